@@ -1,0 +1,36 @@
+/**
+ * Errors of the house. A `UserError` is the user's to mend (config, files, input, machine): its message is one or two sentences that
+ * say what is wrong, where, and what to do; the command line prints it without a stack and exits with code 2. Anything else is a
+ * fault of ours or of the machine and exits with code 1.
+ */
+export class UserError extends Error {
+  override name = 'UserError'
+}
+
+/** The message of anything thrown. */
+export function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error)
+}
+
+/** The candidate nearest to `word` by edit distance, or undefined where none is near enough to be meant. */
+export function nearest(word: string, candidates: Iterable<string>): string | undefined {
+  let best: string | undefined
+  let bestDistance = Math.max(2, Math.floor(word.length / 3)) + 1
+  for (const candidate of candidates) {
+    const d = editDistance(word, candidate)
+    if (d < bestDistance) [best, bestDistance] = [candidate, d]
+  }
+  return best
+}
+
+function editDistance(a: string, b: string): number {
+  let row = Array.from({ length: b.length + 1 }, (_, j) => j)
+  for (let i = 1; i <= a.length; i++) {
+    const next = [i]
+    for (let j = 1; j <= b.length; j++) {
+      next[j] = Math.min(row[j] + 1, next[j - 1] + 1, row[j - 1] + (a[i - 1] === b[j - 1] ? 0 : 1))
+    }
+    row = next
+  }
+  return row[b.length]
+}

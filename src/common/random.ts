@@ -1,0 +1,54 @@
+/** Seeded randomness. Everything random in a run comes from here, so a run can be repeated from its seed. */
+
+/** Mixes any numbers and strings into one 32-bit seed (FNV-1a over the parts, then the murmur3 finaliser). */
+export function hashSeed(...parts: (number | string)[]): number {
+  let h = 0x811c9dc5
+  for (const part of parts) {
+    const text = `${typeof part}:${part};`
+    for (let i = 0; i < text.length; i++) {
+      h ^= text.charCodeAt(i)
+      h = Math.imul(h, 0x01000193)
+    }
+  }
+  h ^= h >>> 16
+  h = Math.imul(h, 0x85ebca6b)
+  h ^= h >>> 13
+  h = Math.imul(h, 0xc2b2ae35)
+  return (h ^ (h >>> 16)) >>> 0
+}
+
+/** A small fast generator (mulberry32) with its state in the open, so that a checkpoint can hold it. */
+export class Random {
+  state: number
+  constructor(seed: number) {
+    this.state = seed >>> 0
+  }
+  /** Uniform in [0, 1). */
+  next(): number {
+    this.state = (this.state + 0x6d2b79f5) >>> 0
+    let t = this.state
+    t = Math.imul(t ^ (t >>> 15), t | 1)
+    t ^= t + Math.imul(t ^ (t >>> 7), t | 61)
+    return ((t ^ (t >>> 14)) >>> 0) / 4294967296
+  }
+  /** Uniform integer in [0, n). */
+  int(n: number): number {
+    return Math.floor(this.next() * n)
+  }
+  /** Standard normal (Box-Muller). */
+  normal(): number {
+    const u = 1 - this.next()
+    return Math.sqrt(-2 * Math.log(u)) * Math.cos(2 * Math.PI * this.next())
+  }
+  pick<T>(items: readonly T[]): T {
+    return items[this.int(items.length)]
+  }
+  /** Fisher-Yates, in place. */
+  shuffle<T>(items: T[]): T[] {
+    for (let i = items.length - 1; i > 0; i--) {
+      const j = this.int(i + 1)
+      ;[items[i], items[j]] = [items[j], items[i]]
+    }
+    return items
+  }
+}

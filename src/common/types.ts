@@ -1,0 +1,130 @@
+/**
+ * The words that cross rooms, one definition each. Plain typed objects: nothing here imports anything, so every room may use them.
+ *
+ * Conventions
+ * - Token arrays of one sequence all have the same length; entry i is about token i.
+ * - A log-probability is natural-log, over the full vocabulary, at the sampling temperature (logits divided by it), before
+ *   top_p, top_k, min_p and penalties, which change what is drawn and not what is trained on.
+ */
+
+/** Counts optimizer steps whose weights the sampler has taken. 0 is the model as it was loaded. */
+export type PolicyVersion = number
+
+/** One chat message, as the chat template takes it. */
+export interface Message {
+  role: 'system' | 'user' | 'assistant' | 'tool'
+  content: string
+}
+
+/** How tokens are drawn. Names and order of application as in vLLM; neutral values: 1, 1, 0 (off), 0, 1, 0, 0. */
+export interface SamplingParams {
+  /** 0 is greedy. */
+  temperature: number
+  top_p: number
+  /** 0 or -1: off. */
+  top_k: number
+  min_p: number
+  repetition_penalty: number
+  presence_penalty: number
+  frequency_penalty: number
+  /** Tokens generated at most. */
+  max_tokens: number
+  /** Strings that end a completion; the completion's ids keep the token that completed the string. */
+  stop: string[]
+  /** Token ids that end a completion, beside the model's own end-of-sequence tokens. */
+  stop_token_ids: number[]
+  /** The same seed gives the same tokens whatever else is running. */
+  seed: number
+}
+
+/** What a sampled token carries. All three arrays have one entry a token. */
+export interface TokenLogprobs {
+  ids: number[]
+  logprobs: number[]
+  versions: PolicyVersion[]
+}
+
+export type FinishReason = 'stop' | 'length' | 'abort'
+
+/** A request to a generator (embedded engine, or vLLM). */
+export interface GenerationRequest {
+  promptIds: number[]
+  sampling: SamplingParams
+  /** Ends the request early; its result then has finishReason 'abort'. */
+  signal?: AbortSignal
+}
+
+/** What a generator gives back. `ids` includes the end-of-sequence token where one ended it; `text` does not. */
+export interface GenerationResult extends TokenLogprobs {
+  text: string
+  finishReason: FinishReason
+  /** What ended it: 'eos', 'stop: <string>', 'max_tokens', 'abort'. */
+  stopCondition: string
+}
+
+/** Anything that can sample from the policy. Requests run concurrently. */
+export interface Generator {
+  /** The version that the next token will be sampled with. */
+  readonly version: PolicyVersion
+  generate(request: GenerationRequest): Promise<GenerationResult>
+}
+
+/** What an environment sees of a generator: chat messages in, a completion with its tokens out. */
+export interface ChatClient {
+  complete(messages: Message[], sampling: SamplingParams, signal?: AbortSignal): Promise<ChatCompletion>
+}
+
+export interface ChatCompletion extends GenerationResult {
+  promptIds: number[]
+}
+
+/** One finished rollout: a prompt, what the policy answered, and what it earned. */
+export interface Rollout {
+  /** Index of the task in its dataset. */
+  exampleId: number
+  env: string
+  /** Rollouts of one task share a group; unique in a run. */
+  group: string
+  /** 0 .. rollouts_per_example - 1 inside the group. */
+  index: number
+  prompt: Message[]
+  completion: Message[]
+  answer: string
+  info: Record<string, unknown>
+  /** null when the rollout failed: it is never trained on. */
+  reward: number | null
+  /** Unweighted value of each reward function and metric; null: did not apply. */
+  metrics: Record<string, number | null>
+  promptIds: number[]
+  completion_tokens: TokenLogprobs
+  isTruncated: boolean
+  stopCondition: string
+  error: string | null
+  seed: number
+  timing: { generation_ms: number; scoring_ms: number; total_ms: number }
+}
+
+/** One training sample: a sequence with its mask. Arrays are as long as `ids`. */
+export interface TrainingSample {
+  ids: Int32Array
+  /** 1 for tokens whose log-probability the loss counts; 0 elsewhere, and always 0 at token 0. */
+  lossMask: Uint8Array
+  inferenceLogprobs: Float32Array
+  advantages: Float32Array
+  /** Where the sample came from; hand-made batches leave it out. */
+  rollout?: Rollout
+  /** The first `promptLength` tokens are the same in all samples with this key, and may be computed once. */
+  promptKey?: string
+  promptLength?: number
+}
+
+/** What the trainer makes one optimizer step from. */
+export interface TrainingBatch {
+  step: number
+  samples: TrainingSample[]
+  /** N of the loss: loss-mask tokens of the whole global batch, whatever the micro-batching. */
+  lossTokenCount: number
+}
+
+/** Flat metrics of one step: name to number; null for a value that was not finite. */
+export type Metrics = Record<string, number | null>
