@@ -1,0 +1,54 @@
+/** What the model room knows of a model: its shape, its tensors, its tokenizer. */
+
+export type ModelFamily = 'llama' | 'qwen2' | 'qwen3'
+
+/** Rotary embedding frequencies; `llama3` is the scaling of Llama 3.1 and later (transformers' `_compute_llama3_parameters`). */
+export type RopeScaling =
+  | { type: 'default' }
+  | { type: 'linear'; factor: number }
+  | { type: 'llama3'; factor: number; lowFreqFactor: number; highFreqFactor: number; originalMaxPositionEmbeddings: number }
+
+/** Shape of a decoder-only transformer of the supported families. Sizes in elements. */
+export interface ModelConfig {
+  family: ModelFamily
+  hiddenSize: number
+  intermediateSize: number
+  layers: number
+  heads: number
+  kvHeads: number
+  headDim: number
+  vocabSize: number
+  rmsNormEps: number
+  ropeTheta: number
+  ropeScaling: RopeScaling
+  tieWordEmbeddings: boolean
+  /** q, k, v projections have a bias (Qwen2; Llama and Qwen3 with attention_bias). */
+  qkvBias: boolean
+  /** o_proj has a bias (Llama with attention_bias). */
+  outputBias: boolean
+  /** RMSNorm over each head of q and k (Qwen3). */
+  qkNorm: boolean
+  maxPositionEmbeddings: number
+  /** Tokens that end a completion: config.json's and generation_config.json's, together. */
+  eosTokenIds: number[]
+  bosTokenId: number | null
+  padTokenId: number | null
+}
+
+/** A tensor's values as they are kept on the GPU: bf16 bits (exact) or float32. Row-major. */
+export type TensorData =
+  | { dtype: 'bf16'; shape: number[]; data: Uint16Array }
+  | { dtype: 'f32'; shape: number[]; data: Float32Array }
+
+/** Tensors by their Hugging Face names, read one at a time so that a model never needs its whole size in CPU memory. */
+export interface TensorSource {
+  names(): string[]
+  has(name: string): boolean
+  shape(name: string): number[]
+  /**
+   * Reads one tensor. BF16 stays; F16 and F32 become bf16 where every value is exact in it, else float32
+   * (`round: true` rounds them to bf16, nearest-even). Throws UserError for a missing tensor, an unsupported dtype or a cut-off file.
+   */
+  read(name: string, options?: { round?: boolean }): Promise<TensorData>
+  close(): void
+}
