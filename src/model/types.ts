@@ -7,6 +7,8 @@ export type RopeScaling =
   | { type: 'default' }
   | { type: 'linear'; factor: number }
   | { type: 'llama3'; factor: number; lowFreqFactor: number; highFreqFactor: number; originalMaxPositionEmbeddings: number }
+  /** Inverse frequency i divided by factors[i] (headDim / 2 of them): the rope_freqs.weight of a GGUF whose rule is not known. */
+  | { type: 'factors'; factors: Float32Array }
 
 /** Shape of a decoder-only transformer of the supported families. Sizes in elements. */
 export interface ModelConfig {

@@ -1,0 +1,210 @@
+/**
+ * config.json of the supported families, as transformers reads it: the same defaults, old and new spelling of the rope keys. What the
+ * decoder cannot compute is refused here, in one sentence that names file and key, and never ignored.
+ */
+import { UserError, nearest } from '../common/errors.ts'
+import type { ModelConfig, ModelFamily, RopeScaling } from './types.ts'
+
+type Json = Record<string, unknown>
+const FAMILIES: readonly ModelFamily[] = ['llama', 'qwen2', 'qwen3']
+/** Qwen3Config's own default, where the key is left out; the others divide the hidden size. */
+const QWEN3_HEAD_DIM = 128
+const DEFAULT_ROPE_THETA = 10_000
+
+/**
+ * Reads a parsed config.json (and generation_config.json, whose end-of-sequence ids are added). `file` is the name that errors give.
+ * Throws UserError for a missing or impossible key and for everything that is not supported.
+ */
+export function parseConfig(raw: Json, file: string, generation: Json = {}, generationFile = 'generation_config.json'): ModelConfig {
+  const key = keyReader(raw, file)
+  const family = familyOf(raw, file)
+  refuseUnsupported(raw, file, family)
+  const hiddenSize = key.count('hidden_size')
+  const heads = key.count('num_attention_heads')
+  const kvHeads = key.optionalCount('num_key_value_heads') ?? heads
+  const layers = key.count('num_hidden_layers')
+  refuseSlidingWindow(raw, file, layers)
+  const headDim = key.optionalCount('head_dim') ?? (family === 'qwen3' ? QWEN3_HEAD_DIM : hiddenSize / heads)
+  if (!Number.isInteger(headDim)) throw new UserError(`${file}: hidden_size ${hiddenSize} is not a multiple of num_attention_heads ${heads}.`)
+  if (headDim % 2 !== 0) throw new UserError(`${file}: head_dim ${headDim} is odd, and rotary embeddings turn pairs.`)
+  if (heads % kvHeads !== 0) throw new UserError(`${file}: num_attention_heads ${heads} is not a multiple of num_key_value_heads ${kvHeads}.`)
+  const attentionBias = family !== 'qwen2' && key.flag('attention_bias', false)
+  const maxPositionEmbeddings = key.count('max_position_embeddings')
+  const rope = ropeOf(raw, file, maxPositionEmbeddings)
+  const vocabSize = key.count('vocab_size')
+  return {
+    family,
+    hiddenSize,
+    intermediateSize: key.count('intermediate_size'),
+    layers,
+    heads,
+    kvHeads,
+    headDim,
+    vocabSize,
+    rmsNormEps: key.optionalNumber('rms_norm_eps') ?? 1e-6,
+    ropeTheta: rope.theta,
+    ropeScaling: rope.scaling,
+    tieWordEmbeddings: key.flag('tie_word_embeddings', false),
+    qkvBias: family === 'qwen2' || attentionBias,
+    outputBias: attentionBias,
+    qkNorm: family === 'qwen3',
+    maxPositionEmbeddings,
+    eosTokenIds: tokenIds([raw, file], [generation, generationFile]),
+    bosTokenId: key.optionalId('bos_token_id'),
+    padTokenId: key.optionalId('pad_token_id'),
+  }
+}
+
+/** The config.json that says the same as `config`, for models that did not come with one. Throws UserError for rope factors. */
+export function configToJson(config: ModelConfig): Json {
+  const architectures = { llama: 'LlamaForCausalLM', qwen2: 'Qwen2ForCausalLM', qwen3: 'Qwen3ForCausalLM' }
+  const eos = config.eosTokenIds
+  return {
+    architectures: [architectures[config.family]],
+    model_type: config.family,
+    hidden_size: config.hiddenSize,
+    intermediate_size: config.intermediateSize,
+    num_hidden_layers: config.layers,
+    num_attention_heads: config.heads,
+    num_key_value_heads: config.kvHeads,
+    head_dim: config.headDim,
+    vocab_size: config.vocabSize,
+    max_position_embeddings: config.maxPositionEmbeddings,
+    rms_norm_eps: config.rmsNormEps,
+    rope_theta: config.ropeTheta,
+    rope_scaling: ropeScalingToJson(config.ropeScaling),
+    tie_word_embeddings: config.tieWordEmbeddings,
+    hidden_act: 'silu',
+    ...(config.family === 'qwen2' ? {} : { attention_bias: config.qkvBias }),
+    ...(config.family === 'llama' ? { mlp_bias: false } : { use_sliding_window: false }),
+    bos_token_id: config.bosTokenId,
+    eos_token_id: eos.length > 1 ? eos : (eos[0] ?? null),
+    pad_token_id: config.padTokenId,
+    torch_dtype: 'bfloat16',
+  }
+}
+
+function ropeScalingToJson(scaling: RopeScaling): Json | null {
+  if (scaling.type === 'default') return null
+  if (scaling.type === 'linear') return { rope_type: 'linear', factor: scaling.factor }
+  if (scaling.type === 'factors') {
+    throw new UserError('The rope factors of this GGUF follow no rule that a config.json can say, so it cannot be written as a Hugging Face folder.')
+  }
+  return {
+    rope_type: 'llama3',
+    factor: scaling.factor,
+    low_freq_factor: scaling.lowFreqFactor,
+    high_freq_factor: scaling.highFreqFactor,
+    original_max_position_embeddings: scaling.originalMaxPositionEmbeddings,
+  }
+}
+
+/** The union of eos_token_id of several files, each an id or a list of ids. Throws UserError for anything else. */
+export function tokenIds(...sources: [Json, string][]): number[] {
+  const ids = new Set<number>()
+  for (const [source, file] of sources) {
+    const value = source.eos_token_id ?? []
+    for (const id of Array.isArray(value) ? (value as unknown[]) : [value]) {
+      if (!Number.isInteger(id)) throw new UserError(`${file}: eos_token_id is ${JSON.stringify(value)}; it must be a token id or a list of them.`)
+      // -1 stands for "none" in some exports.
+      if ((id as number) >= 0) ids.add(id as number)
+    }
+  }
+  return [...ids]
+}
+
+function familyOf(raw: Json, file: string): ModelFamily {
+  const type = raw.model_type
+  if (FAMILIES.includes(type as ModelFamily)) return type as ModelFamily
+  if (typeof type !== 'string') throw new UserError(`${file}: model_type is missing. Is this a model's config.json?`)
+  const near = nearest(type, FAMILIES)
+  const hint = near ? ` (${near} is the nearest)` : ''
+  throw new UserError(`${file}: model_type "${type}" is not supported${hint}; dawn-rl runs llama, qwen2 and qwen3 models.`)
+}
+
+function refuseUnsupported(raw: Json, file: string, family: ModelFamily): void {
+  const refuse = (key: string, why: string) => new UserError(`${file}: ${key} is ${JSON.stringify(raw[key])}, ${why}.`)
+  if ((raw.hidden_act ?? 'silu') !== 'silu') throw refuse('hidden_act', 'and only silu is supported')
+  if (family === 'llama' && raw.mlp_bias) throw refuse('mlp_bias', 'and biases in the MLP are not supported')
+  if (raw.quantization_config) {
+    throw new UserError(`${file}: quantization_config is set, and quantised weights are not supported. Use the F32, F16 or BF16 model, or a GGUF file.`)
+  }
+  const partial = raw.partial_rotary_factor ?? 1
+  if (partial !== 1) throw refuse('partial_rotary_factor', 'and only a full rotary embedding (1) is supported')
+}
+
+function refuseSlidingWindow(raw: Json, file: string, layers: number): void {
+  const types = raw.layer_types
+  if (Array.isArray(types)) {
+    const other = types.find((type) => type !== 'full_attention')
+    if (other === undefined) return
+    throw new UserError(`${file}: layer_types has "${String(other)}", and only full_attention is supported.`)
+  }
+  if (!raw.use_sliding_window || raw.sliding_window === null || layers <= Number(raw.max_window_layers ?? 28)) return
+  throw new UserError(`${file}: use_sliding_window is true, and sliding window attention is not supported.`)
+}
+
+function ropeOf(raw: Json, file: string, maxPositions: number): { theta: number; scaling: RopeScaling } {
+  const where = raw.rope_parameters ? 'rope_parameters' : 'rope_scaling'
+  const given = raw.rope_parameters ?? raw.rope_scaling ?? {}
+  if (typeof given !== 'object' || Array.isArray(given)) throw new UserError(`${file}: ${where} must be an object.`)
+  const rope = given as Json
+  const key = keyReader(rope, `${file}: ${where}`)
+  const nested = Object.entries(rope).find(([, value]) => typeof value === 'object' && value !== null)
+  if (nested) throw new UserError(`${file}: ${where}.${nested[0]} is an object; rope parameters for each layer type are not supported.`)
+  if ((rope.partial_rotary_factor ?? 1) !== 1) {
+    throw new UserError(`${file}: ${where}.partial_rotary_factor is ${JSON.stringify(rope.partial_rotary_factor)}, and only 1 is supported.`)
+  }
+  const theta = key.optionalNumber('rope_theta') ?? keyReader(raw, file).optionalNumber('rope_theta') ?? DEFAULT_ROPE_THETA
+  const type = rope.rope_type ?? rope.type ?? 'default'
+  if (type === 'default') return { theta, scaling: { type } }
+  if (type === 'linear') return { theta, scaling: { type, factor: key.number('factor') } }
+  if (type === 'llama3') {
+    const scaling = {
+      type,
+      factor: key.number('factor'),
+      lowFreqFactor: key.number('low_freq_factor'),
+      highFreqFactor: key.number('high_freq_factor'),
+      originalMaxPositionEmbeddings: key.optionalNumber('original_max_position_embeddings') ?? maxPositions,
+    } as const
+    return { theta, scaling }
+  }
+  throw new UserError(`${file}: ${where}.rope_type is ${JSON.stringify(type)}, and only default, linear and llama3 are supported.`)
+}
+
+/** Reads keys of a JSON object with errors that name the file and the key. */
+function keyReader(raw: Json, file: string) {
+  const wrong = (key: string, what: string) =>
+    new UserError(raw[key] === undefined ? `${file}: ${key} is missing.` : `${file}: ${key} is ${JSON.stringify(raw[key])}; it must be ${what}.`)
+  const isCount = (value: unknown): value is number => Number.isInteger(value) && (value as number) > 0
+  const isNumber = (value: unknown): value is number => typeof value === 'number' && Number.isFinite(value) && value > 0
+  const absent = (key: string) => raw[key] === undefined || raw[key] === null
+  const count = (key: string): number => {
+    const value = raw[key]
+    if (!isCount(value)) throw wrong(key, 'a whole number above 0')
+    return value
+  }
+  const number = (key: string): number => {
+    const value = raw[key]
+    if (!isNumber(value)) throw wrong(key, 'a number above 0')
+    return value
+  }
+  return {
+    count,
+    number,
+    optionalCount: (key: string) => (absent(key) ? null : count(key)),
+    optionalNumber: (key: string) => (absent(key) ? null : number(key)),
+    flag: (key: string, otherwise: boolean): boolean => {
+      const value = raw[key] ?? otherwise
+      if (typeof value !== 'boolean') throw wrong(key, 'true or false')
+      return value
+    },
+    /** A token id; null for none (absent, null, or -1). A list of ids gives its first. */
+    optionalId: (key: string): number | null => {
+      const value: unknown = Array.isArray(raw[key]) ? (raw[key] as unknown[])[0] : raw[key]
+      if (value === undefined || value === null || value === -1) return null
+      if (!Number.isInteger(value) || (value as number) < 0) throw wrong(key, 'a token id')
+      return value as number
+    },
+  }
+}

@@ -1,0 +1,143 @@
+/**
+ * Small file tools of the model room: reads of a byte range, JSON with errors that name the file, and writes that are whole or absent
+ * (written aside, synced, renamed).
+ */
+import { closeSync, fstatSync, openSync, read } from 'node:fs'
+import { mkdir, open, readFile, rename, rm, stat } from 'node:fs/promises'
+import { dirname } from 'node:path'
+import { promisify } from 'node:util'
+import { UserError, messageOf } from '../common/errors.ts'
+
+const readAt = promisify(read)
+/** One read call takes at most 2 GiB - 1 on Linux. */
+const LARGEST_READ = 1 << 30
+
+/** A file open for reading byte ranges. */
+export class RangeFile {
+  readonly path: string
+  readonly size: number
+  #fd: number | null
+  /** Throws UserError where the file cannot be opened. */
+  constructor(path: string) {
+    this.path = path
+    try {
+      this.#fd = openSync(path, 'r')
+      this.size = fstatSync(this.#fd).size
+    } catch (error) {
+      throw new UserError(`Cannot open ${path}: ${messageOf(error)}.`)
+    }
+  }
+  /** Bytes [start, start + length). Throws UserError where the file ends before. */
+  async bytes(start: number, length: number): Promise<Uint8Array<ArrayBuffer>> {
+    if (this.#fd === null) throw new Error(`${this.path} is read after it was closed`)
+    const out = new Uint8Array(length)
+    for (let done = 0; done < length; ) {
+      const { bytesRead } = await readAt(this.#fd, out, done, Math.min(length - done, LARGEST_READ), start + done)
+      if (bytesRead === 0) throw new UserError(`${this.path} is cut off: it ends at byte ${start + done}. Fetch it again.`)
+      done += bytesRead
+    }
+    return out
+  }
+  close(): void {
+    if (this.#fd !== null) closeSync(this.#fd)
+    this.#fd = null
+  }
+}
+
+/** What a path is: 'file', 'folder' or null. Follows links. */
+export async function kindOf(path: string): Promise<'file' | 'folder' | null> {
+  try {
+    return (await stat(path)).isDirectory() ? 'folder' : 'file'
+  } catch {
+    return null
+  }
+}
+
+/** A JSON object from a file; UserError where it is not there or not an object. */
+export async function readJson(path: string): Promise<Record<string, unknown>> {
+  let text: string
+  try {
+    text = await readFile(path, 'utf8')
+  } catch (error) {
+    throw new UserError(`Cannot read ${path}: ${messageOf(error)}.`)
+  }
+  let value: unknown
+  try {
+    value = JSON.parse(text)
+  } catch (error) {
+    throw new UserError(`${path} is not valid JSON (${messageOf(error)}). Is the file whole?`)
+  }
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) throw new UserError(`${path} must hold a JSON object.`)
+  return value as Record<string, unknown>
+}
+
+/** Writes a file aside, syncs and renames it, so that `path` is the whole new content or what it was before. */
+export async function writeWhole(path: string, chunks: AsyncIterable<Uint8Array> | Iterable<Uint8Array | string>): Promise<void> {
+  await mkdir(dirname(path), { recursive: true })
+  const aside = `${path}.partial-${process.pid}`
+  try {
+    const handle = await open(aside, 'w')
+    try {
+      for await (const chunk of chunks) await writeAll(handle, typeof chunk === 'string' ? Buffer.from(chunk) : chunk)
+      await handle.sync()
+    } finally {
+      await handle.close()
+    }
+    await rename(aside, path)
+  } catch (error) {
+    await rm(aside, { force: true })
+    throw error
+  }
+}
+
+async function writeAll(handle: Awaited<ReturnType<typeof open>>, bytes: Uint8Array): Promise<void> {
+  for (let done = 0; done < bytes.length; ) {
+    const { bytesWritten } = await handle.write(bytes, done, Math.min(bytes.length - done, LARGEST_READ))
+    done += bytesWritten
+  }
+}
+
+/** JSON text as Hugging Face writes it: two spaces, a newline at the end. */
+export function jsonText(value: unknown): string {
+  return JSON.stringify(value, null, 2) + '\n'
+}
+
+/**
+ * Makes a folder whole or not at all: `fill` writes into a new folder beside it, whose files are then synced and which takes the name.
+ * A folder of that name that was there before is replaced when `replace` is set, else UserError.
+ */
+export async function writeFolderWhole(dir: string, fill: (aside: string) => Promise<void>, options: { replace?: boolean } = {}): Promise<void> {
+  const before = await kindOf(dir)
+  if (before === 'file') throw new UserError(`${dir} is a file; a folder is to be written there. Name another place.`)
+  if (before === 'folder' && !options.replace) throw new UserError(`${dir} exists already. Remove it or name another folder.`)
+  await mkdir(dirname(dir), { recursive: true })
+  const aside = `${dir}.partial-${process.pid}`
+  const old = `${dir}.old-${process.pid}`
+  try {
+    await rm(aside, { recursive: true, force: true })
+    await mkdir(aside)
+    await fill(aside)
+    await syncFolder(aside)
+    if (before) await rename(dir, old)
+    await rename(aside, dir)
+  } catch (error) {
+    await rm(aside, { recursive: true, force: true })
+    throw error
+  }
+  await rm(old, { recursive: true, force: true })
+  await syncFolder(dirname(dir))
+}
+
+/** Makes a folder's entries durable; file systems without this are let be. */
+async function syncFolder(dir: string): Promise<void> {
+  try {
+    const handle = await open(dir, 'r')
+    try {
+      await handle.sync()
+    } finally {
+      await handle.close()
+    }
+  } catch {
+    // Windows cannot open a folder; the files themselves are synced.
+  }
+}
