@@ -53,14 +53,18 @@ export async function kindOf(path: string): Promise<'file' | 'folder' | null> {
   }
 }
 
-/** A JSON object from a file; UserError where it is not there or not an object. */
-export async function readJson(path: string): Promise<Record<string, unknown>> {
-  let text: string
+/** A text file; UserError where it cannot be read. */
+export async function readText(path: string): Promise<string> {
   try {
-    text = await readFile(path, 'utf8')
+    return await readFile(path, 'utf8')
   } catch (error) {
     throw new UserError(`Cannot read ${path}: ${messageOf(error)}.`)
   }
+}
+
+/** A JSON object from a file; UserError where it is not there or not an object. */
+export async function readJson(path: string): Promise<Record<string, unknown>> {
+  const text = await readText(path)
   let value: unknown
   try {
     value = JSON.parse(text)

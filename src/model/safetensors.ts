@@ -6,7 +6,7 @@
  *  - A written file is whole or absent.
  */
 import { UserError } from '../common/errors.ts'
-import { exactBf16, roundToBf16, widenF16 } from './bf16.ts'
+import { exactBf16, roundToBf16, widenBf16, widenF16 } from './bf16.ts'
 import { RangeFile, writeWhole } from './files.ts'
 import type { TensorData, TensorSource } from './types.ts'
 
@@ -36,6 +36,7 @@ export type RawTensor =
   | { dtype: 'BF16' | 'F16'; shape: number[]; data: Uint16Array }
   | { dtype: 'I32'; shape: number[]; data: Int32Array }
   | { dtype: 'U8'; shape: number[]; data: Uint8Array }
+type FloatTensor = Exclude<RawTensor, { dtype: 'I32' } | { dtype: 'U8' }>
 
 interface Entry {
   file: RangeFile
@@ -164,27 +165,24 @@ class Source implements SafetensorsSource {
     if (dtype === 'U8') return { dtype, shape, data: new Uint8Array(await buffer()) }
     throw new UserError(`Tensor ${name} in ${file.path} has dtype ${dtype}; F32, BF16 and F16 are what is read here. Convert it first.`)
   }
-  async #readFloat(name: string): Promise<RawTensor & { dtype: 'F32' | 'BF16' | 'F16' }> {
+  async #readFloat(name: string): Promise<FloatTensor> {
     const { dtype, file } = this.#entry(name)
     if (dtype !== 'F32' && dtype !== 'BF16' && dtype !== 'F16') {
       throw new UserError(`Tensor ${name} in ${file.path} has dtype ${dtype}; F32, BF16 and F16 are what a weight can be here. Convert it first.`)
     }
-    return (await this.readRaw(name)) as RawTensor & { dtype: 'F32' | 'BF16' | 'F16' }
+    return (await this.readRaw(name)) as FloatTensor
   }
   async read(name: string, options: { round?: boolean } = {}): Promise<TensorData> {
     const raw = await this.#readFloat(name)
     if (raw.dtype === 'BF16') return { dtype: 'bf16', shape: raw.shape, data: raw.data }
-    const values = raw.dtype === 'F16' ? widenF16(raw.data) : raw.data
+    const values = raw.dtype === 'F16' ? widenF16(raw.data) : (raw.data as Float32Array)
     const bits = options.round ? roundToBf16(values) : exactBf16(values)
     return bits ? { dtype: 'bf16', shape: raw.shape, data: bits } : { dtype: 'f32', shape: raw.shape, data: values }
   }
   async readFloat32(name: string): Promise<{ shape: number[]; data: Float32Array }> {
     const raw = await this.#readFloat(name)
     if (raw.dtype === 'F32') return { shape: raw.shape, data: raw.data }
-    if (raw.dtype === 'F16') return { shape: raw.shape, data: widenF16(raw.data) }
-    const wide = new Uint32Array(raw.data.length)
-    for (let i = 0; i < wide.length; i++) wide[i] = raw.data[i] << 16
-    return { shape: raw.shape, data: new Float32Array(wide.buffer) }
+    return { shape: raw.shape, data: raw.dtype === 'F16' ? widenF16(raw.data) : widenBf16(raw.data) }
   }
   close(): void {
     for (const file of this.#files) file.close()

@@ -1,0 +1,208 @@
+/**
+ * A GGUF file as a Hugging Face model: its config, and its tensors under Hugging Face names, rounded to bf16.
+ *  - llama.cpp stores llama's Q and K rows permuted (its rotary pairs are neighbours); they are put back, for architecture llama alone.
+ *  - A missing output.weight means a head tied to the embedding.
+ */
+import { UserError } from '../common/errors.ts'
+import type { GgufFile, GgufValue } from './gguf.ts'
+import type { ModelConfig, ModelFamily, RopeScaling, TensorData, TensorSource } from './types.ts'
+
+const FAMILIES: readonly string[] = ['llama', 'qwen2', 'qwen3']
+const GLOBAL_NAMES: Record<string, string> = {
+  'model.embed_tokens': 'token_embd',
+  'model.norm': 'output_norm',
+  lm_head: 'output',
+}
+const LAYER_NAMES: Record<string, string> = {
+  input_layernorm: 'attn_norm',
+  post_attention_layernorm: 'ffn_norm',
+  'self_attn.q_proj': 'attn_q',
+  'self_attn.k_proj': 'attn_k',
+  'self_attn.v_proj': 'attn_v',
+  'self_attn.o_proj': 'attn_output',
+  'self_attn.q_norm': 'attn_q_norm',
+  'self_attn.k_norm': 'attn_k_norm',
+  'mlp.gate_proj': 'ffn_gate',
+  'mlp.up_proj': 'ffn_up',
+  'mlp.down_proj': 'ffn_down',
+}
+const HF_LAYER_NAMES = Object.fromEntries(Object.entries(LAYER_NAMES).map(([hf, gguf]) => [gguf, hf]))
+const HF_GLOBAL_NAMES = Object.fromEntries(Object.entries(GLOBAL_NAMES).map(([hf, gguf]) => [gguf, hf]))
+
+/** The Hugging Face name of a GGUF tensor, or null for one that has none (rope_freqs.weight). */
+export function hfName(ggufName: string): string | null {
+  const [, layer, part, kind] = /^(?:blk\.(\d+)\.)?(.+)\.(weight|bias)$/.exec(ggufName) ?? []
+  if (part === undefined) return null
+  const name = layer === undefined ? HF_GLOBAL_NAMES[part] : HF_LAYER_NAMES[part]
+  if (name === undefined) return null
+  return layer === undefined ? `${name}.${kind}` : `model.layers.${layer}.${name}.${kind}`
+}
+
+/** Reads metadata keys with errors that name the file and the key. */
+export function metadataReader(file: GgufFile) {
+  const get = <T>(key: string, is: (value: GgufValue) => value is T & GgufValue, what: string): T | undefined => {
+    const value = file.metadata.get(key)
+    if (value === undefined) return undefined
+    if (!is(value)) throw new UserError(`${file.path}: ${key} must be ${what}.`)
+    return value
+  }
+  const isNumber = (value: GgufValue): value is number => typeof value === 'number'
+  const isString = (value: GgufValue): value is string => typeof value === 'string'
+  const isFlag = (value: GgufValue): value is boolean => typeof value === 'boolean'
+  const isStrings = (value: GgufValue): value is string[] => Array.isArray(value) && value.every(isString)
+  const isNumbers = (value: GgufValue): value is number[] => Array.isArray(value) && value.every(isNumber)
+  return {
+    number: (key: string) => get<number>(key, isNumber, 'a number'),
+    string: (key: string) => get<string>(key, isString, 'a string'),
+    flag: (key: string) => get<boolean>(key, isFlag, 'true or false'),
+    strings: (key: string) => get<string[]>(key, isStrings, 'a list of strings'),
+    numbers: (key: string) => get<number[]>(key, isNumbers, 'a list of numbers'),
+    need: (key: string): number => {
+      const value = get<number>(key, isNumber, 'a number')
+      if (value === undefined) throw new UserError(`${file.path}: the metadata has no ${key}. Is it a whole model?`)
+      return value
+    },
+  }
+}
+
+/**
+ * The shape of the model in a GGUF file. `eosTokenIds` are the tokenizer's. Throws UserError for an architecture, a rope scaling or a
+ * feature that the decoder does not have.
+ */
+export async function ggufConfig(file: GgufFile, eosTokenIds: number[]): Promise<ModelConfig> {
+  const meta = metadataReader(file)
+  const arch = meta.string('general.architecture') ?? ''
+  if (!FAMILIES.includes(arch)) {
+    throw new UserError(`${file.path}: its architecture "${arch}" is not supported; dawn-rl runs llama, qwen2 and qwen3 models.`)
+  }
+  if ((meta.number('split.count') ?? 1) > 1) {
+    throw new UserError(`${file.path} is one part of a split GGUF; join the parts first (llama-gguf-split --merge).`)
+  }
+  if ((meta.number(`${arch}.expert_count`) ?? 0) > 0) throw new UserError(`${file.path}: mixtures of experts are not supported.`)
+  const hiddenSize = meta.need(`${arch}.embedding_length`)
+  const heads = meta.need(`${arch}.attention.head_count`)
+  const headDim = meta.number(`${arch}.attention.key_length`) ?? meta.number(`${arch}.rope.dimension_count`) ?? hiddenSize / heads
+  const ropeDim = meta.number(`${arch}.rope.dimension_count`) ?? headDim
+  if (ropeDim !== headDim) throw new UserError(`${file.path}: rotary embeddings turn ${ropeDim} of ${headDim} sizes of a head; only all are supported.`)
+  const ropeTheta = exactDecimal(meta.number(`${arch}.rope.freq_base`) ?? 10_000)
+  return {
+    family: arch as ModelFamily,
+    hiddenSize,
+    intermediateSize: meta.need(`${arch}.feed_forward_length`),
+    layers: meta.need(`${arch}.block_count`),
+    heads,
+    kvHeads: meta.number(`${arch}.attention.head_count_kv`) ?? heads,
+    headDim,
+    vocabSize: file.tensor('token_embd.weight').shape[0],
+    rmsNormEps: exactDecimal(meta.need(`${arch}.attention.layer_norm_rms_epsilon`)),
+    ropeTheta,
+    ropeScaling: await ropeScaling(file, arch, headDim, ropeTheta),
+    tieWordEmbeddings: !file.tensors.has('output.weight'),
+    qkvBias: file.tensors.has('blk.0.attn_q.bias'),
+    outputBias: file.tensors.has('blk.0.attn_output.bias'),
+    qkNorm: file.tensors.has('blk.0.attn_q_norm.weight'),
+    maxPositionEmbeddings: meta.need(`${arch}.context_length`),
+    eosTokenIds,
+    bosTokenId: meta.number('tokenizer.ggml.bos_token_id') ?? null,
+    padTokenId: meta.number('tokenizer.ggml.padding_token_id') ?? null,
+  }
+}
+
+/** The decimal that was meant by a float32 (9.99999974e-06 is 1e-5): the shortest that rounds to it. */
+function exactDecimal(value: number): number {
+  for (let digits = 1; digits < 10; digits++) {
+    const short = Number(value.toPrecision(digits))
+    if (Math.fround(short) === value) return short
+  }
+  return value
+}
+
+async function ropeScaling(file: GgufFile, arch: string, headDim: number, theta: number): Promise<RopeScaling> {
+  const meta = metadataReader(file)
+  const type = meta.string(`${arch}.rope.scaling.type`) ?? 'none'
+  const factor = meta.number(`${arch}.rope.scaling.factor`) ?? meta.number(`${arch}.rope.scale_linear`) ?? 1
+  if (type !== 'none' && type !== 'linear') throw new UserError(`${file.path}: rope scaling "${type}" is not supported; none, linear and llama3 are.`)
+  if (file.tensors.has('rope_factors_long.weight')) throw new UserError(`${file.path}: long and short rope factors are not supported.`)
+  if (!file.tensors.has('rope_freqs.weight')) return factor === 1 ? { type: 'default' } : { type: 'linear', factor }
+  const factors = await file.readFloat32('rope_freqs.weight')
+  if (factors.length !== headDim / 2) {
+    throw new UserError(`${file.path}: rope_freqs.weight has ${factors.length} factors, and a head of ${headDim} needs ${headDim / 2}.`)
+  }
+  return KNOWN_LLAMA3.find((known) => isLlama3(known, factors, theta)) ?? { type: 'factors', factors }
+}
+
+type Llama3 = Extract<RopeScaling, { type: 'llama3' }>
+/** The scalings of the released models (3.1 and 3.3, then 3.2): a GGUF keeps only the factors that come of them. */
+const KNOWN_LLAMA3: readonly Llama3[] = [8, 32].map((factor) => ({
+  type: 'llama3',
+  factor,
+  lowFreqFactor: 1,
+  highFreqFactor: 4,
+  originalMaxPositionEmbeddings: 8192,
+}))
+
+/** Whether `factors` are those that the llama3 rule gives: 1 for short wavelengths, `factor` for long ones, smooth between. */
+function isLlama3(rule: Llama3, factors: Float32Array, theta: number): boolean {
+  const { factor, lowFreqFactor: low, highFreqFactor: high, originalMaxPositionEmbeddings: original } = rule
+  return factors.every((found, i) => {
+    const wavelength = 2 * Math.PI * theta ** (i / factors.length)
+    const smooth = Math.min(1, Math.max(0, (original / wavelength - low) / (high - low)))
+    const expected = 1 / ((1 - smooth) / factor + smooth)
+    return Math.abs(found - expected) <= 1e-4 * expected
+  })
+}
+
+/** The tensors of a GGUF file under Hugging Face names. Every one is rounded to bf16, norms too. */
+export class GgufTensors implements TensorSource {
+  #file: GgufFile
+  #config: ModelConfig
+  #ggufNames = new Map<string, string>()
+  constructor(file: GgufFile, config: ModelConfig) {
+    this.#file = file
+    this.#config = config
+    for (const name of file.tensors.keys()) {
+      const hf = hfName(name)
+      if (hf !== null) this.#ggufNames.set(hf, name)
+    }
+  }
+  names(): string[] {
+    return [...this.#ggufNames.keys()]
+  }
+  has(name: string): boolean {
+    return this.#ggufNames.has(name)
+  }
+  shape(name: string): number[] {
+    return this.#file.tensor(this.#ggufName(name)).shape
+  }
+  #ggufName(name: string): string {
+    const found = this.#ggufNames.get(name)
+    if (found === undefined) throw new UserError(`Tensor ${name} is missing in ${this.#file.path}.`)
+    return found
+  }
+  async read(name: string): Promise<TensorData> {
+    const ggufName = this.#ggufName(name)
+    const { shape } = this.#file.tensor(ggufName)
+    const data = await this.#file.readBf16(ggufName)
+    const permuted = this.#config.family === 'llama' && /\.self_attn\.[qk]_proj\./.test(name)
+    return { dtype: 'bf16', shape, data: permuted ? unpermuteRows(data, shape[0], this.#config.headDim) : data }
+  }
+  close(): void {
+    this.#file.close()
+  }
+}
+
+/**
+ * Undoes llama.cpp's order of the rows of Q and K: inside each head, its row 2 i + j is Hugging Face's row j * headDim / 2 + i (j is 0
+ * or 1). `rows` rows of equal length.
+ */
+export function unpermuteRows(data: Uint16Array, rows: number, headDim: number): Uint16Array {
+  const out = new Uint16Array(data.length)
+  const columns = data.length / rows
+  const half = headDim / 2
+  for (let row = 0; row < rows; row++) {
+    const inHead = row % headDim
+    const to = row - inHead + (inHead & 1) * half + (inHead >> 1)
+    out.set(data.subarray(row * columns, (row + 1) * columns), to * columns)
+  }
+  return out
+}

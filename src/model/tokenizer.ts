@@ -1,0 +1,253 @@
+/**
+ * Text to token ids and back, and chat messages to a prompt. The only file that knows the tokenizer library.
+ *  - The library is @huggingface/tokenizers with @huggingface/jinja, which transformers.js itself is made of: it needs none of that
+ *    package's native code, so an installed dawn-rl does not depend on npm overrides.
+ *  - Where the library reads a tokenizer.json otherwise than Python's tokenizers does (`exactPreTokenizer`), the file is rewritten in
+ *    memory to a form that both read alike.
+ *  - Decoding never "cleans up" spaces: text must be what the tokens say.
+ */
+import { Template } from '@huggingface/jinja'
+import { Tokenizer as LibraryTokenizer } from '@huggingface/tokenizers'
+import { copyFile, mkdir } from 'node:fs/promises'
+import { basename, join } from 'node:path'
+import { UserError, messageOf } from '../common/errors.ts'
+import type { Message } from '../common/types.ts'
+import { jsonText, kindOf, readJson, readText, writeWhole } from './files.ts'
+
+type Json = Record<string, unknown>
+
+export interface ChatOptions {
+  /** Ends the prompt where the assistant's answer begins. Default true. */
+  addGenerationPrompt?: boolean
+  /** More variables for the template, as Qwen3's `enable_thinking`. */
+  variables?: Record<string, unknown>
+}
+
+export interface Tokenizer {
+  /** One more than the largest id that stands for text; a model may have more rows, as padding. */
+  readonly vocabSize: number
+  /** The model's end-of-sequence tokens. */
+  readonly eosTokenIds: readonly number[]
+  /** Whether messages can be rendered. */
+  readonly hasChatTemplate: boolean
+  /** Special tokens written in the text (`<|im_end|>`) become their ids. `addSpecialTokens` (default true): bos where the model wants one. */
+  encode(text: string, options?: { addSpecialTokens?: boolean }): number[]
+  /** Bytes that are not UTF-8 become U+FFFD, ids outside the vocabulary nothing. `skipSpecialTokens` defaults to false. */
+  decode(ids: ArrayLike<number>, options?: { skipSpecialTokens?: boolean }): string
+  /** The prompt as text. Throws UserError without a chat template, or with the template's own complaint. */
+  renderChat(messages: readonly Message[], options?: ChatOptions): string
+  /** The prompt as ids: `renderChat`, encoded without adding special tokens to those that the template wrote. */
+  encodeChat(messages: readonly Message[], options?: ChatOptions): number[]
+  tokenToId(token: string): number | null
+  /** The token as the vocabulary spells it (bytes in the byte-level alphabet); null for an id without one. */
+  idToToken(id: number): string | null
+  isSpecial(id: number): boolean
+  /** Writes tokenizer.json, tokenizer_config.json and chat_template.jinja into a folder, for transformers and vLLM. */
+  saveTo(dir: string): Promise<void>
+}
+
+/** What a tokenizer is made from; `files` are copied as they are by `saveTo`, else the parsed parts are written. */
+export interface TokenizerParts {
+  /** For errors: the folder or file. */
+  label: string
+  tokenizerJson: Json
+  tokenizerConfig: Json
+  chatTemplate: string | null
+  eosTokenIds: readonly number[]
+  files?: string[]
+}
+
+const COPIED = ['tokenizer.json', 'tokenizer_config.json', 'chat_template.jinja', 'special_tokens_map.json', 'added_tokens.json', 'vocab.json', 'merges.txt']
+const SPECIAL_NAMES = ['bos_token', 'eos_token', 'pad_token', 'unk_token']
+
+/** Reads the tokenizer of a Hugging Face folder. Throws UserError where there is none, or none that can be read. */
+export async function loadTokenizer(dir: string, eosTokenIds: readonly number[]): Promise<Tokenizer> {
+  const jsonPath = join(dir, 'tokenizer.json')
+  if ((await kindOf(jsonPath)) !== 'file') {
+    throw new UserError(`${dir} has no tokenizer.json, so text cannot be turned into tokens. Put the model's tokenizer files there.`)
+  }
+  const configPath = join(dir, 'tokenizer_config.json')
+  const tokenizerConfig = (await kindOf(configPath)) === 'file' ? await readJson(configPath) : {}
+  const jinja = join(dir, 'chat_template.jinja')
+  const legacy = join(dir, 'chat_template.json')
+  let chatTemplate = templateOf(tokenizerConfig.chat_template)
+  if ((await kindOf(jinja)) === 'file') chatTemplate = await readText(jinja)
+  else if ((await kindOf(legacy)) === 'file') chatTemplate = templateOf((await readJson(legacy)).chat_template) ?? chatTemplate
+  const files: string[] = []
+  for (const name of COPIED) if ((await kindOf(join(dir, name))) === 'file') files.push(join(dir, name))
+  return makeTokenizer({ label: dir, tokenizerJson: await readJson(jsonPath), tokenizerConfig, chatTemplate, eosTokenIds, files })
+}
+
+/** A template is a string, or a list of named ones of which `default` counts. */
+function templateOf(value: unknown): string | null {
+  if (typeof value === 'string') return value
+  if (!Array.isArray(value)) return null
+  const named = (value as { name?: unknown; template?: unknown }[]).find((entry) => entry.name === 'default')
+  return typeof named?.template === 'string' ? named.template : null
+}
+
+/** A tokenizer from parsed parts. Throws UserError for a tokenizer.json that the library cannot read. */
+export function makeTokenizer(parts: TokenizerParts): Tokenizer {
+  return new HuggingFaceTokenizer(parts)
+}
+
+class HuggingFaceTokenizer implements Tokenizer {
+  readonly vocabSize: number
+  readonly eosTokenIds: readonly number[]
+  readonly hasChatTemplate: boolean
+  #parts: TokenizerParts
+  #library: LibraryTokenizer
+  #special = new Set<number>()
+  #template: Template | null = null
+
+  constructor(parts: TokenizerParts) {
+    this.#parts = parts
+    this.eosTokenIds = parts.eosTokenIds
+    this.hasChatTemplate = parts.chatTemplate !== null
+    try {
+      const config = { ...parts.tokenizerConfig, clean_up_tokenization_spaces: false, additional_special_tokens: [] }
+      this.#library = new LibraryTokenizer(exactForm(parts.tokenizerJson, parts.tokenizerConfig), config)
+    } catch (error) {
+      throw new UserError(`The tokenizer of ${parts.label} cannot be read: ${messageOf(error)}.`)
+    }
+    let largest = -1
+    for (const id of this.#library.get_vocab().values()) largest = Math.max(largest, id)
+    this.vocabSize = largest + 1
+    for (const [id, token] of this.#library.get_added_tokens_decoder()) if (token.special) this.#special.add(id)
+  }
+
+  encode(text: string, options: { addSpecialTokens?: boolean } = {}): number[] {
+    return this.#library.encode(text, { add_special_tokens: options.addSpecialTokens ?? true }).ids
+  }
+
+  decode(ids: ArrayLike<number>, options: { skipSpecialTokens?: boolean } = {}): string {
+    const kept: number[] = []
+    for (let i = 0; i < ids.length; i++) {
+      const id = ids[i]
+      if (this.idToToken(id) === null || (options.skipSpecialTokens && this.#special.has(id))) continue
+      kept.push(id)
+    }
+    return kept.length === 0 ? '' : this.#library.decode(kept, { clean_up_tokenization_spaces: false })
+  }
+
+  renderChat(messages: readonly Message[], options: ChatOptions = {}): string {
+    const { chatTemplate, label, tokenizerConfig } = this.#parts
+    if (chatTemplate === null) throw new UserError(`The tokenizer of ${label} has no chat template. Put a chat_template.jinja beside it.`)
+    const variables: Json = { tools: null, documents: null }
+    for (const name of SPECIAL_NAMES) {
+      const token = contentOf(tokenizerConfig[name])
+      if (token !== null) variables[name] = token
+    }
+    try {
+      this.#template ??= new Template(chatTemplate)
+      const prompt = options.addGenerationPrompt ?? true
+      return this.#template.render({ ...variables, ...options.variables, messages, add_generation_prompt: prompt })
+    } catch (error) {
+      throw new UserError(`The chat template of ${label} does not take these messages: ${messageOf(error)}.`)
+    }
+  }
+
+  encodeChat(messages: readonly Message[], options: ChatOptions = {}): number[] {
+    return this.encode(this.renderChat(messages, options), { addSpecialTokens: false })
+  }
+
+  tokenToId(token: string): number | null {
+    return this.#library.token_to_id(token) ?? null
+  }
+
+  idToToken(id: number): string | null {
+    return this.#library.id_to_token(id) ?? null
+  }
+
+  isSpecial(id: number): boolean {
+    return this.#special.has(id)
+  }
+
+  async saveTo(dir: string): Promise<void> {
+    const { files, tokenizerJson, tokenizerConfig, chatTemplate } = this.#parts
+    await mkdir(dir, { recursive: true })
+    for (const file of files ?? []) await copyFile(file, join(dir, basename(file)))
+    const written = new Set(files?.map((file) => basename(file)))
+    if (!written.has('tokenizer.json')) await writeWhole(join(dir, 'tokenizer.json'), [JSON.stringify(tokenizerJson)])
+    if (!written.has('tokenizer_config.json')) await writeWhole(join(dir, 'tokenizer_config.json'), [jsonText(tokenizerConfig)])
+    if (chatTemplate !== null && !written.has('chat_template.jinja')) await writeWhole(join(dir, 'chat_template.jinja'), [chatTemplate])
+  }
+}
+
+/** A special token of tokenizer_config.json: a string, or an object with `content`. */
+function contentOf(value: unknown): string | null {
+  if (typeof value === 'string') return value
+  const content = (value as { content?: unknown } | null | undefined)?.content
+  return typeof content === 'string' ? content : null
+}
+
+/** tokenizer.json in the form that the library reads as Python does, with the added tokens that only tokenizer_config.json knows. */
+function exactForm(tokenizerJson: Json, tokenizerConfig: Json): Json {
+  const added = [...((tokenizerJson.added_tokens ?? []) as { id: number }[])]
+  const known = new Set(added.map((token) => token.id))
+  for (const [id, token] of Object.entries((tokenizerConfig.added_tokens_decoder ?? {}) as Record<string, Json>)) {
+    if (!known.has(Number(id))) added.push({ ...token, id: Number(id) })
+  }
+  return {
+    normalizer: null,
+    post_processor: null,
+    decoder: null,
+    ...tokenizerJson,
+    added_tokens: added,
+    pre_tokenizer: exactPreTokenizer((tokenizerJson.pre_tokenizer ?? null) as Json | null),
+  }
+}
+
+/** GPT-2's split, as Rust's ByteLevel has it built in. */
+const GPT2_SPLIT = String.raw`'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
+
+/**
+ * Two pre-tokenizers differ between the library and Rust: `Digits` (JavaScript's \d is ASCII, Rust's is_numeric is all of \p{N}) and
+ * ByteLevel's own regex (JavaScript's \s has U+FEFF and lacks U+0085). As `Split` with a regex both are read alike.
+ */
+function exactPreTokenizer(pre: Json | null): Json | null {
+  const split = (regex: string) => ({ type: 'Split', pattern: { Regex: regex }, behavior: 'Isolated', invert: false })
+  if (pre?.type === 'Sequence') {
+    return { ...pre, pretokenizers: ((pre.pretokenizers ?? []) as Json[]).map((part) => exactPreTokenizer(part)) }
+  }
+  if (pre?.type === 'Digits') return split(pre.individual_digits ? String.raw`\p{N}` : String.raw`\p{N}+`)
+  if (pre?.type === 'ByteLevel' && pre.use_regex !== false && !pre.add_prefix_space) {
+    return { type: 'Sequence', pretokenizers: [split(GPT2_SPLIT), { ...pre, use_regex: false }] }
+  }
+  return pre
+}
+
+/** Turns a stream of ids into text, piece by piece. */
+export interface StreamDecoder {
+  /** The text that this id completes: '' while a character's bytes are still coming. */
+  push(id: number): string
+  /** What was held back: bytes that never became a character, as U+FFFD. */
+  flush(): string
+}
+
+/**
+ * Decodes ids one at a time; the pieces together are `tokenizer.decode` of all ids. Text is held back while it ends in U+FFFD, which is
+ * how the first bytes of an unfinished character decode. Each step decodes only the ids since the last piece and the piece before it
+ * (decoders that treat the first token otherwise, as SentencePiece's, then still join right).
+ */
+export function decodeStream(tokenizer: Tokenizer, options: { skipSpecialTokens?: boolean } = {}): StreamDecoder {
+  let ids: number[] = []
+  /** Ids of `ids` whose text was given out. */
+  let given = 0
+  let givenText = ''
+  const take = (text: string) => {
+    const piece = text.slice(givenText.length)
+    ids = ids.slice(given)
+    given = ids.length
+    givenText = tokenizer.decode(ids, options)
+    return piece
+  }
+  return {
+    push(id) {
+      ids.push(id)
+      const text = tokenizer.decode(ids, options)
+      return text.length <= givenText.length || text.endsWith('\ufffd') ? '' : take(text)
+    },
+    flush: () => take(tokenizer.decode(ids, options)),
+  }
+}
