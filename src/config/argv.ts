@@ -1,0 +1,164 @@
+/**
+ * The words after `train` or `sft`: `@ file.toml` (several compose left to right), dotted overrides, a few flags.
+ *
+ *     @ a.toml @ b.toml --trainer.args.learning_rate 1e-4 --max-steps 2 --env.args.words=4 --dry-run --resume step 20
+ *
+ * - A key is dotted, in snake_case or kebab-case; a last part that only one key has may stand alone (`--max-steps`).
+ * - A value is read as the schema's type wants it: text for a string, TOML for the rest; under a free table TOML where it parses, else text.
+ */
+import { parse } from 'smol-toml'
+import { nearest } from '../common/errors.ts'
+import { isTable, mergeSources, type Source, type Table, valueAt } from './compose.ts'
+import { allowedText, leafPaths, nodeAt, type SchemaNode } from './schema-tree.ts'
+import { pathKey } from './toml-lines.ts'
+
+/** What to go on from. */
+export type Resume = { kind: 'latest' } | { kind: 'step'; step: number } | { kind: 'dir'; dir: string }
+
+export interface Words {
+  files: string[]
+  overrides: { key: string; value: string | undefined; word: string }[]
+  dryRun: boolean
+  help: boolean
+  /** Empty the run folder first if there is one. */
+  overwrite: boolean
+  resume?: Resume
+  /** Sentences. */
+  problems: string[]
+}
+
+const FLAGS = ['--dry-run', '--help', '--overwrite', '--resume']
+
+/** Sorts the words; looks at no file. */
+export function readWords(argv: readonly string[]): Words {
+  const words: Words = { files: [], overrides: [], dryRun: false, help: false, overwrite: false, problems: [] }
+  const isValue = (word: string | undefined) =>
+    word !== undefined && word !== '@' && !/^--?[A-Za-z]/.test(word) && !word.startsWith('@')
+  for (let i = 0; i < argv.length; i++) {
+    const word = argv[i]
+    if (word === '@') {
+      if (isValue(argv[i + 1])) words.files.push(argv[++i])
+      else words.problems.push('After @ comes a config file, as in `@ configs/quickstart.toml`.')
+    } else if (word.startsWith('@')) words.files.push(word.slice(1))
+    else if (word === '--dry-run' || word === '--dry_run') words.dryRun = true
+    else if (word === '--help' || word === '-h') words.help = true
+    else if (word === '--overwrite') words.overwrite = true
+    else if (word === '--resume' || word.startsWith('--resume=')) {
+      const first = word === '--resume' ? (isValue(argv[i + 1]) ? argv[++i] : 'latest') : word.slice('--resume='.length)
+      const number = first === 'step' ? (isValue(argv[i + 1]) ? argv[++i] : '') : first
+      if (first === 'latest') words.resume = { kind: 'latest' }
+      else if (/^\d+$/.test(number)) words.resume = { kind: 'step', step: Number(number) }
+      else if (first === 'step')
+        words.problems.push(`--resume step ${number}: after step comes a number, as in \`--resume step 20\`.`)
+      else words.resume = { kind: 'dir', dir: first }
+    } else if (/^--[A-Za-z]/.test(word)) {
+      const [, key, value] = /^--([^=]+)(?:=(.*))?$/s.exec(word) ?? ['', word.slice(2), undefined]
+      words.overrides.push({ key, value: value ?? (isValue(argv[i + 1]) ? argv[++i] : undefined), word })
+    } else
+      words.problems.push(
+        word.endsWith('.toml')
+          ? `${word}: write @ before a config file: \`@ ${word}\`.`
+          : `"${word}" is not understood here. A config file comes after @, a key after --.`,
+      )
+  }
+  return words
+}
+
+/** Turns overrides into sources on top of `files`. Returns the sentences of what could not be understood. */
+export function overrideSources(
+  overrides: Words['overrides'],
+  files: Source[],
+  tree: SchemaNode,
+): { sources: Source[]; problems: string[] } {
+  const sources: Source[] = []
+  const problems: string[] = []
+  for (const { key, value, word } of overrides) {
+    const flag = word.split('=')[0]
+    const found = findKey(key, mergeSources(files), tree)
+    if (typeof found === 'string') {
+      problems.push(`${flag} ${found}`)
+      continue
+    }
+    const node = nodeAt(tree, found)
+    if (value === undefined && node?.type !== 'boolean') {
+      problems.push(`${flag} needs a value: ${node ? allowedText(node) : 'any'}.`)
+      continue
+    }
+    const table: Table = {}
+    const places = new Map([[pathKey(found), flag]])
+    // Lists of tables ([[env]]) are copied whole, so that one element can be changed.
+    let at: Table = table
+    found.slice(0, -1).forEach((part, i) => {
+      const path = found.slice(0, i + 1)
+      const existing = valueAt(mergeSources([...files, ...sources]), path)
+      const next: unknown = Array.isArray(existing)
+        ? existing.map((item: unknown) => (isTable(item) ? structuredClone(item) : item))
+        : isTable(at[part])
+          ? at[part]
+          : nodeAt(tree, path)?.type === 'list'
+            ? [{}]
+            : {}
+      at[part] = next
+      at = next as Table
+    })
+    at[found[found.length - 1]] = value === undefined ? true : readValue(value, node)
+    sources.push({ label: flag, table, places, replacesEnv: true })
+  }
+  return { sources, problems }
+}
+
+/** The full path of a key as typed, or the end of a sentence about why there is none. */
+function findKey(typed: string, merged: Table, tree: SchemaNode): string[] | string {
+  const parts = typed.split('.')
+  const path: string[] = []
+  for (let i = 0; i < parts.length; i++) {
+    const here = nodeAt(tree, path)
+    if (here?.type === 'free') return [...path, ...parts.slice(i)]
+    if (here?.type === 'list' && !/^\d+$/.test(parts[i])) {
+      const count = (valueAt(merged, path) as unknown[] | undefined)?.length ?? 0
+      if (count > 1) return `could mean any of ${count}: write --${[...path, '0', ...parts.slice(i)].join('.')} for the first.`
+      path.push('0')
+    }
+    path.push(nodeAt(tree, path)?.type === 'free' ? parts[i] : parts[i].replaceAll('-', '_'))
+  }
+  if (path.length === 1 && path[0] === 'model') return ['model', 'name']
+  if (nodeAt(tree, path)) return path
+  const leaves = leafPaths(tree).map((leaf) => leaf.path)
+  const short = parts[parts.length - 1].replaceAll('-', '_')
+  if (parts.length === 1) {
+    const owners = leaves.filter((leaf) => leaf[leaf.length - 1] === short)
+    if (owners.length === 1)
+      return owners[0][0] === 'env' && typed !== 'env' ? findKey(owners[0].join('.'), merged, tree) : owners[0]
+    if (owners.length > 1) return `could mean ${owners.map((leaf) => `--${leaf.join('.')}`).join(' or ')}.`
+  }
+  const guess =
+    nearest(
+      path.join('.'),
+      leaves.map((leaf) => leaf.join('.')),
+    ) ??
+    leaves
+      .find(
+        (leaf) =>
+          leaf[leaf.length - 1] ===
+          nearest(
+            short,
+            leaves.map((l) => l[l.length - 1]),
+          ),
+      )
+      ?.join('.')
+  const flag = nearest(`--${typed}`, FLAGS)
+  // An unknown key with a known table goes to the schema, which knows the keys of other trainers.
+  if (parts.length > 1 && nodeAt(tree, path.slice(0, -1))?.keys) return path
+  return `is not a key.${flag ? ` Did you mean ${flag}?` : guess ? ` Did you mean --${guess}?` : ' --help lists them.'}`
+}
+
+/** A word as the schema's type wants it; a word that does not fit is kept as text for the schema to refuse. */
+function readValue(text: string, node: SchemaNode | undefined): unknown {
+  if (node?.type === 'string') return text
+  try {
+    return parse(`v = ${text}`).v
+  } catch {
+    // --lora_target_modules q_proj,v_proj
+    return node?.type === 'list' && node.items?.type === 'string' ? text.split(',').map((item) => item.trim()) : text
+  }
+}

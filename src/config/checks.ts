@@ -1,0 +1,214 @@
+/**
+ * What no single key can tell: checks over several keys (mistakes) and remarks (notices). A check names the keys it reads; it is
+ * skipped where one of them is already known to be wrong, so that one mistake is reported once.
+ */
+import { existsSync } from 'node:fs'
+import { nearest } from '../common/errors.ts'
+import { show } from './problems.ts'
+import { BUILT_IN, type RunConfig } from './schema.ts'
+import type { SftConfig } from './sft-schema.ts'
+
+/** What a check can ask about the config as it was written. */
+export interface Written {
+  /** Set by a file or the command line, not by default. */
+  isSet(key: string): boolean
+  /** Set, to something other than its default. */
+  isChanged(key: string): boolean
+}
+
+export interface Check<Config> {
+  /** Dotted keys; the problem is reported at the first one that is set. */
+  keys: string[]
+  /** The whole sentence without its place, or undefined where all is well. */
+  find: (config: Config, written: Written) => string | undefined
+}
+
+const A = 'trainer.args.'
+const looksLikeFile = (name: string) => /[/\\]|\.(ts|js|mjs)$/.test(name)
+
+/** A name of the built-ins, or a file that is there. */
+function pluginProblem(kind: keyof typeof BUILT_IN, name: string): string | undefined {
+  if (BUILT_IN[kind].includes(name)) return undefined
+  const names = BUILT_IN[kind].map(show).join(', ')
+  if (looksLikeFile(name))
+    return existsSync(name) ? undefined : `${A}${kind} is ${show(name)}, but there is no such file in ${process.cwd()}.`
+  const meant = nearest(name, BUILT_IN[kind])
+  return `${A}${kind} is ${show(name)}; it must be ${names} or a file such as "./my_${kind}.ts".${meant ? ` Did you mean ${show(meant)}?` : ''}`
+}
+
+function microBatchProblem(args: { micro_batch_tokens: number; max_seq_len: number }): string | undefined {
+  if (args.micro_batch_tokens >= args.max_seq_len) return undefined
+  return `${A}micro_batch_tokens is ${args.micro_batch_tokens}, less than one sequence of max_seq_len (${args.max_seq_len}). Raise it to ${args.max_seq_len}, or lower max_seq_len.`
+}
+
+const shared: Check<RunConfig | SftConfig>[] = [
+  {
+    keys: ['micro_batch_tokens', 'max_seq_len', 'micro_batch_size'].map((key) => A + key),
+    find: ({ trainer }) => microBatchProblem(trainer.args),
+  },
+  {
+    keys: [`${A}use_lora`, 'model.adapter'],
+    find: ({ trainer, model }) =>
+      model.adapter && !trainer.args.use_lora
+        ? 'model.adapter is set, but trainer.args.use_lora is false: merge the adapter first (`node cli.js merge`), or set use_lora = true.'
+        : undefined,
+  },
+]
+
+export const rlChecks: Check<RunConfig>[] = [
+  {
+    keys: [`${A}batch_size`, `${A}rollouts_per_example`],
+    find({ trainer: { args } }) {
+      const [batch, group] = [args.batch_size, args.rollouts_per_example]
+      if (batch % group === 0) return undefined
+      const below = batch - (batch % group)
+      const use = below > 0 ? `${below} or ${below + group}` : String(group)
+      return `${A}batch_size is ${batch}, not a multiple of rollouts_per_example (${group}). Use ${use}.`
+    },
+  },
+  {
+    keys: ['max_tokens', 'max_seq_len', 'max_prompt_len'].map((key) => A + key),
+    find({ trainer: { args } }) {
+      const { max_prompt_len: prompt, max_tokens: tokens, max_seq_len: whole } = args
+      if (prompt >= whole)
+        return `${A}max_prompt_len is ${prompt}, which leaves nothing of max_seq_len (${whole}) for a completion. Use max_seq_len = ${prompt + Math.max(tokens, 64)}, or a shorter prompt.`
+      if (prompt + tokens <= whole) return undefined
+      return `${A}max_prompt_len (${prompt}) + max_tokens (${tokens}) is ${prompt + tokens}, more than max_seq_len (${whole}). Use max_tokens = ${whole - prompt}, or max_seq_len = ${prompt + tokens}.`
+    },
+  },
+  {
+    keys: [`${A}mask_ratio_low`, `${A}mask_ratio_high`],
+    find: ({ trainer: { args } }) =>
+      args.mask_ratio_low < args.mask_ratio_high
+        ? undefined
+        : `${A}mask_ratio_low is ${args.mask_ratio_low}, not below mask_ratio_high (${args.mask_ratio_high}). The range should hold 1.`,
+  },
+  {
+    keys: [`${A}max_off_policy_steps`, `${A}max_async_level`],
+    find: ({ trainer: { args } }) =>
+      args.max_off_policy_steps >= args.max_async_level
+        ? undefined
+        : `${A}max_off_policy_steps is ${args.max_off_policy_steps}, less than max_async_level (${args.max_async_level}): every rollout would be dropped. Use ${args.max_async_level} or more.`,
+  },
+  { keys: [`${A}loss`], find: ({ trainer: { args } }) => pluginProblem('loss', args.loss) },
+  { keys: [`${A}advantage`], find: ({ trainer: { args } }) => pluginProblem('advantage', args.advantage) },
+  {
+    keys: [`${A}filters`],
+    find: ({ trainer: { args } }) => args.filters.map((name) => pluginProblem('filters', name)).find((text) => text),
+  },
+  ...(['loss', 'advantage'] as const).map((kind): Check<RunConfig> => ({
+    keys: [`${A}${kind}_args`, A + kind],
+    find: ({ trainer: { args } }) =>
+      Object.keys(args[`${kind}_args`]).length && BUILT_IN[kind].includes(args[kind])
+        ? `${A}${kind}_args is set, but the built-in ${kind} ${show(args[kind])} takes none.${kind === 'loss' ? ' Its range is mask_ratio_low and mask_ratio_high.' : ''}`
+        : undefined,
+  })),
+  {
+    keys: ['env'],
+    find({ env }) {
+      const names = env.map((one) => one.name)
+      const twice = names.find((name, i) => names.indexOf(name) !== i)
+      return twice === undefined
+        ? undefined
+        : `env: two environments are named ${show(twice)}. Give one of them another \`name\`.`
+    },
+  },
+  {
+    keys: ['env'],
+    find({ env }) {
+      const lost = env.find((one) => /^[./]|\.(ts|js|mjs)$/.test(one.id) && !existsSync(one.id))
+      return lost && `env.id is ${show(lost.id)}, but there is no such file in ${process.cwd()}.`
+    },
+  },
+  ...(shared as Check<RunConfig>[]),
+]
+
+export const sftChecks: Check<SftConfig>[] = [
+  {
+    keys: ['model.name', 'model.new'],
+    find({ model }) {
+      if (model.name && model.new) return 'model.new describes a new model, but model.name is set too. Keep one of them.'
+      if (!model.name && !model.new)
+        return 'model is empty. Write model = "folder or hub id", or a [model.new] table for a new one.'
+      return model.new && model.adapter ? 'model.adapter cannot go on a model.new. Remove one of them.' : undefined
+    },
+  },
+  {
+    keys: [
+      'model.new',
+      'model.new.hidden_size',
+      'model.new.num_attention_heads',
+      'model.new.num_key_value_heads',
+      'model.new.head_dim',
+    ],
+    find({ model: { new: fresh } }) {
+      if (!fresh) return undefined
+      const { num_attention_heads: heads, num_key_value_heads: kv, head_dim } = fresh
+      if (heads % kv !== 0)
+        return `model.new.num_key_value_heads is ${kv}; num_attention_heads (${heads}) must be a multiple of it.`
+      if (head_dim % 2 === 0) return undefined
+      return `model.new.hidden_size is ${fresh.hidden_size}; divided by num_attention_heads (${heads}) it gives no even head size. Set model.new.head_dim, or change one of them.`
+    },
+  },
+  {
+    keys: ['data.path', 'data.env'],
+    find({ data }) {
+      if (data.path && data.env) return 'data.path and data.env are both set. Keep one of them.'
+      if (!data.path && !data.env) return 'data is empty. Write path = "file.jsonl", or [data.env] with the id of an environment.'
+      return data.path && !existsSync(data.path)
+        ? `data.path is ${show(data.path)}, but there is no such file in ${process.cwd()}.`
+        : undefined
+    },
+  },
+  ...(shared as Check<SftConfig>[]),
+]
+
+/** Keys that have no effect because of another one: told, where they were set to something. */
+function idleKeys(args: RunConfig['trainer']['args'] | SftConfig['trainer']['args'], written: Written): string[] {
+  const idle = (keys: string[], because: string) =>
+    keys.filter((key) => written.isChanged(A + key)).map((key) => `${A}${key} has no effect: ${because}.`)
+  const notices: string[] = []
+  if (!args.use_lora)
+    notices.push(...idle(['lora_rank', 'lora_alpha', 'lora_dropout', 'lora_target_modules'], 'use_lora is false'))
+  if (args.lr_scheduler_type === 'constant')
+    notices.push(...idle(['warmup_steps'], 'lr_scheduler_type is "constant"; write "constant_with_warmup"'))
+  if (
+    written.isSet(`${A}micro_batch_tokens`) &&
+    args.micro_batch_size !== Math.max(1, Math.floor(args.micro_batch_tokens / args.max_seq_len))
+  )
+    notices.push(...idle(['micro_batch_size'], 'micro_batch_tokens is set'))
+  return notices
+}
+
+/** Remarks on an RL config, one line each. */
+export function rlNotices(config: RunConfig, written: Written): string[] {
+  const { args } = config.trainer
+  const notices = idleKeys(args, written)
+  const idle = (keys: string[], because: string) => {
+    for (const key of keys) if (written.isChanged(A + key)) notices.push(`${A}${key} has no effect: ${because}.`)
+  }
+  const drawn = (['top_p', 'top_k', 'min_p', 'repetition_penalty', 'presence_penalty', 'frequency_penalty'] as const).filter(
+    (key) => written.isChanged(A + key) && !(key === 'top_k' && args.top_k <= 0),
+  )
+  if (drawn.length)
+    notices.push(
+      `${A}${drawn.join(', ')}: changes what is drawn, not the log-probability that is trained on (which is over the full vocabulary); far from neutral it biases the importance ratio.`,
+    )
+  if (args.lora_dropout > 0 && args.use_lora)
+    notices.push(
+      `${A}lora_dropout above 0: the trainer scores with dropout what was sampled without, so mismatch_kl is no longer 0 on fresh samples.`,
+    )
+  if (args.eval_strategy === 'no') idle(['eval_steps', 'eval_examples', 'eval_rollouts_per_example'], 'eval_strategy is "no"')
+  if (!args.log_completions) idle(['log_completions_steps', 'num_completions_to_print'], 'log_completions is false')
+  if (!BUILT_IN.loss.includes(args.loss)) idle(['mask_ratio_low', 'mask_ratio_high'], 'the loss is a file, and takes loss_args')
+  if (args.filters.every((name) => BUILT_IN.filters.includes(name)) && Object.keys(args.filter_args).length)
+    notices.push(`${A}filter_args has no effect: no filter is a file.`)
+  if (args.rollouts_per_example < 4)
+    notices.push(
+      `${A}rollouts_per_example is ${args.rollouts_per_example}: small groups often have no reward variance and are then dropped; 8 or more is advised.`,
+    )
+  return notices
+}
+
+/** Remarks on an SFT config, one line each. */
+export const sftNotices = (config: SftConfig, written: Written): string[] => idleKeys(config.trainer.args, written)

@@ -1,0 +1,144 @@
+/**
+ * Puts a config together from TOML files and command-line words, before the schema sees it.
+ *
+ * - Files compose left to right: tables are merged key by key, everything else is replaced. Dotted overrides come last.
+ * - Every source keeps the places of its keys, so that a mistake is reported where the value that won was written.
+ */
+import { readFileSync } from 'node:fs'
+import { parse, TomlError } from 'smol-toml'
+import { messageOf, UserError } from '../common/errors.ts'
+import { pathKey, tomlPositions } from './toml-lines.ts'
+
+export type Table = Record<string, unknown>
+export type Path = readonly (string | number)[]
+
+/** One file, or one word of the command line, with the places of its keys ("a.toml:7:1", "--trainer.args.seed"). */
+export interface Source {
+  label: string
+  table: Table
+  /** By pathKey. */
+  places: Map<string, string>
+  /** The file wrote [[env]], so its list replaces what came before; [env] is merged into a single one. */
+  replacesEnv: boolean
+}
+
+export const isTable = (value: unknown): value is Table =>
+  typeof value === 'object' && value !== null && !Array.isArray(value) && !(value instanceof Date)
+
+/** Reads a TOML file. Throws UserError when it is missing or not TOML. */
+export function readSource(file: string): Source {
+  let text: string
+  try {
+    text = readFileSync(file, 'utf8')
+  } catch (error) {
+    const missing = (error as NodeJS.ErrnoException).code === 'ENOENT'
+    throw new UserError(
+      missing
+        ? `${file}: there is no such file. Paths are relative to ${process.cwd()}.`
+        : `${file} cannot be read: ${messageOf(error)}.`,
+    )
+  }
+  return sourceOf(text, file)
+}
+
+/** Parses TOML text under the name `label`. Throws UserError with line and column for a syntax error. */
+export function sourceOf(text: string, label: string): Source {
+  let table: Table
+  try {
+    table = parse(text.replace(/^\uFEFF/, ''))
+  } catch (error) {
+    if (!(error instanceof TomlError)) throw error
+    const reason = error.message.split('\n')[0].replace(/^Invalid TOML document: /, '')
+    throw new UserError(`${label}:${error.line}:${error.column} is not valid TOML: ${reason}.\n${error.codeblock.trimEnd()}`)
+  }
+  const places = new Map([...tomlPositions(text)].map(([key, at]) => [key, `${label}:${at.line}:${at.column}`]))
+  return normalize({ label, table, places, replacesEnv: Array.isArray(table.env) })
+}
+
+/** The short forms written out: `model = "x"` is model.name, one [env] is a list of one (its places move along). */
+export function normalize(source: Source): Source {
+  const { table, places } = source
+  if (typeof table.model === 'string') {
+    table.model = { name: table.model }
+    const at = places.get('model')
+    if (at) places.set(pathKey(['model', 'name']), at)
+  }
+  if (isTable(table.env)) {
+    table.env = [table.env]
+    const prefix = pathKey(['env', ''])
+    const moved = Array.from(places).filter(([key]) => key.startsWith(prefix))
+    for (const [key, at] of moved) places.set(pathKey(['env', '0', '']) + key.slice(prefix.length), at)
+  }
+  return source
+}
+
+/** All sources as one table; later ones win. */
+export function mergeSources(sources: Source[]): Table {
+  const merged: Table = {}
+  for (const source of sources) {
+    const env = source.table.env
+    if (
+      !source.replacesEnv &&
+      Array.isArray(env) &&
+      Array.isArray(merged.env) &&
+      merged.env.length === 1 &&
+      isTable(merged.env[0]) &&
+      isTable(env[0])
+    ) {
+      const [before, after] = [merged.env[0], env[0]]
+      // The args of one environment mean nothing to another.
+      const same = after.id === undefined || before.id === undefined || after.id === before.id
+      mergeInto(merged, { ...source.table, env: [same ? mergeInto(before, after) : after] })
+    } else mergeInto(merged, source.table)
+  }
+  return merged
+}
+
+function mergeInto(target: Table, from: Table): Table {
+  for (const [key, value] of Object.entries(from)) {
+    const old = target[key]
+    target[key] = isTable(value) ? mergeInto(isTable(old) ? old : {}, value) : value
+  }
+  return target
+}
+
+/** Where the value at `path` was written: the last source that has it, else its nearest table. Undefined: nowhere. */
+export function placeOf(sources: Source[], path: Path): { place: string; exact: boolean } | undefined {
+  for (let n = path.length; n > 0; n--) {
+    const key = pathKey(path.slice(0, n))
+    for (let i = sources.length - 1; i >= 0; i--) {
+      const place = sources[i].places.get(key)
+      if (place) return { place, exact: n === path.length }
+    }
+  }
+  return undefined
+}
+
+/** True where a source sets exactly this key. */
+export const isSet = (sources: Source[], path: Path): boolean => placeOf(sources, path)?.exact ?? false
+
+/** The value at a path, or undefined. */
+export function valueAt(root: unknown, path: Path): unknown {
+  let value = root
+  for (const part of path) value = isTable(value) || Array.isArray(value) ? (value as Table)[part] : undefined
+  return value
+}
+
+/** Removes the value at a path (of a list: its element). */
+export function removeAt(root: Table, path: Path): void {
+  const parent = valueAt(root, path.slice(0, -1))
+  const last = path[path.length - 1]
+  if (Array.isArray(parent)) parent.splice(Number(last), 1)
+  else if (isTable(parent)) delete parent[last]
+}
+
+/** A path as a user writes it; the index of a list is left out where the list has one element. */
+export function dotted(path: Path, root?: Table): string {
+  return path
+    .filter(
+      (part, i) =>
+        !(root && /^\d+$/.test(String(part)) && (valueAt(root, path.slice(0, i)) as unknown[] | undefined)?.length === 1),
+    )
+    .map((part) => (/^[\w-]+$/.test(String(part)) ? part : JSON.stringify(part)))
+    .join('.')
+}

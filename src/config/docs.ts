@@ -1,0 +1,8 @@
+/** Writes docs/config.md from the schema: `node src/config/docs.ts`. A test fails where the file is not what this writes. */
+import { writeFileSync } from 'node:fs'
+import { fileURLToPath } from 'node:url'
+import { configReference } from './describe.ts'
+
+const file = fileURLToPath(new URL('../../docs/config.md', import.meta.url))
+writeFileSync(file, configReference())
+console.log(`wrote ${file}`)

@@ -1,0 +1,275 @@
+/**
+ * Keys of vf-rl, prime-rl, TRL and the Hugging Face Trainer that are no keys here, each with one sentence.
+ *
+ * - `ignored`: leaving it out changes nothing that is computed; the run goes on and says so once.
+ * - `refused`: it would change what is computed, or has another name here; the sentence says what to write.
+ * A key of another trainer is never guessed at: it is one of these or an unknown key.
+ */
+
+export interface ForeignKey {
+  /** The table it stands in: dotted, '' for the top of the file. */
+  table: '' | 'inference' | 'trainer' | 'trainer.args' | 'env' | 'model'
+  /** A name, or a prefix that ends in *. */
+  names: string[]
+  verdict: 'ignored' | 'refused'
+  /** Completes "<key> ...". */
+  say: string
+  /** The verdict holds for these values only; for others `otherwise` does. */
+  when?: (value: unknown) => boolean
+  otherwise?: { verdict: 'ignored' | 'refused'; say: string }
+}
+
+const write = (table: ForeignKey['table'], names: string[], say: string): ForeignKey => ({
+  table,
+  names,
+  verdict: 'refused',
+  say,
+})
+const ignore = (table: ForeignKey['table'], names: string[], say: string): ForeignKey => ({
+  table,
+  names,
+  verdict: 'ignored',
+  say,
+})
+const args = 'trainer.args' as const
+
+const oneGpu = {
+  verdict: 'refused' as const,
+  say: 'asks for several GPUs, but one process trains and generates on one GPU here: remove the key, and set DAWN_RL_ADAPTER to choose the GPU.',
+}
+const isOne = (value: unknown) => value === 1 || value === 0
+
+export const foreignKeys: ForeignKey[] = [
+  // vf-rl and RLTrainer
+  {
+    table: 'trainer',
+    names: ['gpus'],
+    verdict: 'ignored',
+    say: 'is always 1 here: training and generation share one GPU.',
+    when: isOne,
+    otherwise: oneGpu,
+  },
+  {
+    table: 'inference',
+    names: ['gpus'],
+    verdict: 'ignored',
+    say: 'is not needed: the embedded engine generates on the GPU of the trainer.',
+    when: isOne,
+    otherwise: oneGpu,
+  },
+  ignore(
+    'inference',
+    ['args'],
+    'are flags of vLLM and are ignored: the embedded engine generates in this process. Its own keys are in [inference].',
+  ),
+  ignore(
+    args,
+    ['use_liger', 'use_liger_kernel'],
+    'is ignored: the output head, the log-probabilities and the loss are always fused.',
+  ),
+  ignore(args, ['mask_env_responses'], 'is ignored: only tokens that the policy sampled are ever trained on.'),
+  ignore(
+    args,
+    ['vllm_server_*', 'vllm_gpu_*', 'vllm_tensor_*', 'vllm_mode', 'use_vllm'],
+    'is ignored: the embedded engine generates in this process, without a server.',
+  ),
+  ignore(
+    args,
+    ['ds3_*', 'ddp_*', 'dataloader_*', 'log_on_each_node', 'local_rank', 'remove_unused_columns'],
+    'is ignored: there is one process and no data loader.',
+  ),
+  ignore(args, ['save_only_model'], 'is ignored: a checkpoint always holds the optimizer too, so that every one can be resumed.'),
+  ignore(args, ['shuffle_dataset'], 'is ignored: tasks come in an order drawn from seed.'),
+  ignore(
+    args,
+    ['gradient_checkpointing_kwargs', 'torch_compile*', 'logging_first_step', 'tf32', 'disable_tqdm'],
+    'is a matter of PyTorch or of the Hugging Face Trainer, and is ignored.',
+  ),
+  write(args, ['lora_r'], 'is named lora_rank here.'),
+  write(
+    args,
+    ['lora_use_rslora', 'use_rslora'],
+    'is not a key here: rank-stabilised scaling is lora_alpha = alpha x sqrt(lora_rank).',
+  ),
+  write(
+    args,
+    ['lora_modules_to_save', 'lora_config'],
+    'is not there: choose layers with lora_target_modules, or train all weights with use_lora = false.',
+  ),
+  write(args, ['num_batches_ahead'], 'is named max_async_level here.'),
+  write(args, ['async_generation_timeout'], 'is named generation_timeout here.'),
+  write(args, ['async_max_queue_size'], 'is not a key here: max_async_level and max_concurrent bound what is in flight.'),
+  write(
+    args,
+    ['mask_truncated_completions', 'zero_truncated_completions'],
+    'is not a key here: write a filter (trainer.args.filters) or a reward that looks at the truncation.',
+  ),
+  write(
+    args,
+    ['vllm_importance_sampling_*'],
+    'is not a key here: mask_ratio_low and mask_ratio_high bound the importance ratio.',
+  ),
+  // TRL and the Hugging Face Trainer
+  write(args, ['num_generations'], 'is named rollouts_per_example here.'),
+  write(args, ['num_generations_eval'], 'is named eval_rollouts_per_example here.'),
+  write(
+    args,
+    ['per_device_train_batch_size', 'per_device_eval_batch_size', 'auto_find_batch_size'],
+    'is named micro_batch_size here, in rollouts; it only sets memory.',
+  ),
+  write(
+    args,
+    ['gradient_accumulation_steps', 'generation_batch_size', 'steps_per_generation'],
+    'is not a key here: batch_size is the rollouts of one optimizer step, whatever the micro-batches.',
+  ),
+  write(args, ['max_completion_length', 'max_new_tokens'], 'is named max_tokens here.'),
+  write(args, ['max_prompt_length'], 'is named max_prompt_len here.'),
+  write(args, ['max_seq_length', 'max_length', 'seq_len'], 'is named max_seq_len here.'),
+  write(
+    args,
+    ['beta', 'ref_model', 'sync_ref_model', 'ref_model_*'],
+    'is not there: no reference model is kept. mask_ratio_low and mask_ratio_high and a lower learning_rate steady a run.',
+  ),
+  write(
+    args,
+    ['num_iterations', 'num_train_epochs', 'num_epochs'],
+    'is not a key here: max_steps is the length of a run, and each batch is trained on once.',
+  ),
+  write(
+    args,
+    ['epsilon', 'epsilon_high', 'delta'],
+    'is not a key here: set mask_ratio_low and mask_ratio_high, or see configs/losses/ppo-clip.ts for a clipped loss.',
+  ),
+  write(
+    args,
+    ['loss_type', 'importance_sampling_level'],
+    'is not a key here: trainer.args.loss is "cispo", "cispo_mask" or a file of your own.',
+  ),
+  write(
+    args,
+    ['scale_rewards'],
+    'is not a key here: the advantage is reward - group mean; trainer.args.advantage can name a file of your own.',
+  ),
+  write(args, ['entropy_coef', 'entropy_*'], 'is not there: a loss sees the entropy but has no gradient through it.'),
+  write(args, ['warmup_ratio'], 'is not a key here: warmup_steps = warmup_ratio x max_steps.'),
+  write(args, ['lr', 'lr_scheduler'], 'is not a key here: they are named learning_rate and lr_scheduler_type.'),
+  write(
+    args,
+    ['lr_scheduler_kwargs'],
+    'is not there: constant, constant_with_warmup, linear and cosine take no further numbers.',
+  ),
+  {
+    table: args,
+    names: ['optim'],
+    verdict: 'ignored',
+    say: 'is ignored: the optimizer is AdamW.',
+    when: (v) => typeof v === 'string' && v.startsWith('adamw') && !v.includes('8bit'),
+    otherwise: { verdict: 'refused', say: 'is not there: the optimizer is AdamW in float32. Remove the key.' },
+  },
+  {
+    table: args,
+    names: ['fp16'],
+    verdict: 'ignored',
+    say: 'is false here anyway.',
+    when: (v) => v === false,
+    otherwise: {
+      verdict: 'refused',
+      say: 'is not there: arithmetic is float32 over bf16 weights, so no loss scaling is needed. Remove the key.',
+    },
+  },
+  write(
+    args,
+    ['load_in_4bit', 'load_in_8bit', 'quantization*'],
+    'is not there: weights are held in bf16; a quantised GGUF file is widened when it is loaded.',
+  ),
+  write(
+    args,
+    ['deepspeed', 'fsdp', 'fsdp_*', 'accelerator_config', 'parallelism_config'],
+    'is not there: one process trains on one GPU. Remove the key.',
+  ),
+  write(args, ['save_strategy'], 'is not a key here: save_steps says how often (0: only at the end).'),
+  write(args, ['logging_strategy'], 'is not a key here: logging_steps says how often.'),
+  write(args, ['resume_from_checkpoint'], 'is not a key here: write --resume [latest | step N | folder] on the command line.'),
+  write(
+    args,
+    ['push_to_hub', 'hub_*'],
+    'is not there: checkpoints are PEFT or Hugging Face folders that can be uploaded as they are.',
+  ),
+  write(args, ['logging_dir', 'overwrite_output_dir'], 'is not a key here: a run is written to <output_dir>/<run_name>.'),
+  write(
+    args,
+    ['load_best_model_at_end', 'metric_for_best_model', 'greater_is_better'],
+    'is not there: metrics.jsonl has the evaluation of every checkpoint.',
+  ),
+  write(
+    args,
+    ['wandb_*', 'sampling_args'],
+    'is not a key here: see report_to for metrics, and temperature, top_p, max_tokens and their neighbours for sampling.',
+  ),
+  // prime-rl and hosted training
+  write('', ['model_name'], 'is named model here.'),
+  write('', ['seq_len'], 'is named trainer.args.max_seq_len here.'),
+  write('', ['environment', 'envs'], 'is named [env] here, with id and args.'),
+  write(
+    '',
+    ['sampling', 'orchestrator', 'optim', 'buffer', 'ckpt', 'eval', 'args'],
+    'is not a table here: its keys go to [trainer.args]',
+  ),
+  write(
+    'trainer',
+    ['optim', 'model', 'tokenizer', 'ckpt', 'loss', 'data', 'weights'],
+    'is not a table here: its keys go to [trainer.args]',
+  ),
+  write(
+    '',
+    ['wandb', 'monitor', 'log'],
+    'is not a table here: metrics.jsonl in the run folder holds every metric; see trainer.args.report_to.',
+  ),
+  write('', ['inference_gpu_ids', 'trainer_gpu_ids', 'num_gpus', 'tensor_parallel_size', 'deployment', 'gpus'], oneGpu.say),
+  write('', ['env_file', 'env_files', 'slurm', 'hosted', 'teacher', 'reference'], 'has no meaning here. Remove it.'),
+  write(
+    'inference',
+    [
+      'model',
+      'server',
+      'parallel',
+      'tensor_parallel_size',
+      'data_parallel_size',
+      'gpu_memory_utilization',
+      'max_model_len',
+      'enforce_eager',
+      'port',
+      'host',
+      'dtype',
+    ],
+    'is a setting of vLLM: the embedded engine takes max_num_seqs, and lengths come from trainer.args.max_seq_len. Remove it.',
+  ),
+  write(
+    'model',
+    ['trust_remote_code', 'attn', 'ac', 'lora', 'impl', 'compile', 'revision'],
+    'is not a key here: model is a folder, a hub id or a .gguf file; training keys are in [trainer.args].',
+  ),
+  write(
+    'env',
+    ['taskset', 'harness'],
+    'belongs to the v1 environments of verifiers, which are not there: an environment takes args.',
+  ),
+]
+
+/** Names that prime-rl's tables give to keys of [trainer.args]. */
+export const renamed: Record<string, string> = {
+  lr: 'learning_rate', interval: 'save_steps', keep_last: 'save_total_limit', rank: 'lora_rank', alpha: 'lora_alpha', dropout: 'lora_dropout',
+  target_modules: 'lora_target_modules', max_norm: 'max_grad_norm', betas1: 'adam_beta1', betas2: 'adam_beta2', num_examples: 'eval_examples',
+  ac: 'gradient_checkpointing', scheduler: 'lr_scheduler_type', seq_len: 'max_seq_len', oversampling_factor: 'max_concurrent',
+} // prettier-ignore
+
+/** The entry for a key, or undefined. `table` is dotted and without list indices. */
+export function findForeign(table: string, key: string): ForeignKey | undefined {
+  const fits = (name: string) => (name.endsWith('*') ? key.startsWith(name.slice(0, -1)) : key === name)
+  return foreignKeys.find((entry) => entry.table === table && entry.names.some(fits))
+}
+
+/** The verdict on a value of a foreign key. */
+export function judge(entry: ForeignKey, value: unknown): { verdict: 'ignored' | 'refused'; say: string } {
+  return entry.when && entry.otherwise && !entry.when(value) ? entry.otherwise : entry
+}

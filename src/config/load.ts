@@ -1,0 +1,211 @@
+/**
+ * From the words of the command line to a resolved config, or to one UserError that lists every mistake with its place.
+ */
+import type * as z from 'zod'
+import { UserError } from '../common/errors.ts'
+import { overrideSources, readWords, type Resume } from './argv.ts'
+import { type Check, rlChecks, rlNotices, sftChecks, sftNotices, type Written } from './checks.ts'
+import {
+  dotted,
+  isSet,
+  isTable,
+  mergeSources,
+  type Path,
+  placeOf,
+  readSource,
+  removeAt,
+  type Source,
+  sourceOf,
+  type Table,
+  valueAt,
+} from './compose.ts'
+import { describeSchema } from './describe.ts'
+import { findForeign, judge } from './foreign.ts'
+import { schemaProblems, sentence, show } from './problems.ts'
+import { resolveRun, resolveSft } from './resolve.ts'
+import { type RunConfig, rlSchema } from './schema.ts'
+import { leafPaths, nodeAt, schemaTree } from './schema-tree.ts'
+import { type SftConfig, sftSchema } from './sft-schema.ts'
+import { pathKey } from './toml-lines.ts'
+
+export type { Resume } from './argv.ts'
+
+/** A config that is ready to run. */
+export interface Loaded<Config> {
+  config: Config
+  /** One line each: keys that are ignored or have no effect, and what to know about the others. */
+  notices: string[]
+  /** "trainer.args.seed = 7" for every key that is not at its default. */
+  changed: string[]
+  files: string[]
+  dryRun: boolean
+  /** --overwrite: an existing run folder may be emptied. */
+  overwrite: boolean
+  resume?: Resume
+}
+
+/** One kind of config: its schema and what goes with it. */
+interface Dialect<Parsed, Config> {
+  verb: string
+  schema: z.ZodType<Parsed>
+  resolve: (parsed: Parsed) => Config
+  checks: Check<Config>[]
+  notices: (config: Config, written: Written) => string[]
+  /** Stand-ins for what is required, so that the other keys can be checked while these are wrong. */
+  example: Table
+}
+
+const rl: Dialect<z.output<typeof rlSchema>, RunConfig> = {
+  verb: 'train', schema: rlSchema, resolve: resolveRun, checks: rlChecks, notices: rlNotices, example: { model: { name: 'x' }, env: [{ id: 'x' }] },
+} // prettier-ignore
+const sft: Dialect<z.output<typeof sftSchema>, SftConfig> = {
+  verb: 'sft', schema: sftSchema, resolve: resolveSft, checks: sftChecks, notices: sftNotices, example: { model: { name: 'x' }, data: {} },
+} // prettier-ignore
+
+/**
+ * Reads an RL config: `@ a.toml [@ b.toml ...] [--dotted.key value ...] [--dry-run] [--resume [latest | step N | folder]] [--overwrite] [--help]`.
+ * With --help it reads nothing and gives the help text. Throws UserError with all mistakes at once.
+ */
+export const loadConfig = (argv: readonly string[]): Loaded<RunConfig> | { help: string } => load(argv, rl)
+
+/** The same for `sft`. */
+export const loadSftConfig = (argv: readonly string[]): Loaded<SftConfig> | { help: string } => load(argv, sft)
+
+/** An RL config from TOML text; `label` stands for the file name in messages. Throws UserError as loadConfig does. */
+export const parseConfig = (text: string, label = 'config.toml'): Loaded<RunConfig> =>
+  finish(rl, [sourceOf(text, label)], [label], [])
+
+/** An SFT config from TOML text. */
+export const parseSftConfig = (text: string, label = 'config.toml'): Loaded<SftConfig> =>
+  finish(sft, [sourceOf(text, label)], [label], [])
+
+function load<Parsed, Config>(argv: readonly string[], dialect: Dialect<Parsed, Config>): Loaded<Config> | { help: string } {
+  const words = readWords(argv)
+  if (words.help) return { help: describeSchema(dialect.verb) }
+  const problems = [...words.problems]
+  const sources: Source[] = []
+  for (const file of words.files) {
+    try {
+      sources.push(readSource(file))
+    } catch (error) {
+      if (!(error instanceof UserError)) throw error
+      problems.push(error.message)
+    }
+  }
+  if (!words.files.length && !problems.length) {
+    throw new UserError(
+      `No config file. Write it after @, as in \`node cli.js ${dialect.verb} @ configs/${dialect.verb === 'sft' ? 'tiny-sft' : 'quickstart'}.toml\`; --help lists the keys.`,
+    )
+  }
+  const overrides = overrideSources(words.overrides, sources, schemaTree(dialect.schema))
+  problems.push(...overrides.problems)
+  // Where a whole file is missing, what its keys would be is anyone's guess: report that alone.
+  if (sources.length < words.files.length) throw mistakes(problems)
+  const loaded = finish(dialect, [...sources, ...overrides.sources], words.files, problems)
+  return { ...loaded, dryRun: words.dryRun, overwrite: words.overwrite, ...(words.resume && { resume: words.resume }) }
+}
+
+function finish<Parsed, Config>(
+  dialect: Dialect<Parsed, Config>,
+  sources: Source[],
+  files: string[],
+  problems: string[],
+): Loaded<Config> {
+  const tree = schemaTree(dialect.schema)
+  const raw = mergeSources(sources)
+  const at = (path: Path) => placeOf(sources, path)?.place ?? files[0] ?? 'command line'
+  const notices = dropIgnored(raw, at)
+
+  const wrong = new Set<string>()
+  let parsed = dialect.schema.safeParse(raw)
+  if (!parsed.success) {
+    for (const problem of schemaProblems(parsed.error.issues, raw, tree)) {
+      problems.push(sentence(problem, at(problem.path), raw))
+      wrong.add(dotted(withoutIndices(problem.path)))
+    }
+    parsed = dialect.schema.safeParse(mended(raw, parsed.error.issues, dialect.example))
+  }
+  if (!parsed.success) throw mistakes(problems)
+
+  const config = dialect.resolve(parsed.data)
+  const written: Written = {
+    isSet: (key) => isSet(sources, key.split('.')),
+    isChanged: (key) =>
+      isSet(sources, key.split('.')) && show(valueAt(raw, key.split('.'))) !== show(nodeAt(tree, key.split('.'))?.default),
+  }
+  for (const check of dialect.checks) {
+    if (check.keys.some((key) => [...wrong].some((bad) => bad === key || bad.startsWith(`${key}.`) || key.startsWith(`${bad}.`))))
+      continue
+    const text = check.find(config, written)
+    const blame = check.keys.find((key) => written.isSet(key)) ?? check.keys[0]
+    if (text) problems.push(`${at(blame.split('.'))}: ${text}`)
+  }
+  if (problems.length) throw mistakes(problems)
+  notices.push(...dialect.notices(config, written))
+  return { config, notices, changed: changedKeys(raw, tree), files, dryRun: false, overwrite: false }
+}
+
+/** One error for all mistakes, by file and line. */
+function mistakes(problems: string[]): UserError {
+  const all = Array.from(new Set(problems)).toSorted((a, b) => a.localeCompare(b, 'en', { numeric: true }))
+  return new UserError(
+    all.length === 1 ? all[0] : `${all.length} mistakes in the config:\n${all.map((text) => `  ${text}`).join('\n')}`,
+  )
+}
+
+const withoutIndices = (path: Path) => path.filter((part) => !/^\d+$/.test(String(part)))
+
+/** Takes the keys of other trainers that change nothing out of `raw`, and says so. */
+function dropIgnored(raw: Table, at: (path: Path) => string): string[] {
+  const notices: string[] = []
+  for (const path of [[], ['model'], ['inference'], ['trainer'], ['trainer', 'args']]) {
+    const table = path.length ? valueAt(raw, path) : raw
+    if (!isTable(table)) continue
+    for (const [key, value] of Object.entries(table)) {
+      const entry = findForeign(path.join('.'), key)
+      const verdict = entry && judge(entry, value)
+      if (verdict?.verdict !== 'ignored') continue
+      const names = isTable(value) && key === 'args' ? ` (${Object.keys(value).join(', ')})` : ''
+      notices.push(`${at([...path, key])}: ${[...path, key].join('.')}${names} ${verdict.say}`)
+      delete table[key]
+    }
+  }
+  return notices
+}
+
+/** `raw` without what the schema refused, and with stand-ins for what is required. */
+function mended(raw: Table, issues: readonly z.core.$ZodIssue[], example: Table): Table {
+  const copy = structuredClone(raw)
+  // Deepest and last elements first, so that removing an element of a list moves no path that is still to come.
+  const paths = issues.flatMap((issue) =>
+    issue.code === 'unrecognized_keys' ? issue.keys.map((key) => [...issue.path, key] as Path) : [issue.path as Path],
+  )
+  for (const path of paths.toSorted((a, b) => (pathKey(a) < pathKey(b) ? 1 : -1))) if (path.length) removeAt(copy, path)
+  for (const [key, value] of Object.entries(example)) {
+    const own = copy[key]
+    if (Array.isArray(value))
+      copy[key] = Array.isArray(own) && own.length ? own.map((item) => ({ ...(value[0] as Table), ...(item as Table) })) : value
+    else copy[key] = { ...(value as Table), ...(isTable(own) ? own : {}) }
+  }
+  return copy
+}
+
+/** Keys that were set to something other than their default. */
+function changedKeys(raw: Table, tree: ReturnType<typeof schemaTree>): string[] {
+  const lines: string[] = []
+  for (const { path, node } of leafPaths(tree)) {
+    const inList =
+      path[0] === 'env' && Array.isArray(raw.env) ? raw.env.map((_, i) => ['env', String(i), ...path.slice(1)]) : [path]
+    for (const full of inList) {
+      const value = valueAt(raw, full)
+      if (value !== undefined && show(value) !== show(node.default)) lines.push(`${dotted(full, raw)} = ${show(value)}`)
+    }
+  }
+  return lines
+}
+
+/** "4 tasks x 8 rollouts = 32 rollouts a step, 12 steps": the arithmetic of a config in one line. */
+export function batchLine({ trainer: { args } }: RunConfig): string {
+  const tasks = args.batch_size / args.rollouts_per_example
+  return `${tasks} task${tasks === 1 ? '' : 's'} x ${args.rollouts_per_example} rollouts = ${args.batch_size} rollouts a step, ${args.max_steps} steps; up to ${args.max_prompt_len} + ${args.max_tokens} tokens each`
+}

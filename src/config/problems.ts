@@ -1,0 +1,107 @@
+/** Turns what zod found into sentences: the key, the value it got, what is allowed, and what was probably meant. */
+import type * as z from 'zod'
+import { nearest } from '../common/errors.ts'
+import { dotted, isTable, type Path, type Table, valueAt } from './compose.ts'
+import { findForeign, judge, renamed } from './foreign.ts'
+import { allowedText, leafPaths, nodeAt, type SchemaNode } from './schema-tree.ts'
+
+/** One mistake. `text` goes on where the key's name ends: "is 100, not a multiple of ...". */
+export interface Problem {
+  path: Path
+  text: string
+}
+
+/** A value as it is shown in a message. */
+export function show(value: unknown): string {
+  const text =
+    typeof value === 'number'
+      ? String(value)
+      : value instanceof Date
+        ? value.toISOString()
+        : (JSON.stringify(value) ?? String(value))
+  return text.length > 60 ? `${text.slice(0, 57)}...` : text
+}
+
+/** All problems that the schema has with `raw`. */
+export function schemaProblems(issues: readonly z.core.$ZodIssue[], raw: Table, tree: SchemaNode): Problem[] {
+  const problems: Problem[] = []
+  const seen = new Set<string>()
+  for (const issue of issues) {
+    const path = issue.path as Path
+    if (issue.code === 'unrecognized_keys') {
+      for (const key of issue.keys) problems.push({ path: [...path, key], text: unknownKey([...path, key], raw, tree) })
+    } else if (!seen.has(path.join('\u0000'))) {
+      seen.add(path.join('\u0000'))
+      problems.push({ path, text: badValue(issue, valueAt(raw, path), nodeAt(tree, path)) })
+    }
+  }
+  return problems
+}
+
+function unknownKey(path: Path, raw: Table, tree: SchemaNode): string {
+  const key = String(path[path.length - 1])
+  const parent = path.slice(0, -1)
+  const table = parent.filter((part) => !/^\d+$/.test(String(part))).join('.')
+  const foreign = findForeign(table, key)
+  if (foreign) {
+    const { say } = judge(foreign, valueAt(raw, path))
+    return say.endsWith('[trainer.args]') ? `${say}${moved(valueAt(raw, path), tree)}.` : say
+  }
+  const siblings = Object.keys(nodeAt(tree, parent)?.keys ?? {})
+  const leaves = leafPaths(tree)
+  const elsewhere = leaves.filter((leaf) => leaf.path[leaf.path.length - 1] === key).map((leaf) => leaf.path)
+  const where = table ? `of [${table}]` : 'at the top of a config'
+  if (elsewhere.length && !siblings.includes(key))
+    return `is not a key ${where}. It belongs in [${elsewhere[0].slice(0, -1).join('.')}].`
+  const near = nearest(key, siblings)
+  if (near) return `is not a key ${where}. Did you mean ${near}?`
+  const far = nearest(
+    key,
+    leaves.map((leaf) => leaf.path[leaf.path.length - 1]),
+  )
+  const farPath = leaves.find((leaf) => leaf.path[leaf.path.length - 1] === far)?.path
+  if (farPath) return `is not a key ${where}. Did you mean ${farPath.join('.')}?`
+  return `is not a key ${where}. ${siblings.length <= 12 ? `Keys there: ${siblings.join(', ')}.` : '--help lists the keys.'}`
+}
+
+/** For a table of prime-rl: what its keys are named in [trainer.args]. */
+function moved(value: unknown, tree: SchemaNode): string {
+  const known = nodeAt(tree, ['trainer', 'args'])?.keys ?? {}
+  const names: string[] = []
+  const visit = (table: Table) => {
+    for (const [key, inner] of Object.entries(table)) {
+      const name = Object.hasOwn(renamed, key) ? renamed[key] : key
+      if (known[name] && !isTable(inner)) names.push(name === key ? key : `${name} (for ${key})`)
+      else if (isTable(inner)) visit(inner)
+    }
+  }
+  if (isTable(value)) visit(value)
+  return names.length ? `, as ${names.join(', ')}` : ''
+}
+
+function badValue(issue: z.core.$ZodIssue, value: unknown, node: SchemaNode | undefined): string {
+  const allowed = node ? allowedText(node) : 'something else'
+  if (value === undefined) return `is missing. It takes ${allowed}: ${lowerFirst(node?.description || 'see --help.')}`
+  if (issue.code === 'invalid_format') return `is ${show(value)}; it must be ${issue.message}.`
+  if (node?.type === 'string' && value === '') return 'is empty.'
+  if (node?.later && typeof value === 'string' && Object.hasOwn(node.later, value))
+    return `is ${show(value)}, which ${node.later[value]}.`
+  if (node?.type === 'list' && Array.isArray(value))
+    return `has ${value.length} entries; it needs at least ${node.minItems ?? 0}.`
+  const meant = node?.words && typeof value === 'string' ? nearest(value, node.words) : undefined
+  const quoted = typeof value === 'string' && (node?.type === 'number' || node?.type === 'integer' || node?.type === 'boolean')
+  const hint = meant
+    ? ` Did you mean ${show(meant)}?`
+    : quoted && /^[\d.eE+-]+$|^(true|false)$/.test(value)
+      ? ' Write it without quotes.'
+      : ''
+  return `is ${show(value)}${quoted ? ', a string' : ''}; it must be ${allowed}.${hint}`
+}
+
+const lowerFirst = (text: string) =>
+  /^[A-Z][a-z]/.test(text) && !/^(Hugging)/.test(text) ? text[0].toLowerCase() + text.slice(1) : text
+
+/** "a.toml:7:1: trainer.args.seed is ..." or, for the command line, "--trainer.args.seed: ...". */
+export function sentence(problem: Problem, place: string, raw: Table): string {
+  return `${place}: ${dotted(problem.path, raw)} ${problem.text}`
+}

@@ -1,0 +1,68 @@
+/** Fills the defaults that depend on other keys. The rest of the defaults are in the schema. */
+import type { ParsedRunConfig, RunConfig } from './schema.ts'
+import type { NewModelConfig, ParsedSftConfig, SftConfig } from './sft-schema.ts'
+
+/** Tokens of a prompt that RLTrainer allows. */
+const PROMPT_LEN = 512
+
+/** An RL config with every default filled in. */
+export function resolveRun(parsed: ParsedRunConfig): RunConfig {
+  const given = parsed.trainer.args
+  const env = parsed.env.map((one) => ({ ...one, name: one.name ?? one.id }))
+  const max_prompt_len = given.max_prompt_len ?? defaultPromptLen(given.max_seq_len, given.max_tokens)
+  const args = {
+    ...given,
+    run_name: given.run_name ?? `${env.map((one) => shortName(one.name)).join('+')}--${shortName(parsed.model.name)}`,
+    max_prompt_len,
+    max_tokens: given.max_tokens ?? given.max_seq_len - max_prompt_len,
+    eval_temperature: given.eval_temperature ?? given.temperature,
+    ...microBatch(given),
+  }
+  return { ...parsed, env, trainer: { args } }
+}
+
+/** An SFT config with every default filled in. */
+export function resolveSft(parsed: ParsedSftConfig): SftConfig {
+  const given = parsed.trainer.args
+  const { new: fresh, ...rest } = parsed.model
+  const source = parsed.data.path ?? parsed.data.env?.id ?? 'sft'
+  const args = {
+    ...given,
+    run_name: given.run_name ?? `sft-${shortName(source)}--${shortName(rest.name ?? fresh?.family ?? 'model')}`,
+    ...microBatch(given),
+  }
+  const model: SftConfig['model'] = rest
+  if (fresh) {
+    const heads = fresh.num_attention_heads
+    const full: NewModelConfig = {
+      ...fresh,
+      num_key_value_heads: fresh.num_key_value_heads ?? heads,
+      head_dim: fresh.head_dim ?? fresh.hidden_size / heads,
+    }
+    model.new = full
+  }
+  return { model, data: parsed.data, trainer: { args } }
+}
+
+/** 512, or a quarter of the sequence, or what max_tokens leaves. */
+function defaultPromptLen(maxSeqLen: number, maxTokens: number | undefined): number {
+  if (maxTokens === undefined) return Math.min(PROMPT_LEN, Math.floor(maxSeqLen / 4))
+  return maxTokens < maxSeqLen ? Math.min(PROMPT_LEN, maxSeqLen - maxTokens) : PROMPT_LEN
+}
+
+/** The two ways to size a micro-batch agree after this; tokens win where they are given. */
+function microBatch(args: { micro_batch_size: number; micro_batch_tokens?: number; max_seq_len: number }) {
+  const tokens = args.micro_batch_tokens
+  if (tokens === undefined) return { micro_batch_tokens: args.micro_batch_size * args.max_seq_len }
+  return { micro_batch_tokens: tokens, micro_batch_size: Math.max(1, Math.floor(tokens / args.max_seq_len)) }
+}
+
+/** The last part of a path or hub id, fit for a folder name. */
+function shortName(name: string): string {
+  const last =
+    name
+      .replace(/[/\\]+$/, '')
+      .split(/[/\\]/)
+      .at(-1) ?? ''
+  return last.replace(/\.(gguf|ts|js|mjs|jsonl)$/, '').replace(/[^\w.-]+/g, '-') || 'run'
+}

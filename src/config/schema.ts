@@ -1,0 +1,342 @@
+/**
+ * The one schema of an RL run's TOML file: types, defaults, limits and help text of every key, in vf-rl's dialect.
+ *
+ * - Everything is derived from here: the type of the config, the messages of a mistake, command-line overrides, `--help`,
+ *   docs/config.md, the resolved config.toml of a run.
+ * - A key that is accepted changes something. Keys of other trainers that cannot mean anything here are in foreign.ts.
+ * - The schema sees a file after `normalize` (compose.ts): `model = "x"` is `model.name`, one `[env]` is a list of one.
+ * - Defaults are RLTrainer's (verifiers 0.1.9) where it has the key. Defaults that depend on other keys are filled in by resolve.ts.
+ * - Paths are relative to the folder that the command is started in.
+ */
+import * as z from 'zod'
+
+/** The linear layers of a decoder block that LoRA can adapt, by their Hugging Face names. */
+export const LINEAR_LAYERS = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'] as const
+
+/** Losses, advantages and filters that are called by name; anything else is a file. */
+export const BUILT_IN = { loss: ['cispo', 'cispo_mask'], advantage: ['group_mean'], filters: ['zero_variance'] }
+
+const LATER = 'comes with a later version; metrics.jsonl in the run folder already holds every metric'
+
+/** A table whose keys are someone else's to check (an environment's, a loss's). */
+const freeTable = () => z.record(z.string(), z.unknown())
+
+export const runFields = {
+  run_name: z
+    .string()
+    .regex(/^[^/\\]+$/, 'a plain folder name, without slashes')
+    .optional()
+    .describe('Name of the run and of its folder. Default: the environments and the model, as in reverse-text--tiny.'),
+  output_dir: z.string().min(1).default('outputs').describe('The run is written to <output_dir>/<run_name>/.'),
+  seed: z
+    .int()
+    .min(0)
+    .default(42)
+    .describe('Everything random comes from it: order of tasks, sampling, LoRA initialisation, dropout.'),
+}
+
+export const loraFields = {
+  use_lora: z
+    .boolean()
+    .default(true)
+    .describe('Train a LoRA adapter. false trains all weights (full fine-tuning), with a learning rate about 10 times lower.'),
+  lora_rank: z.int().min(1).max(1024).default(8).describe('Rank r of the adapter. Memory and adapter file grow with it.'),
+  lora_alpha: z.number().positive().default(32).describe('Scale: the adapter is multiplied by lora_alpha / lora_rank.'),
+  lora_dropout: z
+    .number()
+    .min(0)
+    .lt(1)
+    .default(0)
+    .describe("Dropout on the adapter's input while training. Above 0 the trainer no longer scores exactly what was sampled."),
+  lora_target_modules: z
+    .array(z.enum(LINEAR_LAYERS))
+    .min(1)
+    .default([...LINEAR_LAYERS])
+    .describe('Linear layers with an adapter. Default: all of them.'),
+}
+
+export const optimizerFields = {
+  learning_rate: z
+    .number()
+    .min(0)
+    .default(1e-5)
+    .describe(
+      'Peak learning rate of AdamW. LoRA takes about 10 times what full fine-tuning takes: 1e-5 to 1e-4 for 4B, more for small models.',
+    ),
+  lr_scheduler_type: z
+    .enum(['constant', 'constant_with_warmup', 'linear', 'cosine'])
+    .default('constant')
+    .describe(
+      'As in transformers: linear and cosine warm up for warmup_steps, then fall to 0 at max_steps; constant ignores warmup_steps.',
+    ),
+  warmup_steps: z.int().min(0).default(0).describe('Steps over which the learning rate rises from 0.'),
+  max_steps: z.int().min(1).default(500).describe('Optimizer steps of the whole run (a resumed run stops at the same step).'),
+  max_grad_norm: z
+    .number()
+    .positive()
+    .default(1.0)
+    .describe('The gradient is scaled down to this global norm where it is longer.'),
+  weight_decay: z.number().min(0).default(0.0).describe('Decoupled weight decay of AdamW.'),
+  adam_beta1: z.number().min(0).lt(1).default(0.9).describe('Decay of the first moment.'),
+  adam_beta2: z.number().min(0).lt(1).default(0.999).describe('Decay of the second moment.'),
+  adam_epsilon: z.number().positive().default(1e-8).describe('Added to the square root of the second moment.'),
+}
+
+export const microBatchFields = {
+  micro_batch_size: z
+    .int()
+    .min(1)
+    .default(8)
+    .describe(
+      'A micro-batch has room for this many sequences of max_seq_len tokens; shorter ones are packed, so more of them fit. Memory only: the gradient does not depend on it.',
+    ),
+  micro_batch_tokens: z.int().min(16).optional().describe('The same room, in tokens. Default: micro_batch_size x max_seq_len.'),
+  gradient_checkpointing: z
+    .boolean()
+    .default(true)
+    .describe(
+      'Keep one hidden state a layer and compute the rest again in the backward pass: far less memory, about a third more work.',
+    ),
+  bf16: z
+    .boolean()
+    .default(true)
+    .describe(
+      'Hold loaded weights in bf16, rounding those that do not fit it exactly. false keeps such weights in float32. Arithmetic is float32 either way.',
+    ),
+}
+
+export const saveFields = {
+  save_steps: z
+    .int()
+    .min(0)
+    .default(50)
+    .describe(
+      'Checkpoint (weights, optimizer, data position, random state) every so many steps. There is always one at the end; 0: only that one.',
+    ),
+  save_total_limit: z.int().min(1).default(3).describe('Newest checkpoints kept; older ones are deleted.'),
+  logging_steps: z.int().min(1).default(1).describe('Print a progress line every so many steps. metrics.jsonl has every step.'),
+  report_to: z
+    .enum(['none'])
+    .default('none')
+    .meta({ later: { wandb: LATER, tensorboard: LATER, mlflow: LATER, trackio: LATER } })
+    .describe('Where else metrics go, beside metrics.jsonl.'),
+}
+
+const batchFields = {
+  batch_size: z.int().min(2).default(512).describe('Rollouts of one optimizer step: batch_size / rollouts_per_example tasks.'),
+  rollouts_per_example: z
+    .int()
+    .min(2)
+    .default(16)
+    .describe(
+      'Rollouts of one task, which share a baseline (group). More: a steadier advantage, fewer tasks a step. 8 or more is advised.',
+    ),
+  max_seq_len: z
+    .int()
+    .min(16)
+    .default(2048)
+    .describe('Longest sequence (prompt and completion) in tokens. Sets the room of the KV cache and of a micro-batch.'),
+  max_prompt_len: z
+    .int()
+    .min(1)
+    .optional()
+    .describe('Longest prompt in tokens; a longer one is refused. Default: 512, or less where max_seq_len leaves less room.'),
+  max_tokens: z.int().min(1).optional().describe('Longest completion in tokens. Default: max_seq_len - max_prompt_len.'),
+}
+
+const samplingFields = {
+  temperature: z.number().positive().default(1.0).describe('Logits are divided by it, when sampling and when training.'),
+  top_p: z
+    .number()
+    .gt(0)
+    .max(1)
+    .default(1.0)
+    .describe('Draw from the most likely tokens that together have this probability. 1.0: off.'),
+  top_k: z.int().min(-1).default(0).describe('Draw from this many most likely tokens. 0 or -1: off.'),
+  min_p: z
+    .number()
+    .min(0)
+    .max(1)
+    .default(0.0)
+    .describe('Draw from tokens at least this fraction as likely as the most likely one. 0.0: off.'),
+  repetition_penalty: z
+    .number()
+    .positive()
+    .default(1.0)
+    .describe('Makes tokens of the prompt and of the completion so far less likely (above 1). 1.0: off.'),
+  presence_penalty: z
+    .number()
+    .min(-2)
+    .max(2)
+    .default(0.0)
+    .describe('Taken from the logit of each token that the completion already has. 0.0: off.'),
+  frequency_penalty: z.number().min(-2).max(2).default(0.0).describe('The same, times how often it occurs. 0.0: off.'),
+  stop: z.array(z.string().min(1)).default([]).describe("Strings that end a completion, beside the model's own end tokens."),
+}
+
+const algorithmFields = {
+  loss: z
+    .string()
+    .min(1)
+    .default('cispo')
+    .describe(
+      '"cispo", "cispo_mask" (RLTrainer\'s form: tokens outside the range are dropped), or a file such as "configs/losses/ppo-clip.ts".',
+    ),
+  loss_args: freeTable().default({}).describe('Handed to the loss of a file as it is.'),
+  mask_ratio_low: z
+    .number()
+    .min(0)
+    .default(0.125)
+    .describe(
+      'Lower bound of the importance ratio exp(logp_trainer - logp_inference): clamped (cispo) or dropped (cispo_mask) below it.',
+    ),
+  mask_ratio_high: z.number().positive().default(8.0).describe('Upper bound of the importance ratio.'),
+  advantage: z.string().min(1).default('group_mean').describe('"group_mean" (reward - mean reward of the group), or a file.'),
+  advantage_args: freeTable().default({}).describe('Handed to the advantage of a file as it is.'),
+  filters: z
+    .array(z.string().min(1))
+    .default(['zero_variance'])
+    .describe(
+      'Groups must pass all of these: "zero_variance" (drops groups whose rewards are all equal), or files. []: keep every group.',
+    ),
+  filter_args: freeTable().default({}).describe('Handed to each filter of a file as it is.'),
+}
+
+const asyncFields = {
+  max_async_level: z
+    .int()
+    .min(0)
+    .max(16)
+    .default(1)
+    .describe('Steps that sampling may run ahead of training. 1: one step off-policy; 0: in turns, and repeatable bit for bit.'),
+  max_off_policy_steps: z
+    .int()
+    .min(0)
+    .default(8)
+    .describe('A rollout with a token sampled more than this many steps before the one that would train on it is dropped.'),
+  max_concurrent: z
+    .int()
+    .min(1)
+    .default(1024)
+    .describe('Rollouts in flight at most (sampling, being scored, or waiting for a slot).'),
+  generation_timeout: z
+    .number()
+    .positive()
+    .default(600)
+    .describe('Seconds that one completion may take; then its rollout has failed.'),
+  reward_timeout: z
+    .number()
+    .positive()
+    .default(60)
+    .describe('Seconds that the reward of one rollout may take; then the rollout has failed.'),
+}
+
+const evalFields = {
+  eval_strategy: z
+    .enum(['no', 'steps'])
+    .default('no')
+    .describe('"steps": evaluate on the held-out split before the first step, every eval_steps, and after the last.'),
+  eval_steps: z.int().min(1).default(50).describe('Steps between two evaluations.'),
+  eval_examples: z
+    .int()
+    .min(1)
+    .default(64)
+    .describe('Held-out tasks of one evaluation (the same ones each time), of each environment.'),
+  eval_rollouts_per_example: z.int().min(1).default(1).describe('Rollouts of each held-out task.'),
+  eval_temperature: z.number().min(0).optional().describe('Temperature of evaluation; 0 is greedy. Default: temperature.'),
+}
+
+const sampleLogFields = {
+  log_completions: z
+    .boolean()
+    .default(true)
+    .describe('Print sample completions to the console. Every rollout is on disk either way.'),
+  log_completions_steps: z.int().min(1).default(10).describe('Steps between two prints of samples (the first step prints too).'),
+  num_completions_to_print: z.int().min(1).default(2).describe('Samples a print.'),
+}
+
+/** The keys of [trainer.args] in the order and groups of `--help`. */
+export const trainerGroups = {
+  Run: runFields,
+  'What is trained': loraFields,
+  Optimizer: optimizerFields,
+  'Batch and lengths': { ...batchFields, ...microBatchFields },
+  Sampling: samplingFields,
+  Algorithm: algorithmFields,
+  'Asynchrony and time limits': asyncFields,
+  Evaluation: evalFields,
+  'Checkpoints and output': { ...saveFields, ...sampleLogFields },
+}
+
+const trainerArgs = z.strictObject({
+  ...runFields,
+  ...loraFields,
+  ...optimizerFields,
+  ...batchFields,
+  ...microBatchFields,
+  ...samplingFields,
+  ...algorithmFields,
+  ...asyncFields,
+  ...evalFields,
+  ...saveFields,
+  ...sampleLogFields,
+})
+
+export const envSchema = z.strictObject({
+  id: z
+    .string()
+    .min(1)
+    .describe('A bundled environment ("short-answers", "reverse-text", "arithmetic") or a file such as "./my_env.ts".'),
+  args: freeTable().default({}).describe('Handed to the environment, which checks them.'),
+  name: z.string().min(1).optional().describe('Name in metrics and rollouts. Default: the id.'),
+  weight: z.number().positive().default(1.0).describe('Share of the tasks, relative to the other environments.'),
+})
+
+export const modelFields = {
+  name: z.string().min(1).describe('Hugging Face folder, hub id, or one .gguf file. `model = "..."` is the short form.'),
+  adapter: z
+    .string()
+    .min(1)
+    .optional()
+    .describe('PEFT adapter folder to go on from. Its rank and modules must be those of this config.'),
+}
+
+/** The whole file. `rlSchema.parse` fills every default that does not depend on another key. */
+export const rlSchema = z.strictObject({
+  model: z.strictObject(modelFields),
+  env: z.array(envSchema).min(1).describe('[env], or [[env]] several times for a mixture.'),
+  inference: z
+    .strictObject({
+      backend: z
+        .enum(['embedded'])
+        .default('embedded')
+        .meta({
+          later: {
+            vllm: 'comes with a later version; leave the key out and the embedded engine generates on the same GPU, without a server',
+          },
+        })
+        .describe('"embedded": the engine in this process, on the same weights as the trainer.'),
+      max_num_seqs: z
+        .int()
+        .min(1)
+        .max(4096)
+        .default(32)
+        .describe('Completions that are decoded together. Each has room for max_seq_len tokens in the KV cache.'),
+    })
+    .prefault({}),
+  trainer: z.strictObject({ args: trainerArgs.prefault({}) }).prefault({}),
+})
+
+type Parsed = z.output<typeof rlSchema>
+type ParsedArgs = Parsed['trainer']['args']
+/** Keys of [trainer.args] whose default depends on other keys; resolve.ts fills them. */
+type Derived = 'run_name' | 'max_prompt_len' | 'max_tokens' | 'micro_batch_tokens' | 'eval_temperature'
+
+/** [trainer.args], all defaults filled in. */
+export type TrainerArgs = Omit<ParsedArgs, Derived> & { [K in Derived]-?: NonNullable<ParsedArgs[K]> }
+/** One [env], `name` filled in. */
+export type EnvConfig = Omit<Parsed['env'][number], 'name'> & { name: string }
+/** A resolved RL config: every default filled in, names as in the file. */
+export type RunConfig = Omit<Parsed, 'trainer' | 'env'> & { env: EnvConfig[]; trainer: { args: TrainerArgs } }
+/** What `rlSchema.parse` gives, before the derived defaults. */
+export type ParsedRunConfig = Parsed

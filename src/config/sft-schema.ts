@@ -1,0 +1,97 @@
+/**
+ * The schema of a supervised run (`cli.js sft`): the same machinery and, where they mean the same, the same keys as schema.ts.
+ * It can also make a new model: `[model.new]` gives family and sizes, and training starts from random weights.
+ */
+import * as z from 'zod'
+import { loraFields, microBatchFields, modelFields, optimizerFields, runFields, saveFields } from './schema.ts'
+
+const newModel = z
+  .strictObject({
+    family: z.enum(['llama', 'qwen2', 'qwen3']).describe('Architecture.'),
+    hidden_size: z.int().min(8).describe('Width of the hidden state.'),
+    intermediate_size: z.int().min(8).describe('Width of the MLP.'),
+    num_hidden_layers: z.int().min(1).describe('Decoder layers.'),
+    num_attention_heads: z.int().min(1).describe('Query heads.'),
+    num_key_value_heads: z.int().min(1).optional().describe('Key and value heads. Default: num_attention_heads.'),
+    head_dim: z.int().min(2).multipleOf(2).optional().describe('Size of a head. Default: hidden_size / num_attention_heads.'),
+    tie_word_embeddings: z.boolean().default(true).describe('The output head is the embedding.'),
+    rope_theta: z.number().positive().default(10000.0).describe('Base of the rotary frequencies.'),
+    rms_norm_eps: z.number().positive().default(1e-6).describe('Epsilon of RMSNorm.'),
+    max_position_embeddings: z.int().min(16).default(2048).describe('Longest sequence that the model says it can take.'),
+    initializer_range: z
+      .number()
+      .positive()
+      .default(0.02)
+      .describe('Deviation of the normal distribution that weights are drawn from.'),
+    tokenizer: z.enum(['bytes']).default('bytes').describe('"bytes": one token a UTF-8 byte, plus the special tokens of a chat.'),
+  })
+  .describe('A new model from random weights, in place of `name`.')
+
+const dataSchema = z.strictObject({
+  path: z.string().min(1).optional().describe('JSONL file; a row has `prompt` and `completion`, or `messages`.'),
+  env: z
+    .strictObject({
+      id: z.string().min(1).describe('Environment whose own answers are the completions.'),
+      args: z.record(z.string(), z.unknown()).default({}).describe('Handed to the environment.'),
+    })
+    .optional()
+    .describe('In place of `path`.'),
+  max_examples: z.int().min(1).optional().describe('Use only so many rows. Default: all.'),
+})
+
+const scheduleFields = {
+  ...optimizerFields,
+  batch_size: z.int().min(1).default(32).describe('Examples of one optimizer step.'),
+  max_seq_len: z.int().min(16).default(2048).describe('Longest example in tokens; a longer one is refused.'),
+}
+
+const endFields = {
+  ...saveFields,
+  save_to: z
+    .string()
+    .min(1)
+    .optional()
+    .describe('Also write the finished model (Hugging Face folder, bf16; or the adapter) here.'),
+}
+
+/** The keys of [trainer.args] of a supervised run in the order and groups of `--help`. */
+export const sftTrainerGroups = {
+  Run: runFields,
+  'What is trained': loraFields,
+  Optimizer: scheduleFields,
+  Memory: microBatchFields,
+  'Checkpoints and output': endFields,
+}
+
+/** The whole file. */
+export const sftSchema = z.strictObject({
+  model: z.strictObject({ name: modelFields.name.optional(), adapter: modelFields.adapter, new: newModel.optional() }),
+  data: dataSchema,
+  trainer: z
+    .strictObject({
+      args: z.strictObject({ ...runFields, ...loraFields, ...scheduleFields, ...microBatchFields, ...endFields }).prefault({}),
+    })
+    .prefault({}),
+})
+
+type Parsed = z.output<typeof sftSchema>
+type ParsedArgs = Parsed['trainer']['args']
+type ParsedNew = z.output<typeof newModel>
+/** [model.new], heads and head size filled in. */
+export type NewModelConfig = Omit<ParsedNew, 'num_key_value_heads' | 'head_dim'> & {
+  num_key_value_heads: number
+  head_dim: number
+}
+/** [trainer.args] of a supervised run, all defaults filled in. */
+export type SftTrainerArgs = Omit<ParsedArgs, 'run_name' | 'micro_batch_tokens'> & {
+  run_name: string
+  micro_batch_tokens: number
+}
+/** A resolved SFT config. Exactly one of model.name and model.new, and of data.path and data.env, is there. */
+export type SftConfig = {
+  model: { name?: string; adapter?: string; new?: NewModelConfig }
+  data: Parsed['data']
+  trainer: { args: SftTrainerArgs }
+}
+/** What `sftSchema.parse` gives, before the derived defaults. */
+export type ParsedSftConfig = Parsed
