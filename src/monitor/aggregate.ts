@@ -1,0 +1,189 @@
+/**
+ * From rollouts to the metrics of a step. Pure functions; every key is defined in metrics-table.ts, and a test holds the two together.
+ *
+ * - A rollout that failed (reward null) counts in `has_error/mean`, in `stop_condition/*` and in the progress counts, nowhere else.
+ * - A standard deviation is of the population: divided by n.
+ * - Rewards of a group differ when they are more than 1e-6 apart: rounding of equal sums is no signal.
+ */
+import type { Metrics, PolicyVersion, Rollout } from '../common/types.ts'
+
+/** A rollout with what the algorithm gave it: a number, one a completion token, or null when it is not trained on. */
+export interface ScoredRollout {
+  rollout: Rollout
+  advantage: number | ArrayLike<number> | null
+}
+
+/** Counts over a whole run, resumes included. */
+export interface RunTotals {
+  tokens: number
+  rollouts: number
+}
+
+export interface StepRollouts {
+  /** All rollouts that ended for this step: trained on, without variance, failed. Not those dropped for their age. */
+  rollouts: readonly ScoredRollout[]
+  /** Version of the weights that this step's forward pass uses; a token sampled with version v is `version - v` steps old. */
+  version: PolicyVersion
+  /** Rollouts thrown away since the last step because they were too old. */
+  dropped?: number
+  /** Of the run before this step; `totalsOf` the last row of metrics.jsonl on resume. */
+  totals: RunTotals
+}
+
+/** A reward of at least this counts as solved, in `solved_*` and `pass@k`. verifiers has the same default. */
+export const defaultSolvedAt = 0.5
+
+const sameReward = 1e-6
+
+/** Mean, or null of nothing. */
+export function mean(values: readonly number[]): number | null {
+  return values.length === 0 ? null : values.reduce((a, b) => a + b, 0) / values.length
+}
+
+/** Standard deviation of the population (divided by n), or null of nothing. */
+export function populationStd(values: readonly number[]): number | null {
+  const m = mean(values)
+  return m === null ? null : Math.sqrt(values.reduce((a, b) => a + (b - m) ** 2, 0) / values.length)
+}
+
+/** The metrics that a step's rollouts give. Keys that no value was there for are null, or left out where they carry a name. */
+export function rolloutMetrics(input: StepRollouts, solvedAt = defaultSolvedAt): Metrics {
+  const all = input.rollouts.map((r) => r.rollout)
+  const scored = all.filter((r) => r.reward !== null)
+  const rewards = scored.map((r) => r.reward!)
+  const metrics: Metrics = { reward: mean(rewards), 'reward/std': populationStd(rewards) }
+
+  for (const name of metricNames(scored)) {
+    metrics[name === 'std' ? 'reward/std_' : `reward/${name}`] = mean(scored.flatMap((r) => r.metrics[name] ?? []))
+  }
+  const envs = [...new Set(scored.map((r) => r.env))]
+  if (envs.length > 1) {
+    for (const env of envs) metrics[`reward/${env}/mean`] = mean(scored.filter((r) => r.env === env).map((r) => r.reward!))
+  }
+  metrics['advantage/absmean'] = mean(input.rollouts.flatMap((r) => (r.advantage === null ? [] : absMean(r.advantage))))
+  Object.assign(metrics, solvedFractions(scored, solvedAt))
+
+  metrics['is_truncated/mean'] = mean(scored.map((r) => Number(r.isTruncated)))
+  metrics['tokens/completion'] = mean(scored.map((r) => r.completion_tokens.ids.length))
+  metrics['num_turns/mean'] = mean(scored.map((r) => r.completion.filter((m) => m.role === 'assistant').length))
+  metrics['has_error/mean'] = mean(all.map((r) => Number(r.reward === null)))
+  Object.assign(metrics, stopConditions(all))
+
+  const trained = input.rollouts.filter((r) => r.advantage !== null)
+  Object.assign(
+    metrics,
+    ages(
+      trained.map((r) => r.rollout),
+      input.version,
+    ),
+  )
+  metrics['off_policy/dropped'] = input.dropped ?? 0
+
+  const tokens = all.reduce((n, r) => n + r.promptIds.length + r.completion_tokens.ids.length, 0)
+  metrics['progress/tokens'] = tokens
+  metrics['progress/total_tokens'] = input.totals.tokens + tokens
+  metrics['progress/total_rollouts'] = input.totals.rollouts + all.length
+  return metrics
+}
+
+/** The totals after the last of these rows; zeros for a run that has none. */
+export function totalsOf(rows: readonly Metrics[]): RunTotals {
+  const last = (key: string) => rows.findLast((row) => typeof row[key] === 'number')?.[key] ?? 0
+  return { tokens: last('progress/total_tokens'), rollouts: last('progress/total_rollouts') }
+}
+
+/**
+ * The metrics of one evaluation of one environment, under `eval/<env>/`. k of `avg@k` is the number of rollouts an example; `pass@k`
+ * is given for 1, 2, 4 ... up to that.
+ */
+export function evalMetrics(
+  env: string,
+  rollouts: readonly Rollout[],
+  version: PolicyVersion,
+  solvedAt = defaultSolvedAt,
+): Metrics {
+  const perExample = groupBy(rollouts, (r) => String(r.exampleId))
+  const k = Math.max(0, ...perExample.map((g) => g.length))
+  const rewards = perExample.map((g) => g.flatMap((r) => r.reward ?? [])).filter((g) => g.length > 0)
+  const scored = rollouts.filter((r) => r.reward !== null)
+  const at = (key: string) => `eval/${env}/${key}`
+  const metrics: Metrics = { [at(`avg@${k}`)]: mean(rewards.map((g) => mean(g)!)) }
+  for (let n = 1; n <= k; n *= 2) {
+    const enough = rewards.filter((g) => g.length >= n)
+    metrics[at(`pass@${n}`)] = mean(enough.map((g) => passAtK(g.length, g.filter((r) => r >= solvedAt).length, n)))
+  }
+  for (const name of metricNames(scored)) metrics[at(`reward/${name}`)] = mean(scored.flatMap((r) => r.metrics[name] ?? []))
+  metrics[at('is_truncated/mean')] = mean(scored.map((r) => Number(r.isTruncated)))
+  metrics[at('tokens/completion')] = mean(scored.map((r) => r.completion_tokens.ids.length))
+  metrics[at('has_error/mean')] = mean(rollouts.map((r) => Number(r.reward === null)))
+  metrics[at('policy_version')] = version
+  return metrics
+}
+
+/**
+ * The chance that k of n answers, drawn without replacement, hold a right one, when c of the n are right:
+ * 1 - C(n - c, k) / C(n, k) (arXiv 2107.03374), as a product that cannot overflow.
+ */
+export function passAtK(n: number, c: number, k: number): number {
+  if (n - c < k) return 1
+  let allWrong = 1
+  for (let i = n - c + 1; i <= n; i++) allWrong *= 1 - k / i
+  return 1 - allWrong
+}
+
+/** True when a group's rewards differ, so that it has something to teach. */
+export function hasVariance(rewards: readonly number[]): boolean {
+  return rewards.length > 1 && Math.max(...rewards) - Math.min(...rewards) > sameReward
+}
+
+/** Rewards of each group that has any, failed rollouts left out. */
+export function groupRewards(rollouts: readonly Rollout[]): number[][] {
+  return groupBy(rollouts, (r) => r.group)
+    .map((g) => g.flatMap((r) => r.reward ?? []))
+    .filter((g) => g.length > 0)
+}
+
+function solvedFractions(scored: readonly Rollout[], solvedAt: number): Metrics {
+  const groups = groupRewards(scored)
+  const fraction = (test: (rewards: number[]) => boolean) => mean(groups.map((g) => Number(test(g))))
+  return {
+    solved_none: fraction((g) => !hasVariance(g) && g[0] < solvedAt),
+    solved_all: fraction((g) => !hasVariance(g) && g[0] >= solvedAt),
+    solved_some: fraction(hasVariance),
+  }
+}
+
+function stopConditions(all: readonly Rollout[]): Metrics {
+  const counts: Record<string, number> = {}
+  for (const r of all) {
+    // 'stop: <string>' holds the string that ended it: one key for all of them, or a dashboard fills up.
+    const name = r.stopCondition.split(':')[0].trim() || 'unknown'
+    counts[name] = (counts[name] ?? 0) + 1
+  }
+  return Object.fromEntries(Object.entries(counts).map(([name, n]) => [`stop_condition/${name}`, n / all.length]))
+}
+
+function ages(trained: readonly Rollout[], version: PolicyVersion): Metrics {
+  let [sum, count, max] = [0, 0, 0]
+  for (const r of trained) {
+    for (const v of r.completion_tokens.versions) {
+      sum += version - v
+      count++
+      max = Math.max(max, version - v)
+    }
+  }
+  return { 'off_policy/mean': count > 0 ? sum / count : null, 'off_policy/max': count > 0 ? max : null }
+}
+
+function absMean(advantage: number | ArrayLike<number>): number | [] {
+  if (typeof advantage === 'number') return Math.abs(advantage)
+  return mean(Array.from(advantage, Math.abs)) ?? []
+}
+
+function metricNames(rollouts: readonly Rollout[]): string[] {
+  return [...new Set(rollouts.flatMap((r) => Object.keys(r.metrics)))]
+}
+
+function groupBy<T>(items: readonly T[], key: (item: T) => string): T[][] {
+  return [...Map.groupBy(items, key).values()]
+}

@@ -1,0 +1,87 @@
+/** The few file operations that the rest of the room stands on: whole-or-not-at-all replacement, and files of JSON lines. */
+import {
+  closeSync,
+  existsSync,
+  fsyncSync,
+  ftruncateSync,
+  openSync,
+  readFileSync,
+  readSync,
+  renameSync,
+  fstatSync,
+  writeFileSync,
+} from 'node:fs'
+import { dirname } from 'node:path'
+
+/** Replaces `path` so that a reader, or a machine that loses power, sees the old text or the new one and never a part of either. */
+export function writeFileAtomic(path: string, text: string): void {
+  const aside = `${path}.${process.pid}.tmp`
+  const fd = openSync(aside, 'w')
+  try {
+    writeFileSync(fd, text)
+    fsyncSync(fd)
+  } finally {
+    closeSync(fd)
+  }
+  renameSync(aside, path)
+  syncFolder(dirname(path))
+}
+
+/** Makes a rename in a folder last. Windows cannot open folders and needs no such thing. */
+function syncFolder(path: string): void {
+  let fd: number | undefined
+  try {
+    fd = openSync(path, 'r')
+    fsyncSync(fd)
+  } catch {
+    // Some file systems refuse to sync a folder; the rename is atomic there all the same.
+  } finally {
+    if (fd !== undefined) closeSync(fd)
+  }
+}
+
+/**
+ * Opens a file of JSON lines for appending. A last line without its line break was cut off by a killed process: it is removed, so
+ * that what is appended does not become part of it. The caller closes the descriptor.
+ */
+export function openForAppend(path: string): number {
+  mendTail(path)
+  return openSync(path, 'a')
+}
+
+function mendTail(path: string): void {
+  if (!existsSync(path)) return
+  const fd = openSync(path, 'r+')
+  try {
+    let end = fstatSync(fd).size
+    const chunk = Buffer.alloc(65536)
+    while (end > 0) {
+      const start = Math.max(0, end - chunk.length)
+      const got = readSync(fd, chunk, 0, end - start, start)
+      const newline = chunk.subarray(0, got).lastIndexOf(10)
+      if (newline >= 0) {
+        end = start + newline + 1
+        break
+      }
+      end = start
+    }
+    if (end < fstatSync(fd).size) ftruncateSync(fd, end)
+  } finally {
+    closeSync(fd)
+  }
+}
+
+/** Every whole row of a file of JSON lines; a missing file has none. A line that is no JSON (cut off) is left out. */
+export function readJsonLines<T = Record<string, unknown>>(path: string): T[] {
+  if (!existsSync(path)) return []
+  const rows: T[] = []
+  for (const line of readFileSync(path, 'utf8').split('\n')) {
+    if (line.trim() === '') continue
+    try {
+      rows.push(JSON.parse(line) as T)
+    } catch {
+      // Cut off by a killed process: there is no whole row to give back.
+    }
+  }
+  return rows
+}

@@ -1,0 +1,42 @@
+/** The log of one attempt: JSON lines, written synchronously, so that the last words of a killed run are in the file. */
+import pino from 'pino'
+
+export type LogLevel = 'trace' | 'debug' | 'info' | 'warn' | 'error' | 'silent'
+
+/** The part of pino's logger that the house uses: `info('text')` or `info({ step: 3 }, 'text')`. */
+export interface Logger {
+  debug(fields: object | string, message?: string): void
+  info(fields: object | string, message?: string): void
+  warn(fields: object | string, message?: string): void
+  error(fields: object | string, message?: string): void
+  child(fields: Record<string, unknown>): Logger
+}
+
+const secrets = ['api_key', 'apiKey', 'token', 'authorization', 'Authorization', 'password', 'secret']
+
+/**
+ * Opens `path` (a run folder's `logPath`) for appending. Values under names of secrets are blotted out, one level deep too.
+ * @throws Error when the file cannot be opened
+ */
+export function createLogger(path: string, level: LogLevel = 'info'): Logger & { close(): void } {
+  const destination = pino.destination({ dest: path, sync: true, mkdir: true, append: true })
+  const logger = pino(
+    {
+      level,
+      base: null,
+      timestamp: pino.stdTimeFunctions.isoTime,
+      formatters: { level: (label) => ({ level: label }) },
+      redact: { paths: secrets.flatMap((name) => [name, `*.${name}`]), censor: '[redacted]' },
+    },
+    destination,
+  )
+  let open = true
+  return Object.assign(logger as Logger, {
+    close() {
+      if (!open) return
+      open = false
+      destination.flushSync()
+      destination.end()
+    },
+  })
+}

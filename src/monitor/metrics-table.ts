@@ -1,0 +1,330 @@
+/**
+ * Every metric of a run: what it is, in which unit, and what a healthy run shows. docs/metrics.md is made from this table.
+ * A name in angle brackets stands for any text. Names are verifiers' RLTrainer's and prime-rl's where they have one.
+ */
+
+export interface MetricInfo {
+  /** The heading that it stands under in the glossary. */
+  group: 'Reward' | 'Rollouts' | 'Loss' | 'Optimizer' | 'Staleness' | 'Evaluation' | 'Progress' | 'Speed and memory'
+  formula: string
+  unit: string
+  healthy: string
+  /** The name of the same thing in TRL's trainers. */
+  trl?: string
+}
+
+const fraction = '0 to 1'
+
+export const METRICS: Readonly<Record<string, MetricInfo>> = {
+  reward: {
+    group: 'Reward',
+    formula: 'sum of r_i / n over the n rollouts of the step that did not fail; groups without variance are in it',
+    unit: 'reward',
+    healthy: 'rises; noisy from step to step, so look at ten steps together',
+    trl: 'reward',
+  },
+  'reward/std': {
+    group: 'Reward',
+    formula:
+      'sqrt(sum of (r_i - reward)^2 / n) over the same n rollouts: over the whole batch, not inside groups, and divided by n, not n - 1',
+    unit: 'reward',
+    healthy: 'above 0; near 0 means that all answers earn the same and nothing can be learned',
+    trl: 'reward_std (which has been the group deviation in some versions)',
+  },
+  'reward/<func>': {
+    group: 'Reward',
+    formula: 'mean of the unweighted value of reward function or metric <func>, over the rollouts for which it was not null',
+    unit: 'as the function gives it',
+    healthy: 'the functions rise together; one that rises while the others fall is being gamed',
+    trl: 'rewards/<func>/mean',
+  },
+  'reward/<env>/mean': {
+    group: 'Reward',
+    formula: 'as `reward`, over the rollouts of one environment; only in runs with several',
+    unit: 'reward',
+    healthy: 'rises in each environment',
+  },
+  'advantage/absmean': {
+    group: 'Reward',
+    formula:
+      'sum of |A_i| / m over the m rollouts trained on; A_i = r_i - mean reward of its group (an A per token is averaged over its tokens first)',
+    unit: 'reward',
+    healthy: 'above 0; falls as the answers become alike',
+  },
+  solved_none: {
+    group: 'Reward',
+    formula: 'groups with equal rewards (within 1e-6) below 0.5 / groups',
+    unit: fraction,
+    healthy: 'small; near 1 the task is too hard for the model',
+  },
+  solved_all: {
+    group: 'Reward',
+    formula: 'groups with equal rewards (within 1e-6) of at least 0.5 / groups',
+    unit: fraction,
+    healthy: 'grows late in a run; near 1 the task is learned',
+  },
+  solved_some: {
+    group: 'Reward',
+    formula:
+      'groups whose rewards differ by more than 1e-6 / groups; these alone are trained on. solved_none + solved_all + solved_some = 1',
+    unit: fraction,
+    healthy: 'above 0.3; shown as `mixed` in the step line',
+    trl: '1 - frac_reward_zero_std',
+  },
+  'is_truncated/mean': {
+    group: 'Rollouts',
+    formula: 'rollouts cut off by max_tokens / rollouts that did not fail',
+    unit: fraction,
+    healthy: 'under 0.1; else raise trainer.args.max_tokens',
+    trl: 'completions/clipped_ratio',
+  },
+  'tokens/completion': {
+    group: 'Rollouts',
+    formula: 'sampled tokens / rollouts that did not fail; truncated ones and the end-of-sequence token count',
+    unit: 'tokens',
+    healthy: 'well under max_tokens; a jump in either direction is worth a look at the samples',
+    trl: 'completions/mean_length',
+  },
+  'num_turns/mean': {
+    group: 'Rollouts',
+    formula: 'assistant messages / rollouts that did not fail',
+    unit: 'turns',
+    healthy: '1 in single-turn tasks',
+  },
+  'has_error/mean': {
+    group: 'Rollouts',
+    formula: 'rollouts that failed (their reward is null, and they are not trained on) / all rollouts',
+    unit: fraction,
+    healthy: '0',
+  },
+  'stop_condition/<name>': {
+    group: 'Rollouts',
+    formula: 'rollouts that ended for the reason <name> (eos, stop, max_tokens, abort, ...) / all rollouts',
+    unit: fraction,
+    healthy: 'mostly eos or stop',
+  },
+  'loss/mean': {
+    group: 'Loss',
+    formula:
+      'sum over loss tokens of their loss / N; N = loss tokens of the whole batch. cispo: -stopgrad(clamp(ratio, low, high)) A logp',
+    unit: 'nats x reward',
+    healthy: 'near 0 with either sign: the advantages of a group add up to 0. It is not what should fall; watch `reward`',
+    trl: 'loss',
+  },
+  'loss/<name>': {
+    group: 'Loss',
+    formula: 'a metric that a custom loss returned under <name>',
+    unit: 'as the loss gives it',
+    healthy: 'as the loss says',
+  },
+  'entropy/all/mean': {
+    group: 'Loss',
+    formula: 'mean over loss tokens of -sum over v of p(v) log p(v), over the full vocabulary at the sampling temperature',
+    unit: 'nats',
+    healthy: 'falls slowly; at 0 the model has stopped trying other answers: lower the learning rate',
+    trl: 'entropy',
+  },
+  'mismatch_kl/all/mean': {
+    group: 'Loss',
+    formula: 'mean over loss tokens of ratio - log(ratio) - 1; ratio = exp(logp of the trainer - logp of the sampler)',
+    unit: 'nats',
+    healthy: 'exactly 0 on fresh samples of the embedded engine; under 0.01 and flat one step off-policy',
+  },
+  'mismatch_kl/all/max': {
+    group: 'Loss',
+    formula: 'the largest ratio - log(ratio) - 1 of a loss token',
+    unit: 'nats',
+    healthy: 'no jumps; one token above 10 deserves a look',
+  },
+  importance_ratio: {
+    group: 'Loss',
+    formula: 'mean over loss tokens of ratio',
+    unit: 'ratio',
+    healthy: 'near 1',
+    trl: 'sampling/importance_sampling_ratio/mean',
+  },
+  'is_masked/mean': {
+    group: 'Loss',
+    formula:
+      'loss tokens with ratio outside [mask_ratio_low, mask_ratio_high] / N; cispo clamps their weight, cispo_mask drops them',
+    unit: fraction,
+    healthy: 'under 0.01',
+  },
+  'is_masked_low/mean': {
+    group: 'Loss',
+    formula: 'loss tokens with ratio < mask_ratio_low / N',
+    unit: fraction,
+    healthy: 'under 0.01',
+  },
+  'is_masked_high/mean': {
+    group: 'Loss',
+    formula: 'loss tokens with ratio > mask_ratio_high / N',
+    unit: fraction,
+    healthy: 'under 0.01',
+    trl: 'cispo_clip_ratio',
+  },
+  'optim/grad_norm': {
+    group: 'Optimizer',
+    formula: 'sqrt(sum of g^2) over all trained parameters, before clipping to max_grad_norm',
+    unit: 'gradient',
+    healthy: 'no spikes; null when the step was skipped because it was not finite',
+    trl: 'grad_norm',
+  },
+  'optim/lr': {
+    group: 'Optimizer',
+    formula: 'the learning rate that this step used, after the schedule',
+    unit: 'per step',
+    healthy: 'follows the schedule',
+    trl: 'learning_rate',
+  },
+  'off_policy/mean': {
+    group: 'Staleness',
+    formula: 'mean over sampled tokens trained on of (version of the weights being trained - version that sampled the token)',
+    unit: 'steps',
+    healthy: 'at most max_async_level',
+  },
+  'off_policy/max': {
+    group: 'Staleness',
+    formula: 'the largest such age',
+    unit: 'steps',
+    healthy: 'at most the age that is allowed',
+  },
+  'off_policy/dropped': {
+    group: 'Staleness',
+    formula: 'rollouts thrown away since the last step because they were too old',
+    unit: 'rollouts',
+    healthy: '0 or few; each is wasted sampling',
+  },
+  'eval/<env>/avg@<k>': {
+    group: 'Evaluation',
+    formula: 'mean over held-out examples of the mean reward of the k answers to it; failed ones left out',
+    unit: 'reward',
+    healthy: 'rises with `reward`; falling while `reward` rises is overfitting',
+  },
+  'eval/<env>/pass@<k>': {
+    group: 'Evaluation',
+    formula:
+      'mean over examples of 1 - C(n - c, k) / C(n, k), with c of n answers solved (reward of at least 0.5); examples with n < k left out',
+    unit: fraction,
+    healthy: 'rises; pass@1 rising while pass@8 falls is lost variety',
+  },
+  'eval/<env>/reward/<func>': {
+    group: 'Evaluation',
+    formula: 'as `reward/<func>`, over the evaluation',
+    unit: 'as the function gives it',
+    healthy: 'as in training',
+  },
+  'eval/<env>/is_truncated/mean': {
+    group: 'Evaluation',
+    formula: 'as `is_truncated/mean`, over the evaluation',
+    unit: fraction,
+    healthy: 'under 0.1',
+  },
+  'eval/<env>/tokens/completion': {
+    group: 'Evaluation',
+    formula: 'as `tokens/completion`, over the evaluation',
+    unit: 'tokens',
+    healthy: 'as in training',
+  },
+  'eval/<env>/has_error/mean': {
+    group: 'Evaluation',
+    formula: 'as `has_error/mean`, over the evaluation',
+    unit: fraction,
+    healthy: '0',
+  },
+  'eval/<env>/policy_version': {
+    group: 'Evaluation',
+    formula: 'version of the weights that were evaluated',
+    unit: 'steps',
+    healthy: '0 in the evaluation before training',
+  },
+  'progress/tokens': {
+    group: 'Progress',
+    formula: "prompt and sampled tokens of the step's rollouts, failed ones included",
+    unit: 'tokens',
+    healthy: 'steady',
+  },
+  'progress/total_tokens': {
+    group: 'Progress',
+    formula: 'sum of `progress/tokens` since the start of the run, resumes included',
+    unit: 'tokens',
+    healthy: 'grows',
+    trl: 'num_tokens',
+  },
+  'progress/total_rollouts': {
+    group: 'Progress',
+    formula: 'rollouts since the start of the run, failed ones included',
+    unit: 'rollouts',
+    healthy: 'grows',
+  },
+  'perf/throughput': {
+    group: 'Speed and memory',
+    formula:
+      'tokens of the packed batch (prompts included, a shared prompt counted as often as it is computed) / time/forward_backward',
+    unit: 'tokens/s',
+    healthy: 'steady',
+    trl: 'training_tok/s',
+  },
+  'perf/generation_throughput': {
+    group: 'Speed and memory',
+    formula: 'tokens sampled since the last step / time/generate',
+    unit: 'tokens/s',
+    healthy: 'steady; falls as completions grow longer',
+    trl: 'generation_tok_per_s',
+  },
+  'perf/peak_memory': {
+    group: 'Speed and memory',
+    formula: 'the most bytes of GPU buffers that were alive at once since the start / 2^30',
+    unit: 'GiB',
+    healthy: 'does not grow after step 2',
+  },
+  'time/step': {
+    group: 'Speed and memory',
+    formula: 'from the end of the last step to the end of this one',
+    unit: 's',
+    healthy: 'steady',
+    trl: 'step_time',
+  },
+  'time/wait_for_batch': {
+    group: 'Speed and memory',
+    formula: 'time in which the trainer had no batch to work on',
+    unit: 's',
+    healthy: 'most of time/step where sampling is the slow part, else near 0',
+  },
+  'time/forward_backward': {
+    group: 'Speed and memory',
+    formula: 'forward, loss and backward of all micro-batches, and the optimizer step',
+    unit: 's',
+    healthy: 'steady',
+  },
+  'time/generate': {
+    group: 'Speed and memory',
+    formula: 'time in which at least one training rollout was being sampled, since the last step',
+    unit: 's',
+    healthy: 'overlaps time/forward_backward when max_async_level is 1',
+  },
+  'time/broadcast_weights': {
+    group: 'Speed and memory',
+    formula: 'from the end of the optimizer step until the sampler has the new weights',
+    unit: 's',
+    healthy: 'small against time/step',
+  },
+  'time/save_ckpt': {
+    group: 'Speed and memory',
+    formula: 'writing the checkpoint; only in steps that wrote one',
+    unit: 's',
+    healthy: 'small against time/step',
+  },
+}
+
+const patterns = Object.keys(METRICS)
+  .filter((name) => name.includes('<'))
+  // The most literal letters first: 'eval/<env>/reward/<func>' before 'reward/<func>'.
+  .toSorted((a, b) => b.replace(/<\w+>/g, '').length - a.replace(/<\w+>/g, '').length)
+  .map((name) => ({ name, pattern: new RegExp(`^${name.replace(/[.@]/g, '\\$&').replace(/<\w+>/g, '.+')}$`) }))
+
+/** The entry of METRICS that a key of a row belongs to, with its name there; undefined for a metric of the user's own. */
+export function metricInfo(key: string): (MetricInfo & { name: string }) | undefined {
+  const name = Object.hasOwn(METRICS, key) ? key : patterns.find((p) => p.pattern.test(key))?.name
+  return name === undefined ? undefined : { ...METRICS[name], name }
+}

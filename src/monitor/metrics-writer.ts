@@ -1,0 +1,59 @@
+/** `metrics.jsonl`: one flat JSON object a step, on disk before `write` returns. */
+import { closeSync, fsyncSync, writeSync } from 'node:fs'
+import type { Metrics } from '../common/types.ts'
+import { openForAppend, readJsonLines } from './files.ts'
+
+/** A row as it is in the file: the metrics, `step`, and `time` (seconds since 1970). */
+export type MetricsRow = Metrics & { step: number; time: number }
+
+export interface MetricsWriterOptions {
+  path: string
+  /** Told once a key that a value of it was not finite. */
+  onWarning: (message: string) => void
+  now?: () => number
+}
+
+export class MetricsWriter {
+  readonly #fd: number
+  readonly #onWarning: (message: string) => void
+  readonly #now: () => number
+  readonly #warned = new Set<string>()
+  #closed = false
+
+  constructor({ path, onWarning, now = Date.now }: MetricsWriterOptions) {
+    this.#fd = openForAppend(path)
+    this.#onWarning = onWarning
+    this.#now = now
+  }
+
+  /**
+   * Appends the row of a step and waits for the disk. A value that is not finite is written as null, as JSON has no word for it.
+   * @returns the row that was written
+   */
+  write(step: number, metrics: Metrics): MetricsRow {
+    const row: MetricsRow = { step, time: this.#now() / 1000 }
+    for (const [key, value] of Object.entries(metrics)) {
+      if (key === 'step' || key === 'time') continue
+      const finite = value === null || Number.isFinite(value)
+      row[key] = finite ? value : null
+      if (!finite && !this.#warned.has(key)) {
+        this.#warned.add(key)
+        this.#onWarning(`${key} was ${value} at step ${step} and is written as null (said once for this metric).`)
+      }
+    }
+    writeSync(this.#fd, `${JSON.stringify(row)}\n`)
+    fsyncSync(this.#fd)
+    return row
+  }
+
+  close(): void {
+    if (this.#closed) return
+    this.#closed = true
+    closeSync(this.#fd)
+  }
+}
+
+/** Every row of a metrics.jsonl, in the order of the file. */
+export function readMetrics(path: string): MetricsRow[] {
+  return readJsonLines<MetricsRow>(path)
+}

@@ -1,0 +1,120 @@
+/**
+ * The whole room behind one door: a run opens a monitor, waits through its `progress`, and hands it each finished step.
+ * A step's row is on disk before its line is printed, and both before `finishStep` returns.
+ */
+import type { Metrics, PolicyVersion, Rollout } from '../common/types.ts'
+import { evalMetrics, rolloutMetrics, totalsOf } from './aggregate.ts'
+import type { RunTotals, ScoredRollout } from './aggregate.ts'
+import { RunConsole } from './console.ts'
+import type { ConsoleOptions } from './console.ts'
+import { createLogger } from './logger.ts'
+import type { Logger, LogLevel } from './logger.ts'
+import { MetricsWriter, readMetrics } from './metrics-writer.ts'
+import { Progress } from './progress.ts'
+import { RolloutWriter } from './rollout-writer.ts'
+import type { RunFolder } from './run-folder.ts'
+import { Watch } from './warnings.ts'
+import type { WatchOptions } from './warnings.ts'
+
+export interface MonitorOptions extends Omit<ConsoleOptions, 'progress' | 'logger' | 'rewards'> {
+  /** Open, and rewound where the run is resumed. */
+  folder: RunFolder
+  watch: WatchOptions
+  logLevel?: LogLevel
+  progress?: Progress
+  /** A reward of at least this counts as solved. */
+  solvedAt?: number
+}
+
+/** One finished step. */
+export interface FinishedStep {
+  step: number
+  /** All rollouts that ended for this step, failed and filtered ones included. */
+  rollouts: readonly ScoredRollout[]
+  /** Version of the weights that the step's forward pass used. */
+  version: PolicyVersion
+  /** Rollouts thrown away since the last step because they were too old. */
+  dropped?: number
+  /** What the trainer and the orchestrator measured themselves: loss, optimizer, times, and evaluations of this step. */
+  metrics: Metrics
+}
+
+export class Monitor {
+  readonly folder: RunFolder
+  readonly progress: Progress
+  readonly console: RunConsole
+  readonly logger: Logger & { close(): void }
+  readonly #metrics: MetricsWriter
+  readonly #rollouts: RolloutWriter
+  readonly #watch: Watch
+  readonly #solvedAt: number | undefined
+  #totals: RunTotals
+
+  constructor(options: MonitorOptions) {
+    const { folder, watch, logLevel, solvedAt, progress = new Progress(), ...consoleOptions } = options
+    this.folder = folder
+    this.progress = progress
+    this.#solvedAt = solvedAt
+    const rows = readMetrics(folder.metricsPath)
+    this.#totals = totalsOf(rows)
+    this.logger = createLogger(folder.logPath, logLevel)
+    const rewards = rows.flatMap((row) => (row.reward === undefined ? [] : row.reward))
+    this.console = new RunConsole({ ...consoleOptions, progress, logger: this.logger, rewards })
+    this.#metrics = new MetricsWriter({ path: folder.metricsPath, onWarning: (message) => this.console.warn(message) })
+    this.#rollouts = new RolloutWriter(folder)
+    this.#watch = new Watch(watch)
+  }
+
+  /** Writes the step's rollouts and its row, prints its line, some samples, and what there is to warn of. Returns the row's metrics. */
+  finishStep(done: FinishedStep): Metrics {
+    const { step, rollouts } = done
+    this.#rollouts.write(step, 'train', rollouts)
+    const metrics = { ...rolloutMetrics({ ...done, totals: this.#totals }, this.#solvedAt), ...done.metrics }
+    this.#totals = totalsOf([metrics])
+    const row = this.#metrics.write(step, metrics)
+    this.logger.info({ metrics: row }, `step ${step}`)
+    this.console.step(step, metrics, rollouts)
+    for (const warning of this.#watch.check(
+      step,
+      rollouts.map((r) => r.rollout),
+    ))
+      this.console.warn(warning)
+    return metrics
+  }
+
+  /**
+   * Writes the rollouts of one environment's evaluation after `step` (0: before training), and prints its line. Its metrics come
+   * back; they go into the row of the step through `finishStep`, or through `writeRow` where there is no such step to come.
+   */
+  finishEval(done: {
+    step: number
+    env: string
+    rollouts: readonly Rollout[]
+    version: PolicyVersion
+    seconds?: number
+  }): Metrics {
+    const { step, env, rollouts, version, seconds } = done
+    this.#rollouts.write(
+      step,
+      'eval',
+      rollouts.map((rollout) => ({ rollout, advantage: null })),
+    )
+    const metrics = evalMetrics(env, rollouts, version, this.#solvedAt)
+    this.logger.info({ metrics }, `eval at step ${step}`)
+    this.console.eval(step === 0 ? 'before training' : `at step ${step}`, metrics, seconds)
+    return metrics
+  }
+
+  /** Appends a row by itself: the evaluation before training (step 0), or one that ended after its step's row was written. */
+  writeRow(step: number, metrics: Metrics): void {
+    this.#metrics.write(step, metrics)
+  }
+
+  /** Ends the live line, the files and the lock. May be called twice. */
+  close(): void {
+    this.console.close()
+    this.#metrics.close()
+    this.logger.close()
+    this.folder.close()
+  }
+}

@@ -1,0 +1,110 @@
+/** The last words of a run: what was learned, where the files are, what to try next. */
+import { formatNumber, oneLine, printable, wrap } from './format.ts'
+
+/** An evaluation in a few numbers. */
+export interface EvalSummary {
+  env: string
+  /** Mean reward on held-out questions. */
+  reward: number
+  /** Answers that it is a mean of. */
+  rollouts: number
+  /** Mean tokens of an answer. */
+  tokens?: number
+  /** Part of the answers that were cut off. */
+  truncated?: number
+}
+
+/** One held-out question with an answer from each side of the run. */
+export interface SamplePair {
+  question: string
+  expected?: string
+  before: { text: string; reward: number | null }
+  after: { text: string; reward: number | null }
+}
+
+export interface FinalReport {
+  /** Absent where the run did not evaluate; the same environments in both. */
+  before?: readonly EvalSummary[]
+  after?: readonly EvalSummary[]
+  samples: readonly SamplePair[]
+  /** What each file is, to its path. */
+  files: Readonly<Record<string, string>>
+  /** What to try next, one sentence or command each. */
+  next: readonly string[]
+}
+
+/** The report as text, at most `width` columns wide but for paths and commands, which must stay whole to be copied. */
+export function finalReport(report: FinalReport, width = 100): string {
+  const { before = [], after = [], samples, files, next } = report
+  const lines: string[] = []
+  if (after.length > 0) {
+    lines.push('What was learned (held-out questions, which the training never saw)')
+    for (const now of after)
+      lines.push(
+        ...change(
+          before.find((e) => e.env === now.env),
+          now,
+        ),
+      )
+  }
+  if (samples.length > 0) {
+    lines.push('', ...sideBySide(samples, width))
+  }
+  if (Object.keys(files).length > 0) {
+    const names = Object.keys(files)
+    const pad = Math.max(...names.map((n) => n.length))
+    lines.push('', 'Where the files are', ...names.map((n) => `  ${n.padEnd(pad)}  ${files[n]}`))
+  }
+  if (next.length > 0) lines.push('', 'What to try next', ...next.map((n) => `  - ${n}`))
+  return lines.join('\n').trim()
+}
+
+function change(then: EvalSummary | undefined, now: EvalSummary): string[] {
+  const head = `  ${now.env}: `
+  const facts = [`${now.rollouts} answers`]
+  if (now.tokens !== undefined) facts.push(`${arrow(then?.tokens, now.tokens, (v) => v.toFixed(0))} tokens an answer`)
+  if (now.truncated !== undefined)
+    facts.push(`${arrow(then?.truncated, now.truncated, (v) => `${Math.round(v * 100)}%`)} cut off`)
+  if (!then) return [`${head}reward ${now.reward.toFixed(2)} after training (${facts.join(', ')})`]
+  const gain = now.reward - then.reward
+  const verdict =
+    Math.abs(gain) < 0.005
+      ? 'no change'
+      : gain > 0
+        ? `+${gain.toFixed(2)}`
+        : `${gain.toFixed(2)}: it got worse, see "what to try next"`
+  return [`${head}reward ${then.reward.toFixed(2)} before, ${now.reward.toFixed(2)} after (${verdict}; ${facts.join(', ')})`]
+}
+
+function arrow(then: number | undefined, now: number, show: (value: number) => string): string {
+  return then === undefined ? show(now) : `${show(then)} -> ${show(now)}`
+}
+
+/** Two columns, before and after, under each question; one below the other where the terminal is too narrow for two. */
+function sideBySide(samples: readonly SamplePair[], width: number): string[] {
+  const lines: string[] = []
+  const column = Math.floor((width - 7) / 2)
+  for (const s of samples) {
+    const expected = s.expected === undefined ? '' : `  (expected: ${oneLine(s.expected, 40)})`
+    lines.push(`  ${oneLine(s.question, Math.max(20, width - 2 - expected.length))}${expected}`)
+    const cell = (name: string, side: SamplePair['before'], size: number) => [
+      `${name}, reward ${side.reward === null ? 'none' : formatNumber(Number(side.reward.toFixed(2)))}`,
+      ...wrap(printable(side.text).trim() || '(empty)', size).slice(0, 8),
+    ]
+    if (column < 24) {
+      lines.push(
+        ...cell('before', s.before, width - 6).map((l) => `    ${l}`),
+        ...cell('after', s.after, width - 6).map((l) => `    ${l}`),
+      )
+    } else {
+      const [left, right] = [cell('before', s.before, column), cell('after', s.after, column)]
+      for (let i = 0; i < Math.max(left.length, right.length); i++) {
+        const padding = ' '.repeat(Math.max(0, column - Array.from(left[i] ?? '').length))
+        lines.push(`    ${left[i] ?? ''}${padding} | ${right[i] ?? ''}`.trimEnd())
+      }
+    }
+    lines.push('')
+  }
+  lines.pop()
+  return lines
+}

@@ -1,0 +1,150 @@
+/**
+ * Rollouts on disk: all of them, training and evaluation. A row has the keys of verifiers' RolloutOutput (its results.jsonl), so that
+ * what opens those opens these, and ours beside them. Token ids and log-probabilities go to a sibling file, row for row.
+ */
+import { closeSync, writeSync } from 'node:fs'
+import type { Message, PolicyVersion, Rollout } from '../common/types.ts'
+import { openForAppend, readJsonLines } from './files.ts'
+import type { ScoredRollout } from './aggregate.ts'
+import type { RunFolder } from './run-folder.ts'
+
+export type Split = 'train' | 'eval'
+
+export interface RolloutRow {
+  example_id: number
+  prompt: Message[]
+  completion: Message[]
+  answer: string
+  info: Record<string, unknown>
+  /** null: the rollout failed. */
+  reward: number | null
+  metrics: Record<string, number | null>
+  error: { error: string; message: string; error_chain_repr: string; error_chain_str: string } | null
+  is_completed: boolean
+  is_truncated: boolean
+  stop_condition: string
+  timing: Rollout['timing']
+  token_usage: { input_tokens: number; output_tokens: number; final_input_tokens: number; final_output_tokens: number }
+  /** null: not trained on (evaluation, failed, filtered out). An array: one value a completion token. */
+  advantage: number | number[] | null
+  /** Oldest and newest weights that sampled a token of it; null without tokens. */
+  policy_version: { min: PolicyVersion; max: PolicyVersion } | null
+  env: string
+  group: string
+  index: number
+  seed: number
+  split: Split
+  step: number
+}
+
+export interface TokensRow {
+  step: number
+  split: Split
+  group: string
+  index: number
+  prompt_ids: number[]
+  completion_ids: number[]
+  /** Of the completion's tokens, as the sampler had them (float32, nine digits). */
+  logprobs: number[]
+  versions: PolicyVersion[]
+}
+
+/** The readable row of a rollout. Metrics are also flattened to the top level, as verifiers does, where the name is free. */
+export function rolloutRow(step: number, split: Split, scored: ScoredRollout): RolloutRow {
+  const { rollout, advantage } = scored
+  const input = rollout.promptIds.length
+  const output = rollout.completion_tokens.ids.length
+  const row: RolloutRow = {
+    example_id: rollout.exampleId,
+    prompt: rollout.prompt,
+    completion: rollout.completion,
+    answer: rollout.answer,
+    info: rollout.info,
+    reward: rollout.reward,
+    metrics: rollout.metrics,
+    error: rollout.error === null ? null : errorInfo(rollout.error),
+    is_completed: rollout.error === null,
+    is_truncated: rollout.isTruncated,
+    stop_condition: rollout.stopCondition,
+    timing: rollout.timing,
+    token_usage: { input_tokens: input, output_tokens: output, final_input_tokens: input, final_output_tokens: output },
+    advantage: advantage === null || typeof advantage === 'number' ? advantage : Array.from(advantage),
+    policy_version: versionRange(rollout.completion_tokens.versions),
+    env: rollout.env,
+    group: rollout.group,
+    index: rollout.index,
+    seed: rollout.seed,
+    split,
+    step,
+  }
+  return { ...rollout.metrics, ...row }
+}
+
+/** The token row of a rollout. */
+export function tokensRow(step: number, split: Split, rollout: Rollout): TokensRow {
+  return {
+    step,
+    split,
+    group: rollout.group,
+    index: rollout.index,
+    prompt_ids: rollout.promptIds,
+    completion_ids: rollout.completion_tokens.ids,
+    // Nine digits bring a float32 back exactly, in half the characters of a double.
+    logprobs: rollout.completion_tokens.logprobs.map((x) => Number(x.toPrecision(9))),
+    versions: rollout.completion_tokens.versions,
+  }
+}
+
+function errorInfo(text: string): NonNullable<RolloutRow['error']> {
+  const name = /^([A-Z]\w*(?:Error|Exception)): /.exec(text)
+  const message = name ? text.slice(name[0].length) : text
+  return { error: name?.[1] ?? 'Error', message, error_chain_repr: text, error_chain_str: text }
+}
+
+function versionRange(versions: readonly PolicyVersion[]): RolloutRow['policy_version'] {
+  if (versions.length === 0) return null
+  let [min, max] = [versions[0], versions[0]]
+  for (const v of versions) [min, max] = [Math.min(min, v), Math.max(max, v)]
+  return { min, max }
+}
+
+/** Appends rollouts to the files of their step. Nothing is kept open or in memory between two calls. */
+export class RolloutWriter {
+  readonly #folder: Pick<RunFolder, 'rolloutsPath' | 'tokensPath'>
+
+  constructor(folder: Pick<RunFolder, 'rolloutsPath' | 'tokensPath'>) {
+    this.#folder = folder
+  }
+
+  /** Writes rollouts of one step: a training batch, a dropped group, an evaluation. Synchronous, so a killed run has them. */
+  write(step: number, split: Split, rollouts: readonly ScoredRollout[]): void {
+    if (rollouts.length === 0) return
+    append(
+      this.#folder.rolloutsPath(step),
+      rollouts.map((r) => rolloutRow(step, split, r)),
+    )
+    append(
+      this.#folder.tokensPath(step),
+      rollouts.map((r) => tokensRow(step, split, r.rollout)),
+    )
+  }
+}
+
+function append(path: string, rows: unknown[]): void {
+  const fd = openForAppend(path)
+  try {
+    for (const row of rows) writeSync(fd, `${JSON.stringify(row)}\n`)
+  } finally {
+    closeSync(fd)
+  }
+}
+
+/** The rollouts of a step as they were written; none where the step has no file. */
+export function readRollouts(folder: Pick<RunFolder, 'rolloutsPath'>, step: number): RolloutRow[] {
+  return readJsonLines<RolloutRow>(folder.rolloutsPath(step))
+}
+
+/** The token rows of a step, in the same order. */
+export function readTokens(folder: Pick<RunFolder, 'tokensPath'>, step: number): TokensRow[] {
+  return readJsonLines<TokensRow>(folder.tokensPath(step))
+}

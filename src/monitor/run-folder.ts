@@ -1,0 +1,238 @@
+/**
+ * The folder of a run: `outputs/<run_name>/`
+ *
+ *   config.toml                  the resolved configuration (config.attempt_<n>.toml: that of an earlier attempt, where it differed)
+ *   metrics.jsonl                one flat object a step
+ *   rollouts/step_N.jsonl        every rollout of step N, training and evaluation (field `split`)
+ *   rollouts/step_N.tokens.jsonl their token ids, log-probabilities and versions, so that the file above stays readable
+ *   checkpoints/step_N/          written by the trainer
+ *   logs/attempt_<n>.log         one a start; logs/latest points at the newest
+ *   run.lock                     while a process holds the folder
+ *
+ * A run is never overwritten by accident: a folder with anything in it is opened only to resume it, and by one process at a time.
+ */
+import { randomBytes } from 'node:crypto'
+import {
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  rmdirSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
+import { join } from 'node:path'
+import { messageOf, UserError } from '../common/errors.ts'
+import { readJsonLines, writeFileAtomic } from './files.ts'
+import { acquireLock } from './run-lock.ts'
+import type { ReleaseLock } from './run-lock.ts'
+
+const lockName = 'run.lock'
+
+export interface RunFolderOptions {
+  /** Where runs live; made when missing. */
+  outputDir: string
+  runName: string
+  /** The resolved configuration as TOML text. */
+  configText: string
+  /** true: go on with an existing run (then call `rewind`). A number: that, and rewind to this step at once. */
+  resume?: boolean | number
+}
+
+/** What a rewind removed: rows of metrics, files of rollouts, and checkpoints that were set aside. */
+export interface RewindReport {
+  metricsRows: number
+  rolloutFiles: number
+  checkpoints: number[]
+}
+
+/** `<env>--<model>--<6 hex digits>`, in letters that are safe in any file name. The model may be a path or a hub id. */
+export function defaultRunName(env: string, model: string, id: string = randomBytes(3).toString('hex')): string {
+  const lastPart =
+    model
+      .replace(/[\\/]+$/, '')
+      .split(/[\\/]/)
+      .at(-1) ?? ''
+  return [safe(env) || 'env', safe(lastPart) || 'model', id].join('--')
+}
+
+function safe(text: string): string {
+  return text
+    .toLowerCase()
+    .replace(/\.gguf$/, '')
+    .replace(/[^a-z0-9._]+/g, '-')
+    .replace(/^[-.]+|[-.]+$/g, '')
+    .slice(0, 48)
+}
+
+/**
+ * Makes or opens the folder of a run and takes its lock.
+ * @throws UserError when the name cannot be a folder, the folder holds something and `resume` is off, there is nothing to resume, or
+ *   another process holds it
+ */
+export function openRunFolder(options: RunFolderOptions): RunFolder {
+  const { outputDir, runName, configText, resume = false } = options
+  if (!/^[\p{L}\p{N}_][\p{L}\p{N}_.+=@ -]*$/u.test(runName) || runName.length > 200 || runName.endsWith('.')) {
+    throw new UserError(
+      `run_name ${JSON.stringify(runName)} cannot be the name of a folder: use letters, digits, '-', '_' and '.', at most 200.`,
+    )
+  }
+  const path = join(outputDir, runName)
+  const resuming = resume !== false
+  if (existsSync(path) && !statSync(path).isDirectory()) {
+    throw new UserError(`${path} is a file, not a folder: choose another run_name or output_dir, or move the file.`)
+  }
+  const before = existsSync(path)
+  if (resuming && !before) {
+    throw new UserError(`Nothing to resume: ${path} does not exist. Leave --resume out to start it, or mend run_name.`)
+  }
+  try {
+    mkdirSync(path, { recursive: true })
+  } catch (error) {
+    throw new UserError(`Cannot make the run folder ${path}: ${messageOf(error)}. Choose another output_dir.`)
+  }
+  const release = acquireLock(join(path, lockName), path)
+  try {
+    if (!resuming && readdirSync(path).some((name) => name !== lockName)) {
+      throw new UserError(
+        `${path} already holds a run: choose another run_name, go on with it with --resume, or delete the folder.`,
+      )
+    }
+    const folder = new RunFolder(path, runName, configText, release, !before)
+    if (typeof resume === 'number') folder.rewind(resume)
+    return folder
+  } catch (error) {
+    release()
+    throw error
+  }
+}
+
+/** An open run folder. Made by `openRunFolder`; holds the folder's lock until `close` or the end of the process. */
+export class RunFolder {
+  readonly path: string
+  readonly runName: string
+  /** 1 for the first start of the run, one more with each resume. */
+  readonly attempt: number
+  readonly configPath: string
+  readonly metricsPath: string
+  readonly checkpointsPath: string
+  readonly logPath: string
+  readonly #release: ReleaseLock
+  readonly #madeHere: boolean
+
+  constructor(path: string, runName: string, configText: string, release: ReleaseLock, madeHere: boolean) {
+    this.path = path
+    this.runName = runName
+    this.#release = release
+    this.#madeHere = madeHere
+    this.configPath = join(path, 'config.toml')
+    this.metricsPath = join(path, 'metrics.jsonl')
+    this.checkpointsPath = join(path, 'checkpoints')
+    const logs = join(path, 'logs')
+    for (const folder of [logs, this.checkpointsPath, join(path, 'rollouts')]) mkdirSync(folder, { recursive: true })
+    this.attempt = 1 + Math.max(0, ...numbersIn(logs, /^attempt_(\d+)\.log$/))
+    this.logPath = join(logs, `attempt_${this.attempt}.log`)
+    writeFileSync(this.logPath, '')
+    pointAt(join(logs, 'latest'), `attempt_${this.attempt}.log`)
+    this.#keepConfig(configText)
+  }
+
+  /** Rollouts of a step, one a line. */
+  rolloutsPath(step: number): string {
+    return join(this.path, 'rollouts', `step_${step}.jsonl`)
+  }
+
+  /** Token ids and log-probabilities of a step's rollouts, one a line, in the order of `rolloutsPath`. */
+  tokensPath(step: number): string {
+    return join(this.path, 'rollouts', `step_${step}.tokens.jsonl`)
+  }
+
+  checkpointPath(step: number): string {
+    return join(this.checkpointsPath, `step_${step}`)
+  }
+
+  /** Steps that have a `checkpoints/step_N` folder, ascending. Whether one is whole is for its reader to say. */
+  checkpointSteps(): number[] {
+    return numbersIn(this.checkpointsPath, /^step_(\d+)$/).toSorted((a, b) => a - b)
+  }
+
+  /**
+   * Takes the folder back to the end of `step`: rows of metrics.jsonl of later steps go, rollouts of later steps go, later
+   * checkpoints are renamed to `step_N.superseded`, so that they are neither lost nor taken for the newest.
+   */
+  rewind(step: number): RewindReport {
+    const report: RewindReport = { metricsRows: 0, rolloutFiles: 0, checkpoints: [] }
+    if (existsSync(this.metricsPath)) {
+      const rows = readJsonLines<{ step: number }>(this.metricsPath)
+      const kept = rows.filter((row) => row.step <= step)
+      report.metricsRows = rows.length - kept.length
+      writeFileAtomic(this.metricsPath, kept.map((row) => `${JSON.stringify(row)}\n`).join(''))
+    }
+    for (const late of numbersIn(join(this.path, 'rollouts'), /^step_(\d+)(?:\.tokens)?\.jsonl$/)) {
+      if (late <= step) continue
+      for (const file of [this.rolloutsPath(late), this.tokensPath(late)]) {
+        if (existsSync(file)) report.rolloutFiles++
+        rmSync(file, { force: true })
+      }
+    }
+    for (const late of this.checkpointSteps().filter((n) => n > step)) {
+      const aside = `${this.checkpointPath(late)}.superseded`
+      rmSync(aside, { recursive: true, force: true })
+      renameSync(this.checkpointPath(late), aside)
+      report.checkpoints.push(late)
+    }
+    return report
+  }
+
+  /** Gives the lock back. */
+  close(): void {
+    this.#release()
+  }
+
+  /**
+   * For a start that came to nothing (bad input found while loading): removes the folder again, if this process made it and no
+   * metrics, rollouts or checkpoints are in it. Closes it in any case.
+   */
+  discard(): void {
+    const hasResults =
+      existsSync(this.metricsPath) && statSync(this.metricsPath).size > 0
+        ? true
+        : readdirSync(join(this.path, 'rollouts')).length + readdirSync(this.checkpointsPath).length > 0
+    this.#release()
+    if (!this.#madeHere || hasResults) return
+    for (const name of ['config.toml', 'metrics.jsonl', 'logs', 'rollouts', 'checkpoints']) {
+      rmSync(join(this.path, name), { recursive: true, force: true })
+    }
+    // Anything else in it is not ours, and then the folder stays.
+    if (readdirSync(this.path).length === 0) rmdirSync(this.path)
+  }
+
+  #keepConfig(text: string): void {
+    const old = existsSync(this.configPath) ? readFileSync(this.configPath, 'utf8') : null
+    if (old === text) return
+    if (old !== null) writeFileAtomic(join(this.path, `config.attempt_${this.attempt - 1}.toml`), old)
+    writeFileAtomic(this.configPath, text)
+  }
+}
+
+/** The numbers in the names of a folder that match, each once; none where there is no folder. */
+function numbersIn(folder: string, pattern: RegExp): number[] {
+  if (!existsSync(folder)) return []
+  const found = readdirSync(folder).flatMap((name) => pattern.exec(name)?.[1] ?? [])
+  return [...new Set(found.map(Number))]
+}
+
+/** A relative link; where links are not allowed (Windows without developer mode) a text file with the name. */
+function pointAt(link: string, target: string): void {
+  const aside = `${link}.${process.pid}.tmp`
+  rmSync(aside, { force: true })
+  try {
+    symlinkSync(target, aside)
+  } catch {
+    writeFileSync(aside, `${target}\n`)
+  }
+  renameSync(aside, link)
+}

@@ -1,0 +1,131 @@
+/**
+ * One process holds a run folder.
+ * - The lock is a file that says who holds it: process id, machine, and when that process started (so that a later process with the
+ *   same id is not taken for it).
+ * - A lock whose process is gone is taken over; a killed run can always be resumed on its machine.
+ * - A lock of another machine cannot be checked from here, and counts as held.
+ */
+import { readFileSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { hostname } from 'node:os'
+import { UserError } from '../common/errors.ts'
+
+interface Holder {
+  pid: number
+  host: string
+  /** The process's start in clock ticks since boot (Linux), else null. */
+  started: string | null
+  since: string
+}
+
+/** Gives the lock back; may be called twice. */
+export type ReleaseLock = () => void
+
+/**
+ * Takes the lock at `path`, or throws a UserError that names the holder.
+ * @param folder what the lock is for, as the user knows it: used in the message
+ */
+export function acquireLock(path: string, folder: string): ReleaseLock {
+  const mine = JSON.stringify({
+    pid: process.pid,
+    host: hostname(),
+    started: startOf(process.pid),
+    since: new Date().toISOString(),
+  } satisfies Holder)
+  for (let attempt = 0; attempt < 3; attempt++) {
+    try {
+      writeFileSync(path, mine, { flag: 'wx' })
+      return holdUntilExit(path, mine)
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error
+    }
+    const text = readOrNull(path)
+    if (text === null) continue
+    const holder = parse(text)
+    const problem = holder ? whyHeld(holder) : halfWritten(path) ? 'another process that is just starting' : null
+    if (problem) {
+      throw new UserError(
+        `${folder} is in use by ${problem}. Wait for it or stop it, or choose another run_name` +
+          `${holder && holder.host !== hostname() ? `; if that process is gone, delete ${path}` : ''}.`,
+      )
+    }
+    takeAside(path, text)
+  }
+  throw new UserError(`${folder} is being taken by other processes at the same time: try again, or choose another run_name.`)
+}
+
+/** Moves a dead lock out of the way, unless another process has replaced it meanwhile: then that one is put back. */
+function takeAside(path: string, expected: string): void {
+  const aside = `${path}.${process.pid}.stale`
+  try {
+    renameSync(path, aside)
+  } catch {
+    return
+  }
+  if (readOrNull(aside) !== expected) {
+    try {
+      writeFileSync(path, readOrNull(aside) ?? '', { flag: 'wx' })
+    } catch {
+      // Someone holds it again already.
+    }
+  }
+  rmSync(aside, { force: true })
+}
+
+function holdUntilExit(path: string, mine: string): ReleaseLock {
+  const release = () => {
+    process.off('exit', release)
+    if (readOrNull(path) === mine) rmSync(path, { force: true })
+  }
+  process.once('exit', release)
+  return release
+}
+
+function whyHeld(holder: Holder): string | null {
+  if (holder.host !== hostname()) return `process ${holder.pid} on the machine ${holder.host} (since ${holder.since})`
+  if (!isAlive(holder.pid)) return null
+  const started = startOf(holder.pid)
+  if (holder.started !== null && started !== null && holder.started !== started) return null
+  return `process ${holder.pid} (since ${holder.since})`
+}
+
+/** True where a process with this id exists, ours or anybody's. */
+export function isAlive(pid: number): boolean {
+  try {
+    process.kill(pid, 0)
+    return true
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === 'EPERM'
+  }
+}
+
+/** Field 22 of /proc/PID/stat; the second field, the command in brackets, may itself hold brackets and spaces. */
+function startOf(pid: number): string | null {
+  const stat = process.platform === 'linux' ? readOrNull(`/proc/${pid}/stat`) : null
+  return stat?.slice(stat.lastIndexOf(')') + 2).split(' ')[19] ?? null
+}
+
+function parse(text: string): Holder | null {
+  try {
+    const value = JSON.parse(text) as Holder
+    return Number.isInteger(value.pid) && value.pid > 0 && typeof value.host === 'string' ? value : null
+  } catch {
+    return null
+  }
+}
+
+/** An unreadable lock is being written at this moment, or was left so by a full disk; a few seconds tell the two apart. */
+function halfWritten(path: string): boolean {
+  try {
+    return Date.now() - statSync(path).mtimeMs < 5000
+  } catch {
+    return false
+  }
+}
+
+function readOrNull(path: string): string | null {
+  try {
+    return readFileSync(path, 'utf8')
+  } catch {
+    return null
+  }
+}

@@ -1,0 +1,133 @@
+/** The lines of a run, as pure functions of its metrics. Reward first: the loss of a group baseline is near 0 all the time. */
+import type { Metrics } from '../common/types.ts'
+import type { ScoredRollout } from './aggregate.ts'
+import { formatCount, formatDuration, formatNumber, formatPercent, oneLine, printable, sparkline } from './format.ts'
+
+export type Style = 'bold' | 'dim' | 'red' | 'yellow' | 'green' | 'cyan'
+/** Colours a text, or gives it back as it is. */
+export type Paint = (style: Style, text: string) => string
+export const plain: Paint = (_style, text) => text
+
+export interface StepLine {
+  step: number
+  maxSteps: number
+  metrics: Metrics
+  /** `reward` of the steps so far, this one last. */
+  rewards: readonly (number | null)[]
+  /** Seconds of this step. */
+  seconds?: number
+  /** Seconds to the end of the run, where it can be told. */
+  eta?: number
+}
+
+/** One line, at the start of a run: which numbers matter, and their healthy ranges. */
+export const legend =
+  'legend: reward should rise | mixed (groups whose rewards differ) above 30% | truncated under 10% | entropy not to 0 | ' +
+  'kl (trainer against sampler) flat, under 0.01 | grad without spikes | all of them: docs/metrics.md'
+
+/** `step 3/12 | reward 0.52 ▁▃▅ | mixed 75% | truncated 3% | 17 tokens | entropy 0.81 | kl 0.0012 | grad 0.43 | ... | 12.3s | eta 1m50s` */
+export function stepLine(line: StepLine, paint: Paint = plain): string {
+  const { step, maxSteps, metrics: m } = line
+  const parts = [`step ${String(step).padStart(String(maxSteps).length)}/${maxSteps}`]
+  const reward = m.reward == null ? 'n/a' : m.reward.toFixed(2)
+  parts.push(`${paint('bold', `reward ${reward}`)} ${paint('cyan', sparkline(line.rewards))}`.trimEnd())
+  for (const [key, value] of Object.entries(m)) {
+    if (/^eval\/.+\/avg@\d+$/.test(key))
+      parts.push(paint('green', `${key.slice('eval/'.length)} ${value == null ? 'n/a' : value.toFixed(2)}`))
+  }
+  const show = (key: string, text: (value: number | null) => string) => {
+    if (m[key] !== undefined) parts.push(text(m[key]))
+  }
+  show('solved_some', (v) => warnIf(v !== null && v < 0.3, `mixed ${formatPercent(v)}`))
+  show('is_truncated/mean', (v) => warnIf(v !== null && v > 0.1, `truncated ${formatPercent(v)}`))
+  show('tokens/completion', (v) => `${v === null ? 'n/a' : Math.round(v)} tokens`)
+  if (m['has_error/mean']) parts.push(paint('red', `failed ${formatPercent(m['has_error/mean'])}`))
+  show('entropy/all/mean', (v) => `entropy ${formatNumber(v)}`)
+  show('mismatch_kl/all/mean', (v) => `kl ${formatNumber(v)}`)
+  show('optim/grad_norm', (v) => (v === null ? paint('red', 'grad n/a: step skipped') : `grad ${formatNumber(v)}`))
+  show('perf/generation_throughput', (v) => `sample ${formatCount(v)} tok/s`)
+  show('perf/throughput', (v) => `train ${formatCount(v)} tok/s`)
+  if (line.seconds !== undefined) parts.push(formatDuration(line.seconds))
+  if (line.eta !== undefined) parts.push(`eta ${formatDuration(line.eta)}`)
+  return parts.join(' | ')
+
+  function warnIf(bad: boolean, text: string): string {
+    return bad ? paint('yellow', text) : text
+  }
+}
+
+/** The line of an evaluation: `eval before training | short-answers avg@4 0.28 | pass@1 0.12 | truncated 40% | 17 tokens | 8.1s`. */
+export function evalLine(when: string, metrics: Metrics, seconds?: number, paint: Paint = plain): string {
+  const parts = [`eval ${when}`]
+  for (const [key, value] of Object.entries(metrics)) {
+    const [, env, name] =
+      /^eval\/(.+?)\/(avg@\d+|pass@\d+|is_truncated\/mean|tokens\/completion|has_error\/mean)$/.exec(key) ?? []
+    if (env === undefined) continue
+    if (name.startsWith('avg@')) parts.push(paint('bold', `${env} ${name} ${value == null ? 'n/a' : value.toFixed(2)}`))
+    else if (name.startsWith('pass@')) parts.push(`${name} ${value == null ? 'n/a' : value.toFixed(2)}`)
+    else if (name === 'is_truncated/mean') parts.push(`truncated ${formatPercent(value)}`)
+    else if (name === 'tokens/completion') parts.push(`${value === null ? 'n/a' : Math.round(value)} tokens`)
+    else if (value) parts.push(paint('red', `failed ${formatPercent(value)}`))
+  }
+  if (seconds !== undefined) parts.push(formatDuration(seconds))
+  return parts.join(' | ')
+}
+
+/**
+ * Seconds to the end: the mean of the last ten step times, times the steps that are left. The first step of a process warms up
+ * (pipelines compile, the pool fills) and is left out as soon as there is a second one.
+ */
+export function etaSeconds(stepSeconds: readonly number[], stepsLeft: number): number | undefined {
+  const warm = stepSeconds.length > 1 ? stepSeconds.slice(1) : stepSeconds
+  const recent = warm.slice(-10)
+  if (recent.length === 0) return undefined
+  return (recent.reduce((a, b) => a + b, 0) / recent.length) * stepsLeft
+}
+
+/** Up to `count` rollouts worth reading: the best, the worst, then those between, each answer text once. Failed ones come last. */
+export function pickSamples(rollouts: readonly ScoredRollout[], count: number): ScoredRollout[] {
+  const ranked = rollouts.toSorted((a, b) => (b.rollout.reward ?? -Infinity) - (a.rollout.reward ?? -Infinity))
+  const scored = ranked.filter((r) => r.rollout.reward !== null)
+  const rest = ranked.filter((r) => r.rollout.reward === null)
+  const picked: ScoredRollout[] = []
+  const seen = new Set<string>()
+  while (picked.length < count && scored.length + rest.length > 0) {
+    const next = scored.length === 0 ? rest.shift()! : picked.length % 2 === 0 ? scored.shift()! : scored.pop()!
+    const text = JSON.stringify(next.rollout.completion)
+    if (seen.has(text)) continue
+    seen.add(text)
+    picked.push(next)
+  }
+  return picked
+}
+
+/** One rollout in full: the end of its prompt, its completion, what it earned. Lines of text, ready to print. */
+export function sampleLines(
+  sample: ScoredRollout,
+  limits: { prompt?: number; completion?: number } = {},
+  paint: Paint = plain,
+): string[] {
+  const { rollout, advantage } = sample
+  const prompt = oneLineTail(rollout.prompt.at(-1)?.content ?? '', limits.prompt ?? 200)
+  const facts = [`reward ${rollout.reward === null ? 'none (failed)' : rollout.reward.toFixed(2)}`]
+  if (typeof advantage === 'number') facts.push(`advantage ${advantage.toFixed(2)}`)
+  for (const [name, value] of Object.entries(rollout.metrics)) facts.push(`${name} ${formatNumber(value)}`)
+  facts.push(rollout.isTruncated ? 'truncated' : rollout.stopCondition, `${rollout.completion_tokens.ids.length} tokens`)
+  const lines = [`${paint('dim', '  prompt')}  ${prompt}`]
+  const max = limits.completion ?? 1200
+  for (const message of rollout.completion) {
+    const text = printable(message.content)
+    const shown = text.length > max ? `${text.slice(0, max)}… (${text.length - max} more characters on disk)` : text
+    const head = message.role === 'assistant' ? '  answer' : `  ${message.role}`
+    lines.push(`${paint('dim', head.padEnd(8))}  ${shown.replaceAll('\n', `\n${' '.repeat(10)}`)}`)
+  }
+  if (rollout.error !== null) lines.push(paint('red', `  error   ${oneLine(rollout.error, 300)}`))
+  lines.push(paint('dim', `          ${facts.join(', ')}`))
+  return lines.flatMap((line) => line.split('\n'))
+}
+
+/** The end of a text on one line: the question is at the end of a prompt. */
+function oneLineTail(text: string, width: number): string {
+  const chars = Array.from(printable(text).replace(/\s+/g, ' ').trim())
+  return chars.length <= width ? chars.join('') : `…${chars.slice(-(width - 1)).join('')}`
+}

@@ -1,0 +1,107 @@
+/**
+ * Plain words about a run that teaches nothing. Each sentence says what holds, and names the key to change.
+ * Said after the first batch, when it has held for 3 steps in a row, and then at 12, 48, ... steps: never a flood.
+ */
+import type { Rollout } from '../common/types.ts'
+import { groupRewards, hasVariance } from './aggregate.ts'
+import { formatNumber, oneLine } from './format.ts'
+
+export interface WatchOptions {
+  /** trainer.args.max_tokens */
+  maxTokens: number
+  /** Names of the reward functions that have a weight; metrics beside them may well be the same everywhere. Default: all. */
+  rewardFunctions?: readonly string[]
+  /** Part of rollouts that must fail before it is worth a word. */
+  errorFraction?: number
+}
+
+type Condition = 'errors' | 'truncated' | 'zero' | 'variance' | `function ${string}`
+
+/** Watches the batches of a run. `check` once a step. */
+export class Watch {
+  readonly #options: WatchOptions
+  // Steps in a row, up to now, for which a condition held; absent: 0.
+  #streaks = new Map<Condition, number>()
+  #first = true
+
+  constructor(options: WatchOptions) {
+    this.#options = options
+  }
+
+  /** What is to be said after this step's rollouts (all that ended, failed ones included): often nothing. */
+  check(step: number, rollouts: readonly Rollout[]): string[] {
+    const found = conditions(step, rollouts, this.#options)
+    const next = new Map<Condition, number>()
+    const said: string[] = []
+    for (const [condition, text] of found) {
+      const streak = (this.#streaks.get(condition) ?? 0) + 1
+      next.set(condition, streak)
+      if (this.#first || isDue(streak)) said.push(streak > 1 ? `for ${streak} steps: ${text}` : text)
+    }
+    this.#streaks = next
+    this.#first = false
+    return said
+  }
+}
+
+/** 3, 12, 48, ... */
+function isDue(streak: number): boolean {
+  for (let due = 3; due <= streak; due *= 4) if (due === streak) return true
+  return false
+}
+
+/** What is wrong with one batch. A cause hides what follows from it: equal rewards are not news when all of them are 0. */
+function conditions(step: number, rollouts: readonly Rollout[], options: WatchOptions): Map<Condition, string> {
+  const found = new Map<Condition, string>()
+  const scored = rollouts.filter((r) => r.reward !== null)
+  const failed = rollouts.filter((r) => r.reward === null)
+  if (failed.length > 0 && failed.length >= rollouts.length * (options.errorFraction ?? 0.25)) {
+    found.set('errors', errorText(step, failed, rollouts.length))
+  }
+  if (scored.length === 0) return found
+  const n = scored.length
+  if (scored.every((r) => r.isTruncated)) {
+    found.set(
+      'truncated',
+      `all ${n} completions hit max_tokens=${options.maxTokens}: raise trainer.args.max_tokens or shorten the task.`,
+    )
+  }
+  const groups = groupRewards(scored)
+  if (scored.every((r) => r.reward === 0)) {
+    found.set(
+      'zero',
+      `all ${n} rewards are 0, so nothing can be learned: read the answers in rollouts/step_${step}.jsonl, then make the task easier ` +
+        `(env.args), mend its reward functions, or raise trainer.args.temperature.`,
+    )
+  } else if (!groups.some(hasVariance)) {
+    const why = groups.every((g) => g.length < 2)
+      ? 'each has one rollout: raise trainer.args.rollouts_per_example to 8 or more.'
+      : 'all answers to a question earn the same: raise trainer.args.rollouts_per_example or trainer.args.temperature, or change the ' +
+        "task's difficulty (env.args)."
+    found.set('variance', `0 of ${groups.length} groups have reward variance, so nothing is learned from this batch; ${why}`)
+  } else {
+    for (const name of options.rewardFunctions ?? Object.keys(scored[0].metrics)) {
+      const values = scored.flatMap((r) => r.metrics[name] ?? [])
+      if (values.length < 2 || values.some((v) => v !== values[0])) continue
+      found.set(
+        `function ${name}`,
+        `reward function ${name} gave ${formatNumber(values[0])} to all ${values.length} answers: it teaches nothing; mend it, or take ` +
+          `it out of the environment (env.id, env.args).`,
+      )
+    }
+  }
+  return found
+}
+
+function errorText(step: number, failed: readonly Rollout[], total: number): string {
+  const counts = new Map<string, number>()
+  for (const r of failed) {
+    const message = r.error ?? 'no reward'
+    counts.set(message, (counts.get(message) ?? 0) + 1)
+  }
+  const [top, times] = [...counts].reduce((a, b) => (b[1] > a[1] ? b : a))
+  const todo = /time[d ]?\s?(out|limit)|timeout/i.test(top)
+    ? 'raise trainer.args.generation_timeout or lower trainer.args.max_concurrent'
+    : `see "error" in rollouts/step_${step}.jsonl and mend the environment (env.id, env.args)`
+  return `${failed.length} of ${total} rollouts failed and are not trained on; ${times} of them with: ${oneLine(top, 200)}. To mend it, ${todo}.`
+}
