@@ -1,0 +1,104 @@
+/**
+ * Chooses the adapter and opens the device.
+ * - `DAWN_RL_ADAPTER` (part of an adapter's name) wins; else the fastest kind there is; a software adapter only when nothing else is
+ *   there, and the caller is told so through `facts.software`.
+ * - All limits of the adapter and all features that kernels use are requested: WebGPU's defaults are those of a phone.
+ */
+import { create, globals } from 'webgpu'
+import { UserError } from '../common/errors.ts'
+
+Object.assign(globalThis, globals)
+
+/** What kernels may rely on. Chosen once; every variant of a kernel is picked from these. */
+export interface GpuFacts {
+  name: string
+  vendor: string
+  architecture: string
+  /** A CPU that plays a GPU (lavapipe, SwiftShader). Picks the kernels made for it. */
+  software: boolean
+  /** Invocations of a subgroup where this is one fixed number, else 0: then kernels use workgroup memory instead. */
+  subgroupSize: number
+  f16: boolean
+  timestamps: boolean
+  /** Parameters travel with the command (`var<immediate>`), else through a ring of uniform buffers. */
+  immediates: boolean
+  limits: { maxBinding: number; maxBuffer: number; maxWorkgroupMemory: number; maxInvocations: number; maxTexture: number }
+  features: string[]
+}
+
+export interface OpenOptions {
+  /** Part of an adapter's name; `DAWN_RL_ADAPTER` by default. */
+  adapter?: string
+  /** Dawn's validation and bounds checks: on in tests, off in runs. `DAWN_RL_CHECKS=1` by default. */
+  checks?: boolean
+}
+
+const wantedFeatures = ['shader-f16', 'subgroups', 'timestamp-query', 'chromium-experimental-subgroup-matrix'] as const
+
+/** Dawn's switches for a run with or without checks; `vulkan_enable_f16_on_nvidia`, because Dawn hides f16 on NVIDIA otherwise. */
+export function dawnFlags(checks: boolean): string[] {
+  const on = ['allow_unsafe_apis', 'vulkan_enable_f16_on_nvidia', 'use_vulkan_memory_model']
+  if (!checks) on.push('skip_validation', 'disable_robustness', 'disable_workgroup_init')
+  return [`enable-dawn-features=${on.join(',')}`]
+}
+
+/**
+ * Opens the adapter that `options` ask for.
+ * @throws UserError where there is none, saying which command mends it.
+ */
+export async function openDevice(options: OpenOptions = {}): Promise<{ gpu: GPU; device: GPUDevice; facts: GpuFacts; checks: boolean }> {
+  const checks = options.checks ?? process.env.DAWN_RL_CHECKS === '1'
+  const name = options.adapter ?? process.env.DAWN_RL_ADAPTER
+  const flags = dawnFlags(checks)
+  if (name) flags.push(`adapter=${name}`)
+  const gpu = create(flags)
+  const adapter = await findAdapter(gpu)
+  if (!adapter) {
+    throw new UserError(
+      name
+        ? `No WebGPU adapter has '${name}' in its name (DAWN_RL_ADAPTER). 'node cli.js doctor' lists those that are here.`
+        : `No WebGPU adapter was found on this machine. Run 'bash scripts/setup.sh' to install a software one, or 'node cli.js doctor' to see why.`,
+    )
+  }
+  const features = new Set<string>([...adapter.features])
+  const requiredFeatures = wantedFeatures.filter((f) => features.has(f)) as GPUFeatureName[]
+  const requiredLimits: Record<string, number> = {}
+  for (const key in adapter.limits) {
+    const value = (adapter.limits as unknown as Record<string, unknown>)[key]
+    if (typeof value === 'number') requiredLimits[key] = value
+  }
+  const device = await adapter.requestDevice({ requiredFeatures, requiredLimits, label: 'dawn-rl' })
+  const info = adapter.info
+  const fixed = info.subgroupMinSize === info.subgroupMaxSize ? (info.subgroupMinSize ?? 0) : 0
+  const language = gpu.wgslLanguageFeatures
+  const facts: GpuFacts = {
+    name: info.description || info.device || info.architecture,
+    vendor: info.vendor,
+    architecture: info.architecture,
+    software: info.isFallbackAdapter || /llvmpipe|swiftshader|software/i.test(`${info.device} ${info.description} ${info.architecture}`),
+    subgroupSize: features.has('subgroups') && process.env.DAWN_RL_SUBGROUPS !== '0' ? fixed : 0,
+    f16: features.has('shader-f16'),
+    timestamps: features.has('timestamp-query'),
+    immediates: language.has('immediate_address_space') && process.env.DAWN_RL_IMMEDIATES !== '0',
+    limits: {
+      maxBinding: device.limits.maxStorageBufferBindingSize,
+      maxBuffer: device.limits.maxBufferSize,
+      maxWorkgroupMemory: device.limits.maxComputeWorkgroupStorageSize,
+      maxInvocations: device.limits.maxComputeInvocationsPerWorkgroup,
+      maxTexture: device.limits.maxTextureDimension2D,
+    },
+    features: requiredFeatures,
+  }
+  return { gpu, device, facts, checks }
+}
+
+/** A real GPU before a software adapter. Dawn lists adapters in the driver's order, so both preferences are asked. */
+async function findAdapter(gpu: GPU): Promise<GPUAdapter | null> {
+  let software: GPUAdapter | null = null
+  for (const powerPreference of ['high-performance', 'low-power'] as const) {
+    const adapter = await gpu.requestAdapter({ powerPreference })
+    if (adapter && !adapter.info.isFallbackAdapter) return adapter
+    software ??= adapter
+  }
+  return software
+}

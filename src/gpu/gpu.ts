@@ -1,0 +1,339 @@
+/**
+ * The device as the rest of the house sees it: buffers, kernels, recorded commands, read-back.
+ * - Commands are recorded and go out many to a submit; `flush()` sends them, reading back flushes by itself.
+ * - `record(fn)` keeps the commands of `fn` as a plan that `replay(plan)` sends again: nothing is made or looked up then.
+ * - A device error surfaces as a GpuError at the next read-back, with the kernels of the failed submit.
+ */
+import { openDevice, type GpuFacts, type OpenOptions } from './adapter.ts'
+import { GpuError } from './errors.ts'
+import { KernelCache, type Kernel } from './kernel.ts'
+import { BufferPool, GpuBuffer, GpuTexture } from './pool.ts'
+import { KernelTimer, type KernelTime } from './timing.ts'
+import type { Constants } from './wgsl.ts'
+
+/** A whole buffer, a part of one (bytes, offset a multiple of 256), or a texture. */
+export type Binding = GpuBuffer | GpuTexture | BufferRange
+export interface BufferRange {
+  buffer: GpuBuffer
+  offset: number
+  bytes: number
+}
+
+export type Workgroups = [number] | [number, number] | [number, number, number]
+
+interface Dispatch {
+  kernel: Kernel
+  group: GPUBindGroup
+  params: ArrayBuffer | undefined
+  workgroups: [number, number, number]
+}
+interface Copy {
+  source: GPUBuffer
+  sourceOffset: number
+  target: GPUBuffer
+  targetOffset: number
+  bytes: number
+}
+type Command = Dispatch | Copy | { clear: GPUBuffer; offset: number; bytes: number }
+
+/** Commands that can be sent again and again; what changes between replays lives in buffers. */
+export interface Plan {
+  commands: Command[]
+}
+
+/** Commands that go out together at most; more only delays the device. */
+const maxPending = 512
+
+export class Gpu {
+  readonly device: GPUDevice
+  readonly facts: GpuFacts
+  readonly checks: boolean
+  readonly pool: BufferPool
+  readonly kernels: KernelCache
+  submits = 0
+  dispatches = 0
+  #gpu: GPU | undefined
+  #pending: Command[] = []
+  readonly #groups = new Map<string, GPUBindGroup>()
+  readonly #timer: KernelTimer | undefined
+  #error: GpuError | undefined
+  #closing = false
+  #uniforms: { buffer: GPUBuffer; group: GPUBindGroup }[] = []
+  /** Expected milliseconds of waits by name: a pending promise makes Dawn spin on a core, so most of a wait is slept through. */
+  readonly #expected = new Map<string, number>()
+
+  static async open(options: OpenOptions = {}): Promise<Gpu> {
+    return new Gpu(await openDevice(options))
+  }
+
+  constructor(opened: { gpu: GPU; device: GPUDevice; facts: GpuFacts; checks: boolean }) {
+    this.#gpu = opened.gpu
+    this.device = opened.device
+    this.facts = opened.facts
+    this.checks = opened.checks
+    this.pool = new BufferPool(this.device)
+    this.kernels = new KernelCache(this.device, this.facts)
+    this.kernels.onError = (error) => (this.#error ??= error)
+    this.#timer = this.facts.timestamps ? new KernelTimer(this.device) : undefined
+    this.device.addEventListener('uncapturederror', (event) => {
+      this.#error ??= new GpuError(`the GPU reported: ${(event as GPUUncapturedErrorEvent).error.message}`)
+    })
+    void this.device.lost.then((info) => {
+      if (!this.#closing) this.#error = new GpuError(`the GPU device was lost (${info.reason}): ${info.message}`)
+    })
+  }
+
+  kernel(path: string, constants: Constants = {}): Kernel {
+    return this.kernels.get(path, constants)
+  }
+
+  /** A buffer from the pool holding `data`. */
+  upload(data: ArrayBufferView, label: string, options: { exact?: boolean } = {}): GpuBuffer {
+    const buffer = this.pool.acquire(data.byteLength, label, options)
+    this.write(buffer, data)
+    return buffer
+  }
+
+  /** Writes into a buffer, after everything recorded so far. Lengths are padded to 4 bytes with zeros. */
+  write(buffer: GpuBuffer, data: ArrayBufferView, offset = 0): void {
+    if (data.byteLength === 0) return
+    this.flush()
+    let bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength)
+    if (bytes.length % 4 !== 0) {
+      const padded = new Uint8Array(Math.ceil(bytes.length / 4) * 4)
+      padded.set(bytes)
+      bytes = padded
+    }
+    this.device.queue.writeBuffer(buffer.raw, offset, bytes as Uint8Array<ArrayBuffer>)
+  }
+
+  /**
+   * Records a kernel.
+   * @param bindings one for each `@binding`, in order; the same buffer must not be read and written by one dispatch
+   * @param params the fields of the kernel's `struct Params`
+   * @throws GpuError for a wrong number of bindings, a missing parameter, a binding over the adapter's limit
+   */
+  dispatch(kernel: Kernel, bindings: Binding[], params: Record<string, number>, workgroups: Workgroups): void {
+    const [x, y = 1, z = 1] = workgroups
+    if (x === 0 || y === 0 || z === 0) return
+    if (this.#error) throw this.#error
+    if (x > 65535 || y > 65535 || z > 65535) throw new GpuError(`${kernel.label}: ${x} x ${y} x ${z} workgroups are too many`)
+    this.dispatches++
+    this.#push({ kernel, group: this.#bindGroup(kernel, bindings), params: encodeParams(kernel, params), workgroups: [x, y, z] })
+  }
+
+  /** Records a copy between buffers; sizes and offsets in bytes, multiples of 4. */
+  copy(source: Binding, sourceOffset: number, target: Binding, targetOffset: number, bytes: number): void {
+    const [s, t] = [rangeOf(source), rangeOf(target)]
+    const command = { source: s.buffer.raw, sourceOffset: s.offset + sourceOffset, target: t.buffer.raw, targetOffset: t.offset + targetOffset, bytes }
+    this.#push(command)
+  }
+
+  /** Records zeroing of a buffer or a part of one. */
+  clear(binding: GpuBuffer | BufferRange): void {
+    const { buffer, offset, bytes } = rangeOf(binding)
+    this.#push({ clear: buffer.raw, offset, bytes: Math.ceil(bytes / 4) * 4 })
+  }
+
+  /** Runs `fn` and keeps its commands instead of sending them. */
+  record(fn: () => void): Plan {
+    this.flush()
+    fn()
+    const plan = { commands: this.#pending }
+    this.#pending = []
+    return plan
+  }
+
+  replay(plan: Plan): void {
+    for (const command of plan.commands) this.#pending.push(command)
+    this.flush()
+  }
+
+  /** Sends what was recorded. */
+  flush(): void {
+    if (this.#pending.length === 0) return
+    if (this.#error) throw this.#error
+    const commands = this.#pending
+    this.#pending = []
+    const encoder = this.device.createCommandEncoder()
+    this.#encode(encoder, commands)
+    this.submits++
+    if (!this.checks) {
+      this.device.queue.submit([encoder.finish()])
+      return
+    }
+    this.device.pushErrorScope('validation')
+    this.device.queue.submit([encoder.finish()])
+    const names = [...new Set(commands.map((c) => ('kernel' in c ? c.kernel.label : 'copy')))].slice(0, 12).join(', ')
+    void this.device.popErrorScope().then((error) => {
+      if (error) this.#error ??= new GpuError(`${error.message} [in a submit of: ${names}]`)
+    })
+  }
+
+  /**
+   * Reads a buffer back, after everything recorded so far.
+   * @param wait names the wait, so that its usual length is learned and slept through
+   */
+  async read(source: GpuBuffer | BufferRange, wait = 'read'): Promise<ArrayBuffer> {
+    const { buffer, offset, bytes } = rangeOf(source)
+    const size = Math.ceil(bytes / 4) * 4
+    const staging = this.device.createBuffer({ size: Math.max(4, size), usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST })
+    this.#push({ source: buffer.raw, sourceOffset: offset, target: staging, targetOffset: 0, bytes: size })
+    this.flush()
+    await this.#sleepThrough(wait, () => staging.mapAsync(GPUMapMode.READ))
+    if (this.#error) throw this.#error
+    const copy = staging.getMappedRange().slice(0, bytes)
+    staging.unmap()
+    staging.destroy()
+    return copy
+  }
+
+  async readF32(source: GpuBuffer | BufferRange, length: number, wait?: string): Promise<Float32Array> {
+    const { buffer, offset } = rangeOf(source)
+    return new Float32Array(await this.read({ buffer, offset, bytes: length * 4 }, wait))
+  }
+
+  /** Waits until the device has done everything recorded so far. */
+  async sync(wait = 'sync'): Promise<void> {
+    this.flush()
+    await this.#sleepThrough(wait, () => this.device.queue.onSubmittedWorkDone())
+    if (this.#error) throw this.#error
+  }
+
+  /** Times every kernel that `fn` runs (each in a pass of its own, so the sum is a little more than the truth). */
+  async profile(fn: () => Promise<void>): Promise<KernelTime[]> {
+    if (!this.#timer) throw new GpuError(`${this.facts.name} has no timestamp queries`)
+    this.flush()
+    this.#timer.start()
+    try {
+      await fn()
+      await this.sync()
+    } finally {
+      this.#timer.stop()
+    }
+    return await this.#timer.result()
+  }
+
+  /** Ends the device. The process can exit afterwards. */
+  close(): void {
+    this.#closing = true
+    this.device.destroy()
+    this.#gpu = undefined
+    void this.#gpu
+  }
+
+  #push(command: Command): void {
+    this.#pending.push(command)
+    if (this.#pending.length >= maxPending && !this.recording) this.flush()
+  }
+  /** True while a plan is recorded. */
+  recording = false
+
+  async #sleepThrough(wait: string, start: () => Promise<unknown>): Promise<void> {
+    const expected = this.facts.software ? (this.#expected.get(wait) ?? 0) : 0
+    const begin = performance.now()
+    if (expected > 2) await new Promise((resolve) => setTimeout(resolve, expected * 0.8))
+    const slept = performance.now()
+    await start()
+    const end = performance.now()
+    // Where the work was over before we woke, the true length is unknown: guess lower next time.
+    const length = end - slept < 0.5 ? (slept - begin) * 0.9 : end - begin
+    this.#expected.set(wait, expected === 0 ? length : 0.5 * expected + 0.5 * length)
+  }
+
+  #bindGroup(kernel: Kernel, bindings: Binding[]): GPUBindGroup {
+    if (bindings.length !== kernel.bindings.length) {
+      throw new GpuError(`${kernel.label} takes ${kernel.bindings.length} bindings, got ${bindings.length}`)
+    }
+    let key = `${kernel.id}`
+    for (const b of bindings) key += b instanceof GpuBuffer || b instanceof GpuTexture ? `,${b.id}` : `,${b.buffer.id}:${b.offset}:${b.bytes}`
+    const known = this.#groups.get(key)
+    if (known) return known
+    const entries = bindings.map((b, i) => ({ binding: kernel.bindings[i].binding, resource: this.#resource(kernel, b, i) }))
+    const group = this.device.createBindGroup({ layout: kernel.layout, entries, label: kernel.label })
+    this.#groups.set(key, group)
+    return group
+  }
+
+  #resource(kernel: Kernel, b: Binding, index: number): GPUBindingResource {
+    if (b instanceof GpuTexture) return b.view
+    const { buffer, offset, bytes } = rangeOf(b)
+    if (this.checks && buffer.released) throw new GpuError(`${kernel.label} binds '${buffer.label}' after its release`)
+    if (bytes > this.facts.limits.maxBinding) {
+      const name = kernel.bindings[index].name
+      throw new GpuError(`${kernel.label}: '${name}' is ${bytes} bytes; this adapter binds at most ${this.facts.limits.maxBinding}`)
+    }
+    return { buffer: buffer.raw, offset, size: Math.ceil(bytes / 4) * 4 }
+  }
+
+  #encode(encoder: GPUCommandEncoder, commands: Command[]): void {
+    const offsets = this.facts.immediates ? [] : this.#fillUniforms(commands)
+    const timer = this.#timer?.running ? this.#timer : undefined
+    let pass: GPUComputePassEncoder | undefined
+    let uniform = 0
+    for (const c of commands) {
+      if (!('kernel' in c)) {
+        pass?.end()
+        pass = undefined
+        if ('clear' in c) encoder.clearBuffer(c.clear, c.offset, c.bytes)
+        else encoder.copyBufferToBuffer(c.source, c.sourceOffset, c.target, c.targetOffset, c.bytes)
+        continue
+      }
+      pass ??= encoder.beginComputePass(timer ? { timestampWrites: timer.next(c.kernel.label, encoder) } : undefined)
+      pass.setPipeline(c.kernel.pipeline)
+      pass.setBindGroup(0, c.group)
+      if (c.params) {
+        if (this.facts.immediates) pass.setImmediates(0, c.params)
+        else {
+          const at = offsets[uniform++]
+          pass.setBindGroup(1, at.group, [at.offset])
+        }
+      }
+      pass.dispatchWorkgroups(...c.workgroups)
+      if (timer) {
+        pass.end()
+        pass = undefined
+      }
+    }
+    pass?.end()
+    timer?.resolve(encoder)
+  }
+
+  /** Where there are no immediates: all parameters of a submit go into a ring of uniform buffers, 256 bytes apart. */
+  #fillUniforms(commands: Command[]): { group: GPUBindGroup; offset: number }[] {
+    const perBuffer = 256
+    const blocks = commands.flatMap((c) => ('kernel' in c && c.params ? [c.params] : []))
+    for (let first = 0; first < blocks.length; first += perBuffer) {
+      const n = first / perBuffer
+      if (!this.#uniforms[n]) {
+        const buffer = this.device.createBuffer({ size: perBuffer * 256, usage: GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST })
+        const entries = [{ binding: 0, resource: { buffer, size: 64 } }]
+        this.#uniforms[n] = { buffer, group: this.device.createBindGroup({ layout: this.kernels.uniformLayout!, entries }) }
+      }
+      const part = blocks.slice(first, first + perBuffer)
+      const data = new Uint8Array(part.length * 256)
+      part.forEach((block, i) => data.set(new Uint8Array(block), i * 256))
+      this.device.queue.writeBuffer(this.#uniforms[n].buffer, 0, data)
+    }
+    return blocks.map((_, i) => ({ group: this.#uniforms[Math.floor(i / perBuffer)].group, offset: (i % perBuffer) * 256 }))
+  }
+}
+
+export function rangeOf(binding: Binding): BufferRange {
+  if (binding instanceof GpuBuffer) return { buffer: binding, offset: 0, bytes: binding.bytes }
+  if (binding instanceof GpuTexture) throw new GpuError('a texture has no byte range')
+  return binding
+}
+
+function encodeParams(kernel: Kernel, params: Record<string, number>): ArrayBuffer | undefined {
+  if (kernel.params.length === 0) return undefined
+  const data = new DataView(new ArrayBuffer(kernel.params.length * 4))
+  kernel.params.forEach(({ name, type }, i) => {
+    const value = params[name]
+    if (value === undefined) throw new GpuError(`${kernel.label}: parameter '${name}' is missing`)
+    if (type === 'f32') data.setFloat32(i * 4, value, true)
+    else if (type === 'i32') data.setInt32(i * 4, value, true)
+    else data.setUint32(i * 4, value, true)
+  })
+  return data.buffer
+}

@@ -1,0 +1,97 @@
+/** A compiled kernel: one pipeline of one variant, and the cache that compiles each only once. */
+import { relative } from 'node:path'
+import type { GpuFacts } from './adapter.ts'
+import { GpuError } from './errors.ts'
+import { bindingsOf, expandWgsl, paramsOf, type BindingDeclaration, type Constants } from './wgsl.ts'
+
+export interface Kernel {
+  /** Readable and unique: file name and constants. It stands in errors, timings and traces. */
+  label: string
+  pipeline: GPUComputePipeline
+  layout: GPUBindGroupLayout
+  bindings: BindingDeclaration[]
+  params: { name: string; type: 'u32' | 'i32' | 'f32' }[]
+  source: string
+  /** Small number for cache keys. */
+  id: number
+}
+
+export class KernelCache {
+  readonly #device: GPUDevice
+  readonly #facts: GpuFacts
+  readonly #kernels = new Map<string, Kernel>()
+  /** Bind group layout of the uniform that carries parameters where there are no immediates. */
+  readonly uniformLayout: GPUBindGroupLayout | undefined
+
+  constructor(device: GPUDevice, facts: GpuFacts) {
+    this.#device = device
+    this.#facts = facts
+    if (!facts.immediates) {
+      const buffer = { type: 'uniform', hasDynamicOffset: true } as const
+      this.uniformLayout = device.createBindGroupLayout({ entries: [{ binding: 0, visibility: GPUShaderStage.COMPUTE, buffer }] })
+    }
+  }
+
+  get size(): number {
+    return this.#kernels.size
+  }
+
+  /**
+   * The kernel of a `.wgsl` file in the variant that `constants` select.
+   * @throws GpuError with the compiler's words and the line it means
+   */
+  get(path: string, constants: Constants): Kernel {
+    const label = labelOf(path, constants)
+    const known = this.#kernels.get(label)
+    if (known) return known
+    const kernel = this.#compile(path, label, constants)
+    this.#kernels.set(label, kernel)
+    return kernel
+  }
+
+  #compile(path: string, label: string, constants: Constants): Kernel {
+    let source = expandWgsl(path, constants)
+    const params = paramsOf(source)
+    const declaration = this.#facts.immediates ? 'var<immediate> p: Params;' : '@group(1) @binding(0) var<uniform> p: Params;'
+    const enables: string[] = []
+    if (/\bsubgroup[A-Z]/.test(source)) enables.push('enable subgroups;', 'diagnostic(off, subgroup_uniformity);')
+    if (this.#facts.immediates && params.length > 0) enables.push('requires immediate_address_space;')
+    source = [...enables, source, params.length > 0 ? declaration : ''].join('\n')
+    const bindings = bindingsOf(source)
+    const layout = this.#device.createBindGroupLayout({
+      label,
+      entries: bindings.map((b) => ({
+        binding: b.binding,
+        visibility: GPUShaderStage.COMPUTE,
+        ...(b.kind === 'texture'
+          ? { storageTexture: { access: b.access, format: b.format! } }
+          : { buffer: { type: b.kind === 'read' ? ('read-only-storage' as const) : ('storage' as const) } }),
+      })),
+    })
+    const uniform = params.length > 0 && this.uniformLayout ? [this.uniformLayout] : []
+    const immediateSize = this.#facts.immediates ? params.length * 4 : 0
+    const pipelineLayout = this.#device.createPipelineLayout({ label, bindGroupLayouts: [layout, ...uniform], immediateSize })
+    this.#device.pushErrorScope('validation')
+    const module = this.#device.createShaderModule({ label, code: source })
+    const pipeline = this.#device.createComputePipeline({ label, layout: pipelineLayout, compute: { module } })
+    // The scope's answer comes later; a broken kernel is then reported by the device's error handler with this label.
+    void this.#device.popErrorScope().then((error) => {
+      if (error) this.onError?.(new GpuError(`kernel '${label}' does not compile: ${error.message}${excerpt(source, error.message)}`))
+    })
+    return { label, pipeline, layout, bindings, params, source, id: this.#kernels.size }
+  }
+
+  onError: ((error: GpuError) => void) | undefined
+}
+
+function labelOf(path: string, constants: Constants): string {
+  const name = relative('', path).replace(/^.*kernels\//, '').replace(/\.wgsl$/, '')
+  const parts = Object.entries(constants).map(([k, v]) => `${k}=${v}`)
+  return parts.length > 0 ? `${name}(${parts.join(',')})` : name
+}
+
+/** The source line that a compiler message points at. */
+function excerpt(source: string, message: string): string {
+  const line = /:(\d+):\d+ error/.exec(message)?.[1]
+  return line ? `\n  line ${line}: ${source.split('\n')[Number(line) - 1]?.trim()}` : ''
+}

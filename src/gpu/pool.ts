@@ -1,0 +1,129 @@
+/** Buffers with an explicit lifetime. Everything on the GPU is counted here, so that memory can be shown, limited and tested. */
+import { GpuError } from './errors.ts'
+
+let nextId = 1
+
+/** A storage buffer. `release()` gives it back to its pool; using it afterwards is a bug that checks report. */
+export class GpuBuffer {
+  readonly id = nextId++
+  readonly raw: GPUBuffer
+  readonly bytes: number
+  label: string
+  released = false
+  readonly #onRelease: (buffer: GpuBuffer) => void
+  constructor(raw: GPUBuffer, bytes: number, label: string, onRelease: (buffer: GpuBuffer) => void) {
+    this.raw = raw
+    this.bytes = bytes
+    this.label = label
+    this.#onRelease = onRelease
+  }
+  release(): void {
+    if (this.released) throw new GpuError(`buffer '${this.label}' is released twice`)
+    this.#onRelease(this)
+  }
+}
+
+/** A 2-D storage texture that holds a weight (see kernels/common/weight.wgsl); never pooled. */
+export class GpuTexture {
+  readonly id = nextId++
+  readonly raw: GPUTexture
+  readonly view: GPUTextureView
+  readonly bytes: number
+  readonly #onRelease: () => void
+  constructor(raw: GPUTexture, bytes: number, onRelease: () => void) {
+    this.raw = raw
+    this.view = raw.createView()
+    this.bytes = bytes
+    this.#onRelease = onRelease
+  }
+  release(): void {
+    this.#onRelease()
+    this.raw.destroy()
+  }
+}
+
+/**
+ * Hands out storage buffers by size class and takes them back.
+ * - `bytesInUse` counts what callers hold, `bytesReserved` what the device holds for us (free buffers included).
+ * - A released buffer may be handed out at once: commands run in the order they were recorded, so a later user cannot overtake.
+ */
+export class BufferPool {
+  readonly #device: GPUDevice
+  readonly #free = new Map<number, GpuBuffer[]>()
+  bytesInUse = 0
+  bytesReserved = 0
+  peakBytes = 0
+  buffersMade = 0
+
+  constructor(device: GPUDevice) {
+    this.#device = device
+  }
+
+  /** A buffer of at least `bytes` bytes with undefined content. `exact` ones are made to measure (weights). */
+  acquire(bytes: number, label: string, options: { exact?: boolean; usage?: number } = {}): GpuBuffer {
+    const size = options.exact ? Math.max(16, Math.ceil(bytes / 16) * 16) : sizeClass(bytes)
+    const list = options.exact ? undefined : this.#free.get(size)
+    let buffer = list?.pop()
+    if (buffer) {
+      buffer.released = false
+      buffer.label = label
+    } else {
+      const max = this.#device.limits.maxBufferSize
+      if (size > max) throw new GpuError(`buffer '${label}' needs ${size} bytes; this adapter makes buffers of at most ${max}`)
+      const usage = options.usage ?? GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST
+      const raw = this.#device.createBuffer({ size, usage, label })
+      buffer = new GpuBuffer(raw, size, label, (b) => this.#giveBack(b, options.exact === true))
+      this.bytesReserved += size
+      this.buffersMade++
+    }
+    this.bytesInUse += size
+    this.peakBytes = Math.max(this.peakBytes, this.bytesInUse)
+    return buffer
+  }
+
+  /** A read-only or writable storage texture for weights. */
+  texture(width: number, height: number, format: GPUTextureFormat, label: string): GpuTexture {
+    const usage = GPUTextureUsage.STORAGE_BINDING | GPUTextureUsage.COPY_DST | GPUTextureUsage.COPY_SRC
+    const raw = this.#device.createTexture({ size: [width, height], format, usage, label })
+    const bytes = width * height * 16
+    this.#count(bytes)
+    return new GpuTexture(raw, bytes, () => this.#count(-bytes))
+  }
+
+  /** Destroys the buffers nobody holds. */
+  trim(): void {
+    for (const list of this.#free.values()) {
+      for (const buffer of list) {
+        buffer.raw.destroy()
+        this.bytesReserved -= buffer.bytes
+      }
+    }
+    this.#free.clear()
+  }
+
+  #count(bytes: number): void {
+    this.bytesInUse += bytes
+    this.bytesReserved += bytes
+    this.peakBytes = Math.max(this.peakBytes, this.bytesInUse)
+  }
+
+  #giveBack(buffer: GpuBuffer, exact: boolean): void {
+    buffer.released = true
+    this.bytesInUse -= buffer.bytes
+    if (exact) {
+      buffer.raw.destroy()
+      this.bytesReserved -= buffer.bytes
+      return
+    }
+    const list = this.#free.get(buffer.bytes)
+    if (list) list.push(buffer)
+    else this.#free.set(buffer.bytes, [buffer])
+  }
+}
+
+/** Rounds up to an eighth of a power of two: at most 14% waste, few classes. */
+export function sizeClass(bytes: number): number {
+  if (bytes <= 256) return 256
+  const step = 2 ** Math.max(8, Math.floor(Math.log2(bytes)) - 3)
+  return Math.ceil(bytes / step) * step
+}

@@ -1,0 +1,73 @@
+/** Timestamp timing per kernel: two timestamps around every dispatch, summed by label. */
+
+export interface KernelTime {
+  label: string
+  calls: number
+  milliseconds: number
+}
+
+const capacity = 4096 // timestamps a query set may hold
+
+export class KernelTimer {
+  readonly #device: GPUDevice
+  #labels: string[][] = []
+  #results: GPUBuffer[] = []
+  #set: GPUQuerySet | undefined
+  #used = 0
+  running = false
+
+  constructor(device: GPUDevice) {
+    this.#device = device
+  }
+
+  start(): void {
+    this.running = true
+    this.#labels = []
+    this.#results = []
+  }
+  stop(): void {
+    this.running = false
+  }
+
+  /** Timestamp slots for the next pass. A full set is resolved first. */
+  next(label: string, encoder: GPUCommandEncoder): GPUComputePassTimestampWrites {
+    if (this.#used + 2 > capacity) this.resolve(encoder)
+    this.#set ??= this.#device.createQuerySet({ type: 'timestamp', count: capacity })
+    if (this.#used === 0) this.#labels.push([])
+    this.#labels.at(-1)!.push(label)
+    const begin = this.#used
+    this.#used += 2
+    return { querySet: this.#set, beginningOfPassWriteIndex: begin, endOfPassWriteIndex: begin + 1 }
+  }
+
+  /** Ends a submit: its timestamps are copied out, since the set is used again. */
+  resolve(encoder: GPUCommandEncoder): void {
+    if (this.#used === 0 || !this.#set) return
+    const size = this.#used * 8
+    const resolved = this.#device.createBuffer({ size, usage: GPUBufferUsage.QUERY_RESOLVE | GPUBufferUsage.COPY_SRC })
+    const staging = this.#device.createBuffer({ size, usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST })
+    encoder.resolveQuerySet(this.#set, 0, this.#used, resolved, 0)
+    encoder.copyBufferToBuffer(resolved, 0, staging, 0, size)
+    this.#results.push(staging)
+    this.#set = undefined
+    this.#used = 0
+  }
+
+  /** Times by label, the longest first. */
+  async result(): Promise<KernelTime[]> {
+    const table = new Map<string, KernelTime>()
+    for (const [i, staging] of this.#results.entries()) {
+      await staging.mapAsync(GPUMapMode.READ)
+      const stamps = new BigUint64Array(staging.getMappedRange())
+      this.#labels[i].forEach((label, k) => {
+        const row = table.get(label) ?? { label, calls: 0, milliseconds: 0 }
+        row.calls++
+        row.milliseconds += Number(stamps[2 * k + 1] - stamps[2 * k]) / 1e6
+        table.set(label, row)
+      })
+      staging.unmap()
+      staging.destroy()
+    }
+    return [...table.values()].sort((a, b) => b.milliseconds - a.milliseconds)
+  }
+}

@@ -1,0 +1,150 @@
+/**
+ * A small preprocessor, so that kernels are real `.wgsl` files and still come in variants.
+ *
+ *     #include "weight.wgsl"        the text of a file beside this one or in src/kernels/common
+ *     #if NAME / #if !NAME / #else / #endif      NAME is a constant of the variant; zero or missing is false
+ *     #for i in 0..ROWS / #end      repeats its lines, with $(expression) replaced; bounds may be expressions too
+ *     $(expression)                 integer arithmetic over constants and loop variables
+ *
+ * Constants of a variant are also put at the head as `const NAME: u32 = value;`, so the shader compiler folds them. Unrolling
+ * happens here and not in the driver because lavapipe keeps dynamically indexed arrays in memory.
+ */
+import { readFileSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+
+/** Integers that select a variant of a kernel. Booleans are 0 and 1. */
+export type Constants = Record<string, number>
+
+const commonFolder = join(dirname(fileURLToPath(import.meta.url)), '../kernels/common')
+const files = new Map<string, string>()
+
+function readSource(path: string): string {
+  let text = files.get(path)
+  if (text === undefined) files.set(path, (text = readFileSync(path, 'utf8')))
+  return text
+}
+
+/**
+ * Expands a kernel source.
+ * @param path absolute path of the `.wgsl` file
+ * @throws Error naming file and line for a malformed directive
+ */
+export function expandWgsl(path: string, constants: Constants): string {
+  const head = Object.entries(constants).map(([name, value]) => `const ${name}: u32 = ${value}u;`)
+  return [...head, ...expandFile(path, constants)].join('\n')
+}
+
+function expandFile(path: string, constants: Constants): string[] {
+  const lines = readSource(path).split('\n')
+  const out: string[] = []
+  expandLines(path, lines, 0, lines.length, { ...constants }, out)
+  return out
+}
+
+function expandLines(path: string, lines: string[], from: number, to: number, scope: Constants, out: string[]): void {
+  for (let n = from; n < to; n++) {
+    const line = lines[n]
+    const directive = /^\s*#(\w+)\s*(.*?)\s*$/.exec(line)
+    if (!directive) {
+      out.push(line.includes('$(') ? substitute(line, scope, `${path}:${n + 1}`) : line)
+      continue
+    }
+    const [, word, rest] = directive
+    const where = `${path}:${n + 1}`
+    if (word === 'include') {
+      const name = rest.replaceAll('"', '')
+      let included = join(dirname(path), name)
+      try {
+        readSource(included)
+      } catch {
+        included = join(commonFolder, name)
+      }
+      out.push(...expandFile(included, scope))
+    } else if (word === 'if') {
+      const { middle, end } = matching(lines, n, to, 'if', where)
+      const negated = rest.startsWith('!')
+      const truth = !!scope[negated ? rest.slice(1) : rest] !== negated
+      if (truth) expandLines(path, lines, n + 1, middle ?? end, scope, out)
+      else if (middle !== undefined) expandLines(path, lines, middle + 1, end, scope, out)
+      n = end
+    } else if (word === 'for') {
+      const { end } = matching(lines, n, to, 'for', where)
+      const loop = /^(\w+) in (.+)\.\.(.+)$/.exec(rest)
+      if (!loop) throw new Error(`${where}: '#for' wants '#for i in 0..N'`)
+      const [low, high] = [evaluate(loop[2], scope, where), evaluate(loop[3], scope, where)]
+      for (let i = low; i < high; i++) expandLines(path, lines, n + 1, end, { ...scope, [loop[1]]: i }, out)
+      n = end
+    } else {
+      throw new Error(`${where}: unexpected directive '#${word}'`)
+    }
+  }
+}
+
+/** Finds the line that closes the block opened at `start`, and its `#else` where it has one. */
+function matching(lines: string[], start: number, to: number, kind: 'if' | 'for', where: string) {
+  const closer = kind === 'if' ? 'endif' : 'end'
+  let depth = 0
+  let middle: number | undefined
+  for (let n = start + 1; n < to; n++) {
+    const word = /^\s*#(\w+)/.exec(lines[n])?.[1]
+    if (word === kind) depth++
+    else if (word === closer && depth-- === 0) return { middle, end: n }
+    else if (word === 'else' && kind === 'if' && depth === 0) middle = n
+  }
+  throw new Error(`${where}: '#${kind}' without '#${closer}'`)
+}
+
+function substitute(line: string, scope: Constants, where: string): string {
+  let out = ''
+  for (let i = 0; i < line.length; i++) {
+    if (!line.startsWith('$(', i)) {
+      out += line[i]
+      continue
+    }
+    let depth = 1
+    let j = i + 2
+    for (; j < line.length && depth > 0; j++) depth += line[j] === '(' ? 1 : line[j] === ')' ? -1 : 0
+    out += evaluate(line.slice(i + 2, j - 1), scope, where)
+    i = j - 1
+  }
+  return out
+}
+
+function evaluate(expression: string, scope: Constants, where: string): number {
+  const numeric = expression.replace(/[A-Za-z_]\w*/g, (name) => {
+    if (!(name in scope)) throw new Error(`${where}: '${name}' is no constant and no loop variable`)
+    return String(scope[name])
+  })
+  if (!/^[\d+\-*/%() ]+$/.test(numeric)) throw new Error(`${where}: cannot evaluate '${expression}'`)
+  return Math.floor(Number(new Function(`return (${numeric})`)()))
+}
+
+/** One `@group(0) @binding(n)` of a kernel, as the bind group layout needs it. */
+export interface BindingDeclaration {
+  binding: number
+  name: string
+  kind: 'read' | 'read_write' | 'texture'
+  access?: GPUStorageTextureAccess
+  format?: GPUTextureFormat
+}
+
+/** Reads the declarations that a layout needs out of expanded WGSL. */
+export function bindingsOf(source: string): BindingDeclaration[] {
+  const found: BindingDeclaration[] = []
+  const pattern = /@group\(0\)\s*@binding\((\d+)\)\s*var(?:<storage,\s*(read_write|read)>)?\s+(\w+)\s*:\s*([^;]+);/g
+  for (const [, binding, mode, name, type] of source.matchAll(pattern)) {
+    const texture = /texture_storage_2d<(\w+),\s*(\w+)>/.exec(type)
+    if (texture) {
+      const access = texture[2] === 'read' ? 'read-only' : texture[2] === 'write' ? 'write-only' : 'read-write'
+      found.push({ binding: Number(binding), name, kind: 'texture', access, format: texture[1] as GPUTextureFormat })
+    } else found.push({ binding: Number(binding), name, kind: mode as 'read' | 'read_write' })
+  }
+  return found.sort((a, b) => a.binding - b.binding)
+}
+
+/** Names and scalar types of `struct Params`, in order; empty where the kernel has none. All fields are 4 bytes. */
+export function paramsOf(source: string): { name: string; type: 'u32' | 'i32' | 'f32' }[] {
+  const body = /struct Params \{([^}]*)\}/.exec(source)?.[1] ?? ''
+  return [...body.matchAll(/(\w+)\s*:\s*(u32|i32|f32)/g)].map(([, name, type]) => ({ name, type: type as 'u32' | 'i32' | 'f32' }))
+}

@@ -1,0 +1,78 @@
+/** Causal, packed, grouped-query attention: forward for training, prefill and decode, and its backward. */
+import { fileURLToPath } from 'node:url'
+import type { Gpu } from '../../gpu/gpu.ts'
+import type { GpuBuffer } from '../../gpu/pool.ts'
+import type { Constants } from '../../gpu/wgsl.ts'
+import { flat, lanes } from '../common/lanes.ts'
+
+const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
+const paths = { forward: file('forward.wgsl'), delta: file('delta.wgsl'), q: file('backward_q.wgsl'), kv: file('backward_kv.wgsl') }
+
+export interface HeadShape {
+  heads: number
+  kvHeads: number
+  headDim: number
+}
+
+/** Constants of a head shape. HG: query heads of one kv head that a workgroup takes together, at most 4, a divisor of the group. */
+function constantsOf(gpu: Gpu, { heads, kvHeads, headDim }: HeadShape): Constants & { HG: number } {
+  const base = lanes(gpu)
+  const group = heads / kvHeads
+  const HG = [4, 3, 2, 1].find((n) => group % n === 0)!
+  const VEC4 = Number(headDim % 4 === 0)
+  const DE = VEC4 ? headDim / 4 : headDim
+  return { ...base, VEC4, DE, C: Math.ceil(DE / base.LANES), HEADS: heads, KV_HEADS: kvHeads, GROUP: group, HG }
+}
+
+const grid = (rows: number, y: number): [number, number, number] => [Math.min(rows, 65535), y, Math.ceil(rows / 65535)]
+
+/**
+ * o and lse from q, k, v.
+ * @param t q, o (rows, heads, D); k, v (key rows, kv heads, D): this batch's own rows or a cache; lse (rows, heads);
+ *   info (rows) vec4u: prefix start, prefix length, own start, position (see attention/common.wgsl)
+ */
+export function attention(
+  gpu: Gpu,
+  t: { q: GpuBuffer; k: GpuBuffer; v: GpuBuffer; info: GpuBuffer; o: GpuBuffer; lse: GpuBuffer },
+  rows: number,
+  shape: HeadShape,
+): void {
+  const constants = constantsOf(gpu, shape)
+  const params = { rows, scale: 1 / Math.sqrt(shape.headDim) }
+  gpu.dispatch(gpu.kernel(paths.forward, constants), [t.q, t.k, t.v, t.info, t.o, t.lse], params, grid(rows, shape.heads / constants.HG))
+}
+
+/**
+ * dq, dk, dv from dO; k and v are this batch's own rows.
+ * @param t as in `attention`, with keyEnd (rows) u32: rows r .. keyEnd[r] - 1 see key row r; delta (rows, heads) is scratch
+ */
+export function attentionBackward(
+  gpu: Gpu,
+  t: {
+    q: GpuBuffer
+    k: GpuBuffer
+    v: GpuBuffer
+    info: GpuBuffer
+    keyEnd: GpuBuffer
+    o: GpuBuffer
+    lse: GpuBuffer
+    dO: GpuBuffer
+    delta: GpuBuffer
+    dq: GpuBuffer
+    dk: GpuBuffer
+    dv: GpuBuffer
+  },
+  rows: number,
+  shape: HeadShape,
+): void {
+  const constants = constantsOf(gpu, shape)
+  const params = { rows, scale: 1 / Math.sqrt(shape.headDim) }
+  const count = rows * shape.heads
+  gpu.dispatch(gpu.kernel(paths.delta), [t.dO, t.o, t.delta], { count, width: shape.headDim }, flat(count))
+  const q = gpu.kernel(paths.q, constants)
+  gpu.dispatch(q, [t.q, t.k, t.v, t.info, t.dO, t.lse, t.delta, t.dq], params, grid(rows, shape.heads / constants.HG))
+  const { HG: _unused, ...shared } = constants
+  const KR = constants.C > 4 ? 1 : 2
+  const kv = gpu.kernel(paths.kv, { ...shared, KR })
+  gpu.dispatch(kv, [t.q, t.k, t.v, t.keyEnd, t.dO, t.lse, t.delta, t.dk, t.dv], params, grid(Math.ceil(rows / KR), shape.kvHeads))
+}

@@ -1,0 +1,92 @@
+// Backward of attention to k and v in one pass: for key row r, over every query row t that sees it and every query head h of its group,
+//   dV_r += P dO[t,h], dK_r += scale dS q[t,h]; P and dS as in backward_q.wgsl.
+// A packed batch puts a prompt right before all the rollouts that share it, so the rows that see r are r .. key_end[r] - 1: no list, no
+// atomics. dk, dv (rows, kv heads, D). A workgroup takes KR neighbouring key rows of one kv head (they share the loads of q and dO) and goes through
+// the queries by tiles of LANES, heads in order, rows in order: lane l scores row l of the tile, then owns a part of dk and dv.
+struct Params { rows: u32, scale: f32 }
+@group(0) @binding(0) var<storage, read> q: array<E>;
+@group(0) @binding(1) var<storage, read> k: array<E>;
+@group(0) @binding(2) var<storage, read> v: array<E>;
+@group(0) @binding(3) var<storage, read> key_end: array<u32>;
+@group(0) @binding(4) var<storage, read> d_out: array<E>;
+@group(0) @binding(5) var<storage, read> lse: array<f32>;
+@group(0) @binding(6) var<storage, read> delta: array<f32>;
+@group(0) @binding(7) var<storage, read_write> dk: array<E>;
+@group(0) @binding(8) var<storage, read_write> dv: array<E>;
+#include "common.wgsl"
+
+@compute @workgroup_size(LANES)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+  let row0 = (group.x + group.z * 65535u) * $(KR)u;
+  if (row0 >= p.rows) { return; }
+  let kv_head = group.y;
+  var last = 0u;
+#for r in 0..KR
+  let row_$(r) = min(row0 + $(r)u, p.rows - 1u);
+  let end_$(r) = select(0u, key_end[row_$(r)], row0 + $(r)u < p.rows);
+  last = max(last, end_$(r));
+#for c in 0..C
+  var k_$(r)_$(c) = E();
+  var v_$(r)_$(c) = E();
+  if ($(c)u * LANES + lane < DE) {
+    k_$(r)_$(c) = k[(row_$(r) * KV_HEADS + kv_head) * DE + $(c)u * LANES + lane];
+    v_$(r)_$(c) = v[(row_$(r) * KV_HEADS + kv_head) * DE + $(c)u * LANES + lane];
+  }
+  var dk_$(r)_$(c) = E();
+  var dv_$(r)_$(c) = E();
+#end
+#end
+  for (var g = 0u; g < GROUP; g++) {
+    let head = kv_head * GROUP + g;
+    for (var t0 = row0; t0 < last; t0 += LANES) {
+      let t = min(t0 + lane, last - 1u);
+      let q_at = (t * HEADS + head) * DE;
+#for r in 0..KR
+      var s_$(r) = 0.0;
+      var dp_$(r) = 0.0;
+#end
+#for c in 0..C
+      for (var i = 0u; i < min(LANES, DE - $(c)u * LANES); i++) {
+        let qq = q[q_at + $(c)u * LANES + i];
+        let gg = d_out[q_at + $(c)u * LANES + i];
+#for r in 0..KR
+        s_$(r) = dot_add(e_from(lane, k_$(r)_$(c), i), qq, s_$(r));
+        dp_$(r) = dot_add(e_from(lane, v_$(r)_$(c), i), gg, dp_$(r));
+#end
+      }
+#end
+      let lse_t = lse[t * HEADS + head];
+      let delta_t = delta[t * HEADS + head];
+#for r in 0..KR
+      let seen_$(r) = t0 + lane >= row_$(r) && t0 + lane < end_$(r);
+      let w_$(r) = select(0.0, exp(s_$(r) * p.scale - lse_t), seen_$(r));
+      let ds_$(r) = select(0.0, w_$(r) * (dp_$(r) - delta_t) * p.scale, seen_$(r));
+#end
+      for (var i = 0u; i < min(LANES, last - t0); i++) {
+        let at = ((t0 + i) * HEADS + head) * DE;
+#for r in 0..KR
+        let w_i_$(r) = f_from(lane, w_$(r), i);
+        let ds_i_$(r) = f_from(lane, ds_$(r), i);
+#end
+#for c in 0..C
+        if ($(c)u * LANES + lane < DE) {
+          let qq = q[at + $(c)u * LANES + lane];
+          let gg = d_out[at + $(c)u * LANES + lane];
+#for r in 0..KR
+          dv_$(r)_$(c) = fma(E(w_i_$(r)), gg, dv_$(r)_$(c));
+          dk_$(r)_$(c) = fma(E(ds_i_$(r)), qq, dk_$(r)_$(c));
+#end
+        }
+#end
+      }
+    }
+  }
+#for r in 0..KR
+#for c in 0..C
+  if ($(c)u * LANES + lane < DE && row0 + $(r)u < p.rows) {
+    dk[(row_$(r) * KV_HEADS + kv_head) * DE + $(c)u * LANES + lane] = dk_$(r)_$(c);
+    dv[(row_$(r) * KV_HEADS + kv_head) * DE + $(c)u * LANES + lane] = dv_$(r)_$(c);
+  }
+#end
+#end
+}

@@ -1,0 +1,15 @@
+// delta[t,h] = dO[t,h] . O[t,h], which the softmax's backward subtracts; d_out, o (rows, heads, D), delta (rows, heads).
+struct Params { count: u32, width: u32 }
+@group(0) @binding(0) var<storage, read> d_out: array<f32>;
+@group(0) @binding(1) var<storage, read> o: array<f32>;
+@group(0) @binding(2) var<storage, read_write> delta: array<f32>;
+#include "flat.wgsl"
+
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+  let e = element(group, lane);
+  if (e >= p.count) { return; }
+  var sum = 0.0;
+  for (var i = 0u; i < p.width; i++) { sum = fma(d_out[e * p.width + i], o[e * p.width + i], sum); }
+  delta[e] = sum;
+}

@@ -1,0 +1,131 @@
+/** Where a weight lies on the GPU. Kernels read it through weight.wgsl; the autograd room gives it a meaning. */
+import type { Gpu } from '../../gpu/gpu.ts'
+import { GpuBuffer, type GpuTexture } from '../../gpu/pool.ts'
+import type { BufferRange } from '../../gpu/gpu.ts'
+import type { Constants } from '../../gpu/wgsl.ts'
+
+/** A matrix (rows N, columns K) in row slices, each in a storage of its own that the adapter can bind. */
+export interface Weight {
+  label: string
+  rows: number
+  columns: number
+  bf16: boolean
+  slices: WeightSlice[]
+}
+
+export interface WeightSlice {
+  row: number
+  rows: number
+  storage: GpuBuffer | BufferRange | GpuTexture
+  texture: boolean
+  /** Height of the texture; more rows are folded beside it. 0 for buffers. */
+  fold: number
+}
+
+/** Vocabulary slices start at multiples of this, and storage slices end at them, so a head's slice lies in one storage. */
+export const sliceRows = 4096
+
+/** Whether a matrix of K columns is kept in a texture: where the kernels for CPU drivers take it. */
+export function keepsInTexture(gpu: Gpu, columns: number): boolean {
+  return gpu.facts.software && gpu.facts.subgroupSize === 8 && columns % 8 === 0
+}
+
+/** Rows of a storage slice: all of them, or as many whole `sliceRows` as the adapter binds. */
+function rowsOfSlice(gpu: Gpu, rows: number, bytesPerRow: number, texture: boolean): number {
+  const { maxBinding, maxTexture } = gpu.facts.limits
+  const most = texture ? maxTexture * Math.floor(maxTexture / Math.ceil(bytesPerRow / 16)) : Math.floor(maxBinding / bytesPerRow)
+  const limited = Math.min(most, Math.floor(maxBinding / bytesPerRow))
+  if (rows <= limited) return rows
+  return Math.max(sliceRows, Math.floor(limited / sliceRows) * sliceRows)
+}
+
+/**
+ * Makes room for a weight without filling it.
+ * @param bf16 two bytes a value (pairs in a u32), else float32
+ */
+export function allocateWeight(gpu: Gpu, label: string, rows: number, columns: number, bf16: boolean): Weight {
+  const texture = keepsInTexture(gpu, columns)
+  const bytesPerRow = columns * (bf16 ? 2 : 4)
+  const per = rowsOfSlice(gpu, rows, bytesPerRow, texture)
+  const slices: WeightSlice[] = []
+  for (let row = 0; row < rows; row += per) {
+    const count = Math.min(per, rows - row)
+    if (texture) {
+      const texels = bytesPerRow / 16
+      const fold = Math.min(count, gpu.facts.limits.maxTexture)
+      const width = texels * Math.ceil(count / fold)
+      const storage = gpu.pool.texture(width, fold, bf16 ? 'rgba32uint' : 'rgba32float', label)
+      slices.push({ row, rows: count, storage, texture, fold })
+    } else {
+      const storage = gpu.pool.acquire(Math.ceil((count * bytesPerRow) / 16) * 16, label, { exact: true })
+      slices.push({ row, rows: count, storage, texture, fold: 0 })
+    }
+  }
+  return { label, rows, columns, bf16, slices }
+}
+
+/** Writes all values: bf16 bits for a bf16 weight, float32 otherwise; row-major, rows x columns. */
+export function writeWeight(gpu: Gpu, weight: Weight, data: Uint16Array | Float32Array): void {
+  const width = weight.columns
+  for (const slice of weight.slices) {
+    const part = data.subarray(slice.row * width, (slice.row + slice.rows) * width)
+    if (!slice.texture) {
+      gpu.write(slice.storage as GpuBuffer, part)
+      continue
+    }
+    gpu.flush()
+    const bytesPerRow = width * part.BYTES_PER_ELEMENT
+    const texels = bytesPerRow / 16
+    for (let row = 0, fold = 0; row < slice.rows; row += slice.fold, fold++) {
+      const count = Math.min(slice.fold, slice.rows - row)
+      const bytes = new Uint8Array(part.buffer, part.byteOffset + row * bytesPerRow, count * bytesPerRow)
+      gpu.device.queue.writeTexture(
+        { texture: (slice.storage as GpuTexture).raw, origin: [fold * texels, 0] },
+        bytes as Uint8Array<ArrayBuffer>,
+        { bytesPerRow, rowsPerImage: count },
+        [texels, count],
+      )
+    }
+  }
+}
+
+/** A weight from host values. */
+export function uploadWeight(gpu: Gpu, label: string, rows: number, columns: number, data: Uint16Array | Float32Array): Weight {
+  const weight = allocateWeight(gpu, label, rows, columns, data instanceof Uint16Array)
+  writeWeight(gpu, weight, data)
+  return weight
+}
+
+/** A float32 matrix in a part of a buffer (LoRA's A and B, in a parameter bank) seen as a weight. */
+export function weightView(label: string, storage: GpuBuffer | BufferRange, rows: number, columns: number): Weight {
+  return { label, rows, columns, bf16: false, slices: [{ row: 0, rows, storage, texture: false, fold: 0 }] }
+}
+
+export function releaseWeight(weight: Weight): void {
+  for (const { storage } of weight.slices) (storage as GpuBuffer | GpuTexture).release()
+}
+
+export function weightBytes(weight: Weight): number {
+  return weight.rows * weight.columns * (weight.bf16 ? 2 : 4)
+}
+
+/** Constants and parameters that weight.wgsl wants for one slice. `at` is the binding's number. */
+export function weightConstants(weight: Weight, slice: WeightSlice, at: number): Constants {
+  const folded = slice.texture && slice.rows > slice.fold
+  return { W_TEX: Number(slice.texture), W_BF16: Number(weight.bf16), W_FOLDED: Number(folded), W_AT: at }
+}
+
+export function weightParams(weight: Weight, slice: WeightSlice): { w_fold: number; w_texels: number } {
+  return { w_fold: Math.max(1, slice.fold), w_texels: weight.columns / (weight.bf16 ? 8 : 4) }
+}
+
+/** Parts of rows [row, row + rows) with the storage slice each lies in. */
+export function slicesOf(weight: Weight, row = 0, rows = weight.rows): { slice: WeightSlice; row: number; rows: number }[] {
+  const parts: { slice: WeightSlice; row: number; rows: number }[] = []
+  for (const slice of weight.slices) {
+    const from = Math.max(row, slice.row)
+    const to = Math.min(row + rows, slice.row + slice.rows)
+    if (to > from) parts.push({ slice, row: from, rows: to - from })
+  }
+  return parts
+}

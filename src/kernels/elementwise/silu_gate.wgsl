@@ -1,0 +1,14 @@
+// SwiGLU's gate (arXiv 2002.05202): y = silu(g) * u, silu(g) = g / (1 + exp(-g)). Elementwise over `count` values.
+struct Params { count: u32 }
+@group(0) @binding(0) var<storage, read> g: array<f32>;
+@group(0) @binding(1) var<storage, read> u: array<f32>;
+@group(0) @binding(2) var<storage, read_write> y: array<f32>;
+#include "flat.wgsl"
+
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+  let i = element(group, lane);
+  if (i >= p.count) { return; }
+  let v = g[i];
+  y[i] = v / (1.0 + exp(-v)) * u[i];
+}

@@ -1,0 +1,68 @@
+/** Pieces of the output head: statistics of vocabulary slices, log-probabilities, and the gradient of a slice. */
+import { fileURLToPath } from 'node:url'
+import type { Binding, Gpu } from '../../gpu/gpu.ts'
+import type { GpuBuffer } from '../../gpu/pool.ts'
+import { flat, lanes, perRow } from '../common/lanes.ts'
+import { sliceRows } from '../common/weight.ts'
+
+const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
+const paths = { slice: file('softmax_slice.wgsl'), pick: file('pick.wgsl'), finish: file('finish.wgsl'), dlogits: file('dlogits.wgsl') }
+
+/** The slices in which every vocabulary is walked: fixed by its size, so that all users of the head sum in the same order. */
+export function vocabularySlices(vocabulary: number): { row: number; rows: number }[] {
+  const slices: { row: number; rows: number }[] = []
+  for (let row = 0; row < vocabulary; row += sliceRows) slices.push({ row, rows: Math.min(sliceRows, vocabulary - row) })
+  return slices
+}
+
+export interface SliceTensors {
+  logits: Binding
+  stats: GpuBuffer
+  /** Keeps the target's logit as the slices go by. */
+  targets?: Binding
+  /** One inverse temperature a row, in place of `inverseTemperature`. */
+  inverseTemperatures?: GpuBuffer
+}
+
+/** Folds the slice (tokens row .. row + n) that lies in columns column .. of `logits` (rows, stride) into `stats` (rows, 4). */
+export function softmaxSlice(
+  gpu: Gpu,
+  t: SliceTensors,
+  at: { rows: number; stride: number; column: number; slice: { row: number; rows: number }; inverseTemperature: number },
+): void {
+  const flags = { FIRST: Number(at.slice.row === 0), PICK: Number(!!t.targets), BY_ROW: Number(!!t.inverseTemperatures) }
+  const bindings = [t.logits, t.stats, ...(t.targets ? [t.targets] : []), ...(t.inverseTemperatures ? [t.inverseTemperatures] : [])]
+  const params = { rows: at.rows, n: at.slice.rows, stride: at.stride, column: at.column, first: at.slice.row }
+  const kernel = gpu.kernel(paths.slice, { ...lanes(gpu, true), ...flags })
+  gpu.dispatch(kernel, bindings, { ...params, inv_temperature: at.inverseTemperature }, perRow(at.rows))
+}
+
+/** stats.w = the chosen token's scaled logit; logits (rows, vocabulary). */
+export function pickLogits(
+  gpu: Gpu,
+  t: { logits: GpuBuffer; targets: GpuBuffer; inverseTemperatures: GpuBuffer; stats: GpuBuffer },
+  rows: number,
+  stride: number,
+): void {
+  gpu.dispatch(gpu.kernel(paths.pick), [t.logits, t.targets, t.inverseTemperatures, t.stats], { rows, stride }, flat(rows))
+}
+
+/** logprobs, entropy and lse (from row `first` on) out of finished statistics. */
+export function finishLogprobs(
+  gpu: Gpu,
+  t: { stats: GpuBuffer; logprobs: GpuBuffer; entropy: GpuBuffer; lse: GpuBuffer },
+  rows: number,
+  first = 0,
+): void {
+  gpu.dispatch(gpu.kernel(paths.finish), [t.stats, t.logprobs, t.entropy, t.lse], { rows, first }, flat(rows))
+}
+
+/** Turns logits (rows, slice.rows) into the loss's gradient in place; targets, lse and coefficient start at row `firstRow`. */
+export function logitsBackward(
+  gpu: Gpu,
+  t: { logits: GpuBuffer; targets: GpuBuffer; lse: GpuBuffer; coefficient: GpuBuffer },
+  at: { rows: number; firstRow: number; slice: { row: number; rows: number }; inverseTemperature: number },
+): void {
+  const params = { rows: at.rows, n: at.slice.rows, first: at.slice.row, first_row: at.firstRow, inv_temperature: at.inverseTemperature }
+  gpu.dispatch(gpu.kernel(paths.dlogits), [t.logits, t.targets, t.lse, t.coefficient], params, flat(at.rows * at.slice.rows))
+}

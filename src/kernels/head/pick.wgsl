@@ -1,0 +1,14 @@
+// stats[t].w = logits[t, targets[t]] * inv_temperatures[t]: what PICK of softmax_slice does, once the target is known. logits (rows, stride).
+struct Params { rows: u32, stride: u32 }
+@group(0) @binding(0) var<storage, read> logits: array<f32>;
+@group(0) @binding(1) var<storage, read> targets: array<u32>;
+@group(0) @binding(2) var<storage, read> inv_temperatures: array<f32>;
+@group(0) @binding(3) var<storage, read_write> stats: array<vec4f>;
+#include "flat.wgsl"
+
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+  let t = element(group, lane);
+  if (t >= p.rows) { return; }
+  stats[t].w = logits[t * p.stride + targets[t]] * inv_temperatures[t];
+}

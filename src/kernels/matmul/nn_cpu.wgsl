@@ -1,0 +1,64 @@
+// Backward of a linear layer to its input, for CPU drivers with subgroups of 8: dx[m,k] = alpha * sum_n dy[m,n] W[n,k]
+//   LORA: + sum_r dxa[m,r] A[r,k]      ACCUMULATE: added to what dx holds
+// dy (rows, N) float32 with N a multiple of 4, W (N, K) with K a multiple of 8, dx (rows, K).
+// A workgroup is one subgroup; it owns MT rows x 64 columns, lane l the 8 columns of texel c0 + l, so W is read as it lies.
+// Order of the sum: n = 0 .. N-1, then r.
+// A slice of W: rows w_row .. w_row + n of its storage belong to columns dy_column .. of dy, whose rows are dy_stride apart (multiples of 4).
+struct Params { rows: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, w_row: u32, dy_stride: u32, dy_column: u32, alpha: f32 }
+@group(0) @binding(0) var<storage, read> dy: array<vec4f>;
+@group(0) @binding(1) var<storage, read_write> dx: array<vec4f>;
+#include "weight.wgsl"
+#if LORA
+@group(0) @binding(3) var<storage, read> dxa: array<vec4f>;
+@group(0) @binding(4) var<storage, read> lora_a: array<vec4f>;
+#endif
+
+@compute @workgroup_size(8)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+  let m0 = group.y * $(MT)u;
+  let column = group.x * 8u + lane;
+  let c = min(column, p.k / 8u - 1u);
+#for i in 0..MT/8
+  let row$(i) = min(m0 + $(8*i)u + lane, p.rows - 1u);
+  let dy_at$(i) = (row$(i) * p.dy_stride + p.dy_column) / 4u;
+#end
+#for r in 0..MT
+  var lo_$(r) = vec4f();
+  var hi_$(r) = vec4f();
+#end
+  for (var n = 0u; n < p.n; n += 4u) {
+#for i in 0..MT/8
+    let g$(i) = dy[dy_at$(i) + n / 4u];
+#end
+#for q in 0..4
+    let w$(q) = w_load8(w_origin(p.w_row + n + $(q)u), c);
+#end
+#include "nn_cpu_step.wgsl"
+  }
+#if LORA
+  for (var n = 0u; n < p.rank; n += 4u) {
+#for i in 0..MT/8
+    let g$(i) = dxa[row$(i) * (p.rank / 4u) + n / 4u];
+#end
+#for q in 0..4
+    let a_at$(q) = (n + $(q)u) * (p.k / 4u) + 2u * c;
+    let w$(q) = W8(lora_a[a_at$(q)], lora_a[a_at$(q) + 1u]);
+#end
+#include "nn_cpu_step.wgsl"
+  }
+#endif
+  if (column < p.k / 8u) {
+#for r in 0..MT
+    if (m0 + $(r)u < p.rows) {
+      let at = (m0 + $(r)u) * (p.k / 4u) + 2u * c;
+#if ACCUMULATE
+      dx[at] += lo_$(r) * p.alpha;
+      dx[at + 1u] += hi_$(r) * p.alpha;
+#else
+      dx[at] = lo_$(r) * p.alpha;
+      dx[at + 1u] = hi_$(r) * p.alpha;
+#endif
+    }
+#end
+  }
+}

@@ -1,0 +1,81 @@
+// Linear layer, for CPU drivers with subgroups of 8 (lavapipe): y[m,n] = alpha * sum_k x[m,k] W[n,k]
+//   LORA: + sum_r xa[m,r] B[n,r] (before alpha; xa holds the scaled product with A)   BIAS: + bias[n]   RESIDUAL: + residual[m,n]
+// x (rows, K) float32, W (N, K), y (rows, N). K and rank are multiples of 8.
+// A workgroup is one subgroup and owns MT rows x NT*8 columns; lane l has columns n0 + 8j + l. A lane loads a different part of x and
+// subgroupBroadcast shares it: a load of the same value by 8 lanes would cost 8 loads on this driver (kernels.md, lavapipe.md).
+// Order of the sum: k = 0, 1, .. K-1, then r = 0 .. R-1, one accumulator: the same for every tile shape, so for every batch.
+// A slice of W: rows w_row .. w_row + n of its storage are columns y_column .. of y, whose rows are y_stride apart.
+struct Params { rows: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, w_row: u32, y_stride: u32, y_column: u32, alpha: f32 }
+@group(0) @binding(0) var<storage, read> x: array<vec4f>;
+@group(0) @binding(1) var<storage, read_write> y: array<f32>;
+#include "weight.wgsl"
+#if LORA
+@group(0) @binding(3) var<storage, read> xa: array<vec4f>;
+@group(0) @binding(4) var<storage, read> lora_b: array<vec4f>;
+#endif
+#if BIAS
+@group(0) @binding(5) var<storage, read> bias: array<f32>;
+#endif
+#if RESIDUAL
+@group(0) @binding(6) var<storage, read> residual: array<f32>;
+#endif
+
+@compute @workgroup_size(8)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+  let m0 = group.y * $(MT)u;
+  let n0 = group.x * $(NT*8)u;
+#for j in 0..NT
+  let col$(j) = min(n0 + $(8*j)u + lane, p.n - 1u);
+  let at$(j) = w_origin(p.w_row + col$(j));
+#end
+#for i in 0..MT/4
+  let row$(i) = min(m0 + $(4*i)u + lane / 2u, p.rows - 1u);
+  let x_at$(i) = row$(i) * (p.k / 4u) + lane % 2u;
+#end
+#for r in 0..MT
+#for j in 0..NT
+  var acc_$(r)_$(j) = 0.0;
+#end
+#end
+  for (var c = 0u; c < p.k / 8u; c++) {
+#for i in 0..MT/4
+    let x$(i) = x[x_at$(i) + 2u * c];
+#end
+#for j in 0..NT
+    let w$(j) = w_load8(at$(j), c);
+#end
+#include "nt_cpu_step.wgsl"
+  }
+#if LORA
+  for (var c = 0u; c < p.rank / 8u; c++) {
+#for i in 0..MT/4
+    let x$(i) = xa[row$(i) * (p.rank / 4u) + lane % 2u + 2u * c];
+#end
+#for j in 0..NT
+    let b_at$(j) = (p.y_column + col$(j)) * (p.rank / 4u) + 2u * c;
+    let w$(j) = W8(lora_b[b_at$(j)], lora_b[b_at$(j) + 1u]);
+#end
+#include "nt_cpu_step.wgsl"
+  }
+#endif
+#for j in 0..NT
+  if (n0 + $(8*j)u + lane < p.n) {
+#if BIAS
+    let bias$(j) = bias[p.y_column + col$(j)];
+#endif
+#for r in 0..MT
+    if (m0 + $(r)u < p.rows) {
+      let at = (m0 + $(r)u) * p.y_stride + p.y_column + col$(j);
+      var out = acc_$(r)_$(j) * p.alpha;
+#if BIAS
+      out += bias$(j);
+#endif
+#if RESIDUAL
+      out += residual[at];
+#endif
+      y[at] = out;
+    }
+#end
+  }
+#end
+}

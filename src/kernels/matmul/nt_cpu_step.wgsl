@@ -1,0 +1,22 @@
+#for r in 0..MT
+    {
+#for j in 0..NT
+      var t$(j) = acc_$(r)_$(j);
+#end
+#for q in 0..4
+      let lo$(q) = subgroupBroadcast(x$(r/4)[$(q)], $((r%4)*2)u);
+#for j in 0..NT
+      t$(j) = fma(lo$(q), w$(j).lo[$(q)], t$(j));
+#end
+#end
+#for q in 0..4
+      let hi$(q) = subgroupBroadcast(x$(r/4)[$(q)], $((r%4)*2+1)u);
+#for j in 0..NT
+      t$(j) = fma(hi$(q), w$(j).hi[$(q)], t$(j));
+#end
+#end
+#for j in 0..NT
+      acc_$(r)_$(j) = t$(j);
+#end
+    }
+#end

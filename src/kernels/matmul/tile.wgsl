@@ -1,0 +1,126 @@
+// The three products of a linear layer for GPUs, and for shapes that the CPU kernels do not take:
+//   FORM_NT: y[m,n] = sum_k x[m,k] W[n,k]     FORM_NN: dx[m,k] = sum_n dy[m,n] W[n,k]     else (TN): dW[n,k] = sum_m dy[m,n] x[m,k]
+// all times alpha. LORA goes on summing over the rank (NT: xa, B; NN: dxa, A), BIAS and RESIDUAL are added after alpha, ACCUMULATE adds
+// to what is there. `a` is x or dy (float32), `b` is W (bf16 pairs or float32) or, for TN, x. Any sizes.
+// Register tile: 256 threads own 64 x 64 outputs, 4 x 4 each; both operands pass through workgroup memory, 16 deep.
+// Order of the sum: t = 0 .. depth-1, one accumulator an output, whatever the number of rows.
+// Slices: a starts at column a_column of rows a_stride apart, b at row b_row of rows b_stride apart, out at row out_row and column out_column.
+struct Params { rows: u32, columns: u32, depth: u32, rank: u32, a_stride: u32, a_column: u32, b_stride: u32, b_row: u32, out_stride: u32, out_row: u32, out_column: u32, alpha: f32 }
+@group(0) @binding(0) var<storage, read> a: array<f32>;
+@group(0) @binding(1) var<storage, read_write> out: array<f32>;
+#if W_BF16
+@group(0) @binding(2) var<storage, read> b: array<u32>;
+#else
+@group(0) @binding(2) var<storage, read> b: array<f32>;
+#endif
+#if LORA
+@group(0) @binding(3) var<storage, read> lora_x: array<f32>;
+@group(0) @binding(4) var<storage, read> lora_w: array<f32>;
+#endif
+#if BIAS
+@group(0) @binding(5) var<storage, read> bias: array<f32>;
+#endif
+#if RESIDUAL
+@group(0) @binding(6) var<storage, read> residual: array<f32>;
+#endif
+var<workgroup> a_tile: array<f32, 1024>;  // 16 deep x 64
+var<workgroup> b_tile: array<f32, 1024>;
+
+fn b_value(index: u32) -> f32 {
+#if W_BF16
+  let pair = b[index / 2u];
+  return bitcast<f32>(select(pair << 16u, pair & 0xffff0000u, (index & 1u) == 1u));
+#else
+  return b[index];
+#endif
+}
+fn load_a(i: u32, t: u32) -> f32 {
+  if (i >= p.rows) { return 0.0; }
+#if LORA
+  if (t >= p.depth) { return lora_x[i * p.rank + t - p.depth]; }
+#endif
+#if FORM_TN
+  return a[t * p.a_stride + p.a_column + i];
+#else
+  return a[i * p.a_stride + p.a_column + t];
+#endif
+}
+fn load_b(j: u32, t: u32) -> f32 {
+  if (j >= p.columns) { return 0.0; }
+#if LORA
+#if FORM_NT
+  if (t >= p.depth) { return lora_w[(p.out_column + j) * p.rank + t - p.depth]; }
+#else
+  if (t >= p.depth) { return lora_w[(t - p.depth) * p.columns + j]; }
+#endif
+#endif
+#if FORM_NT
+  return b_value((p.b_row + j) * p.b_stride + t);
+#else
+  return b_value((p.b_row + t) * p.b_stride + j);
+#endif
+}
+
+@compute @workgroup_size(256)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id: u32) {
+  let i0 = group.y * 64u;
+  let j0 = group.x * 64u;
+#if LORA
+  let depth = p.depth + p.rank;
+#else
+  let depth = p.depth;
+#endif
+  let ti = (id / 16u) * 4u;
+  let tj = (id % 16u) * 4u;
+#for r in 0..4
+  var acc$(r) = vec4f();
+#end
+  for (var t0 = 0u; t0 < depth; t0 += 16u) {
+    for (var s = id; s < 1024u; s += 256u) {
+      // Neighbouring threads read neighbouring addresses: along t where rows are contiguous in t, else along i or j.
+#if FORM_TN
+      let at = s % 64u;
+      let ad = s / 64u;
+#else
+      let at = s / 16u;
+      let ad = s % 16u;
+#endif
+#if FORM_NT
+      let bt = s / 16u;
+      let bd = s % 16u;
+#else
+      let bt = s % 64u;
+      let bd = s / 64u;
+#endif
+      a_tile[ad * 64u + at] = select(0.0, load_a(i0 + at, min(t0 + ad, depth - 1u)), t0 + ad < depth);
+      b_tile[bd * 64u + bt] = select(0.0, load_b(j0 + bt, min(t0 + bd, depth - 1u)), t0 + bd < depth);
+    }
+    workgroupBarrier();
+    for (var d = 0u; d < 16u; d++) {
+      let bv = vec4f(b_tile[d * 64u + tj], b_tile[d * 64u + tj + 1u], b_tile[d * 64u + tj + 2u], b_tile[d * 64u + tj + 3u]);
+#for r in 0..4
+      acc$(r) = fma(vec4f(a_tile[d * 64u + ti + $(r)u]), bv, acc$(r));
+#end
+    }
+    workgroupBarrier();
+  }
+#for r in 0..4
+#for q in 0..4
+  if (i0 + ti + $(r)u < p.rows && j0 + tj + $(q)u < p.columns) {
+    let at = (p.out_row + i0 + ti + $(r)u) * p.out_stride + p.out_column + j0 + tj + $(q)u;
+    var value = acc$(r)[$(q)] * p.alpha;
+#if BIAS
+    value += bias[p.out_column + j0 + tj + $(q)u];
+#endif
+#if RESIDUAL
+    value += residual[at];
+#endif
+#if ACCUMULATE
+    out[at] += value;
+#else
+    out[at] = value;
+#endif
+  }
+#end
+#end
+}

@@ -1,0 +1,21 @@
+// RMSNorm (arXiv 1910.07467): y[t,c] = x[t,c] * rstd[t] * gain[c]; rstd[t] = 1 / sqrt(mean over c of x^2 + eps), kept for backward.
+// x, y (rows, channels), gain (channels), rstd (rows). One workgroup a row: lane l sums c = l, l + LANES, .., then the lanes are summed,
+// so the order depends on the channels alone and a row's bits are the same in every batch.
+struct Params { rows: u32, channels: u32, eps: f32 }
+@group(0) @binding(0) var<storage, read> x: array<f32>;
+@group(0) @binding(1) var<storage, read> gain: array<f32>;
+@group(0) @binding(2) var<storage, read_write> y: array<f32>;
+@group(0) @binding(3) var<storage, read_write> rstd: array<f32>;
+#include "lanes.wgsl"
+
+@compute @workgroup_size(LANES)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+  let row = group.x + group.y * 65535u;
+  if (row >= p.rows) { return; }
+  let at = row * p.channels;
+  var sum = 0.0;
+  for (var c = lane; c < p.channels; c += LANES) { let v = x[at + c]; sum = fma(v, v, sum); }
+  let r = 1.0 / sqrt(lanes_sum(lane, sum) / f32(p.channels) + p.eps);
+  for (var c = lane; c < p.channels; c += LANES) { y[at + c] = x[at + c] * r * gain[c]; }
+  if (lane == 0u) { rstd[row] = r; }
+}

@@ -1,0 +1,23 @@
+// AdamW (arXiv 1711.05101) in PyTorch's order of operations, over elements first .. first + count of flat banks:
+//   g = clip * grad;  w <- w (1 - lr decay);  m <- m + (1 - beta1)(g - m);  v <- beta2 v + (1 - beta2) g^2
+//   w <- w - step_size * m / (sqrt(v) / root_correction2 + eps), step_size = lr / (1 - beta1^t), root_correction2 = sqrt(1 - beta2^t)
+struct Params { first: u32, count: u32, clip: f32, decay: f32, one_minus_beta1: f32, beta2: f32, one_minus_beta2: f32, step_size: f32, root_correction2: f32, eps: f32 }
+@group(0) @binding(0) var<storage, read_write> w: array<f32>;
+@group(0) @binding(1) var<storage, read> grad: array<f32>;
+@group(0) @binding(2) var<storage, read_write> m: array<f32>;
+@group(0) @binding(3) var<storage, read_write> v: array<f32>;
+#include "flat.wgsl"
+
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+  let e = element(group, lane);
+  if (e >= p.count) { return; }
+  let i = p.first + e;
+  let g = grad[i] * p.clip;
+  let m_new = fma(p.one_minus_beta1, g - m[i], m[i]);
+  let v_new = fma(p.one_minus_beta2 * g, g, p.beta2 * v[i]);
+  m[i] = m_new;
+  v[i] = v_new;
+  let denominator = sqrt(v_new) / p.root_correction2 + p.eps;
+  w[i] = fma(-p.step_size, m_new / denominator, w[i] * p.decay);
+}

@@ -1,0 +1,55 @@
+// The working copy of a trained weight from its float32 master: rounded to bf16 (nearest, ties to even) or copied.
+// One invocation a group of 8 values of a row; rows first_row .. of the master are rows 0 .. of this storage slice.
+// w_fold and w_texels as in weight.wgsl.
+struct Params { rows: u32, k: u32, first_row: u32, w_fold: u32, w_texels: u32 }
+@group(0) @binding(0) var<storage, read> master: array<f32>;
+#if W_TEX
+#if W_BF16
+@group(0) @binding(1) var w_data: texture_storage_2d<rgba32uint, write>;
+#else
+@group(0) @binding(1) var w_data: texture_storage_2d<rgba32float, write>;
+#endif
+#else
+#if W_BF16
+@group(0) @binding(1) var<storage, read_write> w_data: array<u32>;
+#else
+@group(0) @binding(1) var<storage, read_write> w_data: array<f32>;
+#endif
+#endif
+#include "flat.wgsl"
+
+fn bf16_bits(v: f32) -> u32 {
+  let u = bitcast<u32>(v);
+  return (u + 0x7fffu + ((u >> 16u) & 1u)) >> 16u;
+}
+fn pair(a: f32, b: f32) -> u32 { return bf16_bits(a) | (bf16_bits(b) << 16u); }
+
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+  let e = element(group, lane);
+#if W_TEX
+  let groups = p.k / 8u;
+  if (e >= p.rows * groups) { return; }
+  let row = e / groups;
+  let c = e % groups;
+  let at = (p.first_row + row) * p.k + 8u * c;
+  let place = vec2u((row / p.w_fold) * p.w_texels, row % p.w_fold);
+#if W_BF16
+  textureStore(w_data, vec2u(place.x + c, place.y), vec4u(pair(master[at], master[at + 1u]), pair(master[at + 2u], master[at + 3u]), pair(master[at + 4u], master[at + 5u]), pair(master[at + 6u], master[at + 7u])));
+#else
+  textureStore(w_data, vec2u(place.x + 2u * c, place.y), vec4f(master[at], master[at + 1u], master[at + 2u], master[at + 3u]));
+  textureStore(w_data, vec2u(place.x + 2u * c + 1u, place.y), vec4f(master[at + 4u], master[at + 5u], master[at + 6u], master[at + 7u]));
+#endif
+#else
+  let first = p.first_row * p.k;
+  let count = p.rows * p.k;
+#if W_BF16
+  if (2u * e >= count) { return; }
+  let second = select(0.0, master[min(first + 2u * e + 1u, first + count - 1u)], 2u * e + 1u < count);
+  w_data[e] = pair(master[first + 2u * e], second);
+#else
+  if (e >= count) { return; }
+  w_data[e] = master[first + e];
+#endif
+#endif
+}

@@ -1,0 +1,43 @@
+/** Moving rows: gather, scatter, and the ordered sum that is a gather's backward. */
+import { fileURLToPath } from 'node:url'
+import type { Binding, Gpu } from '../../gpu/gpu.ts'
+import type { GpuBuffer } from '../../gpu/pool.ts'
+import { flat } from '../common/lanes.ts'
+
+const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
+const paths = { gather: file('gather.wgsl'), write: file('scatter_write.wgsl'), add: file('scatter_add.wgsl') }
+
+/** out[i] = x[index[i]]; rows of `width` values. */
+export function gatherRows(gpu: Gpu, x: Binding, index: GpuBuffer, out: Binding, rows: number, width: number): void {
+  gpu.dispatch(gpu.kernel(paths.gather), [x, index, out], { rows, width }, flat(rows * width))
+}
+
+/** out[index[i]] = x[i]; indices must differ. */
+export function scatterRows(gpu: Gpu, x: Binding, index: GpuBuffer, out: Binding, rows: number, width: number): void {
+  gpu.dispatch(gpu.kernel(paths.write), [x, index, out], { rows, width }, flat(rows * width))
+}
+
+/** A list of source rows for each output row, in compressed form: sources of output o are source[start[o] .. start[o+1]). */
+export interface RowLists {
+  start: GpuBuffer
+  source: GpuBuffer
+  outs: number
+}
+
+/**
+ * out[o] (+)= sum of the rows of x that `lists` names for o, in their order.
+ * @param target writes output o to row target[o], where that lies in [firstRow, limit)
+ */
+export function addRowLists(
+  gpu: Gpu,
+  x: GpuBuffer,
+  lists: RowLists,
+  out: Binding,
+  width: number,
+  options: { accumulate?: boolean; target?: GpuBuffer; firstRow?: number; limit?: number } = {},
+): void {
+  const { accumulate = false, target, firstRow = 0, limit = 0xffffffff } = options
+  const kernel = gpu.kernel(paths.add, { TARGET: Number(!!target), ACCUMULATE: Number(accumulate) })
+  const bindings = [x, lists.start, lists.source, out, ...(target ? [target] : [])]
+  gpu.dispatch(kernel, bindings, { outs: lists.outs, width, first_row: firstRow, limit }, flat(lists.outs * width))
+}
