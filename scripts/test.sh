@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# npm test: sets up what is missing, fetches the real model, and runs every test (vitest).
+# usage: npm test -- WORDS      WORDS go to vitest, for example test/gpu, or -t 'name of a test'
+# Without the real model its tests are skipped and say so; with CI set that is a failure.
+set -euo pipefail
+me=test
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+cd "$root"
+bash scripts/setup.sh
+use_node
+if ! bash scripts/get-smollm2.sh; then
+  if [ -n "${CI:-}" ]; then exit 3; fi
+  say 'so the tests on the real model are skipped'
+fi
+exec "$NODE" node_modules/vitest/vitest.mjs run "$@"

@@ -1,0 +1,56 @@
+/**
+ * The command line: one file a verb, each with `register(program)`, which declares its words and loads the heavy parts only when the
+ * verb runs.
+ * - Exit codes: 0, 2 for the user's mistakes (UserError, wrong words), 1 for the rest; a verb may set `process.exitCode` itself.
+ * - Errors are a sentence on stderr; `DAWN_RL_DEBUG=1` adds the stack.
+ * - The process ends when the verb is done, whatever still holds it: Dawn's threads keep a process alive as long as a device exists.
+ */
+import { Command, CommanderError } from 'commander'
+import { messageOf, UserError } from '../common/errors.ts'
+import { register as doctor } from './doctor.ts'
+import { versionOf } from './version.ts'
+
+/** In the order in which `--help` lists them. */
+const verbs: ((program: Command) => void)[] = [doctor]
+
+process.stdout.on('error', (error: NodeJS.ErrnoException) => {
+  // `dawn-rl ... | head`: nobody reads on.
+  if (error.code === 'EPIPE') process.exit(0)
+  throw error
+})
+process.on('uncaughtException', (error) => void end(report(error)))
+await end(await main(process.argv.slice(2)))
+
+async function main(words: string[]): Promise<number> {
+  const program = new Command('dawn-rl')
+  program
+    .description('Reinforcement learning for language models over WebGPU: one TOML file drives a run.')
+    .version(versionOf('dawn-rl') ?? 'unknown')
+    // `train @ a.toml --trainer.args.learning_rate 1e-4`: a verb that says passThroughOptions() gets all words after its own name.
+    .enablePositionalOptions()
+    .showSuggestionAfterError()
+    .exitOverride()
+  for (const register of verbs) register(program)
+  try {
+    await program.parseAsync(words, { from: 'user' })
+    return Number(process.exitCode ?? 0)
+  } catch (error) {
+    return report(error)
+  }
+}
+
+/** Says on stderr what went wrong; the exit code that it calls for. */
+function report(error: unknown): number {
+  // commander has said it already, and throws for --help and --version too
+  if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : 2
+  const debug = process.env.DAWN_RL_DEBUG === '1' && error instanceof Error
+  console.error(debug ? (error.stack ?? error.message) : messageOf(error))
+  if (error instanceof UserError) return 2
+  if (!debug) console.error('(This is a fault of dawn-rl or of the machine: DAWN_RL_DEBUG=1 shows where it comes from.)')
+  return 1
+}
+
+async function end(code: number): Promise<never> {
+  for (const stream of [process.stdout, process.stderr]) await new Promise<void>((written) => stream.write('', () => written()))
+  process.exit(code)
+}

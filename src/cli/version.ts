@@ -1,0 +1,25 @@
+/** Versions of this package and of the packages that it uses, as installed. */
+import { existsSync, readFileSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+
+/** Where package.json, cli.js and configs/ lie: of the checkout, or of the installed package. */
+export const packageRoot = join(dirname(fileURLToPath(import.meta.url)), '../..')
+
+/** True in a checkout (TypeScript runs as it is), false in the npm package. */
+export const isCheckout = import.meta.url.endsWith('.ts')
+
+/** The installed version of `name` ('dawn-rl' is this package), or undefined where it is not there. */
+export function versionOf(name: string): string | undefined {
+  const folder = name === 'dawn-rl' ? packageRoot : installedFolder(name)
+  return folder && (JSON.parse(readFileSync(join(folder, 'package.json'), 'utf8')) as { version: string }).version
+}
+
+/** The folder of an installed package: the nearest node_modules that has it, as Node looks it up. */
+export function installedFolder(name: string): string | undefined {
+  for (let folder = packageRoot; ; folder = dirname(folder)) {
+    const candidate = join(folder, 'node_modules', name)
+    if (existsSync(join(candidate, 'package.json'))) return candidate
+    if (folder === dirname(folder)) return undefined
+  }
+}
