@@ -15,7 +15,12 @@ const DEFAULT_ROPE_THETA = 10_000
  * Reads a parsed config.json (and generation_config.json, whose end-of-sequence ids are added). `file` is the name that errors give.
  * Throws UserError for a missing or impossible key and for everything that is not supported.
  */
-export function parseConfig(raw: Json, file: string, generation: Json = {}, generationFile = 'generation_config.json'): ModelConfig {
+export function parseConfig(
+  raw: Json,
+  file: string,
+  generation: Json = {},
+  generationFile = 'generation_config.json',
+): ModelConfig {
   const key = keyReader(raw, file)
   const family = familyOf(raw, file)
   refuseUnsupported(raw, file, family)
@@ -25,9 +30,11 @@ export function parseConfig(raw: Json, file: string, generation: Json = {}, gene
   const layers = key.count('num_hidden_layers')
   refuseSlidingWindow(raw, file, layers)
   const headDim = key.optionalCount('head_dim') ?? (family === 'qwen3' ? QWEN3_HEAD_DIM : hiddenSize / heads)
-  if (!Number.isInteger(headDim)) throw new UserError(`${file}: hidden_size ${hiddenSize} is not a multiple of num_attention_heads ${heads}.`)
+  if (!Number.isInteger(headDim))
+    throw new UserError(`${file}: hidden_size ${hiddenSize} is not a multiple of num_attention_heads ${heads}.`)
   if (headDim % 2 !== 0) throw new UserError(`${file}: head_dim ${headDim} is odd, and rotary embeddings turn pairs.`)
-  if (heads % kvHeads !== 0) throw new UserError(`${file}: num_attention_heads ${heads} is not a multiple of num_key_value_heads ${kvHeads}.`)
+  if (heads % kvHeads !== 0)
+    throw new UserError(`${file}: num_attention_heads ${heads} is not a multiple of num_key_value_heads ${kvHeads}.`)
   const attentionBias = family !== 'qwen2' && key.flag('attention_bias', false)
   const maxPositionEmbeddings = key.count('max_position_embeddings')
   const rope = ropeOf(raw, file, maxPositionEmbeddings)
@@ -88,7 +95,9 @@ function ropeScalingToJson(scaling: RopeScaling): Json | null {
   if (scaling.type === 'default') return null
   if (scaling.type === 'linear') return { rope_type: 'linear', factor: scaling.factor }
   if (scaling.type === 'factors') {
-    throw new UserError('The rope factors of this GGUF follow no rule that a config.json can say, so it cannot be written as a Hugging Face folder.')
+    throw new UserError(
+      'The rope factors of this GGUF follow no rule that a config.json can say, so it cannot be written as a Hugging Face folder.',
+    )
   }
   return {
     rope_type: 'llama3',
@@ -105,7 +114,8 @@ export function tokenIds(...sources: [Json, string][]): number[] {
   for (const [source, file] of sources) {
     const value = source.eos_token_id ?? []
     for (const id of Array.isArray(value) ? (value as unknown[]) : [value]) {
-      if (!Number.isInteger(id)) throw new UserError(`${file}: eos_token_id is ${JSON.stringify(value)}; it must be a token id or a list of them.`)
+      if (!Number.isInteger(id))
+        throw new UserError(`${file}: eos_token_id is ${JSON.stringify(value)}; it must be a token id or a list of them.`)
       // -1 stands for "none" in some exports.
       if ((id as number) >= 0) ids.add(id as number)
     }
@@ -127,7 +137,9 @@ function refuseUnsupported(raw: Json, file: string, family: ModelFamily): void {
   if ((raw.hidden_act ?? 'silu') !== 'silu') throw refuse('hidden_act', 'and only silu is supported')
   if (family === 'llama' && raw.mlp_bias) throw refuse('mlp_bias', 'and biases in the MLP are not supported')
   if (raw.quantization_config) {
-    throw new UserError(`${file}: quantization_config is set, and quantised weights are not supported. Use the F32, F16 or BF16 model, or a GGUF file.`)
+    throw new UserError(
+      `${file}: quantization_config is set, and quantised weights are not supported. Use the F32, F16 or BF16 model, or a GGUF file.`,
+    )
   }
   const partial = raw.partial_rotary_factor ?? 1
   if (partial !== 1) throw refuse('partial_rotary_factor', 'and only a full rotary embedding (1) is supported')
@@ -151,9 +163,12 @@ function ropeOf(raw: Json, file: string, maxPositions: number): { theta: number;
   const rope = given as Json
   const key = keyReader(rope, `${file}: ${where}`)
   const nested = Object.entries(rope).find(([, value]) => typeof value === 'object' && value !== null)
-  if (nested) throw new UserError(`${file}: ${where}.${nested[0]} is an object; rope parameters for each layer type are not supported.`)
+  if (nested)
+    throw new UserError(`${file}: ${where}.${nested[0]} is an object; rope parameters for each layer type are not supported.`)
   if ((rope.partial_rotary_factor ?? 1) !== 1) {
-    throw new UserError(`${file}: ${where}.partial_rotary_factor is ${JSON.stringify(rope.partial_rotary_factor)}, and only 1 is supported.`)
+    throw new UserError(
+      `${file}: ${where}.partial_rotary_factor is ${JSON.stringify(rope.partial_rotary_factor)}, and only 1 is supported.`,
+    )
   }
   const theta = key.optionalNumber('rope_theta') ?? keyReader(raw, file).optionalNumber('rope_theta') ?? DEFAULT_ROPE_THETA
   const type = rope.rope_type ?? rope.type ?? 'default'
@@ -169,13 +184,19 @@ function ropeOf(raw: Json, file: string, maxPositions: number): { theta: number;
     } as const
     return { theta, scaling }
   }
-  throw new UserError(`${file}: ${where}.rope_type is ${JSON.stringify(type)}, and only default, linear and llama3 are supported.`)
+  throw new UserError(
+    `${file}: ${where}.rope_type is ${JSON.stringify(type)}, and only default, linear and llama3 are supported.`,
+  )
 }
 
 /** Reads keys of a JSON object with errors that name the file and the key. */
 function keyReader(raw: Json, file: string) {
   const wrong = (key: string, what: string) =>
-    new UserError(raw[key] === undefined ? `${file}: ${key} is missing.` : `${file}: ${key} is ${JSON.stringify(raw[key])}; it must be ${what}.`)
+    new UserError(
+      raw[key] === undefined
+        ? `${file}: ${key} is missing.`
+        : `${file}: ${key} is ${JSON.stringify(raw[key])}; it must be ${what}.`,
+    )
   const isCount = (value: unknown): value is number => Number.isInteger(value) && (value as number) > 0
   const isNumber = (value: unknown): value is number => typeof value === 'number' && Number.isFinite(value) && value > 0
   const absent = (key: string) => raw[key] === undefined || raw[key] === null

@@ -31,7 +31,7 @@ export class RangeFile {
   async bytes(start: number, length: number): Promise<Uint8Array<ArrayBuffer>> {
     if (this.#fd === null) throw new Error(`${this.path} is read after it was closed`)
     const out = new Uint8Array(length)
-    for (let done = 0; done < length; ) {
+    for (let done = 0; done < length;) {
       const { bytesRead } = await readAt(this.#fd, out, done, Math.min(length - done, LARGEST_READ), start + done)
       if (bytesRead === 0) throw new UserError(`${this.path} is cut off: it ends at byte ${start + done}. Fetch it again.`)
       done += bytesRead
@@ -95,7 +95,7 @@ export async function writeWhole(path: string, chunks: AsyncIterable<Uint8Array>
 }
 
 async function writeAll(handle: Awaited<ReturnType<typeof open>>, bytes: Uint8Array): Promise<void> {
-  for (let done = 0; done < bytes.length; ) {
+  for (let done = 0; done < bytes.length;) {
     const { bytesWritten } = await handle.write(bytes, done, Math.min(bytes.length - done, LARGEST_READ))
     done += bytesWritten
   }
@@ -110,7 +110,11 @@ export function jsonText(value: unknown): string {
  * Makes a folder whole or not at all: `fill` writes into a new folder beside it, whose files are then synced and which takes the name.
  * A folder of that name that was there before is replaced when `replace` is set, else UserError.
  */
-export async function writeFolderWhole(dir: string, fill: (aside: string) => Promise<void>, options: { replace?: boolean } = {}): Promise<void> {
+export async function writeFolderWhole(
+  dir: string,
+  fill: (aside: string) => Promise<void>,
+  options: { replace?: boolean } = {},
+): Promise<void> {
   const before = await kindOf(dir)
   if (before === 'file') throw new UserError(`${dir} is a file; a folder is to be written there. Name another place.`)
   if (before === 'folder' && !options.replace) throw new UserError(`${dir} exists already. Remove it or name another folder.`)

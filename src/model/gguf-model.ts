@@ -83,7 +83,8 @@ export async function ggufConfig(file: GgufFile, eosTokenIds: number[]): Promise
   const heads = meta.need(`${arch}.attention.head_count`)
   const headDim = meta.number(`${arch}.attention.key_length`) ?? meta.number(`${arch}.rope.dimension_count`) ?? hiddenSize / heads
   const ropeDim = meta.number(`${arch}.rope.dimension_count`) ?? headDim
-  if (ropeDim !== headDim) throw new UserError(`${file.path}: rotary embeddings turn ${ropeDim} of ${headDim} sizes of a head; only all are supported.`)
+  if (ropeDim !== headDim)
+    throw new UserError(`${file.path}: rotary embeddings turn ${ropeDim} of ${headDim} sizes of a head; only all are supported.`)
   const ropeTheta = exactDecimal(meta.number(`${arch}.rope.freq_base`) ?? 10_000)
   return {
     family: arch as ModelFamily,
@@ -121,12 +122,16 @@ async function ropeScaling(file: GgufFile, arch: string, headDim: number, theta:
   const meta = metadataReader(file)
   const type = meta.string(`${arch}.rope.scaling.type`) ?? 'none'
   const factor = meta.number(`${arch}.rope.scaling.factor`) ?? meta.number(`${arch}.rope.scale_linear`) ?? 1
-  if (type !== 'none' && type !== 'linear') throw new UserError(`${file.path}: rope scaling "${type}" is not supported; none, linear and llama3 are.`)
-  if (file.tensors.has('rope_factors_long.weight')) throw new UserError(`${file.path}: long and short rope factors are not supported.`)
+  if (type !== 'none' && type !== 'linear')
+    throw new UserError(`${file.path}: rope scaling "${type}" is not supported; none, linear and llama3 are.`)
+  if (file.tensors.has('rope_factors_long.weight'))
+    throw new UserError(`${file.path}: long and short rope factors are not supported.`)
   if (!file.tensors.has('rope_freqs.weight')) return factor === 1 ? { type: 'default' } : { type: 'linear', factor }
   const factors = await file.readFloat32('rope_freqs.weight')
   if (factors.length !== headDim / 2) {
-    throw new UserError(`${file.path}: rope_freqs.weight has ${factors.length} factors, and a head of ${headDim} needs ${headDim / 2}.`)
+    throw new UserError(
+      `${file.path}: rope_freqs.weight has ${factors.length} factors, and a head of ${headDim} needs ${headDim / 2}.`,
+    )
   }
   return KNOWN_LLAMA3.find((known) => isLlama3(known, factors, theta)) ?? { type: 'factors', factors }
 }

@@ -9,7 +9,12 @@ import type { TokenizerParts } from './tokenizer.ts'
 
 type Json = Record<string, unknown>
 
-const byteLevel = (useRegex: boolean): Json => ({ type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: useRegex })
+const byteLevel = (useRegex: boolean): Json => ({
+  type: 'ByteLevel',
+  add_prefix_space: false,
+  trim_offsets: true,
+  use_regex: useRegex,
+})
 const sequence = (...pretokenizers: Json[]): Json => ({ type: 'Sequence', pretokenizers })
 const split = (regex: string): Json => ({ type: 'Split', pattern: { Regex: regex }, behavior: 'Isolated', invert: false })
 /** The split of Llama 3 and Qwen 2; they differ in how many digits go together. */
@@ -62,17 +67,22 @@ const UNUSED = 5
 export function ggufTokenizerParts(file: GgufFile): TokenizerParts {
   const meta = metadataReader(file)
   const model = meta.string('tokenizer.ggml.model')
-  if (model === undefined) throw new UserError(`${file.path} has no tokenizer (tokenizer.ggml.model). Use a GGUF that was made with one.`)
-  if (model !== 'gpt2') throw new UserError(`${file.path}: its tokenizer is of the kind "${model}", and only byte-level BPE ("gpt2") is supported.`)
+  if (model === undefined)
+    throw new UserError(`${file.path} has no tokenizer (tokenizer.ggml.model). Use a GGUF that was made with one.`)
+  if (model !== 'gpt2')
+    throw new UserError(`${file.path}: its tokenizer is of the kind "${model}", and only byte-level BPE ("gpt2") is supported.`)
   const pre = meta.string('tokenizer.ggml.pre') ?? ''
   const kind = Object.hasOwn(KINDS, pre) ? KINDS[pre] : undefined
   if (!kind) {
     const known = Object.keys(KINDS).join(', ')
-    throw new UserError(`${file.path}: its way of splitting text, tokenizer.ggml.pre "${pre}", is not known here; known are ${known}.`)
+    throw new UserError(
+      `${file.path}: its way of splitting text, tokenizer.ggml.pre "${pre}", is not known here; known are ${known}.`,
+    )
   }
   const tokens = meta.strings('tokenizer.ggml.tokens')
   const merges = meta.strings('tokenizer.ggml.merges')
-  if (!tokens || !merges) throw new UserError(`${file.path} has no tokenizer.ggml.tokens or no tokenizer.ggml.merges. Is it a whole model?`)
+  if (!tokens || !merges)
+    throw new UserError(`${file.path} has no tokenizer.ggml.tokens or no tokenizer.ggml.merges. Is it a whole model?`)
   const types = meta.numbers('tokenizer.ggml.token_type') ?? []
   const special = tokens.flatMap((content, id) =>
     types[id] === CONTROL || types[id] === USER_DEFINED ? [addedToken(id, content, types[id] === CONTROL)] : [],

@@ -54,7 +54,8 @@ export class GgufFile {
           return new GgufFile(file, parseHeader(bytes, file))
         } catch (error) {
           if (!(error instanceof NeedMore)) throw error
-          if (size >= file.size) throw new UserError(`${path} is cut off: its header goes on after byte ${file.size}. Fetch it again.`)
+          if (size >= file.size)
+            throw new UserError(`${path} is cut off: its header goes on after byte ${file.size}. Fetch it again.`)
         }
       }
     } catch (error) {
@@ -108,7 +109,8 @@ interface Header {
 function parseHeader(bytes: Uint8Array<ArrayBuffer>, file: RangeFile): Header {
   const bad = (what: string) => new UserError(`${file.path} cannot be read as GGUF: ${what}.`)
   const cursor = new Cursor(bytes, bad)
-  if (file.size < 24 || new TextDecoder('latin1').decode(bytes.subarray(0, 4)) !== 'GGUF') throw bad('it does not begin with GGUF')
+  if (file.size < 24 || new TextDecoder('latin1').decode(bytes.subarray(0, 4)) !== 'GGUF')
+    throw bad('it does not begin with GGUF')
   cursor.at = 4
   const version = cursor.uint32()
   if (version !== 2 && version !== 3) {
@@ -136,7 +138,8 @@ function parseHeader(bytes: Uint8Array<ArrayBuffer>, file: RangeFile): Header {
   for (const tensor of found) {
     tensor.start += dataStart
     const end = tensor.start + tensor.length
-    if (end > file.size) throw bad(`tensor ${tensor.name} should end at byte ${end}, the file ends at ${file.size}; fetch it again`)
+    if (end > file.size)
+      throw bad(`tensor ${tensor.name} should end at byte ${end}, the file ends at ${file.size}; fetch it again`)
     tensors.set(tensor.name, tensor)
   }
   return { version, metadata, tensors }
@@ -146,12 +149,16 @@ function tensorOf(name: string, shape: number[], type: number, start: number, ba
   const format = BLOCK_FORMATS[type]
   if (!format) {
     const readable = Object.values(BLOCK_FORMATS).map((f) => f.name)
-    throw bad(`tensor ${name} has the type ${OTHER_FORMATS[type] ?? `number ${type}`}, and these are read: ${readable.join(', ')}`)
+    throw bad(
+      `tensor ${name} has the type ${OTHER_FORMATS[type] ?? `number ${type}`}, and these are read: ${readable.join(', ')}`,
+    )
   }
   const values = shape.reduce((a, b) => a * b, 1)
   const row = shape.at(-1) ?? 1
   if (!Number.isSafeInteger(values) || row % format.values !== 0) {
-    throw bad(`tensor ${name} (${format.name}) has the shape [${shape.join(', ')}], whose rows are not whole blocks of ${format.values}`)
+    throw bad(
+      `tensor ${name} (${format.name}) has the shape [${shape.join(', ')}], whose rows are not whole blocks of ${format.values}`,
+    )
   }
   return { name, shape, format, start, length: (values / format.values) * format.bytes }
 }

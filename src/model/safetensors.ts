@@ -72,7 +72,10 @@ export async function openSafetensors(paths: string | readonly string[]): Promis
       Object.assign(metadata, header.metadata)
       for (const [name, entry] of header.entries) {
         const other = entries.get(name)
-        if (other) throw new UserError(`Tensor ${name} is in two files, ${other.file.path} and ${path}. Remove the file that does not belong.`)
+        if (other)
+          throw new UserError(
+            `Tensor ${name} is in two files, ${other.file.path} and ${path}. Remove the file that does not belong.`,
+          )
         entries.set(name, entry)
       }
     }
@@ -91,7 +94,10 @@ async function readHeader(file: RangeFile): Promise<{ entries: Map<string, Entry
   if (8 + headerLength > file.size) throw bad(`its header should end at byte ${8 + headerLength}, the file ends at ${file.size}`)
   let header: Record<string, unknown>
   try {
-    header = JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(await file.bytes(8, headerLength))) as Record<string, unknown>
+    header = JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(await file.bytes(8, headerLength))) as Record<
+      string,
+      unknown
+    >
   } catch {
     throw bad('its header is not JSON')
   }
@@ -116,14 +122,16 @@ async function readHeader(file: RangeFile): Promise<{ entries: Map<string, Entry
 function checkEntry(name: string, value: unknown, file: RangeFile, dataStart: number, bad: (what: string) => UserError): Entry {
   const { dtype, shape, data_offsets: offsets } = (value ?? {}) as { dtype?: unknown; shape?: unknown; data_offsets?: unknown }
   const isCount = (n: unknown): n is number => typeof n === 'number' && Number.isSafeInteger(n) && n >= 0
-  if (typeof dtype !== 'string' || !Object.hasOwn(DTYPE_BYTES, dtype)) throw bad(`tensor ${name} has the unknown dtype ${JSON.stringify(dtype)}`)
+  if (typeof dtype !== 'string' || !Object.hasOwn(DTYPE_BYTES, dtype))
+    throw bad(`tensor ${name} has the unknown dtype ${JSON.stringify(dtype)}`)
   if (!Array.isArray(shape) || !shape.every(isCount)) throw bad(`tensor ${name} has the shape ${JSON.stringify(shape)}`)
   if (!Array.isArray(offsets) || offsets.length !== 2 || !offsets.every(isCount) || offsets[0] > offsets[1]) {
     throw bad(`tensor ${name} has the offsets ${JSON.stringify(offsets)}`)
   }
   const [from, to] = offsets as [number, number]
   const needed = shape.reduce((a: number, b: number) => a * b, 1) * DTYPE_BYTES[dtype]
-  if (to - from !== needed) throw bad(`tensor ${name} (${dtype} [${shape.join(', ')}]) needs ${needed} bytes and has ${to - from}`)
+  if (to - from !== needed)
+    throw bad(`tensor ${name} (${dtype} [${shape.join(', ')}]) needs ${needed} bytes and has ${to - from}`)
   if (dataStart + to > file.size) throw bad(`tensor ${name} should end at byte ${dataStart + to}, the file ends at ${file.size}`)
   return { file, dtype, shape: shape as number[], start: dataStart + from, length: needed }
 }
@@ -163,12 +171,16 @@ class Source implements SafetensorsSource {
     if (dtype === 'BF16' || dtype === 'F16') return { dtype, shape, data: new Uint16Array(await buffer()) }
     if (dtype === 'I32') return { dtype, shape, data: new Int32Array(await buffer()) }
     if (dtype === 'U8') return { dtype, shape, data: new Uint8Array(await buffer()) }
-    throw new UserError(`Tensor ${name} in ${file.path} has dtype ${dtype}; F32, BF16 and F16 are what is read here. Convert it first.`)
+    throw new UserError(
+      `Tensor ${name} in ${file.path} has dtype ${dtype}; F32, BF16 and F16 are what is read here. Convert it first.`,
+    )
   }
   async #readFloat(name: string): Promise<FloatTensor> {
     const { dtype, file } = this.#entry(name)
     if (dtype !== 'F32' && dtype !== 'BF16' && dtype !== 'F16') {
-      throw new UserError(`Tensor ${name} in ${file.path} has dtype ${dtype}; F32, BF16 and F16 are what a weight can be here. Convert it first.`)
+      throw new UserError(
+        `Tensor ${name} in ${file.path} has dtype ${dtype}; F32, BF16 and F16 are what a weight can be here. Convert it first.`,
+      )
     }
     return (await this.readRaw(name)) as FloatTensor
   }

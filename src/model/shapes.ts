@@ -61,10 +61,13 @@ export function tensorShapes(config: ModelConfig): Map<string, number[]> {
 /** Checks that the files hold every tensor with the shape that the config asks for; UserError naming tensor and shapes. */
 export function checkTensors(config: ModelConfig, tensors: TensorSource, where: string): void {
   for (const [name, shape] of tensorShapes(config)) {
-    if (!tensors.has(name)) throw new UserError(`Tensor ${name} is missing in ${where}, and its config asks for one of shape [${shape.join(', ')}].`)
+    if (!tensors.has(name))
+      throw new UserError(`Tensor ${name} is missing in ${where}, and its config asks for one of shape [${shape.join(', ')}].`)
     const found = tensors.shape(name)
     if (found.length !== shape.length || found.some((size, i) => size !== shape[i])) {
-      throw new UserError(`Tensor ${name} in ${where} has shape [${found.join(', ')}], and its config asks for [${shape.join(', ')}].`)
+      throw new UserError(
+        `Tensor ${name} in ${where} has shape [${found.join(', ')}], and its config asks for [${shape.join(', ')}].`,
+      )
     }
   }
 }

@@ -8,7 +8,7 @@
  */
 import { Template } from '@huggingface/jinja'
 import { Tokenizer as LibraryTokenizer } from '@huggingface/tokenizers'
-import { copyFile, mkdir } from 'node:fs/promises'
+import { mkdir, readFile } from 'node:fs/promises'
 import { basename, join } from 'node:path'
 import { UserError, messageOf } from '../common/errors.ts'
 import type { Message } from '../common/types.ts'
@@ -57,14 +57,24 @@ export interface TokenizerParts {
   files?: string[]
 }
 
-const COPIED = ['tokenizer.json', 'tokenizer_config.json', 'chat_template.jinja', 'special_tokens_map.json', 'added_tokens.json', 'vocab.json', 'merges.txt']
+const COPIED = [
+  'tokenizer.json',
+  'tokenizer_config.json',
+  'chat_template.jinja',
+  'special_tokens_map.json',
+  'added_tokens.json',
+  'vocab.json',
+  'merges.txt',
+]
 const SPECIAL_NAMES = ['bos_token', 'eos_token', 'pad_token', 'unk_token']
 
 /** Reads the tokenizer of a Hugging Face folder. Throws UserError where there is none, or none that can be read. */
 export async function loadTokenizer(dir: string, eosTokenIds: readonly number[]): Promise<Tokenizer> {
   const jsonPath = join(dir, 'tokenizer.json')
   if ((await kindOf(jsonPath)) !== 'file') {
-    throw new UserError(`${dir} has no tokenizer.json, so text cannot be turned into tokens. Put the model's tokenizer files there.`)
+    throw new UserError(
+      `${dir} has no tokenizer.json, so text cannot be turned into tokens. Put the model's tokenizer files there.`,
+    )
   }
   const configPath = join(dir, 'tokenizer_config.json')
   const tokenizerConfig = (await kindOf(configPath)) === 'file' ? await readJson(configPath) : {}
@@ -132,7 +142,8 @@ class HuggingFaceTokenizer implements Tokenizer {
 
   renderChat(messages: readonly Message[], options: ChatOptions = {}): string {
     const { chatTemplate, label, tokenizerConfig } = this.#parts
-    if (chatTemplate === null) throw new UserError(`The tokenizer of ${label} has no chat template. Put a chat_template.jinja beside it.`)
+    if (chatTemplate === null)
+      throw new UserError(`The tokenizer of ${label} has no chat template. Put a chat_template.jinja beside it.`)
     const variables: Json = { tools: null, documents: null }
     for (const name of SPECIAL_NAMES) {
       const token = contentOf(tokenizerConfig[name])
@@ -166,11 +177,12 @@ class HuggingFaceTokenizer implements Tokenizer {
   async saveTo(dir: string): Promise<void> {
     const { files, tokenizerJson, tokenizerConfig, chatTemplate } = this.#parts
     await mkdir(dir, { recursive: true })
-    for (const file of files ?? []) await copyFile(file, join(dir, basename(file)))
+    for (const file of files ?? []) await writeWhole(join(dir, basename(file)), [await readFile(file)])
     const written = new Set(files?.map((file) => basename(file)))
     if (!written.has('tokenizer.json')) await writeWhole(join(dir, 'tokenizer.json'), [JSON.stringify(tokenizerJson)])
     if (!written.has('tokenizer_config.json')) await writeWhole(join(dir, 'tokenizer_config.json'), [jsonText(tokenizerConfig)])
-    if (chatTemplate !== null && !written.has('chat_template.jinja')) await writeWhole(join(dir, 'chat_template.jinja'), [chatTemplate])
+    if (chatTemplate !== null && !written.has('chat_template.jinja'))
+      await writeWhole(join(dir, 'chat_template.jinja'), [chatTemplate])
   }
 }
 

@@ -1,0 +1,157 @@
+/** Writes weights out as a Hugging Face folder, and folds adapters into weights. Tensors are made one at a time. */
+import { join } from 'node:path'
+import { roundToBf16, widenBf16 } from './bf16.ts'
+import { jsonText, writeFolderWhole, writeWhole } from './files.ts'
+import { INDEX_FILE } from './hub.ts'
+import type { ModelFiles } from './open.ts'
+import { checkAdapter } from './peft.ts'
+import type { Adapter } from './peft.ts'
+import { tensorBytes, writeSafetensors } from './safetensors.ts'
+import type { TensorToWrite } from './safetensors.ts'
+import { tensorShapes } from './shapes.ts'
+import type { Tokenizer } from './tokenizer.ts'
+import type { TensorData } from './types.ts'
+
+/** Hugging Face loaders map a file whole; 4 GiB is what small machines and file systems take. */
+const SHARD_BYTES = 4 * 2 ** 30
+
+/** One tensor to write, made when its turn comes. */
+export interface TensorMaker {
+  name: string
+  dtype: 'bf16' | 'f32'
+  shape: readonly number[]
+  /** Values of the other dtype are rounded or widened. */
+  read(): Promise<TensorData> | TensorData
+}
+
+export interface ModelToWrite {
+  /** config.json, as the model came (`ModelFiles.rawConfig()`); its dtype is set to what is written. */
+  rawConfig: Record<string, unknown>
+  rawGenerationConfig?: Record<string, unknown> | null
+  tensors: readonly TensorMaker[]
+  tokenizer?: Tokenizer | null
+  /** README.md, where there is something to say. */
+  readme?: string
+}
+
+export interface WriteModelOptions {
+  /** Replaces a folder that is there. */
+  replace?: boolean
+  /** Largest size of one file. */
+  shardBytes?: number
+}
+
+/**
+ * Writes config.json, generation_config.json, model.safetensors (or shards with their index), the tokenizer's files and README.md into a
+ * folder, whole or not at all. Throws UserError where the folder is there already.
+ */
+export async function writeModelFolder(dir: string, model: ModelToWrite, options: WriteModelOptions = {}): Promise<void> {
+  await writeFolderWhole(dir, (aside) => writeModelFiles(aside, model, options.shardBytes), options)
+}
+
+/** The files of `writeModelFolder`, into a folder that is there: for a checkpoint, whose own folder is what becomes whole. */
+export async function writeModelFiles(dir: string, model: ModelToWrite, shardBytes = SHARD_BYTES): Promise<void> {
+  const dtype = model.tensors.every((tensor) => tensor.dtype === 'bf16') ? 'bfloat16' : 'float32'
+  const { torch_dtype: _old, quantization_config: _quantization, ...rest } = model.rawConfig
+  await writeWhole(join(dir, 'config.json'), [jsonText({ ...rest, dtype, torch_dtype: dtype })])
+  if (model.rawGenerationConfig) await writeWhole(join(dir, 'generation_config.json'), [jsonText(model.rawGenerationConfig)])
+  await writeWeights(dir, model.tensors, shardBytes)
+  await model.tokenizer?.saveTo(dir)
+  if (model.readme !== undefined) await writeWhole(join(dir, 'README.md'), [model.readme])
+}
+
+async function writeWeights(dir: string, tensors: readonly TensorMaker[], shardBytes: number): Promise<void> {
+  const shards: Map<string, TensorToWrite>[] = [new Map()]
+  let size = 0
+  let total = 0
+  for (const tensor of tensors) {
+    const entry = toWrite(tensor)
+    const bytes = tensorBytes(entry)
+    if (size > 0 && size + bytes > shardBytes) {
+      shards.push(new Map())
+      size = 0
+    }
+    shards[shards.length - 1].set(tensor.name, entry)
+    size += bytes
+    total += bytes
+  }
+  if (shards.length === 1) {
+    await writeSafetensors(join(dir, 'model.safetensors'), shards[0], { format: 'pt' })
+    return
+  }
+  const five = (n: number) => String(n).padStart(5, '0')
+  const weightMap: Record<string, string> = {}
+  for (const [i, shard] of shards.entries()) {
+    const file = `model-${five(i + 1)}-of-${five(shards.length)}.safetensors`
+    await writeSafetensors(join(dir, file), shard, { format: 'pt' })
+    for (const name of shard.keys()) weightMap[name] = file
+  }
+  await writeWhole(join(dir, INDEX_FILE), [jsonText({ metadata: { total_size: total }, weight_map: weightMap })])
+}
+
+function toWrite(tensor: TensorMaker): TensorToWrite {
+  const { shape } = tensor
+  if (tensor.dtype === 'f32') {
+    const data = async () => {
+      const made = await tensor.read()
+      return made.dtype === 'f32' ? made.data : widenBf16(made.data)
+    }
+    return { dtype: 'F32', shape, data }
+  }
+  const data = async () => {
+    const made = await tensor.read()
+    return made.dtype === 'bf16' ? made.data : roundToBf16(made.data)
+  }
+  return { dtype: 'BF16', shape, data }
+}
+
+/**
+ * W + scale * B A on the CPU: every sum in float64, rounded to float32 and then to bf16. `weight` is (outputs, inputs), A (r, inputs),
+ * B (outputs, r).
+ */
+export function mergeAdapter(weight: TensorData, A: Float32Array, B: Float32Array, scale: number): TensorData {
+  const [outputs, inputs] = weight.shape
+  const r = A.length / inputs
+  const base = weight.dtype === 'f32' ? weight.data : widenBf16(weight.data)
+  const row = new Float64Array(inputs)
+  const rounded = new Float32Array(inputs)
+  const out = new Uint16Array(outputs * inputs)
+  for (let o = 0; o < outputs; o++) {
+    row.set(base.subarray(o * inputs, (o + 1) * inputs))
+    for (let k = 0; k < r; k++) {
+      const b = B[o * r + k] * scale
+      const at = k * inputs
+      for (let i = 0; i < inputs; i++) row[i] += b * A[at + i]
+    }
+    rounded.set(row)
+    roundToBf16(rounded, out, o * inputs)
+  }
+  return { dtype: 'bf16', shape: weight.shape, data: out }
+}
+
+/**
+ * Writes a model with an adapter folded in, in bf16, as a Hugging Face folder. A model without a tokenizer is written without one.
+ * Throws UserError where the adapter is for another model.
+ */
+export async function writeMerged(
+  dir: string,
+  model: ModelFiles,
+  adapter: Adapter,
+  options: WriteModelOptions = {},
+): Promise<void> {
+  checkAdapter(adapter, model.config, model.name)
+  const tensors = [...tensorShapes(model.config)].map(([name, shape]): TensorMaker => {
+    const pair = adapter.tensors.get(name.replace(/\.weight$/, ''))
+    const read = async () => {
+      if (!pair) return model.tensors.read(name, { round: true })
+      return mergeAdapter(await model.tensors.read(name), pair.A, pair.B, pair.scale)
+    }
+    return { name, dtype: 'bf16', shape, read }
+  })
+  const tokenizer = await model.tokenizerOrNull()
+  await writeModelFolder(
+    dir,
+    { rawConfig: model.rawConfig(), rawGenerationConfig: model.rawGenerationConfig, tensors, tokenizer },
+    options,
+  )
+}

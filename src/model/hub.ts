@@ -1,0 +1,190 @@
+/**
+ * A model from the Hugging Face hub, in the cache that the Python libraries use too (HF_HUB_CACHE, HF_HOME).
+ *  - When the cache has the files, the network is not touched. HF_HUB_OFFLINE=1 forbids it altogether.
+ *  - Only what a model needs is fetched: its config, its tokenizer, its safetensors.
+ *  - The revision's name is written last, so that a download which was cut off is taken up again and never counts as whole.
+ */
+import { existsSync } from 'node:fs'
+import { mkdir, readFile, readdir, stat, writeFile } from 'node:fs/promises'
+import { homedir } from 'node:os'
+import { dirname, join } from 'node:path'
+import { UserError, messageOf } from '../common/errors.ts'
+import { readJson } from './files.ts'
+
+export interface HubOptions {
+  /** Branch, tag or commit. Default main. */
+  revision?: string
+  /** Is told what is being fetched, a line at a time. Default: standard error. */
+  onProgress?: (line: string) => void
+}
+
+export const INDEX_FILE = 'model.safetensors.index.json'
+const SMALL_FILES = [
+  'config.json',
+  'generation_config.json',
+  'tokenizer.json',
+  'tokenizer_config.json',
+  'special_tokens_map.json',
+  'added_tokens.json',
+  'chat_template.jinja',
+  'chat_template.json',
+  'vocab.json',
+  'merges.txt',
+]
+
+/** The folder of a hub model (`owner/name`), fetched when it is not in the cache. Throws UserError naming what to do. */
+export async function hubFolder(id: string, options: HubOptions = {}): Promise<string> {
+  const revision = options.revision ?? 'main'
+  const repoFolder = join(cacheFolder(), `models--${id.replace('/', '--')}`)
+  const offline = isSet(process.env.HF_HUB_OFFLINE) || isSet(process.env.TRANSFORMERS_OFFLINE)
+  const cached = await cachedSnapshot(repoFolder, revision, !offline)
+  if (cached) return cached
+  if (offline) {
+    throw new UserError(
+      `The model ${id} is not in the cache ${repoFolder}, and HF_HUB_OFFLINE forbids to fetch it. Unset that, or name a folder or a GGUF file.`,
+    )
+  }
+  try {
+    return await download(id, revision, repoFolder, options.onProgress ?? ((line) => process.stderr.write(`${line}\n`)))
+  } catch (error) {
+    if (error instanceof UserError) throw error
+    throw new UserError(
+      `The model ${id} could not be fetched from ${hubUrl()}: ${reasonOf(error)}. Name a folder or a GGUF file to do without a hub.`,
+    )
+  }
+}
+
+function isSet(value: string | undefined): boolean {
+  return value !== undefined && ['1', 'true', 'yes', 'on'].includes(value.toLowerCase())
+}
+
+/** Where the Python libraries keep the hub's files. */
+function cacheFolder(): string {
+  const { HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE, HF_HOME, XDG_CACHE_HOME } = process.env
+  return (
+    HF_HUB_CACHE ??
+    HUGGINGFACE_HUB_CACHE ??
+    join(HF_HOME ?? join(XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'huggingface'), 'hub')
+  )
+}
+
+function hubUrl(): string {
+  return (process.env.HF_ENDPOINT ?? 'https://huggingface.co').replace(/\/+$/, '')
+}
+
+/** HF_TOKEN, or the token that `hf auth login` left. */
+async function accessToken(): Promise<string | undefined> {
+  if (process.env.HF_TOKEN) return process.env.HF_TOKEN
+  const path = process.env.HF_TOKEN_PATH ?? join(process.env.HF_HOME ?? join(homedir(), '.cache', 'huggingface'), 'token')
+  return readFile(path, 'utf8').then(
+    (text) => text.trim() || undefined,
+    () => undefined,
+  )
+}
+
+/** The snapshot's folder when it has all that a model needs (a tokenizer only if `withTokenizer`), else null. */
+async function cachedSnapshot(repoFolder: string, revision: string, withTokenizer: boolean): Promise<string | null> {
+  const ref = await readFile(join(repoFolder, 'refs', revision), 'utf8').catch(() => revision)
+  const folder = join(repoFolder, 'snapshots', ref.trim())
+  // existsSync follows links: a link to a blob that was removed does not count.
+  const has = (name: string) => existsSync(join(folder, name))
+  if (!has('config.json') || (withTokenizer && !has('tokenizer.json'))) return null
+  const weights = has(INDEX_FILE)
+    ? shardsOf(await readJson(join(folder, INDEX_FILE)), join(folder, INDEX_FILE))
+    : ['model.safetensors']
+  return weights.every(has) ? folder : null
+}
+
+/** File names of the shards of a model.safetensors.index.json. Throws UserError for an index that names none, or a path outside. */
+export function shardsOf(index: Record<string, unknown>, path: string): string[] {
+  const map = index.weight_map
+  if (typeof map !== 'object' || map === null) throw new UserError(`${path} has no weight_map. Fetch it again.`)
+  const shards = [...new Set(Object.values(map as Record<string, unknown>))]
+  for (const shard of shards) {
+    if (typeof shard !== 'string' || !/^[^/\\]+\.safetensors$/.test(shard))
+      throw new UserError(`${path} names ${JSON.stringify(shard)} as a file of weights.`)
+  }
+  if (shards.length === 0) throw new UserError(`${path} names no files. Fetch it again.`)
+  return shards as string[]
+}
+
+async function download(id: string, revision: string, repoFolder: string, say: (line: string) => void): Promise<string> {
+  const hub = await import('@huggingface/hub')
+  const token = await accessToken()
+  const access = { hubUrl: hubUrl(), ...(token ? { accessToken: token } : {}) }
+  const info = await hub.modelInfo({ name: id, revision, additionalFields: ['sha'], ...access })
+  const sizes = new Map<string, number>()
+  for await (const entry of hub.listFiles({ repo: id, revision: info.sha, ...access })) {
+    if (entry.type === 'file') sizes.set(entry.path, entry.lfs?.size ?? entry.size)
+  }
+  const fetchFile = async (path: string) => {
+    const stop = reportProgress(path, sizes.get(path) ?? 0, join(repoFolder, 'blobs'), say)
+    try {
+      return await quietly(() =>
+        hub.downloadFileToCacheDir({ repo: id, path, revision: info.sha, cacheDir: dirname(repoFolder), ...access }),
+      )
+    } finally {
+      stop()
+    }
+  }
+  if (!sizes.has('config.json')) throw new UserError(`The hub's ${id} has no config.json, so it is not a transformers model.`)
+  for (const name of SMALL_FILES) if (sizes.has(name)) await fetchFile(name)
+  let weights = ['model.safetensors']
+  if (sizes.has(INDEX_FILE)) weights = shardsOf(await readJson(await fetchFile(INDEX_FILE)), INDEX_FILE)
+  const absent = weights.find((name) => !sizes.has(name))
+  if (absent)
+    throw new UserError(
+      `The hub's ${id} has no ${absent}; only safetensors weights are read. Take a version of the model that has them.`,
+    )
+  for (const name of weights) await fetchFile(name)
+  const ref = join(repoFolder, 'refs', revision)
+  await mkdir(dirname(ref), { recursive: true })
+  if (revision !== info.sha) await writeFile(ref, info.sha)
+  return join(repoFolder, 'snapshots', info.sha)
+}
+
+/** Says that a file is being fetched, and every ten seconds how far it is. Returns what stops that. */
+function reportProgress(path: string, size: number, blobs: string, say: (line: string) => void): () => void {
+  const megabytes = (bytes: number) => `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)} MB`
+  say(`fetching ${path} (${megabytes(size)})`)
+  const timer = setInterval(() => {
+    void bytesUnderway(blobs).then((bytes) => say(`fetching ${path}: ${megabytes(bytes)} of ${megabytes(size)}`))
+  }, 10_000)
+  return () => clearInterval(timer)
+}
+
+/** The size of what @huggingface/hub is writing just now. */
+async function bytesUnderway(blobs: string): Promise<number> {
+  const names = await readdir(blobs).catch(() => [])
+  const sizes = await Promise.all(
+    names
+      .filter((name) => name.endsWith('.incomplete'))
+      .map((name) =>
+        stat(join(blobs, name)).then(
+          (s) => s.size,
+          () => 0,
+        ),
+      ),
+  )
+  return Math.max(0, ...sizes)
+}
+
+/** Runs without console.debug: @huggingface/hub prints paths of its own there, into standard output. */
+async function quietly<T>(work: () => Promise<T>): Promise<T> {
+  const { debug } = console
+  console.debug = () => {}
+  try {
+    return await work()
+  } finally {
+    console.debug = debug
+  }
+}
+
+/** Why it failed, in words for someone who does not know HTTP's numbers. */
+function reasonOf(error: unknown): string {
+  const status = (error as { statusCode?: unknown }).statusCode
+  if (status === 401 || status === 403) return 'it does not exist, or needs a token (set HF_TOKEN) whose owner was given access'
+  if (status === 404) return 'there is no model of this name or revision'
+  const cause = error instanceof Error && error.cause ? ` (${messageOf(error.cause)})` : ''
+  return `${messageOf(error)}${cause}`
+}
