@@ -44,7 +44,7 @@ export function attention(
 
 /**
  * dq, dk, dv from dO; k and v are this batch's own rows.
- * @param t as in `attention`, with keyEnd (rows) u32: rows r .. keyEnd[r] - 1 see key row r; delta (rows, heads) is scratch
+ * @param t as in `attention`, with keyEnd (rows) u32: rows r .. keyEnd[r] - 1 see key row r; soft (rows, heads, 2) is scratch
  */
 export function attentionBackward(
   gpu: Gpu,
@@ -57,7 +57,7 @@ export function attentionBackward(
     o: GpuBuffer
     lse: GpuBuffer
     dO: GpuBuffer
-    delta: GpuBuffer
+    soft: GpuBuffer
     dq: GpuBuffer
     dk: GpuBuffer
     dv: GpuBuffer
@@ -68,11 +68,11 @@ export function attentionBackward(
   const constants = constantsOf(gpu, shape)
   const params = { rows, scale: 1 / Math.sqrt(shape.headDim) }
   const count = rows * shape.heads
-  gpu.dispatch(gpu.kernel(paths.delta), [t.dO, t.o, t.delta], { count, width: shape.headDim }, flat(count))
+  gpu.dispatch(gpu.kernel(paths.delta), [t.dO, t.o, t.lse, t.soft], { count, width: shape.headDim }, flat(count))
   const q = gpu.kernel(paths.q, constants)
-  gpu.dispatch(q, [t.q, t.k, t.v, t.info, t.dO, t.lse, t.delta, t.dq], params, grid(rows, shape.heads / constants.HG))
+  gpu.dispatch(q, [t.q, t.k, t.v, t.info, t.dO, t.soft, t.dq], params, grid(rows, shape.heads / constants.HG))
   const { HG: _unused, ...shared } = constants
   const KR = constants.C > 4 ? 1 : 2
   const kv = gpu.kernel(paths.kv, { ...shared, KR })
-  gpu.dispatch(kv, [t.q, t.k, t.v, t.keyEnd, t.dO, t.lse, t.delta, t.dk, t.dv], params, grid(Math.ceil(rows / KR), shape.kvHeads))
+  gpu.dispatch(kv, [t.q, t.k, t.v, t.keyEnd, t.dO, t.soft, t.dk, t.dv], params, grid(Math.ceil(rows / KR), shape.kvHeads))
 }

@@ -9,10 +9,9 @@ struct Params { rows: u32, scale: f32 }
 @group(0) @binding(2) var<storage, read> v: array<E>;
 @group(0) @binding(3) var<storage, read> key_end: array<u32>;
 @group(0) @binding(4) var<storage, read> d_out: array<E>;
-@group(0) @binding(5) var<storage, read> lse: array<f32>;
-@group(0) @binding(6) var<storage, read> delta: array<f32>;
-@group(0) @binding(7) var<storage, read_write> dk: array<E>;
-@group(0) @binding(8) var<storage, read_write> dv: array<E>;
+@group(0) @binding(5) var<storage, read> soft: array<vec2f>;
+@group(0) @binding(6) var<storage, read_write> dk: array<E>;
+@group(0) @binding(7) var<storage, read_write> dv: array<E>;
 #include "common.wgsl"
 
 @compute @workgroup_size(LANES)
@@ -55,12 +54,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
       }
 #end
-      let lse_t = lse[t * HEADS + head];
-      let delta_t = delta[t * HEADS + head];
+      let soft_t = soft[t * HEADS + head];
 #for r in 0..KR
       let seen_$(r) = t0 + lane >= row_$(r) && t0 + lane < end_$(r);
-      let w_$(r) = select(0.0, exp(s_$(r) * p.scale - lse_t), seen_$(r));
-      let ds_$(r) = select(0.0, w_$(r) * (dp_$(r) - delta_t) * p.scale, seen_$(r));
+      let w_$(r) = select(0.0, exp(s_$(r) * p.scale - soft_t.x), seen_$(r));
+      let ds_$(r) = select(0.0, w_$(r) * (dp_$(r) - soft_t.y) * p.scale, seen_$(r));
 #end
       for (var i = 0u; i < min(LANES, last - t0); i++) {
         let at = ((t0 + i) * HEADS + head) * DE;

@@ -6,9 +6,8 @@ struct Params { rows: u32, scale: f32 }
 @group(0) @binding(2) var<storage, read> v: array<E>;
 @group(0) @binding(3) var<storage, read> info: array<vec4u>;
 @group(0) @binding(4) var<storage, read> d_out: array<E>;
-@group(0) @binding(5) var<storage, read> lse: array<f32>;
-@group(0) @binding(6) var<storage, read> delta: array<f32>;
-@group(0) @binding(7) var<storage, read_write> dq: array<E>;
+@group(0) @binding(5) var<storage, read> soft: array<vec2f>;
+@group(0) @binding(6) var<storage, read_write> dq: array<E>;
 #include "common.wgsl"
 
 @compute @workgroup_size(LANES)
@@ -29,8 +28,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   }
   var dq_$(g)_$(c) = E();
 #end
-  let lse_$(g) = lse[row * HEADS + head0 + $(g)u];
-  let delta_$(g) = delta[row * HEADS + head0 + $(g)u];
+  let soft_$(g) = soft[row * HEADS + head0 + $(g)u];
 #end
   for (var j0 = 0u; j0 < keys; j0 += LANES) {
     let j = min(j0 + lane, keys - 1u);
@@ -50,8 +48,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     }
 #end
 #for g in 0..HG
-    let w_$(g) = exp(s_$(g) * p.scale - lse_$(g));
-    let ds_$(g) = select(0.0, w_$(g) * (dp_$(g) - delta_$(g)) * p.scale, j0 + lane < keys);
+    let w_$(g) = exp(s_$(g) * p.scale - soft_$(g).x);
+    let ds_$(g) = select(0.0, w_$(g) * (dp_$(g) - soft_$(g).y) * p.scale, j0 + lane < keys);
 #end
     for (var i = 0u; i < min(LANES, keys - j0); i++) {
       let k_at = (key_row(at, j0 + i) * KV_HEADS + kv_head) * DE;

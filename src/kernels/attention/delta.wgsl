@@ -1,8 +1,10 @@
-// delta[t,h] = dO[t,h] . O[t,h], which the softmax's backward subtracts; d_out, o (rows, heads, D), delta (rows, heads).
+// What attention's backward needs of each query: soft[t,h] = (lse[t,h], delta[t,h]), delta = dO[t,h] . O[t,h], which the softmax's backward
+// subtracts. d_out, o (rows, heads, D), lse (rows, heads), soft (rows, heads).
 struct Params { count: u32, width: u32 }
 @group(0) @binding(0) var<storage, read> d_out: array<f32>;
 @group(0) @binding(1) var<storage, read> o: array<f32>;
-@group(0) @binding(2) var<storage, read_write> delta: array<f32>;
+@group(0) @binding(2) var<storage, read> lse: array<f32>;
+@group(0) @binding(3) var<storage, read_write> soft: array<vec2f>;
 #include "flat.wgsl"
 
 @compute @workgroup_size(64)
@@ -11,5 +13,5 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   if (e >= p.count) { return; }
   var sum = 0.0;
   for (var i = 0u; i < p.width; i++) { sum = fma(d_out[e * p.width + i], o[e * p.width + i], sum); }
-  delta[e] = sum;
+  soft[e] = vec2f(lse[e], sum);
 }
