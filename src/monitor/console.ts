@@ -16,7 +16,7 @@ import { etaSeconds, evalLine, legend, pickSamples, plain, sampleLines, stepLine
 import type { Paint } from './step-line.ts'
 
 /** The part of a stream that is used. */
-export type ConsoleStream = NodeJS.WritableStream & { isTTY?: boolean; columns?: number }
+export type ConsoleStream = NodeJS.WritableStream & { isTTY?: boolean; columns?: number; rows?: number }
 
 export interface ConsoleOptions {
   progress: Progress
@@ -65,8 +65,10 @@ export class RunConsole {
     this.#stream = options.stream ?? process.stdout
     this.#paint =
       (options.colour ?? wantsColour(this.#stream)) ? (style, text) => styleText(style, text, { validateStream: false }) : plain
+    // A terminal that says its size is 0 (some containers) cannot hold a live line: it gets what a pipe gets.
+    const live = this.#stream.isTTY && this.#stream.columns !== 0 && this.#stream.rows !== 0
     // showCursor: hiding it would put signal handlers of log-update's own beside the run's.
-    this.#live = this.#stream.isTTY ? createLogUpdate(this.#stream, { showCursor: true }) : null
+    this.#live = live ? createLogUpdate(this.#stream, { showCursor: true }) : null
     this.#rewards = [...(options.rewards ?? [])]
     this.#stream.on('error', ignoreClosedPipe)
     this.#unsubscribe = options.progress.onChange(() => this.#schedule())

@@ -39,7 +39,7 @@ export function formatCount(count: number | null | undefined): string {
 function scaled(value: number, base: number, units: string[]): string {
   let unit = 0
   let x = value / base
-  while (Number(x.toPrecision(3)) >= base && unit < units.length - 1) {
+  while (Math.round(x) >= base && unit < units.length - 1) {
     x /= base
     unit++
   }
@@ -73,12 +73,13 @@ export function formatPercent(fraction: number | null | undefined): string {
 export function sparkline(values: readonly (number | null)[], width = 12): string {
   const shown = values.slice(-width)
   const finite = shown.filter((v): v is number => v != null && Number.isFinite(v))
-  const low = Math.min(...finite)
-  const span = Math.max(...finite) - low
+  // Halved, so that the span of the largest numbers is finite too.
+  const low = Math.min(...finite) / 2
+  const span = Math.max(...finite) / 2 - low
   return shown
     .map((v) => {
       if (v == null || !Number.isFinite(v)) return ' '
-      return span > 0 ? blocks[Math.min(7, Math.floor(((v - low) / span) * 8))] : blocks[3]
+      return span > 0 ? blocks[Math.min(7, Math.floor(((v / 2 - low) / span) * 8))] : blocks[3]
     })
     .join('')
 }

@@ -71,15 +71,16 @@ export class Monitor {
     this.#rollouts.write(step, 'train', rollouts)
     const metrics = { ...rolloutMetrics({ ...done, totals: this.#totals }, this.#solvedAt), ...done.metrics }
     this.#totals = totalsOf([metrics])
+    // What is not finite is null from here on, on the screen as in the file.
     const row = this.#metrics.write(step, metrics)
     this.logger.info({ metrics: row }, `step ${step}`)
-    this.console.step(step, metrics, rollouts)
+    this.console.step(step, row, rollouts)
     for (const warning of this.#watch.check(
       step,
       rollouts.map((r) => r.rollout),
     ))
       this.console.warn(warning)
-    return metrics
+    return row
   }
 
   /**

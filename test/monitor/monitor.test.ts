@@ -1,0 +1,67 @@
+import { readdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { expect, onTestFinished, test } from 'vitest'
+import { Monitor } from '../../src/monitor/monitor.ts'
+import { readMetrics } from '../../src/monitor/metrics-writer.ts'
+import { readRollouts } from '../../src/monitor/rollout-writer.ts'
+import { openRunFolder } from '../../src/monitor/run-folder.ts'
+import { Capture, groupsOf, scored, temporaryFolder } from './helpers.ts'
+
+function start(outputDir: string, resume?: number) {
+  const stream = new Capture(false)
+  const folder = openRunFolder({ outputDir, runName: 'run', configText: 'x = 1\n', resume })
+  const monitor = new Monitor({ folder, maxSteps: 4, stream, colour: false, samplesEvery: 0, watch: { maxTokens: 24 } })
+  onTestFinished(() => monitor.close())
+  return { folder, monitor, stream }
+}
+
+test('a run that ends after step 3 and is resumed from step 2 leaves the files of one run', () => {
+  const base = temporaryFolder()
+  const one = start(base)
+  const step = (m: Monitor, n: number, rewards: number[]) =>
+    m.finishStep({
+      step: n,
+      rollouts: scored(groupsOf([rewards]), 0.5),
+      version: n - 1,
+      metrics: { 'loss/mean': NaN, 'time/step': 2 },
+    })
+  one.monitor.writeRow(
+    0,
+    one.monitor.finishEval({ step: 0, env: 'held-out', rollouts: groupsOf([[0, 1]]), version: 0, seconds: 1 }),
+  )
+  step(one.monitor, 1, [0, 0])
+  step(one.monitor, 2, [0, 1])
+  step(one.monitor, 3, [1, 0.5])
+  one.monitor.close()
+  one.monitor.close()
+  expect(one.stream.text).toMatchInlineSnapshot(`
+    "eval before training | held-out avg@2 0.50 | pass@1 0.50 | pass@2 1.00 | truncated 0% | 3 tokens | 1.0s
+    warning: loss/mean was NaN at step 1 and is written as null (said once for this metric).
+    step 1/4 | reward 0.00 ▄ | mixed 0% | truncated 0% | 3 tokens | 2.0s | eta 6.0s
+    warning: all 2 rewards are 0, so nothing can be learned: read the answers in rollouts/step_1.jsonl, then make the task easier (env.args), mend its reward functions, or raise trainer.args.temperature.
+    step 2/4 | reward 0.50 ▁█ | mixed 100% | truncated 0% | 3 tokens | 2.0s | eta 4.0s
+    step 3/4 | reward 0.75 ▁▆█ | mixed 100% | truncated 0% | 3 tokens | 2.0s | eta 2.0s
+    "
+  `)
+
+  const two = start(base, 2)
+  step(two.monitor, 3, [1, 1, 0])
+  step(two.monitor, 4, [1, 0])
+  two.monitor.close()
+  const rows = readMetrics(two.folder.metricsPath)
+  expect(rows.map((r) => [r.step, r.reward, r['progress/total_rollouts']])).toEqual([
+    [0, undefined, undefined],
+    [1, 0, 2],
+    [2, 0.5, 4],
+    [3, 2 / 3, 7],
+    [4, 0.5, 9],
+  ])
+  expect(rows[1]['loss/mean']).toBeNull()
+  expect(two.stream.text).toContain('step 3/4 | reward 0.67 ▁▇█ |')
+  expect(readRollouts(two.folder, 3)).toHaveLength(3)
+  expect(readRollouts(two.folder, 0).map((r) => r.split)).toEqual(['eval', 'eval'])
+  expect(readdirSync(join(two.folder.path, 'logs')).toSorted()).toEqual(['attempt_1.log', 'attempt_2.log', 'latest'])
+  const log = readFileSync(join(two.folder.path, 'logs', 'latest'), 'utf8')
+  expect(log).toContain('"msg":"step 4"')
+  expect(log).not.toContain('"msg":"step 2"')
+})

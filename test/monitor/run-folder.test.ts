@@ -1,0 +1,183 @@
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { appendFileSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, utimesSync, writeFileSync } from 'node:fs'
+import { hostname } from 'node:os'
+import { join } from 'node:path'
+import { pathToFileURL } from 'node:url'
+import { expect, onTestFinished, test } from 'vitest'
+import { UserError } from '../../src/common/errors.ts'
+import { MetricsWriter, readMetrics } from '../../src/monitor/metrics-writer.ts'
+import { RolloutWriter } from '../../src/monitor/rollout-writer.ts'
+import { defaultRunName, openRunFolder } from '../../src/monitor/run-folder.ts'
+import type { RunFolderOptions } from '../../src/monitor/run-folder.ts'
+import { rollout, scored, temporaryFolder } from './helpers.ts'
+
+function open(outputDir: string, over: Partial<RunFolderOptions> = {}) {
+  const folder = openRunFolder({ outputDir, runName: 'first', configText: 'model = "m"\n', ...over })
+  onTestFinished(() => folder.close())
+  return folder
+}
+
+function errorOf(action: () => unknown, base: string): string {
+  try {
+    action()
+  } catch (error) {
+    expect(error).toBeInstanceOf(UserError)
+    return (error as Error).message.replaceAll(base, 'outputs')
+  }
+  throw new Error('nothing was thrown')
+}
+
+test('a new run: config, log, link to the log, lock; all there', () => {
+  const base = temporaryFolder()
+  const folder = open(base)
+  expect(readFileSync(join(base, 'first', 'config.toml'), 'utf8')).toBe('model = "m"\n')
+  expect(folder.attempt).toBe(1)
+  writeFileSync(folder.logPath, 'words\n')
+  expect(readFileSync(join(base, 'first', 'logs', 'latest'), 'utf8')).toBe('words\n')
+  expect(readdirSync(join(base, 'first')).toSorted()).toEqual(['checkpoints', 'config.toml', 'logs', 'rollouts', 'run.lock'])
+  folder.close()
+  expect(existsSync(join(base, 'first', 'run.lock'))).toBe(false)
+})
+
+test('a folder with anything in it is refused, and left as it was', () => {
+  const base = temporaryFolder()
+  mkdirSync(join(base, 'first'))
+  // An empty folder holds no run.
+  open(base).close()
+  expect(errorOf(() => open(base), base)).toMatchInlineSnapshot(
+    `"outputs/first already holds a run: choose another run_name, go on with it with --resume, or delete the folder."`,
+  )
+  mkdirSync(join(base, 'other'))
+  writeFileSync(join(base, 'other', 'thesis.txt'), 'mine')
+  expect(errorOf(() => open(base, { runName: 'other' }), base)).toContain('already holds a run')
+  expect(readdirSync(join(base, 'other'))).toEqual(['thesis.txt'])
+})
+
+test('what cannot be a run folder is refused in one sentence', () => {
+  const base = temporaryFolder()
+  writeFileSync(join(base, 'file'), '')
+  expect(errorOf(() => open(base, { runName: 'file' }), base)).toMatchInlineSnapshot(
+    `"outputs/file is a file, not a folder: choose another run_name or output_dir, or move the file."`,
+  )
+  expect(errorOf(() => open(base, { resume: true }), base)).toMatchInlineSnapshot(
+    `"Nothing to resume: outputs/first does not exist. Leave --resume out to start it, or mend run_name."`,
+  )
+  for (const runName of ['', '..', '../x', 'a/b', 'a\\b', '.hidden', 'a\n', 'a.', 'x'.repeat(201)]) {
+    expect(errorOf(() => open(base, { runName }), base)).toContain('cannot be the name of a folder')
+  }
+  expect(errorOf(() => open(join(base, 'file'), {}), base)).toContain('Cannot make the run folder')
+  expect(readdirSync(base)).toEqual(['file'])
+})
+
+test('default names are safe, say what they are of, and differ', () => {
+  expect(defaultRunName('short-answers', 'models/SmolLM2-135M-Instruct.Q4_1.gguf', 'abc123')).toBe(
+    'short-answers--smollm2-135m-instruct.q4_1--abc123',
+  )
+  expect(defaultRunName('./my env.ts', 'Qwen/Qwen3-4B/', 'abc123')).toBe('my-env.ts--qwen3-4b--abc123')
+  expect(defaultRunName('a', 'b')).not.toBe(defaultRunName('a', 'b'))
+  open(temporaryFolder(), { runName: defaultRunName('../..', '///') })
+})
+
+test('two in one process, and two processes, cannot hold one folder; a dead holder is no obstacle', async () => {
+  const base = temporaryFolder()
+  const url = pathToFileURL(join(import.meta.dirname, '../../src/monitor/run-folder.ts')).href
+  const child = spawn(
+    process.execPath,
+    [
+      '--input-type=module',
+      '-e',
+      `import { openRunFolder } from ${JSON.stringify(url)}
+       openRunFolder({ outputDir: ${JSON.stringify(base)}, runName: 'first', configText: '' })
+       console.log('holding'); setInterval(() => {}, 1000)`,
+    ],
+    { stdio: ['ignore', 'pipe', 'inherit'] },
+  )
+  onTestFinished(() => void child.kill('SIGKILL'))
+  await once(child.stdout, 'data')
+  const refused = errorOf(() => open(base, { resume: true }), base)
+  expect(refused).toContain(`outputs/first is in use by process ${child.pid} (since `)
+  expect(refused).toContain('Wait for it or stop it, or choose another run_name.')
+  child.kill('SIGKILL')
+  await once(child, 'exit')
+  // Killed, so its lock is still there; it must not stand in the way.
+  expect(existsSync(join(base, 'first', 'run.lock'))).toBe(true)
+  const folder = open(base, { resume: true })
+  expect(folder.attempt).toBe(2)
+  expect(errorOf(() => open(base, { resume: true }), base)).toContain(`in use by process ${process.pid}`)
+  folder.close()
+  open(base, { resume: true })
+})
+
+test('a lock of a reused process id is stale, one of another machine is not, a torn one is stale after a while', () => {
+  const base = temporaryFolder()
+  open(base).close()
+  const lock = join(base, 'first', 'run.lock')
+  const holder = { pid: process.pid, host: hostname(), started: '1', since: 'then' }
+  writeFileSync(lock, JSON.stringify({ ...holder, host: 'elsewhere' }))
+  expect(errorOf(() => open(base, { resume: true }), base)).toMatch(
+    /on the machine elsewhere .* delete outputs\/first\/run\.lock/,
+  )
+  writeFileSync(lock, '{"pid": 1')
+  expect(errorOf(() => open(base, { resume: true }), base)).toContain('just starting')
+  utimesSync(lock, new Date(Date.now() - 60_000), new Date(Date.now() - 60_000))
+  open(base, { resume: true }).close()
+  if (process.platform === 'linux') {
+    // This very process id, but it started at another time: the holder is gone.
+    writeFileSync(lock, JSON.stringify(holder))
+    open(base, { resume: true }).close()
+  }
+})
+
+test('rewind: later rows, rollouts and checkpoints go; earlier ones stay, byte for byte', () => {
+  const base = temporaryFolder()
+  const first = open(base)
+  const metrics = new MetricsWriter({ path: first.metricsPath, onWarning: () => {} })
+  const rollouts = new RolloutWriter(first)
+  for (let step = 0; step <= 12; step++) {
+    metrics.write(step, { reward: step / 10 })
+    rollouts.write(step, 'train', scored([rollout()]))
+    if (step % 4 === 0) mkdirSync(first.checkpointPath(step))
+  }
+  metrics.close()
+  appendFileSync(first.metricsPath, '{"step": 13, "rew')
+  mkdirSync(join(first.checkpointsPath, 'step_13.tmp'))
+  first.close()
+  const kept = readFileSync(first.metricsPath, 'utf8').split('\n').slice(0, 9)
+
+  const again = open(base, { resume: true })
+  expect(again.checkpointSteps()).toEqual([0, 4, 8, 12])
+  expect(again.rewind(8)).toEqual({ metricsRows: 4, rolloutFiles: 8, checkpoints: [12] })
+  expect(readFileSync(again.metricsPath, 'utf8')).toBe(`${kept.join('\n')}\n`)
+  expect(readdirSync(join(again.path, 'rollouts'))).toHaveLength(18)
+  expect(existsSync(again.tokensPath(8))).toBe(true)
+  expect(existsSync(again.tokensPath(9))).toBe(false)
+  // A checkpoint of the future is neither lost nor the newest.
+  expect(again.checkpointSteps()).toEqual([0, 4, 8])
+  expect(existsSync(join(again.checkpointsPath, 'step_12.superseded'))).toBe(true)
+  expect(again.rewind(8)).toEqual({ metricsRows: 0, rolloutFiles: 0, checkpoints: [] })
+  again.close()
+
+  const third = open(base, { resume: 4, configText: 'model = "other"\n' })
+  expect(readMetrics(third.metricsPath).map((row) => row.step)).toEqual([0, 1, 2, 3, 4])
+  expect(third.attempt).toBe(3)
+  expect(readFileSync(join(third.path, 'config.toml'), 'utf8')).toBe('model = "other"\n')
+  expect(readFileSync(join(third.path, 'config.attempt_2.toml'), 'utf8')).toBe('model = "m"\n')
+})
+
+test('discard takes back a start that came to nothing, and nothing else', () => {
+  const base = temporaryFolder()
+  open(base).discard()
+  expect(readdirSync(base)).toEqual([])
+  const run = open(base)
+  new MetricsWriter({ path: run.metricsPath, onWarning: () => {} }).write(0, { reward: 1 })
+  run.discard()
+  expect(readMetrics(run.metricsPath)).toHaveLength(1)
+  open(base, { resume: true }).discard()
+  expect(readMetrics(run.metricsPath)).toHaveLength(1)
+  rmSync(join(base, 'first'), { recursive: true })
+  const foreign = open(base)
+  writeFileSync(join(foreign.path, 'mine.txt'), 'kept')
+  foreign.discard()
+  expect(readdirSync(foreign.path)).toEqual(['mine.txt'])
+})

@@ -1,0 +1,82 @@
+import { expect, test } from 'vitest'
+import type { Rollout } from '../../src/common/types.ts'
+import { Watch } from '../../src/monitor/warnings.ts'
+import { groupsOf } from './helpers.ts'
+
+const healthy = groupsOf([
+  [0, 1],
+  [0.2, 0.4],
+])
+
+function first(rollouts: Rollout[], rewardFunctions?: string[]) {
+  return new Watch({ maxTokens: 24, rewardFunctions }).check(1, rollouts)
+}
+
+test('a healthy batch gets no words', () => {
+  expect(first(healthy)).toEqual([])
+  expect(first([])).toEqual([])
+  // One truncated, one failed, one group without variance: that is how runs are.
+  expect(first([...healthy, ...groupsOf([[1, 1, null]], { isTruncated: true })])).toEqual([])
+})
+
+test('each sentence names what holds and the key to change', () => {
+  expect(first(groupsOf([[0.2, 0.4], [0.1, 0.3]], { isTruncated: true }))).toMatchInlineSnapshot(`
+    [
+      "all 4 completions hit max_tokens=24: raise trainer.args.max_tokens or shorten the task.",
+    ]
+  `) // prettier-ignore
+  expect(first(groupsOf([[0.2, 0.2], [1, 1]]))).toMatchInlineSnapshot(`
+    [
+      "0 of 2 groups have reward variance, so nothing is learned from this batch; all answers to a question earn the same: raise trainer.args.rollouts_per_example or trainer.args.temperature, or change the task's difficulty (env.args).",
+    ]
+  `) // prettier-ignore
+  expect(first(groupsOf([[0.2], [1]]))).toMatchInlineSnapshot(`
+    [
+      "0 of 2 groups have reward variance, so nothing is learned from this batch; each has one rollout: raise trainer.args.rollouts_per_example to 8 or more.",
+    ]
+  `)
+  // That all are 0 says more than that none differs: one sentence, not two.
+  expect(first(groupsOf([[0, 0], [0, 0]]))).toMatchInlineSnapshot(`
+    [
+      "all 4 rewards are 0, so nothing can be learned: read the answers in rollouts/step_1.jsonl, then make the task easier (env.args), mend its reward functions, or raise trainer.args.temperature.",
+    ]
+  `) // prettier-ignore
+  const constant = healthy.map((r) => ({ ...r, metrics: { ends: 1, exact: r.reward, turns: 1 } }))
+  expect(first(constant, ['ends', 'exact'])).toMatchInlineSnapshot(`
+    [
+      "reward function ends gave 1 to all 4 answers: it teaches nothing; mend it, or take it out of the environment (env.id, env.args).",
+    ]
+  `)
+})
+
+test('many failures: how many, the most common message, what to do', () => {
+  const failures = ['Error: a', 'TimeoutError: timed out after 600 s\n at x', 'TimeoutError: timed out after 600 s\n at x'].map(
+    (error, i) => ({ ...healthy[i], reward: null, error }),
+  )
+  expect(first([...healthy, ...failures])).toMatchInlineSnapshot(`
+    [
+      "3 of 7 rollouts failed and are not trained on; 2 of them with: TimeoutError: timed out after 600 s at x. To mend it, raise trainer.args.generation_timeout or lower trainer.args.max_concurrent.",
+    ]
+  `)
+  expect(first(groupsOf([[null, null]]))).toMatchInlineSnapshot(`
+    [
+      "2 of 2 rollouts failed and are not trained on; 2 of them with: Error: no. To mend it, see "error" in rollouts/step_1.jsonl and mend the environment (env.id, env.args).",
+    ]
+  `)
+})
+
+test('said after the first batch, at 3 steps in a row, at 12, at 48; from the start again after a better step', () => {
+  const bad = groupsOf([[0, 0]])
+  const watch = new Watch({ maxTokens: 24 })
+  const saidAt = Array.from({ length: 50 }, (_, i) => watch.check(i + 1, bad)).flatMap((said, i) =>
+    said.length > 0 ? i + 1 : [],
+  )
+  expect(saidAt).toEqual([1, 3, 12, 48])
+  expect(watch.check(51, healthy)).toEqual([])
+  expect([52, 53, 54].map((step) => watch.check(step, bad).length)).toEqual([0, 0, 1])
+
+  const later = new Watch({ maxTokens: 24 })
+  expect([healthy, bad, bad, bad].map((batch, i) => later.check(i, batch).length)).toEqual([0, 0, 0, 1])
+  expect(new Watch({ maxTokens: 1 }).check(1, bad)[0]).not.toContain('for ')
+  expect(watch.check(55, bad)).toEqual([])
+})
