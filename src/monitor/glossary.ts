@@ -22,9 +22,18 @@ export function metricsGlossary(): string {
   for (const [group, entries] of groups) {
     lines.push('', `## ${group}`, '', '| name | formula | unit | healthy | in TRL |', '|---|---|---|---|---|')
     for (const [name, info] of entries) {
-      const cells = [`\`${name}\``, info.formula, info.unit, info.healthy, info.trl ?? ''].map((c) => c.replaceAll('|', '\\|'))
+      const cells = [`\`${name}\``, info.formula, info.unit, info.healthy, info.trl ?? ''].map(cell)
       lines.push(`| ${cells.join(' | ')} |`)
     }
   }
   return `${lines.join('\n')}\n`
+}
+
+/** A text as a cell of a Markdown table: no bare `|`, and no <name> outside of code, which would be taken for HTML and vanish. */
+function cell(text: string): string {
+  return text
+    .split('`')
+    .map((part, i) => (i % 2 === 0 ? part.replace(/<\w+>/g, '`$&`') : part))
+    .join('`')
+    .replaceAll('|', '\\|')
 }
