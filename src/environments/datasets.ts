@@ -1,0 +1,175 @@
+/**
+ * Tasks out of rows. Columns: `prompt` (text or messages) or `question` (text), `answer`, `info` (an object, or one as JSON text),
+ * `example_id`. Other columns go into `info`, where reward functions find them.
+ */
+import { messageOf, UserError } from '../common/errors.ts'
+import { hashSeed, Random } from '../common/random.ts'
+import type { Message } from '../common/types.ts'
+import { readTable, type TableRow } from './tables.ts'
+import type { Row } from './types.ts'
+
+/** A row as a user writes it in code. */
+export interface RowInput {
+  prompt?: string | Message[]
+  question?: string
+  answer?: string | number | boolean | null
+  info?: Record<string, unknown> | string | null
+  example_id?: number
+  [column: string]: unknown
+}
+
+/** Where tasks come from: a file, rows, or a function that makes rows from a seed (a generator function too). */
+export type DatasetSource = string | readonly RowInput[] | ((seed: number) => Iterable<RowInput> | AsyncIterable<RowInput>)
+
+export interface DatasetOptions {
+  /** Handed to a function source. */
+  seed?: number
+  /** Put before each prompt that has no system message of its own. */
+  systemPrompt?: string
+  /** How errors call rows that come from code. Default 'dataset'. */
+  name?: string
+}
+
+/** Reads a source into tasks, in its order. Throws UserError naming place and columns for a row that is no task, or for no rows at all. */
+export async function loadRows(source: DatasetSource, options: DatasetOptions = {}): Promise<Row[]> {
+  const name = typeof source === 'string' ? source : (options.name ?? 'dataset')
+  const rows: Row[] = []
+  const add = ({ where, columns }: TableRow) => rows.push(toRow(columns, where, rows.length, options.systemPrompt))
+  if (typeof source === 'string') (await readTable(source)).forEach(add)
+  else {
+    const items = typeof source === 'function' ? source(options.seed ?? 0) : source
+    for await (const columns of items) add({ where: `${name} row ${rows.length}`, columns: { ...columns } })
+  }
+  if (rows.length === 0) throw new UserError(`${name} has no rows.`)
+  return rows
+}
+
+const known = new Set(['prompt', 'question', 'answer', 'info', 'example_id'])
+
+function toRow(columns: Record<string, unknown>, where: string, index: number, systemPrompt?: string): Row {
+  const extra = Object.fromEntries(Object.entries(columns).filter(([key]) => !known.has(key)))
+  const exampleId = columns.example_id ?? index
+  if (typeof exampleId !== 'number' || !Number.isInteger(exampleId) || exampleId < 0) {
+    throw new UserError(
+      `${where}: example_id is ${JSON.stringify(exampleId)}. It must be a whole number from 0 on; leave it out to count rows.`,
+    )
+  }
+  let prompt = toMessages(columns, where)
+  if (systemPrompt !== undefined && !prompt.some((message) => message.role === 'system')) {
+    prompt = [{ role: 'system', content: systemPrompt }, ...prompt]
+  }
+  return { exampleId, prompt, answer: toAnswer(columns.answer, where), info: { ...extra, ...toInfo(columns.info, where) } }
+}
+
+function toMessages(columns: Record<string, unknown>, where: string): Message[] {
+  const value = columns.prompt ?? columns.question
+  if (value === undefined || value === null) {
+    const found = Object.keys(columns).join(', ') || 'none'
+    throw new UserError(
+      `${where} has neither a prompt nor a question (columns found: ${found}). Rename the column that holds the task.`,
+    )
+  }
+  const column = columns.prompt === undefined || columns.prompt === null ? 'question' : 'prompt'
+  if (typeof value === 'string') {
+    if (value.trim() === '') throw new UserError(`${where}: its ${column} is empty.`)
+    return [{ role: 'user', content: value }]
+  }
+  if (column === 'question' || !Array.isArray(value) || value.length === 0) {
+    throw new UserError(
+      `${where}: its ${column} must be text${column === 'prompt' ? ' or a list of messages' : ''}, found ${short(value)}.`,
+    )
+  }
+  return value.map((message: Partial<Message> | null, i) => {
+    const { role, content } = message ?? {}
+    if (!['system', 'user', 'assistant', 'tool'].includes(role ?? '') || typeof content !== 'string') {
+      throw new UserError(
+        `${where}: message ${i} of its prompt must be {role: system|user|assistant|tool, content: text}, found ${short(message)}.`,
+      )
+    }
+    return { role: role!, content }
+  })
+}
+
+function toAnswer(value: unknown, where: string): string {
+  if (value === undefined || value === null) return ''
+  if (typeof value === 'string') return value
+  if (typeof value === 'number' || typeof value === 'boolean') return String(value)
+  throw new UserError(`${where}: its answer must be text or a number, found ${short(value)}. Put objects into info.`)
+}
+
+function toInfo(value: unknown, where: string): Record<string, unknown> {
+  if (value === undefined || value === null || value === '') return {}
+  let object = value
+  if (typeof value === 'string') {
+    try {
+      object = JSON.parse(value)
+    } catch (error) {
+      throw new UserError(`${where}: its info is text but not JSON (${messageOf(error)}).`)
+    }
+  }
+  if (object === null || typeof object !== 'object' || Array.isArray(object)) {
+    throw new UserError(`${where}: its info must be an object, found ${short(object)}.`)
+  }
+  return object as Record<string, unknown>
+}
+
+function short(value: unknown): string {
+  const text = JSON.stringify(value) ?? String(value)
+  return text.length > 80 ? `${text.slice(0, 77)}...` : text
+}
+
+/** Rows with the same messages have the same key. */
+const keyOf = (row: Row) => JSON.stringify(row.prompt.map((message) => [message.role, message.content]))
+
+/**
+ * Parts rows into a training and a held-out set, by seed and by prompt: rows with the same prompt stay on the same side. Both keep
+ * the rows' order. `evalSize`: held-out prompts, or a share of them when below 1; at least one prompt stays on each side.
+ * Throws UserError where there are too few different prompts for that.
+ */
+export function splitRows(
+  rows: readonly Row[],
+  options: { seed: number; evalSize: number; name?: string },
+): { train: Row[]; held: Row[] } {
+  const { seed, evalSize, name = 'dataset' } = options
+  if (evalSize === 0) return { train: [...rows], held: [] }
+  const keys = [...new Set(rows.map(keyOf))]
+  const wanted = evalSize < 1 ? Math.max(1, Math.round(keys.length * evalSize)) : Math.floor(evalSize)
+  if (!(evalSize > 0) || wanted >= keys.length) {
+    throw new UserError(
+      `${name}: cannot hold out ${evalSize} of ${keys.length} different prompts; some must remain to train on. Lower the held-out size.`,
+    )
+  }
+  const chosen = new Set(new Random(hashSeed(seed, 'held-out')).shuffle(keys).slice(0, wanted))
+  return { train: rows.filter((row) => !chosen.has(keyOf(row))), held: rows.filter((row) => chosen.has(keyOf(row))) }
+}
+
+/**
+ * The endless order in which rows are asked: each epoch holds every row once, shuffled anew by seed and epoch. The row at a position
+ * depends on nothing else, so a run resumes from its position alone.
+ */
+export class RowOrder {
+  readonly #rows: readonly Row[]
+  readonly #seed: number
+  readonly #shuffle: boolean
+  #epoch = -1
+  #order: number[] = [] // the order of #epoch, kept because positions are mostly asked one after another
+
+  constructor(rows: readonly Row[], options: { seed: number; shuffle?: boolean }) {
+    if (rows.length === 0) throw new Error('RowOrder: no rows')
+    this.#rows = rows
+    this.#seed = options.seed
+    this.#shuffle = options.shuffle ?? true
+  }
+
+  /** The row at `position` (0, 1, 2, ... without end). */
+  at(position: number): Row {
+    const n = this.#rows.length
+    if (!this.#shuffle) return this.#rows[position % n]
+    const epoch = Math.floor(position / n)
+    if (epoch !== this.#epoch) {
+      this.#order = new Random(hashSeed(this.#seed, 'epoch', epoch)).shuffle(Array.from({ length: n }, (_, i) => i))
+      this.#epoch = epoch
+    }
+    return this.#rows[this.#order[position % n]]
+  }
+}

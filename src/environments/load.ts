@@ -1,0 +1,143 @@
+/**
+ * Finds and starts an environment by its id: a bundled one (a file of `environments/`), a file of the user's, or an npm package.
+ * All three have one shape, a module whose default export is `loadEnvironment(args)`. Such a module imports
+ * 'dawn-rl/environments'; wherever it lies, a resolve hook points that name at this very copy of the code, so that a file in the user's
+ * own folder needs no path to us and no second copy is loaded.
+ */
+import { existsSync, readdirSync } from 'node:fs'
+import { createRequire, registerHooks } from 'node:module'
+import { isAbsolute, join, resolve } from 'node:path'
+import { fileURLToPath, pathToFileURL } from 'node:url'
+import { z } from 'zod'
+import { messageOf, nearest, UserError } from '../common/errors.ts'
+import type { Environment } from './types.ts'
+
+export interface LoadOptions {
+  /** Folder that a relative path starts from (the config file's), and from which packages are looked up. Default: the working folder. */
+  base?: string
+}
+
+// Run as it is, this file and the bundled ones are .ts; in the packed package they are compiled beside each other as .js.
+const ending = import.meta.url.endsWith('.ts') ? '.ts' : '.js'
+const bundledFolder = fileURLToPath(new URL('../../environments/', import.meta.url))
+
+/** Ids of the environments that ship. A file put into `environments/` is one of them. */
+export function bundledEnvironments(): string[] {
+  const files = existsSync(bundledFolder) ? readdirSync(bundledFolder) : []
+  return files
+    .filter((file) => file.endsWith(ending) && !file.endsWith('.d.ts'))
+    .map((file) => file.slice(0, -ending.length))
+    .toSorted()
+}
+
+/** The URL of the module behind an id. Throws UserError where there is none. */
+export function resolveEnvironment(id: string, options: LoadOptions = {}): string {
+  const base = resolve(options.base ?? '.')
+  if (/^\.{1,2}[/\\]/u.test(id) || isAbsolute(id) || /\.[cm]?[jt]s$/u.test(id)) {
+    const file = resolve(base, id)
+    if (!existsSync(file)) throw new UserError(`environment ${id}: there is no file ${file}. Relative paths start from ${base}.`)
+    return pathToFileURL(file).href
+  }
+  const bundled = bundledEnvironments()
+  if (bundled.includes(id)) return pathToFileURL(join(bundledFolder, id + ending)).href
+  try {
+    return import.meta.resolve(id) // installed beside us
+  } catch {
+    // or where the config is: below
+  }
+  try {
+    return pathToFileURL(createRequire(join(base, 'package.json')).resolve(id)).href
+  } catch {
+    const near = nearest(id, bundled)
+    throw new UserError(
+      `environment ${id}: not found${near ? `; did you mean ${near}?` : '.'} Bundled: ${bundled.join(', ')}. Else give a path (./my_env.ts) or an npm package that is installed.`,
+    )
+  }
+}
+
+/**
+ * Loads an environment and starts it with `args`.
+ * Throws UserError for an id that leads nowhere, a module that fails or has not the right shape, and arguments it refuses.
+ */
+export async function loadEnvironment(
+  id: string,
+  args: Record<string, unknown> = {},
+  options: LoadOptions = {},
+): Promise<Environment> {
+  const url = resolveEnvironment(id, options)
+  hookOwnName()
+  const module = await attempt(id, 'failed to load', () => import(url) as Promise<Record<string, unknown>>)
+  const make = module.default ?? module.loadEnvironment
+  if (typeof make !== 'function') {
+    throw new UserError(
+      `environment ${id}: ${url} has no default export that is a function. Write "export default function loadEnvironment(args) { ... }".`,
+    )
+  }
+  const made: unknown = await attempt(id, 'loadEnvironment threw', () =>
+    (make as (args: Record<string, unknown>) => unknown)(args),
+  )
+  return checked(id, made)
+}
+
+async function attempt<T>(id: string, what: string, work: () => T | Promise<T>): Promise<T> {
+  try {
+    return await work()
+  } catch (error) {
+    if (error instanceof UserError) throw error
+    const line =
+      error instanceof Error
+        ? error.stack?.split('\n').find((frame) => frame.includes('file:') || frame.includes('.ts:'))
+        : undefined
+    throw new UserError(`environment ${id} ${what}: ${messageOf(error)}${line ? ` (${line.trim()})` : ''}`, { cause: error })
+  }
+}
+
+function checked(id: string, made: unknown): Environment {
+  const env = made as Partial<Environment> | null | undefined
+  const wrong = (what: string) =>
+    new UserError(`environment ${id}: what loadEnvironment returned has ${what}. See docs/environments.md.`)
+  if (env === null || typeof env !== 'object') throw wrong('the wrong type: an environment object is expected')
+  if (typeof env.id !== 'string' || env.id === '') throw wrong('no id')
+  if (!Array.isArray(env.dataset) || env.dataset.length === 0) throw wrong('no dataset: an array of rows with at least one')
+  if (!Array.isArray(env.evalDataset)) throw wrong('no evalDataset: an array of rows, empty for none')
+  if (typeof env.rubric?.score !== 'function') throw wrong('no rubric')
+  if (typeof env.rollout !== 'function') throw wrong('no rollout function')
+  return env as Environment
+}
+
+let hooked = false
+
+function hookOwnName(): void {
+  if (hooked) return
+  hooked = true
+  const own = new URL(`./index${ending}`, import.meta.url).href
+  registerHooks({
+    resolve: (specifier, context, next) =>
+      specifier === 'dawn-rl/environments' ? { url: own, shortCircuit: true } : next(specifier, context),
+  })
+}
+
+/**
+ * Checks an environment's arguments against a zod shape and fills in defaults.
+ * Throws one UserError that names the environment and every wrong key.
+ *
+ *     const { max } = parseArgs('arithmetic', { max: z.int().min(1).default(20) }, args)
+ */
+export function parseArgs<Shape extends z.ZodRawShape>(id: string, shape: Shape, args: unknown): z.infer<z.ZodObject<Shape>> {
+  const result = z.strictObject(shape).safeParse(args ?? {})
+  if (result.success) return result.data
+  const known = Object.keys(shape)
+  const wrong = result.error.issues.flatMap((issue) => {
+    if (issue.code === 'unrecognized_keys') {
+      return issue.keys.map((key) => {
+        const near = nearest(key, known)
+        return `${key} is not one of its arguments (${near ? `did you mean ${near}?` : known.join(', ')})`
+      })
+    }
+    const key = issue.path.join('.')
+    const given = issue.path.reduce<unknown>((value, step) => (value as Record<PropertyKey, unknown> | undefined)?.[step], args)
+    const message = issue.message.replace(/^Invalid (?:input|option): /u, '').replace(/, received .*$/u, '')
+    return `${key || 'args'} is ${JSON.stringify(given) ?? 'missing'}: ${message}`
+  })
+  throw new UserError(`environment ${id}: ${wrong.join('; ')}.`)
+}

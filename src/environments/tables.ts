@@ -1,0 +1,135 @@
+/**
+ * Rows out of files: JSON lines, JSON, parquet. Only the reading; what the columns mean is datasets.ts.
+ * JSON lines are split at the byte 0x0A and nowhere else: node:readline also splits at U+2028 and U+2029, which JSON allows inside
+ * strings, and gathers a line of any length before one can object.
+ */
+import { createReadStream } from 'node:fs'
+import { readFile, stat } from 'node:fs/promises'
+import { extname } from 'node:path'
+import { messageOf, UserError } from '../common/errors.ts'
+
+/** One row with the place it came from, for errors: 'data.jsonl:7', 'data.parquet row 7'. */
+export interface TableRow {
+  where: string
+  columns: Record<string, unknown>
+}
+
+export interface TableOptions {
+  /** Longest JSON line in bytes. Default 16 MiB. */
+  maxLineBytes?: number
+}
+
+/** File endings that `readTable` reads. */
+export const tableEndings = ['.jsonl', '.ndjson', '.json', '.parquet'] as const
+
+/** Reads all rows of a file, by its ending. Throws UserError naming file and place for a missing, unreadable or broken one. */
+export async function readTable(path: string, options: TableOptions = {}): Promise<TableRow[]> {
+  const ending = extname(path).toLowerCase()
+  const info = await stat(path).catch((error: NodeJS.ErrnoException) => {
+    throw new UserError(
+      `dataset ${path}: ${error.code === 'ENOENT' ? 'there is no such file' : messageOf(error)}. Check the path.`,
+    )
+  })
+  if (info.isDirectory()) throw new UserError(`dataset ${path} is a folder. Name one file in it (${tableEndings.join(', ')}).`)
+  if (ending === '.jsonl' || ending === '.ndjson') return await readJsonLines(path, options.maxLineBytes ?? 16 * 2 ** 20)
+  if (ending === '.json') return await readJson(path)
+  if (ending === '.parquet') return await readParquet(path)
+  throw new UserError(
+    `dataset ${path}: cannot read "${ending || 'a file without ending'}". Use one of ${tableEndings.join(', ')}.`,
+  )
+}
+
+async function readJsonLines(path: string, maxLineBytes: number): Promise<TableRow[]> {
+  const rows: TableRow[] = []
+  let line = 0
+  const decoder = new TextDecoder('utf-8', { fatal: true })
+  for await (const bytes of lines(path, maxLineBytes)) {
+    line++
+    const where = `${path}:${line}`
+    let text: string
+    try {
+      text = decoder.decode(bytes).trim()
+    } catch {
+      throw new UserError(`${where} is not UTF-8 text. Save the file as UTF-8.`)
+    }
+    if (text !== '') rows.push({ where, columns: asColumns(parseJson(text, where), where) })
+  }
+  return rows
+}
+
+/** The lines of a file as bytes, without their end. */
+async function* lines(path: string, maxLineBytes: number): AsyncGenerator<Uint8Array> {
+  let parts: Buffer[] = []
+  let length = 0
+  let count = 0
+  const take = (part: Buffer) => {
+    length += part.length
+    if (length > maxLineBytes) {
+      throw new UserError(
+        `${path}:${count + 1} is longer than ${maxLineBytes} bytes. One JSON object a line is expected; is this a .json file?`,
+      )
+    }
+    parts.push(part)
+  }
+  for await (const chunk of createReadStream(path, { highWaterMark: 2 ** 18 }) as AsyncIterable<Buffer>) {
+    let from = 0
+    for (let end = chunk.indexOf(10); end >= 0; end = chunk.indexOf(10, from)) {
+      take(chunk.subarray(from, end))
+      yield Buffer.concat(parts)
+      ;[parts, length, count, from] = [[], 0, count + 1, end + 1]
+    }
+    if (from < chunk.length) take(chunk.subarray(from))
+  }
+  if (length > 0) yield Buffer.concat(parts)
+}
+
+async function readJson(path: string): Promise<TableRow[]> {
+  const value = parseJson(await readFile(path, 'utf8'), path)
+  if (!Array.isArray(value))
+    throw new UserError(`${path}: expected an array of objects, one a task. For one object a line, name the file .jsonl.`)
+  return value.map((item, i) => {
+    const where = `${path} row ${i}`
+    return { where, columns: asColumns(item, where) }
+  })
+}
+
+async function readParquet(path: string): Promise<TableRow[]> {
+  // Loaded when used: most runs make their data by code.
+  const [{ asyncBufferFromFile, parquetReadObjects }, { compressors }] = await Promise.all([
+    import('hyparquet'),
+    import('hyparquet-compressors'),
+  ])
+  let objects: Record<string, unknown>[]
+  try {
+    objects = await parquetReadObjects({ file: await asyncBufferFromFile(path), compressors })
+  } catch (error) {
+    throw new UserError(`${path}: not a parquet file that can be read (${messageOf(error)}). Is it cut off?`)
+  }
+  return objects.map((columns, i) => ({ where: `${path} row ${i}`, columns: plain(columns) as Record<string, unknown> }))
+}
+
+/** int64 to number (to text beyond 2^53, where a number would lie), dates to ISO text, through lists and structs. */
+function plain(value: unknown): unknown {
+  if (typeof value === 'bigint') return Number.isSafeInteger(Number(value)) ? Number(value) : String(value)
+  if (value instanceof Date) return value.toISOString()
+  if (Array.isArray(value)) return value.map(plain)
+  if (value === null || typeof value !== 'object' || ArrayBuffer.isView(value)) return value
+  return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, plain(item)]))
+}
+
+function parseJson(text: string, where: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch (error) {
+    throw new UserError(`${where}: not valid JSON (${messageOf(error)}).`)
+  }
+}
+
+function asColumns(value: unknown, where: string): Record<string, unknown> {
+  if (value === null || typeof value !== 'object' || Array.isArray(value)) {
+    throw new UserError(
+      `${where}: expected an object like {"question": "...", "answer": "..."}, found ${JSON.stringify(value).slice(0, 40)}.`,
+    )
+  }
+  return value as Record<string, unknown>
+}

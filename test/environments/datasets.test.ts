@@ -1,0 +1,159 @@
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { afterAll, describe, expect, test } from 'vitest'
+import { UserError } from '../../src/common/errors.ts'
+import { loadRows, RowOrder, type RowInput, splitRows } from '../../src/environments/datasets.ts'
+import { readTable } from '../../src/environments/tables.ts'
+
+const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-data-'))
+afterAll(() => rmSync(folder, { recursive: true }))
+const file = (name: string, content: string | Uint8Array) => {
+  const path = join(folder, name)
+  writeFileSync(path, content)
+  return path
+}
+const parquet = fileURLToPath(new URL('fixtures/tasks.parquet', import.meta.url))
+
+/** The message of the UserError that a promise rejects with, without the folder. */
+async function refusal(promise: Promise<unknown>): Promise<string> {
+  const error = await promise.then(
+    () => undefined,
+    (thrown: unknown) => thrown,
+  )
+  expect(error).toBeInstanceOf(UserError)
+  return (error as UserError).message.replaceAll(folder, '.')
+}
+
+describe('rows', () => {
+  test('question or prompt, answer, info as object or JSON, other columns into info', async () => {
+    const rows = await loadRows([
+      { question: 'a?', answer: 4, info: '{"x": 1}', level: 'easy' },
+      { prompt: [{ role: 'system', content: 's' }, { role: 'user', content: 'b?' }], example_id: 9 }, // prettier-ignore
+      { prompt: 'c?', info: { x: 2 } },
+    ], { systemPrompt: 'be brief' }) // prettier-ignore
+    expect(rows).toEqual([
+      { exampleId: 0, prompt: [{ role: 'system', content: 'be brief' }, { role: 'user', content: 'a?' }], answer: '4', info: { level: 'easy', x: 1 } }, // prettier-ignore
+      { exampleId: 9, prompt: [{ role: 'system', content: 's' }, { role: 'user', content: 'b?' }], answer: '', info: {} }, // prettier-ignore
+      { exampleId: 2, prompt: [{ role: 'system', content: 'be brief' }, { role: 'user', content: 'c?' }], answer: '', info: { x: 2 } }, // prettier-ignore
+    ])
+  })
+  test('from a generator function of the seed, sync or async', async () => {
+    const make = function* (seed: number) {
+      for (let i = 0; i < 3; i++) yield { question: `${seed}.${i}` }
+    }
+    expect((await loadRows(make, { seed: 5 })).map((row) => row.prompt[0].content)).toEqual(['5.0', '5.1', '5.2'])
+    const slow = async function* (seed: number) {
+      yield await Promise.resolve({ question: `${seed}` })
+    }
+    expect((await loadRows(slow, { seed: 6 }))[0].prompt[0].content).toBe('6')
+  })
+  test.each<[string, RowInput, string]>([
+    ['no prompt', { text: 'hi', label: 1 }, 'dataset row 0 has neither a prompt nor a question (columns found: text, label).'],
+    ['no columns', {}, '(columns found: none)'],
+    ['empty prompt', { prompt: ' ' }, 'dataset row 0: its prompt is empty.'],
+    ['prompt of a wrong type', { prompt: 4 as never }, 'its prompt must be text or a list of messages, found 4.'],
+    ['messages in question', { question: [] as never }, 'its question must be text, found [].'],
+    ['bad message', { prompt: [{ role: 'bot', content: 'x' } as never] }, 'message 0 of its prompt must be {role:'],
+    ['message of null', { prompt: [null as never] }, 'message 0 of its prompt must be {role:'],
+    ['object answer', { prompt: 'x', answer: {} as never }, 'its answer must be text or a number, found {}.'],
+    ['broken info', { prompt: 'x', info: '{' }, 'its info is text but not JSON'],
+    ['info of a wrong type', { prompt: 'x', info: '[1]' }, 'its info must be an object, found [1].'],
+    ['bad example_id', { prompt: 'x', example_id: -1 }, 'example_id is -1.'],
+  ])('refused: %s', async (_, row, message) => {
+    expect(await refusal(loadRows([row]))).toContain(message)
+  })
+  test('no rows at all', async () => {
+    expect(await refusal(loadRows([], { name: 'evalDataset of environment x' }))).toBe('evalDataset of environment x has no rows.')
+  })
+})
+
+describe('files', () => {
+  test('JSON lines: blank lines, CRLF, no last newline, U+2028 inside a string', async () => {
+    const path = file('a.jsonl', '{"question": "a\u2028b"}\r\n\n  \n{"question": "c", "answer": "ü"}')
+    const rows = await loadRows(path)
+    expect(rows.map((row) => [row.prompt[0].content, row.answer])).toEqual([['a\u2028b', ''], ['c', 'ü']]) // prettier-ignore
+    expect((await readTable(path)).map((row) => row.where)).toEqual([`${path}:1`, `${path}:4`])
+  })
+  test('JSON lines longer than a chunk of the reader, and characters across its border', async () => {
+    const texts = ['ü'.repeat(300_000), `x${'ü'.repeat(300_000)}`, 'end']
+    const path = file('long.jsonl', texts.map((question) => JSON.stringify({ question })).join('\n'))
+    expect((await loadRows(path)).map((row) => row.prompt[0].content)).toEqual(texts)
+  })
+  test('JSON', async () => {
+    expect(await loadRows(file('a.json', '[{"prompt": "a"}, {"prompt": "b"}]'))).toHaveLength(2)
+  })
+  test('parquet: structs, int64 as numbers (as text beyond 2^53), dates, four compressions', async () => {
+    const rows = await loadRows(parquet)
+    expect(rows.map((row) => [row.exampleId, row.answer, row.info.level])).toEqual([[10, '1', 1], [11, '2', 2], [12, '3', 3]]) // prettier-ignore
+    expect(rows[1].prompt).toEqual([{ role: 'user', content: 'Question 1?' }])
+    expect(rows.map((row) => row.info.big)).toEqual(['4611686018427387905', 5, null])
+    expect(rows[0].info.when).toBe('2026-01-02T00:00:00.000Z')
+  })
+  test.each([
+    ['broken.jsonl', '{"question": "a"}\n{"question": ', './broken.jsonl:2: not valid JSON ('],
+    ['list.jsonl', '[1]\n', './list.jsonl:1: expected an object like'],
+    ['noprompt.jsonl', '{"question": "a"}\n{"q": "b", "a": 1}\n', './noprompt.jsonl:2 has neither a prompt nor a question (columns found: q, a).'],
+    ['latin1.jsonl', Buffer.from('{"question": "\xfc"}', 'latin1'), './latin1.jsonl:1 is not UTF-8 text.'],
+    ['empty.jsonl', '\n', './empty.jsonl has no rows.'],
+    ['object.json', '{"a": 1}', './object.json: expected an array of objects'],
+    ['row.json', '[{"prompt": "x"}, 3]', './row.json row 1: expected an object like'],
+    ['broken.json', '[', './broken.json: not valid JSON ('],
+    ['cut.parquet', 'PAR1 and then nothing', './cut.parquet: not a parquet file that can be read ('],
+    ['rows.csv', 'a,b', 'dataset ./rows.csv: cannot read ".csv". Use one of .jsonl, .ndjson, .json, .parquet.'],
+  ])('refused: %s', async (name, content, message) => {
+    expect(await refusal(loadRows(file(name, content)))).toContain(message)
+  })
+  test('refused: missing file, folder, a line over the cap', async () => {
+    expect(await refusal(loadRows(join(folder, 'none.jsonl')))).toBe('dataset ./none.jsonl: there is no such file. Check the path.')
+    expect(await refusal(loadRows(folder))).toContain('is a folder')
+    const path = file('cap.jsonl', `{"question": "a"}\n{"question": "${'b'.repeat(1000)}"}\n`)
+    expect(await refusal(readTable(path, { maxLineBytes: 100 }))).toContain('./cap.jsonl:2 is longer than 100 bytes.')
+    expect(await readTable(path, { maxLineBytes: 2000 })).toHaveLength(2)
+  })
+})
+
+describe('splitting', async () => {
+  const rows = await loadRows(Array.from({ length: 100 }, (_, i) => ({ question: `q${i % 50}`, answer: i })))
+  const prompts = (part: readonly { prompt: { content: string }[] }[]) => new Set(part.map((row) => row.prompt[0].content))
+  test('by prompt: no held-out prompt is trained on, and nothing is lost', () => {
+    const { train, held } = splitRows(rows, { seed: 1, evalSize: 0.2 })
+    expect([train.length, held.length]).toEqual([80, 20])
+    expect(prompts(train).intersection(prompts(held)).size).toBe(0)
+    expect(train.map((row) => row.exampleId)).toEqual(train.map((row) => row.exampleId).toSorted((a, b) => a - b))
+  })
+  test('the same seed gives the same split, another seed another', () => {
+    const ids = (seed: number) => splitRows(rows, { seed, evalSize: 5 }).held.map((row) => row.exampleId)
+    expect(ids(1)).toEqual(ids(1))
+    expect(ids(1)).toHaveLength(10)
+    expect(ids(1)).not.toEqual(ids(2))
+  })
+  test('none, or too many', () => {
+    expect(splitRows(rows, { seed: 1, evalSize: 0 }).held).toEqual([])
+    expect(() => splitRows(rows, { seed: 1, evalSize: 50, name: 'x.jsonl' })).toThrow('x.jsonl: cannot hold out 50 of 50 different prompts')
+    expect(() => splitRows(rows, { seed: 1, evalSize: -1 })).toThrow(UserError)
+  })
+})
+
+describe('the order of rows', async () => {
+  const rows = await loadRows(Array.from({ length: 7 }, (_, i) => ({ question: `q${i}` })))
+  const take = (order: RowOrder, from: number, to: number) => Array.from({ length: to - from }, (_, i) => order.at(from + i).exampleId)
+  test('each epoch has every row once, shuffled by seed and epoch', () => {
+    const order = new RowOrder(rows, { seed: 3 })
+    const epochs = [take(order, 0, 7), take(order, 7, 14), take(order, 14, 21)]
+    for (const epoch of epochs) expect(epoch.toSorted()).toEqual([0, 1, 2, 3, 4, 5, 6])
+    expect(new Set(epochs.map(String)).size).toBeGreaterThan(1)
+    expect(take(new RowOrder(rows, { seed: 4 }), 0, 21)).not.toEqual(epochs.flat())
+  })
+  test('a position alone decides the row, so a resumed run goes on with the same rows', () => {
+    const whole = take(new RowOrder(rows, { seed: 3 }), 0, 30)
+    expect(take(new RowOrder(rows, { seed: 3 }), 12, 30)).toEqual(whole.slice(12))
+    const order = new RowOrder(rows, { seed: 3 })
+    expect([29, 3, 29, 0].map((i) => order.at(i).exampleId)).toEqual([29, 3, 29, 0].map((i) => whole[i]))
+  })
+  test('unshuffled it is the order of the rows', () => {
+    expect(take(new RowOrder(rows, { seed: 3, shuffle: false }), 5, 9)).toEqual([5, 6, 0, 1])
+    expect(() => new RowOrder([], { seed: 0 })).toThrow('no rows')
+  })
+})

@@ -1,0 +1,136 @@
+import { describe, expect, test } from 'vitest'
+import type { Generator } from '../../src/common/types.ts'
+import { PolicyClient } from '../../src/environments/chat.ts'
+import { runRollout, scoreRollout, sftRows } from '../../src/environments/rollout.ts'
+import { Rubric } from '../../src/environments/rubric.ts'
+import { SingleTurnEnv } from '../../src/environments/single-turn.ts'
+import type { Environment } from '../../src/environments/types.ts'
+import { completionOf, sampling, ScriptedClient } from './scripted.ts'
+
+const echoes = () =>
+  SingleTurnEnv.create({
+    id: 'echo',
+    systemPrompt: 'Repeat.',
+    rubric: new Rubric({
+      same: ({ text, answer }) => (text === answer ? 1 : 0),
+      ended: { reward: ({ finishReason }) => (finishReason === 'stop' ? 1 : 0), weight: 0 },
+    }),
+    dataset: Array.from({ length: 10 }, (_, i) => ({ question: `say ${i}`, answer: `${i}` })),
+    evalSize: 2,
+    seed: 1,
+  })
+
+const common = { sampling, group: 'g1', index: 2 }
+
+describe('a rollout', () => {
+  test('has prompt, completion with its tokens, reward, metrics and times', async () => {
+    const env = await echoes()
+    const row = env.dataset[0]
+    const client = new ScriptedClient(row.answer)
+    const waits: (string | null)[] = []
+    const rollout = await runRollout(env, row, { ...common, client, onWait: (what) => waits.push(what) })
+    expect(client.asked).toEqual([{ messages: [{ role: 'system', content: 'Repeat.' }, row.prompt[1]], sampling }])
+    const { ids, logprobs, versions } = completionOf(row.answer)
+    const { timing, ...rest } = rollout
+    expect(rest).toEqual({
+      exampleId: row.exampleId,
+      env: 'echo',
+      group: 'g1',
+      index: 2,
+      prompt: row.prompt,
+      completion: [{ role: 'assistant', content: row.answer }],
+      answer: row.answer,
+      info: {},
+      reward: 1,
+      metrics: { same: 1, ended: 1 },
+      promptIds: [1, 2, 3],
+      completion_tokens: { ids, logprobs, versions },
+      isTruncated: false,
+      stopCondition: 'eos',
+      error: null,
+      seed: 7,
+    })
+    expect(timing.total_ms).toBeCloseTo(timing.generation_ms + timing.scoring_ms)
+    expect(waits).toEqual(['generation', 'rewards', null])
+  })
+  test('cut off by max_tokens it is truncated, and scored', async () => {
+    const env = await echoes()
+    const rollout = await runRollout(env, env.dataset[0], { ...common, client: new ScriptedClient(() => completionOf('no', 'length')) })
+    expect(rollout).toMatchObject({ reward: 0, metrics: { same: 0, ended: 0 }, isTruncated: true, stopCondition: 'max_tokens', error: null })
+  })
+  test('can be scored again by another rubric, from what is on disk', async () => {
+    const env = await echoes()
+    const rollout = await runRollout(env, env.dataset[0], { ...common, client: new ScriptedClient('wrong') })
+    const other = { ...env, rubric: new Rubric({ length: ({ text }) => text.length }) } as unknown as Environment
+    const again = await scoreRollout(other, JSON.parse(JSON.stringify(rollout)))
+    expect(again).toMatchObject({ reward: 5, metrics: { length: 5 }, error: null })
+    expect(rollout.reward).toBe(0)
+  })
+})
+
+describe('a rollout that fails has an error and no reward', () => {
+  const play = async (client: ScriptedClient, more: object = {}, change: Partial<Environment> = {}) => {
+    const env = await echoes()
+    const rollout = await runRollout({ ...env, rollout: env.rollout.bind(env), ...change } as Environment, env.dataset[0], { ...common, client, ...more })
+    expect(rollout.reward).toBeNull()
+    return rollout
+  }
+  const never = new ScriptedClient(() => new Promise(() => {}))
+  test('the generator throws', async () => {
+    const rollout = await play(new ScriptedClient(() => { throw new Error('device lost') })) // prettier-ignore
+    expect(rollout).toMatchObject({ error: 'device lost', completion: [], stopCondition: 'error', metrics: {} })
+  })
+  test('the generator does not answer in time', async () => {
+    expect((await play(never, { generationTimeoutSeconds: 0.02 })).error).toBe('generation took longer than its limit of 0.02 s')
+  })
+  test('the run ends, before it and during it', async () => {
+    expect((await play(never, { signal: AbortSignal.abort('the run is ending') })).error).toBe('generation was aborted: the run is ending')
+    const controller = new AbortController()
+    setTimeout(() => controller.abort(), 10)
+    let told: AbortSignal | undefined
+    const rollout = await play(new ScriptedClient((_, signal) => ((told = signal), new Promise(() => {}))), { signal: controller.signal })
+    expect(rollout.error).toBe('generation was aborted')
+    expect(told?.aborted).toBe(true)
+  })
+  test('the generator gives up', async () => {
+    const rollout = await play(new ScriptedClient(() => completionOf('half', 'abort')))
+    expect(rollout).toMatchObject({ error: 'generation was aborted', stopCondition: 'abort', completion: [{ content: 'half' }] })
+  })
+  test('a reward function throws; what was generated stays to be looked at', async () => {
+    const rubric = new Rubric({ judge: () => { throw new Error('no key') } }) // prettier-ignore
+    expect(await play(new ScriptedClient('x'), {}, { rubric })).toMatchObject({
+      error: 'reward function "judge" threw: no key',
+      completion: [{ content: 'x' }],
+    })
+  })
+  test('an environment whose arrays do not agree, or are empty', async () => {
+    const draft = (ids: number[], logprobs: number[]) => ({
+      rollout: async () => ({ completion: [], promptIds: [1], completion_tokens: { ids, logprobs, versions: ids }, isTruncated: false, stopCondition: 'eos' }),
+    })
+    expect((await play(never, {}, draft([1, 2], [-1]))).error).toContain('2 tokens, 1 log-probabilities and 2 versions')
+    expect((await play(never, {}, draft([], []))).error).toBe('the completion has no tokens')
+  })
+})
+
+test('datasets: a held-out set of its own, or a part of the one', async () => {
+  const rubric = new Rubric({ one: () => 1 })
+  const rows = [{ question: 'a', answer: '1' }, { question: 'b' }, { question: 'c' }]
+  const own = await SingleTurnEnv.create({ id: 'x', rubric, dataset: rows, evalDataset: [{ question: 'd' }] })
+  expect([own.dataset.length, own.evalDataset.length]).toEqual([3, 1])
+  const part = await SingleTurnEnv.create({ id: 'x', rubric, dataset: rows, evalSize: 1 })
+  expect([part.dataset.length, part.evalDataset.length]).toEqual([2, 1])
+  await expect(SingleTurnEnv.create({ id: 'x', rubric, dataset: rows, evalDataset: rows, evalSize: 1 })).rejects.toThrow('not both')
+  expect(sftRows(own)).toEqual([{ prompt: [{ role: 'user', content: 'a' }], completion: [{ role: 'assistant', content: '1' }] }])
+})
+
+test('PolicyClient: messages through the template, ids as sampled, prompts over the limit refused', async () => {
+  const { promptIds: _, ...result } = completionOf('ok')
+  const requests: unknown[] = []
+  const generator: Generator = { version: 4, generate: async (request) => (requests.push(request), result) }
+  const encode = (messages: { content: string }[]) => messages.flatMap(({ content }) => Array.from(content, (char) => char.charCodeAt(0)))
+  const client = new PolicyClient(generator, encode, { maxPromptTokens: 3 })
+  const signal = new AbortController().signal
+  expect(await client.complete([{ role: 'user', content: 'abc' }], sampling, signal)).toEqual({ ...result, promptIds: [97, 98, 99] })
+  expect(requests).toEqual([{ promptIds: [97, 98, 99], sampling, signal }])
+  await expect(client.complete([{ role: 'user', content: 'abcd' }], sampling)).rejects.toThrow('the prompt has 4 tokens, more than max_prompt_len (3)')
+})
