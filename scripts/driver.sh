@@ -48,7 +48,7 @@ install_driver() {
       backports_source /etc/apt | ${as_root[@]+"${as_root[@]}"} tee "/etc/apt/sources.list.d/$name" >/dev/null
     fi
   fi
-  say "apt-get install libvulkan1 mesa-vulkan-drivers ${release[*]+${release[*]}}"
+  say "apt-get install ${release[*]+${release[*]} }libvulkan1 mesa-vulkan-drivers"
   ${as_root[@]+"${as_root[@]}"} apt-get "${quiet[@]}" update || { warn "apt-get update failed; its words are above"; exit 1; }
   ${as_root[@]+"${as_root[@]}"} env DEBIAN_FRONTEND=noninteractive apt-get "${quiet[@]}" install -y --no-install-recommends \
     ${release[@]+"${release[@]}"} libvulkan1 mesa-vulkan-drivers >/dev/null || { warn "apt-get install failed; its words are above"; exit 1; }

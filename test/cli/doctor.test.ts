@@ -1,0 +1,105 @@
+/** The command line's frame and `doctor`, as a user runs them. */
+import { spawnSync } from 'node:child_process'
+import { dirname, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { describe, expect, it } from 'vitest'
+import type { Report } from '../../src/cli/doctor.ts'
+import { listAdapters } from '../../src/gpu/inventory.ts'
+
+const root = join(dirname(fileURLToPath(import.meta.url)), '../..')
+const noDriver = { VK_DRIVER_FILES: '/nonexistent', VK_ICD_FILENAMES: undefined }
+
+function cli(words: string[], env: Record<string, string | undefined> = {}) {
+  const result = spawnSync(process.execPath, [join(root, 'cli.js'), ...words], {
+    encoding: 'utf8',
+    env: { ...process.env, ...env },
+  })
+  return { code: result.status, out: result.stdout, err: result.stderr }
+}
+
+describe('doctor', () => {
+  it('prints one clean block with versions and the adapter a run takes', () => {
+    const { code, out, err } = cli(['doctor'])
+    expect({ code, err }).toEqual({ code: 0, err: '' })
+    expect(out).toMatch(/^--- dawn-rl doctor ---\n/)
+    expect(out).toMatch(/\n--- end ---\n$/)
+    for (const name of ['dawn-rl', 'node', 'webgpu', 'system', 'cpu', 'memory', 'adapters', 'missing']) {
+      expect(out).toMatch(new RegExp(`^${name} +\\S`, 'm'))
+    }
+    expect(out).toContain(process.versions.node)
+    expect(out).toContain('maxStorageBufferBindingSize')
+    expect(out).not.toContain('Warning')
+  })
+
+  it('gives the same as JSON, with all limits and features', () => {
+    const { code, out } = cli(['doctor', '--json'])
+    expect(code).toBe(0)
+    const report = JSON.parse(out) as Report
+    expect(report.usable).toBe(true)
+    expect(report.adapters.length).toBeGreaterThan(0)
+    const [adapter] = report.adapters
+    expect(report.adapters.map((a) => a.description)).toContain(report.chosen)
+    expect(adapter.problem).toBeUndefined()
+    expect(adapter.limits.maxBufferSize).toBeGreaterThan(2 ** 27)
+    expect(adapter.f16).toBe(adapter.features.includes('shader-f16'))
+    expect(report.problems.map((p) => p.what).join()).not.toContain('adapter')
+  })
+
+  it.runIf(process.platform === 'linux')('says why there is no adapter, gives one command, and exits with 2', () => {
+    const { code, out, err } = cli(['doctor'], noDriver)
+    expect({ code, err }).toEqual({ code: 2, err: '' })
+    expect(out).toMatch(/^adapters +none$/m)
+    expect(out).toContain('VK_DRIVER_FILES=/nonexistent')
+    expect(out).toMatch(/^ +driver said: .*driver/im)
+    expect(out).toMatch(/^mend with +unset VK_DRIVER_FILES$/m)
+    const report = JSON.parse(cli(['doctor', '--json'], noDriver).out) as Report
+    expect(report).toMatchObject({ usable: false, adapters: [] })
+  })
+
+  it('says that the adapter asked for is not there', () => {
+    const { code, out } = cli(['doctor'], { DAWN_RL_ADAPTER: 'no such adapter' })
+    expect(code).toBe(2)
+    expect(out).toMatch(/^missing +the adapter that DAWN_RL_ADAPTER=no such adapter asks for/m)
+    expect(out).toMatch(/^mend with +unset DAWN_RL_ADAPTER$/m)
+  })
+})
+
+describe('the inventory', () => {
+  it('lists each adapter once, by the name that DAWN_RL_ADAPTER takes', async () => {
+    const list = await listAdapters()
+    const names = list.map((a) => `${a.backend} ${a.name}`)
+    expect(new Set(names).size).toBe(names.length)
+    for (const { name } of list) {
+      const report = JSON.parse(cli(['doctor', '--json'], { DAWN_RL_ADAPTER: name }).out) as Report
+      expect(report.chosen).toBe(list.find((a) => a.name === name)?.description)
+    }
+  })
+})
+
+describe('the frame', () => {
+  it('exits with 2 on words it does not know, and says which was meant', () => {
+    const { code, out, err } = cli(['doktor'])
+    expect({ code, out }).toEqual({ code: 2, out: '' })
+    expect(err).toContain("unknown command 'doktor'")
+    expect(err).toContain('doctor?')
+    expect(cli(['doctor', '--jsn'])).toMatchObject({ code: 2 })
+  })
+
+  it('prints version and help with exit code 0', () => {
+    expect(cli(['--version'])).toMatchObject({ code: 0, out: expect.stringMatching(/^\d+\.\d+\.\d+\n$/) })
+    const help = cli(['--help'])
+    expect(help.code).toBe(0)
+    expect(help.out).toContain('doctor')
+  })
+
+  it('ends quietly when nobody reads on', () => {
+    const result = spawnSync(
+      'bash',
+      ['-c', `'${process.execPath}' '${join(root, 'cli.js')}' doctor --json | head -1; exit \${PIPESTATUS[0]}`],
+      { encoding: 'utf8' },
+    )
+    expect(result.stderr).toBe('')
+    expect(result.stdout).toBe('{\n')
+    expect(result.status).toBe(0)
+  })
+})

