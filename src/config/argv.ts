@@ -20,20 +20,20 @@ export interface Words {
   overrides: { key: string; value: string | undefined; word: string }[]
   dryRun: boolean
   help: boolean
-  /** Empty the run folder first if there is one. */
-  overwrite: boolean
   resume?: Resume
   /** Sentences. */
   problems: string[]
 }
 
-const FLAGS = ['--dry-run', '--help', '--overwrite', '--resume']
+const FLAGS = ['--dry-run', '--help', '--resume']
+
+/** A word that can be a value: no flag (a negative number is none), no @. */
+const isValue = (word: string | undefined) =>
+  word !== undefined && word !== '@' && !/^--?[A-Za-z]/.test(word) && !word.startsWith('@')
 
 /** Sorts the words; looks at no file. */
 export function readWords(argv: readonly string[]): Words {
-  const words: Words = { files: [], overrides: [], dryRun: false, help: false, overwrite: false, problems: [] }
-  const isValue = (word: string | undefined) =>
-    word !== undefined && word !== '@' && !/^--?[A-Za-z]/.test(word) && !word.startsWith('@')
+  const words: Words = { files: [], overrides: [], dryRun: false, help: false, problems: [] }
   for (let i = 0; i < argv.length; i++) {
     const word = argv[i]
     if (word === '@') {
@@ -42,7 +42,6 @@ export function readWords(argv: readonly string[]): Words {
     } else if (word.startsWith('@')) words.files.push(word.slice(1))
     else if (word === '--dry-run' || word === '--dry_run') words.dryRun = true
     else if (word === '--help' || word === '-h') words.help = true
-    else if (word === '--overwrite') words.overwrite = true
     else if (word === '--resume' || word.startsWith('--resume=')) {
       const first = word === '--resume' ? (isValue(argv[i + 1]) ? argv[++i] : 'latest') : word.slice('--resume='.length)
       const number = first === 'step' ? (isValue(argv[i + 1]) ? argv[++i] : '') : first
@@ -124,13 +123,13 @@ function findKey(typed: string, merged: Table, tree: SchemaNode): string[] | str
   if (path.length === 1 && path[0] === 'model') return ['model', 'name']
   if (nodeAt(tree, path)) return path
   const leaves = leafPaths(tree).map((leaf) => leaf.path)
+  const [first, ...rest] = parts
+  const owners = leaves.filter((leaf) => leaf[leaf.length - 1] === first.replaceAll('-', '_'))
+  // The last part of a key, alone or with what is below it: --max-steps, --loss-args.x.
+  if (owners.length === 1 && owners[0].length > 1 && (!rest.length || nodeAt(tree, [...owners[0], ...rest])?.type === 'free'))
+    return findKey([...owners[0], ...rest].join('.'), merged, tree)
+  if (owners.length > 1 && !rest.length) return `could mean ${owners.map((leaf) => `--${leaf.join('.')}`).join(' or ')}.`
   const short = parts[parts.length - 1].replaceAll('-', '_')
-  if (parts.length === 1) {
-    const owners = leaves.filter((leaf) => leaf[leaf.length - 1] === short)
-    if (owners.length === 1)
-      return owners[0][0] === 'env' && typed !== 'env' ? findKey(owners[0].join('.'), merged, tree) : owners[0]
-    if (owners.length > 1) return `could mean ${owners.map((leaf) => `--${leaf.join('.')}`).join(' or ')}.`
-  }
   const guess =
     nearest(
       path.join('.'),

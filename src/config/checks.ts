@@ -3,7 +3,8 @@
  * skipped where one of them is already known to be wrong, so that one mistake is reported once.
  */
 import { existsSync } from 'node:fs'
-import { nearest } from '../common/errors.ts'
+import { messageOf, nearest } from '../common/errors.ts'
+import { resolveEnvironment } from '../environments/load.ts'
 import { show } from './problems.ts'
 import { BUILT_IN, type RunConfig } from './schema.ts'
 import type { SftConfig } from './sft-schema.ts'
@@ -14,14 +15,19 @@ export interface Written {
   isSet(key: string): boolean
   /** Set, to something other than its default. */
   isChanged(key: string): boolean
+  /** As it was written, before defaults. */
+  value(key: string): unknown
 }
 
 export interface Check<Config> {
   /** Dotted keys; the problem is reported at the first one that is set. */
   keys: string[]
   /** The whole sentence without its place, or undefined where all is well. */
-  find: (config: Config, written: Written) => string | undefined
+  find: (config: Config, written: Written) => Found
 }
+
+/** `key`: where to report it, if not at the first of `keys` that is set. */
+type Found = string | { key: string; text: string } | undefined
 
 const A = 'trainer.args.'
 const looksLikeFile = (name: string) => /[/\\]|\.(ts|js|mjs)$/.test(name)
@@ -34,6 +40,16 @@ function pluginProblem(kind: keyof typeof BUILT_IN, name: string): string | unde
     return existsSync(name) ? undefined : `${A}${kind} is ${show(name)}, but there is no such file in ${process.cwd()}.`
   const meant = nearest(name, BUILT_IN[kind])
   return `${A}${kind} is ${show(name)}; it must be ${names} or a file such as "./my_${kind}.ts".${meant ? ` Did you mean ${show(meant)}?` : ''}`
+}
+
+/** What is wrong with the id of an environment, in the words of the room that would load it. */
+function environmentProblem(key: string, id: string): Found {
+  try {
+    resolveEnvironment(id)
+    return undefined
+  } catch (error) {
+    return { key, text: messageOf(error) }
+  }
 }
 
 function microBatchProblem(args: { micro_batch_tokens: number; max_seq_len: number }): string | undefined {
@@ -115,10 +131,7 @@ export const rlChecks: Check<RunConfig>[] = [
   },
   {
     keys: ['env'],
-    find({ env }) {
-      const lost = env.find((one) => /^[./]|\.(ts|js|mjs)$/.test(one.id) && !existsSync(one.id))
-      return lost && `env.id is ${show(lost.id)}, but there is no such file in ${process.cwd()}.`
-    },
+    find: ({ env }) => env.map(({ id }, i) => environmentProblem(`env.${i}.id`, id)).find((problem) => problem),
   },
   ...(shared as Check<RunConfig>[]),
 ]
@@ -155,6 +168,7 @@ export const sftChecks: Check<SftConfig>[] = [
     find({ data }) {
       if (data.path && data.env) return 'data.path and data.env are both set. Keep one of them.'
       if (!data.path && !data.env) return 'data is empty. Write path = "file.jsonl", or [data.env] with the id of an environment.'
+      if (data.env) return environmentProblem('data.env.id', data.env.id)
       return data.path && !existsSync(data.path)
         ? `data.path is ${show(data.path)}, but there is no such file in ${process.cwd()}.`
         : undefined
@@ -172,10 +186,8 @@ function idleKeys(args: RunConfig['trainer']['args'] | SftConfig['trainer']['arg
     notices.push(...idle(['lora_rank', 'lora_alpha', 'lora_dropout', 'lora_target_modules'], 'use_lora is false'))
   if (args.lr_scheduler_type === 'constant')
     notices.push(...idle(['warmup_steps'], 'lr_scheduler_type is "constant"; write "constant_with_warmup"'))
-  if (
-    written.isSet(`${A}micro_batch_tokens`) &&
-    args.micro_batch_size !== Math.max(1, Math.floor(args.micro_batch_tokens / args.max_seq_len))
-  )
+  // A resolved config has both, in agreement.
+  if (written.isSet(`${A}micro_batch_tokens`) && written.value(`${A}micro_batch_size`) !== args.micro_batch_size)
     notices.push(...idle(['micro_batch_size'], 'micro_batch_tokens is set'))
   return notices
 }

@@ -76,7 +76,8 @@ export function normalize(source: Source): Source {
 export function mergeSources(sources: Source[]): Table {
   const merged: Table = {}
   for (const source of sources) {
-    const env = source.table.env
+    const table = structuredClone(source.table)
+    const env = table.env
     if (
       !source.replacesEnv &&
       Array.isArray(env) &&
@@ -88,8 +89,8 @@ export function mergeSources(sources: Source[]): Table {
       const [before, after] = [merged.env[0], env[0]]
       // The args of one environment mean nothing to another.
       const same = after.id === undefined || before.id === undefined || after.id === before.id
-      mergeInto(merged, { ...source.table, env: [same ? mergeInto(before, after) : after] })
-    } else mergeInto(merged, source.table)
+      mergeInto(merged, { ...table, env: [same ? mergeInto(before, after) : after] })
+    } else mergeInto(merged, table)
   }
   return merged
 }

@@ -60,37 +60,41 @@ export function describeSchema(verb: string, width = 110): string {
   const usage = verb === 'sft' ? 'node cli.js sft' : 'node train.js'
   const example = verb === 'sft' ? 'configs/tiny-sft.toml' : 'configs/quickstart.toml'
   const head = [
-    `${usage} @ config.toml [@ overlay.toml ...] [--dotted.key value ...] [--dry-run] [--resume [latest | step N | folder]] [--overwrite]`,
+    `${usage} @ config.toml [@ overlay.toml ...] [--dotted.key value ...] [--dry-run] [--resume [latest | step N | folder]]`,
     '',
     `  @ file        a TOML file; several compose left to right (try ${example})`,
     '  --key value   overrides one key: --trainer.args.learning_rate 1e-4, or --learning-rate 1e-4 where only one key has that name',
     '  --dry-run     print the resolved config and the memory it needs, and start nothing',
-    '  --resume      go on from the newest checkpoint of the run, from step N, or from the checkpoints of another run folder',
-    '  --overwrite   empty the run folder first',
+    '  --resume      go on from the newest checkpoint of the run, from step N, or of another run folder',
   ]
   const body = (verb === 'sft' ? sftSections() : rlSections()).flatMap(({ title, note, keys }) => [
     '',
     note ? `${title}  ${note}` : title,
-    ...keys.flatMap(([key, node]) => [`  ${key}  (${facts(node)})`, wrap(node.description, width - 6, '      ')]),
+    ...keys.flatMap(([key, node]) => [
+      `  ${wrap(`${key}  (${facts(node)})`, width - 2, '      ').trimStart()}`,
+      wrap(node.description, width - 6, '      '),
+    ]),
   ])
   return [...head, ...body, ''].join('\n')
 }
 
+/** Text for a cell of a Markdown table. */
+const escapeCell = (text: string) => text.replaceAll('|', '\\|')
+
 /** docs/config.md, complete. */
 export function configReference(): string {
-  const escape = (text: string) => text.replaceAll('|', '\\|')
   const table = (all: Section[]) =>
     all.flatMap(({ title, note, keys }) => [
       '', `### ${title}`, ...(note ? ['', note] : []), '', '| key | takes | default | what it does |', '|---|---|---|---|',
       ...keys.map(([key, node]) => {
         const initial = node.required ? 'required' : node.default === undefined ? '' : `\`${tomlValue(node.default, node)}\``
-        return `| \`${key}\` | ${escape(node.type === 'free' ? 'a table' : allowedText(node))} | ${escape(initial)} | ${escape(node.description)} |`
+        return `| \`${key}\` | ${escapeCell(node.type === 'free' ? 'a table' : allowedText(node))} | ${escapeCell(initial)} | ${escapeCell(node.description)} |`
       }),
     ]) // prettier-ignore
   const foreign = foreignKeys.map(({ table: place, names, say, verdict, otherwise }) => {
     const key = names.map((name) => `\`${place ? `${place}.` : ''}${name}\``).join(', ')
     const more = otherwise ? ` Other values: ${otherwise.say}` : ''
-    return `| ${key} | ${verdict} | ${escape(`${say.replace(/\[trainer\.args\]$/, '[trainer.args].')}${more}`)} |`
+    return `| ${key} | ${verdict} | ${escapeCell(`${say.replace(/\[trainer\.args\]$/, '[trainer.args].')}${more}`)} |`
   })
   return [
     '# Configuration',

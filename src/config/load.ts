@@ -39,8 +39,6 @@ export interface Loaded<Config> {
   changed: string[]
   files: string[]
   dryRun: boolean
-  /** --overwrite: an existing run folder may be emptied. */
-  overwrite: boolean
   resume?: Resume
 }
 
@@ -63,7 +61,7 @@ const sft: Dialect<z.output<typeof sftSchema>, SftConfig> = {
 } // prettier-ignore
 
 /**
- * Reads an RL config: `@ a.toml [@ b.toml ...] [--dotted.key value ...] [--dry-run] [--resume [latest | step N | folder]] [--overwrite] [--help]`.
+ * Reads an RL config: `@ a.toml [@ b.toml ...] [--dotted.key value ...] [--dry-run] [--resume [latest | step N | folder]] [--help]`.
  * With --help it reads nothing and gives the help text. Throws UserError with all mistakes at once.
  */
 export const loadConfig = (argv: readonly string[]): Loaded<RunConfig> | { help: string } => load(argv, rl)
@@ -99,10 +97,17 @@ function load<Parsed, Config>(argv: readonly string[], dialect: Dialect<Parsed, 
   }
   const overrides = overrideSources(words.overrides, sources, schemaTree(dialect.schema))
   problems.push(...overrides.problems)
+  const named =
+    words.resume?.kind === 'dir' ||
+    [...sources, ...overrides.sources].some((source) => isSet([source], ['trainer', 'args', 'run_name']))
+  if (words.resume && !named)
+    problems.push(
+      '--resume: set trainer.args.run_name to the name of the run to go on with, or give its folder: --resume outputs/<run_name>.',
+    )
   // Where a whole file is missing, what its keys would be is anyone's guess: report that alone.
   if (sources.length < words.files.length) throw mistakes(problems)
   const loaded = finish(dialect, [...sources, ...overrides.sources], words.files, problems)
-  return { ...loaded, dryRun: words.dryRun, overwrite: words.overwrite, ...(words.resume && { resume: words.resume }) }
+  return { ...loaded, dryRun: words.dryRun, ...(words.resume && { resume: words.resume }) }
 }
 
 function finish<Parsed, Config>(
@@ -130,19 +135,22 @@ function finish<Parsed, Config>(
   const config = dialect.resolve(parsed.data)
   const written: Written = {
     isSet: (key) => isSet(sources, key.split('.')),
+    value: (key) => valueAt(raw, key.split('.')),
     isChanged: (key) =>
       isSet(sources, key.split('.')) && show(valueAt(raw, key.split('.'))) !== show(nodeAt(tree, key.split('.'))?.default),
   }
   for (const check of dialect.checks) {
     if (check.keys.some((key) => [...wrong].some((bad) => bad === key || bad.startsWith(`${key}.`) || key.startsWith(`${bad}.`))))
       continue
-    const text = check.find(config, written)
-    const blame = check.keys.find((key) => written.isSet(key)) ?? check.keys[0]
-    if (text) problems.push(`${at(blame.split('.'))}: ${text}`)
+    const found = check.find(config, written)
+    if (found === undefined) continue
+    const { key, text } =
+      typeof found === 'string' ? { key: check.keys.find((one) => written.isSet(one)) ?? check.keys[0], text: found } : found
+    problems.push(`${at(key.split('.'))}: ${text}`)
   }
   if (problems.length) throw mistakes(problems)
   notices.push(...dialect.notices(config, written))
-  return { config, notices, changed: changedKeys(raw, tree), files, dryRun: false, overwrite: false }
+  return { config, notices, changed: changedKeys(raw, tree), files, dryRun: false }
 }
 
 /** One error for all mistakes, by file and line. */

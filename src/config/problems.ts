@@ -81,7 +81,7 @@ function moved(value: unknown, tree: SchemaNode): string {
 
 function badValue(issue: z.core.$ZodIssue, value: unknown, node: SchemaNode | undefined): string {
   const allowed = node ? allowedText(node) : 'something else'
-  if (value === undefined) return `is missing. It takes ${allowed}: ${lowerFirst(node?.description || 'see --help.')}`
+  if (value === undefined) return `is missing. It takes ${allowed}. ${node?.description ?? ''}`.trimEnd()
   if (issue.code === 'invalid_format') return `is ${show(value)}; it must be ${issue.message}.`
   if (node?.type === 'string' && value === '') return 'is empty.'
   if (node?.later && typeof value === 'string' && Object.hasOwn(node.later, value))
@@ -97,9 +97,6 @@ function badValue(issue: z.core.$ZodIssue, value: unknown, node: SchemaNode | un
       : ''
   return `is ${show(value)}${quoted ? ', a string' : ''}; it must be ${allowed}.${hint}`
 }
-
-const lowerFirst = (text: string) =>
-  /^[A-Z][a-z]/.test(text) && !/^(Hugging)/.test(text) ? text[0].toLowerCase() + text.slice(1) : text
 
 /** "a.toml:7:1: trainer.args.seed is ..." or, for the command line, "--trainer.args.seed: ...". */
 export function sentence(problem: Problem, place: string, raw: Table): string {

@@ -1,4 +1,5 @@
 /** Fills the defaults that depend on other keys. The rest of the defaults are in the schema. */
+import { defaultRunName } from '../monitor/run-folder.ts'
 import type { ParsedRunConfig, RunConfig } from './schema.ts'
 import type { NewModelConfig, ParsedSftConfig, SftConfig } from './sft-schema.ts'
 
@@ -12,7 +13,7 @@ export function resolveRun(parsed: ParsedRunConfig): RunConfig {
   const max_prompt_len = given.max_prompt_len ?? defaultPromptLen(given.max_seq_len, given.max_tokens)
   const args = {
     ...given,
-    run_name: given.run_name ?? `${env.map((one) => shortName(one.name)).join('+')}--${shortName(parsed.model.name)}`,
+    run_name: given.run_name ?? defaultRunName(env.map((one) => one.name).join('+'), parsed.model.name),
     max_prompt_len,
     max_tokens: given.max_tokens ?? given.max_seq_len - max_prompt_len,
     eval_temperature: given.eval_temperature ?? given.temperature,
@@ -25,10 +26,9 @@ export function resolveRun(parsed: ParsedRunConfig): RunConfig {
 export function resolveSft(parsed: ParsedSftConfig): SftConfig {
   const given = parsed.trainer.args
   const { new: fresh, ...rest } = parsed.model
-  const source = parsed.data.path ?? parsed.data.env?.id ?? 'sft'
   const args = {
     ...given,
-    run_name: given.run_name ?? `sft-${shortName(source)}--${shortName(rest.name ?? fresh?.family ?? 'model')}`,
+    run_name: given.run_name ?? defaultRunName(`sft-${parsed.data.env?.id ?? 'data'}`, rest.name ?? fresh?.family ?? 'model'),
     ...microBatch(given),
   }
   const model: SftConfig['model'] = rest
@@ -55,14 +55,4 @@ function microBatch(args: { micro_batch_size: number; micro_batch_tokens?: numbe
   const tokens = args.micro_batch_tokens
   if (tokens === undefined) return { micro_batch_tokens: args.micro_batch_size * args.max_seq_len }
   return { micro_batch_tokens: tokens, micro_batch_size: Math.max(1, Math.floor(tokens / args.max_seq_len)) }
-}
-
-/** The last part of a path or hub id, fit for a folder name. */
-function shortName(name: string): string {
-  const last =
-    name
-      .replace(/[/\\]+$/, '')
-      .split(/[/\\]/)
-      .at(-1) ?? ''
-  return last.replace(/\.(gguf|ts|js|mjs|jsonl)$/, '').replace(/[^\w.-]+/g, '-') || 'run'
 }

@@ -24,9 +24,11 @@ const freeTable = () => z.record(z.string(), z.unknown())
 export const runFields = {
   run_name: z
     .string()
-    .regex(/^[^/\\]+$/, 'a plain folder name, without slashes')
+    .regex(/^[\p{L}\p{N}_][\p{L}\p{N}_.+=@ -]{0,199}$/u, "the name of a folder: letters, digits, '-', '_' and '.', at most 200")
     .optional()
-    .describe('Name of the run and of its folder. Default: the environments and the model, as in reverse-text--tiny.'),
+    .describe(
+      'Name of the run and of its folder. Default: a new one of environment, model and six digits, as in reverse-text--tiny--3fa9c1.',
+    ),
   output_dir: z.string().min(1).default('outputs').describe('The run is written to <output_dir>/<run_name>/.'),
   seed: z
     .int()
@@ -303,8 +305,8 @@ export const modelFields = {
 
 /** The whole file. `rlSchema.parse` fills every default that does not depend on another key. */
 export const rlSchema = z.strictObject({
-  model: z.strictObject(modelFields),
-  env: z.array(envSchema).min(1).describe('[env], or [[env]] several times for a mixture.'),
+  model: z.strictObject(modelFields).describe('`model = "folder, hub id or file.gguf"`, or a table with `name` and `adapter`.'),
+  env: z.array(envSchema).min(1).describe('One environment as [env], or a mixture as several [[env]].'),
   inference: z
     .strictObject({
       backend: z

@@ -65,8 +65,10 @@ export const sftTrainerGroups = {
 
 /** The whole file. */
 export const sftSchema = z.strictObject({
-  model: z.strictObject({ name: modelFields.name.optional(), adapter: modelFields.adapter, new: newModel.optional() }),
-  data: dataSchema,
+  model: z
+    .strictObject({ name: modelFields.name.optional(), adapter: modelFields.adapter, new: newModel.optional() })
+    .describe('`model = "folder, hub id or file.gguf"`, or a [model.new] table.'),
+  data: dataSchema.describe('What is learned from: a file or the answers of an environment.'),
   trainer: z
     .strictObject({
       args: z.strictObject({ ...runFields, ...loraFields, ...scheduleFields, ...microBatchFields, ...endFields }).prefault({}),

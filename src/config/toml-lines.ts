@@ -47,7 +47,7 @@ class Scanner {
       this.#at += isArray ? 2 : 1
       table = this.#throughArrays(this.#keyPath(), isArray)
       this.#at += isArray ? 2 : 1
-      this.#note(table, start)
+      for (let n = 1; n <= table.length; n++) this.#note(table.slice(0, n), start)
     }
   }
 
@@ -84,11 +84,7 @@ class Scanner {
       const quote = this.#text[this.#at]
       if (quote === '"' || quote === "'") {
         const raw = this.#string()
-        keys.push(
-          quote === '"'
-            ? (JSON.parse(raw.replace(/\\U([0-9a-fA-F]{8})/g, (_, h) => toEscape(h)).replace(/\\e/g, '\\u001b')) as string)
-            : raw.slice(1, -1),
-        )
+        keys.push(quote === '"' ? unescaped(raw) : raw.slice(1, -1))
       } else {
         const bare = /[A-Za-z0-9_-]*/y
         bare.lastIndex = this.#at
@@ -138,7 +134,7 @@ class Scanner {
       this.#at += quote === '"' && this.#text[this.#at] === '\\' ? 2 : 1
     this.#at += end.length
     // A long string may end in up to two quotes of its own.
-    while (long && this.#text[this.#at] === quote) this.#at++
+    if (long) while (this.#text[this.#at] === quote) this.#at++
     return this.#text.slice(start, this.#at)
   }
 
@@ -160,4 +156,16 @@ class Scanner {
   }
 }
 
-const toEscape = (hex: string) => JSON.stringify(String.fromCodePoint(parseInt(hex, 16))).slice(1, -1)
+/** The text of a basic string. TOML's escapes are JSON's and three more; a tab may stand for itself. */
+function unescaped(basic: string): string {
+  const json = basic
+    .replaceAll('\t', '\\t')
+    .replace(
+      /\\(?:U([0-9a-fA-F]{8})|x([0-9a-fA-F]{2})|(e)|[^])/g,
+      (all: string, long?: string, short?: string, escape?: string) => {
+        const code = long ?? short ?? (escape && '1b')
+        return code === undefined ? all : JSON.stringify(String.fromCodePoint(parseInt(code, 16))).slice(1, -1)
+      },
+    )
+  return JSON.parse(json) as string
+}

@@ -56,7 +56,9 @@ const tomlKey = (key: string) => (/^[A-Za-z0-9_-]+$/.test(key) ? key : tomlStrin
 function tomlNumber(value: number, float: boolean): string {
   if (Number.isNaN(value)) return 'nan'
   if (!Number.isFinite(value)) return value > 0 ? 'inf' : '-inf'
-  const text = Object.is(value, -0) ? '-0' : String(value)
+  // 1e-5 rather than 0.00001
+  const small = value !== 0 && Math.abs(value) < 1e-3
+  const text = Object.is(value, -0) ? '-0' : small ? value.toExponential() : String(value)
   return /[.e]/.test(text) || (!float && Number.isSafeInteger(value)) ? text : `${text}.0`
 }
 

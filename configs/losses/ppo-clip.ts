@@ -1,0 +1,47 @@
+/**
+ * PPO's clipped surrogate (arXiv 1707.06347), with a lower and an upper bound of their own (DAPO, arXiv 2503.14476), as an example of
+ * a loss of one's own. With ratio = exp(logprob - inferenceLogprob), for each token that the loss counts:
+ *
+ *     loss = -min(ratio x A, clamp(ratio, 1 - clip_low, 1 + clip_high) x A) / N
+ *     d loss / d logprob = -ratio x A / N, and 0 where the clamped side is the smaller one
+ *
+ * Used by configs/custom-loss.toml. A loss file exports one function: a sequence in, the gradient of each token's log-probability, the
+ * sequence's part of the loss and metrics out. N is the number of counted tokens of the whole batch, so that parts just add up.
+ */
+
+/** One sequence; arrays have an entry a token. */
+interface Sequence {
+  /** Under the weights that are being trained, at the sampling temperature. */
+  logprobs: Float32Array
+  /** As they were when the token was sampled. */
+  inferenceLogprobs: Float32Array
+  advantages: Float32Array
+  /** 1 where the token counts. */
+  lossMask: Uint8Array
+  /** N. */
+  lossTokenCount: number
+}
+
+/** [trainer.args] loss_args. */
+interface Args {
+  clip_low?: number
+  clip_high?: number
+}
+
+export default function ppoClip(x: Sequence, { clip_low = 0.2, clip_high = 0.2 }: Args) {
+  const gradient = new Float32Array(x.logprobs.length)
+  let loss = 0
+  let clipped = 0
+  let counted = 0
+  for (let t = 0; t < gradient.length; t++) {
+    if (!x.lossMask[t]) continue
+    counted++
+    const A = x.advantages[t]
+    const ratio = Math.exp(x.logprobs[t] - x.inferenceLogprobs[t])
+    const clamped = Math.min(Math.max(ratio, 1 - clip_low), 1 + clip_high)
+    loss -= Math.min(ratio * A, clamped * A) / x.lossTokenCount
+    if (ratio * A <= clamped * A) gradient[t] = (-ratio * A) / x.lossTokenCount
+    else clipped++
+  }
+  return { gradient, loss, metrics: { clipped: counted ? clipped / counted : 0 } }
+}

@@ -1,0 +1,144 @@
+/**
+ * What a run will need in GPU memory, worked out from sizes alone, before anything is loaded (`--dry-run`).
+ *
+ * With P weights, L layers, hidden size H, MLP size I, query width Q = heads x head size, key width K = KV heads x head size,
+ * T = micro_batch_tokens, S = max_num_seqs, N = max_seq_len, V the vocabulary, all activations float32:
+ * - frozen weights: 2 P bytes in bf16 (4 P in float32); trained ones (full fine-tuning) 4 P;
+ * - of n trained parameters: 4 n for the gradient, 8 n for Adam's two moments, and for an adapter 4 n for itself;
+ * - one layer inside, a token: 4 (4 H + 2 Q + 3 K + Q + K + heads + 3 I) bytes: residuals and norms; q, k, v as projected (and normed,
+ *   once more Q + K), q and k turned, the attention's output and log-sum; gate, up and their product; LoRA adds its r intermediates;
+ *   going backward, 4 (2 H + 3 I) more for the gradients that pass through;
+ * - activations: with gradient checkpointing one hidden state a layer (4 T H L) and one layer inside; without it L layers inside;
+ * - head: logits of one slice of the vocabulary at a time (never T x V), and three numbers a token;
+ * - KV cache: 2 L S N K float32, exact copies of what the trainer would compute;
+ * - decoding: one layer inside for S tokens, and S x V logits for the sampler.
+ * An estimate: pools round buffers up, and drivers add their own. The measured peak is printed after the first step.
+ */
+import { linearShapes, tensorShapes } from '../model/shapes.ts'
+import type { ModelConfig } from '../model/types.ts'
+import type { RunConfig } from './schema.ts'
+import type { SftConfig } from './sft-schema.ts'
+
+export interface MemoryOptions {
+  model: ModelConfig
+  useLora: boolean
+  loraRank: number
+  /** Names such as q_proj. */
+  loraTargetModules: readonly string[]
+  /** Tokens of a micro-batch. */
+  microBatchTokens: number
+  gradientCheckpointing: boolean
+  bf16: boolean
+  /** Slots of the KV cache; 0 where nothing is generated. */
+  maxNumSeqs: number
+  maxSeqLen: number
+  /** Vocabulary rows whose logits are held at a time. */
+  headSliceRows?: number
+}
+
+export interface MemoryRow {
+  name: string
+  bytes: number
+  /** How the bytes come about. */
+  how: string
+}
+
+const HEAD_SLICE_ROWS = 4096
+
+/** The memory of a run, part by part; parts that are 0 are left out. */
+export function estimateMemory(options: MemoryOptions): MemoryRow[] {
+  const { model, microBatchTokens: T, maxNumSeqs: S, maxSeqLen: N } = options
+  const { hiddenSize: H, intermediateSize: I, layers: L, vocabSize: V } = model
+  const Q = model.heads * model.headDim
+  const K = model.kvHeads * model.headDim
+  const weights = sum([...tensorShapes(model).values()].map((shape) => shape.reduce((a, b) => a * b, 1)))
+  const adapter = options.useLora ? adapterParameters(options) : 0
+  const trained = options.useLora ? adapter : weights
+  const width = options.useLora && options.bf16 ? 2 : 4
+  const loraInner = options.useLora ? options.loraTargetModules.length * options.loraRank : 0
+  const inner = 4 * (4 * H + 3 * Q + 4 * K + (model.qkNorm ? Q + K : 0) + model.heads + 3 * I + loraInner)
+  const backward = 4 * (2 * H + 3 * I)
+  const slice = Math.min(V, options.headSliceRows ?? HEAD_SLICE_ROWS)
+  const kept: MemoryRow = options.gradientCheckpointing
+    ? { name: 'activations kept', bytes: 4 * T * H * L, how: `one hidden state a layer: ${L} layers x ${T} tokens x ${H}` }
+    : {
+        name: 'activations kept',
+        bytes: T * inner * L,
+        how: `everything inside ${L} layers, ${T} tokens (no gradient checkpointing)`,
+      }
+  const rows: MemoryRow[] = [
+    { name: 'weights', bytes: weights * width, how: `${millions(weights)} weights, ${width === 2 ? 'bf16' : 'float32'}` },
+    { name: 'adapter', bytes: adapter * 4, how: `LoRA rank ${options.loraRank}: ${millions(adapter)} parameters, float32` },
+    { name: 'gradients', bytes: trained * 4, how: `${millions(trained)} trained parameters, float32` },
+    { name: 'Adam', bytes: trained * 8, how: 'two moments of each, float32' },
+    kept,
+    { name: 'one layer', bytes: T * (inner + backward), how: `inside one layer, forward and backward, ${T} tokens` },
+    { name: 'head slice', bytes: T * (slice + 3) * 4, how: `logits of ${slice} of ${V} words at a time, ${T} tokens` },
+    { name: 'KV cache', bytes: 8 * L * S * N * K, how: `${S} completions x ${N} tokens x ${L} layers, float32` },
+    { name: 'decoding', bytes: S * (inner + 4 * V), how: `one token of ${S} completions, logits included` },
+  ]
+  return rows.filter((row) => row.bytes > 0)
+}
+
+/** The same, from a resolved config. */
+export function memoryOf(config: RunConfig | SftConfig, model: ModelConfig): MemoryRow[] {
+  const { args } = config.trainer
+  return estimateMemory({
+    model,
+    useLora: args.use_lora,
+    loraRank: args.lora_rank,
+    loraTargetModules: args.lora_target_modules,
+    microBatchTokens: args.micro_batch_tokens,
+    gradientCheckpointing: args.gradient_checkpointing,
+    bf16: args.bf16,
+    maxNumSeqs: 'inference' in config ? config.inference.max_num_seqs : 0,
+    maxSeqLen: args.max_seq_len,
+  })
+}
+
+/** The limits of an adapter that matter here, in bytes. */
+export interface MemoryLimits {
+  maxStorageBufferBindingSize: number
+  maxBufferSize: number
+}
+
+/**
+ * The table of `--dry-run`, with a total, and where limits are given a line on the largest matrix. WebGPU does not tell how much
+ * memory an adapter has, so the total is for the reader to compare.
+ */
+export function memoryTable(rows: MemoryRow[], model?: ModelConfig, limits?: MemoryLimits): string {
+  const all = [...rows, { name: 'total', bytes: sum(rows.map((row) => row.bytes)), how: '' }]
+  const nameWidth = Math.max(...all.map((row) => row.name.length))
+  const sizes = all.map((row) => formatBytes(row.bytes))
+  const sizeWidth = Math.max(...sizes.map((size) => size.length))
+  const lines = all.map((row, i) => `  ${row.name.padEnd(nameWidth)}  ${sizes[i].padStart(sizeWidth)}  ${row.how}`.trimEnd())
+  if (model && limits) {
+    const embedding = model.vocabSize * model.hiddenSize * 2
+    const room = Math.min(limits.maxStorageBufferBindingSize, limits.maxBufferSize)
+    const parts = Math.ceil(embedding / room)
+    lines.push(
+      `  The adapter binds ${formatBytes(room)} at a time; the embedding (${formatBytes(embedding)} in bf16) ` +
+        (parts === 1 ? 'fits in one piece.' : `is walked in ${parts} slices.`),
+    )
+  }
+  return lines.join('\n')
+}
+
+/** 1536 -> "1.5 KiB". */
+export function formatBytes(bytes: number): string {
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB']
+  const power = bytes < 1 ? 0 : Math.min(units.length - 1, Math.floor(Math.log2(bytes) / 10))
+  const value = bytes / 1024 ** power
+  return `${power === 0 || value >= 100 ? Math.round(value) : value.toFixed(1)} ${units[power]}`
+}
+
+function adapterParameters({ model, loraRank, loraTargetModules }: MemoryOptions): number {
+  return sum(
+    [...linearShapes(model)].map(([path, [outputs, inputs]]) =>
+      loraTargetModules.some((module) => path.endsWith(`.${module}`)) ? loraRank * (outputs + inputs) : 0,
+    ),
+  )
+}
+
+const sum = (numbers: number[]) => numbers.reduce((a, b) => a + b, 0)
+const millions = (n: number) => (n >= 1e6 ? `${(n / 1e6).toFixed(1)} M` : `${(n / 1e3).toFixed(1)} k`)

@@ -1,0 +1,351 @@
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, describe, expect, test } from 'vitest'
+import { messageOf, UserError } from '../../src/common/errors.ts'
+import { batchLine, loadConfig, loadSftConfig, parseConfig, parseSftConfig } from '../../src/config/load.ts'
+
+const folder = mkdtempSync(join(tmpdir(), 'dawn-config-'))
+afterAll(() => rmSync(folder, { recursive: true }))
+
+function file(name: string, text: string): string {
+  const path = join(folder, name)
+  writeFileSync(path, text)
+  return path
+}
+
+/** The message of the UserError that a call throws, without the folder. */
+function errorOf(call: () => unknown): string {
+  try {
+    call()
+  } catch (error) {
+    expect(error).toBeInstanceOf(UserError)
+    return messageOf(error).replaceAll(`${folder}/`, '').replaceAll(process.cwd(), '<here>')
+  }
+  throw new Error('it did not throw')
+}
+
+function load(...argv: string[]) {
+  const loaded = loadConfig(argv)
+  if ('help' in loaded) throw new Error('help')
+  return loaded
+}
+
+const minimal = 'model = "models/tiny"\n[env]\nid = "reverse-text"\n'
+const withArgs = (text: string) => `${minimal}[trainer.args]\n${text}`
+
+test("an almost empty file gets RLTrainer's defaults", () => {
+  const { config, notices, changed } = parseConfig(minimal)
+  expect(notices).toEqual([])
+  expect(changed).toEqual(['model.name = "models/tiny"', 'env.id = "reverse-text"'])
+  expect(config.model).toEqual({ name: 'models/tiny' })
+  expect(config.env).toEqual([{ id: 'reverse-text', name: 'reverse-text', args: {}, weight: 1 }])
+  expect(config.trainer.args.run_name).toMatch(/^reverse-text--tiny--[0-9a-f]{6}$/)
+  expect(config.trainer.args).toMatchObject({
+    use_lora: true, lora_rank: 8, lora_alpha: 32, lora_dropout: 0, learning_rate: 1e-5, lr_scheduler_type: 'constant', max_steps: 500,
+    max_grad_norm: 1, weight_decay: 0, micro_batch_size: 8, rollouts_per_example: 16, batch_size: 512, max_seq_len: 2048, max_prompt_len: 512,
+    max_tokens: 1536, temperature: 1, top_p: 1, mask_ratio_low: 0.125, mask_ratio_high: 8, max_concurrent: 1024, generation_timeout: 600,
+    eval_strategy: 'no', gradient_checkpointing: true, bf16: true, output_dir: 'outputs', max_async_level: 1, loss: 'cispo', micro_batch_tokens: 8 * 2048,
+  }) // prettier-ignore
+  expect(batchLine(config)).toBe('32 tasks x 16 rollouts = 512 rollouts a step, 500 steps; up to 512 + 1536 tokens each')
+})
+
+// The minimal example of vf-rl's own documentation, with a bundled environment.
+test('a config of vf-rl runs, and says what it leaves out', () => {
+  const { config, notices } = parseConfig(`
+model = "Qwen/Qwen3-4B-Instruct-2507"
+[env]
+id = "reverse-text"
+[inference]
+gpus = 1
+[inference.args]
+enforce_eager = true
+[trainer]
+gpus = 1
+[trainer.args]
+run_name = "alphabet-sort"
+use_lora = true
+use_liger = false
+learning_rate = 1e-5
+micro_batch_size = 4
+rollouts_per_example = 16
+batch_size = 512
+max_steps = 100
+max_tokens = 512
+max_seq_len = 2048
+`)
+  expect(config.trainer.args).toMatchObject({
+    run_name: 'alphabet-sort',
+    max_tokens: 512,
+    max_prompt_len: 512,
+    micro_batch_tokens: 8192,
+  })
+  expect(config.inference).toEqual({ backend: 'embedded', max_num_seqs: 32 })
+  expect(notices).toMatchInlineSnapshot(`
+    [
+      "config.toml:6:1: inference.gpus is not needed: the embedded engine generates on the GPU of the trainer.",
+      "config.toml:7:1: inference.args (enforce_eager) are flags of vLLM and are ignored: the embedded engine generates in this process. Its own keys are in [inference].",
+      "config.toml:10:1: trainer.gpus is always 1 here: training and generation share one GPU.",
+      "config.toml:14:1: trainer.args.use_liger is ignored: the output head, the log-probabilities and the loss are always fused.",
+    ]
+  `)
+})
+
+test('all mistakes of a file at once, each with its place', () => {
+  const path = file(
+    'bad.toml',
+    `model = "models/tiny"
+max_steps = 3
+[env]
+id = "revers-text"
+[inference]
+backend = "vllm"
+[sampling]
+max_tokens = 5
+lr = 1
+[trainer]
+gpus = 2
+[trainer.arg]
+[trainer.args]
+learning_rte = 1e-4
+batch_size = 100
+temperature = "1.0"
+lr_scheduler_type = "cosin"
+lora_target_modules = ["q_proj", "qq"]
+report_to = "wandb"
+num_generations = 4
+warmup_steps = 1.5
+max_tokens = 2048
+loss = "cipso"
+top_p = 2
+min_p = nan
+run_name = "a/b"
+filters = ["./none.ts"]
+stop = "x"
+`,
+  )
+  expect(errorOf(() => load('@', path))).toMatchInlineSnapshot(`
+    "21 mistakes in the config:
+      bad.toml:2:1: max_steps is not a key at the top of a config. It belongs in [trainer.args].
+      bad.toml:4:1: environment revers-text: not found; did you mean reverse-text? Bundled: arithmetic, reverse-text. Else give a path (./my_env.ts) or an npm package that is installed.
+      bad.toml:6:1: inference.backend is "vllm", which comes with a later version; leave the key out and the embedded engine generates on the same GPU, without a server.
+      bad.toml:7:1: sampling is not a table here: its keys go to [trainer.args], as max_tokens, learning_rate (for lr).
+      bad.toml:11:1: trainer.gpus asks for several GPUs, but one process trains and generates on one GPU here: remove the key, and set DAWN_RL_ADAPTER to choose the GPU.
+      bad.toml:12:1: trainer.arg is not a key of [trainer]. Did you mean args?
+      bad.toml:14:1: trainer.args.learning_rte is not a key of [trainer.args]. Did you mean learning_rate?
+      bad.toml:15:1: trainer.args.batch_size is 100, not a multiple of rollouts_per_example (16). Use 96 or 112.
+      bad.toml:16:1: trainer.args.temperature is "1.0", a string; it must be a number > 0. Write it without quotes.
+      bad.toml:17:1: trainer.args.lr_scheduler_type is "cosin"; it must be one of "constant", "constant_with_warmup", "linear", "cosine". Did you mean "cosine"?
+      bad.toml:18:34: trainer.args.lora_target_modules.1 is "qq"; it must be one of "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj".
+      bad.toml:19:1: trainer.args.report_to is "wandb", which comes with a later version; metrics.jsonl in the run folder already holds every metric.
+      bad.toml:20:1: trainer.args.num_generations is named rollouts_per_example here.
+      bad.toml:21:1: trainer.args.warmup_steps is 1.5; it must be an integer >= 0.
+      bad.toml:22:1: trainer.args.max_prompt_len (512) + max_tokens (2048) is 2560, more than max_seq_len (2048). Use max_tokens = 1536, or max_seq_len = 2560.
+      bad.toml:23:1: trainer.args.loss is "cipso"; it must be "cispo", "cispo_mask" or a file such as "./my_loss.ts". Did you mean "cispo"?
+      bad.toml:24:1: trainer.args.top_p is 2; it must be a number > 0 and <= 1.
+      bad.toml:25:1: trainer.args.min_p is NaN; it must be a number >= 0 and <= 1.
+      bad.toml:26:1: trainer.args.run_name is "a/b"; it must be the name of a folder: letters, digits, '-', '_' and '.', at most 200.
+      bad.toml:27:1: trainer.args.filters is "./none.ts", but there is no such file in <here>.
+      bad.toml:28:1: trainer.args.stop is "x"; it must be a list of strings."
+  `)
+})
+
+describe('one mistake is one sentence', () => {
+  test.each([
+    ['batch_size = 100', 'trainer.args.batch_size is 100, not a multiple of rollouts_per_example (16). Use 96 or 112.'],
+    ['batch_size = 10', 'trainer.args.batch_size is 10, not a multiple of rollouts_per_example (16). Use 16.'],
+    ['rollouts_per_example = 1', 'trainer.args.rollouts_per_example is 1; it must be an integer >= 2.'],
+    ['rollouts_per_example = 24', 'trainer.args.batch_size is 512, not a multiple of rollouts_per_example (24). Use 504 or 528.'],
+    [
+      'max_seq_len = 1024\nmax_tokens = 1000\nmax_prompt_len = 100',
+      'max_prompt_len (100) + max_tokens (1000) is 1100, more than max_seq_len (1024). Use max_tokens = 924, or max_seq_len = 1100.',
+    ],
+    ['micro_batch_tokens = 512', 'trainer.args.micro_batch_tokens is 512, less than one sequence of max_seq_len (2048).'],
+    ['mask_ratio_low = 9.0', 'mask_ratio_low is 9, not below mask_ratio_high (8)'],
+    ['max_async_level = 9', 'max_off_policy_steps is 8, less than max_async_level (9)'],
+    ['loss_args = { x = 1 }', 'the built-in loss "cispo" takes none'],
+    ['temperature = 0', 'trainer.args.temperature is 0; it must be a number > 0.'],
+    ['use_lora = "yes"', 'trainer.args.use_lora is "yes", a string; it must be true or false.'],
+    ['run_name = ""', 'trainer.args.run_name is'],
+    ['advantage = "group_men"', 'Did you mean "group_mean"?'],
+    ['optim = "sgd"', 'trainer.args.optim is not there: the optimizer is AdamW'],
+    ['fp16 = true', 'trainer.args.fp16 is not there'],
+    ['zzzzzzzz = 1', 'trainer.args.zzzzzzzz is not a key of [trainer.args]. --help lists the keys.'],
+    ['max_num_seqs = 1', 'It belongs in [inference].'],
+  ])('%s', (text, expected) => {
+    const message = errorOf(() => parseConfig(withArgs(text), 'a.toml'))
+    expect(message).toContain(expected)
+    expect(message).toMatch(/^a\.toml:[567]:1: /)
+    expect(message.split('\n')).toHaveLength(1)
+  })
+
+  test('of missing tables, of a file that is missing or no TOML', () => {
+    expect(errorOf(() => parseConfig('', 'a.toml'))).toMatchInlineSnapshot(`
+      "2 mistakes in the config:
+        a.toml: env is missing. It takes a list of tables. One environment as [env], or a mixture as several [[env]].
+        a.toml: model is missing. It takes a table. \`model = "folder, hub id or file.gguf"\`, or a table with \`name\` and \`adapter\`."
+    `)
+    expect(
+      errorOf(() => parseConfig('model = "x"\n[[env]]\nid = "reverse-text"\n[[env]]\nweight = 2', 'a.toml')),
+    ).toMatchInlineSnapshot(
+      `"a.toml:4:1: env.1.id is missing. It takes a string. A bundled environment ("short-answers", "reverse-text", "arithmetic") or a file such as "./my_env.ts"."`,
+    )
+    expect(errorOf(() => load('@', join(folder, 'none.toml')))).toMatchInlineSnapshot(
+      `"none.toml: there is no such file. Paths are relative to <here>."`,
+    )
+    expect(errorOf(() => parseConfig('model = "x"\nseed = = 3\n', 'a.toml'))).toMatchInlineSnapshot(`
+      "a.toml:2:8 is not valid TOML: invalid value.
+      1:  model = "x"
+      2:  seed = = 3
+                 ^"
+    `)
+    expect(errorOf(() => load())).toMatchInlineSnapshot(
+      `"No config file. Write it after @, as in \`node cli.js train @ configs/quickstart.toml\`; --help lists the keys."`,
+    )
+  })
+
+  test('of environments that share a name', () => {
+    const twice = 'model = "x"\n[[env]]\nid = "reverse-text"\n[[env]]\nid = "reverse-text"\n'
+    expect(errorOf(() => parseConfig(twice, 'a.toml'))).toContain('two environments are named "reverse-text"')
+    expect(parseConfig(`${twice}name = "b"\n`).config.env.map((env) => env.name)).toEqual(['reverse-text', 'b'])
+  })
+})
+
+describe('composition', () => {
+  const base = file('base.toml', `${minimal}args = { words = 3, seed = 1 }\n[trainer.args]\nseed = 1\nmax_steps = 5\n`)
+
+  test('later files win, tables merge, an [env] with another id replaces', () => {
+    const overlay = file('over.toml', '[model]\nadapter = "x"\n[env.args]\nwords = 4\n[trainer.args]\nseed = 2\n')
+    const { config } = load('@', base, '@', overlay)
+    expect(config.model).toEqual({ name: 'models/tiny', adapter: 'x' })
+    expect(config.env[0].args).toEqual({ words: 4, seed: 1 })
+    expect(config.trainer.args).toMatchObject({ seed: 2, max_steps: 5 })
+    const other = file('other.toml', '[env]\nid = "arithmetic"\n')
+    expect(load('@', base, '@', other).config.env).toMatchObject([{ id: 'arithmetic', args: {} }])
+    const list = file('list.toml', '[[env]]\nid = "arithmetic"\n[[env]]\nid = "reverse-text"\n')
+    expect(load('@', base, '@', list).config.env).toHaveLength(2)
+  })
+
+  test('a mistake is reported where the value that won stands', () => {
+    const overlay = file('wrong.toml', '# comment\n[trainer.args]\nseed = -1\n')
+    expect(errorOf(() => load('@', base, '@', overlay))).toMatch(/^wrong\.toml:3:1: trainer\.args\.seed is -1/)
+    expect(load('@', base, '@', overlay, '--seed', '3').config.trainer.args.seed).toBe(3)
+  })
+
+  test('overrides: dotted, kebab-case, alone, with =, of lists, of environments, of flags', () => {
+    const { config, changed } = load(
+      '@', base, '--trainer.args.learning_rate', '1e-4', '--max-steps', '2', '--run-name=123', '--trainer.args.use-lora', 'false', '--stop', '["a", "b"]',
+      '--env.args.words', '9', '--env.args.style', 'plain', '--env.args.list=[1, 2]', '--model', 'other', '--lora_target_modules', 'q_proj,v_proj', '--loss-args.x', '1',
+      '--loss', 'configs/losses/ppo-clip.ts', '--gradient-checkpointing', '--presence_penalty', '-1.5',
+    ) // prettier-ignore
+    expect(config.trainer.args).toMatchObject({
+      learning_rate: 1e-4, max_steps: 2, run_name: '123', use_lora: false, stop: ['a', 'b'], lora_target_modules: ['q_proj', 'v_proj'], loss_args: { x: 1 }, gradient_checkpointing: true, presence_penalty: -1.5,
+    }) // prettier-ignore
+    expect(config.env[0].args).toEqual({ words: 9, seed: 1, style: 'plain', list: [1, 2] })
+    expect(config.model.name).toBe('other')
+    expect(changed).toContain('trainer.args.learning_rate = 0.0001')
+  })
+
+  test('overrides that cannot be understood', () => {
+    const two = file('two.toml', 'model = "x"\n[[env]]\nid = "arithmetic"\n[[env]]\nid = "reverse-text"\n')
+    expect(load('@', two, '--env.1.weight', '2').config.env.map((env) => env.weight)).toEqual([1, 2])
+    expect(
+      errorOf(() =>
+        load(
+          '@',
+          two,
+          '--max-step',
+          '2',
+          '--env.weight',
+          '3',
+          '--seed',
+          '@',
+          base,
+          'x.toml',
+          'word',
+          '--dry-rum',
+          '--trainer.args.beta',
+          '1',
+          '--name',
+          'x',
+        ),
+      ),
+    ).toMatchInlineSnapshot(`
+      "7 mistakes in the config:
+        --dry-rum is not a key. Did you mean --dry-run?
+        --max-step is not a key. Did you mean --trainer.args.max_steps?
+        --name could mean --model.name or --env.name.
+        --seed needs a value: an integer >= 0.
+        --trainer.args.beta: trainer.args.beta is not there: no reference model is kept. mask_ratio_low and mask_ratio_high and a lower learning_rate steady a run.
+        "word" is not understood here. A config file comes after @, a key after --.
+        x.toml: write @ before a config file: \`@ x.toml\`."
+    `)
+  })
+
+  test('flags', () => {
+    expect(load('@', base, '--dry-run').dryRun).toBe(true)
+    expect(load('@', base).resume).toBeUndefined()
+    const named = ['@', base, '--run_name', 'a']
+    expect(load(...named, '--resume').resume).toEqual({ kind: 'latest' })
+    expect(load(...named, '--resume', 'latest', '--dry-run').resume).toEqual({ kind: 'latest' })
+    expect(load('--resume', 'step', '20', ...named).resume).toEqual({ kind: 'step', step: 20 })
+    expect(load('@', base, '--resume', 'outputs/x').resume).toEqual({ kind: 'dir', dir: 'outputs/x' })
+    expect(errorOf(() => load('@', base, '--resume'))).toContain('set trainer.args.run_name')
+    expect(loadConfig(['--help'])).toHaveProperty('help')
+  })
+})
+
+test('notices: keys without effect, and sampling that is not what is trained on', () => {
+  const { notices } = parseConfig(
+    withArgs(
+      'use_lora = false\nlora_rank = 4\nwarmup_steps = 5\neval_steps = 5\ntop_p = 0.9\nmin_p = 0.1\nmicro_batch_tokens = 4096\nmicro_batch_size = 16\n',
+    ),
+  )
+  expect(notices).toMatchInlineSnapshot(`
+    [
+      "trainer.args.lora_rank has no effect: use_lora is false.",
+      "trainer.args.warmup_steps has no effect: lr_scheduler_type is "constant"; write "constant_with_warmup".",
+      "trainer.args.micro_batch_size has no effect: micro_batch_tokens is set.",
+      "trainer.args.top_p, min_p: changes what is drawn, not the log-probability that is trained on (which is over the full vocabulary); far from neutral it biases the importance ratio.",
+      "trainer.args.eval_steps has no effect: eval_strategy is "no".",
+    ]
+  `)
+})
+
+test('the two ways to size a micro-batch agree', () => {
+  const { args } = parseConfig(withArgs('micro_batch_tokens = 5000\n')).config.trainer
+  expect([args.micro_batch_tokens, args.micro_batch_size]).toEqual([5000, 2])
+})
+
+describe('sft', () => {
+  const fresh =
+    '[model.new]\nfamily = "qwen3"\nhidden_size = 64\nintermediate_size = 128\nnum_hidden_layers = 2\nnum_attention_heads = 4\n'
+
+  test('a new model on the answers of an environment', () => {
+    const { config } = parseSftConfig(`${fresh}[data.env]\nid = "reverse-text"\n[trainer.args]\nuse_lora = false\n`)
+    expect(config.model.new).toMatchObject({
+      num_key_value_heads: 4,
+      head_dim: 16,
+      tie_word_embeddings: true,
+      tokenizer: 'bytes',
+    })
+    expect(config.data).toEqual({ env: { id: 'reverse-text', args: {} } })
+    expect(config.trainer.args).toMatchObject({ batch_size: 32, use_lora: false, save_steps: 50 })
+  })
+
+  test('mistakes', () => {
+    expect(errorOf(() => parseSftConfig(`${fresh.replace('= 4', '= 6')}[data]\npath = "none.jsonl"\n`, 'a.toml')))
+      .toMatchInlineSnapshot(`
+      "2 mistakes in the config:
+        a.toml:1:1: model.new.hidden_size is 64; divided by num_attention_heads (6) it gives no even head size. Set model.new.head_dim, or change one of them.
+        a.toml:8:1: data.path is "none.jsonl", but there is no such file in <here>."
+    `)
+    expect(errorOf(() => parseSftConfig('model = "x"\n[data]\n[trainer.args]\nloss = "cispo"\n', 'a.toml')))
+      .toMatchInlineSnapshot(`
+      "2 mistakes in the config:
+        a.toml:2:1: data is empty. Write path = "file.jsonl", or [data.env] with the id of an environment.
+        a.toml:4:1: trainer.args.loss is not a key of [trainer.args]. --help lists the keys."
+    `)
+    expect(errorOf(() => loadSftConfig([]))).toContain('configs/tiny-sft.toml')
+  })
+})

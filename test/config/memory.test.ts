@@ -1,0 +1,72 @@
+import { expect, test } from 'vitest'
+import { parseConfig } from '../../src/config/load.ts'
+import { estimateMemory, formatBytes, memoryOf, memoryTable } from '../../src/config/memory.ts'
+import type { ModelConfig } from '../../src/model/types.ts'
+
+/** SmolLM2-135M: 134,515,008 weights (transformers' count), tied. */
+const smollm2: ModelConfig = {
+  family: 'llama', hiddenSize: 576, intermediateSize: 1536, layers: 30, heads: 9, kvHeads: 3, headDim: 64, vocabSize: 49152, rmsNormEps: 1e-5, ropeTheta: 100000,
+  ropeScaling: { type: 'default' }, tieWordEmbeddings: true, qkvBias: false, outputBias: false, qkNorm: false, maxPositionEmbeddings: 8192, eosTokenIds: [2],
+  bosTokenId: 1, padTokenId: 2,
+} // prettier-ignore
+
+const config = (args: string) =>
+  parseConfig(
+    `model = "x"\n[env]\nid = "reverse-text"\n[trainer.args]\nmax_seq_len = 128\nbatch_size = 32\nrollouts_per_example = 8\n${args}`,
+  ).config
+const bytes = (rows: { name: string; bytes: number }[], name: string) => rows.find((row) => row.name === name)?.bytes ?? 0
+
+test('LoRA on SmolLM2: weights, adapter and cache by hand', () => {
+  const rows = memoryOf(config('micro_batch_tokens = 1024'), smollm2)
+  expect(bytes(rows, 'weights')).toBe(134_515_008 * 2)
+  // rank 8 of: q 576+576, k and v 192+576, o 576+576, gate, up and down 1536+576, in 30 layers
+  const adapter = 8 * 30 * (2 * 1152 + 2 * 768 + 3 * 2112)
+  expect(bytes(rows, 'adapter')).toBe(4 * adapter)
+  expect(bytes(rows, 'Adam')).toBe(8 * adapter)
+  expect(bytes(rows, 'KV cache')).toBe(32 * 128 * 30 * 2 * 192 * 4)
+  expect(bytes(rows, 'activations kept')).toBe(1024 * 576 * 30 * 4)
+})
+
+test('full fine-tuning, more tokens, no checkpointing: what grows, and how', () => {
+  const full = memoryOf(config('use_lora = false'), smollm2)
+  expect(bytes(full, 'weights') + bytes(full, 'gradients') + bytes(full, 'Adam')).toBe(134_515_008 * 16)
+  expect(full.some((row) => row.name === 'adapter')).toBe(false)
+  const at = (tokens: number) => memoryOf(config(`micro_batch_tokens = ${tokens}`), smollm2)
+  for (const name of ['activations kept', 'one layer', 'head slice'])
+    expect(bytes(at(4096), name)).toBe(4 * bytes(at(1024), name))
+  const kept = bytes(memoryOf(config('gradient_checkpointing = false'), smollm2), 'activations kept')
+  expect(kept).toBeGreaterThan(5 * bytes(memoryOf(config(''), smollm2), 'activations kept'))
+})
+
+test('nothing is generated: no cache', () => {
+  const rows = estimateMemory({
+    model: smollm2,
+    useLora: false,
+    loraRank: 8,
+    loraTargetModules: [],
+    microBatchTokens: 256,
+    gradientCheckpointing: true,
+    bf16: true,
+    maxNumSeqs: 0,
+    maxSeqLen: 128,
+  })
+  expect(rows.map((row) => row.name)).toEqual(['weights', 'gradients', 'Adam', 'activations kept', 'one layer', 'head slice'])
+})
+
+test('the table', () => {
+  const rows = memoryOf(config('micro_batch_tokens = 1024'), smollm2)
+  expect(memoryTable(rows, smollm2, { maxStorageBufferBindingSize: 2 ** 25, maxBufferSize: 2 ** 28 })).toMatchInlineSnapshot(`
+    "  weights            257 MiB  134.5 M weights, bf16
+      adapter            9.3 MiB  LoRA rank 8: 2.4 M parameters, float32
+      gradients          9.3 MiB  2.4 M trained parameters, float32
+      Adam              18.6 MiB  two moments of each, float32
+      activations kept  67.5 MiB  one hidden state a layer: 30 layers x 1024 tokens x 576
+      one layer         59.5 MiB  inside one layer, forward and backward, 1024 tokens
+      head slice        16.0 MiB  logits of 4096 of 49152 words at a time, 1024 tokens
+      KV cache           180 MiB  32 completions x 128 tokens x 30 layers, float32
+      decoding           7.2 MiB  one token of 32 completions, logits included
+      total              624 MiB
+      The adapter binds 32.0 MiB at a time; the embedding (54.0 MiB in bf16) is walked in 2 slices."
+  `)
+  expect([0, 1023, 1536, 5 * 2 ** 30].map(formatBytes)).toEqual(['0 B', '1023 B', '1.5 KiB', '5.0 GiB'])
+})
