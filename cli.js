@@ -44,7 +44,7 @@ function handOver() {
   if (!node) {
     const mend = isCheckout
       ? "run 'bash scripts/setup.sh', which fetches it"
-      : "install it, or run 'npm install node' where dawn-rl is installed"
+      : "install it, or run 'npm install node@24' where dawn-rl is installed"
     stop(`dawn-rl needs Node ${oldestMajor} or newer, and this is Node ${process.versions.node}: ${mend}.`)
   }
   const child = spawn(node, [...process.execArgv, here, ...process.argv.slice(2)], {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Holds dawn-rl against its peers in Python (PyTorch, transformers, PEFT): sets up .venv-peers from PyPI, where it is not there yet,
-# and runs a script of test/peers/ in it, or every test_*.py of them.
+# and runs a script of test/peers/ in it, or every test_*.py of them (which start what they compare with themselves).
 # usage: bash scripts/peers.sh                       every test/peers/test_*.py; exit code 4 where python3 or pip is missing
 #        bash scripts/peers.sh SCRIPT.py WORDS...    one script, with its words
 # On x86-64 Linux PyPI's torch is the CUDA build, which runs without a GPU and takes about 6 GB.
@@ -8,7 +8,7 @@ set -euo pipefail
 me=peers
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$root"
-packages='torch transformers peft safetensors'
+packages='torch==2.13.0 transformers==5.18.* peft==0.21.* safetensors' # what the golden cases were made with
 venv=$root/.venv-peers
 
 command -v python3 >/dev/null || { warn 'python3 is not there: the comparison with PEFT is skipped'; exit 4; }
@@ -21,8 +21,14 @@ if [ ! -f "$venv/ready" ] || [ "$(cat "$venv/ready")" != "$packages" ]; then
   python3 -m pip --python "$venv/bin/python" install --quiet --disable-pip-version-check --no-cache-dir $packages
   echo "$packages" >"$venv/ready"
 fi
+use_node # the scripts start cli.js and train.js
 export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 if [ $# -gt 0 ]; then exec "$venv/bin/python" "$@"; fi
+found=no
 for script in test/peers/test_*.py; do
-  if [ -f "$script" ]; then say "$script" && "$venv/bin/python" "$script"; fi
+  [ -f "$script" ] || continue
+  found=yes
+  say "$script"
+  "$venv/bin/python" "$script"
 done
+[ $found = yes ] || { warn 'test/peers has no test_*.py'; exit 1; }

@@ -1,8 +1,10 @@
 /** The command line's frame and `doctor`, as a user runs them. */
 import { spawnSync } from 'node:child_process'
+import { cpSync, mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { describe, expect, it } from 'vitest'
+import { afterAll, describe, expect, it } from 'vitest'
 import type { Report } from '../../src/cli/doctor.ts'
 import { listAdapters } from '../../src/gpu/inventory.ts'
 
@@ -61,6 +63,28 @@ describe('doctor', () => {
     expect(code).toBe(2)
     expect(out).toMatch(/^missing +the adapter that DAWN_RL_ADAPTER=no such adapter asks for/m)
     expect(out).toMatch(/^mend with +unset DAWN_RL_ADAPTER$/m)
+  })
+})
+
+describe('doctor on a broken installation', () => {
+  const copy = mkdtempSync(join(tmpdir(), 'dawn-rl-doctor-'))
+  afterAll(() => rmSync(copy, { recursive: true, force: true }))
+
+  it("says that WebGPU's binary does not load, and why", () => {
+    for (const name of ['cli.js', 'package.json', 'src']) cpSync(join(root, name), join(copy, name), { recursive: true })
+    mkdirSync(join(copy, 'node_modules'))
+    for (const name of readdirSync(join(root, 'node_modules')).filter((entry) => entry !== 'webgpu' && !entry.startsWith('.'))) {
+      symlinkSync(join(root, 'node_modules', name), join(copy, 'node_modules', name))
+    }
+    const platform = `${process.platform}-${process.platform === 'darwin' ? 'universal' : process.arch}`
+    const webgpu = join(copy, 'node_modules/webgpu')
+    mkdirSync(join(webgpu, 'dist', platform), { recursive: true })
+    for (const name of ['package.json', 'index.js']) cpSync(join(root, 'node_modules/webgpu', name), join(webgpu, name))
+    writeFileSync(join(webgpu, 'dist', platform, 'dawn.node'), 'cut off')
+    const doctor = spawnSync(process.execPath, [join(copy, 'cli.js'), 'doctor'], { encoding: 'utf8' })
+    expect({ code: doctor.status, err: doctor.stderr }).toEqual({ code: 2, err: '' })
+    expect(doctor.stdout).toMatch(/^webgpu +\d\S+, does not load: .*dawn\.node/m)
+    expect(doctor.stdout).toMatch(/^mend with +rm -rf node_modules && bash scripts\/setup\.sh$/m)
   })
 })
 
