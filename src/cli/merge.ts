@@ -29,7 +29,7 @@ async function merge(options: MergeOptions): Promise<void> {
   try {
     await writeMerged(options.out, model, adapter, { replace: options.force === true })
     const without = (await model.tokenizerOrNull()) ? '' : ' (without a tokenizer: the model came without one)'
-    console.log(`${options.out}: ${model.name} with ${adapter.tensors.size} merged layers of ${options.adapter}${without}`)
+    console.log(`${options.out}: ${model.name} with the ${adapter.tensors.size} changed layers of ${options.adapter}${without}`)
   } finally {
     model.close()
   }

@@ -189,6 +189,9 @@ function ropeOf(raw: Json, file: string, maxPositions: number): { theta: number;
   )
 }
 
+const isCount = (value: unknown): value is number => Number.isInteger(value) && (value as number) > 0
+const isNumber = (value: unknown): value is number => typeof value === 'number' && Number.isFinite(value) && value > 0
+
 /** Reads keys of a JSON object with errors that name the file and the key. */
 function keyReader(raw: Json, file: string) {
   const wrong = (key: string, what: string) =>
@@ -197,8 +200,6 @@ function keyReader(raw: Json, file: string) {
         ? `${file}: ${key} is missing.`
         : `${file}: ${key} is ${JSON.stringify(raw[key])}; it must be ${what}.`,
     )
-  const isCount = (value: unknown): value is number => Number.isInteger(value) && (value as number) > 0
-  const isNumber = (value: unknown): value is number => typeof value === 'number' && Number.isFinite(value) && value > 0
   const absent = (key: string) => raw[key] === undefined || raw[key] === null
   const count = (key: string): number => {
     const value = raw[key]

@@ -60,6 +60,8 @@ export async function writeModelFiles(dir: string, model: ModelToWrite, shardByt
   if (model.readme !== undefined) await writeWhole(join(dir, 'README.md'), [model.readme])
 }
 
+const five = (n: number) => String(n).padStart(5, '0')
+
 async function writeWeights(dir: string, tensors: readonly TensorMaker[], shardBytes: number): Promise<void> {
   const shards: Map<string, TensorToWrite>[] = [new Map()]
   let size = 0
@@ -79,7 +81,6 @@ async function writeWeights(dir: string, tensors: readonly TensorMaker[], shardB
     await writeSafetensors(join(dir, 'model.safetensors'), shards[0], { format: 'pt' })
     return
   }
-  const five = (n: number) => String(n).padStart(5, '0')
   const weightMap: Record<string, string> = {}
   for (const [i, shard] of shards.entries()) {
     const file = `model-${five(i + 1)}-of-${five(shards.length)}.safetensors`

@@ -38,6 +38,12 @@ export function hfName(ggufName: string): string | null {
   return layer === undefined ? `${name}.${kind}` : `model.layers.${layer}.${name}.${kind}`
 }
 
+const isNumber = (value: GgufValue): value is number => typeof value === 'number'
+const isString = (value: GgufValue): value is string => typeof value === 'string'
+const isFlag = (value: GgufValue): value is boolean => typeof value === 'boolean'
+const isStrings = (value: GgufValue): value is string[] => Array.isArray(value) && value.every(isString)
+const isNumbers = (value: GgufValue): value is number[] => Array.isArray(value) && value.every(isNumber)
+
 /** Reads metadata keys with errors that name the file and the key. */
 export function metadataReader(file: GgufFile) {
   const get = <T>(key: string, is: (value: GgufValue) => value is T & GgufValue, what: string): T | undefined => {
@@ -46,11 +52,6 @@ export function metadataReader(file: GgufFile) {
     if (!is(value)) throw new UserError(`${file.path}: ${key} must be ${what}.`)
     return value
   }
-  const isNumber = (value: GgufValue): value is number => typeof value === 'number'
-  const isString = (value: GgufValue): value is string => typeof value === 'string'
-  const isFlag = (value: GgufValue): value is boolean => typeof value === 'boolean'
-  const isStrings = (value: GgufValue): value is string[] => Array.isArray(value) && value.every(isString)
-  const isNumbers = (value: GgufValue): value is number[] => Array.isArray(value) && value.every(isNumber)
   return {
     number: (key: string) => get<number>(key, isNumber, 'a number'),
     string: (key: string) => get<string>(key, isString, 'a string'),

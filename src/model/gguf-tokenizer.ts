@@ -150,10 +150,11 @@ function addedToken(id: number, content: string, special: boolean): Json {
   return { id, content, single_word: false, lstrip: false, rstrip: false, normalized: false, special }
 }
 
+const text = (name: string): Json => ({ Sequence: { id: name, type_id: 0 } })
+
 /** Puts the bos token before a text that is encoded with special tokens. */
 function bosTemplate(bos: string, id: number): Json {
   const token = { SpecialToken: { id: bos, type_id: 0 } }
-  const text = (name: string) => ({ Sequence: { id: name, type_id: 0 } })
   return {
     type: 'TemplateProcessing',
     single: [token, text('A')],

@@ -143,9 +143,10 @@ async function download(id: string, revision: string, repoFolder: string, say: (
   return join(repoFolder, 'snapshots', info.sha)
 }
 
+const megabytes = (bytes: number) => `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)} MB`
+
 /** Says that a file is being fetched, and every ten seconds how far it is. Returns what stops that. */
 function reportProgress(path: string, size: number, blobs: string, say: (line: string) => void): () => void {
-  const megabytes = (bytes: number) => `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)} MB`
   say(`fetching ${path} (${megabytes(size)})`)
   const timer = setInterval(() => {
     void bytesUnderway(blobs).then((bytes) => say(`fetching ${path}: ${megabytes(bytes)} of ${megabytes(size)}`))

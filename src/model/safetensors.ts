@@ -119,9 +119,10 @@ async function readHeader(file: RangeFile): Promise<{ entries: Map<string, Entry
   return { entries, metadata }
 }
 
+const isCount = (n: unknown): n is number => typeof n === 'number' && Number.isSafeInteger(n) && n >= 0
+
 function checkEntry(name: string, value: unknown, file: RangeFile, dataStart: number, bad: (what: string) => UserError): Entry {
   const { dtype, shape, data_offsets: offsets } = (value ?? {}) as { dtype?: unknown; shape?: unknown; data_offsets?: unknown }
-  const isCount = (n: unknown): n is number => typeof n === 'number' && Number.isSafeInteger(n) && n >= 0
   if (typeof dtype !== 'string' || !Object.hasOwn(DTYPE_BYTES, dtype))
     throw bad(`tensor ${name} has the unknown dtype ${JSON.stringify(dtype)}`)
   if (!Array.isArray(shape) || !shape.every(isCount)) throw bad(`tensor ${name} has the shape ${JSON.stringify(shape)}`)
@@ -209,6 +210,9 @@ export interface TensorToWrite {
 }
 export type TensorBytes = Float32Array | Uint16Array | Int32Array | Uint8Array
 
+/** Order by code units, the same in every locale. */
+const byCode = (a: string, b: string) => (a < b ? -1 : a > b ? 1 : 0)
+
 /** Bytes that a tensor takes in a file. */
 export function tensorBytes(tensor: { dtype: string; shape: readonly number[] }): number {
   return tensor.shape.reduce((a, b) => a * b, 1) * DTYPE_BYTES[tensor.dtype]
@@ -224,7 +228,6 @@ export async function writeSafetensors(
   metadata: Record<string, string> = {},
 ): Promise<void> {
   const entries = tensors instanceof Map ? [...tensors] : Object.entries(tensors as Record<string, TensorToWrite>)
-  const byCode = (a: string, b: string) => (a < b ? -1 : a > b ? 1 : 0)
   entries.sort((a, b) => DTYPE_BYTES[b[1].dtype] - DTYPE_BYTES[a[1].dtype] || byCode(a[0], b[0]))
   // A plain object would let a tensor named __proto__ vanish.
   const header: Record<string, unknown> = Object.create(null) as Record<string, unknown>

@@ -213,12 +213,13 @@ function exactForm(tokenizerJson: Json, tokenizerConfig: Json): Json {
 /** GPT-2's split, as Rust's ByteLevel has it built in. */
 const GPT2_SPLIT = String.raw`'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 
+const split = (regex: string): Json => ({ type: 'Split', pattern: { Regex: regex }, behavior: 'Isolated', invert: false })
+
 /**
  * Two pre-tokenizers differ between the library and Rust: `Digits` (JavaScript's \d is ASCII, Rust's is_numeric is all of \p{N}) and
  * ByteLevel's own regex (JavaScript's \s has U+FEFF and lacks U+0085). As `Split` with a regex both are read alike.
  */
 function exactPreTokenizer(pre: Json | null): Json | null {
-  const split = (regex: string) => ({ type: 'Split', pattern: { Regex: regex }, behavior: 'Isolated', invert: false })
   if (pre?.type === 'Sequence') {
     return { ...pre, pretokenizers: ((pre.pretokenizers ?? []) as Json[]).map((part) => exactPreTokenizer(part)) }
   }

@@ -1,0 +1,58 @@
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { expect, test } from 'vitest'
+import { readBatch } from '../../src/model/batch.ts'
+import { golden, newFolder, userErrorOf } from './helpers.ts'
+
+const dir = newFolder()
+const path = join(dir, 'batch.json')
+const read = (value: unknown) => {
+  writeFileSync(path, typeof value === 'string' ? value : JSON.stringify(value))
+  return readBatch(path, { vocabSize: 100 })
+}
+
+test('the golden batches, whose mask counts the tokens of case.json', async () => {
+  for (const [name, tokens] of [
+    ['llama', 108],
+    ['qwen2', 108],
+    ['qwen3', 108],
+    ['smollm2', 27],
+  ] as const) {
+    const samples = await readBatch(join(golden, name, 'batch.json'))
+    expect(samples.reduce((sum, { lossMask }) => sum + lossMask.reduce((a, b) => a + b, 0), 0)).toBe(tokens)
+    for (const { ids, lossMask, inferenceLogprobs, advantages } of samples) {
+      expect([lossMask.length, inferenceLogprobs.length, advantages.length]).toEqual([ids.length, ids.length, ids.length])
+    }
+  }
+})
+
+test('fields that are left out: every token but the first counts', async () => {
+  const [sample] = await read([{ input_ids: [3, 1, 4] }])
+  expect(sample).toEqual({
+    ids: Int32Array.of(3, 1, 4),
+    lossMask: Uint8Array.of(0, 1, 1),
+    inferenceLogprobs: new Float32Array(3),
+    advantages: new Float32Array(3),
+  })
+})
+
+test.each([
+  ['{', 'is not valid JSON'],
+  [{}, 'must hold a list of sequences, at least one.'],
+  [[], 'must hold a list of sequences, at least one.'],
+  [[7], 'sequence 0 must be an object with input_ids.'],
+  [[{ input_ids: [1] }, { ids: [1] }], 'sequence 1: input_ids must be a list of token ids, at least one.'],
+  [[{ input_ids: [1, 100] }], 'sequence 0: input_ids[1] is 100; it must be a token id from 0 to 99.'],
+  [[{ input_ids: [1, 2], loss_mask: [1] }], 'sequence 0: loss_mask has 1 entries and input_ids 2; they must be as many.'],
+  [[{ input_ids: [1, 2], loss_mask: [0, 2] }], 'sequence 0: loss_mask[1] is 2; it must be 0 or 1.'],
+  [[{ input_ids: [1, 2], advantages: [0, null] }], 'sequence 0: advantages[1] is null; it must be a finite number.'],
+  [[{ input_ids: [1, 2], inference_logprobs: 3 }], 'sequence 0: inference_logprobs must be a list.'],
+])('refuses %j', async (value, message) => {
+  const text = await userErrorOf(() => read(value))
+  expect(text).toContain(path)
+  expect(text).toContain(message)
+})
+
+test('refuses a file that is not there', async () => {
+  expect(await userErrorOf(() => readBatch(join(dir, 'absent.json')))).toMatch(/^Cannot read .*absent\.json: ENOENT/)
+})

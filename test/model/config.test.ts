@@ -1,0 +1,158 @@
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { describe, expect, test } from 'vitest'
+import { configToJson, parseConfig } from '../../src/model/config.ts'
+import { golden, userErrorOf } from './helpers.ts'
+
+const json = (path: string) => JSON.parse(readFileSync(join(golden, path), 'utf8')) as Record<string, unknown>
+const llama = {
+  model_type: 'llama',
+  hidden_size: 64,
+  intermediate_size: 160,
+  num_hidden_layers: 2,
+  num_attention_heads: 4,
+  num_key_value_heads: 2,
+  vocab_size: 512,
+  max_position_embeddings: 512,
+}
+const parse = (more: Record<string, unknown> = {}) => parseConfig({ ...llama, ...more }, 'm/config.json')
+
+describe('the golden models', () => {
+  test('llama: rope_parameters with llama3 scaling', () => {
+    expect(parseConfig(json('llama/model/config.json'), 'config.json')).toEqual({
+      family: 'llama',
+      hiddenSize: 64,
+      intermediateSize: 160,
+      layers: 2,
+      heads: 4,
+      kvHeads: 2,
+      headDim: 16,
+      vocabSize: 512,
+      rmsNormEps: 1e-5,
+      ropeTheta: 10000,
+      ropeScaling: { type: 'llama3', factor: 8, lowFreqFactor: 1, highFreqFactor: 4, originalMaxPositionEmbeddings: 64 },
+      tieWordEmbeddings: false,
+      qkvBias: false,
+      outputBias: false,
+      qkNorm: false,
+      maxPositionEmbeddings: 512,
+      eosTokenIds: [2],
+      bosTokenId: 1,
+      padTokenId: 0,
+    })
+  })
+  test('qwen2 has biases on q, k, v alone; qwen3 has norms and its own head size', () => {
+    expect(parseConfig(json('qwen2/model/config.json'), '')).toMatchObject({
+      qkvBias: true,
+      outputBias: false,
+      qkNorm: false,
+      headDim: 16,
+      tieWordEmbeddings: true,
+    })
+    expect(parseConfig(json('qwen3/model/config.json'), '')).toMatchObject({
+      qkvBias: false,
+      qkNorm: true,
+      headDim: 32,
+      ropeTheta: 1e6,
+    })
+  })
+  test.each(['llama', 'qwen2', 'qwen3'])('%s written out says the same', (family) => {
+    const config = parseConfig(json(`${family}/model/config.json`), '')
+    expect(parseConfig(configToJson(config), '')).toEqual(config)
+  })
+})
+
+describe('old and new spelling', () => {
+  test('rope_theta and rope_scaling as before transformers 5', () => {
+    const scaling = { type: 'linear', factor: 4 }
+    expect(parse({ rope_theta: 5e5, rope_scaling: scaling })).toMatchObject({ ropeTheta: 5e5, ropeScaling: scaling })
+    const llama3 = {
+      rope_type: 'llama3',
+      factor: 32,
+      low_freq_factor: 1,
+      high_freq_factor: 4,
+      original_max_position_embeddings: 8192,
+    }
+    expect(parse({ rope_theta: 5e5, rope_scaling: llama3 }).ropeScaling).toEqual({
+      type: 'llama3',
+      factor: 32,
+      lowFreqFactor: 1,
+      highFreqFactor: 4,
+      originalMaxPositionEmbeddings: 8192,
+    })
+    expect(parse({ rope_scaling: null })).toMatchObject({ ropeTheta: 10000, ropeScaling: { type: 'default' } })
+  })
+  test('defaults: heads for key-value heads, size / heads for the head (128 for qwen3), an untied head', () => {
+    const { num_key_value_heads: _, ...without } = llama
+    expect(parseConfig(without, '')).toMatchObject({
+      kvHeads: 4,
+      headDim: 16,
+      tieWordEmbeddings: false,
+      eosTokenIds: [],
+      bosTokenId: null,
+    })
+    expect(parse({ model_type: 'qwen3' }).headDim).toBe(128)
+    expect(parse({ head_dim: null }).headDim).toBe(16)
+  })
+  test('attention_bias of llama is on all four projections', () => {
+    expect(parse({ attention_bias: true })).toMatchObject({ qkvBias: true, outputBias: true })
+  })
+  test('end-of-sequence ids of both files, numbers or lists', () => {
+    const config = parseConfig({ ...llama, eos_token_id: 5 }, '', { eos_token_id: [5, 7] })
+    expect(config.eosTokenIds).toEqual([5, 7])
+    expect(parse({ eos_token_id: [1, 2] }).eosTokenIds).toEqual([1, 2])
+  })
+  test('a window that no layer uses is no window', () => {
+    expect(parse({ model_type: 'qwen2', use_sliding_window: true, sliding_window: 4096, max_window_layers: 28 }).layers).toBe(2)
+    expect(parse({ model_type: 'qwen2', use_sliding_window: false, sliding_window: 4096, max_window_layers: 0 }).layers).toBe(2)
+  })
+})
+
+describe('what is refused names file and key', () => {
+  test.each([
+    [
+      { model_type: 'mistral' },
+      'm/config.json: model_type "mistral" is not supported; dawn-rl runs llama, qwen2 and qwen3 models.',
+    ],
+    [
+      { model_type: 'qwen3_moe' },
+      'm/config.json: model_type "qwen3_moe" is not supported; dawn-rl runs llama, qwen2 and qwen3 models.',
+    ],
+    [{ model_type: undefined }, "m/config.json: model_type is missing. Is this a model's config.json?"],
+    [{ hidden_act: 'gelu' }, 'm/config.json: hidden_act is "gelu", and only silu is supported.'],
+    [{ mlp_bias: true }, 'm/config.json: mlp_bias is true, and biases in the MLP are not supported.'],
+    [{ hidden_size: 'big' }, 'm/config.json: hidden_size is "big"; it must be a whole number above 0.'],
+    [{ vocab_size: undefined }, 'm/config.json: vocab_size is missing.'],
+    [{ hidden_size: 65 }, 'm/config.json: hidden_size 65 is not a multiple of num_attention_heads 4.'],
+    [{ head_dim: 15 }, 'm/config.json: head_dim 15 is odd, and rotary embeddings turn pairs.'],
+    [{ num_key_value_heads: 3 }, 'm/config.json: num_attention_heads 4 is not a multiple of num_key_value_heads 3.'],
+    [{ eos_token_id: 'x' }, 'm/config.json: eos_token_id is "x"; it must be a token id or a list of them.'],
+    [
+      { rope_scaling: { rope_type: 'yarn', factor: 4 } },
+      'm/config.json: rope_scaling.rope_type is "yarn", and only default, linear and llama3 are supported.',
+    ],
+    [
+      { rope_parameters: { rope_type: 'dynamic' } },
+      'm/config.json: rope_parameters.rope_type is "dynamic", and only default, linear and llama3 are supported.',
+    ],
+    [{ rope_scaling: { rope_type: 'llama3' } }, 'm/config.json: rope_scaling: factor is missing.'],
+    [
+      { rope_parameters: { full_attention: { rope_type: 'default' } } },
+      'm/config.json: rope_parameters.full_attention is an object; rope parameters for each layer type are not supported.',
+    ],
+    [
+      { layer_types: ['full_attention', 'sliding_attention'] },
+      'm/config.json: layer_types has "sliding_attention", and only full_attention is supported.',
+    ],
+    [
+      { model_type: 'qwen2', use_sliding_window: true, sliding_window: 4096, max_window_layers: 1 },
+      'm/config.json: use_sliding_window is true, and sliding window attention is not supported.',
+    ],
+    [
+      { quantization_config: { bits: 4 } },
+      'm/config.json: quantization_config is set, and quantised weights are not supported. Use the F32, F16 or BF16 model, or a GGUF file.',
+    ],
+  ])('%j', async (more, message) => {
+    expect(await userErrorOf(() => parse(more))).toBe(message)
+  })
+})

@@ -1,0 +1,145 @@
+import { execFile } from 'node:child_process'
+import { readFileSync, readdirSync, statSync } from 'node:fs'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import { Command } from 'commander'
+import { describe, expect, test } from 'vitest'
+import { register } from '../../src/cli/merge.ts'
+import { widenBf16 } from '../../src/model/bf16.ts'
+import { mergeAdapter, writeMerged, writeModelFolder } from '../../src/model/export.ts'
+import { openModel } from '../../src/model/open.ts'
+import { readAdapter } from '../../src/model/peft.ts'
+import type { ReadLoraPair } from '../../src/model/peft.ts'
+import { tensorShapes } from '../../src/model/shapes.ts'
+import { golden, newFolder, smollm2, userErrorOf, withoutSmollm2 } from './helpers.ts'
+
+const dir = newFolder()
+const model = (family: string) => join(golden, family, 'model')
+
+describe('a merge', () => {
+  test('is W + scale B A, rounded to bf16, element by element', () => {
+    // B A = [[1 * 3 + 2 * 5, 1 * 4 + 2 * 6], [-1 * 3, -1 * 4]]
+    const weight = { dtype: 'f32' as const, shape: [2, 2], data: Float32Array.of(10, 20, 30, 40) }
+    const merged = mergeAdapter(weight, Float32Array.of(3, 4, 5, 6), Float32Array.of(1, 2, -1, 0), 0.5)
+    expect([...widenBf16(merged.data as Uint16Array)]).toEqual([16.5, 28, 28.5, 38])
+  })
+  test('changes the layers that the adapter has, and no other bit', async () => {
+    const base = await openModel(model('llama'))
+    const adapter = await readAdapter(join(golden, 'llama/adapter'))
+    const out = join(dir, 'merged')
+    await writeMerged(out, base, adapter)
+    const merged = await openModel(out)
+    expect(merged.config).toEqual(base.config)
+    expect(merged.tensors.names().toSorted()).toEqual([...tensorShapes(base.config).keys()].toSorted())
+    for (const name of merged.tensors.names()) {
+      const before = await base.tensors.read(name)
+      const after = await merged.tensors.read(name)
+      const pair = adapter.tensors.get(name.replace('.weight', ''))
+      if (!pair) expect(after).toEqual(before)
+      else expect(largestError(before.data as Uint16Array, after.data as Uint16Array, pair)).toBeLessThan(2 ** -8)
+    }
+    base.close()
+    merged.close()
+  })
+  test('with an adapter for another model is refused, and nothing is left', async () => {
+    const base = await openModel(model('qwen2'))
+    const adapter = await readAdapter(join(golden, 'qwen3/adapter'))
+    expect(await userErrorOf(() => writeMerged(join(dir, 'wrong'), base, adapter))).toContain('is for another model')
+    expect(readdirSync(dir).filter((name) => name.startsWith('wrong'))).toEqual([])
+    base.close()
+  })
+})
+
+/** The largest relative error of the merged weights against W + scale B A in float64. */
+function largestError(before: Uint16Array, after: Uint16Array, { A, B, r, scale, inputs, outputs }: ReadLoraPair): number {
+  const [w, m] = [widenBf16(before), widenBf16(after)]
+  let worst = 0
+  for (let o = 0; o < outputs; o++) {
+    for (let i = 0; i < inputs; i++) {
+      let sum = w[o * inputs + i]
+      for (let k = 0; k < r; k++) sum += scale * B[o * r + k] * A[k * inputs + i]
+      worst = Math.max(worst, Math.abs(m[o * inputs + i] - sum) / (Math.abs(sum) + 1e-30))
+    }
+  }
+  return worst
+}
+
+describe('a written model', () => {
+  test('in shards: an index, sizes under the limit, the same tensors', async () => {
+    const base = await openModel(model('qwen3'))
+    const tensors = base.tensors
+      .names()
+      .map((name) => ({ name, dtype: 'bf16' as const, shape: base.tensors.shape(name), read: () => base.tensors.read(name) }))
+    const out = join(dir, 'shards')
+    await writeModelFolder(
+      out,
+      { rawConfig: base.rawConfig(), rawGenerationConfig: base.rawGenerationConfig, tensors },
+      { shardBytes: 70_000 },
+    )
+    const files = readdirSync(out)
+    const shards = files.filter((name) => /^model-0000\d-of-0000\d\.safetensors$/.test(name))
+    expect(shards.length).toBeGreaterThan(2)
+    expect(files).toContain('generation_config.json')
+    for (const shard of shards) expect(statSync(join(out, shard)).size).toBeLessThan(70_000 + 4096)
+    const index = JSON.parse(readFileSync(join(out, 'model.safetensors.index.json'), 'utf8')) as {
+      weight_map: object
+      metadata: object
+    }
+    expect(Object.keys(index.weight_map).toSorted()).toEqual(base.tensors.names().toSorted())
+    const again = await openModel(out)
+    expect(again.config).toEqual(base.config)
+    for (const name of base.tensors.names()) expect(await again.tensors.read(name)).toEqual(await base.tensors.read(name))
+    again.close()
+    base.close()
+  })
+  test('in float32 says so, and is read back as bf16 where that is exact', async () => {
+    const base = await openModel(model('qwen2'))
+    const tensors = base.tensors
+      .names()
+      .map((name) => ({ name, dtype: 'f32' as const, shape: base.tensors.shape(name), read: () => base.tensors.read(name) }))
+    const out = join(dir, 'f32')
+    await writeModelFolder(out, { rawConfig: base.rawConfig(), tensors })
+    const again = await openModel(out)
+    expect(again.rawConfig()).toMatchObject({ dtype: 'float32', torch_dtype: 'float32' })
+    for (const name of base.tensors.names()) expect(await again.tensors.read(name)).toEqual(await base.tensors.read(name))
+    again.close()
+    base.close()
+  })
+})
+
+describe('the verb merge', () => {
+  const run = (...words: string[]) => {
+    const program = new Command().exitOverride().configureOutput({ writeErr: () => {} })
+    register(program)
+    return program.parseAsync(['merge', ...words], { from: 'user' })
+  }
+  test('writes the folder, and refuses one that is there', async () => {
+    const out = join(dir, 'verb')
+    const words = ['--model', model('qwen3'), '--adapter', join(golden, 'qwen3/adapter'), '--out', out]
+    await run(...words)
+    expect(readdirSync(out).toSorted()).toEqual(['config.json', 'generation_config.json', 'model.safetensors'])
+    expect(await userErrorOf(() => run(...words))).toContain('exists already')
+    await run(...words, '--force')
+    await expect(run('--model', 'x')).rejects.toThrow('--adapter')
+  })
+  test.skipIf(withoutSmollm2)('of SmolLM2 from its GGUF: a folder with its tokenizer', { timeout: 300_000 }, async () => {
+    const out = join(dir, 'smollm2')
+    await run('--model', smollm2, '--adapter', join(golden, 'smollm2/adapter'), '--out', out)
+    const merged = await openModel(out)
+    const gguf = await openModel(smollm2)
+    expect(merged.config).toEqual(gguf.config)
+    expect((await merged.tokenizer()).encode('12 <|im_end|>')).toEqual((await gguf.tokenizer()).encode('12 <|im_end|>'))
+    const norm = 'model.layers.7.input_layernorm.weight'
+    expect(await merged.tensors.read(norm)).toEqual(await gguf.tensors.read(norm))
+    merged.close()
+    gguf.close()
+  })
+})
+
+test('a closed file can be removed and a reader leaves no handle behind', async () => {
+  // Run apart: the process must end by itself once the model is closed.
+  const script = `const { openModel } = await import(${JSON.stringify(join(import.meta.dirname, '../../src/model/open.ts'))})
+    const m = await openModel(${JSON.stringify(model('llama'))}); await m.tensors.read('model.norm.weight'); m.close(); console.log('done')`
+  const { stdout } = await promisify(execFile)(process.execPath, ['--input-type=module', '-e', script], { timeout: 60_000 })
+  expect(stdout).toBe('done\n')
+})

@@ -1,0 +1,230 @@
+import { readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { describe, expect, test } from 'vitest'
+import { BLOCK_FORMATS } from '../../src/model/gguf-dequant.ts'
+import { GgufFile } from '../../src/model/gguf.ts'
+import { openModel } from '../../src/model/open.ts'
+import { openSafetensors } from '../../src/model/safetensors.ts'
+import type { ModelConfig } from '../../src/model/types.ts'
+import { golden, newFolder, smollm2, userErrorOf, withoutSmollm2, writeGguf } from './helpers.ts'
+import type { GgufTensorToWrite, MetadataValue } from './helpers.ts'
+
+const dir = newFolder()
+
+describe('block formats', async () => {
+  const blocks = await openSafetensors(join(golden, 'misc/gguf_blocks.safetensors'))
+  const names = blocks.names().flatMap((name) => (name.endsWith('.bytes') ? [name.slice(0, -6)] : []))
+  test('all that are read but F32 have golden values', () => {
+    const read = Object.values(BLOCK_FORMATS).map(({ name }) => name)
+    expect(['F32', ...names].toSorted()).toEqual(read.toSorted())
+  })
+  test.each(names)('%s gives the bits of gguf-py', async (name) => {
+    const format = Object.values(BLOCK_FORMATS).find((f) => f.name === name) as (typeof BLOCK_FORMATS)[0]
+    const bytes = (await blocks.readRaw(`${name}.bytes`)).data as Uint8Array
+    const values = (await blocks.readRaw(`${name}.values`)).data as Float32Array
+    const out = new Float32Array(values.length)
+    format.widen(bytes, values.length / format.values, out)
+    expect(new Uint32Array(out.buffer)).toEqual(new Uint32Array(values.buffer))
+  })
+})
+
+const layerNames: Record<string, string> = {
+  attn_norm: 'input_layernorm',
+  ffn_norm: 'post_attention_layernorm',
+  attn_q: 'self_attn.q_proj',
+  attn_k: 'self_attn.k_proj',
+  attn_v: 'self_attn.v_proj',
+  attn_output: 'self_attn.o_proj',
+  attn_q_norm: 'self_attn.q_norm',
+  attn_k_norm: 'self_attn.k_norm',
+  ffn_gate: 'mlp.gate_proj',
+  ffn_up: 'mlp.up_proj',
+  ffn_down: 'mlp.down_proj',
+}
+
+/** The golden model of a family as llama.cpp's converter would write it: norms in F32, Q and K of llama permuted. */
+async function asGguf(
+  family: string,
+  path: string,
+  more: { metadata?: Record<string, MetadataValue>; factors?: Float32Array } = {},
+) {
+  const model = await openModel(join(golden, family, 'model'))
+  const { config } = model
+  const tensors: Record<string, GgufTensorToWrite> = {}
+  const names: [string, string][] = [
+    ['token_embd.weight', 'model.embed_tokens.weight'],
+    ['output_norm.weight', 'model.norm.weight'],
+  ]
+  if (!config.tieWordEmbeddings) names.push(['output.weight', 'lm_head.weight'])
+  for (let i = 0; i < config.layers; i++) {
+    for (const [gguf, hf] of Object.entries(layerNames)) {
+      for (const kind of ['weight', 'bias']) names.push([`blk.${i}.${gguf}.${kind}`, `model.layers.${i}.${hf}.${kind}`])
+    }
+  }
+  for (const [gguf, hf] of names) {
+    if (!model.tensors.has(hf)) continue
+    const { shape, data } = await model.tensors.read(hf)
+    const values = new Uint16Array(data)
+    if (family === 'llama' && /attn_[qk]\./.test(gguf)) values.set(permuted(values, shape[0], config.headDim))
+    if (shape.length > 1) tensors[gguf] = { shape, type: 30, bytes: new Uint8Array(values.buffer) }
+    else tensors[gguf] = { shape, type: 0, bytes: new Uint8Array(Uint32Array.from(values, (b) => b << 16).buffer) }
+  }
+  if (more.factors)
+    tensors['rope_freqs.weight'] = { shape: [more.factors.length], type: 0, bytes: new Uint8Array(more.factors.buffer) }
+  writeGguf(path, { ...metadataOf(family, config), ...more.metadata }, tensors)
+  return model
+}
+
+/** w.reshape(heads, 2, half, columns).swapaxes(1, 2), as the converter writes it. */
+function permuted(w: Uint16Array, rows: number, headDim: number): Uint16Array {
+  const columns = w.length / rows
+  const half = headDim / 2
+  const out = new Uint16Array(w.length)
+  for (let head = 0; head < rows / headDim; head++) {
+    for (let j = 0; j < 2; j++) {
+      for (let i = 0; i < half; i++) {
+        const from = head * headDim + j * half + i
+        const to = head * headDim + i * 2 + j
+        for (let c = 0; c < columns; c++) out[to * columns + c] = w[from * columns + c]
+      }
+    }
+  }
+  return out
+}
+
+function metadataOf(family: string, config: ModelConfig): Record<string, MetadataValue> {
+  return {
+    'general.architecture': family,
+    [`${family}.block_count`]: { u32: config.layers },
+    [`${family}.context_length`]: { u32: config.maxPositionEmbeddings },
+    [`${family}.embedding_length`]: { u32: config.hiddenSize },
+    [`${family}.feed_forward_length`]: { u32: config.intermediateSize },
+    [`${family}.attention.head_count`]: { u32: config.heads },
+    [`${family}.attention.head_count_kv`]: { u32: config.kvHeads },
+    [`${family}.attention.key_length`]: { u32: config.headDim },
+    [`${family}.attention.layer_norm_rms_epsilon`]: { f32: config.rmsNormEps },
+    [`${family}.rope.freq_base`]: { f32: config.ropeTheta },
+    'tokenizer.ggml.bos_token_id': { u32: 1 },
+    'tokenizer.ggml.eos_token_id': { u32: 2 },
+    'tokenizer.ggml.padding_token_id': { u32: 0 },
+  }
+}
+
+/** The factors that llama.cpp's converter stores for llama3 scaling. */
+function llama3Factors(headDim: number, theta: number, factor: number, original: number): Float32Array {
+  return Float32Array.from({ length: headDim / 2 }, (_, i) => {
+    const wavelength = 2 * Math.PI * theta ** ((2 * i) / headDim)
+    if (wavelength < original / 4) return 1
+    if (wavelength > original) return factor
+    const smooth = (original / wavelength - 1) / 3
+    return 1 / ((1 - smooth) / factor + smooth)
+  })
+}
+
+describe('a GGUF of a golden model', () => {
+  test.each(['llama', 'qwen2', 'qwen3'])('%s: the same config and the same tensors', async (family) => {
+    const path = join(dir, `${family}.gguf`)
+    const model = await asGguf(family, path)
+    const gguf = await openModel(path)
+    const rope = { ropeScaling: { type: 'default' } }
+    expect({ ...gguf.config, ...rope }).toEqual({ ...model.config, ...rope })
+    expect(gguf.tensors.names().toSorted()).toEqual(model.tensors.names().toSorted())
+    for (const name of model.tensors.names()) expect(await gguf.tensors.read(name)).toEqual(await model.tensors.read(name))
+    gguf.close()
+    model.close()
+  })
+
+  test('llama3 scaling of a released model is known by its factors; others are kept as factors', async () => {
+    const path = join(dir, 'rope.gguf')
+    for (const factor of [8, 32]) {
+      const metadata = { 'llama.rope.freq_base': { f32: 500000 } }
+      ;(await asGguf('llama', path, { metadata, factors: llama3Factors(16, 500000, factor, 8192) })).close()
+      const model = await openModel(path)
+      expect(model.config.ropeScaling).toEqual({
+        type: 'llama3',
+        factor,
+        lowFreqFactor: 1,
+        highFreqFactor: 4,
+        originalMaxPositionEmbeddings: 8192,
+      })
+      expect(model.rawConfig().rope_scaling).toMatchObject({ rope_type: 'llama3', factor })
+      model.close()
+    }
+    const factors = llama3Factors(16, 10000, 8, 64)
+    ;(await asGguf('llama', path, { factors })).close()
+    const model = await openModel(path)
+    expect(model.config.ropeScaling).toEqual({ type: 'factors', factors })
+    expect(await userErrorOf(() => model.rawConfig())).toContain('follow no rule')
+    model.close()
+  })
+
+  test.each([
+    [{ 'general.architecture': 'gemma' }, 'its architecture "gemma" is not supported'],
+    [{ 'llama.rope.scaling.type': 'yarn' }, 'rope scaling "yarn" is not supported'],
+    [{ 'llama.expert_count': { u32: 8 } }, 'mixtures of experts are not supported'],
+    [{ 'split.count': { u32: 2 } }, 'is one part of a split GGUF'],
+    [{ 'llama.rope.dimension_count': { u32: 8 } }, 'rotary embeddings turn 8 of 16'],
+    [{ 'llama.feed_forward_length': 'wide' }, 'llama.feed_forward_length must be a number'],
+    [{ 'llama.feed_forward_length': { u32: 96 } }, 'Tensor model.layers.0.mlp.gate_proj.weight in'],
+  ])('refuses %j', async (metadata, message) => {
+    const path = join(dir, 'refused.gguf')
+    ;(await asGguf('llama', path, { metadata: metadata as Record<string, MetadataValue> })).close()
+    const text = await userErrorOf(() => openModel(path))
+    expect(text).toContain(path)
+    expect(text).toContain(message)
+  })
+})
+
+describe('a broken file', () => {
+  const path = join(dir, 'broken.gguf')
+  test('cut off anywhere in its header or its data', async () => {
+    ;(await asGguf('qwen3', path)).close()
+    const whole = readFileSync(path)
+    for (const size of [0, 3, 10, 30, 200, 900, 4000, whole.length - 2000]) {
+      writeFileSync(path, whole.subarray(0, size))
+      expect(await userErrorOf(() => GgufFile.open(path))).toContain(path)
+    }
+  })
+  test('another format, an old version, a type that is not read', async () => {
+    writeFileSync(path, Buffer.alloc(100, 'x'))
+    expect(await userErrorOf(() => GgufFile.open(path))).toContain('does not begin with GGUF')
+    writeFileSync(path, Buffer.concat([Buffer.from('GGUF'), Buffer.from([1, 0, 0, 0]), Buffer.alloc(100)]))
+    expect(await userErrorOf(() => GgufFile.open(path))).toContain('its version is 1, and versions 2 and 3 are read')
+    writeGguf(path, {}, { x: { shape: [256], type: 10, bytes: Buffer.alloc(84) } })
+    expect(await userErrorOf(() => GgufFile.open(path))).toContain('tensor x has the type Q2_K')
+  })
+})
+
+describe.skipIf(withoutSmollm2)('SmolLM2-135M-Instruct', () => {
+  test('its shape, and the rounding of every tensor to bf16', async () => {
+    const model = await openModel(smollm2)
+    expect(model.config).toEqual({
+      family: 'llama',
+      hiddenSize: 576,
+      intermediateSize: 1536,
+      layers: 30,
+      heads: 9,
+      kvHeads: 3,
+      headDim: 64,
+      vocabSize: 49152,
+      rmsNormEps: 1e-5,
+      ropeTheta: 100000,
+      ropeScaling: { type: 'default' },
+      tieWordEmbeddings: true,
+      qkvBias: false,
+      outputBias: false,
+      qkNorm: false,
+      maxPositionEmbeddings: 8192,
+      eosTokenIds: [2],
+      bosTokenId: 1,
+      padTokenId: 2,
+    })
+    expect(model.tensors.names()).toHaveLength(272)
+    const norm = await model.tensors.read('model.norm.weight')
+    expect(norm.dtype).toBe('bf16')
+    const head = await model.tensors.read('model.embed_tokens.weight')
+    expect(head.shape).toEqual([49152, 576])
+    expect(head.data).toHaveLength(49152 * 576)
+    model.close()
+  })
+})

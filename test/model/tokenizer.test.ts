@@ -1,0 +1,220 @@
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import fc from 'fast-check'
+import { describe, expect, test } from 'vitest'
+import { GgufFile } from '../../src/model/gguf.ts'
+import { ggufTokenizerParts } from '../../src/model/gguf-tokenizer.ts'
+import { decodeStream, loadTokenizer, makeTokenizer } from '../../src/model/tokenizer.ts'
+import type { Tokenizer } from '../../src/model/tokenizer.ts'
+import type { Message } from '../../src/common/types.ts'
+import { fixtures, golden, newFolder, smollm2, userErrorOf, withoutSmollm2, writeGguf } from './helpers.ts'
+
+interface Golden {
+  texts: { text: string; ids: number[]; decoded: string }[]
+  chats: { messages: Message[]; add_generation_prompt: boolean; text: string; ids: number[] }[]
+}
+const { texts, chats } = JSON.parse(readFileSync(join(golden, 'misc/tokenizer.json'), 'utf8')) as Golden
+
+/** Pieces of a stream of ids, and the rest. */
+function streamed(tokenizer: Tokenizer, ids: number[], options?: { skipSpecialTokens?: boolean }): string[] {
+  const stream = decodeStream(tokenizer, options)
+  return [...ids.map((id) => stream.push(id)), stream.flush()]
+}
+
+/** The 256 signs of the byte-level alphabet, by byte. */
+const alphabet = (() => {
+  const out: string[] = []
+  let next = 256
+  for (let byte = 0; byte < 256; byte++) {
+    const printable = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174
+    out.push(String.fromCharCode(printable ? byte : next++))
+  }
+  return out
+})()
+
+/** A folder with a tokenizer whose tokens are the bytes, one merge ("he"), and a special token. */
+function byteTokenizer(config: Record<string, unknown> = {}): string {
+  const dir = newFolder()
+  const added = { id: 257, content: '<end>', single_word: false, lstrip: false, rstrip: false, normalized: false, special: true }
+  const byteLevel = { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: true }
+  const vocab = Object.fromEntries([...alphabet, 'he'].map((token, id) => [token, id]))
+  const model = { type: 'BPE', vocab, merges: [['h', 'e']] }
+  const json = {
+    version: '1.0',
+    added_tokens: [added],
+    pre_tokenizer: byteLevel,
+    decoder: byteLevel,
+    normalizer: null,
+    post_processor: null,
+    model,
+  }
+  writeFileSync(join(dir, 'tokenizer.json'), JSON.stringify(json))
+  writeFileSync(join(dir, 'tokenizer_config.json'), JSON.stringify(config))
+  return dir
+}
+
+describe('a byte-level tokenizer of a folder', () => {
+  test('encodes and decodes any text', async () => {
+    const tokenizer = await loadTokenizer(byteTokenizer(), [257])
+    expect(tokenizer.encode('hehh<end>')).toEqual([256, 104, 104, 257])
+    expect(tokenizer.decode([256, 257], { skipSpecialTokens: true })).toBe('he')
+    expect([tokenizer.vocabSize, tokenizer.eosTokenIds, tokenizer.tokenToId('<end>'), tokenizer.idToToken(256)]).toEqual([
+      258,
+      [257],
+      257,
+      'he',
+    ])
+    expect([
+      tokenizer.isSpecial(257),
+      tokenizer.isSpecial(256),
+      tokenizer.idToToken(258),
+      tokenizer.tokenToId('nothing'),
+    ]).toEqual([true, false, null, null])
+    fc.assert(
+      fc.property(fc.string({ unit: 'binary' }), (text) => {
+        expect(tokenizer.decode(tokenizer.encode(text))).toBe(text)
+      }),
+    )
+  })
+  test('decodes to what the tokens say: no cleaning up of spaces, nothing for ids without a token', async () => {
+    const tokenizer = await loadTokenizer(byteTokenizer({ clean_up_tokenization_spaces: true }), [])
+    expect(tokenizer.decode(tokenizer.encode("a . b , c n't"))).toBe("a . b , c n't")
+    expect(tokenizer.decode([])).toBe('')
+    expect(tokenizer.decode(Int32Array.of(5000, 256, 5000))).toBe('he')
+  })
+  test('streams whole characters, and in all what decode gives, whatever the bytes', async () => {
+    const tokenizer = await loadTokenizer(byteTokenizer(), [])
+    const bytes = [...Buffer.from('é😀!')]
+    expect(streamed(tokenizer, bytes)).toEqual(['', 'é', '', '', '', '😀', '!', ''])
+    expect(streamed(tokenizer, [0xf0, 0x9f])).toEqual(['', '', '\ufffd'])
+    expect(streamed(tokenizer, [0xff, 0x61, 257, 0x62], { skipSpecialTokens: true })).toEqual(['', '\ufffda', '', 'b', ''])
+    fc.assert(
+      fc.property(fc.array(fc.nat({ max: 257 }), { maxLength: 30 }), (ids) => {
+        expect(streamed(tokenizer, ids).join('')).toBe(tokenizer.decode(ids))
+      }),
+    )
+  })
+  test('renders chats with the template of tokenizer_config.json, or of chat_template.jinja before it', async () => {
+    const dir = byteTokenizer({
+      chat_template: [{ name: 'default', template: '{{ bos_token }}{{ messages[0].content }}' }],
+      bos_token: { content: '<end>' },
+    })
+    const messages: Message[] = [{ role: 'user', content: 'hi' }]
+    expect((await loadTokenizer(dir, [])).encodeChat(messages)).toEqual([257, 104, 105])
+    writeFileSync(
+      join(dir, 'chat_template.jinja'),
+      '{%- if thinking %}T{% endif %}\n{{ messages[0].role }}{% if add_generation_prompt %}:{% endif %}',
+    )
+    const tokenizer = await loadTokenizer(dir, [])
+    // Python renders with trim_blocks: the newline after a block goes.
+    expect(tokenizer.renderChat(messages)).toBe('user:')
+    expect(tokenizer.renderChat(messages, { addGenerationPrompt: false, variables: { thinking: true } })).toBe('Tuser')
+    writeFileSync(join(dir, 'chat_template.jinja'), "{{ raise_exception('roles must alternate') }}")
+    const refusing = await loadTokenizer(dir, [])
+    expect(await userErrorOf(() => refusing.renderChat(messages))).toContain('does not take these messages: roles must alternate')
+  })
+  test('says what is missing or broken', async () => {
+    const dir = newFolder()
+    expect(await userErrorOf(() => loadTokenizer(dir, []))).toContain(`${dir} has no tokenizer.json`)
+    writeFileSync(join(dir, 'tokenizer.json'), '{"model": {"type": "BPE"')
+    expect(await userErrorOf(() => loadTokenizer(dir, []))).toContain('tokenizer.json is not valid JSON')
+    writeFileSync(join(dir, 'tokenizer.json'), '{"model": {"type": "Odd"}, "added_tokens": []}')
+    expect(await userErrorOf(() => loadTokenizer(dir, []))).toContain(
+      `The tokenizer of ${dir} cannot be read: Unknown TokenizerModel type: Odd.`,
+    )
+    const tokenizer = await loadTokenizer(byteTokenizer(), [])
+    expect(tokenizer.hasChatTemplate).toBe(false)
+    expect(await userErrorOf(() => tokenizer.encodeChat([]))).toContain('has no chat template')
+  })
+  test('is written as it was', async () => {
+    const dir = byteTokenizer({ chat_template: 'x', extra: 1 })
+    const out = join(newFolder(), 'new')
+    await (await loadTokenizer(dir, [])).saveTo(out)
+    for (const file of ['tokenizer.json', 'tokenizer_config.json'])
+      expect(readFileSync(join(out, file))).toEqual(readFileSync(join(dir, file)))
+    expect(readFileSync(join(out, 'chat_template.jinja'), 'utf8')).toBe('x')
+  })
+})
+
+describe('a GGUF whose tokenizer is not known', () => {
+  const path = join(newFolder(), 'a.gguf')
+  test.each([
+    [{}, 'has no tokenizer (tokenizer.ggml.model)'],
+    [{ 'tokenizer.ggml.model': 'llama' }, 'its tokenizer is of the kind "llama", and only byte-level BPE ("gpt2") is supported'],
+    [
+      { 'tokenizer.ggml.model': 'gpt2', 'tokenizer.ggml.pre': 'tekken' },
+      'tokenizer.ggml.pre "tekken", is not known here; known are smollm, qwen2, llama-bpe.',
+    ],
+    [{ 'tokenizer.ggml.model': 'gpt2' }, 'tokenizer.ggml.pre "", is not known here'],
+    [{ 'tokenizer.ggml.model': 'gpt2', 'tokenizer.ggml.pre': 'qwen2' }, 'has no tokenizer.ggml.tokens'],
+  ])('%j', async (metadata, message) => {
+    writeGguf(path, metadata as Record<string, string>, {})
+    const file = await GgufFile.open(path)
+    const text = await userErrorOf(() => ggufTokenizerParts(file))
+    expect(text).toContain(path)
+    expect(text).toContain(message)
+    file.close()
+  })
+  test('tokens that end a turn, unused tokens, and the bos of Llama 3', async () => {
+    const tokens = [...alphabet, '<|begin_of_text|>', '<|eot_id|>', '<|end_of_text|>', '[PAD]', '<tool>']
+    const types = [...alphabet.map(() => 1), 3, 3, 3, 5, 4]
+    const metadata = {
+      'tokenizer.ggml.model': 'gpt2',
+      'tokenizer.ggml.pre': 'llama-bpe',
+      'tokenizer.ggml.tokens': tokens,
+      'tokenizer.ggml.token_type': { i32s: types },
+      'tokenizer.ggml.merges': ['h e'],
+      'tokenizer.ggml.bos_token_id': { u32: 256 },
+      'tokenizer.ggml.eos_token_id': { u32: 257 },
+    }
+    writeGguf(path, metadata, {})
+    const file = await GgufFile.open(path)
+    const tokenizer = makeTokenizer(ggufTokenizerParts(file))
+    expect(tokenizer.eosTokenIds).toEqual([257, 258])
+    expect(tokenizer.encode('a<tool>')).toEqual([256, 97, 260])
+    expect(tokenizer.encode('a', { addSpecialTokens: false })).toEqual([97])
+    expect([tokenizer.idToToken(259), tokenizer.isSpecial(260), tokenizer.isSpecial(257)]).toEqual([null, false, true])
+    file.close()
+  })
+})
+
+describe.skipIf(withoutSmollm2)('the tokenizer of SmolLM2', () => {
+  const load = async (pre?: string) => {
+    const file = await GgufFile.open(smollm2)
+    if (pre) file.metadata.set('tokenizer.ggml.pre', pre)
+    const tokenizer = makeTokenizer(ggufTokenizerParts(file))
+    file.close()
+    return tokenizer
+  }
+  test('19 texts: ids, decoded, streamed', async () => {
+    const tokenizer = await load()
+    for (const { text, ids, decoded } of texts) {
+      expect(tokenizer.encode(text)).toEqual(ids)
+      expect(tokenizer.decode(ids)).toBe(decoded)
+      expect(streamed(tokenizer, ids).join('')).toBe(decoded)
+    }
+  })
+  test('4 chats: text and ids; and again from the files that saveTo wrote', async () => {
+    const tokenizer = await load()
+    const dir = join(newFolder(), 'saved')
+    mkdirSync(dir)
+    await tokenizer.saveTo(dir)
+    for (const each of [tokenizer, await loadTokenizer(dir, tokenizer.eosTokenIds)]) {
+      expect([each.vocabSize, each.eosTokenIds]).toEqual([49152, [2]])
+      for (const { messages, add_generation_prompt: addGenerationPrompt, text, ids } of chats) {
+        expect(each.renderChat(messages, { addGenerationPrompt })).toBe(text)
+        expect(each.encodeChat(messages, { addGenerationPrompt })).toEqual(ids)
+      }
+    }
+  })
+  // The fixture was made by Python's tokenizers with this vocabulary and the splits of transformers; 3000 more texts agreed when it was made.
+  test.each(['qwen2', 'llama-bpe'])('split as %s does: the ids of Python tokenizers', async (pre) => {
+    const tokenizer = await load(pre)
+    const cases = JSON.parse(readFileSync(join(fixtures, 'tokenizer-kinds.json'), 'utf8')) as Record<
+      string,
+      { text: string; ids: number[] }[]
+    >
+    expect(cases[pre].length).toBeGreaterThan(50)
+    for (const { text, ids } of cases[pre]) expect(tokenizer.encode(text, { addSpecialTokens: false })).toEqual(ids)
+  })
+})
