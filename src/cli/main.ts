@@ -8,10 +8,11 @@
 import { Command, CommanderError } from 'commander'
 import { messageOf, UserError } from '../common/errors.ts'
 import { register as doctor } from './doctor.ts'
+import { register as merge } from './merge.ts'
 import { versionOf } from './version.ts'
 
 /** In the order in which `--help` lists them. */
-const verbs: ((program: Command) => void)[] = [doctor]
+const verbs: ((program: Command) => void)[] = [merge, doctor]
 
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   // `dawn-rl ... | head`: nobody reads on.
