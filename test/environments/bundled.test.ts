@@ -16,7 +16,8 @@ async function earn(env: Environment, row: Row, text: string, finish: FinishReas
 }
 
 const questionOf = (row: Row) => row.prompt.at(-1)!.content
-const find = (env: Environment, question: string) => [...env.dataset, ...env.evalDataset].find((row) => questionOf(row) === question)!
+const find = (env: Environment, question: string) =>
+  [...env.dataset, ...env.evalDataset].find((row) => questionOf(row) === question)!
 
 describe.each(['short-answers', 'reverse-text', 'arithmetic'])('%s', (id) => {
   test('is the same for the same seed, and asks nothing held-out in training', async () => {
@@ -36,7 +37,8 @@ describe.each(['short-answers', 'reverse-text', 'arithmetic'])('%s', (id) => {
       const examples = sftRows(env, split)
       const rows = split === 'train' ? env.dataset : env.evalDataset
       expect(examples).toHaveLength(rows.length)
-      for (let i = 0; i < examples.length; i += 7) expect((await earn(env, rows[i], examples[i].completion[0].content)).reward).toBeCloseTo(1, 12)
+      for (let i = 0; i < examples.length; i += 7)
+        expect((await earn(env, rows[i], examples[i].completion[0].content)).reward).toBeCloseTo(1, 12)
     }
   })
 })
@@ -65,7 +67,9 @@ describe('short-answers', async () => {
     for (const text of ['Seven.', 'There are 7 days in a week.']) expect((await earn(env, row, text)).metrics.correct).toBe(1)
   })
   test('no question tells its answer', () => {
-    const told = [...env.dataset, ...env.evalDataset].filter((row) => (row.info.accept as string[]).some((answer) => containsWords(questionOf(row), answer)))
+    const told = [...env.dataset, ...env.evalDataset].filter((row) =>
+      (row.info.accept as string[]).some((answer) => containsWords(questionOf(row), answer)),
+    )
     expect(told).toEqual([])
   })
   test('held-out questions are of the same kinds as those trained on', () => {
@@ -79,7 +83,7 @@ describe('reverse-text', async () => {
   test('asks for words of 3 to 6 letters, and pays by the longest common subsequence', async () => {
     for (const row of [...env.dataset, ...env.evalDataset]) {
       expect(questionOf(row)).toMatch(/^Reverse the text: [a-z]{3,6}$/u)
-      expect(row.answer).toBe([...questionOf(row).split(' ').at(-1)!].toReversed().join(''))
+      expect(row.answer).toBe(questionOf(row).split(' ').at(-1)!.split('').toReversed().join(''))
     }
     const row = { ...env.dataset[0], answer: 'abcd' }
     expect(await earn(env, row, ' abcd ')).toEqual({ reward: 1, metrics: { lcs: 1, exact: 1 } })
@@ -87,7 +91,16 @@ describe('reverse-text', async () => {
     expect((await earn(env, row, 'wxyz')).reward).toBe(0)
   })
   test('by its arguments', async () => {
-    const args = { alphabet: 'ab', min_length: 8, max_length: 8, words: 2, train_size: 10, eval_size: 3, instruction: 'r', system_prompt: 's' }
+    const args = {
+      alphabet: 'ab',
+      min_length: 8,
+      max_length: 8,
+      words: 2,
+      train_size: 10,
+      eval_size: 3,
+      instruction: 'r',
+      system_prompt: 's',
+    }
     const small = await loadEnvironment('reverse-text', args)
     expect([small.dataset.length, small.evalDataset.length]).toEqual([10, 3])
     expect(small.dataset[0].prompt[0]).toEqual({ role: 'system', content: 's' })
@@ -117,14 +130,20 @@ describe('arithmetic', async () => {
     expect((await earn(env, row, text, finish)).reward).toBeCloseTo(reward, 12)
   })
   test('its sums are right and in range, and a + b is not trained on where b + a is held out', async () => {
-    const all = await loadEnvironment('arithmetic', { operations: ['+', '-', '*'], min: -9, max: 9, negative_results: true, train_size: 300 })
+    const all = await loadEnvironment('arithmetic', {
+      operations: ['+', '-', '*'],
+      min: -9,
+      max: 9,
+      negative_results: true,
+      train_size: 300,
+    })
     const keys = (rows: readonly Row[]) =>
       rows.map((item) => {
         const [, a, operation, b] = /^What is (-?\d+) ([-+*]) \(?(-?\d+)\)?\?$/u.exec(questionOf(item))!
         const [x, y] = [Number(a), Number(b)]
         expect(Math.max(Math.abs(x), Math.abs(y))).toBeLessThanOrEqual(9)
         expect(Number(item.answer)).toBe((operation === '+' ? x + y : operation === '-' ? x - y : x * y) + 0)
-        return operation === '-' ? `${x}-${y}` : [x, y].toSorted().join(operation)
+        return operation === '-' ? `${x}-${y}` : [Math.min(x, y), Math.max(x, y)].join(operation)
       })
     expect(new Set(keys(all.dataset)).intersection(new Set(keys(all.evalDataset))).size).toBe(0)
     expect([all.dataset.length, all.evalDataset.length]).toEqual([300, 64])

@@ -28,15 +28,48 @@ async function refusal(promise: Promise<unknown>): Promise<string> {
 
 describe('rows', () => {
   test('question or prompt, answer, info as object or JSON, other columns into info', async () => {
-    const rows = await loadRows([
-      { question: 'a?', answer: 4, info: '{"x": 1}', level: 'easy' },
-      { prompt: [{ role: 'system', content: 's' }, { role: 'user', content: 'b?' }], example_id: 9 }, // prettier-ignore
-      { prompt: 'c?', info: { x: 2 } },
-    ], { systemPrompt: 'be brief' }) // prettier-ignore
+    const rows = await loadRows(
+      [
+        { question: 'a?', answer: 4, info: '{"x": 1}', level: 'easy' },
+        {
+          prompt: [
+            { role: 'system', content: 's' },
+            { role: 'user', content: 'b?' },
+          ],
+          example_id: 9,
+        },
+        { prompt: 'c?', info: { x: 2 } },
+      ],
+      { systemPrompt: 'be brief' },
+    )
     expect(rows).toEqual([
-      { exampleId: 0, prompt: [{ role: 'system', content: 'be brief' }, { role: 'user', content: 'a?' }], answer: '4', info: { level: 'easy', x: 1 } }, // prettier-ignore
-      { exampleId: 9, prompt: [{ role: 'system', content: 's' }, { role: 'user', content: 'b?' }], answer: '', info: {} }, // prettier-ignore
-      { exampleId: 2, prompt: [{ role: 'system', content: 'be brief' }, { role: 'user', content: 'c?' }], answer: '', info: { x: 2 } }, // prettier-ignore
+      {
+        exampleId: 0,
+        prompt: [
+          { role: 'system', content: 'be brief' },
+          { role: 'user', content: 'a?' },
+        ],
+        answer: '4',
+        info: { level: 'easy', x: 1 },
+      },
+      {
+        exampleId: 9,
+        prompt: [
+          { role: 'system', content: 's' },
+          { role: 'user', content: 'b?' },
+        ],
+        answer: '',
+        info: {},
+      },
+      {
+        exampleId: 2,
+        prompt: [
+          { role: 'system', content: 'be brief' },
+          { role: 'user', content: 'c?' },
+        ],
+        answer: '',
+        info: { x: 2 },
+      },
     ])
   })
   test('from a generator function of the seed, sync or async', async () => {
@@ -65,7 +98,9 @@ describe('rows', () => {
     expect(await refusal(loadRows([row]))).toContain(message)
   })
   test('no rows at all', async () => {
-    expect(await refusal(loadRows([], { name: 'evalDataset of environment x' }))).toBe('evalDataset of environment x has no rows.')
+    expect(await refusal(loadRows([], { name: 'evalDataset of environment x' }))).toBe(
+      'evalDataset of environment x has no rows.',
+    )
   })
 })
 
@@ -73,7 +108,10 @@ describe('files', () => {
   test('JSON lines: blank lines, CRLF, no last newline, U+2028 inside a string', async () => {
     const path = file('a.jsonl', '{"question": "a\u2028b"}\r\n\n  \n{"question": "c", "answer": "ü"}')
     const rows = await loadRows(path)
-    expect(rows.map((row) => [row.prompt[0].content, row.answer])).toEqual([['a\u2028b', ''], ['c', 'ü']]) // prettier-ignore
+    expect(rows.map((row) => [row.prompt[0].content, row.answer])).toEqual([
+      ['a\u2028b', ''],
+      ['c', 'ü'],
+    ])
     expect((await readTable(path)).map((row) => row.where)).toEqual([`${path}:1`, `${path}:4`])
   })
   test('JSON lines longer than a chunk of the reader, and characters across its border', async () => {
@@ -86,7 +124,11 @@ describe('files', () => {
   })
   test('parquet: structs, int64 as numbers (as text beyond 2^53), dates, four compressions', async () => {
     const rows = await loadRows(parquet)
-    expect(rows.map((row) => [row.exampleId, row.answer, row.info.level])).toEqual([[10, '1', 1], [11, '2', 2], [12, '3', 3]]) // prettier-ignore
+    expect(rows.map((row) => [row.exampleId, row.answer, row.info.level])).toEqual([
+      [10, '1', 1],
+      [11, '2', 2],
+      [12, '3', 3],
+    ])
     expect(rows[1].prompt).toEqual([{ role: 'user', content: 'Question 1?' }])
     expect(rows.map((row) => row.info.big)).toEqual(['4611686018427387905', 5, null])
     expect(rows[0].info.when).toBe('2026-01-02T00:00:00.000Z')
@@ -94,7 +136,11 @@ describe('files', () => {
   test.each([
     ['broken.jsonl', '{"question": "a"}\n{"question": ', './broken.jsonl:2: not valid JSON ('],
     ['list.jsonl', '[1]\n', './list.jsonl:1: expected an object like'],
-    ['noprompt.jsonl', '{"question": "a"}\n{"q": "b", "a": 1}\n', './noprompt.jsonl:2 has neither a prompt nor a question (columns found: q, a).'],
+    [
+      'noprompt.jsonl',
+      '{"question": "a"}\n{"q": "b", "a": 1}\n',
+      './noprompt.jsonl:2 has neither a prompt nor a question (columns found: q, a).',
+    ],
     ['latin1.jsonl', Buffer.from('{"question": "\xfc"}', 'latin1'), './latin1.jsonl:1 is not UTF-8 text.'],
     ['empty.jsonl', '\n', './empty.jsonl has no rows.'],
     ['object.json', '{"a": 1}', './object.json: expected an array of objects'],
@@ -106,7 +152,9 @@ describe('files', () => {
     expect(await refusal(loadRows(file(name, content)))).toContain(message)
   })
   test('refused: missing file, folder, a line over the cap', async () => {
-    expect(await refusal(loadRows(join(folder, 'none.jsonl')))).toBe('dataset ./none.jsonl: there is no such file. Check the path.')
+    expect(await refusal(loadRows(join(folder, 'none.jsonl')))).toBe(
+      'dataset ./none.jsonl: there is no such file. Check the path.',
+    )
     expect(await refusal(loadRows(folder))).toContain('is a folder')
     const path = file('cap.jsonl', `{"question": "a"}\n{"question": "${'b'.repeat(1000)}"}\n`)
     expect(await refusal(readTable(path, { maxLineBytes: 100 }))).toContain('./cap.jsonl:2 is longer than 100 bytes.')
@@ -131,18 +179,21 @@ describe('splitting', async () => {
   })
   test('none, or too many', () => {
     expect(splitRows(rows, { seed: 1, evalSize: 0 }).held).toEqual([])
-    expect(() => splitRows(rows, { seed: 1, evalSize: 50, name: 'x.jsonl' })).toThrow('x.jsonl: cannot hold out 50 of 50 different prompts')
+    expect(() => splitRows(rows, { seed: 1, evalSize: 50, name: 'x.jsonl' })).toThrow(
+      'x.jsonl: cannot hold out 50 of 50 different prompts',
+    )
     expect(() => splitRows(rows, { seed: 1, evalSize: -1 })).toThrow(UserError)
   })
 })
 
 describe('the order of rows', async () => {
   const rows = await loadRows(Array.from({ length: 7 }, (_, i) => ({ question: `q${i}` })))
-  const take = (order: RowOrder, from: number, to: number) => Array.from({ length: to - from }, (_, i) => order.at(from + i).exampleId)
+  const take = (order: RowOrder, from: number, to: number) =>
+    Array.from({ length: to - from }, (_, i) => order.at(from + i).exampleId)
   test('each epoch has every row once, shuffled by seed and epoch', () => {
     const order = new RowOrder(rows, { seed: 3 })
     const epochs = [take(order, 0, 7), take(order, 7, 14), take(order, 14, 21)]
-    for (const epoch of epochs) expect(epoch.toSorted()).toEqual([0, 1, 2, 3, 4, 5, 6])
+    for (const epoch of epochs) expect(epoch.toSorted((a, b) => a - b)).toEqual([0, 1, 2, 3, 4, 5, 6])
     expect(new Set(epochs.map(String)).size).toBeGreaterThan(1)
     expect(take(new RowOrder(rows, { seed: 4 }), 0, 21)).not.toEqual(epochs.flat())
   })

@@ -79,7 +79,9 @@ describe('where an environment comes from', () => {
 describe('refused in one sentence', () => {
   test('ids that lead nowhere', async () => {
     expect(await refusal('./none.ts')).toBe('environment ./none.ts: there is no file ./none.ts. Relative paths start from ..')
-    expect(await refusal('reverse-txt')).toContain('environment reverse-txt: not found; did you mean reverse-text? Bundled: arithmetic, ')
+    expect(await refusal('reverse-txt')).toContain(
+      'environment reverse-txt: not found; did you mean reverse-text? Bundled: arithmetic, ',
+    )
     expect(await refusal('primeintellect/wordle')).toContain('not found. Bundled:')
   })
   test('modules that fail or are none', async () => {
@@ -89,8 +91,12 @@ describe('refused in one sentence', () => {
     expect(await refusal('./partial.js')).toContain('what loadEnvironment returned has no dataset')
   })
   test('arguments: unknown keys, wrong types, limits, all at once', async () => {
-    expect(await refusal('arithmetic', { maxx: 5, min: 'a', train_size: 0 })).toMatchInlineSnapshot(`"environment arithmetic: min is "a": expected number; train_size is 0: Too small: expected number to be >=1; maxx is not one of its arguments (did you mean max?)."`)
-    expect(await refusal('reverse-text', { zzzzzzzzz: 1 })).toContain('zzzzzzzzz is not one of its arguments (min_length, max_length, ')
+    expect(await refusal('arithmetic', { maxx: 5, min: 'a', train_size: 0 })).toMatchInlineSnapshot(
+      `"environment arithmetic: min is "a": expected number; train_size is 0: Too small: expected number to be >=1; maxx is not one of its arguments (did you mean max?)."`,
+    )
+    expect(await refusal('reverse-text', { zzzzzzzzz: 1 })).toContain(
+      'zzzzzzzzz is not one of its arguments (min_length, max_length, ',
+    )
     expect(() => parseArgs('e', { a: z.string() }, {})).toThrow('environment e: a is missing: expected string.')
   })
 })

@@ -20,6 +20,9 @@ const echoes = () =>
     seed: 1,
   })
 
+/** The environment with some of its parts exchanged. */
+const changed = (env: Environment, parts: Partial<Environment>): Environment => Object.assign(Object.create(env), parts)
+
 const common = { sampling, group: 'g1', index: 2 }
 
 describe('a rollout', () => {
@@ -55,13 +58,22 @@ describe('a rollout', () => {
   })
   test('cut off by max_tokens it is truncated, and scored', async () => {
     const env = await echoes()
-    const rollout = await runRollout(env, env.dataset[0], { ...common, client: new ScriptedClient(() => completionOf('no', 'length')) })
-    expect(rollout).toMatchObject({ reward: 0, metrics: { same: 0, ended: 0 }, isTruncated: true, stopCondition: 'max_tokens', error: null })
+    const rollout = await runRollout(env, env.dataset[0], {
+      ...common,
+      client: new ScriptedClient(() => completionOf('no', 'length')),
+    })
+    expect(rollout).toMatchObject({
+      reward: 0,
+      metrics: { same: 0, ended: 0 },
+      isTruncated: true,
+      stopCondition: 'max_tokens',
+      error: null,
+    })
   })
   test('can be scored again by another rubric, from what is on disk', async () => {
     const env = await echoes()
     const rollout = await runRollout(env, env.dataset[0], { ...common, client: new ScriptedClient('wrong') })
-    const other = { ...env, rubric: new Rubric({ length: ({ text }) => text.length }) } as unknown as Environment
+    const other = changed(env, { rubric: new Rubric({ length: ({ text }) => text.length }) })
     const again = await scoreRollout(other, JSON.parse(JSON.stringify(rollout)))
     expect(again).toMatchObject({ reward: 5, metrics: { length: 5 }, error: null })
     expect(rollout.reward).toBe(0)
@@ -71,24 +83,32 @@ describe('a rollout', () => {
 describe('a rollout that fails has an error and no reward', () => {
   const play = async (client: ScriptedClient, more: object = {}, change: Partial<Environment> = {}) => {
     const env = await echoes()
-    const rollout = await runRollout({ ...env, rollout: env.rollout.bind(env), ...change } as Environment, env.dataset[0], { ...common, client, ...more })
+    const rollout = await runRollout(changed(env, change), env.dataset[0], { ...common, client, ...more })
     expect(rollout.reward).toBeNull()
     return rollout
   }
   const never = new ScriptedClient(() => new Promise(() => {}))
   test('the generator throws', async () => {
-    const rollout = await play(new ScriptedClient(() => { throw new Error('device lost') })) // prettier-ignore
+    const rollout = await play(
+      new ScriptedClient(() => {
+        throw new Error('device lost')
+      }),
+    )
     expect(rollout).toMatchObject({ error: 'device lost', completion: [], stopCondition: 'error', metrics: {} })
   })
   test('the generator does not answer in time', async () => {
     expect((await play(never, { generationTimeoutSeconds: 0.02 })).error).toBe('generation took longer than its limit of 0.02 s')
   })
   test('the run ends, before it and during it', async () => {
-    expect((await play(never, { signal: AbortSignal.abort('the run is ending') })).error).toBe('generation was aborted: the run is ending')
+    expect((await play(never, { signal: AbortSignal.abort('the run is ending') })).error).toBe(
+      'generation was aborted: the run is ending',
+    )
     const controller = new AbortController()
     setTimeout(() => controller.abort(), 10)
     let told: AbortSignal | undefined
-    const rollout = await play(new ScriptedClient((_, signal) => ((told = signal), new Promise(() => {}))), { signal: controller.signal })
+    const rollout = await play(new ScriptedClient((_, signal) => ((told = signal), new Promise(() => {}))), {
+      signal: controller.signal,
+    })
     expect(rollout.error).toBe('generation was aborted')
     expect(told?.aborted).toBe(true)
   })
@@ -97,7 +117,11 @@ describe('a rollout that fails has an error and no reward', () => {
     expect(rollout).toMatchObject({ error: 'generation was aborted', stopCondition: 'abort', completion: [{ content: 'half' }] })
   })
   test('a reward function throws; what was generated stays to be looked at', async () => {
-    const rubric = new Rubric({ judge: () => { throw new Error('no key') } }) // prettier-ignore
+    const rubric = new Rubric({
+      judge: () => {
+        throw new Error('no key')
+      },
+    })
     expect(await play(new ScriptedClient('x'), {}, { rubric })).toMatchObject({
       error: 'reward function "judge" threw: no key',
       completion: [{ content: 'x' }],
@@ -105,7 +129,13 @@ describe('a rollout that fails has an error and no reward', () => {
   })
   test('an environment whose arrays do not agree, or are empty', async () => {
     const draft = (ids: number[], logprobs: number[]) => ({
-      rollout: async () => ({ completion: [], promptIds: [1], completion_tokens: { ids, logprobs, versions: ids }, isTruncated: false, stopCondition: 'eos' }),
+      rollout: async () => ({
+        completion: [],
+        promptIds: [1],
+        completion_tokens: { ids, logprobs, versions: ids },
+        isTruncated: false,
+        stopCondition: 'eos',
+      }),
     })
     expect((await play(never, {}, draft([1, 2], [-1]))).error).toContain('2 tokens, 1 log-probabilities and 2 versions')
     expect((await play(never, {}, draft([], []))).error).toBe('the completion has no tokens')
@@ -119,7 +149,9 @@ test('datasets: a held-out set of its own, or a part of the one', async () => {
   expect([own.dataset.length, own.evalDataset.length]).toEqual([3, 1])
   const part = await SingleTurnEnv.create({ id: 'x', rubric, dataset: rows, evalSize: 1 })
   expect([part.dataset.length, part.evalDataset.length]).toEqual([2, 1])
-  await expect(SingleTurnEnv.create({ id: 'x', rubric, dataset: rows, evalDataset: rows, evalSize: 1 })).rejects.toThrow('not both')
+  await expect(SingleTurnEnv.create({ id: 'x', rubric, dataset: rows, evalDataset: rows, evalSize: 1 })).rejects.toThrow(
+    'not both',
+  )
   expect(sftRows(own)).toEqual([{ prompt: [{ role: 'user', content: 'a' }], completion: [{ role: 'assistant', content: '1' }] }])
 })
 
@@ -127,10 +159,16 @@ test('PolicyClient: messages through the template, ids as sampled, prompts over 
   const { promptIds: _, ...result } = completionOf('ok')
   const requests: unknown[] = []
   const generator: Generator = { version: 4, generate: async (request) => (requests.push(request), result) }
-  const encode = (messages: { content: string }[]) => messages.flatMap(({ content }) => Array.from(content, (char) => char.charCodeAt(0)))
+  const encode = (messages: { content: string }[]) =>
+    messages.flatMap(({ content }) => Array.from(content, (char) => char.charCodeAt(0)))
   const client = new PolicyClient(generator, encode, { maxPromptTokens: 3 })
   const signal = new AbortController().signal
-  expect(await client.complete([{ role: 'user', content: 'abc' }], sampling, signal)).toEqual({ ...result, promptIds: [97, 98, 99] })
+  expect(await client.complete([{ role: 'user', content: 'abc' }], sampling, signal)).toEqual({
+    ...result,
+    promptIds: [97, 98, 99],
+  })
   expect(requests).toEqual([{ promptIds: [97, 98, 99], sampling, signal }])
-  await expect(client.complete([{ role: 'user', content: 'abcd' }], sampling)).rejects.toThrow('the prompt has 4 tokens, more than max_prompt_len (3)')
+  await expect(client.complete([{ role: 'user', content: 'abcd' }], sampling)).rejects.toThrow(
+    'the prompt has 4 tokens, more than max_prompt_len (3)',
+  )
 })

@@ -32,7 +32,11 @@ describe('the weighted sum', () => {
   })
   test('where no function applies there is no reward', async () => {
     const scores = await new Rubric({ none: () => null, metric: { reward: () => 1, weight: 0 } }).score(scorable(''))
-    expect(scores).toEqual({ reward: null, metrics: { none: null, metric: 1 }, error: 'no reward function applied: each gave null' })
+    expect(scores).toEqual({
+      reward: null,
+      metrics: { none: null, metric: 1 },
+      error: 'no reward function applied: each gave null',
+    })
   })
   test('functions see the facts of the rollout', async () => {
     let seen: RewardArgs | undefined
@@ -61,8 +65,18 @@ describe('failures name the function and are no reward', () => {
   }
   test('thrown, rejected, NaN, infinite, undefined, text', async () => {
     const never = undefined as unknown as number
-    expect(await errorOf(new Rubric({ judge: () => { throw new Error('no key') } }))).toBe('reward function "judge" threw: no key') // prettier-ignore
-    expect(await errorOf(new Rubric({ judge: async () => await Promise.reject(new Error('503')) }))).toBe('reward function "judge" threw: 503')
+    expect(
+      await errorOf(
+        new Rubric({
+          judge: () => {
+            throw new Error('no key')
+          },
+        }),
+      ),
+    ).toBe('reward function "judge" threw: no key')
+    expect(await errorOf(new Rubric({ judge: async () => await Promise.reject(new Error('503')) }))).toBe(
+      'reward function "judge" threw: 503',
+    )
     expect(await errorOf(new Rubric({ ratio: () => 0 / 0 }))).toContain('reward function "ratio" returned NaN')
     expect(await errorOf(new Rubric({ ratio: () => 1 / 0 }))).toContain('returned Infinity')
     expect(await errorOf(new Rubric({ forgot: () => never }))).toContain('"forgot" returned undefined')
@@ -89,26 +103,46 @@ describe('failures name the function and are no reward', () => {
       },
     })
     const scores = await rubric.score(scorable('x'))
-    expect(scores).toEqual({ reward: null, metrics: { quick: 1 }, error: 'reward function "slow" took longer than its limit of 0.02 s' })
+    expect(scores).toEqual({
+      reward: null,
+      metrics: { quick: 1 },
+      error: 'reward function "slow" took longer than its limit of 0.02 s',
+    })
     expect(fired).toBe(true)
   })
   test('the first failure aborts the others, and it is the first that is told', async () => {
     const aborted: unknown[] = []
     const rubric = new Rubric({
-      waits: ({ signal }) => new Promise((_, reject) => signal.addEventListener('abort', () => (aborted.push(signal.reason), reject(new Error('late'))))),
-      fails: () => { throw new Error('first') }, // prettier-ignore
+      waits: ({ signal }) =>
+        new Promise((_, reject) =>
+          signal.addEventListener('abort', () => (aborted.push(signal.reason), reject(new Error('late')))),
+        ),
+      fails: () => {
+        throw new Error('first')
+      },
     })
     expect((await rubric.score(scorable('x'))).error).toBe('reward function "fails" threw: first')
     expect(aborted).toHaveLength(1)
   })
   test('an outer abort ends the wait', async () => {
     const controller = new AbortController()
-    const scored = new Rubric({ forever: () => new Promise<number>(() => {}) }).score(scorable('x'), { signal: controller.signal })
+    const scored = new Rubric({ forever: () => new Promise<number>(() => {}) }).score(scorable('x'), {
+      signal: controller.signal,
+    })
     controller.abort('the run is ending')
     expect(await scored).toMatchObject({ reward: null, error: 'reward function "forever" was aborted: the run is ending' })
   })
   test('a parser that throws', async () => {
-    const rubric = new Rubric({ a: () => 1 }, { parser: new ThinkParser({ extract: () => { throw new Error('bad') } }) }) // prettier-ignore
+    const rubric = new Rubric(
+      { a: () => 1 },
+      {
+        parser: new ThinkParser({
+          extract: () => {
+            throw new Error('bad')
+          },
+        }),
+      },
+    )
     expect((await rubric.score(scorable('</think>x'))).error).toBe("the rubric's parser threw: bad")
   })
 })

@@ -70,7 +70,9 @@ describe('parsers', () => {
     expect(parser.parse('<think>never ends')).toBe('')
     expect(new ThinkParser({ required: false }).parse('plain')).toBe('plain')
     expect(['<think>a</think>b', 'a</think>b'].map((text) => parser.format(text))).toEqual([1, 1])
-    expect(['b', '<think>a</think>', 'x<think>a</think>b', '<think>a</think>b</think>c'].map((text) => parser.format(text))).toEqual([0, 0, 0, 0])
+    expect(
+      ['b', '<think>a</think>', 'x<think>a</think>b', '<think>a</think>b</think>c'].map((text) => parser.format(text)),
+    ).toEqual([0, 0, 0, 0])
   })
   test('XMLParser reads the last closed field and reads back what it renders', () => {
     const parser = new XMLParser(['reasoning', 'answer'])
