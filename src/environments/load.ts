@@ -65,7 +65,7 @@ export async function loadEnvironment(
   options: LoadOptions = {},
 ): Promise<Environment> {
   const url = resolveEnvironment(id, options)
-  hookOwnName()
+  hookResolve()
   const module = await attempt(id, 'failed to load', () => import(url) as Promise<Record<string, unknown>>)
   const make = module.default ?? module.loadEnvironment
   if (typeof make !== 'function') {
@@ -107,13 +107,22 @@ function checked(id: string, made: unknown): Environment {
 
 let hooked = false
 
-function hookOwnName(): void {
+/**
+ * Points 'dawn-rl/environments' at this copy of the code, and reads a user's .ts file as an ES module even in a folder whose package.json
+ * says "commonjs", which is what `npm init` writes.
+ */
+function hookResolve(): void {
   if (hooked) return
   hooked = true
   const own = new URL(`./index${ending}`, import.meta.url).href
   registerHooks({
-    resolve: (specifier, context, next) =>
-      specifier === 'dawn-rl/environments' ? { url: own, shortCircuit: true } : next(specifier, context),
+    resolve: (specifier, context, next) => {
+      if (specifier === 'dawn-rl/environments') return { url: own, shortCircuit: true }
+      const resolved = next(specifier, context)
+      return resolved.format === 'commonjs-typescript' && resolved.url.endsWith('.ts')
+        ? { ...resolved, format: 'module-typescript' }
+        : resolved
+    },
   })
 }
 

@@ -64,6 +64,14 @@ describe('where an environment comes from', () => {
         console.log(JSON.stringify([env.id, env.dataset.length, env.evalDataset.length, env.rubric instanceof Rubric]))`),
     ).toEqual(['shout', 6, 1, true])
   })
+  test('a .ts file in a folder that npm init made: its package.json says commonjs', () => {
+    const sub = join(folder, 'commonjs')
+    mkdirSync(sub)
+    writeFileSync(join(sub, 'package.json'), '{"type": "commonjs"}')
+    writeFileSync(join(sub, 'mine.ts'), `export * from './more.ts'\nexport { default } from './more.ts'`)
+    writeFileSync(join(sub, 'more.ts'), userFile)
+    expect(inNode(`console.log(JSON.stringify((await loadEnvironment('commonjs/mine.ts', {}, { base })).id))`)).toBe('shout')
+  })
   test("a user's file that refuses its arguments", () => {
     expect(
       inNode(`
