@@ -1,5 +1,6 @@
 /** Where a weight lies on the GPU. Kernels read it through weight.wgsl; the autograd room gives it a meaning. */
 import type { Gpu } from '../../gpu/gpu.ts'
+import { GpuError } from '../../gpu/errors.ts'
 import { GpuBuffer, type GpuTexture } from '../../gpu/pool.ts'
 import type { BufferRange } from '../../gpu/gpu.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
@@ -30,13 +31,15 @@ export function keepsInTexture(gpu: Gpu, columns: number): boolean {
   return gpu.facts.software && gpu.facts.subgroupSize === 8 && columns % 8 === 0
 }
 
-/** Rows of a storage slice: all of them, or as many whole `sliceRows` as the adapter binds. */
+/** Rows of a storage slice: all of them, or as many whole `sliceRows` as the adapter binds; of very wide rows a power of two, which divides `sliceRows`. */
 function rowsOfSlice(gpu: Gpu, rows: number, bytesPerRow: number, texture: boolean): number {
   const { maxBinding, maxTexture } = gpu.facts.limits
   const most = texture ? maxTexture * Math.floor(maxTexture / Math.ceil(bytesPerRow / 16)) : Math.floor(maxBinding / bytesPerRow)
   const limited = Math.min(most, Math.floor(maxBinding / bytesPerRow))
   if (rows <= limited) return rows
-  return Math.max(sliceRows, Math.floor(limited / sliceRows) * sliceRows)
+  if (limited >= sliceRows) return Math.floor(limited / sliceRows) * sliceRows
+  if (limited < 1) throw new GpuError(`a row of ${bytesPerRow} bytes is more than this adapter binds (${maxBinding})`)
+  return 2 ** Math.floor(Math.log2(limited))
 }
 
 /**

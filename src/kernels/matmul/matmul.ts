@@ -25,7 +25,7 @@ export interface LinearOptions {
   lora?: LowRank
   bias?: GpuBuffer | BufferRange
   residual?: GpuBuffer
-  /** Only these rows of the weight; y then has as many columns. */
+  /** Only these rows of the weight, the bias and lora.matrix; y and residual then have as many columns. */
   slice?: { row: number; rows: number }
 }
 
@@ -33,7 +33,7 @@ export interface LinearOptions {
  * y = alpha * (x Wᵀ + lora.x lora.matrixᵀ) + bias + residual.
  * @param x (rows, K) @param weight (N, K) @param y (rows, N); lora.matrix is B (N, rank)
  */
-export function linear(gpu: Gpu, x: GpuBuffer, rows: number, weight: Weight, y: GpuBuffer, options: LinearOptions = {}): void {
+export function linear(gpu: Gpu, x: Binding, rows: number, weight: Weight, y: Binding, options: LinearOptions = {}): void {
   const { alpha = 1, lora, bias, residual } = options
   const wanted = options.slice ?? { row: 0, rows: weight.rows }
   const flags = { LORA: Number(!!lora), BIAS: Number(!!bias), RESIDUAL: Number(!!residual) }
@@ -45,12 +45,12 @@ export function linear(gpu: Gpu, x: GpuBuffer, rows: number, weight: Weight, y: 
     if (takesCpu(gpu, k)) {
       const MT = rows <= 4 ? 4 : rows <= 8 ? 8 : 16
       const kernel = gpu.kernel(paths.nt, { MT, NT: 4, ...weightConstants(weight, part.slice, 2), ...flags })
-      const params = { rows, n: part.rows, k, rank, ...weightParams(weight, part.slice), w_row: storageRow }
+      const params = { rows, n: part.rows, k, rank, ...weightParams(weight, part.slice), w_row: storageRow, first_row: part.row }
       const bindings = [x, y, part.slice.storage, ...extra]
       const groups: [number, number] = [Math.ceil(part.rows / 32), Math.ceil(rows / MT)]
       gpu.dispatch(kernel, bindings, { ...params, y_stride: wanted.rows, y_column: column, alpha }, groups)
     } else {
-      const at = { a_stride: k, a_column: 0, b_stride: k, b_row: storageRow, out_stride: wanted.rows, out_row: 0, out_column: column }
+      const at = { a_stride: k, a_column: 0, b_stride: k, b_row: storageRow, out_stride: wanted.rows, out_row: 0, out_column: column, first_row: part.row }
       const size = { rows, columns: part.rows, depth: k, rank, alpha }
       tile(gpu, { FORM_NT: 1, FORM_TN: 0, W_BF16: Number(weight.bf16), ...flags }, [x, y, bufferOf(part.slice), ...extra], { ...size, ...at })
     }
@@ -63,10 +63,10 @@ export function linear(gpu: Gpu, x: GpuBuffer, rows: number, weight: Weight, y: 
  */
 export function linearBackwardInput(
   gpu: Gpu,
-  dy: GpuBuffer,
+  dy: Binding,
   rows: number,
   weight: Weight,
-  dx: GpuBuffer,
+  dx: Binding,
   options: { alpha?: number; lora?: LowRank; accumulate?: boolean; slice?: { row: number; rows: number } } = {},
 ): void {
   const { alpha = 1, lora } = options
@@ -79,14 +79,15 @@ export function linearBackwardInput(
     const flags = { LORA: Number(!!last), ACCUMULATE: Number(accumulate) }
     const extra: Binding[] = last ? [last.x, last.matrix] : []
     const [column, storageRow, rank] = [part.row - wanted.row, part.row - part.slice.row, last?.rank ?? 0]
-    if (takesCpu(gpu, k) && wanted.rows % 4 === 0 && column % 4 === 0 && part.rows % 4 === 0) {
+    if (takesCpu(gpu, k)) {
       const MT = rows <= 8 ? 8 : 16
-      const kernel = gpu.kernel(paths.nn, { MT, ...weightConstants(weight, part.slice, 2), ...flags })
+      const BY4 = Number(wanted.rows % 4 === 0 && column % 4 === 0 && part.rows % 4 === 0)
+      const kernel = gpu.kernel(paths.nn, { MT, BY4, ...weightConstants(weight, part.slice, 2), ...flags })
       const params = { rows, n: part.rows, k, rank, ...weightParams(weight, part.slice), w_row: storageRow }
       const groups: [number, number] = [Math.ceil(k / 64), Math.ceil(rows / MT)]
       gpu.dispatch(kernel, [dy, dx, part.slice.storage, ...extra], { ...params, dy_stride: wanted.rows, dy_column: column, alpha }, groups)
     } else {
-      const at = { a_stride: wanted.rows, a_column: column, b_stride: k, b_row: storageRow, out_stride: k, out_row: 0, out_column: 0 }
+      const at = { a_stride: wanted.rows, a_column: column, b_stride: k, b_row: storageRow, out_stride: k, out_row: 0, out_column: 0, first_row: 0 }
       const size = { rows, columns: k, depth: part.rows, rank, alpha }
       const constants = { FORM_NT: 0, FORM_TN: 0, W_BF16: Number(weight.bf16), BIAS: 0, RESIDUAL: 0, ...flags }
       tile(gpu, constants, [dy, dx, bufferOf(part.slice), ...extra], { ...size, ...at })
@@ -101,8 +102,8 @@ export function linearBackwardInput(
  */
 export function linearBackwardWeight(
   gpu: Gpu,
-  dy: GpuBuffer,
-  x: GpuBuffer,
+  dy: Binding,
+  x: Binding,
   rows: number,
   n: number,
   k: number,
@@ -116,7 +117,7 @@ export function linearBackwardWeight(
     const params = { rows, n, k, dy_stride: dyStride, dy_column: dyColumn, dw_row: row, alpha }
     gpu.dispatch(kernel, [dy, x, dw], params, [Math.ceil(k / 32), Math.ceil(n / 16)])
   } else {
-    const at = { a_stride: dyStride, a_column: dyColumn, b_stride: k, b_row: 0, out_stride: k, out_row: row, out_column: 0 }
+    const at = { a_stride: dyStride, a_column: dyColumn, b_stride: k, b_row: 0, out_stride: k, out_row: row, out_column: 0, first_row: 0 }
     const constants = { FORM_NT: 0, FORM_TN: 1, W_BF16: 0, LORA: 0, BIAS: 0, RESIDUAL: 0, ACCUMULATE: Number(accumulate) }
     tile(gpu, constants, [dy, dw, x], { rows: n, columns: k, depth: rows, rank: 0, alpha, ...at })
   }

@@ -1,11 +1,16 @@
 // Backward of a linear layer to its input, for CPU drivers with subgroups of 8: dx[m,k] = alpha * sum_n dy[m,n] W[n,k]
 //   LORA: + sum_r dxa[m,r] A[r,k]      ACCUMULATE: added to what dx holds
-// dy (rows, N) float32 with N a multiple of 4, W (N, K) with K a multiple of 8, dx (rows, K).
+// dy (rows, N) float32, W (N, K) with K a multiple of 8, dx (rows, K).
 // A workgroup is one subgroup; it owns MT rows x 64 columns, lane l the 8 columns of texel c0 + l, so W is read as it lies.
 // Order of the sum: n = 0 .. N-1, then r.
-// A slice of W: rows w_row .. w_row + n of its storage belong to columns dy_column .. of dy, whose rows are dy_stride apart (multiples of 4).
+// A slice of W: rows w_row .. w_row + n of its storage belong to columns dy_column .. of dy, whose rows are dy_stride apart.
+// BY4: n, dy_stride and dy_column are multiples of 4; else dy is read value by value, with zeros past n.
 struct Params { rows: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, w_row: u32, dy_stride: u32, dy_column: u32, alpha: f32 }
+#if BY4
 @group(0) @binding(0) var<storage, read> dy: array<vec4f>;
+#else
+@group(0) @binding(0) var<storage, read> dy: array<f32>;
+#endif
 @group(0) @binding(1) var<storage, read_write> dx: array<vec4f>;
 #include "weight.wgsl"
 #if LORA
@@ -20,7 +25,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let c = min(column, p.k / 8u - 1u);
 #for i in 0..MT/8
   let row$(i) = min(m0 + $(8*i)u + lane, p.rows - 1u);
+#if BY4
   let dy_at$(i) = (row$(i) * p.dy_stride + p.dy_column) / 4u;
+#else
+  let dy_at$(i) = row$(i) * p.dy_stride + p.dy_column;
+#endif
 #end
 #for r in 0..MT
   var lo_$(r) = vec4f();
@@ -28,10 +37,21 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
   for (var n = 0u; n < p.n; n += 4u) {
 #for i in 0..MT/8
+#if BY4
     let g$(i) = dy[dy_at$(i) + n / 4u];
+#else
+    var g$(i) = vec4f();
+#for q in 0..4
+    if (n + $(q)u < p.n) { g$(i)[$(q)] = dy[dy_at$(i) + n + $(q)u]; }
+#end
+#endif
 #end
 #for q in 0..4
+#if BY4
     let w$(q) = w_load8(w_origin(p.w_row + n + $(q)u), c);
+#else
+    let w$(q) = w_load8(w_origin(p.w_row + min(n + $(q)u, p.n - 1u)), c);
+#endif
 #end
 #include "nn_cpu_step.wgsl"
   }

@@ -4,8 +4,9 @@
 // A workgroup is one subgroup and owns MT rows x NT*8 columns; lane l has columns n0 + 8j + l. A lane loads a different part of x and
 // subgroupBroadcast shares it: a load of the same value by 8 lanes would cost 8 loads on this driver (kernels.md, lavapipe.md).
 // Order of the sum: k = 0, 1, .. K-1, then r = 0 .. R-1, one accumulator: the same for every tile shape, so for every batch.
-// A slice of W: rows w_row .. w_row + n of its storage are columns y_column .. of y, whose rows are y_stride apart.
-struct Params { rows: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, w_row: u32, y_stride: u32, y_column: u32, alpha: f32 }
+// A slice of W: rows w_row .. w_row + n of its storage, rows first_row .. of the whole W (so of B and bias), are columns y_column .. of y,
+// whose rows are y_stride apart.
+struct Params { rows: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, w_row: u32, first_row: u32, y_stride: u32, y_column: u32, alpha: f32 }
 @group(0) @binding(0) var<storage, read> x: array<vec4f>;
 @group(0) @binding(1) var<storage, read_write> y: array<f32>;
 #include "weight.wgsl"
@@ -52,7 +53,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     let x$(i) = xa[row$(i) * (p.rank / 4u) + lane % 2u + 2u * c];
 #end
 #for j in 0..NT
-    let b_at$(j) = (p.y_column + col$(j)) * (p.rank / 4u) + 2u * c;
+    let b_at$(j) = (p.first_row + col$(j)) * (p.rank / 4u) + 2u * c;
     let w$(j) = W8(lora_b[b_at$(j)], lora_b[b_at$(j) + 1u]);
 #end
 #include "nt_cpu_step.wgsl"
@@ -61,7 +62,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #for j in 0..NT
   if (n0 + $(8*j)u + lane < p.n) {
 #if BIAS
-    let bias$(j) = bias[p.y_column + col$(j)];
+    let bias$(j) = bias[p.first_row + col$(j)];
 #endif
 #for r in 0..MT
     if (m0 + $(r)u < p.rows) {

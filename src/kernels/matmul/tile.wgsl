@@ -4,8 +4,9 @@
 // to what is there. `a` is x or dy (float32), `b` is W (bf16 pairs or float32) or, for TN, x. Any sizes.
 // Register tile: 256 threads own 64 x 64 outputs, 4 x 4 each; both operands pass through workgroup memory, 16 deep.
 // Order of the sum: t = 0 .. depth-1, one accumulator an output, whatever the number of rows.
-// Slices: a starts at column a_column of rows a_stride apart, b at row b_row of rows b_stride apart, out at row out_row and column out_column.
-struct Params { rows: u32, columns: u32, depth: u32, rank: u32, a_stride: u32, a_column: u32, b_stride: u32, b_row: u32, out_stride: u32, out_row: u32, out_column: u32, alpha: f32 }
+// Slices: a starts at column a_column of rows a_stride apart, b at row b_row of rows b_stride apart, out at row out_row and column out_column;
+// NT: column j of the slice is row first_row + j of the whole W, so of B and of bias.
+struct Params { rows: u32, columns: u32, depth: u32, rank: u32, a_stride: u32, a_column: u32, b_stride: u32, b_row: u32, out_stride: u32, out_row: u32, out_column: u32, first_row: u32, alpha: f32 }
 @group(0) @binding(0) var<storage, read> a: array<f32>;
 @group(0) @binding(1) var<storage, read_write> out: array<f32>;
 #if W_BF16
@@ -49,7 +50,7 @@ fn load_b(j: u32, t: u32) -> f32 {
   if (j >= p.columns) { return 0.0; }
 #if LORA
 #if FORM_NT
-  if (t >= p.depth) { return lora_w[(p.out_column + j) * p.rank + t - p.depth]; }
+  if (t >= p.depth) { return lora_w[(p.first_row + j) * p.rank + t - p.depth]; }
 #else
   if (t >= p.depth) { return lora_w[(t - p.depth) * p.columns + j]; }
 #endif
@@ -110,7 +111,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
     let at = (p.out_row + i0 + ti + $(r)u) * p.out_stride + p.out_column + j0 + tj + $(q)u;
     var value = acc$(r)[$(q)] * p.alpha;
 #if BIAS
-    value += bias[p.out_column + j0 + tj + $(q)u];
+    value += bias[p.first_row + j0 + tj + $(q)u];
 #endif
 #if RESIDUAL
     value += residual[at];

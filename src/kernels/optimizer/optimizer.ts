@@ -60,9 +60,11 @@ export function roundWeight(gpu: Gpu, master: GpuBuffer | BufferRange, weight: W
     const from = Math.max(row, slice.row)
     const to = Math.min(row + rows, slice.row + slice.rows)
     if (to <= from) continue
-    if (from !== slice.row) throw new Error(`${weight.label}: a master must start where a storage slice starts`)
+    // Two bf16 share a word: a part that starts or ends inside one would take its neighbour's value along.
+    const splits = ((from - slice.row) * k) % 2 !== 0 || (((to - from) * k) % 2 !== 0 && to < slice.row + slice.rows)
+    if (weight.bf16 && splits) throw new Error(`${weight.label}: rows ${from} .. ${to} of ${k} values begin or end inside a word`)
     const kernel = gpu.kernel(paths.round, { W_TEX: Number(slice.texture), W_BF16: Number(weight.bf16) })
-    const params = { rows: to - from, k, first_row: from - row, ...weightParams(weight, slice) }
+    const params = { rows: to - from, k, first_row: from - row, w_row: from - slice.row, ...weightParams(weight, slice) }
     const count = slice.texture ? (to - from) * (k / 8) : Math.ceil(((to - from) * k) / (weight.bf16 ? 2 : 1))
     gpu.dispatch(kernel, [master, slice.storage], params, flat(count))
   }

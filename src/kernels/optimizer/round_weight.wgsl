@@ -1,7 +1,7 @@
 // The working copy of a trained weight from its float32 master: rounded to bf16 (nearest, ties to even) or copied.
-// One invocation a group of 8 values of a row; rows first_row .. of the master are rows 0 .. of this storage slice.
+// One invocation a group of 8 values of a row; rows first_row .. of the master become rows w_row .. of this storage slice.
 // w_fold and w_texels as in weight.wgsl.
-struct Params { rows: u32, k: u32, first_row: u32, w_fold: u32, w_texels: u32 }
+struct Params { rows: u32, k: u32, first_row: u32, w_row: u32, w_fold: u32, w_texels: u32 }
 @group(0) @binding(0) var<storage, read> master: array<f32>;
 #if W_TEX
 #if W_BF16
@@ -20,6 +20,7 @@ struct Params { rows: u32, k: u32, first_row: u32, w_fold: u32, w_texels: u32 }
 
 fn bf16_bits(v: f32) -> u32 {
   let u = bitcast<u32>(v);
+  if ((u & 0x7fffffffu) > 0x7f800000u) { return (u >> 16u) | 0x40u; }  // a NaN stays one
   return (u + 0x7fffu + ((u >> 16u) & 1u)) >> 16u;
 }
 fn pair(a: f32, b: f32) -> u32 { return bf16_bits(a) | (bf16_bits(b) << 16u); }
@@ -33,7 +34,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let row = e / groups;
   let c = e % groups;
   let at = (p.first_row + row) * p.k + 8u * c;
-  let place = vec2u((row / p.w_fold) * p.w_texels, row % p.w_fold);
+  let place = vec2u(((row + p.w_row) / p.w_fold) * p.w_texels, (row + p.w_row) % p.w_fold);
 #if W_BF16
   textureStore(w_data, vec2u(place.x + c, place.y), vec4u(pair(master[at], master[at + 1u]), pair(master[at + 2u], master[at + 3u]), pair(master[at + 4u], master[at + 5u]), pair(master[at + 6u], master[at + 7u])));
 #else
@@ -46,10 +47,10 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #if W_BF16
   if (2u * e >= count) { return; }
   let second = select(0.0, master[min(first + 2u * e + 1u, first + count - 1u)], 2u * e + 1u < count);
-  w_data[e] = pair(master[first + 2u * e], second);
+  w_data[p.w_row * p.k / 2u + e] = pair(master[first + 2u * e], second);
 #else
   if (e >= count) { return; }
-  w_data[e] = master[first + e];
+  w_data[p.w_row * p.k + e] = master[first + e];
 #endif
 #endif
 }

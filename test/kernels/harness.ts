@@ -1,0 +1,172 @@
+/**
+ * What every kernel test needs: a device with checks on, random inputs from one printed seed, outputs poisoned with NaN and guarded,
+ * and the comparison with a float64 reference.
+ */
+import { afterAll } from 'vitest'
+import { hashSeed, Random } from '../../src/common/random.ts'
+import type { GpuFacts } from '../../src/gpu/adapter.ts'
+import { Gpu } from '../../src/gpu/gpu.ts'
+import type { GpuBuffer } from '../../src/gpu/pool.ts'
+import { uploadWeight, type Weight } from '../../src/kernels/common/weight.ts'
+
+/** Fresh inputs in every run; a failure prints the seed that brings them back. */
+export const seed = Number(process.env.DAWN_RL_TEST_SEED ?? Date.now() % 1_000_000)
+export const seedWords = `DAWN_RL_TEST_SEED=${seed}`
+
+/**
+ * Bounds on ||x - reference|| / ||reference||. float32 rounds to 6e-8; a chain of K fused multiply-adds of random signs drifts by about
+ * sqrt(K) / 2 of that over its result, so 5e-7 at the K of these tests; a dropped, doubled or misplaced term of K gives 1/sqrt(K) > 1e-2.
+ */
+export const bounds = {
+  /** Nothing is rounded: copies, widened bf16. */
+  exact: 0,
+  /** A few operations a value. */
+  elementwise: 5e-7,
+  /** Sums of products. */
+  sum: 2e-6,
+  /** exp, log or a division by a sum on top: WGSL lets exp be 3 + 2|x| units in the last place off, and log 2^-21 absolute. */
+  softmax: 1e-5,
+}
+
+/** A NaN whose bits no kernel makes by itself. */
+const poison = 0x7fc5a5a5
+
+/** How a test runs the kernels: as this adapter does, or as another kind of adapter would. */
+export interface Mode {
+  name: string
+  facts: Partial<GpuFacts>
+  /** Only where the adapter is of this kind. */
+  needs?: 'cpu'
+}
+export const modes: Mode[] = [
+  { name: 'as this adapter', facts: {} },
+  { name: 'register tile, lanes through workgroup memory', facts: { software: false, subgroupSize: 0 } },
+  { name: 'register tile, lanes of a subgroup', facts: { software: false }, needs: 'cpu' },
+  { name: 'software without subgroups', facts: { software: true, subgroupSize: 0 } },
+]
+
+/** The device of a test file, opened at once and closed after its tests, and helpers bound to it. */
+export async function openBench(): Promise<Bench> {
+  const gpu = await Gpu.open({ checks: true })
+  afterAll(() => gpu.close())
+  return new Bench(gpu)
+}
+
+export class Bench {
+  readonly gpu: Gpu
+  random = new Random(seed)
+  readonly #held: { release(): void }[] = []
+  constructor(gpu: Gpu) {
+    this.gpu = gpu
+  }
+
+  /** True where the kernels for CPU drivers run. */
+  get cpu(): boolean {
+    return this.gpu.facts.software && this.gpu.facts.subgroupSize === 8
+  }
+
+  /**
+   * Runs `fn` with the facts of a mode and releases what it made. Inputs come from the seed and `name`, so that each case can be run alone.
+   */
+  async run(name: string, facts: Partial<GpuFacts>, fn: () => Promise<void>): Promise<void> {
+    const own = this.gpu.facts
+    this.random = new Random(hashSeed(seed, name))
+    Object.assign(this.gpu, { facts: { ...own, ...facts } })
+    try {
+      await fn()
+    } finally {
+      Object.assign(this.gpu, { facts: own })
+      for (const held of this.#held.splice(0)) held.release()
+    }
+  }
+
+  normals(length: number, scale = 1): Float32Array {
+    return Float32Array.from({ length }, () => this.random.normal() * scale)
+  }
+  ids(length: number, below: number): Uint32Array {
+    return Uint32Array.from({ length }, () => this.random.int(below))
+  }
+
+  /** An input. What follows it in its buffer is poison too, so that a read past its end shows. */
+  up(data: Float32Array | Uint32Array): GpuBuffer {
+    const buffer = this.out(data.length)
+    this.gpu.write(buffer, data)
+    return buffer
+  }
+  /** Room for `length` values, all poisoned, and at least 16 words of guard behind them. */
+  out(length: number): GpuBuffer {
+    const buffer = this.gpu.pool.acquire((length + 16) * 4, 'test')
+    this.gpu.write(buffer, new Uint32Array(buffer.bytes / 4).fill(poison))
+    this.#held.push(buffer)
+    return buffer
+  }
+  /** An output that starts with values: gradients are added to them. */
+  upOut(data: Float32Array): GpuBuffer {
+    return this.up(data)
+  }
+
+  /** A random weight and its exact values; `scale` keeps products near 1. */
+  weight(rows: number, columns: number, bf16: boolean, scale = 1): { weight: Weight; values: Float32Array } {
+    const raw = this.normals(rows * columns, scale)
+    const values = bf16 ? raw.map(toBf16) : raw
+    const weight = uploadWeight(this.gpu, 'test', rows, columns, bf16 ? bf16Bits(values) : values)
+    for (const { storage } of weight.slices) this.#held.push(storage as GpuBuffer)
+    return { weight, values }
+  }
+
+  /** Reads `length` values and checks that the guard behind them is whole. */
+  async down(buffer: GpuBuffer, length: number): Promise<Float32Array> {
+    return new Float32Array((await this.words(buffer, length)).buffer, 0, length)
+  }
+  async words(buffer: GpuBuffer, length: number): Promise<Uint32Array> {
+    const words = new Uint32Array(await this.gpu.read(buffer))
+    for (let i = length; i < words.length; i++) {
+      if (words[i] !== poison) throw new Error(`word ${i} behind an output of ${length} was written (${seedWords})`)
+    }
+    return words.slice(0, length)
+  }
+
+  /** Reads an output and compares it with the float64 reference. */
+  async check(name: string, buffer: GpuBuffer, reference: Float64Array, bound: number): Promise<void> {
+    compare(name, await this.down(buffer, reference.length), reference, bound)
+  }
+}
+
+/** Throws where ||got - reference|| / ||reference|| is over the bound, or a value was never written. */
+export function compare(name: string, got: ArrayLike<number>, reference: ArrayLike<number>, bound: number): void {
+  if (got.length !== reference.length) throw new Error(`${name}: ${got.length} values instead of ${reference.length}`)
+  let [difference, norm, worst] = [0, 0, 0]
+  for (let i = 0; i < got.length; i++) {
+    if (!Number.isFinite(got[i]) || !Number.isFinite(reference[i])) {
+      throw new Error(`${name}: value ${i} of ${got.length} is ${got[i]}, reference ${reference[i]} (${seedWords})`)
+    }
+    difference += (got[i] - reference[i]) ** 2
+    norm += reference[i] ** 2
+    if (Math.abs(got[i] - reference[i]) > Math.abs(got[worst] - reference[worst])) worst = i
+  }
+  const error = Math.sqrt(difference) / Math.max(Math.sqrt(norm), 1e-30)
+  if (error > bound) {
+    const where = `worst at ${worst} of ${got.length}: ${got[worst]}, reference ${reference[worst]}`
+    throw new Error(`${name}: relative error ${error.toExponential(2)} is over ${bound}; ${where} (${seedWords})`)
+  }
+}
+
+/** Throws where two outputs differ in a bit. */
+export function sameBits(name: string, a: Float32Array, b: Float32Array): void {
+  const [x, y] = [a, b].map((v) => new Uint32Array(v.buffer, v.byteOffset, v.length))
+  const at = x.findIndex((word, i) => word !== y[i])
+  if (at >= 0 || x.length !== y.length) throw new Error(`${name}: value ${at} is ${a[at]} in one run and ${b[at]} in the other (${seedWords})`)
+}
+
+const view = new DataView(new ArrayBuffer(4))
+/** The nearest bf16 value, ties to even. */
+export function toBf16(value: number): number {
+  view.setFloat32(0, value)
+  const u = view.getUint32(0)
+  view.setUint32(0, ((u + 0x7fff + ((u >>> 16) & 1)) & 0xffff0000) >>> 0)
+  return view.getFloat32(0)
+}
+/** Upper halves of float32 values that are bf16 already. */
+export function bf16Bits(values: Float32Array): Uint16Array {
+  return Uint16Array.from(new Uint32Array(values.buffer, values.byteOffset, values.length), (u) => u >>> 16)
+}

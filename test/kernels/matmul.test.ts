@@ -1,0 +1,263 @@
+import { describe, expect, test } from 'vitest'
+import { allocateWeight, slicesOf, sliceRows, uploadWeight, weightView, type Weight } from '../../src/kernels/common/weight.ts'
+import { linear, linearBackwardInput, linearBackwardWeight } from '../../src/kernels/matmul/matmul.ts'
+import { bf16Bits, bounds, modes, openBench, sameBits } from './harness.ts'
+
+const bench = await openBench()
+const { gpu } = bench
+
+/** sum_t a(i, t) b(j, t) for a (rows x columns) output, in float64. */
+function product(rows: number, columns: number, depth: number, a: (i: number, t: number) => number, b: (j: number, t: number) => number): Float64Array {
+  const out = new Float64Array(rows * columns)
+  for (let i = 0; i < rows; i++) {
+    for (let j = 0; j < columns; j++) {
+      let sum = 0
+      for (let t = 0; t < depth; t++) sum += a(i, t) * b(j, t)
+      out[i * columns + j] = sum
+    }
+  }
+  return out
+}
+
+interface Case {
+  rows: number
+  n: number
+  k: number
+  bf16?: boolean
+  rank?: number
+  bias?: boolean
+  residual?: boolean
+  alpha?: number
+  slice?: { row: number; rows: number }
+  /** The weight lies in a plain buffer although this adapter would take a texture. */
+  buffer?: boolean
+}
+
+function place(c: Case): { weight: Weight; values: Float32Array } {
+  const made = bench.weight(c.n, c.k, c.bf16 ?? true)
+  if (!c.buffer) return made
+  const weight = weightView('view', bench.up(made.values), c.n, c.k)
+  return { weight: { ...weight, bf16: false }, values: made.values }
+}
+
+async function forward(c: Case): Promise<void> {
+  const { rows, n, k, rank = 0, alpha = 1 } = c
+  const { weight, values } = place(c)
+  const slice = c.slice ?? { row: 0, rows: n }
+  const x = bench.normals(rows * k)
+  const [xa, b] = [bench.normals(rows * rank), bench.normals(n * rank)]
+  const [bias, residual] = [bench.normals(n), bench.normals(rows * slice.rows)]
+  const y = bench.out(rows * slice.rows)
+  linear(gpu, bench.up(x), rows, weight, y, {
+    alpha,
+    slice: c.slice,
+    lora: rank ? { x: bench.up(xa), matrix: bench.up(b), rank } : undefined,
+    bias: c.bias ? bench.up(bias) : undefined,
+    residual: c.residual ? bench.up(residual) : undefined,
+  })
+  const want = product(rows, slice.rows, k, (i, t) => x[i * k + t], (j, t) => values[(slice.row + j) * k + t])
+  const low = product(rows, slice.rows, rank, (i, t) => xa[i * rank + t], (j, t) => b[(slice.row + j) * rank + t])
+  want.forEach((v, e) => {
+    const extra = (c.bias ? bias[slice.row + (e % slice.rows)] : 0) + (c.residual ? residual[e] : 0)
+    want[e] = (v + low[e]) * alpha + extra
+  })
+  await bench.check(JSON.stringify(c), y, want, bounds.sum)
+}
+
+async function backwardInput(c: Case & { accumulate?: boolean }): Promise<void> {
+  const { rows, n, k, rank = 0, alpha = 1, accumulate = false } = c
+  const { weight, values } = place(c)
+  const slice = c.slice ?? { row: 0, rows: n }
+  const dy = bench.normals(rows * slice.rows)
+  const [dxa, a] = [bench.normals(rows * rank), bench.normals(rank * k)]
+  const before = bench.normals(rows * k)
+  const dx = accumulate ? bench.upOut(before) : bench.out(rows * k)
+  const lora = rank ? { x: bench.up(dxa), matrix: bench.up(a), rank } : undefined
+  linearBackwardInput(gpu, bench.up(dy), rows, weight, dx, { alpha, lora, accumulate, slice: c.slice })
+  const want = product(rows, k, slice.rows, (i, t) => dy[i * slice.rows + t], (j, t) => values[(slice.row + t) * k + j])
+  const low = product(rows, k, rank, (i, t) => dxa[i * rank + t], (j, t) => a[t * k + j])
+  want.forEach((v, e) => {
+    want[e] = (v + low[e]) * alpha + (accumulate ? before[e] : 0)
+  })
+  await bench.check(JSON.stringify(c), dx, want, bounds.sum)
+}
+
+async function backwardWeight(c: Case & { accumulate?: boolean; row?: number; dyStride?: number; dyColumn?: number }): Promise<void> {
+  const { rows, n, k, alpha = 1, accumulate = false, row = 0, dyStride = n, dyColumn = 0 } = c
+  const [dy, x] = [bench.normals(rows * dyStride), bench.normals(rows * k)]
+  const total = (row + n) * k
+  const before = bench.normals(total)
+  const dw = bench.upOut(before)
+  linearBackwardWeight(gpu, bench.up(dy), bench.up(x), rows, n, k, dw, { alpha, accumulate, row, dyStride, dyColumn })
+  const sum = product(n, k, rows, (i, t) => dy[t * dyStride + dyColumn + i], (j, t) => x[t * k + j])
+  const want = Float64Array.from(before, (v, e) => (e < row * k ? v : sum[e - row * k] * alpha + (accumulate ? v : 0)))
+  await bench.check(JSON.stringify(c), dw, want, bounds.sum)
+}
+
+const flagCases: Case[] = []
+for (let f = 0; f < 8; f++) flagCases.push({ rows: 17, n: 72, k: 40, rank: f & 1 ? 16 : 0, bias: !!(f & 2), residual: !!(f & 4), alpha: f === 7 ? 0.25 : 1 })
+
+/** Sizes that end inside a tile in every direction; 1, 4, 8 and more rows take different row tiles. */
+const shapes: Case[] = [
+  { rows: 1, n: 7, k: 8 },
+  { rows: 3, n: 33, k: 136 },
+  { rows: 5, n: 129, k: 64 },
+  { rows: 8, n: 32, k: 512 },
+  { rows: 129, n: 65, k: 72 },
+  { rows: 33, n: 513, k: 24 },
+  { rows: 6, n: 10, k: 30, rank: 8, bias: true },
+  { rows: 70, n: 67, k: 65, residual: true },
+  { rows: 2, n: 5, k: 1 },
+]
+
+describe.each(modes)('$name', ({ facts, needs }) => {
+  const skip = needs === 'cpu' && !bench.cpu
+  test.skipIf(skip)('linear: every combination of LoRA, bias and residual', async () => {
+    for (const c of flagCases) await bench.run(`nt ${JSON.stringify(c)}`, facts, () => forward(c))
+  })
+  test.skipIf(skip)('linear: shapes, in bf16 and float32, texture or buffer', async () => {
+    for (const c of shapes) {
+      await bench.run(`nt bf16 ${JSON.stringify(c)}`, facts, () => forward(c))
+      await bench.run(`nt f32 ${JSON.stringify(c)}`, facts, () => forward({ ...c, bf16: false }))
+      await bench.run(`nt view ${JSON.stringify(c)}`, facts, () => forward({ ...c, bf16: false, buffer: true }))
+    }
+  })
+  test.skipIf(skip)('linear: only some rows of the weight, with their bias and LoRA rows', async () => {
+    const c = { rows: 9, n: 100, k: 24, rank: 8, bias: true, residual: true, slice: { row: 37, rows: 41 } }
+    await bench.run('nt slice', facts, () => forward(c))
+  })
+  test.skipIf(skip)('backward to the input: flags and shapes', async () => {
+    for (let f = 0; f < 4; f++) {
+      const c = { rows: 19, n: 36, k: 72, rank: f & 1 ? 8 : 0, accumulate: !!(f & 2), alpha: f === 3 ? 0.5 : 1 }
+      await bench.run(`nn ${JSON.stringify(c)}`, facts, () => backwardInput(c))
+      await bench.run(`nn f32 ${JSON.stringify(c)}`, facts, () => backwardInput({ ...c, bf16: false, buffer: true }))
+    }
+    for (const c of shapes) await bench.run(`nn ${JSON.stringify(c)}`, facts, () => backwardInput({ ...c, rank: 0 }))
+    await bench.run('nn f32 texture', facts, () => backwardInput({ rows: 4, n: 12, k: 16, bf16: false }))
+    await bench.run('nn slice', facts, () => backwardInput({ rows: 9, n: 100, k: 24, slice: { row: 37, rows: 41 } }))
+    await bench.run('nn slice 4', facts, () => backwardInput({ rows: 9, n: 100, k: 24, slice: { row: 36, rows: 40 } }))
+    await bench.run('nn odd n with LoRA', facts, () => backwardInput({ rows: 21, n: 151, k: 64, rank: 8, accumulate: true }))
+  })
+  test.skipIf(skip)('backward to the weight: flags, shapes and parts of a matrix', async () => {
+    const parts = [{ rows: 5, n: 8, k: 12, row: 3, dyStride: 24, dyColumn: 8 }, { rows: 5, n: 7, k: 12, row: 2, dyStride: 23, dyColumn: 9 }]
+    for (const c of [...shapes, ...parts]) {
+      await bench.run(`tn ${JSON.stringify(c)}`, facts, () => backwardWeight(c))
+      await bench.run(`tn + ${JSON.stringify(c)}`, facts, () => backwardWeight({ ...c, accumulate: true, alpha: -2 }))
+    }
+  })
+})
+
+describe('weights in several storages', () => {
+  const limits = { ...gpu.facts.limits }
+  test('a matrix over the binding limit is walked in slices that the adapter binds', async () => {
+    for (const facts of [{}, { software: false, subgroupSize: 0 }]) {
+      // 4096 rows of 16 bf16 values are 128 KiB: three storages
+      const small = { ...facts, limits: { ...limits, maxBinding: sliceRows * 32 } }
+      await bench.run('slices', small, async () => {
+        const n = 2 * sliceRows + 37
+        const { weight, values } = bench.weight(n, 16, true)
+        expect(weight.slices.map((s) => s.rows)).toEqual([sliceRows, sliceRows, 37])
+        const x = bench.normals(3 * 16)
+        const y = bench.out(3 * n)
+        linear(gpu, bench.up(x), 3, weight, y)
+        const want = product(3, n, 16, (i, t) => x[i * 16 + t], (j, t) => values[j * 16 + t])
+        await bench.check('nt over slices', y, want, bounds.sum)
+        const dy = bench.normals(3 * n)
+        const dx = bench.out(3 * 16)
+        linearBackwardInput(gpu, bench.up(dy), 3, weight, dx)
+        const back = product(3, 16, n, (i, t) => dy[i * n + t], (j, t) => values[t * 16 + j])
+        await bench.check('nn over slices', dx, back, 1e-5) // sums of 8229 terms
+      })
+    }
+  })
+  test('rows so wide that fewer than 4096 fit are sliced finer', async () => {
+    await bench.run('wide', { limits: { ...limits, maxBinding: 4096 } }, async () => {
+      const { weight } = bench.weight(100, 64, true)
+      for (const slice of weight.slices) expect(slice.rows * 64 * 2).toBeLessThanOrEqual(4096)
+    })
+    for (const facts of [{}, { software: false, subgroupSize: 0 }]) {
+      const small = { ...facts, limits: { ...limits, maxBinding: 4096 } }
+      for (const c of [{ rows: 5, n: 100, k: 64 }, { rows: 2, n: 70, k: 64, slice: { row: 30, rows: 25 } }]) {
+        // Only the weight is small here: the limit would refuse the other buffers of the pool.
+        await bench.run('wide nt', small, () => forward(c))
+        await bench.run('wide nn', small, () => backwardInput(c))
+      }
+    }
+  })
+  test.runIf(bench.cpu)('folded textures: more rows than a texture is high', async () => {
+    const folded = { limits: { ...limits, maxTexture: 24 } }
+    for (const bf16 of [true, false]) {
+      await bench.run('folded', folded, () => forward({ rows: 5, n: 100, k: 16, bf16 }))
+      await bench.run('folded back', folded, () => backwardInput({ rows: 5, n: 100, k: 16, bf16 }))
+    }
+    await bench.run('folds', folded, async () => {
+      const weight = allocateWeight(gpu, 'folds', 100, 16, true)
+      expect(weight.slices.map((s) => [s.rows, s.fold])).toEqual([[100, 24]])
+      weight.slices.forEach((s) => (s.storage as { release(): void }).release())
+    })
+  })
+  test('slicesOf finds the parts of a range of rows', () => {
+    const weight = { slices: [{ row: 0, rows: 10 }, { row: 10, rows: 10 }, { row: 20, rows: 3 }], rows: 23 } as unknown as Weight
+    expect(slicesOf(weight, 8, 13).map(({ row, rows }) => [row, rows])).toEqual([[8, 2], [10, 10], [20, 1]])
+  })
+})
+
+describe('a row has the same bits in every batch', () => {
+  test.each(modes)('linear, $name', async ({ facts, needs }) => {
+    if (needs === 'cpu' && !bench.cpu) return
+    for (const rank of [0, 8]) {
+      await bench.run(`batch ${rank}`, facts, async () => {
+        const [rows, n, k] = [70, 45, 72]
+        const { weight } = bench.weight(n, k, true)
+        const [x, xa, b, residual] = [bench.normals(rows * k), bench.normals(rows * rank), bench.up(bench.normals(n * Math.max(1, rank))), bench.normals(rows * n)]
+        const bias = bench.up(bench.normals(n))
+        const at = async (from: number, count: number): Promise<Float32Array> => {
+          const y = bench.out(count * n)
+          const lora = rank ? { x: bench.up(xa.slice(from * rank, (from + count) * rank)), matrix: b, rank } : undefined
+          linear(gpu, bench.up(x.slice(from * k, (from + count) * k)), count, weight, y, {
+            lora, bias, residual: bench.up(residual.slice(from * n, (from + count) * n)), alpha: 0.7,
+          })
+          return await bench.down(y, count * n)
+        }
+        const all = await at(0, rows)
+        for (const [from, count] of [[0, 1], [69, 1], [13, 4], [13, 7], [3, 16], [20, 33], [1, 64]]) {
+          sameBits(`rows ${from} .. ${from + count}`, await at(from, count), all.slice(from * n, (from + count) * n))
+        }
+      })
+    }
+  })
+  test('backward to the input', async () => {
+    await bench.run('batch nn', {}, async () => {
+      const { weight } = bench.weight(44, 72, true)
+      const dy = bench.normals(40 * 44)
+      const at = async (from: number, count: number): Promise<Float32Array> => {
+        const dx = bench.out(count * 72)
+        linearBackwardInput(gpu, bench.up(dy.slice(from * 44, (from + count) * 44)), count, weight, dx)
+        return await bench.down(dx, count * 72)
+      }
+      const all = await at(0, 40)
+      for (const [from, count] of [[7, 1], [5, 8], [11, 20]]) sameBits(`rows from ${from}`, await at(from, count), all.slice(from * 72, (from + count) * 72))
+    })
+  })
+  test('the same inputs give the same bits twice', async () => {
+    await bench.run('twice', {}, async () => {
+      const { weight } = bench.weight(50, 64, true)
+      const x = bench.up(bench.normals(20 * 64))
+      const [first, second] = [bench.out(1000), bench.out(1000)]
+      linear(gpu, x, 20, weight, first)
+      linear(gpu, x, 20, weight, second)
+      sameBits('twice', await bench.down(first, 1000), await bench.down(second, 1000))
+    })
+  })
+})
+
+test('a weight is uploaded bit for bit', async () => {
+  await bench.run('bits', { software: false }, async () => {
+    const values = Uint16Array.from({ length: 3 * 7 }, () => bench.random.int(65536))
+    const weight = uploadWeight(gpu, 'bits', 3, 7, values)
+    const back = new Uint16Array(await gpu.read(weight.slices[0].storage as never))
+    expect([...back.slice(0, 21)]).toEqual([...values])
+    ;(weight.slices[0].storage as { release(): void }).release()
+    expect(bf16Bits(Float32Array.of(1, -2))).toEqual(Uint16Array.of(0x3f80, 0xc000))
+  })
+})
