@@ -52,7 +52,8 @@ export async function openDevice(options: OpenOptions = {}): Promise<{ gpu: GPU;
   const flags = dawnFlags(checks)
   if (name) flags.push(`adapter=${name}`)
   const gpu = create(flags)
-  const adapter = await findAdapter(gpu)
+  // Dawn throws, and lists what there is, where none has the name.
+  const adapter = await findAdapter(gpu).catch(() => null)
   if (!adapter) {
     throw new UserError(
       name

@@ -4,6 +4,7 @@
  * - `record(fn)` keeps the commands of `fn` as a plan that `replay(plan)` sends again: nothing is made or looked up then.
  * - A device error surfaces as a GpuError at the next read-back, with the kernels of the failed submit.
  */
+import { messageOf } from '../common/errors.ts'
 import { openDevice, type GpuFacts, type OpenOptions } from './adapter.ts'
 import { GpuError } from './errors.ts'
 import { KernelCache, type Kernel } from './kernel.ts'
@@ -55,9 +56,12 @@ export class Gpu {
   #gpu: GPU | undefined
   #pending: Command[] = []
   readonly #groups = new Map<string, GPUBindGroup>()
+  /** Keys of `#groups` by the id of each buffer and texture in them. */
+  readonly #groupsOf = new Map<number, Set<string>>()
   readonly #timer: KernelTimer | undefined
   #error: GpuError | undefined
   #closing = false
+  #recording = false
   #uniforms: { buffer: GPUBuffer; group: GPUBindGroup }[] = []
   /** Expected milliseconds of waits by name: a pending promise makes Dawn spin on a core, so most of a wait is slept through. */
   readonly #expected = new Map<string, number>()
@@ -71,7 +75,7 @@ export class Gpu {
     this.device = opened.device
     this.facts = opened.facts
     this.checks = opened.checks
-    this.pool = new BufferPool(this.device)
+    this.pool = new BufferPool(this.device, (id) => this.#forget(id))
     this.kernels = new KernelCache(this.device, this.facts)
     this.kernels.onError = (error) => (this.#error ??= error)
     this.#timer = this.facts.timestamps ? new KernelTimer(this.device) : undefined
@@ -81,6 +85,11 @@ export class Gpu {
     void this.device.lost.then((info) => {
       if (!this.#closing) this.#error = new GpuError(`the GPU device was lost (${info.reason}): ${info.message}`)
     })
+  }
+
+  /** Bind groups that are kept. */
+  get bindGroups(): number {
+    return this.#groups.size
   }
 
   kernel(path: string, constants: Constants = {}): Kernel {
@@ -94,9 +103,10 @@ export class Gpu {
     return buffer
   }
 
-  /** Writes into a buffer, after everything recorded so far. Lengths are padded to 4 bytes with zeros. */
+  /** Writes into a buffer, after everything recorded so far (while a plan is recorded: now). Lengths are padded to 4 bytes with zeros. */
   write(buffer: GpuBuffer, data: ArrayBufferView, offset = 0): void {
     if (data.byteLength === 0) return
+    this.#alive(buffer, 'write')
     this.flush()
     let bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength)
     if (bytes.length % 4 !== 0) {
@@ -125,6 +135,8 @@ export class Gpu {
   /** Records a copy between buffers; sizes and offsets in bytes, multiples of 4. */
   copy(source: Binding, sourceOffset: number, target: Binding, targetOffset: number, bytes: number): void {
     const [s, t] = [rangeOf(source), rangeOf(target)]
+    this.#alive(s.buffer, 'copy')
+    this.#alive(t.buffer, 'copy')
     const command = { source: s.buffer.raw, sourceOffset: s.offset + sourceOffset, target: t.buffer.raw, targetOffset: t.offset + targetOffset, bytes }
     this.#push(command)
   }
@@ -132,29 +144,40 @@ export class Gpu {
   /** Records zeroing of a buffer or a part of one. */
   clear(binding: GpuBuffer | BufferRange): void {
     const { buffer, offset, bytes } = rangeOf(binding)
+    this.#alive(buffer, 'clear')
     this.#push({ clear: buffer.raw, offset, bytes: Math.ceil(bytes / 4) * 4 })
   }
 
   /** Runs `fn` and keeps its commands instead of sending them. */
   record(fn: () => void): Plan {
+    if (this.#recording) throw new GpuError('a plan is being recorded already')
     this.flush()
-    fn()
-    const plan = { commands: this.#pending }
-    this.#pending = []
-    return plan
+    this.#recording = true
+    try {
+      fn()
+      return { commands: this.#pending }
+    } finally {
+      this.#pending = []
+      this.#recording = false
+    }
   }
 
+  /** Sends the commands of a plan, after everything recorded so far. */
   replay(plan: Plan): void {
-    for (const command of plan.commands) this.#pending.push(command)
     this.flush()
+    this.#submit(plan.commands)
   }
 
   /** Sends what was recorded. */
   flush(): void {
-    if (this.#pending.length === 0) return
-    if (this.#error) throw this.#error
+    if (this.#recording || this.#pending.length === 0) return
     const commands = this.#pending
     this.#pending = []
+    this.#submit(commands)
+  }
+
+  #submit(commands: Command[]): void {
+    if (this.#error) throw this.#error
     const encoder = this.device.createCommandEncoder()
     this.#encode(encoder, commands)
     this.submits++
@@ -175,13 +198,14 @@ export class Gpu {
    * @param wait names the wait, so that its usual length is learned and slept through
    */
   async read(source: GpuBuffer | BufferRange, wait = 'read'): Promise<ArrayBuffer> {
+    if (this.#recording) throw new GpuError('a plan that is being recorded has not run: nothing can be read back')
     const { buffer, offset, bytes } = rangeOf(source)
+    this.#alive(buffer, 'read')
     const size = Math.ceil(bytes / 4) * 4
     const staging = this.device.createBuffer({ size: Math.max(4, size), usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST })
     this.#push({ source: buffer.raw, sourceOffset: offset, target: staging, targetOffset: 0, bytes: size })
     this.flush()
-    await this.#sleepThrough(wait, () => staging.mapAsync(GPUMapMode.READ))
-    if (this.#error) throw this.#error
+    await this.#sleepThrough(wait, () => this.#orError(staging.mapAsync(GPUMapMode.READ)))
     const copy = staging.getMappedRange().slice(0, bytes)
     staging.unmap()
     staging.destroy()
@@ -196,8 +220,7 @@ export class Gpu {
   /** Waits until the device has done everything recorded so far. */
   async sync(wait = 'sync'): Promise<void> {
     this.flush()
-    await this.#sleepThrough(wait, () => this.device.queue.onSubmittedWorkDone())
-    if (this.#error) throw this.#error
+    await this.#sleepThrough(wait, () => this.#orError(this.device.queue.onSubmittedWorkDone()))
   }
 
   /** Times every kernel that `fn` runs (each in a pass of its own, so the sum is a little more than the truth). */
@@ -222,12 +245,25 @@ export class Gpu {
     void this.#gpu
   }
 
+  /** Waits for the device; what it reported meanwhile, or why it gave up, is thrown as a GpuError. */
+  async #orError(promise: Promise<unknown>): Promise<void> {
+    try {
+      await promise
+    } catch (error) {
+      throw this.#error ?? new GpuError(`the GPU device does not answer: ${messageOf(error)}`)
+    }
+    if (this.#error) throw this.#error
+  }
+
+  /** With checks: @throws GpuError where a released buffer is used. */
+  #alive(buffer: GpuBuffer, user: string): void {
+    if (this.checks && buffer.released) throw new GpuError(`${user} uses '${buffer.label}' after its release`)
+  }
+
   #push(command: Command): void {
     this.#pending.push(command)
-    if (this.#pending.length >= maxPending && !this.recording) this.flush()
+    if (this.#pending.length >= maxPending) this.flush()
   }
-  /** True while a plan is recorded. */
-  recording = false
 
   async #sleepThrough(wait: string, start: () => Promise<unknown>): Promise<void> {
     const expected = this.facts.software ? (this.#expected.get(wait) ?? 0) : 0
@@ -236,9 +272,10 @@ export class Gpu {
     const slept = performance.now()
     await start()
     const end = performance.now()
-    // Where the work was over before we woke, the true length is unknown: guess lower next time.
-    const length = end - slept < 0.5 ? (slept - begin) * 0.9 : end - begin
-    this.#expected.set(wait, expected === 0 ? length : 0.5 * expected + 0.5 * length)
+    // Where the work was over before we woke, the true length is unknown: guess half. Else guess what it was, but at most twice the last
+    // guess: one long wait (a kernel that compiles) must not make the next ones oversleep.
+    const over = expected > 2 && end - slept < 0.5
+    this.#expected.set(wait, over ? expected / 2 : Math.min(end - begin, Math.max(10, 2 * expected)))
   }
 
   #bindGroup(kernel: Kernel, bindings: Binding[]): GPUBindGroup {
@@ -246,19 +283,33 @@ export class Gpu {
       throw new GpuError(`${kernel.label} takes ${kernel.bindings.length} bindings, got ${bindings.length}`)
     }
     let key = `${kernel.id}`
-    for (const b of bindings) key += b instanceof GpuBuffer || b instanceof GpuTexture ? `,${b.id}` : `,${b.buffer.id}:${b.offset}:${b.bytes}`
+    for (const b of bindings) {
+      if (this.checks && !(b instanceof GpuTexture)) this.#alive(b instanceof GpuBuffer ? b : b.buffer, kernel.label)
+      key += b instanceof GpuBuffer || b instanceof GpuTexture ? `,${b.id}` : `,${b.buffer.id}:${b.offset}:${b.bytes}`
+    }
     const known = this.#groups.get(key)
     if (known) return known
     const entries = bindings.map((b, i) => ({ binding: kernel.bindings[i].binding, resource: this.#resource(kernel, b, i) }))
     const group = this.device.createBindGroup({ layout: kernel.layout, entries, label: kernel.label })
     this.#groups.set(key, group)
+    for (const b of bindings) {
+      const { id } = b instanceof GpuBuffer || b instanceof GpuTexture ? b : b.buffer
+      const keys = this.#groupsOf.get(id)
+      if (keys) keys.add(key)
+      else this.#groupsOf.set(id, new Set([key]))
+    }
     return group
+  }
+
+  /** Forgets the bind groups of a buffer or texture that is gone: they would keep its memory. */
+  #forget(id: number): void {
+    for (const key of this.#groupsOf.get(id) ?? []) this.#groups.delete(key)
+    this.#groupsOf.delete(id)
   }
 
   #resource(kernel: Kernel, b: Binding, index: number): GPUBindingResource {
     if (b instanceof GpuTexture) return b.view
     const { buffer, offset, bytes } = rangeOf(b)
-    if (this.checks && buffer.released) throw new GpuError(`${kernel.label} binds '${buffer.label}' after its release`)
     if (bytes > this.facts.limits.maxBinding) {
       const name = kernel.bindings[index].name
       throw new GpuError(`${kernel.label}: '${name}' is ${bytes} bytes; this adapter binds at most ${this.facts.limits.maxBinding}`)

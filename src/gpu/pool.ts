@@ -29,15 +29,20 @@ export class GpuTexture {
   readonly raw: GPUTexture
   readonly view: GPUTextureView
   readonly bytes: number
-  readonly #onRelease: () => void
-  constructor(raw: GPUTexture, bytes: number, onRelease: () => void) {
+  readonly label: string
+  released = false
+  readonly #onRelease: (texture: GpuTexture) => void
+  constructor(raw: GPUTexture, bytes: number, label: string, onRelease: (texture: GpuTexture) => void) {
     this.raw = raw
     this.view = raw.createView()
     this.bytes = bytes
+    this.label = label
     this.#onRelease = onRelease
   }
   release(): void {
-    this.#onRelease()
+    if (this.released) throw new GpuError(`texture '${this.label}' is released twice`)
+    this.released = true
+    this.#onRelease(this)
     this.raw.destroy()
   }
 }
@@ -55,13 +60,20 @@ export class BufferPool {
   peakBytes = 0
   buffersMade = 0
 
-  constructor(device: GPUDevice) {
+  readonly #onDestroy: (id: number) => void
+
+  /** @param onDestroy is told the id of every buffer and texture that is destroyed */
+  constructor(device: GPUDevice, onDestroy: (id: number) => void = () => {}) {
     this.#device = device
+    this.#onDestroy = onDestroy
   }
 
   /** A buffer of at least `bytes` bytes with undefined content. `exact` ones are made to measure (weights). */
   acquire(bytes: number, label: string, options: { exact?: boolean; usage?: number } = {}): GpuBuffer {
-    const size = options.exact ? Math.max(16, Math.ceil(bytes / 16) * 16) : sizeClass(bytes)
+    const exactly = Math.max(16, Math.ceil(bytes / 16) * 16)
+    // A class may pass the largest binding although the bytes asked for do not.
+    const most = this.#device.limits.maxStorageBufferBindingSize
+    const size = options.exact || (sizeClass(bytes) > most && exactly <= most) ? exactly : sizeClass(bytes)
     const list = options.exact ? undefined : this.#free.get(size)
     let buffer = list?.pop()
     if (buffer) {
@@ -87,18 +99,26 @@ export class BufferPool {
     const raw = this.#device.createTexture({ size: [width, height], format, usage, label })
     const bytes = width * height * 16
     this.#count(bytes)
-    return new GpuTexture(raw, bytes, () => this.#count(-bytes))
+    return new GpuTexture(raw, bytes, label, (texture) => {
+      this.#count(-bytes)
+      this.#onDestroy(texture.id)
+    })
   }
 
   /** Destroys the buffers nobody holds. */
   trim(): void {
     for (const list of this.#free.values()) {
       for (const buffer of list) {
-        buffer.raw.destroy()
-        this.bytesReserved -= buffer.bytes
+        this.#destroy(buffer)
       }
     }
     this.#free.clear()
+  }
+
+  #destroy(buffer: GpuBuffer): void {
+    buffer.raw.destroy()
+    this.bytesReserved -= buffer.bytes
+    this.#onDestroy(buffer.id)
   }
 
   #count(bytes: number): void {
@@ -111,8 +131,7 @@ export class BufferPool {
     buffer.released = true
     this.bytesInUse -= buffer.bytes
     if (exact) {
-      buffer.raw.destroy()
-      this.bytesReserved -= buffer.bytes
+      this.#destroy(buffer)
       return
     }
     const list = this.#free.get(buffer.bytes)

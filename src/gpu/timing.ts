@@ -12,6 +12,8 @@ export class KernelTimer {
   readonly #device: GPUDevice
   #labels: string[][] = []
   #results: GPUBuffer[] = []
+  /** Query sets and buffers of submits that have not run yet; destroyed with the results. */
+  #spent: { destroy(): void }[] = []
   #set: GPUQuerySet | undefined
   #used = 0
   running = false
@@ -49,6 +51,7 @@ export class KernelTimer {
     encoder.resolveQuerySet(this.#set, 0, this.#used, resolved, 0)
     encoder.copyBufferToBuffer(resolved, 0, staging, 0, size)
     this.#results.push(staging)
+    this.#spent.push(this.#set, resolved)
     this.#set = undefined
     this.#used = 0
   }
@@ -68,6 +71,7 @@ export class KernelTimer {
       staging.unmap()
       staging.destroy()
     }
+    for (const made of this.#spent.splice(0)) made.destroy()
     return [...table.values()].sort((a, b) => b.milliseconds - a.milliseconds)
   }
 }
