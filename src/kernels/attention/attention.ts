@@ -6,7 +6,12 @@ import type { Constants } from '../../gpu/wgsl.ts'
 import { flat, lanes } from '../common/lanes.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
-const paths = { forward: file('forward.wgsl'), delta: file('delta.wgsl'), q: file('backward_q.wgsl'), kv: file('backward_kv.wgsl') }
+const paths = {
+  forward: file('forward.wgsl'),
+  delta: file('delta.wgsl'),
+  q: file('backward_q.wgsl'),
+  kv: file('backward_kv.wgsl'),
+}
 
 export interface HeadShape {
   heads: number
@@ -39,7 +44,12 @@ export function attention(
 ): void {
   const constants = constantsOf(gpu, shape)
   const params = { rows, scale: 1 / Math.sqrt(shape.headDim) }
-  gpu.dispatch(gpu.kernel(paths.forward, constants), [t.q, t.k, t.v, t.info, t.o, t.lse], params, grid(rows, shape.heads / constants.HG))
+  gpu.dispatch(
+    gpu.kernel(paths.forward, constants),
+    [t.q, t.k, t.v, t.info, t.o, t.lse],
+    params,
+    grid(rows, shape.heads / constants.HG),
+  )
 }
 
 /**

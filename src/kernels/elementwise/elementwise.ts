@@ -5,7 +5,12 @@ import type { GpuBuffer } from '../../gpu/pool.ts'
 import { flat } from '../common/lanes.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
-const paths = { gate: file('silu_gate.wgsl'), gateBackward: file('silu_gate_backward.wgsl'), add: file('add.wgsl'), dropout: file('dropout.wgsl') }
+const paths = {
+  gate: file('silu_gate.wgsl'),
+  gateBackward: file('silu_gate_backward.wgsl'),
+  add: file('add.wgsl'),
+  dropout: file('dropout.wgsl'),
+}
 
 /** y = silu(g) * u. */
 export function siluGate(gpu: Gpu, g: GpuBuffer, u: GpuBuffer, y: GpuBuffer, count: number): void {
@@ -13,7 +18,11 @@ export function siluGate(gpu: Gpu, g: GpuBuffer, u: GpuBuffer, y: GpuBuffer, cou
 }
 
 /** dg and du of y = silu(g) * u. */
-export function siluGateBackward(gpu: Gpu, t: { dy: GpuBuffer; g: GpuBuffer; u: GpuBuffer; dg: GpuBuffer; du: GpuBuffer }, count: number): void {
+export function siluGateBackward(
+  gpu: Gpu,
+  t: { dy: GpuBuffer; g: GpuBuffer; u: GpuBuffer; dg: GpuBuffer; du: GpuBuffer },
+  count: number,
+): void {
   gpu.dispatch(gpu.kernel(paths.gateBackward), [t.dy, t.g, t.u, t.dg, t.du], { count }, flat(count))
 }
 

@@ -6,7 +6,12 @@ import { flat, lanes, perRow } from '../common/lanes.ts'
 import { sliceRows } from '../common/weight.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
-const paths = { slice: file('softmax_slice.wgsl'), pick: file('pick.wgsl'), finish: file('finish.wgsl'), dlogits: file('dlogits.wgsl') }
+const paths = {
+  slice: file('softmax_slice.wgsl'),
+  pick: file('pick.wgsl'),
+  finish: file('finish.wgsl'),
+  dlogits: file('dlogits.wgsl'),
+}
 
 /** The slices in which every vocabulary is walked: fixed by its size, so that all users of the head sum in the same order. */
 export function vocabularySlices(vocabulary: number): { row: number; rows: number }[] {
@@ -31,7 +36,12 @@ export function softmaxSlice(
   at: { rows: number; stride: number; column: number; slice: { row: number; rows: number }; inverseTemperature: number },
 ): void {
   const flags = { FIRST: Number(at.slice.row === 0), PICK: Number(!!t.targets), BY_ROW: Number(!!t.inverseTemperatures) }
-  const bindings = [t.logits, t.stats, ...(t.targets ? [t.targets] : []), ...(t.inverseTemperatures ? [t.inverseTemperatures] : [])]
+  const bindings = [
+    t.logits,
+    t.stats,
+    ...(t.targets ? [t.targets] : []),
+    ...(t.inverseTemperatures ? [t.inverseTemperatures] : []),
+  ]
   const params = { rows: at.rows, n: at.slice.rows, stride: at.stride, column: at.column, first: at.slice.row }
   const kernel = gpu.kernel(paths.slice, { ...lanes(gpu, true), ...flags })
   gpu.dispatch(kernel, bindings, { ...params, inv_temperature: at.inverseTemperature }, perRow(at.rows))
@@ -63,6 +73,12 @@ export function logitsBackward(
   t: { logits: GpuBuffer; targets: GpuBuffer; lse: GpuBuffer; coefficient: GpuBuffer },
   at: { rows: number; firstRow: number; slice: { row: number; rows: number }; inverseTemperature: number },
 ): void {
-  const params = { rows: at.rows, n: at.slice.rows, first: at.slice.row, first_row: at.firstRow, inv_temperature: at.inverseTemperature }
+  const params = {
+    rows: at.rows,
+    n: at.slice.rows,
+    first: at.slice.row,
+    first_row: at.firstRow,
+    inv_temperature: at.inverseTemperature,
+  }
   gpu.dispatch(gpu.kernel(paths.dlogits), [t.logits, t.targets, t.lse, t.coefficient], params, flat(at.rows * at.slice.rows))
 }

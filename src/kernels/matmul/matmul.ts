@@ -50,9 +50,21 @@ export function linear(gpu: Gpu, x: Binding, rows: number, weight: Weight, y: Bi
       const groups: [number, number] = [Math.ceil(part.rows / 32), Math.ceil(rows / MT)]
       gpu.dispatch(kernel, bindings, { ...params, y_stride: wanted.rows, y_column: column, alpha }, groups)
     } else {
-      const at = { a_stride: k, a_column: 0, b_stride: k, b_row: storageRow, out_stride: wanted.rows, out_row: 0, out_column: column, first_row: part.row }
+      const at = {
+        a_stride: k,
+        a_column: 0,
+        b_stride: k,
+        b_row: storageRow,
+        out_stride: wanted.rows,
+        out_row: 0,
+        out_column: column,
+        first_row: part.row,
+      }
       const size = { rows, columns: part.rows, depth: k, rank, alpha }
-      tile(gpu, { FORM_NT: 1, FORM_TN: 0, W_BF16: Number(weight.bf16), ...flags }, [x, y, bufferOf(part.slice), ...extra], { ...size, ...at })
+      tile(gpu, { FORM_NT: 1, FORM_TN: 0, W_BF16: Number(weight.bf16), ...flags }, [x, y, bufferOf(part.slice), ...extra], {
+        ...size,
+        ...at,
+      })
     }
   }
 }
@@ -85,9 +97,23 @@ export function linearBackwardInput(
       const kernel = gpu.kernel(paths.nn, { MT, BY4, ...weightConstants(weight, part.slice, 2), ...flags })
       const params = { rows, n: part.rows, k, rank, ...weightParams(weight, part.slice), w_row: storageRow }
       const groups: [number, number] = [Math.ceil(k / 64), Math.ceil(rows / MT)]
-      gpu.dispatch(kernel, [dy, dx, part.slice.storage, ...extra], { ...params, dy_stride: wanted.rows, dy_column: column, alpha }, groups)
+      gpu.dispatch(
+        kernel,
+        [dy, dx, part.slice.storage, ...extra],
+        { ...params, dy_stride: wanted.rows, dy_column: column, alpha },
+        groups,
+      )
     } else {
-      const at = { a_stride: wanted.rows, a_column: column, b_stride: k, b_row: storageRow, out_stride: k, out_row: 0, out_column: 0, first_row: 0 }
+      const at = {
+        a_stride: wanted.rows,
+        a_column: column,
+        b_stride: k,
+        b_row: storageRow,
+        out_stride: k,
+        out_row: 0,
+        out_column: 0,
+        first_row: 0,
+      }
       const size = { rows, columns: k, depth: part.rows, rank, alpha }
       const constants = { FORM_NT: 0, FORM_TN: 0, W_BF16: Number(weight.bf16), BIAS: 0, RESIDUAL: 0, ...flags }
       tile(gpu, constants, [dy, dx, bufferOf(part.slice), ...extra], { ...size, ...at })
@@ -117,7 +143,16 @@ export function linearBackwardWeight(
     const params = { rows, n, k, dy_stride: dyStride, dy_column: dyColumn, dw_row: row, alpha }
     gpu.dispatch(kernel, [dy, x, dw], params, [Math.ceil(k / 32), Math.ceil(n / 16)])
   } else {
-    const at = { a_stride: dyStride, a_column: dyColumn, b_stride: k, b_row: 0, out_stride: k, out_row: row, out_column: 0, first_row: 0 }
+    const at = {
+      a_stride: dyStride,
+      a_column: dyColumn,
+      b_stride: k,
+      b_row: 0,
+      out_stride: k,
+      out_row: row,
+      out_column: 0,
+      first_row: 0,
+    }
     const constants = { FORM_NT: 0, FORM_TN: 1, W_BF16: 0, LORA: 0, BIAS: 0, RESIDUAL: 0, ACCUMULATE: Number(accumulate) }
     tile(gpu, constants, [dy, dw, x], { rows: n, columns: k, depth: rows, rank: 0, alpha, ...at })
   }

@@ -5,10 +5,24 @@ import type { GpuBuffer } from '../../gpu/pool.ts'
 import { flat, lanes, perRow } from '../common/lanes.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
-const paths = { forward: file('rms_norm.wgsl'), backward: file('rms_norm_backward.wgsl'), gain: file('rms_norm_gain.wgsl'), columns: file('column_sum.wgsl') }
+const paths = {
+  forward: file('rms_norm.wgsl'),
+  backward: file('rms_norm_backward.wgsl'),
+  gain: file('rms_norm_gain.wgsl'),
+  columns: file('column_sum.wgsl'),
+}
 
 /** y = x * rstd * gain; x, y (rows, channels), rstd (rows). */
-export function rmsNorm(gpu: Gpu, x: GpuBuffer, gain: Binding, y: GpuBuffer, rstd: GpuBuffer, rows: number, channels: number, eps: number): void {
+export function rmsNorm(
+  gpu: Gpu,
+  x: GpuBuffer,
+  gain: Binding,
+  y: GpuBuffer,
+  rstd: GpuBuffer,
+  rows: number,
+  channels: number,
+  eps: number,
+): void {
   gpu.dispatch(gpu.kernel(paths.forward, lanes(gpu)), [x, gain, y, rstd], { rows, channels, eps }, perRow(rows))
 }
 
@@ -24,7 +38,15 @@ export function rmsNormBackward(
 }
 
 /** dgain += sum over rows of dy * x * rstd. */
-export function rmsNormGain(gpu: Gpu, dy: GpuBuffer, x: GpuBuffer, rstd: GpuBuffer, dgain: Binding, rows: number, channels: number): void {
+export function rmsNormGain(
+  gpu: Gpu,
+  dy: GpuBuffer,
+  x: GpuBuffer,
+  rstd: GpuBuffer,
+  dgain: Binding,
+  rows: number,
+  channels: number,
+): void {
   gpu.dispatch(gpu.kernel(paths.gain), [dy, x, rstd, dgain], { rows, channels }, flat(channels))
 }
 

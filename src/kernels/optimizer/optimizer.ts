@@ -50,7 +50,12 @@ export const sumSquaresBlocks = (count: number): number => Math.ceil(count / squ
 
 /** partial[b] = sum of squares of block b of x's first `count` values. */
 export function sumSquares(gpu: Gpu, x: GpuBuffer, partial: GpuBuffer, count: number): void {
-  gpu.dispatch(gpu.kernel(paths.squares, lanes(gpu)), [x, partial], { count, block: squaresBlock }, perRow(sumSquaresBlocks(count)))
+  gpu.dispatch(
+    gpu.kernel(paths.squares, lanes(gpu)),
+    [x, partial],
+    { count, block: squaresBlock },
+    perRow(sumSquaresBlocks(count)),
+  )
 }
 
 /** Writes the working copy of rows [row, row + rows) of `weight` from its float32 master (rows, K). */

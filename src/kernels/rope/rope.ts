@@ -7,7 +7,16 @@ import { flat } from '../common/lanes.ts'
 const path = fileURLToPath(new URL('rope.wgsl', import.meta.url))
 
 /** Rotates x (rows, heads * headDim) in place; `inverse` is the backward pass. info (rows) vec4u, table (positions, headDim / 2) of (cos, sin). */
-export function rope(gpu: Gpu, x: GpuBuffer, info: GpuBuffer, table: GpuBuffer, rows: number, heads: number, headDim: number, inverse = false): void {
+export function rope(
+  gpu: Gpu,
+  x: GpuBuffer,
+  info: GpuBuffer,
+  table: GpuBuffer,
+  rows: number,
+  heads: number,
+  headDim: number,
+  inverse = false,
+): void {
   const half = headDim / 2
   const params = { rows, heads, half_dim: half, sign: inverse ? -1 : 1 }
   gpu.dispatch(gpu.kernel(path), [x, info, table], params, flat(rows * heads * half))

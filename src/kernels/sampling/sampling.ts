@@ -22,7 +22,10 @@ export interface DrawSettings {
 export function packSettings(rows: DrawSettings[]): Float32Array {
   const packed = new Float32Array(rows.length * 8)
   rows.forEach((s, r) => {
-    packed.set([s.temperature, s.top_p, s.min_p, s.repetition_penalty, s.frequency_penalty, s.presence_penalty, Math.max(0, s.top_k)], r * 8)
+    packed.set(
+      [s.temperature, s.top_p, s.min_p, s.repetition_penalty, s.frequency_penalty, s.presence_penalty, Math.max(0, s.top_k)],
+      r * 8,
+    )
   })
   return packed
 }

@@ -1,0 +1,67 @@
+/** Rotary embedding and attention over a packed batch. */
+import type { GpuBuffer } from '../../gpu/pool.ts'
+import * as kernels from '../../kernels/attention/attention.ts'
+import type { HeadShape } from '../../kernels/attention/attention.ts'
+import { rope as ropeKernel } from '../../kernels/rope/rope.ts'
+import { Tensor } from '../tensor.ts'
+import type { Tape } from '../tape.ts'
+
+/** Where each row of a packed batch stands; see kernels/attention/common.wgsl. */
+export interface RowLayout {
+  /** (rows) vec4u: prefix start, prefix length, own start, position. */
+  info: GpuBuffer
+  /** (rows) u32: rows r .. keyEnd[r] - 1 see row r. Only backward needs it. */
+  keyEnd?: GpuBuffer
+}
+
+/**
+ * Rotates x (rows, heads * headDim) by its rows' positions. In place: the output takes over x's buffer, and the backward pass needs
+ * only the angles. The caller must not use or drop x afterwards.
+ */
+export function rope(tape: Tape, x: Tensor, layout: RowLayout, table: GpuBuffer, heads: number, headDim: number): Tensor {
+  const { gpu } = tape
+  ropeKernel(gpu, x.buffer, layout.info, table, x.rows, heads, headDim)
+  const y = new Tensor(x.buffer, x.rows, x.columns, x.needsGrad)
+  if (!tape.recording || !x.needsGrad) return y
+  // The buffer now belongs to y alone; x stays only as the handle that its gradient hangs on.
+  return tape.node('rope', y, [], (dy) => {
+    const dx = tape.tensor(x.rows, x.columns, 'd rope', false)
+    gpu.copy(dy.buffer, 0, dx.buffer, 0, x.count * 4)
+    ropeKernel(gpu, dx.buffer, layout.info, table, x.rows, heads, headDim, true)
+    tape.giveGrad(x, dx)
+    tape.done(dx)
+  })
+}
+
+/**
+ * o = softmax(scale q kᵀ) v over the keys that `layout` gives each row.
+ * @param q (rows, heads * D) @param k,v (rows, kv heads * D): this batch's own, or a cache's in a pass without gradients
+ */
+export function attention(tape: Tape, q: Tensor, k: Tensor, v: Tensor, layout: RowLayout, shape: HeadShape): Tensor {
+  const { gpu } = tape
+  const { rows } = q
+  const o = tape.tensor(rows, q.columns, 'attention', q.needsGrad || k.needsGrad || v.needsGrad)
+  const lse = tape.tensor(rows, shape.heads, 'attention lse', false)
+  kernels.attention(gpu, { q: q.buffer, k: k.buffer, v: v.buffer, info: layout.info, o: o.buffer, lse: lse.buffer }, rows, shape)
+  tape.node('attention', o, [q, k, v, o, lse], (dy) => {
+    const soft = tape.tensor(rows, shape.heads * 2, 'attention softmax', false)
+    const [dq, dk, dv] = [q, k, v].map((t) => tape.tensor(rows, t.columns, 'd attention', false))
+    const saved = {
+      q: q.buffer,
+      k: k.buffer,
+      v: v.buffer,
+      info: layout.info,
+      keyEnd: layout.keyEnd!,
+      o: o.buffer,
+      lse: lse.buffer,
+    }
+    const gradients = { dO: dy.buffer, soft: soft.buffer, dq: dq.buffer, dk: dk.buffer, dv: dv.buffer }
+    kernels.attentionBackward(gpu, { ...saved, ...gradients }, rows, shape)
+    tape.giveGrad(q, dq)
+    tape.giveGrad(k, dk)
+    tape.giveGrad(v, dv)
+    tape.done(soft, dq, dk, dv)
+  })
+  tape.done(lse)
+  return o
+}

@@ -1,0 +1,19 @@
+/** SwiGLU's gate. */
+import * as kernels from '../../kernels/elementwise/elementwise.ts'
+import type { Tape } from '../tape.ts'
+import type { Tensor } from '../tensor.ts'
+
+/** y = silu(g) * u; all (rows, columns). */
+export function siluGate(tape: Tape, g: Tensor, u: Tensor): Tensor {
+  const { gpu } = tape
+  const y = tape.tensor(g.rows, g.columns, 'silu gate', g.needsGrad || u.needsGrad)
+  kernels.siluGate(gpu, g.buffer, u.buffer, y.buffer, g.count)
+  return tape.node('silu gate', y, [g, u], (dy) => {
+    const dg = tape.tensor(g.rows, g.columns, 'd gate', false)
+    const du = tape.tensor(u.rows, u.columns, 'd up', false)
+    kernels.siluGateBackward(gpu, { dy: dy.buffer, g: g.buffer, u: u.buffer, dg: dg.buffer, du: du.buffer }, g.count)
+    tape.giveGrad(g, dg)
+    tape.giveGrad(u, du)
+    tape.done(dg, du)
+  })
+}

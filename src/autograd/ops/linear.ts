@@ -1,0 +1,135 @@
+/** Linear layers: frozen, LoRA (arXiv 2106.09685) or trained whole. */
+import type { BufferRange } from '../../gpu/gpu.ts'
+import type { GpuBuffer } from '../../gpu/pool.ts'
+import { weightView, type Weight } from '../../kernels/common/weight.ts'
+import { dropout } from '../../kernels/elementwise/elementwise.ts'
+import * as matmul from '../../kernels/matmul/matmul.ts'
+import { addColumnSums } from '../../kernels/norm/norm.ts'
+import type { Parameter, ParameterStore } from '../parameters.ts'
+import type { Tape } from '../tape.ts'
+import type { Tensor } from '../tensor.ts'
+
+/** A low-rank adapter of one projection: y += scale * B A x. A is (rank, K), B is (N, rank), rank padded to a multiple of 8 with zeros. */
+export interface Lora {
+  store: ParameterStore
+  a: Parameter
+  b: Parameter
+  rank: number
+  scale: number
+  dropout: number
+}
+
+/** A projection: W (N, K), an optional bias (N), and what of it is trained. */
+export interface Projection {
+  /** Hugging Face module path, for example model.layers.0.self_attn.q_proj. */
+  name: string
+  weight: Weight
+  bias?: GpuBuffer | BufferRange
+  lora?: Lora
+  /** Trained whole: where the gradients go. */
+  trained?: { store: ParameterStore; weight: Parameter; bias?: Parameter }
+}
+
+export interface LinearArguments {
+  /** Added to the output, (rows, N). */
+  residual?: Tensor
+  /** Seed of LoRA's dropout for this micro-batch; no dropout without one. */
+  dropoutSeed?: number
+}
+
+/** y = x Wᵀ (+ LoRA) (+ bias) (+ residual); x (rows, K), y (rows, N). */
+export function linear(tape: Tape, x: Tensor, projection: Projection, options: LinearArguments = {}): Tensor {
+  const { gpu } = tape
+  const { weight, lora, bias, trained } = projection
+  const { residual } = options
+  const needsGrad = x.needsGrad || !!residual?.needsGrad || !!lora || !!trained
+  const y = tape.tensor(x.rows, weight.rows, projection.name, needsGrad)
+  const kept: Tensor[] = []
+  if (!lora) {
+    matmul.linear(gpu, x.buffer, x.rows, weight, y.buffer, { bias, residual: residual?.buffer })
+    if (trained) kept.push(x)
+    return tape.node(projection.name, y, kept, (dy) => {
+      if (trained) trainedBackward(tape, x, dy, trained)
+      inputBackward(tape, x, dy, weight)
+      if (residual) tape.giveGrad(residual, dy)
+    })
+  }
+  const input = droppedOut(tape, x, lora, options.dropoutSeed)
+  const xa = tape.tensor(x.rows, lora.rank, `${projection.name} A`, false)
+  const a = weightView('lora_A', lora.store.value(lora.a), lora.rank, weight.columns)
+  matmul.linear(gpu, input.buffer, x.rows, a, xa.buffer, { alpha: lora.scale })
+  const lowRank = { x: xa.buffer, matrix: lora.store.value(lora.b), rank: lora.rank }
+  matmul.linear(gpu, x.buffer, x.rows, weight, y.buffer, { bias, residual: residual?.buffer, lora: lowRank })
+  tape.node(projection.name, y, [input, xa], (dy) => {
+    loraBackward(tape, { x, input, xa, dy }, weight, lora, options.dropoutSeed)
+    if (residual) tape.giveGrad(residual, dy)
+  })
+  tape.done(xa)
+  if (input !== x) tape.done(input)
+  return y
+}
+
+/** x itself, or x with LoRA's dropout. */
+function droppedOut(tape: Tape, x: Tensor, lora: Lora, seed: number | undefined): Tensor {
+  if (lora.dropout === 0 || seed === undefined || !tape.recording) return x
+  const dropped = tape.tensor(x.rows, x.columns, 'dropout', false)
+  dropout(tape.gpu, x.buffer, dropped.buffer, x.count, lora.dropout, (seed + lora.a.pieces[0].offset) >>> 0)
+  return dropped
+}
+
+function loraBackward(
+  tape: Tape,
+  t: { x: Tensor; input: Tensor; xa: Tensor; dy: Tensor },
+  weight: Weight,
+  lora: Lora,
+  seed: number | undefined,
+): void {
+  const { gpu } = tape
+  const { store, a, b, rank } = lora
+  const [rows, n, k] = [t.x.rows, weight.rows, weight.columns]
+  const dxa = tape.tensor(rows, rank, 'd lora A', false)
+  matmul.linearBackwardInput(gpu, t.dy.buffer, rows, weightView('lora_B', store.value(b), n, rank), dxa.buffer, {
+    alpha: lora.scale,
+  })
+  matmul.linearBackwardWeight(gpu, t.dy.buffer, t.xa.buffer, rows, n, rank, store.gradient(b))
+  matmul.linearBackwardWeight(gpu, dxa.buffer, t.input.buffer, rows, rank, k, store.gradient(a))
+  if (t.x.needsGrad) {
+    const { grad, accumulate } = tape.gradOf(t.x)
+    if (t.input === t.x) {
+      const lowRank = { x: dxa.buffer, matrix: store.value(a), rank }
+      matmul.linearBackwardInput(gpu, t.dy.buffer, rows, weight, grad.buffer, { accumulate, lora: lowRank })
+    } else {
+      matmul.linearBackwardInput(gpu, t.dy.buffer, rows, weight, grad.buffer, { accumulate })
+      const [through, masked] = [tape.tensor(rows, k, 'd dropout', false), tape.tensor(rows, k, 'd dropout', false)]
+      matmul.linearBackwardInput(gpu, dxa.buffer, rows, weightView('lora_A', store.value(a), rank, k), through.buffer)
+      dropout(gpu, through.buffer, masked.buffer, through.count, lora.dropout, (seed! + a.pieces[0].offset) >>> 0)
+      tape.giveGrad(t.x, masked)
+      tape.done(through, masked)
+    }
+  }
+  tape.done(dxa)
+}
+
+function inputBackward(tape: Tape, x: Tensor, dy: Tensor, weight: Weight): void {
+  if (!x.needsGrad) return
+  const { grad, accumulate } = tape.gradOf(x)
+  matmul.linearBackwardInput(tape.gpu, dy.buffer, x.rows, weight, grad.buffer, { accumulate })
+}
+
+function trainedBackward(tape: Tape, x: Tensor, dy: Tensor, trained: NonNullable<Projection['trained']>): void {
+  const { store, weight, bias } = trained
+  for (const piece of weight.pieces) {
+    const part = { dyStride: weight.rows, dyColumn: piece.row }
+    matmul.linearBackwardWeight(
+      tape.gpu,
+      dy.buffer,
+      x.buffer,
+      x.rows,
+      piece.rows,
+      weight.columns,
+      store.gradient(weight, piece),
+      part,
+    )
+  }
+  if (bias) addColumnSums(tape.gpu, dy.buffer, store.gradient(bias), dy.rows, dy.columns)
+}

@@ -1,0 +1,39 @@
+/** RMSNorm over rows, or over each head of a row. */
+import type { BufferRange } from '../../gpu/gpu.ts'
+import type { GpuBuffer } from '../../gpu/pool.ts'
+import * as kernels from '../../kernels/norm/norm.ts'
+import type { Parameter, ParameterStore } from '../parameters.ts'
+import type { Tape } from '../tape.ts'
+import type { Tensor } from '../tensor.ts'
+
+export interface Norm {
+  name: string
+  gain: GpuBuffer | BufferRange
+  channels: number
+  eps: number
+  trained?: { store: ParameterStore; gain: Parameter }
+}
+
+/** y = x / rms(x) * gain over groups of `norm.channels` columns: a whole row, or each head of it. */
+export function rmsNorm(tape: Tape, x: Tensor, norm: Norm): Tensor {
+  const { gpu } = tape
+  const { channels, trained } = norm
+  const groups = x.count / channels
+  const y = tape.tensor(x.rows, x.columns, norm.name, x.needsGrad || !!trained)
+  const rstd = tape.tensor(groups, 1, `${norm.name} rstd`, false)
+  kernels.rmsNorm(gpu, x.buffer, norm.gain, y.buffer, rstd.buffer, groups, channels, norm.eps)
+  tape.node(norm.name, y, [x, rstd], (dy) => {
+    if (trained)
+      kernels.rmsNormGain(gpu, dy.buffer, x.buffer, rstd.buffer, trained.store.gradient(trained.gain), groups, channels)
+    if (!x.needsGrad) return
+    // What already came down the residual path is added in the same pass.
+    const skip = x.grad
+    const dx = tape.tensor(x.rows, x.columns, `d ${norm.name}`, false)
+    const t = { dy: dy.buffer, x: x.buffer, gain: norm.gain, rstd: rstd.buffer, dx: dx.buffer, skip: skip?.buffer }
+    kernels.rmsNormBackward(gpu, t, groups, channels)
+    x.grad = dx
+    skip?.drop()
+  })
+  tape.done(rstd)
+  return y
+}

@@ -1,0 +1,49 @@
+/** Embedding lookups and row gathers, whose gradients are ordered sums over lists of rows. */
+import type { GpuBuffer } from '../../gpu/pool.ts'
+import type { Weight } from '../../kernels/common/weight.ts'
+import { embedding as embeddingKernel } from '../../kernels/embedding/embedding.ts'
+import { addRowLists, gatherRows, type RowLists } from '../../kernels/rows/rows.ts'
+import type { Parameter, ParameterStore } from '../parameters.ts'
+import type { Tape } from '../tape.ts'
+import type { Tensor } from '../tensor.ts'
+
+export interface Embedding {
+  weight: Weight
+  trained?: { store: ParameterStore; weight: Parameter }
+}
+
+/** For each distinct token of a batch, the rows it stands in. */
+export interface TokenLists extends RowLists {
+  tokens: GpuBuffer
+}
+
+/** y[t] = W[ids[t]]; `lists` are needed where the embedding is trained. */
+export function embedding(tape: Tape, ids: GpuBuffer, rows: number, table: Embedding, lists?: TokenLists): Tensor {
+  const { gpu } = tape
+  const { weight, trained } = table
+  const y = tape.tensor(rows, weight.columns, 'embedding', !!trained)
+  embeddingKernel(gpu, ids, weight, y.buffer, rows)
+  return tape.node('embedding', y, [], (dy) => {
+    for (const piece of trained!.weight.pieces) {
+      const range = { firstRow: piece.row, limit: piece.row + piece.rows }
+      const out = trained!.store.gradient(trained!.weight, piece)
+      addRowLists(gpu, dy.buffer, lists!, out, weight.columns, { accumulate: true, target: lists!.tokens, ...range })
+    }
+  })
+}
+
+/**
+ * y[i] = x[index[i]].
+ * @param lists for each row of x, the i that took it: the backward pass
+ */
+export function gather(tape: Tape, x: Tensor, index: GpuBuffer, rows: number, lists?: RowLists): Tensor {
+  const { gpu } = tape
+  const y = tape.tensor(rows, x.columns, 'gather', x.needsGrad)
+  gatherRows(gpu, x.buffer, index, y.buffer, rows, x.columns)
+  return tape.node('gather', y, [], (dy) => {
+    const dx = tape.tensor(x.rows, x.columns, 'd gather', false)
+    addRowLists(gpu, dy.buffer, lists!, dx.buffer, x.columns)
+    tape.giveGrad(x, dx)
+    tape.done(dx)
+  })
+}

@@ -1,0 +1,155 @@
+/**
+ * What is trained, in flat banks: every parameter is a range of one float32 buffer, its gradient the same range of another. An optimizer
+ * step is then a few kernels over whole banks, and no parameter can be forgotten.
+ */
+import type { BufferRange, Gpu } from '../gpu/gpu.ts'
+import type { GpuBuffer } from '../gpu/pool.ts'
+
+/** Rows of a parameter that lie together in one bank. */
+export interface ParameterPiece {
+  bank: number
+  /** In values, from the bank's start. A multiple of 64, so that the range can be bound by itself. */
+  offset: number
+  row: number
+  rows: number
+}
+
+export interface Parameter {
+  /** Its Hugging Face or PEFT name. */
+  name: string
+  rows: number
+  columns: number
+  /** Shape as it is written to files, where that differs from (rows, columns): rank padding, vectors. */
+  shape: number[]
+  pieces: ParameterPiece[]
+}
+
+interface Bank {
+  /** Values in use; those before `decayed` get weight decay. */
+  count: number
+  decayed: number
+  values: GpuBuffer
+  gradients: GpuBuffer
+}
+
+/** Declares parameters, then holds their values and gradients. */
+export class ParameterStore {
+  readonly gpu: Gpu
+  readonly parameters: Parameter[] = []
+  banks: Bank[] = []
+  #planned: { parameter: Parameter; decay: boolean }[] = []
+
+  constructor(gpu: Gpu) {
+    this.gpu = gpu
+  }
+
+  /**
+   * Declares a parameter; its place is known after `allocate`.
+   * @param decay whether weight decay applies (matrices, as in transformers: not to norms and biases)
+   */
+  declare(name: string, rows: number, columns: number, options: { shape?: number[]; decay?: boolean } = {}): Parameter {
+    const parameter: Parameter = { name, rows, columns, shape: options.shape ?? [rows, columns], pieces: [] }
+    this.parameters.push(parameter)
+    this.#planned.push({ parameter, decay: options.decay ?? true })
+    return parameter
+  }
+
+  /** Lays all declared parameters out in banks that the adapter can bind, and allocates values and gradients (zeroed). */
+  allocate(): void {
+    const limit = Math.floor(this.gpu.facts.limits.maxBinding / 4)
+    const plans: { count: number; decay: boolean }[] = []
+    // Decayed and undecayed parameters are kept in banks of their own: a step is then one dispatch a bank.
+    for (const decay of [true, false]) {
+      let bank = -1
+      for (const { parameter } of this.#planned.filter((p) => p.decay === decay)) {
+        const rowsAtMost = Math.max(1, Math.floor(limit / parameter.columns))
+        const step =
+          rowsAtMost >= parameter.rows ? parameter.rows : Math.max(1, Math.floor(rowsAtMost / 4096) * 4096 || rowsAtMost)
+        for (let row = 0; row < parameter.rows; row += step) {
+          const rows = Math.min(step, parameter.rows - row)
+          const size = Math.ceil((rows * parameter.columns) / 64) * 64
+          if (bank < 0 || plans[bank].count + size > limit) {
+            bank = plans.length
+            plans.push({ count: 0, decay })
+          }
+          parameter.pieces.push({ bank, offset: plans[bank].count, row, rows })
+          plans[bank].count += size
+        }
+      }
+    }
+    this.#planned = []
+    this.banks = plans.map(({ count, decay }) => {
+      const values = this.gpu.pool.acquire(count * 4, 'parameters', { exact: true })
+      const gradients = this.gpu.pool.acquire(count * 4, 'gradients', { exact: true })
+      this.gpu.clear(values)
+      this.gpu.clear(gradients)
+      return { count, decayed: decay ? count : 0, values, gradients }
+    })
+  }
+
+  /** Values of a parameter that lies in one piece, for binding. */
+  value(parameter: Parameter, piece = parameter.pieces[0]): BufferRange {
+    return { buffer: this.banks[piece.bank].values, offset: piece.offset * 4, bytes: piece.rows * parameter.columns * 4 }
+  }
+
+  gradient(parameter: Parameter, piece = parameter.pieces[0]): BufferRange {
+    return { buffer: this.banks[piece.bank].gradients, offset: piece.offset * 4, bytes: piece.rows * parameter.columns * 4 }
+  }
+
+  /** Trainable values, padding included in none. */
+  get size(): number {
+    return this.parameters.reduce((sum, p) => sum + p.shape.reduce((a, b) => a * b, 1), 0)
+  }
+
+  zeroGradients(): void {
+    for (const bank of this.banks) this.gpu.clear(bank.gradients)
+  }
+
+  /** Writes a parameter; `data` is (rows, columns), padding included. */
+  write(parameter: Parameter, data: Float32Array): void {
+    for (const piece of parameter.pieces) {
+      const part = data.subarray(piece.row * parameter.columns, (piece.row + piece.rows) * parameter.columns)
+      this.gpu.write(this.banks[piece.bank].values, part, piece.offset * 4)
+    }
+  }
+
+  /** Reads a parameter's values or gradients, in the shape that files have. */
+  async read(parameter: Parameter, what: 'values' | 'gradients' = 'values'): Promise<Float32Array> {
+    const whole = new Float32Array(parameter.rows * parameter.columns)
+    for (const piece of parameter.pieces) {
+      const buffer = this.banks[piece.bank][what]
+      const bytes = piece.rows * parameter.columns * 4
+      const data = new Float32Array(await this.gpu.read({ buffer, offset: piece.offset * 4, bytes }, 'parameters'))
+      whole.set(data, piece.row * parameter.columns)
+    }
+    return unpad(whole, parameter)
+  }
+
+  release(): void {
+    for (const bank of this.banks) {
+      bank.values.release()
+      bank.gradients.release()
+    }
+    this.banks = []
+  }
+}
+
+/** (rows, columns) -> shape: drops padded rows or columns. */
+export function unpad(data: Float32Array, parameter: Parameter): Float32Array {
+  const rows = parameter.shape.length === 2 ? parameter.shape[0] : parameter.rows
+  const columns = parameter.shape.at(-1)!
+  if (columns === parameter.columns) return data.slice(0, rows * columns)
+  const out = new Float32Array(rows * columns)
+  for (let r = 0; r < rows; r++) out.set(data.subarray(r * parameter.columns, r * parameter.columns + columns), r * columns)
+  return out
+}
+
+/** shape -> (rows, columns), padded with zeros. */
+export function pad(data: Float32Array, parameter: Parameter): Float32Array {
+  const columns = parameter.shape.at(-1)!
+  const rows = data.length / columns
+  if (columns === parameter.columns && rows === parameter.rows) return data
+  const out = new Float32Array(parameter.rows * parameter.columns)
+  for (let r = 0; r < rows; r++) out.set(data.subarray(r * columns, (r + 1) * columns), r * parameter.columns)
+  return out
+}

@@ -1,0 +1,128 @@
+/**
+ * The tape: what ran forward, so that it can be gone through backward.
+ * - An operation is a function (tape, inputs) -> output; where the tape records and an input needs a gradient it leaves a node with
+ *   its backward rule and keeps (`tensor.keep`) only what that rule reads.
+ * - Nothing is differentiated twice: `backward` consumes the tape and frees everything as it goes.
+ * - The tape only calls kernels; it never waits. So the commands of a whole step can be recorded once and replayed (gpu.record).
+ */
+import { add } from '../kernels/elementwise/elementwise.ts'
+import type { Gpu } from '../gpu/gpu.ts'
+import { makeTensor, Tensor } from './tensor.ts'
+
+export interface Node {
+  /** For errors and traces. */
+  name: string
+  output: Tensor
+  /** Tensors kept for the rule; dropped after it ran. */
+  kept: Tensor[]
+  /** Hands gradients to the inputs, given that of the output. */
+  backward: (dy: Tensor) => void
+}
+
+export class Tape {
+  readonly gpu: Gpu
+  /** False: a forward pass alone; operations keep nothing. */
+  readonly recording: boolean
+  #nodes: Node[] = []
+
+  constructor(gpu: Gpu, recording: boolean) {
+    this.gpu = gpu
+    this.recording = recording
+  }
+
+  /** A new tensor for an operation's output. */
+  tensor(rows: number, columns: number, label: string, needsGrad: boolean): Tensor {
+    return makeTensor(this.gpu, rows, columns, label, needsGrad && this.recording)
+  }
+
+  /** Leaves a node. `kept` are the tensors that `backward` reads. */
+  node(name: string, output: Tensor, kept: Tensor[], backward: (dy: Tensor) => void): Tensor {
+    if (this.recording && output.needsGrad) {
+      for (const t of kept) t.keep()
+      this.#nodes.push({ name, output: output.keep(), kept, backward })
+    }
+    return output
+  }
+
+  /** The forward code needs these no longer. */
+  done(...tensors: Tensor[]): void {
+    for (const t of tensors) t.drop()
+  }
+
+  /**
+   * Where a kernel should put its part of dLoss/dt: a fresh buffer, or one that already holds a part and must be added to.
+   */
+  gradOf(t: Tensor): { grad: Tensor; accumulate: boolean } {
+    if (!t.grad) {
+      t.grad = makeTensor(this.gpu, t.rows, t.columns, `d ${t.buffer.label}`)
+      return { grad: t.grad, accumulate: false }
+    }
+    if (t.grad.references > 1) {
+      // Somebody else reads this gradient too (a residual path): add in a copy of our own.
+      const own = makeTensor(this.gpu, t.rows, t.columns, `d ${t.buffer.label}`)
+      this.gpu.copy(t.grad.buffer, 0, own.buffer, 0, t.count * 4)
+      t.grad.drop()
+      t.grad = own
+    }
+    return { grad: t.grad, accumulate: true }
+  }
+
+  /** Hands over a whole gradient tensor: it becomes t's, or is added to t's. The caller keeps its own reference. */
+  giveGrad(t: Tensor, grad: Tensor): void {
+    if (!t.needsGrad) return
+    if (!t.grad) {
+      t.grad = grad.keep()
+      return
+    }
+    const sum = makeTensor(this.gpu, t.rows, t.columns, `d ${t.buffer.label}`)
+    add(this.gpu, t.grad.buffer, grad.buffer, sum.buffer, t.count)
+    t.grad.drop()
+    t.grad = sum
+  }
+
+  /** Goes backward from the tensors that have a gradient by now (`giveGrad`). Parameters' gradients are added to their banks. */
+  backward(): void {
+    for (let node = this.#nodes.pop(); node; node = this.#nodes.pop()) {
+      const grad = node.output.grad
+      if (grad) {
+        node.backward(grad)
+        node.output.grad = undefined
+        grad.drop()
+      }
+      node.output.drop()
+      for (const t of node.kept) t.drop()
+    }
+  }
+
+  /** Forgets what was recorded (a forward pass that will have no backward). */
+  discard(): void {
+    for (const node of this.#nodes) {
+      node.output.drop()
+      for (const t of node.kept) t.drop()
+    }
+    this.#nodes = []
+  }
+}
+
+/**
+ * Gradient checkpointing (arXiv 1604.06174): runs `fn` keeping only its input, and runs it again when its gradient is asked for.
+ * `fn` must be a pure function of its input and of parameters; it does not drop `x`.
+ */
+export function checkpoint(tape: Tape, x: Tensor, fn: (tape: Tape, x: Tensor) => Tensor): Tensor {
+  if (!tape.recording) return fn(tape, x)
+  const forward = new Tape(tape.gpu, false)
+  const plain = fn(forward, x)
+  const y = new Tensor(plain.buffer, plain.rows, plain.columns, true)
+  return tape.node('checkpoint', y, [x], (dy) => {
+    const again = new Tape(tape.gpu, true)
+    const input = new Tensor(x.buffer, x.rows, x.columns, x.needsGrad)
+    const output = fn(again, input)
+    again.giveGrad(output, dy)
+    again.backward()
+    again.done(output)
+    if (input.grad) {
+      tape.giveGrad(x, input.grad)
+      input.grad.drop()
+    }
+  })
+}

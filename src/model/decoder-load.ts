@@ -1,0 +1,221 @@
+/** Brings a model's files onto the GPU: frozen, with a LoRA adapter, or to be trained whole. */
+import type { Projection } from '../autograd/ops/linear.ts'
+import type { Norm } from '../autograd/ops/norm.ts'
+import { pad, ParameterStore, type Parameter } from '../autograd/parameters.ts'
+import { hashSeed, Random } from '../common/random.ts'
+import type { Gpu } from '../gpu/gpu.ts'
+import type { GpuBuffer } from '../gpu/pool.ts'
+import { allocateWeight, releaseWeight, writeWeight, type Weight } from '../kernels/common/weight.ts'
+import { roundWeight } from '../kernels/optimizer/optimizer.ts'
+import { widenBf16 } from './bf16.ts'
+import { RotaryCache, type Decoder, type DecoderLayer } from './decoder.ts'
+import { loraScale, type Adapter } from './peft.ts'
+import { linearPath, type LinearModule } from './shapes.ts'
+import type { ModelConfig, TensorData, TensorSource } from './types.ts'
+
+export interface LoadOptions {
+  /** Round float32 weights to bf16; else they stay float32 where bf16 does not hold them exactly. */
+  round?: boolean
+  /** Train every weight. Masters in float32, the working copy in the dtype of the files. */
+  full?: boolean
+  /** A fresh adapter: A Kaiming-uniform as in PEFT, B zero. */
+  lora?: { rank: number; alpha: number; dropout: number; targetModules: string[]; seed: number }
+  /** An adapter read from a folder, to run or to go on training. */
+  adapter?: Adapter
+  /** Called after each tensor with the share that is done, 0 to 1. */
+  progress?: (share: number) => void
+}
+
+/** A model's name, shape and tensors; `ModelFiles` is one. */
+export interface ModelTensors {
+  name: string
+  config: ModelConfig
+  tensors: TensorSource
+}
+
+/**
+ * Loads a model.
+ * @throws UserError for files that are missing or broken, GpuError where the adapter has no room
+ */
+export async function loadDecoder(gpu: Gpu, files: ModelTensors, options: LoadOptions = {}): Promise<Decoder> {
+  const loader = new Loader(gpu, files, options)
+  return await loader.load()
+}
+
+class Loader {
+  readonly #gpu: Gpu
+  readonly #files: ModelTensors
+  readonly #options: LoadOptions
+  readonly #store: ParameterStore
+  /** Masters to fill once the banks are allocated: full training writes the working copy from the master. */
+  readonly #fills: (() => void)[] = []
+  readonly #owned: (Weight | GpuBuffer)[] = []
+  #read = 0
+
+  constructor(gpu: Gpu, files: ModelTensors, options: LoadOptions) {
+    this.#gpu = gpu
+    this.#files = files
+    this.#options = options
+    this.#store = new ParameterStore(gpu)
+  }
+
+  async load(): Promise<Decoder> {
+    const { config, name } = this.#files
+    const embed = await this.#matrix('model.embed_tokens.weight')
+    const layers: DecoderLayer[] = []
+    for (let i = 0; i < config.layers; i++) layers.push(await this.#layer(i))
+    const norm = await this.#norm('model.norm', config.hiddenSize)
+    const head = config.tieWordEmbeddings ? embed : await this.#matrix('lm_head.weight')
+    this.#store.allocate()
+    for (const fill of this.#fills) fill()
+    this.#gpu.flush()
+    const rotary = new RotaryCache(this.#gpu, config)
+    const trained = this.#store.parameters.length > 0
+    const trainedOf = (m: { weight: Weight; parameter?: Parameter }) => ({
+      weight: m.weight,
+      trained: m.parameter && { store: this.#store, weight: m.parameter },
+    })
+    return {
+      gpu: this.#gpu,
+      name,
+      config,
+      embedding: trainedOf(embed),
+      layers,
+      norm,
+      head: trainedOf(head),
+      store: trained ? this.#store : undefined,
+      rotary,
+      release: () => {
+        for (const owned of this.#owned) 'slices' in owned ? releaseWeight(owned) : owned.release()
+        rotary.release()
+        this.#store.release()
+      },
+    }
+  }
+
+  async #layer(index: number): Promise<DecoderLayer> {
+    const { config } = this.#files
+    const path = `model.layers.${index}`
+    const inputNorm = await this.#norm(`${path}.input_layernorm`, config.hiddenSize)
+    const q = await this.#projection(index, 'q_proj', config.qkvBias)
+    const k = await this.#projection(index, 'k_proj', config.qkvBias)
+    const v = await this.#projection(index, 'v_proj', config.qkvBias)
+    const o = await this.#projection(index, 'o_proj', config.outputBias)
+    const qNorm = config.qkNorm ? await this.#norm(`${path}.self_attn.q_norm`, config.headDim) : undefined
+    const kNorm = config.qkNorm ? await this.#norm(`${path}.self_attn.k_norm`, config.headDim) : undefined
+    const postNorm = await this.#norm(`${path}.post_attention_layernorm`, config.hiddenSize)
+    const gate = await this.#projection(index, 'gate_proj', false)
+    const up = await this.#projection(index, 'up_proj', false)
+    const down = await this.#projection(index, 'down_proj', false)
+    return { inputNorm, q, k, v, o, qNorm, kNorm, postNorm, gate, up, down }
+  }
+
+  async #projection(layer: number, module: LinearModule, withBias: boolean): Promise<Projection> {
+    const name = linearPath(layer, module)
+    const { weight, parameter } = await this.#matrix(`${name}.weight`)
+    const bias = withBias ? await this.#vector(`${name}.bias`) : undefined
+    const projection: Projection = { name, weight, bias: bias?.buffer }
+    if (parameter) {
+      projection.trained = { store: this.#store, weight: parameter, bias: bias?.parameter }
+      if (bias?.parameter) this.#fills.push(() => (projection.bias = this.#store.value(bias.parameter!)))
+    }
+    projection.lora = this.#lora(name, module, weight)
+    return projection
+  }
+
+  /** The adapter of a projection: that of a folder, or a fresh one. */
+  #lora(name: string, module: string, weight: Weight): Projection['lora'] {
+    const { lora, adapter } = this.#options
+    const pair = adapter?.tensors.get(name)
+    if (!pair && (adapter || !lora?.targetModules.includes(module))) return undefined
+    const r = pair?.r ?? lora!.rank
+    const rank = Math.ceil(r / 8) * 8
+    const a = this.#store.declare(`${name}.lora_A.weight`, rank, weight.columns, { shape: [r, weight.columns] })
+    const b = this.#store.declare(`${name}.lora_B.weight`, weight.rows, rank, { shape: [weight.rows, r] })
+    this.#fills.push(() => {
+      this.#store.write(a, pad(pair?.A ?? kaimingUniform(r, weight.columns, hashSeed(lora!.seed, name)), a))
+      if (pair) this.#store.write(b, pad(pair.B, b))
+    })
+    const scale = pair?.scale ?? loraScale(lora!.alpha, r, false)
+    return { store: this.#store, a, b, rank, scale, dropout: lora?.dropout ?? adapter?.config.loraDropout ?? 0 }
+  }
+
+  async #matrix(name: string): Promise<{ weight: Weight; parameter?: Parameter }> {
+    const data = await this.#tensor(name)
+    const [rows, columns] = data.shape
+    const weight = allocateWeight(this.#gpu, name, rows, columns, data.dtype === 'bf16')
+    this.#owned.push(weight)
+    writeWeight(this.#gpu, weight, data.data)
+    if (!this.#options.full) return { weight }
+    const parameter = this.#store.declare(name, rows, columns)
+    this.#fills.push(() => this.#store.write(parameter, floats(data)))
+    return { weight, parameter }
+  }
+
+  async #norm(name: string, channels: number): Promise<Norm> {
+    const { buffer, parameter } = await this.#vector(`${name}.weight`)
+    const norm: Norm = { name, gain: buffer, channels, eps: this.#files.config.rmsNormEps }
+    if (parameter) {
+      norm.trained = { store: this.#store, gain: parameter }
+      this.#fills.push(() => (norm.gain = this.#store.value(parameter)))
+    }
+    return norm
+  }
+
+  /** A gain or a bias, kept in float32. Where it is trained its master is what kernels read. */
+  async #vector(name: string): Promise<{ buffer: GpuBuffer; parameter?: Parameter }> {
+    const data = floats(await this.#tensor(name))
+    const buffer = this.#gpu.upload(data, name, { exact: true })
+    this.#owned.push(buffer)
+    if (!this.#options.full) return { buffer }
+    const parameter = this.#store.declare(name, 1, data.length, { shape: [data.length], decay: false })
+    this.#fills.push(() => this.#store.write(parameter, data))
+    return { buffer, parameter }
+  }
+
+  async #tensor(name: string): Promise<TensorData> {
+    const data = await this.#files.tensors.read(name, { round: this.#options.round })
+    this.#options.progress?.(++this.#read / this.#files.tensors.names().length)
+    return data
+  }
+}
+
+const floats = (data: TensorData): Float32Array => (data.dtype === 'bf16' ? widenBf16(data.data) : data.data)
+
+/** PEFT's start of A: torch's kaiming_uniform_ with a = sqrt(5), which is uniform within 1 / sqrt(inputs). */
+function kaimingUniform(rank: number, inputs: number, seed: number): Float32Array {
+  const random = new Random(seed)
+  const bound = 1 / Math.sqrt(inputs)
+  return Float32Array.from({ length: rank * inputs }, () => (random.next() * 2 - 1) * bound)
+}
+
+/** After an optimizer step on a wholly trained model: writes the working copies of all matrices from their masters. */
+export function refreshWeights(decoder: Decoder): void {
+  const { store, gpu } = decoder
+  if (!store) return
+  for (const { weight, trained } of trainedMatrices(decoder)) {
+    for (const piece of trained.pieces) roundWeight(gpu, store.value(trained, piece), weight, piece.row, piece.rows)
+  }
+}
+
+function trainedMatrices(decoder: Decoder): { weight: Weight; trained: Parameter }[] {
+  const found = new Map<Weight, Parameter>()
+  const note = (m: { weight: Weight; trained?: { weight: Parameter } }) => m.trained && found.set(m.weight, m.trained.weight)
+  note(decoder.embedding)
+  for (const l of decoder.layers) for (const p of [l.q, l.k, l.v, l.o, l.gate, l.up, l.down]) note(p)
+  note(decoder.head)
+  return [...found].map(([weight, trained]) => ({ weight, trained }))
+}
+
+/** Path and factors of every adapter matrix, as they are now, for writing an adapter folder. */
+export async function readLora(decoder: Decoder): Promise<Map<string, { A: Float32Array; B: Float32Array; r: number }>> {
+  const pairs = new Map<string, { A: Float32Array; B: Float32Array; r: number }>()
+  for (const layer of decoder.layers) {
+    for (const p of [layer.q, layer.k, layer.v, layer.o, layer.gate, layer.up, layer.down]) {
+      if (!p.lora) continue
+      const [A, B] = [await p.lora.store.read(p.lora.a), await p.lora.store.read(p.lora.b)]
+      pairs.set(p.name, { A, B, r: p.lora.a.shape[0] })
+    }
+  }
+  return pairs
+}

@@ -1,0 +1,169 @@
+/**
+ * The decoder-only transformer of Llama, Qwen2 and Qwen3: pre-norm blocks of attention and SwiGLU (transformers' modeling_llama.py and its
+ * kin). One forward pass serves training, scoring, prefill and decode: rows are tokens of any sequences, and `layout` says which keys
+ * each row sees, so all of them sum in the same order.
+ */
+import { attention, rope, type RowLayout } from '../autograd/ops/attention.ts'
+import { siluGate } from '../autograd/ops/elementwise.ts'
+import type { Head } from '../autograd/ops/head.ts'
+import { linear, type Projection } from '../autograd/ops/linear.ts'
+import { rmsNorm, type Norm } from '../autograd/ops/norm.ts'
+import { embedding, type Embedding, type TokenLists } from '../autograd/ops/rows.ts'
+import type { ParameterStore } from '../autograd/parameters.ts'
+import { checkpoint, type Tape } from '../autograd/tape.ts'
+import { Tensor } from '../autograd/tensor.ts'
+import type { Gpu } from '../gpu/gpu.ts'
+import type { GpuBuffer } from '../gpu/pool.ts'
+import { scatterRows } from '../kernels/rows/rows.ts'
+import { inverseFrequencies, rotaryTable } from './rope.ts'
+import type { ModelConfig } from './types.ts'
+
+export interface DecoderLayer {
+  inputNorm: Norm
+  q: Projection
+  k: Projection
+  v: Projection
+  o: Projection
+  /** Over each head, Qwen3. */
+  qNorm?: Norm
+  kNorm?: Norm
+  postNorm: Norm
+  gate: Projection
+  up: Projection
+  down: Projection
+}
+
+/** A model on the GPU. The trainer and the engine hold the same one: there is one copy of the weights. */
+export interface Decoder {
+  gpu: Gpu
+  name: string
+  config: ModelConfig
+  embedding: Embedding
+  layers: DecoderLayer[]
+  norm: Norm
+  head: Head
+  /** What is trained: an adapter's matrices, or every weight; absent for a model that is only run. */
+  store?: ParameterStore
+  rotary: RotaryCache
+  release(): void
+}
+
+/** The rotary table of a model, made longer when longer sequences come. */
+export class RotaryCache {
+  readonly #gpu: Gpu
+  readonly #inverse: Float32Array
+  #table: GpuBuffer | undefined
+  #positions = 0
+  constructor(gpu: Gpu, config: ModelConfig) {
+    this.#gpu = gpu
+    this.#inverse = inverseFrequencies(config)
+  }
+  /** A table that covers positions 0 .. positions - 1. */
+  table(positions: number): GpuBuffer {
+    if (!this.#table || positions > this.#positions) {
+      this.#positions = Math.max(256, 2 ** Math.ceil(Math.log2(positions)))
+      this.release()
+      this.#table = this.#gpu.upload(rotaryTable(this.#inverse, this.#positions), 'rotary table')
+    }
+    return this.#table
+  }
+  release(): void {
+    this.#table?.release()
+    this.#table = undefined
+  }
+}
+
+/** Rows as the decoder takes them, on the GPU. */
+export interface RowBatch extends RowLayout {
+  rows: number
+  /** (rows) u32. */
+  ids: GpuBuffer
+  /** Positions of all rows lie below it. */
+  positions: number
+  /** Needed where the embedding is trained. */
+  tokenLists?: TokenLists
+  /** Seed of LoRA's dropout; none without it. */
+  dropoutSeed?: number
+}
+
+/** Keys and values of one layer that outlive a pass: (cache rows, kv heads * D) each. */
+export interface LayerCache {
+  k: GpuBuffer
+  v: GpuBuffer
+}
+
+/** Where a pass puts its keys and values, and finds those of earlier passes: row i goes to cache row slots[i]; `layout` names cache rows. */
+export interface CacheArguments {
+  layers: LayerCache[]
+  slots: GpuBuffer
+  rows: number
+}
+
+/**
+ * Hidden states after the last layer, before the last norm: (rows, hidden).
+ * @param options.checkpointing keeps only each layer's input for the backward pass and computes the layer again
+ */
+export function decoderHidden(
+  tape: Tape,
+  decoder: Decoder,
+  batch: RowBatch,
+  options: { cache?: CacheArguments; checkpointing?: boolean } = {},
+): Tensor {
+  let hidden = embedding(tape, batch.ids, batch.rows, decoder.embedding, batch.tokenLists)
+  const table = decoder.rotary.table(batch.positions)
+  decoder.layers.forEach((layer, i) => {
+    const run = (t: Tape, x: Tensor) =>
+      decoderLayer(t, decoder, layer, x, batch, table, options.cache && { ...options.cache, index: i })
+    const next = options.checkpointing ? checkpoint(tape, hidden, run) : run(tape, hidden)
+    tape.done(hidden)
+    hidden = next
+  })
+  return hidden
+}
+
+function decoderLayer(
+  tape: Tape,
+  decoder: Decoder,
+  layer: DecoderLayer,
+  x: Tensor,
+  batch: RowBatch,
+  table: GpuBuffer,
+  cache: (CacheArguments & { index: number }) | undefined,
+): Tensor {
+  const { heads, kvHeads, headDim } = decoder.config
+  const seed = { dropoutSeed: batch.dropoutSeed }
+  const normed = rmsNorm(tape, x, layer.inputNorm)
+  let q = linear(tape, normed, layer.q, seed)
+  let k = linear(tape, normed, layer.k, seed)
+  const v = linear(tape, normed, layer.v, seed)
+  tape.done(normed)
+  if (layer.qNorm && layer.kNorm) {
+    const [qn, kn] = [rmsNorm(tape, q, layer.qNorm), rmsNorm(tape, k, layer.kNorm)]
+    tape.done(q, k)
+    ;[q, k] = [qn, kn]
+  }
+  q = rope(tape, q, batch, table, heads, headDim)
+  k = rope(tape, k, batch, table, kvHeads, headDim)
+  const [keys, values] = cache ? throughCache(tape, k, v, cache) : [k, v]
+  const attended = attention(tape, q, keys, values, batch, { heads, kvHeads, headDim })
+  tape.done(q, k, v)
+  const middle = linear(tape, attended, layer.o, { ...seed, residual: x })
+  tape.done(attended)
+  const normed2 = rmsNorm(tape, middle, layer.postNorm)
+  const gate = linear(tape, normed2, layer.gate, seed)
+  const up = linear(tape, normed2, layer.up, seed)
+  tape.done(normed2)
+  const gated = siluGate(tape, gate, up)
+  tape.done(gate, up)
+  const out = linear(tape, gated, layer.down, { ...seed, residual: middle })
+  tape.done(gated, middle)
+  return out
+}
+
+/** Puts this pass's keys and values into the cache, and gives the cache to read. */
+function throughCache(tape: Tape, k: Tensor, v: Tensor, cache: CacheArguments & { index: number }): [Tensor, Tensor] {
+  const layer = cache.layers[cache.index]
+  scatterRows(tape.gpu, k.buffer, cache.slots, layer.k, k.rows, k.columns)
+  scatterRows(tape.gpu, v.buffer, cache.slots, layer.v, v.rows, v.columns)
+  return [new Tensor(layer.k, cache.rows, k.columns, false), new Tensor(layer.v, cache.rows, v.columns, false)]
+}

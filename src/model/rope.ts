@@ -1,0 +1,39 @@
+/** Rotary angles of a model, made on the host in float32 steps like PyTorch's, so that both get the same angles. */
+import type { ModelConfig } from './types.ts'
+
+/**
+ * Inverse frequencies, (headDim / 2). `llama3`: low frequencies are stretched, the middle is blended (Llama 3.1; transformers'
+ * modeling_rope_utils).
+ */
+export function inverseFrequencies(config: Pick<ModelConfig, 'headDim' | 'ropeTheta' | 'ropeScaling'>): Float32Array {
+  const { headDim, ropeTheta, ropeScaling } = config
+  const base = Float32Array.from({ length: headDim / 2 }, (_, i) => 1 / Math.fround(ropeTheta ** Math.fround((2 * i) / headDim)))
+  if (ropeScaling.type === 'default') return base
+  if (ropeScaling.type === 'linear') return base.map((f) => f / ropeScaling.factor)
+  if (ropeScaling.type === 'llama3') {
+    const { factor, lowFreqFactor, highFreqFactor, originalMaxPositionEmbeddings: original } = ropeScaling
+    return base.map((f) => {
+      const wavelength = (2 * Math.PI) / f
+      if (wavelength > original / lowFreqFactor) return f / factor
+      if (wavelength < original / highFreqFactor) return f
+      const smooth = (original / wavelength - lowFreqFactor) / (highFreqFactor - lowFreqFactor)
+      return ((1 - smooth) * f) / factor + smooth * f
+    })
+  }
+  const { factors } = ropeScaling
+  return base.map((f, i) => f / factors[i])
+}
+
+/** (cos, sin) of every position below `positions`, (positions, headDim / 2, 2). */
+export function rotaryTable(inverse: Float32Array, positions: number): Float32Array {
+  const table = new Float32Array(positions * inverse.length * 2)
+  for (let position = 0; position < positions; position++) {
+    for (let i = 0; i < inverse.length; i++) {
+      const angle = Math.fround(position * inverse[i])
+      const at = (position * inverse.length + i) * 2
+      table[at] = Math.cos(angle)
+      table[at + 1] = Math.sin(angle)
+    }
+  }
+  return table
+}

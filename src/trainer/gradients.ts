@@ -1,0 +1,238 @@
+/**
+ * Loss and gradients of a training batch, micro-batch by micro-batch. The loss divides by the tokens of the whole batch, so the gradient does
+ * not change with the size of the micro-batches.
+ */
+import { Tape } from '../autograd/tape.ts'
+import { UserError } from '../common/errors.ts'
+import type { TrainingBatch, TrainingSample } from '../common/types.ts'
+import type { Gpu } from '../gpu/gpu.ts'
+import type { GpuBuffer } from '../gpu/pool.ts'
+import type { Decoder } from '../model/decoder.ts'
+import { groupByPrompt, pack, rowsOfGroup, type PackedBatch, type PackGroup } from '../model/packed.ts'
+import { forwardLogprobs, uploadBatch } from './device-batch.ts'
+import { runLossKernel, type Loss } from './losses/index.ts'
+import type { LossInputs, RatioBounds } from './losses/types.ts'
+
+export interface GradientOptions {
+  loss: Loss
+  temperature: number
+  checkpointing: boolean
+  /** Rows of a micro-batch at most; one group that needs more gets a micro-batch of its own. */
+  microBatchTokens: number
+  /** Seed of LoRA's dropout for this step; none without it. */
+  dropoutSeed?: number
+  progress?: (done: number, total: number) => void
+}
+
+/** What the samples of a batch came to; arrays are as long as each sample, 0 where nothing was scored. */
+export interface SampleResult {
+  logprobs: Float32Array
+  entropy: Float32Array
+}
+
+export interface GradientResult {
+  loss: number
+  samples: SampleResult[]
+  /** Means of a custom loss's metrics over sequences. */
+  lossMetrics: Record<string, number>
+  microBatches: number
+  /** Rows computed: prompt rows that are shared count once. */
+  rows: number
+}
+
+/** Splits groups into micro-batches of at most `rowsAtMost` rows, in order; a larger group is split by members, its prompt repeated. */
+export function microBatches(samples: TrainingSample[], rowsAtMost: number): PackGroup[][] {
+  const batches: PackGroup[][] = []
+  let current: PackGroup[] = []
+  let rows = 0
+  const flush = () => {
+    if (current.length > 0) batches.push(current)
+    current = []
+    rows = 0
+  }
+  for (const group of groupByPrompt(samples)) {
+    let part: PackGroup = { prefix: group.prefix, members: [] }
+    const close = () => {
+      if (part.members.length === 0) return
+      current.push(part)
+      rows += rowsOfGroup(part, samples)
+      part = { prefix: group.prefix, members: [] }
+    }
+    for (const member of group.members) {
+      const wider = { prefix: group.prefix, members: [...part.members, member] }
+      if (rows + rowsOfGroup(wider, samples) <= rowsAtMost) part = wider
+      else {
+        close()
+        flush()
+        part = { prefix: group.prefix, members: [member] }
+      }
+    }
+    close()
+  }
+  flush()
+  return batches
+}
+
+/** Log-probabilities and entropies of every token but the first of each sample, at `temperature`; nothing is trained. */
+export async function scoreSamples(
+  decoder: Decoder,
+  samples: TrainingSample[],
+  options: { temperature: number; microBatchTokens: number },
+): Promise<SampleResult[]> {
+  const results = samples.map(emptyResult)
+  for (const groups of microBatches(samples, options.microBatchTokens)) {
+    const packed = pack(samples, groups, 'all')
+    if (packed.targets.length === 0) continue
+    const tape = new Tape(decoder.gpu, false)
+    const batch = uploadBatch(decoder.gpu, packed, { trainsEmbedding: false })
+    const out = forwardLogprobs(tape, decoder, batch, { temperature: options.temperature, checkpointing: false })
+    await readTokens(decoder.gpu, packed, out.logprobs.buffer, out.entropy.buffer, results, 'score')
+    out.release()
+    batch.release()
+  }
+  return results
+}
+
+/**
+ * Adds the gradients of `batch` to the decoder's parameter banks (which the caller zeroes).
+ * @throws UserError where a custom loss returns something that is no gradient
+ */
+export async function accumulateGradients(
+  decoder: Decoder,
+  batch: TrainingBatch,
+  options: GradientOptions,
+): Promise<GradientResult> {
+  const { gpu } = decoder
+  const { samples } = batch
+  const results = samples.map(emptyResult)
+  const batches = microBatches(samples, options.microBatchTokens)
+  const custom: Record<string, number>[] = []
+  let [loss, rows] = [0, 0]
+  for (const [index, groups] of batches.entries()) {
+    options.progress?.(index, batches.length)
+    const packed = pack(samples, groups, 'loss')
+    rows += packed.rows
+    if (packed.targets.length === 0) continue
+    const tape = new Tape(gpu, true)
+    const seed = options.dropoutSeed === undefined ? undefined : options.dropoutSeed + index
+    const device = uploadBatch(gpu, packed, { trainsEmbedding: !!decoder.embedding.trained, dropoutSeed: seed })
+    const out = forwardLogprobs(tape, decoder, device, options)
+    const coefficient = gpu.pool.acquire(packed.targets.length * 4, 'loss gradient')
+    const tokenLoss = gpu.pool.acquire(packed.targets.length * 4, 'token losses')
+    if (options.loss.kernel) builtInLoss(gpu, batch, packed, out.logprobs.buffer, { coefficient, tokenLoss }, options.loss)
+    else {
+      await readTokens(gpu, packed, out.logprobs.buffer, out.entropy.buffer, results, 'forward')
+      const host = hostLoss(batch, packed, results, options.loss)
+      gpu.write(coefficient, host.gradient)
+      loss += host.loss
+      custom.push(...host.metrics)
+    }
+    out.backward(coefficient)
+    tape.backward()
+    if (options.loss.kernel) {
+      await readTokens(gpu, packed, out.logprobs.buffer, out.entropy.buffer, results, 'forward and backward')
+      for (const value of await gpu.readF32(tokenLoss, packed.targets.length)) loss += value
+    }
+    out.release()
+    device.release()
+    coefficient.release()
+    tokenLoss.release()
+  }
+  options.progress?.(batches.length, batches.length)
+  return { loss, samples: results, lossMetrics: meanOfEach(custom), microBatches: batches.length, rows }
+}
+
+const emptyResult = (sample: TrainingSample): SampleResult => ({
+  logprobs: new Float32Array(sample.ids.length),
+  entropy: new Float32Array(sample.ids.length),
+})
+
+async function readTokens(
+  gpu: Gpu,
+  packed: PackedBatch,
+  logprobs: GpuBuffer,
+  entropy: GpuBuffer,
+  results: SampleResult[],
+  wait: string,
+): Promise<void> {
+  const count = packed.targets.length
+  const [l, e] = [await gpu.readF32(logprobs, count, `${wait} ${packed.rows}`), await gpu.readF32(entropy, count, 'entropy')]
+  for (let i = 0; i < count; i++) {
+    const result = results[packed.sample[i]]
+    result.logprobs[packed.token[i]] = l[i]
+    result.entropy[packed.token[i]] = e[i]
+  }
+}
+
+function builtInLoss(
+  gpu: Gpu,
+  batch: TrainingBatch,
+  packed: PackedBatch,
+  logprobs: GpuBuffer,
+  out: { coefficient: GpuBuffer; tokenLoss: GpuBuffer },
+  loss: Loss,
+): void {
+  const count = packed.targets.length
+  const perToken = (field: 'inferenceLogprobs' | 'advantages') =>
+    Float32Array.from({ length: count }, (_, i) => batch.samples[packed.sample[i]][field][packed.token[i]])
+  // Supervised training has no sampler: its ratio is pinned by equal bounds, so any log-probability will do.
+  const [inferenceLogprobs, advantages] = [
+    gpu.upload(perToken('inferenceLogprobs'), 'inference logprobs'),
+    gpu.upload(perToken('advantages'), 'advantages'),
+  ]
+  const t = { logprobs, inferenceLogprobs, advantages, gradient: out.coefficient, loss: out.tokenLoss }
+  const bounds = loss.args as unknown as RatioBounds
+  runLossKernel(gpu, loss.kernel!, t, count, { ...bounds, lossTokenCount: batch.lossTokenCount })
+  inferenceLogprobs.release()
+  advantages.release()
+}
+
+/** Runs a loss of the user's on every sample of a micro-batch. */
+function hostLoss(batch: TrainingBatch, packed: PackedBatch, results: SampleResult[], loss: Loss) {
+  const gradients = new Map<number, Float32Array>()
+  const metrics: Record<string, number>[] = []
+  let total = 0
+  for (const index of new Set(packed.sample)) {
+    const out = runHostLoss(loss, lossInputs(batch, index, results[index]))
+    gradients.set(index, out.gradient)
+    total += out.loss
+    if (out.metrics) metrics.push(out.metrics)
+  }
+  const gradient = Float32Array.from(packed.sample, (sample, i) => gradients.get(sample)![packed.token[i]])
+  return { gradient, loss: total, metrics }
+}
+
+export function lossInputs(batch: TrainingBatch, index: number, result: SampleResult): LossInputs {
+  const { inferenceLogprobs, advantages, lossMask, rollout } = batch.samples[index]
+  return { ...result, inferenceLogprobs, advantages, lossMask, rollout, lossTokenCount: batch.lossTokenCount }
+}
+
+/** Calls a loss and checks what it gave. */
+export function runHostLoss(loss: Loss, inputs: LossInputs) {
+  const out = loss.run(inputs, loss.args)
+  const length = inputs.logprobs.length
+  if (!(out?.gradient instanceof Float32Array) || out.gradient.length !== length || typeof out.loss !== 'number') {
+    throw new UserError(
+      `The loss ${loss.name} must return { gradient: Float32Array of ${length} values (one a token), loss: number }; it returned ${describe(out)}.`,
+    )
+  }
+  return out
+}
+
+function describe(out: unknown): string {
+  if (typeof out !== 'object' || out === null) return String(out)
+  const { gradient, loss } = out as { gradient?: { length?: number; constructor?: { name: string } }; loss?: unknown }
+  return `gradient: ${gradient?.constructor?.name ?? gradient} of ${gradient?.length ?? 0}, loss: ${String(loss)}`
+}
+
+function meanOfEach(rows: Record<string, number>[]): Record<string, number> {
+  const sums: Record<string, { sum: number; count: number }> = {}
+  for (const row of rows) {
+    for (const [name, value] of Object.entries(row)) {
+      const s = (sums[name] ??= { sum: 0, count: 0 })
+      s.sum += value
+      s.count++
+    }
+  }
+  return Object.fromEntries(Object.entries(sums).map(([name, { sum, count }]) => [name, sum / count]))
+}

@@ -1,0 +1,18 @@
+/**
+ * CISPO (MiniMax-M1, arXiv 2506.13585): loss = -sum of stopgrad(clamp(ratio, low, high)) * A * logprob / N, ratio = exp(logprob -
+ * inference logprob). The clamped ratio only weighs a token, so no token is ever dropped. Its twin on the GPU is cispo.wgsl.
+ */
+import type { LossInputs, LossOutputs, RatioBounds } from './types.ts'
+
+export default function cispo(x: LossInputs, { mask_ratio_low, mask_ratio_high }: RatioBounds): LossOutputs {
+  const gradient = new Float32Array(x.logprobs.length)
+  let loss = 0
+  for (let t = 0; t < gradient.length; t++) {
+    if (!x.lossMask[t]) continue
+    const ratio = Math.exp(x.logprobs[t] - x.inferenceLogprobs[t])
+    const weight = Math.min(Math.max(ratio, mask_ratio_low), mask_ratio_high)
+    gradient[t] = (-weight * x.advantages[t]) / x.lossTokenCount
+    loss += gradient[t] * x.logprobs[t]
+  }
+  return { gradient, loss }
+}
