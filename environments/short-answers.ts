@@ -6,7 +6,8 @@
  *
  * The tables hold what SmolLM2-135M-Instruct is likely to know: given the opening of the sentence ("The capital of Norway is"), the
  * right answer follows with probability 0.6 or more at temperature 0.8 (languages and a few others less). A question whose answer the
- * model cannot find teaches nothing. Held-out questions are written apart; of a pair of opposites both directions are on one side.
+ * model cannot find teaches nothing. Before training, at that temperature and 24 tokens, it has the answer in 0.7 (train) and 0.8
+ * (held-out) of its completions and earns 0.3. Of a pair of opposites both directions are on one side of the split.
  *
  * To start from a copy elsewhere, write 'dawn-rl/environments' for the path in the import.
  */
@@ -22,21 +23,21 @@ const tables: Record<string, { ask: string; train: Table; held: Table }> = {
     train: {
       France: 'Paris', Germany: 'Berlin', Italy: 'Rome', Spain: 'Madrid', Japan: 'Tokyo', China: 'Beijing', Russia: 'Moscow', Egypt: 'Cairo',
       Portugal: 'Lisbon', Canada: 'Ottawa', Australia: 'Canberra', Austria: 'Vienna', Sweden: 'Stockholm', Denmark: 'Copenhagen', Ireland: 'Dublin',
-      Thailand: 'Bangkok', Indonesia: 'Jakarta', Kenya: 'Nairobi', Argentina: 'Buenos Aires', Chile: 'Santiago', Romania: 'Bucharest',
+      Greece: 'Athens', Tennessee: 'Nashville', Indonesia: 'Jakarta', Kenya: 'Nairobi', Argentina: 'Buenos Aires', Chile: 'Santiago', England: 'London',
       Bulgaria: 'Sofia', Czechia: 'Prague', 'the Netherlands': 'Amsterdam', Syria: 'Damascus', Pakistan: 'Islamabad', Bangladesh: 'Dhaka',
       Ethiopia: 'Addis Ababa', Estonia: 'Tallinn', Latvia: 'Riga', Azerbaijan: 'Baku', Somalia: 'Mogadishu', Rwanda: 'Kigali', Senegal: 'Dakar',
       Tunisia: 'Tunis', 'North Korea': 'Pyongyang', 'New Zealand': 'Wellington', 'Northern Ireland': 'Belfast', Texas: 'Austin', Hawaii: 'Honolulu',
       Massachusetts: 'Boston', Utah: 'Salt Lake City', Louisiana: 'Baton Rouge', Ontario: 'Toronto',
     },
     held: {
-      England: 'London', Greece: 'Athens', Norway: 'Oslo', Hungary: 'Budapest', Cuba: 'Havana', 'South Korea': 'Seoul', Scotland: 'Edinburgh',
-      Uganda: 'Kampala', Tennessee: 'Nashville',
+      Norway: 'Oslo', Hungary: 'Budapest', Cuba: 'Havana', 'South Korea': 'Seoul', Scotland: 'Edinburgh', Uganda: 'Kampala', Romania: 'Bucharest',
+      Thailand: 'Bangkok',
     },
   },
   opposite: {
     ask: 'What is the opposite of {}?',
     train: {
-      hot: 'cold', up: 'down', left: 'right', day: 'night', night: 'day', black: 'white', happy: 'sad', tall: 'short', hard: 'soft', soft: 'hard',
+      hot: 'cold', up: 'down', left: 'right', day: 'night', night: 'day', black: 'white', happy: 'sad', tall: 'short',
       wet: 'dry', strong: 'weak', weak: 'strong', heavy: 'light', long: 'short', high: 'low', low: 'high', inside: 'outside', outside: 'inside',
       push: 'pull', top: 'bottom', wide: 'narrow', near: 'far', yes: 'no', war: 'peace', peace: 'war', success: 'failure', positive: 'negative',
       more: ['less', 'fewer'], public: 'private', private: 'public', ancient: 'modern', small: ['big', 'large'], large: 'small', big: ['small', 'little'],
@@ -47,7 +48,7 @@ const tables: Record<string, { ask: string; train: Table; held: Table }> = {
     },
     held: {
       fast: 'slow', slow: 'fast', north: 'south', south: 'north', thick: 'thin', male: 'female', female: 'male', increase: 'decrease',
-      maximum: 'minimum', shallow: 'deep', profit: 'loss', attack: ['defend', 'defense', 'defence'],
+      maximum: 'minimum', shallow: 'deep', hard: 'soft', soft: 'hard', profit: 'loss', attack: ['defend', 'defense', 'defence'],
     },
   },
   plural: {
@@ -59,19 +60,19 @@ const tables: Record<string, { ask: string; train: Table; held: Table }> = {
   },
   symbol: {
     ask: 'What is the chemical symbol for {}?',
-    train: { silver: 'Ag', iron: 'Fe', oxygen: 'O', sodium: 'Na', copper: 'Cu', nitrogen: 'N', zinc: 'Zn', tin: 'Sn' },
-    held: { gold: 'Au', potassium: 'K' },
+    train: { silver: 'Ag', potassium: 'K', oxygen: 'O', sodium: 'Na', copper: 'Cu', nitrogen: 'N', zinc: 'Zn', tin: 'Sn' },
+    held: { gold: 'Au', iron: 'Fe' },
   },
   language: {
     ask: 'What language is spoken in {}?',
-    train: { France: 'French', Spain: 'Spanish', Russia: 'Russian', Hungary: 'Hungarian', Turkey: 'Turkish', Argentina: 'Spanish' },
-    held: { Estonia: 'Estonian' },
+    train: { France: 'French', Spain: 'Spanish', Estonia: 'Estonian', Hungary: 'Hungarian', Turkey: 'Turkish', Argentina: 'Spanish' },
+    held: { Russia: 'Russian' },
   },
   who: {
     ask: 'Who {}?',
     train: {
-      'wrote Romeo and Juliet': 'Shakespeare', 'wrote Macbeth': 'Shakespeare', 'wrote Pride and Prejudice': 'Austen', 'wrote 1984': 'Orwell',
-      'wrote The Great Gatsby': 'Fitzgerald', 'wrote Dracula': 'Stoker', 'painted The Starry Night': 'Gogh', 'discovered gravity': 'Newton',
+      'wrote Romeo and Juliet': 'Shakespeare', 'wrote Macbeth': 'Shakespeare', 'wrote Pride and Prejudice': 'Austen',
+      'wrote The Great Gatsby': 'Fitzgerald', 'wrote Dracula': 'Stoker', 'discovered gravity': 'Newton',
       'invented the light bulb': 'Edison', 'invented the telephone': 'Bell',
     },
     held: { 'wrote Hamlet': 'Shakespeare', 'developed the theory of relativity': 'Einstein' },

@@ -72,6 +72,14 @@ describe('short-answers', async () => {
     )
     expect(told).toEqual([])
   })
+  test('no held-out opposite is asked the other way round in training', () => {
+    const asked = new Set(env.dataset.map(questionOf))
+    const reversed = env.evalDataset
+      .filter((row) => row.info.kind === 'opposite')
+      .map((row) => `What is the opposite of ${row.answer}?`)
+    expect(reversed.length).toBeGreaterThan(5)
+    expect(reversed.filter((question) => asked.has(question))).toEqual([])
+  })
   test('held-out questions are of the same kinds as those trained on', () => {
     const kinds = (rows: readonly Row[]) => new Set(rows.map((row) => row.info.kind))
     expect(kinds(env.evalDataset)).toEqual(kinds(env.dataset))
