@@ -1,0 +1,211 @@
+import { describe, test } from 'vitest'
+import { attention, attentionBackward, type HeadShape } from '../../src/kernels/attention/attention.ts'
+import { bounds, modes, openBench, sameBits } from './harness.ts'
+
+const bench = await openBench()
+const { gpu } = bench
+
+/** A prompt and the rollouts that share it, all in one packed batch. */
+interface Group {
+  prompt: number
+  rollouts: number[]
+}
+interface Layout {
+  info: Uint32Array
+  keyEnd: Uint32Array
+  rows: number
+}
+
+/** Packs groups as the trainer does: a prompt's rows, then its rollouts' rows, one after another. */
+function pack(groups: Group[]): Layout {
+  const [info, keyEnd]: number[][] = [[], []]
+  for (const { prompt, rollouts } of groups) {
+    const start = keyEnd.length
+    const end = start + prompt + rollouts.reduce((sum, n) => sum + n, 0)
+    for (let i = 0; i < prompt; i++) {
+      info.push(start, 0, start, i)
+      keyEnd.push(end)
+    }
+    for (const length of rollouts) {
+      const own = keyEnd.length
+      for (let i = 0; i < length; i++) {
+        info.push(start, prompt, own, prompt + i)
+        keyEnd.push(own + length)
+      }
+    }
+    // Prompt rows of a group without a rollout end where the prompt ends: `end` is that already.
+  }
+  return { info: Uint32Array.from(info), keyEnd: Uint32Array.from(keyEnd), rows: keyEnd.length }
+}
+
+/** Rows of the keys that row r sees, in logical order. */
+function keysOf({ info }: { info: Uint32Array }, r: number): number[] {
+  const [prefix, length, own, position] = info.subarray(4 * r, 4 * r + 4)
+  return Array.from({ length: position + 1 }, (_, j) => (j < length ? prefix + j : own + j - length))
+}
+
+interface Result {
+  o: Float64Array
+  lse: Float64Array
+  dq: Float64Array
+  dk: Float64Array
+  dv: Float64Array
+}
+
+/** Attention and its backward in float64, straight from the definition. */
+function reference(layout: Layout, s: HeadShape, q: Float32Array, k: Float32Array, v: Float32Array, dO: Float32Array): Result {
+  const { heads: H, kvHeads: KV, headDim: D } = s
+  const [o, dq, dk, dv] = [q, q, k, v].map((t) => new Float64Array(t.length))
+  const lse = new Float64Array(layout.rows * H)
+  const scale = 1 / Math.sqrt(D)
+  for (let r = 0; r < layout.rows; r++) {
+    const keys = keysOf(layout, r)
+    for (let h = 0; h < H; h++) {
+      const qa = (r * H + h) * D
+      const ka = keys.map((row) => (row * KV + Math.floor(h / (H / KV))) * D)
+      const scores = ka.map((at) => scale * dot(q, qa, k, at, D))
+      const high = Math.max(...scores)
+      const sum = scores.reduce((t, z) => t + Math.exp(z - high), 0)
+      lse[r * H + h] = high + Math.log(sum)
+      const p = scores.map((z) => Math.exp(z - high) / sum)
+      p.forEach((w, j) => {
+        for (let i = 0; i < D; i++) o[qa + i] += w * v[ka[j] + i]
+      })
+      const dp = ka.map((at) => dot(dO, qa, v, at, D))
+      const delta = p.reduce((t, w, j) => t + w * dp[j], 0)
+      p.forEach((w, j) => {
+        const ds = w * (dp[j] - delta) * scale
+        for (let i = 0; i < D; i++) {
+          dq[qa + i] += ds * k[ka[j] + i]
+          dk[ka[j] + i] += ds * q[qa + i]
+          dv[ka[j] + i] += w * dO[qa + i]
+        }
+      })
+    }
+  }
+  return { o, lse, dq, dk, dv }
+}
+
+function dot(a: Float32Array, i: number, b: Float32Array, j: number, n: number): number {
+  let sum = 0
+  for (let t = 0; t < n; t++) sum += a[i + t] * b[j + t]
+  return sum
+}
+
+async function compareWithReference(groups: Group[], s: HeadShape): Promise<void> {
+  const layout = pack(groups)
+  const { rows } = layout
+  const [nq, nk] = [rows * s.heads * s.headDim, rows * s.kvHeads * s.headDim]
+  // Scores spread over several units, so that a wrong softmax shows.
+  const [q, k, v, dO] = [bench.normals(nq, 2), bench.normals(nk), bench.normals(nk), bench.normals(nq)]
+  const t = {
+    q: bench.up(q), k: bench.up(k), v: bench.up(v), dO: bench.up(dO),
+    info: bench.up(layout.info), keyEnd: bench.up(layout.keyEnd),
+    o: bench.out(nq), lse: bench.out(rows * s.heads), soft: bench.out(rows * s.heads * 2),
+    dq: bench.out(nq), dk: bench.out(nk), dv: bench.out(nk),
+  }
+  attention(gpu, t, rows, s)
+  attentionBackward(gpu, t, rows, s)
+  const want = reference(layout, s, q, k, v, dO)
+  const name = JSON.stringify(s)
+  await bench.check(`o ${name}`, t.o, want.o, bounds.softmax)
+  await bench.check(`lse ${name}`, t.lse, want.lse, bounds.sum)
+  await bench.check(`dv ${name}`, t.dv, want.dv, bounds.softmax)
+  await bench.check(`dq ${name}`, t.dq, want.dq, bounds.softmax)
+  await bench.check(`dk ${name}`, t.dk, want.dk, bounds.softmax)
+  await bench.down(t.soft, rows * s.heads * 2)
+}
+
+/** Groups, single sequences, a prompt of one token, a rollout of one token; 58 rows. */
+const groups: Group[] = [{ prompt: 11, rollouts: [7, 1, 9] }, { prompt: 1, rollouts: [5, 3] }, { prompt: 17, rollouts: [] }, { prompt: 1, rollouts: [] }, { prompt: 2, rollouts: [1] }]
+const small: Group[] = [{ prompt: 5, rollouts: [3, 6] }, { prompt: 9, rollouts: [] }]
+
+describe('attention against float64', () => {
+  test.each([
+    { heads: 3, kvHeads: 3, headDim: 6 },
+    { heads: 4, kvHeads: 2, headDim: 16 },
+    { heads: 5, kvHeads: 1, headDim: 20 },
+    { heads: 6, kvHeads: 1, headDim: 24 },
+    { heads: 9, kvHeads: 3, headDim: 64 },
+  ])('$heads heads, $kvHeads kv heads, width $headDim', async (s) => {
+    await bench.run(JSON.stringify(s), {}, () => compareWithReference(groups, s))
+  })
+  test.each([
+    { heads: 2, kvHeads: 1, headDim: 80 },
+    { heads: 2, kvHeads: 1, headDim: 128 },
+    { heads: 1, kvHeads: 1, headDim: 256 },
+  ])('wide heads: $headDim', async (s) => {
+    await bench.run(JSON.stringify(s), {}, () => compareWithReference(small, s))
+  })
+  test.each(modes.slice(1, 2))('$name', async ({ facts }) => {
+    for (const s of [{ heads: 3, kvHeads: 1, headDim: 6 }, { heads: 4, kvHeads: 2, headDim: 64 }]) {
+      await bench.run(JSON.stringify(s), facts, () => compareWithReference(groups, s))
+    }
+  })
+  test('software without subgroups', async () => {
+    await bench.run('memory lanes', modes[3].facts, () => compareWithReference(groups, { heads: 4, kvHeads: 2, headDim: 16 }))
+  })
+  test('scores of hundreds neither overflow nor vanish', async () => {
+    await bench.run('large scores', {}, async () => {
+      const s = { heads: 4, kvHeads: 2, headDim: 16 }
+      const layout = pack(small)
+      const [q, k, v] = [bench.normals(layout.rows * 64, 100), bench.normals(layout.rows * 32, 10), bench.normals(layout.rows * 32)]
+      const t = { q: bench.up(q), k: bench.up(k), v: bench.up(v), info: bench.up(layout.info), o: bench.out(layout.rows * 64), lse: bench.out(layout.rows * 4) }
+      attention(gpu, t, layout.rows, s)
+      // exp of a difference of scores near 1000, which float32 holds to 6e-5
+      await bench.check('o', t.o, reference(layout, s, q, k, v, q).o, 1e-3)
+    })
+  })
+})
+
+describe('batch invariance', () => {
+  const s = { heads: 4, kvHeads: 2, headDim: 16 }
+  const [hq, hk] = [64, 32]
+  const cases = [{ name: 'as this adapter', facts: {} }, { name: modes[1].name, facts: modes[1].facts }]
+  test.each(cases)('a shared prefix gives the bits of an unshared one, $name', async ({ facts }) => {
+    await bench.run('shared', facts, async () => {
+      const [P, R] = [13, 10]
+      const [q, k, v] = [bench.normals((P + 2 * R) * hq), bench.normals((P + 2 * R) * hk), bench.normals((P + 2 * R) * hk)]
+      const rowsOf = (t: Float32Array, width: number, first: number): Float32Array =>
+        Float32Array.of(...t.slice(0, P * width), ...t.slice(first * width, (first + R) * width))
+      const run = async (groupsOf: Group[], tensors: Float32Array[]): Promise<[Float32Array, Float32Array]> => {
+        const layout = pack(groupsOf)
+        const [o, lse] = [bench.out(layout.rows * hq), bench.out(layout.rows * 4)]
+        const [qb, kb, vb] = tensors.map((t) => bench.up(t))
+        attention(gpu, { q: qb, k: kb, v: vb, info: bench.up(layout.info), o, lse }, layout.rows, s)
+        return [await bench.down(o, layout.rows * hq), await bench.down(lse, layout.rows * 4)]
+      }
+      const [o, lse] = await run([{ prompt: P, rollouts: [R, R] }], [q, k, v])
+      for (const first of [P, P + R]) {
+        const [alone, aloneLse] = await run([{ prompt: P + R, rollouts: [] }], [rowsOf(q, hq, first), rowsOf(k, hk, first), rowsOf(v, hk, first)])
+        sameBits('prompt', alone.slice(0, P * hq), o.slice(0, P * hq))
+        sameBits('rollout', alone.slice(P * hq), o.slice(first * hq, (first + R) * hq))
+        sameBits('lse', aloneLse.slice(P * 4), lse.slice(first * 4, (first + R) * 4))
+      }
+    })
+  })
+  test.each(cases)('decode of one row over a cache gives the bits of the whole sequence, $name', async ({ facts }) => {
+    await bench.run('decode', facts, async () => {
+      const rows = 41
+      const [q, k, v] = [bench.normals(rows * hq), bench.normals(rows * hk), bench.normals(rows * hk)]
+      const layout = pack([{ prompt: rows, rollouts: [] }])
+      const [o, lse] = [bench.out(rows * hq), bench.out(rows * 4)]
+      attention(gpu, { q: bench.up(q), k: bench.up(k), v: bench.up(v), info: bench.up(layout.info), o, lse }, rows, s)
+      const all = await bench.down(o, rows * hq)
+      // The cache: keys lie elsewhere (prefix rows from 60 on, own rows from 3 on), among values of other requests.
+      const [prefix, own, P] = [60, 3, 19]
+      const cache = [k, v].map((t) => {
+        const room = bench.normals(100 * hk)
+        room.set(t.subarray(0, P * hk), prefix * hk)
+        room.set(t.subarray(P * hk), own * hk)
+        return bench.up(room)
+      })
+      for (const r of [0, 7, 18, 19, 23, 24, 40]) {
+        const info = bench.up(Uint32Array.of(prefix, P, own, r))
+        const [one, oneLse] = [bench.out(hq), bench.out(4)]
+        attention(gpu, { q: bench.up(q.slice(r * hq, (r + 1) * hq)), k: cache[0], v: cache[1], info, o: one, lse: oneLse }, 1, s)
+        sameBits(`row ${r}`, await bench.down(one, hq), all.slice(r * hq, (r + 1) * hq))
+      }
+    })
+  })
+})

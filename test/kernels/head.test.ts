@@ -1,0 +1,155 @@
+import { describe, expect, test } from 'vitest'
+import { finishLogprobs, logitsBackward, pickLogits, softmaxSlice, vocabularySlices } from '../../src/kernels/head/head.ts'
+import { sliceRows } from '../../src/kernels/common/weight.ts'
+import { bounds, compare, modes, openBench, sameBits } from './harness.ts'
+
+const bench = await openBench()
+const { gpu } = bench
+
+/** Log-probability of the target, entropy and lse of each row in float64. */
+function reference(logits: Float32Array, rows: number, vocabulary: number, targets: Uint32Array, inverse: (row: number) => number): Float64Array[] {
+  const [logprobs, entropy, lse] = [0, 1, 2].map(() => new Float64Array(rows))
+  for (let t = 0; t < rows; t++) {
+    const z = Array.from(logits.subarray(t * vocabulary, (t + 1) * vocabulary), (v) => v * inverse(t))
+    const high = z.reduce((a, b) => Math.max(a, b), -Infinity)
+    lse[t] = high + Math.log(z.reduce((s, v) => s + Math.exp(v - high), 0))
+    logprobs[t] = z[targets[t]] - lse[t]
+    entropy[t] = -z.reduce((s, v) => s + Math.exp(v - lse[t]) * (v - lse[t]), 0)
+  }
+  return [logprobs, entropy, lse]
+}
+
+interface Run {
+  logits: Float32Array
+  rows: number
+  vocabulary: number
+  targets: Uint32Array
+  inverseTemperature: number
+  /** Rows of results before the first. */
+  first?: number
+}
+
+/** The head as the trainer walks it: each slice's logits in a buffer of their own. */
+async function sliced({ logits, rows, vocabulary, targets, inverseTemperature, first = 0 }: Run): Promise<Float32Array[]> {
+  const stats = bench.out(rows * 4)
+  for (const slice of vocabularySlices(vocabulary)) {
+    const part = new Float32Array(rows * slice.rows)
+    for (let t = 0; t < rows; t++) part.set(logits.subarray(t * vocabulary + slice.row, t * vocabulary + slice.row + slice.rows), t * slice.rows)
+    const at = { rows, stride: slice.rows, column: 0, slice, inverseTemperature }
+    softmaxSlice(gpu, { logits: bench.up(part), stats, targets: bench.up(targets) }, at)
+  }
+  const [logprobs, entropy, lse] = [0, 1, 2].map(() => bench.up(new Float32Array(first + rows).fill(9)))
+  finishLogprobs(gpu, { stats, logprobs, entropy, lse }, rows, first)
+  const results: Float32Array[] = []
+  for (const buffer of [logprobs, entropy, lse]) {
+    const all = await bench.down(buffer, first + rows)
+    expect(all.slice(0, first).every((v) => v === 9)).toBe(true)
+    results.push(all.slice(first))
+  }
+  return results
+}
+
+/** The head as the engine walks it: all logits in one buffer, a temperature a row, targets known only afterwards. */
+async function whole({ logits, rows, vocabulary, targets, inverseTemperature }: Run, inverses?: Float32Array): Promise<Float32Array[]> {
+  const [stats, all] = [bench.out(rows * 4), bench.up(logits)]
+  const inverseTemperatures = bench.up(inverses ?? new Float32Array(rows).fill(inverseTemperature))
+  for (const slice of vocabularySlices(vocabulary)) {
+    softmaxSlice(gpu, { logits: all, stats, inverseTemperatures }, { rows, stride: vocabulary, column: slice.row, slice, inverseTemperature: 1 })
+  }
+  pickLogits(gpu, { logits: all, targets: bench.up(targets), inverseTemperatures, stats }, rows, vocabulary)
+  const [logprobs, entropy, lse] = [0, 1, 2].map(() => bench.out(rows))
+  finishLogprobs(gpu, { stats, logprobs, entropy, lse }, rows)
+  return [await bench.down(logprobs, rows), await bench.down(entropy, rows), await bench.down(lse, rows)]
+}
+
+function fresh(rows: number, vocabulary: number, inverseTemperature: number): Run {
+  return { logits: bench.normals(rows * vocabulary, 3), rows, vocabulary, inverseTemperature, targets: bench.ids(rows, vocabulary) }
+}
+
+describe.each(modes)('$name', ({ facts, needs }) => {
+  const skip = needs === 'cpu' && !bench.cpu
+  test.skipIf(skip)('log-probabilities, entropies and lse, by slices and in one buffer', async () => {
+    for (const [rows, vocabulary, inverse] of [[1, 7, 1], [7, 151, 1 / 0.7], [3, sliceRows, 1], [5, 2 * sliceRows + 129, 1.25], [129, 33, 0.5]]) {
+      await bench.run(`head ${rows} ${vocabulary}`, facts, async () => {
+        const run = { ...fresh(rows, vocabulary, inverse), first: 3 }
+        // The kernels multiply by the float32 value.
+        const want = reference(run.logits, rows, vocabulary, run.targets, () => Math.fround(inverse))
+        const [a, b] = [await sliced(run), await whole(run)]
+        ;['logprobs', 'entropy', 'lse'].forEach((name, i) => {
+          compare(`${name} ${rows} x ${vocabulary}`, a[i], want[i], bounds.softmax)
+          sameBits(`${name}: slices and one buffer`, a[i], b[i])
+        })
+      })
+    }
+  })
+  test.skipIf(skip)('a row has the same bits alone', async () => {
+    await bench.run('head rows', facts, async () => {
+      const [rows, vocabulary] = [6, sliceRows + 100]
+      const run = fresh(rows, vocabulary, 1.3)
+      const all = await sliced(run)
+      for (const r of [0, 2, 5]) {
+        const logits = run.logits.slice(r * vocabulary, (r + 1) * vocabulary)
+        const alone = await sliced({ ...run, logits, rows: 1, targets: run.targets.slice(r, r + 1) })
+        alone.forEach((v, i) => sameBits(`row ${r}`, v, all[i].slice(r, r + 1)))
+      }
+    })
+  })
+})
+
+test('each row by its own temperature', async () => {
+  await bench.run('temperatures', {}, async () => {
+    const run = fresh(4, 500, 1)
+    const inverses = Float32Array.of(1, 2, 0.25, 1 / 0.6)
+    const want = reference(run.logits, 4, 500, run.targets, (t) => inverses[t])
+    ;(await whole(run, inverses)).forEach((v, i) => compare('by row', v, want[i], bounds.softmax))
+  })
+})
+
+test('a token that is nearly sure has entropy near 0, and no NaN; far logits do not overflow', async () => {
+  await bench.run('sure', {}, async () => {
+    const run = fresh(2, sliceRows + 8, 1)
+    run.logits.fill(-1000)
+    run.logits[5] = 1000
+    run.logits[sliceRows + 8 + sliceRows + 2] = 1000
+    run.targets = Uint32Array.of(5, 0)
+    const [logprobs, entropy] = await sliced(run)
+    expect([...logprobs]).toEqual([0, -2000])
+    expect([...entropy].map(Math.abs)).toEqual([0, 0])
+  })
+})
+
+test('gradient of the logits', async () => {
+  for (const [rows, vocabulary] of [[1, 7], [7, 151], [3, sliceRows + 129]]) {
+    await bench.run(`dlogits ${rows} ${vocabulary}`, {}, async () => {
+      const [firstRow, inverse] = [2, Math.fround(1 / 0.8)]
+      const { logits, targets } = fresh(rows, vocabulary, inverse)
+      const coefficient = bench.normals(rows + firstRow)
+      const [, , lse] = reference(logits, rows, vocabulary, targets, () => inverse)
+      const t = {
+        targets: bench.up(Uint32Array.of(0, 0, ...targets)),
+        lse: bench.up(Float32Array.of(0, 0, ...lse)),
+        coefficient: bench.up(coefficient),
+      }
+      for (const slice of vocabularySlices(vocabulary)) {
+        const part = new Float32Array(rows * slice.rows)
+        const want = new Float64Array(part.length)
+        for (let e = 0; e < part.length; e++) {
+          const [r, v] = [Math.floor(e / slice.rows), slice.row + (e % slice.rows)]
+          part[e] = logits[r * vocabulary + v]
+          want[e] = coefficient[firstRow + r] * inverse * (Number(v === targets[r]) - Math.exp(part[e] * inverse - lse[r]))
+        }
+        const buffer = bench.up(part)
+        logitsBackward(gpu, { logits: buffer, ...t }, { rows, firstRow, slice, inverseTemperature: inverse })
+        await bench.check('dlogits', buffer, want, bounds.softmax)
+      }
+    })
+  }
+})
+
+test('slices cover the vocabulary once', () => {
+  for (const vocabulary of [1, 7, sliceRows, sliceRows + 1, 49152, 151936]) {
+    const slices = vocabularySlices(vocabulary)
+    expect(slices.reduce((sum, s) => sum + s.rows, 0)).toBe(vocabulary)
+    slices.forEach((s, i) => expect(s.row).toBe(i * sliceRows))
+  }
+})

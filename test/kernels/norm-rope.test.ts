@@ -1,0 +1,105 @@
+import { describe, test } from 'vitest'
+import { addColumnSums, rmsNorm, rmsNormBackward, rmsNormGain } from '../../src/kernels/norm/norm.ts'
+import { rope } from '../../src/kernels/rope/rope.ts'
+import { bounds, modes, openBench, sameBits } from './harness.ts'
+
+const bench = await openBench()
+const { gpu } = bench
+
+const sizes = [[1, 7], [7, 64], [129, 33], [3, 576], [2, 1], [513, 8]]
+
+describe.each(modes)('RMSNorm, $name', ({ facts, needs }) => {
+  test.skipIf(needs === 'cpu' && !bench.cpu)('forward, backward and gain', async () => {
+    for (const [rows, channels] of sizes) {
+      await bench.run(`norm ${rows} ${channels}`, facts, async () => {
+        const eps = 1e-5
+        const [x, gain, dy, skip, before] = [rows * channels, channels, rows * channels, rows * channels, channels].map((n) => bench.normals(n))
+        const [y, rstd, dx, dxSkip] = [bench.out(rows * channels), bench.out(rows), bench.out(rows * channels), bench.out(rows * channels)]
+        const [xb, gb, dyb, dgain] = [x, gain, dy, before].map((t) => bench.up(t))
+        rmsNorm(gpu, xb, gb, y, rstd, rows, channels, eps)
+        rmsNormBackward(gpu, { dy: dyb, x: xb, gain: gb, rstd, dx }, rows, channels)
+        rmsNormBackward(gpu, { dy: dyb, x: xb, gain: gb, rstd, dx: dxSkip, skip: bench.up(skip) }, rows, channels)
+        rmsNormGain(gpu, dyb, xb, rstd, dgain, rows, channels)
+        const [wantY, wantX, wantSkip] = [0, 1, 2].map(() => new Float64Array(rows * channels))
+        const [wantR, wantG] = [new Float64Array(rows), Float64Array.from(before)]
+        for (let t = 0; t < rows; t++) {
+          let [squares, mix] = [0, 0]
+          for (let c = 0; c < channels; c++) squares += x[t * channels + c] ** 2
+          const r = 1 / Math.sqrt(squares / channels + eps)
+          wantR[t] = r
+          for (let c = 0; c < channels; c++) mix += dy[t * channels + c] * gain[c] * x[t * channels + c] * r
+          for (let c = 0; c < channels; c++) {
+            const i = t * channels + c
+            wantY[i] = x[i] * r * gain[c]
+            wantX[i] = r * (dy[i] * gain[c] - (x[i] * r * mix) / channels)
+            wantSkip[i] = wantX[i] + skip[i]
+            wantG[c] += dy[i] * x[i] * r
+          }
+        }
+        await bench.check('y', y, wantY, bounds.elementwise)
+        await bench.check('rstd', rstd, wantR, bounds.elementwise)
+        // With one channel dx is the difference of two equal numbers: only eps is left of it.
+        if (channels > 1) await bench.check('dx', dx, wantX, bounds.sum)
+        await bench.check('dx with skip', dxSkip, wantSkip, bounds.sum)
+        await bench.check('dgain', dgain, wantG, bounds.sum)
+      })
+    }
+  })
+  test.skipIf(needs === 'cpu' && !bench.cpu)('a row has the same bits alone', async () => {
+    await bench.run('norm rows', facts, async () => {
+      const [rows, channels] = [9, 100]
+      const x = bench.normals(rows * channels)
+      const gain = bench.up(bench.normals(channels))
+      const at = async (from: number, count: number): Promise<Float32Array> => {
+        const [y, rstd] = [bench.out(count * channels), bench.out(count)]
+        rmsNorm(gpu, bench.up(x.slice(from * channels, (from + count) * channels)), gain, y, rstd, count, channels, 1e-6)
+        return await bench.down(y, count * channels)
+      }
+      const all = await at(0, rows)
+      for (let r = 0; r < rows; r++) sameBits(`row ${r}`, await at(r, 1), all.slice(r * channels, (r + 1) * channels))
+    })
+  })
+})
+
+test('column sums are added to what is there', async () => {
+  for (const [rows, columns] of sizes) {
+    await bench.run(`columns ${rows} ${columns}`, {}, async () => {
+      const [x, before] = [bench.normals(rows * columns), bench.normals(columns)]
+      const out = bench.up(before)
+      addColumnSums(gpu, bench.up(x), out, rows, columns)
+      const want = Float64Array.from(before, (v, c) => {
+        for (let t = 0; t < rows; t++) v += x[t * columns + c]
+        return v
+      })
+      await bench.check('column sums', out, want, bounds.sum)
+    })
+  }
+})
+
+test('rope turns by the position of the row, and its inverse turns back', async () => {
+  for (const [rows, heads, headDim] of [[1, 1, 2], [7, 3, 6], [129, 2, 16], [5, 9, 64]]) {
+    await bench.run(`rope ${rows} ${heads} ${headDim}`, {}, async () => {
+      const half = headDim / 2
+      const positions = 40
+      const angle = (position: number, i: number): number => position / 10000 ** (i / half)
+      const table = Float32Array.from({ length: positions * headDim }, (_, e) => {
+        const a = angle(Math.floor(e / headDim), Math.floor((e % headDim) / 2))
+        return e % 2 === 0 ? Math.cos(a) : Math.sin(a)
+      })
+      const info = Uint32Array.from({ length: rows * 4 }, () => bench.random.int(positions))
+      const x = bench.normals(rows * heads * headDim)
+      const buffer = bench.up(x)
+      const [infoBuffer, tableBuffer] = [bench.up(info), bench.up(table)]
+      rope(gpu, buffer, infoBuffer, tableBuffer, rows, heads, headDim)
+      const want = new Float64Array(x.length)
+      for (let e = 0; e < x.length; e++) {
+        const i = e % headDim
+        const a = angle(info[Math.floor(e / (heads * headDim)) * 4 + 3], i % half)
+        want[e] = i < half ? x[e] * Math.cos(a) - x[e + half] * Math.sin(a) : x[e] * Math.cos(a) + x[e - half] * Math.sin(a)
+      }
+      await bench.check('rope', buffer, want, bounds.elementwise)
+      rope(gpu, buffer, infoBuffer, tableBuffer, rows, heads, headDim, true)
+      await bench.check('inverse', buffer, Float64Array.from(x), bounds.elementwise)
+    })
+  }
+})

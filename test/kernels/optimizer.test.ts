@@ -1,0 +1,122 @@
+import { describe, expect, test } from 'vitest'
+import { adamw, roundWeight, sumSquares, sumSquaresBlocks } from '../../src/kernels/optimizer/optimizer.ts'
+import { sliceRows, type Weight } from '../../src/kernels/common/weight.ts'
+import { embedding } from '../../src/kernels/embedding/embedding.ts'
+import { bf16Bits, bounds, compare, modes, openBench, toBf16 } from './harness.ts'
+
+const bench = await openBench()
+const { gpu } = bench
+
+test('AdamW follows PyTorch over several steps, on a part of a bank', async () => {
+  for (const [total, first, count] of [[1, 0, 1], [513, 0, 513], [700, 129, 500]]) {
+    await bench.run(`adamw ${total}`, {}, async () => {
+      const settings = { learningRate: 1e-2, beta1: 0.9, beta2: 0.999, eps: 1e-8, weightDecay: 0.1 }
+      const start = bench.normals(total)
+      const [w, m, v] = [Float64Array.from(start), new Float64Array(total), new Float64Array(total)]
+      const t = { parameters: bench.up(start), gradients: bench.out(total), m: bench.up(new Float32Array(total)), v: bench.up(new Float32Array(total)) }
+      for (let step = 1; step <= 5; step++) {
+        const gradient = bench.normals(total, step === 3 ? 1e-6 : 0.5)
+        const clip = step === 2 ? 0.25 : 1
+        gpu.write(t.gradients, gradient)
+        adamw(gpu, t, { first, count }, { ...settings, step, clip })
+        // torch.optim.AdamW, single tensor, as documented: decay, then moments, then the step.
+        for (let i = first; i < first + count; i++) {
+          const g = gradient[i] * clip
+          w[i] *= 1 - settings.learningRate * settings.weightDecay
+          m[i] = settings.beta1 * m[i] + (1 - settings.beta1) * g
+          v[i] = settings.beta2 * v[i] + (1 - settings.beta2) * g * g
+          const [mHat, vHat] = [m[i] / (1 - settings.beta1 ** step), v[i] / (1 - settings.beta2 ** step)]
+          w[i] -= (settings.learningRate * mHat) / (Math.sqrt(vHat) + settings.eps)
+        }
+      }
+      await bench.check('w', t.parameters, w, bounds.elementwise)
+      await bench.check('m', t.m, m, bounds.sum)
+      await bench.check('v', t.v, v, bounds.sum)
+      // The move itself, not hidden behind the size of w
+      const moved = (await bench.down(t.parameters, total)).map((x, i) => x - start[i])
+      compare('w - start', moved, w.map((x, i) => x - start[i]), 1e-4) // w near 1 is rounded to 6e-8 in each step, the move is 0.05
+    })
+  }
+})
+
+describe.each(modes)('sum of squares, $name', ({ facts, needs }) => {
+  test.skipIf(needs === 'cpu' && !bench.cpu)('per block, not finite where a value is not', async () => {
+    for (const count of [1, 7, 513, 16384, 16385, 40_000]) {
+      await bench.run(`squares ${count}`, facts, async () => {
+        const x = bench.normals(count)
+        const blocks = sumSquaresBlocks(count)
+        const partial = bench.out(blocks)
+        sumSquares(gpu, bench.up(x), partial, count)
+        const want = new Float64Array(blocks)
+        x.forEach((v, i) => (want[Math.floor(i / 16384)] += v * v))
+        await bench.check('squares', partial, want, bounds.sum)
+        for (const bad of [NaN, Infinity]) {
+          x[count - 1] = bad
+          const spoiled = bench.out(blocks)
+          sumSquares(gpu, bench.up(x), spoiled, count)
+          const got = await bench.down(spoiled, blocks)
+          expect(Number.isFinite(got[blocks - 1])).toBe(false)
+          expect(got.slice(0, -1).every(Number.isFinite)).toBe(true)
+        }
+      })
+    }
+  })
+})
+
+/** What kernels read from a weight: all its rows through the embedding kernel. */
+async function valuesOf(weight: Weight): Promise<Float32Array> {
+  const y = bench.out(weight.rows * weight.columns)
+  embedding(gpu, bench.up(Uint32Array.from({ length: weight.rows }, (_, i) => i)), weight, y, weight.rows)
+  return await bench.down(y, weight.rows * weight.columns)
+}
+
+describe.each(modes)('the working copy of a master, $name', ({ facts, needs }) => {
+  const { limits } = gpu.facts
+  test.skipIf(needs === 'cpu' && !bench.cpu)('is rounded to bf16, ties to even, or copied', async () => {
+    for (const [rows, k] of [[1, 8], [7, 24], [9, 7], [5, 6], [130, 64]]) {
+      for (const bf16 of [true, false]) {
+        await bench.run(`round ${rows} ${k} ${bf16}`, facts, async () => {
+          const { weight } = bench.weight(rows, k, bf16)
+          const master = bench.normals(rows * k)
+          // Ties both ways, a carry into the exponent, and just past a tie
+          master.set([1 + 2 ** -8, 1 + 3 * 2 ** -8, -0, 2 - 2 ** -9, -(1 + 2 ** -8 + 2 ** -20), 1e30])
+          roundWeight(gpu, bench.up(master), weight, 0, rows)
+          compare('rounded', await valuesOf(weight), master.map(bf16 ? toBf16 : (v) => v), bounds.exact)
+        })
+      }
+    }
+  })
+  test.skipIf(needs === 'cpu' && !bench.cpu)('over several storages, and from a part of the rows', async () => {
+    const [rows, k] = [2 * sliceRows + 6, 8]
+    await bench.run('round slices', { ...facts, limits: { ...limits, maxBinding: sliceRows * 16 } }, async () => {
+      const { weight, values } = bench.weight(rows, k, true)
+      expect(weight.slices.length).toBe(3)
+      Object.assign(gpu.facts, { limits }) // the limit was for the weight alone
+      const [from, count] = [100, rows - 103]
+      const master = bench.normals(count * k)
+      roundWeight(gpu, bench.up(master), weight, from, count)
+      const want = Float64Array.from(values)
+      want.set(master.map(toBf16), from * k)
+      compare('part', await valuesOf(weight), want, bounds.exact)
+    })
+  })
+})
+
+test('rows of bf16 that would split a word are refused', async () => {
+  await bench.run('split', { software: false }, async () => {
+    const { weight } = bench.weight(4, 7, true)
+    expect(() => roundWeight(gpu, bench.up(bench.normals(7)), weight, 1, 1)).toThrow('inside a word')
+    roundWeight(gpu, bench.up(bench.normals(14)), weight, 2, 2)
+    expect((await valuesOf(weight)).every(Number.isFinite)).toBe(true)
+  })
+})
+
+test('a NaN of the master stays a NaN', async () => {
+  await bench.run('nan', {}, async () => {
+    const { weight } = bench.weight(1, 8, true)
+    const master = new Float32Array(new Uint32Array(8).fill(0x7fffffff).buffer)
+    roundWeight(gpu, bench.up(master), weight, 0, 1)
+    expect((await valuesOf(weight)).every(Number.isNaN)).toBe(true)
+    expect(bf16Bits(Float32Array.of(1))).toEqual(Uint16Array.of(0x3f80))
+  })
+})

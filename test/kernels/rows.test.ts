@@ -1,0 +1,176 @@
+import { describe, expect, test } from 'vitest'
+import { sliceRows } from '../../src/kernels/common/weight.ts'
+import { add, dropout, siluGate, siluGateBackward } from '../../src/kernels/elementwise/elementwise.ts'
+import { embedding } from '../../src/kernels/embedding/embedding.ts'
+import { addRowLists, gatherRows, scatterRows } from '../../src/kernels/rows/rows.ts'
+import { bounds, modes, openBench, sameBits } from './harness.ts'
+
+const bench = await openBench()
+const { gpu } = bench
+const counts = [1, 7, 64, 129, 513, 5000]
+
+test('silu gate and its backward', async () => {
+  for (const n of counts) {
+    await bench.run(`silu ${n}`, {}, async () => {
+      const [g, u, dy] = [bench.normals(n, 4), bench.normals(n), bench.normals(n)]
+      g[0] = -90 // exp(90) overflows nothing yet; silu is -7e-38
+      const [y, dg, du] = [bench.out(n), bench.out(n), bench.out(n)]
+      const [gb, ub] = [bench.up(g), bench.up(u)]
+      siluGate(gpu, gb, ub, y, n)
+      siluGateBackward(gpu, { dy: bench.up(dy), g: gb, u: ub, dg, du }, n)
+      const s = Float64Array.from(g, (v) => 1 / (1 + Math.exp(-v)))
+      await bench.check('y', y, s.map((v, i) => g[i] * v * u[i]), bounds.sum)
+      await bench.check('du', du, s.map((v, i) => dy[i] * g[i] * v), bounds.sum)
+      await bench.check('dg', dg, s.map((v, i) => dy[i] * u[i] * v * (1 + g[i] * (1 - v))), bounds.sum)
+    })
+  }
+})
+
+test('silu of very negative gates is zero, not NaN', async () => {
+  await bench.run('silu far', {}, async () => {
+    const g = Float32Array.of(-100, -1000, 100, 0)
+    const ones = new Float32Array(4).fill(1)
+    const [y, dg, du] = [bench.out(4), bench.out(4), bench.out(4)]
+    siluGate(gpu, bench.up(g), bench.up(ones), y, 4)
+    siluGateBackward(gpu, { dy: bench.up(ones), g: bench.up(g), u: bench.up(ones), dg, du }, 4)
+    const near = (values: Float32Array, want: number[]): void => want.forEach((w, i) => expect(values[i]).toBeCloseTo(w, 5))
+    near(await bench.down(y, 4), [0, 0, 100, 0])
+    near(await bench.down(dg, 4), [0, 0, 1, 0.5])
+    near(await bench.down(du, 4), [0, 0, 100, 0])
+  })
+})
+
+test('add', async () => {
+  for (const n of counts) {
+    await bench.run(`add ${n}`, {}, async () => {
+      const [a, b, y] = [bench.normals(n), bench.normals(n), bench.out(n)]
+      add(gpu, bench.up(a), bench.up(b), y, n)
+      await bench.check('sum', y, Float64Array.from(a, (v, i) => v + b[i]), bounds.elementwise)
+    })
+  }
+})
+
+test('more than 65535 workgroups are folded into y', async () => {
+  await bench.run('fold', {}, async () => {
+    const n = 65535 * 64 + 777
+    const a = new Float32Array(n).map((_, i) => i % 1000)
+    const y = bench.out(n)
+    const buffer = bench.up(a)
+    add(gpu, buffer, buffer, y, n)
+    const got = await bench.down(y, n)
+    for (const i of [0, 65535 * 64 - 1, 65535 * 64, n - 1]) expect(got[i]).toBe(2 * a[i])
+    expect(got.findIndex((v, i) => v !== 2 * a[i])).toBe(-1)
+  })
+})
+
+describe('dropout', () => {
+  test('keeps the stated share, scales it up, and repeats with its seed', async () => {
+    for (const rate of [0.1, 0.5]) {
+      await bench.run(`dropout ${rate}`, {}, async () => {
+        const n = 40_000
+        const x = new Float32Array(n).fill(3)
+        const [first, again, other] = [bench.out(n), bench.out(n), bench.out(n)]
+        const buffer = bench.up(x)
+        dropout(gpu, buffer, first, n, rate, 7)
+        dropout(gpu, buffer, again, n, rate, 7)
+        dropout(gpu, buffer, other, n, rate, 8)
+        const [a, b, c] = [await bench.down(first, n), await bench.down(again, n), await bench.down(other, n)]
+        sameBits('the same seed', a, b)
+        const zeros = a.filter((v) => v === 0).length
+        // Five standard deviations of a binomial
+        expect(Math.abs(zeros - n * rate)).toBeLessThan(5 * Math.sqrt(n * rate * (1 - rate)))
+        for (const v of a) if (v !== 0) expect(v).toBeCloseTo(3 / (1 - rate), 5)
+        // Another seed drops independently: both dropped with probability rate squared.
+        const both = a.filter((v, i) => v === 0 && c[i] === 0).length
+        expect(Math.abs(both - n * rate * rate)).toBeLessThan(5 * Math.sqrt(n * rate * rate))
+      })
+    }
+  })
+  test('a value is dropped by its place alone', async () => {
+    await bench.run('dropout place', {}, async () => {
+      const x = bench.normals(1000)
+      const [long, short] = [bench.out(1000), bench.out(300)]
+      dropout(gpu, bench.up(x), long, 1000, 0.3, 99)
+      dropout(gpu, bench.up(x), short, 300, 0.3, 99)
+      sameBits('start', await bench.down(short, 300), (await bench.down(long, 1000)).slice(0, 300))
+    })
+  })
+})
+
+test('gather and scatter move rows', async () => {
+  for (const [rows, width] of [[1, 7], [7, 1], [129, 64], [13, 513]]) {
+    await bench.run(`rows ${rows} ${width}`, {}, async () => {
+      const x = bench.normals((rows + 5) * width)
+      const index = bench.ids(rows, rows + 5)
+      const out = bench.out(rows * width)
+      gatherRows(gpu, bench.up(x), bench.up(index), out, rows, width)
+      await bench.check('gather', out, Float64Array.from({ length: rows * width }, (_, e) => x[index[Math.floor(e / width)] * width + (e % width)]), bounds.exact)
+      const order = bench.random.shuffle(Array.from({ length: rows + 5 }, (_, i) => i)).slice(0, rows)
+      const before = bench.normals((rows + 5) * width)
+      const target = bench.up(before)
+      scatterRows(gpu, bench.up(x), bench.up(Uint32Array.from(order)), target, rows, width)
+      const want = Float64Array.from(before)
+      order.forEach((to, i) => want.set(x.subarray(i * width, (i + 1) * width), to * width))
+      await bench.check('scatter', target, want, bounds.exact)
+    })
+  }
+})
+
+test('row lists are summed in order, added or written, to rows or to target rows', async () => {
+  for (const [outs, sources, width] of [[1, 3, 7], [9, 40, 33], [129, 20, 8]]) {
+    for (const accumulate of [false, true]) {
+      for (const targeted of [false, true]) {
+        await bench.run(`lists ${outs} ${accumulate} ${targeted}`, {}, async () => {
+          const x = bench.normals(sources * width)
+          const start = [0]
+          const source: number[] = []
+          for (let o = 0; o < outs; o++) {
+            for (let n = bench.random.int(5); n > 0; n--) source.push(bench.random.int(sources))
+            start.push(source.length)
+          }
+          const all = outs + 10
+          const target = bench.random.shuffle(Array.from({ length: all }, (_, i) => i)).slice(0, outs)
+          // A slice of the target: rows 3 .. all - 2; others stay as they are.
+          const [firstRow, limit] = targeted ? [3, all - 2] : [0, 0xffffffff]
+          const height = targeted ? limit - firstRow : outs
+          const before = bench.normals(height * width)
+          const out = bench.up(before)
+          const lists = { start: bench.up(Uint32Array.from(start)), source: bench.up(Uint32Array.from([...source, 0])), outs }
+          const options = targeted ? { accumulate, target: bench.up(Uint32Array.from(target)), firstRow, limit } : { accumulate }
+          addRowLists(gpu, bench.up(x), lists, out, width, options)
+          const want = Float64Array.from(before)
+          for (let o = 0; o < outs; o++) {
+            const row = (targeted ? target[o] : o) - firstRow
+            if (row < 0 || row >= height) continue
+            for (let c = 0; c < width; c++) {
+              let sum = accumulate ? before[row * width + c] : 0
+              for (let i = start[o]; i < start[o + 1]; i++) sum += x[source[i] * width + c]
+              want[row * width + c] = sum
+            }
+          }
+          await bench.check('lists', out, want, bounds.elementwise)
+        })
+      }
+    }
+  }
+})
+
+describe.each(modes)('embedding, $name', ({ facts, needs }) => {
+  const limits = gpu.facts.limits
+  test.skipIf(needs === 'cpu' && !bench.cpu)('rows of a weight, widened exactly', async () => {
+    for (const [rows, n, k] of [[1, 5, 8], [7, 100, 64], [129, 33, 30], [9, 51, 7], [4, 2 * sliceRows + 5, 8]]) {
+      for (const bf16 of [true, false]) {
+        const small = n > sliceRows ? { ...facts, limits: { ...limits, maxBinding: sliceRows * k * (bf16 ? 2 : 4) } } : facts
+        await bench.run(`embedding ${rows} ${n} ${k} ${bf16}`, small, async () => {
+          const { weight, values } = bench.weight(n, k, bf16)
+          if (n > sliceRows) expect(weight.slices.length).toBe(3)
+          const ids = bench.ids(rows, n)
+          ids[0] = n - 1
+          const y = bench.out(rows * k)
+          embedding(gpu, bench.up(ids), weight, y, rows)
+          await bench.check('embedding', y, Float64Array.from({ length: rows * k }, (_, e) => values[ids[Math.floor(e / k)] * k + (e % k)]), bounds.exact)
+        })
+      }
+    }
+  })
+})
