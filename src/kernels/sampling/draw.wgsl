@@ -91,7 +91,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     let z = logits[at + v] * inv;
     if (code(z) < least) { continue; }
     var noisy = z;
-    if (!greedy) { noisy -= log(-log(uniform01(hash3(seed.x, seed.y, v)))); }
+    if (!greedy) { noisy += gumbel(hash3(seed.x, seed.y, v)); }
     if (noisy > value) { value = noisy; token = v; }
   }
   best_value[lane] = value;

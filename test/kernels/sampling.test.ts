@@ -1,0 +1,192 @@
+import { readFileSync } from 'node:fs'
+import { fileURLToPath } from 'node:url'
+import { describe, expect, test } from 'vitest'
+import { flat } from '../../src/kernels/common/lanes.ts'
+import { applyPenalties, drawTokens, maskLogits, packSettings, type DrawSettings } from '../../src/kernels/sampling/sampling.ts'
+import { compare, modes, openBench } from './harness.ts'
+
+const bench = await openBench()
+const { gpu } = bench
+
+interface GoldenCase {
+  params: DrawSettings
+  prompt_ids: number[]
+  output_ids: number[]
+  logits: number[]
+  probs: number[]
+}
+const golden: GoldenCase[] = JSON.parse(readFileSync(new URL('../fixtures/golden/misc/sampling.json', import.meta.url), 'utf8'))
+const neutral: DrawSettings = { temperature: 1, top_p: 1, top_k: 0, min_p: 0, repetition_penalty: 1, presence_penalty: 0, frequency_penalty: 0 }
+
+/** The lists of penalties.wgsl: each token of prompt and output once, with how often the output has it. */
+function tokenLists(rows: { prompt_ids: number[]; output_ids: number[] }[]) {
+  const [start, tokens, counts]: number[][] = [[0], [], []]
+  for (const { prompt_ids, output_ids } of rows) {
+    for (const id of new Set([...prompt_ids, ...output_ids])) {
+      tokens.push(id)
+      counts.push(output_ids.filter((o) => o === id).length)
+    }
+    start.push(tokens.length)
+  }
+  return { start: bench.up(Uint32Array.from(start)), tokens: bench.up(Uint32Array.from([...tokens, 0])), counts: bench.up(Uint32Array.from([...counts, 0])) }
+}
+
+/** Tokens drawn for rows of logits; seeds are pairs (seed, position). */
+async function draw(logits: Float32Array, settings: DrawSettings[], seeds: number[]): Promise<Uint32Array> {
+  const rows = settings.length
+  const t = { logits: bench.up(logits), settings: bench.up(packSettings(settings)), seeds: bench.up(Uint32Array.from(seeds)), drawn: bench.out(rows) }
+  drawTokens(gpu, t, rows, logits.length / rows)
+  return await bench.words(t.drawn, rows)
+}
+
+describe.each(modes)('$name', ({ facts, needs }) => {
+  const skip = needs === 'cpu' && !bench.cpu
+  test.skipIf(skip)('the golden distributions, all rows in one batch', async () => {
+    await bench.run('golden', facts, async () => {
+      const [rows, vocabulary] = [golden.length, golden[0].logits.length]
+      const t = {
+        logits: bench.up(Float32Array.from(golden.flatMap((c) => c.logits))),
+        settings: bench.up(packSettings(golden.map((c) => c.params))),
+        seeds: bench.up(new Uint32Array(rows * 2)),
+        drawn: bench.out(rows),
+      }
+      applyPenalties(gpu, { ...t, ...tokenLists(golden) }, rows, vocabulary)
+      maskLogits(gpu, t, rows, vocabulary)
+      const z = await bench.down(t.logits, rows * vocabulary)
+      golden.forEach((c, r) => {
+        const row = z.subarray(r * vocabulary, (r + 1) * vocabulary)
+        const high = Math.max(...row)
+        const weights = Array.from(row, (v) => Math.exp(v - high))
+        const sum = weights.reduce((a, b) => a + b, 0)
+        compare(`case ${r} ${JSON.stringify(c.params)}`, weights.map((w) => w / sum), c.probs, 1e-5)
+        weights.forEach((w, v) => expect(w > 0, `case ${r}, token ${v}`).toBe(c.probs[v] > 0))
+      })
+    })
+  })
+  test.skipIf(skip)('draws follow the golden distributions', async () => {
+    await bench.run('draws', facts, async () => {
+      const draws = 3000
+      for (const [i, c] of golden.entries()) {
+        if (i % 5 !== 0) continue
+        // From the golden probabilities themselves, through the filters, which must drop nothing more.
+        const logits = Float32Array.from({ length: draws * c.probs.length }, (_, e) => {
+          const probability = c.probs[e % c.probs.length]
+          return probability > 0 ? Math.log(probability) * 0.8 : -1000
+        })
+        const seeds = Array.from({ length: 2 * draws }, (_, e) => (e % 2 === 0 ? 1234 + i : e / 2))
+        const tokens = await draw(logits, Array.from({ length: draws }, () => ({ ...neutral, temperature: 0.8 })), seeds)
+        expectDistribution(tokens, c.probs)
+      }
+    })
+  })
+  test.skipIf(skip)('greedy takes the largest, the first of equals', async () => {
+    await bench.run('greedy', facts, async () => {
+      const vocabulary = 1000
+      const logits = bench.normals(4 * vocabulary)
+      const want = [0, 1, 2, 3].map((r) => {
+        const row = logits.subarray(r * vocabulary, (r + 1) * vocabulary)
+        const ties = [17, 18, 300, 999].slice(r)
+        ties.forEach((v) => (row[v] = 50))
+        return ties[0]
+      })
+      const settings = [0, 1, 2, 3].map(() => ({ ...neutral, temperature: 0, top_p: 0.1, top_k: 3 }))
+      expect([...(await draw(logits, settings, [1, 2, 3, 4, 5, 6, 7, 8]))]).toEqual(want)
+    })
+  })
+})
+
+/** Chi-square of counts against probabilities; the bound is passed by one fair draw in about 100,000. */
+function expectDistribution(tokens: Uint32Array, probs: ArrayLike<number>): void {
+  const counts = new Float64Array(probs.length)
+  for (const token of tokens) counts[token]++
+  let [chi, cells, restCount, restExpected] = [0, 0, 0, 0]
+  const add = (count: number, expected: number): void => {
+    chi += (count - expected) ** 2 / expected
+    cells++
+  }
+  for (let v = 0; v < probs.length; v++) {
+    const expected = probs[v] * tokens.length
+    if (expected === 0) expect(counts[v], `token ${v} has no probability`).toBe(0)
+    else if (expected >= 5) add(counts[v], expected)
+    else [restCount, restExpected] = [restCount + counts[v], restExpected + expected]
+  }
+  if (restExpected >= 5) add(restCount, restExpected)
+  const freedom = Math.max(1, cells - 1)
+  // Wilson and Hilferty: (chi / freedom)^(1/3) is nearly normal; 4.3 standard deviations.
+  const z = ((chi / freedom) ** (1 / 3) - (1 - 2 / (9 * freedom))) / Math.sqrt(2 / (9 * freedom))
+  expect(z, `chi-square ${chi} of ${freedom} degrees of freedom`).toBeLessThan(4.3)
+}
+
+test('a fair draw passes the chi-square and a skewed one does not', () => {
+  const tokens = Uint32Array.from({ length: 3000 }, (_, i) => i % 4)
+  expectDistribution(tokens, [0.25, 0.25, 0.25, 0.25])
+  expect(() => expectDistribution(tokens, [0.3, 0.25, 0.25, 0.2])).toThrow('chi-square')
+})
+
+test('a large vocabulary: one token as likely as fifty thousand others', async () => {
+  await bench.run('large', {}, async () => {
+    const [vocabulary, rows] = [50_001, 400]
+    const logits = new Float32Array(rows * vocabulary)
+    for (let r = 0; r < rows; r++) logits[r * vocabulary + 777] = Math.log(vocabulary - 1)
+    const seeds = Array.from({ length: 2 * rows }, (_, e) => (e % 2 === 0 ? 99 : e / 2))
+    const tokens = await draw(logits, Array.from({ length: rows }, () => neutral), seeds)
+    // The other half falls evenly into eight parts of the vocabulary.
+    const cells = Uint32Array.from(tokens, (v) => (v === 777 ? 8 : Math.floor((v * 8) / vocabulary)))
+    expectDistribution(cells, [...Array.from({ length: 8 }, () => 1 / 16), 0.5])
+  })
+})
+
+test('the same seed and position draw the same token in any batch, others differ', async () => {
+  await bench.run('seeds', {}, async () => {
+    const vocabulary = 300
+    const row = bench.normals(vocabulary)
+    const settings = { ...neutral, temperature: 1.3, top_k: 200, top_p: 0.98, min_p: 0.001 }
+    const [alone] = await draw(row, [settings], [42, 7])
+    for (const [rows, at] of [[2, 1], [9, 0], [33, 20]]) {
+      const logits = bench.normals(rows * vocabulary)
+      logits.set(row, at * vocabulary)
+      const all = Array.from({ length: rows }, (_, r) => (r === at ? settings : { ...neutral, temperature: 0.1 + r / 10, top_k: r }))
+      const seeds = Array.from({ length: 2 * rows }, () => bench.random.int(1000))
+      seeds.splice(2 * at, 2, 42, 7)
+      expect((await draw(logits, all, seeds))[at]).toBe(alone)
+    }
+    const many = Array.from({ length: 200 }, () => settings)
+    const repeated = Float32Array.from({ length: 200 * vocabulary }, (_, e) => row[e % vocabulary])
+    const bySeed = await draw(repeated, many, Array.from({ length: 400 }, (_, e) => (e % 2 === 0 ? e / 2 : 7)))
+    const byPosition = await draw(repeated, many, Array.from({ length: 400 }, (_, e) => (e % 2 === 0 ? 42 : (e - 1) / 2)))
+    expect(new Set(bySeed).size).toBeGreaterThan(30)
+    expect(new Set(byPosition).size).toBeGreaterThan(30)
+    expect(byPosition[7]).toBe(alone)
+    expect(bySeed[42]).toBe(alone)
+  })
+})
+
+test('filters at their ends: top_k 1, a tiny top_p and min_p 1 leave the largest; ties at the k-th stay', async () => {
+  await bench.run('ends', {}, async () => {
+    const logits = Float32Array.of(1, 4, 3, 3, -2, 0)
+    const settings = [{ top_k: 1 }, { top_p: 1e-6 }, { min_p: 1 }, { top_k: 2 }, { top_k: 6 }, { top_k: 100 }].map((s) => ({ ...neutral, ...s }))
+    const rows = settings.length
+    const t = {
+      logits: bench.up(Float32Array.from({ length: rows * 6 }, (_, e) => logits[e % 6])),
+      settings: bench.up(packSettings(settings)), seeds: bench.up(new Uint32Array(rows * 2)), drawn: bench.out(rows),
+    }
+    maskLogits(gpu, t, rows, 6)
+    const z = await bench.down(t.logits, rows * 6)
+    const kept = settings.map((_, r) => [...z.subarray(r * 6, r * 6 + 6)].flatMap((v, i) => (v > -1e38 ? [i] : [])))
+    expect(kept).toEqual([[1], [1], [1], [1, 2, 3], [0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5]])
+  })
+})
+
+test('Gumbel noise is exact in its far tails', async () => {
+  await bench.run('gumbel', {}, async () => {
+    const hashes = Uint32Array.from({ length: 600 }, (_, i) => (i < 40 ? i << 9 : i < 80 ? 0xffffffff - (i << 9) : bench.random.int(2 ** 32)) >>> 0)
+    const noise = bench.out(hashes.length)
+    const kernel = gpu.kernel(fileURLToPath(new URL('fixtures/gumbel.wgsl', import.meta.url)))
+    gpu.dispatch(kernel, [bench.up(hashes), noise], { count: hashes.length }, flat(hashes.length))
+    const got = await bench.down(noise, hashes.length)
+    hashes.forEach((h, i) => {
+      const d = ((h >>> 9) + 0.5) / 8388608
+      expect(Math.abs(got[i] + Math.log(-Math.log1p(-d))), `hash ${h}`).toBeLessThan(1e-5)
+    })
+  })
+})
