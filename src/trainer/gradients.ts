@@ -3,14 +3,13 @@
  * not change with the size of the micro-batches.
  */
 import { Tape } from '../autograd/tape.ts'
-import { UserError } from '../common/errors.ts'
 import type { TrainingBatch, TrainingSample } from '../common/types.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
 import type { Decoder } from '../model/decoder.ts'
 import { groupByPrompt, pack, rowsOfGroup, type PackedBatch, type PackGroup } from '../model/packed.ts'
 import { forwardLogprobs, uploadBatch } from './device-batch.ts'
-import { runLossKernel, type Loss } from './losses/index.ts'
+import { runHostLoss, runLossKernel, type Loss } from './losses/index.ts'
 import type { LossInputs, RatioBounds } from './losses/types.ts'
 
 export interface GradientOptions {
@@ -22,6 +21,8 @@ export interface GradientOptions {
   /** Seed of LoRA's dropout for this step; none without it. */
   dropoutSeed?: number
   progress?: (done: number, total: number) => void
+  /** Sees what a loss of the user's is about to be given, a micro-batch at a time. */
+  inspect?: (inputs: LossInputs[]) => void
 }
 
 /** What the samples of a batch came to; arrays are as long as each sample, 0 where nothing was scored. */
@@ -122,7 +123,7 @@ export async function accumulateGradients(
     if (options.loss.kernel) builtInLoss(gpu, batch, packed, out.logprobs.buffer, { coefficient, tokenLoss }, options.loss)
     else {
       await readTokens(gpu, packed, out.logprobs.buffer, out.entropy.buffer, results, 'forward')
-      const host = hostLoss(batch, packed, results, options.loss)
+      const host = hostLoss(batch, packed, results, options)
       gpu.write(coefficient, host.gradient)
       loss += host.loss
       custom.push(...host.metrics)
@@ -188,12 +189,14 @@ function builtInLoss(
 }
 
 /** Runs a loss of the user's on every sample of a micro-batch. */
-function hostLoss(batch: TrainingBatch, packed: PackedBatch, results: SampleResult[], loss: Loss) {
+function hostLoss(batch: TrainingBatch, packed: PackedBatch, results: SampleResult[], options: GradientOptions) {
+  const inputs = new Map([...new Set(packed.sample)].map((index) => [index, lossInputs(batch, index, results[index])]))
+  options.inspect?.([...inputs.values()])
   const gradients = new Map<number, Float32Array>()
   const metrics: Record<string, number>[] = []
   let total = 0
-  for (const index of new Set(packed.sample)) {
-    const out = runHostLoss(loss, lossInputs(batch, index, results[index]))
+  for (const [index, input] of inputs) {
+    const out = runHostLoss(options.loss, input)
     gradients.set(index, out.gradient)
     total += out.loss
     if (out.metrics) metrics.push(out.metrics)
@@ -204,25 +207,8 @@ function hostLoss(batch: TrainingBatch, packed: PackedBatch, results: SampleResu
 
 export function lossInputs(batch: TrainingBatch, index: number, result: SampleResult): LossInputs {
   const { inferenceLogprobs, advantages, lossMask, rollout } = batch.samples[index]
-  return { ...result, inferenceLogprobs, advantages, lossMask, rollout, lossTokenCount: batch.lossTokenCount }
-}
-
-/** Calls a loss and checks what it gave. */
-export function runHostLoss(loss: Loss, inputs: LossInputs) {
-  const out = loss.run(inputs, loss.args)
-  const length = inputs.logprobs.length
-  if (!(out?.gradient instanceof Float32Array) || out.gradient.length !== length || typeof out.loss !== 'number') {
-    throw new UserError(
-      `The loss ${loss.name} must return { gradient: Float32Array of ${length} values (one a token), loss: number }; it returned ${describe(out)}.`,
-    )
-  }
-  return out
-}
-
-function describe(out: unknown): string {
-  if (typeof out !== 'object' || out === null) return String(out)
-  const { gradient, loss } = out as { gradient?: { length?: number; constructor?: { name: string } }; loss?: unknown }
-  return `gradient: ${gradient?.constructor?.name ?? gradient} of ${gradient?.length ?? 0}, loss: ${String(loss)}`
+  const { lossTokenCount } = batch
+  return { ...result, frozenLogprobs: result.logprobs, inferenceLogprobs, advantages, lossMask, rollout, lossTokenCount }
 }
 
 function meanOfEach(rows: Record<string, number>[]): Record<string, number> {

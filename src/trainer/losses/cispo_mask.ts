@@ -4,7 +4,10 @@
  */
 import type { LossInputs, LossOutputs, RatioBounds } from './types.ts'
 
-export default function cispoMask(x: LossInputs, { mask_ratio_low, mask_ratio_high }: RatioBounds): LossOutputs {
+export default function cispoMask(
+  x: LossInputs,
+  { mask_ratio_low = 0.125, mask_ratio_high = 8 }: Partial<RatioBounds>,
+): LossOutputs {
   const gradient = new Float32Array(x.logprobs.length)
   let loss = 0
   for (let t = 0; t < gradient.length; t++) {

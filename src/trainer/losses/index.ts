@@ -8,7 +8,7 @@ import type { GpuBuffer } from '../../gpu/pool.ts'
 import { flat } from '../../kernels/common/lanes.ts'
 import cispo from './cispo.ts'
 import cispoMask from './cispo_mask.ts'
-import type { LossFunction, RatioBounds } from './types.ts'
+import type { LossFunction, LossInputs, LossOutputs, RatioBounds } from './types.ts'
 
 /** A loss ready to run. Built-ins have a kernel; a file of the user's runs on the host. */
 export interface Loss {
@@ -16,12 +16,13 @@ export interface Loss {
   run: LossFunction
   args: Record<string, unknown>
   kernel?: string
+  /** False where the file says `export const checkGradient = false`: its gradient is on purpose not the derivative of its loss. */
+  checked: boolean
 }
 
 const builtIns: Record<string, { run: LossFunction<never>; wgsl: string }> = {
   cispo: { run: cispo, wgsl: 'cispo.wgsl' },
   cispo_mask: { run: cispoMask, wgsl: 'cispo_mask.wgsl' },
-  // Negative log-likelihood (SFT) is CISPO with every ratio's weight pinned to 1 and an advantage of 1: see `negativeLogLikelihood`.
 }
 
 /**
@@ -32,16 +33,16 @@ export async function loadLoss(name: string, bounds: RatioBounds, args: Record<s
   const builtIn = builtIns[name]
   if (builtIn) {
     const kernel = fileURLToPath(new URL(builtIn.wgsl, import.meta.url))
-    return { name, run: builtIn.run as LossFunction, args: { ...bounds, ...args }, kernel }
+    return { name, run: builtIn.run as LossFunction, args: { ...bounds }, kernel, checked: false }
   }
   const path = resolve(name)
   if (!existsSync(path)) {
     const known = Object.keys(builtIns).join(', ')
     throw new UserError(`loss is '${name}': there is no such file, and the built-in losses are ${known}.`)
   }
-  let module: { default?: unknown }
+  let module: { default?: unknown; checkGradient?: unknown }
   try {
-    module = (await import(pathToFileURL(path).href)) as { default?: unknown }
+    module = (await import(pathToFileURL(path).href)) as typeof module
   } catch (error) {
     throw new UserError(`The loss ${name} cannot be loaded: ${messageOf(error)}`)
   }
@@ -50,15 +51,16 @@ export async function loadLoss(name: string, bounds: RatioBounds, args: Record<s
       `The loss ${name} must export a function as its default: (inputs, args) => ({ gradient, loss, metrics }).`,
     )
   }
-  return { name, run: module.default as LossFunction, args: { ...bounds, ...args } }
+  return { name, run: module.default as LossFunction, args, checked: module.checkGradient !== false }
 }
 
-/** The loss of supervised training: -logprob / N on every counted token, whatever was sampled. */
+/** The loss of supervised training, -logprob / N: CISPO with every weight pinned to 1. The batch's advantages are 1. */
 export const negativeLogLikelihood: Loss = {
   name: 'nll',
   args: { mask_ratio_low: 1, mask_ratio_high: 1 },
   run: cispo as unknown as LossFunction,
   kernel: fileURLToPath(new URL('cispo.wgsl', import.meta.url)),
+  checked: false,
 }
 
 /** gradient and loss of each of `count` tokens, by a built-in's kernel. */
@@ -72,4 +74,31 @@ export function runLossKernel(
   const { mask_ratio_low, mask_ratio_high } = args
   const params = { count, mask_ratio_low, mask_ratio_high, inverse_tokens: 1 / args.lossTokenCount }
   gpu.dispatch(gpu.kernel(kernel), [t.logprobs, t.inferenceLogprobs, t.advantages, t.gradient, t.loss], params, flat(count))
+}
+
+/**
+ * Calls a loss on one sequence.
+ * @throws UserError where it throws, or returns something that is no gradient
+ */
+export function runHostLoss(loss: Loss, inputs: LossInputs): LossOutputs {
+  let out: LossOutputs
+  try {
+    out = loss.run(inputs, loss.args)
+  } catch (error) {
+    const line = error instanceof Error && /\((file:.*)\)|at (file:.*)/.exec(error.stack ?? '')
+    throw new UserError(`The loss ${loss.name} threw: ${messageOf(error)}${line ? ` (${line[1] ?? line[2]})` : ''}`)
+  }
+  const length = inputs.logprobs.length
+  if (!(out?.gradient instanceof Float32Array) || out.gradient.length !== length || typeof out.loss !== 'number') {
+    throw new UserError(
+      `The loss ${loss.name} must return { gradient: Float32Array of ${length} values (one a token), loss: number }; it returned ${describe(out)}.`,
+    )
+  }
+  return out
+}
+
+function describe(out: unknown): string {
+  if (typeof out !== 'object' || out === null) return String(out)
+  const { gradient, loss } = out as { gradient?: { length?: number; constructor?: { name: string } }; loss?: unknown }
+  return `gradient: ${gradient?.constructor?.name ?? gradient} of ${gradient?.length ?? 0}, loss: ${String(loss)}`
 }

@@ -8,6 +8,11 @@ import type { Rollout } from '../../common/types.ts'
 export interface LossInputs {
   /** Under the weights that are being trained, at the sampling temperature. */
   logprobs: Float32Array
+  /**
+   * The same values, as constants: write them for what stands under a stop-gradient (CISPO's weight). The check by finite differences
+   * moves `logprobs` and leaves these, so a loss that uses them is checked exactly.
+   */
+  frozenLogprobs: Float32Array
   /** As they were when the token was sampled. */
   inferenceLogprobs: Float32Array
   /** Under a frozen reference model, where the run has one. */

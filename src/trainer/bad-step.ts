@@ -1,0 +1,32 @@
+/** What is left of a step that was not finite, for whoever looks into it: its batch, in the format that `score` and `grad` take. */
+import { mkdirSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import type { TrainingBatch } from '../common/types.ts'
+
+/** Writes `<run>/nan_step_N/batch.json` and note.txt; returns the folder. */
+export function writeBadStep(runFolder: string, batch: TrainingBatch, what: string): string {
+  const dir = join(runFolder, `nan_step_${batch.step}`)
+  mkdirSync(dir, { recursive: true })
+  const rows = batch.samples.map(({ ids, lossMask, inferenceLogprobs, advantages }) => ({
+    input_ids: [...ids],
+    loss_mask: [...lossMask],
+    // JSON has no word for what is not finite; the note counts those.
+    inference_logprobs: [...inferenceLogprobs].map(orZero),
+    advantages: [...advantages].map(orZero),
+  }))
+  writeFileSync(join(dir, 'batch.json'), `[\n${rows.map((row) => JSON.stringify(row)).join(',\n')}\n]\n`)
+  const broken = batch.samples.reduce(
+    (sum, s) => sum + [...s.inferenceLogprobs, ...s.advantages].filter((v) => !Number.isFinite(v)).length,
+    0,
+  )
+  const note = [
+    `Step ${batch.step} was skipped: ${what}. The weights are those of the step before.`,
+    `${batch.samples.length} sequences, ${batch.lossTokenCount} loss tokens. ${broken} of their inputs were not finite${broken ? ' (written as 0 in batch.json)' : ''}.`,
+    'To look at it again: node cli.js score --model MODEL [--adapter CHECKPOINT] --batch batch.json --out scores.safetensors',
+    'Usual reasons: a learning rate that is too high, a loss or a reward that divides by 0.',
+  ]
+  writeFileSync(join(dir, 'note.txt'), `${note.join('\n')}\n`)
+  return dir
+}
+
+const orZero = (value: number): number => (Number.isFinite(value) ? value : 0)

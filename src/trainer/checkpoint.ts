@@ -1,0 +1,227 @@
+/**
+ * Checkpoints: everything that the rest of a run follows from, so that a resumed run gives the numbers of one that was never stopped.
+ *
+ *   checkpoints/step_N/
+ *     adapter_model.safetensors, adapter_config.json   the adapter as PEFT has it; or, of full training, a Hugging Face folder
+ *     optimizer.safetensors                            both moments of each parameter; of full training its float32 value too
+ *     state.json                                       step, counters, and what the caller adds (data position, random state)
+ *     STABLE                                           written last: the files and their sizes
+ *
+ * A folder is written aside, synced and renamed; one without STABLE, or with a file of another size, does not count.
+ */
+import { readdirSync, readFileSync, rmSync, statSync } from 'node:fs'
+import { join } from 'node:path'
+import { messageOf, UserError } from '../common/errors.ts'
+import { refreshWeights, readLora } from '../model/decoder-load.ts'
+import { pad } from '../autograd/parameters.ts'
+import { writeModelFiles, type TensorMaker } from '../model/export.ts'
+import { jsonText, writeFolderWhole, writeWhole } from '../model/files.ts'
+import { readAdapter, writeAdapterFiles, type LoraConfig } from '../model/peft.ts'
+import { openSafetensors, writeSafetensors, type TensorToWrite } from '../model/safetensors.ts'
+import type { Tokenizer } from '../model/tokenizer.ts'
+import type { Decoder } from '../model/decoder.ts'
+import { MOMENTS } from './optimizer.ts'
+import type { Trainer } from './trainer.ts'
+
+const FORMAT = 1
+const MARKER = 'STABLE'
+
+/** What a weights folder says beside the weights. */
+export interface WeightsAbout {
+  /** Of an adapter; absent for full training. */
+  lora?: LoraConfig
+  /** config.json and generation_config.json of the model, for full training. */
+  rawConfig: Record<string, unknown>
+  rawGenerationConfig?: Record<string, unknown> | null
+  tokenizer?: Tokenizer | null
+}
+
+/** state.json. */
+export interface CheckpointState {
+  format: number
+  step: number
+  /** The model's name, for the sentence that refuses another one. */
+  model: string
+  trains: 'adapter' | 'all weights'
+  optimizer_steps: number
+  bad_steps: number
+  /** The caller's: where it is in its data, its random state. */
+  extra: Record<string, unknown>
+}
+
+/** Writes what is trained into a folder that is there: PEFT adapter, or the whole model in the dtype that it runs in. */
+export async function writeWeights(dir: string, decoder: Decoder, about: WeightsAbout): Promise<void> {
+  const { lora, tokenizer } = about
+  if (lora) {
+    await writeAdapterFiles(dir, { config: lora, tensors: await readLora(decoder), tokenizer })
+    return
+  }
+  const store = decoder.store!
+  const dtype = decoder.embedding.weight.bf16 ? 'bf16' : 'f32'
+  const tensors = store.parameters.map((parameter): TensorMaker => ({
+    name: parameter.name,
+    dtype,
+    shape: parameter.shape,
+    read: async () => ({ dtype: 'f32', shape: parameter.shape, data: await store.read(parameter) }),
+  }))
+  await writeModelFiles(dir, { ...about, tensors })
+}
+
+/**
+ * Writes `<root>/step_N/` for the trainer's step and deletes the oldest whole ones beyond `keep`.
+ * @returns its path
+ */
+export async function saveCheckpoint(
+  root: string,
+  trainer: Trainer,
+  about: WeightsAbout,
+  options: { keep: number; extra?: Record<string, unknown> },
+): Promise<string> {
+  const { decoder, optimizer, step } = trainer
+  const dir = join(root, `step_${step}`)
+  clearLeftovers(root)
+  const state: CheckpointState = {
+    format: FORMAT,
+    step,
+    model: decoder.name,
+    trains: about.lora ? 'adapter' : 'all weights',
+    optimizer_steps: optimizer.steps,
+    bad_steps: trainer.badSteps,
+    extra: options.extra ?? {},
+  }
+  const fill = async (aside: string) => {
+    await writeWeights(aside, decoder, about)
+    await writeSafetensors(join(aside, 'optimizer.safetensors'), optimizerTensors(trainer, !about.lora), { format: 'pt' })
+    await writeWhole(join(aside, 'state.json'), [jsonText(state)])
+    const sizes = Object.fromEntries(readdirSync(aside).map((name) => [name, statSync(join(aside, name)).size]))
+    await writeWhole(join(aside, MARKER), [jsonText(sizes)])
+  }
+  await writeFolderWhole(dir, fill, { replace: true })
+  for (const old of wholeSteps(root).slice(0, -options.keep)) {
+    if (old !== step) rmSync(join(root, `step_${old}`), { recursive: true, force: true })
+  }
+  return dir
+}
+
+/** Each parameter's moments, and its float32 value where the folder beside holds a rounded one. Read when their turn to be written comes. */
+function optimizerTensors({ decoder, optimizer }: Trainer, withValues: boolean): Map<string, TensorToWrite> {
+  const tensors = new Map<string, TensorToWrite>()
+  const store = decoder.store!
+  for (const parameter of store.parameters) {
+    const { name, shape } = parameter
+    for (const moment of MOMENTS) {
+      tensors.set(`${name}.${moment}`, { dtype: 'F32', shape, data: () => optimizer.read(parameter, moment) })
+    }
+    if (withValues) tensors.set(`${name}.master`, { dtype: 'F32', shape, data: () => store.read(parameter) })
+  }
+  return tensors
+}
+
+/**
+ * Brings a trainer to where a checkpoint was written: weights, moments, step.
+ * @throws UserError for a folder that is no whole checkpoint, or one of another model, rank or kind of training
+ */
+export async function loadCheckpoint(dir: string, trainer: Trainer, about: WeightsAbout): Promise<CheckpointState> {
+  const why = brokenBecause(dir)
+  if (why) throw new UserError(`${dir} is no whole checkpoint: ${why}. Resume from another one.`)
+  const state = JSON.parse(readFileSync(join(dir, 'state.json'), 'utf8')) as CheckpointState
+  const { decoder, optimizer } = trainer
+  const trains = about.lora ? 'adapter' : 'all weights'
+  const refuse = (what: string) =>
+    new UserError(`The checkpoint ${dir} ${what}. Resume with the config that the run was started with.`)
+  if (state.format !== FORMAT) throw refuse(`has format ${state.format}, and this version of dawn-rl reads ${FORMAT}`)
+  if (state.trains !== trains) throw refuse(`trains ${state.trains}, and this run ${trains}`)
+  if (baseName(state.model) !== baseName(decoder.name)) throw refuse(`is of the model ${state.model}, not of ${decoder.name}`)
+  const values = about.lora ? await adapterValues(dir, about.lora, refuse) : undefined
+  const source = await openSafetensors(join(dir, 'optimizer.safetensors'))
+  try {
+    const store = decoder.store!
+    // Everything is compared before anything is written.
+    for (const { name, shape } of store.parameters) {
+      if (!source.has(`${name}.exp_avg`)) throw refuse(`does not train ${name}, and this run does`)
+      const found = source.shape(`${name}.exp_avg`)
+      if (found.join() !== shape.join())
+        throw refuse(`has ${name} in the shape [${found.join(', ')}], and this run in [${shape.join(', ')}]`)
+    }
+    const count = source.names().filter((name) => name.endsWith('.exp_avg')).length
+    if (count !== store.parameters.length) throw refuse(`trains ${count} tensors, and this run ${store.parameters.length}`)
+    for (const parameter of store.parameters) {
+      const { name } = parameter
+      const value = values?.get(name) ?? (await source.readFloat32(`${name}.master`)).data
+      store.write(parameter, pad(value, parameter))
+      for (const moment of MOMENTS) optimizer.write(parameter, moment, (await source.readFloat32(`${name}.${moment}`)).data)
+    }
+  } finally {
+    source.close()
+  }
+  refreshWeights(decoder)
+  decoder.gpu.flush()
+  optimizer.steps = state.optimizer_steps
+  trainer.step = state.step
+  trainer.badSteps = state.bad_steps
+  return state
+}
+
+/** The adapter's factors under the names that parameters have. */
+async function adapterValues(
+  dir: string,
+  lora: LoraConfig,
+  refuse: (what: string) => UserError,
+): Promise<Map<string, Float32Array>> {
+  const { config, tensors } = await readAdapter(dir)
+  if (config.loraAlpha !== lora.loraAlpha || config.useRslora !== lora.useRslora)
+    throw refuse(`has lora_alpha ${config.loraAlpha}, and this run ${lora.loraAlpha}`)
+  const values = new Map<string, Float32Array>()
+  for (const [path, { A, B }] of tensors) values.set(`${path}.lora_A.weight`, A).set(`${path}.lora_B.weight`, B)
+  return values
+}
+
+const baseName = (name: string) => (name.split(/[\\/]/).at(-1) ?? name).toLowerCase()
+
+/** The newest whole checkpoint of a run; `broken` tells of newer folders that are not whole. */
+export function newestCheckpoint(root: string): { newest?: { dir: string; step: number }; broken: string[] } {
+  const broken: string[] = []
+  for (const step of stepFolders(root).toReversed()) {
+    const dir = join(root, `step_${step}`)
+    const why = brokenBecause(dir)
+    if (!why) return { newest: { dir, step }, broken }
+    broken.push(`${dir}: ${why}`)
+  }
+  return { broken }
+}
+
+/** Why a folder is no whole checkpoint; undefined for one that is. */
+export function brokenBecause(dir: string): string | undefined {
+  let sizes: Record<string, number>
+  try {
+    sizes = JSON.parse(readFileSync(join(dir, MARKER), 'utf8')) as Record<string, number>
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === 'ENOENT'
+      ? `it has no ${MARKER} file`
+      : `its ${MARKER} cannot be read (${messageOf(error)})`
+  }
+  for (const [name, size] of Object.entries(sizes)) {
+    const found = statSync(join(dir, name), { throwIfNoEntry: false })
+    if (found?.size !== size) return found ? `${name} has ${found.size} bytes instead of ${size}` : `${name} is missing`
+  }
+  return undefined
+}
+
+/** Steps that have a folder, ascending. */
+function stepFolders(root: string): number[] {
+  const names = statSync(root, { throwIfNoEntry: false }) ? readdirSync(root) : []
+  return names
+    .flatMap((name) => /^step_(\d+)$/.exec(name)?.[1] ?? [])
+    .map(Number)
+    .toSorted((a, b) => a - b)
+}
+
+const wholeSteps = (root: string) => stepFolders(root).filter((step) => !brokenBecause(join(root, `step_${step}`)))
+
+/** Removes what a process that was killed while it saved left behind. The run's lock says that nobody else is saving. */
+function clearLeftovers(root: string): void {
+  if (!statSync(root, { throwIfNoEntry: false })) return
+  for (const name of readdirSync(root)) {
+    if (/^step_\d+\.(partial|old)-\d+$/.test(name)) rmSync(join(root, name), { recursive: true, force: true })
+  }
+}

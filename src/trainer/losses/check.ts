@@ -1,0 +1,117 @@
+/**
+ * What a loss of the user's must pass: its shape, on a synthetic sequence, before anything else starts; and its gradient, against finite
+ * differences of its loss, on the first batch that has any. What stands under a stop-gradient reads `frozenLogprobs`, which is not
+ * moved; a loss whose gradient is on purpose another one says `export const checkGradient = false`.
+ */
+import { UserError } from '../../common/errors.ts'
+import type { Rollout } from '../../common/types.ts'
+import { runHostLoss, type Loss } from './index.ts'
+import type { LossInputs } from './types.ts'
+
+/** How far a log-probability is moved: the error of a central difference is about its square. */
+const STEP = 1e-3
+/** Relative, and relative to the largest gradient seen; a float32 gradient and a central difference agree far better. */
+const TOLERANCE = 1e-2
+const FLOOR = 1e-3
+const TOKENS = 32
+
+/**
+ * Runs a loss on a made-up sequence of 6 tokens.
+ * @throws UserError where it throws, has the wrong shape, is not finite, or counts a token outside the mask
+ */
+export function checkLossShape(loss: Loss): void {
+  const inputs = syntheticInputs()
+  const { gradient, loss: value, metrics } = runHostLoss(loss, inputs)
+  const say = (what: string) => new UserError(`The loss ${loss.name}, tried on a made-up sequence of 6 tokens, ${what}.`)
+  const bad = gradient.findIndex((g, t) => !Number.isFinite(g) || (g !== 0 && !inputs.lossMask[t]))
+  if (bad >= 0 && !Number.isFinite(gradient[bad])) throw say(`gives token ${bad} the gradient ${gradient[bad]}`)
+  if (bad >= 0) throw say(`gives token ${bad} the gradient ${gradient[bad]}, although its lossMask is 0: such tokens must get 0`)
+  if (!Number.isFinite(value)) throw say(`is ${value}`)
+  for (const [name, metric] of Object.entries(metrics ?? {})) {
+    if (typeof metric !== 'number') throw say(`gives the metric ${name} as ${JSON.stringify(metric)}; metrics are numbers`)
+  }
+}
+
+/**
+ * Compares gradients with finite differences at some tokens of the sequences.
+ * @returns whether there was anything to compare: false where every gradient and every difference is 0
+ * @throws UserError naming the token, both values and what usually is the reason
+ */
+export function checkLossGradient(loss: Loss, sequences: readonly LossInputs[]): boolean {
+  const found: { sequence: number; token: number; gradient: number; low: number; high: number; middle: number }[] = []
+  const chosen = spread(sequences.length, 8)
+  for (const sequence of chosen) {
+    const inputs = sequences[sequence]
+    const { gradient } = runHostLoss(loss, inputs)
+    const counted = [...inputs.lossMask.keys()].filter((t) => inputs.lossMask[t])
+    for (const i of spread(counted.length, Math.ceil(TOKENS / chosen.length))) {
+      const token = counted[i]
+      found.push({ sequence, token, gradient: gradient[token], ...differences(loss, inputs, token) })
+    }
+  }
+  const scale = Math.max(0, ...found.map((f) => Math.max(Math.abs(f.gradient), Math.abs(f.middle))))
+  for (const f of found) {
+    const bound = TOLERANCE * Math.max(Math.abs(f.gradient), Math.abs(f.middle)) + FLOOR * scale
+    // Where the loss has a kink (a clip that begins just here) any slope between both sides is right.
+    const between = f.gradient >= Math.min(f.low, f.high) - bound && f.gradient <= Math.max(f.low, f.high) + bound
+    if (Math.abs(f.gradient - f.middle) <= bound || between) continue
+    const n = sequences[f.sequence].lossTokenCount
+    throw new UserError(
+      `The loss ${loss.name} says that dLoss/dlogprob of token ${f.token} of sequence ${f.sequence} is ${show(f.gradient)}, but moving ` +
+        `that log-probability by ${STEP} changes its loss by ${show(f.middle)} for each unit. ${likelyCause(f.gradient, f.middle, n)}`,
+    )
+  }
+  return scale > 0
+}
+
+/** Slopes of the loss at one token: to the left, to the right, and across. */
+function differences(loss: Loss, inputs: LossInputs, token: number): { low: number; high: number; middle: number } {
+  const at = (offset: number) => {
+    const logprobs = inputs.logprobs.slice()
+    logprobs[token] += offset
+    return { x: logprobs[token], y: runHostLoss(loss, { ...inputs, logprobs }).loss }
+  }
+  const [a, b, c] = [at(-STEP), at(0), at(STEP)]
+  // The points as float32 holds them, not as they were meant.
+  return { low: (b.y - a.y) / (b.x - a.x), high: (c.y - b.y) / (c.x - b.x), middle: (c.y - a.y) / (c.x - a.x) }
+}
+
+function likelyCause(gradient: number, difference: number, n: number): string {
+  const near = (x: number, y: number) => Math.abs(x - y) <= 0.05 * Math.abs(y)
+  if (near(gradient, -difference)) return 'The sign is wrong: the gradient is that of the loss, which goes down.'
+  if (n > 1 && (near(gradient, difference * n) || near(gradient * n, difference)))
+    return `They differ by the factor lossTokenCount (${n}): divide both by it, or neither.`
+  return (
+    'Is a factor of the chain rule missing? What stands under a stop-gradient must be computed from frozenLogprobs, which the check does ' +
+    'not move. If the gradient is another one on purpose, say `export const checkGradient = false` in the file.'
+  )
+}
+
+const show = (value: number) => Number(value.toPrecision(5)).toString()
+
+/** At most `most` numbers below `count`, evenly spread, first and last among them. */
+function spread(count: number, most: number): number[] {
+  const n = Math.min(count, most)
+  return Array.from({ length: n }, (_, i) => (n === 1 ? 0 : Math.round((i * (count - 1)) / (n - 1))))
+}
+
+/** Ratios below, at and above 1, advantages of both signs, two prompt tokens that do not count. */
+function syntheticInputs(): LossInputs {
+  const logprobs = Float32Array.of(0, -1, -0.5, -2, -3, -0.1)
+  const rollout: Rollout = {
+    exampleId: 0, env: 'synthetic', group: 'synthetic', index: 0, prompt: [{ role: 'user', content: 'question' }],
+    completion: [{ role: 'assistant', content: 'answer' }], answer: 'answer', info: {}, reward: 0.5, metrics: {}, promptIds: [0, 1],
+    completion_tokens: { ids: [2, 3, 4, 5], logprobs: [-0.6, -2, -2.8, -0.1], versions: [0, 0, 0, 0] }, isTruncated: false,
+    stopCondition: 'eos', error: null, seed: 0, timing: { generation_ms: 1, scoring_ms: 1, total_ms: 2 },
+  } // prettier-ignore
+  return {
+    logprobs,
+    frozenLogprobs: logprobs,
+    inferenceLogprobs: Float32Array.of(0, 0, -0.6, -2, -2.8, -0.1),
+    advantages: Float32Array.of(0, 0, 0.5, 0.5, -0.5, -0.5),
+    lossMask: Uint8Array.of(0, 0, 1, 1, 1, 1),
+    entropy: Float32Array.of(0, 0, 1, 1, 1, 1),
+    lossTokenCount: 8,
+    rollout,
+  }
+}

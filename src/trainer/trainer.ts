@@ -1,0 +1,149 @@
+/**
+ * One optimizer step: gradients of the whole batch, their norm, clipping, AdamW, the schedule, and what it all came to.
+ * The weights change in place and at one point, without waiting in between: `published` is called right there, so whoever samples from
+ * the same buffers knows which tokens are of which version.
+ */
+import { hashSeed } from '../common/random.ts'
+import type { Metrics, TrainingBatch } from '../common/types.ts'
+import type { Decoder } from '../model/decoder.ts'
+import { refreshWeights } from '../model/decoder-load.ts'
+import { writeBadStep } from './bad-step.ts'
+import { accumulateGradients, type GradientResult, type SampleResult } from './gradients.ts'
+import { checkLossGradient, checkLossShape } from './losses/check.ts'
+import { negativeLogLikelihood, type Loss } from './losses/index.ts'
+import type { RatioBounds } from './losses/types.ts'
+import { finite, policyMetrics } from './metrics.ts'
+import { AdamW, type AdamWOptions } from './optimizer.ts'
+import { learningRateAt, type Schedule } from './schedule.ts'
+
+export interface TrainerOptions {
+  loss: Loss
+  /** That of sampling; 1 for supervised training. */
+  temperature: number
+  /** Rows of a micro-batch at most. */
+  microBatchTokens: number
+  checkpointing: boolean
+  optimizer: AdamWOptions
+  schedule: Schedule
+  /** Of LoRA's dropout. */
+  seed: number
+  /** Where `nan_step_N/` goes. */
+  runFolder: string
+}
+
+export interface StepHooks {
+  /** Micro-batches done, of how many. */
+  progress?: (done: number, total: number) => void
+  /** The new weights are in place for every command that is recorded from here on. Not called for a skipped step. */
+  published?: () => void
+}
+
+export interface StepResult {
+  metrics: Metrics
+  /** True where the weights stayed: nothing to learn from, or something was not finite. */
+  skipped: boolean
+  /** One for each sample of the batch: log-probabilities and entropies before the step. */
+  samples: SampleResult[]
+}
+
+/** Bad steps in a row that end the run. */
+const MOST_BAD_STEPS = 3
+
+/** Training has left the finite numbers. The weights are still those of the last good step: save them. */
+export class NotFiniteError extends Error {
+  override name = 'NotFiniteError'
+}
+
+export class Trainer {
+  readonly decoder: Decoder
+  readonly options: TrainerOptions
+  readonly optimizer: AdamW
+  /** Steps done, skipped ones included; also the version of the weights. */
+  step = 0
+  /** Steps in a row that were not finite. */
+  badSteps = 0
+  readonly #dropout: boolean
+  #lossChecked: boolean
+
+  /** @throws UserError for a loss of the user's that has not the right shape */
+  constructor(decoder: Decoder, options: TrainerOptions) {
+    if (!decoder.store) throw new Error('the model was loaded without anything to train')
+    if (!options.loss.kernel) checkLossShape(options.loss)
+    this.decoder = decoder
+    this.options = options
+    this.optimizer = new AdamW(decoder.store, options.optimizer)
+    this.#lossChecked = !options.loss.checked
+    this.#dropout = decoder.layers.some((l) => [l.q, l.k, l.v, l.o, l.gate, l.up, l.down].some((p) => !!p.lora?.dropout))
+  }
+
+  /**
+   * Makes one step. A step whose loss or gradient is not finite is skipped, and its batch written to `nan_step_N/`.
+   * @throws NotFiniteError at the third such step in a row; UserError where a custom loss is wrong
+   */
+  async trainStep(batch: TrainingBatch, hooks: StepHooks = {}): Promise<StepResult> {
+    const { decoder, options, optimizer } = this
+    const { gpu } = decoder
+    const store = decoder.store!
+    const begin = performance.now()
+    const learningRate = learningRateAt(options.schedule, this.step + 1)
+    this.step++
+    if (batch.lossTokenCount === 0) return { metrics: { 'optim/lr': learningRate }, skipped: true, samples: [] }
+
+    store.zeroGradients()
+    const result = await accumulateGradients(decoder, batch, {
+      ...options,
+      dropoutSeed: this.#dropout ? hashSeed(options.seed, 'dropout', this.step) : undefined,
+      progress: hooks.progress,
+      inspect: (inputs) => (this.#lossChecked ||= checkLossGradient(options.loss, inputs)),
+    })
+    const norm = await optimizer.gradientNorm()
+    const skipped = !Number.isFinite(result.loss) || !Number.isFinite(norm)
+    if (!skipped) {
+      optimizer.step(learningRate, norm)
+      refreshWeights(decoder)
+      gpu.flush()
+      hooks.published?.()
+    }
+    await gpu.sync('optimizer step')
+    const metrics = this.#metrics(batch, result, { norm, learningRate, seconds: (performance.now() - begin) / 1000 })
+    if (skipped)
+      this.#keepBadStep(batch, Number.isFinite(result.loss) ? `the gradient norm is ${norm}` : `the loss is ${result.loss}`)
+    else this.badSteps = 0
+    return { metrics, skipped, samples: result.samples }
+  }
+
+  release(): void {
+    this.optimizer.release()
+  }
+
+  #metrics(batch: TrainingBatch, result: GradientResult, step: { norm: number; learningRate: number; seconds: number }): Metrics {
+    const { loss } = this.options
+    const { 'entropy/all/mean': entropy, ...ratios } = policyMetrics(
+      batch,
+      result.samples,
+      loss.kernel ? (loss.args as unknown as RatioBounds) : undefined,
+    )
+    return {
+      'loss/mean': finite(result.loss),
+      ...Object.fromEntries(Object.entries(result.lossMetrics).map(([name, value]) => [`loss/${name}`, finite(value)])),
+      'entropy/all/mean': entropy,
+      // Supervised tokens were sampled by nobody.
+      ...(loss === negativeLogLikelihood ? {} : ratios),
+      'optim/grad_norm': finite(step.norm),
+      'optim/lr': step.learningRate,
+      'perf/throughput': result.rows / step.seconds,
+      'perf/peak_memory': this.decoder.gpu.pool.peakBytes / 2 ** 30,
+      'time/forward_backward': step.seconds,
+    }
+  }
+
+  #keepBadStep(batch: TrainingBatch, what: string): void {
+    const dir = writeBadStep(this.options.runFolder, batch, what)
+    this.badSteps++
+    if (this.badSteps < MOST_BAD_STEPS) return
+    throw new NotFiniteError(
+      `${MOST_BAD_STEPS} steps in a row were not finite (at step ${batch.step} ${what}), so the run stops; the weights are those of the last good step. ` +
+        `Lower trainer.args.learning_rate or max_grad_norm; ${dir} holds the batch.`,
+    )
+  }
+}
