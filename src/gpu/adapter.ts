@@ -46,7 +46,9 @@ export function dawnFlags(checks: boolean): string[] {
  * Opens the adapter that `options` ask for.
  * @throws UserError where there is none, saying which command mends it.
  */
-export async function openDevice(options: OpenOptions = {}): Promise<{ gpu: GPU; device: GPUDevice; facts: GpuFacts; checks: boolean }> {
+export async function openDevice(
+  options: OpenOptions = {},
+): Promise<{ gpu: GPU; device: GPUDevice; facts: GpuFacts; checks: boolean }> {
   const checks = options.checks ?? process.env.DAWN_RL_CHECKS === '1'
   const name = options.adapter ?? process.env.DAWN_RL_ADAPTER
   const flags = dawnFlags(checks)
@@ -61,7 +63,7 @@ export async function openDevice(options: OpenOptions = {}): Promise<{ gpu: GPU;
         : `No WebGPU adapter was found on this machine. Run 'bash scripts/setup.sh' to install a software one, or 'node cli.js doctor' to see why.`,
     )
   }
-  const features = new Set<string>([...adapter.features])
+  const features = new Set<string>(adapter.features)
   const requiredFeatures = wantedFeatures.filter((f) => features.has(f)) as GPUFeatureName[]
   const requiredLimits: Record<string, number> = {}
   for (const key in adapter.limits) {
@@ -76,7 +78,8 @@ export async function openDevice(options: OpenOptions = {}): Promise<{ gpu: GPU;
     name: info.description || info.device || info.architecture,
     vendor: info.vendor,
     architecture: info.architecture,
-    software: info.isFallbackAdapter || /llvmpipe|swiftshader|software/i.test(`${info.device} ${info.description} ${info.architecture}`),
+    software:
+      info.isFallbackAdapter || /llvmpipe|swiftshader|software/i.test(`${info.device} ${info.description} ${info.architecture}`),
     subgroupSize: features.has('subgroups') && process.env.DAWN_RL_SUBGROUPS !== '0' ? fixed : 0,
     f16: features.has('shader-f16'),
     timestamps: features.has('timestamp-query'),

@@ -53,7 +53,8 @@ export class Gpu {
   readonly kernels: KernelCache
   submits = 0
   dispatches = 0
-  #gpu: GPU | undefined
+  /** Dawn's instance must live as long as its device, and the process cannot end before it goes. */
+  readonly #kept: GPU[]
   #pending: Command[] = []
   readonly #groups = new Map<string, GPUBindGroup>()
   /** Keys of `#groups` by the id of each buffer and texture in them. */
@@ -71,7 +72,7 @@ export class Gpu {
   }
 
   constructor(opened: { gpu: GPU; device: GPUDevice; facts: GpuFacts; checks: boolean }) {
-    this.#gpu = opened.gpu
+    this.#kept = [opened.gpu]
     this.device = opened.device
     this.facts = opened.facts
     this.checks = opened.checks
@@ -137,7 +138,13 @@ export class Gpu {
     const [s, t] = [rangeOf(source), rangeOf(target)]
     this.#alive(s.buffer, 'copy')
     this.#alive(t.buffer, 'copy')
-    const command = { source: s.buffer.raw, sourceOffset: s.offset + sourceOffset, target: t.buffer.raw, targetOffset: t.offset + targetOffset, bytes }
+    const command = {
+      source: s.buffer.raw,
+      sourceOffset: s.offset + sourceOffset,
+      target: t.buffer.raw,
+      targetOffset: t.offset + targetOffset,
+      bytes,
+    }
     this.#push(command)
   }
 
@@ -202,7 +209,10 @@ export class Gpu {
     const { buffer, offset, bytes } = rangeOf(source)
     this.#alive(buffer, 'read')
     const size = Math.ceil(bytes / 4) * 4
-    const staging = this.device.createBuffer({ size: Math.max(4, size), usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST })
+    const staging = this.device.createBuffer({
+      size: Math.max(4, size),
+      usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST,
+    })
     this.#push({ source: buffer.raw, sourceOffset: offset, target: staging, targetOffset: 0, bytes: size })
     this.flush()
     await this.#sleepThrough(wait, () => this.#orError(staging.mapAsync(GPUMapMode.READ)))
@@ -241,8 +251,7 @@ export class Gpu {
   close(): void {
     this.#closing = true
     this.device.destroy()
-    this.#gpu = undefined
-    void this.#gpu
+    this.#kept.length = 0
   }
 
   /** Waits for the device; what it reported meanwhile, or why it gave up, is thrown as a GpuError. */
@@ -312,7 +321,9 @@ export class Gpu {
     const { buffer, offset, bytes } = rangeOf(b)
     if (bytes > this.facts.limits.maxBinding) {
       const name = kernel.bindings[index].name
-      throw new GpuError(`${kernel.label}: '${name}' is ${bytes} bytes; this adapter binds at most ${this.facts.limits.maxBinding}`)
+      throw new GpuError(
+        `${kernel.label}: '${name}' is ${bytes} bytes; this adapter binds at most ${this.facts.limits.maxBinding}`,
+      )
     }
     return { buffer: buffer.raw, offset, size: Math.ceil(bytes / 4) * 4 }
   }
@@ -357,7 +368,10 @@ export class Gpu {
     for (let first = 0; first < blocks.length; first += perBuffer) {
       const n = first / perBuffer
       if (!this.#uniforms[n]) {
-        const buffer = this.device.createBuffer({ size: perBuffer * 256, usage: GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST })
+        const buffer = this.device.createBuffer({
+          size: perBuffer * 256,
+          usage: GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST,
+        })
         const entries = [{ binding: 0, resource: { buffer, size: 64 } }]
         this.#uniforms[n] = { buffer, group: this.device.createBindGroup({ layout: this.kernels.uniformLayout!, entries }) }
       }

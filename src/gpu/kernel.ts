@@ -76,7 +76,8 @@ export class KernelCache {
     const pipeline = this.#device.createComputePipeline({ label, layout: pipelineLayout, compute: { module } })
     // The scope's answer comes later; a broken kernel is then reported by the device's error handler with this label.
     void this.#device.popErrorScope().then((error) => {
-      if (error) this.onError?.(new GpuError(`kernel '${label}' does not compile: ${error.message}${excerpt(source, error.message)}`))
+      if (error)
+        this.onError?.(new GpuError(`kernel '${label}' does not compile: ${error.message}${excerpt(source, error.message)}`))
     })
     return { label, pipeline, layout, bindings, params, source, id: this.#kernels.size }
   }
@@ -85,7 +86,9 @@ export class KernelCache {
 }
 
 function labelOf(path: string, constants: Constants): string {
-  const name = relative('', path).replace(/^.*kernels\//, '').replace(/\.wgsl$/, '')
+  const name = relative('', path)
+    .replace(/^.*kernels\//, '')
+    .replace(/\.wgsl$/, '')
   const parts = Object.entries(constants).map(([k, v]) => `${k}=${v}`)
   return parts.length > 0 ? `${name}(${parts.join(',')})` : name
 }

@@ -59,6 +59,11 @@ function expandLines(path: string, lines: string[], from: number, to: number, sc
         readSource(included)
       } catch {
         included = join(commonFolder, name)
+        try {
+          readSource(included)
+        } catch {
+          throw new Error(`${where}: there is no '${name}' beside the file or in kernels/common`)
+        }
       }
       out.push(...expandFile(included, scope))
     } else if (word === 'if') {

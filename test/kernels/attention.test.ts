@@ -99,10 +99,18 @@ async function compareWithReference(groups: Group[], s: HeadShape): Promise<void
   // Scores spread over several units, so that a wrong softmax shows.
   const [q, k, v, dO] = [bench.normals(nq, 2), bench.normals(nk), bench.normals(nk), bench.normals(nq)]
   const t = {
-    q: bench.up(q), k: bench.up(k), v: bench.up(v), dO: bench.up(dO),
-    info: bench.up(layout.info), keyEnd: bench.up(layout.keyEnd),
-    o: bench.out(nq), lse: bench.out(rows * s.heads), soft: bench.out(rows * s.heads * 2),
-    dq: bench.out(nq), dk: bench.out(nk), dv: bench.out(nk),
+    q: bench.up(q),
+    k: bench.up(k),
+    v: bench.up(v),
+    dO: bench.up(dO),
+    info: bench.up(layout.info),
+    keyEnd: bench.up(layout.keyEnd),
+    o: bench.out(nq),
+    lse: bench.out(rows * s.heads),
+    soft: bench.out(rows * s.heads * 2),
+    dq: bench.out(nq),
+    dk: bench.out(nk),
+    dv: bench.out(nk),
   }
   attention(gpu, t, rows, s)
   attentionBackward(gpu, t, rows, s)
@@ -117,8 +125,17 @@ async function compareWithReference(groups: Group[], s: HeadShape): Promise<void
 }
 
 /** Groups, single sequences, a prompt of one token, a rollout of one token; 58 rows. */
-const groups: Group[] = [{ prompt: 11, rollouts: [7, 1, 9] }, { prompt: 1, rollouts: [5, 3] }, { prompt: 17, rollouts: [] }, { prompt: 1, rollouts: [] }, { prompt: 2, rollouts: [1] }]
-const small: Group[] = [{ prompt: 5, rollouts: [3, 6] }, { prompt: 9, rollouts: [] }]
+const groups: Group[] = [
+  { prompt: 11, rollouts: [7, 1, 9] },
+  { prompt: 1, rollouts: [5, 3] },
+  { prompt: 17, rollouts: [] },
+  { prompt: 1, rollouts: [] },
+  { prompt: 2, rollouts: [1] },
+]
+const small: Group[] = [
+  { prompt: 5, rollouts: [3, 6] },
+  { prompt: 9, rollouts: [] },
+]
 
 describe('attention against float64', () => {
   test.each([
@@ -138,7 +155,10 @@ describe('attention against float64', () => {
     await bench.run(JSON.stringify(s), {}, () => compareWithReference(small, s))
   })
   test.each(modes.slice(1, 2))('$name', async ({ facts }) => {
-    for (const s of [{ heads: 3, kvHeads: 1, headDim: 6 }, { heads: 4, kvHeads: 2, headDim: 64 }]) {
+    for (const s of [
+      { heads: 3, kvHeads: 1, headDim: 6 },
+      { heads: 4, kvHeads: 2, headDim: 64 },
+    ]) {
       await bench.run(JSON.stringify(s), facts, () => compareWithReference(groups, s))
     }
   })
@@ -149,8 +169,19 @@ describe('attention against float64', () => {
     await bench.run('large scores', {}, async () => {
       const s = { heads: 4, kvHeads: 2, headDim: 16 }
       const layout = pack(small)
-      const [q, k, v] = [bench.normals(layout.rows * 64, 100), bench.normals(layout.rows * 32, 10), bench.normals(layout.rows * 32)]
-      const t = { q: bench.up(q), k: bench.up(k), v: bench.up(v), info: bench.up(layout.info), o: bench.out(layout.rows * 64), lse: bench.out(layout.rows * 4) }
+      const [q, k, v] = [
+        bench.normals(layout.rows * 64, 100),
+        bench.normals(layout.rows * 32, 10),
+        bench.normals(layout.rows * 32),
+      ]
+      const t = {
+        q: bench.up(q),
+        k: bench.up(k),
+        v: bench.up(v),
+        info: bench.up(layout.info),
+        o: bench.out(layout.rows * 64),
+        lse: bench.out(layout.rows * 4),
+      }
       attention(gpu, t, layout.rows, s)
       // exp of a difference of scores near 1000, which float32 holds to 6e-5
       await bench.check('o', t.o, reference(layout, s, q, k, v, q).o, 1e-3)
@@ -161,7 +192,10 @@ describe('attention against float64', () => {
 describe('batch invariance', () => {
   const s = { heads: 4, kvHeads: 2, headDim: 16 }
   const [hq, hk] = [64, 32]
-  const cases = [{ name: 'as this adapter', facts: {} }, { name: modes[1].name, facts: modes[1].facts }]
+  const cases = [
+    { name: 'as this adapter', facts: {} },
+    { name: modes[1].name, facts: modes[1].facts },
+  ]
   test.each(cases)('a shared prefix gives the bits of an unshared one, $name', async ({ facts }) => {
     await bench.run('shared', facts, async () => {
       const [P, R] = [13, 10]
@@ -177,7 +211,10 @@ describe('batch invariance', () => {
       }
       const [o, lse] = await run([{ prompt: P, rollouts: [R, R] }], [q, k, v])
       for (const first of [P, P + R]) {
-        const [alone, aloneLse] = await run([{ prompt: P + R, rollouts: [] }], [rowsOf(q, hq, first), rowsOf(k, hk, first), rowsOf(v, hk, first)])
+        const [alone, aloneLse] = await run(
+          [{ prompt: P + R, rollouts: [] }],
+          [rowsOf(q, hq, first), rowsOf(k, hk, first), rowsOf(v, hk, first)],
+        )
         sameBits('prompt', alone.slice(0, P * hq), o.slice(0, P * hq))
         sameBits('rollout', alone.slice(P * hq), o.slice(first * hq, (first + R) * hq))
         sameBits('lse', aloneLse.slice(P * 4), lse.slice(first * 4, (first + R) * 4))

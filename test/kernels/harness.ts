@@ -155,7 +155,8 @@ export function compare(name: string, got: ArrayLike<number>, reference: ArrayLi
 export function sameBits(name: string, a: Float32Array, b: Float32Array): void {
   const [x, y] = [a, b].map((v) => new Uint32Array(v.buffer, v.byteOffset, v.length))
   const at = x.findIndex((word, i) => word !== y[i])
-  if (at >= 0 || x.length !== y.length) throw new Error(`${name}: value ${at} is ${a[at]} in one run and ${b[at]} in the other (${seedWords})`)
+  if (at >= 0 || x.length !== y.length)
+    throw new Error(`${name}: value ${at} is ${a[at]} in one run and ${b[at]} in the other (${seedWords})`)
 }
 
 const view = new DataView(new ArrayBuffer(4))

@@ -7,7 +7,13 @@ const bench = await openBench()
 const { gpu } = bench
 
 /** Log-probability of the target, entropy and lse of each row in float64. */
-function reference(logits: Float32Array, rows: number, vocabulary: number, targets: Uint32Array, inverse: (row: number) => number): Float64Array[] {
+function reference(
+  logits: Float32Array,
+  rows: number,
+  vocabulary: number,
+  targets: Uint32Array,
+  inverse: (row: number) => number,
+): Float64Array[] {
   const [logprobs, entropy, lse] = [0, 1, 2].map(() => new Float64Array(rows))
   for (let t = 0; t < rows; t++) {
     const z = Array.from(logits.subarray(t * vocabulary, (t + 1) * vocabulary), (v) => v * inverse(t))
@@ -34,7 +40,8 @@ async function sliced({ logits, rows, vocabulary, targets, inverseTemperature, f
   const stats = bench.out(rows * 4)
   for (const slice of vocabularySlices(vocabulary)) {
     const part = new Float32Array(rows * slice.rows)
-    for (let t = 0; t < rows; t++) part.set(logits.subarray(t * vocabulary + slice.row, t * vocabulary + slice.row + slice.rows), t * slice.rows)
+    for (let t = 0; t < rows; t++)
+      part.set(logits.subarray(t * vocabulary + slice.row, t * vocabulary + slice.row + slice.rows), t * slice.rows)
     const at = { rows, stride: slice.rows, column: 0, slice, inverseTemperature }
     softmaxSlice(gpu, { logits: bench.up(part), stats, targets: bench.up(targets) }, at)
   }
@@ -50,11 +57,18 @@ async function sliced({ logits, rows, vocabulary, targets, inverseTemperature, f
 }
 
 /** The head as the engine walks it: all logits in one buffer, a temperature a row, targets known only afterwards. */
-async function whole({ logits, rows, vocabulary, targets, inverseTemperature }: Run, inverses?: Float32Array): Promise<Float32Array[]> {
+async function whole(
+  { logits, rows, vocabulary, targets, inverseTemperature }: Run,
+  inverses?: Float32Array,
+): Promise<Float32Array[]> {
   const [stats, all] = [bench.out(rows * 4), bench.up(logits)]
   const inverseTemperatures = bench.up(inverses ?? new Float32Array(rows).fill(inverseTemperature))
   for (const slice of vocabularySlices(vocabulary)) {
-    softmaxSlice(gpu, { logits: all, stats, inverseTemperatures }, { rows, stride: vocabulary, column: slice.row, slice, inverseTemperature: 1 })
+    softmaxSlice(
+      gpu,
+      { logits: all, stats, inverseTemperatures },
+      { rows, stride: vocabulary, column: slice.row, slice, inverseTemperature: 1 },
+    )
   }
   pickLogits(gpu, { logits: all, targets: bench.up(targets), inverseTemperatures, stats }, rows, vocabulary)
   const [logprobs, entropy, lse] = [0, 1, 2].map(() => bench.out(rows))
@@ -63,13 +77,25 @@ async function whole({ logits, rows, vocabulary, targets, inverseTemperature }: 
 }
 
 function fresh(rows: number, vocabulary: number, inverseTemperature: number): Run {
-  return { logits: bench.normals(rows * vocabulary, 3), rows, vocabulary, inverseTemperature, targets: bench.ids(rows, vocabulary) }
+  return {
+    logits: bench.normals(rows * vocabulary, 3),
+    rows,
+    vocabulary,
+    inverseTemperature,
+    targets: bench.ids(rows, vocabulary),
+  }
 }
 
 describe.each(modes)('$name', ({ facts, needs }) => {
   const skip = needs === 'cpu' && !bench.cpu
   test.skipIf(skip)('log-probabilities, entropies and lse, by slices and in one buffer', async () => {
-    for (const [rows, vocabulary, inverse] of [[1, 7, 1], [7, 151, 1 / 0.7], [3, sliceRows, 1], [5, 2 * sliceRows + 129, 1.25], [129, 33, 0.5]]) {
+    for (const [rows, vocabulary, inverse] of [
+      [1, 7, 1],
+      [7, 151, 1 / 0.7],
+      [3, sliceRows, 1],
+      [5, 2 * sliceRows + 129, 1.25],
+      [129, 33, 0.5],
+    ]) {
       await bench.run(`head ${rows} ${vocabulary}`, facts, async () => {
         const run = { ...fresh(rows, vocabulary, inverse), first: 3 }
         // The kernels multiply by the float32 value.
@@ -119,7 +145,11 @@ test('a token that is nearly sure has entropy near 0, and no NaN; far logits do 
 })
 
 test('gradient of the logits', async () => {
-  for (const [rows, vocabulary] of [[1, 7], [7, 151], [3, sliceRows + 129]]) {
+  for (const [rows, vocabulary] of [
+    [1, 7],
+    [7, 151],
+    [3, sliceRows + 129],
+  ]) {
     await bench.run(`dlogits ${rows} ${vocabulary}`, {}, async () => {
       const [firstRow, inverse] = [2, Math.fround(1 / 0.8)]
       const { logits, targets } = fresh(rows, vocabulary, inverse)

@@ -7,7 +7,13 @@ const bench = await openBench()
 const { gpu } = bench
 
 /** sum_t a(i, t) b(j, t) for a (rows x columns) output, in float64. */
-function product(rows: number, columns: number, depth: number, a: (i: number, t: number) => number, b: (j: number, t: number) => number): Float64Array {
+function product(
+  rows: number,
+  columns: number,
+  depth: number,
+  a: (i: number, t: number) => number,
+  b: (j: number, t: number) => number,
+): Float64Array {
   const out = new Float64Array(rows * columns)
   for (let i = 0; i < rows; i++) {
     for (let j = 0; j < columns; j++) {
@@ -55,8 +61,20 @@ async function forward(c: Case): Promise<void> {
     bias: c.bias ? bench.up(bias) : undefined,
     residual: c.residual ? bench.up(residual) : undefined,
   })
-  const want = product(rows, slice.rows, k, (i, t) => x[i * k + t], (j, t) => values[(slice.row + j) * k + t])
-  const low = product(rows, slice.rows, rank, (i, t) => xa[i * rank + t], (j, t) => b[(slice.row + j) * rank + t])
+  const want = product(
+    rows,
+    slice.rows,
+    k,
+    (i, t) => x[i * k + t],
+    (j, t) => values[(slice.row + j) * k + t],
+  )
+  const low = product(
+    rows,
+    slice.rows,
+    rank,
+    (i, t) => xa[i * rank + t],
+    (j, t) => b[(slice.row + j) * rank + t],
+  )
   want.forEach((v, e) => {
     const extra = (c.bias ? bias[slice.row + (e % slice.rows)] : 0) + (c.residual ? residual[e] : 0)
     want[e] = (v + low[e]) * alpha + extra
@@ -74,28 +92,57 @@ async function backwardInput(c: Case & { accumulate?: boolean }): Promise<void> 
   const dx = accumulate ? bench.upOut(before) : bench.out(rows * k)
   const lora = rank ? { x: bench.up(dxa), matrix: bench.up(a), rank } : undefined
   linearBackwardInput(gpu, bench.up(dy), rows, weight, dx, { alpha, lora, accumulate, slice: c.slice })
-  const want = product(rows, k, slice.rows, (i, t) => dy[i * slice.rows + t], (j, t) => values[(slice.row + t) * k + j])
-  const low = product(rows, k, rank, (i, t) => dxa[i * rank + t], (j, t) => a[t * k + j])
+  const want = product(
+    rows,
+    k,
+    slice.rows,
+    (i, t) => dy[i * slice.rows + t],
+    (j, t) => values[(slice.row + t) * k + j],
+  )
+  const low = product(
+    rows,
+    k,
+    rank,
+    (i, t) => dxa[i * rank + t],
+    (j, t) => a[t * k + j],
+  )
   want.forEach((v, e) => {
     want[e] = (v + low[e]) * alpha + (accumulate ? before[e] : 0)
   })
   await bench.check(JSON.stringify(c), dx, want, bounds.sum)
 }
 
-async function backwardWeight(c: Case & { accumulate?: boolean; row?: number; dyStride?: number; dyColumn?: number }): Promise<void> {
+async function backwardWeight(
+  c: Case & { accumulate?: boolean; row?: number; dyStride?: number; dyColumn?: number },
+): Promise<void> {
   const { rows, n, k, alpha = 1, accumulate = false, row = 0, dyStride = n, dyColumn = 0 } = c
   const [dy, x] = [bench.normals(rows * dyStride), bench.normals(rows * k)]
   const total = (row + n) * k
   const before = bench.normals(total)
   const dw = bench.upOut(before)
   linearBackwardWeight(gpu, bench.up(dy), bench.up(x), rows, n, k, dw, { alpha, accumulate, row, dyStride, dyColumn })
-  const sum = product(n, k, rows, (i, t) => dy[t * dyStride + dyColumn + i], (j, t) => x[t * k + j])
+  const sum = product(
+    n,
+    k,
+    rows,
+    (i, t) => dy[t * dyStride + dyColumn + i],
+    (j, t) => x[t * k + j],
+  )
   const want = Float64Array.from(before, (v, e) => (e < row * k ? v : sum[e - row * k] * alpha + (accumulate ? v : 0)))
   await bench.check(JSON.stringify(c), dw, want, bounds.sum)
 }
 
 const flagCases: Case[] = []
-for (let f = 0; f < 8; f++) flagCases.push({ rows: 17, n: 72, k: 40, rank: f & 1 ? 16 : 0, bias: !!(f & 2), residual: !!(f & 4), alpha: f === 7 ? 0.25 : 1 })
+for (let f = 0; f < 8; f++)
+  flagCases.push({
+    rows: 17,
+    n: 72,
+    k: 40,
+    rank: f & 1 ? 16 : 0,
+    bias: !!(f & 2),
+    residual: !!(f & 4),
+    alpha: f === 7 ? 0.25 : 1,
+  })
 
 /** Sizes that end inside a tile in every direction; 1, 4, 8 and more rows take different row tiles. */
 const shapes: Case[] = [
@@ -139,7 +186,10 @@ describe.each(modes)('$name', ({ facts, needs }) => {
     await bench.run('nn odd n with LoRA', facts, () => backwardInput({ rows: 21, n: 151, k: 64, rank: 8, accumulate: true }))
   })
   test.skipIf(skip)('backward to the weight: flags, shapes and parts of a matrix', async () => {
-    const parts = [{ rows: 5, n: 8, k: 12, row: 3, dyStride: 24, dyColumn: 8 }, { rows: 5, n: 7, k: 12, row: 2, dyStride: 23, dyColumn: 9 }]
+    const parts = [
+      { rows: 5, n: 8, k: 12, row: 3, dyStride: 24, dyColumn: 8 },
+      { rows: 5, n: 7, k: 12, row: 2, dyStride: 23, dyColumn: 9 },
+    ]
     for (const c of [...shapes, ...parts]) {
       await bench.run(`tn ${JSON.stringify(c)}`, facts, () => backwardWeight(c))
       await bench.run(`tn + ${JSON.stringify(c)}`, facts, () => backwardWeight({ ...c, accumulate: true, alpha: -2 }))
@@ -160,12 +210,24 @@ describe('weights in several storages', () => {
         const x = bench.normals(3 * 16)
         const y = bench.out(3 * n)
         linear(gpu, bench.up(x), 3, weight, y)
-        const want = product(3, n, 16, (i, t) => x[i * 16 + t], (j, t) => values[j * 16 + t])
+        const want = product(
+          3,
+          n,
+          16,
+          (i, t) => x[i * 16 + t],
+          (j, t) => values[j * 16 + t],
+        )
         await bench.check('nt over slices', y, want, bounds.sum)
         const dy = bench.normals(3 * n)
         const dx = bench.out(3 * 16)
         linearBackwardInput(gpu, bench.up(dy), 3, weight, dx)
-        const back = product(3, 16, n, (i, t) => dy[i * n + t], (j, t) => values[t * 16 + j])
+        const back = product(
+          3,
+          16,
+          n,
+          (i, t) => dy[i * n + t],
+          (j, t) => values[t * 16 + j],
+        )
         await bench.check('nn over slices', dx, back, 1e-5) // sums of 8229 terms
       })
     }
@@ -177,7 +239,10 @@ describe('weights in several storages', () => {
     })
     for (const facts of [{}, { software: false, subgroupSize: 0 }]) {
       const small = { ...facts, limits: { ...limits, maxBinding: 4096 } }
-      for (const c of [{ rows: 5, n: 100, k: 64 }, { rows: 2, n: 70, k: 64, slice: { row: 30, rows: 25 } }]) {
+      for (const c of [
+        { rows: 5, n: 100, k: 64 },
+        { rows: 2, n: 70, k: 64, slice: { row: 30, rows: 25 } },
+      ]) {
         // Only the weight is small here: the limit would refuse the other buffers of the pool.
         await bench.run('wide nt', small, () => forward(c))
         await bench.run('wide nn', small, () => backwardInput(c))
@@ -197,8 +262,19 @@ describe('weights in several storages', () => {
     })
   })
   test('slicesOf finds the parts of a range of rows', () => {
-    const weight = { slices: [{ row: 0, rows: 10 }, { row: 10, rows: 10 }, { row: 20, rows: 3 }], rows: 23 } as unknown as Weight
-    expect(slicesOf(weight, 8, 13).map(({ row, rows }) => [row, rows])).toEqual([[8, 2], [10, 10], [20, 1]])
+    const weight = {
+      slices: [
+        { row: 0, rows: 10 },
+        { row: 10, rows: 10 },
+        { row: 20, rows: 3 },
+      ],
+      rows: 23,
+    } as unknown as Weight
+    expect(slicesOf(weight, 8, 13).map(({ row, rows }) => [row, rows])).toEqual([
+      [8, 2],
+      [10, 10],
+      [20, 1],
+    ])
   })
 })
 
@@ -209,18 +285,34 @@ describe('a row has the same bits in every batch', () => {
       await bench.run(`batch ${rank}`, facts, async () => {
         const [rows, n, k] = [70, 45, 72]
         const { weight } = bench.weight(n, k, true)
-        const [x, xa, b, residual] = [bench.normals(rows * k), bench.normals(rows * rank), bench.up(bench.normals(n * Math.max(1, rank))), bench.normals(rows * n)]
+        const [x, xa, b, residual] = [
+          bench.normals(rows * k),
+          bench.normals(rows * rank),
+          bench.up(bench.normals(n * Math.max(1, rank))),
+          bench.normals(rows * n),
+        ]
         const bias = bench.up(bench.normals(n))
         const at = async (from: number, count: number): Promise<Float32Array> => {
           const y = bench.out(count * n)
           const lora = rank ? { x: bench.up(xa.slice(from * rank, (from + count) * rank)), matrix: b, rank } : undefined
           linear(gpu, bench.up(x.slice(from * k, (from + count) * k)), count, weight, y, {
-            lora, bias, residual: bench.up(residual.slice(from * n, (from + count) * n)), alpha: 0.7,
+            lora,
+            bias,
+            residual: bench.up(residual.slice(from * n, (from + count) * n)),
+            alpha: 0.7,
           })
           return await bench.down(y, count * n)
         }
         const all = await at(0, rows)
-        for (const [from, count] of [[0, 1], [69, 1], [13, 4], [13, 7], [3, 16], [20, 33], [1, 64]]) {
+        for (const [from, count] of [
+          [0, 1],
+          [69, 1],
+          [13, 4],
+          [13, 7],
+          [3, 16],
+          [20, 33],
+          [1, 64],
+        ]) {
           sameBits(`rows ${from} .. ${from + count}`, await at(from, count), all.slice(from * n, (from + count) * n))
         }
       })
@@ -236,7 +328,12 @@ describe('a row has the same bits in every batch', () => {
         return await bench.down(dx, count * 72)
       }
       const all = await at(0, 40)
-      for (const [from, count] of [[7, 1], [5, 8], [11, 20]]) sameBits(`rows from ${from}`, await at(from, count), all.slice(from * 72, (from + count) * 72))
+      for (const [from, count] of [
+        [7, 1],
+        [5, 8],
+        [11, 20],
+      ])
+        sameBits(`rows from ${from}`, await at(from, count), all.slice(from * 72, (from + count) * 72))
     })
   })
   test('the same inputs give the same bits twice', async () => {
@@ -256,7 +353,7 @@ test('a weight is uploaded bit for bit', async () => {
     const values = Uint16Array.from({ length: 3 * 7 }, () => bench.random.int(65536))
     const weight = uploadWeight(gpu, 'bits', 3, 7, values)
     const back = new Uint16Array(await gpu.read(weight.slices[0].storage as never))
-    expect([...back.slice(0, 21)]).toEqual([...values])
+    expect(back.slice(0, 21)).toEqual(values)
     ;(weight.slices[0].storage as { release(): void }).release()
     expect(bf16Bits(Float32Array.of(1, -2))).toEqual(Uint16Array.of(0x3f80, 0xc000))
   })

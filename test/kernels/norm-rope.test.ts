@@ -6,15 +6,29 @@ import { bounds, modes, openBench, sameBits } from './harness.ts'
 const bench = await openBench()
 const { gpu } = bench
 
-const sizes = [[1, 7], [7, 64], [129, 33], [3, 576], [2, 1], [513, 8]]
+const sizes = [
+  [1, 7],
+  [7, 64],
+  [129, 33],
+  [3, 576],
+  [2, 1],
+  [513, 8],
+]
 
 describe.each(modes)('RMSNorm, $name', ({ facts, needs }) => {
   test.skipIf(needs === 'cpu' && !bench.cpu)('forward, backward and gain', async () => {
     for (const [rows, channels] of sizes) {
       await bench.run(`norm ${rows} ${channels}`, facts, async () => {
         const eps = 1e-5
-        const [x, gain, dy, skip, before] = [rows * channels, channels, rows * channels, rows * channels, channels].map((n) => bench.normals(n))
-        const [y, rstd, dx, dxSkip] = [bench.out(rows * channels), bench.out(rows), bench.out(rows * channels), bench.out(rows * channels)]
+        const [x, gain, dy, skip, before] = [rows * channels, channels, rows * channels, rows * channels, channels].map((n) =>
+          bench.normals(n),
+        )
+        const [y, rstd, dx, dxSkip] = [
+          bench.out(rows * channels),
+          bench.out(rows),
+          bench.out(rows * channels),
+          bench.out(rows * channels),
+        ]
         const [xb, gb, dyb, dgain] = [x, gain, dy, before].map((t) => bench.up(t))
         rmsNorm(gpu, xb, gb, y, rstd, rows, channels, eps)
         rmsNormBackward(gpu, { dy: dyb, x: xb, gain: gb, rstd, dx }, rows, channels)
@@ -77,7 +91,12 @@ test('column sums are added to what is there', async () => {
 })
 
 test('rope turns by the position of the row, and its inverse turns back', async () => {
-  for (const [rows, heads, headDim] of [[1, 1, 2], [7, 3, 6], [129, 2, 16], [5, 9, 64]]) {
+  for (const [rows, heads, headDim] of [
+    [1, 1, 2],
+    [7, 3, 6],
+    [129, 2, 16],
+    [5, 9, 64],
+  ]) {
     await bench.run(`rope ${rows} ${heads} ${headDim}`, {}, async () => {
       const half = headDim / 2
       const positions = 40

@@ -8,12 +8,21 @@ const bench = await openBench()
 const { gpu } = bench
 
 test('AdamW follows PyTorch over several steps, on a part of a bank', async () => {
-  for (const [total, first, count] of [[1, 0, 1], [513, 0, 513], [700, 129, 500]]) {
+  for (const [total, first, count] of [
+    [1, 0, 1],
+    [513, 0, 513],
+    [700, 129, 500],
+  ]) {
     await bench.run(`adamw ${total}`, {}, async () => {
       const settings = { learningRate: 1e-2, beta1: 0.9, beta2: 0.999, eps: 1e-8, weightDecay: 0.1 }
       const start = bench.normals(total)
       const [w, m, v] = [Float64Array.from(start), new Float64Array(total), new Float64Array(total)]
-      const t = { parameters: bench.up(start), gradients: bench.out(total), m: bench.up(new Float32Array(total)), v: bench.up(new Float32Array(total)) }
+      const t = {
+        parameters: bench.up(start),
+        gradients: bench.out(total),
+        m: bench.up(new Float32Array(total)),
+        v: bench.up(new Float32Array(total)),
+      }
       for (let step = 1; step <= 5; step++) {
         const gradient = bench.normals(total, step === 3 ? 1e-6 : 0.5)
         const clip = step === 2 ? 0.25 : 1
@@ -34,7 +43,12 @@ test('AdamW follows PyTorch over several steps, on a part of a bank', async () =
       await bench.check('v', t.v, v, bounds.sum)
       // The move itself, not hidden behind the size of w
       const moved = (await bench.down(t.parameters, total)).map((x, i) => x - start[i])
-      compare('w - start', moved, w.map((x, i) => x - start[i]), 1e-4) // w near 1 is rounded to 6e-8 in each step, the move is 0.05
+      compare(
+        'w - start',
+        moved,
+        w.map((x, i) => x - start[i]),
+        1e-4,
+      ) // w near 1 is rounded to 6e-8 in each step, the move is 0.05
     })
   }
 })
@@ -73,7 +87,13 @@ async function valuesOf(weight: Weight): Promise<Float32Array> {
 describe.each(modes)('the working copy of a master, $name', ({ facts, needs }) => {
   const { limits } = gpu.facts
   test.skipIf(needs === 'cpu' && !bench.cpu)('is rounded to bf16, ties to even, or copied', async () => {
-    for (const [rows, k] of [[1, 8], [7, 24], [9, 7], [5, 6], [130, 64]]) {
+    for (const [rows, k] of [
+      [1, 8],
+      [7, 24],
+      [9, 7],
+      [5, 6],
+      [130, 64],
+    ]) {
       for (const bf16 of [true, false]) {
         await bench.run(`round ${rows} ${k} ${bf16}`, facts, async () => {
           const { weight } = bench.weight(rows, k, bf16)

@@ -19,9 +19,24 @@ test('silu gate and its backward', async () => {
       siluGate(gpu, gb, ub, y, n)
       siluGateBackward(gpu, { dy: bench.up(dy), g: gb, u: ub, dg, du }, n)
       const s = Float64Array.from(g, (v) => 1 / (1 + Math.exp(-v)))
-      await bench.check('y', y, s.map((v, i) => g[i] * v * u[i]), bounds.sum)
-      await bench.check('du', du, s.map((v, i) => dy[i] * g[i] * v), bounds.sum)
-      await bench.check('dg', dg, s.map((v, i) => dy[i] * u[i] * v * (1 + g[i] * (1 - v))), bounds.sum)
+      await bench.check(
+        'y',
+        y,
+        s.map((v, i) => g[i] * v * u[i]),
+        bounds.sum,
+      )
+      await bench.check(
+        'du',
+        du,
+        s.map((v, i) => dy[i] * g[i] * v),
+        bounds.sum,
+      )
+      await bench.check(
+        'dg',
+        dg,
+        s.map((v, i) => dy[i] * u[i] * v * (1 + g[i] * (1 - v))),
+        bounds.sum,
+      )
     })
   }
 })
@@ -45,7 +60,12 @@ test('add', async () => {
     await bench.run(`add ${n}`, {}, async () => {
       const [a, b, y] = [bench.normals(n), bench.normals(n), bench.out(n)]
       add(gpu, bench.up(a), bench.up(b), y, n)
-      await bench.check('sum', y, Float64Array.from(a, (v, i) => v + b[i]), bounds.elementwise)
+      await bench.check(
+        'sum',
+        y,
+        Float64Array.from(a, (v, i) => v + b[i]),
+        bounds.elementwise,
+      )
     })
   }
 })
@@ -98,13 +118,23 @@ describe('dropout', () => {
 })
 
 test('gather and scatter move rows', async () => {
-  for (const [rows, width] of [[1, 7], [7, 1], [129, 64], [13, 513]]) {
+  for (const [rows, width] of [
+    [1, 7],
+    [7, 1],
+    [129, 64],
+    [13, 513],
+  ]) {
     await bench.run(`rows ${rows} ${width}`, {}, async () => {
       const x = bench.normals((rows + 5) * width)
       const index = bench.ids(rows, rows + 5)
       const out = bench.out(rows * width)
       gatherRows(gpu, bench.up(x), bench.up(index), out, rows, width)
-      await bench.check('gather', out, Float64Array.from({ length: rows * width }, (_, e) => x[index[Math.floor(e / width)] * width + (e % width)]), bounds.exact)
+      await bench.check(
+        'gather',
+        out,
+        Float64Array.from({ length: rows * width }, (_, e) => x[index[Math.floor(e / width)] * width + (e % width)]),
+        bounds.exact,
+      )
       const order = bench.random.shuffle(Array.from({ length: rows + 5 }, (_, i) => i)).slice(0, rows)
       const before = bench.normals((rows + 5) * width)
       const target = bench.up(before)
@@ -117,7 +147,11 @@ test('gather and scatter move rows', async () => {
 })
 
 test('row lists are summed in order, added or written, to rows or to target rows', async () => {
-  for (const [outs, sources, width] of [[1, 3, 7], [9, 40, 33], [129, 20, 8]]) {
+  for (const [outs, sources, width] of [
+    [1, 3, 7],
+    [9, 40, 33],
+    [129, 20, 8],
+  ]) {
     for (const accumulate of [false, true]) {
       for (const targeted of [false, true]) {
         await bench.run(`lists ${outs} ${accumulate} ${targeted}`, {}, async () => {
@@ -158,7 +192,13 @@ test('row lists are summed in order, added or written, to rows or to target rows
 describe.each(modes)('embedding, $name', ({ facts, needs }) => {
   const limits = gpu.facts.limits
   test.skipIf(needs === 'cpu' && !bench.cpu)('rows of a weight, widened exactly', async () => {
-    for (const [rows, n, k] of [[1, 5, 8], [7, 100, 64], [129, 33, 30], [9, 51, 7], [4, 2 * sliceRows + 5, 8]]) {
+    for (const [rows, n, k] of [
+      [1, 5, 8],
+      [7, 100, 64],
+      [129, 33, 30],
+      [9, 51, 7],
+      [4, 2 * sliceRows + 5, 8],
+    ]) {
       for (const bf16 of [true, false]) {
         const small = n > sliceRows ? { ...facts, limits: { ...limits, maxBinding: sliceRows * k * (bf16 ? 2 : 4) } } : facts
         await bench.run(`embedding ${rows} ${n} ${k} ${bf16}`, small, async () => {
@@ -168,7 +208,12 @@ describe.each(modes)('embedding, $name', ({ facts, needs }) => {
           ids[0] = n - 1
           const y = bench.out(rows * k)
           embedding(gpu, bench.up(ids), weight, y, rows)
-          await bench.check('embedding', y, Float64Array.from({ length: rows * k }, (_, e) => values[ids[Math.floor(e / k)] * k + (e % k)]), bounds.exact)
+          await bench.check(
+            'embedding',
+            y,
+            Float64Array.from({ length: rows * k }, (_, e) => values[ids[Math.floor(e / k)] * k + (e % k)]),
+            bounds.exact,
+          )
         })
       }
     }

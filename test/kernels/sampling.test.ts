@@ -16,7 +16,15 @@ interface GoldenCase {
   probs: number[]
 }
 const golden: GoldenCase[] = JSON.parse(readFileSync(new URL('../fixtures/golden/misc/sampling.json', import.meta.url), 'utf8'))
-const neutral: DrawSettings = { temperature: 1, top_p: 1, top_k: 0, min_p: 0, repetition_penalty: 1, presence_penalty: 0, frequency_penalty: 0 }
+const neutral: DrawSettings = {
+  temperature: 1,
+  top_p: 1,
+  top_k: 0,
+  min_p: 0,
+  repetition_penalty: 1,
+  presence_penalty: 0,
+  frequency_penalty: 0,
+}
 
 /** The lists of penalties.wgsl: each token of prompt and output once, with how often the output has it. */
 function tokenLists(rows: { prompt_ids: number[]; output_ids: number[] }[]) {
@@ -28,13 +36,22 @@ function tokenLists(rows: { prompt_ids: number[]; output_ids: number[] }[]) {
     }
     start.push(tokens.length)
   }
-  return { start: bench.up(Uint32Array.from(start)), tokens: bench.up(Uint32Array.from([...tokens, 0])), counts: bench.up(Uint32Array.from([...counts, 0])) }
+  return {
+    start: bench.up(Uint32Array.from(start)),
+    tokens: bench.up(Uint32Array.from([...tokens, 0])),
+    counts: bench.up(Uint32Array.from([...counts, 0])),
+  }
 }
 
 /** Tokens drawn for rows of logits; seeds are pairs (seed, position). */
 async function draw(logits: Float32Array, settings: DrawSettings[], seeds: number[]): Promise<Uint32Array> {
   const rows = settings.length
-  const t = { logits: bench.up(logits), settings: bench.up(packSettings(settings)), seeds: bench.up(Uint32Array.from(seeds)), drawn: bench.out(rows) }
+  const t = {
+    logits: bench.up(logits),
+    settings: bench.up(packSettings(settings)),
+    seeds: bench.up(Uint32Array.from(seeds)),
+    drawn: bench.out(rows),
+  }
   drawTokens(gpu, t, rows, logits.length / rows)
   return await bench.words(t.drawn, rows)
 }
@@ -58,7 +75,12 @@ describe.each(modes)('$name', ({ facts, needs }) => {
         const high = Math.max(...row)
         const weights = Array.from(row, (v) => Math.exp(v - high))
         const sum = weights.reduce((a, b) => a + b, 0)
-        compare(`case ${r} ${JSON.stringify(c.params)}`, weights.map((w) => w / sum), c.probs, 1e-5)
+        compare(
+          `case ${r} ${JSON.stringify(c.params)}`,
+          weights.map((w) => w / sum),
+          c.probs,
+          1e-5,
+        )
         weights.forEach((w, v) => expect(w > 0, `case ${r}, token ${v}`).toBe(c.probs[v] > 0))
       })
     })
@@ -74,7 +96,11 @@ describe.each(modes)('$name', ({ facts, needs }) => {
           return probability > 0 ? Math.log(probability) * 0.8 : -1000
         })
         const seeds = Array.from({ length: 2 * draws }, (_, e) => (e % 2 === 0 ? 1234 + i : e / 2))
-        const tokens = await draw(logits, Array.from({ length: draws }, () => ({ ...neutral, temperature: 0.8 })), seeds)
+        const tokens = await draw(
+          logits,
+          Array.from({ length: draws }, () => ({ ...neutral, temperature: 0.8 })),
+          seeds,
+        )
         expectDistribution(tokens, c.probs)
       }
     })
@@ -129,7 +155,11 @@ test('a large vocabulary: one token as likely as fifty thousand others', async (
     const logits = new Float32Array(rows * vocabulary)
     for (let r = 0; r < rows; r++) logits[r * vocabulary + 777] = Math.log(vocabulary - 1)
     const seeds = Array.from({ length: 2 * rows }, (_, e) => (e % 2 === 0 ? 99 : e / 2))
-    const tokens = await draw(logits, Array.from({ length: rows }, () => neutral), seeds)
+    const tokens = await draw(
+      logits,
+      Array.from({ length: rows }, () => neutral),
+      seeds,
+    )
     // The other half falls evenly into eight parts of the vocabulary.
     const cells = Uint32Array.from(tokens, (v) => (v === 777 ? 8 : Math.floor((v * 8) / vocabulary)))
     expectDistribution(cells, [...Array.from({ length: 8 }, () => 1 / 16), 0.5])
@@ -142,18 +172,32 @@ test('the same seed and position draw the same token in any batch, others differ
     const row = bench.normals(vocabulary)
     const settings = { ...neutral, temperature: 1.3, top_k: 200, top_p: 0.98, min_p: 0.001 }
     const [alone] = await draw(row, [settings], [42, 7])
-    for (const [rows, at] of [[2, 1], [9, 0], [33, 20]]) {
+    for (const [rows, at] of [
+      [2, 1],
+      [9, 0],
+      [33, 20],
+    ]) {
       const logits = bench.normals(rows * vocabulary)
       logits.set(row, at * vocabulary)
-      const all = Array.from({ length: rows }, (_, r) => (r === at ? settings : { ...neutral, temperature: 0.1 + r / 10, top_k: r }))
+      const all = Array.from({ length: rows }, (_, r) =>
+        r === at ? settings : { ...neutral, temperature: 0.1 + r / 10, top_k: r },
+      )
       const seeds = Array.from({ length: 2 * rows }, () => bench.random.int(1000))
       seeds.splice(2 * at, 2, 42, 7)
       expect((await draw(logits, all, seeds))[at]).toBe(alone)
     }
     const many = Array.from({ length: 200 }, () => settings)
     const repeated = Float32Array.from({ length: 200 * vocabulary }, (_, e) => row[e % vocabulary])
-    const bySeed = await draw(repeated, many, Array.from({ length: 400 }, (_, e) => (e % 2 === 0 ? e / 2 : 7)))
-    const byPosition = await draw(repeated, many, Array.from({ length: 400 }, (_, e) => (e % 2 === 0 ? 42 : (e - 1) / 2)))
+    const bySeed = await draw(
+      repeated,
+      many,
+      Array.from({ length: 400 }, (_, e) => (e % 2 === 0 ? e / 2 : 7)),
+    )
+    const byPosition = await draw(
+      repeated,
+      many,
+      Array.from({ length: 400 }, (_, e) => (e % 2 === 0 ? 42 : (e - 1) / 2)),
+    )
     expect(new Set(bySeed).size).toBeGreaterThan(30)
     expect(new Set(byPosition).size).toBeGreaterThan(30)
     expect(byPosition[7]).toBe(alone)
@@ -164,11 +208,16 @@ test('the same seed and position draw the same token in any batch, others differ
 test('filters at their ends: top_k 1, a tiny top_p and min_p 1 leave the largest; ties at the k-th stay', async () => {
   await bench.run('ends', {}, async () => {
     const logits = Float32Array.of(1, 4, 3, 3, -2, 0)
-    const settings = [{ top_k: 1 }, { top_p: 1e-6 }, { min_p: 1 }, { top_k: 2 }, { top_k: 6 }, { top_k: 100 }].map((s) => ({ ...neutral, ...s }))
+    const settings = [{ top_k: 1 }, { top_p: 1e-6 }, { min_p: 1 }, { top_k: 2 }, { top_k: 6 }, { top_k: 100 }].map((s) => ({
+      ...neutral,
+      ...s,
+    }))
     const rows = settings.length
     const t = {
       logits: bench.up(Float32Array.from({ length: rows * 6 }, (_, e) => logits[e % 6])),
-      settings: bench.up(packSettings(settings)), seeds: bench.up(new Uint32Array(rows * 2)), drawn: bench.out(rows),
+      settings: bench.up(packSettings(settings)),
+      seeds: bench.up(new Uint32Array(rows * 2)),
+      drawn: bench.out(rows),
     }
     maskLogits(gpu, t, rows, 6)
     const z = await bench.down(t.logits, rows * 6)
@@ -179,7 +228,10 @@ test('filters at their ends: top_k 1, a tiny top_p and min_p 1 leave the largest
 
 test('Gumbel noise is exact in its far tails', async () => {
   await bench.run('gumbel', {}, async () => {
-    const hashes = Uint32Array.from({ length: 600 }, (_, i) => (i < 40 ? i << 9 : i < 80 ? 0xffffffff - (i << 9) : bench.random.int(2 ** 32)) >>> 0)
+    const hashes = Uint32Array.from(
+      { length: 600 },
+      (_, i) => (i < 40 ? i << 9 : i < 80 ? 0xffffffff - (i << 9) : bench.random.int(2 ** 32)) >>> 0,
+    )
     const noise = bench.out(hashes.length)
     const kernel = gpu.kernel(fileURLToPath(new URL('fixtures/gumbel.wgsl', import.meta.url)))
     gpu.dispatch(kernel, [bench.up(hashes), noise], { count: hashes.length }, flat(hashes.length))
