@@ -8,11 +8,14 @@
 import { Command, CommanderError } from 'commander'
 import { messageOf, UserError } from '../common/errors.ts'
 import { register as doctor } from './doctor.ts'
+import { register as grad } from './grad.ts'
 import { register as merge } from './merge.ts'
+import { register as score } from './score.ts'
+import { register as train } from './train.ts'
 import { versionOf } from './version.ts'
 
 /** In the order in which `--help` lists them. */
-const verbs: ((program: Command) => void)[] = [merge, doctor]
+const verbs: ((program: Command) => void)[] = [train, score, grad, merge, doctor]
 
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   // `dawn-rl ... | head`: nobody reads on.

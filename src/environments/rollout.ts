@@ -18,8 +18,10 @@ export interface RolloutOptions {
   index: number
   /** Ends the rollout early; it then counts as failed. */
   signal?: AbortSignal
-  /** Limit of playing the task (scoring has the rubric's own limits). Default: none. */
+  /** Limit of playing the task. Default: none. */
   generationTimeoutSeconds?: number
+  /** Limit of scoring it, beside the rubric's own limit of each function. Default: none. */
+  rewardTimeoutSeconds?: number
   /** Told what is being waited for: 'generation', 'rewards', and null at the end. */
   onWait?: (what: string | null) => void
 }
@@ -58,7 +60,9 @@ export async function runRollout(env: Environment, row: Row, options: RolloutOpt
     timing: { generation_ms, scoring_ms: 0, total_ms: generation_ms },
   }
   if (error === null) onWait?.('rewards')
-  const scored = error === null ? await scoreRollout(env, rollout, { signal, state }) : rollout
+  const limits = { what: 'scoring', seconds: options.rewardTimeoutSeconds ?? Infinity, signal }
+  const scoring = (own: AbortSignal) => scoreRollout(env, rollout, { signal: own, state })
+  const scored = error === null ? await withLimit(limits, scoring).catch((e) => ({ ...rollout, error: messageOf(e) })) : rollout
   onWait?.(null)
   return scored
 }

@@ -1,0 +1,70 @@
+/** `grad`: loss and gradients of a batch, as one training step would see them. */
+import type { Command } from 'commander'
+import type { TensorToWrite } from '../model/safetensors.ts'
+import { notNegative, reporter, withDecoder, withModelAndBatch, type ModelBatchOptions } from './model-batch.ts'
+
+interface GradOptions extends ModelBatchOptions {
+  loss: string
+  maskRatioLow: number
+  maskRatioHigh: number
+  gradientCheckpointing: boolean
+}
+
+/** Adds the verb to the program. */
+export function register(program: Command): void {
+  withModelAndBatch(program.command('grad'))
+    .description(
+      "Write the gradient of every trainable tensor, and loss and grad_norm: the adapter's tensors with --adapter, else every weight.",
+    )
+    .option('--loss <name>', 'cispo, cispo_mask, or the file of a loss of yours', 'cispo')
+    .option('--mask-ratio-low <number>', 'lower bound of the importance ratio', notNegative, 0.125)
+    .option('--mask-ratio-high <number>', 'upper bound of the importance ratio', notNegative, 8)
+    .option('--no-gradient-checkpointing', 'keep all activations: faster, more memory')
+    .action(grad)
+}
+
+async function grad(options: GradOptions): Promise<void> {
+  const { accumulateGradients } = await import('../trainer/gradients.ts')
+  const { loadLoss } = await import('../trainer/losses/index.ts')
+  const { writeSafetensors } = await import('../model/safetensors.ts')
+  const bounds = { mask_ratio_low: options.maskRatioLow, mask_ratio_high: options.maskRatioHigh }
+  const loss = await loadLoss(options.loss, bounds)
+  await withDecoder(options, true, async ({ decoder, samples }) => {
+    const start = performance.now()
+    const store = decoder.store!
+    const lossTokenCount = samples.reduce((sum, s) => sum + s.lossMask.reduce((a, b) => a + b, 0), 0)
+    const report = reporter('gradients')
+    store.zeroGradients()
+    const result = await accumulateGradients(
+      decoder,
+      { step: 0, samples, lossTokenCount },
+      {
+        loss,
+        temperature: options.temperature,
+        checkpointing: options.gradientCheckpointing,
+        microBatchTokens: options.microBatchTokens,
+        progress: (done, total) => report(done / total),
+      },
+    )
+    let squares = 0
+    for (const parameter of store.parameters) {
+      for (const value of await store.read(parameter, 'gradients')) squares += value * value
+    }
+    const norm = Math.sqrt(squares)
+    const scalar = (value: number) => ({ dtype: 'F32' as const, shape: [1], data: Float32Array.of(value) })
+    const tensors = new Map<string, TensorToWrite>()
+    tensors.set('loss', scalar(result.loss))
+    tensors.set('grad_norm', scalar(norm))
+    for (const parameter of store.parameters) {
+      const tensor = { dtype: 'F32' as const, shape: parameter.shape, data: () => store.read(parameter, 'gradients') }
+      tensors.set(parameter.name, tensor)
+      // The name that the tensor has in an adapter's file.
+      if (options.adapter !== undefined) tensors.set(`base_model.model.${parameter.name}`, tensor)
+    }
+    await writeSafetensors(options.out, tensors)
+    const seconds = ((performance.now() - start) / 1000).toFixed(1)
+    console.log(
+      `${options.out}: ${loss.name} loss ${result.loss.toPrecision(6)}, gradient norm ${norm.toPrecision(6)}, ${store.parameters.length} tensors, ${lossTokenCount} loss tokens in ${result.microBatches} micro-batches (${seconds} s)`,
+    )
+  })
+}

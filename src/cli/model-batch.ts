@@ -1,0 +1,99 @@
+/** What `score` and `grad` share: their options, a model on the GPU with or without an adapter, progress on stderr. */
+import { InvalidArgumentError, type Command } from 'commander'
+import { UserError } from '../common/errors.ts'
+import type { TrainingSample } from '../common/types.ts'
+import type { Gpu } from '../gpu/gpu.ts'
+import type { Decoder } from '../model/decoder.ts'
+
+export interface ModelBatchOptions {
+  model: string
+  adapter?: string
+  batch: string
+  out: string
+  temperature: number
+  microBatchTokens: number
+}
+
+/** Declares the options of both verbs. */
+export function withModelAndBatch(command: Command): Command {
+  return command
+    .requiredOption('--model <ref>', 'a Hugging Face folder, a .gguf file or a hub id')
+    .option('--adapter <dir>', 'a PEFT adapter folder')
+    .requiredOption('--batch <file>', 'a JSON list of { input_ids, loss_mask, inference_logprobs, advantages }')
+    .requiredOption('--out <file>', 'the safetensors file to write')
+    .option('--temperature <number>', 'logits are divided by it', positive, 1)
+    .option('--micro-batch-tokens <count>', 'tokens computed at once at most; changes memory, not the result', count, 2048)
+}
+
+/** A number above 0, for commander. */
+export function positive(text: string): number {
+  const value = Number(text)
+  if (text.trim() === '' || !Number.isFinite(value) || value <= 0) throw new InvalidArgumentError('It must be a number above 0.')
+  return value
+}
+
+/** A number that is not negative, for commander. */
+export function notNegative(text: string): number {
+  const value = Number(text)
+  if (text.trim() === '' || !Number.isFinite(value) || value < 0)
+    throw new InvalidArgumentError('It must be a number, 0 or above.')
+  return value
+}
+
+function count(text: string): number {
+  const value = Number(text)
+  if (!Number.isInteger(value) || value < 1) throw new InvalidArgumentError('It must be a whole number above 0.')
+  return value
+}
+
+/**
+ * Loads model, adapter and batch, runs `fn`, and gives everything back.
+ * @param full without an adapter: every weight is trained
+ * @throws UserError for files that are missing, broken or do not fit each other
+ */
+export async function withDecoder(
+  options: ModelBatchOptions,
+  full: boolean,
+  fn: (run: { gpu: Gpu; decoder: Decoder; samples: TrainingSample[] }) => Promise<void>,
+): Promise<void> {
+  const { openModel } = await import('../model/open.ts')
+  const { checkAdapter, readAdapter } = await import('../model/peft.ts')
+  const { readBatch } = await import('../model/batch.ts')
+  const { loadDecoder } = await import('../model/decoder-load.ts')
+  const { Gpu } = await import('../gpu/gpu.ts')
+  const adapter = options.adapter === undefined ? undefined : await readAdapter(options.adapter)
+  const files = await openModel(options.model)
+  try {
+    if (adapter) checkAdapter(adapter, files.config, files.name)
+    const samples = await readBatch(options.batch, { vocabSize: files.config.vocabSize })
+    const longest = Math.max(...samples.map((s) => s.ids.length))
+    if (longest > files.config.maxPositionEmbeddings) {
+      throw new UserError(
+        `${options.batch} has a sequence of ${longest} tokens, and ${files.name} takes at most ${files.config.maxPositionEmbeddings} (max_position_embeddings).`,
+      )
+    }
+    const gpu = await Gpu.open()
+    if (gpu.facts.software) console.error(`no GPU here: running on the CPU (${gpu.facts.name})`)
+    const report = reporter(`loading ${files.name}`)
+    const decoder = await loadDecoder(gpu, files, { adapter, full: full && !adapter, progress: report })
+    try {
+      await fn({ gpu, decoder, samples })
+    } finally {
+      decoder.release()
+      gpu.close()
+    }
+  } finally {
+    files.close()
+  }
+}
+
+/** Says on stderr how far something is, at most every two seconds: short work says nothing. */
+export function reporter(what: string): (share: number) => void {
+  let last = performance.now()
+  return (share) => {
+    const now = performance.now()
+    if (now - last < 2000) return
+    last = now
+    console.error(`${what}: ${Math.round(share * 100)}%`)
+  }
+}

@@ -1,0 +1,233 @@
+/** Builds a supervised run: model, data, device, folder, trainer. Everything that can be refused is refused here. */
+import { existsSync, readdirSync, statSync } from 'node:fs'
+import { basename, dirname, join, resolve } from 'node:path'
+import { UserError } from '../common/errors.ts'
+import type { TrainingSample } from '../common/types.ts'
+import type { Loaded } from '../config/load.ts'
+import type { SftConfig } from '../config/sft-schema.ts'
+import { stringifyConfig } from '../config/toml-write.ts'
+import { loadEnvironment, readTable, sftRows } from '../environments/index.ts'
+import { Gpu } from '../gpu/gpu.ts'
+import { loadDecoder } from '../model/decoder-load.ts'
+import { writeFolderWhole } from '../model/files.ts'
+import { openModel } from '../model/open.ts'
+import { checkAdapter, readAdapter, type Adapter, type LoraConfig } from '../model/peft.ts'
+import type { Tokenizer } from '../model/tokenizer.ts'
+import type { ModelConfig, TensorSource } from '../model/types.ts'
+import { RunConsole } from '../monitor/console.ts'
+import { formatBytes, formatCount, formatDuration, formatNumber } from '../monitor/format.ts'
+import { createLogger } from '../monitor/logger.ts'
+import { MetricsWriter } from '../monitor/metrics-writer.ts'
+import { Progress } from '../monitor/progress.ts'
+import { openRunFolder, type RunFolder } from '../monitor/run-folder.ts'
+import { etaSeconds } from '../monitor/step-line.ts'
+import { loadCheckpoint, newestCheckpoint, writeWeights, type WeightsAbout } from '../trainer/checkpoint.ts'
+import { negativeLogLikelihood } from '../trainer/losses/index.ts'
+import { newModel } from '../trainer/new-model.ts'
+import { exampleOf, sampleOf, SftData } from '../trainer/sft.ts'
+import { Trainer } from '../trainer/trainer.ts'
+
+export type LoadedSft = Loaded<SftConfig>
+
+export interface SftRun {
+  loaded: LoadedSft
+  folder: RunFolder
+  console: RunConsole
+  metrics: MetricsWriter
+  trainer: Trainer
+  data: SftData
+  /** Examples that are not trained on; empty for a data file. */
+  held: TrainingSample[]
+  about: WeightsAbout
+  /** Of each step of this process. */
+  seconds: number[]
+  text: {
+    formatNumber: typeof formatNumber
+    formatCount: typeof formatCount
+    formatDuration: typeof formatDuration
+    etaSeconds: typeof etaSeconds
+  }
+  close(): void
+}
+
+interface Source {
+  name: string
+  config: ModelConfig
+  tensors: TensorSource
+  tokenizer: Tokenizer
+  rawConfig: Record<string, unknown>
+  rawGenerationConfig: Record<string, unknown> | null
+  close(): void
+}
+
+/** The model that training starts from: one of files, or a new one. */
+export async function openSource(config: SftConfig): Promise<Source> {
+  if (config.model.new) {
+    const made = newModel(config.model.new, config.trainer.args.seed)
+    const name = config.trainer.args.save_to ? basename(resolve(config.trainer.args.save_to)) : made.name
+    return { ...made, name, rawGenerationConfig: null, close: () => {} }
+  }
+  const files = await openModel(config.model.name!)
+  const { name, config: shape, tensors, rawGenerationConfig } = files
+  const needsConfig = !config.trainer.args.use_lora
+  return {
+    name,
+    config: shape,
+    tensors,
+    rawGenerationConfig,
+    tokenizer: await files.tokenizer(),
+    rawConfig: needsConfig ? files.rawConfig() : {},
+    close: () => files.close(),
+  }
+}
+
+/**
+ * Opens a run, fresh or resumed.
+ * @throws UserError for anything of the user's that is wrong; a fresh folder is then taken away again
+ */
+export async function openSft(loaded: LoadedSft): Promise<SftRun> {
+  const { config } = loaded
+  const { args } = config.trainer
+  if (args.save_to) checkSaveTo(args.save_to)
+  const source = await openSource(config)
+  const { train, held } = await samplesOf(config, source.tokenizer)
+  const adapter = config.model.adapter ? await readAdapter(config.model.adapter) : undefined
+  if (adapter) checkAdapter(adapter, source.config, source.name)
+  const folder = openFolder(loaded)
+  const opened: { close(): void }[] = [source, folder]
+  try {
+    const logger = createLogger(folder.logPath)
+    const out = new RunConsole({ progress: new Progress(), maxSteps: args.max_steps, logger })
+    const metrics = new MetricsWriter({ path: folder.metricsPath, onWarning: (message) => out.warn(message) })
+    const gpu = await Gpu.open()
+    opened.push(logger, out, metrics, gpu)
+    out.print(`adapter  ${gpu.facts.name}${gpu.facts.software ? ' (software: no GPU was found, so this is slow)' : ''}`)
+    out.print(`run      ${folder.path}`)
+    const decoder = await loadDecoder(gpu, source, { round: args.bf16, ...whatToTrain(config, adapter) })
+    const trained = `${formatCount(decoder.store!.size)} trained ${args.use_lora ? `(LoRA rank ${args.lora_rank})` : '(all weights)'}`
+    out.print(`model    ${source.name}: ${trained}, ${formatBytes(gpu.pool.bytesInUse)} on the GPU`)
+    const tokens = train.reduce((sum, s) => sum + s.ids.length, 0)
+    out.print(
+      `data     ${train.length} examples, ${formatCount(tokens)} tokens; ${args.batch_size} examples a step, ${args.max_steps} steps`,
+    )
+    const trainer = new Trainer(decoder, {
+      loss: negativeLogLikelihood,
+      temperature: 1,
+      microBatchTokens: args.micro_batch_tokens,
+      checkpointing: args.gradient_checkpointing,
+      optimizer: {
+        beta1: args.adam_beta1,
+        beta2: args.adam_beta2,
+        eps: args.adam_epsilon,
+        weightDecay: args.weight_decay,
+        maxGradNorm: args.max_grad_norm,
+      },
+      schedule: {
+        type: args.lr_scheduler_type,
+        learningRate: args.learning_rate,
+        warmupSteps: args.warmup_steps,
+        maxSteps: args.max_steps,
+      },
+      seed: args.seed,
+      runFolder: folder.path,
+    })
+    const { tokenizer, rawConfig, rawGenerationConfig } = source
+    const lora = args.use_lora ? loraConfig(config, adapter) : undefined
+    const run: SftRun = {
+      loaded,
+      folder,
+      console: out,
+      metrics,
+      trainer,
+      data: new SftData(train, { batchSize: args.batch_size, seed: args.seed }),
+      held,
+      about: { lora, rawConfig, rawGenerationConfig, tokenizer },
+      seconds: [],
+      text: { formatNumber, formatCount, formatDuration, etaSeconds },
+      close: () => opened.toReversed().forEach((o) => o.close()),
+    }
+    if (loaded.resume) await resume(loaded, run)
+    return run
+  } catch (error) {
+    folder.discard()
+    throw error
+  }
+}
+
+function whatToTrain(config: SftConfig, adapter: Adapter | undefined) {
+  const { args } = config.trainer
+  if (!args.use_lora) return { full: true }
+  const { lora_rank: rank, lora_alpha: alpha, lora_dropout: dropout, lora_target_modules: targetModules, seed } = args
+  return { lora: { rank, alpha, dropout, targetModules, seed }, adapter }
+}
+
+function loraConfig(config: SftConfig, adapter: Adapter | undefined): LoraConfig {
+  if (adapter) return adapter.config
+  const { args } = config.trainer
+  return {
+    r: args.lora_rank,
+    loraAlpha: args.lora_alpha,
+    loraDropout: args.lora_dropout,
+    targetModules: [...args.lora_target_modules],
+    useRslora: false,
+    baseModel: config.model.name ?? null,
+  }
+}
+
+/** Examples to train on, and held-out ones of an environment, as tokens. */
+async function samplesOf(config: SftConfig, tokenizer: Tokenizer): Promise<{ train: TrainingSample[]; held: TrainingSample[] }> {
+  const { data, trainer } = config
+  const { max_seq_len } = trainer.args
+  if (data.env) {
+    const env = await loadEnvironment(data.env.id, data.env.args)
+    const samples = (split: 'train' | 'eval') =>
+      sftRows(env, split)
+        .slice(0, split === 'train' ? data.max_examples : 256)
+        .map((row, i) => sampleOf(row, tokenizer, `${env.id}, ${split} row ${i}`, max_seq_len))
+    const train = samples('train')
+    if (train.length === 0) throw new UserError(`The environment ${data.env.id} has no answers of its own to learn from.`)
+    return { train, held: samples('eval') }
+  }
+  const rows = (await readTable(data.path!)).slice(0, data.max_examples)
+  if (rows.length === 0) throw new UserError(`${data.path} has no rows.`)
+  const train = rows.map(({ columns, where }) =>
+    sampleOf(exampleOf(columns, where, tokenizer.hasChatTemplate), tokenizer, where, max_seq_len),
+  )
+  return { train, held: [] }
+}
+
+function openFolder({ config, resume }: LoadedSft): RunFolder {
+  const { args } = config.trainer
+  const dir = resume?.kind === 'dir' ? resolve(resume.dir) : undefined
+  const runName = dir ? basename(dir) : args.run_name
+  const configText = stringifyConfig({ ...config, trainer: { args: { ...args, run_name: runName } } })
+  return openRunFolder({ outputDir: dir ? dirname(dir) : args.output_dir, runName, configText, resume: !!resume })
+}
+
+async function resume({ resume }: LoadedSft, run: SftRun): Promise<void> {
+  const { folder, trainer, about, console: out } = run
+  let dir: string
+  if (resume?.kind === 'step') dir = folder.checkpointPath(resume.step)
+  else {
+    const { newest, broken } = newestCheckpoint(folder.checkpointsPath)
+    for (const why of broken) out.warn(`passed over ${why}`)
+    if (!newest) throw new UserError(`Nothing to resume: ${folder.checkpointsPath} has no whole checkpoint.`)
+    dir = newest.dir
+  }
+  const { step } = await loadCheckpoint(dir, trainer, about)
+  folder.rewind(step)
+  out.print(`resumed  ${dir}: weights, optimizer, data position, learning rate of step ${step + 1}`)
+}
+
+/** A model folder is replaced, anything else is not. */
+function checkSaveTo(dir: string): void {
+  if (!existsSync(dir)) return
+  const names = statSync(dir).isDirectory() ? readdirSync(dir) : ['']
+  if (names.length === 0 || ['config.json', 'adapter_config.json'].some((file) => existsSync(join(dir, file)))) return
+  throw new UserError(`trainer.args.save_to is ${dir}, which holds something that is no model. Name another folder.`)
+}
+
+/** Writes the finished model (bf16) or adapter as a folder of its own, whole or not at all. */
+export async function saveTo(dir: string, { trainer, about }: SftRun): Promise<void> {
+  await writeFolderWhole(dir, (aside) => writeWeights(aside, trainer.decoder, about, 'bf16'), { replace: true })
+}

@@ -1,0 +1,101 @@
+/** `sft`: supervised training on the answers of a data file or of an environment. It also makes new, small models. */
+import type { Command } from 'commander'
+import type { LoadedSft, SftRun } from './sft-setup.ts'
+
+/** Adds the verb to the program. */
+export function register(program: Command): void {
+  program
+    .command('sft')
+    .description('Train on given answers: sft @ config.toml [--trainer.args.learning_rate 1e-4] [--dry-run] [--resume]')
+    .argument('[words...]', '@ config files, --dotted.key overrides; --help lists every key')
+    .helpOption(false)
+    .allowUnknownOption()
+    .passThroughOptions()
+    .action(sft)
+}
+
+async function sft(words: string[]): Promise<void> {
+  const { loadSftConfig } = await import('../config/load.ts')
+  const loaded = loadSftConfig(words)
+  if ('help' in loaded) {
+    console.log(loaded.help)
+    return
+  }
+  for (const notice of loaded.notices) console.error(`note: ${notice}`)
+  if (loaded.dryRun) await dryRun(loaded)
+  else await run(loaded)
+}
+
+async function run(loaded: LoadedSft): Promise<void> {
+  const { openSft, saveTo } = await import('./sft-setup.ts')
+  const { meanLoss, trainSft } = await import('../trainer/sft.ts')
+  const { saveCheckpoint } = await import('../trainer/checkpoint.ts')
+  const { args } = loaded.config.trainer
+  const run = await openSft(loaded)
+  const { console: out, trainer, data, held, metrics } = run
+  const state = { stop: false }
+  const onSignal = () => {
+    if (state.stop) process.exit(130)
+    state.stop = true
+    out.print('This step is finished and saved first; Ctrl-C once more ends at once.')
+  }
+  process.on('SIGINT', onSignal).on('SIGTERM', onSignal)
+  try {
+    const before = held.length > 0 ? await meanLoss(trainer, held) : undefined
+    if (before !== undefined) out.print(`held-out loss before training ${before.toFixed(3)} (${held.length} examples)`)
+    const first = trainer.step
+    await trainSft(trainer, data, {
+      maxSteps: args.max_steps,
+      saveSteps: args.save_steps,
+      save: async () => {
+        await saveCheckpoint(run.folder.checkpointsPath, trainer, run.about, { keep: args.save_total_limit })
+      },
+      stopRequested: () => state.stop,
+      onStep: (step, row) => {
+        run.seconds.push(row['time/step'] ?? 0)
+        metrics.write(step, row)
+        if (step === first + 1 || step === args.max_steps || step % args.logging_steps === 0) out.print(stepText(run, step, row))
+      },
+    })
+    if (before !== undefined) out.print(`held-out loss after training ${(await meanLoss(trainer, held)).toFixed(3)}`)
+    out.print(`checkpoint: ${run.folder.checkpointPath(trainer.step)}`)
+    if (args.save_to && trainer.step === args.max_steps) {
+      await saveTo(args.save_to, run)
+      out.print(`model: ${args.save_to}`)
+    }
+  } finally {
+    process.off('SIGINT', onSignal).off('SIGTERM', onSignal)
+    run.close()
+  }
+}
+
+/** `step  20/400 | loss 2.31 | entropy 2.1 | grad 0.43 | lr 0.003 | train 12k tok/s | 0.2s | eta 1m20s` */
+function stepText({ loaded, seconds, text }: SftRun, step: number, row: Record<string, number | null>): string {
+  const { max_steps: maxSteps } = loaded.config.trainer.args
+  const { formatNumber, formatCount, formatDuration, etaSeconds } = text
+  const parts = [
+    `step ${String(step).padStart(String(maxSteps).length)}/${maxSteps}`,
+    `loss ${formatNumber(row['loss/mean'])}`,
+    `entropy ${formatNumber(row['entropy/all/mean'])}`,
+    row['optim/grad_norm'] == null ? 'grad n/a: step skipped' : `grad ${formatNumber(row['optim/grad_norm'])}`,
+    `lr ${formatNumber(row['optim/lr'])}`,
+    `train ${formatCount(row['perf/throughput'])} tok/s`,
+    formatDuration(row['time/step']),
+  ]
+  const eta = maxSteps > step ? etaSeconds(seconds, maxSteps - step) : undefined
+  if (eta !== undefined) parts.push(`eta ${formatDuration(eta)}`)
+  return parts.join(' | ')
+}
+
+/** The resolved config and what it would need. Starts nothing. */
+async function dryRun({ config }: LoadedSft): Promise<void> {
+  const { stringifyConfig } = await import('../config/toml-write.ts')
+  const { memoryOf, memoryTable } = await import('../config/memory.ts')
+  const { openSource } = await import('./sft-setup.ts')
+  const model = await openSource(config)
+  console.log(stringifyConfig(config))
+  console.log(
+    `# GPU memory for ${model.name}\n${memoryTable(memoryOf(config, model.config), model.config).replaceAll(/^/gm, '#')}`,
+  )
+  model.close()
+}

@@ -1,0 +1,299 @@
+/** Builds a run: folder, device, model, engine, environments, orchestrator, trainer, monitor. Everything that can be refused is refused here. */
+import { basename, dirname, resolve } from 'node:path'
+import { UserError } from '../common/errors.ts'
+import type { Metrics, SamplingParams, TrainingBatch } from '../common/types.ts'
+import { batchLine, type Loaded } from '../config/load.ts'
+import type { RunConfig } from '../config/schema.ts'
+import { stringifyConfig } from '../config/toml-write.ts'
+import { loadEnvironment, PolicyClient, type Environment } from '../environments/index.ts'
+import { Gpu } from '../gpu/gpu.ts'
+import { Engine } from '../inference/engine.ts'
+import { checkAdapter, readAdapter } from '../model/peft.ts'
+import { loadDecoder } from '../model/decoder-load.ts'
+import type { Decoder } from '../model/decoder.ts'
+import { openModel, type ModelFiles } from '../model/open.ts'
+import type { Tokenizer } from '../model/tokenizer.ts'
+import { formatBytes, formatCount } from '../monitor/format.ts'
+import { Monitor } from '../monitor/monitor.ts'
+import type { Adapter, LoraConfig } from '../model/peft.ts'
+import { defaultRunName, openRunFolder, type RunFolder } from '../monitor/run-folder.ts'
+import type { LoopOptions, LoopParts } from '../orchestrator/loop.ts'
+import { Orchestrator } from '../orchestrator/orchestrator.ts'
+import { loadAdvantage, loadFilter } from '../orchestrator/plugins.ts'
+import type { RunEnvironment } from '../orchestrator/tasks.ts'
+import type { Resume } from '../config/load.ts'
+import { loadCheckpoint, newestCheckpoint, saveCheckpoint, type WeightsAbout } from '../trainer/checkpoint.ts'
+import { loadLoss, type Loss } from '../trainer/losses/index.ts'
+import { Trainer, type TrainerOptions } from '../trainer/trainer.ts'
+
+export interface Run {
+  config: RunConfig
+  folder: RunFolder
+  parts: LoopParts
+  loop: Omit<LoopOptions, 'stopRequested'>
+  close(): Promise<void>
+}
+
+/**
+ * Opens a run, fresh or resumed.
+ * @throws UserError for anything of the user's that is wrong; a fresh folder is then taken away again
+ */
+export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
+  const { config } = loaded
+  const { args } = config.trainer
+  // What needs no device is checked first, so that mistakes show in a moment.
+  const environments = await openEnvironments(config)
+  const [loss, advantage] = [await loadLoss(args.loss, args, args.loss_args), await loadAdvantage(args.advantage)]
+  const filters = await Promise.all(args.filters.map(loadFilter))
+  const model = await openModel(config.model.name)
+  const tokenizer = await model.tokenizer()
+  const adapter = config.model.adapter ? await readAdapter(config.model.adapter) : undefined
+  if (adapter) checkAdapter(adapter, model.config, model.name)
+  checkPrompts(config, environments, tokenizer)
+
+  const folder = openFolder(loaded, config)
+  const opened: { close(): void | Promise<void> }[] = [model]
+  try {
+    const monitor = new Monitor({
+      folder,
+      maxSteps: args.max_steps,
+      watch: { maxTokens: args.max_tokens, rewardFunctions: environments.flatMap(({ env }) => namesWithWeight(env)) },
+      samplesEvery: args.log_completions ? args.log_completions_steps : 0,
+      samplesCount: args.num_completions_to_print,
+    })
+    opened.push(monitor)
+    const gpu = await Gpu.open()
+    opened.push(gpu)
+    announce(monitor, loaded, gpu, folder)
+    const decoder = await load(gpu, model, config, monitor, adapter)
+    const engine = new Engine(decoder, {
+      maxSequences: config.inference.max_num_seqs,
+      maxLength: args.max_seq_len,
+      eosTokenIds: model.config.eosTokenIds,
+      decode: (ids) => tokenizer.decode(ids),
+    })
+    opened.push(engine)
+    const trainer = new Trainer(decoder, trainerOptions(config, loss, folder))
+    const weights = aboutWeights(config, adapter, model, tokenizer)
+    const firstStep = loaded.resume ? await resumeFrom(loaded.resume, folder, trainer, weights, monitor) : 0
+    engine.publish(firstStep)
+    const encode = (messages: Parameters<Tokenizer['encodeChat']>[0]) =>
+      tokenizer.encodeChat(messages, { addGenerationPrompt: true })
+    const client = new PolicyClient(engine, encode, { maxPromptTokens: args.max_prompt_len })
+    const orchestrator = new Orchestrator({
+      environments,
+      client,
+      sampling: samplingOf(config),
+      seed: args.seed,
+      groupsPerStep: args.batch_size / args.rollouts_per_example,
+      rolloutsPerExample: args.rollouts_per_example,
+      maxConcurrent: args.max_concurrent,
+      maxOffPolicySteps: args.max_off_policy_steps,
+      generationTimeoutSeconds: args.generation_timeout,
+      rewardTimeoutSeconds: args.reward_timeout,
+      advantage,
+      advantageArgs: args.advantage_args,
+      filters,
+      filterArgs: args.filter_args,
+      progress: monitor.progress,
+    })
+    const parts: LoopParts = {
+      orchestrator,
+      monitor,
+      train: (batch, published) => trainOn(trainer, batch, published, monitor),
+      publish: (version) => engine.publish(version),
+      save: (step) => save(step, { trainer, folder, weights, monitor, keep: args.save_total_limit }),
+      evaluated: args.eval_strategy === 'no' ? [] : environments.filter(({ env }) => env.evalDataset.length > 0),
+    }
+    return { config, folder, parts, loop: loopOptions(config, firstStep), close: () => closeAll(opened) }
+  } catch (error) {
+    await closeAll(opened)
+    folder.discard()
+    throw error
+  }
+}
+
+async function closeAll(opened: { close(): void | Promise<void> }[]): Promise<void> {
+  for (const o of opened.toReversed()) await o.close()
+  opened.length = 0
+}
+
+async function openEnvironments(config: RunConfig): Promise<RunEnvironment[]> {
+  const environments: RunEnvironment[] = []
+  for (const { id, args, name, weight } of config.env) environments.push({ name, weight, env: await loadEnvironment(id, args) })
+  const empty = environments.find(({ env }) => env.dataset.length === 0)
+  if (empty) throw new UserError(`The environment ${empty.name} has no rows to train on.`)
+  return environments
+}
+
+/** Prompts that cannot fit would fail one by one in the middle of the run; a look at the first rows says so now. */
+function checkPrompts(config: RunConfig, environments: RunEnvironment[], tokenizer: Tokenizer): void {
+  const { max_prompt_len } = config.trainer.args
+  for (const { name, env } of environments) {
+    const lengths = env.dataset.slice(0, 64).map((row) => tokenizer.encodeChat(row.prompt).length)
+    const longest = Math.max(...lengths)
+    if (lengths.every((n) => n > max_prompt_len)) {
+      throw new UserError(
+        `The prompts of ${name} are up to ${longest} tokens and max_prompt_len is ${max_prompt_len}: none fits. Set trainer.args.max_prompt_len to ${longest} or more.`,
+      )
+    }
+  }
+}
+
+function openFolder(loaded: Loaded<RunConfig>, config: RunConfig): RunFolder {
+  const { args } = config.trainer
+  const fromDir = loaded.resume?.kind === 'dir' ? basename(resolve(loaded.resume.dir)) : undefined
+  const outputDir = loaded.resume?.kind === 'dir' ? dirname(resolve(loaded.resume.dir)) : args.output_dir
+  const runName = fromDir ?? (args.run_name || defaultRunName(config.env[0].name, config.model.name))
+  const named = { ...config, trainer: { ...config.trainer, args: { ...args, run_name: runName } } }
+  return openRunFolder({ outputDir, runName, configText: stringifyConfig(named), resume: !!loaded.resume })
+}
+
+function announce(monitor: Monitor, loaded: Loaded<RunConfig>, gpu: Gpu, folder: RunFolder): void {
+  const { config } = loaded
+  const software = gpu.facts.software ? ' (software: no GPU was found, so this is slow)' : ''
+  monitor.console.print(`adapter  ${gpu.facts.name}${software}`)
+  monitor.console.print(`run      ${folder.path}`)
+  monitor.console.print(`batch    ${batchLine(config)}`)
+  if (loaded.changed.length > 0) monitor.logger.info({ changed: loaded.changed }, 'keys that are not at their default')
+  monitor.console.legend()
+}
+
+async function load(
+  gpu: Gpu,
+  model: ModelFiles,
+  config: RunConfig,
+  monitor: Monitor,
+  adapter: Adapter | undefined,
+): Promise<Decoder> {
+  const { args } = config.trainer
+  const lora = {
+    rank: args.lora_rank,
+    alpha: args.lora_alpha,
+    dropout: args.lora_dropout,
+    targetModules: args.lora_target_modules,
+    seed: args.seed,
+  }
+  const wait = monitor.progress.wait(`loading ${model.name}`, { limitMs: 3_600_000 })
+  try {
+    const progress = (share: number) => wait.update(`${Math.round(share * 100)}%`)
+    const decoder = await loadDecoder(gpu, model, {
+      round: args.bf16,
+      progress,
+      ...(args.use_lora ? { lora, adapter } : { full: true }),
+    })
+    const trained = `${formatCount(decoder.store!.size)} trained ${args.use_lora ? `(LoRA rank ${args.lora_rank})` : '(all weights)'}`
+    monitor.console.print(`model    ${model.name}: ${trained}, ${formatBytes(gpu.pool.bytesInUse)} on the GPU`)
+    return decoder
+  } finally {
+    wait.done()
+  }
+}
+
+function trainerOptions(config: RunConfig, loss: Loss, folder: RunFolder): TrainerOptions {
+  const { args } = config.trainer
+  return {
+    loss,
+    temperature: args.temperature,
+    microBatchTokens: args.micro_batch_tokens,
+    checkpointing: args.gradient_checkpointing,
+    optimizer: {
+      beta1: args.adam_beta1,
+      beta2: args.adam_beta2,
+      eps: args.adam_epsilon,
+      weightDecay: args.weight_decay,
+      maxGradNorm: args.max_grad_norm,
+    },
+    schedule: {
+      type: args.lr_scheduler_type,
+      learningRate: args.learning_rate,
+      warmupSteps: args.warmup_steps,
+      maxSteps: args.max_steps,
+    },
+    seed: args.seed,
+    runFolder: folder.path,
+  }
+}
+
+function samplingOf(config: RunConfig): SamplingParams {
+  const { temperature, top_p, top_k, min_p, repetition_penalty, presence_penalty, frequency_penalty, max_tokens, stop } =
+    config.trainer.args
+  const drawn = { temperature, top_p, top_k, min_p, repetition_penalty, presence_penalty, frequency_penalty }
+  return { ...drawn, max_tokens, stop, stop_token_ids: [], seed: 0 }
+}
+
+function loopOptions(config: RunConfig, firstStep: number): Omit<LoopOptions, 'stopRequested'> {
+  const { args } = config.trainer
+  return {
+    firstStep,
+    maxSteps: args.max_steps,
+    maxAsyncLevel: args.max_async_level,
+    evalSteps: args.eval_steps,
+    evalExamples: args.eval_examples,
+    evalRolloutsPerExample: args.eval_rollouts_per_example,
+    evalTemperature: args.eval_temperature,
+    saveSteps: args.save_steps,
+  }
+}
+
+async function trainOn(
+  trainer: Trainer,
+  batch: TrainingBatch,
+  published: () => void,
+  monitor: Monitor,
+): Promise<{ metrics: Metrics; skipped: boolean }> {
+  const wait = monitor.progress.wait('training', { limitMs: 24 * 3_600_000 })
+  try {
+    const progress = (done: number, total: number) => wait.update(`micro-batch ${Math.min(done + 1, total)} of ${total}`)
+    return await trainer.trainStep(batch, { progress, published })
+  } finally {
+    wait.done()
+  }
+}
+
+function aboutWeights(config: RunConfig, adapter: Adapter | undefined, model: ModelFiles, tokenizer: Tokenizer): WeightsAbout {
+  const { args } = config.trainer
+  const fresh: LoraConfig = {
+    r: args.lora_rank,
+    loraAlpha: args.lora_alpha,
+    loraDropout: args.lora_dropout,
+    targetModules: args.lora_target_modules,
+    useRslora: false,
+    baseModel: model.name,
+  }
+  const lora = args.use_lora ? (adapter?.config ?? fresh) : undefined
+  return { lora, rawConfig: lora ? {} : model.rawConfig(), rawGenerationConfig: model.rawGenerationConfig, tokenizer }
+}
+
+async function save(
+  step: number,
+  run: { trainer: Trainer; folder: RunFolder; weights: WeightsAbout; monitor: Monitor; keep: number },
+): Promise<void> {
+  await run.monitor.progress.run('saving', { limitMs: 3_600_000 }, () =>
+    saveCheckpoint(run.folder.checkpointsPath, run.trainer, run.weights, { keep: run.keep, extra: { data_position: step } }),
+  )
+}
+
+/** Brings trainer and folder to a checkpoint; the step it was written at. */
+async function resumeFrom(
+  resume: Resume,
+  folder: RunFolder,
+  trainer: Trainer,
+  weights: WeightsAbout,
+  monitor: Monitor,
+): Promise<number> {
+  const { newest, broken } = newestCheckpoint(folder.checkpointsPath)
+  const dir = resume.kind === 'step' ? folder.checkpointPath(resume.step) : newest?.dir
+  if (!dir)
+    throw new UserError(
+      `${folder.path} has no whole checkpoint to resume from.${broken.length > 0 ? ` ${broken[0]}` : ''} Start a new run without --resume.`,
+    )
+  for (const line of resume.kind === 'step' ? [] : broken) monitor.console.warn(`passed over ${line}`)
+  const state = await loadCheckpoint(dir, trainer, weights)
+  folder.rewind(state.step)
+  monitor.console.print(`resumed  step ${state.step} from ${dir}: weights, optimizer, schedule and data position`)
+  return state.step
+}
+
+const namesWithWeight = (env: Environment): string[] =>
+  Object.entries(env.rubric.weights).flatMap(([name, weight]) => (weight ? name : []))

@@ -1,0 +1,58 @@
+/** `train`: reinforcement learning from one TOML file. This file is the order of things; what is built is in train-setup.ts. */
+import type { Command } from 'commander'
+
+/** Adds the verb to the program. */
+export function register(program: Command): void {
+  program
+    .command('train')
+    .description(
+      'Train by reinforcement: train @ config.toml [@ overlay.toml] [--trainer.args.learning_rate 1e-4] [--dry-run] [--resume]',
+    )
+    .argument('[words...]', '@ config files, --dotted.key overrides; --help lists every key')
+    .helpOption(false)
+    .allowUnknownOption()
+    .passThroughOptions()
+    .action(train)
+}
+
+async function train(words: string[]): Promise<void> {
+  const { loadConfig } = await import('../config/load.ts')
+  const loaded = loadConfig(words)
+  if ('help' in loaded) {
+    console.log(loaded.help)
+    return
+  }
+  for (const notice of loaded.notices) console.error(`note: ${notice}`)
+  if (loaded.dryRun) {
+    const { dryRun } = await import('./dry-run.ts')
+    await dryRun(loaded.config)
+    return
+  }
+  const { openRun } = await import('./train-setup.ts')
+  const { trainingLoop } = await import('../orchestrator/loop.ts')
+  const { reportRun } = await import('./train-report.ts')
+  const stop = stopOnSignal()
+  const run = await openRun(loaded)
+  try {
+    const result = await trainingLoop(run.parts, { ...run.loop, stopRequested: () => stop.requested })
+    reportRun(run, result, stop.requested)
+  } finally {
+    stop.release()
+    await run.close()
+  }
+}
+
+/**
+ * The first Ctrl-C (or SIGTERM, SIGHUP) lets the step under way end and be saved; the second ends the process.
+ */
+function stopOnSignal(): { requested: boolean; release(): void } {
+  const state = { requested: false, release: () => signals.forEach((s) => process.off(s, onSignal)) }
+  const signals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
+  const onSignal = (signal: NodeJS.Signals) => {
+    if (state.requested) process.exit(130)
+    state.requested = true
+    console.error(`\n${signal}: this step is finished and saved first; once more ends at once.`)
+  }
+  for (const signal of signals) process.on(signal, onSignal)
+  return state
+}

@@ -1,0 +1,52 @@
+/** Which task comes when: a mixture of environments, in an order that depends on the seed and the position alone. */
+import { hashSeed, Random } from '../common/random.ts'
+import { RowOrder, type Environment, type Row } from '../environments/index.ts'
+
+/** An environment in a run, under the name that metrics use. */
+export interface RunEnvironment {
+  name: string
+  env: Environment
+  weight: number
+}
+
+export interface Task {
+  source: RunEnvironment
+  row: Row
+}
+
+/**
+ * The endless sequence of tasks. Position p takes an environment by weight (a hash of seed and p) and that environment's next row, so a
+ * run resumes from its position alone.
+ */
+export class TaskOrder {
+  readonly #sources: { source: RunEnvironment; order: RowOrder }[]
+  readonly #seed: number
+  /** #place[p] = which source position p takes and its position there; grown as positions are asked. */
+  readonly #place: { index: number; at: number }[] = []
+  readonly #taken: number[]
+
+  constructor(sources: readonly RunEnvironment[], seed: number) {
+    this.#sources = sources.map((source, i) => ({ source, order: new RowOrder(source.env.dataset, { seed: hashSeed(seed, i) }) }))
+    this.#taken = sources.map(() => 0)
+    this.#seed = seed
+  }
+
+  at(position: number): Task {
+    while (this.#place.length <= position) {
+      const index = this.#pick(this.#place.length)
+      this.#place.push({ index, at: this.#taken[index]++ })
+    }
+    const { index, at } = this.#place[position]
+    return { source: this.#sources[index].source, row: this.#sources[index].order.at(at) }
+  }
+
+  #pick(position: number): number {
+    const total = this.#sources.reduce((sum, { source }) => sum + source.weight, 0)
+    let left = new Random(hashSeed(this.#seed, 'environment', position)).next() * total
+    for (const [i, { source }] of this.#sources.entries()) {
+      left -= source.weight
+      if (left < 0) return i
+    }
+    return this.#sources.length - 1
+  }
+}
