@@ -1,5 +1,5 @@
 /** A packed micro-batch on the GPU, and the forward pass to its log-probabilities. */
-import { logprobHead, type HeadOutput } from '../autograd/ops/head.ts'
+import { logprobHead, type ChunkLoss, type HeadOutput } from '../autograd/ops/head.ts'
 import { rmsNorm } from '../autograd/ops/norm.ts'
 import { gather } from '../autograd/ops/rows.ts'
 import type { Tape } from '../autograd/tape.ts'
@@ -65,14 +65,14 @@ export function forwardLogprobs(
   tape: Tape,
   decoder: Decoder,
   batch: DeviceBatch,
-  options: { temperature: number; checkpointing: boolean },
+  options: { temperature: number; checkpointing: boolean; chunkLoss?: ChunkLoss },
 ): HeadOutput {
   const hidden = decoderHidden(tape, decoder, batch.rows, { checkpointing: options.checkpointing })
   const scored = gather(tape, hidden, batch.hiddenRow, batch.count, batch.scoredByRow)
   tape.done(hidden)
   const normed = rmsNorm(tape, scored, decoder.norm)
   tape.done(scored)
-  const out = logprobHead(tape, normed, decoder.head, batch.targets, options.temperature)
+  const out = logprobHead(tape, normed, decoder.head, batch.targets, options.temperature, options.chunkLoss)
   tape.done(normed)
   return out
 }

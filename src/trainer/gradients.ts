@@ -2,6 +2,7 @@
  * Loss and gradients of a training batch, micro-batch by micro-batch. The loss divides by the tokens of the whole batch, so the gradient does
  * not change with the size of the micro-batches.
  */
+import type { ChunkLoss } from '../autograd/ops/head.ts'
 import { Tape } from '../autograd/tape.ts'
 import type { TrainingBatch, TrainingSample } from '../common/types.ts'
 import type { Gpu } from '../gpu/gpu.ts'
@@ -117,22 +118,23 @@ export async function accumulateGradients(
     const tape = new Tape(gpu, true)
     const seed = options.dropoutSeed === undefined ? undefined : options.dropoutSeed + index
     const device = uploadBatch(gpu, packed, { trainsEmbedding: !!decoder.embedding.trained, dropoutSeed: seed })
-    const out = forwardLogprobs(tape, decoder, device, options)
-    const coefficient = gpu.pool.acquire(packed.targets.length * 4, 'loss gradient')
-    const tokenLoss = gpu.pool.acquire(packed.targets.length * 4, 'token losses')
-    if (options.loss.kernel) builtInLoss(gpu, batch, packed, out.logprobs.buffer, { coefficient, tokenLoss }, options.loss)
-    else {
+    const count = packed.targets.length
+    const [coefficient, tokenLoss] = ['loss gradient', 'token losses'].map((label) => gpu.pool.acquire(count * 4, label))
+    const builtIn = options.loss.kernel ? builtInLoss(gpu, batch, packed, { coefficient, tokenLoss }, options.loss) : undefined
+    const out = forwardLogprobs(tape, decoder, device, { ...options, chunkLoss: builtIn?.chunkLoss })
+    if (!builtIn) {
       await readTokens(gpu, packed, out.logprobs.buffer, out.entropy.buffer, results, 'forward')
       const host = hostLoss(batch, packed, results, options)
       gpu.write(coefficient, host.gradient)
       loss += host.loss
       custom.push(...host.metrics)
+      out.backward(coefficient)
     }
-    out.backward(coefficient)
     tape.backward()
-    if (options.loss.kernel) {
+    if (builtIn) {
       await readTokens(gpu, packed, out.logprobs.buffer, out.entropy.buffer, results, 'forward and backward')
-      for (const value of await gpu.readF32(tokenLoss, packed.targets.length)) loss += value
+      for (const value of await gpu.readF32(tokenLoss, count)) loss += value
+      builtIn.release()
     }
     out.release()
     device.release()
@@ -165,27 +167,35 @@ async function readTokens(
   }
 }
 
+/** A built-in loss as the head asks for it, chunk by chunk of the scored tokens. */
 function builtInLoss(
   gpu: Gpu,
   batch: TrainingBatch,
   packed: PackedBatch,
-  logprobs: GpuBuffer,
   out: { coefficient: GpuBuffer; tokenLoss: GpuBuffer },
   loss: Loss,
-): void {
-  const count = packed.targets.length
-  const perToken = (field: 'inferenceLogprobs' | 'advantages') =>
-    Float32Array.from({ length: count }, (_, i) => batch.samples[packed.sample[i]][field][packed.token[i]])
+): { chunkLoss: ChunkLoss; release: () => void } {
   // Supervised training has no sampler: its ratio is pinned by equal bounds, so any log-probability will do.
-  const [inferenceLogprobs, advantages] = [
-    gpu.upload(perToken('inferenceLogprobs'), 'inference logprobs'),
-    gpu.upload(perToken('advantages'), 'advantages'),
-  ]
-  const t = { logprobs, inferenceLogprobs, advantages, gradient: out.coefficient, loss: out.tokenLoss }
-  const bounds = loss.args as unknown as RatioBounds
-  runLossKernel(gpu, loss.kernel!, t, count, { ...bounds, lossTokenCount: batch.lossTokenCount })
-  inferenceLogprobs.release()
-  advantages.release()
+  const [inferenceLogprobs, advantages] = (['inferenceLogprobs', 'advantages'] as const).map((field) =>
+    gpu.upload(
+      Float32Array.from(packed.targets, (_, i) => batch.samples[packed.sample[i]][field][packed.token[i]]),
+      field,
+    ),
+  )
+  const args = { ...(loss.args as unknown as RatioBounds), lossTokenCount: batch.lossTokenCount }
+  const chunkLoss: ChunkLoss = ({ first, count }, logprobs) => {
+    const part = (buffer: GpuBuffer) => ({ buffer, offset: first * 4, bytes: count * 4 })
+    const inputs = { logprobs: part(logprobs), inferenceLogprobs: part(inferenceLogprobs), advantages: part(advantages) }
+    runLossKernel(gpu, loss.kernel!, { ...inputs, gradient: part(out.coefficient), loss: part(out.tokenLoss) }, count, args)
+    return out.coefficient
+  }
+  return {
+    chunkLoss,
+    release() {
+      inferenceLogprobs.release()
+      advantages.release()
+    },
+  }
 }
 
 /** Runs a loss of the user's on every sample of a micro-batch. */

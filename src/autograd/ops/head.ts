@@ -1,11 +1,12 @@
 /**
  * The output head: log-probability and entropy of given tokens without ever holding tokens x vocabulary.
- * Rows are walked in chunks and the vocabulary in slices; a chunk x slice of logits is the only scratch (8 MiB). Backward makes each slice
- * again and turns it into its gradient in place (after Liger's and CCE's idea, arXiv 2410.10989, 2411.09009).
+ * Rows are walked in chunks; a chunk's logits are the only scratch, at most 48 MiB however many tokens there are. Where the loss is known
+ * on the GPU, a chunk's logits turn into their gradient in place right away (after Liger's idea, arXiv 2410.10989); a loss that runs on the
+ * host gets its log-probabilities first, and backward makes each chunk's logits again.
  */
 import type { BufferRange } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
-import { sliceRows, type Weight } from '../../kernels/common/weight.ts'
+import type { Weight } from '../../kernels/common/weight.ts'
 import { finishLogprobs, logitsBackward, softmaxSlice, vocabularySlices } from '../../kernels/head/head.ts'
 import * as matmul from '../../kernels/matmul/matmul.ts'
 import type { Parameter, ParameterStore } from '../parameters.ts'
@@ -17,14 +18,27 @@ export interface Head {
   trained?: { store: ParameterStore; weight: Parameter }
 }
 
-/** Rows of a chunk: with slices of 4096 tokens the scratch is 8 MiB. */
-const chunkRows = 512
+const scratchBytes = 48 * 2 ** 20
+
+/** Rows of a chunk: a multiple of 64, so that a chunk's part of a per-token buffer can be bound by itself. */
+export function headChunkRows(vocabulary: number): number {
+  return Math.min(512, Math.max(64, Math.floor(scratchBytes / (vocabulary * 4) / 64) * 64))
+}
+
+/** Scored tokens first .. first + count. */
+export interface HeadChunk {
+  first: number
+  count: number
+}
+
+/** Fills `coefficient` (dLoss/dlogprob) of a chunk's tokens from their `logprobs`, by recording a kernel. */
+export type ChunkLoss = (chunk: HeadChunk, logprobs: GpuBuffer) => GpuBuffer
 
 export interface HeadOutput {
   /** (rows) each. `release` drops them. */
   logprobs: Tensor
   entropy: Tensor
-  /** Gradient of the loss to the hidden rows, from dLoss/dlogprob (rows); adds the head's own gradient to its bank. */
+  /** For a loss that was not known in the forward pass: gradient to the hidden rows from dLoss/dlogprob (rows). */
   backward(coefficient: GpuBuffer): void
   release(): void
 }
@@ -32,35 +46,44 @@ export interface HeadOutput {
 /**
  * Log-probabilities of `targets` and entropies, at `temperature`.
  * @param hidden (rows, K), after the last norm @param targets (rows) u32
+ * @param loss where given, the gradients of `hidden` and of a trained head are made in the same pass
  */
-export function logprobHead(tape: Tape, hidden: Tensor, head: Head, targets: GpuBuffer, temperature: number): HeadOutput {
+export function logprobHead(
+  tape: Tape,
+  hidden: Tensor,
+  head: Head,
+  targets: GpuBuffer,
+  temperature: number,
+  loss?: ChunkLoss,
+): HeadOutput {
   const { gpu } = tape
   const { weight } = head
   const { rows } = hidden
   const [logprobs, entropy, lse] = ['logprobs', 'entropy', 'lse'].map((name) => tape.tensor(rows, 1, name, false))
   const slices = vocabularySlices(weight.rows)
   const inverseTemperature = 1 / temperature
-  const scratch = () => tape.tensor(Math.min(chunkRows, rows), Math.min(sliceRows, weight.rows), 'logits', false)
-  const chunks: { first: number; count: number; x: BufferRange }[] = []
-  for (let first = 0; first < rows; first += chunkRows) {
-    const count = Math.min(chunkRows, rows - first)
-    chunks.push({
-      first,
-      count,
-      x: { buffer: hidden.buffer, offset: first * hidden.columns * 4, bytes: count * hidden.columns * 4 },
-    })
+  const chunkRows = Math.min(headChunkRows(weight.rows), rows)
+  const logits = tape.tensor(chunkRows, weight.rows, 'logits', false)
+  const stats = tape.tensor(chunkRows, 4, 'softmax statistics', false)
+  const rowsOf = (t: Tensor, { first, count }: HeadChunk): BufferRange => {
+    return { buffer: t.buffer, offset: first * t.columns * 4, bytes: count * t.columns * 4 }
   }
-  const logits = scratch()
-  const stats = tape.tensor(Math.min(chunkRows, rows), 4, 'softmax statistics', false)
-  for (const { first, count, x } of chunks) {
+  const chunks: HeadChunk[] = []
+  for (let first = 0; first < rows; first += chunkRows) chunks.push({ first, count: Math.min(chunkRows, rows - first) })
+  const backward = (chunk: HeadChunk, dlogits: Tensor, coefficient: GpuBuffer) => {
+    const { first, count } = chunk
+    const t = { logits: dlogits.buffer, targets, lse: lse.buffer, coefficient }
+    logitsBackward(gpu, t, { rows: count, firstRow: first, slice: { row: 0, rows: weight.rows }, inverseTemperature })
+    const { grad } = tape.gradOf(hidden)
+    matmul.linearBackwardInput(gpu, dlogits.buffer, count, weight, rowsOf(grad, chunk))
+    if (head.trained) headGradient(tape, dlogits, rowsOf(hidden, chunk), count, head.trained)
+  }
+  for (const chunk of chunks) {
+    const { first, count } = chunk
+    matmul.linear(gpu, rowsOf(hidden, chunk), count, weight, logits.buffer)
     for (const slice of slices) {
-      matmul.linear(gpu, x, count, weight, logits.buffer, { slice })
-      const tensors = {
-        logits: logits.buffer,
-        stats: stats.buffer,
-        targets: { buffer: targets, offset: first * 4, bytes: count * 4 },
-      }
-      softmaxSlice(gpu, tensors, { rows: count, stride: slice.rows, column: 0, slice, inverseTemperature })
+      const t = { logits: logits.buffer, stats: stats.buffer, targets: { buffer: targets, offset: first * 4, bytes: count * 4 } }
+      softmaxSlice(gpu, t, { rows: count, stride: weight.rows, column: slice.row, slice, inverseTemperature })
     }
     finishLogprobs(
       gpu,
@@ -68,6 +91,7 @@ export function logprobHead(tape: Tape, hidden: Tensor, head: Head, targets: Gpu
       count,
       first,
     )
+    if (loss) backward(chunk, logits, loss(chunk, logprobs.buffer))
   }
   tape.done(logits, stats)
   hidden.keep()
@@ -75,19 +99,12 @@ export function logprobHead(tape: Tape, hidden: Tensor, head: Head, targets: Gpu
     logprobs,
     entropy,
     backward(coefficient) {
-      const grads = scratch()
-      const { grad } = tape.gradOf(hidden)
-      for (const { first, count, x } of chunks) {
-        const dx = { buffer: grad.buffer, offset: first * hidden.columns * 4, bytes: count * hidden.columns * 4 }
-        for (const slice of slices) {
-          matmul.linear(gpu, x, count, weight, grads.buffer, { slice })
-          const t = { logits: grads.buffer, targets, lse: lse.buffer, coefficient }
-          logitsBackward(gpu, t, { rows: count, firstRow: first, slice, inverseTemperature })
-          matmul.linearBackwardInput(gpu, grads.buffer, count, weight, dx, { slice, accumulate: slice.row > 0 })
-          if (head.trained) headGradient(tape, grads, x, count, slice, head.trained)
-        }
+      const again = tape.tensor(chunkRows, weight.rows, 'logits', false)
+      for (const chunk of chunks) {
+        matmul.linear(gpu, rowsOf(hidden, chunk), chunk.count, weight, again.buffer)
+        backward(chunk, again, coefficient)
       }
-      tape.done(grads)
+      tape.done(again)
     },
     release() {
       tape.done(logprobs, entropy, lse, hidden)
@@ -95,30 +112,26 @@ export function logprobHead(tape: Tape, hidden: Tensor, head: Head, targets: Gpu
   }
 }
 
-/** Adds the gradient of vocabulary rows `slice` to the pieces of the bank that hold them. */
+/** Adds a chunk's gradient of the head to the pieces of the bank that hold it. */
 function headGradient(
   tape: Tape,
   dlogits: Tensor,
   x: BufferRange,
   rows: number,
-  slice: { row: number; rows: number },
   trained: { store: ParameterStore; weight: Parameter },
 ): void {
   const { store, weight } = trained
   for (const piece of weight.pieces) {
-    const from = Math.max(slice.row, piece.row)
-    const to = Math.min(slice.row + slice.rows, piece.row + piece.rows)
-    if (to <= from) continue
-    const options = { row: from - piece.row, dyStride: slice.rows, dyColumn: from - slice.row }
+    const part = { dyStride: weight.rows, dyColumn: piece.row }
     matmul.linearBackwardWeight(
       tape.gpu,
       dlogits.buffer,
       x,
       rows,
-      to - from,
+      piece.rows,
       weight.columns,
       store.gradient(weight, piece),
-      options,
+      part,
     )
   }
 }

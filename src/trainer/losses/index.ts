@@ -3,8 +3,7 @@ import { existsSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 import { messageOf, UserError } from '../../common/errors.ts'
-import type { Gpu } from '../../gpu/gpu.ts'
-import type { GpuBuffer } from '../../gpu/pool.ts'
+import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import { flat } from '../../kernels/common/lanes.ts'
 import cispo from './cispo.ts'
 import cispoMask from './cispo_mask.ts'
@@ -33,7 +32,7 @@ export async function loadLoss(name: string, bounds: RatioBounds, args: Record<s
   const builtIn = builtIns[name]
   if (builtIn) {
     const kernel = fileURLToPath(new URL(builtIn.wgsl, import.meta.url))
-    return { name, run: builtIn.run as LossFunction, args: { ...bounds }, kernel, checked: false }
+    return { name, run: builtIn.run as LossFunction, args: ratioBounds(bounds), kernel, checked: false }
   }
   const path = resolve(name)
   if (!existsSync(path)) {
@@ -67,7 +66,7 @@ export const negativeLogLikelihood: Loss = {
 export function runLossKernel(
   gpu: Gpu,
   kernel: string,
-  t: { logprobs: GpuBuffer; inferenceLogprobs: GpuBuffer; advantages: GpuBuffer; gradient: GpuBuffer; loss: GpuBuffer },
+  t: { logprobs: Binding; inferenceLogprobs: Binding; advantages: Binding; gradient: Binding; loss: Binding },
   count: number,
   args: RatioBounds & { lossTokenCount: number },
 ): void {
@@ -99,6 +98,8 @@ export function runHostLoss(loss: Loss, inputs: LossInputs): LossOutputs {
 
 function describe(out: unknown): string {
   if (typeof out !== 'object' || out === null) return String(out)
-  const { gradient, loss } = out as { gradient?: { length?: number; constructor?: { name: string } }; loss?: unknown }
-  return `gradient: ${gradient?.constructor?.name ?? gradient} of ${gradient?.length ?? 0}, loss: ${String(loss)}`
+  const { gradient, loss } = out as { gradient?: ArrayLike<number>; loss?: unknown }
+  return `gradient: ${gradient ? `${gradient.constructor.name} of ${gradient.length}` : 'none'}, loss: ${String(loss)}`
 }
+
+const ratioBounds = ({ mask_ratio_low, mask_ratio_high }: RatioBounds) => ({ mask_ratio_low, mask_ratio_high })
