@@ -49,15 +49,19 @@ export interface CheckpointState {
   extra: Record<string, unknown>
 }
 
-/** Writes what is trained into a folder that is there: PEFT adapter, or the whole model in the dtype that it runs in. */
-export async function writeWeights(dir: string, decoder: Decoder, about: WeightsAbout): Promise<void> {
+/** Writes what is trained into a folder that is there: a PEFT adapter, or the whole model (`dtype`: default that which it runs in). */
+export async function writeWeights(
+  dir: string,
+  decoder: Decoder,
+  about: WeightsAbout,
+  dtype: 'bf16' | 'f32' = decoder.embedding.weight.bf16 ? 'bf16' : 'f32',
+): Promise<void> {
   const { lora, tokenizer } = about
   if (lora) {
     await writeAdapterFiles(dir, { config: lora, tensors: await readLora(decoder), tokenizer })
     return
   }
   const store = decoder.store!
-  const dtype = decoder.embedding.weight.bf16 ? 'bf16' : 'f32'
   const tensors = store.parameters.map((parameter): TensorMaker => ({
     name: parameter.name,
     dtype,

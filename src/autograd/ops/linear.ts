@@ -69,9 +69,9 @@ export function linear(tape: Tape, x: Tensor, projection: Projection, options: L
   return y
 }
 
-/** x itself, or x with LoRA's dropout. */
+/** x itself, or x with LoRA's dropout: also on a tape that does not record, which is how a checkpointed layer first runs. */
 function droppedOut(tape: Tape, x: Tensor, lora: Lora, seed: number | undefined): Tensor {
-  if (lora.dropout === 0 || seed === undefined || !tape.recording) return x
+  if (lora.dropout === 0 || seed === undefined) return x
   const dropped = tape.tensor(x.rows, x.columns, 'dropout', false)
   dropout(tape.gpu, x.buffer, dropped.buffer, x.count, lora.dropout, (seed + lora.a.pieces[0].offset) >>> 0)
   return dropped

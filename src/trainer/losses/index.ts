@@ -84,8 +84,8 @@ export function runHostLoss(loss: Loss, inputs: LossInputs): LossOutputs {
   try {
     out = loss.run(inputs, loss.args)
   } catch (error) {
-    const line = error instanceof Error && /\((file:.*)\)|at (file:.*)/.exec(error.stack ?? '')
-    throw new UserError(`The loss ${loss.name} threw: ${messageOf(error)}${line ? ` (${line[1] ?? line[2]})` : ''}`)
+    const frame = error instanceof Error ? /^ +at .*$/m.exec(error.stack ?? '')?.[0].trim() : undefined
+    throw new UserError(`The loss ${loss.name} threw: ${messageOf(error)}${frame ? ` (${frame})` : ''}`)
   }
   const length = inputs.logprobs.length
   if (!(out?.gradient instanceof Float32Array) || out.gradient.length !== length || typeof out.loss !== 'number') {

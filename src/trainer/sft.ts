@@ -1,0 +1,203 @@
+/** Supervised training on completions: examples to tokens, their order, and the loop. */
+import { UserError } from '../common/errors.ts'
+import { hashSeed, Random } from '../common/random.ts'
+import type { Message, Metrics, TrainingBatch, TrainingSample } from '../common/types.ts'
+import type { Tokenizer } from '../model/tokenizer.ts'
+import { scoreSamples } from './gradients.ts'
+import { NotFiniteError, type Trainer } from './trainer.ts'
+
+/** Messages of which the assistant's in `completion` are learned; or, for a tokenizer without a chat template, plain text. */
+export type SftExample = { prompt: Message[]; completion: Message[] } | { text: { prompt: string; completion: string } }
+
+const ROLES = ['system', 'user', 'assistant', 'tool']
+
+/**
+ * An example out of the columns of a data file: `messages`, of which all answers of the assistant are learned; or `prompt` and
+ * `completion`, both messages or both text. Text is one user message and one answer where there is a chat template.
+ * @throws UserError naming the place and the columns
+ */
+export function exampleOf(columns: Record<string, unknown>, where: string, hasChatTemplate: boolean): SftExample {
+  const { messages, prompt, completion } = columns
+  if (messages !== undefined && messages !== null) return { prompt: [], completion: messagesOf(messages, 'messages', where) }
+  if (prompt === undefined || completion === undefined || prompt === null || completion === null) {
+    const found = Object.keys(columns).join(', ') || 'none'
+    throw new UserError(`${where} has neither messages nor a prompt and a completion (columns found: ${found}).`)
+  }
+  if (typeof prompt === 'string' && typeof completion === 'string' && !hasChatTemplate) return { text: { prompt, completion } }
+  const asMessages = (value: unknown, name: string, role: 'user' | 'assistant'): Message[] =>
+    typeof value === 'string' ? [{ role, content: value }] : messagesOf(value, name, where)
+  return { prompt: asMessages(prompt, 'prompt', 'user'), completion: asMessages(completion, 'completion', 'assistant') }
+}
+
+function messagesOf(value: unknown, column: string, where: string): Message[] {
+  if (!Array.isArray(value) || value.length === 0) throw new UserError(`${where}: its ${column} must be a list of messages.`)
+  return value.map((message: Partial<Message> | null, i) => {
+    const { role, content } = message ?? {}
+    if (!ROLES.includes(role ?? '') || typeof content !== 'string') {
+      throw new UserError(`${where}: message ${i} of its ${column} must be {role: ${ROLES.join('|')}, content: text}.`)
+    }
+    return { role: role!, content }
+  })
+}
+
+/**
+ * Tokens and loss mask of an example. Prompts are encoded exactly as for sampling; an answer is learned up to and including the token
+ * that ends it.
+ * @throws UserError for an example without an answer, one that is too long, or a chat template that rewrites earlier turns
+ */
+export function sampleOf(example: SftExample, tokenizer: Tokenizer, where: string, maxTokens = Infinity): TrainingSample {
+  const ids: number[] = []
+  const mask: number[] = []
+  const put = (tokens: number[], learned: 0 | 1) => {
+    for (const id of tokens) {
+      ids.push(id)
+      mask.push(learned)
+    }
+  }
+  const answer = (text: string) => {
+    const tokens = tokenizer.encode(text, { addSpecialTokens: false })
+    const end = tokens.findIndex((id) => tokenizer.eosTokenIds.includes(id))
+    put(end < 0 ? [...tokens, ...tokenizer.eosTokenIds.slice(0, 1)] : tokens.slice(0, end + 1), 1)
+    if (end >= 0) put(tokens.slice(end + 1), 0)
+  }
+  if ('text' in example) {
+    put(tokenizer.encode(example.text.prompt), 0)
+    answer(example.text.completion)
+  } else encodeChat(example, tokenizer, where, (text) => put(tokenizer.encode(text, { addSpecialTokens: false }), 0), answer)
+  // What follows the last answer predicts nothing that is learned.
+  const length = mask.lastIndexOf(1) + 1
+  if (length === 0) throw new UserError(`${where} has no answer of the assistant to learn from.`)
+  if (length > maxTokens) {
+    throw new UserError(`${where} has ${length} tokens, more than max_seq_len (${maxTokens}); raise it or take the example out.`)
+  }
+  const lossMask = Uint8Array.from(mask.slice(0, length))
+  lossMask[0] = 0
+  return {
+    ids: Int32Array.from(ids.slice(0, length)),
+    lossMask,
+    inferenceLogprobs: new Float32Array(length),
+    advantages: Float32Array.from(lossMask),
+  }
+}
+
+function encodeChat(
+  example: { prompt: Message[]; completion: Message[] },
+  tokenizer: Tokenizer,
+  where: string,
+  context: (text: string) => void,
+  answer: (text: string) => void,
+): void {
+  const messages = [...example.prompt, ...example.completion]
+  let done = ''
+  for (let i = example.prompt.length; i < messages.length; i++) {
+    if (messages[i].role !== 'assistant') continue
+    const before = tokenizer.renderChat(messages.slice(0, i), { addGenerationPrompt: true })
+    const after = tokenizer.renderChat(messages.slice(0, i + 1), { addGenerationPrompt: false })
+    if (!before.startsWith(done) || !after.startsWith(before)) {
+      throw new UserError(
+        `${where}: the chat template writes earlier turns differently once message ${i} is there, so they cannot be learned together. Make one row of each answer.`,
+      )
+    }
+    context(before.slice(done.length))
+    answer(after.slice(before.length))
+    done = after
+  }
+}
+
+/** Examples in an order that depends on the seed and the position alone: each epoch holds every one once, shuffled anew. */
+export class SftData {
+  readonly samples: readonly TrainingSample[]
+  readonly #batchSize: number
+  readonly #seed: number
+  #epoch = -1
+  #order: number[] = []
+
+  constructor(samples: readonly TrainingSample[], options: { batchSize: number; seed: number }) {
+    this.samples = withSharedStart(samples)
+    this.#batchSize = options.batchSize
+    this.#seed = options.seed
+  }
+
+  /** The batch of a step; steps count from 1. */
+  batch(step: number): TrainingBatch {
+    const first = (step - 1) * this.#batchSize
+    return batchOf(
+      step,
+      Array.from({ length: this.#batchSize }, (_, i) => this.#at(first + i)),
+    )
+  }
+
+  #at(position: number): TrainingSample {
+    const epoch = Math.floor(position / this.samples.length)
+    if (epoch !== this.#epoch) {
+      this.#order = new Random(hashSeed(this.#seed, 'epoch', epoch)).shuffle([...this.samples.keys()])
+      this.#epoch = epoch
+    }
+    return this.samples[this.#order[position % this.samples.length]]
+  }
+}
+
+/** Marks the tokens that all samples begin with (a system prompt, an instruction), so that each micro-batch computes them once. */
+export function withSharedStart(samples: readonly TrainingSample[]): TrainingSample[] {
+  const [first, ...others] = samples
+  let shared = Math.min(...samples.map((s) => s.lossMask.indexOf(1)))
+  for (const { ids } of others) {
+    let same = 0
+    while (same < shared && ids[same] === first.ids[same]) same++
+    shared = same
+  }
+  return samples.map((s) => (shared > 0 ? { ...s, promptKey: 'start', promptLength: shared } : s))
+}
+
+function batchOf(step: number, samples: TrainingSample[]): TrainingBatch {
+  return { step, samples, lossTokenCount: samples.reduce((sum, s) => sum + s.lossMask.reduce((a, b) => a + b, 0), 0) }
+}
+
+/** Mean loss over the learned tokens of samples; nothing is trained. */
+export async function meanLoss(trainer: Trainer, samples: readonly TrainingSample[]): Promise<number> {
+  const { microBatchTokens } = trainer.options
+  const results = await scoreSamples(trainer.decoder, [...samples], { temperature: 1, microBatchTokens })
+  let [sum, count] = [0, 0]
+  samples.forEach(({ lossMask }, i) =>
+    lossMask.forEach((learned, t) => {
+      sum -= learned ? results[i].logprobs[t] : 0
+      count += learned
+    }),
+  )
+  return sum / count
+}
+
+export interface SftLoopOptions {
+  maxSteps: number
+  /** 0: only at the end. */
+  saveSteps: number
+  save: () => Promise<void>
+  onStep: (step: number, metrics: Metrics) => void
+  stopRequested: () => boolean
+}
+
+/** Trains from the trainer's step to `maxSteps`, or to the end of the step in which `stopRequested` turns true; then saves. */
+export async function trainSft(trainer: Trainer, data: SftData, options: SftLoopOptions): Promise<void> {
+  const { maxSteps, saveSteps, save, onStep, stopRequested } = options
+  while (trainer.step < maxSteps) {
+    const step = trainer.step + 1
+    const begin = performance.now()
+    const { metrics } = await trainer.trainStep(data.batch(step)).catch(async (error: unknown) => {
+      if (error instanceof NotFiniteError) await save()
+      throw error
+    })
+    const last = step === maxSteps || stopRequested()
+    let saved: number | undefined
+    if (last || (saveSteps > 0 && step % saveSteps === 0)) {
+      const start = performance.now()
+      await save()
+      saved = (performance.now() - start) / 1000
+    }
+    onStep(step, {
+      ...metrics,
+      'time/step': (performance.now() - begin) / 1000,
+      ...(saved !== undefined && { 'time/save_ckpt': saved }),
+    })
+    if (last) return
+  }
+}

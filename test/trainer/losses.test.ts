@@ -1,0 +1,174 @@
+/** Built-in losses against their twins on the GPU, and the checks that a loss of the user's must pass. */
+import { mkdirSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { describe, expect, test } from 'vitest'
+import { Random } from '../../src/common/random.ts'
+import { checkLossGradient, checkLossShape } from '../../src/trainer/losses/check.ts'
+import { loadLoss, runLossKernel, type Loss } from '../../src/trainer/losses/index.ts'
+import type { LossFunction, LossInputs } from '../../src/trainer/losses/types.ts'
+import { bounds, openGpu, tempFolder } from './helpers.ts'
+
+const { gpu } = openGpu()
+const folder = tempFolder()
+const seed = Date.now() % 1_000_000
+const seedWords = `seed ${seed}`
+
+/** Ratios from far below to far above the bounds, and some exactly 1. */
+function randomInputs(random: Random, length: number): LossInputs {
+  const logprobs = Float32Array.from({ length }, () => -4 * random.next())
+  return {
+    logprobs,
+    frozenLogprobs: logprobs,
+    inferenceLogprobs: logprobs.map((l) => (random.next() < 0.2 ? l : l + 2 * random.normal())),
+    advantages: Float32Array.from({ length }, () => random.normal()),
+    lossMask: Uint8Array.from({ length }, (_, t) => Number(t > 0 && random.next() < 0.8)),
+    entropy: new Float32Array(length),
+    lossTokenCount: 3 * length,
+  }
+}
+
+const custom = (run: LossFunction, args = {}): Loss => ({ name: 'mine.ts', run, args, checked: true })
+
+describe.each(['cispo', 'cispo_mask'])('%s', (name) => {
+  test('in TypeScript and in WGSL', async () => {
+    const random = new Random(seed)
+    const device = await gpu
+    const loss = await loadLoss(name, bounds)
+    for (const length of [1, 63, 300]) {
+      const inputs = { ...randomInputs(random, length), lossMask: new Uint8Array(length).fill(1) }
+      const onHost = loss.run(inputs, loss.args)
+      const up = (data: Float32Array) => device.upload(data, 'test')
+      const t = {
+        logprobs: up(inputs.logprobs),
+        inferenceLogprobs: up(inputs.inferenceLogprobs),
+        advantages: up(inputs.advantages),
+        gradient: up(new Float32Array(length).fill(NaN)),
+        loss: up(new Float32Array(length).fill(NaN)),
+      }
+      runLossKernel(device, loss.kernel!, t, length, { ...bounds, lossTokenCount: inputs.lossTokenCount })
+      const gradient = await device.readF32(t.gradient, length)
+      const values = await device.readF32(t.loss, length)
+      for (let i = 0; i < length; i++) {
+        const want = onHost.gradient[i]
+        expect(Math.abs(gradient[i] - want), `token ${i}, ${seedWords}`).toBeLessThanOrEqual(1e-5 * Math.abs(want))
+      }
+      const sum = values.reduce((a, b) => a + b, 0)
+      expect(Math.abs(sum - onHost.loss), seedWords).toBeLessThan(1e-5 * values.reduce((a, b) => a + Math.abs(b), 1e-9))
+      for (const buffer of Object.values(t)) buffer.release()
+    }
+  })
+
+  test('passes the checks that a loss of a file must pass', async () => {
+    const loss = await loadLoss(name, bounds)
+    checkLossShape(loss)
+    const random = new Random(seed)
+    const sequences = Array.from({ length: 5 }, () => randomInputs(random, 20))
+    expect(checkLossGradient(loss, sequences), seedWords).toBe(true)
+  })
+})
+
+describe('the check by finite differences', () => {
+  const inputs = () => [randomInputs(new Random(seed), 40)]
+  /** REINFORCE with a slip: `gradient` and `value` are what each token adds, without A / N. */
+  const reinforce =
+    (gradient: (n: number) => number, value: (l: number, frozen: number, n: number) => number): LossFunction =>
+    (x) => {
+      const out = { gradient: new Float32Array(x.logprobs.length), loss: 0 }
+      x.lossMask.forEach((counts, t) => {
+        if (!counts) return
+        out.gradient[t] = gradient(x.lossTokenCount) * x.advantages[t]
+        out.loss += value(x.logprobs[t], x.frozenLogprobs[t], x.lossTokenCount) * x.advantages[t]
+      })
+      return out
+    }
+
+  test('a right one passes', () => {
+    expect(checkLossGradient(custom(reinforce((n) => -1 / n, (l, _f, n) => -l / n)), inputs())).toBe(true)
+  })
+  test('a wrong sign', () => {
+    const loss = custom(reinforce((n) => 1 / n, (l, _f, n) => -l / n))
+    expect(() => checkLossGradient(loss, inputs())).toThrow(/mine\.ts says that dLoss\/dlogprob of token \d+ of sequence 0 is .* The sign is wrong/)
+  })
+  test('N on one side only', () => {
+    const loss = custom(reinforce(() => -1, (l, _f, n) => -l / n))
+    expect(() => checkLossGradient(loss, inputs())).toThrow(/differ by the factor lossTokenCount \(120\)/)
+  })
+  test('a weight under a stop-gradient: frozenLogprobs passes, logprobs is told so', () => {
+    const weighted = (from: 'logprobs' | 'frozenLogprobs'): LossFunction => (x) => {
+      const out = { gradient: new Float32Array(x.logprobs.length), loss: 0 }
+      x.lossMask.forEach((counts, t) => {
+        if (!counts) return
+        const weight = Math.exp(x[from][t])
+        out.gradient[t] = -weight * x.advantages[t]
+        out.loss -= weight * x.advantages[t] * x.logprobs[t]
+      })
+      return out
+    }
+    expect(checkLossGradient(custom(weighted('frozenLogprobs')), inputs())).toBe(true)
+    expect(() => checkLossGradient(custom(weighted('logprobs')), inputs())).toThrow(/frozenLogprobs.*checkGradient = false/)
+  })
+  test('a kink passes with any slope between its sides', () => {
+    // |ratio - 1| on fresh samples: every token sits on the kink.
+    const run: LossFunction = (x) => ({
+      gradient: new Float32Array(x.logprobs.length),
+      loss: x.logprobs.reduce((sum, l, t) => sum + (x.lossMask[t] ? Math.abs(Math.exp(l - x.inferenceLogprobs[t]) - 1) : 0), 0),
+    })
+    const fresh = inputs().map((x) => ({ ...x, inferenceLogprobs: x.logprobs }))
+    expect(checkLossGradient(custom(run), fresh)).toBe(true)
+  })
+  test('nothing to compare where all advantages are 0', () => {
+    const flat = inputs().map((x) => ({ ...x, advantages: new Float32Array(x.advantages.length) }))
+    expect(checkLossGradient(custom(reinforce((n) => -1 / n, (l, _f, n) => -l / n)), flat)).toBe(false)
+  })
+})
+
+describe('the shape check', () => {
+  const shaped = (change: (out: { gradient: Float32Array; loss: number; metrics?: Record<string, number> }) => unknown) =>
+    custom((x) => change({ gradient: new Float32Array(x.logprobs.length), loss: 0 }) as ReturnType<LossFunction>)
+  test.each([
+    ['nothing', () => undefined, /must return \{ gradient: Float32Array of 6 values/],
+    ['an array', (out: object) => ({ ...out, gradient: [0, 0, 0, 0, 0, 0] }), /it returned gradient: Array of 6/],
+    ['too few', (out: object) => ({ ...out, gradient: new Float32Array(2) }), /Float32Array of 2/],
+    ['NaN', (out: object) => ({ ...out, gradient: Float32Array.of(0, 0, NaN, 0, 0, 0) }), /gives token 2 the gradient NaN/],
+    ['outside', (out: object) => ({ ...out, gradient: Float32Array.of(0, 1, 0, 0, 0, 0) }), /token 1 .* lossMask is 0/],
+    ['loss', (out: object) => ({ ...out, loss: Infinity }), /is Infinity/],
+    ['metric', (out: object) => ({ ...out, metrics: { kl: '1' } }), /the metric kl as "1"/],
+  ])('%s', (_name, change, message) => {
+    expect(() => checkLossShape(shaped(change as never))).toThrow(message)
+  })
+  test('a loss that throws is named with its place', () => {
+    const loss = custom(() => {
+      throw new TypeError('no such thing')
+    })
+    expect(() => checkLossShape(loss)).toThrow(/The loss mine\.ts threw: no such thing \(at .*losses\.test\.ts:\d+/)
+  })
+})
+
+describe('files', () => {
+  const file = (name: string, text: string) => {
+    mkdirSync(folder, { recursive: true })
+    writeFileSync(join(folder, name), text)
+    return join(folder, name)
+  }
+  test('the shipped example passes both checks', async () => {
+    const loss = await loadLoss('configs/losses/ppo-clip.ts', bounds, { clip_low: 0.2, clip_high: 0.28 })
+    checkLossShape(loss)
+    expect(checkLossGradient(loss, [randomInputs(new Random(seed), 60)]), seedWords).toBe(true)
+  })
+  test('checkGradient = false is heard', async () => {
+    const path = file('own.ts', 'export const checkGradient = false\nexport default () => ({})\n')
+    expect((await loadLoss(path, bounds)).checked).toBe(false)
+  })
+  test('its arguments are loss_args', async () => {
+    const loss = await loadLoss(file('args.ts', 'export default (x, args) => ({ gradient: x.logprobs, loss: args.a })\n'), bounds, { a: 3 })
+    expect(loss.args).toEqual({ a: 3 })
+  })
+  test.each([
+    ['nowhere.ts', undefined, /there is no such file, and the built-in losses are cispo, cispo_mask/],
+    ['broken.ts', 'export default (\n', /cannot be loaded/],
+    ['empty.ts', 'export const x = 1\n', /must export a function as its default/],
+  ])('%s', async (name, text, message) => {
+    const path = text === undefined ? join(folder, name) : file(name, text)
+    await expect(loadLoss(path, bounds)).rejects.toThrow(message)
+  })
+})
