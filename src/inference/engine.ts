@@ -1,0 +1,280 @@
+/**
+ * The embedded engine: generates from the very weights that the trainer trains, with continuous batching.
+ * - One loop. Each step is one packed batch: the next token of every running sequence, and prompt rows of those that begin. Requests join and
+ *   leave between steps. A token's numbers depend on its own sequence alone, so nothing else that runs changes them.
+ * - The optimizer changes the weights in place, by commands; the engine's commands come before or after them. So publishing is naming the
+ *   version that the next step samples with.
+ * - Keys and values that were computed under an older version stay with the sequences that run; new requests compute their own.
+ */
+import { Tape } from '../autograd/tape.ts'
+import { UserError } from '../common/errors.ts'
+import type { GenerationRequest, GenerationResult, Generator, PolicyVersion } from '../common/types.ts'
+import type { GpuBuffer } from '../gpu/pool.ts'
+import { decoderHidden, type CacheArguments, type Decoder } from '../model/decoder.ts'
+import { checkRequest } from './request.ts'
+import { Sampler } from './sampler.ts'
+import { Scheduler, type StepRows } from './scheduler.ts'
+import { Sequence, type EndRules } from './sequence.ts'
+import type { Decode } from './stop-watch.ts'
+
+export interface EngineOptions {
+  /** Sequences that run together at most; more requests wait. */
+  maxSequences: number
+  /** Tokens of prompt and completion together, at most. */
+  maxLength: number
+  /** Tokens that end every completion. */
+  eosTokenIds: readonly number[]
+  /** Tokens to text. */
+  decode: Decode
+  /** Rows (tokens) of the KV cache. Default: maxSequences x maxLength, or what the adapter binds. */
+  cacheRows?: number
+  /** Prompt tokens that a step computes at most; longer prompts take several steps, between which the others go on. Default 256. */
+  maxPrefillRows?: number
+}
+
+export interface EngineStats {
+  version: PolicyVersion
+  running: number
+  waiting: number
+  paused: boolean
+  /** Steps that drew tokens. */
+  decodeSteps: number
+  tokensGenerated: number
+  /** Prompt tokens computed, and those that another request had already. */
+  prefillTokens: number
+  sharedPromptTokens: number
+  finished: number
+  aborted: number
+  failed: number
+  kvRows: number
+  kvRowsUsed: number
+  /** Age of the oldest request that is not done, in ms; 0 where there is none. */
+  oldestMs: number
+}
+
+export class Engine implements Generator {
+  readonly decoder: Decoder
+  readonly maxLength: number
+  readonly cacheRows: number
+  #version: PolicyVersion = 0
+  readonly #scheduler: Scheduler
+  readonly #sampler: Sampler
+  readonly #rules: EndRules
+  readonly #cache: CacheArguments
+  readonly #inputs: { ids: GpuBuffer; info: GpuBuffer; slots: GpuBuffer }
+  /** The loop while it runs. */
+  #loop: Promise<void> | undefined
+  #paused = false
+  #closed = false
+  #wake: (() => void) | undefined
+  #idle: (() => void)[] = []
+  /** Settles when the step in flight is over. */
+  #step: Promise<unknown> = Promise.resolve()
+  readonly #counts = { decodeSteps: 0, tokensGenerated: 0, prefillTokens: 0, finished: 0, aborted: 0, failed: 0 }
+
+  /**
+   * Allocates the KV cache: 2 x layers x cacheRows x kv heads x head size float32.
+   * @throws UserError where maxLength tokens do not fit the adapter's largest binding
+   */
+  constructor(decoder: Decoder, options: EngineOptions) {
+    const { gpu, config } = decoder
+    const { maxSequences, maxLength } = options
+    this.decoder = decoder
+    this.maxLength = maxLength
+    const width = config.kvHeads * config.headDim
+    const bindable = Math.floor(gpu.facts.limits.maxBinding / (width * 4)) - 1
+    this.cacheRows = Math.min(options.cacheRows ?? maxSequences * maxLength, bindable)
+    if (bindable < maxLength) {
+      throw new UserError(
+        `A sequence of ${maxLength} tokens does not fit this adapter's KV cache, which holds ${bindable}. Lower max_seq_len.`,
+      )
+    }
+    const maxPrefillRows = Math.max(1, options.maxPrefillRows ?? 256)
+    this.#scheduler = new Scheduler({ maxSequences, maxPrefillRows, cacheRows: this.cacheRows })
+    this.#rules = { eosTokenIds: new Set(options.eosTokenIds), decode: options.decode }
+    this.#sampler = new Sampler(decoder, maxSequences)
+    const rows = this.#scheduler.maxRows
+    const [ids, info, slots] = [1, 4, 1].map((n) => gpu.pool.acquire(rows * n * 4, 'engine rows'))
+    this.#inputs = { ids, info, slots }
+    // One row more than is handed out: padding rows write there.
+    const bytes = (this.cacheRows + 1) * width * 4
+    const layers = config.layers
+    const made = Array.from({ length: layers * 2 }, () => gpu.pool.acquire(bytes, 'KV cache', { exact: true }))
+    const pairs = Array.from({ length: layers }, (_, i) => ({ k: made[2 * i], v: made[2 * i + 1] }))
+    this.#cache = { layers: pairs, slots, rows: this.cacheRows + 1 }
+  }
+
+  get version(): PolicyVersion {
+    return this.#version
+  }
+
+  /**
+   * Names the weights that the next step samples with. To be called in the same turn of the event loop in which the commands that change
+   * the weights were recorded: then each token carries the version that made it, without exception.
+   */
+  publish(version: PolicyVersion): void {
+    this.#version = version
+  }
+
+  /**
+   * Samples a completion. An aborted request resolves with what it has.
+   * @throws UserError for a request that can never run; the error of a step that failed, for all requests that were in the engine
+   */
+  async generate(request: GenerationRequest): Promise<GenerationResult> {
+    if (this.#closed) throw new Error('the engine is closed')
+    const vocabulary = this.decoder.config.vocabSize
+    checkRequest(request, { maxLength: this.maxLength, cacheRows: this.cacheRows, vocabulary })
+    return await new Promise((resolve, reject) => {
+      const sequence = new Sequence(request, this.#rules, { resolve, reject, abort: (s) => this.#abort(s) })
+      if (request.signal?.aborted) return this.#abort(sequence)
+      this.#scheduler.waiting.add(sequence)
+      this.#start()
+    })
+  }
+
+  /** No further step begins; resolves when none is in flight. Requests wait. */
+  async pause(): Promise<void> {
+    this.#paused = true
+    await this.#step.catch(() => {})
+  }
+
+  resume(): void {
+    this.#paused = false
+    this.#wake?.()
+  }
+
+  /** Resolves when no request is left. */
+  async idle(): Promise<void> {
+    if (this.#empty) return
+    await new Promise<void>((resolve) => this.#idle.push(resolve))
+  }
+
+  /** Ends the engine: requests that are left are rejected, and its memory is given back. The decoder stays. */
+  async close(): Promise<void> {
+    if (this.#closed) return
+    this.#closed = true
+    this.#wake?.()
+    this.#failAll(new Error('the engine was closed'))
+    await this.#loop
+    for (const { k, v } of this.#cache.layers) {
+      k.release()
+      v.release()
+    }
+    for (const buffer of Object.values(this.#inputs)) buffer.release()
+    this.#sampler.release()
+  }
+
+  stats(): EngineStats {
+    const { running, waiting, rows, sharedTokens } = this.#scheduler
+    const oldest = [...running, ...waiting].reduce((time, s) => Math.min(time, s.submitted), Infinity)
+    return {
+      version: this.#version,
+      running: running.size,
+      waiting: waiting.size,
+      paused: this.#paused,
+      ...this.#counts,
+      sharedPromptTokens: sharedTokens,
+      kvRows: this.cacheRows,
+      kvRowsUsed: rows.used,
+      oldestMs: oldest === Infinity ? 0 : performance.now() - oldest,
+    }
+  }
+
+  get #empty(): boolean {
+    return this.#scheduler.running.size + this.#scheduler.waiting.size === 0
+  }
+
+  #start(): void {
+    this.#loop ??= this.#run()
+  }
+
+  async #run(): Promise<void> {
+    while (true) {
+      // Requests that are made in this turn, and by those whose last request just ended, join the next step.
+      await new Promise((resolve) => setImmediate(resolve))
+      if (this.#empty) {
+        this.#loop = undefined
+        for (const resolve of this.#idle.splice(0)) resolve()
+        return
+      }
+      if (this.#paused) {
+        await new Promise<void>((resolve) => (this.#wake = resolve))
+        this.#wake = undefined
+        continue
+      }
+      try {
+        this.#step = this.#runStep()
+        await this.#step
+      } catch (error) {
+        this.#failAll(error)
+      }
+    }
+  }
+
+  async #runStep(): Promise<void> {
+    const version = this.#version
+    this.#scheduler.admit(version)
+    const step = this.#scheduler.next()
+    if (!step) throw new Error('requests wait, none runs, and none could be admitted')
+    this.#record(step)
+    this.#counts.prefillTokens += step.prefillRows
+    const count = step.sampled.length
+    if (count === 0) return
+    const { tokens, logprobs } = await this.#sampler.read(count, step.rows)
+    this.#counts.decodeSteps++
+    step.sampled.forEach(({ sequence }, i) => {
+      if (!sequence.ended) this.#take(sequence, tokens[i], logprobs[i], version)
+    })
+  }
+
+  /** Records the whole step in one turn of the event loop, so no other room's commands come between. */
+  #record(step: StepRows): void {
+    const { gpu } = this.decoder
+    const { ids, info, slots } = this.#inputs
+    gpu.write(ids, step.ids)
+    gpu.write(info, step.info)
+    gpu.write(slots, step.slots)
+    const tape = new Tape(gpu, false)
+    const batch = { rows: step.rows, ids, info, positions: this.maxLength }
+    const hidden = decoderHidden(tape, this.decoder, batch, { cache: this.#cache })
+    this.#sampler.draw(tape, hidden, step.sampled)
+    tape.done(hidden)
+    gpu.flush()
+  }
+
+  #take(sequence: Sequence, token: number, logprob: number, version: PolicyVersion): void {
+    try {
+      if (!Number.isFinite(logprob)) {
+        throw new Error(`the model's logits at token ${sequence.ids.length} are not finite (weights of version ${version})`)
+      }
+      const ending = sequence.push(token, logprob, version)
+      this.#counts.tokensGenerated++
+      if (!ending) return
+      this.#scheduler.remove(sequence)
+      this.#counts.finished++
+      sequence.finish(ending)
+    } catch (error) {
+      this.#fail(sequence, error)
+    }
+  }
+
+  /** Frees the rows at once: a step that is in flight may still write them, but every later one comes after it. */
+  #abort(sequence: Sequence): void {
+    if (sequence.ended) return
+    this.#scheduler.remove(sequence)
+    this.#counts.aborted++
+    sequence.abort()
+    // A paused loop with nothing left ends.
+    if (this.#empty) this.#wake?.()
+  }
+
+  #fail(sequence: Sequence, error: unknown): void {
+    this.#scheduler.remove(sequence)
+    this.#counts.failed++
+    sequence.fail(error)
+  }
+
+  #failAll(error: unknown): void {
+    for (const sequence of [...this.#scheduler.running, ...this.#scheduler.waiting]) this.#fail(sequence, error)
+  }
+}

@@ -1,0 +1,153 @@
+/**
+ * Who runs, where their keys and values lie, and which rows the next step computes. Host only: it knows no GPU.
+ * - First come, first served: the first waiting request that finds no room holds back those behind it, so none starves.
+ * - A request gets all the rows it can ever need when it is admitted: a running one never waits for another, so all end.
+ * - A prompt is in the cache once for all running requests that have it and were admitted under the same version.
+ */
+import type { PolicyVersion } from '../common/types.ts'
+import { RowAllocator } from './row-allocator.ts'
+import type { Prompt, Sequence } from './sequence.ts'
+
+/** Rows of one step, as decoderHidden takes them; arrays are as long as `rows`, padding included. */
+export interface StepRows {
+  /** With padding, so that few sizes occur and buffers and bind groups are found again. */
+  rows: number
+  ids: Uint32Array
+  /** prefix start, prefix length, own start, position; see kernels/attention/common.wgsl. */
+  info: Uint32Array
+  /** Cache row that each row's keys and values go to. */
+  slots: Uint32Array
+  /** Sequences that get a token, and the row that it is drawn from. */
+  sampled: { sequence: Sequence; row: number }[]
+  prefillRows: number
+}
+
+/** Steps have this many rows: up to 8, then multiples of 16, coarser beyond 128. Matmul kernels round up so themselves. */
+export function roundRows(rows: number): number {
+  if (rows <= 4) return 4
+  if (rows <= 8) return 8
+  const step = Math.max(16, 2 ** (Math.floor(Math.log2(rows)) - 3))
+  return Math.ceil(rows / step) * step
+}
+
+export class Scheduler {
+  readonly waiting = new Set<Sequence>()
+  readonly running = new Set<Sequence>()
+  readonly rows: RowAllocator
+  /** Prompt tokens that were not computed again because another request had them. */
+  sharedTokens = 0
+  readonly #prompts = new Map<string, Prompt>()
+  readonly #maxSequences: number
+  readonly #maxPrefillRows: number
+
+  /** @param cacheRows rows that are handed out; row number `cacheRows` is one more, which padding writes to */
+  constructor(options: { maxSequences: number; maxPrefillRows: number; cacheRows: number }) {
+    this.#maxSequences = options.maxSequences
+    this.#maxPrefillRows = options.maxPrefillRows
+    this.rows = new RowAllocator(options.cacheRows)
+  }
+
+  /** Most rows that a step can have. */
+  get maxRows(): number {
+    return roundRows(this.#maxSequences + this.#maxPrefillRows)
+  }
+
+  /** Takes a sequence out, wherever it is, and frees its rows. */
+  remove(sequence: Sequence): void {
+    this.waiting.delete(sequence)
+    if (!this.running.delete(sequence)) return
+    const prompt = sequence.prompt!
+    sequence.prompt = undefined
+    this.rows.release(sequence.ownStart, sequence.sampling.max_tokens)
+    const at = prompt.starting.indexOf(sequence)
+    if (at >= 0) prompt.starting.splice(at, 1)
+    if (--prompt.references > 0) return
+    this.rows.release(prompt.start, prompt.ids.length)
+    this.#prompts.delete(prompt.key)
+  }
+
+  /** Moves waiting sequences to the running ones while there is room. */
+  admit(version: PolicyVersion): void {
+    for (const sequence of this.waiting) {
+      if (this.running.size >= this.#maxSequences || !this.#place(sequence, version)) return
+      this.waiting.delete(sequence)
+      this.running.add(sequence)
+    }
+  }
+
+  #place(sequence: Sequence, version: PolicyVersion): boolean {
+    const key = `${version}:${sequence.promptKey}`
+    const known = this.#prompts.get(key)
+    const length = sequence.promptIds.length
+    const start = known?.start ?? this.rows.allocate(length)
+    if (start === undefined) return false
+    const own = this.rows.allocate(sequence.sampling.max_tokens)
+    if (own === undefined) {
+      if (!known) this.rows.release(start, length)
+      return false
+    }
+    const prompt = known ?? { key, ids: sequence.promptIds, start, computed: 0, references: 0, starting: [] }
+    if (known) {
+      // Where it is computed already, the hidden state of its last token is gone: that one row is computed again, to the same bits.
+      this.sharedTokens += known.computed < length ? length : length - 1
+      known.computed = Math.min(known.computed, length - 1)
+    }
+    this.#prompts.set(key, prompt)
+    prompt.references++
+    prompt.starting.push(sequence)
+    sequence.prompt = prompt
+    sequence.ownStart = own
+    return true
+  }
+
+  /** Rows of the next step: one for each sequence that has begun, and prompt tokens of those that have not. Undefined where nothing runs. */
+  next(): StepRows | undefined {
+    const decoding = [...this.running].filter((s) => s.ids.length > 0)
+    const parts: { prompt: Prompt; count: number }[] = []
+    let left = this.#maxPrefillRows
+    for (const prompt of this.#prompts.values()) {
+      if (prompt.starting.length === 0 || left === 0) continue
+      const count = Math.min(left, prompt.ids.length - prompt.computed)
+      parts.push({ prompt, count })
+      left -= count
+    }
+    const prefillRows = this.#maxPrefillRows - left
+    const used = decoding.length + prefillRows
+    if (used === 0) return undefined
+    const rows = roundRows(used)
+    const step: StepRows = {
+      rows,
+      ids: new Uint32Array(rows),
+      info: new Uint32Array(rows * 4),
+      slots: new Uint32Array(rows),
+      sampled: [],
+      prefillRows,
+    }
+    let row = 0
+    const put = (id: number, info: number[], slot: number): number => {
+      step.ids[row] = id
+      step.info.set(info, row * 4)
+      step.slots[row] = slot
+      return row++
+    }
+    for (const sequence of decoding) {
+      const { ids, ownStart } = sequence
+      const { start, ids: promptIds } = sequence.prompt!
+      const info = [start, promptIds.length, ownStart, promptIds.length + ids.length - 1]
+      step.sampled.push({ sequence, row: put(ids.at(-1)!, info, ownStart + ids.length - 1) })
+    }
+    for (const { prompt, count } of parts) {
+      let last = 0
+      for (let i = prompt.computed; i < prompt.computed + count; i++) {
+        last = put(prompt.ids[i], [prompt.start, 0, prompt.start, i], prompt.start + i)
+      }
+      prompt.computed += count
+      if (prompt.computed < prompt.ids.length) continue
+      for (const sequence of prompt.starting.splice(0)) step.sampled.push({ sequence, row: last })
+    }
+    // Padding: token 0 at position 0, all into the spare row, so all write the same bits.
+    const spare = this.rows.capacity
+    while (row < rows) put(0, [spare, 0, spare, 0], spare)
+    return step
+  }
+}

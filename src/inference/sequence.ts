@@ -1,0 +1,121 @@
+/** A request on its way through the engine: its tokens so far, its rows of the KV cache, and when it ends. */
+import type { GenerationRequest, GenerationResult, PolicyVersion, SamplingParams } from '../common/types.ts'
+import { StopWatch, type Decode } from './stop-watch.ts'
+
+/** A prompt in the KV cache, shared by the running requests that have it. */
+export interface Prompt {
+  key: string
+  ids: readonly number[]
+  start: number
+  /** Tokens whose keys and values are in the cache (or will be after the step that is recorded). */
+  computed: number
+  /** Requests that hold it. */
+  references: number
+  /** Requests that wait for the first token, which comes from the prompt's last row. */
+  starting: Sequence[]
+}
+
+/** What ended a completion, and its text. */
+export interface Ending {
+  finishReason: GenerationResult['finishReason']
+  stopCondition: string
+  text: string
+}
+
+export interface EndRules {
+  eosTokenIds: ReadonlySet<number>
+  decode: Decode
+}
+
+export class Sequence {
+  readonly promptIds: readonly number[]
+  readonly sampling: SamplingParams
+  readonly promptKey: string
+  readonly submitted = performance.now()
+  readonly ids: number[] = []
+  readonly logprobs: number[] = []
+  readonly versions: PolicyVersion[] = []
+  /** While it runs: its prompt, and where its own rows begin (max_tokens of them). */
+  prompt: Prompt | undefined
+  ownStart = 0
+  ended = false
+  readonly #rules: EndRules
+  readonly #watch: StopWatch
+  /** For penalties: how often each token stands in the output; 0 for those of the prompt alone. Made when it is first asked for. */
+  #counts: Map<number, number> | undefined
+  readonly #settle: { resolve(result: GenerationResult): void; reject(error: unknown): void }
+  readonly #signal: AbortSignal | undefined
+  readonly #onAbort: () => void
+
+  constructor(
+    request: GenerationRequest,
+    rules: EndRules,
+    settle: { resolve(result: GenerationResult): void; reject(error: unknown): void; abort(sequence: Sequence): void },
+  ) {
+    this.promptIds = [...request.promptIds]
+    this.promptKey = this.promptIds.join(',')
+    this.sampling = request.sampling
+    this.#rules = rules
+    this.#watch = new StopWatch(rules.decode, request.sampling.stop)
+    this.#settle = settle
+    this.#signal = request.signal
+    this.#onAbort = () => settle.abort(this)
+    this.#signal?.addEventListener('abort', this.#onAbort, { once: true })
+  }
+
+  /** Takes a sampled token; how the completion ended, where it did. */
+  push(id: number, logprob: number, version: PolicyVersion): Ending | undefined {
+    this.ids.push(id)
+    this.logprobs.push(logprob)
+    this.versions.push(version)
+    this.#counts?.set(id, (this.#counts.get(id) ?? 0) + 1)
+    const { stop_token_ids, max_tokens } = this.sampling
+    if (this.#rules.eosTokenIds.has(id)) return { finishReason: 'stop', stopCondition: 'eos', text: this.#textOf(-1) }
+    if (stop_token_ids.includes(id)) {
+      return { finishReason: 'stop', stopCondition: `stop: token ${id}`, text: this.#textOf(-1) }
+    }
+    const found = this.#watch.push(id)
+    if (found) return { finishReason: 'stop', stopCondition: `stop: ${found.stop}`, text: found.text }
+    if (this.ids.length >= max_tokens) return { finishReason: 'length', stopCondition: 'max_tokens', text: this.#textOf() }
+    return undefined
+  }
+
+  get hasPenalties(): boolean {
+    const { repetition_penalty, presence_penalty, frequency_penalty } = this.sampling
+    return repetition_penalty !== 1 || presence_penalty !== 0 || frequency_penalty !== 0
+  }
+
+  /** Tokens of prompt and output, each once, with how often it stands in the output. */
+  get counts(): ReadonlyMap<number, number> {
+    if (!this.#counts) {
+      this.#counts = new Map(this.promptIds.map((id) => [id, 0]))
+      for (const id of this.ids) this.#counts.set(id, (this.#counts.get(id) ?? 0) + 1)
+    }
+    return this.#counts
+  }
+
+  /** Settles the request's promise with what there is. */
+  finish(ending: Ending): void {
+    this.#end()
+    const { ids, logprobs, versions } = this
+    this.#settle.resolve({ ids, logprobs, versions, ...ending })
+  }
+
+  abort(): void {
+    this.finish({ finishReason: 'abort', stopCondition: 'abort', text: this.#textOf() })
+  }
+
+  fail(error: unknown): void {
+    this.#end()
+    this.#settle.reject(error)
+  }
+
+  #end(): void {
+    this.ended = true
+    this.#signal?.removeEventListener('abort', this.#onAbort)
+  }
+
+  #textOf(end?: number): string {
+    return this.#rules.decode(this.ids.slice(0, end))
+  }
+}

@@ -1,0 +1,53 @@
+/** Finds stop strings in a completion as its tokens come, decoding only the last few tokens each time. */
+
+/** Tokens to text: a tokenizer's `decode`. */
+export type Decode = (ids: readonly number[]) => string
+
+/**
+ * Keeps the text of a completion, token by token. Text whose last bytes are no character yet decodes with U+FFFD at its end; such tokens are
+ * decoded again with the next one, together with the tokens before them (some decoders treat the first token of a list otherwise).
+ */
+export class StopWatch {
+  readonly #decode: Decode
+  readonly #stop: string[]
+  /** Characters that may hold the beginning of a stop string. */
+  readonly #reach: number
+  /** Text of all tokens but the last few, and those with what of them is in `#text` already. */
+  #text = ''
+  #ids: number[] = []
+  #settled = 0
+  #settledText = ''
+
+  constructor(decode: Decode, stop: string[]) {
+    this.#decode = decode
+    this.#stop = stop.filter((s) => s.length > 0)
+    this.#reach = Math.max(0, ...this.#stop.map((s) => s.length - 1))
+  }
+
+  /** Takes the next token; the stop string that it completed and the text before that, where it completed one. */
+  push(id: number): { stop: string; text: string } | undefined {
+    if (this.#stop.length === 0) return undefined
+    this.#ids.push(id)
+    const tail = this.#decode(this.#ids)
+    const fresh = tail.slice(this.#settledText.length)
+    const from = Math.max(0, this.#text.length - this.#reach)
+    const found = earliest(this.#text.slice(from) + fresh, this.#stop)
+    if (found) return { stop: found.stop, text: (this.#text + fresh).slice(0, from + found.at) }
+    if (tail.length > this.#settledText.length && !tail.endsWith('\ufffd')) {
+      this.#text += fresh
+      this.#ids = this.#ids.slice(this.#settled)
+      this.#settled = this.#ids.length
+      this.#settledText = this.#decode(this.#ids)
+    }
+    return undefined
+  }
+}
+
+function earliest(text: string, stops: string[]): { stop: string; at: number } | undefined {
+  let best: { stop: string; at: number } | undefined
+  for (const stop of stops) {
+    const at = text.indexOf(stop)
+    if (at >= 0 && (!best || at < best.at)) best = { stop, at }
+  }
+  return best
+}

@@ -1,0 +1,237 @@
+/** The engine's own business: rows of the cache, fairness, versions, errors, memory. Numbers are in engine-bits.test.ts. */
+import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
+import { UserError } from '../../src/common/errors.ts'
+import type { GenerationResult } from '../../src/common/types.ts'
+import { Gpu } from '../../src/gpu/gpu.ts'
+import type { Engine } from '../../src/inference/engine.ts'
+import type { Decoder } from '../../src/model/decoder.ts'
+import { engineOf, expectTrainersBits, goldenDecoder, goldenSequences, letters, sampling } from './helpers.ts'
+import { testGenerator } from './generator-suite.ts'
+
+const gpu = await Gpu.open({ checks: true })
+afterAll(() => gpu.close())
+const sequences = goldenSequences('llama')
+const prompts = [sequences[0].slice(0, 9), sequences[0].slice(3, 17), sequences[2].slice(0, 5)]
+
+testGenerator('embedded engine', async () => {
+  const decoder = await goldenDecoder(gpu, 'llama')
+  const engine = engineOf(decoder)
+  const close = async () => {
+    await engine.close()
+    decoder.release()
+  }
+  return { generator: engine, prompts, decode: letters, maxLength: 64, batchInvariant: true, close }
+})
+
+describe('engine', () => {
+  let decoder: Decoder
+  let engine: Engine
+  beforeAll(async () => {
+    decoder = await goldenDecoder(gpu, 'llama')
+  })
+  afterEach(async () => {
+    expect(engine.stats()).toMatchObject({ running: 0, waiting: 0, kvRowsUsed: 0 })
+    await engine.close()
+  })
+  const ask = (promptIds: number[], changes = {}, signal?: AbortSignal) =>
+    engine.generate({ promptIds, sampling: sampling(changes), signal })
+  /** Waits until `condition` holds, looking between steps. */
+  const until = async (condition: () => boolean) => {
+    while (!condition()) await new Promise((resolve) => setTimeout(resolve, 2))
+  }
+
+  it('ends at an end-of-sequence token', async () => {
+    engine = engineOf(decoder)
+    const free = await ask(prompts[0], { seed: 4 })
+    await engine.close()
+    engine = engineOf(decoder, { eosTokenIds: [free.ids[3]] })
+    const at = free.ids.indexOf(free.ids[3])
+    const result = await ask(prompts[0], { seed: 4 })
+    expect(result).toMatchObject({ ids: free.ids.slice(0, at + 1), finishReason: 'stop', stopCondition: 'eos' })
+    expect(result.text).toBe(letters(free.ids.slice(0, at)))
+  })
+
+  it('computes the prompt of a group once', async () => {
+    engine = engineOf(decoder)
+    await Promise.all([1, 2, 3, 4].map((seed) => ask(prompts[1], { seed })))
+    expect(engine.stats()).toMatchObject({ prefillTokens: 14, sharedPromptTokens: 42, tokensGenerated: 48, finished: 4 })
+    // Gone with its last request.
+    await ask(prompts[1])
+    expect(engine.stats()).toMatchObject({ prefillTokens: 28 })
+  })
+
+  it('lets requests wait in order where there is no room, and all of them end', async () => {
+    engine = engineOf(decoder, { cacheRows: 40, maxLength: 40 })
+    const order: number[] = []
+    // The third needs nearly the whole cache: those behind it wait although they would fit.
+    const wanted = [10, 6, 26, 3, 3, 12, 1, 20]
+    const results = await Promise.all(
+      wanted.map(async (max_tokens, i) => {
+        const result = await ask(prompts[i % 3], { max_tokens, seed: i })
+        order.push(i)
+        return result
+      }),
+    )
+    expect(results.map((r) => r.ids.length)).toEqual(wanted)
+    expect(order.indexOf(2)).toBeLessThan(Math.min(...[3, 4, 5, 6, 7].map((i) => order.indexOf(i))))
+    const alone = await ask(prompts[2], { max_tokens: 26, seed: 2 })
+    expect(alone).toEqual(results[2])
+  })
+
+  it('frees the rows of an aborted request at once, running or waiting', async () => {
+    engine = engineOf(decoder, { maxSequences: 2 })
+    const controls = Array.from({ length: 4 }, () => new AbortController())
+    const results = controls.map((c, i) => ask(prompts[0], { max_tokens: 40, seed: i }, c.signal))
+    await until(() => engine.stats().decodeSteps > 2)
+    expect(engine.stats()).toMatchObject({ running: 2, waiting: 2, kvRowsUsed: 9 + 2 * 40 })
+    controls[3].abort()
+    expect(engine.stats()).toMatchObject({ running: 2, waiting: 1 })
+    controls[0].abort()
+    expect(engine.stats()).toMatchObject({ running: 1, waiting: 1, kvRowsUsed: 9 + 40 })
+    expect((await results[0]).ids.length).toBeGreaterThan(1)
+    expect((await results[3]).ids).toEqual([])
+    controls[1].abort()
+    controls[2].abort()
+    expect(engine.stats()).toMatchObject({ running: 0, waiting: 0, kvRowsUsed: 0, aborted: 4 })
+    await engine.idle()
+  })
+
+  it('names the version that made each token, and gives new requests a prompt of the new weights', async () => {
+    engine = engineOf(decoder)
+    const { store } = decoder
+    const lora = store!.parameters.find((p) => p.name.endsWith('v_proj.lora_B.weight'))!
+    const [old, bank] = [await store!.read(lora), store!.banks[lora.pieces[0].bank].values]
+    engine.publish(7)
+    const inFlight = ask(prompts[1], { max_tokens: 30, seed: 2 })
+    await until(() => engine.stats().decodeSteps > 5)
+    // As the optimizer does: the weights change in place, by a command, and the version with them.
+    gpu.write(
+      bank,
+      old.map((x) => x * 2 + 0.01),
+      lora.pieces[0].offset * 4,
+    )
+    engine.publish(8)
+    const before = engine.stats().prefillTokens
+    const fresh = await ask(prompts[1], { max_tokens: 4, seed: 3 })
+    expect(engine.stats().prefillTokens - before).toBe(14)
+    expect(fresh.versions).toEqual([8, 8, 8, 8])
+    await expectTrainersBits(decoder, [{ request: { promptIds: prompts[1], sampling: sampling() }, result: fresh }])
+    const result = await inFlight
+    const first = result.versions.indexOf(8)
+    expect(first).toBeGreaterThan(5)
+    expect(result.versions).toEqual(result.ids.map((_, i) => (i < first ? 7 : 8)))
+    // With the old weights, the tokens before the change come out again, and those after it do not.
+    gpu.write(bank, old, lora.pieces[0].offset * 4)
+    engine.publish(7)
+    const again = await ask(prompts[1], { max_tokens: 30, seed: 2 })
+    expect(again.logprobs.slice(0, first)).toEqual(result.logprobs.slice(0, first))
+    expect(again.logprobs[first]).not.toBe(result.logprobs[first])
+  })
+
+  it('pauses between steps', async () => {
+    engine = engineOf(decoder)
+    const result = ask(prompts[0], { max_tokens: 20 })
+    await until(() => engine.stats().decodeSteps > 3)
+    await engine.pause()
+    const { decodeSteps } = engine.stats()
+    await new Promise((resolve) => setTimeout(resolve, 100))
+    expect(engine.stats()).toMatchObject({ decodeSteps, paused: true, running: 1 })
+    expect(engine.stats().oldestMs).toBeGreaterThan(90)
+    engine.resume()
+    expect((await result).ids).toHaveLength(20)
+    await engine.idle()
+    expect(engine.stats().oldestMs).toBe(0)
+  })
+
+  it('holds no more memory after many requests than after a few, and makes no more buffers', async () => {
+    engine = engineOf(decoder)
+    const round = async (seed: number) => {
+      const results = Array.from({ length: 12 }, (_, i) =>
+        ask(prompts[i % 3], { seed: seed + i, max_tokens: 1 + (i % 7), repetition_penalty: i % 4 ? 1 : 1.2 }),
+      )
+      await Promise.all(results)
+      await engine.idle()
+    }
+    for (let i = 0; i < 3; i++) await round(i)
+    const [inUse, reserved, groups] = [gpu.pool.bytesInUse, gpu.pool.bytesReserved, gpu.bindGroups]
+    for (let i = 0; i < 12; i++) await round(100 * i)
+    expect(gpu.pool.bytesInUse).toBe(inUse)
+    expect(gpu.pool.bytesReserved).toBe(reserved)
+    expect(gpu.bindGroups).toBeLessThan(groups * 1.5)
+    expect(engine.stats().finished).toBe(180)
+  })
+
+  it('gives its memory back when it is closed, and rejects what is left', async () => {
+    const before = gpu.pool.bytesInUse
+    engine = engineOf(decoder)
+    const left = [ask(prompts[0], { max_tokens: 40 }), ask(prompts[1], { max_tokens: 40 })]
+    await until(() => engine.stats().decodeSteps > 1)
+    const closed = engine.close()
+    for (const promise of left) await expect(promise).rejects.toThrow('closed')
+    await closed
+    expect(gpu.pool.bytesInUse).toBe(before)
+    await expect(ask(prompts[0])).rejects.toThrow('closed')
+  })
+
+  it('penalises repetition in what is drawn, not in the log-probability', async () => {
+    engine = engineOf(decoder)
+    const plain = await ask(prompts[0], { temperature: 0, max_tokens: 24 })
+    const penalised = await ask(prompts[0], { temperature: 0, max_tokens: 24, repetition_penalty: 50 })
+    expect(new Set(penalised.ids).size).toBeGreaterThan(new Set(plain.ids).size)
+    // No token of the prompt, none twice: at 50 every listed token loses.
+    expect(new Set([...prompts[0], ...penalised.ids]).size).toBe(new Set(prompts[0]).size + 24)
+    await expectTrainersBits(decoder, [
+      { request: { promptIds: prompts[0], sampling: sampling({ temperature: 0 }) }, result: penalised },
+    ])
+    const frequency = await ask(prompts[0], { temperature: 0, max_tokens: 24, frequency_penalty: 100 })
+    expect(new Set(frequency.ids).size).toBe(24)
+  })
+
+  it.each([
+    [{ temperature: -1 }, /temperature is -1/],
+    [{ temperature: Number.NaN }, /temperature is NaN/],
+    [{ top_p: 1.5 }, /top_p is 1.5; it must be between 0 and 1/],
+    [{ max_tokens: 0 }, /max_tokens is 0/],
+    [{ repetition_penalty: 0 }, /repetition_penalty is 0; it must be more than 0/],
+  ])('refuses %j', async (changes, words) => {
+    engine = engineOf(decoder)
+    await expect(ask(prompts[0], changes)).rejects.toThrow(UserError)
+    await expect(ask(prompts[0], changes)).rejects.toThrow(words)
+    await expect(ask([1, 100000])).rejects.toThrow(/Token 100000/)
+  })
+})
+
+describe('a step that fails', () => {
+  it('rejects all requests, those that wait too, and later ones', async () => {
+    const lost = await Gpu.open({ checks: true })
+    const decoder = await goldenDecoder(lost, 'llama')
+    const engine = engineOf(decoder, { maxSequences: 2 })
+    const results: Promise<GenerationResult>[] = [0, 1, 2, 3].map((seed) =>
+      engine.generate({ promptIds: prompts[0], sampling: sampling({ seed, max_tokens: 40 }) }),
+    )
+    const settled = Promise.allSettled(results)
+    while (engine.stats().decodeSteps < 2) await new Promise((resolve) => setTimeout(resolve, 2))
+    lost.device.destroy()
+    for (const outcome of await settled) {
+      expect(outcome).toMatchObject({ status: 'rejected', reason: { name: 'GpuError' } })
+    }
+    await expect(engine.generate({ promptIds: prompts[0], sampling: sampling() })).rejects.toThrow(/GPU/)
+    expect(engine.stats()).toMatchObject({ running: 0, waiting: 0, kvRowsUsed: 0, failed: 5 })
+    await engine.idle()
+    lost.close()
+  })
+
+  it('rejects only the request whose text can not be made', async () => {
+    const decoder = await goldenDecoder(gpu, 'llama')
+    const decode = (ids: readonly number[]) => {
+      if (ids.length === 3) throw new Error('no text')
+      return letters(ids)
+    }
+    const engine = engineOf(decoder, { decode })
+    const [bad, good] = [3, 4].map((max_tokens) => engine.generate({ promptIds: prompts[0], sampling: sampling({ max_tokens }) }))
+    await expect(bad).rejects.toThrow('no text')
+    expect((await good).ids).toHaveLength(4)
+    await engine.close()
+    decoder.release()
+  })
+})

@@ -1,0 +1,139 @@
+/** What every generator must do: the embedded engine, and a client of another server, go through the same tests. */
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { UserError } from '../../src/common/errors.ts'
+import type { GenerationResult, Generator, SamplingParams } from '../../src/common/types.ts'
+import { sampling } from './helpers.ts'
+
+/** A generator ready to be tested. */
+export interface GeneratorUnderTest {
+  generator: Generator
+  /** Prompts of this model, at least three different ones. */
+  prompts: number[][]
+  /** Text of tokens, as the generator makes it. */
+  decode: (ids: number[]) => string
+  /** Tokens of prompt and completion together at most; at least 40 more than the prompts have. */
+  maxLength: number
+  /** A seed gives the same tokens whatever else runs, bit for bit (false: alone only). */
+  batchInvariant: boolean
+  close(): Promise<void>
+}
+
+export function testGenerator(name: string, create: () => Promise<GeneratorUnderTest>): void {
+  describe(`generator: ${name}`, () => {
+    let test: GeneratorUnderTest
+    beforeAll(async () => {
+      test = await create()
+    })
+    afterAll(async () => {
+      await test.close()
+    })
+    const generate = (promptIds: number[], changes: Partial<SamplingParams> = {}, signal?: AbortSignal) =>
+      test.generator.generate({ promptIds, sampling: sampling(changes), signal })
+
+    it('gives each token a log-probability and a version, and stops at max_tokens', async () => {
+      const result = await generate(test.prompts[0], { max_tokens: 9 })
+      expectWhole(result)
+      expect(result).toMatchObject({ finishReason: 'length', stopCondition: 'max_tokens', text: test.decode(result.ids) })
+      expect(result.ids).toHaveLength(9)
+      expect(result.versions.every((v) => v === test.generator.version)).toBe(true)
+    })
+
+    it('runs requests together, each with its own parameters', async () => {
+      const together = test.prompts.flatMap((prompt, i) =>
+        [1, 6, 12].map((max_tokens) => ({ prompt, max_tokens, temperature: [0, 0.7, 1.3][i % 3], seed: 10 * i + max_tokens })),
+      )
+      const results = await Promise.all(together.map(({ prompt, ...changes }) => generate(prompt, changes)))
+      results.forEach(expectWhole)
+      expect(results.map((r) => r.ids.length)).toEqual(together.map((t) => t.max_tokens))
+      if (!test.batchInvariant) return
+      for (const [i, { prompt, ...changes }] of together.entries()) {
+        if (i % 2 === 0) expect(await generate(prompt, changes)).toEqual(results[i])
+      }
+    })
+
+    it('is greedy at temperature 0, whatever the seed', async () => {
+      const [a, b] = [
+        await generate(test.prompts[0], { temperature: 0, seed: 1 }),
+        await generate(test.prompts[0], { temperature: 0, seed: 2 }),
+      ]
+      expect(a.ids).toEqual(b.ids)
+      const topOne = await generate(test.prompts[0], { temperature: 0.9, top_k: 1 })
+      expect(topOne.ids).toEqual(a.ids)
+    })
+
+    it('repeats with the same seed and differs with another', async () => {
+      const hot = { temperature: 1.5, max_tokens: 16 }
+      const [a, again, b] = [
+        await generate(test.prompts[1], { ...hot, seed: 5 }),
+        await generate(test.prompts[1], { ...hot, seed: 5 }),
+        await generate(test.prompts[1], { ...hot, seed: 6 }),
+      ]
+      expect(again).toEqual(a)
+      expect(b.ids).not.toEqual(a.ids)
+    })
+
+    it('stops at a stop token, which the ids keep and the text does not', async () => {
+      const free = await generate(test.prompts[2], { max_tokens: 12, seed: 3 })
+      const at = free.ids.findIndex((id, i) => i > 2 && !free.ids.slice(0, i).includes(id))
+      const result = await generate(test.prompts[2], { max_tokens: 12, seed: 3, stop_token_ids: [free.ids[at]] })
+      expect(result).toMatchObject({
+        finishReason: 'stop',
+        ids: free.ids.slice(0, at + 1),
+        text: test.decode(free.ids.slice(0, at)),
+      })
+      expectWhole(result)
+    })
+
+    it('stops at a stop string, over the border of two tokens', async () => {
+      const free = await generate(test.prompts[2], { max_tokens: 12, seed: 3 })
+      const upTo = (n: number) => test.decode(free.ids.slice(0, n))
+      const stop = upTo(7).slice(upTo(5).length - 1)
+      const result = await generate(test.prompts[2], { max_tokens: 12, seed: 3, stop: ['never said', stop] })
+      expect(result).toMatchObject({ finishReason: 'stop', stopCondition: `stop: ${stop}` })
+      expect(result.text).toBe(free.text.slice(0, free.text.indexOf(stop)))
+      expect(test.decode(result.ids)).toContain(stop)
+      expect(test.decode(result.ids.slice(0, -1))).not.toContain(stop)
+      expectWhole(result)
+    })
+
+    it('ends an aborted request with what it has', async () => {
+      const before = new AbortController()
+      before.abort()
+      expect(await generate(test.prompts[0], {}, before.signal)).toMatchObject({ ids: [], text: '', finishReason: 'abort' })
+      const control = new AbortController()
+      const [aborted, other] = [
+        generate(test.prompts[0], { max_tokens: 40 }, control.signal),
+        generate(test.prompts[0], { max_tokens: 8 }),
+      ]
+      setTimeout(() => control.abort(), 30)
+      const result = await aborted
+      expect(result).toMatchObject({ finishReason: 'abort', stopCondition: 'abort', text: test.decode(result.ids) })
+      expectWhole(result)
+      expect((await other).ids).toHaveLength(8)
+    })
+
+    it('refuses what can not fit, naming both counts', async () => {
+      const prompt = test.prompts[0]
+      const max_tokens = test.maxLength - prompt.length + 1
+      const refused = generate(prompt, { max_tokens })
+      await expect(refused).rejects.toThrow(UserError)
+      await expect(refused).rejects.toThrow(new RegExp(`\\b${prompt.length}\\b.*\\b${max_tokens}\\b.*\\b${test.maxLength}\\b`))
+      await expect(generate([], {})).rejects.toThrow(UserError)
+    })
+
+    it('keeps the log-probability that of the full vocabulary, whatever filters what is drawn', async () => {
+      const plain = await generate(test.prompts[1], { temperature: 0.8, max_tokens: 1, top_k: 1 })
+      for (const filter of [{ top_p: 0.01 }, { min_p: 0.999 }, { top_k: 1, repetition_penalty: 1.0001 }]) {
+        const result = await generate(test.prompts[1], { temperature: 0.8, max_tokens: 1, ...filter })
+        expect(result.ids).toEqual(plain.ids)
+        expect(result.logprobs[0]).toBeCloseTo(plain.logprobs[0], 5)
+      }
+    })
+  })
+}
+
+function expectWhole({ ids, logprobs, versions }: GenerationResult): void {
+  expect(logprobs).toHaveLength(ids.length)
+  expect(versions).toHaveLength(ids.length)
+  expect(logprobs.every((l) => l <= 0 && Number.isFinite(l))).toBe(true)
+}

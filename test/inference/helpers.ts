@@ -1,0 +1,91 @@
+/** Golden models on the device with an engine over them, and the trainer's scoring to compare with. */
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { expect } from 'vitest'
+import type { GenerationRequest, GenerationResult, SamplingParams, TrainingSample } from '../../src/common/types.ts'
+import type { Gpu } from '../../src/gpu/gpu.ts'
+import { Engine, type EngineOptions } from '../../src/inference/engine.ts'
+import { loadDecoder } from '../../src/model/decoder-load.ts'
+import type { Decoder } from '../../src/model/decoder.ts'
+import { openModel } from '../../src/model/open.ts'
+import { readAdapter } from '../../src/model/peft.ts'
+import { openSafetensors } from '../../src/model/safetensors.ts'
+import { scoreSamples } from '../../src/trainer/gradients.ts'
+
+export const golden = (name: string): string => join(import.meta.dirname, '../fixtures/golden', name)
+
+export async function goldenDecoder(gpu: Gpu, name: string, options: { adapter?: boolean } = {}): Promise<Decoder> {
+  const files = await openModel(golden(join(name, 'model')))
+  const adapter = (options.adapter ?? true) ? await readAdapter(golden(join(name, 'adapter'))) : undefined
+  const decoder = await loadDecoder(gpu, files, { adapter })
+  files.close()
+  return decoder
+}
+
+/** Token sequences of a golden case. */
+export function goldenSequences(name: string): number[][] {
+  const batch = JSON.parse(readFileSync(golden(join(name, 'batch.json')), 'utf8')) as { input_ids: number[] }[]
+  return batch.map((sequence) => sequence.input_ids)
+}
+
+export async function goldenTensor(name: string, tensor: string): Promise<number[]> {
+  const source = await openSafetensors(golden(join(name, 'expected.safetensors')))
+  try {
+    return [...(await source.readRaw(tensor)).data].map(Number)
+  } finally {
+    source.close()
+  }
+}
+
+/** One letter a token, so that texts can be read back. */
+export const letters = (ids: readonly number[]): string => ids.map((id) => String.fromCodePoint(0x4e00 + id)).join('')
+
+export function engineOf(decoder: Decoder, options: Partial<EngineOptions> = {}): Engine {
+  return new Engine(decoder, { maxSequences: 8, maxLength: 64, eosTokenIds: [], decode: letters, ...options })
+}
+
+export function sampling(changes: Partial<SamplingParams> = {}): SamplingParams {
+  return {
+    temperature: 0.8,
+    top_p: 1,
+    top_k: 0,
+    min_p: 0,
+    repetition_penalty: 1,
+    presence_penalty: 0,
+    frequency_penalty: 0,
+    max_tokens: 12,
+    stop: [],
+    stop_token_ids: [],
+    seed: 1,
+    ...changes,
+  }
+}
+
+/** What a request and its result are for the trainer. */
+export function sampleOf(promptIds: number[], result: GenerationResult, promptKey?: string): TrainingSample {
+  const ids = Int32Array.from([...promptIds, ...result.ids])
+  return {
+    ids,
+    lossMask: Uint8Array.from(ids, (_, i) => Number(i >= promptIds.length)),
+    inferenceLogprobs: Float32Array.from([...promptIds.map(() => 0), ...result.logprobs]),
+    advantages: new Float32Array(ids.length),
+    promptKey,
+    promptLength: promptKey === undefined ? undefined : promptIds.length,
+  }
+}
+
+/** Expects that the trainer gives every sampled token the engine's log-probability, bit for bit. All results have one temperature. */
+export async function expectTrainersBits(
+  decoder: Decoder,
+  pairs: { request: GenerationRequest; result: GenerationResult }[],
+): Promise<void> {
+  const { temperature } = pairs[0].request.sampling
+  for (const shared of [false, true]) {
+    const samples = pairs.map(({ request: r, result }) => sampleOf(r.promptIds, result, shared ? r.promptIds.join() : undefined))
+    const scored = await scoreSamples(decoder, samples, { temperature: temperature || 1, microBatchTokens: shared ? 4096 : 96 })
+    pairs.forEach(({ request, result }, i) => {
+      const logprobs = [...scored[i].logprobs.subarray(request.promptIds.length)]
+      expect(result.logprobs, `sequence ${i} of ${pairs.length}, prompts ${shared ? 'shared' : 'apart'}`).toEqual(logprobs)
+    })
+  }
+}
