@@ -39,6 +39,7 @@ export class AdamW {
     this.#banks = { exp_avg: zeros('first moments'), exp_avg_sq: zeros('second moments') }
     const blocks = Math.max(1, ...banks.map(({ count }) => sumSquaresBlocks(count)))
     this.#partial = gpu.pool.acquire(blocks * 4, 'partial norms')
+    gpu.flush()
   }
 
   /** The global norm of the gradients, summed up in float64; not finite where any gradient is not. Waits for the GPU. */

@@ -8,7 +8,7 @@ import type { Decoder } from '../../src/model/decoder.ts'
 import { accumulateGradients, scoreSamples, type GradientOptions } from '../../src/trainer/gradients.ts'
 import { loadLoss } from '../../src/trainer/losses/index.ts'
 import type { LossFunction } from '../../src/trainer/losses/types.ts'
-import { batchOf, bounds, distance, freshLora, loadCase, openCase, openGpu, readAll, worst } from './helpers.ts'
+import { batchOf, bounds, freshLora, loadCase, openCase, openGpu, readAll, worst } from './helpers.ts'
 
 const { gpu } = openGpu()
 

@@ -1,0 +1,172 @@
+/** Checkpoints: the numbers of a resumed run, what counts as whole, and what is refused. */
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { describe, expect, test } from 'vitest'
+import { UserError } from '../../src/common/errors.ts'
+import type { TrainingBatch } from '../../src/common/types.ts'
+import { Gpu } from '../../src/gpu/gpu.ts'
+import { loadDecoder, type LoadOptions } from '../../src/model/decoder-load.ts'
+import { openModel } from '../../src/model/open.ts'
+import { readAdapter } from '../../src/model/peft.ts'
+import { loadCheckpoint, newestCheckpoint, saveCheckpoint, type WeightsAbout } from '../../src/trainer/checkpoint.ts'
+import { Trainer } from '../../src/trainer/trainer.ts'
+import { freshLora, goldenPath, loraConfig, openCase, readAll, tempFolder, trainerOptions } from './helpers.ts'
+
+const folder = tempFolder()
+
+/** Everything that a process makes when it starts: device, model, trainer. */
+async function start(name: string, load: LoadOptions): Promise<{ trainer: Trainer; about: WeightsAbout; end(): void }> {
+  const device = await Gpu.open({ checks: true })
+  const files = await openModel(goldenPath(name, 'model'))
+  const decoder = await loadDecoder(device, files, load)
+  const schedule = { type: 'cosine' as const, learningRate: 3e-3, warmupSteps: 1, maxSteps: 6 }
+  const trainer = new Trainer(decoder, await trainerOptions(folder, { schedule, microBatchTokens: 64 }))
+  const about = { lora: load.full ? undefined : loraConfig, rawConfig: files.rawConfig(), rawGenerationConfig: files.rawGenerationConfig }
+  return {
+    trainer,
+    about,
+    end: () => {
+      trainer.release()
+      decoder.release()
+      device.close()
+    },
+  }
+}
+
+/** Another batch each step. */
+const batchAt = (batch: TrainingBatch, step: number): TrainingBatch => ({
+  ...batch,
+  step,
+  samples: batch.samples.map((s) => ({ ...s, advantages: s.advantages.map((a) => a * Math.cos(step)) })),
+})
+
+describe.each([
+  { name: 'llama', kind: 'adapter with dropout', load: freshLora(undefined, 0.2) },
+  { name: 'qwen3', kind: 'all weights', load: { full: true } },
+])('$kind', ({ name, load }) => {
+  test('4 steps are 2 steps, a checkpoint, a new process and 2 steps, bit for bit', async () => {
+    const { batch } = await openCase(name)
+    const root = join(folder, `resume-${name}`)
+    const straight = await start(name, load)
+    for (let step = 1; step <= 4; step++) await straight.trainer.trainStep(batchAt(batch, step))
+    const want = await readAll(straight.trainer.decoder)
+    straight.end()
+
+    const first = await start(name, load)
+    for (let step = 1; step <= 2; step++) await first.trainer.trainStep(batchAt(batch, step))
+    const dir = await saveCheckpoint(root, first.trainer, first.about, { keep: 3, extra: { position: 17, random: 123456 } })
+    const saved = await readAll(first.trainer.decoder)
+    first.end()
+
+    const second = await start(name, load)
+    const state = await loadCheckpoint(dir, second.trainer, second.about)
+    expect(state.extra).toEqual({ position: 17, random: 123456 })
+    expect(second.trainer.step).toBe(2)
+    expect(await readAll(second.trainer.decoder)).toEqual(saved)
+    for (let step = 3; step <= 4; step++) await second.trainer.trainStep(batchAt(batch, step))
+    expect(await readAll(second.trainer.decoder)).toEqual(want)
+    second.end()
+  })
+})
+
+test('the folder is a PEFT adapter, or a Hugging Face model in the dtype that it came in', async () => {
+  const adapter = await start('llama', freshLora())
+  const dir = await saveCheckpoint(join(folder, 'formats'), adapter.trainer, adapter.about, { keep: 1 })
+  const read = await readAdapter(dir)
+  expect(read.config).toMatchObject({ r: 4, loraAlpha: 8 })
+  expect(read.tensors.size).toBe(7 * adapter.trainer.decoder.config.layers)
+  adapter.end()
+  const full = await start('qwen2', { full: true })
+  const whole = await openModel(await saveCheckpoint(join(folder, 'formats-full'), full.trainer, full.about, { keep: 1 }))
+  const original = await openModel(goldenPath('qwen2', 'model'))
+  for (const tensor of original.tensors.names()) expect(await whole.tensors.read(tensor)).toEqual(await original.tensors.read(tensor))
+  full.end()
+})
+
+describe('which one is the newest', () => {
+  test('whole ones count, older ones go, leftovers are cleared', async () => {
+    const root = join(folder, 'keep')
+    expect(newestCheckpoint(root)).toEqual({ broken: [] })
+    const { trainer, about, end } = await start('llama', freshLora())
+    const save = async (step: number) => {
+      trainer.step = step
+      return await saveCheckpoint(root, trainer, about, { keep: 2 })
+    }
+    await save(1)
+    mkdirSync(join(root, 'step_9.partial-123'))
+    mkdirSync(join(root, 'notes'))
+    for (const step of [2, 10, 11]) await save(step)
+    expect(readdirSync(root).toSorted()).toEqual(['notes', 'step_10', 'step_11'])
+    expect(newestCheckpoint(root)).toMatchObject({ newest: { step: 11 }, broken: [] })
+    // The same step again replaces it.
+    await save(11)
+    expect(newestCheckpoint(root).newest?.step).toBe(11)
+    end()
+  })
+
+  test.each([
+    ['no marker', (dir: string) => rmSync(join(dir, 'STABLE')), /it has no STABLE file/],
+    ['a file cut off', (dir: string) => truncateSync(join(dir, 'optimizer.safetensors'), 1000), /optimizer\.safetensors has 1000 bytes instead of/],
+    ['a file gone', (dir: string) => rmSync(join(dir, 'adapter_config.json')), /adapter_config\.json is missing/],
+    ['an empty folder', (dir: string) => readdirSync(dir).forEach((f) => rmSync(join(dir, f))), /no STABLE/],
+  ])('half-written: %s', async (what, harm, why) => {
+    const root = join(folder, what.replaceAll(' ', '-'))
+    const { trainer, about, end } = await start('llama', freshLora())
+    trainer.step = 4
+    await saveCheckpoint(root, trainer, about, { keep: 3 })
+    trainer.step = 8
+    const late = await saveCheckpoint(root, trainer, about, { keep: 3 })
+    harm(late)
+    const { newest, broken } = newestCheckpoint(root)
+    expect(newest?.step).toBe(4)
+    expect(broken[0]).toMatch(why)
+    await expect(loadCheckpoint(late, trainer, about)).rejects.toThrow(why)
+    end()
+  })
+
+  test('a save that fails leaves nothing that counts', async () => {
+    const root = join(folder, 'fails')
+    const { trainer, about, end } = await start('llama', freshLora())
+    const tokenizer = { saveTo: () => Promise.reject(new Error('disk full')) } as never
+    await expect(saveCheckpoint(root, trainer, { ...about, tokenizer }, { keep: 1 })).rejects.toThrow('disk full')
+    expect(existsSync(root) ? readdirSync(root) : []).toEqual([])
+    end()
+  })
+})
+
+describe('refused', () => {
+  const refused = async (load: LoadOptions, about: Partial<WeightsAbout>, message: RegExp, change?: (dir: string) => void) => {
+    const root = join(folder, `refused-${Math.random()}`)
+    const made = await start('llama', freshLora())
+    const dir = await saveCheckpoint(root, made.trainer, made.about, { keep: 1 })
+    change?.(dir)
+    made.end()
+    const other = await start('llama', load)
+    const before = await readAll(other.trainer.decoder)
+    const attempt = loadCheckpoint(dir, other.trainer, { ...other.about, ...about })
+    await expect(attempt).rejects.toThrow(message)
+    await expect(attempt).rejects.toThrow(UserError)
+    expect(await readAll(other.trainer.decoder)).toEqual(before)
+    other.end()
+  }
+  test('another rank', () =>
+    refused({ lora: { ...freshLora().lora, rank: 6 } }, {}, /lora_A\.weight in the shape \[4, \d+\], and this run in \[6, \d+\]/))
+  test('other modules', () =>
+    refused({ lora: { ...freshLora().lora, targetModules: ['q_proj'] } }, {}, /trains 28 tensors, and this run 4|trains \d+ tensors/))
+  test('another alpha', () => refused(freshLora(), { lora: { ...loraConfig, loraAlpha: 9 } }, /has lora_alpha 8, and this run 9/))
+  test('full training', () => refused({ full: true }, {}, /trains adapter, and this run all weights/))
+  test('another model', () =>
+    refused(freshLora(), {}, /is of the model other, not of model/, (dir) => {
+      const path = join(dir, 'state.json')
+      const text = readFileSync(path, 'utf8').replace('"model": "model"', '"model": "other"')
+      writeFileSync(path, text)
+      const sizes = JSON.parse(readFileSync(join(dir, 'STABLE'), 'utf8')) as Record<string, number>
+      writeFileSync(join(dir, 'STABLE'), JSON.stringify({ ...sizes, 'state.json': Buffer.byteLength(text) }))
+    }))
+  test('a folder that is none', async () => {
+    const { trainer, about, end } = await start('llama', freshLora())
+    await expect(loadCheckpoint(join(folder, 'nowhere'), trainer, about)).rejects.toThrow(/is no whole checkpoint: it has no STABLE file/)
+    end()
+  })
+})
+

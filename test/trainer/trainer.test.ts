@@ -1,0 +1,287 @@
+/** Whole steps: what they change, what they say, what they do when something is not finite, and what memory they take. */
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { describe, expect, test } from 'vitest'
+import { UserError } from '../../src/common/errors.ts'
+import { readBatch } from '../../src/model/batch.ts'
+import { loadDecoder } from '../../src/model/decoder-load.ts'
+import { scoreSamples } from '../../src/trainer/gradients.ts'
+import { loadLoss, negativeLogLikelihood } from '../../src/trainer/losses/index.ts'
+import { AdamW } from '../../src/trainer/optimizer.ts'
+import { NotFiniteError } from '../../src/trainer/trainer.ts'
+import { METRICS } from '../../src/monitor/metrics-table.ts'
+import { bounds, freshLora, loadCase, openCase, openGpu, readAll, tempFolder, trainerOptions, withTrainer } from './helpers.ts'
+
+const { gpu } = openGpu()
+const folder = tempFolder()
+
+describe('AdamW', () => {
+  test('three steps as PyTorch makes them, in float64', async () => {
+    const decoder = await loadCase(await gpu, 'qwen2', 'full')
+    const store = decoder.store!
+    const options = { beta1: 0.9, beta2: 0.99, eps: 1e-6, weightDecay: 0.1, maxGradNorm: 2 }
+    const optimizer = new AdamW(store, options)
+    const before = await readAll(decoder)
+    const rates = [1e-3, 5e-4, 2e-3]
+    const state = new Map([...before].map(([name, w]) => [name, { w: Float64Array.from(w), m: new Float64Array(w.length), v: new Float64Array(w.length) }]))
+    for (const [k, rate] of rates.entries()) {
+      // Any gradient will do: the parameters' own values, scaled.
+      for (const p of store.parameters) {
+        for (const piece of p.pieces) {
+          const values = new Float32Array(piece.rows * p.columns).map((_, i) => Math.sin(i + k) * 0.1)
+          store.gpu.write(store.banks[piece.bank].gradients, values, piece.offset * 4)
+        }
+      }
+      const norm = await optimizer.gradientNorm()
+      let squares = 0
+      for (const w of before.values()) for (let i = 0; i < w.length; i++) squares += Math.fround(Math.sin(i + k) * 0.1) ** 2
+      expect(Math.abs(norm / Math.sqrt(squares) - 1)).toBeLessThan(1e-6)
+      optimizer.step(rate, norm)
+      const clip = Math.min(1, options.maxGradNorm / (norm + 1e-6))
+      expect(clip).toBeLessThan(1)
+      for (const parameter of store.parameters) {
+        const { w, m, v } = state.get(parameter.name)!
+        const decay = parameter.shape.length === 2 ? options.weightDecay : 0
+        for (let i = 0; i < w.length; i++) {
+          const g = Math.sin(i + k) * 0.1 * clip
+          w[i] -= rate * decay * w[i]
+          m[i] = 0.9 * m[i] + 0.1 * g
+          v[i] = 0.99 * v[i] + 0.01 * g * g
+          w[i] -= (rate / (1 - 0.9 ** (k + 1))) * (m[i] / (Math.sqrt(v[i]) / Math.sqrt(1 - 0.99 ** (k + 1)) + options.eps))
+        }
+      }
+    }
+    for (const [name, got] of await readAll(decoder)) {
+      const { w } = state.get(name)!
+      let worst = 0
+      got.forEach((x, i) => (worst = Math.max(worst, Math.abs(x - w[i]))))
+      expect(worst, name).toBeLessThan(2e-6)
+    }
+    optimizer.release()
+    decoder.release()
+  })
+})
+
+describe('a step', () => {
+  test('says what it came to under the names of the glossary', async () => {
+    const { batch, settings } = await openCase('llama')
+    const decoder = await loadCase(await gpu, 'llama', 'adapter')
+    await withTrainer(decoder, await trainerOptions(folder), async (trainer) => {
+      let published = 0
+      const parts: [number, number][] = []
+      const { metrics, samples, skipped } = await trainer.trainStep(batch, {
+        published: () => published++,
+        progress: (done, total) => parts.push([done, total]),
+      })
+      expect([skipped, published, trainer.step]).toEqual([false, 1, 1])
+      expect(parts.at(-1)![0]).toBe(parts.at(-1)![1])
+      for (const [name, value] of Object.entries(metrics)) {
+        expect(METRICS[name], name).toBeDefined()
+        expect(Number.isFinite(value), name).toBe(true)
+      }
+      // The same numbers from the tokens, by the formulas of the glossary.
+      const ratios: number[] = []
+      let entropy = 0
+      batch.samples.forEach((s, i) =>
+        s.lossMask.forEach((counts, t) => {
+          if (!counts) return
+          ratios.push(Math.exp(samples[i].logprobs[t] - s.inferenceLogprobs[t]))
+          entropy += samples[i].entropy[t]
+        }),
+      )
+      const mean = (values: number[]) => values.reduce((a, b) => a + b, 0) / ratios.length
+      const share = (keep: (r: number) => boolean) => ratios.filter(keep).length / ratios.length
+      const want = {
+        'loss/mean': settings['lora.clipped.loss'] as number,
+        'entropy/all/mean': entropy / ratios.length,
+        'mismatch_kl/all/mean': mean(ratios.map((r) => r - Math.log(r) - 1)),
+        'mismatch_kl/all/max': Math.max(...ratios.map((r) => r - Math.log(r) - 1)),
+        importance_ratio: mean(ratios),
+        'is_masked/mean': share((r) => r < 0.125 || r > 8),
+        'is_masked_low/mean': share((r) => r < 0.125),
+        'is_masked_high/mean': share((r) => r > 8),
+        'optim/grad_norm': settings['lora.clipped.grad_norm'] as number,
+        'optim/lr': 1e-3,
+      }
+      for (const [name, value] of Object.entries(want)) expect(Math.abs(metrics[name]! - value), name).toBeLessThan(1e-5 * Math.abs(value) + 1e-9)
+      expect(want['is_masked/mean']).toBeGreaterThan(0)
+      for (const name of ['perf/throughput', 'perf/peak_memory', 'time/forward_backward']) expect(metrics[name]).toBeGreaterThan(0)
+    })
+    decoder.release()
+  })
+
+  test('lowers the loss of what it trains on', async () => {
+    const { files, batch } = await openCase('qwen3')
+    const decoder = await loadDecoder(await gpu, files, freshLora())
+    const samples = batch.samples.map((s) => ({ ...s, advantages: Float32Array.from(s.lossMask) }))
+    const options = await trainerOptions(folder, { loss: negativeLogLikelihood, temperature: 1, schedule: { type: 'constant', learningRate: 1e-2, warmupSteps: 0, maxSteps: 9 } })
+    await withTrainer(decoder, options, async (trainer) => {
+      const losses: number[] = []
+      for (let i = 0; i < 6; i++) {
+        const { metrics } = await trainer.trainStep({ ...batch, samples })
+        losses.push(metrics['loss/mean']!)
+        expect(metrics).not.toHaveProperty('importance_ratio')
+      }
+      losses.slice(1).forEach((loss, i) => expect(loss).toBeLessThan(losses[i]))
+    })
+    decoder.release()
+  })
+
+  test('of full training moves the bf16 weights that the model runs on', async () => {
+    const { batch } = await openCase('llama')
+    const decoder = await loadCase(await gpu, 'llama', 'full')
+    const score = () => scoreSamples(decoder, batch.samples, { temperature: 0.8, microBatchTokens: 4096 })
+    const before = await score()
+    await withTrainer(decoder, await trainerOptions(folder), (trainer) => trainer.trainStep(batch))
+    const after = await score()
+    expect(decoder.layers[0].q.weight.bf16).toBe(true)
+    expect(after[0].logprobs).not.toEqual(before[0].logprobs)
+    // The model that runs is the masters, rounded: reading them back rounded gives the same numbers.
+    const values = await readAll(decoder)
+    const { files } = await openCase('llama')
+    const again = await loadDecoder(await gpu, {
+      ...files,
+      tensors: { ...files.tensors, names: () => files.tensors.names(), has: (n) => files.tensors.has(n), shape: (n) => files.tensors.shape(n), close: () => {}, read: async (name) => {
+        const { roundToBf16 } = await import('../../src/model/bf16.ts')
+        const [data, shape] = [values.get(name)!, files.tensors.shape(name)]
+        return shape.length === 2 ? { dtype: 'bf16', shape, data: roundToBf16(data) } : { dtype: 'f32', shape, data }
+      } },
+    }) // prettier-ignore
+    expect(await scoreSamples(again, batch.samples, { temperature: 0.8, microBatchTokens: 4096 })).toEqual(after)
+    again.release()
+    decoder.release()
+  })
+
+  test('with nothing to learn from is skipped', async () => {
+    const { files } = await openCase('llama')
+    const decoder = await loadDecoder(await gpu, files, freshLora())
+    await withTrainer(decoder, await trainerOptions(folder), async (trainer) => {
+      const { skipped, metrics } = await trainer.trainStep({ step: 1, samples: [], lossTokenCount: 0 })
+      expect([skipped, trainer.step, trainer.badSteps, metrics['optim/lr']]).toEqual([true, 1, 0, 1e-3])
+    })
+    decoder.release()
+  })
+
+  test('takes no more memory the tenth time than the second', async () => {
+    const device = await gpu
+    const { files, batch } = await openCase('qwen3')
+    const decoder = await loadDecoder(device, files, freshLora(undefined, 0.1))
+    const { pool } = device
+    await withTrainer(decoder, await trainerOptions(folder), async (trainer) => {
+      const bytes: { inUse: number; reserved: number }[] = []
+      for (let i = 0; i < 10; i++) {
+        await trainer.trainStep({ ...batch, step: i + 1 })
+        bytes.push({ inUse: pool.bytesInUse, reserved: pool.bytesReserved })
+      }
+      expect(bytes[9]).toEqual(bytes[1])
+    })
+    decoder.release()
+    expect(pool.bytesInUse).toBe(0)
+  })
+})
+
+describe('what is not finite', () => {
+  test('is skipped, written down, and the third time in a row ends the run with the last good weights', async () => {
+    const { batch, files } = await openCase('llama')
+    const decoder = await loadDecoder(await gpu, files, freshLora())
+    const run = join(folder, 'nan')
+    await withTrainer(decoder, await trainerOptions(run), async (trainer) => {
+      const bad = (step: number) => {
+        const samples = batch.samples.map((s) => ({ ...s, advantages: s.advantages.slice() }))
+        const token = samples[1].lossMask.indexOf(1)
+        samples[1].advantages[token] = NaN
+        return { ...batch, step, samples }
+      }
+      await trainer.trainStep({ ...batch, step: 1 })
+      const good = await readAll(decoder)
+      let published = 0
+      const hooks = { published: () => published++ }
+      for (const step of [2, 3]) {
+        const { skipped, metrics } = await trainer.trainStep(bad(step), hooks)
+        expect([skipped, metrics['loss/mean'], metrics['optim/grad_norm']]).toEqual([true, null, null])
+      }
+      expect(published).toBe(0)
+      expect(await readAll(decoder)).toEqual(good)
+      // A good step in between starts the count anew, and the bad ones have left no trace in the moments.
+      expect((await trainer.trainStep({ ...batch, step: 4 })).skipped).toBe(false)
+      const kept = await readAll(decoder)
+      for (const [name, values] of kept) expect(values.every(Number.isFinite), name).toBe(true)
+      await trainer.trainStep(bad(5))
+      await trainer.trainStep(bad(6))
+      await expect(trainer.trainStep(bad(7))).rejects.toThrow(NotFiniteError)
+      expect(await readAll(decoder)).toEqual(kept)
+      expect(readFileSync(join(run, 'nan_step_7/note.txt'), 'utf8')).toMatch(/Step 7 was skipped: the loss is NaN/)
+      const written = await readBatch(join(run, 'nan_step_2/batch.json'), { vocabSize: files.config.vocabSize })
+      expect(written.map((s) => s.ids)).toEqual(batch.samples.map((s) => s.ids))
+      expect(existsSync(join(run, 'nan_step_4'))).toBe(false)
+    })
+    decoder.release()
+  })
+
+  test('a finite loss with an infinite gradient too', async () => {
+    const { batch, files } = await openCase('llama')
+    const decoder = await loadDecoder(await gpu, files, freshLora())
+    await withTrainer(decoder, await trainerOptions(join(folder, 'inf')), async (trainer) => {
+      const samples = batch.samples.map((s) => ({ ...s, advantages: s.advantages.map(() => 1e37), inferenceLogprobs: s.inferenceLogprobs.slice() }))
+      const { skipped } = await trainer.trainStep({ ...batch, samples })
+      expect(skipped).toBe(true)
+      expect(readFileSync(join(folder, 'inf/nan_step_1/note.txt'), 'utf8')).toMatch(/gradient norm|loss is/)
+    })
+    decoder.release()
+  })
+})
+
+describe('a loss of a file', () => {
+  const file = (name: string, text: string) => {
+    mkdirSync(folder, { recursive: true })
+    writeFileSync(join(folder, name), text)
+    return join(folder, name)
+  }
+  const body = (gradient: string) => `export default (x, { scale = 1 }) => {
+    const gradient = new Float32Array(x.logprobs.length)
+    let loss = 0
+    x.lossMask.forEach((counts, t) => {
+      if (!counts) return
+      gradient[t] = ${gradient}
+      loss -= scale * x.advantages[t] * x.logprobs[t] / x.lossTokenCount
+    })
+    return { gradient, loss, metrics: { double: 2 * loss } }
+  }\n`
+  const right = '-scale * x.advantages[t] / x.lossTokenCount'
+
+  test('trains, and its metrics are logged', async () => {
+    const { batch, files } = await openCase('llama')
+    const decoder = await loadDecoder(await gpu, files, freshLora())
+    const loss = await loadLoss(file('right.ts', body(right)), bounds, { scale: 3 })
+    await withTrainer(decoder, await trainerOptions(folder, { loss }), async (trainer) => {
+      const { metrics, skipped } = await trainer.trainStep(batch)
+      expect(skipped).toBe(false)
+      expect(metrics['loss/double']! * batch.samples.length).toBeCloseTo(2 * metrics['loss/mean']!, 5)
+      expect(metrics).not.toHaveProperty('is_masked/mean')
+    })
+    decoder.release()
+  })
+
+  test('with a wrong gradient is refused on its first batch, before any weight moves', async () => {
+    const { batch, files } = await openCase('llama')
+    const decoder = await loadDecoder(await gpu, files, freshLora())
+    const loss = await loadLoss(file('wrong.ts', body(`-(${right})`)), bounds)
+    const before = await readAll(decoder)
+    await withTrainer(decoder, await trainerOptions(folder, { loss }), async (trainer) => {
+      await expect(trainer.trainStep(batch)).rejects.toThrow(UserError)
+      await expect(trainer.trainStep(batch)).rejects.toThrow(/The sign is wrong/)
+    })
+    expect(await readAll(decoder)).toEqual(before)
+    decoder.release()
+  })
+
+  test('that says so is not checked', async () => {
+    const { batch, files } = await openCase('llama')
+    const decoder = await loadDecoder(await gpu, files, freshLora())
+    const loss = await loadLoss(file('free.ts', `export const checkGradient = false\n${body(`-(${right})`)}`), bounds)
+    await withTrainer(decoder, await trainerOptions(folder, { loss }), async (trainer) => {
+      expect((await trainer.trainStep(batch)).skipped).toBe(false)
+    })
+    decoder.release()
+  })
+})
