@@ -1,0 +1,168 @@
+/** Supervised training: which tokens are learned, in which order, and a new model that learns. */
+import { existsSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { describe, expect, test } from 'vitest'
+import { UserError } from '../../src/common/errors.ts'
+import { loadDecoder } from '../../src/model/decoder-load.ts'
+import { openModel } from '../../src/model/open.ts'
+import { byteTokenizer, BYTE_END } from '../../src/trainer/byte-tokenizer.ts'
+import { writeWeights } from '../../src/trainer/checkpoint.ts'
+import { accumulateGradients, scoreSamples } from '../../src/trainer/gradients.ts'
+import { negativeLogLikelihood } from '../../src/trainer/losses/index.ts'
+import { newModel, type NewModelOptions } from '../../src/trainer/new-model.ts'
+import { exampleOf, meanLoss, sampleOf, SftData, trainSft, withSharedStart } from '../../src/trainer/sft.ts'
+import type { Metrics } from '../../src/common/types.ts'
+import { batchOf, openGpu, readAll, tempFolder, trainerOptions, withTrainer, worst } from './helpers.ts'
+
+const { gpu } = openGpu()
+const folder = tempFolder()
+const tokenizer = byteTokenizer(256)
+const user = (content: string) => ({ role: 'user' as const, content })
+const assistant = (content: string) => ({ role: 'assistant' as const, content })
+/** The text of the learned tokens. */
+const learned = (s: { ids: Int32Array; lossMask: Uint8Array }) => tokenizer.decode(s.ids.filter((_, t) => s.lossMask[t]))
+
+const sizes: NewModelOptions = {
+  family: 'qwen3', hidden_size: 32, intermediate_size: 64, num_hidden_layers: 2, num_attention_heads: 2, num_key_value_heads: 1, head_dim: 16,
+  tie_word_embeddings: true, rope_theta: 10_000, rms_norm_eps: 1e-6, max_position_embeddings: 128, initializer_range: 0.05,
+} // prettier-ignore
+
+describe('the byte tokenizer', () => {
+  test('every byte is its own id, and texts come back', () => {
+    for (const text of ['Reverse: abc', 'naïve — 日本語 🙂', ' \n\t\u0000\u007f', '<|user|>hi<|end|>']) {
+      const ids = tokenizer.encode(text)
+      expect(tokenizer.decode(ids)).toBe(text)
+      if (!text.includes('<|')) expect(ids).toEqual([...Buffer.from(text)])
+    }
+    expect(tokenizer.vocabSize).toBe(262)
+  })
+  test('a chat costs two tokens a message', () => {
+    expect(tokenizer.encodeChat([user('ab')])).toEqual([259, 97, 98, 257, 260])
+  })
+})
+
+describe('what is learned', () => {
+  test('the answer and the token that ends it', () => {
+    const s = sampleOf({ prompt: [user('abc')], completion: [assistant('cba')] }, tokenizer, 'row')
+    expect(learned(s)).toBe('cba<|end|>')
+    expect([...s.ids]).toEqual([...tokenizer.encodeChat([user('abc')]), ...tokenizer.encode('cba'), BYTE_END])
+    expect(s.advantages).toEqual(Float32Array.from(s.lossMask))
+  })
+  test('every answer of a chat', () => {
+    const messages = [{ role: 'system' as const, content: 's' }, user('a'), assistant('b'), user('c'), assistant('d'), user('e')]
+    const s = sampleOf(exampleOf({ messages }, 'row', true), tokenizer, 'row')
+    expect(learned(s)).toBe('b<|end|>d<|end|>')
+    expect(tokenizer.decode(s.ids)).toBe('<|system|>s<|end|><|user|>a<|end|><|assistant|>b<|end|><|user|>c<|end|><|assistant|>d<|end|>')
+  })
+  test('prompt and completion as text are a question and an answer; as messages they are what they say', () => {
+    const text = sampleOf(exampleOf({ prompt: 'a', completion: 'b' }, 'row', true), tokenizer, 'row')
+    const chat = sampleOf(exampleOf({ prompt: [user('a')], completion: [assistant('b')] }, 'row', true), tokenizer, 'row')
+    expect(text).toEqual(chat)
+    // An answer in the prompt is an example to follow, and is not learned.
+    const shot = sampleOf(exampleOf({ prompt: [user('a'), assistant('A'), user('b')], completion: 'B' }, 'row', true), tokenizer, 'row')
+    expect(learned(shot)).toBe('B<|end|>')
+  })
+  test('without a chat template it is plain text', () => {
+    const s = sampleOf(exampleOf({ prompt: 'a', completion: 'b' }, 'row', false), tokenizer, 'row')
+    expect([...s.ids]).toEqual([97, 98, BYTE_END])
+    expect([...s.lossMask]).toEqual([0, 1, 1])
+  })
+  test.each([
+    ['neither', { question: 'a' }, /row 3 has neither messages nor a prompt and a completion \(columns found: question\)/],
+    ['no answer', { messages: [user('a')] }, /row 3 has no answer of the assistant/],
+    ['a role', { messages: [{ role: 'bot', content: 'a' }] }, /message 0 of its messages must be/],
+    ['no list', { messages: [] }, /its messages must be a list/],
+    ['too long', { prompt: 'a'.repeat(30), completion: 'b' }, /row 3 has 35 tokens, more than max_seq_len \(32\)/],
+  ])('refused: %s', (_name, columns, message) => {
+    const make = () => sampleOf(exampleOf(columns, 'row 3', true), tokenizer, 'row 3', 32)
+    expect(make).toThrow(message)
+    expect(make).toThrow(UserError)
+  })
+})
+
+describe('the order of examples', () => {
+  const samples = Array.from({ length: 7 }, (_, i) => sampleOf({ prompt: [user('x')], completion: [assistant(`${i}`)] }, tokenizer, 'row'))
+  const texts = (data: SftData, step: number) => data.batch(step).samples.map((s) => learned(s)[0])
+  test('each epoch holds every example once, another order each time', () => {
+    const data = new SftData(samples, { batchSize: 7, seed: 1 })
+    expect(texts(data, 1).toSorted().join('')).toBe('0123456')
+    expect(texts(data, 2).toSorted().join('')).toBe('0123456')
+    expect(texts(data, 1)).not.toEqual(texts(data, 2))
+  })
+  test('a step depends on seed and number alone', () => {
+    const [a, b] = [new SftData(samples, { batchSize: 3, seed: 1 }), new SftData(samples, { batchSize: 3, seed: 1 })]
+    const forward = [1, 2, 3, 4, 5].map((step) => texts(a, step))
+    const backward = [5, 4, 3, 2, 1].map((step) => texts(b, step)).toReversed()
+    expect(forward).toEqual(backward)
+    expect(texts(new SftData(samples, { batchSize: 3, seed: 2 }), 1)).not.toEqual(forward[0])
+  })
+})
+
+test('a start that all examples share is computed once and changes nothing', async () => {
+  const made = newModel(sizes, 1)
+  const decoder = await loadDecoder(await gpu, made, { full: true })
+  const samples = ['ab', 'abcd', 'x'].map((t) => sampleOf({ prompt: [user(`Say: ${t}`)], completion: [assistant(t)] }, tokenizer, 'row'))
+  const shared = withSharedStart(samples)
+  expect(shared[0].promptLength).toBe('<Say: '.length)
+  const options = { loss: negativeLogLikelihood, temperature: 1, checkpointing: false, microBatchTokens: 999 }
+  const alone = await accumulateGradients(decoder, batchOf(samples), options)
+  const gradients = await readAll(decoder, 'gradients')
+  decoder.store!.zeroGradients()
+  const together = await accumulateGradients(decoder, batchOf(shared), options)
+  expect(together.rows).toBe(alone.rows - 2 * 6)
+  expect(together.loss).toBe(alone.loss)
+  expect(worst(await readAll(decoder, 'gradients'), gradients).distance).toBeLessThan(2e-6)
+  decoder.release()
+})
+
+test('a new model learns, is written in bf16, and reads back the same', async () => {
+  const made = newModel(sizes, 4)
+  expect(await newModel(sizes, 4).tensors.read('model.embed_tokens.weight')).toEqual(await made.tensors.read('model.embed_tokens.weight'))
+  const decoder = await loadDecoder(await gpu, made, { round: true, full: true })
+  const samples = ['a', 'b', 'c', 'd'].map((t) => sampleOf({ prompt: [user(t)], completion: [assistant(t.toUpperCase())] }, tokenizer, 'row'))
+  const data = new SftData(samples, { batchSize: 4, seed: 1 })
+  const options = await trainerOptions(folder, {
+    loss: negativeLogLikelihood,
+    temperature: 1,
+    schedule: { type: 'constant', learningRate: 1e-2, warmupSteps: 0, maxSteps: 40 },
+  })
+  await withTrainer(decoder, options, async (trainer) => {
+    const rows: Metrics[] = []
+    let saves = 0
+    const loop = { saveSteps: 15, save: async () => void saves++, stopRequested: () => false, onStep: (_: number, m: Metrics) => rows.push(m) }
+    const before = await meanLoss(trainer, samples)
+    expect(before).toBeCloseTo(Math.log(262), 0)
+    await trainSft(trainer, data, { ...loop, maxSteps: 40 })
+    expect([rows.length, saves]).toEqual([40, 3])
+    expect(await meanLoss(trainer, samples)).toBeLessThan(0.1)
+    await trainSft(trainer, data, { ...loop, maxSteps: 50, stopRequested: () => true })
+    expect(trainer.step).toBe(41)
+  })
+  const dir = join(folder, 'made')
+  await writeWeights(dir, decoder, { rawConfig: made.rawConfig, tokenizer: made.tokenizer })
+  const files = await openModel(dir)
+  const again = await loadDecoder(await gpu, files)
+  const score = (d: typeof decoder) => scoreSamples(d, samples, { temperature: 1, microBatchTokens: 99 })
+  const [a, b] = [await score(decoder), await score(again)]
+  // The gains were trained in float32 and are written in bf16.
+  a.forEach((s, i) => s.logprobs.forEach((l, t) => expect(Math.abs(l - b[i].logprobs[t])).toBeLessThan(0.2)))
+  expect((await files.tokenizer()).encodeChat([user('a')])).toEqual(tokenizer.encodeChat([user('a')]))
+  expect(files.config).toEqual(made.config)
+  again.release()
+  decoder.release()
+})
+
+test('models/tiny is what ships: about 1M parameters, bf16, its tokenizer beside it', async () => {
+  if (!existsSync('models/tiny/config.json')) throw new Error('models/tiny is missing: node cli.js sft @ configs/tiny-sft.toml makes it')
+  const files = await openModel('models/tiny')
+  let parameters = 0
+  for (const name of files.tensors.names()) {
+    const tensor = await files.tensors.read(name)
+    expect(tensor.dtype).toBe('bf16')
+    parameters += tensor.data.length
+  }
+  expect(parameters).toBeGreaterThan(9e5)
+  expect(parameters).toBeLessThan(1.2e6)
+  expect((await files.tokenizer()).encodeChat([user('ab')])).toEqual([259, 97, 98, 257, 260])
+  expect(JSON.parse(readFileSync('models/tiny/config.json', 'utf8'))).toMatchObject({ model_type: 'qwen3', eos_token_id: 257 })
+})
