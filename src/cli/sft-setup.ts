@@ -98,9 +98,8 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
   try {
     const logger = createLogger(folder.logPath)
     const out = new RunConsole({ progress: new Progress(), maxSteps: args.max_steps, logger })
-    const metrics = new MetricsWriter({ path: folder.metricsPath, onWarning: (message) => out.warn(message) })
     const gpu = await Gpu.open()
-    opened.push(logger, out, metrics, gpu)
+    opened.push(logger, out, gpu)
     out.print(`adapter  ${gpu.facts.name}${gpu.facts.software ? ' (software: no GPU was found, so this is slow)' : ''}`)
     out.print(`run      ${folder.path}`)
     const decoder = await loadDecoder(gpu, source, { round: args.bf16, ...whatToTrain(config, adapter) })
@@ -133,7 +132,12 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
     })
     const { tokenizer, rawConfig, rawGenerationConfig } = source
     const lora = args.use_lora ? loraConfig(config, adapter) : undefined
-    const run: SftRun = {
+    const about = { lora, rawConfig, rawGenerationConfig, tokenizer }
+    if (loaded.resume) await resume(loaded, { folder, trainer, about, console: out })
+    // After the resume, which takes the file back to its step.
+    const metrics = new MetricsWriter({ path: folder.metricsPath, onWarning: (message) => out.warn(message) })
+    opened.push(metrics)
+    return {
       loaded,
       folder,
       console: out,
@@ -141,13 +145,11 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
       trainer,
       data: new SftData(train, { batchSize: args.batch_size, seed: args.seed }),
       held,
-      about: { lora, rawConfig, rawGenerationConfig, tokenizer },
+      about,
       seconds: [],
       text: { formatNumber, formatCount, formatDuration, etaSeconds },
       close: () => opened.toReversed().forEach((o) => o.close()),
     }
-    if (loaded.resume) await resume(loaded, run)
-    return run
   } catch (error) {
     folder.discard()
     throw error
@@ -204,7 +206,7 @@ function openFolder({ config, resume }: LoadedSft): RunFolder {
   return openRunFolder({ outputDir: dir ? dirname(dir) : args.output_dir, runName, configText, resume: !!resume })
 }
 
-async function resume({ resume }: LoadedSft, run: SftRun): Promise<void> {
+async function resume({ resume }: LoadedSft, run: Pick<SftRun, 'folder' | 'trainer' | 'about' | 'console'>): Promise<void> {
   const { folder, trainer, about, console: out } = run
   let dir: string
   if (resume?.kind === 'step') dir = folder.checkpointPath(resume.step)

@@ -21,7 +21,11 @@ async function start(name: string, load: LoadOptions): Promise<{ trainer: Traine
   const decoder = await loadDecoder(device, files, load)
   const schedule = { type: 'cosine' as const, learningRate: 3e-3, warmupSteps: 1, maxSteps: 6 }
   const trainer = new Trainer(decoder, await trainerOptions(folder, { schedule, microBatchTokens: 64 }))
-  const about = { lora: load.full ? undefined : loraConfig, rawConfig: files.rawConfig(), rawGenerationConfig: files.rawGenerationConfig }
+  const about = {
+    lora: load.full ? undefined : loraConfig,
+    rawConfig: files.rawConfig(),
+    rawGenerationConfig: files.rawGenerationConfig,
+  }
   return {
     trainer,
     about,
@@ -79,7 +83,8 @@ test('the folder is a PEFT adapter, or a Hugging Face model in the dtype that it
   const full = await start('qwen2', { full: true })
   const whole = await openModel(await saveCheckpoint(join(folder, 'formats-full'), full.trainer, full.about, { keep: 1 }))
   const original = await openModel(goldenPath('qwen2', 'model'))
-  for (const tensor of original.tensors.names()) expect(await whole.tensors.read(tensor)).toEqual(await original.tensors.read(tensor))
+  for (const tensor of original.tensors.names())
+    expect(await whole.tensors.read(tensor)).toEqual(await original.tensors.read(tensor))
   full.end()
 })
 
@@ -106,7 +111,11 @@ describe('which one is the newest', () => {
 
   test.each([
     ['no marker', (dir: string) => rmSync(join(dir, 'STABLE')), /it has no STABLE file/],
-    ['a file cut off', (dir: string) => truncateSync(join(dir, 'optimizer.safetensors'), 1000), /optimizer\.safetensors has 1000 bytes instead of/],
+    [
+      'a file cut off',
+      (dir: string) => truncateSync(join(dir, 'optimizer.safetensors'), 1000),
+      /optimizer\.safetensors has 1000 bytes instead of/,
+    ],
     ['a file gone', (dir: string) => rmSync(join(dir, 'adapter_config.json')), /adapter_config\.json is missing/],
     ['an empty folder', (dir: string) => readdirSync(dir).forEach((f) => rmSync(join(dir, f))), /no STABLE/],
   ])('half-written: %s', async (what, harm, why) => {
@@ -152,7 +161,11 @@ describe('refused', () => {
   test('another rank', () =>
     refused({ lora: { ...freshLora().lora, rank: 6 } }, {}, /lora_A\.weight in the shape \[4, \d+\], and this run in \[6, \d+\]/))
   test('other modules', () =>
-    refused({ lora: { ...freshLora().lora, targetModules: ['q_proj'] } }, {}, /trains 28 tensors, and this run 4|trains \d+ tensors/))
+    refused(
+      { lora: { ...freshLora().lora, targetModules: ['q_proj'] } },
+      {},
+      /trains 28 tensors, and this run 4|trains \d+ tensors/,
+    ))
   test('another alpha', () => refused(freshLora(), { lora: { ...loraConfig, loraAlpha: 9 } }, /has lora_alpha 8, and this run 9/))
   test('full training', () => refused({ full: true }, {}, /trains adapter, and this run all weights/))
   test('another model', () =>
@@ -165,8 +178,9 @@ describe('refused', () => {
     }))
   test('a folder that is none', async () => {
     const { trainer, about, end } = await start('llama', freshLora())
-    await expect(loadCheckpoint(join(folder, 'nowhere'), trainer, about)).rejects.toThrow(/is no whole checkpoint: it has no STABLE file/)
+    await expect(loadCheckpoint(join(folder, 'nowhere'), trainer, about)).rejects.toThrow(
+      /is no whole checkpoint: it has no STABLE file/,
+    )
     end()
   })
 })
-

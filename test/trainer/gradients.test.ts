@@ -85,7 +85,11 @@ test('a loss sees its rollout, and its metrics are averaged over sequences', asy
   const decoder = await loadCase(await gpu, 'llama', 'adapter')
   const rewards = batch.samples.map((_, i) => i)
   const samples = batch.samples.map((s, i) => ({ ...s, rollout: { reward: rewards[i] } as never }))
-  const run: LossFunction = (x) => ({ gradient: new Float32Array(x.logprobs.length), loss: 0, metrics: { seen: x.rollout!.reward! } })
+  const run: LossFunction = (x) => ({
+    gradient: new Float32Array(x.logprobs.length),
+    loss: 0,
+    metrics: { seen: x.rollout!.reward! },
+  })
   const loss = { name: 'mine', run, args: {}, checked: true }
   const { lossMetrics } = await gradients(decoder, samples, { loss, microBatchTokens: 50 })
   expect(lossMetrics).toEqual({ seen: rewards.reduce((a, b) => a + b) / rewards.length })
@@ -131,7 +135,10 @@ describe('dropout of the adapter', () => {
       const along = dot(unpadded, unpad(direction, parameter))
       const h = 2e-2 / Math.sqrt(dot(direction, direction))
       const at = async (step: number) => {
-        store.write(parameter, padded.map((v, i) => v + step * direction[i]))
+        store.write(
+          parameter,
+          padded.map((v, i) => v + step * direction[i]),
+        )
         return (await gradients(decoder, batch.samples, options)).loss
       }
       const slope = ((await at(h)) - (await at(-h))) / (2 * h)

@@ -111,7 +111,10 @@ export async function trainerOptions(runFolder: string, options: Partial<Trainer
   }
 }
 
-export const freshLora = (targetModules = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'], dropout = 0) => ({
+export const freshLora = (
+  targetModules = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'],
+  dropout = 0,
+) => ({
   lora: { rank: 4, alpha: 8, dropout, targetModules, seed: 3 },
 })
 
@@ -148,7 +151,11 @@ export function worst(a: Map<string, Float32Array>, b: Map<string, Float32Array>
   return found
 }
 
-export async function withTrainer<T>(decoder: Decoder, options: TrainerOptions, fn: (trainer: Trainer) => Promise<T>): Promise<T> {
+export async function withTrainer<T>(
+  decoder: Decoder,
+  options: TrainerOptions,
+  fn: (trainer: Trainer) => Promise<T>,
+): Promise<T> {
   const trainer = new Trainer(decoder, options)
   try {
     return await fn(trainer)

@@ -83,27 +83,51 @@ describe('the check by finite differences', () => {
     }
 
   test('a right one passes', () => {
-    expect(checkLossGradient(custom(reinforce((n) => -1 / n, (l, _f, n) => -l / n)), inputs())).toBe(true)
+    expect(
+      checkLossGradient(
+        custom(
+          reinforce(
+            (n) => -1 / n,
+            (l, _f, n) => -l / n,
+          ),
+        ),
+        inputs(),
+      ),
+    ).toBe(true)
   })
   test('a wrong sign', () => {
-    const loss = custom(reinforce((n) => 1 / n, (l, _f, n) => -l / n))
-    expect(() => checkLossGradient(loss, inputs())).toThrow(/mine\.ts says that dLoss\/dlogprob of token \d+ of sequence 0 is .* The sign is wrong/)
+    const loss = custom(
+      reinforce(
+        (n) => 1 / n,
+        (l, _f, n) => -l / n,
+      ),
+    )
+    expect(() => checkLossGradient(loss, inputs())).toThrow(
+      /mine\.ts says that dLoss\/dlogprob of token \d+ of sequence 0 is .* The sign is wrong/,
+    )
   })
   test('N on one side only', () => {
-    const loss = custom(reinforce(() => -1, (l, _f, n) => -l / n))
+    const loss = custom(
+      reinforce(
+        () => -1,
+        (l, _f, n) => -l / n,
+      ),
+    )
     expect(() => checkLossGradient(loss, inputs())).toThrow(/differ by the factor lossTokenCount \(120\)/)
   })
   test('a weight under a stop-gradient: frozenLogprobs passes, logprobs is told so', () => {
-    const weighted = (from: 'logprobs' | 'frozenLogprobs'): LossFunction => (x) => {
-      const out = { gradient: new Float32Array(x.logprobs.length), loss: 0 }
-      x.lossMask.forEach((counts, t) => {
-        if (!counts) return
-        const weight = Math.exp(x[from][t])
-        out.gradient[t] = -weight * x.advantages[t]
-        out.loss -= weight * x.advantages[t] * x.logprobs[t]
-      })
-      return out
-    }
+    const weighted =
+      (from: 'logprobs' | 'frozenLogprobs'): LossFunction =>
+      (x) => {
+        const out = { gradient: new Float32Array(x.logprobs.length), loss: 0 }
+        x.lossMask.forEach((counts, t) => {
+          if (!counts) return
+          const weight = Math.exp(x[from][t])
+          out.gradient[t] = -weight * x.advantages[t]
+          out.loss -= weight * x.advantages[t] * x.logprobs[t]
+        })
+        return out
+      }
     expect(checkLossGradient(custom(weighted('frozenLogprobs')), inputs())).toBe(true)
     expect(() => checkLossGradient(custom(weighted('logprobs')), inputs())).toThrow(/frozenLogprobs.*checkGradient = false/)
   })
@@ -118,7 +142,17 @@ describe('the check by finite differences', () => {
   })
   test('nothing to compare where all advantages are 0', () => {
     const flat = inputs().map((x) => ({ ...x, advantages: new Float32Array(x.advantages.length) }))
-    expect(checkLossGradient(custom(reinforce((n) => -1 / n, (l, _f, n) => -l / n)), flat)).toBe(false)
+    expect(
+      checkLossGradient(
+        custom(
+          reinforce(
+            (n) => -1 / n,
+            (l, _f, n) => -l / n,
+          ),
+        ),
+        flat,
+      ),
+    ).toBe(false)
   })
 })
 
@@ -160,7 +194,11 @@ describe('files', () => {
     expect((await loadLoss(path, bounds)).checked).toBe(false)
   })
   test('its arguments are loss_args', async () => {
-    const loss = await loadLoss(file('args.ts', 'export default (x, args) => ({ gradient: x.logprobs, loss: args.a })\n'), bounds, { a: 3 })
+    const loss = await loadLoss(
+      file('args.ts', 'export default (x, args) => ({ gradient: x.logprobs, loss: args.a })\n'),
+      bounds,
+      { a: 3 },
+    )
     expect(loss.args).toEqual({ a: 3 })
   })
   test.each([

@@ -13,7 +13,12 @@ interface ScheduleCase {
 const cases = JSON.parse(readFileSync(goldenPath('misc/schedules.json'), 'utf8')) as ScheduleCase[]
 
 test.each(cases)('$lr_scheduler_type, $warmup_steps of $max_steps warm-up steps: as transformers', (c) => {
-  const schedule = { type: c.lr_scheduler_type, learningRate: c.learning_rate, warmupSteps: c.warmup_steps, maxSteps: c.max_steps }
+  const schedule = {
+    type: c.lr_scheduler_type,
+    learningRate: c.learning_rate,
+    warmupSteps: c.warmup_steps,
+    maxSteps: c.max_steps,
+  }
   c.lr.forEach((lr, i) => expect(Math.abs(learningRateAt(schedule, i + 1) - lr)).toBeLessThan(1e-15))
 })
 

@@ -52,14 +52,20 @@ describe('what is learned', () => {
     const messages = [{ role: 'system' as const, content: 's' }, user('a'), assistant('b'), user('c'), assistant('d'), user('e')]
     const s = sampleOf(exampleOf({ messages }, 'row', true), tokenizer, 'row')
     expect(learned(s)).toBe('b<|end|>d<|end|>')
-    expect(tokenizer.decode(s.ids)).toBe('<|system|>s<|end|><|user|>a<|end|><|assistant|>b<|end|><|user|>c<|end|><|assistant|>d<|end|>')
+    expect(tokenizer.decode(s.ids)).toBe(
+      '<|system|>s<|end|><|user|>a<|end|><|assistant|>b<|end|><|user|>c<|end|><|assistant|>d<|end|>',
+    )
   })
   test('prompt and completion as text are a question and an answer; as messages they are what they say', () => {
     const text = sampleOf(exampleOf({ prompt: 'a', completion: 'b' }, 'row', true), tokenizer, 'row')
     const chat = sampleOf(exampleOf({ prompt: [user('a')], completion: [assistant('b')] }, 'row', true), tokenizer, 'row')
     expect(text).toEqual(chat)
     // An answer in the prompt is an example to follow, and is not learned.
-    const shot = sampleOf(exampleOf({ prompt: [user('a'), assistant('A'), user('b')], completion: 'B' }, 'row', true), tokenizer, 'row')
+    const shot = sampleOf(
+      exampleOf({ prompt: [user('a'), assistant('A'), user('b')], completion: 'B' }, 'row', true),
+      tokenizer,
+      'row',
+    )
     expect(learned(shot)).toBe('B<|end|>')
   })
   test('without a chat template it is plain text', () => {
@@ -81,7 +87,9 @@ describe('what is learned', () => {
 })
 
 describe('the order of examples', () => {
-  const samples = Array.from({ length: 7 }, (_, i) => sampleOf({ prompt: [user('x')], completion: [assistant(`${i}`)] }, tokenizer, 'row'))
+  const samples = Array.from({ length: 7 }, (_, i) =>
+    sampleOf({ prompt: [user('x')], completion: [assistant(`${i}`)] }, tokenizer, 'row'),
+  )
   const texts = (data: SftData, step: number) => data.batch(step).samples.map((s) => learned(s)[0])
   test('each epoch holds every example once, another order each time', () => {
     const data = new SftData(samples, { batchSize: 7, seed: 1 })
@@ -101,7 +109,9 @@ describe('the order of examples', () => {
 test('a start that all examples share is computed once and changes nothing', async () => {
   const made = newModel(sizes, 1)
   const decoder = await loadDecoder(await gpu, made, { full: true })
-  const samples = ['ab', 'abcd', 'x'].map((t) => sampleOf({ prompt: [user(`Say: ${t}`)], completion: [assistant(t)] }, tokenizer, 'row'))
+  const samples = ['ab', 'abcd', 'x'].map((t) =>
+    sampleOf({ prompt: [user(`Say: ${t}`)], completion: [assistant(t)] }, tokenizer, 'row'),
+  )
   const shared = withSharedStart(samples)
   expect(shared[0].promptLength).toBe('<Say: '.length)
   const options = { loss: negativeLogLikelihood, temperature: 1, checkpointing: false, microBatchTokens: 999 }
@@ -117,9 +127,13 @@ test('a start that all examples share is computed once and changes nothing', asy
 
 test('a new model learns, is written in bf16, and reads back the same', async () => {
   const made = newModel(sizes, 4)
-  expect(await newModel(sizes, 4).tensors.read('model.embed_tokens.weight')).toEqual(await made.tensors.read('model.embed_tokens.weight'))
+  expect(await newModel(sizes, 4).tensors.read('model.embed_tokens.weight')).toEqual(
+    await made.tensors.read('model.embed_tokens.weight'),
+  )
   const decoder = await loadDecoder(await gpu, made, { round: true, full: true })
-  const samples = ['a', 'b', 'c', 'd'].map((t) => sampleOf({ prompt: [user(t)], completion: [assistant(t.toUpperCase())] }, tokenizer, 'row'))
+  const samples = ['a', 'b', 'c', 'd'].map((t) =>
+    sampleOf({ prompt: [user(t)], completion: [assistant(t.toUpperCase())] }, tokenizer, 'row'),
+  )
   const data = new SftData(samples, { batchSize: 4, seed: 1 })
   const options = await trainerOptions(folder, {
     loss: negativeLogLikelihood,
@@ -129,7 +143,12 @@ test('a new model learns, is written in bf16, and reads back the same', async ()
   await withTrainer(decoder, options, async (trainer) => {
     const rows: Metrics[] = []
     let saves = 0
-    const loop = { saveSteps: 15, save: async () => void saves++, stopRequested: () => false, onStep: (_: number, m: Metrics) => rows.push(m) }
+    const loop = {
+      saveSteps: 15,
+      save: async () => void saves++,
+      stopRequested: () => false,
+      onStep: (_: number, m: Metrics) => rows.push(m),
+    }
     const before = await meanLoss(trainer, samples)
     expect(before).toBeCloseTo(Math.log(262), 0)
     await trainSft(trainer, data, { ...loop, maxSteps: 40 })
@@ -153,7 +172,8 @@ test('a new model learns, is written in bf16, and reads back the same', async ()
 })
 
 test('models/tiny is what ships: about 1M parameters, bf16, its tokenizer beside it', async () => {
-  if (!existsSync('models/tiny/config.json')) throw new Error('models/tiny is missing: node cli.js sft @ configs/tiny-sft.toml makes it')
+  if (!existsSync('models/tiny/config.json'))
+    throw new Error('models/tiny is missing: node cli.js sft @ configs/tiny-sft.toml makes it')
   const files = await openModel('models/tiny')
   let parameters = 0
   for (const name of files.tensors.names()) {

@@ -23,7 +23,12 @@ describe('AdamW', () => {
     const optimizer = new AdamW(store, options)
     const before = await readAll(decoder)
     const rates = [1e-3, 5e-4, 2e-3]
-    const state = new Map([...before].map(([name, w]) => [name, { w: Float64Array.from(w), m: new Float64Array(w.length), v: new Float64Array(w.length) }]))
+    const state = new Map(
+      [...before].map(([name, w]) => [
+        name,
+        { w: Float64Array.from(w), m: new Float64Array(w.length), v: new Float64Array(w.length) },
+      ]),
+    )
     for (const [k, rate] of rates.entries()) {
       // Any gradient will do: the parameters' own values, scaled.
       for (const p of store.parameters) {
@@ -103,9 +108,11 @@ describe('a step', () => {
         'optim/grad_norm': settings['lora.clipped.grad_norm'] as number,
         'optim/lr': 1e-3,
       }
-      for (const [name, value] of Object.entries(want)) expect(Math.abs(metrics[name]! - value), name).toBeLessThan(1e-5 * Math.abs(value) + 1e-9)
+      for (const [name, value] of Object.entries(want))
+        expect(Math.abs(metrics[name]! - value), name).toBeLessThan(1e-5 * Math.abs(value) + 1e-9)
       expect(want['is_masked/mean']).toBeGreaterThan(0)
-      for (const name of ['perf/throughput', 'perf/peak_memory', 'time/forward_backward']) expect(metrics[name]).toBeGreaterThan(0)
+      for (const name of ['perf/throughput', 'perf/peak_memory', 'time/forward_backward'])
+        expect(metrics[name]).toBeGreaterThan(0)
     })
     decoder.release()
   })
@@ -114,7 +121,11 @@ describe('a step', () => {
     const { files, batch } = await openCase('qwen3')
     const decoder = await loadDecoder(await gpu, files, freshLora())
     const samples = batch.samples.map((s) => ({ ...s, advantages: Float32Array.from(s.lossMask) }))
-    const options = await trainerOptions(folder, { loss: negativeLogLikelihood, temperature: 1, schedule: { type: 'constant', learningRate: 1e-2, warmupSteps: 0, maxSteps: 9 } })
+    const options = await trainerOptions(folder, {
+      loss: negativeLogLikelihood,
+      temperature: 1,
+      schedule: { type: 'constant', learningRate: 1e-2, warmupSteps: 0, maxSteps: 9 },
+    })
     await withTrainer(decoder, options, async (trainer) => {
       const losses: number[] = []
       for (let i = 0; i < 6; i++) {
@@ -222,7 +233,11 @@ describe('what is not finite', () => {
     const { batch, files } = await openCase('llama')
     const decoder = await loadDecoder(await gpu, files, freshLora())
     await withTrainer(decoder, await trainerOptions(join(folder, 'inf')), async (trainer) => {
-      const samples = batch.samples.map((s) => ({ ...s, advantages: s.advantages.map(() => 1e37), inferenceLogprobs: s.inferenceLogprobs.slice() }))
+      const samples = batch.samples.map((s) => ({
+        ...s,
+        advantages: s.advantages.map(() => 1e37),
+        inferenceLogprobs: s.inferenceLogprobs.slice(),
+      }))
       const { skipped } = await trainer.trainStep({ ...batch, samples })
       expect(skipped).toBe(true)
       expect(readFileSync(join(folder, 'inf/nan_step_1/note.txt'), 'utf8')).toMatch(/gradient norm|loss is/)
