@@ -1,69 +1,104 @@
 /** The last words of a training run. */
+import { existsSync } from 'node:fs'
 import type { Rollout } from '../common/types.ts'
 import { finalReport, type EvalSummary, type SamplePair } from '../monitor/report.ts'
-import type { Evaluation, LoopResult } from '../orchestrator/loop.ts'
+import { readRollouts, type RolloutRow } from '../monitor/rollout-writer.ts'
+import type { LoopResult } from '../orchestrator/loop.ts'
 import type { Run } from './train-setup.ts'
 
+/** One held-out question and what was answered. */
+interface Answer {
+  env: string
+  exampleId: number
+  index: number
+  question: string
+  expected: string
+  text: string
+  reward: number | null
+  tokens: number
+  isTruncated: boolean
+}
+
 /** Prints what was learned, where the files are and what to try next. */
-export function reportRun(run: Run, result: LoopResult, stopped: boolean): void {
-  const { folder } = run
-  const checkpoint = folder.checkpointPath(result.lastStep)
+export function reportRun(run: Run, result: LoopResult): void {
+  const { folder, config } = run
+  const { args } = config.trainer
+  const { lastStep } = result
+  const { console: out } = run.parts.monitor
+  if (lastStep === 0) return out.print('\nStopped before the first step was done; nothing was kept.')
+  if (lastStep < args.max_steps) out.print(`\nStopped after step ${lastStep} of ${args.max_steps}; it is saved.`)
+  // A resumed run was evaluated before its first step by the process that began it.
+  const before = readRollouts(folder, 0).filter((row) => row.split === 'eval').map(answerOfRow) // prettier-ignore
+  const after = result.after.flatMap(({ rollouts }) => rollouts.map(answerOf))
+  const checkpoint = folder.checkpointPath(lastStep)
+  const files = {
+    [args.use_lora ? 'adapter (PEFT)' : 'model (Hugging Face)']: checkpoint,
+    metrics: folder.metricsPath,
+    rollouts: folder.rolloutsPath(lastStep),
+    config: folder.configPath,
+  }
   const text = finalReport({
-    before: result.before.map(summary),
-    after: result.after.map(summary),
-    samples: result.before.flatMap((before, i) => pairs(before, result.after[i])).slice(0, 3),
-    files: {
-      [run.config.trainer.args.use_lora ? 'adapter (PEFT)' : 'model (Hugging Face)']: checkpoint,
-      metrics: folder.metricsPath,
-      rollouts: folder.rolloutsPath(result.lastStep),
-      config: folder.configPath,
-    },
-    next: stopped ? [`go on: node train.js @ ${folder.configPath} --resume`] : suggestions(run, checkpoint),
+    before: after.length > 0 ? summaries(before) : [],
+    after: summaries(after),
+    samples: pairs(before, after).slice(0, 3),
+    files: Object.fromEntries(Object.entries(files).filter(([, path]) => existsSync(path))),
+    next: lastStep < args.max_steps ? [`go on: node train.js @ ${folder.configPath} --resume`] : suggestions(run, checkpoint),
   })
-  run.parts.monitor.console.print(`\n${text}\n`)
+  out.print(`\n${text}\n`)
 }
 
 function suggestions(run: Run, checkpoint: string): string[] {
   const { config } = run
+  const { args } = config.trainer
   const next = [
-    `train longer: node train.js @ ${run.folder.configPath} --resume --trainer.args.max_steps ${config.trainer.args.max_steps * 2}`,
+    `train longer: node train.js @ ${run.folder.configPath} --resume --trainer.args.max_steps ${args.max_steps * 2}`,
     'another task: set [env] id to arithmetic or reverse-text, or write your own (docs/environments.md)',
     'another loss: copy src/trainer/losses/cispo.ts, change it, and name it: --trainer.args.loss ./my_loss.ts',
   ]
-  if (config.trainer.args.use_lora) {
-    next.push(
-      `one folder with everything in it: node cli.js merge --model ${config.model.name} --adapter ${checkpoint} --out merged`,
-    )
+  if (args.use_lora) {
+    next.push(`one model of both: node cli.js merge --model ${config.model.name} --adapter ${checkpoint} --out merged`)
   }
   return next
 }
 
-function summary({ env, rollouts }: Evaluation): EvalSummary {
-  const scored = rollouts.filter((r) => r.reward !== null)
-  const mean = (value: (r: Rollout) => number) => scored.reduce((sum, r) => sum + value(r), 0) / Math.max(1, scored.length)
-  return {
-    env,
-    reward: mean((r) => r.reward!),
-    rollouts: scored.length,
-    tokens: mean((r) => r.completion_tokens.ids.length),
-    truncated: mean((r) => Number(r.isTruncated)),
-  }
+function answerOf(r: Rollout): Answer {
+  const { env, exampleId, index, answer: expected, reward, isTruncated } = r
+  const [question, text] = [r.prompt.at(-1)?.content ?? '', r.completion.at(-1)?.content ?? '']
+  return { env, exampleId, index, question, expected, text, reward, tokens: r.completion_tokens.ids.length, isTruncated }
+}
+
+function answerOfRow(row: RolloutRow): Answer {
+  const { env, example_id: exampleId, index, answer: expected, reward, is_truncated: isTruncated } = row
+  const [question, text] = [row.prompt.at(-1)?.content ?? '', row.completion.at(-1)?.content ?? '']
+  return { env, exampleId, index, question, expected, text, reward, tokens: row.token_usage.output_tokens, isTruncated }
+}
+
+function summaries(answers: Answer[]): EvalSummary[] {
+  return [...Map.groupBy(answers, (a) => a.env)].map(([env, all]) => {
+    const scored = all.filter((a) => a.reward !== null)
+    const mean = (value: (a: Answer) => number) => scored.reduce((sum, a) => sum + value(a), 0) / Math.max(1, scored.length)
+    return {
+      env,
+      reward: mean((a) => a.reward!),
+      rollouts: scored.length,
+      tokens: mean((a) => a.tokens),
+      truncated: mean((a) => Number(a.isTruncated)),
+    }
+  })
 }
 
 /** Questions that show the change: the same ones before and after, those that gained most first. */
-function pairs(before: Evaluation, after: Evaluation | undefined): SamplePair[] {
-  if (!after || after.step === before.step) return []
-  const text = (r: Rollout) => r.completion.at(-1)?.content ?? ''
-  return before.rollouts
+function pairs(before: Answer[], after: Answer[]): SamplePair[] {
+  return before
     .flatMap((b) => {
-      const a = after.rollouts.find((r) => r.exampleId === b.exampleId && r.index === b.index)
+      const a = after.find((one) => one.env === b.env && one.exampleId === b.exampleId && one.index === b.index)
       return a ? [{ b, a, gain: (a.reward ?? 0) - (b.reward ?? 0) }] : []
     })
-    .sort((x, y) => y.gain - x.gain)
+    .toSorted((x, y) => y.gain - x.gain)
     .map(({ b, a }) => ({
-      question: b.prompt.at(-1)?.content ?? '',
-      expected: b.answer || undefined,
-      before: { text: text(b), reward: b.reward },
-      after: { text: text(a), reward: a.reward },
+      question: b.question,
+      expected: b.expected || undefined,
+      before: { text: b.text, reward: b.reward },
+      after: { text: a.text, reward: a.reward },
     }))
 }

@@ -1,17 +1,16 @@
-/** Builds a run: folder, device, model, engine, environments, orchestrator, trainer, monitor. Everything that can be refused is refused here. */
+/** Builds a run out of its inputs: folder, device, weights, engine, orchestrator, trainer, monitor. Everything that can be refused is refused here. */
 import { basename, dirname, resolve } from 'node:path'
 import { UserError } from '../common/errors.ts'
 import type { Metrics, SamplingParams, TrainingBatch } from '../common/types.ts'
 import { batchLine, type Loaded } from '../config/load.ts'
 import type { RunConfig } from '../config/schema.ts'
 import { stringifyConfig } from '../config/toml-write.ts'
-import { loadEnvironment, PolicyClient, type Environment } from '../environments/index.ts'
+import { PolicyClient, type Environment } from '../environments/index.ts'
 import { Gpu } from '../gpu/gpu.ts'
 import { Engine } from '../inference/engine.ts'
-import { checkAdapter, readAdapter } from '../model/peft.ts'
 import { loadDecoder } from '../model/decoder-load.ts'
 import type { Decoder } from '../model/decoder.ts'
-import { openModel, type ModelFiles } from '../model/open.ts'
+import type { ModelFiles } from '../model/open.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
 import { formatBytes, formatCount } from '../monitor/format.ts'
 import { Monitor } from '../monitor/monitor.ts'
@@ -19,18 +18,17 @@ import type { Adapter, LoraConfig } from '../model/peft.ts'
 import { defaultRunName, openRunFolder, type RunFolder } from '../monitor/run-folder.ts'
 import type { LoopOptions, LoopParts } from '../orchestrator/loop.ts'
 import { Orchestrator } from '../orchestrator/orchestrator.ts'
-import { loadAdvantage, loadFilter } from '../orchestrator/plugins.ts'
-import type { RunEnvironment } from '../orchestrator/tasks.ts'
 import type { Resume } from '../config/load.ts'
 import { loadCheckpoint, newestCheckpoint, saveCheckpoint, type WeightsAbout } from '../trainer/checkpoint.ts'
-import { loadLoss, type Loss } from '../trainer/losses/index.ts'
+import type { Loss } from '../trainer/losses/index.ts'
 import { Trainer, type TrainerOptions } from '../trainer/trainer.ts'
+import { openInputs } from './train-inputs.ts'
 
 export interface Run {
   config: RunConfig
   folder: RunFolder
   parts: LoopParts
-  loop: Omit<LoopOptions, 'stopRequested'>
+  loop: Omit<LoopOptions, 'stop'>
   close(): Promise<void>
 }
 
@@ -41,30 +39,25 @@ export interface Run {
 export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
   const { config } = loaded
   const { args } = config.trainer
-  // What needs no device is checked first, so that mistakes show in a moment.
-  const environments = await openEnvironments(config)
-  const [loss, advantage] = [await loadLoss(args.loss, args, args.loss_args), await loadAdvantage(args.advantage)]
-  const filters = await Promise.all(args.filters.map(loadFilter))
-  const model = await openModel(config.model.name)
-  const tokenizer = await model.tokenizer()
-  const adapter = config.model.adapter ? await readAdapter(config.model.adapter) : undefined
-  if (adapter) checkAdapter(adapter, model.config, model.name)
-  checkPrompts(config, environments, tokenizer)
-
-  const folder = openFolder(loaded, config)
+  const inputs = await openInputs(config)
+  const { environments, loss, algorithm, model, tokenizer, encode, adapter } = inputs
   const opened: { close(): void | Promise<void> }[] = [model]
+  let folder: RunFolder | undefined
   try {
+    folder = openFolder(loaded, config)
+    opened.push(folder)
     const monitor = new Monitor({
       folder,
       maxSteps: args.max_steps,
       watch: { maxTokens: args.max_tokens, rewardFunctions: environments.flatMap(({ env }) => namesWithWeight(env)) },
+      linesEvery: args.logging_steps,
       samplesEvery: args.log_completions ? args.log_completions_steps : 0,
       samplesCount: args.num_completions_to_print,
     })
     opened.push(monitor)
     const gpu = await Gpu.open()
     opened.push(gpu)
-    announce(monitor, loaded, gpu, folder)
+    announce(monitor, loaded, gpu, folder, inputs.notices)
     const decoder = await load(gpu, model, config, monitor, adapter)
     const engine = new Engine(decoder, {
       maxSequences: config.inference.max_num_seqs,
@@ -74,27 +67,23 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     })
     opened.push(engine)
     const trainer = new Trainer(decoder, trainerOptions(config, loss, folder))
+    monitor.console.print(`memory   ${formatBytes(gpu.pool.bytesInUse)} of buffers before the first step`)
     const weights = aboutWeights(config, adapter, model, tokenizer)
     const firstStep = loaded.resume ? await resumeFrom(loaded.resume, folder, trainer, weights, monitor) : 0
     engine.publish(firstStep)
-    const encode = (messages: Parameters<Tokenizer['encodeChat']>[0]) =>
-      tokenizer.encodeChat(messages, { addGenerationPrompt: true })
-    const client = new PolicyClient(engine, encode, { maxPromptTokens: args.max_prompt_len })
     const orchestrator = new Orchestrator({
       environments,
-      client,
+      client: new PolicyClient(engine, encode, { maxPromptTokens: args.max_prompt_len }),
       sampling: samplingOf(config),
       seed: args.seed,
       groupsPerStep: args.batch_size / args.rollouts_per_example,
       rolloutsPerExample: args.rollouts_per_example,
       maxConcurrent: args.max_concurrent,
+      maxSampling: config.inference.max_num_seqs,
       maxOffPolicySteps: args.max_off_policy_steps,
       generationTimeoutSeconds: args.generation_timeout,
       rewardTimeoutSeconds: args.reward_timeout,
-      advantage,
-      advantageArgs: args.advantage_args,
-      filters,
-      filterArgs: args.filter_args,
+      algorithm,
       progress: monitor.progress,
     })
     const parts: LoopParts = {
@@ -102,13 +91,13 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
       monitor,
       train: (batch, published) => trainOn(trainer, batch, published, monitor),
       publish: (version) => engine.publish(version),
-      save: (step) => save(step, { trainer, folder, weights, monitor, keep: args.save_total_limit }),
+      save: (step) => save(step, { trainer, folder: folder!, weights, monitor, keep: args.save_total_limit }),
       evaluated: args.eval_strategy === 'no' ? [] : environments.filter(({ env }) => env.evalDataset.length > 0),
     }
     return { config, folder, parts, loop: loopOptions(config, firstStep), close: () => closeAll(opened) }
   } catch (error) {
     await closeAll(opened)
-    folder.discard()
+    folder?.discard()
     throw error
   }
 }
@@ -116,28 +105,6 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
 async function closeAll(opened: { close(): void | Promise<void> }[]): Promise<void> {
   for (const o of opened.toReversed()) await o.close()
   opened.length = 0
-}
-
-async function openEnvironments(config: RunConfig): Promise<RunEnvironment[]> {
-  const environments: RunEnvironment[] = []
-  for (const { id, args, name, weight } of config.env) environments.push({ name, weight, env: await loadEnvironment(id, args) })
-  const empty = environments.find(({ env }) => env.dataset.length === 0)
-  if (empty) throw new UserError(`The environment ${empty.name} has no rows to train on.`)
-  return environments
-}
-
-/** Prompts that cannot fit would fail one by one in the middle of the run; a look at the first rows says so now. */
-function checkPrompts(config: RunConfig, environments: RunEnvironment[], tokenizer: Tokenizer): void {
-  const { max_prompt_len } = config.trainer.args
-  for (const { name, env } of environments) {
-    const lengths = env.dataset.slice(0, 64).map((row) => tokenizer.encodeChat(row.prompt).length)
-    const longest = Math.max(...lengths)
-    if (lengths.every((n) => n > max_prompt_len)) {
-      throw new UserError(
-        `The prompts of ${name} are up to ${longest} tokens and max_prompt_len is ${max_prompt_len}: none fits. Set trainer.args.max_prompt_len to ${longest} or more.`,
-      )
-    }
-  }
 }
 
 function openFolder(loaded: Loaded<RunConfig>, config: RunConfig): RunFolder {
@@ -149,8 +116,9 @@ function openFolder(loaded: Loaded<RunConfig>, config: RunConfig): RunFolder {
   return openRunFolder({ outputDir, runName, configText: stringifyConfig(named), resume: !!loaded.resume })
 }
 
-function announce(monitor: Monitor, loaded: Loaded<RunConfig>, gpu: Gpu, folder: RunFolder): void {
+function announce(monitor: Monitor, loaded: Loaded<RunConfig>, gpu: Gpu, folder: RunFolder, notices: readonly string[]): void {
   const { config } = loaded
+  for (const notice of notices) monitor.console.warn(notice)
   const software = gpu.facts.software ? ' (software: no GPU was found, so this is slow)' : ''
   monitor.console.print(`adapter  ${gpu.facts.name}${software}`)
   monitor.console.print(`run      ${folder.path}`)
@@ -222,7 +190,7 @@ function samplingOf(config: RunConfig): SamplingParams {
   return { ...drawn, max_tokens, stop, stop_token_ids: [], seed: 0 }
 }
 
-function loopOptions(config: RunConfig, firstStep: number): Omit<LoopOptions, 'stopRequested'> {
+function loopOptions(config: RunConfig, firstStep: number): Omit<LoopOptions, 'stop'> {
   const { args } = config.trainer
   return {
     firstStep,
@@ -242,10 +210,15 @@ async function trainOn(
   published: () => void,
   monitor: Monitor,
 ): Promise<{ metrics: Metrics; skipped: boolean }> {
-  const wait = monitor.progress.wait('training', { limitMs: 24 * 3_600_000 })
+  const wait = monitor.progress.wait(`training step ${batch.step}`, { limitMs: 24 * 3_600_000 })
   try {
-    const progress = (done: number, total: number) => wait.update(`micro-batch ${Math.min(done + 1, total)} of ${total}`)
+    const progress = (done: number, total: number) =>
+      wait.update(total > 1 ? `micro-batch ${Math.min(done + 1, total)} of ${total}` : '')
     return await trainer.trainStep(batch, { progress, published })
+  } catch (error) {
+    // A step that did not end was not made: what is saved now is the step before it.
+    trainer.step = batch.step - 1
+    throw error
   } finally {
     wait.done()
   }
@@ -296,4 +269,4 @@ async function resumeFrom(
 }
 
 const namesWithWeight = (env: Environment): string[] =>
-  Object.entries(env.rubric.weights).flatMap(([name, weight]) => (weight ? name : []))
+  Object.entries(env.rubric.weights ?? {}).flatMap(([name, weight]) => (weight ? name : []))

@@ -1,5 +1,6 @@
 /** `train`: reinforcement learning from one TOML file. This file is the order of things; what is built is in train-setup.ts. */
 import type { Command } from 'commander'
+import { UserError } from '../common/errors.ts'
 
 /** Adds the verb to the program. */
 export function register(program: Command): void {
@@ -32,27 +33,37 @@ async function train(words: string[]): Promise<void> {
   const { trainingLoop } = await import('../orchestrator/loop.ts')
   const { reportRun } = await import('./train-report.ts')
   const stop = stopOnSignal()
-  const run = await openRun(loaded)
   try {
-    const result = await trainingLoop(run.parts, { ...run.loop, stopRequested: () => stop.requested })
-    reportRun(run, result, stop.requested)
+    const run = await openRun(loaded)
+    let keep = false
+    try {
+      const result = await trainingLoop(run.parts, { ...run.loop, stop: stop.signal })
+      keep = result.lastStep > 0
+      reportRun(run, result)
+    } catch (error) {
+      // A mistake of the user's leaves no folder behind where nothing was made yet.
+      keep = !(error instanceof UserError)
+      throw error
+    } finally {
+      await run.close()
+      if (!keep) run.folder.discard()
+    }
   } finally {
     stop.release()
-    await run.close()
   }
 }
 
 /**
  * The first Ctrl-C (or SIGTERM, SIGHUP) lets the step under way end and be saved; the second ends the process.
  */
-function stopOnSignal(): { requested: boolean; release(): void } {
-  const state = { requested: false, release: () => signals.forEach((s) => process.off(s, onSignal)) }
+function stopOnSignal(): { signal: AbortSignal; release(): void } {
   const signals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
+  const abort = new AbortController()
   const onSignal = (signal: NodeJS.Signals) => {
-    if (state.requested) process.exit(130)
-    state.requested = true
-    console.error(`\n${signal}: this step is finished and saved first; once more ends at once.`)
+    if (abort.signal.aborted) process.exit(130)
+    console.error(`\n${signal}: the step under way is finished and saved first; once more ends at once.`)
+    abort.abort()
   }
   for (const signal of signals) process.on(signal, onSignal)
-  return state
+  return { signal: abort.signal, release: () => signals.forEach((s) => process.off(s, onSignal)) }
 }

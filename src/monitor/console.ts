@@ -25,6 +25,8 @@ export interface ConsoleOptions {
   stream?: ConsoleStream
   /** Every line is also written here. */
   logger?: Pick<Logger, 'info' | 'warn'>
+  /** Print a step's line every so many steps; the first and the last of a run always have one. */
+  linesEvery?: number
   /** Print samples every so many steps; 0: never. Step 1 always has some. */
   samplesEvery?: number
   samplesCount?: number
@@ -47,7 +49,7 @@ export function wantsColour(stream: { isTTY?: boolean }, env: NodeJS.ProcessEnv 
 }
 
 export class RunConsole {
-  readonly #o: Required<Pick<ConsoleOptions, 'samplesEvery' | 'samplesCount' | 'longWaitMs'>> & ConsoleOptions
+  readonly #o: Required<Pick<ConsoleOptions, 'linesEvery' | 'samplesEvery' | 'samplesCount' | 'longWaitMs'>> & ConsoleOptions
   readonly #stream: ConsoleStream
   readonly #live: ReturnType<typeof createLogUpdate> | null
   readonly #paint: Paint
@@ -61,7 +63,7 @@ export class RunConsole {
   #closed = false
 
   constructor(options: ConsoleOptions) {
-    this.#o = { samplesEvery: 5, samplesCount: 2, longWaitMs: 30_000, ...options }
+    this.#o = { linesEvery: 1, samplesEvery: 5, samplesCount: 2, longWaitMs: 30_000, ...options }
     this.#stream = options.stream ?? process.stdout
     this.#paint =
       (options.colour ?? wantsColour(this.#stream)) ? (style, text) => styleText(style, text, { validateStream: false }) : plain
@@ -104,10 +106,11 @@ export class RunConsole {
     const seconds = metrics['time/step'] ?? undefined
     if (seconds !== undefined) this.#stepSeconds.push(seconds)
     this.#rewards.push(metrics.reward ?? null)
-    const { maxSteps, samplesEvery, samplesCount } = this.#o
+    const { maxSteps, linesEvery, samplesEvery, samplesCount } = this.#o
     const left = maxSteps - step
     const eta = left > 0 ? etaSeconds(this.#stepSeconds, left) : undefined
-    this.print(stepLine({ step, maxSteps, metrics, rewards: this.#rewards, seconds, eta }, this.#paint))
+    if (step === 1 || left === 0 || step % linesEvery === 0)
+      this.print(stepLine({ step, maxSteps, metrics, rewards: this.#rewards, seconds, eta }, this.#paint))
     if (samplesEvery > 0 && (step === 1 || step % samplesEvery === 0)) this.samples(rollouts, samplesCount)
   }
 

@@ -2,19 +2,20 @@
  * The training loop: sample ahead, train, publish, evaluate, save. Everything it drives is handed in, so it reads like the recipe.
  * Steps are counted from 1; the weights after step n are policy version n.
  */
+import { messageOf } from '../common/errors.ts'
 import type { Metrics, PolicyVersion, Rollout, TrainingBatch } from '../common/types.ts'
 import type { Monitor } from '../monitor/monitor.ts'
 import type { Orchestrator } from './orchestrator.ts'
 import type { RunEnvironment } from './tasks.ts'
 
 export interface LoopParts {
-  orchestrator: Orchestrator
-  monitor: Monitor
+  orchestrator: Pick<Orchestrator, 'prepare' | 'batch' | 'evaluate' | 'abandonAfter' | 'close'>
+  monitor: Pick<Monitor, 'finishStep' | 'finishEval' | 'writeRow' | 'console'>
   /** One optimizer step; `published` must be called as soon as the new weights are in place. */
-  train(batch: TrainingBatch, published: () => void): Promise<{ metrics: Metrics; skipped: boolean }>
+  train: (batch: TrainingBatch, published: () => void) => Promise<{ metrics: Metrics; skipped: boolean }>
   /** Tells the sampler that the weights of `version` are in place. */
-  publish(version: PolicyVersion): void
-  save(step: number): Promise<void>
+  publish: (version: PolicyVersion) => void
+  save: (step: number) => Promise<void>
   /** Held-out environments; empty where nothing is evaluated. */
   evaluated: readonly RunEnvironment[]
 }
@@ -30,8 +31,8 @@ export interface LoopOptions {
   evalTemperature: number
   /** 0: only at the end. */
   saveSteps: number
-  /** True once the user asked to stop: the step under way is finished and saved. */
-  stopRequested: () => boolean
+  /** Aborted once the user asks to stop: the step under way is finished and saved, nothing is evaluated any more. */
+  stop: AbortSignal
 }
 
 /** An evaluation of one environment. */
@@ -43,45 +44,68 @@ export interface Evaluation {
 
 export interface LoopResult {
   lastStep: number
-  /** The first and the last evaluation of each environment. */
+  /** The evaluations before the first step; empty where there were none, or the run was resumed. */
   before: Evaluation[]
+  /** The last ones after a step. */
   after: Evaluation[]
 }
 
+/** @throws whatever stopped the run; the last finished step is saved then too */
 export async function trainingLoop(parts: LoopParts, options: LoopOptions): Promise<LoopResult> {
   const { orchestrator, monitor, publish, train, save } = parts
-  const { maxSteps, maxAsyncLevel } = options
-  let done = options.firstStep
-  const before = await evaluate(parts, options, done)
-  let after = before
-  if (done === 0 && before.length > 0) monitor.writeRow(0, metricsOf(before))
+  const { firstStep, maxSteps, maxAsyncLevel, saveSteps, stop } = options
+  let [done, saved] = [firstStep, firstStep]
+  let after: Evaluated[] = []
+  // Nobody will train on what is sampled ahead, and the step under way ends sooner without it.
+  const abandon = () => orchestrator.abandonAfter(done + 1)
+  stop.addEventListener('abort', abandon)
+  try {
+    // A resumed run was evaluated where it stopped.
+    const before = firstStep === 0 ? await evaluate(parts, options, 0) : []
+    if (before.length > 0) monitor.writeRow(0, metricsOf(before))
 
-  while (done < maxSteps && !options.stopRequested()) {
-    const step = done + 1
-    // One step off-policy: what is sampled from here on is trained on one step later.
-    for (let ahead = step; ahead <= Math.min(step + maxAsyncLevel, maxSteps); ahead++) orchestrator.prepare(ahead)
-    const begin = performance.now()
-    const { batch, rollouts, dropped, waitSeconds } = await orchestrator.batch(step, done)
-    const { metrics, skipped } = await train(batch, () => publish(step))
-    if (skipped) publish(step)
-    done = step
+    while (done < maxSteps && !stop.aborted) {
+      const step = done + 1
+      const begin = performance.now()
+      // One step off-policy: what is sampled from here on is trained on one step later.
+      for (let ahead = step; ahead <= Math.min(step + maxAsyncLevel, maxSteps); ahead++) orchestrator.prepare(ahead)
+      const { batch, rollouts, dropped, metrics: sampled } = await orchestrator.batch(step, done)
+      const { metrics: trained, skipped } = await train(batch, () => publish(step))
+      if (skipped) publish(step)
+      done = step
 
-    const seconds = (performance.now() - begin) / 1000
-    const times = { 'time/step': seconds, 'time/wait_for_batch': waitSeconds }
-    const last = step === maxSteps || options.stopRequested()
-    const evaluations = isEvalStep(step, options, last) ? await evaluate(parts, options, step) : []
-    if (evaluations.length > 0) after = evaluations
-    monitor.finishStep({
-      step,
-      rollouts,
-      version: step - 1,
-      dropped,
-      metrics: { ...times, ...metrics, ...metricsOf(evaluations) },
-    })
-    if (last || (options.saveSteps > 0 && step % options.saveSteps === 0)) await save(step)
+      const time = { 'time/step': (performance.now() - begin) / 1000 }
+      const isEvalStep = !stop.aborted && (step === maxSteps || step % options.evalSteps === 0)
+      const evaluations = isEvalStep ? await evaluate(parts, options, step) : []
+      if (evaluations.length > 0) after = evaluations
+      const metrics = { ...time, ...sampled, ...trained, ...metricsOf(evaluations) }
+      monitor.finishStep({ step, rollouts, version: step - 1, dropped, metrics })
+      if (step === maxSteps || stop.aborted || (saveSteps > 0 && step % saveSteps === 0)) {
+        await save(step)
+        saved = step
+      }
+    }
+    // Asked to stop between the line above and the condition.
+    if (done > saved) await save(done)
+    return { lastStep: done, before: before.map(plain), after: after.map(plain) }
+  } catch (error) {
+    await orchestrator.close()
+    if (done > saved) await saveAfter(done, parts)
+    throw error
+  } finally {
+    stop.removeEventListener('abort', abandon)
+    await orchestrator.close()
   }
-  await orchestrator.close()
-  return { lastStep: done, before: before.map(plain), after: after.map(plain) }
+}
+
+/** What was learned until an error is not lost to it. */
+async function saveAfter(step: number, { save, monitor }: LoopParts): Promise<void> {
+  try {
+    await save(step)
+    monitor.console.warn(`an error ends the run; step ${step} is saved, and --resume goes on from there.`)
+  } catch (error) {
+    monitor.console.warn(`an error ends the run, and step ${step} cannot be saved either (${messageOf(error)}).`)
+  }
 }
 
 interface Evaluated extends Evaluation {
@@ -91,20 +115,20 @@ interface Evaluated extends Evaluation {
 const plain = ({ step, env, rollouts }: Evaluated): Evaluation => ({ step, env, rollouts })
 const metricsOf = (evaluations: Evaluated[]): Metrics => Object.assign({}, ...evaluations.map((e) => e.metrics)) as Metrics
 
-function isEvalStep(step: number, options: LoopOptions, last: boolean): boolean {
-  return last || step % options.evalSteps === 0
-}
-
+/** Evaluates each environment; one that the user cut short counts as not done. */
 async function evaluate(parts: LoopParts, options: LoopOptions, step: number): Promise<Evaluated[]> {
   const results: Evaluated[] = []
   for (const source of parts.evaluated) {
+    if (options.stop.aborted) break
     const begin = performance.now()
     const rollouts = await parts.orchestrator.evaluate(source, {
       step,
       examples: options.evalExamples,
       rolloutsPerExample: options.evalRolloutsPerExample,
       temperature: options.evalTemperature,
+      signal: options.stop,
     })
+    if (options.stop.aborted) break
     const seconds = (performance.now() - begin) / 1000
     const metrics = parts.monitor.finishEval({ step, env: source.name, rollouts, version: step, seconds })
     results.push({ step, env: source.name, rollouts, metrics })

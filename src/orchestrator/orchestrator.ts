@@ -7,13 +7,13 @@
  */
 import { UserError } from '../common/errors.ts'
 import { hashSeed } from '../common/random.ts'
-import type { ChatClient, PolicyVersion, Rollout, SamplingParams, TrainingBatch } from '../common/types.ts'
+import type { ChatClient, Metrics, PolicyVersion, Rollout, SamplingParams, TrainingBatch } from '../common/types.ts'
 import { runRollout } from '../environments/index.ts'
-import type { Progress } from '../monitor/progress.ts'
-import { rolloutsLeft } from '../monitor/progress.ts'
+import { rolloutsLeft, type Progress } from '../monitor/progress.ts'
+import { assignAdvantages, type Algorithm } from './algorithm.ts'
 import { trainingBatch, type AdvantagedRollout } from './samples.ts'
+import { Meter, Slots } from './slots.ts'
 import { TaskOrder, type RunEnvironment, type Task } from './tasks.ts'
-import type { AdvantageFunction, FilterFunction } from './types.ts'
 
 export interface OrchestratorOptions {
   environments: readonly RunEnvironment[]
@@ -24,199 +24,224 @@ export interface OrchestratorOptions {
   /** Groups of a step, and rollouts of a group. */
   groupsPerStep: number
   rolloutsPerExample: number
+  /** Rollouts that are sampled or scored at once, at most. */
   maxConcurrent: number
+  /** Those that are sampled: what the sampler decodes together. One that waits for its turn has not begun, and no clock runs. */
+  maxSampling: number
   maxOffPolicySteps: number
   generationTimeoutSeconds: number
   rewardTimeoutSeconds: number
-  advantage: AdvantageFunction
-  advantageArgs: Record<string, unknown>
-  filters: readonly FilterFunction[]
-  filterArgs: Record<string, unknown>
+  algorithm: Algorithm
   progress: Progress
 }
 
 /** What a step's rollouts came to. */
 export interface StepBatch {
   batch: TrainingBatch
-  /** All rollouts that ended for this step, with what the algorithm gave them. */
+  /** All rollouts of the step, with what the algorithm gave them: null for those not trained on. */
   rollouts: AdvantagedRollout[]
-  /** Rollouts dropped because they were too old. */
+  /** Those of them that were too old. */
   dropped: number
-  waitSeconds: number
+  /** Time waited here, and what was sampled since the last batch. */
+  metrics: Metrics
+}
+
+/** Rollouts that are waited for together: a step's, or an evaluation's. */
+interface RolloutSet {
+  work: Promise<Rollout[]>
+  abort: AbortController
+  total: number
+  /** Those that have not ended. */
+  pending: Set<Flight>
 }
 
 interface Flight {
-  started: number
-  state: string
+  state: 'queued' | 'decoding' | 'scoring'
+  /** Since when it is decoded; undefined while it is queued. */
+  since?: number
+}
+
+/** A rollout to be. */
+interface Plan {
+  task: Task
+  group: string
+  index: number
+  seed: number
+  sampling: SamplingParams
 }
 
 export class Orchestrator {
   readonly #options: OrchestratorOptions
   readonly #tasks: TaskOrder
-  readonly #steps = new Map<number, Promise<Rollout[]>>()
-  readonly #flights = new Map<string, Flight>()
-  readonly #queue: (() => void)[] = []
-  readonly #abort = new AbortController()
-  #inFlight = 0
+  readonly #places: Slots
+  readonly #samplers: Slots
+  readonly #meter = new Meter()
+  readonly #steps = new Map<number, RolloutSet>()
+  readonly #sets = new Set<RolloutSet>()
 
   constructor(options: OrchestratorOptions) {
     this.#options = options
     this.#tasks = new TaskOrder(options.environments, options.seed)
+    this.#places = new Slots(options.maxConcurrent)
+    this.#samplers = new Slots(options.maxSampling)
   }
 
   /** Starts the rollouts of a step, once. */
   prepare(step: number): void {
     if (this.#steps.has(step)) return
-    const { groupsPerStep, rolloutsPerExample } = this.#options
-    const rollouts: Promise<Rollout>[] = []
-    for (let g = 0; g < groupsPerStep; g++) {
+    const { groupsPerStep, rolloutsPerExample, sampling, seed } = this.#options
+    const plans = range(groupsPerStep).flatMap((g) => {
       const task = this.#tasks.at((step - 1) * groupsPerStep + g)
-      for (let index = 0; index < rolloutsPerExample; index++) rollouts.push(this.#rollout(task, `${step}.${g}`, index, 'train'))
-    }
-    this.#steps.set(step, Promise.all(rollouts))
+      const group = `${step}.${g}`
+      const own = (index: number) => hashSeed(seed, group, task.row.exampleId, index)
+      return range(rolloutsPerExample).map((index): Plan => ({ task, group, index, sampling, seed: own(index) }))
+    })
+    this.#steps.set(step, this.#begin(plans, this.#meter))
   }
 
   /**
    * Waits for a step's rollouts and makes its batch, to be trained by weights of `version`.
-   * @throws Error when every rollout failed, with the first reason
+   * @throws Error when every rollout failed, with the first reason; UserError where that is the environment's or the algorithm's code
    */
   async batch(step: number, version: PolicyVersion): Promise<StepBatch> {
     this.prepare(step)
     const begin = performance.now()
-    const rollouts = await this.#waitFor(`rollouts of step ${step}`, `${step}.`, this.#steps.get(step)!)
+    const rollouts = await this.#finish(`rollouts of step ${step}`, this.#steps.get(step)!)
     this.#steps.delete(step)
-    const waitSeconds = (performance.now() - begin) / 1000
-    failIfAllFailed(rollouts)
-    const fresh = rollouts.filter((r) => r.error !== null || version - oldest(r) <= this.#options.maxOffPolicySteps)
-    const advantaged = groupsOf(fresh).flatMap((group) => this.#score(group))
-    return { batch: trainingBatch(step, advantaged), rollouts: advantaged, dropped: rollouts.length - fresh.length, waitSeconds }
+    const waited = (performance.now() - begin) / 1000
+    failIfAllFailed(step, rollouts)
+    const { algorithm, maxOffPolicySteps } = this.#options
+    const tooOld = (r: Rollout) => r.reward !== null && version - Math.min(...r.completion_tokens.versions) > maxOffPolicySteps
+    const advantaged = assignAdvantages(rollouts, algorithm, tooOld)
+    const { seconds, tokens } = this.#meter.take()
+    const metrics = {
+      'time/wait_for_batch': waited,
+      'time/generate': seconds,
+      'perf/generation_throughput': seconds > 0 ? tokens / seconds : null,
+    }
+    return { batch: trainingBatch(step, advantaged), rollouts: advantaged, dropped: rollouts.filter(tooOld).length, metrics }
   }
 
-  /** Plays held-out tasks: the same ones with the same seeds each time. */
+  /** Plays held-out tasks: the same ones with the same seeds each time. Rollouts that `signal` ends early count as failed. */
   async evaluate(
     source: RunEnvironment,
-    options: { step: number; examples: number; rolloutsPerExample: number; temperature: number },
+    options: { step: number; examples: number; rolloutsPerExample: number; temperature: number; signal?: AbortSignal },
   ): Promise<Rollout[]> {
-    const rows = source.env.evalDataset.slice(0, options.examples)
-    const sampling = { ...this.#options.sampling, temperature: options.temperature }
-    const name = `eval ${options.step}.${source.name}.`
-    const rollouts = rows.flatMap((row, i) =>
-      Array.from({ length: options.rolloutsPerExample }, (_, k) =>
-        this.#rollout({ source, row }, `${name}${i}`, k, 'eval', sampling),
-      ),
+    const { sampling, seed } = this.#options
+    const own = { ...sampling, temperature: options.temperature }
+    const plans = source.env.evalDataset.slice(0, options.examples).flatMap((row, i) =>
+      range(options.rolloutsPerExample).map((index): Plan => ({
+        task: { source, row },
+        group: `eval ${options.step}.${source.name}.${i}`,
+        index,
+        sampling: own,
+        seed: hashSeed(seed, 'eval', row.exampleId, index),
+      })),
     )
-    return await this.#waitFor(`evaluation of ${source.name}`, name, Promise.all(rollouts))
-  }
-
-  /** Ends everything in flight; what was waiting comes back as failed. */
-  async close(): Promise<void> {
-    this.#abort.abort()
-    await Promise.allSettled(this.#steps.values())
-  }
-
-  /** Failed rollouts, and groups that a filter turns down, get no advantage. */
-  #score(group: Rollout[]): AdvantagedRollout[] {
-    const { advantage, advantageArgs, filters, filterArgs } = this.#options
-    const scored = group.filter((r) => r.reward !== null)
-    const kept = scored.length >= 2 && filters.every((filter) => filter(scored, filterArgs))
-    const advantages = kept ? advantage(scored, advantageArgs) : []
-    if (kept) checkAdvantages(advantages, scored)
-    return group.map((rollout) => {
-      const i = kept ? scored.indexOf(rollout) : -1
-      return { rollout, advantage: i < 0 ? null : advantages[i] }
-    })
-  }
-
-  async #rollout(
-    task: Task,
-    group: string,
-    index: number,
-    split: 'train' | 'eval',
-    sampling = this.#options.sampling,
-  ): Promise<Rollout> {
-    const { client, seed, generationTimeoutSeconds, rewardTimeoutSeconds } = this.#options
-    const { source, row } = task
-    const key = `${group}.${index}`
-    await this.#slot()
-    const flight = { started: performance.now(), state: 'generation' }
-    this.#flights.set(key, flight)
+    const set = this.#begin(plans)
+    const stop = () => set.abort.abort('the run ends')
+    options.signal?.addEventListener('abort', stop, { once: true })
     try {
-      const own = split === 'train' ? hashSeed(seed, group, row.exampleId, index) : hashSeed(seed, split, row.exampleId, index)
-      const rollout = await runRollout(source.env, row, {
+      return await this.#finish(`evaluation of ${source.name}`, set)
+    } finally {
+      options.signal?.removeEventListener('abort', stop)
+    }
+  }
+
+  /** Ends what is in flight for later steps than `step`: they will not be trained. */
+  abandonAfter(step: number): void {
+    for (const [later, set] of this.#steps) {
+      if (later <= step) continue
+      set.abort.abort('the run ends')
+      this.#steps.delete(later)
+    }
+  }
+
+  /** Ends everything in flight and waits until it has ended; what was waited for comes back as failed. */
+  async close(): Promise<void> {
+    for (const set of this.#sets) set.abort.abort('the run ends')
+    await Promise.allSettled([...this.#sets].map((set) => set.work))
+  }
+
+  #begin(plans: Plan[], meter = new Meter()): RolloutSet {
+    const abort = new AbortController()
+    const pending = new Set<Flight>()
+    const work = Promise.all(plans.map((plan) => this.#rollout(plan, pending, abort.signal, meter)))
+    const set: RolloutSet = { work, abort, total: plans.length, pending }
+    this.#sets.add(set)
+    // A set may end before anybody waits for it; an error stays in `work` for those who do.
+    void work.catch(() => {}).finally(() => this.#sets.delete(set))
+    return set
+  }
+
+  async #rollout(plan: Plan, pending: Set<Flight>, signal: AbortSignal, meter: Meter): Promise<Rollout> {
+    const { client, generationTimeoutSeconds, rewardTimeoutSeconds } = this.#options
+    const { task, group, index, sampling, seed } = plan
+    const flight: Flight = { state: 'queued' }
+    pending.add(flight)
+    await this.#places.take()
+    await this.#samplers.take()
+    flight.since = performance.now()
+    flight.state = 'decoding'
+    meter.enter()
+    // Its place at the sampler is free as soon as it is scored.
+    const sampled = () => {
+      if (flight.state !== 'decoding') return
+      flight.state = 'scoring'
+      meter.leave()
+      this.#samplers.give()
+    }
+    try {
+      const rollout = await runRollout(task.source.env, task.row, {
         client,
-        sampling: { ...sampling, seed: own },
+        sampling: { ...sampling, seed },
         group,
         index,
-        signal: this.#abort.signal,
+        signal,
         generationTimeoutSeconds,
         rewardTimeoutSeconds,
-        onWait: (what) => (flight.state = what ?? 'done'),
+        onWait: (what) => what !== 'generation' && sampled(),
       })
-      return { ...rollout, env: source.name }
+      meter.add(rollout.completion_tokens.ids.length)
+      return { ...rollout, env: task.source.name }
     } finally {
-      this.#flights.delete(key)
-      this.#inFlight--
-      this.#queue.shift()?.()
+      sampled()
+      this.#places.give()
+      pending.delete(flight)
     }
   }
 
-  /** Waits for one of the `max_concurrent` permits. */
-  async #slot(): Promise<void> {
-    if (this.#inFlight >= this.#options.maxConcurrent) await new Promise<void>((resolve) => this.#queue.push(resolve))
-    this.#inFlight++
-  }
-
-  async #waitFor(name: string, prefix: string, work: Promise<Rollout[]>): Promise<Rollout[]> {
-    const { progress, generationTimeoutSeconds, rewardTimeoutSeconds } = this.#options
-    let ended = false
-    void work.finally(() => (ended = true)).catch(() => {})
-    // Every rollout ends by its own limits; this one catches what they do not.
-    const rounds = 1 + Math.ceil((this.#flights.size + this.#queue.length) / this.#options.maxConcurrent)
+  /** Waits for a set under its name. Every rollout ends by its own limits; the limit here catches what they do not. */
+  async #finish(name: string, set: RolloutSet): Promise<Rollout[]> {
+    const { progress, generationTimeoutSeconds, rewardTimeoutSeconds, maxConcurrent, maxSampling } = this.#options
+    const inFlight = [...this.#sets].reduce((sum, { pending }) => sum + pending.size, 0)
+    const rounds = 1 + Math.ceil(inFlight / Math.min(maxConcurrent, maxSampling))
     const limitMs = (generationTimeoutSeconds + rewardTimeoutSeconds) * 1000 * rounds
     const wait = progress.wait(name, { limitMs, hint: 'raise trainer.args.generation_timeout' })
-    wait.say(() => (ended ? name : `${name}: ${this.#left(prefix)}`))
+    wait.say(() => `${name}: ${left(set)}`)
     try {
-      return await Promise.race([work, wait.expired])
+      return await Promise.race([set.work, wait.expired])
     } finally {
       wait.done()
+      set.abort.abort('nobody waits for it any more')
     }
   }
-
-  #left(prefix: string): string {
-    const mine = [...this.#flights].filter(([key]) => key.startsWith(prefix))
-    const oldestMs = Math.max(0, ...mine.map(([, f]) => performance.now() - f.started))
-    const states = mine.filter(([, f]) => f.state === 'rewards').length
-    const state = states > mine.length / 2 ? 'scoring' : 'decoding'
-    const total = this.#options.groupsPerStep * this.#options.rolloutsPerExample
-    return rolloutsLeft({ left: mine.length, total: Math.max(total, mine.length), oldestMs, state })
-  }
 }
 
-function oldest(rollout: Rollout): PolicyVersion {
-  return Math.min(...rollout.completion_tokens.versions)
+/** 'waiting for 3 of 32 rollouts, oldest 12.0s, decoding' */
+function left({ pending, total }: RolloutSet): string {
+  const begun = [...pending].filter((flight) => flight.since !== undefined)
+  const oldestMs = begun.length > 0 ? performance.now() - Math.min(...begun.map((flight) => flight.since!)) : undefined
+  const scoring = begun.filter((flight) => flight.state === 'scoring').length
+  const state = begun.length === 0 ? 'queued' : scoring > begun.length / 2 ? 'scoring' : 'decoding'
+  return rolloutsLeft({ left: pending.size, total, oldestMs, state })
 }
 
-function groupsOf(rollouts: Rollout[]): Rollout[][] {
-  return [...Map.groupBy(rollouts, (r) => r.group).values()]
+function failIfAllFailed(step: number, rollouts: Rollout[]): void {
+  if (rollouts.some((r) => r.reward !== null)) return
+  const message = `All ${rollouts.length} rollouts of step ${step} failed. The first one: ${rollouts[0].error}.`
+  // What was sampled and could not be scored is the environment's to mend; the rest is the sampler's, or a time limit's.
+  throw rollouts[0].completion_tokens.ids.length > 0 ? new UserError(message) : new Error(message)
 }
 
-function failIfAllFailed(rollouts: Rollout[]): void {
-  if (rollouts.length === 0 || rollouts.some((r) => r.error === null)) return
-  throw new Error(`All ${rollouts.length} rollouts of the step failed. The first one: ${rollouts[0].error}`)
-}
-
-function checkAdvantages(advantages: unknown[], group: Rollout[]): void {
-  const wrong = (what: string) =>
-    new UserError(
-      `trainer.args.advantage: ${what}. It must give one finite number, or one array with a number a completion token, for each rollout.`,
-    )
-  if (!Array.isArray(advantages) || advantages.length !== group.length)
-    throw wrong(`${group.length} rollouts got ${advantages?.length ?? 'no'} advantages`)
-  advantages.forEach((a, i) => {
-    const values = typeof a === 'number' ? [a] : Array.from((a as ArrayLike<number> | undefined) ?? [NaN])
-    if (typeof a !== 'number' && values.length !== group[i].completion_tokens.ids.length) {
-      throw wrong(`rollout ${i} has ${group[i].completion_tokens.ids.length} tokens and ${values.length} advantages`)
-    }
-    if (!values.every(Number.isFinite)) throw wrong(`an advantage of rollout ${i} is not a finite number`)
-  })
-}
+const range = (count: number): number[] => Array.from({ length: count }, (_, i) => i)

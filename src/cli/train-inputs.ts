@@ -1,0 +1,100 @@
+/** What a run is made of that needs no device: environments, loss, algorithm, model files. Opened and checked first, so that mistakes show in a moment. */
+import { UserError } from '../common/errors.ts'
+import type { Message } from '../common/types.ts'
+import type { RunConfig } from '../config/schema.ts'
+import { loadEnvironment, type Row } from '../environments/index.ts'
+import { openModel, type ModelFiles } from '../model/open.ts'
+import { checkAdapter, readAdapter, type Adapter } from '../model/peft.ts'
+import type { Tokenizer } from '../model/tokenizer.ts'
+import { tryAlgorithm, type Algorithm } from '../orchestrator/algorithm.ts'
+import { loadAlgorithm } from '../orchestrator/plugins.ts'
+import type { RunEnvironment } from '../orchestrator/tasks.ts'
+import { checkLossShape } from '../trainer/losses/check.ts'
+import { loadLoss, type Loss } from '../trainer/losses/index.ts'
+
+export interface Inputs {
+  environments: RunEnvironment[]
+  loss: Loss
+  algorithm: Algorithm
+  model: ModelFiles
+  tokenizer: Tokenizer
+  /** Messages to token ids, with the opening of the assistant's turn. */
+  encode: (messages: Message[]) => number[]
+  /** The adapter to go on from. */
+  adapter?: Adapter
+  /** What to know about them, one line each. */
+  notices: string[]
+}
+
+/** @throws UserError for anything that is wrong with them */
+export async function openInputs(config: RunConfig): Promise<Inputs> {
+  const { args } = config.trainer
+  const environments = await openEnvironments(config)
+  const loss = await loadLoss(args.loss, args, args.loss_args)
+  if (!loss.kernel) checkLossShape(loss)
+  const algorithm = await loadAlgorithm(args)
+  tryAlgorithm(algorithm, exampleOf(environments[0]))
+  const model = await openModel(config.model.name)
+  try {
+    const tokenizer = await model.tokenizer()
+    const adapter = config.model.adapter ? await openAdapter(config, model) : undefined
+    const encode = (messages: Message[]) => tokenizer.encodeChat(messages, { addGenerationPrompt: true })
+    const notices = environments.flatMap((source) => checkPrompts(source, encode, args.max_prompt_len))
+    if (args.eval_strategy === 'steps' && !environments.some(({ env }) => env.evalDataset.length > 0))
+      notices.push('eval_strategy is "steps", but no environment has held-out tasks: nothing is evaluated.')
+    return { environments, loss, algorithm, model, tokenizer, encode, adapter, notices }
+  } catch (error) {
+    model.close()
+    throw error
+  }
+}
+
+async function openEnvironments(config: RunConfig): Promise<RunEnvironment[]> {
+  const environments: RunEnvironment[] = []
+  for (const { id, args, name, weight } of config.env) environments.push({ name, weight, env: await loadEnvironment(id, args) })
+  const empty = environments.find(({ env }) => env.dataset.length === 0)
+  if (empty) throw new UserError(`The environment ${empty.name} has no rows to train on.`)
+  return environments
+}
+
+/** The first task, as rollouts of it would carry it. */
+function exampleOf({ name, env }: RunEnvironment) {
+  const { prompt, answer, info } = env.dataset[0]
+  return { env: name, prompt, answer, info, metrics: Object.fromEntries((env.rubric.names ?? []).map((metric) => [metric, 0.5])) }
+}
+
+async function openAdapter(config: RunConfig, model: ModelFiles): Promise<Adapter> {
+  const { args } = config.trainer
+  const adapter = await readAdapter(config.model.adapter!)
+  checkAdapter(adapter, model.config, model.name)
+  const { r, loraAlpha, targetModules } = adapter.config
+  const modules = Array.isArray(targetModules) ? targetModules : undefined
+  const differs = [
+    r !== args.lora_rank && `lora_rank = ${r}`,
+    loraAlpha !== args.lora_alpha && `lora_alpha = ${loraAlpha}`,
+    modules?.toSorted().join() !== args.lora_target_modules.toSorted().join() &&
+      modules &&
+      `lora_target_modules = [${modules.map((module) => `"${module}"`).join(', ')}]`,
+  ].filter(Boolean)
+  if (differs.length === 0) return adapter
+  throw new UserError(
+    `The adapter ${config.model.adapter} was made with ${differs.join(', ')}, and this config says otherwise. Write that under [trainer.args].`,
+  )
+}
+
+/** Prompts that cannot fit would fail one by one in the middle of the run; a look at the first rows says so now. */
+function checkPrompts({ name, env }: RunEnvironment, encode: Inputs['encode'], limit: number): string[] {
+  const lengths = [...env.dataset.slice(0, 200), ...env.evalDataset.slice(0, 50)].map((row: Row) => encode(row.prompt).length)
+  const tooLong = lengths.filter((length) => length > limit).length
+  if (tooLong === 0) return []
+  const longest = Math.max(...lengths)
+  const mend = `Set trainer.args.max_prompt_len to ${longest} or more.`
+  if (tooLong === lengths.length) {
+    throw new UserError(
+      `The prompts of ${name} are up to ${longest} tokens long and max_prompt_len is ${limit}: none fits. ${mend}`,
+    )
+  }
+  return [
+    `${tooLong} of the first ${lengths.length} prompts of ${name} are longer than max_prompt_len (${limit}); their rollouts will fail. ${mend}`,
+  ]
+}

@@ -1,0 +1,101 @@
+/** What the algorithm makes of finished rollouts: filters say which groups are trained on, then each rollout gets its advantage. */
+import { messageOf, UserError } from '../common/errors.ts'
+import type { Rollout } from '../common/types.ts'
+import type { AdvantagedRollout } from './samples.ts'
+import type { AdvantageFunction, FilterFunction, Group } from './types.ts'
+
+/** A function under the name that the config gives it. */
+export interface Plugin<Run> {
+  name: string
+  run: Run
+  args: Record<string, unknown>
+}
+
+export interface Algorithm {
+  advantage: Plugin<AdvantageFunction>
+  filters: readonly Plugin<FilterFunction>[]
+}
+
+/**
+ * Advantages of a step's rollouts, in their order; null for what is not trained on: rollouts that failed or are too old, groups of which
+ * fewer than 2 are left, and groups that a filter turns down.
+ * @throws UserError where a filter or the advantage throws or gives something else than it must
+ */
+export function assignAdvantages(
+  rollouts: readonly Rollout[],
+  algorithm: Algorithm,
+  tooOld: (rollout: Rollout) => boolean = () => false,
+): AdvantagedRollout[] {
+  const advantages = new Map<Rollout, AdvantagedRollout['advantage']>()
+  for (const group of Map.groupBy(rollouts, (r) => r.group).values()) {
+    const scored = group.filter((r) => r.reward !== null && !tooOld(r))
+    if (scored.length < 2 || !algorithm.filters.every((filter) => passes(filter, scored))) continue
+    advantagesOf(algorithm.advantage, scored).forEach((advantage, i) => advantages.set(scored[i], advantage))
+  }
+  return rollouts.map((rollout) => ({ rollout, advantage: advantages.get(rollout) ?? null }))
+}
+
+/**
+ * Runs advantage and filters once on made-up answers to a real task, so that a mistake in a file shows before anything is loaded.
+ * @throws UserError as `assignAdvantages` does
+ */
+export function tryAlgorithm(
+  algorithm: Algorithm,
+  example: Pick<Rollout, 'env' | 'prompt' | 'answer' | 'info' | 'metrics'>,
+): void {
+  const group = [0, 0.25, 1, 0.5].map((reward, index): Rollout => ({
+    ...example, exampleId: 0, group: 'trial', index, completion: [{ role: 'assistant', content: example.answer || 'answer' }], reward, promptIds: [0, 1],
+    completion_tokens: { ids: [2, 3, 4], logprobs: [-0.5, -1, -0.1], versions: [0, 0, 0] }, isTruncated: false, stopCondition: 'eos', error: null,
+    seed: index, timing: { generation_ms: 1, scoring_ms: 1, total_ms: 2 },
+  })) // prettier-ignore
+  try {
+    for (const filter of algorithm.filters) passes(filter, group)
+    advantagesOf(algorithm.advantage, group)
+  } catch (error) {
+    throw new UserError(`${messageOf(error)} (Tried on 4 made-up answers to the first task of ${example.env}.)`)
+  }
+}
+
+function passes({ name, run, args }: Plugin<FilterFunction>, group: Group): boolean {
+  const verdict: unknown = call(`The filter ${name}`, () => run(group, args))
+  if (typeof verdict === 'boolean') return verdict
+  throw new UserError(`The filter ${name} must return true or false, not ${show(verdict)}.`)
+}
+
+function advantagesOf({ name, run, args }: Plugin<AdvantageFunction>, group: Group): (number | ArrayLike<number>)[] {
+  const advantages: unknown = call(`The advantage ${name}`, () => run(group, args))
+  const wrong = (what: string) =>
+    new UserError(
+      `The advantage ${name} ${what}. It must give one finite number, or an array with one a completion token, for each rollout of the group.`,
+    )
+  if (!Array.isArray(advantages)) throw wrong(`returned ${show(advantages)}`)
+  if (advantages.length !== group.length) throw wrong(`returned ${advantages.length} values for ${group.length} rollouts`)
+  advantages.forEach((advantage: unknown, i) => {
+    const tokens = group[i].completion_tokens.ids.length
+    const values = typeof advantage === 'number' ? [advantage] : listOf(advantage)
+    if (!values) throw wrong(`gave rollout ${i} ${show(advantage)}`)
+    if (typeof advantage !== 'number' && values.length !== tokens)
+      throw wrong(`gave rollout ${i}, which has ${tokens} tokens, ${values.length} values`)
+    const bad = values.find((value) => !Number.isFinite(value))
+    if (bad !== undefined) throw wrong(`gave rollout ${i} the value ${show(bad)}`)
+  })
+  return advantages as (number | ArrayLike<number>)[]
+}
+
+function call<T>(what: string, run: () => T): T {
+  try {
+    return run()
+  } catch (error) {
+    const line = error instanceof Error ? /file:[^\s)]+:\d+:\d+/.exec(error.stack ?? '')?.[0] : undefined
+    throw new UserError(`${what} threw: ${messageOf(error)}${line ? ` (${line})` : ''}.`)
+  }
+}
+
+const listOf = (value: unknown): number[] | undefined =>
+  Array.isArray(value) || ArrayBuffer.isView(value) ? Array.from(value as unknown as ArrayLike<number>) : undefined
+
+function show(value: unknown): string {
+  if (value instanceof Promise) return 'a promise (the function must not be async)'
+  if (typeof value === 'object' && value !== null) return 'an object'
+  return typeof value === 'function' ? 'a function' : `${typeof value === 'string' ? 'the text ' : ''}${String(value)}`
+}

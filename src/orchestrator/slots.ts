@@ -1,0 +1,53 @@
+/** Counting what runs at once: permits, and the time in which anything runs. */
+
+/** Permits, handed out first come, first served. */
+export class Slots {
+  #free: number
+  readonly #queue: (() => void)[] = []
+
+  constructor(count: number) {
+    this.#free = count
+  }
+
+  async take(): Promise<void> {
+    if (this.#free > 0) this.#free--
+    else await new Promise<void>((resolve) => this.#queue.push(resolve))
+  }
+
+  /** Gives a permit back. It goes straight to the first in the queue, so that nobody slips in between. */
+  give(): void {
+    const next = this.#queue.shift()
+    if (next) next()
+    else this.#free++
+  }
+}
+
+/** Tokens made, and the time in which at least one was being made. */
+export class Meter {
+  #active = 0
+  #since = 0
+  #seconds = 0
+  #tokens = 0
+
+  enter(): void {
+    if (this.#active++ === 0) this.#since = performance.now()
+  }
+
+  leave(): void {
+    if (--this.#active === 0) this.#seconds += (performance.now() - this.#since) / 1000
+  }
+
+  add(tokens: number): void {
+    this.#tokens += tokens
+  }
+
+  /** What was counted since the last call. */
+  take(): { seconds: number; tokens: number } {
+    const now = performance.now()
+    const seconds = this.#seconds + (this.#active > 0 ? (now - this.#since) / 1000 : 0)
+    const tokens = this.#tokens
+    this.#since = now
+    this.#seconds = this.#tokens = 0
+    return { seconds, tokens }
+  }
+}
