@@ -23,6 +23,8 @@ export function register(program: Command): void {
     .action(grad)
 }
 
+const scalar = (value: number): TensorToWrite => ({ dtype: 'F32', shape: [1], data: Float32Array.of(value) })
+
 async function grad(options: GradOptions): Promise<void> {
   const { accumulateGradients } = await import('../trainer/gradients.ts')
   const { loadLoss } = await import('../trainer/losses/index.ts')
@@ -51,7 +53,6 @@ async function grad(options: GradOptions): Promise<void> {
       for (const value of await store.read(parameter, 'gradients')) squares += value * value
     }
     const norm = Math.sqrt(squares)
-    const scalar = (value: number) => ({ dtype: 'F32' as const, shape: [1], data: Float32Array.of(value) })
     const tensors = new Map<string, TensorToWrite>()
     tensors.set('loss', scalar(result.loss))
     tensors.set('grad_norm', scalar(norm))

@@ -91,10 +91,10 @@ export async function floats(source: SafetensorsSource, name: string): Promise<F
 /** Errors of log-probabilities and entropies, `mode` being the prefix of the expected tensors. */
 export async function scoreErrors(decoder: Decoder, c: Case, mode: string, microBatchTokens = 4096) {
   const results = await scoreSamples(decoder, c.samples, { temperature: c.facts.temperature, microBatchTokens })
-  const join = (field: 'logprobs' | 'entropy') => Float32Array.from(results.flatMap((r) => [...r[field]]))
+  const whole = (field: 'logprobs' | 'entropy') => Float32Array.from(results.flatMap((r) => [...r[field]]))
   return {
-    logprobs: relativeError(join('logprobs'), await floats(c.expected, `${mode}.logprobs`)),
-    entropy: relativeError(join('entropy'), await floats(c.expected, `${mode}.entropy`)),
+    logprobs: relativeError(whole('logprobs'), await floats(c.expected, `${mode}.logprobs`)),
+    entropy: relativeError(whole('entropy'), await floats(c.expected, `${mode}.entropy`)),
   }
 }
 
