@@ -1,4 +1,5 @@
 /** What the algorithm makes of finished rollouts: filters say which groups are trained on, then each rollout gets its advantage. */
+import { basename } from 'node:path'
 import { messageOf, UserError } from '../common/errors.ts'
 import type { Rollout } from '../common/types.ts'
 import type { AdvantagedRollout } from './samples.ts'
@@ -57,13 +58,13 @@ export function tryAlgorithm(
 }
 
 function passes({ name, run, args }: Plugin<FilterFunction>, group: Group): boolean {
-  const verdict: unknown = call(`The filter ${name}`, () => run(group, args))
+  const verdict: unknown = call('filter', name, () => run(group, args))
   if (typeof verdict === 'boolean') return verdict
   throw new UserError(`The filter ${name} must return true or false, not ${show(verdict)}.`)
 }
 
 function advantagesOf({ name, run, args }: Plugin<AdvantageFunction>, group: Group): (number | ArrayLike<number>)[] {
-  const advantages: unknown = call(`The advantage ${name}`, () => run(group, args))
+  const advantages: unknown = call('advantage', name, () => run(group, args))
   const wrong = (what: string) =>
     new UserError(
       `The advantage ${name} ${what}. It must give one finite number, or an array with one a completion token, for each rollout of the group.`,
@@ -82,12 +83,14 @@ function advantagesOf({ name, run, args }: Plugin<AdvantageFunction>, group: Gro
   return advantages as (number | ArrayLike<number>)[]
 }
 
-function call<T>(what: string, run: () => T): T {
+function call<T>(kind: string, name: string, run: () => T): T {
   try {
     return run()
   } catch (error) {
-    const line = error instanceof Error ? /file:[^\s)]+:\d+:\d+/.exec(error.stack ?? '')?.[0] : undefined
-    throw new UserError(`${what} threw: ${messageOf(error)}${line ? ` (${line})` : ''}.`)
+    // The first line of the stack that is in the file, as file.ts:12:3.
+    const lines = error instanceof Error ? (error.stack ?? '').match(/[^\s/\\(]+:\d+:\d+/g) : undefined
+    const line = lines?.find((at) => at.startsWith(`${basename(name)}:`))
+    throw new UserError(`The ${kind} ${name} threw: ${messageOf(error).replace(/\.$/, '')}${line ? ` (${line})` : ''}.`)
   }
 }
 

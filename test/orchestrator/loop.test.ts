@@ -1,0 +1,231 @@
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { expect, onTestFinished, test } from 'vitest'
+import type { TrainingBatch } from '../../src/common/types.ts'
+import { Monitor } from '../../src/monitor/monitor.ts'
+import { metricInfo } from '../../src/monitor/metrics-table.ts'
+import { readRollouts } from '../../src/monitor/rollout-writer.ts'
+import { openRunFolder } from '../../src/monitor/run-folder.ts'
+import { trainingLoop, type LoopOptions, type LoopParts } from '../../src/orchestrator/loop.ts'
+import type { OrchestratorOptions } from '../../src/orchestrator/orchestrator.ts'
+import { Capture } from '../monitor/helpers.ts'
+import { makeOrchestrator, numbersEnv, type Script } from './helpers.ts'
+
+interface Setup {
+  script?: Script
+  options?: Partial<LoopOptions>
+  orchestrator?: Partial<OrchestratorOptions>
+  evaluated?: boolean
+  /** Called in the middle of a training step. */
+  onTrain?: (batch: TrainingBatch) => void | Promise<void>
+  skips?: (step: number) => boolean
+  onEval?: (step: number) => void
+}
+
+/** The loop over a real orchestrator and monitor; the trainer is a clock that publishes. */
+async function setUp(setup: Setup = {}) {
+  const { script = (_, n) => ({ text: String(n % 3) }), options = {} } = setup
+  const dir = mkdtempSync(join(tmpdir(), 'dawn-rl-loop-'))
+  const folder = openRunFolder({ outputDir: dir, runName: 'run', configText: '' })
+  const stream = new Capture()
+  const monitor = new Monitor({ folder, maxSteps: 4, watch: { maxTokens: 8 }, stream, samplesEvery: 0, logLevel: 'warn' })
+  onTestFinished(() => {
+    monitor.close()
+    rmSync(dir, { recursive: true, force: true })
+  })
+  const { orchestrator, generator } = await makeOrchestrator(script, { ...setup.orchestrator, progress: monitor.progress })
+  const events: string[] = []
+  const stop = new AbortController()
+  const prepare = orchestrator.prepare.bind(orchestrator)
+  orchestrator.prepare = (step) => (events.push(`prepare ${step}`), prepare(step))
+  const evaluate = orchestrator.evaluate.bind(orchestrator)
+  orchestrator.evaluate = async (source, how) => {
+    events.push(`eval ${how.step}`)
+    setup.onEval?.(how.step)
+    return await evaluate(source, how)
+  }
+  const batches: TrainingBatch[] = []
+  const parts: LoopParts = {
+    orchestrator,
+    monitor,
+    train: async (batch, published) => {
+      events.push(`train ${batch.step}`)
+      batches.push(batch)
+      await setup.onTrain?.(batch)
+      const skipped = setup.skips?.(batch.step) ?? false
+      if (!skipped) published()
+      return { metrics: { 'loss/mean': 0 }, skipped }
+    },
+    publish: (version) => {
+      events.push(`publish ${version}`)
+      generator.version = version
+    },
+    save: (step) => Promise.resolve(void events.push(`save ${step}`)),
+    evaluated: setup.evaluated ? [await numbersEnv()] : [],
+  }
+  const loop = () =>
+    trainingLoop(parts, {
+      firstStep: 0, maxSteps: 4, maxAsyncLevel: 1, evalSteps: 100, evalExamples: 2, evalRolloutsPerExample: 1, evalTemperature: 1, saveSteps: 0,
+      stop: stop.signal, ...options,
+    }) // prettier-ignore
+  const rows = () =>
+    readFileSync(folder.metricsPath, 'utf8').trimEnd().split('\n').map((line) => JSON.parse(line) as Record<string, number>) // prettier-ignore
+  return { loop, events, batches, generator, stop, stream, rows, folder }
+}
+
+const only = (events: string[], ...words: string[]) => events.filter((e) => words.includes(e.split(' ')[0]))
+const versionsOf = (batch: TrainingBatch) => batch.samples.flatMap((s) => s.rollout!.completion_tokens.versions)
+
+test('one step off-policy: n + 1 is sampled from before n is trained, with the versions of then', async () => {
+  const { loop, events, batches, rows } = await setUp()
+  expect(await loop()).toMatchObject({ lastStep: 4 })
+  expect(only(events, 'prepare', 'train', 'publish')).toEqual([
+    'prepare 1', 'prepare 2', 'prepare 1', 'train 1', 'publish 1',
+    'prepare 2', 'prepare 3', 'prepare 2', 'train 2', 'publish 2',
+    'prepare 3', 'prepare 4', 'prepare 3', 'train 3', 'publish 3',
+    'prepare 4', 'prepare 4', 'train 4', 'publish 4',
+  ]) // prettier-ignore
+  expect(batches.map((b) => new Set(versionsOf(b)))).toEqual([new Set([0]), new Set([0]), new Set([1]), new Set([2])])
+  expect(rows().map((r) => r['off_policy/max'])).toEqual([0, 1, 1, 1])
+})
+
+test('max_async_level 0: in turns, every token by the weights that are trained', async () => {
+  const { loop, events, batches, rows } = await setUp({ options: { maxAsyncLevel: 0 } })
+  await loop()
+  expect(batches.flatMap((b) => versionsOf(b).map((v) => b.step - 1 - v))).toEqual(Array.from({ length: 24 }, () => 0))
+  expect(rows().map((r) => r['off_policy/mean'])).toEqual([0, 0, 0, 0])
+  expect(events.indexOf('prepare 2')).toBeGreaterThan(events.indexOf('publish 1'))
+})
+
+test('max_async_level 2 runs two steps ahead', async () => {
+  const { loop, rows } = await setUp({ options: { maxAsyncLevel: 2 } })
+  await loop()
+  expect(rows().map((r) => r['off_policy/max'])).toEqual([0, 1, 2, 2])
+})
+
+test('weights are published in flight: an answer has tokens of two versions', async () => {
+  const { loop, batches, rows } = await setUp({
+    script: (_, n) => ({ text: `${n % 6}.25`, afterMs: n < 6 ? 0 : 60 }),
+    onTrain: () => sleep(10),
+    options: { maxSteps: 2 },
+  })
+  await loop()
+  expect(new Set(versionsOf(batches[1]))).toEqual(new Set([0, 1]))
+  expect(rows()[1]['off_policy/mean']).toBe(0.5)
+})
+
+test('a skipped step still counts as a version', async () => {
+  const { loop, events } = await setUp({ skips: (step) => step === 2 })
+  await loop()
+  expect(only(events, 'publish')).toEqual(['publish 1', 'publish 2', 'publish 3', 'publish 4'])
+})
+
+test('a batch without a single group to train on is a step too', async () => {
+  const { loop, batches, rows } = await setUp({ script: () => ({ text: '1' }), options: { maxSteps: 2 } })
+  await loop()
+  expect(batches.map((b) => b.lossTokenCount)).toEqual([0, 0])
+  expect(rows().map((r) => [r.solved_some, r.solved_all, r.reward])).toEqual([[0, 1, 1], [0, 1, 1]]) // prettier-ignore
+})
+
+test.each([
+  ['every 2 steps', { evalSteps: 2 }, [0, 2, 4]],
+  ['the last one is due anyway', { evalSteps: 3 }, [0, 3, 4]],
+  ['only before and after', { evalSteps: 100 }, [0, 4]],
+  ['a resumed run was evaluated where it stopped', { evalSteps: 2, firstStep: 2 }, [4]],
+])('evaluation: %s', async (_, options, steps) => {
+  const { loop, events, rows } = await setUp({ evaluated: true, options })
+  const { before, after } = await loop()
+  expect(only(events, 'eval')).toEqual(steps.map((step) => `eval ${step}`))
+  const evaluated = rows().filter((row) => 'eval/numbers/avg@1' in row)
+  expect(evaluated.map((row) => row.step)).toEqual(steps)
+  expect(evaluated.map((row) => row['eval/numbers/policy_version'])).toEqual(steps)
+  expect(before.map((e) => e.step)).toEqual(steps[0] === 0 ? [0] : [])
+  expect(after.map((e) => [e.step, e.rollouts.length])).toEqual([[4, 2]])
+})
+
+test.each([
+  [0, ['save 4']],
+  [2, ['save 2', 'save 4']],
+  [3, ['save 3', 'save 4']],
+])('save_steps = %i', async (saveSteps, saves) => {
+  const { loop, events } = await setUp({ options: { saveSteps } })
+  await loop()
+  expect(only(events, 'save')).toEqual(saves)
+})
+
+test('every row has its keys in the table of metrics, and every rollout is on disk', async () => {
+  const { loop, rows, folder } = await setUp({ evaluated: true })
+  await loop()
+  const unknown = rows().flatMap((row) => Object.keys(row).filter((key) => key !== 'step' && key !== 'time' && !metricInfo(key)))
+  expect(unknown).toEqual([])
+  expect(readRollouts(folder, 1).map((r) => r.split)).toEqual(Array.from({ length: 6 }, () => 'train'))
+  expect(readRollouts(folder, 4).map((r) => r.split)).toEqual(['eval', 'eval', ...Array.from({ length: 6 }, () => 'train')])
+})
+
+test('a request to stop ends the step under way, saves it, and drops what was sampled ahead', async () => {
+  const setup = await setUp({
+    evaluated: true,
+    script: (_, n) => ({ text: String(n % 3), hangs: n >= 14 }),
+    onTrain: ({ step }) => (step === 2 ? setup.stop.abort() : undefined),
+  })
+  const { loop, events, generator, rows } = setup
+  // Requests: 2 of the evaluation, 6 each of steps 1 and 2; step 3 would never end.
+  expect(await loop()).toMatchObject({ lastStep: 2, after: [] })
+  expect(only(events, 'train', 'save', 'eval')).toEqual(['eval 0', 'train 1', 'train 2', 'save 2'])
+  expect(rows().map((r) => r.step)).toEqual([0, 1, 2])
+  expect(generator.running).toBe(0)
+  expect(generator.aborted).toBe(6)
+})
+
+test('a request to stop in the evaluation before training: nothing is trained, nothing saved', async () => {
+  const setup = await setUp({
+    evaluated: true,
+    script: () => ({ text: '1', hangs: true }),
+    onEval: () => void setTimeout(() => setup.stop.abort(), 5),
+  })
+  expect(await setup.loop()).toEqual({ lastStep: 0, before: [], after: [] })
+  expect(only(setup.events, 'train', 'save')).toEqual([])
+})
+
+test('a request to stop during a later evaluation: its step is saved, the half evaluation is not written', async () => {
+  const setup = await setUp({
+    evaluated: true,
+    options: { evalSteps: 1, maxAsyncLevel: 0 },
+    script: (prompt, n) => ({ text: String(n % 3), hangs: prompt.includes('held') && n > 2 }),
+    onEval: (step) => void (step === 1 && setTimeout(() => setup.stop.abort(), 5)),
+  })
+  expect(await setup.loop()).toMatchObject({ lastStep: 1, after: [] })
+  expect(only(setup.events, 'save')).toEqual(['save 1'])
+  expect(Object.keys(setup.rows()[1]).some((key) => key.startsWith('eval/'))).toBe(false)
+})
+
+test('an error ends everything in flight, keeps what was learned until then, and is told', async () => {
+  const { loop, events, generator, stream } = await setUp({
+    script: (_, n) => (n >= 12 ? { text: '', fails: 'the judge is away', afterMs: 5 } : { text: String(n % 3) }),
+  })
+  await expect(loop()).rejects.toThrow('All 6 rollouts of step 3 failed. The first one: the judge is away.')
+  expect(only(events, 'train', 'save')).toEqual(['train 1', 'train 2', 'save 2'])
+  expect(stream.text).toContain('warning: an error ends the run; step 2 is saved, and --resume goes on from there.')
+  expect(generator.running).toBe(0)
+})
+
+test('an error where the last step is saved already, or nothing was done, saves nothing', async () => {
+  const fails =
+    (from: number): Script =>
+    (_, n) =>
+      n >= from ? { text: '', fails: 'no' } : { text: String(n % 3) }
+  const saved = await setUp({ script: fails(12), options: { saveSteps: 2 } })
+  await expect(saved.loop()).rejects.toThrow(/step 3 failed/)
+  expect(only(saved.events, 'save')).toEqual(['save 2'])
+  const first = await setUp({ script: fails(0) })
+  await expect(first.loop()).rejects.toThrow(/step 1 failed/)
+  expect(only(first.events, 'save')).toEqual([])
+})
+
+test('a fault of the trainer reaches the caller, the step before it is saved', async () => {
+  const { loop, events } = await setUp({ onTrain: ({ step }) => { if (step === 3) throw new Error('3 steps in a row were not finite') } }) // prettier-ignore
+  await expect(loop()).rejects.toThrow('3 steps in a row were not finite')
+  expect(only(events, 'train', 'save')).toEqual(['train 1', 'train 2', 'train 3', 'save 2'])
+})

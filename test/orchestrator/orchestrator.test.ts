@@ -1,0 +1,271 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import { expect, test } from 'vitest'
+import { UserError } from '../../src/common/errors.ts'
+import { Progress } from '../../src/monitor/progress.ts'
+import { makeOrchestrator, numbersEnv, type Script } from './helpers.ts'
+
+/** Rewards 0, 1, 2, ... by request. */
+const counting: Script = (_, n) => ({ text: String(n % 3) })
+const evaluation = { step: 0, examples: 3, rolloutsPerExample: 2, temperature: 0 }
+
+test('a step: groups of one task, advantages of the group, samples in the order of the rollouts', async () => {
+  const { orchestrator, generator } = await makeOrchestrator(counting)
+  const { batch, rollouts, dropped, metrics } = await orchestrator.batch(1, 0)
+  expect(rollouts.map((r) => r.advantage)).toEqual([-1, 0, 1, -1, 0, 1])
+  expect(rollouts.map(({ rollout: r }) => `${r.group}.${r.index}`)).toEqual([
+    '1.0.0',
+    '1.0.1',
+    '1.0.2',
+    '1.1.0',
+    '1.1.1',
+    '1.1.2',
+  ])
+  expect(batch.samples.map((s) => s.rollout)).toEqual(rollouts.map((r) => r.rollout))
+  expect(batch.lossTokenCount).toBe(6)
+  expect(dropped).toBe(0)
+  // one task a group, a seed of its own for each rollout
+  expect(new Set(generator.requests.slice(0, 3).map((r) => r.prompt)).size).toBe(1)
+  expect(generator.requests[3].prompt).not.toBe(generator.requests[0].prompt)
+  expect(new Set(generator.requests.map((r) => r.seed)).size).toBe(6)
+  expect(metrics['time/wait_for_batch']).toBeGreaterThanOrEqual(0)
+  expect(metrics['perf/generation_throughput']).toBeCloseTo(6 / metrics['time/generate']!)
+})
+
+test("a step's tasks and seeds follow from the seed and the step alone", async () => {
+  const asked = async (steps: number[], seed = 1) => {
+    const { orchestrator, generator } = await makeOrchestrator(counting, { seed })
+    for (const step of steps) await orchestrator.batch(step, step - 1)
+    return generator.requests.slice(-6).map((r) => `${r.prompt} ${r.seed}`)
+  }
+  expect(await asked([1, 2, 3])).toEqual(await asked([3]))
+  expect(await asked([2])).not.toEqual(await asked([3]))
+  expect(await asked([3], 2)).not.toEqual(await asked([3]))
+})
+
+test('fewer rows than a step needs: a row that comes twice is sampled with other seeds', async () => {
+  const { orchestrator, generator } = await makeOrchestrator(counting, {
+    environments: [await numbersEnv('one', 1)],
+    groupsPerStep: 3,
+  })
+  const { rollouts } = await orchestrator.batch(1, 0)
+  expect(new Set(generator.requests.map((r) => r.prompt)).size).toBe(1)
+  expect(new Set(generator.requests.map((r) => r.seed)).size).toBe(9)
+  expect(new Set(rollouts.map((r) => r.rollout.group)).size).toBe(3)
+})
+
+test.each([
+  ['the sampler fails', { text: '', fails: 'out of memory' }, 'out of memory'],
+  ['a reward function throws', { text: 'many' }, /"many" is no number/],
+  ['nothing was sampled', { text: '' }, 'the completion has no tokens'],
+])('never trained on: %s', async (_, bad, reason) => {
+  const { orchestrator } = await makeOrchestrator((_prompt, n) => (n % 3 === 1 ? bad : { text: String(n % 3) }))
+  const { batch, rollouts } = await orchestrator.batch(1, 0)
+  expect(rollouts.map((r) => r.advantage)).toEqual([-1, null, 1, -1, null, 1])
+  expect(batch.samples).toHaveLength(4)
+  const [failed] = rollouts.flatMap((r) => (r.rollout.reward === null ? r.rollout : []))
+  expect(failed.error).toMatch(reason)
+})
+
+test('a group with fewer than 2 scored rollouts is dropped, one without variance too; both are in the results', async () => {
+  const replies = ['1', 'x', 'x', '2', '2', '2', '0', '1', '2']
+  const { orchestrator } = await makeOrchestrator((_, n) => ({ text: replies[n] }), { groupsPerStep: 3 })
+  const { batch, rollouts } = await orchestrator.batch(1, 0)
+  expect(rollouts.map((r) => r.advantage)).toEqual([null, null, null, null, null, null, -1, 0, 1])
+  expect(batch.samples.map((s) => s.rollout!.group)).toEqual(['1.2', '1.2', '1.2'])
+  expect(rollouts).toHaveLength(9)
+})
+
+test('too old: dropped, counted, written', async () => {
+  const { orchestrator, generator } = await makeOrchestrator(counting, { maxOffPolicySteps: 2 })
+  generator.version = 4
+  orchestrator.prepare(6)
+  expect((await orchestrator.batch(6, 6)).dropped).toBe(0)
+  orchestrator.prepare(7)
+  const { batch, rollouts, dropped } = await orchestrator.batch(7, 7)
+  expect({ dropped, samples: batch.samples.length, tokens: batch.lossTokenCount }).toEqual({ dropped: 6, samples: 0, tokens: 0 })
+  expect(rollouts).toHaveLength(6)
+  expect(rollouts.every((r) => r.advantage === null && r.rollout.reward !== null)).toBe(true)
+})
+
+test('one token of an old version makes a rollout old', async () => {
+  const { orchestrator, generator } = await makeOrchestrator((_, n) => ({ text: `${n}.5`, afterMs: 20 }), {
+    maxOffPolicySteps: 0,
+  })
+  orchestrator.prepare(1)
+  await sleep(5)
+  generator.version = 1
+  const { dropped, rollouts } = await orchestrator.batch(1, 1)
+  expect(rollouts[0].rollout.completion_tokens.versions).toEqual([0, 0, 1])
+  expect(dropped).toBe(6)
+})
+
+test('never more than max_concurrent at once, also when steps and evaluations overlap', async () => {
+  const { orchestrator, generator } = await makeOrchestrator((_, n) => ({ text: String(n), afterMs: n % 4 }), {
+    maxConcurrent: 3,
+  })
+  const [env] = [await numbersEnv()]
+  orchestrator.prepare(1)
+  orchestrator.prepare(2)
+  const held = orchestrator.evaluate(env, evaluation)
+  await orchestrator.batch(1, 0)
+  orchestrator.prepare(3)
+  await Promise.all([orchestrator.batch(2, 1), orchestrator.batch(3, 2), held])
+  expect(generator.mostRunning).toBe(3)
+  expect(generator.requests).toHaveLength(24)
+})
+
+test('a place at the sampler is free while the answer is scored, and no clock runs before there is one', async () => {
+  let [scoring, mostScoring] = [0, 0]
+  const env = await numbersEnv('slow', 6, async ({ text }) => {
+    mostScoring = Math.max(mostScoring, ++scoring)
+    await sleep(150)
+    scoring--
+    return Number(text)
+  })
+  const { orchestrator, generator } = await makeOrchestrator((_, n) => ({ text: String(n), afterMs: 60 }), {
+    environments: [env],
+    groupsPerStep: 6,
+    maxSampling: 2,
+    generationTimeoutSeconds: 0.4,
+  })
+  // 18 answers of 60 ms, 2 at a time: the last ones begin after 480 ms.
+  const { rollouts } = await orchestrator.batch(1, 0)
+  expect(rollouts.map((r) => r.rollout.error)).toEqual(Array.from({ length: 18 }, () => null))
+  expect(generator.mostRunning).toBe(2)
+  expect(mostScoring).toBeGreaterThan(2)
+})
+
+test('a generation over its limit has failed, and is told to stop', async () => {
+  const { orchestrator, generator } = await makeOrchestrator(
+    (_, n) => (n % 3 === 0 ? { text: '1', hangs: true } : { text: String(n) }),
+    {
+      generationTimeoutSeconds: 0.05,
+    },
+  )
+  const { rollouts } = await orchestrator.batch(1, 0)
+  expect(rollouts[0].rollout).toMatchObject({ reward: null, error: 'generation took longer than its limit of 0.05 s' })
+  expect(generator.aborted).toBe(2)
+})
+
+test('a reward over its limit has failed, and names what it waited for', async () => {
+  const env = await numbersEnv('slow', 6, async ({ text }) => (text === '0' ? await sleep(10_000, 0) : Number(text)))
+  const { orchestrator } = await makeOrchestrator(counting, { environments: [env], rewardTimeoutSeconds: 0.05 })
+  const { rollouts } = await orchestrator.batch(1, 0)
+  expect(rollouts[0].rollout.error).toBe('scoring took longer than its limit of 0.05 s')
+  expect(rollouts[1].rollout.error).toBe(null)
+})
+
+test('the wait for a batch names itself, what is left and the key to raise', async () => {
+  let now = 0
+  const { orchestrator, progress } = await makeOrchestrator((_, n) => (n === 0 ? { text: '1', hangs: true } : { text: '2' }), {
+    progress: new Progress({ now: () => now }),
+  })
+  const work = orchestrator.batch(1, 0)
+  await sleep(20)
+  now = 12_000
+  expect(progress.line()).toMatch(/^rollouts of step 1: waiting for 1 of 6 rollouts, oldest 0\.\ds, decoding \(12\.0s\)$/)
+  await orchestrator.close()
+  const { rollouts } = await work
+  expect(rollouts[0].rollout.error).toBe('generation was aborted: the run ends')
+  expect(progress.line()).toBe('')
+})
+
+test('queued rollouts are waited for too, and the limit of the wait has room for their turns', async () => {
+  const { orchestrator, progress } = await makeOrchestrator(() => ({ text: '1', hangs: true }), { maxSampling: 2 })
+  const limits: number[] = []
+  const begin = progress.wait.bind(progress)
+  progress.wait = (name, options) => {
+    limits.push(options.limitMs)
+    return begin(name, options)
+  }
+  orchestrator.prepare(1)
+  const work = orchestrator.batch(2, 1)
+  await sleep(5)
+  expect(progress.line()).toMatch(/rollouts of step 2: waiting for 6 of 6 rollouts, queued/)
+  // 12 rollouts, 2 at a time, at most 20 + 20 s each: 6 rounds, and one for what is under way.
+  expect(limits).toEqual([7 * 40_000])
+  await orchestrator.close()
+  await expect(work).rejects.toThrow(/All 6 rollouts of step 2 failed/)
+})
+
+test('an evaluation that nothing ends stops at its limit by name', async () => {
+  const env = await numbersEnv()
+  env.env.rollout = () => new Promise(() => {})
+  const { orchestrator, progress } = await makeOrchestrator(counting, { environments: [env] })
+  const begin = progress.wait.bind(progress)
+  progress.wait = (name, options) => begin(name, { ...options, limitMs: 30 })
+  await expect(orchestrator.evaluate(env, evaluation)).rejects.toThrow(
+    /Gave up on "evaluation of numbers" after .* \(it was at: evaluation of numbers: waiting for 6 of 6 rollouts.*raise trainer\.args\.generation_timeout/,
+  )
+  await orchestrator.close()
+})
+
+test('all rollouts failing stops with the first reason; exit code 2 where the reward is at fault', async () => {
+  const broken = await makeOrchestrator(() => ({ text: '', fails: 'the device is lost' }))
+  const device = await broken.orchestrator.batch(1, 0).catch((e: unknown) => e)
+  expect(device).toMatchObject({ message: 'All 6 rollouts of step 1 failed. The first one: the device is lost.' })
+  expect(device).not.toBeInstanceOf(UserError)
+  const wrong = await makeOrchestrator(() => ({ text: 'x' }))
+  const reward = await wrong.orchestrator.batch(1, 0).catch((e: unknown) => e)
+  expect(reward).toBeInstanceOf(UserError)
+  expect(reward).toMatchObject({ message: expect.stringContaining('reward function "says" threw: "x" is no number') })
+})
+
+test('a prompt over max_prompt_len fails with both counts', async () => {
+  const { orchestrator } = await makeOrchestrator(counting, { maxPromptTokens: 5 })
+  await expect(orchestrator.batch(1, 0)).rejects.toThrow(/the prompt has 15 tokens, more than max_prompt_len \(5\)/)
+})
+
+test('close ends everything in flight, queued or prepared, and waits for it', async () => {
+  const { orchestrator, generator } = await makeOrchestrator(() => ({ text: '1', hangs: true }), { maxConcurrent: 4 })
+  const env = await numbersEnv()
+  orchestrator.prepare(1)
+  orchestrator.prepare(2)
+  const held = orchestrator.evaluate(env, evaluation)
+  await sleep(5)
+  expect(generator.running).toBe(4)
+  await orchestrator.close()
+  expect(generator.running).toBe(0)
+  // What had not begun never asks the sampler.
+  expect(generator.requests).toHaveLength(4)
+  expect((await held).every((r) => r.reward === null)).toBe(true)
+  await orchestrator.close()
+})
+
+test('close does not wait for a sampler that does not listen', async () => {
+  const { orchestrator } = await makeOrchestrator(() => ({ text: '1', deaf: true }))
+  orchestrator.prepare(1)
+  await sleep(5)
+  await orchestrator.close()
+})
+
+test('abandoned steps end, the one under way goes on', async () => {
+  const { orchestrator, generator } = await makeOrchestrator((_, n) => ({ text: String(n), afterMs: n < 6 ? 40 : 10_000 }))
+  for (const step of [1, 2, 3]) orchestrator.prepare(step)
+  await sleep(5)
+  orchestrator.abandonAfter(1)
+  const { rollouts } = await orchestrator.batch(1, 0)
+  expect(rollouts.every((r) => r.rollout.error === null)).toBe(true)
+  expect(generator.aborted).toBe(12)
+})
+
+test('evaluation: the same tasks and seeds each time, at its own temperature, named by its environment', async () => {
+  const env = await numbersEnv('other')
+  const { orchestrator, generator } = await makeOrchestrator(counting)
+  const first = await orchestrator.evaluate(env, evaluation)
+  await orchestrator.evaluate(env, { ...evaluation, step: 5 })
+  const asked = generator.requests.map((r) => `${r.prompt} ${r.seed}`)
+  expect(asked.slice(6)).toEqual(asked.slice(0, 6))
+  expect(generator.requests.every((r) => r.temperature === 0 && r.prompt.startsWith('other held'))).toBe(true)
+  expect(first.map((r) => [r.exampleId, r.index])).toEqual([[0, 0], [0, 1], [1, 0], [1, 1], [2, 0], [2, 1]]) // prettier-ignore
+  expect(first.every((r) => r.env === 'other')).toBe(true)
+})
+
+test('an evaluation is ended by its signal', async () => {
+  const { orchestrator } = await makeOrchestrator(() => ({ text: '1', hangs: true }))
+  const stop = new AbortController()
+  const work = orchestrator.evaluate(await numbersEnv(), { ...evaluation, signal: stop.signal })
+  await sleep(5)
+  stop.abort()
+  expect((await work).every((r) => r.reward === null)).toBe(true)
+})

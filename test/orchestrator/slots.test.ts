@@ -1,0 +1,47 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import { expect, test } from 'vitest'
+import { Meter, Slots } from '../../src/orchestrator/slots.ts'
+
+test('first come, first served, and nobody slips in when a permit comes back', async () => {
+  const slots = new Slots(2)
+  const order: string[] = []
+  let [running, most] = [0, 0]
+  const work = async (name: string) => {
+    await slots.take()
+    order.push(name)
+    most = Math.max(most, ++running)
+    await sleep(1)
+    running--
+    slots.give()
+    // Asks again in the very turn in which it gave back: those who wait come first.
+    if (name.length < 3) await work(`${name}'`)
+  }
+  await Promise.all(['a', 'b', 'c', 'd'].map(work))
+  expect(most).toBe(2)
+  expect(order.slice(0, 4)).toEqual(['a', 'b', 'c', 'd'])
+  expect(order).toHaveLength(12)
+})
+
+test('the meter counts time in which anything ran, once', async () => {
+  const meter = new Meter()
+  const begin = performance.now()
+  meter.enter()
+  meter.enter()
+  await sleep(30)
+  meter.leave()
+  meter.leave()
+  const passed = (performance.now() - begin) / 1000
+  await sleep(30)
+  meter.add(5)
+  const first = meter.take()
+  expect(first.tokens).toBe(5)
+  expect(first.seconds).toBeGreaterThan(0.02)
+  expect(first.seconds).toBeLessThanOrEqual(passed)
+  expect(meter.take()).toEqual({ seconds: 0, tokens: 0 })
+  meter.enter()
+  await sleep(50)
+  const [second, third] = [meter.take(), meter.take()]
+  expect(second.seconds).toBeGreaterThan(0.04)
+  // What was counted is not counted again.
+  expect(third.seconds).toBeLessThan(second.seconds)
+})

@@ -1,0 +1,43 @@
+import { expect, test } from 'vitest'
+import { TaskOrder } from '../../src/orchestrator/tasks.ts'
+import { numbersEnv } from './helpers.ts'
+
+const range = (n: number) => Array.from({ length: n }, (_, i) => i)
+const keys = (order: TaskOrder, positions: number[]) =>
+  positions.map((p) => `${order.at(p).source.name}:${order.at(p).row.exampleId}`)
+
+test('each pass has every row once, in another order', async () => {
+  const env = await numbersEnv('a', 5)
+  const order = new TaskOrder([env], 3)
+  const passes = [0, 1, 2].map((pass) => range(5).map((i) => order.at(pass * 5 + i).row.exampleId))
+  for (const pass of passes) expect(pass.toSorted()).toEqual([0, 1, 2, 3, 4])
+  expect(new Set(passes.map(String)).size).toBeGreaterThan(1)
+})
+
+test('a position gives the same task whatever was asked before it', async () => {
+  const sources = [await numbersEnv('a', 5), { ...(await numbersEnv('b', 7)), weight: 2 }]
+  const all = keys(new TaskOrder(sources, 3), range(60))
+  expect(keys(new TaskOrder(sources, 3), [41, 3, 59, 0])).toEqual([all[41], all[3], all[59], all[0]])
+  expect(keys(new TaskOrder(sources, 4), range(60))).not.toEqual(all)
+})
+
+test('environments are mixed by weight, and each goes through its own rows', async () => {
+  const sources = [{ ...(await numbersEnv('a', 4)), weight: 1 }, { ...(await numbersEnv('b', 4)), weight: 3 }] // prettier-ignore
+  const order = new TaskOrder(sources, 1)
+  const n = 4000
+  const tasks = range(n).map((p) => order.at(p))
+  const share = tasks.filter((t) => t.source.name === 'b').length / n
+  // Deviation of the share: sqrt(0.75 x 0.25 / 4000) = 0.007.
+  expect(Math.abs(share - 0.75)).toBeLessThan(0.03)
+  const ofB = tasks.filter((t) => t.source.name === 'b').map((t) => t.row.exampleId)
+  for (let first = 0; first + 4 <= 40; first += 4) expect(ofB.slice(first, first + 4).toSorted()).toEqual([0, 1, 2, 3])
+})
+
+test('fewer rows than a step needs: rows come again', async () => {
+  const order = new TaskOrder([await numbersEnv('a', 2)], 1)
+  expect(
+    range(6)
+      .map((p) => order.at(p).row.exampleId)
+      .toSorted(),
+  ).toEqual([0, 0, 0, 1, 1, 1])
+})
