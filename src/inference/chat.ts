@@ -14,9 +14,7 @@ export interface ChatLimits {
   maxLength: number
 }
 
-/**
- * A chat client over any generator. `complete` throws UserError for a prompt that is too long; asks for fewer tokens than `max_tokens` never.
- */
+/** A chat client over any generator. `complete` throws UserError for a prompt that leaves no room for `max_tokens` tokens; nothing is cut. */
 export function chatClient(generator: Generator, tokenizer: ChatTokenizer, limits: ChatLimits): ChatClient {
   const { maxPromptLength, maxLength } = limits
   return {

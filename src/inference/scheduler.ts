@@ -147,7 +147,7 @@ export class Scheduler {
     }
     // Padding: token 0 at position 0, all into the spare row, so all write the same bits.
     const spare = this.rows.capacity
-    while (row < rows) put(0, [spare, 0, spare, 0], spare)
+    for (let pad = used; pad < rows; pad++) put(0, [spare, 0, spare, 0], spare)
     return step
   }
 }

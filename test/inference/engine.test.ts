@@ -37,7 +37,7 @@ describe('engine', () => {
     engine.generate({ promptIds, sampling: sampling(changes), signal })
   /** Waits until `condition` holds, looking between steps. */
   const until = async (condition: () => boolean) => {
-    while (!condition()) await new Promise((resolve) => setTimeout(resolve, 2))
+    while (!condition() && engine.stats().failed === 0) await new Promise((resolve) => setTimeout(resolve, 2))
   }
 
   it('ends at an end-of-sequence token', async () => {
@@ -210,7 +210,7 @@ describe('a step that fails', () => {
       engine.generate({ promptIds: prompts[0], sampling: sampling({ seed, max_tokens: 40 }) }),
     )
     const settled = Promise.allSettled(results)
-    while (engine.stats().decodeSteps < 2) await new Promise((resolve) => setTimeout(resolve, 2))
+    while (engine.stats().decodeSteps < 2 && engine.stats().failed === 0) await new Promise((resolve) => setTimeout(resolve, 2))
     lost.device.destroy()
     for (const outcome of await settled) {
       expect(outcome).toMatchObject({ status: 'rejected', reason: { name: 'GpuError' } })

@@ -105,7 +105,9 @@ export function testGenerator(name: string, create: () => Promise<GeneratorUnder
         generate(test.prompts[0], { max_tokens: 40 }, control.signal),
         generate(test.prompts[0], { max_tokens: 8 }),
       ]
-      setTimeout(() => control.abort(), 30)
+      // Under way, and far from its 40 tokens: each takes more than a turn of the event loop.
+      for (let turn = 0; turn < 3; turn++) await new Promise((resolve) => setImmediate(resolve))
+      control.abort()
       const result = await aborted
       expect(result).toMatchObject({ finishReason: 'abort', stopCondition: 'abort', text: test.decode(result.ids) })
       expectWhole(result)

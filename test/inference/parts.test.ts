@@ -135,7 +135,7 @@ describe('chat client', () => {
   }
   const tokenizer = {
     encodeChat: (messages: readonly { content: string }[]) =>
-      [...messages.map((m) => m.content).join('|')].map((c) => c.codePointAt(0)!),
+      Array.from(messages.map((m) => m.content).join('|'), (c) => c.codePointAt(0)!),
   }
   const client = chatClient(generator, tokenizer, { maxPromptLength: 20, maxLength: 30 })
 
