@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { describe, expect, test } from 'vitest'
-import { flat } from '../../src/kernels/common/lanes.ts'
+import { dispatchFlat } from '../../src/kernels/common/lanes.ts'
 import { applyPenalties, drawTokens, maskLogits, packSettings, type DrawSettings } from '../../src/kernels/sampling/sampling.ts'
 import { compare, modes, openBench } from './harness.ts'
 
@@ -233,8 +233,8 @@ test('Gumbel noise is exact in its far tails', async () => {
       (_, i) => (i < 40 ? i << 9 : i < 80 ? 0xffffffff - (i << 9) : bench.random.int(2 ** 32)) >>> 0,
     )
     const noise = bench.out(hashes.length)
-    const kernel = gpu.kernel(fileURLToPath(new URL('fixtures/gumbel.wgsl', import.meta.url)))
-    gpu.dispatch(kernel, [bench.up(hashes), noise], { count: hashes.length }, flat(hashes.length))
+    const path = fileURLToPath(new URL('fixtures/gumbel.wgsl', import.meta.url))
+    dispatchFlat(gpu, path, {}, [bench.up(hashes), noise], { count: hashes.length }, hashes.length)
     const got = await bench.down(noise, hashes.length)
     hashes.forEach((h, i) => {
       const d = ((h >>> 9) + 0.5) / 8388608

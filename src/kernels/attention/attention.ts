@@ -3,7 +3,7 @@ import { fileURLToPath } from 'node:url'
 import type { Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
-import { flat, lanes } from '../common/lanes.ts'
+import { dispatchFlat, lanes } from '../common/lanes.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
 const paths = {
@@ -26,7 +26,8 @@ function constantsOf(gpu: Gpu, { heads, kvHeads, headDim }: HeadShape): Constant
   const HG = [4, 3, 2, 1].find((n) => group % n === 0)!
   const VEC4 = Number(headDim % 4 === 0)
   const DE = VEC4 ? headDim / 4 : headDim
-  return { ...base, VEC4, DE, C: Math.ceil(DE / base.LANES), HEADS: heads, KV_HEADS: kvHeads, GROUP: group, HG }
+  const ROLLED = Number(gpu.facts.software)
+  return { LANES: base.LANES, SUBGROUP: base.SUBGROUP, ROLLED, VEC4, DE, C: Math.ceil(DE / base.LANES), HEADS: heads, KV_HEADS: kvHeads, GROUP: group, HG }
 }
 
 const grid = (rows: number, y: number): [number, number, number] => [Math.min(rows, 65535), y, Math.ceil(rows / 65535)]
@@ -43,7 +44,7 @@ export function attention(
   shape: HeadShape,
 ): void {
   const constants = constantsOf(gpu, shape)
-  const params = { rows, scale: 1 / Math.sqrt(shape.headDim) }
+  const params = { rows, lanes: constants.LANES, elements: constants.DE, scale: 1 / Math.sqrt(shape.headDim) }
   gpu.dispatch(
     gpu.kernel(paths.forward, constants),
     [t.q, t.k, t.v, t.info, t.o, t.lse],
@@ -76,9 +77,9 @@ export function attentionBackward(
   shape: HeadShape,
 ): void {
   const constants = constantsOf(gpu, shape)
-  const params = { rows, scale: 1 / Math.sqrt(shape.headDim) }
+  const params = { rows, lanes: constants.LANES, elements: constants.DE, scale: 1 / Math.sqrt(shape.headDim) }
   const count = rows * shape.heads
-  gpu.dispatch(gpu.kernel(paths.delta), [t.dO, t.o, t.lse, t.soft], { count, width: shape.headDim }, flat(count))
+  dispatchFlat(gpu, paths.delta, {}, [t.dO, t.o, t.lse, t.soft], { count, width: shape.headDim }, count)
   const q = gpu.kernel(paths.q, constants)
   gpu.dispatch(q, [t.q, t.k, t.v, t.info, t.dO, t.soft, t.dq], params, grid(rows, shape.heads / constants.HG))
   const { HG: _unused, ...shared } = constants

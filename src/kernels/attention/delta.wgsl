@@ -7,9 +7,7 @@ struct Params { count: u32, width: u32 }
 @group(0) @binding(3) var<storage, read_write> soft: array<vec2f>;
 #include "flat.wgsl"
 
-@compute @workgroup_size(64)
-fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-  let e = element(group, lane);
+fn one(e: u32) {
   if (e >= p.count) { return; }
   var sum = 0.0;
   for (var i = 0u; i < p.width; i++) { sum = fma(d_out[e * p.width + i], o[e * p.width + i], sum); }

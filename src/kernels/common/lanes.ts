@@ -1,5 +1,5 @@
 /** Workgroup shapes of the kernels that give a row to a group of lanes. */
-import type { Gpu } from '../../gpu/gpu.ts'
+import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
 
 /**
@@ -13,11 +13,22 @@ export function lanes(gpu: Gpu, wide = false): Constants {
   return { LANES: software ? 8 : 32, SUBGROUP: 0 }
 }
 
-/** Workgroups for `n` elements at 64 to a workgroup, folded into y where x would pass 65535; see flat.wgsl. */
-export function flat(n: number): [number, number] {
-  const groups = Math.ceil(n / 64)
+/**
+ * Runs an elementwise kernel (flat.wgsl) over `n` elements: 64 to a workgroup, or 1024 on a CPU driver where there are many. Workgroups fold into y where
+ * x would pass 65535.
+ */
+export function dispatchFlat(
+  gpu: Gpu,
+  path: string,
+  constants: Constants,
+  bindings: Binding[],
+  params: Record<string, number>,
+  n: number,
+): void {
+  const PER = gpu.facts.software && n >= 32768 ? 16 : 1
+  const groups = Math.ceil(n / (64 * PER))
   const x = Math.min(groups, 65535)
-  return [x, Math.ceil(groups / x)]
+  gpu.dispatch(gpu.kernel(path, { ...constants, PER }), bindings, params, [x, Math.ceil(groups / Math.max(1, x))])
 }
 
 /** Workgroups, one a row, folded likewise: the kernel's row is x + y * 65535. */

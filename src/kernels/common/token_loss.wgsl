@@ -9,9 +9,7 @@ struct Params { count: u32, mask_ratio_low: f32, mask_ratio_high: f32, inverse_t
 @group(0) @binding(4) var<storage, read_write> loss: array<f32>;
 #include "flat.wgsl"
 
-@compute @workgroup_size(64)
-fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-  let t = element(group, lane);
+fn one(t: u32) {
   if (t >= p.count) { return; }
   let out = token_loss(logprobs[t], inference_logprobs[t], advantages[t]);
   loss[t] = out.x * p.inverse_tokens;

@@ -5,9 +5,7 @@ struct Params { count: u32 }
 @group(0) @binding(2) var<storage, read_write> y: array<f32>;
 #include "flat.wgsl"
 
-@compute @workgroup_size(64)
-fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-  let i = element(group, lane);
+fn one(i: u32) {
   if (i >= p.count) { return; }
   y[i] = a[i] + b[i];
 }

@@ -6,9 +6,7 @@ struct Params { count: u32, seed: u32, rate: f32 }
 #include "flat.wgsl"
 #include "hash.wgsl"
 
-@compute @workgroup_size(64)
-fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-  let i = element(group, lane);
+fn one(i: u32) {
   if (i >= p.count) { return; }
   let keep = uniform01(hash3(p.seed, 0x6d2b79f5u, i)) >= p.rate;
   y[i] = select(0.0, x[i] / (1.0 - p.rate), keep);

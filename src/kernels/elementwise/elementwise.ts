@@ -2,7 +2,7 @@
 import { fileURLToPath } from 'node:url'
 import type { Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
-import { flat } from '../common/lanes.ts'
+import { dispatchFlat } from '../common/lanes.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
 const paths = {
@@ -14,7 +14,7 @@ const paths = {
 
 /** y = silu(g) * u. */
 export function siluGate(gpu: Gpu, g: GpuBuffer, u: GpuBuffer, y: GpuBuffer, count: number): void {
-  gpu.dispatch(gpu.kernel(paths.gate), [g, u, y], { count }, flat(count))
+  dispatchFlat(gpu, paths.gate, {}, [g, u, y], { count }, count)
 }
 
 /** dg and du of y = silu(g) * u. */
@@ -23,15 +23,15 @@ export function siluGateBackward(
   t: { dy: GpuBuffer; g: GpuBuffer; u: GpuBuffer; dg: GpuBuffer; du: GpuBuffer },
   count: number,
 ): void {
-  gpu.dispatch(gpu.kernel(paths.gateBackward), [t.dy, t.g, t.u, t.dg, t.du], { count }, flat(count))
+  dispatchFlat(gpu, paths.gateBackward, {}, [t.dy, t.g, t.u, t.dg, t.du], { count }, count)
 }
 
 /** y = a + b. */
 export function add(gpu: Gpu, a: GpuBuffer, b: GpuBuffer, y: GpuBuffer, count: number): void {
-  gpu.dispatch(gpu.kernel(paths.add), [a, b, y], { count }, flat(count))
+  dispatchFlat(gpu, paths.add, {}, [a, b, y], { count }, count)
 }
 
 /** y = x with a share `rate` of values zeroed and the rest scaled up; the same seed zeroes the same values. */
 export function dropout(gpu: Gpu, x: GpuBuffer, y: GpuBuffer, count: number, rate: number, seed: number): void {
-  gpu.dispatch(gpu.kernel(paths.dropout), [x, y], { count, seed, rate }, flat(count))
+  dispatchFlat(gpu, paths.dropout, {}, [x, y], { count, seed, rate }, count)
 }

@@ -7,9 +7,7 @@ struct Params { count: u32 }
 @group(0) @binding(4) var<storage, read_write> du: array<f32>;
 #include "flat.wgsl"
 
-@compute @workgroup_size(64)
-fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-  let i = element(group, lane);
+fn one(i: u32) {
   if (i >= p.count) { return; }
   let v = g[i];
   let s = 1.0 / (1.0 + exp(-v));

@@ -2,7 +2,7 @@
 import { fileURLToPath } from 'node:url'
 import type { Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
-import { flat } from '../common/lanes.ts'
+import { dispatchFlat } from '../common/lanes.ts'
 import { weightConstants, weightParams, type Weight } from '../common/weight.ts'
 
 const path = fileURLToPath(new URL('embedding.wgsl', import.meta.url))
@@ -11,8 +11,8 @@ const path = fileURLToPath(new URL('embedding.wgsl', import.meta.url))
 export function embedding(gpu: Gpu, ids: GpuBuffer, weight: Weight, y: GpuBuffer, rows: number): void {
   const k = weight.columns
   for (const slice of weight.slices) {
-    const kernel = gpu.kernel(path, { BY8: Number(k % 8 === 0), ...weightConstants(weight, slice, 2) })
+    const constants = { BY8: Number(k % 8 === 0), ...weightConstants(weight, slice, 2) }
     const params = { rows, k, first_row: slice.row, n: slice.rows, ...weightParams(weight, slice) }
-    gpu.dispatch(kernel, [ids, y, slice.storage], params, flat(k % 8 === 0 ? rows * (k / 8) : rows * k))
+    dispatchFlat(gpu, path, constants, [ids, y, slice.storage], params, k % 8 === 0 ? rows * (k / 8) : rows * k)
   }
 }

@@ -15,9 +15,7 @@ struct Params { rows: u32, k: u32, first_row: u32, n: u32, w_fold: u32, w_texels
 #endif
 #include "flat.wgsl"
 
-@compute @workgroup_size(64)
-fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-  let e = element(group, lane);
+fn one(e: u32) {
 #if BY8
   let per_row = p.k / 8u;
 #else

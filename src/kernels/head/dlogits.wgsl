@@ -8,9 +8,7 @@ struct Params { rows: u32, n: u32, first: u32, first_row: u32, inv_temperature: 
 @group(0) @binding(3) var<storage, read> coefficient: array<f32>;
 #include "flat.wgsl"
 
-@compute @workgroup_size(64)
-fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-  let e = element(group, lane);
+fn one(e: u32) {
   if (e >= p.rows * p.n) { return; }
   let t = p.first_row + e / p.n;
   let v = p.first + e % p.n;

@@ -2,7 +2,7 @@
 import { fileURLToPath } from 'node:url'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
-import { flat, lanes, perRow } from '../common/lanes.ts'
+import { dispatchFlat, lanes, perRow } from '../common/lanes.ts'
 import { sliceRows } from '../common/weight.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
@@ -54,7 +54,7 @@ export function pickLogits(
   rows: number,
   stride: number,
 ): void {
-  gpu.dispatch(gpu.kernel(paths.pick), [t.logits, t.targets, t.inverseTemperatures, t.stats], { rows, stride }, flat(rows))
+  dispatchFlat(gpu, paths.pick, {}, [t.logits, t.targets, t.inverseTemperatures, t.stats], { rows, stride }, rows)
 }
 
 /** logprobs, entropy and lse (from row `first` on) out of finished statistics. */
@@ -64,7 +64,7 @@ export function finishLogprobs(
   rows: number,
   first = 0,
 ): void {
-  gpu.dispatch(gpu.kernel(paths.finish), [t.stats, t.logprobs, t.entropy, t.lse], { rows, first }, flat(rows))
+  dispatchFlat(gpu, paths.finish, {}, [t.stats, t.logprobs, t.entropy, t.lse], { rows, first }, rows)
 }
 
 /** Turns logits (rows, slice.rows) into the loss's gradient in place; targets, lse and coefficient start at row `firstRow`. */
@@ -80,5 +80,5 @@ export function logitsBackward(
     first_row: at.firstRow,
     inv_temperature: at.inverseTemperature,
   }
-  gpu.dispatch(gpu.kernel(paths.dlogits), [t.logits, t.targets, t.lse, t.coefficient], params, flat(at.rows * at.slice.rows))
+  dispatchFlat(gpu, paths.dlogits, {}, [t.logits, t.targets, t.lse, t.coefficient], params, at.rows * at.slice.rows)
 }

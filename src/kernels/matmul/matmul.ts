@@ -10,7 +10,13 @@ import type { BufferRange } from '../../gpu/gpu.ts'
 import { slicesOf, weightConstants, weightParams, type Weight, type WeightSlice } from '../common/weight.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
-const paths = { nt: file('nt_cpu.wgsl'), nn: file('nn_cpu.wgsl'), tn: file('tn_cpu.wgsl'), tile: file('tile.wgsl') }
+const paths = {
+  nt: file('nt_cpu.wgsl'),
+  nn: file('nn_cpu.wgsl'),
+  thin: file('nn_thin_cpu.wgsl'),
+  tn: file('tn_cpu.wgsl'),
+  tile: file('tile.wgsl'),
+}
 
 /** A low-rank addition: `x` (rows, rank) is already multiplied by one of the two matrices, `matrix` is the other. */
 export interface LowRank {
@@ -44,10 +50,11 @@ export function linear(gpu: Gpu, x: Binding, rows: number, weight: Weight, y: Bi
     const storageRow = part.row - part.slice.row
     if (takesCpu(gpu, k)) {
       const MT = rows <= 4 ? 4 : rows <= 8 ? 8 : 16
-      const kernel = gpu.kernel(paths.nt, { MT, NT: 4, ...weightConstants(weight, part.slice, 2), ...flags })
+      const NT = part.rows <= 8 ? 1 : 4
+      const kernel = gpu.kernel(paths.nt, { MT, NT, ...weightConstants(weight, part.slice, 2), ...flags })
       const params = { rows, n: part.rows, k, rank, ...weightParams(weight, part.slice), w_row: storageRow, first_row: part.row }
       const bindings = [x, y, part.slice.storage, ...extra]
-      const groups: [number, number] = [Math.ceil(part.rows / 32), Math.ceil(rows / MT)]
+      const groups: [number, number] = [Math.ceil(part.rows / (8 * NT)), Math.ceil(rows / MT)]
       gpu.dispatch(kernel, bindings, { ...params, y_stride: wanted.rows, y_column: column, alpha }, groups)
     } else {
       const at = {
@@ -91,7 +98,10 @@ export function linearBackwardInput(
     const flags = { LORA: Number(!!last), ACCUMULATE: Number(accumulate) }
     const extra: Binding[] = last ? [last.x, last.matrix] : []
     const [column, storageRow, rank] = [part.row - wanted.row, part.row - part.slice.row, last?.rank ?? 0]
-    if (takesCpu(gpu, k)) {
+    if (takesCpu(gpu, k) && isThin(weight, k) && !last && !accumulate && parts.length === 1 && part.rows % 4 === 0) {
+      const kernel = gpu.kernel(paths.thin)
+      gpu.dispatch(kernel, [dy, dx, bufferOf(part.slice)], { rows, n: part.rows, k, alpha }, [k / 8, Math.ceil(rows / 16)])
+    } else if (takesCpu(gpu, k)) {
       const MT = rows <= 8 ? 8 : 16
       const BY4 = Number(wanted.rows % 4 === 0 && column % 4 === 0 && part.rows % 4 === 0)
       const kernel = gpu.kernel(paths.nn, { MT, BY4, ...weightConstants(weight, part.slice, 2), ...flags })
@@ -139,9 +149,18 @@ export function linearBackwardWeight(
   const { alpha = 1, accumulate = true, row = 0, dyStride = n, dyColumn = 0 } = options
   const aligned = n % 4 === 0 && k % 4 === 0 && dyStride % 4 === 0 && dyColumn % 4 === 0
   if (gpu.facts.software && gpu.facts.subgroupSize === 8 && aligned) {
-    const kernel = gpu.kernel(paths.tn, { ACCUMULATE: Number(accumulate) })
-    const params = { rows, n, k, dy_stride: dyStride, dy_column: dyColumn, dw_row: row, alpha }
-    gpu.dispatch(kernel, [dy, x, dw], params, [Math.ceil(k / 32), Math.ceil(n / 16)])
+    // Lanes take the wider side: a LoRA factor has one of its sides as narrow as the rank.
+    const TRANSPOSED = Number(k < 32 && n > k)
+    const sides = [
+      { data: dy, count: n, stride: dyStride, column: dyColumn },
+      { data: x, count: k, stride: k, column: 0 },
+    ]
+    const [a, b] = TRANSPOSED ? sides.toReversed() : sides
+    const RT = a.count <= 8 ? 8 : 16
+    const kernel = gpu.kernel(paths.tn, { ACCUMULATE: Number(accumulate), TRANSPOSED, RT })
+    const of_a = { a_count: a.count, a_stride: a.stride, a_column: a.column }
+    const params = { rows, ...of_a, b_count: b.count, b_stride: b.stride, b_column: b.column, out_row: row, alpha }
+    gpu.dispatch(kernel, [a.data, b.data, dw], params, [Math.ceil(b.count / 32), Math.ceil(a.count / RT)])
   } else {
     const at = {
       a_stride: dyStride,
@@ -157,6 +176,9 @@ export function linearBackwardWeight(
     tile(gpu, constants, [dy, dw, x], { rows: n, columns: k, depth: rows, rank: 0, alpha, ...at })
   }
 }
+
+/** A LoRA factor: few columns of float32 in a buffer. */
+const isThin = (weight: Weight, k: number): boolean => k <= 32 && !weight.bf16 && !weight.slices[0].texture
 
 /** The kernels for CPU drivers read 8 values of a row at a time. */
 function takesCpu(gpu: Gpu, k: number): boolean {

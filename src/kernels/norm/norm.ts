@@ -2,7 +2,7 @@
 import { fileURLToPath } from 'node:url'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
-import { flat, lanes, perRow } from '../common/lanes.ts'
+import { dispatchFlat, lanes, perRow } from '../common/lanes.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
 const paths = {
@@ -47,10 +47,10 @@ export function rmsNormGain(
   rows: number,
   channels: number,
 ): void {
-  gpu.dispatch(gpu.kernel(paths.gain), [dy, x, rstd, dgain], { rows, channels }, flat(channels))
+  dispatchFlat(gpu, paths.gain, {}, [dy, x, rstd, dgain], { rows, channels }, channels)
 }
 
 /** out += column sums of x (rows, columns). */
 export function addColumnSums(gpu: Gpu, x: GpuBuffer, out: Binding, rows: number, columns: number): void {
-  gpu.dispatch(gpu.kernel(paths.columns), [x, out], { rows, columns }, flat(columns))
+  dispatchFlat(gpu, paths.columns, {}, [x, out], { rows, columns }, columns)
 }

@@ -8,9 +8,7 @@ struct Params { first: u32, count: u32, clip: f32, decay: f32, one_minus_beta1: 
 @group(0) @binding(3) var<storage, read_write> v: array<f32>;
 #include "flat.wgsl"
 
-@compute @workgroup_size(64)
-fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-  let e = element(group, lane);
+fn one(e: u32) {
   if (e >= p.count) { return; }
   let i = p.first + e;
   let g = grad[i] * p.clip;

@@ -3,7 +3,7 @@ import { fileURLToPath } from 'node:url'
 import type { Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import type { BufferRange } from '../../gpu/gpu.ts'
-import { flat, lanes, perRow } from '../common/lanes.ts'
+import { dispatchFlat, lanes, perRow } from '../common/lanes.ts'
 import { weightParams, type Weight } from '../common/weight.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
@@ -39,7 +39,7 @@ export function adamw(
     root_correction2: Math.sqrt(1 - s.beta2 ** s.step),
     eps: s.eps,
   }
-  gpu.dispatch(gpu.kernel(paths.adamw), [t.parameters, t.gradients, t.m, t.v], params, flat(range.count))
+  dispatchFlat(gpu, paths.adamw, {}, [t.parameters, t.gradients, t.m, t.v], params, range.count)
 }
 
 /** Values of a block of `sumSquares`. */
@@ -68,9 +68,9 @@ export function roundWeight(gpu: Gpu, master: GpuBuffer | BufferRange, weight: W
     // Two bf16 share a word: a part that starts or ends inside one would take its neighbour's value along.
     const splits = ((from - slice.row) * k) % 2 !== 0 || (((to - from) * k) % 2 !== 0 && to < slice.row + slice.rows)
     if (weight.bf16 && splits) throw new Error(`${weight.label}: rows ${from} .. ${to} of ${k} values begin or end inside a word`)
-    const kernel = gpu.kernel(paths.round, { W_TEX: Number(slice.texture), W_BF16: Number(weight.bf16) })
+    const constants = { W_TEX: Number(slice.texture), W_BF16: Number(weight.bf16) }
     const params = { rows: to - from, k, first_row: from - row, w_row: from - slice.row, ...weightParams(weight, slice) }
     const count = slice.texture ? (to - from) * (k / 8) : Math.ceil(((to - from) * k) / (weight.bf16 ? 2 : 1))
-    gpu.dispatch(kernel, [master, slice.storage], params, flat(count))
+    dispatchFlat(gpu, paths.round, constants, [master, slice.storage], params, count)
   }
 }

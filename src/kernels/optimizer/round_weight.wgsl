@@ -25,9 +25,7 @@ fn bf16_bits(v: f32) -> u32 {
 }
 fn pair(a: f32, b: f32) -> u32 { return bf16_bits(a) | (bf16_bits(b) << 16u); }
 
-@compute @workgroup_size(64)
-fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-  let e = element(group, lane);
+fn one(e: u32) {
 #if W_TEX
   let groups = p.k / 8u;
   if (e >= p.rows * groups) { return; }

@@ -2,7 +2,7 @@
 import { fileURLToPath } from 'node:url'
 import type { Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
-import { flat } from '../common/lanes.ts'
+import { dispatchFlat } from '../common/lanes.ts'
 
 const path = fileURLToPath(new URL('rope.wgsl', import.meta.url))
 
@@ -19,5 +19,5 @@ export function rope(
 ): void {
   const half = headDim / 2
   const params = { rows, heads, half_dim: half, sign: inverse ? -1 : 1 }
-  gpu.dispatch(gpu.kernel(path), [x, info, table], params, flat(rows * heads * half))
+  dispatchFlat(gpu, path, {}, [x, info, table], params, rows * heads * half)
 }

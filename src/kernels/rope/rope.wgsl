@@ -8,9 +8,7 @@ struct Params { rows: u32, heads: u32, half_dim: u32, sign: f32 }
 @group(0) @binding(2) var<storage, read> table: array<vec2f>;
 #include "flat.wgsl"
 
-@compute @workgroup_size(64)
-fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-  let e = element(group, lane);
+fn one(e: u32) {
   let per_row = p.heads * p.half_dim;
   let row = e / per_row;
   if (row >= p.rows) { return; }

@@ -2,19 +2,19 @@
 import { fileURLToPath } from 'node:url'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
-import { flat } from '../common/lanes.ts'
+import { dispatchFlat } from '../common/lanes.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
 const paths = { gather: file('gather.wgsl'), write: file('scatter_write.wgsl'), add: file('scatter_add.wgsl') }
 
 /** out[i] = x[index[i]]; rows of `width` values. */
 export function gatherRows(gpu: Gpu, x: Binding, index: GpuBuffer, out: Binding, rows: number, width: number): void {
-  gpu.dispatch(gpu.kernel(paths.gather), [x, index, out], { rows, width }, flat(rows * width))
+  dispatchFlat(gpu, paths.gather, {}, [x, index, out], { rows, width }, rows * width)
 }
 
 /** out[index[i]] = x[i]; indices must differ. */
 export function scatterRows(gpu: Gpu, x: Binding, index: GpuBuffer, out: Binding, rows: number, width: number): void {
-  gpu.dispatch(gpu.kernel(paths.write), [x, index, out], { rows, width }, flat(rows * width))
+  dispatchFlat(gpu, paths.write, {}, [x, index, out], { rows, width }, rows * width)
 }
 
 /** A list of source rows for each output row, in compressed form: sources of output o are source[start[o] .. start[o+1]). */
@@ -37,7 +37,7 @@ export function addRowLists(
   options: { accumulate?: boolean; target?: GpuBuffer; firstRow?: number; limit?: number } = {},
 ): void {
   const { accumulate = false, target, firstRow = 0, limit = 0xffffffff } = options
-  const kernel = gpu.kernel(paths.add, { TARGET: Number(!!target), ACCUMULATE: Number(accumulate) })
+  const constants = { TARGET: Number(!!target), ACCUMULATE: Number(accumulate) }
   const bindings = [x, lists.start, lists.source, out, ...(target ? [target] : [])]
-  gpu.dispatch(kernel, bindings, { outs: lists.outs, width, first_row: firstRow, limit }, flat(lists.outs * width))
+  dispatchFlat(gpu, paths.add, constants, bindings, { outs: lists.outs, width, first_row: firstRow, limit }, lists.outs * width)
 }

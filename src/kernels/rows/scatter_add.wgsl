@@ -11,9 +11,7 @@ struct Params { outs: u32, width: u32, first_row: u32, limit: u32 }
 #endif
 #include "flat.wgsl"
 
-@compute @workgroup_size(64)
-fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-  let e = element(group, lane);
+fn one(e: u32) {
   if (e >= p.outs * p.width) { return; }
   let o = e / p.width;
   let c = e % p.width;

@@ -5,9 +5,7 @@ struct Params { rows: u32, width: u32 }
 @group(0) @binding(2) var<storage, read_write> out: array<f32>;
 #include "flat.wgsl"
 
-@compute @workgroup_size(64)
-fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-  let e = element(group, lane);
+fn one(e: u32) {
   if (e >= p.rows * p.width) { return; }
   out[index[e / p.width] * p.width + e % p.width] = x[e];
 }

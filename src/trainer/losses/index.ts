@@ -4,7 +4,7 @@ import { resolve } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 import { messageOf, UserError } from '../../common/errors.ts'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
-import { flat } from '../../kernels/common/lanes.ts'
+import { dispatchFlat } from '../../kernels/common/lanes.ts'
 import cispo from './cispo.ts'
 import cispoMask from './cispo_mask.ts'
 import type { LossFunction, LossInputs, LossOutputs, RatioBounds } from './types.ts'
@@ -72,7 +72,7 @@ export function runLossKernel(
 ): void {
   const { mask_ratio_low, mask_ratio_high } = args
   const params = { count, mask_ratio_low, mask_ratio_high, inverse_tokens: 1 / args.lossTokenCount }
-  gpu.dispatch(gpu.kernel(kernel), [t.logprobs, t.inferenceLogprobs, t.advantages, t.gradient, t.loss], params, flat(count))
+  dispatchFlat(gpu, kernel, {}, [t.logprobs, t.inferenceLogprobs, t.advantages, t.gradient, t.loss], params, count)
 }
 
 /**
