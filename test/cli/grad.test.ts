@@ -1,0 +1,138 @@
+/** `grad` as a user runs it. */
+import { spawnSync } from 'node:child_process'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { afterAll, describe, expect, test } from 'vitest'
+import { openSafetensors, type SafetensorsSource } from '../../src/model/safetensors.ts'
+import { bars, fixtures, floats, openCase, relativeError } from '../golden/cases.ts'
+
+const cli = fileURLToPath(new URL('../../cli.js', import.meta.url))
+const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-grad-'))
+afterAll(() => rmSync(folder, { recursive: true }))
+
+function grad(words: string[]) {
+  const result = spawnSync(process.execPath, [cli, 'grad', ...words], { encoding: 'utf8' })
+  return { code: result.status, out: result.stdout, err: result.stderr }
+}
+
+let runs = 0
+/** The file that a run on a case writes. */
+async function gradients(dir: string, words: string[]): Promise<SafetensorsSource & { said: string }> {
+  const out = join(folder, `${runs++}.safetensors`)
+  const result = grad(['--model', `${dir}/model`, '--batch', `${dir}/batch.json`, '--out', out, ...words])
+  expect(result.code, result.err).toBe(0)
+  return Object.assign(await openSafetensors(out), { said: result.out })
+}
+
+const expectScalar = async (file: SafetensorsSource, name: string, expected: number) => {
+  expect(file.shape(name)).toEqual([1])
+  expect(relativeError(await floats(file, name), [expected])).toBeLessThanOrEqual(bars.gradients)
+}
+
+test('without an adapter: every weight under its Hugging Face name and shape', async () => {
+  const dir = `${fixtures}golden/qwen2`
+  const { facts, expected } = await openCase(dir)
+  const file = await gradients(dir, ['--loss', 'cispo_mask', '--temperature', String(facts.temperature)])
+  expect(file.said).toMatch(
+    /^.*\.safetensors: cispo_mask loss \S+, gradient norm \S+, \d+ tensors, \d+ loss tokens in 1 micro-batches .*\n$/,
+  )
+  const names = expected
+    .names()
+    .filter((name) => name.startsWith('full.masked.grad.'))
+    .map((name) => name.replace('full.masked.grad.', ''))
+  expect(file.names().toSorted()).toEqual([...names, 'loss', 'grad_norm'].toSorted())
+  for (const name of names) {
+    expect(file.shape(name), name).toEqual(expected.shape(`full.masked.grad.${name}`))
+    const error = relativeError(await floats(file, name), await floats(expected, `full.masked.grad.${name}`))
+    expect(error, name).toBeLessThanOrEqual(bars.gradients)
+  }
+  await expectScalar(file, 'loss', facts['full.masked.loss'] as number)
+  await expectScalar(file, 'grad_norm', facts['full.masked.grad_norm'] as number)
+})
+
+test('with an adapter: its factors without the padding of their rank, under both of their names', async () => {
+  const dir = `${fixtures}odd/llama-odd`
+  const { facts, expected } = await openCase(dir)
+  const adapter = await openSafetensors(`${dir}/adapter/adapter_model.safetensors`)
+  const words = ['--adapter', `${dir}/adapter`, '--temperature', String(facts.temperature), '--micro-batch-tokens', '9']
+  const file = await gradients(dir, words)
+  const bare = adapter.names().map((name) => name.replace('base_model.model.', ''))
+  expect(file.names().toSorted()).toEqual([...adapter.names(), ...bare, 'loss', 'grad_norm'].toSorted())
+  for (const name of bare) {
+    expect(file.shape(name)).toEqual(adapter.shape(`base_model.model.${name}`))
+    const values = await floats(file, name)
+    expect(await floats(file, `base_model.model.${name}`)).toEqual(values)
+    expect(relativeError(values, await floats(expected, `lora.clipped.grad.${name}`)), name).toBeLessThanOrEqual(bars.gradients)
+  }
+  await expectScalar(file, 'loss', facts['lora.clipped.loss'] as number)
+  await expectScalar(file, 'grad_norm', facts['lora.clipped.grad_norm'] as number)
+})
+
+test("the ratio bounds, checkpointing or not, and a loss of the user's own", async () => {
+  const dir = `${fixtures}odd/llama-odd`
+  const read = async (words: string[]) => {
+    const file = await gradients(dir, words)
+    return { loss: (await floats(file, 'loss'))[0], embedding: await floats(file, 'model.embed_tokens.weight') }
+  }
+  const plain = await read([])
+  expect(await read(['--no-gradient-checkpointing'])).toEqual(plain)
+  const narrow = await read(['--mask-ratio-low', '0.99', '--mask-ratio-high', '1.01'])
+  expect(relativeError(narrow.embedding, plain.embedding)).toBeGreaterThan(0.01)
+  // CISPO with its default bounds, as a user would write it.
+  const own = join(folder, 'own.ts')
+  writeFileSync(
+    own,
+    `interface Inputs { logprobs: Float32Array; inferenceLogprobs: Float32Array; advantages: Float32Array; lossMask: Uint8Array; lossTokenCount: number }
+     export default function own(x: Inputs) {
+       const weight = (t: number) => x.lossMask[t] * Math.min(8, Math.max(0.125, Math.exp(x.logprobs[t] - x.inferenceLogprobs[t])))
+       const gradient = x.logprobs.map((_, t) => (-weight(t) * x.advantages[t]) / x.lossTokenCount)
+       return { gradient, loss: gradient.reduce((sum, g, t) => sum + g * x.logprobs[t], 0) }
+     }`,
+  )
+  const custom = await read(['--loss', own])
+  expect(relativeError(custom.embedding, plain.embedding)).toBeLessThan(1e-5)
+  expect(custom.loss).toBeCloseTo(plain.loss, 5)
+})
+
+test('a batch without a single loss token has gradients of 0', async () => {
+  const batch = join(folder, 'nothing.json')
+  writeFileSync(batch, JSON.stringify([{ input_ids: [5] }, { input_ids: [3, 4], loss_mask: [1, 0] }]))
+  const file = await gradients(`${fixtures}odd/llama-odd`, ['--batch', batch])
+  for (const name of file.names())
+    expect(
+      (await floats(file, name)).every((v) => v === 0),
+      name,
+    ).toBe(true)
+})
+
+describe('says in a sentence what is wrong, and exits with 2', () => {
+  const dir = `${fixtures}odd/llama-odd`
+  const common = ['--model', `${dir}/model`, '--batch', `${dir}/batch.json`, '--out', join(folder, 'never.safetensors')]
+  const file = (name: string, text: string) => {
+    writeFileSync(join(folder, name), text)
+    return join(folder, name)
+  }
+  test.each<[string, () => string[], RegExp]>([
+    ['an unknown loss', () => ['--loss', 'cispo2'], /loss is 'cispo2'/],
+    [
+      'a loss file without a function',
+      () => ['--loss', file('none.ts', 'export const loss = 1\n')],
+      /none\.ts must export a function/,
+    ],
+    [
+      'a loss that gives no gradient',
+      () => ['--loss', file('bad.ts', 'export default () => ({ loss: 1 })\n')],
+      /bad\.ts must return/,
+    ],
+    ['a negative bound', () => ['--mask-ratio-low', '-1'], /--mask-ratio-low.*It must be a number, 0 or above/],
+    ['an adapter for another model', () => ['--adapter', `${fixtures}golden/llama/adapter`], /for another model/],
+  ])('%s', (_, words, sentence) => {
+    const { code, out, err } = grad([...common, ...words()])
+    expect(code).toBe(2)
+    expect(out).toBe('')
+    expect(err).toMatch(sentence)
+    expect(err).not.toContain('    at ')
+  })
+})

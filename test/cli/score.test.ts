@@ -1,0 +1,100 @@
+/** `score` as a user runs it. */
+import { spawnSync } from 'node:child_process'
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { afterAll, describe, expect, test } from 'vitest'
+import { openSafetensors } from '../../src/model/safetensors.ts'
+import { bars, fixtures, floats, relativeError } from '../golden/cases.ts'
+
+const cli = fileURLToPath(new URL('../../cli.js', import.meta.url))
+const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-score-'))
+afterAll(() => rmSync(folder, { recursive: true }))
+
+function score(words: string[]) {
+  const result = spawnSync(process.execPath, [cli, 'score', ...words], { encoding: 'utf8' })
+  return { code: result.status, out: result.stdout, err: result.stderr }
+}
+const golden = `${fixtures}golden/qwen2`
+const of = (dir: string) => ['--model', `${dir}/model`, '--batch', `${dir}/batch.json`]
+
+test('writes log-probabilities and entropies, the sequences one after another', async () => {
+  const out = join(folder, 'scores.safetensors')
+  const { code, out: said } = score([...of(golden), '--out', out, '--temperature', '0.8', '--micro-batch-tokens', '40'])
+  expect(code).toBe(0)
+  expect(said.split('\n')).toHaveLength(2)
+  expect(said).toMatch(/scores\.safetensors: 6 sequences, \d+ scored tokens, mean logprob -\d+\.\d+, mean entropy \d/)
+  const [file, expected] = [await openSafetensors(out), await openSafetensors(`${golden}/expected.safetensors`)]
+  expect(file.names().toSorted()).toEqual(['entropy', 'logprobs'])
+  expect(file.dtype('logprobs')).toBe('F32')
+  const batch = JSON.parse(readFileSync(`${golden}/batch.json`, 'utf8')) as { input_ids: number[] }[]
+  expect(file.shape('logprobs')).toEqual([batch.reduce((sum, s) => sum + s.input_ids.length, 0)])
+  for (const name of ['logprobs', 'entropy']) {
+    const values = await floats(file, name)
+    expect(relativeError(values, await floats(expected, `full.${name}`))).toBeLessThanOrEqual(bars.logprobs)
+    let at = 0
+    for (const { input_ids } of batch) {
+      expect(values[at]).toBe(0)
+      at += input_ids.length
+    }
+  }
+})
+
+test('takes an adapter, shards and sequences of one token; the temperature is 1 where none is said', async () => {
+  const dir = `${fixtures}odd/qwen3-tied`
+  const facts = JSON.parse(readFileSync(`${dir}/case.json`, 'utf8')) as { temperature: number }
+  const expected = await floats(await openSafetensors(`${dir}/expected.safetensors`), 'lora.logprobs')
+  const run = async (words: string[]) => {
+    const out = join(folder, 'lora.safetensors')
+    expect(score([...of(dir), '--adapter', `${dir}/adapter`, '--out', out, ...words]).code).toBe(0)
+    return await floats(await openSafetensors(out), 'logprobs')
+  }
+  expect(relativeError(await run(['--temperature', String(facts.temperature)]), expected)).toBeLessThanOrEqual(bars.logprobs)
+  const plain = await run([])
+  expect(relativeError(plain, expected)).toBeGreaterThan(1e-3)
+  expect(await run(['--temperature', '1'])).toEqual(plain)
+})
+
+describe('says in a sentence what is wrong, and exits with 2', () => {
+  const batch = (name: string, value: unknown) => {
+    const file = join(folder, name)
+    writeFileSync(file, typeof value === 'string' ? value : JSON.stringify(value))
+    return file
+  }
+  const out = ['--out', join(folder, 'never.safetensors')]
+  const cases: [string, () => string[], RegExp][] = [
+    [
+      'no model',
+      () => ['--model', join(folder, 'none'), '--batch', `${golden}/batch.json`, ...out],
+      /There is no model at .*none/,
+    ],
+    ['no batch', () => ['--model', `${golden}/model`, '--batch', join(folder, 'none.json'), ...out], /none\.json/],
+    [
+      'a batch that is no JSON',
+      () => ['--model', `${golden}/model`, '--batch', batch('a.json', '[{'), ...out],
+      /a\.json is not valid JSON/,
+    ],
+    [
+      'a token that the model does not have',
+      () => ['--model', `${golden}/model`, '--batch', batch('b.json', [{ input_ids: [1, 512] }]), ...out],
+      /b\.json: sequence 0: input_ids\[1\] is 512; it must be a token id from 0 to/,
+    ],
+    [
+      'an adapter for another model',
+      () => [...of(golden), '--adapter', `${fixtures}odd/llama-odd/adapter`, ...out],
+      /The adapter .*llama-odd.* is for another model: .*has shape/,
+    ],
+    ['a folder that is no adapter', () => [...of(golden), '--adapter', `${golden}/model`, ...out], /has no adapter_config\.json/],
+    ['a temperature of 0', () => [...of(golden), '--temperature', '0', ...out], /--temperature.*It must be a number above 0/],
+    ['half a token', () => [...of(golden), '--micro-batch-tokens', '0.5', ...out], /It must be a whole number above 0/],
+    ['no --out', () => of(golden), /--out/],
+  ]
+  test.each(cases)('%s', (_, words, sentence) => {
+    const { code, out: said, err } = score(words())
+    expect(code).toBe(2)
+    expect(said).toBe('')
+    expect(err).toMatch(sentence)
+    expect(err).not.toContain('    at ')
+  })
+})
