@@ -3,7 +3,7 @@
 // A packed batch puts a prompt right before all the rollouts that share it, so the rows that see r are r .. key_end[r] - 1: no list, no
 // atomics. dk, dv (rows, kv heads, D). A workgroup takes KR neighbouring key rows of one kv head (they share the loads of q and dO) and goes through
 // the queries by tiles of LANES, heads in order, rows in order: lane l scores row l of the tile, then owns a part of dk and dv.
-struct Params { rows: u32, scale: f32 }
+struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
 @group(0) @binding(0) var<storage, read> q: array<E>;
 @group(0) @binding(1) var<storage, read> k: array<E>;
 @group(0) @binding(2) var<storage, read> v: array<E>;
@@ -27,14 +27,22 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #for c in 0..C
   var k_$(r)_$(c) = E();
   var v_$(r)_$(c) = E();
-  if ($(c)u * LANES + lane < DE) {
-    k_$(r)_$(c) = k[(row_$(r) * KV_HEADS + kv_head) * DE + $(c)u * LANES + lane];
-    v_$(r)_$(c) = v[(row_$(r) * KV_HEADS + kv_head) * DE + $(c)u * LANES + lane];
-  }
   var dk_$(r)_$(c) = E();
   var dv_$(r)_$(c) = E();
 #end
 #end
+  // One load for all rows and parts, as in forward.wgsl.
+  for (var s = 0u; s < $(KR)u * parts(); s++) {
+    let e = (min(row0 + s / C, p.rows - 1u) * KV_HEADS + kv_head) * DE + min((s % C) * LANES + lane, DE - 1u);
+    let k_part = k[e];
+    let v_part = v[e];
+#for r in 0..KR
+#for c in 0..C
+    k_$(r)_$(c) = select(k_$(r)_$(c), k_part, s == $(r*C+c)u);
+    v_$(r)_$(c) = select(v_$(r)_$(c), v_part, s == $(r*C+c)u);
+#end
+#end
+  }
   for (var g = 0u; g < GROUP; g++) {
     let head = kv_head * GROUP + g;
     for (var t0 = row0; t0 < last; t0 += LANES) {
@@ -44,23 +52,31 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       var s_$(r) = 0.0;
       var dp_$(r) = 0.0;
 #end
-#for c in 0..C
-      for (var i = 0u; i < min(LANES, DE - $(c)u * LANES); i++) {
-        let qq = q[q_at + $(c)u * LANES + i];
-        let gg = d_out[q_at + $(c)u * LANES + i];
+      for (var c = 0u; c * LANES < elements(); c++) {
 #for r in 0..KR
-        s_$(r) = dot_add(e_from(lane, k_$(r)_$(c), i), qq, s_$(r));
-        dp_$(r) = dot_add(e_from(lane, v_$(r)_$(c), i), gg, dp_$(r));
+        var k_part_$(r) = k_$(r)_0;
+        var v_part_$(r) = v_$(r)_0;
+#for c in 1..C
+        k_part_$(r) = select(k_part_$(r), k_$(r)_$(c), c == $(c)u);
+        v_part_$(r) = select(v_part_$(r), v_$(r)_$(c), c == $(c)u);
 #end
+#end
+        for (var i = 0u; i < min(turns(), elements() - c * LANES); i++) {
+          let qq = q[q_at + c * LANES + i];
+          let gg = d_out[q_at + c * LANES + i];
+#for r in 0..KR
+          s_$(r) = dot_add(e_from(lane, k_part_$(r), i), qq, s_$(r));
+          dp_$(r) = dot_add(e_from(lane, v_part_$(r), i), gg, dp_$(r));
+#end
+        }
       }
-#end
       let soft_t = soft[t * HEADS + head];
 #for r in 0..KR
       let seen_$(r) = t0 + lane >= row_$(r) && t0 + lane < end_$(r);
       let w_$(r) = select(0.0, exp(s_$(r) * p.scale - soft_t.x), seen_$(r));
       let ds_$(r) = select(0.0, w_$(r) * (dp_$(r) - soft_t.y) * p.scale, seen_$(r));
 #end
-      for (var i = 0u; i < min(LANES, last - t0); i++) {
+      for (var i = 0u; i < min(turns(), last - t0); i++) {
         let at = ((t0 + i) * HEADS + head) * DE;
 #for r in 0..KR
         let w_i_$(r) = f_from(lane, w_$(r), i);
@@ -79,12 +95,19 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       }
     }
   }
+  for (var s = 0u; s < $(KR)u * parts(); s++) {
+    var dk_part = dk_0_0;
+    var dv_part = dv_0_0;
 #for r in 0..KR
 #for c in 0..C
-  if ($(c)u * LANES + lane < DE && row0 + $(r)u < p.rows) {
-    dk[(row_$(r) * KV_HEADS + kv_head) * DE + $(c)u * LANES + lane] = dk_$(r)_$(c);
-    dv[(row_$(r) * KV_HEADS + kv_head) * DE + $(c)u * LANES + lane] = dv_$(r)_$(c);
+    dk_part = select(dk_part, dk_$(r)_$(c), s == $(r*C+c)u);
+    dv_part = select(dv_part, dv_$(r)_$(c), s == $(r*C+c)u);
+#end
+#end
+    let e = (s % C) * LANES + lane;
+    if (e < DE && row0 + s / C < p.rows) {
+      dk[((row0 + s / C) * KV_HEADS + kv_head) * DE + e] = dk_part;
+      dv[((row0 + s / C) * KV_HEADS + kv_head) * DE + e] = dv_part;
+    }
   }
-#end
-#end
 }

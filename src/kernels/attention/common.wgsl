@@ -37,4 +37,15 @@ fn f_from(lane: u32, value: f32, source: u32) -> f32 {
   return f_scratch[source];
 #endif
 }
+// Bounds of loops: LANES, DE and C. ROLLED: as the driver cannot know them it cannot unroll, for on CPU drivers each place in the code that
+// loads or stores costs 2 KB of machine code and a tenth of a second of compilation, and a turn of a loop next to nothing.
+#if ROLLED
+fn turns() -> u32 { return p.lanes; }
+fn elements() -> u32 { return p.elements; }
+fn parts() -> u32 { return (p.elements + LANES - 1u) / LANES; }
+#else
+fn turns() -> u32 { return LANES; }
+fn elements() -> u32 { return DE; }
+fn parts() -> u32 { return $(C)u; }
+#endif
 fn key_row(i: vec4u, j: u32) -> u32 { return select(i.z + j - i.y, i.x + j, j < i.y); }
