@@ -183,6 +183,16 @@ describe.each(modes)('$name', ({ facts, needs }) => {
     await bench.run('nn f32 texture', facts, () => backwardInput({ rows: 4, n: 12, k: 16, bf16: false }))
     await bench.run('nn slice', facts, () => backwardInput({ rows: 9, n: 100, k: 24, slice: { row: 37, rows: 41 } }))
     await bench.run('nn slice 4', facts, () => backwardInput({ rows: 9, n: 100, k: 24, slice: { row: 36, rows: 40 } }))
+    // As narrow as LoRA's rank: the CPU kernels turn round for them
+    for (const c of [
+      { rows: 1, n: 36, k: 8 },
+      { rows: 33, n: 64, k: 16 },
+      { rows: 17, n: 5, k: 8 },
+      { rows: 17, n: 20, k: 8, slice: { row: 8, rows: 8 } },
+      { rows: 17, n: 20, k: 8, accumulate: true, alpha: 2 },
+    ]) {
+      await bench.run(`nn thin ${JSON.stringify(c)}`, facts, () => backwardInput({ alpha: -0.5, ...c, bf16: false, buffer: true }))
+    }
     await bench.run('nn odd n with LoRA', facts, () => backwardInput({ rows: 21, n: 151, k: 64, rank: 8, accumulate: true }))
   })
   test.skipIf(skip)('backward to the weight: flags, shapes and parts of a matrix', async () => {
@@ -190,7 +200,15 @@ describe.each(modes)('$name', ({ facts, needs }) => {
       { rows: 5, n: 8, k: 12, row: 3, dyStride: 24, dyColumn: 8 },
       { rows: 5, n: 7, k: 12, row: 2, dyStride: 23, dyColumn: 9 },
     ]
-    for (const c of [...shapes, ...parts]) {
+    const thin: Case[] = [
+      { rows: 13, n: 8, k: 40 },
+      { rows: 13, n: 40, k: 8 },
+      { rows: 9, n: 100, k: 16 },
+      { rows: 9, n: 16, k: 100 },
+      { rows: 1, n: 36, k: 4 },
+    ]
+    const offset = [{ rows: 7, n: 36, k: 8, row: 5, dyStride: 44, dyColumn: 8 }]
+    for (const c of [...shapes, ...parts, ...thin, ...offset]) {
       await bench.run(`tn ${JSON.stringify(c)}`, facts, () => backwardWeight(c))
       await bench.run(`tn + ${JSON.stringify(c)}`, facts, () => backwardWeight({ ...c, accumulate: true, alpha: -2 }))
     }

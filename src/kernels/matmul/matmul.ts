@@ -98,7 +98,7 @@ export function linearBackwardInput(
     const flags = { LORA: Number(!!last), ACCUMULATE: Number(accumulate) }
     const extra: Binding[] = last ? [last.x, last.matrix] : []
     const [column, storageRow, rank] = [part.row - wanted.row, part.row - part.slice.row, last?.rank ?? 0]
-    if (takesCpu(gpu, k) && isThin(weight, k) && !last && !accumulate && parts.length === 1 && part.rows % 4 === 0) {
+    if (takesCpu(gpu, k) && isThin(weight, k) && !last && !accumulate && part.rows === weight.rows && part.rows % 4 === 0) {
       const kernel = gpu.kernel(paths.thin)
       gpu.dispatch(kernel, [dy, dx, bufferOf(part.slice)], { rows, n: part.rows, k, alpha }, [k / 8, Math.ceil(rows / 16)])
     } else if (takesCpu(gpu, k)) {
