@@ -11,6 +11,7 @@ import { Engine } from '../inference/engine.ts'
 import { loadDecoder } from '../model/decoder-load.ts'
 import type { Decoder } from '../model/decoder.ts'
 import type { ModelFiles } from '../model/open.ts'
+import { tensorShapes } from '../model/shapes.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
 import { formatBytes, formatCount } from '../monitor/format.ts'
 import { Monitor } from '../monitor/monitor.ts'
@@ -67,7 +68,9 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     })
     opened.push(engine)
     const trainer = new Trainer(decoder, trainerOptions(config, loss, folder))
-    monitor.console.print(`memory   ${formatBytes(gpu.pool.bytesInUse)} of buffers before the first step`)
+    monitor.console.print(
+      `memory   ${formatBytes(gpu.pool.bytesInUse)} of GPU buffers before the first step (weights, Adam, KV cache)`,
+    )
     const weights = aboutWeights(config, adapter, model, tokenizer)
     const firstStep = loaded.resume ? await resumeFrom(loaded.resume, folder, trainer, weights, monitor) : 0
     engine.publish(firstStep)
@@ -150,8 +153,11 @@ async function load(
       progress,
       ...(args.use_lora ? { lora, adapter } : { full: true }),
     })
-    const trained = `${formatCount(decoder.store!.size)} trained ${args.use_lora ? `(LoRA rank ${args.lora_rank})` : '(all weights)'}`
-    monitor.console.print(`model    ${model.name}: ${trained}, ${formatBytes(gpu.pool.bytesInUse)} on the GPU`)
+    const weights = [...tensorShapes(model.config).values()].reduce((sum, shape) => sum + shape.reduce((a, b) => a * b, 1), 0)
+    const trained = args.use_lora
+      ? `a LoRA adapter of ${formatCount(decoder.store!.size)} (rank ${args.lora_rank})`
+      : 'all of them'
+    monitor.console.print(`model    ${model.name}: ${formatCount(weights)} weights; trained: ${trained}`)
     return decoder
   } finally {
     wait.done()
@@ -263,7 +269,7 @@ async function resumeFrom(
     )
   for (const line of resume.kind === 'step' ? [] : broken) monitor.console.warn(`passed over ${line}`)
   const state = await loadCheckpoint(dir, trainer, weights)
-  folder.rewind(state.step)
+  monitor.rewind(state.step)
   monitor.console.print(`resumed  step ${state.step} from ${dir}: weights, optimizer, schedule and data position`)
   return state.step
 }

@@ -55,7 +55,7 @@ export class RunConsole {
   readonly #paint: Paint
   readonly #tick: NodeJS.Timeout
   readonly #unsubscribe: () => void
-  readonly #rewards: (number | null)[]
+  #rewards: (number | null)[]
   readonly #stepSeconds: number[] = []
   // When each wait is next mentioned outside a terminal, in milliseconds after its start.
   readonly #nextMention = new WeakMap<Wait, number>()
@@ -75,6 +75,11 @@ export class RunConsole {
     this.#stream.on('error', ignoreClosedPipe)
     this.#unsubscribe = options.progress.onChange(() => this.#schedule())
     this.#tick = setInterval(() => (this.#live ? this.#draw() : this.#mentionLongWaits()), tickMs).unref()
+  }
+
+  /** Rewards of the steps so far, for the sparkline. */
+  set rewards(rewards: readonly (number | null)[]) {
+    this.#rewards = [...rewards]
   }
 
   /** The one line that says which numbers matter. */

@@ -12,12 +12,12 @@ import type { Logger, LogLevel } from './logger.ts'
 import { MetricsWriter, readMetrics } from './metrics-writer.ts'
 import { Progress } from './progress.ts'
 import { RolloutWriter } from './rollout-writer.ts'
-import type { RunFolder } from './run-folder.ts'
+import type { RewindReport, RunFolder } from './run-folder.ts'
 import { Watch } from './warnings.ts'
 import type { WatchOptions } from './warnings.ts'
 
 export interface MonitorOptions extends Omit<ConsoleOptions, 'progress' | 'logger' | 'rewards'> {
-  /** Open, and rewound where the run is resumed. */
+  /** Open. Where the run is resumed: rewound, or to be taken back with `rewind`. */
   folder: RunFolder
   watch: WatchOptions
   logLevel?: LogLevel
@@ -44,7 +44,7 @@ export class Monitor {
   readonly progress: Progress
   readonly console: RunConsole
   readonly logger: Logger & { close(): void }
-  readonly #metrics: MetricsWriter
+  #metrics: MetricsWriter
   readonly #rollouts: RolloutWriter
   readonly #watch: Watch
   readonly #solvedAt: number | undefined
@@ -58,11 +58,21 @@ export class Monitor {
     const rows = readMetrics(folder.metricsPath)
     this.#totals = totalsOf(rows)
     this.logger = createLogger(folder.logPath, logLevel)
-    const rewards = rows.flatMap((row) => (row.reward === undefined ? [] : row.reward))
-    this.console = new RunConsole({ ...consoleOptions, progress, logger: this.logger, rewards })
-    this.#metrics = new MetricsWriter({ path: folder.metricsPath, onWarning: (message) => this.console.warn(message) })
+    this.console = new RunConsole({ ...consoleOptions, progress, logger: this.logger, rewards: rewardsOf(rows) })
+    this.#metrics = this.#openMetrics()
     this.#rollouts = new RolloutWriter(folder)
     this.#watch = new Watch(watch)
+  }
+
+  /** Takes the folder, and all that was read from it, back to the end of `step`. */
+  rewind(step: number): RewindReport {
+    this.#metrics.close()
+    const report = this.folder.rewind(step)
+    const rows = readMetrics(this.folder.metricsPath)
+    this.#totals = totalsOf(rows)
+    this.console.rewards = rewardsOf(rows)
+    this.#metrics = this.#openMetrics()
+    return report
   }
 
   /** Writes the step's rollouts and its row, prints its line, some samples, and what there is to warn of. Returns the row's metrics. */
@@ -118,4 +128,11 @@ export class Monitor {
     this.logger.close()
     this.folder.close()
   }
+
+  #openMetrics(): MetricsWriter {
+    return new MetricsWriter({ path: this.folder.metricsPath, onWarning: (message) => this.console.warn(message) })
+  }
 }
+
+const rewardsOf = (rows: readonly Metrics[]): (number | null)[] =>
+  rows.flatMap((row) => (row.reward === undefined ? [] : row.reward))

@@ -16,6 +16,7 @@ import { Rubric, SingleTurnEnv } from 'dawn-rl/environments'
 export default (args) => {
   const rubric = new Rubric({ even: ({ completionIds }) => {
     if (args.fails) throw new Error('the judge is away')
+    if (args.hangs) return new Promise(() => {})
     return completionIds.filter((id) => id % 2 === 0).length / completionIds.length
   } })
   const rows = (word, n) => Array.from({ length: n }, (_, i) => ({ prompt: word + ' ' + i, answer: String(i) }))
@@ -67,10 +68,14 @@ export class TinyRuns {
     this.write('run.toml', config())
   }
 
-  /** Starts `node train.js @ run.toml WORDS` in the folder. */
+  /** Starts `node train.js @ run.toml WORDS` in the folder. Words of the form `key=value` are overrides of [trainer.args]. */
   start(words: string[], env: NodeJS.ProcessEnv = {}): { child: ChildProcess; outcome: Promise<Outcome> } {
     const begin = performance.now()
-    const child = spawn(process.execPath, [trainJs, '@', 'run.toml', ...words], {
+    const args = words.flatMap((word) => {
+      const [, key, value] = /^(\w+)=(.*)$/.exec(word) ?? []
+      return key ? [`--trainer.args.${key}`, value] : word
+    })
+    const child = spawn(process.execPath, [trainJs, '@', 'run.toml', ...args], {
       cwd: this.dir,
       env: { ...process.env, NO_COLOR: '1', ...env },
       stdio: ['ignore', 'pipe', 'pipe'],
@@ -90,7 +95,9 @@ export class TinyRuns {
 
   /** Rows of a file of a run, one JSON object a line. */
   rows(run: string, file: string): Record<string, unknown>[] {
-    const lines = readFileSync(join(this.outputs, run, file), 'utf8').trimEnd().split('\n')
+    const lines = readFileSync(join(this.outputs, run, file), 'utf8')
+      .trimEnd()
+      .split('\n')
     return lines.map((line) => JSON.parse(line) as Record<string, unknown>)
   }
 

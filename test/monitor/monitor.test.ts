@@ -65,3 +65,18 @@ test('a run that ends after step 3 and is resumed from step 2 leaves the files o
   expect(log).toContain('"msg":"step 4"')
   expect(log).not.toContain('"msg":"step 2"')
 })
+
+test('rewind: rows, totals and files go back, and what is written next follows the row it went back to', () => {
+  const folder = openRunFolder({ outputDir: temporaryFolder(), runName: 'run', configText: '' })
+  const stream = new Capture()
+  const monitor = new Monitor({ folder, maxSteps: 9, watch: { maxTokens: 8 }, stream, samplesEvery: 0 })
+  onTestFinished(() => monitor.close())
+  const finish = (step: number) =>
+    monitor.finishStep({ step, rollouts: scored(groupsOf([[0, step]])), version: step - 1, metrics: {} })
+  for (const step of [1, 2, 3]) finish(step)
+  expect(monitor.rewind(1)).toMatchObject({ metricsRows: 2, rolloutFiles: 4 })
+  expect(finish(2)['progress/total_rollouts']).toBe(4)
+  expect(readMetrics(folder.metricsPath).map((row) => row.step)).toEqual([1, 2])
+  expect(readRollouts(folder, 2)).toHaveLength(2)
+  expect(readRollouts(folder, 3)).toHaveLength(0)
+})

@@ -1,0 +1,234 @@
+/** `node train.js` as a user runs it, on a model of random weights: what it writes, what it repeats, how it ends. */
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { fileURLToPath } from 'node:url'
+import { beforeAll, describe, expect, test } from 'vitest'
+import { parseConfig } from '../../src/config/load.ts'
+import { openModel } from '../../src/model/open.ts'
+import { checkAdapter, readAdapter } from '../../src/model/peft.ts'
+import { metricInfo } from '../../src/monitor/metrics-table.ts'
+import { brokenBecause } from '../../src/trainer/checkpoint.ts'
+import { TinyRuns, type Outcome } from './tiny-run.ts'
+
+const runs = new TinyRuns()
+const ppoClip = fileURLToPath(new URL('../../configs/losses/ppo-clip.ts', import.meta.url))
+const inTurns = ['max_async_level=0', 'eval_strategy=steps', 'eval_steps=2', 'save_steps=2', 'eval_temperature=0']
+const adapterOf = (run: string, step: number) =>
+  readFileSync(runs.path('outputs', run, `checkpoints/step_${step}/adapter_model.safetensors`))
+const whole = (run: string, step: number) => brokenBecause(runs.path('outputs', run, 'checkpoints', `step_${step}`)) === undefined
+const good = (outcome: Outcome) => expect(outcome, outcome.stderr + outcome.stdout).toMatchObject({ code: 0 })
+
+// The first run compiles every kernel, which takes a while where the driver has no cache of them yet.
+let whole4: Outcome
+beforeAll(async () => {
+  await runs.prepare()
+  whole4 = await runs.run(['run_name=whole', 'max_steps=4', ...inTurns])
+}, 400_000)
+
+describe('a run in turns (max_async_level = 0)', () => {
+  test('ends well and says what came of it', () => {
+    good(whole4)
+    for (const text of ['adapter  ', 'run      outputs/whole', 'step 4/4 | reward', 'What was learned', 'Where the files are', 'outputs/whole/checkpoints/step_4'])
+      expect(whole4.stdout).toContain(text) // prettier-ignore
+    expect(whole4.stdout).not.toContain('\x1b[')
+  })
+
+  test('config.toml reads back to the same run', () => {
+    const path = runs.path('outputs/whole/config.toml')
+    const here = process.cwd()
+    process.chdir(runs.dir)
+    try {
+      const { config, notices } = parseConfig(readFileSync(path, 'utf8'), path)
+      expect(config.trainer.args).toMatchObject({
+        run_name: 'whole',
+        max_steps: 4,
+        max_async_level: 0,
+        eval_temperature: 0,
+        lora_rank: 4,
+      })
+      expect(notices.filter((line) => line.includes('no effect'))).toEqual([])
+    } finally {
+      process.chdir(here)
+    }
+  })
+
+  test('metrics: a row a step, every key in the table, nothing but 0 between sampler and trainer', () => {
+    const rows = runs.rows('whole', 'metrics.jsonl')
+    expect(rows.map((row) => row.step)).toEqual([0, 1, 2, 3, 4])
+    const unknown = rows.flatMap((row) => Object.keys(row).filter((key) => !['step', 'time'].includes(key) && !metricInfo(key)))
+    expect(unknown).toEqual([])
+    for (const row of rows.slice(1)) {
+      expect(row).toMatchObject({ 'mismatch_kl/all/mean': 0, 'mismatch_kl/all/max': 0, importance_ratio: 1, 'off_policy/max': 0 })
+      expect(row['optim/grad_norm']).toBeGreaterThan(0)
+      expect(row['perf/peak_memory']).toBe(rows[1]['perf/peak_memory'])
+    }
+    expect(rows.filter((row) => 'eval/even/avg@1' in row).map((row) => row.step)).toEqual([0, 2, 4])
+  })
+
+  test('rollouts: all of them, with tokens, rewards and advantages', () => {
+    const rows = runs.rows('whole', 'rollouts/step_2.jsonl')
+    const tokens = runs.rows('whole', 'rollouts/step_2.tokens.jsonl')
+    expect(rows.map((row) => row.split)).toEqual(['eval', 'eval', ...Array.from({ length: 8 }, () => 'train')])
+    expect(tokens).toHaveLength(10)
+    const train = rows.filter((row) => row.split === 'train')
+    expect(train.every((row) => row.env === 'even' && typeof row.reward === 'number')).toBe(true)
+    expect(train.reduce((sum, row) => sum + (row.advantage as number), 0)).toBeCloseTo(0)
+    expect(tokens.every((row) => (row.completion_ids as number[]).length === (row.logprobs as number[]).length)).toBe(true)
+  })
+
+  test('eval_temperature 0 is greedy: the same answer before any training to every seed', () => {
+    const rows = runs.rows('whole', 'rollouts/step_0.jsonl')
+    expect(rows).toHaveLength(2)
+    expect(rows.every((row) => row.split === 'eval' && row.advantage === null)).toBe(true)
+  })
+
+  test('the checkpoint is an adapter of this model, and the weights moved', async () => {
+    expect(readdirSync(runs.path('outputs/whole/checkpoints')).toSorted()).toEqual(['step_2', 'step_4'])
+    const model = await openModel(runs.path('tiny'))
+    const adapter = await readAdapter(runs.path('outputs/whole/checkpoints/step_4'))
+    checkAdapter(adapter, model.config, model.name)
+    model.close()
+    expect(adapter.config).toMatchObject({ r: 4, loraAlpha: 32 })
+    for (const { B } of adapter.tensors.values()) expect(B.some((value) => value !== 0)).toBe(true)
+    expect(adapterOf('whole', 2).equals(adapterOf('whole', 4))).toBe(false)
+  })
+
+  test('interrupted after 2 steps and resumed, it gives the same bits', async () => {
+    good(await runs.run(['run_name=halves', 'max_steps=2', ...inTurns]))
+    expect(runs.numbers('halves')).toEqual(runs.numbers('whole').slice(0, 3))
+    expect(adapterOf('halves', 2).equals(adapterOf('whole', 2))).toBe(true)
+    const second = await runs.run(['run_name=halves', 'max_steps=4', ...inTurns, '--resume'])
+    good(second)
+    expect(second.stdout).toMatch(/resumed {2}step 2 from .*step_2/)
+    expect(runs.numbers('halves')).toEqual(runs.numbers('whole'))
+    expect(adapterOf('halves', 4).equals(adapterOf('whole', 4))).toBe(true)
+    // What was learned is told against the evaluation of the first process.
+    const learned = (text: string) => text.slice(text.indexOf('What was learned'), text.indexOf('Where the files are'))
+    expect(learned(second.stdout)).toBe(learned(whole4.stdout))
+    expect(existsSync(runs.path('outputs/halves/config.attempt_1.toml'))).toBe(true)
+  })
+})
+
+test('one step off-policy, two environments, a loss, an advantage and a filter of the user', async () => {
+  runs.write(
+    'scaled.ts',
+    'export default (group: { reward: number }[], { by }: { by: number }) => group.map((r) => (r.reward - 0.5) * by)',
+  )
+  runs.write('any.ts', 'export default (group: unknown[]) => group.length > 2')
+  runs.write('run2.toml', `env = [{ id = "./even.ts", name = "even" }, { id = "./even.ts", name = "odd" }]\n`)
+  const plugins = [`loss=${ppoClip}`, 'advantage=./scaled.ts', '--trainer.args.advantage_args.by', '2', 'filters=["./any.ts"]']
+  const outcome = await runs.run(['@', 'run2.toml', 'run_name=mix', 'max_steps=3', 'batch_size=16', ...plugins])
+  good(outcome)
+  const rows = runs.rows('mix', 'metrics.jsonl')
+  expect(rows.map((row) => row.step)).toEqual([1, 2, 3])
+  for (const row of rows) expect(row['loss/clipped']).toBeGreaterThanOrEqual(0)
+  expect(rows[0]['mismatch_kl/all/mean']).toBe(0)
+  expect(rows.map((row) => row['off_policy/max'])).toEqual([0, 1, 1])
+  const rollouts = [1, 2, 3].flatMap((step) => runs.rows('mix', `rollouts/step_${step}.jsonl`))
+  expect(new Set(rollouts.map((row) => row.env))).toEqual(new Set(['even', 'odd']))
+  for (const row of rollouts) expect(row.advantage).toBeCloseTo(((row.reward as number) - 0.5) * 2)
+})
+
+test('full fine-tuning writes a model that opens', async () => {
+  good(await runs.run(['run_name=full', 'use_lora=false', 'learning_rate=1e-3', 'max_steps=1', '--model.name', './tiny']))
+  const dir = runs.path('outputs/full/checkpoints/step_1')
+  const [before, after] = [await openModel(runs.path('tiny')), await openModel(dir)]
+  expect(after.config).toEqual(before.config)
+  const name = 'model.layers.0.mlp.up_proj.weight'
+  expect(await after.tensors.read(name)).not.toEqual(await before.tensors.read(name))
+  before.close()
+  after.close()
+})
+
+test('model.adapter goes on from an adapter: what it samples first is what the other run sampled last', async () => {
+  good(await runs.run(['run_name=on', 'max_steps=1', ...inTurns, '--model.adapter', 'outputs/whole/checkpoints/step_4']))
+  const [before, last] = [runs.rows('on', 'rollouts/step_0.jsonl'), runs.rows('whole', 'rollouts/step_4.jsonl')]
+  expect(before.map((row) => row.completion)).toEqual(last.filter((row) => row.split === 'eval').map((row) => row.completion))
+})
+
+describe('ends', () => {
+  /** Starts a run and calls back at the first output that matches. */
+  async function when(pattern: RegExp, words: string[], act: (kill: () => void) => void): Promise<Outcome> {
+    const { child, outcome } = runs.start(words)
+    let [seen, acted] = ['', false]
+    child.stdout!.on('data', (chunk) => {
+      seen += chunk
+      if (acted || !pattern.test(seen)) return
+      acted = true
+      act(() => child.kill('SIGINT'))
+    })
+    return await outcome
+  }
+
+  test('Ctrl-C once: the step ends, is saved, exit code 0; --resume goes on', async () => {
+    const outcome = await when(/step +2\/5000/, ['run_name=stopped', 'max_steps=5000'], (kill) => kill())
+    good(outcome)
+    expect(outcome.stderr).toContain('SIGINT: the step under way is finished and saved first; once more ends at once.')
+    const last = runs.rows('stopped', 'metrics.jsonl').at(-1)!.step as number
+    expect(last).toBeLessThan(5000)
+    expect(outcome.stdout).toContain(`Stopped after step ${last} of 5000; it is saved.`)
+    expect(whole('stopped', last)).toBe(true)
+    const resumed = await runs.run(['run_name=stopped', `max_steps=${last + 1}`, '--resume'])
+    good(resumed)
+    expect(runs.rows('stopped', 'metrics.jsonl').map((row) => row.step)).toEqual(
+      Array.from({ length: last + 1 }, (_, i) => i + 1),
+    )
+  })
+
+  test('Ctrl-C twice ends at once', async () => {
+    const hangs = ['--env.args.hangs', 'true', 'run_name=twice']
+    const outcome = await when(/memory /, hangs, (kill) => [500, 1000].forEach((ms) => setTimeout(kill, ms)))
+    expect(outcome.code).toBe(130)
+  })
+
+  test('three steps that are not finite: exit code 1, the last good weights are kept', async () => {
+    runs.write(
+      'broken-loss.ts',
+      `export const checkGradient = false
+       let calls = 0
+       export default (x) => ({ gradient: x.lossMask.reduce((g, m, t) => (g[t] = m ? (calls > 9 ? NaN : 0.1) : 0, g), new Float32Array(x.lossMask.length)), loss: 0, metrics: { calls: ++calls } })`,
+    )
+    const outcome = await runs.run(['run_name=nan', 'loss=./broken-loss.ts', 'max_steps=9', 'max_async_level=0'])
+    expect(outcome).toMatchObject({ code: 1 })
+    expect(outcome.stderr).toContain('3 steps in a row were not finite')
+    expect(outcome.stdout).toContain('warning: an error ends the run; step')
+    const steps = readdirSync(runs.path('outputs/nan/checkpoints'))
+    expect(steps).toHaveLength(1)
+    const adapter = await readAdapter(runs.path('outputs/nan/checkpoints', steps[0]))
+    for (const { A, B } of adapter.tensors.values()) expect([...A, ...B].every(Number.isFinite)).toBe(true)
+    expect(readdirSync(runs.path('outputs/nan')).filter((name) => name.startsWith('nan_step_'))).toHaveLength(3)
+  })
+
+  test('a judge that is away: the first reason, exit code 2', async () => {
+    const outcome = await runs.run(['run_name=away', '--env.args.fails', 'true'])
+    expect(outcome).toMatchObject({ code: 2 })
+    expect(outcome.stderr).toContain(
+      'All 8 rollouts of step 1 failed. The first one: reward function "even" threw: the judge is away.',
+    )
+    expect(runs.runs()).not.toContain('away')
+  })
+
+  test('a run folder is never overwritten', async () => {
+    const outcome = await runs.run(['run_name=whole'])
+    expect(outcome).toMatchObject({ code: 2, stdout: '' })
+    expect(outcome.stderr).toContain(
+      'outputs/whole already holds a run: choose another run_name, go on with it with --resume, or delete the folder.',
+    )
+    expect(runs.rows('whole', 'metrics.jsonl')).toHaveLength(5)
+  })
+
+  test('--dry-run prints config and memory, and starts nothing', async () => {
+    const before = runs.runs()
+    const outcome = await runs.run(['run_name=dry', '--dry-run'])
+    good(outcome)
+    expect(runs.runs()).toEqual(before)
+    expect(outcome.stdout).toMatch(/# GPU memory for tiny\n(# .*\n)+# *total +\d/)
+    expect(outcome.stdout).toContain('# 2 tasks x 4 rollouts = 8 rollouts a step')
+    const here = process.cwd()
+    process.chdir(runs.dir)
+    try {
+      expect(parseConfig(outcome.stdout).config.trainer.args.run_name).toBe('dry')
+    } finally {
+      process.chdir(here)
+    }
+  })
+})
