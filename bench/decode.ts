@@ -83,27 +83,23 @@ for (let i = 0; i < rounds; i++) {
 const made = { buffers: gpu.pool.buffersMade - buffers, bindGroups: gpu.bindGroups - groups }
 console.log(`buffers made in the last round: ${made.buffers}, bind groups: ${made.bindGroups}`)
 
-// One decode step of all sequences, by kernel: two rounds that differ by 8 steps.
-const table = new Map<string, { calls: number; milliseconds: number }>()
-const steps = 8
-const measure = async (max_tokens: number, sign: number) => {
-  const before = { dispatches: gpu.dispatches, submits: gpu.submits }
-  const begin = performance.now()
-  for (const { label, calls, milliseconds } of await gpu.profile(() => round(99, max_tokens))) {
-    const row = table.get(label) ?? { calls: 0, milliseconds: 0 }
-    row.calls += (sign * calls) / steps
-    row.milliseconds += (sign * milliseconds) / steps
-    table.set(label, row)
-  }
-  return { dispatches: gpu.dispatches - before.dispatches, submits: gpu.submits - before.submits, ms: performance.now() - begin }
+// One decode step of all sequences, by kernel: timestamps around the kernels of steps in which no prompt is computed.
+const timed = round(99)
+const until = async (steps: number) => {
+  while (engine.stats().decodeSteps < steps) await new Promise((resolve) => setTimeout(resolve, 5))
 }
-const short = await measure(2, -1)
-const long = await measure(2 + steps, 1)
-const kernels = [...table].map(([label, row]) => ({ label, ...row })).toSorted((a, b) => b.milliseconds - a.milliseconds)
+await until(engine.stats().decodeSteps + 2)
+const times = await gpu.profile(() => until(engine.stats().decodeSteps + Math.min(8, tokens - 6)))
+await timed
+const steps = times.find(({ label }) => label.startsWith('sampling/draw'))!.calls
+const kernels = times.map(({ label, calls, milliseconds }) => ({
+  label,
+  calls: calls / steps,
+  milliseconds: milliseconds / steps,
+}))
 const total = kernels.reduce((sum, k) => sum + k.milliseconds, 0)
-console.log(
-  `\na decode step of ${sequences} sequences: ${total.toFixed(1)} ms in kernels, ${((long.dispatches - short.dispatches) / steps) | 0} dispatches`,
-)
+const dispatches = kernels.reduce((sum, k) => sum + k.calls, 0)
+console.log(`\na decode step of ${sequences} sequences: ${total.toFixed(1)} ms in ${dispatches} kernels (mean of ${steps} steps)`)
 console.log('     ms     %  calls  kernel')
 for (const { label, calls, milliseconds } of kernels) {
   if (milliseconds < total / 500) continue
@@ -111,7 +107,7 @@ for (const { label, calls, milliseconds } of kernels) {
   console.log(`${milliseconds.toFixed(2).padStart(7)} ${share.padStart(5)} ${calls.toFixed(0).padStart(6)}  ${label}`)
 }
 
-// The same step without timestamps, and what JavaScript takes of it: recording ends when the wait begins.
+// A whole round without timestamps, a step of it on the clock and in CPU time (which other processes do not disturb).
 const before = engine.stats().decodeSteps
 const cpu = process.cpuUsage()
 const begin = performance.now()
