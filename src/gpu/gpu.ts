@@ -10,6 +10,7 @@ import { GpuError } from './errors.ts'
 import { KernelCache, type Kernel } from './kernel.ts'
 import { BufferPool, GpuBuffer, GpuTexture } from './pool.ts'
 import { KernelTimer, type KernelTime } from './timing.ts'
+import { WaitClock, type WaitFor } from './waits.ts'
 import type { Constants } from './wgsl.ts'
 
 /** A whole buffer, a part of one (bytes, offset a multiple of 256), or a texture. */
@@ -64,8 +65,8 @@ export class Gpu {
   #closing = false
   #recording = false
   #uniforms: { buffer: GPUBuffer; group: GPUBindGroup }[] = []
-  /** Expected milliseconds of waits by name: a pending promise makes Dawn spin on a core, so most of a wait is slept through. */
-  readonly #expected = new Map<string, number>()
+  /** Most of a wait is slept through on a software adapter. */
+  readonly #waits = new WaitClock()
 
   static async open(options: OpenOptions = {}): Promise<Gpu> {
     return new Gpu(await openDevice(options))
@@ -202,9 +203,9 @@ export class Gpu {
 
   /**
    * Reads a buffer back, after everything recorded so far.
-   * @param wait names the wait, so that its usual length is learned and slept through
+   * @param wait names the wait and what is waited for, so that its length is learned and slept through (waits.ts)
    */
-  async read(source: GpuBuffer | BufferRange, wait = 'read'): Promise<ArrayBuffer> {
+  async read(source: GpuBuffer | BufferRange, wait: string | WaitFor = 'read'): Promise<ArrayBuffer> {
     if (this.#recording) throw new GpuError('a plan that is being recorded has not run: nothing can be read back')
     const { buffer, offset, bytes } = rangeOf(source)
     this.#alive(buffer, 'read')
@@ -215,14 +216,14 @@ export class Gpu {
     })
     this.#push({ source: buffer.raw, sourceOffset: offset, target: staging, targetOffset: 0, bytes: size })
     this.flush()
-    await this.#sleepThrough(wait, () => this.#orError(staging.mapAsync(GPUMapMode.READ)))
+    await this.#wait(wait, () => this.#orError(staging.mapAsync(GPUMapMode.READ)))
     const copy = staging.getMappedRange().slice(0, bytes)
     staging.unmap()
     staging.destroy()
     return copy
   }
 
-  async readF32(source: GpuBuffer | BufferRange, length: number, wait?: string): Promise<Float32Array> {
+  async readF32(source: GpuBuffer | BufferRange, length: number, wait?: string | WaitFor): Promise<Float32Array> {
     const { buffer, offset } = rangeOf(source)
     return new Float32Array(await this.read({ buffer, offset, bytes: length * 4 }, wait))
   }
@@ -230,7 +231,7 @@ export class Gpu {
   /** Waits until the device has done everything recorded so far. */
   async sync(wait = 'sync'): Promise<void> {
     this.flush()
-    await this.#sleepThrough(wait, () => this.#orError(this.device.queue.onSubmittedWorkDone()))
+    await this.#wait(wait, () => this.#orError(this.device.queue.onSubmittedWorkDone()))
   }
 
   /** Times every kernel that `fn` runs (each in a pass of its own, so the sum is a little more than the truth). */
@@ -274,17 +275,9 @@ export class Gpu {
     if (this.#pending.length >= maxPending) this.flush()
   }
 
-  async #sleepThrough(wait: string, start: () => Promise<unknown>): Promise<void> {
-    const expected = this.facts.software ? (this.#expected.get(wait) ?? 0) : 0
-    const begin = performance.now()
-    if (expected > 2) await new Promise((resolve) => setTimeout(resolve, expected * 0.8))
-    const slept = performance.now()
-    await start()
-    const end = performance.now()
-    // Where the work was over before we woke, the true length is unknown: guess half. Else guess what it was, but at most twice the last
-    // guess: one long wait (a kernel that compiles) must not make the next ones oversleep.
-    const over = expected > 2 && end - slept < 0.5
-    this.#expected.set(wait, over ? expected / 2 : Math.min(end - begin, Math.max(10, 2 * expected)))
+  async #wait(wait: string | WaitFor, start: () => Promise<unknown>): Promise<void> {
+    if (!this.facts.software) return void (await start())
+    await this.#waits.through(typeof wait === 'string' ? { name: wait, work: 1 } : wait, start)
   }
 
   #bindGroup(kernel: Kernel, bindings: Binding[]): GPUBindGroup {

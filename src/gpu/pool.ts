@@ -75,7 +75,7 @@ export class BufferPool {
     const most = this.#device.limits.maxStorageBufferBindingSize
     const size = options.exact || (sizeClass(bytes) > most && exactly <= most) ? exactly : sizeClass(bytes)
     const list = options.exact ? undefined : this.#free.get(size)
-    let buffer = list?.pop()
+    let buffer = list && takeOldest(list)
     if (buffer) {
       buffer.released = false
       buffer.label = label
@@ -138,6 +138,13 @@ export class BufferPool {
     if (list) list.push(buffer)
     else this.#free.set(buffer.bytes, [buffer])
   }
+}
+
+/** The buffer that was made first, so that equal work takes equal buffers, and their bind groups are found again. */
+function takeOldest(list: GpuBuffer[]): GpuBuffer | undefined {
+  let first = 0
+  for (let i = 1; i < list.length; i++) if (list[i].id < list[first].id) first = i
+  return list.splice(first, 1)[0]
 }
 
 /** Rounds up to an eighth of a power of two: at most 14% waste, few classes. */

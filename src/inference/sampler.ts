@@ -138,7 +138,7 @@ export class Sampler {
   /** Waits for the tokens of the last `draw`, in its order. @param stepRows size of the step, by which the length of the wait is learned */
   async read(count: number, stepRows: number): Promise<Sampled> {
     const bytes = (this.#maxSequences + count) * 4
-    const data = await this.#gpu.read({ buffer: this.#results, offset: 0, bytes }, `decode ${stepRows}`)
+    const data = await this.#gpu.read({ buffer: this.#results, offset: 0, bytes }, { name: 'decode', work: stepRows })
     return { tokens: new Uint32Array(data, 0, count), logprobs: new Float32Array(data, this.#maxSequences * 4, count) }
   }
 }

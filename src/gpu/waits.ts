@@ -1,0 +1,45 @@
+/**
+ * Sleeping through waits on a software adapter. While a GPU promise is pending Dawn's Node binding spins on a core, which such an adapter
+ * computes with; so most of a wait is slept through first, and the promise is asked for near its end.
+ * - A wait has a name and an amount of work; what a unit of work takes is learned from the last two waits of that name (the smaller: one that held a kernel's
+ *   compilation or a pause of the machine must not make the next ones oversleep).
+ * - The device works its queue in order, so a wait begins where the one before it ends: a decode step behind a training step sleeps for both.
+ */
+
+export interface WaitFor {
+  name: string
+  /** How much is waited for, in a unit of the caller's (rows). */
+  work: number
+}
+
+/** Part of the expected time that is slept. */
+const slept = 0.85
+
+export class WaitClock {
+  /** Milliseconds a unit of work, of the last two waits. */
+  readonly #rates = new Map<string, [number, number]>()
+  /** When the device is expected to be through with all that is waited for, and when it last was. */
+  #due = 0
+  #done = 0
+
+  /** Waits for `start()`, asleep for most of the time that `wait` is expected to take. */
+  async through(wait: WaitFor, start: () => Promise<unknown>): Promise<void> {
+    const begin = performance.now()
+    const rates = this.#rates.get(wait.name)
+    const own = (rates ? Math.min(...rates) : 0) * wait.work
+    const due = Math.max(begin, this.#due) + own
+    this.#due = due
+    const pause = (due - begin) * slept
+    if (pause > 2) await new Promise((resolve) => setTimeout(resolve, pause))
+    const woke = performance.now()
+    await start()
+    const end = performance.now()
+    // It may have been over before we woke: then its length is unknown, and shorter than what was slept.
+    const took = (end - Math.max(begin, this.#done)) * (pause > 2 && end - woke < 0.5 ? 0.7 : 1)
+    // The first wait of a name usually holds compilations: count it by half.
+    const rate = took / Math.max(1, wait.work)
+    this.#rates.set(wait.name, rates ? [rates[1], rate] : [rate / 2, rate])
+    this.#done = end
+    if (this.#due === due) this.#due = end
+  }
+}
