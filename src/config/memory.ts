@@ -3,16 +3,17 @@
  *
  * With P weights, L layers, hidden size H, MLP size I, query width Q = heads x head size, key width K = KV heads x head size,
  * T = micro_batch_tokens, S = max_num_seqs, N = max_seq_len, V the vocabulary, all activations float32:
- * - frozen weights: 2 P bytes in bf16 (4 P in float32); trained ones (full fine-tuning) 4 P;
- * - of n trained parameters: 4 n for the gradient, 8 n for Adam's two moments, and for an adapter 4 n for itself;
+ * - weights that kernels read: 2 P bytes in bf16, 4 P in float32; full fine-tuning holds float32 masters beside them, 4 P;
+ * - of n trained parameters: 4 n for the gradient, 8 n for Adam's two moments, and for an adapter 4 n for itself (its rank rounded up to 8);
  * - one layer inside, a token: 4 (4 H + 2 Q + 3 K + Q + K + heads + 3 I) bytes: residuals and norms; q, k, v as projected (and normed,
  *   once more Q + K), q and k turned, the attention's output and log-sum; gate, up and their product; LoRA adds its r intermediates;
  *   going backward, 4 (2 H + 3 I) more for the gradients that pass through;
  * - activations: with gradient checkpointing one hidden state a layer (4 T H L) and one layer inside; without it L layers inside;
- * - head: logits of one slice of the vocabulary at a time (never T x V), and three numbers a token;
+ * - head: logits of up to 512 tokens at a time, at most 48 MiB (never T x V), and a few numbers a token;
  * - KV cache: 2 L S N K float32, exact copies of what the trainer would compute;
- * - decoding: one layer inside for S tokens, and S x V logits for the sampler.
- * An estimate: pools round buffers up, and drivers add their own. The measured peak is printed after the first step.
+ * - decoding: one layer inside for S tokens and up to 256 of prompts, and S x V logits for the sampler, at most 64 MiB.
+ * An estimate: pools round buffers up by up to an eighth, and drivers add their own. Against what runs held it was within 15%
+ * (test/config/memory-measured.test.ts). metrics.jsonl has the peak of a run as perf/peak_memory.
  */
 import { linearShapes, tensorShapes } from '../model/shapes.ts'
 import type { ModelConfig } from '../model/types.ts'
@@ -32,8 +33,6 @@ export interface MemoryOptions {
   /** Slots of the KV cache; 0 where nothing is generated. */
   maxNumSeqs: number
   maxSeqLen: number
-  /** Vocabulary rows whose logits are held at a time. */
-  headSliceRows?: number
 }
 
 export interface MemoryRow {
@@ -43,7 +42,13 @@ export interface MemoryRow {
   how: string
 }
 
-const HEAD_SLICE_ROWS = 4096
+const MIB = 2 ** 20
+/** Tokens whose logits the trainer's head holds at a time (src/autograd/ops/head.ts). */
+export const headRows = (vocabulary: number): number =>
+  Math.min(512, Math.max(64, Math.floor((48 * MIB) / (vocabulary * 4) / 64) * 64))
+/** Prompt tokens that one step of the engine computes, and bytes of the sampler's logits (src/inference/engine.ts, sampler.ts). */
+const PREFILL_ROWS = 256
+const SAMPLER_BYTES = 64 * MIB
 
 /** The memory of a run, part by part; parts that are 0 are left out. */
 export function estimateMemory(options: MemoryOptions): MemoryRow[] {
@@ -54,28 +59,40 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
   const weights = sum([...tensorShapes(model).values()].map((shape) => shape.reduce((a, b) => a * b, 1)))
   const adapter = options.useLora ? adapterParameters(options) : 0
   const trained = options.useLora ? adapter : weights
-  const width = options.useLora && options.bf16 ? 2 : 4
-  const loraInner = options.useLora ? options.loraTargetModules.length * options.loraRank : 0
+  const width = options.bf16 ? 2 : 4
+  const loraInner = options.useLora ? options.loraTargetModules.length * paddedRank(options.loraRank) : 0
   const inner = 4 * (4 * H + 3 * Q + 4 * K + (model.qkNorm ? Q + K : 0) + model.heads + 3 * I + loraInner)
   const backward = 4 * (2 * H + 3 * I)
-  const slice = Math.min(V, options.headSliceRows ?? HEAD_SLICE_ROWS)
-  const kept: MemoryRow = options.gradientCheckpointing
-    ? { name: 'activations kept', bytes: 4 * T * H * L, how: `one hidden state a layer: ${L} layers x ${T} tokens x ${H}` }
-    : {
-        name: 'activations kept',
-        bytes: T * inner * L,
-        how: `everything inside ${L} layers, ${T} tokens (no gradient checkpointing)`,
-      }
+  const logits = Math.min(T, headRows(V))
+  const sampled = Math.min(S, Math.max(1, Math.floor(SAMPLER_BYTES / (V * 4))))
+  const [kept, layer]: [MemoryRow, MemoryRow] = options.gradientCheckpointing
+    ? [
+        { name: 'activations kept', bytes: 4 * T * H * L, how: `one hidden state a layer: ${L} layers x ${T} tokens x ${H}` },
+        { name: 'one layer', bytes: T * (inner + backward), how: `inside one layer, forward and backward, ${T} tokens` },
+      ]
+    : [
+        {
+          name: 'activations kept',
+          bytes: T * inner * L,
+          how: `everything inside ${L} layers, ${T} tokens (no gradient checkpointing)`,
+        },
+        { name: 'one layer', bytes: T * backward, how: `gradients that pass through one layer, ${T} tokens` },
+      ]
   const rows: MemoryRow[] = [
     { name: 'weights', bytes: weights * width, how: `${millions(weights)} weights, ${width === 2 ? 'bf16' : 'float32'}` },
     { name: 'adapter', bytes: adapter * 4, how: `LoRA rank ${options.loraRank}: ${millions(adapter)} parameters, float32` },
+    { name: 'masters', bytes: options.useLora ? 0 : weights * 4, how: 'what is trained: each weight in float32' },
     { name: 'gradients', bytes: trained * 4, how: `${millions(trained)} trained parameters, float32` },
     { name: 'Adam', bytes: trained * 8, how: 'two moments of each, float32' },
     kept,
-    { name: 'one layer', bytes: T * (inner + backward), how: `inside one layer, forward and backward, ${T} tokens` },
-    { name: 'head slice', bytes: T * (slice + 3) * 4, how: `logits of ${slice} of ${V} words at a time, ${T} tokens` },
+    layer,
+    { name: 'head', bytes: 4 * (logits * V + 2 * T * H + 3 * T), how: `logits of ${logits} tokens at a time x ${V} words` },
     { name: 'KV cache', bytes: 8 * L * S * N * K, how: `${S} completions x ${N} tokens x ${L} layers, float32` },
-    { name: 'decoding', bytes: S * (inner + 4 * V), how: `one token of ${S} completions, logits included` },
+    {
+      name: 'decoding',
+      bytes: S > 0 ? (S + PREFILL_ROWS) * inner + sampled * 4 * V : 0,
+      how: `one token of ${S} completions, ${PREFILL_ROWS} of prompts, logits of ${sampled}`,
+    },
   ]
   return rows.filter((row) => row.bytes > 0)
 }
@@ -135,10 +152,12 @@ export function formatBytes(bytes: number): string {
 function adapterParameters({ model, loraRank, loraTargetModules }: MemoryOptions): number {
   return sum(
     [...linearShapes(model)].map(([path, [outputs, inputs]]) =>
-      loraTargetModules.some((module) => path.endsWith(`.${module}`)) ? loraRank * (outputs + inputs) : 0,
+      loraTargetModules.some((module) => path.endsWith(`.${module}`)) ? paddedRank(loraRank) * (outputs + inputs) : 0,
     ),
   )
 }
 
+/** Kernels take ranks in eights. */
+const paddedRank = (rank: number) => Math.ceil(rank / 8) * 8
 const sum = (numbers: number[]) => numbers.reduce((a, b) => a + b, 0)
 const millions = (n: number) => (n >= 1e6 ? `${(n / 1e6).toFixed(1)} M` : `${(n / 1e3).toFixed(1)} k`)

@@ -280,7 +280,7 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
   },
   'time/step': {
     group: 'Speed and memory',
-    formula: 'from the end of the last step to the end of this one',
+    formula: 'waiting for the batch, training on it and publishing; evaluation and saving are not in it',
     unit: 's',
     healthy: 'steady',
     trl: 'step_time',
@@ -311,7 +311,7 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
   },
   'time/save_ckpt': {
     group: 'Speed and memory',
-    formula: 'writing the checkpoint; only in steps that wrote one',
+    formula: 'writing the checkpoint; only in steps of `sft` that wrote one',
     unit: 's',
     healthy: 'small against time/step',
   },

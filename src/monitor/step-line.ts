@@ -32,8 +32,8 @@ export function stepLine(line: StepLine, paint: Paint = plain): string {
   const reward = m.reward == null ? 'n/a' : m.reward.toFixed(2)
   parts.push(`${paint('bold', `reward ${reward}`)} ${paint('cyan', sparkline(line.rewards))}`.trimEnd())
   for (const [key, value] of Object.entries(m)) {
-    if (/^eval\/.+\/avg@\d+$/.test(key))
-      parts.push(paint('green', `${key.slice('eval/'.length)} ${value == null ? 'n/a' : value.toFixed(2)}`))
+    const env = /^eval\/(.+)\/avg@\d+$/.exec(key)?.[1]
+    if (env !== undefined) parts.push(paint('green', `held-out ${env} ${value == null ? 'n/a' : value.toFixed(2)}`))
   }
   const show = (key: string, text: (value: number | null) => string) => {
     if (m[key] !== undefined) parts.push(text(m[key]))
@@ -56,14 +56,15 @@ export function stepLine(line: StepLine, paint: Paint = plain): string {
   }
 }
 
-/** The line of an evaluation: `eval before training | short-answers avg@4 0.28 | pass@1 0.12 | truncated 40% | 17 tokens | 8.1s`. */
+/** The line of an evaluation: `eval before training | short-answers reward 0.28 | solved 12% | truncated 40% | 17 tokens | 8.1s`; pass@k from k = 2 on. */
 export function evalLine(when: string, metrics: Metrics, seconds?: number, paint: Paint = plain): string {
   const parts = [`eval ${when}`]
   for (const [key, value] of Object.entries(metrics)) {
     const [, env, name] =
       /^eval\/(.+?)\/(avg@\d+|pass@\d+|is_truncated\/mean|tokens\/completion|has_error\/mean)$/.exec(key) ?? []
     if (env === undefined) continue
-    if (name.startsWith('avg@')) parts.push(paint('bold', `${env} ${name} ${value == null ? 'n/a' : value.toFixed(2)}`))
+    if (name.startsWith('avg@')) parts.push(paint('bold', `${env} reward ${value == null ? 'n/a' : value.toFixed(2)}`))
+    else if (name === 'pass@1') parts.push(`solved ${formatPercent(value)}`)
     else if (name.startsWith('pass@')) parts.push(`${name} ${value == null ? 'n/a' : value.toFixed(2)}`)
     else if (name === 'is_truncated/mean') parts.push(`truncated ${formatPercent(value)}`)
     else if (name === 'tokens/completion') parts.push(`${value === null ? 'n/a' : Math.round(value)} tokens`)

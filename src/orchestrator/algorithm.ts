@@ -36,27 +36,6 @@ export function assignAdvantages(
   return rollouts.map((rollout) => ({ rollout, advantage: advantages.get(rollout) ?? null }))
 }
 
-/**
- * Runs advantage and filters once on made-up answers to a real task, so that a mistake in a file shows before anything is loaded.
- * @throws UserError as `assignAdvantages` does
- */
-export function tryAlgorithm(
-  algorithm: Algorithm,
-  example: Pick<Rollout, 'env' | 'prompt' | 'answer' | 'info' | 'metrics'>,
-): void {
-  const group = [0, 0.25, 1, 0.5].map((reward, index): Rollout => ({
-    ...example, exampleId: 0, group: 'trial', index, completion: [{ role: 'assistant', content: example.answer || 'answer' }], reward, promptIds: [0, 1],
-    completion_tokens: { ids: [2, 3, 4], logprobs: [-0.5, -1, -0.1], versions: [0, 0, 0] }, isTruncated: false, stopCondition: 'eos', error: null,
-    seed: index, timing: { generation_ms: 1, scoring_ms: 1, total_ms: 2 },
-  })) // prettier-ignore
-  try {
-    for (const filter of algorithm.filters) passes(filter, group)
-    advantagesOf(algorithm.advantage, group)
-  } catch (error) {
-    throw new UserError(`${messageOf(error)} (Tried on 4 made-up answers to the first task of ${example.env}.)`)
-  }
-}
-
 function passes({ name, run, args }: Plugin<FilterFunction>, group: Group): boolean {
   const verdict: unknown = call('filter', name, () => run(group, args))
   if (typeof verdict === 'boolean') return verdict

@@ -1,10 +1,11 @@
-/** Finds an advantage and filters by the name of a built-in or by file. */
+/** Finds an advantage and filters by the name of a built-in or by file, and tries them. */
 import { existsSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import { messageOf, UserError } from '../common/errors.ts'
 import groupMean from './advantages/group_mean.ts'
-import type { Algorithm, Plugin } from './algorithm.ts'
+import type { Rollout } from '../common/types.ts'
+import { assignAdvantages, type Algorithm, type Plugin } from './algorithm.ts'
 import zeroVariance from './filters/zero_variance.ts'
 import type { AdvantageFunction, FilterFunction } from './types.ts'
 
@@ -28,6 +29,27 @@ export async function loadAlgorithm(options: AlgorithmOptions): Promise<Algorith
   return {
     advantage: await load('advantage', options.advantage, advantages, options.advantage_args, advantageShape),
     filters: await Promise.all(passing),
+  }
+}
+
+/**
+ * Runs advantage and filters once on made-up answers to a real task, so that a mistake in a file shows before anything is loaded.
+ * @throws UserError as `assignAdvantages` does
+ */
+export function tryAlgorithm(
+  algorithm: Algorithm,
+  example: Pick<Rollout, 'env' | 'prompt' | 'answer' | 'info' | 'metrics'>,
+): void {
+  const group = [0, 0.25, 1, 0.5].map((reward, index): Rollout => ({
+    ...example, exampleId: 0, group: 'trial', index, completion: [{ role: 'assistant', content: example.answer || 'answer' }], reward, promptIds: [0, 1],
+    completion_tokens: { ids: [2, 3, 4], logprobs: [-0.5, -1, -0.1], versions: [0, 0, 0] }, isTruncated: false, stopCondition: 'eos', error: null,
+    seed: index, timing: { generation_ms: 1, scoring_ms: 1, total_ms: 2 },
+  })) // prettier-ignore
+  try {
+    for (const filter of algorithm.filters) assignAdvantages(group, { ...algorithm, filters: [filter] })
+    assignAdvantages(group, { ...algorithm, filters: [] })
+  } catch (error) {
+    throw new UserError(`${messageOf(error)} (Tried on 4 made-up answers to the first task of ${example.env}.)`)
   }
 }
 

@@ -80,9 +80,6 @@ describe('files', () => {
         A: new Float32Array(2 * inputs),
         B: new Float32Array(32 * 2),
         r: 2,
-        inputs,
-        outputs: 32,
-        scale: 16,
       }
       const config = { r: 2, loraAlpha: 32, loraDropout: 0, targetModules: ['q_proj'], useRslora: false, baseModel: 'other' }
       await writeAdapter(runs.path(dir), { config, tensors: new Map([['model.layers.0.self_attn.q_proj', pair]]) })

@@ -40,7 +40,7 @@ test('the line of a step: reward first', () => {
   )
   const bad = { ...metrics, reward: null, 'has_error/mean': 0.25, 'optim/grad_norm': null, 'eval/short-answers/avg@4': 0.9 }
   expect(stepLine({ step: 12, maxSteps: 12, metrics: bad, rewards: [0.5, null] })).toMatchInlineSnapshot(
-    `"step 12/12 | reward n/a ▄ | short-answers/avg@4 0.90 | mixed 75% | truncated 3% | 17 tokens | failed 25% | entropy 0.812 | kl 0.00123 | grad n/a: step skipped | sample 120 tok/s | train 1.34k tok/s"`,
+    `"step 12/12 | reward n/a ▄ | held-out short-answers 0.90 | mixed 75% | truncated 3% | 17 tokens | failed 25% | entropy 0.812 | kl 0.00123 | grad n/a: step skipped | sample 120 tok/s | train 1.34k tok/s"`,
   )
   expect(stepLine({ step: 1, maxSteps: 2, metrics: {}, rewards: [] })).toBe('step 1/2 | reward n/a')
 })
@@ -55,7 +55,7 @@ test('the line of an evaluation', () => {
     'eval/short-answers/policy_version': 0,
   }
   expect(evalLine('before training', m, 8.12)).toMatchInlineSnapshot(
-    `"eval before training | short-answers avg@4 0.28 | pass@1 0.13 | truncated 40% | 17 tokens | 8.1s"`,
+    `"eval before training | short-answers reward 0.28 | solved 13% | truncated 40% | 17 tokens | 8.1s"`,
   )
 })
 
@@ -227,4 +227,13 @@ test('a reader that goes away (| head) does not end the run, and an open console
   const [code] = await once(child, 'exit')
   expect(stderr).toBe('finished')
   expect(code).toBe(0)
+})
+
+test('a line every so many steps, and always for the first and the last', () => {
+  const stream = new Capture(false)
+  const progress = new Progress()
+  const out = new RunConsole({ progress, maxSteps: 7, stream, colour: false, linesEvery: 3, samplesEvery: 0 })
+  for (let step = 1; step <= 7; step++) out.step(step, { reward: 0.5 })
+  out.close()
+  expect([...stream.text.matchAll(/step (\d)\/7/g)].map(([, step]) => Number(step))).toEqual([1, 3, 6, 7])
 })

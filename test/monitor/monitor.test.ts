@@ -35,7 +35,7 @@ test('a run that ends after step 3 and is resumed from step 2 leaves the files o
   one.monitor.close()
   one.monitor.close()
   expect(one.stream.text).toMatchInlineSnapshot(`
-    "eval before training | held-out avg@2 0.50 | pass@1 0.50 | pass@2 1.00 | truncated 0% | 3 tokens | 1.0s
+    "eval before training | held-out reward 0.50 | solved 50% | pass@2 1.00 | truncated 0% | 3 tokens | 1.0s
     warning: loss/mean was NaN at step 1 and is written as null (said once for this metric).
     step 1/4 | reward 0.00 ▄ | mixed 0% | truncated 0% | 3 tokens | 2.0s | eta 6.0s
     warning: all 2 rewards are 0, so nothing can be learned: read the answers in rollouts/step_1.jsonl, then make the task easier (env.args), mend its reward functions, or raise trainer.args.temperature.

@@ -1,0 +1,76 @@
+/** Runs a step of generation and one of training at the full size that a config allows, as `train` would, and reports the memory that it took. */
+import { hashSeed, Random } from '../../src/common/random.ts'
+import type { TrainingSample } from '../../src/common/types.ts'
+import type { RunConfig } from '../../src/config/schema.ts'
+import { Gpu } from '../../src/gpu/gpu.ts'
+import { Engine } from '../../src/inference/engine.ts'
+import { loadDecoder, type ModelTensors } from '../../src/model/decoder-load.ts'
+import { loadLoss } from '../../src/trainer/losses/index.ts'
+import { Trainer } from '../../src/trainer/trainer.ts'
+
+export interface Measured {
+  /** Before the first step. */
+  resident: number
+  /** Bytes held at once, at most. */
+  peak: number
+  /** Bytes that the device holds for us, free buffers of the pool included. */
+  reserved: number
+}
+
+/** @param promptTokens of each prompt; fewer save time where a model is large, as long as a step of the engine gets its 256 rows */
+export async function measureRun(
+  files: ModelTensors,
+  config: RunConfig,
+  promptTokens = config.trainer.args.max_seq_len - 2,
+): Promise<Measured> {
+  const { args } = config.trainer
+  const gpu = await Gpu.open()
+  try {
+    const lora = { rank: args.lora_rank, alpha: args.lora_alpha, dropout: 0, targetModules: args.lora_target_modules, seed: 1 }
+    const decoder = await loadDecoder(gpu, files, { round: args.bf16, ...(args.use_lora ? { lora } : { full: true }) })
+    const engine = new Engine(decoder, {
+      maxSequences: config.inference.max_num_seqs,
+      maxLength: args.max_seq_len,
+      eosTokenIds: [],
+      decode: () => '',
+    })
+    const trainer = new Trainer(decoder, {
+      loss: await loadLoss('cispo', args),
+      temperature: 1,
+      microBatchTokens: args.micro_batch_tokens,
+      checkpointing: args.gradient_checkpointing,
+      optimizer: { beta1: 0.9, beta2: 0.999, eps: 1e-8, weightDecay: 0, maxGradNorm: 1 },
+      schedule: { type: 'constant', learningRate: 1e-4, warmupSteps: 0, maxSteps: 10 },
+      seed: 1,
+      runFolder: '',
+    })
+    const resident = gpu.pool.bytesInUse
+    const { vocabSize } = files.config
+    const tokens = (name: string, count: number) => {
+      const random = new Random(hashSeed(name))
+      return Array.from({ length: count }, () => random.int(vocabSize))
+    }
+    const sampling = {
+      temperature: 1, top_p: 1, top_k: 0, min_p: 0, repetition_penalty: 1, presence_penalty: 0, frequency_penalty: 0, max_tokens: 2, stop: [],
+      stop_token_ids: [], seed: 1,
+    } // prettier-ignore
+    const ask = (i: number) => engine.generate({ promptIds: tokens(`prompt ${i}`, promptTokens), sampling })
+    await Promise.all(Array.from({ length: config.inference.max_num_seqs }, (_, i) => ask(i)))
+    const samples = Array.from({ length: Math.floor(args.micro_batch_tokens / args.max_seq_len) }, (_, i): TrainingSample => {
+      const lossMask = new Uint8Array(args.max_seq_len).fill(1)
+      lossMask[0] = 0
+      return {
+        ids: Int32Array.from(tokens(`sample ${i}`, args.max_seq_len)),
+        lossMask,
+        inferenceLogprobs: new Float32Array(args.max_seq_len).fill(-1),
+        advantages: new Float32Array(args.max_seq_len).fill(i % 2 ? 1 : -1),
+      }
+    })
+    await trainer.trainStep({ step: 1, samples, lossTokenCount: samples.length * (args.max_seq_len - 1) })
+    const measured = { resident, peak: gpu.pool.peakBytes, reserved: gpu.pool.bytesReserved }
+    await engine.close()
+    return measured
+  } finally {
+    gpu.close()
+  }
+}
