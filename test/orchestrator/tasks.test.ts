@@ -10,7 +10,7 @@ test('each pass has every row once, in another order', async () => {
   const env = await numbersEnv('a', 5)
   const order = new TaskOrder([env], 3)
   const passes = [0, 1, 2].map((pass) => range(5).map((i) => order.at(pass * 5 + i).row.exampleId))
-  for (const pass of passes) expect(pass.toSorted()).toEqual([0, 1, 2, 3, 4])
+  for (const pass of passes) expect(pass.toSorted((a, b) => a - b)).toEqual([0, 1, 2, 3, 4])
   expect(new Set(passes.map(String)).size).toBeGreaterThan(1)
 })
 
@@ -30,7 +30,8 @@ test('environments are mixed by weight, and each goes through its own rows', asy
   // Deviation of the share: sqrt(0.75 x 0.25 / 4000) = 0.007.
   expect(Math.abs(share - 0.75)).toBeLessThan(0.03)
   const ofB = tasks.filter((t) => t.source.name === 'b').map((t) => t.row.exampleId)
-  for (let first = 0; first + 4 <= 40; first += 4) expect(ofB.slice(first, first + 4).toSorted()).toEqual([0, 1, 2, 3])
+  for (let first = 0; first + 4 <= 40; first += 4)
+    expect(ofB.slice(first, first + 4).toSorted((a, b) => a - b)).toEqual([0, 1, 2, 3])
 })
 
 test('fewer rows than a step needs: rows come again', async () => {
@@ -38,6 +39,6 @@ test('fewer rows than a step needs: rows come again', async () => {
   expect(
     range(6)
       .map((p) => order.at(p).row.exampleId)
-      .toSorted(),
+      .toSorted((a, b) => a - b),
   ).toEqual([0, 0, 0, 1, 1, 1])
 })
