@@ -27,10 +27,13 @@ const scalar = (value: number): TensorToWrite => ({ dtype: 'F32', shape: [1], da
 
 async function grad(options: GradOptions): Promise<void> {
   const { accumulateGradients } = await import('../trainer/gradients.ts')
+  const { checkLossGradient, checkLossShape } = await import('../trainer/losses/check.ts')
   const { loadLoss } = await import('../trainer/losses/index.ts')
   const { writeSafetensors } = await import('../model/safetensors.ts')
   const bounds = { mask_ratio_low: options.maskRatioLow, mask_ratio_high: options.maskRatioHigh }
   const loss = await loadLoss(options.loss, bounds)
+  if (!loss.kernel) checkLossShape(loss)
+  let checked = !loss.checked
   await withDecoder(options, true, async ({ decoder, samples }) => {
     const start = performance.now()
     const store = decoder.store!
@@ -46,6 +49,8 @@ async function grad(options: GradOptions): Promise<void> {
         checkpointing: options.gradientCheckpointing,
         microBatchTokens: options.microBatchTokens,
         progress: (done, total) => report(done / total),
+        // A loss of the user's is held against finite differences, as a run does on its first batch.
+        inspect: (inputs) => (checked ||= checkLossGradient(loss, inputs)),
       },
     )
     let squares = 0

@@ -31,6 +31,15 @@ const expectScalar = async (file: SafetensorsSource, name: string, expected: num
   expect(relativeError(await floats(file, name), [expected])).toBeLessThanOrEqual(bars.gradients)
 }
 
+/** CISPO with its default bounds, as a user would write it; its ratio comes from the log-probabilities of that name. */
+const cispoOf = (logprobs: 'logprobs' | 'frozenLogprobs') => `
+  type Inputs = Record<'logprobs' | 'frozenLogprobs' | 'inferenceLogprobs' | 'advantages', Float32Array> & { lossMask: Uint8Array; lossTokenCount: number }
+  export default function own(x: Inputs) {
+    const weight = (t: number) => x.lossMask[t] * Math.min(8, Math.max(0.125, Math.exp(x.${logprobs}[t] - x.inferenceLogprobs[t])))
+    const gradient = x.logprobs.map((_, t) => (-weight(t) * x.advantages[t]) / x.lossTokenCount)
+    return { gradient, loss: gradient.reduce((sum, g, t) => sum + g * x.logprobs[t], 0) }
+  }`
+
 test('without an adapter: every weight under its Hugging Face name and shape', async () => {
   const dir = `${fixtures}golden/qwen2`
   const { facts, expected } = await openCase(dir)
@@ -80,17 +89,8 @@ test("the ratio bounds, checkpointing or not, and a loss of the user's own", asy
   expect(await read(['--no-gradient-checkpointing'])).toEqual(plain)
   const narrow = await read(['--mask-ratio-low', '0.99', '--mask-ratio-high', '1.01'])
   expect(relativeError(narrow.embedding, plain.embedding)).toBeGreaterThan(0.01)
-  // CISPO with its default bounds, as a user would write it.
   const own = join(folder, 'own.ts')
-  writeFileSync(
-    own,
-    `interface Inputs { logprobs: Float32Array; inferenceLogprobs: Float32Array; advantages: Float32Array; lossMask: Uint8Array; lossTokenCount: number }
-     export default function own(x: Inputs) {
-       const weight = (t: number) => x.lossMask[t] * Math.min(8, Math.max(0.125, Math.exp(x.logprobs[t] - x.inferenceLogprobs[t])))
-       const gradient = x.logprobs.map((_, t) => (-weight(t) * x.advantages[t]) / x.lossTokenCount)
-       return { gradient, loss: gradient.reduce((sum, g, t) => sum + g * x.logprobs[t], 0) }
-     }`,
-  )
+  writeFileSync(own, cispoOf('frozenLogprobs'))
   const custom = await read(['--loss', own])
   expect(relativeError(custom.embedding, plain.embedding)).toBeLessThan(1e-5)
   expect(custom.loss).toBeCloseTo(plain.loss, 5)
@@ -125,6 +125,11 @@ describe('says in a sentence what is wrong, and exits with 2', () => {
       'a loss that gives no gradient',
       () => ['--loss', file('bad.ts', 'export default () => ({ loss: 1 })\n')],
       /bad\.ts must return/,
+    ],
+    [
+      'a loss whose gradient is another',
+      () => ['--loss', file('other.ts', cispoOf('logprobs'))],
+      /other\.ts says that dLoss\/dlogprob of token/,
     ],
     ['a negative bound', () => ['--mask-ratio-low', '-1'], /--mask-ratio-low.*It must be a number, 0 or above/],
     ['an adapter for another model', () => ['--adapter', `${fixtures}golden/llama/adapter`], /for another model/],
