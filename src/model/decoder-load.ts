@@ -86,7 +86,10 @@ class Loader {
       store: trained ? this.#store : undefined,
       rotary,
       release: () => {
-        for (const owned of this.#owned) 'slices' in owned ? releaseWeight(owned) : owned.release()
+        for (const owned of this.#owned) {
+          if ('slices' in owned) releaseWeight(owned)
+          else owned.release()
+        }
         rotary.release()
         this.#store.release()
       },
