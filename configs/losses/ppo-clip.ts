@@ -7,12 +7,18 @@
  *
  * Used by configs/custom-loss.toml. A loss file exports one function: a sequence in, the gradient of each token's log-probability, the
  * sequence's part of the loss and metrics out. N is the number of counted tokens of the whole batch, so that parts just add up.
+ *
+ * On the first batch the gradient is compared with finite differences of the loss. What stands under a stop-gradient is computed from
+ * x.frozenLogprobs (the same values, which the comparison does not move), as src/trainer/losses/cispo.ts does. A file whose gradient is on
+ * purpose not that of its loss says `export const checkGradient = false`.
  */
 
 /** One sequence; arrays have an entry a token. */
 interface Sequence {
   /** Under the weights that are being trained, at the sampling temperature. */
   logprobs: Float32Array
+  /** The same, as constants: for stop-gradients. */
+  frozenLogprobs: Float32Array
   /** As they were when the token was sampled. */
   inferenceLogprobs: Float32Array
   advantages: Float32Array

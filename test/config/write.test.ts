@@ -101,7 +101,7 @@ test('configs/losses/ppo-clip.ts returns the gradient of its loss', () => {
   const logprobs = Float32Array.from([-1.5, -0.5, -1.05, -1.5, -0.5, -0.95, -3])
   const advantages = Float32Array.from([1, 1, 1, -1, -1, -1, 5])
   const lossMask = Uint8Array.from([1, 1, 1, 1, 1, 1, 0])
-  const x = { logprobs, inferenceLogprobs, advantages, lossMask, lossTokenCount: 12 }
+  const x = { logprobs, frozenLogprobs: logprobs, inferenceLogprobs, advantages, lossMask, lossTokenCount: 12 }
   const { gradient, metrics } = ppoClip(x, {})
   expect(metrics.clipped).toBeCloseTo(2 / 6)
   for (let t = 0; t < logprobs.length; t++) {
