@@ -56,7 +56,9 @@ function suggestions(run: Run, checkpoint: string): string[] {
     'another loss: copy src/trainer/losses/cispo.ts, change it, and name it: --trainer.args.loss ./my_loss.ts',
   ]
   if (args.use_lora) {
-    next.push(`one model of both: node cli.js merge --model ${config.model.name} --adapter ${checkpoint} --out merged`)
+    next.push(
+      `model and adapter as one folder: node cli.js merge --model ${config.model.name} --adapter ${checkpoint} --out merged`,
+    )
   }
   return next
 }

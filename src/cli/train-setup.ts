@@ -92,7 +92,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     const parts: LoopParts = {
       orchestrator,
       monitor,
-      train: (batch, published) => trainOn(trainer, batch, published, monitor),
+      train: (batch, published) => trainOn(trainer, batch, published, { monitor, isFirst: batch.step === firstStep + 1 }),
       publish: (version) => engine.publish(version),
       save: (step) => save(step, { trainer, folder: folder!, weights, monitor, keep: args.save_total_limit }),
       evaluated: args.eval_strategy === 'no' ? [] : environments.filter(({ env }) => env.evalDataset.length > 0),
@@ -214,12 +214,13 @@ async function trainOn(
   trainer: Trainer,
   batch: TrainingBatch,
   published: () => void,
-  monitor: Monitor,
+  { monitor, isFirst }: { monitor: Monitor; isFirst: boolean },
 ): Promise<{ metrics: Metrics; skipped: boolean }> {
   const wait = monitor.progress.wait(`training step ${batch.step}`, { limitMs: 24 * 3_600_000 })
   try {
+    const compiles = isFirst ? 'the first one, for which the driver compiles the kernels' : ''
     const progress = (done: number, total: number) =>
-      wait.update(total > 1 ? `micro-batch ${Math.min(done + 1, total)} of ${total}` : '')
+      wait.update(total > 1 ? `micro-batch ${Math.min(done + 1, total)} of ${total}` : compiles)
     return await trainer.trainStep(batch, { progress, published })
   } catch (error) {
     // A step that did not end was not made: what is saved now is the step before it.
