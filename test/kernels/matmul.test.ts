@@ -191,7 +191,9 @@ describe.each(modes)('$name', ({ facts, needs }) => {
       { rows: 17, n: 20, k: 8, slice: { row: 8, rows: 8 } },
       { rows: 17, n: 20, k: 8, accumulate: true, alpha: 2 },
     ]) {
-      await bench.run(`nn thin ${JSON.stringify(c)}`, facts, () => backwardInput({ alpha: -0.5, ...c, bf16: false, buffer: true }))
+      await bench.run(`nn thin ${JSON.stringify(c)}`, facts, () =>
+        backwardInput({ alpha: -0.5, ...c, bf16: false, buffer: true }),
+      )
     }
     await bench.run('nn odd n with LoRA', facts, () => backwardInput({ rows: 21, n: 151, k: 64, rank: 8, accumulate: true }))
   })

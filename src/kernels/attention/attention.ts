@@ -27,7 +27,18 @@ function constantsOf(gpu: Gpu, { heads, kvHeads, headDim }: HeadShape): Constant
   const VEC4 = Number(headDim % 4 === 0)
   const DE = VEC4 ? headDim / 4 : headDim
   const ROLLED = Number(gpu.facts.software)
-  return { LANES: base.LANES, SUBGROUP: base.SUBGROUP, ROLLED, VEC4, DE, C: Math.ceil(DE / base.LANES), HEADS: heads, KV_HEADS: kvHeads, GROUP: group, HG }
+  return {
+    LANES: base.LANES,
+    SUBGROUP: base.SUBGROUP,
+    ROLLED,
+    VEC4,
+    DE,
+    C: Math.ceil(DE / base.LANES),
+    HEADS: heads,
+    KV_HEADS: kvHeads,
+    GROUP: group,
+    HG,
+  }
 }
 
 const grid = (rows: number, y: number): [number, number, number] => [Math.min(rows, 65535), y, Math.ceil(rows / 65535)]

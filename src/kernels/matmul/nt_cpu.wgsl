@@ -60,14 +60,22 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   }
 #endif
 #for j in 0..NT
-  if (n0 + $(8*j)u + lane < p.n) {
 #if BIAS
-    let bias$(j) = bias[p.first_row + col$(j)];
+  let bias$(j) = bias[p.first_row + col$(j)];
 #endif
-#for r in 0..MT
-    if (m0 + $(r)u < p.rows) {
-      let at = (m0 + $(r)u) * p.y_stride + p.y_column + col$(j);
-      var out = acc_$(r)_$(j) * p.alpha;
+#end
+  // Four rows a turn: written out for all rows, loads and stores would be most of what the driver compiles (see attention/common.wgsl).
+  let end = min(m0 + $(MT)u, p.rows);
+  for (var r0 = m0; r0 < end; r0 += 4u) {
+#for j in 0..NT
+#for q in 0..4
+    var out_$(q)_$(j) = acc_$(q)_$(j);
+#for i in 1..MT/4
+    out_$(q)_$(j) = select(out_$(q)_$(j), acc_$(4*i+q)_$(j), r0 == m0 + $(4*i)u);
+#end
+    if (r0 + $(q)u < p.rows && n0 + $(8*j)u + lane < p.n) {
+      let at = (r0 + $(q)u) * p.y_stride + p.y_column + col$(j);
+      var out = out_$(q)_$(j) * p.alpha;
 #if BIAS
       out += bias$(j);
 #endif
@@ -77,6 +85,6 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       y[at] = out;
     }
 #end
-  }
 #end
+  }
 }
