@@ -111,7 +111,7 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
     )
     const trainer = new Trainer(decoder, {
       loss: negativeLogLikelihood,
-      temperature: 1,
+      temperature: args.temperature,
       microBatchTokens: args.micro_batch_tokens,
       checkpointing: args.gradient_checkpointing,
       optimizer: {

@@ -43,6 +43,13 @@ const scheduleFields = {
   ...optimizerFields,
   batch_size: z.int().min(1).default(32).describe('Examples of one optimizer step.'),
   max_seq_len: z.int().min(16).default(2048).describe('Longest example in tokens; a longer one is refused.'),
+  temperature: z
+    .number()
+    .positive()
+    .default(1.0)
+    .describe(
+      'Logits are divided by it: the model learns to be right when it is sampled at this temperature. Below 1.0 it is then less sure at 1.0.',
+    ),
 }
 
 const endFields = {

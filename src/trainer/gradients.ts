@@ -159,7 +159,10 @@ async function readTokens(
   wait: string,
 ): Promise<void> {
   const count = packed.targets.length
-  const [l, e] = [await gpu.readF32(logprobs, count, { name: wait, work: packed.rows }), await gpu.readF32(entropy, count, 'entropy')]
+  const [l, e] = [
+    await gpu.readF32(logprobs, count, { name: wait, work: packed.rows }),
+    await gpu.readF32(entropy, count, 'entropy'),
+  ]
   for (let i = 0; i < count; i++) {
     const result = results[packed.sample[i]]
     result.logprobs[packed.token[i]] = l[i]

@@ -153,10 +153,9 @@ function batchOf(step: number, samples: TrainingSample[]): TrainingBatch {
   return { step, samples, lossTokenCount: samples.reduce((sum, s) => sum + s.lossMask.reduce((a, b) => a + b, 0), 0) }
 }
 
-/** Mean loss over the learned tokens of samples; nothing is trained. */
+/** Mean loss over the learned tokens of samples, at the trainer's temperature; nothing is trained. */
 export async function meanLoss(trainer: Trainer, samples: readonly TrainingSample[]): Promise<number> {
-  const { microBatchTokens } = trainer.options
-  const results = await scoreSamples(trainer.decoder, [...samples], { temperature: 1, microBatchTokens })
+  const results = await scoreSamples(trainer.decoder, [...samples], trainer.options)
   let [sum, count] = [0, 0]
   samples.forEach(({ lossMask }, i) =>
     lossMask.forEach((learned, t) => {

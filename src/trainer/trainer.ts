@@ -18,7 +18,7 @@ import { learningRateAt, type Schedule } from './schedule.ts'
 
 export interface TrainerOptions {
   loss: Loss
-  /** That of sampling; 1 for supervised training. */
+  /** Logits are divided by it: that of sampling. */
   temperature: number
   /** Rows of a micro-batch at most. */
   microBatchTokens: number

@@ -15,7 +15,7 @@ import { freshLora, goldenPath, loraConfig, openCase, readAll, tempFolder, train
 const folder = tempFolder()
 
 /** Everything that a process makes when it starts: device, model, trainer. */
-async function start(name: string, load: LoadOptions): Promise<{ trainer: Trainer; about: WeightsAbout; end(): void }> {
+async function start(name: string, load: LoadOptions): Promise<{ trainer: Trainer; about: WeightsAbout; end: () => void }> {
   const device = await Gpu.open({ checks: true })
   const files = await openModel(goldenPath(name, 'model'))
   const decoder = await loadDecoder(device, files, load)

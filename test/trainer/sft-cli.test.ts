@@ -56,7 +56,7 @@ ${args}
 `,
   )
 const data = () => {
-  const rows = [...'abcdefgh'].map((c, i) =>
+  const rows = Array.from('abcdefgh', (c) => c).map((c, i) =>
     i % 2 ? { prompt: c, completion: c.toUpperCase() } : { messages: [{ role: 'user', content: c }, { role: 'assistant', content: c.toUpperCase() }] },
   ) // prettier-ignore
   return write('data.jsonl', rows.map((row) => JSON.stringify(row)).join('\n'))
