@@ -23,6 +23,8 @@ export class Watch {
   // Steps in a row, up to now, for which a condition held; absent: 0.
   #streaks = new Map<Condition, number>()
   #first = true
+  /** Reward functions that have told answers apart in this run: where one is equal for all later, it has been learned. */
+  readonly #varied = new Set<string>()
 
   constructor(options: WatchOptions) {
     this.#options = options
@@ -33,7 +35,12 @@ export class Watch {
     const found = conditions(step, rollouts, this.#options)
     const next = new Map<Condition, number>()
     const said: string[] = []
+    for (const name of this.#options.rewardFunctions ?? []) {
+      const values = rollouts.flatMap((r) => (r.reward === null ? [] : (r.metrics[name] ?? [])))
+      if (values.some((v) => v !== values[0])) this.#varied.add(`function ${name}`)
+    }
     for (const [condition, text] of found) {
+      if (this.#varied.has(condition)) continue
       const streak = (this.#streaks.get(condition) ?? 0) + 1
       next.set(condition, streak)
       if (this.#first || isDue(streak)) said.push(streak > 1 ? `for ${streak} steps: ${text}` : text)

@@ -49,6 +49,13 @@ test('each sentence names what holds and the key to change', () => {
   `)
 })
 
+test('a reward function that told answers apart before and no longer does was learned: no word about it', () => {
+  const watch = new Watch({ maxTokens: 24, rewardFunctions: ['ends'] })
+  const batch = (ends: number[]) => healthy.map((r, i) => ({ ...r, metrics: { ends: ends[i % ends.length] } }))
+  expect(watch.check(1, batch([0, 1]))).toEqual([])
+  for (let step = 2; step < 8; step++) expect(watch.check(step, batch([1]))).toEqual([])
+})
+
 test('many failures: how many, the most common message, what to do', () => {
   const failures = ['Error: a', 'TimeoutError: timed out after 600 s\n at x', 'TimeoutError: timed out after 600 s\n at x'].map(
     (error, i) => ({ ...healthy[i], reward: null, error }),
