@@ -50,15 +50,17 @@ export function checkLossGradient(loss: Loss, sequences: readonly LossInputs[]):
     }
   }
   const scale = Math.max(0, ...found.map((f) => Math.max(Math.abs(f.gradient), Math.abs(f.middle))))
-  for (const f of found) {
+  const wrong = found.filter((f) => {
     const bound = TOLERANCE * Math.max(Math.abs(f.gradient), Math.abs(f.middle)) + FLOOR * scale
     // Where the loss has a kink (a clip that begins just here) any slope between both sides is right.
-    const between = f.gradient >= Math.min(f.low, f.high) - bound && f.gradient <= Math.max(f.low, f.high) + bound
-    if (Math.abs(f.gradient - f.middle) <= bound || between) continue
-    const n = sequences[f.sequence].lossTokenCount
+    return f.gradient < Math.min(f.low, f.high, f.middle) - bound || f.gradient > Math.max(f.low, f.high, f.middle) + bound
+  })
+  if (wrong.length > 0) {
+    const { sequence, token, gradient, middle } = wrong[0]
     throw new UserError(
-      `The loss ${loss.name} says that dLoss/dlogprob of token ${f.token} of sequence ${f.sequence} is ${show(f.gradient)}, but moving ` +
-        `that log-probability by ${STEP} changes its loss by ${show(f.middle)} for each unit. ${likelyCause(f.gradient, f.middle, n)}`,
+      `The loss ${loss.name} says that dLoss/dlogprob of token ${token} of sequence ${sequence} is ${show(gradient)}, but moving that ` +
+        `log-probability by ${STEP} changes its loss by ${show(middle)} for each unit (${wrong.length} of ${found.length} tokens disagree). ` +
+        likelyCause(wrong, sequences[sequence].lossTokenCount),
     )
   }
   return scale > 0
@@ -76,11 +78,14 @@ function differences(loss: Loss, inputs: LossInputs, token: number): { low: numb
   return { low: (b.y - a.y) / (b.x - a.x), high: (c.y - b.y) / (c.x - b.x), middle: (c.y - a.y) / (c.x - a.x) }
 }
 
-function likelyCause(gradient: number, difference: number, n: number): string {
-  const near = (x: number, y: number) => Math.abs(x - y) <= 0.05 * Math.abs(y)
-  if (near(gradient, -difference)) return 'The sign is wrong: the gradient is that of the loss, which goes down.'
-  if (n > 1 && (near(gradient, difference * n) || near(gradient * n, difference)))
+/** What all the disagreements have in common. */
+function likelyCause(wrong: { gradient: number; middle: number }[], n: number): string {
+  const all = (expected: (difference: number) => number) =>
+    wrong.every(({ gradient, middle }) => Math.abs(gradient - expected(middle)) <= 0.05 * Math.abs(expected(middle)))
+  if (all((d) => -d)) return 'The sign is wrong: the gradient is that of the loss, which goes down.'
+  if (n > 1 && (all((d) => d * n) || all((d) => d / n))) {
     return `They differ by the factor lossTokenCount (${n}): divide both by it, or neither.`
+  }
   return (
     'Is a factor of the chain rule missing? What stands under a stop-gradient must be computed from frozenLogprobs, which the check does ' +
     'not move. If the gradient is another one on purpose, say `export const checkGradient = false` in the file.'
