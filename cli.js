@@ -16,8 +16,8 @@ import { fileURLToPath, pathToFileURL } from 'node:url'
 
 const oldestMajor = 24
 const relayed = ['SIGINT', 'SIGTERM', 'SIGHUP']
-/** A direct signal this near to a relayed one (milliseconds) is the same one. */
-const sameSignal = 250
+/** A direct signal answers one relayed signal, if that comes within these milliseconds: the launcher may be slow on a busy machine. */
+const sameSignal = 5000
 
 const here = realpathSync(fileURLToPath(import.meta.url))
 const root = dirname(here)
@@ -78,11 +78,11 @@ function listenToLauncher() {
   const launcher = process.env.DAWN_RL_LAUNCHER
   delete process.env.DAWN_RL_LAUNCHER
   if (launcher !== String(process.ppid) || !process.channel) return
-  const lastDirect = {}
+  const direct = Object.fromEntries(relayed.map((signal) => [signal, []]))
   let raising
   for (const signal of relayed) {
     const note = () => {
-      if (raising !== signal) lastDirect[signal] = performance.now()
+      if (raising !== signal) direct[signal].push(performance.now())
       raising = undefined
       if (process.listenerCount(signal) > 1) return
       // Nobody in the program listens: what the signal does by default.
@@ -98,10 +98,11 @@ function listenToLauncher() {
     const told = performance.now()
     // A direct signal that came at the same time may be handled just after this message.
     setTimeout(() => {
-      if (lastDirect[signal] > told - sameSignal) return
+      direct[signal] = direct[signal].filter((time) => time > told - sameSignal)
+      if (direct[signal].shift() !== undefined) return
       raising = signal
       process.kill(process.pid, signal)
-    }, 50)
+    }, 100)
   })
   process.on('disconnect', () => process.kill(process.pid, 'SIGTERM'))
   process.channel.unref()
