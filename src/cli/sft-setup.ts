@@ -26,6 +26,7 @@ import { negativeLogLikelihood } from '../trainer/losses/index.ts'
 import { newModel } from '../trainer/new-model.ts'
 import { exampleOf, sampleOf, SftData } from '../trainer/sft.ts'
 import { Trainer } from '../trainer/trainer.ts'
+import { trainerOptions } from './trainer-options.ts'
 
 export type LoadedSft = Loaded<SftConfig>
 
@@ -109,27 +110,7 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
     out.print(
       `data     ${train.length} examples, ${formatCount(tokens)} tokens; ${args.batch_size} examples a step, ${args.max_steps} steps`,
     )
-    const trainer = new Trainer(decoder, {
-      loss: negativeLogLikelihood,
-      temperature: args.temperature,
-      microBatchTokens: args.micro_batch_tokens,
-      checkpointing: args.gradient_checkpointing,
-      optimizer: {
-        beta1: args.adam_beta1,
-        beta2: args.adam_beta2,
-        eps: args.adam_epsilon,
-        weightDecay: args.weight_decay,
-        maxGradNorm: args.max_grad_norm,
-      },
-      schedule: {
-        type: args.lr_scheduler_type,
-        learningRate: args.learning_rate,
-        warmupSteps: args.warmup_steps,
-        maxSteps: args.max_steps,
-      },
-      seed: args.seed,
-      runFolder: folder.path,
-    })
+    const trainer = new Trainer(decoder, trainerOptions(args, negativeLogLikelihood, folder))
     const { tokenizer, rawConfig, rawGenerationConfig } = source
     const lora = args.use_lora ? loraConfig(config, adapter) : undefined
     const about = { lora, rawConfig, rawGenerationConfig, tokenizer }

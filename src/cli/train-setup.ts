@@ -21,8 +21,8 @@ import type { LoopOptions, LoopParts } from '../orchestrator/loop.ts'
 import { Orchestrator } from '../orchestrator/orchestrator.ts'
 import type { Resume } from '../config/load.ts'
 import { loadCheckpoint, newestCheckpoint, saveCheckpoint, type WeightsAbout } from '../trainer/checkpoint.ts'
-import type { Loss } from '../trainer/losses/index.ts'
-import { Trainer, type TrainerOptions } from '../trainer/trainer.ts'
+import { Trainer } from '../trainer/trainer.ts'
+import { trainerOptions } from './trainer-options.ts'
 import { openInputs } from './train-inputs.ts'
 
 export interface Run {
@@ -67,7 +67,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
       decode: (ids) => tokenizer.decode(ids),
     })
     opened.push(engine)
-    const trainer = new Trainer(decoder, trainerOptions(config, loss, folder))
+    const trainer = new Trainer(decoder, trainerOptions(args, loss, folder))
     monitor.console.print(
       `memory   ${formatBytes(gpu.pool.bytesInUse)} of GPU buffers before the first step (weights, Adam, KV cache)`,
     )
@@ -161,31 +161,6 @@ async function load(
     return decoder
   } finally {
     wait.done()
-  }
-}
-
-function trainerOptions(config: RunConfig, loss: Loss, folder: RunFolder): TrainerOptions {
-  const { args } = config.trainer
-  return {
-    loss,
-    temperature: args.temperature,
-    microBatchTokens: args.micro_batch_tokens,
-    checkpointing: args.gradient_checkpointing,
-    optimizer: {
-      beta1: args.adam_beta1,
-      beta2: args.adam_beta2,
-      eps: args.adam_epsilon,
-      weightDecay: args.weight_decay,
-      maxGradNorm: args.max_grad_norm,
-    },
-    schedule: {
-      type: args.lr_scheduler_type,
-      learningRate: args.learning_rate,
-      warmupSteps: args.warmup_steps,
-      maxSteps: args.max_steps,
-    },
-    seed: args.seed,
-    runFolder: folder.path,
   }
 }
 

@@ -1,13 +1,9 @@
-/** Parts of the engine that need no GPU: the row allocator, the stop watch, the chat client. */
+/** Parts of the engine that need no GPU: the row allocator and the stop watch. */
 import { describe, expect, it } from 'vitest'
-import { UserError } from '../../src/common/errors.ts'
 import { Random } from '../../src/common/random.ts'
-import type { GenerationRequest, Generator } from '../../src/common/types.ts'
-import { chatClient } from '../../src/inference/chat.ts'
 import { RowAllocator } from '../../src/inference/row-allocator.ts'
 import { roundRows } from '../../src/inference/scheduler.ts'
 import { StopWatch } from '../../src/inference/stop-watch.ts'
-import { sampling } from './helpers.ts'
 
 describe('row allocator', () => {
   it('never hands out a row twice, and joins what comes back', () => {
@@ -112,44 +108,5 @@ describe('stop watch', () => {
     )
     for (let i = 0; i < 1000; i++) watch.push(97 + (i % 20))
     expect(decoded).toBeLessThan(4000)
-  })
-})
-
-describe('chat client', () => {
-  const asked: GenerationRequest[] = []
-  // A real generator in all that matters here: it says what it was asked.
-  const generator: Generator = {
-    version: 0,
-    async generate(request) {
-      asked.push(request)
-      const ids = [...request.promptIds].toReversed()
-      return {
-        ids,
-        logprobs: ids.map(() => -1),
-        versions: ids.map(() => 0),
-        text: '',
-        finishReason: 'stop',
-        stopCondition: 'eos',
-      }
-    },
-  }
-  const tokenizer = {
-    encodeChat: (messages: readonly { content: string }[]) =>
-      Array.from(messages.map((m) => m.content).join('|'), (c) => c.codePointAt(0)!),
-  }
-  const client = chatClient(generator, tokenizer, { maxPromptLength: 20, maxLength: 30 })
-
-  it('renders messages, generates, and gives the prompt back', async () => {
-    const result = await client.complete([{ role: 'user', content: 'hello' }], sampling({ max_tokens: 3 }))
-    expect(result).toMatchObject({ promptIds: [104, 101, 108, 108, 111], ids: [111, 108, 108, 101, 104], finishReason: 'stop' })
-    expect(asked.at(-1)!.sampling.max_tokens).toBe(3)
-  })
-
-  it('refuses a prompt that is too long, naming prompt, counts and key', async () => {
-    const long = client.complete([{ role: 'user', content: 'x'.repeat(21) }], sampling())
-    await expect(long).rejects.toThrow(UserError)
-    await expect(long).rejects.toThrow(/21 tokens, and trainer\.args\.max_prompt_len is 20/)
-    const both = client.complete([{ role: 'user', content: 'abc def' }], sampling({ max_tokens: 24 }))
-    await expect(both).rejects.toThrow(/'abc def' has 7 tokens and max_tokens is 24.*max_seq_len, 30/)
   })
 })

@@ -1,0 +1,46 @@
+/** From the keys of [trainer.args], which train and sft share, to what the trainer takes. */
+import type { TrainerArgs } from '../config/schema.ts'
+import type { RunFolder } from '../monitor/run-folder.ts'
+import type { Loss } from '../trainer/losses/index.ts'
+import type { TrainerOptions } from '../trainer/trainer.ts'
+
+type Shared = Pick<
+  TrainerArgs,
+  | 'temperature'
+  | 'micro_batch_tokens'
+  | 'gradient_checkpointing'
+  | 'adam_beta1'
+  | 'adam_beta2'
+  | 'adam_epsilon'
+  | 'weight_decay'
+  | 'max_grad_norm'
+  | 'lr_scheduler_type'
+  | 'learning_rate'
+  | 'warmup_steps'
+  | 'max_steps'
+  | 'seed'
+>
+
+export function trainerOptions(args: Shared, loss: Loss, folder: RunFolder): TrainerOptions {
+  return {
+    loss,
+    temperature: args.temperature,
+    microBatchTokens: args.micro_batch_tokens,
+    checkpointing: args.gradient_checkpointing,
+    optimizer: {
+      beta1: args.adam_beta1,
+      beta2: args.adam_beta2,
+      eps: args.adam_epsilon,
+      weightDecay: args.weight_decay,
+      maxGradNorm: args.max_grad_norm,
+    },
+    schedule: {
+      type: args.lr_scheduler_type,
+      learningRate: args.learning_rate,
+      warmupSteps: args.warmup_steps,
+      maxSteps: args.max_steps,
+    },
+    seed: args.seed,
+    runFolder: folder.path,
+  }
+}
