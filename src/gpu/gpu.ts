@@ -7,7 +7,7 @@
 import { messageOf } from '../common/errors.ts'
 import { openDevice, type GpuFacts, type OpenOptions } from './adapter.ts'
 import { GpuError } from './errors.ts'
-import { KernelCache, type Kernel } from './kernel.ts'
+import { encodeParams, KernelCache, type Kernel } from './kernel.ts'
 import { BufferPool, GpuBuffer, GpuTexture } from './pool.ts'
 import { KernelTimer, type KernelTime } from './timing.ts'
 import { WaitClock, type WaitFor } from './waits.ts'
@@ -41,6 +41,8 @@ type Command = Dispatch | Copy | { clear: GPUBuffer; offset: number; bytes: numb
 /** Commands that can be sent again and again; what changes between replays lives in buffers. */
 export interface Plan {
   commands: Command[]
+  /** Scratch that belongs to the plan: what its commands took from the pool and gave back. */
+  arena: GpuBuffer[]
 }
 
 /** Commands that go out together at most; more only delays the device. */
@@ -156,18 +158,30 @@ export class Gpu {
     this.#push({ clear: buffer.raw, offset, bytes: Math.ceil(bytes / 4) * 4 })
   }
 
-  /** Runs `fn` and keeps its commands instead of sending them. */
+  /** Runs `fn` and keeps its commands instead of sending them. Scratch of `fn` stays with the plan until `releasePlan`. */
   record(fn: () => void): Plan {
     if (this.#recording) throw new GpuError('a plan is being recorded already')
     this.flush()
     this.#recording = true
+    this.pool.openArena()
+    const plan: Plan = { commands: [], arena: [] }
     try {
       fn()
-      return { commands: this.#pending }
+      plan.commands = this.#pending
     } finally {
       this.#pending = []
       this.#recording = false
+      plan.arena = this.pool.closeArena()
+      if (plan.commands.length === 0) this.releasePlan(plan)
     }
+    return plan
+  }
+
+  /** Gives a plan's scratch back. It must not be replayed afterwards. */
+  releasePlan(plan: Plan): void {
+    this.pool.returnArena(plan.arena)
+    plan.arena = []
+    plan.commands = []
   }
 
   /** Sends the commands of a plan, after everything recorded so far. */
@@ -381,17 +395,4 @@ export function rangeOf(binding: Binding): BufferRange {
   if (binding instanceof GpuBuffer) return { buffer: binding, offset: 0, bytes: binding.bytes }
   if (binding instanceof GpuTexture) throw new GpuError('a texture has no byte range')
   return binding
-}
-
-function encodeParams(kernel: Kernel, params: Record<string, number>): ArrayBuffer | undefined {
-  if (kernel.params.length === 0) return undefined
-  const data = new DataView(new ArrayBuffer(kernel.params.length * 4))
-  kernel.params.forEach(({ name, type }, i) => {
-    const value = params[name]
-    if (value === undefined) throw new GpuError(`${kernel.label}: parameter '${name}' is missing`)
-    if (type === 'f32') data.setFloat32(i * 4, value, true)
-    else if (type === 'i32') data.setInt32(i * 4, value, true)
-    else data.setUint32(i * 4, value, true)
-  })
-  return data.buffer
 }

@@ -98,3 +98,17 @@ function excerpt(source: string, message: string): string {
   const line = /:(\d+):\d+ error/.exec(message)?.[1]
   return line ? `\n  line ${line}: ${source.split('\n')[Number(line) - 1]?.trim()}` : ''
 }
+
+/** The bytes of a kernel's `struct Params`. @throws GpuError for a parameter that is missing */
+export function encodeParams(kernel: Kernel, params: Record<string, number>): ArrayBuffer | undefined {
+  if (kernel.params.length === 0) return undefined
+  const data = new DataView(new ArrayBuffer(kernel.params.length * 4))
+  kernel.params.forEach(({ name, type }, i) => {
+    const value = params[name]
+    if (value === undefined) throw new GpuError(`${kernel.label}: parameter '${name}' is missing`)
+    if (type === 'f32') data.setFloat32(i * 4, value, true)
+    else if (type === 'i32') data.setInt32(i * 4, value, true)
+    else data.setUint32(i * 4, value, true)
+  })
+  return data.buffer
+}

@@ -54,7 +54,9 @@ export class GpuTexture {
  */
 export class BufferPool {
   readonly #device: GPUDevice
-  readonly #free = new Map<number, GpuBuffer[]>()
+  #free = new Map<number, GpuBuffer[]>()
+  /** The free buffers of everybody else while a plan is recorded. */
+  #outside: Map<number, GpuBuffer[]> | undefined
   bytesInUse = 0
   bytesReserved = 0
   peakBytes = 0
@@ -121,10 +123,36 @@ export class BufferPool {
     this.#onDestroy(buffer.id)
   }
 
-  #count(bytes: number): void {
-    this.bytesInUse += bytes
-    this.bytesReserved += bytes
+  #count(used: number, reserved = used): void {
+    this.bytesInUse += used
+    this.bytesReserved += reserved
     this.peakBytes = Math.max(this.peakBytes, this.bytesInUse)
+  }
+
+  /**
+   * From here on buffers come from, and go back to, an arena of their own: a plan is sent again and again, so what its commands use
+   * between each other must not be handed to anybody else.
+   */
+  openArena(): void {
+    this.#outside = this.#free
+    this.#free = new Map()
+  }
+
+  /** Ends the arena and gives its buffers to the caller, counted as in use until `returnArena`. */
+  closeArena(): GpuBuffer[] {
+    const arena = [...this.#free.values()].flat()
+    this.#free = this.#outside ?? new Map()
+    this.#outside = undefined
+    this.#count(
+      arena.reduce((sum, buffer) => sum + buffer.bytes, 0),
+      0,
+    )
+    return arena
+  }
+
+  /** Takes the buffers of an arena back. */
+  returnArena(arena: GpuBuffer[]): void {
+    for (const buffer of arena) this.#giveBack(buffer, false)
   }
 
   #giveBack(buffer: GpuBuffer, exact: boolean): void {

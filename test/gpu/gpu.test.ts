@@ -190,6 +190,26 @@ describe('plans', () => {
     expect([...(await gpu.readF32(z, 2))]).toEqual([42, 21])
     for (const b of [x, y, z]) b.release()
   })
+  test('keeps its scratch to itself, and gives it back when it is released', async () => {
+    const [x, z] = [gpu.upload(floats(21), 'x'), gpu.pool.acquire(4, 'z')]
+    const before = gpu.pool.bytesInUse
+    const plan = gpu.record(() => {
+      const scratch = gpu.pool.acquire(4, 'scratch')
+      double(gpu, x, scratch, 1)
+      double(gpu, scratch, z, 1)
+      scratch.release()
+    })
+    // Without an arena the next buffer of this size would be the plan's scratch, and its replay would overwrite it.
+    const mine = gpu.upload(floats(7), 'mine')
+    gpu.replay(plan)
+    expect([...(await gpu.readF32(z, 1)), ...(await gpu.readF32(mine, 1))]).toEqual([84, 7])
+    mine.release()
+    expect(gpu.pool.bytesInUse).toBeGreaterThan(before)
+    gpu.releasePlan(plan)
+    expect(gpu.pool.bytesInUse).toBe(before)
+    x.release()
+    z.release()
+  })
   test('may be longer than a submit, and may write while they are recorded', async () => {
     const [x, y] = [gpu.pool.acquire(4, 'x'), gpu.pool.acquire(4, 'y')]
     const plan = gpu.record(() => {
