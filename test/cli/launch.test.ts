@@ -115,7 +115,8 @@ describe.runIf(oldNode)('handing over from an old Node', () => {
   })
 
   it.runIf(hasScript)("gives a terminal's Ctrl-C to the program once, and a second one as a second", async () => {
-    const command = `'${old}' '${join(checkout(), 'cli.js')}' count 3000`
+    // exec: a shell that stays in between would be ended by the signal itself (dash does, bash does not stay)
+    const command = `exec '${old}' '${join(checkout(), 'cli.js')}' count 3000`
     const run = await start('script', ['-qefc', command, '/dev/null'])
     run.process.stdin?.write('\x03')
     await sleep(800)
