@@ -1,5 +1,6 @@
 /** Drawing tokens from logits: penalties, filters, and a seeded draw, on the GPU. */
 import { fileURLToPath } from 'node:url'
+import type { SamplingParams } from '../../common/types.ts'
 import type { Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { lanes } from '../common/lanes.ts'
@@ -7,16 +8,11 @@ import { lanes } from '../common/lanes.ts'
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
 const paths = { penalties: file('penalties.wgsl'), draw: file('draw.wgsl') }
 
-/** What a row's draw is made with; neutral values: 1, 1, 0, 0, 1, 0, 0. */
-export interface DrawSettings {
-  temperature: number
-  top_p: number
-  top_k: number
-  min_p: number
-  repetition_penalty: number
-  presence_penalty: number
-  frequency_penalty: number
-}
+/** What a row's draw is made with: the part of a request's sampling parameters that kernels read. */
+export type DrawSettings = Pick<
+  SamplingParams,
+  'temperature' | 'top_p' | 'top_k' | 'min_p' | 'repetition_penalty' | 'presence_penalty' | 'frequency_penalty'
+>
 
 /** The settings of rows as the kernels read them: two vec4f a row. */
 export function packSettings(rows: DrawSettings[]): Float32Array {
