@@ -14,9 +14,8 @@ import type { Parameter, ParameterStore } from '../../src/autograd/parameters.ts
 import { Tape } from '../../src/autograd/tape.ts'
 import { Tensor } from '../../src/autograd/tensor.ts'
 import type { Gpu } from '../../src/gpu/gpu.ts'
+import { seed } from '../seed.ts'
 
-/** Fresh inputs in every run; a failure prints the seed that brings them back. */
-export const seed = Number(process.env.DAWN_RL_TEST_SEED ?? Date.now() % 1_000_000)
 const bound = 1e-3
 const h = 0.03
 

@@ -14,7 +14,8 @@ import { Gpu } from '../../src/gpu/gpu.ts'
 import { releaseWeight, uploadWeight, weightView, type Weight } from '../../src/kernels/common/weight.ts'
 import { groupByPrompt, listsByKey, listsByToken, pack } from '../../src/model/packed.ts'
 import { rotaryTable } from '../../src/model/rope.ts'
-import { FiniteDifferences, seed } from './finite-differences.ts'
+import { seed } from '../seed.ts'
+import { FiniteDifferences } from './finite-differences.ts'
 
 const gpu = await Gpu.open({ checks: true })
 afterAll(() => gpu.close())

@@ -4,10 +4,10 @@ import { Random } from '../../src/common/random.ts'
 import { RowAllocator } from '../../src/inference/row-allocator.ts'
 import { roundRows } from '../../src/inference/scheduler.ts'
 import { StopWatch } from '../../src/inference/stop-watch.ts'
+import { seed, seedWords } from '../seed.ts'
 
 describe('row allocator', () => {
   it('never hands out a row twice, and joins what comes back', () => {
-    const seed = Date.now() % 1e6
     const random = new Random(seed)
     const rows = new RowAllocator(200)
     const owner = new Int32Array(200)
@@ -17,12 +17,12 @@ describe('row allocator', () => {
         const length = 1 + random.int(30)
         const start = rows.allocate(length)
         if (start === undefined) {
-          expect(rows.longestFree, `seed ${seed}`).toBeLessThan(length)
+          expect(rows.longestFree, seedWords).toBeLessThan(length)
           continue
         }
         expect(
           owner.subarray(start, start + length).every((o) => o === 0),
-          `seed ${seed}`,
+          seedWords,
         ).toBe(true)
         owner.fill(i, start, start + length)
         held.push({ start, length })
@@ -31,7 +31,7 @@ describe('row allocator', () => {
         rows.release(start, length)
         owner.fill(0, start, start + length)
       }
-      expect(rows.used, `seed ${seed}`).toBe(owner.filter((o) => o !== 0).length)
+      expect(rows.used, seedWords).toBe(owner.filter((o) => o !== 0).length)
     }
     for (const { start, length } of held) rows.release(start, length)
     expect(rows).toMatchObject({ used: 0, longestFree: 200 })
@@ -80,7 +80,7 @@ describe('stop watch', () => {
   })
 
   it('finds what indexOf finds, on random texts', () => {
-    const random = new Random(Date.now() % 1e6)
+    const random = new Random(seed)
     const letters = ['a', 'b', 'é', '日', '🙂']
     const word = (most: number) => Array.from({ length: 1 + random.int(most) }, () => random.pick(letters)).join('')
     for (let i = 0; i < 300; i++) {

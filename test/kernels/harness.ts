@@ -8,10 +8,8 @@ import type { GpuFacts } from '../../src/gpu/adapter.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
 import type { GpuBuffer } from '../../src/gpu/pool.ts'
 import { uploadWeight, type Weight } from '../../src/kernels/common/weight.ts'
+import { seed, seedWords } from '../seed.ts'
 
-/** Fresh inputs in every run; a failure prints the seed that brings them back. */
-export const seed = Number(process.env.DAWN_RL_TEST_SEED ?? Date.now() % 1_000_000)
-export const seedWords = `DAWN_RL_TEST_SEED=${seed}`
 
 /**
  * Bounds on ||x - reference|| / ||reference||. float32 rounds to 6e-8; a chain of K fused multiply-adds of random signs drifts by about

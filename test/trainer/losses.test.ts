@@ -6,12 +6,11 @@ import { Random } from '../../src/common/random.ts'
 import { checkLossGradient, checkLossShape } from '../../src/trainer/losses/check.ts'
 import { loadLoss, runLossKernel, type Loss } from '../../src/trainer/losses/index.ts'
 import type { LossFunction, LossInputs } from '../../src/trainer/losses/types.ts'
+import { seed, seedWords } from '../seed.ts'
 import { bounds, openGpu, tempFolder } from './helpers.ts'
 
 const { gpu } = openGpu()
 const folder = tempFolder()
-const seed = Date.now() % 1_000_000
-const seedWords = `seed ${seed}`
 
 /** Ratios from far below to far above the bounds, and some exactly 1. */
 function randomInputs(random: Random, length: number): LossInputs {
