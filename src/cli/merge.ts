@@ -1,9 +1,12 @@
-/** `merge`: folds a LoRA adapter into its model's weights and writes them, in bf16, as a Hugging Face folder. */
+/**
+ * `merge`: writes a model in bf16 as a Hugging Face folder, with a LoRA adapter folded in where one is given. Without one it is how a GGUF
+ * becomes a folder that transformers and vLLM read.
+ */
 import type { Command } from 'commander'
 
 interface MergeOptions {
   model: string
-  adapter: string
+  adapter?: string
   out: string
   force?: boolean
 }
@@ -12,9 +15,9 @@ interface MergeOptions {
 export function register(program: Command): void {
   program
     .command('merge')
-    .description('Fold a LoRA adapter into the weights and write a Hugging Face folder (bf16).')
-    .requiredOption('--model <ref>', 'the model that the adapter was trained on: a folder, a .gguf file or a hub id')
-    .requiredOption('--adapter <dir>', 'the PEFT adapter folder')
+    .description('Write a model as a Hugging Face folder (bf16), with a LoRA adapter folded into the weights where one is given.')
+    .requiredOption('--model <ref>', 'a folder, a .gguf file or a hub id; with --adapter the model that it was trained on')
+    .option('--adapter <dir>', 'a PEFT adapter folder; without it the model itself is written')
     .requiredOption('--out <dir>', 'the folder to write')
     .option('--force', 'replace --out when it exists')
     .action(merge)
@@ -24,12 +27,13 @@ async function merge(options: MergeOptions): Promise<void> {
   const { openModel } = await import('../model/open.ts')
   const { readAdapter } = await import('../model/peft.ts')
   const { writeMerged } = await import('../model/export.ts')
-  const adapter = await readAdapter(options.adapter)
+  const adapter = options.adapter === undefined ? null : await readAdapter(options.adapter)
   const model = await openModel(options.model)
   try {
     await writeMerged(options.out, model, adapter, { replace: options.force === true })
+    const changed = adapter ? ` with the ${adapter.tensors.size} changed layers of ${options.adapter}` : ''
     const without = (await model.tokenizerOrNull()) ? '' : ' (without a tokenizer: the model came without one)'
-    console.log(`${options.out}: ${model.name} with the ${adapter.tensors.size} changed layers of ${options.adapter}${without}`)
+    console.log(`${options.out}: ${model.name}${changed}, in bf16${without}`)
   } finally {
     model.close()
   }

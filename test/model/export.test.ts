@@ -120,7 +120,7 @@ describe('the verb merge', () => {
     expect(readdirSync(out).toSorted()).toEqual(['config.json', 'generation_config.json', 'model.safetensors'])
     expect(await userErrorOf(() => run(...words))).toContain('exists already')
     await run(...words, '--force')
-    await expect(run('--model', 'x')).rejects.toThrow('--adapter')
+    await expect(run('--model', 'x')).rejects.toThrow('--out')
   })
   test.skipIf(withoutSmollm2)('of SmolLM2 from its GGUF: a folder with its tokenizer', { timeout: 300_000 }, async () => {
     const out = join(dir, 'smollm2')
