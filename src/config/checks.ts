@@ -5,6 +5,7 @@
 import { existsSync } from 'node:fs'
 import { messageOf, nearest } from '../common/errors.ts'
 import { resolveEnvironment } from '../environments/load.ts'
+import { inferenceChecks, inferenceNotices } from './inference-checks.ts'
 import { show } from './problems.ts'
 import { BUILT_IN, type RunConfig } from './schema.ts'
 import type { SftConfig } from './sft-schema.ts'
@@ -22,8 +23,8 @@ export interface Written {
 export interface Check<Config> {
   /** Dotted keys; the problem is reported at the first one that is set. */
   keys: string[]
-  /** The whole sentence without its place, or undefined where all is well. */
-  find: (config: Config, written: Written) => Found
+  /** The whole sentence without its place, several of them, or undefined where all is well. */
+  find: (config: Config, written: Written) => Found | Exclude<Found, undefined>[]
 }
 
 /** `key`: where to report it, if not at the first of `keys` that is set. */
@@ -134,6 +135,7 @@ export const rlChecks: Check<RunConfig>[] = [
     find: ({ env }) => env.map(({ id }, i) => environmentProblem(`env.${i}.id`, id)).find((problem) => problem),
   },
   ...(shared as Check<RunConfig>[]),
+  ...inferenceChecks,
 ]
 
 export const sftChecks: Check<SftConfig>[] = [
@@ -195,7 +197,7 @@ function idleKeys(args: RunConfig['trainer']['args'] | SftConfig['trainer']['arg
 /** Remarks on an RL config, one line each. */
 export function rlNotices(config: RunConfig, written: Written): string[] {
   const { args } = config.trainer
-  const notices = idleKeys(args, written)
+  const notices = [...idleKeys(args, written), ...inferenceNotices(config, written)]
   const idle = (keys: string[], because: string) => {
     for (const key of keys) if (written.isChanged(A + key)) notices.push(`${A}${key} has no effect: ${because}.`)
   }
@@ -208,7 +210,7 @@ export function rlNotices(config: RunConfig, written: Written): string[] {
     )
   if (args.lora_dropout > 0 && args.use_lora)
     notices.push(
-      `${A}lora_dropout above 0: the trainer scores with dropout what was sampled without, so mismatch_kl is no longer 0 on fresh samples.`,
+      `${A}lora_dropout above 0: the trainer scores with dropout what was sampled without, so mismatch_kl is ${config.inference.backend === 'vllm' ? 'larger' : 'no longer 0'} on fresh samples.`,
     )
   if (args.eval_strategy === 'no') idle(['eval_steps', 'eval_examples', 'eval_rollouts_per_example'], 'eval_strategy is "no"')
   if (!args.log_completions) idle(['log_completions_steps', 'num_completions_to_print'], 'log_completions is false')

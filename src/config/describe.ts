@@ -91,8 +91,9 @@ export function configReference(): string {
         return `| \`${key}\` | ${escapeCell(node.type === 'free' ? 'a table' : allowedText(node))} | ${escapeCell(initial)} | ${escapeCell(node.description)} |`
       }),
     ]) // prettier-ignore
-  const foreign = foreignKeys.map(({ table: place, names, say, verdict, otherwise }) => {
-    const key = names.map((name) => `\`${place ? `${place}.` : ''}${name}\``).join(', ')
+  const foreign = foreignKeys.map(({ table: place, names, say, verdict, otherwise, backend }) => {
+    const key =
+      names.map((name) => `\`${place ? `${place}.` : ''}${name}\``).join(', ') + (backend ? ` (backend "${backend}")` : '')
     const more = otherwise ? ` Other values: ${otherwise.say}` : ''
     return `| ${key} | ${verdict} | ${escapeCell(`${say.replace(/\[trainer\.args\]$/, '[trainer.args].')}${more}`)} |`
   })

@@ -3,8 +3,9 @@
  *
  * - `ignored`: leaving it out changes nothing that is computed; the run goes on and says so once.
  * - `refused`: it would change what is computed, or has another name here; the sentence says what to write.
- * A key of another trainer is never guessed at: it is one of these or an unknown key.
+ * A key of another trainer is never guessed at: it is one of these or an unknown key. What is said of [inference] depends on who samples.
  */
+import { isTable, type Table } from './compose.ts'
 
 export interface ForeignKey {
   /** The table it stands in: dotted, '' for the top of the file. */
@@ -17,20 +18,27 @@ export interface ForeignKey {
   /** The verdict holds for these values only; for others `otherwise` does. */
   when?: (value: unknown) => boolean
   otherwise?: { verdict: 'ignored' | 'refused'; say: string }
+  /** The entry holds for this inference.backend only. */
+  backend?: Backend
 }
 
-const write = (table: ForeignKey['table'], names: string[], say: string): ForeignKey => ({
-  table,
-  names,
-  verdict: 'refused',
-  say,
-})
-const ignore = (table: ForeignKey['table'], names: string[], say: string): ForeignKey => ({
-  table,
-  names,
-  verdict: 'ignored',
-  say,
-})
+export type Backend = 'embedded' | 'vllm'
+
+/** Who samples, by a config before the schema saw it. */
+export const backendOf = (raw: Table): Backend =>
+  isTable(raw.inference) && raw.inference.backend === 'vllm' ? 'vllm' : 'embedded'
+
+const entry =
+  (verdict: ForeignKey['verdict']) =>
+  (table: ForeignKey['table'], names: string[], say: string, backend?: Backend): ForeignKey => ({
+    table,
+    names,
+    verdict,
+    say,
+    ...(backend && { backend }),
+  })
+const write = entry('refused')
+const ignore = entry('ignored')
 const args = 'trainer.args' as const
 
 const oneGpu = {
@@ -38,6 +46,12 @@ const oneGpu = {
   say: 'asks for several GPUs, but one process trains and generates on one GPU here: remove the key, and set DAWN_RL_ADAPTER to choose the GPU.',
 }
 const isOne = (value: unknown) => value === 1 || value === 0
+
+/** Flags of vLLM that prime-rl and others write right under [inference]. */
+const vllmFlags = [
+  'gpu_memory_utilization', 'max_model_len', 'enforce_eager', 'port', 'dtype', 'tensor_parallel_size', 'data_parallel_size', 'max_loras',
+  'max_cpu_loras', 'quantization', 'kv_cache_dtype', 'enable_prefix_caching', 'trust_remote_code', 'max_num_batched_tokens', 'api_server_count',
+] // prettier-ignore
 
 export const foreignKeys: ForeignKey[] = [
   // vf-rl and RLTrainer
@@ -56,11 +70,25 @@ export const foreignKeys: ForeignKey[] = [
     say: 'is not needed: the embedded engine generates on the GPU of the trainer.',
     when: isOne,
     otherwise: oneGpu,
+    backend: 'embedded',
+  },
+  {
+    table: 'inference',
+    names: ['gpus'],
+    verdict: 'ignored',
+    say: 'is not needed: vLLM takes one GPU, by CUDA_VISIBLE_DEVICES.',
+    when: isOne,
+    otherwise: {
+      verdict: 'refused',
+      say: 'is not a key here: write tensor_parallel_size or data_parallel_size under [inference.args].',
+    },
+    backend: 'vllm',
   },
   ignore(
     'inference',
     ['args'],
-    'are flags of vLLM and are ignored: the embedded engine generates in this process. Its own keys are in [inference].',
+    'are flags of vLLM and are ignored: the embedded engine generates in this process. backend = "vllm" under [inference] would use them.',
+    'embedded',
   ),
   ignore(
     args,
@@ -72,6 +100,20 @@ export const foreignKeys: ForeignKey[] = [
     args,
     ['vllm_server_*', 'vllm_gpu_*', 'vllm_tensor_*', 'vllm_mode', 'use_vllm'],
     'is ignored: the embedded engine generates in this process, without a server.',
+    'embedded',
+  ),
+  ignore(args, ['vllm_mode', 'use_vllm'], 'is ignored: inference.backend says it.', 'vllm'),
+  write(
+    args,
+    ['vllm_server_*'],
+    'is not a key here: inference.base_url = "http://HOST:PORT" attaches to a server that runs already; without it the run starts its own.',
+    'vllm',
+  ),
+  write(
+    args,
+    ['vllm_gpu_*', 'vllm_tensor_*'],
+    'is not a key here: write gpu_memory_utilization or tensor_parallel_size under [inference.args].',
+    'vllm',
   ),
   ignore(
     args,
@@ -229,20 +271,28 @@ export const foreignKeys: ForeignKey[] = [
   write('', ['env_file', 'env_files', 'slurm', 'hosted', 'teacher', 'reference'], 'has no meaning here. Remove it.'),
   write(
     'inference',
-    [
-      'model',
-      'server',
-      'parallel',
-      'tensor_parallel_size',
-      'data_parallel_size',
-      'gpu_memory_utilization',
-      'max_model_len',
-      'enforce_eager',
-      'port',
-      'host',
-      'dtype',
-    ],
-    'is a setting of vLLM: the embedded engine takes max_num_seqs, and lengths come from trainer.args.max_seq_len. Remove it.',
+    ['model', 'server', 'parallel', 'vllm_extra', 'host', 'enable_lora', 'max_lora_rank', ...vllmFlags],
+    'is a setting of vLLM: the embedded engine takes max_num_seqs, and lengths come from trainer.args.max_seq_len. Remove it, or set backend = "vllm" and write it under [inference.args].',
+    'embedded',
+  ),
+  write('inference', vllmFlags, 'is a flag of vLLM: write it under [inference.args].', 'vllm'),
+  write(
+    'inference',
+    ['model', 'parallel', 'vllm_extra'],
+    'is not a table here: vLLM serves the `model` of the config, and its flags (dtype, max_model_len, enforce_eager, tensor_parallel_size) are keys of [inference.args]. Move them there.',
+    'vllm',
+  ),
+  write(
+    'inference',
+    ['server', 'host'],
+    'is not a key here: a server that the run starts listens on this machine alone (port goes under [inference.args]); inference.base_url = "http://HOST:PORT" attaches to one that runs already.',
+    'vllm',
+  ),
+  write(
+    'inference',
+    ['enable_lora', 'max_lora_rank'],
+    'is not a key here: trainer.args.use_lora and trainer.args.lora_rank set it.',
+    'vllm',
   ),
   write(
     'model',
@@ -264,12 +314,12 @@ export const renamed: Record<string, string> = {
 } // prettier-ignore
 
 /** The entry for a key, or undefined. `table` is dotted and without list indices. */
-export function findForeign(table: string, key: string): ForeignKey | undefined {
+export function findForeign(table: string, key: string, backend: Backend): ForeignKey | undefined {
   const fits = (name: string) => (name.endsWith('*') ? key.startsWith(name.slice(0, -1)) : key === name)
-  return foreignKeys.find((entry) => entry.table === table && entry.names.some(fits))
+  return foreignKeys.find((one) => one.table === table && (one.backend ?? backend) === backend && one.names.some(fits))
 }
 
 /** The verdict on a value of a foreign key. */
-export function judge(entry: ForeignKey, value: unknown): { verdict: 'ignored' | 'refused'; say: string } {
-  return entry.when && entry.otherwise && !entry.when(value) ? entry.otherwise : entry
+export function judge(foreign: ForeignKey, value: unknown): { verdict: 'ignored' | 'refused'; say: string } {
+  return foreign.when && foreign.otherwise && !foreign.when(value) ? foreign.otherwise : foreign
 }

@@ -20,7 +20,7 @@ import {
   valueAt,
 } from './compose.ts'
 import { describeSchema } from './describe.ts'
-import { findForeign, judge } from './foreign.ts'
+import { backendOf, findForeign, judge } from './foreign.ts'
 import { schemaProblems, sentence, show } from './problems.ts'
 import { resolveRun, resolveSft } from './resolve.ts'
 import { type RunConfig, rlSchema } from './schema.ts'
@@ -142,11 +142,12 @@ function finish<Parsed, Config>(
   for (const check of dialect.checks) {
     if (check.keys.some((key) => [...wrong].some((bad) => bad === key || bad.startsWith(`${key}.`) || key.startsWith(`${bad}.`))))
       continue
-    const found = check.find(config, written)
-    if (found === undefined) continue
-    const { key, text } =
-      typeof found === 'string' ? { key: check.keys.find((one) => written.isSet(one)) ?? check.keys[0], text: found } : found
-    problems.push(`${at(key.split('.'))}: ${text}`)
+    for (const found of [check.find(config, written)].flat()) {
+      if (found === undefined) continue
+      const { key, text } =
+        typeof found === 'string' ? { key: check.keys.find((one) => written.isSet(one)) ?? check.keys[0], text: found } : found
+      problems.push(`${at(key.split('.'))}: ${text}`)
+    }
   }
   if (problems.length) throw mistakes(problems)
   notices.push(...dialect.notices(config, written))
@@ -170,7 +171,7 @@ function dropIgnored(raw: Table, at: (path: Path) => string): string[] {
     const table = path.length ? valueAt(raw, path) : raw
     if (!isTable(table)) continue
     for (const [key, value] of Object.entries(table)) {
-      const entry = findForeign(path.join('.'), key)
+      const entry = findForeign(path.join('.'), key, backendOf(raw))
       const verdict = entry && judge(entry, value)
       if (verdict?.verdict !== 'ignored') continue
       const names = isTable(value) && key === 'args' ? ` (${Object.keys(value).join(', ')})` : ''

@@ -10,7 +10,7 @@
  *   going backward, 4 (2 H + 3 I) more for the gradients that pass through;
  * - activations: with gradient checkpointing one hidden state a layer (4 T H L) and one layer inside; without it L layers inside;
  * - head: logits of up to 512 tokens at a time, at most 48 MiB (never T x V), and a few numbers a token;
- * - KV cache: 2 L S N K float32, exact copies of what the trainer would compute;
+ * - KV cache: 2 L S N K float32, exact copies of what the trainer would compute; none where vLLM samples, whose memory is its own;
  * - decoding: one layer inside for S tokens and up to 256 of prompts, and S x V logits for the sampler, at most 64 MiB.
  * An estimate: pools round buffers up by up to an eighth, and drivers add their own. Against what runs held it was within 15%
  * (test/config/memory-measured.test.ts). metrics.jsonl has the peak of a run as perf/peak_memory.
@@ -108,7 +108,7 @@ export function memoryOf(config: RunConfig | SftConfig, model: ModelConfig): Mem
     microBatchTokens: args.micro_batch_tokens,
     gradientCheckpointing: args.gradient_checkpointing,
     bf16: args.bf16,
-    maxNumSeqs: 'inference' in config ? config.inference.max_num_seqs : 0,
+    maxNumSeqs: 'inference' in config && config.inference.backend === 'embedded' ? config.inference.max_num_seqs : 0,
     maxSeqLen: args.max_seq_len,
   })
 }

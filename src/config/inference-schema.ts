@@ -1,0 +1,79 @@
+/** The keys of [inference]: who samples. What only vLLM reads is left out of a resolved config where the embedded engine samples. */
+import * as z from 'zod'
+
+export const inferenceFields = {
+  backend: z
+    .enum(['embedded', 'vllm'])
+    .default('embedded')
+    .describe(
+      '"embedded": the engine in this process, on the same weights as the trainer. "vllm": a local vLLM server (scripts/setup-vllm.sh installs one), into which new weights are pushed while it samples.',
+    ),
+  max_num_seqs: z
+    .int()
+    .min(1)
+    .max(4096)
+    .default(32)
+    .describe(
+      'Completions that are decoded together. In the embedded engine each has room for max_seq_len tokens in the KV cache.',
+    ),
+  base_url: z
+    .string()
+    .regex(/^https?:\/\/(\[[\da-f:]+\]|[\w.-]+)(:\d{1,5})?(\/[\w./~-]*)?$/i, 'an http URL such as "http://127.0.0.1:8000"')
+    .optional()
+    .describe(
+      'For vLLM only: a server that runs already, on this machine or on one that sees the same files. Default: the run starts its own.',
+    ),
+  python: z
+    .string()
+    .min(1)
+    .default('.venv-vllm/bin/python')
+    .describe('For vLLM only: the Python that has vLLM, where the run starts the server.'),
+  startup_timeout: z
+    .number()
+    .positive()
+    .default(900)
+    .describe('For vLLM only: seconds that the server may take until it answers.'),
+  push_timeout: z
+    .number()
+    .positive()
+    .default(300)
+    .describe('For vLLM only: seconds that one push of weights may take: loading, the probe that they are live, retries.'),
+  max_restarts: z
+    .int()
+    .min(0)
+    .default(3)
+    .describe(
+      'For vLLM only: times that a server that died is started again, in a row without a finished completion in between.',
+    ),
+  args: z
+    .record(z.string(), z.unknown())
+    .default({})
+    .describe(
+      "For vLLM only: the server's own flags, in snake_case or kebab-case, such as gpu_memory_utilization = 0.5 or enforce_eager = true.",
+    ),
+}
+
+/** Keys that the embedded engine does not read, but for args, which a config of vf-rl has in any case (foreign.ts). */
+export const VLLM_KEYS = ['python', 'startup_timeout', 'push_timeout', 'max_restarts'] as const
+
+/** A flag's value: a table becomes JSON, a list several words. */
+export type VllmFlag = string | number | boolean | (string | number | boolean)[] | Record<string, unknown>
+
+export interface EmbeddedConfig {
+  backend: 'embedded'
+  max_num_seqs: number
+}
+export interface VllmConfig {
+  backend: 'vllm'
+  max_num_seqs: number
+  /** Without a slash or /v1 at its end. */
+  base_url?: string
+  python: string
+  startup_timeout: number
+  push_timeout: number
+  max_restarts: number
+  /** Checked by inference-checks.ts: none that the run sets itself, every value a flag's. Keys as they were written. */
+  args: Record<string, VllmFlag>
+}
+/** A resolved [inference]. */
+export type InferenceConfig = EmbeddedConfig | VllmConfig

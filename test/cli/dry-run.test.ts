@@ -1,0 +1,39 @@
+/** `train --dry-run` where vLLM samples: it says what it would start, or whom it would ask, and counts no cache of its own. */
+import { spawnSync } from 'node:child_process'
+import { mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { afterAll, expect, test } from 'vitest'
+import { parseConfig } from '../../src/config/load.ts'
+
+const root = fileURLToPath(new URL('../..', import.meta.url))
+const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-dry-'))
+afterAll(() => rmSync(folder, { recursive: true }))
+
+function dryRun(file: string, ...words: string[]): string {
+  const all = ['train.js', '@', file, '--output_dir', folder, '--dry-run', ...words]
+  const { status, stdout, stderr } = spawnSync(process.execPath, all, { cwd: root, encoding: 'utf8' })
+  expect(status, stderr).toBe(0)
+  expect(readdirSync(folder)).toEqual([])
+  expect(parseConfig(stdout).config.inference.backend).toBe('vllm')
+  expect(stdout).toContain('# Its weights and KV cache are memory of its own, which the table does not count')
+  expect(stdout).toMatch(/# GPU memory for tiny\n(# .*\n)+# *total +\d/)
+  expect(stdout).not.toMatch(/^# *KV cache/m)
+  return stdout
+}
+
+test('a server that the run starts: its Python, model, port and flags', () => {
+  const missing = ' (not there yet: bash scripts/setup-vllm.sh makes .venv-vllm)'
+  expect(dryRun('configs/vllm-lora.toml', '--inference.python', `${folder}/python`)).toContain(
+    `# sampler: a vLLM server, started by ${folder}/python${missing} for models/tiny on a free port, with dtype, enforce_eager, gpu_memory_utilization, max_model_len\n`,
+  )
+  expect(
+    dryRun('configs/vllm-lora.toml', '--inference.python', process.execPath, '--inference.args', '{ port = 8123 }'),
+  ).toContain(`# sampler: a vLLM server, started by ${process.execPath} for models/tiny on port 8123`)
+})
+
+test('a server that runs already', () => {
+  const words = ['--inference.backend', 'vllm', '--inference.base_url', 'http://127.0.0.1:8000/v1']
+  expect(dryRun('configs/tiny.toml', ...words)).toContain('# sampler: the vLLM that runs at http://127.0.0.1:8000\n')
+})
