@@ -6,6 +6,7 @@
  */
 import { messageOf } from '../common/errors.ts'
 import { openDevice, type GpuFacts, type OpenOptions } from './adapter.ts'
+import { rangeOf, UniformRing, type Binding, type BufferRange, type Command, type Plan, type Workgroups } from './commands.ts'
 import { GpuError } from './errors.ts'
 import { encodeParams, KernelCache, type Kernel } from './kernel.ts'
 import { BufferPool, GpuBuffer, GpuTexture } from './pool.ts'
@@ -13,37 +14,7 @@ import { KernelTimer, type KernelTime } from './timing.ts'
 import { WaitClock, type WaitFor } from './waits.ts'
 import type { Constants } from './wgsl.ts'
 
-/** A whole buffer, a part of one (bytes, offset a multiple of 256), or a texture. */
-export type Binding = GpuBuffer | GpuTexture | BufferRange
-export interface BufferRange {
-  buffer: GpuBuffer
-  offset: number
-  bytes: number
-}
-
-export type Workgroups = [number] | [number, number] | [number, number, number]
-
-interface Dispatch {
-  kernel: Kernel
-  group: GPUBindGroup
-  params: ArrayBuffer | undefined
-  workgroups: [number, number, number]
-}
-interface Copy {
-  source: GPUBuffer
-  sourceOffset: number
-  target: GPUBuffer
-  targetOffset: number
-  bytes: number
-}
-type Command = Dispatch | Copy | { clear: GPUBuffer; offset: number; bytes: number }
-
-/** Commands that can be sent again and again; what changes between replays lives in buffers. */
-export interface Plan {
-  commands: Command[]
-  /** Scratch that belongs to the plan: what its commands took from the pool and gave back. */
-  arena: GpuBuffer[]
-}
+export { rangeOf, type Binding, type BufferRange, type Plan, type Workgroups }
 
 /** Commands that go out together at most; more only delays the device. */
 const maxPending = 512
@@ -56,6 +27,8 @@ export class Gpu {
   readonly kernels: KernelCache
   submits = 0
   dispatches = 0
+  /** Counts recordings and replays: what was known of a buffer's or a texture's content in another epoch is not known now. */
+  epoch = 0
   /** Dawn's instance must live as long as its device, and the process cannot end before it goes. */
   readonly #kept: GPU[]
   #pending: Command[] = []
@@ -66,7 +39,7 @@ export class Gpu {
   #error: GpuError | undefined
   #closing = false
   #recording = false
-  #uniforms: { buffer: GPUBuffer; group: GPUBindGroup }[] = []
+  readonly #uniforms: UniformRing | undefined
   /** Most of a wait is slept through on a software adapter. */
   readonly #waits = new WaitClock()
 
@@ -82,6 +55,7 @@ export class Gpu {
     this.pool = new BufferPool(this.device, (id) => this.#forget(id))
     this.kernels = new KernelCache(this.device, this.facts)
     this.kernels.onError = (error) => (this.#error ??= error)
+    this.#uniforms = this.kernels.uniformLayout && new UniformRing(this.device, this.kernels.uniformLayout)
     this.#timer = this.facts.timestamps ? new KernelTimer(this.device) : undefined
     this.device.addEventListener('uncapturederror', (event) => {
       this.#error ??= new GpuError(`the GPU reported: ${(event as GPUUncapturedErrorEvent).error.message}`)
@@ -112,6 +86,7 @@ export class Gpu {
     if (data.byteLength === 0) return
     this.#alive(buffer, 'write')
     this.flush()
+    buffer.writes++
     let bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength)
     if (bytes.length % 4 !== 0) {
       const padded = new Uint8Array(Math.ceil(bytes.length / 4) * 4)
@@ -133,6 +108,10 @@ export class Gpu {
     if (this.#error) throw this.#error
     if (x > 65535 || y > 65535 || z > 65535) throw new GpuError(`${kernel.label}: ${x} x ${y} x ${z} workgroups are too many`)
     this.dispatches++
+    bindings.forEach((b, i) => {
+      if (kernel.bindings[i]?.kind === 'read_write' && !(b instanceof GpuTexture))
+        (b instanceof GpuBuffer ? b : b.buffer).writes++
+    })
     this.#push({ kernel, group: this.#bindGroup(kernel, bindings), params: encodeParams(kernel, params), workgroups: [x, y, z] })
   }
 
@@ -141,6 +120,7 @@ export class Gpu {
     const [s, t] = [rangeOf(source), rangeOf(target)]
     this.#alive(s.buffer, 'copy')
     this.#alive(t.buffer, 'copy')
+    t.buffer.writes++
     const command = {
       source: s.buffer.raw,
       sourceOffset: s.offset + sourceOffset,
@@ -151,10 +131,27 @@ export class Gpu {
     this.#push(command)
   }
 
+  /**
+   * Records a copy of rows into a texture, from its upper left corner.
+   * @param rows how many rows, `bytesPerRow` apart (a multiple of 256), from byte `offset` on (a multiple of 16)
+   * @param texels of 16 bytes that are copied of each row
+   */
+  copyToTexture(
+    source: Binding,
+    texture: GpuTexture,
+    { offset = 0, bytesPerRow, rows, texels }: { offset?: number; bytesPerRow: number; rows: number; texels: number },
+  ): void {
+    const { buffer, offset: start } = rangeOf(source)
+    this.#alive(buffer, 'copy')
+    const layout = { offset: start + offset, bytesPerRow, rowsPerImage: rows }
+    this.#push({ source: buffer.raw, layout, texture: texture.raw, size: [texels, rows] })
+  }
+
   /** Records zeroing of a buffer or a part of one. */
   clear(binding: GpuBuffer | BufferRange): void {
     const { buffer, offset, bytes } = rangeOf(binding)
     this.#alive(buffer, 'clear')
+    buffer.writes++
     this.#push({ clear: buffer.raw, offset, bytes: Math.ceil(bytes / 4) * 4 })
   }
 
@@ -163,6 +160,7 @@ export class Gpu {
     if (this.#recording) throw new GpuError('a plan is being recorded already')
     this.flush()
     this.#recording = true
+    this.epoch++
     this.pool.openArena()
     const plan: Plan = { commands: [], arena: [] }
     try {
@@ -171,6 +169,7 @@ export class Gpu {
     } finally {
       this.#pending = []
       this.#recording = false
+      this.epoch++
       plan.arena = this.pool.closeArena()
       if (plan.commands.length === 0) this.releasePlan(plan)
     }
@@ -187,6 +186,7 @@ export class Gpu {
   /** Sends the commands of a plan, after everything recorded so far. */
   replay(plan: Plan): void {
     this.flush()
+    this.epoch++
     this.#submit(plan.commands)
   }
 
@@ -336,7 +336,7 @@ export class Gpu {
   }
 
   #encode(encoder: GPUCommandEncoder, commands: Command[]): void {
-    const offsets = this.facts.immediates ? [] : this.#fillUniforms(commands)
+    const offsets = this.#uniforms?.fill(commands) ?? []
     const timer = this.#timer?.running ? this.#timer : undefined
     let pass: GPUComputePassEncoder | undefined
     let uniform = 0
@@ -345,6 +345,7 @@ export class Gpu {
         pass?.end()
         pass = undefined
         if ('clear' in c) encoder.clearBuffer(c.clear, c.offset, c.bytes)
+        else if ('texture' in c) encoder.copyBufferToTexture({ buffer: c.source, ...c.layout }, { texture: c.texture }, c.size)
         else encoder.copyBufferToBuffer(c.source, c.sourceOffset, c.target, c.targetOffset, c.bytes)
         continue
       }
@@ -367,32 +368,4 @@ export class Gpu {
     pass?.end()
     timer?.resolve(encoder)
   }
-
-  /** Where there are no immediates: all parameters of a submit go into a ring of uniform buffers, 256 bytes apart. */
-  #fillUniforms(commands: Command[]): { group: GPUBindGroup; offset: number }[] {
-    const perBuffer = 256
-    const blocks = commands.flatMap((c) => ('kernel' in c && c.params ? [c.params] : []))
-    for (let first = 0; first < blocks.length; first += perBuffer) {
-      const n = first / perBuffer
-      if (!this.#uniforms[n]) {
-        const buffer = this.device.createBuffer({
-          size: perBuffer * 256,
-          usage: GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST,
-        })
-        const entries = [{ binding: 0, resource: { buffer, size: 64 } }]
-        this.#uniforms[n] = { buffer, group: this.device.createBindGroup({ layout: this.kernels.uniformLayout!, entries }) }
-      }
-      const part = blocks.slice(first, first + perBuffer)
-      const data = new Uint8Array(part.length * 256)
-      part.forEach((block, i) => data.set(new Uint8Array(block), i * 256))
-      this.device.queue.writeBuffer(this.#uniforms[n].buffer, 0, data)
-    }
-    return blocks.map((_, i) => ({ group: this.#uniforms[Math.floor(i / perBuffer)].group, offset: (i % perBuffer) * 256 }))
-  }
-}
-
-export function rangeOf(binding: Binding): BufferRange {
-  if (binding instanceof GpuBuffer) return { buffer: binding, offset: 0, bytes: binding.bytes }
-  if (binding instanceof GpuTexture) throw new GpuError('a texture has no byte range')
-  return binding
 }

@@ -10,6 +10,8 @@ export class GpuBuffer {
   readonly bytes: number
   label: string
   released = false
+  /** Commands recorded so far that write it: while the number stays, so does the content. Replays of plans do not count. */
+  writes = 0
   readonly #onRelease: (buffer: GpuBuffer) => void
   constructor(raw: GPUBuffer, bytes: number, label: string, onRelease: (buffer: GpuBuffer) => void) {
     this.raw = raw
@@ -23,7 +25,7 @@ export class GpuBuffer {
   }
 }
 
-/** A 2-D storage texture that holds a weight (see kernels/common/weight.wgsl); never pooled. */
+/** A 2-D storage texture: a weight (kernels/common/weight.wgsl), or activations staged for a CPU driver (kernels/matmul/stage.ts); never pooled. */
 export class GpuTexture {
   readonly id = nextId++
   readonly raw: GPUTexture
