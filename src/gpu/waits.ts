@@ -1,6 +1,7 @@
 /**
  * Sleeping through waits on a software adapter. While a GPU promise is pending Dawn's Node binding spins on a core, which such an adapter
- * computes with; so most of a wait is slept through first, and the promise is asked for near its end.
+ * computes with; so most of a wait is slept through first, and the promise is asked for near its end. From then on the event loop naps
+ * between its turns, each of which asks the device once.
  * - A wait has a name and an amount of work; what a unit of work takes is learned from the last two waits of that name (the smaller: one that held a kernel's
  *   compilation or a pause of the machine must not make the next ones oversleep).
  * - The device works its queue in order, so a wait begins where the one before it ends: a decode step behind a training step sleeps for both.
@@ -14,6 +15,9 @@ export interface WaitFor {
 
 /** Part of the expected time that is slept. */
 const slept = 0.85
+/** Milliseconds of a nap: the most that an answer, or anything else that the event loop has to do, is late. */
+const napped = 0.4
+const nobody = new Int32Array(new SharedArrayBuffer(4))
 
 export class WaitClock {
   /** Milliseconds a unit of work, of the last two waits. */
@@ -32,7 +36,7 @@ export class WaitClock {
     const pause = (due - begin) * slept
     if (pause > 2) await new Promise((resolve) => setTimeout(resolve, pause))
     const woke = performance.now()
-    await start()
+    await napping(start())
     const end = performance.now()
     // It may have been over before we woke: then its length is unknown, and shorter than what was slept.
     const took = (end - Math.max(begin, this.#done)) * (pause > 2 && end - woke < 0.5 ? 0.7 : 1)
@@ -43,3 +47,19 @@ export class WaitClock {
     if (this.#due === due) this.#due = end
   }
 }
+
+/** Waits for a promise of the device without taking a core from it. */
+async function napping(promise: Promise<unknown>): Promise<void> {
+  const wait = { over: false }
+  const end = () => (wait.over = true)
+  promise.then(end, end)
+  // A promise that is settled already needs no nap.
+  await turn()
+  while (!wait.over) {
+    Atomics.wait(nobody, 0, 0, napped)
+    await turn()
+  }
+  await promise
+}
+
+const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve))
