@@ -40,6 +40,7 @@ export interface Plan {
   commands: Command[]
   /** Scratch that belongs to the plan: what its commands took from the pool and gave back. */
   arena: GpuBuffer[]
+  dispatches: number
 }
 
 export function rangeOf(binding: Binding): BufferRange {

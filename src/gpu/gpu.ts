@@ -27,6 +27,7 @@ export class Gpu {
   readonly kernels: KernelCache
   submits = 0
   dispatches = 0
+  readBuffersMade = 0
   /** Counts recordings and replays: what was known of a buffer's or a texture's content in another epoch is not known now. */
   epoch = 0
   /** Dawn's instance must live as long as its device, and the process cannot end before it goes. */
@@ -40,6 +41,8 @@ export class Gpu {
   #closing = false
   #recording = false
   readonly #uniforms: UniformRing | undefined
+  /** The last few buffers that were read through. */
+  readonly #readBuffers: GPUBuffer[] = []
   /** Most of a wait is slept through on a software adapter. */
   readonly #waits = new WaitClock()
 
@@ -155,22 +158,29 @@ export class Gpu {
     this.#push({ clear: buffer.raw, offset, bytes: Math.ceil(bytes / 4) * 4 })
   }
 
-  /** Runs `fn` and keeps its commands instead of sending them. Scratch of `fn` stays with the plan until `releasePlan`. */
-  record(fn: () => void): Plan {
+  /**
+   * Runs `fn` and keeps its commands instead of sending them. Scratch of `fn` stays with the plan until `releasePlan`.
+   * @param arena scratch that this plan shares with others, which never run at the same time: it is used and made larger, and is the
+   *   caller's to give back (`pool.returnArena`). The largest plan recorded first, the others fit into its scratch.
+   */
+  record(fn: () => void, arena?: GpuBuffer[]): Plan {
     if (this.#recording) throw new GpuError('a plan is being recorded already')
     this.flush()
     this.#recording = true
     this.epoch++
-    this.pool.openArena()
-    const plan: Plan = { commands: [], arena: [] }
+    this.pool.openArena(arena)
+    const plan: Plan = { commands: [], arena: [], dispatches: 0 }
     try {
       fn()
       plan.commands = this.#pending
+      plan.dispatches = plan.commands.filter((c) => 'kernel' in c).length
     } finally {
       this.#pending = []
       this.#recording = false
       this.epoch++
-      plan.arena = this.pool.closeArena()
+      const scratch = this.pool.closeArena()
+      if (arena) arena.splice(0, arena.length, ...scratch)
+      else plan.arena = scratch
       if (plan.commands.length === 0) this.releasePlan(plan)
     }
     return plan
@@ -183,11 +193,12 @@ export class Gpu {
     plan.commands = []
   }
 
-  /** Sends the commands of a plan, after everything recorded so far. */
+  /** Records the commands of a plan. Nothing is made or looked up, and they go out in one submit with what comes before and after. */
   replay(plan: Plan): void {
-    this.flush()
+    if (this.#recording) throw new GpuError('a plan that is being recorded cannot hold another')
     this.epoch++
-    this.#submit(plan.commands)
+    this.dispatches += plan.dispatches
+    for (const command of plan.commands) this.#pending.push(command)
   }
 
   /** Sends what was recorded. */
@@ -224,17 +235,24 @@ export class Gpu {
     const { buffer, offset, bytes } = rangeOf(source)
     this.#alive(buffer, 'read')
     const size = Math.ceil(bytes / 4) * 4
-    const staging = this.device.createBuffer({
-      size: Math.max(4, size),
-      usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST,
-    })
+    const staging = this.#readBuffer(size)
     this.#push({ source: buffer.raw, sourceOffset: offset, target: staging, targetOffset: 0, bytes: size })
     this.flush()
     await this.#wait(wait, () => this.#orError(staging.mapAsync(GPUMapMode.READ)))
     const copy = staging.getMappedRange().slice(0, bytes)
     staging.unmap()
-    staging.destroy()
+    this.#readBuffers.push(staging)
+    if (this.#readBuffers.length > 8) this.#readBuffers.shift()!.destroy()
     return copy
+  }
+
+  /** A buffer that can be mapped: one that was read before, where it fits well. */
+  #readBuffer(size: number): GPUBuffer {
+    const known = this.#readBuffers.findIndex((b) => b.size >= size && b.size <= Math.max(4096, size * 2))
+    if (known >= 0) return this.#readBuffers.splice(known, 1)[0]
+    this.readBuffersMade++
+    const usage = GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST
+    return this.device.createBuffer({ size: Math.max(256, size), usage })
   }
 
   async readF32(source: GpuBuffer | BufferRange, length: number, wait?: string | WaitFor): Promise<Float32Array> {

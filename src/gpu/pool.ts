@@ -59,6 +59,8 @@ export class BufferPool {
   #free = new Map<number, GpuBuffer[]>()
   /** The free buffers of everybody else while a plan is recorded. */
   #outside: Map<number, GpuBuffer[]> | undefined
+  /** Whether the arena that is open serves several plans. */
+  #shared = false
   bytesInUse = 0
   bytesReserved = 0
   peakBytes = 0
@@ -78,7 +80,7 @@ export class BufferPool {
     // A class may pass the largest binding although the bytes asked for do not.
     const most = this.#device.limits.maxStorageBufferBindingSize
     const size = options.exact || (sizeClass(bytes) > most && exactly <= most) ? exactly : sizeClass(bytes)
-    const list = options.exact ? undefined : this.#free.get(size)
+    const list = options.exact ? undefined : this.#listFor(size)
     let buffer = list && takeOldest(list)
     if (buffer) {
       buffer.released = false
@@ -92,9 +94,17 @@ export class BufferPool {
       this.bytesReserved += size
       this.buffersMade++
     }
-    this.bytesInUse += size
+    this.bytesInUse += buffer.bytes
     this.peakBytes = Math.max(this.peakBytes, this.bytesInUse)
     return buffer
+  }
+
+  /** Free buffers that serve `size` bytes: of that class, or, in an arena that plans share, of the smallest class that is large enough. */
+  #listFor(size: number): GpuBuffer[] | undefined {
+    if (!this.#shared) return this.#free.get(size)
+    let best = Infinity
+    for (const [bytes, list] of this.#free) if (list.length > 0 && bytes >= size && bytes < best) best = bytes
+    return this.#free.get(best)
   }
 
   /** A read-only or writable storage texture for weights. */
@@ -134,10 +144,13 @@ export class BufferPool {
   /**
    * From here on buffers come from, and go back to, an arena of their own: a plan is sent again and again, so what its commands use
    * between each other must not be handed to anybody else.
+   * @param shared what earlier arenas left, of plans that may use the same scratch because they run one after the other
    */
-  openArena(): void {
+  openArena(shared?: GpuBuffer[]): void {
     this.#outside = this.#free
     this.#free = new Map()
+    this.#shared = shared !== undefined
+    this.returnArena(shared ?? [])
   }
 
   /** Ends the arena and gives its buffers to the caller, counted as in use until `returnArena`. */
@@ -145,6 +158,7 @@ export class BufferPool {
     const arena = [...this.#free.values()].flat()
     this.#free = this.#outside ?? new Map()
     this.#outside = undefined
+    this.#shared = false
     this.#count(
       arena.reduce((sum, buffer) => sum + buffer.bytes, 0),
       0,

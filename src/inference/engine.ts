@@ -6,15 +6,13 @@
  *   version that the next step samples with.
  * - Keys and values that were computed under an older version stay with the sequences that run; new requests compute their own.
  */
-import { Tape } from '../autograd/tape.ts'
 import { UserError } from '../common/errors.ts'
 import type { GenerationRequest, GenerationResult, Generator, PolicyVersion } from '../common/types.ts'
-import type { GpuBuffer } from '../gpu/pool.ts'
-import { decoderHidden, type CacheArguments, type Decoder } from '../model/decoder.ts'
+import type { Decoder } from '../model/decoder.ts'
 import { checkRequest } from './request.ts'
-import { Sampler } from './sampler.ts'
-import { Scheduler, type StepRows } from './scheduler.ts'
+import { Scheduler } from './scheduler.ts'
 import { Sequence, type EndRules } from './sequence.ts'
+import { StepCommands } from './step.ts'
 import type { Decode } from './stop-watch.ts'
 
 export interface EngineOptions {
@@ -30,6 +28,8 @@ export interface EngineOptions {
   cacheRows?: number
   /** Prompt tokens that a step computes at most; longer prompts take several steps, between which the others go on. Default 256. */
   maxPrefillRows?: number
+  /** False: steps are recorded anew each time, not replayed; see StepCommands. Default true. */
+  plans?: boolean
 }
 
 export interface EngineStats {
@@ -58,10 +58,8 @@ export class Engine implements Generator {
   readonly cacheRows: number
   #version: PolicyVersion = 0
   readonly #scheduler: Scheduler
-  readonly #sampler: Sampler
+  readonly #commands: StepCommands
   readonly #rules: EndRules
-  readonly #cache: CacheArguments
-  readonly #inputs: { ids: GpuBuffer; info: GpuBuffer; slots: GpuBuffer }
   /** The loop while it runs. */
   #loop: Promise<void> | undefined
   #paused = false
@@ -92,16 +90,9 @@ export class Engine implements Generator {
     const maxPrefillRows = Math.max(1, options.maxPrefillRows ?? 256)
     this.#scheduler = new Scheduler({ maxSequences, maxPrefillRows, cacheRows: this.cacheRows })
     this.#rules = { eosTokenIds: new Set(options.eosTokenIds), decode: options.decode }
-    this.#sampler = new Sampler(decoder, maxSequences)
-    const rows = this.#scheduler.maxRows
-    const [ids, info, slots] = [1, 4, 1].map((n) => gpu.pool.acquire(rows * n * 4, 'engine rows'))
-    this.#inputs = { ids, info, slots }
-    // One row more than is handed out: padding rows write there.
-    const bytes = (this.cacheRows + 1) * width * 4
-    const layers = config.layers
-    const made = Array.from({ length: layers * 2 }, () => gpu.pool.acquire(bytes, 'KV cache', { exact: true }))
-    const pairs = Array.from({ length: layers }, (_, i) => ({ k: made[2 * i], v: made[2 * i + 1] }))
-    this.#cache = { layers: pairs, slots, rows: this.cacheRows + 1 }
+    const { maxRows } = this.#scheduler
+    const sizes = { maxSequences, maxRows, maxLength, cacheRows: this.cacheRows + 1, plans: options.plans ?? true }
+    this.#commands = new StepCommands(decoder, sizes)
   }
 
   get version(): PolicyVersion {
@@ -156,12 +147,7 @@ export class Engine implements Generator {
     this.#wake?.()
     this.#failAll(new Error('the engine was closed'))
     await this.#loop
-    for (const { k, v } of this.#cache.layers) {
-      k.release()
-      v.release()
-    }
-    for (const buffer of Object.values(this.#inputs)) buffer.release()
-    this.#sampler.release()
+    this.#commands.release()
   }
 
   stats(): EngineStats {
@@ -216,30 +202,15 @@ export class Engine implements Generator {
     this.#scheduler.admit(version)
     const step = this.#scheduler.next()
     if (!step) throw new Error('requests wait, none runs, and none could be admitted')
-    this.#record(step)
+    this.#commands.run(step)
     this.#counts.prefillTokens += step.prefillRows
     const count = step.sampled.length
     if (count === 0) return
-    const { tokens, logprobs } = await this.#sampler.read(count, step.rows)
+    const { tokens, logprobs } = await this.#commands.read(step)
     this.#counts.decodeSteps++
     step.sampled.forEach(({ sequence }, i) => {
       if (!sequence.ended) this.#take(sequence, tokens[i], logprobs[i], version)
     })
-  }
-
-  /** Records the whole step in one turn of the event loop, so no other room's commands come between. */
-  #record(step: StepRows): void {
-    const { gpu } = this.decoder
-    const { ids, info, slots } = this.#inputs
-    gpu.write(ids, step.ids)
-    gpu.write(info, step.info)
-    gpu.write(slots, step.slots)
-    const tape = new Tape(gpu, false)
-    const batch = { rows: step.rows, ids, info, positions: this.maxLength }
-    const hidden = decoderHidden(tape, this.decoder, batch, { cache: this.#cache })
-    this.#sampler.draw(tape, hidden, step.sampled)
-    tape.done(hidden)
-    gpu.flush()
   }
 
   #take(sequence: Sequence, token: number, logprob: number, version: PolicyVersion): void {

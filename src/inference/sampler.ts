@@ -3,117 +3,138 @@
  * and in the same order as the trainer's head, penalties, the draw. What is read back is 8 bytes a token.
  */
 import { rmsNorm } from '../autograd/ops/norm.ts'
-import { gather } from '../autograd/ops/rows.ts'
-import type { Tape } from '../autograd/tape.ts'
-import type { Tensor } from '../autograd/tensor.ts'
-import type { Gpu } from '../gpu/gpu.ts'
+import { Tape } from '../autograd/tape.ts'
+import { Tensor } from '../autograd/tensor.ts'
+import type { BufferRange, Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
 import { finishLogprobs, pickLogits, softmaxSlice, vocabularySlices } from '../kernels/head/head.ts'
 import { linear } from '../kernels/matmul/matmul.ts'
-import { applyPenalties, drawTokens, packSettings } from '../kernels/sampling/sampling.ts'
+import { applyPenalties, drawTokens, packSettings, settingsPerRow } from '../kernels/sampling/sampling.ts'
 import type { Decoder } from '../model/decoder.ts'
 import { roundRows } from './scheduler.ts'
 import type { Sequence } from './sequence.ts'
 
 /** Logits that are held at a time; a row has all of its vocabulary. */
 const logitBytes = 64 * 2 ** 20
+/** Parts of a buffer of 4-byte values begin at multiples of it, as bindings must. */
+const alignment = 64
 
 export interface Sampled {
   tokens: Uint32Array
   logprobs: Float32Array
 }
 
-type Scratch = Record<'logits' | 'penalised' | 'stats' | 'drawn' | 'logprobs' | 'entropy' | 'lse', GpuBuffer>
+/** A sequence that gets a token, and the row of the step that it is drawn from. */
+interface Draw {
+  sequence: Sequence
+  row: number
+}
 
 export class Sampler {
   readonly #decoder: Decoder
   readonly #gpu: Gpu
-  readonly #maxSequences: number
-  /** Rows whose logits are made at a time. */
+  /** Rows of all buffers: those of the most sequences, rounded up. */
+  readonly #rows: number
+  /** Rows whose logits are made at a time: all, or a multiple of `alignment`. */
   readonly #chunkRows: number
-  readonly #index: GpuBuffer
+  /** (rows) u32: which row of the step each draw takes. */
+  readonly index: GpuBuffer
+  /** (rows, hidden): the rows that `index` names, before the last norm. The step gathers them before it draws. */
+  readonly hidden: GpuBuffer
   readonly #settings: GpuBuffer
   readonly #seeds: GpuBuffer
   readonly #inverse: GpuBuffer
-  /** Tokens of all sampled rows, then their log-probabilities. */
+  /** Tokens of all rows, then (from `#logprobsAt` on) their log-probabilities. */
   readonly #results: GpuBuffer
+  readonly #logprobsAt: number
 
   constructor(decoder: Decoder, maxSequences: number) {
-    const { gpu, head } = decoder
+    const { gpu, head, config } = decoder
     this.#decoder = decoder
     this.#gpu = gpu
-    this.#maxSequences = maxSequences
+    this.#rows = roundRows(maxSequences)
     const most = Math.floor(Math.min(logitBytes, gpu.facts.limits.maxBinding) / (head.weight.rows * 4))
-    this.#chunkRows = Math.max(1, Math.min(most, maxSequences))
+    this.#chunkRows = Math.min(this.#rows, Math.max(alignment, Math.floor(most / alignment) * alignment))
+    this.#logprobsAt = Math.ceil(this.#rows / alignment) * alignment
     const room = (words: number, label: string) => gpu.pool.acquire(words * 4, label)
-    this.#index = room(roundRows(this.#chunkRows), 'sampled rows')
-    this.#settings = room(this.#chunkRows * 8, 'sampling settings')
-    this.#seeds = room(this.#chunkRows * 2, 'sampling seeds')
-    this.#inverse = room(this.#chunkRows, 'inverse temperatures')
-    this.#results = room(maxSequences * 2, 'sampled tokens')
+    this.index = room(this.#rows, 'sampled rows')
+    this.hidden = room(this.#rows * config.hiddenSize, 'sampled rows')
+    this.#settings = room(this.#rows * settingsPerRow, 'sampling settings')
+    this.#seeds = room(this.#rows * 2, 'sampling seeds')
+    this.#inverse = room(this.#rows, 'inverse temperatures')
+    this.#results = room(this.#logprobsAt + this.#rows, 'sampled tokens')
   }
 
   release(): void {
-    for (const buffer of [this.#index, this.#settings, this.#seeds, this.#inverse, this.#results]) buffer.release()
+    for (const buffer of [this.index, this.hidden, this.#settings, this.#seeds, this.#inverse, this.#results]) buffer.release()
   }
 
-  /** Records the draw of one token for each of `sampled`, from its row of `hidden` (before the last norm). */
-  draw(tape: Tape, hidden: Tensor, sampled: { sequence: Sequence; row: number }[]): void {
-    const { pool } = this.#gpu
-    for (let first = 0; first < sampled.length; first += this.#chunkRows) {
-      const chunk = sampled.slice(first, first + this.#chunkRows)
-      const penalties = chunk.some(({ sequence }) => sequence.hasPenalties)
-      const rows = Math.min(this.#chunkRows, roundRows(chunk.length))
-      const vocabulary = this.#decoder.head.weight.rows
-      const logits = pool.acquire(rows * vocabulary * 4, 'logits')
-      const [stats, drawn, logprobs, entropy, lse] = [4, 1, 1, 1, 1].map((n) => pool.acquire(rows * n * 4, 'sampling'))
-      const penalised = penalties ? pool.acquire(rows * vocabulary * 4, 'penalised logits') : logits
-      const scratch: Scratch = { logits, penalised, stats, drawn, logprobs, entropy, lse }
-      this.#drawChunk(tape, hidden, chunk, scratch)
-      this.#gpu.copy(drawn, 0, this.#results, first * 4, chunk.length * 4)
-      this.#gpu.copy(logprobs, 0, this.#results, (this.#maxSequences + first) * 4, chunk.length * 4)
-      for (const buffer of new Set(Object.values(scratch))) buffer.release()
-    }
-  }
-
-  #drawChunk(tape: Tape, hidden: Tensor, chunk: { sequence: Sequence; row: number }[], t: Scratch): void {
+  /** Writes what the next draw is made with; rows behind the last of `sampled` are marked as not in use. */
+  write(sampled: Draw[]): void {
     const gpu = this.#gpu
-    const { norm, head } = this.#decoder
-    const vocabulary = head.weight.rows
-    const rows = chunk.length
-    this.#write(chunk)
-    const scored = gather(tape, hidden, this.#index, roundRows(rows))
-    const normed = rmsNorm(tape, scored, norm)
-    linear(gpu, normed.buffer, rows, head.weight, t.logits)
-    tape.done(scored, normed)
-    for (const slice of vocabularySlices(vocabulary)) {
-      const tensors = { logits: t.logits, stats: t.stats, inverseTemperatures: this.#inverse }
-      softmaxSlice(gpu, tensors, { rows, stride: vocabulary, column: slice.row, slice, inverseTemperature: 1 })
-    }
-    if (t.penalised !== t.logits) this.#penalise(chunk, t)
-    drawTokens(gpu, { logits: t.penalised, settings: this.#settings, seeds: this.#seeds, drawn: t.drawn }, rows, vocabulary)
-    const picked = { logits: t.logits, targets: t.drawn, inverseTemperatures: this.#inverse, stats: t.stats }
-    pickLogits(gpu, picked, rows, vocabulary)
-    finishLogprobs(gpu, t, rows)
+    const rows = roundRows(sampled.length)
+    const index = new Uint32Array(this.#rows)
+    const seeds = new Uint32Array(rows * 2)
+    const inverse = new Float32Array(rows)
+    sampled.forEach(({ sequence, row }, i) => {
+      const { temperature, seed } = sequence.sampling
+      index[i] = row
+      seeds.set([seed, sequence.ids.length], i * 2)
+      // The trainer multiplies by the same float32. A greedy token's log-probability is that at temperature 1.
+      inverse[i] = temperature > 0 ? 1 / temperature : 1
+    })
+    const settings = packSettings(
+      sampled.map(({ sequence }) => sequence.sampling),
+      rows,
+    )
+    gpu.write(this.index, index)
+    gpu.write(this.#settings, settings)
+    gpu.write(this.#seeds, seeds)
+    gpu.write(this.#inverse, inverse)
   }
 
-  /** What changes from step to step goes into buffers that stay. */
-  #write(chunk: { sequence: Sequence; row: number }[]): void {
-    const sampling = chunk.map(({ sequence }) => sequence.sampling)
-    const index = new Uint32Array(roundRows(chunk.length))
-    chunk.forEach(({ row }, i) => (index[i] = row))
-    this.#gpu.write(this.#index, index)
-    this.#gpu.write(this.#settings, packSettings(sampling))
-    this.#gpu.write(this.#seeds, Uint32Array.from(chunk.flatMap(({ sequence: s }) => [s.sampling.seed, s.ids.length])))
-    // The trainer multiplies by the same float32. A greedy token's log-probability is that at temperature 1.
-    this.#gpu.write(
-      this.#inverse,
-      Float32Array.from(sampling, ({ temperature }) => (temperature > 0 ? 1 / temperature : 1)),
-    )
+  /**
+   * Records the draw of a token for each of `rows` rows of `hidden`.
+   * @param penalised the rows' sequences, where some have penalties: their lists are uploaded, so this is nothing for a plan
+   */
+  draw(rows: number, penalised?: Draw[]): void {
+    const tape = new Tape(this.#gpu, false)
+    const { config, norm } = this.#decoder
+    const normed = rmsNorm(tape, new Tensor(this.hidden, rows, config.hiddenSize, false), norm)
+    for (let first = 0; first < rows; first += this.#chunkRows) {
+      const count = Math.min(this.#chunkRows, rows - first)
+      this.#drawChunk(normed, first, count, penalised?.slice(first, first + count))
+    }
+    tape.done(normed)
+  }
+
+  #drawChunk(normed: Tensor, first: number, rows: number, penalised: Draw[] | undefined): void {
+    const gpu = this.#gpu
+    const { weight } = this.#decoder.head
+    const vocabulary = weight.rows
+    const part = (buffer: GpuBuffer, words: number, start = 0): BufferRange => {
+      return { buffer, offset: (start + first * words) * 4, bytes: rows * words * 4 }
+    }
+    const logits = gpu.pool.acquire(rows * vocabulary * 4, 'logits')
+    const [stats, entropy, lse] = [4, 1, 1].map((n) => gpu.pool.acquire(rows * n * 4, 'sampling'))
+    const settings = part(this.#settings, settingsPerRow)
+    const inverseTemperatures = part(this.#inverse, 1)
+    const [drawn, logprobs] = [part(this.#results, 1), part(this.#results, 1, this.#logprobsAt)]
+    linear(gpu, part(normed.buffer, normed.columns), rows, weight, logits)
+    for (const slice of vocabularySlices(vocabulary)) {
+      const at = { rows, stride: vocabulary, column: slice.row, slice, inverseTemperature: 1 }
+      softmaxSlice(gpu, { logits, stats, inverseTemperatures }, at)
+    }
+    const changed = penalised?.some(({ sequence }) => sequence.hasPenalties)
+    const choices = changed ? this.#penalise(logits, settings, penalised!) : logits
+    drawTokens(gpu, { logits: choices, settings, seeds: part(this.#seeds, 2), drawn }, rows, vocabulary)
+    pickLogits(gpu, { logits, targets: drawn, inverseTemperatures, stats }, rows, vocabulary)
+    finishLogprobs(gpu, { stats, logprobs, entropy, lse }, rows)
+    for (const buffer of new Set([logits, choices, stats, entropy, lse])) buffer.release()
   }
 
   /** Penalties change what is drawn, not the log-probability: they go onto a copy of the logits. */
-  #penalise(chunk: { sequence: Sequence; row: number }[], t: Scratch): void {
+  #penalise(logits: GpuBuffer, settings: BufferRange, chunk: Draw[]): GpuBuffer {
     const gpu = this.#gpu
     const rows = chunk.length
     const vocabulary = this.#decoder.head.weight.rows
@@ -129,16 +150,19 @@ export class Sampler {
       start[i + 1] = tokens.length
     })
     const lists = [start, Uint32Array.from(tokens), Uint32Array.from(counts)].map((list) => gpu.upload(list, 'penalties'))
-    gpu.copy(t.logits, 0, t.penalised, 0, rows * vocabulary * 4)
-    const inputs = { logits: t.penalised, settings: this.#settings, start: lists[0], tokens: lists[1], counts: lists[2] }
+    const penalised = gpu.pool.acquire(logits.bytes, 'penalised logits')
+    gpu.copy(logits, 0, penalised, 0, rows * vocabulary * 4)
+    const inputs = { logits: penalised, settings, start: lists[0], tokens: lists[1], counts: lists[2] }
     applyPenalties(gpu, inputs, rows, vocabulary)
     for (const list of lists) list.release()
+    return penalised
   }
 
-  /** Waits for the tokens of the last `draw`, in its order. @param stepRows size of the step, by which the length of the wait is learned */
+  /** Waits for the tokens of the last `draw`. @param stepRows size of the step, by which the length of the wait is learned */
   async read(count: number, stepRows: number): Promise<Sampled> {
-    const bytes = (this.#maxSequences + count) * 4
-    const data = await this.#gpu.read({ buffer: this.#results, offset: 0, bytes }, { name: 'decode', work: stepRows })
-    return { tokens: new Uint32Array(data, 0, count), logprobs: new Float32Array(data, this.#maxSequences * 4, count) }
+    const at = this.#logprobsAt
+    const range = { buffer: this.#results, offset: 0, bytes: (at + count) * 4 }
+    const data = await this.#gpu.read(range, { name: 'decode', work: stepRows })
+    return { tokens: new Uint32Array(data, 0, count), logprobs: new Float32Array(data, at * 4, count) }
   }
 }

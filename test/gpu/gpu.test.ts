@@ -183,6 +183,8 @@ describe('plans', () => {
     expect([...(await gpu.readF32(z, 2))]).toEqual([0, 0]) // recording ran nothing
     const [made, groups, submits] = [gpu.pool.buffersMade, gpu.bindGroups, gpu.submits]
     gpu.replay(plan)
+    gpu.replay(plan)
+    gpu.flush()
     expect([gpu.pool.buffersMade, gpu.bindGroups, gpu.submits]).toEqual([made, groups, submits + 1])
     expect([...(await gpu.readF32(z, 2))]).toEqual(eager)
     gpu.write(x, floats(10, 20))

@@ -25,8 +25,8 @@ export interface SliceTensors {
   stats: GpuBuffer
   /** Keeps the target's logit as the slices go by. */
   targets?: Binding
-  /** One inverse temperature a row, in place of `inverseTemperature`. */
-  inverseTemperatures?: GpuBuffer
+  /** One inverse temperature a row, in place of `inverseTemperature`; 0 for rows that are not in use. */
+  inverseTemperatures?: Binding
 }
 
 /** Folds the slice (tokens row .. row + n) that lies in columns column .. of `logits` (rows, stride) into `stats` (rows, 4). */
@@ -50,7 +50,7 @@ export function softmaxSlice(
 /** stats.w = the chosen token's scaled logit; logits (rows, vocabulary). */
 export function pickLogits(
   gpu: Gpu,
-  t: { logits: GpuBuffer; targets: GpuBuffer; inverseTemperatures: GpuBuffer; stats: GpuBuffer },
+  t: { logits: Binding; targets: Binding; inverseTemperatures: Binding; stats: GpuBuffer },
   rows: number,
   stride: number,
 ): void {
@@ -60,7 +60,7 @@ export function pickLogits(
 /** logprobs, entropy and lse (from row `first` on) out of finished statistics. */
 export function finishLogprobs(
   gpu: Gpu,
-  t: { stats: GpuBuffer; logprobs: GpuBuffer; entropy: GpuBuffer; lse: GpuBuffer },
+  t: { stats: GpuBuffer; logprobs: Binding; entropy: GpuBuffer; lse: GpuBuffer },
   rows: number,
   first = 0,
 ): void {

@@ -2,7 +2,7 @@
 // With z = logits * inv_temperature: stats[t] = (m, s, w, z_target) with m = max z, s = sum exp(z - m), w = sum exp(z - m) (z - m); a larger m
 // rescales s and w (arXiv 1805.02867). FIRST starts the row. PICK: the slice that holds targets[t] also keeps its z.
 // logits (rows, stride): this slice is columns column .. column + n, tokens first .. first + n of the vocabulary. One workgroup a row; lanes take every
-// LANES-th column, slices come in order: a row's bits depend on the vocabulary alone.
+// LANES-th column, slices come in order: a row's bits depend on the vocabulary alone. BY_ROW: a row whose inverse temperature is 0 is not in use.
 struct Params { rows: u32, n: u32, stride: u32, column: u32, first: u32, inv_temperature: f32 }
 @group(0) @binding(0) var<storage, read> logits: array<f32>;
 @group(0) @binding(1) var<storage, read_write> stats: array<vec4f>;
@@ -21,6 +21,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let at = row * p.stride + p.column;
 #if BY_ROW
   let inv = inv_temperatures[row];
+  if (inv == 0.0) { return; }
 #else
   let inv = p.inv_temperature;
 #endif

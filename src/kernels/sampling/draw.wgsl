@@ -1,5 +1,6 @@
 // Draws one token a row from logits (rows, vocabulary), penalties already applied. Order as in vLLM: temperature, min_p, top_k, top_p, then a draw.
-// settings[2r] = (temperature, top_p, min_p, repetition), settings[2r+1] = (frequency, presence, top_k, -); seeds[r] = (seed, position of the token).
+// settings[2r] = (temperature, top_p, min_p, repetition), settings[2r+1] = (frequency, presence, top_k, 1 or 0 for a row that is not in use);
+// seeds[r] = (seed, position of the token).
 //   temperature 0: the largest logit. Else with z = logit / temperature:
 //   min_p keeps z >= max z + log(min_p);  top_k keeps z >= the k-th largest (ties stay);
 //   top_p, over the softmax of what is left, keeps the token v where the tokens of larger z weigh less than top_p.
@@ -30,6 +31,10 @@ fn code(z: f32) -> u32 {
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
   let row = group.x;
   if (row >= p.rows) { return; }
+  if (settings[2u * row + 1u].w == 0.0) {
+    if (lane == 0u) { drawn[row] = 0u; }
+    return;
+  }
   let at = row * p.vocabulary;
   let main_settings = settings[2u * row];
   let top_p = main_settings.y;

@@ -1,8 +1,7 @@
 /** Drawing tokens from logits: penalties, filters, and a seeded draw, on the GPU. */
 import { fileURLToPath } from 'node:url'
 import type { SamplingParams } from '../../common/types.ts'
-import type { Gpu } from '../../gpu/gpu.ts'
-import type { GpuBuffer } from '../../gpu/pool.ts'
+import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import { lanes } from '../common/lanes.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
@@ -14,14 +13,20 @@ export type DrawSettings = Pick<
   'temperature' | 'top_p' | 'top_k' | 'min_p' | 'repetition_penalty' | 'presence_penalty' | 'frequency_penalty'
 >
 
-/** The settings of rows as the kernels read them: two vec4f a row. */
-export function packSettings(rows: DrawSettings[]): Float32Array {
-  const packed = new Float32Array(rows.length * 8)
+/** Numbers of a row's settings: two vec4f. */
+export const settingsPerRow = 8
+
+/**
+ * The settings of rows as the kernels read them.
+ * @param length rows in all; those behind the given ones are marked as not in use
+ */
+export function packSettings(rows: DrawSettings[], length = rows.length): Float32Array {
+  const packed = new Float32Array(length * settingsPerRow)
   rows.forEach((s, r) => {
-    packed.set(
-      [s.temperature, s.top_p, s.min_p, s.repetition_penalty, s.frequency_penalty, s.presence_penalty, Math.max(0, s.top_k)],
-      r * 8,
-    )
+    const penalties = [s.frequency_penalty, s.presence_penalty]
+    const inUse = 1
+    const all = [s.temperature, s.top_p, s.min_p, s.repetition_penalty, ...penalties, Math.max(0, s.top_k), inUse]
+    packed.set(all, r * settingsPerRow)
   })
   return packed
 }
@@ -29,17 +34,17 @@ export function packSettings(rows: DrawSettings[]): Float32Array {
 /** Applies penalties in place on logits (rows, vocabulary); see penalties.wgsl for the lists. */
 export function applyPenalties(
   gpu: Gpu,
-  t: { logits: GpuBuffer; settings: GpuBuffer; start: GpuBuffer; tokens: GpuBuffer; counts: GpuBuffer },
+  t: { logits: Binding; settings: Binding; start: Binding; tokens: Binding; counts: Binding },
   rows: number,
   vocabulary: number,
 ): void {
   gpu.dispatch(gpu.kernel(paths.penalties), [t.logits, t.settings, t.start, t.tokens, t.counts], { rows, vocabulary }, [rows])
 }
 
-/** drawn[r] = a token for row r; seeds (rows) vec2u: seed and position. */
+/** drawn[r] = a token for row r (0 for rows that are not in use); seeds (rows) vec2u: seed and position. */
 export function drawTokens(
   gpu: Gpu,
-  t: { logits: GpuBuffer; settings: GpuBuffer; seeds: GpuBuffer; drawn: GpuBuffer },
+  t: { logits: Binding; settings: Binding; seeds: Binding; drawn: Binding },
   rows: number,
   vocabulary: number,
 ): void {
@@ -50,7 +55,7 @@ export function drawTokens(
 /** Leaves in `logits` what `drawTokens` would draw from: logits / temperature, and -3e38 for dropped tokens. */
 export function maskLogits(
   gpu: Gpu,
-  t: { logits: GpuBuffer; settings: GpuBuffer; seeds: GpuBuffer; drawn: GpuBuffer },
+  t: { logits: Binding; settings: Binding; seeds: Binding; drawn: Binding },
   rows: number,
   vocabulary: number,
 ): void {

@@ -1,0 +1,127 @@
+/**
+ * The commands of one engine step: the decoder over its rows, then a draw for each sampled row.
+ * - They are recorded once for each size (`roundRows`) and replayed: a step makes no buffer, bind group, pipeline or tensor, and is one submit. What varies
+ *   (tokens, positions, cache rows, sampling settings, seeds) lies in buffers that stay.
+ * - The plans share their scratch, since they run one after the other; the largest is recorded first, so the others fit into it.
+ * - `plans: false` records every step anew: the slow, plain way that tests compare with.
+ */
+import { Tape } from '../autograd/tape.ts'
+import type { Gpu, Plan } from '../gpu/gpu.ts'
+import type { GpuBuffer } from '../gpu/pool.ts'
+import { gatherRows } from '../kernels/rows/rows.ts'
+import { decoderHidden, type CacheArguments, type Decoder } from '../model/decoder.ts'
+import { Sampler, type Sampled } from './sampler.ts'
+import { roundRows, type StepRows } from './scheduler.ts'
+
+export interface StepSizes {
+  /** Sequences that run together at most. */
+  maxSequences: number
+  /** Rows of a step at most. */
+  maxRows: number
+  /** Positions lie below it. */
+  maxLength: number
+  /** Rows of the KV cache, one more than is handed out: padding rows write there. */
+  cacheRows: number
+  plans: boolean
+}
+
+export class StepCommands {
+  readonly #decoder: Decoder
+  readonly #gpu: Gpu
+  readonly #sizes: StepSizes
+  readonly #cache: CacheArguments
+  readonly #ids: GpuBuffer
+  readonly #info: GpuBuffer
+  readonly #sampler: Sampler
+  /** Plans by their number of rows, and the scratch of all of them. */
+  readonly #bodies = new Map<number, Plan>()
+  readonly #draws = new Map<number, Plan>()
+  readonly #arena: GpuBuffer[] = []
+  /** The rotary table that the plans read: a longer one may replace it. */
+  #table: GpuBuffer | undefined
+
+  /** Allocates the KV cache: 2 x layers x cacheRows x kv heads x head size float32. */
+  constructor(decoder: Decoder, sizes: StepSizes) {
+    const { gpu, config } = decoder
+    this.#decoder = decoder
+    this.#gpu = gpu
+    this.#sizes = sizes
+    this.#sampler = new Sampler(decoder, sizes.maxSequences)
+    const [ids, info, slots] = [1, 4, 1].map((n) => gpu.pool.acquire(sizes.maxRows * n * 4, 'engine rows'))
+    this.#ids = ids
+    this.#info = info
+    const bytes = sizes.cacheRows * config.kvHeads * config.headDim * 4
+    const made = Array.from({ length: config.layers * 2 }, () => gpu.pool.acquire(bytes, 'KV cache', { exact: true }))
+    const layers = Array.from({ length: config.layers }, (_, i) => ({ k: made[2 * i], v: made[2 * i + 1] }))
+    this.#cache = { layers, slots, rows: sizes.cacheRows }
+  }
+
+  /** Records the whole step, in one turn of the event loop, so no other room's commands come between. `read` sends it. */
+  run(step: StepRows): void {
+    const gpu = this.#gpu
+    gpu.write(this.#ids, step.ids)
+    gpu.write(this.#info, step.info)
+    gpu.write(this.#cache.slots, step.slots)
+    if (step.sampled.length > 0) this.#sampler.write(step.sampled)
+    if (this.#sizes.plans) gpu.replay(this.#body(step.rows))
+    else this.#recordBody(step.rows)
+    if (step.sampled.length === 0) return gpu.flush()
+    const rows = roundRows(step.sampled.length)
+    if (step.sampled.some(({ sequence }) => sequence.hasPenalties)) this.#sampler.draw(rows, step.sampled)
+    else if (this.#sizes.plans) gpu.replay(this.#draw(rows))
+    else this.#sampler.draw(rows)
+  }
+
+  /** Sends the step and waits for its tokens, in the order of `sampled`. */
+  async read(step: StepRows): Promise<Sampled> {
+    return await this.#sampler.read(step.sampled.length, step.rows)
+  }
+
+  release(): void {
+    this.#dropPlans()
+    this.#gpu.pool.returnArena(this.#arena.splice(0))
+    for (const { k, v } of this.#cache.layers) {
+      k.release()
+      v.release()
+    }
+    for (const buffer of [this.#ids, this.#info, this.#cache.slots]) buffer.release()
+    this.#sampler.release()
+  }
+
+  #body(rows: number): Plan {
+    const table = this.#decoder.rotary.table(this.#sizes.maxLength)
+    if (table !== this.#table) {
+      this.#dropPlans()
+      this.#table = table
+      this.#record(this.#bodies, this.#sizes.maxRows, (n) => this.#recordBody(n))
+      this.#record(this.#draws, roundRows(this.#sizes.maxSequences), (n) => this.#sampler.draw(n))
+    }
+    return this.#bodies.get(rows) ?? this.#record(this.#bodies, rows, (n) => this.#recordBody(n))
+  }
+
+  #draw(rows: number): Plan {
+    return this.#draws.get(rows) ?? this.#record(this.#draws, rows, (n) => this.#sampler.draw(n))
+  }
+
+  #record(plans: Map<number, Plan>, rows: number, fn: (rows: number) => void): Plan {
+    const plan = this.#gpu.record(() => fn(rows), this.#arena)
+    plans.set(rows, plan)
+    return plan
+  }
+
+  #recordBody(rows: number): void {
+    const gpu = this.#gpu
+    const tape = new Tape(gpu, false)
+    const batch = { rows, ids: this.#ids, info: this.#info, positions: this.#sizes.maxLength }
+    const hidden = decoderHidden(tape, this.#decoder, batch, { cache: this.#cache })
+    const { index, hidden: taken } = this.#sampler
+    gatherRows(gpu, hidden.buffer, index, taken, roundRows(this.#sizes.maxSequences), hidden.columns)
+    tape.done(hidden)
+  }
+
+  #dropPlans(): void {
+    for (const plan of [...this.#bodies.values(), ...this.#draws.values()]) this.#gpu.releasePlan(plan)
+    this.#bodies.clear()
+    this.#draws.clear()
+  }
+}

@@ -1,0 +1,105 @@
+/** Steps as plans: the same bits as steps that are recorded anew, and nothing made once they are warm. */
+import { afterAll, describe, expect, it } from 'vitest'
+import { Gpu } from '../../src/gpu/gpu.ts'
+import { engineOf, goldenDecoder, goldenSequences, sampling } from './helpers.ts'
+
+const gpu = await Gpu.open({ checks: true })
+afterAll(() => gpu.close())
+
+const made = () => ({
+  buffers: gpu.pool.buffersMade,
+  read: gpu.readBuffersMade,
+  groups: gpu.bindGroups,
+  kernels: gpu.kernels.size,
+  inUse: gpu.pool.bytesInUse,
+})
+
+describe('plans', () => {
+  it.each(['llama', 'qwen3'])('give the bits of steps that are recorded anew: %s', async (name) => {
+    const decoder = await goldenDecoder(gpu, name)
+    const sequences = goldenSequences(name)
+    // Lengths, penalties and filters differ, so the number of rows, drawn and padded, changes from step to step.
+    const requests = Array.from({ length: 13 }, (_, i) => ({
+      promptIds: sequences[i % 3].slice(0, 2 + 5 * (i % 4)),
+      sampling: sampling({
+        seed: i,
+        max_tokens: 1 + ((5 * i) % 17),
+        temperature: i % 5 === 0 ? 0 : 0.7,
+        top_p: i % 3 === 0 ? 0.8 : 1,
+        top_k: i % 4 === 1 ? 20 : 0,
+        repetition_penalty: i === 11 ? 1.3 : 1,
+      }),
+    }))
+    const results = []
+    for (const plans of [false, true]) {
+      const engine = engineOf(decoder, { maxSequences: 9, maxLength: 48, maxPrefillRows: 7, plans })
+      results.push(await Promise.all(requests.map((request) => engine.generate(request))))
+      await engine.close()
+    }
+    expect(results[1]).toEqual(results[0])
+    decoder.release()
+  })
+
+  it('make no buffer, bind group, pipeline or tensor in a decode step, and are one submit', async () => {
+    const decoder = await goldenDecoder(gpu, 'llama')
+    const engine = engineOf(decoder)
+    const prompts = goldenSequences('llama').map((ids) => ids.slice(0, 9))
+    const round = (seed: number) =>
+      Promise.all(
+        [...prompts, ...prompts].map((promptIds, i) =>
+          engine.generate({ promptIds, sampling: sampling({ seed: seed + i, max_tokens: 30 }) }),
+        ),
+      )
+    await round(0)
+    const running = round(10)
+    while (engine.stats().tokensGenerated < 6 * 30 + 20) await new Promise((resolve) => setTimeout(resolve, 1))
+    const [before, submits, steps] = [made(), gpu.submits, engine.stats().decodeSteps]
+    await running
+    expect(made()).toEqual(before)
+    expect(engine.stats().decodeSteps - steps).toBeGreaterThan(10)
+    expect(gpu.submits - submits).toBe(engine.stats().decodeSteps - steps)
+    await engine.close()
+    decoder.release()
+  })
+
+  it('are made anew where longer sequences made the rotary table longer', async () => {
+    const decoder = await goldenDecoder(gpu, 'llama')
+    const engine = engineOf(decoder)
+    const request = { promptIds: goldenSequences('llama')[0].slice(0, 9), sampling: sampling() }
+    const first = await engine.generate(request)
+    const table = decoder.rotary.table(64)
+    expect(decoder.rotary.table(1000)).not.toBe(table)
+    // What takes the old table's place must not be read.
+    const poison = gpu.upload(new Float32Array(table.bytes / 4).fill(Number.NaN), 'poison')
+    expect(poison.raw).toBe(table.raw)
+    expect(await engine.generate(request)).toEqual(first)
+    poison.release()
+    await engine.close()
+    decoder.release()
+  })
+
+  it('share their scratch: little more than that of the largest', async () => {
+    const decoder = await goldenDecoder(gpu, 'llama')
+    const engine = engineOf(decoder)
+    const prompt = goldenSequences('llama')[2]
+    const run = (length: number, count: number) =>
+      Promise.all(
+        Array.from({ length: count }, (_, seed) =>
+          engine.generate({ promptIds: prompt.slice(0, length), sampling: sampling({ seed }) }),
+        ),
+      )
+    await run(3, 1)
+    const before = gpu.pool.bytesInUse
+    for (const [length, count] of [
+      [2, 2],
+      [9, 5],
+      [16, 7],
+      [20, 8],
+      [12, 1],
+    ])
+      await run(length, count)
+    expect(gpu.pool.bytesInUse).toBeLessThan(before * 1.05)
+    await engine.close()
+    decoder.release()
+  })
+})
