@@ -107,14 +107,21 @@ export class BufferPool {
     return this.#free.get(best)
   }
 
-  /** A read-only or writable storage texture for weights. */
-  texture(width: number, height: number, format: GPUTextureFormat, label: string): GpuTexture {
+  /** A storage texture for weights or, kept as scratch by the kernels that own it, for activations: that is reserved, and in use by nobody. */
+  texture(
+    width: number,
+    height: number,
+    format: GPUTextureFormat,
+    label: string,
+    options: { scratch?: boolean } = {},
+  ): GpuTexture {
     const usage = GPUTextureUsage.STORAGE_BINDING | GPUTextureUsage.COPY_DST | GPUTextureUsage.COPY_SRC
     const raw = this.#device.createTexture({ size: [width, height], format, usage, label })
     const bytes = width * height * 16
-    this.#count(bytes)
+    const used = options.scratch ? 0 : bytes
+    this.#count(used, bytes)
     return new GpuTexture(raw, bytes, label, (texture) => {
-      this.#count(-bytes)
+      this.#count(-used, -bytes)
       this.#onDestroy(texture.id)
     })
   }

@@ -1,22 +1,15 @@
 /**
  * The three products of a linear layer behind one name each. Which kernel runs is chosen here, from the adapter's facts and the shapes:
- * the `*_cpu.wgsl` for CPU drivers with subgroups of 8, else the register tile. Sums run over the same index in the same order for any
+ * the `*_cpu.wgsl` for CPU drivers with subgroups of 8 (cpu.ts), else the register tile. Sums run over the same index in the same order for any
  * number of rows, so a token's numbers do not depend on its batch.
  */
 import { fileURLToPath } from 'node:url'
-import type { Binding, Gpu } from '../../gpu/gpu.ts'
+import type { Binding, BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
-import type { BufferRange } from '../../gpu/gpu.ts'
-import { slicesOf, weightConstants, weightParams, type Weight, type WeightSlice } from '../common/weight.ts'
+import { slicesOf, type Weight, type WeightSlice } from '../common/weight.ts'
+import * as cpu from './cpu.ts'
 
-const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
-const paths = {
-  nt: file('nt_cpu.wgsl'),
-  nn: file('nn_cpu.wgsl'),
-  thin: file('nn_thin_cpu.wgsl'),
-  tn: file('tn_cpu.wgsl'),
-  tile: file('tile.wgsl'),
-}
+const tilePath = fileURLToPath(new URL('tile.wgsl', import.meta.url))
 
 /** A low-rank addition: `x` (rows, rank) is already multiplied by one of the two matrices, `matrix` is the other. */
 export interface LowRank {
@@ -48,14 +41,8 @@ export function linear(gpu: Gpu, x: Binding, rows: number, weight: Weight, y: Bi
   for (const part of slicesOf(weight, wanted.row, wanted.rows)) {
     const column = part.row - wanted.row
     const storageRow = part.row - part.slice.row
-    if (takesCpu(gpu, k)) {
-      const MT = rows <= 4 ? 4 : rows <= 8 ? 8 : 16
-      const NT = part.rows <= 8 ? 1 : 4
-      const kernel = gpu.kernel(paths.nt, { MT, NT, ...weightConstants(weight, part.slice, 2), ...flags })
-      const params = { rows, n: part.rows, k, rank, ...weightParams(weight, part.slice), w_row: storageRow, first_row: part.row }
-      const bindings = [x, y, part.slice.storage, ...extra]
-      const groups: [number, number] = [Math.ceil(part.rows / (8 * NT)), Math.ceil(rows / MT)]
-      gpu.dispatch(kernel, bindings, { ...params, y_stride: wanted.rows, y_column: column, alpha }, groups)
+    if (cpu.takesCpu(gpu, k)) {
+      cpu.forward(gpu, x, rows, weight, y, { ...part, column, width: wanted.rows }, { alpha, rank, flags, extra })
     } else {
       const at = {
         a_stride: k,
@@ -98,21 +85,8 @@ export function linearBackwardInput(
     const flags = { LORA: Number(!!last), ACCUMULATE: Number(accumulate) }
     const extra: Binding[] = last ? [last.x, last.matrix] : []
     const [column, storageRow, rank] = [part.row - wanted.row, part.row - part.slice.row, last?.rank ?? 0]
-    if (takesCpu(gpu, k) && isThin(weight, k) && !last && !accumulate && part.rows === weight.rows && part.rows % 4 === 0) {
-      const kernel = gpu.kernel(paths.thin)
-      gpu.dispatch(kernel, [dy, dx, bufferOf(part.slice)], { rows, n: part.rows, k, alpha }, [k / 8, Math.ceil(rows / 16)])
-    } else if (takesCpu(gpu, k)) {
-      const MT = rows <= 8 ? 8 : 16
-      const BY4 = Number(wanted.rows % 4 === 0 && column % 4 === 0 && part.rows % 4 === 0)
-      const kernel = gpu.kernel(paths.nn, { MT, BY4, ...weightConstants(weight, part.slice, 2), ...flags })
-      const params = { rows, n: part.rows, k, rank, ...weightParams(weight, part.slice), w_row: storageRow }
-      const groups: [number, number] = [Math.ceil(k / 64), Math.ceil(rows / MT)]
-      gpu.dispatch(
-        kernel,
-        [dy, dx, part.slice.storage, ...extra],
-        { ...params, dy_stride: wanted.rows, dy_column: column, alpha },
-        groups,
-      )
+    if (cpu.takesCpu(gpu, k)) {
+      cpu.backwardInput(gpu, dy, rows, weight, dx, { ...part, column, width: wanted.rows }, { alpha, rank, flags, extra })
     } else {
       const at = {
         a_stride: wanted.rows,
@@ -149,18 +123,11 @@ export function linearBackwardWeight(
   const { alpha = 1, accumulate = true, row = 0, dyStride = n, dyColumn = 0 } = options
   const aligned = n % 4 === 0 && k % 4 === 0 && dyStride % 4 === 0 && dyColumn % 4 === 0
   if (gpu.facts.software && gpu.facts.subgroupSize === 8 && aligned) {
-    // Lanes take the wider side: a LoRA factor has one of its sides as narrow as the rank.
-    const TRANSPOSED = Number(k < 32 && n > k)
-    const sides = [
-      { data: dy, count: n, stride: dyStride, column: dyColumn },
-      { data: x, count: k, stride: k, column: 0 },
+    const [ofDy, ofX] = [
+      { data: dy, rows, columns: n, stride: dyStride, column: dyColumn },
+      { data: x, rows, columns: k },
     ]
-    const [a, b] = TRANSPOSED ? sides.toReversed() : sides
-    const RT = a.count <= 8 ? 8 : 16
-    const kernel = gpu.kernel(paths.tn, { ACCUMULATE: Number(accumulate), TRANSPOSED, RT })
-    const of_a = { a_count: a.count, a_stride: a.stride, a_column: a.column }
-    const params = { rows, ...of_a, b_count: b.count, b_stride: b.stride, b_column: b.column, out_row: row, alpha }
-    gpu.dispatch(kernel, [a.data, b.data, dw], params, [Math.ceil(b.count / 32), Math.ceil(a.count / RT)])
+    cpu.backwardWeight(gpu, ofDy, ofX, dw, { alpha, accumulate, row })
   } else {
     const at = {
       a_stride: dyStride,
@@ -177,16 +144,8 @@ export function linearBackwardWeight(
   }
 }
 
-/** A LoRA factor: few columns of float32 in a buffer. */
-const isThin = (weight: Weight, k: number): boolean => k <= 32 && !weight.bf16 && !weight.slices[0].texture
-
-/** The kernels for CPU drivers read 8 values of a row at a time. */
-function takesCpu(gpu: Gpu, k: number): boolean {
-  return gpu.facts.software && gpu.facts.subgroupSize === 8 && k % 8 === 0
-}
-
 function tile(gpu: Gpu, constants: Record<string, number>, bindings: Binding[], params: Record<string, number>): void {
-  const kernel = gpu.kernel(paths.tile, { ACCUMULATE: 0, ...constants })
+  const kernel = gpu.kernel(tilePath, { ACCUMULATE: 0, ...constants })
   gpu.dispatch(kernel, bindings, params, [Math.ceil(params.columns / 64), Math.ceil(params.rows / 64)])
 }
 

@@ -5,11 +5,17 @@
 // Order of the sum: n = 0 .. N-1, then r.
 // A slice of W: rows w_row .. w_row + n of its storage belong to columns dy_column .. of dy, whose rows are dy_stride apart.
 // BY4: n, dy_stride and dy_column are multiples of 4; else dy is read value by value, with zeros past n.
-struct Params { rows: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, w_row: u32, dy_stride: u32, dy_column: u32, alpha: f32 }
+// DY_TEX: columns dy_column .. + n of dy are staged in a texture (stage.ts), whose first row is row0 of dy; n is a multiple of 4 * TURN.
+// Rows row0 .. rows are computed. TURN: how many times 4 n a turn takes; 1 without DY_TEX.
+struct Params { row0: u32, rows: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, w_row: u32, dy_stride: u32, dy_column: u32, alpha: f32 }
+#if DY_TEX
+@group(0) @binding(0) var dy: texture_storage_2d<rgba32float, read>;
+#else
 #if BY4
 @group(0) @binding(0) var<storage, read> dy: array<vec4f>;
 #else
 @group(0) @binding(0) var<storage, read> dy: array<f32>;
+#endif
 #endif
 @group(0) @binding(1) var<storage, read_write> dx: array<vec4f>;
 #include "weight.wgsl"
@@ -20,51 +26,63 @@ struct Params { rows: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32
 
 @compute @workgroup_size(8)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-  let m0 = group.y * $(MT)u;
+  let m0 = p.row0 + group.y * $(MT)u;
   let column = group.x * 8u + lane;
   let c = min(column, p.k / 8u - 1u);
 #for i in 0..MT/8
   let row$(i) = min(m0 + $(8*i)u + lane, p.rows - 1u);
+#if !DY_TEX
 #if BY4
   let dy_at$(i) = (row$(i) * p.dy_stride + p.dy_column) / 4u;
 #else
   let dy_at$(i) = row$(i) * p.dy_stride + p.dy_column;
+#endif
 #endif
 #end
 #for r in 0..MT
   var lo_$(r) = vec4f();
   var hi_$(r) = vec4f();
 #end
-  for (var n = 0u; n < p.n; n += 4u) {
+  for (var n = 0u; n < p.n; n += $(4*TURN)u) {
 #for i in 0..MT/8
-#if BY4
-    let g$(i) = dy[dy_at$(i) + n / 4u];
+#if DY_TEX
+#for z in 0..TURN
+    let g$(i)_$(z) = textureLoad(dy, vec2u(n / 4u + $(z)u, row$(i) - p.row0));
+#end
 #else
-    var g$(i) = vec4f();
+#if BY4
+    let g$(i)_0 = dy[dy_at$(i) + n / 4u];
+#else
+    var g$(i)_0 = vec4f();
 #for q in 0..4
-    if (n + $(q)u < p.n) { g$(i)[$(q)] = dy[dy_at$(i) + n + $(q)u]; }
+    if (n + $(q)u < p.n) { g$(i)_0[$(q)] = dy[dy_at$(i) + n + $(q)u]; }
 #end
 #endif
+#endif
 #end
-#for q in 0..4
+#for q in 0..4*TURN
 #if BY4
     let w$(q) = w_load8(w_origin(p.w_row + n + $(q)u), c);
 #else
     let w$(q) = w_load8(w_origin(p.w_row + min(n + $(q)u, p.n - 1u)), c);
 #endif
 #end
+#for FOURS in TURN..TURN+1
 #include "nn_cpu_step.wgsl"
+#end
   }
 #if LORA
   for (var n = 0u; n < p.rank; n += 4u) {
 #for i in 0..MT/8
-    let g$(i) = dxa[row$(i) * (p.rank / 4u) + n / 4u];
+    let g$(i)_0 = dxa[row$(i) * (p.rank / 4u) + n / 4u];
 #end
 #for q in 0..4
     let a_at$(q) = (n + $(q)u) * (p.k / 4u) + 2u * c;
     let w$(q) = W8(lora_a[a_at$(q)], lora_a[a_at$(q) + 1u]);
 #end
+#for FOURS in 1..2
 #include "nn_cpu_step.wgsl"
+#end
   }
 #endif
   // Four rows a turn, as in nt_cpu.wgsl.

@@ -1,13 +1,19 @@
 // Linear layer, for CPU drivers with subgroups of 8 (lavapipe): y[m,n] = alpha * sum_k x[m,k] W[n,k]
 //   LORA: + sum_r xa[m,r] B[n,r] (before alpha; xa holds the scaled product with A)   BIAS: + bias[n]   RESIDUAL: + residual[m,n]
 // x (rows, K) float32, W (N, K), y (rows, N). K and rank are multiples of 8.
+// X_TEX: x is staged in a texture (stage.ts), whose first row is row0 of x; rows row0 .. rows of x, xa, y and residual are computed.
+// ROWS_FIRST: neighbouring workgroups share columns of y, else rows.
 // A workgroup is one subgroup and owns MT rows x NT*8 columns; lane l has columns n0 + 8j + l. A lane loads a different part of x and
 // subgroupBroadcast shares it: a load of the same value by 8 lanes would cost 8 loads on this driver (kernels.md, lavapipe.md).
 // Order of the sum: k = 0, 1, .. K-1, then r = 0 .. R-1, one accumulator: the same for every tile shape, so for every batch.
 // A slice of W: rows w_row .. w_row + n of its storage, rows first_row .. of the whole W (so of B and bias), are columns y_column .. of y,
 // whose rows are y_stride apart.
-struct Params { rows: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, w_row: u32, first_row: u32, y_stride: u32, y_column: u32, alpha: f32 }
+struct Params { row0: u32, rows: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, w_row: u32, first_row: u32, y_stride: u32, y_column: u32, alpha: f32 }
+#if X_TEX
+@group(0) @binding(0) var x: texture_storage_2d<rgba32float, read>;
+#else
 @group(0) @binding(0) var<storage, read> x: array<vec4f>;
+#endif
 @group(0) @binding(1) var<storage, read_write> y: array<f32>;
 #include "weight.wgsl"
 #if LORA
@@ -23,15 +29,22 @@ struct Params { rows: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32
 
 @compute @workgroup_size(8)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-  let m0 = group.y * $(MT)u;
+#if ROWS_FIRST
+  let m0 = p.row0 + group.x * $(MT)u;
+  let n0 = group.y * $(NT*8)u;
+#else
+  let m0 = p.row0 + group.y * $(MT)u;
   let n0 = group.x * $(NT*8)u;
+#endif
 #for j in 0..NT
   let col$(j) = min(n0 + $(8*j)u + lane, p.n - 1u);
   let at$(j) = w_origin(p.w_row + col$(j));
 #end
 #for i in 0..MT/4
   let row$(i) = min(m0 + $(4*i)u + lane / 2u, p.rows - 1u);
+#if !X_TEX
   let x_at$(i) = row$(i) * (p.k / 4u) + lane % 2u;
+#endif
 #end
 #for r in 0..MT
 #for j in 0..NT
@@ -40,7 +53,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
   for (var c = 0u; c < p.k / 8u; c++) {
 #for i in 0..MT/4
+#if X_TEX
+    let x$(i) = textureLoad(x, vec2u(lane % 2u + 2u * c, row$(i) - p.row0));
+#else
     let x$(i) = x[x_at$(i) + 2u * c];
+#endif
 #end
 #for j in 0..NT
     let w$(j) = w_load8(at$(j), c);

@@ -1,0 +1,154 @@
+/**
+ * The matmul tier for CPU drivers with subgroups of 8 (lavapipe): which kernel, tile and staging a shape takes. What such a driver does with a shader,
+ * and so why, is at the head of each kernel.
+ */
+import { fileURLToPath } from 'node:url'
+import type { Binding, BufferRange, Gpu } from '../../gpu/gpu.ts'
+import type { GpuBuffer } from '../../gpu/pool.ts'
+import { weightConstants, weightParams, type Weight, type WeightSlice } from '../common/weight.ts'
+import { canStage, stage, stageRows, type Rows } from './stage.ts'
+import { tilesOf } from './tiles.ts'
+
+const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
+const paths = {
+  nt: file('nt_cpu.wgsl'),
+  few: file('nt_few_cpu.wgsl'),
+  nn: file('nn_cpu.wgsl'),
+  thin: file('nn_thin_cpu.wgsl'),
+  tn: file('tn_cpu.wgsl'),
+  tnStage: file('tn_stage_cpu.wgsl'),
+}
+
+/** Part of a weight in one storage slice: rows `row` .. of the whole weight, `column` .. of the activations' N columns, of `width` in all. */
+export interface Part {
+  slice: WeightSlice
+  row: number
+  rows: number
+  column: number
+  width: number
+}
+
+/** Whether the kernels here run: they read 8 values of a row at a time. */
+export function takesCpu(gpu: Gpu, k: number): boolean {
+  return gpu.facts.software && gpu.facts.subgroupSize === 8 && k % 8 === 0
+}
+
+/** Columns that read an operand again and again before staging it pays: a thin product (LoRA's) reads it once or twice. */
+const stagingColumns = 128
+/** Weights larger than this are walked column tile by column tile, so that each is read from memory once and not for every 16 rows. */
+const cachedBytes = 1 << 20
+
+/** y = alpha * (x Wᵀ + LoRA) + bias + residual of one part. `extra`: xa, B, bias, residual, those that `flags` name. */
+export function forward(
+  gpu: Gpu,
+  x: Binding,
+  rows: number,
+  weight: Weight,
+  y: Binding,
+  part: Part,
+  options: { alpha: number; rank: number; flags: Record<string, number>; extra: Binding[] },
+): void {
+  const { alpha, rank, flags, extra } = options
+  const k = weight.columns
+  const constants = { ...weightConstants(weight, part.slice, 2), ...flags }
+  const place = { w_row: part.row - part.slice.row, first_row: part.row, y_stride: part.width, y_column: part.column }
+  const params = { n: part.rows, k, rank, alpha, ...weightParams(weight, part.slice), ...place }
+  if (rows <= 2) {
+    const NT = part.rows <= 8 ? 1 : 4
+    const kernel = gpu.kernel(paths.few, { MT: rows, NT, ...constants })
+    gpu.dispatch(kernel, [x, y, part.slice.storage, ...extra], params, [Math.ceil(part.rows / (8 * NT))])
+    return
+  }
+  const { MT, NT } = forwardTile(gpu, rows, part.rows)
+  const ROWS_FIRST = Number(rows > MT && part.rows * k * 2 > cachedBytes)
+  const source: Rows = { data: x, rows, columns: k }
+  const X_TEX = Number(rows > 4 && part.rows >= stagingColumns && canStage(gpu, source))
+  const kernel = gpu.kernel(paths.nt, { MT, NT, X_TEX, ROWS_FIRST, ...constants })
+  const most = X_TEX ? stageRows(gpu, k) : rows
+  for (let row0 = 0; row0 < rows; row0 += most) {
+    const count = Math.min(most, rows - row0)
+    const [down, across] = [Math.ceil(count / MT), Math.ceil(part.rows / (8 * NT))]
+    const from = X_TEX ? stage(gpu, source, row0, count, 'x') : x
+    const bindings = [from, y, part.slice.storage, ...extra]
+    gpu.dispatch(kernel, bindings, { ...params, row0, rows: row0 + count }, ROWS_FIRST ? [down, across] : [across, down])
+  }
+}
+
+/** Rows are split evenly into tiles, so that 20 rows are 12 + 8 and not 16 + 4; columns likewise, in few widths. */
+function forwardTile(gpu: Gpu, rows: number, columns: number): { MT: number; NT: number } {
+  const tile = tilesOf(gpu).ntCpu
+  const high = rows >= 2 * tile.rows || rows % tile.rows === 0 ? tile.rows : 16
+  const MT = Math.min(16, Math.ceil(rows / Math.ceil(rows / 16) / 4) * 4)
+  const NT = Math.ceil(columns / Math.ceil(columns / tile.columns) / 8)
+  return { MT: high > 16 && rows >= high ? high : MT, NT: columns <= 8 ? 1 : NT <= 4 ? 4 : tile.columns / 8 }
+}
+
+/** dx (+)= alpha * (dy W + LoRA) of one part. `extra`: dxa, A where `flags` name them. */
+export function backwardInput(
+  gpu: Gpu,
+  dy: Binding,
+  rows: number,
+  weight: Weight,
+  dx: Binding,
+  part: Part,
+  options: { alpha: number; rank: number; flags: Record<string, number>; extra: Binding[] },
+): void {
+  const { alpha, rank, flags, extra } = options
+  const k = weight.columns
+  const whole = part.rows === weight.rows && part.rows % 4 === 0
+  if (k <= 32 && !weight.bf16 && !part.slice.texture && whole && !flags.LORA && !flags.ACCUMULATE) {
+    const bindings = [dy, dx, part.slice.storage]
+    gpu.dispatch(gpu.kernel(paths.thin), bindings, { rows, n: part.rows, k, alpha }, [k / 8, Math.ceil(rows / 16)])
+    return
+  }
+  const tile = tilesOf(gpu).nnCpu
+  const MT = rows <= 8 ? 8 : rows >= 2 * tile.rows || rows === tile.rows ? tile.rows : 16
+  const BY4 = Number(part.width % 4 === 0 && part.column % 4 === 0 && part.rows % 4 === 0)
+  const source: Rows = { data: dy, rows, columns: part.rows, stride: part.width, column: part.column }
+  const DY_TEX = Number(k >= stagingColumns && part.rows % 8 === 0 && canStage(gpu, source))
+  const TURN = DY_TEX && MT <= 16 ? 2 : 1
+  const kernel = gpu.kernel(paths.nn, { MT, BY4, DY_TEX, TURN, ...weightConstants(weight, part.slice, 2), ...flags })
+  const place = { w_row: part.row - part.slice.row, dy_stride: part.width, dy_column: part.column }
+  const params = { n: part.rows, k, rank, alpha, ...weightParams(weight, part.slice), ...place }
+  const most = DY_TEX ? stageRows(gpu, part.rows) : rows
+  for (let row0 = 0; row0 < rows; row0 += most) {
+    const count = Math.min(most, rows - row0)
+    const from = DY_TEX ? stage(gpu, source, row0, count, 'dy') : dy
+    const groups: [number, number] = [Math.ceil(k / 64), Math.ceil(count / MT)]
+    gpu.dispatch(kernel, [from, dx, part.slice.storage, ...extra], { ...params, row0, rows: row0 + count }, groups)
+  }
+}
+
+/** dW (+)= alpha * dyᵀ x; widths, strides and columns are multiples of 4. */
+export function backwardWeight(
+  gpu: Gpu,
+  dy: Rows,
+  x: Rows,
+  dw: GpuBuffer | BufferRange,
+  options: { alpha: number; accumulate: boolean; row: number },
+): void {
+  const { alpha, accumulate, row } = options
+  const [n, k, rows] = [dy.columns, x.columns, dy.rows]
+  if (n >= stagingColumns && k >= stagingColumns && canStage(gpu, dy) && canStage(gpu, x)) {
+    const COLUMNS_FIRST = Number(k <= n)
+    const across: [number, number] = [Math.ceil(k / 32), Math.ceil(n / 32)]
+    const most = Math.min(stageRows(gpu, n), stageRows(gpu, k))
+    for (let row0 = 0; row0 < rows; row0 += most) {
+      const count = Math.min(most, rows - row0)
+      const kernel = gpu.kernel(paths.tnStage, { ACCUMULATE: Number(accumulate || row0 > 0), COLUMNS_FIRST, TURN: 8 })
+      const from = [stage(gpu, dy, row0, count, 'dy'), stage(gpu, x, row0, count, 'x')]
+      const params = { rows: count, n, k, out_row: row, alpha }
+      gpu.dispatch(kernel, [...from, dw], params, COLUMNS_FIRST ? across : (across.toReversed() as [number, number]))
+    }
+    return
+  }
+  // Lanes take the wider side: a LoRA factor has one of its sides as narrow as the rank.
+  const TRANSPOSED = Number(k < 32 && n > k)
+  const [a, b] = TRANSPOSED ? [x, dy] : [dy, x]
+  const RT = a.columns <= 8 ? 8 : 16
+  const kernel = gpu.kernel(paths.tn, { ACCUMULATE: Number(accumulate), TRANSPOSED, RT })
+  const ofA = { a_count: a.columns, a_stride: a.stride ?? a.columns, a_column: a.column ?? 0 }
+  const ofB = { b_count: b.columns, b_stride: b.stride ?? b.columns, b_column: b.column ?? 0 }
+  const groups: [number, number] = [Math.ceil(b.columns / 32), Math.ceil(a.columns / RT)]
+  gpu.dispatch(kernel, [a.data, b.data, dw], { rows, ...ofA, ...ofB, out_row: row, alpha }, groups)
+}

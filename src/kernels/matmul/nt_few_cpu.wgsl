@@ -1,0 +1,86 @@
+// Linear layer for one or two rows (single-sequence decode), for CPU drivers with subgroups of 8: nt_cpu.wgsl's formula, epilogues and order of the
+// sum, so its bits. There a turn of 8 k reads each row of W in pieces of 16 bytes and leaves lanes idle that load x; here one load of x
+// serves 4 / MT turns. A workgroup is one subgroup and owns all MT rows x NT*8 columns.
+struct Params { n: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, w_row: u32, first_row: u32, y_stride: u32, y_column: u32, alpha: f32 }
+@group(0) @binding(0) var<storage, read> x: array<vec4f>;
+@group(0) @binding(1) var<storage, read_write> y: array<f32>;
+#include "weight.wgsl"
+#if LORA
+@group(0) @binding(3) var<storage, read> xa: array<vec4f>;
+@group(0) @binding(4) var<storage, read> lora_b: array<vec4f>;
+#endif
+#if BIAS
+@group(0) @binding(5) var<storage, read> bias: array<f32>;
+#endif
+#if RESIDUAL
+@group(0) @binding(6) var<storage, read> residual: array<f32>;
+#endif
+
+@compute @workgroup_size(8)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+  let n0 = group.x * $(NT*8)u;
+  // lane = row * PARTS + part: the part'th vec4 of what a turn needs of the row
+  let row = lane / $(8/MT)u;
+  let part = lane % $(8/MT)u;
+#for j in 0..NT
+  let col$(j) = min(n0 + $(8*j)u + lane, p.n - 1u);
+  let at$(j) = w_origin(p.w_row + col$(j));
+#end
+#for r in 0..MT
+#for j in 0..NT
+  var acc_$(r)_$(j) = 0.0;
+#end
+#end
+  let count = p.k / 8u;
+  let whole = count - count % $(4/MT)u;
+  for (var c = 0u; c < whole; c += $(4/MT)u) {
+    let xv = x[row * (p.k / 4u) + part + 2u * c];
+#for j in 0..NT
+#for z in 0..4/MT
+    let w$(j)_$(z) = w_load8(at$(j), c + $(z)u);
+#end
+#end
+    // CHUNKS of 8 k
+#for CHUNKS in 4/MT..4/MT+1
+#include "nt_few_cpu_step.wgsl"
+#end
+  }
+  for (var c = whole; c < count; c++) {
+    let xv = x[row * (p.k / 4u) + part % 2u + 2u * c];
+#for j in 0..NT
+    let w$(j)_0 = w_load8(at$(j), c);
+#end
+#for CHUNKS in 1..2
+#include "nt_few_cpu_step.wgsl"
+#end
+  }
+#if LORA
+  for (var c = 0u; c < p.rank / 8u; c++) {
+    let xv = xa[row * (p.rank / 4u) + part % 2u + 2u * c];
+#for j in 0..NT
+    let b_at$(j) = (p.first_row + col$(j)) * (p.rank / 4u) + 2u * c;
+    let w$(j)_0 = W8(lora_b[b_at$(j)], lora_b[b_at$(j) + 1u]);
+#end
+#for CHUNKS in 1..2
+#include "nt_few_cpu_step.wgsl"
+#end
+  }
+#endif
+#for j in 0..NT
+  if (n0 + $(8*j)u + lane < p.n) {
+#for r in 0..MT
+    {
+      let at = $(r)u * p.y_stride + p.y_column + col$(j);
+      var out = acc_$(r)_$(j) * p.alpha;
+#if BIAS
+      out += bias[p.first_row + col$(j)];
+#endif
+#if RESIDUAL
+      out += residual[at];
+#endif
+      y[at] = out;
+    }
+#end
+  }
+#end
+}

@@ -1,0 +1,64 @@
+/**
+ * Tile sizes of the matmul kernels: what `tune` chooses among. Tiles over rows and columns change no bit of a result, since every output is summed
+ * in one order whatever its tile; so a table may come from another run, and be wrong, and only speed is lost.
+ */
+import type { Gpu } from '../../gpu/gpu.ts'
+
+/** Rows x columns of outputs that one workgroup owns, for many rows (32 and more). Fewer rows take smaller tiles by rule. */
+export interface Tiles {
+  /** Forward on a CPU driver: `rows` a multiple of 4, `columns` of 8. */
+  ntCpu: Tile
+  /** Backward to the input there: 64 columns; `rows` 16 or 32. */
+  nnCpu: Tile
+  /** The register tile of GPUs: 16 x 16 threads. */
+  tile: Tile
+}
+export interface Tile {
+  rows: number
+  columns: number
+}
+export type TileName = keyof Tiles
+
+/** The heuristic. */
+export const defaultTiles: Tiles = {
+  ntCpu: { rows: 16, columns: 48 },
+  nnCpu: { rows: 16, columns: 64 },
+  tile: { rows: 64, columns: 64 },
+}
+
+/** What `tune` tries. */
+export const tileCandidates: Record<TileName, Tile[]> = {
+  ntCpu: [
+    { rows: 16, columns: 32 },
+    { rows: 16, columns: 48 },
+    { rows: 16, columns: 64 },
+    { rows: 32, columns: 32 },
+  ],
+  nnCpu: [
+    { rows: 16, columns: 64 },
+    { rows: 32, columns: 64 },
+  ],
+  tile: [
+    { rows: 32, columns: 32 },
+    { rows: 64, columns: 64 },
+    { rows: 128, columns: 64 },
+    { rows: 128, columns: 128 },
+  ],
+}
+
+const chosen = new WeakMap<Gpu, Tiles>()
+
+/** The tiles of this device: what `setTiles` gave, else the heuristic. */
+export function tilesOf(gpu: Gpu): Tiles {
+  return chosen.get(gpu) ?? defaultTiles
+}
+
+/** Sets tiles for this device; what is left out, or is no candidate, stays with the heuristic. */
+export function setTiles(gpu: Gpu, tiles: Partial<Tiles>): void {
+  const own = { ...defaultTiles }
+  for (const name of Object.keys(defaultTiles) as TileName[]) {
+    const known = tileCandidates[name].find((t) => t.rows === tiles[name]?.rows && t.columns === tiles[name]?.columns)
+    if (known) own[name] = known
+  }
+  chosen.set(gpu, own)
+}

@@ -1,0 +1,121 @@
+import { describe, expect, test } from 'vitest'
+import { linear, linearBackwardInput } from '../../src/kernels/matmul/matmul.ts'
+import { setTiles, tileCandidates, tilesOf, type TileName } from '../../src/kernels/matmul/tiles.ts'
+import { add } from '../../src/kernels/elementwise/elementwise.ts'
+import { modes, openBench, sameBits } from './harness.ts'
+import { casesOf, type Case } from './matmul-cases.ts'
+
+const bench = await openBench()
+const { gpu } = bench
+const { forward, backwardInput, backwardWeight } = casesOf(bench)
+
+/** Sizes whose operands a CPU driver has staged in textures. */
+const staged: Case[] = [
+  { rows: 5, n: 128, k: 128 },
+  { rows: 12, n: 133, k: 64, rank: 8 },
+  { rows: 20, n: 192, k: 128, bias: true, residual: true },
+  { rows: 97, n: 256, k: 192, rank: 16, residual: true, alpha: 0.5 },
+]
+
+describe.each(modes)('$name', ({ facts, needs }) => {
+  const skip = needs === 'cpu' && !bench.cpu
+  test.skipIf(skip)('operands in textures', async () => {
+    for (const c of staged) {
+      const name = JSON.stringify(c)
+      await bench.run(`nt ${name}`, facts, () => forward(c))
+      await bench.run(`nn ${name}`, facts, () => backwardInput({ ...c, accumulate: c.rows === 20 }))
+      await bench.run(`tn ${name}`, facts, () => backwardWeight({ ...c, accumulate: c.rows === 20 }))
+    }
+  })
+  test.skipIf(skip)('parts of wider operands', async () => {
+    const slice = { row: 36, rows: 128 }
+    await bench.run('nt slice', facts, () => forward({ rows: 9, n: 192, k: 128, slice, rank: 8, bias: true }))
+    await bench.run('nn slice', facts, () => backwardInput({ rows: 9, n: 192, k: 128, slice }))
+    for (const c of [
+      { rows: 21, n: 128, k: 192, row: 3, dyStride: 256, dyColumn: 64 },
+      { rows: 8, n: 132, k: 128, row: 1, dyStride: 192, dyColumn: 4 },
+    ]) {
+      await bench.run(`tn ${JSON.stringify(c)}`, facts, () => backwardWeight({ ...c, accumulate: true, alpha: -2 }))
+    }
+  })
+})
+
+test.runIf(bench.cpu)('more rows than go through a texture at once', async () => {
+  const facts = { limits: { ...gpu.facts.limits, maxTexture: 40 } }
+  await bench.run('nt turns', facts, () => forward({ rows: 97, n: 136, k: 128, residual: true, rank: 8 }))
+  await bench.run('nn turns', facts, () => backwardInput({ rows: 97, n: 128, k: 136, rank: 8 }))
+  await bench.run('tn turns', facts, () => backwardWeight({ rows: 97, n: 128, k: 128, alpha: 0.5 }))
+})
+
+test('what a texture holds is copied again when its buffer has changed: by the host, a copy, a kernel, or before a plan', async () => {
+  await bench.run('stale', {}, async () => {
+    const [rows, n, k] = [8, 128, 128]
+    const { weight } = bench.weight(n, k, true)
+    const [first, second] = [bench.normals(rows * k), bench.normals(rows * k)]
+    const fresh = async (data: Float32Array): Promise<Float32Array> => {
+      const y = bench.out(rows * n)
+      linear(gpu, bench.up(data), rows, weight, y)
+      return await bench.down(y, rows * n)
+    }
+    const sum = first.map((v, i) => v + second[i])
+    const want = { first: await fresh(first), second: await fresh(second), sum: await fresh(sum) }
+    const [x, other, y] = [bench.up(first), bench.up(second), bench.out(rows * n)]
+    const check = async (name: keyof typeof want, step: string): Promise<void> => {
+      linear(gpu, x, rows, weight, y)
+      sameBits(step, await bench.down(y, rows * n), want[name])
+    }
+    await check('first', 'at first')
+    await check('first', 'unchanged')
+    gpu.write(x, second)
+    await check('second', 'written by the host')
+    gpu.write(other, first)
+    gpu.copy(other, 0, x, 0, rows * k * 4)
+    await check('first', 'copied into')
+    gpu.write(other, second)
+    const into = bench.up(first)
+    add(gpu, into, other, x, rows * k)
+    await check('sum', 'written by a kernel')
+    const plan = gpu.record(() => linear(gpu, x, rows, weight, y))
+    gpu.write(x, first)
+    gpu.replay(plan)
+    sameBits('a replay sees what is there', await bench.down(y, rows * n), want.first)
+    gpu.write(x, second)
+    await check('second', 'after a replay')
+    gpu.releasePlan(plan)
+  })
+})
+
+test('the tile changes no bit', async () => {
+  for (const { name, facts } of modes.filter((mode) => mode.needs !== 'cpu' || bench.cpu)) {
+    await bench.run(name, facts, async () => {
+      const [rows, n, k] = [67, 150, 192]
+      const { weight } = bench.weight(n, k, true)
+      const [x, dy] = [bench.up(bench.normals(rows * k)), bench.up(bench.normals(rows * n))]
+      const lora = { x: bench.up(bench.normals(rows * 8)), matrix: bench.up(bench.normals(n * 8)), rank: 8 }
+      const both = async (): Promise<Float32Array[]> => {
+        const [y, dx] = [bench.out(rows * n), bench.out(rows * k)]
+        linear(gpu, x, rows, weight, y, { lora })
+        linearBackwardInput(gpu, dy, rows, weight, dx)
+        return [await bench.down(y, rows * n), await bench.down(dx, rows * k)]
+      }
+      const want = await both()
+      for (const key of Object.keys(tileCandidates) as TileName[]) {
+        for (const tile of tileCandidates[key]) {
+          setTiles(gpu, { [key]: tile })
+          expect(tilesOf(gpu)[key]).toEqual(tile)
+          const got = await both()
+          got.forEach((values, i) => sameBits(`${name}, ${key} ${tile.rows} x ${tile.columns}`, values, want[i]))
+        }
+      }
+      setTiles(gpu, {})
+    })
+  }
+})
+
+test('tiles that are no candidates are not taken', () => {
+  const own = tilesOf(gpu)
+  setTiles(gpu, { ntCpu: { rows: 17, columns: 3 }, nnCpu: tileCandidates.nnCpu[1] })
+  expect(tilesOf(gpu).ntCpu).toEqual(own.ntCpu)
+  expect(tilesOf(gpu).nnCpu).toEqual(tileCandidates.nnCpu[1])
+  setTiles(gpu, {})
+})
