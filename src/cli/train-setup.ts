@@ -7,7 +7,6 @@ import type { RunConfig } from '../config/schema.ts'
 import { stringifyConfig } from '../config/toml-write.ts'
 import { PolicyClient, type Environment } from '../environments/index.ts'
 import { Gpu } from '../gpu/gpu.ts'
-import { Engine } from '../inference/engine.ts'
 import { loadDecoder } from '../model/decoder-load.ts'
 import type { Decoder } from '../model/decoder.ts'
 import type { ModelFiles } from '../model/open.ts'
@@ -24,6 +23,7 @@ import { loadCheckpoint, newestCheckpoint, saveCheckpoint, type WeightsAbout } f
 import { Trainer } from '../trainer/trainer.ts'
 import { trainerOptions } from './trainer-options.ts'
 import { openInputs } from './train-inputs.ts'
+import { openSampler } from './train-sampler.ts'
 
 export interface Run {
   config: RunConfig
@@ -60,23 +60,16 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     opened.push(gpu)
     announce(monitor, loaded, gpu, folder, inputs.notices)
     const decoder = await load(gpu, model, config, monitor, adapter)
-    const engine = new Engine(decoder, {
-      maxSequences: config.inference.max_num_seqs,
-      maxLength: args.max_seq_len,
-      eosTokenIds: model.config.eosTokenIds,
-      decode: (ids) => tokenizer.decode(ids),
-    })
-    opened.push(engine)
     const trainer = new Trainer(decoder, trainerOptions(args, loss, folder))
-    monitor.console.print(
-      `memory   ${formatBytes(gpu.pool.bytesInUse)} of GPU buffers before the first step (weights, Adam, KV cache)`,
-    )
     const weights = aboutWeights(config, adapter, model, tokenizer)
     const firstStep = loaded.resume ? await resumeFrom(loaded.resume, folder, trainer, weights, monitor) : 0
-    engine.publish(firstStep)
+    const sampler = await openSampler({ config, decoder, inputs, folder, monitor, weights }, firstStep)
+    opened.push(sampler)
+    const holds = config.inference.backend === 'embedded' ? 'weights, Adam, KV cache' : 'weights, Adam'
+    monitor.console.print(`memory   ${formatBytes(gpu.pool.bytesInUse)} of GPU buffers before the first step (${holds})`)
     const orchestrator = new Orchestrator({
       environments,
-      client: new PolicyClient(engine, encode, { maxPromptTokens: args.max_prompt_len }),
+      client: new PolicyClient(sampler.generator, encode, { maxPromptTokens: args.max_prompt_len }),
       sampling: samplingOf(config),
       seed: args.seed,
       groupsPerStep: args.batch_size / args.rollouts_per_example,
@@ -93,7 +86,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
       orchestrator,
       monitor,
       train: (batch, published) => trainOn(trainer, batch, published, { monitor, isFirst: batch.step === firstStep + 1 }),
-      publish: (version) => engine.publish(version),
+      publish: (version) => sampler.publish(version),
       save: (step) => save(step, { trainer, folder: folder!, weights, monitor, keep: args.save_total_limit }),
       evaluated: args.eval_strategy === 'no' ? [] : environments.filter(({ env }) => env.evalDataset.length > 0),
     }

@@ -70,13 +70,13 @@ export class Sequence {
     this.versions.push(version)
     this.#counts?.set(id, (this.#counts.get(id) ?? 0) + 1)
     const { stop_token_ids, max_tokens } = this.sampling
-    if (this.#rules.eosTokenIds.has(id)) return { finishReason: 'stop', stopCondition: 'eos', text: this.#textOf(-1) }
+    if (this.#rules.eosTokenIds.has(id)) return { finishReason: 'stop', stopCondition: 'eos', text: this.text(-1) }
     if (stop_token_ids.includes(id)) {
-      return { finishReason: 'stop', stopCondition: `stop: token ${id}`, text: this.#textOf(-1) }
+      return { finishReason: 'stop', stopCondition: `stop: token ${id}`, text: this.text(-1) }
     }
     const found = this.#watch.push(id)
     if (found) return { finishReason: 'stop', stopCondition: `stop: ${found.stop}`, text: found.text }
-    if (this.ids.length >= max_tokens) return { finishReason: 'length', stopCondition: 'max_tokens', text: this.#textOf() }
+    if (this.ids.length >= max_tokens) return { finishReason: 'length', stopCondition: 'max_tokens', text: this.text() }
     return undefined
   }
 
@@ -102,7 +102,7 @@ export class Sequence {
   }
 
   abort(): void {
-    this.finish({ finishReason: 'abort', stopCondition: 'abort', text: this.#textOf() })
+    this.finish({ finishReason: 'abort', stopCondition: 'abort', text: this.text() })
   }
 
   fail(error: unknown): void {
@@ -115,7 +115,8 @@ export class Sequence {
     this.#signal?.removeEventListener('abort', this.#onAbort)
   }
 
-  #textOf(end?: number): string {
+  /** The text of the tokens so far; with an end, as `slice` takes it, of those before it. */
+  text(end?: number): string {
     return this.#rules.decode(this.ids.slice(0, end))
   }
 }

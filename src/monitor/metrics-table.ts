@@ -5,7 +5,16 @@
 
 export interface MetricInfo {
   /** The heading that it stands under in the glossary. */
-  group: 'Reward' | 'Rollouts' | 'Loss' | 'Optimizer' | 'Staleness' | 'Evaluation' | 'Progress' | 'Speed and memory'
+  group:
+    | 'Reward'
+    | 'Rollouts'
+    | 'Loss'
+    | 'Optimizer'
+    | 'Staleness'
+    | 'Evaluation'
+    | 'Progress'
+    | 'Speed and memory'
+    | 'Sampler (backend = "vllm")'
   formula: string
   unit: string
   healthy: string
@@ -291,6 +300,12 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
     unit: 's',
     healthy: 'most of time/step where sampling is the slow part, else near 0',
   },
+  'time/wait_for_trainer': {
+    group: 'Speed and memory',
+    formula: 'time in which no rollout was being sampled because the trainer had not asked for more, since the last step',
+    unit: 's',
+    healthy: 'most of time/step where training is the slow part, else near 0',
+  },
   'time/forward_backward': {
     group: 'Speed and memory',
     formula: 'forward, loss and backward of all micro-batches, and the optimizer step',
@@ -308,6 +323,36 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
     formula: 'from the end of the optimizer step until the sampler has the new weights',
     unit: 's',
     healthy: 'small against time/step',
+  },
+  'inference/adapter_sha': {
+    group: 'Sampler (backend = "vllm")',
+    formula: 'the first 12 hex digits of the SHA-256 of the safetensors that the sampler got, as a number: printf %012x',
+    unit: 'hex digits',
+    healthy: 'another one each step',
+  },
+  'inference/probe_error': {
+    group: 'Sampler (backend = "vllm")',
+    formula: 'mean over a fixed sequence of |logp of the sampler - logp of the trainer|, right after a push, at temperature 1',
+    unit: 'nats',
+    healthy: 'flat: 1e-6 for a float32 sampler, 0.02 for bfloat16 (docs/mismatch.md)',
+  },
+  'inference/probe_moved': {
+    group: 'Sampler (backend = "vllm")',
+    formula: 'mean over the same sequence of |logp of the trainer after the step - before it|',
+    unit: 'nats',
+    healthy: 'above inference/probe_error, or the sampler hardly notices a step',
+  },
+  'inference/restarts': {
+    group: 'Sampler (backend = "vllm")',
+    formula: 'times that the server died and came back, since the start of the process',
+    unit: 'restarts',
+    healthy: '0',
+  },
+  'inference/retried': {
+    group: 'Sampler (backend = "vllm")',
+    formula: 'requests that were asked again, since the start of the process',
+    unit: 'requests',
+    healthy: '0',
   },
   'time/save_ckpt': {
     group: 'Speed and memory',

@@ -36,14 +36,17 @@ export function stepLine(line: StepLine, paint: Paint = plain): string {
     if (env !== undefined) parts.push(paint('green', `held-out ${env} ${value == null ? 'n/a' : value.toFixed(2)}`))
   }
   const show = (key: string, text: (value: number | null) => string) => {
-    if (m[key] !== undefined) parts.push(text(m[key]))
+    const said = m[key] === undefined ? '' : text(m[key])
+    if (said) parts.push(said)
   }
   show('solved_some', (v) => warnIf(v !== null && v < 0.3, `mixed ${formatPercent(v)}`))
   show('is_truncated/mean', (v) => warnIf(v !== null && v > 0.1, `truncated ${formatPercent(v)}`))
   show('tokens/completion', (v) => `${v === null ? 'n/a' : Math.round(v)} tokens`)
   if (m['has_error/mean']) parts.push(paint('red', `failed ${formatPercent(m['has_error/mean'])}`))
   show('entropy/all/mean', (v) => `entropy ${formatNumber(v)}`)
-  show('mismatch_kl/all/mean', (v) => `kl ${formatNumber(v)}`)
+  const most = m['mismatch_kl/all/max']
+  show('mismatch_kl/all/mean', (v) => `kl ${formatNumber(v)}${v && most != null ? ` (max ${formatNumber(most)})` : ''}`)
+  show('is_masked/mean', (v) => (v ? `clipped ${formatPercent(v)}` : ''))
   show('optim/grad_norm', (v) => (v === null ? paint('red', 'grad n/a: step skipped') : `grad ${formatNumber(v)}`))
   show('perf/generation_throughput', (v) => `sample ${formatCount(v)} tok/s`)
   show('perf/throughput', (v) => `train ${formatCount(v)} tok/s`)

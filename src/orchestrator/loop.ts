@@ -13,8 +13,11 @@ export interface LoopParts {
   monitor: Pick<Monitor, 'finishStep' | 'finishEval' | 'writeRow' | 'console'>
   /** One optimizer step; `published` must be called as soon as the new weights are in place. */
   train: (batch: TrainingBatch, published: () => void) => Promise<{ metrics: Metrics; skipped: boolean }>
-  /** Tells the sampler that the weights of `version` are in place. */
-  publish: (version: PolicyVersion) => void
+  /**
+   * Tells the sampler that the weights of `version` are in place. Called in the turn in which they are; where they must travel first, it
+   * resolves when they have arrived, with what there is to say about it.
+   */
+  publish: (version: PolicyVersion) => void | Promise<Metrics>
   save: (step: number) => Promise<void>
   /** Held-out environments; empty where nothing is evaluated. */
   evaluated: readonly RunEnvironment[]
@@ -70,15 +73,17 @@ export async function trainingLoop(parts: LoopParts, options: LoopOptions): Prom
       // One step off-policy: what is sampled from here on is trained on one step later.
       for (let ahead = step; ahead <= Math.min(step + maxAsyncLevel, maxSteps); ahead++) orchestrator.prepare(ahead)
       const { batch, rollouts, dropped, metrics: sampled } = await orchestrator.batch(step, done)
-      const { metrics: trained, skipped } = await train(batch, () => publish(step))
-      if (skipped) publish(step)
+      let pushed: ReturnType<LoopParts['publish']> = undefined
+      const { metrics: trained, skipped } = await train(batch, () => (pushed = publish(step)))
+      if (skipped) pushed = publish(step)
       done = step
+      const arrived = (await pushed) ?? {}
 
       const time = { 'time/step': (performance.now() - begin) / 1000 }
       const isEvalStep = !stop.aborted && (step === maxSteps || step % options.evalSteps === 0)
       const evaluations = isEvalStep ? await evaluate(parts, options, step) : []
       if (evaluations.length > 0) after = evaluations
-      const metrics = { ...time, ...sampled, ...trained, ...metricsOf(evaluations) }
+      const metrics = { ...time, ...sampled, ...trained, ...arrived, ...metricsOf(evaluations) }
       monitor.finishStep({ step, rollouts, version: step - 1, dropped, metrics })
       if (step === maxSteps || stop.aborted || (saveSteps > 0 && step % saveSteps === 0)) {
         await save(step)

@@ -75,7 +75,10 @@ export class Orchestrator {
   readonly #tasks: TaskOrder
   readonly #places: Slots
   readonly #samplers: Slots
+  /** Training rollouts, and all of them: while an evaluation runs the sampler does not wait. */
   readonly #meter = new Meter()
+  readonly #sampled = new Meter()
+  #begun = false
   readonly #steps = new Map<number, RolloutSet>()
   readonly #sets = new Set<RolloutSet>()
 
@@ -90,6 +93,9 @@ export class Orchestrator {
   prepare(step: number): void {
     if (this.#steps.has(step)) return
     const { groupsPerStep, rolloutsPerExample, sampling, seed } = this.#options
+    // Nobody waited before there was anything to sample.
+    if (!this.#begun) this.#sampled.take()
+    this.#begun = true
     const plans = range(groupsPerStep).flatMap((g) => {
       const task = this.#tasks.at((step - 1) * groupsPerStep + g)
       const group = `${step}.${g}`
@@ -105,6 +111,7 @@ export class Orchestrator {
    */
   async batch(step: number, version: PolicyVersion): Promise<StepBatch> {
     this.prepare(step)
+    const idle = this.#sampled.idle
     const begin = performance.now()
     const rollouts = await this.#finish(`rollouts of step ${step}`, this.#steps.get(step)!)
     this.#steps.delete(step)
@@ -114,8 +121,10 @@ export class Orchestrator {
     const tooOld = (r: Rollout) => r.reward !== null && version - Math.min(...r.completion_tokens.versions) > maxOffPolicySteps
     const advantaged = assignAdvantages(rollouts, algorithm, tooOld)
     const { seconds, tokens } = this.#meter.take()
+    this.#sampled.take()
     const metrics = {
       'time/wait_for_batch': waited,
+      'time/wait_for_trainer': idle,
       'time/generate': seconds,
       'perf/generation_throughput': seconds > 0 ? tokens / seconds : null,
     }
@@ -184,11 +193,13 @@ export class Orchestrator {
     flight.since = performance.now()
     flight.state = 'decoding'
     meter.enter()
+    this.#sampled.enter()
     // Its place at the sampler is free as soon as it is scored.
     const sampled = () => {
       if (flight.state !== 'decoding') return
       flight.state = 'scoring'
       meter.leave()
+      this.#sampled.leave()
       this.#samplers.give()
     }
     try {

@@ -26,6 +26,8 @@ export class Slots {
 export class Meter {
   #active = 0
   #since = 0
+  /** Of what is counted now. */
+  #begin = performance.now()
   #seconds = 0
   #tokens = 0
 
@@ -41,13 +43,21 @@ export class Meter {
     this.#tokens += tokens
   }
 
+  /** Seconds since the last `take` in which nothing was being made. */
+  get idle(): number {
+    return Math.max(0, (performance.now() - this.#begin) / 1000 - this.#busy)
+  }
+
   /** What was counted since the last call. */
   take(): { seconds: number; tokens: number } {
-    const now = performance.now()
-    const seconds = this.#seconds + (this.#active > 0 ? (now - this.#since) / 1000 : 0)
+    const seconds = this.#busy
     const tokens = this.#tokens
-    this.#since = now
+    this.#since = this.#begin = performance.now()
     this.#seconds = this.#tokens = 0
     return { seconds, tokens }
+  }
+
+  get #busy(): number {
+    return this.#seconds + (this.#active > 0 ? (performance.now() - this.#since) / 1000 : 0)
   }
 }

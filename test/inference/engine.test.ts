@@ -5,8 +5,17 @@ import type { GenerationResult } from '../../src/common/types.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
 import type { Engine } from '../../src/inference/engine.ts'
 import type { Decoder } from '../../src/model/decoder.ts'
-import { engineOf, expectTrainersBits, goldenDecoder, goldenSequences, letters, sampling } from './helpers.ts'
-import { testGenerator } from './generator-suite.ts'
+import {
+  engineOf,
+  expectTrainersBits,
+  goldenDecoder,
+  goldenSequences,
+  letters,
+  moveAdapter,
+  sampling,
+  scoreAfter,
+} from './helpers.ts'
+import { testGenerator } from './generator.suite.ts'
 
 const gpu = await Gpu.open({ checks: true })
 afterAll(() => gpu.close())
@@ -20,7 +29,15 @@ testGenerator('embedded engine', async () => {
     await engine.close()
     decoder.release()
   }
-  return { generator: engine, prompts, decode: letters, maxLength: 64, batchInvariant: true, close }
+  const push = async () => {
+    await moveAdapter(decoder, engine.version)
+    engine.publish(engine.version + 1)
+  }
+  return {
+    generator: engine, prompts, decode: letters, maxLength: 64, batchInvariant: true, close, push,
+    score: (promptIds, ids, temperature) => scoreAfter(decoder, promptIds, ids, temperature),
+    bound: 0, switchesInFlight: true, tellsFiltered: true,
+  } // prettier-ignore
 })
 
 describe('engine', () => {

@@ -5,7 +5,9 @@ import { expect } from 'vitest'
 import type { GenerationRequest, GenerationResult, SamplingParams, TrainingSample } from '../../src/common/types.ts'
 import type { Gpu } from '../../src/gpu/gpu.ts'
 import { Engine, type EngineOptions } from '../../src/inference/engine.ts'
-import { loadDecoder } from '../../src/model/decoder-load.ts'
+import { pad } from '../../src/autograd/parameters.ts'
+import { hashSeed, Random } from '../../src/common/random.ts'
+import { loadDecoder, refreshWeights } from '../../src/model/decoder-load.ts'
 import type { Decoder } from '../../src/model/decoder.ts'
 import { openModel } from '../../src/model/open.ts'
 import { readAdapter } from '../../src/model/peft.ts'
@@ -72,6 +74,27 @@ export function sampleOf(promptIds: number[], result: GenerationResult, promptKe
     promptKey,
     promptLength: promptKey === undefined ? undefined : promptIds.length,
   }
+}
+
+/** The trainer's log-probabilities of tokens that follow a prompt. */
+export async function scoreAfter(decoder: Decoder, promptIds: number[], ids: number[], temperature: number): Promise<number[]> {
+  const nothing = { logprobs: ids.map(() => 0), versions: [], text: '', finishReason: 'stop', stopCondition: '' } as const
+  const sample = sampleOf(promptIds, { ...nothing, ids, versions: [] })
+  const [{ logprobs }] = await scoreSamples(decoder, [sample], { temperature, microBatchTokens: 4096 })
+  return [...logprobs.subarray(promptIds.length)]
+}
+
+/** Moves what is trained, of an adapter its B matrices, as a large optimizer step would: another direction for each step. */
+export async function moveAdapter(decoder: Decoder, step: number): Promise<void> {
+  const { store } = decoder
+  const random = new Random(hashSeed(step, 'move'))
+  for (const parameter of store!.parameters) {
+    if (!/lora_B/.test(parameter.name) && store!.parameters.some((p) => p.name.includes('lora_B'))) continue
+    const values = await store!.read(parameter)
+    const size = Math.hypot(...values.slice(0, 1000)) / Math.sqrt(Math.min(values.length, 1000)) || 0.02
+    store!.write(parameter, pad(values.map((v) => v + 0.2 * size * random.normal()), parameter)) // prettier-ignore
+  }
+  refreshWeights(decoder)
 }
 
 /** Expects that the trainer gives every sampled token the engine's log-probability, bit for bit. All results have one temperature. */

@@ -13,6 +13,16 @@ export interface GeneratorUnderTest {
   decode: (ids: number[]) => string
   /** Tokens of prompt and completion together at most; at least 40 more than the prompts have. */
   maxLength: number
+  /** Whether a log-probability is known where filters shape what is drawn; else it is NaN, and not trained on. */
+  tellsFiltered: boolean
+  /** What the trainer, with the weights of this moment, says of tokens that follow a prompt: one log-probability each. */
+  score: (promptIds: number[], ids: number[], temperature: number) => Promise<number[]>
+  /** How far the generator's log-probabilities may be from those, in nats; 0: not a bit. */
+  bound: number
+  /** Moves the trainer's weights, by enough to be seen, and makes them the generator's as the next version. */
+  push: () => Promise<void>
+  /** Whether a request that runs goes on with new weights, or ends on those that it began with. */
+  switchesInFlight: boolean
   /** A seed gives the same tokens whatever else runs, bit for bit (false: alone only). */
   batchInvariant: boolean
   close(): Promise<void>
@@ -123,8 +133,49 @@ export function testGenerator(name: string, create: () => Promise<GeneratorUnder
       await expect(generate([], {})).rejects.toThrow(UserError)
     })
 
-    it('keeps the log-probability that of the full vocabulary, whatever filters what is drawn', async () => {
+    it("gives the trainer's log-probabilities, at any temperature", async () => {
+      for (const temperature of [1, 0.6, 1.4]) {
+        const results = await Promise.all(
+          test.prompts.map((prompt, seed) => generate(prompt, { temperature, seed, max_tokens: 16 })),
+        )
+        for (const [i, result] of results.entries()) await expectTrainers(test.prompts[i], result, temperature)
+      }
+    })
+
+    it('takes new weights while requests run: every token has a version, and new requests the new one', async () => {
+      const { generator, prompts } = test
+      const begin = generator.version
+      const room = test.maxLength - Math.max(...prompts.map((prompt) => prompt.length))
+      for (let round = 1; round <= 3; round++) {
+        const long = prompts.map((prompt, seed) => generate(prompt, { max_tokens: Math.min(room, 200), seed, temperature: 1.2 }))
+        const over = settled(Promise.all(long))
+        // Once a short one is through, the long ones are under way.
+        await generate(prompts[1], { max_tokens: 3 })
+        const wasRunning = !over()
+        await test.push()
+        expect(generator.version).toBe(begin + round)
+        const fresh = await generate(prompts[1], { max_tokens: 8, seed: round })
+        expect(fresh.versions).toEqual(fresh.ids.map(() => begin + round))
+        await expectTrainers(prompts[1], fresh, 0.8)
+        for (const result of await Promise.all(long)) {
+          expectWhole(result)
+          expect(result.versions[0]).toBe(begin + round - 1)
+          expect(result.versions).toEqual(result.versions.toSorted((a, b) => a - b))
+          if (!test.switchesInFlight) expect(result.versions.at(-1)).toBe(begin + round - 1)
+        }
+        expect(wasRunning, 'the long requests were over before the push').toBe(true)
+      }
+    })
+
+    const expectTrainers = async (prompt: number[], { ids, logprobs }: GenerationResult, temperature: number) => {
+      const scored = await test.score(prompt, ids, temperature)
+      if (test.bound === 0) expect(logprobs).toEqual(scored)
+      else expect(Math.max(...logprobs.map((l, i) => Math.abs(l - scored[i])))).toBeLessThan(test.bound)
+    }
+
+    it('keeps the log-probability that of the full vocabulary, whatever filters what is drawn, or says that it cannot', async () => {
       const plain = await generate(test.prompts[1], { temperature: 0.8, max_tokens: 1, top_k: 1 })
+      if (!test.tellsFiltered) return expect(plain.logprobs).toEqual([NaN])
       for (const filter of [{ top_p: 0.01 }, { min_p: 0.999 }, { top_k: 1, repetition_penalty: 1.0001 }]) {
         const result = await generate(test.prompts[1], { temperature: 0.8, max_tokens: 1, ...filter })
         expect(result.ids).toEqual(plain.ids)
@@ -132,6 +183,12 @@ export function testGenerator(name: string, create: () => Promise<GeneratorUnder
       }
     })
   })
+}
+
+const settled = (promise: Promise<unknown>): (() => boolean) => {
+  let done = false
+  void promise.finally(() => (done = true)).catch(() => {})
+  return () => done
 }
 
 function expectWhole({ ids, logprobs, versions }: GenerationResult): void {

@@ -1,0 +1,132 @@
+/** Who samples: the embedded engine on the trainer's own weights, or a vLLM server that is sent them. */
+import { mkdirSync } from 'node:fs'
+import { basename, join, resolve } from 'node:path'
+import type { Generator, Message, PolicyVersion } from '../common/types.ts'
+import type { RunConfig } from '../config/schema.ts'
+import { Engine } from '../inference/engine.ts'
+import type { Decoder } from '../model/decoder.ts'
+import type { Monitor } from '../monitor/monitor.ts'
+import type { RunFolder } from '../monitor/run-folder.ts'
+import type { LoopParts } from '../orchestrator/loop.ts'
+import { writeWeights, type WeightsAbout } from '../trainer/checkpoint.ts'
+import { scoreSamples } from '../trainer/gradients.ts'
+import type { Inputs } from './train-inputs.ts'
+
+export interface RunSampler {
+  generator: Generator
+  publish: LoopParts['publish']
+  close(): Promise<void>
+}
+
+export interface SamplerParts {
+  config: RunConfig
+  decoder: Decoder
+  inputs: Pick<Inputs, 'model' | 'tokenizer' | 'encode' | 'environments'>
+  folder: RunFolder
+  monitor: Monitor
+  weights: WeightsAbout
+}
+
+/**
+ * Opens the sampler with the decoder's weights as `version`.
+ * @throws UserError for lengths that do not fit, or a server that the run can't sample from
+ */
+export async function openSampler(parts: SamplerParts, version: PolicyVersion): Promise<RunSampler> {
+  if (parts.config.inference.backend === 'vllm') return await openVllm(parts, version)
+  const { config, decoder, inputs } = parts
+  const engine = new Engine(decoder, {
+    maxSequences: config.inference.max_num_seqs,
+    maxLength: config.trainer.args.max_seq_len,
+    eosTokenIds: inputs.model.config.eosTokenIds,
+    decode: (ids) => inputs.tokenizer.decode(ids),
+  })
+  engine.publish(version)
+  return { generator: engine, publish: (v) => engine.publish(v), close: () => engine.close() }
+}
+
+/** Tokens of the sequence that proves a push: enough to average over, few enough to cost nothing. */
+const PROBE_TOKENS = 48
+
+async function openVllm(parts: SamplerParts, version: PolicyVersion): Promise<RunSampler> {
+  const { config, decoder, inputs, folder, monitor, weights } = parts
+  const { inference } = config
+  const { args } = config.trainer
+  if (inference.backend !== 'vllm') throw new Error('not a vLLM run')
+  const { VllmSampler } = await import('../inference/vllm/sampler.ts')
+  const { model, tokenizer, encode, environments } = inputs
+  // After filters only the log-probability before them is the policy's; the config has seen to temperature 1 then.
+  const filtered =
+    args.top_p < 1 ||
+    args.top_k > 0 ||
+    args.min_p > 0 ||
+    args.repetition_penalty !== 1 ||
+    !!args.presence_penalty ||
+    !!args.frequency_penalty
+  const kind = args.use_lora ? 'lora' : 'full'
+  const needs = {
+    model: resolve(model.path),
+    maxLength: args.max_seq_len,
+    maxAsyncLevel: args.max_async_level,
+    logprobsMode: filtered ? 'raw_logprobs' : 'processed_logprobs',
+  } as const
+  const launch = {
+    ...needs,
+    servedName: 'base',
+    maxSequences: inference.max_num_seqs,
+    loraRank: args.use_lora ? args.lora_rank : undefined,
+    args: inference.args,
+    python: inference.python,
+    logFile: join(folder.path, 'logs', 'vllm.log'),
+  }
+  const options = {
+    ...needs,
+    kind,
+    where: inference.base_url ? { url: inference.base_url } : { launch },
+    startupMs: inference.startup_timeout * 1000,
+    pushMs: inference.push_timeout * 1000,
+    maxRestarts: inference.max_restarts,
+    log: (line: string) => monitor.console.warn(line),
+    runName: basename(folder.path),
+    rank: args.lora_rank,
+    vocabulary: model.config.vocabSize,
+    rules: { eosTokenIds: new Set(model.config.eosTokenIds), decode: (ids: readonly number[]) => tokenizer.decode([...ids]) },
+    weightsDir: join(folder.path, 'weights'),
+    write: async (dir: string) => {
+      mkdirSync(dir, { recursive: true })
+      await writeWeights(dir, decoder, { ...weights, tokenizer: null })
+    },
+    score: (ids: readonly number[]) => scoreIds(decoder, ids),
+    probeIds: probeOf(environments[0].env.dataset[0].prompt, encode),
+  } as const
+  const what = inference.base_url ? `vLLM at ${inference.base_url}` : 'vLLM'
+  const limitMs = options.startupMs + 2 * options.pushMs + 600_000
+  const hint = inference.base_url ? 'raise startup_timeout under [inference]' : `see ${launch.logFile}`
+  const sampler = await monitor.progress.run(`starting ${what}`, { limitMs, hint }, () => VllmSampler.open(options, version))
+  const publish = (v: PolicyVersion) => {
+    const pushed = sampler.push(v)
+    // One that fails while its training step still runs is heard of when the step is done.
+    pushed.catch(() => {})
+    return pushed
+  }
+  const { serverVersion, url } = sampler.stats
+  monitor.console.print(`sampler  vLLM ${serverVersion} at ${url}${inference.base_url ? '' : `, log ${launch.logFile}`}`)
+  return { generator: sampler, publish, close: () => sampler.close() }
+}
+
+function probeOf(prompt: Message[], encode: Inputs['encode']): number[] {
+  const ids = encode(prompt).slice(0, PROBE_TOKENS)
+  return ids.length > 1 ? ids : [...ids, ...ids]
+}
+
+/** Log-probabilities at temperature 1. */
+async function scoreIds(decoder: Decoder, ids: readonly number[]): Promise<Float32Array> {
+  const n = ids.length
+  const sample = {
+    ids: Int32Array.from(ids),
+    lossMask: new Uint8Array(n),
+    inferenceLogprobs: new Float32Array(n),
+    advantages: new Float32Array(n),
+  }
+  const [{ logprobs }] = await scoreSamples(decoder, [sample], { temperature: 1, microBatchTokens: n })
+  return logprobs
+}

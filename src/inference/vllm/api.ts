@@ -1,0 +1,192 @@
+/**
+ * The HTTP API of a vLLM server, as far as the run uses it, through the `openai` client. Each call has a time limit; errors are one
+ * sentence with vLLM's own words. Facts about the endpoints: vLLM 0.32's OpenAPI page (`/docs` of a server).
+ */
+import OpenAI, { APIConnectionError, APIError, OpenAIError } from 'openai'
+import { messageOf } from '../../common/errors.ts'
+
+/** A call that failed. `status` is missing where no answer came: the server is not there, or the limit passed; 0 where nothing was sent. */
+export class VllmError extends Error {
+  override name = 'VllmError'
+  readonly status: number | undefined
+  constructor(message: string, status?: number) {
+    super(message)
+    this.status = status
+  }
+
+  /** Whether the same call may succeed later: no answer, or an answer about the server and not about the request. */
+  get passing(): boolean {
+    return this.status === undefined || this.status >= 500 || this.status === 429 || this.status === 408
+  }
+}
+
+/** A model that the server lists. Adapters have a parent. */
+export interface ModelCard {
+  id: string
+  root: string | null
+  parent: string | null
+  max_model_len?: number
+}
+
+/** What of a streamed answer is used, of both endpoints that stream tokens. */
+export interface TokenChunk {
+  choices: {
+    token_ids?: number[] | null
+    logprobs?: { token_logprobs?: (number | null)[]; content?: { logprob: number }[] | null } | null
+    finish_reason?: string | null
+    stop_reason?: string | number | null
+    /** Of the last piece: output tokens [start, end) were sampled by these weights. */
+    weight_versions?: { version: string; start: number; end: number }[] | null
+  }[]
+  error?: { message: string; code?: number }
+}
+
+/** Milliseconds for calls that do no work on the model. */
+const QUICK_MS = 30_000
+
+export class VllmApi {
+  readonly url: string
+  readonly #client: OpenAI
+
+  /** @param apiKey of a server that asks for one; default: VLLM_API_KEY of the environment */
+  constructor(url: string, apiKey = process.env.VLLM_API_KEY) {
+    this.url = url.replace(/\/(v1\/?)?$/, '')
+    // Retries are decided by who calls: a push may be repeated, a rollout goes through the restart of a server.
+    this.#client = new OpenAI({ baseURL: this.url, apiKey: apiKey ?? 'none', maxRetries: 0, timeout: QUICK_MS, logLevel: 'off' })
+  }
+
+  /** Whether the server answers and its engine lives. */
+  async healthy(timeoutMs = 5000): Promise<boolean> {
+    try {
+      await this.#get('/health', timeoutMs)
+      return true
+    } catch {
+      return false
+    }
+  }
+
+  async version(): Promise<string> {
+    return (await this.#get<{ version: string }>('/version')).version
+  }
+
+  async models(): Promise<ModelCard[]> {
+    return (await this.#get<{ data: ModelCard[] }>('/v1/models')).data
+  }
+
+  /** The text of /metrics (Prometheus). */
+  async metrics(): Promise<string> {
+    return String(await this.#get('/metrics'))
+  }
+
+  async loadAdapter(name: string, dir: string, timeoutMs: number): Promise<void> {
+    await this.#post('/v1/load_lora_adapter', { lora_name: name, lora_path: dir }, { timeoutMs })
+  }
+
+  async unloadAdapter(name: string): Promise<void> {
+    await this.#post('/v1/unload_lora_adapter', { lora_name: name })
+  }
+
+  /** Freezes generation: requests stay where they are, with their KV cache. Needs dev mode. */
+  async pause(timeoutMs: number): Promise<void> {
+    await this.#post('/pause?mode=keep', {}, { timeoutMs })
+  }
+
+  async resume(): Promise<void> {
+    await this.#post('/resume', {})
+  }
+
+  /** Loads the safetensors of a folder into the model, in place. Needs dev mode. */
+  async reloadWeights(dir: string, timeoutMs: number): Promise<void> {
+    await this.#post('/collective_rpc', { method: 'reload_weights', kwargs: { weights_path: dir } }, { timeoutMs })
+  }
+
+  /** Names the weights that are in place; tokens sampled from here on carry the name. */
+  async nameWeights(version: string): Promise<void> {
+    await this.#post('/update_weight_version', { new_version: version })
+  }
+
+  /** The name of the weights that are in place. */
+  async weightsName(): Promise<string> {
+    return (await this.#get<{ weight_version: string }>('/weight_info')).weight_version
+  }
+
+  /**
+   * Log-probabilities at temperature 1, by the weights of `model`, of the tokens of a sequence at some positions. One request of one token
+   * for each: `prompt_logprobs` would do it in one, but with an adapter it kills the engine of vLLM 0.32 on a CPU when others run beside it.
+   * @param positions each at least 1
+   */
+  async score(
+    model: string,
+    ids: readonly number[],
+    positions: readonly number[],
+    salt: string,
+    timeoutMs: number,
+  ): Promise<number[]> {
+    const body = {
+      model, prompt: positions.map((t) => ids.slice(0, t)), max_tokens: 1, temperature: 1, top_p: 1, top_k: 0, min_p: 0, seed: 0,
+      repetition_penalty: 1, presence_penalty: 0, frequency_penalty: 0, cache_salt: salt, add_special_tokens: false,
+      logprobs: 0, logprob_token_ids: [...new Set(positions.map((t) => ids[t]))], return_tokens_as_token_ids: true,
+    } // prettier-ignore
+    type Choice = { index: number; logprobs?: { top_logprobs?: Record<string, number>[] } | null }
+    const { choices } = await this.#post<{ choices: Choice[] }>('/v1/completions', body, { timeoutMs })
+    const byPosition = new Map(choices.map((choice) => [positions[choice.index], choice.logprobs?.top_logprobs?.[0]]))
+    return positions.map((t) => {
+      const logprob = byPosition.get(t)?.[`token_id:${ids[t]}`]
+      if (logprob === undefined)
+        throw new VllmError(`${this.url} gave no log-probability of token ${t} of a sequence that it was to score`, 0)
+      return logprob
+    })
+  }
+
+  /** One request without a stream. */
+  async complete(body: object, timeoutMs: number): Promise<TokenChunk> {
+    return await this.#post<TokenChunk>('/v1/completions', body, { timeoutMs })
+  }
+
+  /** Streams the tokens of a request. The stream's errors are VllmErrors too. No limit of its own: the signal's. */
+  async *stream(path: string, body: object, signal: AbortSignal): AsyncGenerator<TokenChunk> {
+    try {
+      const chunks = await this.#client.post<AsyncIterable<TokenChunk>>(path, {
+        body: { ...body, stream: true },
+        stream: true,
+        signal,
+        timeout: 24 * 3_600_000,
+      })
+      for await (const chunk of chunks) {
+        if (chunk.error) throw new VllmError(`${path} of ${this.url}: ${chunk.error.message}`, chunk.error.code ?? 500)
+        yield chunk
+      }
+    } catch (error) {
+      throw this.#explain(path, error)
+    }
+  }
+
+  async #get<T = unknown>(path: string, timeoutMs = QUICK_MS): Promise<T> {
+    try {
+      return await this.#client.get<T>(path, { timeout: Math.ceil(timeoutMs) })
+    } catch (error) {
+      throw this.#explain(path, error)
+    }
+  }
+
+  async #post<T = unknown>(path: string, body: object, { timeoutMs = QUICK_MS } = {}): Promise<T> {
+    try {
+      return await this.#client.post<T>(path, { body, timeout: Math.ceil(timeoutMs) })
+    } catch (error) {
+      throw this.#explain(path, error)
+    }
+  }
+
+  #explain(path: string, error: unknown): VllmError {
+    if (error instanceof VllmError) return error
+    const where = `${path.replace(/\?.*/, '')} of ${this.url}`
+    // The client would not even send it.
+    if (error instanceof OpenAIError && !(error instanceof APIError)) return new VllmError(`${where}: ${error.message}`, 0)
+    if (error instanceof APIConnectionError || !(error instanceof APIError)) {
+      const cause = error instanceof Error && error.cause ? ` (${messageOf(error.cause)})` : ''
+      return new VllmError(`${where} gave no answer: ${messageOf(error)}${cause}`)
+    }
+    const said = (error.error as { message?: string } | undefined)?.message ?? error.message
+    return new VllmError(`${where} answered ${error.status}: ${said}`, error.status)
+  }
+}

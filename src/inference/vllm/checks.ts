@@ -1,0 +1,142 @@
+/** What a server must be able to do for a run, found out by asking it, each refusal with what to start it with. */
+import { UserError } from '../../common/errors.ts'
+import { VllmError, type ModelCard, type VllmApi } from './api.ts'
+import { adaptersInFlight, type LogprobsMode } from './flags.ts'
+import { GENERATE } from './requests.ts'
+
+/** What the run needs of a server. */
+export interface Needs {
+  /** Model folder or id of the trainer. */
+  model: string
+  kind: 'lora' | 'full'
+  maxLength: number
+  maxAsyncLevel: number
+  logprobsMode: LogprobsMode
+}
+
+/** What was found. */
+export interface Found {
+  version: string
+  /** Name of the base model in requests. */
+  base: string
+}
+
+/**
+ * Version, model, length, log-probability mode, and for full weights the endpoints that a push takes.
+ * @throws UserError for a server that this run can't sample from
+ */
+export async function checkServer(api: VllmApi, needs: Needs, tokens: readonly number[]): Promise<Found> {
+  const version = await api.version().catch((error: unknown) => {
+    throw new UserError(
+      `${api.url} has no /version, so it is no vLLM, or one that is too old: ${(error as Error).message}. Start vLLM 0.32 or newer.`,
+    )
+  })
+  const base = baseModel(await api.models(), needs, api.url)
+  await checkLogprobs(api, base.id, needs.logprobsMode, tokens)
+  if (needs.kind === 'full') await checkFullWeights(api, base.id, tokens)
+  return { version, base: base.id }
+}
+
+/** The served model that the run is about: that of our name, else the only one. */
+function baseModel(cards: ModelCard[], { model, maxLength }: Needs, url: string): ModelCard {
+  const bases = cards.filter((card) => card.parent === null || card.parent === undefined)
+  const found = bases.find((card) => card.root === model || card.id === model) ?? (bases.length === 1 ? bases[0] : undefined)
+  if (!found) {
+    const names = bases.map((card) => card.id).join(', ') || 'none'
+    throw new UserError(`${url} serves ${names}, and this run trains ${model}. Start vLLM with --model ${model}.`)
+  }
+  if (found.max_model_len !== undefined && found.max_model_len < maxLength) {
+    throw new UserError(
+      `${url} takes sequences of ${found.max_model_len} tokens, and max_seq_len is ${maxLength}. Start vLLM with --max-model-len ${maxLength}, or lower max_seq_len.`,
+    )
+  }
+  return found
+}
+
+/** One token drawn from the single most likely one: after the filters its log-probability is 0, before them it is that of the model. */
+async function checkLogprobs(api: VllmApi, model: string, wanted: LogprobsMode, tokens: readonly number[]): Promise<void> {
+  const body = {
+    model, prompt: tokens.slice(0, 2), max_tokens: 1, temperature: 1, top_p: 1, top_k: 1, min_p: 0, repetition_penalty: 1,
+    presence_penalty: 0, frequency_penalty: 0, logprobs: 0, return_token_ids: true, cache_salt: 'check',
+  } // prettier-ignore
+  const answer = await api.complete(body, 300_000)
+  const logprob = answer.choices[0]?.logprobs?.token_logprobs?.[0]
+  if (typeof logprob !== 'number' || !answer.choices[0].token_ids) {
+    throw new UserError(`${api.url} gives no token ids or no log-probabilities with its completions. Start vLLM 0.32 or newer.`)
+  }
+  const mode = logprob > 1e-6 ? 'logits' : logprob > -1e-6 ? 'processed_logprobs' : 'raw_logprobs'
+  if (mode === wanted) return
+  const why =
+    wanted === 'processed_logprobs'
+      ? 'the importance ratio needs log-probabilities at the sampling temperature'
+      : 'top_k, top_p, min_p or a penalty is set, and the importance ratio needs log-probabilities over the full vocabulary'
+  const words = {
+    logits: 'logits instead of log-probabilities',
+    processed_logprobs: 'processed_logprobs',
+    raw_logprobs: 'raw_logprobs',
+  }
+  throw new UserError(`${api.url} reports ${words[mode]}, but ${why}. Start vLLM with --logprobs-mode ${wanted}.`)
+}
+
+/** Without dev mode the routes of a push are missing; without the scale-out routes no token says which weights made it. */
+async function checkFullWeights(api: VllmApi, model: string, tokens: readonly number[]): Promise<void> {
+  try {
+    await api.resume()
+  } catch (error) {
+    if (!(error instanceof VllmError) || error.passing) throw error
+    throw new UserError(
+      `${api.url} has no /resume, so full weights can't be pushed into it. Start vLLM with VLLM_SERVER_DEV_MODE=1 in its environment, or train a LoRA adapter (use_lora = true).`,
+    )
+  }
+  const params = { max_tokens: 1, temperature: 0, logprobs: 0 }
+  const body = { model, token_ids: tokens.slice(0, 2), sampling_params: params, cache_salt: 'check' }
+  let spans = false
+  try {
+    for await (const { choices } of api.stream(GENERATE, body, AbortSignal.timeout(300_000)))
+      spans ||= !!choices[0]?.weight_versions
+  } catch (error) {
+    if (!(error instanceof VllmError) || error.passing) throw error
+    throw new UserError(
+      `${api.url} refuses ${GENERATE}, whose answers say which weights made which token. Start vLLM with --enable-scale-out. It said: ${error.message}`,
+    )
+  }
+  if (!spans) {
+    throw new UserError(`${api.url} does not say which weights made which token (weight_versions). Start vLLM 0.32 or newer.`)
+  }
+}
+
+/** Why an adapter could not be loaded, where that is how the server was started; else the error itself. */
+export function explainLoadError(error: unknown, api: VllmApi, rank: number): unknown {
+  if (!(error instanceof VllmError)) return error
+  if (/max_lora_rank|LoRA rank \d+ is greater/i.test(error.message)) {
+    return new UserError(
+      `The adapter has rank ${rank}, more than ${api.url} takes. Start vLLM with --max-lora-rank ${rank}, or lower lora_rank.`,
+    )
+  }
+  if (error.status === 404 && /no adapter found|not found for/i.test(error.message)) {
+    return new UserError(
+      `${api.url} can't read the adapter's folder (${error.message}). It must share this machine's files: run it here, or mount output_dir there.`,
+    )
+  }
+  if (error.status === 404 || error.status === 405 || /lora is not enabled|not enabled/i.test(error.message)) {
+    return new UserError(
+      `${api.url} takes no adapters at run time (${error.message}). Start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment.`,
+    )
+  }
+  return error
+}
+
+/**
+ * Whether enough adapters fit one batch: the versions in flight. The server tells once an adapter has been used.
+ * @throws UserError where it says fewer
+ */
+export async function checkMaxLoras(api: VllmApi, maxAsyncLevel: number): Promise<void> {
+  const line = (await api.metrics()).split('\n').find((l) => l.startsWith('vllm:lora_requests_info{'))
+  const most = Number(line?.match(/max_lora="(\d+)"/)?.[1])
+  const needed = adaptersInFlight(maxAsyncLevel)
+  if (!(most < needed)) return
+  throw new UserError(
+    `${api.url} holds ${most} adapter${most === 1 ? '' : 's'} in a batch, and max_async_level = ${maxAsyncLevel} has ${needed} policy versions in flight: ` +
+      `rollouts of the old one would wait for the new one's. Start vLLM with --max-loras ${needed}.`,
+  )
+}

@@ -1,0 +1,86 @@
+/** vLLM's command line: `[inference.args]` as flags, and those that the run sets itself. */
+
+/** A value of `[inference.args]`. A table becomes JSON, as vLLM takes it. */
+export type FlagValue = string | number | boolean | readonly (string | number | boolean)[] | { readonly [key: string]: unknown }
+
+/**
+ * `{ gpu_memory_utilization: 0.5, enforce_eager: true }` as `--gpu-memory-utilization 0.5 --enforce-eager`. Keys in snake or kebab case;
+ * false is `--no-...`; a list is one flag with several words.
+ */
+export function vllmFlags(args: Readonly<Record<string, FlagValue>>): string[] {
+  return Object.entries(args).flatMap(([key, value]) => {
+    const name = key.replaceAll('_', '-')
+    if (value === true) return [`--${name}`]
+    if (value === false) return [`--no-${name}`]
+    if (Array.isArray(value)) return [`--${name}`, ...value.map(String)]
+    return [`--${name}`, typeof value === 'object' ? JSON.stringify(value) : String(value)]
+  })
+}
+
+/** Ranks that vLLM has kernels for (its LoRAConfig, 0.32). */
+const RANKS = [1, 8, 16, 32, 64, 128, 256, 320, 512]
+
+/** The smallest of vLLM's ranks that holds an adapter of this one; undefined above 512. */
+export const loraRankFlag = (rank: number): number | undefined => RANKS.find((r) => r >= rank)
+
+/** What of a run decides how its server is started. */
+export interface ServerNeeds {
+  /** Model folder, or hub id. */
+  model: string
+  /** Name under which requests ask for the base model. */
+  servedName: string
+  maxLength: number
+  maxSequences: number
+  /** Rank of the adapter; undefined where all weights are trained. */
+  loraRank?: number
+  /** Steps that sampling may run ahead: that many policy versions, and one, can be in flight. */
+  maxAsyncLevel: number
+  logprobsMode: LogprobsMode
+  /** `[inference.args]`. */
+  args: Readonly<Record<string, FlagValue>>
+}
+
+/** Before temperature and filters, or after both. */
+export type LogprobsMode = 'raw_logprobs' | 'processed_logprobs'
+
+/** Adapters that can be in flight at once, and so in one batch of the server. */
+export const adaptersInFlight = (maxAsyncLevel: number): number => Math.max(2, maxAsyncLevel + 1)
+
+/** All flags of the server, ours first: those of the user's that may be set win, because vLLM takes the last one. */
+export function serverFlags(needs: ServerNeeds, port: number): string[] {
+  const { model, servedName, maxLength, maxSequences, loraRank, maxAsyncLevel, logprobsMode, args } = needs
+  const lora = loraRank !== undefined && {
+    enable_lora: true,
+    max_lora_rank: loraRankFlag(loraRank) ?? loraRank,
+    max_loras: adaptersInFlight(maxAsyncLevel),
+    // One more on the host: the next version is loaded while the others still answer.
+    max_cpu_loras: adaptersInFlight(maxAsyncLevel) + 2,
+  }
+  const set: Record<string, FlagValue> = {
+    model,
+    served_model_name: servedName,
+    host: '127.0.0.1',
+    port,
+    max_model_len: maxLength,
+    max_num_seqs: maxSequences,
+    logprobs_mode: logprobsMode,
+    // The model's generation_config.json must not add a top_k or an end token that the trainer knows nothing of.
+    generation_config: 'vllm',
+    // Full weights: only this endpoint says which weights made which token.
+    ...(lora || { enable_scale_out: true }),
+    // Tokens leave the server in groups: fewer, larger pieces to parse on both sides.
+    stream_interval: 8,
+    disable_uvicorn_access_log: true,
+  }
+  return [...vllmFlags(set), ...vllmFlags(args)]
+}
+
+/** Environment of the server: what it needs to take adapters and weights at run time, and to stay off the network. */
+export function serverEnvironment(cpu: boolean): Record<string, string> {
+  return {
+    VLLM_ALLOW_RUNTIME_LORA_UPDATING: '1',
+    VLLM_SERVER_DEV_MODE: '1',
+    VLLM_NO_USAGE_STATS: '1',
+    ...(cpu && { VLLM_TARGET_DEVICE: 'cpu' }),
+  }
+}

@@ -1,0 +1,145 @@
+/** The server that the run samples from, through all its lives: started here and started again when it dies, or somebody else's. */
+import { UserError } from '../../common/errors.ts'
+import { VllmApi } from './api.ts'
+import { VllmServer, type LaunchOptions } from './server.ts'
+import { becomes } from './wait.ts'
+
+/** A server to start, or the address of one that runs. */
+export type Where = { launch: LaunchOptions } | { url: string }
+
+export interface HostOptions {
+  where: Where
+  /** Milliseconds until a server that starts must answer. */
+  startupMs: number
+  /** Restarts of a server that died, in a row without a finished request in between, after which the run gives up. */
+  maxRestarts: number
+  /** Told what happens, for the console. */
+  log: (line: string) => void
+}
+
+/** Milliseconds that a server which fails a request may take to recover or to be gone, before it is ended. */
+const LIMBO_MS = 20_000
+
+export class VllmHost {
+  readonly #options: HostOptions
+  #server: VllmServer | undefined
+  #api: VllmApi
+  #closed = false
+  /** Restarts in all, and since the last `worked`. */
+  restarts = 0
+  #inARow = 0
+  /** Called when a started server is gone although nobody ended it. */
+  onGone: () => void = () => {}
+
+  constructor(options: HostOptions) {
+    this.#options = options
+    this.#api = new VllmApi('url' in options.where ? options.where.url : 'http://127.0.0.1:0')
+  }
+
+  /** Of the server's present life. */
+  get api(): VllmApi {
+    return this.#api
+  }
+
+  /** Process group of a server that was started here. */
+  get pid(): number | undefined {
+    return this.#server?.pid
+  }
+
+  /**
+   * Starts the server, or finds the one that runs, and waits until it answers.
+   * @throws UserError where it does not
+   */
+  async start(): Promise<void> {
+    const { where, startupMs } = this.#options
+    if (this.#closed) throw new Error('the run ends')
+    if ('url' in where) {
+      if (
+        await becomes(
+          () => this.#api.healthy(),
+          Math.min(startupMs, 30_000),
+          () => !this.#closed,
+        )
+      )
+        return
+      throw new UserError(
+        `No vLLM answers at ${where.url}/health. Start one there, or remove base_url under [inference] and let the run start one.`,
+      )
+    }
+    const server = await VllmServer.launch(where.launch)
+    this.#server = server
+    this.#api = new VllmApi(server.url)
+    let gone: string | undefined
+    void server.exited.then((how) => {
+      gone = how
+      if (!this.#closed && this.#server === server) this.onGone()
+    })
+    const up = await becomes(
+      () => this.#api.healthy(),
+      startupMs,
+      () => gone === undefined && !this.#closed,
+    )
+    if (up) return
+    const why = gone === undefined ? `did not answer within startup_timeout (${startupMs / 1000} s)` : gone
+    await server.stop()
+    if (this.#closed) throw new Error('the run ends')
+    throw new UserError(`vLLM ${why}. Its log, ${server.logFile}, ends with: ${server.lastWords()}`)
+  }
+
+  /** A request came through: earlier restarts are forgiven. */
+  worked(): void {
+    this.#inARow = 0
+  }
+
+  /**
+   * After a request got no answer: back to a server that answers.
+   * @returns whether the server lost its adapters and weights (it was started again)
+   * @throws UserError after too many restarts, or when somebody else's server stays away
+   */
+  async revive(): Promise<boolean> {
+    const { where, startupMs, maxRestarts, log } = this.#options
+    if ('url' in where) {
+      if (await this.#api.healthy()) return false
+      log(`vLLM at ${where.url} does not answer; waiting for it`)
+      const back = await becomes(
+        () => this.#api.healthy(),
+        startupMs,
+        () => !this.#closed,
+      )
+      if (!back) throw new UserError(`vLLM at ${where.url} has not answered for startup_timeout (${startupMs / 1000} s).`)
+      this.restarts++
+      return true
+    }
+    const server = this.#server
+    if (server) {
+      let gone: string | undefined
+      void server.exited.then((how) => (gone = how))
+      // An engine that died takes its server down within seconds.
+      if (
+        await becomes(
+          () => this.#api.healthy(),
+          LIMBO_MS,
+          () => gone === undefined,
+        )
+      )
+        return false
+      await server.stop()
+      gone = await server.exited
+      log(`vLLM ${gone}; starting it again (log: ${server.logFile})`)
+      if (this.#inARow >= maxRestarts) {
+        throw new UserError(
+          `vLLM died ${this.#inARow + 1} times without finishing a request in between (max_restarts = ${maxRestarts}). Its log, ${server.logFile}, ends with: ${server.lastWords()}`,
+        )
+      }
+    }
+    this.#inARow++
+    this.restarts++
+    await this.start()
+    return true
+  }
+
+  async close(): Promise<void> {
+    this.#closed = true
+    await this.#server?.stop()
+  }
+}

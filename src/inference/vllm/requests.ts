@@ -1,0 +1,93 @@
+/** A generation request as vLLM takes it, and what comes back as tokens of the policy. */
+import type { GenerationRequest, PolicyVersion, SamplingParams } from '../../common/types.ts'
+import type { Ending, Sequence } from '../sequence.ts'
+import type { TokenChunk } from './api.ts'
+import type { LogprobsMode } from './flags.ts'
+
+/** How the server is asked. */
+export interface Route {
+  path: string
+  /** Name of the model or adapter. */
+  model: string
+  /** Keys and values cached under another salt are not used. */
+  salt: string
+  eosTokenIds: readonly number[]
+}
+
+/** Adapters have a name for each version, so any vLLM will do; full weights need the endpoint that says which weights made which token. */
+export const COMPLETIONS = '/v1/completions'
+export const GENERATE = '/inference/v1/generate'
+
+/**
+ * The body of a request. Every value that shapes sampling is sent, neutral or not: what is left out would be filled in from the model's
+ * generation_config.json on a server that was not started by us.
+ */
+export function requestBody({ promptIds, sampling }: GenerationRequest, route: Route): object {
+  const { temperature, top_p, top_k, min_p, repetition_penalty, presence_penalty, frequency_penalty } = sampling
+  const params = {
+    temperature, top_p, top_k: Math.max(top_k, 0), min_p, repetition_penalty, presence_penalty, frequency_penalty,
+    n: 1, seed: sampling.seed, max_tokens: sampling.max_tokens, min_tokens: 0, ignore_eos: false,
+    stop: sampling.stop, stop_token_ids: [...new Set([...route.eosTokenIds, ...sampling.stop_token_ids])],
+    include_stop_str_in_output: false, skip_special_tokens: false, logprobs: 0,
+  } // prettier-ignore
+  const common = { model: route.model, cache_salt: route.salt }
+  if (route.path === GENERATE) return { ...common, token_ids: promptIds, sampling_params: params }
+  return { ...common, ...params, prompt: promptIds, add_special_tokens: false, return_token_ids: true }
+}
+
+/** Whether the server's log-probability is the one over the full vocabulary at the sampling temperature, which training needs. */
+export function tellsLogprob(sampling: SamplingParams, mode: LogprobsMode): boolean {
+  const { temperature, top_p, top_k, min_p, repetition_penalty, presence_penalty, frequency_penalty } = sampling
+  if (mode === 'raw_logprobs') return temperature === 1 || temperature === 0
+  const filtered = temperature > 0 && (top_p < 1 || top_k > 0 || min_p > 0)
+  return !filtered && repetition_penalty === 1 && presence_penalty === 0 && frequency_penalty === 0
+}
+
+/**
+ * Takes the pieces of a streamed answer into a sequence, by the rules that the embedded engine ends its sequences by, and finishes it.
+ * @param version of the weights that answer now
+ * @param known whether the server's log-probabilities are the policy's; else NaN, which is never trained on
+ * @throws Error where the answer is not whole
+ */
+export async function takeStream(
+  chunks: AsyncIterable<TokenChunk>,
+  sequence: Sequence,
+  { version, known }: { version: () => PolicyVersion; known: boolean },
+): Promise<void> {
+  let ending: Ending | undefined
+  for await (const { choices } of chunks) {
+    const choice = choices[0]
+    if (!choice || sequence.ended) continue
+    const ids = choice.token_ids ?? []
+    const logprobs = choice.logprobs?.token_logprobs ?? choice.logprobs?.content?.map((c) => c.logprob) ?? []
+    if (logprobs.length !== ids.length) {
+      throw new Error(`vLLM sent ${ids.length} tokens with ${logprobs.length} log-probabilities; the request asked for one each`)
+    }
+    for (const [i, id] of ids.entries()) {
+      const logprob = logprobs[i]
+      if (known && !Number.isFinite(logprob)) throw new Error(`vLLM gave token ${id} the log-probability ${logprob}`)
+      // vLLM may go on for a piece after a stop string that only our decoding of the ids sees.
+      ending ??= sequence.push(id, known ? logprob! : NaN, version())
+    }
+    for (const span of choice.weight_versions ?? []) {
+      const made = Number(span.version)
+      if (!Number.isInteger(made))
+        throw new Error(`vLLM sampled with weights "${span.version}", which nobody pushed: was it restarted?`)
+      sequence.versions.fill(made, span.start, span.end)
+    }
+    if (choice.finish_reason) ending ??= endingOf(choice.finish_reason, choice.stop_reason, sequence)
+    // Leaving the loop closes the stream, so the server stops too.
+    if (ending) break
+  }
+  if (sequence.ended) return
+  if (!ending) throw new Error('vLLM ended an answer without a reason')
+  sequence.finish(ending)
+}
+
+/** How the server says it ended, where our own rules did not see an end: an end token that the model's files do not name. */
+function endingOf(reason: string, stop: string | number | null | undefined, sequence: Sequence): Ending {
+  if (reason === 'abort') throw new Error('vLLM aborted the request')
+  if (reason === 'length') return { finishReason: 'length', stopCondition: 'max_tokens', text: sequence.text() }
+  if (typeof stop === 'string') return { finishReason: 'stop', stopCondition: `stop: ${stop}`, text: sequence.text() }
+  return { finishReason: 'stop', stopCondition: 'eos', text: sequence.text(-1) }
+}

@@ -1,0 +1,350 @@
+/**
+ * Samples the policy from a vLLM server, and pushes the trainer's weights into it while requests run.
+ * - LoRA: each version is an adapter of its own name. New requests go to the newest; one that began earlier ends on the adapter it began on,
+ *   which is unloaded after the last of them. So a completion has one version, and nothing waits for a push.
+ * - Full weights: generation is frozen (requests keep their KV cache), the weights are replaced, generation goes on: a completion may have
+ *   tokens of several versions, and the server says which.
+ * - A server that dies is started again, is given the newest weights, and is asked again what it had not finished: nobody above notices.
+ * - After every push a probe proves that the weights arrived (probe.ts).
+ */
+import { createHash } from 'node:crypto'
+import { createReadStream, readdirSync, rmSync } from 'node:fs'
+import { join, resolve } from 'node:path'
+import { UserError } from '../../common/errors.ts'
+import type { GenerationRequest, GenerationResult, Generator, Metrics, PolicyVersion } from '../../common/types.ts'
+import { checkRequest } from '../request.ts'
+import { Sequence, type EndRules } from '../sequence.ts'
+import { VllmError } from './api.ts'
+import { checkMaxLoras, checkServer, explainLoadError, type Found, type Needs } from './checks.ts'
+import { VllmHost, type HostOptions } from './host.ts'
+import { distance, OTHER_MODEL, probePositions, staleBecause } from './probe.ts'
+import { COMPLETIONS, GENERATE, requestBody, takeStream, tellsLogprob } from './requests.ts'
+import { pauseMs, unlessAborted, withRetries } from './wait.ts'
+
+export interface VllmSamplerOptions extends HostOptions, Needs {
+  /** Adapters are named after it. */
+  runName: string
+  /** Rank of the adapter; 0 for full weights. */
+  rank: number
+  vocabulary: number
+  rules: EndRules
+  /** Folder for the weights on their way; what is in it belongs to this sampler. */
+  weightsDir: string
+  /** Writes the trainer's weights of this moment into a folder: a PEFT adapter, or a Hugging Face model. */
+  write: (dir: string) => Promise<void>
+  /** Log-probabilities at temperature 1, by the trainer's weights of this moment, of all tokens (of the first: 0). */
+  score: (ids: readonly number[]) => Promise<ArrayLike<number>>
+  /** The probe's sequence. */
+  probeIds: readonly number[]
+  /** Milliseconds that one push may take. */
+  pushMs: number
+}
+
+/** The weights of a version, where they are, and who still uses them. */
+interface Policy {
+  version: PolicyVersion
+  /** Empty for the model as the server loaded it. */
+  dir: string
+  /** In requests. */
+  model: string
+  sha: string
+  /** The trainer's log-probabilities of the probe. */
+  scores: ArrayLike<number>
+  inFlight: number
+}
+
+/** A request that fails although the server is well is asked so often. */
+const TRIES = 4
+const SALT = 'dawn-rl-v'
+
+export class VllmSampler implements Generator {
+  readonly #options: VllmSamplerOptions
+  readonly #host: VllmHost
+  #found: Found = { version: '', base: '' }
+  #current: Policy | undefined
+  /** Settles when the server answers and has the current weights. */
+  #ready: Promise<void> = Promise.resolve()
+  /** Counts the server's lives, so that many failed requests revive it once. */
+  #life = 0
+  #reviving: Promise<boolean> | undefined
+  /** Names of the adapters in the server. */
+  readonly #loaded = new Set<string>()
+  /** While full weights are replaced, new requests wait. */
+  #gate: Promise<void> = Promise.resolve()
+  #noise = 0
+  #retried = 0
+  #closed = false
+
+  /**
+   * Starts or finds the server, checks what it can do, and brings it the trainer's weights as `version`.
+   * @throws UserError for a server that the run can't sample from
+   */
+  static async open(options: VllmSamplerOptions, version: PolicyVersion): Promise<VllmSampler> {
+    const sampler = new VllmSampler(options)
+    try {
+      await sampler.#host.start()
+      sampler.#found = await checkServer(sampler.#host.api, options, options.probeIds)
+      await sampler.push(version)
+      if (options.kind === 'lora') await checkMaxLoras(sampler.#host.api, options.maxAsyncLevel)
+      return sampler
+    } catch (error) {
+      await sampler.close()
+      throw error
+    }
+  }
+
+  private constructor(options: VllmSamplerOptions) {
+    this.#options = options
+    this.#host = new VllmHost(options)
+    this.#host.onGone = () => void this.#revive(this.#life).catch(() => {})
+  }
+
+  /** The version that new requests are sampled with. */
+  get version(): PolicyVersion {
+    return this.#current?.version ?? 0
+  }
+
+  get stats(): { serverVersion: string; url: string; pid: number | undefined; restarts: number; retried: number } {
+    const { api, pid, restarts } = this.#host
+    return { serverVersion: this.#found.version, url: api.url, pid, restarts, retried: this.#retried }
+  }
+
+  /**
+   * Samples a completion. An aborted request resolves with the tokens that had arrived.
+   * @throws UserError for a request that can never run; VllmError for one that the server refuses
+   */
+  async generate(request: GenerationRequest): Promise<GenerationResult> {
+    const { maxLength, vocabulary, rules } = this.#options
+    checkRequest(request, { maxLength, cacheRows: Infinity, vocabulary })
+    const { signal } = request
+    const nothing: GenerationResult = {
+      ids: [],
+      logprobs: [],
+      versions: [],
+      text: '',
+      finishReason: 'abort',
+      stopCondition: 'abort',
+    }
+    for (let failed = 0; ;) {
+      if (this.#closed) throw new Error('the sampler is closed')
+      try {
+        await unlessAborted(this.#ready, signal)
+        await unlessAborted(this.#gate, signal)
+      } catch (error) {
+        if (signal?.aborted) return nothing
+        throw error
+      }
+      if (signal?.aborted) return nothing
+      const life = this.#life
+      const policy = this.#current!
+      const control = new AbortController()
+      policy.inFlight++
+      try {
+        return await new Promise<GenerationResult>((done, reject) => {
+          const abort = (s: Sequence) => (s.abort(), control.abort())
+          const sequence = new Sequence(request, rules, { resolve: done, reject, abort })
+          this.#ask(request, policy, sequence, control.signal).catch((e) => !sequence.ended && sequence.fail(e))
+        })
+      } catch (error) {
+        if (this.#closed) throw error
+        const lost = error instanceof VllmError && (error.passing || error.status === 404)
+        if (!lost && error instanceof VllmError) throw error
+        const wasWell = await unlessAborted(this.#revive(life), signal).catch((e: unknown) => {
+          if (signal?.aborted) return true
+          throw e
+        })
+        if (wasWell && ++failed >= TRIES) throw error
+        if (wasWell) await new Promise((r) => setTimeout(r, pauseMs(failed)))
+        this.#retried++
+      } finally {
+        control.abort()
+        policy.inFlight--
+        this.#tidy(policy)
+      }
+    }
+  }
+
+  /**
+   * Brings the trainer's weights of this moment to the server as `version`; resolves when new requests sample from them.
+   * @returns what there is to say about it in the step's metrics
+   * @throws Error where the weights do not arrive within the limit, or the probe says that they did not
+   */
+  async push(version: PolicyVersion): Promise<Metrics> {
+    const begin = performance.now()
+    const { kind, weightsDir, runName, write, pushMs } = this.#options
+    const last = this.#current
+    // The first weights of a full run are those that the server loaded itself.
+    const loaded = kind === 'full' && last === undefined && version === 0
+    const name = `v${String(version).padStart(6, '0')}`
+    const dir = loaded ? '' : resolve(weightsDir, name)
+    if (dir) {
+      rmSync(dir, { recursive: true, force: true })
+      await write(dir)
+    }
+    const model = kind === 'lora' ? `${runName}-${name}` : this.#found.base
+    const policy: Policy = {
+      version, dir, model, inFlight: 0, sha: dir ? await shaOf(dir) : '', scores: await this.#trainerScores(),
+    } // prettier-ignore
+    const end = begin + pushMs
+    const left = () => Math.max(1000, end - performance.now())
+    let probe
+    while (true) {
+      const life = this.#life
+      try {
+        await withRetries((ms) => this.#install(policy, ms), left())
+        probe = await this.#probe(policy, last, left())
+        break
+      } catch (error) {
+        // The server may be dying under the push: its next life gets the old weights, and then these.
+        if (!(error instanceof VllmError) || !error.passing || performance.now() > end || this.#closed) throw error
+        await this.#revive(life)
+      }
+    }
+    this.#current = policy
+    if (last) this.#tidy(last)
+    return {
+      'inference/adapter_sha': policy.sha ? parseInt(policy.sha.slice(0, 12), 16) : null,
+      'inference/probe_error': probe.error,
+      'inference/probe_moved': probe.moved,
+      'inference/restarts': this.#host.restarts,
+      'inference/retried': this.#retried,
+      'time/broadcast_weights': (performance.now() - begin) / 1000,
+    }
+  }
+
+  /** Ends requests that run, and the server where it was started here. */
+  async close(): Promise<void> {
+    if (this.#closed) return
+    this.#closed = true
+    // Somebody else's server is left without our adapters.
+    if ('url' in this.#options.where) {
+      for (const name of this.#loaded) await this.#host.api.unloadAdapter(name).catch(() => {})
+    }
+    await this.#host.close()
+    rmSync(this.#options.weightsDir, { recursive: true, force: true })
+  }
+
+  async #ask(request: GenerationRequest, policy: Policy, sequence: Sequence, signal: AbortSignal): Promise<void> {
+    const { kind, rules, logprobsMode } = this.#options
+    const path = kind === 'lora' ? COMPLETIONS : GENERATE
+    const route = { path, model: policy.model, salt: SALT + policy.version, eosTokenIds: [...rules.eosTokenIds] }
+    const chunks = this.#host.api.stream(path, requestBody(request, route), signal)
+    // An adapter's name is its version; of full weights the server tells at the end, and until then the newest is as good as known.
+    const version = () => (kind === 'lora' ? policy.version : this.version)
+    await takeStream(chunks, sequence, { version, known: tellsLogprob(request.sampling, logprobsMode) })
+    this.#host.worked()
+  }
+
+  /** Puts weights into the server. May be called again after a failure. */
+  async #install(policy: Policy, limitMs: number): Promise<void> {
+    const { api } = this.#host
+    if (this.#options.kind === 'lora') {
+      try {
+        await api.loadAdapter(policy.model, policy.dir, limitMs)
+      } catch (error) {
+        // The answer to an earlier try was lost.
+        const isThere = error instanceof VllmError && error.status === 400 && /already been loaded/.test(error.message)
+        if (!isThere) throw explainLoadError(error, api, this.#options.rank)
+      }
+      this.#loaded.add(policy.model)
+      return
+    }
+    const { promise, resolve: open } = Promise.withResolvers<void>()
+    this.#gate = promise
+    try {
+      await api.pause(limitMs)
+      if (policy.dir) await api.reloadWeights(policy.dir, limitMs)
+      await api.nameWeights(String(policy.version))
+    } finally {
+      await api.resume().finally(open)
+    }
+  }
+
+  async #trainerScores(): Promise<number[]> {
+    const { score, probeIds } = this.#options
+    const logprobs = await score(probeIds)
+    return probePositions(probeIds.length).map((t) => logprobs[t])
+  }
+
+  /** @throws UserError where the server's weights are others than the trainer's */
+  async #probe(policy: Policy, last: Policy | undefined, limitMs: number): Promise<{ error: number; moved: number }> {
+    const { probeIds, model } = this.#options
+    const { api } = this.#host
+    const served = await api.score(policy.model, probeIds, probePositions(probeIds.length), SALT + policy.version, limitMs)
+    const error = distance(served, policy.scores)
+    if (!last) {
+      if (!(error < OTHER_MODEL)) {
+        throw new UserError(
+          `${api.url} gives other log-probabilities than ${model} (by ${error.toPrecision(2)} nats a token), so it serves another model. Start vLLM with --model ${model}.`,
+        )
+      }
+      this.#noise = Math.max(error, 1e-6)
+      return { error, moved: 0 }
+    }
+    const moved = distance(policy.scores, last.scores)
+    const why = staleBecause({ error, moved, stale: distance(served, last.scores) }, this.#noise)
+    if (why) throw new Error(`The weights of version ${policy.version} did not arrive in vLLM at ${api.url}: ${why}.`)
+    return { error, moved }
+  }
+
+  /**
+   * After a request failed: a server that answers and has the current weights. All that failed in one life of the server share one revival.
+   * @returns whether it had been well all along
+   */
+  async #revive(life: number): Promise<boolean> {
+    if (life !== this.#life) {
+      await this.#ready
+      return false
+    }
+    this.#reviving ??= this.#restore().finally(() => (this.#reviving = undefined))
+    // Where the server can't be brought back this stays rejected: every request then ends with the reason.
+    this.#ready = this.#reviving.then(() => {})
+    this.#ready.catch(() => {})
+    return await this.#reviving
+  }
+
+  async #restore(): Promise<boolean> {
+    const { kind, probeIds, pushMs, log } = this.#options
+    const restarted = await this.#host.revive()
+    if (!restarted && (await this.#hasCurrent())) return true
+    this.#life++
+    this.#loaded.clear()
+    this.#found = await checkServer(this.#host.api, this.#options, probeIds)
+    const policy = this.#current
+    if (!policy) return false
+    if (kind === 'full') policy.model = this.#found.base
+    await withRetries((ms) => this.#install(policy, ms), pushMs)
+    await this.#probe(policy, undefined, pushMs)
+    log(`vLLM is back with the weights of version ${policy.version}`)
+    return false
+  }
+
+  /** Whether a server that answers is the one that the current weights were pushed into, and not a new one at the same address. */
+  async #hasCurrent(): Promise<boolean> {
+    const { api } = this.#host
+    if (!this.#current) return true
+    if (this.#options.kind === 'full') return (await api.weightsName()) === String(this.#current.version)
+    return (await api.models()).some((card) => card.id === this.#current!.model)
+  }
+
+  /** Unloads weights that nobody uses any more, and deletes their files. */
+  #tidy(policy: Policy): void {
+    if (policy === this.#current || policy.inFlight > 0 || this.#closed || !policy.dir) return
+    const { dir, model } = policy
+    policy.dir = ''
+    // One that a restart has forgotten can't be unloaded, and need not be.
+    const unloaded = this.#loaded.delete(model) ? this.#host.api.unloadAdapter(model) : Promise.resolve()
+    void unloaded.catch(() => {}).then(() => rmSync(dir, { recursive: true, force: true }))
+  }
+}
+
+/** SHA-256 of a folder's safetensors, one after another in the order of their names; of an adapter, what `sha256sum` says of its file. */
+async function shaOf(dir: string): Promise<string> {
+  const hash = createHash('sha256')
+  for (const file of readdirSync(dir)
+    .filter((f) => f.endsWith('.safetensors'))
+    .toSorted()) {
+    for await (const chunk of createReadStream(join(dir, file))) hash.update(chunk as Buffer)
+  }
+  return hash.digest('hex')
+}

@@ -1,0 +1,124 @@
+/**
+ * A vLLM server as a child process. It ends with the run, however that ends: a small shell stands between, which holds our end of a pipe
+ * and takes the server down when the pipe closes, as it does even after kill -9.
+ */
+import { spawn, type ChildProcess } from 'node:child_process'
+import { closeSync, existsSync, mkdirSync, openSync, readFileSync, statSync } from 'node:fs'
+import { createServer } from 'node:net'
+import { delimiter, dirname, resolve } from 'node:path'
+import { UserError } from '../../common/errors.ts'
+import { serverEnvironment, serverFlags, type ServerNeeds } from './flags.ts'
+
+/** Starts "$@" without our pipe, and ends it when the pipe closes: politely, and after 20 s with everything in its process group. */
+const KEEPER =
+  'exec 3<&0; "$@" 3<&- </dev/null & server=$!; (cat <&3 >/dev/null; kill -TERM "$server"; sleep 20; kill -KILL 0) 2>/dev/null & wait "$server"'
+
+export interface LaunchOptions extends ServerNeeds {
+  /** The Python that has vLLM. */
+  python: string
+  /** Where the server's output goes (appended). */
+  logFile: string
+}
+
+/** One life of a server. */
+export class VllmServer {
+  readonly url: string
+  readonly logFile: string
+  /** Resolves when the process is gone, with a sentence about how. */
+  readonly exited: Promise<string>
+  readonly #child: ChildProcess
+
+  /**
+   * Starts the server; it answers requests only once it has loaded the model (see `whenReady` of the API).
+   * @throws UserError where the Python is not there
+   */
+  static async launch(options: LaunchOptions): Promise<VllmServer> {
+    const { python, logFile } = options
+    if (python.includes('/') && !existsSync(python)) {
+      throw new UserError(
+        `There is no ${python}, the Python that vLLM is started with. Run 'bash scripts/setup-vllm.sh', or set python under [inference] to one that has vllm.`,
+      )
+    }
+    const port = Number(options.args.port ?? (await freePort()))
+    mkdirSync(dirname(logFile), { recursive: true })
+    const log = openSync(logFile, 'a')
+    try {
+      return new VllmServer(options, port, log)
+    } finally {
+      closeSync(log)
+    }
+  }
+
+  private constructor(options: LaunchOptions, port: number, log: number) {
+    const { python, logFile } = options
+    this.url = `http://127.0.0.1:${port}`
+    this.logFile = logFile
+    const words = [python, '-m', 'vllm.entrypoints.openai.api_server', ...serverFlags(options, port)]
+    const bin = python.includes('/') ? dirname(resolve(python)) + delimiter : ''
+    this.#child = spawn('/bin/sh', ['-c', KEEPER, 'vllm', ...words], {
+      stdio: ['pipe', log, log],
+      // Its own process group: the server's workers end with it.
+      detached: true,
+      env: { ...serverEnvironment(isCpuBuild(python)), ...process.env, PATH: bin + (process.env.PATH ?? '') },
+    })
+    // The keeper may be gone before the pipe is closed.
+    this.#child.stdin!.on('error', () => {})
+    const { promise, resolve: gone } = Promise.withResolvers<string>()
+    this.exited = promise
+    this.#child.once('error', (error) => gone(`could not be started (${error.message})`))
+    this.#child.once('exit', (code, signal) => {
+      this.#kill('SIGKILL')
+      gone(signal ? `was ended by ${signal}` : `ended with exit code ${code}`)
+    })
+  }
+
+  /** Of the process group. */
+  get pid(): number | undefined {
+    return this.#child.pid
+  }
+
+  /** Ends the server; resolves when it is gone. */
+  async stop(): Promise<void> {
+    this.#child.stdin!.end()
+    const late = setTimeout(() => this.#kill('SIGKILL'), 25_000)
+    await this.exited
+    clearTimeout(late)
+  }
+
+  /** The last lines of the log that say something, for an error message. */
+  lastWords(lines = 3): string {
+    if (!existsSync(this.logFile) || statSync(this.logFile).size === 0) return 'it said nothing'
+    const text = readFileSync(this.logFile, 'utf8').slice(-20_000)
+    const said = text.split('\n').filter((line) => line.trim() !== '')
+    const errors = said.filter((line) => /error/i.test(line) && !/^\s*File |Traceback/.test(line))
+    return (errors.length > 0 ? errors : said)
+      .slice(-lines)
+      .map((line) => line.trim().slice(0, 300))
+      .join(' | ')
+  }
+
+  #kill(signal: NodeJS.Signals): void {
+    try {
+      if (this.#child.pid !== undefined) process.kill(-this.#child.pid, signal)
+    } catch {
+      // Already gone.
+    }
+  }
+}
+
+/** The CPU build must be told so before it is imported. scripts/setup-vllm.sh notes which build it made beside the environment's bin/. */
+function isCpuBuild(python: string): boolean {
+  const note = resolve(dirname(python), '..', 'ready')
+  return existsSync(note) && /\bcpu\b/.test(readFileSync(note, 'utf8'))
+}
+
+async function freePort(): Promise<number> {
+  return await new Promise((resolvePort, reject) => {
+    const probe = createServer()
+    probe.once('error', reject)
+    probe.listen(0, '127.0.0.1', () => {
+      const { port } = probe.address() as { port: number }
+      probe.close(() => resolvePort(port))
+    })
+  })
+}

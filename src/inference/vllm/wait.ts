@@ -1,0 +1,56 @@
+/** Waiting for a server: growing pauses, a limit, and an abort that ends both. */
+import { setTimeout as sleep } from 'node:timers/promises'
+import { VllmError } from './api.ts'
+
+const FIRST_MS = 250
+const LONGEST_MS = 5000
+
+/** The pause before try `n` (from 0) of the same thing: 0.25, 0.5, 1, 2, 4, 5, 5 ... seconds. */
+export const pauseMs = (n: number): number => Math.min(FIRST_MS * 2 ** n, LONGEST_MS)
+
+/**
+ * Repeats a call that fails for a passing reason (see `VllmError.passing`) until it succeeds or the time is over.
+ * @throws the last error; at once for an error that is not passing
+ */
+export async function withRetries<T>(call: (leftMs: number) => Promise<T>, limitMs: number): Promise<T> {
+  const end = performance.now() + limitMs
+  for (let n = 0; ; n++) {
+    try {
+      return await call(Math.max(1, end - performance.now()))
+    } catch (error) {
+      const passing = error instanceof VllmError && error.passing
+      if (!passing || performance.now() + pauseMs(n) > end) throw error
+      await sleep(pauseMs(n))
+    }
+  }
+}
+
+/** Whether `check` came true before the limit; asked again after growing pauses, as long as `given` holds. */
+export async function becomes(
+  check: () => Promise<boolean>,
+  limitMs: number,
+  given: () => boolean = () => true,
+): Promise<boolean> {
+  const end = performance.now() + limitMs
+  for (let n = 0; given(); n++) {
+    if (await check()) return true
+    if (performance.now() > end) return false
+    await sleep(Math.min(pauseMs(n), 1000))
+  }
+  return false
+}
+
+/** Rejects with the signal's reason when it aborts first. */
+export async function unlessAborted<T>(work: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
+  if (!signal) return await work
+  const { promise, reject } = Promise.withResolvers<never>()
+  const stop = () => reject(signal.reason)
+  if (signal.aborted) stop()
+  signal.addEventListener('abort', stop, { once: true })
+  try {
+    return await Promise.race([work, promise])
+  } finally {
+    signal.removeEventListener('abort', stop)
+    promise.catch(() => {})
+  }
+}
