@@ -22,11 +22,11 @@ export interface StepRows {
   prefillRows: number
 }
 
-/** Steps have this many rows: up to 8, then multiples of 16, coarser beyond 128. Matmul kernels round up so themselves. */
+/** Steps have this many rows: 1, 2, multiples of 4 up to 32, of 8 up to 64, of 16 up to 256, coarser beyond. Matmul kernels round up so themselves. */
 export function roundRows(rows: number): number {
-  if (rows <= 4) return 4
-  if (rows <= 8) return 8
-  const step = Math.max(16, 2 ** (Math.floor(Math.log2(rows)) - 3))
+  if (rows <= 2) return rows
+  const octave = Math.floor(Math.log2(rows - 1))
+  const step = Math.max(4, 2 ** (octave - (rows > 128 ? 3 : 2)))
   return Math.ceil(rows / step) * step
 }
 

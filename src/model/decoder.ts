@@ -14,7 +14,8 @@ import { checkpoint, type Tape } from '../autograd/tape.ts'
 import { Tensor } from '../autograd/tensor.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
-import { scatterRows } from '../kernels/rows/rows.ts'
+import type { HeadShape } from '../kernels/attention/attention.ts'
+import { ropeIntoCache } from '../kernels/rope/rope.ts'
 import { inverseFrequencies, rotaryTable } from './rope.ts'
 import type { ModelConfig } from './types.ts'
 
@@ -142,10 +143,15 @@ function decoderLayer(
     tape.done(q, k)
     ;[q, k] = [qn, kn]
   }
-  q = rope(tape, q, batch, table, heads, headDim)
-  k = rope(tape, k, batch, table, kvHeads, headDim)
-  const [keys, values] = cache ? throughCache(tape, k, v, cache) : [k, v]
-  const attended = attention(tape, q, keys, values, batch, { heads, kvHeads, headDim })
+  const shape = { heads, kvHeads, headDim }
+  let [keys, values] = [k, v]
+  if (cache) {
+    ;[keys, values] = throughCache(tape, { q, k, v }, batch, table, cache, shape)
+  } else {
+    q = rope(tape, q, batch, table, heads, headDim)
+    keys = k = rope(tape, k, batch, table, kvHeads, headDim)
+  }
+  const attended = attention(tape, q, keys, values, batch, shape)
   tape.done(q, k, v)
   const middle = linear(tape, attended, layer.o, { ...seed, residual: x })
   tape.done(attended)
@@ -160,10 +166,27 @@ function decoderLayer(
   return out
 }
 
-/** Puts this pass's keys and values into the cache, and gives the cache to read. */
-function throughCache(tape: Tape, k: Tensor, v: Tensor, cache: CacheArguments & { index: number }): [Tensor, Tensor] {
-  const layer = cache.layers[cache.index]
-  scatterRows(tape.gpu, k.buffer, cache.slots, layer.k, k.rows, k.columns)
-  scatterRows(tape.gpu, v.buffer, cache.slots, layer.v, v.rows, v.columns)
-  return [new Tensor(layer.k, cache.rows, k.columns, false), new Tensor(layer.v, cache.rows, v.columns, false)]
+/** Rotates q and k, puts this pass's keys and values into the cache, and gives the cache to read. */
+function throughCache(
+  tape: Tape,
+  t: { q: Tensor; k: Tensor; v: Tensor },
+  batch: RowBatch,
+  table: GpuBuffer,
+  cache: CacheArguments & { index: number },
+  shape: HeadShape,
+): [Tensor, Tensor] {
+  const { k, v } = cache.layers[cache.index]
+  const buffers = {
+    q: t.q.buffer,
+    k: t.k.buffer,
+    v: t.v.buffer,
+    info: batch.info,
+    slots: cache.slots,
+    table,
+    kCache: k,
+    vCache: v,
+  }
+  ropeIntoCache(tape.gpu, buffers, batch.rows, shape)
+  const width = t.k.columns
+  return [new Tensor(k, cache.rows, width, false), new Tensor(v, cache.rows, width, false)]
 }

@@ -49,7 +49,7 @@ describe('row allocator', () => {
 
 it('steps come in few sizes', () => {
   const sizes = new Set(Array.from({ length: 512 }, (_, i) => roundRows(i + 1)))
-  expect(sizes.size).toBeLessThan(30)
+  expect(sizes.size).toBeLessThan(36)
   for (let n = 1; n < 512; n++) expect(roundRows(n)).toBeGreaterThanOrEqual(n)
 })
 

@@ -1,6 +1,6 @@
 import { describe, test } from 'vitest'
 import { addColumnSums, rmsNorm, rmsNormBackward, rmsNormGain } from '../../src/kernels/norm/norm.ts'
-import { rope } from '../../src/kernels/rope/rope.ts'
+import { rope, ropeIntoCache } from '../../src/kernels/rope/rope.ts'
 import { bounds, modes, openBench, sameBits } from './harness.ts'
 
 const bench = await openBench()
@@ -119,6 +119,44 @@ test('rope turns by the position of the row, and its inverse turns back', async 
       await bench.check('rope', buffer, want, bounds.elementwise)
       rope(gpu, buffer, infoBuffer, tableBuffer, rows, heads, headDim, true)
       await bench.check('inverse', buffer, Float64Array.from(x), bounds.elementwise)
+    })
+  }
+})
+
+test('into a cache: q and k are turned as by rope, to the bit, and k and v go to their rows', async () => {
+  for (const [rows, heads, kvHeads, headDim] of [
+    [1, 1, 1, 2],
+    [7, 3, 1, 6],
+    [129, 4, 2, 16],
+    [5, 9, 3, 64],
+  ]) {
+    await bench.run(`rope into cache ${rows} ${heads} ${headDim}`, {}, async () => {
+      const [width, cacheRows] = [kvHeads * headDim, rows + 5]
+      const [table, info] = [bench.up(bench.normals(40 * headDim)), bench.up(bench.ids(rows * 4, 40))]
+      const slots = bench.random.shuffle(Array.from({ length: cacheRows }, (_, i) => i)).slice(0, rows)
+      const [q, k, v] = [heads, kvHeads, kvHeads].map((n) => bench.normals(rows * n * headDim))
+      const before = [0, 1].map(() => bench.normals(cacheRows * width))
+      const [kCache, vCache] = before.map((data) => bench.up(data))
+      const [qBuffer, kTurned] = [bench.up(q), bench.up(k)]
+      const t = {
+        q: qBuffer,
+        k: bench.up(k),
+        v: bench.up(v),
+        info,
+        slots: bench.up(Uint32Array.from(slots)),
+        table,
+        kCache,
+        vCache,
+      }
+      ropeIntoCache(gpu, t, rows, { heads, kvHeads, headDim })
+      const qTurned = bench.up(q)
+      rope(gpu, qTurned, info, table, rows, heads, headDim)
+      rope(gpu, kTurned, info, table, rows, kvHeads, headDim)
+      sameBits('q', await bench.down(qBuffer, q.length), await bench.down(qTurned, q.length))
+      for (const [i, rowsOf] of [await bench.down(kTurned, k.length), v].entries()) {
+        slots.forEach((to, r) => before[i].set(rowsOf.subarray(r * width, (r + 1) * width), to * width))
+        sameBits(i === 0 ? 'keys' : 'values', await bench.down([kCache, vCache][i], cacheRows * width), before[i])
+      }
     })
   }
 })

@@ -5,6 +5,7 @@ import type { GpuBuffer } from '../../gpu/pool.ts'
 import { dispatchFlat } from '../common/lanes.ts'
 
 const path = fileURLToPath(new URL('rope.wgsl', import.meta.url))
+const cachePath = fileURLToPath(new URL('rope_cache.wgsl', import.meta.url))
 
 /** Rotates x (rows, heads * headDim) in place; `inverse` is the backward pass. info (rows) vec4u, table (positions, headDim / 2) of (cos, sin). */
 export function rope(
@@ -20,4 +21,29 @@ export function rope(
   const half = headDim / 2
   const params = { rows, heads, half_dim: half, sign: inverse ? -1 : 1 }
   dispatchFlat(gpu, path, {}, [x, info, table], params, rows * heads * half)
+}
+
+/**
+ * Rotates q in place, and writes rotated k, and v, to the cache rows that `slots` names.
+ * @param t q (rows, heads * headDim), k, v (rows, kvHeads * headDim), caches (cache rows, kvHeads * headDim); info, table as in `rope`
+ */
+export function ropeIntoCache(
+  gpu: Gpu,
+  t: {
+    q: GpuBuffer
+    k: GpuBuffer
+    v: GpuBuffer
+    info: GpuBuffer
+    slots: GpuBuffer
+    table: GpuBuffer
+    kCache: GpuBuffer
+    vCache: GpuBuffer
+  },
+  rows: number,
+  shape: { heads: number; kvHeads: number; headDim: number },
+): void {
+  const half = shape.headDim / 2
+  const params = { rows, heads: shape.heads, kv_heads: shape.kvHeads, half_dim: half }
+  const bindings = [t.q, t.k, t.v, t.info, t.slots, t.table, t.kCache, t.vCache]
+  dispatchFlat(gpu, cachePath, {}, bindings, params, rows * (shape.heads + 2 * shape.kvHeads) * half)
 }

@@ -1,20 +1,15 @@
-/** Moving rows: gather, scatter, and the ordered sum that is a gather's backward. */
+/** Moving rows: gather, and the ordered sum that is a gather's backward. */
 import { fileURLToPath } from 'node:url'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { dispatchFlat } from '../common/lanes.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
-const paths = { gather: file('gather.wgsl'), write: file('scatter_write.wgsl'), add: file('scatter_add.wgsl') }
+const paths = { gather: file('gather.wgsl'), add: file('scatter_add.wgsl') }
 
 /** out[i] = x[index[i]]; rows of `width` values. */
 export function gatherRows(gpu: Gpu, x: Binding, index: GpuBuffer, out: Binding, rows: number, width: number): void {
   dispatchFlat(gpu, paths.gather, {}, [x, index, out], { rows, width }, rows * width)
-}
-
-/** out[index[i]] = x[i]; indices must differ. */
-export function scatterRows(gpu: Gpu, x: Binding, index: GpuBuffer, out: Binding, rows: number, width: number): void {
-  dispatchFlat(gpu, paths.write, {}, [x, index, out], { rows, width }, rows * width)
 }
 
 /** A list of source rows for each output row, in compressed form: sources of output o are source[start[o] .. start[o+1]). */
