@@ -47,6 +47,26 @@ test.runIf(bench.cpu)('more rows than go through a texture at once', async () =>
   await bench.run('tn turns', facts, () => backwardWeight({ rows: 97, n: 128, k: 128, alpha: 0.5 }))
 })
 
+test('backward through a vocabulary, in parts: the same bits as in one go, and in every batch', async () => {
+  await bench.run('vocabulary', {}, async () => {
+    const [rows, n, k] = [19, 8256, 136]
+    const { weight } = bench.weight(n, k, true, 0.05)
+    const [dy, dxa, a] = [bench.normals(rows * n), bench.normals(rows * 8), bench.up(bench.normals(8 * k))]
+    const at = async (from: number, count: number, accumulate: boolean): Promise<Float32Array> => {
+      const dx = bench.upOut(new Float32Array(count * k))
+      const lora = { x: bench.up(dxa.slice(from * 8, (from + count) * 8)), matrix: a, rank: 8 }
+      const some = bench.up(dy.slice(from * n, (from + count) * n))
+      linearBackwardInput(gpu, some, count, weight, dx, { lora, accumulate })
+      return await bench.down(dx, count * k)
+    }
+    const all = await at(0, rows, false)
+    // Added to zeros it is made in one go
+    sameBits('in one go', await at(0, rows, true), all)
+    sameBits('five rows', await at(7, 5, false), all.slice(7 * k, 12 * k))
+  })
+  await bench.run('vocabulary sums', {}, () => backwardInput({ rows: 19, n: 8221, k: 136, slice: { row: 3, rows: 8216 } }))
+})
+
 test('what a texture holds is copied again when its buffer has changed: by the host, a copy, a kernel, or before a plan', async () => {
   await bench.run('stale', {}, async () => {
     const [rows, n, k] = [8, 128, 128]

@@ -28,6 +28,14 @@ export interface Part {
   width: number
 }
 
+/** `extra`: the bindings that `flags` (LORA, BIAS, RESIDUAL, ACCUMULATE) name, in that order. */
+interface Extras {
+  alpha: number
+  rank: number
+  flags: Record<string, number>
+  extra: Binding[]
+}
+
 /** Whether the kernels here run: they read 8 values of a row at a time. */
 export function takesCpu(gpu: Gpu, k: number): boolean {
   return gpu.facts.software && gpu.facts.subgroupSize === 8 && k % 8 === 0
@@ -37,17 +45,11 @@ export function takesCpu(gpu: Gpu, k: number): boolean {
 const stagingColumns = 128
 /** Weights larger than this are walked column tile by column tile, so that each is read from memory once and not for every 16 rows. */
 const cachedBytes = 1 << 20
+/** Rows of W (terms of a sum) from which on dX is made in parts. */
+const widestSum = 8192
 
-/** y = alpha * (x Wᵀ + LoRA) + bias + residual of one part. `extra`: xa, B, bias, residual, those that `flags` name. */
-export function forward(
-  gpu: Gpu,
-  x: Binding,
-  rows: number,
-  weight: Weight,
-  y: Binding,
-  part: Part,
-  options: { alpha: number; rank: number; flags: Record<string, number>; extra: Binding[] },
-): void {
+/** y = alpha * (x Wᵀ + LoRA) + bias + residual of one part. `extra`: xa, B, bias, residual. */
+export function forward(gpu: Gpu, x: Binding, rows: number, weight: Weight, y: Binding, part: Part, options: Extras): void {
   const { alpha, rank, flags, extra } = options
   const k = weight.columns
   const constants = { ...weightConstants(weight, part.slice, 2), ...flags }
@@ -83,7 +85,7 @@ function forwardTile(gpu: Gpu, rows: number, columns: number): { MT: number; NT:
   return { MT: high > 16 && rows >= high ? high : MT, NT: columns <= 8 ? 1 : NT <= 4 ? 4 : tile.columns / 8 }
 }
 
-/** dx (+)= alpha * (dy W + LoRA) of one part. `extra`: dxa, A where `flags` name them. */
+/** dx (+)= alpha * (dy W + LoRA) of one part. `extra`: dxa, A. */
 export function backwardInput(
   gpu: Gpu,
   dy: Binding,
@@ -91,7 +93,7 @@ export function backwardInput(
   weight: Weight,
   dx: Binding,
   part: Part,
-  options: { alpha: number; rank: number; flags: Record<string, number>; extra: Binding[] },
+  options: Extras,
 ): void {
   const { alpha, rank, flags, extra } = options
   const k = weight.columns
@@ -101,21 +103,45 @@ export function backwardInput(
     gpu.dispatch(gpu.kernel(paths.thin), bindings, { rows, n: part.rows, k, alpha }, [k / 8, Math.ceil(rows / 16)])
     return
   }
+  // A part of W that all rows share should stay in a cache: a vocabulary is walked in parts of it.
+  const step = part.rows > widestSum && !flags.ACCUMULATE && alpha === 1 ? widestSum / 4 : part.rows
+  for (let n0 = 0; n0 < part.rows; n0 += step) {
+    const n = Math.min(step, part.rows - n0)
+    const last = n0 + n === part.rows
+    const some = { ...part, row: part.row + n0, rows: n, column: part.column + n0 }
+    const own = { ...flags, LORA: last ? flags.LORA : 0, CONTINUE: Number(n0 > 0) }
+    backwardInputOf(gpu, dy, rows, weight, dx, some, { alpha, rank, flags: own, extra: last ? extra : [] })
+  }
+}
+
+function backwardInputOf(
+  gpu: Gpu,
+  dy: Binding,
+  rows: number,
+  weight: Weight,
+  dx: Binding,
+  part: Part,
+  { alpha, rank, flags, extra }: Extras,
+): void {
+  const k = weight.columns
   const tile = tilesOf(gpu).nnCpu
   const MT = rows <= 8 ? 8 : rows >= 2 * tile.rows || rows === tile.rows ? tile.rows : 16
   const BY4 = Number(part.width % 4 === 0 && part.column % 4 === 0 && part.rows % 4 === 0)
+  const ROWS_FIRST = Number(rows > MT && part.rows * k * 2 > cachedBytes)
   const source: Rows = { data: dy, rows, columns: part.rows, stride: part.width, column: part.column }
   const DY_TEX = Number(k >= stagingColumns && part.rows % 8 === 0 && canStage(gpu, source))
   const TURN = DY_TEX && MT <= 16 ? 2 : 1
-  const kernel = gpu.kernel(paths.nn, { MT, BY4, DY_TEX, TURN, ...weightConstants(weight, part.slice, 2), ...flags })
+  const variant = { MT, BY4, DY_TEX, ROWS_FIRST, TURN, ...weightConstants(weight, part.slice, 2), ...flags }
+  const kernel = gpu.kernel(paths.nn, variant)
   const place = { w_row: part.row - part.slice.row, dy_stride: part.width, dy_column: part.column }
   const params = { n: part.rows, k, rank, alpha, ...weightParams(weight, part.slice), ...place }
   const most = DY_TEX ? stageRows(gpu, part.rows) : rows
   for (let row0 = 0; row0 < rows; row0 += most) {
     const count = Math.min(most, rows - row0)
+    const [down, across] = [Math.ceil(count / MT), Math.ceil(k / 64)]
     const from = DY_TEX ? stage(gpu, source, row0, count, 'dy') : dy
-    const groups: [number, number] = [Math.ceil(k / 64), Math.ceil(count / MT)]
-    gpu.dispatch(kernel, [from, dx, part.slice.storage, ...extra], { ...params, row0, rows: row0 + count }, groups)
+    const bindings = [from, dx, part.slice.storage, ...extra]
+    gpu.dispatch(kernel, bindings, { ...params, row0, rows: row0 + count }, ROWS_FIRST ? [down, across] : [across, down])
   }
 }
 

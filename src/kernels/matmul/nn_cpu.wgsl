@@ -6,7 +6,8 @@
 // A slice of W: rows w_row .. w_row + n of its storage belong to columns dy_column .. of dy, whose rows are dy_stride apart.
 // BY4: n, dy_stride and dy_column are multiples of 4; else dy is read value by value, with zeros past n.
 // DY_TEX: columns dy_column .. + n of dy are staged in a texture (stage.ts), whose first row is row0 of dy; n is a multiple of 4 * TURN.
-// Rows row0 .. rows are computed. TURN: how many times 4 n a turn takes; 1 without DY_TEX.
+// CONTINUE: the sum goes on from what dx holds (after a part of N, with an alpha of 1): the same bits as in one go.
+// ROWS_FIRST: neighbouring workgroups share columns of dx, else rows. Rows row0 .. rows are computed. TURN: how many times 4 n a turn takes; 1 without DY_TEX.
 struct Params { row0: u32, rows: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, w_row: u32, dy_stride: u32, dy_column: u32, alpha: f32 }
 #if DY_TEX
 @group(0) @binding(0) var dy: texture_storage_2d<rgba32float, read>;
@@ -26,8 +27,13 @@ struct Params { row0: u32, rows: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_
 
 @compute @workgroup_size(8)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+#if ROWS_FIRST
+  let m0 = p.row0 + group.x * $(MT)u;
+  let column = group.y * 8u + lane;
+#else
   let m0 = p.row0 + group.y * $(MT)u;
   let column = group.x * 8u + lane;
+#endif
   let c = min(column, p.k / 8u - 1u);
 #for i in 0..MT/8
   let row$(i) = min(m0 + $(8*i)u + lane, p.rows - 1u);
@@ -43,6 +49,20 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   var lo_$(r) = vec4f();
   var hi_$(r) = vec4f();
 #end
+  let end = min(m0 + $(MT)u, p.rows);
+#if CONTINUE
+  for (var r0 = m0; r0 < end; r0 += 4u) {
+#for q in 0..4
+    let before$(q) = min(r0 + $(q)u, p.rows - 1u) * (p.k / 4u) + 2u * c;
+    let lo_before$(q) = dx[before$(q)];
+    let hi_before$(q) = dx[before$(q) + 1u];
+#for i in 0..MT/4
+    lo_$(4*i+q) = select(lo_$(4*i+q), lo_before$(q), r0 == m0 + $(4*i)u);
+    hi_$(4*i+q) = select(hi_$(4*i+q), hi_before$(q), r0 == m0 + $(4*i)u);
+#end
+#end
+  }
+#endif
   for (var n = 0u; n < p.n; n += $(4*TURN)u) {
 #for i in 0..MT/8
 #if DY_TEX
@@ -86,7 +106,6 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   }
 #endif
   // Four rows a turn, as in nt_cpu.wgsl.
-  let end = min(m0 + $(MT)u, p.rows);
   for (var r0 = m0; r0 < end; r0 += 4u) {
 #for q in 0..4
     var lo_out_$(q) = lo_$(q);
