@@ -6,7 +6,7 @@
 import { attention, rope, type RowLayout } from '../autograd/ops/attention.ts'
 import { siluGate } from '../autograd/ops/elementwise.ts'
 import type { Head } from '../autograd/ops/head.ts'
-import { linear, type Projection } from '../autograd/ops/linear.ts'
+import { linears, type Projection } from '../autograd/ops/linear.ts'
 import { rmsNorm, type Norm } from '../autograd/ops/norm.ts'
 import { embedding, type Embedding, type TokenLists } from '../autograd/ops/rows.ts'
 import type { ParameterStore } from '../autograd/parameters.ts'
@@ -134,9 +134,7 @@ function decoderLayer(
   const { heads, kvHeads, headDim } = decoder.config
   const seed = { dropoutSeed: batch.dropoutSeed }
   const normed = rmsNorm(tape, x, layer.inputNorm)
-  let q = linear(tape, normed, layer.q, seed)
-  let k = linear(tape, normed, layer.k, seed)
-  const v = linear(tape, normed, layer.v, seed)
+  let [q, k, v] = linears(tape, normed, [layer.q, layer.k, layer.v], seed)
   tape.done(normed)
   if (layer.qNorm && layer.kNorm) {
     const [qn, kn] = [rmsNorm(tape, q, layer.qNorm), rmsNorm(tape, k, layer.kNorm)]
@@ -153,15 +151,14 @@ function decoderLayer(
   }
   const attended = attention(tape, q, keys, values, batch, shape)
   tape.done(q, k, v)
-  const middle = linear(tape, attended, layer.o, { ...seed, residual: x })
+  const [middle] = linears(tape, attended, [layer.o], { ...seed, residual: x })
   tape.done(attended)
   const normed2 = rmsNorm(tape, middle, layer.postNorm)
-  const gate = linear(tape, normed2, layer.gate, seed)
-  const up = linear(tape, normed2, layer.up, seed)
+  const [gate, up] = linears(tape, normed2, [layer.gate, layer.up], seed)
   tape.done(normed2)
   const gated = siluGate(tape, gate, up)
   tape.done(gate, up)
-  const out = linear(tape, gated, layer.down, { ...seed, residual: middle })
+  const [out] = linears(tape, gated, [layer.down], { ...seed, residual: middle })
   tape.done(gated, middle)
   return out
 }

@@ -1,0 +1,64 @@
+// The first of LoRA's two products for GROUP projections of one input, for CPU drivers with subgroups of 8: xa_g[m,r] = scale_g * sum_k x[m,k] A_g[r,k].
+// x (rows, K), A_g (rank, K) from value a_g of the bank on, xa_g (rows, rank). K and rank are multiples of 8.
+// A dispatch costs such a driver more than this product, so one does it for all that share x. A workgroup is one subgroup and owns MT rows and 8 of the rank,
+// lane l rank r0 + l, in all groups; lanes share what they load of x (see matmul/nt_cpu.wgsl). Order of the sum: k = 0, 1, .. K-1 into one accumulator, as in
+// matmul, so its bits.
+struct Params { rows: u32, k: u32, rank: u32, a_0: u32, a_1: u32, a_2: u32, scale_0: f32, scale_1: f32, scale_2: f32 }
+@group(0) @binding(0) var<storage, read> x: array<vec4f>;
+@group(0) @binding(1) var<storage, read> bank: array<vec4f>;
+#for g in 0..GROUP
+@group(0) @binding($(g+2)) var<storage, read_write> xa_$(g): array<f32>;
+#end
+
+@compute @workgroup_size(8)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+  let m0 = group.x * $(MT)u;
+  let r = group.y * 8u + lane;
+#for i in 0..MT/4
+  let x_at$(i) = min(m0 + $(4*i)u + lane / 2u, p.rows - 1u) * (p.k / 4u) + lane % 2u;
+#end
+#for g in 0..GROUP
+  let a_at$(g) = p.a_$(g) / 4u + r * (p.k / 4u);
+#for m in 0..MT
+  var acc_$(m)_$(g) = 0.0;
+#end
+#end
+  for (var c = 0u; c < p.k / 4u; c += 2u) {
+#for i in 0..MT/4
+    let x$(i) = x[x_at$(i) + c];
+#end
+#for g in 0..GROUP
+    let lo$(g) = bank[a_at$(g) + c];
+    let hi$(g) = bank[a_at$(g) + c + 1u];
+#end
+#for m in 0..MT
+    {
+#for g in 0..GROUP
+      var t$(g) = acc_$(m)_$(g);
+#end
+#for q in 0..4
+      let xl$(q) = subgroupBroadcast(x$(m/4)[$(q)], $((m%4)*2)u);
+#for g in 0..GROUP
+      t$(g) = fma(xl$(q), lo$(g)[$(q)], t$(g));
+#end
+#end
+#for q in 0..4
+      let xh$(q) = subgroupBroadcast(x$(m/4)[$(q)], $((m%4)*2+1)u);
+#for g in 0..GROUP
+      t$(g) = fma(xh$(q), hi$(g)[$(q)], t$(g));
+#end
+#end
+#for g in 0..GROUP
+      acc_$(m)_$(g) = t$(g);
+#end
+    }
+#end
+  }
+#for m in 0..MT
+  if (m0 + $(m)u < p.rows) {
+#for g in 0..GROUP
+    xa_$(g)[(m0 + $(m)u) * p.rank + r] = acc_$(m)_$(g) * p.scale_$(g);
+#end
+  }
+#end
+}
