@@ -10,7 +10,8 @@ import { UserError } from '../common/errors.ts'
 import type { GenerationRequest, GenerationResult, Generator, PolicyVersion } from '../common/types.ts'
 import type { Decoder } from '../model/decoder.ts'
 import { checkRequest } from './request.ts'
-import { Scheduler } from './scheduler.ts'
+import type { Sampled } from './sampler.ts'
+import { Scheduler, type StepRows } from './scheduler.ts'
 import { Sequence, type EndRules } from './sequence.ts'
 import { StepCommands } from './step.ts'
 import type { Decode } from './stop-watch.ts'
@@ -30,6 +31,11 @@ export interface EngineOptions {
   maxPrefillRows?: number
   /** False: steps are recorded anew each time, not replayed; see StepCommands. Default true. */
   plans?: boolean
+  /**
+   * Begin a step before the tokens of the one before are known here: their ids stay on the GPU, and a sequence that ended is found one step late, whose
+   * token is dropped. Default: on GPUs, which would wait for the host; not on a software adapter, where that token costs more than the wait.
+   */
+  ahead?: boolean
 }
 
 export interface EngineStats {
@@ -66,8 +72,10 @@ export class Engine implements Generator {
   #closed = false
   #wake: (() => void) | undefined
   #idle: (() => void)[] = []
-  /** Settles when the step in flight is over. */
-  #step: Promise<unknown> = Promise.resolve()
+  readonly #ahead: boolean
+  /** Settles when the last step that was begun has landed: its tokens are taken. */
+  #landing: Promise<void> = Promise.resolve()
+  #inFlight = 0
   readonly #counts = { decodeSteps: 0, tokensGenerated: 0, prefillTokens: 0, finished: 0, aborted: 0, failed: 0 }
 
   /**
@@ -91,8 +99,9 @@ export class Engine implements Generator {
     this.#scheduler = new Scheduler({ maxSequences, maxPrefillRows, cacheRows: this.cacheRows })
     this.#rules = { eosTokenIds: new Set(options.eosTokenIds), decode: options.decode }
     const { maxRows } = this.#scheduler
-    const sizes = { maxSequences, maxRows, maxLength, cacheRows: this.cacheRows + 1, plans: options.plans ?? true }
-    this.#commands = new StepCommands(decoder, sizes)
+    this.#ahead = options.ahead ?? !gpu.facts.software
+    const kinds = { plans: options.plans ?? true, ahead: this.#ahead }
+    this.#commands = new StepCommands(decoder, { maxSequences, maxRows, maxLength, cacheRows: this.cacheRows + 1, ...kinds })
   }
 
   get version(): PolicyVersion {
@@ -126,7 +135,7 @@ export class Engine implements Generator {
   /** No further step begins; resolves when none is in flight. Requests wait. */
   async pause(): Promise<void> {
     this.#paused = true
-    await this.#step.catch(() => {})
+    await this.#landing.catch(() => {})
   }
 
   resume(): void {
@@ -147,6 +156,7 @@ export class Engine implements Generator {
     this.#wake?.()
     this.#failAll(new Error('the engine was closed'))
     await this.#loop
+    await this.#landing.catch(() => {})
     this.#commands.release()
   }
 
@@ -188,27 +198,55 @@ export class Engine implements Generator {
         this.#wake = undefined
         continue
       }
+      const before = this.#landing
       try {
-        this.#step = this.#runStep()
-        await this.#step
+        const begun = this.#begin()
+        await (begun && this.#runsAhead ? before : this.#landing)
       } catch (error) {
         this.#failAll(error)
+        await this.#landing.catch(() => {})
+        this.#landing = Promise.resolve()
+        this.#inFlight = 0
       }
     }
   }
 
-  async #runStep(): Promise<void> {
+  /** Penalties need the tokens so far on the host. */
+  get #runsAhead(): boolean {
+    return this.#ahead && ![...this.#scheduler.running].some((s) => s.hasPenalties)
+  }
+
+  /** Records and sends the next step, where there is one to be begun before the last one has landed. */
+  #begin(): boolean {
     const version = this.#version
     this.#scheduler.admit(version)
     const step = this.#scheduler.next()
-    if (!step) throw new Error('requests wait, none runs, and none could be admitted')
+    if (!step) {
+      if (this.#inFlight === 0) throw new Error('requests wait, none runs, and none could be admitted')
+      return false
+    }
     this.#commands.run(step)
     this.#counts.prefillTokens += step.prefillRows
-    const count = step.sampled.length
-    if (count === 0) return
-    const { tokens, logprobs } = await this.#commands.read(step)
-    this.#counts.decodeSteps++
+    if (step.sampled.length === 0) return true
     step.sampled.forEach(({ sequence }, i) => {
+      sequence.pending++
+      sequence.place = i
+    })
+    this.#inFlight++
+    const landing = this.#land(step, version, this.#commands.read(step), this.#landing)
+    // The loop, or whoever pauses, sees its error.
+    landing.catch(() => {})
+    this.#landing = landing
+    return true
+  }
+
+  /** Takes the tokens of a step, after those of the step before. */
+  async #land({ sampled }: StepRows, version: PolicyVersion, reading: Promise<Sampled>, before: Promise<void>): Promise<void> {
+    const [{ tokens, logprobs }] = await Promise.all([reading, before])
+    this.#inFlight--
+    this.#counts.decodeSteps++
+    sampled.forEach(({ sequence }, i) => {
+      sequence.pending--
       if (!sequence.ended) this.#take(sequence, tokens[i], logprobs[i], version)
     })
   }

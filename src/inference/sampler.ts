@@ -45,7 +45,7 @@ export class Sampler {
   readonly #seeds: GpuBuffer
   readonly #inverse: GpuBuffer
   /** Tokens of all rows, then (from `#logprobsAt` on) their log-probabilities. */
-  readonly #results: GpuBuffer
+  readonly results: GpuBuffer
   readonly #logprobsAt: number
 
   constructor(decoder: Decoder, maxSequences: number) {
@@ -62,11 +62,11 @@ export class Sampler {
     this.#settings = room(this.#rows * settingsPerRow, 'sampling settings')
     this.#seeds = room(this.#rows * 2, 'sampling seeds')
     this.#inverse = room(this.#rows, 'inverse temperatures')
-    this.#results = room(this.#logprobsAt + this.#rows, 'sampled tokens')
+    this.results = room(this.#logprobsAt + this.#rows, 'sampled tokens')
   }
 
   release(): void {
-    for (const buffer of [this.index, this.hidden, this.#settings, this.#seeds, this.#inverse, this.#results]) buffer.release()
+    for (const buffer of [this.index, this.hidden, this.#settings, this.#seeds, this.#inverse, this.results]) buffer.release()
   }
 
   /** Writes what the next draw is made with; rows behind the last of `sampled` are marked as not in use. */
@@ -79,7 +79,7 @@ export class Sampler {
     sampled.forEach(({ sequence, row }, i) => {
       const { temperature, seed } = sequence.sampling
       index[i] = row
-      seeds.set([seed, sequence.ids.length], i * 2)
+      seeds.set([seed, sequence.drawn], i * 2)
       // The trainer multiplies by the same float32. A greedy token's log-probability is that at temperature 1.
       inverse[i] = temperature > 0 ? 1 / temperature : 1
     })
@@ -119,7 +119,7 @@ export class Sampler {
     const [stats, entropy, lse] = [4, 1, 1].map((n) => gpu.pool.acquire(rows * n * 4, 'sampling'))
     const settings = part(this.#settings, settingsPerRow)
     const inverseTemperatures = part(this.#inverse, 1)
-    const [drawn, logprobs] = [part(this.#results, 1), part(this.#results, 1, this.#logprobsAt)]
+    const [drawn, logprobs] = [part(this.results, 1), part(this.results, 1, this.#logprobsAt)]
     linear(gpu, part(normed.buffer, normed.columns), rows, weight, logits)
     for (const slice of vocabularySlices(vocabulary)) {
       const at = { rows, stride: vocabulary, column: slice.row, slice, inverseTemperature: 1 }
@@ -161,7 +161,7 @@ export class Sampler {
   /** Waits for the tokens of the last `draw`. @param stepRows size of the step, by which the length of the wait is learned */
   async read(count: number, stepRows: number): Promise<Sampled> {
     const at = this.#logprobsAt
-    const range = { buffer: this.#results, offset: 0, bytes: (at + count) * 4 }
+    const range = { buffer: this.results, offset: 0, bytes: (at + count) * 4 }
     const data = await this.#gpu.read(range, { name: 'decode', work: stepRows })
     return { tokens: new Uint32Array(data, 0, count), logprobs: new Float32Array(data, at * 4, count) }
   }

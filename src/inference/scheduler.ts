@@ -5,6 +5,7 @@
  * - A prompt is in the cache once for all running requests that have it and were admitted under the same version.
  */
 import type { PolicyVersion } from '../common/types.ts'
+import { fromDrawn } from '../kernels/embedding/embedding.ts'
 import { RowAllocator } from './row-allocator.ts'
 import type { Prompt, Sequence } from './sequence.ts'
 
@@ -12,6 +13,7 @@ import type { Prompt, Sequence } from './sequence.ts'
 export interface StepRows {
   /** With padding, so that few sizes occur and buffers and bind groups are found again. */
   rows: number
+  /** Tokens; `fromDrawn` and a place for one that the step before draws. */
   ids: Uint32Array
   /** prefix start, prefix length, own start, position; see kernels/attention/common.wgsl. */
   info: Uint32Array
@@ -100,9 +102,9 @@ export class Scheduler {
     return true
   }
 
-  /** Rows of the next step: one for each sequence that has begun, and prompt tokens of those that have not. Undefined where nothing runs. */
+  /** Rows of the next step: one for each sequence that has begun, and prompt tokens of those that have not. Undefined where there are none. */
   next(): StepRows | undefined {
-    const decoding = [...this.running].filter((s) => s.ids.length > 0)
+    const decoding = [...this.running].filter((s) => s.drawn > 0 && s.drawn < s.sampling.max_tokens)
     const parts: { prompt: Prompt; count: number }[] = []
     let left = this.#maxPrefillRows
     for (const prompt of this.#prompts.values()) {
@@ -131,10 +133,11 @@ export class Scheduler {
       return row++
     }
     for (const sequence of decoding) {
-      const { ids, ownStart } = sequence
+      const { ids, ownStart, pending, place } = sequence
       const { start, ids: promptIds } = sequence.prompt!
-      const info = [start, promptIds.length, ownStart, promptIds.length + ids.length - 1]
-      step.sampled.push({ sequence, row: put(ids.at(-1)!, info, ownStart + ids.length - 1) })
+      const at = sequence.drawn - 1
+      const id = pending > 0 ? fromDrawn + place : ids.at(-1)!
+      step.sampled.push({ sequence, row: put(id, [start, promptIds.length, ownStart, promptIds.length + at], ownStart + at) })
     }
     for (const { prompt, count } of parts) {
       let last = 0

@@ -39,6 +39,9 @@ export class Sequence {
   prompt: Prompt | undefined
   ownStart = 0
   ended = false
+  /** Tokens that were drawn by steps that are in flight, so not in `ids` yet, and the place of the last one among those that its step drew. */
+  pending = 0
+  place = 0
   readonly #rules: EndRules
   readonly #watch: StopWatch
   /** For penalties: how often each token stands in the output; 0 for those of the prompt alone. Made when it is first asked for. */
@@ -78,6 +81,11 @@ export class Sequence {
     if (found) return { finishReason: 'stop', stopCondition: `stop: ${found.stop}`, text: found.text }
     if (this.ids.length >= max_tokens) return { finishReason: 'length', stopCondition: 'max_tokens', text: this.text() }
     return undefined
+  }
+
+  /** Tokens drawn so far, known or not. */
+  get drawn(): number {
+    return this.ids.length + this.pending
   }
 
   get hasPenalties(): boolean {

@@ -8,6 +8,7 @@
 import { Tape } from '../autograd/tape.ts'
 import type { Gpu, Plan } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
+import { feedIds } from '../kernels/embedding/embedding.ts'
 import { gatherRows } from '../kernels/rows/rows.ts'
 import { decoderHidden, type CacheArguments, type Decoder } from '../model/decoder.ts'
 import { Sampler, type Sampled } from './sampler.ts'
@@ -23,6 +24,8 @@ export interface StepSizes {
   /** Rows of the KV cache, one more than is handed out: padding rows write there. */
   cacheRows: number
   plans: boolean
+  /** Whether rows may take their token from the draw of the step before (`fromDrawn`). */
+  ahead: boolean
 }
 
 export class StepCommands {
@@ -30,6 +33,8 @@ export class StepCommands {
   readonly #gpu: Gpu
   readonly #sizes: StepSizes
   readonly #cache: CacheArguments
+  /** As they are written, and as the decoder reads them. */
+  readonly #given: GpuBuffer
   readonly #ids: GpuBuffer
   readonly #info: GpuBuffer
   readonly #sampler: Sampler
@@ -48,7 +53,8 @@ export class StepCommands {
     this.#sizes = sizes
     this.#sampler = new Sampler(decoder, sizes.maxSequences)
     const [ids, info, slots] = [1, 4, 1].map((n) => gpu.pool.acquire(sizes.maxRows * n * 4, 'engine rows'))
-    this.#ids = ids
+    this.#given = ids
+    this.#ids = sizes.ahead ? gpu.pool.acquire(sizes.maxRows * 4, 'engine rows') : ids
     this.#info = info
     const bytes = sizes.cacheRows * config.kvHeads * config.headDim * 4
     const made = Array.from({ length: config.layers * 2 }, () => gpu.pool.acquire(bytes, 'KV cache', { exact: true }))
@@ -59,7 +65,7 @@ export class StepCommands {
   /** Records the whole step, in one turn of the event loop, so no other room's commands come between. `read` sends it. */
   run(step: StepRows): void {
     const gpu = this.#gpu
-    gpu.write(this.#ids, step.ids)
+    gpu.write(this.#given, step.ids)
     gpu.write(this.#info, step.info)
     gpu.write(this.#cache.slots, step.slots)
     if (step.sampled.length > 0) this.#sampler.write(step.sampled)
@@ -84,7 +90,7 @@ export class StepCommands {
       k.release()
       v.release()
     }
-    for (const buffer of [this.#ids, this.#info, this.#cache.slots]) buffer.release()
+    for (const buffer of new Set([this.#given, this.#ids, this.#info, this.#cache.slots])) buffer.release()
     this.#sampler.release()
   }
 
@@ -112,6 +118,7 @@ export class StepCommands {
   #recordBody(rows: number): void {
     const gpu = this.#gpu
     const tape = new Tape(gpu, false)
+    if (this.#sizes.ahead) feedIds(gpu, this.#given, this.#sampler.results, this.#ids, rows)
     const batch = { rows, ids: this.#ids, info: this.#info, positions: this.#sizes.maxLength }
     const hidden = decoderHidden(tape, this.#decoder, batch, { cache: this.#cache })
     const { index, hidden: taken } = this.#sampler

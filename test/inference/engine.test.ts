@@ -6,7 +6,7 @@ import { Gpu } from '../../src/gpu/gpu.ts'
 import type { Engine } from '../../src/inference/engine.ts'
 import type { Decoder } from '../../src/model/decoder.ts'
 import {
-  engineOf,
+  engineOf as anyEngine,
   expectTrainersBits,
   goldenDecoder,
   goldenSequences,
@@ -22,25 +22,33 @@ afterAll(() => gpu.close())
 const sequences = goldenSequences('llama')
 const prompts = [sequences[0].slice(0, 9), sequences[0].slice(3, 17), sequences[2].slice(0, 5)]
 
-testGenerator('embedded engine', async () => {
-  const decoder = await goldenDecoder(gpu, 'llama')
-  const engine = engineOf(decoder)
-  const close = async () => {
-    await engine.close()
-    decoder.release()
-  }
-  const push = async () => {
-    await moveAdapter(decoder, engine.version)
-    engine.publish(engine.version + 1)
-  }
-  return {
+const ways = [
+  { way: 'in turn with the host', ahead: false },
+  { way: 'a step ahead of the host', ahead: true },
+]
+
+describe.each(ways)('$way', ({ ahead }) =>
+  testGenerator('embedded engine', async () => {
+    const decoder = await goldenDecoder(gpu, 'llama')
+    const engine = anyEngine(decoder, { ahead })
+    const close = async () => {
+      await engine.close()
+      decoder.release()
+    }
+    const push = async () => {
+      await moveAdapter(decoder, engine.version)
+      engine.publish(engine.version + 1)
+    }
+    return {
     generator: engine, prompts, decode: letters, maxLength: 64, batchInvariant: true, close, push,
     score: (promptIds, ids, temperature) => scoreAfter(decoder, promptIds, ids, temperature),
     bound: 0, switchesInFlight: true, tellsFiltered: true,
   } // prettier-ignore
-})
+  }),
+)
 
-describe('engine', () => {
+describe.each(ways)('engine, $way', ({ ahead }) => {
+  const engineOf = (of: Decoder, options = {}) => anyEngine(of, { ahead, ...options })
   let decoder: Decoder
   let engine: Engine
   beforeAll(async () => {
@@ -66,6 +74,9 @@ describe('engine', () => {
     const result = await ask(prompts[0], { seed: 4 })
     expect(result).toMatchObject({ ids: free.ids.slice(0, at + 1), finishReason: 'stop', stopCondition: 'eos' })
     expect(result.text).toBe(letters(free.ids.slice(0, at)))
+    // A step ahead: at most one was begun before the end was known here.
+    await engine.pause()
+    expect(engine.stats().decodeSteps).toBeLessThanOrEqual(at + 1 + Number(ahead))
   })
 
   it('computes the prompt of a group once', async () => {
@@ -218,7 +229,8 @@ describe('engine', () => {
   })
 })
 
-describe('a step that fails', () => {
+describe.each(ways)('a step that fails, $way', ({ ahead }) => {
+  const engineOf = (of: Decoder, options = {}) => anyEngine(of, { ahead, ...options })
   it('rejects all requests, those that wait too, and later ones', async () => {
     const lost = await Gpu.open({ checks: true })
     const decoder = await goldenDecoder(lost, 'llama')

@@ -31,36 +31,46 @@ describe('plans', () => {
       }),
     }))
     const results = []
-    for (const plans of [false, true]) {
-      const engine = engineOf(decoder, { maxSequences: 9, maxLength: 48, maxPrefillRows: 7, plans })
+    for (const [plans, ahead] of [
+      [false, false],
+      [true, false],
+      [false, true],
+      [true, true],
+    ]) {
+      const engine = engineOf(decoder, { maxSequences: 9, maxLength: 48, maxPrefillRows: 7, plans, ahead })
       results.push(await Promise.all(requests.map((request) => engine.generate(request))))
       await engine.close()
     }
-    expect(results[1]).toEqual(results[0])
+    for (const result of results.slice(1)) expect(result).toEqual(results[0])
     decoder.release()
   })
 
-  it('make no buffer, bind group, pipeline or tensor in a decode step, and are one submit', async () => {
-    const decoder = await goldenDecoder(gpu, 'llama')
-    const engine = engineOf(decoder)
-    const prompts = goldenSequences('llama').map((ids) => ids.slice(0, 9))
-    const round = (seed: number) =>
-      Promise.all(
-        [...prompts, ...prompts].map((promptIds, i) =>
-          engine.generate({ promptIds, sampling: sampling({ seed: seed + i, max_tokens: 30 }) }),
-        ),
-      )
-    await round(0)
-    const running = round(10)
-    while (engine.stats().tokensGenerated < 6 * 30 + 20) await new Promise((resolve) => setTimeout(resolve, 1))
-    const [before, submits, steps] = [made(), gpu.submits, engine.stats().decodeSteps]
-    await running
-    expect(made()).toEqual(before)
-    expect(engine.stats().decodeSteps - steps).toBeGreaterThan(10)
-    expect(gpu.submits - submits).toBe(engine.stats().decodeSteps - steps)
-    await engine.close()
-    decoder.release()
-  })
+  it.each([false, true])(
+    'make no buffer, bind group, pipeline or tensor in a decode step, and are one submit (ahead: %s)',
+    async (ahead) => {
+      const decoder = await goldenDecoder(gpu, 'llama')
+      const engine = engineOf(decoder, { ahead })
+      const prompts = goldenSequences('llama').map((ids) => ids.slice(0, 9))
+      const round = (seed: number) =>
+        Promise.all(
+          [...prompts, ...prompts].map((promptIds, i) =>
+            engine.generate({ promptIds, sampling: sampling({ seed: seed + i, max_tokens: 30 }) }),
+          ),
+        )
+      await round(0)
+      const running = round(10)
+      while (engine.stats().tokensGenerated < 6 * 30 + 20) await new Promise((resolve) => setTimeout(resolve, 1))
+      await engine.pause()
+      const [before, submits, steps] = [made(), gpu.submits, engine.stats().decodeSteps]
+      engine.resume()
+      await running
+      expect(made()).toEqual(before)
+      expect(engine.stats().decodeSteps - steps).toBeGreaterThan(10)
+      expect(gpu.submits - submits).toBe(engine.stats().decodeSteps - steps)
+      await engine.close()
+      decoder.release()
+    },
+  )
 
   it('are made anew where longer sequences made the rotary table longer', async () => {
     const decoder = await goldenDecoder(gpu, 'llama')

@@ -1,4 +1,4 @@
-/** Token embedding: rows of a weight. */
+/** Token embedding: rows of a weight; and the ids that a generation step takes from the one before. */
 import { fileURLToPath } from 'node:url'
 import type { Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
@@ -6,6 +6,7 @@ import { dispatchFlat } from '../common/lanes.ts'
 import { weightConstants, weightParams, type Weight } from '../common/weight.ts'
 
 const path = fileURLToPath(new URL('embedding.wgsl', import.meta.url))
+const feedPath = fileURLToPath(new URL('feed.wgsl', import.meta.url))
 
 /** y[t] = weight[ids[t]]; ids (rows) u32, y (rows, K) float32. */
 export function embedding(gpu: Gpu, ids: GpuBuffer, weight: Weight, y: GpuBuffer, rows: number): void {
@@ -15,4 +16,12 @@ export function embedding(gpu: Gpu, ids: GpuBuffer, weight: Weight, y: GpuBuffer
     const params = { rows, k, first_row: slice.row, n: slice.rows, ...weightParams(weight, slice) }
     dispatchFlat(gpu, path, constants, [ids, y, slice.storage], params, k % 8 === 0 ? rows * (k / 8) : rows * k)
   }
+}
+
+/** What `given` ids are marked with that stand for a place in `drawn`. */
+export const fromDrawn = 2 ** 31
+
+/** ids[i] = given[i], or drawn[given[i] - fromDrawn] where it is marked; all u32. */
+export function feedIds(gpu: Gpu, given: GpuBuffer, drawn: GpuBuffer, ids: GpuBuffer, rows: number): void {
+  dispatchFlat(gpu, feedPath, {}, [given, drawn, ids], { rows }, rows)
 }
