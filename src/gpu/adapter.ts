@@ -19,11 +19,20 @@ export interface GpuFacts {
   /** Invocations of a subgroup where this is one fixed number, else 0: then kernels use workgroup memory instead. */
   subgroupSize: number
   f16: boolean
+  /** Shapes of the matrix units that multiply f16 by f16 into float32; empty where there are none. */
+  matrixUnits: MatrixUnit[]
   timestamps: boolean
   /** Parameters travel with the command (`var<immediate>`), else through a ring of uniform buffers. */
   immediates: boolean
   limits: { maxBinding: number; maxBuffer: number; maxWorkgroupMemory: number; maxInvocations: number; maxTexture: number }
   features: string[]
+}
+
+/** A fragment: (m, k) times (k, n). */
+export interface MatrixUnit {
+  m: number
+  n: number
+  k: number
 }
 
 export interface OpenOptions {
@@ -82,6 +91,7 @@ export async function openDevice(
       info.isFallbackAdapter || /llvmpipe|swiftshader|software/i.test(`${info.device} ${info.description} ${info.architecture}`),
     subgroupSize: features.has('subgroups') && process.env.DAWN_RL_SUBGROUPS !== '0' ? fixed : 0,
     f16: features.has('shader-f16'),
+    matrixUnits: features.has('chromium-experimental-subgroup-matrix') ? matrixUnitsOf(info) : [],
     timestamps: features.has('timestamp-query'),
     immediates: language.has('immediate_address_space') && process.env.DAWN_RL_IMMEDIATES !== '0',
     limits: {
@@ -94,6 +104,17 @@ export async function openDevice(
     features: requiredFeatures,
   }
   return { gpu, device, facts, checks }
+}
+
+/** Configurations that no version of the WebGPU types knows yet. */
+interface MatrixConfigs {
+  subgroupMatrixConfigs?: Iterable<{ componentType: string; resultComponentType: string; M: number; N: number; K: number }>
+}
+
+function matrixUnitsOf(info: GPUAdapterInfo & MatrixConfigs): MatrixUnit[] {
+  return [...(info.subgroupMatrixConfigs ?? [])]
+    .filter((c) => c.componentType === 'f16' && c.resultComponentType === 'f32')
+    .map(({ M, N, K }) => ({ m: M, n: N, k: K }))
 }
 
 /** A real GPU before a software adapter. Dawn lists adapters in the driver's order, so both preferences are asked. */

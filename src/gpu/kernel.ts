@@ -55,6 +55,10 @@ export class KernelCache {
     const declaration = this.#facts.immediates ? 'var<immediate> p: Params;' : '@group(1) @binding(0) var<uniform> p: Params;'
     const enables: string[] = []
     if (/\bsubgroup[A-Z]/.test(source)) enables.push('enable subgroups;', 'diagnostic(off, subgroup_uniformity);')
+    if (/\bf16\b/.test(source)) enables.push('enable f16;')
+    if (/\bsubgroup_matrix/.test(source)) {
+      enables.push('enable chromium_experimental_subgroup_matrix;', 'diagnostic(off, chromium.subgroup_matrix_uniformity);')
+    }
     if (this.#facts.immediates && params.length > 0) enables.push('requires immediate_address_space;')
     source = [...enables, source, params.length > 0 ? declaration : ''].join('\n')
     const bindings = bindingsOf(source)

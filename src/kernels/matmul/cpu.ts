@@ -5,7 +5,8 @@
 import { fileURLToPath } from 'node:url'
 import type { Binding, BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
-import { weightConstants, weightParams, type Weight, type WeightSlice } from '../common/weight.ts'
+import { weightConstants, weightParams, type Weight } from '../common/weight.ts'
+import type { Extras, Part } from './part.ts'
 import { canStage, stage, stageRows, type Rows } from './stage.ts'
 import { tilesOf } from './tiles.ts'
 
@@ -17,23 +18,6 @@ const paths = {
   thin: file('nn_thin_cpu.wgsl'),
   tn: file('tn_cpu.wgsl'),
   tnStage: file('tn_stage_cpu.wgsl'),
-}
-
-/** Part of a weight in one storage slice: rows `row` .. of the whole weight, `column` .. of the activations' N columns, of `width` in all. */
-export interface Part {
-  slice: WeightSlice
-  row: number
-  rows: number
-  column: number
-  width: number
-}
-
-/** `extra`: the bindings that `flags` (LORA, BIAS, RESIDUAL, ACCUMULATE) name, in that order. */
-interface Extras {
-  alpha: number
-  rank: number
-  flags: Record<string, number>
-  extra: Binding[]
 }
 
 /** Whether the kernels here run: they read 8 values of a row at a time. */

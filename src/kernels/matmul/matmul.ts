@@ -1,15 +1,14 @@
 /**
- * The three products of a linear layer behind one name each. Which kernel runs is chosen here, from the adapter's facts and the shapes:
- * the `*_cpu.wgsl` for CPU drivers with subgroups of 8 (cpu.ts), else the register tile. Sums run over the same index in the same order for any
- * number of rows, so a token's numbers do not depend on its batch.
+ * The three products of a linear layer behind one name each. Which kernel runs is chosen here, from the adapter's facts and the shapes: matrix units
+ * where a run asks for them (units.ts), the kernels for CPU drivers with subgroups of 8 (cpu.ts), else the register tile (tile.ts). Sums run over the
+ * same index in the same order for any number of rows, so a token's numbers do not depend on its batch.
  */
-import { fileURLToPath } from 'node:url'
 import type { Binding, BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
-import { slicesOf, type Weight, type WeightSlice } from '../common/weight.ts'
+import { slicesOf, type Weight } from '../common/weight.ts'
 import * as cpu from './cpu.ts'
-
-const tilePath = fileURLToPath(new URL('tile.wgsl', import.meta.url))
+import * as tile from './tile.ts'
+import * as units from './units.ts'
 
 /** A low-rank addition: `x` (rows, rank) is already multiplied by one of the two matrices, `matrix` is the other. */
 export interface LowRank {
@@ -40,26 +39,9 @@ export function linear(gpu: Gpu, x: Binding, rows: number, weight: Weight, y: Bi
   const [k, rank] = [weight.columns, lora?.rank ?? 0]
   for (const part of slicesOf(weight, wanted.row, wanted.rows)) {
     const column = part.row - wanted.row
-    const storageRow = part.row - part.slice.row
-    if (cpu.takesCpu(gpu, k)) {
-      cpu.forward(gpu, x, rows, weight, y, { ...part, column, width: wanted.rows }, { alpha, rank, flags, extra })
-    } else {
-      const at = {
-        a_stride: k,
-        a_column: 0,
-        b_stride: k,
-        b_row: storageRow,
-        out_stride: wanted.rows,
-        out_row: 0,
-        out_column: column,
-        first_row: part.row,
-      }
-      const size = { rows, columns: part.rows, depth: k, rank, alpha }
-      tile(gpu, { FORM_NT: 1, FORM_TN: 0, W_BF16: Number(weight.bf16), ...flags }, [x, y, bufferOf(part.slice), ...extra], {
-        ...size,
-        ...at,
-      })
-    }
+    const own = { ...part, column, width: wanted.rows }
+    const tier = units.takesUnits(gpu, weight, own, k, 0) ? units : cpu.takesCpu(gpu, k) ? cpu : tile
+    tier.forward(gpu, x, rows, weight, y, own, { alpha, rank, flags, extra })
   }
 }
 
@@ -84,24 +66,9 @@ export function linearBackwardInput(
     const last = lora && i === parts.length - 1 ? lora : undefined
     const flags = { LORA: Number(!!last), ACCUMULATE: Number(accumulate) }
     const extra: Binding[] = last ? [last.x, last.matrix] : []
-    const [column, storageRow, rank] = [part.row - wanted.row, part.row - part.slice.row, last?.rank ?? 0]
-    if (cpu.takesCpu(gpu, k)) {
-      cpu.backwardInput(gpu, dy, rows, weight, dx, { ...part, column, width: wanted.rows }, { alpha, rank, flags, extra })
-    } else {
-      const at = {
-        a_stride: wanted.rows,
-        a_column: column,
-        b_stride: k,
-        b_row: storageRow,
-        out_stride: k,
-        out_row: 0,
-        out_column: 0,
-        first_row: 0,
-      }
-      const size = { rows, columns: k, depth: part.rows, rank, alpha }
-      const constants = { FORM_NT: 0, FORM_TN: 0, W_BF16: Number(weight.bf16), BIAS: 0, RESIDUAL: 0, ...flags }
-      tile(gpu, constants, [dy, dx, bufferOf(part.slice), ...extra], { ...size, ...at })
-    }
+    const own = { ...part, column: part.row - wanted.row, width: wanted.rows }
+    const tier = units.takesUnits(gpu, weight, own, own.width, own.column) ? units : cpu.takesCpu(gpu, k) ? cpu : tile
+    tier.backwardInput(gpu, dy, rows, weight, dx, own, { alpha, rank: last?.rank ?? 0, flags, extra })
     accumulate = true
   }
 }
@@ -122,34 +89,7 @@ export function linearBackwardWeight(
 ): void {
   const { alpha = 1, accumulate = true, row = 0, dyStride = n, dyColumn = 0 } = options
   const aligned = n % 4 === 0 && k % 4 === 0 && dyStride % 4 === 0 && dyColumn % 4 === 0
-  if (gpu.facts.software && gpu.facts.subgroupSize === 8 && aligned) {
-    const [ofDy, ofX] = [
-      { data: dy, rows, columns: n, stride: dyStride, column: dyColumn },
-      { data: x, rows, columns: k },
-    ]
-    cpu.backwardWeight(gpu, ofDy, ofX, dw, { alpha, accumulate, row })
-  } else {
-    const at = {
-      a_stride: dyStride,
-      a_column: dyColumn,
-      b_stride: k,
-      b_row: 0,
-      out_stride: k,
-      out_row: row,
-      out_column: 0,
-      first_row: 0,
-    }
-    const constants = { FORM_NT: 0, FORM_TN: 1, W_BF16: 0, LORA: 0, BIAS: 0, RESIDUAL: 0, ACCUMULATE: Number(accumulate) }
-    tile(gpu, constants, [dy, dw, x], { rows: n, columns: k, depth: rows, rank: 0, alpha, ...at })
-  }
-}
-
-function tile(gpu: Gpu, constants: Record<string, number>, bindings: Binding[], params: Record<string, number>): void {
-  const kernel = gpu.kernel(tilePath, { ACCUMULATE: 0, ...constants })
-  gpu.dispatch(kernel, bindings, params, [Math.ceil(params.columns / 64), Math.ceil(params.rows / 64)])
-}
-
-function bufferOf(slice: WeightSlice): GpuBuffer | BufferRange {
-  if (slice.texture) throw new Error('the register tile reads weights from buffers')
-  return slice.storage as GpuBuffer | BufferRange
+  const tier = gpu.facts.software && gpu.facts.subgroupSize === 8 && aligned ? cpu : tile
+  const ofDy = { data: dy, rows, columns: n, stride: dyStride, column: dyColumn }
+  tier.backwardWeight(gpu, ofDy, { data: x, rows, columns: k }, dw, { alpha, accumulate, row })
 }

@@ -2,7 +2,7 @@
 //   FORM_NT: y[m,n] = sum_k x[m,k] W[n,k]     FORM_NN: dx[m,k] = sum_n dy[m,n] W[n,k]     else (TN): dW[n,k] = sum_m dy[m,n] x[m,k]
 // all times alpha. LORA goes on summing over the rank (NT: xa, B; NN: dxa, A), BIAS and RESIDUAL are added after alpha, ACCUMULATE adds
 // to what is there. `a` is x or dy (float32), `b` is W (bf16 pairs or float32) or, for TN, x. Any sizes.
-// Register tile: 256 threads own 64 x 64 outputs, 4 x 4 each; both operands pass through workgroup memory, 16 deep.
+// Register tile: 16 x 16 threads own TM x TN outputs, TM / 16 x TN / 16 each (TN a multiple of 64); both operands pass through workgroup memory, 16 deep.
 // Order of the sum: t = 0 .. depth-1, one accumulator an output, whatever the number of rows.
 // Slices: a starts at column a_column of rows a_stride apart, b at row b_row of rows b_stride apart, out at row out_row and column out_column;
 // NT: column j of the slice is row first_row + j of the whole W, so of B and of bias.
@@ -24,8 +24,8 @@ struct Params { rows: u32, columns: u32, depth: u32, rank: u32, a_stride: u32, a
 #if RESIDUAL
 @group(0) @binding(6) var<storage, read> residual: array<f32>;
 #endif
-var<workgroup> a_tile: array<f32, 1024>;  // 16 deep x 64
-var<workgroup> b_tile: array<f32, 1024>;
+var<workgroup> a_tile: array<f32, $(16*TM)>;  // 16 deep x TM
+var<workgroup> b_tile: array<f32, $(16*TN)>;
 
 fn b_value(index: u32) -> f32 {
 #if W_BF16
@@ -64,52 +64,62 @@ fn load_b(j: u32, t: u32) -> f32 {
 
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id: u32) {
-  let i0 = group.y * 64u;
-  let j0 = group.x * 64u;
+  let i0 = group.y * $(TM)u;
+  let j0 = group.x * $(TN)u;
 #if LORA
   let depth = p.depth + p.rank;
 #else
   let depth = p.depth;
 #endif
-  let ti = (id / 16u) * 4u;
-  let tj = (id % 16u) * 4u;
-#for r in 0..4
-  var acc$(r) = vec4f();
+  let ti = (id / 16u) * $(TM/16)u;
+  let tj = (id % 16u) * $(TN/16)u;
+#for r in 0..TM/16
+#for v in 0..TN/64
+  var acc$(r)_$(v) = vec4f();
+#end
 #end
   for (var t0 = 0u; t0 < depth; t0 += 16u) {
-    for (var s = id; s < 1024u; s += 256u) {
-      // Neighbouring threads read neighbouring addresses: along t where rows are contiguous in t, else along i or j.
+    // Neighbouring threads read neighbouring addresses: along t where rows are contiguous in t, else along i or j.
+    for (var s = id; s < $(16*TM)u; s += 256u) {
 #if FORM_TN
-      let at = s % 64u;
-      let ad = s / 64u;
+      let at = s % $(TM)u;
+      let ad = s / $(TM)u;
 #else
       let at = s / 16u;
       let ad = s % 16u;
 #endif
+      a_tile[ad * $(TM)u + at] = select(0.0, load_a(i0 + at, min(t0 + ad, depth - 1u)), t0 + ad < depth);
+    }
+    for (var s = id; s < $(16*TN)u; s += 256u) {
 #if FORM_NT
       let bt = s / 16u;
       let bd = s % 16u;
 #else
-      let bt = s % 64u;
-      let bd = s / 64u;
+      let bt = s % $(TN)u;
+      let bd = s / $(TN)u;
 #endif
-      a_tile[ad * 64u + at] = select(0.0, load_a(i0 + at, min(t0 + ad, depth - 1u)), t0 + ad < depth);
-      b_tile[bd * 64u + bt] = select(0.0, load_b(j0 + bt, min(t0 + bd, depth - 1u)), t0 + bd < depth);
+      b_tile[bd * $(TN)u + bt] = select(0.0, load_b(j0 + bt, min(t0 + bd, depth - 1u)), t0 + bd < depth);
     }
     workgroupBarrier();
     for (var d = 0u; d < 16u; d++) {
-      let bv = vec4f(b_tile[d * 64u + tj], b_tile[d * 64u + tj + 1u], b_tile[d * 64u + tj + 2u], b_tile[d * 64u + tj + 3u]);
-#for r in 0..4
-      acc$(r) = fma(vec4f(a_tile[d * 64u + ti + $(r)u]), bv, acc$(r));
+      let b_at = d * $(TN)u + tj;
+#for v in 0..TN/64
+      let bv$(v) = vec4f(b_tile[b_at + $(4*v)u], b_tile[b_at + $(4*v+1)u], b_tile[b_at + $(4*v+2)u], b_tile[b_at + $(4*v+3)u]);
+#end
+#for r in 0..TM/16
+      let av$(r) = vec4f(a_tile[d * $(TM)u + ti + $(r)u]);
+#for v in 0..TN/64
+      acc$(r)_$(v) = fma(av$(r), bv$(v), acc$(r)_$(v));
+#end
 #end
     }
     workgroupBarrier();
   }
-#for r in 0..4
-#for q in 0..4
+#for r in 0..TM/16
+#for q in 0..TN/16
   if (i0 + ti + $(r)u < p.rows && j0 + tj + $(q)u < p.columns) {
     let at = (p.out_row + i0 + ti + $(r)u) * p.out_stride + p.out_column + j0 + tj + $(q)u;
-    var value = acc$(r)[$(q)] * p.alpha;
+    var value = acc$(r)_$(q/4)[$(q%4)] * p.alpha;
 #if BIAS
     value += bias[p.first_row + j0 + tj + $(q)u];
 #endif

@@ -12,6 +12,8 @@ export interface Tiles {
   nnCpu: Tile
   /** The register tile of GPUs: 16 x 16 threads. */
   tile: Tile
+  /** Matrix units. */
+  units: Tile
 }
 export interface Tile {
   rows: number
@@ -24,6 +26,7 @@ export const defaultTiles: Tiles = {
   ntCpu: { rows: 16, columns: 48 },
   nnCpu: { rows: 16, columns: 64 },
   tile: { rows: 64, columns: 64 },
+  units: { rows: 128, columns: 128 },
 }
 
 /** What `tune` tries. */
@@ -39,10 +42,15 @@ export const tileCandidates: Record<TileName, Tile[]> = {
     { rows: 32, columns: 64 },
   ],
   tile: [
-    { rows: 32, columns: 32 },
     { rows: 64, columns: 64 },
     { rows: 128, columns: 64 },
     { rows: 128, columns: 128 },
+  ],
+  units: [
+    { rows: 64, columns: 64 },
+    { rows: 128, columns: 64 },
+    { rows: 128, columns: 128 },
+    { rows: 128, columns: 256 },
   ],
 }
 

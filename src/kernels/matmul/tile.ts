@@ -1,0 +1,70 @@
+/** The matmul tier of GPUs: the register tile, and what the CPU kernels do not take. */
+import { fileURLToPath } from 'node:url'
+import type { Binding, BufferRange, Gpu } from '../../gpu/gpu.ts'
+import type { GpuBuffer } from '../../gpu/pool.ts'
+import type { Weight } from '../common/weight.ts'
+import { bufferOf, type Extras, type Part } from './part.ts'
+import type { Rows } from './stage.ts'
+import { tilesOf } from './tiles.ts'
+
+const path = fileURLToPath(new URL('tile.wgsl', import.meta.url))
+const forms = {
+  nt: { FORM_NT: 1, FORM_TN: 0 },
+  nn: { FORM_NT: 0, FORM_TN: 0 },
+  tn: { FORM_NT: 0, FORM_TN: 1 },
+}
+const nothing = { LORA: 0, BIAS: 0, RESIDUAL: 0, ACCUMULATE: 0 }
+
+function run(gpu: Gpu, constants: Record<string, number>, bindings: Binding[], params: Record<string, number>): void {
+  const best = tilesOf(gpu).tile
+  // Of few rows a large tile would compute mostly nothing.
+  const tile = params.rows <= 32 ? { rows: 32, columns: 64 } : params.rows <= 64 ? { rows: 64, columns: 64 } : best
+  const kernel = gpu.kernel(path, { TM: tile.rows, TN: tile.columns, ...nothing, ...constants })
+  gpu.dispatch(kernel, bindings, params, [Math.ceil(params.columns / tile.columns), Math.ceil(params.rows / tile.rows)])
+}
+
+/** y = alpha * (x Wᵀ + LoRA) + bias + residual of one part. */
+export function forward(gpu: Gpu, x: Binding, rows: number, weight: Weight, y: Binding, part: Part, options: Extras): void {
+  const { alpha, rank, flags, extra } = options
+  const k = weight.columns
+  const of_a = { a_stride: k, a_column: 0 }
+  const of_b = { b_stride: k, b_row: part.row - part.slice.row }
+  const of_out = { out_stride: part.width, out_row: 0, out_column: part.column, first_row: part.row }
+  const params = { rows, columns: part.rows, depth: k, rank, alpha, ...of_a, ...of_b, ...of_out }
+  run(gpu, { ...forms.nt, W_BF16: Number(weight.bf16), ...flags }, [x, y, bufferOf(part.slice), ...extra], params)
+}
+
+/** dx (+)= alpha * (dy W + LoRA) of one part. */
+export function backwardInput(
+  gpu: Gpu,
+  dy: Binding,
+  rows: number,
+  weight: Weight,
+  dx: Binding,
+  part: Part,
+  options: Extras,
+): void {
+  const { alpha, rank, flags, extra } = options
+  const k = weight.columns
+  const of_a = { a_stride: part.width, a_column: part.column }
+  const of_b = { b_stride: k, b_row: part.row - part.slice.row }
+  const of_out = { out_stride: k, out_row: 0, out_column: 0, first_row: 0 }
+  const params = { rows, columns: k, depth: part.rows, rank, alpha, ...of_a, ...of_b, ...of_out }
+  run(gpu, { ...forms.nn, W_BF16: Number(weight.bf16), ...flags }, [dy, dx, bufferOf(part.slice), ...extra], params)
+}
+
+/** dW (+)= alpha * dyᵀ x. */
+export function backwardWeight(
+  gpu: Gpu,
+  dy: Required<Rows>,
+  x: Rows,
+  dw: GpuBuffer | BufferRange,
+  options: { alpha: number; accumulate: boolean; row: number },
+): void {
+  const { alpha, accumulate, row } = options
+  const [n, k] = [dy.columns, x.columns]
+  const of_a = { a_stride: dy.stride, a_column: dy.column }
+  const of_out = { out_stride: k, out_row: row, out_column: 0, first_row: 0 }
+  const params = { rows: n, columns: k, depth: dy.rows, rank: 0, alpha, ...of_a, b_stride: k, b_row: 0, ...of_out }
+  run(gpu, { ...forms.tn, W_BF16: 0, ACCUMULATE: Number(accumulate) }, [dy.data, dw, x.data], params)
+}

@@ -1,0 +1,141 @@
+/**
+ * The matmul tier of matrix units: f16 x f16 -> float32. Off unless a run asks for it (`useMatrixUnits`), since arithmetic is float32 otherwise. Whether
+ * a product is taken depends on the weight's shape and never on the number of rows, so a row has the same bits in every batch here too.
+ * An operand rounds to 11 bits (bf16 weights have 8, so they only lose what lies outside f16's range); sums are float32.
+ */
+import { fileURLToPath } from 'node:url'
+import { UserError } from '../../common/errors.ts'
+import type { MatrixUnit } from '../../gpu/adapter.ts'
+import type { Binding, Gpu } from '../../gpu/gpu.ts'
+import type { Weight } from '../common/weight.ts'
+import { bufferOf, type Extras, type Part } from './part.ts'
+import { tilesOf, type Tile } from './tiles.ts'
+
+const path = fileURLToPath(new URL('units.wgsl', import.meta.url))
+/** The largest f16 value. */
+const most = 65504
+/** Steps of the depth that are staged at once. */
+const KT = 32
+/** Gradients are small: times this they keep their bits down to 6e-8; more than 64 is cut off. A power of two, so it changes no bit otherwise. */
+const gradientScale = 1024
+
+interface Arrangement {
+  unit: MatrixUnit
+  /** Subgroups of a workgroup, down and across. */
+  down: number
+  across: number
+}
+
+const inUse = new WeakMap<Gpu, MatrixUnit>()
+
+/**
+ * Lets large products run on the adapter's matrix units from here on; `false` ends it.
+ * @throws UserError where the adapter has none that multiply f16 into float32
+ */
+export function useMatrixUnits(gpu: Gpu, on = true): void {
+  inUse.delete(gpu)
+  if (!on) return
+  const { matrixUnits, subgroupSize, f16, name } = gpu.facts
+  // The widest that this kernel's depth takes: 16 x 16 x 16 before 8 x 8 x 8.
+  const [unit] = matrixUnits
+    .filter((u) => KT % u.k === 0 && 32 % u.m === 0 && 32 % u.n === 0)
+    .sort((a, b) => b.m * b.n * b.k - a.m * a.n * a.k)
+  if (!unit || !f16 || subgroupSize === 0) {
+    throw new UserError(
+      `${name} shows no matrix units that multiply f16 into float32 with subgroups of one size. Leave matrix units off.`,
+    )
+  }
+  inUse.set(gpu, unit)
+}
+
+/**
+ * Holds a weight against f16's range, when it is loaded for matrix units.
+ * @param data bf16 bits or float32 values
+ * @throws UserError naming the weight and the value
+ */
+export function checkF16Range(label: string, data: Uint16Array | Float32Array): void {
+  for (let i = 0; i < data.length; i++) {
+    const value = data instanceof Float32Array ? data[i] : bf16Value(data[i])
+    if (Math.abs(value) <= most) continue
+    throw new UserError(`${label} holds ${value}, and f16 ends at ${most}. Leave matrix units off for this model.`)
+  }
+}
+
+const view = new DataView(new ArrayBuffer(4))
+function bf16Value(bits: number): number {
+  view.setUint16(0, bits)
+  return view.getFloat32(0)
+}
+
+/** Whether a product with this weight runs here: `stride` is of the activations that are multiplied, `column` where they start. */
+export function takesUnits(gpu: Gpu, weight: Weight, part: Part, stride: number, column: number): boolean {
+  if (!inUse.has(gpu) || !weight.bf16 || part.slice.texture) return false
+  return weight.columns % 8 === 0 && stride % 4 === 0 && column % 4 === 0 && part.rows % 4 === 0
+}
+
+/** y = alpha * (x Wᵀ + LoRA) + bias + residual of one part. */
+export function forward(gpu: Gpu, x: Binding, rows: number, weight: Weight, y: Binding, part: Part, options: Extras): void {
+  const k = weight.columns
+  const place = { a_stride: k, a_column: 0, out_stride: part.width, out_column: part.column, first_row: part.row }
+  const size = { rows, columns: part.rows, depth: k }
+  run(gpu, x, y, weight, part, options, { FORM_NT: 1 }, { ...size, ...place, a_scale: 1, out_scale: 1 })
+}
+
+/** dx (+)= alpha * (dy W + LoRA) of one part. */
+export function backwardInput(
+  gpu: Gpu,
+  dy: Binding,
+  rows: number,
+  weight: Weight,
+  dx: Binding,
+  part: Part,
+  options: Extras,
+): void {
+  const k = weight.columns
+  const place = { a_stride: part.width, a_column: part.column, out_stride: k, out_column: 0, first_row: 0 }
+  const size = { rows, columns: k, depth: part.rows }
+  const scales = { a_scale: gradientScale, out_scale: 1 / gradientScale }
+  run(gpu, dy, dx, weight, part, options, { FORM_NT: 0 }, { ...size, ...place, ...scales })
+}
+
+function run(
+  gpu: Gpu,
+  a: Binding,
+  out: Binding,
+  weight: Weight,
+  part: Part,
+  { alpha, rank, flags, extra }: Extras,
+  form: { FORM_NT: number },
+  params: { rows: number; columns: number } & Record<string, number>,
+): void {
+  const unit = inUse.get(gpu)!
+  const tile = tileFor(gpu, unit, params.rows)
+  const { down, across } = arrange(unit, tile)
+  const shape = { TM: tile.rows, TN: tile.columns, SM: down, SN: across, KT, LANES: gpu.facts.subgroupSize }
+  const fragment = { FM: unit.m, FN: unit.n, FK: unit.k }
+  const kernel = gpu.kernel(path, { ...shape, ...fragment, LORA: 0, BIAS: 0, RESIDUAL: 0, ACCUMULATE: 0, ...flags, ...form })
+  const bindings = [a, out, bufferOf(part.slice), ...extra]
+  const groups: [number, number] = [Math.ceil(params.columns / tile.columns), Math.ceil(params.rows / tile.rows)]
+  gpu.dispatch(kernel, bindings, { ...params, rank, alpha, b_stride: weight.columns, b_row: part.row - part.slice.row }, groups)
+}
+
+/** Small tiles for few rows; else the tuned one, or the largest smaller one that the adapter's workgroup memory holds. */
+function tileFor(gpu: Gpu, unit: MatrixUnit, rows: number): Tile {
+  const sizes: Tile[] = [tilesOf(gpu).units, { rows: 128, columns: 128 }, { rows: 64, columns: 64 }]
+  const few = rows <= 32 ? { rows: 32, columns: 64 } : rows <= 64 ? { rows: 64, columns: 64 } : undefined
+  return (
+    few ?? sizes.find((tile) => workgroupBytes(unit, tile) <= gpu.facts.limits.maxWorkgroupMemory) ?? { rows: 32, columns: 64 }
+  )
+}
+
+/** Each subgroup owns 32 x 32 outputs, more where there would be over eight of them. */
+function arrange(unit: MatrixUnit, { rows, columns }: Tile): Arrangement {
+  const [down, across] = [Math.min(2, rows / 32), Math.min(4, columns / 32)]
+  return { unit, down, across }
+}
+
+function workgroupBytes(unit: MatrixUnit, tile: Tile): number {
+  const { down, across } = arrange(unit, tile)
+  const operands = tile.rows * (KT + 8) + Math.max(tile.columns * (KT + 8), KT * (tile.columns + 8))
+  return operands * 2 + down * across * unit.m * unit.n * 4
+}

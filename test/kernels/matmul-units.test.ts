@@ -1,0 +1,150 @@
+import { describe, expect, test } from 'vitest'
+import { linear, linearBackwardInput } from '../../src/kernels/matmul/matmul.ts'
+import { setTiles, tileCandidates } from '../../src/kernels/matmul/tiles.ts'
+import { checkF16Range, useMatrixUnits } from '../../src/kernels/matmul/units.ts'
+import { bounds, compare, openBench, sameBits } from './harness.ts'
+import { product, type Case } from './matmul-cases.ts'
+
+const bench = await openBench()
+const { gpu } = bench
+/** ../shared/mesa-sid.sh has a software driver that has some. */
+const none =
+  gpu.facts.matrixUnits.length === 0 ? ' (skipped: this adapter shows no matrix units that multiply f16 into float32)' : ''
+
+/** What rounding activations to f16 does to a product: 2^-11 at most of each term, of random sign; about 2e-4 of the whole. */
+const rounding = 4e-4
+const half = (values: Float32Array): Float32Array => values.map((v) => Math.f16round(v))
+
+async function withUnits(name: string, fn: () => Promise<void>): Promise<void> {
+  await bench.run(name, { software: false }, async () => {
+    useMatrixUnits(gpu)
+    try {
+      await fn()
+    } finally {
+      useMatrixUnits(gpu, false)
+      setTiles(gpu, {})
+    }
+  })
+}
+
+const cases: (Case & { accumulate?: boolean })[] = [
+  { rows: 1, n: 8, k: 8 },
+  { rows: 5, n: 36, k: 40, rank: 8, bias: true },
+  { rows: 33, n: 68, k: 72, residual: true, alpha: 0.5 },
+  { rows: 70, n: 132, k: 136, rank: 16, bias: true, residual: true, accumulate: true },
+  { rows: 131, n: 264, k: 72, accumulate: true, alpha: 2 },
+  { rows: 9, n: 100, k: 64, slice: { row: 36, rows: 40 }, rank: 8 },
+]
+
+describe(`matrix units${none}`, () => {
+  test.skipIf(none)('forward: the product of rounded operands, and near that of float32', async () => {
+    for (const c of cases) {
+      await withUnits(`units nt ${JSON.stringify(c)}`, async () => {
+        const { rows, n, k, rank = 0, alpha = 1, slice = { row: 0, rows: n } } = c
+        const { weight, values } = bench.weight(n, k, true)
+        const [x, xa, b] = [bench.normals(rows * k), bench.normals(rows * rank), bench.normals(n * rank)]
+        const [bias, residual] = [bench.normals(n), bench.normals(rows * slice.rows)]
+        const y = bench.out(rows * slice.rows)
+        linear(gpu, bench.up(x), rows, weight, y, {
+          alpha,
+          slice: c.slice,
+          lora: rank ? { x: bench.up(xa), matrix: bench.up(b), rank } : undefined,
+          bias: c.bias ? bench.up(bias) : undefined,
+          residual: c.residual ? bench.up(residual) : undefined,
+        })
+        const got = await bench.down(y, rows * slice.rows)
+        const want = (operand: Float32Array): Float64Array => {
+          const at = (data: Float32Array, width: number) => (i: number, t: number) => data[i * width + t]
+          const of_w = (data: Float32Array, width: number) => (j: number, t: number) => data[(slice.row + j) * width + t]
+          const sum = product(rows, slice.rows, k, at(operand, k), of_w(values, k))
+          const low = product(rows, slice.rows, rank, at(xa, rank), of_w(b, rank))
+          return sum.map((v, e) => {
+            const extra = (c.bias ? bias[slice.row + (e % slice.rows)] : 0) + (c.residual ? residual[e] : 0)
+            return (v + low[e]) * alpha + extra
+          })
+        }
+        compare('rounded', got, want(half(x)), bounds.sum)
+        if (rows === 1) return // too few outputs for a mean
+        compare('float32', got, want(x), rounding)
+        // As far from float32 as f16 is: the units did run
+        expect(() => compare('float32', got, want(x), bounds.sum)).toThrow('relative error')
+      })
+    }
+  })
+  test.skipIf(none)('backward to the input: small gradients keep their bits, large ones are cut off', async () => {
+    for (const c of cases) {
+      for (const size of [1, 1e-6]) {
+        await withUnits(`units nn ${size} ${JSON.stringify(c)}`, async () => {
+          const { rows, n, k, rank = 0, alpha = 1, accumulate = false, slice = { row: 0, rows: n } } = c
+          const { weight, values } = bench.weight(n, k, true)
+          const dy = bench.normals(rows * slice.rows, size)
+          const [dxa, a, before] = [bench.normals(rows * rank, size), bench.normals(rank * k), bench.normals(rows * k, size)]
+          const dx = accumulate ? bench.upOut(before) : bench.out(rows * k)
+          const lora = rank ? { x: bench.up(dxa), matrix: bench.up(a), rank } : undefined
+          linearBackwardInput(gpu, bench.up(dy), rows, weight, dx, { alpha, lora, accumulate, slice: c.slice })
+          const want = (operand: Float32Array): Float64Array => {
+            const at = (data: Float32Array, width: number) => (i: number, t: number) => data[i * width + t]
+            const sum = product(rows, k, slice.rows, at(operand, slice.rows), (j, t) => values[(slice.row + t) * k + j])
+            const low = product(rows, k, rank, at(dxa, rank), (j, t) => a[t * k + j])
+            return sum.map((v, e) => (v + low[e]) * alpha + (accumulate ? before[e] : 0))
+          }
+          const got = await bench.down(dx, rows * k)
+          const scaled = half(dy.map((v) => v * 1024)).map((v) => v / 1024)
+          compare('rounded', got, want(scaled), bounds.sum)
+          if (rows > 1) compare('float32', got, want(dy), rounding)
+        })
+      }
+    }
+    await withUnits('units nn large', async () => {
+      const { weight } = bench.weight(8, 8, true)
+      const dx = bench.out(64)
+      linearBackwardInput(gpu, bench.up(new Float32Array(64).fill(1e6)), 8, weight, dx)
+      for (const value of await bench.down(dx, 64)) expect(Number.isFinite(value)).toBe(true)
+    })
+  })
+  test.skipIf(none)('a row has the same bits in every batch and every tile', async () => {
+    await withUnits('units bits', async () => {
+      const [rows, n, k] = [131, 72, 136]
+      const { weight } = bench.weight(n, k, true)
+      const [x, dy] = [bench.normals(rows * k), bench.normals(rows * n)]
+      const at = async (from: number, count: number): Promise<Float32Array[]> => {
+        const [y, dx] = [bench.out(count * n), bench.out(count * k)]
+        linear(gpu, bench.up(x.slice(from * k, (from + count) * k)), count, weight, y)
+        linearBackwardInput(gpu, bench.up(dy.slice(from * n, (from + count) * n)), count, weight, dx)
+        return [await bench.down(y, count * n), await bench.down(dx, count * k)]
+      }
+      const [y, dx] = await at(0, rows)
+      const check = async (from: number, count: number, name: string): Promise<void> => {
+        const got = await at(from, count)
+        sameBits(`y ${name}`, got[0], y.slice(from * n, (from + count) * n))
+        sameBits(`dx ${name}`, got[1], dx.slice(from * k, (from + count) * k))
+      }
+      for (const [from, count] of [
+        [0, 1],
+        [130, 1],
+        [17, 32],
+        [40, 64],
+      ]) {
+        await check(from, count, `rows from ${from}`)
+      }
+      for (const tile of tileCandidates.units) {
+        setTiles(gpu, { units: tile })
+        await check(0, rows, `${tile.rows} x ${tile.columns}`)
+      }
+    })
+  })
+})
+
+test('matrix units are refused where there are none', async () => {
+  await bench.run('none', { matrixUnits: [] }, async () => {
+    expect(() => useMatrixUnits(gpu)).toThrow('Leave matrix units off')
+  })
+})
+
+test('weights outside of f16 are refused by name', () => {
+  checkF16Range('w', Float32Array.of(65504, -65504, 1e-30))
+  checkF16Range('w', Uint16Array.of(0x477f, 0x8000))
+  expect(() => checkF16Range('layers.3.down', Float32Array.of(1, 70000))).toThrow('layers.3.down holds 70000')
+  expect(() => checkF16Range('w', Uint16Array.of(0x4780))).toThrow('w holds 65536')
+  expect(() => checkF16Range('w', Float32Array.of(NaN))).toThrow('NaN')
+})
