@@ -14,8 +14,8 @@ export function lanes(gpu: Gpu, wide = false): Constants {
 }
 
 /**
- * Runs an elementwise kernel (flat.wgsl) over `n` elements: 64 to a workgroup, or 1024 on a CPU driver where there are many. Workgroups fold into y where
- * x would pass 65535.
+ * Runs an elementwise kernel (flat.wgsl) over `n` elements: 64 to a workgroup; on a CPU driver, where a workgroup costs more than its elements, 512, or 1024
+ * where there are many. Workgroups fold into y where x would pass 65535.
  */
 export function dispatchFlat(
   gpu: Gpu,
@@ -25,7 +25,7 @@ export function dispatchFlat(
   params: Record<string, number>,
   n: number,
 ): void {
-  const PER = gpu.facts.software && n >= 32768 ? 16 : 1
+  const PER = !gpu.facts.software || n < 1024 ? 1 : n < 32768 ? 8 : 16
   const groups = Math.ceil(n / (64 * PER))
   const x = Math.min(groups, 65535)
   gpu.dispatch(gpu.kernel(path, { ...constants, PER }), bindings, params, [x, Math.ceil(groups / Math.max(1, x))])
