@@ -8,6 +8,7 @@
  */
 import { availableParallelism } from 'node:os'
 import { fileURLToPath } from 'node:url'
+import { driverSeconds } from '../src/common/cpu-time.ts'
 import { Gpu } from '../src/gpu/gpu.ts'
 
 /** Work a second: `timed` by the clock, `idle` as an idle machine would do (software adapters only). */
@@ -21,18 +22,6 @@ export interface Peaks {
   fma: Rate
   /** GB/s of a copy between buffers by the clock, bytes read and bytes written. */
   copy: number
-}
-
-interface CpuTime {
-  process: NodeJS.CpuUsage
-  thread: NodeJS.CpuUsage
-  seconds: number
-}
-
-/** Seconds of processor time that threads other than this one took. */
-export function driverSeconds(since?: CpuTime): CpuTime {
-  const [all, own] = [process.cpuUsage(since?.process), process.threadCpuUsage(since?.thread)]
-  return { process: all, thread: own, seconds: (all.user + all.system - own.user - own.system) / 1e6 }
 }
 
 /**

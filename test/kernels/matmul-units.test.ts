@@ -1,6 +1,7 @@
 import { describe, expect, test } from 'vitest'
 import { linear, linearBackwardInput } from '../../src/kernels/matmul/matmul.ts'
-import { setTiles, tileCandidates } from '../../src/kernels/matmul/tiles.ts'
+import { defaultTiles, setTiles, tileCandidates, tilesOf } from '../../src/kernels/matmul/tiles.ts'
+import { tuneMatmul, type TuneRow } from '../../src/kernels/matmul/tune.ts'
 import { checkF16Range, useMatrixUnits } from '../../src/kernels/matmul/units.ts'
 import { bounds, compare, openBench, sameBits } from './harness.ts'
 import { product, type Case } from './matmul-cases.ts'
@@ -133,6 +134,28 @@ describe(`matrix units${none}`, () => {
       }
     })
   })
+})
+
+test('tune measures the kernels of each kind of adapter, and leaves matrix units off', async () => {
+  const kinds = [
+    {},
+    { software: false },
+    { software: false, matrixUnits: [] },
+    { software: false, timestamps: false, matrixUnits: [] },
+  ]
+  for (const facts of kinds) {
+    await bench.run(`tune ${JSON.stringify(facts)}`, facts, async () => {
+      const rows: TuneRow[] = []
+      const tiles = await tuneMatmul(gpu, { size: [64, 128, 64], seconds: 0.1, report: (row) => rows.push(row) })
+      const names =
+        bench.cpu && !('software' in facts) ? ['ntCpu', 'nnCpu'] : none || 'matrixUnits' in facts ? ['tile'] : ['tile', 'units']
+      expect(Object.keys(tiles)).toEqual(names)
+      expect(rows.filter((row) => row.chosen).map((row) => row.name)).toEqual(names)
+      for (const row of rows) expect(row.gflops).toBeGreaterThan(0)
+      expect(tilesOf(gpu)).toEqual({ ...defaultTiles, ...tiles })
+      setTiles(gpu, {})
+    })
+  }
 })
 
 test('matrix units are refused where there are none', async () => {

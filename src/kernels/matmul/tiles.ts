@@ -3,6 +3,7 @@
  * in one order whatever its tile; so a table may come from another run, and be wrong, and only speed is lost.
  */
 import type { Gpu } from '../../gpu/gpu.ts'
+import { readTuned } from './tuned.ts'
 
 /** Rows x columns of outputs that one workgroup owns, for many rows (32 and more). Fewer rows take smaller tiles by rule. */
 export interface Tiles {
@@ -56,9 +57,14 @@ export const tileCandidates: Record<TileName, Tile[]> = {
 
 const chosen = new WeakMap<Gpu, Tiles>()
 
-/** The tiles of this device: what `setTiles` gave, else the heuristic. */
+/** The tiles of this device: what `setTiles` gave, else what `tune` kept for the adapter, else the heuristic. */
 export function tilesOf(gpu: Gpu): Tiles {
-  return chosen.get(gpu) ?? defaultTiles
+  let own = chosen.get(gpu)
+  if (!own) {
+    setTiles(gpu, readTuned(gpu) ?? {})
+    own = chosen.get(gpu)!
+  }
+  return own
 }
 
 /** Sets tiles for this device; what is left out, or is no candidate, stays with the heuristic. */

@@ -20,7 +20,6 @@ const KT = 32
 const gradientScale = 1024
 
 interface Arrangement {
-  unit: MatrixUnit
   /** Subgroups of a workgroup, down and across. */
   down: number
   across: number
@@ -39,7 +38,7 @@ export function useMatrixUnits(gpu: Gpu, on = true): void {
   // The widest that this kernel's depth takes: 16 x 16 x 16 before 8 x 8 x 8.
   const [unit] = matrixUnits
     .filter((u) => KT % u.k === 0 && 32 % u.m === 0 && 32 % u.n === 0)
-    .sort((a, b) => b.m * b.n * b.k - a.m * a.n * a.k)
+    .toSorted((a, b) => b.m * b.n * b.k - a.m * a.n * a.k)
   if (!unit || !f16 || subgroupSize === 0) {
     throw new UserError(
       `${name} shows no matrix units that multiply f16 into float32 with subgroups of one size. Leave matrix units off.`,
@@ -109,8 +108,8 @@ function run(
   params: { rows: number; columns: number } & Record<string, number>,
 ): void {
   const unit = inUse.get(gpu)!
-  const tile = tileFor(gpu, unit, params.rows)
-  const { down, across } = arrange(unit, tile)
+  const tile = tileFor(gpu, params.rows)
+  const { down, across } = arrange(tile)
   const shape = { TM: tile.rows, TN: tile.columns, SM: down, SN: across, KT, LANES: gpu.facts.subgroupSize }
   const fragment = { FM: unit.m, FN: unit.n, FK: unit.k }
   const kernel = gpu.kernel(path, { ...shape, ...fragment, LORA: 0, BIAS: 0, RESIDUAL: 0, ACCUMULATE: 0, ...flags, ...form })
@@ -120,22 +119,25 @@ function run(
 }
 
 /** Small tiles for few rows; else the tuned one, or the largest smaller one that the adapter's workgroup memory holds. */
-function tileFor(gpu: Gpu, unit: MatrixUnit, rows: number): Tile {
+function tileFor(gpu: Gpu, rows: number): Tile {
   const sizes: Tile[] = [tilesOf(gpu).units, { rows: 128, columns: 128 }, { rows: 64, columns: 64 }]
   const few = rows <= 32 ? { rows: 32, columns: 64 } : rows <= 64 ? { rows: 64, columns: 64 } : undefined
-  return (
-    few ?? sizes.find((tile) => workgroupBytes(unit, tile) <= gpu.facts.limits.maxWorkgroupMemory) ?? { rows: 32, columns: 64 }
-  )
+  return few ?? sizes.find((tile) => holdsUnitTile(gpu, tile)) ?? { rows: 32, columns: 64 }
 }
 
 /** Each subgroup owns 32 x 32 outputs, more where there would be over eight of them. */
-function arrange(unit: MatrixUnit, { rows, columns }: Tile): Arrangement {
+function arrange({ rows, columns }: Tile): Arrangement {
   const [down, across] = [Math.min(2, rows / 32), Math.min(4, columns / 32)]
-  return { unit, down, across }
+  return { down, across }
+}
+
+/** Whether the workgroup memory holds the operands of a tile. Only after `useMatrixUnits`. */
+export function holdsUnitTile(gpu: Gpu, tile: Tile): boolean {
+  return workgroupBytes(inUse.get(gpu)!, tile) <= gpu.facts.limits.maxWorkgroupMemory
 }
 
 function workgroupBytes(unit: MatrixUnit, tile: Tile): number {
-  const { down, across } = arrange(unit, tile)
+  const { down, across } = arrange(tile)
   const operands = tile.rows * (KT + 8) + Math.max(tile.columns * (KT + 8), KT * (tile.columns + 8))
   return operands * 2 + down * across * unit.m * unit.n * 4
 }

@@ -1,0 +1,52 @@
+/** Tables of tile sizes in the user's cache, one an adapter and driver: `~/.cache/dawn-rl/tune.json` or below XDG_CACHE_HOME. */
+import { mkdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs'
+import { homedir } from 'node:os'
+import { dirname, join } from 'node:path'
+import type { Gpu } from '../../gpu/gpu.ts'
+import type { Tiles } from './tiles.ts'
+
+const version = 1
+
+interface TuneFile {
+  version: number
+  adapters: Record<string, { tiles: Partial<Tiles>; date: string }>
+}
+
+export function tunePath(): string {
+  return join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'dawn-rl', 'tune.json')
+}
+
+/** The adapter and its driver: another version of either is tuned anew. */
+export function tuneKey(gpu: Gpu): string {
+  const { vendor, architecture, device, description } = gpu.device.adapterInfo
+  return [vendor, architecture, device, description].join(' | ')
+}
+
+/** What `tune` found for this adapter; undefined where it has not run, where the file is damaged, and with DAWN_RL_TUNE=0. */
+export function readTuned(gpu: Gpu): Partial<Tiles> | undefined {
+  if (process.env.DAWN_RL_TUNE === '0') return undefined
+  return readFile().adapters[tuneKey(gpu)]?.tiles
+}
+
+/** Keeps tiles for this adapter; those of other adapters stay. Gives the file's path. */
+export function writeTuned(gpu: Gpu, tiles: Partial<Tiles>): string {
+  const path = tunePath()
+  const file = readFile()
+  file.adapters[tuneKey(gpu)] = { tiles, date: new Date().toISOString().slice(0, 10) }
+  mkdirSync(dirname(path), { recursive: true })
+  const aside = `${path}.${process.pid}`
+  writeFileSync(aside, JSON.stringify(file, undefined, 2) + '\n')
+  renameSync(aside, path)
+  return path
+}
+
+/** Only speed hangs on the file, so one that cannot be read counts as none. */
+function readFile(): TuneFile {
+  try {
+    const file = JSON.parse(readFileSync(tunePath(), 'utf8')) as TuneFile
+    if (file.version === version && typeof file.adapters === 'object' && file.adapters !== null) return file
+  } catch {
+    // none there, or damaged
+  }
+  return { version, adapters: {} }
+}

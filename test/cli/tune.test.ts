@@ -1,0 +1,80 @@
+/** `tune` as a user runs it, and that runs take what it kept. */
+import { spawnSync } from 'node:child_process'
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { dirname, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { afterAll, expect, it } from 'vitest'
+import { Gpu } from '../../src/gpu/gpu.ts'
+import { defaultTiles, tileCandidates, tilesOf, type TileName, type Tiles } from '../../src/kernels/matmul/tiles.ts'
+import { tuneKey, writeTuned } from '../../src/kernels/matmul/tuned.ts'
+
+const root = join(dirname(fileURLToPath(import.meta.url)), '../..')
+const cache = mkdtempSync(join(tmpdir(), 'dawn-rl-tune-'))
+const path = join(cache, 'dawn-rl', 'tune.json')
+const own = { XDG_CACHE_HOME: process.env.XDG_CACHE_HOME, DAWN_RL_TUNE: process.env.DAWN_RL_TUNE }
+afterAll(() => {
+  rmSync(cache, { recursive: true })
+  setEnvironment(own)
+})
+
+function setEnvironment(values: Record<string, string | undefined>): void {
+  for (const [name, value] of Object.entries(values)) {
+    if (value === undefined) delete process.env[name]
+    else process.env[name] = value
+  }
+}
+
+/** What a fresh device takes. */
+async function taken(): Promise<Tiles> {
+  const gpu = await Gpu.open()
+  const tiles = tilesOf(gpu)
+  gpu.close()
+  return tiles
+}
+
+it(
+  'prints a table, keeps the best of each kernel beside what other adapters have, and runs take it',
+  { timeout: 90_000 },
+  async () => {
+    mkdirSync(dirname(path))
+    writeFileSync(path, JSON.stringify({ version: 1, adapters: { other: { tiles: {}, date: '2026-01-01' } } }))
+    const env = { ...process.env, XDG_CACHE_HOME: cache, DAWN_RL_TUNE: undefined }
+    const start = performance.now()
+    const { status, stdout, stderr } = spawnSync(process.execPath, [join(root, 'cli.js'), 'tune'], { encoding: 'utf8', env })
+    expect({ status, errors: stderr.replaceAll(/^Warning: .*\n/gm, '') }).toEqual({ status: 0, errors: '' })
+    expect(performance.now() - start).toBeLessThan(60_000)
+    expect(stdout).toMatch(/^adapter +\S/)
+    expect(stdout).toContain(`kept in ${path}`)
+    const chosen = [...stdout.matchAll(/(\d+) x (\d+) +\d+\.\d +chosen$/gm)].map(([, rows, columns]) => [
+      Number(rows),
+      Number(columns),
+    ])
+    const file = JSON.parse(readFileSync(path, 'utf8')) as { adapters: Record<string, { tiles: Partial<Tiles> }> }
+    expect(file.adapters.other).toEqual({ tiles: {}, date: '2026-01-01' })
+    const gpu = await Gpu.open()
+    const { tiles } = file.adapters[tuneKey(gpu)]
+    gpu.close()
+    expect(Object.values(tiles).map(({ rows, columns }) => [rows, columns])).toEqual(chosen)
+    expect(chosen.length).toBeGreaterThan(0)
+    setEnvironment({ XDG_CACHE_HOME: cache, DAWN_RL_TUNE: undefined })
+    expect(await taken()).toEqual({ ...defaultTiles, ...tiles })
+  },
+)
+
+it('DAWN_RL_TUNE=0 and a damaged file give the built-in sizes; sizes that no kernel has are left out', async () => {
+  setEnvironment({ XDG_CACHE_HOME: cache, DAWN_RL_TUNE: undefined })
+  const gpu = await Gpu.open()
+  const name: TileName = 'nnCpu'
+  const other = tileCandidates[name].find((tile) => tile.rows !== defaultTiles[name].rows)!
+  expect(writeTuned(gpu, { [name]: other, ntCpu: { rows: 5, columns: 7 } })).toBe(path)
+  gpu.close()
+  expect(await taken()).toEqual({ ...defaultTiles, [name]: other })
+  setEnvironment({ DAWN_RL_TUNE: '0' })
+  expect(await taken()).toEqual(defaultTiles)
+  setEnvironment({ DAWN_RL_TUNE: undefined })
+  for (const text of ['{', '[]', '{"version": 9, "adapters": {}}', '{"version": 1, "adapters": null}']) {
+    writeFileSync(path, text)
+    expect(await taken()).toEqual(defaultTiles)
+  }
+})
