@@ -5,6 +5,8 @@ import { defineConfig } from 'vitest/config'
 export default defineConfig({
   test: {
     include: ['test/**/*.test.ts'],
+    // They need a vLLM and minutes: scripts/test-vllm.sh sets both up.
+    exclude: process.env.DAWN_RL_VLLM ? [] : ['test/vllm/**'],
     pool: 'forks',
     fileParallelism: false,
     testTimeout: 600_000,

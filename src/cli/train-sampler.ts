@@ -1,5 +1,5 @@
 /** Who samples: the embedded engine on the trainer's own weights, or a vLLM server that is sent them. */
-import { mkdirSync } from 'node:fs'
+import { rmSync } from 'node:fs'
 import { basename, join, resolve } from 'node:path'
 import type { Generator, Message, PolicyVersion } from '../common/types.ts'
 import type { RunConfig } from '../config/schema.ts'
@@ -8,8 +8,9 @@ import type { Decoder } from '../model/decoder.ts'
 import type { Monitor } from '../monitor/monitor.ts'
 import type { RunFolder } from '../monitor/run-folder.ts'
 import type { LoopParts } from '../orchestrator/loop.ts'
-import { writeWeights, type WeightsAbout } from '../trainer/checkpoint.ts'
+import type { WeightsAbout } from '../trainer/checkpoint.ts'
 import { scoreSamples } from '../trainer/gradients.ts'
+import { writeSamplerWeights } from '../trainer/sampler-weights.ts'
 import type { Inputs } from './train-inputs.ts'
 
 export interface RunSampler {
@@ -69,8 +70,15 @@ async function openVllm(parts: SamplerParts, version: PolicyVersion): Promise<Ru
     maxAsyncLevel: args.max_async_level,
     logprobsMode: filtered ? 'raw_logprobs' : 'processed_logprobs',
   } as const
+  // What an earlier process of this run left there is of no use to a new server.
+  const weightsDir = join(folder.path, 'weights')
+  rmSync(weightsDir, { recursive: true, force: true })
+  // A server of full weights starts on the trainer's, written as they are pushed.
+  const base = join(weightsDir, 'base')
+  if (kind === 'full' && !inference.base_url) await writeSamplerWeights(base, decoder, weights, tokenizer)
   const launch = {
     ...needs,
+    ...(kind === 'full' && { model: resolve(base) }),
     servedName: 'base',
     maxSequences: inference.max_num_seqs,
     loraRank: args.use_lora ? args.lora_rank : undefined,
@@ -90,11 +98,9 @@ async function openVllm(parts: SamplerParts, version: PolicyVersion): Promise<Ru
     rank: args.lora_rank,
     vocabulary: model.config.vocabSize,
     rules: { eosTokenIds: new Set(model.config.eosTokenIds), decode: (ids: readonly number[]) => tokenizer.decode([...ids]) },
-    weightsDir: join(folder.path, 'weights'),
-    write: async (dir: string) => {
-      mkdirSync(dir, { recursive: true })
-      await writeWeights(dir, decoder, { ...weights, tokenizer: null })
-    },
+    weightsDir,
+    hasFirst: kind === 'full' && (!inference.base_url || version === 0),
+    write: (dir: string) => writeSamplerWeights(dir, decoder, weights),
     score: (ids: readonly number[]) => scoreIds(decoder, ids),
     probeIds: probeOf(environments[0].env.dataset[0].prompt, encode),
   } as const

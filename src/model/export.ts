@@ -25,7 +25,7 @@ export interface TensorMaker {
 }
 
 export interface ModelToWrite {
-  /** config.json, as the model came (`ModelFiles.rawConfig()`); its dtype is set to what is written. */
+  /** config.json, as the model came (`ModelFiles.rawConfig()`); its dtype is set to that of the matrices. */
   rawConfig: Record<string, unknown>
   rawGenerationConfig?: Record<string, unknown> | null
   tensors: readonly TensorMaker[]
@@ -51,7 +51,8 @@ export async function writeModelFolder(dir: string, model: ModelToWrite, options
 
 /** The files of `writeModelFolder`, into a folder that is there: for a checkpoint, whose own folder is what becomes whole. */
 export async function writeModelFiles(dir: string, model: ModelToWrite, shardBytes = SHARD_BYTES): Promise<void> {
-  const dtype = model.tensors.every((tensor) => tensor.dtype === 'bf16') ? 'bfloat16' : 'float32'
+  const matrices = model.tensors.filter((tensor) => tensor.shape.length > 1)
+  const dtype = matrices.every((tensor) => tensor.dtype === 'bf16') ? 'bfloat16' : 'float32'
   const { torch_dtype: _old, quantization_config: _quantization, ...rest } = model.rawConfig
   await writeWhole(join(dir, 'config.json'), [jsonText({ ...rest, dtype, torch_dtype: dtype })])
   if (model.rawGenerationConfig) await writeWhole(join(dir, 'generation_config.json'), [jsonText(model.rawGenerationConfig)])

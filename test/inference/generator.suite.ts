@@ -146,12 +146,14 @@ export function testGenerator(name: string, create: () => Promise<GeneratorUnder
       const { generator, prompts } = test
       const begin = generator.version
       const room = test.maxLength - Math.max(...prompts.map((prompt) => prompt.length))
-      for (let round = 1; round <= 3; round++) {
-        const long = prompts.map((prompt, seed) => generate(prompt, { max_tokens: Math.min(room, 200), seed, temperature: 1.2 }))
+      // On a busy machine the long ones may be over too soon: such a round proves less, and another one follows.
+      let inFlight = 0
+      for (let round = 1; inFlight < 2 && round <= 8; round++) {
+        const long = prompts.map((prompt, seed) => generate(prompt, { max_tokens: room, seed, temperature: 1.2 }))
         const over = settled(Promise.all(long))
         // Once a short one is through, the long ones are under way.
         await generate(prompts[1], { max_tokens: 3 })
-        const wasRunning = !over()
+        if (!over()) inFlight++
         await test.push()
         expect(generator.version).toBe(begin + round)
         const fresh = await generate(prompts[1], { max_tokens: 8, seed: round })
@@ -163,8 +165,8 @@ export function testGenerator(name: string, create: () => Promise<GeneratorUnder
           expect(result.versions).toEqual(result.versions.toSorted((a, b) => a - b))
           if (!test.switchesInFlight) expect(result.versions.at(-1)).toBe(begin + round - 1)
         }
-        expect(wasRunning, 'the long requests were over before the push').toBe(true)
       }
+      expect(inFlight, 'pushes that came while requests ran').toBe(2)
     })
 
     const expectTrainers = async (prompt: number[], { ids, logprobs }: GenerationResult, temperature: number) => {

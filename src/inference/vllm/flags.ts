@@ -75,12 +75,13 @@ export function serverFlags(needs: ServerNeeds, port: number): string[] {
   return [...vllmFlags(set), ...vllmFlags(args)]
 }
 
-/** Environment of the server: what it needs to take adapters and weights at run time, and to stay off the network. */
+/** Environment of the server, where the caller's own does not say otherwise: what it needs to take adapters and weights at run time, and to stay off the network. */
 export function serverEnvironment(cpu: boolean): Record<string, string> {
   return {
     VLLM_ALLOW_RUNTIME_LORA_UPDATING: '1',
     VLLM_SERVER_DEV_MODE: '1',
     VLLM_NO_USAGE_STATS: '1',
-    ...(cpu && { VLLM_TARGET_DEVICE: 'cpu' }),
+    // Of its own accord the CPU build takes half of the memory for its KV cache, beside a trainer in the same memory.
+    ...(cpu && { VLLM_TARGET_DEVICE: 'cpu', VLLM_CPU_KVCACHE_SPACE: '1' }),
   }
 }

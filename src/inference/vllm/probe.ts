@@ -44,7 +44,9 @@ export function staleBecause({ error, moved, stale }: Probe, noise: number): str
   if (moved > 4 * noise && error > stale) {
     return `the step moved the log-probabilities by ${digits(moved)} nats a token, and the server's are ${digits(error)} from the new ones but ${digits(stale)} from the old`
   }
-  if (error > 10 * noise + moved)
-    return `its log-probabilities are off by ${digits(error)} nats a token, and were by ${digits(noise)}`
+  // Part of the weights may have stayed: vLLM 0.32 leaves a tied output head as it was, and is then off by a sixth of the step.
+  if (error > 10 * noise + moved / 50) {
+    return `its log-probabilities are off by ${digits(error)} nats a token, and were by ${digits(noise)} before; the step moved them by ${digits(moved)}, so part of the weights is still old`
+  }
   return undefined
 }

@@ -20,13 +20,13 @@ export const GENERATE = '/inference/v1/generate'
 
 /**
  * The body of a request. Every value that shapes sampling is sent, neutral or not: what is left out would be filled in from the model's
- * generation_config.json on a server that was not started by us.
+ * generation_config.json on a server that was not started by us. The end tokens are those of the trainer's files (in `stop_token_ids`).
  */
 export function requestBody({ promptIds, sampling }: GenerationRequest, route: Route): object {
   const { temperature, top_p, top_k, min_p, repetition_penalty, presence_penalty, frequency_penalty } = sampling
   const params = {
     temperature, top_p, top_k: Math.max(top_k, 0), min_p, repetition_penalty, presence_penalty, frequency_penalty,
-    n: 1, seed: sampling.seed, max_tokens: sampling.max_tokens, min_tokens: 0, ignore_eos: false,
+    n: 1, seed: sampling.seed, max_tokens: sampling.max_tokens, min_tokens: 0, ignore_eos: true,
     stop: sampling.stop, stop_token_ids: [...new Set([...route.eosTokenIds, ...sampling.stop_token_ids])],
     include_stop_str_in_output: false, skip_special_tokens: false, logprobs: 0,
   } // prettier-ignore

@@ -30,6 +30,8 @@ export interface VllmSamplerOptions extends HostOptions, Needs {
   rules: EndRules
   /** Folder for the weights on their way; what is in it belongs to this sampler. */
   weightsDir: string
+  /** Whether the server starts with the trainer's weights, so that the first version need not be pushed. */
+  hasFirst: boolean
   /** Writes the trainer's weights of this moment into a folder: a PEFT adapter, or a Hugging Face model. */
   write: (dir: string) => Promise<void>
   /** Log-probabilities at temperature 1, by the trainer's weights of this moment, of all tokens (of the first: 0). */
@@ -55,6 +57,8 @@ interface Policy {
 
 /** A request that fails although the server is well is asked so often. */
 const TRIES = 4
+/** Nats a token: what float32 may differ by in another order of summation. */
+const LEAST_NOISE = 1e-5
 const SALT = 'dawn-rl-v'
 
 export class VllmSampler implements Generator {
@@ -173,8 +177,7 @@ export class VllmSampler implements Generator {
     const begin = performance.now()
     const { kind, weightsDir, runName, write, pushMs } = this.#options
     const last = this.#current
-    // The first weights of a full run are those that the server loaded itself.
-    const loaded = kind === 'full' && last === undefined && version === 0
+    const loaded = last === undefined && this.#options.hasFirst
     const name = `v${String(version).padStart(6, '0')}`
     const dir = loaded ? '' : resolve(weightsDir, name)
     if (dir) {
@@ -278,7 +281,7 @@ export class VllmSampler implements Generator {
           `${api.url} gives other log-probabilities than ${model} (by ${error.toPrecision(2)} nats a token), so it serves another model. Start vLLM with --model ${model}.`,
         )
       }
-      this.#noise = Math.max(error, 1e-6)
+      this.#noise = Math.max(error, LEAST_NOISE)
       return { error, moved: 0 }
     }
     const moved = distance(policy.scores, last.scores)
@@ -314,7 +317,7 @@ export class VllmSampler implements Generator {
     if (!policy) return false
     if (kind === 'full') policy.model = this.#found.base
     await withRetries((ms) => this.#install(policy, ms), pushMs)
-    await this.#probe(policy, undefined, pushMs)
+    await this.#probe(policy, policy, pushMs)
     log(`vLLM is back with the weights of version ${policy.version}`)
     return false
   }

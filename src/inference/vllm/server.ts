@@ -13,6 +13,9 @@ import { serverEnvironment, serverFlags, type ServerNeeds } from './flags.ts'
 const KEEPER =
   'exec 3<&0; "$@" 3<&- </dev/null & server=$!; (cat <&3 >/dev/null; kill -TERM "$server"; sleep 20; kill -KILL 0) 2>/dev/null & wait "$server"'
 
+/** '(Worker pid=7) ERROR 11-21 12:04:32 [core.py:1510] ', and a program's name before its usage error. */
+const LOG_PREFIX = /^(\(.*?\) )?((INFO|WARNING|ERROR) [\d-]+ [\d:]+ \[.*?\] ?)?(\w+\.py: (?=error))?/
+
 export interface LaunchOptions extends ServerNeeds {
   /** The Python that has vLLM. */
   python: string
@@ -85,16 +88,16 @@ export class VllmServer {
     clearTimeout(late)
   }
 
-  /** The last lines of the log that say something, for an error message. */
-  lastWords(lines = 3): string {
-    if (!existsSync(this.logFile) || statSync(this.logFile).size === 0) return 'it said nothing'
-    const text = readFileSync(this.logFile, 'utf8').slice(-20_000)
-    const said = text.split('\n').filter((line) => line.trim() !== '')
-    const errors = said.filter((line) => /error/i.test(line) && !/^\s*File |Traceback/.test(line))
-    return (errors.length > 0 ? errors : said)
-      .slice(-lines)
-      .map((line) => line.trim().slice(0, 300))
-      .join(' | ')
+  /** What the log says about why the server ended, for an error message: the errors that are not about other errors, else its last line. */
+  lastWords(): string {
+    if (!existsSync(this.logFile) || statSync(this.logFile).size === 0) return 'nothing'
+    const lines = readFileSync(this.logFile, 'utf8').slice(-200_000).split('\n').map((line) => line.replace(LOG_PREFIX, '').trim()) // prettier-ignore
+    const said = lines.filter((line) => line !== '')
+    const errors = said.filter(
+      (line) => /^[\w.]*(Error|Exception|error): /.test(line) && !/stack trace|root cause|resource_tracker/.test(line),
+    )
+    const causes = [...new Set(errors)].slice(-2)
+    return (causes.length > 0 ? causes : said.slice(-1)).map((line) => line.slice(0, 300)).join(' | ')
   }
 
   #kill(signal: NodeJS.Signals): void {

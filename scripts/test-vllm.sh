@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# npm run test:vllm: sets up what is missing, vLLM included, and runs the tests that need a real vLLM server. About 6 minutes on 2 cores.
+# usage: npm run test:vllm -- WORDS      WORDS go to vitest
+# Exit code 4 where there is no Python for vLLM.
+set -euo pipefail
+me=test-vllm
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+cd "$root"
+bash scripts/setup.sh
+bash scripts/setup-vllm.sh
+use_node
+export DAWN_RL_VLLM=1
+exec "$NODE" node_modules/vitest/vitest.mjs run --dir test/vllm "$@"

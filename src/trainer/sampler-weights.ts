@@ -1,0 +1,42 @@
+/** The trainer's weights as another process samples from them: the very values that the trainer computes with. */
+import { mkdirSync } from 'node:fs'
+import type { Decoder } from '../model/decoder.ts'
+import { readLora } from '../model/decoder-load.ts'
+import { writeModelFiles, type TensorMaker } from '../model/export.ts'
+import { writeAdapterFiles } from '../model/peft.ts'
+import type { Tokenizer } from '../model/tokenizer.ts'
+import type { WeightsAbout } from './checkpoint.ts'
+
+/**
+ * Writes what is trained into a new folder: a PEFT adapter, or a Hugging Face model.
+ * - Matrices have the dtype that the trainer runs them in, norms and biases are float32 as there: a checkpoint rounds them to bf16, and a
+ *   server would then sample from a model that is not quite the trainer's.
+ * - A head that is tied to the embedding is written out as `lm_head.weight`, and config.json says that it is not tied: vLLM 0.32 reloads the
+ *   embedding in place, but not the head that it made from it when it started.
+ * @param tokenizer its files too, for a server that starts on the folder
+ */
+export async function writeSamplerWeights(
+  dir: string,
+  decoder: Decoder,
+  about: WeightsAbout,
+  tokenizer: Tokenizer | null = null,
+): Promise<void> {
+  mkdirSync(dir, { recursive: true })
+  const { lora, rawConfig, rawGenerationConfig } = about
+  if (lora) {
+    await writeAdapterFiles(dir, { config: lora, tensors: await readLora(decoder), tokenizer })
+    return
+  }
+  const store = decoder.store!
+  const matrices = decoder.embedding.weight.bf16 ? 'bf16' : 'f32'
+  const tensors = store.parameters.map((parameter): TensorMaker => ({
+    name: parameter.name,
+    dtype: parameter.shape.length > 1 ? matrices : 'f32',
+    shape: parameter.shape,
+    read: async () => ({ dtype: 'f32', shape: parameter.shape, data: await store.read(parameter) }),
+  }))
+  const tied = decoder.config.tieWordEmbeddings
+  if (tied) tensors.push({ ...tensors.find(({ name }) => name === 'model.embed_tokens.weight')!, name: 'lm_head.weight' })
+  const config = tied ? { ...rawConfig, tie_word_embeddings: false } : rawConfig
+  await writeModelFiles(dir, { rawConfig: config, rawGenerationConfig, tensors, tokenizer })
+}

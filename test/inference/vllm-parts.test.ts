@@ -1,0 +1,115 @@
+/** Parts of the vLLM client that need no server. */
+import { describe, expect, it } from 'vitest'
+import { loraRankFlag, serverFlags, vllmFlags } from '../../src/inference/vllm/flags.ts'
+import { distance, probePositions, staleBecause } from '../../src/inference/vllm/probe.ts'
+import { COMPLETIONS, GENERATE, requestBody, tellsLogprob } from '../../src/inference/vllm/requests.ts'
+import { VllmError } from '../../src/inference/vllm/api.ts'
+import { becomes, pauseMs, withRetries } from '../../src/inference/vllm/wait.ts'
+import { sampling } from './helpers.ts'
+
+describe('flags', () => {
+  it('are vLLM words of a table', () => {
+    const args = { gpu_memory_utilization: 0.5, enforce_eager: true, 'enable-prefix-caching': false, lora_modules: ['a=b', 'c=d'], hf_overrides: { x: 1 } } // prettier-ignore
+    expect(vllmFlags(args)).toEqual([
+      '--gpu-memory-utilization', '0.5', '--enforce-eager', '--no-enable-prefix-caching', '--lora-modules', 'a=b', 'c=d', '--hf-overrides', '{"x":1}',
+    ]) // prettier-ignore
+  })
+  it('round the rank up to one that vLLM has', () => {
+    expect([1, 2, 8, 9, 300, 512, 513].map(loraRankFlag)).toEqual([1, 8, 8, 16, 320, 512, undefined])
+  })
+  it('leave the last word to the user', () => {
+    const needs = {
+      model: 'm',
+      servedName: 'base',
+      maxLength: 64,
+      maxSequences: 4,
+      maxAsyncLevel: 2,
+      logprobsMode: 'raw_logprobs',
+    } as const
+    const flags = serverFlags({ ...needs, loraRank: 12, args: { max_model_len: 128 } }, 8000).join(' ')
+    expect(flags).toContain('--max-lora-rank 16 --max-loras 3')
+    expect(flags.lastIndexOf('--max-model-len 128')).toBeGreaterThan(flags.indexOf('--max-model-len 64'))
+    expect(serverFlags({ ...needs, args: {} }, 8000).join(' ')).toMatch(/^(?!.*lora).*--enable-scale-out/)
+  })
+})
+
+describe('requests', () => {
+  it('say every value that shapes sampling, in both forms', () => {
+    const request = { promptIds: [1, 2], sampling: sampling({ top_k: -1, stop_token_ids: [7, 9], seed: 5 }) }
+    const route = { model: 'run-v000003', salt: 's', eosTokenIds: [9] }
+    const wanted = {
+      temperature: 0.8, top_p: 1, top_k: 0, min_p: 0, repetition_penalty: 1, presence_penalty: 0, frequency_penalty: 0, seed: 5, n: 1,
+      max_tokens: 12, min_tokens: 0, stop: [], stop_token_ids: [9, 7], ignore_eos: true, skip_special_tokens: false, logprobs: 0,
+    } // prettier-ignore
+    const completion = requestBody(request, { ...route, path: COMPLETIONS })
+    expect(completion).toMatchObject({ ...wanted, model: 'run-v000003', cache_salt: 's', prompt: [1, 2], return_token_ids: true })
+    const generate = requestBody(request, { ...route, path: GENERATE })
+    expect(generate).toMatchObject({ model: 'run-v000003', cache_salt: 's', token_ids: [1, 2], sampling_params: wanted })
+  })
+  it.each([
+    [{}, true, false],
+    [{ temperature: 1 }, true, true],
+    [{ temperature: 0, top_k: 5 }, true, true],
+    [{ temperature: 1, top_p: 0.9 }, false, true],
+    [{ temperature: 0.8, min_p: 0.1 }, false, false],
+    [{ temperature: 1, presence_penalty: 0.5 }, false, true],
+  ])('with %j the log-probability is known in processed mode: %s, in raw mode: %s', (changes, processed, raw) => {
+    expect(tellsLogprob(sampling(changes), 'processed_logprobs')).toBe(processed)
+    expect(tellsLogprob(sampling(changes), 'raw_logprobs')).toBe(raw)
+  })
+})
+
+describe('the probe', () => {
+  it('scores at most eight positions, the last among them', () => {
+    expect(probePositions(2)).toEqual([1])
+    expect(probePositions(5)).toEqual([1, 2, 3, 4])
+    expect(probePositions(49)).toEqual([6, 12, 18, 24, 30, 36, 42, 48])
+    expect(distance([1, 2], [1.5, 1])).toBe(0.75)
+    expect(distance([1], [NaN])).toBeNaN()
+  })
+  // Figures of vLLM 0.32 on a CPU: what a push was measured as when it arrived, when only the tied output head stayed, and when nothing came.
+  it.each([
+    ['a push that arrived', { error: 3.3e-7, moved: 0.47, stale: 0.47 }, 1e-5, undefined],
+    ['a step too small to see', { error: 1e-5, moved: 2e-5, stale: 2.1e-5 }, 1e-5, undefined],
+    ['bfloat16, and a small step', { error: 0.022, moved: 0.004, stale: 0.02 }, 0.02, undefined],
+    ['bfloat16, and a large step', { error: 0.03, moved: 0.5, stale: 0.48 }, 0.02, undefined],
+    ['old weights', { error: 0.05, moved: 0.05, stale: 4e-7 }, 1e-5, /0\.050 from the new ones but 4\.0e-7 from the old/],
+    ['an old head', { error: 0.078, moved: 0.47, stale: 0.44 }, 1e-5, /part of the weights is still old/],
+    ['another model', { error: 3, moved: 0.1, stale: 3 }, 1e-5, /off by 3\.0 nats a token/],
+    ['no number', { error: NaN, moved: 0.1, stale: NaN }, 1e-5, /off by NaN/],
+  ])('of %s', (_, probe, noise, words) => {
+    const why = staleBecause(probe, noise)
+    if (words) expect(why).toMatch(words)
+    else expect(why).toBeUndefined()
+  })
+})
+
+describe('waiting', () => {
+  it('pauses longer each time, up to a limit', () => {
+    expect([0, 1, 2, 3, 4, 5, 9].map(pauseMs)).toEqual([250, 500, 1000, 2000, 4000, 5000, 5000])
+  })
+  it('repeats what may pass, and nothing else', async () => {
+    let tries = 0
+    const passing = async () => {
+      if (++tries < 3) throw new VllmError('busy', 503)
+      return tries
+    }
+    expect(await withRetries(passing, 10_000)).toBe(3)
+    const wrong = async () => {
+      tries++
+      throw new VllmError('wrong', 400)
+    }
+    await expect(withRetries(wrong, 10_000)).rejects.toThrow('wrong')
+    expect(tries).toBe(4)
+    const never = async () => {
+      throw new VllmError('nobody')
+    }
+    await expect(withRetries(never, 300)).rejects.toThrow('nobody')
+  })
+  it('ends when what it waits for can not come any more', async () => {
+    let alive = true
+    setTimeout(() => (alive = false), 50)
+    expect(await becomes(async () => false, 60_000, () => alive)).toBe(false) // prettier-ignore
+    expect(await becomes(async () => true, 1)).toBe(true)
+  })
+})

@@ -1,0 +1,174 @@
+/** A run's server with adapters: the suite of generators, pushes, and what a server that was started otherwise is refused for. */
+import { existsSync, readdirSync } from 'node:fs'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { UserError } from '../../src/common/errors.ts'
+import { Gpu } from '../../src/gpu/gpu.ts'
+import { VllmApi } from '../../src/inference/vllm/api.ts'
+import { VllmSampler, type VllmSamplerOptions } from '../../src/inference/vllm/sampler.ts'
+import { moveAdapter, sampling } from '../inference/helpers.ts'
+import { testGenerator } from '../inference/generator.suite.ts'
+import { launchOf, maxLength, openTrainer, samplerOptions, scratch, underTest, vllmIsThere, type TestTrainer } from './helpers.ts'
+
+vllmIsThere()
+const gpu = await Gpu.open({ checks: true })
+const folder = scratch()
+let trainer: TestTrainer
+let sampler: VllmSampler
+
+beforeAll(async () => {
+  trainer = await openTrainer(gpu, 'lora')
+  // A stock server: adapters need no dev mode.
+  process.env.VLLM_SERVER_DEV_MODE = '0'
+  const options = samplerOptions(trainer, { launch: launchOf(folder.path, 'server') }, join(folder.path, 'weights'))
+  sampler = await VllmSampler.open(options, 4)
+})
+afterAll(async () => {
+  await sampler?.close()
+  gpu.close()
+  folder.remove()
+})
+
+testGenerator('vLLM with adapters', async () => ({ ...underTest(trainer, sampler), close: async () => {} }))
+
+describe('adapters', () => {
+  const adapters = async () =>
+    (await new VllmApi(sampler.stats.url).models()).filter((card) => card.parent).map((card) => card.id)
+  const until = async (condition: () => Promise<boolean>) => {
+    for (let n = 0; n < 200 && !(await condition()); n++) await new Promise((resolve) => setTimeout(resolve, 50))
+    expect(await condition()).toBe(true)
+  }
+  const name = (version: number) => `test-v${String(version).padStart(6, '0')}`
+
+  it('has a name for each version; the old one goes with its last request, and so do its files', async () => {
+    const old = sampler.version
+    const promptIds = trainer.encode('Write a long story')
+    const long = sampler.generate({ promptIds, sampling: sampling({ max_tokens: 200 }) })
+    await sampler.generate({ promptIds, sampling: sampling({ max_tokens: 2 }) })
+    await moveAdapter(trainer.decoder, old + 1)
+    const metrics = await sampler.push(old + 1)
+    expect((await adapters()).toSorted()).toEqual([name(old), name(old + 1)])
+    expect((await long).versions).toEqual(Array.from({ length: 200 }, () => old))
+    await until(async () => (await adapters()).join() === name(old + 1))
+    await until(async () => readdirSync(join(folder.path, 'weights')).join() === `v${name(old + 1).slice(-6)}`)
+    expect(metrics['inference/adapter_sha']).toBeGreaterThan(0)
+    expect(metrics['inference/probe_error']!).toBeLessThan(1e-4)
+    expect(metrics['inference/probe_moved']!).toBeGreaterThan(1e-3)
+    expect(metrics['time/broadcast_weights']!).toBeGreaterThan(0)
+  })
+
+  it('notices weights that did not arrive', async () => {
+    const { decoder } = trainer
+    const next = sampler.version + 1
+    const options = samplerOptions(trainer, { url: sampler.stats.url }, join(folder.path, 'stale'), { runName: 'stale' })
+    const writes = options.write
+    // The trainer moves on after the files were written: what the server gets is the step before.
+    const late: VllmSamplerOptions = {
+      ...options,
+      write: async (dir) => {
+        await writes(dir)
+        if (!dir.endsWith('v000000')) await moveAdapter(decoder, 1000)
+      },
+    }
+    const other = await VllmSampler.open(late, 0)
+    await expect(other.push(1)).rejects.toThrow(/weights of version 1 did not arrive.*from the new ones but .* from the old/)
+    await other.close()
+    expect((await adapters()).filter((id) => id.startsWith('stale'))).toEqual([])
+    await sampler.push(next)
+  })
+
+  it('leaves an aborted request what had arrived', async () => {
+    const control = new AbortController()
+    const promptIds = trainer.encode('Write a long story')
+    const result = sampler.generate({ promptIds, sampling: sampling({ max_tokens: 200 }), signal: control.signal })
+    setTimeout(() => control.abort(), 300)
+    const { ids, versions, finishReason } = await result
+    expect(finishReason).toBe('abort')
+    expect(ids.length).toBeGreaterThan(0)
+    expect(versions).toEqual(ids.map(() => sampler.version))
+  })
+
+  const refused: [string, () => Partial<VllmSamplerOptions>, RegExp][] = [
+    [
+      'fewer adapters than versions in flight',
+      () => ({ maxAsyncLevel: 3 }),
+      /holds 2 adapters .* max_async_level = 3 has 4 .*--max-loras 4/,
+    ],
+    [
+      'shorter sequences',
+      () => ({ maxLength: 4096 }),
+      /takes sequences of 512 tokens, and max_seq_len is 4096.*--max-model-len 4096/,
+    ],
+    [
+      'log-probabilities after the filters',
+      () => ({ logprobsMode: 'raw_logprobs' }),
+      /processed_logprobs.*--logprobs-mode raw_logprobs/,
+    ],
+    ['no dev mode for full weights', () => ({ kind: 'full' }), /no \/resume.*VLLM_SERVER_DEV_MODE=1/],
+    [
+      'another model',
+      () => ({ score: async (ids) => ids.map((_, t) => -3 - t) }),
+      /other log-probabilities than .*tiny.*serves another model.*--model/,
+    ],
+    ['a push without its files', () => ({ write: async () => {} }), /ENOENT|can't read the adapter's folder/],
+  ]
+  it.each(refused)('refuses a server with %s', async (_, changes, words) => {
+    const options = samplerOptions(trainer, { url: `${sampler.stats.url}/v1/` }, join(folder.path, 'refused'), {
+      runName: 'refused',
+      ...changes(),
+    })
+    const opened = VllmSampler.open(options, 0)
+    await expect(opened).rejects.toThrow(words)
+    expect((await adapters()).filter((id) => id.startsWith('refused'))).toEqual([])
+  })
+
+  it('refuses an adapter of a higher rank than the server takes', async () => {
+    const high = await openTrainer(gpu, 'lora', 32)
+    const options = samplerOptions(high, { url: sampler.stats.url }, join(folder.path, 'high'), { runName: 'high' })
+    const opened = VllmSampler.open(options, 0)
+    await expect(opened).rejects.toThrow(UserError)
+    await expect(opened).rejects.toThrow(/rank 32.*--max-lora-rank 32/)
+    high.decoder.release()
+  })
+
+  it('refuses an address where nobody is, and a Python that is not there', async () => {
+    const nobody = samplerOptions(trainer, { url: 'http://127.0.0.1:9' }, join(folder.path, 'nobody'), { startupMs: 500 })
+    await expect(VllmSampler.open(nobody, 0)).rejects.toThrow(/No vLLM answers at http:\/\/127.0.0.1:9\/health.*base_url/)
+    const launch = launchOf(folder.path, 'none', { python: join(folder.path, 'bin/python') })
+    const none = samplerOptions(trainer, { launch }, join(folder.path, 'none'))
+    await expect(VllmSampler.open(none, 0)).rejects.toThrow(/There is no .*bin\/python.*setup-vllm\.sh/)
+  })
+
+  it('says why a server does not start', async () => {
+    const launch = launchOf(folder.path, 'broken', { args: { no_such_flag: 1 } })
+    const options = samplerOptions(trainer, { launch }, join(folder.path, 'broken'))
+    await expect(VllmSampler.open(options, 0)).rejects.toThrow(
+      /vLLM ended with exit code 2.*broken\.log, ends with: .*no-such-flag/,
+    )
+  })
+
+  it('comes back from kill -9 with the newest weights, and answers what was asked', async () => {
+    const { pid, restarts, url } = sampler.stats
+    const promptIds = trainer.encode('Write a long story')
+    const requests = Array.from({ length: 6 }, (_, seed) =>
+      sampler.generate({ promptIds, sampling: sampling({ max_tokens: 150, seed }) }),
+    )
+    await sampler.generate({ promptIds, sampling: sampling({ max_tokens: 2 }) })
+    process.kill(-pid!, 'SIGKILL')
+    const results = await Promise.all(requests)
+    expect(results.map((r) => r.ids.length)).toEqual(requests.map(() => 150))
+    expect(sampler.stats).toMatchObject({ restarts: restarts + 1, retried: 6 })
+    expect(sampler.stats.url).not.toBe(url)
+    expect(results.every((r) => r.versions.every((v) => v === sampler.version))).toBe(true)
+    expect(await adapters()).toEqual([name(sampler.version)])
+  })
+
+  it('leaves no server and no weights behind', async () => {
+    const { url } = sampler.stats
+    await sampler.close()
+    expect(await new VllmApi(url).healthy()).toBe(false)
+    expect(existsSync(join(folder.path, 'weights'))).toBe(false)
+    await expect(sampler.generate({ promptIds: [1], sampling: sampling({ max_tokens: 1 }) })).rejects.toThrow('closed')
+    expect(maxLength).toBeGreaterThan(0)
+  })
+})
