@@ -7,7 +7,7 @@ import { Tape } from '../autograd/tape.ts'
 import { Tensor } from '../autograd/tensor.ts'
 import type { BufferRange, Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
-import { finishLogprobs, pickLogits, softmaxSlice, vocabularySlices } from '../kernels/head/head.ts'
+import { finishLogprobs, pickLogits, softmaxRows } from '../kernels/head/head.ts'
 import { linear } from '../kernels/matmul/matmul.ts'
 import { applyPenalties, drawTokens, packSettings, settingsPerRow } from '../kernels/sampling/sampling.ts'
 import type { Decoder } from '../model/decoder.ts'
@@ -121,10 +121,7 @@ export class Sampler {
     const inverseTemperatures = part(this.#inverse, 1)
     const [drawn, logprobs] = [part(this.results, 1), part(this.results, 1, this.#logprobsAt)]
     linear(gpu, part(normed.buffer, normed.columns), rows, weight, logits)
-    for (const slice of vocabularySlices(vocabulary)) {
-      const at = { rows, stride: vocabulary, column: slice.row, slice, inverseTemperature: 1 }
-      softmaxSlice(gpu, { logits, stats, inverseTemperatures }, at)
-    }
+    softmaxRows(gpu, { logits, stats, inverseTemperatures }, rows, vocabulary)
     const changed = penalised?.some(({ sequence }) => sequence.hasPenalties)
     const choices = changed ? this.#penalise(logits, settings, penalised!) : logits
     drawTokens(gpu, { logits: choices, settings, seeds: part(this.#seeds, 2), drawn }, rows, vocabulary)

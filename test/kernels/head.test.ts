@@ -1,5 +1,12 @@
 import { describe, expect, test } from 'vitest'
-import { finishLogprobs, logitsBackward, pickLogits, softmaxSlice, vocabularySlices } from '../../src/kernels/head/head.ts'
+import {
+  finishLogprobs,
+  logitsBackward,
+  pickLogits,
+  softmaxRows,
+  softmaxSlice,
+  vocabularySlices,
+} from '../../src/kernels/head/head.ts'
 import { sliceRows } from '../../src/kernels/common/weight.ts'
 import { bounds, compare, modes, openBench, sameBits } from './harness.ts'
 
@@ -63,13 +70,7 @@ async function whole(
 ): Promise<Float32Array[]> {
   const [stats, all] = [bench.out(rows * 4), bench.up(logits)]
   const inverseTemperatures = bench.up(inverses ?? new Float32Array(rows).fill(inverseTemperature))
-  for (const slice of vocabularySlices(vocabulary)) {
-    softmaxSlice(
-      gpu,
-      { logits: all, stats, inverseTemperatures },
-      { rows, stride: vocabulary, column: slice.row, slice, inverseTemperature: 1 },
-    )
-  }
+  softmaxRows(gpu, { logits: all, stats, inverseTemperatures }, rows, vocabulary)
   pickLogits(gpu, { logits: all, targets: bench.up(targets), inverseTemperatures, stats }, rows, vocabulary)
   const [logprobs, entropy, lse] = [0, 1, 2].map(() => bench.out(rows))
   finishLogprobs(gpu, { stats, logprobs, entropy, lse }, rows)

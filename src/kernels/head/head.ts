@@ -25,8 +25,6 @@ export interface SliceTensors {
   stats: GpuBuffer
   /** Keeps the target's logit as the slices go by. */
   targets?: Binding
-  /** One inverse temperature a row, in place of `inverseTemperature`; 0 for rows that are not in use. */
-  inverseTemperatures?: Binding
 }
 
 /** Folds the slice (tokens row .. row + n) that lies in columns column .. of `logits` (rows, stride) into `stats` (rows, 4). */
@@ -35,16 +33,23 @@ export function softmaxSlice(
   t: SliceTensors,
   at: { rows: number; stride: number; column: number; slice: { row: number; rows: number }; inverseTemperature: number },
 ): void {
-  const flags = { FIRST: Number(at.slice.row === 0), PICK: Number(!!t.targets), BY_ROW: Number(!!t.inverseTemperatures) }
-  const bindings = [
-    t.logits,
-    t.stats,
-    ...(t.targets ? [t.targets] : []),
-    ...(t.inverseTemperatures ? [t.inverseTemperatures] : []),
-  ]
-  const params = { rows: at.rows, n: at.slice.rows, stride: at.stride, column: at.column, first: at.slice.row }
+  const flags = { FIRST: Number(at.slice.row === 0), PICK: Number(!!t.targets), WHOLE: 0 }
+  const bindings = [t.logits, t.stats, ...(t.targets ? [t.targets] : [])]
+  const params = { rows: at.rows, n: at.slice.rows, stride: at.stride, column: at.column, first: at.slice.row, slice: 0 }
   const kernel = gpu.kernel(paths.slice, { ...lanes(gpu, true), ...flags })
   gpu.dispatch(kernel, bindings, { ...params, inv_temperature: at.inverseTemperature }, perRow(at.rows))
+}
+
+/** Statistics of whole rows of logits (rows, vocabulary), with the bits of `softmaxSlice` over all slices; rows whose inverse temperature is 0 are left out. */
+export function softmaxRows(
+  gpu: Gpu,
+  t: { logits: Binding; stats: GpuBuffer; inverseTemperatures: Binding },
+  rows: number,
+  vocabulary: number,
+): void {
+  const kernel = gpu.kernel(paths.slice, { ...lanes(gpu, true), FIRST: 1, PICK: 0, WHOLE: 1 })
+  const params = { rows, n: vocabulary, stride: vocabulary, column: 0, first: 0, slice: sliceRows, inv_temperature: 1 }
+  gpu.dispatch(kernel, [t.logits, t.stats, t.inverseTemperatures], params, perRow(rows))
 }
 
 /** stats.w = the chosen token's scaled logit; logits (rows, vocabulary). */

@@ -2,40 +2,28 @@
 // With z = logits * inv_temperature: stats[t] = (m, s, w, z_target) with m = max z, s = sum exp(z - m), w = sum exp(z - m) (z - m); a larger m
 // rescales s and w (arXiv 1805.02867). FIRST starts the row. PICK: the slice that holds targets[t] also keeps its z.
 // logits (rows, stride): this slice is columns column .. column + n, tokens first .. first + n of the vocabulary. One workgroup a row; lanes take every
-// LANES-th column, slices come in order: a row's bits depend on the vocabulary alone. BY_ROW: a row whose inverse temperature is 0 is not in use.
-struct Params { rows: u32, n: u32, stride: u32, column: u32, first: u32, inv_temperature: f32 }
+// LANES-th column, slices come in order: a row's bits depend on the vocabulary alone.
+// WHOLE: all n tokens of the vocabulary in one go, `slice` at a time, so with the bits of slices one by one, and an inverse temperature for each row; 0: a row
+// that is not in use.
+struct Params { rows: u32, n: u32, stride: u32, column: u32, first: u32, slice: u32, inv_temperature: f32 }
 @group(0) @binding(0) var<storage, read> logits: array<f32>;
 @group(0) @binding(1) var<storage, read_write> stats: array<vec4f>;
 #if PICK
 @group(0) @binding(2) var<storage, read> targets: array<u32>;
 #endif
-#if BY_ROW
+#if WHOLE
 @group(0) @binding(3) var<storage, read> inv_temperatures: array<f32>;
 #endif
 #include "lanes.wgsl"
 
-@compute @workgroup_size(LANES)
-fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-  let row = group.x + group.y * 65535u;
-  if (row >= p.rows) { return; }
-  let at = row * p.stride + p.column;
-#if BY_ROW
-  let inv = inv_temperatures[row];
-  if (inv == 0.0) { return; }
-#else
-  let inv = p.inv_temperature;
-#endif
+// Folds columns at .. at + n of the row into its statistics.
+fn fold(at: u32, n: u32, inv: f32, before: vec4f, lane: u32) -> vec4f {
   var high = -3.0e38;
-  for (var c = lane; c < p.n; c += LANES) { high = max(high, logits[at + c] * inv); }
-#if FIRST
-  let before = vec4f(-3.0e38, 0.0, 0.0, 0.0);
-#else
-  let before = stats[row];
-#endif
+  for (var c = lane; c < n; c += LANES) { high = max(high, logits[at + c] * inv); }
   let m = max(before.x, lanes_max(lane, high));
   var s = 0.0;
   var w = 0.0;
-  for (var c = lane; c < p.n; c += LANES) {
+  for (var c = lane; c < n; c += LANES) {
     let z = logits[at + c] * inv;
     let d = z - m;
     let e = exp(d);
@@ -44,14 +32,34 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   }
   let s_all = lanes_sum(lane, s);
   let w_all = lanes_sum(lane, w);
-  if (lane == 0u) {
-#if FIRST
-    var out = vec4f(m, s_all, w_all, 0.0);
+  // Of an empty row nothing is left here: its sums are 0.
+  let shift = before.x - m;
+  let shrink = exp(shift);
+  return vec4f(m, fma(before.y, shrink, s_all), fma(fma(before.y, shift, before.z), shrink, w_all), before.w);
+}
+
+@compute @workgroup_size(LANES)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+  let row = group.x + group.y * 65535u;
+  if (row >= p.rows) { return; }
+  let at = row * p.stride + p.column;
+#if WHOLE
+  let inv = inv_temperatures[row];
+  if (inv == 0.0) { return; }
 #else
-    let shift = before.x - m;
-    let shrink = exp(shift);
-    var out = vec4f(m, fma(before.y, shrink, s_all), fma(fma(before.y, shift, before.z), shrink, w_all), before.w);
+  let inv = p.inv_temperature;
 #endif
+#if WHOLE
+  var out = vec4f(-3.0e38, 0.0, 0.0, 0.0);
+  for (var c = 0u; c < p.n; c += p.slice) { out = fold(at + c, min(p.slice, p.n - c), inv, out, lane); }
+#else
+#if FIRST
+  var out = fold(at, p.n, inv, vec4f(-3.0e38, 0.0, 0.0, 0.0), lane);
+#else
+  var out = fold(at, p.n, inv, stats[row], lane);
+#endif
+#endif
+  if (lane == 0u) {
 #if PICK
     let token = targets[row];
     if (token >= p.first && token < p.first + p.n) { out.w = logits[at + token - p.first] * inv; }
