@@ -1,5 +1,5 @@
 /** The server that the run samples from, through all its lives: started here and started again when it dies, or somebody else's. */
-import { UserError } from '../../common/errors.ts'
+import { messageOf, UserError } from '../../common/errors.ts'
 import { VllmApi } from './api.ts'
 import { VllmServer, type LaunchOptions } from './server.ts'
 import { becomes } from './wait.ts'
@@ -124,18 +124,24 @@ export class VllmHost {
       )
         return false
       await server.stop()
-      gone = await server.exited
-      log(`vLLM ${gone}; starting it again (log: ${server.logFile})`)
+      log(`vLLM ${await server.exited}; starting it again (log: ${server.logFile})`)
+    }
+    while (true) {
       if (this.#inARow >= maxRestarts) {
         throw new UserError(
-          `vLLM died ${this.#inARow + 1} times without finishing a request in between (max_restarts = ${maxRestarts}). Its log, ${server.logFile}, ends with: ${server.lastWords()}`,
+          `vLLM died ${this.#inARow + 1} times without finishing a request in between (max_restarts = ${maxRestarts}). Its log, ${where.launch.logFile}, ends with: ${this.#server?.lastWords()}`,
         )
       }
+      this.#inARow++
+      this.restarts++
+      try {
+        await this.start()
+        return true
+      } catch (error) {
+        if (this.#closed) throw error
+        log(messageOf(error))
+      }
     }
-    this.#inARow++
-    this.restarts++
-    await this.start()
-    return true
   }
 
   async close(): Promise<void> {

@@ -10,6 +10,7 @@
 import { createHash } from 'node:crypto'
 import { createReadStream, readdirSync, rmSync } from 'node:fs'
 import { join, resolve } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { UserError } from '../../common/errors.ts'
 import type { GenerationRequest, GenerationResult, Generator, Metrics, PolicyVersion } from '../../common/types.ts'
 import { checkRequest } from '../request.ts'
@@ -118,53 +119,48 @@ export class VllmSampler implements Generator {
    * @throws UserError for a request that can never run; VllmError for one that the server refuses
    */
   async generate(request: GenerationRequest): Promise<GenerationResult> {
-    const { maxLength, vocabulary, rules } = this.#options
+    const { maxLength, vocabulary } = this.#options
     checkRequest(request, { maxLength, cacheRows: Infinity, vocabulary })
     const { signal } = request
-    const nothing: GenerationResult = {
-      ids: [],
-      logprobs: [],
-      versions: [],
-      text: '',
-      finishReason: 'abort',
-      stopCondition: 'abort',
-    }
-    for (let failed = 0; ;) {
+    for (let failed = 0; ; this.#retried++) {
       if (this.#closed) throw new Error('the sampler is closed')
+      const life = this.#life
       try {
         await unlessAborted(this.#ready, signal)
         await unlessAborted(this.#gate, signal)
+        return await this.#attempt(request)
       } catch (error) {
-        if (signal?.aborted) return nothing
-        throw error
-      }
-      if (signal?.aborted) return nothing
-      const life = this.#life
-      const policy = this.#current!
-      const control = new AbortController()
-      policy.inFlight++
-      try {
-        return await new Promise<GenerationResult>((done, reject) => {
-          const abort = (s: Sequence) => (s.abort(), control.abort())
-          const sequence = new Sequence(request, rules, { resolve: done, reject, abort })
-          this.#ask(request, policy, sequence, control.signal).catch((e) => !sequence.ended && sequence.fail(e))
+        if (signal?.aborted)
+          return { ids: [], logprobs: [], versions: [], text: '', finishReason: 'abort', stopCondition: 'abort' }
+        // What vLLM refuses it would refuse again; but an adapter that it does not know means that it is another server by now.
+        const refused = error instanceof VllmError && !error.passing && error.status !== 404
+        if (refused || error instanceof UserError || this.#closed) throw error
+        const wasWell = await unlessAborted(this.#revive(life), signal).catch((fatal: unknown) => {
+          if (!signal?.aborted) throw fatal
         })
-      } catch (error) {
-        if (this.#closed) throw error
-        const lost = error instanceof VllmError && (error.passing || error.status === 404)
-        if (!lost && error instanceof VllmError) throw error
-        const wasWell = await unlessAborted(this.#revive(life), signal).catch((e: unknown) => {
-          if (signal?.aborted) return true
-          throw e
-        })
-        if (wasWell && ++failed >= TRIES) throw error
-        if (wasWell) await new Promise((r) => setTimeout(r, pauseMs(failed)))
-        this.#retried++
-      } finally {
-        control.abort()
-        policy.inFlight--
-        this.#tidy(policy)
+        if (!wasWell) continue
+        if (++failed >= TRIES) throw error
+        await sleep(pauseMs(failed))
       }
+    }
+  }
+
+  /** One request to the server as it is now. */
+  async #attempt(request: GenerationRequest): Promise<GenerationResult> {
+    const policy = this.#current!
+    const control = new AbortController()
+    policy.inFlight++
+    try {
+      return await new Promise<GenerationResult>((done, reject) => {
+        const abort = (s: Sequence) => (s.abort(), control.abort())
+        const sequence = new Sequence(request, this.#options.rules, { resolve: done, reject, abort })
+        if (request.signal?.aborted) return sequence.abort()
+        this.#ask(request, policy, sequence, control.signal).catch((e) => !sequence.ended && sequence.fail(e))
+      })
+    } finally {
+      control.abort()
+      policy.inFlight--
+      this.#tidy(policy)
     }
   }
 
@@ -307,19 +303,31 @@ export class VllmSampler implements Generator {
   }
 
   async #restore(): Promise<boolean> {
+    for (let tries = 1; ; tries++) {
+      const restarted = await this.#host.revive()
+      if (!restarted && tries === 1 && (await this.#hasCurrent())) return true
+      this.#life++
+      this.#loaded.clear()
+      try {
+        await this.#equip()
+        return false
+      } catch (error) {
+        // It may die again under this.
+        if (!(error instanceof VllmError) || !error.passing || tries >= TRIES || this.#closed) throw error
+      }
+    }
+  }
+
+  /** Brings the current weights to a server that has none of ours. */
+  async #equip(): Promise<void> {
     const { kind, probeIds, pushMs, log } = this.#options
-    const restarted = await this.#host.revive()
-    if (!restarted && (await this.#hasCurrent())) return true
-    this.#life++
-    this.#loaded.clear()
     this.#found = await checkServer(this.#host.api, this.#options, probeIds)
     const policy = this.#current
-    if (!policy) return false
+    if (!policy) return
     if (kind === 'full') policy.model = this.#found.base
-    await withRetries((ms) => this.#install(policy, ms), pushMs)
+    await this.#install(policy, pushMs)
     await this.#probe(policy, policy, pushMs)
     log(`vLLM is back with the weights of version ${policy.version}`)
-    return false
   }
 
   /** Whether a server that answers is the one that the current weights were pushed into, and not a new one at the same address. */
