@@ -3,9 +3,9 @@ import type { Projection } from '../autograd/ops/linear.ts'
 import type { Norm } from '../autograd/ops/norm.ts'
 import { pad, ParameterStore, type Parameter } from '../autograd/parameters.ts'
 import { hashSeed, Random } from '../common/random.ts'
-import type { Gpu } from '../gpu/gpu.ts'
+import type { BufferRange, Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
-import { allocateWeight, releaseWeight, writeWeight, type Weight } from '../kernels/common/weight.ts'
+import { allocateTogether, allocateWeight, releaseWeight, writeWeight, type Weight } from '../kernels/common/weight.ts'
 import { roundWeight } from '../kernels/optimizer/optimizer.ts'
 import { widenBf16 } from './bf16.ts'
 import { RotaryCache, type Decoder, type DecoderLayer } from './decoder.ts'
@@ -100,30 +100,60 @@ class Loader {
     const { config } = this.#files
     const path = `model.layers.${index}`
     const inputNorm = await this.#norm(`${path}.input_layernorm`, config.hiddenSize)
-    const q = await this.#projection(index, 'q_proj', config.qkvBias)
-    const k = await this.#projection(index, 'k_proj', config.qkvBias)
-    const v = await this.#projection(index, 'v_proj', config.qkvBias)
-    const o = await this.#projection(index, 'o_proj', config.outputBias)
+    const [q, k, v] = await this.#projections(index, ['q_proj', 'k_proj', 'v_proj'], config.qkvBias)
+    const [o] = await this.#projections(index, ['o_proj'], config.outputBias)
     const qNorm = config.qkNorm ? await this.#norm(`${path}.self_attn.q_norm`, config.headDim) : undefined
     const kNorm = config.qkNorm ? await this.#norm(`${path}.self_attn.k_norm`, config.headDim) : undefined
     const postNorm = await this.#norm(`${path}.post_attention_layernorm`, config.hiddenSize)
-    const gate = await this.#projection(index, 'gate_proj', false)
-    const up = await this.#projection(index, 'up_proj', false)
-    const down = await this.#projection(index, 'down_proj', false)
+    const [gate, up] = await this.#projections(index, ['gate_proj', 'up_proj'], false)
+    const [down] = await this.#projections(index, ['down_proj'], false)
     return { inputNorm, q, k, v, o, qNorm, kNorm, postNorm, gate, up, down }
   }
 
-  async #projection(layer: number, module: LinearModule, withBias: boolean): Promise<Projection> {
-    const name = linearPath(layer, module)
-    const { weight, parameter } = await this.#matrix(`${name}.weight`)
-    const bias = withBias ? await this.#vector(`${name}.bias`) : undefined
-    const projection: Projection = { name, weight, bias: bias?.buffer }
-    if (parameter) {
-      projection.trained = { store: this.#store, weight: parameter, bias: bias?.parameter }
-      if (bias?.parameter) this.#fills.push(() => (projection.bias = this.#store.value(bias.parameter!)))
+  /** Projections of one input: weights, and biases, side by side where the kernels can read them so (kernels/matmul/group.ts). */
+  async #projections(layer: number, modules: LinearModule[], withBias: boolean): Promise<Projection[]> {
+    const names = modules.map((module) => linearPath(layer, module))
+    const matrices: TensorData[] = []
+    const biases: Float32Array[] = []
+    for (const name of names) {
+      matrices.push(await this.#tensor(`${name}.weight`))
+      if (withBias) biases.push(floats(await this.#tensor(`${name}.bias`)))
     }
-    projection.lora = this.#lora(name, module, weight)
-    return projection
+    const alike = matrices.every((m) => m.dtype === matrices[0].dtype && m.shape[1] === matrices[0].shape[1])
+    const sets = alike ? [matrices] : matrices.map((m) => [m])
+    const weights = sets.flatMap((set) => this.#room(names, matrices, set))
+    const places = withBias ? this.#sideBySide(biases, `${names[0]}.bias`) : []
+    return names.map((name, i) => {
+      const projection: Projection = { name, weight: weights[i], bias: places[i] }
+      writeWeight(this.#gpu, weights[i], matrices[i].data)
+      if (this.#options.full) {
+        const weight = this.#master(`${name}.weight`, matrices[i])
+        const bias = withBias ? this.#vectorMaster(`${name}.bias`, biases[i]) : undefined
+        projection.trained = { store: this.#store, weight, bias }
+        if (bias) this.#fills.push(() => (projection.bias = this.#store.value(bias)))
+      }
+      projection.lora = this.#lora(name, modules[i], weights[i])
+      return projection
+    })
+  }
+
+  /** Room for `set`, some of `all`, whose modules have `names`. */
+  #room(names: string[], all: TensorData[], set: TensorData[]): Weight[] {
+    const parts = set.map((m) => ({ label: `${names[all.indexOf(m)]}.weight`, rows: m.shape[0] }))
+    const { weights, owned } = allocateTogether(this.#gpu, parts, set[0].shape[1], set[0].dtype === 'bf16')
+    this.#owned.push(...owned)
+    return weights
+  }
+
+  /** Vectors in one buffer, each where it can be bound by itself. */
+  #sideBySide(vectors: Float32Array[], label: string): BufferRange[] {
+    const offsets = [0]
+    for (const { length } of vectors) offsets.push(offsets.at(-1)! + Math.ceil(length / 64) * 64)
+    const joined = new Float32Array(offsets.at(-1)!)
+    vectors.forEach((vector, i) => joined.set(vector, offsets[i]))
+    const buffer = this.#gpu.upload(joined, label, { exact: true })
+    this.#owned.push(buffer)
+    return vectors.map(({ length }, i) => ({ buffer, offset: offsets[i] * 4, bytes: length * 4 }))
   }
 
   /** The adapter of a projection: that of a folder, or a fresh one. */
@@ -149,10 +179,21 @@ class Loader {
     const weight = allocateWeight(this.#gpu, name, rows, columns, data.dtype === 'bf16')
     this.#owned.push(weight)
     writeWeight(this.#gpu, weight, data.data)
-    if (!this.#options.full) return { weight }
+    return { weight, parameter: this.#options.full ? this.#master(name, data) : undefined }
+  }
+
+  /** The float32 master of a matrix that is trained. */
+  #master(name: string, data: TensorData): Parameter {
+    const [rows, columns] = data.shape
     const parameter = this.#store.declare(name, rows, columns)
     this.#fills.push(() => this.#store.write(parameter, floats(data)))
-    return { weight, parameter }
+    return parameter
+  }
+
+  #vectorMaster(name: string, data: Float32Array): Parameter {
+    const parameter = this.#store.declare(name, 1, data.length, { shape: [data.length], decay: false })
+    this.#fills.push(() => this.#store.write(parameter, data))
+    return parameter
   }
 
   async #norm(name: string, channels: number): Promise<Norm> {
@@ -165,15 +206,12 @@ class Loader {
     return norm
   }
 
-  /** A gain or a bias, kept in float32. Where it is trained its master is what kernels read. */
+  /** A gain, kept in float32. Where it is trained its master is what kernels read. */
   async #vector(name: string): Promise<{ buffer: GpuBuffer; parameter?: Parameter }> {
     const data = floats(await this.#tensor(name))
     const buffer = this.#gpu.upload(data, name, { exact: true })
     this.#owned.push(buffer)
-    if (!this.#options.full) return { buffer }
-    const parameter = this.#store.declare(name, 1, data.length, { shape: [data.length], decay: false })
-    this.#fills.push(() => this.#store.write(parameter, data))
-    return { buffer, parameter }
+    return { buffer, parameter: this.#options.full ? this.#vectorMaster(name, data) : undefined }
   }
 
   async #tensor(name: string): Promise<TensorData> {

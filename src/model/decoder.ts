@@ -4,9 +4,9 @@
  * each row sees, so all of them sum in the same order.
  */
 import { attention, rope, type RowLayout } from '../autograd/ops/attention.ts'
-import { siluGate } from '../autograd/ops/elementwise.ts'
 import type { Head } from '../autograd/ops/head.ts'
-import { linears, type Projection } from '../autograd/ops/linear.ts'
+import type { Projection } from '../autograd/ops/linear.ts'
+import { linears, swiGlu } from '../autograd/ops/linears.ts'
 import { rmsNorm, type Norm } from '../autograd/ops/norm.ts'
 import { embedding, type Embedding, type TokenLists } from '../autograd/ops/rows.ts'
 import type { ParameterStore } from '../autograd/parameters.ts'
@@ -154,10 +154,8 @@ function decoderLayer(
   const [middle] = linears(tape, attended, [layer.o], { ...seed, residual: x })
   tape.done(attended)
   const normed2 = rmsNorm(tape, middle, layer.postNorm)
-  const [gate, up] = linears(tape, normed2, [layer.gate, layer.up], seed)
+  const gated = swiGlu(tape, normed2, layer.gate, layer.up, seed)
   tape.done(normed2)
-  const gated = siluGate(tape, gate, up)
-  tape.done(gate, up)
   const [out] = linears(tape, gated, [layer.down], { ...seed, residual: middle })
   tape.done(gated, middle)
   return out

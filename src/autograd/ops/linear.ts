@@ -3,7 +3,6 @@ import type { BufferRange } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { weightView, type Weight } from '../../kernels/common/weight.ts'
 import { dropout } from '../../kernels/elementwise/elementwise.ts'
-import { loraDown, takesLoraDown } from '../../kernels/lora/lora.ts'
 import * as matmul from '../../kernels/matmul/matmul.ts'
 import { addColumnSums } from '../../kernels/norm/norm.ts'
 import type { Parameter, ParameterStore } from '../parameters.ts'
@@ -68,32 +67,6 @@ export function linear(tape: Tape, x: Tensor, projection: Projection, options: L
   tape.done(xa)
   if (input !== x) tape.done(input)
   return y
-}
-
-/**
- * The outputs of several projections of one input, as of `linear`. On a tape that keeps nothing LoRA's first product is made for all at once where the
- * adapter gains by it; the bits are the same.
- */
-export function linears(tape: Tape, x: Tensor, projections: Projection[], options: LinearArguments = {}): Tensor[] {
-  const loras = projections.flatMap(({ lora }) => lora ?? [])
-  const [first] = loras
-  const drops = options.dropoutSeed !== undefined && loras.some((lora) => lora.dropout > 0)
-  const alike = loras.length === projections.length && loras.every((lora) => lora.rank === first.rank)
-  const matrices = loras.map(({ store, a }) => store.value(a))
-  if (tape.recording || drops || !alike || !takesLoraDown(tape.gpu, x.columns, matrices)) {
-    return projections.map((projection) => linear(tape, x, projection, options))
-  }
-  const { rank } = first
-  const xa = loras.map(({ a }) => tape.tensor(x.rows, rank, a.name, false))
-  const parts = loras.map(({ scale }, i) => ({ a: matrices[i], scale, out: xa[i].buffer }))
-  loraDown(tape.gpu, x.buffer, x.rows, x.columns, rank, parts)
-  return projections.map(({ name, weight, bias, lora }, i) => {
-    const y = tape.tensor(x.rows, weight.rows, name, false)
-    const lowRank = { x: xa[i].buffer, matrix: lora!.store.value(lora!.b), rank }
-    matmul.linear(tape.gpu, x.buffer, x.rows, weight, y.buffer, { bias, residual: options.residual?.buffer, lora: lowRank })
-    tape.done(xa[i])
-    return y
-  })
 }
 
 /** x itself, or x with LoRA's dropout: also on a tape that does not record, which is how a checkpointed layer first runs. */

@@ -15,7 +15,9 @@ export interface Weight {
 }
 
 export interface WeightSlice {
+  /** Row of the weight that the storage begins with; negative where other weights lie before it (`allocateTogether`). */
   row: number
+  /** Rows of the storage. */
   rows: number
   storage: GpuBuffer | BufferRange | GpuTexture
   texture: boolean
@@ -67,11 +69,38 @@ export function allocateWeight(gpu: Gpu, label: string, rows: number, columns: n
   return { label, rows, columns, bf16, slices }
 }
 
+/**
+ * Makes room for weights of one width that are read together: one after the other in one texture, where the adapter keeps them in textures and one holds them
+ * all, else each by itself.
+ * @returns the weights, and what is to be released in their place
+ */
+export function allocateTogether(
+  gpu: Gpu,
+  parts: { label: string; rows: number }[],
+  columns: number,
+  bf16: boolean,
+): { weights: Weight[]; owned: Weight[] } {
+  const total = parts.reduce((sum, { rows }) => sum + rows, 0)
+  const fits = keepsInTexture(gpu, columns) && rowsOfSlice(gpu, total, columns * (bf16 ? 2 : 4), true) === total
+  if (!fits || parts.length === 1) {
+    const weights = parts.map(({ label, rows }) => allocateWeight(gpu, label, rows, columns, bf16))
+    return { weights, owned: weights }
+  }
+  const joint = allocateWeight(gpu, parts.map(({ label }) => label).join(' + '), total, columns, bf16)
+  let at = 0
+  const weights = parts.map(({ label, rows }) => {
+    const slices = [{ ...joint.slices[0], row: -at }]
+    at += rows
+    return { label, rows, columns, bf16, slices }
+  })
+  return { weights, owned: [joint] }
+}
+
 /** Writes all values: bf16 bits for a bf16 weight, float32 otherwise; row-major, rows x columns. */
 export function writeWeight(gpu: Gpu, weight: Weight, data: Uint16Array | Float32Array): void {
   const width = weight.columns
-  for (const slice of weight.slices) {
-    const part = data.subarray(slice.row * width, (slice.row + slice.rows) * width)
+  for (const { slice, row, rows } of slicesOf(weight)) {
+    const part = data.subarray(row * width, (row + rows) * width)
     if (!slice.texture) {
       gpu.write(slice.storage as GpuBuffer, part)
       continue
@@ -79,15 +108,18 @@ export function writeWeight(gpu: Gpu, weight: Weight, data: Uint16Array | Float3
     gpu.flush()
     const bytesPerRow = width * part.BYTES_PER_ELEMENT
     const texels = bytesPerRow / 16
-    for (let row = 0, fold = 0; row < slice.rows; row += slice.fold, fold++) {
-      const count = Math.min(slice.fold, slice.rows - row)
-      const bytes = new Uint8Array(part.buffer, part.byteOffset + row * bytesPerRow, count * bytesPerRow)
+    const first = row - slice.row
+    for (let at = first; at < first + rows;) {
+      const [fold, y] = [Math.floor(at / slice.fold), at % slice.fold]
+      const count = Math.min(slice.fold - y, first + rows - at)
+      const bytes = new Uint8Array(part.buffer, part.byteOffset + (at - first) * bytesPerRow, count * bytesPerRow)
       gpu.device.queue.writeTexture(
-        { texture: (slice.storage as GpuTexture).raw, origin: [fold * texels, 0] },
+        { texture: (slice.storage as GpuTexture).raw, origin: [fold * texels, y] },
         bytes as Uint8Array<ArrayBuffer>,
         { bytesPerRow, rowsPerImage: count },
         [texels, count],
       )
+      at += count
     }
   }
 }

@@ -26,9 +26,9 @@ export function takesCpu(gpu: Gpu, k: number): boolean {
 }
 
 /** Columns that read an operand again and again before staging it pays: a thin product (LoRA's) reads it once or twice. */
-const stagingColumns = 128
+export const stagingColumns = 128
 /** Weights larger than this are walked column tile by column tile, so that each is read from memory once and not for every 16 rows. */
-const cachedBytes = 1 << 20
+export const cachedBytes = 1 << 20
 /** Rows of W (terms of a sum) from which on dX is made in parts. */
 const widestSum = 8192
 
@@ -61,7 +61,7 @@ export function forward(gpu: Gpu, x: Binding, rows: number, weight: Weight, y: B
 }
 
 /** Rows are split evenly into tiles, so that 20 rows are 12 + 8 and not 16 + 4; columns likewise, in few widths. */
-function forwardTile(gpu: Gpu, rows: number, columns: number): { MT: number; NT: number } {
+export function forwardTile(gpu: Gpu, rows: number, columns: number): { MT: number; NT: number } {
   const tile = tilesOf(gpu).ntCpu
   const high = rows >= 2 * tile.rows || rows % tile.rows === 0 ? tile.rows : 16
   const MT = Math.min(16, Math.ceil(rows / Math.ceil(rows / 16) / 4) * 4)

@@ -1,0 +1,183 @@
+// Projections of one input whose weights lie in one storage, in one dispatch, for CPU drivers with subgroups of 8:
+//   three of them (q, k, v): y_s[m,n] = sum_k x[m,k] W_s[n,k] (LORA: + sum_r xa_s[m,r] B_s[n,r]) (BIAS: + bias_s[n])
+//   GATED, two (gate, up): y_0[m,n] = silu(g[m,n]) * u[m,n], g and u as above; silu as in elementwise/silu_gate.wgsl
+// x (rows, K) float32, W_s (n_s, K) one after the other in the storage, B_s (n_s, rank) from vec4 b_s of the bank on, bias_s from value c_s of its buffer on,
+// xa_s (rows, rank), y_s (rows, n_s). K and rank are multiples of 8. X_TEX, ROWS_FIRST, row0 as in nt_cpu.wgsl.
+// A dispatch costs such a driver up to 30 us, and a narrow projection alone has too few workgroups for its threads. Each workgroup does what one of nt_cpu.wgsl
+// (FEW: of nt_few_cpu.wgsl, for one or two rows) does for its member s, with that order of the sum, so those bits; GATED, it owns SPAN * 8 columns of
+// both members, so that their product needs no pass of its own.
+struct Params { row0: u32, rows: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, n_0: u32, n_1: u32, n_2: u32, b_0: u32, b_1: u32, b_2: u32, c_0: u32, c_1: u32, c_2: u32 }
+#if X_TEX
+@group(0) @binding(0) var x: texture_storage_2d<rgba32float, read>;
+#else
+@group(0) @binding(0) var<storage, read> x: array<vec4f>;
+#endif
+#include "weight.wgsl"
+@group(0) @binding(2) var<storage, read_write> y_0: array<f32>;
+#if !GATED
+@group(0) @binding(3) var<storage, read_write> y_1: array<f32>;
+@group(0) @binding(4) var<storage, read_write> y_2: array<f32>;
+#endif
+#if LORA
+@group(0) @binding(5) var<storage, read> bank: array<vec4f>;
+@group(0) @binding(6) var<storage, read> xa_0: array<vec4f>;
+@group(0) @binding(7) var<storage, read> xa_1: array<vec4f>;
+#if !GATED
+@group(0) @binding(8) var<storage, read> xa_2: array<vec4f>;
+#endif
+#endif
+#if BIAS
+@group(0) @binding(9) var<storage, read> bias: array<f32>;
+#endif
+
+fn pick(s: u32, a: u32, b: u32, c: u32) -> u32 { return select(select(a, b, s == 1u), c, s == 2u); }
+#if LORA
+fn xa_of(s: u32, at: u32) -> vec4f {
+  if (s == 0u) { return xa_0[at]; }
+#if !GATED
+  if (s == 2u) { return xa_2[at]; }
+#endif
+  return xa_1[at];
+}
+#endif
+
+@compute @workgroup_size(8)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+#if ROWS_FIRST
+  let m0 = p.row0 + group.x * $(MT)u;
+  let tile = group.y;
+#else
+  let m0 = p.row0 + group.y * $(MT)u;
+  let tile = group.x;
+#endif
+#if GATED
+  let s = 0u;
+  let n0 = tile * $(SPAN*8)u;
+#else
+  // Workgroups (columns) from g1 on are of member 1, from g2 on of member 2.
+  let g1 = (p.n_0 + $(SPAN*8-1)u) / $(SPAN*8)u;
+  let g2 = g1 + (p.n_1 + $(SPAN*8-1)u) / $(SPAN*8)u;
+  let s = u32(tile >= g1) + u32(tile >= g2);
+  let n0 = (tile - pick(s, 0u, g1, g2)) * $(SPAN*8)u;
+#endif
+  let n = pick(s, p.n_0, p.n_1, p.n_2);
+#for j in 0..SPAN
+  let col$(j) = min(n0 + $(8*j)u + lane, n - 1u);
+#end
+#for j in 0..NT
+  let at$(j) = w_origin(pick(s + $(j/SPAN)u, 0u, p.n_0, p.n_0 + p.n_1) + col$(j%SPAN));
+#end
+#for i in 0..(MT+3)/4
+  let row$(i) = min(m0 + $(4*i)u + lane / 2u, p.rows - 1u);
+#end
+#for r in 0..MT
+#for j in 0..NT
+  var acc_$(r)_$(j) = 0.0;
+#end
+#end
+#if FEW
+  // lane = row * PARTS + part: the part'th vec4 of what a turn needs of the row
+  let row = lane / $(8/MT)u;
+  let part = lane % $(8/MT)u;
+  let count = p.k / 8u;
+  let whole = count - count % $(4/MT)u;
+  for (var c = 0u; c < whole; c += $(4/MT)u) {
+    let xv = x[row * (p.k / 4u) + part + 2u * c];
+#for j in 0..NT
+#for z in 0..4/MT
+    let w$(j)_$(z) = w_load8(at$(j), c + $(z)u);
+#end
+#end
+#for CHUNKS in 4/MT..4/MT+1
+#include "nt_few_cpu_step.wgsl"
+#end
+  }
+  for (var c = whole; c < count; c++) {
+    let xv = x[row * (p.k / 4u) + part % 2u + 2u * c];
+#for j in 0..NT
+    let w$(j)_0 = w_load8(at$(j), c);
+#end
+#for CHUNKS in 1..2
+#include "nt_few_cpu_step.wgsl"
+#end
+  }
+#else
+  for (var c = 0u; c < p.k / 8u; c++) {
+#for i in 0..MT/4
+#if X_TEX
+    let x$(i) = textureLoad(x, vec2u(lane % 2u + 2u * c, row$(i) - p.row0));
+#else
+    let x$(i) = x[row$(i) * (p.k / 4u) + lane % 2u + 2u * c];
+#endif
+#end
+#for j in 0..NT
+    let w$(j) = w_load8(at$(j), c);
+#end
+#include "nt_cpu_step.wgsl"
+  }
+#endif
+#if LORA
+  for (var c = 0u; c < p.rank / 8u; c++) {
+#for g in 0..NT/SPAN
+#for i in 0..(MT+3)/4
+    let xa$(g)_$(i) = xa_of(s + $(g)u, row$(i) * (p.rank / 4u) + lane % 2u + 2u * c);
+#end
+#end
+#for j in 0..NT
+    let b_at$(j) = pick(s + $(j/SPAN)u, p.b_0, p.b_1, p.b_2) + col$(j%SPAN) * (p.rank / 4u) + 2u * c;
+    let b$(j)_0 = bank[b_at$(j)];
+    let b$(j)_1 = bank[b_at$(j) + 1u];
+#end
+#for r in 0..MT
+    {
+#for j in 0..NT
+      var t$(j) = acc_$(r)_$(j);
+#end
+#for q in 0..8
+#for g in 0..NT/SPAN
+      let v$(q)_$(g) = subgroupBroadcast(xa$(g)_$(r/4)[$(q%4)], $((r%4)*2+q/4)u);
+#end
+#for j in 0..NT
+      t$(j) = fma(v$(q)_$(j/SPAN), b$(j)_$(q/4)[$(q%4)], t$(j));
+#end
+#end
+#for j in 0..NT
+      acc_$(r)_$(j) = t$(j);
+#end
+    }
+#end
+  }
+#endif
+#if BIAS
+#for j in 0..NT
+  let bias$(j) = bias[pick(s + $(j/SPAN)u, p.c_0, p.c_1, p.c_2) + col$(j%SPAN)];
+#end
+#endif
+  // Four rows a turn, as in nt_cpu.wgsl.
+  let end = min(m0 + $(MT)u, p.rows);
+  for (var r0 = m0; r0 < end; r0 += 4u) {
+#for q in 0..4-(4-MT)*FEW
+#for j in 0..NT
+    var out_$(q)_$(j) = acc_$(q)_$(j);
+#for i in 1..(MT+3)/4
+    out_$(q)_$(j) = select(out_$(q)_$(j), acc_$(4*i+q)_$(j), r0 == m0 + $(4*i)u);
+#end
+#if BIAS
+    out_$(q)_$(j) += bias$(j);
+#endif
+#end
+#for j in 0..SPAN
+    if (r0 + $(q)u < p.rows && n0 + $(8*j)u + lane < n) {
+      let at = (r0 + $(q)u) * n + col$(j);
+#if GATED
+      y_0[at] = out_$(q)_$(j) / (1.0 + exp(-out_$(q)_$(j))) * out_$(q)_$(j+SPAN);
+#else
+      if (s == 0u) { y_0[at] = out_$(q)_$(j); }
+      else if (s == 1u) { y_1[at] = out_$(q)_$(j); }
+      else { y_2[at] = out_$(q)_$(j); }
+#endif
+    }
+#end
+#end
+  }
+}
