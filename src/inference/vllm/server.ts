@@ -32,7 +32,7 @@ export class VllmServer {
   readonly #child: ChildProcess
 
   /**
-   * Starts the server; it answers requests only once it has loaded the model (see `whenReady` of the API).
+   * Starts the server; it answers requests only once it has loaded the model (`VllmHost.start` waits for that).
    * @throws UserError where the Python is not there
    */
   static async launch(options: LaunchOptions): Promise<VllmServer> {
