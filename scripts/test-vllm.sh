@@ -10,4 +10,4 @@ bash scripts/setup.sh
 bash scripts/setup-vllm.sh
 use_node
 export DAWN_RL_VLLM=1
-exec "$NODE" node_modules/vitest/vitest.mjs run --dir test/vllm "$@"
+exec "$NODE" node_modules/vitest/vitest.mjs run test/vllm "$@"
