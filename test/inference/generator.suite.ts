@@ -112,10 +112,10 @@ export function testGenerator(name: string, create: () => Promise<GeneratorUnder
       expect(await generate(test.prompts[0], {}, before.signal)).toMatchObject({ ids: [], text: '', finishReason: 'abort' })
       const control = new AbortController()
       const [aborted, other] = [
-        generate(test.prompts[0], { max_tokens: 40 }, control.signal),
+        generate(test.prompts[0], { max_tokens: test.maxLength - test.prompts[0].length }, control.signal),
         generate(test.prompts[0], { max_tokens: 8 }),
       ]
-      // Under way, and far from its 40 tokens: each takes more than a turn of the event loop.
+      // Under way, and far from its last token: each takes time.
       for (let turn = 0; turn < 3; turn++) await new Promise((resolve) => setImmediate(resolve))
       control.abort()
       const result = await aborted
