@@ -110,18 +110,22 @@ export function testGenerator(name: string, create: () => Promise<GeneratorUnder
       const before = new AbortController()
       before.abort()
       expect(await generate(test.prompts[0], {}, before.signal)).toMatchObject({ ids: [], text: '', finishReason: 'abort' })
-      const control = new AbortController()
-      const [aborted, other] = [
-        generate(test.prompts[0], { max_tokens: test.maxLength - test.prompts[0].length }, control.signal),
-        generate(test.prompts[0], { max_tokens: 8 }),
-      ]
-      // Under way, and far from its last token: each takes time.
-      for (let turn = 0; turn < 3; turn++) await new Promise((resolve) => setImmediate(resolve))
-      control.abort()
-      const result = await aborted
-      expect(result).toMatchObject({ finishReason: 'abort', stopCondition: 'abort', text: test.decode(result.ids) })
-      expectWhole(result)
-      expect((await other).ids).toHaveLength(8)
+      // The kernel may leave this process waiting for a core until the long one is over (measured: 1.8 s beside vLLM's threads on 2 cores):
+      // such a round proves nothing, and another one follows.
+      let ends: GenerationResult[] = []
+      for (let round = 0; ends[0]?.finishReason !== 'abort' && round < 8; round++) {
+        const control = new AbortController()
+        const long = generate(test.prompts[0], { max_tokens: test.maxLength - test.prompts[0].length }, control.signal)
+        const other = generate(test.prompts[0], { max_tokens: 8 })
+        // Under way, and far from its last token: each takes time.
+        for (let turn = 0; turn < 3; turn++) await new Promise((resolve) => setImmediate(resolve))
+        control.abort()
+        ends = await Promise.all([long, other])
+      }
+      const [aborted, other] = ends
+      expect(aborted).toMatchObject({ finishReason: 'abort', stopCondition: 'abort', text: test.decode(aborted.ids) })
+      expectWhole(aborted)
+      expect(other.ids).toHaveLength(8)
     })
 
     it('refuses what can not fit, naming both counts', async () => {
