@@ -5,18 +5,19 @@
  *     node bench/decode.ts [--model models/SmolLM2-135M-Instruct.Q4_1.gguf] [--sequences 1,16,32] [--shared 8] [--prompt 40] [--tokens 24]
  *                          [--rank 8] [--rounds 3] [--save]
  *
- * Prints for each batch size tokens a second (prompts included, and of decode steps alone), wall, CPU and JavaScript time of a step, which kernels
- * took it, what was made after the first round, and one line of JSON. `--save` writes bench/results/decode.json.
+ * The measurement is that of `node cli.js bench decode` (src/bench/decode.ts); here prompts, tokens and rank can be chosen. Prints for each batch size
+ * tokens a second (prompts included, and of decode steps alone), wall, CPU and JavaScript time of a step, which kernels took it, what was made after the
+ * first round, and one line of JSON. `--save` writes bench/results/decode.json.
  */
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
-import { hashSeed, Random } from '../src/common/random.ts'
-import type { SamplingParams } from '../src/common/types.ts'
+import { benchDecode, type DecodeRow } from '../src/bench/decode.ts'
+import { measurePeaks } from '../src/bench/peaks.ts'
+import { modelFor } from '../src/bench/shapes.ts'
+import { loraOptions } from '../src/bench/step.ts'
 import { Gpu } from '../src/gpu/gpu.ts'
-import { Engine } from '../src/inference/engine.ts'
 import { loadDecoder } from '../src/model/decoder-load.ts'
-import { openModel } from '../src/model/open.ts'
 
 const text = (value: string) => ({ type: 'string', default: value }) as const
 const { values } = parseArgs({
@@ -40,115 +41,34 @@ const [shared, promptTokens, tokens, rank, rounds] = [
 ].map(Number)
 
 const gpu = await Gpu.open()
-const files = await openModel(values.model)
-const targetModules = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj']
-const lora = rank > 0 ? { rank, alpha: 4 * rank, dropout: 0, targetModules, seed: 0 } : undefined
+const peaks = await measurePeaks(gpu)
+const files = await modelFor(values.model)
+const lora = rank > 0 ? { ...loraOptions, rank, alpha: 4 * rank } : undefined
 const decoder = await loadDecoder(gpu, files, { round: true, lora })
-const sampling: SamplingParams = {
-  temperature: 0.8,
-  top_p: 1,
-  top_k: 0,
-  min_p: 0,
-  repetition_penalty: 1,
-  presence_penalty: 0,
-  frequency_penalty: 0,
-  max_tokens: tokens,
-  stop: [],
-  stop_token_ids: [],
-  seed: 0,
-}
+const rounded = (_: string, value: unknown): unknown => (typeof value === 'number' ? Number(value.toPrecision(4)) : value)
 
-/** All requests at once; the prompts of each round are new. */
-async function round(engine: Engine, sequences: number, index: number): Promise<void> {
-  const all = Array.from({ length: sequences }, (_, i) => {
-    const random = new Random(hashSeed(index, Math.floor(i / shared)))
-    const promptIds = Array.from({ length: promptTokens }, () => random.int(decoder.config.vocabSize))
-    return engine.generate({ promptIds, sampling: { ...sampling, seed: hashSeed(index, i) } })
-  })
-  await Promise.all(all)
-}
-
-async function until(engine: Engine, steps: number): Promise<void> {
-  while (engine.stats().decodeSteps < steps) await new Promise((resolve) => setTimeout(resolve, 2))
-}
-
-const made = (): number => gpu.pool.buffersMade + gpu.readBuffersMade + gpu.bindGroups + gpu.kernels.size
-
-/** Rounds without timestamps: the best of each figure, since other processes only take away. */
-async function timed(engine: Engine, sequences: number) {
-  const best = { tokensPerSecond: 0, decodeTokensPerSecond: 0, stepMs: Infinity, stepCpuMs: Infinity, stepJavaScriptMs: Infinity }
-  const counts = { dispatches: 0, submits: 0, madeAfterWarmUp: 0 }
-  for (let i = 0; i < rounds; i++) {
-    const begin = performance.now()
-    const running = round(engine, sequences, i + 1)
-    // Past the prompts, which all come in the first steps, and the steps that end nothing but decode.
-    await until(engine, engine.stats().decodeSteps + 2)
-    const steps = engine.stats().decodeSteps
-    const [wall, cpu, script] = [performance.now(), process.cpuUsage(), process.threadCpuUsage()]
-    const [dispatches, submits, before] = [gpu.dispatches, gpu.submits, made()]
-    await running
-    const count = engine.stats().decodeSteps - steps
-    const end = performance.now()
-    const [allCpu, allScript] = [process.cpuUsage(cpu), process.threadCpuUsage(script)].map((t) => (t.user + t.system) / 1000)
-    best.tokensPerSecond = Math.max(best.tokensPerSecond, (sequences * tokens * 1000) / (end - begin))
-    best.stepMs = Math.min(best.stepMs, (end - wall) / count)
-    best.stepCpuMs = Math.min(best.stepCpuMs, allCpu / count)
-    best.stepJavaScriptMs = Math.min(best.stepJavaScriptMs, allScript / count)
-    best.decodeTokensPerSecond = (sequences * 1000) / best.stepMs
-    Object.assign(counts, { dispatches: (gpu.dispatches - dispatches) / count, submits: (gpu.submits - submits) / count })
-    counts.madeAfterWarmUp = made() - before
-  }
-  return { ...best, ...counts }
-}
-
-/** Milliseconds of a decode step by kernel; timestamps around a kernel add some 20 us to it on a software adapter. */
-async function profiled(engine: Engine, sequences: number) {
-  const running = round(engine, sequences, 99)
-  await until(engine, engine.stats().decodeSteps + 2)
-  const times = await gpu.profile(() => until(engine, engine.stats().decodeSteps + Math.min(8, tokens - 6)))
-  await running
-  const steps = times.find(({ label }) => label.startsWith('sampling/draw'))!.calls
-  return times.map(({ label, calls, milliseconds }) => ({ label, calls: calls / steps, milliseconds: milliseconds / steps }))
-}
-
-const rounded = (t: Record<string, number>): Record<string, number> =>
-  Object.fromEntries(Object.entries(t).map(([name, value]) => [name, Number(value.toPrecision(4))]))
-
-const results = []
+const results: DecodeRow[] = []
 for (const sequences of values.sequences.split(',').map(Number)) {
-  const engine = new Engine(decoder, {
-    maxSequences: sequences,
-    maxLength: promptTokens + tokens,
-    eosTokenIds: [],
-    decode: () => '',
-  })
-  await round(engine, sequences, 0)
-  const figures = rounded(await timed(engine, sequences))
-  const kernels = gpu.facts.timestamps ? await profiled(engine, sequences) : []
-  await engine.close()
+  const row = await benchDecode(decoder, { sequences, shared, promptTokens, tokens }, peaks, rounds)
+  results.push(row)
+  const figure = (value: number): string => value.toPrecision(4)
   console.log(
-    `\n${sequences} sequences: ${figures.tokensPerSecond} tokens/s with prompts, ${figures.decodeTokensPerSecond} without`,
+    `\n${sequences} sequences: ${figure(row.tokensPerSecond)} tokens/s with prompts, ${figure(row.decodeTokensPerSecond)} without`,
   )
   console.log(
-    `a step: ${figures.stepMs} ms, CPU ${figures.stepCpuMs} ms (JavaScript ${figures.stepJavaScriptMs}), ${figures.dispatches} dispatches, ` +
-      `${figures.submits} submits; made after warm-up: ${figures.madeAfterWarmUp}`,
+    `a step: ${figure(row.stepMs)} ms, CPU ${figure(row.stepCpuMs)} ms (JavaScript ${figure(row.stepJavaScriptMs)}), ${row.dispatches.toFixed(0)} dispatches, ` +
+      `${row.submits.toFixed(0)} submits; made after warm-up: ${row.madeAfterWarmUp}`,
   )
-  const total = kernels.reduce((sum, k) => sum + k.milliseconds, 0)
+  if (!row.kernels) continue
   console.log('     ms     %  calls  kernel (timed one by one)')
-  const kinds: Record<string, number> = {}
-  for (const { label, calls, milliseconds } of kernels) {
-    const kind = label.split('/')[0]
-    kinds[kind] = (kinds[kind] ?? 0) + milliseconds
-    if (milliseconds < total / 200) continue
-    const share = ((100 * milliseconds) / total).toFixed(1)
-    console.log(`${milliseconds.toFixed(2).padStart(7)} ${share.padStart(5)} ${calls.toFixed(0).padStart(6)}  ${label}`)
+  for (const { label, calls, ms, share } of row.kernels.longest) {
+    console.log(`${ms.toFixed(2).padStart(7)} ${(100 * share).toFixed(1).padStart(5)} ${calls.toFixed(0).padStart(6)}  ${label}`)
   }
-  results.push({ sequences, ...figures, kernelMsByKind: rounded(kinds) })
 }
 const about = { adapter: gpu.facts.name, date: new Date().toISOString().slice(0, 10), model: decoder.name, rank }
 const result = { bench: 'decode', ...about, shared, promptTokens, tokens, results }
-console.log(JSON.stringify(result))
-if (values.save) writeFileSync(join(import.meta.dirname, 'results/decode.json'), `${JSON.stringify(result, undefined, 1)}\n`)
+console.log(JSON.stringify(result, rounded))
+if (values.save) writeFileSync(join(import.meta.dirname, 'results/decode.json'), `${JSON.stringify(result, rounded, 1)}\n`)
 decoder.release()
-files.close()
+files.tensors.close()
 gpu.close()

@@ -7,6 +7,7 @@
  */
 import { Command, CommanderError } from 'commander'
 import { messageOf, UserError } from '../common/errors.ts'
+import { register as bench } from './bench.ts'
 import { register as doctor } from './doctor.ts'
 import { register as grad } from './grad.ts'
 import { register as merge } from './merge.ts'
@@ -17,7 +18,7 @@ import { register as tune } from './tune.ts'
 import { versionOf } from './version.ts'
 
 /** In the order in which `--help` lists them. */
-const verbs: ((program: Command) => void)[] = [train, sft, score, grad, merge, tune, doctor]
+const verbs: ((program: Command) => void)[] = [train, sft, score, grad, merge, tune, bench, doctor]
 
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   // `dawn-rl ... | head`: nobody reads on.

@@ -1,0 +1,149 @@
+/** Attention: forward and backward over one packed sequence, and decode of many sequences over a cache. */
+import { Random } from '../common/random.ts'
+import type { Gpu } from '../gpu/gpu.ts'
+import { attention, attentionBackward, type HeadShape } from '../kernels/attention/attention.ts'
+import type { KernelCase, OpenCase } from './case.ts'
+import { checkPoints, tolerances } from './check.ts'
+import { poisoned, randomFloats } from './data.ts'
+
+export const attentionForms = ['forward', 'backward', 'decode'] as const
+export type AttentionForm = (typeof attentionForms)[number]
+
+/**
+ * Attention of one sequence of `length` tokens (forward, backward), or one token of each of `sequences` with `length` keys (decode).
+ * Counts the products that the result asks for: two forward, five backward, of heads x head size x keys seen.
+ */
+export function attentionCase(form: AttentionForm, length: number, s: HeadShape, of: string, sequences = 1): KernelCase {
+  const decode = form === 'decode'
+  const rows = decode ? sequences : length
+  const keys = decode ? sequences * length : (length * (length + 1)) / 2
+  const [q, kv] = [s.heads * s.headDim, s.kvHeads * s.headDim]
+  const keyRows = decode ? sequences * length : length
+  const shape = decode ? `${sequences} x ${length} keys` : `${length}`
+  const name = `attention ${form} ${shape} (${of})`
+  return {
+    group: 'attention',
+    name: form,
+    shape,
+    of,
+    flops: (form === 'backward' ? 10 : 4) * s.heads * s.headDim * keys,
+    bytes: 4 * (form === 'backward' ? 4 * rows * q + 4 * keyRows * kv : 2 * rows * q + 2 * keyRows * kv),
+    binding: 4 * Math.max(rows * q, keyRows * kv),
+    open: (gpu) => open(gpu, name, form, { rows, length, keyRows }, s),
+  }
+}
+
+/** Rows of one sequence, or the last token of many, each with keys of its own: where a row's keys begin, and its position. */
+interface Layout {
+  rows: number
+  length: number
+  keyRows: number
+}
+
+function open(gpu: Gpu, name: string, form: AttentionForm, { rows, length, keyRows }: Layout, s: HeadShape): OpenCase {
+  const decode = form === 'decode'
+  const { heads: H, kvHeads: KV, headDim: D } = s
+  const [hq, hk, hv, hdO] = [
+    randomFloats(rows * H * D, 'q', 2),
+    randomFloats(keyRows * KV * D, 'k'),
+    randomFloats(keyRows * KV * D, 'v'),
+    randomFloats(rows * H * D, 'dO'),
+  ]
+  const [q, k, v, dO] = [hq, hk, hv, hdO].map((data) => gpu.upload(data, 'attention'))
+  const first = (row: number): number => (decode ? row * length : 0)
+  const position = (row: number): number => (decode ? length - 1 : row)
+  const infoWords = new Uint32Array(rows * 4)
+  for (let row = 0; row < rows; row++) infoWords.set([first(row), 0, first(row), position(row)], row * 4)
+  const info = gpu.upload(infoWords, 'info')
+  const keyEnd = gpu.upload(new Uint32Array(rows).fill(rows), 'key ends')
+  const o = poisoned(gpu, rows * H * D, 'o')
+  const lse = poisoned(gpu, rows * H, 'lse')
+  const held = [q, k, v, dO, info, keyEnd, o, lse]
+  const forward = () => attention(gpu, { q, k, v, info, o, lse }, rows, s)
+
+  /** Probabilities of a row's keys for a head, in float64, and where each key begins. */
+  const softmax = (row: number, head: number) => {
+    const at = (row * H + head) * D
+    const ka = Array.from({ length: position(row) + 1 }, (_, j) => ((first(row) + j) * KV + Math.floor(head / (H / KV))) * D)
+    const scores = ka.map((key) => dot(hq, at, hk, key, D) / Math.sqrt(D))
+    const high = scores.reduce((a, b) => Math.max(a, b), -Infinity)
+    const weights = scores.map((z) => Math.exp(z - high))
+    const sum = weights.reduce((a, b) => a + b, 0)
+    return { at, ka, p: weights.map((w) => w / sum) }
+  }
+  const random = new Random(2)
+  const points = Math.max(24, Math.min(400, Math.ceil(200_000 / length)))
+  if (form !== 'backward') {
+    return {
+      run: forward,
+      async check() {
+        const want = (index: number) => {
+          const { ka, p } = softmax(Math.floor(index / (H * D)), Math.floor(index / D) % H)
+          return { value: p.reduce((sum, w, j) => sum + w * hv[ka[j] + (index % D)], 0), size: 1 }
+        }
+        return checkPoints(name, await gpu.readF32(o, rows * H * D), want, { random, tolerance: tolerances.softmax, points })
+      },
+      release: () => held.forEach((buffer) => buffer.release()),
+    }
+  }
+  forward()
+  const soft = poisoned(gpu, rows * H * 2, 'soft')
+  const dq = poisoned(gpu, rows * H * D, 'dq')
+  const [dk, dv] = [0, 1].map(() => poisoned(gpu, keyRows * KV * D, 'dk, dv'))
+  held.push(soft, dq, dk, dv)
+  /** Gradients of the scores of a row's keys for a head. */
+  const dScores = (row: number, head: number) => {
+    const { at, ka, p } = softmax(row, head)
+    const dp = ka.map((key) => dot(hdO, at, hv, key, D))
+    const delta = p.reduce((sum, w, j) => sum + w * dp[j], 0)
+    return { at, ka, p, ds: p.map((w, j) => (w * (dp[j] - delta)) / Math.sqrt(D)) }
+  }
+  return {
+    run: () => attentionBackward(gpu, { q, k, v, info, keyEnd, o, lse, dO, soft, dq, dk, dv }, rows, s),
+    async check() {
+      const wantQ = (index: number) => {
+        const { ka, ds } = dScores(Math.floor(index / (H * D)), Math.floor(index / D) % H)
+        return { value: ds.reduce((sum, g, j) => sum + g * hk[ka[j] + (index % D)], 0), size: 1 }
+      }
+      const few = { random, tolerance: tolerances.softmax, points: Math.min(points, 100) }
+      const worst = [checkPoints(`${name} dq`, await gpu.readF32(dq, rows * H * D), wantQ, few)]
+      // A key's gradient sums over all rows that see it: late keys, which few see, and the first of all.
+      const sampled = [0, keyRows - 1, ...Array.from({ length: 6 }, () => keyRows - 1 - random.int(Math.min(keyRows, 32)))]
+      if (keyRows > 600) sampled.shift()
+      for (const [part, buffer] of [
+        ['dk', dk],
+        ['dv', dv],
+      ] as const) {
+        const got = await gpu.readF32(buffer, keyRows * KV * D)
+        for (const key of sampled) {
+          const column = random.int(KV * D)
+          const value = keyGradient(key, column, part)
+          const size = Math.max(1, Math.sqrt(rows - key))
+          const pick = Float32Array.of(got[key * KV * D + column])
+          worst.push(checkPoints(`${name} ${part} of key ${key}`, pick, () => ({ value, size }), { ...few, points: 1 }))
+        }
+      }
+      return Math.max(...worst)
+    },
+    release: () => held.forEach((buffer) => buffer.release()),
+  }
+
+  function keyGradient(key: number, column: number, part: 'dk' | 'dv'): number {
+    const group = H / KV
+    let sum = 0
+    for (let row = key; row < rows; row++) {
+      for (let g = 0; g < group; g++) {
+        const head = Math.floor(column / D) * group + g
+        const { at, p, ds } = dScores(row, head)
+        sum += part === 'dv' ? p[key] * hdO[at + (column % D)] : ds[key] * hq[at + (column % D)]
+      }
+    }
+    return sum
+  }
+}
+
+function dot(a: Float32Array, i: number, b: Float32Array, j: number, n: number): number {
+  let sum = 0
+  for (let t = 0; t < n; t++) sum += a[i + t] * b[j + t]
+  return sum
+}

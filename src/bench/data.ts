@@ -1,0 +1,57 @@
+/** Random inputs, made fast: a pattern of prime length over and over, so that no two rows of a matrix are alike. */
+import { hashSeed, Random } from '../common/random.ts'
+import type { Gpu } from '../gpu/gpu.ts'
+import type { GpuBuffer } from '../gpu/pool.ts'
+import { roundToBf16 } from '../model/bf16.ts'
+
+const period = 1_048_573
+
+/** Standard normal values, the same for everybody. */
+let normals: Float32Array | undefined
+const bits = new Map<number, Uint16Array>()
+
+function pattern(): Float32Array {
+  if (normals) return normals
+  const random = new Random(hashSeed('bench'))
+  normals = Float32Array.from({ length: period }, () => random.normal())
+  return normals
+}
+
+/** Fills `out` from the pattern, beginning at a place that `seed` names. */
+function repeat<T extends Float32Array | Uint16Array>(out: T, source: T, seed: number): T {
+  for (let at = 0, from = seed % period; at < out.length; from = 0) {
+    const part = source.subarray(from, from + out.length - at)
+    out.set(part, at)
+    at += part.length
+  }
+  return out
+}
+
+/** Normal values of deviation `scale`. */
+export function randomFloats(length: number, label: string, scale = 1): Float32Array {
+  const out = repeat(new Float32Array(length), pattern(), hashSeed(label))
+  return scale === 1 ? out : out.map((v) => v * scale)
+}
+
+/** bf16 bits of normal values of deviation `scale`. */
+export function randomBf16(length: number, label: string, scale = 1): Uint16Array {
+  let source = bits.get(scale)
+  if (!source) bits.set(scale, (source = roundToBf16(pattern().map((v) => v * scale))))
+  return repeat(new Uint16Array(length), source, hashSeed(label))
+}
+
+/** The value of bf16 bits. */
+const view = new DataView(new ArrayBuffer(4))
+export function valueOfBf16(word: number): number {
+  view.setUint16(0, word)
+  return view.getFloat32(0)
+}
+
+const nan = new Uint32Array(1 << 20).fill(0x7fc00000)
+
+/** A buffer of `length` float32 values for a kernel to write, full of NaN, so that what is not written fails its check. */
+export function poisoned(gpu: Gpu, length: number, label: string): GpuBuffer {
+  const buffer = gpu.pool.acquire(length * 4, label)
+  for (let at = 0; at < length; at += nan.length) gpu.write(buffer, nan.subarray(0, Math.min(nan.length, length - at)), at * 4)
+  return buffer
+}

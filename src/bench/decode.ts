@@ -1,0 +1,175 @@
+/**
+ * How fast the engine generates: prompts shared by some sequences, all requests at once, tokens a second with the prompts and of decode steps alone.
+ * Before it is timed, what it generated is scored by the trainer's forward pass: the log-probabilities must agree.
+ */
+import { hashSeed, Random } from '../common/random.ts'
+import type { GenerationResult, SamplingParams, TrainingSample } from '../common/types.ts'
+import { driverSeconds } from '../common/cpu-time.ts'
+import type { Gpu } from '../gpu/gpu.ts'
+import { Engine } from '../inference/engine.ts'
+import type { Decoder } from '../model/decoder.ts'
+import { scoreSamples } from '../trainer/gradients.ts'
+import { CheckError } from './check.ts'
+import { peakOf, type Peaks } from './peaks.ts'
+import { availableParallelism } from 'node:os'
+import { kernelShares, modelFlops, type KernelShares } from './usage.ts'
+
+export interface DecodeSize {
+  sequences: number
+  /** Sequences that share a prompt. */
+  shared: number
+  promptTokens: number
+  /** New tokens of each sequence; at least 8. */
+  tokens: number
+}
+
+export interface DecodeRow extends DecodeSize {
+  group: 'decode'
+  model: string
+  /** Prompts included, and of steps that only decode. */
+  tokensPerSecond: number
+  decodeTokensPerSecond: number
+  stepMs: number
+  stepCpuMs: number
+  stepJavaScriptMs: number
+  dispatches: number
+  submits: number
+  /** Buffers, bind groups and kernels made in the last round. */
+  madeAfterWarmUp: number
+  mfu: number
+  idleShare?: number
+  peakBytes: number
+  rssBytes: number
+  kernels?: KernelShares
+  error: number
+}
+
+const sampling: SamplingParams = {
+  temperature: 0.8,
+  top_p: 1,
+  top_k: 0,
+  min_p: 0,
+  repetition_penalty: 1,
+  presence_penalty: 0,
+  frequency_penalty: 0,
+  max_tokens: 1,
+  stop: [],
+  stop_token_ids: [],
+  seed: 0,
+}
+/** Engine and trainer agree to the bit on one adapter; this much would be a fault of one of them. */
+const tolerance = 1e-4
+
+/**
+ * Measures decode at one number of sequences.
+ * @param rounds of which the best of each figure counts, since other processes only take away
+ * @throws CheckError where the trainer gives a generated token another log-probability
+ */
+export async function benchDecode(decoder: Decoder, size: DecodeSize, peaks: Peaks, rounds = 3): Promise<DecodeRow> {
+  const { gpu, config } = decoder
+  const { sequences, promptTokens, tokens } = size
+  const maxLength = promptTokens + tokens
+  gpu.pool.peakBytes = gpu.pool.bytesInUse
+  const engine = new Engine(decoder, { maxSequences: sequences, maxLength, eosTokenIds: [], decode: () => '' })
+  try {
+    const error = await scoringError(decoder, size, await round(engine, size, 0))
+    const figures = await timed(gpu, engine, size, rounds)
+    const kernels = gpu.facts.timestamps ? await profiled(gpu, engine, size) : undefined
+    // A token sees its prompt and half of its completion on average.
+    const keys = promptTokens + tokens / 2
+    const attention = 4 * config.layers * config.heads * config.headDim * keys
+    const flops = sequences * (modelFlops(config, [1], 1, 'nothing') + attention)
+    const seconds = figures.stepMs / 1000
+    const idleShare = figures.idleShare ?? (kernels ? Math.max(0, 1 - kernels.totalMs / 1000 / seconds) : undefined)
+    const memory = { peakBytes: gpu.pool.peakBytes, rssBytes: process.memoryUsage.rss() }
+    const mfu = flops / seconds / 1e9 / peakOf(peaks.fma)
+    return { group: 'decode', model: decoder.name, ...size, ...figures, idleShare, mfu, ...memory, kernels, error }
+  } finally {
+    await engine.close()
+    gpu.pool.trim()
+  }
+}
+
+/** The prompt that a sequence has in a round. */
+function promptOf({ shared, promptTokens }: DecodeSize, vocabulary: number, index: number, i: number): number[] {
+  const random = new Random(hashSeed(index, Math.floor(i / shared)))
+  return Array.from({ length: promptTokens }, () => random.int(vocabulary))
+}
+
+/** All requests at once; the prompts of each round are new. */
+async function round(engine: Engine, size: DecodeSize, index: number): Promise<GenerationResult[]> {
+  const { vocabSize } = engine.decoder.config
+  const settings = { ...sampling, max_tokens: size.tokens }
+  const all = Array.from({ length: size.sequences }, (_, i) =>
+    engine.generate({ promptIds: promptOf(size, vocabSize, index, i), sampling: { ...settings, seed: hashSeed(index, i) } }),
+  )
+  return await Promise.all(all)
+}
+
+async function until(engine: Engine, steps: number): Promise<void> {
+  while (engine.stats().decodeSteps < steps) await new Promise((resolve) => setTimeout(resolve, 2))
+}
+
+/** Largest difference of a log-probability between engine and trainer, of the first and the last sequence of round 0. */
+async function scoringError(decoder: Decoder, size: DecodeSize, results: GenerationResult[]): Promise<number> {
+  let worst = 0
+  for (const i of new Set([0, results.length - 1])) {
+    const prompt = promptOf(size, decoder.config.vocabSize, 0, i)
+    const ids = Int32Array.from([...prompt, ...results[i].ids])
+    const lossMask = new Uint8Array(ids.length).fill(1, 1)
+    const sample: TrainingSample = {
+      ids,
+      lossMask,
+      inferenceLogprobs: new Float32Array(ids.length),
+      advantages: new Float32Array(ids.length),
+    }
+    const options = { temperature: sampling.temperature, microBatchTokens: ids.length }
+    const [{ logprobs }] = await scoreSamples(decoder, [sample], options)
+    results[i].logprobs.forEach((l, t) => (worst = Math.max(worst, Math.abs(l - logprobs[prompt.length + t]))))
+  }
+  if (worst <= tolerance) return worst
+  throw new CheckError(
+    `decode of ${size.sequences} sequences (${decoder.name}): scoring gives a token a log-probability that differs by ${worst}, so it is not timed.`,
+  )
+}
+
+async function timed(gpu: Gpu, engine: Engine, size: DecodeSize, rounds: number) {
+  const { sequences, tokens } = size
+  const best = { tokensPerSecond: 0, decodeTokensPerSecond: 0, stepMs: Infinity, stepCpuMs: Infinity, stepJavaScriptMs: Infinity }
+  const counts = { dispatches: 0, submits: 0, madeAfterWarmUp: 0 }
+  const made = (): number => gpu.pool.buffersMade + gpu.readBuffersMade + gpu.bindGroups + gpu.kernels.size
+  let idleShare: number | undefined
+  for (let i = 0; i < rounds; i++) {
+    const begin = performance.now()
+    const running = round(engine, size, i + 1)
+    // Past the prompts, which all come in the first steps, and the steps that end nothing but decode.
+    await until(engine, engine.stats().decodeSteps + 2)
+    const steps = engine.stats().decodeSteps
+    const [wall, cpu, script, driver] = [performance.now(), process.cpuUsage(), process.threadCpuUsage(), driverSeconds()]
+    const [dispatches, submits, before] = [gpu.dispatches, gpu.submits, made()]
+    await running
+    const count = engine.stats().decodeSteps - steps
+    const end = performance.now()
+    const [allCpu, allScript] = [process.cpuUsage(cpu), process.threadCpuUsage(script)].map((t) => (t.user + t.system) / 1000)
+    const busy = driverSeconds(driver).seconds / (((end - wall) / 1000) * availableParallelism())
+    if (gpu.facts.software) idleShare = Math.min(idleShare ?? 1, Math.max(0, 1 - busy))
+    best.tokensPerSecond = Math.max(best.tokensPerSecond, (sequences * tokens * 1000) / (end - begin))
+    best.stepMs = Math.min(best.stepMs, (end - wall) / count)
+    best.stepCpuMs = Math.min(best.stepCpuMs, allCpu / count)
+    best.stepJavaScriptMs = Math.min(best.stepJavaScriptMs, allScript / count)
+    best.decodeTokensPerSecond = (sequences * 1000) / best.stepMs
+    Object.assign(counts, { dispatches: (gpu.dispatches - dispatches) / count, submits: (gpu.submits - submits) / count })
+    counts.madeAfterWarmUp = made() - before
+  }
+  return { ...best, ...counts, idleShare }
+}
+
+/** Kernels of decode steps; timestamps around a kernel add some 20 us to it on a software adapter. */
+async function profiled(gpu: Gpu, engine: Engine, size: DecodeSize): Promise<KernelShares> {
+  const running = round(engine, size, 99)
+  await until(engine, engine.stats().decodeSteps + 2)
+  const times = await gpu.profile(() => until(engine, engine.stats().decodeSteps + Math.min(8, size.tokens - 6)))
+  await running
+  const steps = times.find(({ label }) => label.startsWith('sampling/draw'))?.calls ?? 1
+  return kernelShares(times, steps)
+}

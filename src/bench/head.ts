@@ -1,0 +1,97 @@
+/** The output head: log-probabilities of given tokens, without and with the gradient to the hidden rows. */
+import { logprobHead } from '../autograd/ops/head.ts'
+import { Tape } from '../autograd/tape.ts'
+import { Random } from '../common/random.ts'
+import type { Gpu } from '../gpu/gpu.ts'
+import { releaseWeight, uploadWeight } from '../kernels/common/weight.ts'
+import type { KernelCase, OpenCase } from './case.ts'
+import { checkPoints, tolerances } from './check.ts'
+import { poisoned, randomBf16, randomFloats, valueOfBf16 } from './data.ts'
+
+export const headForms = ['log-probabilities', 'with gradient'] as const
+export type HeadForm = (typeof headForms)[number]
+
+/** The head of `rows` scored tokens over a vocabulary, from hidden rows of `width`. */
+export function headCase(form: HeadForm, rows: number, vocabulary: number, width: number, of: string): KernelCase {
+  const shape = `${rows} x ${vocabulary} x ${width}`
+  const products = form === 'with gradient' ? 2 : 1
+  return {
+    group: 'head',
+    name: form,
+    shape,
+    of,
+    flops: products * 2 * rows * vocabulary * width,
+    bytes: products * 2 * vocabulary * width + 4 * rows * width * products,
+    binding: 4 * rows * width,
+    open: (gpu) => open(gpu, `head ${form} ${shape} (${of})`, form, { rows, vocabulary, width }),
+  }
+}
+
+function open(
+  gpu: Gpu,
+  name: string,
+  form: HeadForm,
+  { rows, vocabulary, width }: { rows: number; vocabulary: number; width: number },
+): OpenCase {
+  const bits = randomBf16(vocabulary * width, 'head', 1 / Math.sqrt(width))
+  const hidden = randomFloats(rows * width, 'hidden')
+  const weight = uploadWeight(gpu, 'head', vocabulary, width, bits)
+  const random = new Random(4)
+  const ids = Uint32Array.from({ length: rows }, () => random.int(vocabulary))
+  const [targets, source] = [gpu.upload(ids, 'targets'), gpu.upload(hidden, 'hidden')]
+  const [logprobs, gradient] = [poisoned(gpu, rows, 'log-probabilities'), poisoned(gpu, rows * width, 'gradient')]
+  const ones = gpu.upload(new Float32Array(rows).fill(1), 'ones')
+  const withGradient = form === 'with gradient'
+  const run = () => {
+    const tape = new Tape(gpu, withGradient)
+    const rowsIn = tape.tensor(rows, width, 'hidden', withGradient)
+    gpu.copy(source, 0, rowsIn.buffer, 0, rows * width * 4)
+    const out = logprobHead(tape, rowsIn, { weight }, targets, 1, withGradient ? () => ones : undefined)
+    gpu.copy(out.logprobs.buffer, 0, logprobs, 0, rows * 4)
+    if (rowsIn.grad) {
+      gpu.copy(rowsIn.grad.buffer, 0, gradient, 0, rows * width * 4)
+      rowsIn.grad.drop()
+    }
+    out.release()
+    tape.done(rowsIn)
+  }
+  const logit = (row: number, v: number): number => {
+    let sum = 0
+    for (let t = 0; t < width; t++) sum += hidden[row * width + t] * valueOfBf16(bits[v * width + t])
+    return sum
+  }
+  /** Few rows: each is a product with the whole vocabulary. */
+  const sampled = [...new Set([0, rows - 1])]
+  return {
+    run,
+    async check() {
+      const got = await gpu.readF32(logprobs, rows)
+      const slope = withGradient ? await gpu.readF32(gradient, rows * width) : undefined
+      const errors: number[] = []
+      for (const row of sampled) {
+        const logits = Float64Array.from({ length: vocabulary }, (_, v) => logit(row, v))
+        const high = logits.reduce((a, b) => Math.max(a, b), -Infinity)
+        const lse = high + Math.log(logits.reduce((sum, z) => sum + Math.exp(z - high), 0))
+        const want = { value: logits[ids[row]] - lse, size: Math.max(1, Math.abs(lse)) }
+        const options = { random, tolerance: tolerances.softmax, points: 1 }
+        errors.push(checkPoints(`${name} row ${row}`, [got[row]], () => want, options))
+        if (!slope) continue
+        for (const column of [0, width - 1, random.int(width)]) {
+          let value = 0
+          for (let v = 0; v < vocabulary; v++) {
+            value += (Number(v === ids[row]) - Math.exp(logits[v] - lse)) * valueOfBf16(bits[v * width + column])
+          }
+          const size = 1
+          errors.push(
+            checkPoints(`${name} gradient of row ${row}`, [slope[row * width + column]], () => ({ value, size }), options),
+          )
+        }
+      }
+      return Math.max(...errors)
+    },
+    release() {
+      for (const buffer of [targets, source, logprobs, gradient, ones]) buffer.release()
+      releaseWeight(weight)
+    },
+  }
+}

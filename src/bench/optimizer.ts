@@ -1,0 +1,116 @@
+/** What an optimizer step runs over all parameters: AdamW, the sum of squares, and rounding masters into working copies. */
+import { Random } from '../common/random.ts'
+import type { Gpu } from '../gpu/gpu.ts'
+import { allocateWeight, releaseWeight } from '../kernels/common/weight.ts'
+import { linear } from '../kernels/matmul/matmul.ts'
+import { adamw, roundWeight, sumSquares, sumSquaresBlocks } from '../kernels/optimizer/optimizer.ts'
+import { roundToBf16, widenBf16 } from '../model/bf16.ts'
+import type { KernelCase, OpenCase } from './case.ts'
+import { checkPoints, tolerances } from './check.ts'
+import { poisoned, randomFloats } from './data.ts'
+
+export const optimizerForms = ['AdamW', 'sum of squares', 'rounding'] as const
+export type OptimizerForm = (typeof optimizerForms)[number]
+
+/** Bytes a parameter: AdamW reads four values and writes three; rounding reads float32 and writes bf16. */
+const bytesEach: Record<OptimizerForm, number> = { AdamW: 28, 'sum of squares': 4, rounding: 6 }
+/** Width of the matrix that is rounded. */
+const width = 1024
+
+/** `count` parameters, a multiple of 1024. */
+export function optimizerCase(form: OptimizerForm, count: number, of: string): KernelCase {
+  const shape = `${count}`
+  const name = `optimizer ${form} ${shape} (${of})`
+  const binding = 4 * count
+  return {
+    group: 'optimizer',
+    name: form,
+    shape,
+    of,
+    flops: 0,
+    bytes: bytesEach[form] * count,
+    binding,
+    open: (gpu) => ({ AdamW: openAdamW, 'sum of squares': openSquares, rounding: openRounding })[form](gpu, name, count),
+  }
+}
+
+const settings = { learningRate: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8, weightDecay: 0.01, step: 3, clip: 0.5 }
+
+function openAdamW(gpu: Gpu, name: string, count: number): OpenCase {
+  const host = ['w', 'g', 'm', 'v'].map((label) => randomFloats(count, label))
+  host[3] = host[3].map((v) => v * v)
+  const [w, g, m, v] = host
+  const [parameters, gradients, m1, m2] = host.map((data) => gpu.upload(data, 'optimizer', { exact: true }))
+  let calls = 0
+  return {
+    run() {
+      calls++
+      adamw(gpu, { parameters, gradients, m: m1, v: m2 }, { first: 0, count }, settings)
+    },
+    async check() {
+      const { learningRate: lr, beta1, beta2, eps, weightDecay, step, clip } = settings
+      const want = (i: number) => {
+        let [value, first, second] = [w[i], m[i], v[i]]
+        for (let call = 0; call < calls; call++) {
+          first += (1 - beta1) * (clip * g[i] - first)
+          second = beta2 * second + (1 - beta2) * (clip * g[i]) ** 2
+          const denominator = Math.sqrt(second) / Math.sqrt(1 - beta2 ** step) + eps
+          value = value * (1 - lr * weightDecay) - ((lr / (1 - beta1 ** step)) * first) / denominator
+        }
+        // As large as what changes it: a moment near 0 makes a long step.
+        return { value, size: Math.max(1, Math.abs(w[i] - value)) }
+      }
+      return checkPoints(name, await gpu.readF32(parameters, count), want, { random: new Random(5), tolerance: tolerances.sum })
+    },
+    release: () => [parameters, gradients, m1, m2].forEach((buffer) => buffer.release()),
+  }
+}
+
+function openSquares(gpu: Gpu, name: string, count: number): OpenCase {
+  const host = randomFloats(count, 'g')
+  const blocks = sumSquaresBlocks(count)
+  const [x, partial] = [gpu.upload(host, 'gradients', { exact: true }), poisoned(gpu, blocks, 'partial sums')]
+  return {
+    run: () => sumSquares(gpu, x, partial, count),
+    async check() {
+      const got = (await gpu.readF32(partial, blocks)).reduce((sum, part) => sum + part, 0)
+      const value = host.reduce((sum, g) => sum + g * g, 0)
+      return checkPoints(name, [got], () => ({ value, size: value }), {
+        random: new Random(6),
+        tolerance: tolerances.sum,
+        points: 1,
+      })
+    },
+    release: () => [x, partial].forEach((buffer) => buffer.release()),
+  }
+}
+
+/** Rounds a matrix of `width` columns; it is read back by multiplying unit vectors with it. */
+function openRounding(gpu: Gpu, name: string, count: number): OpenCase {
+  const rows = count / width
+  const host = randomFloats(count, 'master')
+  const master = gpu.upload(host, 'master', { exact: true })
+  const weight = allocateWeight(gpu, 'copy', rows, width, true)
+  const units = new Float32Array(4 * width)
+  const random = new Random(7)
+  const columns = [0, width - 1, random.int(width), random.int(width)]
+  columns.forEach((column, row) => (units[row * width + column] = 1))
+  const x = gpu.upload(units, 'unit vectors')
+  const y = poisoned(gpu, 4 * rows, 'columns')
+  return {
+    run: () => roundWeight(gpu, master, weight, 0, rows),
+    async check() {
+      linear(gpu, x, 4, weight, y)
+      const got = await gpu.readF32(y, 4 * rows)
+      const want = (i: number) => {
+        const at = (i % rows) * width + columns[Math.floor(i / rows)]
+        return { value: widenBf16(roundToBf16(host.slice(at, at + 1)))[0], size: 1 }
+      }
+      return checkPoints(name, got, want, { random, tolerance: 0 })
+    },
+    release() {
+      for (const buffer of [master, x, y]) buffer.release()
+      releaseWeight(weight)
+    },
+  }
+}

@@ -1,0 +1,211 @@
+/** What `bench` runs: which groups, on which models, at which sizes; and the report that it leaves. */
+import { freemem } from 'node:os'
+import { messageOf, UserError } from '../common/errors.ts'
+import { GpuError } from '../gpu/errors.ts'
+import type { Gpu } from '../gpu/gpu.ts'
+import { loadDecoder } from '../model/decoder-load.ts'
+import { kernelGroups, type KernelGroup, type KernelRow } from './case.ts'
+import { benchDecode, type DecodeRow, type DecodeSize } from './decode.ts'
+import { benchKernels, type NamedShape, type Skipped } from './kernels.ts'
+import { measurePeaks, type Peaks } from './peaks.ts'
+import { modelFor, modelShapes, weightCount } from './shapes.ts'
+import { benchStep, loraOptions, stepKinds, type StepKind, type StepRow, type StepSize } from './step.ts'
+
+/** Everything that can be asked for. */
+export const topics = ['kernels', ...kernelGroups, 'step', 'decode', 'all'] as const
+export type Topic = (typeof topics)[number]
+
+export interface BenchOptions {
+  topics: Topic[]
+  /** Shape names, folders or GGUF files; by default what suits the adapter. */
+  models?: string[]
+  /** Rows of products, norms, heads and samplers; sequences of decode. */
+  rows?: number[]
+  /** Tokens of a step's batch. */
+  tokens?: number
+  repeats?: number
+  quick?: boolean
+  /** Versions of the packages, for the report. */
+  versions: Record<string, string>
+  command: string
+}
+
+export interface BenchReport {
+  bench: 'dawn-rl'
+  adapter: string
+  /** The driver's vendor and architecture, as WebGPU names them. */
+  driver: string
+  software: boolean
+  date: string
+  command: string
+  versions: Record<string, string>
+  peaks: Peaks
+  rows: (KernelRow | StepRow | DecodeRow)[]
+  skipped: Skipped[]
+}
+
+/** Groups of kernels that the topics ask for, in their order. */
+export function groupsOf(asked: readonly Topic[]): KernelGroup[] {
+  const everything = asked.includes('all') || asked.includes('kernels')
+  return kernelGroups.filter((group) => everything || asked.includes(group))
+}
+
+/**
+ * Runs the benchmarks.
+ * @param hooks.progress a line before each case @param hooks.row each result as it comes
+ * @throws UserError for a model that is not there; CheckError where a result is wrong
+ */
+export async function runBench(
+  gpu: Gpu,
+  options: BenchOptions,
+  hooks: { progress?: (line: string) => void; row?: (row: BenchReport['rows'][number]) => void } = {},
+): Promise<BenchReport> {
+  const { topics: asked, quick = false } = options
+  const repeats = options.repeats ?? (quick ? 1 : 3)
+  // Names are checked before anything runs.
+  const named = await Promise.all((options.models ?? []).map(async (ref) => ({ ref, files: await modelFor(ref) })))
+  const shapes: NamedShape[] = named.map(({ files }) => ({ name: files.name, config: files.config }))
+  for (const { files } of named) files.tensors.close()
+  hooks.progress?.('peaks of the adapter')
+  const peaks = await measurePeaks(gpu, { repeats })
+  const report: BenchReport = {
+    bench: 'dawn-rl',
+    adapter: gpu.facts.name,
+    driver: [gpu.facts.vendor, gpu.facts.architecture].filter(Boolean).join(' '),
+    software: gpu.facts.software,
+    date: new Date().toISOString().slice(0, 10),
+    command: options.command,
+    versions: options.versions,
+    peaks,
+    rows: [],
+    skipped: [],
+  }
+  const groups = groupsOf(asked)
+  if (groups.length > 0) {
+    const usual = quick ? ['smollm2-135m'] : ['smollm2-135m', 'qwen3-0.6b', 'qwen3-4b']
+    const models = shapes.length > 0 ? shapes : usual.map((name) => ({ name, config: modelShapes[name] }))
+    const timing = { repeats, seconds: quick ? 0.02 : gpu.facts.software ? 0.06 : 0.1, progress: hooks.progress, row: hooks.row }
+    const { rows, skipped } = await benchKernels(gpu, groups, { models, rows: options.rows, quick }, peaks, timing)
+    report.rows.push(...rows)
+    report.skipped.push(...skipped)
+  }
+  const refs = options.models ?? usualModels(gpu, quick)
+  for (const [wanted, run] of [
+    ['step', stepsOf],
+    ['decode', decodesOf],
+  ] as const) {
+    if (!asked.includes(wanted) && !asked.includes('all')) continue
+    for (const ref of refs) await run(gpu, ref, { ...options, repeats, quick }, report, hooks)
+  }
+  return report
+}
+
+type Hooks = Parameters<typeof runBench>[2] & object
+
+/** SmolLM2 stands for small models everywhere; on a software adapter the 4B model's step would take minutes. */
+function usualModels(gpu: Gpu, quick: boolean): string[] {
+  if (quick) return ['tiny']
+  return gpu.facts.software ? ['tiny', 'smollm2-135m', 'qwen3-0.6b', 'qwen3-4b'] : ['smollm2-135m', 'qwen3-0.6b', 'qwen3-4b']
+}
+
+/** Sizes of a training step: about ten seconds of work on two cores, and enough to fill a GPU. */
+function stepSize(gpu: Gpu, weights: number, options: BenchOptions): StepSize {
+  const length = gpu.facts.software ? 128 : 512
+  const usual = gpu.facts.software ? (weights < 1e7 ? 2048 : weights < 2e8 ? 512 : 128) : 8192
+  const tokens = options.tokens ?? (options.quick ? 64 : usual)
+  const each = Math.min(length, tokens)
+  return { sequences: Math.max(1, Math.round(tokens / each)), length: each, checkpointing: weights > 2e8 }
+}
+
+/** Bytes that a kind of step needs at least, beside activations. */
+function bytesOf(kind: StepKind | 'decode', weights: number): number {
+  return kind === 'full' ? weights * (2 + 4 + 4 + 8) : weights * 2
+}
+
+/** Why there is no room, where this machine can tell: WebGPU does not say how much memory a GPU has. */
+function noRoom(gpu: Gpu, bytes: number): string | undefined {
+  // Drivers and the upload hold weights a second time for a moment.
+  const free = freemem()
+  if (!gpu.facts.software || bytes * 1.3 + 2 ** 30 < free) return undefined
+  return `it needs about ${gib(bytes * 1.3)} GiB and this machine has ${gib(free)} GiB free`
+}
+
+const gib = (bytes: number): string => (bytes / 2 ** 30).toFixed(1)
+
+async function stepsOf(gpu: Gpu, ref: string, options: BenchOptions, report: BenchReport, hooks: Hooks): Promise<void> {
+  const files = await modelFor(ref)
+  const weights = weightCount(files.config)
+  const large = gpu.facts.software && options.models === undefined && weights > 2e8
+  for (const kind of stepKinds) {
+    const size = stepSize(gpu, weights, options)
+    const name = `step ${kind} ${size.sequences} x ${size.length} (${files.name})`
+    // A minute a step on two cores would say little that the smaller models do not.
+    if (large && (kind === 'full' || (kind === 'lora' && weights > 1e9))) {
+      report.skipped.push({ case: name, why: `it takes minutes on a software adapter; --model ${ref} runs it` })
+      continue
+    }
+    // Float32 masters and moments are made on the host first, tensor by tensor.
+    await attempt(name, bytesOf(kind, weights), gpu, report, hooks, async () => {
+      const row = await benchStep(gpu, files, kind, size, report.peaks, large ? 1 : Math.min(2, options.repeats ?? 2))
+      report.rows.push(row)
+      hooks.row?.(row)
+    })
+  }
+  files.tensors.close()
+}
+
+async function decodesOf(gpu: Gpu, ref: string, options: BenchOptions, report: BenchReport, hooks: Hooks): Promise<void> {
+  const files = await modelFor(ref)
+  const weights = weightCount(files.config)
+  const large = gpu.facts.software && options.models === undefined && weights > 2e8
+  const usual = large ? (weights > 1e9 ? [1] : [1, 16]) : options.quick ? [1, 2] : [1, 16, 32, 128]
+  const sequences = options.rows ?? usual
+  await attempt(`decode (${files.name})`, bytesOf('decode', weights), gpu, report, hooks, async () => {
+    const decoder = await loadDecoder(gpu, files, { round: true, lora: loraOptions })
+    try {
+      for (const count of sequences) {
+        const size: DecodeSize = {
+          sequences: count,
+          shared: Math.min(8, count),
+          promptTokens: 40,
+          tokens: large || options.quick ? 10 : 24,
+        }
+        await attempt(`decode ${count} (${files.name})`, 0, gpu, report, hooks, async () => {
+          const row = await benchDecode(decoder, size, report.peaks, large ? 1 : Math.min(2, options.repeats ?? 2))
+          report.rows.push(row)
+          hooks.row?.(row)
+        })
+      }
+    } finally {
+      decoder.release()
+      gpu.pool.trim()
+    }
+  })
+  files.tensors.close()
+}
+
+/** Runs one case; where the adapter has no room for it, or says so, it is left out with a sentence. */
+async function attempt(
+  name: string,
+  bytes: number,
+  gpu: Gpu,
+  report: BenchReport,
+  hooks: Hooks,
+  run: () => Promise<void>,
+): Promise<void> {
+  hooks.progress?.(name)
+  const why = noRoom(gpu, bytes)
+  try {
+    if (!why) return await run()
+  } catch (error) {
+    if (!(error instanceof UserError) && !isRoom(error)) throw error
+    report.skipped.push({ case: name, why: messageOf(error) })
+    return
+  }
+  report.skipped.push({ case: name, why })
+}
+
+/** An error of the device that asks for less, not one of the code. */
+function isRoom(error: unknown): boolean {
+  return error instanceof GpuError && /out of memory|binds at most|buffers of at most/i.test(error.message)
+}

@@ -1,0 +1,99 @@
+/** Models to measure with: sizes by name with random weights, or files. */
+import { existsSync } from 'node:fs'
+import { nearest, UserError } from '../common/errors.ts'
+import type { ModelTensors } from '../model/decoder-load.ts'
+import { openModel } from '../model/open.ts'
+import { tensorShapes } from '../model/shapes.ts'
+import type { ModelConfig } from '../model/types.ts'
+import { randomBf16 } from './data.ts'
+
+const base: ModelConfig = {
+  family: 'qwen3',
+  hiddenSize: 128,
+  intermediateSize: 384,
+  layers: 4,
+  heads: 4,
+  kvHeads: 2,
+  headDim: 32,
+  vocabSize: 512,
+  rmsNormEps: 1e-6,
+  ropeTheta: 1e6,
+  ropeScaling: { type: 'default' },
+  tieWordEmbeddings: true,
+  qkvBias: false,
+  outputBias: false,
+  qkNorm: true,
+  maxPositionEmbeddings: 40960,
+  eosTokenIds: [],
+  bosTokenId: null,
+  padTokenId: null,
+}
+const qwen3: ModelConfig = { ...base, kvHeads: 8, headDim: 128, vocabSize: 151936 }
+
+/** Sizes as their config.json on the hub has them. */
+export const modelShapes: Record<string, ModelConfig> = {
+  tiny: base,
+  'smollm2-135m': {
+    ...base,
+    family: 'llama',
+    qkNorm: false,
+    hiddenSize: 576,
+    intermediateSize: 1536,
+    layers: 30,
+    heads: 9,
+    kvHeads: 3,
+    headDim: 64,
+    vocabSize: 49152,
+    ropeTheta: 1e5,
+    rmsNormEps: 1e-5,
+    maxPositionEmbeddings: 8192,
+  },
+  'qwen3-0.6b': { ...qwen3, hiddenSize: 1024, intermediateSize: 3072, layers: 28, heads: 16 },
+  'qwen3-1.7b': { ...qwen3, hiddenSize: 2048, intermediateSize: 6144, layers: 28, heads: 16 },
+  'qwen3-4b': { ...qwen3, hiddenSize: 2560, intermediateSize: 9728, layers: 36, heads: 32 },
+}
+
+/** Weights of a shape: its matrices and vectors counted. */
+export function weightCount(config: ModelConfig): number {
+  return [...tensorShapes(config).values()].reduce((sum, shape) => sum + shape.reduce((a, b) => a * b, 1), 0)
+}
+
+/** A model of random bf16 weights, made tensor by tensor as it is read; activations keep their size through the layers. */
+export function randomModel(name: string, config: ModelConfig): ModelTensors {
+  const shapes = tensorShapes(config)
+  const shapeOf = (tensor: string): number[] => shapes.get(tensor)!
+  return {
+    name: `${name} (random weights)`,
+    config,
+    tensors: {
+      names: () => [...shapes.keys()],
+      has: (tensor) => shapes.has(tensor),
+      shape: shapeOf,
+      read(tensor) {
+        const shape = shapeOf(tensor)
+        const length = shape.reduce((a, b) => a * b, 1)
+        if (shape.length === 2) {
+          const data = randomBf16(length, tensor, 1 / Math.sqrt(shape[1]))
+          return Promise.resolve({ dtype: 'bf16', shape, data })
+        }
+        const gains = new Float32Array(length).fill(tensor.endsWith('.bias') ? 0 : 1)
+        return Promise.resolve({ dtype: 'f32', shape, data: gains })
+      },
+      close: () => {},
+    },
+  }
+}
+
+/**
+ * A model by the name of a shape (random weights), or from a folder or GGUF file.
+ * @throws UserError for anything else, listing the shapes
+ */
+export async function modelFor(ref: string): Promise<ModelTensors> {
+  if (Object.hasOwn(modelShapes, ref)) return randomModel(ref, modelShapes[ref])
+  if (existsSync(ref)) return await openModel(ref)
+  const near = nearest(ref, Object.keys(modelShapes))
+  throw new UserError(
+    `--model ${ref} is neither a file or folder here nor a shape with random weights, which are ${Object.keys(modelShapes).join(', ')}.` +
+      (near ? ` Did you mean ${near}?` : ''),
+  )
+}

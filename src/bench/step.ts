@@ -1,0 +1,196 @@
+/** Whole steps: training a LoRA adapter, training every weight, scoring. Each is checked before it is timed. */
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { hashSeed, Random } from '../common/random.ts'
+import type { TrainingSample } from '../common/types.ts'
+import type { Gpu } from '../gpu/gpu.ts'
+import { loadDecoder, type LoadOptions, type ModelTensors } from '../model/decoder-load.ts'
+import type { Decoder } from '../model/decoder.ts'
+import { LINEAR_MODULES } from '../model/shapes.ts'
+import { scoreSamples } from '../trainer/gradients.ts'
+import { negativeLogLikelihood } from '../trainer/losses/index.ts'
+import { Trainer } from '../trainer/trainer.ts'
+import { CheckError } from './check.ts'
+import { peakOf, type Peaks } from './peaks.ts'
+import { referenceLogprobs } from './reference.ts'
+import { weightCount } from './shapes.ts'
+import { kernelShares, modelFlops, used, type KernelShares, type Usage } from './usage.ts'
+
+export const stepKinds = ['score', 'lora', 'full'] as const
+export type StepKind = (typeof stepKinds)[number]
+
+export interface StepSize {
+  sequences: number
+  /** Tokens of each. */
+  length: number
+  /** Layers are computed again going backward. Default: no. */
+  checkpointing?: boolean
+}
+
+export interface StepRow extends Omit<Usage, 'seconds'> {
+  group: 'step'
+  name: StepKind
+  model: string
+  sequences: number
+  length: number
+  seconds: number
+  tokensPerSecond: number
+  /** Share of the adapter's measured peak that the model's own operations make. */
+  mfu: number
+  kernels?: KernelShares
+  /** Of the check: largest difference of a log-probability from float64, or from scoring. */
+  error: number
+}
+
+export const loraRank = 8
+/** What an adapter of `loraRank` is loaded with. */
+export const loraOptions = { rank: loraRank, alpha: 32, dropout: 0, targetModules: [...LINEAR_MODULES], seed: 0 }
+
+/** Weights above which the float64 reference would take minutes. */
+const referenceAtMost = 2e8
+const referenceTokens = 5
+/** Largest difference of log-probabilities from float64, over its size. The bar of the tests is 1e-5; random weights are harsher. */
+const tolerance = 1e-4
+
+/** Random tokens of which every one but the first is learned, none sharing a prompt. */
+export function randomSamples({ sequences, length }: StepSize, vocabulary: number): TrainingSample[] {
+  return Array.from({ length: sequences }, (_, i) => {
+    const random = new Random(hashSeed('bench', i))
+    return {
+      ids: Int32Array.from({ length: length + 1 }, () => random.int(vocabulary)),
+      lossMask: new Uint8Array(length + 1).fill(1, 1),
+      inferenceLogprobs: new Float32Array(length + 1),
+      advantages: new Float32Array(length + 1).fill(1),
+    }
+  })
+}
+
+/** Tokens of a micro-batch: the whole batch where it is small. */
+const microBatchTokens = 2048
+
+/**
+ * Measures one kind of step.
+ * @param repeats steps that are timed, of which the fastest counts
+ * @throws CheckError naming the model and the step where log-probabilities are wrong or a loss does not fall; GpuError where memory runs out
+ */
+export async function benchStep(
+  gpu: Gpu,
+  files: ModelTensors,
+  kind: StepKind,
+  size: StepSize,
+  peaks: Peaks,
+  repeats = 2,
+): Promise<StepRow> {
+  const name = `step ${kind} of ${files.name}`
+  const loading: LoadOptions = { round: true, full: kind === 'full', ...(kind === 'lora' ? { lora: loraOptions } : {}) }
+  const decoder = await loadDecoder(gpu, files, loading)
+  const samples = randomSamples(size, files.config.vocabSize)
+  try {
+    const step =
+      kind === 'score' ? scoringStep(name, decoder, files, samples) : trainingStep(name, decoder, samples, size, repeats)
+    try {
+      const error = await step.check()
+      let best: Usage | undefined
+      for (let i = 0; i < repeats; i++) {
+        const usage = await used(gpu, step.run)
+        if (!best || usage.seconds < best.seconds) best = { ...usage, peakBytes: Math.max(usage.peakBytes, best?.peakBytes ?? 0) }
+      }
+      const kernels = gpu.facts.timestamps ? kernelShares(await gpu.profile(step.run)) : undefined
+      const rows = size.sequences * size.length
+      const lengths = samples.map(({ ids }) => ids.length - 1)
+      const flops = modelFlops(files.config, lengths, rows, kind === 'score' ? 'nothing' : kind)
+      const { seconds, ...usage } = best!
+      const idleShare = usage.idleShare ?? (kernels ? Math.max(0, 1 - kernels.totalMs / 1000 / seconds) : undefined)
+      const { sequences, length } = size
+      const speed = { seconds, tokensPerSecond: rows / seconds, mfu: flops / seconds / 1e9 / peakOf(peaks.fma) }
+      return { group: 'step', name: kind, model: files.name, sequences, length, ...speed, ...usage, idleShare, kernels, error }
+    } finally {
+      step.release()
+    }
+  } finally {
+    decoder.release()
+    gpu.pool.trim()
+  }
+}
+
+interface Step {
+  check: () => Promise<number>
+  run: () => Promise<void>
+  release: () => void
+}
+
+/** Log-probabilities of a few tokens against float64, where the model is small enough; gives the largest relative error, else 0. */
+async function scoringError(name: string, decoder: Decoder, files: ModelTensors, samples: TrainingSample[]): Promise<number> {
+  if (weightCount(files.config) > referenceAtMost) return 0
+  const ids = [...samples[0].ids.subarray(0, referenceTokens)]
+  const want = await referenceLogprobs(files, ids)
+  const length = ids.length
+  const short = { ...samples[0], ids: Int32Array.from(ids), lossMask: new Uint8Array(length).fill(1, 1) }
+  const [{ logprobs }] = await scoreSamples(decoder, [short], { temperature: 1, microBatchTokens })
+  let worst = 0
+  want.forEach((value, i) => {
+    const error = Math.abs(logprobs[i + 1] - value) / Math.max(1, Math.abs(value))
+    if (!(error <= tolerance))
+      throw new CheckError(
+        `${name}: the log-probability of token ${i + 1} is ${logprobs[i + 1]} and should be ${value}, so it is not timed.`,
+      )
+    worst = Math.max(worst, error)
+  })
+  return worst
+}
+
+function scoringStep(name: string, decoder: Decoder, files: ModelTensors, samples: TrainingSample[]): Step {
+  const run = async () => void (await scoreSamples(decoder, samples, { temperature: 1, microBatchTokens }))
+  return {
+    run,
+    async check() {
+      await run()
+      return await scoringError(name, decoder, files, samples)
+    },
+    release: () => {},
+  }
+}
+
+function trainingStep(name: string, decoder: Decoder, samples: TrainingSample[], size: StepSize, repeats: number): Step {
+  const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-bench-'))
+  const lossTokenCount = size.sequences * size.length
+  const optimizer = { beta1: 0.9, beta2: 0.999, eps: 1e-8, weightDecay: 0, maxGradNorm: 1 }
+  const schedule = { type: 'constant', learningRate: 1e-4, warmupSteps: 0, maxSteps: 4 + repeats } as const
+  const trainer = new Trainer(decoder, {
+    loss: negativeLogLikelihood,
+    temperature: 1,
+    microBatchTokens,
+    checkpointing: size.checkpointing ?? false,
+    optimizer,
+    schedule,
+    seed: 0,
+    runFolder: folder,
+  })
+  let step = 0
+  const train = async () => await trainer.trainStep({ step: step++, samples, lossTokenCount })
+  return {
+    run: async () => void (await train()),
+    async check() {
+      const want = await scoreSamples(decoder, samples, { temperature: 1, microBatchTokens })
+      const first = await train()
+      let worst = 0
+      first.samples.forEach(({ logprobs }, s) =>
+        logprobs.forEach((l, t) => {
+          worst = Math.max(worst, Math.abs(l - want[s].logprobs[t]) / Math.max(1, Math.abs(l)))
+        }),
+      )
+      if (!(worst <= tolerance))
+        throw new CheckError(`${name}: training and scoring differ by ${worst} in a log-probability, so it is not timed.`)
+      const second = await train()
+      const losses = [first, second].map(({ metrics }) => metrics['loss/mean'] ?? NaN)
+      if (!(losses[1] < losses[0]))
+        throw new CheckError(`${name}: the loss goes from ${losses[0]} to ${losses[1]} over a step, so it is not timed.`)
+      return worst
+    },
+    release() {
+      trainer.release()
+      rmSync(folder, { recursive: true, force: true })
+    },
+  }
+}

@@ -1,0 +1,95 @@
+/** `bench`: how fast kernels and whole steps are on this adapter, beside what it can do at best. */
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { dirname } from 'node:path'
+import { Argument, InvalidArgumentError, type Command } from 'commander'
+import { messageOf, UserError } from '../common/errors.ts'
+import type { BenchReport, Topic } from '../bench/run.ts'
+import { versionOf } from './version.ts'
+
+interface Options {
+  model?: string[]
+  rows?: number[]
+  tokens?: number
+  repeats?: number
+  quick?: boolean
+  out?: string
+  table?: string
+}
+
+const topics: Topic[] = ['kernels', 'matmul', 'attention', 'norm', 'head', 'optimizer', 'sampler', 'step', 'decode', 'all']
+
+const count = (text: string): number => {
+  const value = Number(text)
+  if (!Number.isInteger(value) || value < 1) throw new InvalidArgumentError('It must be a whole number, 1 or more.')
+  return value
+}
+const list = (text: string): string[] => text.split(',').map((part) => part.trim())
+
+export function register(program: Command): void {
+  program
+    .command('bench')
+    .description('measure kernels, training steps and decoding on this adapter, as a table and one last line of JSON')
+    .addArgument(new Argument('[what...]', 'what to measure').choices(topics).default(['all'], 'all'))
+    .option('--model <names>', 'shapes with random weights (qwen3-0.6b), folders or .gguf files; several with commas', list)
+    .option('--rows <numbers>', 'rows of products, norms, head and sampler; sequences of decode', (text) => list(text).map(count))
+    .option('--tokens <number>', "tokens of a training step's batch", count)
+    .option('--repeats <number>', 'measurements of each case, of which the best counts (default: 3)', count)
+    .option('--quick', 'few and small cases, in a minute: to see that all is right, not how fast it is')
+    .option('--out <file>', 'write the JSON there too')
+    .option('--table <file>', 'measure nothing: print a report that --out wrote as Markdown')
+    .addHelpText('after', words)
+    .action(bench)
+}
+
+const words = `
+Shapes: tiny, smollm2-135m, qwen3-0.6b, qwen3-1.7b, qwen3-4b.
+Every case is checked first: kernels against float64 at sampled points, a model's log-probabilities against a float64 pass on the host,
+what was generated against the trainer's forward pass. A result that is wrong is an error that names the case.
+'of peak' is the share of a multiply-add loop in registers (matrix units: of a loop on them), 'of copy' that of a copy, both measured first.
+MFU is the share of that peak by the operations that the model's pass asks for.`
+
+async function bench(what: Topic[], options: Options): Promise<void> {
+  const { reportLines, reportMarkdown } = await import('../bench/report.ts')
+  if (options.table !== undefined) {
+    console.log(reportMarkdown(readReport(options.table)))
+    return
+  }
+  const { Gpu } = await import('../gpu/gpu.ts')
+  const { runBench } = await import('../bench/run.ts')
+  const gpu = await Gpu.open()
+  const start = performance.now()
+  const progress = (line: string): void => {
+    process.stderr.write(`${String(Math.round((performance.now() - start) / 1000)).padStart(5)} s  ${line}\n`)
+  }
+  try {
+    const versions = {
+      'dawn-rl': versionOf('dawn-rl') ?? 'unknown',
+      node: process.versions.node,
+      webgpu: versionOf('webgpu') ?? 'unknown',
+    }
+    const { model: models, rows, tokens, repeats, quick } = options
+    const command = `node cli.js ${process.argv.slice(2).join(' ')}`
+    const report = await runBench(gpu, { topics: what, models, rows, tokens, repeats, quick, versions, command }, { progress })
+    console.log(reportLines(report).join('\n'))
+    const json = JSON.stringify(report, (_, value: unknown) => (typeof value === 'number' ? Number(value.toPrecision(5)) : value))
+    if (options.out !== undefined) {
+      mkdirSync(dirname(options.out), { recursive: true })
+      writeFileSync(options.out, `${JSON.stringify(JSON.parse(json), null, 1)}\n`)
+    }
+    console.log(json)
+  } finally {
+    gpu.close()
+  }
+}
+
+/** @throws UserError where the file is not there or no report of ours */
+function readReport(path: string): BenchReport {
+  let report: Partial<BenchReport>
+  try {
+    report = JSON.parse(readFileSync(path, 'utf8')) as Partial<BenchReport>
+  } catch (error) {
+    throw new UserError(`--table ${path} cannot be read: ${messageOf(error)}`)
+  }
+  if (report.bench !== 'dawn-rl') throw new UserError(`--table ${path} is not a report of 'node cli.js bench --out FILE'.`)
+  return report as BenchReport
+}
