@@ -55,10 +55,20 @@ function open(
     out.release()
     tape.done(rowsIn)
   }
-  const logit = (row: number, v: number): number => {
-    let sum = 0
-    for (let t = 0; t < width; t++) sum += hidden[row * width + t] * valueOfBf16(bits[v * width + t])
-    return sum
+  /** Logits of some rows in float64; the weight's rows are widened one by one. */
+  const logitsOf = (wanted: number[]): Float64Array[] => {
+    const all = wanted.map(() => new Float64Array(vocabulary))
+    const words = new Uint32Array(width)
+    const values = new Float32Array(words.buffer)
+    for (let v = 0; v < vocabulary; v++) {
+      for (let t = 0; t < width; t++) words[t] = bits[v * width + t] << 16
+      wanted.forEach((row, i) => {
+        let sum = 0
+        for (let t = 0; t < width; t++) sum += hidden[row * width + t] * values[t]
+        all[i][v] = sum
+      })
+    }
+    return all
   }
   /** Few rows: each is a product with the whole vocabulary. */
   const sampled = [...new Set([0, rows - 1])]
@@ -68,8 +78,9 @@ function open(
       const got = await gpu.readF32(logprobs, rows)
       const slope = withGradient ? await gpu.readF32(gradient, rows * width) : undefined
       const errors: number[] = []
-      for (const row of sampled) {
-        const logits = Float64Array.from({ length: vocabulary }, (_, v) => logit(row, v))
+      const exact = logitsOf(sampled)
+      for (const [i, row] of sampled.entries()) {
+        const logits = exact[i]
         const high = logits.reduce((a, b) => Math.max(a, b), -Infinity)
         const lse = high + Math.log(logits.reduce((sum, z) => sum + Math.exp(z - high), 0))
         const want = { value: logits[ids[row]] - lse, size: Math.max(1, Math.abs(lse)) }

@@ -41,11 +41,14 @@ function openAdamW(gpu: Gpu, name: string, count: number): OpenCase {
   host[3] = host[3].map((v) => v * v)
   const [w, g, m, v] = host
   const [parameters, gradients, m1, m2] = host.map((data) => gpu.upload(data, 'optimizer', { exact: true }))
+  // (norm, clip, finite), as the norm's kernel leaves it
+  const norm = gpu.upload(Float32Array.of(1, settings.clip, 1), 'norm')
+  const tensors = { parameters, gradients, m: m1, v: m2, norm }
   let calls = 0
   return {
     run() {
       calls++
-      adamw(gpu, { parameters, gradients, m: m1, v: m2 }, { first: 0, count }, settings)
+      adamw(gpu, tensors, { first: 0, count }, settings)
     },
     async check() {
       const { learningRate: lr, beta1, beta2, eps, weightDecay, step, clip } = settings
@@ -62,7 +65,7 @@ function openAdamW(gpu: Gpu, name: string, count: number): OpenCase {
       }
       return checkPoints(name, await gpu.readF32(parameters, count), want, { random: new Random(5), tolerance: tolerances.sum })
     },
-    release: () => [parameters, gradients, m1, m2].forEach((buffer) => buffer.release()),
+    release: () => [parameters, gradients, m1, m2, norm].forEach((buffer) => buffer.release()),
   }
 }
 

@@ -20,6 +20,9 @@ export interface Timing {
   idle?: number
 }
 
+/** Seconds after which a long case is not measured again. */
+const enough = 3
+
 /** The better of the two figures: what rates and shares are made of. */
 export const bestSeconds = ({ clock, idle }: Timing): number => idle ?? clock
 
@@ -42,10 +45,12 @@ export async function timeCalls(gpu: Gpu, name: string, run: () => void, options
   // A single call is mostly waiting where it is short.
   const { clock } = once.clock < 0.005 ? await measure(8) : once
   const calls = Math.max(1, Math.min(4096, Math.ceil(seconds / clock)))
-  const best: Timing = gpu.facts.software ? { clock: Infinity, idle: Infinity } : { clock: Infinity }
-  for (let repeat = 0; repeat <= repeats; repeat++) {
+  const best: Timing = calls === 1 ? once : gpu.facts.software ? { clock: Infinity, idle: Infinity } : { clock: Infinity }
+  const end = performance.now() + enough * 1000
+  for (let repeat = calls === 1 ? 1 : 0; repeat <= repeats; repeat++) {
+    if (repeat > 1 && performance.now() > end) break
     const timing = await measure(calls)
-    if (repeat === 0 && calls > 1) continue // teaches the wait how long it takes
+    if (repeat === 0) continue // teaches the wait how long it takes
     best.clock = Math.min(best.clock, timing.clock)
     if (best.idle !== undefined) best.idle = Math.min(best.idle, timing.idle!)
   }

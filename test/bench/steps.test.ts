@@ -1,0 +1,132 @@
+/** Whole steps and decode at the smallest size: their rows, and that a wrong model is not timed. */
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { benchDecode } from '../../src/bench/decode.ts'
+import { measurePeaks, type Peaks } from '../../src/bench/peaks.ts'
+import { referenceLogprobs } from '../../src/bench/reference.ts'
+import { modelFor, modelShapes, randomModel, weightCount } from '../../src/bench/shapes.ts'
+import { benchStep, loraOptions, randomSamples, stepKinds } from '../../src/bench/step.ts'
+import { kernelShares, modelFlops } from '../../src/bench/usage.ts'
+import { Gpu } from '../../src/gpu/gpu.ts'
+import { loadDecoder, type ModelTensors } from '../../src/model/decoder-load.ts'
+import { scoreSamples } from '../../src/trainer/gradients.ts'
+
+const gpu = await Gpu.open({ checks: true })
+afterAll(() => gpu.close())
+let peaks: Peaks
+beforeAll(async () => {
+  peaks = await measurePeaks(gpu, { repeats: 1, seconds: 0.01 })
+})
+const small = { ...modelShapes.tiny, layers: 2, vocabSize: 300 }
+const size = { sequences: 2, length: 9 }
+
+/** Every reading of `tensor` after the first gives other weights. */
+function changing(tensor: string): ModelTensors {
+  const files = randomModel('changing', small)
+  let reads = 0
+  const read: ModelTensors['tensors']['read'] = async (name, options) => {
+    const data = await files.tensors.read(name, options)
+    if (name === tensor && reads++ > 0) data.data.reverse()
+    return data
+  }
+  return { ...files, tensors: { ...files.tensors, read } }
+}
+
+describe('steps', () => {
+  test.each(stepKinds)('%s', async (kind) => {
+    const row = await benchStep(gpu, randomModel('small', small), kind, size, peaks, 1)
+    expect(row).toMatchObject({ group: 'step', name: kind, model: 'small (random weights)', ...size })
+    expect(row.tokensPerSecond).toBeCloseTo(18 / row.seconds)
+    for (const value of [row.mfu, row.peakBytes, row.rssBytes]) expect(value).toBeGreaterThan(0)
+    expect(row.error).toBeLessThan(1e-5)
+    if (!gpu.facts.timestamps) return
+    const shares = Object.values(row.kernels!.byFamily)
+    expect(shares.reduce((a, b) => a + b, 0)).toBeCloseTo(1)
+    expect(row.kernels!.byFamily.matmul).toBeGreaterThan(0)
+    expect(row.idleShare).toBeLessThanOrEqual(1)
+  })
+  test('scoring with other weights than the files have is not timed', async () => {
+    const files = changing('model.layers.1.mlp.up_proj.weight')
+    await expect(benchStep(gpu, files, 'score', size, peaks, 1)).rejects.toThrow(
+      /^step score of changing .*: the log-probability of token 1 is/,
+    )
+  })
+  test('gradient checkpointing takes less memory', async () => {
+    const files = randomModel('small', { ...small, layers: 6 })
+    const bytes: number[] = []
+    for (const checkpointing of [false, true]) {
+      const row = await benchStep(gpu, files, 'lora', { sequences: 4, length: 64, checkpointing }, peaks, 1)
+      bytes.push(row.peakBytes)
+    }
+    expect(bytes[1]).toBeLessThan(bytes[0])
+  })
+  test('nothing is left on the device', () => {
+    expect(gpu.pool.bytesInUse).toBe(0)
+  })
+})
+
+test('decode: a row for a number of sequences, its tokens scored', async () => {
+  const decoder = await loadDecoder(gpu, randomModel('small', small), { round: true, lora: loraOptions })
+  const row = await benchDecode(decoder, { sequences: 3, shared: 2, promptTokens: 7, tokens: 10 }, peaks, 1)
+  decoder.release()
+  expect(row).toMatchObject({ group: 'decode', sequences: 3, promptTokens: 7 })
+  for (const value of [row.decodeTokensPerSecond, row.tokensPerSecond, row.stepMs, row.dispatches, row.mfu])
+    expect(value).toBeGreaterThan(0)
+  expect(row.decodeTokensPerSecond).toBeCloseTo((3 * 1000) / row.stepMs)
+  expect(row.error).toBeLessThan(1e-5)
+})
+
+test.each([
+  ['qwen3', {}],
+  [
+    'llama, wide groups, head of its own',
+    { family: 'llama', qkNorm: false, heads: 6, kvHeads: 1, headDim: 16, tieWordEmbeddings: false },
+  ],
+  ['qwen2, biases', { family: 'qwen2', qkNorm: false, qkvBias: true }],
+  ['stretched positions', { ropeScaling: { type: 'linear', factor: 4 } }],
+] as const)('the float64 pass and the kernels agree: %s', async (_, change) => {
+  const files = randomModel('small', { ...small, ...change })
+  const [sample] = randomSamples({ sequences: 1, length: 11 }, 300)
+  const want = await referenceLogprobs(files, [...sample.ids])
+  const decoder = await loadDecoder(gpu, files, { round: true })
+  const [{ logprobs }] = await scoreSamples(decoder, [sample], { temperature: 1, microBatchTokens: 64 })
+  decoder.release()
+  want.forEach((value, i) => expect(Math.abs(logprobs[i + 1] - value)).toBeLessThan(1e-5 * Math.max(1, Math.abs(value))))
+})
+
+test('shapes: weights as their models have them, random ones the same each time, others refused', async () => {
+  const millions = (name: string) => Math.round(weightCount(modelShapes[name]) / 1e5) / 10
+  expect(millions('smollm2-135m')).toBe(134.5)
+  expect(millions('qwen3-0.6b')).toBe(596)
+  expect(millions('qwen3-1.7b')).toBe(1720.6)
+  expect(millions('qwen3-4b')).toBe(4022.5)
+  const [a, b] = await Promise.all(
+    ['tiny', 'tiny'].map(async (name) => await (await modelFor(name)).tensors.read('model.layers.0.mlp.up_proj.weight')),
+  )
+  expect(a).toEqual(b)
+  const other = await (await modelFor('tiny')).tensors.read('model.layers.1.mlp.up_proj.weight')
+  expect(other).not.toEqual(a)
+  await expect(modelFor('qwen3-4B')).rejects.toThrow(
+    '--model qwen3-4B is neither a file or folder here nor a shape with random weights, which are tiny, smollm2-135m, qwen3-0.6b, qwen3-1.7b, qwen3-4b. Did you mean qwen3-4b?',
+  )
+})
+
+test('operations of a pass, by hand', () => {
+  const config = modelShapes.tiny
+  const inner = weightCount(config) - 512 * 128
+  const attention = 4 * 4 * 4 * 32 * (3 + 6)
+  expect(modelFlops(config, [2, 3], 4, 'nothing')).toBe(2 * inner * 5 + 2 * 512 * 128 * 4 + attention)
+  expect(modelFlops(config, [2, 3], 4, 'lora')).toBe(4 * inner * 5 + 4 * 512 * 128 * 4 + 3 * attention)
+  expect(modelFlops(config, [2, 3], 4, 'full')).toBe(6 * inner * 5 + 6 * 512 * 128 * 4 + 3 * attention)
+})
+
+test('shares of kernels by their folders, a step at a time', () => {
+  const times = [
+    { label: 'matmul/tile(A=1)', calls: 4, milliseconds: 6 },
+    { label: 'matmul/units(A=1)', calls: 2, milliseconds: 2 },
+    { label: 'src/trainer/losses/cispo(PER=1)', calls: 2, milliseconds: 2 },
+  ]
+  const { byFamily, longest, totalMs } = kernelShares(times, 2)
+  expect(byFamily).toEqual({ matmul: 0.8, losses: 0.2 })
+  expect(longest[0]).toEqual({ label: 'matmul/tile(A=1)', calls: 2, ms: 3, share: 0.6 })
+  expect(totalMs).toBe(5)
+})
