@@ -11,6 +11,7 @@ export interface ModelBatchOptions {
   out: string
   temperature: number
   microBatchTokens: number
+  matrixUnits?: boolean
 }
 
 /** Declares the options of both verbs. */
@@ -22,6 +23,7 @@ export function withModelAndBatch(command: Command): Command {
     .requiredOption('--out <file>', 'the safetensors file to write')
     .option('--temperature <number>', 'logits are divided by it', positive, 1)
     .option('--micro-batch-tokens <count>', 'tokens computed at once at most; changes memory, not the result', count, 2048)
+    .option('--matrix-units', "large products on the GPU's matrix units, in f16")
 }
 
 /** A number above 0, for commander. */
@@ -71,7 +73,12 @@ export async function withDecoder(
     const gpu = await Gpu.open()
     if (gpu.facts.software) console.error(`no GPU here: running on the CPU (${gpu.facts.name})`)
     const report = reporter(`loading ${files.name}`)
-    const decoder = await loadDecoder(gpu, files, { adapter, full: full && !adapter, progress: report })
+    const decoder = await loadDecoder(gpu, files, {
+      adapter,
+      full: full && !adapter,
+      matrixUnits: options.matrixUnits,
+      progress: report,
+    })
     try {
       await fn({ gpu, decoder, samples })
     } finally {

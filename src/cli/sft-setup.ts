@@ -103,7 +103,11 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
     opened.push(logger, out, gpu)
     out.print(`adapter  ${gpu.facts.name}${gpu.facts.software ? ' (software: no GPU was found, so this is slow)' : ''}`)
     out.print(`run      ${folder.path}`)
-    const decoder = await loadDecoder(gpu, source, { round: args.bf16, ...whatToTrain(config, adapter) })
+    const decoder = await loadDecoder(gpu, source, {
+      round: args.bf16,
+      matrixUnits: args.matrix_units,
+      ...whatToTrain(config, adapter),
+    })
     const trained = `${formatCount(decoder.store!.size)} trained ${args.use_lora ? `(LoRA rank ${args.lora_rank})` : '(all weights)'}`
     out.print(`model    ${source.name}: ${trained}, ${formatBytes(gpu.pool.bytesInUse)} on the GPU`)
     const tokens = train.reduce((sum, s) => sum + s.ids.length, 0)

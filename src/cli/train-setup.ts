@@ -143,6 +143,7 @@ async function load(
     const progress = (share: number) => wait.update(`${Math.round(share * 100)}%`)
     const decoder = await loadDecoder(gpu, model, {
       round: args.bf16,
+      matrixUnits: args.matrix_units,
       progress,
       ...(args.use_lora ? { lora, adapter } : { full: true }),
     })

@@ -100,11 +100,17 @@ export const microBatchFields = {
     .describe(
       'Keep one hidden state a layer and compute the rest again in the backward pass: far less memory, about a third more work.',
     ),
+  matrix_units: z
+    .boolean()
+    .default(false)
+    .describe(
+      "Run large products on the GPU's matrix units: operands are rounded to f16 (about 2e-4 of a product), sums stay float32. For speed; refused where the GPU shows none, or where a weight is outside f16's range.",
+    ),
   bf16: z
     .boolean()
     .default(true)
     .describe(
-      'Hold loaded weights in bf16, rounding those that do not fit it exactly. false keeps such weights in float32. Arithmetic is float32 either way.',
+      'Hold loaded weights in bf16, rounding those that do not fit it exactly. false keeps such weights in float32. Arithmetic is float32 either way, but for matrix_units.',
     ),
 }
 

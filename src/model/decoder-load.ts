@@ -5,6 +5,7 @@ import { pad, ParameterStore, type Parameter } from '../autograd/parameters.ts'
 import { hashSeed, Random } from '../common/random.ts'
 import type { BufferRange, Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
+import { checkF16Range, useMatrixUnits } from '../kernels/common/matrix-units.ts'
 import { allocateTogether, allocateWeight, releaseWeight, writeWeight, type Weight } from '../kernels/common/weight.ts'
 import { roundWeight } from '../kernels/optimizer/optimizer.ts'
 import { widenBf16 } from './bf16.ts'
@@ -22,6 +23,8 @@ export interface LoadOptions {
   lora?: { rank: number; alpha: number; dropout: number; targetModules: string[]; seed: number }
   /** An adapter read from a folder, to run or to go on training. */
   adapter?: Adapter
+  /** Run large products on the adapter's matrix units, in f16 (kernels/matmul/units.ts). */
+  matrixUnits?: boolean
   /** Called after each tensor with the share that is done, 0 to 1. */
   progress?: (share: number) => void
 }
@@ -35,9 +38,11 @@ export interface ModelTensors {
 
 /**
  * Loads a model.
- * @throws UserError for files that are missing or broken, GpuError where the adapter has no room
+ * @throws UserError for files that are missing or broken, and for matrix units that the adapter has not or a weight does not fit; GpuError where the adapter has
+ *   no room
  */
 export async function loadDecoder(gpu: Gpu, files: ModelTensors, options: LoadOptions = {}): Promise<Decoder> {
+  if (options.matrixUnits) useMatrixUnits(gpu)
   const loader = new Loader(gpu, files, options)
   return await loader.load()
 }
@@ -216,6 +221,7 @@ class Loader {
 
   async #tensor(name: string): Promise<TensorData> {
     const data = await this.#files.tensors.read(name, { round: this.#options.round })
+    if (this.#options.matrixUnits) checkF16Range(name, data.data)
     this.#options.progress?.(++this.#read / this.#files.tensors.names().length)
     return data
   }

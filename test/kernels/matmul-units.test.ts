@@ -2,7 +2,7 @@ import { describe, expect, test } from 'vitest'
 import { linear, linearBackwardInput } from '../../src/kernels/matmul/matmul.ts'
 import { defaultTiles, setTiles, tileCandidates, tilesOf } from '../../src/kernels/matmul/tiles.ts'
 import { tuneMatmul, type TuneRow } from '../../src/kernels/matmul/tune.ts'
-import { checkF16Range, useMatrixUnits } from '../../src/kernels/matmul/units.ts'
+import { checkF16Range, useMatrixUnits } from '../../src/kernels/common/matrix-units.ts'
 import { bounds, compare, openBench, sameBits } from './harness.ts'
 import { product, type Case } from './matmul-cases.ts'
 

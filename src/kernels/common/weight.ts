@@ -4,6 +4,7 @@ import { GpuError } from '../../gpu/errors.ts'
 import { GpuBuffer, type GpuTexture } from '../../gpu/pool.ts'
 import type { BufferRange } from '../../gpu/gpu.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
+import { matrixUnitOf } from './matrix-units.ts'
 
 /** A matrix (rows N, columns K) in row slices, each in a storage of its own that the adapter can bind. */
 export interface Weight {
@@ -28,9 +29,9 @@ export interface WeightSlice {
 /** Vocabulary slices start at multiples of this, and storage slices end at them, so a head's slice lies in one storage. */
 export const sliceRows = 4096
 
-/** Whether a matrix of K columns is kept in a texture: where the kernels for CPU drivers take it. */
+/** Whether a matrix of K columns is kept in a texture: where the kernels for CPU drivers take it. Matrix units read buffers. */
 export function keepsInTexture(gpu: Gpu, columns: number): boolean {
-  return gpu.facts.software && gpu.facts.subgroupSize === 8 && columns % 8 === 0
+  return gpu.facts.software && gpu.facts.subgroupSize === 8 && columns % 8 === 0 && !matrixUnitOf(gpu)
 }
 
 /** Rows of a storage slice: all of them, or as many whole `sliceRows` as the adapter binds; of very wide rows a power of two, which divides `sliceRows`. */

@@ -5,7 +5,8 @@ import type { Gpu } from '../../gpu/gpu.ts'
 import { releaseWeight, uploadWeight } from '../common/weight.ts'
 import { linear, linearBackwardInput } from './matmul.ts'
 import { defaultTiles, setTiles, tileCandidates, type Tile, type TileName, type Tiles } from './tiles.ts'
-import { holdsUnitTile, useMatrixUnits } from './units.ts'
+import { useMatrixUnits } from '../common/matrix-units.ts'
+import { holdsUnitTile } from './units.ts'
 
 export interface TuneRow extends Tile {
   name: TileName

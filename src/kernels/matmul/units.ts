@@ -4,18 +4,14 @@
  * An operand rounds to 11 bits (bf16 weights have 8, so they only lose what lies outside f16's range); sums are float32.
  */
 import { fileURLToPath } from 'node:url'
-import { UserError } from '../../common/errors.ts'
 import type { MatrixUnit } from '../../gpu/adapter.ts'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
+import { KT, matrixUnitOf } from '../common/matrix-units.ts'
 import type { Weight } from '../common/weight.ts'
 import { bufferOf, type Extras, type Part } from './part.ts'
 import { tilesOf, type Tile } from './tiles.ts'
 
 const path = fileURLToPath(new URL('units.wgsl', import.meta.url))
-/** The largest f16 value. */
-const most = 65504
-/** Steps of the depth that are staged at once. */
-const KT = 32
 /** Gradients are small: times this they keep their bits down to 6e-8; more than 64 is cut off. A power of two, so it changes no bit otherwise. */
 const gradientScale = 1024
 
@@ -25,50 +21,9 @@ interface Arrangement {
   across: number
 }
 
-const inUse = new WeakMap<Gpu, MatrixUnit>()
-
-/**
- * Lets large products run on the adapter's matrix units from here on; `false` ends it.
- * @throws UserError where the adapter has none that multiply f16 into float32
- */
-export function useMatrixUnits(gpu: Gpu, on = true): void {
-  inUse.delete(gpu)
-  if (!on) return
-  const { matrixUnits, subgroupSize, f16, name } = gpu.facts
-  // The widest that this kernel's depth takes: 16 x 16 x 16 before 8 x 8 x 8.
-  const [unit] = matrixUnits
-    .filter((u) => KT % u.k === 0 && 32 % u.m === 0 && 32 % u.n === 0)
-    .toSorted((a, b) => b.m * b.n * b.k - a.m * a.n * a.k)
-  if (!unit || !f16 || subgroupSize === 0) {
-    throw new UserError(
-      `${name} shows no matrix units that multiply f16 into float32 with subgroups of one size. Leave matrix units off.`,
-    )
-  }
-  inUse.set(gpu, unit)
-}
-
-/**
- * Holds a weight against f16's range, when it is loaded for matrix units.
- * @param data bf16 bits or float32 values
- * @throws UserError naming the weight and the value
- */
-export function checkF16Range(label: string, data: Uint16Array | Float32Array): void {
-  for (let i = 0; i < data.length; i++) {
-    const value = data instanceof Float32Array ? data[i] : bf16Value(data[i])
-    if (Math.abs(value) <= most) continue
-    throw new UserError(`${label} holds ${value}, and f16 ends at ${most}. Leave matrix units off for this model.`)
-  }
-}
-
-const view = new DataView(new ArrayBuffer(4))
-function bf16Value(bits: number): number {
-  view.setUint16(0, bits)
-  return view.getFloat32(0)
-}
-
 /** Whether a product with this weight runs here: `stride` is of the activations that are multiplied, `column` where they start. */
 export function takesUnits(gpu: Gpu, weight: Weight, part: Part, stride: number, column: number): boolean {
-  if (!inUse.has(gpu) || !weight.bf16 || part.slice.texture) return false
+  if (!matrixUnitOf(gpu) || !weight.bf16 || part.slice.texture) return false
   return weight.columns % 8 === 0 && stride % 4 === 0 && column % 4 === 0 && part.rows % 4 === 0
 }
 
@@ -107,7 +62,7 @@ function run(
   form: { FORM_NT: number },
   params: { rows: number; columns: number } & Record<string, number>,
 ): void {
-  const unit = inUse.get(gpu)!
+  const unit = matrixUnitOf(gpu)!
   const tile = tileFor(gpu, params.rows)
   const { down, across } = arrange(tile)
   const shape = { TM: tile.rows, TN: tile.columns, SM: down, SN: across, KT, LANES: gpu.facts.subgroupSize }
@@ -133,7 +88,7 @@ function arrange({ rows, columns }: Tile): Arrangement {
 
 /** Whether the workgroup memory holds the operands of a tile. Only after `useMatrixUnits`. */
 export function holdsUnitTile(gpu: Gpu, tile: Tile): boolean {
-  return workgroupBytes(inUse.get(gpu)!, tile) <= gpu.facts.limits.maxWorkgroupMemory
+  return workgroupBytes(matrixUnitOf(gpu)!, tile) <= gpu.facts.limits.maxWorkgroupMemory
 }
 
 function workgroupBytes(unit: MatrixUnit, tile: Tile): number {

@@ -1,0 +1,55 @@
+/** Whether large products run on the adapter's matrix units (matmul/units.ts), which take f16. Off unless a run asks for it: arithmetic is float32 otherwise. */
+import { UserError } from '../../common/errors.ts'
+import type { MatrixUnit } from '../../gpu/adapter.ts'
+import type { Gpu } from '../../gpu/gpu.ts'
+
+/** The largest f16 value. */
+const most = 65504
+/** Steps of the depth that a workgroup stages at once; a unit's depth divides it. */
+export const KT = 32
+
+const inUse = new WeakMap<Gpu, MatrixUnit>()
+
+/**
+ * Lets large products run on the adapter's matrix units from here on; `false` ends it. To be called before weights are uploaded: they lie in buffers then.
+ * @throws UserError where the adapter has none that multiply f16 into float32
+ */
+export function useMatrixUnits(gpu: Gpu, on = true): void {
+  inUse.delete(gpu)
+  if (!on) return
+  const { matrixUnits, subgroupSize, f16, name } = gpu.facts
+  // The widest that this kernel's depth takes: 16 x 16 x 16 before 8 x 8 x 8.
+  const [unit] = matrixUnits
+    .filter((u) => KT % u.k === 0 && 32 % u.m === 0 && 32 % u.n === 0)
+    .toSorted((a, b) => b.m * b.n * b.k - a.m * a.n * a.k)
+  if (!unit || !f16 || subgroupSize === 0) {
+    throw new UserError(
+      `${name} shows no matrix units that multiply f16 into float32 with subgroups of one size. Leave matrix units off (matrix_units = false).`,
+    )
+  }
+  inUse.set(gpu, unit)
+}
+
+/** The unit that products run on; none where they run in float32. */
+export const matrixUnitOf = (gpu: Gpu): MatrixUnit | undefined => inUse.get(gpu)
+
+/**
+ * Holds a weight against f16's range, when it is loaded for matrix units.
+ * @param data bf16 bits or float32 values
+ * @throws UserError naming the weight and the value
+ */
+export function checkF16Range(label: string, data: Uint16Array | Float32Array): void {
+  for (let i = 0; i < data.length; i++) {
+    const value = data instanceof Float32Array ? data[i] : bf16Value(data[i])
+    if (Math.abs(value) <= most) continue
+    throw new UserError(
+      `${label} holds ${value}, and f16 ends at ${most}. Leave matrix units off for this model (matrix_units = false).`,
+    )
+  }
+}
+
+const view = new DataView(new ArrayBuffer(4))
+function bf16Value(bits: number): number {
+  view.setUint16(0, bits)
+  return view.getFloat32(0)
+}

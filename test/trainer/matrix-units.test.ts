@@ -1,0 +1,35 @@
+/** What a whole model's numbers lose on matrix units, against PyTorch's float32. Runs where the adapter has some; docs/kernels.md says which software one does. */
+import { describe, expect, test } from 'vitest'
+import { loadDecoder } from '../../src/model/decoder-load.ts'
+import { accumulateGradients, scoreSamples } from '../../src/trainer/gradients.ts'
+import { loadLoss } from '../../src/trainer/losses/index.ts'
+import { distance, loadCase, openCase, openGpu } from './helpers.ts'
+
+const gpu = await openGpu().gpu
+const none = gpu.facts.matrixUnits.length === 0
+
+describe.skipIf(none).each(['llama', 'qwen2', 'qwen3'])('%s on matrix units', (name) => {
+  test.each(['adapter', 'full'] as const)('%s: log-probabilities to 1e-3, gradients to 1e-2', async (how) => {
+    const key = how === 'adapter' ? 'lora' : 'full'
+    const { settings, batch, expected, hasExpected } = await openCase(name)
+    const decoder = await loadCase(gpu, name, how, { matrixUnits: true })
+    const scored = await scoreSamples(decoder, batch.samples, { temperature: settings.temperature, microBatchTokens: 64 })
+    const error = distance(Float32Array.from(scored.flatMap((r) => [...r.logprobs])), await expected(`${key}.logprobs`))
+    // Not float32's bits: else the units were not used.
+    expect(error).toBeGreaterThan(1e-6)
+    expect(error).toBeLessThan(1e-3)
+    const options = { temperature: settings.temperature, checkpointing: true, microBatchTokens: 64 }
+    await accumulateGradients(decoder, batch, { ...options, loss: await loadLoss('cispo', settings) })
+    for (const parameter of decoder.store!.parameters) {
+      const tensor = `${key}.clipped.grad.${parameter.name}`
+      if (!hasExpected(tensor)) continue
+      expect(distance(await decoder.store!.read(parameter, 'gradients'), await expected(tensor)), tensor).toBeLessThan(1e-2)
+    }
+    decoder.release()
+  })
+})
+
+test.runIf(none)('a model that asks for matrix units where there are none is refused', async () => {
+  const { files } = await openCase('llama')
+  await expect(loadDecoder(gpu, files, { matrixUnits: true })).rejects.toThrow('matrix_units = false')
+})
