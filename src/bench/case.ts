@@ -56,8 +56,14 @@ export interface KernelRow {
 }
 
 /** The words that name a case, in errors and progress. */
-export const caseName = ({ group, name, shape, of }: Pick<KernelCase, 'group' | 'name' | 'shape' | 'of'>): string =>
-  `${group} ${name} ${shape} (${of})`
+export const caseName = ({
+  group,
+  name,
+  shape,
+  of,
+  units,
+}: Pick<KernelCase, 'group' | 'name' | 'shape' | 'of' | 'units'>): string =>
+  `${group} ${name} ${shape} (${of}${units ? ', matrix units' : ''})`
 
 /** Why a case cannot run on this adapter, or undefined. */
 export function whyNot(gpu: Gpu, { binding }: KernelCase): string | undefined {

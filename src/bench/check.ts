@@ -19,7 +19,7 @@ export const tolerances = {
   /** exp or a division by a sum on top. */
   softmax: 5e-5,
   /** Operands rounded to f16. */
-  f16: 2e-3,
+  f16: 3e-4,
 }
 
 /**

@@ -11,6 +11,7 @@ import type { Decoder } from '../model/decoder.ts'
 import { scoreSamples } from '../trainer/gradients.ts'
 import { CheckError } from './check.ts'
 import { peakOf, type Peaks } from './peaks.ts'
+import { peakFor } from './step.ts'
 import { availableParallelism } from 'node:os'
 import { kernelShares, modelFlops, type KernelShares } from './usage.ts'
 
@@ -21,6 +22,8 @@ export interface DecodeSize {
   promptTokens: number
   /** New tokens of each sequence; at least 8. */
   tokens: number
+  /** Whether the decoder was loaded for matrix units: MFU is a share of their peak. Default: no. */
+  matrixUnits?: boolean
 }
 
 export interface DecodeRow extends DecodeSize {
@@ -82,7 +85,7 @@ export async function benchDecode(decoder: Decoder, size: DecodeSize, peaks: Pea
     const seconds = figures.stepMs / 1000
     const idleShare = figures.idleShare ?? (kernels ? Math.max(0, 1 - kernels.totalMs / 1000 / seconds) : undefined)
     const memory = { peakBytes: gpu.pool.peakBytes, rssBytes: process.memoryUsage.rss() }
-    const mfu = flops / seconds / 1e9 / peakOf(peaks.fma)
+    const mfu = flops / seconds / 1e9 / peakOf(peakFor(peaks, size.matrixUnits ?? false))
     return { group: 'decode', model: decoder.name, ...size, ...figures, idleShare, mfu, ...memory, kernels, error }
   } finally {
     await engine.close()

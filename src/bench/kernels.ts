@@ -76,7 +76,7 @@ function normCases(gpu: Gpu, of: string, config: ModelConfig, plan: KernelPlan, 
 }
 
 function headCases(gpu: Gpu, of: string, config: ModelConfig, plan: KernelPlan, brief: boolean): KernelCase[] {
-  const rows = plan.rows ?? (plan.quick ? [4] : brief ? [64] : gpu.facts.software ? [1, 32, 512] : [1, 32, 512, 2048])
+  const rows = plan.rows ?? (plan.quick ? [4] : brief ? [16] : gpu.facts.software ? [1, 32, 512] : [1, 32, 512, 2048])
   const vocabulary = plan.quick ? Math.min(config.vocabSize, 5000) : config.vocabSize
   return headForms.flatMap((form) => rows.map((r) => headCase(form, r, vocabulary, config.hiddenSize, of)))
 }

@@ -2,12 +2,12 @@
 import { fileURLToPath } from 'node:url'
 import { Random } from '../common/random.ts'
 import type { Gpu } from '../gpu/gpu.ts'
-import { keepsInTexture, releaseWeight, uploadWeight } from '../kernels/common/weight.ts'
-import { linear, linearBackwardInput, linearBackwardWeight } from '../kernels/matmul/matmul.ts'
 import { useMatrixUnits } from '../kernels/common/matrix-units.ts'
+import { releaseWeight, uploadWeight } from '../kernels/common/weight.ts'
+import { linear, linearBackwardInput, linearBackwardWeight } from '../kernels/matmul/matmul.ts'
 import { linearShapes } from '../model/shapes.ts'
 import type { ModelConfig } from '../model/types.ts'
-import type { KernelCase, OpenCase } from './case.ts'
+import { caseName, type KernelCase, type OpenCase } from './case.ts'
 import { checkPoints, sumOf, tolerances } from './check.ts'
 import { poisoned, randomBf16, randomFloats, valueOfBf16 } from './data.ts'
 import { bestSeconds, timeCalls } from './timing.ts'
@@ -53,7 +53,7 @@ export function matmulCase(form: MatmulForm, rows: number, { n, k, of }: LinearS
     bytes: weightBytes + 4 * rows * (n + k),
     binding: Math.max(form === 'tn' ? weightBytes : 0, 4 * rows * Math.max(n, k)),
     ...(units ? { units } : {}),
-    open: (gpu) => openMatmul(gpu, form, rows, n, k, `matmul ${formWords[form]} ${rows} x ${n} x ${k} (${of})`, units),
+    open: (gpu) => openMatmul(gpu, form, rows, n, k, caseName(one), units),
   }
   return one
 }
@@ -62,7 +62,10 @@ function openMatmul(gpu: Gpu, form: MatmulForm, rows: number, n: number, k: numb
   const weightBits = randomBf16(n * k, 'weight', 1)
   const [hx, hdy] = [randomFloats(rows * k, 'x'), randomFloats(rows * n, 'dy')]
   const [hxa, hb] = [randomFloats(rows * rank, 'xa'), randomFloats(n * rank, 'b')]
+  // Weights that matrix units read lie in buffers.
+  if (units) useMatrixUnits(gpu)
   const weight = uploadWeight(gpu, 'w', n, k, weightBits)
+  if (units) useMatrixUnits(gpu, false)
   const [x, dy, xa, b] = [hx, hdy, hxa, hb].map((data) => gpu.upload(data, 'operand'))
   const w = (i: number) => valueOfBf16(weightBits[i])
   const length = form === 'tn' ? n * k : form === 'nn' ? rows * k : rows * n
@@ -110,7 +113,7 @@ function openMatmul(gpu: Gpu, form: MatmulForm, rows: number, n: number, k: numb
 /** Whether the adapter's matrix units could take the forward products of this width. */
 export function hasUnits(gpu: Gpu, k: number): boolean {
   const { matrixUnits, f16, subgroupSize } = gpu.facts
-  return matrixUnits.length > 0 && f16 && subgroupSize > 0 && !keepsInTexture(gpu, k) && k % 8 === 0
+  return matrixUnits.length > 0 && f16 && subgroupSize > 0 && k % 8 === 0
 }
 
 /** GFLOP/s of a plain kernel with one output an invocation, at 32 rows. */

@@ -67,7 +67,7 @@ function stepTable(rows: StepRow[]): Table {
   const head = ['step', 'model', 'sequences x tokens', 's', 'tokens/s', 'MFU', 'device idle', 'peak GiB', 'process GiB']
   const words = { score: 'scoring', lora: 'LoRA step', full: 'full step' }
   const body = rows.map((row) => [
-    words[row.name],
+    row.matrixUnits ? `${words[row.name]}, matrix units` : words[row.name],
     row.model,
     `${row.sequences} x ${row.length}`,
     digits(row.seconds),
@@ -83,7 +83,7 @@ function stepTable(rows: StepRow[]): Table {
 function decodeTable(rows: DecodeRow[]): Table {
   const head = ['decode', 'sequences', 'tokens/s', 'with prompts', 'ms a step', 'CPU ms', 'JavaScript ms', 'dispatches', 'MFU', 'device idle', 'peak GiB'] // prettier-ignore
   const body = rows.map((row) => [
-    row.model,
+    row.matrixUnits ? `${row.model}, matrix units` : row.model,
     String(row.sequences),
     digits(row.decodeTokensPerSecond),
     digits(row.tokensPerSecond),
@@ -110,6 +110,14 @@ function sharesTable(rows: (StepRow | DecodeRow)[]): Table {
     return [what, row.model, ...families.map((family) => percent(row.kernels!.byFamily[family]))]
   })
   return { title: 'share of kernel time', words: 2, head: ['', 'model', ...families], body }
+}
+
+/** A row in a few words, while others are still measured. */
+export function briefly(row: Row): string {
+  if (row.group === 'step') return `${digits(row.seconds)} s, ${digits(row.tokensPerSecond)} tokens/s`
+  if (row.group === 'decode') return `${digits(row.stepMs)} ms a step, ${digits(row.decodeTokensPerSecond)} tokens/s`
+  const { ms, gflops, ofPeak, gbs, ofCopy } = row as KernelRow
+  return `${digits(ms)} ms, ` + (gflops > 0 ? `${percent(ofPeak)} of peak` : `${digits(gbs)} GB/s, ${percent(ofCopy)} of copy`)
 }
 
 /** Lines for a terminal: columns as wide as they must be, numbers to the right. */

@@ -4,6 +4,7 @@ import { messageOf, UserError } from '../common/errors.ts'
 import { GpuError } from '../gpu/errors.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import { loadDecoder } from '../model/decoder-load.ts'
+import { useMatrixUnits } from '../kernels/common/matrix-units.ts'
 import { kernelGroups, type KernelGroup, type KernelRow } from './case.ts'
 import { benchDecode, type DecodeRow, type DecodeSize } from './decode.ts'
 import { benchKernels, type NamedShape, type Skipped } from './kernels.ts'
@@ -25,6 +26,8 @@ export interface BenchOptions {
   tokens?: number
   repeats?: number
   quick?: boolean
+  /** Steps and decode on the adapter's matrix units. */
+  matrixUnits?: boolean
   /** Versions of the packages, for the report. */
   versions: Record<string, string>
   command: string
@@ -114,7 +117,12 @@ function stepSize(gpu: Gpu, weights: number, options: BenchOptions): StepSize {
   const usual = gpu.facts.software ? (weights < 1e7 ? 2048 : weights < 2e8 ? 512 : 128) : 8192
   const tokens = options.tokens ?? (options.quick ? 64 : usual)
   const each = Math.min(length, tokens)
-  return { sequences: Math.max(1, Math.round(tokens / each)), length: each, checkpointing: weights > 2e8 }
+  return {
+    sequences: Math.max(1, Math.round(tokens / each)),
+    length: each,
+    checkpointing: weights > 2e8,
+    matrixUnits: options.matrixUnits,
+  }
 }
 
 /** Bytes that a kind of step needs at least, beside activations. */
@@ -161,14 +169,15 @@ async function decodesOf(gpu: Gpu, ref: string, options: BenchOptions, report: B
   const usual = large ? (weights > 1e9 ? [1] : [1, 16]) : options.quick ? [1, 2] : [1, 16, 32, 128]
   const sequences = options.rows ?? usual
   await attempt(`decode (${files.name})`, bytesOf('decode', weights), gpu, report, hooks, async () => {
-    const decoder = await loadDecoder(gpu, files, { round: true, lora: loraOptions })
+    const decoder = await loadDecoder(gpu, files, { round: true, lora: loraOptions, matrixUnits: options.matrixUnits })
     try {
       for (const count of sequences) {
         const size: DecodeSize = {
           sequences: count,
           shared: Math.min(8, count),
           promptTokens: 40,
-          tokens: large || options.quick ? 10 : 24,
+          tokens: large || options.quick ? 10 : count >= 128 ? 16 : 24,
+          ...(options.matrixUnits ? { matrixUnits: true } : {}),
         }
         await attempt(`decode ${count} (${files.name})`, 0, gpu, report, hooks, async () => {
           const row = await benchDecode(decoder, size, report.peaks, large ? 1 : Math.min(2, options.repeats ?? 2))
@@ -178,6 +187,7 @@ async function decodesOf(gpu: Gpu, ref: string, options: BenchOptions, report: B
       }
     } finally {
       decoder.release()
+      useMatrixUnits(gpu, false)
       gpu.pool.trim()
     }
   })

@@ -7,12 +7,13 @@ import type { TrainingSample } from '../common/types.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import { loadDecoder, type LoadOptions, type ModelTensors } from '../model/decoder-load.ts'
 import type { Decoder } from '../model/decoder.ts'
+import { useMatrixUnits } from '../kernels/common/matrix-units.ts'
 import { LINEAR_MODULES } from '../model/shapes.ts'
 import { scoreSamples } from '../trainer/gradients.ts'
 import { negativeLogLikelihood } from '../trainer/losses/index.ts'
 import { Trainer } from '../trainer/trainer.ts'
 import { CheckError } from './check.ts'
-import { peakOf, type Peaks } from './peaks.ts'
+import { peakOf, type Peaks, type Rate } from './peaks.ts'
 import { referenceLogprobs } from './reference.ts'
 import { weightCount } from './shapes.ts'
 import { kernelShares, modelFlops, used, type KernelShares, type Usage } from './usage.ts'
@@ -26,12 +27,15 @@ export interface StepSize {
   length: number
   /** Layers are computed again going backward. Default: no. */
   checkpointing?: boolean
+  /** Large products on the adapter's matrix units, and MFU as a share of their peak. Default: no. */
+  matrixUnits?: boolean
 }
 
 export interface StepRow extends Omit<Usage, 'seconds'> {
   group: 'step'
   name: StepKind
   model: string
+  matrixUnits?: boolean
   sequences: number
   length: number
   seconds: number
@@ -52,6 +56,11 @@ const referenceAtMost = 2e8
 const referenceTokens = 5
 /** Largest difference of log-probabilities from float64, over its size. The bar of the tests is 1e-5; random weights are harsher. */
 const tolerance = 1e-4
+/** The same where operands are rounded to f16. */
+const unitsTolerance = 1e-2
+
+/** What a share is taken of. */
+export const peakFor = (peaks: Peaks, matrixUnits: boolean): Rate => (matrixUnits && peaks.units ? peaks.units : peaks.fma)
 
 /** Random tokens of which every one but the first is learned, none sharing a prompt. */
 export function randomSamples({ sequences, length }: StepSize, vocabulary: number): TrainingSample[] {
@@ -83,12 +92,16 @@ export async function benchStep(
   repeats = 2,
 ): Promise<StepRow> {
   const name = `step ${kind} of ${files.name}`
-  const loading: LoadOptions = { round: true, full: kind === 'full', ...(kind === 'lora' ? { lora: loraOptions } : {}) }
+  const { matrixUnits = false } = size
+  const lora = kind === 'lora' ? loraOptions : undefined
+  const loading: LoadOptions = { round: true, full: kind === 'full', lora, matrixUnits }
   const decoder = await loadDecoder(gpu, files, loading)
   const samples = randomSamples(size, files.config.vocabSize)
   try {
     const step =
-      kind === 'score' ? scoringStep(name, decoder, files, samples) : trainingStep(name, decoder, samples, size, repeats)
+      kind === 'score'
+        ? scoringStep(name, decoder, files, samples, matrixUnits)
+        : trainingStep(name, decoder, samples, size, repeats)
     try {
       const error = await step.check()
       let best: Usage | undefined
@@ -103,13 +116,26 @@ export async function benchStep(
       const { seconds, ...usage } = best!
       const idleShare = usage.idleShare ?? (kernels ? Math.max(0, 1 - kernels.totalMs / 1000 / seconds) : undefined)
       const { sequences, length } = size
-      const speed = { seconds, tokensPerSecond: rows / seconds, mfu: flops / seconds / 1e9 / peakOf(peaks.fma) }
-      return { group: 'step', name: kind, model: files.name, sequences, length, ...speed, ...usage, idleShare, kernels, error }
+      const speed = { seconds, tokensPerSecond: rows / seconds, mfu: flops / seconds / 1e9 / peakOf(peakFor(peaks, matrixUnits)) }
+      return {
+        group: 'step',
+        name: kind,
+        model: files.name,
+        sequences,
+        length,
+        ...(matrixUnits ? { matrixUnits } : {}),
+        ...speed,
+        ...usage,
+        idleShare,
+        kernels,
+        error,
+      }
     } finally {
       step.release()
     }
   } finally {
     decoder.release()
+    useMatrixUnits(gpu, false)
     gpu.pool.trim()
   }
 }
@@ -121,7 +147,13 @@ interface Step {
 }
 
 /** Log-probabilities of a few tokens against float64, where the model is small enough; gives the largest relative error, else 0. */
-async function scoringError(name: string, decoder: Decoder, files: ModelTensors, samples: TrainingSample[]): Promise<number> {
+async function scoringError(
+  name: string,
+  decoder: Decoder,
+  files: ModelTensors,
+  samples: TrainingSample[],
+  most: number,
+): Promise<number> {
   if (weightCount(files.config) > referenceAtMost) return 0
   const ids = [...samples[0].ids.subarray(0, referenceTokens)]
   const want = await referenceLogprobs(files, ids)
@@ -131,7 +163,7 @@ async function scoringError(name: string, decoder: Decoder, files: ModelTensors,
   let worst = 0
   want.forEach((value, i) => {
     const error = Math.abs(logprobs[i + 1] - value) / Math.max(1, Math.abs(value))
-    if (!(error <= tolerance))
+    if (!(error <= most))
       throw new CheckError(
         `${name}: the log-probability of token ${i + 1} is ${logprobs[i + 1]} and should be ${value}, so it is not timed.`,
       )
@@ -140,13 +172,13 @@ async function scoringError(name: string, decoder: Decoder, files: ModelTensors,
   return worst
 }
 
-function scoringStep(name: string, decoder: Decoder, files: ModelTensors, samples: TrainingSample[]): Step {
+function scoringStep(name: string, decoder: Decoder, files: ModelTensors, samples: TrainingSample[], matrixUnits: boolean): Step {
   const run = async () => void (await scoreSamples(decoder, samples, { temperature: 1, microBatchTokens }))
   return {
     run,
     async check() {
       await run()
-      return await scoringError(name, decoder, files, samples)
+      return await scoringError(name, decoder, files, samples, matrixUnits ? unitsTolerance : tolerance)
     },
     release: () => {},
   }

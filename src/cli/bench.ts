@@ -12,6 +12,7 @@ interface Options {
   tokens?: number
   repeats?: number
   quick?: boolean
+  matrixUnits?: boolean
   out?: string
   table?: string
 }
@@ -34,6 +35,7 @@ export function register(program: Command): void {
     .option('--rows <numbers>', 'rows of products, norms, head and sampler; sequences of decode', (text) => list(text).map(count))
     .option('--tokens <number>', "tokens of a training step's batch", count)
     .option('--repeats <number>', 'measurements of each case, of which the best counts (default: 3)', count)
+    .option('--matrix-units', "steps and decode on the GPU's matrix units, in f16; products are measured on both anyway")
     .option('--quick', 'few and small cases, in a minute: to see that all is right, not how fast it is')
     .option('--out <file>', 'write the JSON there too')
     .option('--table <file>', 'measure nothing: print a report that --out wrote as Markdown')
@@ -49,7 +51,7 @@ what was generated against the trainer's forward pass. A result that is wrong is
 MFU is the share of that peak by the operations that the model's pass asks for.`
 
 async function bench(what: Topic[], options: Options): Promise<void> {
-  const { reportLines, reportMarkdown } = await import('../bench/report.ts')
+  const { briefly, reportLines, reportMarkdown } = await import('../bench/report.ts')
   if (options.table !== undefined) {
     console.log(reportMarkdown(readReport(options.table)))
     return
@@ -67,9 +69,13 @@ async function bench(what: Topic[], options: Options): Promise<void> {
       node: process.versions.node,
       webgpu: versionOf('webgpu') ?? 'unknown',
     }
-    const { model: models, rows, tokens, repeats, quick } = options
+    const { model: models, rows, tokens, repeats, quick, matrixUnits } = options
     const command = `node cli.js ${process.argv.slice(2).join(' ')}`
-    const report = await runBench(gpu, { topics: what, models, rows, tokens, repeats, quick, versions, command }, { progress })
+    const report = await runBench(
+      gpu,
+      { topics: what, models, rows, tokens, repeats, quick, matrixUnits, versions, command },
+      { progress, row: (row) => process.stderr.write(`         ${briefly(row)}\n`) },
+    )
     console.log(reportLines(report).join('\n'))
     const json = JSON.stringify(report, (_, value: unknown) => (typeof value === 'number' ? Number(value.toPrecision(5)) : value))
     if (options.out !== undefined) {
