@@ -8,7 +8,7 @@ import type { GpuBuffer } from '../gpu/pool.ts'
 /** Rows of a parameter that lie together in one bank. */
 export interface ParameterPiece {
   bank: number
-  /** In values, from the bank's start. A multiple of 64, so that the range can be bound by itself. */
+  /** In values, from the bank's start. A multiple of 256, so that the range can be bound by itself and blocks of 8-bit moments are of one parameter. */
   offset: number
   row: number
   rows: number
@@ -64,10 +64,12 @@ export class ParameterStore {
       for (const { parameter } of this.#planned.filter((p) => p.decay === decay)) {
         const rowsAtMost = Math.max(1, Math.floor(limit / parameter.columns))
         const step =
-          rowsAtMost >= parameter.rows ? parameter.rows : Math.max(1, Math.floor(rowsAtMost / 4096) * 4096 || rowsAtMost)
+          rowsAtMost >= parameter.rows
+            ? parameter.rows
+            : Math.floor(rowsAtMost / 4096) * 4096 || Math.floor(rowsAtMost / 256) * 256 || rowsAtMost
         for (let row = 0; row < parameter.rows; row += step) {
           const rows = Math.min(step, parameter.rows - row)
-          const size = Math.ceil((rows * parameter.columns) / 64) * 64
+          const size = Math.ceil((rows * parameter.columns) / 256) * 256
           if (bank < 0 || plans[bank].count + size > limit) {
             bank = plans.length
             plans.push({ count: 0, decay })

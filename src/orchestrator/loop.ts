@@ -11,7 +11,7 @@ import type { RunEnvironment } from './tasks.ts'
 export interface LoopParts {
   orchestrator: Pick<Orchestrator, 'prepare' | 'batch' | 'evaluate' | 'abandonAfter' | 'close'>
   monitor: Pick<Monitor, 'finishStep' | 'finishEval' | 'writeRow' | 'console'>
-  /** One optimizer step; `published` must be called as soon as the new weights are in place. */
+  /** One optimizer step; `published` must be called as soon as the new weights are in place, and not where it is known that they stay. */
   train: (batch: TrainingBatch, published: () => void) => Promise<{ metrics: Metrics; skipped: boolean }>
   /**
    * Tells the sampler that the weights of `version` are in place. Called in the turn in which they are; where they must travel first, it
@@ -73,11 +73,12 @@ export async function trainingLoop(parts: LoopParts, options: LoopOptions): Prom
       // One step off-policy: what is sampled from here on is trained on one step later.
       for (let ahead = step; ahead <= Math.min(step + maxAsyncLevel, maxSteps); ahead++) orchestrator.prepare(ahead)
       const { batch, rollouts, dropped, metrics: sampled } = await orchestrator.batch(step, done)
-      let pushed: ReturnType<LoopParts['publish']> = undefined
-      const { metrics: trained, skipped } = await train(batch, () => (pushed = publish(step)))
-      if (skipped) pushed = publish(step)
+      const pushed: ReturnType<LoopParts['publish']>[] = []
+      const { metrics: trained } = await train(batch, () => void pushed.push(publish(step)))
+      // A skipped step is a version too, of the same weights.
+      if (pushed.length === 0) pushed.push(publish(step))
       done = step
-      const arrived = (await pushed) ?? {}
+      const arrived = (await pushed[0]) ?? {}
 
       const time = { 'time/step': (performance.now() - begin) / 1000 }
       const isEvalStep = !stop.aborted && (step === maxSteps || step % options.evalSteps === 0)

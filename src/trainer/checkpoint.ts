@@ -3,7 +3,8 @@
  *
  *   checkpoints/step_N/
  *     adapter_model.safetensors, adapter_config.json   the adapter as PEFT has it; or, of full training, a Hugging Face folder
- *     optimizer.safetensors                            both moments of each parameter; of full training its float32 value too
+ *     optimizer.safetensors                            both moments of each parameter, float32 or 8-bit codes with their scales (`.absmax`);
+ *                                                      of full training its float32 value too
  *     state.json                                       step, counters, and what the caller adds (data position, random state)
  *     STABLE                                           written last: the files and their sizes
  *
@@ -17,10 +18,11 @@ import { pad } from '../autograd/parameters.ts'
 import { writeModelFiles, type TensorMaker } from '../model/export.ts'
 import { jsonText, writeFolderWhole, writeWhole } from '../model/files.ts'
 import { readAdapter, writeAdapterFiles, type LoraConfig } from '../model/peft.ts'
-import { openSafetensors, writeSafetensors, type TensorToWrite } from '../model/safetensors.ts'
+import { openSafetensors, writeSafetensors, type SafetensorsSource, type TensorToWrite } from '../model/safetensors.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
 import type { Decoder } from '../model/decoder.ts'
-import { MOMENTS } from './optimizer.ts'
+import { BLOCK, type Codes } from '../kernels/optimizer/codes.ts'
+import { MOMENTS, type MomentData } from './optimizer.ts'
 import type { Trainer } from './trainer.ts'
 
 const FORMAT = 1
@@ -95,7 +97,8 @@ export async function saveCheckpoint(
   }
   const fill = async (aside: string) => {
     await writeWeights(aside, decoder, about)
-    await writeSafetensors(join(aside, 'optimizer.safetensors'), optimizerTensors(trainer, !about.lora), { format: 'pt' })
+    const tensors = optimizerTensors(trainer, !about.lora)
+    await writeSafetensors(join(aside, 'optimizer.safetensors'), tensors, { format: 'pt' })
     await writeWhole(join(aside, 'state.json'), [jsonText(state)])
     const sizes = Object.fromEntries(readdirSync(aside).map((name) => [name, statSync(join(aside, name)).size]))
     await writeWhole(join(aside, MARKER), [jsonText(sizes)])
@@ -114,15 +117,32 @@ function optimizerTensors({ decoder, optimizer }: Trainer, withValues: boolean):
   for (const parameter of store.parameters) {
     const { name, shape } = parameter
     for (const moment of MOMENTS) {
-      tensors.set(`${name}.${moment}`, { dtype: 'F32', shape, data: () => optimizer.read(parameter, moment) })
+      const read = () => optimizer.read(parameter, moment)
+      if (optimizer.is8bit(parameter)) {
+        const blocks = [Math.ceil((parameter.rows * parameter.columns) / BLOCK)]
+        tensors.set(`${name}.${moment}`, { dtype: 'U8', shape, data: async () => ((await read()) as Codes).codes })
+        tensors.set(`${name}.${moment}.absmax`, {
+          dtype: 'F32',
+          shape: blocks,
+          data: async () => ((await read()) as Codes).scales,
+        })
+      } else tensors.set(`${name}.${moment}`, { dtype: 'F32', shape, data: async () => (await read()) as Float32Array })
     }
     if (withValues) tensors.set(`${name}.master`, { dtype: 'F32', shape, data: () => store.read(parameter) })
   }
   return tensors
 }
 
+/** A moment as the file holds it. */
+async function readMoment(source: SafetensorsSource, name: string): Promise<MomentData> {
+  if (!source.has(`${name}.absmax`)) return (await source.readFloat32(name)).data
+  const [codes, scales] = [await source.readRaw(name), await source.readFloat32(`${name}.absmax`)]
+  return { codes: codes.data as Uint8Array, scales: scales.data }
+}
+
 /**
- * Brings a trainer to where a checkpoint was written: weights, moments, step.
+ * Brings a trainer to where a checkpoint was written: weights, moments, step. A change of `optim` in between is no reason to refuse: float32
+ * moments become codes, codes become float32.
  * @throws UserError for a folder that is no whole checkpoint, or one of another model, rank or kind of training
  */
 export async function loadCheckpoint(dir: string, trainer: Trainer, about: WeightsAbout): Promise<CheckpointState> {
@@ -153,7 +173,8 @@ export async function loadCheckpoint(dir: string, trainer: Trainer, about: Weigh
       const { name } = parameter
       const value = values?.get(name) ?? (await source.readFloat32(`${name}.master`)).data
       store.write(parameter, pad(value, parameter))
-      for (const moment of MOMENTS) optimizer.write(parameter, moment, (await source.readFloat32(`${name}.${moment}`)).data)
+      const [exp_avg, exp_avg_sq] = [await readMoment(source, `${name}.exp_avg`), await readMoment(source, `${name}.exp_avg_sq`)]
+      optimizer.write(parameter, { exp_avg, exp_avg_sq })
     }
   } finally {
     source.close()

@@ -1,7 +1,12 @@
-/** AdamW over all trained parameters, with clipping by their global norm: torch.optim.AdamW and torch.nn.utils.clip_grad_norm_. */
+/**
+ * AdamW over all trained parameters, with clipping by their global norm: torch.optim.AdamW and torch.nn.utils.clip_grad_norm_.
+ * Nothing waits in the middle of a step: the norm, the factor that clips and whether the norm is finite stay in a buffer that the update reads,
+ * and an update by a norm that is not finite leaves everything as it was. `settle` learns of it afterwards.
+ */
 import { pad, unpad, type Parameter, type ParameterStore } from '../autograd/parameters.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
-import { adamw, sumSquares, sumSquaresBlocks } from '../kernels/optimizer/optimizer.ts'
+import { BLOCK, codeOf, decode, encode, type Codes } from '../kernels/optimizer/codes.ts'
+import { adamw, adamw8bit, gradientNorm, sumSquares, sumSquaresBlocks } from '../kernels/optimizer/optimizer.ts'
 
 export interface AdamWOptions {
   beta1: number
@@ -11,84 +16,197 @@ export interface AdamWOptions {
   weightDecay: number
   /** The gradient is scaled down to this norm where it is longer. */
   maxGradNorm: number
+  /** How the moments of matrices are held; those of gains and biases are float32 either way. */
+  moments?: 'float32' | '8bit'
 }
 
 /** PyTorch's names of the first and second moment. */
 export type Moment = 'exp_avg' | 'exp_avg_sq'
 export const MOMENTS: readonly Moment[] = ['exp_avg', 'exp_avg_sq']
 
-/** What each parameter has beside itself, in banks of the same layout. All memory is taken when it is made. */
+/** A moment of a parameter in the parameter's shape: float32, or codes; blocks and their scales are those of the padded matrix. */
+export type MomentData = Float32Array | Codes
+
+/** The moments of a bank, value for value; with `scale` they are codes, and it has two values a block of 256. */
+interface BankState {
+  exp_avg: GpuBuffer
+  exp_avg_sq: GpuBuffer
+  scale?: GpuBuffer
+}
+
+/** All memory is taken when it is made. */
 export class AdamW {
   readonly store: ParameterStore
   readonly options: AdamWOptions
   /** Updates that were made; the bias correction counts them. */
   steps = 0
-  readonly #banks: Record<Moment, GpuBuffer[]>
+  readonly #states: BankState[]
   readonly #partial: GpuBuffer
+  /** (norm, clip, finite) of the gradients. */
+  readonly #norm: GpuBuffer
+  #pending = false
 
   constructor(store: ParameterStore, options: AdamWOptions) {
     this.store = store
     this.options = options
     const { gpu, banks } = store
-    const zeros = (label: string) =>
-      banks.map(({ count }) => {
-        const buffer = gpu.pool.acquire(count * 4, label, { exact: true })
-        gpu.clear(buffer)
-        return buffer
-      })
-    this.#banks = { exp_avg: zeros('first moments'), exp_avg_sq: zeros('second moments') }
-    const blocks = Math.max(1, ...banks.map(({ count }) => sumSquaresBlocks(count)))
-    this.#partial = gpu.pool.acquire(blocks * 4, 'partial norms')
+    const zeros = (bytes: number, label: string): GpuBuffer => {
+      const buffer = gpu.pool.acquire(bytes, label, { exact: true })
+      gpu.clear(buffer)
+      return buffer
+    }
+    this.#states = banks.map(({ count, decayed }) => {
+      const in8bit = options.moments === '8bit' && decayed > 0
+      const bytes = in8bit ? count : count * 4
+      const moments = { exp_avg: zeros(bytes, 'first moments'), exp_avg_sq: zeros(bytes, 'second moments') }
+      if (!in8bit) return moments
+      // With a scale of 0 every code is 0.
+      return { ...moments, scale: zeros((count / BLOCK) * 8, 'scales of moments') }
+    })
+    const blocks = banks.reduce((sum, { count }) => sum + sumSquaresBlocks(count), 0)
+    this.#partial = gpu.pool.acquire(Math.max(1, blocks) * 4, 'partial norms')
+    this.#norm = gpu.pool.acquire(12, 'gradient norm')
     gpu.flush()
   }
 
-  /** The global norm of the gradients, summed up in float64; not finite where any gradient is not. Waits for the GPU. */
-  async gradientNorm(): Promise<number> {
-    const { gpu, banks } = this.store
-    let sum = 0
-    for (const { gradients, count } of banks) {
-      sumSquares(gpu, gradients, this.#partial, count)
-      for (const part of await gpu.readF32(this.#partial, sumSquaresBlocks(count), 'gradient norm')) sum += part
-    }
-    return Math.sqrt(sum)
+  /** Bytes of both moments on the GPU. */
+  get stateBytes(): number {
+    return this.#states.flatMap((s) => [s.exp_avg, s.exp_avg_sq, s.scale]).reduce((sum, b) => sum + (b?.bytes ?? 0), 0)
   }
 
-  /** One update, recorded and not waited for. `norm` is that of the gradients. */
-  step(learningRate: number, norm: number): void {
-    const { maxGradNorm, weightDecay, ...rest } = this.options
-    const clip = Math.min(1, maxGradNorm / (norm + 1e-6))
-    this.steps++
-    this.store.banks.forEach(({ values, gradients, count, decayed }, i) => {
-      const tensors = { parameters: values, gradients, m: this.#banks.exp_avg[i], v: this.#banks.exp_avg_sq[i] }
+  /** Records the global norm of the gradients as they are now, for `update` and `settle`. */
+  measure(): void {
+    const { gpu, banks } = this.store
+    let blocks = 0
+    for (const { gradients, count } of banks) {
+      sumSquares(gpu, gradients, this.#partial, count, blocks)
+      blocks += sumSquaresBlocks(count)
+    }
+    gradientNorm(gpu, this.#partial, blocks, this.options.maxGradNorm, this.#norm)
+  }
+
+  /** Records one update by the gradients that were measured. Whether it was made, `settle` says: it must come before the next one. */
+  update(learningRate: number): void {
+    if (this.#pending) throw new Error('an update of the optimizer is not settled')
+    this.#pending = true
+    const { weightDecay, beta1, beta2, eps } = this.options
+    const { gpu, banks } = this.store
+    banks.forEach(({ values: parameters, gradients, count, decayed }, i) => {
+      const { exp_avg: m, exp_avg_sq: v, scale } = this.#states[i]
       const decay = decayed > 0 ? weightDecay : 0
-      adamw(this.store.gpu, tensors, { first: 0, count }, { ...rest, learningRate, weightDecay: decay, step: this.steps, clip })
+      const settings = { learningRate, beta1, beta2, eps, weightDecay: decay, step: this.steps + 1 }
+      const tensors = { parameters, gradients, m, v, norm: this.#norm }
+      if (scale) adamw8bit(gpu, { ...tensors, scale }, count, settings)
+      else adamw(gpu, tensors, { first: 0, count }, settings)
     })
   }
 
-  /** A moment of a parameter, in the parameter's shape. */
-  async read(parameter: Parameter, moment: Moment): Promise<Float32Array> {
-    const whole = new Float32Array(parameter.rows * parameter.columns)
-    for (const piece of parameter.pieces) {
-      const range = {
-        buffer: this.#banks[moment][piece.bank],
-        offset: piece.offset * 4,
-        bytes: piece.rows * parameter.columns * 4,
-      }
-      whole.set(new Float32Array(await this.store.gpu.read(range, 'optimizer state')), piece.row * parameter.columns)
-    }
-    return unpad(whole, parameter)
+  /** Waits for the GPU and counts the update, if there was one and the norm was finite. @returns the norm that was measured last */
+  async settle(wait = 'gradient norm'): Promise<number> {
+    const [norm, , isFinite] = await this.store.gpu.readF32(this.#norm, 3, wait)
+    if (this.#pending && isFinite === 1) this.steps++
+    this.#pending = false
+    return isFinite === 1 || norm === Infinity ? norm : NaN
   }
 
-  write(parameter: Parameter, moment: Moment, data: Float32Array): void {
-    const whole = pad(data, parameter)
-    for (const piece of parameter.pieces) {
-      const part = whole.subarray(piece.row * parameter.columns, (piece.row + piece.rows) * parameter.columns)
-      this.store.gpu.write(this.#banks[moment][piece.bank], part, piece.offset * 4)
+  /** A moment of a parameter, as it is held. */
+  async read(parameter: Parameter, moment: Moment): Promise<MomentData> {
+    const { gpu } = this.store
+    const values = parameter.rows * parameter.columns
+    if (!this.is8bit(parameter)) {
+      const whole = new Float32Array(values)
+      for (const { bank, offset, row, rows } of parameter.pieces) {
+        const range = { buffer: this.#states[bank][moment], offset: offset * 4, bytes: rows * parameter.columns * 4 }
+        whole.set(new Float32Array(await gpu.read(range, 'optimizer state')), row * parameter.columns)
+      }
+      return unpad(whole, parameter)
     }
+    const held: Codes = { codes: new Uint8Array(values), scales: new Float32Array(Math.ceil(values / BLOCK)) }
+    for (const piece of parameter.pieces) {
+      const { buffers, first, count, block, blocks } = this.#codesOf(parameter, piece, moment)
+      held.codes.set(
+        new Uint8Array(await gpu.read({ buffer: buffers.codes, offset: piece.offset, bytes: count }, 'optimizer state')),
+        first,
+      )
+      const pairs = await gpu.readF32(
+        { buffer: buffers.scale, offset: (piece.offset / BLOCK) * 8, bytes: blocks * 8 },
+        blocks * 2,
+        'optimizer state',
+      )
+      for (let b = 0; b < blocks; b++) held.scales[block + b] = pairs[2 * b + MOMENTS.indexOf(moment)]
+    }
+    return { codes: repad(held.codes, parameter, unpad, 0), scales: held.scales }
+  }
+
+  /** Brings both moments of a parameter back. Float32 values become codes where they are held as such, and the other way round. */
+  write(parameter: Parameter, moments: Record<Moment, MomentData>): void {
+    const { gpu } = this.store
+    const padded = (moment: Moment): MomentData => {
+      const data = moments[moment]
+      if (data instanceof Float32Array) return pad(data, parameter)
+      return { codes: repad(data.codes, parameter, pad, codeOf(0, moment === 'exp_avg')), scales: data.scales }
+    }
+    if (!this.is8bit(parameter)) {
+      for (const moment of MOMENTS) {
+        const data = padded(moment)
+        const whole = data instanceof Float32Array ? data : decode(data, moment === 'exp_avg')
+        for (const { bank, offset, row, rows } of parameter.pieces)
+          gpu.write(
+            this.#states[bank][moment],
+            whole.subarray(row * parameter.columns, (row + rows) * parameter.columns),
+            offset * 4,
+          )
+      }
+      return
+    }
+    const held = MOMENTS.map((moment) => {
+      const data = padded(moment)
+      return data instanceof Float32Array ? encode(data, moment === 'exp_avg') : data
+    })
+    for (const piece of parameter.pieces) {
+      const { buffers, block, blocks } = this.#codesOf(parameter, piece, 'exp_avg')
+      const scales = Float32Array.from({ length: blocks * 2 }, (_, i) => held[i % 2].scales[block + (i >> 1)])
+      gpu.write(buffers.scale, scales, (piece.offset / BLOCK) * 8)
+      MOMENTS.forEach((moment, i) => {
+        const { buffers: own, first, count } = this.#codesOf(parameter, piece, moment)
+        // What pads the last block is 0 too.
+        const whole = new Uint8Array(blocks * BLOCK).fill(codeOf(0, moment === 'exp_avg'))
+        whole.set(held[i].codes.subarray(first, first + count))
+        gpu.write(own.codes, whole, piece.offset)
+      })
+    }
+  }
+
+  /** Whether a parameter's moments are codes. */
+  is8bit(parameter: Parameter): boolean {
+    return !!this.#states[parameter.pieces[0].bank].scale
+  }
+
+  /** Where the codes of a piece lie, and where they belong in the whole parameter. */
+  #codesOf(parameter: Parameter, piece: Parameter['pieces'][number], moment: Moment) {
+    const state = this.#states[piece.bank]
+    const [first, count] = [piece.row * parameter.columns, piece.rows * parameter.columns]
+    if (first % BLOCK !== 0) throw new Error(`${parameter.name} is split inside a block of 8-bit moments`)
+    return {
+      buffers: { codes: state[moment], scale: state.scale! },
+      first, count, block: first / BLOCK, blocks: Math.ceil(count / BLOCK),
+    } // prettier-ignore
   }
 
   release(): void {
-    for (const moment of MOMENTS) for (const buffer of this.#banks[moment]) buffer.release()
+    for (const state of this.#states) for (const buffer of [state.exp_avg, state.exp_avg_sq, state.scale]) buffer?.release()
     this.#partial.release()
+    this.#norm.release()
   }
+}
+
+/** Codes with or without the padding of a parameter, whose code is `zero`. */
+function repad(codes: Uint8Array, parameter: Parameter, how: typeof pad, zero: number): Uint8Array {
+  const { shape, rows, columns } = parameter
+  if (shape.reduce((a, b) => a * b, 1) === rows * columns) return codes
+  const changed = how(
+    Float32Array.from(codes, (code) => code - zero),
+    parameter,
+  )
+  return Uint8Array.from(changed, (code) => code + zero)
 }

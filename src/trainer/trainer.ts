@@ -1,7 +1,8 @@
 /**
- * One optimizer step: gradients of the whole batch, their norm, clipping, AdamW, the schedule, and what it all came to.
- * The weights change in place and at one point, without waiting in between: `published` is called right there, so whoever samples from
- * the same buffers knows which tokens are of which version.
+ * One optimizer step: gradients of the whole batch, their norm, clipping, AdamW, the schedule, and what it all came to. The weights change in
+ * place and at one point, without waiting in between: `published` is called right there, so whoever samples from the same buffers knows which
+ * tokens are of which version. Whether the norm was finite is known later; if not, the GPU left everything as it was, and the version names the
+ * weights of the one before, as that of every skipped step does.
  */
 import { hashSeed } from '../common/random.ts'
 import type { Metrics, TrainingBatch } from '../common/types.ts'
@@ -34,7 +35,7 @@ export interface TrainerOptions {
 export interface StepHooks {
   /** Micro-batches done, of how many. */
   progress?: (done: number, total: number) => void
-  /** The new weights are in place for every command that is recorded from here on. Not called for a skipped step. */
+  /** The step's weights are in place for all commands recorded from here on. Not called without a finite loss, or anything to learn from. */
   published?: () => void
 }
 
@@ -82,29 +83,27 @@ export class Trainer {
    */
   async trainStep(batch: TrainingBatch, hooks: StepHooks = {}): Promise<StepResult> {
     const { decoder, options, optimizer } = this
-    const { gpu } = decoder
-    const store = decoder.store!
     const begin = performance.now()
     const learningRate = learningRateAt(options.schedule, this.step + 1)
     this.step++
     if (batch.lossTokenCount === 0) return { metrics: { 'optim/lr': learningRate }, skipped: true, samples: [] }
 
-    store.zeroGradients()
+    decoder.store!.zeroGradients()
     const result = await accumulateGradients(decoder, batch, {
       ...options,
       dropoutSeed: this.#dropout ? hashSeed(options.seed, 'dropout', this.step) : undefined,
       progress: hooks.progress,
       inspect: (inputs) => (this.#lossChecked ||= checkLossGradient(options.loss, inputs)),
     })
-    const norm = await optimizer.gradientNorm()
-    const skipped = !Number.isFinite(result.loss) || !Number.isFinite(norm)
-    if (!skipped) {
-      optimizer.step(learningRate, norm)
+    optimizer.measure()
+    if (Number.isFinite(result.loss)) {
+      optimizer.update(learningRate)
       refreshWeights(decoder)
-      gpu.flush()
+      decoder.gpu.flush()
       hooks.published?.()
     }
-    await gpu.sync('optimizer step')
+    const norm = await optimizer.settle('optimizer step')
+    const skipped = !Number.isFinite(result.loss) || !Number.isFinite(norm)
     const metrics = this.#metrics(batch, result, { norm, learningRate, seconds: (performance.now() - begin) / 1000 })
     if (skipped)
       this.#keepBadStep(batch, Number.isFinite(result.loss) ? `the gradient norm is ${norm}` : `the loss is ${result.loss}`)

@@ -1,8 +1,8 @@
 import { describe, expect, test } from 'vitest'
-import { adamw, roundWeight, sumSquares, sumSquaresBlocks } from '../../src/kernels/optimizer/optimizer.ts'
+import { adamw, gradientNorm, roundWeight, sumSquares, sumSquaresBlocks } from '../../src/kernels/optimizer/optimizer.ts'
 import { sliceRows, type Weight } from '../../src/kernels/common/weight.ts'
 import { embedding } from '../../src/kernels/embedding/embedding.ts'
-import { bf16Bits, bounds, compare, modes, openBench, toBf16 } from './harness.ts'
+import { bf16Bits, bounds, compare, modes, openBench, sameBits, toBf16 } from './harness.ts'
 
 const bench = await openBench()
 const { gpu } = bench
@@ -24,12 +24,14 @@ test('AdamW follows PyTorch over several steps, on a part of a bank', async () =
         gradients: bench.out(total),
         m: bench.up(new Float32Array(total)),
         v: bench.up(new Float32Array(total)),
+        norm: bench.up(new Float32Array(3)),
       }
       for (let step = 1; step <= 5; step++) {
         const gradient = bench.normals(total, step === 3 ? 1e-6 : 0.5)
         const clip = step === 2 ? 0.25 : 1
         gpu.write(t.gradients, gradient)
-        adamw(gpu, t, { first, count }, { ...settings, step, clip })
+        gpu.write(t.norm, Float32Array.of(9, clip, 1))
+        adamw(gpu, t, { first, count }, { ...settings, step })
         // torch.optim.AdamW, single tensor, as documented: decay, then moments, then the step.
         for (let i = first; i < first + count; i++) {
           const g = gradient[i] * clip
@@ -76,6 +78,93 @@ describe.each(modes)('sum of squares, $name', ({ facts, needs }) => {
         }
       })
     }
+  })
+})
+
+test('sums of squares are the same bits whatever the lanes', async () => {
+  const runs: Float32Array[] = []
+  const count = 3 * 16384 + 1025
+  for (const { facts, needs } of modes) {
+    if (needs === 'cpu' && !bench.cpu) continue
+    await bench.run('squares, same bits', facts, async () => {
+      const partial = bench.out(4)
+      sumSquares(gpu, bench.up(bench.normals(count)), partial, count)
+      runs.push(await bench.down(partial, 4))
+    })
+  }
+  expect(runs.length).toBeGreaterThan(1)
+  for (const other of runs.slice(1)) sameBits('squares', runs[0], other)
+})
+
+describe('the norm of several banks', () => {
+  /** (norm, clip, finite) of banks, of which one is longer than a run of partial sums. */
+  async function normOf(banks: Float32Array[], most: number): Promise<number[]> {
+    const counts = banks.map((bank) => bank.length)
+    const blocks = counts.map(sumSquaresBlocks)
+    const all = blocks.reduce((a, b) => a + b)
+    const [partial, norm] = [bench.out(all), bench.out(3)]
+    banks.forEach((bank, i) => {
+      const at = blocks.slice(0, i).reduce((a, b) => a + b, 0)
+      sumSquares(gpu, bench.up(bank), partial, counts[i], at)
+    })
+    gradientNorm(gpu, partial, all, most, norm)
+    return [...(await bench.down(norm, 3))]
+  }
+  const exact = (banks: Float32Array[]) => Math.sqrt(banks.reduce((sum, x) => x.reduce((s, v) => s + v * v, sum), 0))
+
+  test.each<[string, (i: number) => number]>([
+    ['random values', () => bench.random.normal()],
+    ['one value, so that every addition is rounded alike', () => 0.0123],
+    ['over 15 powers of ten', () => 10 ** (bench.random.next() * 15 - 12)],
+    ['as small as gradients are', () => bench.random.normal() * 1e-9],
+  ])('within 1e-6 of float64: %s', async (name, value) => {
+    await bench.run(`norm ${name}`, {}, async () => {
+      const banks = [300_001, 7, 2_000_000].map((count) => Float32Array.from({ length: count }, (_, i) => value(i)))
+      const want = exact(banks)
+      const [norm, clip, isFinite] = await normOf(banks, want / 4)
+      expect(Math.abs(norm / want - 1)).toBeLessThan(1e-6)
+      expect(Math.abs(clip / (want / 4 / (want + 1e-6)) - 1)).toBeLessThan(2e-6)
+      expect(isFinite).toBe(1)
+    })
+  })
+
+  test('more blocks than one run of the finishing kernel', async () => {
+    await bench.run('norm, many blocks', {}, async () => {
+      const parts = bench.normals(9001).map(Math.abs)
+      const norm = bench.out(3)
+      gradientNorm(gpu, bench.up(parts), 9001, 1, norm)
+      const want = Math.sqrt(parts.reduce((a, b) => a + b, 0))
+      expect(Math.abs((await bench.down(norm, 3))[0] / want - 1)).toBeLessThan(1e-6)
+    })
+  })
+
+  test('clips only what is longer, and tells what is not finite', async () => {
+    await bench.run('norm, ends', {}, async () => {
+      expect(await normOf([new Float32Array(1000)], 1)).toEqual([0, 1, 1])
+      expect((await normOf([bench.normals(100, 0.01)], 1))[1]).toBe(1)
+      for (const bad of [NaN, Infinity, -Infinity, 3e19]) {
+        const x = bench.normals(20_000)
+        x[17_000] = bad
+        const [norm, , isFinite] = await normOf([bench.normals(64), x], 1)
+        expect([Number.isFinite(norm), isFinite]).toEqual([false, 0])
+      }
+    })
+  })
+})
+
+test('AdamW leaves everything as it is where the norm is not finite', async () => {
+  await bench.run('adamw, not finite', {}, async () => {
+    const [w, g, m, v] = [0, 1, 2, 3].map(() => bench.normals(300))
+    g[5] = NaN
+    const t = {
+      parameters: bench.up(w),
+      gradients: bench.up(g),
+      m: bench.up(m),
+      v: bench.up(v),
+      norm: bench.up(Float32Array.of(NaN, NaN, 0)),
+    }
+    adamw(gpu, t, { first: 0, count: 300 }, { learningRate: 1, beta1: 0.9, beta2: 0.99, eps: 1e-8, weightDecay: 0.1, step: 1 })
+    for (const [buffer, want] of [[t.parameters, w], [t.m, m], [t.v, v]] as const) sameBits('kept', await bench.down(buffer, 300), want) // prettier-ignore
   })
 })
 

@@ -21,6 +21,8 @@ interface Setup {
   /** Called in the middle of a training step. */
   onTrain?: (batch: TrainingBatch) => void | Promise<void>
   skips?: (step: number) => boolean
+  /** A skipped step publishes all the same. */
+  skipsLate?: boolean
   onEval?: (step: number) => void
 }
 
@@ -55,7 +57,7 @@ async function setUp(setup: Setup = {}) {
       batches.push(batch)
       await setup.onTrain?.(batch)
       const skipped = setup.skips?.(batch.step) ?? false
-      if (!skipped) published()
+      if (!skipped || setup.skipsLate) published()
       return { metrics: { 'loss/mean': 0 }, skipped }
     },
     publish: (version) => {
@@ -116,8 +118,11 @@ test('weights are published in flight: an answer has tokens of two versions', as
   expect(rows()[1]['off_policy/mean']).toBe(0.5)
 })
 
-test('a skipped step still counts as a version', async () => {
-  const { loop, events } = await setUp({ skips: (step) => step === 2 })
+test.each([
+  ['known before its weights are', false],
+  ['after they were published', true],
+])('a skipped step counts as a version, once: %s', async (_, skipsLate) => {
+  const { loop, events } = await setUp({ skips: (step) => step === 2, skipsLate })
   await loop()
   expect(only(events, 'publish')).toEqual(['publish 1', 'publish 2', 'publish 3', 'publish 4'])
 })

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
 import { UserError } from '../../src/common/errors.ts'
 import { readBatch } from '../../src/model/batch.ts'
-import { loadDecoder } from '../../src/model/decoder-load.ts'
+import { loadDecoder, refreshWeights } from '../../src/model/decoder-load.ts'
 import { scoreSamples } from '../../src/trainer/gradients.ts'
 import { loadLoss, negativeLogLikelihood } from '../../src/trainer/losses/index.ts'
 import { AdamW } from '../../src/trainer/optimizer.ts'
@@ -37,11 +37,13 @@ describe('AdamW', () => {
           store.gpu.write(store.banks[piece.bank].gradients, values, piece.offset * 4)
         }
       }
-      const norm = await optimizer.gradientNorm()
+      optimizer.measure()
+      optimizer.update(rate)
+      const norm = await optimizer.settle()
       let squares = 0
       for (const w of before.values()) for (let i = 0; i < w.length; i++) squares += Math.fround(Math.sin(i + k) * 0.1) ** 2
       expect(Math.abs(norm / Math.sqrt(squares) - 1)).toBeLessThan(1e-6)
-      optimizer.step(rate, norm)
+      expect(optimizer.steps).toBe(k + 1)
       const clip = Math.min(1, options.maxGradNorm / (norm + 1e-6))
       expect(clip).toBeLessThan(1)
       for (const parameter of store.parameters) {
@@ -64,6 +66,42 @@ describe('AdamW', () => {
     }
     optimizer.release()
     decoder.release()
+  })
+})
+
+describe('AdamW with 8-bit moments', () => {
+  /** Losses of six steps on one batch, and the bytes of the moments for each value that is trained. */
+  async function learn(how: 'adapter' | 'full', moments: 'float32' | '8bit') {
+    const { files, batch } = await openCase('qwen3')
+    const decoder = await loadDecoder(await gpu, files, how === 'adapter' ? freshLora() : { full: true })
+    const samples = batch.samples.map((s) => ({ ...s, advantages: Float32Array.from(s.lossMask) }))
+    const base = await trainerOptions(folder)
+    const options = {
+      ...base,
+      loss: negativeLogLikelihood,
+      optimizer: { ...base.optimizer, moments },
+      schedule: { type: 'constant' as const, learningRate: how === 'adapter' ? 1e-2 : 1e-3, warmupSteps: 0, maxSteps: 9 },
+    }
+    return await withTrainer(decoder, options, async (trainer) => {
+      const losses: number[] = []
+      for (let i = 0; i < 8; i++) losses.push((await trainer.trainStep({ ...batch, samples })).metrics['loss/mean']!)
+      const size = decoder.store!.banks.reduce((sum, { count }) => sum + count, 0)
+      const bytes = trainer.optimizer.stateBytes / size
+      decoder.release()
+      return { losses, bytes }
+    })
+  }
+
+  test.each(['adapter', 'full'] as const)('%s: the loss falls as it does with float32 moments', async (how) => {
+    const [wide, narrow] = [await learn(how, 'float32'), await learn(how, '8bit')]
+    expect(wide.bytes).toBe(8)
+    // Gains stay float32; of a model this small they are a part that counts.
+    expect(narrow.bytes).toBeLessThan(how === 'adapter' ? 2.04 : 2.6)
+    expect(narrow.losses[0]).toBe(wide.losses[0])
+    const fall = wide.losses[0] - wide.losses[7]
+    expect(fall).toBeGreaterThan(0.1)
+    narrow.losses.forEach((loss, i) => expect(Math.abs(loss - wide.losses[i]) / fall, `step ${i}`).toBeLessThan(0.05))
+    expect(narrow.losses).not.toEqual(wide.losses)
   })
 })
 
@@ -163,6 +201,37 @@ describe('a step', () => {
     decoder.release()
   })
 
+  test('of the optimizer is few dispatches, makes nothing and does not wait', async () => {
+    const device = await gpu
+    const decoder = await loadCase(device, 'llama', 'full')
+    for (const moments of ['float32', '8bit'] as const) {
+      const optimizer = new AdamW(decoder.store!, { beta1: 0.9, beta2: 0.99, eps: 1e-8, weightDecay: 0, maxGradNorm: 1, moments })
+      const step = async () => {
+        const before = device.dispatches
+        optimizer.measure()
+        optimizer.update(1e-3)
+        const dispatches = device.dispatches - before
+        const submits = device.submits
+        refreshWeights(decoder)
+        expect(device.submits).toBe(submits)
+        await optimizer.settle()
+        return dispatches
+      }
+      await step()
+      const made = () => [device.bindGroups, device.pool.bytesReserved, device.readBuffersMade, device.kernels.size]
+      const before = made()
+      // A bank for matrices and one for gains: sums of squares, the norm, the update.
+      for (let i = 0; i < 3; i++) expect(await step()).toBe(2 * decoder.store!.banks.length + 1)
+      expect(made()).toEqual(before)
+      expect(optimizer.steps).toBe(4)
+      optimizer.update(1e-3)
+      expect(() => optimizer.update(1e-3)).toThrow('not settled')
+      await optimizer.settle()
+      optimizer.release()
+    }
+    decoder.release()
+  })
+
   test('with nothing to learn from is skipped', async () => {
     const { files } = await openCase('llama')
     const decoder = await loadDecoder(await gpu, files, freshLora())
@@ -244,6 +313,45 @@ describe('what is not finite', () => {
     })
     decoder.release()
   })
+
+  test.each(['adapter', 'full'] as const)(
+    '%s: learned of only after the update was recorded, it changes nothing',
+    async (how) => {
+      const { batch, files } = await openCase('llama')
+      const decoder = await loadDecoder(await gpu, files, how === 'adapter' ? freshLora() : { full: true })
+      const score = () => scoreSamples(decoder, batch.samples, { temperature: 0.8, microBatchTokens: 4096 })
+      // The gradient of a loss of a file is what the file says it is, whatever the loss.
+      const path = join(folder, `blow-${how}.mjs`)
+      writeFileSync(
+        path,
+        `export const checkGradient = false
+      export default (x) => ({ loss: 1, gradient: Float32Array.from(x.lossMask, (c, t) => (c ? x.advantages[t] : 0)) })\n`,
+      )
+      const loss = await loadLoss(path, bounds)
+      for (const moments of ['float32', '8bit'] as const) {
+        const base = await trainerOptions(join(folder, `late-${how}-${moments}`), { loss })
+        await withTrainer(decoder, { ...base, optimizer: { ...base.optimizer, moments } }, async (trainer) => {
+          const state = async () => [
+            await readAll(decoder),
+            await Promise.all(decoder.store!.parameters.map((p) => trainer.optimizer.read(p, 'exp_avg'))),
+          ]
+          await trainer.trainStep(batch)
+          const [before, scores] = [await state(), await score()]
+          let published = 0
+          const samples = batch.samples.map((s) => ({ ...s, advantages: s.advantages.map(() => 1e30) }))
+          const { skipped, metrics } = await trainer.trainStep({ ...batch, step: 2, samples }, { published: () => published++ })
+          // The version is published, and names the same weights.
+          expect([skipped, published, metrics['loss/mean'], metrics['optim/grad_norm'], trainer.badSteps]).toEqual([true, 1, expect.closeTo(batch.samples.length), null, 1]) // prettier-ignore
+          expect(await state()).toEqual(before)
+          expect(await score()).toEqual(scores)
+          expect(trainer.optimizer.steps).toBe(1)
+          await trainer.trainStep({ ...batch, step: 3 })
+          expect([trainer.badSteps, trainer.optimizer.steps]).toEqual([0, 2])
+        })
+      }
+      decoder.release()
+    },
+  )
 })
 
 describe('a loss of a file', () => {

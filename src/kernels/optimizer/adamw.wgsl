@@ -1,17 +1,19 @@
-// AdamW (arXiv 1711.05101) in PyTorch's order of operations, over elements first .. first + count of flat banks:
+// AdamW (arXiv 1711.05101) in PyTorch's order of operations, over elements first .. first + count of flat banks; norm = (norm, clip, finite) of norm.wgsl:
 //   g = clip * grad;  w <- w (1 - lr decay);  m <- m + (1 - beta1)(g - m);  v <- beta2 v + (1 - beta2) g^2
 //   w <- w - step_size * m / (sqrt(v) / root_correction2 + eps), step_size = lr / (1 - beta1^t), root_correction2 = sqrt(1 - beta2^t)
-struct Params { first: u32, count: u32, clip: f32, decay: f32, one_minus_beta1: f32, beta2: f32, one_minus_beta2: f32, step_size: f32, root_correction2: f32, eps: f32 }
+// Where the norm is not finite everything stays as it is.
+struct Params { first: u32, count: u32, decay: f32, one_minus_beta1: f32, beta2: f32, one_minus_beta2: f32, step_size: f32, root_correction2: f32, eps: f32 }
 @group(0) @binding(0) var<storage, read_write> w: array<f32>;
 @group(0) @binding(1) var<storage, read> grad: array<f32>;
 @group(0) @binding(2) var<storage, read_write> m: array<f32>;
 @group(0) @binding(3) var<storage, read_write> v: array<f32>;
+@group(0) @binding(4) var<storage, read> norm: array<f32>;
 #include "flat.wgsl"
 
 fn one(e: u32) {
-  if (e >= p.count) { return; }
+  if (e >= p.count || norm[2] == 0.0) { return; }
   let i = p.first + e;
-  let g = grad[i] * p.clip;
+  let g = grad[i] * norm[1];
   let m_new = fma(p.one_minus_beta1, g - m[i], m[i]);
   let v_new = fma(p.one_minus_beta2 * g, g, p.beta2 * v[i]);
   m[i] = m_new;

@@ -1,13 +1,20 @@
-/** AdamW, sums of squares, and the working copy of a trained weight. */
+/** AdamW, the global norm of the gradients, and the working copy of a trained weight. */
 import { fileURLToPath } from 'node:url'
 import type { Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import type { BufferRange } from '../../gpu/gpu.ts'
 import { dispatchFlat, lanes, perRow } from '../common/lanes.ts'
 import { weightParams, type Weight } from '../common/weight.ts'
+import { BLOCK } from './codes.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
-const paths = { adamw: file('adamw.wgsl'), squares: file('sum_squares.wgsl'), round: file('round_weight.wgsl') }
+const paths = {
+  adamw: file('adamw.wgsl'),
+  adamw8bit: file('adamw_8bit.wgsl'),
+  squares: file('sum_squares.wgsl'),
+  norm: file('norm.wgsl'),
+  round: file('round_weight.wgsl'),
+}
 
 export interface AdamWStep {
   learningRate: number
@@ -17,29 +24,43 @@ export interface AdamWStep {
   weightDecay: number
   /** 1 for the first step. */
   step: number
-  /** Gradients are multiplied by it (clipping by global norm). */
-  clip: number
 }
 
-/** One AdamW step on elements first .. first + count of flat float32 banks. */
+const stepParams = (s: AdamWStep): Record<string, number> => ({
+  decay: 1 - s.learningRate * s.weightDecay,
+  one_minus_beta1: 1 - s.beta1,
+  beta2: s.beta2,
+  one_minus_beta2: 1 - s.beta2,
+  step_size: s.learningRate / (1 - s.beta1 ** s.step),
+  root_correction2: Math.sqrt(1 - s.beta2 ** s.step),
+  eps: s.eps,
+})
+
+/** One AdamW step on elements first .. first + count of flat float32 banks; `norm` is that of `gradientNorm`, and says whether there is a step at all. */
 export function adamw(
   gpu: Gpu,
-  t: { parameters: GpuBuffer; gradients: GpuBuffer; m: GpuBuffer; v: GpuBuffer },
+  t: { parameters: GpuBuffer; gradients: GpuBuffer; m: GpuBuffer; v: GpuBuffer; norm: GpuBuffer },
   range: { first: number; count: number },
   s: AdamWStep,
 ): void {
-  const params = {
-    ...range,
-    clip: s.clip,
-    decay: 1 - s.learningRate * s.weightDecay,
-    one_minus_beta1: 1 - s.beta1,
-    beta2: s.beta2,
-    one_minus_beta2: 1 - s.beta2,
-    step_size: s.learningRate / (1 - s.beta1 ** s.step),
-    root_correction2: Math.sqrt(1 - s.beta2 ** s.step),
-    eps: s.eps,
-  }
-  dispatchFlat(gpu, paths.adamw, {}, [t.parameters, t.gradients, t.m, t.v], params, range.count)
+  const bindings = [t.parameters, t.gradients, t.m, t.v, t.norm]
+  dispatchFlat(gpu, paths.adamw, {}, bindings, { ...range, ...stepParams(s) }, range.count)
+}
+
+/**
+ * The same with both moments in 8 bits, on the first `count` values of flat banks, a multiple of 256: m and v hold 4 codes a word, `scale` two
+ * float32 a block of 256, the largest |m| and the largest v (codes.ts).
+ */
+export function adamw8bit(
+  gpu: Gpu,
+  t: { parameters: GpuBuffer; gradients: GpuBuffer; m: GpuBuffer; v: GpuBuffer; scale: GpuBuffer; norm: GpuBuffer },
+  count: number,
+  s: AdamWStep,
+): void {
+  if (count % BLOCK !== 0) throw new Error(`${count} values are not whole blocks of ${BLOCK}`)
+  const blocks = count / BLOCK
+  const bindings = [t.parameters, t.gradients, t.m, t.v, t.scale, t.norm]
+  gpu.dispatch(gpu.kernel(paths.adamw8bit, lanes(gpu)), bindings, { blocks, ...stepParams(s) }, perRow(blocks))
 }
 
 /** Values of a block of `sumSquares`. */
@@ -48,14 +69,15 @@ const squaresBlock = 16384
 /** Blocks, so values in `partial`, for a bank of `count` values. */
 export const sumSquaresBlocks = (count: number): number => Math.ceil(count / squaresBlock)
 
-/** partial[b] = sum of squares of block b of x's first `count` values. */
-export function sumSquares(gpu: Gpu, x: GpuBuffer, partial: GpuBuffer, count: number): void {
-  gpu.dispatch(
-    gpu.kernel(paths.squares, lanes(gpu)),
-    [x, partial],
-    { count, block: squaresBlock },
-    perRow(sumSquaresBlocks(count)),
-  )
+/** partial[at + b] = sum of squares of block b of x's first `count` values, in an order that no adapter changes. */
+export function sumSquares(gpu: Gpu, x: GpuBuffer, partial: GpuBuffer, count: number, at = 0): void {
+  const kernel = gpu.kernel(paths.squares, lanes(gpu))
+  gpu.dispatch(kernel, [x, partial], { count, block: squaresBlock, at }, perRow(sumSquaresBlocks(count)))
+}
+
+/** norm = (norm, clip, finite) of the sums of squares partial[0 .. count): torch.nn.utils.clip_grad_norm_ with `most`; `norm` has 3 values. */
+export function gradientNorm(gpu: Gpu, partial: GpuBuffer, count: number, most: number, norm: GpuBuffer): void {
+  gpu.dispatch(gpu.kernel(paths.norm), [partial, norm], { count, most }, [1])
 }
 
 /** Writes the working copy of rows [row, row + rows) of `weight` from its float32 master (rows, K). */

@@ -1,0 +1,89 @@
+// AdamW as adamw.wgsl has it, with both moments in 8 bits a value (arXiv 2110.02861): blocks of 256 values of a flat bank, one workgroup each.
+//   m = M[code] * scale.x, v = V[code] * scale.y, scale = the largest |m| and the largest v of the block, float32; M, V: the dynamic maps, codes.ts
+// Moments are widened, moved, used for the step as they are, and then rounded to the nearest code of the new scale. One difference: a v that is not 0 never
+// becomes 0, but the smallest code; with 0 a value without gradient in the next step would be divided by eps alone.
+// Codes lie four to a word, the first in the lowest byte. A maximum does not depend on the order, so the codes do not depend on the lanes.
+struct Params { blocks: u32, decay: f32, one_minus_beta1: f32, beta2: f32, one_minus_beta2: f32, step_size: f32, root_correction2: f32, eps: f32 }
+@group(0) @binding(0) var<storage, read_write> w: array<vec4f>;
+@group(0) @binding(1) var<storage, read> grad: array<vec4f>;
+@group(0) @binding(2) var<storage, read_write> m: array<u32>;
+@group(0) @binding(3) var<storage, read_write> v: array<u32>;
+@group(0) @binding(4) var<storage, read_write> scale: array<vec2f>;
+@group(0) @binding(5) var<storage, read> norm: array<f32>;
+#include "lanes.wgsl"
+
+// A map has levels e = 0 .. 6 of n = cells * 2^e values each: 10^(e-6) * (0.1 + 0.9 (c + 1/2) / n), c = 0 .. n - 1; and 0 and 1. q = n + c numbers them
+// upwards from cells on, 128 cells is 1.
+
+fn widen(q: vec4u, cells: u32) -> vec4f {
+  let fine = 0.9 / f32(cells);
+  var n = vec4u(cells);
+  var step = vec4f(1e-6 * fine);
+  var low = vec4f(1e-7);
+#for e in 1..7
+  let up$(e) = q >= vec4u(cells * $(2**e)u);
+  n = select(n, vec4u(cells * $(2**e)u), up$(e));
+  step = select(step, vec4f(1e-$(6-e) * (fine / $(2**e).0)), up$(e));
+  low = select(low, vec4f(1e-$(7-e)), up$(e));
+#end
+  let value = fma(vec4f(q - n) + 0.5, step, low);
+  return select(select(value, vec4f(1.0), q >= vec4u(128u * cells)), vec4f(0.0), q < vec4u(cells));
+}
+
+// The nearest value but 0 of x in 0 .. 1. Level e ends half way to the next one's first value, at 10^(e-6) (1 + 0.9 / n).
+fn nearest(x: vec4f, cells: u32) -> vec4u {
+  var n = vec4f(f32(cells));
+  var inverse = vec4f(1e6);
+#for e in 1..7
+  let up$(e) = x > vec4f(1e-$(7-e) * (1.0 + 0.9 / (f32(cells) * $(2**(e-1)).0)));
+  n = select(n, vec4f(f32(cells) * $(2**e).0), up$(e));
+  inverse = select(inverse, vec4f(1e$(6-e)), up$(e));
+#end
+  let cell = clamp(floor(fma(x * inverse, n * (1.0 / 0.9), n * (-1.0 / 9.0))), vec4f(0.0), n - 1.0);
+  return select(vec4u(n + cell), vec4u(128u * cells), x > vec4f(1.0 - 0.225 / (f32(cells) * 64.0)));
+}
+
+fn bytes(word: u32) -> vec4u { return (vec4u(word) >> vec4u(0u, 8u, 16u, 24u)) & vec4u(255u); }
+fn word(codes: vec4u) -> u32 { return codes.x | (codes.y << 8u) | (codes.z << 16u) | (codes.w << 24u); }
+
+// Code 127 is 0; above it q = 1 .. 128, below it -1 .. -127: there is no -1.
+fn m_widen(codes: vec4u) -> vec4f {
+  let size = vec4i(codes) - 127;
+  let value = widen(vec4u(abs(size)), 1u);
+  return select(value, -value, size < vec4i(0));
+}
+fn m_codes(x: vec4f) -> vec4u {
+  let size = abs(x);
+  let q = vec4i(select(nearest(size, 1u), vec4u(0u), size <= vec4f(2.75e-7)));
+  return vec4u(select(127 + q, 127 - min(q, vec4i(127)), x < vec4f(0.0)));
+}
+// Code 0 is 0, code c is q = c + 1.
+fn v_widen(codes: vec4u) -> vec4f { return widen(codes + 1u, 2u); }
+fn v_codes(x: vec4f) -> vec4u { return select(nearest(x, 2u) - 1u, vec4u(0u), x <= vec4f(0.0)); }
+
+@compute @workgroup_size(LANES)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+  let block = group.x + group.y * 65535u;
+  if (block >= p.blocks || norm[2] == 0.0) { return; }
+  let clip = norm[1];
+  let old = scale[block];
+  var most = vec2f(0.0);
+#for t in 0..64/LANES
+  let at$(t) = block * 64u + $(t*LANES)u + lane;
+  let g$(t) = grad[at$(t)] * clip;
+  let m_old$(t) = m_widen(bytes(m[at$(t)])) * old.x;
+  let m$(t) = fma(vec4f(p.one_minus_beta1), g$(t) - m_old$(t), m_old$(t));
+  let v$(t) = fma(p.one_minus_beta2 * g$(t), g$(t), p.beta2 * (v_widen(bytes(v[at$(t)])) * old.y));
+  let d$(t) = sqrt(v$(t)) / p.root_correction2 + p.eps;
+  w[at$(t)] = fma(vec4f(-p.step_size), m$(t) / d$(t), w[at$(t)] * p.decay);
+  let a$(t) = abs(m$(t));
+  most = max(most, vec2f(max(max(a$(t).x, a$(t).y), max(a$(t).z, a$(t).w)), max(max(v$(t).x, v$(t).y), max(v$(t).z, v$(t).w))));
+#end
+  let whole = vec2f(lanes_max(lane, most.x), lanes_max(lane, most.y));
+  let inverse = select(vec2f(0.0), 1.0 / whole, whole > vec2f(1e-37));
+  if (lane == 0u) { scale[block] = whole; }
+#for t in 0..64/LANES
+  m[at$(t)] = word(m_codes(m$(t) * inverse.x));
+  v[at$(t)] = word(v_codes(v$(t) * inverse.y));
+#end
+}
