@@ -1,7 +1,9 @@
-/** What a submit is made of, and where parameters lie that cannot travel with a command. */
+/** What a submit is made of, how it is encoded, and where parameters lie that cannot travel with a command. */
 import { GpuError } from './errors.ts'
 import type { Kernel } from './kernel.ts'
 import { GpuBuffer, GpuTexture } from './pool.ts'
+import type { Count } from './size.ts'
+import type { KernelTimer } from './timing.ts'
 
 /** A whole buffer, a part of one (bytes, offset a multiple of 256), or a texture. */
 export type Binding = GpuBuffer | GpuTexture | BufferRange
@@ -11,7 +13,7 @@ export interface BufferRange {
   bytes: number
 }
 
-export type Workgroups = [number] | [number, number] | [number, number, number]
+export type Workgroups = [Count] | [Count, Count] | [Count, Count, Count]
 
 export interface Dispatch {
   kernel: Kernel
@@ -34,14 +36,6 @@ interface Staging {
   size: [number, number]
 }
 export type Command = Dispatch | Copy | Staging | { clear: GPUBuffer; offset: number; bytes: number }
-
-/** Commands that can be sent again and again; what changes between replays lives in buffers. */
-export interface Plan {
-  commands: Command[]
-  /** Scratch that belongs to the plan: what its commands took from the pool and gave back. */
-  arena: GpuBuffer[]
-  dispatches: number
-}
 
 export function rangeOf(binding: Binding): BufferRange {
   if (binding instanceof GpuBuffer) return { buffer: binding, offset: 0, bytes: binding.bytes }
@@ -80,4 +74,46 @@ export class UniformRing {
     }
     return blocks.map((_, i) => ({ group: this.#ring[Math.floor(i / perBuffer)].group, offset: (i % perBuffer) * 256 }))
   }
+}
+
+/**
+ * Encodes commands, dispatches that follow each other in one pass.
+ * @param how.uniforms where the adapter has no immediates @param how.timer gives every dispatch a pass of its own
+ */
+export function encode(
+  encoder: GPUCommandEncoder,
+  commands: Command[],
+  how: { uniforms: UniformRing | undefined; timer: KernelTimer | undefined },
+): void {
+  const { uniforms, timer } = how
+  const offsets = uniforms?.fill(commands)
+  let pass: GPUComputePassEncoder | undefined
+  let uniform = 0
+  for (const c of commands) {
+    if (!('kernel' in c)) {
+      pass?.end()
+      pass = undefined
+      if ('clear' in c) encoder.clearBuffer(c.clear, c.offset, c.bytes)
+      else if ('texture' in c) encoder.copyBufferToTexture({ buffer: c.source, ...c.layout }, { texture: c.texture }, c.size)
+      else encoder.copyBufferToBuffer(c.source, c.sourceOffset, c.target, c.targetOffset, c.bytes)
+      continue
+    }
+    pass ??= encoder.beginComputePass(timer ? { timestampWrites: timer.next(c.kernel.label, encoder) } : undefined)
+    pass.setPipeline(c.kernel.pipeline)
+    pass.setBindGroup(0, c.group)
+    if (c.params) {
+      if (!offsets) pass.setImmediates(0, c.params)
+      else {
+        const at = offsets[uniform++]
+        pass.setBindGroup(1, at.group, [at.offset])
+      }
+    }
+    pass.dispatchWorkgroups(...c.workgroups)
+    if (timer) {
+      pass.end()
+      pass = undefined
+    }
+  }
+  pass?.end()
+  timer?.resolve(encoder)
 }

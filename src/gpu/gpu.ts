@@ -1,15 +1,19 @@
 /**
  * The device as the rest of the house sees it: buffers, kernels, recorded commands, read-back.
  * - Commands are recorded and go out many to a submit; `flush()` sends them, reading back flushes by itself.
- * - `record(fn)` keeps the commands of `fn` as a plan that `replay(plan)` sends again: nothing is made or looked up then.
+ * - `record(fn)` keeps the commands of `fn` as a plan that `replay(plan)` sends again: nothing is made or looked up then. Counts that were
+ *   left open (size.ts) get their numbers there.
  * - A device error surfaces as a GpuError at the next read-back, with the kernels of the failed submit.
  */
 import { messageOf } from '../common/errors.ts'
 import { openDevice, type GpuFacts, type OpenOptions } from './adapter.ts'
-import { rangeOf, UniformRing, type Binding, type BufferRange, type Command, type Plan, type Workgroups } from './commands.ts'
+import { BindGroups } from './bind-groups.ts'
+import { encode, rangeOf, UniformRing, type Binding, type BufferRange, type Command, type Workgroups } from './commands.ts'
 import { GpuError } from './errors.ts'
 import { encodeParams, KernelCache, type Kernel } from './kernel.ts'
+import { fill, isEmpty, Openings, type Plan } from './plan.ts'
 import { BufferPool, GpuBuffer, GpuTexture } from './pool.ts'
+import { capacityOf, type Count } from './size.ts'
 import { KernelTimer, type KernelTime } from './timing.ts'
 import { WaitClock, type WaitFor } from './waits.ts'
 import type { Constants } from './wgsl.ts'
@@ -18,6 +22,8 @@ export { rangeOf, type Binding, type BufferRange, type Plan, type Workgroups }
 
 /** Commands that go out together at most; more only delays the device. */
 const maxPending = 512
+/** Dawn's instances, one a device: the binding asks one for its events even after its device is closed, so none may be collected. */
+const instances: GPU[] = []
 
 export class Gpu {
   readonly device: GPUDevice
@@ -30,16 +36,13 @@ export class Gpu {
   readBuffersMade = 0
   /** Counts recordings and replays: what was known of a buffer's or a texture's content in another epoch is not known now. */
   epoch = 0
-  /** Dawn's instance must live as long as its device, and the process cannot end before it goes. */
-  readonly #kept: GPU[]
   #pending: Command[] = []
-  readonly #groups = new Map<string, GPUBindGroup>()
-  /** Keys of `#groups` by the id of each buffer and texture in them. */
-  readonly #groupsOf = new Map<number, Set<string>>()
+  readonly #groups: BindGroups
   readonly #timer: KernelTimer | undefined
   #error: GpuError | undefined
   #closing = false
-  #recording = false
+  /** What the plan that is being recorded leaves open. */
+  #recording: Openings | undefined
   readonly #uniforms: UniformRing | undefined
   /** The last few buffers that were read through. */
   readonly #readBuffers: GPUBuffer[] = []
@@ -51,11 +54,12 @@ export class Gpu {
   }
 
   constructor(opened: { gpu: GPU; device: GPUDevice; facts: GpuFacts; checks: boolean }) {
-    this.#kept = [opened.gpu]
+    instances.push(opened.gpu)
     this.device = opened.device
     this.facts = opened.facts
     this.checks = opened.checks
-    this.pool = new BufferPool(this.device, (id) => this.#forget(id))
+    this.#groups = new BindGroups(this.device, this.facts.limits)
+    this.pool = new BufferPool(this.device, (id) => this.#groups.forget(id))
     this.kernels = new KernelCache(this.device, this.facts)
     this.kernels.onError = (error) => (this.#error ??= error)
     this.#uniforms = this.kernels.uniformLayout && new UniformRing(this.device, this.kernels.uniformLayout)
@@ -103,10 +107,10 @@ export class Gpu {
    * Records a kernel.
    * @param bindings one for each `@binding`, in order; the same buffer must not be read and written by one dispatch
    * @param params the fields of the kernel's `struct Params`
-   * @throws GpuError for a wrong number of bindings, a missing parameter, a binding over the adapter's limit
+   * @throws GpuError for a wrong number of bindings, a missing parameter, a binding over the adapter's limit, a `Size` where no plan is recorded
    */
-  dispatch(kernel: Kernel, bindings: Binding[], params: Record<string, number>, workgroups: Workgroups): void {
-    const [x, y = 1, z = 1] = workgroups
+  dispatch(kernel: Kernel, bindings: Binding[], params: Record<string, Count>, workgroups: Workgroups): void {
+    const [x, y, z] = [workgroups[0], workgroups[1] ?? 1, workgroups[2] ?? 1].map(capacityOf)
     if (x === 0 || y === 0 || z === 0) return
     if (this.#error) throw this.#error
     if (x > 65535 || y > 65535 || z > 65535) throw new GpuError(`${kernel.label}: ${x} x ${y} x ${z} workgroups are too many`)
@@ -115,11 +119,24 @@ export class Gpu {
       if (kernel.bindings[i]?.kind === 'read_write' && !(b instanceof GpuTexture))
         (b instanceof GpuBuffer ? b : b.buffer).writes++
     })
-    this.#push({ kernel, group: this.#bindGroup(kernel, bindings), params: encodeParams(kernel, params), workgroups: [x, y, z] })
+    if (this.checks) for (const b of bindings) if (!(b instanceof GpuTexture)) this.#alive(rangeOf(b).buffer, kernel.label)
+    const group = this.#groups.of(kernel, bindings)
+    const data = encodeParams(kernel, params, (count, put) => this.#open(count, put))
+    const sizes: [number, number, number] = [x, y, z]
+    workgroups.forEach((count, i) => this.#open(count, (n) => (sizes[i] = n)))
+    this.#push({ kernel, group, params: data, workgroups: sizes })
+  }
+
+  /** Notes what is to be done with the number of a count that is open. */
+  #open(count: Count, put: (value: number) => void): void {
+    if (typeof count === 'number') return
+    if (!this.#recording)
+      throw new GpuError(`'${count.variable.name}' has no number yet: only a plan that is recorded leaves counts open`)
+    this.#recording.add(count, put)
   }
 
   /** Records a copy between buffers; sizes and offsets in bytes, multiples of 4. */
-  copy(source: Binding, sourceOffset: number, target: Binding, targetOffset: number, bytes: number): void {
+  copy(source: Binding, sourceOffset: number, target: Binding, targetOffset: number, bytes: Count): void {
     const [s, t] = [rangeOf(source), rangeOf(target)]
     this.#alive(s.buffer, 'copy')
     this.#alive(t.buffer, 'copy')
@@ -129,8 +146,9 @@ export class Gpu {
       sourceOffset: s.offset + sourceOffset,
       target: t.buffer.raw,
       targetOffset: t.offset + targetOffset,
-      bytes,
+      bytes: capacityOf(bytes),
     }
+    this.#open(bytes, (n) => (command.bytes = n))
     this.#push(command)
   }
 
@@ -142,12 +160,15 @@ export class Gpu {
   copyToTexture(
     source: Binding,
     texture: GpuTexture,
-    { offset = 0, bytesPerRow, rows, texels }: { offset?: number; bytesPerRow: number; rows: number; texels: number },
+    { offset = 0, bytesPerRow, rows, texels }: { offset?: number; bytesPerRow: number; rows: Count; texels: number },
   ): void {
     const { buffer, offset: start } = rangeOf(source)
     this.#alive(buffer, 'copy')
-    const layout = { offset: start + offset, bytesPerRow, rowsPerImage: rows }
-    this.#push({ source: buffer.raw, layout, texture: texture.raw, size: [texels, rows] })
+    const most = capacityOf(rows)
+    const layout = { offset: start + offset, bytesPerRow, rowsPerImage: most }
+    const size: [number, number] = [texels, most]
+    this.#open(rows, (n) => (size[1] = n))
+    this.#push({ source: buffer.raw, layout, texture: texture.raw, size })
   }
 
   /** Records zeroing of a buffer or a part of one. */
@@ -166,17 +187,16 @@ export class Gpu {
   record(fn: () => void, arena?: GpuBuffer[]): Plan {
     if (this.#recording) throw new GpuError('a plan is being recorded already')
     this.flush()
-    this.#recording = true
+    this.#recording = new Openings()
     this.epoch++
     this.pool.openArena(arena)
-    const plan: Plan = { commands: [], arena: [], dispatches: 0 }
+    const plan: Plan = { commands: [], arena: [], openings: this.#recording }
     try {
       fn()
       plan.commands = this.#pending
-      plan.dispatches = plan.commands.filter((c) => 'kernel' in c).length
     } finally {
       this.#pending = []
-      this.#recording = false
+      this.#recording = undefined
       this.epoch++
       const scratch = this.pool.closeArena()
       if (arena) arena.splice(0, arena.length, ...scratch)
@@ -191,14 +211,28 @@ export class Gpu {
     this.pool.returnArena(plan.arena)
     plan.arena = []
     plan.commands = []
+    plan.openings = new Openings()
   }
 
-  /** Records the commands of a plan. Nothing is made or looked up, and they go out in one submit with what comes before and after. */
-  replay(plan: Plan): void {
+  /**
+   * Records the commands of a plan. Nothing is made or looked up, and they go out in one submit with what comes before (where the plan leaves
+   * no counts open) and after. Commands without workgroups, or that copy nothing, are left out.
+   * @param values of the counts that the plan leaves open, by name
+   * @throws GpuError for a value that is missing, or larger than what the plan was recorded for
+   */
+  replay(plan: Plan, values: Record<string, number> = {}): void {
     if (this.#recording) throw new GpuError('a plan that is being recorded cannot hold another')
     this.epoch++
-    this.dispatches += plan.dispatches
-    for (const command of plan.commands) this.#pending.push(command)
+    if (!plan.openings.none) {
+      // Commands of an earlier replay still have its numbers.
+      this.flush()
+      fill(plan, values)
+    }
+    for (const command of plan.commands) {
+      if (isEmpty(command)) continue
+      if ('kernel' in command) this.dispatches++
+      this.#pending.push(command)
+    }
   }
 
   /** Sends what was recorded. */
@@ -212,7 +246,7 @@ export class Gpu {
   #submit(commands: Command[]): void {
     if (this.#error) throw this.#error
     const encoder = this.device.createCommandEncoder()
-    this.#encode(encoder, commands)
+    encode(encoder, commands, { uniforms: this.#uniforms, timer: this.#timer?.running ? this.#timer : undefined })
     this.submits++
     if (!this.checks) {
       this.device.queue.submit([encoder.finish()])
@@ -284,7 +318,6 @@ export class Gpu {
   close(): void {
     this.#closing = true
     this.device.destroy()
-    this.#kept.length = 0
   }
 
   /** Waits for the device; what it reported meanwhile, or why it gave up, is thrown as a GpuError. */
@@ -310,80 +343,5 @@ export class Gpu {
   async #wait(wait: string | WaitFor, start: () => Promise<unknown>): Promise<void> {
     if (!this.facts.software) return void (await start())
     await this.#waits.through(typeof wait === 'string' ? { name: wait, work: 1 } : wait, start)
-  }
-
-  #bindGroup(kernel: Kernel, bindings: Binding[]): GPUBindGroup {
-    if (bindings.length !== kernel.bindings.length) {
-      throw new GpuError(`${kernel.label} takes ${kernel.bindings.length} bindings, got ${bindings.length}`)
-    }
-    let key = `${kernel.id}`
-    for (const b of bindings) {
-      if (this.checks && !(b instanceof GpuTexture)) this.#alive(b instanceof GpuBuffer ? b : b.buffer, kernel.label)
-      key += b instanceof GpuBuffer || b instanceof GpuTexture ? `,${b.id}` : `,${b.buffer.id}:${b.offset}:${b.bytes}`
-    }
-    const known = this.#groups.get(key)
-    if (known) return known
-    const entries = bindings.map((b, i) => ({ binding: kernel.bindings[i].binding, resource: this.#resource(kernel, b, i) }))
-    const group = this.device.createBindGroup({ layout: kernel.layout, entries, label: kernel.label })
-    this.#groups.set(key, group)
-    for (const b of bindings) {
-      const { id } = b instanceof GpuBuffer || b instanceof GpuTexture ? b : b.buffer
-      const keys = this.#groupsOf.get(id)
-      if (keys) keys.add(key)
-      else this.#groupsOf.set(id, new Set([key]))
-    }
-    return group
-  }
-
-  /** Forgets the bind groups of a buffer or texture that is gone: they would keep its memory. */
-  #forget(id: number): void {
-    for (const key of this.#groupsOf.get(id) ?? []) this.#groups.delete(key)
-    this.#groupsOf.delete(id)
-  }
-
-  #resource(kernel: Kernel, b: Binding, index: number): GPUBindingResource {
-    if (b instanceof GpuTexture) return b.view
-    const { buffer, offset, bytes } = rangeOf(b)
-    if (bytes > this.facts.limits.maxBinding) {
-      const name = kernel.bindings[index].name
-      throw new GpuError(
-        `${kernel.label}: '${name}' is ${bytes} bytes; this adapter binds at most ${this.facts.limits.maxBinding}`,
-      )
-    }
-    return { buffer: buffer.raw, offset, size: Math.ceil(bytes / 4) * 4 }
-  }
-
-  #encode(encoder: GPUCommandEncoder, commands: Command[]): void {
-    const offsets = this.#uniforms?.fill(commands) ?? []
-    const timer = this.#timer?.running ? this.#timer : undefined
-    let pass: GPUComputePassEncoder | undefined
-    let uniform = 0
-    for (const c of commands) {
-      if (!('kernel' in c)) {
-        pass?.end()
-        pass = undefined
-        if ('clear' in c) encoder.clearBuffer(c.clear, c.offset, c.bytes)
-        else if ('texture' in c) encoder.copyBufferToTexture({ buffer: c.source, ...c.layout }, { texture: c.texture }, c.size)
-        else encoder.copyBufferToBuffer(c.source, c.sourceOffset, c.target, c.targetOffset, c.bytes)
-        continue
-      }
-      pass ??= encoder.beginComputePass(timer ? { timestampWrites: timer.next(c.kernel.label, encoder) } : undefined)
-      pass.setPipeline(c.kernel.pipeline)
-      pass.setBindGroup(0, c.group)
-      if (c.params) {
-        if (this.facts.immediates) pass.setImmediates(0, c.params)
-        else {
-          const at = offsets[uniform++]
-          pass.setBindGroup(1, at.group, [at.offset])
-        }
-      }
-      pass.dispatchWorkgroups(...c.workgroups)
-      if (timer) {
-        pass.end()
-        pass = undefined
-      }
-    }
-    pass?.end()
-    timer?.resolve(encoder)
   }
 }

@@ -2,6 +2,7 @@
 import { relative } from 'node:path'
 import type { GpuFacts } from './adapter.ts'
 import { GpuError } from './errors.ts'
+import { capacityOf, type Count } from './size.ts'
 import { bindingsOf, expandWgsl, paramsOf, type BindingDeclaration, type Constants } from './wgsl.ts'
 
 export interface Kernel {
@@ -103,16 +104,29 @@ function excerpt(source: string, message: string): string {
   return line ? `\n  line ${line}: ${source.split('\n')[Number(line) - 1]?.trim()}` : ''
 }
 
-/** The bytes of a kernel's `struct Params`. @throws GpuError for a parameter that is missing */
-export function encodeParams(kernel: Kernel, params: Record<string, number>): ArrayBuffer | undefined {
+/**
+ * The bytes of a kernel's `struct Params`.
+ * @param open is told of each value, and how to put another number in its place
+ * @throws GpuError for a parameter that is missing
+ */
+export function encodeParams(
+  kernel: Kernel,
+  params: Record<string, Count>,
+  open: (count: Count, put: (value: number) => void) => void,
+): ArrayBuffer | undefined {
   if (kernel.params.length === 0) return undefined
   const data = new DataView(new ArrayBuffer(kernel.params.length * 4))
   kernel.params.forEach(({ name, type }, i) => {
     const value = params[name]
     if (value === undefined) throw new GpuError(`${kernel.label}: parameter '${name}' is missing`)
-    if (type === 'f32') data.setFloat32(i * 4, value, true)
-    else if (type === 'i32') data.setInt32(i * 4, value, true)
-    else data.setUint32(i * 4, value, true)
+    put(data, i * 4, type, capacityOf(value))
+    if (typeof value !== 'number') open(value, (n) => put(data, i * 4, type, n))
   })
   return data.buffer
+}
+
+function put(data: DataView, at: number, type: 'u32' | 'i32' | 'f32', value: number): void {
+  if (type === 'f32') data.setFloat32(at, value, true)
+  else if (type === 'i32') data.setInt32(at, value, true)
+  else data.setUint32(at, value, true)
 }

@@ -1,0 +1,65 @@
+/** Bind groups, made once for a kernel and what it binds. */
+import { rangeOf, type Binding } from './commands.ts'
+import { GpuError } from './errors.ts'
+import type { Kernel } from './kernel.ts'
+import { GpuBuffer, GpuTexture } from './pool.ts'
+
+export class BindGroups {
+  readonly #device: GPUDevice
+  readonly #limits: { maxBinding: number }
+  readonly #groups = new Map<string, GPUBindGroup>()
+  /** Keys of `#groups` by the id of each buffer and texture in them. */
+  readonly #keys = new Map<number, Set<string>>()
+
+  constructor(device: GPUDevice, limits: { maxBinding: number }) {
+    this.#device = device
+    this.#limits = limits
+  }
+
+  get size(): number {
+    return this.#groups.size
+  }
+
+  /**
+   * The bind group of a kernel's bindings, in their order.
+   * @throws GpuError for a wrong number of them, or one that is larger than the adapter binds
+   */
+  of(kernel: Kernel, bindings: Binding[]): GPUBindGroup {
+    if (bindings.length !== kernel.bindings.length) {
+      throw new GpuError(`${kernel.label} takes ${kernel.bindings.length} bindings, got ${bindings.length}`)
+    }
+    let key = `${kernel.id}`
+    for (const b of bindings) {
+      key += b instanceof GpuBuffer || b instanceof GpuTexture ? `,${b.id}` : `,${b.buffer.id}:${b.offset}:${b.bytes}`
+    }
+    const known = this.#groups.get(key)
+    if (known) return known
+    const entries = bindings.map((b, i) => ({ binding: kernel.bindings[i].binding, resource: this.#resource(kernel, b, i) }))
+    const group = this.#device.createBindGroup({ layout: kernel.layout, entries, label: kernel.label })
+    this.#groups.set(key, group)
+    for (const b of bindings) {
+      const { id } = b instanceof GpuBuffer || b instanceof GpuTexture ? b : b.buffer
+      const keys = this.#keys.get(id)
+      if (keys) keys.add(key)
+      else this.#keys.set(id, new Set([key]))
+    }
+    return group
+  }
+
+  /** Forgets the bind groups of a buffer or texture that is gone: they would keep its memory. */
+  forget(id: number): void {
+    for (const key of this.#keys.get(id) ?? []) this.#groups.delete(key)
+    this.#keys.delete(id)
+  }
+
+  #resource(kernel: Kernel, b: Binding, index: number): GPUBindingResource {
+    if (b instanceof GpuTexture) return b.view
+    const { buffer, offset, bytes } = rangeOf(b)
+    const { maxBinding } = this.#limits
+    if (bytes > maxBinding) {
+      const name = kernel.bindings[index].name
+      throw new GpuError(`${kernel.label}: '${name}' is ${bytes} bytes; this adapter binds at most ${maxBinding}`)
+    }
+    return { buffer: buffer.raw, offset, size: Math.ceil(bytes / 4) * 4 }
+  }
+}

@@ -1,0 +1,52 @@
+/** Plans: commands that are recorded once and sent again and again, and the counts that they leave open (size.ts). */
+import type { Command } from './commands.ts'
+import { GpuError } from './errors.ts'
+import type { GpuBuffer } from './pool.ts'
+import type { Size, Variable } from './size.ts'
+
+/** What changes between replays lies in buffers, or is a count that was left open. */
+export interface Plan {
+  commands: Command[]
+  /** Scratch that belongs to the plan: what its commands took from the pool and gave back. */
+  arena: GpuBuffer[]
+  openings: Openings
+}
+
+/** The places in a plan's commands where a number is still to come. */
+export class Openings {
+  readonly variables = new Map<string, { variable: Variable; places: { size: Size; put: (value: number) => void }[] }>()
+
+  get none(): boolean {
+    return this.variables.size === 0
+  }
+
+  /** @throws GpuError where a variable of this name has another capacity */
+  add(size: Size, put: (value: number) => void): void {
+    const { variable } = size
+    const known = this.variables.get(variable.name)
+    if (!known) this.variables.set(variable.name, { variable, places: [{ size, put }] })
+    else if (known.variable.capacity === variable.capacity) known.places.push({ size, put })
+    else
+      throw new GpuError(`a plan holds two capacities of '${variable.name}': ${known.variable.capacity} and ${variable.capacity}`)
+  }
+}
+
+/**
+ * Puts numbers into a plan's commands, in place: nothing is made.
+ * @throws GpuError for one that is missing, or larger than its capacity
+ */
+export function fill(plan: Plan, values: Record<string, number>): void {
+  for (const [name, { variable, places }] of plan.openings.variables) {
+    const value = values[name]
+    if (value === undefined) throw new GpuError(`a plan is replayed without its '${name}'`)
+    if (!(value <= variable.capacity)) throw new GpuError(`a plan for ${variable.capacity} '${name}' is replayed with ${value}`)
+    for (const { size, put } of places) put(size.at(value))
+  }
+}
+
+/** Whether a command of a plan has nothing to do. */
+export function isEmpty(command: Command): boolean {
+  if ('kernel' in command) return command.workgroups.includes(0)
+  if ('clear' in command) return false
+  return 'texture' in command ? command.size[1] === 0 : command.bytes === 0
+}
