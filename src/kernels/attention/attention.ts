@@ -2,6 +2,7 @@
 import { fileURLToPath } from 'node:url'
 import type { Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
+import { groupsOf, map, times, type Count } from '../../gpu/size.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
 import { dispatchFlat, lanes } from '../common/lanes.ts'
 
@@ -41,7 +42,7 @@ function constantsOf(gpu: Gpu, { heads, kvHeads, headDim }: HeadShape): Constant
   }
 }
 
-const grid = (rows: number, y: number): [number, number, number] => [Math.min(rows, 65535), y, Math.ceil(rows / 65535)]
+const grid = (rows: Count, y: number): [Count, number, Count] => [map(rows, (n) => Math.min(n, 65535)), y, groupsOf(rows, 65535)]
 
 /**
  * o and lse from q, k, v.
@@ -51,7 +52,7 @@ const grid = (rows: number, y: number): [number, number, number] => [Math.min(ro
 export function attention(
   gpu: Gpu,
   t: { q: GpuBuffer; k: GpuBuffer; v: GpuBuffer; info: GpuBuffer; o: GpuBuffer; lse: GpuBuffer },
-  rows: number,
+  rows: Count,
   shape: HeadShape,
 ): void {
   const constants = constantsOf(gpu, shape)
@@ -84,17 +85,17 @@ export function attentionBackward(
     dk: GpuBuffer
     dv: GpuBuffer
   },
-  rows: number,
+  rows: Count,
   shape: HeadShape,
 ): void {
   const constants = constantsOf(gpu, shape)
   const params = { rows, lanes: constants.LANES, elements: constants.DE, scale: 1 / Math.sqrt(shape.headDim) }
-  const count = rows * shape.heads
+  const count = times(rows, shape.heads)
   dispatchFlat(gpu, paths.delta, {}, [t.dO, t.o, t.lse, t.soft], { count, width: shape.headDim }, count)
   const q = gpu.kernel(paths.q, constants)
   gpu.dispatch(q, [t.q, t.k, t.v, t.info, t.dO, t.soft, t.dq], params, grid(rows, shape.heads / constants.HG))
   const { HG: _unused, ...shared } = constants
   const KR = constants.C > 4 ? 1 : 2
   const kv = gpu.kernel(paths.kv, { ...shared, KR })
-  gpu.dispatch(kv, [t.q, t.k, t.v, t.keyEnd, t.dO, t.soft, t.dk, t.dv], params, grid(Math.ceil(rows / KR), shape.kvHeads))
+  gpu.dispatch(kv, [t.q, t.k, t.v, t.keyEnd, t.dO, t.soft, t.dk, t.dv], params, grid(groupsOf(rows, KR), shape.kvHeads))
 }

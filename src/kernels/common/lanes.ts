@@ -1,5 +1,6 @@
 /** Workgroup shapes of the kernels that give a row to a group of lanes. */
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
+import { capacityOf, groupsOf, map, type Count } from '../../gpu/size.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
 
 /**
@@ -22,17 +23,15 @@ export function dispatchFlat(
   path: string,
   constants: Constants,
   bindings: Binding[],
-  params: Record<string, number>,
-  n: number,
+  params: Record<string, Count>,
+  n: Count,
 ): void {
-  const PER = !gpu.facts.software || n < 1024 ? 1 : n < 32768 ? 8 : 16
-  const groups = Math.ceil(n / (64 * PER))
-  const x = Math.min(groups, 65535)
-  gpu.dispatch(gpu.kernel(path, { ...constants, PER }), bindings, params, [x, Math.ceil(groups / Math.max(1, x))])
+  const most = capacityOf(n)
+  const PER = !gpu.facts.software || most < 1024 ? 1 : most < 32768 ? 8 : 16
+  gpu.dispatch(gpu.kernel(path, { ...constants, PER }), bindings, params, perRow(groupsOf(n, 64 * PER)))
 }
 
 /** Workgroups, one a row, folded likewise: the kernel's row is x + y * 65535. */
-export function perRow(rows: number): [number, number] {
-  const x = Math.min(rows, 65535)
-  return [x, Math.ceil(rows / Math.max(1, x))]
+export function perRow(rows: Count): [Count, Count] {
+  return [map(rows, (n) => Math.min(n, 65535)), map(rows, (n) => Math.ceil(n / 65535))]
 }

@@ -2,6 +2,7 @@
 import { fileURLToPath } from 'node:url'
 import type { Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
+import { times, type Count } from '../../gpu/size.ts'
 import { dispatchFlat } from '../common/lanes.ts'
 import { weightConstants, weightParams, type Weight } from '../common/weight.ts'
 
@@ -9,12 +10,12 @@ const path = fileURLToPath(new URL('embedding.wgsl', import.meta.url))
 const feedPath = fileURLToPath(new URL('feed.wgsl', import.meta.url))
 
 /** y[t] = weight[ids[t]]; ids (rows) u32, y (rows, K) float32. */
-export function embedding(gpu: Gpu, ids: GpuBuffer, weight: Weight, y: GpuBuffer, rows: number): void {
+export function embedding(gpu: Gpu, ids: GpuBuffer, weight: Weight, y: GpuBuffer, rows: Count): void {
   const k = weight.columns
   for (const slice of weight.slices) {
     const constants = { BY8: Number(k % 8 === 0), ...weightConstants(weight, slice, 2) }
     const params = { rows, k, first_row: slice.row, n: slice.rows, ...weightParams(weight, slice) }
-    dispatchFlat(gpu, path, constants, [ids, y, slice.storage], params, k % 8 === 0 ? rows * (k / 8) : rows * k)
+    dispatchFlat(gpu, path, constants, [ids, y, slice.storage], params, times(rows, k % 8 === 0 ? k / 8 : k))
   }
 }
 
@@ -22,6 +23,6 @@ export function embedding(gpu: Gpu, ids: GpuBuffer, weight: Weight, y: GpuBuffer
 export const fromDrawn = 2 ** 31
 
 /** ids[i] = given[i], or drawn[given[i] - fromDrawn] where it is marked; all u32. */
-export function feedIds(gpu: Gpu, given: GpuBuffer, drawn: GpuBuffer, ids: GpuBuffer, rows: number): void {
+export function feedIds(gpu: Gpu, given: GpuBuffer, drawn: GpuBuffer, ids: GpuBuffer, rows: Count): void {
   dispatchFlat(gpu, feedPath, {}, [given, drawn, ids], { rows }, rows)
 }

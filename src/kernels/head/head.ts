@@ -2,6 +2,7 @@
 import { fileURLToPath } from 'node:url'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
+import { times, type Count } from '../../gpu/size.ts'
 import { dispatchFlat, lanes, perRow } from '../common/lanes.ts'
 import { sliceRows } from '../common/weight.ts'
 
@@ -31,7 +32,7 @@ export interface SliceTensors {
 export function softmaxSlice(
   gpu: Gpu,
   t: SliceTensors,
-  at: { rows: number; stride: number; column: number; slice: { row: number; rows: number }; inverseTemperature: number },
+  at: { rows: Count; stride: number; column: number; slice: { row: number; rows: number }; inverseTemperature: number },
 ): void {
   const flags = { FIRST: Number(at.slice.row === 0), PICK: Number(!!t.targets), WHOLE: 0 }
   const bindings = [t.logits, t.stats, ...(t.targets ? [t.targets] : [])]
@@ -44,7 +45,7 @@ export function softmaxSlice(
 export function softmaxRows(
   gpu: Gpu,
   t: { logits: Binding; stats: GpuBuffer; inverseTemperatures: Binding },
-  rows: number,
+  rows: Count,
   vocabulary: number,
 ): void {
   const kernel = gpu.kernel(paths.slice, { ...lanes(gpu, true), FIRST: 1, PICK: 0, WHOLE: 1 })
@@ -56,7 +57,7 @@ export function softmaxRows(
 export function pickLogits(
   gpu: Gpu,
   t: { logits: Binding; targets: Binding; inverseTemperatures: Binding; stats: GpuBuffer },
-  rows: number,
+  rows: Count,
   stride: number,
 ): void {
   dispatchFlat(gpu, paths.pick, {}, [t.logits, t.targets, t.inverseTemperatures, t.stats], { rows, stride }, rows)
@@ -66,7 +67,7 @@ export function pickLogits(
 export function finishLogprobs(
   gpu: Gpu,
   t: { stats: GpuBuffer; logprobs: Binding; entropy: GpuBuffer; lse: GpuBuffer },
-  rows: number,
+  rows: Count,
   first = 0,
 ): void {
   dispatchFlat(gpu, paths.finish, {}, [t.stats, t.logprobs, t.entropy, t.lse], { rows, first }, rows)
@@ -76,7 +77,7 @@ export function finishLogprobs(
 export function logitsBackward(
   gpu: Gpu,
   t: { logits: GpuBuffer; targets: GpuBuffer; lse: GpuBuffer; coefficient: GpuBuffer },
-  at: { rows: number; firstRow: number; slice: { row: number; rows: number }; inverseTemperature: number },
+  at: { rows: Count; firstRow: number; slice: { row: number; rows: number }; inverseTemperature: number },
 ): void {
   const params = {
     rows: at.rows,
@@ -85,5 +86,5 @@ export function logitsBackward(
     first_row: at.firstRow,
     inv_temperature: at.inverseTemperature,
   }
-  dispatchFlat(gpu, paths.dlogits, {}, [t.logits, t.targets, t.lse, t.coefficient], params, at.rows * at.slice.rows)
+  dispatchFlat(gpu, paths.dlogits, {}, [t.logits, t.targets, t.lse, t.coefficient], params, times(at.rows, at.slice.rows))
 }

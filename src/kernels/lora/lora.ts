@@ -2,6 +2,7 @@
 import { fileURLToPath } from 'node:url'
 import type { BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
+import { capacityOf, groupsOf, type Count } from '../../gpu/size.ts'
 import { takesCpu } from '../matmul/cpu.ts'
 
 const path = fileURLToPath(new URL('down_cpu.wgsl', import.meta.url))
@@ -23,13 +24,13 @@ export function takesLoraDown(gpu: Gpu, k: number, projections: BufferRange[]): 
 }
 
 /** out = scale * x Aᵀ for each projection, with the bits of `linear`. x (rows, k); rank a multiple of 8. */
-export function loraDown(gpu: Gpu, x: GpuBuffer, rows: number, k: number, rank: number, projections: LoraDown[]): void {
-  const MT = rows <= 4 ? 4 : 8
-  const params: Record<string, number> = { rows, k, rank }
+export function loraDown(gpu: Gpu, x: GpuBuffer, rows: Count, k: number, rank: number, projections: LoraDown[]): void {
+  const MT = capacityOf(rows) <= 4 ? 4 : 8
+  const params: Record<string, Count> = { rows, k, rank }
   for (let g = 0; g < maxGroup; g++) {
     params[`a_${g}`] = (projections[g]?.a.offset ?? 0) / 4
     params[`scale_${g}`] = projections[g]?.scale ?? 0
   }
   const bindings = [x, projections[0].a.buffer, ...projections.map(({ out }) => out)]
-  gpu.dispatch(gpu.kernel(path, { GROUP: projections.length, MT }), bindings, params, [Math.ceil(rows / MT), rank / 8])
+  gpu.dispatch(gpu.kernel(path, { GROUP: projections.length, MT }), bindings, params, [groupsOf(rows, MT), rank / 8])
 }

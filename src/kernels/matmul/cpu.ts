@@ -5,6 +5,7 @@
 import { fileURLToPath } from 'node:url'
 import type { Binding, BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
+import { capacityOf, groupsOf, map, within, type Count } from '../../gpu/size.ts'
 import { weightConstants, weightParams, type Weight } from '../common/weight.ts'
 import type { Extras, Part } from './part.ts'
 import { canStage, stage, stageRows, type Rows } from './stage.ts'
@@ -33,30 +34,36 @@ export const cachedBytes = 1 << 20
 const widestSum = 8192
 
 /** y = alpha * (x Wᵀ + LoRA) + bias + residual of one part. `extra`: xa, B, bias, residual. */
-export function forward(gpu: Gpu, x: Binding, rows: number, weight: Weight, y: Binding, part: Part, options: Extras): void {
+export function forward(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Binding, part: Part, options: Extras): void {
   const { alpha, rank, flags, extra } = options
   const k = weight.columns
   const constants = { ...weightConstants(weight, part.slice, 2), ...flags }
   const place = { w_row: part.row - part.slice.row, first_row: part.row, y_stride: part.width, y_column: part.column }
   const params = { n: part.rows, k, rank, alpha, ...weightParams(weight, part.slice), ...place }
-  if (rows <= 2) {
+  const many = capacityOf(rows)
+  if (many <= 2 && typeof rows === 'number') {
     const NT = part.rows <= 8 ? 1 : 4
-    const kernel = gpu.kernel(paths.few, { MT: rows, NT, ...constants })
+    const kernel = gpu.kernel(paths.few, { MT: many, NT, ...constants })
     gpu.dispatch(kernel, [x, y, part.slice.storage, ...extra], params, [Math.ceil(part.rows / (8 * NT))])
     return
   }
-  const { MT, NT } = forwardTile(gpu, rows, part.rows)
-  const ROWS_FIRST = Number(rows > MT && part.rows * k * 2 > cachedBytes)
+  const { MT, NT } = forwardTile(gpu, many, part.rows)
+  const ROWS_FIRST = Number(many > MT && part.rows * k * 2 > cachedBytes)
   const source: Rows = { data: x, rows, columns: k }
-  const X_TEX = Number(rows > 4 && part.rows >= stagingColumns && canStage(gpu, source))
+  const X_TEX = Number(many > 4 && part.rows >= stagingColumns && canStage(gpu, source))
   const kernel = gpu.kernel(paths.nt, { MT, NT, X_TEX, ROWS_FIRST, ...constants })
-  const most = X_TEX ? stageRows(gpu, k) : rows
-  for (let row0 = 0; row0 < rows; row0 += most) {
-    const count = Math.min(most, rows - row0)
-    const [down, across] = [Math.ceil(count / MT), Math.ceil(part.rows / (8 * NT))]
+  const most = X_TEX ? stageRows(gpu, k) : many
+  for (let row0 = 0; row0 < many; row0 += most) {
+    const count = within(rows, row0, most)
+    const [down, across] = [groupsOf(count, MT), Math.ceil(part.rows / (8 * NT))]
     const from = X_TEX ? stage(gpu, source, row0, count, 'x') : x
     const bindings = [from, y, part.slice.storage, ...extra]
-    gpu.dispatch(kernel, bindings, { ...params, row0, rows: row0 + count }, ROWS_FIRST ? [down, across] : [across, down])
+    gpu.dispatch(
+      kernel,
+      bindings,
+      { ...params, row0, rows: map(count, (n) => row0 + n) },
+      ROWS_FIRST ? [down, across] : [across, down],
+    )
   }
 }
 
@@ -73,7 +80,7 @@ export function forwardTile(gpu: Gpu, rows: number, columns: number): { MT: numb
 export function backwardInput(
   gpu: Gpu,
   dy: Binding,
-  rows: number,
+  rows: Count,
   weight: Weight,
   dx: Binding,
   part: Part,
@@ -84,7 +91,7 @@ export function backwardInput(
   const whole = part.rows === weight.rows && part.rows % 4 === 0
   if (k <= 32 && !weight.bf16 && !part.slice.texture && whole && !flags.LORA && !flags.ACCUMULATE) {
     const bindings = [dy, dx, part.slice.storage]
-    gpu.dispatch(gpu.kernel(paths.thin), bindings, { rows, n: part.rows, k, alpha }, [k / 8, Math.ceil(rows / 16)])
+    gpu.dispatch(gpu.kernel(paths.thin), bindings, { rows, n: part.rows, k, alpha }, [k / 8, groupsOf(rows, 16)])
     return
   }
   // A part of W that all rows share should stay in a cache: a vocabulary is walked in parts of it.
@@ -101,7 +108,7 @@ export function backwardInput(
 function backwardInputOf(
   gpu: Gpu,
   dy: Binding,
-  rows: number,
+  rows: Count,
   weight: Weight,
   dx: Binding,
   part: Part,
@@ -109,9 +116,10 @@ function backwardInputOf(
 ): void {
   const k = weight.columns
   const tile = tilesOf(gpu).nnCpu
-  const MT = rows <= 8 ? 8 : rows >= 2 * tile.rows || rows === tile.rows ? tile.rows : 16
+  const many = capacityOf(rows)
+  const MT = many <= 8 ? 8 : many >= 2 * tile.rows || many === tile.rows ? tile.rows : 16
   const BY4 = Number(part.width % 4 === 0 && part.column % 4 === 0 && part.rows % 4 === 0)
-  const ROWS_FIRST = Number(rows > MT && part.rows * k * 2 > cachedBytes)
+  const ROWS_FIRST = Number(many > MT && part.rows * k * 2 > cachedBytes)
   const source: Rows = { data: dy, rows, columns: part.rows, stride: part.width, column: part.column }
   const DY_TEX = Number(k >= stagingColumns && part.rows % 8 === 0 && canStage(gpu, source))
   const TURN = DY_TEX && MT <= 16 ? 2 : 1
@@ -119,13 +127,18 @@ function backwardInputOf(
   const kernel = gpu.kernel(paths.nn, variant)
   const place = { w_row: part.row - part.slice.row, dy_stride: part.width, dy_column: part.column }
   const params = { n: part.rows, k, rank, alpha, ...weightParams(weight, part.slice), ...place }
-  const most = DY_TEX ? stageRows(gpu, part.rows) : rows
-  for (let row0 = 0; row0 < rows; row0 += most) {
-    const count = Math.min(most, rows - row0)
-    const [down, across] = [Math.ceil(count / MT), Math.ceil(k / 64)]
+  const most = DY_TEX ? stageRows(gpu, part.rows) : many
+  for (let row0 = 0; row0 < many; row0 += most) {
+    const count = within(rows, row0, most)
+    const [down, across] = [groupsOf(count, MT), Math.ceil(k / 64)]
     const from = DY_TEX ? stage(gpu, source, row0, count, 'dy') : dy
     const bindings = [from, dx, part.slice.storage, ...extra]
-    gpu.dispatch(kernel, bindings, { ...params, row0, rows: row0 + count }, ROWS_FIRST ? [down, across] : [across, down])
+    gpu.dispatch(
+      kernel,
+      bindings,
+      { ...params, row0, rows: map(count, (n) => row0 + n) },
+      ROWS_FIRST ? [down, across] : [across, down],
+    )
   }
 }
 
@@ -143,8 +156,8 @@ export function backwardWeight(
     const COLUMNS_FIRST = Number(k <= n)
     const across: [number, number] = [Math.ceil(k / 32), Math.ceil(n / 32)]
     const most = Math.min(stageRows(gpu, n), stageRows(gpu, k))
-    for (let row0 = 0; row0 < rows; row0 += most) {
-      const count = Math.min(most, rows - row0)
+    for (let row0 = 0; row0 < capacityOf(rows); row0 += most) {
+      const count = within(rows, row0, most)
       const kernel = gpu.kernel(paths.tnStage, { ACCUMULATE: Number(accumulate || row0 > 0), COLUMNS_FIRST, TURN: 8 })
       const from = [stage(gpu, dy, row0, count, 'dy'), stage(gpu, x, row0, count, 'x')]
       const params = { rows: count, n, k, out_row: row, alpha }

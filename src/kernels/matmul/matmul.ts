@@ -5,6 +5,7 @@
  */
 import type { Binding, BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
+import type { Count } from '../../gpu/size.ts'
 import { slicesOf, type Weight } from '../common/weight.ts'
 import * as cpu from './cpu.ts'
 import * as tile from './tile.ts'
@@ -31,7 +32,7 @@ export interface LinearOptions {
  * y = alpha * (x Wᵀ + lora.x lora.matrixᵀ) + bias + residual.
  * @param x (rows, K) @param weight (N, K) @param y (rows, N); lora.matrix is B (N, rank)
  */
-export function linear(gpu: Gpu, x: Binding, rows: number, weight: Weight, y: Binding, options: LinearOptions = {}): void {
+export function linear(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Binding, options: LinearOptions = {}): void {
   const { alpha = 1, lora, bias, residual } = options
   const wanted = options.slice ?? { row: 0, rows: weight.rows }
   const flags = { LORA: Number(!!lora), BIAS: Number(!!bias), RESIDUAL: Number(!!residual) }
@@ -52,7 +53,7 @@ export function linear(gpu: Gpu, x: Binding, rows: number, weight: Weight, y: Bi
 export function linearBackwardInput(
   gpu: Gpu,
   dy: Binding,
-  rows: number,
+  rows: Count,
   weight: Weight,
   dx: Binding,
   options: { alpha?: number; lora?: LowRank; accumulate?: boolean; slice?: { row: number; rows: number } } = {},
@@ -81,7 +82,7 @@ export function linearBackwardWeight(
   gpu: Gpu,
   dy: Binding,
   x: Binding,
-  rows: number,
+  rows: Count,
   n: number,
   k: number,
   dw: GpuBuffer | BufferRange,

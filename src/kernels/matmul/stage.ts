@@ -4,11 +4,12 @@
  */
 import { rangeOf, type Binding, type Gpu } from '../../gpu/gpu.ts'
 import { GpuTexture } from '../../gpu/pool.ts'
+import { capacityOf, type Count } from '../../gpu/size.ts'
 
 /** float32 rows in a buffer: `stride` values apart, `columns` of them from `column` on. */
 export interface Rows {
   data: Binding
-  rows: number
+  rows: Count
   columns: number
   stride?: number
   column?: number
@@ -39,11 +40,11 @@ export function stageRows(gpu: Gpu, columns: number): number {
  * Copies rows [from, from + count) into a texture, a row a row, and gives it.
  * @param role tells apart two operands of one kernel
  */
-export function stage(gpu: Gpu, source: Rows, from: number, count: number, role = 'a'): GpuTexture {
+export function stage(gpu: Gpu, source: Rows, from: number, count: Count, role = 'a'): GpuTexture {
   const { data, columns, stride = columns, column = 0 } = source
   let own = stages.get(gpu)
   if (!own) stages.set(gpu, (own = new Map()))
-  const height = Math.min(stageRows(gpu, columns), Math.max(16, 2 ** Math.ceil(Math.log2(count))))
+  const height = Math.min(stageRows(gpu, columns), Math.max(16, 2 ** Math.ceil(Math.log2(capacityOf(count)))))
   const name = `${role},${columns},${height}`
   let found = own.get(name)
   if (!found) {
@@ -52,7 +53,7 @@ export function stage(gpu: Gpu, source: Rows, from: number, count: number, role 
   }
   const { buffer, offset: start } = rangeOf(data)
   const offset = (from * stride + column) * 4
-  const key = `${gpu.epoch},${buffer.id},${buffer.writes},${start + offset},${stride},${count}`
+  const key = `${gpu.epoch},${buffer.id},${buffer.writes},${start + offset},${stride},${typeof count === 'number' ? count : `${count.variable.name} ${count.capacity}`}`
   if (found.key !== key) {
     gpu.copyToTexture(data, found.texture, { offset, bytesPerRow: stride * 4, rows: count, texels: columns / 4 })
     found.key = key

@@ -2,6 +2,7 @@
 import { fileURLToPath } from 'node:url'
 import type { Binding, BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
+import { capacityOf, groupsOf, type Count } from '../../gpu/size.ts'
 import type { Weight } from '../common/weight.ts'
 import { bufferOf, type Extras, type Part } from './part.ts'
 import type { Rows } from './stage.ts'
@@ -15,16 +16,17 @@ const forms = {
 }
 const nothing = { LORA: 0, BIAS: 0, RESIDUAL: 0, ACCUMULATE: 0 }
 
-function run(gpu: Gpu, constants: Record<string, number>, bindings: Binding[], params: Record<string, number>): void {
+function run(gpu: Gpu, constants: Record<string, number>, bindings: Binding[], params: Record<string, Count>): void {
   const best = tilesOf(gpu).tile
   // Of few rows a large tile would compute mostly nothing.
-  const tile = params.rows <= 32 ? { rows: 32, columns: 64 } : params.rows <= 64 ? { rows: 64, columns: 64 } : best
+  const rows = capacityOf(params.rows)
+  const tile = rows <= 32 ? { rows: 32, columns: 64 } : rows <= 64 ? { rows: 64, columns: 64 } : best
   const kernel = gpu.kernel(path, { TM: tile.rows, TN: tile.columns, ...nothing, ...constants })
-  gpu.dispatch(kernel, bindings, params, [Math.ceil(params.columns / tile.columns), Math.ceil(params.rows / tile.rows)])
+  gpu.dispatch(kernel, bindings, params, [groupsOf(params.columns, tile.columns), groupsOf(params.rows, tile.rows)])
 }
 
 /** y = alpha * (x Wᵀ + LoRA) + bias + residual of one part. */
-export function forward(gpu: Gpu, x: Binding, rows: number, weight: Weight, y: Binding, part: Part, options: Extras): void {
+export function forward(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Binding, part: Part, options: Extras): void {
   const { alpha, rank, flags, extra } = options
   const k = weight.columns
   const of_a = { a_stride: k, a_column: 0 }
@@ -38,7 +40,7 @@ export function forward(gpu: Gpu, x: Binding, rows: number, weight: Weight, y: B
 export function backwardInput(
   gpu: Gpu,
   dy: Binding,
-  rows: number,
+  rows: Count,
   weight: Weight,
   dx: Binding,
   part: Part,

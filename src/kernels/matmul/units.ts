@@ -7,6 +7,7 @@ import { fileURLToPath } from 'node:url'
 import type { MatrixUnit } from '../../gpu/adapter.ts'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import { KT, matrixUnitOf } from '../common/matrix-units.ts'
+import { capacityOf, groupsOf, type Count } from '../../gpu/size.ts'
 import type { Weight } from '../common/weight.ts'
 import { bufferOf, type Extras, type Part } from './part.ts'
 import { tilesOf, type Tile } from './tiles.ts'
@@ -28,7 +29,7 @@ export function takesUnits(gpu: Gpu, weight: Weight, part: Part, stride: number,
 }
 
 /** y = alpha * (x Wᵀ + LoRA) + bias + residual of one part. */
-export function forward(gpu: Gpu, x: Binding, rows: number, weight: Weight, y: Binding, part: Part, options: Extras): void {
+export function forward(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Binding, part: Part, options: Extras): void {
   const k = weight.columns
   const place = { a_stride: k, a_column: 0, out_stride: part.width, out_column: part.column, first_row: part.row }
   const size = { rows, columns: part.rows, depth: k }
@@ -39,7 +40,7 @@ export function forward(gpu: Gpu, x: Binding, rows: number, weight: Weight, y: B
 export function backwardInput(
   gpu: Gpu,
   dy: Binding,
-  rows: number,
+  rows: Count,
   weight: Weight,
   dx: Binding,
   part: Part,
@@ -60,16 +61,16 @@ function run(
   part: Part,
   { alpha, rank, flags, extra }: Extras,
   form: { FORM_NT: number },
-  params: { rows: number; columns: number } & Record<string, number>,
+  params: { rows: Count; columns: number } & Record<string, Count>,
 ): void {
   const unit = matrixUnitOf(gpu)!
-  const tile = tileFor(gpu, params.rows)
+  const tile = tileFor(gpu, capacityOf(params.rows))
   const { down, across } = arrange(tile)
   const shape = { TM: tile.rows, TN: tile.columns, SM: down, SN: across, KT, LANES: gpu.facts.subgroupSize }
   const fragment = { FM: unit.m, FN: unit.n, FK: unit.k }
   const kernel = gpu.kernel(path, { ...shape, ...fragment, LORA: 0, BIAS: 0, RESIDUAL: 0, ACCUMULATE: 0, ...flags, ...form })
   const bindings = [a, out, bufferOf(part.slice), ...extra]
-  const groups: [number, number] = [Math.ceil(params.columns / tile.columns), Math.ceil(params.rows / tile.rows)]
+  const groups: [Count, Count] = [groupsOf(params.columns, tile.columns), groupsOf(params.rows, tile.rows)]
   gpu.dispatch(kernel, bindings, { ...params, rank, alpha, b_stride: weight.columns, b_row: part.row - part.slice.row }, groups)
 }
 

@@ -2,6 +2,7 @@
 import { fileURLToPath } from 'node:url'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
+import type { Count } from '../../gpu/size.ts'
 import { dispatchFlat, lanes, perRow } from '../common/lanes.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
@@ -19,7 +20,7 @@ export function rmsNorm(
   gain: Binding,
   y: GpuBuffer,
   rstd: GpuBuffer,
-  rows: number,
+  rows: Count,
   channels: number,
   eps: number,
 ): void {
@@ -30,7 +31,7 @@ export function rmsNorm(
 export function rmsNormBackward(
   gpu: Gpu,
   t: { dy: GpuBuffer; x: GpuBuffer; gain: Binding; rstd: GpuBuffer; dx: GpuBuffer; skip?: GpuBuffer },
-  rows: number,
+  rows: Count,
   channels: number,
 ): void {
   const kernel = gpu.kernel(paths.backward, { ...lanes(gpu), SKIP: Number(!!t.skip) })
@@ -44,13 +45,13 @@ export function rmsNormGain(
   x: GpuBuffer,
   rstd: GpuBuffer,
   dgain: Binding,
-  rows: number,
+  rows: Count,
   channels: number,
 ): void {
   dispatchFlat(gpu, paths.gain, {}, [dy, x, rstd, dgain], { rows, channels }, channels)
 }
 
 /** out += column sums of x (rows, columns). */
-export function addColumnSums(gpu: Gpu, x: GpuBuffer, out: Binding, rows: number, columns: number): void {
+export function addColumnSums(gpu: Gpu, x: GpuBuffer, out: Binding, rows: Count, columns: number): void {
   dispatchFlat(gpu, paths.columns, {}, [x, out], { rows, columns }, columns)
 }

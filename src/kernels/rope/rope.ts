@@ -2,6 +2,7 @@
 import { fileURLToPath } from 'node:url'
 import type { Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
+import { times, type Count } from '../../gpu/size.ts'
 import { dispatchFlat } from '../common/lanes.ts'
 
 const path = fileURLToPath(new URL('rope.wgsl', import.meta.url))
@@ -13,14 +14,14 @@ export function rope(
   x: GpuBuffer,
   info: GpuBuffer,
   table: GpuBuffer,
-  rows: number,
+  rows: Count,
   heads: number,
   headDim: number,
   inverse = false,
 ): void {
   const half = headDim / 2
   const params = { rows, heads, half_dim: half, sign: inverse ? -1 : 1 }
-  dispatchFlat(gpu, path, {}, [x, info, table], params, rows * heads * half)
+  dispatchFlat(gpu, path, {}, [x, info, table], params, times(rows, heads * half))
 }
 
 /**
@@ -39,11 +40,11 @@ export function ropeIntoCache(
     kCache: GpuBuffer
     vCache: GpuBuffer
   },
-  rows: number,
+  rows: Count,
   shape: { heads: number; kvHeads: number; headDim: number },
 ): void {
   const half = shape.headDim / 2
   const params = { rows, heads: shape.heads, kv_heads: shape.kvHeads, half_dim: half }
   const bindings = [t.q, t.k, t.v, t.info, t.slots, t.table, t.kCache, t.vCache]
-  dispatchFlat(gpu, cachePath, {}, bindings, params, rows * (shape.heads + 2 * shape.kvHeads) * half)
+  dispatchFlat(gpu, cachePath, {}, bindings, params, times(rows, (shape.heads + 2 * shape.kvHeads) * half))
 }

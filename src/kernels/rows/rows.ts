@@ -2,21 +2,22 @@
 import { fileURLToPath } from 'node:url'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
+import { times, type Count } from '../../gpu/size.ts'
 import { dispatchFlat } from '../common/lanes.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
 const paths = { gather: file('gather.wgsl'), add: file('scatter_add.wgsl') }
 
 /** out[i] = x[index[i]]; rows of `width` values. */
-export function gatherRows(gpu: Gpu, x: Binding, index: GpuBuffer, out: Binding, rows: number, width: number): void {
-  dispatchFlat(gpu, paths.gather, {}, [x, index, out], { rows, width }, rows * width)
+export function gatherRows(gpu: Gpu, x: Binding, index: GpuBuffer, out: Binding, rows: Count, width: number): void {
+  dispatchFlat(gpu, paths.gather, {}, [x, index, out], { rows, width }, times(rows, width))
 }
 
 /** A list of source rows for each output row, in compressed form: sources of output o are source[start[o] .. start[o+1]). */
 export interface RowLists {
   start: GpuBuffer
   source: GpuBuffer
-  outs: number
+  outs: Count
 }
 
 /**
@@ -34,5 +35,12 @@ export function addRowLists(
   const { accumulate = false, target, firstRow = 0, limit = 0xffffffff } = options
   const constants = { TARGET: Number(!!target), ACCUMULATE: Number(accumulate) }
   const bindings = [x, lists.start, lists.source, out, ...(target ? [target] : [])]
-  dispatchFlat(gpu, paths.add, constants, bindings, { outs: lists.outs, width, first_row: firstRow, limit }, lists.outs * width)
+  dispatchFlat(
+    gpu,
+    paths.add,
+    constants,
+    bindings,
+    { outs: lists.outs, width, first_row: firstRow, limit },
+    times(lists.outs, width),
+  )
 }
