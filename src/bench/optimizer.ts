@@ -1,19 +1,21 @@
 /** What an optimizer step runs over all parameters: AdamW, the sum of squares, and rounding masters into working copies. */
 import { Random } from '../common/random.ts'
 import type { Gpu } from '../gpu/gpu.ts'
+import type { GpuBuffer } from '../gpu/pool.ts'
 import { allocateWeight, releaseWeight } from '../kernels/common/weight.ts'
 import { linear } from '../kernels/matmul/matmul.ts'
-import { adamw, roundWeight, sumSquares, sumSquaresBlocks } from '../kernels/optimizer/optimizer.ts'
+import { BLOCK, decode } from '../kernels/optimizer/codes.ts'
+import { adamw, adamw8bit, roundWeight, sumSquares, sumSquaresBlocks } from '../kernels/optimizer/optimizer.ts'
 import { roundToBf16, widenBf16 } from '../model/bf16.ts'
 import type { KernelCase, OpenCase } from './case.ts'
 import { checkPoints, tolerances } from './check.ts'
-import { poisoned, randomFloats } from './data.ts'
+import { poisoned, randomBf16, randomFloats } from './data.ts'
 
-export const optimizerForms = ['AdamW', 'sum of squares', 'rounding'] as const
+export const optimizerForms = ['AdamW', 'AdamW, 8 bits', 'sum of squares', 'rounding'] as const
 export type OptimizerForm = (typeof optimizerForms)[number]
 
-/** Bytes a parameter: AdamW reads four values and writes three; rounding reads float32 and writes bf16. */
-const bytesEach: Record<OptimizerForm, number> = { AdamW: 28, 'sum of squares': 4, rounding: 6 }
+/** Bytes a parameter: AdamW reads four values and writes three, of 8 bits the moments; rounding reads float32 and writes bf16. */
+const bytesEach: Record<OptimizerForm, number> = { AdamW: 28, 'AdamW, 8 bits': 16, 'sum of squares': 4, rounding: 6 }
 /** Width of the matrix that is rounded. */
 const width = 1024
 
@@ -30,7 +32,12 @@ export function optimizerCase(form: OptimizerForm, count: number, of: string): K
     flops: 0,
     bytes: bytesEach[form] * count,
     binding,
-    open: (gpu) => ({ AdamW: openAdamW, 'sum of squares': openSquares, rounding: openRounding })[form](gpu, name, count),
+    open: (gpu) =>
+      ({ AdamW: openAdamW, 'AdamW, 8 bits': openAdamW8bit, 'sum of squares': openSquares, rounding: openRounding })[form](
+        gpu,
+        name,
+        count,
+      ),
   }
 }
 
@@ -50,22 +57,48 @@ function openAdamW(gpu: Gpu, name: string, count: number): OpenCase {
       calls++
       adamw(gpu, tensors, { first: 0, count }, settings)
     },
-    async check() {
-      const { learningRate: lr, beta1, beta2, eps, weightDecay, step, clip } = settings
-      const want = (i: number) => {
-        let [value, first, second] = [w[i], m[i], v[i]]
-        for (let call = 0; call < calls; call++) {
-          first += (1 - beta1) * (clip * g[i] - first)
-          second = beta2 * second + (1 - beta2) * (clip * g[i]) ** 2
-          const denominator = Math.sqrt(second) / Math.sqrt(1 - beta2 ** step) + eps
-          value = value * (1 - lr * weightDecay) - ((lr / (1 - beta1 ** step)) * first) / denominator
-        }
-        // As large as what changes it: a moment near 0 makes a long step.
-        return { value, size: Math.max(1, Math.abs(w[i] - value)) }
-      }
-      return checkPoints(name, await gpu.readF32(parameters, count), want, { random: new Random(5), tolerance: tolerances.sum })
-    },
+    check: async () => await checkAdamW(gpu, name, parameters, { w, g, m, v }, calls),
     release: () => [parameters, gradients, m1, m2, norm].forEach((buffer) => buffer.release()),
+  }
+}
+
+/** Parameters after `calls` equal steps from (w, g, m, v), in float64. */
+async function checkAdamW(
+  gpu: Gpu,
+  name: string,
+  parameters: GpuBuffer,
+  { w, g, m, v }: Record<'w' | 'g' | 'm' | 'v', Float32Array>,
+  calls: number,
+): Promise<number> {
+  const { learningRate: lr, beta1, beta2, eps, weightDecay, step, clip } = settings
+  const want = (i: number) => {
+    let [value, first, second] = [w[i], m[i], v[i]]
+    for (let call = 0; call < calls; call++) {
+      first += (1 - beta1) * (clip * g[i] - first)
+      second = beta2 * second + (1 - beta2) * (clip * g[i]) ** 2
+      const denominator = Math.sqrt(second) / Math.sqrt(1 - beta2 ** step) + eps
+      value = value * (1 - lr * weightDecay) - ((lr / (1 - beta1 ** step)) * first) / denominator
+    }
+    // As large as what changes it: a moment near 0 makes a long step.
+    return { value, size: Math.max(1, Math.abs(w[i] - value)) }
+  }
+  const got = await gpu.readF32(parameters, w.length)
+  return checkPoints(name, got, want, { random: new Random(5), tolerance: tolerances.sum })
+}
+
+/** Any byte is a code; a block's scale is 1. Only the first step is known: then the moments are rounded. */
+function openAdamW8bit(gpu: Gpu, name: string, count: number): OpenCase {
+  const [w, g] = ['w', 'g'].map((label) => randomFloats(count, label))
+  const [mCodes, vCodes] = ['m', 'v'].map((label) => new Uint8Array(randomBf16(count / 2, label).buffer))
+  const scales = new Float32Array(count / BLOCK).fill(1)
+  const [m, v] = [decode({ codes: mCodes, scales }, true), decode({ codes: vCodes, scales }, false)]
+  const buffers = [w, g, mCodes, vCodes, new Float32Array(scales.length * 2).fill(1), Float32Array.of(1, settings.clip, 1)]
+  const [parameters, gradients, m1, m2, scale, norm] = buffers.map((data) => gpu.upload(data, 'optimizer', { exact: true }))
+  const tensors = { parameters, gradients, m: m1, v: m2, scale, norm }
+  return {
+    run: () => adamw8bit(gpu, tensors, count, settings),
+    check: async () => await checkAdamW(gpu, name, parameters, { w, g, m, v }, 1),
+    release: () => [parameters, gradients, m1, m2, scale, norm].forEach((buffer) => buffer.release()),
   }
 }
 

@@ -3,11 +3,11 @@ import { freemem } from 'node:os'
 import { messageOf, UserError } from '../common/errors.ts'
 import { GpuError } from '../gpu/errors.ts'
 import type { Gpu } from '../gpu/gpu.ts'
-import { loadDecoder } from '../model/decoder-load.ts'
 import { useMatrixUnits } from '../kernels/common/matrix-units.ts'
 import { kernelGroups, type KernelGroup, type KernelRow } from './case.ts'
 import { benchDecode, type DecodeRow, type DecodeSize } from './decode.ts'
 import { benchKernels, type NamedShape, type Skipped } from './kernels.ts'
+import { loadSteadily } from './load.ts'
 import { measurePeaks, type Peaks } from './peaks.ts'
 import { modelFor, modelShapes, weightCount } from './shapes.ts'
 import { benchStep, loraOptions, stepKinds, type StepKind, type StepRow, type StepSize } from './step.ts'
@@ -140,6 +140,8 @@ function noRoom(gpu: Gpu, bytes: number): string | undefined {
 
 const gib = (bytes: number): string => (bytes / 2 ** 30).toFixed(1)
 
+const minutes = (ref: string): string => `it takes minutes on a software adapter; --model ${ref} runs it`
+
 async function stepsOf(gpu: Gpu, ref: string, options: BenchOptions, report: BenchReport, hooks: Hooks): Promise<void> {
   const files = await modelFor(ref)
   const weights = weightCount(files.config)
@@ -149,7 +151,7 @@ async function stepsOf(gpu: Gpu, ref: string, options: BenchOptions, report: Ben
     const name = `step ${kind} ${size.sequences} x ${size.length} (${files.name})`
     // A minute a step on two cores would say little that the smaller models do not.
     if (large && (kind === 'full' || (kind === 'lora' && weights > 1e9))) {
-      report.skipped.push({ case: name, why: `it takes minutes on a software adapter; --model ${ref} runs it` })
+      report.skipped.push({ case: name, why: minutes(ref) })
       continue
     }
     // Float32 masters and moments are made on the host first, tensor by tensor.
@@ -166,10 +168,14 @@ async function decodesOf(gpu: Gpu, ref: string, options: BenchOptions, report: B
   const files = await modelFor(ref)
   const weights = weightCount(files.config)
   const large = gpu.facts.software && options.models === undefined && weights > 2e8
-  const usual = large ? (weights > 1e9 ? [1] : [1, 16]) : options.quick ? [1, 2] : [1, 16, 32, 128]
+  if (large && weights > 1e9) {
+    report.skipped.push({ case: `decode (${files.name})`, why: minutes(ref) })
+    return files.tensors.close()
+  }
+  const usual = large ? [1, 16] : options.quick ? [1, 2] : [1, 16, 32, 128]
   const sequences = options.rows ?? usual
   await attempt(`decode (${files.name})`, bytesOf('decode', weights), gpu, report, hooks, async () => {
-    const decoder = await loadDecoder(gpu, files, { round: true, lora: loraOptions, matrixUnits: options.matrixUnits })
+    const decoder = await loadSteadily(gpu, files, { round: true, lora: loraOptions, matrixUnits: options.matrixUnits })
     try {
       for (const count of sequences) {
         const size: DecodeSize = {
