@@ -8,16 +8,21 @@ struct Params { first: u32, count: u32, decay: f32, one_minus_beta1: f32, beta2:
 @group(0) @binding(2) var<storage, read_write> m: array<f32>;
 @group(0) @binding(3) var<storage, read_write> v: array<f32>;
 @group(0) @binding(4) var<storage, read> norm: array<f32>;
-#include "flat.wgsl"
 
-fn one(e: u32) {
-  if (e >= p.count || norm[2] == 0.0) { return; }
-  let i = p.first + e;
-  let g = grad[i] * norm[1];
-  let m_new = fma(p.one_minus_beta1, g - m[i], m[i]);
-  let v_new = fma(p.one_minus_beta2 * g, g, p.beta2 * v[i]);
-  m[i] = m_new;
-  v[i] = v_new;
-  let denominator = sqrt(v_new) / p.root_correction2 + p.eps;
-  w[i] = fma(-p.step_size, m_new / denominator, w[i] * p.decay);
+// The frame of flat.wgsl, with what is the same for all elements read once.
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+  if (norm[2] == 0.0) { return; }
+  let clip = norm[1];
+  let first = (group.x + group.y * 65535u) * (64u * PER) + lane;
+  for (var e = first; e < min(first + 64u * PER, p.count); e += 64u) {
+    let i = p.first + e;
+    let g = grad[i] * clip;
+    let m_new = fma(p.one_minus_beta1, g - m[i], m[i]);
+    let v_new = fma(p.one_minus_beta2 * g, g, p.beta2 * v[i]);
+    m[i] = m_new;
+    v[i] = v_new;
+    let denominator = sqrt(v_new) / p.root_correction2 + p.eps;
+    w[i] = fma(-p.step_size, m_new / denominator, w[i] * p.decay);
+  }
 }

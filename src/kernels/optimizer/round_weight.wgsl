@@ -1,7 +1,7 @@
 // The working copy of a trained weight from its float32 master: rounded to bf16 (nearest, ties to even) or copied.
 // One invocation a group of 8 values of a row; rows first_row .. of the master become rows w_row .. of this storage slice.
-// w_fold and w_texels as in weight.wgsl.
-struct Params { rows: u32, k: u32, first_row: u32, w_row: u32, w_fold: u32, w_texels: u32 }
+// w_fold, w_panel and w_texels as in weight.wgsl.
+struct Params { rows: u32, k: u32, first_row: u32, w_row: u32, w_fold: u32, w_panel: u32, w_texels: u32 }
 @group(0) @binding(0) var<storage, read> master: array<f32>;
 #if W_TEX
 #if W_BF16
@@ -32,12 +32,14 @@ fn one(e: u32) {
   let row = e / groups;
   let c = e % groups;
   let at = (p.first_row + row) * p.k + 8u * c;
-  let place = vec2u(((row + p.w_row) / p.w_fold) * p.w_texels, (row + p.w_row) % p.w_fold);
+  let panel = (row + p.w_row) / p.w_panel;
+  let first = (panel / p.w_fold) * p.w_texels * p.w_panel + (row + p.w_row) % p.w_panel;
+  let y = panel % p.w_fold;
 #if W_BF16
-  textureStore(w_data, vec2u(place.x + c, place.y), vec4u(pair(master[at], master[at + 1u]), pair(master[at + 2u], master[at + 3u]), pair(master[at + 4u], master[at + 5u]), pair(master[at + 6u], master[at + 7u])));
+  textureStore(w_data, vec2u(first + c * p.w_panel, y), vec4u(pair(master[at], master[at + 1u]), pair(master[at + 2u], master[at + 3u]), pair(master[at + 4u], master[at + 5u]), pair(master[at + 6u], master[at + 7u])));
 #else
-  textureStore(w_data, vec2u(place.x + 2u * c, place.y), vec4f(master[at], master[at + 1u], master[at + 2u], master[at + 3u]));
-  textureStore(w_data, vec2u(place.x + 2u * c + 1u, place.y), vec4f(master[at + 4u], master[at + 5u], master[at + 6u], master[at + 7u]));
+  textureStore(w_data, vec2u(first + 2u * c * p.w_panel, y), vec4f(master[at], master[at + 1u], master[at + 2u], master[at + 3u]));
+  textureStore(w_data, vec2u(first + (2u * c + 1u) * p.w_panel, y), vec4f(master[at + 4u], master[at + 5u], master[at + 6u], master[at + 7u]));
 #endif
 #else
   let first = p.first_row * p.k;
