@@ -9,6 +9,7 @@ type Shared = Pick<
   | 'temperature'
   | 'micro_batch_tokens'
   | 'gradient_checkpointing'
+  | 'optim'
   | 'adam_beta1'
   | 'adam_beta2'
   | 'adam_epsilon'
@@ -33,6 +34,7 @@ export function trainerOptions(args: Shared, loss: Loss, folder: RunFolder): Tra
       eps: args.adam_epsilon,
       weightDecay: args.weight_decay,
       maxGradNorm: args.max_grad_norm,
+      moments: args.optim === 'adamw_8bit' ? '8bit' : 'float32',
     },
     schedule: {
       type: args.lr_scheduler_type,

@@ -204,9 +204,9 @@ export const foreignKeys: ForeignKey[] = [
     table: args,
     names: ['optim'],
     verdict: 'ignored',
-    say: 'is ignored: the optimizer is AdamW.',
-    when: (v) => typeof v === 'string' && v.startsWith('adamw') && !v.includes('8bit'),
-    otherwise: { verdict: 'refused', say: 'is not there: the optimizer is AdamW in float32. Remove the key.' },
+    say: 'of this name (adamw_torch, adamw_torch_fused, ...) is AdamW in float32, as "adamw" is.',
+    when: (v) => typeof v === 'string' && v.startsWith('adamw_') && !v.includes('8bit') && !v.includes('4bit'),
+    otherwise: { verdict: 'refused', say: 'is "adamw" or "adamw_8bit".' },
   },
   {
     table: args,

@@ -4,7 +4,8 @@
  * With P weights, L layers, hidden size H, MLP size I, query width Q = heads x head size, key width K = KV heads x head size,
  * T = micro_batch_tokens, S = max_num_seqs, N = max_seq_len, V the vocabulary, all activations float32:
  * - weights that kernels read: 2 P bytes in bf16, 4 P in float32; full fine-tuning holds float32 masters beside them, 4 P;
- * - of n trained parameters: 4 n for the gradient, 8 n for Adam's two moments, and for an adapter 4 n for itself (its rank rounded up to 8);
+ * - of n trained parameters: 4 n for the gradient, 8 n for Adam's two moments (optim = "adamw_8bit": 2 n and a scale for every 256 of each, of
+ *   matrices; gains and biases keep 8 n), and for an adapter 4 n for itself (its rank rounded up to 8);
  * - one layer inside, a token: 4 (4 H + 2 Q + 3 K + Q + K + heads + 3 I) bytes: residuals and norms; q, k, v as projected (and normed,
  *   once more Q + K), q and k turned, the attention's output and log-sum; gate, up and their product; LoRA adds its r intermediates;
  *   going backward, 4 (2 H + 3 I) more for the gradients that pass through;
@@ -17,7 +18,7 @@
  */
 import { linearShapes, tensorShapes } from '../model/shapes.ts'
 import type { ModelConfig } from '../model/types.ts'
-import type { RunConfig } from './schema.ts'
+import type { RunConfig, TrainerArgs } from './schema.ts'
 import type { SftConfig } from './sft-schema.ts'
 
 export interface MemoryOptions {
@@ -30,6 +31,8 @@ export interface MemoryOptions {
   microBatchTokens: number
   gradientCheckpointing: boolean
   bf16: boolean
+  /** Default: "adamw". */
+  optim?: TrainerArgs['optim']
   /** Slots of the KV cache; 0 where nothing is generated. */
   maxNumSeqs: number
   maxSeqLen: number
@@ -56,9 +59,14 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
   const { hiddenSize: H, intermediateSize: I, layers: L, vocabSize: V } = model
   const Q = model.heads * model.headDim
   const K = model.kvHeads * model.headDim
-  const weights = sum([...tensorShapes(model).values()].map((shape) => shape.reduce((a, b) => a * b, 1)))
+  const shapes = [...tensorShapes(model).values()]
+  const valuesOf = (some: number[][]) => sum(some.map((shape) => shape.reduce((a, b) => a * b, 1)))
+  const weights = valuesOf(shapes)
   const adapter = options.useLora ? adapterParameters(options) : 0
   const trained = options.useLora ? adapter : weights
+  const in8bit = options.optim === 'adamw_8bit'
+  const vectors = options.useLora ? 0 : valuesOf(shapes.filter((shape) => shape.length === 1))
+  const moments = in8bit ? (trained - vectors) * (2 + 8 / 256) + vectors * 8 : trained * 8
   const width = options.bf16 ? 2 : 4
   const loraInner = options.useLora ? options.loraTargetModules.length * paddedRank(options.loraRank) : 0
   const inner = 4 * (4 * H + 3 * Q + 4 * K + (model.qkNorm ? Q + K : 0) + model.heads + 3 * I + loraInner)
@@ -83,7 +91,7 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
     { name: 'adapter', bytes: adapter * 4, how: `LoRA rank ${options.loraRank}: ${millions(adapter)} parameters, float32` },
     { name: 'masters', bytes: options.useLora ? 0 : weights * 4, how: 'what is trained: each weight in float32' },
     { name: 'gradients', bytes: trained * 4, how: `${millions(trained)} trained parameters, float32` },
-    { name: 'Adam', bytes: trained * 8, how: 'two moments of each, float32' },
+    { name: 'Adam', bytes: moments, how: `two moments of each, ${in8bit ? '8 bits and a scale for every 256' : 'float32'}` },
     kept,
     layer,
     { name: 'head', bytes: 4 * (logits * V + 2 * T * H + 3 * T), how: `logits of ${logits} tokens at a time x ${V} words` },
@@ -108,6 +116,7 @@ export function memoryOf(config: RunConfig | SftConfig, model: ModelConfig): Mem
     microBatchTokens: args.micro_batch_tokens,
     gradientCheckpointing: args.gradient_checkpointing,
     bf16: args.bf16,
+    optim: args.optim,
     maxNumSeqs: 'inference' in config && config.inference.backend === 'embedded' ? config.inference.max_num_seqs : 0,
     maxSeqLen: args.max_seq_len,
   })

@@ -58,7 +58,16 @@ export const loraFields = {
     .describe('Linear layers with an adapter. Default: all of them.'),
 }
 
+const BITSANDBYTES = 'is named "adamw_8bit" here, with its state on the GPU'
+
 export const optimizerFields = {
+  optim: z
+    .enum(['adamw', 'adamw_8bit'])
+    .default('adamw')
+    .meta({ later: { adamw_bnb_8bit: BITSANDBYTES, paged_adamw_8bit: BITSANDBYTES } })
+    .describe(
+      'AdamW; "adamw_8bit" holds both moments of matrices in 8 bits, in blocks of 256: 2 bytes a trained parameter and not 8, for full fine-tuning of large models.',
+    ),
   learning_rate: z
     .number()
     .min(0)

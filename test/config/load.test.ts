@@ -150,6 +150,18 @@ stop = "x"
   `)
 })
 
+test("PyTorch's names of AdamW are AdamW, and ours are kept", () => {
+  for (const name of ['adamw_torch', 'adamw_torch_fused', 'adamw_hf']) {
+    const { config, notices } = parseConfig(withArgs(`optim = "${name}"\nrollouts_per_example = 16`), 'a.toml')
+    expect(config.trainer.args.optim).toBe('adamw')
+    expect(notices[0]).toMatch(/^a\.toml:\d+:1: trainer\.args\.optim of this name .* is AdamW in float32/)
+  }
+  for (const name of ['adamw', 'adamw_8bit']) {
+    const { config, notices } = parseConfig(withArgs(`optim = "${name}"`), 'a.toml')
+    expect([config.trainer.args.optim, notices]).toEqual([name, []])
+  }
+})
+
 describe('one mistake is one sentence', () => {
   test.each([
     ['batch_size = 100', 'trainer.args.batch_size is 100, not a multiple of rollouts_per_example (16). Use 96 or 112.'],
@@ -168,7 +180,8 @@ describe('one mistake is one sentence', () => {
     ['use_lora = "yes"', 'trainer.args.use_lora is "yes", a string; it must be true or false.'],
     ['run_name = ""', 'trainer.args.run_name is'],
     ['advantage = "group_men"', 'Did you mean "group_mean"?'],
-    ['optim = "sgd"', 'trainer.args.optim is not there: the optimizer is AdamW'],
+    ['optim = "sgd"', 'trainer.args.optim is "sgd"; it must be one of "adamw", "adamw_8bit".'],
+    ['optim = "adamw_bnb_8bit"', 'trainer.args.optim is "adamw_bnb_8bit", which is named "adamw_8bit" here'],
     ['fp16 = true', 'trainer.args.fp16 is not there'],
     ['zzzzzzzz = 1', 'trainer.args.zzzzzzzz is not a key of [trainer.args]. --help lists the keys.'],
     ['max_num_seqs = 1', 'It belongs in [inference].'],

@@ -32,6 +32,7 @@ describe('within a quarter of the truth', () => {
     ['LoRA', 'lora_rank = 12'],
     ['LoRA, everything kept', 'gradient_checkpointing = false'],
     ['full fine-tuning', 'use_lora = false'],
+    ['full fine-tuning, moments in 8 bits', 'use_lora = false\noptim = "adamw_8bit"'],
     ['full fine-tuning in float32', 'use_lora = false\nbf16 = false'],
   ])('%s', async (_, args) => {
     const estimate = memoryOf(config(args), model.config).reduce((sum, row) => sum + row.bytes, 0)
