@@ -147,14 +147,21 @@ describe('weights in several storages', () => {
     }
   })
   test.runIf(bench.cpu)('folded textures: more rows than a texture is high', async () => {
-    const folded = { limits: { ...limits, maxTexture: 24 } }
-    for (const bf16 of [true, false]) {
-      await bench.run('folded', folded, () => forward({ rows: 5, n: 100, k: 16, bf16 }))
-      await bench.run('folded back', folded, () => backwardInput({ rows: 5, n: 100, k: 16, bf16 }))
+    // Panels of 8 rows two side by side, panels of one row where 8 are wider than a texture, and widths of two panels that do not fit: slices.
+    for (const [maxTexture, n, k] of [
+      [48, 450, 16],
+      [24, 70, 32],
+      [20, 170, 16],
+    ]) {
+      const folded = { limits: { ...limits, maxTexture } }
+      for (const bf16 of [true, false]) {
+        await bench.run('folded', folded, () => forward({ rows: 5, n, k, bf16 }))
+        await bench.run('folded back', folded, () => backwardInput({ rows: 5, n, k, bf16 }))
+      }
     }
-    await bench.run('folds', folded, async () => {
-      const weight = allocateWeight(gpu, 'folds', 100, 16, true)
-      expect(weight.slices.map((s) => [s.rows, s.fold])).toEqual([[100, 24]])
+    await bench.run('folds', { limits: { ...limits, maxTexture: 48 } }, async () => {
+      const weight = allocateWeight(gpu, 'folds', 450, 16, true)
+      expect(weight.slices.map((s) => [s.rows, s.fold, s.panel])).toEqual([[450, 48, 8]])
       weight.slices.forEach((s) => (s.storage as { release(): void }).release())
     })
   })

@@ -22,8 +22,10 @@ export interface WeightSlice {
   rows: number
   storage: GpuBuffer | BufferRange | GpuTexture
   texture: boolean
-  /** Height of the texture; more rows are folded beside it. 0 for buffers. */
+  /** Height of the texture, in panels; more are folded beside it. 0 for buffers. */
   fold: number
+  /** Rows that lie side by side in the texture: 8, or 1 where 8 would be wider than a texture may be; see weight.wgsl. */
+  panel: number
 }
 
 /** Vocabulary slices start at multiples of this, and storage slices end at them, so a head's slice lies in one storage. */
@@ -34,10 +36,18 @@ export function keepsInTexture(gpu: Gpu, columns: number): boolean {
   return gpu.facts.software && gpu.facts.subgroupSize === 8 && columns % 8 === 0 && !matrixUnitOf(gpu)
 }
 
+/** Rows that lie side by side in a texture, and how many texels wide they are together. */
+function panelOf(gpu: Gpu, bytesPerRow: number): { panel: number; width: number } {
+  const texels = Math.ceil(bytesPerRow / 16)
+  const panel = texels * 8 <= gpu.facts.limits.maxTexture ? 8 : 1
+  return { panel, width: texels * panel }
+}
+
 /** Rows of a storage slice: all of them, or as many whole `sliceRows` as the adapter binds; of very wide rows a power of two, which divides `sliceRows`. */
 function rowsOfSlice(gpu: Gpu, rows: number, bytesPerRow: number, texture: boolean): number {
   const { maxBinding, maxTexture } = gpu.facts.limits
-  const most = texture ? maxTexture * Math.floor(maxTexture / Math.ceil(bytesPerRow / 16)) : Math.floor(maxBinding / bytesPerRow)
+  const { panel, width } = panelOf(gpu, bytesPerRow)
+  const most = texture ? panel * maxTexture * Math.floor(maxTexture / width) : Math.floor(maxBinding / bytesPerRow)
   const limited = Math.min(most, Math.floor(maxBinding / bytesPerRow))
   if (rows <= limited) return rows
   if (limited >= sliceRows) return Math.floor(limited / sliceRows) * sliceRows
@@ -57,14 +67,14 @@ export function allocateWeight(gpu: Gpu, label: string, rows: number, columns: n
   for (let row = 0; row < rows; row += per) {
     const count = Math.min(per, rows - row)
     if (texture) {
-      const texels = bytesPerRow / 16
-      const fold = Math.min(count, gpu.facts.limits.maxTexture)
-      const width = texels * Math.ceil(count / fold)
-      const storage = gpu.pool.texture(width, fold, bf16 ? 'rgba32uint' : 'rgba32float', label)
-      slices.push({ row, rows: count, storage, texture, fold })
+      const { panel, width } = panelOf(gpu, bytesPerRow)
+      const panels = Math.ceil(count / panel)
+      const fold = Math.min(panels, gpu.facts.limits.maxTexture)
+      const storage = gpu.pool.texture(width * Math.ceil(panels / fold), fold, bf16 ? 'rgba32uint' : 'rgba32float', label)
+      slices.push({ row, rows: count, storage, texture, fold, panel })
     } else {
       const storage = gpu.pool.acquire(Math.ceil((count * bytesPerRow) / 16) * 16, label, { exact: true })
-      slices.push({ row, rows: count, storage, texture, fold: 0 })
+      slices.push({ row, rows: count, storage, texture, fold: 0, panel: 1 })
     }
   }
   return { label, rows, columns, bf16, slices }
@@ -107,21 +117,53 @@ export function writeWeight(gpu: Gpu, weight: Weight, data: Uint16Array | Float3
       continue
     }
     gpu.flush()
-    const bytesPerRow = width * part.BYTES_PER_ELEMENT
-    const texels = bytesPerRow / 16
-    const first = row - slice.row
-    for (let at = first; at < first + rows;) {
-      const [fold, y] = [Math.floor(at / slice.fold), at % slice.fold]
-      const count = Math.min(slice.fold - y, first + rows - at)
-      const bytes = new Uint8Array(part.buffer, part.byteOffset + (at - first) * bytesPerRow, count * bytesPerRow)
-      gpu.device.queue.writeTexture(
-        { texture: (slice.storage as GpuTexture).raw, origin: [fold * texels, y] },
-        bytes as Uint8Array<ArrayBuffer>,
-        { bytesPerRow, rowsPerImage: count },
-        [texels, count],
-      )
-      at += count
+    writePanels(gpu, slice, row - slice.row, rows, part)
+  }
+}
+
+/** Rows that are permuted at a time. */
+const permutedRows = 4096
+
+/** Writes rows [first, first + rows) of a texture: whole panels many at a time, rows of a panel that has others too texel by texel. */
+function writePanels(gpu: Gpu, slice: WeightSlice, first: number, rows: number, data: Uint16Array | Float32Array): void {
+  const { panel, fold } = slice
+  const texels = data.byteLength / rows / 16
+  const bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength)
+  const words = new Uint32Array(bytes.byteOffset % 4 === 0 ? bytes.buffer : bytes.slice().buffer)
+  const start = bytes.byteOffset % 4 === 0 ? bytes.byteOffset / 4 : 0
+  const { queue } = gpu.device
+  const texture = (slice.storage as GpuTexture).raw
+  const write = (from: number, x: number, width: number, panels: number, values: Uint32Array<ArrayBuffer>): void => {
+    const at = Math.floor(from / panel)
+    const origin = [Math.floor(at / fold) * texels * panel + x, at % fold]
+    queue.writeTexture({ texture, origin }, values, { bytesPerRow: width * 16, rowsPerImage: panels }, [width, panels])
+  }
+  for (let at = first; at < first + rows;) {
+    const from = start + (at - first) * texels * 4
+    const left = first + rows - at
+    if (at % panel !== 0 || left < panel) {
+      for (let c = 0; c < texels; c++) write(at, c * panel + (at % panel), 1, 1, words.slice(from + c * 4, from + c * 4 + 4))
+      at++
+      continue
     }
+    // Up to the end of the fold
+    const inFold = fold - ((at / panel) % fold)
+    const panels = Math.min(Math.floor(left / panel), inFold, permutedRows / panel)
+    const values = new Uint32Array(panels * panel * texels * 4)
+    let to = 0
+    for (let p = 0; p < panels; p++) {
+      for (let c = 0; c < texels; c++) {
+        for (let r = 0; r < panel; r++) {
+          const source = from + ((p * panel + r) * texels + c) * 4
+          values[to++] = words[source]
+          values[to++] = words[source + 1]
+          values[to++] = words[source + 2]
+          values[to++] = words[source + 3]
+        }
+      }
+    }
+    write(at, 0, texels * panel, panels, values)
+    at += panels * panel
   }
 }
 
@@ -134,7 +176,7 @@ export function uploadWeight(gpu: Gpu, label: string, rows: number, columns: num
 
 /** A float32 matrix in a part of a buffer (LoRA's A and B, in a parameter bank) seen as a weight. */
 export function weightView(label: string, storage: GpuBuffer | BufferRange, rows: number, columns: number): Weight {
-  return { label, rows, columns, bf16: false, slices: [{ row: 0, rows, storage, texture: false, fold: 0 }] }
+  return { label, rows, columns, bf16: false, slices: [{ row: 0, rows, storage, texture: false, fold: 0, panel: 1 }] }
 }
 
 export function releaseWeight(weight: Weight): void {
@@ -147,12 +189,12 @@ export function weightBytes(weight: Weight): number {
 
 /** Constants and parameters that weight.wgsl wants for one slice. `at` is the binding's number. */
 export function weightConstants(weight: Weight, slice: WeightSlice, at: number): Constants {
-  const folded = slice.texture && slice.rows > slice.fold
-  return { W_TEX: Number(slice.texture), W_BF16: Number(weight.bf16), W_FOLDED: Number(folded), W_AT: at }
+  const folded = slice.texture && slice.rows > slice.fold * slice.panel
+  return { W_TEX: Number(slice.texture), W_BF16: Number(weight.bf16), W_FOLDED: Number(folded), W_PANEL: slice.panel, W_AT: at }
 }
 
-export function weightParams(weight: Weight, slice: WeightSlice): { w_fold: number; w_texels: number } {
-  return { w_fold: Math.max(1, slice.fold), w_texels: weight.columns / (weight.bf16 ? 8 : 4) }
+export function weightParams(weight: Weight, slice: WeightSlice): { w_fold: number; w_panel: number; w_texels: number } {
+  return { w_fold: Math.max(1, slice.fold), w_panel: slice.panel, w_texels: weight.columns / (weight.bf16 ? 8 : 4) }
 }
 
 /** Parts of rows [row, row + rows) with the storage slice each lies in. */

@@ -1,6 +1,8 @@
 // A weight W (N rows, K columns), eight consecutive values of a row at a time: w_load8(w_origin(n), c) gives W[n, 8c .. 8c+7].
 // Storage: W_TEX: a storage texture, one texel of 16 bytes holds 8 bf16 (W_BF16) or 4 float32; else a storage buffer with the same
-// bytes. A texture of more than 16384 rows is folded (W_FOLDED): rows fold*i .. stand side by side, K wide each.
+// bytes. A texture lies in panels of W_PANEL rows (8): a row of it holds texel 0 of each row of the panel, then texel 1 of each, and so on, so that the
+// lanes of a subgroup, a row each, read 128 bytes that follow each other. A texture of more panels than it may be high is folded (W_FOLDED): panels
+// fold*i .. stand side by side.
 // bf16 widens exactly: its bits are the upper half of a float32. Lavapipe reads storage textures three times faster than buffers.
 struct W8 { lo: vec4f, hi: vec4f }
 
@@ -14,18 +16,20 @@ fn widen_hi(u: vec4u) -> vec4f { return vec4f(bitcast<f32>(u.z << 16u), bitcast<
 @group(0) @binding($(W_AT)) var w_data: texture_storage_2d<rgba32float, read>;
 #endif
 fn w_origin(n: u32) -> vec2u {
+  let panel = n / W_PANEL;
 #if W_FOLDED
-  return vec2u((n / p.w_fold) * p.w_texels, n % p.w_fold);
+  return vec2u((panel / p.w_fold) * p.w_texels * W_PANEL + n % W_PANEL, panel % p.w_fold);
 #else
-  return vec2u(0u, n);
+  return vec2u(n % W_PANEL, panel);
 #endif
 }
 fn w_load8(at: vec2u, c: u32) -> W8 {
 #if W_BF16
-  let t = textureLoad(w_data, vec2u(at.x + c, at.y));
+  let t = textureLoad(w_data, vec2u(at.x + c * W_PANEL, at.y));
   return W8(widen_lo(t), widen_hi(t));
 #else
-  return W8(textureLoad(w_data, vec2u(at.x + 2u * c, at.y)), textureLoad(w_data, vec2u(at.x + 2u * c + 1u, at.y)));
+  let x = at.x + 2u * c * W_PANEL;
+  return W8(textureLoad(w_data, vec2u(x, at.y)), textureLoad(w_data, vec2u(x + W_PANEL, at.y)));
 #endif
 }
 #else

@@ -67,10 +67,13 @@ export function forward(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Bi
   }
 }
 
+/** Rows that high tiles may compute in vain, a share of all: more than that costs what they gain. */
+const wasted = 0.1
+
 /** Rows are split evenly into tiles, so that 20 rows are 12 + 8 and not 16 + 4; columns likewise, in few widths. */
 export function forwardTile(gpu: Gpu, rows: number, columns: number): { MT: number; NT: number } {
   const tile = tilesOf(gpu).ntCpu
-  const high = rows >= 2 * tile.rows || rows % tile.rows === 0 ? tile.rows : 16
+  const high = Math.ceil(rows / tile.rows) * tile.rows * (1 - wasted) <= Math.ceil(rows / 16) * 16 ? tile.rows : 16
   const MT = Math.min(16, Math.ceil(rows / Math.ceil(rows / 16) / 4) * 4)
   const NT = Math.ceil(columns / Math.ceil(columns / tile.columns) / 8)
   return { MT: high > 16 && rows >= high ? high : MT, NT: columns <= 8 ? 1 : NT <= 4 ? 4 : tile.columns / 8 }

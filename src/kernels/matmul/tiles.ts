@@ -24,7 +24,7 @@ export type TileName = keyof Tiles
 
 /** The heuristic. */
 export const defaultTiles: Tiles = {
-  ntCpu: { rows: 16, columns: 48 },
+  ntCpu: { rows: 32, columns: 48 },
   nnCpu: { rows: 16, columns: 64 },
   tile: { rows: 64, columns: 64 },
   units: { rows: 128, columns: 128 },
@@ -37,6 +37,7 @@ export const tileCandidates: Record<TileName, Tile[]> = {
     { rows: 16, columns: 48 },
     { rows: 16, columns: 64 },
     { rows: 32, columns: 32 },
+    { rows: 32, columns: 48 },
   ],
   nnCpu: [
     { rows: 16, columns: 64 },
