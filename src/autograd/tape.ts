@@ -7,6 +7,7 @@
  */
 import { add } from '../kernels/elementwise/elementwise.ts'
 import type { Gpu } from '../gpu/gpu.ts'
+import { times, type Count } from '../gpu/size.ts'
 import { makeTensor, Tensor } from './tensor.ts'
 
 export interface Node {
@@ -31,7 +32,7 @@ export class Tape {
   }
 
   /** A new tensor for an operation's output. */
-  tensor(rows: number, columns: number, label: string, needsGrad: boolean): Tensor {
+  tensor(rows: Count, columns: number, label: string, needsGrad: boolean): Tensor {
     return makeTensor(this.gpu, rows, columns, label, needsGrad && this.recording)
   }
 
@@ -60,7 +61,7 @@ export class Tape {
     if (t.grad.references > 1) {
       // Somebody else reads this gradient too (a residual path): add in a copy of our own.
       const own = makeTensor(this.gpu, t.rows, t.columns, `d ${t.buffer.label}`)
-      this.gpu.copy(t.grad.buffer, 0, own.buffer, 0, t.count * 4)
+      this.gpu.copy(t.grad.buffer, 0, own.buffer, 0, times(t.count, 4))
       t.grad.drop()
       t.grad = own
     }

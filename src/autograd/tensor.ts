@@ -1,13 +1,17 @@
 /** A float32 matrix on the GPU with a counted lifetime. */
 import type { Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
+import { capacityOf, times, type Count } from '../gpu/size.ts'
 
 /**
  * Rows x columns of float32, row-major. `references` counts who still needs the values: the code that made it (until it says
- * `tape.done`) and every recorded operation that kept it for its backward pass. At zero the buffer goes back to the pool.
+ * `tape.done`) and every recorded operation that kept it for its backward pass. At zero the buffer goes back to the pool. In a plan the number of rows may be
+ * open: the buffer then has room for its capacity.
  */
 export class Tensor {
-  readonly rows: number
+  /** Tensors made so far, for tests: a replayed plan makes none. */
+  static made = 0
+  readonly rows: Count
   readonly columns: number
   readonly buffer: GpuBuffer
   readonly needsGrad: boolean
@@ -15,15 +19,16 @@ export class Tensor {
   /** dLoss / dthis while a backward pass is under way. */
   grad: Tensor | undefined
 
-  constructor(buffer: GpuBuffer, rows: number, columns: number, needsGrad: boolean) {
+  constructor(buffer: GpuBuffer, rows: Count, columns: number, needsGrad: boolean) {
+    Tensor.made++
     this.buffer = buffer
     this.rows = rows
     this.columns = columns
     this.needsGrad = needsGrad
   }
 
-  get count(): number {
-    return this.rows * this.columns
+  get count(): Count {
+    return times(this.rows, this.columns)
   }
 
   keep(): this {
@@ -37,6 +42,6 @@ export class Tensor {
   }
 }
 
-export function makeTensor(gpu: Gpu, rows: number, columns: number, label: string, needsGrad = false): Tensor {
-  return new Tensor(gpu.pool.acquire(rows * columns * 4, label), rows, columns, needsGrad)
+export function makeTensor(gpu: Gpu, rows: Count, columns: number, label: string, needsGrad = false): Tensor {
+  return new Tensor(gpu.pool.acquire(capacityOf(rows) * columns * 4, label), rows, columns, needsGrad)
 }

@@ -14,6 +14,7 @@ import { checkpoint, type Tape } from '../autograd/tape.ts'
 import { Tensor } from '../autograd/tensor.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
+import type { Count } from '../gpu/size.ts'
 import type { HeadShape } from '../kernels/attention/attention.ts'
 import { ropeIntoCache } from '../kernels/rope/rope.ts'
 import { inverseFrequencies, rotaryTable } from './rope.ts'
@@ -76,7 +77,7 @@ export class RotaryCache {
 
 /** Rows as the decoder takes them, on the GPU. */
 export interface RowBatch extends RowLayout {
-  rows: number
+  rows: Count
   /** (rows) u32. */
   ids: GpuBuffer
   /** Positions of all rows lie below it. */
@@ -84,7 +85,7 @@ export interface RowBatch extends RowLayout {
   /** Needed where the embedding is trained. */
   tokenLists?: TokenLists
   /** Seed of LoRA's dropout; none without it. */
-  dropoutSeed?: number
+  dropoutSeed?: Count
 }
 
 /** Keys and values of one layer that outlive a pass: (cache rows, kv heads * D) each. */

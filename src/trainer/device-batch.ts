@@ -5,14 +5,25 @@ import { gather } from '../autograd/ops/rows.ts'
 import type { Tape } from '../autograd/tape.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
+import { capacityOf, type Count } from '../gpu/size.ts'
 import type { RowLists } from '../kernels/rows/rows.ts'
 import { decoderHidden, type Decoder, type RowBatch } from '../model/decoder.ts'
 import { listsByKey, listsByToken, type PackedBatch } from '../model/packed.ts'
 
+/** How many of what a batch has: numbers, or in a plan capacities. */
+export interface BatchCounts {
+  rows: Count
+  /** Scored tokens. */
+  scored: Count
+  /** Distinct tokens among the rows; needed where the embedding is trained. */
+  tokens?: Count
+}
+
+/** Room for a packed batch. What lies behind its counts is never read. */
 export interface DeviceBatch {
   rows: RowBatch
   /** Scored tokens, their hidden rows and targets. */
-  count: number
+  count: Count
   hiddenRow: GpuBuffer
   targets: GpuBuffer
   /** For each row, the scored tokens that it predicts. */
@@ -20,44 +31,80 @@ export interface DeviceBatch {
   release(): void
 }
 
-/** Puts a packed batch on the GPU. `trainsEmbedding` adds the lists that an embedding's gradient needs. */
+/** Makes room for `counts`. */
+export function makeBatch(gpu: Gpu, counts: BatchCounts, dropoutSeed?: Count): DeviceBatch {
+  const buffers: GpuBuffer[] = []
+  const room = (values: number, label: string): GpuBuffer => {
+    const buffer = gpu.pool.acquire(values * 4, label)
+    buffers.push(buffer)
+    return buffer
+  }
+  const { tokens } = counts
+  const [most, scored] = [capacityOf(counts.rows), capacityOf(counts.scored)]
+  const rows: RowBatch = {
+    rows: counts.rows,
+    ids: room(most, 'token ids'),
+    info: room(most * 4, 'row info'),
+    keyEnd: room(most, 'key ends'),
+    positions: 1,
+    dropoutSeed,
+    tokenLists:
+      tokens === undefined
+        ? undefined
+        : {
+            tokens: room(capacityOf(tokens), 'distinct tokens'),
+            start: room(capacityOf(tokens) + 1, 'token starts'),
+            source: room(most, 'token rows'),
+            outs: tokens,
+          },
+  }
+  return {
+    rows,
+    count: counts.scored,
+    hiddenRow: room(scored, 'hidden rows'),
+    targets: room(scored, 'targets'),
+    scoredByRow: { start: room(most + 1, 'row starts'), source: room(scored, 'row sources'), outs: counts.rows },
+    release: () => buffers.forEach((b) => b.release()),
+  }
+}
+
+/** Puts a packed batch, which fits, into its room; `byToken` where the embedding is trained. */
+export function writeBatch(gpu: Gpu, batch: DeviceBatch, packed: PackedBatch, byToken?: ReturnType<typeof listsByToken>): void {
+  const { rows, scoredByRow } = batch
+  const byRow = listsByKey(packed.hiddenRow, packed.rows)
+  gpu.write(rows.ids, packed.ids)
+  gpu.write(rows.info, packed.info)
+  gpu.write(rows.keyEnd!, packed.keyEnd)
+  gpu.write(batch.hiddenRow, packed.hiddenRow)
+  gpu.write(batch.targets, packed.targets)
+  gpu.write(scoredByRow.start, byRow.start)
+  gpu.write(scoredByRow.source, byRow.source.subarray(0, packed.targets.length))
+  if (byToken && rows.tokenLists) {
+    gpu.write(rows.tokenLists.tokens, byToken.tokens)
+    gpu.write(rows.tokenLists.start, byToken.start)
+    gpu.write(rows.tokenLists.source, byToken.source.subarray(0, packed.rows))
+  }
+  rows.positions = positionsOf(packed)
+}
+
+/** Positions of a batch's rows lie below it. */
+export function positionsOf(packed: PackedBatch): number {
+  let positions = 1
+  for (let r = 0; r < packed.rows; r++) positions = Math.max(positions, packed.info[4 * r + 3] + 1)
+  return positions
+}
+
+/** A packed batch in room of its own. `trainsEmbedding` adds the lists that an embedding's gradient needs. */
 export function uploadBatch(
   gpu: Gpu,
   packed: PackedBatch,
   options: { trainsEmbedding: boolean; dropoutSeed?: number },
 ): DeviceBatch {
-  const buffers: GpuBuffer[] = []
-  const put = (data: Uint32Array, label: string): GpuBuffer => {
-    const buffer = gpu.upload(data.length > 0 ? data : new Uint32Array(1), label)
-    buffers.push(buffer)
-    return buffer
-  }
-  const byRow = listsByKey(packed.hiddenRow, packed.rows)
   const byToken = options.trainsEmbedding ? listsByToken(packed.ids) : undefined
-  let positions = 1
-  for (let r = 0; r < packed.rows; r++) positions = Math.max(positions, packed.info[4 * r + 3] + 1)
-  const rows: RowBatch = {
-    rows: packed.rows,
-    ids: put(packed.ids, 'token ids'),
-    info: put(packed.info, 'row info'),
-    keyEnd: put(packed.keyEnd, 'key ends'),
-    positions,
-    dropoutSeed: options.dropoutSeed,
-    tokenLists: byToken && {
-      tokens: put(byToken.tokens, 'distinct tokens'),
-      start: put(byToken.start, 'token starts'),
-      source: put(byToken.source, 'token rows'),
-      outs: byToken.tokens.length,
-    },
-  }
-  return {
-    rows,
-    count: packed.targets.length,
-    hiddenRow: put(packed.hiddenRow, 'hidden rows'),
-    targets: put(packed.targets, 'targets'),
-    scoredByRow: { start: put(byRow.start, 'row starts'), source: put(byRow.source, 'row sources'), outs: packed.rows },
-    release: () => buffers.forEach((b) => b.release()),
-  }
+  const counts = { rows: packed.rows, scored: packed.targets.length, tokens: byToken?.tokens.length }
+  const batch = makeBatch(gpu, counts, options.dropoutSeed)
+  writeBatch(gpu, batch, packed, byToken)
+  return batch
 }
 
 /** Log-probabilities and entropies of the scored tokens of a batch at `temperature`. Only their rows pass the last norm and the head. */

@@ -2,16 +2,12 @@
  * Loss and gradients of a training batch, micro-batch by micro-batch. The loss divides by the tokens of the whole batch, so the gradient does
  * not change with the size of the micro-batches.
  */
-import type { ChunkLoss } from '../autograd/ops/head.ts'
-import { Tape } from '../autograd/tape.ts'
 import type { TrainingBatch, TrainingSample } from '../common/types.ts'
-import type { Gpu } from '../gpu/gpu.ts'
-import type { GpuBuffer } from '../gpu/pool.ts'
 import type { Decoder } from '../model/decoder.ts'
 import { groupByPrompt, pack, rowsOfGroup, type PackedBatch, type PackGroup } from '../model/packed.ts'
-import { forwardLogprobs, uploadBatch } from './device-batch.ts'
-import { runHostLoss, runLossKernel, type Loss } from './losses/index.ts'
-import type { LossInputs, RatioBounds } from './losses/types.ts'
+import { runHostLoss, type Loss } from './losses/index.ts'
+import type { LossInputs } from './losses/types.ts'
+import { MicroBatchRunner, type LossData, type TokenResults, type Work } from './micro-batch.ts'
 
 export interface GradientOptions {
   loss: Loss
@@ -19,6 +15,8 @@ export interface GradientOptions {
   checkpointing: boolean
   /** Rows of a micro-batch at most; one group that needs more gets a micro-batch of its own. */
   microBatchTokens: number
+  /** Keeps what it recorded for the next step; without one, one is made for this call. */
+  runner?: MicroBatchRunner
   /** Seed of LoRA's dropout for this step; none without it. */
   dropoutSeed?: number
   progress?: (done: number, total: number) => void
@@ -79,19 +77,17 @@ export function microBatches(samples: TrainingSample[], rowsAtMost: number): Pac
 export async function scoreSamples(
   decoder: Decoder,
   samples: TrainingSample[],
-  options: { temperature: number; microBatchTokens: number },
+  options: { temperature: number; microBatchTokens: number; runner?: MicroBatchRunner },
 ): Promise<SampleResult[]> {
   const results = samples.map(emptyResult)
-  for (const groups of microBatches(samples, options.microBatchTokens)) {
-    const packed = pack(samples, groups, 'all')
-    if (packed.targets.length === 0) continue
-    const tape = new Tape(decoder.gpu, false)
-    const batch = uploadBatch(decoder.gpu, packed, { trainsEmbedding: false })
-    const out = forwardLogprobs(tape, decoder, batch, { temperature: options.temperature, checkpointing: false })
-    await readTokens(decoder.gpu, packed, out.logprobs.buffer, out.entropy.buffer, results, 'score')
-    out.release()
-    batch.release()
-  }
+  const batches = packedBatches(samples, options.microBatchTokens, 'all')
+  const work: Work = { kind: 'score', temperature: options.temperature, checkpointing: false }
+  await withRunner(decoder, options, async (runner) => {
+    runner.reserve(batches)
+    for (const packed of batches) {
+      if (packed.targets.length > 0) keepResults(packed, await runner.run(packed, work), results)
+    }
+  })
   return results
 }
 
@@ -104,45 +100,61 @@ export async function accumulateGradients(
   batch: TrainingBatch,
   options: GradientOptions,
 ): Promise<GradientResult> {
-  const { gpu } = decoder
   const { samples } = batch
+  const { temperature, checkpointing, dropoutSeed } = options
   const results = samples.map(emptyResult)
-  const batches = microBatches(samples, options.microBatchTokens)
+  const batches = packedBatches(samples, options.microBatchTokens, 'loss')
   const custom: Record<string, number>[] = []
-  let [loss, rows] = [0, 0]
-  for (const [index, groups] of batches.entries()) {
-    options.progress?.(index, batches.length)
-    const packed = pack(samples, groups, 'loss')
-    rows += packed.rows
-    if (packed.targets.length === 0) continue
-    const tape = new Tape(gpu, true)
-    const seed = options.dropoutSeed === undefined ? undefined : options.dropoutSeed + index
-    const device = uploadBatch(gpu, packed, { trainsEmbedding: !!decoder.embedding.trained, dropoutSeed: seed })
-    const count = packed.targets.length
-    const [coefficient, tokenLoss] = ['loss gradient', 'token losses'].map((label) => gpu.pool.acquire(count * 4, label))
-    const builtIn = options.loss.kernel ? builtInLoss(gpu, batch, packed, { coefficient, tokenLoss }, options.loss) : undefined
-    const out = forwardLogprobs(tape, decoder, device, { ...options, chunkLoss: builtIn?.chunkLoss })
-    if (!builtIn) {
-      await readTokens(gpu, packed, out.logprobs.buffer, out.entropy.buffer, results, 'forward')
-      const host = hostLoss(batch, packed, results, options)
-      gpu.write(coefficient, host.gradient)
-      loss += host.loss
-      custom.push(...host.metrics)
-      out.backward(coefficient)
-    }
-    tape.backward()
-    if (builtIn) {
-      await readTokens(gpu, packed, out.logprobs.buffer, out.entropy.buffer, results, 'forward and backward')
-      for (const value of await gpu.readF32(tokenLoss, count)) loss += value
-      builtIn.release()
-    }
-    out.release()
-    device.release()
-    coefficient.release()
-    tokenLoss.release()
+  let loss = 0
+  const collect = async (packed: PackedBatch, numbers: Promise<TokenResults>): Promise<void> => {
+    const found = await numbers
+    keepResults(packed, found, results)
+    for (const value of found.losses) loss += value
   }
+  await withRunner(decoder, options, async (runner) => {
+    runner.reserve(batches)
+    let behind: Promise<void> | undefined
+    for (const [index, packed] of batches.entries()) {
+      options.progress?.(index, batches.length)
+      if (packed.targets.length === 0) continue
+      const seed = dropoutSeed === undefined ? undefined : dropoutSeed + index
+      const work = { temperature, checkpointing, dropoutSeed: seed, lossTokens: batch.lossTokenCount }
+      if (options.loss.kernel) {
+        const numbers = runner.run(packed, { ...work, kind: 'loss', loss: options.loss }, lossData(batch, packed))
+        await behind
+        behind = collect(packed, numbers)
+        // A GPU has the next micro-batch before it is through with this one; a software adapter's cores are better left alone.
+        if (decoder.gpu.facts.software) await behind
+      } else {
+        await collect(packed, runner.run(packed, { ...work, kind: 'host' }))
+        const host = hostLoss(batch, packed, results, options)
+        runner.backward(host.gradient)
+        loss += host.loss
+        custom.push(...host.metrics)
+      }
+    }
+    await behind
+  })
   options.progress?.(batches.length, batches.length)
+  const rows = batches.reduce((sum, packed) => sum + packed.rows, 0)
   return { loss, samples: results, lossMetrics: meanOfEach(custom), microBatches: batches.length, rows }
+}
+
+const packedBatches = (samples: TrainingSample[], rowsAtMost: number, scored: 'loss' | 'all'): PackedBatch[] =>
+  microBatches(samples, rowsAtMost).map((groups) => pack(samples, groups, scored))
+
+/** With the caller's runner, or one for this call. */
+async function withRunner(
+  decoder: Decoder,
+  options: { runner?: MicroBatchRunner; microBatchTokens: number },
+  fn: (runner: MicroBatchRunner) => Promise<void>,
+): Promise<void> {
+  const runner = options.runner ?? new MicroBatchRunner(decoder, { rowsAtMost: options.microBatchTokens })
+  try {
+    await fn(runner)
+  } finally {
+    if (!options.runner) runner.release()
+  }
 }
 
 const emptyResult = (sample: TrainingSample): SampleResult => ({
@@ -150,55 +162,20 @@ const emptyResult = (sample: TrainingSample): SampleResult => ({
   entropy: new Float32Array(sample.ids.length),
 })
 
-async function readTokens(
-  gpu: Gpu,
-  packed: PackedBatch,
-  logprobs: GpuBuffer,
-  entropy: GpuBuffer,
-  results: SampleResult[],
-  wait: string,
-): Promise<void> {
-  const count = packed.targets.length
-  const [l, e] = [
-    await gpu.readF32(logprobs, count, { name: wait, work: packed.rows }),
-    await gpu.readF32(entropy, count, 'entropy'),
-  ]
-  for (let i = 0; i < count; i++) {
+function keepResults(packed: PackedBatch, numbers: TokenResults, results: SampleResult[]): void {
+  for (let i = 0; i < packed.targets.length; i++) {
     const result = results[packed.sample[i]]
-    result.logprobs[packed.token[i]] = l[i]
-    result.entropy[packed.token[i]] = e[i]
+    result.logprobs[packed.token[i]] = numbers.logprobs[i]
+    result.entropy[packed.token[i]] = numbers.entropy[i]
   }
 }
 
-/** A built-in loss as the head asks for it, chunk by chunk of the scored tokens. */
-function builtInLoss(
-  gpu: Gpu,
-  batch: TrainingBatch,
-  packed: PackedBatch,
-  out: { coefficient: GpuBuffer; tokenLoss: GpuBuffer },
-  loss: Loss,
-): { chunkLoss: ChunkLoss; release: () => void } {
-  // Supervised training has no sampler: its ratio is pinned by equal bounds, so any log-probability will do.
+/** Supervised training has no sampler: its ratio is pinned by equal bounds, so any log-probability will do. */
+function lossData(batch: TrainingBatch, packed: PackedBatch): LossData {
   const [inferenceLogprobs, advantages] = (['inferenceLogprobs', 'advantages'] as const).map((field) =>
-    gpu.upload(
-      Float32Array.from(packed.targets, (_, i) => batch.samples[packed.sample[i]][field][packed.token[i]]),
-      field,
-    ),
+    Float32Array.from(packed.sample, (sample, i) => batch.samples[sample][field][packed.token[i]]),
   )
-  const args = { ...(loss.args as unknown as RatioBounds), lossTokenCount: batch.lossTokenCount }
-  const chunkLoss: ChunkLoss = ({ first, count }, logprobs) => {
-    const part = (buffer: GpuBuffer) => ({ buffer, offset: first * 4, bytes: count * 4 })
-    const inputs = { logprobs: part(logprobs), inferenceLogprobs: part(inferenceLogprobs), advantages: part(advantages) }
-    runLossKernel(gpu, loss.kernel!, { ...inputs, gradient: part(out.coefficient), loss: part(out.tokenLoss) }, count, args)
-    return out.coefficient
-  }
-  return {
-    chunkLoss,
-    release() {
-      inferenceLogprobs.release()
-      advantages.release()
-    },
-  }
+  return { inferenceLogprobs, advantages }
 }
 
 /** Runs a loss of the user's on every sample of a micro-batch. */

@@ -14,6 +14,7 @@ import type { Parameter, ParameterStore } from '../../src/autograd/parameters.ts
 import { Tape } from '../../src/autograd/tape.ts'
 import { Tensor } from '../../src/autograd/tensor.ts'
 import type { Gpu } from '../../src/gpu/gpu.ts'
+import { capacityOf } from '../../src/gpu/size.ts'
 import { seed } from '../seed.ts'
 
 const bound = 1e-3
@@ -109,7 +110,7 @@ export class FiniteDifferences {
   async #output(operation: Operation, values: Record<string, Float32Array>): Promise<Float32Array> {
     const leaves = this.#leaves(operation, values)
     const y = operation.forward(new Tape(this.#gpu, false), leaves)
-    const out = await this.#gpu.readF32(y.buffer, y.count)
+    const out = await this.#gpu.readF32(y.buffer, capacityOf(y.count))
     y.drop()
     this.#dropLeaves(operation, leaves)
     operation.after?.()
@@ -132,7 +133,8 @@ export class FiniteDifferences {
     tape.done(y, dy)
     tape.backward()
     const found: Record<string, Float32Array> = {}
-    for (const [name, leaf] of Object.entries(leaves)) found[name] = await this.#gpu.readF32(leaf.grad!.buffer, leaf.count)
+    for (const [name, leaf] of Object.entries(leaves))
+      found[name] = await this.#gpu.readF32(leaf.grad!.buffer, capacityOf(leaf.count))
     for (const [name, p] of Object.entries(parameters?.byName ?? {})) found[name] = await parameters!.store.read(p, 'gradients')
     this.#dropLeaves(operation, leaves)
     operation.after?.()

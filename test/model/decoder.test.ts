@@ -3,6 +3,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { Tape } from '../../src/autograd/tape.ts'
 import type { TrainingSample } from '../../src/common/types.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
+import { capacityOf } from '../../src/gpu/size.ts'
 import { loadDecoder, readLora, refreshWeights } from '../../src/model/decoder-load.ts'
 import { decoderHidden, type CacheArguments, type Decoder, type LayerCache, type RowBatch } from '../../src/model/decoder.ts'
 import { openModel } from '../../src/model/open.ts'
@@ -143,7 +144,7 @@ describe('a loaded model', () => {
 
   async function hidden(batch: RowBatch & { release: () => void }, cache?: CacheArguments) {
     const out = decoderHidden(new Tape(gpu, false), decoder, batch, { cache })
-    const values = await gpu.readF32(out.buffer, out.count)
+    const values = await gpu.readF32(out.buffer, capacityOf(out.count))
     out.drop()
     batch.release()
     return values

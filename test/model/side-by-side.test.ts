@@ -2,6 +2,7 @@
 import { afterAll, describe, expect, test } from 'vitest'
 import { Tape } from '../../src/autograd/tape.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
+import { capacityOf } from '../../src/gpu/size.ts'
 import { takesGroup } from '../../src/kernels/matmul/group.ts'
 import { widenBf16 } from '../../src/model/bf16.ts'
 import { loadDecoder } from '../../src/model/decoder-load.ts'
@@ -28,7 +29,7 @@ async function hidden(decoder: Decoder, rows: number, recording: boolean): Promi
   const before = gpu.dispatches
   const out = decoderHidden(tape, decoder, { rows, ids, info, positions: rows })
   const dispatches = gpu.dispatches - before
-  const values = await gpu.readF32(out.buffer, out.count)
+  const values = await gpu.readF32(out.buffer, capacityOf(out.count))
   tape.discard()
   for (const held of [out.buffer, ids, info]) if (!held.released) held.release()
   return { values, dispatches }

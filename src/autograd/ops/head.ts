@@ -6,6 +6,7 @@
  */
 import type { BufferRange } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
+import { capacityOf, within, type Count } from '../../gpu/size.ts'
 import type { Weight } from '../../kernels/common/weight.ts'
 import { finishLogprobs, logitsBackward, softmaxSlice, vocabularySlices } from '../../kernels/head/head.ts'
 import * as matmul from '../../kernels/matmul/matmul.ts'
@@ -28,7 +29,7 @@ export function headChunkRows(vocabulary: number): number {
 /** Scored tokens first .. first + count. */
 export interface HeadChunk {
   first: number
-  count: number
+  count: Count
 }
 
 /** Fills `coefficient` (dLoss/dlogprob) of a chunk's tokens from their `logprobs`, by recording a kernel. */
@@ -62,14 +63,15 @@ export function logprobHead(
   const [logprobs, entropy, lse] = ['logprobs', 'entropy', 'lse'].map((name) => tape.tensor(rows, 1, name, false))
   const slices = vocabularySlices(weight.rows)
   const inverseTemperature = 1 / temperature
-  const chunkRows = Math.min(headChunkRows(weight.rows), rows)
+  const most = capacityOf(rows)
+  const chunkRows = Math.min(headChunkRows(weight.rows), most)
   const logits = tape.tensor(chunkRows, weight.rows, 'logits', false)
   const stats = tape.tensor(chunkRows, 4, 'softmax statistics', false)
   const rowsOf = (t: Tensor, { first, count }: HeadChunk): BufferRange => {
-    return { buffer: t.buffer, offset: first * t.columns * 4, bytes: count * t.columns * 4 }
+    return { buffer: t.buffer, offset: first * t.columns * 4, bytes: capacityOf(count) * t.columns * 4 }
   }
   const chunks: HeadChunk[] = []
-  for (let first = 0; first < rows; first += chunkRows) chunks.push({ first, count: Math.min(chunkRows, rows - first) })
+  for (let first = 0; first < most; first += chunkRows) chunks.push({ first, count: within(rows, first, chunkRows) })
   const backward = (chunk: HeadChunk, dlogits: Tensor, coefficient: GpuBuffer) => {
     const { first, count } = chunk
     const t = { logits: dlogits.buffer, targets, lse: lse.buffer, coefficient }
@@ -82,7 +84,11 @@ export function logprobHead(
     const { first, count } = chunk
     matmul.linear(gpu, rowsOf(hidden, chunk), count, weight, logits.buffer)
     for (const slice of slices) {
-      const t = { logits: logits.buffer, stats: stats.buffer, targets: { buffer: targets, offset: first * 4, bytes: count * 4 } }
+      const t = {
+        logits: logits.buffer,
+        stats: stats.buffer,
+        targets: { buffer: targets, offset: first * 4, bytes: capacityOf(count) * 4 },
+      }
       softmaxSlice(gpu, t, { rows: count, stride: weight.rows, column: slice.row, slice, inverseTemperature })
     }
     finishLogprobs(
@@ -117,7 +123,7 @@ function headGradient(
   tape: Tape,
   dlogits: Tensor,
   x: BufferRange,
-  rows: number,
+  rows: Count,
   trained: { store: ParameterStore; weight: Parameter },
 ): void {
   const { store, weight } = trained

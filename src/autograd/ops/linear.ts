@@ -1,6 +1,7 @@
 /** Linear layers: frozen, LoRA (arXiv 2106.09685) or trained whole. */
 import type { BufferRange } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
+import { map, type Count } from '../../gpu/size.ts'
 import { weightView, type Weight } from '../../kernels/common/weight.ts'
 import { dropout } from '../../kernels/elementwise/elementwise.ts'
 import * as matmul from '../../kernels/matmul/matmul.ts'
@@ -34,7 +35,7 @@ export interface LinearArguments {
   /** Added to the output, (rows, N). */
   residual?: Tensor
   /** Seed of LoRA's dropout for this micro-batch; no dropout without one. */
-  dropoutSeed?: number
+  dropoutSeed?: Count
 }
 
 /** y = x Wᵀ (+ LoRA) (+ bias) (+ residual); x (rows, K), y (rows, N). */
@@ -70,19 +71,22 @@ export function linear(tape: Tape, x: Tensor, projection: Projection, options: L
 }
 
 /** x itself, or x with LoRA's dropout: also on a tape that does not record, which is how a checkpointed layer first runs. */
-function droppedOut(tape: Tape, x: Tensor, lora: Lora, seed: number | undefined): Tensor {
+function droppedOut(tape: Tape, x: Tensor, lora: Lora, seed: Count | undefined): Tensor {
   if (lora.dropout === 0 || seed === undefined) return x
   const dropped = tape.tensor(x.rows, x.columns, 'dropout', false)
-  dropout(tape.gpu, x.buffer, dropped.buffer, x.count, lora.dropout, (seed + lora.a.pieces[0].offset) >>> 0)
+  dropout(tape.gpu, x.buffer, dropped.buffer, x.count, lora.dropout, seedOf(lora, seed))
   return dropped
 }
+
+/** Each projection's own. */
+const seedOf = (lora: Lora, seed: Count): Count => map(seed, (n) => (n + lora.a.pieces[0].offset) >>> 0)
 
 function loraBackward(
   tape: Tape,
   t: { x: Tensor; input: Tensor; xa: Tensor; dy: Tensor },
   weight: Weight,
   lora: Lora,
-  seed: number | undefined,
+  seed: Count | undefined,
 ): void {
   const { gpu } = tape
   const { store, a, b, rank } = lora
@@ -102,7 +106,7 @@ function loraBackward(
       matmul.linearBackwardInput(gpu, t.dy.buffer, rows, weight, grad.buffer, { accumulate })
       const [through, masked] = [tape.tensor(rows, k, 'd dropout', false), tape.tensor(rows, k, 'd dropout', false)]
       matmul.linearBackwardInput(gpu, dxa.buffer, rows, weightView('lora_A', store.value(a), rank, k), through.buffer)
-      dropout(gpu, through.buffer, masked.buffer, through.count, lora.dropout, (seed! + a.pieces[0].offset) >>> 0)
+      dropout(gpu, through.buffer, masked.buffer, through.count, lora.dropout, seedOf(lora, seed!))
       tape.giveGrad(t.x, masked)
       tape.done(through, masked)
     }

@@ -1,6 +1,7 @@
 /** RMSNorm over rows, or over each head of a row. */
 import type { BufferRange } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
+import { times } from '../../gpu/size.ts'
 import * as kernels from '../../kernels/norm/norm.ts'
 import type { Parameter, ParameterStore } from '../parameters.ts'
 import type { Tape } from '../tape.ts'
@@ -18,7 +19,7 @@ export interface Norm {
 export function rmsNorm(tape: Tape, x: Tensor, norm: Norm): Tensor {
   const { gpu } = tape
   const { channels, trained } = norm
-  const groups = x.count / channels
+  const groups = times(x.rows, x.columns / channels)
   const y = tape.tensor(x.rows, x.columns, norm.name, x.needsGrad || !!trained)
   const rstd = tape.tensor(groups, 1, `${norm.name} rstd`, false)
   kernels.rmsNorm(gpu, x.buffer, norm.gain, y.buffer, rstd.buffer, groups, channels, norm.eps)

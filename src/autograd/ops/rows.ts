@@ -1,5 +1,6 @@
 /** Embedding lookups and row gathers, whose gradients are ordered sums over lists of rows. */
 import type { GpuBuffer } from '../../gpu/pool.ts'
+import type { Count } from '../../gpu/size.ts'
 import type { Weight } from '../../kernels/common/weight.ts'
 import { embedding as embeddingKernel } from '../../kernels/embedding/embedding.ts'
 import { addRowLists, gatherRows, type RowLists } from '../../kernels/rows/rows.ts'
@@ -18,7 +19,7 @@ export interface TokenLists extends RowLists {
 }
 
 /** y[t] = W[ids[t]]; `lists` are needed where the embedding is trained. */
-export function embedding(tape: Tape, ids: GpuBuffer, rows: number, table: Embedding, lists?: TokenLists): Tensor {
+export function embedding(tape: Tape, ids: GpuBuffer, rows: Count, table: Embedding, lists?: TokenLists): Tensor {
   const { gpu } = tape
   const { weight, trained } = table
   const y = tape.tensor(rows, weight.columns, 'embedding', !!trained)
@@ -36,7 +37,7 @@ export function embedding(tape: Tape, ids: GpuBuffer, rows: number, table: Embed
  * y[i] = x[index[i]].
  * @param lists for each row of x, the i that took it: the backward pass
  */
-export function gather(tape: Tape, x: Tensor, index: GpuBuffer, rows: number, lists?: RowLists): Tensor {
+export function gather(tape: Tape, x: Tensor, index: GpuBuffer, rows: Count, lists?: RowLists): Tensor {
   const { gpu } = tape
   const y = tape.tensor(rows, x.columns, 'gather', x.needsGrad)
   gatherRows(gpu, x.buffer, index, y.buffer, rows, x.columns)

@@ -4,6 +4,7 @@ import { resolve } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 import { messageOf, UserError } from '../../common/errors.ts'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
+import { map, type Count } from '../../gpu/size.ts'
 import { dispatchFlat } from '../../kernels/common/lanes.ts'
 import cispo from './cispo.ts'
 import cispoMask from './cispo_mask.ts'
@@ -67,11 +68,11 @@ export function runLossKernel(
   gpu: Gpu,
   kernel: string,
   t: { logprobs: Binding; inferenceLogprobs: Binding; advantages: Binding; gradient: Binding; loss: Binding },
-  count: number,
-  args: RatioBounds & { lossTokenCount: number },
+  count: Count,
+  args: RatioBounds & { lossTokenCount: Count },
 ): void {
   const { mask_ratio_low, mask_ratio_high } = args
-  const params = { count, mask_ratio_low, mask_ratio_high, inverse_tokens: 1 / args.lossTokenCount }
+  const params = { count, mask_ratio_low, mask_ratio_high, inverse_tokens: map(args.lossTokenCount, (n) => 1 / n) }
   dispatchFlat(gpu, kernel, {}, [t.logprobs, t.inferenceLogprobs, t.advantages, t.gradient, t.loss], params, count)
 }
 

@@ -1,0 +1,267 @@
+/**
+ * Micro-batches on the GPU. The commands of one are recorded for a capacity of rows and of scored tokens, and replayed with the real counts for every one
+ * that fits: it then makes no buffer, bind group, pipeline or tensor, and is one submit and one read-back. A larger one has the plans recorded anew.
+ * - What varies lies in buffers that stay (ids, targets, advantages), or is a count that the plan leaves open (rows, the loss's 1 / N, the dropout's seed).
+ * - Scratch is shared by all plans of a runner, since they run one after the other.
+ * - With a built-in loss, forward and backward are one plan; a loss on the host comes between two.
+ * - `plans: false` runs the same tape eagerly in room made to measure: the slow, plain way that tests compare with.
+ */
+import type { HeadOutput } from '../autograd/ops/head.ts'
+import { Tape } from '../autograd/tape.ts'
+import type { Plan } from '../gpu/gpu.ts'
+import type { GpuBuffer } from '../gpu/pool.ts'
+import { capacityOf, Size, times, type Count } from '../gpu/size.ts'
+import type { Decoder } from '../model/decoder.ts'
+import { listsByToken, type PackedBatch } from '../model/packed.ts'
+import { forwardLogprobs, makeBatch, positionsOf, writeBatch, type BatchCounts, type DeviceBatch } from './device-batch.ts'
+import { runLossKernel, type Loss } from './losses/index.ts'
+import type { RatioBounds } from './losses/types.ts'
+
+/** What is done with a micro-batch; a plan holds for all of it but the seed and the loss's N. */
+export interface Work {
+  /** `score`: nothing is trained. `loss`: forward, a built-in loss and backward. `host`: forward; `backward` follows. */
+  kind: 'score' | 'loss' | 'host'
+  temperature: number
+  checkpointing: boolean
+  /** The built-in loss. */
+  loss?: Loss
+  /** N of the loss. */
+  lossTokens?: number
+  /** Of LoRA's dropout; none without it. */
+  dropoutSeed?: number
+}
+
+/** Of each scored token, what the sampler said and how good it was; a built-in loss reads them. */
+export interface LossData {
+  inferenceLogprobs: Float32Array
+  advantages: Float32Array
+}
+
+/** Numbers of each scored token; `losses` of a built-in loss alone. */
+export interface TokenResults {
+  logprobs: Float32Array
+  entropy: Float32Array
+  losses: Float32Array
+}
+
+/** Scored tokens begin at multiples of it in the results, so that a part of them can be bound. */
+const aligned = 64
+
+/** Buffers of a capacity. */
+interface Room {
+  /** Whether counts are open. */
+  open: boolean
+  counts: BatchCounts
+  batch: DeviceBatch
+  lossTokens: Count
+  inferenceLogprobs: GpuBuffer
+  advantages: GpuBuffer
+  coefficient: GpuBuffer
+  /** Log-probabilities, entropies, losses: `stride` values each. */
+  results: GpuBuffer
+  stride: number
+}
+
+interface Plans {
+  work: Work
+  rotary: GpuBuffer
+  forward: Plan
+  backward?: Plan
+}
+
+export interface RunnerOptions {
+  /** Rows of a micro-batch at most (a longer sequence is one of its own): capacities are powers of two below it. */
+  rowsAtMost: number
+  plans?: boolean
+}
+
+export class MicroBatchRunner {
+  readonly #decoder: Decoder
+  readonly #options: RunnerOptions
+  readonly #plans = new Map<Work['kind'], Plans>()
+  readonly #arena: GpuBuffer[] = []
+  #room: Room | undefined
+  /** The backward pass that a `host` run waits for. */
+  #backward: (() => void) | undefined
+
+  constructor(decoder: Decoder, options: RunnerOptions) {
+    this.#decoder = decoder
+    this.#options = options
+  }
+
+  /** Makes room for the largest of several micro-batches at once, so that plans are recorded once for all of them. */
+  reserve(batches: { rows: number; targets: { length: number } }[]): void {
+    if (this.#options.plans === false) return
+    const [rows, scored] = [Math.max(0, ...batches.map((b) => b.rows)), Math.max(0, ...batches.map((b) => b.targets.length))]
+    const held = this.#room
+    const [heldRows, heldScored] = held ? [capacityOf(held.counts.rows), capacityOf(held.counts.scored)] : [0, 0]
+    if (rows <= heldRows && scored <= heldScored) return
+    this.release()
+    this.#decoder.gpu.pool.trim()
+    const most = Math.max(heldRows, this.#capacity(rows))
+    const capacity = Math.max(heldScored, Math.min(this.#capacity(scored), scored <= most ? most : Infinity))
+    this.#room = this.#makeRoom(Size.of('rows', most), Size.of('scored tokens', capacity), true)
+  }
+
+  /**
+   * Sends a micro-batch and reads its numbers back. The commands are out when this returns its promise: the next one may be sent before it settles
+   * (not before `backward`, where the loss is on the host).
+   */
+  run(packed: PackedBatch, work: Work, data?: LossData): Promise<TokenResults> {
+    const { gpu } = this.#decoder
+    const plans = this.#options.plans !== false
+    if (plans) this.reserve([packed])
+    else this.#room = this.#makeRoom(packed.rows, packed.targets.length, false, packed, work)
+    const room = this.#room!
+    const byToken = room.batch.rows.tokenLists && work.kind !== 'score' ? listsByToken(packed.ids) : undefined
+    writeBatch(gpu, room.batch, packed, byToken)
+    if (data) {
+      gpu.write(room.inferenceLogprobs, data.inferenceLogprobs)
+      gpu.write(room.advantages, data.advantages)
+    }
+    const count = packed.targets.length
+    if (plans) {
+      const values = {
+        rows: packed.rows,
+        'scored tokens': count,
+        'distinct tokens': byToken?.tokens.length ?? 0,
+        'loss tokens': work.lossTokens ?? 0,
+        'dropout seed': work.dropoutSeed ?? 0,
+      }
+      const { forward, backward } = this.#plansFor(room, work, packed)
+      gpu.replay(forward, values)
+      this.#backward = backward && (() => gpu.replay(backward, values))
+    } else this.#runEager(room, work)
+    const names = { score: 'score', loss: 'forward and backward', host: 'forward' }
+    const range = { buffer: room.results, offset: 0, bytes: room.stride * (work.kind === 'loss' ? 12 : 8) }
+    const reading = gpu.read(range, { name: names[work.kind], work: packed.rows })
+    if (!plans && work.kind !== 'host') this.#freeRoom()
+    return reading.then((bytes) => {
+      const part = (i: number): Float32Array => new Float32Array(bytes, i * room.stride * 4, count)
+      return { logprobs: part(0), entropy: part(1), losses: work.kind === 'loss' ? part(2) : new Float32Array(0) }
+    })
+  }
+
+  /** After a `host` run: the backward pass from dLoss/dlogprob of each scored token. */
+  backward(coefficient: Float32Array): void {
+    this.#decoder.gpu.write(this.#room!.coefficient, coefficient)
+    this.#backward!()
+    this.#backward = undefined
+    this.#decoder.gpu.flush()
+    if (!this.#room!.open) this.#freeRoom()
+  }
+
+  /** Gives everything back. The runner can be used again. */
+  release(): void {
+    const { gpu } = this.#decoder
+    gpu.flush()
+    for (const { forward, backward } of this.#plans.values()) {
+      gpu.releasePlan(forward)
+      if (backward) gpu.releasePlan(backward)
+    }
+    this.#plans.clear()
+    gpu.pool.returnArena(this.#arena.splice(0))
+    this.#freeRoom()
+  }
+
+  /** A power of two from 64 on, but at most the rows of a micro-batch; for a sequence that is longer, an eighth of a power of two. */
+  #capacity(count: number): number {
+    const most = Math.ceil(this.#options.rowsAtMost / aligned) * aligned
+    const up = (step: number): number => Math.ceil(count / step) * step
+    if (count > most) return up(Math.max(aligned, 2 ** (Math.ceil(Math.log2(count)) - 3)))
+    return Math.min(most, Math.max(aligned, 2 ** Math.ceil(Math.log2(Math.max(1, count)))))
+  }
+
+  #makeRoom(rows: Count, scored: Count, open: boolean, packed?: PackedBatch, work?: Work): Room {
+    const { gpu, embedding } = this.#decoder
+    const most = capacityOf(rows)
+    let tokens: Count | undefined
+    if (embedding.trained) tokens = packed ? new Set(packed.ids).size : Size.of('distinct tokens', most)
+    const counts = { rows, scored, tokens }
+    const values = (n: number, label: string): GpuBuffer => gpu.pool.acquire(n * 4, label)
+    const stride = Math.ceil(capacityOf(scored) / aligned) * aligned
+    return {
+      open,
+      counts,
+      batch: makeBatch(gpu, counts, work?.dropoutSeed),
+      lossTokens: work?.lossTokens ?? Size.of('loss tokens'),
+      inferenceLogprobs: values(stride, 'inference logprobs'),
+      advantages: values(stride, 'advantages'),
+      coefficient: values(stride, 'loss gradient'),
+      results: values(stride * 3, 'token results'),
+      stride,
+    }
+  }
+
+  #freeRoom(): void {
+    const room = this.#room
+    if (!room) return
+    room.batch.release()
+    for (const buffer of [room.inferenceLogprobs, room.advantages, room.coefficient, room.results]) buffer.release()
+    this.#room = undefined
+  }
+
+  /** The plans of this kind of work: those there are, or where something in them has changed new ones. */
+  #plansFor(room: Room, work: Work, packed: PackedBatch): Plans {
+    const { gpu } = this.#decoder
+    const rotary = this.#decoder.rotary.table(positionsOf(packed))
+    const known = this.#plans.get(work.kind)
+    if (known && known.rotary === rotary && sameWork(known.work, work)) return known
+    if (known) this.#drop(known)
+    room.batch.rows.dropoutSeed = work.dropoutSeed === undefined ? undefined : Size.of('dropout seed')
+    let open: { tape: Tape; out: HeadOutput } | undefined
+    const forward = gpu.record(() => void (open = this.#forward(room, work)), this.#arena)
+    const backward = work.kind === 'host' ? gpu.record(() => this.#goBack(room, open!), this.#arena) : undefined
+    const plans = { work, rotary, forward, backward }
+    this.#plans.set(work.kind, plans)
+    return plans
+  }
+
+  #drop({ work, forward, backward }: Plans): void {
+    const { gpu } = this.#decoder
+    gpu.flush()
+    gpu.releasePlan(forward)
+    if (backward) gpu.releasePlan(backward)
+    this.#plans.delete(work.kind)
+  }
+
+  #runEager(room: Room, work: Work): void {
+    const open = this.#forward(room, work)
+    this.#backward = open && (() => this.#goBack(room, open))
+  }
+
+  /** The commands up to the results; with a built-in loss those of the backward pass too. What a loss on the host waits for is given. */
+  #forward(room: Room, work: Work): { tape: Tape; out: HeadOutput } | undefined {
+    const { gpu } = this.#decoder
+    const { counts, results, stride } = room
+    const tape = new Tape(gpu, work.kind !== 'score')
+    const args = work.loss && { ...(work.loss.args as unknown as RatioBounds), lossTokenCount: room.lossTokens }
+    const chunkLoss = ({ first, count }: { first: number; count: Count }, logprobs: GpuBuffer): GpuBuffer => {
+      const part = (buffer: GpuBuffer, start = 0) => ({ buffer, offset: (start + first) * 4, bytes: capacityOf(count) * 4 })
+      const inputs = { inferenceLogprobs: part(room.inferenceLogprobs), advantages: part(room.advantages) }
+      const outputs = { gradient: part(room.coefficient), loss: part(results, stride * 2) }
+      runLossKernel(gpu, work.loss!.kernel!, { logprobs: part(logprobs), ...inputs, ...outputs }, count, args!)
+      return room.coefficient
+    }
+    const options = { temperature: work.temperature, checkpointing: work.checkpointing }
+    const out = forwardLogprobs(tape, this.#decoder, room.batch, { ...options, chunkLoss: args && chunkLoss })
+    gpu.copy(out.logprobs.buffer, 0, results, 0, times(counts.scored, 4))
+    gpu.copy(out.entropy.buffer, 0, results, stride * 4, times(counts.scored, 4))
+    if (work.kind === 'host') return { tape, out }
+    if (work.kind === 'loss') tape.backward()
+    out.release()
+    return undefined
+  }
+
+  #goBack(room: Room, { tape, out }: { tape: Tape; out: HeadOutput }): void {
+    out.backward(room.coefficient)
+    tape.backward()
+    out.release()
+  }
+}
+
+/** Whether a plan of one does for the other. */
+function sameWork(a: Work, b: Work): boolean {
+  const drops = (a.dropoutSeed === undefined) === (b.dropoutSeed === undefined)
+  return drops && a.temperature === b.temperature && a.checkpointing === b.checkpointing && a.loss === b.loss
+}
