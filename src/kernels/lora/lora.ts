@@ -25,7 +25,8 @@ export function takesLoraDown(gpu: Gpu, k: number, projections: BufferRange[]): 
 
 /** out = scale * x Aᵀ for each projection, with the bits of `linear`. x (rows, k); rank a multiple of 8. */
 export function loraDown(gpu: Gpu, x: GpuBuffer, rows: Count, k: number, rank: number, projections: LoraDown[]): void {
-  const MT = capacityOf(rows) <= 4 ? 4 : 8
+  // High, so that the matrices are loaded for many rows; and a dispatch of one workgroup needs no second thread of the driver, which would wake too late.
+  const MT = [4, 8, 16].find((height) => capacityOf(rows) <= height) ?? 32
   const params: Record<string, Count> = { rows, k, rank }
   for (let g = 0; g < maxGroup; g++) {
     params[`a_${g}`] = (projections[g]?.a.offset ?? 0) / 4

@@ -46,5 +46,7 @@ export function ropeIntoCache(
   const half = shape.headDim / 2
   const params = { rows, heads: shape.heads, kv_heads: shape.kvHeads, half_dim: half }
   const bindings = [t.q, t.k, t.v, t.info, t.slots, t.table, t.kCache, t.vCache]
-  dispatchFlat(gpu, cachePath, {}, bindings, params, times(rows, (shape.heads + 2 * shape.kvHeads) * half))
+  const VEC4 = Number(gpu.facts.software && half % 4 === 0)
+  const elements = ((shape.heads + 2 * shape.kvHeads) * half) / (VEC4 ? 4 : 1)
+  dispatchFlat(gpu, cachePath, { VEC4 }, bindings, params, times(rows, elements))
 }

@@ -1,42 +1,60 @@
 // Between the projections and attention of a pass over a KV cache, in one dispatch: q is rotated in place (rope.wgsl's formula, so its bits), k is rotated
 // into its cache row, v is copied into its cache row.
 // q (rows, heads * 2h), k, v (rows, kv_heads * 2h), caches (cache rows, kv_heads * 2h); slots[row] is the cache row. An element is a pair (i, i + h) of
-// a head of q, then of k, then of v.
+// a head of q, then of k, then of v; VEC4: four of them side by side (h a multiple of 4), for CPU drivers, to which finding an element's place is dearer than
+// turning it, and four values in one load or store cheaper than four by one.
 struct Params { rows: u32, heads: u32, kv_heads: u32, half_dim: u32 }
-@group(0) @binding(0) var<storage, read_write> q: array<f32>;
-@group(0) @binding(1) var<storage, read> k: array<f32>;
-@group(0) @binding(2) var<storage, read> v: array<f32>;
+#if VEC4
+alias E = vec4f;
+alias T = vec4f;
+#else
+alias E = f32;
+alias T = vec2f;
+#endif
+@group(0) @binding(0) var<storage, read_write> q: array<E>;
+@group(0) @binding(1) var<storage, read> k: array<E>;
+@group(0) @binding(2) var<storage, read> v: array<E>;
 @group(0) @binding(3) var<storage, read> info: array<vec4u>;
 @group(0) @binding(4) var<storage, read> slots: array<u32>;
-@group(0) @binding(5) var<storage, read> table: array<vec2f>;
-@group(0) @binding(6) var<storage, read_write> k_cache: array<f32>;
-@group(0) @binding(7) var<storage, read_write> v_cache: array<f32>;
+@group(0) @binding(5) var<storage, read> table: array<T>;
+@group(0) @binding(6) var<storage, read_write> k_cache: array<E>;
+@group(0) @binding(7) var<storage, read_write> v_cache: array<E>;
 #include "flat.wgsl"
 
 fn one(e: u32) {
-  let per_row = (p.heads + 2u * p.kv_heads) * p.half_dim;
+  let h = p.half_dim / $(1+3*VEC4)u;
+  let per_row = (p.heads + 2u * p.kv_heads) * h;
   let row = e / per_row;
   if (row >= p.rows) { return; }
-  let head = (e % per_row) / p.half_dim;
-  let i = e % p.half_dim;
-  let h = p.half_dim;
+  let head = (e - row * per_row) / h;
+  let i = e - row * per_row - head * h;
+#if VEC4
+  let turn_at = 2u * (info[row].w * h + i);
+  let turns_0 = table[turn_at];
+  let turns_1 = table[turn_at + 1u];
+  let cosine = vec4f(turns_0.xz, turns_1.xz);
+  let sine = vec4f(turns_0.yw, turns_1.yw);
+#else
   let turn = table[info[row].w * h + i];
+  let cosine = turn.x;
+  let sine = turn.y;
+#endif
   if (head < p.heads) {
     let at = (row * p.heads + head) * 2u * h + i;
     let a = q[at];
     let b = q[at + h];
-    q[at] = fma(a, turn.x, -(b * turn.y));
-    q[at + h] = fma(b, turn.x, a * turn.y);
+    q[at] = fma(a, cosine, -(b * sine));
+    q[at + h] = fma(b, cosine, a * sine);
     return;
   }
-  let kv_head = (head - p.heads) % p.kv_heads;
+  let kv_head = select(head - p.heads, head - p.heads - p.kv_heads, head >= p.heads + p.kv_heads);
   let source = (row * p.kv_heads + kv_head) * 2u * h + i;
   let to = (slots[row] * p.kv_heads + kv_head) * 2u * h + i;
   if (head < p.heads + p.kv_heads) {
     let a = k[source];
     let b = k[source + h];
-    k_cache[to] = fma(a, turn.x, -(b * turn.y));
-    k_cache[to + h] = fma(b, turn.x, a * turn.y);
+    k_cache[to] = fma(a, cosine, -(b * sine));
+    k_cache[to + h] = fma(b, cosine, a * sine);
   } else {
     v_cache[to] = v[source];
     v_cache[to + h] = v[source + h];

@@ -43,9 +43,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let greedy = main_settings.x <= 0.0;
   let inv = select(1.0 / main_settings.x, 1.0, greedy);
 
-  var high = -3.0e38;
-  for (var v = lane; v < p.vocabulary; v += LANES) { high = max(high, logits[at + v] * inv); }
-  high = lanes_max(lane, high);
+  var high = -3.0e38;  // only min_p and top_p look at it
+  if (!greedy && (min_p > 0.0 || top_p < 1.0)) {
+    for (var v = lane; v < p.vocabulary; v += LANES) { high = max(high, logits[at + v] * inv); }
+    high = lanes_max(lane, high);
+  }
 
   var least = 0u;  // codes below it are dropped
   if (!greedy) {
