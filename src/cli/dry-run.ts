@@ -1,35 +1,64 @@
 /** `train --dry-run`: the resolved config and what it would need. Reads the model's shape, loads no weights, starts nothing. */
 import { existsSync } from 'node:fs'
 import { messageOf } from '../common/errors.ts'
-import { batchLine } from '../config/load.ts'
+import { batchLine, type Loaded } from '../config/load.ts'
 import type { VllmConfig } from '../config/inference-schema.ts'
-import { memoryOf, memoryTable } from '../config/memory.ts'
+import { memoryOf, memoryTable, type MemoryLimits } from '../config/memory.ts'
 import { show } from '../config/problems.ts'
 import type { RunConfig } from '../config/schema.ts'
+import type { SftConfig } from '../config/sft-schema.ts'
 import { stringifyConfig } from '../config/toml-write.ts'
 import { listAdapters } from '../gpu/inventory.ts'
-import { openModel } from '../model/open.ts'
+import { openModel, type ModelFiles } from '../model/open.ts'
+import type { ModelConfig } from '../model/types.ts'
+import { withMicroBatch, type AdapterWords } from './gpu-memory.ts'
 
-export async function dryRun(config: RunConfig): Promise<void> {
+export async function dryRun(loaded: Loaded<RunConfig>): Promise<void> {
+  const best = await bestAdapter()
+  const { model, problem } = await openModelOrWhy(loaded.config.model.name)
+  const { config, line } = sized(loaded, model, best)
   console.log(stringifyConfig(config))
   console.log(`# ${batchLine(config)}`)
-  const adapters = await listAdapters()
-  const best = adapters.find((a) => !a.software) ?? adapters[0]
   console.log(
     best ? `# adapter: ${best.description}${best.software ? ' (software)' : ''}` : '# no WebGPU adapter: node cli.js doctor',
   )
   if (config.inference.backend === 'vllm')
-    for (const line of samplerLines(config.inference, config.model.name)) console.log(`# ${line}`)
-  try {
-    const model = await openModel(config.model.name)
-    const limits = best?.limits as { maxStorageBufferBindingSize: number; maxBufferSize: number } | undefined
-    const table = memoryTable(memoryOf(config, model.config), model.config, limits)
-    console.log(`# GPU memory for ${model.name}\n${table.replaceAll(/^/gm, '#')}`)
-    model.close()
-  } catch (error) {
-    // The config itself is fine: a model that is not here yet must not hide that.
-    console.log(`# no memory table: ${messageOf(error)}`)
+    for (const words of samplerLines(config.inference, config.model.name)) console.log(`# ${words}`)
+  if (line) console.log(`# ${line}`)
+  if (!model) {
+    console.log(`# no memory table: ${problem}`)
+    return
   }
+  const table = memoryTable(memoryOf(config, model.config), model.config, best?.limits)
+  console.log(`# GPU memory for ${model.name}\n${table.replaceAll(/^/gm, '#')}`)
+  model.close()
+}
+
+/** The adapter that a run would take, as far as it does not hang on DAWN_RL_ADAPTER. */
+export async function bestAdapter(): Promise<(AdapterWords & { description: string; limits: MemoryLimits }) | undefined> {
+  const adapters = await listAdapters()
+  const best = adapters.find((a) => !a.software) ?? adapters[0]
+  return best && { ...best, limits: best.limits as unknown as MemoryLimits }
+}
+
+/** The config is fine where the model is not here yet: that must not hide it. */
+async function openModelOrWhy(name: string): Promise<{ model?: ModelFiles; problem?: string }> {
+  try {
+    return { model: await openModel(name) }
+  } catch (error) {
+    return { problem: messageOf(error) }
+  }
+}
+
+/** The config with the number of "auto" in it, or a line that says why there is none. */
+export function sized<Config extends RunConfig | SftConfig>(
+  loaded: Loaded<Config>,
+  model: { config: ModelConfig } | undefined,
+  adapter: Awaited<ReturnType<typeof bestAdapter>>,
+): { config: Config; line?: string } {
+  if (!loaded.autoMicroBatch) return { config: loaded.config }
+  const unknown = `micro_batch_tokens = "auto" is not known without ${model ? 'an adapter' : 'the model'}: the number above is the most it can be`
+  return model && adapter ? withMicroBatch(loaded, model.config, adapter) : { config: loaded.config, line: unknown }
 }
 
 /** What would sample, where that is a vLLM server. */

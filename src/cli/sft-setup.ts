@@ -26,6 +26,7 @@ import { negativeLogLikelihood } from '../trainer/losses/index.ts'
 import { newModel } from '../trainer/new-model.ts'
 import { exampleOf, sampleOf, SftData } from '../trainer/sft.ts'
 import { Trainer } from '../trainer/trainer.ts'
+import { adapterWords, withMicroBatch } from './gpu-memory.ts'
 import { trainerOptions } from './trainer-options.ts'
 
 export type LoadedSft = Loaded<SftConfig>
@@ -87,22 +88,27 @@ export async function openSource(config: SftConfig): Promise<Source> {
  * @throws UserError for anything of the user's that is wrong; a fresh folder is then taken away again
  */
 export async function openSft(loaded: LoadedSft): Promise<SftRun> {
-  const { config } = loaded
-  const { args } = config.trainer
-  if (args.save_to) checkSaveTo(args.save_to)
-  const source = await openSource(config)
-  const { train, held } = await samplesOf(config, source.tokenizer)
-  const adapter = config.model.adapter ? await readAdapter(config.model.adapter) : undefined
+  const { save_to: target } = loaded.config.trainer.args
+  if (target) checkSaveTo(target)
+  const source = await openSource(loaded.config)
+  const { train, held } = await samplesOf(loaded.config, source.tokenizer)
+  const adapter = loaded.config.model.adapter ? await readAdapter(loaded.config.model.adapter) : undefined
   if (adapter) checkAdapter(adapter, source.config, source.name)
-  const folder = openFolder(loaded)
-  const opened: { close(): void }[] = [source, folder]
+  // Before the folder, whose config.toml says what was made of micro_batch_tokens = "auto".
+  const gpu = await Gpu.open()
+  const opened: { close(): void }[] = [source, gpu]
+  let folder: RunFolder | undefined
   try {
+    const { config, line } = withMicroBatch(loaded, source.config, adapterWords(gpu))
+    const { args } = config.trainer
+    folder = openFolder({ ...loaded, config })
+    opened.push(folder)
     const logger = createLogger(folder.logPath)
     const out = new RunConsole({ progress: new Progress(), maxSteps: args.max_steps, logger })
-    const gpu = await Gpu.open()
-    opened.push(logger, out, gpu)
+    opened.push(logger, out)
     out.print(`adapter  ${gpu.facts.name}${gpu.facts.software ? ' (software: no GPU was found, so this is slow)' : ''}`)
     out.print(`run      ${folder.path}`)
+    if (line) out.print(`micro    ${line}`)
     const decoder = await loadDecoder(gpu, source, {
       round: args.bf16,
       matrixUnits: args.matrix_units,
@@ -136,7 +142,8 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
       close: () => opened.toReversed().forEach((o) => o.close()),
     }
   } catch (error) {
-    folder.discard()
+    opened.toReversed().forEach((o) => o.close())
+    folder?.discard()
     throw error
   }
 }

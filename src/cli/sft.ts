@@ -88,14 +88,16 @@ function stepText({ loaded, seconds, text }: SftRun, step: number, row: Record<s
 }
 
 /** The resolved config and what it would need. Starts nothing. */
-async function dryRun({ config }: LoadedSft): Promise<void> {
+async function dryRun(loaded: LoadedSft): Promise<void> {
   const { stringifyConfig } = await import('../config/toml-write.ts')
   const { memoryOf, memoryTable } = await import('../config/memory.ts')
+  const { bestAdapter, sized } = await import('./dry-run.ts')
   const { openSource } = await import('./sft-setup.ts')
-  const model = await openSource(config)
+  const model = await openSource(loaded.config)
+  const { config, line } = sized(loaded, model, loaded.autoMicroBatch ? await bestAdapter() : undefined)
   console.log(stringifyConfig(config))
-  console.log(
-    `# GPU memory for ${model.name}\n${memoryTable(memoryOf(config, model.config), model.config).replaceAll(/^/gm, '#')}`,
-  )
+  if (line) console.log(`# ${line}`)
+  const table = memoryTable(memoryOf(config, model.config), model.config)
+  console.log(`# GPU memory for ${model.name}\n${table.replaceAll(/^/gm, '#')}`)
   model.close()
 }

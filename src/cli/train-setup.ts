@@ -21,6 +21,7 @@ import { Orchestrator } from '../orchestrator/orchestrator.ts'
 import type { Resume } from '../config/load.ts'
 import { loadCheckpoint, newestCheckpoint, saveCheckpoint, type WeightsAbout } from '../trainer/checkpoint.ts'
 import { Trainer } from '../trainer/trainer.ts'
+import { adapterWords, withMicroBatch } from './gpu-memory.ts'
 import { trainerOptions } from './trainer-options.ts'
 import { openInputs } from './train-inputs.ts'
 import { openSampler } from './train-sampler.ts'
@@ -38,13 +39,16 @@ export interface Run {
  * @throws UserError for anything of the user's that is wrong; a fresh folder is then taken away again
  */
 export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
-  const { config } = loaded
-  const { args } = config.trainer
-  const inputs = await openInputs(config)
+  const inputs = await openInputs(loaded.config)
   const { environments, loss, algorithm, model, tokenizer, encode, adapter } = inputs
   const opened: { close(): void | Promise<void> }[] = [model]
   let folder: RunFolder | undefined
   try {
+    // Before the folder, whose config.toml says what was made of micro_batch_tokens = "auto".
+    const gpu = await Gpu.open()
+    opened.push(gpu)
+    const { config, line } = withMicroBatch(loaded, model.config, adapterWords(gpu))
+    const { args } = config.trainer
     folder = openFolder(loaded, config)
     opened.push(folder)
     const monitor = new Monitor({
@@ -56,9 +60,8 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
       samplesCount: args.num_completions_to_print,
     })
     opened.push(monitor)
-    const gpu = await Gpu.open()
-    opened.push(gpu)
     announce(monitor, loaded, gpu, folder, inputs.notices)
+    if (line) monitor.console.print(`micro    ${line}`)
     const decoder = await load(gpu, model, config, monitor, adapter)
     const trainer = new Trainer(decoder, trainerOptions(args, loss, folder))
     const weights = aboutWeights(config, adapter, model, tokenizer)

@@ -26,7 +26,7 @@ async function train(words: string[]): Promise<void> {
   for (const notice of loaded.notices) console.error(`note: ${notice}`)
   if (loaded.dryRun) {
     const { dryRun } = await import('./dry-run.ts')
-    await dryRun(loaded.config)
+    await dryRun(loaded)
     return
   }
   const { openRun } = await import('./train-setup.ts')

@@ -188,6 +188,8 @@ function idleKeys(args: RunConfig['trainer']['args'] | SftConfig['trainer']['arg
     notices.push(...idle(['lora_rank', 'lora_alpha', 'lora_dropout', 'lora_target_modules'], 'use_lora is false'))
   if (args.lr_scheduler_type === 'constant')
     notices.push(...idle(['warmup_steps'], 'lr_scheduler_type is "constant"; write "constant_with_warmup"'))
+  if (written.value(`${A}micro_batch_tokens`) !== 'auto')
+    notices.push(...idle(['gpu_memory'], 'micro_batch_tokens is not "auto"'))
   // A resolved config has both, in agreement.
   if (written.isSet(`${A}micro_batch_tokens`) && written.value(`${A}micro_batch_size`) !== args.micro_batch_size)
     notices.push(...idle(['micro_batch_size'], 'micro_batch_tokens is set'))

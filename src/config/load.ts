@@ -38,6 +38,8 @@ export interface Loaded<Config> {
   /** "trainer.args.seed = 7" for every key that is not at its default. */
   changed: string[]
   files: string[]
+  /** `micro_batch_tokens` says "auto": the number in the config is the most there can be, and the verb puts the right one there (sizeMicroBatch). */
+  autoMicroBatch: boolean
   dryRun: boolean
   resume?: Resume
 }
@@ -151,7 +153,8 @@ function finish<Parsed, Config>(
   }
   if (problems.length) throw mistakes(problems)
   notices.push(...dialect.notices(config, written))
-  return { config, notices, changed: changedKeys(raw, tree), files, dryRun: false }
+  const autoMicroBatch = valueAt(raw, ['trainer', 'args', 'micro_batch_tokens']) === 'auto'
+  return { config, notices, changed: changedKeys(raw, tree), files, autoMicroBatch, dryRun: false }
 }
 
 /** One error for all mistakes, by file and line. */

@@ -1,5 +1,6 @@
 /** Fills the defaults that depend on other keys. The rest of the defaults are in the schema. */
 import { defaultRunName } from '../monitor/run-folder.ts'
+import { autoRange } from './micro-batch.ts'
 import type { InferenceConfig, VllmConfig } from './inference-schema.ts'
 import type { ParsedRunConfig, RunConfig } from './schema.ts'
 import type { NewModelConfig, ParsedSftConfig, SftConfig } from './sft-schema.ts'
@@ -58,9 +59,14 @@ function defaultPromptLen(maxSeqLen: number, maxTokens: number | undefined): num
   return maxTokens < maxSeqLen ? Math.min(PROMPT_LEN, maxSeqLen - maxTokens) : PROMPT_LEN
 }
 
-/** The two ways to size a micro-batch agree after this; tokens win where they are given. */
-function microBatch(args: { micro_batch_size: number; micro_batch_tokens?: number; max_seq_len: number }) {
-  const tokens = args.micro_batch_tokens
+/** The two ways to size a micro-batch agree after this; tokens win where they are given. Of "auto" it is the most there can be: micro-batch.ts lowers it. */
+function microBatch(args: {
+  micro_batch_size: number
+  micro_batch_tokens?: number | 'auto'
+  max_seq_len: number
+  batch_size: number
+}) {
+  const tokens = args.micro_batch_tokens === 'auto' ? autoRange(args).most : args.micro_batch_tokens
   if (tokens === undefined) return { micro_batch_tokens: args.micro_batch_size * args.max_seq_len }
   return { micro_batch_tokens: tokens, micro_batch_size: Math.max(1, Math.floor(tokens / args.max_seq_len)) }
 }

@@ -11,6 +11,8 @@ export interface SchemaNode {
   required: boolean
   /** Allowed words of a string. */
   words?: string[]
+  /** A word that may stand in the place of a number. */
+  orWord?: string
   /** Words that are known but not there yet, with what to say. */
   later?: Record<string, string>
   minimum?: number
@@ -37,9 +39,17 @@ export function schemaTree(schema: z.ZodType): SchemaNode {
   return tree
 }
 
-type Json = Record<string, unknown> & { properties?: Record<string, Json>; items?: Json; required?: string[] }
+type Json = Record<string, unknown> & {
+  properties?: Record<string, Json>
+  items?: Json
+  required?: string[]
+  anyOf?: [Json, Json]
+}
 
-function toNode(json: Json, required: boolean): SchemaNode {
+function toNode(whole: Json, required: boolean): SchemaNode {
+  // The one kind of union there is: a number or a word.
+  const { anyOf, ...rest } = whole
+  const json: Json = anyOf ? { ...anyOf[0], ...rest } : whole
   const number = (name: string) => {
     const value = json[name] as number | undefined
     return value === undefined || Math.abs(value) >= Number.MAX_SAFE_INTEGER ? undefined : value
@@ -56,6 +66,7 @@ function toNode(json: Json, required: boolean): SchemaNode {
     minItems: number('minItems'),
   }
   if (json.default !== undefined) node.default = json.default
+  if (anyOf) node.orWord = anyOf[1].const as string
   if (json.enum) node.words = json.enum as string[]
   if (json.later) node.later = json.later as Record<string, string>
   if (json.items) node.items = toNode(json.items, false)
@@ -110,5 +121,6 @@ export function allowedText(node: SchemaNode): string {
       : `a list of ${node.items?.type === 'table' ? 'tables' : `${node.items?.type}s`}`
   if (node.type === 'boolean') return 'true or false'
   if (node.type === 'table' || node.type === 'free') return 'a table'
-  return `${{ integer: 'an integer', number: 'a number', string: 'a string' }[node.type]}${range}`
+  const or = node.orWord === undefined ? '' : ` or ${JSON.stringify(node.orWord)}`
+  return `${{ integer: 'an integer', number: 'a number', string: 'a string' }[node.type]}${range}${or}`
 }

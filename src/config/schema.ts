@@ -102,7 +102,19 @@ export const microBatchFields = {
     .describe(
       'A micro-batch has room for this many sequences of max_seq_len tokens; shorter ones are packed, so more of them fit. Memory only: the gradient does not depend on it.',
     ),
-  micro_batch_tokens: z.int().min(16).optional().describe('The same room, in tokens. Default: micro_batch_size x max_seq_len.'),
+  micro_batch_tokens: z
+    .union([z.int().min(16), z.literal('auto')])
+    .optional()
+    .describe(
+      'The same room, in tokens. Default: micro_batch_size x max_seq_len. "auto": the largest power of two whose memory fits, at most a batch; it goes by what is free at the start, so two runs may differ in rounding. The run\'s config.toml has the number.',
+    ),
+  gpu_memory: z
+    .number()
+    .positive()
+    .optional()
+    .describe(
+      'For micro_batch_tokens = "auto": GiB of GPU memory that the run may fill. Default: what is free, where the machine tells (a software adapter: the free memory of the system; NVIDIA: nvidia-smi; AMD: the driver; Apple: two thirds of all memory).',
+    ),
   gradient_checkpointing: z
     .boolean()
     .default(true)
@@ -335,7 +347,9 @@ type ParsedArgs = Parsed['trainer']['args']
 type Derived = 'run_name' | 'max_prompt_len' | 'max_tokens' | 'micro_batch_tokens' | 'eval_temperature'
 
 /** [trainer.args], all defaults filled in. */
-export type TrainerArgs = Omit<ParsedArgs, Derived> & { [K in Derived]-?: NonNullable<ParsedArgs[K]> }
+export type TrainerArgs = Omit<ParsedArgs, Derived> & {
+  [K in Derived]-?: Exclude<ParsedArgs[K], undefined | 'auto'>
+}
 /** One [env], `name` filled in. */
 export type EnvConfig = Omit<Parsed['env'][number], 'name'> & { name: string }
 /** A resolved RL config: every default filled in, names as in the file. */

@@ -33,6 +33,14 @@ test('a server that the run starts: its Python, model, port and flags', () => {
   ).toContain(`# sampler: a vLLM server, started by ${process.execPath} for models/tiny on port 8123`)
 })
 
+test('micro_batch_tokens = "auto": which number, why, and the table for it', () => {
+  const stdout = dryRun('configs/vllm-lora.toml', '--micro_batch_tokens', 'auto', '--gpu_memory', '0.05')
+  const { micro_batch_tokens: tokens } = parseConfig(stdout).config.trainer.args
+  expect(stdout).toContain(`# micro_batch_tokens = ${tokens} ("auto"): needs about `)
+  expect(stdout).toContain(' of 51.2 MiB (trainer.args.gpu_memory); twice as many need ')
+  expect(stdout).toContain(`x ${tokens} tokens x 128\n`)
+})
+
 test('a server that runs already', () => {
   const words = ['--inference.backend', 'vllm', '--inference.base_url', 'http://127.0.0.1:8000/v1']
   expect(dryRun('configs/tiny.toml', ...words)).toContain('# sampler: the vLLM that runs at http://127.0.0.1:8000\n')

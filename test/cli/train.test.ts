@@ -129,7 +129,13 @@ test('one step off-policy, two environments, a loss, an advantage and a filter o
 })
 
 test('full fine-tuning writes a model that opens', async () => {
-  good(await runs.run(['run_name=full', 'use_lora=false', 'learning_rate=1e-3', 'max_steps=1', '--model.name', './tiny']))
+  const words = ['run_name=full', 'use_lora=false', 'learning_rate=1e-3', 'max_steps=1', '--model.name', './tiny']
+  // With the sizes that are chosen by the machine, and small moments.
+  const outcome = await runs.run([...words, 'micro_batch_tokens=auto', 'optim=adamw_8bit'])
+  good(outcome)
+  const resolved = readFileSync(runs.path('outputs/full/config.toml'), 'utf8')
+  const tokens = /^micro_batch_tokens = (\d+)$/m.exec(resolved)?.[1]
+  expect(outcome.stdout).toContain(`micro    micro_batch_tokens = ${tokens} ("auto"): needs about `)
   const dir = runs.path('outputs/full/checkpoints/step_1')
   const [before, after] = [await openModel(runs.path('tiny')), await openModel(dir)]
   expect(after.config).toEqual(before.config)

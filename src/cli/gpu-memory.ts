@@ -1,0 +1,84 @@
+/**
+ * How much memory an adapter has for a run. WebGPU does not tell, so the machine is asked: free memory for a software adapter (it computes in the system's),
+ * the driver's tool or files for NVIDIA and AMD, two thirds of the memory that an Apple chip shares.
+ */
+import { spawnSync } from 'node:child_process'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { totalmem } from 'node:os'
+import { join } from 'node:path'
+import { UserError } from '../common/errors.ts'
+import type { Loaded } from '../config/load.ts'
+import { sizeMicroBatch, type Room } from '../config/micro-batch.ts'
+import type { MemoryLimits } from '../config/memory.ts'
+import type { RunConfig } from '../config/schema.ts'
+import type { SftConfig } from '../config/sft-schema.ts'
+import type { Gpu } from '../gpu/gpu.ts'
+import type { ModelConfig } from '../model/types.ts'
+
+const GIB = 2 ** 30
+
+/** What is known of an adapter. */
+export interface AdapterWords {
+  name: string
+  vendor: string
+  software: boolean
+}
+
+/**
+ * A loaded config with the number in the place of `micro_batch_tokens = "auto"`, and one line that says which and why; as it is where it says a number.
+ * @throws UserError where nothing fits, or nobody knows how much memory there is
+ */
+export function withMicroBatch<Config extends RunConfig | SftConfig>(
+  loaded: Loaded<Config>,
+  model: ModelConfig,
+  adapter: AdapterWords & { limits: MemoryLimits },
+): { config: Config; line?: string } {
+  const { config } = loaded
+  if (!loaded.autoMicroBatch) return { config }
+  const given = config.trainer.args.gpu_memory
+  const room = given === undefined ? roomOf(adapter) : { bytes: given * GIB, from: 'trainer.args.gpu_memory' }
+  if (room) return sizeMicroBatch(config, model, room, adapter.limits)
+  throw new UserError(
+    `trainer.args.micro_batch_tokens is "auto", but nothing on this machine tells how much memory ${adapter.name} has. Write trainer.args.gpu_memory = GiB that the run may fill, or the number of tokens.`,
+  )
+}
+
+/** The same of a device that is open. */
+export function adapterWords({ facts }: Gpu): AdapterWords & { limits: MemoryLimits } {
+  const { name, vendor, software, limits } = facts
+  return { name, vendor, software, limits: { maxStorageBufferBindingSize: limits.maxBinding, maxBufferSize: limits.maxBuffer } }
+}
+
+/** The memory that is free for a run on an adapter, as far as the machine tells. */
+export function roomOf(adapter: AdapterWords): Room | undefined {
+  if (adapter.software) return { bytes: process.availableMemory(), from: 'free memory of the system' }
+  const words = `${adapter.vendor} ${adapter.name}`.toLowerCase()
+  if (words.includes('nvidia')) {
+    const { status, stdout } = spawnSync('nvidia-smi', ['--query-gpu=name,memory.free', '--format=csv,noheader,nounits'], { encoding: 'utf8', timeout: 20_000 }) // prettier-ignore
+    return status === 0 ? nvidiaRoom(stdout, adapter.name) : undefined
+  }
+  if (words.includes('apple')) return { bytes: (totalmem() * 2) / 3, from: 'two thirds of the memory of the system' }
+  return /\bamd\b|radeon/.test(words) ? amdRoom('/sys/class/drm') : undefined
+}
+
+/** From nvidia-smi's lines "name, free MiB"; of several GPUs of one name the one with the least. */
+export function nvidiaRoom(lines: string, name: string): Room | undefined {
+  const all = lines.split('\n').flatMap((line) => {
+    const [, gpu, free] = /^(.+),\s*(\d+)\s*$/.exec(line) ?? []
+    return gpu === undefined ? [] : [{ gpu, bytes: Number(free) * 2 ** 20 }]
+  })
+  const named = all.filter(({ gpu }) => name.includes(gpu) || gpu.includes(name))
+  const some = named.length > 0 ? named : all
+  return some.length > 0 ? { bytes: Math.min(...some.map(({ bytes }) => bytes)), from: 'nvidia-smi' } : undefined
+}
+
+/** From the files of Linux's amdgpu driver; of several cards the one with the least that is free. */
+export function amdRoom(folder: string): Room | undefined {
+  if (!existsSync(folder)) return undefined
+  const free = readdirSync(folder).flatMap((card) => {
+    const file = (what: string) => join(folder, card, 'device', `mem_info_vram_${what}`)
+    if (!/^card\d+$/.test(card) || !existsSync(file('total')) || !existsSync(file('used'))) return []
+    return [Number(readFileSync(file('total'), 'utf8')) - Number(readFileSync(file('used'), 'utf8'))]
+  })
+  return free.length > 0 ? { bytes: Math.min(...free), from: 'the amdgpu driver' } : undefined
+}

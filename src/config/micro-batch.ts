@@ -1,0 +1,72 @@
+/**
+ * `micro_batch_tokens = "auto"`: the largest power of two whose memory, by the table of memory.ts, fits. At least one sequence of max_seq_len, at most the
+ * tokens of a batch, and no activation larger than what the adapter binds at once. A share of the memory is left to what the table does not know.
+ */
+import { UserError } from '../common/errors.ts'
+import type { ModelConfig } from '../model/types.ts'
+import { formatBytes, memoryOf, type MemoryLimits } from './memory.ts'
+import type { RunConfig } from './schema.ts'
+import type { SftConfig } from './sft-schema.ts'
+
+/** Memory that a run may fill, and who says so. */
+export interface Room {
+  bytes: number
+  from: string
+}
+
+/** Of the room, this much is for the table, which is within 15% of what runs held. */
+const SHARE = 0.85
+
+const powerAtMost = (n: number) => 2 ** Math.floor(Math.log2(n))
+const powerAtLeast = (n: number) => 2 ** Math.ceil(Math.log2(n))
+
+/** Powers of two that "auto" chooses from: room for one sequence, and not for more than a batch. */
+export function autoRange(args: { batch_size: number; max_seq_len: number }): { least: number; most: number } {
+  const least = powerAtLeast(args.max_seq_len)
+  return { least, most: Math.max(least, powerAtMost(args.batch_size * args.max_seq_len)) }
+}
+
+/**
+ * Puts the number in the place of "auto".
+ * @returns the config that goes by it, and one line that says which and why
+ * @throws UserError where not even one sequence fits
+ */
+export function sizeMicroBatch<Config extends RunConfig | SftConfig>(
+  config: Config,
+  model: ModelConfig,
+  room: Room,
+  limits: MemoryLimits,
+): { config: Config; line: string } {
+  const { args } = config.trainer
+  const { least, most } = autoRange(args)
+  const binds = Math.min(limits.maxStorageBufferBindingSize, limits.maxBufferSize)
+  const widest = 4 * Math.max(model.hiddenSize, model.intermediateSize, model.heads * model.headDim)
+  const needs = (tokens: number) => memoryOf(withTokens(config, tokens), model).reduce((sum, row) => sum + row.bytes, 0)
+  const fits = (tokens: number) => needs(tokens) <= SHARE * room.bytes
+  const whole = `${Math.round(SHARE * 100)}% of ${formatBytes(room.bytes)} (${room.from})`
+  let tokens = least
+  if (!fits(tokens) || widest * tokens > binds) {
+    const why = fits(tokens)
+      ? `an activation of ${formatBytes(widest * tokens)} is more than the adapter binds at once (${formatBytes(binds)})`
+      : `${formatBytes(needs(tokens))} are needed, more than ${whole}`
+    throw new UserError(
+      `trainer.args.micro_batch_tokens is "auto", but not even ${tokens} tokens fit: ${why}. Lower trainer.args.max_seq_len or inference.max_num_seqs, or write the number of tokens.`,
+    )
+  }
+  while (tokens < most && fits(2 * tokens) && widest * 2 * tokens <= binds) tokens *= 2
+  const bound =
+    tokens === most
+      ? `more than a batch of ${args.batch_size} x ${args.max_seq_len} tokens has no use`
+      : fits(2 * tokens)
+        ? `an activation of twice as many is more than the adapter binds at once, ${formatBytes(binds)}`
+        : `twice as many need ${formatBytes(needs(2 * tokens))}, more than ${Math.round(SHARE * 100)}% of it`
+  const line = `micro_batch_tokens = ${tokens} ("auto"): needs about ${formatBytes(needs(tokens))} of ${formatBytes(room.bytes)} (${room.from}); ${bound}`
+  return { config: withTokens(config, tokens), line }
+}
+
+/** The resolved config of a run says the number, and what it came from no longer matters. */
+function withTokens<Config extends RunConfig | SftConfig>(config: Config, tokens: number): Config {
+  const { gpu_memory: _, ...args } = config.trainer.args
+  const micro_batch_size = Math.max(1, Math.floor(tokens / args.max_seq_len))
+  return { ...config, trainer: { ...config.trainer, args: { ...args, micro_batch_tokens: tokens, micro_batch_size } } }
+}

@@ -1,0 +1,60 @@
+/** Where the size of an adapter's memory comes from. The tools of real GPUs are not here: their words are. */
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { totalmem, tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, expect, test } from 'vitest'
+import { amdRoom, nvidiaRoom, roomOf, withMicroBatch } from '../../src/cli/gpu-memory.ts'
+import { parseConfig } from '../../src/config/load.ts'
+import { newModel } from '../../src/trainer/new-model.ts'
+
+const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-memory-'))
+afterAll(() => rmSync(folder, { recursive: true }))
+
+test('a software adapter computes in the memory of the system', () => {
+  const room = roomOf({ name: 'llvmpipe', vendor: 'mesa', software: true })!
+  expect(room.from).toBe('free memory of the system')
+  expect(room.bytes).toBeGreaterThan(2 ** 28)
+  expect(room.bytes).toBeLessThanOrEqual(totalmem())
+})
+
+test('nvidia-smi: the GPU of this name, of two of one name the fuller one', () => {
+  const lines = 'NVIDIA GeForce RTX 4090, 23028\nNVIDIA A2, 15000\nNVIDIA GeForce RTX 4090, 21000\n'
+  expect(nvidiaRoom(lines, 'NVIDIA A2')).toEqual({ bytes: 15000 * 2 ** 20, from: 'nvidia-smi' })
+  expect(nvidiaRoom(lines, 'NVIDIA GeForce RTX 4090 (Vulkan)')?.bytes).toBe(21000 * 2 ** 20)
+  expect(nvidiaRoom(lines, 'another name')?.bytes).toBe(15000 * 2 ** 20)
+  expect(nvidiaRoom('No devices were found\n', 'x')).toBeUndefined()
+})
+
+test('amdgpu: total less used of its cards', () => {
+  expect(amdRoom(join(folder, 'none'))).toBeUndefined()
+  const card = (name: string, files: Record<string, number>) => {
+    mkdirSync(join(folder, name, 'device'), { recursive: true })
+    for (const [file, value] of Object.entries(files)) writeFileSync(join(folder, name, 'device', file), `${value}\n`)
+  }
+  card('card0', {})
+  card('card1-DP-1', { mem_info_vram_total: 9, mem_info_vram_used: 1 })
+  expect(amdRoom(folder)).toBeUndefined()
+  card('card1', { mem_info_vram_total: 16 * 2 ** 30, mem_info_vram_used: 2 ** 30 })
+  expect(amdRoom(folder)).toEqual({ bytes: 15 * 2 ** 30, from: 'the amdgpu driver' })
+})
+
+test('where nothing tells, the key is asked for; where it is set, it counts', () => {
+  const { config: model } = newModel(
+    {
+      family: 'qwen3', hidden_size: 32, intermediate_size: 64, num_hidden_layers: 2, num_attention_heads: 2, num_key_value_heads: 1, head_dim: 16,
+      tie_word_embeddings: true, rope_theta: 10000, rms_norm_eps: 1e-6, max_position_embeddings: 128, initializer_range: 0.1,
+    },
+    7,
+  ) // prettier-ignore
+  const load = (args: string) => parseConfig(`model = "x"\n[env]\nid = "reverse-text"\n[trainer.args]\nmax_seq_len = 64\n${args}`)
+  const limits = { maxStorageBufferBindingSize: 2 ** 30, maxBufferSize: 2 ** 30 }
+  const strange = { name: 'Strange GPU', vendor: 'nobody', software: false, limits }
+  expect(() => withMicroBatch(load('micro_batch_tokens = "auto"'), model, strange)).toThrow(
+    /how much memory Strange GPU has\. Write trainer\.args\.gpu_memory/,
+  )
+  const { config, line } = withMicroBatch(load('micro_batch_tokens = "auto"\ngpu_memory = 0.05'), model, strange)
+  expect(config.trainer.args.micro_batch_tokens).toBeLessThan(32768)
+  expect(line).toContain('of 51.2 MiB (trainer.args.gpu_memory)')
+  const plain = load('micro_batch_tokens = 512')
+  expect(withMicroBatch(plain, model, strange)).toEqual({ config: plain.config })
+})
