@@ -155,7 +155,7 @@ function batchOf(step: number, samples: TrainingSample[]): TrainingBatch {
 
 /** Mean loss over the learned tokens of samples, at the trainer's temperature; nothing is trained. */
 export async function meanLoss(trainer: Trainer, samples: readonly TrainingSample[]): Promise<number> {
-  const results = await scoreSamples(trainer.decoder, [...samples], trainer.options)
+  const results = await scoreSamples(trainer.decoder, [...samples], { ...trainer.options, runner: trainer.runner })
   let [sum, count] = [0, 0]
   samples.forEach(({ lossMask }, i) =>
     lossMask.forEach((learned, t) => {

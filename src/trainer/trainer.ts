@@ -14,6 +14,7 @@ import { checkLossGradient, checkLossShape } from './losses/check.ts'
 import { negativeLogLikelihood, type Loss } from './losses/index.ts'
 import type { RatioBounds } from './losses/types.ts'
 import { finite, policyMetrics } from './metrics.ts'
+import { MicroBatchRunner } from './micro-batch.ts'
 import { AdamW, type AdamWOptions } from './optimizer.ts'
 import { learningRateAt, type Schedule } from './schedule.ts'
 
@@ -24,6 +25,8 @@ export interface TrainerOptions {
   /** Rows of a micro-batch at most. */
   microBatchTokens: number
   checkpointing: boolean
+  /** False: commands are made anew for every micro-batch (micro-batch.ts). */
+  plans?: boolean
   optimizer: AdamWOptions
   schedule: Schedule
   /** Of LoRA's dropout. */
@@ -59,6 +62,7 @@ export class Trainer {
   readonly decoder: Decoder
   readonly options: TrainerOptions
   readonly optimizer: AdamW
+  readonly runner: MicroBatchRunner
   /** Steps done, skipped ones included; also the version of the weights. */
   step = 0
   /** Steps in a row that were not finite. */
@@ -73,6 +77,7 @@ export class Trainer {
     this.decoder = decoder
     this.options = options
     this.optimizer = new AdamW(decoder.store, options.optimizer)
+    this.runner = new MicroBatchRunner(decoder, { rowsAtMost: options.microBatchTokens, plans: options.plans })
     this.#lossChecked = !options.loss.checked
     this.#dropout = decoder.layers.some((l) => [l.q, l.k, l.v, l.o, l.gate, l.up, l.down].some((p) => !!p.lora?.dropout))
   }
@@ -91,6 +96,7 @@ export class Trainer {
     decoder.store!.zeroGradients()
     const result = await accumulateGradients(decoder, batch, {
       ...options,
+      runner: this.runner,
       dropoutSeed: this.#dropout ? hashSeed(options.seed, 'dropout', this.step) : undefined,
       progress: hooks.progress,
       inspect: (inputs) => (this.#lossChecked ||= checkLossGradient(options.loss, inputs)),
@@ -112,6 +118,7 @@ export class Trainer {
   }
 
   release(): void {
+    this.runner.release()
     this.optimizer.release()
   }
 
