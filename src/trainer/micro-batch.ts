@@ -99,8 +99,9 @@ export class MicroBatchRunner {
     this.release()
     this.#decoder.gpu.pool.trim()
     const most = Math.max(heldRows, this.#capacity(rows))
-    const capacity = Math.max(heldScored, Math.min(this.#capacity(scored), scored <= most ? most : Infinity))
-    this.#room = this.#makeRoom(Size.of('rows', most), Size.of('scored tokens', capacity), true)
+    // Tokens are seldom more than rows: only where many completions begin after one prompt's last row.
+    const tokens = Math.max(heldScored, most, scored > most ? this.#capacity(scored) : 0)
+    this.#room = this.#makeRoom(Size.of('rows', most), Size.of('scored tokens', tokens), true)
   }
 
   /**
