@@ -15,18 +15,17 @@ struct Params { blocks: u32, decay: f32, one_minus_beta1: f32, beta2: f32, one_m
 // A map has levels e = 0 .. 6 of n = cells * 2^e values each: 10^(e-6) * (0.1 + 0.9 (c + 1/2) / n), c = 0 .. n - 1; and 0 and 1. q = n + c numbers them
 // upwards from cells on, 128 cells is 1.
 
+// n and 1 / n are read off the exponent of q, low is 10^(e-7): the value is low (1 + 9 (c + 1/2) / n).
 fn widen(q: vec4u, cells: u32) -> vec4f {
-  let fine = 0.9 / f32(cells);
-  var n = vec4u(cells);
-  var step = vec4f(1e-6 * fine);
   var low = vec4f(1e-7);
 #for e in 1..7
-  let up$(e) = q >= vec4u(cells * $(2**e)u);
-  n = select(n, vec4u(cells * $(2**e)u), up$(e));
-  step = select(step, vec4f(1e-$(6-e) * (fine / $(2**e).0)), up$(e));
-  low = select(low, vec4f(1e-$(7-e)), up$(e));
+  low = select(low, vec4f(1e-$(7-e)), q >= vec4u(cells * $(2**e)u));
 #end
-  let value = fma(vec4f(q - n) + 0.5, step, low);
+  let real = vec4f(q);
+  let exponent = (bitcast<vec4u>(real) & vec4u(0x7f800000u));
+  let n = bitcast<vec4f>(exponent);
+  let one_of_n = bitcast<vec4f>(vec4u(0x7f000000u) - exponent);
+  let value = low * fma((real - n + 0.5) * one_of_n, vec4f(9.0), vec4f(1.0));
   return select(select(value, vec4f(1.0), q >= vec4u(128u * cells)), vec4f(0.0), q < vec4u(cells));
 }
 
