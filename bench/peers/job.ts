@@ -133,8 +133,14 @@ export async function runJob(command: string[], job: Job, folder: string, limitM
   if (late) throw new ChildError(`not done after ${limitMs / 1000} s`)
   const results = resultsOf(out)
   if (code !== 0 || results.length === 0) {
-    const last = `${errors}\n${out}`.trim().split('\n').slice(-4).join('\n')
+    const last = lastWords(`${errors}\n${out}`)
     throw new ChildError(`ended with ${signal ?? code}: ${last || 'it wrote nothing'}`)
   }
   return results
+}
+
+/** The line that says what went wrong, where one does, else the last one: not the frames of a stack. */
+function lastWords(text: string): string {
+  const lines = text.trim().split('\n')
+  return (lines.findLast((line) => /^\S*(?:Error|Exception)\b.*:/.test(line)) ?? lines.at(-1)!).trim()
 }

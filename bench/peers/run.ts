@@ -57,6 +57,8 @@ if (unknown !== undefined) {
 const rounds = Number(values.rounds ?? (values.quick ? 1 : 2))
 const begin = performance.now()
 const load = loadavg()[0]
+// PyTorch's threads spin while they wait for each other, so it loses most by other work.
+const busy = load > availableParallelism() / 4
 const say = (line: string) => console.log(`${((performance.now() - begin) / 1000).toFixed(0).padStart(5)} s  ${line}`)
 
 /** Runs a program to its end; what it said last where it did not succeed. */
@@ -217,7 +219,9 @@ try {
   }
   for (const group of possible) await measure(group, bases.get(group.model)!, measured)
 
-  console.log(`\n${adapter}; ${rounds} rounds${values.quick ? ', quick' : ''}; load before: ${load.toFixed(1)}`)
+  console.log(
+    `\n${adapter}; ${rounds} rounds${values.quick ? ', quick' : ''}; load before: ${load.toFixed(1)}${busy ? ': THE MACHINE WAS BUSY, compare nothing' : ''}`,
+  )
   for (const line of tableLines(measured.rows)) console.log(line)
   for (const { name, oursGeneration, theirsGeneration } of measured.rows) {
     if (oursGeneration === null || theirsGeneration === null) continue
@@ -227,7 +231,7 @@ try {
   }
   for (const note of measured.notes) console.log(note)
   const seconds = Math.round((performance.now() - begin) / 1000)
-  const machine = { adapter, cores: availableParallelism(), load, date: new Date().toISOString().slice(0, 10) }
+  const machine = { adapter, cores: availableParallelism(), load, busy, date: new Date().toISOString().slice(0, 10) }
   const summary = { bench: 'peers', ...machine, quick: values.quick, rounds, seconds, same: differences.worst, ...measured }
   console.log(JSON.stringify(summary))
   if (values.out) {

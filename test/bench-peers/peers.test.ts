@@ -45,6 +45,7 @@ describe('a child', () => {
 
   it.each([
     ['fails', `console.error('no such thing'); process.exit(3)`, /ended with 3: no such thing/],
+    ['throws', `throw new TypeError('of a thing')`, /ended with 1: TypeError: of a thing$/],
     ['writes no figure', `console.log('done')`, /ended with 0: done/],
     ['is killed', `process.kill(process.pid, 'SIGKILL')`, /ended with SIGKILL/],
   ])('that %s is an error with its last words', async (_, code, message) => {
