@@ -25,6 +25,8 @@ export class Tape {
   /** False: a forward pass alone; operations keep nothing. */
   readonly recording: boolean
   #nodes: Node[] = []
+  /** How many nodes there were at each cut. */
+  #cuts: number[] = []
 
   constructor(gpu: Gpu, recording: boolean) {
     this.gpu = gpu
@@ -81,9 +83,16 @@ export class Tape {
     t.grad = sum
   }
 
+  /** Others' commands may come in here (gpu.cut), and at the same place on the way back. */
+  cut(): void {
+    this.gpu.cut()
+    if (this.recording) this.#cuts.push(this.#nodes.length)
+  }
+
   /** Goes backward from the tensors that have a gradient by now (`giveGrad`). Parameters' gradients are added to their banks. */
   backward(): void {
     for (let node = this.#nodes.pop(); node; node = this.#nodes.pop()) {
+      for (; this.#cuts.at(-1)! > this.#nodes.length; this.#cuts.pop()) this.gpu.cut()
       const grad = node.output.grad
       if (grad) {
         node.backward(grad)
@@ -102,6 +111,7 @@ export class Tape {
       for (const t of node.kept) t.drop()
     }
     this.#nodes = []
+    this.#cuts = []
   }
 }
 

@@ -3,11 +3,11 @@ import { freemem } from 'node:os'
 import { messageOf, UserError } from '../common/errors.ts'
 import { GpuError } from '../gpu/errors.ts'
 import type { Gpu } from '../gpu/gpu.ts'
+import { loadDecoder } from '../model/decoder-load.ts'
 import { useMatrixUnits } from '../kernels/common/matrix-units.ts'
 import { kernelGroups, type KernelGroup, type KernelRow } from './case.ts'
 import { benchDecode, type DecodeRow, type DecodeSize } from './decode.ts'
 import { benchKernels, type NamedShape, type Skipped } from './kernels.ts'
-import { loadSteadily } from './load.ts'
 import { measurePeaks, type Peaks } from './peaks.ts'
 import { modelFor, modelShapes, weightCount } from './shapes.ts'
 import { benchStep, loraOptions, stepKinds, type StepKind, type StepRow, type StepSize } from './step.ts'
@@ -175,7 +175,7 @@ async function decodesOf(gpu: Gpu, ref: string, options: BenchOptions, report: B
   const usual = large ? [1, 16] : options.quick ? [1, 2] : [1, 16, 32, 128]
   const sequences = options.rows ?? usual
   await attempt(`decode (${files.name})`, bytesOf('decode', weights), gpu, report, hooks, async () => {
-    const decoder = await loadSteadily(gpu, files, { round: true, lora: loraOptions, matrixUnits: options.matrixUnits })
+    const decoder = await loadDecoder(gpu, files, { round: true, lora: loraOptions, matrixUnits: options.matrixUnits })
     try {
       for (const count of sequences) {
         const size: DecodeSize = {

@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { hashSeed, Random } from '../common/random.ts'
 import type { TrainingSample } from '../common/types.ts'
 import type { Gpu } from '../gpu/gpu.ts'
-import type { LoadOptions, ModelTensors } from '../model/decoder-load.ts'
+import { loadDecoder, type LoadOptions, type ModelTensors } from '../model/decoder-load.ts'
 import type { Decoder } from '../model/decoder.ts'
 import { useMatrixUnits } from '../kernels/common/matrix-units.ts'
 import { LINEAR_MODULES } from '../model/shapes.ts'
@@ -13,7 +13,6 @@ import { scoreSamples } from '../trainer/gradients.ts'
 import { negativeLogLikelihood } from '../trainer/losses/index.ts'
 import { Trainer } from '../trainer/trainer.ts'
 import { CheckError } from './check.ts'
-import { loadSteadily } from './load.ts'
 import { peakOf, type Peaks, type Rate } from './peaks.ts'
 import { referenceLogprobs } from './reference.ts'
 import { weightCount } from './shapes.ts'
@@ -96,7 +95,7 @@ export async function benchStep(
   const { matrixUnits = false } = size
   const lora = kind === 'lora' ? loraOptions : undefined
   const loading: LoadOptions = { round: true, full: kind === 'full', lora, matrixUnits }
-  const decoder = await loadSteadily(gpu, files, loading)
+  const decoder = await loadDecoder(gpu, files, loading)
   const samples = randomSamples(size, files.config.vocabSize)
   try {
     const step =

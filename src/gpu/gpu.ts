@@ -13,8 +13,11 @@ import { GpuError } from './errors.ts'
 import { encodeParams, KernelCache, type Kernel } from './kernel.ts'
 import { fill, isEmpty, Openings, type Plan } from './plan.ts'
 import { BufferPool, GpuBuffer, GpuTexture } from './pool.ts'
+import { ReadBuffers } from './read-buffers.ts'
+import { DeviceShare } from './share.ts'
 import { capacityOf, type Count } from './size.ts'
 import { KernelTimer, type KernelTime } from './timing.ts'
+import { GpuTrace } from './trace.ts'
 import { WaitClock, type WaitFor } from './waits.ts'
 import type { Constants } from './wgsl.ts'
 
@@ -30,22 +33,25 @@ export class Gpu {
   readonly facts: GpuFacts
   readonly checks: boolean
   readonly pool: BufferPool
+  /** Who runs when, where an engine and a trainer use this device at the same time. */
+  readonly share = new DeviceShare()
   readonly kernels: KernelCache
   submits = 0
   dispatches = 0
-  readBuffersMade = 0
   /** Counts recordings and replays: what was known of a buffer's or a texture's content in another epoch is not known now. */
   epoch = 0
   #pending: Command[] = []
   readonly #groups: BindGroups
   readonly #timer: KernelTimer | undefined
+  readonly #trace: GpuTrace
   #error: GpuError | undefined
   #closing = false
+  /** Cuts of the plan that is being recorded. */
+  #cuts: number[] = []
   /** What the plan that is being recorded leaves open. */
   #recording: Openings | undefined
   readonly #uniforms: UniformRing | undefined
-  /** The last few buffers that were read through. */
-  readonly #readBuffers: GPUBuffer[] = []
+  readonly #readBuffers: ReadBuffers
   /** Most of a wait is slept through on a software adapter. */
   readonly #waits = new WaitClock()
 
@@ -59,11 +65,13 @@ export class Gpu {
     this.facts = opened.facts
     this.checks = opened.checks
     this.#groups = new BindGroups(this.device, this.facts.limits)
+    this.#readBuffers = new ReadBuffers(this.device)
     this.pool = new BufferPool(this.device, (id) => this.#groups.forget(id))
     this.kernels = new KernelCache(this.device, this.facts)
     this.kernels.onError = (error) => (this.#error ??= error)
     this.#uniforms = this.kernels.uniformLayout && new UniformRing(this.device, this.kernels.uniformLayout)
     this.#timer = this.facts.timestamps ? new KernelTimer(this.device) : undefined
+    this.#trace = new GpuTrace(this.device, this.facts.timestamps, () => this.pool.bytesInUse)
     this.device.addEventListener('uncapturederror', (event) => {
       this.#error ??= new GpuError(`the GPU reported: ${(event as GPUUncapturedErrorEvent).error.message}`)
     })
@@ -75,6 +83,9 @@ export class Gpu {
   /** Bind groups that are kept. */
   get bindGroups(): number {
     return this.#groups.size
+  }
+  get readBuffersMade(): number {
+    return this.#readBuffers.made
   }
 
   kernel(path: string, constants: Constants = {}): Kernel {
@@ -190,7 +201,7 @@ export class Gpu {
     this.#recording = new Openings()
     this.epoch++
     this.pool.openArena(arena)
-    const plan: Plan = { commands: [], arena: [], openings: this.#recording }
+    const plan: Plan = { commands: [], arena: [], cuts: (this.#cuts = []), openings: this.#recording }
     try {
       fn()
       plan.commands = this.#pending
@@ -211,6 +222,7 @@ export class Gpu {
     this.pool.returnArena(plan.arena)
     plan.arena = []
     plan.commands = []
+    plan.cuts = []
     plan.openings = new Openings()
   }
 
@@ -221,14 +233,58 @@ export class Gpu {
    * @throws GpuError for a value that is missing, or larger than what the plan was recorded for
    */
   replay(plan: Plan, values: Record<string, number> = {}): void {
+    this.#prepare(plan, values)
+    this.#add(plan, 0, plan.commands.length)
+  }
+
+  /**
+   * While a plan is recorded: others' commands may come between those before and those after (`replayInSections`). So what scratch outside of the plan
+   * holds (staged activations) is not known afterwards.
+   */
+  cut(): void {
+    if (!this.#recording) return
+    this.epoch++
+    if (this.#pending.length > (this.#cuts.at(-1) ?? 0)) this.#cuts.push(this.#pending.length)
+  }
+
+  /**
+   * Sends a plan section by section, each when `share` gives it a turn; resolves when the last one is sent. Two are in flight on a GPU, so that it has no
+   * gap; one on a software adapter, which has none. Until then the plan must not be replayed otherwise.
+   * @param work how much it is, in a unit of the caller's, for the waits
+   */
+  async replayInSections(plan: Plan, values: Record<string, number>, work: number): Promise<void> {
+    this.#prepare(plan, values)
+    let [from, before, last] = [0, Promise.resolve(), performance.now()]
+    for (let i = 0; i <= plan.cuts.length; i++) {
+      await this.share.turn()
+      const to = plan.cuts[i] ?? plan.commands.length
+      this.#add(plan, from, to)
+      from = to
+      const begin = performance.now()
+      const done = this.sync({ name: `section ${i} of ${plan.cuts.length}`, work }).then(() => {
+        const end = performance.now()
+        this.share.trained(end - Math.max(begin, last))
+        last = end
+      })
+      // Its error is thrown by whoever waits for it, here or at the next read-back.
+      done.catch(() => {})
+      await (this.facts.software ? done : before)
+      before = done
+    }
+  }
+
+  #prepare(plan: Plan, values: Record<string, number>): void {
     if (this.#recording) throw new GpuError('a plan that is being recorded cannot hold another')
     this.epoch++
-    if (!plan.openings.none) {
-      // Commands of an earlier replay still have its numbers.
-      this.flush()
-      fill(plan, values)
-    }
-    for (const command of plan.commands) {
+    if (plan.openings.none) return
+    // Commands of an earlier replay still have its numbers.
+    this.flush()
+    fill(plan, values)
+  }
+
+  #add({ commands }: Plan, from: number, to: number): void {
+    for (let i = from; i < to; i++) {
+      const command = commands[i]
       if (isEmpty(command)) continue
       if ('kernel' in command) this.dispatches++
       this.#pending.push(command)
@@ -241,12 +297,14 @@ export class Gpu {
     const commands = this.#pending
     this.#pending = []
     this.#submit(commands)
+    this.#trace.sent()
   }
 
   #submit(commands: Command[]): void {
     if (this.#error) throw this.#error
     const encoder = this.device.createCommandEncoder()
-    encode(encoder, commands, { uniforms: this.#uniforms, timer: this.#timer?.running ? this.#timer : undefined })
+    const trace = this.#trace.begin(commands.length)
+    encode(encoder, commands, { uniforms: this.#uniforms, timer: this.#timer?.running ? this.#timer : trace })
     this.submits++
     if (!this.checks) {
       this.device.queue.submit([encoder.finish()])
@@ -269,24 +327,14 @@ export class Gpu {
     const { buffer, offset, bytes } = rangeOf(source)
     this.#alive(buffer, 'read')
     const size = Math.ceil(bytes / 4) * 4
-    const staging = this.#readBuffer(size)
+    const staging = this.#readBuffers.take(size)
     this.#push({ source: buffer.raw, sourceOffset: offset, target: staging, targetOffset: 0, bytes: size })
     this.flush()
     await this.#wait(wait, () => this.#orError(staging.mapAsync(GPUMapMode.READ)))
     const copy = staging.getMappedRange().slice(0, bytes)
     staging.unmap()
-    this.#readBuffers.push(staging)
-    if (this.#readBuffers.length > 8) this.#readBuffers.shift()!.destroy()
+    this.#readBuffers.give(staging)
     return copy
-  }
-
-  /** A buffer that can be mapped: one that was read before, where it fits well. */
-  #readBuffer(size: number): GPUBuffer {
-    const known = this.#readBuffers.findIndex((b) => b.size >= size && b.size <= Math.max(4096, size * 2))
-    if (known >= 0) return this.#readBuffers.splice(known, 1)[0]
-    this.readBuffersMade++
-    const usage = GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST
-    return this.device.createBuffer({ size: Math.max(256, size), usage })
   }
 
   async readF32(source: GpuBuffer | BufferRange, length: number, wait?: string | WaitFor): Promise<Float32Array> {
@@ -295,7 +343,7 @@ export class Gpu {
   }
 
   /** Waits until the device has done everything recorded so far. */
-  async sync(wait = 'sync'): Promise<void> {
+  async sync(wait: string | WaitFor = 'sync'): Promise<void> {
     this.flush()
     await this.#wait(wait, () => this.#orError(this.device.queue.onSubmittedWorkDone()))
   }
@@ -304,14 +352,10 @@ export class Gpu {
   async profile(fn: () => Promise<void>): Promise<KernelTime[]> {
     if (!this.#timer) throw new GpuError(`${this.facts.name} has no timestamp queries`)
     this.flush()
-    this.#timer.start()
-    try {
+    return await this.#timer.times(async () => {
       await fn()
       await this.sync()
-    } finally {
-      this.#timer.stop()
-    }
-    return await this.#timer.result()
+    })
   }
 
   /** Ends the device. The process can exit afterwards. */
@@ -341,7 +385,9 @@ export class Gpu {
   }
 
   async #wait(wait: string | WaitFor, start: () => Promise<unknown>): Promise<void> {
-    if (!this.facts.software) return void (await start())
-    await this.#waits.through(typeof wait === 'string' ? { name: wait, work: 1 } : wait, start)
+    const traced = this.#trace.wait(wait)
+    if (!this.facts.software) await start()
+    else await this.#waits.through(typeof wait === 'string' ? { name: wait, work: 1 } : wait, start)
+    traced?.end()
   }
 }

@@ -9,6 +9,8 @@ export interface Plan {
   commands: Command[]
   /** Scratch that belongs to the plan: what its commands took from the pool and gave back. */
   arena: GpuBuffer[]
+  /** Places between commands where others' commands may come in between (`gpu.cut`), ascending. */
+  cuts: number[]
   openings: Openings
 }
 

@@ -15,6 +15,7 @@ import { Scheduler, type StepRows } from './scheduler.ts'
 import { Sequence, type EndRules } from './sequence.ts'
 import { StepCommands } from './step.ts'
 import type { Decode } from './stop-watch.ts'
+import { traceStep } from './trace.ts'
 
 export interface EngineOptions {
   /** Sequences that run together at most; more requests wait. */
@@ -76,6 +77,8 @@ export class Engine implements Generator {
   /** Settles when the last step that was begun has landed: its tokens are taken. */
   #landing: Promise<void> = Promise.resolve()
   #inFlight = 0
+  /** When the last step landed. */
+  #landed = 0
   readonly #counts = { decodeSteps: 0, tokensGenerated: 0, prefillTokens: 0, finished: 0, aborted: 0, failed: 0 }
 
   /**
@@ -101,6 +104,7 @@ export class Engine implements Generator {
     const { maxRows } = this.#scheduler
     this.#ahead = options.ahead ?? !gpu.facts.software
     const kinds = { plans: options.plans ?? true, ahead: this.#ahead }
+    gpu.share.engines++
     this.#commands = new StepCommands(decoder, { maxSequences, maxRows, maxLength, cacheRows: this.cacheRows + 1, ...kinds })
   }
 
@@ -158,6 +162,7 @@ export class Engine implements Generator {
     await this.#loop
     await this.#landing.catch(() => {})
     this.#commands.release()
+    this.decoder.gpu.share.engines--
   }
 
   stats(): EngineStats {
@@ -185,16 +190,21 @@ export class Engine implements Generator {
   }
 
   async #run(): Promise<void> {
+    const { share } = this.decoder.gpu
+    share.work()
     while (true) {
       // Requests that are made in this turn, and by those whose last request just ended, join the next step.
       await new Promise((resolve) => setImmediate(resolve))
       if (this.#empty) {
         this.#loop = undefined
+        share.rest()
         for (const resolve of this.#idle.splice(0)) resolve()
         return
       }
       if (this.#paused) {
+        share.rest()
         await new Promise<void>((resolve) => (this.#wake = resolve))
+        share.work()
         this.#wake = undefined
         continue
       }
@@ -225,15 +235,18 @@ export class Engine implements Generator {
       if (this.#inFlight === 0) throw new Error('requests wait, none runs, and none could be admitted')
       return false
     }
+    const traced = traceStep(this.decoder.gpu, this.#scheduler, step)
     this.#commands.run(step)
+    const reading = step.sampled.length > 0 ? this.#commands.read(step) : undefined
+    traced?.sent(reading)
     this.#counts.prefillTokens += step.prefillRows
-    if (step.sampled.length === 0) return true
+    if (!reading) return true
     step.sampled.forEach(({ sequence }, i) => {
       sequence.pending++
       sequence.place = i
     })
     this.#inFlight++
-    const landing = this.#land(step, version, this.#commands.read(step), this.#landing)
+    const landing = this.#land(step, version, reading, this.#landing)
     // The loop, or whoever pauses, sees its error.
     landing.catch(() => {})
     this.#landing = landing
@@ -242,7 +255,11 @@ export class Engine implements Generator {
 
   /** Takes the tokens of a step, after those of the step before. */
   async #land({ sampled }: StepRows, version: PolicyVersion, reading: Promise<Sampled>, before: Promise<void>): Promise<void> {
+    const begin = performance.now()
     const [{ tokens, logprobs }] = await Promise.all([reading, before])
+    const end = performance.now()
+    this.decoder.gpu.share.stepped(end - Math.max(begin, this.#landed))
+    this.#landed = end
     this.#inFlight--
     this.#counts.decodeSteps++
     sampled.forEach(({ sequence }, i) => {

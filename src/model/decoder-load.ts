@@ -29,6 +29,9 @@ export interface LoadOptions {
   progress?: (share: number) => void
 }
 
+/** Bytes that may be written to the device and wait there to be copied into their places; without a bound the driver holds a model three times. */
+const uploadsWaiting = 64 * 2 ** 20
+
 /** A model's name, shape and tensors; `ModelFiles` is one. */
 export interface ModelTensors {
   name: string
@@ -56,6 +59,7 @@ class Loader {
   readonly #fills: (() => void)[] = []
   readonly #owned: (Weight | GpuBuffer)[] = []
   #read = 0
+  #uploaded = 0
 
   constructor(gpu: Gpu, files: ModelTensors, options: LoadOptions) {
     this.#gpu = gpu
@@ -72,8 +76,11 @@ class Loader {
     const norm = await this.#norm('model.norm', config.hiddenSize)
     const head = config.tieWordEmbeddings ? embed : await this.#matrix('lm_head.weight')
     this.#store.allocate()
-    for (const fill of this.#fills) fill()
-    this.#gpu.flush()
+    for (const [i, fill] of this.#fills.entries()) {
+      fill()
+      if (i % 8 === 7) await this.#gpu.sync('loading')
+    }
+    await this.#gpu.sync('loading')
     const rotary = new RotaryCache(this.#gpu, config)
     const trained = this.#store.parameters.length > 0
     const trainedOf = (m: { weight: Weight; parameter?: Parameter }) => ({
@@ -220,7 +227,12 @@ class Loader {
   }
 
   async #tensor(name: string): Promise<TensorData> {
+    if (this.#uploaded > uploadsWaiting) {
+      this.#uploaded = 0
+      await this.#gpu.sync('loading')
+    }
     const data = await this.#files.tensors.read(name, { round: this.#options.round })
+    this.#uploaded += data.data.byteLength
     if (this.#options.matrixUnits) checkF16Range(name, data.data)
     this.#options.progress?.(++this.#read / this.#files.tensors.names().length)
     return data

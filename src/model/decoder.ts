@@ -119,6 +119,7 @@ export function decoderHidden(
     const next = options.checkpointing ? checkpoint(tape, hidden, run) : run(tape, hidden)
     tape.done(hidden)
     hidden = next
+    if (!options.cache) tape.cut()
   })
   return hidden
 }

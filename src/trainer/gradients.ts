@@ -124,11 +124,11 @@ export async function accumulateGradients(
         await behind
         behind = collect(packed, numbers)
         // A GPU has the next micro-batch before it is through with this one; a software adapter's cores are better left alone.
-        if (decoder.gpu.facts.software) await behind
+        if (decoder.gpu.facts.software || decoder.gpu.share.engines > 0) await behind
       } else {
         await collect(packed, runner.run(packed, { ...work, kind: 'host' }))
         const host = hostLoss(batch, packed, results, options)
-        runner.backward(host.gradient)
+        await runner.backward(host.gradient)
         loss += host.loss
         custom.push(...host.metrics)
       }

@@ -82,7 +82,7 @@ export class MicroBatchRunner {
   readonly #arena: GpuBuffer[] = []
   #room: Room | undefined
   /** The backward pass that a `host` run waits for. */
-  #backward: (() => void) | undefined
+  #backward: (() => Promise<void> | void) | undefined
 
   constructor(decoder: Decoder, options: RunnerOptions) {
     this.#decoder = decoder
@@ -106,11 +106,12 @@ export class MicroBatchRunner {
 
   /**
    * Sends a micro-batch and reads its numbers back. The commands are out when this returns its promise: the next one may be sent before it settles
-   * (not before `backward`, where the loss is on the host).
+   * (not before `backward`, where the loss is on the host; nor where an engine shares the device, since it is sent in sections then: gpu/share.ts).
    */
   run(packed: PackedBatch, work: Work, data?: LossData): Promise<TokenResults> {
     const { gpu } = this.#decoder
     const plans = this.#options.plans !== false
+    let sent: Promise<void> | undefined
     if (plans) this.reserve([packed])
     else this.#room = this.#makeRoom(packed.rows, packed.targets.length, false, packed, work)
     const room = this.#room!
@@ -130,12 +131,13 @@ export class MicroBatchRunner {
         'dropout seed': work.dropoutSeed ?? 0,
       }
       const { forward, backward } = this.#plansFor(room, work, packed)
-      gpu.replay(forward, values)
-      this.#backward = backward && (() => gpu.replay(backward, values))
+      sent = this.#send(forward, values, packed.rows)
+      this.#backward = backward && (() => this.#send(backward, values, packed.rows))
     } else this.#runEager(room, work)
     const names = { score: 'score', loss: 'forward and backward', host: 'forward' }
     const range = { buffer: room.results, offset: 0, bytes: room.stride * (work.kind === 'loss' ? 12 : 8) }
-    const reading = gpu.read(range, { name: names[work.kind], work: packed.rows })
+    const read = () => gpu.read(range, { name: names[work.kind], work: packed.rows })
+    const reading = sent ? sent.then(read) : read()
     if (!plans && work.kind !== 'host') this.#freeRoom()
     return reading.then((bytes) => {
       const part = (i: number): Float32Array => new Float32Array(bytes, i * room.stride * 4, count)
@@ -144,9 +146,9 @@ export class MicroBatchRunner {
   }
 
   /** After a `host` run: the backward pass from dLoss/dlogprob of each scored token. */
-  backward(coefficient: Float32Array): void {
+  async backward(coefficient: Float32Array): Promise<void> {
     this.#decoder.gpu.write(this.#room!.coefficient, coefficient)
-    this.#backward!()
+    await this.#backward!()
     this.#backward = undefined
     this.#decoder.gpu.flush()
     if (!this.#room!.open) this.#freeRoom()
@@ -163,6 +165,14 @@ export class MicroBatchRunner {
     this.#plans.clear()
     gpu.pool.returnArena(this.#arena.splice(0))
     this.#freeRoom()
+  }
+
+  /** In one submit; section by section where an engine shares the device, which is then waited for. */
+  #send(plan: Plan, values: Record<string, number>, rows: number): Promise<void> | undefined {
+    const { gpu } = this.#decoder
+    if (gpu.share.engines > 0 && plan.cuts.length > 0) return gpu.replayInSections(plan, values, rows)
+    gpu.replay(plan, values)
+    return undefined
   }
 
   /** A power of two from 64 on, but at most the rows of a micro-batch; for a sequence that is longer, an eighth of a power of two. */

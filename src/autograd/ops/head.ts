@@ -81,6 +81,7 @@ export function logprobHead(
     if (head.trained) headGradient(tape, dlogits, rowsOf(hidden, chunk), count, head.trained)
   }
   for (const chunk of chunks) {
+    gpu.cut()
     const { first, count } = chunk
     matmul.linear(gpu, rowsOf(hidden, chunk), count, weight, logits.buffer)
     for (const slice of slices) {
@@ -107,6 +108,7 @@ export function logprobHead(
     backward(coefficient) {
       const again = tape.tensor(chunkRows, weight.rows, 'logits', false)
       for (const chunk of chunks) {
+        gpu.cut()
         matmul.linear(gpu, rowsOf(hidden, chunk), chunk.count, weight, again.buffer)
         backward(chunk, again, coefficient)
       }

@@ -1,0 +1,57 @@
+/**
+ * How training and generation share one device. A device works its queue in order, so a micro-batch that is sent whole keeps every decode step waiting for seconds;
+ * training is therefore sent in sections (a layer forward or backward, a chunk of the head: `gpu.cut`) while an engine is open. The policy:
+ * - Generation goes first. Rollouts are a chain of small steps with waits in between (environments, tools); training is one long job that fits into the waits.
+ *   A section is sent when the engine has nothing to run.
+ * - Neither starves: of the time that the engine works while training waits, training gets at least `leastShare`, a section at a time between two decode
+ *   steps; and a decode step waits for one section at most.
+ * - An engine runs out of requests at the latest when the batches that it may sample ahead are complete; training then has the device alone.
+ */
+
+/** Of the device's time, what training gets while the engine always has something to run. */
+const leastShare = 1 / 16
+
+export class DeviceShare {
+  /** Engines that are open on this device: training is cut into sections while there are any. */
+  engines = 0
+  /** Engines that have requests to run. */
+  #busy = 0
+  /** Milliseconds that training is owed: its least share of what engines took, less what it got while they were busy. */
+  #owed = 0
+  #waiting: (() => void) | undefined
+
+  /** An engine has requests from here on. Each call is followed by one of `rest`. */
+  work(): void {
+    this.#busy++
+  }
+
+  /** An engine has none left. */
+  rest(): void {
+    this.#busy--
+    if (this.#busy === 0) this.#wake()
+  }
+
+  /** An engine's step is through, `ms` after it was sent or after the one before it. */
+  stepped(ms: number): void {
+    if (!this.#waiting) return
+    this.#owed += ms * leastShare
+    if (this.#owed > 0) this.#wake()
+  }
+
+  /** Resolves when a section of training may be sent. */
+  async turn(): Promise<void> {
+    if (this.#busy === 0 || this.#owed > 0) return
+    await new Promise<void>((resolve) => (this.#waiting = resolve))
+  }
+
+  /** A section of training is through; it took `ms`. */
+  trained(ms: number): void {
+    if (this.#busy === 0) this.#owed = 0
+    else this.#owed -= ms
+  }
+
+  #wake(): void {
+    this.#waiting?.()
+    this.#waiting = undefined
+  }
+}

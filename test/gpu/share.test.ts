@@ -1,0 +1,59 @@
+/** Who runs when, without a device: an engine of steps and a trainer of sections take turns on a clock of their own. */
+import { expect, test } from 'vitest'
+import { DeviceShare } from '../../src/gpu/share.ts'
+
+const turn = () => new Promise<void>((resolve) => setImmediate(resolve))
+
+/** Whether training may go on now. */
+async function may(share: DeviceShare): Promise<boolean> {
+  let given = false
+  void share.turn().then(() => (given = true))
+  await turn()
+  return given
+}
+
+test('training waits while an engine has requests, and goes on when the last one has none', async () => {
+  const share = new DeviceShare()
+  expect(await may(share)).toBe(true)
+  share.work()
+  share.work()
+  let given = false
+  void share.turn().then(() => (given = true))
+  share.rest()
+  await turn()
+  expect(given).toBe(false)
+  share.rest()
+  await turn()
+  expect(given).toBe(true)
+})
+
+test.each([
+  { step: 10, section: 10 },
+  { step: 40, section: 5 },
+  { step: 5, section: 200 },
+])('neither starves: steps of $step ms, sections of $section ms', async ({ step, section }) => {
+  const share = new DeviceShare()
+  share.work()
+  let [engine, trained, between] = [0, 0, 0]
+  let mostBetween = 0
+  const trainer = (async () => {
+    while (engine < 20_000) {
+      await share.turn()
+      if (engine >= 20_000) return
+      trained += section
+      mostBetween = Math.max(mostBetween, ++between)
+      share.trained(section)
+    }
+  })()
+  while (engine < 20_000) {
+    await turn()
+    engine += step
+    between = 0
+    share.stepped(step)
+  }
+  share.rest()
+  await trainer
+  // A sixteenth, to one section.
+  expect(Math.abs(trained - engine / 16)).toBeLessThanOrEqual(Math.max(section, step))
+  expect(mostBetween).toBe(1)
+})
