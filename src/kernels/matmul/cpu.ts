@@ -67,16 +67,17 @@ export function forward(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Bi
   }
 }
 
-/** Rows that high tiles may compute in vain, a share of all: more than that costs what they gain. */
-const wasted = 0.1
+/** Rows that high tiles may compute more than low ones, a share of all: more than that costs what they gain. */
+const wasted = 0.08
 
 /** Rows are split evenly into tiles, so that 20 rows are 12 + 8 and not 16 + 4; columns likewise, in few widths. */
 export function forwardTile(gpu: Gpu, rows: number, columns: number): { MT: number; NT: number } {
   const tile = tilesOf(gpu).ntCpu
-  const high = Math.ceil(rows / tile.rows) * tile.rows * (1 - wasted) <= Math.ceil(rows / 16) * 16 ? tile.rows : 16
   const MT = Math.min(16, Math.ceil(rows / Math.ceil(rows / 16) / 4) * 4)
   const NT = Math.ceil(columns / Math.ceil(columns / tile.columns) / 8)
-  return { MT: high > 16 && rows >= high ? high : MT, NT: columns <= 8 ? 1 : NT <= 4 ? 4 : tile.columns / 8 }
+  const [low, high] = [MT, tile.rows].map((height) => Math.ceil(rows / height) * height)
+  const takesHigh = rows > 16 && high * (1 - wasted) <= low
+  return { MT: takesHigh ? tile.rows : MT, NT: columns <= 8 ? 1 : NT <= 4 ? 4 : tile.columns / 8 }
 }
 
 /** dx (+)= alpha * (dy W + LoRA) of one part. `extra`: dxa, A. */

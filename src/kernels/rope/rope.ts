@@ -21,8 +21,12 @@ export function rope(
 ): void {
   const half = headDim / 2
   const params = { rows, heads, half_dim: half, sign: inverse ? -1 : 1 }
-  dispatchFlat(gpu, path, {}, [x, info, table], params, times(rows, heads * half))
+  const pairs = pairsOf(gpu, half)
+  dispatchFlat(gpu, path, { VEC4: Number(pairs > 1) }, [x, info, table], params, times(rows, (heads * half) / pairs))
 }
+
+/** Pairs of an element: 4 on CPU drivers, where heads allow it. */
+const pairsOf = (gpu: Gpu, half: number): number => (gpu.facts.software && half % 4 === 0 ? 4 : 1)
 
 /**
  * Rotates q in place, and writes rotated k, and v, to the cache rows that `slots` names.
@@ -46,7 +50,7 @@ export function ropeIntoCache(
   const half = shape.headDim / 2
   const params = { rows, heads: shape.heads, kv_heads: shape.kvHeads, half_dim: half }
   const bindings = [t.q, t.k, t.v, t.info, t.slots, t.table, t.kCache, t.vCache]
-  const VEC4 = Number(gpu.facts.software && half % 4 === 0)
-  const elements = ((shape.heads + 2 * shape.kvHeads) * half) / (VEC4 ? 4 : 1)
-  dispatchFlat(gpu, cachePath, { VEC4 }, bindings, params, times(rows, elements))
+  const pairs = pairsOf(gpu, half)
+  const elements = ((shape.heads + 2 * shape.kvHeads) * half) / pairs
+  dispatchFlat(gpu, cachePath, { VEC4: Number(pairs > 1) }, bindings, params, times(rows, elements))
 }

@@ -2,22 +2,41 @@
 //   x[i] <- x[i] cos - s x[i+h] sin;  x[i+h] <- x[i+h] cos + s x[i] sin, s = 1 forward and -1 backward (the inverse rotation).
 // x (rows, heads * 2h); table[position * h + i] = (cos, sin), made in float64 on the host, since WGSL's sin and cos are coarse;
 // the position of a row is info[row].w (see attention).
+// An element is a pair (i, i + h) of a head; VEC4: four of them side by side (h a multiple of 4; see rope_cache.wgsl).
 struct Params { rows: u32, heads: u32, half_dim: u32, sign: f32 }
-@group(0) @binding(0) var<storage, read_write> x: array<f32>;
+#if VEC4
+alias E = vec4f;
+alias T = vec4f;
+#else
+alias E = f32;
+alias T = vec2f;
+#endif
+@group(0) @binding(0) var<storage, read_write> x: array<E>;
 @group(0) @binding(1) var<storage, read> info: array<vec4u>;
-@group(0) @binding(2) var<storage, read> table: array<vec2f>;
+@group(0) @binding(2) var<storage, read> table: array<T>;
 #include "flat.wgsl"
 
 fn one(e: u32) {
-  let per_row = p.heads * p.half_dim;
+  let h = p.half_dim / $(1+3*VEC4)u;
+  let per_row = p.heads * h;
   let row = e / per_row;
   if (row >= p.rows) { return; }
-  let head = (e % per_row) / p.half_dim;
-  let i = e % p.half_dim;
-  let at = (row * p.heads + head) * 2u * p.half_dim + i;
-  let turn = table[info[row].w * p.half_dim + i];
+  let head = (e - row * per_row) / h;
+  let i = e - row * per_row - head * h;
+#if VEC4
+  let turn_at = 2u * (info[row].w * h + i);
+  let turns_0 = table[turn_at];
+  let turns_1 = table[turn_at + 1u];
+  let cosine = vec4f(turns_0.xz, turns_1.xz);
+  let sine = vec4f(turns_0.yw, turns_1.yw);
+#else
+  let turn = table[info[row].w * h + i];
+  let cosine = turn.x;
+  let sine = turn.y;
+#endif
+  let at = (row * p.heads + head) * 2u * h + i;
   let a = x[at];
-  let b = x[at + p.half_dim];
-  x[at] = fma(a, turn.x, -(p.sign * b * turn.y));
-  x[at + p.half_dim] = fma(b, turn.x, p.sign * a * turn.y);
+  let b = x[at + h];
+  x[at] = fma(a, E(cosine), -(p.sign * b * sine));
+  x[at + h] = fma(b, E(cosine), p.sign * a * sine);
 }
