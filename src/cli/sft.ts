@@ -1,6 +1,7 @@
 /** `sft`: supervised training on the answers of a data file or of an environment. It also makes new, small models. */
 import type { Command } from 'commander'
 import type { LoadedSft, SftRun } from './sft-setup.ts'
+import type { StepTrace } from './trace.ts'
 
 /** Adds the verb to the program. */
 export function register(program: Command): void {
@@ -34,6 +35,7 @@ async function run(loaded: LoadedSft): Promise<void> {
   const run = await openSft(loaded)
   const { console: out, trainer, data, held, metrics } = run
   const state = { stop: false }
+  let trace: StepTrace | undefined
   const onSignal = () => {
     if (state.stop) process.exit(130)
     state.stop = true
@@ -44,17 +46,21 @@ async function run(loaded: LoadedSft): Promise<void> {
     const before = held.length > 0 ? await meanLoss(trainer, held) : undefined
     if (before !== undefined) out.print(`held-out loss before training ${before.toFixed(3)} (${held.length} examples)`)
     const first = trainer.step
+    trace = loaded.trace && (await openTrace(loaded.trace, run))
+    trace?.begin(first + 1)
+    const save = async (): Promise<void> => {
+      await saveCheckpoint(run.folder.checkpointsPath, trainer, run.about, { keep: args.save_total_limit })
+    }
     await trainSft(trainer, data, {
       maxSteps: args.max_steps,
       saveSteps: args.save_steps,
-      save: async () => {
-        await saveCheckpoint(run.folder.checkpointsPath, trainer, run.about, { keep: args.save_total_limit })
-      },
+      save: () => trace?.saving(save) ?? save(),
       stopRequested: () => state.stop,
       onStep: (step, row) => {
         run.seconds.push(row['time/step'] ?? 0)
         metrics.write(step, row)
         if (step === first + 1 || step === args.max_steps || step % args.logging_steps === 0) out.print(stepText(run, step, row))
+        if (step < args.max_steps) trace?.begin(step + 1)
       },
     })
     if (before !== undefined) out.print(`held-out loss after training ${(await meanLoss(trainer, held)).toFixed(3)}`)
@@ -65,8 +71,24 @@ async function run(loaded: LoadedSft): Promise<void> {
     }
   } finally {
     process.off('SIGINT', onSignal).off('SIGTERM', onSignal)
+    await trace?.close()
     run.close()
   }
+}
+
+async function openTrace(
+  wish: NonNullable<LoadedSft['trace']>,
+  { folder, trainer, console: out, loaded }: SftRun,
+): Promise<StepTrace> {
+  const { StepTrace } = await import('./trace.ts')
+  return new StepTrace(wish, {
+    firstStep: trainer.step,
+    maxSteps: loaded.config.trainer.args.max_steps,
+    folder: folder.path,
+    adapter: trainer.decoder.gpu.facts.name,
+    print: (line) => out.print(line),
+    warn: (line) => out.warn(line),
+  })
 }
 
 /** `step  20/400 | loss 2.31 | entropy 2.1 | grad 0.43 | lr 0.003 | train 12k tok/s | 0.2s | eta 1m20s` */

@@ -29,6 +29,8 @@ import { openSampler } from './train-sampler.ts'
 export interface Run {
   config: RunConfig
   folder: RunFolder
+  /** Name of the adapter that it runs on. */
+  adapter: string
   parts: LoopParts
   loop: Omit<LoopOptions, 'stop'>
   close(): Promise<void>
@@ -93,7 +95,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
       save: (step) => save(step, { trainer, folder: folder!, weights, monitor, keep: args.save_total_limit }),
       evaluated: args.eval_strategy === 'no' ? [] : environments.filter(({ env }) => env.evalDataset.length > 0),
     }
-    return { config, folder, parts, loop: loopOptions(config, firstStep), close: () => closeAll(opened) }
+    return { config, folder, adapter: gpu.facts.name, parts, loop: loopOptions(config, firstStep), close: () => closeAll(opened) }
   } catch (error) {
     await closeAll(opened)
     folder?.discard()

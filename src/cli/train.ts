@@ -1,6 +1,9 @@
 /** `train`: reinforcement learning from one TOML file. This file is the order of things; what is built is in train-setup.ts. */
 import type { Command } from 'commander'
 import { UserError } from '../common/errors.ts'
+import type { TraceWish } from '../config/load.ts'
+import type { StepTrace } from './trace.ts'
+import type { Run } from './train-setup.ts'
 
 /** Adds the verb to the program. */
 export function register(program: Command): void {
@@ -36,8 +39,10 @@ async function train(words: string[]): Promise<void> {
   try {
     const run = await openRun(loaded)
     let keep = false
+    let trace: StepTrace | undefined
     try {
-      const result = await trainingLoop(run.parts, { ...run.loop, stop: stop.signal })
+      trace = loaded.trace && (await openTrace(loaded.trace, run))
+      const result = await trainingLoop(trace?.around(run.parts) ?? run.parts, { ...run.loop, stop: stop.signal })
       keep = result.lastStep > 0
       reportRun(run, result)
     } catch (error) {
@@ -45,12 +50,25 @@ async function train(words: string[]): Promise<void> {
       keep = !(error instanceof UserError)
       throw error
     } finally {
+      await trace?.close()
       await run.close()
       if (!keep) run.folder.discard()
     }
   } finally {
     stop.release()
   }
+}
+
+async function openTrace(wish: TraceWish, { folder, parts, loop, adapter }: Run): Promise<StepTrace> {
+  const { StepTrace } = await import('./trace.ts')
+  const { console: out } = parts.monitor
+  return new StepTrace(wish, {
+    ...loop,
+    folder: folder.path,
+    adapter,
+    print: (line) => out.print(line),
+    warn: (line) => out.warn(line),
+  })
 }
 
 /**

@@ -1,13 +1,14 @@
 /**
  * The words after `train` or `sft`: `@ file.toml` (several compose left to right), dotted overrides, a few flags.
  *
- *     @ a.toml @ b.toml --trainer.args.learning_rate 1e-4 --max-steps 2 --env.args.words=4 --dry-run --resume step 20
+ *     @ a.toml @ b.toml --trainer.args.learning_rate 1e-4 --max-steps 2 --env.args.words=4 --dry-run --resume step 20 --trace 5-6
  *
  * - A key is dotted, in snake_case or kebab-case; a last part that only one key has may stand alone (`--max-steps`).
  * - A value is read as the schema's type wants it: text for a string, TOML for the rest; under a free table TOML where it parses, else text.
  */
 import { parse } from 'smol-toml'
 import { nearest } from '../common/errors.ts'
+import type { TraceLevel } from '../common/trace.ts'
 import { isTable, mergeSources, type Source, type Table, valueAt } from './compose.ts'
 import { allowedText, leafPaths, nodeAt, type SchemaNode } from './schema-tree.ts'
 import { pathKey } from './toml-lines.ts'
@@ -15,17 +16,25 @@ import { pathKey } from './toml-lines.ts'
 /** What to go on from. */
 export type Resume = { kind: 'latest' } | { kind: 'step'; step: number } | { kind: 'dir'; dir: string }
 
+/** What to trace: steps (default: the second and third of the process) into a file (default: trace.json of the run). */
+export interface TraceWish {
+  steps?: [number, number]
+  file?: string
+  level: TraceLevel
+}
+
 export interface Words {
   files: string[]
   overrides: { key: string; value: string | undefined; word: string }[]
   dryRun: boolean
   help: boolean
   resume?: Resume
+  trace?: TraceWish
   /** Sentences. */
   problems: string[]
 }
 
-const FLAGS = ['--dry-run', '--help', '--resume']
+const FLAGS = ['--dry-run', '--help', '--resume', '--trace']
 
 /** A word that can be a value: no flag (a negative number is none), no @. */
 const isValue = (word: string | undefined) =>
@@ -50,6 +59,10 @@ export function readWords(argv: readonly string[]): Words {
       else if (first === 'step')
         words.problems.push(`--resume step ${number}: after step comes a number, as in \`--resume step 20\`.`)
       else words.resume = { kind: 'dir', dir: first }
+    } else if (word === '--trace' || word.startsWith('--trace=')) {
+      const given = word === '--trace' ? [] : word.slice('--trace='.length).split(',')
+      if (word === '--trace') while (isValue(argv[i + 1])) given.push(argv[++i])
+      words.trace = readTrace(given, words.problems)
     } else if (/^--[A-Za-z]/.test(word)) {
       const [, key, value] = /^--([^=]+)(?:=(.*))?$/s.exec(word) ?? ['', word.slice(2), undefined]
       words.overrides.push({ key, value: value ?? (isValue(argv[i + 1]) ? argv[++i] : undefined), word })
@@ -61,6 +74,19 @@ export function readWords(argv: readonly string[]): Words {
       )
   }
   return words
+}
+
+/** The words after --trace, in any order. */
+function readTrace(given: string[], problems: string[]): TraceWish {
+  const wish: TraceWish = { level: 'kernels' }
+  for (const word of given) {
+    const [, first, last = first] = /^(\d+)(?:-(\d+))?$/.exec(word) ?? []
+    if (first !== undefined && Number(first) >= 1 && Number(first) <= Number(last)) wish.steps = [Number(first), Number(last)]
+    else if (word === 'passes') wish.level = 'passes'
+    else if (word.endsWith('.json')) wish.file = word
+    else problems.push(`--trace ${word}: after --trace come steps (5, or 5-6), a file (its name ends in .json), or \`passes\`.`)
+  }
+  return wish
 }
 
 /** Turns overrides into sources on top of `files`. Returns the sentences of what could not be understood. */

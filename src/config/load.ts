@@ -3,7 +3,7 @@
  */
 import type * as z from 'zod'
 import { UserError } from '../common/errors.ts'
-import { overrideSources, readWords, type Resume } from './argv.ts'
+import { overrideSources, readWords, type Resume, type TraceWish } from './argv.ts'
 import { type Check, rlChecks, rlNotices, sftChecks, sftNotices, type Written } from './checks.ts'
 import {
   dotted,
@@ -28,7 +28,7 @@ import { leafPaths, nodeAt, schemaTree } from './schema-tree.ts'
 import { type SftConfig, sftSchema } from './sft-schema.ts'
 import { pathKey } from './toml-lines.ts'
 
-export type { Resume } from './argv.ts'
+export type { Resume, TraceWish } from './argv.ts'
 
 /** A config that is ready to run. */
 export interface Loaded<Config> {
@@ -42,6 +42,7 @@ export interface Loaded<Config> {
   autoMicroBatch: boolean
   dryRun: boolean
   resume?: Resume
+  trace?: TraceWish
 }
 
 /** One kind of config: its schema and what goes with it. */
@@ -63,7 +64,7 @@ const sft: Dialect<z.output<typeof sftSchema>, SftConfig> = {
 } // prettier-ignore
 
 /**
- * Reads an RL config: `@ a.toml [@ b.toml ...] [--dotted.key value ...] [--dry-run] [--resume [latest | step N | folder]] [--help]`.
+ * Reads an RL config: `@ a.toml [@ b.toml ...] [--dotted.key value ...] [--dry-run] [--resume [latest | step N | folder]] [--trace ...] [--help]`.
  * With --help it reads nothing and gives the help text. Throws UserError with all mistakes at once.
  */
 export const loadConfig = (argv: readonly string[]): Loaded<RunConfig> | { help: string } => load(argv, rl)
@@ -109,7 +110,8 @@ function load<Parsed, Config>(argv: readonly string[], dialect: Dialect<Parsed, 
   // Where a whole file is missing, what its keys would be is anyone's guess: report that alone.
   if (sources.length < words.files.length) throw mistakes(problems)
   const loaded = finish(dialect, [...sources, ...overrides.sources], words.files, problems)
-  return { ...loaded, dryRun: words.dryRun, ...(words.resume && { resume: words.resume }) }
+  const { dryRun, resume, trace } = words
+  return { ...loaded, dryRun, ...(resume && { resume }), ...(trace && { trace }) }
 }
 
 function finish<Parsed, Config>(

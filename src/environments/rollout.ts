@@ -4,6 +4,7 @@
  * rollout is never trained on.
  */
 import { messageOf } from '../common/errors.ts'
+import { tracer } from '../common/trace.ts'
 import type { ChatClient, Message, Rollout, SamplingParams } from '../common/types.ts'
 import { withLimit } from './limit.ts'
 import type { Environment, RolloutDraft, Row } from './types.ts'
@@ -32,6 +33,8 @@ export async function runRollout(env: Environment, row: Row, options: RolloutOpt
   const start = performance.now()
   let draft: RolloutDraft | undefined
   let error: string | null = null
+  const flight = tracer?.flight('rollout', `${group} #${index}`, { env: env.id, task: row.exampleId })
+  flight?.phase('generation')
   onWait?.('generation')
   try {
     draft = await withLimit({ what: 'generation', seconds: options.generationTimeoutSeconds ?? Infinity, signal }, (own) =>
@@ -59,10 +62,14 @@ export async function runRollout(env: Environment, row: Row, options: RolloutOpt
     seed: sampling.seed,
     timing: { generation_ms, scoring_ms: 0, total_ms: generation_ms },
   }
-  if (error === null) onWait?.('rewards')
+  if (error === null) {
+    flight?.phase('rewards')
+    onWait?.('rewards')
+  }
   const limits = { what: 'scoring', seconds: options.rewardTimeoutSeconds ?? Infinity, signal }
   const scoring = (own: AbortSignal) => scoreRollout(env, rollout, { signal: own, state })
   const scored = error === null ? await withLimit(limits, scoring).catch((e) => ({ ...rollout, error: messageOf(e) })) : rollout
+  flight?.end({ tokens: played.completion_tokens.ids.length, reward: scored.reward, error: scored.error })
   onWait?.(null)
   return scored
 }

@@ -6,6 +6,7 @@
  * - Functions of one rollout run side by side; the first failure aborts the others.
  */
 import { messageOf } from '../common/errors.ts'
+import { tracer } from '../common/trace.ts'
 import type { Message, Rollout } from '../common/types.ts'
 import { withLimit } from './limit.ts'
 import { Parser } from './parsers.ts'
@@ -118,6 +119,7 @@ export class Rubric {
 
 async function runOne(entry: Entry, facts: Omit<RewardArgs, 'signal'>, signal: AbortSignal): Promise<number | null> {
   const what = `reward function "${entry.name}"`
+  const flight = tracer?.flight('reward', entry.name)
   let started = false
   try {
     const value: unknown = await withLimit({ what, seconds: entry.timeoutSeconds, signal }, (own) => {
@@ -130,6 +132,8 @@ async function runOne(entry: Entry, facts: Omit<RewardArgs, 'signal'>, signal: A
     const message = messageOf(error)
     // Our own sentences name the function already; what the function threw does not.
     throw message.startsWith(what) || !started ? error : new Error(`${what} threw: ${message}`, { cause: error })
+  } finally {
+    flight?.end()
   }
 }
 

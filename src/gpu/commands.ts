@@ -3,7 +3,7 @@ import { GpuError } from './errors.ts'
 import type { Kernel } from './kernel.ts'
 import { GpuBuffer, GpuTexture } from './pool.ts'
 import type { Count } from './size.ts'
-import type { KernelTimer } from './timing.ts'
+import type { PassTimer } from './timing.ts'
 
 /** A whole buffer, a part of one (bytes, offset a multiple of 256), or a texture. */
 export type Binding = GpuBuffer | GpuTexture | BufferRange
@@ -78,12 +78,12 @@ export class UniformRing {
 
 /**
  * Encodes commands, dispatches that follow each other in one pass.
- * @param how.uniforms where the adapter has no immediates @param how.timer gives every dispatch a pass of its own
+ * @param how.uniforms where the adapter has no immediates @param how.timer times passes, or dispatches in passes of their own
  */
 export function encode(
   encoder: GPUCommandEncoder,
   commands: Command[],
-  how: { uniforms: UniformRing | undefined; timer: KernelTimer | undefined },
+  how: { uniforms: UniformRing | undefined; timer: PassTimer | undefined },
 ): void {
   const { uniforms, timer } = how
   const offsets = uniforms?.fill(commands)
@@ -98,7 +98,8 @@ export function encode(
       else encoder.copyBufferToBuffer(c.source, c.sourceOffset, c.target, c.targetOffset, c.bytes)
       continue
     }
-    pass ??= encoder.beginComputePass(timer ? { timestampWrites: timer.next(c.kernel.label, encoder) } : undefined)
+    pass ??= encoder.beginComputePass(timer ? { timestampWrites: timer.next(encoder) } : undefined)
+    timer?.add(c)
     pass.setPipeline(c.kernel.pipeline)
     pass.setBindGroup(0, c.group)
     if (c.params) {
@@ -109,7 +110,7 @@ export function encode(
       }
     }
     pass.dispatchWorkgroups(...c.workgroups)
-    if (timer) {
+    if (timer?.each) {
       pass.end()
       pass = undefined
     }

@@ -1,4 +1,17 @@
 /** Timestamp timing per kernel: two timestamps around every dispatch, summed by label. */
+import type { Dispatch } from './commands.ts'
+
+/** Gives passes their timestamps while commands are encoded. */
+export interface PassTimer {
+  /** Whether each dispatch is a pass of its own. */
+  readonly each: boolean
+  /** Timestamp slots for the next pass. */
+  next(encoder: GPUCommandEncoder): GPUComputePassTimestampWrites
+  /** Says what is in it. */
+  add(dispatch: Dispatch): void
+  /** Ends a submit. */
+  resolve(encoder: GPUCommandEncoder): void
+}
 
 export interface KernelTime {
   label: string
@@ -6,9 +19,11 @@ export interface KernelTime {
   milliseconds: number
 }
 
-const capacity = 4096 // timestamps a query set may hold
+/** Timestamps a query set may hold. */
+export const capacity = 4096
 
-export class KernelTimer {
+export class KernelTimer implements PassTimer {
+  readonly each = true
   readonly #device: GPUDevice
   #labels: string[][] = []
   #results: GPUBuffer[] = []
@@ -22,27 +37,34 @@ export class KernelTimer {
     this.#device = device
   }
 
-  start(): void {
+  /** Times what `fn` has done by the time it resolves: by label, the longest first. */
+  async times(fn: () => Promise<void>): Promise<KernelTime[]> {
     this.running = true
     this.#labels = []
     this.#results = []
-  }
-  stop(): void {
-    this.running = false
+    try {
+      await fn()
+    } finally {
+      this.running = false
+    }
+    return await this.#result()
   }
 
-  /** Timestamp slots for the next pass. A full set is resolved first. */
-  next(label: string, encoder: GPUCommandEncoder): GPUComputePassTimestampWrites {
+  /** A full set is resolved first. */
+  next(encoder: GPUCommandEncoder): GPUComputePassTimestampWrites {
     if (this.#used + 2 > capacity) this.resolve(encoder)
     this.#set ??= this.#device.createQuerySet({ type: 'timestamp', count: capacity })
     if (this.#used === 0) this.#labels.push([])
-    this.#labels.at(-1)!.push(label)
     const begin = this.#used
     this.#used += 2
     return { querySet: this.#set, beginningOfPassWriteIndex: begin, endOfPassWriteIndex: begin + 1 }
   }
 
-  /** Ends a submit: its timestamps are copied out, since the set is used again. */
+  add({ kernel }: Dispatch): void {
+    this.#labels.at(-1)!.push(kernel.label)
+  }
+
+  /** Its timestamps are copied out, since the set is used again. */
   resolve(encoder: GPUCommandEncoder): void {
     if (this.#used === 0 || !this.#set) return
     const size = this.#used * 8
@@ -56,8 +78,7 @@ export class KernelTimer {
     this.#used = 0
   }
 
-  /** Times by label, the longest first. */
-  async result(): Promise<KernelTime[]> {
+  async #result(): Promise<KernelTime[]> {
     const table = new Map<string, KernelTime>()
     for (const [i, staging] of this.#results.entries()) {
       await staging.mapAsync(GPUMapMode.READ)

@@ -8,6 +8,7 @@
  */
 import type { HeadOutput } from '../autograd/ops/head.ts'
 import { Tape } from '../autograd/tape.ts'
+import { tracer } from '../common/trace.ts'
 import type { Plan } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
 import { capacityOf, Size, times, type Count } from '../gpu/size.ts'
@@ -110,6 +111,12 @@ export class MicroBatchRunner {
    */
   run(packed: PackedBatch, work: Work, data?: LossData): Promise<TokenResults> {
     const { gpu } = this.#decoder
+    const names = { score: 'score', loss: 'forward and backward', host: 'forward' }
+    const counts = { rows: packed.rows, 'scored tokens': packed.targets.length }
+    const [flight, recording] = [
+      tracer?.flight('micro-batch', names[work.kind], counts),
+      tracer?.span('JavaScript', 'record micro-batch'),
+    ]
     const plans = this.#options.plans !== false
     let sent: Promise<void> | undefined
     if (plans) this.reserve([packed])
@@ -134,12 +141,13 @@ export class MicroBatchRunner {
       sent = this.#send(forward, values, packed.rows)
       this.#backward = backward && (() => this.#send(backward, values, packed.rows))
     } else this.#runEager(room, work)
-    const names = { score: 'score', loss: 'forward and backward', host: 'forward' }
     const range = { buffer: room.results, offset: 0, bytes: room.stride * (work.kind === 'loss' ? 12 : 8) }
     const read = () => gpu.read(range, { name: names[work.kind], work: packed.rows })
     const reading = sent ? sent.then(read) : read()
     if (!plans && work.kind !== 'host') this.#freeRoom()
+    recording?.end()
     return reading.then((bytes) => {
+      flight?.end()
       const part = (i: number): Float32Array => new Float32Array(bytes, i * room.stride * 4, count)
       return { logprobs: part(0), entropy: part(1), losses: work.kind === 'loss' ? part(2) : new Float32Array(0) }
     })

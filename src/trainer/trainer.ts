@@ -5,6 +5,7 @@
  * weights of the one before, as that of every skipped step does.
  */
 import { hashSeed } from '../common/random.ts'
+import { tracer } from '../common/trace.ts'
 import type { Metrics, TrainingBatch } from '../common/types.ts'
 import type { Decoder } from '../model/decoder.ts'
 import { refreshWeights } from '../model/decoder-load.ts'
@@ -93,6 +94,8 @@ export class Trainer {
     this.step++
     if (batch.lossTokenCount === 0) return { metrics: { 'optim/lr': learningRate }, skipped: true, samples: [] }
 
+    const whole = tracer?.span('steps', 'forward_backward')
+    const gradients = tracer?.span('steps', 'gradients')
     decoder.store!.zeroGradients()
     const result = await accumulateGradients(decoder, batch, {
       ...options,
@@ -101,6 +104,8 @@ export class Trainer {
       progress: hooks.progress,
       inspect: (inputs) => (this.#lossChecked ||= checkLossGradient(options.loss, inputs)),
     })
+    gradients?.end({ 'micro-batches': result.microBatches, rows: result.rows })
+    const optimizing = tracer?.span('steps', 'optimizer')
     optimizer.measure()
     if (Number.isFinite(result.loss)) {
       optimizer.update(learningRate)
@@ -109,6 +114,8 @@ export class Trainer {
       hooks.published?.()
     }
     const norm = await optimizer.settle('optimizer step')
+    optimizing?.end()
+    whole?.end()
     const skipped = !Number.isFinite(result.loss) || !Number.isFinite(norm)
     const metrics = this.#metrics(batch, result, { norm, learningRate, seconds: (performance.now() - begin) / 1000 })
     if (skipped)

@@ -1,0 +1,154 @@
+/** `--trace`: which steps of a run are traced, their phases, and the file that comes of it. Without the flag nothing here is loaded. */
+import { mkdirSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import { messageOf, UserError } from '../common/errors.ts'
+import { startTrace, stopTrace, tracer, type Span } from '../common/trace.ts'
+import type { TraceWish } from '../config/load.ts'
+import { writeTrace } from '../monitor/trace-file.ts'
+import type { LoopParts } from '../orchestrator/loop.ts'
+import { versionOf } from './version.ts'
+
+/** Some 80 MB of text, which the viewers still open. */
+const mostEvents = 500_000
+
+export interface TraceOptions {
+  /** Of the run. */
+  folder: string
+  adapter: string
+  /** Steps done before, and the last one there is. */
+  firstStep: number
+  maxSteps: number
+  print: (line: string) => void
+  warn: (line: string) => void
+  maxEvents?: number
+}
+
+export class StepTrace {
+  readonly #options: TraceOptions
+  readonly #wish: TraceWish
+  readonly #first: number
+  readonly #last: number
+  readonly #file: string
+  #step: Span | undefined
+  #writing: Promise<void> | undefined
+  #seen = 0
+
+  /** @throws UserError where there are no such steps to come, or no folder for the file */
+  constructor(wish: TraceWish, options: TraceOptions) {
+    const { firstStep, maxSteps, folder } = options
+    // The first step of a process compiles kernels and records plans.
+    const second = Math.min(firstStep + 2, maxSteps)
+    const [first, last] = wish.steps ?? [second, Math.min(second + 1, maxSteps)]
+    if (first > maxSteps || first <= firstStep)
+      throw new UserError(
+        `--trace ${first}: this run makes steps ${firstStep + 1} to ${maxSteps}, so that there would be nothing to trace.`,
+      )
+    this.#wish = wish
+    this.#options = options
+    ;[this.#first, this.#last] = [first, Math.min(last, maxSteps)]
+    this.#file = wish.file ?? join(folder, 'trace.json')
+    try {
+      mkdirSync(dirname(this.#file), { recursive: true })
+    } catch (error) {
+      throw new UserError(`--trace ${this.#file}: its folder cannot be made (${messageOf(error)}).`)
+    }
+  }
+
+  /** A step begins, and the one before it has ended: to be called before anything is done for it. */
+  begin(step: number): void {
+    this.#step?.end()
+    this.#step = undefined
+    if (step > this.#last) this.#stop()
+    else if (step === this.#first) startTrace({ level: this.#wish.level, maxEvents: this.#options.maxEvents ?? mostEvents })
+    if (step >= this.#first && tracer) {
+      this.#step = tracer.span('steps', `step ${step}`)
+      this.#seen = step
+    }
+  }
+
+  /** The parts of a training loop, with the phases of its steps: those that metrics have as `time/...` are called so. */
+  around(parts: LoopParts): LoopParts {
+    const { orchestrator, monitor } = parts
+    let between = true
+    return {
+      ...parts,
+      orchestrator: {
+        prepare: (step) => {
+          // The loop prepares the step that it makes first, then those ahead.
+          if (between) this.begin(step)
+          between = false
+          orchestrator.prepare(step)
+        },
+        batch: async (step, version) => {
+          between = true
+          return await during('wait_for_batch', () => orchestrator.batch(step, version))
+        },
+        evaluate: (source, options) => during(`eval ${source.name}`, () => orchestrator.evaluate(source, options)),
+        abandonAfter: (step) => orchestrator.abandonAfter(step),
+        close: () => orchestrator.close(),
+      },
+      monitor: {
+        console: monitor.console,
+        finishStep: (done) => {
+          const span = tracer?.span('steps', 'log')
+          const row = monitor.finishStep(done)
+          span?.end()
+          return row
+        },
+        finishEval: (done) => monitor.finishEval(done),
+        writeRow: (step, metrics) => monitor.writeRow(step, metrics),
+      },
+      publish: (version) => {
+        const pushed = parts.publish(version)
+        if (!pushed) return undefined
+        const flight = tracer?.flight('weights', 'broadcast_weights', { version })
+        const end = (): void => flight?.end()
+        pushed.then(end, end)
+        return pushed
+      },
+      save: (step) => this.saving(() => parts.save(step)),
+    }
+  }
+
+  /** A checkpoint is written. */
+  saving(save: () => Promise<void>): Promise<void> {
+    return during('save_ckpt', save)
+  }
+
+  /** Ends what is still recorded, and waits for the file. To be called while the device is open. */
+  async close(): Promise<void> {
+    this.#step?.end()
+    this.#stop()
+    await this.#writing
+    if (!this.#writing) this.#options.warn(`--trace: the run ended before step ${this.#first}, so there is no trace.`)
+  }
+
+  #stop(): void {
+    const stopped = stopTrace()
+    if (!stopped) return
+    const { print, warn, adapter } = this.#options
+    const steps = this.#seen > this.#first ? `steps ${this.#first} to ${this.#seen}` : `step ${this.#first}`
+    const write = async (): Promise<void> => {
+      const events = await stopped.finish()
+      const full = stopped.full
+        ? [`It was full before its end: events beyond ${events.length} are missing. Trace fewer steps.`]
+        : []
+      const notes = [...stopped.notes, ...full]
+      const about = { 'dawn-rl': versionOf('dawn-rl') ?? 'unknown', adapter, steps, level: stopped.level, notes: notes.join(' ') }
+      await writeTrace(this.#file, events, about)
+      print(`trace    ${this.#file}: ${steps}, ${events.length} events; open it in ui.perfetto.dev or chrome://tracing`)
+      for (const note of full) warn(`--trace: ${note}`)
+    }
+    this.#writing = write().catch((error: unknown) => warn(`--trace: ${this.#file} could not be written (${messageOf(error)}).`))
+  }
+}
+
+/** A phase of a step. */
+async function during<T>(name: string, work: () => Promise<T>): Promise<T> {
+  const span = tracer?.span('steps', name)
+  try {
+    return await work()
+  } finally {
+    span?.end()
+  }
+}

@@ -1,0 +1,32 @@
+/** An engine step in a trace (common/trace.ts): when it was recorded, when its tokens were here, and how many requests ran or waited. */
+import { tracer } from '../common/trace.ts'
+import type { Gpu } from '../gpu/gpu.ts'
+import type { Scheduler, StepRows } from './scheduler.ts'
+
+/** To be called before a step is recorded; `sent` when it is out, with the read-back that it ends with. Nothing where no trace is recorded. */
+export function traceStep(
+  gpu: Gpu,
+  { running, waiting }: Pick<Scheduler, 'running' | 'waiting'>,
+  { rows, prefillRows, sampled }: StepRows,
+): { sent(reading: Promise<unknown> | undefined): void } | undefined {
+  if (!tracer) return undefined
+  // What others recorded goes out under their name.
+  gpu.flush()
+  const active = tracer
+  active.author = 'engine'
+  active.counter('requests', { running: running.size, waiting: waiting.size })
+  const flight = active.flight('engine', sampled.length > 0 ? 'decode step' : 'prompt step', {
+    rows,
+    'prompt rows': prefillRows,
+    sampled: sampled.length,
+  })
+  const span = active.span('JavaScript', 'record engine step', { rows })
+  const sent = (reading: Promise<unknown> | undefined): void => {
+    span.end()
+    active.author = 'trainer'
+    const end = (): void => flight.end()
+    if (reading) reading.then(end, end)
+    else end()
+  }
+  return { sent }
+}

@@ -1,0 +1,28 @@
+/** The file of a trace: Chrome's Trace Event format in its object form, an event a line, for ui.perfetto.dev and chrome://tracing. */
+import { open } from 'node:fs/promises'
+import type { TraceEvent } from '../common/trace.ts'
+
+/** Events that become text between two turns of the event loop. */
+const atOnce = 2000
+
+/**
+ * Writes events in their order.
+ * @param about goes into the file's `otherData`, which the viewers show
+ * @throws Error of the file system
+ */
+export async function writeTrace(path: string, events: readonly TraceEvent[], about: Record<string, string>): Promise<void> {
+  const file = await open(path, 'w')
+  try {
+    await file.write(`{"displayTimeUnit":"ms","otherData":${JSON.stringify(about)},"traceEvents":[\n`)
+    for (let first = 0; first < events.length; first += atOnce) {
+      const lines = events.slice(first, first + atOnce).map((event) => JSON.stringify(event, rounded))
+      await file.write(`${lines.join(',\n')}${first + atOnce < events.length ? ',\n' : '\n'}`)
+    }
+    await file.write(']}\n')
+  } finally {
+    await file.close()
+  }
+}
+
+/** Nanoseconds are enough. */
+const rounded = (_: string, value: unknown): unknown => (typeof value === 'number' ? Math.round(value * 1000) / 1000 : value)
