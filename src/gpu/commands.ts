@@ -43,6 +43,15 @@ export function rangeOf(binding: Binding): BufferRange {
   return binding
 }
 
+/** The bytes of an array, with zeros up to a multiple of 4. */
+export function paddedBytes(data: ArrayBufferView): Uint8Array<ArrayBuffer> {
+  const bytes = new Uint8Array(data.buffer as ArrayBuffer, data.byteOffset, data.byteLength)
+  if (bytes.length % 4 === 0) return bytes
+  const padded = new Uint8Array(Math.ceil(bytes.length / 4) * 4)
+  padded.set(bytes)
+  return padded
+}
+
 /** Where there are no immediates: all parameters of a submit go into a ring of uniform buffers, 256 bytes apart. */
 export class UniformRing {
   readonly #device: GPUDevice

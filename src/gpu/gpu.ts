@@ -8,12 +8,14 @@
 import { messageOf } from '../common/errors.ts'
 import { openDevice, type GpuFacts, type OpenOptions } from './adapter.ts'
 import { BindGroups } from './bind-groups.ts'
-import { encode, rangeOf, UniformRing, type Binding, type BufferRange, type Command, type Workgroups } from './commands.ts'
+import { encode, paddedBytes, rangeOf, UniformRing } from './commands.ts'
+import type { Binding, BufferRange, Command, Workgroups } from './commands.ts'
 import { GpuError } from './errors.ts'
 import { encodeParams, KernelCache, type Kernel } from './kernel.ts'
-import { fill, isEmpty, Openings, type Plan } from './plan.ts'
+import { emptyPlan, fill, isEmpty, type Plan } from './plan.ts'
 import { BufferPool, GpuBuffer, GpuTexture } from './pool.ts'
 import { ReadBuffers } from './read-buffers.ts'
+import { placeScratch, traceScratch } from './scratch.ts'
 import { DeviceShare } from './share.ts'
 import { capacityOf, type Count } from './size.ts'
 import { KernelTimer, type KernelTime } from './timing.ts'
@@ -46,10 +48,10 @@ export class Gpu {
   readonly #trace: GpuTrace
   #error: GpuError | undefined
   #closing = false
-  /** Cuts of the plan that is being recorded. */
-  #cuts: number[] = []
-  /** What the plan that is being recorded leaves open. */
-  #recording: Openings | undefined
+  /** The plan that is being recorded. */
+  #recording: Plan | undefined
+  /** While it is, in the first of two runs: nothing is kept of it but its scratch. */
+  #tracing = false
   readonly #uniforms: UniformRing | undefined
   readonly #readBuffers: ReadBuffers
   /** Most of a wait is slept through on a software adapter. */
@@ -105,13 +107,7 @@ export class Gpu {
     this.#alive(buffer, 'write')
     this.flush()
     buffer.writes++
-    let bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength)
-    if (bytes.length % 4 !== 0) {
-      const padded = new Uint8Array(Math.ceil(bytes.length / 4) * 4)
-      padded.set(bytes)
-      bytes = padded
-    }
-    this.device.queue.writeBuffer(buffer.raw, offset, bytes as Uint8Array<ArrayBuffer>)
+    if (!this.#tracing) this.device.queue.writeBuffer(buffer.raw, offset, paddedBytes(data))
   }
 
   /**
@@ -125,6 +121,7 @@ export class Gpu {
     if (x === 0 || y === 0 || z === 0) return
     if (this.#error) throw this.#error
     if (x > 65535 || y > 65535 || z > 65535) throw new GpuError(`${kernel.label}: ${x} x ${y} x ${z} workgroups are too many`)
+    if (this.#tracing) return
     this.dispatches++
     bindings.forEach((b, i) => {
       if (kernel.bindings[i]?.kind === 'read_write' && !(b instanceof GpuTexture))
@@ -143,7 +140,7 @@ export class Gpu {
     if (typeof count === 'number') return
     if (!this.#recording)
       throw new GpuError(`'${count.variable.name}' has no number yet: only a plan that is recorded leaves counts open`)
-    this.#recording.add(count, put)
+    this.#recording.openings.add(count, put)
   }
 
   /** Records a copy between buffers; sizes and offsets in bytes, multiples of 4. */
@@ -191,17 +188,36 @@ export class Gpu {
   }
 
   /**
-   * Runs `fn` and keeps its commands instead of sending them. Scratch of `fn` stays with the plan until `releasePlan`.
-   * @param arena scratch that this plan shares with others, which never run at the same time: it is used and made larger, and is the
-   *   caller's to give back (`pool.returnArena`). The largest plan recorded first, the others fit into its scratch.
+   * Runs `fn` and keeps its commands instead of sending them. `fn` runs twice: first nothing but its scratch is noted, which then gets its places.
+   * @param arena scratch that this plan shares with others, which never run at the same time: it is used and made larger, and is the caller's to give back
+   *   (`pool.returnArena`). Without one it stays with the plan until `releasePlan`.
    */
   record(fn: () => void, arena?: GpuBuffer[]): Plan {
+    return this.recordAll([fn], arena)[0]
+  }
+
+  /** Records plans that are replayed one after the other: what one takes, a later one may give back. */
+  recordAll(fns: (() => void)[], arena?: GpuBuffer[]): Plan[] {
     if (this.#recording) throw new GpuError('a plan is being recorded already')
     this.flush()
-    this.#recording = new Openings()
+    const plans = fns.map(emptyPlan)
+    let whole = false
+    try {
+      this.#tracing = true
+      const pieces = traceScratch(this.pool, () => fns.forEach((fn) => this.#recordInto(emptyPlan(), fn)))
+      this.#tracing = false
+      placeScratch(this.pool, pieces, arena ?? plans[0].arena, () => fns.forEach((fn, i) => this.#recordInto(plans[i], fn)))
+      whole = true
+    } finally {
+      this.#tracing = false
+      if (!whole) plans.forEach((plan) => this.releasePlan(plan))
+    }
+    return plans
+  }
+
+  #recordInto(plan: Plan, fn: () => void): void {
+    this.#recording = plan
     this.epoch++
-    this.pool.openArena(arena)
-    const plan: Plan = { commands: [], arena: [], cuts: (this.#cuts = []), openings: this.#recording }
     try {
       fn()
       plan.commands = this.#pending
@@ -209,86 +225,49 @@ export class Gpu {
       this.#pending = []
       this.#recording = undefined
       this.epoch++
-      const scratch = this.pool.closeArena()
-      if (arena) arena.splice(0, arena.length, ...scratch)
-      else plan.arena = scratch
-      if (plan.commands.length === 0) this.releasePlan(plan)
     }
-    return plan
   }
 
   /** Gives a plan's scratch back. It must not be replayed afterwards. */
   releasePlan(plan: Plan): void {
+    this.flush()
     this.pool.returnArena(plan.arena)
-    plan.arena = []
-    plan.commands = []
-    plan.cuts = []
-    plan.openings = new Openings()
+    Object.assign(plan, emptyPlan())
   }
 
   /**
    * Records the commands of a plan. Nothing is made or looked up, and they go out in one submit with what comes before (where the plan leaves
    * no counts open) and after. Commands without workgroups, or that copy nothing, are left out.
    * @param values of the counts that the plan leaves open, by name
+   * @param section only those between two cuts; sections are recorded in turn (share.ts)
    * @throws GpuError for a value that is missing, or larger than what the plan was recorded for
    */
-  replay(plan: Plan, values: Record<string, number> = {}): void {
-    this.#prepare(plan, values)
-    this.#add(plan, 0, plan.commands.length)
+  replay(plan: Plan, values: Record<string, number> = {}, section?: number): void {
+    if (this.#recording) throw new GpuError('a plan that is being recorded cannot hold another')
+    const { commands, cuts, openings } = plan
+    this.epoch++
+    if (!section) {
+      // Commands of an earlier replay still have its numbers.
+      if (!openings.none) this.flush()
+      fill(plan, values)
+    }
+    const to = section === undefined ? commands.length : (cuts[section] ?? commands.length)
+    for (let i = section ? cuts[section - 1] : 0; i < to; i++) {
+      if (isEmpty(commands[i])) continue
+      if ('kernel' in commands[i]) this.dispatches++
+      this.#pending.push(commands[i])
+    }
   }
 
   /**
-   * While a plan is recorded: others' commands may come between those before and those after (`replayInSections`). So what scratch outside of the plan
+   * While a plan is recorded: others' commands may come between those before and those after (`sendInSections`). So what scratch outside of the plan
    * holds (staged activations) is not known afterwards.
    */
   cut(): void {
     if (!this.#recording) return
     this.epoch++
-    if (this.#pending.length > (this.#cuts.at(-1) ?? 0)) this.#cuts.push(this.#pending.length)
-  }
-
-  /**
-   * Sends a plan section by section, each when `share` gives it a turn; resolves when the last one is sent. Two are in flight on a GPU, so that it has no
-   * gap; one on a software adapter, which has none. Until then the plan must not be replayed otherwise.
-   * @param work how much it is, in a unit of the caller's, for the waits
-   */
-  async replayInSections(plan: Plan, values: Record<string, number>, work: number): Promise<void> {
-    this.#prepare(plan, values)
-    let [from, before, last] = [0, Promise.resolve(), performance.now()]
-    for (let i = 0; i <= plan.cuts.length; i++) {
-      await this.share.turn()
-      const to = plan.cuts[i] ?? plan.commands.length
-      this.#add(plan, from, to)
-      from = to
-      const begin = performance.now()
-      const done = this.sync({ name: `section ${i} of ${plan.cuts.length}`, work }).then(() => {
-        const end = performance.now()
-        this.share.trained(end - Math.max(begin, last))
-        last = end
-      })
-      // Its error is thrown by whoever waits for it, here or at the next read-back.
-      done.catch(() => {})
-      await (this.facts.software ? done : before)
-      before = done
-    }
-  }
-
-  #prepare(plan: Plan, values: Record<string, number>): void {
-    if (this.#recording) throw new GpuError('a plan that is being recorded cannot hold another')
-    this.epoch++
-    if (plan.openings.none) return
-    // Commands of an earlier replay still have its numbers.
-    this.flush()
-    fill(plan, values)
-  }
-
-  #add({ commands }: Plan, from: number, to: number): void {
-    for (let i = from; i < to; i++) {
-      const command = commands[i]
-      if (isEmpty(command)) continue
-      if ('kernel' in command) this.dispatches++
-      this.#pending.push(command)
-    }
+    const { cuts } = this.#recording
+    if (this.#pending.length > (cuts.at(-1) ?? 0)) cuts.push(this.#pending.length)
   }
 
   /** Sends what was recorded. */
@@ -323,6 +302,8 @@ export class Gpu {
    * @param wait names the wait and what is waited for, so that its length is learned and slept through (waits.ts)
    */
   async read(source: GpuBuffer | BufferRange, wait: string | WaitFor = 'read'): Promise<ArrayBuffer> {
+    // The second run of a plan that is recorded says it.
+    if (this.#tracing) return new Promise(() => {})
     if (this.#recording) throw new GpuError('a plan that is being recorded has not run: nothing can be read back')
     const { buffer, offset, bytes } = rangeOf(source)
     this.#alive(buffer, 'read')
@@ -380,6 +361,7 @@ export class Gpu {
   }
 
   #push(command: Command): void {
+    if (this.#tracing) return
     this.#pending.push(command)
     if (this.#pending.length >= maxPending) this.flush()
   }

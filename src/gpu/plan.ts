@@ -14,6 +14,8 @@ export interface Plan {
   openings: Openings
 }
 
+export const emptyPlan = (): Plan => ({ commands: [], arena: [], cuts: [], openings: new Openings() })
+
 /** The places in a plan's commands where a number is still to come. */
 export class Openings {
   readonly variables = new Map<string, { variable: Variable; places: { size: Size; put: (value: number) => void }[] }>()

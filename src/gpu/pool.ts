@@ -56,11 +56,9 @@ export class GpuTexture {
  */
 export class BufferPool {
   readonly #device: GPUDevice
-  #free = new Map<number, GpuBuffer[]>()
-  /** The free buffers of everybody else while a plan is recorded. */
-  #outside: Map<number, GpuBuffer[]> | undefined
-  /** Whether the arena that is open serves several plans. */
-  #shared = false
+  readonly #free = new Map<number, GpuBuffer[]>()
+  /** While a plan is recorded: where buffers come from that are not `exact`. */
+  scratch: { take(bytes: number, label: string): GpuBuffer } | undefined
   bytesInUse = 0
   bytesReserved = 0
   peakBytes = 0
@@ -76,35 +74,32 @@ export class BufferPool {
 
   /** A buffer of at least `bytes` bytes with undefined content. `exact` ones are made to measure (weights). */
   acquire(bytes: number, label: string, options: { exact?: boolean; usage?: number } = {}): GpuBuffer {
+    if (this.scratch && !options.exact) return this.scratch.take(Math.max(256, Math.ceil(bytes / 256) * 256), label)
     const exactly = Math.max(16, Math.ceil(bytes / 16) * 16)
     // A class may pass the largest binding although the bytes asked for do not.
     const most = this.#device.limits.maxStorageBufferBindingSize
     const size = options.exact || (sizeClass(bytes) > most && exactly <= most) ? exactly : sizeClass(bytes)
-    const list = options.exact ? undefined : this.#listFor(size)
-    let buffer = list && takeOldest(list)
-    if (buffer) {
-      buffer.released = false
-      buffer.label = label
-    } else {
-      const max = this.#device.limits.maxBufferSize
-      if (size > max) throw new GpuError(`buffer '${label}' needs ${size} bytes; this adapter makes buffers of at most ${max}`)
-      const usage = options.usage ?? GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST
-      const raw = this.#device.createBuffer({ size, usage, label })
-      buffer = new GpuBuffer(raw, size, label, (b) => this.#giveBack(b, options.exact === true))
-      this.bytesReserved += size
-      this.buffersMade++
-    }
-    this.bytesInUse += buffer.bytes
-    this.peakBytes = Math.max(this.peakBytes, this.bytesInUse)
-    return buffer
+    const list = options.exact ? undefined : this.#free.get(size)
+    const known = list && takeOldest(list)
+    if (!known) return this.#make(size, label, (b) => this.#giveBack(b, options.exact === true), options.usage)
+    known.released = false
+    known.label = label
+    this.#count(known.bytes, 0)
+    return known
   }
 
-  /** Free buffers that serve `size` bytes: of that class, or, in an arena that plans share, of the smallest class that is large enough. */
-  #listFor(size: number): GpuBuffer[] | undefined {
-    if (!this.#shared) return this.#free.get(size)
-    let best = Infinity
-    for (const [bytes, list] of this.#free) if (list.length > 0 && bytes >= size && bytes < best) best = bytes
-    return this.#free.get(best)
+  #make(
+    size: number,
+    label: string,
+    onRelease: (buffer: GpuBuffer) => void,
+    usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST,
+  ): GpuBuffer {
+    const max = this.#device.limits.maxBufferSize
+    if (size > max) throw new GpuError(`buffer '${label}' needs ${size} bytes; this adapter makes buffers of at most ${max}`)
+    const raw = this.#device.createBuffer({ size, usage, label })
+    this.buffersMade++
+    this.#count(size)
+    return new GpuBuffer(raw, size, label, onRelease)
   }
 
   /** A storage texture for weights or, kept as scratch by the kernels that own it, for activations: that is reserved, and in use by nobody. */
@@ -148,34 +143,19 @@ export class BufferPool {
     this.peakBytes = Math.max(this.peakBytes, this.bytesInUse)
   }
 
-  /**
-   * From here on buffers come from, and go back to, an arena of their own: a plan is sent again and again, so what its commands use
-   * between each other must not be handed to anybody else.
-   * @param shared what earlier arenas left, of plans that may use the same scratch because they run one after the other
-   */
-  openArena(shared?: GpuBuffer[]): void {
-    this.#outside = this.#free
-    this.#free = new Map()
-    this.#shared = shared !== undefined
-    this.returnArena(shared ?? [])
+  /** A buffer of `bytes` bytes that plans use by turns (scratch.ts): in use from here until `returnArena`, whoever has it meanwhile. */
+  makeScratch(bytes: number): GpuBuffer {
+    const buffer = this.#make(bytes, 'scratch', (b) => (b.released = true))
+    buffer.released = true
+    return buffer
   }
 
-  /** Ends the arena and gives its buffers to the caller, counted as in use until `returnArena`. */
-  closeArena(): GpuBuffer[] {
-    const arena = [...this.#free.values()].flat()
-    this.#free = this.#outside ?? new Map()
-    this.#outside = undefined
-    this.#shared = false
-    this.#count(
-      arena.reduce((sum, buffer) => sum + buffer.bytes, 0),
-      0,
-    )
-    return arena
-  }
-
-  /** Takes the buffers of an arena back. */
+  /** Destroys the scratch of plans. What they recorded must have been sent. */
   returnArena(arena: GpuBuffer[]): void {
-    for (const buffer of arena) this.#giveBack(buffer, false)
+    for (const buffer of arena) {
+      this.bytesInUse -= buffer.bytes
+      this.#destroy(buffer)
+    }
   }
 
   #giveBack(buffer: GpuBuffer, exact: boolean): void {

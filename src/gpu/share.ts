@@ -7,6 +7,7 @@
  *   steps; and a decode step waits for one section at most.
  * - An engine runs out of requests at the latest when the batches that it may sample ahead are complete; training then has the device alone.
  */
+import type { Gpu, Plan } from './gpu.ts'
 
 /** Of the device's time, what training gets while the engine always has something to run. */
 const leastShare = 1 / 16
@@ -53,5 +54,29 @@ export class DeviceShare {
   #wake(): void {
     this.#waiting?.()
     this.#waiting = undefined
+  }
+}
+
+/**
+ * Sends a plan section by section, each when `gpu.share` gives it a turn; resolves when the last one is sent. Two are in flight on a GPU, so that it has no
+ * gap; one on a software adapter, which has none. Until then the plan must not be replayed otherwise.
+ * @param work how much it is, in a unit of the caller's, for the waits
+ */
+export async function sendInSections(gpu: Gpu, plan: Plan, values: Record<string, number>, work: number): Promise<void> {
+  const { share, facts } = gpu
+  let [before, last] = [Promise.resolve(), performance.now()]
+  for (let i = 0; i <= plan.cuts.length; i++) {
+    await share.turn()
+    gpu.replay(plan, values, i)
+    const begin = performance.now()
+    const done = gpu.sync({ name: `section ${i} of ${plan.cuts.length}`, work }).then(() => {
+      const end = performance.now()
+      share.trained(end - Math.max(begin, last))
+      last = end
+    })
+    // Its error is thrown by whoever waits for it, here or at the next read-back.
+    done.catch(() => {})
+    await (facts.software ? done : before)
+    before = done
   }
 }

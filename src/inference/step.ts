@@ -85,6 +85,7 @@ export class StepCommands {
 
   release(): void {
     this.#dropPlans()
+    this.#gpu.flush()
     this.#gpu.pool.returnArena(this.#arena.splice(0))
     for (const { k, v } of this.#cache.layers) {
       k.release()

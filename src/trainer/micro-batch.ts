@@ -11,6 +11,7 @@ import { Tape } from '../autograd/tape.ts'
 import { tracer } from '../common/trace.ts'
 import type { Plan } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
+import { sendInSections } from '../gpu/share.ts'
 import { capacityOf, Size, times, type Count } from '../gpu/size.ts'
 import type { Decoder } from '../model/decoder.ts'
 import { listsByToken, type PackedBatch } from '../model/packed.ts'
@@ -98,7 +99,6 @@ export class MicroBatchRunner {
     const [heldRows, heldScored] = held ? [capacityOf(held.counts.rows), capacityOf(held.counts.scored)] : [0, 0]
     if (rows <= heldRows && scored <= heldScored) return
     this.release()
-    this.#decoder.gpu.pool.trim()
     const most = Math.max(heldRows, this.#capacity(rows))
     // Tokens are seldom more than rows: only where many completions begin after one prompt's last row.
     const tokens = Math.max(heldScored, most, scored > most ? this.#capacity(scored) : 0)
@@ -178,7 +178,7 @@ export class MicroBatchRunner {
   /** In one submit; section by section where an engine shares the device, which is then waited for. */
   #send(plan: Plan, values: Record<string, number>, rows: number): Promise<void> | undefined {
     const { gpu } = this.#decoder
-    if (gpu.share.engines > 0 && plan.cuts.length > 0) return gpu.replayInSections(plan, values, rows)
+    if (gpu.share.engines > 0 && plan.cuts.length > 0) return sendInSections(gpu, plan, values, rows)
     gpu.replay(plan, values)
     return undefined
   }
@@ -229,8 +229,9 @@ export class MicroBatchRunner {
     if (known) this.#drop(known)
     room.batch.rows.dropoutSeed = work.dropoutSeed === undefined ? undefined : Size.of('dropout seed')
     let open: { tape: Tape; out: HeadOutput } | undefined
-    const forward = gpu.record(() => void (open = this.#forward(room, work)), this.#arena)
-    const backward = work.kind === 'host' ? gpu.record(() => this.#goBack(room, open!), this.#arena) : undefined
+    const passes: (() => void)[] = [() => (open = this.#forward(room, work))]
+    if (work.kind === 'host') passes.push(() => this.#goBack(room, open!))
+    const [forward, backward] = gpu.recordAll(passes, this.#arena)
     const plans = { work, rotary, forward, backward }
     this.#plans.set(work.kind, plans)
     return plans
