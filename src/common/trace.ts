@@ -108,7 +108,7 @@ export class Tracer {
     const ts = this.now()
     const tid = tracks.indexOf(track) + 1
     return this.#opened((more) =>
-      this.#events.push({ ph: 'X', name, pid: ours, tid, ts, dur: this.now() - ts, args: { ...args, ...more } }),
+      this.#events.push({ ph: 'X', name, pid: ours, tid, ts, dur: this.now() - ts, args: more ? { ...args, ...more } : args }),
     )
   }
 
@@ -142,10 +142,10 @@ export class Tracer {
     if (this.take(1)) this.#events.push({ ph: 'C', name, pid: ours, tid: 0, ts: this.now(), args: values })
   }
 
-  /** A link between two spans (`s` to `f`, under one id): from the one around this moment, to the one of the GPU that came of it. */
-  link(id: number): void {
+  /** A link between two spans (`s` to `f`, under one id): from the one that was open at `ts` to the one of the GPU that came of it. */
+  link(id: number, ts: number): void {
     const tid = tracks.indexOf('JavaScript') + 1
-    if (this.take(1)) this.#events.push({ ph: 's', name: 'submit', cat: 'submit', pid: ours, tid, ts: this.now(), id })
+    if (this.take(1)) this.#events.push({ ph: 's', name: 'submit', cat: 'submit', pid: ours, tid, ts, id })
   }
 
   /** Events that are known at the end only, whose room was taken before. */

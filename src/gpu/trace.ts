@@ -5,7 +5,7 @@
  *   the note of the trace says how far the second bounds leave room.
  * - Timestamps are read when a wait for later work is over, so that nothing waits for them.
  */
-import { gpuProcess, tracer, type Span, type TraceEvent, type Tracer } from '../common/trace.ts'
+import { gpuProcess, tracer, type Span, type TraceArgs, type TraceEvent, type Tracer } from '../common/trace.ts'
 import type { Dispatch } from './commands.ts'
 import { capacity, type PassTimer } from './timing.ts'
 import type { WaitFor } from './waits.ts'
@@ -34,7 +34,7 @@ interface Timed {
   track: string
   begin: number
   end: number
-  args: TraceEvent['args']
+  args: TraceArgs
   link?: number
 }
 
@@ -45,6 +45,8 @@ export class GpuTrace implements PassTimer {
   readonly #timestamps: boolean
   readonly #poolBytes: () => number
   #tracer: Tracer | undefined
+  /** Bytes of the pool that were counted last. */
+  #bytes = 0
   readonly #free: Slots[] = []
   /** The batch that is filled, and those that are resolved and not sent, sent, being read. */
   #filling: Batch | undefined
@@ -116,8 +118,10 @@ export class GpuTrace implements PassTimer {
     if (!this.#submit) return
     const { number, span } = this.#submit
     this.#submit = undefined
-    this.#tracer!.counter('pool', { 'MiB in use': this.#poolBytes() / 2 ** 20 })
-    if (this.#resolved.length > 0) this.#tracer!.link(number)
+    const bytes = this.#poolBytes()
+    if (bytes !== this.#bytes) this.#tracer!.counter('pool', { 'MiB in use': bytes / 2 ** 20 })
+    this.#bytes = bytes
+    if (this.#resolved.length > 0) this.#tracer!.link(number, this.#resolved[0].sent)
     span.end()
     this.#sent.push(...this.#resolved)
     this.#resolved = []
@@ -143,6 +147,7 @@ export class GpuTrace implements PassTimer {
   #start(active: Tracer): void {
     this.#tracer = active
     this.#timed = []
+    this.#bytes = 0
     this.#origin = undefined
     ;[this.#least, this.#most] = [-Infinity, Infinity]
     active.onFinish(() => this.#finish(active))
@@ -168,8 +173,10 @@ export class GpuTrace implements PassTimer {
       if (!(end >= begin) || stamps[2 * i] === 0n) return
       whole.begin = Math.min(whole.begin, begin)
       whole.end = Math.max(whole.end, end)
-      const name = more > 0 ? `${label} and ${more} more` : label
-      this.#timed.push({ name, track: author, begin, end, args: more > 0 ? {} : { workgroups } })
+      // Kernels of one file have one name, and so one colour and one sum; what they were compiled with is an argument.
+      const [name, constants = ''] = label.slice(0, label.endsWith(')') ? -1 : undefined).split('(')
+      const args: TraceArgs = more > 0 ? { dispatches: more + 1 } : { workgroups, constants }
+      this.#timed.push({ name: more > 0 ? `${name} and ${more} more` : name, track: author, begin, end, args })
     })
     if (whole.end < whole.begin) return
     this.#least = Math.max(this.#least, sent - whole.begin)

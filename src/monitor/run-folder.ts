@@ -7,6 +7,7 @@
  *   rollouts/step_N.tokens.jsonl their token ids, log-probabilities and versions, so that the file above stays readable
  *   checkpoints/step_N/          written by the trainer
  *   logs/attempt_<n>.log         one a start; logs/latest points at the newest
+ *   trace.json                   of a start with --trace, the newest
  *   run.lock                     while a process holds the folder
  *
  * A run is never overwritten by accident: a folder with anything in it is opened only to resume it, and by one process at a time.

@@ -304,6 +304,16 @@ describe('composition', () => {
     expect(load('--resume', 'step', '20', ...named).resume).toEqual({ kind: 'step', step: 20 })
     expect(load('@', base, '--resume', 'outputs/x').resume).toEqual({ kind: 'dir', dir: 'outputs/x' })
     expect(errorOf(() => load('@', base, '--resume'))).toContain('set trainer.args.run_name')
+    expect(load('@', base).trace).toBeUndefined()
+    expect(load('@', base, '--trace').trace).toEqual({ level: 'kernels' })
+    expect(load('--trace', '5', '@', base).trace).toEqual({ steps: [5, 5], level: 'kernels' })
+    expect(load('@', base, '--trace', 'a.json', '5-7', 'passes').trace).toEqual({
+      steps: [5, 7],
+      file: 'a.json',
+      level: 'passes',
+    })
+    expect(load('@', base, '--trace=5-7,passes').trace).toEqual({ steps: [5, 7], level: 'passes' })
+    expect(errorOf(() => load('@', base, '--trace', '7-5'))).toContain('--trace 7-5: after --trace come steps')
     expect(loadConfig(['--help'])).toHaveProperty('help')
   })
 })
