@@ -21,7 +21,7 @@ export interface HeadShape {
 }
 
 /** Constants of a head shape. HG: query heads of one kv head that a workgroup takes together, at most 4, a divisor of the group. */
-function constantsOf(gpu: Gpu, { heads, kvHeads, headDim }: HeadShape): Constants & { HG: number } {
+function constantsOf(gpu: Gpu, { heads, kvHeads, headDim }: HeadShape): Constants & { C: number; HG: number } {
   const base = lanes(gpu)
   const group = heads / kvHeads
   const HG = [4, 3, 2, 1].find((n) => group % n === 0)!
@@ -39,7 +39,18 @@ function constantsOf(gpu: Gpu, { heads, kvHeads, headDim }: HeadShape): Constant
     KV_HEADS: kvHeads,
     GROUP: group,
     HG,
+    EVEN: Number(DE % Number(base.LANES) === 0),
   }
+}
+
+/**
+ * How many neighbouring rows a workgroup of the backward takes, so that one load serves them all: QR query rows, KR key rows. On CPU drivers loads are most
+ * of the time, and past some 24 vectors of a lane the code outgrows its cache. No bit depends on it.
+ */
+function together(gpu: Gpu, { SUBGROUP, C, HG }: ReturnType<typeof constantsOf>): { QR: number; KR: number } {
+  if (!gpu.facts.software || !SUBGROUP) return { QR: 1, KR: C > 4 ? 1 : 2 }
+  const most = (vectors: number, each: number): number => [8, 4, 2, 1].find((n) => n * each <= vectors) ?? 1
+  return { QR: most(24, HG * C), KR: most(16, C) }
 }
 
 const grid = (rows: Count, y: number): [Count, number, Count] => [map(rows, (n) => Math.min(n, 65535)), y, groupsOf(rows, 65535)]
@@ -92,10 +103,10 @@ export function attentionBackward(
   const params = { rows, lanes: constants.LANES, elements: constants.DE, scale: 1 / Math.sqrt(shape.headDim) }
   const count = times(rows, shape.heads)
   dispatchFlat(gpu, paths.delta, {}, [t.dO, t.o, t.lse, t.soft], { count, width: shape.headDim }, count)
-  const q = gpu.kernel(paths.q, constants)
-  gpu.dispatch(q, [t.q, t.k, t.v, t.info, t.dO, t.soft, t.dq], params, grid(rows, shape.heads / constants.HG))
+  const { QR, KR } = together(gpu, constants)
+  const q = gpu.kernel(paths.q, { ...constants, QR })
+  gpu.dispatch(q, [t.q, t.k, t.v, t.info, t.dO, t.soft, t.dq], params, grid(groupsOf(rows, QR), shape.heads / constants.HG))
   const { HG: _unused, ...shared } = constants
-  const KR = constants.C > 4 ? 1 : 2
   const kv = gpu.kernel(paths.kv, { ...shared, KR })
   gpu.dispatch(kv, [t.q, t.k, t.v, t.keyEnd, t.dO, t.soft, t.dk, t.dv], params, grid(groupsOf(rows, KR), shape.kvHeads))
 }

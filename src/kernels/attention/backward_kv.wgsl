@@ -83,7 +83,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
         let ds_i_$(r) = f_from(lane, ds_$(r), i);
 #end
 #for c in 0..C
+#if EVEN
+        {
+#else
         if ($(c)u * LANES + lane < DE) {
+#endif
           let qq = q[at + $(c)u * LANES + lane];
           let gg = d_out[at + $(c)u * LANES + lane];
 #for r in 0..KR

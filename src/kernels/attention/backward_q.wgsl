@@ -1,5 +1,5 @@
 // Backward of attention to q, probabilities recomputed from the saved lse (arXiv 2307.08691):
-//   P_j = exp(scale q.k_j - lse), dS_j = P_j (dO.v_j - delta), dq = scale sum_j dS_j k_j. Shapes and tiles as in forward.wgsl.
+//   P_j = exp(scale q.k_j - lse), dS_j = P_j (dO.v_j - delta), dq = scale sum_j dS_j k_j. Shapes, tiles and rows as in forward.wgsl.
 struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
 @group(0) @binding(0) var<storage, read> q: array<E>;
 @group(0) @binding(1) var<storage, read> k: array<E>;
@@ -12,84 +12,95 @@ struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-  let row = group.x + group.z * 65535u;
-  if (row >= p.rows) { return; }
+  let row0 = (group.x + group.z * 65535u) * $(QR)u;
+  if (row0 >= p.rows) { return; }
   let head0 = group.y * $(HG)u;
   let kv_head = head0 / GROUP;
-  let at = info[row];
-  let keys = at.w + 1u;
-#for g in 0..HG
+#include "rows.wgsl"
+#for x in 0..QR*HG
 #for c in 0..C
-  var q_$(g)_$(c) = E();
-  var do_$(g)_$(c) = E();
-  var dq_$(g)_$(c) = E();
+  var q_$(x)_$(c) = E();
+  var do_$(x)_$(c) = E();
+  var dq_$(x)_$(c) = E();
 #end
-  let soft_$(g) = soft[row * HEADS + head0 + $(g)u];
+  let soft_$(x) = soft[min(row0 + $(x/HG)u, p.rows - 1u) * HEADS + head0 + $(x%HG)u];
 #end
-  // One load for all heads and parts, as in forward.wgsl.
-  for (var s = 0u; s < $(HG)u * parts(); s++) {
-    let e = (row * HEADS + head0 + s / C) * DE + min((s % C) * LANES + lane, DE - 1u);
-    let q_part = q[e];
-    let do_part = d_out[e];
-#for g in 0..HG
+  // One load for all rows and heads, as in forward.wgsl.
+  for (var s = 0u; s < $(QR*HG)u; s++) {
+    let e = (min(row0 + s / $(HG)u, p.rows - 1u) * HEADS + head0 + s % $(HG)u) * DE;
 #for c in 0..C
-    q_$(g)_$(c) = select(q_$(g)_$(c), q_part, s == $(g*C+c)u);
-    do_$(g)_$(c) = select(do_$(g)_$(c), do_part, s == $(g*C+c)u);
+    let q_part_$(c) = q[e + min($(c)u * LANES + lane, DE - 1u)];
+    let do_part_$(c) = d_out[e + min($(c)u * LANES + lane, DE - 1u)];
+#for x in 0..QR*HG
+    q_$(x)_$(c) = select(q_$(x)_$(c), q_part_$(c), s == $(x)u);
+    do_$(x)_$(c) = select(do_$(x)_$(c), do_part_$(c), s == $(x)u);
 #end
 #end
   }
-  for (var j0 = 0u; j0 < keys; j0 += LANES) {
-    let j = min(j0 + lane, keys - 1u);
-    let kv_at = (key_row(at, j) * KV_HEADS + kv_head) * DE;
-#for g in 0..HG
-    var s_$(g) = 0.0;
-    var dp_$(g) = 0.0;
+  for (var f = 0u; f < $(QR)u; f++) {
+    let at = info[min(row0 + f, p.rows - 1u)];
+    var keys = 0u;
+#for r in 0..QR
+    let keys_$(r) = select(0u, at_$(r).w + 1u, lead_$(r) == f);
+    keys = max(keys, keys_$(r));
 #end
-    for (var c = 0u; c * LANES < elements(); c++) {
-#for g in 0..HG
-      var q_part_$(g) = q_$(g)_0;
-      var do_part_$(g) = do_$(g)_0;
+    for (var j0 = 0u; j0 < keys; j0 += LANES) {
+      let j = min(j0 + lane, keys - 1u);
+      let kv_at = (key_row(at, j) * KV_HEADS + kv_head) * DE;
+#for x in 0..QR*HG
+      var s_$(x) = 0.0;
+      var dp_$(x) = 0.0;
+#end
+      for (var c = 0u; c * LANES < elements(); c++) {
+#for x in 0..QR*HG
+        var q_part_$(x) = q_$(x)_0;
+        var do_part_$(x) = do_$(x)_0;
 #for c in 1..C
-      q_part_$(g) = select(q_part_$(g), q_$(g)_$(c), c == $(c)u);
-      do_part_$(g) = select(do_part_$(g), do_$(g)_$(c), c == $(c)u);
+        q_part_$(x) = select(q_part_$(x), q_$(x)_$(c), c == $(c)u);
+        do_part_$(x) = select(do_part_$(x), do_$(x)_$(c), c == $(c)u);
 #end
 #end
-      for (var i = 0u; i < min(turns(), elements() - c * LANES); i++) {
-        let kk = k[kv_at + c * LANES + i];
-        let vv = v[kv_at + c * LANES + i];
-#for g in 0..HG
-        s_$(g) = dot_add(e_from(lane, q_part_$(g), i), kk, s_$(g));
-        dp_$(g) = dot_add(e_from(lane, do_part_$(g), i), vv, dp_$(g));
+        for (var i = 0u; i < min(turns(), elements() - c * LANES); i++) {
+          let kk = k[kv_at + c * LANES + i];
+          let vv = v[kv_at + c * LANES + i];
+#for x in 0..QR*HG
+          s_$(x) = dot_add(e_from(lane, q_part_$(x), i), kk, s_$(x));
+          dp_$(x) = dot_add(e_from(lane, do_part_$(x), i), vv, dp_$(x));
 #end
+        }
       }
-    }
-#for g in 0..HG
-    let w_$(g) = exp(s_$(g) * p.scale - soft_$(g).x);
-    let ds_$(g) = select(0.0, w_$(g) * (dp_$(g) - soft_$(g).y) * p.scale, j0 + lane < keys);
+#for x in 0..QR*HG
+      let w_$(x) = exp(s_$(x) * p.scale - soft_$(x).x);
+      let ds_$(x) = select(0.0, w_$(x) * (dp_$(x) - soft_$(x).y) * p.scale, j0 + lane < keys_$(x/HG));
 #end
-    for (var i = 0u; i < min(turns(), keys - j0); i++) {
-      let k_at = (key_row(at, j0 + i) * KV_HEADS + kv_head) * DE;
-#for g in 0..HG
-      let d_$(g) = f_from(lane, ds_$(g), i);
+      for (var i = 0u; i < min(turns(), keys - j0); i++) {
+        let k_at = (key_row(at, j0 + i) * KV_HEADS + kv_head) * DE;
+#for x in 0..QR*HG
+        let d_$(x) = f_from(lane, ds_$(x), i);
 #end
 #for c in 0..C
-      if ($(c)u * LANES + lane < DE) {
-        let kk = k[k_at + $(c)u * LANES + lane];
-#for g in 0..HG
-        dq_$(g)_$(c) = fma(E(d_$(g)), kk, dq_$(g)_$(c));
+#if EVEN
+        {
+#else
+        if ($(c)u * LANES + lane < DE) {
+#endif
+          let kk = k[k_at + $(c)u * LANES + lane];
+#for x in 0..QR*HG
+          dq_$(x)_$(c) = fma(E(d_$(x)), kk, dq_$(x)_$(c));
+#end
+        }
 #end
       }
-#end
     }
   }
-  for (var s = 0u; s < $(HG)u * parts(); s++) {
-    var part = dq_0_0;
-#for g in 0..HG
+  for (var s = 0u; s < $(QR*HG)u; s++) {
+    let row = row0 + s / $(HG)u;
 #for c in 0..C
-    part = select(part, dq_$(g)_$(c), s == $(g*C+c)u);
+    var part_$(c) = dq_0_$(c);
+#for x in 1..QR*HG
+    part_$(c) = select(part_$(c), dq_$(x)_$(c), s == $(x)u);
 #end
+    if ($(c)u * LANES + lane < DE && row < p.rows) { dq[(row * HEADS + head0 + s % $(HG)u) * DE + $(c)u * LANES + lane] = part_$(c); }
 #end
-    let e = (s % C) * LANES + lane;
-    if (e < DE) { dq[(row * HEADS + head0 + s / C) * DE + e] = part; }
   }
 }
