@@ -50,7 +50,7 @@ export class GpuTrace implements PassTimer {
   readonly #free: Slots[] = []
   /** The batch that is filled, and those that are resolved and not sent, sent, being read. */
   #filling: Batch | undefined
-  #resolved: Batch[] = []
+  readonly #resolved: Batch[] = []
   #sent: Batch[] = []
   #reading: Promise<void>[] = []
   /** The submit that is encoded. */
@@ -77,7 +77,7 @@ export class GpuTrace implements PassTimer {
     if (tracer !== this.#tracer) this.#start(tracer)
     const number = tracer.nextId()
     this.#submit = { number, commands, span: tracer.span('JavaScript', 'submit', { commands, by: tracer.author }) }
-    return this.#timestamps && tracer.take(commands + 2) ? this : undefined
+    return this.#timestamps && !tracer.full ? this : undefined
   }
 
   next(encoder: GPUCommandEncoder): GPUComputePassTimestampWrites {
@@ -123,8 +123,11 @@ export class GpuTrace implements PassTimer {
     this.#bytes = bytes
     if (this.#resolved.length > 0) this.#tracer!.link(number, this.#resolved[0].sent)
     span.end()
-    this.#sent.push(...this.#resolved)
-    this.#resolved = []
+    for (const batch of this.#resolved.splice(0)) {
+      // A span each, one for all of them, and the arrow's end.
+      if (this.#tracer!.take(batch.passes.length + 2)) this.#sent.push(batch)
+      else this.#free.push(batch.slots)
+    }
   }
 
   /** A wait for all that was sent begins. */
