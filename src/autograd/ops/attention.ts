@@ -11,7 +11,7 @@ import type { Tape } from '../tape.ts'
 export interface RowLayout {
   /** (rows) vec4u: prefix start, prefix length, own start, position. */
   info: GpuBuffer
-  /** (rows) u32: rows r .. keyEnd[r] - 1 see row r. Only backward needs it. */
+  /** (rows) u32: rows r .. keyEnd[r] - 1 see row r. Only backward needs it; it says that k and v are this batch's own. */
   keyEnd?: GpuBuffer
 }
 
@@ -43,7 +43,13 @@ export function attention(tape: Tape, q: Tensor, k: Tensor, v: Tensor, layout: R
   const { rows } = q
   const o = tape.tensor(rows, q.columns, 'attention', q.needsGrad || k.needsGrad || v.needsGrad)
   const lse = tape.tensor(rows, shape.heads, 'attention lse', false)
-  kernels.attention(gpu, { q: q.buffer, k: k.buffer, v: v.buffer, info: layout.info, o: o.buffer, lse: lse.buffer }, rows, shape)
+  kernels.attention(
+    gpu,
+    { q: q.buffer, k: k.buffer, v: v.buffer, info: layout.info, o: o.buffer, lse: lse.buffer },
+    rows,
+    shape,
+    layout.keyEnd !== undefined,
+  )
   tape.node('attention', o, [q, k, v, o, lse], (dy) => {
     const soft = tape.tensor(rows, shape.heads * 2, 'attention softmax', false)
     const [dq, dk, dv] = [q, k, v].map((t) => tape.tensor(rows, t.columns, 'd attention', false))

@@ -4,15 +4,42 @@
 // atomics. dk, dv (rows, kv heads, D). A workgroup takes KR neighbouring key rows of one kv head (they share the loads of q and dO) and goes through
 // the queries by tiles of LANES, heads in order, rows in order: lane l scores row l of the tile, then owns a part of dk and dv.
 struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
+#if TEX
+@group(0) @binding(0) var q: texture_storage_2d<rgba32float, read>;
+#else
 @group(0) @binding(0) var<storage, read> q: array<E>;
+#endif
+#if TEX
+@group(0) @binding(1) var k: texture_storage_2d<rgba32float, read>;
+#else
 @group(0) @binding(1) var<storage, read> k: array<E>;
+#endif
+#if TEX
+@group(0) @binding(2) var v: texture_storage_2d<rgba32float, read>;
+#else
 @group(0) @binding(2) var<storage, read> v: array<E>;
+#endif
 @group(0) @binding(3) var<storage, read> key_end: array<u32>;
+#if TEX
+@group(0) @binding(4) var d_out: texture_storage_2d<rgba32float, read>;
+#else
 @group(0) @binding(4) var<storage, read> d_out: array<E>;
+#endif
 @group(0) @binding(5) var<storage, read> soft: array<vec2f>;
 @group(0) @binding(6) var<storage, read_write> dk: array<E>;
 @group(0) @binding(7) var<storage, read_write> dv: array<E>;
 #include "common.wgsl"
+#if TEX
+fn load_q(row: u32, head: u32, e: u32) -> E { return textureLoad(q, vec2u(head * DE + e, row)); }
+fn load_k(row: u32, head: u32, e: u32) -> E { return textureLoad(k, vec2u(head * DE + e, row)); }
+fn load_v(row: u32, head: u32, e: u32) -> E { return textureLoad(v, vec2u(head * DE + e, row)); }
+fn load_d_out(row: u32, head: u32, e: u32) -> E { return textureLoad(d_out, vec2u(head * DE + e, row)); }
+#else
+fn load_q(row: u32, head: u32, e: u32) -> E { return q[(row * HEADS + head) * DE + e]; }
+fn load_k(row: u32, head: u32, e: u32) -> E { return k[(row * KV_HEADS + head) * DE + e]; }
+fn load_v(row: u32, head: u32, e: u32) -> E { return v[(row * KV_HEADS + head) * DE + e]; }
+fn load_d_out(row: u32, head: u32, e: u32) -> E { return d_out[(row * HEADS + head) * DE + e]; }
+#endif
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
@@ -33,9 +60,10 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
   // One load for all rows and parts, as in forward.wgsl.
   for (var s = 0u; s < $(KR)u * parts(); s++) {
-    let e = (min(row0 + s / C, p.rows - 1u) * KV_HEADS + kv_head) * DE + min((s % C) * LANES + lane, DE - 1u);
-    let k_part = k[e];
-    let v_part = v[e];
+    let row = min(row0 + s / C, p.rows - 1u);
+    let e = min((s % C) * LANES + lane, DE - 1u);
+    let k_part = load_k(row, kv_head, e);
+    let v_part = load_v(row, kv_head, e);
 #for r in 0..KR
 #for c in 0..C
     k_$(r)_$(c) = select(k_$(r)_$(c), k_part, s == $(r*C+c)u);
@@ -47,7 +75,6 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     let head = kv_head * GROUP + g;
     for (var t0 = row0; t0 < last; t0 += LANES) {
       let t = min(t0 + lane, last - 1u);
-      let q_at = (t * HEADS + head) * DE;
 #for r in 0..KR
       var s_$(r) = 0.0;
       var dp_$(r) = 0.0;
@@ -62,8 +89,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
 #end
         for (var i = 0u; i < min(turns(), elements() - c * LANES); i++) {
-          let qq = q[q_at + c * LANES + i];
-          let gg = d_out[q_at + c * LANES + i];
+          let qq = load_q(t, head, c * LANES + i);
+          let gg = load_d_out(t, head, c * LANES + i);
 #for r in 0..KR
           s_$(r) = dot_add(e_from(lane, k_part_$(r), i), qq, s_$(r));
           dp_$(r) = dot_add(e_from(lane, v_part_$(r), i), gg, dp_$(r));
@@ -76,11 +103,13 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       let w_$(r) = select(0.0, exp(s_$(r) * p.scale - soft_t.x), seen_$(r));
       let ds_$(r) = select(0.0, w_$(r) * (dp_$(r) - soft_t.y) * p.scale, seen_$(r));
 #end
-      for (var i = 0u; i < min(turns(), last - t0); i++) {
-        let at = ((t0 + i) * HEADS + head) * DE;
+      for (var i = 0u; i < min(turns(), last - t0); i += $(UNROLL)u) {
+#for u in 0..UNROLL
+        let t_$(u) = min(t0 + i + $(u)u, last - 1u);
 #for r in 0..KR
-        let w_i_$(r) = f_from(lane, w_$(r), i);
-        let ds_i_$(r) = f_from(lane, ds_$(r), i);
+        let w_$(u)_$(r) = f_from(lane, w_$(r), i + $(u)u);
+        let ds_$(u)_$(r) = f_from(lane, ds_$(r), i + $(u)u);
+#end
 #end
 #for c in 0..C
 #if EVEN
@@ -88,11 +117,17 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #else
         if ($(c)u * LANES + lane < DE) {
 #endif
-          let qq = q[at + $(c)u * LANES + lane];
-          let gg = d_out[at + $(c)u * LANES + lane];
+#for u in 0..UNROLL
+          let qq_$(u) = load_q(t_$(u), head, $(c)u * LANES + lane);
+          let gg_$(u) = load_d_out(t_$(u), head, $(c)u * LANES + lane);
+#end
 #for r in 0..KR
-          dv_$(r)_$(c) = fma(E(w_i_$(r)), gg, dv_$(r)_$(c));
-          dk_$(r)_$(c) = fma(E(ds_i_$(r)), qq, dk_$(r)_$(c));
+#for u in 0..UNROLL
+          dv_$(r)_$(c) = fma(E(w_$(u)_$(r)), gg_$(u), dv_$(r)_$(c));
+#end
+#for u in 0..UNROLL
+          dk_$(r)_$(c) = fma(E(ds_$(u)_$(r)), qq_$(u), dk_$(r)_$(c));
+#end
 #end
         }
 #end

@@ -1,14 +1,41 @@
 // Backward of attention to q, probabilities recomputed from the saved lse (arXiv 2307.08691):
 //   P_j = exp(scale q.k_j - lse), dS_j = P_j (dO.v_j - delta), dq = scale sum_j dS_j k_j. Shapes, tiles and rows as in forward.wgsl.
 struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
+#if TEX
+@group(0) @binding(0) var q: texture_storage_2d<rgba32float, read>;
+#else
 @group(0) @binding(0) var<storage, read> q: array<E>;
+#endif
+#if TEX
+@group(0) @binding(1) var k: texture_storage_2d<rgba32float, read>;
+#else
 @group(0) @binding(1) var<storage, read> k: array<E>;
+#endif
+#if TEX
+@group(0) @binding(2) var v: texture_storage_2d<rgba32float, read>;
+#else
 @group(0) @binding(2) var<storage, read> v: array<E>;
+#endif
 @group(0) @binding(3) var<storage, read> info: array<vec4u>;
+#if TEX
+@group(0) @binding(4) var d_out: texture_storage_2d<rgba32float, read>;
+#else
 @group(0) @binding(4) var<storage, read> d_out: array<E>;
+#endif
 @group(0) @binding(5) var<storage, read> soft: array<vec2f>;
 @group(0) @binding(6) var<storage, read_write> dq: array<E>;
 #include "common.wgsl"
+#if TEX
+fn load_q(row: u32, head: u32, e: u32) -> E { return textureLoad(q, vec2u(head * DE + e, row)); }
+fn load_k(row: u32, head: u32, e: u32) -> E { return textureLoad(k, vec2u(head * DE + e, row)); }
+fn load_v(row: u32, head: u32, e: u32) -> E { return textureLoad(v, vec2u(head * DE + e, row)); }
+fn load_d_out(row: u32, head: u32, e: u32) -> E { return textureLoad(d_out, vec2u(head * DE + e, row)); }
+#else
+fn load_q(row: u32, head: u32, e: u32) -> E { return q[(row * HEADS + head) * DE + e]; }
+fn load_k(row: u32, head: u32, e: u32) -> E { return k[(row * KV_HEADS + head) * DE + e]; }
+fn load_v(row: u32, head: u32, e: u32) -> E { return v[(row * KV_HEADS + head) * DE + e]; }
+fn load_d_out(row: u32, head: u32, e: u32) -> E { return d_out[(row * HEADS + head) * DE + e]; }
+#endif
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
@@ -26,14 +53,16 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let soft_$(x) = soft[min(row0 + $(x/HG)u, p.rows - 1u) * HEADS + head0 + $(x%HG)u];
 #end
   // One load for all rows and heads, as in forward.wgsl.
-  for (var s = 0u; s < $(QR*HG)u; s++) {
-    let e = (min(row0 + s / $(HG)u, p.rows - 1u) * HEADS + head0 + s % $(HG)u) * DE;
-#for c in 0..C
-    let q_part_$(c) = q[e + min($(c)u * LANES + lane, DE - 1u)];
-    let do_part_$(c) = d_out[e + min($(c)u * LANES + lane, DE - 1u)];
+  for (var s = 0u; s < $(QR*HG)u * parts(); s++) {
+    let x = s / C;
+    let row = min(row0 + x / $(HG)u, p.rows - 1u);
+    let e = min((s % C) * LANES + lane, DE - 1u);
+    let q_part = load_q(row, head0 + x % $(HG)u, e);
+    let do_part = load_d_out(row, head0 + x % $(HG)u, e);
 #for x in 0..QR*HG
-    q_$(x)_$(c) = select(q_$(x)_$(c), q_part_$(c), s == $(x)u);
-    do_$(x)_$(c) = select(do_$(x)_$(c), do_part_$(c), s == $(x)u);
+#for c in 0..C
+    q_$(x)_$(c) = select(q_$(x)_$(c), q_part, s == $(x*C+c)u);
+    do_$(x)_$(c) = select(do_$(x)_$(c), do_part, s == $(x*C+c)u);
 #end
 #end
   }
@@ -46,7 +75,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
     for (var j0 = 0u; j0 < keys; j0 += LANES) {
       let j = min(j0 + lane, keys - 1u);
-      let kv_at = (key_row(at, j) * KV_HEADS + kv_head) * DE;
+      let kv_row = key_row(at, j);
 #for x in 0..QR*HG
       var s_$(x) = 0.0;
       var dp_$(x) = 0.0;
@@ -61,8 +90,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
 #end
         for (var i = 0u; i < min(turns(), elements() - c * LANES); i++) {
-          let kk = k[kv_at + c * LANES + i];
-          let vv = v[kv_at + c * LANES + i];
+          let kk = load_k(kv_row, kv_head, c * LANES + i);
+          let vv = load_v(kv_row, kv_head, c * LANES + i);
 #for x in 0..QR*HG
           s_$(x) = dot_add(e_from(lane, q_part_$(x), i), kk, s_$(x));
           dp_$(x) = dot_add(e_from(lane, do_part_$(x), i), vv, dp_$(x));
@@ -73,10 +102,12 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       let w_$(x) = exp(s_$(x) * p.scale - soft_$(x).x);
       let ds_$(x) = select(0.0, w_$(x) * (dp_$(x) - soft_$(x).y) * p.scale, j0 + lane < keys_$(x/HG));
 #end
-      for (var i = 0u; i < min(turns(), keys - j0); i++) {
-        let k_at = (key_row(at, j0 + i) * KV_HEADS + kv_head) * DE;
+      for (var i = 0u; i < min(turns(), keys - j0); i += $(UNROLL)u) {
+#for u in 0..UNROLL
+        let k_row_$(u) = key_row(at, min(j0 + i + $(u)u, keys - 1u));
 #for x in 0..QR*HG
-        let d_$(x) = f_from(lane, ds_$(x), i);
+        let d_$(u)_$(x) = f_from(lane, ds_$(x), i + $(u)u);
+#end
 #end
 #for c in 0..C
 #if EVEN
@@ -84,23 +115,28 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #else
         if ($(c)u * LANES + lane < DE) {
 #endif
-          let kk = k[k_at + $(c)u * LANES + lane];
+#for u in 0..UNROLL
+          let kk_$(u) = load_k(k_row_$(u), kv_head, $(c)u * LANES + lane);
+#end
 #for x in 0..QR*HG
-          dq_$(x)_$(c) = fma(E(d_$(x)), kk, dq_$(x)_$(c));
+#for u in 0..UNROLL
+          dq_$(x)_$(c) = fma(E(d_$(u)_$(x)), kk_$(u), dq_$(x)_$(c));
+#end
 #end
         }
 #end
       }
     }
   }
-  for (var s = 0u; s < $(QR*HG)u; s++) {
-    let row = row0 + s / $(HG)u;
+  for (var s = 0u; s < $(QR*HG)u * parts(); s++) {
+    var part = dq_0_0;
+#for x in 0..QR*HG
 #for c in 0..C
-    var part_$(c) = dq_0_$(c);
-#for x in 1..QR*HG
-    part_$(c) = select(part_$(c), dq_$(x)_$(c), s == $(x)u);
+    part = select(part, dq_$(x)_$(c), s == $(x*C+c)u);
 #end
-    if ($(c)u * LANES + lane < DE && row < p.rows) { dq[(row * HEADS + head0 + s % $(HG)u) * DE + $(c)u * LANES + lane] = part_$(c); }
 #end
+    let row = row0 + s / C / $(HG)u;
+    let e = (s % C) * LANES + lane;
+    if (e < DE && row < p.rows) { dq[(row * HEADS + head0 + s / C % $(HG)u) * DE + e] = part; }
   }
 }

@@ -1,105 +1,141 @@
 // Causal attention with grouped queries (arXiv 2305.13245), online softmax (arXiv 2205.14135), packed and variable-length:
 //   o[t,h] = sum_j p_j v_j, p = softmax_j(scale q[t,h] . k_j) over the keys that info[t] names; lse[t,h] = log sum_j exp(scale q . k_j).
 // q, o (rows, heads, D), k, v (key rows, kv heads, D), lse (rows, heads).
-// A workgroup takes one row and HG query heads that share a kv head. Keys go by tiles of LANES in logical order: lane l scores key l of
+// A workgroup takes QR rows and HG query heads that share a kv head; rows with the same keys go through them together. Keys go by tiles of LANES in logical order: lane l scores key l of
 // the tile; then lane l sums its part of the values over the tile's keys in order. Tiles start at logical key 0, so the order of every
 // sum depends on the position alone: training, prefill and decode give the same bits.
 struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
 @group(0) @binding(0) var<storage, read> q: array<E>;
+#if TEX
+@group(0) @binding(1) var k: texture_storage_2d<rgba32float, read>;
+#else
 @group(0) @binding(1) var<storage, read> k: array<E>;
+#endif
+#if TEX
+@group(0) @binding(2) var v: texture_storage_2d<rgba32float, read>;
+#else
 @group(0) @binding(2) var<storage, read> v: array<E>;
+#endif
 @group(0) @binding(3) var<storage, read> info: array<vec4u>;
 @group(0) @binding(4) var<storage, read_write> o: array<E>;
 @group(0) @binding(5) var<storage, read_write> lse: array<f32>;
 #include "common.wgsl"
+#if TEX
+fn load_k(row: u32, head: u32, e: u32) -> E { return textureLoad(k, vec2u(head * DE + e, row)); }
+fn load_v(row: u32, head: u32, e: u32) -> E { return textureLoad(v, vec2u(head * DE + e, row)); }
+#else
+fn load_k(row: u32, head: u32, e: u32) -> E { return k[(row * KV_HEADS + head) * DE + e]; }
+fn load_v(row: u32, head: u32, e: u32) -> E { return v[(row * KV_HEADS + head) * DE + e]; }
+#endif
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-  let row = group.x + group.z * 65535u;
-  if (row >= p.rows) { return; }
+  let row0 = (group.x + group.z * 65535u) * $(QR)u;
+  if (row0 >= p.rows) { return; }
   let head0 = group.y * $(HG)u;
   let kv_head = head0 / GROUP;
-  let at = info[row];
-  let keys = at.w + 1u;
-#for g in 0..HG
+#include "rows.wgsl"
+#for x in 0..QR*HG
 #for c in 0..C
-  var q_$(g)_$(c) = E();
-  var o_$(g)_$(c) = E();
+  var q_$(x)_$(c) = E();
+  var o_$(x)_$(c) = E();
 #end
-  var m_$(g) = -3.0e38;
-  var l_$(g) = 0.0;
+  var m_$(x) = -3.0e38;
+  var l_$(x) = 0.0;
 #end
-  // One load (and below one store) for all heads and parts: see common.wgsl about loops.
-  for (var s = 0u; s < $(HG)u * parts(); s++) {
-    let part = q[(row * HEADS + head0 + s / C) * DE + min((s % C) * LANES + lane, DE - 1u)];
-#for g in 0..HG
+  // One load (and below one store) for all rows, heads and parts: see common.wgsl about loops.
+  for (var s = 0u; s < $(QR*HG)u * parts(); s++) {
+    let x = s / C;
+    let row = min(row0 + x / $(HG)u, p.rows - 1u);
+    let part = q[(row * HEADS + head0 + x % $(HG)u) * DE + min((s % C) * LANES + lane, DE - 1u)];
+#for x in 0..QR*HG
 #for c in 0..C
-    q_$(g)_$(c) = select(q_$(g)_$(c), part, s == $(g*C+c)u);
+    q_$(x)_$(c) = select(q_$(x)_$(c), part, s == $(x*C+c)u);
 #end
 #end
   }
-  for (var j0 = 0u; j0 < keys; j0 += LANES) {
-    let j = min(j0 + lane, keys - 1u);
-    let k_at = (key_row(at, j) * KV_HEADS + kv_head) * DE;
-#for g in 0..HG
-    var s_$(g) = 0.0;
+  for (var f = 0u; f < $(QR)u; f++) {
+    let at = info[min(row0 + f, p.rows - 1u)];
+    var keys = 0u;
+#for r in 0..QR
+    let keys_$(r) = select(0u, at_$(r).w + 1u, lead_$(r) == f);
+    keys = max(keys, keys_$(r));
 #end
-    for (var c = 0u; c * LANES < elements(); c++) {
-#for g in 0..HG
-      var part_$(g) = q_$(g)_0;
+    for (var j0 = 0u; j0 < keys; j0 += LANES) {
+      let j = min(j0 + lane, keys - 1u);
+      let k_row = key_row(at, j);
+#for x in 0..QR*HG
+      var s_$(x) = 0.0;
+#end
+      for (var c = 0u; c * LANES < elements(); c++) {
+#for x in 0..QR*HG
+        var part_$(x) = q_$(x)_0;
 #for c in 1..C
-      part_$(g) = select(part_$(g), q_$(g)_$(c), c == $(c)u);
+        part_$(x) = select(part_$(x), q_$(x)_$(c), c == $(c)u);
 #end
 #end
-      for (var i = 0u; i < min(turns(), elements() - c * LANES); i++) {
-        let kv = k[k_at + c * LANES + i];
-#for g in 0..HG
-        s_$(g) = dot_add(e_from(lane, part_$(g), i), kv, s_$(g));
+        for (var i = 0u; i < min(turns(), elements() - c * LANES); i++) {
+          let kk = load_k(k_row, kv_head, c * LANES + i);
+#for x in 0..QR*HG
+          s_$(x) = dot_add(e_from(lane, part_$(x), i), kk, s_$(x));
+#end
+        }
+      }
+      // A row that does not see a tile that another row sees takes it with weights of 0 and a factor of 1, which changes none of its bits.
+#for x in 0..QR*HG
+      s_$(x) = select(-3.0e38, s_$(x) * p.scale, j0 + lane < keys_$(x/HG));
+      let new_$(x) = max(m_$(x), lanes_max(lane, s_$(x)));
+      let w_$(x) = select(0.0, exp(s_$(x) - new_$(x)), j0 + lane < keys_$(x/HG));
+      let shrink_$(x) = exp(m_$(x) - new_$(x));
+      l_$(x) = fma(l_$(x), shrink_$(x), lanes_sum(lane, w_$(x)));
+      m_$(x) = new_$(x);
+#for c in 0..C
+      o_$(x)_$(c) *= shrink_$(x);
+#end
+#end
+      for (var i = 0u; i < min(turns(), keys - j0); i += $(UNROLL)u) {
+#for u in 0..UNROLL
+        let v_row_$(u) = key_row(at, min(j0 + i + $(u)u, keys - 1u));
+#for x in 0..QR*HG
+        let p_$(u)_$(x) = f_from(lane, w_$(x), i + $(u)u);
+#end
+#end
+#for c in 0..C
+#if EVEN
+        {
+#else
+        if ($(c)u * LANES + lane < DE) {
+#endif
+#for u in 0..UNROLL
+          let vv_$(u) = load_v(v_row_$(u), kv_head, $(c)u * LANES + lane);
+#end
+#for x in 0..QR*HG
+#for u in 0..UNROLL
+          o_$(x)_$(c) = fma(E(p_$(u)_$(x)), vv_$(u), o_$(x)_$(c));
+#end
+#end
+        }
 #end
       }
-    }
-#for g in 0..HG
-    s_$(g) = select(-3.0e38, s_$(g) * p.scale, j0 + lane < keys);
-    let new_$(g) = max(m_$(g), lanes_max(lane, s_$(g)));
-    let w_$(g) = select(0.0, exp(s_$(g) - new_$(g)), j0 + lane < keys);
-    let shrink_$(g) = exp(m_$(g) - new_$(g));
-    l_$(g) = fma(l_$(g), shrink_$(g), lanes_sum(lane, w_$(g)));
-    m_$(g) = new_$(g);
-#for c in 0..C
-    o_$(g)_$(c) *= shrink_$(g);
-#end
-#end
-    for (var i = 0u; i < min(turns(), keys - j0); i++) {
-      let v_at = (key_row(at, j0 + i) * KV_HEADS + kv_head) * DE;
-#for g in 0..HG
-      let p_$(g) = f_from(lane, w_$(g), i);
-#end
-#for c in 0..C
-      if ($(c)u * LANES + lane < DE) {
-        let vv = v[v_at + $(c)u * LANES + lane];
-#for g in 0..HG
-        o_$(g)_$(c) = fma(E(p_$(g)), vv, o_$(g)_$(c));
-#end
-      }
-#end
     }
   }
-#for g in 0..HG
+#for x in 0..QR*HG
 #for c in 0..C
-  o_$(g)_$(c) /= l_$(g);
+  o_$(x)_$(c) /= l_$(x);
 #end
 #end
-  for (var s = 0u; s < $(HG)u * parts(); s++) {
+  for (var s = 0u; s < $(QR*HG)u * parts(); s++) {
     var part = o_0_0;
-#for g in 0..HG
+#for x in 0..QR*HG
 #for c in 0..C
-    part = select(part, o_$(g)_$(c), s == $(g*C+c)u);
+    part = select(part, o_$(x)_$(c), s == $(x*C+c)u);
 #end
 #end
+    let row = row0 + s / C / $(HG)u;
     let e = (s % C) * LANES + lane;
-    if (e < DE) { o[(row * HEADS + head0 + s / C) * DE + e] = part; }
+    if (e < DE && row < p.rows) { o[(row * HEADS + head0 + s / C % $(HG)u) * DE + e] = part; }
   }
-#for g in 0..HG
-  if (lane == 0u) { lse[row * HEADS + head0 + $(g)u] = m_$(g) + log(l_$(g)); }
+#for x in 0..QR*HG
+  if (lane == 0u && row0 + $(x/HG)u < p.rows) { lse[(row0 + $(x/HG)u) * HEADS + head0 + $(x%HG)u] = m_$(x) + log(l_$(x)); }
 #end
 }
