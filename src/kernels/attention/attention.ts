@@ -39,7 +39,7 @@ function constantsOf(gpu: Gpu, { heads, kvHeads, headDim }: HeadShape): Constant
     KV_HEADS: kvHeads,
     GROUP: group,
     HG,
-    EVEN: Number(DE % Number(base.LANES) === 0),
+    EVEN: Number(DE % base.LANES === 0),
   }
 }
 
@@ -49,43 +49,38 @@ function constantsOf(gpu: Gpu, { heads, kvHeads, headDim }: HeadShape): Constant
  */
 function together(gpu: Gpu, { SUBGROUP, C, HG }: ReturnType<typeof constantsOf>): { QR: number; KR: number } {
   if (!gpu.facts.software || !SUBGROUP) return { QR: 1, KR: C > 4 ? 1 : 2 }
-  const most = (vectors: number, each: number): number => [8, 4, 2, 1].find((n) => n * each <= vectors) ?? 1
   return { QR: most(24, HG * C), KR: most(16, C) }
 }
+/** How many rows of so many vectors each fit, a power of two. */
+const most = (vectors: number, each: number): number => [8, 4, 2, 1].find((n) => n * each <= vectors) ?? 1
 
-type Operand = 'q' | 'k' | 'v' | 'dO'
 /** Bytes of a staging texture at most, and the textures of a device by operand and shape. */
 const maxStaged = 16 << 20
 const stages = new WeakMap<Gpu, Map<string, GpuTexture>>()
 
+type Stage = (role: 'q' | 'k' | 'v' | 'dO', data: GpuBuffer) => GpuTexture
+
 /**
- * What attention reads again and again, copied to textures, which a CPU driver reads three times faster than buffers (see matmul/stage.ts); undefined where
- * that cannot be: another adapter, rows that are no multiple of 256 bytes, more than a texture takes.
+ * Copies what is read again and again to textures, which a CPU driver reads three times faster than buffers (see matmul/stage.ts); undefined where that
+ * cannot be: another adapter, rows that are no multiple of 256 bytes, more than a texture takes.
  */
-function staged<T extends Operand>(
-  gpu: Gpu,
-  t: Record<T, GpuBuffer>,
-  rows: Count,
-  { heads, kvHeads, headDim }: HeadShape,
-): Record<T, GpuTexture> | undefined {
+function stageOf(gpu: Gpu, rows: Count, { heads, kvHeads, headDim }: HeadShape): Stage | undefined {
   const { software, subgroupSize, limits } = gpu.facts
   const height = Math.max(16, 2 ** Math.ceil(Math.log2(capacityOf(rows))))
   const widest = heads * headDim
   if (!software || subgroupSize !== 8 || headDim % 32 !== 0 || (kvHeads * headDim) % 64 !== 0 || widest % 64 !== 0)
     return undefined
   if (height > limits.maxTexture || widest / 4 > limits.maxTexture || height * widest * 4 > maxStaged) return undefined
-  let own = stages.get(gpu)
-  if (!own) stages.set(gpu, (own = new Map()))
-  const found: Partial<Record<T, GpuTexture>> = {}
-  for (const name of Object.keys(t) as T[]) {
-    const columns = (name === 'k' || name === 'v' ? kvHeads : heads) * headDim
-    const key = `${name},${columns},${height}`
-    let texture = own.get(key)
-    if (!texture) own.set(key, (texture = gpu.pool.texture(columns / 4, height, 'rgba32float', 'staged', { scratch: true })))
-    gpu.copyToTexture(t[name], texture, { bytesPerRow: columns * 4, rows, texels: columns / 4 })
-    found[name] = texture
+  const own = stages.get(gpu) ?? new Map<string, GpuTexture>()
+  stages.set(gpu, own)
+  return (role, data) => {
+    const columns = (role === 'k' || role === 'v' ? kvHeads : heads) * headDim
+    const key = `${role},${columns},${height}`
+    const texture = own.get(key) ?? gpu.pool.texture(columns / 4, height, 'rgba32float', 'staged', { scratch: true })
+    own.set(key, texture)
+    gpu.copyToTexture(data, texture, { bytesPerRow: columns * 4, rows, texels: columns / 4 })
+    return texture
   }
-  return found as Record<T, GpuTexture>
 }
 
 const grid = (rows: Count, y: number): [Count, number, Count] => [map(rows, (n) => Math.min(n, 65535)), y, groupsOf(rows, 65535)]
@@ -106,9 +101,9 @@ export function attention(
   const constants = constantsOf(gpu, shape)
   const params = { rows, lanes: constants.LANES, elements: constants.DE, scale: 1 / Math.sqrt(shape.headDim) }
   const QR = neighbours ? together(gpu, constants).QR : 1
-  const from = neighbours ? staged(gpu, { k: t.k, v: t.v }, rows, shape) : undefined
-  const { k, v } = from ?? t
-  const kernel = gpu.kernel(paths.forward, { ...constants, QR, TEX: Number(from !== undefined), UNROLL: from ? 2 : 1 })
+  const stage = neighbours ? stageOf(gpu, rows, shape) : undefined
+  const [k, v] = stage ? [stage('k', t.k), stage('v', t.v)] : [t.k, t.v]
+  const kernel = gpu.kernel(paths.forward, { ...constants, QR, TEX: Number(stage !== undefined), UNROLL: stage ? 2 : 1 })
   gpu.dispatch(kernel, [t.q, k, v, t.info, t.o, t.lse], params, grid(groupsOf(rows, QR), shape.heads / constants.HG))
 }
 
@@ -140,22 +135,12 @@ export function attentionBackward(
   const count = times(rows, shape.heads)
   dispatchFlat(gpu, paths.delta, {}, [t.dO, t.o, t.lse, t.soft], { count, width: shape.headDim }, count)
   const { QR, KR } = together(gpu, constants)
-  const textures = staged(gpu, { q: t.q, k: t.k, v: t.v, dO: t.dO }, rows, shape)
-  const from = textures ?? t
-  const [TEX, UNROLL] = textures ? [1, 2] : [0, 1]
-  const q = gpu.kernel(paths.q, { ...constants, QR, TEX, UNROLL })
-  gpu.dispatch(
-    q,
-    [from.q, from.k, from.v, t.info, from.dO, t.soft, t.dq],
-    params,
-    grid(groupsOf(rows, QR), shape.heads / constants.HG),
-  )
+  const stage = stageOf(gpu, rows, shape)
+  const [TEX, UNROLL] = stage ? [1, 2] : [0, 1]
+  const [q, k, v, dO] = stage ? [stage('q', t.q), stage('k', t.k), stage('v', t.v), stage('dO', t.dO)] : [t.q, t.k, t.v, t.dO]
+  const forQ = gpu.kernel(paths.q, { ...constants, QR, TEX, UNROLL })
+  gpu.dispatch(forQ, [q, k, v, t.info, dO, t.soft, t.dq], params, grid(groupsOf(rows, QR), shape.heads / constants.HG))
   const { HG: _unused, ...shared } = constants
-  const kv = gpu.kernel(paths.kv, { ...shared, KR, TEX, UNROLL })
-  gpu.dispatch(
-    kv,
-    [from.q, from.k, from.v, t.keyEnd, from.dO, t.soft, t.dk, t.dv],
-    params,
-    grid(groupsOf(rows, KR), shape.kvHeads),
-  )
+  const forKv = gpu.kernel(paths.kv, { ...shared, KR, TEX, UNROLL })
+  gpu.dispatch(forKv, [q, k, v, t.keyEnd, dO, t.soft, t.dk, t.dv], params, grid(groupsOf(rows, KR), shape.kvHeads))
 }
