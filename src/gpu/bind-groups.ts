@@ -60,6 +60,6 @@ export class BindGroups {
       const name = kernel.bindings[index].name
       throw new GpuError(`${kernel.label}: '${name}' is ${bytes} bytes; this adapter binds at most ${maxBinding}`)
     }
-    return { buffer: buffer.raw, offset, size: Math.ceil(bytes / 4) * 4 }
+    return { buffer: buffer.raw, offset: buffer.start + offset, size: Math.ceil(bytes / 4) * 4 }
   }
 }

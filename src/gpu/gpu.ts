@@ -15,7 +15,7 @@ import { encodeParams, KernelCache, type Kernel } from './kernel.ts'
 import { emptyPlan, fill, isEmpty, type Plan } from './plan.ts'
 import { BufferPool, GpuBuffer, GpuTexture } from './pool.ts'
 import { ReadBuffers } from './read-buffers.ts'
-import { placeScratch, traceScratch } from './scratch.ts'
+import { PlacedScratch, ScratchTrace } from './scratch.ts'
 import { DeviceShare } from './share.ts'
 import { capacityOf, type Count } from './size.ts'
 import { KernelTimer, type KernelTime } from './timing.ts'
@@ -51,7 +51,7 @@ export class Gpu {
   /** The plan that is being recorded. */
   #recording: Plan | undefined
   /** While it is, in the first of two runs: nothing is kept of it but its scratch. */
-  #tracing = false
+  #tracing: ScratchTrace | undefined
   readonly #uniforms: UniformRing | undefined
   readonly #readBuffers: ReadBuffers
   /** Most of a wait is slept through on a software adapter. */
@@ -107,7 +107,7 @@ export class Gpu {
     this.#alive(buffer, 'write')
     this.flush()
     buffer.writes++
-    if (!this.#tracing) this.device.queue.writeBuffer(buffer.raw, offset, paddedBytes(data))
+    if (!this.#tracing) this.device.queue.writeBuffer(buffer.raw, buffer.start + offset, paddedBytes(data))
   }
 
   /**
@@ -121,7 +121,10 @@ export class Gpu {
     if (x === 0 || y === 0 || z === 0) return
     if (this.#error) throw this.#error
     if (x > 65535 || y > 65535 || z > 65535) throw new GpuError(`${kernel.label}: ${x} x ${y} x ${z} workgroups are too many`)
-    if (this.#tracing) return
+    if (this.#tracing) {
+      const buffers = bindings.map((b) => (b instanceof GpuTexture ? undefined : rangeOf(b).buffer))
+      return this.#tracing.together(buffers, (i) => kernel.bindings[i].kind === 'read_write')
+    }
     this.dispatches++
     bindings.forEach((b, i) => {
       if (kernel.bindings[i]?.kind === 'read_write' && !(b instanceof GpuTexture))
@@ -148,12 +151,13 @@ export class Gpu {
     const [s, t] = [rangeOf(source), rangeOf(target)]
     this.#alive(s.buffer, 'copy')
     this.#alive(t.buffer, 'copy')
+    this.#tracing?.together([s.buffer, t.buffer], () => true)
     t.buffer.writes++
     const command = {
       source: s.buffer.raw,
-      sourceOffset: s.offset + sourceOffset,
+      sourceOffset: s.buffer.start + s.offset + sourceOffset,
       target: t.buffer.raw,
-      targetOffset: t.offset + targetOffset,
+      targetOffset: t.buffer.start + t.offset + targetOffset,
       bytes: capacityOf(bytes),
     }
     this.#open(bytes, (n) => (command.bytes = n))
@@ -173,7 +177,7 @@ export class Gpu {
     const { buffer, offset: start } = rangeOf(source)
     this.#alive(buffer, 'copy')
     const most = capacityOf(rows)
-    const layout = { offset: start + offset, bytesPerRow, rowsPerImage: most }
+    const layout = { offset: buffer.start + start + offset, bytesPerRow, rowsPerImage: most }
     const size: [number, number] = [texels, most]
     this.#open(rows, (n) => (size[1] = n))
     this.#push({ source: buffer.raw, layout, texture: texture.raw, size })
@@ -184,7 +188,7 @@ export class Gpu {
     const { buffer, offset, bytes } = rangeOf(binding)
     this.#alive(buffer, 'clear')
     buffer.writes++
-    this.#push({ clear: buffer.raw, offset, bytes: Math.ceil(bytes / 4) * 4 })
+    this.#push({ clear: buffer.raw, offset: buffer.start + offset, bytes: Math.ceil(bytes / 4) * 4 })
   }
 
   /**
@@ -201,15 +205,18 @@ export class Gpu {
     if (this.#recording) throw new GpuError('a plan is being recorded already')
     this.flush()
     const plans = fns.map(emptyPlan)
+    const nothing = this.pool.acquire(16, 'nothing')
     let whole = false
     try {
-      this.#tracing = true
-      const pieces = traceScratch(this.pool, () => fns.forEach((fn) => this.#recordInto(emptyPlan(), fn)))
-      this.#tracing = false
-      placeScratch(this.pool, pieces, arena ?? plans[0].arena, () => fns.forEach((fn, i) => this.#recordInto(plans[i], fn)))
+      const trace = (this.pool.scratch = this.#tracing = new ScratchTrace(nothing.raw))
+      for (const fn of fns) this.#recordInto(emptyPlan(), fn)
+      this.#tracing = undefined
+      this.pool.scratch = new PlacedScratch(this.pool, trace.end(), arena ?? plans[0].arena)
+      for (const [i, fn] of fns.entries()) this.#recordInto(plans[i], fn)
       whole = true
     } finally {
-      this.#tracing = false
+      this.pool.scratch = this.#tracing = undefined
+      nothing.release()
       if (!whole) plans.forEach((plan) => this.releasePlan(plan))
     }
     return plans
@@ -309,7 +316,7 @@ export class Gpu {
     this.#alive(buffer, 'read')
     const size = Math.ceil(bytes / 4) * 4
     const staging = this.#readBuffers.take(size)
-    this.#push({ source: buffer.raw, sourceOffset: offset, target: staging, targetOffset: 0, bytes: size })
+    this.#push({ source: buffer.raw, sourceOffset: buffer.start + offset, target: staging, targetOffset: 0, bytes: size })
     this.flush()
     await this.#wait(wait, () => this.#orError(staging.mapAsync(GPUMapMode.READ)))
     const copy = staging.getMappedRange().slice(0, bytes)

@@ -8,13 +8,16 @@ export class GpuBuffer {
   readonly id = nextId++
   readonly raw: GPUBuffer
   readonly bytes: number
+  /** Where it begins in `raw`: scratch of plans shares buffers. */
+  readonly start: number
   label: string
   released = false
   /** Commands recorded so far that write it: while the number stays, so does the content. Replays of plans do not count. */
   writes = 0
   readonly #onRelease: (buffer: GpuBuffer) => void
-  constructor(raw: GPUBuffer, bytes: number, label: string, onRelease: (buffer: GpuBuffer) => void) {
+  constructor(raw: GPUBuffer, bytes: number, label: string, onRelease: (buffer: GpuBuffer) => void, start = 0) {
     this.raw = raw
+    this.start = start
     this.bytes = bytes
     this.label = label
     this.#onRelease = onRelease
@@ -59,6 +62,7 @@ export class BufferPool {
   readonly #free = new Map<number, GpuBuffer[]>()
   /** While a plan is recorded: where buffers come from that are not `exact`. */
   scratch: { take(bytes: number, label: string): GpuBuffer } | undefined
+  readonly #parts = new WeakMap<GpuBuffer, Map<string, GpuBuffer>>()
   bytesInUse = 0
   bytesReserved = 0
   peakBytes = 0
@@ -74,7 +78,7 @@ export class BufferPool {
 
   /** A buffer of at least `bytes` bytes with undefined content. `exact` ones are made to measure (weights). */
   acquire(bytes: number, label: string, options: { exact?: boolean; usage?: number } = {}): GpuBuffer {
-    if (this.scratch && !options.exact) return this.scratch.take(Math.max(256, Math.ceil(bytes / 256) * 256), label)
+    if (this.scratch && !options.exact) return this.scratch.take(bytes, label)
     const exactly = Math.max(16, Math.ceil(bytes / 16) * 16)
     // A class may pass the largest binding although the bytes asked for do not.
     const most = this.#device.limits.maxStorageBufferBindingSize
@@ -145,15 +149,24 @@ export class BufferPool {
 
   /** A buffer of `bytes` bytes that plans use by turns (scratch.ts): in use from here until `returnArena`, whoever has it meanwhile. */
   makeScratch(bytes: number): GpuBuffer {
-    const buffer = this.#make(bytes, 'scratch', (b) => (b.released = true))
-    buffer.released = true
-    return buffer
+    return this.#make(bytes, 'scratch', () => {})
+  }
+
+  /** Part of such a buffer, as one of its own; the same one for the same part. */
+  partOf(scratch: GpuBuffer, start: number, bytes: number): GpuBuffer {
+    let parts = this.#parts.get(scratch)
+    if (!parts) this.#parts.set(scratch, (parts = new Map()))
+    const key = `${start}, ${bytes}`
+    let part = parts.get(key)
+    if (!part) parts.set(key, (part = new GpuBuffer(scratch.raw, bytes, 'scratch', (b) => (b.released = true), start)))
+    return part
   }
 
   /** Destroys the scratch of plans. What they recorded must have been sent. */
   returnArena(arena: GpuBuffer[]): void {
     for (const buffer of arena) {
       this.bytesInUse -= buffer.bytes
+      for (const part of this.#parts.get(buffer)?.values() ?? []) this.#onDestroy(part.id)
       this.#destroy(buffer)
     }
   }

@@ -1,6 +1,6 @@
 /**
  * Scratch of plans. What a plan takes and gives back while it is recorded is seen in a first run that records nothing; then every piece gets a place in a buffer
- * that other pieces use before and after it. Buffers are made to measure, so that plans hold no more than their commands need at once.
+ * that others use before it, after it, or beside it. Buffers are made to measure, so that plans hold little more than their commands need at once.
  */
 import { GpuError } from './errors.ts'
 import { GpuBuffer, type BufferPool } from './pool.ts'
@@ -10,83 +10,125 @@ export interface Piece {
   bytes: number
   from: number
   to: number
+  /** Pieces that must not lie in the same buffer at the same time: a command that writes a buffer must not read it too, wherever. */
+  apart: Set<Piece>
 }
 
+/** Where a piece lies: in which buffer, and how many bytes from its beginning. */
+export interface Place {
+  buffer: number
+  start: number
+}
+
+/** Places begin at multiples of it, so that they can be bound. */
+const aligned = 256
+
 /**
- * Which buffer each piece lies in, so that no two share one at the same time: the largest pieces first, each in the smallest buffer that has room for it
- * (greedy by size, arXiv 2001.03288).
+ * A place for each piece: the largest first, each in the first gap of the largest buffer that has one for it (after greedy by size, arXiv 2001.03288).
  * @param known sizes of buffers that are there
- * @returns for each piece the index of its buffer, and the sizes of all buffers, the known ones first
+ * @returns the places, and the sizes of all buffers, the known ones first
  */
-export function placePieces(pieces: Piece[], known: number[]): { places: number[]; sizes: number[] } {
-  const buffers = known.map((bytes) => ({ bytes, pieces: [] as Piece[] }))
+export function placePieces(pieces: Piece[], known: number[]): { places: Place[]; sizes: number[] } {
+  const buffers = known.map((bytes, index) => ({ index, bytes, held: [] as { piece: Piece; start: number }[] }))
+  buffers.sort((a, b) => b.bytes - a.bytes)
   const order = [...pieces.keys()].toSorted((a, b) => pieces[b].bytes - pieces[a].bytes || a - b)
-  const places: number[] = []
+  const places: Place[] = []
   for (const index of order) {
     const piece = pieces[index]
-    let best = -1
-    for (const [i, { bytes, pieces: others }] of buffers.entries()) {
-      if (bytes < piece.bytes || (best >= 0 && bytes >= buffers[best].bytes)) continue
-      if (others.every(({ from, to }) => to < piece.from || piece.to < from)) best = i
+    let start = -1
+    let found = buffers.find(({ bytes, held }) => (start = gapFor(piece, bytes, held)) >= 0)
+    if (!found) {
+      start = 0
+      found = { index: buffers.length, bytes: piece.bytes, held: [] }
+      buffers.push(found)
+      buffers.sort((a, b) => b.bytes - a.bytes)
     }
-    if (best < 0) best = buffers.push({ bytes: piece.bytes, pieces: [] }) - 1
-    buffers[best].pieces.push(piece)
-    places[index] = best
+    found.held.push({ piece, start })
+    places[index] = { buffer: found.index, start }
   }
-  return { places, sizes: buffers.map(({ bytes }) => bytes) }
+  return { places, sizes: buffers.toSorted((a, b) => a.index - b.index).map(({ bytes }) => bytes) }
 }
 
-/**
- * The first run: what `run` takes from the pool, and how long it has it. The buffers that it gets are of no use.
- * @throws GpuError where something is not given back: others could not have its place, and nobody would know when it is free
- */
-export function traceScratch(pool: BufferPool, run: () => void): Piece[] {
-  const pieces: (Piece & { label: string })[] = []
-  const nothing = pool.acquire(16, 'nothing')
-  let now = 0
-  pool.scratch = {
-    take(bytes, label) {
-      const piece = { bytes, from: now++, to: Infinity, label }
-      pieces.push(piece)
-      return new GpuBuffer(nothing.raw, bytes, label, (buffer) => {
-        buffer.released = true
-        piece.to = now++
-      })
-    },
+/** Where a piece fits into a buffer of so many bytes, beside those that are there at the same time; -1 where it does not. */
+function gapFor(piece: Piece, bytes: number, held: { piece: Piece; start: number }[]): number {
+  const beside = held.filter((h) => h.piece.from <= piece.to && piece.from <= h.piece.to)
+  if (beside.some((h) => h.piece.apart.has(piece))) return -1
+  let at = 0
+  for (const h of beside.toSorted((a, b) => a.start - b.start)) {
+    if (h.start - at >= piece.bytes) return at
+    at = Math.max(at, h.start + h.piece.bytes)
   }
-  try {
-    run()
-  } finally {
-    pool.scratch = undefined
-    nothing.release()
-  }
-  const kept = pieces.find(({ to }) => to === Infinity)
-  if (kept) throw new GpuError(`scratch '${kept.label}' of a plan is not given back while it is recorded`)
-  return pieces
+  return bytes - at >= piece.bytes ? at : -1
 }
 
-/**
- * The second run: `run` gets the places of its pieces in `buffers`, to which what is missing is added.
- * @throws GpuError where it takes something else than in the first run
- */
-export function placeScratch(pool: BufferPool, pieces: Piece[], buffers: GpuBuffer[], run: () => void): void {
-  const known = buffers.map(({ bytes }) => bytes)
-  const { places, sizes } = placePieces(pieces, known)
-  for (const bytes of sizes.slice(known.length)) buffers.push(pool.makeScratch(bytes))
-  let next = 0
-  pool.scratch = {
-    take(bytes, label) {
-      const buffer = buffers[places[next++]]
-      if (!buffer?.released || buffer.bytes < bytes) throw new GpuError(`a plan takes other scratch the second time: '${label}'`)
-      buffer.released = false
-      buffer.label = label
-      return buffer
-    },
+const roundUp = (bytes: number): number => Math.max(1, Math.ceil(bytes / aligned)) * aligned
+
+/** The first run: who takes what, for how long, and what one command uses together. The buffers that it hands out are of no use. */
+export class ScratchTrace {
+  readonly pieces: (Piece & { label: string })[] = []
+  readonly #of = new Map<GpuBuffer, Piece>()
+  readonly #nothing: GPUBuffer
+  #now = 0
+
+  /** @param nothing stands for all buffers */
+  constructor(nothing: GPUBuffer) {
+    this.#nothing = nothing
   }
-  try {
-    run()
-  } finally {
-    pool.scratch = undefined
-    for (const buffer of buffers) buffer.released = true
+
+  take(bytes: number, label: string): GpuBuffer {
+    const piece = { bytes: roundUp(bytes), from: this.#now++, to: Infinity, apart: new Set<Piece>(), label }
+    this.pieces.push(piece)
+    const buffer = new GpuBuffer(this.#nothing, piece.bytes, label, () => {
+      buffer.released = true
+      piece.to = this.#now++
+    })
+    this.#of.set(buffer, piece)
+    return buffer
+  }
+
+  /** A command uses these, and writes some of them. */
+  together(buffers: (GpuBuffer | undefined)[], writes: (index: number) => boolean): void {
+    const pieces = buffers.map((buffer) => buffer && this.#of.get(buffer))
+    pieces.forEach((one, i) => {
+      if (!one || !writes(i)) return
+      for (const other of pieces) {
+        if (!other || other === one) continue
+        one.apart.add(other)
+        other.apart.add(one)
+      }
+    })
+  }
+
+  /** @throws GpuError where something was not given back: others could not have its place, and nobody would know when it is free */
+  end(): Piece[] {
+    const kept = this.pieces.find(({ to }) => to === Infinity)
+    if (kept) throw new GpuError(`scratch '${kept.label}' of a plan is not given back while it is recorded`)
+    return this.pieces
+  }
+}
+
+/** The second run: hands out the places of the pieces. */
+export class PlacedScratch {
+  readonly #buffers: GpuBuffer[]
+  #next = 0
+
+  /** @param arena buffers that are there; what is missing is made and added */
+  constructor(pool: BufferPool, pieces: Piece[], arena: GpuBuffer[]) {
+    const known = arena.map(({ bytes }) => bytes)
+    const { places, sizes } = placePieces(pieces, known)
+    for (const bytes of sizes.slice(known.length)) arena.push(pool.makeScratch(bytes))
+    this.#buffers = places.map(({ buffer, start }, i) => pool.partOf(arena[buffer], start, pieces[i].bytes))
+    for (const buffer of this.#buffers) buffer.released = true
+  }
+
+  /** @throws GpuError where this is not what was taken in the first run */
+  take(bytes: number, label: string): GpuBuffer {
+    const buffer = this.#buffers[this.#next++]
+    if (!buffer?.released || buffer.bytes !== roundUp(bytes)) {
+      throw new GpuError(`a plan takes other scratch the second time it is run: '${label}'`)
+    }
+    buffer.released = false
+    buffer.label = label
+    return buffer
   }
 }
