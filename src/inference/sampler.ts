@@ -159,7 +159,8 @@ export class Sampler {
   async read(count: number, stepRows: number): Promise<Sampled> {
     const at = this.#logprobsAt
     const range = { buffer: this.results, offset: 0, bytes: (at + count) * 4 }
-    const data = await this.#gpu.read(range, { name: 'decode', work: stepRows })
+    // By its number of rows, of which there are few: a row of a large step takes far less time than one of a small step.
+    const data = await this.#gpu.read(range, `step of ${stepRows}`)
     return { tokens: new Uint32Array(data, 0, count), logprobs: new Float32Array(data, at * 4, count) }
   }
 }
