@@ -110,8 +110,8 @@ export function testGenerator(name: string, create: () => Promise<GeneratorUnder
       const before = new AbortController()
       before.abort()
       expect(await generate(test.prompts[0], {}, before.signal)).toMatchObject({ ids: [], text: '', finishReason: 'abort' })
-      // The kernel may leave this process waiting for a core until the long one is over (measured: 1.8 s beside vLLM's threads on 2 cores):
-      // such a round proves nothing, and another one follows.
+      // This process may not get a core until the long one is over (seen beside vLLM's threads on 2 cores: turns of the event loop 1.8 s apart, with
+      // 16 ms of processor time between them): such a round proves nothing, and another one follows.
       let ends: GenerationResult[] = []
       for (let round = 0; ends[0]?.finishReason !== 'abort' && round < 8; round++) {
         const control = new AbortController()
