@@ -29,17 +29,8 @@ struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
 @group(0) @binding(6) var<storage, read_write> dk: array<E>;
 @group(0) @binding(7) var<storage, read_write> dv: array<E>;
 #include "common.wgsl"
-#if TEX
-fn load_q(row: u32, head: u32, e: u32) -> E { return textureLoad(q, vec2u(head * DE + e, row)); }
-fn load_k(row: u32, head: u32, e: u32) -> E { return textureLoad(k, vec2u(head * DE + e, row)); }
-fn load_v(row: u32, head: u32, e: u32) -> E { return textureLoad(v, vec2u(head * DE + e, row)); }
-fn load_d_out(row: u32, head: u32, e: u32) -> E { return textureLoad(d_out, vec2u(head * DE + e, row)); }
-#else
-fn load_q(row: u32, head: u32, e: u32) -> E { return q[(row * HEADS + head) * DE + e]; }
-fn load_k(row: u32, head: u32, e: u32) -> E { return k[(row * KV_HEADS + head) * DE + e]; }
-fn load_v(row: u32, head: u32, e: u32) -> E { return v[(row * KV_HEADS + head) * DE + e]; }
-fn load_d_out(row: u32, head: u32, e: u32) -> E { return d_out[(row * HEADS + head) * DE + e]; }
-#endif
+#include "load_kv.wgsl"
+#include "load_q.wgsl"
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {

@@ -20,13 +20,7 @@ struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
 @group(0) @binding(4) var<storage, read_write> o: array<E>;
 @group(0) @binding(5) var<storage, read_write> lse: array<f32>;
 #include "common.wgsl"
-#if TEX
-fn load_k(row: u32, head: u32, e: u32) -> E { return textureLoad(k, vec2u(head * DE + e, row)); }
-fn load_v(row: u32, head: u32, e: u32) -> E { return textureLoad(v, vec2u(head * DE + e, row)); }
-#else
-fn load_k(row: u32, head: u32, e: u32) -> E { return k[(row * KV_HEADS + head) * DE + e]; }
-fn load_v(row: u32, head: u32, e: u32) -> E { return v[(row * KV_HEADS + head) * DE + e]; }
-#endif
+#include "load_kv.wgsl"
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {

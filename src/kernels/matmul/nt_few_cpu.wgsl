@@ -31,29 +31,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   var acc_$(r)_$(j) = 0.0;
 #end
 #end
-  let count = p.k / 8u;
-  let whole = count - count % $(4/MT)u;
-  for (var c = 0u; c < whole; c += $(4/MT)u) {
-    let xv = x[row * (p.k / 4u) + part + 2u * c];
-#for j in 0..NT
-#for z in 0..4/MT
-    let w$(j)_$(z) = w_load8(at$(j), c + $(z)u);
-#end
-#end
-    // CHUNKS of 8 k
-#for CHUNKS in 4/MT..4/MT+1
-#include "nt_few_cpu_step.wgsl"
-#end
-  }
-  for (var c = whole; c < count; c++) {
-    let xv = x[row * (p.k / 4u) + part % 2u + 2u * c];
-#for j in 0..NT
-    let w$(j)_0 = w_load8(at$(j), c);
-#end
-#for CHUNKS in 1..2
-#include "nt_few_cpu_step.wgsl"
-#end
-  }
+#include "nt_few_loop.wgsl"
 #if LORA
   for (var c = 0u; c < p.rank / 8u; c++) {
     let xv = xa[row * (p.rank / 4u) + part % 2u + 2u * c];

@@ -24,21 +24,7 @@ alias T = vec2f;
 fn one(e: u32) {
   let h = p.half_dim / $(1+3*VEC4)u;
   let per_row = (p.heads + 2u * p.kv_heads) * h;
-  let row = e / per_row;
-  if (row >= p.rows) { return; }
-  let head = (e - row * per_row) / h;
-  let i = e - row * per_row - head * h;
-#if VEC4
-  let turn_at = 2u * (info[row].w * h + i);
-  let turns_0 = table[turn_at];
-  let turns_1 = table[turn_at + 1u];
-  let cosine = vec4f(turns_0.xz, turns_1.xz);
-  let sine = vec4f(turns_0.yw, turns_1.yw);
-#else
-  let turn = table[info[row].w * h + i];
-  let cosine = turn.x;
-  let sine = turn.y;
-#endif
+#include "turn.wgsl"
   if (head < p.heads) {
     let at = (row * p.heads + head) * 2u * h + i;
     let a = q[at];
