@@ -19,7 +19,7 @@ import { Gpu } from '../src/gpu/gpu.ts'
 import { loadDecoder, type ModelTensors } from '../src/model/decoder-load.ts'
 import type { Decoder } from '../src/model/decoder.ts'
 import { openModel } from '../src/model/open.ts'
-import { LINEAR_MODULES, tensorShapes } from '../src/model/shapes.ts'
+import { LINEAR_MODULES, madeTensors } from '../src/model/shapes.ts'
 import type { ModelConfig } from '../src/model/types.ts'
 import { accumulateGradients } from '../src/trainer/gradients.ts'
 import { loadLoss } from '../src/trainer/losses/index.ts'
@@ -60,21 +60,12 @@ function tinyModel(): ModelTensors {
     bosTokenId: null,
     padTokenId: null,
   }
-  const shapes = tensorShapes(config)
-  const read = (name: string) => {
-    const shape = shapes.get(name)!
+  const tensors = madeTensors(config, (name, shape) => {
     const random = new Random(hashSeed('tiny', name))
     const scale = shape.length === 1 ? 1 : 1 / Math.sqrt(shape[1])
     const data = Float32Array.from({ length: shape.reduce((a, b) => a * b, 1) }, () => random.normal() * scale)
-    return Promise.resolve({ dtype: 'f32' as const, shape, data })
-  }
-  const tensors = {
-    names: () => [...shapes.keys()],
-    has: (name: string) => shapes.has(name),
-    shape: (name: string) => shapes.get(name)!,
-    read,
-    close: () => {},
-  }
+    return { dtype: 'f32', shape, data }
+  })
   return { name: 'tiny', config, tensors }
 }
 

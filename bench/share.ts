@@ -13,6 +13,7 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { parseArgs } from 'node:util'
 import { randomSamples, loraOptions } from '../src/bench/step.ts'
+import { plainSampling } from '../src/bench/data.ts'
 import { modelFor } from '../src/bench/shapes.ts'
 import type { TrainingBatch } from '../src/common/types.ts'
 import { Gpu } from '../src/gpu/gpu.ts'
@@ -58,15 +59,6 @@ const trainer = new Trainer(decoder, {
 })
 const samples = randomSamples({ sequences, length }, files.config.vocabSize)
 const batch: TrainingBatch = { step: 1, samples, lossTokenCount: sequences * length }
-const sampling = {
-  temperature: 1,
-  top_p: 1,
-  top_k: 0,
-  min_p: 0,
-  repetition_penalty: 1,
-  presence_penalty: 0,
-  frequency_penalty: 0,
-}
 
 const train = async (): Promise<void> => void (await trainer.trainStep(batch))
 /** Rollouts whose turns end one after the other, as an environment's do: each waits for its own. */
@@ -74,7 +66,7 @@ const sample = async (wait: number): Promise<void> => {
   const rollout = async (seed: number): Promise<void> => {
     const promptIds = [...samples[seed].ids.subarray(0, 24)]
     for (let turn = 0; turn < turns; turn++) {
-      const request = { promptIds, sampling: { ...sampling, max_tokens: tokens, stop: [], stop_token_ids: [], seed } }
+      const request = { promptIds, sampling: { ...plainSampling, temperature: 1, max_tokens: tokens, seed } }
       promptIds.push(...(await engine.generate(request)).ids)
       // From half to one and a half of the wait, the same in every round.
       if (wait > 0) await sleep(wait * 1000 * (0.5 + seed / sequences))

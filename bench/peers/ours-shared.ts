@@ -1,5 +1,6 @@
 /** What our jobs share: settings, time, and a trainer of cross-entropy. */
 import { tmpdir } from 'node:os'
+import { plainSampling } from '../../src/bench/data.ts'
 import type { SamplingParams } from '../../src/common/types.ts'
 import type { Gpu } from '../../src/gpu/gpu.ts'
 import type { Decoder } from '../../src/model/decoder.ts'
@@ -17,9 +18,11 @@ export const LORA = { rank: 8, alpha: 32, dropout: 0, targetModules: [...LINEAR_
 export const MICRO_BATCH = 512
 
 export const sampling = (over: Partial<SamplingParams>): SamplingParams => ({
-  temperature: 1, top_p: 1, top_k: 0, min_p: 0, repetition_penalty: 1, presence_penalty: 0, frequency_penalty: 0, max_tokens: 16,
-  stop: [], stop_token_ids: [], seed: 0, ...over,
-}) // prettier-ignore
+  ...plainSampling,
+  temperature: 1,
+  max_tokens: 16,
+  ...over,
+})
 
 /** What every work needs. */
 export interface Bench {

@@ -4,7 +4,7 @@ import type { TrainingSample } from '../../src/common/types.ts'
 import { releaseWeight, uploadWeight } from '../../src/kernels/common/weight.ts'
 import { linear } from '../../src/kernels/matmul/matmul.ts'
 import { loadDecoder, type ModelTensors } from '../../src/model/decoder-load.ts'
-import { tensorShapes } from '../../src/model/shapes.ts'
+import { madeTensors } from '../../src/model/shapes.ts'
 import type { ModelConfig } from '../../src/model/types.ts'
 import { MATMUL, SMALL } from './cases.ts'
 import { secondsOf, supervisedTrainer, type Bench } from './ours-shared.ts'
@@ -60,22 +60,13 @@ function smallModel(): ModelTensors {
     bosTokenId: null,
     padTokenId: null,
   }
-  const shapes = tensorShapes(config)
-  const read = (name: string) => {
-    const shape = shapes.get(name)!
+  const tensors = madeTensors(config, (name, shape) => {
     const random = new Random(hashSeed('small', name))
     const data = Float32Array.from({ length: shape.reduce((a, b) => a * b, 1) }, () =>
       shape.length === 1 ? 1 : random.normal() * 0.02,
     )
-    return Promise.resolve({ dtype: 'f32' as const, shape, data })
-  }
-  const tensors = {
-    names: () => [...shapes.keys()],
-    has: (name: string) => shapes.has(name),
-    shape: (name: string) => shapes.get(name)!,
-    read,
-    close: () => {},
-  }
+    return { dtype: 'f32', shape, data }
+  })
   return { name: 'small', config, tensors }
 }
 

@@ -1,8 +1,24 @@
 /** Random inputs, made fast: a pattern of prime length over and over, so that no two rows of a matrix are alike. */
 import { hashSeed, Random } from '../common/random.ts'
+import type { SamplingParams } from '../common/types.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
 import { roundToBf16 } from '../model/bf16.ts'
+
+/** Sampling that cuts nothing off. */
+export const plainSampling: SamplingParams = {
+  temperature: 0.8,
+  top_p: 1,
+  top_k: 0,
+  min_p: 0,
+  repetition_penalty: 1,
+  presence_penalty: 0,
+  frequency_penalty: 0,
+  max_tokens: 1,
+  stop: [],
+  stop_token_ids: [],
+  seed: 0,
+}
 
 const period = 1_048_573
 
@@ -38,13 +54,6 @@ export function randomBf16(length: number, label: string, scale = 1): Uint16Arra
   let source = bits.get(scale)
   if (!source) bits.set(scale, (source = roundToBf16(pattern().map((v) => v * scale))))
   return repeat(new Uint16Array(length), source, hashSeed(label))
-}
-
-/** The value of bf16 bits. */
-const view = new DataView(new ArrayBuffer(4))
-export function valueOfBf16(word: number): number {
-  view.setUint16(0, word)
-  return view.getFloat32(0)
 }
 
 const nan = new Uint32Array(1 << 20).fill(0x7fc00000)

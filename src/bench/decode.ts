@@ -3,13 +3,14 @@
  * Before it is timed, what it generated is scored by the trainer's forward pass: the log-probabilities must agree.
  */
 import { hashSeed, Random } from '../common/random.ts'
-import type { GenerationResult, SamplingParams, TrainingSample } from '../common/types.ts'
+import type { GenerationResult, TrainingSample } from '../common/types.ts'
 import { driverSeconds } from '../common/cpu-time.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import { Engine } from '../inference/engine.ts'
 import type { Decoder } from '../model/decoder.ts'
 import { scoreSamples } from '../trainer/gradients.ts'
 import { CheckError } from './check.ts'
+import { plainSampling } from './data.ts'
 import { peakOf, type Peaks } from './peaks.ts'
 import { peakFor } from './step.ts'
 import { availableParallelism } from 'node:os'
@@ -47,19 +48,6 @@ export interface DecodeRow extends DecodeSize {
   error: number
 }
 
-const sampling: SamplingParams = {
-  temperature: 0.8,
-  top_p: 1,
-  top_k: 0,
-  min_p: 0,
-  repetition_penalty: 1,
-  presence_penalty: 0,
-  frequency_penalty: 0,
-  max_tokens: 1,
-  stop: [],
-  stop_token_ids: [],
-  seed: 0,
-}
 /** Engine and trainer agree to the bit on one adapter; this much would be a fault of one of them. */
 const tolerance = 1e-4
 
@@ -102,7 +90,7 @@ function promptOf({ shared, promptTokens }: DecodeSize, vocabulary: number, inde
 /** All requests at once; the prompts of each round are new. */
 async function round(engine: Engine, size: DecodeSize, index: number): Promise<GenerationResult[]> {
   const { vocabSize } = engine.decoder.config
-  const settings = { ...sampling, max_tokens: size.tokens }
+  const settings = { ...plainSampling, max_tokens: size.tokens }
   const all = Array.from({ length: size.sequences }, (_, i) =>
     engine.generate({ promptIds: promptOf(size, vocabSize, index, i), sampling: { ...settings, seed: hashSeed(index, i) } }),
   )
@@ -126,7 +114,7 @@ async function scoringError(decoder: Decoder, size: DecodeSize, results: Generat
       inferenceLogprobs: new Float32Array(ids.length),
       advantages: new Float32Array(ids.length),
     }
-    const options = { temperature: sampling.temperature, microBatchTokens: ids.length }
+    const options = { temperature: plainSampling.temperature, microBatchTokens: ids.length }
     const [{ logprobs }] = await scoreSamples(decoder, [sample], options)
     results[i].logprobs.forEach((l, t) => (worst = Math.max(worst, Math.abs(l - logprobs[prompt.length + t]))))
   }

@@ -6,7 +6,8 @@ import type { Gpu } from '../gpu/gpu.ts'
 import { releaseWeight, uploadWeight } from '../kernels/common/weight.ts'
 import type { KernelCase, OpenCase } from './case.ts'
 import { checkPoints, tolerances } from './check.ts'
-import { poisoned, randomBf16, randomFloats, valueOfBf16 } from './data.ts'
+import { valueOfBf16 } from '../common/bf16.ts'
+import { poisoned, randomBf16, randomFloats } from './data.ts'
 
 export const headForms = ['log-probabilities', 'with gradient'] as const
 export type HeadForm = (typeof headForms)[number]

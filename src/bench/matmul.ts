@@ -9,7 +9,8 @@ import { linearShapes } from '../model/shapes.ts'
 import type { ModelConfig } from '../model/types.ts'
 import { caseName, type KernelCase, type OpenCase } from './case.ts'
 import { checkPoints, sumOf, tolerances } from './check.ts'
-import { poisoned, randomBf16, randomFloats, valueOfBf16 } from './data.ts'
+import { valueOfBf16 } from '../common/bf16.ts'
+import { poisoned, randomBf16, randomFloats } from './data.ts'
 import { bestSeconds, timeCalls } from './timing.ts'
 
 /** Forms: nt (forward), lora (forward with rank 8), nn (backward to the input), tn (backward to the weight). */

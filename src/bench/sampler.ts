@@ -1,24 +1,15 @@
 /** The draw of tokens: greedy, from the whole distribution, and through top_k and top_p. */
 import type { Gpu } from '../gpu/gpu.ts'
-import { drawTokens, packSettings, type DrawSettings } from '../kernels/sampling/sampling.ts'
+import { drawTokens, packSettings } from '../kernels/sampling/sampling.ts'
 import { CheckError } from './check.ts'
 import type { KernelCase, OpenCase } from './case.ts'
-import { poisoned, randomFloats } from './data.ts'
+import { plainSampling, poisoned, randomFloats } from './data.ts'
 
-const neutral: DrawSettings = {
-  temperature: 0.8,
-  top_p: 1,
-  top_k: 0,
-  min_p: 0,
-  repetition_penalty: 1,
-  presence_penalty: 0,
-  frequency_penalty: 0,
-}
 const settings = {
-  greedy: { ...neutral, temperature: 0 },
-  draw: neutral,
-  'top_k 50': { ...neutral, top_k: 50 },
-  'top_p 0.95': { ...neutral, top_p: 0.95 },
+  greedy: { ...plainSampling, temperature: 0 },
+  draw: plainSampling,
+  'top_k 50': { ...plainSampling, top_k: 50 },
+  'top_p 0.95': { ...plainSampling, top_p: 0.95 },
 }
 export type SamplerForm = keyof typeof settings
 export const samplerForms = Object.keys(settings) as SamplerForm[]

@@ -3,7 +3,7 @@ import { existsSync } from 'node:fs'
 import { nearest, UserError } from '../common/errors.ts'
 import type { ModelTensors } from '../model/decoder-load.ts'
 import { openModel } from '../model/open.ts'
-import { tensorShapes } from '../model/shapes.ts'
+import { madeTensors, tensorShapes } from '../model/shapes.ts'
 import type { ModelConfig } from '../model/types.ts'
 import { randomBf16 } from './data.ts'
 
@@ -60,28 +60,12 @@ export function weightCount(config: ModelConfig): number {
 
 /** A model of random bf16 weights, made tensor by tensor as it is read; activations keep their size through the layers. */
 export function randomModel(name: string, config: ModelConfig): ModelTensors {
-  const shapes = tensorShapes(config)
-  const shapeOf = (tensor: string): number[] => shapes.get(tensor)!
-  return {
-    name: `${name} (random weights)`,
-    config,
-    tensors: {
-      names: () => [...shapes.keys()],
-      has: (tensor) => shapes.has(tensor),
-      shape: shapeOf,
-      read(tensor) {
-        const shape = shapeOf(tensor)
-        const length = shape.reduce((a, b) => a * b, 1)
-        if (shape.length === 2) {
-          const data = randomBf16(length, tensor, 1 / Math.sqrt(shape[1]))
-          return Promise.resolve({ dtype: 'bf16', shape, data })
-        }
-        const gains = new Float32Array(length).fill(tensor.endsWith('.bias') ? 0 : 1)
-        return Promise.resolve({ dtype: 'f32', shape, data: gains })
-      },
-      close: () => {},
-    },
-  }
+  const tensors = madeTensors(config, (tensor, shape) => {
+    const length = shape.reduce((a, b) => a * b, 1)
+    if (shape.length === 2) return { dtype: 'bf16', shape, data: randomBf16(length, tensor, 1 / Math.sqrt(shape[1])) }
+    return { dtype: 'f32', shape, data: new Float32Array(length).fill(tensor.endsWith('.bias') ? 0 : 1) }
+  })
+  return { name: `${name} (random weights)`, config, tensors }
 }
 
 /**

@@ -35,6 +35,58 @@ export interface SamplingParams {
   stop_token_ids: number[]
   /** The same seed gives the same tokens whatever else is running. */
   seed: number
+  /** No end-of-sequence token, and none of stop_token_ids, is drawn before so many tokens. Default 0. */
+  min_tokens?: number
+  /** End-of-sequence tokens do not end the completion. Default false. */
+  ignore_eos?: boolean
+  /** Added to the logits of tokens, by id. */
+  logit_bias?: Record<number, number>
+  /** Only these are drawn. */
+  allowed_token_ids?: number[]
+}
+
+/**
+ * Which log-probability a request asks for. 'policy': at the sampling temperature, over the full vocabulary, before all that changes the draw (what is trained
+ * on; at temperature 0 that of temperature 1). 'raw': of the model's logits as they are. 'processed': of the distribution that the token was drawn from.
+ */
+export type LogprobsMode = 'policy' | 'raw' | 'processed'
+
+/** What a request wants to know beside its tokens' log-probabilities. */
+export interface LogprobsRequest {
+  /** Default 'policy'. */
+  mode?: LogprobsMode
+  /** The most likely tokens of each position, so many. Default 0. */
+  top?: number
+  /** Log-probabilities of the prompt's tokens too, with so many of the most likely ones. */
+  prompt?: number
+}
+
+/** The most likely tokens of a position, most likely first, and the rank (1 is the most likely) of the token that stands there. */
+export interface TopLogprobs {
+  ids: number[]
+  logprobs: number[]
+  rank: number
+}
+
+/** A token of a prompt: its log-probability given those before it. */
+export interface PromptLogprob extends TopLogprobs {
+  logprob: number
+}
+
+/** Says which tokens may come next, one token after the other: a grammar. */
+export interface TokenConstraint {
+  /** Writes the tokens that may come next: bit b of word w is token 32 w + b. */
+  fill(mask: Uint32Array): void
+  /** Takes the token that was drawn. */
+  accept(token: number): void
+}
+
+/** A token as it was sampled, for those who do not wait for the last one. */
+export interface SampledToken {
+  id: number
+  logprob: number
+  version: PolicyVersion
+  top?: TopLogprobs
 }
 
 /** What a sampled token carries. All three arrays have one entry a token. */
@@ -52,14 +104,28 @@ export interface GenerationRequest {
   sampling: SamplingParams
   /** Ends the request early; its result then has finishReason 'abort'. */
   signal?: AbortSignal
+  /** Samples with this adapter, by name; default: the policy. The embedded engine only. */
+  adapter?: string
+  /** Requests share cached keys and values only with those of the same salt. */
+  cacheSalt?: string
+  logprobs?: LogprobsRequest
+  constraint?: TokenConstraint
+  /** Called with each token as it comes. What it throws fails the request. */
+  onToken?: (token: SampledToken) => void
 }
 
 /** What a generator gives back. `ids` includes the end-of-sequence token where one ended it; `text` does not. */
 export interface GenerationResult extends TokenLogprobs {
   text: string
   finishReason: FinishReason
-  /** What ended it: 'eos', 'stop: <string>', 'max_tokens', 'abort'. */
+  /** What ended it: 'eos', 'stop: <string>', 'stop: token <id>', 'max_tokens', 'abort'. */
   stopCondition: string
+  /** One entry a token of the completion, where the request asked for it. */
+  top?: TopLogprobs[]
+  /** One entry a token of the prompt, null for the first, where the request asked for it. */
+  promptLogprobs?: (PromptLogprob | null)[]
+  /** Tokens of the prompt whose keys and values were found in the cache. */
+  cachedTokens?: number
 }
 
 /** Anything that can sample from the policy. Requests run concurrently. */

@@ -1,6 +1,6 @@
 /** The tensors that a model of the supported families has, by their Hugging Face names, with shapes (rows are outputs). */
 import { UserError } from '../common/errors.ts'
-import type { ModelConfig, TensorSource } from './types.ts'
+import type { ModelConfig, TensorData, TensorSource } from './types.ts'
 
 /** The seven linear layers of a decoder layer, as LoRA's `target_modules` names them. */
 export const LINEAR_MODULES = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'] as const
@@ -69,5 +69,21 @@ export function checkTensors(config: ModelConfig, tensors: TensorSource, where: 
         `Tensor ${name} in ${where} has shape [${found.join(', ')}], and its config asks for [${shape.join(', ')}].`,
       )
     }
+  }
+}
+
+/** The tensors of a model that is in no file: `make` makes one as it is read. */
+export function madeTensors(
+  config: ModelConfig,
+  make: (name: string, shape: number[], options: { round?: boolean }) => TensorData,
+): TensorSource {
+  const shapes = tensorShapes(config)
+  const shape = (name: string): number[] => shapes.get(name)!
+  return {
+    names: () => [...shapes.keys()],
+    has: (name) => shapes.has(name),
+    shape,
+    read: (name, options = {}) => Promise.resolve(make(name, shape(name), options)),
+    close: () => {},
   }
 }

@@ -3,7 +3,7 @@ import { hashSeed, Random } from '../common/random.ts'
 import { roundToBf16 } from '../model/bf16.ts'
 import { configToJson } from '../model/config.ts'
 import type { ModelTensors } from '../model/decoder-load.ts'
-import { tensorShapes } from '../model/shapes.ts'
+import { madeTensors } from '../model/shapes.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
 import type { ModelConfig, ModelFamily } from '../model/types.ts'
 import { BYTE_END, BYTE_PAD, BYTE_VOCABULARY, byteTokenizer } from './byte-tokenizer.ts'
@@ -51,24 +51,15 @@ export function newModel(
     bosTokenId: null,
     padTokenId: BYTE_PAD,
   }
-  const shapes = tensorShapes(config)
-  const shape = (name: string) => shapes.get(name)!
   return {
     name: `new ${options.family}`,
     config,
     rawConfig: { ...configToJson(config), initializer_range: options.initializer_range },
     tokenizer: byteTokenizer(options.max_position_embeddings),
-    tensors: {
-      names: () => [...shapes.keys()],
-      has: (name) => shapes.has(name),
-      shape,
-      read: (name, { round } = {}) => {
-        const data = initial(name, shape(name), options.initializer_range, seed)
-        if (round) return Promise.resolve({ dtype: 'bf16', shape: shape(name), data: roundToBf16(data) })
-        return Promise.resolve({ dtype: 'f32', shape: shape(name), data })
-      },
-      close: () => {},
-    },
+    tensors: madeTensors(config, (name, shape, { round }) => {
+      const data = initial(name, shape, options.initializer_range, seed)
+      return round ? { dtype: 'bf16', shape, data: roundToBf16(data) } : { dtype: 'f32', shape, data }
+    }),
   }
 }
 

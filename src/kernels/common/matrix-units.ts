@@ -1,4 +1,5 @@
 /** Whether large products run on the adapter's matrix units (matmul/units.ts), which take f16. Off unless a run asks for it: arithmetic is float32 otherwise. */
+import { valueOfBf16 } from '../../common/bf16.ts'
 import { UserError } from '../../common/errors.ts'
 import type { MatrixUnit } from '../../gpu/adapter.ts'
 import type { Gpu } from '../../gpu/gpu.ts'
@@ -40,16 +41,10 @@ export const matrixUnitOf = (gpu: Gpu): MatrixUnit | undefined => inUse.get(gpu)
  */
 export function checkF16Range(label: string, data: Uint16Array | Float32Array): void {
   for (let i = 0; i < data.length; i++) {
-    const value = data instanceof Float32Array ? data[i] : bf16Value(data[i])
+    const value = data instanceof Float32Array ? data[i] : valueOfBf16(data[i])
     if (Math.abs(value) <= most) continue
     throw new UserError(
       `${label} holds ${value}, and f16 ends at ${most}. Leave matrix units off for this model (matrix_units = false).`,
     )
   }
-}
-
-const view = new DataView(new ArrayBuffer(4))
-function bf16Value(bits: number): number {
-  view.setUint16(0, bits)
-  return view.getFloat32(0)
 }
