@@ -14,6 +14,25 @@ export type PolicyVersion = number
 export interface Message {
   role: 'system' | 'user' | 'assistant' | 'tool'
   content: string
+  /** Of an assistant: the tools that it calls, side by side. */
+  tool_calls?: ToolCall[]
+  /** Of a tool: the call that it answers, and its own name. */
+  tool_call_id?: string
+  name?: string
+}
+
+/** A call of a tool, as OpenAI writes it. */
+export interface ToolCall {
+  id: string
+  type: 'function'
+  /** `arguments` is JSON text, as the model wrote it: it may be broken. */
+  function: { name: string; arguments: string }
+}
+
+/** A tool as the model is told of it; `parameters` is a JSON schema. */
+export interface ToolDefinition {
+  type: 'function'
+  function: { name: string; description?: string; parameters: Record<string, unknown> }
 }
 
 /** How tokens are drawn. Names and order of application as in vLLM; neutral values: 1, 1, 0 (off), 0, 1, 0, 0. */
@@ -137,11 +156,34 @@ export interface Generator {
 
 /** What an environment sees of a generator: chat messages in, a completion with its tokens out. */
 export interface ChatClient {
-  complete(messages: Message[], sampling: SamplingParams, signal?: AbortSignal): Promise<ChatCompletion>
+  complete(messages: Message[], sampling: SamplingParams, signal?: AbortSignal, turn?: ChatTurn): Promise<ChatCompletion>
+}
+
+/** What a request is in a longer conversation. */
+export interface ChatTurn {
+  /** The tools that the model may call. */
+  tools?: readonly ToolDefinition[]
+  /** The completion before: `messages` go on after it. */
+  previous?: ChatCompletion
 }
 
 export interface ChatCompletion extends GenerationResult {
+  /** All tokens that stood before the completion. Of a turn that goes on, they begin with the tokens of the turn before. */
   promptIds: number[]
+  /** The answer as a message, with the tools that it calls. Default: `text`. */
+  message?: Message
+  /** False: the template would have written the turns before otherwise than they stand. */
+  asTemplate?: boolean
+}
+
+/** One turn of a rollout, of the policy's answers. */
+export interface RolloutTurn {
+  /** Whether it begins a sequence of its own; else it follows the tokens of the turn before. The first turn does. */
+  branch: boolean
+  /** The tokens before the answer, never trained on: the whole prompt of a branch, else what stands between the two answers. */
+  promptIds: number[]
+  /** How many of `completion_tokens` are this turn's. */
+  sampled: number
 }
 
 /** One finished rollout: a prompt, what the policy answered, and what it earned. */
@@ -161,8 +203,12 @@ export interface Rollout {
   reward: number | null
   /** Unweighted value of each reward function and metric; null: did not apply. */
   metrics: Record<string, number | null>
+  /** Of the first turn. */
   promptIds: number[]
+  /** All tokens that the policy sampled, turn after turn. */
   completion_tokens: TokenLogprobs
+  /** Where there are several. */
+  turns?: RolloutTurn[]
   isTruncated: boolean
   stopCondition: string
   error: string | null
