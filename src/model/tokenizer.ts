@@ -11,14 +11,21 @@ import { Tokenizer as LibraryTokenizer } from '@huggingface/tokenizers'
 import { mkdir, readFile } from 'node:fs/promises'
 import { basename, join } from 'node:path'
 import { UserError, messageOf } from '../common/errors.ts'
-import type { Message } from '../common/types.ts'
+import type { Message, ToolDefinition } from '../common/types.ts'
 import { jsonText, kindOf, readJson, readText, writeWhole } from './files.ts'
+import { bytesOfToken } from './token-bytes.ts'
 
 type Json = Record<string, unknown>
 
 export interface ChatOptions {
-  /** Ends the prompt where the assistant's answer begins. Default true. */
+  /** Ends the prompt where the assistant's answer begins. Default true, and false where `continueFinalMessage` is set. */
   addGenerationPrompt?: boolean
+  /** The last message is the beginning of the answer: the prompt ends with its text, and not with what the template writes after it. */
+  continueFinalMessage?: boolean
+  /** The tools that the model may call, for templates that tell it of them. */
+  tools?: readonly ToolDefinition[]
+  /** Stands in for the model's own template. */
+  chatTemplate?: string
   /** More variables for the template, as Qwen3's `enable_thinking`. */
   variables?: Record<string, unknown>
 }
@@ -30,6 +37,8 @@ export interface Tokenizer {
   readonly eosTokenIds: readonly number[]
   /** Whether messages can be rendered. */
   readonly hasChatTemplate: boolean
+  /** The template as it was written, for those who must know what a model was taught to write; null without one. */
+  readonly chatTemplate: string | null
   /** Special tokens written in the text (`<|im_end|>`) become their ids. `addSpecialTokens` (default true): bos where the model wants one. */
   encode(text: string, options?: { addSpecialTokens?: boolean }): number[]
   /** Bytes that are not UTF-8 become U+FFFD, ids outside the vocabulary nothing. `skipSpecialTokens` defaults to false. */
@@ -41,6 +50,8 @@ export interface Tokenizer {
   tokenToId(token: string): number | null
   /** The token as the vocabulary spells it (bytes in the byte-level alphabet); null for an id without one. */
   idToToken(id: number): string | null
+  /** The bytes that the token stands for, which need not be whole characters; null for an id without a token. */
+  tokenBytes(id: number): Uint8Array | null
   isSpecial(id: number): boolean
   /** Writes tokenizer.json, tokenizer_config.json and chat_template.jinja into a folder, for transformers and vLLM. */
   saveTo(dir: string): Promise<void>
@@ -105,15 +116,21 @@ class HuggingFaceTokenizer implements Tokenizer {
   readonly vocabSize: number
   readonly eosTokenIds: readonly number[]
   readonly hasChatTemplate: boolean
+  readonly chatTemplate: string | null
   #parts: TokenizerParts
   #library: LibraryTokenizer
   #special = new Set<number>()
+  /** Tokens that were added to the vocabulary: they are spelled as they are. */
+  #added = new Map<number, string>()
+  #byteLevel: boolean
   #template: Template | null = null
 
   constructor(parts: TokenizerParts) {
     this.#parts = parts
     this.eosTokenIds = parts.eosTokenIds
+    this.chatTemplate = parts.chatTemplate
     this.hasChatTemplate = parts.chatTemplate !== null
+    this.#byteLevel = JSON.stringify(parts.tokenizerJson.decoder ?? null).includes('"ByteLevel"')
     try {
       const config = { ...parts.tokenizerConfig, clean_up_tokenization_spaces: false, additional_special_tokens: [] }
       this.#library = new LibraryTokenizer(exactForm(parts.tokenizerJson, parts.tokenizerConfig), config)
@@ -123,7 +140,10 @@ class HuggingFaceTokenizer implements Tokenizer {
     let largest = -1
     for (const id of this.#library.get_vocab().values()) largest = Math.max(largest, id)
     this.vocabSize = largest + 1
-    for (const [id, token] of this.#library.get_added_tokens_decoder()) if (token.special) this.#special.add(id)
+    for (const [id, token] of this.#library.get_added_tokens_decoder()) {
+      this.#added.set(id, token.content)
+      if (token.special) this.#special.add(id)
+    }
   }
 
   encode(text: string, options: { addSpecialTokens?: boolean } = {}): number[] {
@@ -141,20 +161,31 @@ class HuggingFaceTokenizer implements Tokenizer {
   }
 
   renderChat(messages: readonly Message[], options: ChatOptions = {}): string {
-    const { chatTemplate, label, tokenizerConfig } = this.#parts
-    if (chatTemplate === null)
+    const { label, tokenizerConfig } = this.#parts
+    const given = options.chatTemplate !== undefined
+    const source = options.chatTemplate ?? this.chatTemplate
+    if (source === null)
       throw new UserError(`The tokenizer of ${label} has no chat template. Put a chat_template.jinja beside it.`)
-    const variables: Json = { tools: null, documents: null }
+    const goesOn = options.continueFinalMessage ?? false
+    if (goesOn && options.addGenerationPrompt)
+      throw new UserError(
+        'continue_final_message and add_generation_prompt are both set; an answer is either begun or gone on with.',
+      )
+    const variables: Json = { tools: options.tools?.length ? options.tools : null, documents: null }
     for (const name of SPECIAL_NAMES) {
       const token = contentOf(tokenizerConfig[name])
       if (token !== null) variables[name] = token
     }
     try {
-      this.#template ??= new Template(chatTemplate)
-      const prompt = options.addGenerationPrompt ?? true
-      return this.#template.render({ ...variables, ...options.variables, messages, add_generation_prompt: prompt })
+      const template = given ? new Template(source) : (this.#template ??= new Template(source))
+      const prompt = options.addGenerationPrompt ?? !goesOn
+      const render = (shown: readonly object[]) =>
+        template.render({ ...variables, ...options.variables, messages: shown.map(withArguments), add_generation_prompt: prompt })
+      return goesOn ? unfinished(messages, render) : render(messages)
     } catch (error) {
-      throw new UserError(`The chat template of ${label} does not take these messages: ${messageOf(error)}.`)
+      if (error instanceof UserError) throw error
+      const whose = given ? 'The chat_template of the request' : `The chat template of ${label}`
+      throw new UserError(`${whose} does not take these messages: ${messageOf(error)}.`)
     }
   }
 
@@ -170,6 +201,12 @@ class HuggingFaceTokenizer implements Tokenizer {
     return this.#library.id_to_token(id) ?? null
   }
 
+  tokenBytes(id: number): Uint8Array | null {
+    const token = this.idToToken(id)
+    if (token === null) return null
+    return bytesOfToken(token, this.#added.has(id) ? 'text' : this.#byteLevel ? 'byte-level' : 'pieces')
+  }
+
   isSpecial(id: number): boolean {
     return this.#special.has(id)
   }
@@ -183,6 +220,40 @@ class HuggingFaceTokenizer implements Tokenizer {
     if (!written.has('tokenizer_config.json')) await writeWhole(join(dir, 'tokenizer_config.json'), [jsonText(tokenizerConfig)])
     if (chatTemplate !== null && !written.has('chat_template.jinja'))
       await writeWhole(join(dir, 'chat_template.jinja'), [chatTemplate])
+  }
+}
+
+/** Where the text of a message that is gone on with stands in the rendered prompt: no text has it by chance. */
+const HERE = '\u{f8ff}here\u{f8ff}'
+
+/** The prompt up to the end of the last message's text; templates may trim that text. */
+function unfinished(messages: readonly Message[], render: (messages: readonly object[]) => string): string {
+  const last = messages.at(-1)
+  if (last === undefined || typeof last.content !== 'string')
+    throw new UserError('continue_final_message needs a last message with text to go on with.')
+  const marked = render([...messages.slice(0, -1), { ...last, content: last.content + HERE }])
+  const at = marked.lastIndexOf(HERE)
+  if (at < 0) throw new UserError('continue_final_message: the chat template does not write the last message.')
+  return marked.slice(0, at)
+}
+
+/** Templates write a call's arguments with `tojson`: they are given as an object where their text is one, as Python's servers give them. */
+function withArguments(message: object): object {
+  const calls = (message as Message).tool_calls
+  if (!Array.isArray(calls)) return message
+  const read = (text: unknown): unknown => {
+    if (typeof text !== 'string') return text
+    if (text.trim() === '') return {}
+    try {
+      const value: unknown = JSON.parse(text)
+      return typeof value === 'object' && value !== null ? value : text
+    } catch {
+      return text
+    }
+  }
+  return {
+    ...message,
+    tool_calls: calls.map((call) => ({ ...call, function: { ...call.function, arguments: read(call.function?.arguments) } })),
   }
 }
 

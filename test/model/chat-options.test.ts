@@ -1,0 +1,68 @@
+/** What a prompt can be asked to be: with tools, gone on with, by another template; and what tokens are in bytes. */
+import { describe, expect, test } from 'vitest'
+import type { Message, ToolDefinition } from '../../src/common/types.ts'
+import { openGgufTokenizer, openTiny } from '../inference/tokenizers.ts'
+import { smollm2, userErrorOf, withoutSmollm2 } from './helpers.ts'
+
+const tiny = await openTiny()
+const add: ToolDefinition = { type: 'function', function: { name: 'add', parameters: { type: 'object', properties: {} } } }
+const messages: Message[] = [
+  { role: 'user', content: 'Count.' },
+  { role: 'assistant', content: 'One, two,' },
+]
+
+describe('the prompt', () => {
+  test('goes on with the last message where that is asked for', async () => {
+    expect(tiny.renderChat(messages, { continueFinalMessage: true })).toBe('<|user|>Count.<|end|><|assistant|>One, two,')
+    expect(tiny.renderChat(messages)).toBe('<|user|>Count.<|end|><|assistant|>One, two,<|end|><|assistant|>')
+    expect(
+      tiny.renderChat(messages, {
+        continueFinalMessage: true,
+        chatTemplate: "{% for m in messages %}[{{ m['content'] | trim }}]{% endfor %}",
+      }),
+    ).toBe('[Count.][One, two,')
+    expect(
+      await userErrorOf(() => tiny.renderChat(messages, { continueFinalMessage: true, addGenerationPrompt: true })),
+    ).toContain('continue_final_message and add_generation_prompt are both set')
+    expect(await userErrorOf(() => tiny.renderChat([], { continueFinalMessage: true }))).toContain('needs a last message')
+    expect(
+      await userErrorOf(() =>
+        tiny.renderChat(messages, { continueFinalMessage: true, chatTemplate: '{{ messages[0].content }}' }),
+      ),
+    ).toContain('does not write the last message')
+  })
+
+  test('has tools, variables, and the arguments of calls as objects', async () => {
+    const chatTemplate = '{% if tools is not none %}{{ tools | tojson }}{% endif %}{{ enable_thinking }}|{{ bos_token }}'
+    expect(tiny.renderChat(messages, { chatTemplate, tools: [add], variables: { enable_thinking: 'no' } })).toBe(
+      '[{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]no|',
+    )
+    expect(tiny.renderChat(messages, { chatTemplate, tools: [] })).toBe('|')
+    const call = (text: string): Message => ({
+      role: 'assistant',
+      content: '',
+      tool_calls: [{ id: 'call_1', type: 'function', function: { name: 'add', arguments: text } }],
+    })
+    const calls = '{{ messages[0].tool_calls[0].function.arguments | tojson }}'
+    expect(tiny.renderChat([call('{"a":1}')], { chatTemplate: calls })).toBe('{"a": 1}')
+    expect(tiny.renderChat([call('')], { chatTemplate: calls })).toBe('{}')
+    expect(tiny.renderChat([call('{"a":')], { chatTemplate: calls })).toBe(String.raw`"{\"a\":"`)
+    expect(await userErrorOf(() => tiny.renderChat(messages, { chatTemplate: '{% for %}' }))).toContain(
+      'The chat_template of the request',
+    )
+  })
+})
+
+describe('tokens as bytes', () => {
+  test('are, joined, the bytes of the text', () => {
+    const text = 'naïve 😀 \n\t{"a": 1}<|end|>'
+    const joined = tiny.encode(text).map((id) => tiny.tokenBytes(id)!)
+    expect(Buffer.concat(joined).toString()).toBe(text)
+    expect(tiny.tokenBytes(5000)).toBeNull()
+  })
+  test.skipIf(withoutSmollm2)("are so for a real model's tokenizer", async () => {
+    const tokenizer = await openGgufTokenizer(smollm2)
+    const text = '<|im_start|>Ünïcode — 日本語 😀\r\n  code();'
+    expect(Buffer.concat(tokenizer.encode(text).map((id) => tokenizer.tokenBytes(id)!)).toString()).toBe(text)
+  })
+})
