@@ -1,0 +1,81 @@
+/** Text of a completion for those who read along: only what is certain, so that nothing has to be taken back. */
+import { decodeStream } from '../model/tokenizer.ts'
+import type { StreamDecoder, Tokenizer } from '../model/tokenizer.ts'
+
+export interface DetokenizerOptions {
+  /** Strings that end the text; empty ones are ignored. */
+  stop?: readonly string[]
+  /** The stop string that ended the text stays in it. Default false. */
+  includeStop?: boolean
+  /** Default true, as vLLM's `skip_special_tokens`. */
+  skipSpecialTokens?: boolean
+}
+
+/**
+ * Takes a completion's ids one at a time and gives the text that is certain. Held back are the bytes of an unfinished character and whatever
+ * may be the beginning of a stop string. All pieces, with that of `flush`, are `tokenizer.decode` of the ids up to the first stop string:
+ * the one that is complete first, and of several that one token completes the one that begins first.
+ */
+export class Detokenizer {
+  readonly #decoder: StreamDecoder
+  readonly #stop: readonly string[]
+  readonly #includeStop: boolean
+  /** Decoded, and not given out. */
+  #held = ''
+  #stopped: string | null = null
+
+  constructor(tokenizer: Tokenizer, options: DetokenizerOptions = {}) {
+    const { stop = [], includeStop = false, skipSpecialTokens = true } = options
+    this.#decoder = decodeStream(tokenizer, { skipSpecialTokens })
+    this.#stop = stop.filter((word) => word.length > 0)
+    this.#includeStop = includeStop
+  }
+
+  /** The stop string that ended the text, or null. */
+  get stopped(): string | null {
+    return this.#stopped
+  }
+
+  /** The text that this id makes certain; '' where there is none, and always after a stop string. */
+  push(id: number): string {
+    return this.#stopped === null ? this.#take(this.#decoder.push(id), false) : ''
+  }
+
+  /** What was held back, when no id follows. */
+  flush(): string {
+    return this.#stopped === null ? this.#take(this.#decoder.flush(), true) : ''
+  }
+
+  #take(piece: string, last: boolean): string {
+    const text = this.#held + piece
+    const found = earliest(text, this.#stop)
+    if (found) {
+      this.#stopped = found.word
+      this.#held = ''
+      return text.slice(0, found.at + (this.#includeStop ? found.word.length : 0))
+    }
+    const certain = last ? text.length : text.length - mayBegin(text, this.#stop)
+    this.#held = text.slice(certain)
+    return text.slice(0, certain)
+  }
+}
+
+function earliest(text: string, words: readonly string[]): { word: string; at: number } | undefined {
+  let best: { word: string; at: number } | undefined
+  for (const word of words) {
+    const at = text.indexOf(word)
+    if (at >= 0 && (!best || at < best.at)) best = { word, at }
+  }
+  return best
+}
+
+/** Length of the longest end of `text` that is the beginning of one of `words`. */
+export function mayBegin(text: string, words: readonly string[]): number {
+  let longest = 0
+  for (const word of words) {
+    for (let length = Math.min(word.length - 1, text.length); length > longest; length--) {
+      if (text.endsWith(word.slice(0, length))) longest = length
+    }
+  }
+  return longest
+}
