@@ -9,6 +9,7 @@ export { bundledEnvironments, loadEnvironment, type LoadOptions, parseArgs, reso
 export { Parser, ThinkParser, XMLParser } from './parsers.ts'
 export { type RolloutOptions, runRollout, scoreRollout, type SftRow, sftRows } from './rollout.ts'
 export { type RewardSpec, Rubric, type RubricOptions, type Scorable, type Scores } from './rubric.ts'
+export { runSandboxed, type SandboxCall, type SandboxCause, type SandboxOptions, type SandboxResult } from './sandbox/index.ts'
 export { SingleTurnEnv, type SingleTurnOptions } from './single-turn.ts'
 export { readTable, type TableOptions, type TableRow } from './tables.ts'
 export { containsWords, lastNumber, lcsLength, lcsRatio, words } from './text.ts'

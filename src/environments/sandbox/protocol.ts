@@ -1,0 +1,40 @@
+/** What goes into a sandboxed run and comes out: the words that the pool's side and the thread's side share. */
+
+export interface SandboxJob {
+  code: string
+  /** Values that the code sees as globals: JSON. */
+  globals: Record<string, unknown>
+  /**
+   * Call what the code evaluates to with each of these argument lists; each result is in `calls`. Without: nothing is called.
+   */
+  calls: unknown[][]
+  seconds: number
+  memoryMb: number
+  outputBytes: number
+  seed: number
+}
+
+/**
+ * What stopped a run: 'code': it threw or is no JavaScript; 'time', 'memory', 'stack', 'output': a limit; 'crash': the engine itself broke;
+ * 'abort': the caller ended it.
+ */
+export type SandboxCause = 'code' | 'time' | 'memory' | 'stack' | 'output' | 'crash' | 'abort'
+
+/** How one call ended. `value` is JSON data; undefined where the call gave nothing that JSON can hold. */
+export interface SandboxCall {
+  value: unknown
+  /** The cause in words, null where there was none. */
+  error: string | null
+}
+
+export interface SandboxResult {
+  /** What `console.log` and its siblings wrote, a line a call, cut at the limit. */
+  stdout: string
+  /** What the code evaluated to (a promise: what it settled to), as JSON data. */
+  value: unknown
+  /** In the order of the job's calls; shorter where a limit ended the run. */
+  calls: SandboxCall[]
+  /** The cause in words, null when the code ran to its end. */
+  error: string | null
+  cause: SandboxCause | null
+}

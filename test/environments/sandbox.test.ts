@@ -1,0 +1,172 @@
+/** Code that a model could write against the sandbox: each run is bounded, with its cause in words, and the next one works. */
+import { spawnSync } from 'node:child_process'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { fileURLToPath } from 'node:url'
+import fc from 'fast-check'
+import { afterAll, describe, expect, test } from 'vitest'
+import { closeSandbox, runSandboxed, type SandboxCause, type SandboxOptions } from '../../src/environments/sandbox/index.ts'
+import { load } from '../../src/environments/sandbox/pool.ts'
+import { seed } from '../seed.ts'
+
+afterAll(closeSandbox)
+
+describe('what code gives', () => {
+  test.each<[string, unknown]>([
+    ['1 + 1', 2],
+    ['const f = n => (n < 2 ? n : f(n - 1) + f(n - 2)); f(15)', 610],
+    ['[..."héé😀"].reverse().join("")', '😀ééh'],
+    ['({ a: [1, null, "x"], u: undefined })', { a: [1, null, 'x'] }],
+    ['Promise.resolve(3).then(x => x + 1)', 4],
+    ['(async () => { let n = 0; for (let i = 0; i < 50; i++) n += await i; return n })()', 1225],
+    ['undefined', undefined],
+    ['() => 1', undefined],
+  ])('%s', async (code, value) => {
+    expect(await runSandboxed(code)).toEqual({ stdout: '', value, calls: [], error: null, cause: null })
+  })
+  test('what it writes, a line a call', async () => {
+    const { stdout } = await runSandboxed('console.log(1, "a", { a: [1] }); console.error(null, undefined, Symbol("s")); 0')
+    expect(stdout).toBe('1 a {"a":[1]}\nnull undefined Symbol(s)\n')
+  })
+  test('values from outside, odd keys too', async () => {
+    const input = { text: 'a\u2028"`${1}', ['__proto__']: { x: 1 } }
+    expect((await runSandboxed('input.text + Object.keys(input).length', { globals: { input } })).value).toBe('a\u2028"`${1}2')
+  })
+  test('JSON goes in and comes out as it was', async () => {
+    await fc.assert(
+      fc.asyncProperty(fc.jsonValue(), async (value) => {
+        const run = await runSandboxed('value', { globals: { value } })
+        expect(JSON.stringify(run.value)).toBe(JSON.stringify(value))
+      }),
+      { numRuns: 30, seed },
+    )
+  })
+  test('calls of what it evaluates to; one that throws leaves the others', async () => {
+    const { calls, error } = await runSandboxed('(a, b) => { if (a < 0) throw new RangeError("no"); return a + b }', {
+      calls: [
+        [1, 2],
+        [-1, 0],
+        ['x', 'y'],
+      ],
+    })
+    expect(error).toBeNull()
+    expect(calls).toEqual([
+      { value: 3, error: null },
+      { value: undefined, error: 'RangeError: no (line 1)' },
+      { value: 'xy', error: null },
+    ])
+    expect((await runSandboxed('3', { calls: [[1]] })).calls[0].error).toContain('not a function')
+  })
+  test('the same seed gives the same random numbers', async () => {
+    const draw = async (s: number) => (await runSandboxed('[Math.random(), Math.random()]', { seed: s })).value
+    expect(await draw(1)).toEqual(await draw(1))
+    expect(await draw(1)).not.toEqual(await draw(2))
+  })
+})
+
+describe('hostile code', () => {
+  const brief = { seconds: 0.4 }
+  test.each<[string, string, SandboxCause, RegExp, SandboxOptions?]>([
+    ['endless loop', 'for (;;);', 'time', /longer than its limit of 0.4 s/, brief],
+    ['a loop that catches', 'for (;;) try { for (;;); } catch {}', 'time', /longer than/, brief],
+    ['endless promises', '(async () => { for (;;) await 0 })()', 'time', /longer than/, brief],
+    ['a getter without end', '({ get a() { for (;;); } })', 'time', /longer than/, brief],
+    ['an error whose name never ends', 'throw { get name() { for (;;); } }', 'time', /longer than/, brief],
+    ['a regular expression', '/(a+)+$/.test("a".repeat(40) + "b")', 'time', /longer than/, brief],
+    [
+      'a search that cannot be interrupted',
+      'let a = "a".repeat(2e6), b = "a".repeat(1e6) + "b", n = 0; for (let i = 0; i < 500; i++) n += a.indexOf(b)',
+      'time',
+      /could not be interrupted/,
+      brief,
+    ],
+    ['allocation', 'const a = []; for (;;) a.push(new Array(1000).fill(1))', 'memory', /more memory than its 32 MiB/],
+    [
+      'buffers',
+      'const a = []; for (;;) a.push(new Uint8Array(1 << 20))',
+      'memory',
+      /more memory than its 20 MiB/,
+      { memoryMb: 20 },
+    ],
+    ['a nest until memory ends', 'let a = []; for (;;) a = [a]', 'memory', /more memory/],
+    ['one huge string', '"x".repeat(2 ** 29)', 'memory', /more memory/],
+    ['a string that doubles', 'let a = "x"; for (;;) a += a', 'code', /string too long/],
+    ['recursion', 'const f = () => f() + 1; f()', 'stack', /too deep/],
+    ['a nest too deep to write', 'let a = []; for (let i = 0; i < 1e5; i++) a = [a]; a', 'stack', /too deep/],
+    ['reading a file', 'require("fs").readFileSync("/etc/passwd")', 'code', /'require' is not defined/],
+    ['importing a module', 'import("node:fs").then(fs => fs.readFileSync("/etc/passwd"))', 'code', /could not load module/],
+    ['importing a file', 'import("/etc/passwd")', 'code', /could not load module/],
+    ['a process', 'this.constructor.constructor("return process")().exit()', 'code', /'process' is not defined/],
+    ['a wait', 'new Promise(() => {})', 'code', /never settles/],
+    ['a timer', 'setTimeout(() => {}, 1e9)', 'code', /not defined/],
+    ['huge output', 'for (;;) console.log("x".repeat(1000))', 'output', /wrote more than its limit of 65536/],
+    ['a huge value', '"x".repeat(1e6)', 'output', /value is longer than 65536/],
+    ['no JavaScript', 'Here is the answer: 3', 'code', /SyntaxError/],
+    ['a throw', '\n\nthrow new Error("hey")', 'code', /^Error: hey \(line 3\)$/],
+    ['a thrown null', 'throw null', 'code', /it threw null/],
+  ])('%s', async (_, code, cause, words, options = {}) => {
+    const run = await runSandboxed(code, options)
+    expect(run.error).toMatch(words)
+    expect(run.cause).toBe(cause)
+    expect(run.stdout.length).toBeLessThanOrEqual(65_536 + 2)
+  })
+  test('cannot reach the network', async () => {
+    let asked = 0
+    const server = createServer((_, response) => (asked++, response.end())).listen(0, '127.0.0.1')
+    await new Promise((resolve) => server.once('listening', resolve))
+    const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}/`
+    for (const code of ['fetch(url)', 'new WebSocket(url)', 'new XMLHttpRequest().open("GET", url)', 'import(url)']) {
+      expect((await runSandboxed(code, { globals: { url } })).cause, code).toBe('code')
+    }
+    server.close()
+    expect(asked).toBe(0)
+  })
+  test('cannot change how its results are read, nor anything of ours', async () => {
+    const tricks = `
+      JSON.stringify = () => '[1]'; JSON.parse = () => 1; Reflect.apply = () => 1
+      Array.prototype[Symbol.iterator] = null; String.prototype.concat = null; String = null
+      Object.defineProperty(globalThis, 'console', { value: console, writable: false })
+      Object.prototype.error = null; Function.prototype.call = () => 1`
+    const { calls, stdout, error } = await runSandboxed(`${tricks}; console.log({ a: 1 }); x => [x]`, { calls: [[7]] })
+    expect(error).toBeNull()
+    expect(calls).toEqual([{ value: [7], error: null }])
+    expect(stdout).toBe('{"a":1}\n')
+    const { value } = await runSandboxed('({ ["__proto__"]: { polluted: 1 }, constructor: { prototype: { polluted: 1 } } })')
+    expect(value).toBeTypeOf('object')
+    expect(({} as { polluted?: number }).polluted).toBeUndefined()
+  })
+  test('leaves nothing to the next run', async () => {
+    await runSandboxed('globalThis.left = 1; Array.prototype.left = 1; Math.max = () => 7')
+    expect((await runSandboxed('[typeof left, [].left === undefined, Math.max(1, 2)]')).value).toEqual(['undefined', true, 2])
+  })
+})
+
+test('runs side by side, and an end from outside', async () => {
+  const runs = await Promise.all(
+    Array.from({ length: 12 }, (_, i) => runSandboxed(i % 3 ? `${i} * 2` : 'for (;;);', { seconds: 0.1 })),
+  )
+  runs.forEach((run, i) => expect(i % 3 ? run.value : run.cause).toBe(i % 3 ? i * 2 : 'time'))
+  const controller = new AbortController()
+  setTimeout(() => controller.abort(), 150)
+  const ended = await runSandboxed('for (;;);', { seconds: 30, signal: controller.signal })
+  expect(ended).toMatchObject({ cause: 'abort', error: 'it was aborted' })
+  expect((await runSandboxed('6 * 7')).value).toBe(42)
+})
+
+test('limits that are none are refused, a package that is missing is named', async () => {
+  await expect(runSandboxed('1', { seconds: 0 })).rejects.toThrow('seconds is 0')
+  await expect(runSandboxed('1', { memoryMb: 16 })).rejects.toThrow('memoryMb is 16')
+  await expect(load('no-such-package', () => Promise.reject(new Error('Cannot find package')))).rejects.toThrow(
+    'npm install no-such-package',
+  )
+})
+
+test('an idle sandbox lets the process end', () => {
+  const index = fileURLToPath(new URL('../../src/environments/sandbox/index.ts', import.meta.url))
+  const code = `import { runSandboxed } from ${JSON.stringify(index)}; console.log((await runSandboxed('6 * 7')).value)`
+  const { stdout, status } = spawnSync(process.execPath, ['--input-type=module', '-e', code], {
+    encoding: 'utf8',
+    timeout: 60_000,
+  })
+  expect({ stdout, status }).toEqual({ stdout: '42\n', status: 0 })
+})
