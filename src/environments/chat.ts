@@ -1,30 +1,104 @@
 /** The seam to generation: chat messages become token ids here, once, and the ids that were sampled are kept as they came. */
-import type { ChatClient, ChatCompletion, Generator, Message, SamplingParams } from '../common/types.ts'
+import type {
+  ChatClient,
+  ChatCompletion,
+  ChatTurn,
+  Generator,
+  Message,
+  SamplingParams,
+  ToolCall,
+  ToolDefinition,
+} from '../common/types.ts'
+import { ChatTemplate, type EncodedPrompt } from './template.ts'
 
 /** Renders messages by the model's chat template, with the opening of the assistant's turn, into token ids. */
-export type PromptEncoder = (messages: Message[]) => number[]
+export type PromptEncoder = (messages: Message[], tools?: readonly ToolDefinition[]) => number[]
+
+/** Finds the tool calls in an answer; `content` is what is left of it. */
+export type ToolCallParser = (
+  text: string,
+  tools: readonly ToolDefinition[],
+) => { content: string | null; tool_calls: ToolCall[] }
+
+/**
+ * How the turns of a rollout are joined. 'interleaved': the tokens before stay as they are and are gone on with, one sequence a rollout.
+ * 'branching': the template renders each turn's conversation anew, one sequence a turn.
+ */
+export type TrajectoryStrategy = 'interleaved' | 'branching'
+
+export interface PolicyClientOptions {
+  /** Of the first turn. */
+  maxPromptTokens?: number
+  /** Of a prompt with its completion; later turns have what is left. */
+  maxSeqTokens?: number
+  /** Default 'interleaved'. */
+  strategy?: TrajectoryStrategy
+  /** Without it no answer calls a tool. */
+  parseTools?: ToolCallParser
+}
+
+/** A conversation has filled the sequence: there is no room for another answer. */
+export class ContextFullError extends Error {}
 
 /** A ChatClient over any generator (the embedded engine, or vLLM). */
 export class PolicyClient implements ChatClient {
   readonly #generator: Generator
-  readonly #encode: PromptEncoder
-  readonly #maxPromptTokens: number
+  readonly #encode: PromptEncoder | ChatTemplate
+  readonly #options: PolicyClientOptions
+  /** The text of a completion's prompt. */
+  readonly #texts = new WeakMap<ChatCompletion, string>()
 
-  constructor(generator: Generator, encode: PromptEncoder, options: { maxPromptTokens?: number } = {}) {
+  /** With a function alone every turn is encoded anew, as by 'branching'. */
+  constructor(generator: Generator, encode: PromptEncoder | ChatTemplate, options: PolicyClientOptions = {}) {
     this.#generator = generator
     this.#encode = encode
-    this.#maxPromptTokens = options.maxPromptTokens ?? Infinity
+    this.#options = options
   }
 
-  /** Rejects for a prompt over the limit, naming both counts; the rollout then fails with that sentence. */
-  async complete(messages: Message[], sampling: SamplingParams, signal?: AbortSignal): Promise<ChatCompletion> {
-    const promptIds = this.#encode(messages)
-    if (promptIds.length > this.#maxPromptTokens) {
+  /**
+   * Rejects for a prompt over the limit, naming both counts; the rollout then fails with that sentence. A later turn without room for an
+   * answer rejects with ContextFullError; one with little room gets less than max_tokens.
+   */
+  async complete(
+    messages: Message[],
+    sampling: SamplingParams,
+    signal?: AbortSignal,
+    turn: ChatTurn = {},
+  ): Promise<ChatCompletion> {
+    const { previous, tools } = turn
+    const { maxPromptTokens = Infinity, maxSeqTokens = Infinity } = this.#options
+    const prompt = this.#promptOf(messages, turn)
+    const promptIds = prompt.ids
+    const room = maxSeqTokens - promptIds.length
+    if (!previous && promptIds.length > maxPromptTokens) {
       throw new Error(
-        `the prompt has ${promptIds.length} tokens, more than max_prompt_len (${this.#maxPromptTokens}); raise it or shorten the prompt`,
+        `the prompt has ${promptIds.length} tokens, more than max_prompt_len (${maxPromptTokens}); raise it or shorten the prompt`,
       )
     }
-    const result = await this.#generator.generate({ promptIds, sampling, signal })
-    return { ...result, promptIds }
+    if (previous && room < 1) {
+      throw new ContextFullError(`the conversation has ${promptIds.length} tokens, which fill max_seq_len (${maxSeqTokens})`)
+    }
+    const drawn = sampling.max_tokens > room ? { ...sampling, max_tokens: Math.max(1, room) } : sampling
+    const result = await this.#generator.generate({ promptIds, sampling: drawn, signal })
+    const completion: ChatCompletion = { ...result, promptIds }
+    if (prompt.asTemplate !== undefined) completion.asTemplate = prompt.asTemplate
+    this.#texts.set(completion, prompt.text)
+    const parsed = tools && tools.length > 0 ? this.#options.parseTools?.(result.text, tools) : undefined
+    if (parsed && parsed.tool_calls.length > 0) {
+      // Ids that follow from the place, so that a run is the same when it is made again.
+      const tool_calls = parsed.tool_calls.map((call, i) => ({ ...call, id: `call_${promptIds.length}_${i}` }))
+      completion.message = { role: 'assistant', content: parsed.content ?? '', tool_calls }
+    }
+    return completion
+  }
+
+  #promptOf(messages: Message[], { previous, tools }: ChatTurn): EncodedPrompt & { asTemplate?: boolean } {
+    const encode = this.#encode
+    if (!(encode instanceof ChatTemplate)) return { ids: encode(messages, tools), text: '' }
+    if (!previous || this.#options.strategy === 'branching') return encode.prompt(messages, tools)
+    const next = encode.next(messages, previous, tools)
+    if (next === null) return { ...encode.prompt(messages, tools), asTemplate: false }
+    const text = (this.#texts.get(previous) ?? '') + encode.textOf(previous.ids) + next.text
+    return { ids: next.ids, text, asTemplate: encode.text(messages, tools) === text }
   }
 }

@@ -2,15 +2,58 @@
 export { z } from 'zod'
 export { UserError } from '../common/errors.ts'
 export { hashSeed, Random } from '../common/random.ts'
-export type { ChatClient, ChatCompletion, Message, Rollout, SamplingParams } from '../common/types.ts'
-export { PolicyClient, type PromptEncoder } from './chat.ts'
+export type {
+  ChatClient,
+  ChatCompletion,
+  ChatTurn,
+  Message,
+  Rollout,
+  RolloutTurn,
+  SamplingParams,
+  ToolCall,
+  ToolDefinition,
+} from '../common/types.ts'
+export {
+  ContextFullError,
+  PolicyClient,
+  type PolicyClientOptions,
+  type PromptEncoder,
+  type ToolCallParser,
+  type TrajectoryStrategy,
+} from './chat.ts'
 export { type DatasetOptions, type DatasetSource, loadRows, RowOrder, type RowInput, splitRows } from './datasets.ts'
+export { EnvGroup, type EnvGroupOptions } from './env-group.ts'
 export { bundledEnvironments, loadEnvironment, type LoadOptions, parseArgs, resolveEnvironment } from './load.ts'
+export { connectMcp, type McpConnection, type McpServer } from './mcp.ts'
+export { type EnvResponse, MultiTurnEnv, type MultiTurnOptions, type State, type TurnState } from './multi-turn.ts'
 export { Parser, ThinkParser, XMLParser } from './parsers.ts'
-export { type RolloutOptions, runRollout, scoreRollout, type SftRow, sftRows } from './rollout.ts'
-export { type RewardSpec, Rubric, type RubricOptions, type Scorable, type Scores } from './rubric.ts'
+export { type Gate, type RolloutOptions, runRollout, scoreGroup, scoreRollout, type SftRow, sftRows } from './rollout.ts'
+export {
+  type GroupRewardSpec,
+  type RewardSpec,
+  Rubric,
+  RubricGroup,
+  type RubricOptions,
+  type Scorable,
+  type Scores,
+} from './rubric.ts'
 export { runSandboxed, type SandboxCall, type SandboxCause, type SandboxOptions, type SandboxResult } from './sandbox/index.ts'
 export { SingleTurnEnv, type SingleTurnOptions } from './single-turn.ts'
+export { type TaskOptions } from './task-env.ts'
+export { ChatTemplate, type ChatTokenizer } from './template.ts'
 export { readTable, type TableOptions, type TableRow } from './tables.ts'
 export { containsWords, lastNumber, lcsLength, lcsRatio, words } from './text.ts'
-export type { Environment, RewardArgs, RewardFunction, RewardValue, RolloutContext, RolloutDraft, Row } from './types.ts'
+export { StatefulToolEnv, type StatefulToolEnvOptions, ToolEnv, type ToolEnvOptions } from './tool-env.ts'
+export { definitionOf, type JsonSchema, type Tool, tool, type ToolContext } from './tools.ts'
+export { Trajectory } from './turns.ts'
+export type {
+  EnvMember,
+  Environment,
+  GroupRewardFunction,
+  RewardArgs,
+  RewardFunction,
+  RewardValue,
+  RolloutContext,
+  RolloutDraft,
+  Row,
+} from './types.ts'

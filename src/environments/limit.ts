@@ -1,5 +1,14 @@
 /** Waiting with a name and a limit. Everything this room awaits from outside (the policy, a user's reward function) goes through here. */
 
+/** A limit has passed. `what`: the name of what was waited for. */
+export class TimeLimitError extends Error {
+  readonly what: string
+  constructor(what: string, seconds: number) {
+    super(`${what} took longer than its limit of ${seconds} s`)
+    this.what = what
+  }
+}
+
 export interface Limits {
   /** What is being waited for, as it should read in an error: 'generation', 'reward function "correct"'. */
   what: string
@@ -11,7 +20,7 @@ export interface Limits {
 
 /**
  * Runs `work` with a signal that fires at the limit or with `limits.signal`, and stops waiting then even if `work` does not listen.
- * Throws an Error naming `what` and the limit, or the reason of the outer abort. A synchronous endless loop cannot be stopped.
+ * Throws a TimeLimitError, or an Error with the reason of the outer abort. A synchronous endless loop cannot be stopped.
  */
 export async function withLimit<T>(limits: Limits, work: (signal: AbortSignal) => T | Promise<T>): Promise<T> {
   const { what, seconds, signal } = limits
@@ -26,7 +35,7 @@ export async function withLimit<T>(limits: Limits, work: (signal: AbortSignal) =
     }
     // setTimeout counts in 32 bits; 24 days and more mean no limit.
     if (seconds * 1000 < 2 ** 31 - 1) {
-      timer = setTimeout(() => end(new Error(`${what} took longer than its limit of ${seconds} s`)), seconds * 1000)
+      timer = setTimeout(() => end(new TimeLimitError(what, seconds)), seconds * 1000)
     }
     onAbort = () => end(abortError(what, signal!))
     signal?.addEventListener('abort', onAbort, { once: true })

@@ -5,8 +5,10 @@
  */
 import { messageOf } from '../common/errors.ts'
 import { tracer } from '../common/trace.ts'
-import type { ChatClient, Message, Rollout, SamplingParams } from '../common/types.ts'
+import type { ChatClient, ChatCompletion, Message, Rollout, SamplingParams } from '../common/types.ts'
+import { StepClock } from './clock.ts'
 import { withLimit } from './limit.ts'
+import type { Scores } from './rubric.ts'
 import type { Environment, RolloutDraft, Row } from './types.ts'
 
 export interface RolloutOptions {
@@ -19,34 +21,50 @@ export interface RolloutOptions {
   index: number
   /** Ends the rollout early; it then counts as failed. */
   signal?: AbortSignal
-  /** Limit of playing the task. Default: none. */
+  /** Limit of each answer of the policy, and of the environment's work between two of them. Default: none. */
   generationTimeoutSeconds?: number
   /** Limit of scoring it, beside the rubric's own limit of each function. Default: none. */
   rewardTimeoutSeconds?: number
+  /** Passed by each answer of the policy: so many are sampled at once. While one waits here no clock runs. */
+  gate?: Gate
   /** Told what is being waited for: 'generation', 'rewards', and null at the end. */
   onWait?: (what: string | null) => void
 }
 
+export interface Gate {
+  /** `again`: the rollout has been through before. */
+  take(again: boolean): Promise<void>
+  give(): void
+}
+
+/** What the environment left for scoring, of rollouts whose group is still to be scored. */
+const states = new WeakMap<Rollout, Record<string, unknown>>()
+
 /** Plays and scores one task. */
 export async function runRollout(env: Environment, row: Row, options: RolloutOptions): Promise<Rollout> {
-  const { client, sampling, group, index, signal, onWait } = options
+  const { sampling, group, index, signal, onWait } = options
   const start = performance.now()
   let draft: RolloutDraft | undefined
   let error: string | null = null
   const flight = tracer?.flight('rollout', `${group} #${index}`, { env: env.id, task: row.exampleId })
   flight?.phase('generation')
   onWait?.('generation')
+  const clock = new StepClock(options.generationTimeoutSeconds ?? Infinity, signal)
+  const client = new GatedClient(options.client, clock, options.gate)
   try {
-    draft = await withLimit({ what: 'generation', seconds: options.generationTimeoutSeconds ?? Infinity, signal }, (own) =>
-      env.rollout(row, { client, sampling, signal: own }),
-    )
+    clock.step('the environment')
+    const played = Promise.resolve({ client, sampling, signal: clock.signal }).then((ctx) => env.rollout(row, ctx))
+    draft = await Promise.race([clock.ended, played])
     checkDraft(draft)
     if (draft.stopCondition === 'abort') error = 'generation was aborted'
   } catch (thrown) {
     error = messageOf(thrown)
+  } finally {
+    client.close()
+    clock.close()
   }
-  const generation_ms = performance.now() - start
-  const { state, ...played } = draft ?? nothingPlayed
+  const generation_ms = performance.now() - start - client.queuedMs
+  const { state, metrics = {}, ...played } = draft ?? nothingPlayed
   const rollout: Rollout = {
     exampleId: row.exampleId,
     env: env.id,
@@ -57,7 +75,7 @@ export async function runRollout(env: Environment, row: Row, options: RolloutOpt
     info: row.info,
     ...played,
     reward: null,
-    metrics: {},
+    metrics,
     error,
     seed: sampling.seed,
     timing: { generation_ms, scoring_ms: 0, total_ms: generation_ms },
@@ -67,24 +85,102 @@ export async function runRollout(env: Environment, row: Row, options: RolloutOpt
     onWait?.('rewards')
   }
   const limits = { what: 'scoring', seconds: options.rewardTimeoutSeconds ?? Infinity, signal }
-  const scoring = (own: AbortSignal) => scoreRollout(env, rollout, { signal: own, state })
+  const scoring = (own: AbortSignal) => scoreRollout(env, rollout, { signal: own, state, metrics })
   const scored = error === null ? await withLimit(limits, scoring).catch((e) => ({ ...rollout, error: messageOf(e) })) : rollout
+  if (state && scored.error === null && env.rubric.groupNames?.length > 0) states.set(scored, state)
   flight?.end({ tokens: played.completion_tokens.ids.length, reward: scored.reward, error: scored.error })
   onWait?.(null)
   return scored
+}
+
+/** The policy as a rollout sees it: each answer waits at the gate, and is a step of the clock. */
+class GatedClient implements ChatClient {
+  queuedMs = 0
+  readonly #client: ChatClient
+  readonly #clock: StepClock
+  readonly #gate: Gate | undefined
+  #held = 0
+  #sampling = 0
+  #again = false
+  #closed = false
+
+  constructor(client: ChatClient, clock: StepClock, gate: Gate | undefined) {
+    this.#client = client
+    this.#clock = clock
+    this.#gate = gate
+  }
+
+  async complete(...[messages, sampling, signal, turn]: Parameters<ChatClient['complete']>): Promise<ChatCompletion> {
+    const own = this.#clock.signal
+    if (this.#gate) {
+      const since = performance.now()
+      if (this.#sampling === 0) this.#clock.step(null)
+      await this.#gate.take(this.#again)
+      // The rollout may have ended meanwhile.
+      if (this.#closed) this.#gate.give()
+      else this.#held++
+      this.queuedMs += performance.now() - since
+    }
+    own.throwIfAborted()
+    this.#again = true
+    this.#sampling++
+    this.#clock.step('generation')
+    try {
+      const both = signal && signal !== own ? AbortSignal.any([signal, own]) : own
+      return await this.#client.complete(messages, sampling, both, turn)
+    } finally {
+      this.#sampling--
+      if (!this.#closed) {
+        if (this.#sampling === 0) this.#clock.step('the environment')
+        if (this.#gate) this.#give()
+      }
+    }
+  }
+
+  /** Gives back what a generator that does not listen still holds. */
+  close(): void {
+    this.#closed = true
+    while (this.#held > 0) this.#give()
+  }
+
+  #give(): void {
+    this.#held--
+    this.#gate!.give()
+  }
 }
 
 /** A copy of a played rollout with fresh reward, metrics, error and scoring time; also for rollouts read back from disk. */
 export async function scoreRollout(
   env: Environment,
   rollout: Rollout,
-  options: { signal?: AbortSignal; state?: Record<string, unknown> } = {},
+  options: { signal?: AbortSignal; state?: Record<string, unknown>; metrics?: Rollout['metrics'] } = {},
 ): Promise<Rollout> {
   const start = performance.now()
   const scores = await env.rubric.score({ ...rollout, state: options.state }, { signal: options.signal })
   const scoring_ms = performance.now() - start
   const { generation_ms } = rollout.timing
-  return { ...rollout, ...scores, timing: { generation_ms, scoring_ms, total_ms: generation_ms + scoring_ms } }
+  const timing = { generation_ms, scoring_ms, total_ms: generation_ms + scoring_ms }
+  return { ...rollout, ...scores, metrics: { ...options.metrics, ...scores.metrics }, timing }
+}
+
+/**
+ * Adds what the rubric's group functions say to the rollouts of one task, all of which have ended. Those that failed are left as they
+ * are. A group function that goes wrong fails the whole group. Never rejects.
+ */
+export async function scoreGroup(
+  env: Environment,
+  rollouts: readonly Rollout[],
+  options: { signal?: AbortSignal; rewardTimeoutSeconds?: number } = {},
+): Promise<Rollout[]> {
+  if (!(env.rubric.groupNames?.length > 0)) return [...rollouts]
+  const scored = rollouts.filter((r) => r.error === null)
+  if (scored.length === 0) return [...rollouts]
+  const limits = { what: 'scoring a group', seconds: options.rewardTimeoutSeconds ?? Infinity, signal: options.signal }
+  const members = scored.map((r) => ({ ...r, state: states.get(r) }))
+  const failed = (error: unknown): Scores[] => scored.map((r) => ({ reward: null, metrics: r.metrics, error: messageOf(error) }))
+  const scores = await withLimit(limits, (signal) => env.rubric.scoreGroup(members, { signal })).catch(failed)
+  const made = new Map(scored.map((r, i) => [r, { ...r, ...scores[i] }]))
+  return rollouts.map((r) => made.get(r) ?? r)
 }
 
 const nothingPlayed: RolloutDraft = {
@@ -104,6 +200,9 @@ function checkDraft(draft: RolloutDraft): void {
     )
   }
   if (ids.length === 0 && draft.stopCondition !== 'abort') throw new Error('the completion has no tokens')
+  const sampled = draft.turns?.reduce((sum, turn) => sum + turn.sampled, 0) ?? ids.length
+  if (sampled !== ids.length)
+    throw new Error(`the turns have ${sampled} tokens and the completion ${ids.length}; they must agree`)
 }
 
 /** A supervised example: messages, and the assistant's answer to them. */

@@ -4,18 +4,24 @@
  * - Every function runs under a time limit. One that throws, is late, or gives anything but a finite number or null fails the whole
  *   rollout with an error that names it: a failure is never a reward of 0.
  * - Functions of one rollout run side by side; the first failure aborts the others.
+ * - Group functions see the rollouts of one task side by side, once all of them have ended, and are parts of the same sum.
  */
 import { messageOf } from '../common/errors.ts'
 import { tracer } from '../common/trace.ts'
 import type { Message, Rollout } from '../common/types.ts'
 import { withLimit } from './limit.ts'
 import { Parser } from './parsers.ts'
-import type { RewardArgs, RewardFunction } from './types.ts'
+import type { GroupRewardFunction, RewardArgs, RewardFunction } from './types.ts'
 
 /** A reward function with its weight (default 1) and time limit. A function alone has weight 1. */
 export type RewardSpec = RewardFunction | { reward: RewardFunction; weight?: number; timeoutSeconds?: number }
 
+/** The same for a group function. */
+export type GroupRewardSpec = GroupRewardFunction | { reward: GroupRewardFunction; weight?: number; timeoutSeconds?: number }
+
 export interface RubricOptions {
+  /** Functions of all rollouts of a task, by name. */
+  group?: Record<string, GroupRewardSpec>
   /** Makes `text` from `rawText`. Default: the trimmed text. */
   parser?: Parser
   /** Limit of each function that has none of its own. Default 60. */
@@ -26,9 +32,10 @@ export interface RubricOptions {
 export type Scorable = Pick<
   Rollout,
   'prompt' | 'completion' | 'answer' | 'info' | 'completion_tokens' | 'isTruncated' | 'stopCondition'
-> & {
-  state?: Record<string, unknown>
-}
+> &
+  Partial<Pick<Rollout, 'turns'>> & {
+    state?: Record<string, unknown>
+  }
 
 export interface Scores {
   /** null when scoring failed. */
@@ -42,48 +49,52 @@ export interface ScoreOptions {
   signal?: AbortSignal
 }
 
-interface Entry {
+interface Entry<Run> {
   name: string
-  reward: RewardFunction
+  reward: Run
   weight: number
   timeoutSeconds: number
 }
 
+/** A rubric none of whose functions had anything to say. */
+const NOTHING = 'no reward function applied: each gave null'
+
 export class Rubric {
   readonly parser: Parser
-  readonly #entries: Entry[]
+  readonly #entries: Entry<RewardFunction>[]
+  readonly #group: Entry<GroupRewardFunction>[]
 
   /** `new Rubric({ correct: { reward: isCorrect, weight: 0.8 }, words: { reward: countWords, weight: 0 } })`. Throws where no function has a weight. */
   constructor(functions: Record<string, RewardSpec>, options: RubricOptions = {}) {
     this.parser = options.parser ?? new Parser()
-    this.#entries = Object.entries(functions).map(([name, spec]) => {
-      const given = typeof spec === 'function' ? { reward: spec } : spec
-      const entry = { name, weight: 1, timeoutSeconds: options.timeoutSeconds ?? 60, ...given }
-      if (typeof entry.reward !== 'function') throw new Error(`rubric: "${name}" has no reward function`)
-      if (!Number.isFinite(entry.weight))
-        throw new Error(`rubric: the weight of "${name}" is ${entry.weight}, not a finite number`)
-      if (!(entry.timeoutSeconds > 0))
-        throw new Error(`rubric: the time limit of "${name}" is ${entry.timeoutSeconds}, not above 0`)
-      return entry
-    })
-    if (!this.#entries.some((entry) => entry.weight !== 0)) {
+    const { group = {}, timeoutSeconds = 60 } = options
+    this.#entries = Object.entries(functions).map(([name, spec]) => entryOf<RewardFunction>(name, spec, timeoutSeconds))
+    this.#group = Object.entries(group).map(([name, spec]) => entryOf<GroupRewardFunction>(name, spec, timeoutSeconds))
+    const twice = Object.keys(group).find((name) => name in functions)
+    if (twice !== undefined) throw new Error(`rubric: "${twice}" is a function and a group function; give one another name`)
+    if (![...this.#entries, ...this.#group].some((entry) => entry.weight !== 0)) {
       throw new Error(
         'rubric: no function has a weight, so there is nothing to train on; give at least one a weight other than 0',
       )
     }
   }
 
-  /** Names of all functions, in their order. */
+  /** Names of all functions, in their order; those of groups last. */
   get names(): string[] {
-    return this.#entries.map((entry) => entry.name)
+    return [...this.#entries, ...this.#group].map((entry) => entry.name)
+  }
+
+  /** Names of the group functions. */
+  get groupNames(): string[] {
+    return this.#group.map((entry) => entry.name)
   }
 
   /** Weight by name. */
   get weights(): Record<string, number> {
-    return Object.fromEntries(this.#entries.map((entry) => [entry.name, entry.weight]))
+    return Object.fromEntries([...this.#entries, ...this.#group].map((entry) => [entry.name, entry.weight]))
   }
 
-  /** Scores one rollout. Never rejects: what went wrong is in `error`. */
+  /** Scores one rollout, but for the group functions. Never rejects: what went wrong is in `error`. */
   async score(rollout: Scorable, options: ScoreOptions = {}): Promise<Scores> {
     const siblings = new AbortController()
     const signal = options.signal ? AbortSignal.any([options.signal, siblings.signal]) : siblings.signal
@@ -102,39 +113,160 @@ export class Rubric {
       this.#entries.map((entry) => runOne(entry, facts, signal).catch((error) => (fail(error), undefined))),
     )
     const metrics: Scores['metrics'] = {}
-    let reward: number | null = null
-    this.#entries.forEach(({ name, weight }, i) => {
+    this.#entries.forEach(({ name }, i) => {
       const value = values[i]
-      if (value === undefined) return
-      metrics[name] = value
-      if (value !== null && weight !== 0) reward = (reward ?? 0) + weight * value
+      if (value !== undefined) metrics[name] = value
     })
     if (firstError !== null) return { reward: null, metrics, error: firstError }
-    if (reward === null) return { reward, metrics, error: 'no reward function applied: each gave null' }
+    const scores = this.#sum(metrics)
+    // A group function may still apply.
+    return scores.error === NOTHING && this.#group.some(({ weight }) => weight !== 0)
+      ? { reward: 0, metrics, error: null }
+      : scores
+  }
+
+  /** Adds the group functions' part to rollouts of one task, whose own part is in their metrics. Never rejects. */
+  async scoreGroup(rollouts: readonly (Scorable & Pick<Rollout, 'metrics'>)[], options: ScoreOptions = {}): Promise<Scores[]> {
+    const metrics = rollouts.map((rollout) => ({ ...rollout.metrics }))
+    try {
+      const group = rollouts.map((rollout) => rewardArgs(rollout, this.parser))
+      for (const entry of this.#group) {
+        const values = await runGroup(entry, group, options.signal)
+        values.forEach((value, i) => (metrics[i][entry.name] = value))
+      }
+    } catch (error) {
+      return metrics.map((known) => ({ reward: null, metrics: known, error: messageOf(error) }))
+    }
+    return metrics.map((known) => this.#sum(known))
+  }
+
+  #sum(metrics: Scores['metrics']): Scores {
+    let reward: number | null = null
+    for (const { name, weight } of [...this.#entries, ...this.#group]) {
+      const value = metrics[name] ?? null
+      if (value !== null && weight !== 0) reward = (reward ?? 0) + weight * value
+    }
+    if (reward === null) return { reward, metrics, error: NOTHING }
     return Number.isFinite(reward)
       ? { reward, metrics, error: null }
       : { reward: null, metrics, error: 'the sum of the rewards is not finite' }
   }
 }
 
-async function runOne(entry: Entry, facts: Omit<RewardArgs, 'signal'>, signal: AbortSignal): Promise<number | null> {
-  const what = `reward function "${entry.name}"`
+/** Several rubrics as one: the reward is the sum of theirs. Each keeps its parser. Throws for two functions of one name. */
+export class RubricGroup extends Rubric {
+  readonly #rubrics: readonly Rubric[]
+
+  constructor(rubrics: readonly Rubric[]) {
+    const names = rubrics.flatMap((rubric) => rubric.names)
+    const twice = names.find((name, i) => names.indexOf(name) < i)
+    if (twice !== undefined) throw new Error(`rubrics: two functions are named "${twice}"; give each a name of its own`)
+    super(namesOf(rubrics))
+    this.#rubrics = rubrics
+  }
+
+  override get groupNames(): string[] {
+    return this.#rubrics.flatMap((rubric) => rubric.groupNames)
+  }
+
+  override async score(rollout: Scorable, options: ScoreOptions = {}): Promise<Scores> {
+    return sumOf(await Promise.all(this.#rubrics.map((rubric) => rubric.score(rollout, options))))
+  }
+
+  override async scoreGroup(
+    rollouts: readonly (Scorable & Pick<Rollout, 'metrics'>)[],
+    options: ScoreOptions = {},
+  ): Promise<Scores[]> {
+    const parts = await Promise.all(this.#rubrics.map((rubric) => rubric.scoreGroup(rollouts, options)))
+    return rollouts.map((_, i) => sumOf(parts.map((part) => part[i])))
+  }
+}
+
+/** Functions that stand for those of other rubrics, which do the work: their names and weights. */
+export function namesOf(rubrics: readonly Rubric[]): Record<string, RewardSpec> {
+  const never = () => {
+    throw new Error('a rubric inside scores this')
+  }
+  return Object.fromEntries(
+    rubrics.flatMap((rubric) => Object.entries(rubric.weights).map(([name, weight]) => [name, { reward: never, weight }])),
+  )
+}
+
+function sumOf(parts: readonly Scores[]): Scores {
+  const metrics = Object.assign({}, ...parts.map((part) => part.metrics)) as Scores['metrics']
+  const failed = parts.find(({ error }) => error !== null && error !== NOTHING)
+  if (failed) return { reward: null, metrics, error: failed.error }
+  const rewards = parts.flatMap((part) => part.reward ?? [])
+  if (rewards.length === 0) return { reward: null, metrics, error: NOTHING }
+  return { reward: rewards.reduce((a, b) => a + b, 0), metrics, error: null }
+}
+
+function entryOf<Run>(
+  name: string,
+  spec: Run | { reward: Run; weight?: number; timeoutSeconds?: number },
+  timeoutSeconds: number,
+): Entry<Run> {
+  const given = typeof spec === 'function' ? { reward: spec as Run } : (spec as Partial<Entry<Run>>)
+  const entry = { weight: 1, timeoutSeconds, ...given, name } as Entry<Run>
+  if (typeof entry.reward !== 'function') throw new Error(`rubric: "${name}" has no reward function`)
+  if (!Number.isFinite(entry.weight)) throw new Error(`rubric: the weight of "${name}" is ${entry.weight}, not a finite number`)
+  if (!(entry.timeoutSeconds > 0)) throw new Error(`rubric: the time limit of "${name}" is ${entry.timeoutSeconds}, not above 0`)
+  return entry
+}
+
+async function runOne(
+  entry: Entry<RewardFunction>,
+  facts: Omit<RewardArgs, 'signal'>,
+  signal: AbortSignal,
+): Promise<number | null> {
   const flight = tracer?.flight('reward', entry.name)
-  let started = false
+  const what = `reward function "${entry.name}"`
   try {
-    const value: unknown = await withLimit({ what, seconds: entry.timeoutSeconds, signal }, (own) => {
-      started = true
-      return entry.reward({ ...facts, signal: own })
-    })
-    if (value === null || (typeof value === 'number' && Number.isFinite(value))) return value
-    throw new Error(`${what} returned ${show(value)}; return a finite number, or null where it does not apply`)
-  } catch (error) {
-    const message = messageOf(error)
-    // Our own sentences name the function already; what the function threw does not.
-    throw message.startsWith(what) || !started ? error : new Error(`${what} threw: ${message}`, { cause: error })
+    return await limited(what, entry.timeoutSeconds, signal, async (own) =>
+      checked(what, await entry.reward({ ...facts, signal: own })),
+    )
   } finally {
     flight?.end()
   }
+}
+
+async function runGroup(
+  { name, reward, timeoutSeconds }: Entry<GroupRewardFunction>,
+  group: Omit<RewardArgs, 'signal'>[],
+  signal: AbortSignal | undefined,
+): Promise<(number | null)[]> {
+  const what = `group reward function "${name}"`
+  return await limited(what, timeoutSeconds, signal, async (own) => {
+    const values: unknown = await reward(group.map((facts) => ({ ...facts, signal: own })))
+    if (!Array.isArray(values) || values.length !== group.length) {
+      throw new Error(`${what} must return an array with one value for each of the ${group.length} rollouts`)
+    }
+    return values.map((value: unknown) => checked(what, value))
+  })
+}
+
+/** Our own sentences name the function already; what the function threw does not. */
+async function limited<T>(
+  what: string,
+  seconds: number,
+  signal: AbortSignal | undefined,
+  work: (own: AbortSignal) => Promise<T>,
+) {
+  let started = false
+  try {
+    return await withLimit({ what, seconds, signal }, (own) => {
+      started = true
+      return work(own)
+    })
+  } catch (error) {
+    const message = messageOf(error)
+    throw message.startsWith(what) || !started ? error : new Error(`${what} threw: ${message}`, { cause: error })
+  }
+}
+
+function checked(what: string, value: unknown): number | null {
+  if (value === null || (typeof value === 'number' && Number.isFinite(value))) return value
+  throw new Error(`${what} returned ${show(value)}; return a finite number, or null where it does not apply`)
 }
 
 /** What reward functions see of a rollout, but for the signal. */
@@ -152,6 +284,7 @@ function rewardArgs(rollout: Scorable, parser: Parser): Omit<RewardArgs, 'signal
     isTruncated: rollout.isTruncated,
     stopCondition: rollout.stopCondition,
     completionIds: rollout.completion_tokens.ids,
+    trajectory: rollout.turns ?? [],
     parser,
   }
 }

@@ -3,7 +3,7 @@
  * A single-turn environment asks the policy once; one with turns or tools calls `ctx.client` as often as it likes inside the same
  * `rollout`, so nothing outside this room has to know the difference.
  */
-import type { ChatClient, FinishReason, Message, Rollout, SamplingParams } from '../common/types.ts'
+import type { ChatClient, FinishReason, Message, Rollout, RolloutTurn, SamplingParams, ToolDefinition } from '../common/types.ts'
 import type { Parser } from './parsers.ts'
 import type { Rubric } from './rubric.ts'
 
@@ -29,9 +29,11 @@ export interface RolloutContext {
 /** What playing a task leaves, before it is scored. `state` is the environment's own and reaches the reward functions. */
 export interface RolloutDraft extends Pick<
   Rollout,
-  'completion' | 'promptIds' | 'completion_tokens' | 'isTruncated' | 'stopCondition'
+  'completion' | 'promptIds' | 'completion_tokens' | 'turns' | 'isTruncated' | 'stopCondition'
 > {
   state?: Record<string, unknown>
+  /** Numbers that the environment counted; those of the rubric stand beside them. */
+  metrics?: Rollout['metrics']
 }
 
 /** A task family. Bundled ones and users' have the same shape; `SingleTurnEnv` is the usual way to make one. */
@@ -45,8 +47,22 @@ export interface Environment {
   readonly rubric: Rubric
   /** The assistant text that answers a row rightly, for supervised warm-up. Default: the row's answer. */
   sftCompletion?(row: Row): string
+  /** Answers of the policy in one rollout at most; -1: no limit. Default 1. */
+  readonly maxTurns?: number
+  /** The tools that the model is told of. */
+  readonly tools?: readonly ToolDefinition[]
+  /** The environments of a group, each with a name and a share of the tasks. */
+  readonly members?: readonly EnvMember[]
+  /** Ends what it holds open (servers of tools), when the run ends. */
+  close?(): Promise<void>
   /** Plays one task. May throw: `runRollout` turns that into a rollout with an error, which is never trained on. */
   rollout(row: Row, ctx: RolloutContext): Promise<RolloutDraft>
+}
+
+export interface EnvMember {
+  name: string
+  env: Environment
+  weight: number
 }
 
 /** What a reward function sees. */
@@ -65,6 +81,8 @@ export interface RewardArgs {
   isTruncated: boolean
   stopCondition: string
   completionIds: number[]
+  /** The turns as tokens; empty where there is one. */
+  trajectory: readonly RolloutTurn[]
   parser: Parser
   /** Fires at the function's time limit: hand it to fetch and the like. */
   signal: AbortSignal
@@ -73,3 +91,5 @@ export interface RewardArgs {
 /** A number; or null where the function does not apply to this rollout. Anything else (undefined, NaN, Infinity) fails the rollout. */
 export type RewardValue = number | null
 export type RewardFunction = (args: RewardArgs) => RewardValue | Promise<RewardValue>
+/** Sees the rollouts of one task side by side (those that did not fail) and gives each its value. */
+export type GroupRewardFunction = (group: RewardArgs[]) => RewardValue[] | Promise<RewardValue[]>

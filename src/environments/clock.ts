@@ -1,0 +1,55 @@
+/** The time limit of a rollout's steps: each answer of the policy, and each stretch of the environment's own work between two of them. */
+
+/**
+ * A limit that starts anew with each step. `ended` rejects when a step is late or the outer signal fires; `signal` fires with it, so
+ * that what is under way can stop.
+ */
+export class StepClock {
+  readonly ended: Promise<never>
+  readonly #seconds: number
+  readonly #outer: AbortSignal | undefined
+  readonly #controller = new AbortController()
+  readonly #onAbort: () => void
+  #reject!: (error: Error) => void
+  #timer: ReturnType<typeof setTimeout> | undefined
+
+  /** `seconds`: of one step; Infinity: no limit. */
+  constructor(seconds: number, outer?: AbortSignal) {
+    this.#seconds = seconds
+    this.#outer = outer
+    this.ended = new Promise((_, reject) => (this.#reject = reject))
+    this.ended.catch(() => {}) // nobody may be waiting when it comes
+    this.#onAbort = () => this.#end(new Error(`generation was aborted${reasonOf(outer!)}`))
+    if (outer?.aborted) this.#onAbort()
+    else outer?.addEventListener('abort', this.#onAbort, { once: true })
+  }
+
+  get signal(): AbortSignal {
+    return this.#controller.signal
+  }
+
+  /** Begins a step under its name; null: what comes now has no limit. */
+  step(name: string | null): void {
+    clearTimeout(this.#timer)
+    // setTimeout counts in 32 bits; 24 days and more mean no limit.
+    if (name === null || this.signal.aborted || this.#seconds * 1000 >= 2 ** 31 - 1) return
+    const late = () => this.#end(new Error(`${name} took longer than its limit of ${this.#seconds} s`))
+    this.#timer = setTimeout(late, this.#seconds * 1000)
+  }
+
+  close(): void {
+    clearTimeout(this.#timer)
+    this.#outer?.removeEventListener('abort', this.#onAbort)
+  }
+
+  #end(error: Error): void {
+    clearTimeout(this.#timer)
+    this.#reject(error) // before the abort, so that it is this error that wins, not what the work throws when aborted
+    this.#controller.abort(error)
+  }
+}
+
+function reasonOf({ reason }: AbortSignal): string {
+  if (reason instanceof Error) return reason.name === 'AbortError' ? '' : `: ${reason.message}`
+  return typeof reason === 'string' ? `: ${reason}` : ''
+}

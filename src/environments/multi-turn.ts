@@ -1,0 +1,205 @@
+/**
+ * Several turns: the policy answers, the environment answers, until something ends it. Names as in verifiers' MultiTurnEnv.
+ *
+ * What ends a rollout, asked before each of the policy's turns but the first: `final_env_response` (the environment has said its last
+ * word), `max_turns_reached`, the environment's own conditions in their order; and at any time `timeout_reached` (its own limit) and
+ * `prompt_too_long` (no room for another answer). Those last two leave what was played before, as truncated.
+ */
+import { hashSeed } from '../common/random.ts'
+import type { ChatCompletion, Message, ToolDefinition } from '../common/types.ts'
+import { ContextFullError } from './chat.ts'
+import { TimeLimitError, withLimit } from './limit.ts'
+import { readTasks, TaskEnv, type TaskOptions, type WithRows } from './task-env.ts'
+import { Trajectory } from './turns.ts'
+import type { RolloutContext, RolloutDraft, Row } from './types.ts'
+
+/** What is known of a rollout while it is played. An environment's own values stand beside these; reward functions see all of it. */
+export interface TurnState {
+  readonly row: Row
+  readonly prompt: readonly Message[]
+  readonly answer: string
+  readonly info: Record<string, unknown>
+  /** Everything after the prompt: the policy's messages and the environment's. */
+  readonly completion: Message[]
+  /** Answers of the policy so far. */
+  turn: number
+  /** The policy's last answer as text; '' before the first. */
+  lastText: string
+  /** Whether any answer was cut off by max_tokens. */
+  isTruncated: boolean
+  /** Set it to end the rollout with these messages, without another answer. */
+  finalEnvResponse?: Message[]
+  /** Numbers for metrics, by name; each rollout's own. */
+  counts: Record<string, number>
+  /** Fires when the rollout has to end. */
+  readonly signal: AbortSignal
+}
+
+export type State<Own extends object = Record<string, unknown>> = TurnState & Own
+
+/** Messages to go on with; a text becomes a user message. */
+export type EnvResponse = Message[] | string
+
+export interface MultiTurnOptions<Own extends object = Record<string, unknown>> extends TaskOptions {
+  /** What the environment says to the policy's last answer. `messages`: the whole conversation. */
+  envResponse: (messages: Message[], state: State<Own>) => EnvResponse | Promise<EnvResponse>
+  /** Answers of the policy at most; -1: no limit but max_seq_len's. Default 10. */
+  maxTurns?: number
+  /** Limit of the whole rollout; what was played until then is scored. Default: none. */
+  timeoutSeconds?: number
+  /** Makes a rollout's own values. */
+  setupState?: (row: Row, signal: AbortSignal) => Own | Promise<Own>
+  /** Runs after each rollout, however it ended, for what `setupState` opened. */
+  cleanup?: (state: State<Own>) => void | Promise<void>
+  /** Conditions that end it, asked in this order; the name is the rollout's stop condition. */
+  stop?: Record<string, (state: State<Own>) => boolean | Promise<boolean>>
+  /** Names of `counts` that begin at 0, so that a rollout that counts nothing has the metric too. */
+  counts?: readonly string[]
+  /** The tools that the model is told of. */
+  toolDefinitions?: readonly ToolDefinition[]
+}
+
+/** Seconds that a cleanup may take. */
+const CLEANUP_SECONDS = 30
+
+/** The loop of turns, for environments that make their options in their own way. */
+export class TurnsEnv<Own extends object = Record<string, unknown>> extends TaskEnv {
+  readonly maxTurns: number
+  readonly tools: readonly ToolDefinition[]
+  readonly #options: WithRows<MultiTurnOptions<Own>>
+
+  constructor(options: WithRows<MultiTurnOptions<Own>>) {
+    super(options)
+    const { maxTurns = 10, timeoutSeconds = Infinity } = options
+    if (maxTurns !== -1 && !(Number.isInteger(maxTurns) && maxTurns > 0)) {
+      throw new Error(`environment ${options.id}: maxTurns is ${maxTurns}; it must be a whole number from 1 on, or -1`)
+    }
+    if (!(timeoutSeconds > 0)) throw new Error(`environment ${options.id}: timeoutSeconds is ${timeoutSeconds}, not above 0`)
+    this.maxTurns = maxTurns
+    this.tools = options.toolDefinitions ?? []
+    this.#options = options
+  }
+
+  async rollout(row: Row, ctx: RolloutContext): Promise<RolloutDraft> {
+    const play = new Play(ctx, this.tools)
+    const limit = { what: 'the rollout', seconds: this.#options.timeoutSeconds ?? Infinity, signal: ctx.signal }
+    let state: State<Own> | undefined
+    let stopCondition: string
+    let failed = true
+    try {
+      stopCondition = await withLimit(limit, async (signal) => {
+        const counts: Record<string, number> = Object.fromEntries((this.#options.counts ?? []).map((name) => [name, 0]))
+        const facts = { row, prompt: row.prompt, answer: row.answer, info: row.info, completion: [] }
+        const own = ((await this.#options.setupState?.(row, signal)) ?? {}) as Own
+        const made = Object.assign({}, own, facts, { turn: 0, lastText: '', isTruncated: false, counts, signal })
+        // Nobody waits for it any more, and what it has opened is to be closed.
+        if (play.over) await this.#cleanup(made)
+        state = made
+        return play.over ? 'abort' : await this.#play(state, play)
+      })
+      failed = false
+    } catch (error) {
+      // A limit of its own leaves the turns that were finished; anything else is the rollout's failure.
+      if (!(error instanceof TimeLimitError && error.what === limit.what) || !state || state.turn === 0) throw error
+      failed = false
+      stopCondition = 'timeout_reached'
+    } finally {
+      play.over = true
+      const cleaning = state ? this.#cleanup(state) : Promise.resolve()
+      // The first failure is the one to tell of.
+      await (failed ? cleaning.catch(() => {}) : cleaning)
+    }
+    const cutShort = stopCondition === 'timeout_reached' || stopCondition === 'prompt_too_long'
+    return { ...play.draft(state!), isTruncated: state!.isTruncated || cutShort, stopCondition }
+  }
+
+  async #cleanup(state: State<Own>): Promise<void> {
+    const { cleanup } = this.#options
+    if (cleanup) await withLimit({ what: 'cleanup', seconds: CLEANUP_SECONDS }, () => cleanup(state))
+  }
+
+  /** Plays turn after turn; the stop condition. */
+  async #play(state: State<Own>, play: Play): Promise<string> {
+    for (;;) {
+      if (state.turn > 0) {
+        const stop = await this.#stop(state)
+        if (stop !== null) return stop
+        const said = await this.#options.envResponse([...state.prompt, ...state.completion], state)
+        const messages = state.finalEnvResponse ?? (typeof said === 'string' ? [{ role: 'user', content: said }] : said)
+        if (play.over) return 'abort'
+        state.completion.push(...messages)
+        if (state.finalEnvResponse) return 'final_env_response'
+      }
+      const completion = await play.complete(state)
+      if (completion === null) return 'prompt_too_long'
+      if (play.over || completion.finishReason === 'abort') return 'abort'
+    }
+  }
+
+  async #stop(state: State<Own>): Promise<string | null> {
+    if (state.finalEnvResponse) return 'final_env_response'
+    for (const [name, isOver] of Object.entries(this.#options.stop ?? {})) if (await isOver(state)) return name
+    return state.turn === this.maxTurns ? 'max_turns_reached' : null
+  }
+}
+
+/** The policy and the environment take turns: `MultiTurnEnv.create({ id, rubric, dataset, envResponse, ... })`. */
+export class MultiTurnEnv<Own extends object = Record<string, unknown>> extends TurnsEnv<Own> {
+  /** Reads the datasets (file, rows or function) and splits them. Throws UserError for data that is not usable. */
+  static async create<Own extends object = Record<string, unknown>>(options: MultiTurnOptions<Own>): Promise<MultiTurnEnv<Own>> {
+    return new MultiTurnEnv(await readTasks(options))
+  }
+}
+
+/** The policy's side of one rollout, and what it leaves. */
+class Play {
+  /** Nothing that still comes back counts any more. */
+  over = false
+  readonly #ctx: RolloutContext
+  readonly #tools: readonly ToolDefinition[]
+  readonly #trajectory = new Trajectory()
+  #rewritten = 0
+
+  constructor(ctx: RolloutContext, tools: readonly ToolDefinition[]) {
+    this.#ctx = ctx
+    this.#tools = tools
+  }
+
+  /** The next answer; null where there is no room for one. */
+  async complete(state: TurnState): Promise<ChatCompletion | null> {
+    const { client, sampling } = this.#ctx
+    const messages = [...state.prompt, ...state.completion]
+    // Noise goes by seed and position, so each turn has a seed of its own.
+    const seed = state.turn === 0 ? sampling.seed : hashSeed(sampling.seed, 'turn', state.turn)
+    const turn = { tools: this.#tools, previous: this.#trajectory.last }
+    let completion: ChatCompletion
+    try {
+      completion = await client.complete(messages, { ...sampling, seed }, state.signal, turn)
+    } catch (error) {
+      if (error instanceof ContextFullError && state.turn > 0) return null
+      throw error
+    }
+    if (this.over || (completion.finishReason === 'abort' && completion.ids.length === 0)) return completion
+    const message: Message = completion.message ?? { role: 'assistant', content: completion.text }
+    completion.message = message
+    this.#trajectory.add(completion)
+    this.#rewritten += Number(completion.asTemplate === false)
+    state.completion.push(message)
+    state.lastText = message.content
+    state.isTruncated ||= completion.finishReason === 'length'
+    state.turn++
+    return completion
+  }
+
+  draft(state: TurnState): Omit<RolloutDraft, 'isTruncated' | 'stopCondition'> {
+    const { promptIds, tokens, turns, branches } = this.#trajectory
+    return {
+      completion: [...state.completion],
+      promptIds,
+      completion_tokens: tokens,
+      turns,
+      state: state as unknown as Record<string, unknown>,
+      metrics: { num_turns: state.turn, num_branches: branches, num_rewritten: this.#rewritten, ...state.counts },
+    }
+  }
+}

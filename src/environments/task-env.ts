@@ -1,0 +1,69 @@
+/** What every environment is made of but its way to play: rows, held-out rows, a rubric. */
+import { UserError } from '../common/errors.ts'
+import { type DatasetSource, loadRows, splitRows } from './datasets.ts'
+import type { Rubric } from './rubric.ts'
+import type { Environment, RolloutContext, RolloutDraft, Row } from './types.ts'
+
+export interface TaskOptions {
+  /** Stands in rollouts and metric names. */
+  id: string
+  rubric: Rubric
+  /** Tasks to train on. */
+  dataset: DatasetSource
+  /** Held-out tasks. Without it `evalSize` of the dataset is held out. */
+  evalDataset?: DatasetSource
+  /** Held-out prompts: a count, or a share when below 1; 0 holds out none. Default 0.1. Refused beside `evalDataset`. */
+  evalSize?: number
+  systemPrompt?: string
+  /** Decides the split, and what a dataset function makes. Default 0. */
+  seed?: number
+  /** The assistant text of a supervised example. Default: the row's answer. */
+  sftCompletion?: (row: Row) => string
+}
+
+/** Options whose rows have been read. */
+export type WithRows<Options extends TaskOptions> = Omit<Options, 'dataset' | 'evalDataset' | 'evalSize' | 'seed'> & {
+  rows: readonly Row[]
+  evalRows: readonly Row[]
+}
+
+/** Reads the datasets (file, rows or function) and splits them. Throws UserError for data that is not usable. */
+export async function readTasks<Options extends TaskOptions>(options: Options): Promise<WithRows<Options>> {
+  const { id, systemPrompt, seed = 0, evalDataset } = options
+  if (evalDataset !== undefined && options.evalSize !== undefined) {
+    throw new UserError(`environment ${id}: give evalDataset or evalSize, not both.`)
+  }
+  const name = `dataset of environment ${id}`
+  const rows = await loadRows(options.dataset, { seed, systemPrompt, name })
+  if (evalDataset !== undefined) {
+    const evalRows = await loadRows(evalDataset, { seed, systemPrompt, name: `evalDataset of environment ${id}` })
+    return { ...options, rows, evalRows }
+  }
+  const { train, held } = splitRows(rows, { seed, evalSize: options.evalSize ?? 0.1, name })
+  return { ...options, rows: train, evalRows: held }
+}
+
+export abstract class TaskEnv implements Environment {
+  readonly id: string
+  readonly systemPrompt: string | undefined
+  readonly rubric: Rubric
+  readonly dataset: readonly Row[]
+  readonly evalDataset: readonly Row[]
+  readonly #sftCompletion: ((row: Row) => string) | undefined
+
+  /** From rows that are read already (`readTasks`); each kind's `create` reads them. */
+  constructor(options: WithRows<TaskOptions>) {
+    this.id = options.id
+    this.systemPrompt = options.systemPrompt
+    this.rubric = options.rubric
+    this.dataset = options.rows
+    this.evalDataset = options.evalRows
+    this.#sftCompletion = options.sftCompletion
+  }
+
+  sftCompletion(row: Row): string {
+    return this.#sftCompletion ? this.#sftCompletion(row) : row.answer
+  }
+
+  abstract rollout(row: Row, ctx: RolloutContext): Promise<RolloutDraft>
+}

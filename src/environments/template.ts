@@ -1,0 +1,176 @@
+/**
+ * Chat messages as tokens, turn by turn. A later turn never renders an earlier one anew: its tokens stay as they were sampled, and only
+ * what the template writes between the two answers is added.
+ *
+ * How that text is found: the conversation is rendered with a mark in the place of the last answer; what follows the mark closes the
+ * assistant's turn, holds the new messages and opens the next answer. An answer that ended by itself has its end token already; one
+ * that was cut off is closed as the template closes it.
+ */
+import type { ChatCompletion, Message, ToolCall, ToolDefinition } from '../common/types.ts'
+
+/** What is needed of a tokenizer; the model room's has it. */
+export interface ChatTokenizer {
+  readonly eosTokenIds: readonly number[]
+  renderChat(
+    messages: readonly Message[],
+    options?: { addGenerationPrompt?: boolean; variables?: Record<string, unknown> },
+  ): string
+  encode(text: string, options?: { addSpecialTokens?: boolean }): number[]
+  decode(ids: ArrayLike<number>): string
+}
+
+/** A prompt, as ids and as the text that they stand for. */
+export interface EncodedPrompt {
+  ids: number[]
+  text: string
+}
+
+type Tools = readonly ToolDefinition[] | undefined
+
+const MARK = 'the-last-answer-5c1f0e'
+
+export class ChatTemplate {
+  readonly #tokenizer: ChatTokenizer
+  readonly #variables: Record<string, unknown>
+  #showsTools: boolean | undefined
+
+  /** `variables`: more variables for the template, such as Qwen3's `enable_thinking`. */
+  constructor(tokenizer: ChatTokenizer, variables: Record<string, unknown> = {}) {
+    this.#tokenizer = tokenizer
+    this.#variables = variables
+  }
+
+  /** Whether the template writes tools into the prompt. Where it does not, they are described in the system message. */
+  get showsTools(): boolean {
+    if (this.#showsTools !== undefined) return this.#showsTools
+    const name = 'probe_7c1'
+    const tools = [{ type: 'function', function: { name, description: name, parameters: { type: 'object', properties: {} } } }]
+    const user: Message = { role: 'user', content: 'x' }
+    const shows = () => this.#tokenizer.renderChat([user], { variables: { ...this.#variables, tools } }).includes(name)
+    return (this.#showsTools = attempt(shows) ?? false)
+  }
+
+  /** A whole conversation up to the opening of the next answer. Throws the template's complaint. */
+  text(messages: readonly Message[], tools?: Tools): string {
+    return this.#render(messages, tools, true)
+  }
+
+  /** What ids say, special tokens included. */
+  textOf(ids: readonly number[]): string {
+    return this.#tokenizer.decode(ids)
+  }
+
+  /** `text`, and its ids. */
+  prompt(messages: readonly Message[], tools?: Tools): EncodedPrompt {
+    const text = this.text(messages, tools)
+    return { text, ids: this.#tokenizer.encode(text, { addSpecialTokens: false }) }
+  }
+
+  /**
+   * A conversation that goes on after `previous`, whose tokens it begins with. `text`: of the new tokens alone.
+   * null where the template gives the answer no place of its own.
+   */
+  next(messages: readonly Message[], previous: ChatCompletion, tools?: Tools): EncodedPrompt | null {
+    const at = placeOf(messages, previous)
+    if (at < 0) throw new Error('the messages have no answer that they could go on after')
+    const rendered = this.#afterMark(messages, at, tools)
+    if (rendered === null) return null
+    const { tokenizer, last } = { tokenizer: this.#tokenizer, last: previous.ids.at(-1) }
+    const own = last !== undefined && tokenizer.eosTokenIds.includes(last) ? tokenizer.decode([last]) : ''
+    const ended = own !== '' && rendered.trimStart().startsWith(own)
+    const text = ended ? rendered.slice(rendered.indexOf(own) + own.length) : rendered
+    const ids = this.#encodeAfter(text, ended ? own : '')
+    return { text, ids: [...previous.promptIds, ...previous.ids, ...ids] }
+  }
+
+  /** Encodes text that stands after a special token: some tokenizers treat the beginning of a text otherwise. */
+  #encodeAfter(text: string, anchor: string): number[] {
+    const { eosTokenIds } = this.#tokenizer
+    const before = anchor || (eosTokenIds.length > 0 ? this.#tokenizer.decode([eosTokenIds[0]]) : '')
+    const ids = this.#tokenizer.encode(before + text, { addSpecialTokens: false })
+    return before !== '' && eosTokenIds.includes(ids[0])
+      ? ids.slice(1)
+      : this.#tokenizer.encode(text, { addSpecialTokens: false })
+  }
+
+  #afterMark(messages: readonly Message[], at: number, tools: Tools): string | null {
+    const marked = (answer: Message) => [...messages.slice(0, at), answer, ...messages.slice(at + 1)]
+    const bare: Message = { role: 'assistant', content: MARK }
+    const text = attempt(() => this.#render(marked(bare), tools, true))
+    if (text !== null && text !== undefined) return behind(text, MARK)
+    // A template may refuse a tool's result without the call before it.
+    const calling = { ...bare, tool_calls: messages[at].tool_calls }
+    const whole = this.#render(marked(calling), tools, true)
+    const closed = this.#render([...messages.slice(0, at), calling], tools, false)
+    const ends = this.#tokenizer.eosTokenIds.map((id) => closed.lastIndexOf(this.#tokenizer.decode([id])))
+    const end = Math.max(...ends)
+    return end > closed.indexOf(MARK) && whole.startsWith(closed) ? whole.slice(end) : null
+  }
+
+  #render(messages: readonly Message[], tools: Tools, addGenerationPrompt: boolean): string {
+    const wanted = tools !== undefined && tools.length > 0
+    const shown = wanted && !this.showsTools
+    const given = shown ? withToolsAsText(messages, tools) : messages.map(withObjects)
+    const variables = wanted && !shown ? { ...this.#variables, tools } : this.#variables
+    return this.#tokenizer.renderChat(given, { addGenerationPrompt, variables })
+  }
+}
+
+/** Where the answer of a completion stands among messages. */
+function placeOf(messages: readonly Message[], previous: ChatCompletion): number {
+  const same = previous.message ? messages.lastIndexOf(previous.message) : -1
+  return same >= 0 ? same : messages.findLastIndex((message) => message.role === 'assistant')
+}
+
+function behind(text: string, mark: string): string | null {
+  const parts = text.split(mark)
+  return parts.length === 2 ? parts[1] : null
+}
+
+function attempt<T>(work: () => T): T | undefined {
+  try {
+    return work()
+  } catch {
+    return undefined
+  }
+}
+
+/** Templates write arguments as JSON themselves, so they get them as objects. */
+function withObjects(message: Message): Message {
+  if (!message.tool_calls) return message
+  const tool_calls = message.tool_calls.map((call) => {
+    const object: unknown = attempt(() => JSON.parse(call.function.arguments))
+    const given = (object !== null && typeof object === 'object' ? object : call.function.arguments) as string
+    return { ...call, function: { ...call.function, arguments: given } }
+  })
+  return { ...message, tool_calls }
+}
+
+/** Tools, calls and results as text, in the tags that Hermes' models are trained on, for templates that know nothing of tools. */
+function withToolsAsText(messages: readonly Message[], tools: readonly ToolDefinition[]): Message[] {
+  const list = tools.map((tool) => JSON.stringify(tool.function)).join('\n')
+  const how =
+    `These functions can be called:\n<tools>\n${list}\n</tools>\nTo call one, answer with\n<tool_call>\n` +
+    '{"name": <its name>, "arguments": <a JSON object>}\n</tool_call>\nand its result comes back in <tool_response> tags.'
+  const plain: Message[] = []
+  for (const message of messages) {
+    const before = plain.at(-1)
+    if (message.role === 'tool') {
+      const result = `<tool_response>\n${message.content}\n</tool_response>`
+      // The results of calls that were made side by side stand in one message.
+      const joins = before?.role === 'user' && before.content.endsWith('</tool_response>')
+      if (joins) plain.splice(-1, 1, { role: 'user', content: `${before.content}\n${result}` })
+      else plain.push({ role: 'user', content: result })
+    } else if (message.tool_calls) {
+      const calls = message.tool_calls.map(callText)
+      plain.push({ role: 'assistant', content: [message.content, ...calls].filter((part) => part !== '').join('\n') })
+    } else plain.push(message)
+  }
+  const [first, ...rest] = plain
+  return first?.role === 'system'
+    ? [{ role: 'system', content: `${first.content}\n\n${how}` }, ...rest]
+    : [{ role: 'system', content: how }, ...plain]
+}
+
+const callText = ({ function: { name, arguments: given } }: ToolCall): string =>
+  `<tool_call>\n{"name": ${JSON.stringify(name)}, "arguments": ${given}}\n</tool_call>`

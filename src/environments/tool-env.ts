@@ -1,0 +1,83 @@
+/** Environments in which the policy calls tools until it answers without a call. Names as in verifiers. */
+import type { Message } from '../common/types.ts'
+import { connectMcp, type McpConnection, type McpServer } from './mcp.ts'
+import { type MultiTurnOptions, type State, TurnsEnv } from './multi-turn.ts'
+import { readTasks, type WithRows } from './task-env.ts'
+import { Toolbox, type ToolboxOptions, type ToolContext } from './tools.ts'
+
+type Shared<Own extends object> = Omit<MultiTurnOptions<Own>, 'envResponse' | 'toolDefinitions'>
+
+export interface ToolEnvOptions<Own extends object = Record<string, unknown>>
+  extends Shared<Own>, Omit<ToolboxOptions, 'hidden' | 'updateArgs'> {
+  /** Servers whose tools are offered beside `tools`. */
+  mcp?: readonly McpServer[]
+  /** What the environment says to an answer that calls no tool. Default: such an answer ends the rollout. */
+  noToolsCalled?: (state: State<Own>) => string | Message[]
+}
+
+class ToolsEnv<Own extends object> extends TurnsEnv<Own> {
+  readonly #servers: readonly McpConnection[]
+
+  constructor(
+    options: WithRows<ToolEnvOptions<Own>> & Pick<ToolboxOptions, 'hidden' | 'updateArgs'>,
+    servers: readonly McpConnection[] = [],
+  ) {
+    const toolbox = new Toolbox({ ...options, tools: [...options.tools, ...servers.flatMap((server) => server.tools)] })
+    const { noToolsCalled } = options
+    super({
+      ...options,
+      toolDefinitions: toolbox.definitions,
+      counts: [...(options.counts ?? []), ...toolbox.counts],
+      stop: {
+        ...(!noToolsCalled && { no_tools_called: (state: State<Own>) => callsOf(state).length === 0 }),
+        ...options.stop,
+      },
+      envResponse: async (_, state) => {
+        const calls = callsOf(state)
+        return calls.length === 0 ? noToolsCalled!(state) : await toolbox.answer(calls, state as unknown as ToolContext['state'])
+      },
+    })
+    this.#servers = servers
+  }
+
+  async close(): Promise<void> {
+    await Promise.allSettled(this.#servers.map((server) => server.close()))
+  }
+}
+
+/**
+ * The calls of each answer run side by side, and their results are the next message. An answer without a call ends the rollout
+ * (`no_tools_called`). Metrics: total_tool_calls, tool_errors, and `<tool>_calls` of each tool.
+ */
+export class ToolEnv<Own extends object = Record<string, unknown>> extends ToolsEnv<Own> {
+  /** Reads the datasets and asks the servers for their tools. Throws UserError for data or a server that is not usable. */
+  static async create<Own extends object = Record<string, unknown>>(options: ToolEnvOptions<Own>): Promise<ToolEnv<Own>> {
+    const read = await readTasks(options)
+    return new ToolEnv(read, await connectMcp(options.mcp ?? []))
+  }
+}
+
+export interface StatefulToolEnvOptions<Own extends object = Record<string, unknown>> extends ToolEnvOptions<Own> {
+  /** Arguments by tool that the model does not see. */
+  hidden: Record<string, readonly string[]>
+  /** Fills them in for each call, from the rollout's own state (`setupState`). */
+  updateToolArgs: (
+    name: string,
+    args: Record<string, unknown>,
+    state: State<Own>,
+  ) => Record<string, unknown> | Promise<Record<string, unknown>>
+}
+
+/** Tools that work on something of the rollout's own: a file, a session, a game. */
+export class StatefulToolEnv<Own extends object = Record<string, unknown>> extends ToolsEnv<Own> {
+  static async create<Own extends object = Record<string, unknown>>(
+    options: StatefulToolEnvOptions<Own>,
+  ): Promise<StatefulToolEnv<Own>> {
+    const updateArgs: ToolboxOptions['updateArgs'] = (name, args, state) =>
+      options.updateToolArgs(name, args, state as unknown as State<Own>)
+    const read = await readTasks(options)
+    return new StatefulToolEnv({ ...read, updateArgs }, await connectMcp(options.mcp ?? []))
+  }
+}
+
+const callsOf = (state: { completion: readonly Message[] }) => state.completion.at(-1)?.tool_calls ?? []

@@ -1,0 +1,163 @@
+/**
+ * Tools: functions that the model may call. A tool says what it takes as a zod object (or, of a server, as a JSON schema); the chat
+ * template shows that to the model, and what the model calls is checked against it. Whatever goes wrong in a call goes back to the
+ * model as the tool's words, is counted, and ends nothing.
+ */
+import { z } from 'zod'
+import { messageOf } from '../common/errors.ts'
+import type { Message, ToolCall, ToolDefinition } from '../common/types.ts'
+import { withLimit } from './limit.ts'
+import type { TurnState } from './multi-turn.ts'
+
+export interface ToolContext {
+  /** The rollout that calls. */
+  state: TurnState & Record<string, unknown>
+  /** Fires at the tool's time limit, and when the rollout ends. */
+  signal: AbortSignal
+}
+
+export interface Tool {
+  name: string
+  description: string
+  /** A zod object, or a JSON schema that somebody else checks. */
+  parameters: z.ZodObject | JsonSchema
+  /** Text as it is; anything else goes to the model as JSON. */
+  run(args: Record<string, unknown>, context: ToolContext): unknown
+  /** Default 30. */
+  timeoutSeconds?: number
+}
+
+export interface JsonSchema {
+  type: 'object'
+  properties?: Record<string, unknown>
+  [key: string]: unknown
+}
+
+/** A tool whose arguments have the types that its schema says: `tool({ name, description, parameters: z.object({...}), run })`. */
+export function tool<Shape extends z.ZodRawShape>(options: {
+  name: string
+  description: string
+  parameters: z.ZodObject<Shape>
+  run: (args: z.output<z.ZodObject<Shape>>, context: ToolContext) => unknown
+  timeoutSeconds?: number
+}): Tool {
+  return options as unknown as Tool
+}
+
+/** What the model is told of a tool; arguments named in `hidden` are left out. Throws for a name or schema that cannot be shown. */
+export function definitionOf(one: Tool, hidden: readonly string[] = []): ToolDefinition {
+  const { name, description } = one
+  if (!/^[\w-]{1,64}$/u.test(name)) throw new Error(`tool "${name}": a name has letters, digits, - and _, at most 64`)
+  const { $schema: _, ...schema } = isZod(one.parameters) ? z.toJSONSchema(one.parameters, { io: 'input' }) : one.parameters
+  const properties = { ...(schema.properties as Record<string, unknown> | undefined) }
+  for (const key of hidden) {
+    if (!(key in properties)) throw new Error(`tool "${name}" has no argument "${key}" to hide`)
+    delete properties[key]
+  }
+  const required = ((schema.required ?? []) as string[]).filter((key) => !hidden.includes(key))
+  const parameters: Record<string, unknown> = { ...schema, properties, required }
+  if (required.length === 0) delete parameters.required
+  return { type: 'function', function: { name, description, parameters } }
+}
+
+const isZod = (schema: Tool['parameters']): schema is z.ZodObject => 'safeParse' in schema
+
+export interface ToolboxOptions {
+  tools: readonly Tool[]
+  /** The words for an error. Default: `Error: <message>`. */
+  formatError?: (error: Error) => string
+  /** An error for which this is true fails the rollout. Default: none does. */
+  stopsAt?: (error: Error) => boolean
+  /** Characters of a result that the model sees. Default 8000. */
+  maxResultChars?: number
+  /** Calls of one answer; those beyond are refused. Default 16. */
+  maxCalls?: number
+  /** Arguments by tool that the model does not see. */
+  hidden?: Record<string, readonly string[]>
+  /** Fills hidden arguments in, before they are checked. */
+  updateArgs?: (name: string, args: Record<string, unknown>, state: ToolContext['state']) => object | Promise<object>
+}
+
+/** Runs the calls of an answer, side by side. */
+export class Toolbox {
+  readonly definitions: readonly ToolDefinition[]
+  readonly #tools: Map<string, Tool>
+  readonly #options: ToolboxOptions
+
+  /** Throws for two tools of one name. */
+  constructor(options: ToolboxOptions) {
+    this.#options = options
+    this.#tools = new Map(options.tools.map((one) => [one.name, one]))
+    if (this.#tools.size < options.tools.length) throw new Error('two tools have one name')
+    for (const name of Object.keys(options.hidden ?? {})) {
+      if (!this.#tools.has(name)) throw new Error(`there is no tool "${name}" with arguments to hide`)
+    }
+    this.definitions = options.tools.map((one) => definitionOf(one, options.hidden?.[one.name]))
+  }
+
+  /** Names of the metrics that `answer` counts. */
+  get counts(): string[] {
+    return ['total_tool_calls', 'tool_errors', ...[...this.#tools.keys()].map((name) => `${name}_calls`)]
+  }
+
+  /** The tools' messages, one a call, in the order of the calls. Throws what `stopsAt` lets through. */
+  async answer(calls: readonly ToolCall[], state: ToolContext['state']): Promise<Message[]> {
+    return await Promise.all(
+      calls.map(async (call, i): Promise<Message> => {
+        const { name } = call.function
+        count(state, 'total_tool_calls')
+        if (this.#tools.has(name)) count(state, `${name}_calls`)
+        const content = await this.#run(call, i, state).catch((thrown: unknown) => {
+          const error = thrown instanceof Error ? thrown : new Error(messageOf(thrown))
+          if (this.#options.stopsAt?.(error) || state.signal.aborted) throw error
+          count(state, 'tool_errors')
+          return this.#options.formatError?.(error) ?? `Error: ${error.message}`
+        })
+        return { role: 'tool', tool_call_id: call.id, name, content: this.#cut(content) }
+      }),
+    )
+  }
+
+  async #run({ function: { name, arguments: given } }: ToolCall, index: number, state: ToolContext['state']): Promise<string> {
+    const { maxCalls = 16, hidden, updateArgs } = this.#options
+    if (index >= maxCalls) throw new Error(`at most ${maxCalls} calls at once`)
+    const one = this.#tools.get(name)
+    if (!one) throw new Error(`there is no tool "${name}"; there are ${[...this.#tools.keys()].join(', ')}`)
+    let args = argumentsOf(name, given)
+    // What the model made up for a hidden argument is not taken.
+    for (const key of hidden?.[name] ?? []) delete args[key]
+    if (updateArgs) args = (await updateArgs(name, args, state)) as Record<string, unknown>
+    if (isZod(one.parameters)) {
+      const checked = one.parameters.safeParse(args)
+      if (!checked.success) throw new Error(`the arguments of ${name} are wrong: ${issuesOf(checked.error)}`)
+      args = checked.data
+    }
+    const limits = { what: `the tool ${name}`, seconds: one.timeoutSeconds ?? 30, signal: state.signal }
+    const result: unknown = await withLimit(limits, (signal) => one.run(args, { state, signal }))
+    return typeof result === 'string' ? result : (JSON.stringify(result) ?? 'done')
+  }
+
+  #cut(text: string): string {
+    const most = this.#options.maxResultChars ?? 8000
+    return text.length <= most ? text : `${text.slice(0, most)}\n... (${text.length - most} more characters)`
+  }
+}
+
+function argumentsOf(name: string, given: string): Record<string, unknown> {
+  let value: unknown
+  try {
+    value = given.trim() === '' ? {} : JSON.parse(given)
+  } catch (error) {
+    throw new Error(`the arguments of ${name} are not JSON: ${messageOf(error)}`)
+  }
+  if (value === null || typeof value !== 'object' || Array.isArray(value))
+    throw new Error(`the arguments of ${name} must be a JSON object`)
+  return value as Record<string, unknown>
+}
+
+const issuesOf = (error: z.ZodError): string =>
+  error.issues.map(({ path, message }) => `${path.length > 0 ? `${path.join('.')}: ` : ''}${message}`).join('; ')
+
+function count(state: TurnState, name: string): void {
+  state.counts[name] = (state.counts[name] ?? 0) + 1
+}

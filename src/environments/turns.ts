@@ -1,0 +1,43 @@
+/** The turns of a rollout, as tokens: what was sampled stays as it came, and every other token is known not to be. */
+import type { ChatCompletion, RolloutTurn, TokenLogprobs } from '../common/types.ts'
+
+/**
+ * Collects completions into one rollout. A completion whose prompt begins with all tokens of the one before goes on with it (one
+ * sequence, one training sample); any other begins a sequence of its own.
+ */
+export class Trajectory {
+  readonly turns: RolloutTurn[] = []
+  readonly tokens: TokenLogprobs = { ids: [], logprobs: [], versions: [] }
+  /** Of the first turn. */
+  promptIds: number[] = []
+  #last: ChatCompletion | undefined
+
+  /** The completion that was added last. */
+  get last(): ChatCompletion | undefined {
+    return this.#last
+  }
+
+  /** Sequences: 1 where every turn goes on with the one before. */
+  get branches(): number {
+    return this.turns.reduce((count, turn) => count + Number(turn.branch), 0)
+  }
+
+  add(completion: ChatCompletion): void {
+    const { promptIds, ids } = completion
+    const known = this.#last ? this.#last.promptIds.length + this.#last.ids.length : 0
+    const goesOn = this.#last !== undefined && startsWith(promptIds, this.#last)
+    if (!this.#last) this.promptIds = promptIds
+    this.turns.push({ branch: !goesOn, promptIds: goesOn ? promptIds.slice(known) : promptIds, sampled: ids.length })
+    for (const key of ['ids', 'logprobs', 'versions'] as const) {
+      for (const value of completion[key]) this.tokens[key].push(value)
+    }
+    this.#last = completion
+  }
+}
+
+/** Whether `ids` begin with the tokens of a completion: its prompt and what was sampled. */
+export function startsWith(ids: readonly number[], { promptIds, ids: sampled }: ChatCompletion): boolean {
+  const length = promptIds.length
+  if (ids.length < length + sampled.length) return false
+  return promptIds.every((id, i) => ids[i] === id) && sampled.every((id, i) => ids[length + i] === id)
+}
