@@ -53,7 +53,7 @@ export class EnvGroup implements Environment {
   }
 
   async close(): Promise<void> {
-    await Promise.all(this.members.map(({ env }) => env.close?.()))
+    await Promise.all(this.members.map(async ({ env }) => await env.close?.()))
   }
 
   #memberOf(info: Record<string, unknown>): EnvMember {

@@ -8,7 +8,7 @@
 import { UserError } from '../common/errors.ts'
 import { hashSeed } from '../common/random.ts'
 import type { ChatClient, Metrics, PolicyVersion, Rollout, SamplingParams, TrainingBatch } from '../common/types.ts'
-import { runRollout } from '../environments/index.ts'
+import { runRollout, scoreGroup, type Gate } from '../environments/index.ts'
 import { rolloutsLeft, type Progress } from '../monitor/progress.ts'
 import { assignAdvantages, type Algorithm } from './algorithm.ts'
 import { trainingBatch, type AdvantagedRollout } from './samples.ts'
@@ -26,7 +26,7 @@ export interface OrchestratorOptions {
   rolloutsPerExample: number
   /** Rollouts that are sampled or scored at once, at most. */
   maxConcurrent: number
-  /** Those that are sampled: what the sampler decodes together. One that waits for its turn has not begun, and no clock runs. */
+  /** Answers that are sampled: what the sampler decodes together. While a rollout waits for its turn no clock runs. */
   maxSampling: number
   maxOffPolicySteps: number
   generationTimeoutSeconds: number
@@ -69,6 +69,9 @@ interface Plan {
   seed: number
   sampling: SamplingParams
 }
+
+/** Turns that are reckoned with where an environment has no limit of its own; max_seq_len ends such a rollout. */
+const ENDLESS = 1000
 
 export class Orchestrator {
   readonly #options: OrchestratorOptions
@@ -118,7 +121,7 @@ export class Orchestrator {
     const waited = (performance.now() - begin) / 1000
     failIfAllFailed(step, rollouts)
     const { algorithm, maxOffPolicySteps } = this.#options
-    const tooOld = (r: Rollout) => r.reward !== null && version - Math.min(...r.completion_tokens.versions) > maxOffPolicySteps
+    const tooOld = (r: Rollout) => r.reward !== null && version - oldest(r) > maxOffPolicySteps
     const advantaged = assignAdvantages(rollouts, algorithm, tooOld)
     const { seconds, tokens } = this.#meter.take()
     this.#sampled.take()
@@ -175,12 +178,22 @@ export class Orchestrator {
   #begin(plans: Plan[], meter = new Meter()): RolloutSet {
     const abort = new AbortController()
     const pending = new Set<Flight>()
-    const work = Promise.all(plans.map((plan) => this.#rollout(plan, pending, abort.signal, meter)))
+    const groups = [...Map.groupBy(plans, (plan) => plan.group).values()]
+    const work = Promise.all(groups.map((group) => this.#group(group, pending, abort.signal, meter))).then((all) => all.flat())
     const set: RolloutSet = { work, abort, total: plans.length, pending }
     this.#sets.add(set)
     // A set may end before anybody waits for it; an error stays in `work` for those who do.
     void work.catch(() => {}).finally(() => this.#sets.delete(set))
     return set
+  }
+
+  /** The rollouts of one task, and what its rubric says of them together. */
+  async #group(plans: Plan[], pending: Set<Flight>, signal: AbortSignal, meter: Meter): Promise<Rollout[]> {
+    const { rewardTimeoutSeconds } = this.#options
+    const { source } = plans[0].task
+    const played = await Promise.all(plans.map((plan) => this.#rollout(plan, pending, signal, meter)))
+    const rollouts = await scoreGroup(source.env, played, { signal, rewardTimeoutSeconds })
+    return rollouts.map((rollout) => ({ ...rollout, env: source.name }))
   }
 
   async #rollout(plan: Plan, pending: Set<Flight>, signal: AbortSignal, meter: Meter): Promise<Rollout> {
@@ -189,18 +202,22 @@ export class Orchestrator {
     const flight: Flight = { state: 'queued' }
     pending.add(flight)
     await this.#places.take()
-    await this.#samplers.take()
-    flight.since = performance.now()
-    flight.state = 'decoding'
-    meter.enter()
-    this.#sampled.enter()
-    // Its place at the sampler is free as soon as it is scored.
-    const sampled = () => {
-      if (flight.state !== 'decoding') return
-      flight.state = 'scoring'
-      meter.leave()
-      this.#sampled.leave()
-      this.#samplers.give()
+    // A rollout has a place at the sampler while it is answered, not while it waits for its environment or is scored.
+    const gate: Gate = {
+      take: async (again) => {
+        flight.state = 'queued'
+        await this.#samplers.take(again)
+        flight.since ??= performance.now()
+        flight.state = 'decoding'
+        meter.enter()
+        this.#sampled.enter()
+      },
+      give: () => {
+        flight.state = 'scoring'
+        meter.leave()
+        this.#sampled.leave()
+        this.#samplers.give()
+      },
     }
     try {
       const rollout = await runRollout(task.source.env, task.row, {
@@ -211,12 +228,11 @@ export class Orchestrator {
         signal,
         generationTimeoutSeconds,
         rewardTimeoutSeconds,
-        onWait: (what) => what !== 'generation' && sampled(),
+        gate,
       })
       meter.add(rollout.completion_tokens.ids.length)
-      return { ...rollout, env: task.source.name }
+      return rollout
     } finally {
-      sampled()
       this.#places.give()
       pending.delete(flight)
     }
@@ -224,10 +240,13 @@ export class Orchestrator {
 
   /** Waits for a set under its name. Every rollout ends by its own limits; the limit here catches what they do not. */
   async #finish(name: string, set: RolloutSet): Promise<Rollout[]> {
-    const { progress, generationTimeoutSeconds, rewardTimeoutSeconds, maxConcurrent, maxSampling } = this.#options
+    const { progress, generationTimeoutSeconds, rewardTimeoutSeconds, maxConcurrent, maxSampling, environments } = this.#options
     const inFlight = [...this.#sets].reduce((sum, { pending }) => sum + pending.size, 0)
     const rounds = 1 + Math.ceil(inFlight / Math.min(maxConcurrent, maxSampling))
-    const limitMs = (generationTimeoutSeconds + rewardTimeoutSeconds) * 1000 * rounds
+    // An answer and what the environment makes of it, turn after turn, and then scoring: of the rollout, and of its group.
+    const turns = Math.max(...environments.map(({ env }) => (env.maxTurns === -1 ? ENDLESS : (env.maxTurns ?? 1))))
+    const scorings = environments.some(({ env }) => env.rubric.groupNames?.length > 0) ? 2 : 1
+    const limitMs = ((2 * turns - 1) * generationTimeoutSeconds + scorings * rewardTimeoutSeconds) * 1000 * rounds
     const wait = progress.wait(name, { limitMs, hint: 'raise trainer.args.generation_timeout' })
     wait.say(() => `${name}: ${left(set)}`)
     try {
@@ -254,5 +273,7 @@ function failIfAllFailed(step: number, rollouts: Rollout[]): void {
   // What was sampled and could not be scored is the environment's to mend; the rest is the sampler's, or a time limit's.
   throw rollouts[0].completion_tokens.ids.length > 0 ? new UserError(message) : new Error(message)
 }
+
+const oldest = (r: Rollout): PolicyVersion => r.completion_tokens.versions.reduce((a, b) => Math.min(a, b), Infinity)
 
 const range = (count: number): number[] => Array.from({ length: count }, (_, i) => i)

@@ -1,5 +1,5 @@
-/** Scored groups become training samples: a prompt and a completion with one loss mask. */
-import type { Rollout, TrainingBatch, TrainingSample } from '../common/types.ts'
+/** Scored groups become training samples: the turns of a rollout that go on with each other are one sequence with one loss mask. */
+import type { Rollout, RolloutTurn, TrainingBatch, TrainingSample } from '../common/types.ts'
 
 /** A rollout with its advantage; null where it is not trained on. */
 export interface AdvantagedRollout {
@@ -8,20 +8,45 @@ export interface AdvantagedRollout {
 }
 
 /**
- * One optimizer step's batch. Loss on completion tokens; a token whose log-probability is not finite (a broken sampler) is left out. N
+ * One optimizer step's batch. Loss on the tokens that the policy sampled, in all turns, and on none of the prompt's, the environment's
+ * or the tools'; a token whose log-probability is not finite (a broken sampler) is left out. N
  * counts the loss tokens of the whole batch.
  */
 export function trainingBatch(step: number, rollouts: readonly AdvantagedRollout[]): TrainingBatch {
-  const samples = rollouts.flatMap(({ rollout, advantage }) => (advantage === null ? [] : [sampleOf(rollout, advantage)]))
+  const samples = rollouts.flatMap(({ rollout, advantage }) => (advantage === null ? [] : samplesOf(rollout, advantage)))
   const lossTokenCount = samples.reduce((sum, s) => sum + s.lossMask.reduce((a, b) => a + b, 0), 0)
   return { step, samples, lossTokenCount }
 }
 
-function sampleOf(rollout: Rollout, advantage: number | ArrayLike<number>): TrainingSample {
+/** The samples of one rollout: one, or as many as it has branches. `advantage`: of all sampled tokens, in the order of the turns. */
+function samplesOf(rollout: Rollout, advantage: number | ArrayLike<number>): TrainingSample[] {
   const { promptIds, completion_tokens: tokens } = rollout
-  const length = promptIds.length + tokens.ids.length
+  const turns: readonly RolloutTurn[] = rollout.turns ?? [{ branch: true, promptIds, sampled: tokens.ids.length }]
+  const branches: RolloutTurn[][] = []
+  for (const turn of turns) {
+    if (turn.branch || branches.length === 0) branches.push([turn])
+    else branches.at(-1)!.push(turn)
+  }
+  let from = 0
+  return branches.map((branch) => {
+    const sample = sampleOf(rollout, branch, from, advantage)
+    from += branch.reduce((sum, turn) => sum + turn.sampled, 0)
+    return sample
+  })
+}
+
+/** Turns that are one sequence. `from`: of the rollout's sampled tokens, the first that is theirs. */
+function sampleOf(
+  rollout: Rollout,
+  turns: readonly RolloutTurn[],
+  from: number,
+  advantage: number | ArrayLike<number>,
+): TrainingSample {
+  const tokens = rollout.completion_tokens
+  const length = turns.reduce((sum, turn) => sum + turn.promptIds.length + turn.sampled, 0)
+  const [{ promptIds }] = turns
   const sample: TrainingSample = {
-    ids: Int32Array.from([...promptIds, ...tokens.ids]),
+    ids: new Int32Array(length),
     lossMask: new Uint8Array(length),
     inferenceLogprobs: new Float32Array(length),
     advantages: new Float32Array(length),
@@ -30,12 +55,17 @@ function sampleOf(rollout: Rollout, advantage: number | ArrayLike<number>): Trai
     promptKey: promptIds.join(','),
     promptLength: promptIds.length,
   }
-  tokens.ids.forEach((_, i) => {
-    const at = promptIds.length + i
-    if (at === 0 || !Number.isFinite(tokens.logprobs[i])) return
-    sample.lossMask[at] = 1
-    sample.inferenceLogprobs[at] = tokens.logprobs[i]
-    sample.advantages[at] = typeof advantage === 'number' ? advantage : advantage[i]
-  })
+  let [at, i] = [0, from]
+  for (const turn of turns) {
+    sample.ids.set(turn.promptIds, at)
+    at += turn.promptIds.length
+    for (const end = i + turn.sampled; i < end; i++, at++) {
+      sample.ids[at] = tokens.ids[i]
+      if (at === 0 || !Number.isFinite(tokens.logprobs[i])) continue
+      sample.lossMask[at] = 1
+      sample.inferenceLogprobs[at] = tokens.logprobs[i]
+      sample.advantages[at] = typeof advantage === 'number' ? advantage : advantage[i]
+    }
+  }
   return sample
 }

@@ -1,24 +1,45 @@
 /** Counting what runs at once: permits, and the time in which anything runs. */
 
-/** Permits, handed out first come, first served. */
+/** Permits, handed out first come, first served; those who come again go before those who have not begun. */
 export class Slots {
   #free: number
-  readonly #queue: (() => void)[] = []
+  readonly #queue = new Queue()
+  readonly #again = new Queue()
 
   constructor(count: number) {
     this.#free = count
   }
 
-  async take(): Promise<void> {
+  async take(again = false): Promise<void> {
     if (this.#free > 0) this.#free--
-    else await new Promise<void>((resolve) => this.#queue.push(resolve))
+    else await new Promise<void>((resolve) => (again ? this.#again : this.#queue).push(resolve))
   }
 
   /** Gives a permit back. It goes straight to the first in the queue, so that nobody slips in between. */
   give(): void {
-    const next = this.#queue.shift()
+    const next = this.#again.shift() ?? this.#queue.shift()
     if (next) next()
     else this.#free++
+  }
+}
+
+/** First in, first out; an array's own shift moves all that is behind it. */
+class Queue {
+  #items: (() => void)[] = []
+  #head = 0
+
+  push(item: () => void): void {
+    this.#items.push(item)
+  }
+
+  shift(): (() => void) | undefined {
+    if (this.#head === this.#items.length) return undefined
+    const item = this.#items[this.#head++]
+    if (this.#head > 64 && this.#head * 2 > this.#items.length) {
+      this.#items = this.#items.slice(this.#head)
+      this.#head = 0
+    }
+    return item
   }
 }
 
