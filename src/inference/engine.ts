@@ -10,7 +10,7 @@ import { UserError } from '../common/errors.ts'
 import type { GenerationRequest, GenerationResult, Generator, PolicyVersion } from '../common/types.ts'
 import type { Decoder } from '../model/decoder.ts'
 import { checkRequest } from './request.ts'
-import type { Sampled } from './sampler.ts'
+import type { Draw, Sampled } from './sampler.ts'
 import { Scheduler, type StepRows } from './scheduler.ts'
 import { Sequence, type EndRules } from './sequence.ts'
 import { StepCommands } from './step.ts'
@@ -100,7 +100,7 @@ export class Engine implements Generator {
     }
     const maxPrefillRows = Math.max(1, options.maxPrefillRows ?? 256)
     this.#scheduler = new Scheduler({ maxSequences, maxPrefillRows, cacheRows: this.cacheRows })
-    this.#rules = { eosTokenIds: new Set(options.eosTokenIds), decode: options.decode }
+    this.#rules = { eosTokenIds: new Set(options.eosTokenIds), decode: options.decode, vocabulary: config.vocabSize }
     const { maxRows } = this.#scheduler
     this.#ahead = options.ahead ?? !gpu.facts.software
     const kinds = { plans: options.plans ?? true, ahead: this.#ahead }
@@ -221,9 +221,9 @@ export class Engine implements Generator {
     }
   }
 
-  /** Penalties need the tokens so far on the host. */
+  /** Penalties and constraints need the tokens so far on the host. */
   get #runsAhead(): boolean {
-    return this.#ahead && ![...this.#scheduler.running].some((s) => s.hasPenalties)
+    return this.#ahead && ![...this.#scheduler.running].some((s) => s.needsHost)
   }
 
   /** Records and sends the next step, where there is one to be begun before the last one has landed. */
@@ -241,7 +241,8 @@ export class Engine implements Generator {
     traced?.sent(reading)
     this.#counts.prefillTokens += step.prefillRows
     if (!reading) return true
-    step.sampled.forEach(({ sequence }, i) => {
+    step.sampled.forEach(({ sequence, target }, i) => {
+      if (target !== undefined) return
       sequence.pending++
       sequence.place = i
     })
@@ -256,31 +257,34 @@ export class Engine implements Generator {
   /** Takes the tokens of a step, after those of the step before. */
   async #land({ sampled }: StepRows, version: PolicyVersion, reading: Promise<Sampled>, before: Promise<void>): Promise<void> {
     const begin = performance.now()
-    const [{ tokens, logprobs }] = await Promise.all([reading, before])
+    const [read] = await Promise.all([reading, before])
     const end = performance.now()
     this.decoder.gpu.share.stepped(end - Math.max(begin, this.#landed))
     this.#landed = end
     this.#inFlight--
     this.#counts.decodeSteps++
-    sampled.forEach(({ sequence }, i) => {
-      sequence.pending--
-      if (!sequence.ended) this.#take(sequence, tokens[i], logprobs[i], version)
+    sampled.forEach((draw, i) => {
+      if (draw.target === undefined) draw.sequence.pending--
+      if (!draw.sequence.ended) this.#take(draw, read, i, version)
     })
   }
 
-  #take(sequence: Sequence, token: number, logprob: number, version: PolicyVersion): void {
+  #take({ sequence, target, position }: Draw, { tokens, logprobs, tops }: Sampled, i: number, version: PolicyVersion): void {
     try {
-      if (!Number.isFinite(logprob)) {
-        throw new Error(`the model's logits at token ${sequence.ids.length} are not finite (weights of version ${version})`)
+      if (!Number.isFinite(logprobs[i])) {
+        const place = target === undefined ? `token ${sequence.ids.length}` : `token ${position} of the prompt`
+        throw new Error(`the model's logits at ${place} are not finite (weights of version ${version})`)
       }
-      const ending = sequence.push(token, logprob, version)
+      if (target !== undefined) return sequence.takePrompt(position!, logprobs[i], tops[i]!)
+      const ending = sequence.push(tokens[i], logprobs[i], version, tops[i])
       this.#counts.tokensGenerated++
-      if (!ending) return
+      // Whoever was told of the token may have aborted the request.
+      if (!ending || sequence.ended) return
       this.#scheduler.remove(sequence)
       this.#counts.finished++
       sequence.finish(ending)
     } catch (error) {
-      this.#fail(sequence, error)
+      if (!sequence.ended) this.#fail(sequence, error)
     }
   }
 

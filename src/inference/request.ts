@@ -1,6 +1,7 @@
 /** Checks a request before it is queued, so that a mistake is told to the one who made it and no step fails for all. */
 import { UserError } from '../common/errors.ts'
 import type { GenerationRequest } from '../common/types.ts'
+import { mostTop } from '../kernels/sampling/sampling.ts'
 
 export interface RequestLimits {
   maxLength: number
@@ -8,8 +9,9 @@ export interface RequestLimits {
   vocabulary: number
 }
 
-/** @throws UserError for a request that can never run, naming what is too large and the limit. */
-export function checkRequest({ promptIds, sampling }: GenerationRequest, limits: RequestLimits): void {
+/** @throws UserError for a request that can never run, naming what is wrong, and the limit. */
+export function checkRequest(request: GenerationRequest, limits: RequestLimits): void {
+  const { promptIds, sampling } = request
   const { maxLength, cacheRows, vocabulary } = limits
   const { max_tokens } = sampling
   if (promptIds.length === 0) throw new UserError('The prompt has no tokens; generation needs at least one.')
@@ -40,6 +42,51 @@ export function checkRequest({ promptIds, sampling }: GenerationRequest, limits:
   for (const [name, value, low, high] of ranges) {
     if (Number.isFinite(value) && value >= low && value <= high) continue
     throw new UserError(`${name} is ${value}; it must be ${rangeWords(low, high)}.`)
+  }
+  checkChoice(request, vocabulary)
+  checkLogprobs(request)
+}
+
+/** What may be drawn, and when the completion ends. */
+function checkChoice({ sampling, constraint, onToken }: GenerationRequest, vocabulary: number): void {
+  const { top_k, seed, max_tokens, min_tokens = 0, ignore_eos = false, logit_bias = {}, allowed_token_ids, stop } = sampling
+  if (!Number.isInteger(top_k)) throw new UserError(`top_k is ${top_k}; it must be a whole number.`)
+  if (!Number.isInteger(seed)) throw new UserError(`seed is ${seed}; it must be a whole number.`)
+  if (!Number.isInteger(min_tokens) || min_tokens < 0 || min_tokens > max_tokens) {
+    throw new UserError(`min_tokens is ${min_tokens}; it must be a whole number from 0 to max_tokens, which is ${max_tokens}.`)
+  }
+  if (typeof ignore_eos !== 'boolean') throw new UserError(`ignore_eos is ${String(ignore_eos)}; it must be true or false.`)
+  if (!Array.isArray(stop) || stop.some((text) => typeof text !== 'string'))
+    throw new UserError('stop must be a list of strings.')
+  checkIds('stop_token_ids', sampling.stop_token_ids, vocabulary)
+  checkIds('logit_bias', Object.keys(logit_bias).map(Number), vocabulary)
+  for (const [id, value] of Object.entries(logit_bias)) {
+    if (!Number.isFinite(value)) throw new UserError(`logit_bias of token ${id} is ${value}; it must be a finite number.`)
+  }
+  if (allowed_token_ids) {
+    if (allowed_token_ids.length === 0) throw new UserError('allowed_token_ids is empty; it must name a token, or be left out.')
+    checkIds('allowed_token_ids', allowed_token_ids, vocabulary)
+  }
+  if (constraint && (typeof constraint.fill !== 'function' || typeof constraint.accept !== 'function')) {
+    throw new UserError('constraint must have the methods fill and accept.')
+  }
+  if (onToken !== undefined && typeof onToken !== 'function') throw new UserError('onToken must be a function.')
+}
+
+function checkIds(name: string, ids: readonly number[], vocabulary: number): void {
+  const wrong = ids.find((id) => !Number.isInteger(id) || id < 0 || id >= vocabulary)
+  if (wrong !== undefined)
+    throw new UserError(`${name} names token ${wrong}, which is not one of the model's ${vocabulary} tokens.`)
+}
+
+const modes: unknown[] = ['policy', 'raw', 'processed']
+
+function checkLogprobs({ logprobs = {} }: GenerationRequest): void {
+  const { mode = 'policy', top = 0, prompt = 0 } = logprobs
+  if (!modes.includes(mode)) throw new UserError(`logprobs.mode is ${mode}; it must be one of ${modes.join(', ')}.`)
+  for (const [name, count] of Object.entries({ top, prompt })) {
+    if (Number.isInteger(count) && count >= 0 && count <= mostTop) continue
+    throw new UserError(`logprobs.${name} is ${count}; it must be a whole number from 0 to ${mostTop}.`)
   }
 }
 

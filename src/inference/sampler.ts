@@ -1,15 +1,32 @@
 /**
  * From hidden states to sampled tokens with their log-probabilities, on the GPU: last norm, logits, softmax statistics over the same slices
- * and in the same order as the trainer's head, penalties, the draw. What is read back is 8 bytes a token.
+ * and in the same order as the trainer's head, the draw. What is read back is 8 bytes a token.
+ * - A plain draw is one plan. Where a row asks for more (masks, biases, penalties; the most likely tokens; the log-probability of the distribution that was
+ *   drawn from) the step's draw is recorded for it; the other rows keep their bits, as what is changed is a copy.
+ * - Log-probabilities come from two places: the model's logits at a row's own temperature ('policy', 'raw'), or what is left of them after all that changes the
+ *   draw ('processed'). Each row is left out of one of the two by an inverse temperature of 0.
  */
 import { rmsNorm } from '../autograd/ops/norm.ts'
 import { Tape } from '../autograd/tape.ts'
 import { Tensor } from '../autograd/tensor.ts'
-import type { BufferRange, Gpu } from '../gpu/gpu.ts'
+import type { TopLogprobs } from '../common/types.ts'
+import type { Binding, BufferRange, Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
 import { finishLogprobs, pickLogits, softmaxRows } from '../kernels/head/head.ts'
 import { linear } from '../kernels/matmul/matmul.ts'
-import { applyPenalties, drawTokens, packSettings, settingsPerRow } from '../kernels/sampling/sampling.ts'
+import {
+  adjustLogits,
+  drawTokens,
+  maskLogits,
+  none,
+  packChanges,
+  packSettings,
+  readTop,
+  settingsPerRow,
+  topTokens,
+  topWords,
+  type RowChanges,
+} from '../kernels/sampling/sampling.ts'
 import type { Decoder } from '../model/decoder.ts'
 import { roundRows } from './scheduler.ts'
 import type { Sequence } from './sequence.ts'
@@ -22,18 +39,54 @@ const alignment = 64
 export interface Sampled {
   tokens: Uint32Array
   logprobs: Float32Array
+  /** Where a row asked for them: one entry a row. */
+  tops: (TopLogprobs | undefined)[]
 }
 
 /** A sequence that gets a token, and the row of the step that it is drawn from. */
-interface Draw {
+export interface Draw {
   sequence: Sequence
   row: number
+  /** A token of the prompt: none is drawn, and the log-probability is that of this one. Its place in the prompt. */
+  target?: number
+  position?: number
+}
+
+/** How many of the most likely tokens a row asks for. Undefined: none, and not the rank either. */
+function topOf({ sequence: { logprobsRequest }, target }: Draw): number | undefined {
+  return target === undefined ? logprobsRequest.top : logprobsRequest.prompt
+}
+
+/** A row whose next token is drawn from other logits than the model's. Tokens of prompts never are. */
+function isChanged({ sequence, target }: Draw): boolean {
+  return target === undefined && sequence.changesLogits
+}
+
+/** A row whose log-probability is that of what is left after all that changes the draw; where nothing does, it is the plain one, as for a prompt's token. */
+function isProcessed(draw: Draw): boolean {
+  const { sampling, logprobsRequest } = draw.sequence
+  if (draw.target !== undefined || logprobsRequest.mode !== 'processed') return false
+  const { temperature, top_p, top_k, min_p } = sampling
+  return isChanged(draw) || (temperature > 0 && (top_p < 1 || top_k > 0 || min_p > 0))
+}
+
+/** Whether a row needs a draw that is recorded for it. */
+export function needsMore(draw: Draw): boolean {
+  return topOf(draw) !== undefined || isChanged(draw) || isProcessed(draw)
+}
+
+/** By what the model's logits are multiplied for the row's log-probability; the trainer multiplies by the same float32. A greedy token's is that at temperature 1. */
+function inverseTemperature({ sequence: { sampling, logprobsRequest }, target }: Draw): number {
+  const { mode = 'policy' } = logprobsRequest
+  // Nothing is drawn of a prompt, so what is asked of the draw is not asked of it.
+  if (mode === 'raw' || (mode === 'processed' && target !== undefined)) return 1
+  return sampling.temperature > 0 ? 1 / sampling.temperature : 1
 }
 
 export class Sampler {
   readonly #decoder: Decoder
   readonly #gpu: Gpu
-  /** Rows of all buffers: those of the most sequences, rounded up. */
+  /** Rows of all buffers. */
   readonly #rows: number
   /** Rows whose logits are made at a time: all, or a multiple of `alignment`. */
   readonly #chunkRows: number
@@ -44,15 +97,19 @@ export class Sampler {
   readonly #settings: GpuBuffer
   readonly #seeds: GpuBuffer
   readonly #inverse: GpuBuffer
-  /** Tokens of all rows, then (from `#logprobsAt` on) their log-probabilities. */
+  /** Tokens of all rows, then (from `#logprobsAt` on) their log-probabilities, then (from `#topsAt` on) what `topTokens` left. */
   readonly results: GpuBuffer
   readonly #logprobsAt: number
+  readonly #topsAt: number
+  /** Of the last `write`: how many of the most likely tokens each row asked for. */
+  #wanted: (number | undefined)[] = []
 
-  constructor(decoder: Decoder, maxSequences: number) {
+  /** @param rows drawn in a step at most: tokens, and those of prompts that are scored */
+  constructor(decoder: Decoder, rows: number) {
     const { gpu, head, config } = decoder
     this.#decoder = decoder
     this.#gpu = gpu
-    this.#rows = roundRows(maxSequences)
+    this.#rows = roundRows(rows)
     const most = Math.floor(Math.min(logitBytes, gpu.facts.limits.maxBinding) / (head.weight.rows * 4))
     this.#chunkRows = Math.min(this.#rows, Math.max(alignment, Math.floor(most / alignment) * alignment))
     this.#logprobsAt = Math.ceil(this.#rows / alignment) * alignment
@@ -62,7 +119,8 @@ export class Sampler {
     this.#settings = room(this.#rows * settingsPerRow, 'sampling settings')
     this.#seeds = room(this.#rows * 2, 'sampling seeds')
     this.#inverse = room(this.#rows, 'inverse temperatures')
-    this.results = room(this.#logprobsAt + this.#rows, 'sampled tokens')
+    this.#topsAt = 2 * this.#logprobsAt
+    this.results = room(this.#topsAt + this.#rows * topWords, 'sampled tokens')
   }
 
   release(): void {
@@ -76,17 +134,18 @@ export class Sampler {
     const index = new Uint32Array(this.#rows)
     const seeds = new Uint32Array(rows * 2)
     const inverse = new Float32Array(rows)
-    sampled.forEach(({ sequence, row }, i) => {
-      const { temperature, seed } = sequence.sampling
-      index[i] = row
-      seeds.set([seed, sequence.drawn], i * 2)
-      // The trainer multiplies by the same float32. A greedy token's log-probability is that at temperature 1.
-      inverse[i] = temperature > 0 ? 1 / temperature : 1
+    sampled.forEach((draw, i) => {
+      const { sequence, target } = draw
+      index[i] = draw.row
+      seeds.set(target === undefined ? [sequence.sampling.seed, sequence.drawn] : [target, 0], i * 2)
+      inverse[i] = isProcessed(draw) ? 0 : inverseTemperature(draw)
     })
     const settings = packSettings(
       sampled.map(({ sequence }) => sequence.sampling),
       rows,
+      (i) => sampled[i].target !== undefined,
     )
+    this.#wanted = sampled.map(topOf)
     gpu.write(this.index, index)
     gpu.write(this.#settings, settings)
     gpu.write(this.#seeds, seeds)
@@ -95,20 +154,20 @@ export class Sampler {
 
   /**
    * Records the draw of a token for each of `rows` rows of `hidden`.
-   * @param penalised the rows' sequences, where some have penalties: their lists are uploaded, so this is nothing for a plan
+   * @param draws the rows, where one of them `needsMore`: their lists are uploaded, so this is nothing for a plan
    */
-  draw(rows: number, penalised?: Draw[]): void {
+  draw(rows: number, draws?: Draw[]): void {
     const tape = new Tape(this.#gpu, false)
     const { config, norm } = this.#decoder
     const normed = rmsNorm(tape, new Tensor(this.hidden, rows, config.hiddenSize, false), norm)
     for (let first = 0; first < rows; first += this.#chunkRows) {
       const count = Math.min(this.#chunkRows, rows - first)
-      this.#drawChunk(normed, first, count, penalised?.slice(first, first + count))
+      this.#drawChunk(normed, first, count, draws?.slice(first, first + count) ?? [])
     }
     tape.done(normed)
   }
 
-  #drawChunk(normed: Tensor, first: number, rows: number, penalised: Draw[] | undefined): void {
+  #drawChunk(normed: Tensor, first: number, rows: number, draws: Draw[]): void {
     const gpu = this.#gpu
     const { weight } = this.#decoder.head
     const vocabulary = weight.rows
@@ -117,50 +176,88 @@ export class Sampler {
     }
     const logits = gpu.pool.acquire(rows * vocabulary * 4, 'logits')
     const [stats, entropy, lse] = [4, 1, 1].map((n) => gpu.pool.acquire(rows * n * 4, 'sampling'))
-    const settings = part(this.#settings, settingsPerRow)
+    const [settings, seeds] = [part(this.#settings, settingsPerRow), part(this.#seeds, 2)]
     const inverseTemperatures = part(this.#inverse, 1)
     const [drawn, logprobs] = [part(this.results, 1), part(this.results, 1, this.#logprobsAt)]
     linear(gpu, part(normed.buffer, normed.columns), rows, weight, logits)
     softmaxRows(gpu, { logits, stats, inverseTemperatures }, rows, vocabulary)
-    const changed = penalised?.some(({ sequence }) => sequence.hasPenalties)
-    const choices = changed ? this.#penalise(logits, settings, penalised!) : logits
-    drawTokens(gpu, { logits: choices, settings, seeds: part(this.#seeds, 2), drawn }, rows, vocabulary)
+    const [changes, isLeft] = [draws.some(isChanged), draws.some(isProcessed)]
+    const choices = changes || isLeft ? this.#copy(logits, draws.length) : logits
+    if (changes) this.#adjust(choices, settings, draws)
+    drawTokens(gpu, { logits: choices, settings, seeds, drawn }, rows, vocabulary)
     pickLogits(gpu, { logits, targets: drawn, inverseTemperatures, stats }, rows, vocabulary)
+    const sources = [{ logits, inverseTemperatures: inverseTemperatures as Binding }]
+    let left: GpuBuffer | undefined
+    if (isLeft) {
+      maskLogits(gpu, { logits: choices, settings, seeds, drawn }, rows, vocabulary)
+      left = gpu.upload(
+        Float32Array.from({ length: rows }, (_, i) => Number(i < draws.length && isProcessed(draws[i]))),
+        'sampling',
+      )
+      sources.push({ logits: choices, inverseTemperatures: left })
+      softmaxRows(gpu, { logits: choices, stats, inverseTemperatures: left }, rows, vocabulary)
+      pickLogits(gpu, { logits: choices, targets: drawn, inverseTemperatures: left, stats }, rows, vocabulary)
+    }
     finishLogprobs(gpu, { stats, logprobs, entropy, lse }, rows)
-    for (const buffer of new Set([logits, choices, stats, entropy, lse])) buffer.release()
+    const tops = draws.map(topOf)
+    if (tops.some((top) => top !== undefined)) {
+      const wanted = gpu.upload(
+        Uint32Array.from({ length: rows }, (_, i) => 1 + (tops[i] ?? -1)),
+        'sampling',
+      )
+      const records = gpu.pool.acquire(rows * topWords * 4, 'most likely tokens')
+      for (const source of sources) topTokens(gpu, { ...source, stats, targets: drawn, wanted, records }, rows, vocabulary)
+      const { buffer, offset, bytes } = part(this.results, topWords, this.#topsAt)
+      gpu.copy(records, 0, buffer, offset, bytes)
+      for (const held of [wanted, records]) held.release()
+    }
+    for (const held of new Set([logits, choices, stats, entropy, lse])) held.release()
+    left?.release()
   }
 
-  /** Penalties change what is drawn, not the log-probability: they go onto a copy of the logits. */
-  #penalise(logits: GpuBuffer, settings: BufferRange, chunk: Draw[]): GpuBuffer {
+  /** The first rows of logits once more. What is not copied is not drawn from. */
+  #copy(logits: GpuBuffer, rows: number): GpuBuffer {
+    const copy = this.#gpu.pool.acquire(logits.bytes, 'changed logits')
+    this.#gpu.copy(logits, 0, copy, 0, rows * this.#decoder.head.weight.rows * 4)
+    return copy
+  }
+
+  /** Masks, biases and penalties, in place. */
+  #adjust(logits: GpuBuffer, settings: BufferRange, draws: Draw[]): void {
     const gpu = this.#gpu
-    const rows = chunk.length
-    const vocabulary = this.#decoder.head.weight.rows
-    const start = new Uint32Array(rows + 1)
-    const [tokens, counts]: [number[], number[]] = [[], []]
-    chunk.forEach(({ sequence }, i) => {
-      if (sequence.hasPenalties) {
-        for (const [token, count] of sequence.counts) {
-          tokens.push(token)
-          counts.push(count)
-        }
-      }
-      start[i + 1] = tokens.length
-    })
-    const lists = [start, Uint32Array.from(tokens), Uint32Array.from(counts)].map((list) => gpu.upload(list, 'penalties'))
-    const penalised = gpu.pool.acquire(logits.bytes, 'penalised logits')
-    gpu.copy(logits, 0, penalised, 0, rows * vocabulary * 4)
-    const inputs = { logits: penalised, settings, start: lists[0], tokens: lists[1], counts: lists[2] }
-    applyPenalties(gpu, inputs, rows, vocabulary)
-    for (const list of lists) list.release()
-    return penalised
+    const lists = packChanges(draws.map((draw) => (isChanged(draw) ? changesOf(draw.sequence) : { entries: [] })))
+    const [start, entries, maskAt, masks] = [lists.start, lists.entries, lists.maskAt, lists.masks].map((list) =>
+      gpu.upload(list, 'changes of logits'),
+    )
+    adjustLogits(gpu, { logits, settings, start, entries, maskAt, masks }, draws.length, this.#decoder.head.weight.rows)
+    for (const list of [start, entries, maskAt, masks]) list.release()
   }
 
   /** Waits for the tokens of the last `draw`. @param stepRows size of the step, by which the length of the wait is learned */
   async read(count: number, stepRows: number): Promise<Sampled> {
-    const at = this.#logprobsAt
-    const range = { buffer: this.results, offset: 0, bytes: (at + count) * 4 }
+    const [at, topsAt, wanted] = [this.#logprobsAt, this.#topsAt, this.#wanted]
+    const hasTops = wanted.some((top) => top !== undefined)
+    const words = hasTops ? topsAt + count * topWords : at + count
     // By its number of rows, of which there are few: a row of a large step takes far less time than one of a small step.
-    const data = await this.#gpu.read(range, `step of ${stepRows}`)
-    return { tokens: new Uint32Array(data, 0, count), logprobs: new Float32Array(data, at * 4, count) }
+    const data = await this.#gpu.read({ buffer: this.results, offset: 0, bytes: words * 4 }, `step of ${stepRows}`)
+    const records = hasTops ? new Uint32Array(data, topsAt * 4, count * topWords) : new Uint32Array(0)
+    return {
+      tokens: new Uint32Array(data, 0, count),
+      logprobs: new Float32Array(data, at * 4, count),
+      tops: hasTops ? wanted.map((top, i) => (top === undefined ? undefined : readTop(records, i, top))) : [],
+    }
   }
+}
+
+/** What a sequence changes of the logits of its next token. */
+function changesOf(sequence: Sequence): RowChanges {
+  const { choice, drawn } = sequence
+  const bias = choice?.bias ?? new Map<number, number>()
+  const counts = sequence.hasPenalties ? sequence.counts : new Map<number, number>()
+  const entries: RowChanges['entries'] = [...counts.keys(), ...[...bias.keys()].filter((id) => !counts.has(id))].map((id) => [
+    id,
+    counts.get(id) ?? none,
+    bias.get(id) ?? 0,
+  ])
+  return { mask: choice?.mask(drawn), entries }
 }

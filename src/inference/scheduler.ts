@@ -7,6 +7,7 @@
 import type { PolicyVersion } from '../common/types.ts'
 import { fromDrawn } from '../kernels/embedding/embedding.ts'
 import { RowAllocator } from './row-allocator.ts'
+import type { Draw } from './sampler.ts'
 import type { Prompt, Sequence } from './sequence.ts'
 
 /** Rows of one step, as decoderHidden takes them; arrays are as long as `rows`, padding included. */
@@ -20,7 +21,7 @@ export interface StepRows {
   /** Cache row that each row's keys and values go to. */
   slots: Uint32Array
   /** Sequences that get a token, and the row that it is drawn from. */
-  sampled: { sequence: Sequence; row: number }[]
+  sampled: Draw[]
   prefillRows: number
 }
 

@@ -1,6 +1,16 @@
 /** A request on its way through the engine: its tokens so far, its rows of the KV cache, and when it ends. */
-import type { GenerationRequest, GenerationResult, PolicyVersion, SamplingParams } from '../common/types.ts'
+import type {
+  GenerationRequest,
+  GenerationResult,
+  LogprobsRequest,
+  PolicyVersion,
+  PromptLogprob,
+  SampledToken,
+  SamplingParams,
+  TopLogprobs,
+} from '../common/types.ts'
 import { StopWatch, type Decode } from './stop-watch.ts'
+import { TokenChoice } from './token-choice.ts'
 
 /** A prompt in the KV cache, shared by the running requests that have it. */
 export interface Prompt {
@@ -25,6 +35,8 @@ export interface Ending {
 export interface EndRules {
   eosTokenIds: ReadonlySet<number>
   decode: Decode
+  /** Tokens of the model, where they are drawn here. */
+  vocabulary?: number
 }
 
 export class Sequence {
@@ -35,6 +47,11 @@ export class Sequence {
   readonly ids: number[] = []
   readonly logprobs: number[] = []
   readonly versions: PolicyVersion[] = []
+  /** The most likely tokens at each token, where they are asked for. */
+  readonly tops: TopLogprobs[] = []
+  readonly logprobsRequest: LogprobsRequest
+  /** What may be drawn, where this is decided here. */
+  readonly choice: TokenChoice | undefined
   /** While it runs: its prompt, and where its own rows begin (max_tokens of them). */
   prompt: Prompt | undefined
   ownStart = 0
@@ -44,6 +61,10 @@ export class Sequence {
   place = 0
   readonly #rules: EndRules
   readonly #watch: StopWatch
+  readonly #onToken: ((token: SampledToken) => void) | undefined
+  /** Of the prompt's tokens, where they are asked for: null for the first; and how many are there. */
+  readonly #promptLogprobs: (PromptLogprob | null)[] | undefined
+  #promptTaken = 0
   /** For penalties: how often each token stands in the output; 0 for those of the prompt alone. Made when it is first asked for. */
   #counts: Map<number, number> | undefined
   readonly #settle: { resolve(result: GenerationResult): void; reject(error: unknown): void }
@@ -60,32 +81,69 @@ export class Sequence {
     this.sampling = request.sampling
     this.#rules = rules
     this.#watch = new StopWatch(rules.decode, request.sampling.stop)
+    this.logprobsRequest = request.logprobs ?? {}
+    if (rules.vocabulary) this.choice = new TokenChoice(request, rules.eosTokenIds, rules.vocabulary)
+    this.#onToken = request.onToken
+    if (this.logprobsRequest.prompt !== undefined) this.#promptLogprobs = this.promptIds.map(() => null)
     this.#settle = settle
     this.#signal = request.signal
     this.#onAbort = () => settle.abort(this)
     this.#signal?.addEventListener('abort', this.#onAbort, { once: true })
   }
 
-  /** Takes a sampled token; how the completion ended, where it did. */
-  push(id: number, logprob: number, version: PolicyVersion): Ending | undefined {
+  /**
+   * Takes a sampled token; how the completion ended, where it did.
+   * @throws what onToken and the constraint throw
+   */
+  push(id: number, logprob: number, version: PolicyVersion, top?: TopLogprobs): Ending | undefined {
     this.ids.push(id)
     this.logprobs.push(logprob)
     this.versions.push(version)
+    if (top) this.tops.push(top)
     this.#counts?.set(id, (this.#counts.get(id) ?? 0) + 1)
-    const { stop_token_ids, max_tokens } = this.sampling
-    if (this.#rules.eosTokenIds.has(id)) return { finishReason: 'stop', stopCondition: 'eos', text: this.text(-1) }
+    this.#onToken?.({ id, logprob, version, ...(top && { top }) })
+    const ending = this.#ending(id)
+    if (!ending) this.choice?.accept(id)
+    return ending
+  }
+
+  #ending(id: number): Ending | undefined {
+    const { stop_token_ids, max_tokens, min_tokens = 0, ignore_eos } = this.sampling
+    if (!ignore_eos && this.#rules.eosTokenIds.has(id)) return { finishReason: 'stop', stopCondition: 'eos', text: this.text(-1) }
     if (stop_token_ids.includes(id)) {
       return { finishReason: 'stop', stopCondition: `stop: token ${id}`, text: this.text(-1) }
     }
-    const found = this.#watch.push(id)
+    const found = this.#watch.push(id, this.ids.length > min_tokens)
     if (found) return { finishReason: 'stop', stopCondition: `stop: ${found.stop}`, text: found.text }
     if (this.ids.length >= max_tokens) return { finishReason: 'length', stopCondition: 'max_tokens', text: this.text() }
     return undefined
   }
 
+  /** Takes the log-probability of the prompt's token at `position` (1 or more), given those before it. */
+  takePrompt(position: number, logprob: number, top: TopLogprobs): void {
+    if (!this.#promptLogprobs) return
+    if (this.#promptLogprobs[position] === null) this.#promptTaken++
+    this.#promptLogprobs[position] = { logprob, ...top }
+  }
+
   /** Tokens drawn so far, known or not. */
   get drawn(): number {
     return this.ids.length + this.pending
+  }
+
+  /** Whether the log-probabilities of its prompt are asked for and not there yet. */
+  get wantsPrompt(): boolean {
+    return this.#promptLogprobs !== undefined && this.#promptTaken < this.promptIds.length - 1
+  }
+
+  /** Whether all tokens so far must be known here before the next one is drawn. */
+  get needsHost(): boolean {
+    return this.hasPenalties || this.choice?.constraint !== undefined
+  }
+
+  /** Whether its next token is drawn from other logits than the model's. */
+  get changesLogits(): boolean {
+    return this.hasPenalties || (this.choice !== undefined && (this.choice.bias.size > 0 || this.choice.mask(this.drawn) !== undefined))
   }
 
   get hasPenalties(): boolean {
@@ -106,7 +164,9 @@ export class Sequence {
   finish(ending: Ending): void {
     this.#end()
     const { ids, logprobs, versions } = this
-    this.#settle.resolve({ ids, logprobs, versions, ...ending })
+    const top = this.logprobsRequest.top === undefined ? undefined : { top: this.tops }
+    const prompt = this.#promptLogprobs && { promptLogprobs: this.#promptLogprobs }
+    this.#settle.resolve({ ids, logprobs, versions, ...top, ...prompt, ...ending })
   }
 
   abort(): void {

@@ -11,7 +11,7 @@ import type { GpuBuffer } from '../gpu/pool.ts'
 import { feedIds } from '../kernels/embedding/embedding.ts'
 import { gatherRows } from '../kernels/rows/rows.ts'
 import { decoderHidden, type CacheArguments, type Decoder } from '../model/decoder.ts'
-import { Sampler, type Sampled } from './sampler.ts'
+import { needsMore, Sampler, type Sampled } from './sampler.ts'
 import { roundRows, type StepRows } from './scheduler.ts'
 
 export interface StepSizes {
@@ -73,7 +73,7 @@ export class StepCommands {
     else this.#recordBody(step.rows)
     if (step.sampled.length === 0) return gpu.flush()
     const rows = roundRows(step.sampled.length)
-    if (step.sampled.some(({ sequence }) => sequence.hasPenalties)) this.#sampler.draw(rows, step.sampled)
+    if (step.sampled.some(needsMore)) this.#sampler.draw(rows, step.sampled)
     else if (this.#sizes.plans) gpu.replay(this.#draw(rows))
     else this.#sampler.draw(rows)
   }

@@ -17,6 +17,8 @@ export class StopWatch {
   #ids: number[] = []
   #settled = 0
   #settledText = ''
+  /** Characters of the text that no stop string may lie in alone: they came when none was looked for. */
+  #skipped = 0
 
   constructor(decode: Decode, stop: string[]) {
     this.#decode = decode
@@ -24,14 +26,18 @@ export class StopWatch {
     this.#reach = Math.max(0, ...this.#stop.map((s) => s.length - 1))
   }
 
-  /** Takes the next token; the stop string that it completed and the text before that, where it completed one. */
-  push(id: number): { stop: string; text: string } | undefined {
+  /**
+   * Takes the next token; the stop string that it completed and the text before that, where it completed one.
+   * @param look false: none is looked for, and none that this token completes is found later
+   */
+  push(id: number, look = true): { stop: string; text: string } | undefined {
     if (this.#stop.length === 0) return undefined
     this.#ids.push(id)
     const tail = this.#decode(this.#ids)
     const fresh = tail.slice(this.#settledText.length)
     const from = Math.max(0, this.#text.length - this.#reach)
-    const found = earliest(this.#text.slice(from) + fresh, this.#stop)
+    if (!look) this.#skipped = (this.#text + fresh).replace(/\ufffd+$/, '').length
+    const found = look && earliest(this.#text.slice(from) + fresh, this.#stop, this.#skipped - from)
     if (found) return { stop: found.stop, text: (this.#text + fresh).slice(0, from + found.at) }
     if (tail.length > this.#settledText.length && !tail.endsWith('\ufffd')) {
       this.#text += fresh
@@ -43,10 +49,11 @@ export class StopWatch {
   }
 }
 
-function earliest(text: string, stops: string[]): { stop: string; at: number } | undefined {
+/** The first of the stop strings in a text, of those that end behind `after`. */
+function earliest(text: string, stops: string[], after: number): { stop: string; at: number } | undefined {
   let best: { stop: string; at: number } | undefined
   for (const stop of stops) {
-    const at = text.indexOf(stop)
+    const at = text.indexOf(stop, Math.max(0, after - stop.length + 1))
     if (at >= 0 && (!best || at < best.at)) best = { stop, at }
   }
   return best

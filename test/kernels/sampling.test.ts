@@ -2,7 +2,15 @@ import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { describe, expect, test } from 'vitest'
 import { dispatchFlat } from '../../src/kernels/common/lanes.ts'
-import { applyPenalties, drawTokens, maskLogits, packSettings, type DrawSettings } from '../../src/kernels/sampling/sampling.ts'
+import {
+  adjustLogits,
+  drawTokens,
+  maskLogits,
+  packChanges,
+  packSettings,
+  type DrawSettings,
+  type RowChanges,
+} from '../../src/kernels/sampling/sampling.ts'
 import { compare, modes, openBench } from './harness.ts'
 
 const bench = await openBench()
@@ -26,21 +34,16 @@ const neutral: DrawSettings = {
   frequency_penalty: 0,
 }
 
-/** The lists of penalties.wgsl: each token of prompt and output once, with how often the output has it. */
-function tokenLists(rows: { prompt_ids: number[]; output_ids: number[] }[]) {
-  const [start, tokens, counts]: number[][] = [[0], [], []]
-  for (const { prompt_ids, output_ids } of rows) {
-    for (const id of new Set([...prompt_ids, ...output_ids])) {
-      tokens.push(id)
-      counts.push(output_ids.filter((o) => o === id).length)
-    }
-    start.push(tokens.length)
-  }
-  return {
-    start: bench.up(Uint32Array.from(start)),
-    tokens: bench.up(Uint32Array.from([...tokens, 0])),
-    counts: bench.up(Uint32Array.from([...counts, 0])),
-  }
+/** The changes that penalties make: each token of prompt and output once, with how often the output has it. */
+function penaltiesOf({ prompt_ids, output_ids }: { prompt_ids: number[]; output_ids: number[] }): RowChanges {
+  const count = (id: number): number => output_ids.filter((o) => o === id).length
+  return { entries: [...new Set([...prompt_ids, ...output_ids])].map((id) => [id, count(id), 0]) }
+}
+
+/** The lists of adjust.wgsl on the device. */
+function upChanges(rows: RowChanges[]) {
+  const { start, entries, maskAt, masks } = packChanges(rows)
+  return { start: bench.up(start), entries: bench.up(entries), maskAt: bench.up(maskAt), masks: bench.up(masks) }
 }
 
 /** Tokens drawn for rows of logits; seeds are pairs (seed, position). */
@@ -67,7 +70,7 @@ describe.each(modes)('$name', ({ facts, needs }) => {
         seeds: bench.up(new Uint32Array(rows * 2)),
         drawn: bench.out(rows),
       }
-      applyPenalties(gpu, { ...t, ...tokenLists(golden) }, rows, vocabulary)
+      adjustLogits(gpu, { ...t, ...upChanges(golden.map(penaltiesOf)) }, rows, vocabulary)
       maskLogits(gpu, t, rows, vocabulary)
       const z = await bench.down(t.logits, rows * vocabulary)
       golden.forEach((c, r) => {
@@ -223,6 +226,30 @@ test('filters at their ends: top_k 1, a tiny top_p and min_p 1 leave the largest
     const z = await bench.down(t.logits, rows * 6)
     const kept = settings.map((_, r) => [...z.subarray(r * 6, r * 6 + 6)].flatMap((v, i) => (v > -1e38 ? [i] : [])))
     expect(kept).toEqual([[1], [1], [1], [1, 2, 3], [0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5]])
+  })
+})
+
+test('a token that is given comes out as it is, and rows that draw do not change by it', async () => {
+  await bench.run('given', {}, async () => {
+    const [rows, vocabulary] = [5, 90]
+    const t = {
+      logits: bench.up(bench.normals(rows * vocabulary)),
+      seeds: bench.up(Uint32Array.of(1, 2, 77, 0, 3, 4, 0, 0, 5, 6)),
+    }
+    const drawn = async (given: number[]) => {
+      const settings = bench.up(
+        packSettings(
+          Array.from({ length: 4 }, () => neutral),
+          rows,
+          (r) => given.includes(r),
+        ),
+      )
+      const out = bench.out(rows)
+      drawTokens(gpu, { ...t, settings, drawn: out }, rows, vocabulary)
+      return [...(await bench.words(out, rows))]
+    }
+    const [all, some] = [await drawn([]), await drawn([1, 3])]
+    expect(some).toEqual([all[0], 77, all[2], 0, 0])
   })
 })
 

@@ -53,7 +53,7 @@ export function softmaxRows(
   gpu.dispatch(kernel, [t.logits, t.stats, t.inverseTemperatures], params, perRow(rows))
 }
 
-/** stats.w = the chosen token's scaled logit; logits (rows, vocabulary). */
+/** stats.w = the chosen token's scaled logit; logits (rows, vocabulary). Rows whose inverse temperature is 0 are left out. */
 export function pickLogits(
   gpu: Gpu,
   t: { logits: Binding; targets: Binding; inverseTemperatures: Binding; stats: GpuBuffer },

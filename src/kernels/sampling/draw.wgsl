@@ -1,12 +1,14 @@
-// Draws one token a row from logits (rows, vocabulary), penalties already applied. Order as in vLLM: temperature, min_p, top_k, top_p, then a draw.
-// settings[2r] = (temperature, top_p, min_p, repetition), settings[2r+1] = (frequency, presence, top_k, 1 or 0 for a row that is not in use);
-// seeds[r] = (seed, position of the token).
+// Draws one token a row from logits (rows, vocabulary), mask, biases and penalties already applied (adjust.wgsl). Order as in vLLM: temperature, min_p, top_k,
+// top_p, then a draw.
+// settings[2r] = (temperature, top_p, min_p, repetition), settings[2r+1] = (frequency, presence, top_k, use): use 1: a token is drawn; 2: none is, drawn[r] is
+// what seeds[r] names; 0: the row is not in use. seeds[r] = (seed, position of the token), or (the token, -).
 //   temperature 0: the largest logit. Else with z = logit / temperature:
 //   min_p keeps z >= max z + log(min_p);  top_k keeps z >= the k-th largest (ties stay);
 //   top_p, over the softmax of what is left, keeps the token v where the tokens of larger z weigh less than top_p.
 //   The draw is the largest z + Gumbel noise, noise a hash of (seed, position, v): exact sampling that depends on nothing else in the batch.
 // top_k and top_p find their threshold by bisection over the 32 bits of an order-preserving code of z, so no sort is needed; equal
-// largest values go to the smallest id. One workgroup a row. MASK writes z, or -infinity where dropped, back in place of drawing (tests, logprobs).
+// largest values go to the smallest id. One workgroup a row. MASK writes z, or -3e38 where dropped, here or by
+// adjust.wgsl, back in place of drawing (tests, logprobs).
 struct Params { rows: u32, vocabulary: u32 }
 #if MASK
 @group(0) @binding(0) var<storage, read_write> logits: array<f32>;
@@ -31,8 +33,9 @@ fn code(z: f32) -> u32 {
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
   let row = group.x;
   if (row >= p.rows) { return; }
-  if (settings[2u * row + 1u].w == 0.0) {
-    if (lane == 0u) { drawn[row] = 0u; }
+  let use_of_row = settings[2u * row + 1u].w;
+  if (use_of_row != 1.0) {
+    if (lane == 0u) { drawn[row] = select(0u, seeds[row].x, use_of_row == 2.0); }
     return;
   }
   let at = row * p.vocabulary;
@@ -88,7 +91,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #if MASK
   for (var v = lane; v < p.vocabulary; v += LANES) {
     let z = logits[at + v] * inv;
-    logits[at + v] = select(-3.0e38, z, code(z) >= least);
+    logits[at + v] = select(-3.0e38, z, code(z) >= least && logits[at + v] > -1.0e29);
   }
 #else
   var value = -3.4e38;

@@ -1,11 +1,11 @@
-/** Drawing tokens from logits: penalties, filters, and a seeded draw, on the GPU. */
+/** Drawing tokens from logits, on the GPU: masks, biases and penalties, filters, a seeded draw, and the most likely tokens. */
 import { fileURLToPath } from 'node:url'
-import type { SamplingParams } from '../../common/types.ts'
+import type { SamplingParams, TopLogprobs } from '../../common/types.ts'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import { lanes } from '../common/lanes.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
-const paths = { penalties: file('penalties.wgsl'), draw: file('draw.wgsl') }
+const paths = { adjust: file('adjust.wgsl'), draw: file('draw.wgsl'), tops: file('tops.wgsl') }
 
 /** What a row's draw is made with: the part of a request's sampling parameters that kernels read. */
 export type DrawSettings = Pick<
@@ -16,32 +16,80 @@ export type DrawSettings = Pick<
 /** Numbers of a row's settings: two vec4f. */
 export const settingsPerRow = 8
 
+/** Most likely tokens of a row that `topTokens` gives at most, and the words that it leaves of a row: rank, ids, log-probabilities. */
+export const mostTop = 20
+export const topWords = 1 + 2 * mostTop
+
+/** Marks a list's token that is neither in the prompt nor in the output, a row without a mask, and a place where no token is left. */
+export const none = 0xffffffff
+
 /**
  * The settings of rows as the kernels read them.
  * @param length rows in all; those behind the given ones are marked as not in use
+ * @param given rows of which the token is given (seeds name it) and none is drawn
  */
-export function packSettings(rows: DrawSettings[], length = rows.length): Float32Array {
+export function packSettings(
+  rows: DrawSettings[],
+  length = rows.length,
+  given: (row: number) => boolean = () => false,
+): Float32Array {
   const packed = new Float32Array(length * settingsPerRow)
   rows.forEach((s, r) => {
     const penalties = [s.frequency_penalty, s.presence_penalty]
-    const inUse = 1
-    const all = [s.temperature, s.top_p, s.min_p, s.repetition_penalty, ...penalties, Math.max(0, s.top_k), inUse]
+    const use = given(r) ? 2 : 1
+    const all = [s.temperature, s.top_p, s.min_p, s.repetition_penalty, ...penalties, Math.max(0, s.top_k), use]
     packed.set(all, r * settingsPerRow)
   })
   return packed
 }
 
-/** Applies penalties in place on logits (rows, vocabulary); see penalties.wgsl for the lists. */
-export function applyPenalties(
+/** A row's changes: its mask, and (token, count, bias) of each token concerned, once. A count is `none` for a token of neither prompt nor output. */
+export interface RowChanges {
+  mask?: Uint32Array
+  entries: Iterable<[token: number, count: number, bias: number]>
+}
+
+/** The lists of rows as `adjustLogits` takes them; see adjust.wgsl. */
+export function packChanges(rows: RowChanges[]): {
+  start: Uint32Array
+  entries: Uint32Array
+  maskAt: Uint32Array
+  masks: Uint32Array
+} {
+  const start = new Uint32Array(rows.length + 1)
+  const maskAt = new Uint32Array(rows.length).fill(none)
+  const [entries, masks]: [number[], Uint32Array[]] = [[], []]
+  const bits = new Uint32Array(1)
+  const bias = new Float32Array(bits.buffer)
+  let words = 0
+  rows.forEach((row, r) => {
+    for (const [token, count, added] of row.entries) {
+      bias[0] = added
+      entries.push(token, count, bits[0], 0)
+    }
+    start[r + 1] = entries.length / 4
+    if (!row.mask) return
+    maskAt[r] = words
+    words += row.mask.length
+    masks.push(row.mask)
+  })
+  const all = new Uint32Array(Math.max(1, words))
+  masks.reduce((at, mask) => (all.set(mask, at), at + mask.length), 0)
+  return { start, entries: entries.length > 0 ? Uint32Array.from(entries) : new Uint32Array(4), maskAt, masks: all }
+}
+
+/** Applies masks, biases and penalties in place on logits (rows, vocabulary); the lists are those of `packChanges`. */
+export function adjustLogits(
   gpu: Gpu,
-  t: { logits: Binding; settings: Binding; start: Binding; tokens: Binding; counts: Binding },
+  t: { logits: Binding; settings: Binding; start: Binding; entries: Binding; maskAt: Binding; masks: Binding },
   rows: number,
   vocabulary: number,
 ): void {
-  gpu.dispatch(gpu.kernel(paths.penalties), [t.logits, t.settings, t.start, t.tokens, t.counts], { rows, vocabulary }, [rows])
+  const bindings = [t.logits, t.settings, t.start, t.entries, t.maskAt, t.masks]
+  gpu.dispatch(gpu.kernel(paths.adjust), bindings, { rows, vocabulary }, [rows])
 }
 
-/** drawn[r] = a token for row r (0 for rows that are not in use); seeds (rows) vec2u: seed and position. */
+/** drawn[r] = a token for row r (0 for rows that are not in use); seeds (rows) vec2u: seed and position, or the token where it is given. */
 export function drawTokens(
   gpu: Gpu,
   t: { logits: Binding; settings: Binding; seeds: Binding; drawn: Binding },
@@ -61,4 +109,27 @@ export function maskLogits(
 ): void {
   const kernel = gpu.kernel(paths.draw, { ...lanes(gpu, true), MASK: 1 })
   gpu.dispatch(kernel, [t.logits, t.settings, t.seeds, t.drawn], { rows, vocabulary }, [rows])
+}
+
+/**
+ * The most likely tokens of rows, and the rank of `targets`, into `records` (rows, topWords); see tops.wgsl and `readTop`.
+ * @param t wanted (rows): 0: none of this row, else 1 + how many. Rows whose inverse temperature is 0 are left out
+ */
+export function topTokens(
+  gpu: Gpu,
+  t: { logits: Binding; inverseTemperatures: Binding; stats: Binding; targets: Binding; wanted: Binding; records: Binding },
+  rows: number,
+  vocabulary: number,
+): void {
+  const kernel = gpu.kernel(paths.tops, { ...lanes(gpu, true), MOST: mostTop })
+  const bindings = [t.logits, t.inverseTemperatures, t.stats, t.targets, t.wanted, t.records]
+  gpu.dispatch(kernel, bindings, { rows, vocabulary }, [rows])
+}
+
+/** What `topTokens` left of a row, `count` tokens wanted: fewer where the rest were dropped. */
+export function readTop(records: Uint32Array, row: number, count: number): TopLogprobs {
+  const words = records.subarray(row * topWords, (row + 1) * topWords)
+  const ids = [...words.subarray(1, 1 + count)].filter((id) => id !== none)
+  const at = words.byteOffset + (1 + mostTop) * 4
+  return { ids, logprobs: [...new Float32Array(words.buffer, at, ids.length)], rank: words[0] }
 }

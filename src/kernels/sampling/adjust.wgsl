@@ -1,0 +1,50 @@
+// What a request changes of its logits (rows, vocabulary) before the draw, in place, as vLLM does: a mask, biases, penalties.
+//   mask: row r has bits masks[mask_at[r] ..], bit b of word w for token 32 w + b; a token whose bit is 0 gets `dropped`. mask_at = NONE: no mask.
+//   z += bias;  repetition: z > 0 ? z / r : z * r for every token of prompt or output;  then z -= frequency * count + presence * (count > 0).
+// Each row lists the tokens concerned once, entries start[r] .. start[r+1] of (token, count, bits of the bias, -): count = how often the token stands in the
+// output so far, 0: only in the prompt, NONE: in neither. A row with no entry and no mask keeps its bits.
+// settings[2r] = (temperature, top_p, min_p, repetition), settings[2r+1] = (frequency, presence, top_k, -): see draw.wgsl. One workgroup a row.
+struct Params { rows: u32, vocabulary: u32 }
+@group(0) @binding(0) var<storage, read_write> logits: array<f32>;
+@group(0) @binding(1) var<storage, read> settings: array<vec4f>;
+@group(0) @binding(2) var<storage, read> start: array<u32>;
+@group(0) @binding(3) var<storage, read> entries: array<vec4u>;
+@group(0) @binding(4) var<storage, read> mask_at: array<u32>;
+@group(0) @binding(5) var<storage, read> masks: array<u32>;
+const NONE = 0xffffffffu;
+// Far below every logit, and finite when it is divided by a small temperature; tops.wgsl and draw.wgsl know it.
+const dropped = -1.0e30;
+
+fn allowed(mask: u32, token: u32) -> bool {
+  if (mask == NONE) { return true; }
+  return ((masks[mask + token / 32u] >> (token % 32u)) & 1u) == 1u;
+}
+
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+  let row = group.x;
+  if (row >= p.rows) { return; }
+  let first = row * p.vocabulary;
+  let mask = mask_at[row];
+  if (mask != NONE) {
+    for (var v = lane; v < p.vocabulary; v += 64u) {
+      if (!allowed(mask, v)) { logits[first + v] = dropped; }
+    }
+  }
+  let repetition = settings[2u * row].w;
+  let other = settings[2u * row + 1u];
+  for (var i = start[row] + lane; i < start[row + 1u]; i += 64u) {
+    let entry = entries[i];
+    // Another lane drops it, sooner or later.
+    if (!allowed(mask, entry.x)) { continue; }
+    let at = first + entry.x;
+    var z = logits[at] + bitcast<f32>(entry.z);
+    if (entry.y != NONE) {
+      z = select(z * repetition, z / repetition, z > 0.0);
+      let count = f32(entry.y);
+      z -= other.x * count;
+      z -= select(0.0, other.y, count > 0.0);
+    }
+    logits[at] = z;
+  }
+}
