@@ -59,7 +59,7 @@ function open(gpu: Gpu, name: string, form: AttentionForm, { rows, length, keyRo
   const o = poisoned(gpu, rows * H * D, 'o')
   const lse = poisoned(gpu, rows * H, 'lse')
   const held = [q, k, v, dO, info, keyEnd, o, lse]
-  const forward = () => attention(gpu, { q, k, v, info, o, lse }, rows, s, !decode)
+  const forward = () => attention(gpu, { q, k, v, info, o, lse }, rows, s, { neighbours: !decode })
 
   /** Probabilities of a row's keys for a head, in float64, and where each key begins. */
   const softmax = (row: number, head: number) => {

@@ -14,6 +14,7 @@ import type { Draw, Sampled } from './sampler.ts'
 import { Scheduler, type StepRows } from './scheduler.ts'
 import { Sequence, type EndRules } from './sequence.ts'
 import { StepCommands } from './step.ts'
+import type { PauseMode } from './types.ts'
 import type { Decode } from './stop-watch.ts'
 import { traceStep } from './trace.ts'
 
@@ -26,8 +27,16 @@ export interface EngineOptions {
   eosTokenIds: readonly number[]
   /** Tokens to text. */
   decode: Decode
-  /** Rows (tokens) of the KV cache. Default: maxSequences x maxLength, or what the adapter binds. */
+  /** Rows (tokens) of the KV cache, rounded up to pages. Default: maxSequences x maxLength, or what the adapter binds. */
   cacheRows?: number
+  /** Tokens of a page of the KV cache. Default 16. */
+  pageSize?: number
+  /** Values of the KV cache. f16 takes half the room; its log-probabilities are no longer the trainer's to the bit. Default f32. */
+  kvCacheDtype?: 'f32' | 'f16'
+  /** Whether keys and values of requests that have ended are found by later ones with the same beginning. Default true. */
+  prefixCaching?: boolean
+  /** Whether they are also used after an update of the weights that they were computed with. Default false. */
+  cacheAcrossVersions?: boolean
   /** Prompt tokens that a step computes at most; longer prompts take several steps, between which the others go on. Default 256. */
   maxPrefillRows?: number
   /** False: steps are recorded anew each time, not replayed; see StepCommands. Default true. */
@@ -53,8 +62,14 @@ export interface EngineStats {
   finished: number
   aborted: number
   failed: number
+  /** Prompt tokens of all requests that were admitted: sharedPromptTokens of them were in the cache. */
+  promptTokens: number
+  /** Times that a sequence lost its pages to others, and was computed again. */
+  preemptions: number
+  /** Rows (tokens) of the KV cache in all, those that requests hold, and those that nobody holds but that can be found. */
   kvRows: number
   kvRowsUsed: number
+  kvRowsCached: number
   /** Age of the oldest request that is not done, in ms; 0 where there is none. */
   oldestMs: number
 }
@@ -70,6 +85,9 @@ export class Engine implements Generator {
   /** The loop while it runs. */
   #loop: Promise<void> | undefined
   #paused = false
+  /** Only requests that have begun go on; when none is left, the engine is paused, and who waits for that is told. */
+  #draining = false
+  #drained: (() => void)[] = []
   #closed = false
   #wake: (() => void) | undefined
   #idle: (() => void)[] = []
@@ -82,30 +100,40 @@ export class Engine implements Generator {
   readonly #counts = { decodeSteps: 0, tokensGenerated: 0, prefillTokens: 0, finished: 0, aborted: 0, failed: 0 }
 
   /**
-   * Allocates the KV cache: 2 x layers x cacheRows x kv heads x head size float32.
-   * @throws UserError where maxLength tokens do not fit the adapter's largest binding
+   * Allocates the KV cache: 2 x layers x cacheRows x kv heads x head size values.
+   * @throws UserError where maxLength tokens do not fit the adapter's largest binding, or f16 does not fit the model
    */
   constructor(decoder: Decoder, options: EngineOptions) {
     const { gpu, config } = decoder
     const { maxSequences, maxLength } = options
     this.decoder = decoder
     this.maxLength = maxLength
-    const width = config.kvHeads * config.headDim
-    const bindable = Math.floor(gpu.facts.limits.maxBinding / (width * 4)) - 1
-    this.cacheRows = Math.min(options.cacheRows ?? maxSequences * maxLength, bindable)
-    if (bindable < maxLength) {
+    const pageSize = options.pageSize ?? 16
+    const f16 = options.kvCacheDtype === 'f16'
+    if (f16 && config.headDim % 8 !== 0) {
+      throw new UserError(`A KV cache of f16 needs heads of a multiple of 8 values, and this model's have ${config.headDim}.`)
+    }
+    const rowBytes = config.kvHeads * config.headDim * (f16 ? 2 : 4)
+    // One page more is for padding.
+    const bindable = Math.floor(gpu.facts.limits.maxBinding / (rowBytes * pageSize)) - 1
+    if (bindable * pageSize < maxLength) {
       throw new UserError(
-        `A sequence of ${maxLength} tokens does not fit this adapter's KV cache, which holds ${bindable}. Lower max_seq_len.`,
+        `A sequence of ${maxLength} tokens does not fit this adapter's KV cache, which holds ${bindable * pageSize}. Lower max_seq_len.`,
       )
     }
+    const pagesEach = Math.ceil(maxLength / pageSize)
+    const pages = Math.min(options.cacheRows ? Math.ceil(options.cacheRows / pageSize) : maxSequences * pagesEach, bindable)
+    this.cacheRows = pages * pageSize
     const maxPrefillRows = Math.max(1, options.maxPrefillRows ?? 256)
-    this.#scheduler = new Scheduler({ maxSequences, maxPrefillRows, cacheRows: this.cacheRows })
+    const caching = { prefixCaching: options.prefixCaching ?? true, acrossVersions: options.cacheAcrossVersions ?? false }
+    this.#scheduler = new Scheduler({ maxSequences, maxPrefillRows, pages, pageSize, ...caching })
     this.#rules = { eosTokenIds: new Set(options.eosTokenIds), decode: options.decode, vocabulary: config.vocabSize }
     const { maxRows } = this.#scheduler
     this.#ahead = options.ahead ?? !gpu.facts.software
     const kinds = { plans: options.plans ?? true, ahead: this.#ahead }
     gpu.share.engines++
-    this.#commands = new StepCommands(decoder, { maxSequences, maxRows, maxLength, cacheRows: this.cacheRows + 1, ...kinds })
+    const cache = { pages: pages + 1, pageSize, f16, maxTable: this.#scheduler.maxTable(maxLength) }
+    this.#commands = new StepCommands(decoder, { maxSequences, maxRows, maxLength, ...cache, ...kinds })
   }
 
   get version(): PolicyVersion {
@@ -118,6 +146,7 @@ export class Engine implements Generator {
    */
   publish(version: PolicyVersion): void {
     this.#version = version
+    this.#scheduler.forget(undefined, version)
   }
 
   /**
@@ -136,15 +165,33 @@ export class Engine implements Generator {
     })
   }
 
-  /** No further step begins; resolves when none is in flight. Requests wait. */
-  async pause(): Promise<void> {
+  /**
+   * No further step begins until `resume`; resolves when none is in flight. Requests that are made meanwhile wait.
+   * @param mode what becomes of those that run: 'keep' leaves them where they are, 'wait' lets them end first, 'abort' ends them, and those that wait, with what they have
+   */
+  async pause(mode: PauseMode = 'keep'): Promise<void> {
+    if (mode === 'abort') for (const sequence of [...this.#scheduler.running, ...this.#scheduler.waiting]) this.#abort(sequence)
+    if (mode === 'wait' && !this.#paused && this.#begun) {
+      this.#draining = true
+      await new Promise<void>((resolve) => this.#drained.push(resolve))
+    }
     this.#paused = true
     await this.#landing.catch(() => {})
   }
 
   resume(): void {
-    this.#paused = false
+    this.#paused = this.#draining = false
     this.#wake?.()
+    for (const resolve of this.#drained.splice(0)) resolve()
+  }
+
+  get paused(): boolean {
+    return this.#paused
+  }
+
+  /** Forgets the keys and values of requests that have ended. */
+  resetPrefixCache(): void {
+    this.#scheduler.pool.reset()
   }
 
   /** Resolves when no request is left. */
@@ -166,7 +213,7 @@ export class Engine implements Generator {
   }
 
   stats(): EngineStats {
-    const { running, waiting, rows, sharedTokens } = this.#scheduler
+    const { running, waiting, pool, counts } = this.#scheduler
     const oldest = [...running, ...waiting].reduce((time, s) => Math.min(time, s.submitted), Infinity)
     return {
       version: this.#version,
@@ -174,15 +221,24 @@ export class Engine implements Generator {
       waiting: waiting.size,
       paused: this.#paused,
       ...this.#counts,
-      sharedPromptTokens: sharedTokens,
+      promptTokens: counts.queried,
+      sharedPromptTokens: counts.shared,
+      preemptions: counts.preemptions,
       kvRows: this.cacheRows,
-      kvRowsUsed: rows.used,
+      kvRowsUsed: pool.held * pool.size,
+      kvRowsCached: pool.cached * pool.size,
       oldestMs: oldest === Infinity ? 0 : performance.now() - oldest,
     }
   }
 
   get #empty(): boolean {
     return this.#scheduler.running.size + this.#scheduler.waiting.size === 0
+  }
+
+  /** Whether requests have tokens, or are about to get their first. */
+  get #begun(): boolean {
+    const { running, waiting } = this.#scheduler
+    return running.size > 0 || [...waiting].some(({ ids }) => ids.length > 0)
   }
 
   #start(): void {
@@ -195,6 +251,11 @@ export class Engine implements Generator {
     while (true) {
       // Requests that are made in this turn, and by those whose last request just ended, join the next step.
       await new Promise((resolve) => setImmediate(resolve))
+      if (this.#draining && !this.#begun) {
+        this.#draining = false
+        this.#paused = true
+        for (const resolve of this.#drained.splice(0)) resolve()
+      }
       if (this.#empty) {
         this.#loop = undefined
         share.rest()
@@ -229,7 +290,7 @@ export class Engine implements Generator {
   /** Records and sends the next step, where there is one to be begun before the last one has landed. */
   #begin(): boolean {
     const version = this.#version
-    this.#scheduler.admit(version)
+    this.#scheduler.admit(() => version, this.#draining)
     const step = this.#scheduler.next()
     if (!step) {
       if (this.#inFlight === 0) throw new Error('requests wait, none runs, and none could be admitted')

@@ -1,14 +1,17 @@
 /**
  * Who runs, where their keys and values lie, and which rows the next step computes. Host only: it knows no GPU.
  * - First come, first served: the first waiting request that finds no room holds back those behind it, so none starves.
- * - A request gets all the rows it can ever need when it is admitted: a running one never waits for another, so all end.
- * - A prompt is in the cache once for all running requests that have it and were admitted under the same version.
+ * - A step has the next token of every sequence that has begun, and prompt tokens of those that have not, as many as fit.
+ * - A request gets the pages of its prompt when it is admitted, and one more whenever its last one is full. Where none is left, the sequence that came last gives
+ *   its pages back and waits again, before all others; its tokens are kept, and what was in its pages is computed again. The first one always gets on, so all end.
+ * - What stands in the cache already is not computed again, if it was computed under the same version of the same weights (pages.ts). Requests of one prompt that
+ *   come together compute it once, its last token included.
  */
 import type { PolicyVersion } from '../common/types.ts'
 import { fromDrawn } from '../kernels/embedding/embedding.ts'
-import { RowAllocator } from './row-allocator.ts'
+import { PagePool, type Page, type Root } from './pages.ts'
 import type { Draw } from './sampler.ts'
-import type { Prompt, Sequence } from './sequence.ts'
+import type { Sequence } from './sequence.ts'
 
 /** Rows of one step, as decoderHidden takes them; arrays are as long as `rows`, padding included. */
 export interface StepRows {
@@ -16,11 +19,15 @@ export interface StepRows {
   rows: number
   /** Tokens; `fromDrawn` and a place for one that the step before draws. */
   ids: Uint32Array
-  /** prefix start, prefix length, own start, position; see kernels/attention/common.wgsl. */
+  /** Where the row's pages begin in `pages`, 0, 0, position; see kernels/attention/common.wgsl. */
   info: Uint32Array
   /** Cache row that each row's keys and values go to. */
   slots: Uint32Array
-  /** Sequences that get a token, and the row that it is drawn from. */
+  /** Pages of all texts, one after the other, by index; the first is the spare one. */
+  pages: Uint32Array
+  /** Cache rows to be copied before the step: from, to, and so on. */
+  copies: Uint32Array
+  /** Rows that a token is drawn from, or scored against. */
   sampled: Draw[]
   prefillRows: number
 }
@@ -33,125 +40,361 @@ export function roundRows(rows: number): number {
   return Math.ceil(rows / step) * step
 }
 
+/** Tokens that are to be computed before the first draw of the requests that have them. */
+export interface Prefill {
+  ids: readonly number[]
+  pages: Page[]
+  /** Tokens whose keys and values are in the cache, or will be after the step that is recorded. */
+  computed: number
+  /** Requests that wait for a draw from the last row. */
+  starting: Sequence[]
+  /** The request that wants the log-probabilities of the tokens themselves. */
+  scored: Sequence | undefined
+}
+
+export interface SchedulerOptions {
+  maxSequences: number
+  maxPrefillRows: number
+  /** Pages that are handed out; page number `pages` is one more, which padding writes to. */
+  pages: number
+  pageSize: number
+  /** Whether pages that nobody holds are found again. */
+  prefixCaching: boolean
+  /** Whether pages of an older version of the weights are used under a newer one. */
+  acrossVersions: boolean
+}
+
 export class Scheduler {
   readonly waiting = new Set<Sequence>()
+  /** In the order of their admission. */
   readonly running = new Set<Sequence>()
-  readonly rows: RowAllocator
-  /** Prompt tokens that were not computed again because another request had them. */
-  sharedTokens = 0
-  readonly #prompts = new Map<string, Prompt>()
-  readonly #maxSequences: number
-  readonly #maxPrefillRows: number
+  readonly pool: PagePool
+  /** Prompt tokens that were asked for, those of them that were in the cache, and times that a sequence lost its pages. */
+  readonly counts = { queried: 0, shared: 0, preemptions: 0 }
+  readonly #options: SchedulerOptions
+  /** By namespace and tokens where other requests may join, else by the request. */
+  readonly #prefills = new Map<unknown, Prefill>()
+  /** Copies before the next step, and pages that are held until it is put together, for what is copied from them. */
+  #copies: { from: Page; to: Page; count: number }[] = []
+  #sources: Page[] = []
 
-  /** @param cacheRows rows that are handed out; row number `cacheRows` is one more, which padding writes to */
-  constructor(options: { maxSequences: number; maxPrefillRows: number; cacheRows: number }) {
-    this.#maxSequences = options.maxSequences
-    this.#maxPrefillRows = options.maxPrefillRows
-    this.rows = new RowAllocator(options.cacheRows)
+  constructor(options: SchedulerOptions) {
+    this.#options = options
+    this.pool = new PagePool(options.pages, options.pageSize)
   }
 
   /** Most rows that a step can have. */
   get maxRows(): number {
-    return roundRows(this.#maxSequences + this.#maxPrefillRows)
+    return roundRows(this.#options.maxSequences + this.#options.maxPrefillRows)
   }
 
-  /** Takes a sequence out, wherever it is, and frees its rows. */
+  /** Most entries of `pages` of a step, for sequences of at most `length` tokens. */
+  maxTable(length: number): number {
+    return 1 + 2 * this.#options.maxSequences * Math.ceil(length / this.pool.size)
+  }
+
+  /** Takes a sequence out, wherever it is, and frees its pages. */
   remove(sequence: Sequence): void {
     this.waiting.delete(sequence)
     if (!this.running.delete(sequence)) return
-    const prompt = sequence.prompt!
-    sequence.prompt = undefined
-    this.rows.release(sequence.ownStart, sequence.sampling.max_tokens)
-    const at = prompt.starting.indexOf(sequence)
-    if (at >= 0) prompt.starting.splice(at, 1)
-    if (--prompt.references > 0) return
-    this.rows.release(prompt.start, prompt.ids.length)
-    this.#prompts.delete(prompt.key)
+    this.#leave(sequence)
+    // Nobody is left to whom it could be of use.
+    if (this.running.size === 0) for (const key of this.#prefills.keys()) this.#end(key)
   }
 
-  /** Moves waiting sequences to the running ones while there is room. */
-  admit(version: PolicyVersion): void {
+  /** Pages of other versions of these weights are not found any more, unless they may be. */
+  forget(adapter: string | undefined, version: PolicyVersion): void {
+    if (this.#options.acrossVersions) return
+    this.pool.keep((name) => {
+      const [owner, at] = JSON.parse(name) as [string | null, PolicyVersion, string | null]
+      return owner !== (adapter ?? null) || at === version
+    })
+  }
+
+  /**
+   * Moves waiting sequences to the running ones while there is room.
+   * @param versionOf the version of the weights that a sequence runs with
+   * @param begunOnly only those that ran already
+   */
+  admit(versionOf: (sequence: Sequence) => PolicyVersion, begunOnly = false): void {
     for (const sequence of this.waiting) {
-      if (this.running.size >= this.#maxSequences || !this.#place(sequence, version)) return
+      if (begunOnly && sequence.ids.length === 0) continue
+      // Tokens that were drawn before it lost its pages may still be on their way.
+      if (this.running.size >= this.#options.maxSequences || sequence.pending > 0) return
+      if (!this.#place(sequence, versionOf(sequence))) return
       this.waiting.delete(sequence)
       this.running.add(sequence)
     }
   }
 
   #place(sequence: Sequence, version: PolicyVersion): boolean {
-    const key = `${version}:${sequence.promptKey}`
-    const known = this.#prompts.get(key)
-    const length = sequence.promptIds.length
-    const start = known?.start ?? this.rows.allocate(length)
-    if (start === undefined) return false
-    const own = this.rows.allocate(sequence.sampling.max_tokens)
-    if (own === undefined) {
-      if (!known) this.rows.release(start, length)
+    const { acrossVersions, prefixCaching } = this.#options
+    const name = JSON.stringify([sequence.adapter ?? null, acrossVersions ? 0 : version, sequence.cacheSalt ?? null])
+    const again = sequence.ids.length > 0
+    const scored = sequence.wantsPrompt
+    const key = again || scored ? sequence : `${name} ${sequence.promptKey}`
+    const ids = again ? [...sequence.promptIds, ...sequence.ids] : sequence.promptIds
+    const joined = this.#prefills.get(key)
+    if (!again) this.counts.queried += ids.length
+    if (joined) {
+      if (this.pool.available === 0) return false
+      joined.starting.push(sequence)
+      sequence.prefillKey = key
+      sequence.cachedTokens ??= ids.length
+      this.counts.shared += ids.length
+      return true
+    }
+    const root = this.pool.root(name)
+    const found = this.#find(root, ids, prefixCaching && !scored)
+    if (!found) {
+      this.pool.unused(root)
+      if (!again) this.counts.queried -= ids.length
       return false
     }
-    const prompt = known ?? { key, ids: sequence.promptIds, start, computed: 0, references: 0, starting: [] }
-    if (known) {
-      // Where it is computed already, the hidden state of its last token is gone: that one row is computed again, to the same bits.
-      this.sharedTokens += known.computed < length ? length : length - 1
-      known.computed = Math.min(known.computed, length - 1)
+    this.#prefills.set(key, { ids, ...found, starting: [sequence], scored: scored ? sequence : undefined })
+    sequence.prefillKey = key
+    if (!again) {
+      sequence.cachedTokens ??= found.computed
+      this.counts.shared += found.computed
     }
-    this.#prompts.set(key, prompt)
-    prompt.references++
-    prompt.starting.push(sequence)
-    sequence.prompt = prompt
-    sequence.ownStart = own
     return true
   }
 
-  /** Rows of the next step: one for each sequence that has begun, and prompt tokens of those that have not. Undefined where there are none. */
-  next(): StepRows | undefined {
-    const decoding = [...this.running].filter((s) => s.drawn > 0 && s.drawn < s.sampling.max_tokens)
-    const parts: { prompt: Prompt; count: number }[] = []
-    let left = this.#maxPrefillRows
-    for (const prompt of this.#prompts.values()) {
-      if (prompt.starting.length === 0 || left === 0) continue
-      const count = Math.min(left, prompt.ids.length - prompt.computed)
-      parts.push({ prompt, count })
-      left -= count
+  /** Holds the pages for all of `ids`, those in the cache among them; undefined where they do not fit. */
+  #find(root: Root, ids: readonly number[], search: boolean): { pages: Page[]; computed: number } | undefined {
+    const { pool } = this
+    const { size } = pool
+    // The last token is computed in any case: the first draw needs its hidden state.
+    const { pages, partial } = search ? pool.match(root, ids, ids.length - 1) : { pages: [], partial: undefined }
+    const needed = Math.ceil(ids.length / size) - pages.length
+    const unheld = [...pages, ...(partial ? [partial.page] : [])].filter(({ holders }) => holders === 0).length
+    // One is left for those that run.
+    if (needed + Number(this.running.size > 0) > pool.available - unheld) return undefined
+    for (const page of pages) pool.hold(page)
+    const all = [...pages]
+    let computed = pages.length * size
+    if (partial) {
+      const { page, common } = partial
+      const first = all.length * size
+      if (page.holders === 0 && page.tokens.length === common && page.children.length === 0) {
+        // It goes on where it ended.
+        pool.hold(page)
+        page.tokens = ids.slice(first, first + size)
+        all.push(page)
+      } else {
+        this.#lend(page)
+        all.push(this.#fill(pool.take(all.at(-1) ?? root)!, ids, first))
+        this.#copy(page, all.at(-1)!, common)
+      }
+      computed += common
     }
-    const prefillRows = this.#maxPrefillRows - left
-    const used = decoding.length + prefillRows
+    while (all.length * size < ids.length) all.push(this.#fill(pool.take(all.at(-1) ?? root)!, ids, all.length * size))
+    return { pages: all, computed }
+  }
+
+  #fill(page: Page, ids: readonly number[], first: number): Page {
+    page.tokens = ids.slice(first, first + this.pool.size)
+    return page
+  }
+
+  /** Keeps a page as it is until the next step has been put together. */
+  #lend(page: Page): void {
+    this.pool.hold(page)
+    this.#sources.push(page)
+  }
+
+  #copy(from: Page, to: Page, count: number): void {
+    to.ready = count
+    this.#copies.push({ from, to, count })
+  }
+
+  /** Rows of the next step. Undefined where there are none. */
+  next(): StepRows | undefined {
+    const step = new StepBuilder(this.pool)
+    for (const sequence of this.running) {
+      if (sequence.prefillKey !== undefined || sequence.drawn >= sequence.sampling.max_tokens) continue
+      const slot = this.#slotOf(sequence)
+      if (slot === undefined) continue
+      const { ids, pending, place } = sequence
+      const id = pending > 0 ? fromDrawn + place : ids.at(-1)!
+      const row = step.put(id, sequence.pages, sequence.computed - 1, slot, sequence.adapterIndex)
+      step.sampled.push({ sequence, row })
+    }
+    let left = this.#options.maxPrefillRows
+    for (const [key, prefill] of this.#prefills) {
+      if (left === 0) break
+      const count = Math.min(left, prefill.ids.length - prefill.computed)
+      left -= count
+      this.#compute(step, prefill, count)
+      if (prefill.computed === prefill.ids.length) this.#end(key)
+    }
+    for (const page of this.#sources.splice(0)) this.pool.release([page])
+    // Of a page that was lost again in this very turn, and whose place is another's by now, nothing is left to copy to.
+    const copies = this.#copies.splice(0).filter(({ to }) => to.holders >= 0)
+    return step.finish(copies, this.#options.maxPrefillRows - left)
+  }
+
+  #compute(step: StepBuilder, prefill: Prefill, count: number): void {
+    const { ids, pages, scored, starting } = prefill
+    const { size } = this.pool
+    const adapter = starting[0]?.adapterIndex ?? scored?.adapterIndex ?? 0
+    let last = 0
+    for (let i = prefill.computed; i < prefill.computed + count; i++) {
+      const page = pages[Math.floor(i / size)]
+      last = step.put(ids[i], pages, i, page.index * size + (i % size), adapter)
+      page.ready = Math.max(page.ready, (i % size) + 1)
+      if (scored && i + 1 < scored.promptIds.length) {
+        step.sampled.push({ sequence: scored, row: last, target: ids[i + 1], position: i + 1 })
+      }
+    }
+    prefill.computed += count
+    if (prefill.computed < ids.length) return
+    for (const sequence of starting.splice(0)) {
+      for (const page of pages) this.pool.hold(page)
+      sequence.pages = [...pages]
+      sequence.computed = sequence.synced = ids.length
+      sequence.prefillKey = undefined
+      step.sampled.push({ sequence, row: last })
+    }
+  }
+
+  /** The cache row of a sequence's next token. Where there is none, the last sequences lose their pages; undefined where it is this one. */
+  #slotOf(sequence: Sequence): number | undefined {
+    while (true) {
+      const page = this.#writable(sequence)
+      if (page) {
+        const at = sequence.computed++ % this.pool.size
+        page.ready = at + 1
+        return page.index * this.pool.size + at
+      }
+      const last = [...this.running].at(-1)!
+      this.#preempt(last)
+      if (last === sequence) return undefined
+    }
+  }
+
+  /** The page that a sequence's next token goes to, its own alone. */
+  #writable(sequence: Sequence): Page | undefined {
+    const { pool } = this
+    const { pages, computed } = sequence
+    const at = computed % pool.size
+    const last = pages.at(-1)!
+    if (at > 0 && last.holders === 1) return last
+    const page = pool.take(at === 0 ? last : last.parent)
+    if (!page) return undefined
+    if (at === 0) {
+      pages.push(page)
+      return page
+    }
+    page.tokens = last.tokens.slice(0, at)
+    this.#lend(last)
+    this.#copy(last, page, at)
+    pool.release([last])
+    pages[pages.length - 1] = page
+    return page
+  }
+
+  /** A sequence gives its pages back and waits, before all others. */
+  #preempt(sequence: Sequence): void {
+    this.counts.preemptions++
+    this.running.delete(sequence)
+    this.#leave(sequence)
+    const others = [...this.waiting]
+    this.waiting.clear()
+    for (const one of [sequence, ...others]) this.waiting.add(one)
+  }
+
+  #leave(sequence: Sequence): void {
+    const { prefillKey } = sequence
+    if (prefillKey === undefined) {
+      this.note(sequence)
+      this.pool.release(sequence.pages)
+      sequence.pages = []
+      return
+    }
+    sequence.prefillKey = undefined
+    const prefill = this.#prefills.get(prefillKey)!
+    prefill.starting.splice(prefill.starting.indexOf(sequence), 1)
+    if (prefill.scored === sequence) prefill.scored = undefined
+    // Others may have begun on what it was to compute.
+    const needed = prefill.pages.some((page) => page.ready < page.tokens.length && page.holders > 1)
+    if (prefill.starting.length === 0 && !needed) this.#end(prefillKey)
+  }
+
+  #end(key: unknown): void {
+    this.pool.release(this.#prefills.get(key)!.pages)
+    this.#prefills.delete(key)
+  }
+
+  /** Writes down which tokens stand in a sequence's pages, as far as they are known. */
+  note(sequence: Sequence): void {
+    const { promptIds, ids, pages, computed } = sequence
+    if (sequence.prefillKey !== undefined) return
+    const known = Math.min(computed, promptIds.length + ids.length)
+    for (; sequence.synced < known; sequence.synced++) {
+      const at = sequence.synced
+      pages[Math.floor(at / this.pool.size)].tokens.push(at < promptIds.length ? promptIds[at] : ids[at - promptIds.length])
+    }
+  }
+}
+
+/** Puts the rows of a step together. */
+class StepBuilder {
+  readonly sampled: Draw[] = []
+  readonly #size: number
+  readonly #spare: number
+  readonly #ids: number[] = []
+  readonly #info: number[] = []
+  readonly #slots: number[] = []
+  readonly #adapters: number[] = []
+  /** The first entry is the spare page. */
+  readonly #table: number[]
+  readonly #begins = new Map<Page[], number>()
+
+  constructor(pool: PagePool) {
+    this.#size = pool.size
+    this.#spare = pool.capacity
+    this.#table = [this.#spare]
+  }
+
+  /** Adds a row; its number. */
+  put(id: number, pages: Page[], position: number, slot: number, adapter: number): number {
+    let begin = this.#begins.get(pages)
+    if (begin === undefined) {
+      begin = this.#table.length
+      for (const { index } of pages) this.#table.push(index)
+      this.#begins.set(pages, begin)
+    }
+    this.#info.push(begin, 0, 0, position)
+    this.#slots.push(slot)
+    this.#adapters.push(adapter)
+    return this.#ids.push(id) - 1
+  }
+
+  finish(copied: { from: Page; to: Page; count: number }[], prefillRows: number): StepRows | undefined {
+    const used = this.#ids.length
     if (used === 0) return undefined
     const rows = roundRows(used)
-    const step: StepRows = {
+    const fit = (values: number[], each = 1): Uint32Array => {
+      const array = new Uint32Array(rows * each)
+      array.set(values)
+      return array
+    }
+    const size = this.#size
+    const copies = copied.flatMap(({ from, to, count }) =>
+      Array.from({ length: count }, (_, i) => [from.index * size + i, to.index * size + i]).flat(),
+    )
+    // Padding: token 0 at position 0, all into the spare page, so all write the same bits.
+    const slots = fit(this.#slots).fill(this.#spare * size, used)
+    return {
       rows,
-      ids: new Uint32Array(rows),
-      info: new Uint32Array(rows * 4),
-      slots: new Uint32Array(rows),
-      sampled: [],
+      ids: fit(this.#ids),
+      info: fit(this.#info, 4),
+      slots,
+      pages: Uint32Array.from(this.#table),
+      copies: Uint32Array.from(copies),
+      sampled: this.sampled,
       prefillRows,
     }
-    let row = 0
-    const put = (id: number, info: number[], slot: number): number => {
-      step.ids[row] = id
-      step.info.set(info, row * 4)
-      step.slots[row] = slot
-      return row++
-    }
-    for (const sequence of decoding) {
-      const { ids, ownStart, pending, place } = sequence
-      const { start, ids: promptIds } = sequence.prompt!
-      const at = sequence.drawn - 1
-      const id = pending > 0 ? fromDrawn + place : ids.at(-1)!
-      step.sampled.push({ sequence, row: put(id, [start, promptIds.length, ownStart, promptIds.length + at], ownStart + at) })
-    }
-    for (const { prompt, count } of parts) {
-      let last = 0
-      for (let i = prompt.computed; i < prompt.computed + count; i++) {
-        last = put(prompt.ids[i], [prompt.start, 0, prompt.start, i], prompt.start + i)
-      }
-      prompt.computed += count
-      if (prompt.computed < prompt.ids.length) continue
-      for (const sequence of prompt.starting.splice(0)) step.sampled.push({ sequence, row: last })
-    }
-    // Padding: token 0 at position 0, all into the spare row, so all write the same bits.
-    const spare = this.rows.capacity
-    for (let pad = used; pad < rows; pad++) put(0, [spare, 0, spare, 0], spare)
-    return step
   }
 }

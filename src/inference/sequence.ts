@@ -1,4 +1,4 @@
-/** A request on its way through the engine: its tokens so far, its rows of the KV cache, and when it ends. */
+/** A request on its way through the engine: its tokens so far, its pages of the KV cache, and when it ends. */
 import type {
   GenerationRequest,
   GenerationResult,
@@ -9,21 +9,9 @@ import type {
   SamplingParams,
   TopLogprobs,
 } from '../common/types.ts'
+import type { Page } from './pages.ts'
 import { StopWatch, type Decode } from './stop-watch.ts'
 import { TokenChoice } from './token-choice.ts'
-
-/** A prompt in the KV cache, shared by the running requests that have it. */
-export interface Prompt {
-  key: string
-  ids: readonly number[]
-  start: number
-  /** Tokens whose keys and values are in the cache (or will be after the step that is recorded). */
-  computed: number
-  /** Requests that hold it. */
-  references: number
-  /** Requests that wait for the first token, which comes from the prompt's last row. */
-  starting: Sequence[]
-}
 
 /** What ended a completion, and its text. */
 export interface Ending {
@@ -52,9 +40,18 @@ export class Sequence {
   readonly logprobsRequest: LogprobsRequest
   /** What may be drawn, where this is decided here. */
   readonly choice: TokenChoice | undefined
-  /** While it runs: its prompt, and where its own rows begin (max_tokens of them). */
-  prompt: Prompt | undefined
-  ownStart = 0
+  readonly adapter: string | undefined
+  readonly cacheSalt: string | undefined
+  /** Its adapter's place among those that are loaded; 0 is the policy. */
+  adapterIndex = 0
+  /** While it waits for its first draw, or for the next one after it lost its pages: what computes its tokens (see Scheduler). */
+  prefillKey: unknown
+  /** After that: its pages, how many tokens are computed into them, and of how many it is written down there which they are. */
+  pages: Page[] = []
+  computed = 0
+  synced = 0
+  /** Tokens of the prompt that were in the cache when it was admitted. */
+  cachedTokens: number | undefined
   ended = false
   /** Tokens that were drawn by steps that are in flight, so not in `ids` yet, and the place of the last one among those that its step drew. */
   pending = 0
@@ -78,6 +75,8 @@ export class Sequence {
   ) {
     this.promptIds = [...request.promptIds]
     this.promptKey = this.promptIds.join(',')
+    this.adapter = request.adapter
+    this.cacheSalt = request.cacheSalt
     this.sampling = request.sampling
     this.#rules = rules
     this.#watch = new StopWatch(rules.decode, request.sampling.stop)
@@ -143,7 +142,10 @@ export class Sequence {
 
   /** Whether its next token is drawn from other logits than the model's. */
   get changesLogits(): boolean {
-    return this.hasPenalties || (this.choice !== undefined && (this.choice.bias.size > 0 || this.choice.mask(this.drawn) !== undefined))
+    return (
+      this.hasPenalties ||
+      (this.choice !== undefined && (this.choice.bias.size > 0 || this.choice.mask(this.drawn) !== undefined))
+    )
   }
 
   get hasPenalties(): boolean {
@@ -166,7 +168,7 @@ export class Sequence {
     const { ids, logprobs, versions } = this
     const top = this.logprobsRequest.top === undefined ? undefined : { top: this.tops }
     const prompt = this.#promptLogprobs && { promptLogprobs: this.#promptLogprobs }
-    this.#settle.resolve({ ids, logprobs, versions, ...top, ...prompt, ...ending })
+    this.#settle.resolve({ ids, logprobs, versions, cachedTokens: this.cachedTokens ?? 0, ...top, ...prompt, ...ending })
   }
 
   abort(): void {

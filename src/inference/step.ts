@@ -9,7 +9,8 @@ import { Tape } from '../autograd/tape.ts'
 import type { Gpu, Plan } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
 import { feedIds } from '../kernels/embedding/embedding.ts'
-import { gatherRows } from '../kernels/rows/rows.ts'
+import { copyRows, gatherRows } from '../kernels/rows/rows.ts'
+import type { PagedCache } from '../kernels/attention/attention.ts'
 import { decoderHidden, type CacheArguments, type Decoder } from '../model/decoder.ts'
 import { needsMore, Sampler, type Sampled } from './sampler.ts'
 import { roundRows, type StepRows } from './scheduler.ts'
@@ -21,8 +22,14 @@ export interface StepSizes {
   maxRows: number
   /** Positions lie below it. */
   maxLength: number
-  /** Rows of the KV cache, one more than is handed out: padding rows write there. */
-  cacheRows: number
+  /** Pages of the KV cache, one more than is handed out: padding rows write there. */
+  pages: number
+  /** Tokens of a page. */
+  pageSize: number
+  /** Most page indices of a step. */
+  maxTable: number
+  /** Whether keys and values are kept as f16, not float32. */
+  f16: boolean
   plans: boolean
   /** Whether rows may take their token from the draw of the step before (`fromDrawn`). */
   ahead: boolean
@@ -32,11 +39,15 @@ export class StepCommands {
   readonly #decoder: Decoder
   readonly #gpu: Gpu
   readonly #sizes: StepSizes
-  readonly #cache: CacheArguments
+  readonly #cache: CacheArguments & { paged: PagedCache }
+  /** 4-byte words of a row of a layer's keys. */
+  readonly #words: number
   /** As they are written, and as the decoder reads them. */
   readonly #given: GpuBuffer
   readonly #ids: GpuBuffer
   readonly #info: GpuBuffer
+  /** Rows of the cache that are copied before a step: at most a page for each sequence that runs or joins. */
+  readonly #pairs: GpuBuffer
   readonly #sampler: Sampler
   /** Plans by their number of rows, and the scratch of all of them. */
   readonly #bodies = new Map<number, Plan>()
@@ -45,7 +56,7 @@ export class StepCommands {
   /** The rotary table that the plans read: a longer one may replace it. */
   #table: GpuBuffer | undefined
 
-  /** Allocates the KV cache: 2 x layers x cacheRows x kv heads x head size float32. */
+  /** Allocates the KV cache: 2 x layers x pages x pageSize x kv heads x head size values. */
   constructor(decoder: Decoder, sizes: StepSizes) {
     const { gpu, config } = decoder
     this.#decoder = decoder
@@ -56,10 +67,14 @@ export class StepCommands {
     this.#given = ids
     this.#ids = sizes.ahead ? gpu.pool.acquire(sizes.maxRows * 4, 'engine rows') : ids
     this.#info = info
-    const bytes = sizes.cacheRows * config.kvHeads * config.headDim * 4
+    this.#pairs = gpu.pool.acquire(2 * sizes.maxSequences * sizes.pageSize * 8, 'copied rows')
+    const rows = sizes.pages * sizes.pageSize
+    this.#words = (config.kvHeads * config.headDim) / (sizes.f16 ? 2 : 1)
+    const bytes = rows * this.#words * 4
     const made = Array.from({ length: config.layers * 2 }, () => gpu.pool.acquire(bytes, 'KV cache', { exact: true }))
     const layers = Array.from({ length: config.layers }, (_, i) => ({ k: made[2 * i], v: made[2 * i + 1] }))
-    this.#cache = { layers, slots, rows: sizes.cacheRows }
+    const pages = gpu.pool.acquire(sizes.maxTable * 4, 'engine pages')
+    this.#cache = { layers, slots, rows, paged: { pages, size: sizes.pageSize, f16: sizes.f16 } }
   }
 
   /** Records the whole step, in one turn of the event loop, so no other room's commands come between. `read` sends it. */
@@ -68,7 +83,10 @@ export class StepCommands {
     gpu.write(this.#given, step.ids)
     gpu.write(this.#info, step.info)
     gpu.write(this.#cache.slots, step.slots)
+    gpu.write(this.#cache.paged.pages, step.pages)
     if (step.sampled.length > 0) this.#sampler.write(step.sampled)
+    // The last to be written, so that what is recorded here goes out with the rest.
+    if (step.copies.length > 0) this.#copy(step.copies)
     if (this.#sizes.plans) gpu.replay(this.#body(step.rows))
     else this.#recordBody(step.rows)
     if (step.sampled.length === 0) return gpu.flush()
@@ -76,6 +94,13 @@ export class StepCommands {
     if (step.sampled.some(needsMore)) this.#sampler.draw(rows, step.sampled)
     else if (this.#sizes.plans) gpu.replay(this.#draw(rows))
     else this.#sampler.draw(rows)
+  }
+
+  /** Rows that several sequences had, and that one of them goes on from. */
+  #copy(copies: Uint32Array): void {
+    const gpu = this.#gpu
+    gpu.write(this.#pairs, copies)
+    for (const { k, v } of this.#cache.layers) copyRows(gpu, k, v, this.#pairs, copies.length / 2, this.#words)
   }
 
   /** Sends the step and waits for its tokens, in the order of `sampled`. */
@@ -91,7 +116,8 @@ export class StepCommands {
       k.release()
       v.release()
     }
-    for (const buffer of new Set([this.#given, this.#ids, this.#info, this.#cache.slots])) buffer.release()
+    for (const buffer of new Set([this.#given, this.#ids, this.#info, this.#pairs, this.#cache.slots, this.#cache.paged.pages]))
+      buffer.release()
     this.#sampler.release()
   }
 

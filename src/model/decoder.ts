@@ -3,7 +3,7 @@
  * kin). One forward pass serves training, scoring, prefill and decode: rows are tokens of any sequences, and `layout` says which keys
  * each row sees, so all of them sum in the same order.
  */
-import { attention, rope, type RowLayout } from '../autograd/ops/attention.ts'
+import { attention, rope, type PagedCache, type RowLayout } from '../autograd/ops/attention.ts'
 import type { Head } from '../autograd/ops/head.ts'
 import type { Projection } from '../autograd/ops/linear.ts'
 import { linears, swiGlu } from '../autograd/ops/linears.ts'
@@ -88,17 +88,19 @@ export interface RowBatch extends RowLayout {
   dropoutSeed?: Count
 }
 
-/** Keys and values of one layer that outlive a pass: (cache rows, kv heads * D) each. */
+/** Keys and values of one layer that outlive a pass: (cache rows, kv heads * D) each, float32 or f16. */
 export interface LayerCache {
   k: GpuBuffer
   v: GpuBuffer
 }
 
-/** Where a pass puts its keys and values, and finds those of earlier passes: row i goes to cache row slots[i]; `layout` names cache rows. */
+/** Where a pass puts its keys and values, and finds those of earlier passes: row i goes to cache row slots[i]; `layout` and `paged` name cache rows. */
 export interface CacheArguments {
   layers: LayerCache[]
   slots: GpuBuffer
   rows: number
+  /** Without it `layout` names the cache's rows themselves, which are float32. */
+  paged?: PagedCache
 }
 
 /**
@@ -151,7 +153,7 @@ function decoderLayer(
     q = rope(tape, q, batch, table, heads, headDim)
     keys = k = rope(tape, k, batch, table, kvHeads, headDim)
   }
-  const attended = attention(tape, q, keys, values, batch, shape)
+  const attended = attention(tape, q, keys, values, batch, shape, cache?.paged)
   tape.done(q, k, v)
   const [middle] = linears(tape, attended, [layer.o], { ...seed, residual: x })
   tape.done(attended)
@@ -183,7 +185,7 @@ function throughCache(
     kCache: k,
     vCache: v,
   }
-  ropeIntoCache(tape.gpu, buffers, batch.rows, shape)
+  ropeIntoCache(tape.gpu, buffers, batch.rows, shape, cache.paged?.f16)
   const width = t.k.columns
   return [new Tensor(k, cache.rows, width, false), new Tensor(v, cache.rows, width, false)]
 }

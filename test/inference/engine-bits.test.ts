@@ -47,7 +47,10 @@ describe.each(['llama', 'qwen2', 'qwen3'])('%s', (name) => {
       requests.map((request, i) => ({ request, result: together[i] })),
     )
     // Alone: the same tokens and the same bits.
-    for (const i of [2, 7]) expect(await engine.generate(requests[i])).toEqual(together[i])
+    for (const i of [2, 7]) {
+      const { ids, logprobs } = together[i]
+      expect(await engine.generate(requests[i])).toMatchObject({ ids, logprobs })
+    }
     expect(engine.stats()).toMatchObject({ running: 0, waiting: 0, kvRowsUsed: 0 })
     expect(engine.stats().sharedPromptTokens).toBeGreaterThan(0)
     await engine.close()

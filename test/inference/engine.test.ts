@@ -83,39 +83,40 @@ describe.each(ways)('engine, $way', ({ ahead }) => {
     engine = engineOf(decoder)
     await Promise.all([1, 2, 3, 4].map((seed) => ask(prompts[1], { seed })))
     expect(engine.stats()).toMatchObject({ prefillTokens: 14, sharedPromptTokens: 42, tokensGenerated: 48, finished: 4 })
-    // Gone with its last request.
-    await ask(prompts[1])
-    expect(engine.stats()).toMatchObject({ prefillTokens: 28 })
+    // What it left in the cache is found, but for the last token, which is computed in any case.
+    const cached = await ask(prompts[1])
+    expect(cached.cachedTokens).toBe(13)
+    expect(engine.stats()).toMatchObject({ prefillTokens: 15, sharedPromptTokens: 55, promptTokens: 5 * 14, kvRowsUsed: 0 })
+    engine.resetPrefixCache()
+    expect(await ask(prompts[1])).toMatchObject({ ids: cached.ids, logprobs: cached.logprobs, cachedTokens: 0 })
+    expect(engine.stats()).toMatchObject({ prefillTokens: 29, kvRowsUsed: 0 })
   })
 
-  it('lets requests wait in order where there is no room, and all of them end', async () => {
-    engine = engineOf(decoder, { cacheRows: 40, maxLength: 40 })
-    const order: number[] = []
-    // The third needs nearly the whole cache: those behind it wait although they would fit.
+  it('takes pages from those that came last where there is no room, and all of them end with their own tokens', async () => {
+    engine = engineOf(decoder, { cacheRows: 40, maxLength: 40, pageSize: 4 })
     const wanted = [10, 6, 26, 3, 3, 12, 1, 20]
-    const results = await Promise.all(
-      wanted.map(async (max_tokens, i) => {
-        const result = await ask(prompts[i % 3], { max_tokens, seed: i })
-        order.push(i)
-        return result
-      }),
-    )
+    const results = await Promise.all(wanted.map((max_tokens, i) => ask(prompts[i % 3], { max_tokens, seed: i })))
     expect(results.map((r) => r.ids.length)).toEqual(wanted)
-    expect(order.indexOf(2)).toBeLessThan(Math.min(...[3, 4, 5, 6, 7].map((i) => order.indexOf(i))))
-    const alone = await ask(prompts[2], { max_tokens: 26, seed: 2 })
-    expect(alone).toEqual(results[2])
+    expect(engine.stats().preemptions).toBeGreaterThan(0)
+    expect(engine.stats()).toMatchObject({ kvRowsUsed: 0, running: 0, waiting: 0 })
+    for (const [i, { ids, logprobs }] of results.entries()) {
+      expect(await ask(prompts[i % 3], { max_tokens: wanted[i], seed: i })).toMatchObject({ ids, logprobs })
+    }
   })
 
   it('frees the rows of an aborted request at once, running or waiting', async () => {
-    engine = engineOf(decoder, { maxSequences: 2 })
+    engine = engineOf(decoder, { maxSequences: 2, pageSize: 4 })
     const controls = Array.from({ length: 4 }, () => new AbortController())
     const results = controls.map((c, i) => ask(prompts[0], { max_tokens: 40, seed: i }, c.signal))
     await until(() => engine.stats().decodeSteps > 2)
-    expect(engine.stats()).toMatchObject({ running: 2, waiting: 2, kvRowsUsed: 9 + 2 * 40 })
+    expect(engine.stats()).toMatchObject({ running: 2, waiting: 2 })
+    const used = engine.stats().kvRowsUsed
+    // The prompt has two full pages, which both have, and a part of a third, which each has for itself.
+    expect(used).toBeGreaterThanOrEqual(4 * 4)
     controls[3].abort()
     expect(engine.stats()).toMatchObject({ running: 2, waiting: 1 })
     controls[0].abort()
-    expect(engine.stats()).toMatchObject({ running: 1, waiting: 1, kvRowsUsed: 9 + 40 })
+    expect(engine.stats()).toMatchObject({ running: 1, waiting: 1, kvRowsUsed: 8 + (used - 8) / 2 })
     expect((await results[0]).ids.length).toBeGreaterThan(1)
     expect((await results[3]).ids).toEqual([])
     controls[1].abort()
@@ -199,6 +200,49 @@ describe.each(ways)('engine, $way', ({ ahead }) => {
     await closed
     expect(gpu.pool.bytesInUse).toBe(before)
     await expect(ask(prompts[0])).rejects.toThrow('closed')
+  })
+
+  it('pauses when those that run have ended, or ends them', async () => {
+    engine = engineOf(decoder, { maxSequences: 2 })
+    const order: string[] = []
+    const requests = [10, 20, 5].map(async (max_tokens, i) => {
+      const result = await ask(prompts[i], { max_tokens })
+      order.push(`${i}`)
+      return result
+    })
+    await until(() => engine.stats().decodeSteps > 2)
+    await engine.pause('wait').then(() => order.push('paused'))
+    // The third had not begun: it waits.
+    expect(order).toEqual(['0', '1', 'paused'])
+    expect(engine.stats()).toMatchObject({ paused: true, running: 0, waiting: 1 })
+    engine.resume()
+    expect((await requests[2]).ids).toHaveLength(5)
+    const long = [0, 1, 2].map((i) => ask(prompts[i], { max_tokens: 40 }))
+    await until(() => engine.stats().decodeSteps > 24)
+    await engine.pause('abort')
+    const ended = await Promise.all(long)
+    expect(ended.map(({ finishReason }) => finishReason)).toEqual(['abort', 'abort', 'abort'])
+    expect(ended[2].ids).toEqual([])
+    expect(engine.stats()).toMatchObject({ paused: true, running: 0, waiting: 0, kvRowsUsed: 0 })
+    engine.resume()
+    expect((await ask(prompts[0], { max_tokens: 3 })).ids).toHaveLength(3)
+  })
+
+  it('keeps keys and values as f16: half the room, and nearly the same numbers', async () => {
+    engine = engineOf(decoder)
+    const exact = await ask(prompts[1], { temperature: 0, max_tokens: 20 })
+    await engine.close()
+    const before = gpu.pool.bytesInUse
+    engine = engineOf(decoder, { kvCacheDtype: 'f16' })
+    const { layers, kvHeads, headDim } = decoder.config
+    const kv = 2 * layers * (engine.cacheRows + 16) * kvHeads * headDim * 2
+    expect(gpu.pool.bytesInUse - before).toBeLessThan(2 * kv)
+    const half = await ask(prompts[1], { temperature: 0, max_tokens: 20 })
+    const scored = await scoreAfter(decoder, prompts[1], half.ids, 1)
+    const worst = Math.max(...scored.map((logprob, i) => Math.abs(logprob - half.logprobs[i])))
+    expect(worst).toBeGreaterThan(0)
+    expect(worst).toBeLessThan(5e-3)
+    expect(half.ids.slice(0, 4)).toEqual(exact.ids.slice(0, 4))
   })
 
   it('penalises repetition in what is drawn, not in the log-probability', async () => {

@@ -57,7 +57,8 @@ export function testGenerator(name: string, create: () => Promise<GeneratorUnder
       expect(results.map((r) => r.ids.length)).toEqual(together.map((t) => t.max_tokens))
       if (!test.batchInvariant) return
       for (const [i, { prompt, ...changes }] of together.entries()) {
-        if (i % 2 === 0) expect(await generate(prompt, changes)).toEqual(results[i])
+        if (i % 2 === 0)
+          expect({ ...(await generate(prompt, changes)), cachedTokens: 0 }).toEqual({ ...results[i], cachedTokens: 0 })
       }
     })
 

@@ -1,51 +1,9 @@
-/** Parts of the engine that need no GPU: the row allocator and the stop watch. */
+/** Parts of the engine that need no GPU: sizes of steps and the stop watch. */
 import { describe, expect, it } from 'vitest'
 import { Random } from '../../src/common/random.ts'
-import { RowAllocator } from '../../src/inference/row-allocator.ts'
 import { roundRows } from '../../src/inference/scheduler.ts'
 import { StopWatch } from '../../src/inference/stop-watch.ts'
-import { seed, seedWords } from '../seed.ts'
-
-describe('row allocator', () => {
-  it('never hands out a row twice, and joins what comes back', () => {
-    const random = new Random(seed)
-    const rows = new RowAllocator(200)
-    const owner = new Int32Array(200)
-    const held: { start: number; length: number }[] = []
-    for (let i = 1; i < 3000; i++) {
-      if (random.next() < 0.55) {
-        const length = 1 + random.int(30)
-        const start = rows.allocate(length)
-        if (start === undefined) {
-          expect(rows.longestFree, seedWords).toBeLessThan(length)
-          continue
-        }
-        expect(
-          owner.subarray(start, start + length).every((o) => o === 0),
-          seedWords,
-        ).toBe(true)
-        owner.fill(i, start, start + length)
-        held.push({ start, length })
-      } else if (held.length > 0) {
-        const [{ start, length }] = held.splice(random.int(held.length), 1)
-        rows.release(start, length)
-        owner.fill(0, start, start + length)
-      }
-      expect(rows.used, seedWords).toBe(owner.filter((o) => o !== 0).length)
-    }
-    for (const { start, length } of held) rows.release(start, length)
-    expect(rows).toMatchObject({ used: 0, longestFree: 200 })
-  })
-
-  it('notices rows that are given back twice', () => {
-    const rows = new RowAllocator(20)
-    const start = rows.allocate(8)!
-    rows.allocate(4)
-    rows.release(start, 8)
-    expect(() => rows.release(start, 8)).toThrow('free')
-    expect(() => rows.release(12, 9)).toThrow('free')
-  })
-})
+import { seed } from '../seed.ts'
 
 it('steps come in few sizes', () => {
   const sizes = new Set(Array.from({ length: 512 }, (_, i) => roundRows(i + 1)))

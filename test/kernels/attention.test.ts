@@ -113,7 +113,7 @@ async function compareWithReference(groups: Group[], s: HeadShape): Promise<void
     dv: bench.out(nk),
   }
   // As training does, where neighbouring rows go together, and row by row, as decode does.
-  attention(gpu, t, rows, s, true)
+  attention(gpu, t, rows, s, { neighbours: true })
   const [alone, aloneLse] = [bench.out(nq), bench.out(rows * s.heads)]
   attention(gpu, { ...t, o: alone, lse: aloneLse }, rows, s)
   sameBits('o of rows together and alone', await bench.down(t.o, nq), await bench.down(alone, nq))
@@ -211,7 +211,7 @@ describe('batch invariance', () => {
         const layout = pack(groupsOf)
         const [o, lse] = [bench.out(layout.rows * hq), bench.out(layout.rows * 4)]
         const [qb, kb, vb] = tensors.map((t) => bench.up(t))
-        attention(gpu, { q: qb, k: kb, v: vb, info: bench.up(layout.info), o, lse }, layout.rows, s, true)
+        attention(gpu, { q: qb, k: kb, v: vb, info: bench.up(layout.info), o, lse }, layout.rows, s, { neighbours: true })
         return [await bench.down(o, layout.rows * hq), await bench.down(lse, layout.rows * 4)]
       }
       const [o, lse] = await run([{ prompt: P, rollouts: [R, R] }], [q, k, v])
@@ -232,7 +232,7 @@ describe('batch invariance', () => {
       const [q, k, v] = [bench.normals(rows * hq), bench.normals(rows * hk), bench.normals(rows * hk)]
       const layout = pack([{ prompt: rows, rollouts: [] }])
       const [o, lse] = [bench.out(rows * hq), bench.out(rows * 4)]
-      attention(gpu, { q: bench.up(q), k: bench.up(k), v: bench.up(v), info: bench.up(layout.info), o, lse }, rows, s, true)
+      attention(gpu, { q: bench.up(q), k: bench.up(k), v: bench.up(v), info: bench.up(layout.info), o, lse }, rows, s, { neighbours: true })
       const all = await bench.down(o, rows * hq)
       // The cache: keys lie elsewhere (prefix rows from 60 on, own rows from 3 on), among values of other requests.
       const [prefix, own, P] = [60, 3, 19]

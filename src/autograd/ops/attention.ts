@@ -2,7 +2,7 @@
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { times } from '../../gpu/size.ts'
 import * as kernels from '../../kernels/attention/attention.ts'
-import type { HeadShape } from '../../kernels/attention/attention.ts'
+import type { HeadShape, PagedCache } from '../../kernels/attention/attention.ts'
 import { rope as ropeKernel } from '../../kernels/rope/rope.ts'
 import { Tensor } from '../tensor.ts'
 import type { Tape } from '../tape.ts'
@@ -14,6 +14,9 @@ export interface RowLayout {
   /** (rows) u32: rows r .. keyEnd[r] - 1 see row r. Only backward needs it; it says that k and v are this batch's own. */
   keyEnd?: GpuBuffer
 }
+
+/** How the rows of a cache are found; see kernels/attention/attention.ts. */
+export type { PagedCache }
 
 /**
  * Rotates x (rows, heads * headDim) by its rows' positions. In place: the output takes over x's buffer, and the backward pass needs
@@ -37,8 +40,17 @@ export function rope(tape: Tape, x: Tensor, layout: RowLayout, table: GpuBuffer,
 /**
  * o = softmax(scale q kᵀ) v over the keys that `layout` gives each row.
  * @param q (rows, heads * D) @param k,v (rows, kv heads * D): this batch's own, or a cache's in a pass without gradients
+ * @param paged how the cache's rows are found
  */
-export function attention(tape: Tape, q: Tensor, k: Tensor, v: Tensor, layout: RowLayout, shape: HeadShape): Tensor {
+export function attention(
+  tape: Tape,
+  q: Tensor,
+  k: Tensor,
+  v: Tensor,
+  layout: RowLayout,
+  shape: HeadShape,
+  paged?: PagedCache,
+): Tensor {
   const { gpu } = tape
   const { rows } = q
   const o = tape.tensor(rows, q.columns, 'attention', q.needsGrad || k.needsGrad || v.needsGrad)
@@ -48,7 +60,7 @@ export function attention(tape: Tape, q: Tensor, k: Tensor, v: Tensor, layout: R
     { q: q.buffer, k: k.buffer, v: v.buffer, info: layout.info, o: o.buffer, lse: lse.buffer },
     rows,
     shape,
-    layout.keyEnd !== undefined,
+    { neighbours: layout.keyEnd !== undefined, paged },
   )
   tape.node('attention', o, [q, k, v, o, lse], (dy) => {
     const soft = tape.tensor(rows, shape.heads * 2, 'attention softmax', false)

@@ -85,26 +85,37 @@ function stageOf(gpu: Gpu, rows: Count, { heads, kvHeads, headDim }: HeadShape):
 
 const grid = (rows: Count, y: number): [Count, number, Count] => [map(rows, (n) => Math.min(n, 65535)), y, groupsOf(rows, 65535)]
 
+/** A cache whose rows are found through pages of so many tokens each, and whether its values are f16. */
+export interface PagedCache {
+  /** Indices of pages, u32. */
+  pages: GpuBuffer
+  size: number
+  f16: boolean
+}
+
 /**
  * o and lse from q, k, v.
- * @param t q, o (rows, heads, D); k, v (key rows, kv heads, D): this batch's own rows or a cache; lse (rows, heads);
- *   info (rows) vec4u: prefix start, prefix length, own start, position (see attention/common.wgsl)
- * @param neighbours k and v are this batch's own rows, so that neighbouring rows mostly see the same keys and go together: faster, the same bits
+ * @param t q, o (rows, heads, D); k, v (key rows, kv heads, D): this batch's own rows, or a cache where `paged` says how to find them; lse (rows, heads);
+ *   info (rows) vec4u: prefix start, prefix length, own start, position, or with pages: first entry, 0, 0, position (see attention/common.wgsl)
+ * @param options.neighbours k and v are this batch's own rows, so that neighbouring rows mostly see the same keys and go together: faster, the same bits
  */
 export function attention(
   gpu: Gpu,
   t: { q: GpuBuffer; k: GpuBuffer; v: GpuBuffer; info: GpuBuffer; o: GpuBuffer; lse: GpuBuffer },
   rows: Count,
   shape: HeadShape,
-  neighbours = false,
+  options: { neighbours?: boolean; paged?: PagedCache } = {},
 ): void {
+  const { neighbours = false, paged } = options
   const constants = constantsOf(gpu, shape)
   const params = { rows, lanes: constants.LANES, elements: constants.DE, scale: 1 / Math.sqrt(shape.headDim) }
   const QR = neighbours ? together(gpu, constants).QR : 1
   const stage = neighbours ? stageOf(gpu, rows, shape) : undefined
   const [k, v] = stage ? [stage('k', t.k), stage('v', t.v)] : [t.k, t.v]
-  const kernel = gpu.kernel(paths.forward, { ...constants, QR, TEX: Number(stage !== undefined), UNROLL: stage ? 2 : 1 })
-  gpu.dispatch(kernel, [t.q, k, v, t.info, t.o, t.lse], params, grid(groupsOf(rows, QR), shape.heads / constants.HG))
+  const cached: Constants = paged ? { PAGES: paged.size, F16: Number(paged.f16) } : {}
+  const variant = { ...constants, ...cached, QR, TEX: Number(stage !== undefined), UNROLL: stage ? 2 : 1 }
+  const bindings = [t.q, k, v, t.info, t.o, t.lse, ...(paged ? [paged.pages] : [])]
+  gpu.dispatch(gpu.kernel(paths.forward, variant), bindings, params, grid(groupsOf(rows, QR), shape.heads / constants.HG))
 }
 
 /**

@@ -1,7 +1,8 @@
 // Shared by the attention kernels.
 // info[row] = (prefix_start, prefix_len, own_start, position): the token of a row sees logical keys 0 .. position; logical key j lies in
 // row prefix_start + j of K and V while j < prefix_len, else in row own_start + j - prefix_len. So rollouts of one prompt share its
-// rows, in a packed training batch and in the KV cache alike, and no mask is ever made.
+// rows in a packed training batch, and no mask is ever made.
+// PAGES, over a paged cache: info[row] = (table, 0, 0, position); logical key j lies in row pages[table + j / PAGES] * PAGES + j % PAGES.
 // Values are read as E: VEC4 packs four (head width a multiple of 4), else one. DE elements a head, C = ceil(DE / LANES) of them a lane.
 #if VEC4
 alias E = vec4f;
@@ -48,4 +49,8 @@ fn turns() -> u32 { return LANES; }
 fn elements() -> u32 { return DE; }
 fn parts() -> u32 { return $(C)u; }
 #endif
+#if PAGES
+fn key_row(i: vec4u, j: u32) -> u32 { return pages[i.x + j / $(PAGES)u] * $(PAGES)u + j % $(PAGES)u; }
+#else
 fn key_row(i: vec4u, j: u32) -> u32 { return select(i.z + j - i.y, i.x + j, j < i.y); }
+#endif

@@ -8,17 +8,22 @@ struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
 @group(0) @binding(0) var<storage, read> q: array<E>;
 #if TEX
 @group(0) @binding(1) var k: texture_storage_2d<rgba32float, read>;
-#else
-@group(0) @binding(1) var<storage, read> k: array<E>;
-#endif
-#if TEX
 @group(0) @binding(2) var v: texture_storage_2d<rgba32float, read>;
 #else
-@group(0) @binding(2) var<storage, read> v: array<E>;
+@group(0) @binding(1) var<storage, read> k: array<KV>;
+@group(0) @binding(2) var<storage, read> v: array<KV>;
 #endif
 @group(0) @binding(3) var<storage, read> info: array<vec4u>;
 @group(0) @binding(4) var<storage, read_write> o: array<E>;
 @group(0) @binding(5) var<storage, read_write> lse: array<f32>;
+#if PAGES
+@group(0) @binding(6) var<storage, read> pages: array<u32>;
+#endif
+#if F16
+alias KV = vec2u;
+#else
+alias KV = E;
+#endif
 #include "common.wgsl"
 #include "load_kv.wgsl"
 

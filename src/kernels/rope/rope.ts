@@ -31,6 +31,7 @@ const pairsOf = (gpu: Gpu, half: number): number => (gpu.facts.software && half 
 /**
  * Rotates q in place, and writes rotated k, and v, to the cache rows that `slots` names.
  * @param t q (rows, heads * headDim), k, v (rows, kvHeads * headDim), caches (cache rows, kvHeads * headDim); info, table as in `rope`
+ * @param f16 the caches' values are f16, two to a word; headDim is then a multiple of 8
  */
 export function ropeIntoCache(
   gpu: Gpu,
@@ -46,11 +47,12 @@ export function ropeIntoCache(
   },
   rows: Count,
   shape: { heads: number; kvHeads: number; headDim: number },
+  f16 = false,
 ): void {
   const half = shape.headDim / 2
   const params = { rows, heads: shape.heads, kv_heads: shape.kvHeads, half_dim: half }
   const bindings = [t.q, t.k, t.v, t.info, t.slots, t.table, t.kCache, t.vCache]
-  const pairs = pairsOf(gpu, half)
+  const pairs = f16 ? 4 : pairsOf(gpu, half)
   const elements = ((shape.heads + 2 * shape.kvHeads) * half) / pairs
-  dispatchFlat(gpu, cachePath, { VEC4: Number(pairs > 1) }, bindings, params, times(rows, elements))
+  dispatchFlat(gpu, cachePath, { VEC4: Number(pairs > 1), F16: Number(f16) }, bindings, params, times(rows, elements))
 }

@@ -2,12 +2,21 @@
 // into its cache row, v is copied into its cache row.
 // q (rows, heads * 2h), k, v (rows, kv_heads * 2h), caches (cache rows, kv_heads * 2h); slots[row] is the cache row. An element is a pair (i, i + h) of
 // a head of q, then of k, then of v; VEC4: four of them side by side (h a multiple of 4), for CPU drivers, to which finding an element's place is dearer than
-// turning it, and four values in one load or store cheaper than four by one.
+// turning it, and four values in one load or store cheaper than four by one. F16: the caches have four f16 to a vec2u.
 struct Params { rows: u32, heads: u32, kv_heads: u32, half_dim: u32 }
 #if VEC4
 alias E = vec4f;
 alias T = vec4f;
+#if F16
+alias C = vec2u;
+fn kept(x: E) -> C { return vec2u(pack2x16float(x.xy), pack2x16float(x.zw)); }
 #else
+alias C = E;
+fn kept(x: E) -> C { return x; }
+#endif
+#else
+alias C = f32;
+fn kept(x: f32) -> f32 { return x; }
 alias E = f32;
 alias T = vec2f;
 #endif
@@ -17,8 +26,8 @@ alias T = vec2f;
 @group(0) @binding(3) var<storage, read> info: array<vec4u>;
 @group(0) @binding(4) var<storage, read> slots: array<u32>;
 @group(0) @binding(5) var<storage, read> table: array<T>;
-@group(0) @binding(6) var<storage, read_write> k_cache: array<E>;
-@group(0) @binding(7) var<storage, read_write> v_cache: array<E>;
+@group(0) @binding(6) var<storage, read_write> k_cache: array<C>;
+@group(0) @binding(7) var<storage, read_write> v_cache: array<C>;
 #include "flat.wgsl"
 
 fn one(e: u32) {
@@ -39,10 +48,10 @@ fn one(e: u32) {
   if (head < p.heads + p.kv_heads) {
     let a = k[source];
     let b = k[source + h];
-    k_cache[to] = fma(a, cosine, -(b * sine));
-    k_cache[to + h] = fma(b, cosine, a * sine);
+    k_cache[to] = kept(fma(a, cosine, -(b * sine)));
+    k_cache[to + h] = kept(fma(b, cosine, a * sine));
   } else {
-    v_cache[to] = v[source];
-    v_cache[to + h] = v[source + h];
+    v_cache[to] = kept(v[source]);
+    v_cache[to + h] = kept(v[source + h]);
   }
 }

@@ -6,7 +6,7 @@ import { times, type Count } from '../../gpu/size.ts'
 import { dispatchFlat } from '../common/lanes.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
-const paths = { gather: file('gather.wgsl'), add: file('scatter_add.wgsl') }
+const paths = { gather: file('gather.wgsl'), add: file('scatter_add.wgsl'), copy: file('copy_rows.wgsl') }
 
 /** out[i] = x[index[i]]; rows of `width` values. */
 export function gatherRows(gpu: Gpu, x: Binding, index: GpuBuffer, out: Binding, rows: Count, width: number): void {
@@ -43,4 +43,9 @@ export function addRowLists(
     { outs: lists.outs, width, first_row: firstRow, limit },
     times(lists.outs, width),
   )
+}
+
+/** Copies rows of `words` 4-byte words inside a and b: pairs (count) vec2u of from and to. No row is both. */
+export function copyRows(gpu: Gpu, a: GpuBuffer, b: GpuBuffer, pairs: GpuBuffer, count: number, words: number): void {
+  dispatchFlat(gpu, paths.copy, {}, [a, b, pairs], { count, width: words }, count * words)
 }

@@ -1,0 +1,213 @@
+/**
+ * The scheduler against a cache that is only written down: for each row, which text its keys and values stand for and under which version they were computed.
+ * Requests with few different tokens, so that pages are shared, copied, lost and found again all the time.
+ */
+import { describe, expect, it } from 'vitest'
+import { Random } from '../../src/common/random.ts'
+import { fromDrawn } from '../../src/kernels/embedding/embedding.ts'
+import { Scheduler, type SchedulerOptions, type StepRows } from '../../src/inference/scheduler.ts'
+import { Sequence } from '../../src/inference/sequence.ts'
+import { seed, seedWords } from '../seed.ts'
+import { sampling } from './helpers.ts'
+
+/** What stands in a row of the cache: the text up to its token, and the oldest version that any of it was computed with. */
+interface Entry {
+  text: string
+  version: number
+}
+
+class Simulation {
+  readonly scheduler: Scheduler
+  readonly random: Random
+  readonly size: number
+  readonly cache: (Entry | undefined)[] = []
+  readonly admitted = new Map<Sequence, number>()
+  readonly ended = new Set<Sequence>()
+  version = 0
+  steps = 0
+  /** Draws of steps that have not landed: at most one, as in an engine that runs ahead. */
+  flight: StepRows | undefined
+
+  constructor(random: Random, options: Partial<SchedulerOptions>) {
+    this.random = random
+    const defaults = { maxSequences: 6, maxPrefillRows: 9, pages: 14, pageSize: 4, prefixCaching: true, acrossVersions: false }
+    this.scheduler = new Scheduler({ ...defaults, ...options })
+    this.size = this.scheduler.pool.size
+  }
+
+  submit(promptIds: number[], maxTokens: number, cacheSalt?: string): Sequence {
+    const sequence: Sequence = new Sequence(
+      { promptIds, sampling: sampling({ max_tokens: maxTokens }), cacheSalt },
+      { eosTokenIds: new Set(), decode: (ids) => ids.join(' ') },
+      { resolve: () => this.ended.add(sequence), reject: () => this.ended.add(sequence), abort: () => {} },
+    )
+    this.scheduler.waiting.add(sequence)
+    return sequence
+  }
+
+  abort(sequence: Sequence): void {
+    this.scheduler.remove(sequence)
+    sequence.abort()
+  }
+
+  publish(): void {
+    this.scheduler.forget(undefined, ++this.version)
+  }
+
+  /** One step; false where there was nothing to do. */
+  step(): boolean {
+    const { scheduler } = this
+    const before = new Set(scheduler.running)
+    scheduler.admit(() => this.version)
+    for (const sequence of scheduler.running) if (!before.has(sequence)) this.admitted.set(sequence, this.version)
+    const step = scheduler.next()
+    if (!step) {
+      this.land()
+      return false
+    }
+    this.steps++
+    this.#copy(step.copies)
+    this.#compute(step)
+    for (const [place, { sequence }] of step.sampled.entries()) {
+      sequence.pending++
+      sequence.place = place
+    }
+    this.land()
+    this.flight = step
+    return true
+  }
+
+  /** The draws of the step before arrive. */
+  land(): void {
+    const { flight } = this
+    this.flight = undefined
+    for (const { sequence } of flight?.sampled ?? []) {
+      sequence.pending--
+      if (sequence.ended) continue
+      const ending = sequence.push(1 + this.random.int(3), 0, this.version)
+      if (!ending) continue
+      this.scheduler.remove(sequence)
+      sequence.finish(ending)
+    }
+  }
+
+  #copy(copies: Uint32Array): void {
+    const [from, to] = [0, 1].map((n) => [...copies].filter((_, i) => i % 2 === n))
+    expect(new Set([...from, ...to]).size, 'no row is written twice, or both read and written').toBe(
+      new Set(from).size + to.length,
+    )
+    const entries = from.map((row) => this.cache[row])
+    to.forEach((row, i) => (this.cache[row] = entries[i]))
+  }
+
+  #compute(step: StepRows): void {
+    const row = (table: number, j: number) => step.pages[table + Math.floor(j / this.size)] * this.size + (j % this.size)
+    const written = new Set<number>()
+    const drawn = this.flight?.sampled
+    for (let i = 0; i < step.rows; i++) {
+      const [table, , , position] = step.info.subarray(4 * i, 4 * i + 4)
+      expect(step.slots[i]).toBe(row(table, position))
+      if (step.slots[i] >= this.scheduler.pool.capacity * this.size) continue
+      expect(written.has(step.slots[i]), 'two rows of a step go to the same place').toBe(false)
+      written.add(step.slots[i])
+      const id = step.ids[i] >= fromDrawn ? `?${drawn![step.ids[i] - fromDrawn].sequence.drawn}` : String(step.ids[i])
+      const last = position > 0 ? this.cache[row(table, position - 1)]! : { text: '', version: Infinity }
+      this.cache[step.slots[i]] = { text: `${last.text} ${id}`, version: Math.min(last.version, this.version) }
+    }
+    for (const { sequence, row: at } of step.sampled) {
+      const [table, , , position] = step.info.subarray(4 * at, 4 * at + 4)
+      const entry = this.cache[row(table, position)]!
+      const known = [...sequence.promptIds, ...sequence.ids]
+      const words = entry.text.trim().split(' ')
+      expect(position + 1).toBe(sequence.promptIds.length + sequence.drawn)
+      expect(words.length).toBe(position + 1)
+      // Tokens that were on their way when their row was computed are known by their place alone.
+      words.forEach((word, j) => word.startsWith('?') || expect(word, `token ${j}`).toBe(String(known[j])))
+      for (let j = 0; j <= position; j++) expect(this.cache[row(table, j)]!.text).toBe(` ${words.slice(0, j + 1).join(' ')}`)
+      expect(entry.version).toBeGreaterThanOrEqual(this.admitted.get(sequence)!)
+    }
+  }
+}
+
+describe(`the scheduler, ${seedWords}`, () => {
+  it.each([
+    { words: 'many requests in few pages', options: {} },
+    { words: 'pages of one token', options: { pageSize: 1, pages: 40 } },
+    { words: 'room for one sequence alone', options: { pages: 5 } },
+    { words: 'no prefix caching', options: { prefixCaching: false } },
+  ])('gives every row the text it should see: $words', ({ options }) => {
+    const random = new Random(seed)
+    const simulation = new Simulation(random, options)
+    const { scheduler } = simulation
+    const most = Math.min(20, scheduler.pool.capacity * simulation.size)
+    const all: Sequence[] = []
+    for (let round = 0; round < 600; round++) {
+      const dice = random.int(10)
+      if (dice < 3 && all.length < 250) {
+        const prompt = Array.from({ length: 1 + random.int(most - 6) }, () => 1 + random.int(2))
+        const group = random.int(3) === 0 ? 1 + random.int(4) : 1
+        for (let i = 0; i < group; i++)
+          all.push(simulation.submit(prompt, 1 + random.int(6), random.int(4) === 0 ? 'salt' : undefined))
+      } else if (dice === 3 && all.length > 0) {
+        const sequence = all[random.int(all.length)]
+        if (!sequence.ended) simulation.abort(sequence)
+      } else if (dice === 4) simulation.publish()
+      else simulation.step()
+      expect(scheduler.pool.held + scheduler.pool.available).toBe(scheduler.pool.capacity)
+    }
+    let left = 5000
+    while (scheduler.running.size + scheduler.waiting.size > 0 && left-- > 0) simulation.step()
+    expect(all.filter((s) => !s.ended)).toEqual([])
+    expect(scheduler.pool.held, 'after all of them no page is held').toBe(0)
+    if (options.pages === 5 || !('pageSize' in options)) expect(scheduler.counts.preemptions).toBeGreaterThan(0)
+    if (!('prefixCaching' in options)) expect(scheduler.counts.shared).toBeGreaterThan(0)
+    scheduler.pool.reset()
+    expect(scheduler.pool.available).toBe(scheduler.pool.capacity)
+  })
+
+  it('computes a prompt once for all that have it, and what follows a known beginning', () => {
+    const simulation = new Simulation(new Random(1), { pages: 40, maxPrefillRows: 64 })
+    const { scheduler } = simulation
+    const prompt = Array.from({ length: 10 }, (_, i) => i + 1)
+    const group = [1, 2, 3, 4].map(() => simulation.submit(prompt, 3))
+    scheduler.admit(() => 0)
+    const first = scheduler.next()!
+    expect(first.prefillRows).toBe(10)
+    expect(first.sampled.map(({ row }) => row)).toEqual([9, 9, 9, 9])
+    for (const sequence of group) simulation.abort(sequence)
+    // Two full pages and half of a third; the last token of a prompt is computed in any case.
+    const again = simulation.submit(prompt, 3)
+    const longer = simulation.submit([...prompt, 77, 78], 3)
+    scheduler.admit(() => 0)
+    const second = scheduler.next()!
+    expect(second.prefillRows).toBe(1 + 2)
+    expect([again.cachedTokens, longer.cachedTokens]).toEqual([9, 10])
+    for (const sequence of [again, longer]) simulation.abort(sequence)
+    scheduler.forget(undefined, 1)
+    const later = simulation.submit(prompt, 3)
+    scheduler.admit(() => 1)
+    expect(scheduler.next()!.prefillRows).toBe(10)
+    expect(later.cachedTokens).toBe(0)
+  })
+
+  it('goes on with what others are only about to compute, in the same step', () => {
+    const simulation = new Simulation(new Random(1), { pages: 40, maxPrefillRows: 64 })
+    const { scheduler } = simulation
+    const [a, b] = [simulation.submit([1, 2, 3, 4, 5], 2), simulation.submit([1, 2, 3, 4, 9, 9], 2)]
+    scheduler.admit(() => 0)
+    // b's first page is a's; a goes before it is computed, and it is computed all the same.
+    simulation.abort(a)
+    const step = scheduler.next()!
+    expect(step.prefillRows).toBe(5 + 2)
+    expect(b.cachedTokens).toBe(4)
+  })
+
+  it('takes pages from the sequence that came last, which goes on when there is room', () => {
+    const simulation = new Simulation(new Random(1), { pages: 4, maxPrefillRows: 64 })
+    const { scheduler } = simulation
+    const [first, second] = [simulation.submit([1, 1, 1, 1, 1], 11), simulation.submit([2, 2, 2], 8)]
+    for (let i = 0; i < 60 && scheduler.running.size + scheduler.waiting.size > 0; i++) simulation.step()
+    expect(scheduler.counts.preemptions).toBeGreaterThan(0)
+    expect([first.ids.length, second.ids.length]).toEqual([11, 8])
+  })
+})
