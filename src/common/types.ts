@@ -172,8 +172,8 @@ export interface ChatCompletion extends GenerationResult {
   promptIds: number[]
   /** The answer as a message, with the tools that it calls. Default: `text`. */
   message?: Message
-  /** False: the template would have written the turns before otherwise than they stand. */
-  asTemplate?: boolean
+  /** True: the template would have written the turns before otherwise than they stand. */
+  rewritten?: boolean
 }
 
 /** One turn of a rollout, of the policy's answers. */
@@ -184,6 +184,8 @@ export interface RolloutTurn {
   promptIds: number[]
   /** How many of `completion_tokens` are this turn's. */
   sampled: number
+  /** True: the template would have written the turns before otherwise than they stand. */
+  rewritten?: boolean
 }
 
 /** One finished rollout: a prompt, what the policy answered, and what it earned. */

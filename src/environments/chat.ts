@@ -81,7 +81,7 @@ export class PolicyClient implements ChatClient {
     const drawn = sampling.max_tokens > room ? { ...sampling, max_tokens: Math.max(1, room) } : sampling
     const result = await this.#generator.generate({ promptIds, sampling: drawn, signal })
     const completion: ChatCompletion = { ...result, promptIds }
-    if (prompt.asTemplate !== undefined) completion.asTemplate = prompt.asTemplate
+    if (prompt.rewritten) completion.rewritten = true
     this.#texts.set(completion, prompt.text)
     const parsed = tools && tools.length > 0 ? this.#options.parseTools?.(result.text, tools) : undefined
     if (parsed && parsed.tool_calls.length > 0) {
@@ -92,13 +92,13 @@ export class PolicyClient implements ChatClient {
     return completion
   }
 
-  #promptOf(messages: Message[], { previous, tools }: ChatTurn): EncodedPrompt & { asTemplate?: boolean } {
+  #promptOf(messages: Message[], { previous, tools }: ChatTurn): EncodedPrompt & { rewritten?: boolean } {
     const encode = this.#encode
     if (!(encode instanceof ChatTemplate)) return { ids: encode(messages, tools), text: '' }
     if (!previous || this.#options.strategy === 'branching') return encode.prompt(messages, tools)
     const next = encode.next(messages, previous, tools)
-    if (next === null) return { ...encode.prompt(messages, tools), asTemplate: false }
+    if (next === null) return { ...encode.prompt(messages, tools), rewritten: true }
     const text = (this.#texts.get(previous) ?? '') + encode.textOf(previous.ids) + next.text
-    return { ids: next.ids, text, asTemplate: encode.text(messages, tools) === text }
+    return { ids: next.ids, text, rewritten: encode.text(messages, tools) !== text }
   }
 }

@@ -158,7 +158,6 @@ class Play {
   readonly #ctx: RolloutContext
   readonly #tools: readonly ToolDefinition[]
   readonly #trajectory = new Trajectory()
-  #rewritten = 0
 
   constructor(ctx: RolloutContext, tools: readonly ToolDefinition[]) {
     this.#ctx = ctx
@@ -183,7 +182,6 @@ class Play {
     const message: Message = completion.message ?? { role: 'assistant', content: completion.text }
     completion.message = message
     this.#trajectory.add(completion)
-    this.#rewritten += Number(completion.asTemplate === false)
     state.completion.push(message)
     state.lastText = message.content
     state.isTruncated ||= completion.finishReason === 'length'
@@ -192,14 +190,14 @@ class Play {
   }
 
   draft(state: TurnState): Omit<RolloutDraft, 'isTruncated' | 'stopCondition'> {
-    const { promptIds, tokens, turns, branches } = this.#trajectory
+    const { promptIds, tokens, turns } = this.#trajectory
     return {
       completion: [...state.completion],
       promptIds,
       completion_tokens: tokens,
       turns,
       state: state as unknown as Record<string, unknown>,
-      metrics: { num_turns: state.turn, num_branches: branches, num_rewritten: this.#rewritten, ...state.counts },
+      metrics: { ...state.counts },
     }
   }
 }

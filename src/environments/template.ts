@@ -13,7 +13,7 @@ export interface ChatTokenizer {
   readonly eosTokenIds: readonly number[]
   renderChat(
     messages: readonly Message[],
-    options?: { addGenerationPrompt?: boolean; variables?: Record<string, unknown> },
+    options?: { addGenerationPrompt?: boolean; variables?: Record<string, unknown>; tools?: readonly ToolDefinition[] },
   ): string
   encode(text: string, options?: { addSpecialTokens?: boolean }): number[]
   decode(ids: ArrayLike<number>): string
@@ -44,9 +44,10 @@ export class ChatTemplate {
   get showsTools(): boolean {
     if (this.#showsTools !== undefined) return this.#showsTools
     const name = 'probe_7c1'
-    const tools = [{ type: 'function', function: { name, description: name, parameters: { type: 'object', properties: {} } } }]
+    const parameters = { type: 'object', properties: {} }
+    const tools: ToolDefinition[] = [{ type: 'function', function: { name, description: name, parameters } }]
     const user: Message = { role: 'user', content: 'x' }
-    const shows = () => this.#tokenizer.renderChat([user], { variables: { ...this.#variables, tools } }).includes(name)
+    const shows = () => this.#tokenizer.renderChat([user], { variables: this.#variables, tools }).includes(name)
     return (this.#showsTools = attempt(shows) ?? false)
   }
 
@@ -110,9 +111,9 @@ export class ChatTemplate {
   #render(messages: readonly Message[], tools: Tools, addGenerationPrompt: boolean): string {
     const wanted = tools !== undefined && tools.length > 0
     const shown = wanted && !this.showsTools
-    const given = shown ? withToolsAsText(messages, tools) : messages.map(withObjects)
-    const variables = wanted && !shown ? { ...this.#variables, tools } : this.#variables
-    return this.#tokenizer.renderChat(given, { addGenerationPrompt, variables })
+    const given = shown ? withToolsAsText(messages, tools) : messages
+    const told = wanted && !shown ? { tools } : {}
+    return this.#tokenizer.renderChat(given, { addGenerationPrompt, variables: this.#variables, ...told })
   }
 }
 
@@ -133,17 +134,6 @@ function attempt<T>(work: () => T): T | undefined {
   } catch {
     return undefined
   }
-}
-
-/** Templates write arguments as JSON themselves, so they get them as objects. */
-function withObjects(message: Message): Message {
-  if (!message.tool_calls) return message
-  const tool_calls = message.tool_calls.map((call) => {
-    const object: unknown = attempt(() => JSON.parse(call.function.arguments))
-    const given = (object !== null && typeof object === 'object' ? object : call.function.arguments) as string
-    return { ...call, function: { ...call.function, arguments: given } }
-  })
-  return { ...message, tool_calls }
 }
 
 /** Tools, calls and results as text, in the tags that Hermes' models are trained on, for templates that know nothing of tools. */

@@ -17,17 +17,14 @@ export class Trajectory {
     return this.#last
   }
 
-  /** Sequences: 1 where every turn goes on with the one before. */
-  get branches(): number {
-    return this.turns.reduce((count, turn) => count + Number(turn.branch), 0)
-  }
-
   add(completion: ChatCompletion): void {
     const { promptIds, ids } = completion
     const known = this.#last ? this.#last.promptIds.length + this.#last.ids.length : 0
     const goesOn = this.#last !== undefined && startsWith(promptIds, this.#last)
     if (!this.#last) this.promptIds = promptIds
-    this.turns.push({ branch: !goesOn, promptIds: goesOn ? promptIds.slice(known) : promptIds, sampled: ids.length })
+    const turn: RolloutTurn = { branch: !goesOn, promptIds: goesOn ? promptIds.slice(known) : promptIds, sampled: ids.length }
+    if (completion.rewritten) turn.rewritten = true
+    this.turns.push(turn)
     for (const key of ['ids', 'logprobs', 'versions'] as const) {
       for (const value of completion[key]) this.tokens[key].push(value)
     }
