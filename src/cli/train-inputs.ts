@@ -1,8 +1,8 @@
 /** What a run is made of that needs no device: environments, loss, algorithm, model files. Opened and checked first, so that mistakes show in a moment. */
 import { UserError } from '../common/errors.ts'
-import type { Message } from '../common/types.ts'
+import type { Message, ToolDefinition } from '../common/types.ts'
 import type { RunConfig } from '../config/schema.ts'
-import { loadEnvironment, type Row } from '../environments/index.ts'
+import { ChatTemplate, loadEnvironment, type Row } from '../environments/index.ts'
 import { openModel, type ModelFiles } from '../model/open.ts'
 import { checkAdapter, readAdapter, type Adapter } from '../model/peft.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
@@ -18,8 +18,9 @@ export interface Inputs {
   algorithm: Algorithm
   model: ModelFiles
   tokenizer: Tokenizer
+  template: ChatTemplate
   /** Messages to token ids, with the opening of the assistant's turn. */
-  encode: (messages: Message[]) => number[]
+  encode: (messages: Message[], tools?: readonly ToolDefinition[]) => number[]
   /** The adapter to go on from. */
   adapter?: Adapter
   /** What to know about them, one line each. */
@@ -38,11 +39,14 @@ export async function openInputs(config: RunConfig): Promise<Inputs> {
   try {
     const tokenizer = await model.tokenizer()
     const adapter = config.model.adapter ? await openAdapter(config, model) : undefined
-    const encode = (messages: Message[]) => tokenizer.encodeChat(messages, { addGenerationPrompt: true })
+    const template = new ChatTemplate(tokenizer)
+    const encode: Inputs['encode'] = (messages, tools) => template.prompt(messages, tools).ids
     const notices = environments.flatMap((source) => checkPrompts(source, encode, args.max_prompt_len))
+    if (environments.some(({ env }) => env.tools && env.tools.length > 0) && !template.showsTools)
+      notices.push("the model's chat template shows no tools: they are described in the system message, in Hermes' form.")
     if (args.eval_strategy === 'steps' && !environments.some(({ env }) => env.evalDataset.length > 0))
       notices.push('eval_strategy is "steps", but no environment has held-out tasks: nothing is evaluated.')
-    return { environments, loss, algorithm, model, tokenizer, encode, adapter, notices }
+    return { environments, loss, algorithm, model, tokenizer, template, encode, adapter, notices }
   } catch (error) {
     model.close()
     throw error
@@ -51,10 +55,26 @@ export async function openInputs(config: RunConfig): Promise<Inputs> {
 
 async function openEnvironments(config: RunConfig): Promise<RunEnvironment[]> {
   const environments: RunEnvironment[] = []
-  for (const { id, args, name, weight } of config.env) environments.push({ name, weight, env: await loadEnvironment(id, args) })
+  for (const { id, args, name, weight } of config.env) {
+    environments.push(...membersOf({ name, weight, env: await loadEnvironment(id, args) }))
+  }
+  const names = environments.map(({ name }) => name)
+  const twice = names.find((name, i) => names.indexOf(name) < i)
+  if (twice !== undefined)
+    throw new UserError(`Two environments are named ${twice}. Give one another name: [[env]] name = "...".`)
   const empty = environments.find(({ env }) => env.dataset.length === 0)
   if (empty) throw new UserError(`The environment ${empty.name} has no rows to train on.`)
   return environments
+}
+
+/** The environments of a group stand for themselves, each with its part of the group's share of the tasks. */
+function membersOf(source: RunEnvironment): RunEnvironment[] {
+  const { members } = source.env
+  if (!members) return [source]
+  const total = members.reduce((sum, member) => sum + member.weight, 0)
+  return members.flatMap(({ name, env, weight }) =>
+    membersOf({ name: `${source.name}/${name}`, env, weight: (source.weight * weight) / total }),
+  )
 }
 
 /** The first task, as rollouts of it would carry it. */
@@ -84,7 +104,9 @@ async function openAdapter(config: RunConfig, model: ModelFiles): Promise<Adapte
 
 /** Prompts that cannot fit would fail one by one in the middle of the run; a look at the first rows says so now. */
 function checkPrompts({ name, env }: RunEnvironment, encode: Inputs['encode'], limit: number): string[] {
-  const lengths = [...env.dataset.slice(0, 200), ...env.evalDataset.slice(0, 50)].map((row: Row) => encode(row.prompt).length)
+  const lengths = [...env.dataset.slice(0, 200), ...env.evalDataset.slice(0, 50)].map(
+    (row: Row) => encode(row.prompt, env.tools).length,
+  )
   const tooLong = lengths.filter((length) => length > limit).length
   if (tooLong === 0) return []
   const longest = Math.max(...lengths)

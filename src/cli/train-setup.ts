@@ -18,6 +18,7 @@ import type { Adapter, LoraConfig } from '../model/peft.ts'
 import { defaultRunName, openRunFolder, type RunFolder } from '../monitor/run-folder.ts'
 import type { LoopOptions, LoopParts } from '../orchestrator/loop.ts'
 import { Orchestrator } from '../orchestrator/orchestrator.ts'
+import type { RunEnvironment } from '../orchestrator/tasks.ts'
 import type { Resume } from '../config/load.ts'
 import { loadCheckpoint, newestCheckpoint, saveCheckpoint, type WeightsAbout } from '../trainer/checkpoint.ts'
 import { Trainer } from '../trainer/trainer.ts'
@@ -42,8 +43,8 @@ export interface Run {
  */
 export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
   const inputs = await openInputs(loaded.config)
-  const { environments, loss, algorithm, model, tokenizer, encode, adapter } = inputs
-  const opened: { close(): void | Promise<void> }[] = [model]
+  const { environments, loss, algorithm, model, tokenizer, template, adapter } = inputs
+  const opened: { close(): void | Promise<void> }[] = [model, { close: () => closeEnvironments(environments) }]
   let folder: RunFolder | undefined
   try {
     // Before the folder, whose config.toml says what was made of micro_batch_tokens = "auto".
@@ -74,7 +75,11 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     monitor.console.print(`memory   ${formatBytes(gpu.pool.bytesInUse)} of GPU buffers before the first step (${holds})`)
     const orchestrator = new Orchestrator({
       environments,
-      client: new PolicyClient(sampler.generator, encode, { maxPromptTokens: args.max_prompt_len }),
+      client: new PolicyClient(sampler.generator, template, {
+        maxPromptTokens: args.max_prompt_len,
+        maxSeqTokens: args.max_seq_len,
+        strategy: args.trajectory_strategy,
+      }),
       sampling: samplingOf(config),
       seed: args.seed,
       groupsPerStep: args.batch_size / args.rollouts_per_example,
@@ -101,6 +106,10 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     folder?.discard()
     throw error
   }
+}
+
+async function closeEnvironments(environments: readonly RunEnvironment[]): Promise<void> {
+  await Promise.allSettled(environments.map(async ({ env }) => await env.close?.()))
 }
 
 async function closeAll(opened: { close(): void | Promise<void> }[]): Promise<void> {

@@ -204,6 +204,19 @@ const samplingFields = {
   stop: z.array(z.string().min(1)).default([]).describe("Strings that end a completion, beside the model's own end tokens."),
 }
 
+const turnFields = {
+  trajectory_strategy: z
+    .enum(['interleaved', 'branching'])
+    .default('interleaved')
+    .describe(
+      'Rollouts of several turns. "interleaved": later turns go on with the tokens before them as they stand, one sample a rollout. "branching": the chat template renders each turn anew, one sample a turn; for templates that rewrite history (Qwen3 drops thoughts).',
+    ),
+  tool_call_parser: z
+    .enum(['auto', 'hermes', 'llama3_json', 'json'])
+    .default('auto')
+    .describe('How the model writes the calls of its tools, where the environment has any. "auto": by the chat template.'),
+}
+
 const algorithmFields = {
   loss: z
     .string()
@@ -255,7 +268,7 @@ const asyncFields = {
     .number()
     .positive()
     .default(600)
-    .describe('Seconds that one completion may take; then its rollout has failed.'),
+    .describe('Seconds that one completion may take, and what the environment does between two; then its rollout has failed.'),
   reward_timeout: z
     .number()
     .positive()
@@ -294,6 +307,7 @@ export const trainerGroups = {
   Optimizer: optimizerFields,
   'Batch and lengths': { ...batchFields, ...microBatchFields },
   Sampling: samplingFields,
+  'Turns and tools': turnFields,
   Algorithm: algorithmFields,
   'Asynchrony and time limits': asyncFields,
   Evaluation: evalFields,
@@ -307,6 +321,7 @@ const trainerArgs = z.strictObject({
   ...batchFields,
   ...microBatchFields,
   ...samplingFields,
+  ...turnFields,
   ...algorithmFields,
   ...asyncFields,
   ...evalFields,

@@ -57,15 +57,15 @@ export function rolloutMetrics(input: StepRollouts, solvedAt = defaultSolvedAt):
     metrics[name === 'std' ? 'reward/std_' : `reward/${name}`] = mean(scored.flatMap((r) => r.metrics[name] ?? []))
   }
   const envs = [...new Set(scored.map((r) => r.env))]
-  if (envs.length > 1) {
-    for (const env of envs) metrics[`reward/${env}/mean`] = mean(scored.filter((r) => r.env === env).map((r) => r.reward!))
-  }
+  if (envs.length > 1) for (const env of envs) Object.assign(metrics, ofOneEnvironment(env, all))
   metrics['advantage/absmean'] = mean(input.rollouts.flatMap((r) => (r.advantage === null ? [] : absMean(r.advantage))))
   Object.assign(metrics, solvedFractions(scored, solvedAt))
 
   metrics['is_truncated/mean'] = mean(scored.map((r) => Number(r.isTruncated)))
   metrics['tokens/completion'] = mean(scored.map((r) => r.completion_tokens.ids.length))
-  metrics['num_turns/mean'] = mean(scored.map((r) => r.completion.filter((m) => m.role === 'assistant').length))
+  metrics['num_turns/mean'] = mean(scored.map(turnsOf))
+  metrics['num_branches/mean'] = mean(scored.map((r) => r.turns?.filter((turn) => turn.branch).length ?? 1))
+  metrics['history_rewritten/mean'] = mean(scored.map((r) => r.turns?.filter((turn) => turn.rewritten).length ?? 0))
   metrics['has_error/mean'] = mean(all.map((r) => Number(r.reward === null)))
   Object.assign(metrics, stopConditions(all))
 
@@ -79,11 +79,30 @@ export function rolloutMetrics(input: StepRollouts, solvedAt = defaultSolvedAt):
   )
   metrics['off_policy/dropped'] = input.dropped ?? 0
 
-  const tokens = all.reduce((n, r) => n + r.promptIds.length + r.completion_tokens.ids.length, 0)
+  const tokens = all.reduce((n, r) => n + promptTokens(r) + r.completion_tokens.ids.length, 0)
   metrics['progress/tokens'] = tokens
   metrics['progress/total_tokens'] = input.totals.tokens + tokens
   metrics['progress/total_rollouts'] = input.totals.rollouts + all.length
   return metrics
+}
+
+/** What is told apart by environment, where there are several. */
+function ofOneEnvironment(env: string, all: readonly Rollout[]): Metrics {
+  const own = all.filter((r) => r.env === env)
+  const scored = own.filter((r) => r.reward !== null)
+  const metrics: Metrics = { [`reward/${env}/mean`]: mean(scored.map((r) => r.reward!)) }
+  for (const name of metricNames(scored)) metrics[`reward/${env}/${name}`] = mean(scored.flatMap((r) => r.metrics[name] ?? []))
+  metrics[`is_truncated/${env}/mean`] = mean(scored.map((r) => Number(r.isTruncated)))
+  metrics[`num_turns/${env}/mean`] = mean(scored.map(turnsOf))
+  metrics[`has_error/${env}/mean`] = mean(own.map((r) => Number(r.reward === null)))
+  return metrics
+}
+
+const turnsOf = (r: Rollout): number => r.turns?.length ?? r.completion.filter((m) => m.role === 'assistant').length
+
+/** Tokens that no answer has: the prompt, and what stands between the turns. */
+export function promptTokens(r: Rollout): number {
+  return r.turns?.reduce((sum, turn) => sum + turn.promptIds.length, 0) ?? r.promptIds.length
 }
 
 /** The totals after the last of these rows; zeros for a run that has none. */

@@ -3,6 +3,8 @@
  * A name in angle brackets stands for any text. Names are verifiers' RLTrainer's and prime-rl's where they have one.
  */
 
+import { SAMPLER_METRICS } from './metrics-sampler.ts'
+
 export interface MetricInfo {
   /** The heading that it stands under in the glossary. */
   group:
@@ -53,6 +55,12 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
     unit: 'reward',
     healthy: 'rises in each environment',
   },
+  'reward/<env>/<func>': {
+    group: 'Reward',
+    formula: 'as `reward/<func>`, over the rollouts of one environment; only in runs with several',
+    unit: 'as the function gives it',
+    healthy: 'as in a run of that environment alone',
+  },
   'advantage/absmean': {
     group: 'Reward',
     formula:
@@ -96,9 +104,41 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
   },
   'num_turns/mean': {
     group: 'Rollouts',
-    formula: 'assistant messages / rollouts that did not fail',
+    formula: 'answers of the policy / rollouts that did not fail',
     unit: 'turns',
     healthy: '1 in single-turn tasks',
+  },
+  'num_branches/mean': {
+    group: 'Rollouts',
+    formula:
+      'sequences (training samples) / rollouts that did not fail; a turn that does not go on with the tokens before it begins one',
+    unit: 'sequences',
+    healthy: '1 with trajectory_strategy = "interleaved"; up to num_turns/mean with "branching"',
+  },
+  'history_rewritten/mean': {
+    group: 'Rollouts',
+    formula:
+      'turns before which the chat template would have written the earlier turns otherwise than they stand (thoughts left out, calls spelled anew) / rollouts that did not fail; "interleaved" alone',
+    unit: 'turns',
+    healthy: '0, or the model is asked later with other words than it was trained on: see trajectory_strategy',
+  },
+  'is_truncated/<env>/mean': {
+    group: 'Rollouts',
+    formula: 'as `is_truncated/mean`, over the rollouts of one environment; only in runs with several',
+    unit: fraction,
+    healthy: 'under 0.1',
+  },
+  'num_turns/<env>/mean': {
+    group: 'Rollouts',
+    formula: 'as `num_turns/mean`, over the rollouts of one environment; only in runs with several',
+    unit: 'turns',
+    healthy: 'as the task needs',
+  },
+  'has_error/<env>/mean': {
+    group: 'Rollouts',
+    formula: 'as `has_error/mean`, over the rollouts of one environment; only in runs with several',
+    unit: fraction,
+    healthy: '0',
   },
   'has_error/mean': {
     group: 'Rollouts',
@@ -324,36 +364,7 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
     unit: 's',
     healthy: 'small against time/step',
   },
-  'inference/adapter_sha': {
-    group: 'Sampler (backend = "vllm")',
-    formula: 'the first 12 hex digits of the SHA-256 of the safetensors that the sampler got, as a number: printf %012x',
-    unit: 'hex digits',
-    healthy: 'another one each step',
-  },
-  'inference/probe_error': {
-    group: 'Sampler (backend = "vllm")',
-    formula: 'mean over a fixed sequence of |logp of the sampler - logp of the trainer|, right after a push, at temperature 1',
-    unit: 'nats',
-    healthy: 'flat: 1e-6 for a float32 sampler, 0.02 for bfloat16 (docs/mismatch.md)',
-  },
-  'inference/probe_moved': {
-    group: 'Sampler (backend = "vllm")',
-    formula: 'mean over the same sequence of |logp of the trainer after the step - before it|',
-    unit: 'nats',
-    healthy: 'above inference/probe_error, or the sampler hardly notices a step',
-  },
-  'inference/restarts': {
-    group: 'Sampler (backend = "vllm")',
-    formula: 'times that the server died and came back, since the start of the process',
-    unit: 'restarts',
-    healthy: '0',
-  },
-  'inference/retried': {
-    group: 'Sampler (backend = "vllm")',
-    formula: 'requests that were asked again, since the start of the process',
-    unit: 'requests',
-    healthy: '0',
-  },
+  ...SAMPLER_METRICS,
   'time/save_ckpt': {
     group: 'Speed and memory',
     formula: 'writing the checkpoint; only in steps of `sft` that wrote one',

@@ -3,9 +3,9 @@
  * what opens those opens these, and ours beside them. Token ids and log-probabilities go to a sibling file, row for row.
  */
 import { closeSync, writeSync } from 'node:fs'
-import type { Message, PolicyVersion, Rollout } from '../common/types.ts'
+import type { Message, PolicyVersion, Rollout, RolloutTurn } from '../common/types.ts'
+import { promptTokens, type ScoredRollout } from './aggregate.ts'
 import { openForAppend, readJsonLines } from './files.ts'
-import type { ScoredRollout } from './aggregate.ts'
 import type { RunFolder } from './run-folder.ts'
 
 export type Split = 'train' | 'eval'
@@ -43,17 +43,19 @@ export interface TokensRow {
   group: string
   index: number
   prompt_ids: number[]
+  /** All sampled tokens, turn after turn. */
   completion_ids: number[]
   /** Of the completion's tokens, as the sampler had them (float32, nine digits). */
   logprobs: number[]
   versions: PolicyVersion[]
+  /** Of a rollout of several turns: the tokens before each answer, how many of `completion_ids` are the answer's, whether it begins a sequence. */
+  turns?: { branch: boolean; prompt_ids: number[]; sampled: number }[]
 }
 
 /** The readable row of a rollout. Metrics are also flattened to the top level, as verifiers does, where the name is free. */
 export function rolloutRow(step: number, split: Split, scored: ScoredRollout): RolloutRow {
   const { rollout, advantage } = scored
-  const input = rollout.promptIds.length
-  const output = rollout.completion_tokens.ids.length
+  const usage = usageOf(rollout)
   const row: RolloutRow = {
     example_id: rollout.exampleId,
     prompt: rollout.prompt,
@@ -67,7 +69,7 @@ export function rolloutRow(step: number, split: Split, scored: ScoredRollout): R
     is_truncated: rollout.isTruncated,
     stop_condition: rollout.stopCondition,
     timing: rollout.timing,
-    token_usage: { input_tokens: input, output_tokens: output, final_input_tokens: input, final_output_tokens: output },
+    token_usage: usage,
     advantage: advantage === null || typeof advantage === 'number' ? advantage : Array.from(advantage),
     policy_version: versionRange(rollout.completion_tokens.versions),
     env: rollout.env,
@@ -92,6 +94,24 @@ export function tokensRow(step: number, split: Split, rollout: Rollout): TokensR
     // Nine digits bring a float32 back exactly, in half the characters of a double.
     logprobs: rollout.completion_tokens.logprobs.map((x) => Number(x.toPrecision(9))),
     versions: rollout.completion_tokens.versions,
+    ...(rollout.turns && {
+      turns: rollout.turns.map(({ branch, promptIds, sampled }) => ({ branch, prompt_ids: promptIds, sampled })),
+    }),
+  }
+}
+
+/** Tokens of all its sequences, and of the last one. */
+function usageOf(rollout: Rollout): RolloutRow['token_usage'] {
+  const input = promptTokens(rollout)
+  const output = rollout.completion_tokens.ids.length
+  const turns = rollout.turns ?? []
+  const last = turns.slice(turns.findLastIndex((turn) => turn.branch))
+  const sum = (of: (turn: RolloutTurn) => number) => last.reduce((total, turn) => total + of(turn), 0)
+  return {
+    input_tokens: input,
+    output_tokens: output,
+    final_input_tokens: last.length > 0 ? sum((turn) => turn.promptIds.length) : input,
+    final_output_tokens: last.length > 0 ? sum((turn) => turn.sampled) : output,
   }
 }
 

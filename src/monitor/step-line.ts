@@ -120,7 +120,8 @@ export function sampleLines(
   const lines = [`${paint('dim', '  prompt')}  ${prompt}`]
   const max = limits.completion ?? 1200
   for (const message of rollout.completion) {
-    const text = printable(message.content)
+    const calls = message.tool_calls?.map(({ function: { name, arguments: given } }) => `-> ${name}(${given})`) ?? []
+    const text = printable([message.content, ...calls].filter((part) => part !== '').join('\n'))
     const shown = text.length > max ? `${text.slice(0, max)}… (${text.length - max} more characters on disk)` : text
     const head = message.role === 'assistant' ? '  answer' : `  ${message.role}`
     lines.push(`${paint('dim', head.padEnd(8))}  ${shown.replaceAll('\n', `\n${' '.repeat(10)}`)}`)

@@ -8,9 +8,10 @@
 import { UserError } from '../common/errors.ts'
 import { hashSeed } from '../common/random.ts'
 import type { ChatClient, Metrics, PolicyVersion, Rollout, SamplingParams, TrainingBatch } from '../common/types.ts'
-import { runRollout, scoreGroup, type Gate } from '../environments/index.ts'
-import { rolloutsLeft, type Progress } from '../monitor/progress.ts'
+import { runRollout, scoreGroup } from '../environments/index.ts'
+import type { Progress } from '../monitor/progress.ts'
 import { assignAdvantages, type Algorithm } from './algorithm.ts'
+import { gateOf, left, type Flight } from './flights.ts'
 import { trainingBatch, type AdvantagedRollout } from './samples.ts'
 import { Meter, Slots } from './slots.ts'
 import { TaskOrder, type RunEnvironment, type Task } from './tasks.ts'
@@ -53,12 +54,6 @@ interface RolloutSet {
   total: number
   /** Those that have not ended. */
   pending: Set<Flight>
-}
-
-interface Flight {
-  state: 'queued' | 'decoding' | 'scoring'
-  /** Since when it is decoded; undefined while it is queued. */
-  since?: number
 }
 
 /** A rollout to be. */
@@ -202,23 +197,7 @@ export class Orchestrator {
     const flight: Flight = { state: 'queued' }
     pending.add(flight)
     await this.#places.take()
-    // A rollout has a place at the sampler while it is answered, not while it waits for its environment or is scored.
-    const gate: Gate = {
-      take: async (again) => {
-        flight.state = 'queued'
-        await this.#samplers.take(again)
-        flight.since ??= performance.now()
-        flight.state = 'decoding'
-        meter.enter()
-        this.#sampled.enter()
-      },
-      give: () => {
-        flight.state = 'scoring'
-        meter.leave()
-        this.#sampled.leave()
-        this.#samplers.give()
-      },
-    }
+    const gate = gateOf(flight, this.#samplers, [meter, this.#sampled])
     try {
       const rollout = await runRollout(task.source.env, task.row, {
         client,
@@ -248,7 +227,7 @@ export class Orchestrator {
     const scorings = environments.some(({ env }) => env.rubric.groupNames?.length > 0) ? 2 : 1
     const limitMs = ((2 * turns - 1) * generationTimeoutSeconds + scorings * rewardTimeoutSeconds) * 1000 * rounds
     const wait = progress.wait(name, { limitMs, hint: 'raise trainer.args.generation_timeout' })
-    wait.say(() => `${name}: ${left(set)}`)
+    wait.say(() => `${name}: ${left(set.pending, set.total)}`)
     try {
       return await Promise.race([set.work, wait.expired])
     } finally {
@@ -256,15 +235,6 @@ export class Orchestrator {
       set.abort.abort('nobody waits for it any more')
     }
   }
-}
-
-/** 'waiting for 3 of 32 rollouts, oldest 12.0s, decoding' */
-function left({ pending, total }: RolloutSet): string {
-  const begun = [...pending].filter((flight) => flight.since !== undefined)
-  const oldestMs = begun.length > 0 ? performance.now() - Math.min(...begun.map((flight) => flight.since!)) : undefined
-  const scoring = begun.filter((flight) => flight.state === 'scoring').length
-  const state = begun.length === 0 ? 'queued' : scoring > begun.length / 2 ? 'scoring' : 'decoding'
-  return rolloutsLeft({ left: pending.size, total, oldestMs, state })
 }
 
 function failIfAllFailed(step: number, rollouts: Rollout[]): void {

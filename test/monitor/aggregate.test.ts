@@ -34,6 +34,8 @@ test('a step, worked out by hand', () => {
     'is_truncated/mean': 1 / 6,
     'tokens/completion': (3 + 1 + 4 * 3) / 6,
     'num_turns/mean': 1,
+    'num_branches/mean': 1,
+    'history_rewritten/mean': 0,
     'has_error/mean': 1 / 7,
     'stop_condition/max_tokens': 1 / 7,
     'stop_condition/stop': 1 / 7,
