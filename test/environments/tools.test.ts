@@ -1,0 +1,168 @@
+/** Tools: what the model is told of them, what its calls come to, and what goes wrong. */
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { join } from 'node:path'
+import { describe, expect, onTestFinished, test } from 'vitest'
+import { z } from 'zod'
+import type { ChatCompletion, Message, ToolCall } from '../../src/common/types.ts'
+import { runRollout } from '../../src/environments/rollout.ts'
+import { Rubric } from '../../src/environments/rubric.ts'
+import { StatefulToolEnv, ToolEnv, type ToolEnvOptions } from '../../src/environments/tool-env.ts'
+import { definitionOf, tool } from '../../src/environments/tools.ts'
+import type { Environment } from '../../src/environments/types.ts'
+import { completionOf, sampling, ScriptedClient } from './scripted.ts'
+
+const add = tool({
+  name: 'add',
+  description: 'Adds.',
+  parameters: z.object({ a: z.number().describe('One.'), b: z.number().default(1) }),
+  run: ({ a, b }) => a + b,
+})
+const odd = (run: () => unknown, timeoutSeconds?: number) =>
+  tool({ name: 'odd', description: 'Odd.', parameters: z.object({}), run, timeoutSeconds })
+
+const common = {
+  id: 'tools',
+  rubric: new Rubric({ one: () => 1 }),
+  dataset: [{ question: 'How much is 1 + 2?' }],
+  evalSize: 0,
+}
+const make = (options: Partial<ToolEnvOptions> = {}) => ToolEnv.create({ ...common, tools: [add], ...options })
+
+/** A turn that calls tools: name and arguments, as the model wrote them. */
+function calling(...calls: [string, string][]): ChatCompletion {
+  const tool_calls = calls.map(([name, given], i): ToolCall => ({
+    id: `c${i}`,
+    type: 'function',
+    function: { name, arguments: given },
+  }))
+  return { ...completionOf('call'), message: { role: 'assistant', content: '', tool_calls } }
+}
+
+async function play(env: Environment, ...turns: (string | ChatCompletion)[]) {
+  const client = new ScriptedClient((messages) => {
+    const said = turns[messages.filter((m) => m.role === 'assistant').length]
+    return typeof said === 'string' ? completionOf(said) : said
+  })
+  return await runRollout(env, env.dataset[0], { client, sampling, group: 'g', index: 0 })
+}
+
+const results = (messages: Message[]) =>
+  messages.filter((m) => m.role === 'tool').map((m) => `${m.name} ${m.tool_call_id}: ${m.content}`)
+
+test('the model is told names, descriptions and a JSON schema', () => {
+  expect(definitionOf(add)).toEqual({
+    type: 'function',
+    function: {
+      name: 'add',
+      description: 'Adds.',
+      parameters: {
+        type: 'object',
+        properties: { a: { type: 'number', description: 'One.' }, b: { type: 'number', default: 1 } },
+        required: ['a'],
+      },
+    },
+  })
+  expect(() => definitionOf({ ...add, name: 'two words' })).toThrow('a name has letters')
+})
+
+test('calls run side by side, results come in the order of the calls, an answer without a call ends it', async () => {
+  const rollout = await play(await make(), calling(['add', '{"a": 1, "b": 2}'], ['add', '{"a": 5}']), '3')
+  expect(rollout).toMatchObject({ error: null, reward: 1, stopCondition: 'no_tools_called' })
+  expect(results(rollout.completion)).toEqual(['add c0: 3', 'add c1: 6'])
+  expect(rollout.metrics).toEqual({ one: 1, total_tool_calls: 2, tool_errors: 0, add_calls: 2 })
+  expect((await play(await make(), 'No need.')).metrics).toMatchObject({ total_tool_calls: 0, tool_errors: 0, add_calls: 0 })
+})
+
+describe('what goes wrong goes back as words, and is counted', () => {
+  test.each<[string, ChatCompletion, RegExp, Partial<ToolEnvOptions>]>([
+    ['arguments that are no JSON', calling(['add', '{"a": 1']), /^add c0: Error: the arguments of add are not JSON: /, {}],
+    ['arguments that are no object', calling(['add', '[1]']), /must be a JSON object/, {}],
+    ['arguments of another type', calling(['add', '{"a": "one"}']), /the arguments of add are wrong: a: .*number/, {}],
+    ['a tool that there is not', calling(['sub', '{}']), /there is no tool "sub"; there are add/, {}],
+    ['a tool that throws', calling(['odd', '{}']), /^odd c0: Error: broken$/, { tools: [odd(() => { throw new Error('broken') })] }],
+    ['a tool that hangs', calling(['odd', '{}']), /the tool odd took longer than its limit of 0.02 s/, { tools: [odd(() => new Promise(() => {}), 0.02)] }],
+    ['words of its own', calling(['add', 'x']), /^add c0: oops$/, { formatError: () => 'oops' }],
+  ])('%s', async (_, turn, words, options) => {
+    const rollout = await play(await make(options), turn, 'I give up.')
+    expect(rollout).toMatchObject({ error: null, metrics: { total_tool_calls: 1, tool_errors: 1 } })
+    expect(results(rollout.completion)[0]).toMatch(words)
+  }) // prettier-ignore
+  test('a hundred calls at once, and a result without end', async () => {
+    const many = calling(...Array.from({ length: 100 }, (): [string, string] => ['add', '{"a": 1}']))
+    const rollout = await play(await make({ maxCalls: 3 }), many, 'done')
+    expect(rollout.metrics).toMatchObject({ total_tool_calls: 100, tool_errors: 97 })
+    expect(results(rollout.completion)[99]).toContain('at most 3 calls at once')
+    const long = await play(
+      await make({ tools: [odd(() => 'x'.repeat(1e6))], maxResultChars: 10 }),
+      calling(['odd', '{}']),
+      'done',
+    )
+    expect(results(long.completion)).toEqual(['odd c0: xxxxxxxxxx\n... (999990 more characters)'])
+  })
+  test('calls without end are bounded by max_turns', async () => {
+    const turns = Array.from({ length: 20 }, () => calling(['add', '{"a": 1}']))
+    expect(await play(await make(), ...turns)).toMatchObject({ stopCondition: 'max_turns_reached', metrics: { add_calls: 9 } })
+  })
+  test('errors that are named fail the rollout', async () => {
+    const env = await make({ tools: [odd(() => { throw new TypeError('mine') })], stopsAt: (error) => error instanceof TypeError }) // prettier-ignore
+    expect(await play(env, calling(['odd', '{}']), 'x')).toMatchObject({ reward: null, error: 'mine' })
+  })
+})
+
+test('arguments that the model does not see come from the state of the rollout', async () => {
+  const note = tool({
+    name: 'note',
+    description: 'Writes a line.',
+    parameters: z.object({ line: z.string(), book: z.string().describe('Which.') }),
+    run: ({ line, book }, { state }) => ((state.pages as string[]).push(`${book}: ${line}`), 'written'),
+  })
+  const env = await StatefulToolEnv.create<{ book: string; pages: string[] }>({
+    ...common,
+    tools: [note],
+    hidden: { note: ['book'] },
+    setupState: (row) => ({ book: `book ${row.exampleId}`, pages: [] }),
+    updateToolArgs: (_, args, state) => ({ ...args, book: state.book }),
+    rubric: new Rubric({ pages: ({ state }) => (state.pages as string[]).filter((page) => page === 'book 0: hello').length }),
+  })
+  expect(env.tools[0].function.parameters).toEqual({
+    type: 'object',
+    properties: { line: { type: 'string' } },
+    required: ['line'],
+  })
+  const first = await play(env, calling(['note', '{"line": "hello", "book": "another"}']), 'done')
+  expect(first).toMatchObject({ reward: 1, metrics: { note_calls: 1, tool_errors: 0 } })
+  expect((await play(env, 'done')).reward).toBe(0)
+  await expect(StatefulToolEnv.create({ ...common, tools: [note], hidden: { note: ['no'] }, updateToolArgs: (_, a) => a })).rejects.toThrow('no argument "no"') // prettier-ignore
+})
+
+describe('tools of MCP servers', () => {
+  const file = join(import.meta.dirname, 'fixtures/mcp-server.mjs')
+  const stdio = { command: process.execPath, args: [file] }
+  const turn = calling(['add', '{"a": 2, "b": 3}'], ['fails', '{}'], ['hangs', '{}'], ['add', '{"a": "x"}'])
+  const check = async (env: ToolEnv) => {
+    onTestFinished(() => env.close())
+    expect(env.tools.map((one) => one.function.name)).toEqual(['add', 'fails', 'hangs'])
+    expect(env.tools[0].function).toMatchObject({ description: 'a + b', parameters: { required: ['a', 'b'] } })
+    const rollout = await play(env, turn, 'done')
+    expect(rollout).toMatchObject({ error: null, metrics: { total_tool_calls: 4, tool_errors: 3 } })
+    const said = results(rollout.completion)
+    expect(said.slice(0, 2)).toEqual(['add c0: 5', 'fails c1: Error: no luck'])
+    expect(said[2]).toContain('took longer than its limit of 0.5 s')
+    expect(said[3]).toMatch(/^add c3: Error: .*number/s)
+  }
+  test('over stdio', async () => await check(await make({ tools: [], mcp: [{ ...stdio, timeoutSeconds: 0.5 }] })))
+  test('over HTTP', async () => {
+    const server = spawn(process.execPath, [file, 'http'], { stdio: ['ignore', 'pipe', 'inherit'] })
+    onTestFinished(() => void server.kill())
+    const [port] = (await once(server.stdout, 'data')) as [Buffer]
+    await check(await make({ tools: [], mcp: [{ url: `http://127.0.0.1:${String(port).trim()}/mcp`, timeoutSeconds: 0.5 }] }))
+  })
+  test('a server that is not there, or lacks a tool, is one sentence', async () => {
+    await expect(make({ mcp: [{ command: 'no-such-program' }] })).rejects.toThrow(
+      /^The MCP server no-such-program cannot be used: .*ENOENT/,
+    )
+    await expect(make({ mcp: [{ ...stdio, tools: ['mul'] }] })).rejects.toThrow('it has no tool mul (it has add, fails, hangs)')
+    await expect(make({ mcp: [{ ...stdio, tools: ['add'] }] })).rejects.toThrow('two tools have one name')
+  })
+})
