@@ -300,6 +300,7 @@ export class Engine implements Generator {
     this.#commands.run(step)
     const reading = step.sampled.length > 0 ? this.#commands.read(step) : undefined
     traced?.sent(reading)
+    this.#commands.prepare()
     this.#counts.prefillTokens += step.prefillRows
     if (!reading) return true
     step.sampled.forEach(({ sequence, target }, i) => {

@@ -19,7 +19,7 @@ export interface StepRows {
   rows: number
   /** Tokens; `fromDrawn` and a place for one that the step before draws. */
   ids: Uint32Array
-  /** Where the row's pages begin in `pages`, 0, 0, position; see kernels/attention/common.wgsl. */
+  /** Where the row's pages begin in `pages`, 1 for a row of a prompt, 0, position; see kernels/attention/common.wgsl. */
   info: Uint32Array
   /** Cache row that each row's keys and values go to. */
   slots: Uint32Array
@@ -38,6 +38,13 @@ export function roundRows(rows: number): number {
   const octave = Math.floor(Math.log2(rows - 1))
   const step = Math.max(4, 2 ** (octave - (rows > 128 ? 3 : 2)))
   return Math.ceil(rows / step) * step
+}
+
+/** The next smaller size of a step; 0 below 1. */
+export function below(rows: number): number {
+  let smaller = rows - 1
+  while (smaller > 0 && roundRows(smaller) > smaller) smaller--
+  return smaller
 }
 
 /** Tokens that are to be computed before the first draw of the requests that have them. */
@@ -241,7 +248,7 @@ export class Scheduler {
     let last = 0
     for (let i = prefill.computed; i < prefill.computed + count; i++) {
       const page = pages[Math.floor(i / size)]
-      last = step.put(ids[i], pages, i, page.index * size + (i % size), adapter)
+      last = step.put(ids[i], pages, i, page.index * size + (i % size), adapter, true)
       page.ready = Math.max(page.ready, (i % size) + 1)
       if (scored && i + 1 < scored.promptIds.length) {
         step.sampled.push({ sequence: scored, row: last, target: ids[i + 1], position: i + 1 })
@@ -358,14 +365,14 @@ class StepBuilder {
   }
 
   /** Adds a row; its number. */
-  put(id: number, pages: Page[], position: number, slot: number, adapter: number): number {
+  put(id: number, pages: Page[], position: number, slot: number, adapter: number, prompt = false): number {
     let begin = this.#begins.get(pages)
     if (begin === undefined) {
       begin = this.#table.length
       for (const { index } of pages) this.#table.push(index)
       this.#begins.set(pages, begin)
     }
-    this.#info.push(begin, 0, 0, position)
+    this.#info.push(begin, Number(prompt), 0, position)
     this.#slots.push(slot)
     this.#adapters.push(adapter)
     return this.#ids.push(id) - 1

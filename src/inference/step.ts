@@ -13,7 +13,7 @@ import { copyRows, gatherRows } from '../kernels/rows/rows.ts'
 import type { PagedCache } from '../kernels/attention/attention.ts'
 import { decoderHidden, type CacheArguments, type Decoder } from '../model/decoder.ts'
 import { needsMore, Sampler, type Sampled } from './sampler.ts'
-import { roundRows, type StepRows } from './scheduler.ts'
+import { below, roundRows, type StepRows } from './scheduler.ts'
 
 export interface StepSizes {
   /** Sequences that run together at most. */
@@ -49,9 +49,9 @@ export class StepCommands {
   /** Rows of the cache that are copied before a step: at most a page for each sequence that runs or joins. */
   readonly #pairs: GpuBuffer
   readonly #sampler: Sampler
-  /** Plans by their number of rows, and the scratch of all of them. */
-  readonly #bodies = new Map<number, Plan>()
-  readonly #draws = new Map<number, Plan>()
+  /** Plans by what they are for, those that are not made yet, the smallest last, and the scratch of all of them. */
+  readonly #plans = new Map<string, Plan>()
+  readonly #missing: (() => void)[] = []
   readonly #arena: GpuBuffer[] = []
   /** The rotary table that the plans read: a longer one may replace it. */
   #table: GpuBuffer | undefined
@@ -62,7 +62,7 @@ export class StepCommands {
     this.#decoder = decoder
     this.#gpu = gpu
     this.#sizes = sizes
-    this.#sampler = new Sampler(decoder, sizes.maxSequences)
+    this.#sampler = new Sampler(decoder, sizes.maxRows)
     const [ids, info, slots] = [1, 4, 1].map((n) => gpu.pool.acquire(sizes.maxRows * n * 4, 'engine rows'))
     this.#given = ids
     this.#ids = sizes.ahead ? gpu.pool.acquire(sizes.maxRows * 4, 'engine rows') : ids
@@ -74,7 +74,7 @@ export class StepCommands {
     const made = Array.from({ length: config.layers * 2 }, () => gpu.pool.acquire(bytes, 'KV cache', { exact: true }))
     const layers = Array.from({ length: config.layers }, (_, i) => ({ k: made[2 * i], v: made[2 * i + 1] }))
     const pages = gpu.pool.acquire(sizes.maxTable * 4, 'engine pages')
-    this.#cache = { layers, slots, rows, paged: { pages, size: sizes.pageSize, f16: sizes.f16 } }
+    this.#cache = { layers, slots, rows, paged: { pages, size: sizes.pageSize, f16: sizes.f16, prompts: true } }
   }
 
   /** Records the whole step, in one turn of the event loop, so no other room's commands come between. `read` sends it. */
@@ -87,12 +87,12 @@ export class StepCommands {
     if (step.sampled.length > 0) this.#sampler.write(step.sampled)
     // The last to be written, so that what is recorded here goes out with the rest.
     if (step.copies.length > 0) this.#copy(step.copies)
-    if (this.#sizes.plans) gpu.replay(this.#body(step.rows))
-    else this.#recordBody(step.rows)
+    if (this.#sizes.plans) gpu.replay(this.#body(step.rows, step.prefillRows > 0))
+    else this.#recordBody(step.rows, step.prefillRows > 0)
     if (step.sampled.length === 0) return gpu.flush()
     const rows = roundRows(step.sampled.length)
     if (step.sampled.some(needsMore)) this.#sampler.draw(rows, step.sampled)
-    else if (this.#sizes.plans) gpu.replay(this.#draw(rows))
+    else if (this.#sizes.plans) gpu.replay(this.#drawPlan(rows))
     else this.#sampler.draw(rows)
   }
 
@@ -121,41 +121,64 @@ export class StepCommands {
     this.#sampler.release()
   }
 
-  #body(rows: number): Plan {
-    const table = this.#decoder.rotary.table(this.#sizes.maxLength)
+  /** Makes one more of the plans that steps to come may need: to be called while the device is busy. False where none is missing. */
+  prepare(): boolean {
+    if (!this.#sizes.plans || this.#table !== this.#decoder.rotary.table(this.#sizes.maxLength)) return false
+    const next = this.#missing.pop()
+    next?.()
+    return next !== undefined
+  }
+
+  #body(rows: number, prompts: boolean): Plan {
+    const { maxLength, maxRows, maxSequences } = this.#sizes
+    const table = this.#decoder.rotary.table(maxLength)
     if (table !== this.#table) {
       this.#dropPlans()
       this.#table = table
-      this.#record(this.#bodies, this.#sizes.maxRows, (n) => this.#recordBody(n))
-      this.#record(this.#draws, roundRows(this.#sizes.maxSequences), (n) => this.#sampler.draw(n))
+      // The largest first: the others fit into its scratch.
+      const most = roundRows(maxSequences)
+      this.#bodyPlan(maxRows, true)
+      this.#drawPlan(most)
+      for (let n = maxRows; n >= 1; n = below(n)) {
+        if (n <= most) this.#missing.push(() => this.#bodyPlan(n, false), () => this.#drawPlan(n)) // prettier-ignore
+        this.#missing.push(() => this.#bodyPlan(n, true))
+      }
     }
-    return this.#bodies.get(rows) ?? this.#record(this.#bodies, rows, (n) => this.#recordBody(n))
+    return this.#bodyPlan(rows, prompts)
   }
 
-  #draw(rows: number): Plan {
-    return this.#draws.get(rows) ?? this.#record(this.#draws, rows, (n) => this.#sampler.draw(n))
+  #bodyPlan(rows: number, prompts: boolean): Plan {
+    return this.#plan(`body ${rows} ${prompts}`, () => this.#recordBody(rows, prompts))
   }
 
-  #record(plans: Map<number, Plan>, rows: number, fn: (rows: number) => void): Plan {
-    const plan = this.#gpu.record(() => fn(rows), this.#arena)
-    plans.set(rows, plan)
+  #drawPlan(rows: number): Plan {
+    return this.#plan(`draw ${rows}`, () => this.#sampler.draw(rows))
+  }
+
+  #plan(key: string, record: () => void): Plan {
+    let plan = this.#plans.get(key)
+    if (!plan) this.#plans.set(key, (plan = this.#gpu.record(record, this.#arena)))
     return plan
   }
 
-  #recordBody(rows: number): void {
+  #recordBody(rows: number, prompts: boolean): void {
     const gpu = this.#gpu
     const tape = new Tape(gpu, false)
     if (this.#sizes.ahead) feedIds(gpu, this.#given, this.#sampler.results, this.#ids, rows)
     const batch = { rows, ids: this.#ids, info: this.#info, positions: this.#sizes.maxLength }
-    const hidden = decoderHidden(tape, this.#decoder, batch, { cache: this.#cache })
+    const hidden = decoderHidden(tape, this.#decoder, batch, {
+      cache: { ...this.#cache, paged: { ...this.#cache.paged, prompts } },
+    })
     const { index, hidden: taken } = this.#sampler
-    gatherRows(gpu, hidden.buffer, index, taken, roundRows(this.#sizes.maxSequences), hidden.columns)
+    // One for each sequence, and where prompts are scored one for each row.
+    const drawn = Math.min(this.#sizes.maxRows, roundRows(this.#sizes.maxSequences + rows))
+    gatherRows(gpu, hidden.buffer, index, taken, drawn, hidden.columns)
     tape.done(hidden)
   }
 
   #dropPlans(): void {
-    for (const plan of [...this.#bodies.values(), ...this.#draws.values()]) this.#gpu.releasePlan(plan)
-    this.#bodies.clear()
-    this.#draws.clear()
+    for (const plan of this.#plans.values()) this.#gpu.releasePlan(plan)
+    this.#plans.clear()
+    this.#missing.length = 0
   }
 }

@@ -181,13 +181,14 @@ describe.each(ways)('engine, $way', ({ ahead }) => {
       await Promise.all(results)
       await engine.idle()
     }
-    for (let i = 0; i < 3; i++) await round(i)
+    // The engine makes its plans while the first steps run.
+    for (let i = 0; i < 8; i++) await round(i)
     const [inUse, reserved, groups] = [gpu.pool.bytesInUse, gpu.pool.bytesReserved, gpu.bindGroups]
     for (let i = 0; i < 12; i++) await round(100 * i)
     expect(gpu.pool.bytesInUse).toBe(inUse)
     expect(gpu.pool.bytesReserved).toBe(reserved)
     expect(gpu.bindGroups).toBeLessThan(groups * 1.5)
-    expect(engine.stats().finished).toBe(180)
+    expect(engine.stats().finished).toBe(240)
   })
 
   it('gives its memory back when it is closed, and rejects what is left', async () => {
@@ -229,14 +230,17 @@ describe.each(ways)('engine, $way', ({ ahead }) => {
   })
 
   it('keeps keys and values as f16: half the room, and nearly the same numbers', async () => {
+    const bytes = gpu.pool.bytesInUse
     engine = engineOf(decoder)
     const exact = await ask(prompts[1], { temperature: 0, max_tokens: 20 })
     await engine.close()
-    const before = gpu.pool.bytesInUse
-    engine = engineOf(decoder, { kvCacheDtype: 'f16' })
+    engine = engineOf(decoder, { plans: false })
+    const whole = gpu.pool.bytesInUse - bytes
+    await engine.close()
+    engine = engineOf(decoder, { kvCacheDtype: 'f16', plans: false })
     const { layers, kvHeads, headDim } = decoder.config
-    const kv = 2 * layers * (engine.cacheRows + 16) * kvHeads * headDim * 2
-    expect(gpu.pool.bytesInUse - before).toBeLessThan(2 * kv)
+    // A page more is for padding.
+    expect(whole - (gpu.pool.bytesInUse - bytes)).toBe(2 * layers * (engine.cacheRows + 16) * kvHeads * headDim * 2)
     const half = await ask(prompts[1], { temperature: 0, max_tokens: 20 })
     const scored = await scoreAfter(decoder, prompts[1], half.ids, 1)
     const worst = Math.max(...scored.map((logprob, i) => Math.abs(logprob - half.logprobs[i])))

@@ -91,12 +91,14 @@ export interface PagedCache {
   pages: GpuBuffer
   size: number
   f16: boolean
+  /** Whether rows of prompts are among the batch's, marked in `info`: they go together with their neighbours, which see the same keys. */
+  prompts: boolean
 }
 
 /**
  * o and lse from q, k, v.
  * @param t q, o (rows, heads, D); k, v (key rows, kv heads, D): this batch's own rows, or a cache where `paged` says how to find them; lse (rows, heads);
- *   info (rows) vec4u: prefix start, prefix length, own start, position, or with pages: first entry, 0, 0, position (see attention/common.wgsl)
+ *   info (rows) vec4u: prefix start, prefix length, own start, position, or with pages: first entry, 1 for a prompt's row, 0, position (see attention/common.wgsl)
  * @param options.neighbours k and v are this batch's own rows, so that neighbouring rows mostly see the same keys and go together: faster, the same bits
  */
 export function attention(
@@ -109,13 +111,20 @@ export function attention(
   const { neighbours = false, paged } = options
   const constants = constantsOf(gpu, shape)
   const params = { rows, lanes: constants.LANES, elements: constants.DE, scale: 1 / Math.sqrt(shape.headDim) }
-  const QR = neighbours ? together(gpu, constants).QR : 1
   const stage = neighbours ? stageOf(gpu, rows, shape) : undefined
   const [k, v] = stage ? [stage('k', t.k), stage('v', t.v)] : [t.k, t.v]
-  const cached: Constants = paged ? { PAGES: paged.size, F16: Number(paged.f16) } : {}
-  const variant = { ...constants, ...cached, QR, TEX: Number(stage !== undefined), UNROLL: stage ? 2 : 1 }
+  const staged = { TEX: Number(stage !== undefined), UNROLL: stage ? 2 : 1 }
   const bindings = [t.q, k, v, t.info, t.o, t.lse, ...(paged ? [paged.pages] : [])]
-  gpu.dispatch(gpu.kernel(paths.forward, variant), bindings, params, grid(groupsOf(rows, QR), shape.heads / constants.HG))
+  const run = (QR: number, cached: Constants): void => {
+    const kernel = gpu.kernel(paths.forward, { ...constants, ...cached, QR, ...staged })
+    gpu.dispatch(kernel, bindings, params, grid(groupsOf(rows, QR), shape.heads / constants.HG))
+  }
+  const { QR } = together(gpu, constants)
+  if (!paged) return run(neighbours ? QR : 1, {})
+  const cached = { PAGES: paged.size, F16: Number(paged.f16) }
+  if (!paged.prompts || QR === 1) return run(1, cached)
+  run(1, { ...cached, PART: 1 })
+  run(QR, { ...cached, PART: 2 })
 }
 
 /**

@@ -2,7 +2,7 @@
 // info[row] = (prefix_start, prefix_len, own_start, position): the token of a row sees logical keys 0 .. position; logical key j lies in
 // row prefix_start + j of K and V while j < prefix_len, else in row own_start + j - prefix_len. So rollouts of one prompt share its
 // rows in a packed training batch, and no mask is ever made.
-// PAGES, over a paged cache: info[row] = (table, 0, 0, position); logical key j lies in row pages[table + j / PAGES] * PAGES + j % PAGES.
+// PAGES, over a paged cache: info[row] = (table, prompt, 0, position); logical key j lies in row pages[table + j / PAGES] * PAGES + j % PAGES.
 // Values are read as E: VEC4 packs four (head width a multiple of 4), else one. DE elements a head, C = ceil(DE / LANES) of them a lane.
 #if VEC4
 alias E = vec4f;
@@ -49,6 +49,15 @@ fn turns() -> u32 { return LANES; }
 fn elements() -> u32 { return DE; }
 fn parts() -> u32 { return $(C)u; }
 #endif
+// Whether row `row` is there, and this kernel's: of a paged cache PART 1 takes the rows that are alone (prompt 0), PART 2 those of prompts (prompt 1), which have
+// neighbours with the same keys, PART 0 all.
+fn takes(row: u32) -> bool {
+#if PART
+  return row < p.rows && info[min(row, p.rows - 1u)].y + 1u == PART;
+#else
+  return row < p.rows;
+#endif
+}
 #if PAGES
 fn key_row(i: vec4u, j: u32) -> u32 { return pages[i.x + j / $(PAGES)u] * $(PAGES)u + j % $(PAGES)u; }
 #else

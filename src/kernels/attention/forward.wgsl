@@ -31,6 +31,13 @@ alias KV = E;
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
   let row0 = (group.x + group.z * 65535u) * $(QR)u;
   if (row0 >= p.rows) { return; }
+#if PART
+  var any = false;
+#for r in 0..QR
+  any = any || takes(row0 + $(r)u);
+#end
+  if (!any) { return; }
+#endif
   let head0 = group.y * $(HG)u;
   let kv_head = head0 / GROUP;
 #include "rows.wgsl"
@@ -132,9 +139,9 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
     let row = row0 + s / C / $(HG)u;
     let e = (s % C) * LANES + lane;
-    if (e < DE && row < p.rows) { o[(row * HEADS + head0 + s / C % $(HG)u) * DE + e] = part; }
+    if (e < DE && takes(row)) { o[(row * HEADS + head0 + s / C % $(HG)u) * DE + e] = part; }
   }
 #for x in 0..QR*HG
-  if (lane == 0u && row0 + $(x/HG)u < p.rows) { lse[(row0 + $(x/HG)u) * HEADS + head0 + $(x%HG)u] = m_$(x) + log(l_$(x)); }
+  if (lane == 0u && takes(row0 + $(x/HG)u)) { lse[(row0 + $(x/HG)u) * HEADS + head0 + $(x%HG)u] = m_$(x) + log(l_$(x)); }
 #end
 }

@@ -1,7 +1,8 @@
-  // The QR rows of a workgroup and which of them go together: lead_r is the first row that sees the same keys as row r, up to its position.
+  // The QR rows of a workgroup and which of them go together: lead_r is the first row that sees the same keys as row r, up to its position; QR where the row
+  // is not this kernel's.
 #for r in 0..QR
   let at_$(r) = info[min(row0 + $(r)u, p.rows - 1u)];
-  var lead_$(r) = select($(QR)u, $(r)u, row0 + $(r)u < p.rows);
+  var lead_$(r) = select($(QR)u, $(r)u, takes(row0 + $(r)u));
 #for s in 0..r
   lead_$(r) = select(lead_$(r), lead_$(s), all(at_$(r).xyz == at_$(s).xyz) && lead_$(s) == $(s)u && lead_$(r) == $(r)u);
 #end
