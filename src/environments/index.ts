@@ -24,9 +24,18 @@ export {
 export { type DatasetOptions, type DatasetSource, loadRows, RowOrder, type RowInput, splitRows } from './datasets.ts'
 export { EnvGroup, type EnvGroupOptions } from './env-group.ts'
 export { bundledEnvironments, loadEnvironment, type LoadOptions, parseArgs, resolveEnvironment } from './load.ts'
+export {
+  extractAnswer,
+  lastBoxed,
+  mathEqual,
+  type MathEqualOptions,
+  MathRubric,
+  type MathRubricOptions,
+  type MathVerdict,
+} from './math/index.ts'
 export { connectMcp, type McpConnection, type McpServer } from './mcp.ts'
 export { type EnvResponse, MultiTurnEnv, type MultiTurnOptions, type State, type TurnState } from './multi-turn.ts'
-export { Parser, ThinkParser, XMLParser } from './parsers.ts'
+export { MaybeThinkParser, Parser, ThinkParser, type XMLField, XMLParser } from './parsers.ts'
 export { type Gate, type RolloutOptions, runRollout, scoreGroup, scoreRollout, type SftRow, sftRows } from './rollout.ts'
 export {
   type GroupRewardSpec,

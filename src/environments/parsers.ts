@@ -1,30 +1,48 @@
 /** Parsers find the answer in an assistant's text, so that reward functions need not. Names as in verifiers. */
+import type { Message } from '../common/types.ts'
+import type { RewardFunction } from './types.ts'
+
+type Extract = (text: string) => string
 
 /** Gives the text as it is, trimmed, or what `extract` makes of it. */
 export class Parser {
-  readonly #extract: (text: string) => string
-  constructor(extract: (text: string) => string = (text) => text) {
+  readonly #extract: Extract
+  constructor(extract: Extract = (text) => text) {
     this.#extract = extract
   }
   /** The part of `text` to judge; '' where there is none. */
   parse(text: string): string {
     return this.#extract(text).trim()
   }
-  /** 1 where the text has the form that the parser expects, 0 where it has nothing of it. */
+  /** `parse` of a text, or of the last assistant message of a completion. '' where there is no answer. */
+  parseAnswer(completion: string | readonly Message[]): string {
+    return this.parse(typeof completion === 'string' ? completion : (this.getAssistantMessages(completion).at(-1)?.content ?? ''))
+  }
+  getAssistantMessages(completion: readonly Message[]): Message[] {
+    return completion.filter((message) => message.role === 'assistant')
+  }
+  /** From 0 to 1: how much of the form that the parser expects `text` has. */
   format(_text: string): number {
     return 1
+  }
+  /** A reward function: the mean of `format` over the assistant's messages; 0 without any. */
+  getFormatRewardFunc(): RewardFunction {
+    return ({ completion }) => {
+      const scores = this.getAssistantMessages(completion).map((message) => this.format(message.content))
+      return scores.length === 0 ? 0 : scores.reduce((sum, score) => sum + score, 0) / scores.length
+    }
   }
 }
 
 /**
- * Reads what follows `</think>`. A text that never closed its thought has no answer ('') unless `required` is false. The opening tag
+ * Reads what follows `</think>`. A text that never closed its thought has no answer (''), unless `required` is false. The opening tag
  * may be missing, because some chat templates put it into the prompt.
  */
 export class ThinkParser extends Parser {
   readonly #required: boolean
-  constructor(options: { extract?: (text: string) => string; required?: boolean } = {}) {
-    super(options.extract)
-    this.#required = options.required ?? true
+  constructor(options: Extract | { extract?: Extract; required?: boolean } = {}) {
+    super(typeof options === 'function' ? options : options.extract)
+    this.#required = typeof options === 'function' ? true : (options.required ?? true)
   }
   override parse(text: string): string {
     const end = text.lastIndexOf('</think>')
@@ -41,55 +59,107 @@ export class ThinkParser extends Parser {
   }
 }
 
-/** Reads `<field>...</field>` tags. `new XMLParser(['reasoning', 'answer'])`; `parse` gives the answer field. */
+/** ThinkParser for models that think or do not: a text without `</think>` is all answer. */
+export class MaybeThinkParser extends ThinkParser {
+  constructor(extract?: Extract) {
+    super({ extract, required: false })
+  }
+}
+
+/** A field's tag, or several that mean the same; the first is its name. */
+export type XMLField = string | readonly [string, ...string[]]
+
+/**
+ * Reads `<field>...</field>` tags. `parse` gives the answer field; `['reasoning', ['code', 'answer']]` takes `<answer>` for `<code>`.
+ *
+ *     const parser = new XMLParser(['reasoning', 'answer'])
+ *     new Rubric({ correct, form: { reward: parser.getFormatRewardFunc(), weight: 0.2 } }, { parser })
+ */
 export class XMLParser extends Parser {
+  /** Names of the fields: of each its first tag. */
   readonly fieldNames: readonly string[]
   readonly answerField: string
-  /** `answerField`: 'answer' where the fields have one, else the last field. Throws for names that are no tag names. */
-  constructor(fieldNames: readonly string[], options: { answerField?: string; extract?: (text: string) => string } = {}) {
+  readonly #tags: readonly (readonly string[])[]
+
+  /** `answerField`: 'answer' where a field has that tag, else the last field. Throws for tags that are none, or stand in two fields. */
+  constructor(fields: readonly XMLField[], options: { answerField?: string; extract?: Extract } = {}) {
     super(options.extract)
-    for (const name of fieldNames) {
-      if (!/^[A-Za-z_][\w-]*$/u.test(name)) throw new Error(`XMLParser: "${name}" is no tag name`)
+    this.#tags = fields.map((field) => (typeof field === 'string' ? [field] : field))
+    const all = this.#tags.flat()
+    for (const tag of all) {
+      if (!/^[A-Za-z_][\w-]*$/u.test(tag)) throw new Error(`XMLParser: "${tag}" is no tag name`)
+      if (all.indexOf(tag) !== all.lastIndexOf(tag)) throw new Error(`XMLParser: the tag "${tag}" is named twice`)
     }
-    this.fieldNames = fieldNames
-    this.answerField = options.answerField ?? (fieldNames.includes('answer') ? 'answer' : (fieldNames.at(-1) ?? ''))
-    if (!fieldNames.includes(this.answerField)) {
-      throw new Error(`XMLParser: the answer field "${this.answerField}" is not one of its fields (${fieldNames.join(', ')})`)
-    }
+    this.fieldNames = this.#tags.map(([name]) => name)
+    const wanted = options.answerField ?? (all.includes('answer') ? 'answer' : (this.fieldNames.at(-1) ?? ''))
+    const found = this.#tags.find((tags) => tags.includes(wanted))
+    if (!found)
+      throw new Error(`XMLParser: the answer field "${wanted}" is not one of its fields (${this.fieldNames.join(', ')})`)
+    this.answerField = found[0]
   }
+
+  /** The fields in their order, each with all its tags. */
+  getFields(): string[][] {
+    return this.#tags.map((tags) => [...tags])
+  }
+
   /** The last closed occurrence of each field, trimmed; null for a field that the text lacks. */
   fields(text: string): Record<string, string | null> {
-    return Object.fromEntries(this.fieldNames.map((name) => [name, this.#occurrences(text, name).at(-1) ?? null]))
+    return Object.fromEntries(this.#tags.map((tags) => [tags[0], occurrences(text, tags).at(-1)?.inner ?? null]))
   }
   override parse(text: string): string {
     return super.parse(this.fields(text)[this.answerField] ?? '')
   }
+
   /** Half for the share of fields that occur exactly once, half for a text that is nothing but the fields in their order. */
   override format(text: string): number {
-    const once = this.fieldNames.filter((name) => this.#occurrences(text, name).length === 1).length
+    const once = this.#tags.filter((tags) => occurrences(text, tags).length === 1).length
+    const share = (0.5 * once) / this.#tags.length
     let rest = text.trim()
-    for (const name of this.fieldNames) {
-      const end = rest.indexOf(`</${name}>`)
-      if (!rest.startsWith(`<${name}>`) || end < 0) return (0.5 * once) / this.fieldNames.length
-      rest = rest.slice(end + name.length + 3).trim()
+    for (const tags of this.#tags) {
+      const tag = tags.find((name) => rest.startsWith(`<${name}>`))
+      const end = tag === undefined ? -1 : rest.indexOf(`</${tag}>`)
+      if (tag === undefined || end < 0) return share
+      rest = rest.slice(end + tag.length + 3).trim()
     }
-    return (0.5 * once) / this.fieldNames.length + (rest === '' ? 0.5 : 0)
+    return share + (rest === '' ? 0.5 : 0)
   }
-  /** The text that `parse` would read back, for supervised examples. */
-  render(fields: Record<string, string>): string {
-    return this.fieldNames
-      .filter((name) => name in fields)
-      .map((name) => `<${name}>\n${fields[name]}\n</${name}>`)
+
+  /** The form in words, for a system prompt: `<reasoning>\n...\n</reasoning>`, alternatives beside each other. */
+  getFormatStr(): string {
+    return this.#tags
+      .map(
+        (tags) =>
+          `<${tags.join(' | ')}>\n${tags.length > 1 ? `(one of: ${tags.map((tag) => `<${tag}>`).join(', ')})\n` : ''}...\n</${tags.join(' | ')}>`,
+      )
       .join('\n')
   }
-  #occurrences(text: string, name: string): string[] {
-    // Split by the tags rather than match across them: a text full of opening tags stays linear to read.
-    return text
-      .split(`</${name}>`)
-      .slice(0, -1)
-      .flatMap((piece) => {
-        const start = piece.lastIndexOf(`<${name}>`)
-        return start < 0 ? [] : [piece.slice(start + name.length + 2).trim()]
-      })
+
+  /** The text that `parse` would read back, for supervised examples. A field may go by any of its tags. Throws for one that is none. */
+  render(fields: Record<string, string>): string {
+    const unknown = Object.keys(fields).find((name) => !this.#tags.flat().includes(name))
+    if (unknown !== undefined) throw new Error(`XMLParser: "${unknown}" is not one of its fields (${this.fieldNames.join(', ')})`)
+    return this.#tags
+      .flatMap((tags) => tags.find((tag) => tag in fields) ?? [])
+      .map((tag) => `<${tag}>\n${fields[tag]}\n</${tag}>`)
+      .join('\n')
   }
+}
+
+/** All closed occurrences of tags, in the order in which they end. */
+function occurrences(text: string, tags: readonly string[]): { inner: string; end: number }[] {
+  // Split by the tags rather than match across them: a text full of opening tags stays linear to read.
+  return tags
+    .flatMap((tag) => {
+      let end = 0
+      return text
+        .split(`</${tag}>`)
+        .slice(0, -1)
+        .flatMap((piece) => {
+          end += piece.length + tag.length + 3
+          const start = piece.lastIndexOf(`<${tag}>`)
+          return start < 0 ? [] : [{ inner: piece.slice(start + tag.length + 2).trim(), end }]
+        })
+    })
+    .toSorted((a, b) => a.end - b.end)
 }

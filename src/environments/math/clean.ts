@@ -1,0 +1,127 @@
+/**
+ * Brings the many ways to write an answer (LaTeX, plain text, Unicode) into one kind of LaTeX, which the rest of this folder reads.
+ * It only changes how things are written, never their value.
+ */
+
+const symbols: Record<string, string> = {
+  '−': '-', '–': '-', '—': '-', '×': '\\times ', '·': '\\times ', '⋅': '\\times ', '∙': '\\times ', '÷': '/', '∕': '/', '⁄': '/',
+  π: '\\pi ', θ: '\\theta ', α: '\\alpha ', β: '\\beta ', λ: '\\lambda ', '∞': '\\infty ', '°': '\\degree ', '≤': '\\le ', '≥': '\\ge ',
+  '≠': '\\ne ', '≈': '\\approx ', '∪': '\\cup ', '∩': '\\cap ', '∈': '\\in ', '∅': '\\emptyset ', 'ℝ': '\\mathbb{R}', '±': '\\pm ', '∓': '\\mp ',
+  '½': '\\frac{1}{2}', '⅓': '\\frac{1}{3}', '⅔': '\\frac{2}{3}', '¼': '\\frac{1}{4}', '¾': '\\frac{3}{4}', '⅕': '\\frac{1}{5}', '⅛': '\\frac{1}{8}',
+  '’': "'", '′': "'", '“': '"', '”': '"', '\u00a0': ' ', '\u2009': ' ', '\u202f': ' ', '，': ',', '（': '(', '）': ')', '＝': '=', '⟨': '\\langle ', '⟩': '\\rangle ',
+} // prettier-ignore
+const symbolPattern = new RegExp(`[${Object.keys(symbols).join('').replaceAll('-', '\\-')}]`, 'gu')
+const superscripts = '⁰¹²³⁴⁵⁶⁷⁸⁹'
+
+/** Names that plain text writes without a backslash. */
+const functions = 'arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|log|ln|exp|max|min|gcd|lcm'
+const greek = 'pi|theta|alpha|beta|gamma|delta|lambda|omega|sigma|phi|infty'
+
+type Rule = [RegExp, string | ((match: string, ...groups: string[]) => string)]
+
+/** In their order: later ones rely on what earlier ones have made. */
+const rules: Rule[] = [
+  [symbolPattern, (char) => symbols[char]],
+  [/[⁰¹²³⁴⁵⁶⁷⁸⁹]+/gu, (digits) => `^{${Array.from(digits, (d) => superscripts.indexOf(d)).join('')}}`],
+  [/√\s*\(([^()]*)\)/gu, '\\sqrt{$1}'],
+  [/√\s*(\d+|\w)/gu, '\\sqrt{$1}'],
+  // Spacing and size. Rows of matrices end with \\, which must not be read as the space "\ ".
+  [/\\(?:left|right)\s*\./gu, ''],
+  [/\\(?:left|right|bigg?[lr]?|Bigg?[lr]?)(?![A-Za-z])/gu, ''],
+  [/\\(?:displaystyle|textstyle|limits|nolimits|mathstrut|strut)(?![A-Za-z])/gu, ''],
+  [/\\(?:hspace|vspace|phantom)\{[^{}]*\}/gu, ' '],
+  [/\\\\/gu, '\u0001'],
+  [/\{\s*,\s*\}/gu, ','],
+  [/(\d)(?:\\[,!:; ]|~)+(?=\d{3}(?!\d))/gu, '$1,'],
+  [/,\\!/gu, ','],
+  [/\\[,!:;> ]|~|\\q?quad(?![A-Za-z])/gu, ' '],
+  [/\u0001/gu, '\\\\'],
+  // Text. "or" between inequalities is a union; "and" may be an intersection and stays a list.
+  [/\\(?:mbox|text(?:rm|bf|it|sf|tt|up|normal)|math(?:rm|bf|it|sf|tt)|operatorname\*?|rm|bf)\s*\{([^{}]*)\}/gu, wrapped],
+  [/\\text\s*\{([^{}]*)\}/gu, wrapped],
+  [/^\\text\{[^{}]*(?:\bis|[:=])\s*\}\s*/u, ''],
+  [/(?:\\text\{\s*or\s*\}|\bor\b)(?=[^,]*(?:[<>]|\\[lg]e))/giu, '\\cup '],
+  [/\\text\{\s*,?\s*(?:and|or)\s*\}/giu, ','],
+  [/,?\s+\b(?:and|or)\b\s+/giu, ','],
+  [/,\s*,/gu, ','],
+  // One name for one thing
+  [/\\[dtc]frac(?![A-Za-z])/gu, '\\frac'],
+  [/\\(?:leq|leqslant)(?![A-Za-z])|<=/gu, '\\le '],
+  [/\\(?:geq|geqslant)(?![A-Za-z])|>=/gu, '\\ge '],
+  [/\\neq(?![A-Za-z])|!=/gu, '\\ne '],
+  [/\\lt(?![A-Za-z])/gu, '<'],
+  [/\\gt(?![A-Za-z])/gu, '>'],
+  [/\*\*/gu, '^'],
+  [/\\(?:cdot|ast|bullet)(?![A-Za-z])|\*/gu, '\\times '],
+  [/\\(?:varnothing|O)(?![A-Za-z])|\\\{\s*\\\}/gu, '\\emptyset '],
+  [/\\(?:R|Reals|reals)(?![A-Za-z])/gu, '\\mathbb{R}'],
+  [/\\[lr]vert(?![A-Za-z])|\\mid(?![A-Za-z])|\\vert(?![A-Za-z])/gu, '|'],
+  [/\\lbrace(?![A-Za-z])/gu, '\\{'],
+  [/\\rbrace(?![A-Za-z])/gu, '\\}'],
+  [/\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z]))|\\degrees?(?![A-Za-z])/gu, '\\degree '],
+  [/\\?%|\\percent(?![A-Za-z])/gu, '\\% '],
+  [/\\(?:overline|bar|dot)\s*(?:\{(\d+)\}|(\d))/gu, (_, group, digit) => `\\overline{${group ?? digit}}`],
+  // Braces
+  [/\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}/gu, '\\frac{$1}{$2}'],
+  [/\\frac\s*(\d)\s*(\d)/gu, '\\frac{$1}{$2}'],
+  [/\\frac\s*(\w)\s*\{/gu, '\\frac{$1}{'],
+  [/\\frac\s*\{([^{}]*)\}\s*(\w)/gu, '\\frac{$1}{$2}'],
+  [/\\sqrt\s*([\da-zA-Z])/gu, '\\sqrt{$1}'],
+  [/\^\s*(-?\d+)/gu, '^{$1}'],
+  [/\^\s*\(([^()]*)\)/gu, '^{$1}'],
+  [/_\s*(\d+)/gu, '_{$1}'],
+  [/\\binom\s*(\d)\s*(\d)/gu, '\\binom{$1}{$2}'],
+  // Plain text
+  [/(?<![A-Za-z\\])sqrt\s*\(([^()]*)\)/gu, '\\sqrt{$1}'],
+  [new RegExp(`(?<![A-Za-z\\\\{])(${functions})(?=\\s*[\\d(^_])`, 'gu'), '\\$1'],
+  [new RegExp(`(?<![A-Za-z\\\\{])(${greek})(?![A-Za-z])`, 'gu'), '\\$1 '],
+  [/(?<![A-Za-z\\{])(?:infinity|inf|oo)(?![A-Za-z])/giu, '\\infty '],
+  [/\+\s*\\infty/gu, '\\infty'],
+  [/^(-?\d+(?:\.\d+)?)\s*[eE]\+?(-?\d{1,6})$/u, '$1\\times 10^{$2}'],
+  [/(\d)\s*[xX]\s*(?=10\s*\^)/gu, '$1\\times '],
+  [/\s+/gu, ' '],
+]
+
+/** The text of `value` as LaTeX without decoration: no spacing commands, no `$`, one form of fraction, power, root, degree, percent and text. */
+export function cleanAnswer(value: string): string {
+  let s = undollar(
+    value
+      .normalize('NFC')
+      .trim()
+      .replace(/^\*\*(.*)\*\*$/su, '$1'),
+  )
+  for (const [pattern, by] of rules) s = s.replace(pattern, by as string)
+  return ungroup(s.trim())
+    .replace(/(?<=\S)\s*[.,;]+$/u, '')
+    .trim()
+}
+
+/** Text of a formatting command: a single letter is the letter (a constant, a point), the rest stays text. */
+function wrapped(_: string, inner: string): string {
+  const word = inner.trim()
+  if (/^[a-zA-Z]$/u.test(word)) return word
+  if (/^[-+]?[\d.,/]+$/u.test(word)) return word
+  return `\\text{${inner}}`
+}
+
+/** Takes `$...$`, `\(...\)` and the like off; a dollar before a number alone is money. */
+function undollar(text: string): string {
+  let s = text.replace(/\\\(|\\\)|\\\[(?!\d*pt)|\\\]/gu, ' ').trim()
+  s = s.replace(/\\text\{\s*\\?\$\s*\}/gu, '\\$')
+  const dollars = s.match(/(?<!\\)\$/gu)?.length ?? 0
+  if (dollars % 2 === 0) s = s.replace(/(?<!\\)\$/gu, ' ')
+  else s = s.replace(/(?<!\\)\$(?=\s*-?[\d.])/u, '\\$').replace(/(?<!\\)\$/gu, ' ')
+  return s.trim()
+}
+
+/** `{ab}` is `ab` where the group is the whole. */
+function ungroup(s: string): string {
+  if (!s.startsWith('{') || !s.endsWith('}')) return s
+  let depth = 0
+  for (let i = 0; i < s.length; i++) {
+    if (s[i] === '\\') i++
+    else if (s[i] === '{') depth++
+    else if (s[i] === '}' && --depth === 0 && i < s.length - 1) return s
+  }
+  return s.slice(1, -1).trim()
+}

@@ -1,0 +1,183 @@
+/** Decides whether two answers are the same. What is not plainly a number, a word or a structure of them goes to `Symbols`. */
+import { cleanAnswer } from './clean.ts'
+import { asNumber, hundredth, sameRational } from './rational.ts'
+import { type Answer, parseAnswer } from './structure.ts'
+
+/** Decides equality of expressions; symbols.ts does. */
+export interface Symbols {
+  /** Whether two expressions (LaTeX) have the same value for all values of their variables. */
+  same(a: string, b: string): boolean
+  /** Whether `left = right` of both have the same solutions: the sides' differences are a constant multiple of each other. */
+  sameEquation(a: { left: string; right: string }, b: { left: string; right: string }): boolean
+  /** A number for an expression without variables, else null. */
+  numeric(latex: string): number | null
+}
+
+export interface CompareOptions {
+  /** Relative difference up to which two numbers count as equal. Default 0: exactly. */
+  tolerance?: number
+}
+
+/** Texts longer than this are no final answers. */
+export const maxAnswerLength = 1000
+
+/** Whether two answers, as extracted, are the same. */
+export function sameAnswer(gold: string, given: string, symbols: Symbols, options: CompareOptions = {}): boolean {
+  if (gold.length > maxAnswerLength || given.length > maxAnswerLength) return gold.trim() === given.trim()
+  const [a, b] = [cleanAnswer(gold), cleanAnswer(given)]
+  if (a === '' || b === '') return false
+  if (a === b) return true
+  const compare = new Comparison(symbols, options.tolerance ?? 0)
+  return compare.same(...named(parseAnswer(a), parseAnswer(b)))
+}
+
+/** Takes `x =` and `x \in` off the side that has it where the other has none. */
+function named(a: Answer, b: Answer): [Answer, Answer] {
+  const [nameA, nameB] = [nameOf(a), nameOf(b)]
+  if (nameA !== null && nameB === null && !isStatement(b)) return [unnamed(a), b]
+  if (nameB !== null && nameA === null && !isStatement(a)) return [a, unnamed(b)]
+  return [a, b]
+}
+
+const isStatement = (answer: Answer) => answer.kind === 'equation' || answer.kind === 'relation'
+const isName = (text: string) =>
+  /^(?:[a-zA-Z](?:_\{?\w+\}?)?'*|\\[a-z]+|[a-zA-Z]\([a-zA-Z]\)|\([a-zA-Z](?:\s*,\s*[a-zA-Z])+\)|\\text\{[^{}]*\}|[A-Za-z ]+)$/u.test(
+    text,
+  )
+
+/** The variable that an answer gives a value to: of an equation, a range, or a list of them for one and the same variable. */
+function nameOf(answer: Answer): string | null {
+  if (answer.kind === 'range') return answer.variable
+  if (answer.kind === 'equation') return isName(answer.left) ? answer.left : null
+  if (answer.kind !== 'list' && answer.kind !== 'union') return null
+  const names = answer.items.map(nameOf)
+  const first = names[0]
+  // "x = 1, x = 2" and "x = 1, 2"
+  const same = first !== null && names.slice(1).every((name) => name === first)
+  const firstAlone = first !== null && names.slice(1).every((name) => name === null)
+  return same || firstAlone ? first : null
+}
+
+function unnamed(answer: Answer): Answer {
+  if (answer.kind === 'range') return answer.range
+  if (answer.kind === 'equation') return parseAnswer(answer.right)
+  return answer.kind === 'list' || answer.kind === 'union' ? { kind: answer.kind, items: answer.items.map(unnamed) } : answer
+}
+
+class Comparison {
+  readonly #symbols: Symbols
+  readonly #tolerance: number
+  constructor(symbols: Symbols, tolerance: number) {
+    this.#symbols = symbols
+    this.#tolerance = tolerance
+  }
+
+  same(a: Answer, b: Answer): boolean {
+    if (a.kind === 'choice' || b.kind === 'choice') return this.#sameChoice(a, b)
+    if (isCollection(a) || isCollection(b)) return this.#sameUnordered(flat(a), flat(b)) && (a.kind === b.kind || mayDiffer(a, b))
+    if (a.kind === 'value' && b.kind === 'value') return this.#sameValue(a, b)
+    if (a.kind === 'words' && b.kind === 'words') return a.text === b.text
+    if (a.kind === 'bracket' && b.kind === 'bracket')
+      return a.open === b.open && a.close === b.close && this.#sameOrdered(a.items, b.items)
+    if (a.kind === 'ratio' && b.kind === 'ratio') return this.#sameOrdered(a.items, b.items)
+    if (a.kind === 'matrix' && b.kind === 'matrix') {
+      return a.form === b.form && a.rows.length === b.rows.length && a.rows.every((row, i) => this.#sameOrdered(row, b.rows[i]))
+    }
+    if (a.kind === 'range' && b.kind === 'range') return a.variable === b.variable && this.same(a.range, b.range)
+    if (a.kind === 'equation' && b.kind === 'equation') return this.#sameEquation(a, b)
+    // "2 + 3 = 5" for 5: a calculation that holds.
+    if (a.kind === 'equation') return b.kind === 'value' && this.#isResult(a, b)
+    if (b.kind === 'equation') return a.kind === 'value' && this.#isResult(b, a)
+    if (a.kind === 'relation' && b.kind === 'relation') {
+      const signs = (answer: { signs: string[] }) => answer.signs.join(' ')
+      return (
+        signs(a) === signs(b) &&
+        a.sides.length === b.sides.length &&
+        a.sides.every((side, i) => this.#sameSides(side, b.sides[i]))
+      )
+    }
+    return false
+  }
+
+  #sameChoice(a: Answer, b: Answer): boolean {
+    const letter = (answer: Answer) =>
+      answer.kind === 'choice'
+        ? answer.letter
+        : answer.kind === 'words'
+          ? /^option ([a-z])$/u.exec(answer.text)?.[1].toUpperCase()
+          : null
+    return letter(a) === letter(b)
+  }
+
+  #sameValue(a: Answer & { kind: 'value' }, b: Answer & { kind: 'value' }): boolean {
+    const percents = [a, b].filter((answer) => answer.unit === '%').length
+    if (percents === 1) {
+      // 40% is 2/5, and it is 40 where the other leaves the sign to the question.
+      const [percent, other] = a.unit === '%' ? [a, b] : [b, a]
+      if (other.unit !== '') return false
+      if (!percent.rational || !other.rational) return this.#sameLatex(percent.latex, other.latex)
+      return sameRational(percent.rational, other.rational) || sameRational(hundredth(percent.rational), other.rational)
+    }
+    if (a.unit !== '' && b.unit !== '' && a.unit !== b.unit) return false
+    if (a.rational && b.rational) {
+      return sameRational(a.rational, b.rational) || this.#isClose(asNumber(a.rational), asNumber(b.rational))
+    }
+    return this.#sameLatex(a.latex, b.latex)
+  }
+
+  #sameLatex(a: string, b: string): boolean {
+    if (dense(a) === dense(b)) return true
+    if (this.#symbols.same(a, b)) return true
+    if (this.#tolerance === 0) return false
+    const [x, y] = [this.#symbols.numeric(a), this.#symbols.numeric(b)]
+    return x !== null && y !== null && this.#isClose(x, y)
+  }
+
+  #isClose(x: number, y: number): boolean {
+    return this.#tolerance > 0 && Math.abs(x - y) <= this.#tolerance * Math.abs(x)
+  }
+
+  #sameSides = (a: string, b: string) => this.same(parseAnswer(a), parseAnswer(b))
+
+  #sameEquation(a: { left: string; right: string }, b: { left: string; right: string }): boolean {
+    // f(x) = ... and y = ... name the same thing.
+    const name = (left: string) => (/^[a-zA-Z]\([a-zA-Z]\)$/u.test(left) ? 'y' : left)
+    if (name(a.left) === name(b.left) && this.#sameSides(a.right, b.right)) return true
+    return this.#symbols.sameEquation(a, b)
+  }
+
+  #isResult(equation: { left: string; right: string }, value: Answer): boolean {
+    return this.#sameSides(equation.left, equation.right) && this.same(parseAnswer(equation.right), value)
+  }
+
+  #sameOrdered(a: Answer[], b: Answer[]): boolean {
+    return a.length === b.length && a.every((item, i) => this.same(item, b[i]))
+  }
+
+  /** Each item has a partner of its own. */
+  #sameUnordered(a: Answer[], b: Answer[]): boolean {
+    if (a.length !== b.length || a.length > 50) return false
+    const left = [...b]
+    return a.every((item) => {
+      const at = left.findIndex((other) => this.same(item, other))
+      if (at >= 0) left.splice(at, 1)
+      return at >= 0
+    })
+  }
+}
+
+/** Without spaces, but for those that part digits, and without the marks of text. */
+const dense = (latex: string) => latex.replace(/\\text\s*\{([^{}]*)\}/gu, '$1').replace(/(?<!\d) +| +(?![\d.])/gu, '')
+
+const isCollection = (answer: Answer) => answer.kind === 'list' || answer.kind === 'set' || answer.kind === 'union'
+
+/** The items of a collection, those of lists in it (as \pm makes) among them; another answer is a collection of one. */
+function flat(answer: Answer): Answer[] {
+  if (answer.kind === 'list' || answer.kind === 'set' || answer.kind === 'union') {
+    return answer.items.flatMap((item) => (item.kind === 'list' ? flat(item) : [item]))
+  }
+  return [answer]
+}
+
+/** `\{1, 2\}` is `1, 2`, and `\{5\}` is 5; a union of sets is neither. */
+const mayDiffer = (a: Answer, b: Answer) => a.kind !== 'union' && b.kind !== 'union'

@@ -1,0 +1,61 @@
+/** Finds the final answer in a text about mathematics: what a model wrote, or the solution column of a data set. */
+
+/** What stands in the last whole `\boxed{...}` or `\fbox{...}`, or null. An argument without braces (`\boxed 5`) is its first token. */
+export function lastBoxed(text: string): string | null {
+  for (let from = text.length; from >= 0;) {
+    const at = Math.max(text.lastIndexOf('\\boxed', from), text.lastIndexOf('\\fbox', from))
+    if (at < 0) return null
+    const found = argument(text, at + (text.startsWith('\\boxed', at) ? 6 : 5))
+    if (found !== null) return found.trim()
+    from = at - 1
+  }
+  return null
+}
+
+/** The argument of a command that ends at `start`: a group in balanced braces, or one token. null where it does not close. */
+function argument(text: string, start: number): string | null {
+  let at = start
+  while (text[at] === ' ') at++
+  if (text[at] !== '{') return /^(?:\\[A-Za-z]+|[\w.-]+)/u.exec(text.slice(at, at + 40))?.[0] ?? null
+  let depth = 0
+  for (let i = at; i < text.length; i++) {
+    if (text[i] === '\\') i++
+    else if (text[i] === '{') depth++
+    else if (text[i] === '}' && --depth === 0) return text.slice(at + 1, i)
+  }
+  return null
+}
+
+/** `The answer is ...`, `Final Answer: ...`; the answer ends with its line, or at a full stop that ends a sentence. */
+const announced = /(?:\bfinal answer|\banswer)(?:\s+is)?\s*(?::|\bis\b)?\s*\**\s*:?\s*([^\n]+)/giu
+
+/**
+ * The final answer of a text: the last `\boxed{}`; else what follows the last `####` (GSM8K); else the last `answer is ...` or `answer: ...`;
+ * else the text itself where it is one short line, which is how data sets write answers. '' where there is none.
+ */
+export function extractAnswer(text: string): string {
+  const boxed = lastBoxed(text)
+  if (boxed !== null) return boxed
+  const hash = text.lastIndexOf('####')
+  if (hash >= 0)
+    return text
+      .slice(hash + 4)
+      .trim()
+      .split('\n')[0]
+      .trim()
+  const said = lastAnnounced(text)
+  if (said !== null) return said
+  const trimmed = text.trim()
+  return trimmed.includes('\n') || trimmed.length > 200 ? '' : trimmed
+}
+
+/** What the last announcement announces, without the sentence's end. "Final Answer: The final answer is 5" announces twice. */
+function lastAnnounced(text: string): string | null {
+  const said = [...text.matchAll(announced)].at(-1)?.[1]
+  if (said === undefined) return null
+  const ended = said
+    .replace(/[.!](?:\s.*)?$/u, '')
+    .replaceAll('**', '')
+    .trim()
+  return lastAnnounced(ended) ?? ended
+}

@@ -1,0 +1,109 @@
+/**
+ * Rewards for answers in mathematics. `MathRubric` finds the final answer and asks whether it is the row's answer, however it is written;
+ * `mathEqual` is that question alone. Reading and comparing happens in a worker thread with a time limit, because
+ * `9^{9^{9^9}}` takes as long as it takes. What counts as equal: docs/environments.md.
+ */
+import type { Message } from '../../common/types.ts'
+import { MaybeThinkParser, type Parser } from '../parsers.ts'
+import { type GroupRewardSpec, type RewardSpec, Rubric } from '../rubric.ts'
+import { CallEnded, load, Workers } from '../sandbox/pool.ts'
+import type { RewardArgs } from '../types.ts'
+import { extractAnswer } from './extract.ts'
+
+export { extractAnswer, lastBoxed } from './extract.ts'
+
+export interface MathEqualOptions {
+  /** Limit of one comparison. Default 5. */
+  seconds?: number
+  /** Relative difference up to which two numbers are equal. Default 0: 0.333 is not 1/3. */
+  tolerance?: number
+  signal?: AbortSignal
+}
+
+/** `undecided`: why there is no verdict (time, memory), in words; `equal` is then false. */
+export interface MathVerdict {
+  equal: boolean
+  undecided: string | null
+}
+
+let workers: Workers | undefined
+
+/**
+ * Whether two final answers are the same: `\frac{1}{2}` and `0.5`, `\{2, 1\}` and `1, 2`, `(x+1)^2` and `x^2+2x+1`. Never rejects for what they hold.
+ * Throws UserError where @cortex-js/compute-engine or workerpool is not installed, and CallEnded when aborted.
+ */
+export async function mathEqual(gold: string, given: string, options: MathEqualOptions = {}): Promise<MathVerdict> {
+  const [a, b] = [gold.trim(), given.trim()]
+  if (a === '' || b === '') return { equal: false, undecided: null }
+  if (a === b) return { equal: true, undecided: null }
+  // Most answers of most data sets: no thread for these. Fifteen digits are exact.
+  if (/^-?\d{1,15}$/u.test(a) && /^-?\d{1,15}$/u.test(b) && !options.tolerance)
+    return { equal: Number(a) === Number(b), undecided: null }
+  if (!workers) {
+    await load('@cortex-js/compute-engine', () => Promise.resolve(import.meta.resolve('@cortex-js/compute-engine')))
+    workers ??= new Workers({ script: new URL('./worker.ts', import.meta.url), as: 'thread', heapMb: 512 })
+  }
+  const { seconds = 5, tolerance = 0, signal } = options
+  try {
+    return { equal: await workers.call<boolean>('same', [a, b, { tolerance }], { seconds, signal }), undecided: null }
+  } catch (error) {
+    if (error instanceof CallEnded && error.why === 'abort') throw error
+    return { equal: false, undecided: error instanceof Error ? error.message : String(error) }
+  }
+}
+
+/** Ends the threads; the next comparison starts new ones. Idle ones do not keep a process alive, so only tests need it. */
+export async function closeMath(): Promise<void> {
+  await workers?.close()
+  workers = undefined
+}
+
+export interface MathRubricOptions {
+  /** Of `correct_answer`. Default 1. */
+  weight?: number
+  /** More reward functions and metrics. */
+  functions?: Record<string, RewardSpec>
+  /** Group functions. */
+  group?: Record<string, GroupRewardSpec>
+  /** Makes the final answer from the assistant's text. Default: extractAnswer of what follows `</think>`, where there is one. */
+  parser?: Parser
+  /** Limit of one comparison; a later one counts as wrong. Default 5. */
+  seconds?: number
+  /** See MathEqualOptions. Default 0. */
+  tolerance?: number
+}
+
+/**
+ * `correct_answer`: 1 where the final answer is the row's, else 0. `math_undecided` (a metric): 1 where a limit ended the comparison.
+ * The row's answer may be the answer alone, a solution that ends in `#### 42`, or one with `\boxed{42}`.
+ */
+export class MathRubric extends Rubric {
+  constructor(options: MathRubricOptions = {}) {
+    const { weight = 1, functions = {}, seconds, tolerance } = options
+    const verdicts = new WeakMap<Message[], Promise<MathVerdict>>()
+    const verdict = (args: RewardArgs) => {
+      let found = verdicts.get(args.completion)
+      if (!found) {
+        const gold = extractAnswer(args.answer)
+        if (gold === '')
+          throw new Error(`the row's answer (${JSON.stringify(args.answer.slice(0, 60))}) has no final answer to compare with`)
+        found = mathEqual(gold, args.text, { seconds, tolerance, signal: args.signal })
+        verdicts.set(args.completion, found)
+      }
+      return found
+    }
+    super(
+      {
+        // Comparisons queue for two threads: the limit of one is `seconds`, this one is for the queue.
+        correct_answer: { reward: async (args) => ((await verdict(args)).equal ? 1 : 0), weight, timeoutSeconds: 1200 },
+        math_undecided: {
+          reward: async (args) => ((await verdict(args)).undecided === null ? 0 : 1),
+          weight: 0,
+          timeoutSeconds: 1200,
+        },
+        ...functions,
+      },
+      { parser: options.parser ?? new MaybeThinkParser(extractAnswer), group: options.group },
+    )
+  }
+}

@@ -1,0 +1,115 @@
+/**
+ * Equality of expressions by @cortex-js/compute-engine, which reads LaTeX and computes with any number of digits.
+ * Constants are equal when 60 digits of their difference are zeros. Expressions with variables are equal when they agree at random points,
+ * positive and negative, to 40 digits: polynomials that differ agree at such points with a probability that is as good as 0. A rewriting
+ * system would say no where it finds no way, and takes unbounded time to look for one.
+ */
+import { ComputeEngine, type Expression } from '@cortex-js/compute-engine'
+import { hashSeed, Random } from '../../common/random.ts'
+import type { Symbols } from './compare.ts'
+
+const ce = new ComputeEngine()
+ce.precision = 80
+
+/** Points at which expressions are compared; fewer than `needed` where both have a value prove nothing. */
+const points = 8
+const needed = 4
+
+interface Complex {
+  re: number
+  im: number
+}
+
+const isFinite = ({ re, im }: Complex) => Number.isFinite(re) && Number.isFinite(im)
+const size = ({ re, im }: Complex) => Math.hypot(re, im)
+
+function parse(latex: string): Expression | null {
+  // "4 2" would be read as 42, and 1010_2 as ten, which is no answer to a question for binary digits.
+  if (/(?<!_)\d\s+\.?\d|\d\s*_/u.test(latex)) return null
+  const expression = ce.parse(latex.replaceAll('\\degree', '^\\circ'))
+  if (!expression?.isValid) return null
+  const json = JSON.stringify(expression.json)
+  // Words inside an expression, what it could not read, and what is no number.
+  return /"'|"(?:Error|Nothing|LatexString|Undefined|Tuple|Sequence|Set|Pair|Equal|True|False)"/u.test(json) ? null : expression
+}
+
+function value(expression: Expression): Complex {
+  const n = expression.N()
+  const [re, im] = [Number(n.re), Number(n.im)]
+  return { re, im: Number.isNaN(im) && Number.isFinite(re) ? 0 : im }
+}
+
+/** a - b and the size of both, at one point. null where one of them has no value there and the other has. */
+function difference(a: Expression, b: Expression, at: Record<string, number>): { off: number; scale: number } | null | undefined {
+  const [x, y] = [a.subs(at), b.subs(at)]
+  const [u, v] = [value(x), value(y)]
+  if (!isFinite(u) && !isFinite(v)) return undefined
+  if (!isFinite(u) || !isFinite(v)) return null
+  const off = value(ce.box(['Subtract', x.json, y.json] as never))
+  return { off: isFinite(off) ? size(off) : Infinity, scale: Math.max(size(u), size(v)) }
+}
+
+function variables(...expressions: Expression[]): string[] {
+  return [...new Set(expressions.flatMap((expression) => expression.unknowns))].toSorted()
+}
+
+/** The same points for the same variables: a reward does not depend on chance. */
+function* probes(names: string[]): Generator<Record<string, number>> {
+  const random = new Random(hashSeed('probe', ...names))
+  for (let i = 0; i < points; i++) {
+    yield Object.fromEntries(
+      names.map((name) => [name, (random.int(2) ? 1 : -1) * (0.2 + Math.floor(random.next() * 2 ** 20) / 2 ** 19)]),
+    )
+  }
+}
+
+function sameConstant(a: Expression, b: Expression): boolean {
+  const [u, v] = [value(a), value(b)]
+  if (!isFinite(u) || !isFinite(v)) return false
+  const apart = difference(a, b, {})
+  return apart ? apart.off <= 1e-60 * Math.max(apart.scale, 1e-60) || (apart.scale === 0 && apart.off === 0) : false
+}
+
+function sameEverywhere(a: Expression, b: Expression, names: string[]): boolean {
+  let agreed = 0
+  for (const at of probes(names)) {
+    const apart = difference(a, b, at)
+    if (apart === undefined) continue
+    if (apart === null || !(apart.off <= 1e-40 * Math.max(apart.scale, 1e-10))) return false
+    agreed++
+  }
+  return agreed >= needed
+}
+
+export const symbols: Symbols = {
+  same(latexA, latexB) {
+    const [a, b] = [parse(latexA), parse(latexB)]
+    if (!a || !b) return false
+    const infinities = [latexA, latexB].filter((latex) => latex.includes('\\infty')).length
+    // \frac{1}{0} and \frac{2}{0} are the same nothing, and equal to no answer.
+    if (infinities > 0) return infinities === 2 && a.isSame(b)
+    const names = variables(a, b)
+    return names.length === 0 ? sameConstant(a, b) : sameEverywhere(a, b, names)
+  },
+
+  sameEquation(first, second) {
+    const minus = (equation: { left: string; right: string }) => parse(`(${equation.left})-(${equation.right})`)
+    const [a, b] = [minus(first), minus(second)]
+    if (!a || !b) return false
+    const names = variables(a, b)
+    if (names.length === 0 || variables(a).join() !== variables(b).join()) return false
+    // a = c b with one c at all points.
+    const ratio = ce.box(['Divide', a.json, b.json] as never)
+    const at = [...probes(names)].map((point) => value(ratio.subs(point))).filter(isFinite)
+    const base = at[0]
+    if (at.length < needed || size(base) < 1e-9) return false
+    return at.every((c) => Math.hypot(c.re - base.re, c.im - base.im) <= 1e-12 * size(base))
+  },
+
+  numeric(latex) {
+    const expression = parse(latex)
+    if (!expression || expression.unknowns.length > 0) return null
+    const { re, im } = value(expression)
+    return Number.isFinite(re) && im === 0 ? re : null
+  },
+}
