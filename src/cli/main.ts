@@ -12,13 +12,14 @@ import { register as doctor } from './doctor.ts'
 import { register as grad } from './grad.ts'
 import { register as merge } from './merge.ts'
 import { register as score } from './score.ts'
+import { register as serve } from './serve.ts'
 import { register as sft } from './sft.ts'
 import { register as train } from './train.ts'
 import { register as tune } from './tune.ts'
 import { versionOf } from './version.ts'
 
 /** In the order in which `--help` lists them. */
-const verbs: ((program: Command) => void)[] = [train, sft, score, grad, merge, tune, bench, doctor]
+const verbs: ((program: Command) => void)[] = [train, sft, serve, score, grad, merge, tune, bench, doctor]
 
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   // `dawn-rl ... | head`: nobody reads on.

@@ -14,11 +14,14 @@ export interface Logger {
 
 const secrets = ['api_key', 'apiKey', 'token', 'authorization', 'Authorization', 'password', 'secret']
 
+/** The descriptor of standard error, for logs of what has no folder. */
+export const standardError = 2
+
 /**
- * Opens `path` (a run folder's `logPath`) for appending. Values under names of secrets are blotted out, one level deep too.
+ * Opens `path` (a run folder's `logPath`, or `standardError`) for appending. Values under names of secrets are blotted out, one level deep too.
  * @throws Error when the file cannot be opened
  */
-export function createLogger(path: string, level: LogLevel = 'info'): Logger & { close(): void } {
+export function createLogger(path: string | typeof standardError, level: LogLevel = 'info'): Logger & { close(): void } {
   const destination = pino.destination({ dest: path, sync: true, mkdir: true, append: true })
   const logger = pino(
     {
@@ -36,7 +39,7 @@ export function createLogger(path: string, level: LogLevel = 'info'): Logger & {
       if (!open) return
       open = false
       destination.flushSync()
-      destination.end()
+      if (path !== standardError) destination.end()
     },
   })
 }

@@ -1,0 +1,207 @@
+/** Builds a server out of its options: model, device, engine, and what answers are made with. Everything that can be refused is refused here. */
+import { readFile, realpath } from 'node:fs/promises'
+import { join, resolve } from 'node:path'
+import { messageOf, UserError } from '../common/errors.ts'
+import type { LogprobsMode } from '../common/types.ts'
+import { Gpu } from '../gpu/gpu.ts'
+import { Engine } from '../inference/engine.ts'
+import type { SamplingDefaults, ServerOptions, ServerParts } from '../inference/server/parts.ts'
+import { startServer } from '../inference/server/server.ts'
+import { servingEngine } from '../inference/server/serving.ts'
+import { loadDecoder } from '../model/decoder-load.ts'
+import { reloadDecoder } from '../model/decoder-reload.ts'
+import { openModel, type ModelFiles } from '../model/open.ts'
+import type { ModelConfig } from '../model/types.ts'
+import { formatBytes, formatCount } from '../monitor/format.ts'
+import { createLogger, standardError, type LogLevel } from '../monitor/logger.ts'
+import { reporter } from './model-batch.ts'
+import { versionOf } from './version.ts'
+
+export interface ServeOptions {
+  model: string
+  servedModelName?: string[]
+  adapter?: string[]
+  host: string
+  port: number
+  apiKey?: string[]
+  allowedOrigins?: string[]
+  adapterRoot?: string
+  devMode?: boolean
+  maxNumSeqs: number
+  maxNumBatchedTokens: number
+  maxModelLen?: number
+  kvCacheBytes?: number
+  kvCacheDtype: 'auto' | 'f32' | 'f16'
+  enablePrefixCaching: boolean
+  matrixUnits?: boolean
+  logprobsMode: `${LogprobsMode}_logprobs`
+  maxLogprobs: number
+  chatTemplate?: string
+  generationConfig: string
+  toolCallParser: string
+  reasoningParser: string
+  maxQueue: number
+  maxBodyBytes: number
+  bodySeconds: number
+  maxConnections: number
+  drainSeconds: number
+  logLevel: LogLevel
+}
+
+/** The KV cache's memory where nothing is said. */
+const KV_BYTES = 2 ** 30
+/** As the engine has it. */
+const PAGE = 16
+
+/** @throws UserError for anything of the user's that is wrong */
+export async function openServer(options: ServeOptions): Promise<{ url: string; close(drainSeconds: number): Promise<void> }> {
+  const adapters = (options.adapter ?? []).map(adapterOf)
+  const chatTemplate = options.chatTemplate === undefined ? undefined : await textOf(options.chatTemplate)
+  const adapterRoot = options.adapterRoot === undefined ? undefined : await rootOf(options.adapterRoot)
+  const opened: { close(): unknown }[] = []
+  const closeAll = async () => {
+    for (const one of opened.splice(0).toReversed()) await one.close()
+  }
+  try {
+    const model = await openModel(options.model)
+    opened.push(model)
+    const tokenizer = await model.tokenizer()
+    const defaults = await defaultsOf(options.generationConfig, model)
+    const gpu = await Gpu.open()
+    opened.push(gpu)
+    if (gpu.facts.software) console.error(`no GPU here: running on the CPU (${gpu.facts.name})`)
+    const decoder = await loadDecoder(gpu, model, {
+      matrixUnits: options.matrixUnits,
+      progress: reporter(`loading ${model.name}`),
+    })
+    opened.push({ close: () => decoder.release() })
+    const { maxLength, cacheRows } = roomFor(options, model.config, gpu.facts.limits.maxBinding)
+    const engine = new Engine(decoder, {
+      maxSequences: options.maxNumSeqs,
+      maxLength,
+      cacheRows,
+      maxPrefillRows: options.maxNumBatchedTokens,
+      kvCacheDtype: options.kvCacheDtype === 'f16' ? 'f16' : 'f32',
+      prefixCaching: options.enablePrefixCaching,
+      eosTokenIds: model.config.eosTokenIds,
+      decode: (ids) => tokenizer.decode(ids),
+    })
+    opened.push(engine)
+    const serving = servingEngine(engine)
+    for (const { name, dir } of adapters) await serving.adapters.load(name, dir)
+    const log = createLogger(standardError, options.logLevel)
+    opened.push(log)
+    const parts: ServerParts = {
+      names: options.servedModelName ?? [options.model],
+      root: options.model,
+      tokenizer,
+      vocabulary: model.config.vocabSize,
+      eosTokenIds: model.config.eosTokenIds,
+      log,
+      version: versionOf('dawn-rl') ?? 'unknown',
+      defaults,
+      logprobsMode: options.logprobsMode.replace('_logprobs', '') as LogprobsMode,
+      maxLogprobs: options.maxLogprobs,
+      chatTemplate,
+      reloadWeights: async (dir) => {
+        const files = await openModel(dir ?? options.model)
+        try {
+          await reloadDecoder(decoder, files)
+          engine.publish(engine.version + 1)
+        } finally {
+          files.close()
+        }
+      },
+    }
+    const server = await startServer(serving, parts, { ...serverOptions(options), adapterRoot })
+    const names = [...parts.names, ...adapters.map(({ name }) => name)].join(', ')
+    const kv = `KV cache of ${formatCount(engine.cacheRows)} tokens (${formatBytes(engine.cacheRows * bytesPerToken(model.config, options))})`
+    console.log(`${names} at ${server.url}/v1 | context ${maxLength} tokens | ${kv}`)
+    return {
+      url: server.url,
+      close: async (drainSeconds) => {
+        await server.close(drainSeconds)
+        await closeAll()
+      },
+    }
+  } catch (error) {
+    await closeAll()
+    throw error
+  }
+}
+
+function serverOptions(options: ServeOptions): ServerOptions {
+  const key = process.env.DAWN_RL_API_KEY
+  return {
+    host: options.host,
+    port: options.port,
+    apiKeys: [...(options.apiKey ?? []), ...(key ? [key] : [])],
+    allowedOrigins: options.allowedOrigins,
+    devMode: options.devMode,
+    maxHeld: options.maxNumSeqs + options.maxQueue,
+    maxBodyBytes: options.maxBodyBytes,
+    bodySeconds: options.bodySeconds,
+    maxConnections: options.maxConnections,
+  }
+}
+
+const bytesPerToken = (config: ModelConfig, { kvCacheDtype }: ServeOptions): number =>
+  2 * config.layers * config.kvHeads * config.headDim * (kvCacheDtype === 'f16' ? 2 : 4)
+
+/** How long a sequence may be, and how many tokens the KV cache holds. */
+function roomFor(options: ServeOptions, config: ModelConfig, maxBinding: number): { maxLength: number; cacheRows: number } {
+  const { maxNumSeqs, maxModelLen, kvCacheBytes } = options
+  const each = bytesPerToken(config, options)
+  const bindable = (Math.floor((maxBinding * 2 * config.layers) / (each * PAGE)) - 1) * PAGE
+  const affordable = Math.min(bindable, Math.floor((kvCacheBytes ?? KV_BYTES) / (each * PAGE)) * PAGE)
+  const most = maxModelLen ?? Math.min(config.maxPositionEmbeddings, affordable)
+  if (most > affordable || most < 2) {
+    const need = formatBytes(Math.ceil(Math.max(most, 2) / PAGE) * PAGE * each)
+    throw new UserError(
+      `One sequence of ${most} tokens needs ${need} of KV cache, and there is room for ${affordable} tokens. Raise --kv-cache-bytes or lower --max-model-len.`,
+    )
+  }
+  return { maxLength: most, cacheRows: kvCacheBytes === undefined ? Math.min(affordable, maxNumSeqs * most) : affordable }
+}
+
+function adapterOf(text: string): { name: string; dir: string } {
+  const at = text.indexOf('=')
+  if (at < 1 || at === text.length - 1) throw new UserError(`--adapter ${text}: write it as NAME=DIR.`)
+  return { name: text.slice(0, at), dir: resolve(text.slice(at + 1)) }
+}
+
+async function textOf(file: string): Promise<string> {
+  return await readFile(file, 'utf8').catch((error: unknown) => {
+    throw new UserError(`--chat-template ${file} can't be read: ${messageOf(error)}.`)
+  })
+}
+
+async function rootOf(dir: string): Promise<string> {
+  return await realpath(dir).catch(() => {
+    throw new UserError(`--adapter-root ${dir} is not there. Make the folder first.`)
+  })
+}
+
+/** What generation_config.json says of sampling. */
+async function defaultsOf(where: string, model: ModelFiles): Promise<SamplingDefaults> {
+  if (where === 'vllm') return {}
+  let raw = model.rawGenerationConfig ?? {}
+  if (where !== 'auto') {
+    const path = where.endsWith('.json') ? where : join(where, 'generation_config.json')
+    try {
+      raw = JSON.parse(await readFile(path, 'utf8')) as Record<string, unknown>
+    } catch (error) {
+      throw new UserError(`--generation-config ${where}: ${path} can't be read: ${messageOf(error)}.`)
+    }
+  }
+  const number = (key: string) => (typeof raw[key] === 'number' ? raw[key] : undefined)
+  const found = {
+    temperature: number('temperature'),
+    top_p: number('top_p'),
+    top_k: number('top_k'),
+    min_p: number('min_p'),
+    repetition_penalty: number('repetition_penalty'),
+    max_tokens: number('max_new_tokens'),
+  }
+  return Object.fromEntries(Object.entries(found).filter(([, value]) => value !== undefined))
+}

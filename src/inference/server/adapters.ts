@@ -1,0 +1,62 @@
+/** /v1/load_lora_adapter and /v1/unload_lora_adapter. Folders are those below one root: a name in a request must not open any file of the machine. */
+import { realpath } from 'node:fs/promises'
+import { resolve, sep } from 'node:path'
+import type { Context } from 'hono'
+import { UserError } from '../../common/errors.ts'
+import { badRequest, HttpError } from './errors.ts'
+import type { App, ServerContext } from './parts.ts'
+import { loadAdapterBody, unloadAdapterBody } from './schemas/control.ts'
+
+/**
+ * The real path of a folder that a request names, relative to the root or whole.
+ * @throws HttpError 400 for one that is not below the root, by links too, 404 for one that is not there, 403 without a root
+ */
+export async function pathUnderRoot(root: string | undefined, path: string, field: string): Promise<string> {
+  if (root === undefined) {
+    throw new HttpError(403, `${field}: nothing is loaded at run time here; start the server with --adapter-root.`, {
+      param: field,
+    })
+  }
+  const outside = badRequest(`${field}: the folder must lie below the server's --adapter-root.`, field)
+  if (path.includes('\0')) throw outside
+  const real = await realpath(root)
+  const isBelow = (folder: string, top: string) => folder.startsWith(top.endsWith(sep) ? top : top + sep)
+  const wanted = resolve(real, path)
+  if (!isBelow(wanted, real) && !isBelow(wanted, resolve(root))) throw outside
+  const found = await realpath(wanted).catch(() => undefined)
+  if (found === undefined) throw new HttpError(404, `${field}: there is no such folder.`, { param: field })
+  if (!isBelow(found, real)) throw outside
+  return found
+}
+
+export function addAdapters(app: App, server: ServerContext): void {
+  const { engine, parts, options } = server
+
+  app.post('/v1/load_lora_adapter', async (context: Context) => {
+    const { lora_name: name, lora_path, load_inplace } = await server.bodies.read(context, loadAdapterBody)
+    const path = await pathUnderRoot(options.adapterRoot, lora_path, 'lora_path')
+    if (parts.names.includes(name)) throw badRequest(`lora_name: ${name} is the model's own name.`, 'lora_name')
+    const inPlace = load_inplace === true
+    if (engine.adapters.has(name) && !inPlace) {
+      throw badRequest(`lora_name: an adapter ${name} is loaded already; send load_inplace to replace it.`, 'lora_name')
+    }
+    try {
+      await engine.adapters.load(name, path, { inPlace })
+    } catch (error) {
+      if (error instanceof UserError) throw badRequest(error.message, 'lora_path')
+      throw error
+    }
+    parts.log.info({ adapter: name, path, inPlace }, 'adapter loaded')
+    return context.text(`Success: LoRA adapter '${name}' added successfully.`)
+  })
+
+  app.post('/v1/unload_lora_adapter', async (context: Context) => {
+    const { lora_name: name } = await server.bodies.read(context, unloadAdapterBody)
+    if (!engine.adapters.has(name)) throw new HttpError(404, `lora_name: there is no adapter ${name}.`, { param: 'lora_name' })
+    if (options.adapterRoot === undefined)
+      throw new HttpError(403, 'lora_name: adapters stay as the server was started with.', { param: 'lora_name' })
+    await engine.adapters.unload(name)
+    parts.log.info({ adapter: name }, 'adapter unloaded')
+    return context.text(`Success: LoRA adapter '${name}' removed successfully.`)
+  })
+}

@@ -1,0 +1,60 @@
+/** A chat answer out of a completion's text: thinking split off, then calls of tools, then what is left. The same way for whole answers and streams. */
+import type { ToolCall } from '../../common/types.ts'
+import type { AnswerStream, ReasoningStream, ToolCallDelta, ToolParser } from '../parsers/types.ts'
+
+/** What a piece of text adds. */
+export interface MessageDelta {
+  reasoning?: string
+  content?: string
+  tool_calls?: ToolCallDelta[]
+}
+
+export class AnswerText {
+  readonly #reasoning: ReasoningStream | undefined
+  readonly #tools: AnswerStream | undefined
+  /** The message so far. */
+  reasoning = ''
+  content = ''
+  readonly toolCalls: ToolCall[] = []
+
+  constructor(reasoning: ReasoningStream | undefined, tools: ToolParser | undefined) {
+    this.#reasoning = reasoning
+    this.#tools = tools?.stream()
+  }
+
+  push(text: string): MessageDelta {
+    if (!this.#reasoning) return this.#add({}, this.#tools?.push(text) ?? { content: text })
+    const { reasoning, content } = this.#reasoning.push(text)
+    return this.#add({ reasoning }, content ? (this.#tools?.push(content) ?? { content }) : {})
+  }
+
+  /** What was held back, when the text has ended. */
+  flush(): MessageDelta {
+    const split = this.#reasoning?.flush()
+    const first = split?.content ? (this.#tools?.push(split.content) ?? { content: split.content }) : {}
+    const delta = this.#add({ reasoning: split?.reasoning }, first)
+    const last = this.#tools ? this.#add({}, this.#tools.flush()) : {}
+    const content = (delta.content ?? '') + (last.content ?? '')
+    const tool_calls = [...(delta.tool_calls ?? []), ...(last.tool_calls ?? [])]
+    return {
+      ...(delta.reasoning ? { reasoning: delta.reasoning } : {}),
+      ...(content ? { content } : {}),
+      ...(tool_calls.length > 0 ? { tool_calls } : {}),
+    }
+  }
+
+  #add({ reasoning }: { reasoning?: string }, { content, tool_calls }: Omit<MessageDelta, 'reasoning'>): MessageDelta {
+    this.reasoning += reasoning ?? ''
+    this.content += content ?? ''
+    for (const { index, id, function: call } of tool_calls ?? []) {
+      this.toolCalls[index] ??= { id: id!, type: 'function', function: { name: '', arguments: '' } }
+      this.toolCalls[index].function.name += call.name ?? ''
+      this.toolCalls[index].function.arguments += call.arguments ?? ''
+    }
+    return {
+      ...(reasoning ? { reasoning } : {}),
+      ...(content ? { content } : {}),
+      ...(tool_calls && tool_calls.length > 0 ? { tool_calls } : {}),
+    }
+  }
+}

@@ -1,0 +1,67 @@
+/**
+ * Who may ask. Keys are compared in constant time. On loopback, where no key is needed, a browser is what must be kept out: a page that someone visits
+ * may send requests there, under a name that it had resolved to 127.0.0.1 (DNS rebinding) or blindly (a form). So the Host header must name this machine,
+ * and a request that says which page it comes from (Origin) is refused unless that page is allowed.
+ */
+import { createHash, timingSafeEqual } from 'node:crypto'
+import { isIP } from 'node:net'
+import type { MiddlewareHandler } from 'hono'
+import { HttpError } from './errors.ts'
+
+/** Whether an address is this machine's own. */
+export function isLoopback(host: string): boolean {
+  const bare = host.replace(/^\[|\]$/g, '').toLowerCase()
+  return bare === 'localhost' || bare === '::1' || (isIP(bare) === 4 && bare.startsWith('127.'))
+}
+
+const digest = (text: string) => createHash('sha256').update(text).digest()
+
+/** Answered without a key: that the server lives. */
+const open = new Set(['/health', '/ping'])
+
+/** Checks `Authorization: Bearer KEY` of everything but /health and /ping. No keys: everyone may ask. */
+export function requireKey(keys: readonly string[]): MiddlewareHandler {
+  const known = keys.map(digest)
+  return async (context, next) => {
+    if (known.length > 0 && !open.has(context.req.path)) {
+      const [, given] = /^Bearer\s+(.+)$/i.exec(context.req.header('authorization') ?? '') ?? []
+      const hash = digest(given ?? '')
+      // All of them are compared, so that time does not tell which one came near.
+      const matches = known.filter((key) => timingSafeEqual(key, hash))
+      if (given === undefined || matches.length === 0) {
+        const words =
+          given === undefined ? 'An API key is needed: send the header Authorization: Bearer KEY.' : 'The API key is wrong.'
+        throw new HttpError(401, words, { headers: { 'www-authenticate': 'Bearer' } })
+      }
+    }
+    await next()
+  }
+}
+
+/** Refuses what comes from a browser's page that is not allowed, and, on loopback, what was sent to another name. */
+export function guardBrowsers(options: { loopback: boolean; origins: readonly string[] }): MiddlewareHandler {
+  const { loopback, origins } = options
+  const any = origins.includes('*')
+  return async (context, next) => {
+    const host = context.req.header('host')
+    if (loopback && (host === undefined || !isLoopback(host.replace(/:\d+$/, '')))) {
+      throw new HttpError(403, 'The Host header does not name this machine; this server answers on localhost alone.')
+    }
+    const origin = context.req.header('origin')
+    if (origin === undefined) return await next()
+    if (!any && !origins.includes(origin)) {
+      throw new HttpError(403, 'Requests of web pages are refused; --allowed-origins names the pages that may ask.')
+    }
+    context.header('access-control-allow-origin', any ? '*' : origin)
+    context.header('vary', 'Origin')
+    if (context.req.method === 'OPTIONS') {
+      context.header('access-control-allow-methods', 'GET, POST')
+      context.header(
+        'access-control-allow-headers',
+        context.req.header('access-control-request-headers') ?? 'authorization, content-type',
+      )
+      return context.body(null, 204)
+    }
+    await next()
+  }
+}

@@ -1,0 +1,131 @@
+/** Bodies: read whole under a limit of bytes and of time, as JSON, and checked against a schema. What a schema does not know is named in the log. */
+import type { Context } from 'hono'
+import type * as z from 'zod'
+import { badRequest, HttpError } from './errors.ts'
+
+export interface BodyLimits {
+  maxBytes: number
+  /** Until the body is whole. */
+  ms: number
+}
+
+/** After an answer that came before the whole body, the connection is of no use: what is left of the body stands in it. */
+const closing = { connection: 'close' }
+
+/**
+ * The body's bytes.
+ * @throws HttpError 413 for more than maxBytes, 408 for a body that takes longer than it may, 400 for one that breaks off
+ */
+async function readBytes(request: Request, { maxBytes, ms }: BodyLimits): Promise<Uint8Array> {
+  const tooLarge = () =>
+    new HttpError(413, `The body has more than ${maxBytes} bytes, which is the most this server takes.`, { headers: closing })
+  if (Number(request.headers.get('content-length') ?? 0) > maxBytes) throw tooLarge()
+  if (!request.body) return new Uint8Array()
+  const reader = request.body.getReader()
+  const pieces: Uint8Array[] = []
+  let size = 0
+  let timer: NodeJS.Timeout | undefined
+  const late = new Promise<never>((_, reject) => {
+    const error = new HttpError(408, `The body was not whole after ${ms / 1000} s.`, { headers: closing })
+    timer = setTimeout(() => reject(error), ms)
+  })
+  late.catch(() => {})
+  try {
+    while (true) {
+      const { done, value } = await Promise.race([reader.read(), late])
+      if (done) break
+      size += value.byteLength
+      if (size > maxBytes) throw tooLarge()
+      pieces.push(value)
+    }
+  } catch (error) {
+    reader.cancel().catch(() => {})
+    if (error instanceof HttpError) throw error
+    throw new HttpError(400, 'The body broke off.', { headers: closing })
+  } finally {
+    clearTimeout(timer)
+  }
+  return pieces.length === 1 ? pieces[0] : Buffer.concat(pieces)
+}
+
+/** The body as JSON. @throws HttpError for what is no JSON, no object, or not UTF-8 */
+async function readJson(context: Context, limits: BodyLimits): Promise<Record<string, unknown>> {
+  const type = context.req.header('content-type')?.split(';')[0].trim().toLowerCase()
+  if (type !== 'application/json' && !type?.endsWith('+json')) {
+    throw new HttpError(400, `The body is ${type ?? 'of no type'}; it must be application/json.`, { headers: closing })
+  }
+  const bytes = await readBytes(context.req.raw, limits)
+  let text: string
+  try {
+    text = new TextDecoder('utf-8', { fatal: true }).decode(bytes)
+  } catch {
+    throw badRequest('The body is not UTF-8.')
+  }
+  let value: unknown
+  try {
+    value = JSON.parse(text)
+  } catch (error) {
+    throw badRequest(`The body is not JSON: ${(error as Error).message}`)
+  }
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) throw badRequest('The body must be a JSON object.')
+  return value as Record<string, unknown>
+}
+
+/** Names of fields that a body has and a schema has not; of objects in it too. */
+function unknownFields(schema: z.ZodObject, body: Record<string, unknown>, prefix = ''): string[] {
+  const shape = schema.shape as Record<string, z.ZodType>
+  return Object.entries(body).flatMap(([key, value]) => {
+    if (!Object.hasOwn(shape, key)) return [prefix + key]
+    const isObject = typeof value === 'object' && value !== null && !Array.isArray(value)
+    const below = shape[key] as z.ZodType & { shape?: unknown }
+    return isObject && below.shape
+      ? unknownFields(below as z.ZodObject, value as Record<string, unknown>, `${prefix}${key}.`)
+      : []
+  })
+}
+
+/** Reads bodies by their schemas. */
+export class BodyReader {
+  readonly #limits: BodyLimits
+  readonly #warn: (message: string) => void
+  /** Fields that were named already, so that a client that always sends one does not fill the log. */
+  readonly #named = new Set<string>()
+
+  constructor(limits: BodyLimits, warn: (message: string) => void) {
+    this.#limits = limits
+    this.#warn = warn
+  }
+
+  /** @throws HttpError that names the field and what is wrong with it */
+  async read<S extends z.ZodObject>(context: Context, schema: S): Promise<z.infer<S>> {
+    const body = await readJson(context, this.#limits)
+    const parsed = schema.safeParse(body)
+    if (!parsed.success) {
+      const issue = deepest(parsed.error.issues[0])
+      const path = issue.path.map(String).join('.')
+      throw badRequest(`${path || 'body'}: ${issue.message}.`, path || undefined)
+    }
+    for (const field of unknownFields(schema, body)) {
+      if (this.#named.has(field) || this.#named.size >= 1000) continue
+      this.#named.add(field)
+      this.#warn(`${context.req.path}: the field ${field.slice(0, 100)} is unknown and ignored`)
+    }
+    return parsed.data
+  }
+}
+
+interface Issue {
+  path: PropertyKey[]
+  message: string
+}
+
+/** Of a field that may have several forms, what is wrong with the form that came nearest. */
+function deepest(issue: z.core.$ZodIssue): Issue {
+  if (issue.code !== 'invalid_union' || issue.errors.length === 0) return issue
+  const best = issue.errors
+    .map((issues) => issues[0])
+    .filter((inner) => inner !== undefined && inner.path.length > 0)
+    .map((inner) => deepest({ ...inner, path: [...issue.path, ...inner.path] } as z.core.$ZodIssue))
+    .toSorted((a, b) => b.path.length - a.path.length)[0]
+  return best ?? issue
+}

@@ -1,0 +1,171 @@
+/** /v1/chat/completions: messages through the model's chat template. */
+import type { Context } from 'hono'
+import { AnswerText } from './answer.ts'
+import { badRequest } from './errors.ts'
+import type { Finished, Generation, Work } from './generation.ts'
+import { chatLogprobs, promptLogprobs, Spelling } from './logprobs.ts'
+import type { App, ServerContext } from './parts.ts'
+import { encodeChat } from './prompt.ts'
+import { answerStreamed, answerWhole, idOf, modelOf, now } from './route.ts'
+import { completionsOf, logprobsOf, maxTokensOf, samplingOf, truncate } from './sampling.ts'
+import { chatBody, type ChatBody } from './schemas/chat.ts'
+import type { SsePiece } from './stream.ts'
+import { constraintOf } from './structured.ts'
+import { planTools, type ToolPlan } from './tools.ts'
+
+interface Wish {
+  id: string
+  model: string
+  body: ChatBody
+  work: Work
+  /** The prompt as text. */
+  prompt: string
+  /** top_logprobs; undefined: no log-probabilities. */
+  top: number | undefined
+  spelling: Spelling
+  tools: ToolPlan
+  server: ServerContext
+}
+
+export function addChat(app: App, server: ServerContext): void {
+  app.post('/v1/chat/completions', async (context: Context) => {
+    const body = await server.bodies.read(context, chatBody)
+    const { model, adapter } = modelOf(server, body.model)
+    const wish = { id: idOf(context, 'chatcmpl', body.request_id), model, server, body, ...prepare(server, body, adapter) }
+    const { id } = wish
+    if (body.stream !== true)
+      return await answerWhole(context, server, { id, works: [wish.work], answer: (g) => answer(g, wish) })
+    const pieces = (generation: Generation) => chunks(generation, wish)
+    return await answerStreamed(context, server, { id, works: [wish.work], done: true, pieces })
+  })
+}
+
+function prepare(
+  server: ServerContext,
+  body: ChatBody,
+  adapter: string | undefined,
+): Pick<Wish, 'work' | 'prompt' | 'top' | 'spelling' | 'tools'> {
+  const { parts, engine } = server
+  if (body.logprobs !== true && body.top_logprobs) throw badRequest('top_logprobs: it needs logprobs to be true.', 'top_logprobs')
+  if (body.stream === true && typeof body.prompt_logprobs === 'number')
+    throw badRequest('prompt_logprobs: they are not streamed. Ask without stream.', 'prompt_logprobs')
+  const top = body.logprobs === true ? (body.top_logprobs ?? 0) : undefined
+  const logprobs = logprobsOf(parts, { top, prompt: body.prompt_logprobs, field: 'top_logprobs' })
+  const tools = planTools(server, body)
+  const sampling = samplingOf(body, parts.defaults)
+  const n = completionsOf(body, sampling.temperature)
+  const { text: prompt, ids } = encodeChat(server, body, { tools: tools.rendered })
+  const { maxLength } = engine
+  const promptIds = truncate(ids, body, maxLength)
+  const [given, field] = body.max_completion_tokens
+    ? [body.max_completion_tokens, 'max_completion_tokens']
+    : [body.max_tokens, 'max_tokens']
+  const max_tokens = maxTokensOf(promptIds.length, given, parts.defaults?.max_tokens ?? Infinity, {
+    maxLength,
+    prompt: 'messages',
+    field,
+  })
+  const work: Work = {
+    promptIds,
+    sampling: { ...sampling, max_tokens },
+    n,
+    // What marks a call may be a special token, which the parser must see.
+    text: { skipSpecialTokens: body.skip_special_tokens ?? !tools.parser, includeStop: body.include_stop_str_in_output ?? false },
+    logprobs,
+    adapter,
+    cacheSalt: body.cache_salt ?? undefined,
+    constraint: constraintOf(server, body, tools.constraint),
+  }
+  return { work, prompt, top, tools, spelling: new Spelling(parts.tokenizer, body.return_tokens_as_token_ids === true) }
+}
+
+const answerTextOf = ({ server, prompt, tools }: Wish): AnswerText =>
+  new AnswerText(server.parts.reasoning?.(prompt), tools.parser)
+
+function answer(generation: Generation, wish: Wish): object {
+  const { id, model, body, work, spelling, prompt } = wish
+  const finished = generation.finished.toSorted((a, b) => a.index - b.index)
+  const known = finished[0]?.result.promptLogprobs
+  return {
+    id,
+    object: 'chat.completion',
+    created: now(),
+    model,
+    choices: finished.map((one) => choice(one, wish)),
+    usage: generation.usage(),
+    prompt_logprobs: known && typeof body.prompt_logprobs === 'number' ? promptLogprobs(work.promptIds, known, spelling) : null,
+    prompt_token_ids: body.return_token_ids === true ? work.promptIds : null,
+    ...(body.return_prompt_text === true ? { prompt_text: prompt } : {}),
+  }
+}
+
+function choice(one: Finished, wish: Wish): object {
+  const { body, top, spelling, tools } = wish
+  const text = answerTextOf(wish)
+  text.push(one.text)
+  text.flush()
+  const calls = text.toolCalls
+  const withReasoning = body.include_reasoning !== false
+  return {
+    index: one.index,
+    message: {
+      role: 'assistant',
+      content: text.content === '' && calls.length > 0 ? null : text.content,
+      refusal: null,
+      ...(withReasoning && text.reasoning ? { reasoning: text.reasoning } : { reasoning: null }),
+      tool_calls: calls,
+    },
+    logprobs: top === undefined ? null : chatLogprobs(one.tokens, top, spelling),
+    finish_reason: tools.finishReason(one.finishReason, calls.length),
+    stop_reason: one.stopReason,
+    token_ids: body.return_token_ids === true ? one.tokens.map((token) => token.id) : null,
+  }
+}
+
+async function* chunks(generation: Generation, wish: Wish): AsyncGenerator<SsePiece> {
+  const { id, model, body, work, top, spelling, tools, prompt } = wish
+  const envelope = { id, object: 'chat.completion.chunk', created: now(), model }
+  const withUsage = body.stream_options?.include_usage === true
+  const usage = withUsage ? { usage: null } : {}
+  const ids = body.return_token_ids === true
+  const texts = new Map<number, AnswerText>()
+  const chunk = (choice: object, more: object = {}) => ({ data: { ...envelope, choices: [choice], ...usage, ...more } })
+  for (let index = 0; index < work.n; index++) {
+    texts.set(index, answerTextOf(wish))
+    const role = { index, delta: { role: 'assistant', content: '' }, logprobs: null, finish_reason: null }
+    yield chunk(role, {
+      ...(ids ? { prompt_token_ids: work.promptIds } : {}),
+      ...(body.return_prompt_text === true ? { prompt_text: prompt } : {}),
+    })
+  }
+  for await (const { index, tokens, text: came, finished } of generation.pieces()) {
+    const text = texts.get(index)!
+    const pushed = text.push(came)
+    const delta = finished ? joined(pushed, text.flush()) : pushed
+    if (body.include_reasoning === false) delete delta.reasoning
+    const asked = tokens.length > 0 && (ids || top !== undefined)
+    if (Object.keys(delta).length === 0 && !finished && !asked) continue
+    yield chunk({
+      index,
+      delta,
+      logprobs: top !== undefined && tokens.length > 0 ? chatLogprobs(tokens, top, spelling) : null,
+      finish_reason: finished ? tools.finishReason(finished.finishReason, text.toolCalls.length) : null,
+      ...(finished ? { stop_reason: finished.stopReason } : {}),
+      ...(ids ? { token_ids: tokens.map((token) => token.id) } : {}),
+    })
+  }
+  if (withUsage) yield { data: { ...envelope, choices: [], usage: generation.usage() } }
+}
+
+type Delta = ReturnType<AnswerText['push']>
+
+function joined(a: Delta, b: Delta): Delta {
+  const reasoning = (a.reasoning ?? '') + (b.reasoning ?? '')
+  const content = (a.content ?? '') + (b.content ?? '')
+  const tool_calls = [...(a.tool_calls ?? []), ...(b.tool_calls ?? [])]
+  return {
+    ...(reasoning ? { reasoning } : {}),
+    ...(content ? { content } : {}),
+    ...(tool_calls.length > 0 ? { tool_calls } : {}),
+  }
+}

@@ -1,0 +1,182 @@
+/** /v1/completions: prompts as text or token ids, one or many. */
+import type { Context } from 'hono'
+import { badRequest } from './errors.ts'
+import type { Finished, Generation, Work } from './generation.ts'
+import { completionLogprobs, promptLogprobs, Spelling, type CompletionToken } from './logprobs.ts'
+import type { App, ServerContext } from './parts.ts'
+import { checkIds, encodeText } from './prompt.ts'
+import { answerStreamed, answerWhole, idOf, modelOf, now } from './route.ts'
+import { completionsOf, logprobsOf, maxTokensOf, samplingOf, truncate } from './sampling.ts'
+import { completionsBody, type CompletionsBody } from './schemas/completions.ts'
+import type { SsePiece } from './stream.ts'
+import { constraintOf } from './structured.ts'
+
+/** What a request without max_tokens gets. */
+const DEFAULT_TOKENS = 16
+
+interface Wish {
+  id: string
+  model: string
+  body: CompletionsBody
+  /** logprobs as asked; undefined: none. */
+  top: number | undefined
+  spelling: Spelling
+  server: ServerContext
+}
+
+export function addCompletions(app: App, server: ServerContext): void {
+  app.post('/v1/completions', async (context: Context) => {
+    const body = await server.bodies.read(context, completionsBody)
+    const { model, adapter } = modelOf(server, body.model)
+    const top = body.logprobs ?? undefined
+    const echo = body.echo === true
+    const works = worksOf(server, body, { top, echo, adapter })
+    const spelling = new Spelling(server.parts.tokenizer, body.return_tokens_as_token_ids === true)
+    const wish: Wish = { id: idOf(context, 'cmpl', body.request_id), model, body, top, spelling, server }
+    if (body.stream !== true) return await answerWhole(context, server, { id: wish.id, works, answer: (g) => answer(g, wish) })
+    const pieces = (generation: Generation) => chunks(generation, wish)
+    return await answerStreamed(context, server, { id: wish.id, works, done: true, pieces })
+  })
+}
+
+function worksOf(
+  server: ServerContext,
+  body: CompletionsBody,
+  wish: { top: number | undefined; echo: boolean; adapter?: string },
+): Work[] {
+  const { parts, engine } = server
+  const { top, echo, adapter } = wish
+  if (body.max_tokens === 0 && !echo) throw badRequest('max_tokens: it must be 1 or more, or 0 with echo.', 'max_tokens')
+  if (body.stream === true && typeof body.prompt_logprobs === 'number')
+    throw badRequest('prompt_logprobs: they are not streamed. Ask without stream.', 'prompt_logprobs')
+  if (body.stream === true && echo && top !== undefined)
+    throw badRequest('echo: with logprobs it is not streamed. Ask without stream.', 'echo')
+  // Echoed tokens have log-probabilities like the others.
+  const promptTop = body.prompt_logprobs ?? (echo && top !== undefined ? top : undefined)
+  const logprobs = logprobsOf(parts, { top, prompt: promptTop, field: 'logprobs' })
+  const { maxLength } = engine
+  const sampling = samplingOf(body, parts.defaults)
+  const n = completionsOf(body, sampling.temperature)
+  const constraint = constraintOf(server, body)
+  return promptsOf(server, body).map((ids) => {
+    const promptIds = truncate(ids, body, maxLength)
+    // Nothing is to be made: one token is, and left out.
+    const asked = body.max_tokens === 0 ? 1 : body.max_tokens
+    const max_tokens = maxTokensOf(promptIds.length, asked, Math.min(DEFAULT_TOKENS, parts.defaults?.max_tokens ?? Infinity), {
+      maxLength,
+      prompt: 'prompt',
+    })
+    const text = { skipSpecialTokens: body.skip_special_tokens ?? true, includeStop: body.include_stop_str_in_output ?? false }
+    return {
+      promptIds,
+      sampling: { ...sampling, max_tokens },
+      n,
+      text,
+      logprobs,
+      adapter,
+      cacheSalt: body.cache_salt ?? undefined,
+      constraint,
+    }
+  })
+}
+
+function promptsOf(server: ServerContext, { prompt, add_special_tokens }: CompletionsBody): number[][] {
+  const encode = (text: string) => encodeText(server, text, { field: 'prompt', addSpecialTokens: add_special_tokens ?? true })
+  if (typeof prompt === 'string') return [encode(prompt)]
+  if (typeof prompt[0] === 'number') return [checkIds(server, prompt as number[], 'prompt')]
+  return (prompt as (string | number[])[]).map((one) => (typeof one === 'string' ? encode(one) : checkIds(server, one, 'prompt')))
+}
+
+function answer(generation: Generation, wish: Wish): object {
+  const { id, model, body } = wish
+  const finished = generation.finished.toSorted((a, b) => a.index - b.index)
+  const dropped = body.max_tokens === 0 ? finished.length : 0
+  const usage = generation.usage()
+  return {
+    id,
+    object: 'text_completion',
+    created: now(),
+    model,
+    choices: finished.map((one) => choice(one, wish)),
+    usage: { ...usage, completion_tokens: usage.completion_tokens - dropped, total_tokens: usage.total_tokens - dropped },
+  }
+}
+
+function choice(one: Finished, { body, top, spelling, server }: Wish): object {
+  const { promptIds } = one.work
+  const nothing = body.max_tokens === 0
+  const echoed = body.echo === true ? echoText(server, promptIds, body) : ''
+  const tokens = nothing ? [] : one.tokens
+  let logprobs = null
+  if (top !== undefined) {
+    const known = one.result.promptLogprobs
+    const before: CompletionToken[] =
+      body.echo === true
+        ? promptIds.map((id, i) => ({ id, logprob: known?.[i]?.logprob ?? null, top: known?.[i] ?? undefined }))
+        : []
+    logprobs = completionLogprobs([...before, ...tokens], top, spelling, 0).logprobs
+  }
+  const asksPrompt = typeof body.prompt_logprobs === 'number'
+  return {
+    index: one.index,
+    text: echoed + (nothing ? '' : one.text),
+    logprobs,
+    finish_reason: one.finishReason,
+    stop_reason: one.stopReason,
+    token_ids: body.return_token_ids === true ? tokens.map((token) => token.id) : null,
+    prompt_token_ids: body.return_token_ids === true ? promptIds : null,
+    prompt_logprobs:
+      asksPrompt && one.result.promptLogprobs ? promptLogprobs(promptIds, one.result.promptLogprobs, spelling) : null,
+  }
+}
+
+/** The prompt as it is echoed: its text where there is one, else its tokens'. */
+function echoText(server: ServerContext, ids: readonly number[], body: CompletionsBody): string {
+  if (typeof body.prompt === 'string' && typeof body.truncate_prompt_tokens !== 'number') return body.prompt
+  return server.parts.tokenizer.decode(ids, { skipSpecialTokens: body.skip_special_tokens ?? true })
+}
+
+async function* chunks(generation: Generation, wish: Wish): AsyncGenerator<SsePiece> {
+  const { id, model, body, top, spelling, server } = wish
+  const created = now()
+  const envelope = { id, object: 'text_completion', created, model }
+  const offsets = new Map<number, number>()
+  const begun = new Set<number>()
+  const withUsage = body.stream_options?.include_usage === true
+  const ids = body.return_token_ids === true
+  const nothing = body.max_tokens === 0
+  for await (const { index, tokens: came, text, finished } of generation.pieces()) {
+    const tokens = nothing ? [] : came
+    const first = !begun.has(index)
+    const prompt = generation.workOf(index).promptIds
+    const echoed = first && body.echo === true ? echoText(server, prompt, body) : ''
+    const said = echoed + (nothing ? '' : text)
+    // Text that is not certain yet is no event, unless its tokens are asked for.
+    if (said === '' && !finished && !((top !== undefined || ids) && tokens.length > 0)) continue
+    begun.add(index)
+    let logprobs = null
+    if (top !== undefined && tokens.length > 0) {
+      const made = completionLogprobs(tokens, top, spelling, offsets.get(index) ?? 0)
+      offsets.set(index, made.end)
+      logprobs = made.logprobs
+    }
+    yield {
+      data: {
+        ...envelope,
+        choices: [
+          {
+            index,
+            text: said,
+            logprobs,
+            finish_reason: finished?.finishReason ?? null,
+            stop_reason: finished?.stopReason ?? null,
+            token_ids: ids ? tokens.map((token) => token.id) : null,
+            prompt_token_ids: ids && first ? prompt : null,
+          },
+        ],
+        ...(withUsage ? { usage: null } : {}),
+      },
+    }
+  }
+  if (withUsage) yield { data: { ...envelope, choices: [], usage: generation.usage() } }
+}

@@ -1,0 +1,80 @@
+/** The routes that stop the engine, forget its cache or change its weights, as a trainer uses them. On loopback only, unless asked for (devMode). */
+import type { Context } from 'hono'
+import { UserError } from '../../common/errors.ts'
+import type { PauseMode } from '../types.ts'
+import { pathUnderRoot } from './adapters.ts'
+import { badRequest } from './errors.ts'
+import type { App, ServerContext } from './parts.ts'
+import { rpcBody, weightVersionBody } from './schemas/control.ts'
+
+const modes: readonly string[] = ['abort', 'wait', 'keep']
+
+export function addControl(app: App, server: ServerContext): void {
+  const { engine, parts, options, weightNames } = server
+  /** One change of the weights at a time. */
+  let changing: Promise<unknown> = Promise.resolve()
+
+  app.post('/pause', async (context: Context) => {
+    const waits = context.req.query('wait_for_inflight_requests') === 'true'
+    const mode = context.req.query('mode') ?? (waits ? 'wait' : 'abort')
+    if (!modes.includes(mode)) throw badRequest(`mode: it must be one of ${modes.join(', ')}.`, 'mode')
+    await engine.pause(mode as PauseMode)
+    if (mode !== 'keep' && context.req.query('clear_cache') !== 'false') engine.resetPrefixCache()
+    return context.json({ status: 'paused' })
+  })
+
+  app.post('/resume', (context: Context) => {
+    engine.resume()
+    return context.json({ status: 'resumed' })
+  })
+
+  app.get('/is_paused', (context: Context) => context.json({ is_paused: engine.paused }))
+
+  app.post('/reset_prefix_cache', (context: Context) => {
+    engine.resetPrefixCache()
+    return context.body(null, 200)
+  })
+
+  app.post('/collective_rpc', async (context: Context) => {
+    const { method, kwargs } = await server.bodies.read(context, rpcBody)
+    if (method !== 'reload_weights')
+      throw badRequest(`method: there is no ${JSON.stringify(method.slice(0, 100))} here, only reload_weights.`, 'method')
+    if (!parts.reloadWeights)
+      throw badRequest("method: the weights of this server are a training run's, which alone changes them.", 'method')
+    const given = kwargs?.weights_path
+    if (given !== undefined && given !== null && typeof given !== 'string')
+      throw badRequest('kwargs.weights_path: it must be a path.', 'kwargs')
+    const dir = typeof given === 'string' ? await pathUnderRoot(options.adapterRoot, given, 'kwargs.weights_path') : undefined
+    const { reloadWeights } = parts
+    const change = changing.then(async () => {
+      const stood = engine.paused
+      if (!stood) await engine.pause('keep')
+      try {
+        await reloadWeights(dir)
+      } finally {
+        if (!stood) engine.resume()
+      }
+    })
+    changing = change.catch(() => {})
+    try {
+      await change
+    } catch (error) {
+      if (error instanceof UserError) throw badRequest(error.message, 'kwargs.weights_path')
+      throw error
+    }
+    parts.log.info({ path: dir ?? parts.root, version: engine.version }, 'weights reloaded')
+    return context.json({ results: [null] })
+  })
+
+  app.post('/update_weight_version', async (context: Context) => {
+    const { new_version } = await server.bodies.read(context, weightVersionBody)
+    weightNames.set(engine.version, new_version)
+    // Only those that a running request may still have.
+    for (const version of weightNames.keys()) if (weightNames.size > 1000) weightNames.delete(version)
+    return context.json({ status: 'ok' })
+  })
+
+  app.get('/weight_info', (context: Context) => {
+    return context.json({ weight_version: weightNames.get(engine.version) ?? String(engine.version) })
+  })
+}

@@ -1,0 +1,76 @@
+/**
+ * What goes wrong, in OpenAI's shape with vLLM's types: { error: { message, type, param, code } }, where `code` is the HTTP status.
+ * A client's mistake names the field. What is ours is a 500 with an id that stands in the log beside the stack; the stack never leaves.
+ */
+import { randomUUID } from 'node:crypto'
+import { UserError } from '../../common/errors.ts'
+
+const types: Record<number, string> = {
+  400: 'BadRequestError',
+  401: 'AuthenticationError',
+  403: 'PermissionDeniedError',
+  404: 'NotFoundError',
+  405: 'MethodNotAllowedError',
+  408: 'RequestTimeoutError',
+  413: 'PayloadTooLargeError',
+  429: 'RateLimitError',
+  500: 'InternalServerError',
+  503: 'ServiceUnavailableError',
+}
+
+export interface ErrorBody {
+  error: { message: string; type: string; param: string | null; code: number }
+}
+
+/** An answer that is no success. */
+export class HttpError extends Error {
+  override name = 'HttpError'
+  readonly status: number
+  readonly param: string | null
+  readonly headers: Record<string, string>
+  constructor(status: number, message: string, options: { param?: string; headers?: Record<string, string> } = {}) {
+    super(message)
+    this.status = status
+    this.param = options.param ?? null
+    this.headers = options.headers ?? {}
+  }
+
+  get body(): ErrorBody {
+    const { message, param, status } = this
+    return { error: { message, type: types[status] ?? 'APIError', param, code: status } }
+  }
+}
+
+/** A request that is wrong: 400, with the field. */
+export function badRequest(message: string, param?: string): HttpError {
+  return new HttpError(400, message, { param })
+}
+
+/** A field of OpenAI's or vLLM's that is not there. */
+export function unsupported(field: string, why = 'it is not supported by this server'): HttpError {
+  return badRequest(`${field}: ${why}. Leave it out.`, field)
+}
+
+/** Is told of faults of ours: the id that the client sees, and the error. */
+export type ReportFault = (id: string, error: unknown) => void
+
+/** Anything thrown, as an answer. */
+export function asHttpError(error: unknown, report: ReportFault): HttpError {
+  if (error instanceof HttpError) return error
+  if (error instanceof UserError) return badRequest(error.message, fieldOf(error.message))
+  const id = randomUUID()
+  report(id, error)
+  return new HttpError(500, `Something went wrong in the server; its log says what under ${id}.`)
+}
+
+/** Errors about a value begin with its name: "max_tokens is 0; ...". */
+function fieldOf(message: string): string | undefined {
+  const name = /^(?:sampling_params\.)?([a-z]+(?:_[a-z]+)*)(?:\[\d+\])?(?: is | names | of token |: )/.exec(message)?.[1]
+  return name && knownFields.has(name) ? name : undefined
+}
+
+const knownFields = new Set([
+  'temperature', 'top_p', 'top_k', 'min_p', 'repetition_penalty', 'presence_penalty', 'frequency_penalty', 'max_tokens', 'min_tokens', 'seed',
+  'stop', 'stop_token_ids', 'logit_bias', 'allowed_token_ids', 'logprobs', 'top_logprobs', 'prompt_logprobs', 'response_format', 'structured_outputs',
+  'tools', 'tool_choice', 'lora_name', 'lora_path', 'messages', 'prompt',
+]) // prettier-ignore

@@ -1,0 +1,103 @@
+/** /inference/v1/generate: token ids in, token ids out, with the version of the weights that made each. */
+import type { Context } from 'hono'
+import { badRequest } from './errors.ts'
+import type { Generation, Work } from './generation.ts'
+import { generateLogprobs, promptLogprobs, Spelling, weightVersions } from './logprobs.ts'
+import type { App, ServerContext } from './parts.ts'
+import { checkIds } from './prompt.ts'
+import { answerStreamed, answerWhole, idOf, modelOf, now } from './route.ts'
+import { completionsOf, logprobsOf, maxTokensOf, samplingOf, truncate } from './sampling.ts'
+import { generateBody, type GenerateBody } from './schemas/completions.ts'
+import type { SsePiece } from './stream.ts'
+import { constraintOf } from './structured.ts'
+
+interface Wish {
+  id: string
+  model: string
+  body: GenerateBody
+  work: Work
+  top: number | undefined
+  server: ServerContext
+}
+
+export function addGenerate(app: App, server: ServerContext): void {
+  app.post('/inference/v1/generate', async (context: Context) => {
+    const body = await server.bodies.read(context, generateBody)
+    const { model, adapter } = modelOf(server, body.model)
+    const { work, top } = prepare(server, body, adapter)
+    const wish: Wish = { id: idOf(context, 'gen', body.request_id), model, body, work, top, server }
+    if (body.stream !== true)
+      return await answerWhole(context, server, { id: wish.id, works: [work], answer: (g) => answer(g, wish) })
+    const pieces = (generation: Generation) => chunks(generation, wish)
+    return await answerStreamed(context, server, { id: wish.id, works: [work], done: true, pieces })
+  })
+}
+
+function prepare(
+  server: ServerContext,
+  body: GenerateBody,
+  adapter: string | undefined,
+): { work: Work; top: number | undefined } {
+  const { parts, engine } = server
+  const params = body.sampling_params
+  if (body.stream === true && typeof params.prompt_logprobs === 'number')
+    throw badRequest(
+      'sampling_params.prompt_logprobs: they are not streamed. Ask without stream.',
+      'sampling_params.prompt_logprobs',
+    )
+  const top = params.logprobs ?? undefined
+  const logprobs = logprobsOf(parts, { top, prompt: params.prompt_logprobs, field: 'sampling_params.logprobs' })
+  // What is not said is neutral here, as in vLLM: the model's own defaults are for texts.
+  const sampling = samplingOf(params)
+  const { maxLength } = engine
+  const promptIds = truncate(checkIds(server, body.token_ids, 'token_ids'), params, maxLength)
+  const limits = { maxLength, prompt: 'token_ids', field: 'sampling_params.max_tokens' }
+  const max_tokens = maxTokensOf(promptIds.length, params.max_tokens, Infinity, limits)
+  const text = { skipSpecialTokens: params.skip_special_tokens ?? true, includeStop: params.include_stop_str_in_output ?? false }
+  const n = completionsOf(params, sampling.temperature)
+  const constraint = constraintOf(server, params)
+  const cacheSalt = body.cache_salt ?? undefined
+  return { top, work: { promptIds, sampling: { ...sampling, max_tokens }, n, text, logprobs, adapter, cacheSalt, constraint } }
+}
+
+function answer(generation: Generation, { id, model, body, work, top, server }: Wish): object {
+  const spelling = new Spelling(server.parts.tokenizer, false)
+  const finished = generation.finished.toSorted((a, b) => a.index - b.index)
+  const known = finished[0]?.result.promptLogprobs
+  return {
+    request_id: id,
+    created: now(),
+    model,
+    choices: finished.map((one) => ({
+      index: one.index,
+      logprobs: top === undefined ? null : generateLogprobs(one.tokens, top),
+      finish_reason: one.finishReason,
+      stop_reason: one.stopReason,
+      token_ids: one.tokens.map((token) => token.id),
+      weight_versions: weightVersions(one.result.versions, server.weightNames),
+    })),
+    usage: generation.usage(),
+    prompt_logprobs: known ? promptLogprobs(work.promptIds, known, spelling) : null,
+    prompt_token_ids: body.return_token_ids === true ? work.promptIds : null,
+  }
+}
+
+async function* chunks(generation: Generation, { id, model, body, work, top, server }: Wish): AsyncGenerator<SsePiece> {
+  const envelope = { request_id: id, created: now(), model }
+  let first = true
+  for await (const { index, tokens, finished } of generation.pieces()) {
+    if (tokens.length === 0 && !finished) continue
+    const choice = {
+      index,
+      logprobs: top === undefined || tokens.length === 0 ? null : generateLogprobs(tokens, top),
+      finish_reason: finished?.finishReason ?? null,
+      stop_reason: finished?.stopReason ?? null,
+      token_ids: tokens.map((token) => token.id),
+      ...(finished ? { weight_versions: weightVersions(finished.result.versions, server.weightNames) } : {}),
+    }
+    const prompt = first && body.return_token_ids === true ? { prompt_token_ids: work.promptIds } : {}
+    first = false
+    yield { data: { ...envelope, ...prompt, choices: [choice] } }
+  }
+  if (body.stream_options?.include_usage === true) yield { data: { ...envelope, choices: [], usage: generation.usage() } }
+}

@@ -1,0 +1,279 @@
+/**
+ * The completions of one HTTP request: started together, streamed as they come or awaited whole, and ended at once when the client goes.
+ * `close` must be called in any case; it frees what they hold.
+ */
+import type { Context } from 'hono'
+import { UserError } from '../../common/errors.ts'
+import type { GenerationRequest, GenerationResult, SampledToken, SamplingParams } from '../../common/types.ts'
+import type { GrammarConstraint } from '../grammar/types.ts'
+import type { ServerContext } from './parts.ts'
+import { nextSeed } from './sampling.ts'
+import { OutputText, type TextRules } from './text.ts'
+
+/** One prompt, to be completed n times. */
+export interface Work {
+  promptIds: number[]
+  sampling: SamplingParams
+  n: number
+  text: Pick<TextRules, 'skipSpecialTokens' | 'includeStop'>
+  logprobs?: GenerationRequest['logprobs']
+  adapter?: string
+  cacheSalt?: string
+  /** A constraint for each of them. */
+  constraint?: () => Promise<GrammarConstraint>
+}
+
+/** A completion that has ended. */
+export interface Finished {
+  index: number
+  work: Work
+  result: GenerationResult
+  tokens: SampledToken[]
+  text: string
+  finishReason: string
+  /** The stop string or token that ended it; null for others and the model's own end. */
+  stopReason: string | number | null
+}
+
+/** What came since the last piece of a completion: tokens, text that is certain, and at the end how it ended. */
+export interface Piece {
+  index: number
+  tokens: SampledToken[]
+  text: string
+  finished?: Finished
+}
+
+/** What of a generation is counted. */
+export interface Usage {
+  prompt_tokens: number
+  completion_tokens: number
+  total_tokens: number
+  prompt_tokens_details: { cached_tokens: number } | null
+}
+
+export class Generation {
+  readonly #server: ServerContext
+  readonly #items: { index: number; work: Work; seed: number }[]
+  readonly #leave: () => void
+  readonly #abort = new AbortController()
+  readonly #constraints: GrammarConstraint[] = []
+  readonly #cleanups: (() => void)[] = []
+  #starting: Promise<void> = Promise.resolve()
+  #started: Promise<Finished>[] = []
+  #closing: Promise<void> | undefined
+  #queue: Piece[] = []
+  #wake: (() => void) | undefined
+  #streamed = false
+  readonly #done: Finished[] = []
+
+  /** @throws HttpError where the server takes no more */
+  constructor(context: Context, server: ServerContext, works: readonly Work[]) {
+    this.#server = server
+    this.#items = works.flatMap((work) => Array.from({ length: work.n }, (_, i) => ({ work, seed: nextSeed(work.sampling.seed, i) })))
+      .map((item, index) => ({ ...item, index })) // prettier-ignore
+    this.#leave = server.gate.enter(this.#items.length)
+    // Nobody reads on, and nobody may come to close it.
+    const abort = () => void this.close()
+    const signals: AbortSignal[] = [context.req.raw.signal, server.ending.signal]
+    for (const signal of signals) {
+      if (signal.aborted) abort()
+      signal.addEventListener('abort', abort, { once: true })
+      this.#cleanups.push(() => signal.removeEventListener('abort', abort))
+    }
+  }
+
+  get finished(): readonly Finished[] {
+    return this.#done
+  }
+
+  /** What the index-th completion is of. */
+  workOf(index: number): Work {
+    return this.#items[index].work
+  }
+
+  /**
+   * Starts them all, and waits until the engine has taken them.
+   * @throws what it refuses them with
+   */
+  async start(streamed: boolean): Promise<void> {
+    this.#streamed = streamed
+    this.#starting = this.#startAll()
+    try {
+      await this.#starting
+      // A request that can't run is refused in its first turn.
+      await Promise.race([Promise.all(this.#started), new Promise((resolve) => setImmediate(resolve))])
+    } catch (error) {
+      await this.close()
+      throw error
+    }
+  }
+
+  async #startAll(): Promise<void> {
+    for (const item of this.#items) {
+      const constraint = await item.work.constraint?.()
+      if (constraint) this.#constraints.push(constraint)
+      const run = this.#run(item, constraint)
+      run.catch(() => {})
+      this.#started.push(run)
+    }
+  }
+
+  /** All of them, whole, in order. */
+  async whole(): Promise<Finished[]> {
+    return await Promise.all(this.#started)
+  }
+
+  /** Pieces as they come. @throws what the engine fails with */
+  async *pieces(): AsyncGenerator<Piece> {
+    let failure: unknown
+    let left = this.#started.length
+    for (const run of this.#started) {
+      run.then(
+        () => left--,
+        (error: unknown) => {
+          failure ??= error ?? new Error('a completion failed')
+          this.#wake?.()
+        },
+      )
+    }
+    while (true) {
+      // What comes in one turn of the engine is one piece: the last token and the end, or all that came while the client was slow.
+      await new Promise((resolve) => setImmediate(resolve))
+      for (const piece of joined(this.#queue.splice(0))) yield piece
+      if (this.#queue.length > 0) continue
+      if (failure !== undefined) throw failure
+      if (left === 0) return
+      await new Promise<void>((resolve) => {
+        this.#wake = resolve
+        if (this.#queue.length > 0 || failure !== undefined || left === 0) resolve()
+      })
+      this.#wake = undefined
+    }
+  }
+
+  /** Ends what still runs, waits until the engine has let go of it, and frees everything. */
+  close(): Promise<void> {
+    this.#abort.abort()
+    return (this.#closing ??= this.#free())
+  }
+
+  async #free(): Promise<void> {
+    await this.#starting.catch(() => {})
+    await Promise.allSettled(this.#started)
+    for (const cleanup of this.#cleanups.splice(0)) cleanup()
+    for (const constraint of this.#constraints.splice(0)) constraint.release()
+    this.#leave()
+  }
+
+  usage(): Usage {
+    const works = new Map<Work, number>()
+    for (const { work, result } of this.#done) works.set(work, Math.max(works.get(work) ?? 0, result.cachedTokens ?? 0))
+    const prompt_tokens = [...new Set(this.#items.map(({ work }) => work))].reduce(
+      (sum, { promptIds }) => sum + promptIds.length,
+      0,
+    )
+    const completion_tokens = this.#done.reduce((sum, { result }) => sum + result.ids.length, 0)
+    const known = this.#done.some(({ result }) => result.cachedTokens !== undefined)
+    const cached_tokens = [...works.values()].reduce((sum, count) => sum + count, 0)
+    return {
+      prompt_tokens,
+      completion_tokens,
+      total_tokens: prompt_tokens + completion_tokens,
+      prompt_tokens_details: known ? { cached_tokens } : null,
+    }
+  }
+
+  async #run(
+    { index, work, seed }: { index: number; work: Work; seed: number },
+    constraint: GrammarConstraint | undefined,
+  ): Promise<Finished> {
+    const { parts, metrics } = this.#server
+    const { sampling } = work
+    const begin = performance.now()
+    let last: number | undefined
+    const stopTokens = new Set([...(sampling.ignore_eos ? [] : parts.eosTokenIds), ...sampling.stop_token_ids])
+    const { stop, min_tokens: minTokens = 0 } = sampling
+    const text = new OutputText(parts.tokenizer, { ...work.text, stop, stopTokens, minTokens })
+    const tokens: SampledToken[] = []
+    let whole = ''
+    const take = (token: SampledToken): string => {
+      tokens.push(token)
+      const piece = text.push(token.id)
+      whole += piece
+      return piece
+    }
+    const result = await this.#generate({
+      promptIds: work.promptIds,
+      sampling: { ...sampling, seed },
+      signal: this.#abort.signal,
+      adapter: work.adapter,
+      cacheSalt: work.cacheSalt,
+      logprobs: work.logprobs,
+      constraint,
+      onToken: (token) => {
+        const now = performance.now()
+        if (last === undefined) metrics.firstToken(now - begin)
+        else metrics.nextToken(now - last)
+        last = now
+        const piece = take(token)
+        if (this.#streamed) this.#emit({ index, tokens: [token], text: piece })
+      },
+    })
+    // Those that were not told one by one.
+    const rest: Piece = { index, tokens: [], text: '' }
+    for (let i = tokens.length; i < result.ids.length; i++) {
+      const token: SampledToken = {
+        id: result.ids[i],
+        logprob: result.logprobs[i],
+        version: result.versions[i],
+        top: result.top?.[i],
+      }
+      rest.text += take(token)
+      rest.tokens.push(token)
+    }
+    const end = endOf(result, sampling)
+    const flushed = text.flush(typeof end.stopReason === 'string' ? end.stopReason : undefined)
+    whole += flushed
+    rest.text += flushed
+    const finished: Finished = { index, work, result, tokens, text: whole, ...end }
+    metrics.finished(finished.finishReason, performance.now() - begin)
+    this.#done.push(finished)
+    if (this.#streamed) this.#emit({ ...rest, finished })
+    return finished
+  }
+
+  async #generate(request: GenerationRequest): Promise<GenerationResult> {
+    try {
+      const result = await this.#server.engine.generate(request)
+      this.#server.failuresInARow = 0
+      return result
+    } catch (error) {
+      if (!(error instanceof UserError)) this.#server.failuresInARow++
+      throw error
+    }
+  }
+
+  #emit(piece: Piece): void {
+    this.#queue.push(piece)
+    this.#wake?.()
+  }
+}
+
+/** Pieces of one completion that follow each other, as one. In order of the first. */
+function joined(pieces: readonly Piece[]): Piece[] {
+  const byIndex = new Map<number, Piece>()
+  for (const { index, tokens, text, finished } of pieces) {
+    const before = byIndex.get(index)
+    if (!before) byIndex.set(index, { index, tokens: [...tokens], text, finished })
+    else byIndex.set(index, { index, tokens: [...before.tokens, ...tokens], text: before.text + text, finished })
+  }
+  return [...byIndex.values()]
+}
+
+function endOf(result: GenerationResult, sampling: SamplingParams): Pick<Finished, 'finishReason' | 'stopReason'> {
+  const { finishReason, stopCondition, ids } = result
+  if (finishReason !== 'stop' || !stopCondition.startsWith('stop: ')) return { finishReason, stopReason: null }
+  const last = ids.at(-1)
+  const byToken = stopCondition === `stop: token ${last}` && sampling.stop_token_ids.includes(last!)
+  return { finishReason, stopReason: byToken ? last! : stopCondition.slice('stop: '.length) }
+}

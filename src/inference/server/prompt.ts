@@ -1,0 +1,124 @@
+/** Prompts: text to tokens, messages to text, each mistake under the field that it is in. */
+import { UserError } from '../../common/errors.ts'
+import type { Message, ToolDefinition } from '../../common/types.ts'
+import { badRequest } from './errors.ts'
+import type { ServerContext } from './parts.ts'
+import type { ChatMessage, TemplateBody, ToolBody } from './schemas/chat.ts'
+
+/** The longest token of each tokenizer, in characters: texts beyond what could fit are refused before they are tokenised, which would take long. */
+const longestTokens = new WeakMap<object, number>()
+
+function longestToken({ parts: { tokenizer } }: ServerContext): number {
+  let longest = longestTokens.get(tokenizer)
+  if (longest === undefined) {
+    longest = 1
+    for (let id = 0; id < tokenizer.vocabSize; id++) longest = Math.max(longest, tokenizer.idToToken(id)?.length ?? 0)
+    longestTokens.set(tokenizer, longest)
+  }
+  return longest
+}
+
+/** @throws HttpError for a text that is far beyond the context */
+export function encodeText(server: ServerContext, text: string, options: { field: string; addSpecialTokens: boolean }): number[] {
+  const { field, addSpecialTokens } = options
+  const { maxLength } = server.engine
+  // Normalisation may shorten a text; not to half of it.
+  const most = Math.max(4096, 2 * maxLength * longestToken(server))
+  if (text.length > most) {
+    throw badRequest(
+      `${field}: the text has ${text.length} characters, which is more than ${maxLength} tokens, this model's context, can hold. Shorten it.`,
+      field,
+    )
+  }
+  const ids = server.parts.tokenizer.encode(text, { addSpecialTokens })
+  if (ids.length === 0) throw badRequest(`${field}: it has no tokens; generation needs at least one.`, field)
+  return ids
+}
+
+/** @throws HttpError for an id that the model has not */
+export function checkIds(server: ServerContext, ids: readonly number[], field: string): number[] {
+  const { vocabulary } = server.parts
+  const wrong = ids.find((id) => id >= vocabulary)
+  if (wrong !== undefined) throw badRequest(`${field}: token id ${wrong} is not one of the model's ${vocabulary} tokens.`, field)
+  return ids as number[]
+}
+
+/** The prompt's text and tokens. @throws HttpError for messages that the template does not take */
+export function encodeChat(
+  server: ServerContext,
+  body: TemplateBody,
+  options: { tools?: boolean } = {},
+): { text: string; ids: number[] } {
+  const { tokenizer, chatTemplate } = server.parts
+  if (typeof body.chat_template === 'string') {
+    throw badRequest(
+      'chat_template: templates of requests are not run here; start the server with --chat-template.',
+      'chat_template',
+    )
+  }
+  if (chatTemplate === undefined && !tokenizer.hasChatTemplate) {
+    throw badRequest(
+      'messages: the model has no chat template; start the server with --chat-template, or use /v1/completions.',
+      'messages',
+    )
+  }
+  const goesOn = body.continue_final_message === true
+  if (goesOn && body.add_generation_prompt === true) {
+    throw badRequest('continue_final_message: add_generation_prompt must not be set with it.', 'continue_final_message')
+  }
+  const effort = body.reasoning_effort
+  const variables = {
+    ...(effort ? { reasoning_effort: effort, enable_thinking: effort !== 'none' } : {}),
+    ...body.chat_template_kwargs,
+  }
+  let text: string
+  try {
+    text = tokenizer.renderChat(body.messages.map(messageOf), {
+      addGenerationPrompt: goesOn ? false : (body.add_generation_prompt ?? true),
+      continueFinalMessage: goesOn,
+      tools: (options.tools ?? true) ? toolsOf(body.tools) : undefined,
+      chatTemplate,
+      variables,
+    })
+  } catch (error) {
+    if (error instanceof UserError) throw badRequest(error.message, 'messages')
+    throw error
+  }
+  return { text, ids: encodeText(server, text, { field: 'messages', addSpecialTokens: body.add_special_tokens ?? false }) }
+}
+
+/** A message as templates know them: text in one piece, no nulls. */
+function messageOf(message: ChatMessage): Message {
+  const { role, content, tool_calls, name, tool_call_id } = message
+  const reasoning = message.reasoning ?? message.reasoning_content
+  const text = typeof content === 'string' ? content : (content ?? []).map((part) => part.text).join('\n')
+  return {
+    role: role === 'developer' ? 'system' : role,
+    content: text,
+    ...(name ? { name } : {}),
+    ...(tool_call_id ? { tool_call_id } : {}),
+    // Templates have it under either name.
+    ...(reasoning ? { reasoning, reasoning_content: reasoning } : {}),
+    ...(tool_calls && tool_calls.length > 0
+      ? {
+          tool_calls: tool_calls.map((call, i) => ({
+            id: call.id ?? `call_${i}`,
+            type: 'function' as const,
+            function: { name: call.function.name, arguments: argumentsText(call.function.arguments) },
+          })),
+        }
+      : {}),
+  }
+}
+
+const argumentsText = (value: string | Record<string, unknown> | null | undefined): string =>
+  typeof value === 'string' ? value : JSON.stringify(value ?? {})
+
+/** Tools as templates and parsers know them. */
+export function toolsOf(tools: readonly ToolBody[] | null | undefined): ToolDefinition[] | undefined {
+  if (!tools || tools.length === 0) return undefined
+  return tools.map(({ function: { name, description, parameters } }) => ({
+    type: 'function',
+    function: { name, ...(description ? { description } : {}), parameters: parameters ?? { type: 'object', properties: {} } },
+  }))
+}

@@ -1,0 +1,183 @@
+/** /v1/responses: OpenAI's newer API, for text. Nothing is kept, so a conversation is sent whole each time. */
+import { randomUUID } from 'node:crypto'
+import type { Context } from 'hono'
+import { AnswerText } from './answer.ts'
+import type { Generation, Usage, Work } from './generation.ts'
+import type { App, ServerContext } from './parts.ts'
+import { encodeChat } from './prompt.ts'
+import { answerStreamed, answerWhole, idOf, modelOf, now } from './route.ts'
+import { maxTokensOf, samplingOf } from './sampling.ts'
+import { responsesBody, type ChatMessage, type ResponsesBody } from './schemas/chat.ts'
+import type { ResponseFormat } from './schemas/common.ts'
+import type { SsePiece } from './stream.ts'
+import { constraintOf } from './structured.ts'
+
+interface Wish {
+  id: string
+  item: string
+  created: number
+  model: string
+  body: ResponsesBody
+  work: Work
+  prompt: string
+  server: ServerContext
+}
+
+export function addResponses(app: App, server: ServerContext): void {
+  app.post('/v1/responses', async (context: Context) => {
+    const body = await server.bodies.read(context, responsesBody)
+    const { model, adapter } = modelOf(server, body.model)
+    const id = idOf(context, 'resp', body.request_id)
+    const item = `msg_${randomUUID().replaceAll('-', '')}`
+    const wish: Wish = { id, item, created: now(), model, body, server, ...prepare(server, body, adapter) }
+    const works = [wish.work]
+    if (body.stream !== true) return await answerWhole(context, server, { id, works, answer: (g) => whole(g, wish) })
+    const pieces = (generation: Generation) => events(generation, wish)
+    return await answerStreamed(context, server, {
+      id,
+      works,
+      done: false,
+      pieces,
+      fault: (error) => ({
+        event: 'error',
+        data: { type: 'error', code: String(error.status), message: error.message, param: error.param, sequence_number: 0 },
+      }),
+    })
+  })
+}
+
+function prepare(server: ServerContext, body: ResponsesBody, adapter: string | undefined): { work: Work; prompt: string } {
+  const { parts, engine } = server
+  const messages: ChatMessage[] = body.instructions ? [{ role: 'system', content: body.instructions }] : []
+  if (typeof body.input === 'string') messages.push({ role: 'user', content: body.input })
+  else messages.push(...body.input.map(({ role, content }) => ({ role, content })))
+  const { text: prompt, ids } = encodeChat(server, { messages, chat_template_kwargs: body.chat_template_kwargs })
+  const limits = { maxLength: engine.maxLength, prompt: 'input', field: 'max_output_tokens' }
+  const max_tokens = maxTokensOf(ids.length, body.max_output_tokens, parts.defaults?.max_tokens ?? Infinity, limits)
+  return {
+    prompt,
+    work: {
+      promptIds: ids,
+      sampling: { ...samplingOf(body, parts.defaults), max_tokens },
+      n: 1,
+      text: { skipSpecialTokens: true, includeStop: false },
+      adapter,
+      cacheSalt: body.cache_salt ?? undefined,
+      constraint: constraintOf(server, { response_format: formatOf(body) }),
+    },
+  }
+}
+
+/** text.format in the words of response_format. */
+function formatOf({ text }: ResponsesBody): ResponseFormat | undefined {
+  const format = text?.format
+  if (format?.type !== 'json_schema') return format ?? undefined
+  return { type: 'json_schema', json_schema: { name: format.name, schema: format.schema } }
+}
+
+interface Ended {
+  status: 'completed' | 'incomplete'
+  output: object[]
+  text: string
+  usage?: Usage
+}
+
+function response(wish: Wish, ended?: Ended): object {
+  const { id, created, model, body, work } = wish
+  const { sampling } = work
+  return {
+    id,
+    object: 'response',
+    created_at: created,
+    status: ended?.status ?? 'in_progress',
+    error: null,
+    incomplete_details: ended?.status === 'incomplete' ? { reason: 'max_output_tokens' } : null,
+    instructions: body.instructions ?? null,
+    max_output_tokens: sampling.max_tokens,
+    metadata: body.metadata ?? {},
+    model,
+    output: ended?.output ?? [],
+    parallel_tool_calls: false,
+    previous_response_id: null,
+    store: false,
+    temperature: sampling.temperature,
+    text: { format: body.text?.format ?? { type: 'text' } },
+    tool_choice: 'none',
+    tools: [],
+    top_p: sampling.top_p,
+    truncation: 'disabled',
+    usage: ended?.usage
+      ? {
+          input_tokens: ended.usage.prompt_tokens,
+          input_tokens_details: { cached_tokens: ended.usage.prompt_tokens_details?.cached_tokens ?? 0 },
+          output_tokens: ended.usage.completion_tokens,
+          output_tokens_details: { reasoning_tokens: 0 },
+          total_tokens: ended.usage.total_tokens,
+        }
+      : null,
+  }
+}
+
+const part = (text: string) => ({ type: 'output_text', text, annotations: [], logprobs: [] })
+
+const message = ({ item }: Wish, status: string, content: object[]) => ({
+  id: item,
+  type: 'message',
+  role: 'assistant',
+  status,
+  content,
+})
+
+function endedOf(generation: Generation, wish: Wish, text: AnswerText): Ended {
+  const [one] = generation.finished
+  const status = one.finishReason === 'stop' ? 'completed' : 'incomplete'
+  const reasoning = text.reasoning
+    ? [
+        {
+          id: `rs_${wish.item.slice(4)}`,
+          type: 'reasoning',
+          summary: [],
+          content: [{ type: 'reasoning_text', text: text.reasoning }],
+        },
+      ]
+    : []
+  return {
+    status,
+    text: text.content,
+    output: [...reasoning, message(wish, status, [part(text.content)])],
+    usage: generation.usage(),
+  }
+}
+
+function whole(generation: Generation, wish: Wish): object {
+  const text = new AnswerText(wish.server.parts.reasoning?.(wish.prompt), undefined)
+  text.push(generation.finished[0].text)
+  text.flush()
+  return response(wish, endedOf(generation, wish, text))
+}
+
+async function* events(generation: Generation, wish: Wish): AsyncGenerator<SsePiece> {
+  let sequence_number = 0
+  const event = (type: string, fields: object): SsePiece => ({
+    event: type,
+    data: { type, sequence_number: sequence_number++, ...fields },
+  })
+  const text = new AnswerText(wish.server.parts.reasoning?.(wish.prompt), undefined)
+  const place = { item_id: wish.item, output_index: 0, content_index: 0 }
+  yield event('response.created', { response: response(wish) })
+  yield event('response.in_progress', { response: response(wish) })
+  yield event('response.output_item.added', { output_index: 0, item: message(wish, 'in_progress', []) })
+  yield event('response.content_part.added', { ...place, part: part('') })
+  for await (const { text: came, finished } of generation.pieces()) {
+    const contents = [text.push(came).content, finished ? text.flush().content : undefined]
+    for (const delta of contents) if (delta) yield event('response.output_text.delta', { ...place, delta, logprobs: [] })
+  }
+  const ended = endedOf(generation, wish, text)
+  // Streamed, the answer is the only item: its thinking came before anything was known of it.
+  const item = message(wish, ended.status, [part(ended.text)])
+  yield event('response.output_text.done', { ...place, text: ended.text, logprobs: [] })
+  yield event('response.content_part.done', { ...place, part: part(ended.text) })
+  yield event('response.output_item.done', { output_index: 0, item })
+  const type = ended.status === 'completed' ? 'response.completed' : 'response.incomplete'
+  yield event(type, { response: response(wish, { ...ended, output: [item] }) })
+}

@@ -1,0 +1,88 @@
+/** What all generating routes do alike: which model, which id, how a generation becomes an answer or a stream. */
+import { randomUUID } from 'node:crypto'
+import type { Context } from 'hono'
+import { asHttpError, HttpError } from './errors.ts'
+import { Generation, type Work } from './generation.ts'
+import type { ServerContext } from './parts.ts'
+import { sse, sseHeaders, type SsePiece } from './stream.ts'
+
+/** The name that a request's model has in its answer, and the adapter behind it. @throws HttpError 404 for a name that nobody has */
+export function modelOf(server: ServerContext, name: string | null | undefined): { model: string; adapter?: string } {
+  const { names } = server.parts
+  if (name === null || name === undefined || name === '') return { model: names[0] }
+  if (names.includes(name)) return { model: name }
+  if (server.engine.adapters.has(name)) return { model: name, adapter: name }
+  const known = [...names, ...server.engine.adapters.list().map((adapter) => adapter.name)]
+  throw new HttpError(
+    404,
+    `model: there is no model ${JSON.stringify(name.slice(0, 200))} here; there are ${known.join(', ')}.`,
+    { param: 'model' },
+  )
+}
+
+/** The id of an answer: the request's own, from its body or its X-Request-Id, or a new one. */
+export function idOf(context: Context, prefix: string, given: string | null | undefined): string {
+  const header = context.req.header('x-request-id')
+  return `${prefix}-${given ?? (header && /^[\w.:-]{1,128}$/.test(header) ? header : randomUUID().replaceAll('-', ''))}`
+}
+
+/** What the log says of a generation. */
+export function note(context: Context, id: string, generation: Generation): void {
+  const { prompt_tokens, completion_tokens } = generation.usage()
+  const ended = [...new Set(generation.finished.map(({ finishReason }) => finishReason))].join(',')
+  context.set('note', { request: id, prompt_tokens, completion_tokens, ended })
+}
+
+/** Runs the works, and answers with what `answer` makes of them. */
+export async function answerWhole(
+  context: Context,
+  server: ServerContext,
+  { id, works, answer }: { id: string; works: readonly Work[]; answer: (generation: Generation) => object },
+): Promise<Response> {
+  const generation = new Generation(context, server, works)
+  try {
+    await generation.start(false)
+    await generation.whole()
+    note(context, id, generation)
+    return context.json(answer(generation))
+  } finally {
+    await generation.close()
+  }
+}
+
+/** Runs the works, and streams what `pieces` makes of them. A refusal of the engine is an answer with its status; what fails later is an event. */
+export async function answerStreamed(
+  context: Context,
+  server: ServerContext,
+  options: {
+    id: string
+    works: readonly Work[]
+    /** Whether the stream ends in [DONE]. */
+    done: boolean
+    pieces: (generation: Generation) => AsyncGenerator<SsePiece>
+    fault?: (error: HttpError) => SsePiece
+  },
+): Promise<Response> {
+  const { id, works, done, fault } = options
+  const generation = new Generation(context, server, works)
+  await generation.start(true)
+  const pieces = async function* (): AsyncGenerator<SsePiece> {
+    try {
+      yield* options.pieces(generation)
+    } finally {
+      note(context, id, generation)
+      await generation.close()
+    }
+  }
+  const body = sse(pieces(), {
+    done,
+    gone: () => void generation.close(),
+    fault: (error) => {
+      const known = asHttpError(error, (fid, cause) => server.fault(fid, cause))
+      return fault?.(known) ?? { data: known.body }
+    },
+  })
+  return context.body(body, 200, sseHeaders)
+}
+
+export const now = (): number => Math.floor(Date.now() / 1000)

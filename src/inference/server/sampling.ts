@@ -1,0 +1,113 @@
+/** From a request's fields to the engine's words: defaults, limits, lengths. */
+import { randomInt } from 'node:crypto'
+import type { LogprobsRequest, SamplingParams } from '../../common/types.ts'
+import { badRequest } from './errors.ts'
+import type { SamplingDefaults, ServerParts } from './parts.ts'
+import type { SamplingBody } from './schemas/common.ts'
+
+const neutral = { temperature: 1, top_p: 1, top_k: 0, min_p: 0, repetition_penalty: 1, presence_penalty: 0, frequency_penalty: 0 }
+
+/** All but max_tokens. `seed` is a fresh one where none was given. */
+export function samplingOf(body: SamplingBody, defaults: SamplingDefaults = {}): Omit<SamplingParams, 'max_tokens'> {
+  const { max_tokens: _, ...given } = defaults
+  const value = <K extends keyof typeof neutral>(name: K): number =>
+    body[name] ?? (given as Partial<Record<K, number>>)[name] ?? neutral[name]
+  const stop = body.stop ?? []
+  return {
+    temperature: value('temperature'),
+    top_p: value('top_p'),
+    top_k: value('top_k'),
+    min_p: value('min_p'),
+    repetition_penalty: value('repetition_penalty'),
+    presence_penalty: value('presence_penalty'),
+    frequency_penalty: value('frequency_penalty'),
+    stop: typeof stop === 'string' ? [stop] : stop,
+    stop_token_ids: body.stop_token_ids ?? [],
+    seed: body.seed === undefined || body.seed === null ? randomInt(2 ** 32) : seedOf(body.seed),
+    ...(body.min_tokens ? { min_tokens: body.min_tokens } : {}),
+    ...(body.ignore_eos ? { ignore_eos: true } : {}),
+    ...(body.logit_bias && Object.keys(body.logit_bias).length > 0
+      ? { logit_bias: Object.fromEntries(Object.entries(body.logit_bias).map(([id, bias]) => [Number(id), bias])) }
+      : {}),
+    ...(body.allowed_token_ids ? { allowed_token_ids: body.allowed_token_ids } : {}),
+  }
+}
+
+/** The engine's seeds have 32 bits. */
+const seedOf = (seed: number): number => Number(BigInt.asUintN(32, BigInt(seed)))
+
+/** The seed of the index-th completion of one request: counted on, as in vLLM. */
+export const nextSeed = (seed: number, index: number): number => (seed + index) >>> 0
+
+/** n completions of a greedy request would all be the same. */
+export function completionsOf(body: SamplingBody, temperature: number): number {
+  const n = body.n ?? 1
+  if (n > 1 && temperature === 0) throw badRequest(`n: it must be 1 at temperature 0, and it is ${n}.`, 'n')
+  return n
+}
+
+/**
+ * How many tokens may come after a prompt.
+ * @param given what the request says
+ * @param otherwise what it gets that says nothing, less where the window ends before
+ * @throws HttpError with both counts where it does not fit
+ */
+export function maxTokensOf(
+  promptLength: number,
+  given: number | null | undefined,
+  otherwise: number,
+  { maxLength, prompt, field = 'max_tokens' }: { maxLength: number; prompt: string; field?: string },
+): number {
+  const room = maxLength - promptLength
+  if (room < 1) {
+    throw badRequest(
+      `${prompt}: the prompt has ${promptLength} tokens, and this model's context is ${maxLength} tokens, of which an answer needs at least one. Shorten it.`,
+      prompt,
+    )
+  }
+  if (given !== undefined && given !== null && given > room) {
+    throw badRequest(
+      `${field}: ${given} is too large: the prompt has ${promptLength} tokens, together ${promptLength + given}, and this model's context is ${maxLength} tokens.`,
+      field,
+    )
+  }
+  return given ?? Math.min(otherwise, room)
+}
+
+/** What the engine is asked to tell; undefined: nothing beside the tokens. */
+export function logprobsOf(
+  parts: ServerParts,
+  wish: { top: number | undefined; prompt: number | null | undefined; field: string },
+): LogprobsRequest | undefined {
+  const { top, prompt, field } = wish
+  const most = parts.maxLogprobs ?? 20
+  const check = (name: string, value: number | null | undefined) => {
+    if (value === undefined || value === null || (value >= 0 && value <= most)) return
+    const words =
+      value < 0
+        ? 'all of the vocabulary is more than this server tells'
+        : `${value} is more than the ${most} that this server tells (--max-logprobs)`
+    throw badRequest(`${name}: ${words}.`, name)
+  }
+  check(field, top)
+  check('prompt_logprobs', prompt)
+  const asksPrompt = prompt !== undefined && prompt !== null
+  if (top === undefined && !asksPrompt) return undefined
+  return { mode: parts.logprobsMode ?? 'raw', ...(top ? { top } : {}), ...(asksPrompt ? { prompt } : {}) }
+}
+
+/** Keeps the last (or first) tokens of a prompt: truncate_prompt_tokens; -1 is the whole context. */
+export function truncate(ids: number[], body: SamplingBody, maxLength: number): number[] {
+  const { truncate_prompt_tokens: asked, truncation_side: side } = body
+  if (asked === undefined || asked === null) return ids
+  const keep = asked === -1 ? maxLength - 1 : asked
+  if (keep < 1) throw badRequest('truncate_prompt_tokens: it must be at least 1, or -1.', 'truncate_prompt_tokens')
+  if (keep >= maxLength) {
+    throw badRequest(
+      `truncate_prompt_tokens: ${keep} is too large, this model's context is ${maxLength} tokens.`,
+      'truncate_prompt_tokens',
+    )
+  }
+  if (ids.length <= keep) return ids
+  return side === 'right' ? ids.slice(0, keep) : ids.slice(-keep)
+}

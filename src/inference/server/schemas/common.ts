@@ -1,0 +1,125 @@
+/** What the bodies of all generating routes share: OpenAI's and vLLM's sampling fields, by their names, null meaning "not given". */
+import * as z from 'zod'
+
+/** A field that exists elsewhere and does nothing here: taken only with a value that asks for nothing. */
+export function only(...neutral: unknown[]) {
+  const taken = new Set(neutral.map((value) => JSON.stringify(value)))
+  return z
+    .unknown()
+    .optional()
+    .superRefine((value, context) => {
+      if (value === undefined || value === null || taken.has(JSON.stringify(value))) return
+      const words =
+        neutral.length > 0 ? `only ${[...taken].join(' or ')} is supported by this server` : 'not supported by this server'
+      context.addIssue({ code: 'custom', message: words })
+    })
+}
+
+/** Taken and without effect here: it names the caller, or tunes what this server does anyway. */
+export const ignored = z.unknown().optional()
+
+export const tokenId = z.int().min(0)
+
+/** A whole number of up to 64 bits; JSON's numbers are not exact beyond 53. */
+const wide = z.number().refine(Number.isInteger, 'it must be a whole number')
+
+const bias = z.record(z.string().regex(/^\d{1,9}$/, 'keys are token ids'), z.number().min(-100).max(100))
+
+export const streamOptions = z
+  .object({ include_usage: z.boolean().nullish(), continuous_usage_stats: z.boolean().nullish() })
+  .nullish()
+
+/** How tokens are drawn, and when a completion ends. */
+export const samplingFields = {
+  temperature: z.number().min(0).nullish(),
+  top_p: z.number().gt(0).max(1).nullish(),
+  top_k: z.int().min(-1).nullish(),
+  min_p: z.number().min(0).max(1).nullish(),
+  repetition_penalty: z.number().positive().nullish(),
+  presence_penalty: z.number().min(-2).max(2).nullish(),
+  frequency_penalty: z.number().min(-2).max(2).nullish(),
+  seed: wide.nullish(),
+  stop: z.union([z.string().min(1), z.array(z.string().min(1)).max(64)]).nullish(),
+  stop_token_ids: z.array(tokenId).max(1024).nullish(),
+  min_tokens: z.int().min(0).nullish(),
+  ignore_eos: z.boolean().nullish(),
+  logit_bias: bias.nullish(),
+  allowed_token_ids: z.array(tokenId).min(1).nullish(),
+  bad_words: only([]),
+  include_stop_str_in_output: z.boolean().nullish(),
+  skip_special_tokens: z.boolean().nullish(),
+  spaces_between_special_tokens: only(true, false),
+  truncate_prompt_tokens: z.int().min(-1).nullish(),
+  truncation_side: z.enum(['left', 'right']).nullish(),
+  prompt_logprobs: z.int().min(0).nullish(),
+  n: z.int().min(1).max(1024).nullish(),
+}
+
+export const structuredOutputs = z
+  .object({
+    json: z.union([z.string(), z.record(z.string(), z.unknown())]).nullish(),
+    regex: z.string().nullish(),
+    choice: z.array(z.string()).min(1).nullish(),
+    grammar: z.string().nullish(),
+    json_object: z.boolean().nullish(),
+    structural_tag: only(),
+    whitespace_pattern: only(),
+    disable_any_whitespace: only(false),
+    disable_additional_properties: only(false),
+  })
+  .nullish()
+
+/** OpenAI's `response_format`. */
+export const responseFormat = z
+  .discriminatedUnion('type', [
+    z.object({ type: z.literal('text') }),
+    z.object({ type: z.literal('json_object') }),
+    z.object({
+      type: z.literal('json_schema'),
+      json_schema: z.object({
+        name: z.string().nullish(),
+        description: z.string().nullish(),
+        strict: z.boolean().nullish(),
+        schema: z.record(z.string(), z.unknown()),
+      }),
+    }),
+  ])
+  .nullish()
+
+/** The request itself: who answers, what comes back beside the text. */
+export const requestFields = {
+  model: z.string().nullish(),
+  stream: z.boolean().nullish(),
+  stream_options: streamOptions,
+  structured_outputs: structuredOutputs,
+  response_format: responseFormat,
+  priority: only(0),
+  request_id: z.string().max(256).nullish(),
+  cache_salt: z.string().min(1).max(1024).nullish(),
+  return_token_ids: z.boolean().nullish(),
+  return_tokens_as_token_ids: z.boolean().nullish(),
+  add_special_tokens: z.boolean().nullish(),
+  user: ignored,
+  store: only(false),
+  metadata: ignored,
+  service_tier: ignored,
+  session_id: ignored,
+  best_of: only(1),
+  use_beam_search: only(false),
+  length_penalty: only(1),
+  logprob_token_ids: only([]),
+  logits_processors: only([]),
+  kv_transfer_params: only(),
+  vllm_xargs: only({}),
+  repetition_detection: only(),
+  prompt_embeds: only(),
+  guided_json: only(),
+  guided_regex: only(),
+  guided_choice: only(),
+  guided_grammar: only(),
+  detokenize: only(true),
+}
+
+export type SamplingBody = { [K in keyof typeof samplingFields]?: z.infer<(typeof samplingFields)[K]> }
+export type StructuredOutputs = NonNullable<z.infer<typeof structuredOutputs>>
+export type ResponseFormat = NonNullable<z.infer<typeof responseFormat>>

@@ -1,0 +1,226 @@
+/**
+ * The OpenAI-compatible server over an engine: routes, guards and limits put together, and its life from the first port to the last request.
+ * It knows nothing of a command line; a training run may start one beside itself.
+ */
+import { createServer, type Server, type ServerResponse } from 'node:http'
+import type { AddressInfo, Socket } from 'node:net'
+import { getRequestListener } from '@hono/node-server'
+import { Hono, type Context } from 'hono'
+import type { ContentfulStatusCode } from 'hono/utils/http-status'
+import { UserError } from '../../common/errors.ts'
+import type { ServingEngine } from '../types.ts'
+import { addAdapters } from './adapters.ts'
+import { guardBrowsers, isLoopback, requireKey } from './auth.ts'
+import { BodyReader } from './body.ts'
+import { addChat } from './chat.ts'
+import { addCompletions } from './completions.ts'
+import { addControl } from './control.ts'
+import { asHttpError, HttpError } from './errors.ts'
+import { addGenerate } from './generate.ts'
+import { Gate, shuttingDown } from './limits.ts'
+import { ServerMetrics } from './metrics.ts'
+import type { App, ServerContext, ServerOptions, ServerParts } from './parts.ts'
+import { addResponses } from './responses.ts'
+import { addStatus } from './status.ts'
+import { addTokens } from './tokens.ts'
+
+export interface RunningServer {
+  /** Without a slash at its end. */
+  url: string
+  /** Takes no more requests, lets those that run end within so many seconds (default 0), ends the others, and closes the port. */
+  close(drainSeconds?: number): Promise<void>
+}
+
+/**
+ * Serves the engine. The engine stays open when the server closes.
+ * @throws UserError for an address that needs a key and has none, or one that can't be listened on
+ */
+export async function startServer(
+  engine: ServingEngine,
+  parts: ServerParts,
+  options: ServerOptions = {},
+): Promise<RunningServer> {
+  const host = options.host ?? '127.0.0.1'
+  const loopback = isLoopback(host)
+  if (!loopback && !options.apiKeys?.length) {
+    throw new UserError(
+      `${host} can be reached from other machines, so the server needs a key there: set --api-key or DAWN_RL_API_KEY.`,
+    )
+  }
+  const server = contextOf(engine, parts, options)
+  const app = appOf(server, { loopback, devMode: options.devMode ?? loopback })
+  const http = httpServer(app, server)
+  await listen(http, host, options.port ?? 0)
+  const { port } = http.address() as AddressInfo
+  let closing: Promise<void> | undefined
+  return {
+    url: `http://${host.includes(':') ? `[${host}]` : host}:${port}`,
+    close: (drainSeconds = 0) => (closing ??= close(http, server, drainSeconds)),
+  }
+}
+
+function contextOf(engine: ServingEngine, parts: ServerParts, options: ServerOptions): ServerContext {
+  const limits = { maxBytes: options.maxBodyBytes ?? 32 * 2 ** 20, ms: (options.bodySeconds ?? 30) * 1000 }
+  const server: ServerContext = {
+    engine,
+    parts,
+    options,
+    gate: new Gate(options.maxHeld ?? 1024),
+    metrics: new ServerMetrics(),
+    bodies: new BodyReader(limits, (message) => parts.log.warn(message)),
+    ending: new AbortController(),
+    weightNames: new Map(),
+    failuresInARow: 0,
+    fault: (id, error) => {
+      parts.log.error({ fault: id, stack: error instanceof Error ? error.stack : String(error) }, 'a request failed')
+    },
+  }
+  return server
+}
+
+function appOf(server: ServerContext, { loopback, devMode }: { loopback: boolean; devMode: boolean }): App {
+  const { options } = server
+  const app: App = new Hono()
+  app.use(async (context, next) => {
+    watch(context, server)
+    if (server.gate.draining) throw shuttingDown()
+    await next()
+  })
+  app.use(guardBrowsers({ loopback, origins: options.allowedOrigins ?? [] }))
+  app.use(requireKey(options.apiKeys ?? []))
+  addStatus(app, server)
+  addCompletions(app, server)
+  addChat(app, server)
+  addResponses(app, server)
+  addGenerate(app, server)
+  addTokens(app, server)
+  addAdapters(app, server)
+  if (devMode) addControl(app, server)
+  app.notFound((context) => {
+    const { path } = context.req
+    const methods = app.routes.filter((route) => route.path === path && route.method !== 'ALL').map((route) => route.method)
+    if (methods.length === 0) {
+      const words =
+        !devMode && controlRoutes.has(path) ? 'it is off at this address; --dev-mode turns it on' : 'there is no such route'
+      return fail(context, new HttpError(404, `${context.req.method} ${path.slice(0, 200)}: ${words}.`))
+    }
+    const allow = [...new Set(methods)].join(', ')
+    return fail(context, new HttpError(405, `${path} takes ${allow}, not ${context.req.method}.`, { headers: { allow } }))
+  })
+  app.onError((error, context) =>
+    fail(
+      context,
+      asHttpError(error, (id, cause) => server.fault(id, cause)),
+    ),
+  )
+  return app
+}
+
+const controlRoutes = new Set([
+  '/pause',
+  '/resume',
+  '/is_paused',
+  '/reset_prefix_cache',
+  '/collective_rpc',
+  '/update_weight_version',
+  '/weight_info',
+])
+
+function fail(context: Context, error: HttpError): Response {
+  for (const [name, value] of Object.entries(error.headers)) context.header(name, value)
+  return context.json(error.body, error.status as ContentfulStatusCode)
+}
+
+/** Counts a request, and writes its line into the log when its answer is out or its client gone. */
+function watch(context: Context, { metrics, parts }: ServerContext): void {
+  const begin = performance.now()
+  const { method, path } = context.req
+  const { outgoing } = context.env as { outgoing: ServerResponse }
+  metrics.load++
+  outgoing.once('close', () => {
+    metrics.load--
+    const gone = !outgoing.writableFinished
+    const status = gone ? 499 : outgoing.statusCode
+    const known = outgoing.statusCode !== 404
+    metrics.answered(known ? path : 'other', status)
+    const line = {
+      method,
+      path: path.slice(0, 200),
+      status,
+      ms: Math.round(performance.now() - begin),
+      ...(context.get('note') as object | undefined),
+    }
+    const often = path === '/health' || path === '/metrics' || path === '/ping'
+    parts.log[often ? 'debug' : 'info'](line, gone ? 'the client went' : 'request')
+  })
+}
+
+function httpServer(app: App, server: ServerContext): Server {
+  const { options } = server
+  const bodyMs = (options.bodySeconds ?? 30) * 1000
+  const listener = getRequestListener(app.fetch, {
+    overrideGlobalObjects: false,
+    // What is no request at all: a Host or a path that makes no URL.
+    errorHandler: () => {
+      const { body } = new HttpError(400, 'The request is malformed.')
+      return new Response(JSON.stringify(body), {
+        status: 400,
+        headers: { 'content-type': 'application/json', connection: 'close' },
+      })
+    },
+  })
+  const http = createServer(
+    {
+      // Slow heads end here; bodies have a clock of their own, which answers in words.
+      headersTimeout: Math.min(20_000, bodyMs),
+      requestTimeout: bodyMs + 5000,
+      connectionsCheckingInterval: 1000,
+      keepAliveTimeout: 10_000,
+      maxHeaderSize: 16 * 2 ** 10,
+    },
+    (incoming, outgoing) => void listener(incoming, outgoing),
+  )
+  http.maxConnections = options.maxConnections ?? 1024
+  http.on('clientError', (error: NodeJS.ErrnoException, socket: Socket) => answerBroken(error, socket))
+  return http
+}
+
+/** An answer to what is no HTTP, or never became a whole head. */
+function answerBroken(error: NodeJS.ErrnoException, socket: Socket): void {
+  if (error.code === 'ECONNRESET' || !socket.writable) {
+    socket.destroy()
+    return
+  }
+  const [status, words, said]: [number, string, string] =
+    error.code === 'ERR_HTTP_REQUEST_TIMEOUT'
+      ? [408, 'Request Timeout', 'The request did not come in time.']
+      : error.code === 'HPE_HEADER_OVERFLOW'
+        ? [431, 'Request Header Fields Too Large', 'The headers are too large.']
+        : [400, 'Bad Request', 'The request is malformed.']
+  const body = JSON.stringify(new HttpError(status, said).body)
+  const head = `HTTP/1.1 ${status} ${words}\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: ${Buffer.byteLength(body)}\r\n\r\n`
+  socket.end(head + body)
+}
+
+async function listen(http: Server, host: string, port: number): Promise<void> {
+  await new Promise<void>((resolve, reject) => {
+    http.once('error', (error: NodeJS.ErrnoException) => {
+      const why = error.code === 'EADDRINUSE' ? 'something listens there already' : (error.code ?? error.message)
+      reject(new UserError(`The server can't listen on ${host}:${port}: ${why}. Choose another --port or --host.`))
+    })
+    http.listen({ host: host.replace(/^\[|\]$/g, ''), port }, resolve)
+  })
+}
+
+async function close(http: Server, server: ServerContext, drainSeconds: number): Promise<void> {
+  server.gate.drain()
+  await server.gate.empty(drainSeconds * 1000)
+  server.ending.abort()
+  const closed = new Promise<void>((resolve) => http.close(() => resolve()))
+  http.closeIdleConnections()
+  // Answers that are on their way get a moment.
+  const timer = setTimeout(() => http.closeAllConnections(), 2000)
+  await closed
+  clearTimeout(timer)
+  await server.gate.empty(10_000)
+}

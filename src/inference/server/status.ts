@@ -1,0 +1,32 @@
+/** What the server says of itself: that it lives, what it serves, how much it does. */
+import type { Context } from 'hono'
+import { HttpError } from './errors.ts'
+import type { App, ServerContext } from './parts.ts'
+import { now } from './route.ts'
+
+export function addStatus(app: App, server: ServerContext): void {
+  const { engine, parts, metrics } = server
+  const created = now()
+
+  const health = (context: Context) => {
+    if (server.failuresInARow >= 3) throw new HttpError(503, 'The engine fails; the log says why.')
+    return context.body(null, 200)
+  }
+  app.get('/health', health)
+  app.on(['GET', 'POST'], '/ping', health)
+  app.get('/version', (context: Context) => context.json({ version: parts.version }))
+  app.get('/load', (context: Context) => context.json({ server_load: metrics.load }))
+
+  app.get('/v1/models', (context: Context) => {
+    const common = { object: 'model', created, owned_by: 'dawn-rl' }
+    const bases = parts.names.map((id) => ({ ...common, id, root: parts.root, parent: null, max_model_len: engine.maxLength }))
+    const adapters = engine.adapters.list().map(({ name, path }) => ({ ...common, id: name, root: path, parent: parts.names[0] }))
+    return context.json({ object: 'list', data: [...bases, ...adapters] })
+  })
+
+  app.get('/metrics', (context: Context) => {
+    const adapters = engine.adapters.list().map(({ name }) => name)
+    const page = metrics.text(engine.stats(), parts.names[0], adapters)
+    return context.body(page, 200, { 'content-type': 'text/plain; version=0.0.4; charset=utf-8' })
+  })
+}

@@ -1,0 +1,51 @@
+/** response_format and structured_outputs as constraints on the draw. */
+import type { GrammarConstraint, GrammarFormat } from '../grammar/types.ts'
+import { badRequest, unsupported } from './errors.ts'
+import type { ServerContext } from './parts.ts'
+import type { ResponseFormat, StructuredOutputs } from './schemas/common.ts'
+
+/** What an answer must be. @throws HttpError for several at once, or none that is known */
+function formatOf(
+  format: ResponseFormat | null | undefined,
+  outputs: StructuredOutputs | null | undefined,
+): { format: GrammarFormat; field: string } | undefined {
+  const asked: { format: GrammarFormat; field: string }[] = []
+  const field = 'structured_outputs'
+  if (outputs?.json !== undefined && outputs.json !== null)
+    asked.push({ format: { type: 'json_schema', schema: schemaOf(outputs.json) }, field })
+  if (outputs?.json_object === true) asked.push({ format: { type: 'json_object' }, field })
+  if (typeof outputs?.regex === 'string') asked.push({ format: { type: 'regex', pattern: outputs.regex }, field })
+  if (outputs?.choice) asked.push({ format: { type: 'choice', choices: outputs.choice }, field })
+  if (typeof outputs?.grammar === 'string') asked.push({ format: { type: 'grammar', grammar: outputs.grammar }, field })
+  if (outputs && asked.length !== 1)
+    throw badRequest(`${field}: it must have one of json, json_object, regex, choice, grammar.`, field)
+  if (format?.type === 'json_object') asked.push({ format: { type: 'json_object' }, field: 'response_format' })
+  if (format?.type === 'json_schema')
+    asked.push({ format: { type: 'json_schema', schema: format.json_schema.schema }, field: 'response_format' })
+  if (asked.length > 1) throw badRequest(`${field}: response_format asks for something too. Send one of them.`, field)
+  return asked[0]
+}
+
+function schemaOf(json: string | Record<string, unknown>): unknown {
+  if (typeof json !== 'string') return json
+  try {
+    return JSON.parse(json)
+  } catch {
+    throw badRequest('structured_outputs.json: it is no JSON.', 'structured_outputs')
+  }
+}
+
+/** Makes the constraint of each completion, where the request asks for one. `afterToken`: what the format begins after. */
+export function constraintOf(
+  server: ServerContext,
+  body: { response_format?: ResponseFormat | null; structured_outputs?: StructuredOutputs | null },
+  own?: { format: GrammarFormat; field: string },
+): (() => Promise<GrammarConstraint>) | undefined {
+  const asked = formatOf(body.response_format, body.structured_outputs)
+  if (asked && own) throw badRequest(`${own.field}: ${asked.field} asks for something too. Send one of them.`, own.field)
+  const wanted = own ?? asked
+  if (!wanted) return undefined
+  const { grammars } = server.parts
+  if (!grammars) throw unsupported(wanted.field, 'this server was started without grammars')
+  return async () => await (await grammars()).constraint(wanted.format, { field: wanted.field })
+}

@@ -1,0 +1,129 @@
+/** `node cli.js serve` as a process: its line, its answers, its end; and what it refuses to start with. */
+import { spawn, type ChildProcess } from 'node:child_process'
+import { join } from 'node:path'
+import OpenAI from 'openai'
+import { afterAll, describe, expect, test } from 'vitest'
+
+const root = join(import.meta.dirname, '../..')
+const children: ChildProcess[] = []
+afterAll(() => children.forEach((child) => child.kill('SIGKILL')))
+
+interface Served {
+  child: ChildProcess
+  out: () => string
+  err: () => string
+  ended: Promise<number | null>
+}
+
+function serve(words: string[], env: Record<string, string> = {}): Served {
+  const child = spawn(process.execPath, ['cli.js', 'serve', ...words], { cwd: root, env: { ...process.env, ...env } })
+  children.push(child)
+  let [out, err] = ['', '']
+  child.stdout.on('data', (piece: Buffer) => (out += piece.toString()))
+  child.stderr.on('data', (piece: Buffer) => (err += piece.toString()))
+  const ended = new Promise<number | null>((resolve) => child.on('close', resolve))
+  return { child, out: () => out, err: () => err, ended }
+}
+
+/** The URL of its line. */
+async function urlOf(served: Served): Promise<string> {
+  const gone = served.ended.then(() => true)
+  while (true) {
+    const url = /(http:\/\/[^ ]+)\/v1 /.exec(served.out())?.[1]
+    if (url) return url
+    const ended = await Promise.race([gone, new Promise<false>((resolve) => setTimeout(() => resolve(false), 50))])
+    if (ended) throw new Error(`it ended: ${served.err()}`)
+  }
+}
+
+describe('serve', () => {
+  test('says where it is, answers, and ends on SIGTERM after what runs', async () => {
+    const served = serve(
+      [
+        '--model',
+        'models/tiny',
+        '--port',
+        '0',
+        '--served-model-name',
+        'tiny',
+        '--served-model-name',
+        'other',
+        '--max-model-len',
+        '200',
+        '--api-key',
+        'k1',
+      ],
+      {
+        DAWN_RL_API_KEY: 'k2',
+      },
+    )
+    const url = await urlOf(served)
+    expect(served.out()).toMatch(
+      /^tiny, other at http:\/\/127\.0\.0\.1:\d+\/v1 \| context 200 tokens \| KV cache of [\d.]+k? tokens \([\d.]+ \w+\)\n$/,
+    )
+    const [client, second] = ['k1', 'k2'].map((apiKey) => new OpenAI({ baseURL: `${url}/v1`, apiKey, maxRetries: 0 }))
+    const { data } = await second.models.list()
+    expect(data.map(({ id }) => id)).toEqual(['tiny', 'other'])
+    const stream = await client.completions.create({
+      model: 'other',
+      prompt: 'a',
+      max_tokens: 100,
+      stream: true,
+      ...({ ignore_eos: true } as object),
+    })
+    let reason: string | null = null
+    let pieces = 0
+    for await (const { choices } of stream) {
+      if (++pieces === 3) served.child.kill('SIGTERM')
+      reason = choices[0].finish_reason
+    }
+    expect(reason).toBe('length')
+    expect(await served.ended).toBe(0)
+    expect(served.err()).toMatch(/SIGTERM: requests that run get 30 s/)
+    const line = served
+      .err()
+      .split('\n')
+      .find((text) => text.includes('"path":"/v1/completions"'))
+    expect(JSON.parse(line!)).toMatchObject({
+      level: 'info',
+      status: 200,
+      prompt_tokens: 1,
+      completion_tokens: 100,
+      ended: 'length',
+    })
+    expect(served.err()).not.toMatch(/k1|k2/)
+  })
+
+  test('ends at once on the second signal', async () => {
+    const served = serve(['--model', 'models/tiny', '--port', '0', '--log-level', 'silent'])
+    const url = await urlOf(served)
+    const asked = fetch(`${url}/v1/completions`, {
+      method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify({ prompt: 'a', max_tokens: 500, ignore_eos: true, n: 8 }),
+    }) // prettier-ignore
+    asked.catch(() => {})
+    await new Promise((resolve) => setTimeout(resolve, 300))
+    served.child.kill('SIGINT')
+    await new Promise((resolve) => setTimeout(resolve, 100))
+    served.child.kill('SIGINT')
+    expect(await served.ended).toBe(130)
+  })
+
+  test.each([
+    [['--model', 'models/none'], /There is no model at models\/none/],
+    [['--model', 'models/tiny', '--host', '0.0.0.0'], /needs a key there: set --api-key or DAWN_RL_API_KEY/],
+    [['--model', 'models/tiny', '--adapter', 'x'], /--adapter x: write it as NAME=DIR/],
+    [['--model', 'models/tiny', '--adapter-root', 'no/such'], /--adapter-root no\/such is not there/],
+    [['--model', 'models/tiny', '--chat-template', 'no-such.jinja'], /--chat-template no-such\.jinja can't be read/],
+    [
+      ['--model', 'models/tiny', '--kv-cache-bytes', '100K', '--max-model-len', '512'],
+      /One sequence of 512 tokens needs .* Raise --kv-cache-bytes or lower --max-model-len/,
+    ],
+    [['--model', 'models/tiny', '--port', 'high'], /whole number from 0 to 65535/],
+    [['--model', 'models/tiny', '--no-such-flag'], /unknown option/],
+  ])('refuses %j', async (words, message) => {
+    const served = serve(words)
+    expect(await served.ended).toBe(2)
+    expect(served.err()).toMatch(message)
+    expect(served.err()).not.toMatch(/\n\s+at /)
+  })
+})

@@ -1,0 +1,270 @@
+/** What the server refuses, and how: shapes of errors, keys, browsers, sizes, slow and broken clients, a full queue. */
+import { mkdirSync, mkdtempSync, rmSync, symlinkSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import OpenAI from 'openai'
+import { afterAll, afterEach, describe, expect, test } from 'vitest'
+import { ask, expectError, rawBytes, rawGet, Tiny, tinyPath } from './helpers.ts'
+
+const tiny = await Tiny.open()
+const { client, url } = await tiny.serve({ bodySeconds: 1, maxBodyBytes: 20_000 })
+const root = mkdtempSync(join(tmpdir(), 'dawn-rl-server-'))
+afterAll(() => rmSync(root, { recursive: true, force: true }))
+afterEach(() => tiny.expectIdle())
+
+const completions = (body: object) => ask(`${url}/v1/completions`, { model: 'tiny', prompt: 'a', max_tokens: 1, ...body })
+const chat = (body: object) =>
+  ask(`${url}/v1/chat/completions`, { messages: [{ role: 'user', content: 'a' }], max_tokens: 1, ...body })
+
+describe('a request that is wrong', () => {
+  test.each([
+    [{ temperature: -1 }, 'temperature', /temperature/],
+    [{ temperature: 'hot' }, 'temperature', /expected number/],
+    [{ top_p: 0 }, 'top_p', /top_p/],
+    [{ n: 0 }, 'n', /n/],
+    [{ n: 2, temperature: 0 }, 'n', /must be 1 at temperature 0/],
+    [{ max_tokens: 0 }, 'max_tokens', /1 or more/],
+    [{ max_tokens: 600 }, 'max_tokens', /600 is too large: the prompt has 1 tokens.*512/],
+    [{ prompt: 'a'.repeat(600) }, 'prompt', /600 tokens.*512/],
+    [{ prompt: 'ab '.repeat(3000) }, 'prompt', /512/],
+    [{ prompt: [] }, 'prompt', /text, token ids/],
+    [{ prompt: '' }, 'prompt', /no tokens/],
+    [{ prompt: [1, 2, 9999] }, 'prompt', /9999 is not one of the model's 262/],
+    [{ prompt: { text: 'a' } }, 'prompt', /text, token ids/],
+    [{ logprobs: 21 }, 'logprobs', /more than the 20/],
+    [{ logprobs: -1 }, 'logprobs', /vocabulary/],
+    [{ logit_bias: { x: 1 } }, 'logit_bias.x', /token ids|Invalid key/],
+    [{ logit_bias: { 5000: 1 } }, 'logit_bias', /5000/],
+    [{ stop: [''] }, 'stop.0', /stop/],
+    [{ allowed_token_ids: [9999] }, 'allowed_token_ids', /9999/],
+    [{ min_tokens: 5 }, 'min_tokens', /max_tokens/],
+    [{ truncate_prompt_tokens: 0 }, 'truncate_prompt_tokens', /at least 1/],
+    [{ stream: true, prompt_logprobs: 1 }, 'prompt_logprobs', /not streamed/],
+    // Known, and not there.
+    [{ bad_words: ['no'] }, 'bad_words', /supported/],
+    [{ best_of: 3 }, 'best_of', /only 1/],
+    [{ priority: 2 }, 'priority', /only 0/],
+    [{ suffix: 'end' }, 'suffix', /supported/],
+    [{ use_beam_search: true }, 'use_beam_search', /supported/],
+    [{ structured_outputs: { choice: ['a'], regex: 'b' } }, 'structured_outputs', /one of/],
+  ])('%j', async (body, param, words) => {
+    expectError(await completions(body), 400, words, param)
+  })
+
+  test.each([
+    [{ messages: [] }, 'messages'],
+    [{ messages: [{ role: 'king', content: 'a' }] }, 'messages.0.role'],
+    [{ messages: [{ role: 'user', content: [{ type: 'image_url', image_url: { url: 'x' } }] }] }, 'messages.0.content.0.type'],
+    [{ top_logprobs: 2 }, 'top_logprobs'],
+    [{ max_completion_tokens: 4000 }, 'max_completion_tokens'],
+    [{ tool_choice: 'required' }, 'tool_choice'],
+    [{ chat_template: '{{ 1 }}' }, 'chat_template'],
+    [{ continue_final_message: true, add_generation_prompt: true }, 'continue_final_message'],
+    [{ functions: [{ name: 'f' }] }, 'functions'],
+  ])('in a chat: %j', async (body, param) => {
+    const answer = await chat(body)
+    expectError(answer, 400, /./, param)
+  })
+
+  test('names no model that is there', async () => {
+    expectError(await completions({ model: 'gpt-5' }), 404, /no model "gpt-5" here; there are tiny/, 'model')
+    await expect(client.completions.create({ model: 'gpt-5', prompt: 'a' })).rejects.toThrow(OpenAI.NotFoundError)
+    await expect(client.completions.create({ model: 'tiny', prompt: 'a', temperature: -1 })).rejects.toThrow(
+      OpenAI.BadRequestError,
+    )
+  })
+
+  test('is not JSON, not an object, not UTF-8, of another type', async () => {
+    expectError(await ask(`${url}/v1/completions`, '{"model":'), 400, /not JSON/)
+    expectError(await ask(`${url}/v1/completions`, '[1]'), 400, /JSON object/)
+    expectError(await ask(`${url}/v1/completions`, '{}', { headers: { 'content-type': 'text/plain' } }), 400, /application\/json/)
+    const broken = {
+      body: Uint8Array.from([0x7b, 0x22, 0xff, 0x22, 0x7d]),
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+    }
+    expectError(await ask(`${url}/v1/completions`, undefined, broken), 400, /UTF-8/)
+  })
+
+  test('asks for no route, or by the wrong method', async () => {
+    expectError(await ask(`${url}/v2/models`), 404, /no such route/)
+    const answer = await ask(`${url}/v1/completions`)
+    expectError(answer, 405, /takes POST, not GET/)
+    expect(answer.headers.get('allow')).toBe('POST')
+  })
+
+  test('has unknown fields: they are ignored, and named once in the log', async () => {
+    for (let i = 0; i < 2; i++) expect((await completions({ extra_thing: 1, temperature: null })).status).toBe(200)
+    expect(tiny.lines.filter((line) => line.message.includes('extra_thing'))).toHaveLength(1)
+  })
+})
+
+describe('sizes and times', () => {
+  test('a body that is too large, with a length and without', async () => {
+    expectError(await completions({ prompt: 'a'.repeat(30_000) }), 413, /20000 bytes/)
+    const piece = `${(5000).toString(16)}\r\n${'a'.repeat(5000)}\r\n`
+    const head =
+      'POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n'
+    const answer = await rawBytes(url, [head, piece, piece, piece, piece, piece], 5)
+    expect(answer).toMatch(/^HTTP\/1\.1 413 [\s\S]*connection: close[\s\S]*PayloadTooLargeError/i)
+    // Many at once, all of which hear of it.
+    const many = await Promise.all(Array.from({ length: 20 }, () => completions({ prompt: 'a'.repeat(30_000) })))
+    for (const one of many) expect(one.status).toBe(413)
+  })
+
+  test('a body that does not come, a head that does not come, and no HTTP', async () => {
+    const head =
+      'POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{"mo'
+    expect(await rawBytes(url, [head])).toMatch(/^HTTP\/1\.1 408 [\s\S]*was not whole after 1 s/)
+    expect(await rawBytes(url, ['POST /v1/comp'])).toMatch(/^HTTP\/1\.1 408 [\s\S]*"code":408/)
+    expect(await rawBytes(url, ['hello\r\n\r\n'])).toMatch(/^HTTP\/1\.1 400 [\s\S]*"code":400/)
+    expect(await rawBytes(url, [`GET /health HTTP/1.1\r\nhost: localhost\r\nx: ${'a'.repeat(20_000)}\r\n\r\n`])).toMatch(
+      /^HTTP\/1\.1 431 /,
+    )
+  })
+
+  test('a queue that is full', async () => {
+    const small = await tiny.serve({ maxHeld: 3 })
+    const body = { prompt: 'a', max_tokens: 400, ignore_eos: true, stream: true, n: 3 }
+    expectError(await ask(`${small.url}/v1/completions`, { ...body, n: 4 }), 400, /4 completions, and this server takes 3/, 'n')
+    const abort = new AbortController()
+    const held = await fetch(`${small.url}/v1/completions`, {
+      method: 'POST', body: JSON.stringify(body), headers: { 'content-type': 'application/json' }, signal: abort.signal,
+    }) // prettier-ignore
+    expect(held.status).toBe(200)
+    const full = await ask(`${small.url}/v1/completions`, { ...body, n: 1 })
+    expectError(full, 429, /queue is full: 3/)
+    expect(Number(full.headers.get('retry-after'))).toBeGreaterThan(0)
+    abort.abort()
+    await tiny.expectIdle()
+    expect((await ask(`${small.url}/v1/completions`, { prompt: 'a', max_tokens: 1, n: 3 })).status).toBe(200)
+    await small.close()
+  })
+})
+
+describe('who may ask', () => {
+  test('with keys: those that have one', async () => {
+    const keyed = await tiny.serve({ apiKeys: ['first-key', 'second-key'] })
+    for (const headers of [
+      {},
+      { authorization: 'Bearer wrong' },
+      { authorization: 'Basic first-key' },
+      { authorization: 'Bearer first-ke' },
+    ]) {
+      const answer = await ask(`${keyed.url}/v1/models`, undefined, { headers: headers as Record<string, string> })
+      expectError(answer, 401, /key/)
+      expect(answer.headers.get('www-authenticate')).toBe('Bearer')
+    }
+    for (const key of ['first-key', 'second-key'])
+      expect((await ask(`${keyed.url}/v1/models`, undefined, { headers: { authorization: `Bearer ${key}` } })).status).toBe(200)
+    expect((await keyed.client.models.list()).data).toHaveLength(1)
+    expectError(await ask(`${keyed.url}/pause`, {}), 401, /key/)
+    expectError(await ask(`${keyed.url}/metrics`), 401, /key/)
+    expect((await ask(`${keyed.url}/health`)).status).toBe(200)
+    expect(JSON.stringify(tiny.lines)).not.toContain('first-key')
+    await keyed.close()
+  })
+
+  test('an address that others reach needs a key, and has no routes that stop the engine', async () => {
+    await expect(tiny.serve({ host: '0.0.0.0' })).rejects.toThrow(/needs a key/)
+    const open = await tiny.serve({ host: '0.0.0.0', apiKeys: ['k'] })
+    const headers = { authorization: 'Bearer k' }
+    expectError(await ask(`${open.url}/pause`, {}, { headers }), 404, /--dev-mode/)
+    // Other names are fine there.
+    const { status } = await rawGet(`${open.url}/health`, { host: 'gpu-box.example' })
+    expect(status).toBe(200)
+    await open.close()
+  })
+
+  test('on loopback: no other host name, no page of another origin', async () => {
+    for (const host of ['evil.example', 'evil.example:80', '127.0.0.1.evil.example']) {
+      const { status, text } = await rawGet(`${url}/v1/models`, { host })
+      expectError({ status, text, json: JSON.parse(text) }, 403, /Host/)
+    }
+    for (const host of ['localhost', '127.0.0.1:99', '[::1]:5'])
+      expect((await rawGet(`${url}/v1/models`, { host })).status).toBe(200)
+    const { status, headers } = await rawGet(`${url}/v1/models`, { origin: 'https://evil.example' })
+    expect(status).toBe(403)
+    expect(headers['access-control-allow-origin']).toBeUndefined()
+    const allowing = await tiny.serve({ allowedOrigins: ['https://app.example'] })
+    const good = await rawGet(`${allowing.url}/v1/models`, { origin: 'https://app.example' })
+    expect([good.status, good.headers['access-control-allow-origin']]).toEqual([200, 'https://app.example'])
+    const preflight = await rawGet(
+      `${allowing.url}/v1/chat/completions`,
+      { origin: 'https://app.example', 'access-control-request-headers': 'authorization' },
+      'OPTIONS',
+    )
+    expect([preflight.status, preflight.headers['access-control-allow-headers']]).toEqual([204, 'authorization'])
+    expect((await rawGet(`${allowing.url}/v1/models`, { origin: 'https://other.example' })).status).toBe(403)
+    await allowing.close()
+  })
+
+  test('folders are opened below the root alone', async () => {
+    const load = (at: string, lora_path: string) => ask(`${at}/v1/load_lora_adapter`, { lora_name: 'x', lora_path })
+    expectError(await load(url, tinyPath), 403, /--adapter-root/, 'lora_path')
+    mkdirSync(join(root, 'inside'))
+    symlinkSync(tinyPath, join(root, 'link'))
+    const rooted = await tiny.serve({ adapterRoot: root })
+    for (const path of [tinyPath, '..', '../..', join(root, '..'), 'link', `${root}-else`, root, '/etc']) {
+      expectError(await load(rooted.url, path), 400, /below the server's --adapter-root/, 'lora_path')
+    }
+    expectError(await load(rooted.url, 'missing'), 404, /no such folder/, 'lora_path')
+    // Below the root, and no adapter.
+    expectError(await load(rooted.url, 'inside'), 400, /adapter/, 'lora_path')
+    expectError(await ask(`${rooted.url}/v1/unload_lora_adapter`, { lora_name: 'x' }), 404, /no adapter x/, 'lora_name')
+    const reload = { method: 'reload_weights', kwargs: { weights_path: tinyPath } }
+    expectError(await ask(`${rooted.url}/collective_rpc`, reload), 400, /below/, 'kwargs.weights_path')
+    await rooted.close()
+  })
+})
+
+describe('a server that ends', () => {
+  test('lets what runs end, and refuses what is new', async () => {
+    const ending = await tiny.serve()
+    const stream = await ending.client.completions.create({
+      model: 'tiny',
+      prompt: 'a',
+      max_tokens: 60,
+      stream: true,
+      ...({ ignore_eos: true } as object),
+    })
+    const closing = ending.close(20)
+    expectError(await ask(`${ending.url}/health`), 503, /shutting down/)
+    let tokens = 0
+    let reason
+    for await (const { choices } of stream) {
+      tokens++
+      reason = choices[0].finish_reason
+    }
+    expect(tokens).toBeGreaterThan(20)
+    expect(reason).toBe('length')
+    await closing
+    await expect(ask(`${ending.url}/health`)).rejects.toThrow(/fetch failed/)
+  })
+
+  test('ends what takes too long', async () => {
+    const ending = await tiny.serve()
+    const asked = ask(`${ending.url}/v1/completions`, { prompt: 'a', max_tokens: 500, ignore_eos: true })
+    while (tiny.engine.stats().running === 0) await new Promise((resolve) => setTimeout(resolve, 5))
+    await ending.close(0.05)
+    const { status, json } = await asked
+    expect([status, json.choices[0].finish_reason]).toEqual([200, 'abort'])
+  })
+})
+
+test('a fault of ours is a 500 with an id that stands in the log', async () => {
+  const faulty = await tiny.serve(
+    {},
+    {
+      reasoning: () => {
+        throw new Error('the splitter is broken')
+      },
+    },
+  )
+  const answer = await ask(`${faulty.url}/v1/chat/completions`, { messages: [{ role: 'user', content: 'a' }], max_tokens: 1 })
+  expectError(answer, 500, /its log says what under [\da-f-]{36}/)
+  const [, id] = /under ([\da-f-]{36})/.exec(answer.text)!
+  const line = tiny.lines.find(({ fields }) => fields.fault === id)
+  expect(line!.fields.stack).toMatch(/the splitter is broken[\s\S]*at /)
+  await faulty.close()
+})
