@@ -226,13 +226,63 @@ describe('batch invariance', () => {
       }
     })
   })
+  const pagedCases = cases.flatMap((c) => [4, 16].flatMap((size) => [false, true].map((f16) => ({ ...c, size, f16 }))))
+  test.each(pagedCases)(
+    'pages of $size anywhere in a cache give the bits of rows one after the other, f16 $f16, $name',
+    async (c) => {
+      const { facts, size, f16 } = c
+      await bench.run('paged', facts, async () => {
+        // Two sequences: of one the last 11 rows are a prompt's, of the other the last row is decoded.
+        const lengths = [30, 41]
+        const sum = lengths[0] + lengths[1]
+        const round = (t: Float32Array): Float32Array => (f16 ? Float32Array.from(new Float16Array(t)) : t)
+        const q = bench.normals(sum * hq)
+        const [k, v] = [round(bench.normals(sum * hk)), round(bench.normals(sum * hk))]
+        const layout = pack(lengths.map((prompt) => ({ prompt, rollouts: [] })))
+        const [o, lse] = [bench.out(sum * hq), bench.out(sum * 4)]
+        attention(gpu, { q: bench.up(q), k: bench.up(k), v: bench.up(v), info: bench.up(layout.info), o, lse }, sum, s)
+        const [all, allLse] = [await bench.down(o, sum * hq), await bench.down(lse, sum * 4)]
+        // Every page in another place, among values of other requests.
+        const places = Array.from({ length: 24 }, (_, i) => (i * 7 + 5) % 24)
+        const counts = lengths.map((n) => Math.ceil(n / size))
+        const pages = bench.up(Uint32Array.from([23, ...places.slice(0, counts[0] + counts[1])]))
+        const begins = [1, 1 + counts[0]]
+        const rowOf = (i: number, j: number): number => places[begins[i] - 1 + Math.floor(j / size)] * size + (j % size)
+        const cache = [k, v].map((t) => {
+          const room = round(bench.normals(24 * size * hk))
+          for (const [i, length] of lengths.entries()) {
+            for (let j = 0; j < length; j++) room.set(t.subarray((i * 30 + j) * hk, (i * 30 + j + 1) * hk), rowOf(i, j) * hk)
+          }
+          return bench.up(f16 ? new Uint32Array(new Float16Array(room).buffer) : room)
+        })
+        const taken = [70, ...Array.from({ length: 11 }, (_, n) => 19 + n)]
+        const info = taken.flatMap((row) => (row < 30 ? [begins[0], 1, 0, row] : [begins[1], 0, 0, row - 30]))
+        const t = {
+          q: bench.up(Float32Array.from(taken.flatMap((row) => [...q.slice(row * hq, (row + 1) * hq)]))),
+          k: cache[0],
+          v: cache[1],
+          info: bench.up(Uint32Array.from(info)),
+          o: bench.out(taken.length * hq),
+          lse: bench.out(taken.length * 4),
+        }
+        attention(gpu, t, taken.length, s, { paged: { pages, size, f16, prompts: true } })
+        const [some, someLse] = [await bench.down(t.o, taken.length * hq), await bench.down(t.lse, taken.length * 4)]
+        taken.forEach((row, i) => {
+          sameBits(`row ${row}`, some.slice(i * hq, (i + 1) * hq), all.slice(row * hq, (row + 1) * hq))
+          sameBits(`lse ${row}`, someLse.slice(i * 4, (i + 1) * 4), allLse.slice(row * 4, (row + 1) * 4))
+        })
+      })
+    },
+  )
   test.each(cases)('decode of one row over a cache gives the bits of the whole sequence, $name', async ({ facts }) => {
     await bench.run('decode', facts, async () => {
       const rows = 41
       const [q, k, v] = [bench.normals(rows * hq), bench.normals(rows * hk), bench.normals(rows * hk)]
       const layout = pack([{ prompt: rows, rollouts: [] }])
       const [o, lse] = [bench.out(rows * hq), bench.out(rows * 4)]
-      attention(gpu, { q: bench.up(q), k: bench.up(k), v: bench.up(v), info: bench.up(layout.info), o, lse }, rows, s, { neighbours: true })
+      attention(gpu, { q: bench.up(q), k: bench.up(k), v: bench.up(v), info: bench.up(layout.info), o, lse }, rows, s, {
+        neighbours: true,
+      })
       const all = await bench.down(o, rows * hq)
       // The cache: keys lie elsewhere (prefix rows from 60 on, own rows from 3 on), among values of other requests.
       const [prefix, own, P] = [60, 3, 19]

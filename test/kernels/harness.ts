@@ -10,7 +10,6 @@ import type { GpuBuffer } from '../../src/gpu/pool.ts'
 import { uploadWeight, type Weight } from '../../src/kernels/common/weight.ts'
 import { seed, seedWords } from '../seed.ts'
 
-
 /**
  * Bounds on ||x - reference|| / ||reference||. float32 rounds to 6e-8; a chain of K fused multiply-adds of random signs drifts by about
  * sqrt(K) / 2 of that over its result, so 5e-7 at the K of these tests; a dropped, doubled or misplaced term of K gives 1/sqrt(K) > 1e-2.

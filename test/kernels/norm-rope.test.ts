@@ -157,6 +157,16 @@ test('into a cache: q and k are turned as by rope, to the bit, and k and v go to
         slots.forEach((to, r) => before[i].set(rowsOf.subarray(r * width, (r + 1) * width), to * width))
         sameBits(i === 0 ? 'keys' : 'values', await bench.down([kCache, vCache][i], cacheRows * width), before[i])
       }
+      if (headDim % 8 !== 0) return
+      // As f16: two values to a word.
+      const halves = [1, 2].map(() => bench.up(new Uint32Array((cacheRows * width) / 2)))
+      ropeIntoCache(gpu, { ...t, q: bench.up(q), kCache: halves[0], vCache: halves[1] }, rows, { heads, kvHeads, headDim }, true)
+      for (const [i, rowsOf] of [await bench.down(kTurned, k.length), v].entries()) {
+        const want = new Float16Array(cacheRows * width)
+        slots.forEach((to, r) => want.set(rowsOf.subarray(r * width, (r + 1) * width), to * width))
+        const got = new Float16Array((await bench.down(halves[i], (cacheRows * width) / 2)).buffer)
+        sameBits(i === 0 ? 'f16 keys' : 'f16 values', Float32Array.from(got), Float32Array.from(want))
+      }
     })
   }
 })

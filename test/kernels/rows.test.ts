@@ -2,7 +2,7 @@ import { describe, expect, test } from 'vitest'
 import { sliceRows } from '../../src/kernels/common/weight.ts'
 import { add, dropout, siluGate, siluGateBackward } from '../../src/kernels/elementwise/elementwise.ts'
 import { embedding } from '../../src/kernels/embedding/embedding.ts'
-import { addRowLists, gatherRows } from '../../src/kernels/rows/rows.ts'
+import { addRowLists, copyRows, gatherRows } from '../../src/kernels/rows/rows.ts'
 import { bounds, modes, openBench, sameBits } from './harness.ts'
 
 const bench = await openBench()
@@ -52,6 +52,21 @@ test('silu of very negative gates is zero, not NaN', async () => {
     near(await bench.down(y, 4), [0, 0, 100, 0])
     near(await bench.down(dg, 4), [0, 0, 1, 0.5])
     near(await bench.down(du, 4), [0, 0, 100, 0])
+  })
+})
+
+test('rows are copied inside two buffers', async () => {
+  await bench.run('copy rows', {}, async () => {
+    const [rows, width] = [20, 13]
+    const before = [bench.normals(rows * width), bench.normals(rows * width)]
+    const [a, b] = before.map((values) => bench.up(values))
+    const pairs = [3, 0, 4, 19, 4, 7]
+    copyRows(gpu, a, b, bench.up(Uint32Array.from(pairs)), pairs.length / 2, width)
+    for (const [i, buffer] of [a, b].entries()) {
+      const want = before[i].slice()
+      for (let p = 0; p < pairs.length; p += 2) want.copyWithin(pairs[p + 1] * width, pairs[p] * width, (pairs[p] + 1) * width)
+      sameBits('rows', await bench.down(buffer, rows * width), want)
+    }
   })
 })
 
