@@ -8,7 +8,7 @@ import { checkAdapter, readAdapter, type Adapter } from '../model/peft.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
 import type { Algorithm } from '../orchestrator/algorithm.ts'
 import { loadAlgorithm, tryAlgorithm } from '../orchestrator/plugins.ts'
-import type { RunEnvironment } from '../orchestrator/tasks.ts'
+import { membersOf, type RunEnvironment } from '../orchestrator/tasks.ts'
 import { checkLossShape } from '../trainer/losses/check.ts'
 import { loadLoss, type Loss } from '../trainer/losses/index.ts'
 
@@ -65,16 +65,6 @@ async function openEnvironments(config: RunConfig): Promise<RunEnvironment[]> {
   const empty = environments.find(({ env }) => env.dataset.length === 0)
   if (empty) throw new UserError(`The environment ${empty.name} has no rows to train on.`)
   return environments
-}
-
-/** The environments of a group stand for themselves, each with its part of the group's share of the tasks. */
-function membersOf(source: RunEnvironment): RunEnvironment[] {
-  const { members } = source.env
-  if (!members) return [source]
-  const total = members.reduce((sum, member) => sum + member.weight, 0)
-  return members.flatMap(({ name, env, weight }) =>
-    membersOf({ name: `${source.name}/${name}`, env, weight: (source.weight * weight) / total }),
-  )
 }
 
 /** The first task, as rollouts of it would carry it. */

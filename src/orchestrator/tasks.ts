@@ -9,6 +9,16 @@ export interface RunEnvironment {
   weight: number
 }
 
+/** The environments of a group stand for themselves, each with its part of the group's share of the tasks. */
+export function membersOf(source: RunEnvironment): RunEnvironment[] {
+  const { members } = source.env
+  if (!members) return [source]
+  const total = members.reduce((sum, member) => sum + member.weight, 0)
+  return members.flatMap(({ name, env, weight }) =>
+    membersOf({ name: `${source.name}/${name}`, env, weight: (source.weight * weight) / total }),
+  )
+}
+
 export interface Task {
   source: RunEnvironment
   row: Row

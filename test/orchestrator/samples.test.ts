@@ -51,3 +51,42 @@ test('without a prompt the first token has nothing to be predicted from', () => 
   const [sample] = trainingBatch(1, [{ rollout: rollout({ promptIds: [] }), advantage: 1 }]).samples
   expect(sample.lossMask).toEqual(Uint8Array.of(0, 1, 1))
 })
+
+const tokensOf = (count: number) => ({
+  ids: Array.from({ length: count }, (_, i) => 50 + i),
+  logprobs: Array.from({ length: count }, (_, i) => -1 - i),
+  versions: Array.from({ length: count }, () => 0),
+})
+
+test('turns that go on with each other are one sample; what stands between the answers is no part of the loss', () => {
+  const turns = [
+    { branch: true, promptIds: [1, 2], sampled: 2 },
+    { branch: false, promptIds: [3], sampled: 1 },
+    { branch: false, promptIds: [4, 5], sampled: 2 },
+  ]
+  const own = rollout({ promptIds: [1, 2], completion_tokens: tokensOf(5), turns })
+  const { samples, lossTokenCount } = trainingBatch(1, [{ rollout: own, advantage: [1, 2, 3, 4, 5] }])
+  expect(lossTokenCount).toBe(5)
+  expect(samples).toHaveLength(1)
+  const [sample] = samples
+  expect(sample.ids).toEqual(Int32Array.of(1, 2, 50, 51, 3, 52, 4, 5, 53, 54))
+  expect(sample.lossMask).toEqual(Uint8Array.of(0, 0, 1, 1, 0, 1, 0, 0, 1, 1))
+  expect(sample.advantages).toEqual(Float32Array.of(0, 0, 1, 2, 0, 3, 0, 0, 4, 5))
+  expect(sample.inferenceLogprobs).toEqual(Float32Array.of(0, 0, -1, -2, 0, -3, 0, 0, -4, -5))
+  expect([sample.promptKey, sample.promptLength]).toEqual(['1,2', 2])
+})
+
+test('a turn that begins anew is a sample of its own, with its own tokens and advantages', () => {
+  const turns = [
+    { branch: true, promptIds: [1], sampled: 1 },
+    { branch: true, promptIds: [1, 2, 3], sampled: 2 },
+    { branch: false, promptIds: [4], sampled: 1 },
+  ]
+  const own = rollout({ promptIds: [1], completion_tokens: tokensOf(4), turns })
+  const { samples, lossTokenCount } = trainingBatch(1, [{ rollout: own, advantage: [1, 2, 3, 4] }])
+  expect(lossTokenCount).toBe(4)
+  expect(samples.map((s) => [...s.ids])).toEqual([[1, 50], [1, 2, 3, 51, 52, 4, 53]]) // prettier-ignore
+  expect(samples.map((s) => [...s.advantages])).toEqual([[0, 1], [0, 0, 0, 2, 3, 0, 4]]) // prettier-ignore
+  expect(samples.map((s) => [s.promptKey, s.promptLength])).toEqual([['1', 1], ['1,2,3', 3]]) // prettier-ignore
+  expect(samples.every((s) => s.rollout === own)).toBe(true)
+})
