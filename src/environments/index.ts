@@ -23,6 +23,7 @@ export {
 } from './chat.ts'
 export { type DatasetOptions, type DatasetSource, loadRows, RowOrder, type RowInput, splitRows } from './datasets.ts'
 export { EnvGroup, type EnvGroupOptions } from './env-group.ts'
+export { Judge, type JudgeOptions, type JudgeRewardFunction, JudgeRubric, type JudgeRubricOptions, yesOrNo } from './judge.ts'
 export { bundledEnvironments, loadEnvironment, type LoadOptions, parseArgs, resolveEnvironment } from './load.ts'
 export {
   extractAnswer,

@@ -34,7 +34,7 @@ export function parseAnswer(text: string, depth = 0): Answer {
   const deeper = (part: string) => parseAnswer(part, depth + 1)
   const choice = parseChoice(s)
   if (choice) return choice
-  if (/^\\emptyset$/u.test(s)) return { kind: 'set', items: [] }
+  if (s === '\\emptyset') return { kind: 'set', items: [] }
   if (/^(?:\\mathbb\s*\{?R\}?)$/u.test(s)) return allNumbers()
   const matrix = /^\\begin\{([pbvBV]?matrix)\}(.*)\\end\{\1\}$/u.exec(s)
   if (matrix && !matrix[2].includes('\\begin')) {
@@ -73,7 +73,7 @@ function parseChoice(s: string): Answer | null {
 
 /** Takes the commas out of `1,234,567` where no bracket makes them separators. */
 function thousands(s: string): string {
-  return /[([{]\s*-?\d{1,3}(?:,\d{3})+\s*,?|\\\{/u.test(s) && !/^\\frac/u.test(s)
+  return /[([{]\s*-?\d{1,3}(?:,\d{3})+\s*,?|\\\{/u.test(s) && !s.startsWith('\\frac')
     ? s
     : s.replace(
         /(?<![\d.,])(\d{1,3})((?:,\d{3})+)(?![\d,])/gu,

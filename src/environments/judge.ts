@@ -1,0 +1,260 @@
+/**
+ * A model that judges answers, behind any OpenAI-compatible endpoint (`/chat/completions`): ours, vLLM's, a provider's.
+ * The same question is asked once (cached by content, on disk where one wants it), a few at a time, with retries, a time limit for each, and a
+ * limit on how many are asked at all. What goes wrong fails the rollout with a sentence that says where and what to do: it is no reward of 0.
+ */
+import { createHash } from 'node:crypto'
+import { existsSync, readFileSync } from 'node:fs'
+import { appendFile, mkdir } from 'node:fs/promises'
+import { dirname } from 'node:path'
+import type { OpenAI } from 'openai'
+import { messageOf, UserError } from '../common/errors.ts'
+import type { Message } from '../common/types.ts'
+import { Parser } from './parsers.ts'
+import { type GroupRewardSpec, type RewardSpec, Rubric } from './rubric.ts'
+import { load } from './sandbox/pool.ts'
+import type { RewardArgs, RewardValue } from './types.ts'
+
+export interface JudgeOptions {
+  model: string
+  /** With its path: `http://127.0.0.1:8000/v1`. Default: OPENAI_BASE_URL, else OpenAI's. */
+  baseURL?: string
+  /** Name of the environment variable that holds the key. Default OPENAI_API_KEY; an endpoint of your own may need none. */
+  apiKeyVar?: string
+  /** `{question}`, `{answer}` and `{response}` are filled in. Default: asks whether the response agrees with the answer, for `yes` or `no`. */
+  prompt?: string
+  /** Fields of the request, as the endpoint names them. Default: `temperature` 0. */
+  sampling?: Record<string, unknown>
+  /** Requests at a time. Default 16. */
+  concurrency?: number
+  /** Of a request that failed for a while (connection, 408, 409, 429, 5xx), waiting longer each time. Default 4. */
+  retries?: number
+  /** Limit of one try. Default 60. */
+  timeoutSeconds?: number
+  /** Requests at most in this process, as a ceiling on the bill; cached answers and retries are free. Default: none. */
+  maxRequests?: number
+  /** A file of JSON lines that keeps answers for later runs. Default: none; answers are kept in memory. */
+  cacheFile?: string
+}
+
+/** What a question to the judge is made of. */
+export type JudgeQuestion = Pick<RewardArgs, 'prompt' | 'answer'> & { text: string; signal?: AbortSignal }
+
+export const defaultJudgePrompt = `Compare a response to a question with the reference answer. Style and length do not count; only whether it says the same.
+
+Question:
+{question}
+
+Reference answer:
+{answer}
+
+Response:
+{response}
+
+Does the response agree with the reference answer? Reply with one word: yes or no.`
+
+class Aborted extends Error {}
+
+/** Asks the judge. One object may serve several rubrics, which then share its cache and limits. */
+export class Judge {
+  readonly #options: JudgeOptions
+  readonly #answers = new Map<string, Promise<string>>()
+  readonly #waiting: (() => void)[] = []
+  #client: Promise<OpenAI> | undefined
+  #kept: Promise<void> | undefined
+  #running = 0
+  #requests = 0
+
+  constructor(options: JudgeOptions) {
+    this.#options = options
+    const { concurrency = 16, retries = 4, timeoutSeconds = 60, maxRequests = 1 } = options
+    if (!options.model) throw new UserError('judge: no model is named. Give the name under which the endpoint serves it.')
+    if (!(concurrency >= 1 && retries >= 0 && timeoutSeconds > 0 && maxRequests >= 0)) {
+      throw new UserError('judge: concurrency must be 1 or more, retries and maxRequests 0 or more, timeoutSeconds above 0.')
+    }
+  }
+
+  /** Requests sent so far, without retries. */
+  get requests(): number {
+    return this.#requests
+  }
+
+  /** The judge's reply to the prompt filled in with a rollout's question, reference answer and response. */
+  async ask({ prompt, answer, text, signal }: JudgeQuestion): Promise<string> {
+    const fields: Record<string, string> = { question: questionOf(prompt), answer, response: text }
+    // One pass, so that braces in what is filled in stay as they are.
+    const content = (this.#options.prompt ?? defaultJudgePrompt).replace(
+      /\{(question|answer|response)\}/gu,
+      (_, name: string) => fields[name],
+    )
+    return await this.complete([{ role: 'user', content }], signal)
+  }
+
+  /** The judge's reply to messages. Throws an Error with the cause in words. */
+  async complete(messages: readonly Pick<Message, 'role' | 'content'>[], signal?: AbortSignal): Promise<string> {
+    await (this.#kept ??= this.#readCache())
+    const body = {
+      temperature: 0,
+      ...this.#options.sampling,
+      model: this.#options.model,
+      messages: messages.map(({ role, content }) => ({ role, content })),
+    }
+    const key = createHash('sha256').update(JSON.stringify([this.#options.baseURL ?? '', body])).digest('hex') // prettier-ignore
+    for (let known = this.#answers.get(key); known; known = this.#answers.get(key)) {
+      try {
+        return await known
+      } catch (error) {
+        // Who asked first was aborted: that is no answer to who still waits.
+        if (!(error instanceof Aborted) || signal?.aborted) throw error
+      }
+    }
+    const reply = this.#request(body, signal)
+    // Those who ask the same meanwhile share the reply; a failure is not kept.
+    this.#answers.set(key, reply)
+    try {
+      const text = await reply
+      await this.#keep(key, text)
+      return text
+    } catch (error) {
+      this.#answers.delete(key)
+      throw error
+    }
+  }
+
+  async #request(body: Record<string, unknown>, signal?: AbortSignal): Promise<string> {
+    const { maxRequests = Infinity, concurrency = 16, model } = this.#options
+    if (this.#running >= concurrency) await new Promise<void>((resolve) => this.#waiting.push(resolve))
+    else this.#running++
+    try {
+      if (signal?.aborted) throw new Aborted('judge: the request was aborted')
+      if (this.#requests >= maxRequests) throw new Error(`judge: its limit of ${maxRequests} requests is used up (maxRequests)`)
+      this.#requests++
+      const client = await (this.#client ??= this.#connect())
+      const response = await client.chat.completions.create(body as never, { signal }).catch((error: unknown) => {
+        const words = this.#explain(client, error)
+        throw signal?.aborted ? new Aborted(words) : new Error(words, { cause: error })
+      })
+      const text = (response as OpenAI.ChatCompletion).choices?.[0]?.message?.content
+      if (typeof text !== 'string' || text.trim() === '') {
+        const why = (response as OpenAI.ChatCompletion).choices?.[0]?.finish_reason
+        throw new Error(`judge ${model} at ${client.baseURL} replied without text${why ? ` (finish_reason ${why})` : ''}`)
+      }
+      return text
+    } finally {
+      // The place goes to the next in line.
+      const next = this.#waiting.shift()
+      if (next) next()
+      else this.#running--
+    }
+  }
+
+  async #connect(): Promise<OpenAI> {
+    const { OpenAI: Client } = await load('openai', () => import('openai'))
+    const { baseURL, apiKeyVar = 'OPENAI_API_KEY', retries = 4, timeoutSeconds = 60 } = this.#options
+    const apiKey = process.env[apiKeyVar]
+    if (!apiKey && baseURL === undefined && !process.env.OPENAI_BASE_URL) {
+      throw new UserError(
+        `judge: the environment variable ${apiKeyVar} holds no key for the default endpoint. Set it, or name a baseURL.`,
+      )
+    }
+    return new Client({
+      apiKey: apiKey ?? 'none',
+      ...(baseURL ? { baseURL } : {}),
+      maxRetries: retries,
+      timeout: timeoutSeconds * 1000,
+    })
+  }
+
+  /** One sentence: what went wrong, where, what to do. */
+  #explain(client: OpenAI, error: unknown): string {
+    const { model, apiKeyVar = 'OPENAI_API_KEY', retries = 4, timeoutSeconds = 60 } = this.#options
+    const where = `judge ${model} at ${client.baseURL}`
+    const { status, name = '' } = error as { status?: number; name?: string }
+    const kind = (error as object).constructor?.name ?? name
+    if (kind === 'APIUserAbortError') return `${where}: the request was aborted`
+    if (kind === 'APIConnectionTimeoutError') return `${where} gave no reply within ${timeoutSeconds} s, ${retries + 1} times`
+    if (status === undefined) return `${where} cannot be reached (${causeOf(error)}). Is it running, and is baseURL right?`
+    const said = messageOf(error).slice(0, 300)
+    if (status === 401 || status === 403) return `${where} refuses the key in ${apiKeyVar}: ${said}`
+    if (status === 404) return `${where} knows no such model or path: ${said}`
+    if (status === 429) return `${where} asks for fewer requests, after ${retries} retries: ${said}. Lower concurrency`
+    return `${where} failed: ${said}`
+  }
+
+  async #readCache(): Promise<void> {
+    const file = this.#options.cacheFile
+    if (!file || !existsSync(file)) return
+    for (const line of readFileSync(file, 'utf8').split('\n')) {
+      try {
+        const { key, text } = JSON.parse(line) as { key: string; text: string }
+        if (typeof key === 'string' && typeof text === 'string') this.#answers.set(key, Promise.resolve(text))
+      } catch {
+        // The last line of a run that was killed may be cut off; it is asked again.
+      }
+    }
+  }
+
+  async #keep(key: string, text: string): Promise<void> {
+    const file = this.#options.cacheFile
+    if (!file) return
+    await mkdir(dirname(file), { recursive: true })
+    // The first newline ends a line that a killed run left open.
+    await appendFile(file, `\n${JSON.stringify({ key, text })}`)
+  }
+}
+
+/** The conversation before the answer, as text; one user message is itself. */
+function questionOf(prompt: readonly Message[]): string {
+  const asked = prompt.filter((message) => message.role !== 'system')
+  return asked.length === 1 ? asked[0].content : asked.map((message) => `${message.role}: ${message.content}`).join('\n\n')
+}
+
+function causeOf(error: unknown): string {
+  let inner = error
+  while (inner instanceof Error && inner.cause !== undefined) inner = inner.cause
+  return (inner as { code?: string }).code ?? messageOf(inner)
+}
+
+/** 1 where a reply says yes, 0 where it says no: its first word, or its last line's only word. Throws for a reply that says neither. */
+export function yesOrNo(reply: string): number {
+  const words = reply.replace(/<think>[\s\S]*<\/think>/u, '').toLowerCase().match(/[a-z]+/gu) ?? [] // prettier-ignore
+  const word = [words[0], words.at(-1)].find((candidate) => candidate === 'yes' || candidate === 'no')
+  if (word === undefined) throw new Error(`the judge said neither yes nor no: ${JSON.stringify(reply.slice(0, 120))}`)
+  return word === 'yes' ? 1 : 0
+}
+
+/** A reward function that may ask the judge: `judge(args)` gives its reply to the prompt, `judge.complete` to messages. */
+export type JudgeRewardFunction = (args: RewardArgs, judge: Judge) => RewardValue | Promise<RewardValue>
+
+export interface JudgeRubricOptions {
+  judge: JudgeOptions | Judge
+  /** Reward functions that ask the judge, by name. Default: `judge_reward`, 1 where it replies yes. */
+  judged?: Record<string, JudgeRewardFunction | { reward: JudgeRewardFunction; weight?: number; timeoutSeconds?: number }>
+  /** Reward functions that do not. */
+  functions?: Record<string, RewardSpec>
+  group?: Record<string, GroupRewardSpec>
+  parser?: Parser
+}
+
+/**
+ * A rubric with a judge.
+ *
+ *     new JudgeRubric({ judge: { model: 'judge', baseURL: 'http://127.0.0.1:8000/v1' } })
+ *     new JudgeRubric({ judge, judged: { kind: async (args, judge) => Number(await judge.ask(args)) / 10 } })
+ */
+export class JudgeRubric extends Rubric {
+  readonly judge: Judge
+  constructor(options: JudgeRubricOptions) {
+    const judge = options.judge instanceof Judge ? options.judge : new Judge(options.judge)
+    const judged = options.judged ?? { judge_reward: async (args) => yesOrNo(await judge.ask(args)) }
+    const functions = Object.fromEntries(
+      Object.entries(judged).map(([name, spec]) => {
+        const given = typeof spec === 'function' ? { reward: spec } : spec
+        // Requests queue and are tried again: each try has its own limit, this one is for all of it.
+        return [name, { timeoutSeconds: 1800, ...given, reward: (args: RewardArgs) => given.reward(args, judge) }]
+      }),
+    )
+    super({ ...functions, ...options.functions }, { parser: options.parser ?? new Parser(), group: options.group })
+    this.judge = judge
+  }
+}
