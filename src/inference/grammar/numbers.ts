@@ -1,0 +1,102 @@
+/** Numbers between bounds, digit by digit: no grammar can compare, so the bounds are spelled out. */
+import { UserError } from '../../common/errors.ts'
+
+export interface Bounds {
+  low: number
+  high: number
+  /** The bound itself is out. */
+  lowOpen: boolean
+  highOpen: boolean
+}
+
+/** Digits that JSON.parse reads exactly. */
+const MOST_DIGITS = 15
+const LARGEST = 10 ** MOST_DIGITS - 1
+/** Digits after the last one that a bound has. */
+const MORE_DECIMALS = '[0-9]{0,6}'
+
+/** An integer between the bounds. @throws UserError where there is none. */
+export function integerBetween({ low, high, lowOpen, highOpen }: Bounds): string {
+  const from = Math.max(-LARGEST, lowOpen && Number.isInteger(low) ? low + 1 : Math.ceil(low))
+  const to = Math.min(LARGEST, highOpen && Number.isInteger(high) ? high - 1 : Math.floor(high))
+  if (from > to) throw new UserError(`There is no integer between ${low} and ${high}.`)
+  const parts: string[] = []
+  if (from < 0) parts.push(`"-" ${natural(Math.max(1, -to), -from)}`)
+  if (to >= 0) parts.push(natural(Math.max(0, from), to))
+  return group(parts)
+}
+
+/** A number between the bounds, without an exponent. @throws UserError where there is none, or a bound has too many digits. */
+export function numberBetween({ low, high, lowOpen, highOpen }: Bounds): string {
+  const bounds = { low: Math.max(low, -LARGEST), high: Math.min(high, LARGEST) }
+  const places = Math.max(decimals(bounds.low), decimals(bounds.high))
+  const scale = 10 ** places
+  const [a, b] = [Math.round(bounds.low * scale), Math.round(bounds.high * scale)]
+  if (!Number.isFinite(a) || !Number.isFinite(b) || Math.max(Math.abs(a), Math.abs(b)) >= 10 ** (MOST_DIGITS + 1))
+    throw new UserError(`The bounds ${low} and ${high} have too many digits.`)
+  if (a > b || (a === b && (lowOpen || highOpen))) throw new UserError(`There is no number between ${low} and ${high}.`)
+  const parts: string[] = []
+  if (b > 0 || (b === 0 && !highOpen)) parts.push(...magnitudes(Math.max(a, 0), b, lowOpen && a >= 0, highOpen, places))
+  if (a < 0) {
+    // Zero with a sign is left to the other side.
+    const open = b >= 0 || highOpen
+    parts.push(`"-" ${group(magnitudes(Math.max(-b, 0), -a, open, lowOpen, places))}`)
+  }
+  return group(parts)
+}
+
+/** Numbers from a to b, both scaled by 10 ** places: all that begins with a .. b - 1, and b itself with zeros. */
+function magnitudes(a: number, b: number, aOpen: boolean, bOpen: boolean, places: number): string[] {
+  const more = places > 0 ? MORE_DECIMALS : '("." [0-9]{1,6})?'
+  const zeros = places > 0 ? '"0"{0,6}' : '("." "0"{1,6})?'
+  const some = places > 0 ? '"0"{0,5} [1-9] "0"{0,5}' : '"." "0"{0,5} [1-9] [0-9]{0,5}'
+  const parts: string[] = []
+  if (aOpen && a < b) parts.push(`${natural(a, a, places)} ${some}`)
+  const first = aOpen ? a + 1 : a
+  if (first < b) parts.push(`${natural(first, b - 1, places)} ${more}`)
+  if (!bOpen && first <= b) parts.push(`${natural(b, b, places)} ${zeros}`)
+  return parts
+}
+
+function decimals(value: number): number {
+  const text = String(value)
+  if (text.includes('e')) throw new UserError(`The bound ${value} has too many digits.`)
+  const count = text.split('.')[1]?.length ?? 0
+  if (count > 6) throw new UserError(`The bound ${value} has more than 6 decimals.`)
+  return count
+}
+
+/** Integers from a to b (0 <= a <= b), without leading zeros; with a point before the last `places` digits. */
+function natural(a: number, b: number, places = 0): string {
+  const parts: string[] = []
+  const shortest = places + 1
+  for (let length = Math.max(shortest, String(a).length); length <= Math.max(shortest, String(b).length); length++) {
+    const least = length === shortest ? 0 : 10 ** (length - 1)
+    const from = String(Math.max(a, least)).padStart(length, '0')
+    const to = String(Math.min(b, 10 ** length - 1)).padStart(length, '0')
+    parts.push(digits(from, to, length - places))
+  }
+  return group(parts)
+}
+
+/** Digits of equal length between `from` and `to`; the point stands before digit `point`. */
+function digits(from: string, to: string, point: number): string {
+  if (from === '') return '""'
+  const dot = point === 0 ? '"." ' : ''
+  if (/^0*$/.test(from) && /^9*$/.test(to)) {
+    if (point <= 0 || point >= from.length) return `${dot}[0-9]{${from.length}}`
+    return `[0-9]{${point}} "." [0-9]{${from.length - point}}`
+  }
+  const [x, y] = [Number(from[0]), Number(to[0])]
+  const rest = from.length - 1
+  if (x === y) return `${dot}"${x}" ${digits(from.slice(1), to.slice(1), point - 1)}`
+  const parts: string[] = []
+  const lowest = /^0*$/.test(from.slice(1)) ? x : x + 1
+  const highest = /^9*$/.test(to.slice(1)) ? y : y - 1
+  if (lowest > x) parts.push(`"${x}" ${digits(from.slice(1), '9'.repeat(rest), point - 1)}`)
+  if (lowest <= highest) parts.push(`[${lowest}-${highest}] ${digits('0'.repeat(rest), '9'.repeat(rest), point - 1)}`)
+  if (highest < y) parts.push(`"${y}" ${digits('0'.repeat(rest), to.slice(1), point - 1)}`)
+  return `${dot}${group(parts)}`
+}
+
+const group = (parts: string[]) => (parts.length === 1 ? parts[0] : `(${parts.join(' | ')})`)

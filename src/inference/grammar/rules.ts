@@ -1,0 +1,75 @@
+/** Pieces of an EBNF grammar (GBNF's spelling, as xgrammar reads it), written so that any text can stand in them. */
+import { UserError } from '../../common/errors.ts'
+
+/** A grammar that grows larger than this is refused: compiling it would stand in the way of everything else. */
+const MAX_LENGTH = 2_000_000
+
+/** Named rules; a body may use the names of rules that are defined later. */
+export class Rules {
+  readonly #bodies: string[] = []
+  readonly #byBody = new Map<string, string>()
+  #length = 0
+
+  /** The name of a rule with this body; equal bodies share one. */
+  add(body: string): string {
+    const known = this.#byBody.get(body)
+    if (known !== undefined) return known
+    const name = this.reserve()
+    this.define(name, body)
+    this.#byBody.set(body, name)
+    return name
+  }
+
+  /** A name whose body follows (`define`): of a rule that uses itself. */
+  reserve(): string {
+    this.#bodies.push('')
+    return `r${this.#bodies.length - 1}`
+  }
+
+  /** @throws UserError when the grammar has become too large to compile. */
+  define(name: string, body: string): void {
+    this.#length += body.length
+    if (this.#length > MAX_LENGTH) throw new UserError('The grammar of this becomes too large. Lower its bounds or split it.')
+    this.#bodies[Number(name.slice(1))] = body
+  }
+
+  /** The whole grammar; `root` is the rule that it begins with. */
+  text(root: string): string {
+    return [`root ::= ${root}`, ...this.#bodies.map((body, i) => `r${i} ::= ${body}`)].join('\n')
+  }
+}
+
+/** The alternatives as one expression. */
+export const oneOf = (bodies: readonly string[]): string => (bodies.length === 1 ? bodies[0] : `(${bodies.join(' | ')})`)
+
+/** Text as a literal. */
+export function literal(text: string): string {
+  return `"${Array.from(text, (sign) => escaped(sign.codePointAt(0)!)).join('')}"`
+}
+
+/** One of the code points, or (`negated`) any other. */
+export function oneCharacter(points: Iterable<number>, negated = false): string {
+  const sorted = [...new Set(points)].toSorted((a, b) => a - b)
+  let body = ''
+  for (let i = 0; i < sorted.length; i++) {
+    const from = i
+    // The library reads some ranges beyond ASCII wrongly: only ASCII is written as ranges.
+    while (i + 1 < sorted.length && sorted[i + 1] === sorted[i] + 1 && sorted[i + 1] < 128) i++
+    body +=
+      i - from > 1
+        ? `${escaped(sorted[from])}-${escaped(sorted[i])}`
+        : sorted
+            .slice(from, i + 1)
+            .map(escaped)
+            .join('')
+  }
+  return `[${negated ? '^' : ''}${body}]`
+}
+
+function escaped(point: number): string {
+  const sign = String.fromCodePoint(point)
+  if (/^[A-Za-z0-9 _:;,.<>/={}@!%&~`'|+*?()$#]$/.test(sign)) return sign
+  return point > 0xffff ? `\\U${hex(point, 8)}` : `\\u${hex(point, 4)}`
+}
+
+const hex = (n: number, digits: number) => n.toString(16).toUpperCase().padStart(digits, '0')

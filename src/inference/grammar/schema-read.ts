@@ -1,0 +1,166 @@
+/** A JSON schema made plain: references followed, `allOf` merged, what cannot be held refused. */
+import { UserError } from '../../common/errors.ts'
+
+export type Schema = Record<string, unknown>
+
+/** Keywords that restrict values in a way that a grammar cannot follow (or this one does not). */
+const REFUSED = [
+  'not',
+  'if',
+  'dependentRequired',
+  'dependentSchemas',
+  'dependencies',
+  'contains',
+  'multipleOf',
+  'patternProperties',
+  'propertyNames',
+  'unevaluatedItems',
+  'unevaluatedProperties',
+  '$dynamicRef',
+  '$recursiveRef',
+]
+/** Keywords that say nothing about values. */
+const NOTES = new Set([
+  'title',
+  'description',
+  'default',
+  'examples',
+  'example',
+  'deprecated',
+  'readOnly',
+  'writeOnly',
+  '$comment',
+])
+for (const name of ['$schema', '$id', '$anchor', '$defs', 'definitions', 'strict', 'discriminator']) NOTES.add(name)
+
+/** Whether a keyword says nothing about values. */
+export const isNote = (name: string): boolean => NOTES.has(name)
+
+export const isObject = (value: unknown): value is Schema => typeof value === 'object' && value !== null && !Array.isArray(value)
+
+/** Reads schemas inside of one document. */
+export class SchemaReader {
+  readonly #document: unknown
+  /** References that some value is known to satisfy. */
+  readonly #satisfiable = new Set<string>()
+
+  constructor(document: unknown) {
+    this.#document = document
+  }
+
+  /** What a local reference points to. @throws UserError for one that points nowhere or out of the document */
+  follow(ref: unknown, path: string): unknown {
+    if (typeof ref !== 'string' || !(ref === '#' || ref.startsWith('#/')))
+      throw new UserError(`${path}: $ref ${JSON.stringify(ref)} is not inside the schema. Write it as "#/$defs/NAME".`)
+    let here: unknown = this.#document
+    for (const part of ref.split('/').slice(1)) {
+      let name = part
+      try {
+        name = decodeURIComponent(part)
+      } catch {
+        // A percent sign of its own.
+      }
+      name = name.replaceAll('~1', '/').replaceAll('~0', '~')
+      const inside = (isObject(here) || Array.isArray(here)) && Object.hasOwn(here, name)
+      if (!inside) throw new UserError(`${path}: $ref ${JSON.stringify(ref)} points to nothing.`)
+      here = (here as Schema)[name]
+    }
+    return here
+  }
+
+  /** The schema as an object without keywords that were refused; true is an empty one. @throws UserError */
+  read(value: unknown, path: string): Schema {
+    if (value === true) return {}
+    if (value === false) throw new UserError(`${path}: the schema false allows no value.`)
+    if (!isObject(value)) throw new UserError(`${path}: a schema is an object, true or false.`)
+    for (const name of REFUSED) {
+      if (value[name] !== undefined)
+        throw new UserError(`${path}: the keyword "${name}" cannot be held by a grammar. Leave it out.`)
+    }
+    if (value.uniqueItems === true)
+      throw new UserError(`${path}: the keyword "uniqueItems" cannot be held by a grammar. Leave it out.`)
+    return value
+  }
+
+  /** `allOf`, and what stands beside `$ref`, merged into one schema. */
+  merged(value: unknown, path: string, depth = 0): Schema {
+    if (depth > 32) throw new UserError(`${path}: references and allOf stand more than 32 deep in each other.`)
+    const { allOf, ...own } = this.read(value, path)
+    let out = own
+    if (allOf !== undefined) {
+      if (!Array.isArray(allOf)) throw new UserError(`${path}: allOf is a list of schemas.`)
+      allOf.forEach((part, i) => (out = this.merge(out, this.merged(part, `${path}.allOf[${i}]`, depth + 1), path, depth)))
+    }
+    const beside = Object.keys(out).filter((name) => name !== '$ref' && !NOTES.has(name))
+    if (out.$ref === undefined || beside.length === 0) return out
+    const { $ref, ...rest } = out
+    return this.merge(this.merged(this.follow($ref, path), path, depth + 1), rest, path, depth)
+  }
+
+  /** Two schemas that both must hold, as one. */
+  merge(left: Schema, right: Schema, path: string, depth = 0): Schema {
+    const out: Schema = { ...left }
+    for (const [name, value] of Object.entries(right)) {
+      const mine = out[name]
+      if (mine === undefined || NOTES.has(name) || JSON.stringify(mine) === JSON.stringify(value)) out[name] = value
+      else if (name === '$ref') {
+        const { $ref, ...rest } = out
+        const followed = this.merge(this.merged(this.follow($ref, path), path, depth + 1), rest, path, depth + 1)
+        return this.merge(followed, this.merged(right, path, depth + 1), path, depth + 1)
+      } else if (name === 'required' && Array.isArray(mine) && Array.isArray(value)) out[name] = [...new Set([...mine, ...value])]
+      else if (name === 'properties' && isObject(mine) && isObject(value)) {
+        const both = { ...mine }
+        for (const [key, schema] of Object.entries(value))
+          both[key] =
+            Object.hasOwn(both, key) && JSON.stringify(both[key]) !== JSON.stringify(schema)
+              ? { allOf: [both[key], schema] }
+              : schema
+        out[name] = both
+      } else if (name === 'enum' && Array.isArray(mine) && Array.isArray(value)) {
+        const allowed = new Set(value.map((entry) => JSON.stringify(entry)))
+        out[name] = mine.filter((entry) => allowed.has(JSON.stringify(entry)))
+      } else if (/^(exclusiveM|m)in/.test(name) && typeof mine === 'number' && typeof value === 'number')
+        out[name] = Math.max(mine, value)
+      else if (/^(exclusiveM|m)ax/.test(name) && typeof mine === 'number' && typeof value === 'number')
+        out[name] = Math.min(mine, value)
+      else if (name === 'type') {
+        const types = [mine].flat().filter((type) => [value].flat().includes(type))
+        if (types.length === 0) throw new UserError(`${path}: two types that have nothing in common must both hold.`)
+        out[name] = types
+      } else throw new UserError(`${path}: two schemas must both hold, and their "${name}" cannot be merged. Write one schema.`)
+    }
+    return out
+  }
+
+  /**
+   * Whether some value of finite size satisfies the schema: a reference that requires itself has none, and a grammar of it would never end.
+   * A smallest value never holds a reference inside of itself, so a reference that is met again counts as no.
+   */
+  hasValue(value: unknown, path: string, open: ReadonlySet<string> = new Set()): boolean {
+    if (value === false) return false
+    const schema = this.merged(value, path)
+    if (schema.const !== undefined || schema.enum !== undefined) return true
+    if (schema.$ref !== undefined) {
+      const ref = JSON.stringify(schema.$ref)
+      if (this.#satisfiable.has(ref)) return true
+      if (open.has(ref)) return false
+      const found = this.hasValue(this.follow(schema.$ref, path), path, new Set([...open, ref]))
+      if (found) this.#satisfiable.add(ref)
+      return found
+    }
+    const branches = schema.anyOf ?? schema.oneOf
+    if (Array.isArray(branches) && !branches.some((branch) => this.hasValue(branch, path, open))) return false
+    const types = schema.type === undefined ? [] : [schema.type].flat()
+    if (types.some((type) => type !== 'object' && type !== 'array')) return true
+    const properties = isObject(schema.properties) ? schema.properties : {}
+    const required = Array.isArray(schema.required) ? (schema.required as string[]) : []
+    const object = required.every((name) => !Object.hasOwn(properties, name) || this.hasValue(properties[name], path, open))
+    const least = typeof schema.minItems === 'number' ? schema.minItems : 0
+    const first = schema.prefixItems ?? (Array.isArray(schema.items) ? schema.items : [])
+    const array =
+      (Array.isArray(first) ? first : []).every((item) => this.hasValue(item, path, open)) &&
+      (least === 0 || schema.items === undefined || Array.isArray(schema.items) || this.hasValue(schema.items, path, open))
+    if (types.length === 0) return object && array
+    return (types.includes('object') && object) || (types.includes('array') && array)
+  }
+}

@@ -1,0 +1,320 @@
+/**
+ * A JSON schema as an EBNF grammar. All that the grammar allows satisfies the schema; it is narrower in places: properties come in the order
+ * of the schema, ones that are not named come only where the schema speaks of them, integers have at most 15 digits, white space is short.
+ * The library has a converter of its own; it ignores keywords that it does not know, and reads some bounds wrongly.
+ */
+import { UserError } from '../../common/errors.ts'
+import { integerBetween, numberBetween } from './numbers.ts'
+import type { Bounds } from './numbers.ts'
+import { regexGrammar } from './regex.ts'
+import { Rules, literal, oneCharacter, oneOf } from './rules.ts'
+import { SchemaReader, isNote, isObject } from './schema-read.ts'
+import type { Schema } from './schema-read.ts'
+
+/** Most items, characters or properties that a schema may ask for. */
+const MOST = 20_000
+const MOST_DEPTH = 64
+const MOST_TEXT = 500_000
+
+const DAY = String.raw`\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|02-(?:0[1-9]|1\d|2[0-8]))`
+const TIME = String.raw`(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,6})?(?:Z|[+-](?:0\d|1[0-3]):[0-5]\d)`
+const BYTE = '(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])'
+/** Formats that are held; others are notes, as in the standard. */
+const FORMATS: Record<string, string> = {
+  date: DAY,
+  time: TIME,
+  'date-time': `${DAY}T${TIME}`,
+  uuid: '[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}',
+  ipv4: `${BYTE}(?:\\.${BYTE}){3}`,
+  email: String.raw`[A-Za-z0-9_+-]{1,32}(?:\.[A-Za-z0-9_+-]{1,32}){0,3}@[A-Za-z0-9]{1,32}(?:-[A-Za-z0-9]{1,16}){0,2}\.[A-Za-z]{2,8}`,
+}
+
+const OBJECT = ['properties', 'required', 'additionalProperties', 'minProperties', 'maxProperties']
+const ARRAY = ['items', 'prefixItems', 'minItems', 'maxItems']
+const STRING = ['pattern', 'minLength', 'maxLength', 'format']
+const NUMBER = ['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum']
+const TYPES = ['object', 'array', 'string', 'number', 'integer', 'boolean', 'null']
+
+/** The grammar of all JSON that a schema allows. @throws UserError that names the place in the schema (`$` is its root). */
+export function schemaGrammar(schema: unknown): string {
+  if ((JSON.stringify(schema)?.length ?? 0) > MOST_TEXT)
+    throw new UserError(`$: the schema is longer than ${MOST_TEXT} characters. Split it.`)
+  const converter = new Converter(schema)
+  return converter.rules.text(converter.convert(schema, '$', 0))
+}
+
+class Converter {
+  readonly rules = new Rules()
+  readonly #reader: SchemaReader
+  readonly #refs = new Map<string, string>()
+  readonly #space: string
+  #any: string | undefined
+
+  constructor(document: unknown) {
+    this.#reader = new SchemaReader(document)
+    this.#space = this.rules.add(String.raw`"" | " " | "\n" [ \t]{0,16}`)
+  }
+
+  /** The name of the rule of a schema. */
+  convert(value: unknown, path: string, depth: number): string {
+    if (depth > MOST_DEPTH) throw new UserError(`${path}: the schema is more than ${MOST_DEPTH} deep.`)
+    const schema = this.#reader.merged(value, path)
+    if (Object.keys(schema).every((name) => isNote(name))) return this.#anything()
+    if (schema.$ref !== undefined) return this.#reference(schema.$ref, path)
+    if (Object.hasOwn(schema, 'const')) return this.#values([schema.const], schema, path)
+    if (schema.enum !== undefined) {
+      if (!Array.isArray(schema.enum)) throw new UserError(`${path}: enum is a list of values.`)
+      return this.#values(schema.enum, schema, path)
+    }
+    for (const name of ['anyOf', 'oneOf'] as const) {
+      if (schema[name] === undefined) continue
+      const { [name]: branches, ...base } = schema
+      if (!Array.isArray(branches) || branches.length === 0) throw new UserError(`${path}: ${name} is a list of schemas.`)
+      // The base goes into each branch; branches that no value of finite size satisfies are left out.
+      const kept = branches.filter((branch, i) => this.#reader.hasValue(branch, `${path}.${name}[${i}]`))
+      if (kept.length === 0) throw new UserError(`${path}: no value satisfies ${name}.`)
+      const bodies = kept.map((branch, i) => {
+        const at = `${path}.${name}[${i}]`
+        const both = this.#reader.merge(base, this.#reader.merged(branch, at), at)
+        return this.convert(both, at, depth + 1)
+      })
+      return this.rules.add(oneOf([...new Set(bodies)]))
+    }
+    const bodies = this.#typesOf(schema, path).map((type) => this.#typed(type, schema, path, depth))
+    return this.rules.add(oneOf([...new Set(bodies)]))
+  }
+
+  /** Any JSON value. */
+  #anything(): string {
+    if (this.#any) return this.#any
+    this.#any = this.rules.reserve()
+    const types = ['object', 'array', 'string', 'number', 'boolean', 'null']
+    this.rules.define(this.#any, oneOf(types.map((type) => this.#typed(type, {}, '$', 0))))
+    return this.#any
+  }
+
+  #reference(ref: unknown, path: string): string {
+    const target = this.#reader.follow(ref, path)
+    const place = JSON.stringify(ref)
+    const known = this.#refs.get(place)
+    if (known) return known
+    if (!this.#reader.hasValue({ $ref: ref }, path))
+      throw new UserError(`${path}: $ref ${JSON.stringify(ref)} requires itself, so no value satisfies it.`)
+    const name = this.rules.reserve()
+    this.#refs.set(place, name)
+    // Depth counts anew: a reference is converted once.
+    this.rules.define(name, this.convert(target, place, 0))
+    return name
+  }
+
+  #typesOf(schema: Schema, path: string): string[] {
+    const has = (names: string[]) => names.some((name) => schema[name] !== undefined)
+    let types = schema.type === undefined ? [] : [schema.type].flat()
+    const wrong = types.find((type) => !TYPES.includes(type as string))
+    if (wrong !== undefined) throw new UserError(`${path}: the type ${JSON.stringify(wrong)} is not one of ${TYPES.join(', ')}.`)
+    if (types.length === 0) {
+      // Keywords without a type mean: if it is one of these. It then is one.
+      if (has(OBJECT)) types = ['object']
+      else if (has(ARRAY)) types = ['array']
+      else if (has(STRING)) types = ['string']
+      else types = has(NUMBER) ? ['number'] : ['object', 'array', 'string', 'number', 'boolean', 'null']
+    }
+    if (schema.nullable === true && !types.includes('null')) types = [...types, 'null']
+    return types as string[]
+  }
+
+  #typed(type: string, schema: Schema, path: string, depth: number): string {
+    if (type === 'null') return '"null"'
+    if (type === 'boolean') return '("true" | "false")'
+    if (type === 'string') return this.#string(schema, path)
+    if (type === 'integer' || type === 'number') return this.#number(type, schema, path)
+    return type === 'array' ? this.#array(schema, path, depth) : this.#object(schema, path, depth)
+  }
+
+  #values(values: unknown[], schema: Schema, path: string): string {
+    const types = schema.type === undefined ? TYPES : [schema.type].flat()
+    const kept = values.filter((value) => typesOfValue(value).some((type) => types.includes(type)))
+    if (kept.length === 0) throw new UserError(`${path}: no value of its list is of its type.`)
+    return this.rules.add(oneOf([...new Set(kept.map((value) => literal(JSON.stringify(value))))]))
+  }
+
+  #string(schema: Schema, path: string): string {
+    const [least, most] = [count(schema, 'minLength', path), count(schema, 'maxLength', path)]
+    const bounded = least !== undefined || most !== undefined
+    if (schema.pattern !== undefined) {
+      if (typeof schema.pattern !== 'string') throw new UserError(`${path}: pattern is a regular expression as a string.`)
+      if (bounded) throw new UserError(`${path}: pattern and a length cannot both be held. Write the length into the pattern.`)
+      return this.#pattern(schema.pattern, path)
+    }
+    const format = typeof schema.format === 'string' && Object.hasOwn(FORMATS, schema.format) ? FORMATS[schema.format] : undefined
+    if (format && bounded) throw new UserError(`${path}: the format ${String(schema.format)} and a length cannot both be held.`)
+    if (format) return this.#pattern(format, path)
+    return String.raw`"\"" ${this.#character()}${repeat(least, most, path)} "\""`
+  }
+
+  #pattern(pattern: string, path: string): string {
+    try {
+      return String.raw`"\"" ${this.rules.add(regexGrammar(pattern, 'json'))} "\""`
+    } catch (error) {
+      throw error instanceof UserError ? new UserError(`${path}: ${error.message}`) : error
+    }
+  }
+
+  /** A character of a JSON string; halves of surrogate pairs are not escaped, so that lengths count what they should. */
+  #character(): string {
+    const hex = '[0-9A-Fa-f]'
+    const code = `([0-9A-CE-Fa-ce-f] ${hex}{3} | [Dd] [0-7] ${hex}{2})`
+    const plain = oneCharacter([...Array(32).keys(), 34, 92], true)
+    return this.rules.add(String.raw`${plain} | "\\" (["\\/bfnrt] | "u" ${this.rules.add(code)})`)
+  }
+
+  #number(type: string, schema: Schema, path: string): string {
+    const bound = (name: string): number | undefined => {
+      const value = schema[name]
+      if (value === undefined || typeof value === 'boolean') return undefined
+      if (typeof value !== 'number') throw new UserError(`${path}: ${name} is a number.`)
+      return value
+    }
+    // Draft 4 wrote exclusiveMinimum as true beside minimum.
+    const [min, max, above, below] = [bound('minimum'), bound('maximum'), bound('exclusiveMinimum'), bound('exclusiveMaximum')]
+    const bounds: Bounds = {
+      low: Math.max(min ?? -Infinity, above ?? -Infinity),
+      high: Math.min(max ?? Infinity, below ?? Infinity),
+      lowOpen: schema.exclusiveMinimum === true || (above !== undefined && above >= (min ?? -Infinity)),
+      highOpen: schema.exclusiveMaximum === true || (below !== undefined && below <= (max ?? Infinity)),
+    }
+    const free = bounds.low === -Infinity && bounds.high === Infinity
+    const integer = '"-"? ("0" | [1-9] [0-9]{0,14})'
+    try {
+      if (type === 'integer') return this.rules.add(free ? integer : integerBetween(bounds))
+      return this.rules.add(free ? `${integer} ("." [0-9]{1,15})? ([eE] [+\\-]? [0-9]{1,2})?` : numberBetween(bounds))
+    } catch (error) {
+      throw error instanceof UserError ? new UserError(`${path}: ${error.message}`) : error
+    }
+  }
+
+  #array(schema: Schema, path: string, depth: number): string {
+    const draft4 = Array.isArray(schema.items)
+    const first = draft4 ? schema.items : (schema.prefixItems ?? [])
+    const rest = draft4 ? schema.additionalItems : schema.items
+    if (!Array.isArray(first)) throw new UserError(`${path}: prefixItems is a list of schemas.`)
+    const least = count(schema, 'minItems', path) ?? 0
+    const most = count(schema, 'maxItems', path)
+    const places = first.map((item, i) => this.convert(item, `${path}.prefixItems[${i}]`, depth + 1))
+    if (most !== undefined && most < Math.max(least, places.length))
+      throw new UserError(`${path}: maxItems is ${most}, and ${Math.max(least, places.length)} items must be there.`)
+    const comma = `${this.#space} "," ${this.#space}`
+    const open = `"[" ${this.#space}`
+    const close = `${this.#space} "]"`
+    // No item but those of the beginning, or such items only as no value satisfies.
+    const none =
+      rest === false ||
+      most === places.length ||
+      (places.length === 0 && least === 0 && !this.#reader.hasValue(rest ?? true, path))
+    if (none) {
+      if (least > places.length)
+        throw new UserError(`${path}: minItems is ${least}, and only ${places.length} items are described.`)
+      return places.length === 0 ? '"[" "]"' : `${open} ${places.join(` ${comma} `)} ${close}`
+    }
+    const item = this.convert(rest ?? true, `${path}.items`, depth + 1)
+    const after = (from: number) =>
+      `(${comma} ${item})${repeat(Math.max(0, least - from), most === undefined ? undefined : most - from, path)}`
+    if (places.length > 0) return `${open} ${places.join(` ${comma} `)} ${after(places.length)} ${close}`
+    const some = `${open} ${item} ${after(1)} ${close}`
+    return least === 0 ? this.rules.add(`${some} | "[" ${this.#space} "]"`) : some
+  }
+
+  #object(schema: Schema, path: string, depth: number): string {
+    const properties = schema.properties ?? {}
+    const required = schema.required ?? []
+    if (!isObject(properties)) throw new UserError(`${path}: properties is an object of schemas.`)
+    if (!Array.isArray(required) || required.some((name) => typeof name !== 'string'))
+      throw new UserError(`${path}: required is a list of names.`)
+    const more = schema.additionalProperties ?? (Object.keys(properties).length + required.length === 0 ? true : undefined)
+    const wanted = new Set(required as string[])
+    // A name that is required and not described is one of the additional ones; without additionalProperties it may have any value.
+    const entries = Object.keys(properties).map((name): [string, unknown] => [name, properties[name]])
+    for (const name of wanted) {
+      if (Object.hasOwn(properties, name)) continue
+      if (more === false) throw new UserError(`${path}: "${name}" is required, and additionalProperties forbids it.`)
+      entries.push([name, more ?? true])
+    }
+    const kept = entries.filter(([name, value]) => wanted.has(name) || this.#reader.hasValue(value, `${path}.properties.${name}`))
+    const [least, most] = [count(schema, 'minProperties', path) ?? 0, count(schema, 'maxProperties', path)]
+    const open = more !== false && more !== undefined
+    const fits =
+      least <= Math.max(wanted.size, open && kept.length === 0 ? 1 : 0) &&
+      (most ?? Infinity) >= (open && kept.length > 0 ? Infinity : kept.length)
+    if (!fits)
+      throw new UserError(
+        `${path}: minProperties and maxProperties cannot be held here. Name the properties, and which are required.`,
+      )
+
+    const comma = `${this.#space} "," ${this.#space}`
+    const colon = `${this.#space} ":" ${this.#space}`
+    const members = kept.map(([name, value]) => {
+      const at = `${path}.properties.${name}`
+      return {
+        wanted: wanted.has(name),
+        rule: this.rules.add(`${literal(JSON.stringify(name))} ${colon} ${this.convert(value, at, depth + 1)}`),
+      }
+    })
+    let extra: string | undefined
+    if (open) {
+      const value = this.convert(more, `${path}.additionalProperties`, depth + 1)
+      extra = this.rules.add(`${this.#otherName(kept.map(([name]) => name))} ${colon} ${value}`)
+    }
+    // From the last property to the first: what may come after some member, and what may come first.
+    const bound = most === undefined ? undefined : most - 1
+    let after =
+      extra === undefined ? '""' : this.rules.add(`(${comma} ${extra})${repeat(0, kept.length === 0 ? bound : undefined, path)}`)
+    let begin =
+      extra === undefined ? '""' : this.rules.add(least > 0 && kept.length === 0 ? `${extra} ${after}` : `${extra} ${after} | ""`)
+    for (const member of members.toReversed()) {
+      const first = `${member.rule} ${after}`
+      begin = this.rules.add(member.wanted ? first : `${first} | ${begin}`)
+      after = this.rules.add(member.wanted ? `${comma} ${member.rule} ${after}` : `(${comma} ${member.rule})? ${after}`)
+    }
+    return `"{" ${this.#space} ${begin} ${this.#space} "}"`
+  }
+
+  /** A name that is none of these, written without escapes: a trie of the names, left at the first character that differs. */
+  #otherName(names: string[]): string {
+    const outside = [...Array(32).keys(), 34, 92]
+    const any = oneCharacter(outside, true)
+    const node = (here: string[][], inside: boolean): string => {
+      const next = new Map<string, string[][]>()
+      for (const name of here) if (name.length > 0) next.set(name[0], [...(next.get(name[0]) ?? []), name.slice(1)])
+      const signs = [...next.keys()].filter((sign) => !outside.includes(sign.codePointAt(0)!))
+      const parts = signs.map((sign) => `${literal(sign)} ${node(next.get(sign)!, true)}`)
+      parts.push(`${oneCharacter([...outside, ...signs.map((sign) => sign.codePointAt(0)!)], true)} ${any}{0,64}`)
+      if (!inside || !here.some((name) => name.length === 0)) parts.push('""')
+      return this.rules.add(parts.join(' | '))
+    }
+    const all = names.map((name) => Array.from(name))
+    return this.rules.add(String.raw`"\"" ${node(all, all.length > 0)} "\""`)
+  }
+}
+
+function typesOfValue(value: unknown): string[] {
+  if (value === null) return ['null']
+  if (Array.isArray(value)) return ['array']
+  if (typeof value === 'number') return Number.isInteger(value) ? ['integer', 'number'] : ['number']
+  return [typeof value]
+}
+
+function count(schema: Schema, name: string, path: string): number | undefined {
+  const value = schema[name]
+  if (value === undefined) return undefined
+  if (typeof value !== 'number' || !Number.isInteger(value) || value < 0)
+    throw new UserError(`${path}: ${name} is an integer, 0 or more.`)
+  if (name.startsWith('min') && value > MOST) throw new UserError(`${path}: ${name} is ${value}; at most ${MOST} can be held.`)
+  return Math.min(value, MOST)
+}
+
+function repeat(least = 0, most: number | undefined, path: string): string {
+  if (most !== undefined && most < least)
+    throw new UserError(`${path}: its upper bound ${most} is below its lower bound ${least}.`)
+  if (most === undefined && least === 0) return '*'
+  return `{${least},${most ?? ''}}`
+}
