@@ -33,11 +33,16 @@ export interface SamplerParts {
  * @throws UserError for lengths that do not fit, or a server that the run can't sample from
  */
 export async function openSampler(parts: SamplerParts, version: PolicyVersion): Promise<RunSampler> {
-  if (parts.config.inference.backend === 'vllm') return await openVllm(parts, version)
   const { config, decoder, inputs } = parts
+  if (config.inference.backend === 'vllm') return await openVllm(parts, version)
+  const { max_num_seqs, max_num_batched_tokens, kv_cache_bytes, kv_cache_dtype, reuse_kv_cache } = config.inference
   const engine = new Engine(decoder, {
-    maxSequences: config.inference.max_num_seqs,
+    maxSequences: max_num_seqs,
     maxLength: config.trainer.args.max_seq_len,
+    maxPrefillRows: max_num_batched_tokens && max_num_batched_tokens - max_num_seqs,
+    cacheBytes: kv_cache_bytes,
+    kvCacheDtype: kv_cache_dtype,
+    cacheAcrossVersions: reuse_kv_cache,
     eosTokenIds: inputs.model.config.eosTokenIds,
     decode: (ids) => inputs.tokenizer.decode(ids),
   })

@@ -1,3 +1,4 @@
+/** bfloat16 outside the GPU. */
 const view = new DataView(new ArrayBuffer(4))
 
 /** The value of bf16 bits: the upper half of a float32. */

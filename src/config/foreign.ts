@@ -50,7 +50,7 @@ const isOne = (value: unknown) => value === 1 || value === 0
 /** Flags of vLLM that prime-rl and others write right under [inference]. */
 const vllmFlags = [
   'gpu_memory_utilization', 'max_model_len', 'enforce_eager', 'port', 'dtype', 'tensor_parallel_size', 'data_parallel_size', 'max_loras',
-  'max_cpu_loras', 'quantization', 'kv_cache_dtype', 'enable_prefix_caching', 'trust_remote_code', 'max_num_batched_tokens', 'api_server_count',
+  'max_cpu_loras', 'quantization', 'enable_prefix_caching', 'trust_remote_code', 'api_server_count',
 ] // prettier-ignore
 
 export const foreignKeys: ForeignKey[] = [

@@ -3,7 +3,7 @@ import { readdirSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Check, Written } from './checks.ts'
 import { isTable } from './compose.ts'
-import { VLLM_KEYS, type VllmConfig } from './inference-schema.ts'
+import { EMBEDDED_KEYS, VLLM_KEYS, type VllmConfig } from './inference-schema.ts'
 import { show } from './problems.ts'
 import type { RunConfig } from './schema.ts'
 
@@ -103,6 +103,13 @@ export const inferenceChecks: Check<RunConfig>[] = [
         ? `inference.base_url is set, but inference.backend is "embedded". Write backend = "vllm" to sample from that server, or remove base_url.`
         : undefined,
   },
+  {
+    keys: ['inference.max_num_batched_tokens', 'inference.max_num_seqs'],
+    find: ({ inference }) =>
+      inference.backend === 'embedded' && (inference.max_num_batched_tokens ?? Infinity) <= inference.max_num_seqs
+        ? `inference.max_num_batched_tokens is ${inference.max_num_batched_tokens}, and the next tokens of max_num_seqs = ${inference.max_num_seqs} completions alone are as many: no prompt would ever fit. Raise it, or lower max_num_seqs.`
+        : undefined,
+  },
   forVllm([ARGS, 'inference.base_url'], (_, { base_url, args }) =>
     base_url !== undefined && Object.keys(args).length
       ? `${ARGS} has flags for a server that the run starts, but inference.base_url names one that runs already. Keep one of them.`
@@ -159,6 +166,7 @@ export function inferenceNotices({ inference }: RunConfig, written: Written): st
       .filter((key) => written.isChanged(key))
       .map((key) => `${key} has no effect: ${because}.`)
   if (inference.backend === 'embedded') return idle(VLLM_KEYS, 'the embedded engine samples; write backend = "vllm"')
-  if (inference.base_url === undefined) return []
-  return idle(['python', 'max_restarts'], 'inference.base_url names a server that runs already')
+  const elsewhere = idle(EMBEDDED_KEYS, 'vLLM samples; its own flags go under [inference.args]')
+  if (inference.base_url === undefined) return elsewhere
+  return [...elsewhere, ...idle(['python', 'max_restarts'], 'inference.base_url names a server that runs already')]
 }

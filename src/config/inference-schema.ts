@@ -14,7 +14,34 @@ export const inferenceFields = {
     .max(4096)
     .default(32)
     .describe(
-      'Completions that are decoded together. In the embedded engine each has room for max_seq_len tokens in the KV cache.',
+      'Completions that are decoded together. In the embedded engine each has room for max_seq_len tokens in the KV cache, if kv_cache_bytes does not say otherwise.',
+    ),
+  max_num_batched_tokens: z
+    .int()
+    .min(1)
+    .max(65536)
+    .optional()
+    .describe(
+      'For the embedded engine only: tokens that one step computes at most, the next one of each completion and those of prompts. Longer prompts take several steps. Default: max_num_seqs + 256.',
+    ),
+  kv_cache_bytes: z
+    .int()
+    .min(1)
+    .optional()
+    .describe(
+      'For the embedded engine only: bytes of the KV cache. With fewer than all completions could need, those that came last give way and are computed again. Default: max_num_seqs x max_seq_len tokens.',
+    ),
+  kv_cache_dtype: z
+    .enum(['f32', 'f16'])
+    .default('f32')
+    .describe(
+      'For the embedded engine only: "f16" takes half the memory, and mismatch_kl is then no longer exactly 0 (docs/mismatch.md).',
+    ),
+  reuse_kv_cache: z
+    .boolean()
+    .default(false)
+    .describe(
+      'For the embedded engine only: new requests also take keys and values of prompts that were computed before the last update of the weights. Faster where prompts are long, at the price of a mismatch.',
     ),
   base_url: z
     .string()
@@ -56,12 +83,19 @@ export const inferenceFields = {
 /** Keys that the embedded engine does not read, but for args, which a config of vf-rl has in any case (foreign.ts). */
 export const VLLM_KEYS = ['python', 'startup_timeout', 'push_timeout', 'max_restarts'] as const
 
+/** Keys that only the embedded engine reads. */
+export const EMBEDDED_KEYS = ['max_num_batched_tokens', 'kv_cache_bytes', 'kv_cache_dtype', 'reuse_kv_cache'] as const
+
 /** A flag's value: a table becomes JSON, a list several words. */
 export type VllmFlag = string | number | boolean | (string | number | boolean)[] | Record<string, unknown>
 
 export interface EmbeddedConfig {
   backend: 'embedded'
   max_num_seqs: number
+  max_num_batched_tokens?: number
+  kv_cache_bytes?: number
+  kv_cache_dtype: 'f32' | 'f16'
+  reuse_kv_cache: boolean
 }
 export interface VllmConfig {
   backend: 'vllm'

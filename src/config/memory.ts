@@ -11,8 +11,9 @@
  *   going backward, 4 (2 H + 3 I) more for the gradients that pass through;
  * - activations: with gradient checkpointing one hidden state a layer (4 T H L) and one layer inside; without it L layers inside;
  * - head: logits of up to 512 tokens at a time, at most 48 MiB (never T x V), and a few numbers a token;
- * - KV cache: 2 L S N K float32, exact copies of what the trainer would compute; none where vLLM samples, whose memory is its own;
- * - decoding: one layer inside for S tokens and up to 256 of prompts, and S x V logits for the sampler, at most 64 MiB.
+ * - KV cache: 2 L S N K float32, exact copies of what the trainer would compute (f16 with kv_cache_dtype), or kv_cache_bytes; none where vLLM samples, whose
+ *   memory is its own;
+ * - decoding: one layer inside for S tokens and up to B of prompts (max_num_batched_tokens - S, or 256), and S x V logits for the sampler, at most 64 MiB.
  * An estimate: pools round buffers up by up to an eighth, and drivers add their own. Against what runs held it was within 15%
  * (test/config/memory-measured.test.ts). metrics.jsonl has the peak of a run as perf/peak_memory.
  */
@@ -36,6 +37,11 @@ export interface MemoryOptions {
   /** Slots of the KV cache; 0 where nothing is generated. */
   maxNumSeqs: number
   maxSeqLen: number
+  /** Prompt tokens of a step of the engine. Default 256. */
+  prefillRows?: number
+  /** Default: room for maxSeqLen tokens of each slot. */
+  kvCacheBytes?: number
+  kvCacheDtype?: 'f32' | 'f16'
 }
 
 export interface MemoryRow {
@@ -50,7 +56,7 @@ const MIB = 2 ** 20
 export const headRows = (vocabulary: number): number =>
   Math.min(512, Math.max(64, Math.floor((48 * MIB) / (vocabulary * 4) / 64) * 64))
 /** Prompt tokens that one step of the engine computes, and bytes of the sampler's logits (src/inference/engine.ts, sampler.ts). */
-const PREFILL_ROWS = 256
+export const PREFILL_ROWS = 256
 const SAMPLER_BYTES = 64 * MIB
 
 /** The memory of a run, part by part; parts that are 0 are left out. */
@@ -86,6 +92,14 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
         },
         { name: 'one layer', bytes: T * backward, how: `gradients that pass through one layer, ${T} tokens` },
       ]
+  const prefill = options.prefillRows ?? PREFILL_ROWS
+  const half = options.kvCacheDtype === 'f16'
+  const whole = (half ? 4 : 8) * L * S * N * K
+  const given = options.kvCacheBytes
+  const kvCache: MemoryRow =
+    given === undefined || given >= whole
+      ? { name: 'KV cache', bytes: whole, how: `${S} completions x ${N} tokens x ${L} layers, ${half ? 'f16' : 'float32'}` }
+      : { name: 'KV cache', bytes: S > 0 ? given : 0, how: `kv_cache_bytes, for ${Math.floor((given / whole) * S * N)} tokens` }
   const rows: MemoryRow[] = [
     { name: 'weights', bytes: weights * width, how: `${millions(weights)} weights, ${width === 2 ? 'bf16' : 'float32'}` },
     { name: 'adapter', bytes: adapter * 4, how: `LoRA rank ${options.loraRank}: ${millions(adapter)} parameters, float32` },
@@ -95,11 +109,11 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
     kept,
     layer,
     { name: 'head', bytes: 4 * (logits * V + 2 * T * H + 3 * T), how: `logits of ${logits} tokens at a time x ${V} words` },
-    { name: 'KV cache', bytes: 8 * L * S * N * K, how: `${S} completions x ${N} tokens x ${L} layers, float32` },
+    kvCache,
     {
       name: 'decoding',
-      bytes: S > 0 ? (S + PREFILL_ROWS) * inner + sampled * 4 * V : 0,
-      how: `one token of ${S} completions, ${PREFILL_ROWS} of prompts, logits of ${sampled}`,
+      bytes: S > 0 ? (S + prefill) * inner + sampled * 4 * V : 0,
+      how: `one token of ${S} completions, ${prefill} of prompts, logits of ${sampled}`,
     },
   ]
   return rows.filter((row) => row.bytes > 0)
@@ -108,6 +122,7 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
 /** The same, from a resolved config. */
 export function memoryOf(config: RunConfig | SftConfig, model: ModelConfig): MemoryRow[] {
   const { args } = config.trainer
+  const embedded = 'inference' in config && config.inference.backend === 'embedded' ? config.inference : undefined
   return estimateMemory({
     model,
     useLora: args.use_lora,
@@ -117,8 +132,11 @@ export function memoryOf(config: RunConfig | SftConfig, model: ModelConfig): Mem
     gradientCheckpointing: args.gradient_checkpointing,
     bf16: args.bf16,
     optim: args.optim,
-    maxNumSeqs: 'inference' in config && config.inference.backend === 'embedded' ? config.inference.max_num_seqs : 0,
+    maxNumSeqs: embedded?.max_num_seqs ?? 0,
     maxSeqLen: args.max_seq_len,
+    prefillRows: embedded?.max_num_batched_tokens && embedded.max_num_batched_tokens - embedded.max_num_seqs,
+    kvCacheBytes: embedded?.kv_cache_bytes,
+    kvCacheDtype: embedded?.kv_cache_dtype,
   })
 }
 

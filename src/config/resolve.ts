@@ -47,9 +47,11 @@ export function resolveSft(parsed: ParsedSftConfig): SftConfig {
 }
 
 /** The keys of the backend that samples; the other's are left out. */
-function resolveInference({ base_url, ...given }: ParsedRunConfig['inference']): InferenceConfig {
-  if (given.backend === 'embedded') return { backend: given.backend, max_num_seqs: given.max_num_seqs }
-  const vllm = { ...given, backend: given.backend, args: given.args as VllmConfig['args'] }
+function resolveInference(given: ParsedRunConfig['inference']): InferenceConfig {
+  const { backend, max_num_seqs, base_url, python, startup_timeout, push_timeout, max_restarts, args, ...embedded } = given
+  if (backend === 'embedded') return { backend, max_num_seqs, ...embedded }
+  const times = { startup_timeout, push_timeout, max_restarts }
+  const vllm = { backend, max_num_seqs, python, ...times, args: args as VllmConfig['args'] }
   return base_url === undefined ? vllm : { ...vllm, base_url: base_url.replace(/\/+$/, '').replace(/\/v1$/, '') }
 }
 

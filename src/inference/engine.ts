@@ -11,7 +11,8 @@ import type { GenerationRequest, GenerationResult, Generator, PolicyVersion } fr
 import type { Decoder } from '../model/decoder.ts'
 import { checkRequest } from './request.ts'
 import type { Draw, Sampled } from './sampler.ts'
-import { Scheduler, type StepRows } from './scheduler.ts'
+import { Scheduler } from './scheduler.ts'
+import type { StepRows } from './step-rows.ts'
 import { Sequence, type EndRules } from './sequence.ts'
 import { StepCommands } from './step.ts'
 import type { PauseMode } from './types.ts'
@@ -29,6 +30,8 @@ export interface EngineOptions {
   decode: Decode
   /** Rows (tokens) of the KV cache, rounded up to pages. Default: maxSequences x maxLength, or what the adapter binds. */
   cacheRows?: number
+  /** The same in bytes; the smaller of the two counts. */
+  cacheBytes?: number
   /** Tokens of a page of the KV cache. Default 16. */
   pageSize?: number
   /** Values of the KV cache. f16 takes half the room; its log-probabilities are no longer the trainer's to the bit. Default f32. */
@@ -122,8 +125,16 @@ export class Engine implements Generator {
       )
     }
     const pagesEach = Math.ceil(maxLength / pageSize)
-    const pages = Math.min(options.cacheRows ? Math.ceil(options.cacheRows / pageSize) : maxSequences * pagesEach, bindable)
+    const { cacheRows, cacheBytes = Infinity } = options
+    const affordable = Math.floor(cacheBytes / (2 * config.layers * rowBytes * pageSize))
+    const pages = Math.min(cacheRows ? Math.ceil(cacheRows / pageSize) : maxSequences * pagesEach, bindable, affordable)
     this.cacheRows = pages * pageSize
+    if (affordable < pagesEach) {
+      const needed = pagesEach * 2 * config.layers * rowBytes * pageSize
+      throw new UserError(
+        `A KV cache of ${cacheBytes} bytes has room for ${this.cacheRows} tokens, and one sequence may have ${maxLength}: at least ${needed} bytes are needed.`,
+      )
+    }
     const maxPrefillRows = Math.max(1, options.maxPrefillRows ?? 256)
     const caching = { prefixCaching: options.prefixCaching ?? true, acrossVersions: options.cacheAcrossVersions ?? false }
     this.#scheduler = new Scheduler({ maxSequences, maxPrefillRows, pages, pageSize, ...caching })

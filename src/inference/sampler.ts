@@ -28,7 +28,7 @@ import {
   type RowChanges,
 } from '../kernels/sampling/sampling.ts'
 import type { Decoder } from '../model/decoder.ts'
-import { roundRows } from './scheduler.ts'
+import { roundRows } from './step-rows.ts'
 import type { Sequence } from './sequence.ts'
 
 /** Logits that are held at a time; a row has all of its vocabulary. */

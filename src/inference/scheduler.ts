@@ -9,48 +9,17 @@
  */
 import type { PolicyVersion } from '../common/types.ts'
 import { fromDrawn } from '../kernels/embedding/embedding.ts'
+import { placeOfPolicy } from './adapter-bank.ts'
 import { PagePool, type Page, type Root } from './pages.ts'
-import type { Draw } from './sampler.ts'
 import type { Sequence } from './sequence.ts'
-
-/** Rows of one step, as decoderHidden takes them; arrays are as long as `rows`, padding included. */
-export interface StepRows {
-  /** With padding, so that few sizes occur and buffers and bind groups are found again. */
-  rows: number
-  /** Tokens; `fromDrawn` and a place for one that the step before draws. */
-  ids: Uint32Array
-  /** Where the row's pages begin in `pages`, 1 for a row of a prompt, 0, position; see kernels/attention/common.wgsl. */
-  info: Uint32Array
-  /** Cache row that each row's keys and values go to. */
-  slots: Uint32Array
-  /** Pages of all texts, one after the other, by index; the first is the spare one. */
-  pages: Uint32Array
-  /** Cache rows to be copied before the step: from, to, and so on. */
-  copies: Uint32Array
-  /** Rows that a token is drawn from, or scored against. */
-  sampled: Draw[]
-  prefillRows: number
-}
-
-/** Steps have this many rows: 1, 2, multiples of 4 up to 32, of 8 up to 64, of 16 up to 256, coarser beyond. Matmul kernels round up so themselves. */
-export function roundRows(rows: number): number {
-  if (rows <= 2) return rows
-  const octave = Math.floor(Math.log2(rows - 1))
-  const step = Math.max(4, 2 ** (octave - (rows > 128 ? 3 : 2)))
-  return Math.ceil(rows / step) * step
-}
-
-/** The next smaller size of a step; 0 below 1. */
-export function below(rows: number): number {
-  let smaller = rows - 1
-  while (smaller > 0 && roundRows(smaller) > smaller) smaller--
-  return smaller
-}
+import { roundRows, StepBuilder, type StepRows } from './step-rows.ts'
 
 /** Tokens that are to be computed before the first draw of the requests that have them. */
 export interface Prefill {
   ids: readonly number[]
   pages: Page[]
+  /** The place of the adapter that they are computed with. */
+  adapter: number
   /** Tokens whose keys and values are in the cache, or will be after the step that is recorded. */
   computed: number
   /** Requests that wait for a draw from the last row. */
@@ -110,17 +79,17 @@ export class Scheduler {
   }
 
   /** Pages of other versions of these weights are not found any more, unless they may be. */
-  forget(adapter: string | undefined, version: PolicyVersion): void {
+  forget(adapter: string | null | undefined, version: PolicyVersion): void {
     if (this.#options.acrossVersions) return
     this.pool.keep((name) => {
-      const [owner, at] = JSON.parse(name) as [string | null, PolicyVersion, string | null]
-      return owner !== (adapter ?? null) || at === version
+      const [owner, at] = JSON.parse(name) as [ReturnType<typeof ownerOf>, PolicyVersion, string | null]
+      return owner !== ownerOf(adapter) || at === version
     })
   }
 
   /**
    * Moves waiting sequences to the running ones while there is room.
-   * @param versionOf the version of the weights that a sequence runs with
+   * @param versionOf the version of the weights that a sequence runs with, among those of its adapter
    * @param begunOnly only those that ran already
    */
   admit(versionOf: (sequence: Sequence) => PolicyVersion, begunOnly = false): void {
@@ -136,7 +105,8 @@ export class Scheduler {
 
   #place(sequence: Sequence, version: PolicyVersion): boolean {
     const { acrossVersions, prefixCaching } = this.#options
-    const name = JSON.stringify([sequence.adapter ?? null, acrossVersions ? 0 : version, sequence.cacheSalt ?? null])
+    const owner = ownerOf(sequence.adapter)
+    const name = JSON.stringify([owner, acrossVersions ? 0 : version, sequence.cacheSalt ?? null])
     const again = sequence.ids.length > 0
     const scored = sequence.wantsPrompt
     const key = again || scored ? sequence : `${name} ${sequence.promptKey}`
@@ -158,7 +128,13 @@ export class Scheduler {
       if (!again) this.counts.queried -= ids.length
       return false
     }
-    this.#prefills.set(key, { ids, ...found, starting: [sequence], scored: scored ? sequence : undefined })
+    this.#prefills.set(key, {
+      ids,
+      ...found,
+      adapter: sequence.adapterIndex,
+      starting: [sequence],
+      scored: scored ? sequence : undefined,
+    })
     sequence.prefillKey = key
     if (!again) {
       sequence.cachedTokens ??= found.computed
@@ -242,9 +218,8 @@ export class Scheduler {
   }
 
   #compute(step: StepBuilder, prefill: Prefill, count: number): void {
-    const { ids, pages, scored, starting } = prefill
+    const { ids, pages, adapter, scored, starting } = prefill
     const { size } = this.pool
-    const adapter = starting[0]?.adapterIndex ?? scored?.adapterIndex ?? 0
     let last = 0
     for (let i = prefill.computed; i < prefill.computed + count; i++) {
       const page = pages[Math.floor(i / size)]
@@ -341,67 +316,6 @@ export class Scheduler {
     for (; sequence.synced < known; sequence.synced++) {
       const at = sequence.synced
       pages[Math.floor(at / this.pool.size)].tokens.push(at < promptIds.length ? promptIds[at] : ids[at - promptIds.length])
-    }
-  }
-}
-
-/** Puts the rows of a step together. */
-class StepBuilder {
-  readonly sampled: Draw[] = []
-  readonly #size: number
-  readonly #spare: number
-  readonly #ids: number[] = []
-  readonly #info: number[] = []
-  readonly #slots: number[] = []
-  readonly #adapters: number[] = []
-  /** The first entry is the spare page. */
-  readonly #table: number[]
-  readonly #begins = new Map<Page[], number>()
-
-  constructor(pool: PagePool) {
-    this.#size = pool.size
-    this.#spare = pool.capacity
-    this.#table = [this.#spare]
-  }
-
-  /** Adds a row; its number. */
-  put(id: number, pages: Page[], position: number, slot: number, adapter: number, prompt = false): number {
-    let begin = this.#begins.get(pages)
-    if (begin === undefined) {
-      begin = this.#table.length
-      for (const { index } of pages) this.#table.push(index)
-      this.#begins.set(pages, begin)
-    }
-    this.#info.push(begin, Number(prompt), 0, position)
-    this.#slots.push(slot)
-    this.#adapters.push(adapter)
-    return this.#ids.push(id) - 1
-  }
-
-  finish(copied: { from: Page; to: Page; count: number }[], prefillRows: number): StepRows | undefined {
-    const used = this.#ids.length
-    if (used === 0) return undefined
-    const rows = roundRows(used)
-    const fit = (values: number[], each = 1): Uint32Array => {
-      const array = new Uint32Array(rows * each)
-      array.set(values)
-      return array
-    }
-    const size = this.#size
-    const copies = copied.flatMap(({ from, to, count }) =>
-      Array.from({ length: count }, (_, i) => [from.index * size + i, to.index * size + i]).flat(),
-    )
-    // Padding: token 0 at position 0, all into the spare page, so all write the same bits.
-    const slots = fit(this.#slots).fill(this.#spare * size, used)
-    return {
-      rows,
-      ids: fit(this.#ids),
-      info: fit(this.#info, 4),
-      slots,
-      pages: Uint32Array.from(this.#table),
-      copies: Uint32Array.from(copies),
-      sampled: this.sampled,
-      prefillRows,
     }
   }
 }

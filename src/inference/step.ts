@@ -3,6 +3,7 @@
  * - They are recorded once for each size (`roundRows`) and replayed: a step makes no buffer, bind group, pipeline or tensor, and is one submit. What varies
  *   (tokens, positions, cache rows, sampling settings, seeds) lies in buffers that stay.
  * - The plans share their scratch, since they run one after the other; the largest is recorded first, so the others fit into it.
+ * - Steps whose rows run with different adapters have plans of their own, which are made anew when the adapters' buffers are.
  * - `plans: false` records every step anew: the slow, plain way that tests compare with.
  */
 import { Tape } from '../autograd/tape.ts'
@@ -12,8 +13,9 @@ import { feedIds } from '../kernels/embedding/embedding.ts'
 import { copyRows, gatherRows } from '../kernels/rows/rows.ts'
 import type { PagedCache } from '../kernels/attention/attention.ts'
 import { decoderHidden, type CacheArguments, type Decoder } from '../model/decoder.ts'
+import type { AdapterBank } from './adapter-bank.ts'
 import { needsMore, Sampler, type Sampled } from './sampler.ts'
-import { below, roundRows, type StepRows } from './scheduler.ts'
+import { below, roundRows, type StepRows } from './step-rows.ts'
 
 export interface StepSizes {
   /** Sequences that run together at most. */
@@ -48,22 +50,28 @@ export class StepCommands {
   readonly #info: GpuBuffer
   /** Rows of the cache that are copied before a step: at most a page for each sequence that runs or joins. */
   readonly #pairs: GpuBuffer
+  /** The place of each row's adapter, in steps of different ones. */
+  readonly #places: GpuBuffer
+  readonly #adapters: AdapterBank
+  #layout = 0
   readonly #sampler: Sampler
   /** Plans by what they are for, those that are not made yet, the smallest last, and the scratch of all of them. */
   readonly #plans = new Map<string, Plan>()
-  readonly #missing: (() => void)[] = []
+  readonly #missing: { mixed: boolean; make: () => void }[] = []
   readonly #arena: GpuBuffer[] = []
   /** The rotary table that the plans read: a longer one may replace it. */
   #table: GpuBuffer | undefined
 
   /** Allocates the KV cache: 2 x layers x pages x pageSize x kv heads x head size values. */
-  constructor(decoder: Decoder, sizes: StepSizes) {
+  constructor(decoder: Decoder, adapters: AdapterBank, sizes: StepSizes) {
     const { gpu, config } = decoder
     this.#decoder = decoder
+    this.#adapters = adapters
     this.#gpu = gpu
     this.#sizes = sizes
     this.#sampler = new Sampler(decoder, sizes.maxRows)
-    const [ids, info, slots] = [1, 4, 1].map((n) => gpu.pool.acquire(sizes.maxRows * n * 4, 'engine rows'))
+    const [ids, info, slots, places] = [1, 4, 1, 1].map((n) => gpu.pool.acquire(sizes.maxRows * n * 4, 'engine rows'))
+    this.#places = places
     this.#given = ids
     this.#ids = sizes.ahead ? gpu.pool.acquire(sizes.maxRows * 4, 'engine rows') : ids
     this.#info = info
@@ -85,10 +93,15 @@ export class StepCommands {
     gpu.write(this.#cache.slots, step.slots)
     gpu.write(this.#cache.paged.pages, step.pages)
     if (step.sampled.length > 0) this.#sampler.write(step.sampled)
+    if (step.mixed) {
+      gpu.write(this.#places, step.adapters)
+      this.#adapters.refresh()
+    }
     // The last to be written, so that what is recorded here goes out with the rest.
     if (step.copies.length > 0) this.#copy(step.copies)
-    if (this.#sizes.plans) gpu.replay(this.#body(step.rows, step.prefillRows > 0))
-    else this.#recordBody(step.rows, step.prefillRows > 0)
+    const { rows: count, prefillRows, mixed } = step
+    if (this.#sizes.plans) gpu.replay(this.#body(count, prefillRows > 0, mixed))
+    else this.#recordBody(count, prefillRows > 0, mixed)
     if (step.sampled.length === 0) return gpu.flush()
     const rows = roundRows(step.sampled.length)
     if (step.sampled.some(needsMore)) this.#sampler.draw(rows, step.sampled)
@@ -112,11 +125,12 @@ export class StepCommands {
     this.#dropPlans()
     this.#gpu.flush()
     this.#gpu.pool.returnArena(this.#arena.splice(0))
-    for (const { k, v } of this.#cache.layers) {
+    const { layers, slots, paged } = this.#cache
+    for (const { k, v } of layers) {
       k.release()
       v.release()
     }
-    for (const buffer of new Set([this.#given, this.#ids, this.#info, this.#pairs, this.#cache.slots, this.#cache.paged.pages]))
+    for (const buffer of new Set([this.#given, this.#ids, this.#info, this.#pairs, this.#places, slots, paged.pages]))
       buffer.release()
     this.#sampler.release()
   }
@@ -125,30 +139,44 @@ export class StepCommands {
   prepare(): boolean {
     if (!this.#sizes.plans || this.#table !== this.#decoder.rotary.table(this.#sizes.maxLength)) return false
     const next = this.#missing.pop()
-    next?.()
+    next?.make()
     return next !== undefined
   }
 
-  #body(rows: number, prompts: boolean): Plan {
+  #body(rows: number, prompts: boolean, mixed: boolean): Plan {
     const { maxLength, maxRows, maxSequences } = this.#sizes
     const table = this.#decoder.rotary.table(maxLength)
+    const most = roundRows(maxSequences)
+    // The largest first: the others fit into its scratch.
     if (table !== this.#table) {
       this.#dropPlans()
       this.#table = table
-      // The largest first: the others fit into its scratch.
-      const most = roundRows(maxSequences)
-      this.#bodyPlan(maxRows, true)
+      this.#bodyPlan(maxRows, true, false)
       this.#drawPlan(most)
-      for (let n = maxRows; n >= 1; n = below(n)) {
-        if (n <= most) this.#missing.push(() => this.#bodyPlan(n, false), () => this.#drawPlan(n)) // prettier-ignore
-        this.#missing.push(() => this.#bodyPlan(n, true))
-      }
+      this.#later(false)
+      for (let n = most; n >= 1; n = below(n)) this.#missing.push({ mixed: false, make: () => this.#drawPlan(n) })
     }
-    return this.#bodyPlan(rows, prompts)
+    if (mixed && (this.#layout !== this.#adapters.layout || !this.#plans.has(bodyKey(maxRows, true, true)))) {
+      this.#dropPlans(true)
+      this.#layout = this.#adapters.layout
+      this.#bodyPlan(maxRows, true, true)
+      this.#later(true)
+    }
+    return this.#bodyPlan(rows, prompts, mixed)
   }
 
-  #bodyPlan(rows: number, prompts: boolean): Plan {
-    return this.#plan(`body ${rows} ${prompts}`, () => this.#recordBody(rows, prompts))
+  /** Puts the plans of all sizes down to be made. */
+  #later(mixed: boolean): void {
+    const { maxRows, maxSequences } = this.#sizes
+    const most = roundRows(maxSequences)
+    for (let n = maxRows; n >= 1; n = below(n)) {
+      if (n <= most) this.#missing.push({ mixed, make: () => this.#bodyPlan(n, false, mixed) })
+      this.#missing.push({ mixed, make: () => this.#bodyPlan(n, true, mixed) })
+    }
+  }
+
+  #bodyPlan(rows: number, prompts: boolean, mixed: boolean): Plan {
+    return this.#plan(bodyKey(rows, prompts, mixed), () => this.#recordBody(rows, prompts, mixed))
   }
 
   #drawPlan(rows: number): Plan {
@@ -161,11 +189,12 @@ export class StepCommands {
     return plan
   }
 
-  #recordBody(rows: number, prompts: boolean): void {
+  #recordBody(rows: number, prompts: boolean, mixed: boolean): void {
     const gpu = this.#gpu
     const tape = new Tape(gpu, false)
     if (this.#sizes.ahead) feedIds(gpu, this.#given, this.#sampler.results, this.#ids, rows)
-    const batch = { rows, ids: this.#ids, info: this.#info, positions: this.#sizes.maxLength }
+    const adapters = mixed ? this.#adapters.rows(this.#places) : undefined
+    const batch = { rows, ids: this.#ids, info: this.#info, positions: this.#sizes.maxLength, adapters }
     const hidden = decoderHidden(tape, this.#decoder, batch, {
       cache: { ...this.#cache, paged: { ...this.#cache.paged, prompts } },
     })
@@ -176,9 +205,16 @@ export class StepCommands {
     tape.done(hidden)
   }
 
-  #dropPlans(): void {
-    for (const plan of this.#plans.values()) this.#gpu.releasePlan(plan)
-    this.#plans.clear()
-    this.#missing.length = 0
+  /** @param mixedOnly those of steps with different adapters */
+  #dropPlans(mixedOnly = false): void {
+    for (const [key, plan] of this.#plans) {
+      if (mixedOnly && !key.endsWith(mixedKey)) continue
+      this.#gpu.releasePlan(plan)
+      this.#plans.delete(key)
+    }
+    this.#missing.splice(0, Infinity, ...this.#missing.filter(({ mixed }) => mixedOnly && !mixed))
   }
 }
+
+const mixedKey = ' mixed'
+const bodyKey = (rows: number, prompts: boolean, mixed: boolean): string => `body ${rows} ${prompts}${mixed ? mixedKey : ''}`

@@ -1,7 +1,8 @@
 /** An engine step in a trace (common/trace.ts): when it was recorded, when its tokens were here, and how many requests ran or waited. */
 import { tracer } from '../common/trace.ts'
 import type { Gpu } from '../gpu/gpu.ts'
-import type { Scheduler, StepRows } from './scheduler.ts'
+import type { Scheduler } from './scheduler.ts'
+import type { StepRows } from './step-rows.ts'
 
 /** To be called before a step is recorded; `sent` when it is out, with the read-back that it ends with. Nothing where no trace is recorded. */
 export function traceStep(

@@ -1,7 +1,7 @@
 /** Parts of the engine that need no GPU: sizes of steps and the stop watch. */
 import { describe, expect, it } from 'vitest'
 import { Random } from '../../src/common/random.ts'
-import { roundRows } from '../../src/inference/scheduler.ts'
+import { roundRows } from '../../src/inference/step-rows.ts'
 import { StopWatch } from '../../src/inference/stop-watch.ts'
 import { seed } from '../seed.ts'
 

@@ -1,0 +1,98 @@
+/** The rows of one engine step, and how they are put together. Host only. */
+import type { Page, PagePool } from './pages.ts'
+import type { Draw } from './sampler.ts'
+
+/** Rows of one step, as decoderHidden takes them; arrays are as long as `rows`, padding included. */
+export interface StepRows {
+  /** With padding, so that few sizes occur and buffers and bind groups are found again. */
+  rows: number
+  /** Tokens; `fromDrawn` and a place for one that the step before draws. */
+  ids: Uint32Array
+  /** Where the row's pages begin in `pages`, 1 for a row of a prompt, 0, position; see kernels/attention/common.wgsl. */
+  info: Uint32Array
+  /** Cache row that each row's keys and values go to. */
+  slots: Uint32Array
+  /** Pages of all texts, one after the other, by index; the first is the spare one. */
+  pages: Uint32Array
+  /** Cache rows to be copied before the step: from, to, and so on. */
+  copies: Uint32Array
+  /** Rows that a token is drawn from, or scored against. */
+  sampled: Draw[]
+  prefillRows: number
+}
+
+/** Steps have this many rows: 1, 2, multiples of 4 up to 32, of 8 up to 64, of 16 up to 256, coarser beyond. Matmul kernels round up so themselves. */
+export function roundRows(rows: number): number {
+  if (rows <= 2) return rows
+  const octave = Math.floor(Math.log2(rows - 1))
+  const step = Math.max(4, 2 ** (octave - (rows > 128 ? 3 : 2)))
+  return Math.ceil(rows / step) * step
+}
+
+/** The next smaller size of a step; 0 below 1. */
+export function below(rows: number): number {
+  let smaller = rows - 1
+  while (smaller > 0 && roundRows(smaller) > smaller) smaller--
+  return smaller
+}
+
+/** Puts the rows of a step together. */
+export class StepBuilder {
+  readonly sampled: Draw[] = []
+  readonly #size: number
+  readonly #spare: number
+  readonly #ids: number[] = []
+  readonly #info: number[] = []
+  readonly #slots: number[] = []
+  readonly #adapters: number[] = []
+  /** The first entry is the spare page. */
+  readonly #table: number[]
+  readonly #begins = new Map<Page[], number>()
+
+  constructor(pool: PagePool) {
+    this.#size = pool.size
+    this.#spare = pool.capacity
+    this.#table = [this.#spare]
+  }
+
+  /** Adds a row; its number. */
+  put(id: number, pages: Page[], position: number, slot: number, adapter: number, prompt = false): number {
+    let begin = this.#begins.get(pages)
+    if (begin === undefined) {
+      begin = this.#table.length
+      for (const { index } of pages) this.#table.push(index)
+      this.#begins.set(pages, begin)
+    }
+    this.#info.push(begin, Number(prompt), 0, position)
+    this.#slots.push(slot)
+    this.#adapters.push(adapter)
+    return this.#ids.push(id) - 1
+  }
+
+  finish(copied: { from: Page; to: Page; count: number }[], prefillRows: number): StepRows | undefined {
+    const used = this.#ids.length
+    if (used === 0) return undefined
+    const rows = roundRows(used)
+    const fit = (values: number[], each = 1): Uint32Array => {
+      const array = new Uint32Array(rows * each)
+      array.set(values)
+      return array
+    }
+    const size = this.#size
+    const copies = copied.flatMap(({ from, to, count }) =>
+      Array.from({ length: count }, (_, i) => [from.index * size + i, to.index * size + i]).flat(),
+    )
+    // Padding: token 0 at position 0, all into the spare page, so all write the same bits.
+    const slots = fit(this.#slots).fill(this.#spare * size, used)
+    return {
+      rows,
+      ids: fit(this.#ids),
+      info: fit(this.#info, 4),
+      slots,
+      pages: Uint32Array.from(this.#table),
+      copies: Uint32Array.from(copies),
+      sampled: this.sampled,
+      prefillRows,
+    }
+  }
+}
