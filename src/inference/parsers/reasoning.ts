@@ -1,0 +1,94 @@
+/** Splits what a model thinks, <think>...</think>, from what it answers. The words in between are kept as they are, spaces too. */
+import { mayBegin } from '../detokenizer.ts'
+import type { ReasoningDelta, ReasoningStream } from './types.ts'
+
+export interface ReasoningOptions {
+  /** The prompt ends inside of an open <think>: the answer begins with thoughts. Default false. */
+  open?: boolean
+  /** Default <think>. */
+  start?: string
+  /** Default </think>. */
+  end?: string
+}
+
+const START = '<think>'
+const END = '</think>'
+
+/** Whether a prompt ends inside of thoughts: its last <think> is not closed, and nothing but white space follows it. */
+export function promptOpensThinking(prompt: string, start = START): boolean {
+  return prompt.trimEnd().endsWith(start)
+}
+
+/** Whether a chat template knows of thoughts. */
+export const templateThinks = (chatTemplate: string | null): boolean => chatTemplate?.includes(END) ?? false
+
+/** The whole text. `reasoning` is null where it has no thoughts; thoughts that do not end are all there is. */
+export function splitReasoning(text: string, options: ReasoningOptions = {}): { reasoning: string | null; content: string } {
+  const stream = reasoningStream(options)
+  const deltas = [stream.push(text), stream.flush()]
+  const joined = (name: 'reasoning' | 'content') => deltas.map((delta) => delta[name] ?? '').join('')
+  const thinks =
+    options.open || deltas.some((delta) => delta.reasoning !== undefined) || text.trimStart().startsWith(options.start ?? START)
+  return { reasoning: thinks ? joined('reasoning') : null, content: joined('content') }
+}
+
+/** The text as it comes. The deltas together are what `splitReasoning` gives, however the text is cut. */
+export function reasoningStream(options: ReasoningOptions = {}): ReasoningStream {
+  return new Splitter(options)
+}
+
+class Splitter implements ReasoningStream {
+  readonly #start: string
+  readonly #end: string
+  /** 'before': no text yet but white space; the start tag may come. */
+  #state: 'before' | 'thoughts' | 'content' = 'before'
+  readonly #open: boolean
+  #held = ''
+
+  constructor({ open = false, start = START, end = END }: ReasoningOptions) {
+    this.#open = open
+    this.#start = start
+    this.#end = end
+  }
+
+  get ended(): boolean {
+    return this.#state === 'content'
+  }
+
+  push(text: string): ReasoningDelta {
+    this.#held += text
+    const delta: ReasoningDelta = {}
+    if (this.#state === 'before') this.#begin()
+    if (this.#state === 'thoughts') this.#think(delta)
+    if (this.#state === 'content' && this.#held !== '') {
+      delta.content = this.#held
+      this.#held = ''
+    }
+    return delta
+  }
+
+  flush(): ReasoningDelta {
+    const held = this.#held
+    this.#held = ''
+    if (held === '') return {}
+    const thoughts = this.#state === 'thoughts' || (this.#state === 'before' && this.#open)
+    return thoughts ? { reasoning: held } : { content: held }
+  }
+
+  /** The start tag is dropped, also where the prompt has opened the thoughts already. */
+  #begin(): void {
+    const begun = this.#held.trimStart()
+    if (begun.startsWith(this.#start)) {
+      this.#held = begun.slice(this.#start.length)
+      this.#state = 'thoughts'
+    } else if (!this.#start.startsWith(begun)) this.#state = this.#open ? 'thoughts' : 'content'
+  }
+
+  #think(delta: ReasoningDelta): void {
+    const at = this.#held.indexOf(this.#end)
+    const length = at >= 0 ? at : this.#held.length - mayBegin(this.#held, [this.#end])
+    if (length > 0) delta.reasoning = this.#held.slice(0, length)
+    this.#held = this.#held.slice(at >= 0 ? at + this.#end.length : length)
+    if (at >= 0) this.#state = 'content'
+  }
+}

@@ -1,0 +1,106 @@
+/** What `tools` and `tool_choice` of a request mean for its prompt, its grammar and its parser. */
+import { UserError } from '../../../common/errors.ts'
+import type { ToolDefinition } from '../../../common/types.ts'
+import type { GrammarFormat } from '../../grammar/types.ts'
+import type { ToolParser } from '../types.ts'
+import { namedCallParser, toolParser, toolParserFor } from './index.ts'
+
+export interface ToolRequest {
+  tools?: unknown
+  /** none, auto, required, or { type: 'function', function: { name } }. Default: auto with tools, none without. */
+  tool_choice?: unknown
+  /** Default true. */
+  parallel_tool_calls?: unknown
+}
+
+export interface ToolPlan {
+  /** For the chat template; empty where there are none. */
+  tools: ToolDefinition[]
+  /** Finds the calls in the answer; null where the answer is plain text. */
+  parser: ToolParser | null
+  /** What the answer is held to; null where it is free. */
+  format: GrammarFormat | null
+  /** How many calls are passed on. */
+  most: number
+}
+
+const MOST_TOOLS = 512
+
+/**
+ * @param parser a tool parser's name, or 'auto': by the chat template
+ * @throws UserError that names the field
+ */
+export function planTools(request: ToolRequest, parser: string, chatTemplate: string | null): ToolPlan {
+  const tools = readTools(request.tools)
+  const choice = request.tool_choice ?? (tools.length > 0 ? 'auto' : 'none')
+  const most = request.parallel_tool_calls === false ? 1 : Infinity
+  if (choice === 'none') return { tools, parser: null, format: null, most }
+  if (tools.length === 0) throw new UserError(`tool_choice is ${JSON.stringify(choice)}, and there are no tools. Give "tools".`)
+  const names = tools.map((tool) => tool.function.name)
+  if (choice === 'auto') {
+    const name = parser === 'auto' ? toolParserFor(chatTemplate) : parser
+    return { tools, parser: toolParser(name, { names }), format: null, most }
+  }
+  if (choice === 'required') {
+    // As vLLM has it: a list of calls, whatever the model was taught to write.
+    const items = {
+      anyOf: tools.map(({ function: { name } }) => ({
+        type: 'object',
+        properties: { name: { const: name }, parameters: { $ref: `#/$defs/${pointer(name)}` } },
+        required: ['name', 'parameters'],
+      })),
+    }
+    const $defs = Object.fromEntries(tools.map(({ function: { name, parameters } }) => [name, movedBelow(parameters, name)]))
+    const schema = { type: 'array', items, minItems: 1, ...(most === 1 ? { maxItems: 1 } : {}), $defs }
+    return { tools, parser: toolParser('json', { names }), format: { type: 'json_schema', schema }, most }
+  }
+  const name = (choice as { function?: { name?: unknown } }).function?.name
+  const tool = tools.find((one) => one.function.name === name)
+  if (!tool)
+    throw new UserError(
+      `tool_choice is ${JSON.stringify(choice)}; it is none, auto, required, or {"type": "function", "function": {"name": one of tools}}.`,
+    )
+  return {
+    tools,
+    parser: namedCallParser(tool.function.name),
+    format: { type: 'json_schema', schema: asObject(tool.function.parameters) },
+    most,
+  }
+}
+
+function readTools(value: unknown): ToolDefinition[] {
+  if (value === undefined || value === null) return []
+  if (!Array.isArray(value) || value.length > MOST_TOOLS) throw new UserError(`tools is a list of up to ${MOST_TOOLS} functions.`)
+  return value.map((tool: unknown, i) => {
+    const made = (tool as { type?: unknown; function?: Record<string, unknown> } | null)?.function
+    const parameters = made?.parameters ?? { type: 'object', properties: {} }
+    if (typeof made?.name !== 'string' || !/^[\w.:-]{1,128}$/.test(made.name))
+      throw new UserError(
+        `tools[${i}] is {"type": "function", "function": {"name", "description", "parameters"}}, its name made of letters, digits, _, -, . and :.`,
+      )
+    if (typeof parameters !== 'object' || Array.isArray(parameters))
+      throw new UserError(`tools[${i}].function.parameters is a JSON schema.`)
+    return { type: 'function', function: { ...made, name: made.name, parameters: parameters as Record<string, unknown> } }
+  })
+}
+
+/** Arguments are an object, whether their schema says so or not. */
+const asObject = (parameters: Record<string, unknown>) => ({ type: 'object', ...parameters })
+
+const pointer = (name: string) => name.replaceAll('~', '~0').replaceAll('/', '~1')
+
+/** The schema with its local references moved below `#/$defs/NAME`. */
+function movedBelow(parameters: Record<string, unknown>, name: string): unknown {
+  const moved = (value: unknown): unknown => {
+    if (Array.isArray(value)) return value.map(moved)
+    if (typeof value !== 'object' || value === null) return value
+    return Object.fromEntries(
+      Object.entries(value).map(([key, inner]): [string, unknown] =>
+        key === '$ref' && typeof inner === 'string' && inner.startsWith('#')
+          ? [key, `#/$defs/${pointer(name)}${inner.slice(1)}`]
+          : [key, moved(inner)],
+      ),
+    )
+  }
+  return moved(asObject(parameters))
+}

@@ -1,0 +1,210 @@
+/**
+ * Finds tool calls in text, sign by sign, so that it makes no difference how the text is cut. White space beside calls is dropped (between
+ * two, and before and after all of them), other text is content. Text that looked like a call and is none is content again.
+ */
+import type { AnswerDelta, AnswerStream } from '../types.ts'
+import { CallReader } from './call-reader.ts'
+import { DeltaWriter } from './stream.ts'
+
+export interface FinderRules {
+  /** What begins a call: a tag anywhere (with the tag that ends it), or a brace at the beginning of a line. */
+  tags?: { open: string; close: string }
+  /** A sign of the model's that may stand before calls, and is dropped with them. */
+  prefix?: string
+  /** Calls may stand in a list: [{...}, {...}]. */
+  list?: boolean
+  /** Signs that may separate calls. */
+  separators?: string
+  names?: ReadonlySet<string>
+  /** A call needs no arguments. */
+  bare: boolean
+}
+
+type State = 'text' | 'call' | 'after' | 'list'
+
+const isSpace = (sign: string) => sign === ' ' || sign === '\n' || sign === '\t' || sign === '\r'
+
+export class CallFinder implements AnswerStream {
+  readonly #rules: FinderRules
+  readonly #out = new DeltaWriter()
+  #state: State = 'text'
+  #reader: CallReader | undefined
+  /** White space (and separators after a call) whose fate is open. */
+  #space = ''
+  /** The beginning of a tag or prefix, of what is expected after a call, or all of a call that may still be text. */
+  #held = ''
+  #lineStart = true
+  #inList = false
+
+  constructor(rules: FinderRules) {
+    this.#rules = rules
+  }
+
+  push(text: string): AnswerDelta {
+    for (const sign of text) this.#take(sign)
+    return this.#out.take()
+  }
+
+  flush(): AnswerDelta {
+    while (this.#state === 'call' && !this.#reader!.begun) this.#giveUp()
+    if (this.#state === 'call') this.#space = ''
+    if (this.#state === 'list') this.#text('[')
+    this.#content(this.#held)
+    this.#held = ''
+    this.#state = 'text'
+    return this.#out.take()
+  }
+
+  #take(sign: string): void {
+    if (this.#state === 'call') this.#inCall(sign)
+    else if (this.#state === 'after') this.#afterCall(sign)
+    else if (this.#state === 'list') this.#inOpenList(sign)
+    else this.#inText(sign)
+  }
+
+  /** Gives text out, with the white space before it. */
+  #content(text: string): void {
+    if (text === '' && this.#out.count > 0) return
+    this.#out.content(this.#space + text)
+    this.#space = ''
+  }
+
+  #text(text: string): void {
+    this.#content(text)
+    this.#lineStart = false
+  }
+
+  #inText(sign: string): void {
+    const { tags, prefix } = this.#rules
+    const words = [tags?.open, this.#lineStart ? prefix : undefined].filter((word) => word !== undefined)
+    const longer = this.#held + sign
+    if (words.includes(longer)) {
+      if (longer === prefix) {
+        // Dropped where a call follows, content where none does.
+        this.#space += longer
+        this.#held = ''
+      } else this.#beginCall(longer)
+      return
+    }
+    if (words.some((word) => word.startsWith(longer))) {
+      this.#held = longer
+      return
+    }
+    if (this.#held !== '') {
+      const held = this.#held
+      this.#held = ''
+      this.#text(held)
+    }
+    if (isSpace(sign)) {
+      this.#space += sign
+      if (sign === '\n') this.#lineStart = true
+    } else if (words.some((word) => word.startsWith(sign))) this.#held = sign
+    else if (!tags && this.#lineStart && sign === '{') this.#beginCall('', sign)
+    else if (!tags && this.#rules.list && this.#lineStart && sign === '[') {
+      this.#state = 'list'
+      this.#held = ''
+    } else if (this.#lineStart && this.#out.count > 0 && this.#rules.separators?.includes(sign)) this.#space += sign
+    else this.#text(sign)
+  }
+
+  #beginCall(opened: string, first = ''): void {
+    this.#state = 'call'
+    this.#held = opened
+    const out = this.#out
+    this.#reader = new CallReader({
+      names: this.#rules.names,
+      bare: this.#rules.bare,
+      events: {
+        begin: (name) => {
+          this.#space = this.#held = ''
+          out.begin(name)
+        },
+        arguments: (text) => out.arguments(text),
+      },
+    })
+    if (first !== '') this.#inCall(first)
+  }
+
+  #inCall(sign: string): void {
+    const begun = this.#reader!.begun
+    if (!begun) this.#held += sign
+    const step = this.#reader!.step(sign)
+    if (step === 'more') return
+    if (step === 'fail') {
+      this.#giveUp()
+      return
+    }
+    this.#held = ''
+    this.#lineStart = true
+    this.#state = this.#rules.tags || this.#inList ? 'after' : 'text'
+    if (step === 'over') this.#take(sign)
+  }
+
+  /** What looked like a call is text: its first sign is, and the rest is looked at again. */
+  #giveUp(): void {
+    const text = this.#held
+    const first = this.#inList && this.#state === 'call' && this.#out.count === 0 ? '[' : ''
+    const { open = '' } = this.#rules.tags ?? {}
+    const sure = this.#rules.tags ? open.length : 1
+    this.#held = ''
+    this.#reader = undefined
+    this.#state = 'text'
+    this.#inList = false
+    this.#text(first + text.slice(0, sure))
+    for (const sign of text.slice(sure)) this.#take(sign)
+  }
+
+  /** After a call with a tag: its closing tag. In a list: a comma or the end. Anything else is text again. */
+  #afterCall(sign: string): void {
+    const { tags } = this.#rules
+    if (tags) {
+      const longer = this.#held + sign
+      if (this.#held === '' && isSpace(sign)) {
+        this.#space += sign
+        return
+      }
+      if (tags.close.startsWith(longer)) {
+        this.#held = longer
+        if (longer !== tags.close) return
+        this.#held = this.#space = ''
+        this.#state = 'text'
+        return
+      }
+    } else {
+      if (isSpace(sign)) return void (this.#space += sign)
+      if (sign === ',') {
+        this.#space = ''
+        this.#beginCall(sign)
+        return
+      }
+      this.#inList = false
+      if (sign === ']') {
+        this.#space = ''
+        this.#state = 'text'
+        return
+      }
+    }
+    const held = this.#held
+    this.#held = ''
+    this.#state = 'text'
+    for (const again of held + sign) this.#take(again)
+  }
+
+  /** After the bracket of a list: a brace begins its first call. */
+  #inOpenList(sign: string): void {
+    if (isSpace(sign)) {
+      this.#held += sign
+      return
+    }
+    const held = this.#held
+    this.#held = ''
+    this.#state = 'text'
+    if (sign === '{') {
+      this.#inList = true
+      this.#beginCall(held, sign)
+    } else {
+      this.#text(`[${held}`)
+      this.#take(sign)
+    }
+  }
+}

@@ -1,0 +1,73 @@
+/** Tool calls in what a model writes: parsers by name, and which one a model's template asks for. */
+import { UserError, nearest } from '../../../common/errors.ts'
+import type { AnswerDelta, AnswerStream, ToolParser } from '../types.ts'
+import { CallFinder } from './finder.ts'
+import type { FinderRules } from './finder.ts'
+import { DeltaWriter, parseWhole } from './stream.ts'
+
+/**
+ * hermes: <tool_call>{"name": ..., "arguments": {...}}</tool_call>, as Hermes, Qwen 2.5, Qwen3 and SmolLM3 write it.
+ * llama3_json: {"name": ..., "parameters": {...}} at the beginning of a line, several separated by ;.
+ * json: the same with either key, and lists of calls.
+ */
+export const TOOL_PARSERS = ['hermes', 'llama3_json', 'json'] as const
+export type ToolParserName = (typeof TOOL_PARSERS)[number]
+
+export interface ToolParserOptions {
+  /** Names of the tools that may be called: for parsers without tags, other JSON is content. */
+  names?: Iterable<string>
+}
+
+/** The parser of this name. @throws UserError for an unknown one */
+export function toolParser(name: string, options: ToolParserOptions = {}): ToolParser {
+  const known = TOOL_PARSERS.find((parser) => parser === name)
+  if (!known) {
+    const meant = nearest(name, TOOL_PARSERS)
+    throw new UserError(
+      `There is no tool parser "${name}"; there are ${TOOL_PARSERS.join(', ')}${meant ? `. Did you mean ${meant}?` : '.'}`,
+    )
+  }
+  const rules = rulesOf(known, options.names === undefined ? undefined : new Set(options.names))
+  const stream = () => new CallFinder(rules)
+  return { name: known, stream, parse: (text) => parseWhole(stream(), text) }
+}
+
+function rulesOf(name: ToolParserName, names: ReadonlySet<string> | undefined): FinderRules {
+  if (name === 'hermes') return { tags: { open: '<tool_call>', close: '</tool_call>' }, bare: true }
+  if (name === 'llama3_json') return { prefix: '<|python_tag|>', separators: ';', names, bare: false }
+  return { list: true, separators: ';,', names, bare: false }
+}
+
+/** The parser for what a chat template teaches; json where the template says nothing of tools. */
+export function toolParserFor(chatTemplate: string | null): ToolParserName {
+  if (chatTemplate?.includes('<tool_call>')) return 'hermes'
+  if (chatTemplate && (chatTemplate.includes('<|python_tag|>') || chatTemplate.includes('<|start_header_id|>')))
+    return 'llama3_json'
+  return 'json'
+}
+
+/** Everything is the arguments of one call: an answer that was constrained to them. */
+export function namedCallParser(name: string): ToolParser {
+  const stream = () => new NamedCall(name)
+  return { name: 'named', stream, parse: (text) => parseWhole(stream(), text) }
+}
+
+class NamedCall implements AnswerStream {
+  readonly #name: string
+  readonly #out = new DeltaWriter()
+
+  constructor(name: string) {
+    this.#name = name
+  }
+
+  push(text: string): AnswerDelta {
+    if (text === '') return {}
+    if (this.#out.count === 0) this.#out.begin(this.#name)
+    this.#out.arguments(text)
+    return this.#out.take()
+  }
+
+  flush(): AnswerDelta {
+    return this.#out.take()
+  }
+}
