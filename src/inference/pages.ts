@@ -137,12 +137,12 @@ export class PagePool {
 
   /** Forgets what nobody holds, in all namespaces; what is held is not found any more. */
   reset(): void {
-    for (const root of [...this.#roots.values()]) this.retire(root)
+    for (const root of this.#roots.values()) this.retire(root)
   }
 
   /** Retires the roots whose name is not accepted. */
   keep(accept: (name: string) => boolean): void {
-    for (const root of [...this.#roots.values()]) if (!accept(root.name)) this.retire(root)
+    for (const root of this.#roots.values()) if (!accept(root.name)) this.retire(root)
   }
 
   #drop(page: Page): void {
