@@ -66,7 +66,8 @@ export interface SamplingParams {
 
 /**
  * Which log-probability a request asks for. 'policy': at the sampling temperature, over the full vocabulary, before all that changes the draw (what is trained
- * on; at temperature 0 that of temperature 1). 'raw': of the model's logits as they are. 'processed': of the distribution that the token was drawn from.
+ * on; at temperature 0 that of temperature 1). 'raw': of the model's logits as they are. 'processed': of the distribution that the token was drawn from,
+ * where only tokens that could be drawn are among the most likely ones; of a prompt's token, which was not drawn, as 'raw'.
  */
 export type LogprobsMode = 'policy' | 'raw' | 'processed'
 
@@ -74,7 +75,7 @@ export type LogprobsMode = 'policy' | 'raw' | 'processed'
 export interface LogprobsRequest {
   /** Default 'policy'. */
   mode?: LogprobsMode
-  /** The most likely tokens of each position, so many. Default 0. */
+  /** So many of the most likely tokens of each position, at most 20, and the rank of the token that stands there. 0: the rank alone; default: neither. */
   top?: number
   /** Log-probabilities of the prompt's tokens too, with so many of the most likely ones. */
   prompt?: number
@@ -96,7 +97,7 @@ export interface PromptLogprob extends TopLogprobs {
 export interface TokenConstraint {
   /** Writes the tokens that may come next: bit b of word w is token 32 w + b. */
   fill(mask: Uint32Array): void
-  /** Takes the token that was drawn. */
+  /** Takes the token that was drawn, where another one follows. */
   accept(token: number): void
 }
 
@@ -123,8 +124,8 @@ export interface GenerationRequest {
   sampling: SamplingParams
   /** Ends the request early; its result then has finishReason 'abort'. */
   signal?: AbortSignal
-  /** Samples with this adapter, by name; default: the policy. The embedded engine only. */
-  adapter?: string
+  /** Samples with this adapter, by name; null: the model without any; default: the policy. The embedded engine only. */
+  adapter?: string | null
   /** Requests share cached keys and values only with those of the same salt. */
   cacheSalt?: string
   logprobs?: LogprobsRequest
