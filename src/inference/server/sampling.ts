@@ -14,8 +14,9 @@ export function samplingOf(body: SamplingBody, defaults: SamplingDefaults = {}):
     body[name] ?? (given as Partial<Record<K, number>>)[name] ?? neutral[name]
   const stop = body.stop ?? []
   return {
-    temperature: value('temperature'),
-    top_p: value('top_p'),
+    // So little is greedy, as in vLLM.
+    temperature: value('temperature') < 1e-5 ? 0 : value('temperature'),
+    top_p: Math.max(value('top_p'), 1e-6),
     top_k: value('top_k'),
     min_p: value('min_p'),
     repetition_penalty: value('repetition_penalty'),

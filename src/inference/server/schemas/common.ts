@@ -31,11 +31,12 @@ export const streamOptions = z
 
 /** How tokens are drawn, and when a completion ends. */
 export const samplingFields = {
-  temperature: z.number().min(0).nullish(),
+  // Numbers that float32 has and that leave logits finite.
+  temperature: z.number().min(0).max(100).nullish(),
   top_p: z.number().gt(0).max(1).nullish(),
   top_k: z.int().min(-1).nullish(),
   min_p: z.number().min(0).max(1).nullish(),
-  repetition_penalty: z.number().positive().nullish(),
+  repetition_penalty: z.number().min(0.01).max(100).nullish(),
   presence_penalty: z.number().min(-2).max(2).nullish(),
   frequency_penalty: z.number().min(-2).max(2).nullish(),
   seed: wide.nullish(),
