@@ -7,81 +7,31 @@
  * - Keys and values that were computed under an older version stay with the sequences that run; new requests compute their own.
  */
 import { UserError } from '../common/errors.ts'
-import type { GenerationRequest, GenerationResult, Generator, PolicyVersion } from '../common/types.ts'
+import type { GenerationRequest, GenerationResult, PolicyVersion } from '../common/types.ts'
 import type { Decoder } from '../model/decoder.ts'
+import { reloadDecoder } from '../model/decoder-reload.ts'
+import type { ModelTensors } from '../model/decoder-load.ts'
+import { Adapters } from './adapters.ts'
 import { checkRequest } from './request.ts'
 import type { Draw, Sampled } from './sampler.ts'
 import { Scheduler } from './scheduler.ts'
 import type { StepRows } from './step-rows.ts'
 import { Sequence, type EndRules } from './sequence.ts'
 import { StepCommands } from './step.ts'
-import type { PauseMode } from './types.ts'
-import type { Decode } from './stop-watch.ts'
+import type { EngineOptions, EngineStats, PauseMode, ServingEngine } from './types.ts'
 import { traceStep } from './trace.ts'
 
-export interface EngineOptions {
-  /** Sequences that run together at most; more requests wait. */
-  maxSequences: number
-  /** Tokens of prompt and completion together, at most. */
-  maxLength: number
-  /** Tokens that end every completion. */
-  eosTokenIds: readonly number[]
-  /** Tokens to text. */
-  decode: Decode
-  /** Rows (tokens) of the KV cache, rounded up to pages. Default: maxSequences x maxLength, or what the adapter binds. */
-  cacheRows?: number
-  /** The same in bytes; the smaller of the two counts. */
-  cacheBytes?: number
-  /** Tokens of a page of the KV cache. Default 16. */
-  pageSize?: number
-  /** Values of the KV cache. f16 takes half the room; its log-probabilities are no longer the trainer's to the bit. Default f32. */
-  kvCacheDtype?: 'f32' | 'f16'
-  /** Whether keys and values of requests that have ended are found by later ones with the same beginning. Default true. */
-  prefixCaching?: boolean
-  /** Whether they are also used after an update of the weights that they were computed with. Default false. */
-  cacheAcrossVersions?: boolean
-  /** Prompt tokens that a step computes at most; longer prompts take several steps, between which the others go on. Default 256. */
-  maxPrefillRows?: number
-  /** False: steps are recorded anew each time, not replayed; see StepCommands. Default true. */
-  plans?: boolean
-  /**
-   * Begin a step before the tokens of the one before are known here: their ids stay on the GPU, and a sequence that ended is found one step late, whose
-   * token is dropped. Default: on GPUs, which would wait for the host; not on a software adapter, where that token costs more than the wait.
-   */
-  ahead?: boolean
-}
+export type { EngineOptions, EngineStats } from './types.ts'
 
-export interface EngineStats {
-  version: PolicyVersion
-  running: number
-  waiting: number
-  paused: boolean
-  /** Steps that drew tokens. */
-  decodeSteps: number
-  tokensGenerated: number
-  /** Prompt tokens computed, and those that another request had already. */
-  prefillTokens: number
-  sharedPromptTokens: number
-  finished: number
-  aborted: number
-  failed: number
-  /** Prompt tokens of all requests that were admitted: sharedPromptTokens of them were in the cache. */
-  promptTokens: number
-  /** Times that a sequence lost its pages to others, and was computed again. */
-  preemptions: number
-  /** Rows (tokens) of the KV cache in all, those that requests hold, and those that nobody holds but that can be found. */
-  kvRows: number
-  kvRowsUsed: number
-  kvRowsCached: number
-  /** Age of the oldest request that is not done, in ms; 0 where there is none. */
-  oldestMs: number
-}
-
-export class Engine implements Generator {
+export class Engine implements ServingEngine {
   readonly decoder: Decoder
+  readonly adapters: Adapters
   readonly maxLength: number
   readonly cacheRows: number
   #version: PolicyVersion = 0
+  /** Times that the weights below all adapters were reloaded. */
+  #reloads = 0
+  #reloading = false
   readonly #scheduler: Scheduler
   readonly #commands: StepCommands
   readonly #rules: EndRules
@@ -144,7 +94,9 @@ export class Engine implements Generator {
     const kinds = { plans: options.plans ?? true, ahead: this.#ahead }
     gpu.share.engines++
     const cache = { pages: pages + 1, pageSize, f16, maxTable: this.#scheduler.maxTable(maxLength) }
-    this.#commands = new StepCommands(decoder, { maxSequences, maxRows, maxLength, ...cache, ...kinds })
+    const limits = { maxAdapters: options.maxAdapters ?? 4, maxRank: options.maxAdapterRank ?? 16 }
+    this.adapters = new Adapters(decoder, limits, (name, space) => this.#scheduler.forget(name, space))
+    this.#commands = new StepCommands(decoder, this.adapters.bank, { maxSequences, maxRows, maxLength, ...cache, ...kinds })
   }
 
   get version(): PolicyVersion {
@@ -157,7 +109,28 @@ export class Engine implements Generator {
    */
   publish(version: PolicyVersion): void {
     this.#version = version
+    this.adapters.bank.changed()
     this.#scheduler.forget(undefined, version)
+  }
+
+  /**
+   * Takes other weights of the same model, below all adapters, between two steps; requests that run go on with them. The version counts on.
+   * @throws UserError for weights that do not fit, before anything is written
+   */
+  async reloadWeights(files: ModelTensors): Promise<PolicyVersion> {
+    if (this.#reloading) throw new UserError('Weights are being reloaded already; wait until that has ended.')
+    this.#reloading = true
+    try {
+      await this.#landing.catch(() => {})
+      await reloadDecoder(this.decoder, files)
+      this.#scheduler.forget(null, ++this.#reloads)
+      this.adapters.reloaded()
+      this.publish(this.#version + 1)
+    } finally {
+      this.#reloading = false
+      this.#wake?.()
+    }
+    return this.#version
   }
 
   /**
@@ -168,12 +141,24 @@ export class Engine implements Generator {
     if (this.#closed) throw new Error('the engine is closed')
     const vocabulary = this.decoder.config.vocabSize
     checkRequest(request, { maxLength: this.maxLength, cacheRows: this.cacheRows, vocabulary })
-    return await new Promise((resolve, reject) => {
-      const sequence = new Sequence(request, this.#rules, { resolve, reject, abort: (s) => this.#abort(s) })
-      if (request.signal?.aborted) return this.#abort(sequence)
-      this.#scheduler.waiting.add(sequence)
-      this.#start()
-    })
+    // Without an adapter of its own the policy is the model.
+    const adapter = request.adapter === null && !this.adapters.bank.hasOwn ? undefined : request.adapter
+    const weights = this.adapters.hold(
+      adapter,
+      () => this.#version,
+      () => this.#reloads,
+    )
+    try {
+      return await new Promise((resolve, reject) => {
+        const settle = { resolve, reject, abort: (s: Sequence) => this.#abort(s) }
+        const sequence = new Sequence({ ...request, adapter }, this.#rules, settle, weights)
+        if (request.signal?.aborted) return this.#abort(sequence)
+        this.#scheduler.waiting.add(sequence)
+        this.#start()
+      })
+    } finally {
+      weights.release()
+    }
   }
 
   /**
@@ -220,6 +205,7 @@ export class Engine implements Generator {
     await this.#loop
     await this.#landing.catch(() => {})
     this.#commands.release()
+    this.adapters.release()
     this.decoder.gpu.share.engines--
   }
 
@@ -273,7 +259,7 @@ export class Engine implements Generator {
         for (const resolve of this.#idle.splice(0)) resolve()
         return
       }
-      if (this.#paused) {
+      if (this.#paused || this.#reloading) {
         share.rest()
         await new Promise<void>((resolve) => (this.#wake = resolve))
         share.work()
@@ -300,8 +286,7 @@ export class Engine implements Generator {
 
   /** Records and sends the next step, where there is one to be begun before the last one has landed. */
   #begin(): boolean {
-    const version = this.#version
-    this.#scheduler.admit(() => version, this.#draining)
+    this.#scheduler.admit(({ weights }) => weights!.space(), this.#draining)
     const step = this.#scheduler.next()
     if (!step) {
       if (this.#inFlight === 0) throw new Error('requests wait, none runs, and none could be admitted')
@@ -320,7 +305,8 @@ export class Engine implements Generator {
       sequence.place = i
     })
     this.#inFlight++
-    const landing = this.#land(step, version, reading, this.#landing)
+    const versions = step.sampled.map(({ sequence }) => sequence.weights!.version())
+    const landing = this.#land(step, versions, reading, this.#landing)
     // The loop, or whoever pauses, sees its error.
     landing.catch(() => {})
     this.#landing = landing
@@ -328,7 +314,7 @@ export class Engine implements Generator {
   }
 
   /** Takes the tokens of a step, after those of the step before. */
-  async #land({ sampled }: StepRows, version: PolicyVersion, reading: Promise<Sampled>, before: Promise<void>): Promise<void> {
+  async #land({ sampled }: StepRows, versions: PolicyVersion[], reading: Promise<Sampled>, before: Promise<void>): Promise<void> {
     const begin = performance.now()
     const [read] = await Promise.all([reading, before])
     const end = performance.now()
@@ -338,7 +324,7 @@ export class Engine implements Generator {
     this.#counts.decodeSteps++
     sampled.forEach((draw, i) => {
       if (draw.target === undefined) draw.sequence.pending--
-      if (!draw.sequence.ended) this.#take(draw, read, i, version)
+      if (!draw.sequence.ended) this.#take(draw, read, i, versions[i])
     })
   }
 

@@ -9,7 +9,6 @@
  */
 import type { PolicyVersion } from '../common/types.ts'
 import { fromDrawn } from '../kernels/embedding/embedding.ts'
-import { placeOfPolicy } from './adapter-bank.ts'
 import { PagePool, type Page, type Root } from './pages.ts'
 import type { Sequence } from './sequence.ts'
 import { roundRows, StepBuilder, type StepRows } from './step-rows.ts'
@@ -319,3 +318,6 @@ export class Scheduler {
     }
   }
 }
+
+/** An adapter in a namespace's name: the policy, none, or one with a name. */
+const ownerOf = (adapter: string | null | undefined): string | boolean => adapter ?? adapter === undefined

@@ -9,7 +9,9 @@ import type {
   SamplingParams,
   TopLogprobs,
 } from '../common/types.ts'
+import type { HeldAdapter } from './adapters.ts'
 import type { Page } from './pages.ts'
+import { placeOfPolicy } from './step-rows.ts'
 import { StopWatch, type Decode } from './stop-watch.ts'
 import { TokenChoice } from './token-choice.ts'
 
@@ -40,10 +42,11 @@ export class Sequence {
   readonly logprobsRequest: LogprobsRequest
   /** What may be drawn, where this is decided here. */
   readonly choice: TokenChoice | undefined
-  readonly adapter: string | undefined
+  readonly adapter: string | null | undefined
   readonly cacheSalt: string | undefined
-  /** Its adapter's place among those that are loaded; 0 is the policy. */
-  adapterIndex = 0
+  /** What it runs with, in an engine; and the place of that (step-rows.ts). */
+  readonly weights: HeldAdapter | undefined
+  readonly adapterIndex: number
   /** While it waits for its first draw, or for the next one after it lost its pages: what computes its tokens (see Scheduler). */
   prefillKey: unknown
   /** After that: its pages, how many tokens are computed into them, and of how many it is written down there which they are. */
@@ -72,7 +75,10 @@ export class Sequence {
     request: GenerationRequest,
     rules: EndRules,
     settle: { resolve(result: GenerationResult): void; reject(error: unknown): void; abort(sequence: Sequence): void },
+    weights?: HeldAdapter,
   ) {
+    this.weights = weights
+    this.adapterIndex = weights?.place ?? placeOfPolicy
     this.promptIds = [...request.promptIds]
     this.promptKey = this.promptIds.join(',')
     this.adapter = request.adapter

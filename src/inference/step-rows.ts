@@ -2,6 +2,11 @@
 import type { Page, PagePool } from './pages.ts'
 import type { Draw } from './sampler.ts'
 
+/** Places of adapters, one for each row of a step: the policy's, none, and from here on those with a name. */
+export const placeOfPolicy = 0
+export const placeOfNone = 1
+export const firstNamed = 2
+
 /** Rows of one step, as decoderHidden takes them; arrays are as long as `rows`, padding included. */
 export interface StepRows {
   /** With padding, so that few sizes occur and buffers and bind groups are found again. */
@@ -14,6 +19,9 @@ export interface StepRows {
   slots: Uint32Array
   /** Pages of all texts, one after the other, by index; the first is the spare one. */
   pages: Uint32Array
+  /** The place of each row's adapter, and whether any is not the policy's. */
+  adapters: Uint32Array
+  mixed: boolean
   /** Cache rows to be copied before the step: from, to, and so on. */
   copies: Uint32Array
   /** Rows that a token is drawn from, or scored against. */
@@ -90,6 +98,8 @@ export class StepBuilder {
       info: fit(this.#info, 4),
       slots,
       pages: Uint32Array.from(this.#table),
+      adapters: fit(this.#adapters),
+      mixed: this.#adapters.some((place) => place !== placeOfPolicy),
       copies: Uint32Array.from(copies),
       sampled: this.sampled,
       prefillRows,

@@ -1,6 +1,67 @@
 /** What a server, or a run, needs of the embedded engine: the one definition that both sides write against. */
 import type { Generator, PolicyVersion } from '../common/types.ts'
-import type { EngineStats } from './engine.ts'
+import type { Decode } from './stop-watch.ts'
+
+export interface EngineOptions {
+  /** Sequences that run together at most; more requests wait. */
+  maxSequences: number
+  /** Tokens of prompt and completion together, at most. */
+  maxLength: number
+  /** Tokens that end every completion. */
+  eosTokenIds: readonly number[]
+  /** Tokens to text. */
+  decode: Decode
+  /** Rows (tokens) of the KV cache, rounded up to pages. Default: maxSequences x maxLength, or what the adapter binds. */
+  cacheRows?: number
+  /** The same in bytes; the smaller of the two counts. */
+  cacheBytes?: number
+  /** Tokens of a page of the KV cache. Default 16. */
+  pageSize?: number
+  /** Values of the KV cache. f16 takes half the room; its log-probabilities are no longer the trainer's to the bit. Default f32. */
+  kvCacheDtype?: 'f32' | 'f16'
+  /** Whether keys and values of requests that have ended are found by later ones with the same beginning. Default true. */
+  prefixCaching?: boolean
+  /** Whether they are also used after an update of the weights that they were computed with. Default false. */
+  cacheAcrossVersions?: boolean
+  /** Prompt tokens that a step computes at most; longer prompts take several steps, between which the others go on. Default 256. */
+  maxPrefillRows?: number
+  /** Adapters with a name that are loaded at the same time, at most, and the largest rank of one, a multiple of 8. Default 4 and 16. */
+  maxAdapters?: number
+  maxAdapterRank?: number
+  /** False: steps are recorded anew each time, not replayed; see StepCommands. Default true. */
+  plans?: boolean
+  /**
+   * Begin a step before the tokens of the one before are known here: their ids stay on the GPU, and a sequence that ended is found one step late, whose
+   * token is dropped. Default: on GPUs, which would wait for the host; not on a software adapter, where that token costs more than the wait.
+   */
+  ahead?: boolean
+}
+
+export interface EngineStats {
+  version: PolicyVersion
+  running: number
+  waiting: number
+  paused: boolean
+  /** Steps that drew tokens. */
+  decodeSteps: number
+  tokensGenerated: number
+  /** Prompt tokens computed, and those that another request had already. */
+  prefillTokens: number
+  sharedPromptTokens: number
+  finished: number
+  aborted: number
+  failed: number
+  /** Prompt tokens of all requests that were admitted: sharedPromptTokens of them were in the cache. */
+  promptTokens: number
+  /** Times that a sequence lost its pages to others, and was computed again. */
+  preemptions: number
+  /** Rows (tokens) of the KV cache in all, those that requests hold, and those that nobody holds but that can be found. */
+  kvRows: number
+  kvRowsUsed: number
+  kvRowsCached: number
+  /** Age of the oldest request that is not done, in ms; 0 where there is none. */
+  oldestMs: number
+}
 
 /** How requests that run are treated while the engine stands still: kept where they are, waited for, or ended. */
 export type PauseMode = 'keep' | 'wait' | 'abort'

@@ -6,7 +6,7 @@
 import { attention, rope, type PagedCache, type RowLayout } from '../autograd/ops/attention.ts'
 import type { Head } from '../autograd/ops/head.ts'
 import type { Projection } from '../autograd/ops/linear.ts'
-import { linears, swiGlu } from '../autograd/ops/linears.ts'
+import { linears, swiGlu, type RowAdapters } from '../autograd/ops/linears.ts'
 import { rmsNorm, type Norm } from '../autograd/ops/norm.ts'
 import { embedding, type Embedding, type TokenLists } from '../autograd/ops/rows.ts'
 import type { ParameterStore } from '../autograd/parameters.ts'
@@ -33,6 +33,11 @@ export interface DecoderLayer {
   gate: Projection
   up: Projection
   down: Projection
+}
+
+/** A layer's projections, together those of one input. */
+export function projectionsOf({ q, k, v, o, gate, up, down }: DecoderLayer): Projection[][] {
+  return [[q, k, v], [o], [gate, up], [down]]
 }
 
 /** A model on the GPU. The trainer and the engine hold the same one: there is one copy of the weights. */
@@ -86,6 +91,8 @@ export interface RowBatch extends RowLayout {
   tokenLists?: TokenLists
   /** Seed of LoRA's dropout; none without it. */
   dropoutSeed?: Count
+  /** Rows of different adapters, in place of the decoder's own; only on a tape that keeps nothing. */
+  adapters?: RowAdapters
 }
 
 /** Keys and values of one layer that outlive a pass: (cache rows, kv heads * D) each, float32 or f16. */
@@ -136,9 +143,9 @@ function decoderLayer(
   cache: (CacheArguments & { index: number }) | undefined,
 ): Tensor {
   const { heads, kvHeads, headDim } = decoder.config
-  const seed = { dropoutSeed: batch.dropoutSeed }
+  const how = { dropoutSeed: batch.dropoutSeed, adapters: batch.adapters }
   const normed = rmsNorm(tape, x, layer.inputNorm)
-  let [q, k, v] = linears(tape, normed, [layer.q, layer.k, layer.v], seed)
+  let [q, k, v] = linears(tape, normed, [layer.q, layer.k, layer.v], how)
   tape.done(normed)
   if (layer.qNorm && layer.kNorm) {
     const [qn, kn] = [rmsNorm(tape, q, layer.qNorm), rmsNorm(tape, k, layer.kNorm)]
@@ -155,12 +162,12 @@ function decoderLayer(
   }
   const attended = attention(tape, q, keys, values, batch, shape, cache?.paged)
   tape.done(q, k, v)
-  const [middle] = linears(tape, attended, [layer.o], { ...seed, residual: x })
+  const [middle] = linears(tape, attended, [layer.o], { ...how, residual: x })
   tape.done(attended)
   const normed2 = rmsNorm(tape, middle, layer.postNorm)
-  const gated = swiGlu(tape, normed2, layer.gate, layer.up, seed)
+  const gated = swiGlu(tape, normed2, layer.gate, layer.up, how)
   tape.done(normed2)
-  const [out] = linears(tape, gated, [layer.down], { ...seed, residual: middle })
+  const [out] = linears(tape, gated, [layer.down], { ...how, residual: middle })
   tape.done(gated, middle)
   return out
 }

@@ -3,17 +3,34 @@
 // A dispatch costs such a driver more than this product, so one does it for all that share x. A workgroup is one subgroup and owns MT rows and 8 of the rank,
 // lane l rank r0 + l, in all groups; lanes share what they load of x (see matmul/nt_cpu.wgsl). Order of the sum: k = 0, 1, .. K-1 into one accumulator, as in
 // matmul, so its bits.
-struct Params { rows: u32, k: u32, rank: u32, a_0: u32, a_1: u32, a_2: u32, scale_0: f32, scale_1: f32, scale_2: f32 }
+// STACKED: A_g holds the adapters of several places one below the other, and row m gets the product with that of places[m] alone, times its scale; the
+// others' values are 0. A workgroup none of whose rows has the place of its 8 does no product. Which rank is whose: stack.wgsl.
+struct Params { rows: u32, k: u32, rank: u32, a_0: u32, a_1: u32, a_2: u32, scale_0: f32, scale_1: f32, scale_2: f32, own: u32, width: u32, scales_0: u32, scales_1: u32, scales_2: u32 }
 @group(0) @binding(0) var<storage, read> x: array<vec4f>;
 @group(0) @binding(1) var<storage, read> bank: array<vec4f>;
 #for g in 0..GROUP
 @group(0) @binding($(g+2)) var<storage, read_write> xa_$(g): array<f32>;
 #end
+#if STACKED
+@group(0) @binding(5) var<storage, read> places: array<u32>;
+@group(0) @binding(6) var<storage, read> scales: array<f32>;
+#include "stack.wgsl"
+#endif
 
 @compute @workgroup_size(8)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
   let m0 = group.x * $(MT)u;
   let r = group.y * 8u + lane;
+#if STACKED
+  let place = place_of(group.y * 8u);
+  var here = false;
+#for m in 0..MT
+  here |= places[min(m0 + $(m)u, p.rows - 1u)] == place;
+#end
+  let turns = select(0u, p.k / 4u, here);
+#else
+  let turns = p.k / 4u;
+#endif
 #for i in 0..MT/4
   let x_at$(i) = min(m0 + $(4*i)u + lane / 2u, p.rows - 1u) * (p.k / 4u) + lane % 2u;
 #end
@@ -23,7 +40,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   var acc_$(m)_$(g) = 0.0;
 #end
 #end
-  for (var c = 0u; c < p.k / 4u; c += 2u) {
+  for (var c = 0u; c < turns; c += 2u) {
 #for i in 0..MT/4
     let x$(i) = x[x_at$(i) + c];
 #end
@@ -57,7 +74,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #for m in 0..MT
   if (m0 + $(m)u < p.rows) {
 #for g in 0..GROUP
+#if STACKED
+    xa_$(g)[(m0 + $(m)u) * p.rank + r] = select(0.0, acc_$(m)_$(g) * scales[p.scales_$(g) + place], places[m0 + $(m)u] == place);
+#else
     xa_$(g)[(m0 + $(m)u) * p.rank + r] = acc_$(m)_$(g) * p.scale_$(g);
+#endif
 #end
   }
 #end

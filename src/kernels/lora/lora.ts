@@ -1,17 +1,39 @@
-/** LoRA's first product, x Aᵀ, for several projections of one input at once. */
+/** LoRA's first product, x Aᵀ, for several projections of one input at once; and for rows of several adapters, whose matrices lie one below the other. */
 import { fileURLToPath } from 'node:url'
 import type { BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
-import { capacityOf, groupsOf, type Count } from '../../gpu/size.ts'
+import { capacityOf, groupsOf, times, type Count } from '../../gpu/size.ts'
+import { dispatchFlat } from '../common/lanes.ts'
+import { weightView } from '../common/weight.ts'
 import { takesCpu } from '../matmul/cpu.ts'
+import { linear } from '../matmul/matmul.ts'
 
-const path = fileURLToPath(new URL('down_cpu.wgsl', import.meta.url))
+const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
+const paths = { down: file('down_cpu.wgsl'), select: file('select_rows.wgsl'), columns: file('set_columns.wgsl') }
 
 /** One projection: A (rank, K) in a bank, its scale, and where scale * x Aᵀ goes, (rows, rank). */
 export interface LoraDown {
   a: BufferRange
   scale: number
   out: GpuBuffer
+}
+
+/**
+ * Which part of the rank is which adapter's, where A holds several: the first `own` are place 0's, then come `width` for each place from 2 on. Both are multiples
+ * of 8. Place 1 stands for none.
+ */
+export interface StackLayout {
+  own: number
+  width: number
+}
+
+/** Rows of several adapters. */
+export interface StackedRows extends StackLayout {
+  /** (rows) u32: each row's place. */
+  places: GpuBuffer
+  /** The scales of all projections: `perProjection` of them each, by place. */
+  scales: BufferRange
+  perProjection: number
 }
 
 /** Most projections that one dispatch takes. */
@@ -23,15 +45,68 @@ export function takesLoraDown(gpu: Gpu, k: number, projections: BufferRange[]): 
   return takesCpu(gpu, k) && projections.length <= maxGroup && projections.every((a) => a.buffer === buffer)
 }
 
-/** out = scale * x Aᵀ for each projection, with the bits of `linear`. x (rows, k); rank a multiple of 8. */
-export function loraDown(gpu: Gpu, x: GpuBuffer, rows: Count, k: number, rank: number, projections: LoraDown[]): void {
+/**
+ * out = scale * x Aᵀ for each projection, with the bits of `linear`. x (rows, k); rank a multiple of 8.
+ * @param stacked each row gets the product with its own adapter's part of A, times that one's scale, and 0 for the others
+ */
+export function loraDown(
+  gpu: Gpu,
+  x: GpuBuffer,
+  rows: Count,
+  k: number,
+  rank: number,
+  projections: LoraDown[],
+  stacked?: StackedRows,
+): void {
   // High, so that the matrices are loaded for many rows; and a dispatch of one workgroup needs no second thread of the driver, which would wake too late.
   const MT = [4, 8, 16].find((height) => capacityOf(rows) <= height) ?? 32
-  const params: Record<string, Count> = { rows, k, rank }
+  const params: Record<string, Count> = { rows, k, rank, own: stacked?.own ?? 0, width: stacked?.width ?? 0 }
   for (let g = 0; g < maxGroup; g++) {
     params[`a_${g}`] = (projections[g]?.a.offset ?? 0) / 4
     params[`scale_${g}`] = projections[g]?.scale ?? 0
+    params[`scales_${g}`] = g * (stacked?.perProjection ?? 0)
   }
-  const bindings = [x, projections[0].a.buffer, ...projections.map(({ out }) => out)]
-  gpu.dispatch(gpu.kernel(path, { GROUP: projections.length, MT }), bindings, params, [groupsOf(rows, MT), rank / 8])
+  const outs = projections.map(({ out }) => out)
+  const bindings = [x, projections[0].a.buffer, ...outs, ...(stacked ? [stacked.places, stacked.scales] : [])]
+  const kernel = gpu.kernel(paths.down, { GROUP: projections.length, MT, STACKED: Number(!!stacked) })
+  gpu.dispatch(kernel, bindings, params, [groupsOf(rows, MT), rank / 8])
+}
+
+/** `loraDown` of stacked adapters on any adapter of the machine: in one dispatch where it takes them, else a matmul and a pass over its rows for each. */
+export function stackedDown(
+  gpu: Gpu,
+  x: GpuBuffer,
+  rows: Count,
+  k: number,
+  rank: number,
+  projections: { a: BufferRange; out: GpuBuffer }[],
+  stacked: StackedRows,
+): void {
+  const matrices = projections.map(({ a }) => a)
+  if (takesLoraDown(gpu, k, matrices)) {
+    const scaled = projections.map((projection) => ({ ...projection, scale: 1 }))
+    return loraDown(gpu, x, rows, k, rank, scaled, stacked)
+  }
+  const { places, scales, own, width, perProjection } = stacked
+  projections.forEach(({ a, out }, g) => {
+    linear(gpu, x, rows, weightView('lora_A', a, rank, k), out)
+    const params = { rows, rank, own, width, scales: g * perProjection }
+    dispatchFlat(gpu, paths.select, {}, [out, places, scales], params, times(rows, rank))
+  })
+}
+
+/** Columns of a matrix of float32: where its rows lie, how far apart, and from which column on. */
+export interface Columns {
+  data: GpuBuffer | BufferRange
+  stride: number
+  column: number
+}
+
+/**
+ * Writes `width` columns of `to`: the first `count` from `from`, the rest 0.
+ * @param from, to in different buffers
+ */
+export function setColumns(gpu: Gpu, from: Columns, count: number, to: Columns, rows: number, width: number): void {
+  const params = { rows, x_stride: from.stride, start: from.column, count, y_stride: to.stride, to: to.column, width }
+  dispatchFlat(gpu, paths.columns, {}, [from.data, to.data], params, rows * width)
 }

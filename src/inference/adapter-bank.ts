@@ -1,0 +1,210 @@
+/**
+ * Adapters on the GPU for steps whose rows run with different ones: for the projections of each input the policy's own (its trained values, copied) and those
+ * that have a name lie one below the other as one low-rank product (kernels/lora/stack.wgsl), and each row keeps its own part of it.
+ * - Bits: a row sums over the weight, then over the whole rank in order; parts of other adapters add 0. So it has the bits of a decoder with its adapter alone.
+ * - Cost: a step computes all parts for all rows, rank / K and rank / N of a projection. The bank has room for those that are loaded, and grows in powers of two.
+ * - A wide adapter makes all parts as wide. 4 x rank x (inputs + outputs) bytes a projection, where rank is the policy's, and width x places of the others.
+ */
+import type { Projection } from '../autograd/ops/linear.ts'
+import type { RowAdapters, StackedLora } from '../autograd/ops/linears.ts'
+import { UserError } from '../common/errors.ts'
+import type { BufferRange, Gpu } from '../gpu/gpu.ts'
+import type { GpuBuffer } from '../gpu/pool.ts'
+import { setColumns } from '../kernels/lora/lora.ts'
+import { projectionsOf, type Decoder } from '../model/decoder.ts'
+import type { Adapter, ReadLoraPair } from '../model/peft.ts'
+import { firstNamed, placeOfPolicy } from './step-rows.ts'
+
+/** Parts of a buffer begin at multiples of so many values, as bindings must. */
+const alignment = 64
+
+/** Projections of one input. */
+interface Group {
+  projections: Projection[]
+  /** Rank of the policy's own, 0 without. */
+  own: number
+  buffer?: GpuBuffer
+  stack?: StackedLora
+}
+
+export class AdapterBank {
+  readonly #gpu: Gpu
+  readonly #groups: Group[]
+  readonly #of = new Map<Projection, Group>()
+  /** Rank of the parts with a name, and how many there is room for. */
+  #width = 0
+  #room = 0
+  /** By place from `firstNamed` on: the scales of what lies there, by projection. */
+  readonly #scales: Map<string, number>[] = []
+  #made = false
+  /** Whether the policy's part is older than the policy. */
+  #stale = true
+  /** Counts the layouts: commands that were recorded with an older one read buffers that are gone. */
+  layout = 0
+
+  constructor(decoder: Decoder) {
+    this.#gpu = decoder.gpu
+    this.#groups = decoder.layers.flatMap(projectionsOf).map((projections) => {
+      return { projections, own: Math.max(...projections.map(({ lora }) => lora?.rank ?? 0)) }
+    })
+    for (const group of this.#groups) for (const projection of group.projections) this.#of.set(projection, group)
+  }
+
+  /** Whether the decoder has an adapter of its own. */
+  get hasOwn(): boolean {
+    return this.#groups.some(({ own }) => own > 0)
+  }
+
+  get bytes(): number {
+    return this.#groups.reduce((sum, { buffer }) => sum + (buffer?.bytes ?? 0), 0)
+  }
+
+  /** The policy's weights are others from here on. */
+  changed(): void {
+    this.#stale = true
+  }
+
+  /** To be called before a step with several adapters is recorded or replayed: brings the policy's part up to date. */
+  refresh(): void {
+    if (!this.#made) this.#arrange(this.#width, this.#room, undefined)
+    if (!this.#stale) return
+    this.#stale = false
+    for (const { projections, own, stack } of this.#groups) {
+      if (own === 0) continue
+      projections.forEach(({ lora, weight }, i) => {
+        if (!lora) return
+        const { store, a, b, rank } = lora
+        this.#gpu.copy(store.value(a), 0, stack!.a[i], 0, rank * weight.columns * 4)
+        const to = { data: stack!.b[i], stride: stack!.rank, column: 0 }
+        setColumns(this.#gpu, { data: store.value(b), stride: rank, column: 0 }, rank, to, weight.rows, rank)
+      })
+    }
+  }
+
+  /** What rows of a step read, by the places in `places`. */
+  rows(places: GpuBuffer): RowAdapters {
+    return { places, of: ([first]) => this.#of.get(first)!.stack }
+  }
+
+  /**
+   * Puts an adapter at a place, in commands of this turn of the event loop: steps recorded before have what was there, steps after it have this.
+   * @throws UserError where the bank would be larger than this adapter of the machine binds; nothing was written then
+   */
+  write(place: number, { tensors }: Adapter): void {
+    const gpu = this.#gpu
+    const index = place - firstNamed
+    const width = Math.max(this.#width, ...[...tensors.values()].map(({ r }) => Math.ceil(r / 8) * 8))
+    let room = Math.max(1, this.#room)
+    while (room <= index) room *= 2
+    if (!this.#made || width > this.#width || room > this.#room || this.#groups.some((g) => !g.stack && touches(g, tensors))) {
+      this.#arrange(width, room, tensors)
+    }
+    this.#scales[index] = new Map([...tensors].map(([name, { scale }]) => [name, scale]))
+    const uploads: { pair: ReadLoraPair; b: GpuBuffer; stack: StackedLora; i: number; rows: number }[] = []
+    for (const { projections, own, stack } of this.#groups) {
+      if (!stack) continue
+      this.#writeScales(projections, stack)
+      projections.forEach(({ name, weight }, i) => {
+        const pair = tensors.get(name)
+        const { buffer, offset } = stack.a[i]
+        const rows = new Float32Array(this.#width * weight.columns)
+        if (pair) rows.set(pair.A)
+        gpu.write(buffer, rows, offset + (own + index * this.#width) * weight.columns * 4)
+        // Without A nothing is left of what B was.
+        if (!pair) return
+        uploads.push({ pair, b: gpu.upload(pair.B, 'adapter', { exact: true }), stack, i, rows: weight.rows })
+      })
+    }
+    for (const { pair, b, stack, i, rows } of uploads) {
+      const to = { data: stack.b[i], stride: stack.rank, column: stack.own + index * this.#width }
+      setColumns(gpu, { data: b, stride: pair.r, column: 0 }, pair.r, to, rows, this.#width)
+    }
+    gpu.flush()
+    for (const { b } of uploads) b.release()
+  }
+
+  release(): void {
+    this.#gpu.flush()
+    for (const group of this.#groups) {
+      group.buffer?.release()
+      group.buffer = group.stack = undefined
+    }
+    this.#made = false
+  }
+
+  /** Makes the buffers anew for parts of another width, or more of them, and brings over what is there. */
+  #arrange(width: number, room: number, coming: Adapter['tensors'] | undefined): void {
+    const gpu = this.#gpu
+    const plans = this.#groups.map((group) => {
+      const wanted = group.own > 0 || group.stack !== undefined || (coming !== undefined && touches(group, coming))
+      return wanted ? planOf(group, width, room) : undefined
+    })
+    const { maxBinding } = gpu.facts.limits
+    const most = Math.max(0, ...plans.map((plan) => (plan ? plan.values * 4 : 0)))
+    if (most > maxBinding) {
+      throw new UserError(
+        `${room} adapters of rank ${width} beside each other need a buffer of ${most} bytes, and this device binds ${maxBinding}. Load fewer, or of a smaller rank.`,
+      )
+    }
+    const old = this.#groups.map(({ buffer, stack }) => ({ buffer, stack }))
+    const [oldWidth, oldRoom] = [this.#width, this.#room]
+    this.#width = width
+    this.#room = room
+    this.#made = this.#stale = true
+    this.layout++
+    this.#groups.forEach((group, g) => {
+      const plan = plans[g]
+      if (!plan) return
+      const buffer = gpu.pool.acquire(plan.values * 4, 'adapters', { exact: true })
+      gpu.clear(buffer)
+      const range = ([from, count]: [number, number]): BufferRange => ({ buffer, offset: from * 4, bytes: count * 4 })
+      const { own } = group
+      const [a, b] = [plan.a.map(range), plan.b.map(range)]
+      const stack = { own, width, rank: plan.rank, a, b, scales: range(plan.scales), perProjection: firstNamed + room }
+      Object.assign(group, { buffer, stack })
+      const before = old[g].stack
+      if (before) {
+        for (let i = 0; i < oldRoom; i++) bringOver(gpu, group.projections, before, stack, own + i * oldWidth, own + i * width)
+      }
+      this.#writeScales(group.projections, stack)
+    })
+    gpu.flush()
+    for (const { buffer } of old) buffer?.release()
+  }
+
+  #writeScales(projections: Projection[], { scales, perProjection }: StackedLora): void {
+    const values = new Float32Array(projections.length * perProjection)
+    projections.forEach(({ name, lora }, i) => {
+      values[i * perProjection + placeOfPolicy] = lora?.scale ?? 0
+      this.#scales.forEach((of, place) => (values[i * perProjection + firstNamed + place] = of.get(name) ?? 0))
+    })
+    this.#gpu.write(scales.buffer, values, scales.offset)
+  }
+}
+
+const touches = ({ projections }: Group, tensors: Adapter['tensors']): boolean =>
+  projections.some(({ name }) => tensors.has(name))
+
+/** Where what lies in a group's buffer, in values: from, count. */
+function planOf({ projections, own }: Group, width: number, room: number) {
+  const rank = own + width * room
+  let values = 0
+  const take = (count: number): [number, number] => {
+    const from = values
+    values += Math.ceil(count / alignment) * alignment
+    return [from, count]
+  }
+  const a = projections.map(({ weight }) => take(rank * weight.columns))
+  const b = projections.map(({ weight }) => take(rank * weight.rows))
+  const scales = take(projections.length * (firstNamed + room))
+  return { rank, a, b, scales, values }
+}
+
+/** Copies the part that begins at `from` of the rank to where it begins at `to`; the rest of a wider part is 0. */
+function bringOver(gpu: Gpu, projections: Projection[], before: StackedLora, after: StackedLora, from: number, to: number): void {
+  projections.forEach(({ weight: { rows, columns } }, i) => {
+    gpu.copy(before.a[i], from * columns * 4, after.a[i], to * columns * 4, before.width * columns * 4)
+    const source = { data: before.b[i], stride: before.rank, column: from }
+    setColumns(gpu, source, before.width, { data: after.b[i], stride: after.rank, column: to }, rows, after.width)
+  })
+}

@@ -1,0 +1,172 @@
+/**
+ * Adapters by name, beside the policy's own: who is loaded where, who still uses it, and which version of it a token has.
+ * - A request holds the place of its adapter from when it is made until it ends. A name that is unloaded is refused at once; its place is free when nobody holds it.
+ * - Files are read beside the steps; what was read takes its place in one turn of the event loop, between two steps.
+ */
+import { UserError } from '../common/errors.ts'
+import type { PolicyVersion } from '../common/types.ts'
+import type { Decoder } from '../model/decoder.ts'
+import { checkAdapter, readAdapter, type Adapter } from '../model/peft.ts'
+import { AdapterBank } from './adapter-bank.ts'
+import { firstNamed, placeOfNone, placeOfPolicy } from './step-rows.ts'
+import type { AdapterInfo, AdapterSet } from './types.ts'
+
+export interface AdapterLimits {
+  /** Adapters with a name that are there at the same time, those that are unloaded and still used among them. */
+  maxAdapters: number
+  /** A multiple of 8. */
+  maxRank: number
+}
+
+interface Entry {
+  info: AdapterInfo
+  place: number
+  /** Of its keys and values in the cache: another for each time that they change. */
+  space: number
+  users: number
+  loaded: boolean
+}
+
+/** What a request runs with. */
+export interface HeldAdapter {
+  place: number
+  /** Of tokens that are sampled now. */
+  version(): PolicyVersion
+  /** Of keys and values that are computed now. */
+  space(): number
+  release(): void
+}
+
+export class Adapters implements AdapterSet {
+  readonly bank: AdapterBank
+  readonly #decoder: Decoder
+  readonly #limits: AdapterLimits
+  readonly #forget: (adapter: string, space: number) => void
+  /** By place from `firstNamed` on. */
+  readonly #places: (Entry | undefined)[] = []
+  readonly #named = new Map<string, Entry>()
+  readonly #loads = new Map<string, number>()
+  #spaces = 0
+  #closed = false
+
+  /** @param forget is told of adapters whose keys and values of other spaces are of no use any more */
+  constructor(decoder: Decoder, limits: AdapterLimits, forget: (adapter: string, space: number) => void) {
+    if (limits.maxRank < 8 || limits.maxRank % 8 !== 0) {
+      throw new UserError(`maxAdapterRank is ${limits.maxRank}; it must be a multiple of 8.`)
+    }
+    this.#decoder = decoder
+    this.#limits = limits
+    this.#forget = forget
+    this.bank = new AdapterBank(decoder)
+  }
+
+  list(): AdapterInfo[] {
+    return [...this.#named.values()].map(({ info }) => ({ ...info }))
+  }
+
+  has(name: string): boolean {
+    return this.#named.has(name)
+  }
+
+  async load(name: string, path: string, options: { inPlace?: boolean } = {}): Promise<AdapterInfo> {
+    this.#checkName(name, options)
+    const adapter = await readAdapter(path)
+    if (this.#closed) throw new Error('the engine is closed')
+    this.#check(adapter)
+    // Others may have been loaded meanwhile.
+    this.#checkName(name, options)
+    const entry = this.#named.get(name)
+    const place = entry?.place ?? this.#freePlace(name)
+    this.bank.write(place, adapter)
+    const version = (this.#loads.get(name) ?? 0) + 1
+    this.#loads.set(name, version)
+    const rank = Math.max(...[...adapter.tensors.values()].map(({ r }) => r))
+    const info = { name, path, rank, version }
+    const space = ++this.#spaces
+    const made = Object.assign(entry ?? { users: 0, place, loaded: true }, { info, space })
+    this.#named.set(name, made)
+    this.#places[place - firstNamed] = made
+    this.#forget(name, space)
+    return { ...info }
+  }
+
+  async unload(name: string): Promise<void> {
+    const entry = this.#named.get(name)
+    if (!entry) throw new UserError(this.#unknown(name))
+    this.#named.delete(name)
+    entry.loaded = false
+    this.#forget(name, ++this.#spaces)
+    this.#tidy(entry)
+  }
+
+  /** @throws UserError for a name that is not loaded */
+  hold(adapter: string | null | undefined, policy: () => PolicyVersion, none: () => PolicyVersion): HeldAdapter {
+    if (adapter === undefined) return { place: placeOfPolicy, version: policy, space: policy, release: () => {} }
+    if (adapter === null) return { place: placeOfNone, version: none, space: none, release: () => {} }
+    const entry = this.#named.get(adapter)
+    if (!entry) throw new UserError(this.#unknown(adapter))
+    entry.users++
+    const release = () => {
+      entry.users--
+      this.#tidy(entry)
+    }
+    return { place: entry.place, version: () => entry.info.version, space: () => entry.space, release }
+  }
+
+  /** The weights below the adapters are others from here on. */
+  reloaded(): void {
+    for (const entry of this.#places) {
+      if (!entry) continue
+      entry.space = ++this.#spaces
+      this.#forget(entry.info.name, entry.space)
+    }
+  }
+
+  release(): void {
+    this.#closed = true
+    this.bank.release()
+  }
+
+  #checkName(name: string, { inPlace = false }: { inPlace?: boolean }): void {
+    if (name === '') throw new UserError('An adapter needs a name.')
+    if (this.#named.has(name)) {
+      if (inPlace) return
+      throw new UserError(`An adapter ${name} is loaded already: unload it first, or load it in place.`)
+    }
+    this.#freePlace(name)
+  }
+
+  #freePlace(name: string): number {
+    const { maxAdapters } = this.#limits
+    const place = Array.from({ length: maxAdapters }, (_, i) => i).find((i) => !this.#places[i])
+    if (place !== undefined) return place + firstNamed
+    const held = this.#places.flatMap((entry) => entry ?? [])
+    const names = held.map(({ info, loaded }) => (loaded ? info.name : `${info.name} (until its requests have ended)`))
+    throw new UserError(
+      `There is no place for the adapter ${name}: ${maxAdapters} at most, and there are ${names.join(', ')}. Unload one.`,
+    )
+  }
+
+  #check(adapter: Adapter): void {
+    const { config, name } = this.#decoder
+    checkAdapter(adapter, config, name)
+    const { maxRank } = this.#limits
+    for (const [path, { A, B, r }] of adapter.tensors) {
+      if (r > maxRank) throw new UserError(`The adapter ${adapter.dir} has rank ${r} (${path}), and ${maxRank} is the largest.`)
+      // One value that is no number would spread to the rows of all other adapters.
+      if (!A.every(Number.isFinite) || !B.every(Number.isFinite)) {
+        throw new UserError(`The adapter ${adapter.dir} holds a value that is not finite (${path}).`)
+      }
+    }
+  }
+
+  #tidy(entry: Entry): void {
+    if (!entry.loaded && entry.users === 0) this.#places[entry.place - firstNamed] = undefined
+  }
+
+  #unknown(name: string): string {
+    const names = [...this.#named.keys()]
+    const loaded = names.length > 0 ? `loaded are ${names.join(', ')}` : 'none is loaded'
+    return `There is no adapter ${JSON.stringify(name.slice(0, 200))}: ${loaded}.`
+  }
+}

@@ -1,0 +1,15 @@
+// Of x (rows, rank), the product with adapters that lie one below the other: x[m,r] = scales[place] x[m,r] where places[m] is the place that r is of, else 0.
+// In place; what down_cpu.wgsl does by itself (STACKED).
+struct Params { rows: u32, rank: u32, own: u32, width: u32, scales: u32 }
+@group(0) @binding(0) var<storage, read_write> x: array<f32>;
+@group(0) @binding(1) var<storage, read> places: array<u32>;
+@group(0) @binding(2) var<storage, read> scales: array<f32>;
+#include "flat.wgsl"
+#include "stack.wgsl"
+
+fn one(e: u32) {
+  if (e >= p.rows * p.rank) { return; }
+  let place = place_of(e % p.rank);
+  // Not times 0: what another adapter makes of this row may be no number.
+  x[e] = select(0.0, x[e] * scales[p.scales + place], places[e / p.rank] == place);
+}
