@@ -23,6 +23,7 @@ import type { Resume } from '../config/load.ts'
 import { loadCheckpoint, newestCheckpoint, saveCheckpoint, type WeightsAbout } from '../trainer/checkpoint.ts'
 import { Trainer } from '../trainer/trainer.ts'
 import { adapterWords, withMicroBatch } from './gpu-memory.ts'
+import { toolCallParser } from './tool-calls.ts'
 import { trainerOptions } from './trainer-options.ts'
 import { openInputs } from './train-inputs.ts'
 import { openSampler } from './train-sampler.ts'
@@ -79,6 +80,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
         maxPromptTokens: args.max_prompt_len,
         maxSeqTokens: args.max_seq_len,
         strategy: args.trajectory_strategy,
+        parseTools: toolCallParser(args.tool_call_parser, tokenizer, template),
       }),
       sampling: samplingOf(config),
       seed: args.seed,

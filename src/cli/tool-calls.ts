@@ -1,0 +1,23 @@
+/** How the calls in a model's answers are read for its environment's tools. */
+import type { ChatTemplate, ToolCallParser } from '../environments/index.ts'
+import { toolParser, toolParserFor } from '../inference/parsers/tools/index.ts'
+import type { Tokenizer } from '../model/tokenizer.ts'
+
+/**
+ * The parser of a name; 'auto': of what the chat template teaches, or of what stands in for it where it shows no tools. A call that was
+ * begun in tags and is broken is a call too, with its text as arguments: the tool then says what is wrong with them, and it is counted.
+ */
+export function toolCallParser(name: string, tokenizer: Tokenizer, template: ChatTemplate): ToolCallParser {
+  const own = template.showsTools ? toolParserFor(tokenizer.chatTemplate) : 'hermes'
+  const parser = name === 'auto' ? own : name
+  return (text, tools) => {
+    const parsed = toolParser(parser, { names: tools.map((tool) => tool.function.name) }).parse(text)
+    const broken =
+      parser === 'hermes' && parsed.tool_calls.length === 0 ? /<tool_call>([^]*?)(?:<\/tool_call>|$)/u.exec(text) : null
+    if (!broken) return parsed
+    const inside = broken[1].trim()
+    const called = /"name"\s*:\s*"([\w-]{1,64})"/u.exec(inside)?.[1] ?? 'unnamed'
+    const call = { id: 'call_0', type: 'function' as const, function: { name: called, arguments: inside } }
+    return { content: text.slice(0, broken.index).trim(), tool_calls: [call] }
+  }
+}
