@@ -1,0 +1,65 @@
+/** Text of a stream: together it is the text of all ids, up to the first stop string, and nothing is ever taken back. */
+import fc from 'fast-check'
+import { describe, expect, test } from 'vitest'
+import { Detokenizer } from '../../src/inference/detokenizer.ts'
+import type { DetokenizerOptions } from '../../src/inference/detokenizer.ts'
+import type { Tokenizer } from '../../src/model/tokenizer.ts'
+import { smollm2, withoutSmollm2 } from '../model/helpers.ts'
+import { seed } from '../seed.ts'
+import { openGgufTokenizer, openTiny } from './tokenizers.ts'
+
+function streamed(tokenizer: Tokenizer, ids: readonly number[], options?: DetokenizerOptions) {
+  const stream = new Detokenizer(tokenizer, options)
+  const pieces = [...ids.map((id) => stream.push(id)), stream.flush()]
+  return { pieces, text: pieces.join(''), stopped: stream.stopped }
+}
+
+const tokenizers: [string, () => Promise<Tokenizer>][] = [['tiny', openTiny]]
+if (!withoutSmollm2) tokenizers.push(['SmolLM2', () => openGgufTokenizer(smollm2)])
+
+describe.each(tokenizers)('%s', (_, open) => {
+  test('random ids, with and without special tokens', async () => {
+    const tokenizer = await open()
+    const ids = fc.array(fc.nat({ max: tokenizer.vocabSize + 3 }), { maxLength: 40 })
+    fc.assert(
+      fc.property(ids, fc.boolean(), (list, skipSpecialTokens) => {
+        expect(streamed(tokenizer, list, { skipSpecialTokens }).text).toBe(tokenizer.decode(list, { skipSpecialTokens }))
+      }),
+      { seed, numRuns: 300 },
+    )
+  })
+  test('real texts and stop strings: the text before the first that is complete', async () => {
+    const tokenizer = await open()
+    const words = fc.constantFrom('stop', 'st', 'op', ' the', '\n\n', 'é', '😀', 'aab', 'ab', 'a')
+    const texts = fc
+      .array(fc.oneof(words, fc.string({ unit: 'grapheme', maxLength: 4 })), { maxLength: 20 })
+      .map((parts) => parts.join(''))
+    fc.assert(
+      fc.property(texts, fc.array(words, { maxLength: 3 }), fc.boolean(), (text, stop, includeStop) => {
+        const ids = tokenizer.encode(text, { addSpecialTokens: false })
+        const whole = tokenizer.decode(ids)
+        const { text: given, stopped } = streamed(tokenizer, ids, { stop, includeStop })
+        if (stopped === null) {
+          expect(stop.some((word) => whole.includes(word))).toBe(false)
+          expect(given).toBe(whole)
+        } else {
+          expect(whole.startsWith(given)).toBe(true)
+          const before = includeStop ? given.slice(0, given.length - stopped.length) : given
+          expect(whole.slice(before.length).startsWith(stopped)).toBe(true)
+          // No stop string is complete within what was given out before it.
+          expect(stop.some((word) => before.includes(word))).toBe(false)
+        }
+      }),
+      { seed, numRuns: 300 },
+    )
+  })
+})
+
+test('holds back what may become a stop string or a character, and no more', async () => {
+  const tokenizer = await openTiny()
+  const bytes = [...Buffer.from('é: stoo')]
+  expect(streamed(tokenizer, bytes, { stop: ['stop'] }).pieces).toEqual(['', 'é', ':', ' ', '', '', '', 'stoo', ''])
+  expect(streamed(tokenizer, [...Buffer.from('sto')], { stop: ['stop'] }).pieces).toEqual(['', '', '', 'sto'])
+  expect(streamed(tokenizer, [0xe2, 0x82], {}).text).toBe('\ufffd')
+  expect(streamed(tokenizer, [...Buffer.from('a.b.c')], { stop: ['.', ''] })).toMatchObject({ text: 'a', stopped: '.' })
+})

@@ -1,0 +1,54 @@
+/** Thoughts and answers, whole and cut anywhere. */
+import fc from 'fast-check'
+import { describe, expect, test } from 'vitest'
+import { promptOpensThinking, reasoningStream, splitReasoning, templateThinks } from '../../src/inference/parsers/reasoning.ts'
+import { seed } from '../seed.ts'
+
+describe('thoughts', () => {
+  const cases: [string, boolean, string | null, string][] = [
+    ['<think>\nhm\n</think>\n\nYes.', false, '\nhm\n', '\n\nYes.'],
+    ['hm</think>Yes.', true, 'hm', 'Yes.'],
+    ['\n<think>hm</think>Yes.', true, 'hm', 'Yes.'],
+    ['<think></think>Yes.', false, '', 'Yes.'],
+    ['<think>cut off', false, 'cut off', ''],
+    ['cut off </thi', true, 'cut off </thi', ''],
+    ['Yes. <think>no</think>', false, null, 'Yes. <think>no</think>'],
+    ['Yes.', false, null, 'Yes.'],
+    ['', false, null, ''],
+    ['', true, '', ''],
+    ['<think>a</think>b</think>c', false, 'a', 'b</think>c'],
+    ['<thi', false, null, '<thi'],
+  ]
+  test.each(cases)('%j, opened by the prompt: %j', (text, open, reasoning, content) => {
+    expect(splitReasoning(text, { open })).toEqual({ reasoning, content })
+  })
+  test('the prompt that opens them, the template that knows of them', () => {
+    expect([promptOpensThinking('a<think>\n'), promptOpensThinking('<think>\n\n</think>\n\n'), promptOpensThinking('a')]).toEqual(
+      [true, false, false],
+    )
+    expect([templateThinks("{{ '</think>' }}"), templateThinks('x'), templateThinks(null)]).toEqual([true, false, false])
+  })
+})
+
+test('any cut of any text gives, joined, what the whole text gives', () => {
+  const piece = fc.oneof(
+    fc.constantFrom('<think>', '</think>', '<', '</', 'think', '>', ' ', '\n', '<thi', 'nk>'),
+    fc.string({ maxLength: 3 }),
+  )
+  const texts = fc.array(piece, { maxLength: 16 }).map((parts) => parts.join(''))
+  fc.assert(
+    fc.property(texts, fc.boolean(), fc.array(fc.nat(), { maxLength: 10 }), (text, open, cuts) => {
+      const stream = reasoningStream({ open })
+      const places = [0, ...cuts.map((cut) => cut % (text.length + 1)).toSorted((a, b) => a - b), text.length]
+      const deltas = places.slice(1).map((place, i) => stream.push(text.slice(places[i], place)))
+      deltas.push(stream.flush())
+      const whole = splitReasoning(text, { open })
+      expect(deltas.map((delta) => delta.reasoning ?? '').join('')).toBe(whole.reasoning ?? '')
+      expect(deltas.map((delta) => delta.content ?? '').join('')).toBe(whole.content)
+      const thoughts = deltas.findLastIndex((delta) => delta.reasoning)
+      expect(deltas.slice(0, Math.max(0, thoughts)).some((delta) => delta.content)).toBe(false)
+      if (whole.reasoning === null) expect(whole.content).toBe(text)
+    }),
+    { seed, numRuns: 3000 },
+  )
+})
