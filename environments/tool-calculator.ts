@@ -5,7 +5,7 @@
  *
  * To start from a copy elsewhere, write 'dawn-rl/environments' for the path in the import.
  */
-import { lastNumber, parseArgs, Random, Rubric, tool, ToolEnv, UserError, z } from '../src/environments/index.ts'
+import { lastNumber, type Message, parseArgs, Random, Rubric, tool, ToolEnv, UserError, z } from '../src/environments/index.ts'
 
 const operations = ['+', '-', '*'] as const
 
@@ -14,6 +14,7 @@ const shape = {
   terms: z.int().min(2).max(10).default(3).describe('Numbers of the longest expression; the shortest has two.'),
   max: z.int().min(2).max(1_000_000).default(999).describe('Largest number.'),
   max_turns: z.int().min(1).max(20).default(4).describe('Answers of the model at most.'),
+  examples: z.int().min(0).max(5).default(0).describe('Sums that stand before the question, worked out with the tool: for models that never called one.'),
   system_prompt: z.string().default('Use the calculator, then answer with the number.').describe('System message.'),
   train_size: z.int().min(1).default(500).describe('Expressions to train on.'),
   eval_size: z.int().min(0).default(64).describe('Held-out expressions.'),
@@ -46,8 +47,9 @@ export default async function loadEnvironment(args: Record<string, unknown>): Pr
       ),
     )
   }
+  const shown = Array.from({ length: options.examples }, (_, i) => exampleOf(`${i + 2} * ${9 - i}`, `example_${i}`)).flat()
   const rows = [...expressions].map((expression) => ({
-    prompt: `How much is ${expression}?`,
+    prompt: [...shown, { role: 'user' as const, content: `How much is ${expression}?` }],
     answer: valueOf(expression),
     info: { expression },
   }))
@@ -67,6 +69,17 @@ export default async function loadEnvironment(args: Record<string, unknown>): Pr
     dataset: rows.slice(options.eval_size),
     ...(options.eval_size > 0 ? { evalDataset: rows.slice(0, options.eval_size) } : { evalSize: 0 }),
   })
+}
+
+/** A sum worked out with the tool, as messages. */
+function exampleOf(expression: string, id: string): Message[] {
+  const call = { id, type: 'function' as const, function: { name: 'calculate', arguments: JSON.stringify({ expression }) } }
+  return [
+    { role: 'user', content: `How much is ${expression}?` },
+    { role: 'assistant', content: '', tool_calls: [call] },
+    { role: 'tool', tool_call_id: id, name: 'calculate', content: String(valueOf(expression)) },
+    { role: 'assistant', content: `It is ${valueOf(expression)}.` },
+  ]
 }
 
 /** Works out an expression: sums of products of numbers and brackets. Throws a sentence for anything else. */

@@ -2,9 +2,11 @@
  * Tasks out of rows. Columns: `prompt` (text or messages) or `question` (text), `answer`, `info` (an object, or one as JSON text),
  * `example_id`. Other columns go into `info`, where reward functions find them.
  */
+import { stat } from 'node:fs/promises'
 import { messageOf, UserError } from '../common/errors.ts'
 import { hashSeed, Random } from '../common/random.ts'
 import type { Message } from '../common/types.ts'
+import { isHubId, type SplitOptions, splitOfFolder, splitOfHub } from './datasets-hub.ts'
 import { readTable, type TableRow } from './tables.ts'
 import type { Row } from './types.ts'
 
@@ -18,8 +20,20 @@ export interface RowInput {
   [column: string]: unknown
 }
 
-/** Where tasks come from: a file, rows, or a function that makes rows from a seed (a generator function too). */
-export type DatasetSource = string | readonly RowInput[] | ((seed: number) => Iterable<RowInput> | AsyncIterable<RowInput>)
+/** A file, a folder of files (a snapshot of the hub), or a Hugging Face id, with what tells apart what is in it. */
+export interface StoredDataset extends SplitOptions {
+  /** `./tasks.jsonl`, `./gsm8k`, `openai/gsm8k`. */
+  path: string
+  /** Which of its columns stand for ours: `{ question: 'problem', answer: 'solution' }`. */
+  columns?: Partial<Record<'prompt' | 'question' | 'answer' | 'info' | 'example_id', string>>
+}
+
+/** Where tasks come from: a file, a folder, a hub id, rows, or a function that makes rows from a seed (a generator function too). */
+export type DatasetSource =
+  | string
+  | StoredDataset
+  | readonly RowInput[]
+  | ((seed: number) => Iterable<RowInput> | AsyncIterable<RowInput>)
 
 export interface DatasetOptions {
   /** Handed to a function source. */
@@ -32,16 +46,51 @@ export interface DatasetOptions {
 
 /** Reads a source into tasks, in its order. Throws UserError naming place and columns for a row that is no task, or for no rows at all. */
 export async function loadRows(source: DatasetSource, options: DatasetOptions = {}): Promise<Row[]> {
-  const name = typeof source === 'string' ? source : (options.name ?? 'dataset')
+  const stored = typeof source === 'string' ? { path: source } : isStored(source) ? source : null
+  const name = stored?.path ?? options.name ?? 'dataset'
   const rows: Row[] = []
   const add = ({ where, columns }: TableRow) => rows.push(toRow(columns, where, rows.length, options.systemPrompt))
-  if (typeof source === 'string') (await readTable(source)).forEach(add)
-  else {
-    const items = typeof source === 'function' ? source(options.seed ?? 0) : source
+  if (stored) {
+    for (const file of await filesOf(stored)) {
+      for (const { where, columns } of await readTable(file)) add({ where, columns: renamed(columns, where, stored.columns) })
+    }
+  } else {
+    const items = typeof source === 'function' ? source(options.seed ?? 0) : (source as readonly RowInput[])
     for await (const columns of items) add({ where: `${name} row ${rows.length}`, columns: { ...columns } })
   }
   if (rows.length === 0) throw new UserError(`${name} has no rows.`)
   return rows
+}
+
+const isStored = (source: DatasetSource): source is StoredDataset => typeof source === 'object' && 'path' in source
+
+async function filesOf(stored: StoredDataset): Promise<string[]> {
+  const { path, split, subset, revision } = stored
+  if (isHubId(path)) return await splitOfHub(path, stored)
+  const isFolder = await stat(path).then(
+    (info) => info.isDirectory(),
+    () => false, // readTable says that it is not there
+  )
+  if (isFolder) return await splitOfFolder(path, stored)
+  const idle = Object.entries({ split, subset, revision }).find(([, value]) => value !== undefined)
+  if (idle)
+    throw new UserError(`dataset ${path} is one file, so ${idle[0]} has no meaning. Leave it out, or name a folder or a hub id.`)
+  return [path]
+}
+
+/** Columns under our names. Throws UserError for a column that is not there. */
+function renamed(columns: Record<string, unknown>, where: string, names: StoredDataset['columns'] = {}): Record<string, unknown> {
+  const result = { ...columns }
+  for (const [ours, theirs] of Object.entries(names)) {
+    if (!(theirs in columns)) {
+      throw new UserError(
+        `${where} has no column "${theirs}" to take as ${ours} (columns found: ${Object.keys(columns).join(', ')}).`,
+      )
+    }
+    delete result[theirs]
+    result[ours] = columns[theirs]
+  }
+  return result
 }
 
 const known = new Set(['prompt', 'question', 'answer', 'info', 'example_id'])
@@ -86,7 +135,14 @@ function toMessages(columns: Record<string, unknown>, where: string): Message[] 
         `${where}: message ${i} of its prompt must be {role: system|user|assistant|tool, content: text}, found ${short(message)}.`,
       )
     }
-    return { role: role!, content }
+    const { tool_calls, tool_call_id, name } = message!
+    return {
+      role: role!,
+      content,
+      ...(tool_calls && { tool_calls }),
+      ...(tool_call_id !== undefined && { tool_call_id }),
+      ...(name !== undefined && { name }),
+    }
   })
 }
 

@@ -140,8 +140,8 @@ function attempt<T>(work: () => T): T | undefined {
 function withToolsAsText(messages: readonly Message[], tools: readonly ToolDefinition[]): Message[] {
   const list = tools.map((tool) => JSON.stringify(tool.function)).join('\n')
   const how =
-    `These functions can be called:\n<tools>\n${list}\n</tools>\nTo call one, answer with\n<tool_call>\n` +
-    '{"name": <its name>, "arguments": <a JSON object>}\n</tool_call>\nand its result comes back in <tool_response> tags.'
+    `These functions can be called:\n<tools>\n${list}\n</tools>\nTo call one, answer in this form, and its result comes back in ` +
+    `<tool_response> tags:\n${callText({ function: { name: tools[0].function.name, arguments: exampleOf(tools[0]) } })}`
   const plain: Message[] = []
   for (const message of messages) {
     const before = plain.at(-1)
@@ -162,5 +162,11 @@ function withToolsAsText(messages: readonly Message[], tools: readonly ToolDefin
     : [{ role: 'system', content: how }, ...plain]
 }
 
-const callText = ({ function: { name, arguments: given } }: ToolCall): string =>
+/** Arguments of a call, with dots for what is to be filled in. */
+function exampleOf({ function: { parameters } }: ToolDefinition): string {
+  const names = Object.keys((parameters.properties ?? {}) as object)
+  return JSON.stringify(Object.fromEntries(names.map((name) => [name, '...'])))
+}
+
+const callText = ({ function: { name, arguments: given } }: Pick<ToolCall, 'function'>): string =>
   `<tool_call>\n{"name": ${JSON.stringify(name)}, "arguments": ${given}}\n</tool_call>`
