@@ -5,12 +5,14 @@ import { messageOf, UserError } from '../common/errors.ts'
 import type { LogprobsMode } from '../common/types.ts'
 import { Gpu } from '../gpu/gpu.ts'
 import { Engine } from '../inference/engine.ts'
+import type { Grammars } from '../inference/grammar/types.ts'
+import { templateThinks } from '../inference/parsers/reasoning.ts'
+import { toolParser } from '../inference/parsers/tools/index.ts'
 import type { SamplingDefaults, ServerOptions, ServerParts } from '../inference/server/parts.ts'
 import { startServer } from '../inference/server/server.ts'
-import { servingEngine } from '../inference/server/serving.ts'
 import { loadDecoder } from '../model/decoder-load.ts'
-import { reloadDecoder } from '../model/decoder-reload.ts'
 import { openModel, type ModelFiles } from '../model/open.ts'
+import type { Tokenizer } from '../model/tokenizer.ts'
 import type { ModelConfig } from '../model/types.ts'
 import { formatBytes, formatCount } from '../monitor/format.ts'
 import { createLogger, standardError, type LogLevel } from '../monitor/logger.ts'
@@ -32,6 +34,8 @@ export interface ServeOptions {
   maxModelLen?: number
   kvCacheBytes?: number
   kvCacheDtype: 'auto' | 'f32' | 'f16'
+  maxLoras: number
+  maxLoraRank: number
   enablePrefixCaching: boolean
   matrixUnits?: boolean
   logprobsMode: `${LogprobsMode}_logprobs`
@@ -83,14 +87,17 @@ export async function openServer(options: ServeOptions): Promise<{ url: string; 
       maxPrefillRows: options.maxNumBatchedTokens,
       kvCacheDtype: options.kvCacheDtype === 'f16' ? 'f16' : 'f32',
       prefixCaching: options.enablePrefixCaching,
+      maxAdapters: options.maxLoras,
+      maxAdapterRank: Math.ceil(options.maxLoraRank / 8) * 8,
       eosTokenIds: model.config.eosTokenIds,
       decode: (ids) => tokenizer.decode(ids),
     })
     opened.push(engine)
-    const serving = servingEngine(engine)
-    for (const { name, dir } of adapters) await serving.adapters.load(name, dir)
+    for (const { name, dir } of adapters) await engine.adapters.load(name, dir)
     const log = createLogger(standardError, options.logLevel)
     opened.push(log)
+    let grammars: Promise<Grammars> | undefined
+    opened.push({ close: async () => (await grammars)?.close() })
     const parts: ServerParts = {
       names: options.servedModelName ?? [options.model],
       root: options.model,
@@ -102,18 +109,20 @@ export async function openServer(options: ServeOptions): Promise<{ url: string; 
       defaults,
       logprobsMode: options.logprobsMode.replace('_logprobs', '') as LogprobsMode,
       maxLogprobs: options.maxLogprobs,
+      maxAdapters: options.maxLoras,
       chatTemplate,
+      ...readersOf(options, chatTemplate ?? tokenizer.chatTemplate),
+      grammars: () => (grammars ??= grammarsOf(tokenizer, model.config)),
       reloadWeights: async (dir) => {
         const files = await openModel(dir ?? options.model)
         try {
-          await reloadDecoder(decoder, files)
-          engine.publish(engine.version + 1)
+          await engine.reloadWeights(files)
         } finally {
           files.close()
         }
       },
     }
-    const server = await startServer(serving, parts, { ...serverOptions(options), adapterRoot })
+    const server = await startServer(engine, parts, { ...serverOptions(options), adapterRoot })
     const names = [...parts.names, ...adapters.map(({ name }) => name)].join(', ')
     const kv = `KV cache of ${formatCount(engine.cacheRows)} tokens (${formatBytes(engine.cacheRows * bytesPerToken(model.config, options))})`
     console.log(`${names} at ${server.url}/v1 | context ${maxLength} tokens | ${kv}`)
@@ -128,6 +137,24 @@ export async function openServer(options: ServeOptions): Promise<{ url: string; 
     await closeAll()
     throw error
   }
+}
+
+/** How answers are read: the names are checked here, and 'auto' is decided by the template. */
+function readersOf(options: ServeOptions, template: string | null): Pick<ServerParts, 'toolParser' | 'reasoning'> {
+  const { toolCallParser, reasoningParser } = options
+  if (!['auto', 'none'].includes(toolCallParser)) toolParser(toolCallParser)
+  if (!['auto', 'none', 'think'].includes(reasoningParser))
+    throw new UserError(`There is no --reasoning-parser ${reasoningParser}; there are think, none and auto.`)
+  return {
+    toolParser: toolCallParser,
+    reasoning: reasoningParser === 'think' || (reasoningParser === 'auto' && templateThinks(template)),
+  }
+}
+
+/** Loaded with the first request that needs it. */
+async function grammarsOf(tokenizer: Tokenizer, config: ModelConfig): Promise<Grammars> {
+  const { createGrammars } = await import('../inference/grammar/grammars.ts')
+  return createGrammars(tokenizer, config.eosTokenIds, config.vocabSize)
 }
 
 function serverOptions(options: ServeOptions): ServerOptions {

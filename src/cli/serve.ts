@@ -53,6 +53,8 @@ function withEngine(command: Command): void {
       bytes,
     )
     .addOption(new Option('--kv-cache-dtype <dtype>', 'f16 takes half the room').choices(['auto', 'f32', 'f16']).default('auto'))
+    .option('--max-loras <count>', 'adapters that are loaded at the same time', whole(0, 256), 4)
+    .option('--max-lora-rank <rank>', 'the largest rank of one', whole(1, 512), 16)
     .option('--no-enable-prefix-caching', 'prompts that begin alike are computed anew')
     .option('--matrix-units', "large products on the GPU's matrix units, in f16")
 }

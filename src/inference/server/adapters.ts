@@ -35,7 +35,8 @@ export function addAdapters(app: App, server: ServerContext): void {
   app.post('/v1/load_lora_adapter', async (context: Context) => {
     const { lora_name: name, lora_path, load_inplace } = await server.bodies.read(context, loadAdapterBody)
     const path = await pathUnderRoot(options.adapterRoot, lora_path, 'lora_path')
-    if (parts.names.includes(name)) throw badRequest(`lora_name: ${name} is the model's own name.`, 'lora_name')
+    if (parts.names.includes(name) || name === parts.baseName)
+      throw badRequest(`lora_name: ${name} is the model's own name.`, 'lora_name')
     const inPlace = load_inplace === true
     if (engine.adapters.has(name) && !inPlace) {
       throw badRequest(`lora_name: an adapter ${name} is loaded already; send load_inplace to replace it.`, 'lora_name')

@@ -12,12 +12,15 @@ export interface MessageDelta {
 export class AnswerText {
   readonly #reasoning: ReasoningStream | undefined
   readonly #tools: AnswerStream | undefined
+  readonly #most: number
   /** The message so far. */
   reasoning = ''
   content = ''
   readonly toolCalls: ToolCall[] = []
 
-  constructor(reasoning: ReasoningStream | undefined, tools: ToolParser | undefined) {
+  /** @param most calls that are passed on */
+  constructor(reasoning: ReasoningStream | undefined, tools: ToolParser | undefined, most = Infinity) {
+    this.#most = most
     this.#reasoning = reasoning
     this.#tools = tools?.stream()
   }
@@ -46,7 +49,8 @@ export class AnswerText {
   #add({ reasoning }: { reasoning?: string }, { content, tool_calls }: Omit<MessageDelta, 'reasoning'>): MessageDelta {
     this.reasoning += reasoning ?? ''
     this.content += content ?? ''
-    for (const { index, id, function: call } of tool_calls ?? []) {
+    const calls = (tool_calls ?? []).filter(({ index }) => index < this.#most)
+    for (const { index, id, function: call } of calls) {
       this.toolCalls[index] ??= { id: id!, type: 'function', function: { name: '', arguments: '' } }
       this.toolCalls[index].function.name += call.name ?? ''
       this.toolCalls[index].function.arguments += call.arguments ?? ''
@@ -54,7 +58,7 @@ export class AnswerText {
     return {
       ...(reasoning ? { reasoning } : {}),
       ...(content ? { content } : {}),
-      ...(tool_calls && tool_calls.length > 0 ? { tool_calls } : {}),
+      ...(calls.length > 0 ? { tool_calls: calls } : {}),
     }
   }
 }

@@ -1,6 +1,6 @@
 /** /v1/chat/completions: messages through the model's chat template. */
 import type { Context } from 'hono'
-import { AnswerText } from './answer.ts'
+import type { AnswerText } from './answer.ts'
 import { badRequest } from './errors.ts'
 import type { Finished, Generation, Work } from './generation.ts'
 import { chatLogprobs, promptLogprobs, Spelling } from './logprobs.ts'
@@ -11,7 +11,7 @@ import { completionsOf, logprobsOf, maxTokensOf, samplingOf, truncate } from './
 import { chatBody, type ChatBody } from './schemas/chat.ts'
 import type { SsePiece } from './stream.ts'
 import { constraintOf } from './structured.ts'
-import { planTools, type ToolPlan } from './tools.ts'
+import { answerTo, planTools, thoughtsEnd, type ToolPlan } from './tools.ts'
 
 interface Wish {
   id: string
@@ -43,7 +43,7 @@ export function addChat(app: App, server: ServerContext): void {
 function prepare(
   server: ServerContext,
   body: ChatBody,
-  adapter: string | undefined,
+  adapter: string | null | undefined,
 ): Pick<Wish, 'work' | 'prompt' | 'top' | 'spelling' | 'tools'> {
   const { parts, engine } = server
   if (body.logprobs !== true && body.top_logprobs) throw badRequest('top_logprobs: it needs logprobs to be true.', 'top_logprobs')
@@ -54,7 +54,7 @@ function prepare(
   const tools = planTools(server, body)
   const sampling = samplingOf(body, parts.defaults)
   const n = completionsOf(body, sampling.temperature)
-  const { text: prompt, ids } = encodeChat(server, body, { tools: tools.rendered })
+  const { text: prompt, ids } = encodeChat(server, body, tools.tools)
   const { maxLength } = engine
   const promptIds = truncate(ids, body, maxLength)
   const [given, field] = body.max_completion_tokens
@@ -70,17 +70,19 @@ function prepare(
     sampling: { ...sampling, max_tokens },
     n,
     // What marks a call may be a special token, which the parser must see.
-    text: { skipSpecialTokens: body.skip_special_tokens ?? !tools.parser, includeStop: body.include_stop_str_in_output ?? false },
+    text: {
+      skipSpecialTokens: body.skip_special_tokens ?? !tools.keepsSpecialTokens,
+      includeStop: body.include_stop_str_in_output ?? false,
+    },
     logprobs,
     adapter,
     cacheSalt: body.cache_salt ?? undefined,
-    constraint: constraintOf(server, body, tools.constraint),
+    constraint: constraintOf(server, body, { own: tools.constraint, afterToken: thoughtsEnd(server, prompt) }),
   }
   return { work, prompt, top, tools, spelling: new Spelling(parts.tokenizer, body.return_tokens_as_token_ids === true) }
 }
 
-const answerTextOf = ({ server, prompt, tools }: Wish): AnswerText =>
-  new AnswerText(server.parts.reasoning?.(prompt), tools.parser)
+const answerTextOf = ({ server, prompt, tools }: Wish): AnswerText => answerTo(server, prompt, tools)
 
 function answer(generation: Generation, wish: Wish): object {
   const { id, model, body, work, spelling, prompt } = wish

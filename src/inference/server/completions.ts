@@ -42,7 +42,7 @@ export function addCompletions(app: App, server: ServerContext): void {
 function worksOf(
   server: ServerContext,
   body: CompletionsBody,
-  wish: { top: number | undefined; echo: boolean; adapter?: string },
+  wish: { top: number | undefined; echo: boolean; adapter?: string | null },
 ): Work[] {
   const { parts, engine } = server
   const { top, echo, adapter } = wish

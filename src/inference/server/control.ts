@@ -46,15 +46,7 @@ export function addControl(app: App, server: ServerContext): void {
       throw badRequest('kwargs.weights_path: it must be a path.', 'kwargs')
     const dir = typeof given === 'string' ? await pathUnderRoot(options.adapterRoot, given, 'kwargs.weights_path') : undefined
     const { reloadWeights } = parts
-    const change = changing.then(async () => {
-      const stood = engine.paused
-      if (!stood) await engine.pause('keep')
-      try {
-        await reloadWeights(dir)
-      } finally {
-        if (!stood) engine.resume()
-      }
-    })
+    const change = changing.then(() => reloadWeights(dir))
     changing = change.catch(() => {})
     try {
       await change

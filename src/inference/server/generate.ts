@@ -36,7 +36,7 @@ export function addGenerate(app: App, server: ServerContext): void {
 function prepare(
   server: ServerContext,
   body: GenerateBody,
-  adapter: string | undefined,
+  adapter: string | null | undefined,
 ): { work: Work; top: number | undefined } {
   const { parts, engine } = server
   const params = body.sampling_params
@@ -74,7 +74,7 @@ function answer(generation: Generation, { id, model, body, work, top, server }: 
       finish_reason: one.finishReason,
       stop_reason: one.stopReason,
       token_ids: one.tokens.map((token) => token.id),
-      weight_versions: weightVersions(one.result.versions, server.weightNames),
+      weight_versions: versionsOf(one.result.versions, work, server),
     })),
     usage: generation.usage(),
     prompt_logprobs: known ? promptLogprobs(work.promptIds, known, spelling) : null,
@@ -93,11 +93,16 @@ async function* chunks(generation: Generation, { id, model, body, work, top, ser
       finish_reason: finished?.finishReason ?? null,
       stop_reason: finished?.stopReason ?? null,
       token_ids: tokens.map((token) => token.id),
-      ...(finished ? { weight_versions: weightVersions(finished.result.versions, server.weightNames) } : {}),
+      ...(finished ? { weight_versions: versionsOf(finished.result.versions, work, server) } : {}),
     }
     const prompt = first && body.return_token_ids === true ? { prompt_token_ids: work.promptIds } : {}
     first = false
     yield { data: { ...envelope, ...prompt, choices: [choice] } }
   }
   if (body.stream_options?.include_usage === true) yield { data: { ...envelope, choices: [], usage: generation.usage() } }
+}
+
+/** An adapter's versions count its loads, and have no names. */
+function versionsOf(versions: readonly number[], { adapter }: Work, { weightNames }: ServerContext) {
+  return weightVersions(versions, typeof adapter === 'string' ? new Map() : weightNames)
 }

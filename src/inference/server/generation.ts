@@ -17,7 +17,7 @@ export interface Work {
   n: number
   text: Pick<TextRules, 'skipSpecialTokens' | 'includeStop'>
   logprobs?: GenerationRequest['logprobs']
-  adapter?: string
+  adapter?: string | null
   cacheSalt?: string
   /** A constraint for each of them. */
   constraint?: () => Promise<GrammarConstraint>

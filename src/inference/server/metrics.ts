@@ -55,7 +55,7 @@ export class ServerMetrics {
   }
 
   /** The page. */
-  text(stats: EngineStats, model: string, adapters: readonly string[]): string {
+  text(stats: EngineStats, model: string, adapters: { names: readonly string[]; most: number | undefined }): string {
     const labels = `engine="0",model_name=${quote(model)}`
     const out: string[] = []
     const put = (name: string, type: string, help: string, lines: string[]) =>
@@ -80,9 +80,10 @@ export class ServerMetrics {
     put('vllm:cache_config_info', 'gauge', 'Size of the KV cache in tokens.', [
       `vllm:cache_config_info{engine="0",block_size="1",num_gpu_blocks="${stats.kvRows}"} 1`,
     ])
-    const loaded = adapters.join(',')
+    const loaded = adapters.names.join(',')
+    const most = adapters.most === undefined ? '' : `max_lora="${adapters.most}",`
     put('vllm:lora_requests_info', 'gauge', 'Adapters that are loaded.', [
-      `vllm:lora_requests_info{running_lora_adapters=${quote(loaded)},waiting_lora_adapters=""} 1`,
+      `vllm:lora_requests_info{${most}running_lora_adapters=${quote(loaded)},waiting_lora_adapters=""} 1`,
     ])
     const prompts = stats.promptTokens
     one('vllm:prompt_tokens_total', 'counter', 'Tokens of prompts.', prompts)

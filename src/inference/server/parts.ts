@@ -5,7 +5,6 @@ import type { LogprobsMode, SamplingParams } from '../../common/types.ts'
 import type { Tokenizer } from '../../model/tokenizer.ts'
 import type { Logger } from '../../monitor/logger.ts'
 import type { Grammars } from '../grammar/types.ts'
-import type { ReasoningStream, ToolParser } from '../parsers/types.ts'
 import type { ServingEngine } from '../types.ts'
 import type { BodyReader } from './body.ts'
 import type { Gate } from './limits.ts'
@@ -19,6 +18,8 @@ export type SamplingDefaults = Partial<
 export interface ServerParts {
   /** The model's names in requests; answers carry the first. */
   names: readonly string[]
+  /** The model's name without the adapter that is trained on it, where one is. */
+  baseName?: string
   /** Where the model is: a folder, a file, an id. */
   root: string
   tokenizer: Tokenizer
@@ -33,16 +34,18 @@ export interface ServerParts {
   logprobsMode?: LogprobsMode
   /** The largest logprobs, top_logprobs, prompt_logprobs. Default 20. */
   maxLogprobs?: number
+  /** Adapters that fit at the same time. */
+  maxAdapters?: number
   /** In place of the tokenizer's own chat template. */
   chatTemplate?: string
-  /** How the model writes calls of tools. Without it tools are refused. */
-  toolParser?: ToolParser
-  /** Splits the thinking off, for a prompt that ends so. Without it everything is content. */
-  reasoning?: (prompt: string) => ReasoningStream
+  /** How the model writes calls of tools: a parser's name, 'auto' (default: by the template), or 'none': tools are refused. */
+  toolParser?: string
+  /** Whether <think>...</think> is told apart from the answer. Default false. */
+  reasoning?: boolean
   /** Constrained answers. Without it they are refused. */
   grammars?: () => Promise<Grammars>
-  /** Reads the weights anew: of a folder, or of the model's own. Its steps end before, and begin after. */
-  reloadWeights?: (dir: string | undefined) => Promise<void>
+  /** Reads the weights anew: of a folder, or of the model's own. Without it they are not changed by requests. */
+  reloadWeights?: (dir: string | undefined) => Promise<unknown>
 }
 
 export interface ServerOptions {

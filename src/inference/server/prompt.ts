@@ -47,7 +47,7 @@ export function checkIds(server: ServerContext, ids: readonly number[], field: s
 export function encodeChat(
   server: ServerContext,
   body: TemplateBody,
-  options: { tools?: boolean } = {},
+  tools?: readonly ToolDefinition[],
 ): { text: string; ids: number[] } {
   const { tokenizer, chatTemplate } = server.parts
   if (typeof body.chat_template === 'string') {
@@ -76,7 +76,7 @@ export function encodeChat(
     text = tokenizer.renderChat(body.messages.map(messageOf), {
       addGenerationPrompt: goesOn ? false : (body.add_generation_prompt ?? true),
       continueFinalMessage: goesOn,
-      tools: (options.tools ?? true) ? toolsOf(body.tools) : undefined,
+      tools: tools ?? toolsOf(body.tools),
       chatTemplate,
       variables,
     })
@@ -115,7 +115,7 @@ const argumentsText = (value: string | Record<string, unknown> | null | undefine
   typeof value === 'string' ? value : JSON.stringify(value ?? {})
 
 /** Tools as templates and parsers know them. */
-export function toolsOf(tools: readonly ToolBody[] | null | undefined): ToolDefinition[] | undefined {
+function toolsOf(tools: readonly ToolBody[] | null | undefined): ToolDefinition[] | undefined {
   if (!tools || tools.length === 0) return undefined
   return tools.map(({ function: { name, description, parameters } }) => ({
     type: 'function',

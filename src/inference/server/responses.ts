@@ -1,7 +1,7 @@
 /** /v1/responses: OpenAI's newer API, for text. Nothing is kept, so a conversation is sent whole each time. */
 import { randomUUID } from 'node:crypto'
 import type { Context } from 'hono'
-import { AnswerText } from './answer.ts'
+import type { AnswerText } from './answer.ts'
 import type { Generation, Usage, Work } from './generation.ts'
 import type { App, ServerContext } from './parts.ts'
 import { encodeChat } from './prompt.ts'
@@ -11,6 +11,7 @@ import { responsesBody, type ChatMessage, type ResponsesBody } from './schemas/c
 import type { ResponseFormat } from './schemas/common.ts'
 import type { SsePiece } from './stream.ts'
 import { constraintOf } from './structured.ts'
+import { answerTo, thoughtsEnd } from './tools.ts'
 
 interface Wish {
   id: string
@@ -46,7 +47,7 @@ export function addResponses(app: App, server: ServerContext): void {
   })
 }
 
-function prepare(server: ServerContext, body: ResponsesBody, adapter: string | undefined): { work: Work; prompt: string } {
+function prepare(server: ServerContext, body: ResponsesBody, adapter: string | null | undefined): { work: Work; prompt: string } {
   const { parts, engine } = server
   const messages: ChatMessage[] = body.instructions ? [{ role: 'system', content: body.instructions }] : []
   if (typeof body.input === 'string') messages.push({ role: 'user', content: body.input })
@@ -63,7 +64,7 @@ function prepare(server: ServerContext, body: ResponsesBody, adapter: string | u
       text: { skipSpecialTokens: true, includeStop: false },
       adapter,
       cacheSalt: body.cache_salt ?? undefined,
-      constraint: constraintOf(server, { response_format: formatOf(body) }),
+      constraint: constraintOf(server, { response_format: formatOf(body) }, { afterToken: thoughtsEnd(server, prompt) }),
     },
   }
 }
@@ -150,7 +151,7 @@ function endedOf(generation: Generation, wish: Wish, text: AnswerText): Ended {
 }
 
 function whole(generation: Generation, wish: Wish): object {
-  const text = new AnswerText(wish.server.parts.reasoning?.(wish.prompt), undefined)
+  const text = answerTo(wish.server, wish.prompt)
   text.push(generation.finished[0].text)
   text.flush()
   return response(wish, endedOf(generation, wish, text))
@@ -162,7 +163,7 @@ async function* events(generation: Generation, wish: Wish): AsyncGenerator<SsePi
     event: type,
     data: { type, sequence_number: sequence_number++, ...fields },
   })
-  const text = new AnswerText(wish.server.parts.reasoning?.(wish.prompt), undefined)
+  const text = answerTo(wish.server, wish.prompt)
   const place = { item_id: wish.item, output_index: 0, content_index: 0 }
   yield event('response.created', { response: response(wish) })
   yield event('response.in_progress', { response: response(wish) })

@@ -7,12 +7,17 @@ import type { ServerContext } from './parts.ts'
 import { sse, sseHeaders, type SsePiece } from './stream.ts'
 
 /** The name that a request's model has in its answer, and the adapter behind it. @throws HttpError 404 for a name that nobody has */
-export function modelOf(server: ServerContext, name: string | null | undefined): { model: string; adapter?: string } {
-  const { names } = server.parts
+export function modelOf(server: ServerContext, name: string | null | undefined): { model: string; adapter?: string | null } {
+  const { names, baseName } = server.parts
   if (name === null || name === undefined || name === '') return { model: names[0] }
   if (names.includes(name)) return { model: name }
+  if (name === baseName) return { model: name, adapter: null }
   if (server.engine.adapters.has(name)) return { model: name, adapter: name }
-  const known = [...names, ...server.engine.adapters.list().map((adapter) => adapter.name)]
+  const known = [
+    ...names,
+    ...(baseName === undefined ? [] : [baseName]),
+    ...server.engine.adapters.list().map((adapter) => adapter.name),
+  ]
   throw new HttpError(
     404,
     `model: there is no model ${JSON.stringify(name.slice(0, 200))} here; there are ${known.join(', ')}.`,

@@ -20,12 +20,13 @@ export function addStatus(app: App, server: ServerContext): void {
   app.get('/v1/models', (context: Context) => {
     const common = { object: 'model', created, owned_by: 'dawn-rl' }
     const bases = parts.names.map((id) => ({ ...common, id, root: parts.root, parent: null, max_model_len: engine.maxLength }))
+    if (parts.baseName !== undefined) bases.push({ ...bases[0], id: parts.baseName })
     const adapters = engine.adapters.list().map(({ name, path }) => ({ ...common, id: name, root: path, parent: parts.names[0] }))
     return context.json({ object: 'list', data: [...bases, ...adapters] })
   })
 
   app.get('/metrics', (context: Context) => {
-    const adapters = engine.adapters.list().map(({ name }) => name)
+    const adapters = { names: engine.adapters.list().map(({ name }) => name), most: parts.maxAdapters }
     const page = metrics.text(engine.stats(), parts.names[0], adapters)
     return context.body(page, 200, { 'content-type': 'text/plain; version=0.0.4; charset=utf-8' })
   })

@@ -35,17 +35,18 @@ function schemaOf(json: string | Record<string, unknown>): unknown {
   }
 }
 
-/** Makes the constraint of each completion, where the request asks for one. `afterToken`: what the format begins after. */
+/** Makes the constraint of each completion, where the request asks for one. @param more.own what tool_choice demands @param more.afterToken what the format begins after */
 export function constraintOf(
   server: ServerContext,
   body: { response_format?: ResponseFormat | null; structured_outputs?: StructuredOutputs | null },
-  own?: { format: GrammarFormat; field: string },
+  more: { own?: { format: GrammarFormat; field: string }; afterToken?: number } = {},
 ): (() => Promise<GrammarConstraint>) | undefined {
+  const { own, afterToken } = more
   const asked = formatOf(body.response_format, body.structured_outputs)
   if (asked && own) throw badRequest(`${own.field}: ${asked.field} asks for something too. Send one of them.`, own.field)
   const wanted = own ?? asked
   if (!wanted) return undefined
   const { grammars } = server.parts
   if (!grammars) throw unsupported(wanted.field, 'this server was started without grammars')
-  return async () => await (await grammars()).constraint(wanted.format, { field: wanted.field })
+  return async () => await (await grammars()).constraint(wanted.format, { field: wanted.field, afterToken })
 }

@@ -1,39 +1,57 @@
-/** What a chat request's tools and tool_choice mean for its prompt, its draw and its answer. */
+/** What a chat request's tools mean here, and how thoughts and calls are found in its answer. */
+import { UserError } from '../../common/errors.ts'
 import type { GrammarFormat } from '../grammar/types.ts'
-import type { ToolParser } from '../parsers/types.ts'
+import { promptOpensThinking, reasoningStream } from '../parsers/reasoning.ts'
+import { planTools as plan, type ToolPlan as Plan } from '../parsers/tools/choice.ts'
+import { AnswerText } from './answer.ts'
 import { badRequest, unsupported } from './errors.ts'
 import type { ServerContext } from './parts.ts'
 import type { ChatBody } from './schemas/chat.ts'
 
-export interface ToolPlan {
-  /** Whether the template is told of the tools. */
-  rendered: boolean
-  /** Finds the calls; undefined: none are looked for. */
-  parser?: ToolParser
+export interface ToolPlan extends Plan {
   /** Where a call is demanded, what it must look like. */
   constraint?: { format: GrammarFormat; field: string }
+  /** What a marker of calls needs to be seen. */
+  keepsSpecialTokens: boolean
   finishReason(reason: string, calls: number): string
 }
 
-const asItIs = (reason: string) => reason
+/** The template that prompts are made with. */
+export const templateOf = ({ parts }: ServerContext): string | null => parts.chatTemplate ?? parts.tokenizer.chatTemplate
 
 /** @throws HttpError for tools that this server can't serve */
 export function planTools(server: ServerContext, body: ChatBody): ToolPlan {
-  const tools = body.tools ?? []
-  const choice = body.tool_choice ?? (tools.length > 0 ? 'auto' : 'none')
-  if (tools.length === 0) {
-    if (choice === 'auto' || choice === 'none') return { rendered: false, finishReason: asItIs }
-    throw badRequest('tool_choice: it demands a call, and there are no tools.', 'tool_choice')
+  const { toolParser = 'auto' } = server.parts
+  const asked = (body.tools?.length ?? 0) > 0
+  if (asked && toolParser === 'none' && body.tool_choice !== 'none')
+    throw unsupported('tools', 'this server was started without a --tool-call-parser')
+  let made: Plan
+  try {
+    // "auto" without tools is what many clients send.
+    const tool_choice = !asked && body.tool_choice === 'auto' ? 'none' : body.tool_choice
+    made = plan({ ...body, tool_choice }, toolParser, templateOf(server))
+  } catch (error) {
+    if (!(error instanceof UserError)) throw error
+    throw badRequest(error.message, error.message.startsWith('tool_choice') ? 'tool_choice' : 'tools')
   }
-  if (choice === 'none') return { rendered: true, finishReason: asItIs }
-  const { toolParser } = server.parts
-  if (choice === 'auto') {
-    if (!toolParser) throw unsupported('tools', 'this server does not know how its model writes calls (--tool-call-parser)')
-    return {
-      rendered: true,
-      parser: toolParser,
-      finishReason: (reason, calls) => (calls > 0 && reason === 'stop' ? 'tool_calls' : reason),
-    }
+  // OpenAI: a call that was demanded by name ends as any text.
+  const named = typeof body.tool_choice === 'object' && body.tool_choice !== null
+  return {
+    ...made,
+    ...(made.format ? { constraint: { format: made.format, field: 'tool_choice' } } : {}),
+    keepsSpecialTokens: made.parser?.name === 'llama3_json',
+    finishReason: (reason, calls) => (calls > 0 && reason === 'stop' && !named ? 'tool_calls' : reason),
   }
-  throw unsupported('tool_choice', 'only "auto" and "none" are supported by this server')
+}
+
+/** Reads the answer to a prompt. */
+export function answerTo({ parts }: ServerContext, prompt: string, tools?: Plan): AnswerText {
+  const reasoning = parts.reasoning ? reasoningStream({ open: promptOpensThinking(prompt) }) : undefined
+  return new AnswerText(reasoning, tools?.parser ?? undefined, tools?.most)
+}
+
+/** What a format begins after, where the model thinks before it answers: the token that ends its thoughts. */
+export function thoughtsEnd({ parts }: ServerContext, prompt: string): number | undefined {
+  if (!parts.reasoning || prompt.trimEnd().endsWith('</think>')) return undefined
+  return parts.tokenizer.tokenToId('</think>') ?? undefined
 }

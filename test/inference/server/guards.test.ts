@@ -151,7 +151,7 @@ describe('who may ask', () => {
       { authorization: 'Basic first-key' },
       { authorization: 'Bearer first-ke' },
     ]) {
-      const answer = await ask(`${keyed.url}/v1/models`, undefined, { headers: headers as Record<string, string> })
+      const answer = await ask(`${keyed.url}/v1/models`, undefined, { headers })
       expectError(answer, 401, /key/)
       expect(answer.headers.get('www-authenticate')).toBe('Bearer')
     }
@@ -256,15 +256,17 @@ test('a fault of ours is a 500 with an id that stands in the log', async () => {
   const faulty = await tiny.serve(
     {},
     {
-      reasoning: () => {
-        throw new Error('the splitter is broken')
+      grammars: () => {
+        throw new Error('the library is broken')
       },
     },
   )
-  const answer = await ask(`${faulty.url}/v1/chat/completions`, { messages: [{ role: 'user', content: 'a' }], max_tokens: 1 })
+  const answer = await ask(`${faulty.url}/v1/chat/completions`, {
+    messages: [{ role: 'user', content: 'a' }], max_tokens: 1, response_format: { type: 'json_object' },
+  }) // prettier-ignore
   expectError(answer, 500, /its log says what under [\da-f-]{36}/)
   const [, id] = /under ([\da-f-]{36})/.exec(answer.text)!
   const line = tiny.lines.find(({ fields }) => fields.fault === id)
-  expect(line!.fields.stack).toMatch(/the splitter is broken[\s\S]*at /)
+  expect(line!.fields.stack).toMatch(/the library is broken[\s\S]*at /)
   await faulty.close()
 })

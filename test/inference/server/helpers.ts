@@ -8,9 +8,7 @@ import { Gpu } from '../../../src/gpu/gpu.ts'
 import { Engine, type EngineOptions } from '../../../src/inference/engine.ts'
 import type { ServerOptions, ServerParts } from '../../../src/inference/server/parts.ts'
 import { startServer, type RunningServer } from '../../../src/inference/server/server.ts'
-import { servingEngine } from '../../../src/inference/server/serving.ts'
 import { loadDecoder } from '../../../src/model/decoder-load.ts'
-import { reloadDecoder } from '../../../src/model/decoder-reload.ts'
 import type { Decoder } from '../../../src/model/decoder.ts'
 import { openModel } from '../../../src/model/open.ts'
 import type { Tokenizer } from '../../../src/model/tokenizer.ts'
@@ -77,15 +75,14 @@ export class Tiny {
       reloadWeights: async (dir) => {
         const files = await openModel(dir ?? tinyPath)
         try {
-          await reloadDecoder(this.decoder, files)
-          this.engine.publish(this.engine.version + 1)
+          await this.engine.reloadWeights(files)
         } finally {
           files.close()
         }
       },
       ...more,
     }
-    const server = await startServer(servingEngine(this.engine), parts, options)
+    const server = await startServer(this.engine, parts, options)
     this.#servers.push(server)
     const client = new OpenAI({
       baseURL: `${server.url}/v1`,
@@ -120,7 +117,11 @@ export interface Answer {
 }
 
 /** A request as curl would send it; an object is sent as JSON. */
-export async function ask(url: string, body?: unknown, init: RequestInit = {}): Promise<Answer> {
+export async function ask(
+  url: string,
+  body?: unknown,
+  init: Omit<RequestInit, 'headers'> & { headers?: Record<string, string> } = {},
+): Promise<Answer> {
   const sent = body === undefined ? {} : { method: 'POST', body: typeof body === 'string' ? body : JSON.stringify(body) }
   const response = await fetch(url, {
     ...sent,

@@ -75,12 +75,12 @@ describe('completions', () => {
     })
     const { logprobs, text } = choices[0]
     expect(text.startsWith('hello')).toBe(true)
-    expect(logprobs!.tokens!.slice(0, 5)).toEqual([...'hello'])
+    expect(logprobs!.tokens!.slice(0, 5)).toEqual('hello'.split(''))
     expect(logprobs!.token_logprobs![0]).toBeNull()
     expect(logprobs!.top_logprobs![0]).toBeNull()
     expect(logprobs!.text_offset!.slice(0, 5)).toEqual([0, 1, 2, 3, 4])
     // Forced, each token has the same log-probability as when it is drawn.
-    for (const [i, token] of [...'hello'].entries()) {
+    for (const [i, token] of 'hello'.split('').entries()) {
       if (i === 0) continue
       const id = tiny.tokenizer.tokenToId(token)!
       const forced = await client.completions.create({
@@ -281,7 +281,7 @@ describe('responses', () => {
       if (event.type === 'response.incomplete') last = event.response
     }
     expect(text).toBe(whole.output_text)
-    expect(last).toMatchObject({ status: 'incomplete', output: [{ content: [{ text }] }], usage: whole.usage })
+    expect(last).toMatchObject({ status: 'incomplete', output: [{ content: [{ text }] }], usage: { output_tokens: 10 } })
     expect(types.filter((type) => type !== 'response.output_text.delta')).toEqual([
       'response.created', 'response.in_progress', 'response.output_item.added', 'response.content_part.added', 'response.output_text.done',
       'response.content_part.done', 'response.output_item.done', 'response.incomplete',

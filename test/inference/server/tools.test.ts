@@ -1,0 +1,188 @@
+/** Calls of tools, thoughts and formats through the server. What the model says is forced by grammars, so that it says what is to be parsed. */
+import { afterAll, afterEach, describe, expect, test } from 'vitest'
+import type OpenAI from 'openai'
+import { createGrammars } from '../../../src/inference/grammar/grammars.ts'
+import { ask, expectError, Tiny } from './helpers.ts'
+
+const tiny = await Tiny.open()
+const grammars = createGrammars(tiny.tokenizer, tiny.tokenizer.eosTokenIds, tiny.decoder.config.vocabSize)
+afterAll(() => grammars.close())
+// As Qwen's templates tell of tools.
+const chatTemplate =
+  `{% if tools %}{% for tool in tools %}{{ '<tool_call>' + tool.function.name }}{% endfor %}{% endif %}` +
+  `{% for m in messages %}{{ m.role + ':' + m.content }}{% if m.tool_calls %}{{ m.tool_calls[0].function.arguments | tojson }}{% endif %}{% endfor %}` +
+  `{% if add_generation_prompt %}{{ 'a:' }}{% endif %}`
+const { client, url } = await tiny.serve({}, { grammars: () => Promise.resolve(grammars), chatTemplate, reasoning: true })
+afterEach(() => tiny.expectIdle())
+
+const parameters = {
+  type: 'object',
+  properties: { city: { enum: ['Rome', 'Oslo'] } },
+  required: ['city'],
+  additionalProperties: false,
+}
+const tools = ['weather', 'time'].map((name) => ({ type: 'function' as const, function: { name, parameters } }))
+const messages = [{ role: 'user' as const, content: 'hi' }]
+const forced = (...choice: string[]) => ({ structured_outputs: { choice } }) as object
+const base = { model: 'tiny', messages, max_tokens: 200 }
+
+/** The message that a stream's deltas make. */
+async function streamed(asked: Omit<OpenAI.ChatCompletionCreateParamsStreaming, 'stream'>) {
+  const message = {
+    content: '',
+    reasoning: '',
+    tool_calls: [] as { id?: string; name: string; arguments: string }[],
+    finish_reason: '',
+    events: 0,
+  }
+  for await (const { choices } of await client.chat.completions.create({ ...asked, stream: true })) {
+    for (const { delta, finish_reason } of choices) {
+      message.events++
+      message.content += delta.content ?? ''
+      message.reasoning += (delta as { reasoning?: string }).reasoning ?? ''
+      message.finish_reason = finish_reason ?? message.finish_reason
+      for (const call of delta.tool_calls ?? []) {
+        message.tool_calls[call.index] ??= { id: call.id, name: '', arguments: '' }
+        message.tool_calls[call.index].name += call.function?.name ?? ''
+        message.tool_calls[call.index].arguments += call.function?.arguments ?? ''
+      }
+    }
+  }
+  return message
+}
+
+describe('tools', () => {
+  const text =
+    'I ask.<tool_call>{"name":"weather","arguments":{"city":"Rome"}}</tool_call><tool_call>{"name":"time","arguments":{"city":"Oslo"}}</tool_call>'
+
+  test('are called, in an answer and in a stream', async () => {
+    const asked = { ...base, tools, ...forced(text) }
+    const { choices } = await client.chat.completions.create(asked)
+    expect(choices[0]).toMatchObject({
+      finish_reason: 'tool_calls',
+      message: {
+        content: 'I ask.',
+        tool_calls: [
+          { type: 'function', function: { name: 'weather', arguments: '{"city":"Rome"}' } },
+          { type: 'function', function: { name: 'time', arguments: '{"city":"Oslo"}' } },
+        ],
+      },
+    })
+    const message = await streamed(asked)
+    expect(message).toMatchObject({
+      finish_reason: 'tool_calls', content: 'I ask.',
+      tool_calls: [{ name: 'weather', arguments: '{"city":"Rome"}' }, { name: 'time', arguments: '{"city":"Oslo"}' }],
+    }) // prettier-ignore
+    expect(message.tool_calls.every((call) => typeof call.id === 'string' && call.id.length > 3)).toBe(true)
+    expect(message.events).toBeGreaterThan(20)
+    const [one] = (await client.chat.completions.create({ ...asked, parallel_tool_calls: false })).choices
+    expect(one.message.tool_calls).toHaveLength(1)
+    const [none] = (await client.chat.completions.create({ ...asked, tool_choice: 'none' })).choices
+    expect(none).toMatchObject({ finish_reason: 'stop', message: { content: text, tool_calls: [] } })
+  })
+
+  test('are called where a call is demanded, with arguments of their schema', async () => {
+    for (const seed of [1, 2, 3]) {
+      const asked = { ...base, tools, seed, temperature: 2 }
+      const [named] = (
+        await client.chat.completions.create({ ...asked, tool_choice: { type: 'function', function: { name: 'time' } } })
+      ).choices
+      const [call] = named.message.tool_calls as OpenAI.ChatCompletionMessageFunctionToolCall[]
+      expect(call.function.name).toBe('time')
+      expect(['Rome', 'Oslo']).toContain((JSON.parse(call.function.arguments) as { city: string }).city)
+      expect(named.finish_reason).toBe('stop')
+      const required = await streamed({ ...asked, tool_choice: 'required', parallel_tool_calls: false })
+      expect(required.finish_reason).toBe('tool_calls')
+      expect(['weather', 'time']).toContain(required.tool_calls[0].name)
+      expect(['Rome', 'Oslo']).toContain((JSON.parse(required.tool_calls[0].arguments) as { city: string }).city)
+    }
+  })
+
+  test('and their answers reach the template', async () => {
+    const called = { id: 'c1', type: 'function' as const, function: { name: 'weather', arguments: '{"city":"Rome"}' } }
+    const turn = [
+      ...messages,
+      { role: 'assistant' as const, content: null, tool_calls: [called] },
+      { role: 'tool' as const, tool_call_id: 'c1', content: 'sunny' },
+    ]
+    const { json } = await ask(`${url}/tokenize`, { messages: turn, tools })
+    expect(tiny.tokenizer.decode(json.tokens)).toBe(
+      '<tool_call>weather<tool_call>timeuser:hiassistant:{"city": "Rome"}tool:sunnya:',
+    )
+  })
+
+  test('that are wrong are refused by their field', async () => {
+    const chat = (body: object) => ask(`${url}/v1/chat/completions`, { ...base, ...body })
+    expectError(
+      await chat({ tools, tool_choice: { type: 'function', function: { name: 'no' } } }),
+      400,
+      /one of tools/,
+      'tool_choice',
+    )
+    expectError(await chat({ tool_choice: 'required' }), 400, /no tools/, 'tool_choice')
+    expectError(await chat({ tools: [{ type: 'function', function: { name: 'a b' } }] }), 400, /letters/, 'tools')
+    expectError(await chat({ tools, tool_choice: 'required', ...forced('a') }), 400, /Send one/, 'tool_choice')
+    const plain = await tiny.serve({}, { toolParser: 'none' })
+    expectError(await ask(`${plain.url}/v1/chat/completions`, { ...base, tools }), 400, /--tool-call-parser/, 'tools')
+    expectError(
+      await ask(`${plain.url}/v1/chat/completions`, { ...base, response_format: { type: 'json_object' } }),
+      400,
+      /grammars/,
+      'response_format',
+    )
+    await plain.close()
+  })
+})
+
+describe('thoughts', () => {
+  test('are told apart', async () => {
+    const asked = { ...base, ...forced('<think>hm, well</think>yes') }
+    const [choice] = (await client.chat.completions.create(asked)).choices
+    expect(choice.message).toMatchObject({ content: 'yes', reasoning: 'hm, well' })
+    expect(await streamed(asked)).toMatchObject({ content: 'yes', reasoning: 'hm, well', finish_reason: 'stop' })
+    const silent = await streamed({ ...asked, ...({ include_reasoning: false } as object) })
+    expect(silent).toMatchObject({ content: 'yes', reasoning: '' })
+    const [plain] = (await client.chat.completions.create({ ...base, ...forced('just an answer') })).choices
+    expect(plain.message).toMatchObject({ content: 'just an answer', reasoning: null })
+  })
+})
+
+describe('formats', () => {
+  test('hold, and a wrong one names its field', async () => {
+    const schema = {
+      type: 'object',
+      properties: { n: { type: 'integer', minimum: 0, maximum: 9 }, ok: { type: 'boolean' } },
+      required: ['n', 'ok'],
+      additionalProperties: false,
+    }
+    const asked = {
+      ...base,
+      temperature: 2,
+      n: 3,
+      seed: 5,
+      response_format: { type: 'json_schema' as const, json_schema: { name: 'x', schema } },
+    }
+    for (const { message } of (await client.chat.completions.create(asked)).choices) {
+      expect(JSON.parse(message.content!)).toEqual({ n: expect.any(Number), ok: expect.any(Boolean) })
+    }
+    const { choices } = await client.completions.create({
+      model: 'tiny',
+      prompt: 'a',
+      max_tokens: 40,
+      ...({ structured_outputs: { regex: '[a-c]{5}' } } as object),
+    })
+    expect(choices[0].text).toMatch(/^[a-c]{5}$/)
+    const wrong = await ask(`${url}/v1/chat/completions`, {
+      ...base,
+      response_format: { type: 'json_schema', json_schema: { schema: { type: 'nothing' } } },
+    })
+    expectError(wrong, 400, /response_format/, 'response_format')
+    const response = await client.responses.create({
+      model: 'tiny',
+      input: 'a',
+      max_output_tokens: 60,
+      text: { format: { type: 'json_schema', name: 'x', schema } },
+    })
+    expect(JSON.parse(response.output_text)).toHaveProperty('ok')
+  })
+})
