@@ -18,8 +18,13 @@ export function bytesOfToken(token: string, spelling: 'text' | 'byte-level' | 'p
 }
 
 function bytesOfAlphabet(token: string): Uint8Array {
-  const bytes = Array.from(token, (sign) => byteOfSign.get(sign))
-  return bytes.includes(undefined) ? utf8.encode(token) : Uint8Array.from(bytes as number[])
+  const bytes = new Uint8Array(token.length)
+  for (let i = 0; i < token.length; i++) {
+    const byte = byteOfSign.get(token[i])
+    if (byte === undefined) return utf8.encode(token)
+    bytes[i] = byte
+  }
+  return bytes
 }
 
 /** A piece of SentencePiece: a lower one eighth block is a space, <0x0A> a byte. */

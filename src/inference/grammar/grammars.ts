@@ -1,19 +1,20 @@
 /**
- * Constrained answers: formats become EBNF (`formats.ts`), xgrammar makes masks of them. Nothing is loaded before the first constraint.
+ * Constrained answers: formats become EBNF (`formats.ts`), that a network of rules over bytes (`network.ts`), and that masks over the vocabulary
+ * (`automaton.ts`). Nothing is made before the first constraint.
  */
-import { UserError, messageOf } from '../../common/errors.ts'
+import { UserError } from '../../common/errors.ts'
 import type { Tokenizer } from '../../model/tokenizer.ts'
+import { Automaton } from './automaton.ts'
+import type { State } from './automaton.ts'
+import { readEbnf } from './ebnf.ts'
 import { formatGrammar } from './formats.ts'
+import { buildNetwork } from './network.ts'
+import { buildTrie } from './token-trie.ts'
+import type { TokenTrie } from './token-trie.ts'
 import type { ConstraintOptions, GrammarConstraint, GrammarFormat, Grammars } from './types.ts'
-import type { CompiledHandle, MatcherHandle, TokenizerHandle, XGrammar } from './xgrammar.ts'
 
-/** Compiled grammars that are kept. */
+/** Grammars that are kept with what was worked out for them. */
 const CACHED = 32
-
-interface Loaded {
-  library: XGrammar
-  tokenizer: TokenizerHandle
-}
 
 /**
  * Grammars over a tokenizer's vocabulary.
@@ -24,29 +25,34 @@ export function createGrammars(tokenizer: Tokenizer, eosTokenIds: readonly numbe
   return new CachedGrammars(tokenizer, eosTokenIds, vocabSize)
 }
 
+interface Vocabulary {
+  trie: TokenTrie
+  eos: readonly number[]
+  bytesOf(id: number): Uint8Array | null
+}
+
 class CachedGrammars implements Grammars {
   readonly #tokenizer: Tokenizer
-  readonly #vocabulary: Vocabulary
-  #loaded: Promise<Loaded> | undefined
-  /** An instance that grammars are read in first: a wrong one takes its instance down, and the constraints that live there. */
-  #trial: Promise<XGrammar> | undefined
-  readonly #compiled = new Map<string, Promise<CompiledHandle>>()
-  #libraryOf = new WeakMap<CompiledHandle, XGrammar>()
+  readonly #size: number
+  readonly #eos: readonly number[]
+  #vocabulary: Vocabulary | undefined
+  readonly #automata = new Map<string, Automaton>()
 
   constructor(tokenizer: Tokenizer, eosTokenIds: readonly number[], vocabSize: number) {
     this.#tokenizer = tokenizer
-    const eos = [...new Set(eosTokenIds)].filter((id) => id >= 0 && id < vocabSize)
-    this.#vocabulary = { size: vocabSize, words: Math.ceil(vocabSize / 32), eos }
+    this.#size = vocabSize
+    this.#eos = [...new Set(eosTokenIds)].filter((id) => id >= 0 && id < vocabSize)
   }
 
+  // Asynchronous, so that a grammar may be made elsewhere one day.
+  // oxlint-disable-next-line require-await
   async constraint(format: GrammarFormat, options: ConstraintOptions = {}): Promise<GrammarConstraint> {
     const { field = 'response_format', afterToken } = options
-    if (this.#vocabulary.eos.length === 0)
+    if (this.#eos.length === 0)
       throw new UserError(`${field}: the model has no end-of-sequence token, so a constrained answer could not end.`)
     try {
-      const compiled = await this.#compiledOf(format)
-      const library = this.#libraryOf.get(compiled)!
-      const inner = new Matching(library, library.matcher(compiled), this.#vocabulary)
+      this.#vocabulary ??= this.#read()
+      const inner = new Matching(this.#automatonOf(format, this.#vocabulary), this.#vocabulary)
       return afterToken === undefined ? inner : new Later(inner, afterToken, this.#anyToken())
     } catch (error) {
       throw error instanceof UserError ? new UserError(`${field}: ${error.message}`) : error
@@ -54,134 +60,78 @@ class CachedGrammars implements Grammars {
   }
 
   close(): void {
-    for (const compiled of this.#compiled.values()) void compiled.then((handle) => handle.delete()).catch(() => {})
-    this.#compiled.clear()
-    const loaded = this.#loaded
-    this.#loaded = this.#trial = undefined
-    void loaded?.then(({ tokenizer }) => tokenizer.delete()).catch(() => {})
+    this.#automata.clear()
+    this.#vocabulary = undefined
   }
 
-  #compiledOf(format: GrammarFormat): Promise<CompiledHandle> {
+  #automatonOf(format: GrammarFormat, { trie }: Vocabulary): Automaton {
     const key = JSON.stringify(format)
-    const known = this.#compiled.get(key)
-    this.#compiled.delete(key)
-    const compiled = known ?? this.#compile(formatGrammar(format))
-    this.#compiled.set(key, compiled)
-    compiled.catch(() => {
-      if (this.#compiled.get(key) === compiled) this.#compiled.delete(key)
-    })
-    if (this.#compiled.size > CACHED) {
-      const [oldest, handle] = this.#compiled.entries().next().value!
-      this.#compiled.delete(oldest)
-      // Matchers that use it hold it themselves.
-      void handle.then((old) => old.delete()).catch(() => {})
-    }
-    return compiled
+    const automaton = this.#automata.get(key) ?? new Automaton(buildNetwork(readEbnf(formatGrammar(format))), trie)
+    this.#automata.delete(key)
+    this.#automata.set(key, automaton)
+    if (this.#automata.size > CACHED) this.#automata.delete(this.#automata.keys().next().value!)
+    return automaton
   }
 
-  async #compile(ebnf: string): Promise<CompiledHandle> {
-    const { XGrammar } = await import('./xgrammar.ts')
-    this.#trial ??= XGrammar.open()
-    try {
-      ;(await this.#trial).parse(ebnf).delete()
-    } catch (error) {
-      this.#trial = undefined
-      throw new UserError(`the grammar cannot be read: ${messageOf(error)}`)
-    }
-    this.#loaded ??= this.#load()
-    const { library, tokenizer } = await this.#loaded
-    try {
-      const compiled = library.compile(ebnf, tokenizer)
-      this.#libraryOf.set(compiled, library)
-      return compiled
-    } catch (error) {
-      this.#loaded = undefined
-      throw new UserError(`the grammar cannot be compiled: ${messageOf(error)}`)
-    }
-  }
-
-  async #load(): Promise<Loaded> {
-    const { XGrammar } = await import('./xgrammar.ts')
-    const library = await XGrammar.open()
-    const vocabulary: Uint8Array[] = []
-    for (let id = 0; id < this.#vocabulary.size; id++) vocabulary.push(this.#bytesOf(id))
-    return { library, tokenizer: library.tokenizer(vocabulary, this.#vocabulary.eos) }
-  }
-
-  /** Nothing for a token that no grammar may draw: special ones, and rows without a token. */
-  #bytesOf(id: number): Uint8Array {
-    return this.#tokenizer.isSpecial(id) ? new Uint8Array() : (this.#tokenizer.tokenBytes(id) ?? new Uint8Array())
+  /** Special tokens, end-of-sequence tokens and rows without a token have no bytes: no grammar draws them. */
+  #read(): Vocabulary {
+    const eos = new Set(this.#eos)
+    const bytesOf = (id: number) => (eos.has(id) || this.#tokenizer.isSpecial(id) ? null : this.#tokenizer.tokenBytes(id))
+    return { trie: buildTrie(this.#size, bytesOf), eos: this.#eos, bytesOf }
   }
 
   #anyToken(): Uint32Array {
-    const mask = new Uint32Array(this.#vocabulary.words)
-    for (let id = 0; id < this.#vocabulary.size; id++) if (this.#tokenizer.idToToken(id) !== null) allow(mask, id)
+    const mask = new Uint32Array(Math.ceil(this.#size / 32))
+    for (let id = 0; id < this.#size; id++) if (this.#tokenizer.idToToken(id) !== null) allow(mask, id)
     return mask
   }
 }
 
-interface Vocabulary {
-  size: number
-  /** Words of a mask. */
-  words: number
-  eos: readonly number[]
-}
-
 const allow = (mask: Uint32Array, id: number) => void (mask[id >> 5] |= 1 << (id & 31))
 
-/** Matchers whose constraint was forgotten without `release`. */
-const forgotten = new FinalizationRegistry<MatcherHandle>((matcher) => matcher.delete())
-
 class Matching implements GrammarConstraint {
-  readonly #library: XGrammar
-  readonly #matcher: MatcherHandle
+  readonly #automaton: Automaton
   readonly #vocabulary: Vocabulary
-  #ended = false
-  #released = false
+  /** null after the end. */
+  #state: State | null
 
-  constructor(library: XGrammar, matcher: MatcherHandle, vocabulary: Vocabulary) {
-    this.#library = library
-    this.#matcher = matcher
+  constructor(automaton: Automaton, vocabulary: Vocabulary) {
+    this.#automaton = automaton
     this.#vocabulary = vocabulary
-    forgotten.register(this, matcher, this)
+    this.#state = automaton.start
   }
 
   get complete(): boolean {
-    if (this.#ended) return true
-    const mask = new Uint32Array(this.#vocabulary.words)
-    this.fill(mask)
-    for (const id of this.#vocabulary.eos) mask[id >> 5] &= ~(1 << (id & 31))
-    return mask.every((word) => word === 0)
+    return this.#state === null || this.#automaton.maskOf(this.#state).every((word) => word === 0)
   }
 
   fill(mask: Uint32Array): void {
-    const { size, words, eos } = this.#vocabulary
-    if (mask.length < words) throw new Error(`The mask has ${mask.length} words; ${words} are needed for ${size} tokens.`)
-    mask.fill(0, words)
-    if (!this.#ended) {
-      this.#library.fill(this.#matcher, size, mask.subarray(0, words))
-      // The library leaves bits after the last token as they come.
-      if (size % 32 !== 0) mask[words - 1] &= 2 ** (size % 32) - 1
-      // A grammar of the user's own may have no way on: the answer then ends, instead of the request failing.
-      this.#ended = mask.subarray(0, words).every((word) => word === 0)
-    }
-    if (this.#ended) {
-      mask.fill(0, 0, words)
-      for (const id of eos) allow(mask, id)
-    }
+    const { trie, eos } = this.#vocabulary
+    if (mask.length < trie.words) throw new Error(`The mask has ${mask.length} words; ${trie.words} are needed.`)
+    mask.fill(0)
+    const state = this.#state
+    if (state) mask.set(this.#automaton.maskOf(state))
+    // A grammar of the user's own may have no way on: the answer then ends, instead of the request failing.
+    if (!state || state.accepting || this.complete) for (const id of eos) allow(mask, id)
   }
 
   accept(token: number): void {
-    if (this.#ended) return
-    if (!this.#matcher.AcceptToken(token, false)) throw new Error(`Token ${token} is not one that the grammar allows here.`)
-    this.#ended = this.#matcher.IsTerminated()
+    let state = this.#state
+    if (state === null) return
+    if (this.#vocabulary.eos.includes(token)) {
+      if (!state.accepting && !this.complete)
+        throw new Error(`Token ${token} ends the answer, and the grammar does not allow that here.`)
+      this.#state = null
+      return
+    }
+    const bytes = this.#vocabulary.bytesOf(token)
+    for (const byte of bytes ?? []) state &&= this.#automaton.step(state, byte)
+    if (!state || !bytes?.length) throw new Error(`Token ${token} is not one that the grammar allows here.`)
+    this.#state = state
   }
 
   release(): void {
-    if (this.#released) return
-    this.#released = true
-    forgotten.unregister(this)
-    this.#matcher.delete()
+    this.#state = null
   }
 }
 

@@ -9,7 +9,7 @@ import { literal, oneCharacter } from './rules.ts'
 const MOST_REPEATS = 20_000
 const MOST_DEPTH = 50
 /** Code points of one character class, at most. */
-const MOST_POINTS = 1024
+const MOST_POINTS = 70_000
 
 interface Class {
   points: Set<number>

@@ -1,4 +1,4 @@
-/** Pieces of an EBNF grammar (GBNF's spelling, as xgrammar reads it), written so that any text can stand in them. */
+/** Pieces of an EBNF grammar (GBNF's spelling, as `ebnf.ts` reads it), written so that any text can stand in them. */
 import { UserError } from '../../common/errors.ts'
 
 /** A grammar that grows larger than this is refused: compiling it would stand in the way of everything else. */
@@ -53,8 +53,7 @@ export function oneCharacter(points: Iterable<number>, negated = false): string 
   let body = ''
   for (let i = 0; i < sorted.length; i++) {
     const from = i
-    // The library reads some ranges beyond ASCII wrongly: only ASCII is written as ranges.
-    while (i + 1 < sorted.length && sorted[i + 1] === sorted[i] + 1 && sorted[i + 1] < 128) i++
+    while (i + 1 < sorted.length && sorted[i + 1] === sorted[i] + 1) i++
     body +=
       i - from > 1
         ? `${escaped(sorted[from])}-${escaped(sorted[i])}`

@@ -1,7 +1,7 @@
 /**
  * A JSON schema as an EBNF grammar. All that the grammar allows satisfies the schema; it is narrower in places: properties come in the order
  * of the schema, ones that are not named come only where the schema speaks of them, integers have at most 15 digits, white space is short.
- * The library has a converter of its own; it ignores keywords that it does not know, and reads some bounds wrongly.
+ * What cannot be held is refused by name and place, never ignored; `oneOf` is read as `anyOf`, and formats that are not known are notes.
  */
 import { UserError } from '../../common/errors.ts'
 import { integerBetween, numberBetween } from './numbers.ts'
@@ -287,7 +287,7 @@ class Converter {
       for (const name of here) if (name.length > 0) next.set(name[0], [...(next.get(name[0]) ?? []), name.slice(1)])
       const signs = [...next.keys()].filter((sign) => !outside.includes(sign.codePointAt(0)!))
       const parts = signs.map((sign) => `${literal(sign)} ${node(next.get(sign)!, true)}`)
-      parts.push(`${oneCharacter([...outside, ...signs.map((sign) => sign.codePointAt(0)!)], true)} ${any}{0,64}`)
+      parts.push(`${oneCharacter([...outside, ...signs.map((sign) => sign.codePointAt(0)!)], true)} ${any}*`)
       if (!inside || !here.some((name) => name.length === 0)) parts.push('""')
       return this.rules.add(parts.join(' | '))
     }

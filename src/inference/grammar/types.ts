@@ -1,4 +1,4 @@
-/** What can be asked of a constrained answer, whatever the library that holds it to that. */
+/** What can be asked of a constrained answer. */
 import type { TokenConstraint } from '../../common/types.ts'
 
 /**
@@ -15,7 +15,7 @@ export type GrammarFormat =
 export interface GrammarConstraint extends TokenConstraint {
   /** True when nothing but an end-of-sequence token may follow, or one was taken. */
   readonly complete: boolean
-  /** Frees the matcher; call it once when the request is done. Neither method may be called afterwards. */
+  /** Forgets the text. Not needed: nothing is held that garbage collection does not find. */
   release(): void
 }
 

@@ -1,0 +1,166 @@
+/**
+ * Runs a network of rules (`network.ts`) over bytes. A state is the set of all places where the text so far may stand, each with the places
+ * to go back to; equal states are one object, and what a byte does to a state is worked out once. So a state's mask, once made, serves all
+ * requests with the grammar.
+ */
+import { UserError } from '../../common/errors.ts'
+import type { Network } from './network.ts'
+import type { TokenTrie } from './token-trie.ts'
+
+/** Where to go on after the rules that are open, innermost first; equal ones are one object. */
+interface Stack {
+  id: number
+  back: number
+  below: Stack | null
+  /** Stacks with one more place on top. */
+  above: Map<number, Stack>
+}
+
+interface Place {
+  node: number
+  stack: Stack | null
+}
+
+export interface State {
+  /** Places that wait for a byte. */
+  places: Place[]
+  /** The text may end here. */
+  accepting: boolean
+  /** By byte; null: no text goes on so. */
+  next: (State | null | undefined)[]
+  mask?: Uint32Array
+}
+
+/** Beyond these, what was worked out is forgotten and made again when it is needed. */
+const MOST_STATES = 20_000
+const MOST_MASK_WORDS = 16_000_000
+/** Places of one state: an ambiguous grammar can double them with every bracket. */
+const MOST_PLACES = 20_000
+
+export class Automaton {
+  readonly start: State
+  readonly #network: Network
+  readonly #trie: TokenTrie
+  #states = new Map<string, State>()
+  #bottom = new Map<number, Stack>()
+  #stackIds = 0
+  #masked: State[] = []
+  /** By node, 0: not known yet, 1: it does nothing but end its rule, 2: it does more. */
+  #tail: Uint8Array
+
+  constructor(network: Network, trie: TokenTrie) {
+    this.#network = network
+    this.#trie = trie
+    this.#tail = new Uint8Array(network.bytes.length)
+    this.start = this.#stateOf([{ node: network.start, stack: null }])
+  }
+
+  /** The state after a byte; null where the grammar does not allow it. */
+  step(state: State, byte: number): State | null {
+    const known = state.next[byte]
+    if (known !== undefined) return known
+    const places: Place[] = []
+    for (const { node, stack } of state.places) {
+      const edges = this.#network.bytes[node]
+      for (let i = 0; i < edges.length; i += 3)
+        if (byte >= edges[i] && byte <= edges[i + 1]) places.push({ node: edges[i + 2], stack })
+    }
+    return (state.next[byte] = places.length === 0 ? null : this.#stateOf(places))
+  }
+
+  /** The tokens whose bytes may follow; words beyond the last token are not there. */
+  maskOf(state: State): Uint32Array {
+    if (state.mask) return state.mask
+    const { words, byteAt, depthAt, endAt, tokenAt, tokens } = this.#trie
+    if ((this.#masked.length + 1) * words > MOST_MASK_WORDS) {
+      for (const old of this.#masked) old.mask = undefined
+      this.#masked = []
+    }
+    const mask = new Uint32Array(words)
+    const path: State[] = [state]
+    const count = byteAt.length
+    for (let i = 0; i < count;) {
+      const depth = depthAt[i]
+      const from = path[depth - 1]
+      const to = from.next[byteAt[i]]
+      const next = to === undefined ? this.step(from, byteAt[i]) : to
+      if (next === null) {
+        i = endAt[i]
+        continue
+      }
+      path[depth] = next
+      for (let t = tokenAt[i]; t < tokenAt[i + 1]; t++) mask[tokens[t] >> 5] |= 1 << (tokens[t] & 31)
+      i++
+    }
+    state.mask = mask
+    this.#masked.push(state)
+    return mask
+  }
+
+  /** All places that these lead to without a byte, as a state. */
+  #stateOf(from: Place[]): State {
+    const { free, calls, bytes, ends } = this.#network
+    const seen = new Set<number>()
+    const waiting: Place[] = []
+    const todo = from
+    let accepting = false
+    const nodes = bytes.length
+    for (let place = todo.pop(); place; place = todo.pop()) {
+      const { node, stack } = place
+      const key = (stack?.id ?? 0) * nodes + node
+      if (seen.has(key)) continue
+      seen.add(key)
+      if (seen.size > MOST_PLACES)
+        throw new UserError('The grammar can be read in too many ways at once. Make its alternatives differ.')
+      if (ends.has(node)) {
+        if (stack) todo.push({ node: stack.back, stack: stack.below })
+        else accepting = true
+      }
+      if (bytes[node].length > 0) waiting.push(place)
+      for (const next of free[node]) todo.push({ node: next, stack })
+      for (const { start, back } of calls[node]) {
+        // A rule that is called at the end of another goes back to where that would: right recursion needs no memory.
+        todo.push({ node: start, stack: this.#endsAt(back) ? stack : this.#push(stack, back) })
+      }
+    }
+    const key = `${waiting
+      .map(({ node, stack }) => (stack?.id ?? 0) * nodes + node)
+      .sort((a, b) => a - b)
+      .join()}${accepting ? '!' : ''}`
+    let state = this.#states.get(key)
+    if (!state) {
+      if (this.#states.size >= MOST_STATES) {
+        this.#states = new Map()
+        this.#bottom = new Map()
+      }
+      state = { places: waiting, accepting, next: Array.from({ length: 256 }) }
+      this.#states.set(key, state)
+    }
+    return state
+  }
+
+  #endsAt(node: number): boolean {
+    this.#tail[node] ||= this.#returnsAtOnce(node) ? 1 : 2
+    return this.#tail[node] === 1
+  }
+
+  /** Whether a node does nothing but end its rule. */
+  #returnsAtOnce(node: number): boolean {
+    const { free, calls, bytes, ends } = this.#network
+    for (let here = node; ; here = free[here][0]) {
+      if (calls[here].length > 0 || bytes[here].length > 0) return false
+      if (ends.has(here)) return true
+      if (free[here].length !== 1) return false
+    }
+  }
+
+  #push(below: Stack | null, back: number): Stack {
+    const above = below?.above ?? this.#bottom
+    let stack = above.get(back)
+    if (!stack) {
+      stack = { id: ++this.#stackIds, back, below, above: new Map() }
+      above.set(back, stack)
+    }
+    return stack
+  }
+}

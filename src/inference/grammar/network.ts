@@ -1,0 +1,218 @@
+/**
+ * A grammar as a network of nodes over bytes: edges that take a byte, edges that take nothing, and edges that call another rule and go on
+ * behind it. Characters are taken apart into the bytes of their UTF-8, so that tokens may end inside of one and nothing else is let through.
+ */
+import { UserError } from '../../common/errors.ts'
+import type { Expression, Range } from './ebnf.ts'
+
+export interface Call {
+  /** The rule's first node. */
+  start: number
+  /** Where to go on when it is done. */
+  back: number
+}
+
+export interface Network {
+  start: number
+  /** Per node: bytes [from, to, next] one after the other. */
+  bytes: number[][]
+  /** Per node: where it goes without a byte. */
+  free: number[][]
+  calls: Call[][]
+  /** The nodes that a rule ends at. */
+  ends: Set<number>
+}
+
+const MOST_NODES = 400_000
+
+/** @throws UserError for a rule that is not defined, one that calls itself before anything else, or a grammar that is too large */
+export function buildNetwork(rules: ReadonlyMap<string, Expression>): Network {
+  return new Builder(rules).build()
+}
+
+class Builder {
+  readonly #rules: ReadonlyMap<string, Expression>
+  readonly #starts = new Map<string, number>()
+  readonly #network: Network = { start: 0, bytes: [], free: [], calls: [], ends: new Set() }
+
+  constructor(rules: ReadonlyMap<string, Expression>) {
+    this.#rules = rules
+  }
+
+  build(): Network {
+    for (const name of this.#rules.keys()) this.#starts.set(name, this.#node())
+    for (const [name, body] of this.#rules) {
+      const end = this.#node()
+      this.#network.ends.add(end)
+      this.#lay(body, this.#starts.get(name)!, end)
+    }
+    this.#network.start = this.#starts.get('root')!
+    this.#refuseLeftRecursion()
+    return this.#network
+  }
+
+  #node(): number {
+    const { bytes, free, calls } = this.#network
+    if (bytes.length >= MOST_NODES) throw new UserError('The grammar of this becomes too large. Lower its bounds or split it.')
+    bytes.push([])
+    free.push([])
+    return calls.push([]) - 1
+  }
+
+  /** Lays an expression between two nodes. */
+  #lay(expression: Expression, from: number, to: number): void {
+    const { bytes, free, calls } = this.#network
+    switch (expression.kind) {
+      case 'text': {
+        let here = from
+        const all = Buffer.from(expression.text)
+        all.forEach((byte, i) => {
+          const next = i === all.length - 1 ? to : this.#node()
+          bytes[here].push(byte, byte, next)
+          here = next
+        })
+        if (all.length === 0) free[from].push(to)
+        return
+      }
+      case 'class':
+        for (const range of expression.ranges) this.#characters(range, from, to)
+        return
+      case 'rule': {
+        const start = this.#starts.get(expression.name)
+        if (start === undefined) throw new UserError(`The grammar: the rule "${expression.name}" is not defined.`)
+        calls[from].push({ start, back: to })
+        return
+      }
+      case 'either':
+        for (const part of expression.parts) this.#lay(part, from, to)
+        return
+      case 'sequence': {
+        let here = from
+        expression.parts.forEach((part, i) => {
+          const next = i === expression.parts.length - 1 ? to : this.#node()
+          this.#lay(part, here, next)
+          here = next
+        })
+        if (expression.parts.length === 0) free[from].push(to)
+        return
+      }
+      default:
+        this.#repeat(expression.part, expression.least, expression.most, from, to)
+    }
+  }
+
+  #repeat(part: Expression, least: number, most: number, from: number, to: number): void {
+    const { free } = this.#network
+    const step = (here: number) => {
+      const next = this.#node()
+      this.#lay(part, here, next)
+      return next
+    }
+    // A node of its own: edges may lead back to it.
+    let here = this.#node()
+    free[from].push(here)
+    for (let i = 0; i < least; i++) here = step(here)
+    if (most === Infinity) {
+      const loop = this.#node()
+      free[here].push(loop)
+      this.#lay(part, loop, loop)
+      free[loop].push(to)
+      return
+    }
+    for (let i = least; i < most; i++) {
+      free[here].push(to)
+      here = step(here)
+    }
+    free[here].push(to)
+  }
+
+  /** Code points as bytes; halves of surrogate pairs are none. */
+  #characters([from, to]: Range, start: number, end: number): void {
+    const parts: Range[] = [
+      [0, 0x7f],
+      [0x80, 0x7ff],
+      [0x800, 0xd7ff],
+      [0xe000, 0xffff],
+      [0x10000, 0x10ffff],
+    ]
+    for (const [low, high] of parts) {
+      const [a, b] = [Math.max(from, low), Math.min(to, high)]
+      if (a <= b) this.#between(utf8(a), utf8(b), start, end)
+    }
+  }
+
+  /** Byte sequences of equal length between two. */
+  #between(low: number[], high: number[], start: number, end: number): void {
+    const { bytes } = this.#network
+    const [a, b] = [low[0], high[0]]
+    if (low.length === 1) {
+      bytes[start].push(a, b, end)
+      return
+    }
+    const [lowRest, highRest] = [low.slice(1), high.slice(1)]
+    const least = lowRest.map(() => 0x80)
+    const most = lowRest.map(() => 0xbf)
+    const part = (from: number, to: number, restLow: number[], restHigh: number[]) => {
+      const next = this.#node()
+      bytes[start].push(from, to, next)
+      this.#between(restLow, restHigh, next, end)
+    }
+    if (a === b) return part(a, b, lowRest, highRest)
+    const whole = lowRest.every((byte) => byte === 0x80) ? a : a + 1
+    const last = highRest.every((byte) => byte === 0xbf) ? b : b - 1
+    if (whole > a) part(a, a, lowRest, most)
+    if (whole <= last) part(whole, last, least, most)
+    if (last < b) part(b, b, least, highRest)
+  }
+
+  /** A rule that can come to itself without taking a byte would be called for ever. */
+  #refuseLeftRecursion(): void {
+    const { free, calls, ends } = this.#network
+    const empty = this.#rulesThatMayBeEmpty()
+    /** Rules that are called before the first byte, by the first node of the rule. */
+    const reached = new Map<number, Set<number>>()
+    for (const start of this.#starts.values()) {
+      const called = new Set<number>()
+      const seen = new Set([start])
+      for (const node of seen) {
+        if (ends.has(node)) continue
+        for (const next of free[node]) seen.add(next)
+        for (const call of calls[node]) {
+          called.add(call.start)
+          if (empty.has(call.start)) seen.add(call.back)
+        }
+      }
+      reached.set(start, called)
+    }
+    for (const [name, start] of this.#starts) {
+      const seen = new Set(reached.get(start))
+      for (const other of seen) for (const next of reached.get(other)!) seen.add(next)
+      if (seen.has(start))
+        throw new UserError(`The grammar: the rule "${name}" begins with itself. Write the repetition with * or +.`)
+    }
+  }
+
+  #rulesThatMayBeEmpty(): Set<number> {
+    const { free, calls, ends } = this.#network
+    const empty = new Set<number>()
+    for (let grown = true; grown;) {
+      grown = false
+      for (const start of this.#starts.values()) {
+        if (empty.has(start)) continue
+        const seen = new Set([start])
+        for (const node of seen) {
+          for (const next of free[node]) seen.add(next)
+          for (const call of calls[node]) if (empty.has(call.start)) seen.add(call.back)
+          if (ends.has(node)) {
+            empty.add(start)
+            grown = true
+            break
+          }
+        }
+      }
+    }
+    return empty
+  }
+}
+
+const utf8 = (point: number): number[] => [...Buffer.from(String.fromCodePoint(point))]

@@ -1,0 +1,390 @@
+/**
+ * Constrained answers on the real tokenizers: whatever is drawn among the allowed tokens ends in text that the format allows. Schemas are checked
+ * by zod's reader of JSON schemas, which knows nothing of ours.
+ */
+import fc from 'fast-check'
+import { afterAll, describe, expect, test } from 'vitest'
+import { z } from 'zod'
+import { UserError } from '../../src/common/errors.ts'
+import { Random } from '../../src/common/random.ts'
+import { createGrammars } from '../../src/inference/grammar/grammars.ts'
+import type { GrammarConstraint, GrammarFormat, Grammars } from '../../src/inference/grammar/types.ts'
+import type { Tokenizer } from '../../src/model/tokenizer.ts'
+import { smollm2, userErrorOf, withoutSmollm2 } from '../model/helpers.ts'
+import { seed, seedWords } from '../seed.ts'
+import { openGgufTokenizer, openTiny } from './tokenizers.ts'
+
+interface Model {
+  tokenizer: Tokenizer
+  grammars: Grammars
+  vocabulary: number
+  /** What ends an answer soonest, tried in this order when a walk gets long. */
+  closing: number[]
+}
+
+async function model(tokenizer: Tokenizer, vocabulary: number): Promise<Model> {
+  const grammars = createGrammars(tokenizer, tokenizer.eosTokenIds, vocabulary)
+  afterAll(() => grammars.close())
+  const closing = ['"', '}', ']', '>', ',', ':', '0', 'a'].map((text) => tokenizer.encode(text, { addSpecialTokens: false })[0])
+  return { tokenizer, grammars, vocabulary, closing: [...tokenizer.eosTokenIds, ...closing] }
+}
+
+const models: [string, () => Promise<Model>][] = [['tiny', async () => model(await openTiny(), 288)]]
+if (!withoutSmollm2) models.push(['SmolLM2', async () => model(await openGgufTokenizer(smollm2), 49152)])
+
+function allowed(constraint: GrammarConstraint, { vocabulary, tokenizer }: Model): number[] {
+  const mask = new Uint32Array(Math.ceil(vocabulary / 32) + 1).fill(0xffffffff)
+  constraint.fill(mask)
+  const ids: number[] = []
+  for (let id = 0; id < mask.length * 32; id++) if ((mask[id >> 5] >>> (id & 31)) & 1) ids.push(id)
+  const wrong = ids.find(
+    (id) =>
+      id >= vocabulary || (!tokenizer.eosTokenIds.includes(id) && (tokenizer.isSpecial(id) || tokenizer.idToToken(id) === null)),
+  )
+  if (wrong !== undefined) throw new Error(`token ${wrong} is allowed`)
+  return ids
+}
+
+/** Draws among the allowed tokens, uniformly; after `free` of them what ends soonest. Gives the text. */
+async function walk(format: GrammarFormat, which: Model, random: Random, free = 40): Promise<string> {
+  const constraint = await which.grammars.constraint(format)
+  const ids: number[] = []
+  for (let step = 0; step < 3000; step++) {
+    const choice = allowed(constraint, which)
+    if (choice.length === 0) throw new Error(`nothing may follow ${JSON.stringify(which.tokenizer.decode(ids))}`)
+    // Inside of a string nearly everything is allowed: it is closed. Between values a new member is not begun.
+    const [quote, ...others] = which.closing.slice(which.tokenizer.eosTokenIds.length)
+    const closing = [...which.tokenizer.eosTokenIds, ...(choice.length > 90 ? [quote] : []), ...others, quote]
+    const id = step < free ? random.pick(choice) : (closing.find((token) => choice.includes(token)) ?? random.pick(choice))
+    constraint.accept(id)
+    if (which.tokenizer.eosTokenIds.includes(id)) {
+      expect(constraint.complete).toBe(true)
+      expect(allowed(constraint, which)).toEqual([...which.tokenizer.eosTokenIds])
+      constraint.release()
+      return which.tokenizer.decode(ids)
+    }
+    ids.push(id)
+  }
+  throw new Error(`no end: ${which.tokenizer.decode(ids).slice(0, 2000)}`)
+}
+
+const person = {
+  type: 'object',
+  properties: {
+    name: { type: 'string', minLength: 1, maxLength: 12 },
+    'näme "of" ☃': { type: 'boolean' },
+    age: { type: 'integer', minimum: 0, maximum: 130 },
+    score: { type: 'number', exclusiveMinimum: -1.5, maximum: 2 },
+    tags: { type: 'array', items: { enum: ['a', 'ü', '日本', '"quoted"\n', 7, null] }, minItems: 1, maxItems: 3 },
+    address: {
+      type: 'object',
+      properties: { street: { type: 'string' }, zip: { type: 'string', pattern: '^[0-9]{5}(-[0-9]{4})?$' } },
+      required: ['zip'],
+      additionalProperties: false,
+    },
+    when: { type: 'string', format: 'date-time' },
+  },
+  required: ['name', 'age', 'tags', 'näme "of" ☃'],
+  additionalProperties: false,
+}
+const schemas: Record<string, unknown> = {
+  person,
+  everything: {},
+  'any object': { type: 'object' },
+  'optional only': { type: 'object', properties: { a: { type: 'null' }, b: { type: 'boolean' }, c: { const: 'x' } } },
+  'other names': {
+    type: 'object',
+    properties: { ab: { type: 'integer' }, abc: { type: 'boolean' } },
+    required: ['abc'],
+    additionalProperties: { type: 'string', maxLength: 3 },
+  },
+  map: { type: 'object', additionalProperties: { type: 'array', items: { type: 'integer' } }, minProperties: 1 },
+  tuple: { type: 'array', prefixItems: [{ type: 'integer' }, { enum: ['x', 'y'] }], items: { type: 'boolean' }, maxItems: 4 },
+  'alternatives with a base': {
+    type: 'object',
+    properties: { a: { type: 'integer' }, b: { type: 'integer' } },
+    anyOf: [{ required: ['a'] }, { required: ['b'] }],
+  },
+  merged: {
+    allOf: [
+      { type: 'object', properties: { a: { type: 'integer', minimum: 3 } }, required: ['a'] },
+      {
+        type: 'object',
+        properties: { a: { type: 'integer', maximum: 12 }, b: { type: 'string', maxLength: 2 } },
+        required: ['b'],
+      },
+    ],
+  },
+  list: {
+    $defs: {
+      node: {
+        type: 'object',
+        properties: { value: { type: 'integer' }, next: { anyOf: [{ $ref: '#/$defs/node' }, { type: 'null' }] } },
+        required: ['value', 'next'],
+        additionalProperties: false,
+      },
+    },
+    $ref: '#/$defs/node',
+  },
+  formats: {
+    type: 'object',
+    properties: Object.fromEntries(
+      ['date', 'time', 'date-time', 'uuid', 'ipv4', 'email'].map((format) => [format, { type: 'string', format }]),
+    ),
+    required: ['date', 'time', 'date-time', 'ipv4', 'email'],
+  },
+  scalars: { type: ['string', 'integer', 'null'], maxLength: 4, minimum: -20, maximum: -7 },
+}
+
+describe.each(models)('%s', (_, open) => {
+  const opened = open()
+  test.each(Object.keys(schemas))('any walk ends in JSON of the schema: %s', async (name) => {
+    const which = await opened
+    const schema = schemas[name] as Parameters<typeof z.fromJSONSchema>[0]
+    const validator = z.fromJSONSchema(schema)
+    const random = new Random(seed)
+    for (let i = 0; i < 12; i++) {
+      const text = await walk({ type: 'json_schema', schema }, which, random, i * 6)
+      let value: unknown
+      try {
+        value = JSON.parse(text)
+      } catch (error) {
+        throw new Error(`${JSON.stringify(text)} (${seedWords})`, { cause: error })
+      }
+      const result = validator.safeParse(value)
+      expect(result.error?.message, `${text} (${seedWords})`).toBeUndefined()
+    }
+  })
+  test('json_object is any object, a choice one of its texts, a regex and a grammar what they match', async () => {
+    const which = await opened
+    const random = new Random(seed)
+    for (let i = 0; i < 6; i++) {
+      expect(JSON.parse(await walk({ type: 'json_object' }, which, random))).toBeTypeOf('object')
+      const choices = ['yes', 'yes, "sir"', 'nein\n', 'да 😀']
+      expect(choices).toContain(await walk({ type: 'choice', choices }, which, random))
+      const pattern = String.raw`(?:[A-F]\d{2,3}[^"\d\s]|"[\w.-]+"|é{1,2}[äöü😀])(?:,\s?\.)?`
+      expect(await walk({ type: 'regex', pattern }, which, random)).toMatch(new RegExp(`^(?:${pattern})$`, 'u'))
+      const grammar = 'root ::= "<" item ("," item){0,3} ">"\nitem ::= [a-c]+ | "-" item'
+      expect(await walk({ type: 'grammar', grammar }, which, random)).toMatch(/^<-*[abc]+(,-*[abc]+){0,3}>$/)
+    }
+  })
+  test('a format after a token: anything before it', async () => {
+    const which = await opened
+    const mark = which.tokenizer.encode('!', { addSpecialTokens: false })[0]
+    const constraint = await which.grammars.constraint({ type: 'choice', choices: ['ok'] }, { afterToken: mark })
+    const mask = new Uint32Array(Math.ceil(which.vocabulary / 32))
+    const bit = (id: number) => (constraint.fill(mask), (mask[id >> 5] >>> (id & 31)) & 1)
+    const [a, eos] = [which.tokenizer.encode('a', { addSpecialTokens: false })[0], which.tokenizer.eosTokenIds[0]]
+    expect([bit(a), bit(eos), bit(which.vocabulary - 1)]).toEqual([
+      1,
+      1,
+      which.tokenizer.idToToken(which.vocabulary - 1) === null ? 0 : 1,
+    ])
+    for (const id of [a, a, mark]) constraint.accept(id)
+    expect([bit(a), bit(eos), constraint.complete]).toEqual([0, 0, false])
+    for (const id of which.tokenizer.encode('ok', { addSpecialTokens: false })) constraint.accept(id)
+    expect([bit(a), bit(eos), constraint.complete]).toEqual([0, 1, true])
+    constraint.release()
+  })
+})
+
+describe('integers and numbers between bounds', () => {
+  test('exactly those between them', async () => {
+    const which = await opened()
+    const random = new Random(seed)
+    const accepts = async (schema: unknown, text: string) => {
+      const constraint = await which.grammars.constraint({ type: 'json_schema', schema })
+      try {
+        for (const id of [...which.tokenizer.encode(text), which.tokenizer.eosTokenIds[0]]) constraint.accept(id)
+        return true
+      } catch {
+        return false
+      } finally {
+        constraint.release()
+      }
+    }
+    for (let i = 0; i < 40; i++) {
+      const scale = random.pick([10, 100, 3000])
+      const bounds = [random.int(2 * scale) - scale, random.int(2 * scale) - scale].toSorted((a, b) => a - b)
+      const schema = { type: 'integer', minimum: bounds[0], maximum: bounds[1] }
+      for (const near of [...bounds, 0, -1, random.int(2 * scale) - scale]) {
+        for (const value of [near - 1, near, near + 1])
+          expect(await accepts(schema, String(value)), `${value} in ${String(bounds)}`).toBe(
+            value >= bounds[0] && value <= bounds[1],
+          )
+      }
+      const [low, high] = bounds.map((bound) => bound / 10)
+      const open = { type: 'number', exclusiveMinimum: low, exclusiveMaximum: high }
+      const closed = { type: 'number', minimum: low, maximum: high }
+      for (const near of [low, high, 0]) {
+        for (const tenths of [-0.1, -0.01, 0, 0.01, 0.1]) {
+          const text = (near + tenths).toFixed(2)
+          const value = Number(text)
+          if (low < high)
+            expect(await accepts(open, text), `${text} in ${low}..${high}, open`).toBe(
+              value > low && value < high && !/^-0\.00$/.test(text),
+            )
+          expect(await accepts(closed, text), `${text} in ${low}..${high}`).toBe(
+            value >= low && value <= high && !/^-0\.00$/.test(text),
+          )
+        }
+      }
+    }
+  })
+})
+
+function opened(): Promise<Model> {
+  return openTiny().then((tokenizer) => model(tokenizer, 288))
+}
+
+test('a mask holds exactly the tokens that are taken', async () => {
+  const which = await opened()
+  const random = new Random(seed)
+  const formats: GrammarFormat[] = [
+    { type: 'json_schema', schema: person },
+    { type: 'regex', pattern: '[^a-yé]{1,4}(?:ö|[ß-ü])+' },
+    { type: 'grammar', grammar: 'root ::= "é" root "x" | [€-₿]* | "(" root ")" root' },
+  ]
+  for (const format of formats) {
+    for (let i = 0; i < 10; i++) {
+      const taken: number[] = []
+      const replay = async () => {
+        const constraint = await which.grammars.constraint(format)
+        for (const id of taken) constraint.accept(id)
+        return constraint
+      }
+      for (let step = 0; step < 12; step++) {
+        const choice = new Set(allowed(await replay(), which))
+        for (let id = 0; id < which.vocabulary; id += 1 + random.int(12)) {
+          const constraint = await replay()
+          if (choice.has(id)) constraint.accept(id)
+          else expect(() => constraint.accept(id), `token ${id} (${seedWords})`).toThrow(`Token ${id}`)
+        }
+        const next = random.pick([...choice])
+        if (which.tokenizer.eosTokenIds.includes(next)) break
+        taken.push(next)
+      }
+    }
+  }
+})
+
+test('only whole characters are written: bytes that are no UTF-8 are not drawn', async () => {
+  const which = await opened()
+  const random = new Random(seed)
+  for (let i = 0; i < 100; i++) {
+    const text = await walk({ type: 'regex', pattern: '[^a]{1,8}[à-ÿ一-三]{2}.' }, which, random)
+    expect(text, seedWords).toMatch(/^[^a]{1,8}[à-ÿ一-三]{2}[^\n\r]$/u)
+    expect(Buffer.from(text).toString()).toBe(text)
+  }
+})
+
+test('any schema, expression or grammar either works or is refused in a sentence, soon', async () => {
+  const { grammars } = await opened()
+  const keys = [
+    'type',
+    'properties',
+    'items',
+    'anyOf',
+    'allOf',
+    '$ref',
+    'enum',
+    'required',
+    'minItems',
+    'maxLength',
+    'pattern',
+    'minimum',
+    '$defs',
+    'a',
+  ]
+  const words = ['object', 'array', 'string', 'integer', '#', '#/$defs/a', '#/properties/a', 'a', '^a+$', '(', '']
+  const { schema } = fc.letrec((tie) => ({
+    schema: fc.oneof(
+      { depthSize: 'small', withCrossShrink: true },
+      fc.constantFrom<unknown>(...words),
+      fc.constantFrom<unknown>(true, false, null, 0, 1, 3, -2, 1.5, 1e9, {}, []),
+      fc.dictionary(fc.constantFrom(...keys), tie('schema'), { maxKeys: 4 }),
+      fc.array(tie('schema'), { maxLength: 3 }),
+    ),
+  }))
+  const text = fc.array(
+    fc.constantFrom('(', ')', '[', ']', 'a', '-', '|', '*', '+', '?', '{2,3}', '{', '\\', 'd', '^', '$', '.', '"', ' ', 'é'),
+    { maxLength: 14 },
+  )
+  const formats: fc.Arbitrary<GrammarFormat> = fc.oneof(
+    schema.map((value): GrammarFormat => ({ type: 'json_schema', schema: value })),
+    text.map((parts): GrammarFormat => ({ type: 'regex', pattern: parts.join('') })),
+    text.map((parts): GrammarFormat => ({ type: 'grammar', grammar: `root ::= a | ${parts.join('')}\na ::= "x" root | [a-c]` })),
+  )
+  await fc.assert(
+    fc.asyncProperty(formats, async (format) => {
+      let constraint: GrammarConstraint
+      try {
+        constraint = await grammars.constraint(format)
+      } catch (error) {
+        expect(error).toBeInstanceOf(UserError)
+        return
+      }
+      constraint.fill(new Uint32Array(9))
+    }),
+    { seed, numRuns: 1500 },
+  )
+})
+
+describe('formats that cannot be held are said so, and others work on', () => {
+  const wrong: [string, GrammarFormat, string][] = [
+    ['not a schema', { type: 'json_schema', schema: 5 }, 'response_format: $: a schema is an object'],
+    [
+      'type',
+      { type: 'json_schema', schema: { properties: { a: { type: 'float' } } } },
+      '$.properties.a: the type "float" is not one of',
+    ],
+    ['keyword', { type: 'json_schema', schema: { items: { not: {} } } }, 'the keyword "not" cannot be held'],
+    ['reference', { type: 'json_schema', schema: { $ref: '#/$defs/a' } }, '$ref "#/$defs/a" points to nothing'],
+    [
+      'endless',
+      { type: 'json_schema', schema: { type: 'object', properties: { a: { $ref: '#' } }, required: ['a'], $ref: '#' } },
+      'deep in each other',
+    ],
+    [
+      'endless reference',
+      {
+        type: 'json_schema',
+        schema: { $defs: { n: { properties: { n: { $ref: '#/$defs/n' } }, required: ['n'] } }, $ref: '#/$defs/n' },
+      },
+      'requires itself',
+    ],
+    ['bounds', { type: 'json_schema', schema: { type: 'integer', minimum: 5, maximum: 3 } }, 'no integer between 5 and 3'],
+    ['pattern', { type: 'json_schema', schema: { type: 'string', pattern: '(?=a)' } }, 'looking ahead'],
+    ['depth', { type: 'json_schema', schema: JSON.parse('{"items":'.repeat(90) + '{}' + '}'.repeat(90)) }, 'more than 64 deep'],
+    ['regex', { type: 'regex', pattern: '(a' }, 'a bracket is not closed'],
+    ['regex too long', { type: 'regex', pattern: '((a{1,999}){1,999}){1,999}' }, 'repeats more than'],
+    ['choice', { type: 'choice', choices: [] }, 'A choice has 1 to'],
+    ['grammar', { type: 'grammar', grammar: 'root ::= nothing' }, 'the rule "nothing" is not defined'],
+    ['grammar text', { type: 'grammar', grammar: 'root ::= "a' }, 'line 1, column 12: a text is not closed'],
+  ]
+  test('each in a sentence', async () => {
+    const { grammars } = await opened()
+    const alive = await grammars.constraint({ type: 'choice', choices: ['hello'] })
+    for (const [name, format, message] of wrong)
+      expect(await userErrorOf(() => grammars.constraint(format)), name).toContain(message)
+    expect(
+      await userErrorOf(() => grammars.constraint({ type: 'grammar', grammar: '' }, { field: 'structured_outputs' })),
+    ).toContain('structured_outputs: ')
+    const mask = new Uint32Array(9)
+    alive.fill(mask)
+    expect((mask[104 >> 5] >>> (104 & 31)) & 1).toBe(1)
+    expect(() => alive.accept(105)).toThrow('Token 105 is not one that the grammar allows here')
+    alive.release()
+  })
+  test('compiled grammars are kept, the oldest are dropped, and constraints of those live on', async () => {
+    const which = await opened()
+    const random = new Random(seed)
+    const first = await which.grammars.constraint({ type: 'choice', choices: ['first'] })
+    for (let i = 0; i < 50; i++)
+      expect(await walk({ type: 'choice', choices: [`choice ${i}`] }, which, random)).toBe(`choice ${i}`)
+    for (const id of which.tokenizer.encode('first')) first.accept(id)
+    expect(first.complete).toBe(true)
+    first.release()
+    first.release()
+  })
+})
