@@ -1,64 +1,90 @@
-/** Puts other weights of the same model into a decoder that stays: what `reload_weights` of the server does. */
-import type { Norm } from '../autograd/ops/norm.ts'
-import type { BufferRange, Gpu } from '../gpu/gpu.ts'
-import type { GpuBuffer } from '../gpu/pool.ts'
-import { writeWeight, type Weight } from '../kernels/common/weight.ts'
+/** Puts other weights of the same model into a decoder that stays, buffers and all: what `reload_weights` of the server does. */
 import { UserError } from '../common/errors.ts'
+import { rangeOf, type BufferRange } from '../gpu/gpu.ts'
+import type { GpuBuffer } from '../gpu/pool.ts'
+import { checkF16Range, matrixUnitOf } from '../kernels/common/matrix-units.ts'
+import { writeWeight, type Weight } from '../kernels/common/weight.ts'
 import { roundToBf16, widenBf16 } from './bf16.ts'
-import type { Decoder } from './decoder.ts'
-import type { ModelFiles } from './open.ts'
-import type { TensorSource } from './types.ts'
+import type { ModelTensors } from './decoder-load.ts'
+import { projectionsOf, type Decoder } from './decoder.ts'
+import { checkTensors } from './shapes.ts'
+import type { ModelConfig, TensorData, TensorSource } from './types.ts'
+
+/** What a decoder's buffers and commands are made for. */
+const fixed = [
+  'family', 'hiddenSize', 'intermediateSize', 'layers', 'heads', 'kvHeads', 'headDim', 'vocabSize', 'tieWordEmbeddings', 'qkvBias',
+  'outputBias', 'qkNorm', 'rmsNormEps', 'ropeTheta', 'ropeScaling',
+] as const satisfies (keyof ModelConfig)[] // prettier-ignore
+
+/** Bytes that may wait on the device to be copied into their places. */
+const uploadsWaiting = 64 * 2 ** 20
+
+/** A tensor of the files, and where it goes: a matrix in the dtype that it has there, a vector in float32. */
+interface Target {
+  name: string
+  weight?: Weight
+  vector?: GpuBuffer | BufferRange
+}
 
 /**
- * Writes every weight of `files` over the decoder's, in the dtype that the decoder keeps it in. Adapters stay as they are. No step may be recorded
- * meanwhile: the engine is paused.
- * @throws UserError for a model of another shape, before anything was written
+ * Writes every weight of `files` over the decoder's, in the dtype that the decoder keeps it in (float32 values are rounded where that is bf16). Adapters stay as
+ * they are. No step may be recorded meanwhile.
+ * @throws UserError for another model, files that are broken, values that matrix units do not take, and a decoder whose weights are trained: before
+ *   anything is written, as all is read once for this
  */
-export async function reloadDecoder(decoder: Decoder, files: Pick<ModelFiles, 'name' | 'config' | 'tensors'>): Promise<void> {
-  const shapes = [
-    'family',
-    'hiddenSize',
-    'intermediateSize',
-    'layers',
-    'heads',
-    'kvHeads',
-    'headDim',
-    'vocabSize',
-    'tieWordEmbeddings',
-  ] as const
-  for (const key of [...shapes, 'qkvBias', 'outputBias', 'qkNorm'] as const) {
-    if (files.config[key] === decoder.config[key]) continue
-    throw new UserError(
-      `${files.name} is another model than ${decoder.name}: its ${key} is ${files.config[key]}, not ${decoder.config[key]}.`,
-    )
-  }
+export async function reloadDecoder(decoder: Decoder, files: ModelTensors): Promise<void> {
   const { gpu } = decoder
-  const { tensors } = files
-  await writeMatrix(gpu, tensors, 'model.embed_tokens.weight', decoder.embedding.weight)
-  for (const layer of decoder.layers) {
-    for (const norm of [layer.inputNorm, layer.postNorm, layer.qNorm, layer.kNorm]) if (norm) await writeNorm(gpu, tensors, norm)
-    for (const { name, weight, bias } of [layer.q, layer.k, layer.v, layer.o, layer.gate, layer.up, layer.down]) {
-      await writeMatrix(gpu, tensors, `${name}.weight`, weight)
-      if (bias) await writeVector(gpu, tensors, `${name}.bias`, bias)
+  const { name, config, tensors } = files
+  if (decoder.embedding.trained)
+    throw new UserError(`The weights of ${decoder.name} are being trained, so nothing else is loaded.`)
+  for (const key of fixed) {
+    const [found, wanted] = [config[key], decoder.config[key]].map((value) => JSON.stringify(value))
+    if (found !== wanted)
+      throw new UserError(`${name} is another model than ${decoder.name}: its ${key} is ${found}, not ${wanted}.`)
+  }
+  checkTensors(decoder.config, tensors, name)
+  const targets = targetsOf(decoder)
+  const units = matrixUnitOf(gpu) !== undefined
+  for (const target of targets) {
+    const { data } = await valuesOf(tensors, target)
+    if (units) checkF16Range(target.name, data)
+  }
+  let waiting = 0
+  for (const target of targets) {
+    const { data } = await valuesOf(tensors, target)
+    const { weight, vector } = target
+    if (weight) writeWeight(gpu, weight, data)
+    else {
+      const { buffer, offset } = rangeOf(vector!)
+      gpu.write(buffer, data, offset)
     }
+    waiting += data.byteLength
+    if (waiting < uploadsWaiting) continue
+    waiting = 0
     await gpu.sync('loading')
   }
-  await writeNorm(gpu, tensors, decoder.norm)
-  if (decoder.head.weight !== decoder.embedding.weight) await writeMatrix(gpu, tensors, 'lm_head.weight', decoder.head.weight)
   await gpu.sync('loading')
 }
 
-async function writeMatrix(gpu: Gpu, tensors: TensorSource, name: string, weight: Weight): Promise<void> {
-  const read = await tensors.read(name, { round: weight.bf16 })
-  if (weight.bf16) writeWeight(gpu, weight, read.dtype === 'bf16' ? read.data : roundToBf16(read.data))
-  else writeWeight(gpu, weight, read.dtype === 'bf16' ? widenBf16(read.data) : read.data)
+async function valuesOf(tensors: TensorSource, { name, weight }: Target): Promise<TensorData> {
+  const isBf16 = weight?.bf16 ?? false
+  const read = await tensors.read(name, { round: isBf16 })
+  if (isBf16 && read.dtype === 'f32') return { dtype: 'bf16', shape: read.shape, data: roundToBf16(read.data) }
+  if (!isBf16 && read.dtype === 'bf16') return { dtype: 'f32', shape: read.shape, data: widenBf16(read.data) }
+  return read
 }
 
-const writeNorm = (gpu: Gpu, tensors: TensorSource, { name, gain }: Norm) => writeVector(gpu, tensors, `${name}.weight`, gain)
-
-async function writeVector(gpu: Gpu, tensors: TensorSource, name: string, to: GpuBuffer | BufferRange): Promise<void> {
-  const read = await tensors.read(name)
-  const data = read.dtype === 'bf16' ? widenBf16(read.data) : read.data
-  if ('buffer' in to) gpu.write(to.buffer, data, to.offset)
-  else gpu.write(to, data)
+function targetsOf({ embedding, layers, norm, head }: Decoder): Target[] {
+  const targets: Target[] = [{ name: 'model.embed_tokens.weight', weight: embedding.weight }]
+  const norms = [norm]
+  for (const layer of layers) {
+    for (const { name, weight, bias } of projectionsOf(layer).flat()) {
+      targets.push({ name: `${name}.weight`, weight })
+      if (bias) targets.push({ name: `${name}.bias`, vector: bias })
+    }
+    norms.push(layer.inputNorm, layer.postNorm, ...(layer.qNorm ? [layer.qNorm] : []), ...(layer.kNorm ? [layer.kNorm] : []))
+  }
+  for (const { name, gain } of norms) targets.push({ name: `${name}.weight`, vector: gain })
+  if (head.weight !== embedding.weight) targets.push({ name: 'lm_head.weight', weight: head.weight })
+  return targets
 }

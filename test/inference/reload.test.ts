@@ -1,0 +1,123 @@
+/** Other weights into a model that is being sampled from. */
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, expect, it } from 'vitest'
+import { hashSeed, Random } from '../../src/common/random.ts'
+import type { GenerationResult } from '../../src/common/types.ts'
+import { Gpu } from '../../src/gpu/gpu.ts'
+import { loadDecoder, type ModelTensors } from '../../src/model/decoder-load.ts'
+import { openModel } from '../../src/model/open.ts'
+import { openSafetensors, writeSafetensors } from '../../src/model/safetensors.ts'
+import { tensorShapes } from '../../src/model/shapes.ts'
+import type { ModelConfig } from '../../src/model/types.ts'
+import { seed } from '../seed.ts'
+import { randomAdapter } from './adapter-folders.ts'
+import { engineOf, expectTrainersBits, golden, goldenSequences, sampling } from './helpers.ts'
+
+const gpu = await Gpu.open({ checks: true })
+const root = mkdtempSync(join(tmpdir(), 'dawn-rl-reload-'))
+afterAll(() => {
+  gpu.close()
+  rmSync(root, { recursive: true, force: true })
+})
+
+/** Weights of a model of this shape, as a file; values are exact in bf16 where `halves` says so. */
+async function otherWeights(config: ModelConfig, name: string, halves: boolean): Promise<ModelTensors & { close(): void }> {
+  const path = join(root, `${name}.safetensors`)
+  const random = new Random(hashSeed(seed, name))
+  const tensors = [...tensorShapes(config)].map(([tensor, shape]) => {
+    const values = Float32Array.from({ length: shape.reduce((a, b) => a * b, 1) }, () => {
+      const value = random.normal() * 0.1 + Number(/norm/.test(tensor))
+      // Vectors are not rounded when weights are reloaded, and are when they are loaded.
+      return halves || shape.length === 1 ? Math.round(value * 64) / 64 : value
+    })
+    return [tensor, { dtype: 'F32' as const, shape, data: values }] as const
+  })
+  await writeSafetensors(path, Object.fromEntries(tensors), { format: 'pt' })
+  const source = await openSafetensors(path)
+  return { name, config, tensors: source, close: () => source.close() }
+}
+
+const bits = ({ ids, logprobs }: GenerationResult) => ({ ids, logprobs })
+
+it.each(['llama', 'qwen2', 'qwen3'])('what runs goes on with the new weights, what comes has their bits: %s', async (name) => {
+  const model = await openModel(golden(join(name, 'model')))
+  const { config } = model
+  const decoder = await loadDecoder(gpu, model)
+  const engine = engineOf(decoder)
+  const dir = await randomAdapter(config, `reload-${name}`)
+  await engine.adapters.load('one', dir)
+  const inUse = gpu.pool.bytesInUse
+  const [prompt] = goldenSequences(name)
+  const request = { promptIds: prompt.slice(0, 11), sampling: sampling({ max_tokens: 24 }) }
+  const named = { ...request, adapter: 'one' }
+  const before = [await engine.generate(request), await engine.generate(named)]
+  const files = await otherWeights(config, name, name === 'qwen2')
+  const running = engine.generate(request)
+  while (engine.stats().tokensGenerated < 2 * 24 + 3) await new Promise((resolve) => setTimeout(resolve, 1))
+  expect(await engine.reloadWeights(files)).toBe(1)
+  expect(engine.paused).toBe(false)
+  const { ids, versions } = await running
+  expect(versions).toEqual(versions.toSorted((a, b) => a - b))
+  expect(new Set(versions)).toEqual(new Set([0, 1]))
+  expect(ids).toHaveLength(24)
+  const after = [await engine.generate(request), await engine.generate(named)]
+  expect(after[0].versions).toEqual(ids.map(() => 1))
+  // An adapter's version counts how often it was loaded.
+  expect(after[1].versions).toEqual(ids.map(() => 1))
+  const fresh = await loadDecoder(gpu, files, { round: true })
+  await expectTrainersBits(fresh, [{ request, result: after[0] }])
+  await expectTrainersBits(decoder, [{ request, result: after[0] }])
+  const other = engineOf(fresh)
+  await other.adapters.load('one', dir)
+  expect(bits(await other.generate(named))).toEqual(bits(after[1]))
+  await other.close()
+  fresh.release()
+  // And back.
+  await engine.pause()
+  expect(await engine.reloadWeights(model)).toBe(2)
+  expect(engine.paused).toBe(true)
+  engine.resume()
+  expect([await engine.generate(request), await engine.generate(named)].map(bits)).toEqual(before.map(bits))
+  expect(gpu.pool.bytesInUse).toBeGreaterThanOrEqual(inUse)
+  await engine.close()
+  decoder.release()
+  model.close()
+  files.close()
+})
+
+it('refuses what does not fit before anything is written', async () => {
+  const model = await openModel(golden('llama/model'))
+  const decoder = await loadDecoder(gpu, model)
+  const engine = engineOf(decoder)
+  const request = { promptIds: [5, 6, 7], sampling: sampling() }
+  const before = await engine.generate(request)
+  const files = await otherWeights(model.config, 'refused', true)
+  const { config, tensors } = files
+  const changed = (change: Partial<ModelTensors['tensors']>) => ({ ...files, tensors: { ...others(), ...change } })
+  const others = (): ModelTensors['tensors'] => ({
+    names: () => tensors.names(),
+    has: (tensor) => tensors.has(tensor),
+    shape: (tensor) => tensors.shape(tensor),
+    read: (tensor, options) => tensors.read(tensor, options),
+    close: () => {},
+  })
+  const cases: [ModelTensors, RegExp][] = [
+    [{ ...files, config: { ...config, layers: 3 } }, /refused is another model than .*: its layers is 3, not 2/],
+    [{ ...files, config: { ...config, ropeTheta: 5 } }, /its ropeTheta is 5/],
+    [changed({ has: (tensor) => tensor !== 'model.norm.weight' }), /Tensor model.norm.weight is missing in refused/],
+    [changed({ shape: () => [3, 3] }), /has shape \[3, 3\], and its config asks for/],
+    [changed({ read: (tensor, o) => (tensor === 'model.norm.weight' ? Promise.reject(new Error('cut off')) : tensors.read(tensor, o)) }), /cut off/],
+  ] // prettier-ignore
+  for (const [given, words] of cases) await expect(engine.reloadWeights(given)).rejects.toThrow(words)
+  engine.resetPrefixCache()
+  expect(await engine.generate(request)).toMatchObject({ ...bits(before), versions: before.ids.map(() => 0) })
+  const trained = await loadDecoder(gpu, model, { full: true })
+  const trainers = engineOf(trained)
+  await expect(trainers.reloadWeights(files)).rejects.toThrow(/are being trained/)
+  for (const one of [engine, trainers]) await one.close()
+  for (const one of [decoder, trained]) one.release()
+  model.close()
+  files.close()
+})
