@@ -1,0 +1,195 @@
+/**
+ * What `env check` says of an environment. A few answers are played through the real way of a rollout (template, tokenizer, tools,
+ * rewards), with a sampler that says what it is told in place of a model.
+ */
+import { messageOf, UserError } from '../common/errors.ts'
+import type { GenerationRequest, GenerationResult, Generator, Message, Rollout, SamplingParams } from '../common/types.ts'
+import {
+  ChatTemplate,
+  loadEnvironment,
+  PolicyClient,
+  runRollout,
+  scoreGroup,
+  type Environment,
+  type Row,
+} from '../environments/index.ts'
+import { openModel } from '../model/open.ts'
+import type { Tokenizer } from '../model/tokenizer.ts'
+import { toolCallParser } from './tool-calls.ts'
+
+/** Seconds that an answer, the environment's part of a turn, or a reward may take here. */
+const LIMIT = 30
+
+/** Prints what it finds; throws UserError for an environment that cannot be loaded, and at the end where something is wrong. */
+export async function checkEnvironment(
+  id: string,
+  options: { args: string; model: string },
+  print: (line: string) => void,
+): Promise<void> {
+  const env = await loadEnvironment(id, argsOf(options.args))
+  const model = await openModel(options.model)
+  try {
+    const tokenizer = await model.tokenizer()
+    const template = new ChatTemplate(tokenizer)
+    const wrong: string[] = []
+    printRows(env, template, print, wrong)
+    printPrompt(env, template, options.model, print)
+    await printAnswers(env, tokenizer, template, print, wrong)
+    for (const line of wrong) print(`! ${line}`)
+    if (wrong.length > 0)
+      throw new UserError(
+        `env check: ${id} has ${wrong.length} problem${wrong.length > 1 ? 's' : ''}; see the lines with ! above.`,
+      )
+    print(`\n${id} is in order.`)
+  } finally {
+    model.close()
+    await env.close?.()
+  }
+}
+
+function argsOf(text: string): Record<string, unknown> {
+  try {
+    const args: unknown = JSON.parse(text)
+    if (args !== null && typeof args === 'object' && !Array.isArray(args)) return args as Record<string, unknown>
+  } catch (error) {
+    throw new UserError(`env check: --args is no JSON (${messageOf(error)}). Write --args '{"seed": 1}'.`)
+  }
+  throw new UserError(`env check: --args must be a JSON object, as '{"seed": 1}'.`)
+}
+
+function printRows(env: Environment, template: ChatTemplate, print: (line: string) => void, wrong: string[]): void {
+  const { dataset, evalDataset, tools = [], maxTurns = 1, members } = env
+  print(`${env.id}: ${dataset.length} rows to train on, ${evalDataset.length} held out`)
+  if (members) print(`members   ${members.map(({ name, weight }) => `${name} (weight ${weight})`).join(', ')}`)
+  print(`turns     ${maxTurns === -1 ? 'no limit but max_seq_len' : maxTurns}`)
+  if (tools.length > 0) {
+    print(`tools     ${tools.map((tool) => tool.function.name).join(', ')}`)
+    if (!template.showsTools) print('          the chat template shows no tools: they are described in the system message')
+  }
+  print(
+    `rewards   ${Object.entries(env.rubric.weights)
+      .map(([name, weight]) => `${name} (weight ${weight})`)
+      .join(', ')}`,
+  )
+  const key = ({ prompt, answer, info }: Row) => JSON.stringify([prompt, answer, info])
+  const train = new Set(dataset.map(key))
+  const shared = evalDataset.filter((row) => train.has(key(row))).length
+  if (shared > 0) wrong.push(`${shared} held-out tasks are in the training rows too.`)
+  const lengths = dataset
+    .slice(0, 200)
+    .map((row) => template.prompt(row.prompt, tools).ids.length)
+    .toSorted((a, b) => a - b)
+  const [middle, most] = [lengths[Math.floor(lengths.length / 2)], lengths.at(-1)]
+  print(`prompts   ${middle} tokens in the middle, ${most} at most, of the first ${lengths.length}`)
+}
+
+function printPrompt(env: Environment, template: ChatTemplate, model: string, print: (line: string) => void): void {
+  const [row] = env.dataset
+  print(`\nThe first prompt, as ${model} sees it:`)
+  for (const line of template.text(row.prompt, env.tools).split('\n')) print(`  | ${line}`)
+  const { answer, info } = row
+  print(`  answer ${JSON.stringify(answer)}${Object.keys(info).length > 0 ? `, info ${short(JSON.stringify(info), 200)}` : ''}`)
+}
+
+/** Something to say in each turn. */
+interface Canned {
+  name: string
+  text: string
+  cut?: boolean
+}
+
+async function printAnswers(
+  env: Environment,
+  tokenizer: Tokenizer,
+  template: ChatTemplate,
+  print: (line: string) => void,
+  wrong: string[],
+): Promise<void> {
+  const [row] = env.dataset
+  const own = env.sftCompletion?.(row) ?? row.answer
+  const canned: Canned[] = [
+    ...(own === '' ? [] : [{ name: 'its own answer', text: own }]),
+    { name: 'nothing', text: '' },
+    { name: '"I do not know."', text: 'I do not know.' },
+    { name: 'a text that is cut off', text: 'and so on '.repeat(20), cut: true },
+    ...(env.tools?.length
+      ? [
+          {
+            name: 'a call that is broken',
+            text: `<tool_call>\n{"name": "${env.tools[0].function.name}", "arguments": {\n</tool_call>`,
+          },
+        ]
+      : []),
+  ]
+  print('\nWhat answers earn (the same in each turn):')
+  const played: Rollout[] = []
+  for (const [index, one] of canned.entries()) {
+    const parseTools = toolCallParser(one.text.includes('<tool_call>') ? 'hermes' : 'auto', tokenizer, template)
+    const client = new PolicyClient(new Parrot(one, tokenizer), template, { maxSeqTokens: 1e5, parseTools })
+    const limits = { generationTimeoutSeconds: LIMIT, rewardTimeoutSeconds: LIMIT }
+    played.push(await runRollout(env, row, { client, sampling, group: 'check', index, ...limits }))
+  }
+  const scored = await scoreGroup(env, played, { rewardTimeoutSeconds: LIMIT })
+  for (const [i, rollout] of scored.entries()) {
+    print(`  ${canned[i].name.padEnd(24)} ${line(rollout)}`)
+    if (rollout.error !== null) wrong.push(`${canned[i].name}: ${rollout.error}.`)
+  }
+  const longest = scored.toSorted((a, b) => b.completion.length - a.completion.length)[0]
+  if (longest.completion.length > 1) {
+    print('\nThe longest of these conversations:')
+    for (const message of longest.completion) print(`  ${said(message)}`)
+  }
+  const rewards = scored.flatMap((r) => r.reward ?? [])
+  if (rewards.length > 1 && rewards.every((reward) => reward === rewards[0]))
+    wrong.push(`every answer earns ${rewards[0]}: a reward that does not tell answers apart teaches nothing.`)
+  if (own !== '' && rewards.length > 1 && scored[0].reward !== null && scored[0].reward < Math.max(...rewards))
+    print(`  (its own answer does not earn the most: fine where answer is only a part of a right one)`)
+}
+
+function line({ reward, metrics, turns, stopCondition, error }: Rollout): string {
+  if (error !== null) return `failed: ${error}`
+  const numbers = Object.entries(metrics).map(([name, value]) => `${name} ${value === null ? 'null' : Number(value.toFixed(3))}`)
+  const count = turns && turns.length > 1 ? `, ${turns.length} turns` : ''
+  return `reward ${reward!.toFixed(3)} (${numbers.join(', ')}${count}, ${stopCondition})`
+}
+
+function said({ role, content, tool_calls }: Message): string {
+  const calls = tool_calls?.map((call) => `-> ${call.function.name}(${call.function.arguments})`) ?? []
+  return `${role}: ${short(
+    [content, ...calls]
+      .filter((part) => part !== '')
+      .join(' ')
+      .replace(/\s+/gu, ' '),
+    160,
+  )}`
+}
+
+const short = (text: string, most: number) => (text.length > most ? `${text.slice(0, most)}...` : text)
+
+const sampling: SamplingParams = {
+  temperature: 1, top_p: 1, top_k: 0, min_p: 0, repetition_penalty: 1, presence_penalty: 0, frequency_penalty: 0, max_tokens: 4096, stop: [],
+  stop_token_ids: [], seed: 0,
+} // prettier-ignore
+
+/** Samples one text, always. */
+class Parrot implements Generator {
+  readonly version = 0
+  readonly #says: Canned
+  readonly #tokenizer: Tokenizer
+
+  constructor(says: Canned, tokenizer: Tokenizer) {
+    this.#says = says
+    this.#tokenizer = tokenizer
+  }
+
+  generate(_: GenerationRequest): Promise<GenerationResult> {
+    const { text, cut = false } = this.#says
+    const said = this.#tokenizer.encode(text, { addSpecialTokens: false })
+    const ids = cut ? said : [...said, this.#tokenizer.eosTokenIds[0]]
+    const zeros = ids.map(() => 0)
+    const how = cut
+      ? { finishReason: 'length' as const, stopCondition: 'max_tokens' }
+      : { finishReason: 'stop' as const, stopCondition: 'eos' }
+    return Promise.resolve({ text, ids, logprobs: zeros, versions: zeros, ...how })
+  }
+}

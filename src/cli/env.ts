@@ -1,0 +1,26 @@
+/** `env`: begins an environment of one's own, and looks at one before a run does. */
+import type { Command } from 'commander'
+import { ENV_KINDS } from './env-new.ts'
+
+export function register(program: Command): void {
+  const env = program.command('env').description('begin an environment of your own, or check one before a run')
+  env
+    .command('new')
+    .description('write NAME.ts, an environment that runs as it is, into this folder')
+    .argument('<name>', 'letters, digits and -')
+    .option('--kind <kind>', `${ENV_KINDS.join(', ')}`, 'single')
+    .action(async (name: string, options: { kind: string }) => {
+      const { newEnvironment } = await import('./env-new.ts')
+      console.log(newEnvironment(name, options.kind, process.cwd()))
+    })
+  env
+    .command('check')
+    .description('rows, the first prompt as the model sees it, and what a few answers earn; exit code 2 where something is wrong')
+    .argument('<environment>', 'id of a bundled one, path, or npm package')
+    .option('--args <json>', 'arguments of the environment, as JSON', '{}')
+    .option('--model <model>', 'folder, hub id or .gguf file whose chat template and tokenizer are used', 'models/tiny')
+    .action(async (id: string, options: { args: string; model: string }) => {
+      const { checkEnvironment } = await import('./env-check.ts')
+      await checkEnvironment(id, options, (line) => console.log(line))
+    })
+}

@@ -1,0 +1,83 @@
+/** `env new` and `env check`, as commands. */
+import { spawnSync } from 'node:child_process'
+import { existsSync, mkdtempSync, readFileSync, realpathSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { afterAll, describe, expect, test } from 'vitest'
+import { bundledEnvironments } from '../../src/environments/load.ts'
+import { checkEnvironment } from '../../src/cli/env-check.ts'
+
+const cli = fileURLToPath(new URL('../../cli.js', import.meta.url))
+const tiny = fileURLToPath(new URL('../../models/tiny', import.meta.url))
+const folder = realpathSync(mkdtempSync(join(tmpdir(), 'dawn-rl-env-')))
+afterAll(() => rmSync(folder, { recursive: true }))
+
+function run(...words: string[]) {
+  const { status, stdout, stderr } = spawnSync(process.execPath, [cli, 'env', ...words], { cwd: folder, encoding: 'utf8' })
+  return { status, stdout, stderr }
+}
+
+/** What `env check` prints, in this process. */
+async function check(id: string, args = '{}'): Promise<string> {
+  const lines: string[] = []
+  await checkEnvironment(id, { args, model: tiny }, (line) => lines.push(line)).catch((error: Error) =>
+    lines.push(`UserError ${error.message}`),
+  )
+  return lines.join('\n')
+}
+
+describe('env new', () => {
+  test.each(['single', 'multi', 'tools'])('writes a %s environment that runs as it is', (kind) => {
+    const made = run('new', `my-${kind}`, '--kind', kind)
+    expect(made, made.stderr).toMatchObject({
+      status: 0,
+      stdout: expect.stringContaining(`node cli.js env check ./my-${kind}.ts`),
+    })
+    const checked = run('check', `./my-${kind}.ts`, '--model', tiny, '--args', '{"size": 50}')
+    expect(checked.stdout + checked.stderr).toContain(`./my-${kind}.ts is in order.`)
+    expect(checked.status).toBe(0)
+    expect(checked.stdout).toContain(`my-${kind}: 45 rows to train on, 5 held out`)
+    expect(checked.stdout).toMatch(/its own answer +reward (1|0\.8)\.?\d* /)
+  })
+  test('leaves what is there, and refuses what is no name', () => {
+    writeFileSync(join(folder, 'mine.ts'), 'kept')
+    expect(run('new', 'mine')).toMatchObject({ status: 2, stderr: expect.stringContaining('mine.ts is there already') })
+    expect(readFileSync(join(folder, 'mine.ts'), 'utf8')).toBe('kept')
+    expect(run('new', '../out').stderr).toContain('"../out" is no name')
+    expect(existsSync(join(folder, '../out.ts'))).toBe(false)
+    expect(run('new', 'other', '--kind', 'multy')).toMatchObject({ status: 2, stderr: expect.stringContaining('(multi?)') })
+  })
+})
+
+describe('env check', () => {
+  // code-golf starts a sandbox for each answer, and has a test of its own.
+  test.each(bundledEnvironments().filter((id) => id !== 'code-golf'))('%s is in order', async (id) => {
+    const text = await check(id)
+    expect(text).toContain(`${id} is in order.`)
+    expect(text).toContain('The first prompt, as')
+    expect(text).toContain('<|user|>')
+  })
+  test('says what is wrong with rewards and rows, with exit code 2', () => {
+    const env = (reward: string, evalRows: string) => `import { Rubric, SingleTurnEnv } from 'dawn-rl/environments'
+      const rows = [{ question: 'a', answer: 'x' }, { question: 'b', answer: 'y' }]
+      export default () => SingleTurnEnv.create({ id: 'odd', rubric: new Rubric({ odd: ${reward} }), dataset: rows, evalDataset: ${evalRows} })`
+    writeFileSync(join(folder, 'throws.ts'), env("({ text }) => { if (text === '') throw new Error('empty'); return 1 }", 'rows'))
+    const found = run('check', './throws.ts', '--model', tiny)
+    expect(found.status).toBe(2)
+    expect(found.stdout).toContain('nothing                  failed: reward function "odd" threw: empty')
+    expect(found.stdout).toContain('! 2 held-out tasks are in the training rows too.')
+    expect(found.stdout).toContain('! nothing: reward function "odd" threw: empty.')
+    expect(found.stderr).toContain('env check: ./throws.ts has 3 problems; see the lines with ! above.')
+    writeFileSync(join(folder, 'same.ts'), env('() => 1', '[{ question: "c" }]'))
+    expect(run('check', './same.ts', '--model', tiny).stdout).toContain(
+      '! every answer earns 1: a reward that does not tell answers apart',
+    )
+  })
+  test('refuses what cannot be looked at', async () => {
+    expect(await check('wordel')).toContain('did you mean wordle?')
+    expect(await check('wordle', '{"max_turns": 0}')).toContain('max_turns is 0')
+    expect(await check('wordle', 'max_turns = 3')).toContain('--args is no JSON')
+    expect(await check('wordle', '[1]')).toContain('--args must be a JSON object')
+  })
+})
