@@ -65,7 +65,8 @@ export default async function loadEnvironment(args: Record<string, unknown>): Pr
       // What hit a limit of the sandbox: time, memory, stack or output.
       stopped: { reward: async (rollout) => (['code', null].includes((await play(rollout)).cause) ? 0 : 1), weight: 0 },
     },
-    { parser: new Parser(codeOf) },
+    // The limit of a run is `seconds`; this one is for the queue.
+    { parser: new Parser(codeOf), timeoutSeconds: 1200 },
   )
   const rows = makeTasks(options)
   return await SingleTurnEnv.create({
@@ -80,7 +81,8 @@ export default async function loadEnvironment(args: Record<string, unknown>): Pr
 /** Calls what the model wrote with the inputs of all tests. It never sees the outputs, and they are compared out here. */
 async function judge({ text, info, signal }: RewardArgs, seconds: number): Promise<SandboxResult> {
   const run = await runSandboxed(`(${text}\n)`, { calls: info.inputs as unknown[][], seconds, signal })
-  if (run.cause === 'abort') throw new Error(`the sandbox was ended: ${run.error}`)
+  // Neither says anything about the code.
+  if (run.cause === 'abort' || run.cause === 'crash') throw new Error(`the sandbox was ended: ${run.error}`)
   return run
 }
 

@@ -151,11 +151,14 @@ describe('files', () => {
   ])('refused: %s', async (name, content, message) => {
     expect(await refusal(loadRows(file(name, content)))).toContain(message)
   })
-  test('refused: missing file, folder, a line over the cap', async () => {
+  test('refused: missing file, an empty folder, a line over the cap', async () => {
     expect(await refusal(loadRows(join(folder, 'none.jsonl')))).toBe(
       'dataset ./none.jsonl: there is no such file. Check the path.',
     )
-    expect(await refusal(loadRows(folder))).toContain('is a folder')
+    expect(await refusal(loadRows(mkdtempSync(join(folder, 'empty-'))))).toContain(
+      'has no files of rows (.jsonl, .ndjson, .json, .parquet)',
+    )
+    expect(await refusal(readTable(folder))).toContain('is a folder')
     const path = file('cap.jsonl', `{"question": "a"}\n{"question": "${'b'.repeat(1000)}"}\n`)
     expect(await refusal(readTable(path, { maxLineBytes: 100 }))).toContain('./cap.jsonl:2 is longer than 100 bytes.')
     expect(await readTable(path, { maxLineBytes: 2000 })).toHaveLength(2)

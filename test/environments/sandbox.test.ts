@@ -1,12 +1,15 @@
 /** Code that a model could write against the sandbox: each run is bounded, with its cause in words, and the next one works. */
 import { spawnSync } from 'node:child_process'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
-import { fileURLToPath } from 'node:url'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath, pathToFileURL } from 'node:url'
 import fc from 'fast-check'
 import { afterAll, describe, expect, test } from 'vitest'
 import { closeSandbox, runSandboxed, type SandboxCause, type SandboxOptions } from '../../src/environments/sandbox/index.ts'
-import { load } from '../../src/environments/sandbox/pool.ts'
+import { load, Workers } from '../../src/environments/sandbox/pool.ts'
 import { seed } from '../seed.ts'
 
 afterAll(closeSandbox)
@@ -169,4 +172,71 @@ test('an idle sandbox lets the process end', () => {
     timeout: 60_000,
   })
   expect({ stdout, status }).toEqual({ stdout: '42\n', status: 0 })
+})
+
+describe.each(['thread', 'child'] as const)('workers: a %s', (as) => {
+  const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-workers-'))
+  afterAll(() => rmSync(folder, { recursive: true }))
+  const serve = new URL('../../src/environments/sandbox/serve.ts', import.meta.url).href
+  const script = (name: string, body: string) => {
+    const file = join(folder, name)
+    writeFileSync(file, body)
+    return pathToFileURL(file)
+  }
+  const methods = `import { readFileSync } from 'node:fs'
+    import { spawn } from 'node:child_process'
+    import { serve } from ${JSON.stringify(serve)}
+    serve({
+      echo: (x) => x,
+      die: () => process.exit(3),
+      swell: () => { const a = []; for (;;) a.push(new Array(1e5).fill(1.5)) },
+      hang: () => { for (;;); },
+      read: (path) => readFileSync(path, 'utf8').length,
+      spawn: () => spawn('true'),
+      secrets: () => Object.keys(process.env),
+    })`
+  const start = (body: string, name: string) => {
+    return new Workers({ script: script(name, body), as, heapMb: 64, readable: [folder] })
+  }
+  test('that dies, swells or hangs takes one call with it, and those that wait are run', async () => {
+    const workers = start(methods, 'methods.mjs')
+    const call = (method: string, seconds = 20) => workers.call(method, [7], { seconds }).catch((error: Error) => error.message)
+    const results = await Promise.all(
+      ['die', 'echo', 'swell', 'die', 'echo', 'die', 'echo']
+        .map((method) => call(method))
+        .concat(call('hang', 0.3), call('echo')),
+    )
+    expect(results).toEqual([
+      expect.stringContaining('exit code 3'),
+      7,
+      'it needed more memory than its 64 MiB',
+      expect.stringContaining('exit code 3'),
+      7,
+      expect.stringContaining('exit code 3'),
+      7,
+      'it took longer than its limit of 0.3 s',
+      7,
+    ])
+    workers.close()
+  })
+  test('that cannot start says why, to all who wait', async () => {
+    const workers = start('throw new Error("no luck")', 'broken.mjs')
+    const calls = await Promise.allSettled([1, 2, 3].map(() => workers.call('echo', [], { seconds: 20 })))
+    for (const call of calls)
+      expect(call).toMatchObject({
+        status: 'rejected',
+        reason: expect.objectContaining({ message: expect.stringMatching(/could not be started|no luck/) }),
+      })
+  })
+  test('knows none of our environment; a child opens no file and starts nothing', async () => {
+    const workers = start(methods, 'methods.mjs')
+    const call = (method: string, arg?: unknown) => workers.call(method, [arg], { seconds: 20 })
+    expect(await call('secrets')).not.toContain('PATH')
+    if (as === 'child') {
+      await expect(call('read', '/etc/passwd')).rejects.toThrow('restricted')
+      await expect(call('read', join(tmpdir(), '..', 'etc', 'hosts'))).rejects.toThrow('restricted')
+      await expect(call('spawn')).rejects.toThrow('restricted')
+    }
+    workers.close()
+  })
 })

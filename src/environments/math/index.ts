@@ -30,7 +30,7 @@ let workers: Workers | undefined
 
 /**
  * Whether two final answers are the same: `\frac{1}{2}` and `0.5`, `\{2, 1\}` and `1, 2`, `(x+1)^2` and `x^2+2x+1`. Never rejects for what they hold.
- * Throws UserError where @cortex-js/compute-engine or workerpool is not installed, and CallEnded when aborted.
+ * Throws UserError where @cortex-js/compute-engine is not installed, and CallEnded when aborted.
  */
 export async function mathEqual(gold: string, given: string, options: MathEqualOptions = {}): Promise<MathVerdict> {
   const [a, b] = [gold.trim(), given.trim()]
@@ -47,14 +47,15 @@ export async function mathEqual(gold: string, given: string, options: MathEqualO
   try {
     return { equal: await workers.call<boolean>('same', [a, b, { tolerance }], { seconds, signal }), undecided: null }
   } catch (error) {
-    if (error instanceof CallEnded && error.why === 'abort') throw error
-    return { equal: false, undecided: error instanceof Error ? error.message : String(error) }
+    // Only what the answer itself is to blame for; an abort or workers that do not start are errors.
+    if (!(error instanceof CallEnded) || error.why === 'abort') throw error
+    return { equal: false, undecided: error.message }
   }
 }
 
 /** Ends the threads; the next comparison starts new ones. Idle ones do not keep a process alive, so only tests need it. */
-export async function closeMath(): Promise<void> {
-  await workers?.close()
+export function closeMath(): void {
+  workers?.close()
   workers = undefined
 }
 

@@ -1,8 +1,8 @@
 /** The thread's side of MathRubric: reading and comparing answers, which a hostile one could keep busy for hours. */
-import workerpool from 'workerpool'
+import { serve } from '../sandbox/serve.ts'
 import { type CompareOptions, sameAnswer } from './compare.ts'
 import { symbols } from './symbols.ts'
 
-workerpool.worker({
+serve({
   same: (gold: string, given: string, options: CompareOptions) => sameAnswer(gold, given, symbols, options),
 })

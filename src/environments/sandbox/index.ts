@@ -28,10 +28,10 @@ export interface SandboxOptions {
   signal?: AbortSignal
 }
 
-/** How long a run may overstay its own deadline before its process is killed; a cold one starts within it. */
+/** How long a run may overstay its own deadline before its process is killed; its start is not counted. */
 const graceSeconds = 2
 
-const packages = ['quickjs-emscripten', 'workerpool']
+const packages = ['quickjs-emscripten']
 
 let pool: Workers | undefined
 
@@ -63,7 +63,7 @@ export async function runSandboxed(code: string, options: SandboxOptions = {}): 
 }
 
 /** Ends the sandbox's processes; the next run starts new ones. Idle ones do not keep a process alive, so only tests need it. */
-export async function closeSandbox(): Promise<void> {
-  await pool?.close()
+export function closeSandbox(): void {
+  pool?.close()
   pool = undefined
 }

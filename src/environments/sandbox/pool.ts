@@ -1,22 +1,28 @@
 /**
  * Work that may hang, swell or crash, in workers that can be ended: each call has a time limit after which its worker is killed, each worker
- * a heap limit and an isolate of its own. The next call starts a fresh one. Idle workers do not keep the process alive.
+ * a heap limit and an isolate of its own. The next call gets a fresh one. Idle workers do not keep the process alive.
  * A worker is a thread, or a child process that may read the code it runs and else no file, and may start nothing.
+ *
+ * Not the package workerpool: where a worker of its dies by itself, calls that wait in its queue are never run (seen with 10.0.3), its idle
+ * workers keep a process alive, and a worker's start counts as part of its first call's time.
  */
-import type { ChildProcess } from 'node:child_process'
+import { fork } from 'node:child_process'
 import { existsSync, realpathSync } from 'node:fs'
+import { basename, dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import type { Worker } from 'node:worker_threads'
-import type { Pool } from 'workerpool'
+import { Worker } from 'node:worker_threads'
 import { messageOf, UserError } from '../../common/errors.ts'
+import type { WorkerReply } from './serve.ts'
 
 export interface WorkersOptions {
-  /** The worker's file: it registers its methods with `workerpool.worker({...})`. A `.ts` URL finds the `.js` of a packed package too. */
+  /** The worker's file: it ends with `serve({...})`. A `.ts` URL finds the `.js` of a packed package too. */
   script: URL
   /** Where the work runs. */
   as: 'thread' | 'child'
   /** Packages whose files a child may read. */
   packages?: string[]
+  /** More files and folders that a child may read. */
+  readable?: string[]
   /** Workers at most. Default 2. */
   size?: number
   /** Heap of a worker in MiB. Default 256. */
@@ -24,7 +30,7 @@ export interface WorkersOptions {
 }
 
 export interface CallLimits {
-  /** Counted from when the call starts to run, not while it queues. */
+  /** Counted from when the call starts to run: waiting for a worker, or for its start, is not part of it. */
   seconds: number
   /** Ends the call early. */
   signal?: AbortSignal
@@ -33,22 +39,41 @@ export interface CallLimits {
 /** Why a call gave nothing. `message` is the cause in words. */
 export class CallEnded extends Error {
   override name = 'CallEnded'
-  readonly why: 'time' | 'abort' | 'crash'
-  constructor(cause: 'time' | 'abort' | 'crash', message: string) {
+  readonly why: 'time' | 'abort' | 'memory' | 'crash'
+  constructor(why: 'time' | 'abort' | 'memory' | 'crash', message: string) {
     super(message)
-    this.why = cause
+    this.why = why
   }
 }
 
-/** What workerpool keeps to itself: nothing else lets an idle worker go. */
-interface Handle {
-  worker?: Worker | ChildProcess
+interface Job {
+  method: string
+  args: unknown[]
+  seconds: number
+  resolve(value: unknown): void
+  reject(error: Error): void
 }
+
+/** What a thread and a child have in common. */
+interface Handle {
+  post(message: unknown): void
+  kill(): void
+  /** Whether it keeps the process alive. */
+  hold(yes: boolean): void
+  /** The end of what it wrote to standard error. */
+  lastWords: string
+  job: Job | null
+  timer?: ReturnType<typeof setTimeout>
+  ready: boolean
+}
+
+/** A worker that is not ready by then never will be. */
+const startSeconds = 120
 
 export class Workers {
   readonly #options: WorkersOptions
-  #pool: Promise<Pool> | undefined
-  #running = 0
+  readonly #handles = new Set<Handle>()
+  #queue: Job[] = []
 
   constructor(options: WorkersOptions) {
     this.#options = options
@@ -56,89 +81,169 @@ export class Workers {
 
   /**
    * Runs a method of the worker. Arguments and result must be structured-cloneable.
-   * Throws CallEnded when it was late, aborted, or its worker crashed (out of heap), and what the method threw.
+   * Throws CallEnded when it was late, aborted, or its worker died; an Error when workers cannot be started; and what the method threw.
    */
-  async call<T>(method: string, args: unknown[], limits: CallLimits): Promise<T> {
-    const { seconds, signal } = limits
+  async call<T>(method: string, args: unknown[], { seconds, signal }: CallLimits): Promise<T> {
     if (signal?.aborted) throw new CallEnded('abort', 'it was aborted')
-    const pool = await (this.#pool ??= this.#start())
-    this.#running++
-    let onAbort: (() => void) | undefined
+    const { promise, resolve, reject } = Promise.withResolvers<unknown>()
+    const job: Job = { method, args, seconds, resolve, reject }
+    const onAbort = () => this.#end(job, new CallEnded('abort', 'it was aborted'))
+    signal?.addEventListener('abort', onAbort, { once: true })
+    this.#queue.push(job)
+    this.#pump()
     try {
-      const call = pool.exec(method, args)
-      this.#hold(pool, true)
-      onAbort = () => void call.cancel()
-      signal?.addEventListener('abort', onAbort, { once: true })
-      return (await call.timeout(seconds * 1000)) as T
-    } catch (error) {
-      const { name, message } = error instanceof Error ? error : { name: '', message: String(error) }
-      if (signal?.aborted) throw new CallEnded('abort', 'it was aborted')
-      if (name === 'TimeoutError' || message === 'timeout exceeded') {
-        throw new CallEnded('time', `it took longer than its limit of ${seconds} s`)
-      }
-      if (/Worker error|terminated/iu.test(message)) {
-        const memory = /memory/iu.test(message)
-        throw new CallEnded(
-          'crash',
-          memory ? `it needed more memory than its ${this.#heapMb} MiB` : `its process ended: ${firstLine(message)}`,
-        )
-      }
-      throw error
+      return (await promise) as T
     } finally {
-      if (onAbort) signal?.removeEventListener('abort', onAbort)
-      if (--this.#running === 0) this.#hold(pool, false)
+      signal?.removeEventListener('abort', onAbort)
     }
   }
 
-  /** Ends all workers. A later call starts new ones. */
-  async close(): Promise<void> {
-    const pool = this.#pool
-    this.#pool = undefined
-    await (await pool)?.terminate(true)
-  }
-
-  get #heapMb(): number {
-    return this.#options.heapMb ?? 256
-  }
-
-  async #start(): Promise<Pool> {
-    const { pool } = await load('workerpool', () => import('workerpool'))
-    const asIs = fileURLToPath(this.#options.script)
-    const script = existsSync(asIs) ? asIs : asIs.replace(/\.ts$/u, '.js')
-    const common = { maxWorkers: this.#options.size ?? 2, workerTerminateTimeout: 100 }
-    if (this.#options.as === 'thread') {
-      const resourceLimits = { maxOldGenerationSizeMb: this.#heapMb }
-      return pool(script, { ...common, workerType: 'thread', workerThreadOpts: { resourceLimits, env: {}, execArgv: [] } })
+  /** Ends all workers and the calls that wait. A later call starts new ones. */
+  close(): void {
+    for (const job of this.#queue.splice(0)) job.reject(new CallEnded('abort', 'the workers were closed'))
+    for (const handle of this.#handles) {
+      handle.job?.reject(new CallEnded('abort', 'the workers were closed'))
+      this.#drop(handle)
     }
-    const readable = [...new Set([...packageFolders(script), ...(this.#options.packages ?? []).flatMap(foldersOf)])]
-    const execArgv = [
-      '--permission',
-      ...readable.map((folder) => `--allow-fs-read=${folder}`),
-      `--max-old-space-size=${this.#heapMb}`,
-    ]
-    // Windows starts no program without SystemRoot; else the child knows nothing of our environment, keys and tokens in it.
-    const env = process.env.SystemRoot === undefined ? {} : { SystemRoot: process.env.SystemRoot }
-    return pool(script, { ...common, workerType: 'process', forkOpts: { execArgv, env, serialization: 'advanced' } })
   }
 
-  #hold(pool: Pool, hold: boolean): void {
-    for (const { worker } of (pool as unknown as { workers: Handle[] }).workers) {
-      const what = hold ? 'ref' : 'unref'
-      worker?.[what]()
-      if (worker && 'channel' in worker) worker.channel?.[what]()
+  /** Gives waiting calls to idle workers, and starts workers while there are calls for them. */
+  #pump(): void {
+    for (const handle of this.#handles) {
+      if (!handle.ready || handle.job) continue
+      const job = this.#queue.shift()
+      handle.hold(job !== undefined)
+      if (!job) continue
+      handle.job = job
+      const words = `it took longer than its limit of ${job.seconds} s`
+      handle.timer = setTimeout(() => this.#end(job, new CallEnded('time', words)), job.seconds * 1000)
+      handle.post({ method: job.method, args: job.args })
     }
+    const starting = [...this.#handles].filter(({ ready }) => !ready).length
+    if (this.#queue.length > starting && this.#handles.size < (this.#options.size ?? 2)) {
+      this.#start()
+      this.#pump()
+    }
+  }
+
+  /** Ends a call, and its worker where one runs it. */
+  #end(job: Job, error: Error): void {
+    job.reject(error)
+    this.#queue = this.#queue.filter((other) => other !== job)
+    const handle = [...this.#handles].find((one) => one.job === job)
+    if (handle) this.#drop(handle)
+    this.#pump()
+  }
+
+  #drop(handle: Handle): void {
+    clearTimeout(handle.timer)
+    this.#handles.delete(handle)
+    handle.job = null
+    handle.kill()
+  }
+
+  #received(handle: Handle, reply: WorkerReply): void {
+    const { job } = handle
+    clearTimeout(handle.timer)
+    handle.ready = true
+    handle.job = null
+    if (job && 'error' in reply) job.reject(new Error(reply.error))
+    else if (job && 'result' in reply) job.resolve(reply.result)
+    this.#pump()
+  }
+
+  #died(handle: Handle, how: string): void {
+    if (!this.#handles.has(handle)) return // we ended it
+    const { job, ready, lastWords } = handle
+    this.#drop(handle)
+    if (!ready) {
+      const error = new Error(`a worker could not be started (${how}): ${lastWords.trim().slice(-600) || 'it said nothing'}`)
+      for (const waiting of this.#queue.splice(0)) waiting.reject(error)
+    } else if (/heap out of memory|OUT_OF_MEMORY/u.test(lastWords + how)) {
+      job?.reject(new CallEnded('memory', `it needed more memory than its ${this.#options.heapMb ?? 256} MiB`))
+    } else job?.reject(new CallEnded('crash', `its process ended (${how})`))
+    this.#pump()
+  }
+
+  #start(): void {
+    const { script, as, packages = [], readable = [], heapMb = 256 } = this.#options
+    const asIs = fileURLToPath(script)
+    const file = existsSync(asIs) ? asIs : asIs.replace(/\.ts$/u, '.js')
+    const handle =
+      as === 'thread' ? startThread(file, heapMb) : startChild(file, heapMb, [...readableFor(file, packages), ...readable])
+    const { worker } = handle
+    this.#handles.add(handle)
+    handle.timer = setTimeout(() => this.#died(handle, `not ready within ${startSeconds} s`), startSeconds * 1000)
+    worker.on('message', (reply: WorkerReply) => {
+      if (this.#handles.has(handle)) this.#received(handle, reply)
+    })
+    worker.on('error', (error: Error & { code?: string }) => this.#died(handle, error.code ?? messageOf(error)))
+    worker.on('exit', (code: number | null, signal?: string) => this.#died(handle, signal ?? `exit code ${code}`))
   }
 }
 
-/** What a child has to read of a file's package: the `node_modules` that it is under; in a checkout, our code and package.json (for its type). */
-function packageFolders(file: string): string[] {
-  const real = realpathSync(file)
-  const under = real.lastIndexOf('node_modules')
-  if (under >= 0) return [real.slice(0, under + 'node_modules'.length)]
-  return ['../../', '../../../package.json'].map((path) => fileURLToPath(new URL(path, import.meta.url)))
+function startThread(file: string, heapMb: number) {
+  const worker = new Worker(file, {
+    resourceLimits: { maxOldGenerationSizeMb: heapMb },
+    env: {},
+    execArgv: [],
+    stderr: true,
+    stdout: true,
+  })
+  const handle: Handle & { worker: Worker } = {
+    worker,
+    post: (message) => worker.postMessage(message),
+    kill: () => void worker.terminate(),
+    hold: (yes) => (yes ? worker.ref() : worker.unref()),
+    lastWords: '',
+    job: null,
+    ready: false,
+  }
+  worker.stderr.on('data', (text) => (handle.lastWords = (handle.lastWords + String(text)).slice(-4000)))
+  return handle
 }
 
-const foldersOf = (name: string) => packageFolders(fileURLToPath(import.meta.resolve(name)))
+function startChild(file: string, heapMb: number, readable: readonly string[]) {
+  const allowed = readable.map((folder) => `--allow-fs-read=${folder}`)
+  const execArgv = ['--permission', ...allowed, `--max-old-space-size=${heapMb}`]
+  // Windows starts no program without SystemRoot; else the child knows nothing of our environment, keys and tokens in it.
+  const env = process.env.SystemRoot === undefined ? {} : { SystemRoot: process.env.SystemRoot }
+  const worker = fork(file, [], { execArgv, env, serialization: 'advanced', stdio: ['ignore', 'ignore', 'pipe', 'ipc'] })
+  const stderr = worker.stderr as typeof worker.stderr & { ref?(): void; unref?(): void }
+  const handle: Handle & { worker: typeof worker } = {
+    worker,
+    // A child that has just died is told about by its exit, not here.
+    post: (message) => void worker.send(message as object, () => {}),
+    kill: () => void worker.kill('SIGKILL'),
+    hold(yes) {
+      const what = yes ? 'ref' : 'unref'
+      worker[what]()
+      worker.channel?.[what]()
+      stderr?.[what]?.()
+    },
+    lastWords: '',
+    job: null,
+    ready: false,
+  }
+  stderr?.on('data', (text) => (handle.lastWords = (handle.lastWords + String(text)).slice(-4000)))
+  return handle
+}
+
+/**
+ * What a child has to read to start a script: our code with its package.json (for its type), and the `node_modules` folders that Node looks
+ * through from there, whether they are there or not (it asks), both as they are named and where links lead.
+ */
+function readableFor(script: string, packages: readonly string[]): string[] {
+  const own = ['../../', '../../../package.json'].map((path) => fileURLToPath(new URL(path, import.meta.url)))
+  const folders: string[] = []
+  for (let folder = dirname(script); ; folder = dirname(folder)) {
+    if (basename(folder) !== 'node_modules') folders.push(join(folder, 'node_modules'))
+    if (folder === dirname(folder)) break
+  }
+  const real = packages.map((name) => realpathSync(fileURLToPath(import.meta.resolve(name))))
+  const linked = real.map((file) => file.slice(0, file.lastIndexOf('node_modules') + 'node_modules'.length))
+  return [...new Set([...own, ...folders, ...linked])]
+}
 
 /** Imports an optional package. Throws UserError that says how to get it. */
 export async function load<T>(name: string, importIt: () => Promise<T>): Promise<T> {

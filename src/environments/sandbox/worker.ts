@@ -11,8 +11,8 @@ import {
   type QuickJSHandle,
   RELEASE_SYNC,
 } from 'quickjs-emscripten'
-import workerpool from 'workerpool'
 import type { SandboxCall, SandboxCause, SandboxJob, SandboxResult } from './protocol.ts'
+import { serve } from './serve.ts'
 
 /** The part of WebAssembly that is used here; Node's types have none of it. */
 interface WasmMemory {
@@ -174,4 +174,4 @@ function describe(context: QuickJSContext, error: QuickJSHandle): string {
   return `${part('name') || 'it threw an object'}: ${part('message')}${line ? ` (line ${line})` : ''}`
 }
 
-workerpool.worker({ run })
+serve({ run })

@@ -1,0 +1,206 @@
+/**
+ * Data sets as the Hugging Face hub keeps them: a snapshot folder with files for each split (and often a folder for each subset), or an id
+ * (`openai/gsm8k`), whose files lie in the cache that the Python libraries use too (HF_HUB_CACHE, HF_HOME) or are fetched into it.
+ * Only the files of the split asked for are fetched; when the cache has them, the network is not touched, and HF_HUB_OFFLINE=1 forbids it.
+ */
+import { existsSync } from 'node:fs'
+import { mkdir, readdir, readFile, writeFile } from 'node:fs/promises'
+import { homedir } from 'node:os'
+import { basename, dirname, extname, join, sep } from 'node:path'
+import { messageOf, UserError } from '../common/errors.ts'
+import { tableEndings } from './tables.ts'
+
+export interface SplitOptions {
+  /** train, test, validation, ... Default train. */
+  split?: string
+  /** Of a data set with several (configurations, in the hub's words): `main` of openai/gsm8k. */
+  subset?: string
+  /** Branch, tag or commit of a hub data set. Default main. */
+  revision?: string
+}
+
+/** Whether a source names a hub data set: `owner/name`, and no file or folder of this name. */
+export function isHubId(source: string): boolean {
+  return /^[\w.-]+\/[\w.-]+$/u.test(source) && !source.startsWith('.') && !existsSync(source) && !isTable(source)
+}
+
+const isTable = (path: string) => (tableEndings as readonly string[]).includes(extname(path).toLowerCase())
+
+/** What describes a data set instead of holding rows. */
+const isMetadata = (path: string) =>
+  /^(?:dataset_infos?|dataset_dict|state|package(?:-lock)?|config)\.json$/u.test(basename(path)) || /(?:^|\/)\./u.test(path)
+
+const validation = ['validation', 'valid', 'val', 'dev', 'eval']
+const splitNames = ['train', 'test', ...validation]
+const sameSplit = (name: string) => (validation.includes(name) ? validation : [name])
+
+/** The words of a path that may name a split: `main/train-00000-of-00001.parquet` has main, train. */
+const wordsOf = (path: string) =>
+  path
+    .toLowerCase()
+    .slice(0, -extname(path).length)
+    .split(/[/._-]/u)
+
+/**
+ * Of the files of a data set those of one split, in their order. Throws UserError saying what there is, where nothing or more than one
+ * subset is meant. A set whose files name no split at all is all train.
+ */
+export function filesOfSplit(files: readonly string[], where: string, options: SplitOptions = {}): string[] {
+  const { subset, split = 'train' } = options
+  const tables = files.filter((path) => isTable(path) && !isMetadata(path)).toSorted()
+  if (tables.length === 0) {
+    const arrow = files.some((path) => path.endsWith('.arrow'))
+    throw new UserError(
+      `dataset ${where} has no files of rows (${tableEndings.join(', ')})${arrow ? ', only .arrow ones: write it with to_parquet() or push it to the hub' : ''}.`,
+    )
+  }
+  const subsets = [...new Set(tables.map(subsetOf).filter((name) => name !== ''))]
+  const ofSubset = subset === undefined ? tables : tables.filter((path) => subsetOf(path) === subset)
+  if (ofSubset.length === 0) {
+    throw new UserError(`dataset ${where} has no subset "${subset}". It has ${subsets.join(', ') || 'none'}.`)
+  }
+  const wanted = sameSplit(split)
+  const named = ofSubset.some((path) => wordsOf(path).some((word) => splitNames.includes(word)))
+  const found =
+    named || split !== 'train' ? ofSubset.filter((path) => wordsOf(path).some((word) => wanted.includes(word))) : ofSubset
+  if (found.length === 0) {
+    const there = [...new Set(ofSubset.flatMap((path) => wordsOf(path).filter((word) => splitNames.includes(word))))]
+    throw new UserError(
+      `dataset ${where} has no split "${split}". It has ${there.join(', ') || `files without one: ${ofSubset.slice(0, 5).join(', ')}`}.`,
+    )
+  }
+  const kinds = [...new Set(found.map(subsetOf))]
+  if (kinds.length > 1)
+    throw new UserError(
+      `dataset ${where} has several subsets. Name one of ${kinds.map((kind) => kind || '(none)').join(', ')} as subset.`,
+    )
+  // The same rows in two formats would count twice.
+  const endings = [...new Set(found.map((path) => extname(path).toLowerCase()))]
+  return endings.length > 1 && endings.includes('.parquet')
+    ? found.filter((path) => path.toLowerCase().endsWith('.parquet'))
+    : found
+}
+
+/** The folder that a file's subset is named by, '' for none: `main/train.parquet`, but not `data/train.parquet` or `train/0.parquet`. */
+function subsetOf(path: string): string {
+  return path.split('/').slice(0, -1).filter((part) => part !== 'data' && part !== 'default' && !splitNames.includes(part.toLowerCase())).join('/') // prettier-ignore
+}
+
+/** The files of one split in a snapshot folder. Throws UserError as filesOfSplit does. */
+export async function splitOfFolder(folder: string, options: SplitOptions = {}): Promise<string[]> {
+  const entries = await readdir(folder, { recursive: true })
+  const files = entries.map((path) => path.split(sep).join('/'))
+  return filesOfSplit(files, folder, options).map((path) => join(folder, path))
+}
+
+/** The files of one split of a hub data set, fetched where the cache lacks them. Throws UserError naming what to do. */
+export async function splitOfHub(
+  id: string,
+  options: SplitOptions = {},
+  say = (line: string) => void process.stderr.write(`${line}\n`),
+): Promise<string[]> {
+  const revision = options.revision ?? 'main'
+  const repoFolder = join(cacheFolder(), `datasets--${id.replace('/', '--')}`)
+  const cached = await cachedFiles(repoFolder, revision, id, options)
+  if (cached) return cached
+  if (['HF_HUB_OFFLINE', 'HF_DATASETS_OFFLINE'].some((name) => isSet(process.env[name]))) {
+    throw new UserError(
+      `The dataset ${id} is not in the cache ${repoFolder}, and HF_HUB_OFFLINE forbids to fetch it. Unset that, or name a file or folder.`,
+    )
+  }
+  const url = (process.env.HF_ENDPOINT ?? 'https://huggingface.co').replace(/\/+$/u, '')
+  try {
+    return await download(id, revision, repoFolder, url, options, say)
+  } catch (error) {
+    if (error instanceof UserError) throw error
+    throw new UserError(
+      `The dataset ${id} could not be fetched from ${url}: ${reasonOf(error)}. Name a file or a folder to do without a hub.`,
+    )
+  }
+}
+
+const isSet = (value: string | undefined) => value !== undefined && ['1', 'true', 'yes', 'on'].includes(value.toLowerCase())
+
+function cacheFolder(): string {
+  const { HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE, HF_HOME, XDG_CACHE_HOME } = process.env
+  return (
+    HF_HUB_CACHE ??
+    HUGGINGFACE_HUB_CACHE ??
+    join(HF_HOME ?? join(XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'huggingface'), 'hub')
+  )
+}
+
+/** What a download of ours has left in the cache for just this split. Another tool's snapshot counts where the split is in it: it may be a part. */
+async function cachedFiles(repoFolder: string, revision: string, id: string, options: SplitOptions): Promise<string[] | null> {
+  const sha = await readFile(join(repoFolder, 'refs', revision), 'utf8').catch(() => revision)
+  const folder = join(repoFolder, 'snapshots', sha.trim())
+  if (!existsSync(folder)) return null
+  const list = await readFile(listOf(repoFolder, sha.trim()), 'utf8').catch(() => null)
+  if (list !== null) {
+    const found = filesOfSplit(JSON.parse(list) as string[], id, options).map((path) => join(folder, path))
+    return found.every((path) => existsSync(path)) ? found : null
+  }
+  return await splitOfFolder(folder, options).catch(() => null)
+}
+
+/** Where the names of all files of a snapshot are kept, so that a part of it is known to be one. */
+const listOf = (repoFolder: string, sha: string) => join(repoFolder, '.dawn-rl', `${sha}.json`)
+
+async function download(
+  id: string,
+  revision: string,
+  repoFolder: string,
+  hubUrl: string,
+  options: SplitOptions,
+  say: (line: string) => void,
+) {
+  const hub = await import('@huggingface/hub')
+  const accessToken = await tokenOf()
+  const access = { hubUrl, ...(accessToken ? { accessToken } : {}) }
+  const repo = { type: 'dataset', name: id } as const
+  const { sha } = await hub.datasetInfo({ name: id, revision, additionalFields: ['sha'], ...access })
+  const sizes = new Map<string, number>()
+  for await (const entry of hub.listFiles({ repo, revision: sha, recursive: true, ...access })) {
+    if (entry.type === 'file') sizes.set(entry.path, entry.lfs?.size ?? entry.size)
+  }
+  const wanted = filesOfSplit([...sizes.keys()], id, options)
+  for (const path of wanted) {
+    say(`fetching ${id}/${path} (${((sizes.get(path) ?? 0) / 1e6).toFixed(1)} MB)`)
+    await quietly(() => hub.downloadFileToCacheDir({ repo, path, revision: sha, cacheDir: dirname(repoFolder), ...access }))
+  }
+  for (const [file, text] of [
+    [listOf(repoFolder, sha), JSON.stringify([...sizes.keys()])],
+    [join(repoFolder, 'refs', revision), sha],
+  ] as const) {
+    // prettier-ignore
+    await mkdir(dirname(file), { recursive: true })
+    if (basename(file) !== sha) await writeFile(file, text)
+  }
+  return wanted.map((path) => join(repoFolder, 'snapshots', sha, path))
+}
+
+/** HF_TOKEN, or the token that `hf auth login` left. */
+async function tokenOf(): Promise<string | undefined> {
+  if (process.env.HF_TOKEN) return process.env.HF_TOKEN
+  const path = process.env.HF_TOKEN_PATH ?? join(process.env.HF_HOME ?? join(homedir(), '.cache', 'huggingface'), 'token')
+  return (await readFile(path, 'utf8').catch(() => '')).trim() || undefined
+}
+
+/** Runs without console.debug: @huggingface/hub prints paths of its own there, into standard output. */
+async function quietly<T>(work: () => Promise<T>): Promise<T> {
+  const { debug } = console
+  console.debug = () => {}
+  try {
+    return await work()
+  } finally {
+    console.debug = debug
+  }
+}
+
+function reasonOf(error: unknown): string {
+  const status = (error as { statusCode?: unknown }).statusCode
+  if (status === 401 || status === 403) return 'it does not exist, or needs a token (set HF_TOKEN) whose owner was given access'
+  if (status === 404) return 'there is no dataset of this name or revision'
+  const cause = error instanceof Error && error.cause ? ` (${messageOf(error.cause)})` : ''
+  return `${messageOf(error)}${cause}`
+}

@@ -1,0 +1,149 @@
+/** Snapshot folders, and a hub on loopback that answers as the real one does. */
+import { createHash } from 'node:crypto'
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { createServer, type Server } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { tmpdir } from 'node:os'
+import { dirname, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
+import { UserError } from '../../src/common/errors.ts'
+import { loadRows } from '../../src/environments/datasets.ts'
+import { filesOfSplit, isHubId } from '../../src/environments/datasets-hub.ts'
+
+const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-hub-'))
+afterAll(() => rmSync(folder, { recursive: true }))
+const parquet = readFileSync(fileURLToPath(new URL('fixtures/tasks.parquet', import.meta.url)))
+const line = (question: string) => Buffer.from(`${JSON.stringify({ question, answer: 1 })}\n`)
+
+describe('files of a split', () => {
+  const gsm8k = ['README.md', '.gitattributes', 'main/train-00000-of-00001.parquet', 'main/test-00000-of-00001.parquet', 'socratic/train-00000-of-00001.parquet'] // prettier-ignore
+  const split = (files: string[], options = {}) => filesOfSplit(files, 'd', options)
+  test('of a subset, in their order', () => {
+    expect(split(gsm8k, { subset: 'main' })).toEqual(['main/train-00000-of-00001.parquet'])
+    expect(split(gsm8k, { subset: 'main', split: 'test' })).toEqual(['main/test-00000-of-00001.parquet'])
+    expect(split(['data/train-00001-of-00002.parquet', 'data/train-00000-of-00002.parquet', 'data/test-0.parquet'])).toEqual([
+      'data/train-00000-of-00002.parquet',
+      'data/train-00001-of-00002.parquet',
+    ])
+    expect(split(['train/a.jsonl', 'dev/a.jsonl'], { split: 'validation' })).toEqual(['dev/a.jsonl'])
+    expect(split(['tasks.jsonl', 'dataset_infos.json'])).toEqual(['tasks.jsonl'])
+    expect(split(['train.jsonl', 'train.parquet'])).toEqual(['train.parquet'])
+    expect(split(['constrained.jsonl', 'train.json'])).toEqual(['train.json'])
+  })
+  test.each<[string[], object, string]>([
+    [gsm8k, {}, 'has several subsets. Name one of main, socratic as subset'],
+    [gsm8k, { subset: 'mian' }, 'no subset "mian". It has main, socratic'],
+    [gsm8k, { subset: 'main', split: 'validation' }, 'no split "validation". It has test, train'],
+    [['tasks.jsonl'], { split: 'test' }, 'no split "test". It has files without one: tasks.jsonl'],
+    [['README.md'], {}, 'no files of rows (.jsonl'],
+    [['train/data-00000.arrow', 'state.json'], {}, 'only .arrow ones'],
+  ])('%j %j', (files, options, words) => {
+    expect(() => split(files, options)).toThrow(words)
+    expect(() => split(files, options)).toThrow(UserError)
+  })
+  test('what is an id', () => {
+    expect(['openai/gsm8k', 'a/b.jsonl', './a/b', 'a', 'a/b/c', '../a', 'src/common'].map(isHubId)).toEqual([true, false, false, false, false, false, false]) // prettier-ignore
+  })
+})
+
+describe('a snapshot folder', () => {
+  const snapshot = join(folder, 'snapshot')
+  const put = (path: string, data: Buffer) => {
+    mkdirSync(dirname(join(snapshot, path)), { recursive: true })
+    writeFileSync(join(snapshot, path), data)
+  }
+  put('README.md', Buffer.from('# d'))
+  put('data/train-0.jsonl', line('a'))
+  put('data/train-1.jsonl', line('b'))
+  put('data/test-0.jsonl', line('c'))
+  test('gives the rows of its split', async () => {
+    expect((await loadRows(snapshot)).map((row) => row.prompt[0].content)).toEqual(['a', 'b'])
+    expect((await loadRows({ path: snapshot, split: 'test' })).map((row) => row.prompt[0].content)).toEqual(['c'])
+  })
+  test('columns by other names; those left over go to info', async () => {
+    const file = join(folder, 'math.jsonl')
+    writeFileSync(file, `${JSON.stringify({ problem: 'p', solution: 's', level: 3 })}\n`)
+    const rows = await loadRows({ path: file, columns: { question: 'problem', answer: 'solution' } })
+    expect(rows).toEqual([{ exampleId: 0, prompt: [{ role: 'user', content: 'p' }], answer: 's', info: { level: 3 } }])
+    await expect(loadRows({ path: file, columns: { answer: 'result' } })).rejects.toThrow('no column "result" to take as answer (columns found: problem, solution, level)') // prettier-ignore
+    await expect(loadRows({ path: file, split: 'test' })).rejects.toThrow('is one file, so split has no meaning')
+  })
+})
+
+describe('a hub id', () => {
+  const sha = '0123456789abcdef0123456789abcdef01234567'
+  const files = new Map([['README.md', Buffer.from('# tiny')], ['main/train.parquet', parquet], ['main/test.jsonl', line('t')]]) // prettier-ignore
+  const oid = (path: string) => createHash('sha1').update(path).digest('hex')
+  const environment = { ...process.env }
+  const asked: { path: string; token: string | undefined }[] = []
+  let server: Server
+  beforeAll(async () => {
+    server = createServer((request, response) => {
+      const { pathname } = new URL(request.url ?? '', 'http://localhost')
+      asked.push({ path: pathname, token: request.headers.authorization })
+      const entry = (path: string) => ({
+        type: 'file',
+        path,
+        size: files.get(path)?.length,
+        oid: oid(path),
+        lastCommit: { id: sha, title: '', date: '' },
+      })
+      const send = (value: unknown) => response.setHeader('content-type', 'application/json').end(JSON.stringify(value))
+      if (pathname === '/api/datasets/owner/tiny/revision/main')
+        return void send({ _id: '1', id: 'owner/tiny', sha, lastModified: new Date(0) })
+      if (pathname === `/api/datasets/owner/tiny/tree/${sha}`) return void send([...files.keys()].map(entry))
+      if (pathname === `/api/datasets/owner/tiny/paths-info/${sha}`) {
+        let body = ''
+        request.on('data', (chunk) => (body += String(chunk)))
+        request.on('end', () => send((JSON.parse(body) as { paths: string[] }).paths.map(entry)))
+        return
+      }
+      const data = files.get(pathname.replace(`/datasets/owner/tiny/resolve/${sha}/`, ''))
+      if (!data) return void response.writeHead(404, { 'X-Error-Code': 'RepoNotFound' }).end('{}')
+      const [, from, to] = /bytes=(\d+)-(\d*)/.exec(request.headers.range ?? '') ?? []
+      response.setHeader('etag', `"${oid(pathname)}"`)
+      if (from === undefined) return void response.end(data)
+      const last = to ? Math.min(Number(to), data.length - 1) : data.length - 1
+      response
+        .writeHead(206, { 'content-range': `bytes ${from}-${last}/${data.length}` })
+        .end(data.subarray(Number(from), last + 1))
+    })
+    await new Promise<void>((ready) => server.listen(0, '127.0.0.1', ready))
+  })
+  afterAll(() => void server.close())
+  afterEach(() => {
+    process.env = { ...environment }
+    asked.length = 0
+  })
+  const useCache = (cache: string) => {
+    for (const name of ['HF_HOME', 'HUGGINGFACE_HUB_CACHE', 'HF_TOKEN', 'HF_HUB_OFFLINE', 'HF_DATASETS_OFFLINE'])
+      delete process.env[name]
+    Object.assign(process.env, { HF_HUB_CACHE: join(folder, cache), HF_TOKEN_PATH: join(folder, 'no-token'), HF_ENDPOINT: `http://127.0.0.1:${(server.address() as AddressInfo).port}` }) // prettier-ignore
+  }
+  test('fetches the split asked for, once, and then needs no network', async () => {
+    useCache('a')
+    process.env.HF_TOKEN = 'hf_secret'
+    const rows = await loadRows({ path: 'owner/tiny', split: 'test' })
+    expect(rows.map((row) => row.prompt[0].content)).toEqual(['t'])
+    expect(asked.map(({ path }) => path).filter((path) => path.includes('resolve'))).not.toContainEqual(
+      expect.stringContaining('train'),
+    )
+    expect(asked.every(({ token }) => token === 'Bearer hf_secret')).toBe(true)
+    asked.length = 0
+    process.env.HF_HUB_OFFLINE = '1'
+    expect(await loadRows({ path: 'owner/tiny', split: 'test' })).toEqual(rows)
+    expect(asked).toEqual([])
+    await expect(loadRows('owner/tiny')).rejects.toThrow('HF_HUB_OFFLINE forbids to fetch it')
+    delete process.env.HF_HUB_OFFLINE
+    expect(await loadRows('owner/tiny')).toEqual(
+      await loadRows(fileURLToPath(new URL('fixtures/tasks.parquet', import.meta.url))),
+    )
+  })
+  test('one that is not there', async () => {
+    useCache('b')
+    await expect(loadRows('owner/other')).rejects.toThrow(/The dataset owner\/other could not be fetched from http:\S+: /)
+    process.env.HF_ENDPOINT = 'http://127.0.0.1:9'
+    await expect(loadRows('owner/tiny')).rejects.toThrow('Name a file or a folder to do without a hub')
+  })
+})
