@@ -3,7 +3,7 @@
  * rewards), with a sampler that says what it is told in place of a model.
  */
 import { messageOf, UserError } from '../common/errors.ts'
-import type { GenerationRequest, GenerationResult, Generator, Message, Rollout, SamplingParams } from '../common/types.ts'
+import type { GenerationResult, Generator, Message, Rollout, SamplingParams } from '../common/types.ts'
 import {
   ChatTemplate,
   loadEnvironment,
@@ -182,7 +182,7 @@ class Parrot implements Generator {
     this.#tokenizer = tokenizer
   }
 
-  generate(_: GenerationRequest): Promise<GenerationResult> {
+  generate(): Promise<GenerationResult> {
     const { text, cut = false } = this.#says
     const said = this.#tokenizer.encode(text, { addSpecialTokens: false })
     const ids = cut ? said : [...said, this.#tokenizer.eosTokenIds[0]]
