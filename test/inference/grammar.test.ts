@@ -9,6 +9,7 @@ import { UserError } from '../../src/common/errors.ts'
 import { Random } from '../../src/common/random.ts'
 import { createGrammars } from '../../src/inference/grammar/grammars.ts'
 import type { GrammarConstraint, GrammarFormat, Grammars } from '../../src/inference/grammar/types.ts'
+import { planTools } from '../../src/inference/parsers/tools/choice.ts'
 import type { Tokenizer } from '../../src/model/tokenizer.ts'
 import { smollm2, userErrorOf, withoutSmollm2 } from '../model/helpers.ts'
 import { seed, seedWords } from '../seed.ts'
@@ -188,6 +189,38 @@ describe.each(models)('%s', (_, open) => {
   })
 })
 
+test('required tools: any walk is a list of calls with their arguments; a named one its arguments', async () => {
+  const which = await opened()
+  const random = new Random(seed)
+  const parameters = {
+    $defs: { n: { type: 'integer' } },
+    type: 'object',
+    properties: { x: { $ref: '#/$defs/n' } },
+    required: ['x'],
+  }
+  const tools = [
+    { type: 'function', function: { name: 'first', parameters } },
+    { type: 'function', function: { name: 'second.one' } },
+  ]
+  const many = planTools({ tools, tool_choice: 'required' }, 'auto', null)
+  const one = planTools({ tools, tool_choice: 'required', parallel_tool_calls: false }, 'auto', null)
+  const named = planTools({ tools, tool_choice: { type: 'function', function: { name: 'first' } } }, 'auto', null)
+  for (let i = 0; i < 20; i++) {
+    for (const plan of [many, one, named]) {
+      const text = await walk(plan.format!, which, random, 5 * i)
+      const { content, tool_calls } = plan.parser!.parse(text)
+      expect([content, tool_calls.length > 0, plan !== many && tool_calls.length !== 1], text).toEqual([null, true, false])
+      for (const { function: called } of tool_calls) {
+        const given = JSON.parse(called.arguments) as { x?: number }
+        expect(
+          called.name === 'first' ? Number.isInteger(given.x) : Object.keys(given).length === 0,
+          `${text} (${seedWords})`,
+        ).toBe(true)
+      }
+    }
+  }
+})
+
 describe('integers and numbers between bounds', () => {
   test('exactly those between them', async () => {
     const which = await opened()
@@ -360,6 +393,9 @@ describe('formats that cannot be held are said so, and others work on', () => {
     ['regex too long', { type: 'regex', pattern: '((a{1,999}){1,999}){1,999}' }, 'repeats more than'],
     ['choice', { type: 'choice', choices: [] }, 'A choice has 1 to'],
     ['grammar', { type: 'grammar', grammar: 'root ::= nothing' }, 'the rule "nothing" is not defined'],
+    ['left recursion', { type: 'grammar', grammar: 'root ::= x\nx ::= y? root "a" | "b"\ny ::= "c"' }, 'begins with itself'],
+    ['too many nodes', { type: 'grammar', grammar: 'root ::= "a"{300000}' }, 'becomes too large'],
+    ['too ambiguous', { type: 'regex', pattern: '(?:a?){20000}' }, 'in too many ways'],
     ['grammar text', { type: 'grammar', grammar: 'root ::= "a' }, 'line 1, column 12: a text is not closed'],
   ]
   test('each in a sentence', async () => {

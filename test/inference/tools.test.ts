@@ -187,7 +187,7 @@ describe('tool_choice', () => {
     })
     const named = planTools({ tools, tool_choice: { type: 'function', function: { name: 'g' } } }, 'auto', null)
     expect(named.parser!.parse('{"y": 1}').tool_calls[0].function).toEqual({ name: 'g', arguments: '{"y": 1}' })
-    expect(named.format).toEqual({ type: 'json_schema', schema: { type: 'object', properties: {} } })
+    expect(named.format).toEqual({ type: 'json_schema', schema: { type: 'object', properties: {}, additionalProperties: false } })
   })
   test('mistakes are named', async () => {
     expect(await userErrorOf(() => planTools({ tool_choice: 'auto' }, 'auto', null))).toContain('there are no tools')

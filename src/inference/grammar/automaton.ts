@@ -36,6 +36,8 @@ const MOST_STATES = 20_000
 const MOST_MASK_WORDS = 16_000_000
 /** Places of one state: an ambiguous grammar can double them with every bracket. */
 const MOST_PLACES = 20_000
+/** Places looked at for one mask: about a second's work. */
+const MOST_WORK = 20_000_000
 
 export class Automaton {
   readonly start: State
@@ -47,6 +49,8 @@ export class Automaton {
   #masked: State[] = []
   /** By node, 0: not known yet, 1: it does nothing but end its rule, 2: it does more. */
   #tail: Uint8Array
+  /** Places looked at for the mask that is being made. */
+  #work = 0
 
   constructor(network: Network, trie: TokenTrie) {
     this.#network = network
@@ -60,6 +64,7 @@ export class Automaton {
     const known = state.next[byte]
     if (known !== undefined) return known
     const places: Place[] = []
+    this.#work += state.places.length
     for (const { node, stack } of state.places) {
       const edges = this.#network.bytes[node]
       for (let i = 0; i < edges.length; i += 3)
@@ -68,7 +73,7 @@ export class Automaton {
     return (state.next[byte] = places.length === 0 ? null : this.#stateOf(places))
   }
 
-  /** The tokens whose bytes may follow; words beyond the last token are not there. */
+  /** The tokens whose bytes may follow; words beyond the last token are not there. @throws UserError where that is too much work */
   maskOf(state: State): Uint32Array {
     if (state.mask) return state.mask
     const { words, byteAt, depthAt, endAt, tokenAt, tokens } = this.#trie
@@ -77,6 +82,7 @@ export class Automaton {
       this.#masked = []
     }
     const mask = new Uint32Array(words)
+    this.#work = 0
     const path: State[] = [state]
     const count = byteAt.length
     for (let i = 0; i < count;) {
@@ -110,8 +116,10 @@ export class Automaton {
       const key = (stack?.id ?? 0) * nodes + node
       if (seen.has(key)) continue
       seen.add(key)
-      if (seen.size > MOST_PLACES)
-        throw new UserError('The grammar can be read in too many ways at once. Make its alternatives differ.')
+      if (seen.size > MOST_PLACES || ++this.#work > MOST_WORK)
+        throw new UserError(
+          'The grammar can be read in too many ways at once. Make its alternatives differ, or lower its bounds.',
+        )
       if (ends.has(node)) {
         if (stack) todo.push({ node: stack.back, stack: stack.below })
         else accepting = true

@@ -52,7 +52,10 @@ class CachedGrammars implements Grammars {
       throw new UserError(`${field}: the model has no end-of-sequence token, so a constrained answer could not end.`)
     try {
       this.#vocabulary ??= this.#read()
-      const inner = new Matching(this.#automatonOf(format, this.#vocabulary), this.#vocabulary)
+      const automaton = this.#automatonOf(format, this.#vocabulary)
+      // The first mask here, so that a grammar that is too much work is refused and not failed on.
+      automaton.maskOf(automaton.start)
+      const inner = new Matching(automaton, this.#vocabulary)
       return afterToken === undefined ? inner : new Later(inner, afterToken, this.#anyToken())
     } catch (error) {
       throw error instanceof UserError ? new UserError(`${field}: ${error.message}`) : error

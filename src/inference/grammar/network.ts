@@ -23,7 +23,7 @@ export interface Network {
   ends: Set<number>
 }
 
-const MOST_NODES = 400_000
+const MOST_NODES = 200_000
 
 /** @throws UserError for a rule that is not defined, one that calls itself before anything else, or a grammar that is too large */
 export function buildNetwork(rules: ReadonlyMap<string, Expression>): Network {
@@ -102,10 +102,21 @@ class Builder {
   }
 
   #repeat(part: Expression, least: number, most: number, from: number, to: number): void {
-    const { free } = this.#network
+    const { free, calls, ends } = this.#network
+    const copies = Math.max(least, most === Infinity ? 0 : most)
+    let shared: number | undefined
+    if (copies > 4 && part.kind !== 'rule') {
+      // Laid once, as a rule of its own.
+      shared = this.#node()
+      const end = this.#node()
+      ends.add(end)
+      this.#starts.set(`repetition ${shared}`, shared)
+      this.#lay(part, shared, end)
+    }
     const step = (here: number) => {
       const next = this.#node()
-      this.#lay(part, here, next)
+      if (shared === undefined) this.#lay(part, here, next)
+      else calls[here].push({ start: shared, back: next })
       return next
     }
     // A node of its own: edges may lead back to it.
@@ -184,11 +195,26 @@ class Builder {
       }
       reached.set(start, called)
     }
-    for (const [name, start] of this.#starts) {
-      const seen = new Set(reached.get(start))
-      for (const other of seen) for (const next of reached.get(other)!) seen.add(next)
-      if (seen.has(start))
-        throw new UserError(`The grammar: the rule "${name}" begins with itself. Write the repetition with * or +.`)
+    // A rule that is met again while those that it calls are being looked at is in a circle.
+    const state = new Map<number, 'open' | 'done'>()
+    for (const root of this.#starts.values()) {
+      const path: { start: number; calls: Iterator<number> }[] = []
+      const open = (start: number) => {
+        state.set(start, 'open')
+        path.push({ start, calls: reached.get(start)!.values() })
+      }
+      if (!state.has(root)) open(root)
+      for (let here = path.at(-1); here; here = path.at(-1)) {
+        const { value, done } = here.calls.next()
+        if (done) {
+          state.set(here.start, 'done')
+          path.pop()
+        } else if (!state.has(value)) open(value)
+        else if (state.get(value) === 'open') {
+          const name = [...this.#starts].find(([, start]) => start === value)![0]
+          throw new UserError(`The grammar: the rule "${name}" begins with itself. Write the repetition with * or +.`)
+        }
+      }
     }
   }
 

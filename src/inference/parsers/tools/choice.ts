@@ -84,8 +84,13 @@ function readTools(value: unknown): ToolDefinition[] {
   })
 }
 
-/** Arguments are an object, whether their schema says so or not. */
-const asObject = (parameters: Record<string, unknown>) => ({ type: 'object', ...parameters })
+/** Arguments are an object, whether their schema says so or not; one without properties is empty. */
+function asObject(parameters: Record<string, unknown>): Record<string, unknown> {
+  const plain = Object.keys(parameters).every((key) => key === 'type' || (key === 'properties' && isEmpty(parameters[key])))
+  return { type: 'object', ...parameters, ...(plain ? { additionalProperties: false } : {}) }
+}
+
+const isEmpty = (value: unknown) => typeof value === 'object' && value !== null && Object.keys(value).length === 0
 
 const pointer = (name: string) => name.replaceAll('~', '~0').replaceAll('/', '~1')
 
