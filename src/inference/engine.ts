@@ -269,6 +269,7 @@ export class Engine implements ServingEngine {
       const before = this.#landing
       try {
         const begun = this.#begin()
+        if (begun) this.#commands.prepare()
         await (begun && this.#runsAhead ? before : this.#landing)
       } catch (error) {
         this.#failAll(error)
@@ -296,7 +297,6 @@ export class Engine implements ServingEngine {
     this.#commands.run(step)
     const reading = step.sampled.length > 0 ? this.#commands.read(step) : undefined
     traced?.sent(reading)
-    this.#commands.prepare()
     this.#counts.prefillTokens += step.prefillRows
     if (!reading) return true
     step.sampled.forEach(({ sequence, target }, i) => {
