@@ -119,11 +119,12 @@ function commandLines(page: string): string[] {
 
 async function verbOptions(): Promise<Set<string>> {
   const found = new Set(['--dry-run', '--resume', '--trace', '--help', '--version'])
-  for (const verb of ['serve', 'score', 'grad', 'merge', 'doctor', 'bench']) {
+  for (const verb of ['env', 'serve', 'score', 'grad', 'merge', 'doctor', 'bench']) {
     const program = new Command()
     const { register } = (await import(`../src/cli/${verb}.ts`)) as { register: (program: Command) => void }
     register(program)
-    for (const option of program.commands[0].options) found.add(option.long!)
+    const [command] = program.commands
+    for (const { options } of [command, ...command.commands]) for (const option of options) found.add(option.long!)
   }
   return found
 }
