@@ -1,23 +1,19 @@
 /** Builds a server out of its options: model, device, engine, and what answers are made with. Everything that can be refused is refused here. */
 import { readFile, realpath } from 'node:fs/promises'
-import { join, resolve } from 'node:path'
+import { resolve } from 'node:path'
 import { messageOf, UserError } from '../common/errors.ts'
 import type { LogprobsMode } from '../common/types.ts'
 import { Gpu } from '../gpu/gpu.ts'
 import { Engine } from '../inference/engine.ts'
-import type { Grammars } from '../inference/grammar/types.ts'
-import { templateThinks } from '../inference/parsers/reasoning.ts'
-import { toolParser } from '../inference/parsers/tools/index.ts'
-import type { SamplingDefaults, ServerOptions, ServerParts } from '../inference/server/parts.ts'
+import type { ServerOptions, ServerParts } from '../inference/server/parts.ts'
 import { startServer } from '../inference/server/server.ts'
 import { loadDecoder } from '../model/decoder-load.ts'
-import { openModel, type ModelFiles } from '../model/open.ts'
-import type { Tokenizer } from '../model/tokenizer.ts'
+import { openModel } from '../model/open.ts'
 import type { ModelConfig } from '../model/types.ts'
 import { formatBytes, formatCount } from '../monitor/format.ts'
 import { createLogger, standardError, type LogLevel } from '../monitor/logger.ts'
 import { reporter } from './model-batch.ts'
-import { versionOf } from './version.ts'
+import { modelParts } from './serve-parts.ts'
 
 export interface ServeOptions {
   model: string
@@ -30,7 +26,7 @@ export interface ServeOptions {
   adapterRoot?: string
   devMode?: boolean
   maxNumSeqs: number
-  maxNumBatchedTokens: number
+  maxNumBatchedTokens?: number
   maxModelLen?: number
   kvCacheBytes?: number
   kvCacheDtype: 'auto' | 'f32' | 'f16'
@@ -70,7 +66,6 @@ export async function openServer(options: ServeOptions): Promise<{ url: string; 
     const model = await openModel(options.model)
     opened.push(model)
     const tokenizer = await model.tokenizer()
-    const defaults = await defaultsOf(options.generationConfig, model)
     const gpu = await Gpu.open()
     opened.push(gpu)
     if (gpu.facts.software) console.error(`no GPU here: running on the CPU (${gpu.facts.name})`)
@@ -84,7 +79,7 @@ export async function openServer(options: ServeOptions): Promise<{ url: string; 
       maxSequences: options.maxNumSeqs,
       maxLength,
       cacheRows,
-      maxPrefillRows: options.maxNumBatchedTokens,
+      maxPrefillRows: prefillRows(options),
       kvCacheDtype: options.kvCacheDtype === 'f16' ? 'f16' : 'f32',
       prefixCaching: options.enablePrefixCaching,
       maxAdapters: options.maxLoras,
@@ -96,23 +91,15 @@ export async function openServer(options: ServeOptions): Promise<{ url: string; 
     for (const { name, dir } of adapters) await engine.adapters.load(name, dir)
     const log = createLogger(standardError, options.logLevel)
     opened.push(log)
-    let grammars: Promise<Grammars> | undefined
-    opened.push({ close: async () => (await grammars)?.close() })
+    const ofModel = await modelParts(model, tokenizer, { ...options, chatTemplate })
+    opened.push(ofModel)
     const parts: ServerParts = {
+      ...ofModel.parts,
       names: options.servedModelName ?? [options.model],
-      root: options.model,
-      tokenizer,
-      vocabulary: model.config.vocabSize,
-      eosTokenIds: model.config.eosTokenIds,
       log,
-      version: versionOf('dawn-rl') ?? 'unknown',
-      defaults,
       logprobsMode: options.logprobsMode.replace('_logprobs', '') as LogprobsMode,
       maxLogprobs: options.maxLogprobs,
       maxAdapters: options.maxLoras,
-      chatTemplate,
-      ...readersOf(options, chatTemplate ?? tokenizer.chatTemplate),
-      grammars: () => (grammars ??= grammarsOf(tokenizer, model.config)),
       reloadWeights: async (dir) => {
         const files = await openModel(dir ?? options.model)
         try {
@@ -139,24 +126,6 @@ export async function openServer(options: ServeOptions): Promise<{ url: string; 
   }
 }
 
-/** How answers are read: the names are checked here, and 'auto' is decided by the template. */
-function readersOf(options: ServeOptions, template: string | null): Pick<ServerParts, 'toolParser' | 'reasoning'> {
-  const { toolCallParser, reasoningParser } = options
-  if (!['auto', 'none'].includes(toolCallParser)) toolParser(toolCallParser)
-  if (!['auto', 'none', 'think'].includes(reasoningParser))
-    throw new UserError(`There is no --reasoning-parser ${reasoningParser}; there are think, none and auto.`)
-  return {
-    toolParser: toolCallParser,
-    reasoning: reasoningParser === 'think' || (reasoningParser === 'auto' && templateThinks(template)),
-  }
-}
-
-/** Loaded with the first request that needs it. */
-async function grammarsOf(tokenizer: Tokenizer, config: ModelConfig): Promise<Grammars> {
-  const { createGrammars } = await import('../inference/grammar/grammars.ts')
-  return createGrammars(tokenizer, config.eosTokenIds, config.vocabSize)
-}
-
 function serverOptions(options: ServeOptions): ServerOptions {
   const key = process.env.DAWN_RL_API_KEY
   return {
@@ -170,6 +139,15 @@ function serverOptions(options: ServeOptions): ServerOptions {
     bodySeconds: options.bodySeconds,
     maxConnections: options.maxConnections,
   }
+}
+
+/** What is left of a step beside the next tokens of all sequences. */
+function prefillRows({ maxNumBatchedTokens, maxNumSeqs }: ServeOptions): number | undefined {
+  if (maxNumBatchedTokens === undefined || maxNumBatchedTokens > maxNumSeqs)
+    return maxNumBatchedTokens && maxNumBatchedTokens - maxNumSeqs
+  throw new UserError(
+    `--max-num-batched-tokens ${maxNumBatchedTokens} leaves no room for prompts beside the next tokens of ${maxNumSeqs} sequences. Raise it, or lower --max-num-seqs.`,
+  )
 }
 
 const bytesPerToken = (config: ModelConfig, { kvCacheDtype }: ServeOptions): number =>
@@ -207,28 +185,4 @@ async function rootOf(dir: string): Promise<string> {
   return await realpath(dir).catch(() => {
     throw new UserError(`--adapter-root ${dir} is not there. Make the folder first.`)
   })
-}
-
-/** What generation_config.json says of sampling. */
-async function defaultsOf(where: string, model: ModelFiles): Promise<SamplingDefaults> {
-  if (where === 'vllm') return {}
-  let raw = model.rawGenerationConfig ?? {}
-  if (where !== 'auto') {
-    const path = where.endsWith('.json') ? where : join(where, 'generation_config.json')
-    try {
-      raw = JSON.parse(await readFile(path, 'utf8')) as Record<string, unknown>
-    } catch (error) {
-      throw new UserError(`--generation-config ${where}: ${path} can't be read: ${messageOf(error)}.`)
-    }
-  }
-  const number = (key: string) => (typeof raw[key] === 'number' ? raw[key] : undefined)
-  const found = {
-    temperature: number('temperature'),
-    top_p: number('top_p'),
-    top_k: number('top_k'),
-    min_p: number('min_p'),
-    repetition_penalty: number('repetition_penalty'),
-    max_tokens: number('max_new_tokens'),
-  }
-  return Object.fromEntries(Object.entries(found).filter(([, value]) => value !== undefined))
 }

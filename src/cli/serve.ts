@@ -41,7 +41,11 @@ export function register(program: Command): void {
 function withEngine(command: Command): void {
   command
     .option('--max-num-seqs <count>', 'completions that are decoded together', whole(1, 4096), 32)
-    .option('--max-num-batched-tokens <count>', 'tokens of prompts that a step computes', whole(1, 65536), 256)
+    .option(
+      '--max-num-batched-tokens <count>',
+      'tokens that a step computes, of prompts too (default: max-num-seqs + 256)',
+      whole(1, 65536),
+    )
     .option(
       '--max-model-len <tokens>',
       "prompt and completion together (default: the model's own, as far as the KV cache holds it)",

@@ -2,9 +2,11 @@
 import { rmSync } from 'node:fs'
 import { basename, join, resolve } from 'node:path'
 import type { Generator, Message, PolicyVersion } from '../common/types.ts'
+import type { EmbeddedConfig } from '../config/inference-schema.ts'
 import type { RunConfig } from '../config/schema.ts'
 import { Engine } from '../inference/engine.ts'
 import type { Decoder } from '../model/decoder.ts'
+import { createLogger } from '../monitor/logger.ts'
 import type { Monitor } from '../monitor/monitor.ts'
 import type { RunFolder } from '../monitor/run-folder.ts'
 import type { LoopParts } from '../orchestrator/loop.ts'
@@ -47,7 +49,50 @@ export async function openSampler(parts: SamplerParts, version: PolicyVersion): 
     decode: (ids) => inputs.tokenizer.decode(ids),
   })
   engine.publish(version)
-  return { generator: engine, publish: (v) => engine.publish(v), close: () => engine.close() }
+  const served = config.inference.serve ? await serveEngine(engine, parts, config.inference) : undefined
+  const close = async () => {
+    await served?.close()
+    await engine.close()
+  }
+  return { generator: engine, publish: (v) => engine.publish(v), close }
+}
+
+/** Seconds that requests of others get to end when the run has ended. */
+const DRAIN_SECONDS = 2
+
+/** The policy for other clients, as it learns. They can't stop the engine or change its weights. */
+async function serveEngine(engine: Engine, parts: SamplerParts, inference: EmbeddedConfig): Promise<{ close(): Promise<void> }> {
+  const { config, folder, monitor, inputs } = parts
+  const { startServer } = await import('../inference/server/server.ts')
+  const { modelParts } = await import('./serve-parts.ts')
+  const { model, tokenizer } = inputs
+  const answers = { toolCallParser: 'auto', reasoningParser: 'auto', generationConfig: 'auto' }
+  const ofModel = await modelParts(model, tokenizer, answers)
+  const log = createLogger(join(folder.path, 'logs', 'server.log'))
+  // With an adapter the model itself is there too.
+  const names = [...new Set(['policy', basename(folder.path), ...(config.trainer.args.use_lora ? [] : [model.name])])]
+  const baseName = config.trainer.args.use_lora && !names.includes(model.name) ? model.name : undefined
+  const key = process.env.DAWN_RL_API_KEY
+  const { serve_host: host, serve_port: port = 8000 } = inference
+  try {
+    const server = await startServer(
+      engine,
+      { ...ofModel.parts, names, baseName, log },
+      { host, port, apiKeys: key ? [key] : [], devMode: false },
+    )
+    monitor.console.print(`serving  ${[...names, ...(baseName === undefined ? [] : [baseName])].join(', ')} at ${server.url}/v1`)
+    return {
+      close: async () => {
+        await server.close(DRAIN_SECONDS)
+        await ofModel.close()
+        log.close()
+      },
+    }
+  } catch (error) {
+    log.close()
+    await engine.close()
+    throw error
+  }
 }
 
 /** Tokens of the sequence that proves a push: enough to average over, few enough to cost nothing. */

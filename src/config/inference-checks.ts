@@ -165,7 +165,10 @@ export function inferenceNotices({ inference }: RunConfig, written: Written): st
       .map((key) => `inference.${key}`)
       .filter((key) => written.isChanged(key))
       .map((key) => `${key} has no effect: ${because}.`)
-  if (inference.backend === 'embedded') return idle(VLLM_KEYS, 'the embedded engine samples; write backend = "vllm"')
+  if (inference.backend === 'embedded') {
+    const other = idle(VLLM_KEYS, 'the embedded engine samples; write backend = "vllm"')
+    return inference.serve ? other : [...other, ...idle(['serve_host', 'serve_port'], 'nothing is served; write serve = true')]
+  }
   const elsewhere = idle(EMBEDDED_KEYS, 'vLLM samples; its own flags go under [inference.args]')
   if (inference.base_url === undefined) return elsewhere
   return [...elsewhere, ...idle(['python', 'max_restarts'], 'inference.base_url names a server that runs already')]

@@ -43,6 +43,20 @@ export const inferenceFields = {
     .describe(
       'For the embedded engine only: new requests also take keys and values of prompts that were computed before the last update of the weights. Faster where prompts are long, at the price of a mismatch.',
     ),
+  serve: z
+    .boolean()
+    .default(false)
+    .describe(
+      'For the embedded engine only: any OpenAI client may sample from the policy as it learns (docs/api.md). The line `serving` says where and under which names.',
+    ),
+  serve_host: z
+    .string()
+    .min(1)
+    .optional()
+    .describe(
+      "The address that it listens on; any but this machine's own needs a key in the environment, DAWN_RL_API_KEY. Default: 127.0.0.1.",
+    ),
+  serve_port: z.int().min(0).max(65535).optional().describe('Its port; 0 is a free one. Default: 8000.'),
   base_url: z
     .string()
     .regex(/^https?:\/\/(\[[\da-f:]+\]|[\w.-]+)(:\d{1,5})?(\/[\w./~-]*)?$/i, 'an http URL such as "http://127.0.0.1:8000"')
@@ -84,7 +98,15 @@ export const inferenceFields = {
 export const VLLM_KEYS = ['python', 'startup_timeout', 'push_timeout', 'max_restarts'] as const
 
 /** Keys that only the embedded engine reads. */
-export const EMBEDDED_KEYS = ['max_num_batched_tokens', 'kv_cache_bytes', 'kv_cache_dtype', 'reuse_kv_cache'] as const
+export const EMBEDDED_KEYS = [
+  'max_num_batched_tokens',
+  'kv_cache_bytes',
+  'kv_cache_dtype',
+  'reuse_kv_cache',
+  'serve',
+  'serve_host',
+  'serve_port',
+] as const
 
 /** A flag's value: a table becomes JSON, a list several words. */
 export type VllmFlag = string | number | boolean | (string | number | boolean)[] | Record<string, unknown>
@@ -96,6 +118,9 @@ export interface EmbeddedConfig {
   kv_cache_bytes?: number
   kv_cache_dtype: 'f32' | 'f16'
   reuse_kv_cache: boolean
+  serve: boolean
+  serve_host?: string
+  serve_port?: number
 }
 export interface VllmConfig {
   backend: 'vllm'

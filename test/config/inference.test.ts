@@ -91,7 +91,13 @@ test('base_url attaches: its end is put in order, and what is for a server of ou
 describe('the embedded engine', () => {
   test('leaves the keys of vllm out of the resolved config, and says that they have no effect', () => {
     const { config: loaded, notices } = load(config('python = "p"\npush_timeout = 9\nargs = { enforce_eager = true, port = 1 }'))
-    expect(loaded.inference).toEqual({ backend: 'embedded', max_num_seqs: 32, kv_cache_dtype: 'f32', reuse_kv_cache: false })
+    expect(loaded.inference).toEqual({
+      backend: 'embedded',
+      max_num_seqs: 32,
+      kv_cache_dtype: 'f32',
+      reuse_kv_cache: false,
+      serve: false,
+    })
     expect(notices.map((line) => line.replaceAll(`${folder}/`, ''))).toEqual([
       'a.toml:7:1: inference.args (enforce_eager, port) are flags of vLLM and are ignored: the embedded engine generates in this process. backend = "vllm" under [inference] would use them.',
       'inference.python has no effect: the embedded engine samples; write backend = "vllm".',

@@ -80,7 +80,13 @@ max_seq_len = 2048
     max_prompt_len: 512,
     micro_batch_tokens: 8192,
   })
-  expect(config.inference).toEqual({ backend: 'embedded', max_num_seqs: 32, kv_cache_dtype: 'f32', reuse_kv_cache: false })
+  expect(config.inference).toEqual({
+    backend: 'embedded',
+    max_num_seqs: 32,
+    kv_cache_dtype: 'f32',
+    reuse_kv_cache: false,
+    serve: false,
+  })
   expect(notices).toMatchInlineSnapshot(`
     [
       "config.toml:6:1: inference.gpus is not needed: the embedded engine generates on the GPU of the trainer.",

@@ -146,7 +146,7 @@ describe('who may ask', () => {
   test('with keys: those that have one', async () => {
     const keyed = await tiny.serve({ apiKeys: ['first-key', 'second-key'] })
     for (const headers of [
-      {},
+      { authorization: '' },
       { authorization: 'Bearer wrong' },
       { authorization: 'Basic first-key' },
       { authorization: 'Bearer first-ke' },

@@ -1,0 +1,86 @@
+/** What `serve` and a training run that serves make their servers of: how answers are read and constrained, and the defaults of sampling. */
+import { readFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { messageOf, UserError } from '../common/errors.ts'
+import type { Grammars } from '../inference/grammar/types.ts'
+import { templateThinks } from '../inference/parsers/reasoning.ts'
+import { toolParser } from '../inference/parsers/tools/index.ts'
+import type { SamplingDefaults, ServerParts } from '../inference/server/parts.ts'
+import type { ModelFiles } from '../model/open.ts'
+import type { Tokenizer } from '../model/tokenizer.ts'
+import { versionOf } from './version.ts'
+
+export interface AnswerOptions {
+  /** A tool parser, auto or none. */
+  toolCallParser: string
+  /** think, auto or none. */
+  reasoningParser: string
+  /** auto (the model's), vllm (none), or a folder or file. */
+  generationConfig: string
+  /** In place of the model's. */
+  chatTemplate?: string
+}
+
+type ModelParts = Pick<
+  ServerParts,
+  'root' | 'tokenizer' | 'vocabulary' | 'eosTokenIds' | 'version' | 'defaults' | 'chatTemplate' | 'toolParser' | 'reasoning'
+> & { grammars: NonNullable<ServerParts['grammars']> }
+
+/**
+ * The parts that follow from the model; `close` frees them.
+ * @throws UserError for names of parsers that are not there, a generation config that can't be read
+ */
+export async function modelParts(
+  model: ModelFiles,
+  tokenizer: Tokenizer,
+  options: AnswerOptions,
+): Promise<{ parts: ModelParts; close(): Promise<void> }> {
+  const { toolCallParser, reasoningParser, chatTemplate } = options
+  if (!['auto', 'none'].includes(toolCallParser)) toolParser(toolCallParser)
+  if (!['auto', 'none', 'think'].includes(reasoningParser))
+    throw new UserError(`There is no --reasoning-parser ${reasoningParser}; there are think, none and auto.`)
+  const thinks = templateThinks(chatTemplate ?? tokenizer.chatTemplate)
+  const { vocabSize, eosTokenIds } = model.config
+  let grammars: Promise<Grammars> | undefined
+  const parts: ModelParts = {
+    root: model.ref,
+    tokenizer,
+    vocabulary: vocabSize,
+    eosTokenIds,
+    version: versionOf('dawn-rl') ?? 'unknown',
+    defaults: await defaultsOf(options.generationConfig, model),
+    chatTemplate,
+    toolParser: toolCallParser,
+    reasoning: reasoningParser === 'think' || (reasoningParser === 'auto' && thinks),
+    // Loaded with the first request that needs them.
+    grammars: () =>
+      (grammars ??= import('../inference/grammar/grammars.ts').then(({ createGrammars }) =>
+        createGrammars(tokenizer, eosTokenIds, vocabSize),
+      )),
+  }
+  return { parts, close: async () => (await grammars)?.close() }
+}
+
+/** What generation_config.json says of sampling. */
+async function defaultsOf(where: string, model: ModelFiles): Promise<SamplingDefaults> {
+  if (where === 'vllm') return {}
+  let raw = model.rawGenerationConfig ?? {}
+  if (where !== 'auto') {
+    const path = where.endsWith('.json') ? where : join(where, 'generation_config.json')
+    try {
+      raw = JSON.parse(await readFile(path, 'utf8')) as Record<string, unknown>
+    } catch (error) {
+      throw new UserError(`--generation-config ${where}: ${path} can't be read: ${messageOf(error)}.`)
+    }
+  }
+  const number = (key: string) => (typeof raw[key] === 'number' ? raw[key] : undefined)
+  const found = {
+    temperature: number('temperature'),
+    top_p: number('top_p'),
+    top_k: number('top_k'),
+    min_p: number('min_p'),
+    repetition_penalty: number('repetition_penalty'),
+    max_tokens: number('max_new_tokens'),
+  }
+  return Object.fromEntries(Object.entries(found).filter(([, value]) => value !== undefined))
+}
