@@ -56,7 +56,7 @@ describe(`${count} requests together`, () => {
     const random = new Random(seed)
     const { vocabSize } = decoder.config
     const requests = Array.from({ length: count }, () => anyRequest(random, goldenSequences('qwen3'), vocabSize))
-    const engine = engineOf(decoder, { maxSequences: 16, maxLength: 80, cacheRows: 16 * 24, maxPrefillRows: 24, ahead })
+    const engine = engineOf(decoder, { maxSequences: 16, maxLength: 96, cacheRows: 16 * 24, maxPrefillRows: 24, ahead })
     const running = requests.map((request) => {
       const cancel = random.int(4) === 0 ? new AbortController() : undefined
       if (cancel) setTimeout(() => cancel.abort(), random.int(1500))
