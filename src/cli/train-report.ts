@@ -1,6 +1,6 @@
 /** The last words of a training run. */
 import { existsSync } from 'node:fs'
-import type { Rollout } from '../common/types.ts'
+import type { Message, Rollout } from '../common/types.ts'
 import { finalReport, type EvalSummary, type SamplePair } from '../monitor/report.ts'
 import { readRollouts, type RolloutRow } from '../monitor/rollout-writer.ts'
 import type { LoopResult } from '../orchestrator/loop.ts'
@@ -63,15 +63,17 @@ function suggestions(run: Run, checkpoint: string): string[] {
   return next
 }
 
+const lastAnswer = (completion: readonly Message[]) => completion.findLast(({ role }) => role === 'assistant')?.content ?? ''
+
 function answerOf(r: Rollout): Answer {
   const { env, exampleId, index, answer: expected, reward, isTruncated } = r
-  const [question, text] = [r.prompt.at(-1)?.content ?? '', r.completion.at(-1)?.content ?? '']
+  const [question, text] = [r.prompt.at(-1)?.content ?? '', lastAnswer(r.completion)]
   return { env, exampleId, index, question, expected, text, reward, tokens: r.completion_tokens.ids.length, isTruncated }
 }
 
 function answerOfRow(row: RolloutRow): Answer {
   const { env, example_id: exampleId, index, answer: expected, reward, is_truncated: isTruncated } = row
-  const [question, text] = [row.prompt.at(-1)?.content ?? '', row.completion.at(-1)?.content ?? '']
+  const [question, text] = [row.prompt.at(-1)?.content ?? '', lastAnswer(row.completion)]
   return { env, exampleId, index, question, expected, text, reward, tokens: row.token_usage.output_tokens, isTruncated }
 }
 

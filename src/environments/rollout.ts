@@ -27,8 +27,6 @@ export interface RolloutOptions {
   rewardTimeoutSeconds?: number
   /** Passed by each answer of the policy: so many are sampled at once. While one waits here no clock runs. */
   gate?: Gate
-  /** Told what is being waited for: 'generation', 'rewards', and null at the end. */
-  onWait?: (what: string | null) => void
 }
 
 export interface Gate {
@@ -42,13 +40,12 @@ const states = new WeakMap<Rollout, Record<string, unknown>>()
 
 /** Plays and scores one task. */
 export async function runRollout(env: Environment, row: Row, options: RolloutOptions): Promise<Rollout> {
-  const { sampling, group, index, signal, onWait } = options
+  const { sampling, group, index, signal } = options
   const start = performance.now()
   let draft: RolloutDraft | undefined
   let error: string | null = null
   const flight = tracer?.flight('rollout', `${group} #${index}`, { env: env.id, task: row.exampleId })
   flight?.phase('generation')
-  onWait?.('generation')
   const clock = new StepClock(options.generationTimeoutSeconds ?? Infinity, signal)
   const client = new GatedClient(options.client, clock, options.gate)
   try {
@@ -80,16 +77,12 @@ export async function runRollout(env: Environment, row: Row, options: RolloutOpt
     seed: sampling.seed,
     timing: { generation_ms, scoring_ms: 0, total_ms: generation_ms },
   }
-  if (error === null) {
-    flight?.phase('rewards')
-    onWait?.('rewards')
-  }
+  if (error === null) flight?.phase('rewards')
   const limits = { what: 'scoring', seconds: options.rewardTimeoutSeconds ?? Infinity, signal }
   const scoring = (own: AbortSignal) => scoreRollout(env, rollout, { signal: own, state, metrics })
   const scored = error === null ? await withLimit(limits, scoring).catch((e) => ({ ...rollout, error: messageOf(e) })) : rollout
   if (state && scored.error === null && env.rubric.groupNames?.length > 0) states.set(scored, state)
   flight?.end({ tokens: played.completion_tokens.ids.length, reward: scored.reward, error: scored.error })
-  onWait?.(null)
   return scored
 }
 

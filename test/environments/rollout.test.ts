@@ -30,8 +30,7 @@ describe('a rollout', () => {
     const env = await echoes()
     const row = env.dataset[0]
     const client = new ScriptedClient(row.answer)
-    const waits: (string | null)[] = []
-    const rollout = await runRollout(env, row, { ...common, client, onWait: (what) => waits.push(what) })
+    const rollout = await runRollout(env, row, { ...common, client })
     expect(client.asked).toEqual([{ messages: [{ role: 'system', content: 'Repeat.' }, row.prompt[1]], sampling }])
     const { ids, logprobs, versions } = completionOf(row.answer)
     const { timing, ...rest } = rollout
@@ -54,7 +53,6 @@ describe('a rollout', () => {
       seed: 7,
     })
     expect(timing.total_ms).toBeCloseTo(timing.generation_ms + timing.scoring_ms)
-    expect(waits).toEqual(['generation', 'rewards', null])
   })
   test('cut off by max_tokens it is truncated, and scored', async () => {
     const env = await echoes()
