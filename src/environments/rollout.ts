@@ -93,6 +93,7 @@ class GatedClient implements ChatClient {
   readonly #clock: StepClock
   readonly #gate: Gate | undefined
   #held = 0
+  #waiting = 0
   #sampling = 0
   #again = false
   #closed = false
@@ -107,8 +108,10 @@ class GatedClient implements ChatClient {
     const own = this.#clock.signal
     if (this.#gate) {
       const since = performance.now()
+      this.#waiting++
       if (this.#sampling === 0) this.#clock.step(null)
       await this.#gate.take(this.#again)
+      this.#waiting--
       // The rollout may have ended meanwhile.
       if (this.#closed) this.#gate.give()
       else this.#held++
@@ -124,7 +127,8 @@ class GatedClient implements ChatClient {
     } finally {
       this.#sampling--
       if (!this.#closed) {
-        if (this.#sampling === 0) this.#clock.step('the environment')
+        // Of several answers asked for at once, others may still be waiting for their turn.
+        if (this.#sampling === 0) this.#clock.step(this.#waiting > 0 ? null : 'the environment')
         if (this.#gate) this.#give()
       }
     }

@@ -6,6 +6,8 @@ import { ContextFullError } from '../../src/environments/chat.ts'
 import { MultiTurnEnv, type MultiTurnOptions } from '../../src/environments/multi-turn.ts'
 import { runRollout, type RolloutOptions } from '../../src/environments/rollout.ts'
 import { Rubric } from '../../src/environments/rubric.ts'
+import type { RolloutContext, Row } from '../../src/environments/types.ts'
+import { Slots } from '../../src/orchestrator/slots.ts'
 import { completionOf, sampling, ScriptedClient } from './scripted.ts'
 
 interface Game {
@@ -156,6 +158,28 @@ describe('failures fail the rollout with their cause, and cleanup runs', () => {
     const rollout = await play(await game(), saying('1', completionOf('half', 'abort')))
     expect(rollout).toMatchObject({ reward: null, error: 'generation was aborted', stopCondition: 'abort' })
   })
+})
+
+test('answers asked for at once wait for their turns, and no clock runs meanwhile', async () => {
+  const slots = new Slots(1)
+  const gate = { take: (again: boolean) => slots.take(again), give: () => slots.give() }
+  const slow = new ScriptedClient(async () => (await sleep(30), completionOf('x')))
+  const env = Object.assign(Object.create(await game()) as MultiTurnEnv<Game>, {
+    rollout: async (row: Row, ctx: RolloutContext) => {
+      const answers = await Promise.all([1, 2, 3, 4].map(() => ctx.client.complete(row.prompt, ctx.sampling, ctx.signal)))
+      const { promptIds, ids, logprobs, versions } = answers[3]
+      const completion_tokens = { ids, logprobs, versions }
+      return {
+        completion: [],
+        promptIds,
+        completion_tokens,
+        isTruncated: false,
+        stopCondition: 'eos',
+        state: { secret: 1, turn: 1 },
+      }
+    },
+  })
+  expect(await play(env, slow, { gate, generationTimeoutSeconds: 0.08 })).toMatchObject({ error: null, reward: 0 })
 })
 
 test('a gate is passed once an answer and given back, whatever happens', async () => {
