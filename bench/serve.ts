@@ -1,0 +1,150 @@
+/**
+ * How fast does the server answer? Clients over HTTP, 1, 8, 32 and 128 at once, each with a prompt of its own, or with one that all begin with.
+ *
+ *     node bench/serve.ts [--model models/SmolLM2-135M-Instruct.Q4_1.gguf] [--clients 1,8,32,128] [--prompt 64] [--prefix 48] [--tokens 32] [--save]
+ *
+ * Starts `node cli.js serve` as a user would, with room for 128 sequences, asks /v1/completions for streams of token ids, greedily and without an end, and
+ * measures at the client: tokens a second over all requests, from the first byte sent to the last received; the time to the first token (median, 99th of 100);
+ * milliseconds a token after that. A row is measured twice, after requests of its size that are not counted; the better one stands. Before that, what the server
+ * answers to one client must be what it answers to it among 32. Prints a table and one line of JSON; `--save` writes bench/results/serve.json.
+ */
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { parseArgs } from 'node:util'
+import OpenAI from 'openai'
+import { hashSeed, Random } from '../src/common/random.ts'
+
+const text = (value: string) => ({ type: 'string', default: value }) as const
+const { values } = parseArgs({
+  options: {
+    model: text('models/SmolLM2-135M-Instruct.Q4_1.gguf'),
+    clients: text('1,8,32,128'),
+    prompt: text('64'),
+    prefix: text('48'),
+    tokens: text('32'),
+    save: { type: 'boolean', default: false },
+  },
+})
+const [promptTokens, prefix, tokens] = [values.prompt, values.prefix, values.tokens].map(Number)
+const root = join(import.meta.dirname, '..')
+
+const context = String(promptTokens + tokens)
+const flags = [
+  '--served-model-name',
+  'model',
+  '--port',
+  '0',
+  '--max-num-seqs',
+  '128',
+  '--max-model-len',
+  context,
+  '--log-level',
+  'warn',
+]
+const server = spawn(process.execPath, ['cli.js', 'serve', '--model', values.model, ...flags], {
+  cwd: root,
+  stdio: ['ignore', 'pipe', 'inherit'],
+})
+const url = await new Promise<string>((resolve, reject) => {
+  server.once('exit', (code) => reject(new Error(`the server ended with ${code}`)))
+  createInterface({ input: server.stdout }).on('line', (line) => {
+    const found = /http:\/\/\S+?:\d+/.exec(line)
+    if (found) resolve(found[0])
+  })
+})
+const client = new OpenAI({ baseURL: `${url}/v1`, apiKey: 'none', maxRetries: 0, timeout: 1_800_000 })
+
+/** Ids that every vocabulary has and that end nothing. */
+function promptOf(round: string, index: number, shared: boolean): number[] {
+  const ids = (seed: number, count: number): number[] => {
+    const random = new Random(seed)
+    return Array.from({ length: count }, () => 300 + random.int(4000))
+  }
+  const common = shared ? prefix : 0
+  return [...ids(hashSeed('prefix', round), common), ...ids(hashSeed(round, index), promptTokens - common)]
+}
+
+interface Answer {
+  ids: number[]
+  firstMs: number
+  lastMs: number
+}
+
+async function ask(prompt: number[]): Promise<Answer> {
+  const begin = performance.now()
+  const body = {
+    model: 'model',
+    prompt,
+    max_tokens: tokens,
+    temperature: 0,
+    stream: true,
+    ignore_eos: true,
+    return_token_ids: true,
+  }
+  const stream = await client.completions.create(body as OpenAI.CompletionCreateParamsStreaming)
+  const answer: Answer = { ids: [], firstMs: 0, lastMs: 0 }
+  for await (const { choices } of stream) {
+    const { token_ids: ids = [] } = (choices[0] ?? {}) as { token_ids?: number[] }
+    if (ids.length === 0) continue
+    answer.lastMs = performance.now() - begin
+    if (answer.ids.length === 0) answer.firstMs = answer.lastMs
+    answer.ids.push(...ids)
+  }
+  if (answer.ids.length !== tokens) throw new Error(`${answer.ids.length} tokens came of ${tokens}`)
+  return answer
+}
+
+const at = (sorted: number[], share: number): number => sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))]
+
+async function measure(round: string, clients: number, shared: boolean) {
+  const begin = performance.now()
+  const answers = await Promise.all(Array.from({ length: clients }, (_, i) => ask(promptOf(round, i, shared))))
+  const seconds = (performance.now() - begin) / 1000
+  const first = answers.map(({ firstMs }) => firstMs).toSorted((a, b) => a - b)
+  const between = answers.map(({ firstMs, lastMs }) => (lastMs - firstMs) / Math.max(1, tokens - 1)).toSorted((a, b) => a - b)
+  return {
+    clients,
+    shared,
+    tokensPerSecond: (clients * tokens) / seconds,
+    firstTokenMs: at(first, 0.5),
+    firstToken99Ms: at(first, 0.99),
+    msPerToken: at(between, 0.5),
+  }
+}
+
+const rows: Awaited<ReturnType<typeof measure>>[] = []
+try {
+  const among = await Promise.all(Array.from({ length: 32 }, (_, i) => ask(promptOf('check', i, true))))
+  for (const i of [0, 31]) {
+    const { ids } = await ask(promptOf('check', i, true))
+    if (ids.join() !== among[i].ids.join()) throw new Error(`client ${i} gets other tokens alone than among 32`)
+  }
+  console.log('clients  prompts          tokens/s  first token, ms: median, 99%   ms a token')
+  for (const clients of values.clients.split(',').map(Number)) {
+    for (const shared of [false, true]) {
+      await measure(`warm ${clients}`, clients, shared)
+      const both = [await measure(`a ${clients}`, clients, shared), await measure(`b ${clients}`, clients, shared)]
+      const row = both.reduce((a, b) => (a.tokensPerSecond >= b.tokensPerSecond ? a : b))
+      rows.push(row)
+      const words = shared ? `${prefix} of ${promptTokens} shared` : `${promptTokens} of its own`
+      const figures = [row.firstTokenMs, row.firstToken99Ms, row.msPerToken].map((value) => value.toFixed(0).padStart(8))
+      console.log(
+        `${String(clients).padStart(7)}  ${words.padEnd(15)}  ${row.tokensPerSecond.toFixed(1).padStart(8)}  ${figures.join('  ')}`,
+      )
+    }
+  }
+} finally {
+  server.kill('SIGTERM')
+  await once(server, 'exit')
+}
+const rateOf = (clients: number): number | undefined =>
+  rows.find((row) => row.clients === clients && !row.shared)?.tokensPerSecond
+const [one, many] = [rateOf(1), rateOf(32)]
+if (one && many) console.log(`32 clients get ${(many / one).toFixed(1)} times the tokens a second of one`)
+const result = { date: new Date().toISOString(), model: values.model, promptTokens, prefix, tokens, rows }
+const rounded = JSON.stringify(result, (_, value: unknown) => (typeof value === 'number' ? Number(value.toPrecision(4)) : value))
+console.log(rounded)
+if (values.save) writeFileSync(join(import.meta.dirname, 'results/serve.json'), `${rounded}\n`)
