@@ -1,4 +1,5 @@
 /** Which tokens a request lets be drawn: its mask (allowed ids, a constraint, min_tokens) and its biases. Host only. */
+import { UserError } from '../common/errors.ts'
 import type { GenerationRequest, TokenConstraint } from '../common/types.ts'
 
 export class TokenChoice {
@@ -14,7 +15,7 @@ export class TokenChoice {
   #mask: Uint32Array | undefined
   #early: Uint32Array | undefined
 
-  /** @throws what the constraint throws, and an Error where it allows no token */
+  /** @throws what the constraint throws, and a UserError where it allows no token */
   constructor({ sampling, constraint }: GenerationRequest, eosTokenIds: Iterable<number>, vocabulary: number) {
     const { logit_bias = {}, allowed_token_ids, min_tokens = 0, stop_token_ids } = sampling
     this.bias = new Map(Object.entries(logit_bias).map(([id, value]) => [Number(id), value]))
@@ -49,7 +50,7 @@ export class TokenChoice {
       // Bits behind the vocabulary say nothing.
       mask.forEach((word, w) => (this.#mask![w] &= word & (this.#allowed?.[w] ?? 0xffffffff)))
       if (this.#mask.every((word) => word === 0)) {
-        throw new Error(`the constraint allows no ${this.#allowed ? 'token of allowed_token_ids' : 'token'} that could come next`)
+        throw new UserError(`the constraint allows no ${this.#allowed ? 'token of allowed_token_ids' : 'token'} that could come next`)
       }
     } else {
       this.#mask = this.#allowed

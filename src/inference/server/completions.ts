@@ -80,8 +80,10 @@ function worksOf(
   })
 }
 
-function promptsOf(server: ServerContext, { prompt, add_special_tokens }: CompletionsBody): number[][] {
-  const encode = (text: string) => encodeText(server, text, { field: 'prompt', addSpecialTokens: add_special_tokens ?? true })
+function promptsOf(server: ServerContext, { prompt, add_special_tokens, truncate_prompt_tokens }: CompletionsBody): number[][] {
+  const cut = typeof truncate_prompt_tokens === 'number'
+  const encode = (text: string) =>
+    encodeText(server, text, { field: 'prompt', addSpecialTokens: add_special_tokens ?? true, cut })
   if (typeof prompt === 'string') return [encode(prompt)]
   if (typeof prompt[0] === 'number') return [checkIds(server, prompt as number[], 'prompt')]
   return (prompt as (string | number[])[]).map((one) => (typeof one === 'string' ? encode(one) : checkIds(server, one, 'prompt')))

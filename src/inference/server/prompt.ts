@@ -4,33 +4,33 @@ import type { Message, ToolDefinition } from '../../common/types.ts'
 import { badRequest } from './errors.ts'
 import type { ServerContext } from './parts.ts'
 import type { ChatMessage, TemplateBody, ToolBody } from './schemas/chat.ts'
+import type { SamplingBody } from './schemas/common.ts'
 
-/** The longest token of each tokenizer, in characters: texts beyond what could fit are refused before they are tokenised, which would take long. */
-const longestTokens = new WeakMap<object, number>()
+/** Characters a token that a text may have before its beginning is looked at alone. */
+const USUAL = 8
 
-function longestToken({ parts: { tokenizer } }: ServerContext): number {
-  let longest = longestTokens.get(tokenizer)
-  if (longest === undefined) {
-    longest = 1
-    for (let id = 0; id < tokenizer.vocabSize; id++) longest = Math.max(longest, tokenizer.idToToken(id)?.length ?? 0)
-    longestTokens.set(tokenizer, longest)
-  }
-  return longest
-}
-
-/** @throws HttpError for a text that is far beyond the context */
-export function encodeText(server: ServerContext, text: string, options: { field: string; addSpecialTokens: boolean }): number[] {
-  const { field, addSpecialTokens } = options
+/**
+ * @param options.cut the prompt is truncated later, so its length is no reason to refuse it
+ * @throws HttpError for a text without tokens, or one that is far beyond the context
+ */
+export function encodeText(
+  server: ServerContext,
+  text: string,
+  options: { field: string; addSpecialTokens: boolean; cut?: boolean },
+): number[] {
+  const { field, addSpecialTokens, cut } = options
+  const { tokenizer } = server.parts
   const { maxLength } = server.engine
-  // Normalisation may shorten a text; not to half of it.
-  const most = Math.max(4096, 2 * maxLength * longestToken(server))
-  if (text.length > most) {
+  // A text of megabytes would keep everyone waiting while it is tokenised: its beginning shows whether it can fit.
+  for (let size = USUAL * maxLength; size < text.length && !cut; size *= 2) {
+    const least = tokenizer.encode(text.slice(0, size), { addSpecialTokens }).length
+    if (least <= 2 * maxLength) continue
     throw badRequest(
-      `${field}: the text has ${text.length} characters, which is more than ${maxLength} tokens, this model's context, can hold. Shorten it.`,
+      `${field}: the prompt has more than ${least} tokens (${text.length} characters), and this model's context is ${maxLength} tokens. Shorten it.`,
       field,
     )
   }
-  const ids = server.parts.tokenizer.encode(text, { addSpecialTokens })
+  const ids = tokenizer.encode(text, { addSpecialTokens })
   if (ids.length === 0) throw badRequest(`${field}: it has no tokens; generation needs at least one.`, field)
   return ids
 }
@@ -46,7 +46,7 @@ export function checkIds(server: ServerContext, ids: readonly number[], field: s
 /** The prompt's text and tokens. @throws HttpError for messages that the template does not take */
 export function encodeChat(
   server: ServerContext,
-  body: TemplateBody,
+  body: TemplateBody & Pick<SamplingBody, 'truncate_prompt_tokens'>,
   tools?: readonly ToolDefinition[],
 ): { text: string; ids: number[] } {
   const { tokenizer, chatTemplate } = server.parts
@@ -84,7 +84,8 @@ export function encodeChat(
     if (error instanceof UserError) throw badRequest(error.message, 'messages')
     throw error
   }
-  return { text, ids: encodeText(server, text, { field: 'messages', addSpecialTokens: body.add_special_tokens ?? false }) }
+  const cut = typeof body.truncate_prompt_tokens === 'number'
+  return { text, ids: encodeText(server, text, { field: 'messages', addSpecialTokens: body.add_special_tokens ?? false, cut }) }
 }
 
 /** A message as templates know them: text in one piece, no nulls. */

@@ -3,7 +3,8 @@
  * DAWN_RL_FUZZ is how many (default 400); what fails can be repeated with DAWN_RL_TEST_SEED.
  */
 import fc from 'fast-check'
-import { expect, test } from 'vitest'
+import { afterAll, expect, test } from 'vitest'
+import { createGrammars } from '../../../src/inference/grammar/grammars.ts'
 import { chatBody, responsesBody, tokenizeBody } from '../../../src/inference/server/schemas/chat.ts'
 import { completionsBody, detokenizeBody, generateBody } from '../../../src/inference/server/schemas/completions.ts'
 import { loadAdapterBody, rpcBody, unloadAdapterBody } from '../../../src/inference/server/schemas/control.ts'
@@ -11,7 +12,12 @@ import { seed } from '../../seed.ts'
 import { ask, rawBytes, Tiny } from './helpers.ts'
 
 const tiny = await Tiny.open({ cacheRows: 2048 })
-const { url } = await tiny.serve({ maxHeld: 24, bodySeconds: 2, maxBodyBytes: 100_000 })
+const grammars = createGrammars(tiny.tokenizer, tiny.tokenizer.eosTokenIds, tiny.decoder.config.vocabSize)
+afterAll(() => grammars.close())
+const parts = { grammars: () => Promise.resolve(grammars), reasoning: true }
+const { url } = await tiny.serve({ maxHeld: 24, maxBodyBytes: 100_000 }, parts)
+// Where a head that does not come is not waited for.
+const hasty = await tiny.serve({ bodySeconds: 2 })
 const runs = Number(process.env.DAWN_RL_FUZZ ?? 400)
 
 const routes = {
@@ -45,6 +51,18 @@ const junk: fc.Arbitrary<unknown> = fc.oneof(
   fc.constant(null),
   fc.array(fc.oneof(number, text), { maxLength: 5 }),
   fc.object({ maxDepth: 2, maxKeys: 4 }),
+)
+
+const rarelyNot = (value: fc.Arbitrary<unknown>) =>
+  fc.oneof({ weight: 4, arbitrary: fc.constant(null) }, { weight: 1, arbitrary: value })
+const schema = fc.oneof(
+  fc.constantFrom(
+    { type: 'object' },
+    { enum: ['a', 1] },
+    { type: 'array', items: { type: 'integer' }, maxItems: 3 },
+    { $ref: '#' },
+  ),
+  fc.object({ maxDepth: 2, maxKeys: 3 }),
 )
 
 /** Values that make sense at least in kind, so that many requests get through to the engine. */
@@ -87,6 +105,27 @@ const sensible: Record<string, fc.Arbitrary<unknown>> = {
   stop_token_ids: fc.array(fc.integer({ min: -1, max: 270 }), { maxLength: 3 }),
   allowed_token_ids: fc.array(fc.integer({ min: 0, max: 270 }), { maxLength: 5 }),
   logit_bias: fc.dictionary(fc.integer({ min: 0, max: 270 }).map(String), number, { maxKeys: 3 }),
+  response_format: rarelyNot(
+    fc.oneof(
+      fc.constant({ type: 'json_object' }),
+      schema.map((one) => ({ type: 'json_schema', json_schema: { schema: one } })),
+    ),
+  ),
+  structured_outputs: rarelyNot(
+    fc.oneof(
+      fc.array(text, { maxLength: 3 }).map((choice) => ({ choice })),
+      schema.map((json) => ({ json })),
+      text.map((regex) => ({ regex })),
+    ),
+  ),
+  tools: rarelyNot(
+    fc.array(
+      schema.map((parameters) => ({ type: 'function', function: { name: 'f', parameters } })),
+      { maxLength: 2 },
+    ),
+  ),
+  tool_choice: rarelyNot(fc.constantFrom('none', 'auto', 'required', { type: 'function', function: { name: 'f' } })),
+  chat_template_kwargs: rarelyNot(fc.object({ maxDepth: 1 })),
   // Of these every value but a neutral one is refused: mostly they are left out.
   kwargs: fc.constant({ weights_path: '../..' }),
   method: fc.constantFrom('reload_weight', 'x'),
@@ -156,7 +195,10 @@ async function send({ route, body, damage, abortMs }: Fuzzed): Promise<void> {
   } else if (status === 200) {
     expect(said === '' || typeof json === 'object').toBe(true)
   } else {
-    expect([400, 401, 403, 404, 405, 413, 429], `${status} ${said}`).toContain(status)
+    expect(
+      [400, 401, 403, 404, 405, 413, 429],
+      `${status} ${said} ${status === 500 ? JSON.stringify([body, tiny.lines.findLast((line) => line.level === 'error')]) : ''}`,
+    ).toContain(status)
     expect(json.error).toMatchObject({ message: expect.any(String), type: expect.any(String), code: status })
     expect(said).not.toMatch(/\.ts:\d|node_modules/)
   }
@@ -193,7 +235,7 @@ test('random bytes', async () => {
   )
   await fc.assert(
     fc.asyncProperty(fc.array(bytes, { minLength: 10, maxLength: 10 }), async (all) => {
-      for (const said of await Promise.all(all.map((one) => rawBytes(url, [one, '\r\n\r\n'])))) {
+      for (const said of await Promise.all(all.map((one) => rawBytes(hasty.url, [one, '\r\n\r\n'])))) {
         for (const [, status] of said.matchAll(/HTTP\/1\.1 (\d+)/g)) expect(Number(status)).toBeLessThan(500)
       }
     }),

@@ -26,7 +26,7 @@ describe('a request that is wrong', () => {
     [{ max_tokens: 0 }, 'max_tokens', /1 or more/],
     [{ max_tokens: 600 }, 'max_tokens', /600 is too large: the prompt has 1 tokens.*512/],
     [{ prompt: 'a'.repeat(600) }, 'prompt', /600 tokens.*512/],
-    [{ prompt: 'ab '.repeat(3000) }, 'prompt', /512/],
+    [{ prompt: 'ab '.repeat(3000) }, 'prompt', /more than 4096 tokens \(9000 characters\).*512/],
     [{ prompt: [] }, 'prompt', /text, token ids/],
     [{ prompt: '' }, 'prompt', /no tokens/],
     [{ prompt: [1, 2, 9999] }, 'prompt', /9999 is not one of the model's 262/],
