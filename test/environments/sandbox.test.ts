@@ -164,9 +164,17 @@ test('limits that are none are refused, a package that is missing is named', asy
   )
 })
 
-test('an idle sandbox lets the process end', () => {
-  const index = fileURLToPath(new URL('../../src/environments/sandbox/index.ts', import.meta.url))
-  const code = `import { runSandboxed } from ${JSON.stringify(index)}; console.log((await runSandboxed('6 * 7')).value)`
+test.each([
+  ['sandbox', '../../src/environments/sandbox/index.ts', "(await runSandboxed('6 * 7')).value", 'runSandboxed'],
+  [
+    'comparison of answers',
+    '../../src/environments/math/index.ts',
+    "(await mathEqual('6 \\\\cdot 7', '42')).equal ? 42 : 0",
+    'mathEqual',
+  ],
+])('an idle %s lets the process end', (_, path, expression, name) => {
+  const index = fileURLToPath(new URL(path, import.meta.url))
+  const code = `import { ${name} } from ${JSON.stringify(index)}; console.log(${expression})`
   const { stdout, status } = spawnSync(process.execPath, ['--input-type=module', '-e', code], {
     encoding: 'utf8',
     timeout: 60_000,

@@ -177,12 +177,13 @@ export class Workers {
     worker.on('message', (reply: WorkerReply) => {
       if (this.#handles.has(handle)) this.#received(handle, reply)
     })
-    worker.on('error', (error: Error & { code?: string }) => this.#died(handle, error.code ?? messageOf(error)))
+    worker.on('error', (error: Error & { code?: string }) => this.#died(handle, `${error.code ?? ''} ${messageOf(error)}`.trim()))
     worker.on('exit', (code: number | null, signal?: string) => this.#died(handle, signal ?? `exit code ${code}`))
   }
 }
 
 function startThread(file: string, heapMb: number) {
+  // What it writes is not shown, and not read either: a stream that is read keeps the process alive. Its error comes as an event.
   const worker = new Worker(file, {
     resourceLimits: { maxOldGenerationSizeMb: heapMb },
     env: {},
@@ -199,7 +200,6 @@ function startThread(file: string, heapMb: number) {
     job: null,
     ready: false,
   }
-  worker.stderr.on('data', (text) => (handle.lastWords = (handle.lastWords + String(text)).slice(-4000)))
   return handle
 }
 
