@@ -88,7 +88,7 @@ describe('refused in one sentence', () => {
   test('ids that lead nowhere', async () => {
     expect(await refusal('./none.ts')).toBe('environment ./none.ts: there is no file ./none.ts. Relative paths start from ..')
     expect(await refusal('reverse-txt')).toContain(
-      'environment reverse-txt: not found; did you mean reverse-text? Bundled: arithmetic, ',
+      'environment reverse-txt: not found; did you mean reverse-text? Bundled: alphabet-sort, arithmetic, ',
     )
     expect(await refusal('primeintellect/wordle')).toContain('not found. Bundled:')
   })
