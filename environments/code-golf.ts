@@ -26,6 +26,7 @@ const shape = {
   shown: z.int().min(0).max(10).default(2).describe('Tests that the question shows.'),
   seconds: z.number().min(0.05).max(60).default(0.5).describe('Time for all calls of one function.'),
   spare: z.int().min(1).default(60).describe('Characters beyond the reference at which brevity earns nothing.'),
+  solved: z.boolean().default(true).describe('Whether a solved task of each kind stands before the question.'),
   system_prompt: z.string().default('Answer with one JavaScript arrow function and nothing else.').describe('System message.'),
   train_size: z.int().min(1).default(256).describe('Tasks to train on.'),
   eval_size: z.int().min(0).default(32).describe('Held-out tasks.'),
@@ -151,6 +152,18 @@ const templates: Template[] = [
 ] // prettier-ignore
 
 const argument: Record<Kind, string> = { number: 'a number x', text: 'a text s', list: 'a list of numbers a' }
+const ask = (kind: Kind, says: string) => `Write a JavaScript function f of ${argument[kind]} that returns ${says}.`
+const shot = (kind: Kind, says: string, code: string): Message[] => [
+  { role: 'user', content: ask(kind, says) },
+  { role: 'assistant', content: code },
+]
+
+/** A task of each kind that no template makes, with its solution. */
+const solution: Record<Kind, Message[]> = {
+  number: shot('number', 'half of x', 'x=>x/2'),
+  text: shot('text', 's in capital letters', 's=>s.toUpperCase()'),
+  list: shot('list', 'the first number of the list a', 'a=>a[0]'),
+}
 const letters = 'abcdefgh'
 
 /** Different tasks in an order that the seed decides. Throws UserError where there are not as many. */
@@ -176,7 +189,13 @@ function makeTasks(options: z.infer<z.ZodObject<typeof shape>>) {
     .map(({ template, k, w }) => toRow(template, k, w, random, options))
 }
 
-function toRow(template: Template, k: number, w: string, random: Random, { tests, shown }: { tests: number; shown: number }) {
+function toRow(
+  template: Template,
+  k: number,
+  w: string,
+  random: Random,
+  { tests, shown, solved, kinds }: Pick<z.infer<z.ZodObject<typeof shape>>, 'tests' | 'shown' | 'solved' | 'kinds'>,
+) {
   const fill = (words: string) => words.replaceAll('{k}', String(k)).replaceAll('{w}', w)
   // The shortest tests first: they are shown, where they are short.
   const inputs = Array.from({ length: tests }, () => makeInput(template.kind, k, w, random)).toSorted(
@@ -187,9 +206,12 @@ function toRow(template: Template, k: number, w: string, random: Random, { tests
     .slice(0, shown)
     .map((input, i) => `f(${JSON.stringify(input)}) is ${JSON.stringify(outputs[i])}`)
     .filter((example) => example.length <= 60)
-  const question = `Write a JavaScript function f of ${argument[template.kind]} that returns ${fill(template.says)}.`
+  const question = ask(template.kind, fill(template.says))
   return {
-    prompt: examples.length > 0 ? `${question} For example, ${examples.join(', ')}.` : question,
+    prompt: [
+      ...(solved ? kinds.flatMap((kind) => solution[kind]) : []),
+      { role: 'user' as const, content: examples.length > 0 ? `${question} For example, ${examples.join(', ')}.` : question },
+    ],
     answer: fill(template.code),
     info: { kind: template.kind, inputs: inputs.map((input) => [input]), outputs },
   }
