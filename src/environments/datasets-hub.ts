@@ -5,9 +5,9 @@
  */
 import { existsSync } from 'node:fs'
 import { mkdir, readdir, readFile, writeFile } from 'node:fs/promises'
-import { homedir } from 'node:os'
 import { basename, dirname, extname, join, sep } from 'node:path'
-import { messageOf, UserError } from '../common/errors.ts'
+import { UserError } from '../common/errors.ts'
+import { hubAccess, hubCache, hubFailure, hubUrl, isOffline, quietly } from '../common/hub.ts'
 import { tableEndings } from './tables.ts'
 
 export interface SplitOptions {
@@ -100,34 +100,22 @@ export async function splitOfHub(
   say = (line: string) => void process.stderr.write(`${line}\n`),
 ): Promise<string[]> {
   const revision = options.revision ?? 'main'
-  const repoFolder = join(cacheFolder(), `datasets--${id.replace('/', '--')}`)
+  const repoFolder = join(hubCache(), `datasets--${id.replace('/', '--')}`)
   const cached = await cachedFiles(repoFolder, revision, id, options)
   if (cached) return cached
-  if (['HF_HUB_OFFLINE', 'HF_DATASETS_OFFLINE'].some((name) => isSet(process.env[name]))) {
+  if (isOffline('HF_DATASETS_OFFLINE')) {
     throw new UserError(
       `The dataset ${id} is not in the cache ${repoFolder}, and HF_HUB_OFFLINE forbids to fetch it. Unset that, or name a file or folder.`,
     )
   }
-  const url = (process.env.HF_ENDPOINT ?? 'https://huggingface.co').replace(/\/+$/u, '')
   try {
-    return await download(id, revision, repoFolder, url, options, say)
+    return await download(id, revision, repoFolder, options, say)
   } catch (error) {
     if (error instanceof UserError) throw error
     throw new UserError(
-      `The dataset ${id} could not be fetched from ${url}: ${reasonOf(error)}. Name a file or a folder to do without a hub.`,
+      `The dataset ${id} could not be fetched from ${hubUrl()}: ${hubFailure(error, 'dataset')}. Name a file or a folder to do without a hub.`,
     )
   }
-}
-
-const isSet = (value: string | undefined) => value !== undefined && ['1', 'true', 'yes', 'on'].includes(value.toLowerCase())
-
-function cacheFolder(): string {
-  const { HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE, HF_HOME, XDG_CACHE_HOME } = process.env
-  return (
-    HF_HUB_CACHE ??
-    HUGGINGFACE_HUB_CACHE ??
-    join(HF_HOME ?? join(XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'huggingface'), 'hub')
-  )
 }
 
 /** What a download of ours has left in the cache for just this split. Another tool's snapshot counts where the split is in it: it may be a part. */
@@ -146,17 +134,9 @@ async function cachedFiles(repoFolder: string, revision: string, id: string, opt
 /** Where the names of all files of a snapshot are kept, so that a part of it is known to be one. */
 const listOf = (repoFolder: string, sha: string) => join(repoFolder, '.dawn-rl', `${sha}.json`)
 
-async function download(
-  id: string,
-  revision: string,
-  repoFolder: string,
-  hubUrl: string,
-  options: SplitOptions,
-  say: (line: string) => void,
-) {
+async function download(id: string, revision: string, repoFolder: string, options: SplitOptions, say: (line: string) => void) {
   const hub = await import('@huggingface/hub')
-  const accessToken = await tokenOf()
-  const access = { hubUrl, ...(accessToken ? { accessToken } : {}) }
+  const access = await hubAccess()
   const repo = { type: 'dataset', name: id } as const
   const { sha } = await hub.datasetInfo({ name: id, revision, additionalFields: ['sha'], ...access })
   const sizes = new Map<string, number>()
@@ -177,30 +157,4 @@ async function download(
     if (basename(file) !== sha) await writeFile(file, text)
   }
   return wanted.map((path) => join(repoFolder, 'snapshots', sha, path))
-}
-
-/** HF_TOKEN, or the token that `hf auth login` left. */
-async function tokenOf(): Promise<string | undefined> {
-  if (process.env.HF_TOKEN) return process.env.HF_TOKEN
-  const path = process.env.HF_TOKEN_PATH ?? join(process.env.HF_HOME ?? join(homedir(), '.cache', 'huggingface'), 'token')
-  return (await readFile(path, 'utf8').catch(() => '')).trim() || undefined
-}
-
-/** Runs without console.debug: @huggingface/hub prints paths of its own there, into standard output. */
-async function quietly<T>(work: () => Promise<T>): Promise<T> {
-  const { debug } = console
-  console.debug = () => {}
-  try {
-    return await work()
-  } finally {
-    console.debug = debug
-  }
-}
-
-function reasonOf(error: unknown): string {
-  const status = (error as { statusCode?: unknown }).statusCode
-  if (status === 401 || status === 403) return 'it does not exist, or needs a token (set HF_TOKEN) whose owner was given access'
-  if (status === 404) return 'there is no dataset of this name or revision'
-  const cause = error instanceof Error && error.cause ? ` (${messageOf(error.cause)})` : ''
-  return `${messageOf(error)}${cause}`
 }

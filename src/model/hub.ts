@@ -6,9 +6,9 @@
  */
 import { existsSync } from 'node:fs'
 import { mkdir, readFile, readdir, stat, writeFile } from 'node:fs/promises'
-import { homedir } from 'node:os'
 import { dirname, join } from 'node:path'
-import { UserError, messageOf } from '../common/errors.ts'
+import { UserError } from '../common/errors.ts'
+import { hubAccess, hubCache, hubFailure, hubUrl, isOffline, quietly } from '../common/hub.ts'
 import { readJson } from './files.ts'
 
 export interface HubOptions {
@@ -35,8 +35,8 @@ const SMALL_FILES = [
 /** The folder of a hub model (`owner/name`), fetched when it is not in the cache. Throws UserError naming what to do. */
 export async function hubFolder(id: string, options: HubOptions = {}): Promise<string> {
   const revision = options.revision ?? 'main'
-  const repoFolder = join(cacheFolder(), `models--${id.replace('/', '--')}`)
-  const offline = isSet(process.env.HF_HUB_OFFLINE) || isSet(process.env.TRANSFORMERS_OFFLINE)
+  const repoFolder = join(hubCache(), `models--${id.replace('/', '--')}`)
+  const offline = isOffline('TRANSFORMERS_OFFLINE')
   const cached = await cachedSnapshot(repoFolder, revision, !offline)
   if (cached) return cached
   if (offline) {
@@ -49,37 +49,9 @@ export async function hubFolder(id: string, options: HubOptions = {}): Promise<s
   } catch (error) {
     if (error instanceof UserError) throw error
     throw new UserError(
-      `The model ${id} could not be fetched from ${hubUrl()}: ${reasonOf(error)}. Name a folder or a GGUF file to do without a hub.`,
+      `The model ${id} could not be fetched from ${hubUrl()}: ${hubFailure(error, 'model')}. Name a folder or a GGUF file to do without a hub.`,
     )
   }
-}
-
-function isSet(value: string | undefined): boolean {
-  return value !== undefined && ['1', 'true', 'yes', 'on'].includes(value.toLowerCase())
-}
-
-/** Where the Python libraries keep the hub's files. */
-function cacheFolder(): string {
-  const { HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE, HF_HOME, XDG_CACHE_HOME } = process.env
-  return (
-    HF_HUB_CACHE ??
-    HUGGINGFACE_HUB_CACHE ??
-    join(HF_HOME ?? join(XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'huggingface'), 'hub')
-  )
-}
-
-function hubUrl(): string {
-  return (process.env.HF_ENDPOINT ?? 'https://huggingface.co').replace(/\/+$/, '')
-}
-
-/** HF_TOKEN, or the token that `hf auth login` left. */
-async function accessToken(): Promise<string | undefined> {
-  if (process.env.HF_TOKEN) return process.env.HF_TOKEN
-  const path = process.env.HF_TOKEN_PATH ?? join(process.env.HF_HOME ?? join(homedir(), '.cache', 'huggingface'), 'token')
-  return readFile(path, 'utf8').then(
-    (text) => text.trim() || undefined,
-    () => undefined,
-  )
 }
 
 /** The snapshot's folder when it has all that a model needs (a tokenizer only if `withTokenizer`), else null. */
@@ -110,8 +82,7 @@ export function shardsOf(index: Record<string, unknown>, path: string): string[]
 
 async function download(id: string, revision: string, repoFolder: string, say: (line: string) => void): Promise<string> {
   const hub = await import('@huggingface/hub')
-  const token = await accessToken()
-  const access = { hubUrl: hubUrl(), ...(token ? { accessToken: token } : {}) }
+  const access = await hubAccess()
   const info = await hub.modelInfo({ name: id, revision, additionalFields: ['sha'], ...access })
   const sizes = new Map<string, number>()
   for await (const entry of hub.listFiles({ repo: id, revision: info.sha, ...access })) {
@@ -168,24 +139,4 @@ async function bytesUnderway(blobs: string): Promise<number> {
       ),
   )
   return Math.max(0, ...sizes)
-}
-
-/** Runs without console.debug: @huggingface/hub prints paths of its own there, into standard output. */
-async function quietly<T>(work: () => Promise<T>): Promise<T> {
-  const { debug } = console
-  console.debug = () => {}
-  try {
-    return await work()
-  } finally {
-    console.debug = debug
-  }
-}
-
-/** Why it failed, in words for someone who does not know HTTP's numbers. */
-function reasonOf(error: unknown): string {
-  const status = (error as { statusCode?: unknown }).statusCode
-  if (status === 401 || status === 403) return 'it does not exist, or needs a token (set HF_TOKEN) whose owner was given access'
-  if (status === 404) return 'there is no model of this name or revision'
-  const cause = error instanceof Error && error.cause ? ` (${messageOf(error.cause)})` : ''
-  return `${messageOf(error)}${cause}`
 }
