@@ -102,6 +102,14 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     let xa$(g)_$(i) = xa_of(s + $(g)u, row$(i) * (p.rank / 4u) + lane % 2u + 2u * c);
 #end
 #end
+    // Of rows with different adapters all of these may be another's: what they would add is 0.
+    var here = false;
+#for g in 0..NT/SPAN
+#for i in 0..(MT+3)/4
+    here |= any(xa$(g)_$(i) != vec4f());
+#end
+#end
+    if (!subgroupAny(here)) { continue; }
 #for j in 0..NT
     let b_at$(j) = pick(s + $(j/SPAN)u, p.b_0, p.b_1, p.b_2) + col$(j%SPAN) * (p.rank / 4u) + 2u * c;
     let b$(j)_0 = bank[b_at$(j)];

@@ -69,6 +69,12 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #for i in 0..MT/4
     let x$(i) = xa[row$(i) * (p.rank / 4u) + lane % 2u + 2u * c];
 #end
+    // Of rows with different adapters all of these may be another's: what they would add is 0.
+    var here = false;
+#for i in 0..MT/4
+    here |= any(x$(i) != vec4f());
+#end
+    if (!subgroupAny(here)) { continue; }
 #for j in 0..NT
     let b_at$(j) = (p.first_row + col$(j)) * (p.rank / 4u) + 2u * c;
     let w$(j) = W8(lora_b[b_at$(j)], lora_b[b_at$(j) + 1u]);

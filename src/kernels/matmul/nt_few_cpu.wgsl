@@ -35,6 +35,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #if LORA
   for (var c = 0u; c < p.rank / 8u; c++) {
     let xv = xa[row * (p.rank / 4u) + part % 2u + 2u * c];
+    // Of rows with different adapters all of these may be another's: what they would add is 0.
+    if (!subgroupAny(any(xv != vec4f()))) { continue; }
 #for j in 0..NT
     let b_at$(j) = (p.first_row + col$(j)) * (p.rank / 4u) + 2u * c;
     let w$(j)_0 = W8(lora_b[b_at$(j)], lora_b[b_at$(j) + 1u]);
