@@ -6,12 +6,13 @@ import type { Finished, Generation, Work } from './generation.ts'
 import { chatLogprobs, promptLogprobs, Spelling } from './logprobs.ts'
 import type { App, ServerContext } from './parts.ts'
 import { encodeChat } from './prompt.ts'
-import { answerStreamed, answerWhole, idOf, modelOf, now } from './route.ts'
+import { answerStreamed, answerWhole, fingerprint, idOf, modelOf, now } from './route.ts'
 import { completionsOf, logprobsOf, maxTokensOf, samplingOf, truncate } from './sampling.ts'
 import { chatBody, type ChatBody } from './schemas/chat.ts'
 import type { SsePiece } from './stream.ts'
 import { constraintOf } from './structured.ts'
 import { answerTo, planTools, thoughtsEnd, type ToolPlan } from './tools.ts'
+import { checkStreamOptions, StreamUsage } from './usage.ts'
 
 interface Wish {
   id: string
@@ -46,6 +47,7 @@ function prepare(
   adapter: string | null | undefined,
 ): Pick<Wish, 'work' | 'prompt' | 'top' | 'spelling' | 'tools'> {
   const { parts, engine } = server
+  checkStreamOptions(body)
   if (body.logprobs !== true && body.top_logprobs) throw badRequest('top_logprobs: it needs logprobs to be true.', 'top_logprobs')
   if (body.stream === true && typeof body.prompt_logprobs === 'number')
     throw badRequest('prompt_logprobs: they are not streamed. Ask without stream.', 'prompt_logprobs')
@@ -93,6 +95,7 @@ function answer(generation: Generation, wish: Wish): object {
     object: 'chat.completion',
     created: now(),
     model,
+    system_fingerprint: fingerprint(wish.server),
     choices: finished.map((one) => choice(one, wish)),
     usage: generation.usage(),
     prompt_logprobs: known && typeof body.prompt_logprobs === 'number' ? promptLogprobs(work.promptIds, known, spelling) : null,
@@ -115,7 +118,7 @@ function choice(one: Finished, wish: Wish): object {
       content: text.content === '' && calls.length > 0 ? null : text.content,
       refusal: null,
       ...(withReasoning && text.reasoning ? { reasoning: text.reasoning } : { reasoning: null }),
-      tool_calls: calls,
+      ...(calls.length > 0 ? { tool_calls: calls } : {}),
     },
     logprobs: top === undefined ? null : chatLogprobs(one.tokens, top, spelling),
     finish_reason: tools.finishReason(one.finishReason, calls.length),
@@ -126,16 +129,17 @@ function choice(one: Finished, wish: Wish): object {
 
 async function* chunks(generation: Generation, wish: Wish): AsyncGenerator<SsePiece> {
   const { id, model, body, work, top, spelling, tools, prompt } = wish
-  const envelope = { id, object: 'chat.completion.chunk', created: now(), model }
-  const withUsage = body.stream_options?.include_usage === true
-  const usage = withUsage ? { usage: null } : {}
+  const envelope = { id, object: 'chat.completion.chunk', created: now(), model, system_fingerprint: fingerprint(wish.server) }
+  const usage = new StreamUsage(generation, body)
   const ids = body.return_token_ids === true
   const texts = new Map<number, AnswerText>()
-  const chunk = (choice: object, more: object = {}) => ({ data: { ...envelope, choices: [choice], ...usage, ...more } })
+  const chunk = (choice: { index: number }, made: number, more: object = {}) => ({
+    data: { ...envelope, choices: [choice], ...usage.event(choice.index, made), ...more },
+  })
   for (let index = 0; index < work.n; index++) {
     texts.set(index, answerTextOf(wish))
     const role = { index, delta: { role: 'assistant', content: '' }, logprobs: null, finish_reason: null }
-    yield chunk(role, {
+    yield chunk(role, 0, {
       ...(ids ? { prompt_token_ids: work.promptIds } : {}),
       ...(body.return_prompt_text === true ? { prompt_text: prompt } : {}),
     })
@@ -147,16 +151,17 @@ async function* chunks(generation: Generation, wish: Wish): AsyncGenerator<SsePi
     if (body.include_reasoning === false) delete delta.reasoning
     const asked = tokens.length > 0 && (ids || top !== undefined)
     if (Object.keys(delta).length === 0 && !finished && !asked) continue
-    yield chunk({
+    const choice = {
       index,
       delta,
       logprobs: top !== undefined && tokens.length > 0 ? chatLogprobs(tokens, top, spelling) : null,
       finish_reason: finished ? tools.finishReason(finished.finishReason, text.toolCalls.length) : null,
       ...(finished ? { stop_reason: finished.stopReason } : {}),
       ...(ids ? { token_ids: tokens.map((token) => token.id) } : {}),
-    })
+    }
+    yield chunk(choice, tokens.length)
   }
-  if (withUsage) yield { data: { ...envelope, choices: [], usage: generation.usage() } }
+  yield* usage.last(envelope)
 }
 
 type Delta = ReturnType<AnswerText['push']>

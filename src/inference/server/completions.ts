@@ -5,11 +5,12 @@ import type { Finished, Generation, Work } from './generation.ts'
 import { completionLogprobs, promptLogprobs, Spelling, type CompletionToken } from './logprobs.ts'
 import type { App, ServerContext } from './parts.ts'
 import { checkIds, encodeText } from './prompt.ts'
-import { answerStreamed, answerWhole, idOf, modelOf, now } from './route.ts'
+import { answerStreamed, answerWhole, fingerprint, idOf, modelOf, now } from './route.ts'
 import { completionsOf, logprobsOf, maxTokensOf, samplingOf, truncate } from './sampling.ts'
 import { completionsBody, type CompletionsBody } from './schemas/completions.ts'
 import type { SsePiece } from './stream.ts'
 import { constraintOf } from './structured.ts'
+import { checkStreamOptions, StreamUsage } from './usage.ts'
 
 /** What a request without max_tokens gets. */
 const DEFAULT_TOKENS = 16
@@ -46,6 +47,7 @@ function worksOf(
 ): Work[] {
   const { parts, engine } = server
   const { top, echo, adapter } = wish
+  checkStreamOptions(body)
   if (body.max_tokens === 0 && !echo) throw badRequest('max_tokens: it must be 1 or more, or 0 with echo.', 'max_tokens')
   if (body.stream === true && typeof body.prompt_logprobs === 'number')
     throw badRequest('prompt_logprobs: they are not streamed. Ask without stream.', 'prompt_logprobs')
@@ -99,6 +101,7 @@ function answer(generation: Generation, wish: Wish): object {
     object: 'text_completion',
     created: now(),
     model,
+    system_fingerprint: fingerprint(wish.server),
     choices: finished.map((one) => choice(one, wish)),
     usage: { ...usage, completion_tokens: usage.completion_tokens - dropped, total_tokens: usage.total_tokens - dropped },
   }
@@ -141,10 +144,10 @@ function echoText(server: ServerContext, ids: readonly number[], body: Completio
 async function* chunks(generation: Generation, wish: Wish): AsyncGenerator<SsePiece> {
   const { id, model, body, top, spelling, server } = wish
   const created = now()
-  const envelope = { id, object: 'text_completion', created, model }
+  const envelope = { id, object: 'text_completion', created, model, system_fingerprint: fingerprint(server) }
   const offsets = new Map<number, number>()
   const begun = new Set<number>()
-  const withUsage = body.stream_options?.include_usage === true
+  const usage = new StreamUsage(generation, body)
   const ids = body.return_token_ids === true
   const nothing = body.max_tokens === 0
   for await (const { index, tokens: came, text, finished } of generation.pieces()) {
@@ -176,9 +179,9 @@ async function* chunks(generation: Generation, wish: Wish): AsyncGenerator<SsePi
             prompt_token_ids: ids && first ? prompt : null,
           },
         ],
-        ...(withUsage ? { usage: null } : {}),
+        ...usage.event(index, tokens.length),
       },
     }
   }
-  if (withUsage) yield { data: { ...envelope, choices: [], usage: generation.usage() } }
+  yield* usage.last(envelope)
 }

@@ -32,7 +32,7 @@ export function addControl(app: App, server: ServerContext): void {
 
   app.post('/reset_prefix_cache', (context: Context) => {
     engine.resetPrefixCache()
-    return context.body(null, 200)
+    return context.json({ success: true })
   })
 
   app.post('/collective_rpc', async (context: Context) => {
@@ -63,7 +63,7 @@ export function addControl(app: App, server: ServerContext): void {
     weightNames.set(engine.version, new_version)
     // Only those that a running request may still have.
     for (const version of weightNames.keys()) if (weightNames.size > 1000) weightNames.delete(version)
-    return context.json({ status: 'ok' })
+    return context.json({ success: true, new_version })
   })
 
   app.get('/weight_info', (context: Context) => {

@@ -10,6 +10,7 @@ import { completionsOf, logprobsOf, maxTokensOf, samplingOf, truncate } from './
 import { generateBody, type GenerateBody } from './schemas/completions.ts'
 import type { SsePiece } from './stream.ts'
 import { constraintOf } from './structured.ts'
+import { checkStreamOptions, StreamUsage } from './usage.ts'
 
 interface Wish {
   id: string
@@ -25,7 +26,7 @@ export function addGenerate(app: App, server: ServerContext): void {
     const body = await server.bodies.read(context, generateBody)
     const { model, adapter } = modelOf(server, body.model)
     const { work, top } = prepare(server, body, adapter)
-    const wish: Wish = { id: idOf(context, 'gen', body.request_id), model, body, work, top, server }
+    const wish: Wish = { id: idOf(context, 'generate-tokens', body.request_id), model, body, work, top, server }
     if (body.stream !== true)
       return await answerWhole(context, server, { id: wish.id, works: [work], answer: (g) => answer(g, wish) })
     const pieces = (generation: Generation) => chunks(generation, wish)
@@ -40,6 +41,7 @@ function prepare(
 ): { work: Work; top: number | undefined } {
   const { parts, engine } = server
   const params = body.sampling_params
+  checkStreamOptions(body)
   if (body.stream === true && typeof params.prompt_logprobs === 'number')
     throw badRequest(
       'sampling_params.prompt_logprobs: they are not streamed. Ask without stream.',
@@ -77,13 +79,15 @@ function answer(generation: Generation, { id, model, body, work, top, server }: 
       weight_versions: versionsOf(one.result.versions, work, server),
     })),
     usage: generation.usage(),
+    output_mode: 'tokens',
     prompt_logprobs: known ? promptLogprobs(work.promptIds, known, spelling) : null,
     prompt_token_ids: body.return_token_ids === true ? work.promptIds : null,
   }
 }
 
 async function* chunks(generation: Generation, { id, model, body, work, top, server }: Wish): AsyncGenerator<SsePiece> {
-  const envelope = { request_id: id, created: now(), model }
+  const envelope = { request_id: id, created: now(), model, output_mode: 'tokens' }
+  const usage = new StreamUsage(generation, body)
   let first = true
   for await (const { index, tokens, finished } of generation.pieces()) {
     if (tokens.length === 0 && !finished) continue
@@ -97,9 +101,9 @@ async function* chunks(generation: Generation, { id, model, body, work, top, ser
     }
     const prompt = first && body.return_token_ids === true ? { prompt_token_ids: work.promptIds } : {}
     first = false
-    yield { data: { ...envelope, ...prompt, choices: [choice] } }
+    yield { data: { ...envelope, ...prompt, choices: [choice], ...usage.event(index, tokens.length) } }
   }
-  if (body.stream_options?.include_usage === true) yield { data: { ...envelope, choices: [], usage: generation.usage() } }
+  yield* usage.last(envelope)
 }
 
 /** An adapter's versions count its loads, and have no names. */

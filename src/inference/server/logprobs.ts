@@ -26,7 +26,7 @@ export class Spelling {
   /** An entry of a chat completion. */
   entry(id: number, logprob: number): { token: string; logprob: number; bytes: number[] | null } {
     const word = this.word(id)
-    const bytes = this.#asIds ? Buffer.from(word) : (this.#tokenizer.tokenBytes(id) ?? Buffer.from(word))
+    const bytes = this.#tokenizer.tokenBytes(id) ?? Buffer.from(this.text(id))
     return { token: word, logprob: floor(logprob), bytes: [...bytes] }
   }
 }

@@ -90,4 +90,7 @@ export async function answerStreamed(
   return context.body(body, 200, sseHeaders)
 }
 
+/** What answers were made with, as far as a client may see: another one may give other bits. */
+export const fingerprint = ({ parts }: ServerContext): string => `dawn-rl-${parts.version}`
+
 export const now = (): number => Math.floor(Date.now() / 1000)

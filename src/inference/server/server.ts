@@ -69,7 +69,8 @@ function contextOf(engine: ServingEngine, parts: ServerParts, options: ServerOpt
     metrics: new ServerMetrics(),
     bodies: new BodyReader(limits, (message) => parts.log.warn(message)),
     ending: new AbortController(),
-    weightNames: new Map(),
+    // Those that it began with, as vLLM calls them. A training run's have its own numbers.
+    weightNames: new Map(parts.reloadWeights ? [[engine.version, 'default']] : []),
     failuresInARow: 0,
     fault: (id, error) => {
       parts.log.error({ fault: id, stack: error instanceof Error ? error.stack : String(error) }, 'a request failed')

@@ -103,7 +103,7 @@ test('versions change in flight, under load, and each token tells its own', asyn
     expect(spans.map(({ version }) => version)).toEqual(['1', '2'])
     expect([spans[0].start, spans[1].end]).toEqual([0, 120])
   }
-  expect(base.json.choices[0].weight_versions).toEqual([{ version: '0', start: 0, end: 120 }])
+  expect(base.json.choices[0].weight_versions).toEqual([{ version: 'default', start: 0, end: 120 }])
   expect((await later).json.choices[0].weight_versions).toEqual([{ version: '2', start: 0, end: 120 }])
   expect(tiny.engine.adapters.list()).toEqual([])
 })

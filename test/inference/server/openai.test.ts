@@ -174,7 +174,7 @@ describe('chat', () => {
     const answer = await client.chat.completions.create({ ...asked, messages, logprobs: true, top_logprobs: 3 })
     expect(answer).toMatchObject({ object: 'chat.completion', model: 'tiny', prompt_token_ids: prompt })
     const [choice] = answer.choices
-    expect(choice.message).toMatchObject({ role: 'assistant', content: completion.text, tool_calls: [] })
+    expect(choice.message).toEqual({ role: 'assistant', content: completion.text, refusal: null, reasoning: null })
     const ids = (choice as unknown as { token_ids: number[] }).token_ids
     expect(ids).toEqual((completion as unknown as { token_ids: number[] }).token_ids)
     expect(choice.logprobs!.content).toHaveLength(ids.length)

@@ -1,0 +1,41 @@
+/** What the events of a stream say of the tokens that were used: stream_options. */
+import { badRequest } from './errors.ts'
+import type { Generation } from './generation.ts'
+
+interface StreamBody {
+  stream?: boolean | null
+  stream_options?: { include_usage?: boolean | null; continuous_usage_stats?: boolean | null } | null
+}
+
+/** @throws HttpError for stream_options of an answer that is no stream */
+export function checkStreamOptions({ stream, stream_options }: StreamBody): void {
+  if (stream_options && stream !== true) throw badRequest('stream_options: it needs stream to be true.', 'stream_options')
+}
+
+export class StreamUsage {
+  readonly #generation: Generation
+  readonly #asked: boolean
+  readonly #always: boolean
+  /** Tokens that have come, by completion. */
+  readonly #made = new Map<number, number>()
+
+  constructor(generation: Generation, { stream_options: options }: StreamBody) {
+    this.#generation = generation
+    this.#asked = options?.include_usage === true
+    this.#always = this.#asked && options?.continuous_usage_stats === true
+  }
+
+  /** Part of an event of the index-th completion, to which `tokens` more have come. */
+  event(index: number, tokens: number): object {
+    if (!this.#always) return this.#asked ? { usage: null } : {}
+    const completion_tokens = (this.#made.get(index) ?? 0) + tokens
+    this.#made.set(index, completion_tokens)
+    const prompt_tokens = this.#generation.workOf(index).promptIds.length
+    return { usage: { prompt_tokens, completion_tokens, total_tokens: prompt_tokens + completion_tokens } }
+  }
+
+  /** The event after all others, of the whole request; none where it is not asked for. */
+  *last(envelope: object): Generator<{ data: object }> {
+    if (this.#asked) yield { data: { ...envelope, choices: [], usage: this.#generation.usage() } }
+  }
+}
