@@ -41,12 +41,17 @@ export interface TokenChunk {
   error?: { message: string; code?: number }
 }
 
+/** The log-probability of the token at a position, where the server gave one. */
+type Scored = (position: number) => number | undefined
+
 /** Milliseconds for calls that do no work on the model. */
 const QUICK_MS = 30_000
 
 export class VllmApi {
   readonly url: string
   readonly #client: OpenAI
+  /** Whether sequences are scored by prompt_logprobs. */
+  #scoresPrompts = false
 
   /** @param apiKey of a server that asks for one; default: VLLM_API_KEY of the environment */
   constructor(url: string, apiKey = process.env.VLLM_API_KEY) {
@@ -113,6 +118,7 @@ export class VllmApi {
   /**
    * Log-probabilities at temperature 1, by the weights of `model`, of the tokens of a sequence at some positions. One request of one token
    * for each: `prompt_logprobs` would do it in one, but with an adapter it kills the engine of vLLM 0.32 on a CPU when others run beside it.
+   * A server that refuses what vLLM needs for that (dawn-rl's) is asked for `prompt_logprobs`.
    * @param positions each at least 1
    */
   async score(
@@ -122,20 +128,41 @@ export class VllmApi {
     salt: string,
     timeoutMs: number,
   ): Promise<number[]> {
+    const common = {
+      model, max_tokens: 1, temperature: 1, top_p: 1, top_k: 0, min_p: 0, seed: 0, repetition_penalty: 1, presence_penalty: 0,
+      frequency_penalty: 0, cache_salt: salt, add_special_tokens: false,
+    } // prettier-ignore
+    const scored = this.#scoresPrompts
+      ? await this.#scorePrompt(common, ids, timeoutMs)
+      : await this.#scoreTokens(common, ids, positions, timeoutMs).catch((error: unknown) => {
+          if (!(error instanceof VllmError) || error.status !== 400 || !error.message.includes('logprob_token_ids')) throw error
+          this.#scoresPrompts = true
+          return this.#scorePrompt(common, ids, timeoutMs)
+        })
+    return positions.map((t) => {
+      const logprob = scored(t)
+      if (logprob === undefined)
+        throw new VllmError(`${this.url} gave no log-probability of token ${t} of a sequence that it was to score`, 0)
+      return logprob
+    })
+  }
+
+  async #scoreTokens(common: object, ids: readonly number[], positions: readonly number[], timeoutMs: number): Promise<Scored> {
     const body = {
-      model, prompt: positions.map((t) => ids.slice(0, t)), max_tokens: 1, temperature: 1, top_p: 1, top_k: 0, min_p: 0, seed: 0,
-      repetition_penalty: 1, presence_penalty: 0, frequency_penalty: 0, cache_salt: salt, add_special_tokens: false,
+      ...common, prompt: positions.map((t) => ids.slice(0, t)),
       logprobs: 0, logprob_token_ids: [...new Set(positions.map((t) => ids[t]))], return_tokens_as_token_ids: true,
     } // prettier-ignore
     type Choice = { index: number; logprobs?: { top_logprobs?: Record<string, number>[] } | null }
     const { choices } = await this.#post<{ choices: Choice[] }>('/v1/completions', body, { timeoutMs })
     const byPosition = new Map(choices.map((choice) => [positions[choice.index], choice.logprobs?.top_logprobs?.[0]]))
-    return positions.map((t) => {
-      const logprob = byPosition.get(t)?.[`token_id:${ids[t]}`]
-      if (logprob === undefined)
-        throw new VllmError(`${this.url} gave no log-probability of token ${t} of a sequence that it was to score`, 0)
-      return logprob
-    })
+    return (t) => byPosition.get(t)?.[`token_id:${ids[t]}`]
+  }
+
+  async #scorePrompt(common: object, ids: readonly number[], timeoutMs: number): Promise<Scored> {
+    type Choice = { prompt_logprobs?: (Record<string, { logprob: number }> | null)[] | null }
+    const body = { ...common, prompt: ids, prompt_logprobs: 0 }
+    const { choices } = await this.#post<{ choices: Choice[] }>('/v1/completions', body, { timeoutMs })
+    return (t) => choices[0]?.prompt_logprobs?.[t]?.[ids[t]]?.logprob
   }
 
   /** One request without a stream. */

@@ -1,0 +1,77 @@
+/**
+ * `node cli.js serve` as the server that a run samples from ([inference] backend = "vllm", base_url): the suite of generators, with adapters
+ * that are pushed by name and with full weights that are reloaded in place.
+ */
+import { spawn, type ChildProcess } from 'node:child_process'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { afterAll, describe, expect, it } from 'vitest'
+import { Gpu } from '../../../src/gpu/gpu.ts'
+import { VllmApi } from '../../../src/inference/vllm/api.ts'
+import { VllmSampler } from '../../../src/inference/vllm/sampler.ts'
+import { writeSamplerWeights } from '../../../src/trainer/sampler-weights.ts'
+import { maxLength, openTrainer, rank, root, samplerOptions, scratch, tiny, underTest } from '../../vllm/helpers.ts'
+import { testGenerator, type GeneratorUnderTest } from '../generator.suite.ts'
+
+const gpu = await Gpu.open({ checks: true })
+const folder = scratch()
+const children: ChildProcess[] = []
+afterAll(async () => {
+  for (const child of children) {
+    child.kill('SIGTERM')
+    await new Promise((resolve) => child.once('exit', resolve))
+  }
+  gpu.close()
+  folder.remove()
+})
+
+/** Starts a server over a folder's model; its URL. */
+async function serve(model: string): Promise<string> {
+  const flags = {
+    model, 'served-model-name': 'base', port: 0, 'adapter-root': folder.path, 'max-loras': 2, 'max-lora-rank': rank, 'max-model-len': maxLength,
+    'max-num-seqs': 16, 'logprobs-mode': 'processed_logprobs', 'generation-config': 'vllm',
+  } // prettier-ignore
+  const words = Object.entries(flags).flatMap(([name, value]) => [`--${name}`, String(value)])
+  const child = spawn(process.execPath, ['cli.js', 'serve', ...words], { cwd: root, stdio: ['ignore', 'pipe', 'pipe'] })
+  children.push(child)
+  let said = ''
+  child.stderr!.on('data', (piece: Buffer) => (said = (said + piece.toString()).slice(-4000)))
+  for await (const line of createInterface({ input: child.stdout! })) {
+    const url = /http:\/\/[\d.:]+/.exec(line)?.[0]
+    if (url) return url
+  }
+  throw new Error(`the server ended: ${said}`)
+}
+
+let opened: { sampler: VllmSampler; url: string }
+
+async function open(kind: 'lora' | 'full'): Promise<GeneratorUnderTest> {
+  const trainer = await openTrainer(gpu, kind)
+  let model = tiny
+  if (kind === 'full') {
+    model = join(folder.path, 'base')
+    await writeSamplerWeights(model, trainer.decoder, trainer.weights, await trainer.files.tokenizer())
+  }
+  const url = await serve(model)
+  const sampler = await VllmSampler.open(samplerOptions(trainer, { url }, join(folder.path, kind)), 0)
+  opened = { sampler, url }
+  // The same kernels answer that train, whatever else is in the batch: not a bit is different, over HTTP too.
+  return { ...underTest(trainer, sampler), batchInvariant: true, bound: 0, close: async () => {} }
+}
+
+describe('adapters by name', () => {
+  testGenerator('our server with adapters', () => open('lora'))
+
+  it('leave with the sampler', async () => {
+    const { sampler, url } = opened
+    const names = async () => (await new VllmApi(url).models()).filter((card) => card.parent).map((card) => card.id)
+    expect(await names()).toHaveLength(1)
+    await sampler.close()
+    expect(await names()).toEqual([])
+    expect(await new VllmApi(url).healthy()).toBe(true)
+  })
+})
+
+describe('full weights', () => {
+  testGenerator('our server with full weights', () => open('full'))
+})
