@@ -65,8 +65,10 @@ test.each([
 
   const engine = engineOf(decoder, { ahead })
   const prompts = samples.map(({ ids }) => [...ids.subarray(0, 20)])
-  const generate = () =>
-    Promise.all(prompts.map((promptIds, i) => engine.generate({ promptIds, sampling: sampling({ seed: i, max_tokens: 40 }) })))
+  const generate = async () => {
+    const asked = prompts.map((promptIds, i) => engine.generate({ promptIds, sampling: sampling({ seed: i, max_tokens: 40 }) }))
+    return (await Promise.all(asked)).map(({ ids, logprobs }) => ({ ids, logprobs }))
+  }
   const completions = await generate()
 
   // An idle engine: section by section, with the same numbers.

@@ -258,7 +258,7 @@ describe('batch invariance', () => {
         const taken = [70, ...Array.from({ length: 11 }, (_, n) => 19 + n)]
         const info = taken.flatMap((row) => (row < 30 ? [begins[0], 1, 0, row] : [begins[1], 0, 0, row - 30]))
         const t = {
-          q: bench.up(Float32Array.from(taken.flatMap((row) => [...q.slice(row * hq, (row + 1) * hq)]))),
+          q: bench.up(Float32Array.from(taken.flatMap((row) => Array.from(q.subarray(row * hq, (row + 1) * hq))))),
           k: cache[0],
           v: cache[1],
           info: bench.up(Uint32Array.from(info)),
