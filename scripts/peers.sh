@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Holds dawn-rl against its peers in Python (PyTorch, transformers, PEFT): sets up .venv-peers from PyPI, where it is not there yet,
+# Holds dawn-rl against its peers in Python (PyTorch, transformers, PEFT, lm-eval): sets up .venv-peers from PyPI, where it is not there yet,
 # and runs a script of test/peers/ in it, or every test_*.py of them (which start what they compare with themselves).
 # usage: bash scripts/peers.sh                       every test/peers/test_*.py; exit code 4 where python3 or pip is missing
 #        bash scripts/peers.sh SCRIPT.py WORDS...    one script, with its words
@@ -8,7 +8,7 @@ set -euo pipefail
 me=peers
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$root"
-packages='torch==2.13.0 transformers==5.18.* peft==0.21.* safetensors' # what the golden cases were made with
+packages='torch==2.13.0 transformers==5.18.* peft==0.21.* safetensors lm-eval[api,hf]==0.4.13' # the first four made the golden cases
 venv=$root/.venv-peers
 
 command -v python3 >/dev/null || { warn 'python3 is not there: the comparison with PEFT is skipped'; exit 4; }

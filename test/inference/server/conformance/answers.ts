@@ -84,14 +84,15 @@ function streamOf(text: string): Json {
   }
 }
 
-/** Names and types, and no values. */
+const joinedTexts = new Set(['text', 'content', 'reasoning', 'arguments'])
+
+/** Names and types, and no values. An empty piece of text is one that is not there: vLLM sends it or not, by its flags. */
 function lookOf(value: Json): Json {
   if (Array.isArray(value)) return value.length === 0 ? [] : [lookOf(value[0])]
   if (typeof value !== 'object' || value === null) return typeof value
-  return Object.fromEntries(Object.entries(value).map(([key, below]) => [key, /^\d+$/.test(key) ? 'number' : lookOf(below)]))
+  const kept = Object.entries(value).filter(([key, below]) => below !== '' || !joinedTexts.has(key))
+  return Object.fromEntries(kept.map(([key, below]) => [key, /^\d+$/.test(key) ? 'number' : lookOf(below)]))
 }
-
-const joinedTexts = new Set(['text', 'content', 'reasoning', 'arguments'])
 
 /** Adds an event to those before it: choices by their index, lists one after another, pieces of text too. */
 function merge(into: Fields, event: Fields): void {
