@@ -55,8 +55,9 @@ export async function openInputs(config: RunConfig): Promise<Inputs> {
 
 async function openEnvironments(config: RunConfig): Promise<RunEnvironment[]> {
   const environments: RunEnvironment[] = []
-  for (const { id, args, name, weight } of config.env) {
-    environments.push(...membersOf({ name, weight, env: await loadEnvironment(id, args) }))
+  for (const { id, args, name, weight, python, python_path, extra_env_kwargs: kwargs, num_workers: workers } of config.env) {
+    const env = await loadEnvironment(id, args, { python: python === false ? false : (python_path ?? python), kwargs, workers })
+    environments.push(...membersOf({ name, weight, env }))
   }
   const names = environments.map(({ name }) => name)
   const twice = names.find((name, i) => names.indexOf(name) < i)

@@ -1,5 +1,5 @@
 /** Builds a run out of its inputs: folder, device, weights, engine, orchestrator, trainer, monitor. Everything that can be refused is refused here. */
-import { basename, dirname, resolve } from 'node:path'
+import { basename, dirname, join, resolve } from 'node:path'
 import { UserError } from '../common/errors.ts'
 import type { Metrics, SamplingParams, TrainingBatch } from '../common/types.ts'
 import { batchLine, type Loaded } from '../config/load.ts'
@@ -72,6 +72,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     const firstStep = loaded.resume ? await resumeFrom(loaded.resume, folder, trainer, weights, monitor) : 0
     const sampler = await openSampler({ config, decoder, inputs, folder, monitor, weights }, firstStep)
     opened.push(sampler)
+    await startEnvironments(environments, folder, monitor)
     const holds = config.inference.backend === 'embedded' ? 'weights, Adam, KV cache' : 'weights, Adam'
     monitor.console.print(`memory   ${formatBytes(gpu.pool.bytesInUse)} of GPU buffers before the first step (${holds})`)
     const orchestrator = new Orchestrator({
@@ -107,6 +108,14 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     await closeAll(opened)
     folder?.discard()
     throw error
+  }
+}
+
+/** Those that play with something of their own, as a server of Python's, start it before the first rollout. */
+async function startEnvironments(environments: readonly RunEnvironment[], folder: RunFolder, monitor: Monitor): Promise<void> {
+  const logs = join(folder.path, 'logs')
+  for (const { name, env } of environments) {
+    if (env.open) await monitor.progress.run(`starting ${name}`, { limitMs: 3_600_000 }, () => env.open!({ logs }))
   }
 }
 

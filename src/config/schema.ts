@@ -333,10 +333,27 @@ export const envSchema = z.strictObject({
   id: z
     .string()
     .min(1)
-    .describe('A bundled environment ("short-answers", "reverse-text", "arithmetic") or a file such as "./my_env.ts".'),
+    .describe(
+      'A bundled environment ("short-answers", "reverse-text", "arithmetic"), a file such as "./my_env.ts", or one that Python knows.',
+    ),
   args: freeTable().default({}).describe('Handed to the environment, which checks them.'),
   name: z.string().min(1).optional().describe('Name in metrics and rollouts. Default: the id.'),
   weight: z.number().positive().default(1.0).describe('Share of the tasks, relative to the other environments.'),
+  python: z
+    .boolean()
+    .optional()
+    .describe(
+      'true: an environment in Python, for verifiers 0.1.14 to 0.3.0. Default: where the id is no other and Python knows it.',
+    ),
+  python_path: z
+    .string()
+    .min(1)
+    .optional()
+    .describe('Of a Python environment: the Python that has verifiers and it. Default: that of scripts/setup-verifiers.sh.'),
+  num_workers: z.int().min(1).optional().describe('Of a Python environment: processes that play its rollouts. Default 1.'),
+  extra_env_kwargs: freeTable()
+    .optional()
+    .describe('Of a Python environment: set on it after it was made, as { max_turns = 5 } or { timeout_seconds = 60 }.'),
 })
 
 export const modelFields = {

@@ -10,9 +10,10 @@ import { isAbsolute, join, resolve } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 import { z } from 'zod'
 import { messageOf, nearest, UserError } from '../common/errors.ts'
+import type { PythonOptions } from './python/environment.ts'
 import type { Environment } from './types.ts'
 
-export interface LoadOptions {
+export interface LoadOptions extends PythonOptions {
   /** Folder that a relative path starts from (the config file's), and from which packages are looked up. Default: the working folder. */
   base?: string
 }
@@ -50,8 +51,22 @@ export function resolveEnvironment(id: string, options: LoadOptions = {}): strin
   } catch {
     const near = nearest(id, bundled)
     throw new UserError(
-      `environment ${id}: not found${near ? `; did you mean ${near}?` : '.'} Bundled: ${bundled.join(', ')}. Else give a path (./my_env.ts) or an npm package that is installed.`,
+      `environment ${id}: not found${near ? `; did you mean ${near}?` : '.'} Bundled: ${bundled.join(', ')}. Else give a path (./my_env.ts), an npm package that is installed, or, after 'bash scripts/setup-verifiers.sh', an environment in Python.`,
     )
+  }
+}
+
+/** Whether an id is Python's to load: it is said so, it is a Python file, or nothing else has that name and Python does. */
+async function isPythons(id: string, { python, base = '.' }: LoadOptions): Promise<boolean> {
+  if (python !== undefined) return python !== false
+  if (id.endsWith('.py')) return true
+  try {
+    resolveEnvironment(id, { base })
+    return false
+  } catch {
+    const { knowsEnvironment, pythonOf } = await import('./python/bridge.ts')
+    const found = /^[\w/-]+$/u.test(id) ? pythonOf(undefined, base) : undefined
+    return found !== undefined && (await knowsEnvironment(id, found, base))
   }
 }
 
@@ -64,6 +79,12 @@ export async function loadEnvironment(
   args: Record<string, unknown> = {},
   options: LoadOptions = {},
 ): Promise<Environment> {
+  if (await isPythons(id, options)) {
+    const { loadPythonEnvironment } = await import('./python/environment.ts')
+    return await loadPythonEnvironment(id, args, options)
+  }
+  if (options.kwargs !== undefined || options.workers !== undefined)
+    throw new UserError(`environment ${id}: extra_env_kwargs and num_workers are for environments in Python, which it is not.`)
   const url = resolveEnvironment(id, options)
   hookResolve()
   const module = await attempt(id, 'failed to load', () => import(url) as Promise<Record<string, unknown>>)

@@ -9,7 +9,7 @@ import type { ChatClient, ChatCompletion, Message, Rollout, SamplingParams } fro
 import { StepClock } from './clock.ts'
 import { withLimit } from './limit.ts'
 import type { Scores } from './rubric.ts'
-import type { Environment, RolloutDraft, Row } from './types.ts'
+import type { Environment, RolloutContext, RolloutDraft, Row } from './types.ts'
 
 export interface RolloutOptions {
   client: ChatClient
@@ -19,6 +19,8 @@ export interface RolloutOptions {
   group: string
   /** Which rollout of the group. */
   index: number
+  /** Rollouts of the group. Default 1. */
+  size?: number
   /** Ends the rollout early; it then counts as failed. */
   signal?: AbortSignal
   /** Limit of each answer of the policy, and of the environment's work between two of them. Default: none. */
@@ -50,7 +52,14 @@ export async function runRollout(env: Environment, row: Row, options: RolloutOpt
   const client = new GatedClient(options.client, clock, options.gate)
   try {
     clock.step('the environment')
-    const played = Promise.resolve({ client, sampling, signal: clock.signal }).then((ctx) => env.rollout(row, ctx))
+    const ctx: RolloutContext = {
+      client,
+      sampling,
+      signal: clock.signal,
+      group: { id: group, size: options.size ?? 1 },
+      step: (name) => clock.step(name),
+    }
+    const played = Promise.resolve(ctx).then(() => env.rollout(row, ctx))
     draft = await Promise.race([clock.ended, played])
     checkDraft(draft)
     if (draft.stopCondition === 'abort') error = 'generation was aborted'

@@ -24,6 +24,10 @@ export interface RolloutContext {
   sampling: SamplingParams
   /** Fires when the rollout has to end: out of time, or the run is ending. */
   signal: AbortSignal
+  /** The rollouts of one task, and how many they are; all of them begin. */
+  group?: { id: string; size: number }
+  /** Begins a step of the rollout's time limit under this name; null: it waits for others, and no clock runs. */
+  step?: (name: string | null) => void
 }
 
 /** What playing a task leaves, before it is scored. `state` is the environment's own and reaches the reward functions. */
@@ -53,6 +57,10 @@ export interface Environment {
   readonly tools?: readonly ToolDefinition[]
   /** The environments of a group, each with a name and a share of the tasks. */
   readonly members?: readonly EnvMember[]
+  /** True: its rollouts of one task are played together; none ends before all of them have begun. */
+  readonly playsGroups?: boolean
+  /** Starts what it plays with, before the first rollout. `logs`: the run's folder for logs. */
+  open?(run: { logs: string }): Promise<void>
   /** Ends what it holds open (servers of tools), when the run ends. */
   close?(): Promise<void>
   /** Plays one task. May throw: `runRollout` turns that into a rollout with an error, which is never trained on. */

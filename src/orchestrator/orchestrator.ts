@@ -85,6 +85,12 @@ export class Orchestrator {
     this.#tasks = new TaskOrder(options.environments, options.seed)
     this.#places = new Slots(options.maxConcurrent)
     this.#samplers = new Slots(options.maxSampling)
+    const { environments, maxConcurrent, rolloutsPerExample } = options
+    const together = environments.find(({ env }) => env.playsGroups)
+    if (together && maxConcurrent < rolloutsPerExample)
+      throw new UserError(
+        `${together.name} plays the rollouts of a task together: max_concurrent (${maxConcurrent}) must be rollouts_per_example (${rolloutsPerExample}) or more.`,
+      )
   }
 
   /** Starts the rollouts of a step, once. */
@@ -186,12 +192,12 @@ export class Orchestrator {
   async #group(plans: Plan[], pending: Set<Flight>, signal: AbortSignal, meter: Meter): Promise<Rollout[]> {
     const { rewardTimeoutSeconds } = this.#options
     const { source } = plans[0].task
-    const played = await Promise.all(plans.map((plan) => this.#rollout(plan, pending, signal, meter)))
+    const played = await Promise.all(plans.map((plan) => this.#rollout(plan, plans.length, pending, signal, meter)))
     const rollouts = await scoreGroup(source.env, played, { signal, rewardTimeoutSeconds })
     return rollouts.map((rollout) => ({ ...rollout, env: source.name }))
   }
 
-  async #rollout(plan: Plan, pending: Set<Flight>, signal: AbortSignal, meter: Meter): Promise<Rollout> {
+  async #rollout(plan: Plan, size: number, pending: Set<Flight>, signal: AbortSignal, meter: Meter): Promise<Rollout> {
     const { client, generationTimeoutSeconds, rewardTimeoutSeconds } = this.#options
     const { task, group, index, sampling, seed } = plan
     const flight: Flight = { state: 'queued' }
@@ -204,6 +210,7 @@ export class Orchestrator {
         sampling: { ...sampling, seed },
         group,
         index,
+        size,
         signal,
         generationTimeoutSeconds,
         rewardTimeoutSeconds,

@@ -133,7 +133,7 @@ stop = "x"
   expect(errorOf(() => load('@', path))).toMatchInlineSnapshot(`
     "21 mistakes in the config:
       bad.toml:2:1: max_steps is not a key at the top of a config. It belongs in [trainer.args].
-      bad.toml:4:1: environment revers-text: not found; did you mean reverse-text? Bundled: alphabet-sort, arithmetic, code-golf, math-word-problems, reverse-text, sentence-repeater, short-answers, tool-calculator, wordle. Else give a path (./my_env.ts) or an npm package that is installed.
+      bad.toml:4:1: environment revers-text: not found; did you mean reverse-text? Bundled: alphabet-sort, arithmetic, code-golf, math-word-problems, reverse-text, sentence-repeater, short-answers, tool-calculator, wordle. Else give a path (./my_env.ts), an npm package that is installed, or, after 'bash scripts/setup-verifiers.sh', an environment in Python.
       bad.toml:6:1: inference.backend is "vlm"; it must be one of "embedded", "vllm". Did you mean "vllm"?
       bad.toml:7:1: sampling is not a table here: its keys go to [trainer.args], as max_tokens, learning_rate (for lr).
       bad.toml:11:1: trainer.gpus asks for several GPUs, but one process trains and generates on one GPU here: remove the key, and set DAWN_RL_ADAPTER to choose the GPU.
@@ -207,7 +207,7 @@ describe('one mistake is one sentence', () => {
     expect(
       errorOf(() => parseConfig('model = "x"\n[[env]]\nid = "reverse-text"\n[[env]]\nweight = 2', 'a.toml')),
     ).toMatchInlineSnapshot(
-      `"a.toml:4:1: env.1.id is missing. It takes a string. A bundled environment ("short-answers", "reverse-text", "arithmetic") or a file such as "./my_env.ts"."`,
+      `"a.toml:4:1: env.1.id is missing. It takes a string. A bundled environment ("short-answers", "reverse-text", "arithmetic"), a file such as "./my_env.ts", or one that Python knows."`,
     )
     expect(errorOf(() => load('@', join(folder, 'none.toml')))).toMatchInlineSnapshot(
       `"none.toml: there is no such file. Paths are relative to <here>."`,

@@ -1,0 +1,246 @@
+"""The Python end of the bridge to verifiers' environments. It is started by an environment in `environment.ts`, and never by hand.
+
+The first line of standard input is the wish, as JSON; standard input then stays open as long as the run lives:
+
+- find {id}: whether a module of that name can be imported. Nothing is imported for it.
+- describe {id, args, kwargs}: loads the environment and writes what it is (one line) and its rows (one line each) to standard output.
+- serve {id, args, kwargs, address, workers}: verifiers' own environment server, until standard input closes.
+
+What the environment prints goes to standard error. A failure is one line {"failed": kind, "message": ...} and exit code 1.
+"""
+
+import base64
+import importlib
+import importlib.util
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+
+OLDEST, NEWEST = (0, 1, 14), (0, 3, 0)
+# What follows is left out of a message: the wrapping of verifiers itself.
+FRAMES = (os.sep + "verifiers" + os.sep, "importlib", os.path.basename(__file__))
+
+
+class Failed(Exception):
+    def __init__(self, kind, message):
+        super().__init__(message)
+        self.kind = kind
+
+
+def module_of(env_id):
+    return env_id.split("/")[-1].replace("-", "_")
+
+
+def find(wish):
+    try:
+        return importlib.util.find_spec(module_of(wish["id"])) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def check_version():
+    try:
+        import verifiers
+    except ImportError as error:
+        raise Failed("missing", f"{sys.executable} has no verifiers ({error})") from error
+    text = getattr(verifiers, "__version__", "0")
+    numbers = []
+    for part in text.split("."):
+        digits = "".join(c for c in part if c.isdigit())
+        if not part[:1].isdigit() or len(numbers) == 3:
+            break
+        numbers.append(int(digits))
+    if not OLDEST <= tuple(numbers) <= NEWEST:
+        raise Failed("version", f"{sys.executable} has verifiers {text}")
+    return text
+
+
+def load(wish):
+    """The environment. Raises Failed with the place in the environment's own code where it went wrong."""
+    import verifiers as vf
+
+    name = module_of(wish["id"])
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name == name:
+            raise Failed("unknown", f"there is no Python module {name}") from error
+        raise Failed("load", f"it needs the Python module {error.name}, which is not installed{place(error)}") from error
+    except Exception as error:
+        raise Failed("load", f"importing it raised {told(error)}") from error
+    if not hasattr(module, "load_environment"):
+        raise Failed("load", f"{getattr(module, '__file__', name)} has no load_environment, so it is no environment")
+    try:
+        env = vf.load_environment(wish["id"], **wish["args"])
+        if wish["kwargs"]:
+            env.set_kwargs(**wish["kwargs"])
+    except Exception as error:
+        # verifiers wraps what the environment raised.
+        cause = error.__cause__ if error.__cause__ is not None and "Failed to load environment" in str(error) else error
+        raise Failed("load", f"load_environment raised {told(cause)}") from error
+    if not isinstance(env, vf.Environment):
+        raise Failed("load", f"load_environment gave a {type(env).__name__}, not an environment of verifiers")
+    return env
+
+
+def told(error):
+    return f"{type(error).__name__}: {str(error)[:600]}{place(error)}"
+
+
+def place(error):
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not any(part in f.filename for part in FRAMES)]
+    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+
+
+def describe(wish, write):
+    version = check_version()
+    import msgpack
+    from verifiers.utils.serve_utils import msgpack_encoder
+
+    env = load(wish)
+    try:
+        train = env.get_dataset()
+    except ValueError as error:
+        raise Failed("load", "it has no rows to train on (its dataset is not set)") from error
+    env.build_eval_dataset()
+    # Without held-out rows verifiers would give those of training.
+    held = env.eval_dataset if env.eval_dataset is not None else []
+    write(
+        {
+            "version": version,
+            "group": compares_group(env),
+            "max_turns": max_turns(env),
+            "message_type": getattr(env, "message_type", "chat"),
+            "system_prompt": getattr(env, "system_prompt", None),
+            "tools": [plain(tool) for tool in getattr(env, "tool_defs", None) or []],
+            "rewards": rewards(env),
+            "train": len(train),
+            "held": len(held),
+        }
+    )
+    for rows in (train, held):
+        for row in rows:
+            shown = {key: row.get(key) for key in ("example_id", "prompt", "answer", "info")}
+            # The bytes that the server is sent: numbers stay of the kind that they are in Python.
+            packed = msgpack.packb(dict(row), default=lambda value: encoded(value, msgpack_encoder), use_bin_type=True)
+            write({"row": shown, "packed": base64.b64encode(packed).decode()})
+    write({"done": True})
+
+
+def encoded(value, encoder):
+    try:
+        return encoder(value)
+    except TypeError:
+        return str(value)
+
+
+def plain(tool):
+    return tool.model_dump() if hasattr(tool, "model_dump") else dict(tool)
+
+
+def members_of(env):
+    """The environments of a group of them; of another one itself."""
+    members = getattr(env, "envs", None)
+    return [one for member in members for one in members_of(member)] if members else [env]
+
+
+def max_turns(env):
+    turns = [int(getattr(member, "max_turns", -1)) for member in members_of(env)]
+    return -1 if any(t <= 0 for t in turns) else max(turns)
+
+
+def compares_group(env):
+    rubrics = [member.rubric for member in members_of(env)]
+    return any(rubric._is_group_func(function) for rubric in rubrics for function in rubric._get_reward_funcs())
+
+
+def rewards(env):
+    found = {}
+    for rubric in (member.rubric for member in members_of(env)):
+        for name, weight in zip(rubric._get_reward_func_names(), rubric._get_reward_weights()):
+            found.setdefault(name, float(weight))
+    return list(found.items())
+
+
+def end_with(stream, writer):
+    """Ends everything when the run is gone, however it went: politely, and after a while with force."""
+    while stream.read(1):
+        pass
+    writer.close()
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(8)
+    finally:
+        os.killpg(0, signal.SIGKILL)
+
+
+def serve(wish):
+    check_version()
+    import multiprocessing
+
+    from verifiers.serve import ZMQEnvServer
+
+    # Workers end when this process does, even where it is killed.
+    reader, writer = multiprocessing.Pipe(duplex=False)
+    threading.Thread(target=end_with, args=(sys.stdin.buffer, writer), daemon=True).start()
+    ZMQEnvServer.run_server(
+        wish["id"],
+        wish["args"],
+        wish["kwargs"],
+        address=wish["address"],
+        num_workers=wish["workers"],
+        worker_heartbeat_timeout=wish["heartbeat"],
+        stats_log_interval=600.0,
+        death_pipe=reader,
+    )
+
+
+def main():
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def write(line):
+        try:
+            text = json.dumps(line, default=str, allow_nan=False)
+        except ValueError:
+            # Shown only: the server is sent the packed row.
+            text = json.dumps({**line, "row": {**line["row"], "info": None}}, default=str)
+        out.write(text + "\n")
+        out.flush() if "row" not in line else None
+
+    wish = json.loads(sys.stdin.buffer.readline())
+    try:
+        if wish["do"] == "find":
+            write({"found": find(wish)})
+        elif wish["do"] == "describe":
+            describe(wish, write)
+        else:
+            serve(wish)
+    except Failed as error:
+        write({"failed": error.kind, "message": str(error)})
+        out.flush()
+        sys.exit(1)
+    except Exception as error:
+        traceback.print_exc()
+        write({"failed": "other", "message": told(error)})
+        out.flush()
+        sys.exit(1)
+    out.flush()
+    if wish["do"] == "describe":
+        # Threads and processes that the environment has begun are not waited for.
+        os._exit(0)
+
+
+# Processes that multiprocessing starts import this file too, and the folders of modules must be theirs as well.
+own = os.path.dirname(os.path.abspath(__file__))
+sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder or ".") != own]
+for folder in os.environ.get("DAWN_RL_PYTHON_FOLDERS", "").split(os.pathsep):
+    if folder and folder not in sys.path:
+        sys.path.append(folder)
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+/** Starts bridge.py, the Python end of the bridge, for its three wishes: find, describe, serve. */
+import { spawn, type ChildProcess } from 'node:child_process'
+import { existsSync } from 'node:fs'
+import { basename, delimiter, dirname, join, resolve } from 'node:path'
+import { createInterface } from 'node:readline'
+import { fileURLToPath } from 'node:url'
+import { UserError } from '../../common/errors.ts'
+import type { Description, PythonRow } from './types.ts'
+import { messagesOf } from './types.ts'
+
+/** Which environment, and how it is started. */
+export interface PythonWish {
+  /** As in the config: a module's name ('-' or '_'), 'org/name', or a file that ends in .py. */
+  id: string
+  args: Record<string, unknown>
+  /** Set on the environment after it was made (verifiers' extra_env_kwargs). */
+  kwargs: Record<string, unknown>
+  /** The Python that has verifiers. */
+  python: string
+  /** Folder that relative paths start from. */
+  base: string
+}
+
+const script = fileURLToPath(new URL('bridge.py', import.meta.url))
+const root = fileURLToPath(new URL('../../../', import.meta.url))
+/** Where Python environments lie that ship. */
+const bundled = join(root, 'environments', 'python')
+/** Seconds that loading an environment may take; its data set may have to come from far. */
+const DESCRIBE_SECONDS = 1800
+const SETUP = 'bash scripts/setup-verifiers.sh'
+
+/** The Python of a config's `python`: true is that of scripts/setup-verifiers.sh. Undefined where there is none. */
+export function pythonOf(python: boolean | string | undefined, base: string): string | undefined {
+  if (typeof python === 'string') return python.includes('/') ? resolve(base, python) : python
+  const here = [base, root].map((folder) => join(folder, '.venv-verifiers', 'bin', 'python'))
+  return here.find((file) => existsSync(file))
+}
+
+/** @throws UserError with the command that makes it */
+export function needPython(id: string, python: boolean | string | undefined, base: string): string {
+  const found = pythonOf(python, base)
+  const missing = found === undefined || (found.includes('/') && !existsSync(found))
+  if (!missing) return found
+  const what = typeof python === 'string' ? `there is no ${found}` : 'there is no .venv-verifiers'
+  throw new UserError(
+    `environment ${id} is one of Python's, and ${what}. Run '${SETUP}', or set python to a Python that has verifiers (0.1.14 to 0.3.0).`,
+  )
+}
+
+/** The child; its first line is the wish, and it ends with its standard input. */
+export function startBridge(
+  wish: Omit<PythonWish, 'args' | 'kwargs'> & Record<string, unknown>,
+  stdio: { stdout: 'pipe' | number; stderr: 'pipe' | number },
+  env: Record<string, string> = {},
+): ChildProcess {
+  const { python, base, id, ...rest } = wish
+  const isFile = id.endsWith('.py')
+  const name = isFile ? basename(id, '.py') : id
+  const module = name.split('/').at(-1)!.replaceAll('-', '_')
+  const own = isFile ? [dirname(resolve(base, id))] : [resolve(base), join(resolve(base), 'environments', module)]
+  const child = spawn(python, ['-u', script], {
+    cwd: resolve(base),
+    stdio: ['pipe', stdio.stdout, stdio.stderr],
+    // Its own process group: workers, and what environments start, end with it.
+    detached: true,
+    env: { ...process.env, DAWN_RL_PYTHON_FOLDERS: [...own, bundled].join(delimiter), ...env },
+  })
+  // It may be gone before the pipe is written to.
+  child.stdin!.on('error', () => {})
+  child.stdin!.write(JSON.stringify({ ...rest, id: name }) + '\n')
+  return child
+}
+
+export function killGroup({ pid }: ChildProcess): void {
+  try {
+    if (pid !== undefined) process.kill(-pid, 'SIGKILL')
+  } catch {
+    // Already gone.
+  }
+}
+
+/** Whether Python has a module of this name; nothing is imported for it. */
+export async function knowsEnvironment(id: string, python: string, base: string): Promise<boolean> {
+  let found = false
+  await ask({ id, python, base, do: 'find' }, 60, (line) => (found = line.found === true)).catch(() => {})
+  return found
+}
+
+/**
+ * Loads the environment in a process of its own, which ends.
+ * @throws UserError for an id that Python does not know, an environment that raises, a verifiers of another age
+ */
+export async function describe(wish: PythonWish): Promise<Description & { rows: PythonRow[] }> {
+  let about: Description | undefined
+  const rows: PythonRow[] = []
+  let done = false
+  await ask({ ...wish, do: 'describe' }, DESCRIBE_SECONDS, (line) => {
+    if (line.done === true) done = true
+    else if (about) rows.push(rowOf(wish.id, line, rows.length))
+    else about = line as unknown as Description
+  })
+  if (!about || !done) throw new UserError(`environment ${wish.id}: Python ended before it had told all of the environment.`)
+  return { ...about, rows }
+}
+
+function rowOf(id: string, line: Record<string, unknown>, index: number): PythonRow {
+  const { prompt, answer, info, example_id } = line.row as Record<string, unknown>
+  try {
+    return {
+      exampleId: typeof example_id === 'number' ? example_id : index,
+      prompt: messagesOf(prompt, 'its prompt'),
+      answer: answer === null || answer === undefined ? '' : typeof answer === 'string' ? answer : JSON.stringify(answer),
+      info: infoOf(info),
+      packed: Buffer.from(line.packed as string, 'base64'),
+    }
+  } catch (error) {
+    throw new UserError(`environment ${id}: row ${index} can't be trained on: ${(error as Error).message}.`)
+  }
+}
+
+function infoOf(info: unknown): Record<string, unknown> {
+  const value: unknown = typeof info === 'string' ? attempt(info) : info
+  return value !== null && typeof value === 'object' && !Array.isArray(value) ? (value as Record<string, unknown>) : {}
+}
+
+function attempt(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
+}
+
+/** Runs a wish that ends by itself, line by line. */
+async function ask(
+  wish: Omit<PythonWish, 'args' | 'kwargs'> & Record<string, unknown>,
+  seconds: number,
+  onLine: (line: Record<string, unknown>) => void,
+): Promise<void> {
+  const child = startBridge(wish, { stdout: 'pipe', stderr: 'pipe' })
+  const kill = () => killGroup(child)
+  // A run that is ended meanwhile leaves nothing behind.
+  process.once('exit', kill)
+  let late = false
+  const timer = setTimeout(() => {
+    late = true
+    kill()
+  }, seconds * 1000)
+  let said = ''
+  child.stderr!.on('data', (data: Buffer) => (said = (said + data.toString()).slice(-4000)))
+  const ended = new Promise<number | null>((resolved, reject) => {
+    child.once('error', reject)
+    child.once('close', resolved)
+  })
+  ended.catch(() => {})
+  let failed: { failed: string; message: string } | undefined
+  try {
+    for await (const text of createInterface({ input: child.stdout!, crlfDelay: Infinity })) {
+      const line = JSON.parse(text) as Record<string, unknown>
+      if (typeof line.failed === 'string') failed = line as { failed: string; message: string }
+      else onLine(line)
+    }
+    const code = await ended.catch((error: Error) => {
+      throw new UserError(`environment ${wish.id}: ${wish.python} can't be started (${error.message}). Run '${SETUP}'.`)
+    })
+    if (late) throw new UserError(`environment ${wish.id}: Python did not load it within ${seconds} s.`)
+    if (failed) throw new UserError(sentence(wish.id, failed))
+    if (code !== 0) {
+      const last = said.trimEnd().split('\n').at(-1)
+      throw new UserError(`environment ${wish.id}: Python ended with exit code ${code}. The last it said: ${last || 'nothing'}`)
+    }
+  } finally {
+    clearTimeout(timer)
+    process.off('exit', kill)
+    kill()
+  }
+}
+
+function sentence(id: string, { failed, message }: { failed: string; message: string }): string {
+  if (failed === 'missing') return `environment ${id}: ${message}. Run '${SETUP}', or set python to one that has it.`
+  if (failed === 'version')
+    return `environment ${id}: ${message}, and environments that load_environment makes are in 0.1.14 to 0.3.0 only. Run '${SETUP}', which installs 0.3.0.`
+  if (failed === 'unknown')
+    return `environment ${id}: ${message}. Install its package (${SETUP} PACKAGE), or give a file: id = "./my_env.py".`
+  return `environment ${id}: ${message}.`
+}

@@ -1,0 +1,179 @@
+/**
+ * Where Python environments find the policy: /v1/chat/completions on loopback, behind a key of its own. It is no server for others: each
+ * call belongs to a rollout under way, takes that rollout's place at the sampler, and is answered by its `ChatClient`, whoever samples.
+ * Answers carry token ids and log-probabilities as vLLM's do.
+ */
+import { randomBytes, timingSafeEqual } from 'node:crypto'
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { messageOf } from '../../common/errors.ts'
+import type { SamplingParams, ToolDefinition } from '../../common/types.ts'
+import { ContextFullError } from '../chat.ts'
+import type { Answered, Asked, Calls } from './calls.ts'
+import { messagesOf } from './types.ts'
+
+/** In a call's body: which request of the environment server it belongs to. */
+export const REQUEST_FIELD = 'dawn_rl_request'
+/** In a call's head: which rollout, by the id that the environment server gave it. */
+export const SESSION_HEADER = 'X-Session-ID'
+/** Bytes of a call. */
+const MOST_BYTES = 64 * 2 ** 20
+
+type Body = Record<string, unknown>
+
+export class PolicyEndpoint {
+  readonly url: string
+  readonly key: string
+  readonly #http: Server
+  readonly #calls = new Map<string, Calls>()
+
+  static async open(): Promise<PolicyEndpoint> {
+    const key = randomBytes(24).toString('hex')
+    // No limits of time: calls wait for their place at the sampler, and clients keep their connections.
+    const http = createServer({ keepAliveTimeout: 0, requestTimeout: 0, headersTimeout: 0, connectionsCheckingInterval: 600_000 })
+    await new Promise<void>((resolve, reject) => {
+      http.once('error', reject)
+      http.listen(0, '127.0.0.1', resolve)
+    })
+    return new PolicyEndpoint(http, key)
+  }
+
+  private constructor(http: Server, key: string) {
+    this.#http = http
+    this.key = key
+    this.url = `http://127.0.0.1:${(http.address() as AddressInfo).port}/v1`
+    http.on('request', (request, response) => void this.#serve(request, response))
+  }
+
+  /** Takes calls of a request, until `forget`. */
+  expect(request: string, calls: Calls): void {
+    this.#calls.set(request, calls)
+  }
+
+  forget(request: string): void {
+    this.#calls.delete(request)
+  }
+
+  async close(): Promise<void> {
+    this.#http.closeAllConnections()
+    await new Promise<void>((resolve) => this.#http.close(() => resolve()))
+  }
+
+  async #serve(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    const gone = new AbortController()
+    response.once('close', () => {
+      if (!response.writableFinished) gone.abort()
+    })
+    try {
+      const { status, body } = await this.#answer(request, gone.signal)
+      send(response, status, body)
+    } catch (error) {
+      // 400 is not asked again. By these words verifiers knows a conversation that has no room left.
+      const full = error instanceof ContextFullError ? "This model's maximum context length is reached: " : ''
+      send(response, 400, fault(full + messageOf(error)))
+    }
+  }
+
+  async #answer(request: IncomingMessage, signal: AbortSignal): Promise<{ status: number; body: object }> {
+    if (!this.#isKnown(request.headers.authorization)) return { status: 401, body: fault('The key is not that of this run.') }
+    const path = request.url?.split('?')[0]
+    if (path === '/v1/models') return { status: 200, body: { object: 'list', data: [{ id: 'policy', object: 'model' }] } }
+    if (path !== '/v1/chat/completions' || request.method !== 'POST')
+      return { status: 404, body: fault(`${request.method} ${path}: there are only chat completions here.`) }
+    const body = JSON.parse(await textOf(request)) as Body
+    const name = body[REQUEST_FIELD]
+    const calls = typeof name === 'string' ? this.#calls.get(name) : undefined
+    if (!calls) throw new Error('the call belongs to no rollout that is under way')
+    const session = request.headers[SESSION_HEADER.toLowerCase()]
+    const answered = await calls.answer(typeof session === 'string' ? session : '', askedOf(body), signal)
+    return { status: 200, body: completionOf(answered, String(body.model)) }
+  }
+
+  #isKnown(header: string | undefined): boolean {
+    const [given, own] = [Buffer.from(header ?? ''), Buffer.from(`Bearer ${this.key}`)]
+    return given.length === own.length && timingSafeEqual(given, own)
+  }
+}
+
+function send(response: ServerResponse, status: number, body: object): void {
+  if (response.destroyed) return
+  response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body))
+}
+
+const fault = (message: string) => ({ error: { message, type: 'invalid_request_error', code: 400 } })
+
+async function textOf(request: IncomingMessage): Promise<string> {
+  const parts: Buffer[] = []
+  let bytes = 0
+  for await (const part of request as AsyncIterable<Buffer>) {
+    bytes += part.length
+    if (bytes > MOST_BYTES) throw new Error('the call is too large')
+    parts.push(part)
+  }
+  return Buffer.concat(parts).toString()
+}
+
+/** What environments may ask otherwise than the run has it; the rest is the run's, of whose distribution the log-probabilities are. */
+const OWN = ['top_p', 'top_k', 'min_p', 'repetition_penalty', 'presence_penalty', 'frequency_penalty', 'min_tokens'] as const
+/** What would be passed over in silence otherwise. */
+const REFUSED = ['response_format', 'guided_json', 'guided_regex', 'guided_choice', 'guided_grammar', 'structured_outputs', 'logit_bias', 'stream', 'functions'] as const // prettier-ignore
+
+/** @throws Error for what is not served here, in words that the environment's author can act on */
+function askedOf(body: Body): Asked {
+  const refused = REFUSED.find((field) => body[field] !== undefined && body[field] !== null && body[field] !== false)
+  if (refused) throw new Error(`the environment asks with ${refused}, which a run does not give its Python environments`)
+  if (body.n !== undefined && body.n !== null && body.n !== 1) throw new Error('the environment asks for n answers; n must be 1')
+  const choice = body.tool_choice
+  if (choice !== undefined && choice !== null && choice !== 'auto')
+    throw new Error(
+      `the environment asks with tool_choice ${JSON.stringify(choice)}; a run gives its Python environments "auto" only`,
+    )
+  const sampling: Partial<SamplingParams> = {}
+  for (const field of OWN) if (typeof body[field] === 'number') sampling[field] = body[field]
+  const most = body.max_completion_tokens ?? body.max_tokens
+  if (typeof most === 'number') sampling.max_tokens = most
+  if (typeof body.stop === 'string') sampling.stop = [body.stop]
+  else if (Array.isArray(body.stop)) sampling.stop = body.stop as string[]
+  if (typeof body.temperature === 'number') sampling.temperature = body.temperature
+  const tools = Array.isArray(body.tools) && body.tools.length > 0 ? (body.tools as ToolDefinition[]).map(toolOf) : undefined
+  return { messages: messagesOf(body.messages, 'the call'), tools, sampling }
+}
+
+const toolOf = ({ function: { name, description, parameters } }: ToolDefinition): ToolDefinition => ({
+  type: 'function',
+  function: { name, ...(description ? { description } : {}), parameters: parameters ?? { type: 'object', properties: {} } },
+})
+
+/** A completion as vLLM gives it with return_token_ids and logprobs. */
+function completionOf({ id, message, completion }: Answered, model: string): object {
+  const { promptIds, ids, logprobs, finishReason } = completion
+  const calls = message.tool_calls ?? []
+  const finish = calls.length > 0 && finishReason === 'stop' ? 'tool_calls' : finishReason
+  const entries = ids.map((token, i) => ({
+    token: `token_id:${token}`,
+    logprob: Math.max(logprobs[i], -9999),
+    bytes: null,
+    top_logprobs: [],
+  }))
+  return {
+    id,
+    object: 'chat.completion',
+    created: Math.floor(Date.now() / 1000),
+    model,
+    choices: [
+      {
+        index: 0,
+        message: {
+          role: 'assistant',
+          content: message.content === '' && calls.length > 0 ? null : message.content,
+          ...(calls.length > 0 ? { tool_calls: calls } : {}),
+        },
+        finish_reason: finish,
+        logprobs: { content: entries, refusal: null },
+        token_ids: ids,
+      },
+    ],
+    usage: { prompt_tokens: promptIds.length, completion_tokens: ids.length, total_tokens: promptIds.length + ids.length },
+    prompt_token_ids: promptIds,
+  }
+}

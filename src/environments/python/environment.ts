@@ -1,0 +1,323 @@
+/**
+ * Environments written in Python for verifiers, as environments of this side. verifiers plays and scores the rollouts, in a server of its
+ * own (`EnvHost`); their answers come from the run's policy (`PolicyEndpoint`), and the tokens that are trained on are those that were
+ * sampled for the answers that stand in the rollout's trajectory.
+ */
+import { tmpdir } from 'node:os'
+import { basename, join, resolve } from 'node:path'
+import { randomUUID } from 'node:crypto'
+import { UserError } from '../../common/errors.ts'
+import type { SamplingParams, ToolDefinition } from '../../common/types.ts'
+import { Rubric, type Scores, type Scorable } from '../rubric.ts'
+import { Trajectory } from '../turns.ts'
+import type { Environment, RolloutContext, RolloutDraft, Row } from '../types.ts'
+import { describe, needPython, type PythonWish } from './bridge.ts'
+import { Calls } from './calls.ts'
+import { PolicyEndpoint, REQUEST_FIELD, SESSION_HEADER } from './endpoint.ts'
+import { EnvHost } from './host.ts'
+import { messagesOf, type Description, type Output, type PythonRow } from './types.ts'
+import { EnvWire, type Reply } from './wire.ts'
+
+export interface PythonOptions {
+  /** true: that of scripts/setup-verifiers.sh; else the Python that has verifiers. */
+  python?: boolean | string
+  /** verifiers' extra_env_kwargs: set on the environment after it was made, as max_turns. */
+  kwargs?: Record<string, unknown>
+  /** Processes that play rollouts. Default 1. */
+  workers?: number
+  /** Folder that relative paths start from. Default: the working folder. */
+  base?: string
+  /** Seconds in which a cancelled rollout must have ended, else its worker stands still and is started anew. Default 60. */
+  stuckSeconds?: number
+}
+
+/** Parts of a request that are the same for all. */
+const KEY_VARIABLE = 'DAWN_RL_POLICY_KEY'
+/** A call may wait as long as its rollout may; the run has limits of its own. */
+const CALL_SECONDS = 7 * 86_400
+
+/**
+ * Loads an environment that Python knows by `id`.
+ * @throws UserError where Python or verifiers is missing, the id is unknown, or the environment raises
+ */
+export async function loadPythonEnvironment(
+  id: string,
+  args: Record<string, unknown> = {},
+  options: PythonOptions = {},
+): Promise<PythonEnv> {
+  const base = resolve(options.base ?? '.')
+  const wish: PythonWish = { id, args, kwargs: options.kwargs ?? {}, python: needPython(id, options.python, base), base }
+  const about = await describe(wish)
+  if (about.message_type !== 'chat')
+    throw new UserError(`environment ${id}: its message_type is ${about.message_type}; only chat environments can be trained on.`)
+  if (about.train === 0) throw new UserError(`environment ${id}: it has no rows to train on.`)
+  return new PythonEnv(wish, about, options)
+}
+
+export class PythonEnv implements Environment {
+  readonly id: string
+  readonly systemPrompt: string | undefined
+  readonly dataset: readonly PythonRow[]
+  readonly evalDataset: readonly PythonRow[]
+  readonly rubric: Rubric
+  readonly maxTurns: number
+  readonly tools: readonly ToolDefinition[]
+  readonly playsGroups: boolean
+  readonly #wish: PythonWish
+  readonly #options: PythonOptions
+  readonly #groups = new Map<string, GroupRequest>()
+  #opened: Promise<{ host: EnvHost; endpoint: PolicyEndpoint }> | undefined
+  #closed = false
+
+  constructor(wish: PythonWish, about: Description & { rows: PythonRow[] }, options: PythonOptions) {
+    this.id = basename(wish.id, '.py')
+    this.#wish = wish
+    this.#options = options
+    this.systemPrompt = about.system_prompt ?? undefined
+    this.dataset = about.rows.slice(0, about.train)
+    this.evalDataset = about.rows.slice(about.train)
+    this.rubric = new PythonRubric(about.rewards)
+    this.maxTurns = about.max_turns
+    this.playsGroups = about.group
+    this.tools = about.tools.map(({ name, description, parameters }) => ({
+      type: 'function',
+      function: { name, ...(description ? { description } : {}), parameters: parameters ?? { type: 'object', properties: {} } },
+    }))
+  }
+
+  /** Starts the environment server. Without it the first rollout does, with a log among temporary files. */
+  async open({ logs }: { logs: string }): Promise<void> {
+    await (this.#opened ??= this.#open(logs))
+  }
+
+  /** Of the environment server, for those who watch it. */
+  async server(): Promise<EnvHost> {
+    return (await (this.#opened ??= this.#open(tmpdir()))).host
+  }
+
+  async close(): Promise<void> {
+    this.#closed = true
+    const opened = await this.#opened?.catch(() => undefined)
+    await opened?.host.close()
+    await opened?.endpoint.close()
+  }
+
+  async rollout(row: Row, ctx: RolloutContext): Promise<RolloutDraft> {
+    const { host, endpoint } = await (this.#opened ??= this.#open(tmpdir()))
+    const { packed } = row as PythonRow
+    if (!(packed instanceof Uint8Array)) throw new Error(`the row ${row.exampleId} does not come from the environment ${this.id}`)
+    if (this.playsGroups) return await this.#inGroup(packed, ctx, host, endpoint)
+    const calls = new Calls(1)
+    calls.members[0].arrive(ctx)
+    const payload = (fields: Record<string, unknown>) =>
+      EnvWire.pack({ request_type: 'run_rollout', ...fields }, { input: packed })
+    const reply = await this.#request({ host, endpoint, calls, payload, sampling: ctx.sampling, signal: ctx.signal })
+    return draftOf(outputOf(reply.output), calls, 0)
+  }
+
+  /** The first of a group sends the request of all; each gets its own part of the answer. */
+  async #inGroup(packed: Uint8Array, ctx: RolloutContext, host: EnvHost, endpoint: PolicyEndpoint): Promise<RolloutDraft> {
+    const { id, size } = ctx.group ?? { id: randomUUID(), size: 1 }
+    let group = this.#groups.get(id)
+    if (!group) {
+      const calls = new Calls(size)
+      const abort = new AbortController()
+      const payload = (fields: Record<string, unknown>) =>
+        EnvWire.pack(
+          { request_type: 'run_group', ...fields },
+          { group_inputs: EnvWire.packArray(Array.from({ length: size }, () => packed)) },
+        )
+      const request = { host, endpoint, calls, payload, sampling: ctx.sampling, signal: abort.signal }
+      const drafts = this.#request(request).then((reply) => draftsOf(reply, calls))
+      drafts.catch(() => {}) // each member hears of it that still waits
+      group = { calls, drafts, abort, arrived: 0, left: 0 }
+      this.#groups.set(id, group)
+    }
+    const { calls, drafts, abort } = group
+    calls.members[group.arrived++].arrive(ctx)
+    const index = group.arrived - 1
+    if (group.arrived === size) this.#groups.delete(id)
+    try {
+      const ended = new Promise<never>((_, reject) => {
+        const stop = () => reject(new Error('the rollout was cancelled'))
+        if (ctx.signal.aborted) stop()
+        ctx.signal.addEventListener('abort', stop, { once: true })
+      })
+      const draft = (await Promise.race([drafts, ended]))[index]
+      if (draft instanceof Error) throw draft
+      return draft
+    } finally {
+      // Where nobody waits any more it ends.
+      if (++group.left === size) abort.abort()
+    }
+  }
+
+  async #request(request: {
+    host: EnvHost
+    endpoint: PolicyEndpoint
+    calls: Calls
+    payload: (fields: Record<string, unknown>) => Promise<Uint8Array>
+    sampling: SamplingParams
+    signal: AbortSignal
+  }): Promise<Reply> {
+    const { host, endpoint, calls, payload, sampling, signal } = request
+    const name = randomUUID()
+    endpoint.expect(name, calls)
+    try {
+      const fields = {
+        client_config: {
+          client_type: 'openai_chat_completions',
+          api_base_url: endpoint.url,
+          api_key_var: KEY_VARIABLE,
+          timeout: CALL_SECONDS,
+          connect_timeout: 300,
+          max_retries: 2,
+          extra_headers_from_state: { [SESSION_HEADER]: 'trajectory_id' },
+        },
+        model: 'policy',
+        sampling_args: samplingArgs(sampling, name),
+        max_retries: 0,
+        state_columns: ['trajectory'],
+      }
+      const reply = await host.request(await payload(fields), signal)
+      if (!reply.success)
+        throw new Error(calls.members.find(({ failure }) => failure)?.failure ?? `the environment raised ${reply.error}`)
+      return reply
+    } finally {
+      endpoint.forget(name)
+    }
+  }
+
+  async #open(logs: string): Promise<{ host: EnvHost; endpoint: PolicyEndpoint }> {
+    if (this.#closed) throw new Error(`the environment ${this.id} is closed`)
+    const endpoint = await PolicyEndpoint.open()
+    const name = this.id.replaceAll(/[^\w.-]/gu, '_')
+    const noProxy = [process.env.NO_PROXY ?? process.env.no_proxy, '127.0.0.1'].filter(Boolean).join(',')
+    try {
+      const host = await EnvHost.open({
+        ...this.#wish,
+        workers: this.#options.workers ?? 1,
+        stuckSeconds: this.#options.stuckSeconds,
+        logFile: join(logs, logs === tmpdir() ? `dawn-rl-env-${name}-${process.pid}.log` : `env-${name}.log`),
+        env: { [KEY_VARIABLE]: endpoint.key, NO_PROXY: noProxy, no_proxy: noProxy },
+      })
+      return { host, endpoint }
+    } catch (error) {
+      await endpoint.close()
+      throw error
+    }
+  }
+}
+
+/** The rollouts of one task, played and scored by one request. */
+interface GroupRequest {
+  calls: Calls
+  drafts: Promise<(RolloutDraft | Error)[]>
+  abort: AbortController
+  arrived: number
+  left: number
+}
+
+/** The run's sampling in verifiers' words, so that environments see it; what they change in it comes back with their calls. */
+function samplingArgs(sampling: SamplingParams, request: string): Record<string, unknown> {
+  const { temperature, top_p, max_tokens, presence_penalty, frequency_penalty, stop, top_k, min_p, repetition_penalty } = sampling
+  return {
+    temperature,
+    top_p,
+    max_tokens,
+    presence_penalty,
+    frequency_penalty,
+    ...(stop.length > 0 ? { stop } : {}),
+    logprobs: true,
+    extra_body: { return_token_ids: true, top_k, min_p, repetition_penalty, [REQUEST_FIELD]: request },
+  }
+}
+
+function outputOf(value: unknown): Output {
+  const output = value as Partial<Output> | null | undefined
+  if (output === null || typeof output !== 'object' || !Array.isArray(output.trajectory))
+    throw new Error('the environment server gave no rollout with a trajectory')
+  return output as Output
+}
+
+/** Each output belongs to the rollout whose answers it has; those without any are shared out among the rest. */
+function draftsOf(reply: Reply, calls: Calls): (RolloutDraft | Error)[] {
+  const outputs = Array.isArray(reply.outputs) ? reply.outputs.map(outputOf) : []
+  const { members } = calls
+  if (outputs.length !== members.length)
+    throw new Error(`the environment server gave ${outputs.length} rollouts for a group of ${members.length}`)
+  const places = new Map<number, Output>()
+  const others: Output[] = []
+  for (const output of outputs) {
+    const owner = output
+      .trajectory!.map((step) => calls.find(step.response?.id ?? '')?.member)
+      .find((member) => member !== undefined)
+    const index = owner ? members.indexOf(owner) : -1
+    if (index >= 0 && !places.has(index)) places.set(index, output)
+    else others.push(output)
+  }
+  return members.map((_, index) => {
+    try {
+      return draftOf(places.get(index) ?? others.shift()!, calls, index)
+    } catch (error) {
+      return error as Error
+    }
+  })
+}
+
+/** What a rollout left: messages, and the tokens of the answers that its trajectory is made of. Throws where it failed. */
+function draftOf(output: Output, calls: Calls, index: number): RolloutDraft {
+  const { error } = output
+  if (error) {
+    const { failure } = calls.members[index]
+    throw new Error(failure ?? `the environment ended with ${error.error_chain_repr ?? `${error.error}: ${error.message}`}`)
+  }
+  const trajectory = new Trajectory()
+  for (const { response, tokens } of output.trajectory!) {
+    // Other models may speak in an environment; they are not trained.
+    const found = calls.find(response?.id ?? '')
+    if (!found) continue
+    const { completion } = found.answered
+    const told = tokens?.completion_ids ?? []
+    if (told.length > completion.ids.length || told.some((id, i) => id !== completion.ids[i]))
+      throw new Error('the tokens of its trajectory are not those that were sampled')
+    trajectory.add(completion)
+  }
+  if (trajectory.turns.length === 0) throw new Error('its trajectory has no answer of the policy')
+  return {
+    completion: messagesOf(output.completion ?? [], 'its completion'),
+    promptIds: trajectory.promptIds,
+    completion_tokens: trajectory.tokens,
+    ...(trajectory.turns.length > 1 ? { turns: trajectory.turns } : {}),
+    isTruncated: output.is_truncated === true,
+    stopCondition: output.stop_condition ?? 'completed',
+    state: { output },
+  }
+}
+
+/** The scores that Python gave. */
+class PythonRubric extends Rubric {
+  constructor(rewards: Description['rewards']) {
+    const given = () => {
+      throw new Error('a Python environment scores its rollouts itself')
+    }
+    const functions = rewards.map(([name, weight]) => [name, { reward: given, weight }])
+    // A rubric of a class of its own may have no functions, or weigh them in its own way.
+    const weighed = rewards.some(([, weight]) => weight !== 0)
+    super(Object.fromEntries(weighed ? functions : [...functions, ['reward', { reward: given }]]))
+  }
+
+  // oxlint-disable-next-line require-await -- the rubric's word for it is async
+  override async score({ state }: Scorable): Promise<Scores> {
+    const output = state?.output as Output | undefined
+    if (!output) return { reward: null, metrics: {}, error: 'a Python environment scores its rollouts when they are played' }
+    const { reward } = output
+    const metrics = Object.fromEntries(
+      Object.entries(output.metrics ?? {})
+        .filter(([, value]) => typeof value === 'number' || value === null)
+        .map(([name, value]) => [name, Number.isFinite(value) ? (value as number) : null]),
+    )
+    if (typeof reward === 'number' && Number.isFinite(reward)) return { reward, metrics, error: null }
+    return { reward: null, metrics, error: `the environment's reward is ${String(reward)}, which is no finite number` }
+  }
+}

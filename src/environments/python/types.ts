@@ -1,0 +1,94 @@
+/** What crosses the bridge to Python, in verifiers' words (its serve/types.py), as far as it is read here. */
+import type { Message, ToolCall } from '../../common/types.ts'
+import type { Row } from '../types.ts'
+
+/** A row of a Python environment; `packed`: the row as the environment server is sent it, msgpack. */
+export interface PythonRow extends Row {
+  packed: Uint8Array
+}
+
+/** What a Python environment says of itself (`describe` in bridge.py). */
+export interface Description {
+  /** Of verifiers. */
+  version: string
+  /** Whether its rubric compares the rollouts of a task, which must then be played by one request. */
+  group: boolean
+  max_turns: number
+  message_type: string
+  system_prompt: string | null
+  tools: { name: string; description?: string | null; parameters?: Record<string, unknown> | null }[]
+  rewards: [name: string, weight: number][]
+  train: number
+  held: number
+}
+
+/** What a rollout left, a RolloutOutput. */
+export interface Output {
+  example_id: number
+  completion: unknown
+  reward: unknown
+  error?: { error: string; message: string; error_chain_repr?: string } | null
+  is_truncated?: boolean
+  stop_condition?: string | null
+  metrics?: Record<string, unknown> | null
+  trajectory?: OutputStep[] | null
+}
+
+/** One call of a model. */
+export interface OutputStep {
+  response?: { id?: string } | null
+  tokens?: { completion_ids?: number[]; prompt_ids?: number[] } | null
+}
+
+/** A message of OpenAI's or of verifiers', whose calls of tools may be objects or JSON. */
+interface LooseMessage {
+  role?: unknown
+  content?: unknown
+  tool_calls?: unknown
+  tool_call_id?: unknown
+  name?: unknown
+}
+
+/**
+ * Messages as this side knows them: text in one piece, no nulls.
+ * @throws Error for what is no message, or holds more than text
+ */
+export function messagesOf(value: unknown, what: string): Message[] {
+  if (typeof value === 'string') return [{ role: 'user', content: value }]
+  if (!Array.isArray(value)) throw new Error(`${what} is no list of messages`)
+  return value.map((message: LooseMessage) => messageOf(message, what))
+}
+
+function messageOf(message: LooseMessage, what: string): Message {
+  const { role, content, tool_calls, tool_call_id, name } = message
+  const known = role === 'developer' ? 'system' : role
+  if (known !== 'system' && known !== 'user' && known !== 'assistant' && known !== 'tool')
+    throw new Error(`${what} has a message of role ${JSON.stringify(role)}`)
+  const calls = Array.isArray(tool_calls) ? tool_calls.map(callOf) : []
+  return {
+    role: known,
+    content: textOf(content, what),
+    ...(calls.length > 0 ? { tool_calls: calls } : {}),
+    ...(typeof tool_call_id === 'string' ? { tool_call_id } : {}),
+    ...(typeof name === 'string' ? { name } : {}),
+  }
+}
+
+function textOf(content: unknown, what: string): string {
+  if (typeof content === 'string') return content
+  if (content === null || content === undefined) return ''
+  const parts = Array.isArray(content) ? (content as { type?: unknown; text?: unknown }[]) : [{}]
+  if (parts.every((part) => typeof part.text === 'string')) return parts.map((part) => part.text).join('\n')
+  throw new Error(`${what} has a message that is not text, which this trainer's models do not read`)
+}
+
+function callOf(call: unknown): ToolCall {
+  const given = (typeof call === 'string' ? JSON.parse(call) : call) as Record<string, unknown>
+  const inner = (given.function ?? given) as Record<string, unknown>
+  const text = typeof inner.arguments === 'string' ? inner.arguments : JSON.stringify(inner.arguments ?? {})
+  return {
+    id: typeof given.id === 'string' ? given.id : '',
+    type: 'function',
+    function: { name: String(inner.name), arguments: text },
+  }
+}

@@ -1,0 +1,76 @@
+/** What the tests of the bridge to Python share: whether it can be tested here, its environments, and a policy that says what it is told. */
+import { existsSync, mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { afterAll } from 'vitest'
+import type { GenerationRequest, Generator } from '../../src/common/types.ts'
+import { ChatTemplate, loadEnvironment, PolicyClient, type PolicyClientOptions } from '../../src/environments/index.ts'
+import type { PythonEnv, PythonOptions } from '../../src/environments/python/environment.ts'
+import { toolCallParser } from '../../src/cli/tool-calls.ts'
+import type { Tokenizer } from '../../src/model/tokenizer.ts'
+import { openTiny } from '../inference/tokenizers.ts'
+
+export const root = fileURLToPath(new URL('../..', import.meta.url))
+export const fixtures = fileURLToPath(new URL('fixtures', import.meta.url))
+export const python = join(root, '.venv-verifiers', 'bin', 'python')
+export const withoutVerifiers = !existsSync(python)
+if (withoutVerifiers) console.log('.venv-verifiers is missing: tests on it are skipped (scripts/setup-verifiers.sh makes it)')
+
+export function newFolder(): string {
+  const dir = mkdtempSync(join(tmpdir(), 'dawn-rl-python-'))
+  afterAll(() => rmSync(dir, { recursive: true, force: true }))
+  return dir
+}
+
+/** An environment of bridge_tasks.py, closed when the test file is done. */
+export async function openTasks(args: Record<string, unknown>, options: PythonOptions = {}): Promise<PythonEnv> {
+  return await opened('./bridge_tasks.py', args, { base: fixtures, ...options })
+}
+
+export async function opened(id: string, args: Record<string, unknown>, options: PythonOptions): Promise<PythonEnv> {
+  const env = (await loadEnvironment(id, args, options)) as PythonEnv
+  afterAll(() => env.close())
+  await env.open({ logs: newFolder() })
+  return env
+}
+
+/** Samples what a function of the prompt's text says, as tokens of models/tiny; 'wait' in place of a text waits for the end. */
+export class SaysGenerator implements Generator {
+  version = 0
+  readonly requests: GenerationRequest[] = []
+  readonly #tokenizer: Tokenizer
+  readonly #say: (prompt: string, request: GenerationRequest) => string | Promise<string>
+  constructor(tokenizer: Tokenizer, say: (prompt: string, request: GenerationRequest) => string | Promise<string>) {
+    this.#tokenizer = tokenizer
+    this.#say = say
+  }
+
+  async generate(request: GenerationRequest) {
+    this.requests.push(request)
+    const text = await this.#say(this.#tokenizer.decode(request.promptIds), request)
+    const aborted = request.signal?.aborted === true
+    const ids = aborted ? [] : [...this.#tokenizer.encode(text, { addSpecialTokens: false }), 257]
+    return {
+      text,
+      ids,
+      logprobs: ids.map((id, i) => -(id + 1) / 1000 - i / 1e6),
+      // Two versions in one answer.
+      versions: ids.map((_, i) => this.version + (i > 0 ? 1 : 0)),
+      finishReason: aborted ? ('abort' as const) : ('stop' as const),
+      stopCondition: aborted ? 'abort' : 'eos',
+    }
+  }
+}
+
+/** A client of the policy as a run has it, over a generator that says what it is told. */
+export async function saying(
+  say: (prompt: string, request: GenerationRequest) => string | Promise<string>,
+  options: PolicyClientOptions = {},
+) {
+  const tokenizer = await openTiny()
+  const template = new ChatTemplate(tokenizer)
+  const generator = new SaysGenerator(tokenizer, say)
+  const client = new PolicyClient(generator, template, { parseTools: toolCallParser('auto', tokenizer, template), ...options })
+  return { tokenizer, template, generator, client }
+}
