@@ -343,7 +343,7 @@ export const envSchema = z.strictObject({
     .boolean()
     .optional()
     .describe(
-      'true: an environment in Python, for verifiers 0.1.14 to 0.3.0. Default: where the id is no other and Python knows it.',
+      'Whether it is an environment in Python, of verifiers 0.1.14 to 0.3.0. Default: where nothing else has the id and Python knows it.',
     ),
   python_path: z
     .string()
