@@ -39,7 +39,7 @@ export function addAdapters(app: App, server: ServerContext): void {
       throw badRequest(`lora_name: ${name} is the model's own name.`, 'lora_name')
     const inPlace = load_inplace === true
     if (engine.adapters.has(name) && !inPlace) {
-      throw badRequest(`lora_name: an adapter ${name} is loaded already; send load_inplace to replace it.`, 'lora_name')
+      throw badRequest(`lora_name: the adapter ${name} has already been loaded; send load_inplace to replace it.`, 'lora_name')
     }
     try {
       await engine.adapters.load(name, path, { inPlace })

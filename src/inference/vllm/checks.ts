@@ -105,14 +105,25 @@ async function checkFullWeights(api: VllmApi, model: string, tokens: readonly nu
   }
 }
 
+/** Why a server does not open the run's weights, where that is how it was started (dawn-rl's own); else the error itself. */
+export function explainRefusal(error: unknown, api: VllmApi): unknown {
+  if (!(error instanceof VllmError) || !error.message.includes('--adapter-root')) return error
+  return new UserError(
+    `${api.url} does not open the weights of this run (${error.message}). Start it with --adapter-root and output_dir.`,
+  )
+}
+
 /** Why an adapter could not be loaded, where that is how the server was started; else the error itself. */
 export function explainLoadError(error: unknown, api: VllmApi, rank: number): unknown {
   if (!(error instanceof VllmError)) return error
-  if (/max_lora_rank|LoRA rank \d+ is greater/i.test(error.message)) {
+  // vLLM's words, or dawn-rl's.
+  if (/max_lora_rank|LoRA rank \d+ is greater|has rank \d+ .*is the largest/i.test(error.message)) {
     return new UserError(
       `The adapter has rank ${rank}, more than ${api.url} takes. Start vLLM with --max-lora-rank ${rank}, or lower lora_rank.`,
     )
   }
+  const refused = explainRefusal(error, api)
+  if (refused !== error) return refused
   if (error.status === 404 && /no adapter found|not found for/i.test(error.message)) {
     return new UserError(
       `${api.url} can't read the adapter's folder (${error.message}). It must share this machine's files: run it here, or mount output_dir there.`,

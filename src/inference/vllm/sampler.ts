@@ -16,7 +16,7 @@ import type { GenerationRequest, GenerationResult, Generator, Metrics, PolicyVer
 import { checkRequest } from '../request.ts'
 import { Sequence, type EndRules } from '../sequence.ts'
 import { VllmError } from './api.ts'
-import { checkMaxLoras, checkServer, explainLoadError, type Found, type Needs } from './checks.ts'
+import { checkMaxLoras, checkServer, explainLoadError, explainRefusal, type Found, type Needs } from './checks.ts'
 import { VllmHost, type HostOptions } from './host.ts'
 import { distance, OTHER_MODEL, probePositions, staleBecause } from './probe.ts'
 import { COMPLETIONS, GENERATE, requestBody, takeStream, tellsLogprob } from './requests.ts'
@@ -254,6 +254,8 @@ export class VllmSampler implements Generator {
       await api.pause(limitMs)
       if (policy.dir) await api.reloadWeights(policy.dir, limitMs)
       await api.nameWeights(String(policy.version))
+    } catch (error) {
+      throw explainRefusal(error, api)
     } finally {
       await api.resume().finally(open)
     }

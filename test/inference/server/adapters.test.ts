@@ -74,7 +74,7 @@ test('an adapter is loaded, used by its name and unloaded', async () => {
 
 test('names that are taken, ranks that are too large, and too many of them are refused', async () => {
   expect((await load('one', await adapter('one'))).status).toBe(200)
-  expectError(await load('one', 'one'), 400, /loaded already; send load_inplace/, 'lora_name')
+  expectError(await load('one', 'one'), 400, /already been loaded; send load_inplace/, 'lora_name')
   expectError(await load('tiny', 'one'), 400, /own name/, 'lora_name')
   expectError(await load('wide', await adapter('wide', 16)), 400, /rank 16/, 'lora_path')
   expect((await load('two', await adapter('two'))).status).toBe(200)

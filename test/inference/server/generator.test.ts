@@ -6,6 +6,7 @@ import { spawn, type ChildProcess } from 'node:child_process'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { afterAll, describe, expect, it } from 'vitest'
+import { UserError } from '../../../src/common/errors.ts'
 import { Gpu } from '../../../src/gpu/gpu.ts'
 import { VllmApi } from '../../../src/inference/vllm/api.ts'
 import { VllmSampler } from '../../../src/inference/vllm/sampler.ts'
@@ -61,6 +62,21 @@ async function open(kind: 'lora' | 'full'): Promise<GeneratorUnderTest> {
 
 describe('adapters by name', () => {
   testGenerator('our server with adapters', () => open('lora'))
+
+  it('that the server was not started for are refused with what to start it with', async () => {
+    const { url } = opened
+    const wide = await openTrainer(gpu, 'lora', 2 * rank)
+    const ranks = VllmSampler.open(samplerOptions(wide, { url }, join(folder.path, 'wide'), { runName: 'wide' }), 0)
+    await expect(ranks).rejects.toThrow(/rank 16.*--max-lora-rank 16/)
+    wide.decoder.release()
+    const elsewhere = scratch()
+    const trainer = await openTrainer(gpu, 'lora')
+    const outside = VllmSampler.open(samplerOptions(trainer, { url }, elsewhere.path, { runName: 'outside' }), 0)
+    await expect(outside).rejects.toThrow(UserError)
+    await expect(outside).rejects.toThrow(/does not open the weights.*--adapter-root/)
+    trainer.decoder.release()
+    elsewhere.remove()
+  })
 
   it('leave with the sampler', async () => {
     const { sampler, url } = opened
