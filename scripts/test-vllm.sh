@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# npm run test:vllm: sets up what is missing, vLLM included, and runs the tests that need a real vLLM server. About 6 minutes on 2 cores.
+# npm run test:vllm: sets up what is missing, vLLM included, and runs the tests that need a real vLLM server. About 9 minutes on 2 cores.
 # usage: npm run test:vllm -- WORDS      WORDS go to vitest
 # Exit code 4 where there is no Python for vLLM.
 set -euo pipefail

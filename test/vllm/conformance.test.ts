@@ -22,7 +22,7 @@ files.close()
 const folders = await writeFolders(folder.path, config)
 
 async function open(name: string, loraRank: number | undefined): Promise<ServerUnderTest> {
-  const args = { enable_scale_out: true, stream_interval: 1 }
+  const args = { enable_scale_out: true, stream_interval: 1, enable_auto_tool_choice: true, tool_call_parser: 'hermes' }
   const launch = launchOf(folder.path, name, {
     servedName: 'tiny',
     logprobsMode: 'raw_logprobs',

@@ -94,13 +94,13 @@ function lookOf(value: Json): Json {
   return Object.fromEntries(kept.map(([key, below]) => [key, /^\d+$/.test(key) ? 'number' : lookOf(below)]))
 }
 
-/** Adds an event to those before it: choices by their index, lists one after another, pieces of text too. */
+/** Adds an event to those before it: choices and calls by their index, lists one after another, pieces of text too. */
 function merge(into: Fields, event: Fields): void {
   for (const [key, value] of Object.entries(event)) {
     const before = into[key]
-    if (key === 'choices') {
-      const known = (into.choices ??= []) as Fields[]
-      for (const choice of value as Fields[]) merge((known[choice.index as number] ??= {}), choice)
+    if (key === 'choices' || key === 'tool_calls') {
+      const known = (into[key] ??= []) as Fields[]
+      for (const one of value as Fields[]) merge((known[one.index as number] ??= {}), one)
     } else if (Array.isArray(before) && Array.isArray(value) && key !== 'prompt_token_ids') into[key] = [...before, ...value]
     else if (isFields(value)) merge((into[key] = isFields(before) ? before : {}), value)
     else if (typeof before === 'string' && typeof value === 'string' && joinedTexts.has(key)) into[key] = before + value

@@ -12,6 +12,9 @@ export async function openOurs(root: string): Promise<{ url: string; folders: Fo
   const grammars = createGrammars(tiny.tokenizer, tiny.tokenizer.eosTokenIds, config.vocabSize)
   afterAll(() => grammars.close())
   const folders = await writeFolders(root, config)
-  const { url } = await tiny.serve({ adapterRoot: root }, { maxAdapters: 2, grammars: () => Promise.resolve(grammars) })
+  const { url } = await tiny.serve(
+    { adapterRoot: root },
+    { maxAdapters: 2, grammars: () => Promise.resolve(grammars), toolParser: 'hermes' },
+  )
   return { url, folders }
 }

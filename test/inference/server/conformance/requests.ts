@@ -21,6 +21,16 @@ const greedy = { model, temperature: 0 }
 const twice = { model, temperature: 1, top_k: 1, n: 2 }
 const streamed = { stream: true, stream_options: { include_usage: true } }
 
+const call = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
+const city = { type: 'object', properties: { city: { enum: ['Rome'] } }, required: ['city'], additionalProperties: false }
+/** The format makes the model say a call. */
+const calling = {
+  tools: [{ type: 'function', function: { name: 'weather', parameters: city } }],
+  tool_choice: 'auto',
+  structured_outputs: { choice: [call] },
+  max_tokens: 200,
+}
+
 const completion = (name: string, body: object): Exchange => ({
   name: `completion: ${name}`, path: '/v1/completions', body: { ...greedy, prompt: 'hello', max_tokens: 8, ...body },
 }) // prettier-ignore
@@ -157,6 +167,14 @@ const chats = [
   chat('stream with logprobs and ids', { ...streamed, logprobs: true, top_logprobs: 2, return_token_ids: true }),
   chat('stream of n', { ...twice, ...streamed }),
   chat('stream to the end', { ...streamed, max_tokens: null }),
+  chat('a token that is not likely', { allowed_token_ids: [97], logprobs: true, top_logprobs: 2, max_tokens: 2 }),
+  chat('a call', { ...calling }),
+  chat('a call, streamed', { ...calling, ...streamed }),
+  chat('two calls', { ...calling, structured_outputs: { choice: [`I ask. ${call}\n${call}`] } }),
+  chat('two calls, streamed', { ...calling, ...streamed, structured_outputs: { choice: [`I ask. ${call}\n${call}`] } }),
+  chat('a call that is none', { ...calling, tool_choice: 'none' }),
+  chat('a call of a function by name', { ...calling, structured_outputs: null, tool_choice: { type: 'function', function: { name: 'weather' } } }),
+  chat('a call of a function that is not there', { ...calling, tool_choice: { type: 'function', function: { name: 'time' } } }),
   chat('no messages', { messages: [] }),
   chat('without messages', { messages: null }),
   chat('a message without a role', { messages: [{ content: 'a' }] }),
@@ -177,6 +195,7 @@ const generates = [
   generate('logprobs', { logprobs: 2 }),
   generate('logprobs 0', { logprobs: 0 }),
   generate('prompt_logprobs', { prompt_logprobs: 1, max_tokens: 1 }),
+  generate('a token that is not likely', { allowed_token_ids: [97], logprobs: 2, max_tokens: 2 }),
   generate('n', { temperature: 1, top_k: 1, n: 2 }),
   generate('prompt ids', {}, { return_token_ids: true }),
   generate('stream', { logprobs: 1 }, streamed),
