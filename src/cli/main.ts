@@ -10,6 +10,7 @@ import { messageOf, UserError } from '../common/errors.ts'
 import { register as bench } from './bench.ts'
 import { register as doctor } from './doctor.ts'
 import { register as env } from './env.ts'
+import { register as evaluate } from './eval.ts'
 import { register as grad } from './grad.ts'
 import { register as merge } from './merge.ts'
 import { register as score } from './score.ts'
@@ -20,7 +21,7 @@ import { register as tune } from './tune.ts'
 import { versionOf } from './version.ts'
 
 /** In the order in which `--help` lists them. */
-const verbs: ((program: Command) => void)[] = [train, sft, env, serve, score, grad, merge, tune, bench, doctor]
+const verbs: ((program: Command) => void)[] = [train, sft, env, evaluate, serve, score, grad, merge, tune, bench, doctor]
 
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   // `dawn-rl ... | head`: nobody reads on.

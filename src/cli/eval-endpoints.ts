@@ -1,0 +1,153 @@
+/** Models behind OpenAI-compatible endpoints: how they are named, and a chat client that asks them. */
+import { existsSync, readFileSync } from 'node:fs'
+import type { OpenAI } from 'openai'
+import { parse } from 'smol-toml'
+import { messageOf, nearest, UserError } from '../common/errors.ts'
+import type { ChatClient, ChatCompletion, ChatTurn, Message, SamplingParams } from '../common/types.ts'
+
+export interface Endpoint {
+  /** As the endpoint names it. */
+  model: string
+  /** With its path: `http://127.0.0.1:8000/v1`. */
+  url: string
+  /** Name of the environment variable that holds the key. */
+  keyVar?: string
+  headers?: Record<string, string>
+}
+
+/** Where endpoints are looked up when no file is named. */
+export const ENDPOINT_FILES = ['configs/endpoints.toml', 'endpoints.toml']
+
+/**
+ * Reads verifiers' endpoints.toml: `[[endpoint]]` with `endpoint_id`, `model`, `url`, `key` (the name of a variable), and `extra_headers`.
+ * @returns the endpoints by id
+ * @throws UserError for a file that is not there or not so
+ */
+export function readEndpoints(file: string): Map<string, Endpoint> {
+  let table: Record<string, unknown>
+  try {
+    table = parse(readFileSync(file, 'utf8'))
+  } catch (error) {
+    throw new UserError(`${file} can't be read: ${messageOf(error)}.`)
+  }
+  const list = table.endpoint
+  const wrong = (what: string) =>
+    new UserError(`${file}: ${what}. Write [[endpoint]] with endpoint_id, model, url and key (the name of a variable).`)
+  if (!Array.isArray(list)) throw wrong('there is no [[endpoint]]')
+  const endpoints = new Map<string, Endpoint>()
+  for (const [i, item] of (list as Record<string, unknown>[]).entries()) {
+    const { endpoint_id: id, model, url, api_base_url: base, key, api_key_var: variable, extra_headers: headers } = item
+    const [address, keyVar] = [url ?? base, key ?? variable]
+    if (typeof id !== 'string') throw wrong(`endpoint ${i + 1} has no endpoint_id`)
+    if (typeof address !== 'string') throw wrong(`${id} has no url`)
+    if (keyVar !== undefined && typeof keyVar !== 'string') throw wrong(`the key of ${id} is no string`)
+    // Several entries of one id are replicas of one model; the first answers for all.
+    if (endpoints.has(id)) continue
+    endpoints.set(id, {
+      model: typeof model === 'string' ? model : id,
+      url: address,
+      keyVar,
+      headers: headers as Record<string, string> | undefined,
+    })
+  }
+  return endpoints
+}
+
+/** The endpoint of a name in a file, or in one of the usual places; undefined where there is no such file or name. */
+export function endpointNamed(name: string, file?: string): Endpoint | undefined {
+  const path = file ?? ENDPOINT_FILES.find((candidate) => existsSync(candidate))
+  if (path === undefined) return undefined
+  const endpoints = readEndpoints(path)
+  const found = endpoints.get(name)
+  if (found || file === undefined) return found
+  const near = nearest(name, endpoints.keys())
+  throw new UserError(
+    `${file} has no endpoint ${name}${near ? `; did you mean ${near}?` : `. It has ${[...endpoints.keys()].join(', ')}.`}`,
+  )
+}
+
+const same = (count: number, value: number): number[] => Array.from({ length: count }, () => value)
+
+/** How one endpoint is asked. */
+export interface EndpointOptions {
+  /** Fields of the request beside those of the sampling, as the endpoint names them. */
+  extra?: Record<string, unknown>
+  retries?: number
+  timeoutSeconds?: number
+}
+
+/**
+ * Asks an endpoint for chat completions. What an endpoint does not say stays unknown: token ids are -1, as many as its `usage` counts,
+ * with log-probability NaN and version 0. Good for evaluation, not for training.
+ */
+export class EndpointClient implements ChatClient {
+  readonly #endpoint: Endpoint
+  readonly #options: EndpointOptions
+  #client: Promise<OpenAI> | undefined
+
+  constructor(endpoint: Endpoint, options: EndpointOptions = {}) {
+    this.#endpoint = endpoint
+    this.#options = options
+  }
+
+  /** @throws Error with the cause in words; the rollout then failed. */
+  async complete(
+    messages: Message[],
+    sampling: SamplingParams,
+    signal?: AbortSignal,
+    turn: ChatTurn = {},
+  ): Promise<ChatCompletion> {
+    const client = await (this.#client ??= this.#connect())
+    const body = this.#body(messages, sampling, turn)
+    const reply = (await client.chat.completions.create(body as never, { signal }).catch((error: unknown) => {
+      throw new Error(`${this.#endpoint.model} at ${this.#endpoint.url}: ${messageOf(error)}`, { cause: error })
+    })) as OpenAI.ChatCompletion
+    const choice = reply.choices?.[0]
+    if (!choice) throw new Error(`${this.#endpoint.model} at ${this.#endpoint.url} replied without a choice`)
+    const count = reply.usage?.completion_tokens ?? 0
+    const calls = choice.message.tool_calls?.filter((call) => call.type === 'function')
+    const text = choice.message.content ?? ''
+    const cut = choice.finish_reason === 'length'
+    return {
+      text,
+      ...(calls?.length && { message: { role: 'assistant' as const, content: text, tool_calls: calls } }),
+      ids: same(count, -1),
+      logprobs: same(count, NaN),
+      versions: same(count, 0),
+      promptIds: same(reply.usage?.prompt_tokens ?? 0, -1),
+      finishReason: cut ? 'length' : 'stop',
+      stopCondition: cut ? 'max_tokens' : choice.finish_reason === 'stop' ? 'eos' : choice.finish_reason,
+    }
+  }
+
+  #body(messages: Message[], sampling: SamplingParams, { tools }: ChatTurn): Record<string, unknown> {
+    const { temperature, top_p, top_k, min_p, repetition_penalty, presence_penalty, frequency_penalty } = sampling
+    const openai = new URL(this.#endpoint.url).hostname === 'api.openai.com'
+    return {
+      model: this.#endpoint.model,
+      // OpenAI knows no name of a tool's answer.
+      messages: messages.map((message) => ({ ...message, name: undefined })),
+      temperature,
+      [openai ? 'max_completion_tokens' : 'max_tokens']: sampling.max_tokens,
+      seed: sampling.seed,
+      ...(top_p !== 1 && { top_p }),
+      ...(top_k > 0 && { top_k }),
+      ...(min_p !== 0 && { min_p }),
+      ...(repetition_penalty !== 1 && { repetition_penalty }),
+      ...(presence_penalty !== 0 && { presence_penalty }),
+      ...(frequency_penalty !== 0 && { frequency_penalty }),
+      ...(sampling.stop.length > 0 && { stop: sampling.stop }),
+      ...(tools?.length && { tools }),
+      ...this.#options.extra,
+    }
+  }
+
+  async #connect(): Promise<OpenAI> {
+    const { OpenAI: Client } = await import('openai')
+    const { url, keyVar, headers } = this.#endpoint
+    const apiKey = keyVar === undefined ? (process.env.OPENAI_API_KEY ?? 'none') : process.env[keyVar]
+    if (!apiKey) throw new UserError(`The environment variable ${keyVar} holds no key for ${url}. Set it, or name another one.`)
+    const { retries: maxRetries = 4, timeoutSeconds = 600 } = this.#options
+    return new Client({ apiKey, baseURL: url, maxRetries, timeout: timeoutSeconds * 1000, defaultHeaders: headers })
+  }
+}

@@ -1,0 +1,313 @@
+/** From the words of `eval` to what is to be played: environments and their rows, sampling, and the models that answer. */
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { basename, join } from 'node:path'
+import { parse } from 'smol-toml'
+import { messageOf, UserError } from '../common/errors.ts'
+import { hashSeed, Random } from '../common/random.ts'
+import type { SamplingParams } from '../common/types.ts'
+import { parseConfig } from '../config/load.ts'
+import type { EnvConfig, RunConfig } from '../config/schema.ts'
+import { loadEnvironment, type Environment, type LoadOptions, type Row } from '../environments/index.ts'
+import { membersOf } from '../orchestrator/tasks.ts'
+import { endpointNamed, type Endpoint } from './eval-endpoints.ts'
+
+export interface EvalOptions {
+  model?: string
+  adapter?: string
+  baseUrl?: string
+  apiKeyVar?: string
+  endpoints?: string
+  run?: string
+  steps?: string
+  /** --no-base */
+  base: boolean
+  numExamples?: number
+  rolloutsPerExample?: number
+  envArgs?: string
+  split: 'eval' | 'train'
+  shuffle?: boolean
+  maxTokens?: number
+  temperature?: number
+  samplingArgs?: string
+  maxConcurrent: number
+  maxSeqLen?: number
+  outputDir: string
+  resume?: boolean
+  seed: number
+  solvedAt: number
+}
+
+/** One environment and the rows that are played. */
+export interface EvalEnvironment {
+  name: string
+  id: string
+  args: Record<string, unknown>
+  env: Environment
+  rows: Row[]
+  /** Answers of an example. */
+  k: number
+}
+
+/** Who answers. */
+export type EvalSource =
+  | { kind: 'model'; model: string; adapter?: string }
+  | { kind: 'endpoint'; endpoint: Endpoint; name: string }
+  | {
+      kind: 'run'
+      dir: string
+      model: string
+      adapter?: string
+      checkpoints: string[]
+      lora: boolean
+      rank: number
+      base: boolean
+    }
+
+export interface EvalPlan {
+  environments: EvalEnvironment[]
+  source: EvalSource
+  sampling: SamplingParams
+  /** Fields of a request that only an endpoint knows. */
+  extra: Record<string, unknown>
+  maxSeqLen?: number
+  maxPromptLen?: number
+  toolCallParser: string
+  strategy: RunConfig['trainer']['args']['trajectory_strategy']
+  generationTimeout: number
+  rewardTimeout: number
+  notices: string[]
+}
+
+/** An environment as it was asked for. */
+interface Wanted {
+  id: string
+  name?: string
+  args: Record<string, unknown>
+  load?: LoadOptions
+  examples?: number
+  k?: number
+}
+
+/** Examples and answers of each where nothing is said. */
+const EXAMPLES = 32
+const ANSWERS = 4
+const MAX_TOKENS = 512
+
+/**
+ * Reads the words; loads the environments. The caller closes them.
+ * @throws UserError for anything of the user's that is wrong
+ */
+export async function planEval(words: readonly string[], options: EvalOptions): Promise<EvalPlan> {
+  const asked = readAsked(words, options)
+  const { config } = asked
+  const args = config?.trainer.args
+  const source = sourceOf(options, asked)
+  const { sampling, extra } = samplingOf(options, args, source)
+  const notices: string[] = []
+  if (asked.wanted.length === 0)
+    throw new UserError(
+      'eval: no environment. Name one (node cli.js eval short-answers -m MODEL), a config (@ FILE) or a run (--run outputs/X).',
+    )
+  const environments: EvalEnvironment[] = []
+  try {
+    for (const wanted of asked.wanted) environments.push(...(await openWanted(wanted, options, args, notices)))
+    return {
+      environments,
+      source,
+      sampling,
+      extra,
+      maxSeqLen: options.maxSeqLen ?? args?.max_seq_len,
+      maxPromptLen: options.maxSeqLen === undefined ? args?.max_prompt_len : undefined,
+      toolCallParser: args?.tool_call_parser ?? 'auto',
+      strategy: args?.trajectory_strategy ?? 'interleaved',
+      generationTimeout: args?.generation_timeout ?? 600,
+      rewardTimeout: args?.reward_timeout ?? 60,
+      notices,
+    }
+  } catch (error) {
+    await closeEnvironments(environments)
+    throw error
+  }
+}
+
+export async function closeEnvironments(environments: readonly EvalEnvironment[]): Promise<void> {
+  await Promise.allSettled(environments.map(async ({ env }) => await env.close?.()))
+}
+
+interface Asked {
+  wanted: Wanted[]
+  config?: RunConfig
+  model?: string
+}
+
+function readAsked(words: readonly string[], options: EvalOptions): Asked {
+  const envArgs = jsonOf('--env-args', options.envArgs)
+  const ids: string[] = []
+  const files: string[] = []
+  for (let i = 0; i < words.length; i++) {
+    if (words[i] === '@') files.push(words[++i] ?? '')
+    else if (words[i].startsWith('@')) files.push(words[i].slice(1))
+    else ids.push(words[i])
+  }
+  if (files.length > 1)
+    throw new UserError('eval: one config file at most. Name environments beside it, or evaluate each by itself.')
+  if (options.run !== undefined && !existsSync(join(options.run, 'config.toml')))
+    throw new UserError(`--run ${options.run}: there is no config.toml in it. Give the folder of a run: outputs/NAME.`)
+  const fromFile =
+    files.length === 1 ? readFile(files[0]) : options.run ? readFile(join(options.run, 'config.toml')) : { wanted: [] }
+  const wanted = ids.length > 0 ? ids.map((id) => ({ id, args: envArgs ?? {} })) : fromFile.wanted
+  if (ids.length === 0 && envArgs) for (const one of wanted) one.args = { ...one.args, ...envArgs }
+  return { ...fromFile, wanted }
+}
+
+/** A training config, or one of verifiers' eval configs ([[eval]] with env_id). */
+function readFile(file: string): Asked {
+  let text: string
+  try {
+    text = readFileSync(file, 'utf8')
+  } catch (error) {
+    throw new UserError(`${file || 'the file after @'} can't be read: ${messageOf(error)}.`)
+  }
+  let table: Record<string, unknown>
+  try {
+    table = parse(text)
+  } catch {
+    table = {}
+  }
+  if (!Array.isArray(table.eval)) {
+    const { config } = parseConfig(text, file)
+    return { config, model: config.model.name, wanted: config.env.map(wantedOf) }
+  }
+  const number = (value: unknown) => (typeof value === 'number' ? value : undefined)
+  const wanted = (table.eval as Record<string, unknown>[]).map((item): Wanted => {
+    if (typeof item.env_id !== 'string') throw new UserError(`${file}: an [[eval]] has no env_id.`)
+    return {
+      id: item.env_id,
+      name: typeof item.name === 'string' ? item.name : undefined,
+      args: (item.env_args ?? {}) as Record<string, unknown>,
+      examples: number(item.num_examples ?? table.num_examples),
+      k: number(item.rollouts_per_example ?? table.rollouts_per_example),
+    }
+  })
+  return { wanted, model: typeof table.model === 'string' ? table.model : undefined }
+}
+
+/** An [env] of a training config; those in Python are opened as a run opens them. */
+function wantedOf({ id, name, args, python, python_path, extra_env_kwargs: kwargs, num_workers: workers }: EnvConfig): Wanted {
+  return { id, name, args, load: { python: python === false ? false : (python_path ?? python), kwargs, workers } }
+}
+
+async function openWanted(
+  wanted: Wanted,
+  options: EvalOptions,
+  args: RunConfig['trainer']['args'] | undefined,
+  notices: string[],
+): Promise<EvalEnvironment[]> {
+  const examples = options.numExamples ?? wanted.examples ?? args?.eval_examples ?? EXAMPLES
+  const k = options.rolloutsPerExample ?? wanted.k ?? ANSWERS
+  const env = await loadEnvironment(wanted.id, wanted.args, wanted.load)
+  return membersOf({ name: wanted.name ?? wanted.id, env, weight: 1 }).map((member) => {
+    const held = options.split === 'eval' && member.env.evalDataset.length > 0
+    if (options.split === 'eval' && !held)
+      notices.push(`${member.name} has no held-out tasks: its training tasks are played instead.`)
+    const all = [...(held ? member.env.evalDataset : member.env.dataset)]
+    if (options.shuffle) new Random(hashSeed(options.seed, 'eval order')).shuffle(all)
+    const rows = examples === -1 ? all : all.slice(0, examples)
+    if (rows.length < examples)
+      notices.push(`${member.name} has ${rows.length} tasks in this split, and ${examples} were asked for.`)
+    return { name: member.name, id: wanted.id, args: wanted.args, env: member.env, rows, k }
+  })
+}
+
+function sourceOf(options: EvalOptions, { config, model: named }: Asked): EvalSource {
+  const { run, model = named, adapter, baseUrl, apiKeyVar } = options
+  if (run !== undefined) {
+    if (baseUrl !== undefined || adapter !== undefined)
+      throw new UserError('eval: --run takes the model and adapters of the run; leave --base-url and --adapter out.')
+    return runSource(run, options)
+  }
+  if (model === undefined)
+    throw new UserError(
+      'eval: no model. Give a folder, .gguf file, hub id or the name of an endpoint with -m, or a run with --run.',
+    )
+  if (baseUrl !== undefined)
+    return { kind: 'endpoint', name: model, endpoint: { model, url: baseUrl.replace(/\/+$/u, ''), keyVar: apiKeyVar } }
+  const endpoint = endpointNamed(model, options.endpoints)
+  if (endpoint) return { kind: 'endpoint', name: model, endpoint: { ...endpoint, keyVar: apiKeyVar ?? endpoint.keyVar } }
+  return { kind: 'model', model, adapter: adapter ?? (options.model === undefined ? config?.model.adapter : undefined) }
+}
+
+function runSource(dir: string, options: EvalOptions): EvalSource {
+  const file = join(dir, 'config.toml')
+  const { config } = parseConfig(readFileSync(file, 'utf8'), file)
+  const { args } = config.trainer
+  const there = checkpointSteps(dir)
+  const steps = options.steps === undefined || options.steps === 'all' ? there : options.steps.split(',').map(Number)
+  const missing = steps.find((step) => !there.includes(step))
+  if (missing !== undefined || (steps.length === 0 && !options.base))
+    throw new UserError(
+      `--run ${dir}: ${missing === undefined ? 'it has no checkpoints' : `there is no checkpoint of step ${missing}`}. ${there.length > 0 ? `There are ${there.join(', ')}.` : 'Checkpoints are written every save_steps, and at the end.'}`,
+    )
+  return {
+    kind: 'run',
+    dir,
+    model: options.model ?? config.model.name,
+    adapter: config.model.adapter,
+    checkpoints: steps.map((step) => join(dir, 'checkpoints', `step_${step}`)),
+    lora: args.use_lora,
+    rank: args.lora_rank,
+    base: options.base,
+  }
+}
+
+/** Steps with a whole checkpoint: the marker is written last. */
+function checkpointSteps(dir: string): number[] {
+  const root = join(dir, 'checkpoints')
+  if (!existsSync(root)) return []
+  return readdirSync(root)
+    .filter((name) => /^step_\d+$/u.test(name) && existsSync(join(root, name, 'STABLE')))
+    .map((name) => Number(basename(name).slice('step_'.length)))
+    .toSorted((a, b) => a - b)
+}
+
+/** Names of sampling that we know; what else -S holds goes to an endpoint as it is. */
+const KNOWN = ['temperature', 'top_p', 'top_k', 'min_p', 'repetition_penalty', 'presence_penalty', 'frequency_penalty', 'max_tokens', 'stop'] // prettier-ignore
+
+function samplingOf(
+  options: EvalOptions,
+  args: RunConfig['trainer']['args'] | undefined,
+  source: EvalSource,
+): { sampling: SamplingParams; extra: Record<string, unknown> } {
+  const given = jsonOf('--sampling-args', options.samplingArgs) ?? {}
+  const { top_p = 1, top_k = 0, min_p = 0, repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0 } = args ?? {}
+  const known = Object.fromEntries(Object.entries(given).filter(([key]) => KNOWN.includes(key)))
+  const extra = Object.fromEntries(Object.entries(given).filter(([key]) => !KNOWN.includes(key)))
+  const unknown = Object.keys(extra)
+  if (unknown.length > 0 && source.kind !== 'endpoint')
+    throw new UserError(
+      `--sampling-args: ${unknown.join(', ')} is not known to the embedded engine. It knows ${KNOWN.join(', ')}.`,
+    )
+  const drawn = { top_p, top_k, min_p, repetition_penalty, presence_penalty, frequency_penalty, ...known }
+  const sampling: SamplingParams = {
+    temperature: args?.eval_temperature ?? 1,
+    max_tokens: args?.max_tokens ?? MAX_TOKENS,
+    stop: args?.stop ?? [],
+    ...drawn,
+    ...(options.temperature !== undefined && { temperature: options.temperature }),
+    ...(options.maxTokens !== undefined && { max_tokens: options.maxTokens }),
+    stop_token_ids: [],
+    seed: 0,
+  }
+  return { sampling, extra }
+}
+
+function jsonOf(option: string, text: string | undefined): Record<string, unknown> | undefined {
+  if (text === undefined) return undefined
+  try {
+    const value: unknown = JSON.parse(text)
+    if (value !== null && typeof value === 'object' && !Array.isArray(value)) return value as Record<string, unknown>
+  } catch (error) {
+    throw new UserError(`eval: ${option} is no JSON (${messageOf(error)}). Write ${option} '{"key": 1}'.`)
+  }
+  throw new UserError(`eval: ${option} must be a JSON object, as '{"key": 1}'.`)
+}

@@ -1,0 +1,195 @@
+/**
+ * Plays the examples of one environment against one model, and keeps what came of it as verifiers does:
+ *
+ *   outputs/evals/<env>--<model>/<8 hex digits>/results.jsonl    a row an answer, with the keys of RolloutOutput
+ *                                               metadata.json    what was asked, averages, pass@k
+ *
+ * An example's answers are written together when all of them are there, so a killed evaluation has whole examples; `resume` plays the others,
+ * and those with an answer that failed.
+ */
+import { randomBytes } from 'node:crypto'
+import { appendFileSync, existsSync, mkdirSync, readdirSync, readFileSync, statSync } from 'node:fs'
+import { join } from 'node:path'
+import { hashSeed } from '../common/random.ts'
+import type { ChatClient, Rollout } from '../common/types.ts'
+import { runRollout, scoreGroup, type Row } from '../environments/index.ts'
+import { readJsonLines, writeFileAtomic } from '../monitor/files.ts'
+import { rolloutRow, type RolloutRow } from '../monitor/rollout-writer.ts'
+import { gateOf, type Flight } from '../orchestrator/flights.ts'
+import { Meter, Slots } from '../orchestrator/slots.ts'
+import type { EvalEnvironment, EvalOptions, EvalPlan } from './eval-plan.ts'
+import { passAllK, passKs, type EvalScore } from './eval-score.ts'
+import type { EvalTarget } from './eval-targets.ts'
+import { versionOf } from './version.ts'
+
+export interface EvalWork {
+  target: EvalTarget
+  environment: EvalEnvironment
+  plan: EvalPlan
+  options: EvalOptions
+}
+
+/** The folder of one environment against one model. */
+export interface EvalFolder {
+  path: string
+  /** Whole rows of examples that need not be played again. */
+  done: RolloutRow[]
+}
+
+/** What decides the rows: two evaluations with the same are one, and can be resumed. */
+function settingsOf({ target, environment, plan, options }: EvalWork): Record<string, unknown> {
+  const { seed: _, ...sampling } = plan.sampling
+  return {
+    env_id: environment.name,
+    env_args: environment.args,
+    model: target.model,
+    base_url: target.baseUrl ?? null,
+    num_examples: environment.rows.length,
+    rollouts_per_example: environment.k,
+    shuffle: !!options.shuffle,
+    shuffle_seed: options.shuffle ? options.seed : null,
+    sampling_args: { ...sampling, ...plan.extra },
+    pass_threshold: options.solvedAt,
+    seed: options.seed,
+    split: options.split,
+  }
+}
+
+const safe = (text: string): string => text.replace(/^[./\\]+/u, '').replace(/[/\\]+/gu, '--').replace(/[^\w.@+=-]+/gu, '-') // prettier-ignore
+
+/** Makes the folder; with `resume` the newest one of the same settings, where there is one. */
+export function openEvalFolder(work: EvalWork): EvalFolder {
+  const root = join(work.options.outputDir, `${safe(work.environment.name)}--${safe(work.target.model)}`)
+  const settings = settingsOf(work)
+  if (work.options.resume && existsSync(root)) {
+    const same = readdirSync(root)
+      .map((name) => join(root, name))
+      .filter((path) => existsSync(join(path, 'metadata.json')) && agrees(join(path, 'metadata.json'), settings))
+      .toSorted((a, b) => statSync(join(b, 'metadata.json')).mtimeMs - statSync(join(a, 'metadata.json')).mtimeMs)
+    if (same.length > 0) return { path: same[0], done: wholeExamples(same[0], work.environment) }
+  }
+  const path = join(root, randomBytes(4).toString('hex'))
+  mkdirSync(path, { recursive: true })
+  writeFileAtomic(join(path, 'metadata.json'), `${JSON.stringify(settings, null, 2)}\n`)
+  return { path, done: [] }
+}
+
+function agrees(file: string, settings: Record<string, unknown>): boolean {
+  try {
+    const there = JSON.parse(readFileSync(file, 'utf8')) as Record<string, unknown>
+    return Object.entries(settings).every(([key, value]) => JSON.stringify(there[key]) === JSON.stringify(value))
+  } catch {
+    return false
+  }
+}
+
+/** Rows of examples that have all their answers, none of which failed; the others are taken out of the file. */
+function wholeExamples(path: string, { rows, k }: EvalEnvironment): RolloutRow[] {
+  const wanted = new Set(rows.map((row) => row.exampleId))
+  const all = readJsonLines<RolloutRow>(join(path, 'results.jsonl')).filter((row) => wanted.has(row.example_id))
+  const whole = [...Map.groupBy(all, (row) => row.example_id).values()]
+    .filter((group) => group.length === k && group.every((row) => row.error === null))
+    .flat()
+  writeFileAtomic(join(path, 'results.jsonl'), linesOf(whole))
+  return whole
+}
+
+const linesOf = (rows: readonly RolloutRow[]): string => rows.map((row) => `${JSON.stringify(row)}\n`).join('')
+
+/**
+ * Plays what is not there yet.
+ * @param together answers that are sampled at once
+ * @param told is called after each example with the answers that are there
+ * @returns all rows, by example and index; of an evaluation that `signal` ended, those of whole examples
+ */
+export async function playEval(
+  work: EvalWork,
+  folder: EvalFolder,
+  client: ChatClient,
+  together: number,
+  told: (rows: readonly RolloutRow[]) => void,
+  signal: AbortSignal,
+): Promise<RolloutRow[]> {
+  const { environment, plan, options } = work
+  const rows = [...folder.done]
+  const done = new Set(rows.map((row) => row.example_id))
+  const places = new Slots(Math.max(environment.k, options.maxConcurrent))
+  const samplers = new Slots(together)
+  const meter = new Meter()
+  const play = async (row: Row): Promise<void> => {
+    const group = `eval ${environment.name}.${row.exampleId}`
+    const one = async (index: number): Promise<Rollout> => {
+      await places.take()
+      const flight: Flight = { state: 'queued' }
+      try {
+        const seed = hashSeed(options.seed, 'eval', row.exampleId, index)
+        return await runRollout(environment.env, row, {
+          client,
+          sampling: { ...plan.sampling, seed },
+          group,
+          index,
+          size: environment.k,
+          signal,
+          generationTimeoutSeconds: plan.generationTimeout,
+          rewardTimeoutSeconds: plan.rewardTimeout,
+          gate: gateOf(flight, samplers, [meter]),
+        })
+      } finally {
+        places.give()
+      }
+    }
+    const played = await Promise.all(Array.from({ length: environment.k }, (_, index) => one(index)))
+    const scored = await scoreGroup(environment.env, played, { signal, rewardTimeoutSeconds: plan.rewardTimeout })
+    if (signal.aborted) return
+    const made = scored.map((rollout) =>
+      rolloutRow(0, 'eval', { rollout: { ...rollout, env: environment.name }, advantage: null }),
+    )
+    appendFileSync(join(folder.path, 'results.jsonl'), linesOf(made))
+    rows.push(...made)
+    told(rows)
+  }
+  await Promise.all(environment.rows.filter((row) => !done.has(row.exampleId)).map(play))
+  return rows.toSorted((a, b) => a.example_id - b.example_id || a.index - b.index)
+}
+
+/** Writes the rows in order, and the averages. */
+export function finishEval(
+  work: EvalWork,
+  folder: EvalFolder,
+  rows: readonly RolloutRow[],
+  score: EvalScore,
+  seconds: number,
+): void {
+  writeFileAtomic(join(folder.path, 'results.jsonl'), linesOf(rows))
+  const scored = rows.filter((row) => row.reward !== null)
+  const names = [...new Set(scored.flatMap((row) => Object.keys(row.metrics)))]
+  const average = (values: number[]) => (values.length === 0 ? null : values.reduce((a, b) => a + b, 0) / values.length)
+  const groups = [...Map.groupBy(scored, (row) => row.example_id).values()]
+  const solved = (group: RolloutRow[]) => group.filter((row) => row.reward! >= work.options.solvedAt).length
+  const passAll = passKs(score.k).flatMap((k) => {
+    const enough = groups.filter((group) => group.length >= k)
+    const value = average(enough.map((group) => passAllK(group.length, solved(group), k)))
+    return value === null ? [] : [[String(k), value] as const]
+  })
+  const metadata = {
+    ...settingsOf(work),
+    time: seconds,
+    avg_reward: score.avg?.mean ?? null,
+    avg_reward_interval: score.avg?.low === undefined ? null : [score.avg.low, score.avg.high],
+    avg_metrics: Object.fromEntries(names.map((name) => [name, average(scored.flatMap((row) => row.metrics[name] ?? []))])),
+    avg_error: score.errors / Math.max(1, score.rollouts),
+    pass_at_k: Object.fromEntries(Object.entries(score.pass).map(([k, { mean }]) => [k, mean])),
+    pass_at_k_interval: Object.fromEntries(
+      Object.entries(score.pass).map(([k, { low, high }]) => [k, [low ?? null, high ?? null]]),
+    ),
+    pass_all_k: Object.fromEntries(passAll),
+    usage: {
+      input_tokens: average(rows.map((row) => row.token_usage.input_tokens)),
+      output_tokens: average(rows.map((row) => row.token_usage.output_tokens)),
+    },
+    version_info: { dawn_rl_version: versionOf('dawn-rl') ?? null },
+    state_columns: [],
+    tools: work.environment.env.tools ?? null,
+  }
+  writeFileAtomic(join(folder.path, 'metadata.json'), `${JSON.stringify(metadata, null, 2)}\n`)
+}

@@ -1,0 +1,41 @@
+/** How far an evaluation is: one line that is redrawn on a terminal, else a line every tenth of the way. */
+import { mean } from '../monitor/aggregate.ts'
+import { formatDuration } from '../monitor/format.ts'
+import type { RolloutRow } from '../monitor/rollout-writer.ts'
+
+export class EvalProgress {
+  readonly #what: string
+  readonly #total: number
+  readonly #before: number
+  readonly #begin = performance.now()
+  #said = 0
+
+  /** @param before answers that an earlier start left */
+  constructor(what: string, total: number, before: number) {
+    this.#what = what
+    this.#total = total
+    this.#before = before
+    if (before > 0) console.error(`${what}: ${before} of ${total} answers are there already`)
+  }
+
+  tell(rows: readonly RolloutRow[]): void {
+    const now = performance.now()
+    const tty = process.stderr.isTTY
+    const tenth = Math.floor((rows.length / this.#total) * 10)
+    if (!tty && tenth <= this.#said) return
+    this.#said = tenth
+    const seconds = (now - this.#begin) / 1000
+    const left = (seconds / (rows.length - this.#before)) * (this.#total - rows.length)
+    const scored = rows.flatMap((row) => row.reward ?? [])
+    const failed = rows.length - scored.length
+    const reward = mean(scored)?.toFixed(3) ?? '-'
+    const eta = rows.length < this.#total ? ` | eta ${formatDuration(left)}` : ` | ${formatDuration(seconds)}`
+    const line = `${this.#what}: ${rows.length}/${this.#total} answers | reward ${reward}${failed > 0 ? ` | ${failed} failed` : ''}${eta}`
+    if (tty) process.stderr.write(`\r\x1b[2K${line}`)
+    else console.error(line)
+  }
+
+  end(): void {
+    if (process.stderr.isTTY) process.stderr.write('\n')
+  }
+}

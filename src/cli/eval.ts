@@ -1,0 +1,131 @@
+/** `eval`: environments against a model, an endpoint or the checkpoints of a run. This file is its words and the order of things. */
+import { mkdirSync } from 'node:fs'
+import { InvalidArgumentError, Option, type Command } from 'commander'
+import type { EvalOptions } from './eval-plan.ts'
+import type { EvalScore } from './eval-score.ts'
+
+/** Adds the verb to the program. Short words are those of verifiers' vf-eval where it has them. */
+export function register(program: Command): void {
+  program
+    .command('eval')
+    .description(
+      'Score a model, an endpoint or the checkpoints of a run on environments: avg@k, pass@k with 95 % intervals, advice.',
+    )
+    .argument('[words...]', 'ids or paths of environments; or @ FILE, a training config or an eval config of verifiers')
+    .option('-m, --model <ref>', 'a folder, .gguf file or hub id; or the name of an endpoint')
+    .option('--adapter <dir>', 'a PEFT adapter on it')
+    .option('-b, --base-url <url>', 'an OpenAI-compatible endpoint, with its path: http://127.0.0.1:8000/v1')
+    .option('-k, --api-key-var <name>', 'the environment variable with its key')
+    .option('-e, --endpoints <file>', 'where endpoints have names (default: configs/endpoints.toml, endpoints.toml)')
+    .option('--run <dir>', 'the checkpoints of a run, and the model that it began with; environments are those of the run')
+    .option('--steps <list>', 'of --run: these steps, as 10,50,100 (default: all that are kept)')
+    .option('--no-base', 'of --run: without the model that it began with')
+    .option(
+      '-n, --num-examples <count>',
+      'examples of each environment; -1: all (default: eval_examples of the config, else 32)',
+      whole(-1),
+    )
+    .option('-r, --rollouts-per-example <count>', 'answers of each example (default: 4)', whole(1))
+    .option('-a, --env-args <json>', 'arguments of the environments')
+    .addOption(new Option('--split <name>', 'held-out tasks, or those of training').choices(['eval', 'train']).default('eval'))
+    .option('--shuffle', 'take examples from all over the split, by --seed')
+    .option('-t, --max-tokens <count>', "tokens of an answer (default: the config's, else 512)", whole(1))
+    .option('-T, --temperature <number>', "(default: the config's eval_temperature, else 1)", number)
+    .option('-S, --sampling-args <json>', 'top_p, top_k, ...; what else an endpoint knows is handed on')
+    .option('-c, --max-concurrent <count>', 'answers under way at once', whole(1), 32)
+    .option('--max-seq-len <tokens>', 'prompt and answers together, of the embedded engine', whole(2))
+    .option('-o, --output-dir <dir>', 'results go to a folder below it', 'outputs/evals')
+    .option('-R, --resume', 'go on with the newest evaluation of the same settings; failed answers are played again')
+    .option('--seed <number>', 'of sampling and of the order', whole(0), 42)
+    .option('--solved-at <reward>', 'a reward of at least this counts as solved in pass@k', number, 0.5)
+    .action(evaluate)
+}
+
+function whole(least: number): (text: string) => number {
+  return (text) => {
+    const value = Number(text)
+    if (text.trim() !== '' && Number.isSafeInteger(value) && value >= least && !(least === -1 && value === 0)) return value
+    throw new InvalidArgumentError(`It must be a whole number from ${Math.max(least, least === -1 ? 1 : least)} on.`)
+  }
+}
+
+function number(text: string): number {
+  const value = Number(text)
+  if (text.trim() !== '' && Number.isFinite(value) && value >= 0) return value
+  throw new InvalidArgumentError('It must be a number, 0 or more.')
+}
+
+async function evaluate(words: string[], options: EvalOptions): Promise<void> {
+  const { planEval, closeEnvironments } = await import('./eval-plan.ts')
+  const { openTargets } = await import('./eval-targets.ts')
+  const { openEvalFolder, playEval, finishEval } = await import('./eval-play.ts')
+  const { adviceOf, evalTable, scoreOf, spreadLine } = await import('./eval-score.ts')
+  const { EvalProgress } = await import('./eval-progress.ts')
+  const plan = await planEval(words, options)
+  const stop = stopOnSignal()
+  try {
+    for (const notice of plan.notices) console.error(`note: ${notice}`)
+    const { targets, together, close } = await openTargets(plan, options.maxConcurrent)
+    const scores: EvalScore[] = []
+    const folders: string[] = []
+    try {
+      // Those that play with a process of their own write its log beside the results.
+      const opened = plan.environments.filter(({ env }) => env.open !== undefined)
+      if (opened.length > 0) mkdirSync(options.outputDir, { recursive: true })
+      for (const { env } of opened) await env.open!({ logs: options.outputDir })
+      for (const target of targets) {
+        const client = await target.open()
+        for (const environment of plan.environments) {
+          if (stop.signal.aborted) break
+          const work = { target, environment, plan, options }
+          const folder = openEvalFolder(work)
+          folders.push(folder.path)
+          const total = environment.rows.length * environment.k
+          const progress = new EvalProgress(`${target.label} on ${environment.name}`, total, folder.done.length)
+          const begin = performance.now()
+          const rows = await playEval(work, folder, client, together, (now) => progress.tell(now), stop.signal)
+          progress.end()
+          if (stop.signal.aborted) break
+          const score = scoreOf(rows, {
+            env: environment.name,
+            target: target.label,
+            k: environment.k,
+            solvedAt: options.solvedAt,
+          })
+          finishEval(work, folder, rows, score, (performance.now() - begin) / 1000)
+          scores.push(score)
+        }
+      }
+    } finally {
+      await close()
+    }
+    if (scores.length > 0) console.log(`\n${evalTable(scores)}\n`)
+    const firsts = scores.filter((score, i) => scores.findIndex((other) => other.env === score.env) === i)
+    for (const score of firsts) {
+      console.log(`${score.env}, ${score.target}: ${spreadLine(score)}`)
+      for (const line of adviceOf(score)) console.log(`  - ${line}`)
+    }
+    if (scores.length > 0)
+      console.log('\nIntervals: 95 % bootstrap over examples. mixed: examples whose answers differ in reward.')
+    console.log(`results  ${folders.join('\n         ')}`)
+    if (stop.signal.aborted) {
+      console.error('Stopped: whole examples are kept; the same command with --resume goes on.')
+      process.exitCode = 130
+    }
+  } finally {
+    stop.release()
+    await closeEnvironments(plan.environments)
+  }
+}
+
+/** The first signal ends what is played, whole examples are kept; the second ends the process. */
+function stopOnSignal(): { signal: AbortSignal; release(): void } {
+  const signals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
+  const abort = new AbortController()
+  const onSignal = () => {
+    if (abort.signal.aborted) process.exit(130)
+    abort.abort('the evaluation was stopped')
+  }
+  for (const signal of signals) process.on(signal, onSignal)
+  return { signal: abort.signal, release: () => signals.forEach((signal) => process.off(signal, onSignal)) }
+}

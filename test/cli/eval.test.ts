@@ -1,0 +1,124 @@
+/** `node cli.js eval` as a user runs it: a model, the checkpoints of a run, our own server as an endpoint, and going on after a stop. */
+import { spawn } from 'node:child_process'
+import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { fileURLToPath } from 'node:url'
+import { beforeAll, expect, test } from 'vitest'
+import type { RolloutRow } from '../../src/monitor/rollout-writer.ts'
+import { TinyRuns, type Outcome } from './tiny-run.ts'
+
+const runs = new TinyRuns()
+const cli = fileURLToPath(new URL('../../cli.js', import.meta.url))
+const small = ['-n', '2', '-r', '3', '-t', '6', '-T', '0.7']
+
+async function evaluate(words: string[]): Promise<Omit<Outcome, 'seconds'>> {
+  const child = spawn(process.execPath, [cli, 'eval', ...words], { cwd: runs.dir, stdio: ['ignore', 'pipe', 'pipe'] })
+  const text = { stdout: '', stderr: '' }
+  child.stdout.on('data', (chunk) => (text.stdout += chunk))
+  child.stderr.on('data', (chunk) => (text.stderr += chunk))
+  const code = await new Promise<number | null>((resolve) => child.on('close', resolve))
+  return { code, ...text }
+}
+
+/** The folders of results that a table ends with. */
+const foldersOf = ({ stdout }: { stdout: string }) =>
+  [...stdout.matchAll(/^(?:results)?\s+(outputs\/\S+)$/gm)].map(([, path]) => path)
+const rowsIn = (folder: string) =>
+  readFileSync(runs.path(folder, 'results.jsonl'), 'utf8')
+    .trimEnd()
+    .split('\n')
+    .map((line) => JSON.parse(line) as RolloutRow)
+const metadataIn = (folder: string) =>
+  JSON.parse(readFileSync(runs.path(folder, 'metadata.json'), 'utf8')) as Record<string, unknown>
+
+beforeAll(async () => {
+  await runs.prepare()
+  const made = await runs.run(['run_name=made', 'max_steps=2', 'save_steps=1'])
+  expect(made, made.stderr).toMatchObject({ code: 0 })
+}, 400_000)
+
+test('the checkpoints of a run beside the model that it began with', { timeout: 300_000 }, async () => {
+  const all = await evaluate(['--run', 'outputs/made', ...small])
+  expect(all, all.stderr).toMatchObject({ code: 0 })
+  expect(all.stdout).toMatch(/^env +model +avg@k +pass@1 +pass@2 +pass@3 +mixed .* change$/m)
+  for (const label of ['base', 'step_1', 'step_2']) expect(all.stdout).toMatch(new RegExp(`^even +${label} +0\\.\\d{3} \\[`, 'm'))
+  const [base, first, second] = foldersOf(all)
+  expect(base).toMatch(/^outputs\/evals\/even--tiny\/[0-9a-f]{8}$/)
+  expect(second).toMatch(/^outputs\/evals\/even--made@step_2\//)
+  const texts = (folder: string) => rowsIn(folder).map((row) => row.completion.at(-1)!.content)
+  expect(rowsIn(base).map(({ example_id, index }) => [example_id, index])).toEqual([[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]) // prettier-ignore
+  // Each answers with its own weights.
+  expect(texts(first)).not.toEqual(texts(base))
+  expect(metadataIn(base)).toMatchObject({
+    env_id: 'even', model: 'tiny', num_examples: 2, rollouts_per_example: 3, sampling_args: { temperature: 0.7, max_tokens: 6 }, avg_error: 0,
+  }) // prettier-ignore
+  const rewards = rowsIn(base).map((row) => row.reward!)
+  expect(metadataIn(base).avg_reward).toBeCloseTo(rewards.reduce((a, b) => a + b, 0) / 6, 12)
+
+  // The run's last adapter by itself is its last checkpoint.
+  const alone = await evaluate(['./even.ts', '-m', 'tiny', '--adapter', 'outputs/made/checkpoints/step_2', ...small])
+  expect(alone, alone.stderr).toMatchObject({ code: 0 })
+  expect(texts(foldersOf(alone)[0])).toEqual(texts(second))
+
+  // What a killed evaluation left: one whole example, half of another.
+  const lines = readFileSync(runs.path(base, 'results.jsonl'), 'utf8').split('\n')
+  writeFileSync(runs.path(base, 'results.jsonl'), `${lines.slice(0, 4).join('\n')}\n{"example_id"`)
+  const again = await evaluate(['--run', 'outputs/made', '--steps', '2', '--resume', ...small])
+  expect(again, again.stderr).toMatchObject({ code: 0 })
+  expect(again.stderr).toContain('base on even: 3 of 6 answers are there already')
+  expect(again.stderr).toContain('step_2 on even: 6 of 6 answers are there already')
+  expect(foldersOf(again)).toEqual([base, second])
+  const whole = readFileSync(runs.path(base, 'results.jsonl'), 'utf8').split('\n')
+  expect(whole.slice(0, 3)).toEqual(lines.slice(0, 3))
+  expect(texts(base)).toEqual(lines.slice(0, 6).map((line) => (JSON.parse(line) as RolloutRow).completion.at(-1)!.content))
+  expect(again.stdout).toContain('there is')
+})
+
+test('an endpoint by its name in endpoints.toml answers as the engine does', { timeout: 300_000 }, async () => {
+  const server = spawn(process.execPath, [cli, 'serve', '--model', 'tiny', '--port', '0', '--log-level', 'silent'], {
+    cwd: runs.dir,
+    stdio: ['ignore', 'pipe', 'inherit'],
+  })
+  try {
+    const url = await new Promise<string>((resolve, reject) => {
+      server.stdout.on('data', (chunk: Buffer) => {
+        const found = / at (http:\S+\/v1)/.exec(String(chunk))
+        if (found) resolve(found[1])
+      })
+      server.once('close', () => reject(new Error('the server ended')))
+    })
+    runs.write('endpoints.toml', `[[endpoint]]\nendpoint_id = "mine"\nmodel = "tiny"\nurl = "${url}"\nkey = "DAWN_RL_TEST_KEY"\n`)
+    const greedy = ['-n', '2', '-r', '1', '-t', '6', '-T', '0']
+    const away = await evaluate(['./even.ts', '-m', 'mine', ...greedy])
+    expect(away.stdout).toContain('DAWN_RL_TEST_KEY holds no key')
+    process.env.DAWN_RL_TEST_KEY = 'any'
+    const named = await evaluate(['./even.ts', '-m', 'mine', ...greedy])
+    expect(named, named.stderr).toMatchObject({ code: 0 })
+    const local = await evaluate(['./even.ts', '-m', 'tiny', ...greedy])
+    const texts = (outcome: { stdout: string }) => rowsIn(foldersOf(outcome)[0]).map((row) => row.completion.at(-1)!.content)
+    expect(texts(named)).toEqual(texts(local))
+    // The endpoint counts tokens as the engine does, but for the one that ends an answer.
+    const used = rowsIn(foldersOf(named)[0]).map((row) => row.token_usage)
+    expect(used.every((usage) => usage.input_tokens > 0 && usage.output_tokens > 0)).toBe(true)
+    expect(metadataIn(foldersOf(named)[0])).toMatchObject({ base_url: url, model: 'tiny' })
+  } finally {
+    delete process.env.DAWN_RL_TEST_KEY
+    server.kill('SIGTERM')
+  }
+})
+
+test('mistakes are sentences, and leave nothing behind', { timeout: 120_000 }, async () => {
+  for (const [words, message] of [
+    [['-m', 'tiny'], 'eval: no environment'],
+    [['./even.ts'], 'eval: no model'],
+    [['./even.ts', '-m', 'tiny', '-S', '{"top_a": 1}'], 'top_a is not known to the embedded engine'],
+    [['--run', 'outputs/made', '--steps', '7'], 'there is no checkpoint of step 7'],
+    [['--run', 'nowhere'], 'there is no config.toml in it'],
+    [['./even.ts', '-m', 'x', '-e', 'none.toml'], "none.toml can't be read"],
+  ] as const) {
+    const { code, stderr } = await evaluate([...words, '-o', 'refused'])
+    expect(stderr).toContain(message)
+    expect(code).toBe(2)
+  }
+  expect(existsSync(runs.path('refused'))).toBe(false)
+  expect(readdirSync(runs.outputs)).toContain('made')
+})
