@@ -12,6 +12,7 @@ import { openModel } from '../model/open.ts'
 import type { ModelConfig } from '../model/types.ts'
 import { formatBytes, formatCount } from '../monitor/format.ts'
 import { createLogger, standardError, type LogLevel } from '../monitor/logger.ts'
+import { adapterWords, roomOf } from './gpu-memory.ts'
 import { reporter } from './model-batch.ts'
 import { modelParts } from './serve-parts.ts'
 
@@ -48,8 +49,10 @@ export interface ServeOptions {
   logLevel: LogLevel
 }
 
-/** The KV cache's memory where nothing is said. */
+/** The KV cache's memory at most where nothing is said, and nothing tells how much the GPU has; on a CPU, whose memory others need too. */
 const KV_BYTES = 2 ** 30
+/** Of the memory that is free once the weights are there. */
+const KV_SHARE = 0.5
 /** As the engine has it. */
 const PAGE = 16
 
@@ -74,7 +77,7 @@ export async function openServer(options: ServeOptions): Promise<{ url: string; 
       progress: reporter(`loading ${model.name}`),
     })
     opened.push({ close: () => decoder.release() })
-    const { maxLength, cacheRows } = roomFor(options, model.config, gpu.facts.limits.maxBinding)
+    const { maxLength, cacheRows } = roomFor(options, model.config, gpu)
     const engine = new Engine(decoder, {
       maxSequences: options.maxNumSeqs,
       maxLength,
@@ -153,12 +156,21 @@ function prefillRows({ maxNumBatchedTokens, maxNumSeqs }: ServeOptions): number 
 const bytesPerToken = (config: ModelConfig, { kvCacheDtype }: ServeOptions): number =>
   2 * config.layers * config.kvHeads * config.headDim * (kvCacheDtype === 'f16' ? 2 : 4)
 
+/** What the KV cache may take: as is said, else of the memory that is free. */
+function kvBytes({ kvCacheBytes }: ServeOptions, gpu: Gpu): number {
+  if (kvCacheBytes !== undefined) return kvCacheBytes
+  const free = roomOf(adapterWords(gpu))?.bytes
+  if (free === undefined) return KV_BYTES
+  return gpu.facts.software ? Math.min(KV_BYTES, free * KV_SHARE) : free * KV_SHARE
+}
+
 /** How long a sequence may be, and how many tokens the KV cache holds. */
-function roomFor(options: ServeOptions, config: ModelConfig, maxBinding: number): { maxLength: number; cacheRows: number } {
+function roomFor(options: ServeOptions, config: ModelConfig, gpu: Gpu): { maxLength: number; cacheRows: number } {
   const { maxNumSeqs, maxModelLen, kvCacheBytes } = options
+  const { maxBinding } = gpu.facts.limits
   const each = bytesPerToken(config, options)
   const bindable = (Math.floor((maxBinding * 2 * config.layers) / (each * PAGE)) - 1) * PAGE
-  const affordable = Math.min(bindable, Math.floor((kvCacheBytes ?? KV_BYTES) / (each * PAGE)) * PAGE)
+  const affordable = Math.min(bindable, Math.floor(kvBytes(options, gpu) / (each * PAGE)) * PAGE)
   const most = maxModelLen ?? Math.min(config.maxPositionEmbeddings, affordable)
   if (most > affordable || most < 2) {
     const need = formatBytes(Math.ceil(Math.max(most, 2) / PAGE) * PAGE * each)
