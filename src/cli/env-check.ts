@@ -91,10 +91,10 @@ function printPrompt(env: Environment, template: ChatTemplate, model: string, pr
   print(`  answer ${JSON.stringify(answer)}${Object.keys(info).length > 0 ? `, info ${short(JSON.stringify(info), 200)}` : ''}`)
 }
 
-/** Something to say in each turn. */
+/** Something to say in each turn; of several texts one a turn, the last again and again. */
 interface Canned {
   name: string
-  text: string
+  text: string | string[]
   cut?: boolean
 }
 
@@ -106,9 +106,9 @@ async function printAnswers(
   wrong: string[],
 ): Promise<void> {
   const [row] = env.dataset
-  const own = env.sftCompletion?.(row) ?? row.answer
+  const own = answersOf(env, row, template, tokenizer)
   const canned: Canned[] = [
-    ...(own === '' ? [] : [{ name: 'its own answer', text: own }]),
+    ...(own.length === 0 ? [] : [{ name: 'its own answer', text: own }]),
     { name: 'nothing', text: '' },
     { name: '"I do not know."', text: 'I do not know.' },
     { name: 'a text that is cut off', text: 'and so on '.repeat(20), cut: true },
@@ -124,7 +124,7 @@ async function printAnswers(
   print('\nWhat answers earn (the same in each turn):')
   const played: Rollout[] = []
   for (const [index, one] of canned.entries()) {
-    const parseTools = toolCallParser(one.text.includes('<tool_call>') ? 'hermes' : 'auto', tokenizer, template)
+    const parseTools = toolCallParser(String(one.text).includes('<tool_call>') ? 'hermes' : 'auto', tokenizer, template)
     const client = new PolicyClient(new Parrot(one, tokenizer), template, { maxSeqTokens: 1e5, parseTools })
     const limits = { generationTimeoutSeconds: LIMIT, rewardTimeoutSeconds: LIMIT }
     played.push(await runRollout(env, row, { client, sampling, group: 'check', index, ...limits }))
@@ -142,8 +142,23 @@ async function printAnswers(
   const rewards = scored.flatMap((r) => r.reward ?? [])
   if (rewards.length > 1 && rewards.every((reward) => reward === rewards[0]))
     wrong.push(`every answer earns ${rewards[0]}: a reward that does not tell answers apart teaches nothing.`)
-  if (own !== '' && rewards.length > 1 && scored[0].reward !== null && scored[0].reward < Math.max(...rewards))
+  if (own.length > 0 && rewards.length > 1 && scored[0].reward !== null && scored[0].reward < Math.max(...rewards))
     print(`  (its own answer does not earn the most: fine where answer is only a part of a right one)`)
+}
+
+/** What the environment would answer itself, as the policy would write it: one text, or one a turn. */
+function answersOf(env: Environment, row: Row, template: ChatTemplate, tokenizer: Tokenizer): string | string[] {
+  const given = env.sftCompletion?.(row) ?? row.answer
+  if (typeof given === 'string') return given
+  const messages = [...row.prompt, ...given]
+  const ends = tokenizer.eosTokenIds.map((id) => tokenizer.decode([id]))
+  return messages.flatMap(({ role }, i) => {
+    if (role !== 'assistant' || i < row.prompt.length) return []
+    const before = template.text(messages.slice(0, i), env.tools)
+    const text = template.render(messages.slice(0, i + 1), env.tools, false).slice(before.length)
+    const end = ends.map((one) => text.indexOf(one)).find((at) => at >= 0)
+    return text.slice(0, end)
+  })
 }
 
 function line({ reward, metrics, turns, stopCondition, error }: Rollout): string {
@@ -176,6 +191,7 @@ class Parrot implements Generator {
   readonly version = 0
   readonly #says: Canned
   readonly #tokenizer: Tokenizer
+  #turn = 0
 
   constructor(says: Canned, tokenizer: Tokenizer) {
     this.#says = says
@@ -183,7 +199,8 @@ class Parrot implements Generator {
   }
 
   generate(): Promise<GenerationResult> {
-    const { text, cut = false } = this.#says
+    const { text: texts, cut = false } = this.#says
+    const text = typeof texts === 'string' ? texts : texts[Math.min(this.#turn++, texts.length - 1)]
     const said = this.#tokenizer.encode(text, { addSpecialTokens: false })
     const ids = cut ? said : [...said, this.#tokenizer.eosTokenIds[0]]
     const zeros = ids.map(() => 0)

@@ -6,7 +6,7 @@ import type { TrainingSample } from '../common/types.ts'
 import type { Loaded } from '../config/load.ts'
 import type { SftConfig } from '../config/sft-schema.ts'
 import { stringifyConfig } from '../config/toml-write.ts'
-import { loadEnvironment, readTable, sftRows } from '../environments/index.ts'
+import { ChatTemplate, loadEnvironment, readTable, sftRows } from '../environments/index.ts'
 import { Gpu } from '../gpu/gpu.ts'
 import { loadDecoder } from '../model/decoder-load.ts'
 import { writeFolderWhole } from '../model/files.ts'
@@ -24,7 +24,7 @@ import { etaSeconds } from '../monitor/step-line.ts'
 import { loadCheckpoint, newestCheckpoint, writeWeights, type WeightsAbout } from '../trainer/checkpoint.ts'
 import { negativeLogLikelihood } from '../trainer/losses/index.ts'
 import { newModel } from '../trainer/new-model.ts'
-import { exampleOf, sampleOf, SftData } from '../trainer/sft.ts'
+import { exampleOf, sampleOf, SftData, type SftTokenizer } from '../trainer/sft.ts'
 import { Trainer } from '../trainer/trainer.ts'
 import { adapterWords, withMicroBatch } from './gpu-memory.ts'
 import { trainerOptions } from './trainer-options.ts'
@@ -169,15 +169,19 @@ function loraConfig(config: SftConfig, adapter: Adapter | undefined): LoraConfig
 }
 
 /** Examples to train on, and held-out ones of an environment, as tokens. */
-async function samplesOf(config: SftConfig, tokenizer: Tokenizer): Promise<{ train: TrainingSample[]; held: TrainingSample[] }> {
+export async function samplesOf(
+  config: Pick<SftConfig, 'data' | 'trainer'>,
+  tokenizer: Tokenizer,
+): Promise<{ train: TrainingSample[]; held: TrainingSample[] }> {
   const { data, trainer } = config
   const { max_seq_len } = trainer.args
+  const chats = asInRollouts(tokenizer)
   if (data.env) {
     const env = await loadEnvironment(data.env.id, data.env.args)
     const samples = (split: 'train' | 'eval') =>
       sftRows(env, split)
         .slice(0, split === 'train' ? data.max_examples : 256)
-        .map((row, i) => sampleOf(row, tokenizer, `${env.id}, ${split} row ${i}`, max_seq_len))
+        .map((row, i) => sampleOf(row, chats, `${env.id}, ${split} row ${i}`, max_seq_len))
     const train = samples('train')
     if (train.length === 0) throw new UserError(`The environment ${data.env.id} has no answers of its own to learn from.`)
     return { train, held: samples('eval') }
@@ -185,9 +189,19 @@ async function samplesOf(config: SftConfig, tokenizer: Tokenizer): Promise<{ tra
   const rows = (await readTable(data.path!)).slice(0, data.max_examples)
   if (rows.length === 0) throw new UserError(`${data.path} has no rows.`)
   const train = rows.map(({ columns, where }) =>
-    sampleOf(exampleOf(columns, where, tokenizer.hasChatTemplate), tokenizer, where, max_seq_len),
+    sampleOf(exampleOf(columns, where, tokenizer.hasChatTemplate), chats, where, max_seq_len),
   )
   return { train, held: [] }
+}
+
+/** The tokenizer, telling of tools as rollouts do: as text where the chat template shows none. */
+function asInRollouts(tokenizer: Tokenizer): SftTokenizer {
+  const template = new ChatTemplate(tokenizer)
+  return {
+    eosTokenIds: tokenizer.eosTokenIds,
+    encode: (text, options) => tokenizer.encode(text, options),
+    renderChat: (messages, { tools, addGenerationPrompt = true } = {}) => template.render(messages, tools, addGenerationPrompt),
+  }
 }
 
 function openFolder({ config, resume }: LoadedSft): RunFolder {

@@ -3,6 +3,7 @@
  * under its name. By itself a group plays each row with the member that it came from.
  */
 import { UserError } from '../common/errors.ts'
+import type { Message } from '../common/types.ts'
 import { namesOf, Rubric, type Scores } from './rubric.ts'
 import type { EnvMember, Environment, RolloutContext, RolloutDraft, Row } from './types.ts'
 
@@ -47,7 +48,7 @@ export class EnvGroup implements Environment {
     return await this.#memberOf(row.info).env.rollout(row, ctx)
   }
 
-  sftCompletion(row: Row): string {
+  sftCompletion(row: Row): string | Message[] {
     const { env } = this.#memberOf(row.info)
     return env.sftCompletion ? env.sftCompletion(row) : row.answer
   }

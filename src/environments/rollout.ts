@@ -5,7 +5,7 @@
  */
 import { messageOf } from '../common/errors.ts'
 import { tracer } from '../common/trace.ts'
-import type { ChatClient, ChatCompletion, Message, Rollout, SamplingParams } from '../common/types.ts'
+import type { ChatClient, ChatCompletion, Message, Rollout, SamplingParams, ToolDefinition } from '../common/types.ts'
 import { StepClock } from './clock.ts'
 import { withLimit } from './limit.ts'
 import type { Scores } from './rubric.ts'
@@ -211,17 +211,21 @@ function checkDraft(draft: RolloutDraft): void {
     throw new Error(`the turns have ${sampled} tokens and the completion ${ids.length}; they must agree`)
 }
 
-/** A supervised example: messages, and the assistant's answer to them. */
+/** A supervised example: messages, and what follows them, of which the assistant's are learned. */
 export interface SftRow {
   prompt: Message[]
   completion: Message[]
+  /** The tools that the prompt tells of; left out where there are none. */
+  tools?: readonly ToolDefinition[]
 }
 
-/** An environment's own answers as supervised examples. Rows without an answer are left out. */
+/** An environment's own answers, or whole conversations, as supervised examples. Rows without one are left out. */
 export function sftRows(env: Environment, split: 'train' | 'eval' = 'train'): SftRow[] {
   const rows = split === 'train' ? env.dataset : env.evalDataset
   return rows.flatMap((row) => {
-    const content = env.sftCompletion ? env.sftCompletion(row) : row.answer
-    return content === '' ? [] : [{ prompt: row.prompt, completion: [{ role: 'assistant' as const, content }] }]
+    const given = env.sftCompletion ? env.sftCompletion(row) : row.answer
+    const completion = typeof given === 'string' ? [{ role: 'assistant' as const, content: given }] : given
+    if (given.length === 0) return []
+    return [{ prompt: row.prompt, completion, ...(env.tools?.length && { tools: env.tools }) }]
   })
 }

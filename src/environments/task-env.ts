@@ -1,5 +1,6 @@
 /** What every environment is made of but its way to play: rows, held-out rows, a rubric. */
 import { UserError } from '../common/errors.ts'
+import type { Message } from '../common/types.ts'
 import { type DatasetSource, loadRows, splitRows } from './datasets.ts'
 import type { Rubric } from './rubric.ts'
 import type { Environment, RolloutContext, RolloutDraft, Row } from './types.ts'
@@ -17,8 +18,8 @@ export interface TaskOptions {
   systemPrompt?: string
   /** Decides the split, and what a dataset function makes. Default 0. */
   seed?: number
-  /** The assistant text of a supervised example. Default: the row's answer. */
-  sftCompletion?: (row: Row) => string
+  /** The assistant text of a supervised example, or all messages after the prompt. Default: the row's answer. */
+  sftCompletion?: (row: Row) => string | Message[]
 }
 
 /** Options whose rows have been read. */
@@ -49,7 +50,7 @@ export abstract class TaskEnv implements Environment {
   readonly rubric: Rubric
   readonly dataset: readonly Row[]
   readonly evalDataset: readonly Row[]
-  readonly #sftCompletion: ((row: Row) => string) | undefined
+  readonly #sftCompletion: ((row: Row) => string | Message[]) | undefined
 
   /** From rows that are read already (`readTasks`); each kind's `create` reads them. */
   constructor(options: WithRows<TaskOptions>) {
@@ -61,7 +62,7 @@ export abstract class TaskEnv implements Environment {
     this.#sftCompletion = options.sftCompletion
   }
 
-  sftCompletion(row: Row): string {
+  sftCompletion(row: Row): string | Message[] {
     return this.#sftCompletion ? this.#sftCompletion(row) : row.answer
   }
 

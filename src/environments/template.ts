@@ -53,7 +53,7 @@ export class ChatTemplate {
 
   /** A whole conversation up to the opening of the next answer. Throws the template's complaint. */
   text(messages: readonly Message[], tools?: Tools): string {
-    return this.#render(messages, tools, true)
+    return this.render(messages, tools, true)
   }
 
   /** What ids say, special tokens included. */
@@ -97,18 +97,19 @@ export class ChatTemplate {
   #afterMark(messages: readonly Message[], at: number, tools: Tools): string | null {
     const marked = (answer: Message) => [...messages.slice(0, at), answer, ...messages.slice(at + 1)]
     const bare: Message = { role: 'assistant', content: MARK }
-    const text = attempt(() => this.#render(marked(bare), tools, true))
+    const text = attempt(() => this.render(marked(bare), tools, true))
     if (text !== null && text !== undefined) return behind(text, MARK)
     // A template may refuse a tool's result without the call before it.
     const calling = { ...bare, tool_calls: messages[at].tool_calls }
-    const whole = this.#render(marked(calling), tools, true)
-    const closed = this.#render([...messages.slice(0, at), calling], tools, false)
+    const whole = this.render(marked(calling), tools, true)
+    const closed = this.render([...messages.slice(0, at), calling], tools, false)
     const ends = this.#tokenizer.eosTokenIds.map((id) => closed.lastIndexOf(this.#tokenizer.decode([id])))
     const end = Math.max(...ends)
     return end > closed.indexOf(MARK) && whole.startsWith(closed) ? whole.slice(end) : null
   }
 
-  #render(messages: readonly Message[], tools: Tools, addGenerationPrompt: boolean): string {
+  /** A conversation as text, the tools in the template's own form or as text; `addGenerationPrompt` opens the next answer. */
+  render(messages: readonly Message[], tools: Tools, addGenerationPrompt: boolean): string {
     const wanted = tools !== undefined && tools.length > 0
     const shown = wanted && !this.showsTools
     const given = shown ? withToolsAsText(messages, tools) : messages

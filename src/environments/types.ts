@@ -49,8 +49,11 @@ export interface Environment {
   /** Held-out rows; empty where there are none. */
   readonly evalDataset: readonly Row[]
   readonly rubric: Rubric
-  /** The assistant text that answers a row rightly, for supervised warm-up. Default: the row's answer. */
-  sftCompletion?(row: Row): string
+  /**
+   * What answers a row rightly, for supervised warm-up: the assistant's text, or all messages after the prompt (calls and their results
+   * too), of which the assistant's are learned. Default: the row's answer.
+   */
+  sftCompletion?(row: Row): string | Message[]
   /** Answers of the policy in one rollout at most; -1: no limit. Default 1. */
   readonly maxTurns?: number
   /** The tools that the model is told of. */

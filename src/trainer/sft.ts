@@ -1,24 +1,38 @@
 /** Supervised training on completions: examples to tokens, their order, and the loop. */
 import { UserError } from '../common/errors.ts'
 import { hashSeed, Random } from '../common/random.ts'
-import type { Message, Metrics, TrainingBatch, TrainingSample } from '../common/types.ts'
+import type { Message, Metrics, ToolCall, ToolDefinition, TrainingBatch, TrainingSample } from '../common/types.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
 import { scoreSamples } from './gradients.ts'
 import { NotFiniteError, type Trainer } from './trainer.ts'
 
 /** Messages of which the assistant's in `completion` are learned; or, for a tokenizer without a chat template, plain text. */
-export type SftExample = { prompt: Message[]; completion: Message[] } | { text: { prompt: string; completion: string } }
+export type SftExample = SftChat | { text: { prompt: string; completion: string } }
+
+interface SftChat {
+  prompt: Message[]
+  completion: Message[]
+  /** The tools that the prompt tells of. */
+  tools?: readonly ToolDefinition[]
+}
+
+/** What of a tokenizer makes tokens of an example. `renderChat` also has to know how tools are told of. */
+export type SftTokenizer = Pick<Tokenizer, 'encode' | 'eosTokenIds' | 'renderChat'>
 
 const ROLES = ['system', 'user', 'assistant', 'tool']
 
 /**
  * An example out of the columns of a data file: `messages`, of which all answers of the assistant are learned; or `prompt` and
- * `completion`, both messages or both text. Text is one user message and one answer where there is a chat template.
+ * `completion`, both messages or both text. Text is one user message and one answer where there is a chat template. `tools`, beside
+ * messages, is a list of definitions in OpenAI's form.
  * @throws UserError naming the place and the columns
  */
 export function exampleOf(columns: Record<string, unknown>, where: string, hasChatTemplate: boolean): SftExample {
   const { messages, prompt, completion } = columns
-  if (messages !== undefined && messages !== null) return { prompt: [], completion: messagesOf(messages, 'messages', where) }
+  const tools = toolsOf(columns.tools, where)
+  if (messages !== undefined && messages !== null) {
+    return { prompt: [], completion: messagesOf(messages, 'messages', where), ...tools }
+  }
   if (prompt === undefined || completion === undefined || prompt === null || completion === null) {
     const found = Object.keys(columns).join(', ') || 'none'
     throw new UserError(`${where} has neither messages nor a prompt and a completion (columns found: ${found}).`)
@@ -26,17 +40,38 @@ export function exampleOf(columns: Record<string, unknown>, where: string, hasCh
   if (typeof prompt === 'string' && typeof completion === 'string' && !hasChatTemplate) return { text: { prompt, completion } }
   const asMessages = (value: unknown, name: string, role: 'user' | 'assistant'): Message[] =>
     typeof value === 'string' ? [{ role, content: value }] : messagesOf(value, name, where)
-  return { prompt: asMessages(prompt, 'prompt', 'user'), completion: asMessages(completion, 'completion', 'assistant') }
+  return { prompt: asMessages(prompt, 'prompt', 'user'), completion: asMessages(completion, 'completion', 'assistant'), ...tools }
+}
+
+function toolsOf(value: unknown, where: string): { tools?: ToolDefinition[] } {
+  if (value === undefined || value === null) return {}
+  const isTool = (one: Partial<ToolDefinition> | null) => typeof one?.function?.name === 'string'
+  if (Array.isArray(value) && value.every(isTool)) return { tools: value as ToolDefinition[] }
+  throw new UserError(`${where}: its tools must be a list of {type: "function", function: {name, parameters}}.`)
 }
 
 function messagesOf(value: unknown, column: string, where: string): Message[] {
   if (!Array.isArray(value) || value.length === 0) throw new UserError(`${where}: its ${column} must be a list of messages.`)
   return value.map((message: Partial<Message> | null, i) => {
-    const { role, content } = message ?? {}
+    const { role, tool_calls, tool_call_id, name } = message ?? {}
+    // An answer that only calls has no text: null in most files.
+    const content = message?.content ?? (tool_calls ? '' : undefined)
     if (!ROLES.includes(role ?? '') || typeof content !== 'string') {
       throw new UserError(`${where}: message ${i} of its ${column} must be {role: ${ROLES.join('|')}, content: text}.`)
     }
-    return { role: role!, content }
+    const calls = tool_calls && { tool_calls: callsOf(tool_calls, `${where}: message ${i} of its ${column}`) }
+    return { role: role!, content, ...calls, ...(tool_call_id && { tool_call_id }), ...(name && { name }) }
+  })
+}
+
+function callsOf(calls: unknown, where: string): ToolCall[] {
+  const wrong = () => new UserError(`${where} must have tool_calls as a list of {function: {name, arguments}}.`)
+  if (!Array.isArray(calls)) throw wrong()
+  return calls.map((call: Partial<ToolCall> | null, i) => {
+    const { name, arguments: given } = (call?.function ?? {}) as { name?: string; arguments?: unknown }
+    if (typeof name !== 'string' || given === undefined) throw wrong()
+    const text = typeof given === 'string' ? given : JSON.stringify(given)
+    return { id: call!.id ?? `call_${i}`, type: 'function', function: { name, arguments: text } }
   })
 }
 
@@ -45,7 +80,7 @@ function messagesOf(value: unknown, column: string, where: string): Message[] {
  * that ends it.
  * @throws UserError for an example without an answer, one that is too long, or a chat template that rewrites earlier turns
  */
-export function sampleOf(example: SftExample, tokenizer: Tokenizer, where: string, maxTokens = Infinity): TrainingSample {
+export function sampleOf(example: SftExample, tokenizer: SftTokenizer, where: string, maxTokens = Infinity): TrainingSample {
   const ids: number[] = []
   const mask: number[] = []
   const put = (tokens: number[], learned: 0 | 1) => {
@@ -81,18 +116,18 @@ export function sampleOf(example: SftExample, tokenizer: Tokenizer, where: strin
 }
 
 function encodeChat(
-  example: { prompt: Message[]; completion: Message[] },
-  tokenizer: Tokenizer,
+  { prompt, completion, tools }: SftChat,
+  tokenizer: SftTokenizer,
   where: string,
   context: (text: string) => void,
   answer: (text: string) => void,
 ): void {
-  const messages = [...example.prompt, ...example.completion]
+  const messages = [...prompt, ...completion]
   let done = ''
-  for (let i = example.prompt.length; i < messages.length; i++) {
+  for (let i = prompt.length; i < messages.length; i++) {
     if (messages[i].role !== 'assistant') continue
-    const before = tokenizer.renderChat(messages.slice(0, i), { addGenerationPrompt: true })
-    const after = tokenizer.renderChat(messages.slice(0, i + 1), { addGenerationPrompt: false })
+    const before = tokenizer.renderChat(messages.slice(0, i), { addGenerationPrompt: true, tools })
+    const after = tokenizer.renderChat(messages.slice(0, i + 1), { addGenerationPrompt: false, tools })
     if (!before.startsWith(done) || !after.startsWith(before)) {
       throw new UserError(
         `${where}: the chat template writes earlier turns differently once message ${i} is there, so they cannot be learned together. Make one row of each answer.`,

@@ -1,0 +1,119 @@
+/** `sft` on whole conversations: of turns and tools, what is learned is to the token what a rollout would have sampled. */
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, describe, expect, test } from 'vitest'
+import { samplesOf } from '../../src/cli/sft-setup.ts'
+import { toolCallParser } from '../../src/cli/tool-calls.ts'
+import { UserError } from '../../src/common/errors.ts'
+import type { Generator } from '../../src/common/types.ts'
+import { parseSftConfig } from '../../src/config/load.ts'
+import { ChatTemplate, loadEnvironment, PolicyClient, runRollout, sftRows } from '../../src/environments/index.ts'
+import { openModel } from '../../src/model/open.ts'
+import { sampling } from '../environments/scripted.ts'
+
+const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-sft-'))
+afterAll(() => rmSync(folder, { recursive: true }))
+const model = await openModel('models/tiny')
+const tokenizer = await model.tokenizer()
+afterAll(() => model.close())
+
+const configOf = (data: string) =>
+  parseSftConfig(`model = "models/tiny"\n[data]\n${data}\n[trainer.args]\nmax_seq_len = 512`).config
+const learned = ({ ids, lossMask }: { ids: Int32Array; lossMask: Uint8Array }) =>
+  tokenizer.decode(ids.filter((_, t) => lossMask[t]))
+
+/** Samples what it is given, an answer a turn. */
+class Speaker implements Generator {
+  readonly version = 0
+  readonly #answers: string[]
+  constructor(answers: string[]) {
+    this.#answers = [...answers]
+  }
+  generate() {
+    const text = this.#answers.shift()!
+    const ids = [...tokenizer.encode(text), tokenizer.eosTokenIds[0]]
+    const zeros = ids.map(() => 0)
+    return Promise.resolve({ text, ids, logprobs: zeros, versions: zeros, finishReason: 'stop' as const, stopCondition: 'eos' })
+  }
+}
+
+describe.each(['reverse-turns', 'look-up'])('%s', (name) => {
+  const id = `./configs/environments/${name}.ts`
+  test('the tokens and the mask of its examples are those of rollouts that answer so', async () => {
+    const env = await loadEnvironment(id, { train_size: 4, eval_size: 2 })
+    const { train, held } = await samplesOf(
+      configOf(`env = { id = "${id}", args = { train_size = 4, eval_size = 2 } }`),
+      tokenizer,
+    )
+    expect([train.length, held.length]).toEqual([4, 2])
+    const template = new ChatTemplate(tokenizer)
+    for (const [i, row] of env.dataset.entries()) {
+      const answers = learned(train[i]).split('<|end|>').slice(0, -1)
+      expect(answers).toHaveLength(name === 'look-up' ? 2 : 3)
+      const client = new PolicyClient(new Speaker(answers), template, {
+        parseTools: toolCallParser('auto', tokenizer, template),
+      })
+      const rollout = await runRollout(env, row, { client, sampling, group: 'g', index: 0 })
+      expect([rollout.error, rollout.reward]).toEqual([null, 1])
+      const all = rollout.turns!.reduce<{ ids: number[]; mask: number[] }>(
+        ({ ids, mask }, turn) => {
+          const at = mask.reduce((a, b) => a + b, 0)
+          const said = rollout.completion_tokens.ids.slice(at, at + turn.sampled)
+          return {
+            ids: [...ids, ...turn.promptIds, ...said],
+            mask: [...mask, ...turn.promptIds.map(() => 0), ...said.map(() => 1)],
+          }
+        },
+        { ids: [], mask: [] },
+      )
+      expect([...train[i].ids]).toEqual(all.ids)
+      expect([...train[i].lossMask]).toEqual(all.mask)
+    }
+  })
+})
+
+describe('rows of a file', () => {
+  const file = join(folder, 'rows.jsonl')
+  const read = async (row: object) => {
+    writeFileSync(file, `${JSON.stringify(row)}\n`)
+    return (await samplesOf(configOf(`path = ${JSON.stringify(file)}`), tokenizer)).train[0]
+  }
+  const look = {
+    type: 'function',
+    function: { name: 'look', parameters: { type: 'object', properties: { at: { type: 'string' } } } },
+  }
+  const messages = (call: object, content: string | null = null) => [
+    { role: 'user', content: 'Where?' },
+    { role: 'assistant', content, tool_calls: [call] },
+    { role: 'tool', tool_call_id: 'a', content: 'here' },
+    { role: 'assistant', content: 'Here.' },
+  ]
+  const answers = '<tool_call>\n{"name": "look", "arguments": {"at":"x"}}\n</tool_call><|end|>Here.<|end|>'
+  test.each([
+    ['arguments as JSON text', { id: 'a', type: 'function', function: { name: 'look', arguments: '{"at":"x"}' } }],
+    ['arguments as an object, nothing else', { function: { name: 'look', arguments: { at: 'x' } } }],
+  ])('calls with %s, and tools', async (_, call) => {
+    const sample = await read({ messages: messages(call), tools: [look] })
+    expect(learned(sample)).toBe(answers)
+    const text = tokenizer.decode(sample.ids)
+    expect(text).toContain('<tools>\n{"name":"look"')
+    expect(text).toContain('<|user|><tool_response>\nhere\n</tool_response><|end|>')
+  })
+  test('what is broken is refused with its place', async () => {
+    const broken = read({ messages: messages({ name: 'look' }), tools: [look] })
+    await expect(broken).rejects.toThrow(/rows\.jsonl:1: message 1 of its messages must have tool_calls as a list of/)
+    await expect(broken).rejects.toThrow(UserError)
+    await expect(read({ messages: [{ role: 'user', content: 'a' }], tools: [{ name: 'look' }] })).rejects.toThrow(
+      /rows\.jsonl:1: its tools must be a list/,
+    )
+    await expect(read({ messages: [{ role: 'user', content: null }] })).rejects.toThrow(
+      /message 0 of its messages must be \{role/,
+    )
+  })
+})
+
+test('a row without an answer is left out, a conversation of no messages too', async () => {
+  const env = await loadEnvironment('./configs/environments/look-up.ts', { train_size: 2, eval_size: 1 })
+  expect(sftRows({ ...env, dataset: env.dataset, tools: env.tools, sftCompletion: () => [] } as typeof env)).toEqual([])
+})
