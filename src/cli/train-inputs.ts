@@ -1,7 +1,7 @@
 /** What a run is made of that needs no device: environments, loss, algorithm, model files. Opened and checked first, so that mistakes show in a moment. */
 import { UserError } from '../common/errors.ts'
 import type { Message, ToolDefinition } from '../common/types.ts'
-import type { RunConfig } from '../config/schema.ts'
+import type { EnvConfig, RunConfig } from '../config/schema.ts'
 import { ChatTemplate, loadEnvironment, type Row } from '../environments/index.ts'
 import { openModel, type ModelFiles } from '../model/open.ts'
 import { checkAdapter, readAdapter, type Adapter } from '../model/peft.ts'
@@ -54,11 +54,20 @@ export async function openInputs(config: RunConfig): Promise<Inputs> {
 }
 
 async function openEnvironments(config: RunConfig): Promise<RunEnvironment[]> {
-  const environments: RunEnvironment[] = []
-  for (const { id, args, name, weight, python, python_path, extra_env_kwargs: kwargs, num_workers: workers } of config.env) {
+  const open = async ({
+    id,
+    args,
+    name,
+    weight,
+    python,
+    python_path,
+    extra_env_kwargs: kwargs,
+    num_workers: workers,
+  }: EnvConfig) => {
     const env = await loadEnvironment(id, args, { python: python === false ? false : (python_path ?? python), kwargs, workers })
-    environments.push(...membersOf({ name, weight, env }))
+    return membersOf({ name, weight, env })
   }
+  const environments = (await Promise.all(config.env.map(open))).flat()
   const names = environments.map(({ name }) => name)
   const twice = names.find((name, i) => names.indexOf(name) < i)
   if (twice !== undefined)

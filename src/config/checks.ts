@@ -5,6 +5,7 @@
 import { existsSync } from 'node:fs'
 import { messageOf, nearest } from '../common/errors.ts'
 import { resolveEnvironment } from '../environments/load.ts'
+import { needPython, pythonKnows } from '../environments/python/bridge.ts'
 import { inferenceChecks, inferenceNotices } from './inference-checks.ts'
 import { show } from './problems.ts'
 import { BUILT_IN, type RunConfig } from './schema.ts'
@@ -44,11 +45,18 @@ function pluginProblem(kind: keyof typeof BUILT_IN, name: string): string | unde
 }
 
 /** What is wrong with the id of an environment, in the words of the room that would load it. */
-function environmentProblem(key: string, id: string): Found {
+function environmentProblem(key: string, id: string, about: { python?: boolean; python_path?: string } = {}): Found {
+  const { python, python_path } = about
+  const isPythons = python ?? (python_path !== undefined || id.endsWith('.py'))
   try {
-    resolveEnvironment(id)
+    if (isPythons) {
+      needPython(id, python_path, '.')
+      if (id.endsWith('.py') && !existsSync(id))
+        return { key, text: `environment ${id}: there is no such file in ${process.cwd()}.` }
+    } else resolveEnvironment(id)
     return undefined
   } catch (error) {
+    if (!isPythons && python === undefined && pythonKnows(id, '.')) return undefined
     return { key, text: messageOf(error) }
   }
 }
@@ -132,7 +140,7 @@ export const rlChecks: Check<RunConfig>[] = [
   },
   {
     keys: ['env'],
-    find: ({ env }) => env.map(({ id }, i) => environmentProblem(`env.${i}.id`, id)).find((problem) => problem),
+    find: ({ env }) => env.map(({ id, ...about }, i) => environmentProblem(`env.${i}.id`, id, about)).find((problem) => problem),
   },
   ...(shared as Check<RunConfig>[]),
   ...inferenceChecks,

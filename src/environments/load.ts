@@ -10,6 +10,7 @@ import { isAbsolute, join, resolve } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 import { z } from 'zod'
 import { messageOf, nearest, UserError } from '../common/errors.ts'
+import { pythonKnows } from './python/bridge.ts'
 import type { PythonOptions } from './python/environment.ts'
 import type { Environment } from './types.ts'
 
@@ -57,16 +58,14 @@ export function resolveEnvironment(id: string, options: LoadOptions = {}): strin
 }
 
 /** Whether an id is Python's to load: it is said so, it is a Python file, or nothing else has that name and Python does. */
-async function isPythons(id: string, { python, base = '.' }: LoadOptions): Promise<boolean> {
+function isPythons(id: string, { python, base = '.' }: LoadOptions): boolean {
   if (python !== undefined) return python !== false
   if (id.endsWith('.py')) return true
   try {
     resolveEnvironment(id, { base })
     return false
   } catch {
-    const { knowsEnvironment, pythonOf } = await import('./python/bridge.ts')
-    const found = /^[\w/-]+$/u.test(id) ? pythonOf(undefined, base) : undefined
-    return found !== undefined && (await knowsEnvironment(id, found, base))
+    return pythonKnows(id, base)
   }
 }
 
@@ -79,7 +78,7 @@ export async function loadEnvironment(
   args: Record<string, unknown> = {},
   options: LoadOptions = {},
 ): Promise<Environment> {
-  if (await isPythons(id, options)) {
+  if (isPythons(id, options)) {
     const { loadPythonEnvironment } = await import('./python/environment.ts')
     return await loadPythonEnvironment(id, args, options)
   }

@@ -31,7 +31,7 @@ export async function openTasks(args: Record<string, unknown>, options: PythonOp
 export async function opened(id: string, args: Record<string, unknown>, options: PythonOptions): Promise<PythonEnv> {
   const env = (await loadEnvironment(id, args, options)) as PythonEnv
   afterAll(() => env.close())
-  await env.open({ logs: newFolder() })
+  await env.open({ logs: newFolder(), name: id })
   return env
 }
 

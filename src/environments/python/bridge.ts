@@ -1,5 +1,5 @@
 /** Starts bridge.py, the Python end of the bridge, for its three wishes: find, describe, serve. */
-import { spawn, type ChildProcess } from 'node:child_process'
+import { spawn, spawnSync, type ChildProcess } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { basename, delimiter, dirname, join, resolve } from 'node:path'
 import { createInterface } from 'node:readline'
@@ -54,20 +54,17 @@ export function startBridge(
   env: Record<string, string> = {},
 ): ChildProcess {
   const { python, base, id, ...rest } = wish
-  const isFile = id.endsWith('.py')
-  const name = isFile ? basename(id, '.py') : id
-  const module = name.split('/').at(-1)!.replaceAll('-', '_')
-  const own = isFile ? [dirname(resolve(base, id))] : [resolve(base), join(resolve(base), 'environments', module)]
+  const place = placeOf(id, base)
   const child = spawn(python, ['-u', script], {
-    cwd: resolve(base),
+    cwd: place.cwd,
     stdio: ['pipe', stdio.stdout, stdio.stderr],
     // Its own process group: workers, and what environments start, end with it.
     detached: true,
-    env: { ...process.env, DAWN_RL_PYTHON_FOLDERS: [...own, bundled].join(delimiter), ...env },
+    env: { ...place.env, ...env },
   })
   // It may be gone before the pipe is written to.
   child.stdin!.on('error', () => {})
-  child.stdin!.write(JSON.stringify({ ...rest, id: name }) + '\n')
+  child.stdin!.write(JSON.stringify({ ...rest, id: place.name }) + '\n')
   return child
 }
 
@@ -79,11 +76,24 @@ export function killGroup({ pid }: ChildProcess): void {
   }
 }
 
-/** Whether Python has a module of this name; nothing is imported for it. */
-export async function knowsEnvironment(id: string, python: string, base: string): Promise<boolean> {
-  let found = false
-  await ask({ id, python, base, do: 'find' }, 60, (line) => (found = line.found === true)).catch(() => {})
-  return found
+/** Whether the Python of scripts/setup-verifiers.sh is there and has a module of this name; nothing is imported for it. */
+export function pythonKnows(id: string, base: string): boolean {
+  const python = /^[\w/-]+$/u.test(id) ? pythonOf(undefined, base) : undefined
+  if (python === undefined) return false
+  const { name, cwd, env } = placeOf(id, base)
+  const input = JSON.stringify({ do: 'find', id: name }) + '\n'
+  const { stdout } = spawnSync(python, [script], { input, cwd, env, encoding: 'utf8', timeout: 60_000 })
+  return stdout.includes('"found": true')
+}
+
+/** The module behind an id, and where Python looks for it. */
+function placeOf(id: string, base: string): { name: string; cwd: string; env: NodeJS.ProcessEnv } {
+  const cwd = resolve(base)
+  const isFile = id.endsWith('.py')
+  const name = isFile ? basename(id, '.py') : id
+  const module = name.split('/').at(-1)!.replaceAll('-', '_')
+  const own = isFile ? [dirname(resolve(base, id))] : [cwd, join(cwd, 'environments', module)]
+  return { name, cwd, env: { ...process.env, DAWN_RL_PYTHON_FOLDERS: [...own, bundled].join(delimiter) } }
 }
 
 /**

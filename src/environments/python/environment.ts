@@ -86,13 +86,13 @@ export class PythonEnv implements Environment {
   }
 
   /** Starts the environment server. Without it the first rollout does, with a log among temporary files. */
-  async open({ logs }: { logs: string }): Promise<void> {
-    await (this.#opened ??= this.#open(logs))
+  async open({ logs, name = this.id }: { logs: string; name?: string }): Promise<void> {
+    await this.#start(join(logs, `env-${plain(name)}.log`))
   }
 
   /** Of the environment server, for those who watch it. */
   async server(): Promise<EnvHost> {
-    return (await (this.#opened ??= this.#open(tmpdir()))).host
+    return (await this.#start()).host
   }
 
   async close(): Promise<void> {
@@ -103,7 +103,7 @@ export class PythonEnv implements Environment {
   }
 
   async rollout(row: Row, ctx: RolloutContext): Promise<RolloutDraft> {
-    const { host, endpoint } = await (this.#opened ??= this.#open(tmpdir()))
+    const { host, endpoint } = await this.#start()
     const { packed } = row as PythonRow
     if (!(packed instanceof Uint8Array)) throw new Error(`the row ${row.exampleId} does not come from the environment ${this.id}`)
     if (this.playsGroups) return await this.#inGroup(packed, ctx, host, endpoint)
@@ -188,17 +188,22 @@ export class PythonEnv implements Environment {
     }
   }
 
-  async #open(logs: string): Promise<{ host: EnvHost; endpoint: PolicyEndpoint }> {
+  async #start(
+    logFile = join(tmpdir(), `dawn-rl-env-${plain(this.id)}-${process.pid}.log`),
+  ): Promise<{ host: EnvHost; endpoint: PolicyEndpoint }> {
+    return await (this.#opened ??= this.#open(logFile))
+  }
+
+  async #open(logFile: string): Promise<{ host: EnvHost; endpoint: PolicyEndpoint }> {
     if (this.#closed) throw new Error(`the environment ${this.id} is closed`)
     const endpoint = await PolicyEndpoint.open()
-    const name = this.id.replaceAll(/[^\w.-]/gu, '_')
     const noProxy = [process.env.NO_PROXY ?? process.env.no_proxy, '127.0.0.1'].filter(Boolean).join(',')
     try {
       const host = await EnvHost.open({
         ...this.#wish,
         workers: this.#options.workers ?? 1,
         stuckSeconds: this.#options.stuckSeconds,
-        logFile: join(logs, logs === tmpdir() ? `dawn-rl-env-${name}-${process.pid}.log` : `env-${name}.log`),
+        logFile,
         env: { [KEY_VARIABLE]: endpoint.key, NO_PROXY: noProxy, no_proxy: noProxy },
       })
       return { host, endpoint }
@@ -208,6 +213,8 @@ export class PythonEnv implements Environment {
     }
   }
 }
+
+const plain = (name: string) => name.replaceAll(/[^\w.-]/gu, '_')
 
 /** The rollouts of one task, played and scored by one request. */
 interface GroupRequest {

@@ -1,0 +1,57 @@
+/** reasoning-gym through verifiers' own ReasoningGymEnv, unchanged: what Python says of an answer is what a run trains on. */
+import { execFileSync } from 'node:child_process'
+import { join } from 'node:path'
+import { describe, expect, test } from 'vitest'
+import { Random } from '../../src/common/random.ts'
+import { runRollout } from '../../src/environments/index.ts'
+import { sampling } from '../environments/scripted.ts'
+import { seed, seedWords } from '../seed.ts'
+import { fixtures, opened, python, root, saying, withoutVerifiers } from './helpers.ts'
+
+interface Judged {
+  question: string
+  reward: number
+  metrics: Record<string, number>
+}
+
+describe.skipIf(withoutVerifiers)('reasoning-gym', () => {
+  test("rewards and metrics are those of Python's own env.evaluate on the same answers, right, half right and wrong ones", async () => {
+    const args = { gym: ['spell_backward', 'chain_sum', 'letter_counting'].map((name) => ({ name, weight: 1, config: {} })), num_train_examples: 10, num_eval_examples: 40, seed: seed % 1000 } // prettier-ignore
+    const id = 'reasoning-gym-env'
+    const env = await opened(id, args, { python: true })
+    expect(env.dataset).toHaveLength(10)
+    expect(env.evalDataset).toHaveLength(40)
+    expect(new Set(env.evalDataset.map(({ info }) => info.source_dataset)).size).toBe(3)
+    const random = new Random(seed)
+    const answers: Record<string, string> = {}
+    for (const { prompt } of env.evalDataset) {
+      const text = prompt.at(-1)!.content
+      const word = /: (\w+)$/.exec(text)?.[1] ?? ''
+      const backward = [...word].toReversed().join('')
+      const sum = /problem: ([\d +-]+) =/.exec(text)?.[1].match(/[+-]? ?\d+/g)?.reduce((total, term) => total + Number(term.replace(' ', '')), 0) // prettier-ignore
+      const right = sum === undefined ? backward || String(random.int(4)) : String(sum)
+      const said = [right, right, right.slice(1), '', 'I do not know'][random.int(5)]
+      answers[text] = random.int(4) === 0 ? said || 'no' : `Well. <answer>${said}</answer>`
+    }
+    const { client } = await saying((prompt) => {
+      const found = Object.keys(answers).filter((question) => prompt.includes(question))
+      return answers[found.reduce((a, b) => (a.length > b.length ? a : b))]
+    })
+    const rollouts = await Promise.all(
+      env.evalDataset.map((row, index) =>
+        runRollout(env, row, { client, sampling, group: `g${index}`, index: 0, generationTimeoutSeconds: 60 }),
+      ),
+    )
+    const wish = { id, args, answers, folders: [join(root, 'environments', 'python')] }
+    const out = execFileSync(python, [join(fixtures, 'evaluate.py')], { input: JSON.stringify(wish), encoding: 'utf8', stdio: ['pipe', 'pipe', 'ignore'] }) // prettier-ignore
+    const judged = JSON.parse(out.trimEnd().split('\n').at(-1)!) as Judged[]
+    const byQuestion = new Map(judged.map((one) => [one.question, one]))
+    for (const rollout of rollouts) {
+      const { reward, metrics } = byQuestion.get(rollout.prompt.at(-1)!.content)!
+      expect({ reward: rollout.reward, metrics: rollout.metrics, error: rollout.error }, seedWords).toEqual({ reward, metrics, error: null }) // prettier-ignore
+    }
+    // The answers tell: some are right, some are not.
+    expect(Math.max(...judged.map(({ reward }) => reward)), seedWords).toBe(1)
+    expect(Math.min(...judged.map(({ reward }) => reward)), seedWords).toBeLessThan(0.3)
+  })
+})
