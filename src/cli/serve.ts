@@ -53,7 +53,7 @@ function withEngine(command: Command): void {
     )
     .option(
       '--kv-cache-bytes <bytes>',
-      'memory of the KV cache, with K, M or G; default: what max-num-seqs whole sequences need, at most half of the GPU's free memory (on a CPU, or where it is not known, 1G)',
+      'memory of the KV cache, with K, M or G; default: what max-num-seqs whole sequences need, at most half of the memory that the GPU has free (on a CPU, or where it is not known, 1G)',
       bytes,
     )
     .addOption(new Option('--kv-cache-dtype <dtype>', 'f16 takes half the room').choices(['auto', 'f32', 'f16']).default('auto'))
