@@ -65,6 +65,10 @@ function plain(value: Json, key = ''): Json {
   return ['message', 'root', 'owned_by', 'system_fingerprint'].includes(key) || /^\d+\.\d+\./.test(value) ? '*' : value
 }
 
+/** How many tokens an event brings, and whether the first is the last too, is a matter of how busy the machine is. */
+const pieces = ['text', 'delta', 'logprobs', 'token_ids']
+const ends = ['finish_reason', 'stop_reason']
+
 /** A stream as one answer, the looks of its first, its ending and its last event, and whether usage comes with each. */
 function streamOf(text: string): Json {
   const lines = text.split('\n\n').filter((line) => line !== '')
@@ -73,12 +77,21 @@ function streamOf(text: string): Json {
   for (const event of events) merge(whole, plain(event) as Fields)
   const choices = (event: Fields) => (event.choices ?? []) as Fields[]
   const told = events.filter((event) => event.usage !== null && event.usage !== undefined).length
-  const looks = (event: Fields | undefined): Json => (event === undefined ? 'none' : lookOf(plain(event)))
+  const looks = (event: Fields | undefined, without: readonly string[]): Json => {
+    if (event === undefined) return 'none'
+    const kept = choices(event).map((choice) =>
+      Object.fromEntries(Object.entries(choice).filter(([key]) => !without.includes(key))),
+    )
+    return lookOf(plain({ ...event, choices: kept }))
+  }
   return {
     whole,
-    first: looks(events[0]),
-    ending: looks(events.find((event) => choices(event).some(({ finish_reason }) => typeof finish_reason === 'string'))),
-    last: looks(events.at(-1)),
+    first: looks(events[0], ends),
+    ending: looks(
+      events.find((event) => choices(event).some(({ finish_reason }) => typeof finish_reason === 'string')),
+      pieces,
+    ),
+    last: looks(events.at(-1), pieces),
     usage: told === events.length ? 'with each event' : told === 1 ? 'once' : told === 0 ? 'never' : 'with some events',
     done: lines.at(-1) === 'data: [DONE]',
   }
