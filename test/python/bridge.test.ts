@@ -1,7 +1,8 @@
 /** The bridge to environments of verifiers: real ones, in a real environment server, played with a policy that says what it is told. */
-import { execFileSync } from 'node:child_process'
-import { existsSync } from 'node:fs'
+import { execFileSync, spawn } from 'node:child_process'
+import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { createInterface } from 'node:readline'
 import { beforeAll, describe, expect, test } from 'vitest'
 import type { Rollout } from '../../src/common/types.ts'
 import { loadEnvironment, runRollout } from '../../src/environments/index.ts'
@@ -178,6 +179,24 @@ describe.skipIf(withoutVerifiers)('environments in Python', () => {
     expect(processesOf(pid!)).toEqual([])
     expect(processesOf(now)).toEqual([])
     expect(await play('single', () => '0')).toMatchObject({ reward: null, error: expect.stringMatching(/closed/) })
+  })
+})
+
+describe.skipIf(withoutVerifiers)('an environment server', () => {
+  test('ends with the run that started it, even where that is killed', async () => {
+    const logs = newFolder()
+    const child = spawn(process.execPath, [join(fixtures, 'holds.ts'), fixtures, logs], { stdio: ['ignore', 'pipe', 'inherit'] })
+    let pid = 0
+    for await (const line of createInterface({ input: child.stdout })) {
+      pid = Number(/^server (\d+)$/.exec(line)?.[1])
+      break
+    }
+    expect(processesOf(pid).length).toBeGreaterThan(1)
+    child.kill('SIGKILL')
+    const until = performance.now() + 60_000
+    while (processesOf(pid).length > 0 && performance.now() < until) await new Promise((resolve) => setTimeout(resolve, 200))
+    expect(processesOf(pid)).toEqual([])
+    expect(readFileSync(join(logs, 'env-bridge_tasks.log'), 'utf8')).toContain('ZMQEnvServer')
   })
 })
 
