@@ -239,7 +239,8 @@ test('random bytes', async () => {
         for (const [, status] of said.matchAll(/HTTP\/1\.1 (\d+)/g)) expect(Number(status)).toBeLessThan(500)
       }
     }),
-    { seed, numRuns: Math.ceil(runs / 200), endOnFailure: true },
+    // A head that does not end is waited for, two seconds a run.
+    { seed, numRuns: Math.min(60, Math.ceil(runs / 200)), endOnFailure: true },
   )
   expect((await ask(`${url}/health`)).status).toBe(200)
   await tiny.expectIdle()
