@@ -13,6 +13,7 @@ import { register as env } from './env.ts'
 import { register as evaluate } from './eval.ts'
 import { register as grad } from './grad.ts'
 import { register as merge } from './merge.ts'
+import { register as runReport } from './report.ts'
 import { register as score } from './score.ts'
 import { register as serve } from './serve.ts'
 import { register as sft } from './sft.ts'
@@ -21,7 +22,20 @@ import { register as tune } from './tune.ts'
 import { versionOf } from './version.ts'
 
 /** In the order in which `--help` lists them. */
-const verbs: ((program: Command) => void)[] = [train, sft, env, evaluate, serve, score, grad, merge, tune, bench, doctor]
+const verbs: ((program: Command) => void)[] = [
+  train,
+  sft,
+  env,
+  evaluate,
+  runReport,
+  serve,
+  score,
+  grad,
+  merge,
+  tune,
+  bench,
+  doctor,
+]
 
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   // `dawn-rl ... | head`: nobody reads on.

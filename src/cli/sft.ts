@@ -31,9 +31,13 @@ async function run(loaded: LoadedSft): Promise<void> {
   const { openSft, saveTo } = await import('./sft-setup.ts')
   const { meanLoss, trainSft } = await import('../trainer/sft.ts')
   const { saveCheckpoint } = await import('../trainer/checkpoint.ts')
+  const { checkSinks, followRun } = await import('../monitor/sinks/index.ts')
   const { args } = loaded.config.trainer
+  checkSinks(args.report_to)
   const run = await openSft(loaded)
-  const { console: out, trainer, data, held, metrics } = run
+  const { console: out, trainer, data, held, metrics, folder } = run
+  const about = { path: folder.path, name: folder.runName, config: loaded.config }
+  const sinks = followRun(args.report_to, about, { warn: (line) => out.warn(line) })
   const state = { stop: false }
   let trace: StepTrace | undefined
   const onSignal = () => {
@@ -72,6 +76,7 @@ async function run(loaded: LoadedSft): Promise<void> {
   } finally {
     process.off('SIGINT', onSignal).off('SIGTERM', onSignal)
     await trace?.close()
+    await sinks.close()
     run.close()
   }
 }

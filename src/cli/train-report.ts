@@ -1,5 +1,6 @@
 /** The last words of a training run. */
 import { existsSync } from 'node:fs'
+import { join } from 'node:path'
 import type { Message, Rollout } from '../common/types.ts'
 import { finalReport, type EvalSummary, type SamplePair } from '../monitor/report.ts'
 import { readRollouts, type RolloutRow } from '../monitor/rollout-writer.ts'
@@ -36,6 +37,7 @@ export function reportRun(run: Run, result: LoopResult): void {
     metrics: folder.metricsPath,
     rollouts: folder.rolloutsPath(lastStep),
     config: folder.configPath,
+    'curves, samples': join(folder.path, 'report.html'),
   }
   const text = finalReport({
     before: after.length > 0 ? summaries(before) : [],

@@ -1,6 +1,6 @@
 /** `train`: reinforcement learning from one TOML file. This file is the order of things; what is built is in train-setup.ts. */
 import type { Command } from 'commander'
-import { UserError } from '../common/errors.ts'
+import { messageOf, UserError } from '../common/errors.ts'
 import type { TraceWish } from '../config/load.ts'
 import type { StepTrace } from './trace.ts'
 import type { Run } from './train-setup.ts'
@@ -35,15 +35,22 @@ async function train(words: string[]): Promise<void> {
   const { openRun } = await import('./train-setup.ts')
   const { trainingLoop } = await import('../orchestrator/loop.ts')
   const { reportRun } = await import('./train-report.ts')
+  const { checkSinks, followRun } = await import('../monitor/sinks/index.ts')
+  const reportTo = loaded.config.trainer.args.report_to
+  checkSinks(reportTo)
   const stop = stopOnSignal()
   try {
     const run = await openRun(loaded)
     let keep = false
     let trace: StepTrace | undefined
+    const { folder, config, parts } = run
+    const about = { path: folder.path, name: folder.runName, config }
+    const sinks = followRun(reportTo, about, { warn: (line) => parts.monitor.console.warn(line) })
     try {
       trace = loaded.trace && (await openTrace(loaded.trace, run))
       const result = await trainingLoop(trace?.around(run.parts) ?? run.parts, { ...run.loop, stop: stop.signal })
       keep = result.lastStep > 0
+      if (keep) await writeRunReport(run)
       reportRun(run, result)
     } catch (error) {
       // A mistake of the user's leaves no folder behind where nothing was made yet.
@@ -51,11 +58,22 @@ async function train(words: string[]): Promise<void> {
       throw error
     } finally {
       await trace?.close()
+      await sinks.close()
       await run.close()
       if (!keep) run.folder.discard()
     }
   } finally {
     stop.release()
+  }
+}
+
+/** A report that cannot be written is no fault of the run's. */
+async function writeRunReport({ folder, parts }: Run): Promise<void> {
+  try {
+    const { writeReport } = await import('../monitor/report-html.ts')
+    writeReport(folder.path)
+  } catch (error) {
+    parts.monitor.console.warn(`report.html could not be written: ${messageOf(error)}.`)
   }
 }
 

@@ -55,7 +55,7 @@ export function sourceOf(text: string, label: string): Source {
   return normalize({ label, table, places, replacesEnv: Array.isArray(table.env) })
 }
 
-/** The short forms written out: `model = "x"` is model.name, one [env] is a list of one (its places move along). */
+/** The short forms written out: `model = "x"` is model.name, one [env] is a list of one (its places move along), and so is a word of report_to. */
 export function normalize(source: Source): Source {
   const { table, places } = source
   if (typeof table.model === 'string') {
@@ -63,6 +63,8 @@ export function normalize(source: Source): Source {
     const at = places.get('model')
     if (at) places.set(pathKey(['model', 'name']), at)
   }
+  const args = isTable(table.trainer) && isTable(table.trainer.args) ? table.trainer.args : undefined
+  if (typeof args?.report_to === 'string') args.report_to = [args.report_to]
   if (isTable(table.env)) {
     table.env = [table.env]
     const prefix = pathKey(['env', ''])

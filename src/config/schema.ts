@@ -17,7 +17,8 @@ export const LINEAR_LAYERS = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj
 /** Losses, advantages and filters that are called by name; anything else is a file. */
 export const BUILT_IN = { loss: ['cispo', 'cispo_mask'], advantage: ['group_mean'], filters: ['zero_variance'] }
 
-const LATER = 'comes with a later version; metrics.jsonl in the run folder already holds every metric'
+/** Programs that metrics can go to; src/monitor/sinks has them. */
+const REPORTERS = ['none', 'wandb', 'tensorboard', 'mlflow', 'trackio'] as const
 
 /** A table whose keys are someone else's to check (an environment's, a loss's). */
 const freeTable = () => z.record(z.string(), z.unknown())
@@ -146,10 +147,11 @@ export const saveFields = {
   save_total_limit: z.int().min(1).default(3).describe('Newest checkpoints kept; older ones are deleted.'),
   logging_steps: z.int().min(1).default(1).describe('Print a progress line every so many steps. metrics.jsonl has every step.'),
   report_to: z
-    .enum(['none'])
-    .default('none')
-    .meta({ later: { wandb: LATER, tensorboard: LATER, mlflow: LATER, trackio: LATER } })
-    .describe('Where else metrics go, beside metrics.jsonl.'),
+    .array(z.enum(REPORTERS))
+    .default([])
+    .describe(
+      'Where else metrics go, beside metrics.jsonl: docs/sinks.md says what each needs. A single word may stand without brackets.',
+    ),
 }
 
 const batchFields = {

@@ -118,7 +118,7 @@ batch_size = 100
 temperature = "1.0"
 lr_scheduler_type = "cosin"
 lora_target_modules = ["q_proj", "qq"]
-report_to = "wandb"
+report_to = "wanb"
 num_generations = 4
 warmup_steps = 1.5
 max_tokens = 2048
@@ -143,7 +143,7 @@ stop = "x"
       bad.toml:16:1: trainer.args.temperature is "1.0", a string; it must be a number > 0. Write it without quotes.
       bad.toml:17:1: trainer.args.lr_scheduler_type is "cosin"; it must be one of "constant", "constant_with_warmup", "linear", "cosine". Did you mean "cosine"?
       bad.toml:18:34: trainer.args.lora_target_modules.1 is "qq"; it must be one of "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj".
-      bad.toml:19:1: trainer.args.report_to is "wandb", which comes with a later version; metrics.jsonl in the run folder already holds every metric.
+      bad.toml:19:1: trainer.args.report_to is "wanb"; it must be one of "none", "wandb", "tensorboard", "mlflow", "trackio". Did you mean "wandb"?
       bad.toml:20:1: trainer.args.num_generations is named rollouts_per_example here.
       bad.toml:21:1: trainer.args.warmup_steps is 1.5; it must be an integer >= 0.
       bad.toml:22:1: trainer.args.max_prompt_len (512) + max_tokens (2048) is 2560, more than max_seq_len (2048). Use max_tokens = 1536, or max_seq_len = 2560.

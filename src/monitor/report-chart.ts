@@ -1,0 +1,98 @@
+/** Line charts as SVG text: no script, colours from the page, values as tooltips. */
+import { formatNumber } from './format.ts'
+
+export interface Series {
+  name: string
+  /** Step and value, ascending in step; values that were not finite are left out before. */
+  points: readonly (readonly [number, number])[]
+}
+
+const WIDTH = 420
+const HEIGHT = 170
+const LEFT = 52
+const RIGHT = 10
+const TOP = 10
+const BOTTOM = 22
+/** Points of one line; longer series are averaged over so many parts. */
+const MOST = 400
+
+/** Text in HTML or SVG. */
+export function escapeHtml(text: string): string {
+  return text.replace(/[&<>"']/g, (char) => `&#${char.charCodeAt(0)};`)
+}
+
+/** The mean of the last `width` values at each point. */
+export function movingMean(points: Series['points'], width: number): [number, number][] {
+  let sum = 0
+  return points.map(([x, y], i) => {
+    sum += y - (i >= width ? points[i - width][1] : 0)
+    return [x, sum / Math.min(i + 1, width)]
+  })
+}
+
+/** Round numbers inside a range, about `count` of them: 1, 2 or 5 times a power of ten apart. */
+export function ticks(low: number, high: number, count: number): number[] {
+  const rough = (high - low) / count
+  if (!(rough > 0)) return [low]
+  const power = 10 ** Math.floor(Math.log10(rough))
+  const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough * 0.999)!
+  const first = Math.ceil(low / step - 1e-9)
+  const last = Math.floor(high / step + 1e-9)
+  return Array.from({ length: last - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(12)))
+}
+
+/**
+ * A chart over steps. A series of at most 60 points has its points drawn; of one that has `smooth`, the line is the mean of the last ten
+ * and the values themselves are pale.
+ * @returns SVG text, or '' where there is no point
+ */
+export function chart(label: string, series: readonly Series[], smooth = false): string {
+  const all = series.flatMap(({ points }) => points)
+  if (all.length === 0) return ''
+  const xs = all.map(([x]) => x)
+  const ys = all.map(([, y]) => y)
+  const [x0, x1] = widened(least(xs), most(xs), 1)
+  const [y0, y1] = widened(least(ys), most(ys), Math.abs(ys[0]) || 1)
+  const px = (x: number) => round(LEFT + ((x - x0) / (x1 - x0)) * (WIDTH - LEFT - RIGHT))
+  const py = (y: number) => round(HEIGHT - BOTTOM - ((y - y0) / (y1 - y0)) * (HEIGHT - TOP - BOTTOM))
+  const parts = [
+    ...ticks(y0, y1, 4).map(
+      (y) =>
+        `<line class="grid" x1="${LEFT}" x2="${WIDTH - RIGHT}" y1="${py(y)}" y2="${py(y)}"/><text x="${LEFT - 6}" y="${py(y) + 4}" text-anchor="end">${formatNumber(y)}</text>`,
+    ),
+    ...ticks(x0, x1, 5)
+      .filter(Number.isInteger)
+      .map((x) => `<text x="${px(x)}" y="${HEIGHT - 6}" text-anchor="middle">${x}</text>`),
+  ]
+  series.forEach(({ name, points }, i) => {
+    const shown = thinned(points)
+    const line = (list: Series['points'], extra: string) =>
+      `<polyline class="line s${i % 6}${extra}" points="${list.map(([x, y]) => `${px(x)},${py(y)}`).join(' ')}"/>`
+    const curve = smooth && shown.length > 10 ? movingMean(shown, 10) : undefined
+    parts.push(line(shown, curve ? ' pale' : ''))
+    if (curve) parts.push(line(curve, ''))
+    if (points.length <= 60) {
+      for (const [x, y] of points)
+        parts.push(
+          `<circle class="dot s${i % 6}" cx="${px(x)}" cy="${py(y)}" r="2.5"><title>${escapeHtml(`${name}, step ${x}: ${formatNumber(y)}`)}</title></circle>`,
+        )
+    }
+  })
+  return `<svg viewBox="0 0 ${WIDTH} ${HEIGHT}" role="img" aria-label="${escapeHtml(label)}">${parts.join('')}</svg>`
+}
+
+/** Averages over parts of equal length, where there are more points than a line can show. */
+function thinned(points: Series['points']): Series['points'] {
+  if (points.length <= MOST) return points
+  return Array.from({ length: MOST }, (_, i) => {
+    const part = points.slice(Math.floor((i * points.length) / MOST), Math.floor(((i + 1) * points.length) / MOST))
+    const mean = (at: 0 | 1) => part.reduce((sum, point) => sum + point[at], 0) / part.length
+    return [mean(0), mean(1)] as const
+  })
+}
+
+const least = (values: readonly number[]) => values.reduce((a, b) => Math.min(a, b), Infinity)
+const most = (values: readonly number[]) => values.reduce((a, b) => Math.max(a, b), -Infinity)
+const round = (value: number) => Math.round(value * 100) / 100
+const widened = (low: number, high: number, by: number): [number, number] =>
+  high > low ? [low, high] : [low - by / 2, high + by / 2]

@@ -1,0 +1,200 @@
+/** `report.html` of a run: curves, evaluations, samples and config in one file that opens from disk, loads nothing and runs no script. */
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { basename, join } from 'node:path'
+import { writeFileAtomic } from './files.ts'
+import { formatDuration, formatNumber, formatPercent } from './format.ts'
+import { readMetrics, type MetricsRow } from './metrics-writer.ts'
+import { metricInfo, METRICS } from './metrics-table.ts'
+import { chart, escapeHtml, type Series } from './report-chart.ts'
+import { readRollouts, type RolloutRow } from './rollout-writer.ts'
+
+/** The curves that are seen at once, in this order; the others are folded away under their groups. */
+const FIRST = [
+  'reward', 'is_truncated/mean', 'tokens/completion', 'solved_some', 'loss/mean', 'entropy/all/mean', 'mismatch_kl/all/mean', 'optim/grad_norm',
+  'optim/lr', 'off_policy/mean', 'time/step', 'perf/throughput',
+] // prettier-ignore
+/** Samples of each environment, and characters of one answer. */
+const SAMPLES = 4
+const CHARS = 2000
+
+/**
+ * Writes the report of a run folder.
+ * @param out the file; default: report.html in the folder
+ * @returns the path of the file
+ */
+export function writeReport(path: string, out = join(path, 'report.html')): string {
+  writeFileAtomic(out, reportHtml(path))
+  return out
+}
+
+/** The page as text. A folder without some of the files has a page without those parts. */
+export function reportHtml(path: string): string {
+  const rows = readMetrics(join(path, 'metrics.jsonl'))
+  const configFile = join(path, 'config.toml')
+  const config = existsSync(configFile) ? readFileSync(configFile, 'utf8') : ''
+  const name = escapeHtml(basename(path))
+  const body = [
+    `<h1>${name}</h1>`,
+    summary(rows),
+    environments(rows),
+    section('Curves', curves(rows)),
+    section('Samples', samples(path)),
+    config && section('Config', `<pre>${escapeHtml(config)}</pre>`),
+  ]
+  return `<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>${name}</title><style>${STYLE}</style></head>
+<body><main>${body.filter(Boolean).join('\n')}</main></body></html>
+`
+}
+
+const section = (title: string, content: string): string => (content === '' ? '' : `<h2>${title}</h2>\n${content}`)
+
+const values = (rows: readonly MetricsRow[], key: string): [number, number][] =>
+  rows.flatMap((row) => (typeof row[key] === 'number' ? [[row.step, row[key]]] : []))
+
+function summary(rows: readonly MetricsRow[]): string {
+  if (rows.length === 0) return '<p>No step is done yet.</p>'
+  const [first, last] = [rows[0], rows.at(-1)!]
+  const rewards = values(rows, 'reward').map(([, reward]) => reward)
+  const mean = (list: number[]) => list.reduce((a, b) => a + b, 0) / list.length
+  const facts: [string, string][] = [
+    ['steps', String(last.step)],
+    ['began', new Date(first.time * 1000).toISOString().replace('T', ' ').slice(0, 16)],
+    ['time', formatDuration(last.time - first.time)],
+  ]
+  if (rewards.length > 0) {
+    const part = Math.min(10, Math.ceil(rewards.length / 2))
+    const [begin, end] = [mean(rewards.slice(0, part)), mean(rewards.slice(-part))]
+    facts.push([`reward, ${part} step${part > 1 ? 's' : ''} at each end`, `${formatNumber(begin)} to ${formatNumber(end)}`])
+  }
+  const tokens = values(rows, 'progress/total_tokens').at(-1)
+  if (tokens) facts.push(['tokens', tokens[1].toLocaleString('en')])
+  return `<dl>${facts.map(([term, value]) => `<div><dt>${escapeHtml(term)}</dt><dd>${escapeHtml(value)}</dd></div>`).join('')}</dl>`
+}
+
+/** One line an environment: its evaluations before and after, and the best. */
+function environments(rows: readonly MetricsRow[]): string {
+  const keys = [...new Set(rows.flatMap((row) => Object.keys(row)))].filter((key) => /^eval\/.+\/avg@\d+$/.test(key))
+  const lines = keys.flatMap((key) => {
+    const points = values(rows, key)
+    if (points.length === 0) return []
+    const [env, k] = [key.slice('eval/'.length, key.lastIndexOf('/')), key.slice(key.lastIndexOf('/') + 1)]
+    const [before, after] = [points[0], points.at(-1)!]
+    const best = points.reduce((a, b) => (b[1] > a[1] ? b : a))
+    const cut = values(rows, `eval/${env}/is_truncated/mean`)
+    const passes = [...new Set(rows.flatMap((row) => Object.keys(row)))]
+      .filter((name) => name.startsWith(`eval/${env}/pass@`))
+      .map((name) => `${name.slice(name.lastIndexOf('/') + 1)} ${formatNumber(values(rows, name).at(-1)?.[1])}`)
+    const cells = [
+      env, k, `${formatNumber(before[1])} (step ${before[0]})`, `${formatNumber(after[1])} (step ${after[0]})`, formatNumber(after[1] - before[1]),
+      `${formatNumber(best[1])} (step ${best[0]})`, passes.join(', '), cut.length > 0 ? `${formatPercent(cut[0][1])} to ${formatPercent(cut.at(-1)![1])}` : '',
+    ] // prettier-ignore
+    return [`<tr>${cells.map((cell) => `<td>${escapeHtml(cell)}</td>`).join('')}</tr>`]
+  })
+  if (lines.length === 0) return ''
+  const head = ['environment', '', 'before', 'after', 'change', 'best', 'pass@k after', 'cut off']
+  return section(
+    'Evaluations',
+    `<div class="wide"><table><tr>${head.map((cell) => `<th>${cell}</th>`).join('')}</tr>${lines.join('')}</table></div>`,
+  )
+}
+
+function curves(rows: readonly MetricsRow[]): string {
+  const keys = [...new Set(rows.flatMap((row) => Object.keys(row)))].filter((key) => key !== 'step' && key !== 'time')
+  const evals = keys.filter((key) => /^eval\/.+\/avg@\d+$/.test(key))
+  const evalSeries: Series[] = evals.map((key) => ({ name: key, points: values(rows, key) }))
+  const shown = FIRST.filter((key) => keys.includes(key))
+  const cards = shown.map((key) => card(key, [{ name: key, points: values(rows, key) }]))
+  if (evalSeries.some(({ points }) => points.length > 0)) cards.splice(1, 0, card('eval', evalSeries))
+  const rest = keys.filter((key) => !shown.includes(key) && !evals.includes(key))
+  const groups = Map.groupBy(rest, (key) => metricInfo(key)?.group ?? 'Others')
+  const order = [...new Set([...Object.values(METRICS).map(({ group }) => group), 'Others' as const])]
+  const folded = order.flatMap((group) => {
+    const own = (groups.get(group) ?? []).map((key) => card(key, [{ name: key, points: values(rows, key) }])).filter(Boolean)
+    return own.length > 0 ? [`<details><summary>${group} (${own.length})</summary><div class="cards">${own.join('')}</div></details>`] : [] // prettier-ignore
+  })
+  const first = cards.filter(Boolean)
+  return first.length + folded.length === 0 ? '' : `<div class="cards">${first.join('')}</div>\n${folded.join('\n')}`
+}
+
+function card(key: string, series: readonly Series[]): string {
+  const svg = chart(key, series, key === 'reward')
+  if (svg === '') return ''
+  const info = metricInfo(key)
+  const names = series.length > 1 || key === 'eval' ? series.map(({ name }, i) => `<span class="s${i % 6}">${escapeHtml(name)}</span>`).join(' ') : '' // prettier-ignore
+  const about = info ? `<p>${escapeHtml(info.unit)} · ${escapeHtml(info.healthy)}</p>` : ''
+  return `<figure><figcaption>${escapeHtml(key)} ${names}</figcaption>${svg}${about}</figure>`
+}
+
+/** Held-out questions with the first and the last answer; where nothing was evaluated, answers of the last step, best and worst. */
+function samples(path: string): string {
+  const folder = join(path, 'rollouts')
+  if (!existsSync(folder)) return ''
+  const steps = readdirSync(folder)
+    .flatMap((name) => /^step_(\d+)\.jsonl$/.exec(name)?.[1] ?? [])
+    .map(Number)
+    .toSorted((a, b) => a - b)
+  const read = (step: number) => readRollouts({ rolloutsPath: (n) => join(folder, `step_${n}.jsonl`) }, step)
+  const evals = (step: number | undefined) => (step === undefined ? [] : read(step).filter(({ split }) => split === 'eval'))
+  // Evaluations are few and at both ends: not every file of a long run is read.
+  const before = evals(steps[0])
+  const after = steps.length > 1 ? evals(steps.findLast((step, i) => i > 0 && evals(step).length > 0)) : []
+  if (before.length > 0 && after.length > 0) {
+    const pairs = before.flatMap((b) => {
+      const a = after.find((one) => one.env === b.env && one.example_id === b.example_id && one.index === b.index)
+      return a ? [{ b, a, gain: (a.reward ?? 0) - (b.reward ?? 0) }] : []
+    })
+    const chosen = [...Map.groupBy(pairs, ({ b }) => b.env).values()].flatMap((own) => {
+      const sorted = own.toSorted((x, y) => y.gain - x.gain)
+      // What was gained most, and what was lost most.
+      return sorted.length <= SAMPLES ? sorted : [...sorted.slice(0, SAMPLES - 1), sorted.at(-1)!]
+    })
+    return chosen.map(({ b, a }) => sample(b, [['before', b], ['after', a]])).join('\n') // prettier-ignore
+  }
+  const last = steps.at(-1)
+  if (last === undefined) return ''
+  const sorted = read(last)
+    .filter(({ reward }) => reward !== null)
+    .toSorted((x, y) => y.reward! - x.reward!)
+  const chosen = sorted.length <= SAMPLES ? sorted : [...sorted.slice(0, SAMPLES / 2), ...sorted.slice(-SAMPLES / 2)]
+  return chosen.map((row) => sample(row, [[`step ${last}`, row]])).join('\n')
+}
+
+function sample(row: RolloutRow, answers: [string, RolloutRow][]): string {
+  const cut = (text: string) =>
+    escapeHtml(text.length > CHARS ? `${text.slice(0, CHARS)} [${text.length - CHARS} more characters]` : text)
+  const turns = (messages: RolloutRow['prompt']) =>
+    messages
+      .map(({ role, content, tool_calls: calls }) => {
+        const called = calls?.map((call) => `${call.function.name}(${call.function.arguments})`).join('\n') ?? ''
+        return `<div class="turn"><b>${role}</b> ${cut([content, called].filter(Boolean).join('\n'))}</div>`
+      })
+      .join('')
+  const columns = answers.map(
+    ([when, { reward, completion, is_truncated: truncated }]) =>
+      `<div><i>${when}: reward ${formatNumber(reward)}${truncated ? ', cut off' : ''}</i>${turns(completion)}</div>`,
+  )
+  const expected = row.answer ? `<p>expected: ${cut(row.answer)}</p>` : ''
+  return `<article><p class="env">${escapeHtml(row.env)} #${row.example_id}</p>${turns(row.prompt)}${expected}<div class="answers">${columns.join('')}</div></article>`
+}
+
+const STYLE = `
+:root{color-scheme:light dark;--line:#d8dbe0;--dim:#5b626d;--back:#f6f7f9}
+@media(prefers-color-scheme:dark){:root{--line:#3a3f47;--dim:#a0a7b3;--back:#22262c}}
+body{font:15px/1.5 system-ui,sans-serif;margin:0}main{max-width:1340px;margin:auto;padding:1rem}
+h1{font-size:1.4rem;overflow-wrap:anywhere}h2{font-size:1.1rem;margin-top:2rem;border-bottom:1px solid var(--line)}
+dl{display:flex;flex-wrap:wrap;gap:.5rem 2rem}dt{color:var(--dim);font-size:.85rem}dd{margin:0;font-weight:600}
+.wide{overflow-x:auto}table{border-collapse:collapse}th,td{text-align:left;padding:.3rem .8rem .3rem 0;border-bottom:1px solid var(--line);white-space:nowrap}
+.cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,400px),1fr));gap:1rem}
+figure{margin:0;padding:.5rem;background:var(--back);border-radius:6px}figcaption{font-weight:600;overflow-wrap:anywhere}figure p{margin:0;color:var(--dim);font-size:.8rem}
+svg{width:100%;height:auto;display:block}svg text{font:11px system-ui,sans-serif;fill:var(--dim)}.grid{stroke:var(--line)}
+.line{fill:none;stroke-width:1.8}.pale{opacity:.3;stroke-width:1}
+.s0{stroke:#2f7ed8;color:#2f7ed8}.s1{stroke:#d9822b;color:#d9822b}.s2{stroke:#2ca25f;color:#2ca25f}.s3{stroke:#c0408e;color:#c0408e}.s4{stroke:#8064c8;color:#8064c8}.s5{stroke:#9a8a2a;color:#9a8a2a}
+.dot{fill:currentColor;stroke:none}figcaption span{font-weight:400;font-size:.8rem}
+details{margin-top:1rem}summary{cursor:pointer;padding:.3rem 0}pre{overflow-x:auto;background:var(--back);padding:1rem;border-radius:6px;font-size:.85rem}
+article{border:1px solid var(--line);border-radius:6px;padding:.7rem;margin:.8rem 0}.env,article i,article p{color:var(--dim);font-size:.85rem;margin:0}
+.turn{white-space:pre-wrap;overflow-wrap:anywhere;margin:.3rem 0}.turn b{color:var(--dim);font-weight:600}
+.answers{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,320px),1fr));gap:1rem;border-top:1px solid var(--line);padding-top:.4rem}
+`

@@ -1,0 +1,204 @@
+/**
+ * Sinks follow metrics.jsonl: each reads what was appended since it last sent, at its own pace, and notes in `sinks/<name>.json` of the run
+ * folder how far it is. So the run never waits for a sink, one that is away catches up, and a resumed run goes on where it was.
+ */
+import { createHash } from 'node:crypto'
+import { closeSync, existsSync, fstatSync, mkdirSync, openSync, readFileSync, readSync } from 'node:fs'
+import { join } from 'node:path'
+import { messageOf } from '../../common/errors.ts'
+import { writeFileAtomic } from '../files.ts'
+import type { MetricsRow } from '../metrics-writer.ts'
+import type { OpenSink, Sink, SinkRun, SinkState } from './types.ts'
+
+/** How far a sink is: bytes of metrics.jsonl that were sent, a hash and the time of the last line, and what the sink remembers. */
+interface Cursor {
+  offset: number
+  line: string
+  time: number
+  state: SinkState
+}
+
+export interface FollowOptions {
+  warn: (message: string) => void
+  /** Milliseconds between two looks at the file. Default 2000. */
+  everyMs?: number
+  /** Limit of one send. Default 30,000. */
+  sendMs?: number
+  /** What a sink gets to end, when the run has ended. Default 15,000. */
+  closeMs?: number
+}
+
+/** Rows of one send, at most. */
+const ROWS = 200
+/** Longest pause after failures. */
+const PAUSE_MS = 60_000
+
+/** One sink on its way along metrics.jsonl. */
+export class Follower {
+  readonly name: string
+  readonly #run: SinkRun
+  readonly #open: OpenSink
+  readonly #options: FollowOptions
+  readonly #file: string
+  readonly #cursorFile: string
+  #cursor: Cursor
+  #rewound: boolean
+  #sink: Sink | undefined
+  #timer: NodeJS.Timeout | undefined
+  #working: Promise<boolean> | undefined
+  #failures = 0
+  #closed = false
+
+  constructor(name: string, run: SinkRun, open: OpenSink, options: FollowOptions) {
+    this.name = name
+    this.#run = run
+    this.#open = open
+    this.#options = options
+    this.#file = join(run.path, 'metrics.jsonl')
+    this.#cursorFile = join(run.path, 'sinks', `${name}.json`)
+    const there = readCursor(this.#cursorFile)
+    ;({ cursor: this.#cursor, rewound: this.#rewound } = placeIn(this.#file, there))
+  }
+
+  /** Begins to follow. */
+  start(): void {
+    this.#later(0)
+  }
+
+  /** Rows that were not sent yet. */
+  get behind(): number {
+    return rowsFrom(this.#file, this.#cursor.offset, Infinity).rows.length
+  }
+
+  /** Sends what is left and ends. Never throws; false where something could not be sent. */
+  async close(): Promise<boolean> {
+    this.#closed = true
+    clearTimeout(this.#timer)
+    const limit = AbortSignal.timeout(this.#options.closeMs ?? 15_000)
+    const late = new Promise<false>((resolve) => limit.addEventListener('abort', () => resolve(false), { once: true }))
+    const work = async (): Promise<boolean> => {
+      await this.#working
+      while (await this.#sendSome(limit)) if (limit.aborted) return false
+      if (this.behind > 0) return false
+      try {
+        await this.#sink?.finish(limit)
+        return true
+      } catch (error) {
+        this.#options.warn(`${this.name}: the run could not be ended there (${messageOf(error)}); its metrics are all there.`)
+        return true
+      }
+    }
+    // A timeout's own timer holds no process; this one does.
+    const hold = setTimeout(() => {}, 60_000)
+    const done = await Promise.race([work(), late])
+    clearTimeout(hold)
+    if (!done)
+      this.#options.warn(
+        `${this.name}: ${this.behind} rows of metrics.jsonl were not sent. \`node cli.js report ${this.#run.path} --sync ${this.name}\` sends them.`,
+      )
+    return done
+  }
+
+  #later(ms: number): void {
+    this.#timer = setTimeout(() => {
+      this.#working = this.#sendSome()
+      void this.#working.then((more) => {
+        const { everyMs = 2000 } = this.#options
+        const pause = this.#failures === 0 ? (more ? 0 : everyMs) : Math.min(PAUSE_MS, everyMs * 2 ** this.#failures)
+        if (!this.#closed) this.#later(pause)
+      })
+    }, ms)
+    this.#timer.unref()
+  }
+
+  /** Sends the next rows. True where there may be more. Never throws. */
+  async #sendSome(end?: AbortSignal): Promise<boolean> {
+    try {
+      const { rows, offset, last } = rowsFrom(this.#file, this.#cursor.offset, ROWS)
+      if (rows.length === 0) return false
+      this.#sink ??= this.#open(this.#run, this.#cursor.state, this.#rewound)
+      const limit = AbortSignal.timeout(this.#options.sendMs ?? 30_000)
+      const state = await this.#sink.send(rows, end ? AbortSignal.any([limit, end]) : limit)
+      this.#cursor = { offset, line: last, time: rows.at(-1)!.time, state }
+      this.#rewound = false
+      mkdirSync(join(this.#run.path, 'sinks'), { recursive: true })
+      writeFileAtomic(this.#cursorFile, `${JSON.stringify(this.#cursor)}\n`)
+      if (this.#failures > 0) this.#options.warn(`${this.name}: it is back, and has all metrics again.`)
+      this.#failures = 0
+      return rows.length === ROWS
+    } catch (error) {
+      if (this.#failures++ === 0)
+        this.#options.warn(
+          `${this.name}: metrics are not sent for now (${messageOf(error)}). The run goes on; they follow later.`,
+        )
+      return false
+    }
+  }
+}
+
+const hash = (line: string): string => createHash('sha256').update(line).digest('hex').slice(0, 16)
+
+function readCursor(file: string): Cursor | undefined {
+  if (!existsSync(file)) return undefined
+  try {
+    return JSON.parse(readFileSync(file, 'utf8')) as Cursor
+  } catch {
+    return undefined
+  }
+}
+
+/**
+ * Where a cursor stands in the file as it is now. A run that was taken back has a shorter file, whose rows were all sent: what comes
+ * after them was not, and is told from them by its time.
+ */
+function placeIn(file: string, cursor: Cursor | undefined): { cursor: Cursor; rewound: boolean } {
+  if (!cursor) return { cursor: { offset: 0, line: '', time: 0, state: {} }, rewound: false }
+  const text = existsSync(file) ? readFileSync(file, 'utf8') : ''
+  const bytes = Buffer.from(text)
+  if (bytes.length >= cursor.offset) {
+    const before = bytes.subarray(0, cursor.offset).toString().trimEnd().split('\n').at(-1) ?? ''
+    if (cursor.offset === 0 || hash(before) === cursor.line) return { cursor, rewound: false }
+  }
+  let offset = 0
+  for (const line of text.split('\n').slice(0, -1)) {
+    if (timeOf(line) > cursor.time) break
+    offset += Buffer.byteLength(line) + 1
+  }
+  return { cursor: { ...cursor, offset }, rewound: true }
+}
+
+function timeOf(line: string): number {
+  try {
+    return (JSON.parse(line) as MetricsRow).time
+  } catch {
+    return 0
+  }
+}
+
+/** Whole rows from a byte on, at most so many, and the byte after the last of them. */
+function rowsFrom(file: string, from: number, most: number): { rows: MetricsRow[]; offset: number; last: string } {
+  const rows: MetricsRow[] = []
+  let [offset, last] = [from, '']
+  if (!existsSync(file)) return { rows, offset, last }
+  const fd = openSync(file, 'r')
+  try {
+    const bytes = Buffer.alloc(Math.max(0, fstatSync(fd).size - from))
+    readSync(fd, bytes, 0, bytes.length, from)
+    for (let at = 0; rows.length < most;) {
+      const end = bytes.indexOf(10, at)
+      if (end < 0) break
+      const line = bytes.subarray(at, end).toString()
+      at = end + 1
+      offset = from + at
+      last = hash(line)
+      try {
+        rows.push(JSON.parse(line) as MetricsRow)
+      } catch {
+        // A line that a killed process left: it is no row of anyone's.
+      }
+    }
+  } finally {
+    closeSync(fd)
+  }
+  return { rows, offset, last }
+}

@@ -1,0 +1,44 @@
+/** Opens the sinks of `trainer.args.report_to` for a run. */
+import { UserError } from '../../common/errors.ts'
+import { Follower, type FollowOptions } from './follow.ts'
+import { mlflowNeeds, openMlflow } from './mlflow.ts'
+import { openTensorboard } from './tensorboard.ts'
+import { openTrackio, trackioNeeds } from './trackio.ts'
+import type { OpenSink, SinkName, SinkRun } from './types.ts'
+import { openWandb, wandbNeeds } from './wandb.ts'
+
+export { SINKS, type Sink, type SinkName, type SinkRun } from './types.ts'
+
+const openers: Record<SinkName, { open: OpenSink; needs?: () => string | undefined }> = {
+  wandb: { open: openWandb, needs: wandbNeeds },
+  tensorboard: { open: openTensorboard },
+  mlflow: { open: openMlflow, needs: mlflowNeeds },
+  trackio: { open: openTrackio, needs: trackioNeeds },
+}
+
+/** @throws UserError for a sink that lacks a key or an address, before anything begins */
+export function checkSinks(names: readonly (SinkName | 'none')[]): void {
+  for (const name of names) {
+    const missing = name === 'none' ? undefined : openers[name].needs?.()
+    if (missing) throw new UserError(missing)
+  }
+}
+
+/** The sinks of a run while it runs. */
+export interface RunSinks {
+  /** Sends what is left, for a few seconds. Never throws; the names of those that could not take all. */
+  close(): Promise<SinkName[]>
+}
+
+/** Begins to send the rows of metrics.jsonl that each sink has not got yet, and those to come. Nothing of it stops or slows the run. */
+export function followRun(reportTo: readonly (SinkName | 'none')[], run: SinkRun, options: FollowOptions): RunSinks {
+  const names = [...new Set(reportTo)].filter((name) => name !== 'none')
+  const followers = names.map((name) => ({ name, follower: new Follower(name, run, openers[name].open, options) }))
+  for (const { follower } of followers) follower.start()
+  return {
+    close: async () => {
+      const done = await Promise.all(followers.map(({ follower }) => follower.close()))
+      return names.filter((_, i) => !done[i])
+    },
+  }
+}

@@ -1,0 +1,103 @@
+/**
+ * MLflow over its REST interface. MLFLOW_TRACKING_URI names the server (http or https), MLFLOW_EXPERIMENT_NAME the experiment;
+ * MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, what it asks for.
+ */
+import type { MetricsRow } from '../metrics-writer.ts'
+import { HttpError, postJson } from './http.ts'
+import { flatConfig, type OpenSink, type Sink, type SinkRun, type SinkState } from './types.ts'
+
+export const openMlflow: OpenSink = (run, state) => new MlflowSink(run, state)
+
+/** What is missing to send there, in a sentence. */
+export function mlflowNeeds(): string | undefined {
+  return /^https?:\/\//.test(process.env.MLFLOW_TRACKING_URI ?? '')
+    ? undefined
+    : 'report_to has "mlflow", and MLFLOW_TRACKING_URI is no http address. Start `mlflow server` and set it: http://127.0.0.1:5000.'
+}
+
+/** What one call of log-batch takes. */
+const METRICS = 1000
+const PARAMS = 100
+/** Longest value of a parameter. */
+const VALUE = 6000
+
+interface RunInfo {
+  run: { info: { run_id: string; status: string } }
+}
+
+class MlflowSink implements Sink {
+  readonly #run: SinkRun
+  readonly #base = `${(process.env.MLFLOW_TRACKING_URI ?? '').replace(/\/+$/, '')}/api/2.0/mlflow`
+  #id: string | undefined
+  #ready = false
+
+  constructor(run: SinkRun, state: SinkState) {
+    this.#run = run
+    this.#id = state.id === undefined ? undefined : String(state.id)
+  }
+
+  async send(rows: readonly MetricsRow[], signal: AbortSignal): Promise<SinkState> {
+    await this.#open(rows[0].time, signal)
+    const metrics = rows.flatMap(({ step, time, ...values }) =>
+      Object.entries(values).flatMap(([key, value]) =>
+        value === null ? [] : [{ key: keyOf(key), value, timestamp: Math.round(time * 1000), step }],
+      ),
+    )
+    for (let at = 0; at < metrics.length; at += METRICS)
+      await this.#call('runs/log-batch', { run_id: this.#id, metrics: metrics.slice(at, at + METRICS) }, signal)
+    return { id: this.#id! }
+  }
+
+  async finish(signal: AbortSignal): Promise<void> {
+    if (this.#ready) await this.#call('runs/update', { run_id: this.#id, status: 'FINISHED', end_time: Date.now() }, signal)
+  }
+
+  async #open(time: number, signal: AbortSignal): Promise<void> {
+    if (this.#ready) return
+    if (this.#id === undefined) {
+      const made = await this.#call<RunInfo>(
+        'runs/create',
+        {
+          experiment_id: await this.#experiment(signal),
+          run_name: this.#run.name,
+          start_time: Math.round(time * 1000),
+          tags: [{ key: 'mlflow.source.name', value: 'dawn-rl' }],
+        },
+        signal,
+      )
+      this.#id = made.run.info.run_id
+      const params = flatConfig(this.#run.config).map(([key, value]) => ({ key: keyOf(key), value: value.slice(0, VALUE) }))
+      for (let at = 0; at < params.length; at += PARAMS)
+        await this.#call('runs/log-batch', { run_id: this.#id, params: params.slice(at, at + PARAMS) }, signal)
+    } else await this.#call('runs/update', { run_id: this.#id, status: 'RUNNING' }, signal)
+    this.#ready = true
+  }
+
+  async #experiment(signal: AbortSignal): Promise<string> {
+    const name = process.env.MLFLOW_EXPERIMENT_NAME ?? 'dawn-rl'
+    try {
+      const query = new URLSearchParams({ experiment_name: name })
+      const found = await this.#call<{ experiment: { experiment_id: string } }>(
+        `experiments/get-by-name?${query.toString()}`,
+        undefined,
+        signal,
+        'GET',
+      )
+      return found.experiment.experiment_id
+    } catch (error) {
+      if (!(error instanceof HttpError) || error.status !== 404) throw error
+      const made = await this.#call<{ experiment_id: string }>('experiments/create', { name }, signal)
+      return made.experiment_id
+    }
+  }
+
+  #call<T>(path: string, body: unknown, signal: AbortSignal, method?: string): Promise<T> {
+    const { MLFLOW_TRACKING_TOKEN: token, MLFLOW_TRACKING_USERNAME: user, MLFLOW_TRACKING_PASSWORD: password } = process.env
+    const basic = () => `Basic ${Buffer.from(`${user}:${password ?? ''}`).toString('base64')}`
+    const headers = token ? { authorization: `Bearer ${token}` } : user ? { authorization: basic() } : undefined
+    return postJson<T>(`${this.#base}/${path}`, body, { headers, signal, method })
+  }
+}
+
+/** A name that MLflow takes: it has no @. */
+const keyOf = (name: string): string => name.replaceAll('@', '_at_').replace(/[^\w.\-/: ]/g, '_').slice(0, 250) // prettier-ignore

@@ -1,0 +1,87 @@
+/**
+ * Trackio keeps runs in SQLite files, `<project>.db` in TRACKIO_DIR (else `trackio` in HF_HOME, or in ~/.cache/huggingface), and
+ * `trackio show` reads them. Rows go into its tables (those of trackio 0.43) by node:sqlite; TRACKIO_PROJECT names the project.
+ */
+import { createHash, randomUUID } from 'node:crypto'
+import { mkdirSync } from 'node:fs'
+import { homedir } from 'node:os'
+import { join } from 'node:path'
+import type { MetricsRow } from '../metrics-writer.ts'
+import { flatConfig, type OpenSink, type Sink, type SinkRun, type SinkState } from './types.ts'
+
+export const openTrackio: OpenSink = (run, state) => new TrackioSink(run, state)
+
+/** What is missing to write there, in a sentence. */
+export function trackioNeeds(): string | undefined {
+  const [major, minor] = process.versions.node.split('.').map(Number)
+  return major > 22 || (major === 22 && minor >= 13)
+    ? undefined
+    : `report_to has "trackio", which is written with Node's own SQLite; this is Node ${process.versions.node}. Use 22.13 or newer.`
+}
+
+/** As trackio makes them where they are missing; it adds the others itself. */
+const TABLES = [
+  `CREATE TABLE IF NOT EXISTS metrics (id INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL, timestamp TEXT NOT NULL,
+    run_name TEXT NOT NULL, step INTEGER NOT NULL, metrics TEXT NOT NULL, log_id TEXT, space_id TEXT)`,
+  `CREATE INDEX IF NOT EXISTS idx_metrics_run_step ON metrics(run_id, step)`,
+  `CREATE UNIQUE INDEX IF NOT EXISTS idx_metrics_log_id ON metrics(log_id) WHERE log_id IS NOT NULL`,
+  `CREATE TABLE IF NOT EXISTS configs (id INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL, run_name TEXT NOT NULL,
+    config TEXT NOT NULL, created_at TEXT NOT NULL, UNIQUE(run_id))`,
+]
+
+class TrackioSink implements Sink {
+  readonly #run: SinkRun
+  readonly #id: string
+
+  constructor(run: SinkRun, state: SinkState) {
+    this.#run = run
+    this.#id = String(state.id ?? randomUUID().replaceAll('-', ''))
+  }
+
+  async send(rows: readonly MetricsRow[]): Promise<SinkState> {
+    const { DatabaseSync } = await import('node:sqlite')
+    const folder = trackioFolder()
+    mkdirSync(folder, { recursive: true })
+    const db = new DatabaseSync(join(folder, `${projectFile()}.db`))
+    try {
+      // Trackio itself may be writing.
+      db.exec('PRAGMA busy_timeout = 5000; BEGIN IMMEDIATE')
+      for (const sql of TABLES) db.exec(sql)
+      const at = (time: number) => new Date(time * 1000).toISOString()
+      const config = Object.fromEntries(flatConfig(this.#run.config))
+      const about = JSON.stringify({ ...config, _Username: null, _Created: at(rows[0].time), _Group: null })
+      db.prepare('INSERT OR IGNORE INTO configs (run_id, run_name, config, created_at) VALUES (?, ?, ?, ?)').run(
+        this.#id,
+        this.#run.name,
+        about,
+        at(rows[0].time),
+      )
+      const insert = db.prepare(
+        'INSERT OR IGNORE INTO metrics (run_id, timestamp, run_name, step, metrics, log_id) VALUES (?, ?, ?, ?, ?, ?)',
+      )
+      for (const row of rows) {
+        const { step, time, ...metrics } = row
+        const text = JSON.stringify(metrics)
+        // The same row is the same line, however often it is sent.
+        const logId = createHash('sha256').update(`${this.#id} ${step} ${time} ${text}`).digest('hex').slice(0, 32)
+        insert.run(this.#id, at(time), this.#run.name, step, text, logId)
+      }
+      db.exec('COMMIT')
+    } finally {
+      db.close()
+    }
+    return { id: this.#id }
+  }
+
+  finish(): Promise<void> {
+    return Promise.resolve()
+  }
+}
+
+function trackioFolder(): string {
+  const { TRACKIO_DIR, HF_HOME } = process.env
+  return TRACKIO_DIR || join(HF_HOME || join(homedir(), '.cache', 'huggingface'), 'trackio')
+}
+
+/** Trackio's own rule for the name of the file. */
+const projectFile = (): string => (process.env.TRACKIO_PROJECT ?? 'dawn-rl').replace(/[^\p{L}\p{N}_-]/gu, '') || 'default'

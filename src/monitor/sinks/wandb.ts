@@ -1,0 +1,112 @@
+/**
+ * Weights & Biases over the three calls that its own client makes for metrics (recorded from wandb 0.31.0: test/monitor/sinks/wandb.json):
+ * `UpsertBucket` makes the run and its config, `file_stream` appends lines of the history by their number and replaces the summary, and
+ * a last one says that the run is complete. Lines are counted here, so one that is sent twice replaces itself.
+ * WANDB_API_KEY, WANDB_BASE_URL, WANDB_ENTITY and WANDB_PROJECT as wandb has them.
+ */
+import { createHash } from 'node:crypto'
+import { hostname } from 'node:os'
+import type { MetricsRow } from '../metrics-writer.ts'
+import { postJson } from './http.ts'
+import type { OpenSink, Sink, SinkRun, SinkState } from './types.ts'
+
+export const openWandb: OpenSink = (run, state) => new WandbSink(run, state)
+
+/** What is missing to send there, in a sentence. */
+export function wandbNeeds(): string | undefined {
+  return process.env.WANDB_API_KEY
+    ? undefined
+    : 'report_to has "wandb", and WANDB_API_KEY holds no key. Set it, or take wandb out of report_to.'
+}
+
+interface Bucket {
+  upsertBucket?: { bucket: { name: string; project: { name: string; entity: { name: string } } } }
+}
+
+const UPSERT = `mutation UpsertBucket($name: String, $project: String, $entity: String, $displayName: String, $config: JSONString, $host: String) {
+  upsertBucket(input: {name: $name, modelName: $project, entityName: $entity, displayName: $displayName, config: $config, host: $host}) {
+    bucket { id name displayName project { name entity { name } } }
+    inserted
+  }
+}`
+
+class WandbSink implements Sink {
+  readonly #run: SinkRun
+  readonly #base = (process.env.WANDB_BASE_URL ?? 'https://api.wandb.ai').replace(/\/+$/, '')
+  readonly #id: string
+  readonly #summary: Record<string, number> = {}
+  #lines: number
+  #started: number
+  /** Where the stream is: entity, project, run. */
+  #place: string | undefined
+
+  constructor(run: SinkRun, state: SinkState) {
+    this.#run = run
+    this.#id = String(state.id ?? createHash('sha256').update(`${run.path} ${Date.now()}`).digest('hex').slice(0, 8))
+    this.#lines = Number(state.lines ?? 0)
+    this.#started = Number(state.started ?? 0)
+  }
+
+  async send(rows: readonly MetricsRow[], signal: AbortSignal): Promise<SinkState> {
+    this.#place ??= await this.#upsert(signal)
+    this.#started ||= rows[0].time
+    const content = rows.map(({ time, ...metrics }, i) => {
+      for (const [key, value] of Object.entries(metrics)) if (value !== null) this.#summary[key] = value
+      return { ...metrics, _step: this.#lines + i, _timestamp: time, _runtime: time - this.#started }
+    })
+    const summary = { ...this.#summary, ...lastOf(content), _wandb: { runtime: Math.floor(content.at(-1)!._runtime) } }
+    await this.#stream(
+      {
+        files: {
+          'wandb-history.jsonl': { offset: this.#lines, content: content.map((line) => JSON.stringify(line)) },
+          'wandb-summary.json': { offset: 0, content: [JSON.stringify(summary)] },
+        },
+      },
+      signal,
+    )
+    this.#lines += rows.length
+    return { id: this.#id, lines: this.#lines, started: this.#started }
+  }
+
+  async finish(signal: AbortSignal): Promise<void> {
+    if (this.#place !== undefined) await this.#stream({ complete: true, exitcode: 0 }, signal)
+  }
+
+  async #stream(body: unknown, signal: AbortSignal): Promise<void> {
+    await postJson(`${this.#base}/files/${this.#place}/file_stream`, body, { headers: this.#headers(), signal })
+  }
+
+  async #upsert(signal: AbortSignal): Promise<string> {
+    const config = Object.fromEntries(Object.entries(this.#run.config).map(([key, value]) => [key, { value }]))
+    // Charts over `step`, which every row has: what `define_metric('*', step_metric='step')` writes.
+    const axes = [
+      { '1': 'step', '6': [3], '7': [] },
+      { '2': '*', '5': 1, '6': [1], '7': [] },
+    ]
+    const variables = {
+      name: this.#id,
+      project: process.env.WANDB_PROJECT ?? 'dawn-rl',
+      entity: process.env.WANDB_ENTITY ?? null,
+      displayName: this.#run.name,
+      config: JSON.stringify({ ...config, _wandb: { value: { m: axes } } }),
+      host: hostname(),
+    }
+    const { data, errors } = await postJson<{ data?: Bucket; errors?: { message: string }[] }>(
+      `${this.#base}/graphql`,
+      { query: UPSERT, variables, operationName: 'UpsertBucket' },
+      { headers: this.#headers(), signal },
+    )
+    const bucket = data?.upsertBucket?.bucket
+    if (!bucket) throw new Error(`the run was not made: ${errors?.[0]?.message ?? 'no reason given'}`)
+    return [bucket.project.entity.name, bucket.project.name, bucket.name].map(encodeURIComponent).join('/')
+  }
+
+  #headers(): Record<string, string> {
+    return { authorization: `Basic ${Buffer.from(`api:${process.env.WANDB_API_KEY}`).toString('base64')}` }
+  }
+}
+
+const lastOf = (content: readonly { _step: number; _timestamp: number; _runtime: number }[]) => {
+  const { _step, _timestamp, _runtime } = content.at(-1)!
+  return { _step, _timestamp, _runtime }
+}

@@ -1,0 +1,52 @@
+/** What a run leaves beside metrics.jsonl, and `node cli.js report` as a user runs it. */
+import { spawnSync } from 'node:child_process'
+import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs'
+import { fileURLToPath } from 'node:url'
+import { beforeAll, expect, test } from 'vitest'
+import { TinyRuns, type Outcome } from './tiny-run.ts'
+
+const runs = new TinyRuns()
+const cli = fileURLToPath(new URL('../../cli.js', import.meta.url))
+const report = (words: string[], env = {}) =>
+  spawnSync(process.execPath, [cli, 'report', ...words], { cwd: runs.dir, encoding: 'utf8', env: { ...process.env, ...env } })
+let made: Outcome
+beforeAll(async () => {
+  await runs.prepare()
+  // Nobody listens there.
+  const env = { MLFLOW_TRACKING_URI: 'http://127.0.0.1:9', TRACKIO_DIR: runs.path('trackio') }
+  made = await runs.run(['run_name=made', 'eval_strategy=steps', 'report_to=tensorboard,mlflow'], env)
+}, 400_000)
+
+test('a run with a sink that is away ends well, and says what was not sent', () => {
+  expect(made, made.stderr).toMatchObject({ code: 0 })
+  expect(made.stdout + made.stderr).toMatch(/mlflow: metrics are not sent for now/)
+  expect(made.stdout + made.stderr).toMatch(/mlflow: 3 rows of metrics.jsonl were not sent/)
+  const [events] = readdirSync(runs.path('outputs/made/tensorboard'))
+  expect(statSync(runs.path('outputs/made/tensorboard', events)).size).toBeGreaterThan(1000)
+  expect(readdirSync(runs.path('outputs/made/sinks'))).toEqual(['tensorboard.json'])
+})
+
+test('report.html is there at the end, and is made again by hand', () => {
+  const html = readFileSync(runs.path('outputs/made/report.html'), 'utf8')
+  expect(made.stdout).toContain('outputs/made/report.html')
+  for (const text of ['<figcaption>reward', 'Evaluations', '<article>', 'report_to = [']) expect(html).toContain(text)
+  const again = report(['outputs/made', '--out', 'here.html'])
+  expect(again, again.stderr).toMatchObject({ status: 0 })
+  expect(readFileSync(runs.path('here.html'), 'utf8')).toBe(html)
+})
+
+test('--sync sends a run to a sink that it was not trained with, once', () => {
+  const env = { TRACKIO_DIR: runs.path('trackio') }
+  for (const _ of [1, 2]) expect(report(['outputs/made', '--sync', 'trackio'], env)).toMatchObject({ status: 0 })
+  expect(existsSync(runs.path('trackio/dawn-rl.db'))).toBe(true)
+  const cursor = JSON.parse(readFileSync(runs.path('outputs/made/sinks/trackio.json'), 'utf8')) as { offset: number }
+  expect(cursor.offset).toBe(statSync(runs.path('outputs/made/metrics.jsonl')).size)
+})
+
+test('mistakes are sentences', async () => {
+  expect(report(['nowhere'])).toMatchObject({ status: 2, stderr: expect.stringContaining('has no metrics.jsonl') as string })
+  expect(report(['outputs/made', '--sync', 'wanda'])).toMatchObject({ status: 2 })
+  const without = await runs.run(['run_name=refused', 'report_to=wandb'], { WANDB_API_KEY: '' })
+  expect(without).toMatchObject({ code: 2, stderr: expect.stringContaining('WANDB_API_KEY holds no key') as string })
+  expect(runs.runs()).not.toContain('refused')
+})

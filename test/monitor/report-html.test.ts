@@ -1,0 +1,75 @@
+/** report.html from the files of a run: what must be in it, and that text of a model can't become markup. */
+import { appendFileSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, expect, test } from 'vitest'
+import { chart, movingMean, ticks } from '../../src/monitor/report-chart.ts'
+import { reportHtml, writeReport } from '../../src/monitor/report-html.ts'
+
+const dir = mkdtempSync(join(tmpdir(), 'dawn-rl-report-'))
+afterAll(() => rmSync(dir, { recursive: true, force: true }))
+
+const answer = (step: number, example_id: number, text: string, reward: number) => ({
+  example_id, index: 0, env: 'e', split: 'eval', step, reward, answer: 'x<y', prompt: [{ role: 'user', content: `question ${example_id}` }],
+  completion: [{ role: 'assistant', content: text }], is_truncated: false,
+}) // prettier-ignore
+const lines = (rows: object[]) => rows.map((row) => `${JSON.stringify(row)}\n`).join('')
+
+test('curves, evaluations, samples before and after, config', () => {
+  mkdirSync(join(dir, 'rollouts'))
+  writeFileSync(join(dir, 'config.toml'), 'model = "a&b"\n')
+  const rows = Array.from({ length: 21 }, (_, step) => ({
+    step, time: 1000 + step, ...(step > 0 && { reward: step / 20, 'optim/grad_norm': step === 3 ? null : 1, 'reward/my_func': 1 }),
+    ...(step % 10 === 0 && { 'eval/e/avg@1': 0.25 + step / 40, 'eval/e/pass@1': 0.5, 'eval/e/is_truncated/mean': 0.5 }),
+  })) // prettier-ignore
+  writeFileSync(join(dir, 'metrics.jsonl'), lines(rows))
+  const evil = '<script>alert("1")</script>'
+  writeFileSync(join(dir, 'rollouts/step_0.jsonl'), lines([answer(0, 1, evil, 0), answer(0, 2, 'same', 1)]))
+  writeFileSync(join(dir, 'rollouts/step_20.jsonl'), lines([answer(20, 1, 'the answer', 1), answer(20, 2, 'same', 1)]))
+  const html = reportHtml(dir)
+  expect(html).not.toContain('<script')
+  expect(html).toContain('&#60;script&#62;')
+  expect(html).toContain('model = &#34;a&#38;b&#34;')
+  expect(html).toContain('0.25 (step 0)</td><td>0.75 (step 20)')
+  expect(html.indexOf('before: reward 0')).toBeLessThan(html.indexOf('after: reward 1'))
+  expect(html).toContain('<b>assistant</b> the answer')
+  // Reward and evaluation come first, what is no metric of the first row is folded away.
+  const captions = [...html.matchAll(/<figcaption>([^ <]+)/g)].map(([, name]) => name)
+  expect(captions.slice(0, 2)).toEqual(['reward', 'eval'])
+  expect(html.indexOf('<details>')).toBeLessThan(html.indexOf('reward/my_func'))
+  expect(html).not.toMatch(/NaN|undefined|Infinity/)
+  // No address is loaded: the only one there may be is in text.
+  expect(html).not.toMatch(/(?:src|href)=/)
+  // Balanced tags, by name.
+  for (const tag of ['div', 'figure', 'svg', 'details', 'article', 'table', 'tr', 'td', 'main', 'dl'])
+    expect([tag, html.match(new RegExp(`<${tag}[ >]`, 'g'))?.length]).toEqual([
+      tag,
+      html.match(new RegExp(`</${tag}>`, 'g'))?.length,
+    ])
+  expect(writeReport(dir)).toBe(join(dir, 'report.html'))
+})
+
+test('a run of one row, and a folder with nothing', () => {
+  const empty = join(dir, 'empty')
+  mkdirSync(empty)
+  expect(reportHtml(empty)).toContain('No step is done yet')
+  appendFileSync(join(empty, 'metrics.jsonl'), '{"step": 1, "time": 1, "reward": 0, "loss/mean": null}\n')
+  const html = reportHtml(empty)
+  expect(html).toContain('<svg')
+  expect(html).not.toMatch(/NaN|undefined|Infinity/)
+})
+
+test('charts: points stand where their values are', () => {
+  expect(ticks(0, 1, 4)).toEqual([0, 0.5, 1])
+  expect(ticks(0, 100, 5)).toEqual([0, 20, 40, 60, 80, 100])
+  expect(ticks(-3, 7, 5)).toEqual([-2, 0, 2, 4, 6])
+  expect(movingMean([[1, 1], [2, 3], [3, 8]], 2)).toEqual([[1, 1], [2, 2], [3, 5.5]]) // prettier-ignore
+  const svg = chart('c', [{ name: 'c', points: [[0, 0], [5, 1], [10, 0.5]] }]) // prettier-ignore
+  const dots = [...svg.matchAll(/cx="([\d.]+)" cy="([\d.]+)"/g)].map(([, x, y]) => [Number(x), Number(y)])
+  expect(dots[1][0]).toBeCloseTo((dots[0][0] + dots[2][0]) / 2)
+  expect(dots[2][1]).toBeCloseTo((dots[0][1] + dots[1][1]) / 2)
+  expect(dots[1][1]).toBeLessThan(dots[0][1])
+  const long = chart('c', [{ name: 'c', points: Array.from({ length: 10_000 }, (_, i) => [i, Math.sin(i / 500)] as const) }]) // prettier-ignore
+  expect(long.length).toBeLessThan(12_000)
+  expect(chart('c', [{ name: 'c', points: [] }])).toBe('')
+})

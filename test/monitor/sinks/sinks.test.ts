@@ -1,0 +1,277 @@
+/** Sinks against what the real programs write and send: recorded (wandb), decoded by hand (TensorBoard), and what holds for all of them. */
+import { appendFileSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { createServer, type Server } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { DatabaseSync } from 'node:sqlite'
+import { afterEach, beforeEach, expect, test } from 'vitest'
+import { Follower } from '../../../src/monitor/sinks/follow.ts'
+import { checkSinks, followRun } from '../../../src/monitor/sinks/index.ts'
+import { crc32c } from '../../../src/monitor/sinks/tensorboard.ts'
+import { flatConfig, type OpenSink } from '../../../src/monitor/sinks/types.ts'
+import type { MetricsRow } from '../../../src/monitor/metrics-writer.ts'
+
+interface Recorded {
+  method: string
+  path: string
+  authorization: string
+  contentType: string
+  body: { query?: string; operationName?: string; variables?: { config: Record<string, unknown> }; files?: Files; complete?: boolean; exitcode?: number } // prettier-ignore
+}
+type Files = Record<string, { offset: number; content: string[] }>
+
+let dir: string
+let path: string
+let server: Server | undefined
+const environment = { ...process.env }
+beforeEach(() => {
+  dir = mkdtempSync(join(tmpdir(), 'dawn-rl-sinks-'))
+  path = join(dir, 'my-run')
+  mkdirSync(path)
+})
+afterEach(() => {
+  server?.close()
+  server = undefined
+  process.env = { ...environment }
+  rmSync(dir, { recursive: true, force: true })
+})
+
+const config = { model: 'tiny', trainer: { args: { lr: 1e-4 } } }
+const run = () => ({ path, name: 'my-run', config })
+const rows = (steps: number[], time = 1000): MetricsRow[] =>
+  steps.map((step) => ({ step, time: time + step, reward: step / 4, 'eval/a/avg@1': 0.25, 'loss/mean': null }))
+const append = (more: MetricsRow[]) =>
+  appendFileSync(join(path, 'metrics.jsonl'), more.map((row) => `${JSON.stringify(row)}\n`).join(''))
+const rewrite = (all: MetricsRow[]) => {
+  rmSync(join(path, 'metrics.jsonl'))
+  append(all)
+}
+
+/** A server that notes what it is sent, and answers by `answer`: an object, or a status. */
+async function listen(answer: (request: Recorded) => unknown): Promise<{ url: string; got: Recorded[] }> {
+  const got: Recorded[] = []
+  server = createServer((request, response) => {
+    let text = ''
+    request.on('data', (chunk: Buffer) => (text += chunk.toString()))
+    request.on('end', () => {
+      const made = {
+        method: request.method!, path: request.url!, authorization: request.headers.authorization!.split(' ')[0],
+        contentType: request.headers['content-type']!, body: JSON.parse(text || '{}') as Recorded['body'],
+      } // prettier-ignore
+      got.push(made)
+      const reply = answer(made)
+      response.statusCode = typeof reply === 'number' ? reply : 200
+      response.end(JSON.stringify(typeof reply === 'number' ? {} : reply))
+    })
+  })
+  await new Promise<void>((resolve) => server!.listen(0, '127.0.0.1', resolve))
+  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, got }
+}
+
+test('wandb: the requests of its own client, but for its own telemetry', async () => {
+  const { requests } = JSON.parse(readFileSync(new URL('wandb.json', import.meta.url), 'utf8')) as { requests: Recorded[] }
+  const theirs = requests.at(-1)!
+  const bucket = { name: 'abc12345', project: { name: 'proj', entity: { name: 'ent' } } }
+  const { url, got } = await listen(({ path: at }) => (at === '/graphql' ? { data: { upsertBucket: { bucket } } } : {}))
+  Object.assign(process.env, { WANDB_BASE_URL: url, WANDB_API_KEY: 'k', WANDB_PROJECT: 'proj', WANDB_ENTITY: 'ent' })
+  append(rows([1, 2]))
+  expect(await followRun(['wandb'], run(), { warn: () => {} }).close()).toEqual([])
+  const [made, sent, ended] = got
+  const upsert = requests.findLast((request) => request.path === '/graphql')!
+  for (const key of ['method', 'path', 'authorization', 'contentType'] as const) {
+    expect(made[key]).toBe(upsert[key])
+    expect(sent[key]).toBe(theirs[key])
+  }
+  // The same mutation with the same names, and config and axes as the client writes them in the end.
+  expect(upsert.body.query).toContain('upsertBucket(input: {')
+  for (const name of made.body.query!.matchAll(/(\w+): \$(\w+)/g)) expect(upsert.body.query).toContain(`${name[1]}:$${name[2]}`)
+  const ours = JSON.parse(made.body.variables!.config as unknown as string) as Record<string, unknown>
+  expect(ours).toEqual(upsert.body.variables!.config)
+  const lines = (files: Files, name: string) => files[name].content.map((line) => JSON.parse(line) as Record<string, unknown>)
+  const untimed = (line: Record<string, unknown>) =>
+    Object.fromEntries(Object.entries(line).filter(([key]) => !/^_(timestamp|runtime|wandb)$/.test(key)))
+  const history = 'wandb-history.jsonl'
+  expect(Object.keys(sent.body.files!)).toEqual(Object.keys(theirs.body.files!))
+  expect(sent.body.files![history].offset).toBe(theirs.body.files![history].offset)
+  const [first, second] = lines(sent.body.files!, history)
+  const [theirFirst, theirSecond] = lines(theirs.body.files!, history)
+  expect(Object.keys(first).toSorted()).toEqual([...Object.keys(theirFirst), 'loss/mean'].toSorted())
+  expect(untimed(first)).toMatchObject({ ...untimed(theirFirst), reward: 0.25 })
+  expect(untimed(second)).toMatchObject({ ...untimed(theirSecond), reward: 0.5 })
+  expect(Object.keys(lines(sent.body.files!, 'wandb-summary.json')[0]).toSorted()).toEqual(
+    Object.keys(lines(theirs.body.files!, 'wandb-summary.json')[0]).toSorted(),
+  )
+  expect(ended.body).toEqual({ complete: theirs.body.complete, exitcode: theirs.body.exitcode })
+
+  // Another start goes on in the same run, at the next line.
+  append(rows([3]))
+  await followRun(['wandb'], run(), { warn: () => {} }).close()
+  expect(got.at(-2)!.body.files![history].offset).toBe(2)
+  expect((got.at(-3)!.body.variables as unknown as { name: string }).name).toBe(
+    (made.body.variables as unknown as { name: string }).name,
+  )
+})
+
+test('a sink that is away is said once, stops nothing, and has every row in the end', async () => {
+  let away = true
+  const bucket = { name: 'r', project: { name: 'p', entity: { name: 'e' } } }
+  const { url, got } = await listen(({ path: at }) =>
+    away ? 500 : at === '/graphql' ? { data: { upsertBucket: { bucket } } } : {},
+  )
+  Object.assign(process.env, { WANDB_BASE_URL: url, WANDB_API_KEY: 'k' })
+  const said: string[] = []
+  append(rows([1, 2]))
+  const sinks = followRun(['wandb'], run(), { warn: (line) => said.push(line), everyMs: 5 })
+  await expect.poll(() => got.length).toBeGreaterThan(2)
+  expect(said).toHaveLength(1)
+  expect(said[0]).toMatch(/^wandb: metrics are not sent for now \(\/graphql answered 500/)
+  append(rows([3]))
+  away = false
+  await expect.poll(() => said.length, { timeout: 5000 }).toBe(2)
+  expect(await sinks.close()).toEqual([])
+  const lines = got.flatMap((request) => request.body.files?.['wandb-history.jsonl'].content ?? [])
+  expect(lines.map((line) => (JSON.parse(line) as { step: number }).step)).toEqual([1, 2, 3])
+
+  // One that stays away is told at the end, with what to do, and the next start sends the rest.
+  server!.close()
+  append(rows([4]))
+  const late = followRun(['wandb'], run(), { warn: (line) => said.push(line), everyMs: 5 })
+  expect(await late.close()).toEqual(['wandb'])
+  expect(said.at(-1)).toContain('1 rows of metrics.jsonl were not sent')
+})
+
+test('a server that never answers is given up at the end of the run', async () => {
+  const { url } = await listen(() => undefined)
+  server!.removeAllListeners('request')
+  Object.assign(process.env, { WANDB_BASE_URL: url, WANDB_API_KEY: 'k' })
+  append(rows([1]))
+  const begin = performance.now()
+  expect(await followRun(['wandb'], run(), { warn: () => {}, closeMs: 200 }).close()).toEqual(['wandb'])
+  expect(performance.now() - begin).toBeLessThan(10_000)
+  server!.closeAllConnections()
+})
+
+test('a row is sent once, whatever happens to the run: kills, torn lines, steps that are taken back', async () => {
+  const sent: number[] = []
+  const rewinds: boolean[] = []
+  const open: OpenSink = (_, state, rewound) => {
+    rewinds.push(rewound)
+    return {
+      send: (some) => {
+        sent.push(...some.map(({ time }) => time))
+        return Promise.resolve({ count: Number(state.count ?? 0) + some.length })
+      },
+      finish: () => Promise.resolve(),
+    }
+  }
+  const follow = async () => await new Follower('x', run(), open, { warn: () => {} }).close()
+  append(rows([1, 2, 3]))
+  await follow()
+  await follow()
+  expect(sent).toEqual([1001, 1002, 1003])
+  appendFileSync(join(path, 'metrics.jsonl'), '{"step": 4, "ti')
+  await follow()
+  // A resumed run: step 3 was taken back and is made again, later.
+  rewrite([...rows([1, 2]), ...rows([3, 4], 2000)])
+  await follow()
+  expect(sent).toEqual([1001, 1002, 1003, 2003, 2004])
+  expect(rewinds).toEqual([false, true])
+  // Shorter than what was sent, and nothing new.
+  rewrite(rows([1]))
+  await follow()
+  append(rows([2], 3000))
+  await follow()
+  expect(sent.slice(5)).toEqual([3002])
+  // A cursor file that is no JSON begins again.
+  writeFileSync(join(path, 'sinks', 'x.json'), '{')
+  await follow()
+  expect(sent.slice(6)).toEqual([1001, 3002])
+})
+
+/** Fields of a protocol buffer: number to the values that it has. */
+function fields(data: Buffer): Map<number, (number | Buffer)[]> {
+  const found = new Map<number, (number | Buffer)[]>()
+  for (let at = 0; at < data.length;) {
+    const varint = () => {
+      let [value, scale, byte] = [0, 1, 128]
+      while (byte & 128) {
+        byte = data[at++]
+        value += (byte & 127) * scale
+        scale *= 128
+      }
+      return value
+    }
+    const tag = varint()
+    const read = {
+      0: varint,
+      1: () => data.readDoubleLE((at += 8) - 8),
+      2: () => {
+        const length = varint()
+        return data.subarray(at, (at += length))
+      },
+      5: () => data.readFloatLE((at += 4) - 4),
+    }[tag & 7 as 0 | 1 | 2 | 5]! // prettier-ignore
+    found.set(tag >> 3, [...(found.get(tag >> 3) ?? []), read()])
+  }
+  return found
+}
+
+test('TensorBoard: records with their checksums, and events in them', async () => {
+  expect(crc32c(Buffer.from('123456789'))).toBe(0xe3069283)
+  append(rows([1, 300]))
+  await followRun(['tensorboard'], run(), { warn: () => {} }).close()
+  const folder = join(path, 'tensorboard')
+  const [file] = readdirSync(folder)
+  expect(file).toMatch(/^events\.out\.tfevents\.\d{10}\./)
+  const data = readFileSync(join(folder, file))
+  const events: Map<number, (number | Buffer)[]>[] = []
+  const unmask = (value: number) => {
+    const rotated = (value - 0xa282ead8) >>> 0
+    return ((rotated >>> 17) | (rotated << 15)) >>> 0
+  }
+  for (let at = 0; at < data.length;) {
+    const length = Number(data.readBigUInt64LE(at))
+    expect(unmask(data.readUInt32LE(at + 8))).toBe(crc32c(data.subarray(at, at + 8)))
+    const event = data.subarray(at + 12, at + 12 + length)
+    expect(unmask(data.readUInt32LE(at + 12 + length))).toBe(crc32c(event))
+    events.push(fields(event))
+    at += length + 16
+  }
+  expect(events).toHaveLength(3)
+  expect(String(events[0].get(3))).toBe('brain.Event:2')
+  expect(events.slice(1).map((event) => [event.get(1), event.get(2)])).toEqual([[[1001], [1]], [[1300], [300]]]) // prettier-ignore
+  const values = fields(events[2].get(5)![0] as Buffer).get(1)!.map((value) => fields(value as Buffer)) // prettier-ignore
+  expect(values.map((value) => [String(value.get(1)), value.get(2)![0]])).toEqual([
+    ['reward', 75],
+    ['eval/a/avg@1', 0.25],
+  ])
+})
+
+test('Trackio: rows in its tables, each once', async () => {
+  Object.assign(process.env, { TRACKIO_DIR: join(dir, 'trackio'), TRACKIO_PROJECT: 'my.project' })
+  append(rows([1, 2]))
+  await followRun(['trackio'], run(), { warn: () => {} }).close()
+  const cursor = join(path, 'sinks', 'trackio.json')
+  const { state } = JSON.parse(readFileSync(cursor, 'utf8')) as { state: object }
+  // Killed before it noted what it had sent.
+  writeFileSync(cursor, JSON.stringify({ offset: 0, line: '', time: 0, state }))
+  append(rows([3]))
+  await followRun(['trackio'], run(), { warn: () => {} }).close()
+  const db = new DatabaseSync(join(dir, 'trackio', 'myproject.db'), { readOnly: true })
+  const all = db.prepare('SELECT step, run_name, metrics FROM metrics ORDER BY id').all()
+  expect(all.map(({ step, run_name: name }) => [step, name])).toEqual([[1, 'my-run'], [2, 'my-run'], [3, 'my-run']]) // prettier-ignore
+  expect(JSON.parse(String(all[0].metrics))).toEqual({ reward: 0.25, 'eval/a/avg@1': 0.25, 'loss/mean': null })
+  expect(JSON.parse(String(db.prepare('SELECT config FROM configs').get()!.config))).toMatchObject({
+    'trainer.args.lr': '0.0001',
+  })
+  db.close()
+})
+
+test('what a sink lacks is said before anything begins', () => {
+  delete process.env.WANDB_API_KEY
+  process.env.MLFLOW_TRACKING_URI = 'file:///tmp'
+  expect(() => checkSinks(['wandb'])).toThrow('WANDB_API_KEY holds no key')
+  expect(() => checkSinks(['tensorboard', 'mlflow'])).toThrow('MLFLOW_TRACKING_URI is no http address')
+  expect(flatConfig({ a: { b: [1, 2], c: [{ d: 'x' }] } })).toEqual([['a.b', '[1,2]'], ['a.c.0.d', 'x']]) // prettier-ignore
+})
