@@ -27,7 +27,7 @@ describe.skipIf(withoutVerifiers)('reasoning-gym', () => {
     for (const { prompt } of env.evalDataset) {
       const text = prompt.at(-1)!.content
       const word = /: (\w+)$/.exec(text)?.[1] ?? ''
-      const backward = [...word].toReversed().join('')
+      const backward = word.split('').toReversed().join('')
       const sum = /problem: ([\d +-]+) =/.exec(text)?.[1].match(/[+-]? ?\d+/g)?.reduce((total, term) => total + Number(term.replace(' ', '')), 0) // prettier-ignore
       const right = sum === undefined ? backward || String(random.int(4)) : String(sum)
       const said = [right, right, right.slice(1), '', 'I do not know'][random.int(5)]

@@ -103,7 +103,9 @@ export class PythonEnv implements Environment {
   }
 
   async rollout(row: Row, ctx: RolloutContext): Promise<RolloutDraft> {
+    ctx.step?.(null)
     const { host, endpoint } = await this.#start()
+    ctx.step?.('the environment')
     const { packed } = row as PythonRow
     if (!(packed instanceof Uint8Array)) throw new Error(`the row ${row.exampleId} does not come from the environment ${this.id}`)
     if (this.playsGroups) return await this.#inGroup(packed, ctx, host, endpoint)
