@@ -2,7 +2,7 @@
 import { existsSync, readFileSync } from 'node:fs'
 import { basename, join, resolve } from 'node:path'
 import { InvalidArgumentError, type Command } from 'commander'
-import { UserError } from '../common/errors.ts'
+import { messageOf, UserError } from '../common/errors.ts'
 import type { SinkName } from '../monitor/sinks/types.ts'
 
 /** Adds the verb to the program. */
@@ -38,6 +38,16 @@ async function report(dir: string, { out, sync }: { out?: string; sync?: SinkNam
   else {
     const { writeReport } = await import('../monitor/report-html.ts')
     console.log(writeReport(path, out))
+  }
+}
+
+/** The report that a run ends with. One that cannot be written is no fault of the run's. */
+export async function reportAtEnd(path: string, warn: (line: string) => void): Promise<void> {
+  try {
+    const { writeReport } = await import('../monitor/report-html.ts')
+    writeReport(path)
+  } catch (error) {
+    warn(`report.html could not be written: ${messageOf(error)}.`)
   }
 }
 

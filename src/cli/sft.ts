@@ -1,6 +1,7 @@
 /** `sft`: supervised training on the answers of a data file or of an environment. It also makes new, small models. */
 import type { Command } from 'commander'
 import type { LoadedSft, SftRun } from './sft-setup.ts'
+import { reportAtEnd } from './report.ts'
 import type { StepTrace } from './trace.ts'
 
 /** Adds the verb to the program. */
@@ -69,6 +70,7 @@ async function run(loaded: LoadedSft): Promise<void> {
     })
     if (before !== undefined) out.print(`held-out loss after training ${(await meanLoss(trainer, held)).toFixed(3)}`)
     out.print(`checkpoint: ${run.folder.checkpointPath(trainer.step)}`)
+    await reportAtEnd(folder.path, (line) => out.warn(line))
     if (args.save_to && trainer.step === args.max_steps) {
       await saveTo(args.save_to, run)
       out.print(`model: ${args.save_to}`)

@@ -1,7 +1,8 @@
 /** `train`: reinforcement learning from one TOML file. This file is the order of things; what is built is in train-setup.ts. */
 import type { Command } from 'commander'
-import { messageOf, UserError } from '../common/errors.ts'
+import { UserError } from '../common/errors.ts'
 import type { TraceWish } from '../config/load.ts'
+import { reportAtEnd } from './report.ts'
 import type { StepTrace } from './trace.ts'
 import type { Run } from './train-setup.ts'
 
@@ -50,7 +51,7 @@ async function train(words: string[]): Promise<void> {
       trace = loaded.trace && (await openTrace(loaded.trace, run))
       const result = await trainingLoop(trace?.around(run.parts) ?? run.parts, { ...run.loop, stop: stop.signal })
       keep = result.lastStep > 0
-      if (keep) await writeRunReport(run)
+      if (keep) await reportAtEnd(folder.path, (line) => parts.monitor.console.warn(line))
       reportRun(run, result)
     } catch (error) {
       // A mistake of the user's leaves no folder behind where nothing was made yet.
@@ -64,16 +65,6 @@ async function train(words: string[]): Promise<void> {
     }
   } finally {
     stop.release()
-  }
-}
-
-/** A report that cannot be written is no fault of the run's. */
-async function writeRunReport({ folder, parts }: Run): Promise<void> {
-  try {
-    const { writeReport } = await import('../monitor/report-html.ts')
-    writeReport(folder.path)
-  } catch (error) {
-    parts.monitor.console.warn(`report.html could not be written: ${messageOf(error)}.`)
   }
 }
 
