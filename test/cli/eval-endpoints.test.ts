@@ -1,0 +1,91 @@
+/** What an endpoint is sent and how its answers are taken, on a server that answers as OpenAI's reference has it. */
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { expect, test } from 'vitest'
+import { EndpointClient, readEndpoints } from '../../src/cli/eval-endpoints.ts'
+import type { SamplingParams } from '../../src/common/types.ts'
+
+const sampling: SamplingParams = {
+  temperature: 0.5, top_p: 0.9, top_k: 0, min_p: 0, repetition_penalty: 1, presence_penalty: 0, frequency_penalty: 0, max_tokens: 7, stop: [],
+  stop_token_ids: [], seed: 3,
+} // prettier-ignore
+const call = { id: 'call_1', type: 'function' as const, function: { name: 'add', arguments: '{"a":1}' } }
+
+test('tools and their answers, failures that pass, and what is cut off', async () => {
+  const got: Record<string, unknown>[] = []
+  const replies = [
+    { message: { role: 'assistant', content: null, tool_calls: [call] }, finish_reason: 'tool_calls' },
+    undefined,
+    { message: { role: 'assistant', content: 'It is' }, finish_reason: 'length' },
+  ]
+  const server = createServer((request, response) => {
+    let text = ''
+    request.on('data', (chunk: Buffer) => (text += chunk.toString()))
+    request.on('end', () => {
+      got.push({ ...(JSON.parse(text) as object), path: request.url, key: request.headers.authorization })
+      const choice = replies.shift()
+      response.statusCode = choice ? 200 : 503
+      response.setHeader('content-type', 'application/json')
+      response.end(
+        choice ? JSON.stringify({ choices: [{ index: 0, ...choice }], usage: { prompt_tokens: 5, completion_tokens: 2 } }) : '{}',
+      )
+    })
+  })
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  try {
+    process.env.DAWN_RL_TEST_ENDPOINT = 'secret'
+    const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`
+    const client = new EndpointClient(
+      { model: 'm', url, keyVar: 'DAWN_RL_TEST_ENDPOINT' },
+      { extra: { reasoning_effort: 'low' } },
+    )
+    const tools = [{ type: 'function' as const, function: { name: 'add', parameters: {} } }]
+    const first = await client.complete([{ role: 'user', content: '1+2?' }], sampling, undefined, { tools })
+    expect(first).toMatchObject({
+      text: '',
+      message: { role: 'assistant', tool_calls: [call] },
+      ids: [-1, -1],
+      finishReason: 'stop',
+    })
+    expect(got[0]).toEqual({
+      path: '/v1/chat/completions', key: 'Bearer secret', model: 'm', messages: [{ role: 'user', content: '1+2?' }], temperature: 0.5, top_p: 0.9,
+      max_tokens: 7, seed: 3, tools, reasoning_effort: 'low',
+    }) // prettier-ignore
+    const turns = [{ role: 'tool' as const, content: '3', tool_call_id: 'call_1', name: 'add' }]
+    const second = await client.complete(turns, sampling, undefined, { tools, previous: first })
+    expect(got[1]).toMatchObject({ messages: [{ role: 'tool', content: '3', tool_call_id: 'call_1' }] })
+    expect((got[1].messages as object[])[0]).not.toHaveProperty('name')
+    expect(got).toHaveLength(3)
+    expect(second).toMatchObject({
+      text: 'It is',
+      finishReason: 'length',
+      stopCondition: 'max_tokens',
+      promptIds: [-1, -1, -1, -1, -1],
+    })
+  } finally {
+    delete process.env.DAWN_RL_TEST_ENDPOINT
+    server.close()
+  }
+})
+
+test('endpoints.toml: names, replicas, and what is missing in one', () => {
+  const dir = mkdtempSync(join(tmpdir(), 'dawn-rl-endpoints-'))
+  const file = join(dir, 'endpoints.toml')
+  const entry = (id: string, rest = '') => `[[endpoint]]\nendpoint_id = "${id}"\n${rest}`
+  try {
+    writeFileSync(file, entry('a', 'url = "http://x/v1"\nkey = "K"\n') + entry('a', 'url = "http://y/v1"\n') + entry('b', 'model = "m"\nurl = "http://z"\n')) // prettier-ignore
+    const endpoints = readEndpoints(file)
+    expect([...endpoints.keys()]).toEqual(['a', 'b'])
+    expect(endpoints.get('a')).toMatchObject({ model: 'a', url: 'http://x/v1', keyVar: 'K' })
+    expect(endpoints.get('b')).toMatchObject({ model: 'm', url: 'http://z' })
+    writeFileSync(file, entry('c'))
+    expect(() => readEndpoints(file)).toThrow('c has no url')
+    writeFileSync(file, 'x = 1')
+    expect(() => readEndpoints(file)).toThrow('there is no [[endpoint]]')
+  } finally {
+    rmSync(dir, { recursive: true })
+  }
+})
