@@ -38,19 +38,22 @@ class Speaker implements Generator {
   }
 }
 
-describe.each(['reverse-turns', 'look-up'])('%s', (name) => {
+describe.each([
+  ['reverse-turns', 3, {}],
+  ['coin', 2, { guesses: 0 }],
+])('%s', (name, turns, more) => {
   const id = `./configs/environments/${name}.ts`
   test('the tokens and the mask of its examples are those of rollouts that answer so', async () => {
-    const env = await loadEnvironment(id, { train_size: 4, eval_size: 2 })
+    const env = await loadEnvironment(id, { train_size: 4, eval_size: 2, ...more })
     const { train, held } = await samplesOf(
-      configOf(`env = { id = "${id}", args = { train_size = 4, eval_size = 2 } }`),
+      configOf(`env = { id = "${id}", args = { train_size = 4, eval_size = 2${name === 'coin' ? ', guesses = 0' : ''} } }`),
       tokenizer,
     )
     expect([train.length, held.length]).toEqual([4, 2])
     const template = new ChatTemplate(tokenizer)
     for (const [i, row] of env.dataset.entries()) {
       const answers = learned(train[i]).split('<|end|>').slice(0, -1)
-      expect(answers).toHaveLength(name === 'look-up' ? 2 : 3)
+      expect(answers).toHaveLength(turns)
       const client = new PolicyClient(new Speaker(answers), template, {
         parseTools: toolCallParser('auto', tokenizer, template),
       })
@@ -113,7 +116,11 @@ describe('rows of a file', () => {
   })
 })
 
-test('a row without an answer is left out, a conversation of no messages too', async () => {
-  const env = await loadEnvironment('./configs/environments/look-up.ts', { train_size: 2, eval_size: 1 })
-  expect(sftRows({ ...env, dataset: env.dataset, tools: env.tools, sftCompletion: () => [] } as typeof env)).toEqual([])
+test('a row without an answer, or with a conversation of no messages, is left out', async () => {
+  const env = await loadEnvironment('./configs/environments/coin.ts', { train_size: 2, eval_size: 1 })
+  const { id, dataset, evalDataset, rubric, tools } = env
+  const rollout = env.rollout.bind(env)
+  for (const none of ['', []]) {
+    expect(sftRows({ id, dataset, evalDataset, rubric, tools, rollout, sftCompletion: () => none })).toEqual([])
+  }
 })
