@@ -65,7 +65,12 @@ set_up_packages() {
   [ -d "$root/node_modules" ] && why='package-lock.json has changed since they were installed'
   needed "npm packages from the lock file, about 300 MB on disk" "$why" || return 0
   command -v npm >/dev/null || { warn "npm is missing: on Debian 'apt-get install npm', then run this again"; exit 1; }
-  (cd "$root" && npm ci --no-audit --no-fund --loglevel=error) || { warn "npm ci failed; its words are above"; exit 1; }
+  # By the Node that will run: under an older one npm leaves out, without a word, optional packages that want a newer one.
+  (cd "$root" && use_node && npm ci --no-audit --no-fund --loglevel=error) || { warn "npm ci failed; its words are above"; exit 1; }
+  # Nor does it say a word where one of them could not be fetched.
+  local absent
+  absent=$("$NODE" -p "Object.keys(require('$root/package.json').optionalDependencies ?? {}).filter((name) => !require('fs').existsSync('$root/node_modules/' + name)).join(' ')")
+  [ -z "$absent" ] || warn "not installed, and needed by what uses them: $absent. Run 'npm ci' again, or go on without"
   echo "$lock" >"$stamp"
 }
 
