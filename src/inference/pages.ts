@@ -149,8 +149,8 @@ export class PagePool {
     if (page.holders === 0) throw new Error(`page ${page.index} of the KV cache is given back twice`)
     if (--page.holders > 0) return
     this.#cached++
-    // What was planned and never computed is not there.
-    page.tokens.length = Math.min(page.tokens.length, page.ready)
+    // What was planned and never computed is not there, and what was computed for tokens that nobody ever learned is of no use.
+    page.tokens.length = page.ready = Math.min(page.tokens.length, page.ready)
     if (page.tokens.length === 0 || page.root.dead) return this.#clear(page)
     if (page.children.length === 0) this.#leaves.add(page)
   }
