@@ -25,6 +25,17 @@ use_node() {
   export PATH
 }
 
+# find_python OLDEST NEWEST: python becomes the first Python 3 on the PATH whose minor version is between them, or nothing.
+find_python() {
+  local found
+  python=
+  for found in python3.12 python3.11 python3.13 python3.10 python3; do
+    command -v "$found" >/dev/null && "$found" -c "import sys; sys.exit(not (3, $1) <= sys.version_info[:2] <= (3, $2))" 2>/dev/null || continue
+    python=$found
+    break
+  done
+}
+
 sha256_of() {
   if command -v sha256sum >/dev/null; then sha256sum "$1"; else shasum -a 256 "$1"; fi | cut -d' ' -f1
 }

@@ -14,12 +14,7 @@ if [ "$(cat "$venv/ready" 2>/dev/null || true)" = "$packages" ]; then
   say "$packages are in .venv-bench-peers"
   exit 0
 fi
-python=
-for found in python3.12 python3.11 python3.13 python3.10 python3; do
-  command -v "$found" >/dev/null && "$found" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2])' 2>/dev/null || continue
-  python=$found
-  break
-done
+find_python 10 99
 [ -n "$python" ] || { warn 'Python 3.10 or newer is not there: PyTorch and TRL are skipped'; exit 4; }
 "$python" -m pip --version >/dev/null 2>&1 || { warn "$python has no pip: PyTorch and TRL are skipped"; exit 4; }
 free_kb=$(df -Pk "$root" | awk 'NR == 2 { print $4 }')

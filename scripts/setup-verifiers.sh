@@ -11,12 +11,7 @@ packages='verifiers==0.3.0 reasoning-gym==0.1.25'
 venv=$root/.venv-verifiers
 
 if [ "$(cat "$venv/ready" 2>/dev/null || true)" != "$packages" ]; then
-  python=
-  for found in python3.12 python3.11 python3.13 python3; do
-    command -v "$found" >/dev/null && "$found" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || continue
-    python=$found
-    break
-  done
+  find_python 11 13
   [ -n "$python" ] || { warn 'verifiers needs Python 3.11 to 3.13, which is not there. Debian and Ubuntu: sudo apt-get install python3 python3-venv python3-pip'; exit 4; }
   "$python" -m pip --version >/dev/null 2>&1 || { warn "$python has no pip. Debian and Ubuntu: sudo apt-get install python3-pip"; exit 4; }
   free_kb=$(df -Pk "$root" | awk 'NR == 2 { print $4 }')
