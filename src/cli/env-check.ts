@@ -15,6 +15,7 @@ import {
 } from '../environments/index.ts'
 import { openModel } from '../model/open.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
+import { firstPrompt } from './first-prompt.ts'
 import { toolCallParser } from './tool-calls.ts'
 
 /** Seconds that an answer, the environment's part of a turn, or a reward may take here. */
@@ -33,7 +34,9 @@ export async function checkEnvironment(
     const template = new ChatTemplate(tokenizer)
     const wrong: string[] = []
     printRows(env, template, print, wrong)
-    printPrompt(env, template, options.model, print)
+    print(`\nAs ${options.model} sees it:`)
+    const whole = { lines: Infinity, width: Infinity }
+    for (const line of firstPrompt({ name: env.id, env }, { tokenizer, template }, whole)) print(line)
     await printAnswers(env, tokenizer, template, print, wrong)
     for (const line of wrong) print(`! ${line}`)
     if (wrong.length > 0)
@@ -81,14 +84,6 @@ function printRows(env: Environment, template: ChatTemplate, print: (line: strin
     .toSorted((a, b) => a - b)
   const [middle, most] = [lengths[Math.floor(lengths.length / 2)], lengths.at(-1)]
   print(`prompts   ${middle} tokens in the middle, ${most} at most, of the first ${lengths.length}`)
-}
-
-function printPrompt(env: Environment, template: ChatTemplate, model: string, print: (line: string) => void): void {
-  const [row] = env.dataset
-  print(`\nThe first prompt, as ${model} sees it:`)
-  for (const line of template.text(row.prompt, env.tools).split('\n')) print(`  | ${line}`)
-  const { answer, info } = row
-  print(`  answer ${JSON.stringify(answer)}${Object.keys(info).length > 0 ? `, info ${short(JSON.stringify(info), 200)}` : ''}`)
 }
 
 /** Something to say in each turn; of several texts one a turn, the last again and again. */

@@ -22,6 +22,7 @@ import type { RunEnvironment } from '../orchestrator/tasks.ts'
 import type { Resume } from '../config/load.ts'
 import { loadCheckpoint, newestCheckpoint, saveCheckpoint, type WeightsAbout } from '../trainer/checkpoint.ts'
 import { Trainer } from '../trainer/trainer.ts'
+import { firstPrompts } from './first-prompt.ts'
 import { adapterWords, withMicroBatch } from './gpu-memory.ts'
 import { toolCallParser } from './tool-calls.ts'
 import { trainerOptions } from './trainer-options.ts'
@@ -65,6 +66,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     })
     opened.push(monitor)
     announce(monitor, loaded, gpu, folder, inputs.notices)
+    monitor.console.dim(...firstPrompts(environments, inputs))
     if (line) monitor.console.print(`micro    ${line}`)
     const decoder = await load(gpu, model, config, monitor, adapter)
     const trainer = new Trainer(decoder, trainerOptions(args, loss, folder))

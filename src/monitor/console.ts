@@ -84,7 +84,12 @@ export class RunConsole {
 
   /** The one line that says which numbers matter. */
   legend(): void {
-    this.print(this.#paint('dim', legend))
+    this.dim(legend)
+  }
+
+  /** Prints lines that stay, in the background. */
+  dim(...lines: string[]): void {
+    this.print(...lines.map((line) => this.#paint('dim', line)))
   }
 
   /** Prints lines that stay. Nothing is added to them. */

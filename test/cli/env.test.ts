@@ -55,7 +55,7 @@ describe('env check', () => {
   test.each(bundledEnvironments().filter((id) => id !== 'code-golf'))('%s is in order', async (id) => {
     const text = await check(id)
     expect(text).toContain(`${id} is in order.`)
-    expect(text).toContain('The first prompt, as')
+    expect(text).toMatch(/first prompt of .+: \d+ tokens, [1-9]\d* of them special/)
     expect(text).toContain('<|user|>')
   })
   test('says what is wrong with rewards and rows, with exit code 2', () => {
