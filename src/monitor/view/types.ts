@@ -14,6 +14,12 @@
  *
  * `:id` is the run's id through encodeURIComponent (slashes as %2F); in lists (`runs=`) each id is encoded before the commas are put between.
  * Every error is { error: { message } } with a status of 4xx or 5xx.
+ *
+ *   GET /report/:id    report.html of a run (has.report)
+ *   GET /              page/index.html; /NAME the other files of page/
+ *   GET /vendor/...    preact.js preact-hooks.js htm.js htm-preact.js signals.js signals-core.js uplot.js uplot.css: for an import map in index.html
+ *                      (inline; the policy allows inline scripts by their hash, and no style attributes or <style>: set styles through the DOM)
+ * The key is in a cookie when the page loads; the page never sees it.
  */
 import type { RolloutRow, Split } from '../rollout-writer.ts'
 

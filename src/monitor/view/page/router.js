@@ -1,0 +1,72 @@
+/** Where the page is: `#/view?name=value`. The hash alone, so that each state of the page is an address that can be kept and sent. */
+import { useEffect, useState } from 'preact/hooks'
+
+/** @typedef {{ view: string, params: Record<string, string> }} Place */
+
+/** What is carried from view to view; other parameters are a view's own. */
+const SHARED = ['runs', 'run', 'step']
+
+/** @param {string} [hash] @returns {Place} */
+export function readPlace(hash = location.hash) {
+  const [path, query = ''] = hash.replace(/^#\/?/, '').split('?')
+  return { view: path.split('/')[0] || 'runs', params: Object.fromEntries(new URLSearchParams(query)) }
+}
+
+/** The address of a view. Empty values are left out. @param {string} view @param {Record<string, string | number | null | undefined>} params */
+export function href(view, params = {}) {
+  const list = Object.entries(params).filter(([, value]) => value !== null && value !== undefined && value !== '')
+  const query = new URLSearchParams(list.map(([key, value]) => [key, String(value)])).toString()
+  return `#/${view}${query ? `?${query}` : ''}`
+}
+
+/** The address of another view with the same runs and step, and more parameters. @param {string} view @param {Record<string, string | number | null | undefined>} [more] */
+export function hrefFrom(view, more = {}) {
+  const { params } = readPlace()
+  const kept = Object.fromEntries(SHARED.flatMap((key) => (params[key] ? [[key, params[key]]] : [])))
+  return href(view, { ...kept, ...more })
+}
+
+/** @param {string} hash @param {boolean} [replace] without an entry in the history */
+export function go(hash, replace = false) {
+  if (hash === location.hash) return
+  if (replace) history.replaceState(null, '', hash)
+  else history.pushState(null, '', hash)
+  dispatchEvent(new HashChangeEvent('hashchange'))
+}
+
+/** Changes parameters of the view that is open; null or '' takes one away. @param {Record<string, string | number | null | undefined>} changes @param {boolean} [keep] with an entry in the history */
+export function setParams(changes, keep = false) {
+  const { view, params } = readPlace()
+  go(href(view, { ...params, ...changes }), !keep)
+}
+
+/** The place, followed. @returns {Place} */
+export function usePlace() {
+  const [place, setPlace] = useState(readPlace)
+  useEffect(() => {
+    const follow = () => setPlace(readPlace())
+    addEventListener('hashchange', follow)
+    addEventListener('popstate', follow)
+    follow()
+    return () => {
+      removeEventListener('hashchange', follow)
+      removeEventListener('popstate', follow)
+    }
+  }, [])
+  return place
+}
+
+/** A list of run ids in a parameter: each encoded, commas between. @param {string[]} ids */
+export const joinIds = (ids) => ids.map(encodeURIComponent).join(',')
+
+/** @param {string | undefined} text @returns {string[]} */
+export const splitIds = (text) => (text ? text.split(',').map(decode) : [])
+
+/** @param {string} text */
+function decode(text) {
+  try {
+    return decodeURIComponent(text)
+  } catch {
+    return text
+  }
+}
