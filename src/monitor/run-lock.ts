@@ -80,6 +80,14 @@ function holdUntilExit(path: string, mine: string): ReleaseLock {
   return release
 }
 
+/** What a lock says, for those who only look: held by a living process (or by one of another machine), left behind by a dead one, or not there. */
+export function lockState(path: string): 'held' | 'dead' | 'none' {
+  const text = readOrNull(path)
+  if (text === null) return 'none'
+  const holder = parse(text)
+  return (holder ? whyHeld(holder) !== null : halfWritten(path)) ? 'held' : 'dead'
+}
+
 function whyHeld(holder: Holder): string | null {
   if (holder.host !== hostname()) return `process ${holder.pid} on the machine ${holder.host} (since ${holder.since})`
   if (!isAlive(holder.pid)) return null

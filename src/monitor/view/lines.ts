@@ -1,0 +1,177 @@
+/**
+ * Files of JSON lines that may be large, may grow, and may end in half a line: read in chunks, never whole. Only lines with their line break count; what
+ * follows the last one is still being written (or was cut off).
+ */
+import { constants } from 'node:fs'
+import { open, type FileHandle } from 'node:fs/promises'
+
+const chunkBytes = 1 << 18
+/** A longer line is no row of ours: it is skipped, and keeps its number. */
+export const longestLine = 64 << 20
+/** No links are followed: what is shown lies in the folder. */
+const flags = constants.O_RDONLY | (constants.O_NOFOLLOW ?? 0)
+
+/** What a file was when it was read: another one, or one that shrank, is read anew. */
+export interface FileStamp {
+  ino: number
+  size: number
+  mtimeMs: number
+}
+
+/** Opens a file for reading; null where there is none (or a link). */
+export async function openFile(path: string): Promise<FileHandle | null> {
+  try {
+    return await open(path, flags)
+  } catch {
+    return null
+  }
+}
+
+/** A small file as text; null where there is none, or it is larger than `most` bytes. */
+export async function readSmall(path: string, most = 4 << 20): Promise<string | null> {
+  const file = await openFile(path)
+  if (!file) return null
+  try {
+    const stat = await file.stat()
+    return stat.isFile() && stat.size <= most ? await file.readFile('utf8') : null
+  } finally {
+    await file.close()
+  }
+}
+
+/**
+ * The lines of a file from an offset on (a line's begin). Bytes are valid until the next one is asked for.
+ * @param from where to begin
+ * @param size where to stop reading; what grows meanwhile is for the next time
+ * @returns `line` is null where it is longer than `longestLine`; `next`: where the next line begins
+ */
+export async function* linesOf(
+  file: FileHandle,
+  from: number,
+  size: number,
+): AsyncGenerator<{ line: Buffer | null; start: number; next: number }> {
+  const chunk = Buffer.alloc(Math.min(chunkBytes, Math.max(1, size - from)))
+  let pieces: Buffer[] = []
+  let [held, start, at] = [0, from, from]
+  while (at < size) {
+    const { bytesRead } = await file.read(chunk, 0, Math.min(chunk.length, size - at), at)
+    if (bytesRead === 0) return
+    let begin = 0
+    for (let end = chunk.indexOf(10, begin); end >= 0 && end < bytesRead; end = chunk.indexOf(10, begin)) {
+      const part = chunk.subarray(begin, end)
+      const next = at + end + 1
+      const long = held + part.length > longestLine
+      yield { line: long ? null : pieces.length > 0 ? Buffer.concat([...pieces, part]) : part, start, next }
+      pieces = []
+      ;[held, start, begin] = [0, next, end + 1]
+    }
+    const rest = chunk.subarray(begin, bytesRead)
+    held += rest.length
+    if (held > longestLine) pieces = []
+    else if (rest.length > 0) pieces.push(Buffer.from(rest))
+    at += bytesRead
+  }
+}
+
+/** A line as an object; null where it is none. */
+export function parseRow<T extends object>(line: Buffer | null): T | null {
+  if (!line || line.length === 0) return null
+  try {
+    const value: unknown = JSON.parse(line.toString('utf8'))
+    return typeof value === 'object' && value !== null && !Array.isArray(value) ? (value as T) : null
+  } catch {
+    return null
+  }
+}
+
+/** Something that is made of a file line by line, and goes on where the file has grown. */
+export abstract class GrowingFile {
+  readonly path: string
+  #stamp: FileStamp | undefined
+  #read = 0
+  #busy: Promise<boolean> | undefined
+
+  constructor(path: string) {
+    this.path = path
+  }
+
+  /** Reads what is new. Calls at the same time are one. @returns whether the file is there */
+  refresh(): Promise<boolean> {
+    this.#busy ??= this.#refresh().finally(() => (this.#busy = undefined))
+    return this.#busy
+  }
+
+  /** Bytes that a `refresh` would have to read, from the file's size now. */
+  behind(size: number): number {
+    return size < this.#read ? size : size - this.#read
+  }
+
+  /** Everything is forgotten: the file is another one. */
+  protected abstract reset(): void
+  /** A line of the file. `start`: its offset. */
+  protected abstract take(line: Buffer | null, start: number): void
+
+  async #refresh(): Promise<boolean> {
+    const file = await openFile(this.path)
+    if (!file) {
+      if (this.#stamp) this.#forget()
+      return false
+    }
+    try {
+      const { ino, size, mtimeMs } = await file.stat()
+      const known = this.#stamp
+      if (known && known.ino === ino && known.size === size && known.mtimeMs === mtimeMs) return true
+      // A file that has changed and not grown was written anew.
+      if (known && (known.ino !== ino || size <= known.size)) this.#forget()
+      for await (const { line, start, next } of linesOf(file, this.#read, size)) {
+        this.take(line, start)
+        this.#read = next
+      }
+      this.#stamp = { ino, size, mtimeMs }
+      return true
+    } finally {
+      await file.close()
+    }
+  }
+
+  #forget(): void {
+    this.#stamp = undefined
+    this.#read = 0
+    this.reset()
+  }
+}
+
+/** Keeps what was used last, up to a weight. */
+export class Cache<T> {
+  readonly #most: number
+  readonly #weigh: (value: T) => number
+  readonly #items = new Map<string, T>()
+
+  /** @param weigh of a value now; it may grow between two calls of `get` */
+  constructor(most: number, weigh: (value: T) => number) {
+    this.#most = most
+    this.#weigh = weigh
+  }
+
+  get(key: string, make: () => T): T {
+    const value = this.#items.get(key) ?? make()
+    this.#items.delete(key)
+    this.#items.set(key, value)
+    return value
+  }
+
+  /** What is kept under a key, without counting as used. */
+  peek(key: string): T | undefined {
+    return this.#items.get(key)
+  }
+
+  /** Lets go of what was used longest ago; the newest one stays, whatever it weighs. */
+  trim(): void {
+    let total = [...this.#items.values()].reduce((sum, value) => sum + this.#weigh(value), 0)
+    for (const [key, value] of this.#items) {
+      if (total <= this.#most || this.#items.size === 1) return
+      this.#items.delete(key)
+      total -= this.#weigh(value)
+    }
+  }
+}

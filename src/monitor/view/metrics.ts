@@ -1,0 +1,127 @@
+/** metrics.jsonl as columns: what charts want, and a tenth of what rows of objects take. */
+import { metricInfo, METRICS } from '../metrics-table.ts'
+import { GrowingFile, parseRow } from './lines.ts'
+import type { EvalRow, GlossaryEntry, MetricsAnswer, RunSummary } from './types.ts'
+
+/** The rows of a file by step, ascending; rows of one step are one (an evaluation may be written after its step). */
+export class MetricsTable extends GrowingFile {
+  /** Lines that were rows. */
+  rows = 0
+  steps: number[] = []
+  /** By key; shorter than `steps` where the last rows have none. */
+  readonly columns = new Map<string, (number | null)[]>()
+
+  get cells(): number {
+    return this.columns.size * this.steps.length
+  }
+
+  protected reset(): void {
+    this.rows = 0
+    this.steps = []
+    this.columns.clear()
+  }
+
+  protected take(line: Buffer | null): void {
+    const row = parseRow<Record<string, unknown>>(line)
+    if (!row || typeof row.step !== 'number' || !Number.isInteger(row.step)) return
+    this.rows++
+    const at = this.#place(row.step)
+    for (const [key, value] of Object.entries(row)) {
+      if (key === 'step' || (typeof value !== 'number' && value !== null)) continue
+      let column = this.columns.get(key)
+      if (!column) this.columns.set(key, (column = []))
+      while (column.length < at) column.push(null)
+      column[at] = value ?? column[at] ?? null
+    }
+  }
+
+  value(key: string, at: number): number | null {
+    return this.columns.get(key)?.[at] ?? null
+  }
+
+  /** Where a step stands; nearly always behind all others. */
+  #place(step: number): number {
+    const last = this.steps.at(-1)
+    if (last === undefined || step > last) return this.steps.push(step) - 1
+    const at = this.steps.findIndex((other) => other >= step)
+    if (this.steps[at] === step) return at
+    this.steps.splice(at, 0, step)
+    for (const column of this.columns.values()) if (column.length > at) column.splice(at, 0, null)
+    return at
+  }
+
+  /** Columns of the keys asked for, from a step on; thinned out where they are more than `points`. */
+  answer(keys: readonly string[], from: number, points?: number): MetricsAnswer {
+    const begin = this.steps.findIndex((step) => step >= from)
+    const range = begin < 0 ? [] : Array.from({ length: this.steps.length - begin }, (_, i) => begin + i)
+    const chosen = points !== undefined && range.length > points ? thinned(this, keys, range, points) : range
+    const series = Object.fromEntries(keys.map((key) => [key, chosen.map((at) => this.value(key, at))]))
+    return { keys: [...this.columns.keys()], steps: chosen.map((at) => this.steps[at]), series, rows: this.rows }
+  }
+
+  /** Rewards in short. */
+  reward(): RunSummary['reward'] {
+    const rewards = (this.columns.get('reward') ?? []).filter((value) => value !== null)
+    if (rewards.length === 0) return null
+    const parts = Math.min(40, rewards.length)
+    const bound = (i: number): number => Math.round((i * rewards.length) / parts)
+    const mean = (list: number[]): number => list.reduce((a, b) => a + b, 0) / list.length
+    const sparkline = Array.from({ length: parts }, (_, i) => mean(rewards.slice(bound(i), bound(i + 1))))
+    const best = rewards.reduce((a, b) => Math.max(a, b))
+    return { first: rewards[0], last: rewards.at(-1)!, best, points: sparkline }
+  }
+
+  /** The rows that hold an evaluation. */
+  evalRows(): EvalRow[] {
+    const keys = [...this.columns.keys()].filter((key) => key.startsWith('eval/'))
+    return this.steps.flatMap((step, at) => {
+      const values = keys.flatMap((key) => (this.value(key, at) === null ? [] : [[key, this.value(key, at)] as const]))
+      return values.length > 0 ? [{ step, time: this.value('time', at), ...Object.fromEntries(values) }] : []
+    })
+  }
+}
+
+/**
+ * Rows that keep the look of all series: of each bucket of rows those where a series is smallest and largest, and the first and last row of all.
+ * More series make smaller shares of the buckets, so the answer has about `points` rows in any case.
+ */
+function thinned(table: MetricsTable, keys: readonly string[], range: number[], points: number): number[] {
+  const buckets = Math.max(1, Math.floor(points / (2 * Math.max(1, keys.length))))
+  const kept = new Set([range[0], range.at(-1)!])
+  for (let b = 0; b < buckets; b++) {
+    const [begin, end] = [b, b + 1].map((i) => Math.round((i * range.length) / buckets))
+    for (const key of keys) {
+      let [low, high] = [-1, -1]
+      for (let i = begin; i < end; i++) {
+        const value = table.value(key, range[i])
+        if (value === null) continue
+        if (low < 0 || value < table.value(key, range[low])!) low = i
+        if (high < 0 || value > table.value(key, range[high])!) high = i
+      }
+      if (low >= 0) kept.add(range[low]).add(range[high])
+    }
+  }
+  return [...kept].toSorted((a, b) => a - b)
+}
+
+/** Words to metrics: of the keys given, or of all there are in the table. Keys of the user's own have an entry too. */
+export function glossary(keys: readonly string[] = Object.keys(METRICS)): Record<string, GlossaryEntry> {
+  return Object.fromEntries(keys.map((key) => [key, entryOf(key)]))
+}
+
+function entryOf(key: string): GlossaryEntry {
+  const info = metricInfo(key)
+  if (key === 'time') return { label: 'time', unit: 's', help: 'when the row was written, in seconds since 1970', group: 'Progress' }
+  if (!info) return { label: key, unit: '', help: 'a metric of the environment or the loss', group: 'Own' }
+  const { formula, unit, healthy, group } = info
+  return { label: key.replace(/\/mean$/, ''), unit, help: formula, healthy, group, range: rangeOf(healthy) }
+}
+
+/** The bounds that the words name: 'under 0.1', 'above 0.3', '0'. */
+function rangeOf(words: string): GlossaryEntry['range'] {
+  const under = /(?:^|; )under (\d+(?:\.\d+)?)/.exec(words)
+  const above = /^above (\d+(?:\.\d+)?)/.exec(words)
+  if (/^0(?:$|,| or few)/.test(words)) return { max: 0 }
+  if (!under && !above) return undefined
+  return { ...(above && { min: Number(above[1]) }), ...(under && { max: Number(under[1]) }) }
+}
