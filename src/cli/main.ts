@@ -7,6 +7,7 @@
  */
 import { Command, CommanderError } from 'commander'
 import { messageOf, UserError } from '../common/errors.ts'
+import { isGoneReader } from '../common/faults.ts'
 import { register as bench } from './bench.ts'
 import { register as doctor } from './doctor.ts'
 import { register as env } from './env.ts'
@@ -38,8 +39,8 @@ const verbs: ((program: Command) => void)[] = [
 ]
 
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
-  // `dawn-rl ... | head`: nobody reads on.
-  if (error.code === 'EPIPE') process.exit(0)
+  // `dawn-rl ... | head`: nobody reads on. Verbs that do more than print go on (stop.ts).
+  if (isGoneReader(error)) process.exit(0)
   throw error
 })
 process.on('uncaughtException', (error) => void end(report(error)))

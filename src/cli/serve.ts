@@ -1,6 +1,8 @@
 /** `serve`: the OpenAI-compatible server over the embedded engine. This file is its words; serve-setup.ts builds it. */
+import { once } from 'node:events'
 import { InvalidArgumentError, Option, type Command } from 'commander'
 import type { ServeOptions } from './serve-setup.ts'
+import { outliveReaders, stopOnSignal } from './stop.ts'
 
 /** Adds the verb to the program. Flags are vLLM's where it has them. */
 export function register(program: Command): void {
@@ -125,30 +127,16 @@ function bytes(text: string): number {
 
 async function serve(options: ServeOptions): Promise<void> {
   const { openServer } = await import('./serve-setup.ts')
-  const stop = waitForSignal(options.drainSeconds)
+  outliveReaders()
+  const stop = stopOnSignal(`requests that run get ${options.drainSeconds} s to end, new ones are refused`)
   try {
     const server = await openServer(options)
     try {
-      await stop.asked
+      if (!stop.signal.aborted) await once(stop.signal, 'abort')
     } finally {
       await server.close(options.drainSeconds)
     }
   } finally {
     stop.release()
   }
-}
-
-/** Resolves at the first signal; the second ends the process at once. */
-function waitForSignal(drainSeconds: number): { asked: Promise<void>; release(): void } {
-  const signals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
-  let resolve: () => void
-  const asked = new Promise<void>((done) => (resolve = done))
-  let count = 0
-  const onSignal = (signal: NodeJS.Signals) => {
-    if (++count > 1) process.exit(130)
-    console.error(`${signal}: requests that run get ${drainSeconds} s to end, new ones are refused; once more ends at once.`)
-    resolve()
-  }
-  for (const signal of signals) process.on(signal, onSignal)
-  return { asked, release: () => signals.forEach((signal) => process.off(signal, onSignal)) }
 }

@@ -2,6 +2,7 @@
 import type { Command } from 'commander'
 import type { LoadedSft, SftRun } from './sft-setup.ts'
 import { reportAtEnd } from './report.ts'
+import { outliveReaders, stopOnSignal } from './stop.ts'
 import type { StepTrace } from './trace.ts'
 
 /** Adds the verb to the program. */
@@ -39,14 +40,9 @@ async function run(loaded: LoadedSft): Promise<void> {
   const { console: out, trainer, data, held, metrics, folder } = run
   const about = { path: folder.path, name: folder.runName, config: loaded.config }
   const sinks = followRun(args.report_to, about, { warn: (line) => out.warn(line) })
-  const state = { stop: false }
   let trace: StepTrace | undefined
-  const onSignal = () => {
-    if (state.stop) process.exit(130)
-    state.stop = true
-    out.print('This step is finished and saved first; Ctrl-C once more ends at once.')
-  }
-  process.on('SIGINT', onSignal).on('SIGTERM', onSignal)
+  outliveReaders()
+  const stop = stopOnSignal()
   try {
     const before = held.length > 0 ? await meanLoss(trainer, held) : undefined
     if (before !== undefined) out.print(`held-out loss before training ${before.toFixed(3)} (${held.length} examples)`)
@@ -60,7 +56,7 @@ async function run(loaded: LoadedSft): Promise<void> {
       maxSteps: args.max_steps,
       saveSteps: args.save_steps,
       save: () => trace?.saving(save) ?? save(),
-      stopRequested: () => state.stop,
+      stopRequested: () => stop.signal.aborted,
       onStep: (step, row) => {
         run.seconds.push(row['time/step'] ?? 0)
         metrics.write(step, row)
@@ -76,7 +72,7 @@ async function run(loaded: LoadedSft): Promise<void> {
       out.print(`model: ${args.save_to}`)
     }
   } finally {
-    process.off('SIGINT', onSignal).off('SIGTERM', onSignal)
+    stop.release()
     await trace?.close()
     await sinks.close()
     run.close()

@@ -3,6 +3,7 @@ import type { Command } from 'commander'
 import { UserError } from '../common/errors.ts'
 import type { TraceWish } from '../config/load.ts'
 import { reportAtEnd } from './report.ts'
+import { outliveReaders, stopOnSignal } from './stop.ts'
 import type { StepTrace } from './trace.ts'
 import type { Run } from './train-setup.ts'
 
@@ -39,6 +40,7 @@ async function train(words: string[]): Promise<void> {
   const { checkSinks, followRun } = await import('../monitor/sinks/index.ts')
   const reportTo = loaded.config.trainer.args.report_to
   checkSinks(reportTo)
+  outliveReaders()
   const stop = stopOnSignal()
   try {
     const run = await openRun(loaded)
@@ -78,19 +80,4 @@ async function openTrace(wish: TraceWish, { folder, parts, loop, adapter }: Run)
     print: (line) => out.print(line),
     warn: (line) => out.warn(line),
   })
-}
-
-/**
- * The first Ctrl-C (or SIGTERM, SIGHUP) lets the step under way end and be saved; the second ends the process.
- */
-function stopOnSignal(): { signal: AbortSignal; release(): void } {
-  const signals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
-  const abort = new AbortController()
-  const onSignal = (signal: NodeJS.Signals) => {
-    if (abort.signal.aborted) process.exit(130)
-    console.error(`\n${signal}: the step under way is finished and saved first; once more ends at once.`)
-    abort.abort()
-  }
-  for (const signal of signals) process.on(signal, onSignal)
-  return { signal: abort.signal, release: () => signals.forEach((s) => process.off(s, onSignal)) }
 }

@@ -7,6 +7,7 @@
  */
 import { styleText } from 'node:util'
 import { createLogUpdate } from 'log-update'
+import { isGoneReader } from '../common/faults.ts'
 import type { Metrics } from '../common/types.ts'
 import { formatDuration, oneLine } from './format.ts'
 import type { ScoredRollout } from './aggregate.ts'
@@ -176,7 +177,7 @@ export class RunConsole {
 }
 
 function ignoreClosedPipe(error: NodeJS.ErrnoException): void {
-  if (error.code !== 'EPIPE') throw error
+  if (!isGoneReader(error)) throw error
 }
 
 function withoutStyle(text: string): string {

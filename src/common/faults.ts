@@ -1,0 +1,30 @@
+/**
+ * Faults that pass, and what a run does about them: which errors they are, how often something is tried again, how long the pauses in
+ * between are. docs/reliability.md says the same in words, with the tests that cause each of them. What a vLLM server may do, and how
+ * often it is started again, is in src/inference/vllm/wait.ts and host.ts.
+ */
+
+/** Pauses that double from the first to the longest, in milliseconds. */
+export interface Pauses {
+  firstMs: number
+  longestMs: number
+}
+
+/** A device that was lost is opened again so often without a finished step in between. */
+export const LOST_DEVICE: Pauses & { tries: number } = { tries: 3, firstMs: 1000, longestMs: 30_000 }
+/** A disk that is full is tried again until there is room, or the user ends the run. */
+export const FULL_DISK: Pauses = { firstMs: 1000, longestMs: 60_000 }
+/** A step whose rollouts all failed is played again so often, where an earlier step went well (a judge that is away, not a mistake). */
+export const FAILED_STEP: Pauses & { tries: number } = { tries: 2, firstMs: 5000, longestMs: 60_000 }
+
+/** The pause before try `n` (from 0) of the same thing. */
+export const pauseMs = (n: number, { firstMs, longestMs }: Pauses): number => Math.min(firstMs * 2 ** n, longestMs)
+
+const codeOf = (error: unknown): string => String((error as NodeJS.ErrnoException | undefined)?.code ?? '')
+
+/** No room on the disk, or none left of the user's quota. */
+export const isFullDisk = (error: unknown): boolean => ['ENOSPC', 'EDQUOT'].includes(codeOf(error))
+
+/** Nobody reads an output any more: `| head` has ended, or its terminal was closed. */
+export const isGoneReader = (error: unknown): boolean =>
+  ['EPIPE', 'EIO', 'ENXIO', 'ENOTCONN', 'ECONNRESET', 'ERR_STREAM_DESTROYED'].includes(codeOf(error))
