@@ -3,9 +3,6 @@ import { isGoneReader } from '../common/faults.ts'
 
 const signals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
 
-/** Milliseconds within which further signals are the same wish, faster than a hand: a terminal, a shell and npm each pass a Ctrl-C on. */
-const SAME_WISH_MS = 50
-
 /**
  * The first Ctrl-C (or SIGTERM, or SIGHUP of a terminal that is closed) aborts `signal`; SIGINT or SIGTERM once more ends the process at
  * once, with code 130. A shell tells of its closed terminal as often as it likes: a further SIGHUP ends nothing.
@@ -13,13 +10,11 @@ const SAME_WISH_MS = 50
  */
 export function stopOnSignal(now = 'the step under way is finished and saved first'): { signal: AbortSignal; release(): void } {
   const abort = new AbortController()
-  let first = 0
   const onSignal = (name: NodeJS.Signals) => {
     if (!abort.signal.aborted) {
-      first = performance.now()
       console.error(`\n${name}: ${now}; once more ends at once.`)
       abort.abort()
-    } else if (name !== 'SIGHUP' && performance.now() - first > SAME_WISH_MS) process.exit(130)
+    } else if (name !== 'SIGHUP') process.exit(130)
   }
   for (const name of signals) process.on(name, onSignal)
   return { signal: abort.signal, release: () => signals.forEach((name) => process.off(name, onSignal)) }

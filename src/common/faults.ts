@@ -20,11 +20,12 @@ export const FAILED_STEP: Pauses & { tries: number } = { tries: 2, firstMs: 5000
 /** The pause before try `n` (from 0) of the same thing. */
 export const pauseMs = (n: number, { firstMs, longestMs }: Pauses): number => Math.min(firstMs * 2 ** n, longestMs)
 
-const codeOf = (error: unknown): string => String((error as NodeJS.ErrnoException | undefined)?.code ?? '')
+const oneOf = (error: unknown, codes: string[]): boolean =>
+  error instanceof Error && 'code' in error && typeof error.code === 'string' && codes.includes(error.code)
 
 /** No room on the disk, or none left of the user's quota. */
-export const isFullDisk = (error: unknown): boolean => ['ENOSPC', 'EDQUOT'].includes(codeOf(error))
+export const isFullDisk = (error: unknown): boolean => oneOf(error, ['ENOSPC', 'EDQUOT'])
 
 /** Nobody reads an output any more: `| head` has ended, or its terminal was closed. */
 export const isGoneReader = (error: unknown): boolean =>
-  ['EPIPE', 'EIO', 'ENXIO', 'ENOTCONN', 'ECONNRESET', 'ERR_STREAM_DESTROYED'].includes(codeOf(error))
+  oneOf(error, ['EPIPE', 'EIO', 'ENXIO', 'ENOTCONN', 'ECONNRESET', 'ERR_STREAM_DESTROYED'])
