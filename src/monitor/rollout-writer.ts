@@ -48,6 +48,10 @@ export interface TokensRow {
   /** Of the completion's tokens, as the sampler had them (float32, nine digits). */
   logprobs: number[]
   versions: PolicyVersion[]
+  /** Of a rollout that was trained on: log-probabilities of the same tokens before the step, and entropies of what they were drawn from, both as the
+   *  trainer computed them; null for a token that the loss left out. */
+  trainer_logprobs?: (number | null)[]
+  entropies?: (number | null)[]
   /** Of a rollout of several turns: the tokens before each answer, how many of `completion_ids` are the answer's, whether it begins a sequence. */
   turns?: { branch: boolean; prompt_ids: number[]; sampled: number }[]
 }

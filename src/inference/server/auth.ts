@@ -3,18 +3,9 @@
  * may send requests there, under a name that it had resolved to 127.0.0.1 (DNS rebinding) or blindly (a form). So the Host header must name this machine,
  * and a request that says which page it comes from (Origin) is refused unless that page is allowed.
  */
-import { createHash, timingSafeEqual } from 'node:crypto'
-import { isIP } from 'node:net'
 import type { MiddlewareHandler } from 'hono'
+import { digest, isKnown, isLoopback } from '../../common/keys.ts'
 import { HttpError } from './errors.ts'
-
-/** Whether an address is this machine's own. */
-export function isLoopback(host: string): boolean {
-  const bare = host.replace(/^\[|\]$/g, '').toLowerCase()
-  return bare === 'localhost' || bare === '::1' || (isIP(bare) === 4 && bare.startsWith('127.'))
-}
-
-const digest = (text: string) => createHash('sha256').update(text).digest()
 
 /** Answered without a key: that the server lives. */
 const open = new Set(['/health', '/ping'])
@@ -25,10 +16,7 @@ export function requireKey(keys: readonly string[]): MiddlewareHandler {
   return async (context, next) => {
     if (known.length > 0 && !open.has(context.req.path)) {
       const [, given] = /^Bearer\s+(.+)$/i.exec(context.req.header('authorization') ?? '') ?? []
-      const hash = digest(given ?? '')
-      // All of them are compared, so that time does not tell which one came near.
-      const matches = known.filter((key) => timingSafeEqual(key, hash))
-      if (given === undefined || matches.length === 0) {
+      if (!isKnown(given, known)) {
         const words =
           given === undefined ? 'An API key is needed: send the header Authorization: Bearer KEY.' : 'The API key is wrong.'
         throw new HttpError(401, words, { headers: { 'www-authenticate': 'Bearer' } })

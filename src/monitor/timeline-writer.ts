@@ -1,0 +1,91 @@
+/** logs/timeline.jsonl: who ran when, a line a step, for the timeline of `node cli.js view`. */
+import { closeSync, fstatSync, writeSync } from 'node:fs'
+import type { TimedSpan } from '../common/timeline.ts'
+import { openForAppend } from './files.ts'
+
+/** Track, name, start and end in seconds since the step began, the step that it was for, facts about it. */
+type SpanCells = [string, string, number, number, number, Record<string, string | number | boolean | null>?]
+
+export interface TimelineRow {
+  step: number
+  /** Seconds since 1970. */
+  began: number
+  /** Seconds until the next step began. */
+  length: number
+  /** Spans that ended in the step, less those that were left out. */
+  spans: SpanCells[]
+  left_out: number
+}
+
+export interface TimelineWriterOptions {
+  path: string
+  /** Told once where nothing can be written any more. */
+  onWarning: (message: string) => void
+  /** Spans of a step at most: the longest ones are kept. Default 600. */
+  spansAtMost?: number
+  /** Bytes of the file: beyond a half of it a step keeps 64 spans, beyond it none is written. Default 64 MiB. */
+  bytesAtMost?: number
+}
+
+/** Shorter than this is not seen on any screen. */
+const shortest = 0.0005
+
+export class TimelineWriter {
+  readonly #options: TimelineWriterOptions
+  #fd: number | undefined
+  #bytes = 0
+
+  constructor(options: TimelineWriterOptions) {
+    this.#options = options
+    try {
+      this.#fd = openForAppend(options.path)
+      this.#bytes = fstatSync(this.#fd).size
+    } catch (error) {
+      this.#giveUp(String(error))
+    }
+  }
+
+  /**
+   * Writes the line of a step. Times are those of performance.now(), in milliseconds.
+   * A disk that is full ends the timeline and not the run.
+   */
+  write(step: number, began: number, ended: number, spans: readonly TimedSpan[]): void {
+    const { bytesAtMost = 64 << 20, spansAtMost = 600 } = this.#options
+    if (this.#fd === undefined || this.#bytes > bytesAtMost) return
+    const most = this.#bytes > bytesAtMost / 2 ? Math.min(64, spansAtMost) : spansAtMost
+    const kept = longest(spans, most)
+    const seconds = (time: number): number => Math.round((time - began) * 10) / 10_000
+    const row: TimelineRow = {
+      step,
+      began: Math.round((Date.now() - performance.now() + began) * 10) / 10_000,
+      length: seconds(ended),
+      spans: kept.map(({ track, name, start, end, step: of, detail }) => [track, name, seconds(start), seconds(end), of ?? step, ...(detail ? [detail] : [])] as SpanCells), // prettier-ignore
+      left_out: spans.length - kept.length,
+    }
+    try {
+      const line = Buffer.from(`${JSON.stringify(row)}\n`)
+      writeSync(this.#fd, line)
+      this.#bytes += line.length
+    } catch (error) {
+      this.#giveUp(String(error))
+    }
+  }
+
+  close(): void {
+    if (this.#fd !== undefined) closeSync(this.#fd)
+    this.#fd = undefined
+  }
+
+  #giveUp(why: string): void {
+    this.close()
+    this.#options.onWarning(`${this.#options.path} cannot be written (${why}): this run has no further timeline.`)
+  }
+}
+
+/** In their order. What is too short to be seen goes first. */
+function longest(spans: readonly TimedSpan[], most: number): TimedSpan[] {
+  const seen = spans.filter(({ start, end }) => end - start >= shortest * 1000)
+  if (seen.length <= most) return seen
+  const bound = seen.map(({ start, end }) => end - start).toSorted((a, b) => b - a)[most - 1]
+  return seen.filter(({ start, end }) => end - start >= bound).slice(0, most)
+}

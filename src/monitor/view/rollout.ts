@@ -1,0 +1,139 @@
+/** One rollout in full: its tokens with all that is known of each, its turns, and the other answers to the same task. */
+import type { RolloutRow, TokensRow } from '../rollout-writer.ts'
+import { messagesOf, rowAt, type Rollouts } from './rollouts.ts'
+import type { Run } from './runs.ts'
+import type { RolloutDetails, TokenKind, ViewSibling, ViewToken, ViewTurn } from './types.ts'
+
+/** Ids to bytes: of a tokenizer, which is another room's. */
+export interface TokenBytes {
+  /** Where it comes from. */
+  about: string
+  /** The bytes that a token stands for, which need not be whole characters; null for an id without one. */
+  bytes(id: number): Uint8Array | null
+}
+
+/** null where there is no such step or row. */
+export async function rolloutDetails(
+  run: Run,
+  rollouts: Rollouts,
+  { step, row }: { step: number; row: number },
+  tokenizer: TokenBytes | string,
+): Promise<RolloutDetails | null> {
+  const file = await rollouts.file(run, step)
+  const summary = file.summaries[row]
+  const rollout = summary && (await rowAt<RolloutRow>(file.path, file.starts[row]))
+  if (!summary || !rollout) return null
+  const tokens = await tokensOf(run, rollouts, step, row, rollout)
+  const texts = typeof tokenizer === 'string' ? undefined : tokenizer
+  const siblings = file.summaries.filter(
+    (other) => other !== null && other.group === summary.group && other.split === summary.split,
+  )
+  return {
+    step,
+    row,
+    rollout: { ...rollout, prompt: messagesOf(rollout.prompt), completion: messagesOf(rollout.completion) },
+    ...(tokens ? viewTokens(tokens, rollout, texts) : { tokens: [], turns: [] }),
+    siblings: siblings.map((other) => siblingOf(other!)).toSorted((a, b) => a.index - b.index),
+    tokenizer: typeof tokenizer === 'string' ? { ok: false, about: tokenizer } : { ok: true, about: tokenizer.about },
+  }
+}
+
+const siblingOf = ({ step, row, index, reward, advantage, tokens, turns, truncated, error }: ViewSibling): ViewSibling => ({
+  step, row, index, reward, advantage, tokens, turns, truncated, error,
+}) // prettier-ignore
+
+/** The token row: on the line of the same number, unless a killed run left one of the files a line short. */
+async function tokensOf(run: Run, rollouts: Rollouts, step: number, row: number, of: RolloutRow): Promise<TokensRow | null> {
+  const { path, starts } = await rollouts.tokens(run, step)
+  const isIt = (found: TokensRow | null): boolean =>
+    found !== null &&
+    found.group === of.group &&
+    found.index === of.index &&
+    found.split === of.split &&
+    Array.isArray(found.completion_ids)
+  const nearby = [row, ...starts.keys()]
+  for (const line of nearby) {
+    const found = starts[line] === undefined ? null : await rowAt<TokensRow>(path, starts[line])
+    if (isIt(found)) return found
+  }
+  return null
+}
+
+/** Tokens with their texts, turn after turn. */
+export function viewTokens(
+  row: TokensRow,
+  { advantage, completion }: Pick<RolloutRow, 'advantage' | 'completion'>,
+  texts: TokenBytes | undefined,
+): Pick<RolloutDetails, 'tokens' | 'turns'> {
+  const tokens: ViewToken[] = []
+  const turns: ViewTurn[] = []
+  const parts = row.turns ?? [{ branch: true, prompt_ids: row.prompt_ids ?? [], sampled: row.completion_ids.length }]
+  const between = kindsBetween(completion)
+  let [sampled, begin] = [0, 0]
+  parts.forEach((part, index) => {
+    const branch = part.branch || index === 0
+    const first = tokens.length
+    if (branch) {
+      if (texts) spell(tokens, begin, texts)
+      begin = first
+    }
+    const kind = branch ? 'prompt' : (between[index] ?? 'env')
+    for (const id of part.prompt_ids) tokens.push({ id, text: String(id), kind, trained: false })
+    const sampledFirst = tokens.length
+    for (const end = Math.min(sampled + part.sampled, row.completion_ids.length); sampled < end; sampled++)
+      tokens.push(sampledToken(row, sampled, advantage, tokens.length > begin))
+    const logprobs = tokens.slice(sampledFirst).flatMap(({ logprob }) => logprob ?? [])
+    const logprob = logprobs.length > 0 ? logprobs.reduce((a, b) => a + b, 0) / logprobs.length : null
+    turns.push({ index, parent: branch ? null : index - 1, branch, first, sampledFirst, end: tokens.length, logprob })
+  })
+  if (texts) spell(tokens, begin, texts)
+  return { tokens, turns }
+}
+
+/** @param follows whether it has a token before it: the first of a sequence is predicted by nothing */
+function sampledToken(row: TokensRow, i: number, advantage: RolloutRow['advantage'], follows: boolean): ViewToken {
+  const known = (list: readonly (number | null)[] | undefined): number | undefined => list?.[i] ?? undefined
+  const [id, logprob] = [row.completion_ids[i], known(row.logprobs)]
+  const trainer = known(row.trainer_logprobs)
+  const own = advantage === null || advantage === undefined ? undefined : typeof advantage === 'number' ? advantage : advantage[i]
+  const trained = own !== undefined && logprob !== undefined && follows
+  const token: ViewToken = {
+    id,
+    text: String(id),
+    kind: 'sampled',
+    trained,
+    logprob,
+    version: known(row.versions),
+    advantage: own,
+  }
+  if (trained && trainer !== undefined) {
+    token.trainer_logprob = trainer
+    token.ratio = Math.exp(trainer - logprob)
+    token.entropy = known(row.entropies)
+  }
+  return token
+}
+
+/** Of each turn, what stands between the answer before and its own: a tool's result, or other words of the environment. */
+function kindsBetween(completion: unknown): TokenKind[] {
+  const kinds: TokenKind[] = ['prompt']
+  let kind: TokenKind = 'env'
+  for (const { role } of messagesOf(completion).slice(1)) {
+    if (role === 'tool') kind = 'tool'
+    if (role !== 'assistant') continue
+    kinds.push(kind)
+    kind = 'env'
+  }
+  return kinds
+}
+
+/** Gives tokens from `begin` on, one sequence, their texts: a character belongs to the token that completes it. */
+function spell(tokens: ViewToken[], begin: number, { bytes }: TokenBytes): void {
+  const decoder = new TextDecoder('utf-8', { ignoreBOM: true })
+  for (const token of tokens.slice(begin)) {
+    const own = bytes(token.id)
+    token.text = own ? decoder.decode(own, { stream: true }) : `<${token.id}>`
+  }
+  const rest = decoder.decode()
+  if (rest !== '' && tokens.length > begin) tokens.at(-1)!.text += rest
+}

@@ -1,0 +1,221 @@
+/** Rollouts of a run: each step's file as a list of short summaries, and a search over them from the newest step back. */
+import type { Message } from '../../common/types.ts'
+import type { RolloutRow } from '../rollout-writer.ts'
+import { Cache, GrowingFile, linesOf, openFile, parseRow } from './lines.ts'
+import type { Run } from './runs.ts'
+import type { RolloutQuery, RolloutsAnswer, RolloutSummary } from './types.ts'
+
+/** Summaries that are kept in memory: some 60 MB. */
+const mostSummaries = 100_000
+const previewLength = 160
+
+/** rollouts/step_N.jsonl: where each line begins, and what it says in short; null for a line that is no row. */
+export class RolloutFile extends GrowingFile {
+  readonly step: number
+  starts: number[] = []
+  summaries: (RolloutSummary | null)[] = []
+
+  constructor(path: string, step: number) {
+    super(path)
+    this.step = step
+  }
+
+  protected reset(): void {
+    this.starts = []
+    this.summaries = []
+  }
+
+  protected take(line: Buffer | null, start: number): void {
+    const row = parseRow<RolloutRow>(line)
+    this.summaries.push(row && summaryOf(row, this.step, this.starts.length))
+    this.starts.push(start)
+  }
+}
+
+/** rollouts/step_N.tokens.jsonl: where each line begins. */
+export class TokensFile extends GrowingFile {
+  starts: number[] = []
+
+  protected reset(): void {
+    this.starts = []
+  }
+
+  protected take(_: Buffer | null, start: number): void {
+    this.starts.push(start)
+  }
+}
+
+/** One line of a file as an object; null where it is none. */
+export async function rowAt<T extends object>(path: string, start: number): Promise<T | null> {
+  const file = await openFile(path)
+  if (!file) return null
+  try {
+    for await (const { line } of linesOf(file, start, (await file.stat()).size)) return parseRow<T>(line)
+    return null
+  } finally {
+    await file.close()
+  }
+}
+
+export class Rollouts {
+  readonly #files = new Cache<RolloutFile>(mostSummaries, (file) => file.summaries.length)
+  readonly #tokens = new Cache<TokensFile>(mostSummaries * 10, (file) => file.starts.length)
+
+  /** A step's file as it is now. */
+  async file(run: Run, step: number): Promise<RolloutFile> {
+    const path = run.file('rollouts', `step_${step}.jsonl`)
+    const file = this.#files.get(path, () => new RolloutFile(path, step))
+    await file.refresh()
+    this.#files.trim()
+    return file
+  }
+
+  async tokens(run: Run, step: number): Promise<TokensFile> {
+    const path = run.file('rollouts', `step_${step}.tokens.jsonl`)
+    const file = this.#tokens.get(path, () => new TokensFile(path))
+    await file.refresh()
+    this.#tokens.trim()
+    return file
+  }
+
+  /**
+   * Goes through the steps from the newest (or, sorted by `step`, the oldest) until all are seen or `milliseconds` are over; the first one is always
+   * seen whole. What was summed up before costs nothing, so the same question asked again reaches further.
+   */
+  async search(run: Run, query: RolloutQuery, milliseconds = 2000): Promise<RolloutsAnswer> {
+    const { sort = '-step', limit = 100, offset = 0 } = query
+    const from = query.step ?? query.from ?? -Infinity
+    const to = query.step ?? query.to ?? Infinity
+    const all = (await run.rolloutSteps()).filter((step) => step >= from && step <= to)
+    const steps = sort === 'step' ? all : all.toReversed()
+    const end = performance.now() + milliseconds
+    const matches: RolloutSummary[] = []
+    let searched: number | null = null
+    let truncated = false
+    for (const step of steps) {
+      if (searched !== null && performance.now() > end) {
+        truncated = true
+        break
+      }
+      const file = await this.file(run, step)
+      const found = file.summaries.filter((summary) => summary !== null).filter((summary) => fits(summary, query))
+      matches.push(...(query.text ? await withText(file, found, query.text) : found))
+      searched = Math.min(searched ?? Infinity, step)
+    }
+    const sorted = sort.endsWith('step') ? matches : matches.toSorted(orderOf(sort))
+    return { total: matches.length, truncated, searchedFrom: searched, rows: sorted.slice(offset, offset + limit) }
+  }
+}
+
+function fits(summary: RolloutSummary, query: RolloutQuery): boolean {
+  const { split, env, group, error, min_reward: least, max_reward: most } = query
+  const { reward } = summary
+  return (
+    (split === undefined || summary.split === split) &&
+    (env === undefined || summary.env === env) &&
+    (group === undefined || summary.group === group) &&
+    (error === undefined || (summary.error !== null) === error) &&
+    (least === undefined || (reward !== null && reward >= least)) &&
+    (most === undefined || (reward !== null && reward <= most))
+  )
+}
+
+/** Those of them in whose prompt, completion or answer the text stands. */
+async function withText(source: RolloutFile, candidates: RolloutSummary[], text: string): Promise<RolloutSummary[]> {
+  const file = candidates.length > 0 ? await openFile(source.path) : null
+  if (!file) return []
+  const wanted = text.toLowerCase()
+  // As it stands in JSON: most lines need not be parsed.
+  const escaped = JSON.stringify(wanted).slice(1, -1)
+  const byStart = new Map(candidates.map((summary) => [source.starts[summary.row], summary]))
+  const found: RolloutSummary[] = []
+  try {
+    for await (const { line, start } of linesOf(file, 0, (await file.stat()).size)) {
+      const summary = byStart.get(start)
+      if (!summary || !line?.toString('utf8').toLowerCase().includes(escaped)) continue
+      const row = parseRow<RolloutRow>(line)
+      if (row && textOf(row).toLowerCase().includes(wanted)) found.push(summary)
+    }
+  } finally {
+    await file.close()
+  }
+  return found
+}
+
+function orderOf(sort: NonNullable<RolloutQuery['sort']>): (a: RolloutSummary, b: RolloutSummary) => number {
+  const key = sort.replace('-', '') as 'reward' | 'tokens' | 'advantage'
+  const sign = sort.startsWith('-') ? -1 : 1
+  // Those without a value come last either way.
+  const rank = (summary: RolloutSummary): number => (summary[key] === null ? Infinity : sign * summary[key])
+  return (a, b) => {
+    const [x, y] = [rank(a), rank(b)]
+    return x === y ? 0 : x - y
+  }
+}
+
+/** Messages of a row, whatever stands in the file. */
+export function messagesOf(value: unknown): Message[] {
+  if (typeof value === 'string') return [{ role: 'user', content: value }]
+  return Array.isArray(value)
+    ? value.filter((item): item is Message => typeof item === 'object' && item !== null && !Array.isArray(item))
+    : []
+}
+
+const contentOf = ({ content }: Message): string =>
+  typeof content === 'string' ? content : content === undefined || content === null ? '' : JSON.stringify(content)
+
+/** All that a search looks through. */
+function textOf(row: RolloutRow): string {
+  const texts = [...messagesOf(row.prompt), ...messagesOf(row.completion)].map(
+    (message) => `${contentOf(message)}${message.tool_calls ? JSON.stringify(message.tool_calls) : ''}`,
+  )
+  return [...texts, typeof row.answer === 'string' ? row.answer : JSON.stringify(row.answer ?? '')].join('\n')
+}
+
+const numberOr = <T>(value: unknown, other: T): number | T =>
+  typeof value === 'number' && Number.isFinite(value) ? value : other
+
+export function summaryOf(row: RolloutRow, step: number, line: number): RolloutSummary {
+  const completion = messagesOf(row.completion)
+  const answers = completion.filter(({ role }) => role === 'assistant')
+  const asked = messagesOf(row.prompt).findLast(({ role }) => role === 'user') ?? messagesOf(row.prompt).at(-1)
+  return {
+    step,
+    row: line,
+    split: row.split === 'eval' ? 'eval' : 'train',
+    env: String(row.env ?? ''),
+    group: String(row.group ?? ''),
+    index: numberOr(row.index, 0),
+    reward: numberOr(row.reward, null),
+    advantage: meanOf(row.advantage),
+    tokens: numberOr(row.token_usage?.output_tokens, 0),
+    turns: Math.max(1, answers.length),
+    truncated: row.is_truncated === true,
+    error: errorOf(row.error),
+    preview: {
+      question: short(asked && contentOf(asked)),
+      answer: short(answers.at(-1) ? contentOf(answers.at(-1)!) : completion.map(contentOf).join(' ')),
+    },
+  }
+}
+
+function meanOf(advantage: unknown): number | null {
+  if (!Array.isArray(advantage)) return numberOr(advantage, null)
+  return advantage.length > 0 ? advantage.reduce((sum: number, value) => sum + numberOr(value, 0), 0) / advantage.length : null
+}
+
+function errorOf(error: unknown): string | null {
+  if (error === null || error === undefined) return null
+  if (typeof error === 'string') return error.slice(0, 300)
+  const { message, error: name } = error as { message?: unknown; error?: unknown }
+  return (typeof message === 'string' ? message : typeof name === 'string' ? name : 'failed').slice(0, 300)
+}
+
+/** One line, and not a half of a character that takes two. */
+function short(text = ''): string {
+  const line = text
+    .slice(0, previewLength * 4)
+    .replace(/\s+/g, ' ')
+    .trim()
+  return line.length <= previewLength ? line : `${line.slice(0, previewLength - 1).replace(/[\ud800-\udbff]$/, '')}…`
+}

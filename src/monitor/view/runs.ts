@@ -1,0 +1,177 @@
+/**
+ * The runs below a folder. An id is looked up among those that were found, so no path is ever made of what a request says; links are not followed.
+ * Files are read when they are asked for, and again only where they have changed.
+ */
+import { constants } from 'node:fs'
+import { access, lstat, readdir, stat } from 'node:fs/promises'
+import { basename, join } from 'node:path'
+import { lockState } from '../run-lock.ts'
+import { readConfig, type RunConfigText } from './config.ts'
+import { Cache, readSmall } from './lines.ts'
+import { MetricsTable } from './metrics.ts'
+import type { RunSummary } from './types.ts'
+
+/** Folders below the outputs folder that are looked into for runs. */
+const depth = 4
+const mostRuns = 5000
+/** Numbers of metrics that are kept in memory: some 64 MB. */
+const mostCells = 8_000_000
+
+/** A run's files as they were when a summary was made of them. */
+interface Known {
+  stamp: string
+  summary: RunSummary
+}
+
+export class Run {
+  readonly id: string
+  readonly path: string
+  #config: { mtimeMs: number; config: RunConfigText } | undefined
+
+  constructor(id: string, path: string) {
+    this.id = id
+    this.path = path
+  }
+
+  file(...names: string[]): string {
+    return join(this.path, ...names)
+  }
+
+  async config(): Promise<RunConfigText> {
+    const mtimeMs = await mtimeOf(this.file('config.toml'))
+    if (this.#config?.mtimeMs !== mtimeMs)
+      this.#config = { mtimeMs, config: readConfig(await readSmall(this.file('config.toml'))) }
+    return this.#config.config
+  }
+
+  /** Steps that have a file of rollouts, ascending. */
+  async rolloutSteps(): Promise<number[]> {
+    const names = await readdir(this.file('rollouts')).catch(() => [])
+    return names.flatMap((name) => Number(/^step_(\d{1,9})\.jsonl$/.exec(name)?.[1] ?? NaN)).filter(Number.isInteger).toSorted((a, b) => a - b) // prettier-ignore
+  }
+}
+
+export class Runs {
+  readonly root: string
+  #runs = new Map<string, Run>()
+  readonly #known = new Map<string, Known>()
+  readonly #tables = new Cache<MetricsTable>(mostCells, (table) => table.cells)
+
+  constructor(root: string) {
+    this.root = root
+  }
+
+  /** All runs there are now, by id. */
+  async scan(): Promise<Map<string, Run>> {
+    const found = new Map<string, Run>()
+    const look = async (path: string, id: string, level: number): Promise<void> => {
+      const entries = await readdir(path, { withFileTypes: true }).catch(() => [])
+      if (entries.some((entry) => entry.isFile() && (entry.name === 'metrics.jsonl' || entry.name === 'config.toml'))) {
+        const key = id === '' ? '.' : id
+        if (found.size < mostRuns) found.set(key, this.#runs.get(key) ?? new Run(key, path))
+        return
+      }
+      if (level === depth) return
+      for (const entry of entries) {
+        if (entry.isDirectory() && !entry.name.startsWith('.'))
+          await look(join(path, entry.name), id === '' ? entry.name : `${id}/${entry.name}`, level + 1)
+      }
+    }
+    await look(this.root, '', 0)
+    this.#runs = found
+    for (const id of this.#known.keys()) if (!found.has(id)) this.#known.delete(id)
+    return found
+  }
+
+  /** A run that was found; looks anew where there is none of that id yet. */
+  async get(id: string): Promise<Run | undefined> {
+    const run = this.#runs.get(id)
+    if (run && (await exists(run.path))) return run
+    return (await this.scan()).get(id)
+  }
+
+  /** The metrics of a run, as they are on disk now. */
+  async metrics(run: Run): Promise<MetricsTable> {
+    const table = this.#tables.get(run.id, () => new MetricsTable(run.file('metrics.jsonl')))
+    await table.refresh()
+    this.#tables.trim()
+    return table
+  }
+
+  /** Summaries of all runs, those that changed last first. */
+  async list(): Promise<RunSummary[]> {
+    const summaries: RunSummary[] = []
+    for (const run of (await this.scan()).values()) summaries.push(await this.summary(run))
+    return summaries.toSorted((a, b) => (b.updated ?? 0) - (a.updated ?? 0) || a.id.localeCompare(b.id))
+  }
+
+  async summary(run: Run): Promise<RunSummary> {
+    const stamp = await stampOf(run)
+    const known = this.#known.get(run.id)
+    if (known?.stamp === stamp) return known.summary
+    const summary = await this.#summary(run)
+    this.#known.set(run.id, { stamp, summary })
+    return summary
+  }
+
+  async #summary(run: Run): Promise<RunSummary> {
+    const config = await run.config()
+    const table = await this.metrics(run)
+    const step = table.steps.at(-1) ?? 0
+    const files = ['metrics.jsonl', 'config.toml', 'rollouts', join('logs', 'timeline.jsonl'), 'trace.json', 'report.html']
+    const [metrics, begun, rollouts, timeline, trace, report] = await Promise.all(files.map((name) => mtimeOf(run.file(name))))
+    const bench = await mtimeOf(run.file('bench.json'))
+    const times = (table.columns.get('time') ?? []).filter((time) => time !== null)
+    const newest = Math.max(metrics, rollouts, begun)
+    return {
+      id: run.id,
+      name: basename(run.path),
+      status: statusOf(run, step, config.maxSteps),
+      step,
+      max_steps: config.maxSteps,
+      model: config.model,
+      envs: config.envs,
+      started: times[0] ?? (begun > 0 ? begun / 1000 : null),
+      updated: newest > 0 ? newest / 1000 : null,
+      reward: table.reward(),
+      has: {
+        metrics: table.rows > 0,
+        rollouts: rollouts > 0 && (await run.rolloutSteps()).length > 0,
+        timeline: timeline > 0,
+        kernels: trace > 0 || bench > 0,
+        report: report > 0,
+      },
+    }
+  }
+}
+
+function statusOf(run: Run, step: number, maxSteps: number | null): RunSummary['status'] {
+  const lock = lockState(run.file('run.lock'))
+  if (lock === 'held') return 'running'
+  if (maxSteps !== null && step >= maxSteps) return 'finished'
+  return lock === 'dead' ? 'killed' : 'stopped'
+}
+
+/** All that a summary depends on, in a text. A lock is looked at each time: its process may be gone without a trace. */
+async function stampOf(run: Run): Promise<string> {
+  const names = ['metrics.jsonl', 'config.toml', 'rollouts', 'logs', 'trace.json', 'bench.json', 'report.html']
+  const times = await Promise.all(names.map((name) => mtimeOf(run.file(name))))
+  return [...times, lockState(run.file('run.lock'))].join(' ')
+}
+
+/** When a file or folder changed last; 0 where there is none, or it is a link. */
+export async function mtimeOf(path: string): Promise<number> {
+  try {
+    const found = await lstat(path)
+    return found.isSymbolicLink() ? 0 : found.mtimeMs
+  } catch {
+    return 0
+  }
+}
+
+const exists = (path: string): Promise<boolean> => access(path, constants.R_OK).then(() => true, () => false) // prettier-ignore
+
+/** Whether a folder can be shown. */
+export async function isFolder(path: string): Promise<boolean> {
+  return await stat(path).then((found) => found.isDirectory(), () => false) // prettier-ignore
+}

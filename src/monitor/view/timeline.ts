@@ -1,0 +1,57 @@
+/** logs/timeline.jsonl of a run (written by ../timeline-writer.ts): who ran when, a line a step. */
+import type { TimelineRow } from '../timeline-writer.ts'
+import { GrowingFile } from './lines.ts'
+import { rowAt } from './rollouts.ts'
+import type { TimelineAnswer, TimelineSpan } from './types.ts'
+
+export class TimelineFile extends GrowingFile {
+  /** Where the line of each step begins; a step that was made again after a resume has its last one. */
+  readonly starts = new Map<number, number>()
+
+  get steps(): number[] {
+    return [...this.starts.keys()].toSorted((a, b) => a - b)
+  }
+
+  protected reset(): void {
+    this.starts.clear()
+  }
+
+  protected take(line: Buffer | null, start: number): void {
+    // The step is the first word of the line; the rest is read when it is asked for.
+    const step = /^\{"step":(\d{1,9}),/.exec(line?.subarray(0, 32).toString('latin1') ?? '')?.[1]
+    if (step) this.starts.set(Number(step), start)
+  }
+
+  /**
+   * What ran during a step, and what ran for it before: a line holds what ended in its step, so those around it are looked at too.
+   * @param step default: the last one
+   */
+  async answer(step = this.steps.at(-1)): Promise<TimelineAnswer> {
+    const steps = this.steps
+    const none: TimelineAnswer = { step: step ?? 0, steps, spans: [], began: null, left_out: 0 }
+    const row = step === undefined ? null : await this.#row(step)
+    if (step === undefined || !row) return none
+    const at = steps.indexOf(step)
+    const spans: TimelineSpan[] = []
+    for (const other of steps.slice(Math.max(0, at - 2), at + 3)) {
+      const near: TimelineRow | null = other === step ? row : await this.#row(other)
+      if (!near) continue
+      const shift = near.began - row.began
+      for (const [track, name, start, end, of, detail] of near.spans) {
+        const [a, b] = [start + shift, end + shift]
+        if (of !== step && (b <= 0 || a >= row.length)) continue
+        spans.push({ track, name, start: rounded(a), end: rounded(b), step: of, ...(detail && { detail }) })
+      }
+    }
+    return { ...none, spans: spans.toSorted((a, b) => a.start - b.start), began: row.began, left_out: row.left_out }
+  }
+
+  async #row(step: number): Promise<TimelineRow | null> {
+    const start = this.starts.get(step)
+    const row = start === undefined ? null : await rowAt<TimelineRow>(this.path, start)
+    return row && Array.isArray(row.spans) && typeof row.began === 'number' && typeof row.length === 'number' ? row : null
+  }
+}
+
+/** The two lines parse each other's clocks to a microsecond at most. */
+const rounded = (seconds: number): number => Math.round(seconds * 1e6) / 1e6
