@@ -121,7 +121,7 @@ export function attention(
   }
   const { QR } = together(gpu, constants)
   if (!paged) return run(neighbours ? QR : 1, {})
-  const cached = { PAGES: paged.size, F16: Number(paged.f16) }
+  const cached = { PAGES: paged.size, F16: Number(paged.f16), TILED: Number(paged.size % constants.LANES === 0) }
   if (!paged.prompts || QR === 1) return run(1, cached)
   run(1, { ...cached, PART: 1 })
   run(QR, { ...cached, PART: 2 })

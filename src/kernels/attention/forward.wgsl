@@ -69,7 +69,13 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
     for (var j0 = 0u; j0 < keys; j0 += LANES) {
       let j = min(j0 + lane, keys - 1u);
+#if TILED
+      // A tile lies in one page: its row is looked up once.
+      let tile_row = key_row(at, j0);
+      let k_row = tile_row + j - j0;
+#else
       let k_row = key_row(at, j);
+#endif
 #for x in 0..QR*HG
       var s_$(x) = 0.0;
 #end
@@ -101,7 +107,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
       for (var i = 0u; i < min(turns(), keys - j0); i += $(UNROLL)u) {
 #for u in 0..UNROLL
+#if TILED
+        let v_row_$(u) = tile_row + min(i + $(u)u, keys - 1u - j0);
+#else
         let v_row_$(u) = key_row(at, min(j0 + i + $(u)u, keys - 1u));
+#endif
 #for x in 0..QR*HG
         let p_$(u)_$(x) = f_from(lane, w_$(x), i + $(u)u);
 #end

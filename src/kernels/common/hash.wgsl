@@ -14,3 +14,5 @@ fn gumbel(h: u32) -> f32 {
   let series = d * fma(d, fma(d, fma(d, fma(d, fma(d, 1.0 / 6.0, 0.2), 0.25), 1.0 / 3.0), 0.5), 1.0);
   return -log(select(-log(1.0 - d), series, d < 0.0625));
 }
+// No less than gumbel(h), for little: -log(-log(1 - d)) <= -log(d), and d is at least 2^(its exponent). The factor is a little above log(2) for the rounding of both.
+fn gumbel_bound(h: u32) -> f32 { return 0.6935 * f32(127u - (bitcast<u32>(uniform01(h)) >> 23u)); }

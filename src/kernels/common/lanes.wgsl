@@ -3,7 +3,10 @@
 #if SUBGROUP
 fn lanes_sum(lane: u32, value: f32) -> f32 { return subgroupAdd(value); }
 fn lanes_max(lane: u32, value: f32) -> f32 { return subgroupMax(value); }
+// Whether to do what some lanes need: all lanes take the same way, which CPU drivers then jump over.
+fn lanes_any(value: bool) -> bool { return subgroupAny(value); }
 #else
+fn lanes_any(value: bool) -> bool { return value; }
 var<workgroup> lanes_scratch: array<f32, LANES>;
 fn lanes_sum(lane: u32, value: f32) -> f32 {
   lanes_scratch[lane] = value;

@@ -97,12 +97,17 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   var value = -3.4e38;
   var token = 0u;
   let seed = seeds[row];
-  for (var v = lane; v < p.vocabulary; v += LANES) {
+  for (var v0 = 0u; v0 < p.vocabulary; v0 += LANES) {
+    let v = min(v0 + lane, p.vocabulary - 1u);
     let z = logits[at + v] * inv;
-    if (code(z) < least) { continue; }
-    var noisy = z;
-    if (!greedy) { noisy += gumbel(hash3(seed.x, seed.y, v)); }
-    if (noisy > value) { value = noisy; token = v; }
+    let h = hash3(seed.x, seed.y, v);
+    let kept = v0 + lane < p.vocabulary && code(z) >= least;
+    // Few can still win: for the others no noise is worked out.
+    if (lanes_any(kept && z + select(gumbel_bound(h), 0.0, greedy) > value)) {
+      var noisy = z;
+      if (!greedy) { noisy += gumbel(h); }
+      if (kept && noisy > value) { value = noisy; token = v; }
+    }
   }
   best_value[lane] = value;
   best_token[lane] = token;
