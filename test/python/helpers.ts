@@ -1,15 +1,24 @@
 /** What the tests of the bridge to Python share: whether it can be tested here, its environments, and a policy that says what it is told. */
+import { execFileSync } from 'node:child_process'
 import { existsSync, mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { afterAll } from 'vitest'
+import { afterAll, expect } from 'vitest'
 import type { GenerationRequest, Generator } from '../../src/common/types.ts'
-import { ChatTemplate, loadEnvironment, PolicyClient, type PolicyClientOptions } from '../../src/environments/index.ts'
+import {
+  ChatTemplate,
+  loadEnvironment,
+  PolicyClient,
+  runRollout,
+  type PolicyClientOptions,
+} from '../../src/environments/index.ts'
 import type { PythonEnv, PythonOptions } from '../../src/environments/python/environment.ts'
 import { toolCallParser } from '../../src/cli/tool-calls.ts'
 import type { Tokenizer } from '../../src/model/tokenizer.ts'
+import { sampling } from '../environments/scripted.ts'
 import { openTiny } from '../inference/tokenizers.ts'
+import { seedWords } from '../seed.ts'
 
 export const root = fileURLToPath(new URL('../..', import.meta.url))
 export const fixtures = fileURLToPath(new URL('fixtures', import.meta.url))
@@ -73,4 +82,52 @@ export async function saying(
   const generator = new SaysGenerator(tokenizer, say)
   const client = new PolicyClient(generator, template, { parseTools: toolCallParser('auto', tokenizer, template), ...options })
   return { tokenizer, template, generator, client }
+}
+
+interface Judged {
+  row: number
+  reward: number
+  metrics: Record<string, number>
+}
+
+/** An environment, and what is said to each last message of a prompt. */
+export interface Said {
+  env: PythonEnv
+  /** As Python's load_environment is called; `folders`: where its module lies. */
+  id: string
+  args: Record<string, unknown>
+  folders?: string[]
+  answers: Record<string, string>
+}
+
+/**
+ * Plays the held-out rows of environments (those of training where one has none) and holds rewards and metrics against those of Python's own
+ * env.evaluate, in a process of its own where the model says the same. Returns the rewards of each.
+ */
+export async function asPythonJudges(said: readonly Said[]): Promise<number[][]> {
+  const input = JSON.stringify(said.map(({ id, args, folders = [], answers }) => ({ id, args, folders, answers })))
+  const script = join(fixtures, 'evaluate.py')
+  const out = execFileSync(python, [script], { input, encoding: 'utf8', stdio: ['pipe', 'pipe', 'ignore'] })
+  const judged = JSON.parse(out.trimEnd().split('\n').at(-1)!) as Judged[][]
+  return await Promise.all(said.map(async (one, i) => await asJudged(one, judged[i])))
+}
+
+async function asJudged({ env, id, answers }: Said, judged: Judged[]): Promise<number[]> {
+  const { client } = await saying((prompt) => {
+    // The last message stands last in the prompt; of texts that hold each other it is the longer.
+    const found = Object.keys(answers).filter((question) => prompt.includes(question))
+    const end = (question: string) => prompt.lastIndexOf(question) + question.length
+    return answers[found.reduce((a, b) => ((end(a) - end(b) || a.length - b.length) > 0 ? a : b))]
+  })
+  const rows = env.evalDataset.length > 0 ? env.evalDataset : env.dataset
+  const play = (row: (typeof rows)[number], index: number) =>
+    runRollout(env, row, { client, sampling, group: `g${index}`, index: 0, generationTimeoutSeconds: 60 })
+  const rollouts = await Promise.all(rows.map(play))
+  expect(judged.length, id).toBe(rows.length)
+  for (const { exampleId, reward, metrics, error } of rollouts) {
+    const own = judged.find(({ row }) => row === exampleId)!
+    const words = `${id}, row ${exampleId}, ${seedWords}`
+    expect({ reward, metrics, error }, words).toEqual({ reward: own.reward, metrics: own.metrics, error: null })
+  }
+  return rollouts.map(({ reward }) => reward!)
 }

@@ -1,18 +1,9 @@
 /** reasoning-gym through verifiers' own ReasoningGymEnv, unchanged: what Python says of an answer is what a run trains on. */
-import { execFileSync } from 'node:child_process'
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
 import { Random } from '../../src/common/random.ts'
-import { runRollout } from '../../src/environments/index.ts'
-import { sampling } from '../environments/scripted.ts'
 import { seed, seedWords } from '../seed.ts'
-import { fixtures, opened, python, root, saying, withoutVerifiers } from './helpers.ts'
-
-interface Judged {
-  question: string
-  reward: number
-  metrics: Record<string, number>
-}
+import { asPythonJudges, opened, root, withoutVerifiers } from './helpers.ts'
 
 describe.skipIf(withoutVerifiers)('reasoning-gym', () => {
   test("rewards and metrics are those of Python's own env.evaluate on the same answers, right, half right and wrong ones", async () => {
@@ -33,25 +24,9 @@ describe.skipIf(withoutVerifiers)('reasoning-gym', () => {
       const said = [right, right, right.slice(1), '', 'I do not know'][random.int(5)]
       answers[text] = random.int(4) === 0 ? said || 'no' : `Well. <answer>${said}</answer>`
     }
-    const { client } = await saying((prompt) => {
-      const found = Object.keys(answers).filter((question) => prompt.includes(question))
-      return answers[found.reduce((a, b) => (a.length > b.length ? a : b))]
-    })
-    const rollouts = await Promise.all(
-      env.evalDataset.map((row, index) =>
-        runRollout(env, row, { client, sampling, group: `g${index}`, index: 0, generationTimeoutSeconds: 60 }),
-      ),
-    )
-    const wish = { id, args, answers, folders: [join(root, 'environments', 'python')] }
-    const out = execFileSync(python, [join(fixtures, 'evaluate.py')], { input: JSON.stringify(wish), encoding: 'utf8', stdio: ['pipe', 'pipe', 'ignore'] }) // prettier-ignore
-    const judged = JSON.parse(out.trimEnd().split('\n').at(-1)!) as Judged[]
-    const byQuestion = new Map(judged.map((one) => [one.question, one]))
-    for (const rollout of rollouts) {
-      const { reward, metrics } = byQuestion.get(rollout.prompt.at(-1)!.content)!
-      expect({ reward: rollout.reward, metrics: rollout.metrics, error: rollout.error }, seedWords).toEqual({ reward, metrics, error: null }) // prettier-ignore
-    }
+    const [rewards] = await asPythonJudges([{ env, id, args, folders: [join(root, 'environments', 'python')], answers }])
     // The answers tell: some are right, some are not.
-    expect(Math.max(...judged.map(({ reward }) => reward)), seedWords).toBe(1)
-    expect(Math.min(...judged.map(({ reward }) => reward)), seedWords).toBeLessThan(0.3)
+    expect(Math.max(...rewards), seedWords).toBe(1)
+    expect(Math.min(...rewards), seedWords).toBeLessThan(0.3)
   })
 })
