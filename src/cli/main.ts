@@ -21,6 +21,7 @@ import { register as sft } from './sft.ts'
 import { register as train } from './train.ts'
 import { register as tune } from './tune.ts'
 import { versionOf } from './version.ts'
+import { register as view } from './view.ts'
 
 /** In the order in which `--help` lists them. */
 const verbs: ((program: Command) => void)[] = [
@@ -29,6 +30,7 @@ const verbs: ((program: Command) => void)[] = [
   env,
   evaluate,
   runReport,
+  view,
   serve,
   score,
   grad,

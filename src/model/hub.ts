@@ -54,6 +54,12 @@ export async function hubFolder(id: string, options: HubOptions = {}): Promise<s
   }
 }
 
+/** The folder of a hub model with its tokenizer where the cache has it; the network is not touched. */
+export async function cachedModel(id: string): Promise<string | undefined> {
+  if (!/^[\w-][\w.-]*\/[\w-][\w.-]*$/.test(id)) return undefined
+  return (await cachedSnapshot(join(hubCache(), `models--${id.replace('/', '--')}`), 'main', true)) ?? undefined
+}
+
 /** The snapshot's folder when it has all that a model needs (a tokenizer only if `withTokenizer`), else null. */
 async function cachedSnapshot(repoFolder: string, revision: string, withTokenizer: boolean): Promise<string | null> {
   const ref = await readFile(join(repoFolder, 'refs', revision), 'utf8').catch(() => revision)

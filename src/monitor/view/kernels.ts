@@ -1,5 +1,6 @@
 /** The GPU's time by kernel: of the run's trace (trace.json, written by `--trace`), or of a bench report that lies there (bench.json). */
 import { lstat } from 'node:fs/promises'
+import { basename } from 'node:path'
 import { gpuProcess, type TraceEvent } from '../../common/trace.ts'
 import { linesOf, openFile, parseRow, readSmall } from './lines.ts'
 import type { Run } from './runs.ts'
@@ -18,8 +19,10 @@ export class Kernels {
     const stamp = (await Promise.all(names.map((name) => stampOf(run.file(name))))).join(' ')
     const kept = this.#kept.get(run.id)
     if (kept?.stamp === stamp) return kept.answer
-    const command = 'node train.js @ CONFIG --trace'
-    const answer = (await ofTrace(run, command)) ?? (await ofBench(run, command)) ?? { source: null, rows: [], command, notes: [] }
+    const name = basename(run.path)
+    const command = `node train.js @ ${run.file('config.toml')} --trainer.args.run_name ${name}-trace --trainer.args.max_steps 3 --trace`
+    const answer = (await ofTrace(run, command)) ??
+      (await ofBench(run, command)) ?? { source: null, rows: [], command, notes: [] }
     this.#kept.set(run.id, { stamp, answer })
     return answer
   }
@@ -62,7 +65,13 @@ async function ofTrace(run: Run, command: string): Promise<KernelsAnswer | null>
 function notesOf(line: Buffer): string[] {
   const head = parseRow<{ otherData?: Record<string, unknown> }>(Buffer.concat([line, Buffer.from(']}')]))
   const { steps, level, notes } = head?.otherData ?? {}
-  const about = [steps, level === 'passes' ? 'whole passes, not single kernels (--trace=kernels has those)' : undefined, notes]
+  const about = [
+    steps,
+    level === 'passes'
+      ? 'Whole passes are timed, each with all its kernels (--trace without `passes` times every kernel).'
+      : undefined,
+    notes,
+  ]
   return about.filter((text): text is string => typeof text === 'string' && text !== '')
 }
 
@@ -87,6 +96,8 @@ async function ofBench(run: Run, command: string): Promise<KernelsAnswer | null>
     const kernel = [row.name, row.shape].filter((word) => typeof word === 'string').join(' ')
     return { kernel, calls: 1, ms, share: ms / total, ...(gflops && { gflops }), gbs }
   })
-  const notes = ["From bench.json: each kernel alone, at the shape that stands beside it; 'share' is of this table, not of a step."]
+  const notes = [
+    "From bench.json: each kernel alone, at the shape that stands beside it; 'share' is of this table, not of a step.",
+  ]
   return { source: 'bench', rows: rows.toSorted((a, b) => b.ms - a.ms), command, notes }
 }

@@ -1,0 +1,101 @@
+/** `view`: the runs of a folder on a local web page, live and afterwards. */
+import { existsSync } from 'node:fs'
+import { readdir } from 'node:fs/promises'
+import { dirname, isAbsolute, join, resolve } from 'node:path'
+import { InvalidArgumentError, type Command } from 'commander'
+import { messageOf, UserError } from '../common/errors.ts'
+import type { TokenBytes } from '../monitor/view/rollout.ts'
+
+interface ViewCliOptions {
+  host: string
+  port: number
+  key?: string
+}
+
+/** Adds the verb to the program. */
+export function register(program: Command): void {
+  program
+    .command('view')
+    .description(
+      'Show runs on a local web page: curves, rollouts token by token, timelines, kernels, configs; live and afterwards.',
+    )
+    .argument('[dir]', 'a folder of runs, or one run', 'outputs')
+    .option('--host <address>', 'where to listen; an address that other machines reach needs a key', '127.0.0.1')
+    .option('--port <number>', '0: a free one', portOf, 0)
+    .option(
+      '--key <key>',
+      'what the page needs to be seen (default: a random one, printed in the address; better in DAWN_RL_VIEW_KEY: others see the command line)',
+    )
+    .action(view)
+}
+
+function portOf(text: string): number {
+  const port = Number(text)
+  if (/^\d+$/.test(text) && port <= 65535) return port
+  throw new InvalidArgumentError('It must be a whole number from 0 to 65535.')
+}
+
+async function view(dir: string, { host, port, key = process.env.DAWN_RL_VIEW_KEY }: ViewCliOptions): Promise<void> {
+  const { startView } = await import('../monitor/view/server.ts')
+  const { Runs } = await import('../monitor/view/runs.ts')
+  if (key === '') throw new UserError('The key is empty: leave --key out for a random one.')
+  const server = await startView({ outputs: dir, host, port, key, tokenizer: tokenBytes })
+  const { size } = await new Runs(resolve(dir)).scan()
+  const found =
+    size === 0 ? `no run in ${dir} yet; one that begins shows up by itself` : `${size} run${size === 1 ? '' : 's'} in ${dir}`
+  console.log(`${server.url}\n${found}; Ctrl-C ends`)
+  await new Promise<void>((done) => {
+    for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.once(signal, () => done())
+  })
+  await server.close()
+}
+
+/**
+ * The tokens of a run as bytes: by the tokenizer that lies with its newest checkpoint, else by the model that its config names. Never fetches anything.
+ * @param model as the config has it
+ * @returns a sentence where there is none
+ */
+export async function tokenBytes(model: string | null, runFolder: string): Promise<TokenBytes | string> {
+  const { loadTokenizer } = await import('../model/tokenizer.ts')
+  try {
+    const saved = await newestTokenizer(runFolder)
+    if (saved) return bytesOf(await loadTokenizer(saved, []), saved)
+    const path = model === null ? undefined : await modelPath(model, runFolder)
+    if (path === undefined)
+      return model === null ? "the run's config names no model" : `the model ${model} is not on this machine`
+    if (existsSync(join(path, 'tokenizer.json'))) return bytesOf(await loadTokenizer(path, []), path)
+    const { openModel } = await import('../model/open.ts')
+    const files = await openModel(path)
+    try {
+      return bytesOf(await files.tokenizer(), path)
+    } finally {
+      files.close()
+    }
+  } catch (error) {
+    return `the tokenizer of ${model} cannot be read (${messageOf(error)})`
+  }
+}
+
+const bytesOf = (tokenizer: { tokenBytes(id: number): Uint8Array | null }, about: string): TokenBytes => ({
+  about,
+  bytes: (id) => tokenizer.tokenBytes(id),
+})
+
+async function newestTokenizer(runFolder: string): Promise<string | undefined> {
+  const names = await readdir(join(runFolder, 'checkpoints')).catch(() => [])
+  const steps = names.flatMap((name) => Number(/^step_(\d+)$/.exec(name)?.[1] ?? NaN)).filter(Number.isInteger).toSorted((a, b) => b - a) // prettier-ignore
+  return steps
+    .map((step) => join(runFolder, 'checkpoints', `step_${step}`))
+    .find((folder) => existsSync(join(folder, 'tokenizer.json')))
+}
+
+/** A path is as the run saw it from where it was started: here, or a folder above its own; a hub id, in the cache. */
+async function modelPath(model: string, runFolder: string): Promise<string | undefined> {
+  if (isAbsolute(model)) return existsSync(model) ? model : undefined
+  for (let folder = resolve('.'), above = resolve(runFolder); ; folder = above, above = dirname(above)) {
+    if (existsSync(join(folder, model))) return join(folder, model)
+    if (folder === above) break
+  }
+  const { cachedModel } = await import('../model/hub.ts')
+  return await cachedModel(model)
+}

@@ -1,0 +1,78 @@
+/**
+ * Who may look. Runs hold prompts, answers and configurations, so everything needs the key, on loopback too (other users of the machine reach it). The key
+ * stands in the URL once and becomes a cookie that scripts cannot read and other sites do not send; programs send it as a header.
+ */
+import { createHmac } from 'node:crypto'
+import type { MiddlewareHandler } from 'hono'
+import { digest, isKnown, isLoopback } from '../../common/keys.ts'
+
+/** An answer that is no success. */
+export class ViewError extends Error {
+  override name = 'ViewError'
+  readonly status: 400 | 401 | 403 | 404 | 405
+  constructor(status: ViewError['status'], message: string) {
+    super(message)
+    this.status = status
+  }
+}
+
+/** Headers of every answer. */
+const headers = {
+  'x-content-type-options': 'nosniff',
+  'referrer-policy': 'no-referrer',
+  'cross-origin-resource-policy': 'same-origin',
+  'cross-origin-opener-policy': 'same-origin',
+  'cache-control': 'no-store',
+}
+
+/**
+ * Takes the key out of the page's address and history; a redirect would be sent without a SameSite=Strict cookie where the link was clicked on another
+ * site (a terminal in a browser). What stands behind the # goes with it.
+ */
+const exchanged = `<!doctype html><meta charset="utf-8"><title>dawn-rl</title><script>location.replace(location.pathname + location.hash)</script>
+<noscript><meta http-equiv="refresh" content="0;url=./"></noscript>`
+const exchangedPolicy = `default-src 'none'; script-src 'sha256-${digestBase64('location.replace(location.pathname + location.hash)')}'`
+
+function digestBase64(text: string): string {
+  return digest(text).toString('base64')
+}
+
+/** All checks of a request, before anything is looked at. `port` is known once the server listens. */
+export function guard(options: { key: string; loopback: boolean; port: () => number }): MiddlewareHandler {
+  const { key, loopback, port } = options
+  const keys = [digest(key)]
+  // Not the key itself: what a browser keeps opens this server alone, and only as long as its key.
+  const ticket = createHmac('sha256', key).update('cookie of dawn-rl view').digest('hex')
+  const tickets = [digest(ticket)]
+  return async (context, next) => {
+    const { req } = context
+    for (const [name, value] of Object.entries(headers)) context.header(name, value)
+    const host = req.header('host')
+    if (host === undefined || (loopback && !isLoopback(host.replace(/:\d+$/, ''))))
+      throw new ViewError(403, 'The Host header does not name this machine; this server answers on localhost alone.')
+    const origin = req.header('origin')
+    if (origin !== undefined && origin !== `http://${host}`) throw new ViewError(403, 'Requests of other web pages are refused.')
+    if (req.method !== 'GET') {
+      context.header('allow', 'GET')
+      throw new ViewError(405, `Nothing is changed here: ${req.method} is refused, GET alone is answered.`)
+    }
+    // Cookies know no ports: each server on this machine has its own name.
+    const cookie = `dawn_rl_view_${port()}`
+    const given = req.query('key')
+    if (given !== undefined && !req.path.startsWith('/api/')) {
+      if (!isKnown(given, keys))
+        throw new ViewError(401, 'The key in the address is wrong: take the one that `node cli.js view` printed.')
+      context.header('set-cookie', `${cookie}=${ticket}; HttpOnly; SameSite=Strict; Path=/`)
+      context.header('content-security-policy', exchangedPolicy)
+      return context.html(exchanged)
+    }
+    const bearer = /^Bearer\s+(.+)$/i.exec(req.header('authorization') ?? '')?.[1]
+    const ours = new RegExp(`(?:^|;\\s*)${cookie}=([0-9a-f]+)`).exec(req.header('cookie') ?? '')?.[1]
+    if (!isKnown(bearer, keys) && !isKnown(ours, tickets)) {
+      context.header('www-authenticate', 'Bearer')
+      const words = 'A key is needed: open the address that `node cli.js view` printed, or send it as Authorization: Bearer KEY.'
+      throw new ViewError(401, bearer === undefined ? words : 'The key is wrong.')
+    }
+    await next()
+  }
+}
