@@ -1,6 +1,5 @@
 /** Builds a run out of its inputs: folder, device, weights, engine, orchestrator, trainer, monitor. Everything that can be refused is refused here. */
 import { basename, dirname, join, resolve } from 'node:path'
-import { UserError } from '../common/errors.ts'
 import type { Metrics, SamplingParams, TrainingBatch } from '../common/types.ts'
 import { batchLine, type Loaded } from '../config/load.ts'
 import type { RunConfig } from '../config/schema.ts'
@@ -19,14 +18,14 @@ import { defaultRunName, openRunFolder, type RunFolder } from '../monitor/run-fo
 import type { LoopOptions, LoopParts } from '../orchestrator/loop.ts'
 import { Orchestrator } from '../orchestrator/orchestrator.ts'
 import type { RunEnvironment } from '../orchestrator/tasks.ts'
-import type { Resume } from '../config/load.ts'
-import { loadCheckpoint, newestCheckpoint, saveCheckpoint, type WeightsAbout } from '../trainer/checkpoint.ts'
+import { saveCheckpoint, type WeightsAbout } from '../trainer/checkpoint.ts'
 import { Trainer } from '../trainer/trainer.ts'
 import { firstPrompts } from './first-prompt.ts'
 import { adapterWords, withMicroBatch } from './gpu-memory.ts'
 import { toolCallParser } from './tool-calls.ts'
 import { trainerOptions } from './trainer-options.ts'
 import { openInputs } from './train-inputs.ts'
+import { resumeFrom } from './train-resume.ts'
 import { openSampler } from './train-sampler.ts'
 
 export interface Run {
@@ -71,7 +70,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     const decoder = await load(gpu, model, config, monitor, adapter)
     const trainer = new Trainer(decoder, trainerOptions(args, loss, folder))
     const weights = aboutWeights(config, adapter, model, tokenizer)
-    const firstStep = loaded.resume ? await resumeFrom(loaded.resume, folder, trainer, weights, monitor) : 0
+    const firstStep = loaded.resume ? await resumeFrom(loaded.resume, { folder, trainer, weights, monitor }) : 0
     const sampler = await openSampler({ config, decoder, inputs, folder, monitor, weights }, firstStep)
     opened.push(sampler)
     await startEnvironments(environments, folder, monitor)
@@ -249,27 +248,6 @@ async function save(
   await run.monitor.progress.run('saving', { limitMs: 3_600_000 }, () =>
     saveCheckpoint(run.folder.checkpointsPath, run.trainer, run.weights, { keep: run.keep, extra: { data_position: step } }),
   )
-}
-
-/** Brings trainer and folder to a checkpoint; the step it was written at. */
-async function resumeFrom(
-  resume: Resume,
-  folder: RunFolder,
-  trainer: Trainer,
-  weights: WeightsAbout,
-  monitor: Monitor,
-): Promise<number> {
-  const { newest, broken } = newestCheckpoint(folder.checkpointsPath)
-  const dir = resume.kind === 'step' ? folder.checkpointPath(resume.step) : newest?.dir
-  if (!dir)
-    throw new UserError(
-      `${folder.path} has no whole checkpoint to resume from.${broken.length > 0 ? ` ${broken[0]}` : ''} Start a new run without --resume.`,
-    )
-  for (const line of resume.kind === 'step' ? [] : broken) monitor.console.warn(`passed over ${line}`)
-  const state = await loadCheckpoint(dir, trainer, weights)
-  monitor.rewind(state.step)
-  monitor.console.print(`resumed  step ${state.step} from ${dir}: weights, optimizer, schedule and data position`)
-  return state.step
 }
 
 const namesWithWeight = (env: Environment): string[] =>

@@ -30,7 +30,7 @@ import {
 import { join } from 'node:path'
 import { messageOf, UserError } from '../common/errors.ts'
 import { readJsonLines, writeFileAtomic } from './files.ts'
-import { acquireLock } from './run-lock.ts'
+import { acquireLock, isAlive } from './run-lock.ts'
 import type { ReleaseLock } from './run-lock.ts'
 
 const lockName = 'run.lock'
@@ -135,6 +135,7 @@ export class RunFolder {
     this.metricsPath = join(path, 'metrics.jsonl')
     this.checkpointsPath = join(path, 'checkpoints')
     const logs = join(path, 'logs')
+    for (const folder of [path, logs]) clearAside(folder)
     for (const folder of [logs, this.checkpointsPath, join(path, 'rollouts')]) mkdirSync(folder, { recursive: true })
     this.attempt = 1 + Math.max(0, ...numbersIn(logs, /^attempt_(\d+)\.log$/))
     this.logPath = join(logs, `attempt_${this.attempt}.log`)
@@ -163,8 +164,9 @@ export class RunFolder {
   }
 
   /**
-   * Takes the folder back to the end of `step`: rows of metrics.jsonl of later steps go, rollouts of later steps go, later
-   * checkpoints are renamed to `step_N.superseded`, so that they are neither lost nor taken for the newest.
+   * Takes the folder back to the end of `step` (-1: to before the evaluation that comes before the first one): rows of metrics.jsonl of
+   * later steps go, rollouts of later steps go, later checkpoints are renamed to `step_N.superseded`, so that they are neither lost nor
+   * taken for the newest.
    */
   rewind(step: number): RewindReport {
     const report: RewindReport = { metricsRows: 0, rolloutFiles: 0, checkpoints: [] }
@@ -218,6 +220,18 @@ export class RunFolder {
     if (old === text) return
     if (old !== null) writeFileAtomic(join(this.path, `config.attempt_${this.attempt - 1}.toml`), old)
     writeFileAtomic(this.configPath, text)
+  }
+}
+
+/** Takes away what a process left that was killed while it wrote a file aside. The lock says that no other one is writing. */
+function clearAside(folder: string): void {
+  if (!existsSync(folder)) return
+  for (const name of readdirSync(folder)) {
+    const pid = /\.(\d+)\.(tmp|stale)$/.exec(name)?.[1]
+    if (pid === undefined) continue
+    // Beside the lock another process may be at work, one that wants to have it.
+    if (name.startsWith(lockName) && isAlive(Number(pid))) continue
+    rmSync(join(folder, name), { force: true })
   }
 }
 

@@ -5,7 +5,7 @@
  * - A lock whose process is gone is taken over; a killed run can always be resumed on its machine.
  * - A lock of another machine cannot be checked from here, and counts as held.
  */
-import { readFileSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { linkSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { hostname } from 'node:os'
 import { UserError } from '../common/errors.ts'
 
@@ -32,12 +32,7 @@ export function acquireLock(path: string, folder: string): ReleaseLock {
     since: new Date().toISOString(),
   } satisfies Holder)
   for (let attempt = 0; attempt < 3; attempt++) {
-    try {
-      writeFileSync(path, mine, { flag: 'wx' })
-      return holdUntilExit(path, mine)
-    } catch (error) {
-      if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error
-    }
+    if (writeNew(path, mine)) return holdUntilExit(path, mine)
     const text = readOrNull(path)
     if (text === null) continue
     const holder = parse(text)
@@ -52,6 +47,33 @@ export function acquireLock(path: string, folder: string): ReleaseLock {
   }
   throw new UserError(`${folder} is being taken by other processes at the same time: try again, or choose another run_name.`)
 }
+
+/**
+ * Makes the file with its text, or tells that there is one already. The text is written aside and linked to the name, so that a process which is
+ * killed in between leaves no empty lock; where links are not known (FAT, some network drives) the file is made first and filled then.
+ */
+function writeNew(path: string, text: string): boolean {
+  const aside = `${path}.${process.pid}.tmp`
+  try {
+    writeFileSync(aside, text)
+    linkSync(aside, path)
+    return true
+  } catch (error) {
+    if (codeOf(error) === 'EEXIST') return false
+    if (!['EPERM', 'ENOSYS', 'ENOTSUP', 'EOPNOTSUPP', 'EINVAL', 'EACCES'].includes(codeOf(error))) throw error
+  } finally {
+    rmSync(aside, { force: true })
+  }
+  try {
+    writeFileSync(path, text, { flag: 'wx' })
+    return true
+  } catch (error) {
+    if (codeOf(error) === 'EEXIST') return false
+    throw error
+  }
+}
+
+const codeOf = (error: unknown) => (error as NodeJS.ErrnoException).code ?? ''
 
 /** Moves a dead lock out of the way, unless another process has replaced it meanwhile: then that one is put back. */
 function takeAside(path: string, expected: string): void {

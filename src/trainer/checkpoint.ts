@@ -10,7 +10,7 @@
  *
  * A folder is written aside, synced and renamed; one without STABLE, or with a file of another size, does not count.
  */
-import { readdirSync, readFileSync, rmSync, statSync } from 'node:fs'
+import { readdirSync, readFileSync, renameSync, rmSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import { messageOf, UserError } from '../common/errors.ts'
 import { refreshWeights, readLora } from '../model/decoder-load.ts'
@@ -105,7 +105,7 @@ export async function saveCheckpoint(
   }
   await writeFolderWhole(dir, fill, { replace: true })
   for (const old of wholeSteps(root).slice(0, -options.keep)) {
-    if (old !== step) rmSync(join(root, `step_${old}`), { recursive: true, force: true })
+    if (old !== step) removeWhole(join(root, `step_${old}`))
   }
   return dir
 }
@@ -242,6 +242,13 @@ function stepFolders(root: string): number[] {
 }
 
 const wholeSteps = (root: string) => stepFolders(root).filter((step) => !brokenBecause(join(root, `step_${step}`)))
+
+/** Out of the way under another name first: a process that is killed in between leaves no folder that looks like a damaged checkpoint. */
+function removeWhole(dir: string): void {
+  const aside = `${dir}.old-${process.pid}`
+  renameSync(dir, aside)
+  rmSync(aside, { recursive: true, force: true })
+}
 
 /** Removes what a process that was killed while it saved left behind. The run's lock says that nobody else is saving. */
 function clearLeftovers(root: string): void {
