@@ -4,7 +4,8 @@
  * rollout is never trained on.
  */
 import { messageOf } from '../common/errors.ts'
-import { tracer } from '../common/trace.ts'
+import { stepOfGroup, timeline, type TimelineTrack } from '../common/timeline.ts'
+import { tracer, type TraceArgs } from '../common/trace.ts'
 import type { ChatClient, ChatCompletion, Message, Rollout, SamplingParams, ToolDefinition } from '../common/types.ts'
 import { StepClock } from './clock.ts'
 import { withLimit } from './limit.ts'
@@ -49,7 +50,8 @@ export async function runRollout(env: Environment, row: Row, options: RolloutOpt
   const flight = tracer?.flight('rollout', `${group} #${index}`, { env: env.id, task: row.exampleId })
   flight?.phase('generation')
   const clock = new StepClock(options.generationTimeoutSeconds ?? Infinity, signal)
-  const client = new GatedClient(options.client, clock, options.gate)
+  const mark = markerOf(group, index)
+  const client = new GatedClient(options.client, clock, options.gate, mark)
   try {
     clock.step('the environment')
     const ctx: RolloutContext = {
@@ -88,11 +90,23 @@ export async function runRollout(env: Environment, row: Row, options: RolloutOpt
   }
   if (error === null) flight?.phase('rewards')
   const limits = { what: 'scoring', seconds: options.rewardTimeoutSeconds ?? Infinity, signal }
+  const scoringBegan = performance.now()
   const scoring = (own: AbortSignal) => scoreRollout(env, rollout, { signal: own, state, metrics })
   const scored = error === null ? await withLimit(limits, scoring).catch((e) => ({ ...rollout, error: messageOf(e) })) : rollout
+  if (error === null) mark('environment', 'score', scoringBegan, { reward: scored.reward })
   if (state && scored.error === null && env.rubric.groupNames?.length > 0) states.set(scored, state)
   flight?.end({ tokens: played.completion_tokens.ids.length, reward: scored.reward, error: scored.error })
   return scored
+}
+
+/** Tells the timeline what a rollout has done since a time. */
+type Mark = (track: TimelineTrack, name: string, start: number, detail?: TraceArgs) => void
+
+function markerOf(group: string, index?: number): Mark {
+  const step = stepOfGroup(group)
+  const who = { group, ...(index !== undefined && { index }) }
+  return (track, name, start, detail) =>
+    timeline?.add({ track, name, start, end: performance.now(), step, detail: { ...who, ...detail } })
 }
 
 /** The policy as a rollout sees it: each answer waits at the gate, and is a step of the clock. */
@@ -106,15 +120,20 @@ class GatedClient implements ChatClient {
   #sampling = 0
   #again = false
   #closed = false
+  readonly #mark: Mark
+  /** When the last answer ended: since then the environment has it. */
+  #answered: number | undefined
 
-  constructor(client: ChatClient, clock: StepClock, gate: Gate | undefined) {
+  constructor(client: ChatClient, clock: StepClock, gate: Gate | undefined, mark: Mark) {
     this.#client = client
     this.#clock = clock
     this.#gate = gate
+    this.#mark = mark
   }
 
   async complete(...[messages, sampling, signal, turn]: Parameters<ChatClient['complete']>): Promise<ChatCompletion> {
     const own = this.#clock.signal
+    this.#markTurn()
     if (this.#gate) {
       const since = performance.now()
       this.#waiting++
@@ -125,15 +144,22 @@ class GatedClient implements ChatClient {
       if (this.#closed) this.#gate.give()
       else this.#held++
       this.queuedMs += performance.now() - since
+      this.#mark('orchestrator', 'queued', since)
     }
     own.throwIfAborted()
     this.#again = true
     this.#sampling++
     this.#clock.step('generation')
+    const begin = performance.now()
+    let tokens = 0
     try {
       const both = signal && signal !== own ? AbortSignal.any([signal, own]) : own
-      return await this.#client.complete(messages, sampling, both, turn)
+      const completion = await this.#client.complete(messages, sampling, both, turn)
+      tokens = completion.ids.length
+      return completion
     } finally {
+      this.#mark('engine', 'generate', begin, { tokens })
+      this.#answered = performance.now()
       this.#sampling--
       if (!this.#closed) {
         // Of several answers asked for at once, others may still be waiting for their turn.
@@ -145,8 +171,14 @@ class GatedClient implements ChatClient {
 
   /** Gives back what a generator that does not listen still holds. */
   close(): void {
+    this.#markTurn()
     this.#closed = true
     while (this.#held > 0) this.#give()
+  }
+
+  #markTurn(): void {
+    if (this.#answered !== undefined) this.#mark('environment', 'turn', this.#answered)
+    this.#answered = undefined
   }
 
   #give(): void {
@@ -184,7 +216,9 @@ export async function scoreGroup(
   const limits = { what: 'scoring a group', seconds: options.rewardTimeoutSeconds ?? Infinity, signal: options.signal }
   const members = scored.map((r) => ({ ...r, state: states.get(r) }))
   const failed = (error: unknown): Scores[] => scored.map((r) => ({ reward: null, metrics: r.metrics, error: messageOf(error) }))
+  const begin = performance.now()
   const scores = await withLimit(limits, (signal) => env.rubric.scoreGroup(members, { signal })).catch(failed)
+  markerOf(rollouts[0].group)('environment', 'score group', begin)
   const made = new Map(scored.map((r, i) => [r, { ...r, ...scores[i] }]))
   return rollouts.map((r) => made.get(r) ?? r)
 }

@@ -82,10 +82,16 @@ export class TimelineWriter {
   }
 }
 
-/** In their order. What is too short to be seen goes first. */
+/** In their order: the phases of the step, and of the rollouts' spans those that can be seen, the longest ones first to be kept. */
 function longest(spans: readonly TimedSpan[], most: number): TimedSpan[] {
-  const seen = spans.filter(({ start, end }) => end - start >= shortest * 1000)
-  if (seen.length <= most) return seen
-  const bound = seen.map(({ start, end }) => end - start).toSorted((a, b) => b - a)[most - 1]
-  return seen.filter(({ start, end }) => end - start >= bound).slice(0, most)
+  const length = ({ start, end }: TimedSpan): number => end - start
+  const ofRollout = ({ detail }: TimedSpan): boolean => detail?.group !== undefined
+  const phases = spans.filter((span) => !ofRollout(span)).slice(0, most)
+  const others = spans.filter((span) => ofRollout(span) && length(span) >= shortest * 1000)
+  const chosen =
+    others.length > most - phases.length
+      ? others.toSorted((a, b) => length(b) - length(a)).slice(0, most - phases.length)
+      : others
+  const kept = new Set([...phases, ...chosen])
+  return spans.filter((span) => kept.has(span))
 }
