@@ -1,0 +1,60 @@
+/** Rows of a long list, fetched a page at a time as they come into sight. */
+import { useCallback, useEffect, useRef, useState } from 'preact/hooks'
+import { get, runPath } from './api.js'
+
+/** @typedef {import('../types.ts').RolloutSummary} RolloutSummary */
+/** @typedef {import('../types.ts').RolloutsAnswer} RolloutsAnswer */
+
+export const PAGE = 100
+/** Pages that are kept; those that were left longest ago go first. */
+const KEPT = 30
+
+/**
+ * @param {string} run @param {Record<string, string>} query
+ * @param {string} version changes when the list must be read anew
+ */
+export function useRollouts(run, query, version) {
+  const key = JSON.stringify([run, query, version])
+  const state = useRef({ key: '', pages: /** @type {Map<number, RolloutSummary[]>} */ (new Map()), asked: /** @type {Set<number>} */ (new Set()) })
+  const [answer, setAnswer] = useState(/** @type {{ total: number, truncated: boolean, searchedFrom: number | null } | null} */ (null))
+  const [error, setError] = useState(/** @type {string | null} */ (null))
+  const [, redraw] = useState(0)
+
+  const load = useCallback(
+    async (/** @type {number} */ page) => {
+      const own = state.current
+      if (own.asked.has(page) || own.key !== key) return
+      own.asked.add(page)
+      try {
+        /** @type {RolloutsAnswer} */
+        const found = await get(runPath(run, '/rollouts', { ...query, limit: PAGE, offset: page * PAGE }))
+        if (state.current !== own) return
+        own.pages.set(page, found.rows)
+        for (const old of own.pages.keys()) {
+          if (own.pages.size <= KEPT) break
+          own.pages.delete(old)
+          own.asked.delete(old)
+        }
+        setAnswer({ total: found.total, truncated: found.truncated, searchedFrom: found.searchedFrom })
+        setError(null)
+        redraw((n) => n + 1)
+      } catch (failure) {
+        own.asked.delete(page)
+        if (state.current === own) setError(/** @type {Error} */ (failure).message)
+      }
+    },
+    [key],
+  )
+  useEffect(() => {
+    // What was there stays in sight until the first page of the new list has come.
+    state.current = { key, pages: new Map(), asked: new Set() }
+    void load(0)
+  }, [key])
+  /** @param {number} i @returns {RolloutSummary | undefined} */
+  const rowAt = (i) => state.current.pages.get(Math.floor(i / PAGE))?.[i % PAGE]
+  /** @param {number} first @param {number} end */
+  const need = (first, end) => {
+    for (let page = Math.floor(first / PAGE); page <= Math.floor(Math.max(first, end - 1) / PAGE); page++) void load(page)
+  }
+  return { answer, error, rowAt, need }
+}

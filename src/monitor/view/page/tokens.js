@@ -1,0 +1,183 @@
+/** Tokens with a colour that says something of each: how likely it was, how far trainer and sampler are apart, what it earned, whether it counts. */
+import { useEffect, useRef, useState } from 'preact/hooks'
+import { num, signed } from './format.js'
+import { useKeys } from './keys.js'
+import { html } from './ui.js'
+
+/** @typedef {import('../types.ts').ViewToken} ViewToken */
+/** @typedef {import('../types.ts').ViewTurn} ViewTurn */
+/** What a colour says: hue and strength, 0 to 1. @typedef {{ hue: 'warm' | 'cool' | 'plain', t: number } | null} Tint */
+
+/** Tokens that are drawn at once; a button shows more. */
+const MANY = 6000
+
+/** @type {{ name: string, title: string, about: string, ends: [string, string, string?], tint: (token: ViewToken, scale: number) => Tint }[]} */
+export const MODES = [
+  {
+    name: 'logprob', title: 'Log-probability', about: 'how unlikely the sampler found it', ends: ['certain', 'unlikely'],
+    tint: ({ logprob }) => (logprob === undefined ? null : { hue: 'warm', t: Math.min(1, -logprob / 5) }),
+  },
+  {
+    name: 'ratio', title: 'Ratio', about: 'trainer against sampler, exp(difference)', ends: ['\u00bd: less likely now', '1', '2: likelier now'],
+    tint: ({ ratio }) => (ratio === undefined || !(ratio > 0) ? null : diverging(Math.log2(ratio))),
+  },
+  {
+    name: 'advantage', title: 'Advantage', about: 'against the mean of the group', ends: ['below', '0', 'above'],
+    tint: ({ advantage }, scale) => (advantage === undefined ? null : diverging(advantage / scale)),
+  },
+  {
+    name: 'mask', title: 'Mask', about: 'what is in the loss', ends: ['not trained on', 'trained on'],
+    tint: ({ trained }) => (trained ? { hue: 'cool', t: 0.6 } : { hue: 'plain', t: 0 }),
+  },
+  {
+    name: 'entropy', title: 'Entropy', about: 'how many other choices there were', ends: ['none', 'many'],
+    tint: ({ entropy }) => (entropy === undefined ? null : { hue: 'warm', t: Math.min(1, entropy / 4) }),
+  },
+] // prettier-ignore
+
+/** Below 0 warm, above it cool, full at 1. @param {number} x @returns {Tint} */
+function diverging(x) {
+  return { hue: x < 0 ? 'warm' : 'cool', t: Math.min(1, Math.abs(x)) }
+}
+
+/** Modes for which the tokens have numbers. @param {ViewToken[]} tokens */
+export function modesOf(tokens) {
+  const has = (/** @type {string} */ name) => name === 'mask' || tokens.some((token) => /** @type {any} */ (token)[name] !== undefined)
+  return MODES.filter(({ name }) => has(name))
+}
+
+/** The switch between the modes and the legend of the one that is on. @param {{ modes: typeof MODES, mode: string, pick: (name: string) => void }} props */
+export function ModeSwitch({ modes, mode, pick }) {
+  const now = modes.find(({ name }) => name === mode) ?? modes[0]
+  useKeys(Object.fromEntries(modes.map(({ name }, i) => [String(i + 1), () => pick(name)])))
+  const diverges = now.ends.length === 3
+  return html`<div class="mode-row">
+    <fieldset class="field segments">
+      <legend>Colour</legend>
+      ${modes.map(
+        ({ name, title }, i) =>
+          html`<label key=${name} title=${`key ${i + 1}`}><input type="radio" name="mode" checked=${name === now.name} onChange=${() => pick(name)} /><span>${title}</span></label>`,
+      )}
+    </fieldset>
+    <p class="mode-legend">
+      <span>${now.ends[0]}</span><span class=${`ramp ${now.name === 'mask' ? 'mask' : diverges ? 'diverging' : 'warm'}`} aria-hidden="true"></span>
+      ${diverges && html`<span class="hidden">${now.ends[1]}, </span>`}<span>${now.ends[diverges ? 2 : 1]}</span> <span class="muted">${now.about}</span>
+    </p>
+  </div>`
+}
+
+/**
+ * The conversation as tokens, turn by turn.
+ * @param {{ tokens: ViewToken[], turns: ViewTurn[], mode: string }} props
+ */
+export function Tokens({ tokens, turns, mode }) {
+  const [at, setAt] = useState(-1)
+  const [most, setMost] = useState(MANY)
+  const box = useRef(/** @type {HTMLDivElement | null} */ (null))
+  const now = MODES.find(({ name }) => name === mode) ?? MODES[0]
+  const scale = Math.max(1e-9, ...tokens.map(({ advantage }) => Math.abs(advantage ?? 0)))
+  useEffect(() => setAt(-1), [tokens])
+  const parts = (turns.length > 0 ? turns : [{ index: 0, parent: null, branch: true, first: 0, sampledFirst: tokens.length, end: tokens.length, logprob: null }]).flatMap((turn) => [
+    ...runsOf(tokens, turn.first, turn.sampledFirst, turn),
+    ...runsOf(tokens, turn.sampledFirst, turn.end, turn),
+  ])
+  const show = (/** @type {EventTarget | null} */ target) => {
+    const element = target instanceof Element ? target.closest('[data-t]') : null
+    if (element) setAt(Number(element.getAttribute('data-t')))
+  }
+  const onKey = (/** @type {KeyboardEvent} */ event) => {
+    const by = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 10, ArrowUp: -10 }[event.key]
+    let next = at
+    if (by !== undefined) next = at < 0 ? (turns[0]?.sampledFirst ?? 0) : at + by
+    else if (event.key === 'Home') next = 0
+    else if (event.key === 'End') next = tokens.length - 1
+    else return
+    event.preventDefault()
+    event.stopPropagation()
+    next = Math.min(Math.min(most, tokens.length) - 1, Math.max(0, next))
+    setAt(next)
+    box.current?.querySelector(`[data-t="${next}"]`)?.scrollIntoView({ block: 'nearest' })
+  }
+  return html`<div class="tokens-box">
+    <div
+      class=${`tokens mode-${now.name}`}
+      ref=${box}
+      tabindex="0"
+      role="group"
+      aria-label="Tokens; arrow keys move from one to the next"
+      onKeyDown=${onKey}
+      onFocus=${() => at < 0 && setAt(turns[0]?.sampledFirst ?? 0)}
+      onMouseOver=${(/** @type {MouseEvent} */ event) => show(event.target)}
+      onClick=${(/** @type {MouseEvent} */ event) => show(event.target)}
+    >
+      ${parts
+        .filter(({ first }) => first < most)
+        .map(
+          ({ kind, first, end, turn }) =>
+            html`<section key=${first} class=${`piece kind-${kind}`} id=${kind === 'sampled' ? `turn-${turn.index}` : null}>
+              <h3>
+                <span>${{ prompt: 'prompt', sampled: 'answer', env: 'environment', tool: 'tool' }[kind]}${turns.length > 1 ? ` \u00b7 turn ${turn.index + 1}` : ''}${turn.branch && turn.index > 0 && kind !== 'sampled' ? ' \u00b7 a new sequence' : ''}</span>
+                <span class="muted">${end - first} tokens${kind === 'sampled' && turn.logprob !== null ? `, mean logprob ${num(turn.logprob, 3)}` : ''}</span>
+              </h3>
+              <p class="token-text">
+                ${tokens.slice(first, Math.min(end, most)).map((token, k) => html`<${Token} key=${first + k} token=${token} i=${first + k} tint=${now.tint(token, scale)} on=${first + k === at} />`)}
+              </p>
+            </section>`,
+        )}
+    </div>
+    ${tokens.length > most && html`<button type="button" onClick=${() => setMost(most + MANY)}>Show ${Math.min(MANY, tokens.length - most)} more of ${tokens.length} tokens</button>`}
+    <${TokenFacts} token=${tokens[at]} i=${at} />
+  </div>`
+}
+
+/** @param {{ token: ViewToken, i: number, tint: Tint, on: boolean }} props */
+function Token({ token, i, tint, on }) {
+  const classes = `tok${tint ? ` ${tint.hue}` : ''}${token.trained ? ' trained' : ''}${on ? ' on' : ''}`
+  return html`<bdi class=${classes} data-t=${i} style=${tint ? { '--t': tint.t.toFixed(3) } : null}>${visible(token.text)}</bdi>`
+}
+
+/** Text with what cannot be seen made visible: the end of a line as an arrow before it, control characters as their pictures. @param {string} text */
+export function visible(text) {
+  if (text === '') return '\u2205'
+  // oxlint-disable-next-line no-control-regex -- they are what is looked for
+  return text.replace(/[\u0000-\u0009\u000b-\u001f\u007f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]|\n/g, (char) => {
+    if (char === '\n') return '\u21b5\n'
+    const code = char.charCodeAt(0)
+    if (code < 32) return String.fromCharCode(0x2400 + code)
+    return code === 127 ? '\u2421' : `\u27e8${code.toString(16)}\u27e9`
+  })
+}
+
+/** Parts of a range that are of one kind. @param {ViewToken[]} tokens @param {number} first @param {number} end @param {ViewTurn} turn */
+function runsOf(tokens, first, end, turn) {
+  /** @type {{ kind: import('../types.ts').TokenKind, first: number, end: number, turn: ViewTurn }[]} */
+  const parts = []
+  for (let i = first; i < Math.min(end, tokens.length); i++) {
+    const last = parts.at(-1)
+    if (last?.kind === tokens[i].kind) last.end = i + 1
+    else parts.push({ kind: tokens[i].kind, first: i, end: i + 1, turn })
+  }
+  return parts
+}
+
+/** All that is known of one token. @param {{ token: ViewToken | undefined, i: number }} props */
+function TokenFacts({ token, i }) {
+  /** @type {[string, string][]} */
+  const facts = token
+    ? /** @type {[string, string | undefined][]} */ ([
+        ['token', `${i}`],
+        ['id', String(token.id)],
+        ['text', JSON.stringify(token.text)],
+        ['kind', `${token.kind}${token.trained ? ', trained on' : ', not trained on'}`],
+        ['logprob', token.logprob === undefined ? undefined : `${num(token.logprob)} (p ${num(Math.exp(token.logprob), 3)})`],
+        ['trainer logprob', token.trainer_logprob === undefined ? undefined : num(token.trainer_logprob)],
+        ['ratio', token.ratio === undefined ? undefined : num(token.ratio, 5)],
+        ['advantage', token.advantage === undefined ? undefined : signed(token.advantage, 4)],
+        ['entropy', token.entropy === undefined ? undefined : num(token.entropy, 4)],
+        ['version', token.version === undefined ? undefined : String(token.version)],
+      ]).flatMap(([name, value]) => (value === undefined ? [] : [[name, value]]))
+    : []
+  return html`<div class="token-facts" role="status" aria-live="polite" aria-label="Token">
+    ${token ? html`<dl>${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd><bdi>${visible(value)}</bdi></dd></div>`)}</dl>` : html`<p class="muted">Point at a token, or Tab to the text and use the arrow keys.</p>`}
+  </div>`
+}
