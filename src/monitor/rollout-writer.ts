@@ -56,6 +56,12 @@ export interface TokensRow {
   turns?: { branch: boolean; prompt_ids: number[]; sampled: number }[]
 }
 
+/** What the trainer computed of a rollout's sampled tokens, before the step: null for one that the loss left out. */
+export interface TrainerTokens {
+  logprobs: (number | null)[]
+  entropies: (number | null)[]
+}
+
 /** The readable row of a rollout. Metrics are also flattened to the top level, as verifiers does, where the name is free. */
 export function rolloutRow(step: number, split: Split, scored: ScoredRollout): RolloutRow {
   const { rollout, advantage } = scored
@@ -87,7 +93,7 @@ export function rolloutRow(step: number, split: Split, scored: ScoredRollout): R
 }
 
 /** The token row of a rollout. */
-export function tokensRow(step: number, split: Split, rollout: Rollout): TokensRow {
+export function tokensRow(step: number, split: Split, rollout: Rollout, trainer?: TrainerTokens): TokensRow {
   return {
     step,
     split,
@@ -98,6 +104,10 @@ export function tokensRow(step: number, split: Split, rollout: Rollout): TokensR
     // Nine digits bring a float32 back exactly, in half the characters of a double.
     logprobs: rollout.completion_tokens.logprobs.map((x) => Number(x.toPrecision(9))),
     versions: rollout.completion_tokens.versions,
+    ...(trainer && {
+      trainer_logprobs: trainer.logprobs.map((x) => x && Number(x.toPrecision(9))),
+      entropies: trainer.entropies.map((x) => x && Number(x.toPrecision(4))),
+    }),
     ...(rollout.turns && {
       turns: rollout.turns.map(({ branch, promptIds, sampled }) => ({ branch, prompt_ids: promptIds, sampled })),
     }),
@@ -135,9 +145,15 @@ function versionRange(versions: readonly PolicyVersion[]): RolloutRow['policy_ve
 /** Appends rollouts to the files of their step. Nothing is kept open or in memory between two calls. */
 export class RolloutWriter {
   readonly #folder: Pick<RunFolder, 'rolloutsPath' | 'tokensPath'>
+  readonly #trainer = new WeakMap<Rollout, TrainerTokens>()
 
   constructor(folder: Pick<RunFolder, 'rolloutsPath' | 'tokensPath'>) {
     this.#folder = folder
+  }
+
+  /** Takes what the trainer knows of rollouts that are written later. */
+  note(tokens: ReadonlyMap<Rollout, TrainerTokens>): void {
+    for (const [rollout, known] of tokens) this.#trainer.set(rollout, known)
   }
 
   /** Writes rollouts of one step: a training batch, a dropped group, an evaluation. Synchronous, so a killed run has them. */
@@ -149,7 +165,7 @@ export class RolloutWriter {
     )
     append(
       this.#folder.tokensPath(step),
-      rollouts.map((r) => tokensRow(step, split, r.rollout)),
+      rollouts.map((r) => tokensRow(step, split, r.rollout, this.#trainer.get(r.rollout))),
     )
   }
 }

@@ -1,5 +1,6 @@
 /** Scored groups become training samples: the turns of a rollout that go on with each other are one sequence with one loss mask. */
 import type { Rollout, RolloutTurn, TrainingBatch, TrainingSample } from '../common/types.ts'
+import type { TrainerTokens } from '../monitor/rollout-writer.ts'
 
 /** A rollout with its advantage; null where it is not trained on. */
 export interface AdvantagedRollout {
@@ -18,17 +19,20 @@ export function trainingBatch(step: number, rollouts: readonly AdvantagedRollout
   return { step, samples, lossTokenCount }
 }
 
-/** The samples of one rollout: one, or as many as it has branches. `advantage`: of all sampled tokens, in the order of the turns. */
-function samplesOf(rollout: Rollout, advantage: number | ArrayLike<number>): TrainingSample[] {
-  const { promptIds, completion_tokens: tokens } = rollout
-  const turns: readonly RolloutTurn[] = rollout.turns ?? [{ branch: true, promptIds, sampled: tokens.ids.length }]
+/** Its turns by the sequences that they make. */
+function branchesOf({ promptIds, completion_tokens: tokens, turns }: Rollout): RolloutTurn[][] {
   const branches: RolloutTurn[][] = []
-  for (const turn of turns) {
+  for (const turn of turns ?? [{ branch: true, promptIds, sampled: tokens.ids.length }]) {
     if (turn.branch || branches.length === 0) branches.push([turn])
     else branches.at(-1)!.push(turn)
   }
+  return branches
+}
+
+/** The samples of one rollout: one, or as many as it has branches. `advantage`: of all sampled tokens, in the order of the turns. */
+function samplesOf(rollout: Rollout, advantage: number | ArrayLike<number>): TrainingSample[] {
   let from = 0
-  return branches.map((branch) => {
+  return branchesOf(rollout).map((branch) => {
     const sample = sampleOf(rollout, branch, from, advantage)
     from += branch.reduce((sum, turn) => sum + turn.sampled, 0)
     return sample
@@ -68,4 +72,33 @@ function sampleOf(
     }
   }
   return sample
+}
+
+/**
+ * What the trainer computed of each sampled token, back in the order of its rollout.
+ * @param results one for each sample; none for a step that had nothing to learn from
+ */
+export function trainerTokens(
+  { samples }: TrainingBatch,
+  results: readonly { logprobs: Float32Array; entropy: Float32Array }[],
+): Map<Rollout, TrainerTokens> {
+  const found = new Map<Rollout, TrainerTokens>()
+  // Samples of one rollout come one after the other, in the order of its branches.
+  const branches = new Map<Rollout, RolloutTurn[][]>()
+  results.forEach(({ logprobs, entropy }, i) => {
+    const { rollout, lossMask } = samples[i]
+    if (!rollout) return
+    if (!branches.has(rollout)) branches.set(rollout, branchesOf(rollout))
+    if (!found.has(rollout)) found.set(rollout, { logprobs: [], entropies: [] })
+    const tokens = found.get(rollout)!
+    let at = 0
+    for (const turn of branches.get(rollout)!.shift()!) {
+      at += turn.promptIds.length
+      for (const end = at + turn.sampled; at < end; at++) {
+        tokens.logprobs.push(lossMask[at] ? logprobs[at] : null)
+        tokens.entropies.push(lossMask[at] ? entropy[at] : null)
+      }
+    }
+  })
+  return found
 }

@@ -111,7 +111,8 @@ export function glossary(keys: readonly string[] = Object.keys(METRICS)): Record
 
 function entryOf(key: string): GlossaryEntry {
   const info = metricInfo(key)
-  if (key === 'time') return { label: 'time', unit: 's', help: 'when the row was written, in seconds since 1970', group: 'Progress' }
+  if (key === 'time')
+    return { label: 'time', unit: 's', help: 'when the row was written, in seconds since 1970', group: 'Progress' }
   if (!info) return { label: key, unit: '', help: 'a metric of the environment or the loss', group: 'Own' }
   const { formula, unit, healthy, group } = info
   return { label: key.replace(/\/mean$/, ''), unit, help: formula, healthy, group, range: rangeOf(healthy) }
