@@ -11,7 +11,7 @@ import { createLogger } from './logger.ts'
 import type { Logger, LogLevel } from './logger.ts'
 import { MetricsWriter, readMetrics } from './metrics-writer.ts'
 import { Progress } from './progress.ts'
-import { RolloutWriter } from './rollout-writer.ts'
+import { RolloutWriter, type TrainerTokens } from './rollout-writer.ts'
 import type { RewindReport, RunFolder } from './run-folder.ts'
 import { Watch } from './warnings.ts'
 import type { WatchOptions } from './warnings.ts'
@@ -73,6 +73,11 @@ export class Monitor {
     this.console.rewards = rewardsOf(rows)
     this.#metrics = this.#openMetrics()
     return report
+  }
+
+  /** Takes what the trainer computed of the tokens of rollouts that `finishStep` will be given; it goes into their token rows. */
+  noteTokens(tokens: ReadonlyMap<Rollout, TrainerTokens>): void {
+    this.#rollouts.note(tokens)
   }
 
   /** Writes the step's rollouts and its row, prints its line, some samples, and what there is to warn of. Returns the row's metrics. */
