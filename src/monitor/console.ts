@@ -1,16 +1,20 @@
 /**
  * The terminal of a run.
  * - What is printed stays: a line, once written, is never drawn over.
- * - In a terminal, one live line below says what is being waited for. Anywhere else (a pipe, a CI log) there is no escape sequence and
- *   no redraw; a wait that takes long is mentioned after 30 s, then after 1, 2, 4 ... minutes.
+ * - In a terminal that is large enough, a panel below shows the last step, what is being waited for, and keys (live-panel.ts, keys.ts); in a
+ *   small one, a line says what is being waited for. Anywhere else (a pipe, a CI log, a job in the background) there is no escape sequence
+ *   and no redraw; a wait that takes long is mentioned after 30 s, then after 1, 2, 4 ... minutes.
  * - Its timers never keep the process alive, and a closed pipe (`| head`) never ends a run.
  */
 import { styleText } from 'node:util'
-import { createLogUpdate } from 'log-update'
 import { isGoneReader } from '../common/faults.ts'
 import type { Metrics } from '../common/types.ts'
-import { formatDuration, oneLine } from './format.ts'
 import type { ScoredRollout } from './aggregate.ts'
+import { formatDuration, oneLine } from './format.ts'
+import { inForeground } from './keys.ts'
+import { LiveScreen } from './live-screen.ts'
+import { withoutStyle } from './live-text.ts'
+import { LiveView } from './live-view.ts'
 import type { Logger } from './logger.ts'
 import type { Progress, Wait } from './progress.ts'
 import { etaSeconds, evalLine, legend, pickSamples, plain, sampleLines, stepLine } from './step-line.ts'
@@ -31,12 +35,18 @@ export interface ConsoleOptions {
   /** Print samples every so many steps; 0: never. Step 1 always has some. */
   samplesEvery?: number
   samplesCount?: number
-  /** Rewards of the steps before this process, for the sparkline of a resumed run. */
-  rewards?: readonly (number | null)[]
+  /** Metrics of the steps before this process, for the sparklines of a resumed run. */
+  history?: readonly Metrics[]
+  /** The panel, where the terminal has room for it; else, and by default, one line. `step` and `eval` feed it. */
+  panel?: boolean
+  /** Keys are heard from here, while there is a panel. Default: standard input where the stream is standard output, else none. */
+  keys?: NodeJS.ReadStream
   /** Default: the environment's NO_COLOR and FORCE_COLOR, then whether the stream is a terminal. */
   colour?: boolean
   /** First mention of a long wait outside a terminal. */
   longWaitMs?: number
+  /** Default: the process's. */
+  env?: NodeJS.ProcessEnv
 }
 
 const frameMs = 100
@@ -49,38 +59,71 @@ export function wantsColour(stream: { isTTY?: boolean }, env: NodeJS.ProcessEnv 
   return stream.isTTY === true && env.TERM !== 'dumb'
 }
 
+/** True when something can be drawn over in `stream`. A terminal that says its size is 0 (some containers) holds no live line. */
+export function canRedraw(stream: ConsoleStream, env: NodeJS.ProcessEnv = process.env): boolean {
+  return stream.isTTY === true && stream.columns !== 0 && stream.rows !== 0 && env.TERM !== 'dumb'
+}
+
 export class RunConsole {
   readonly #o: Required<Pick<ConsoleOptions, 'linesEvery' | 'samplesEvery' | 'samplesCount' | 'longWaitMs'>> & ConsoleOptions
   readonly #stream: ConsoleStream
-  readonly #live: ReturnType<typeof createLogUpdate> | null
+  readonly #screen: LiveScreen | null
+  readonly #view: LiveView | null
   readonly #paint: Paint
   readonly #tick: NodeJS.Timeout
   readonly #unsubscribe: () => void
-  #rewards: (number | null)[]
+  #rewards: (number | null)[] = []
   readonly #stepSeconds: number[] = []
   // When each wait is next mentioned outside a terminal, in milliseconds after its start.
   readonly #nextMention = new WeakMap<Wait, number>()
   #frame: NodeJS.Timeout | undefined
+  #front: boolean
   #closed = false
 
   constructor(options: ConsoleOptions) {
     this.#o = { linesEvery: 1, samplesEvery: 5, samplesCount: 2, longWaitMs: 30_000, ...options }
+    const { progress, env = process.env } = options
     this.#stream = options.stream ?? process.stdout
+    const ours = this.#stream === process.stdout
     this.#paint =
-      (options.colour ?? wantsColour(this.#stream)) ? (style, text) => styleText(style, text, { validateStream: false }) : plain
-    // A terminal that says its size is 0 (some containers) cannot hold a live line: it gets what a pipe gets.
-    const live = this.#stream.isTTY && this.#stream.columns !== 0 && this.#stream.rows !== 0
-    // showCursor: hiding it would put signal handlers of log-update's own beside the run's.
-    this.#live = live ? createLogUpdate(this.#stream, { showCursor: true }) : null
-    this.#rewards = [...(options.rewards ?? [])]
+      (options.colour ?? wantsColour(this.#stream, env))
+        ? (style, text) => styleText(style, text, { validateStream: false })
+        : plain
+    const others: ConsoleStream[] = !ours ? [] : process.stderr.isTTY ? [process.stdout, process.stderr] : [process.stdout]
+    this.#screen = canRedraw(this.#stream, env) ? new LiveScreen(this.#stream, others, () => this.#schedule()) : null
+    this.#view =
+      this.#screen && options.panel
+        ? new LiveView({
+            progress,
+            maxSteps: options.maxSteps,
+            stream: this.#stream,
+            paint: this.#paint,
+            keys: options.keys ?? (ours ? process.stdin : undefined),
+            print: (...lines) => this.print(...lines),
+            redraw: () => this.#draw(),
+          })
+        : null
+    this.history = options.history ?? []
     this.#stream.on('error', ignoreClosedPipe)
-    this.#unsubscribe = options.progress.onChange(() => this.#schedule())
-    this.#tick = setInterval(() => (this.#live ? this.#draw() : this.#mentionLongWaits()), tickMs).unref()
+    this.#unsubscribe = progress.onChange(() => this.#schedule())
+    this.#front = !this.#screen || !ours || inForeground()
+    if (this.#front) this.#view?.listen()
+    if (this.#screen) {
+      this.#stream.on('resize', this.#onResize)
+      if (ours) process.on('SIGCONT', this.#onContinue).on('exit', this.#onExit)
+    }
+    this.#tick = setInterval(() => this.#onTick(), tickMs).unref()
   }
 
-  /** Rewards of the steps so far, for the sparkline. */
-  set rewards(rewards: readonly (number | null)[]) {
-    this.#rewards = [...rewards]
+  /** Metrics of the steps so far, for the sparklines. */
+  set history(rows: readonly Metrics[]) {
+    this.#rewards = rows.flatMap((row) => (row.reward === undefined ? [] : row.reward))
+    if (this.#view) this.#view.history = rows
+  }
+
+  /** How many bytes of GPU buffers there are, for the panel. */
+  set gpuBytes(ask: () => number) {
+    if (this.#view) this.#view.gpuBytes = ask
   }
 
   /** The one line that says which numbers matter. */
@@ -95,21 +138,14 @@ export class RunConsole {
 
   /** Prints lines that stay. Nothing is added to them. */
   print(...lines: string[]): void {
-    const text = lines.join('\n')
-    this.#o.logger?.info(withoutStyle(text))
-    if (this.#closed || !this.#stream.writable) return
-    this.#live?.clear()
-    this.#stream.write(`${text}\n`)
-    this.#draw()
+    this.#o.logger?.info(withoutStyle(lines.join('\n')))
+    this.#write(lines.join('\n'))
   }
 
   /** Prints `warning: ...`. */
   warn(message: string): void {
     this.#o.logger?.warn(message)
-    if (this.#closed || !this.#stream.writable) return
-    this.#live?.clear()
-    this.#stream.write(`${this.#paint('yellow', `warning: ${message}`)}\n`)
-    this.#draw()
+    this.#write(this.#paint('yellow', `warning: ${message}`))
   }
 
   /** The line of a finished step, and now and then some of its rollouts. `time/step` gives its seconds and the time left. */
@@ -120,8 +156,14 @@ export class RunConsole {
     const { maxSteps, linesEvery, samplesEvery, samplesCount } = this.#o
     const left = maxSteps - step
     const eta = left > 0 ? etaSeconds(this.#stepSeconds, left) : undefined
-    if (step === 1 || left === 0 || step % linesEvery === 0)
-      this.print(stepLine({ step, maxSteps, metrics, rewards: this.#rewards, seconds, eta }, this.#paint))
+    this.#view?.step(step, metrics, rollouts, eta)
+    if (step === 1 || left === 0 || step % linesEvery === 0) {
+      const line = { step, maxSteps, metrics, rewards: this.#rewards, seconds, eta }
+      const whole = stepLine(line, this.#paint)
+      this.#o.logger?.info(withoutStyle(whole))
+      // Beside a panel, which has the rest, a step stays on one line.
+      this.#write(this.#panelShown ? stepLine(line, this.#paint, this.#columns) : whole)
+    }
     if (samplesEvery > 0 && (step === 1 || step % samplesEvery === 0)) this.samples(rollouts, samplesCount)
   }
 
@@ -133,23 +175,66 @@ export class RunConsole {
 
   /** The line of an evaluation; `when`: 'before training', 'at step 5'. */
   eval(when: string, metrics: Metrics, seconds?: number): void {
+    this.#view?.eval(metrics)
     this.print(evalLine(when, metrics, seconds, this.#paint))
   }
 
-  /** Takes the live line away and stops drawing. May be called twice. */
+  /** Takes the live lines away, stops drawing and gives the terminal back. May be called twice. */
   close(): void {
     if (this.#closed) return
     this.#closed = true
     clearInterval(this.#tick)
     clearTimeout(this.#frame)
     this.#unsubscribe()
-    if (this.#stream.writable) this.#live?.clear()
-    this.#stream.off('error', ignoreClosedPipe)
+    this.#view?.close()
+    this.#screen?.close()
+    this.#stream.off('resize', this.#onResize).off('error', ignoreClosedPipe)
+    process.off('SIGCONT', this.#onContinue).off('exit', this.#onExit)
+  }
+
+  get #columns(): number {
+    // One column short of the edge: a line that wraps could not be drawn over.
+    return Math.max(20, (this.#stream.columns ?? 80) - 1)
+  }
+
+  get #panelShown(): boolean {
+    return this.#front && this.#view?.fits() === true
+  }
+
+  #write(text: string): void {
+    if (this.#closed || !this.#stream.writable) return
+    if (this.#screen) this.#screen.print(`${text}\n`)
+    else this.#stream.write(`${text}\n`)
+    this.#draw()
+  }
+
+  readonly #onResize = (): void => {
+    this.#screen?.resized()
+    this.#draw()
+  }
+
+  /** Back from Ctrl-Z: in the foreground (`fg`) or not (`bg`), below what the shell has written. */
+  readonly #onContinue = (): void => {
+    this.#screen?.forget()
+    this.#front = inForeground()
+    if (this.#front) this.#view?.listen()
+    else this.#view?.deaf()
+    this.#draw()
+  }
+
+  readonly #onExit = (): void => this.close()
+
+  #onTick(): void {
+    // A shell may put a running job into the background or the foreground without a word.
+    if (this.#screen && this.#stream === process.stdout && process.platform === 'linux' && inForeground() !== this.#front)
+      this.#onContinue()
+    if (this.#screen && this.#front) this.#draw()
+    else this.#mentionLongWaits()
   }
 
   /** Draws soon: waits may change a thousand times a second, the terminal does ten. */
   #schedule(): void {
-    if (!this.#live || this.#frame || this.#closed) return
+    if (!this.#screen || this.#frame || this.#closed) return
     this.#frame = setTimeout(() => {
       this.#frame = undefined
       this.#draw()
@@ -157,11 +242,10 @@ export class RunConsole {
   }
 
   #draw(): void {
-    if (!this.#live || this.#closed || !this.#stream.writable) return
-    const line = this.#o.progress.line()
-    if (line === '') this.#live.clear()
-    // One column short of the edge: a line that wraps could not be drawn over.
-    else this.#live(this.#paint('dim', oneLine(line, Math.max(20, (this.#stream.columns ?? 80) - 1))))
+    if (!this.#screen || this.#closed || !this.#front) return
+    if (this.#panelShown) return this.#screen.draw(this.#view!.lines(this.#columns))
+    const line = oneLine(this.#o.progress.line(), this.#columns)
+    this.#screen.draw(line === '' ? [] : [this.#paint('dim', line)])
   }
 
   #mentionLongWaits(): void {
@@ -178,9 +262,4 @@ export class RunConsole {
 
 function ignoreClosedPipe(error: NodeJS.ErrnoException): void {
   if (!isGoneReader(error)) throw error
-}
-
-function withoutStyle(text: string): string {
-  // oxlint-disable-next-line no-control-regex
-  return text.replace(/\x1b\[[\d;]*m/g, '')
 }

@@ -3,6 +3,7 @@
  * A name in angle brackets stands for any text. Names are verifiers' RLTrainer's and prime-rl's where they have one.
  */
 
+import { LIMITS } from './health.ts'
 import { SAMPLER_METRICS } from './metrics-sampler.ts'
 
 export interface MetricInfo {
@@ -85,14 +86,14 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
     formula:
       'groups whose rewards differ by more than 1e-6 / groups; these alone are trained on. solved_none + solved_all + solved_some = 1',
     unit: fraction,
-    healthy: 'above 0.3; shown as `mixed` in the step line',
+    healthy: `above ${LIMITS.solved_some.low}; shown as \`mixed\` in the step line`,
     trl: '1 - frac_reward_zero_std',
   },
   'is_truncated/mean': {
     group: 'Rollouts',
     formula: 'rollouts cut off by max_tokens / rollouts that did not fail',
     unit: fraction,
-    healthy: 'under 0.1; else raise trainer.args.max_tokens',
+    healthy: `under ${LIMITS['is_truncated/mean'].high}; else raise trainer.args.max_tokens`,
     trl: 'completions/clipped_ratio',
   },
   'tokens/completion': {
@@ -126,7 +127,7 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
     group: 'Rollouts',
     formula: 'as `is_truncated/mean`, over the rollouts of one environment; only in runs with several',
     unit: fraction,
-    healthy: 'under 0.1',
+    healthy: `under ${LIMITS['is_truncated/mean'].high}`,
   },
   'num_turns/<env>/mean': {
     group: 'Rollouts',
@@ -170,20 +171,20 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
     group: 'Loss',
     formula: 'mean over loss tokens of -sum over v of p(v) log p(v), over the full vocabulary at the sampling temperature',
     unit: 'nats',
-    healthy: 'falls slowly; at 0 the model has stopped trying other answers: lower the learning rate',
+    healthy: `falls slowly; under ${LIMITS['entropy/all/mean'].low} the model hardly tries other answers: lower the learning rate`,
     trl: 'entropy',
   },
   'mismatch_kl/all/mean': {
     group: 'Loss',
     formula: 'mean over loss tokens of ratio - log(ratio) - 1; ratio = exp(logp of the trainer - logp of the sampler)',
     unit: 'nats',
-    healthy: 'exactly 0 on fresh samples of the embedded engine; under 0.01 and flat one step off-policy',
+    healthy: `exactly 0 on fresh samples of the embedded engine; under ${LIMITS['mismatch_kl/all/mean'].high} and flat one step off-policy`,
   },
   'mismatch_kl/all/max': {
     group: 'Loss',
     formula: 'the largest ratio - log(ratio) - 1 of a loss token',
     unit: 'nats',
-    healthy: 'no jumps; one token above 10 deserves a look',
+    healthy: `no jumps; one token above ${LIMITS['mismatch_kl/all/max'].high} deserves a look`,
   },
   importance_ratio: {
     group: 'Loss',
@@ -197,26 +198,26 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
     formula:
       'loss tokens with ratio outside [mask_ratio_low, mask_ratio_high] / N; cispo clamps their weight, cispo_mask drops them',
     unit: fraction,
-    healthy: 'under 0.01',
+    healthy: `under ${LIMITS['is_masked/mean'].high}`,
   },
   'is_masked_low/mean': {
     group: 'Loss',
     formula: 'loss tokens with ratio < mask_ratio_low / N',
     unit: fraction,
-    healthy: 'under 0.01',
+    healthy: `under ${LIMITS['is_masked/mean'].high}`,
   },
   'is_masked_high/mean': {
     group: 'Loss',
     formula: 'loss tokens with ratio > mask_ratio_high / N',
     unit: fraction,
-    healthy: 'under 0.01',
+    healthy: `under ${LIMITS['is_masked/mean'].high}`,
     trl: 'cispo_clip_ratio',
   },
   'optim/grad_norm': {
     group: 'Optimizer',
     formula: 'sqrt(sum of g^2) over all trained parameters, before clipping to max_grad_norm',
     unit: 'gradient',
-    healthy: 'no spikes; null when the step was skipped because it was not finite',
+    healthy: `no spikes (${LIMITS['optim/grad_norm'].spike} times the median of the steps before); null when the step was skipped because it was not finite`,
     trl: 'grad_norm',
   },
   'optim/lr': {
@@ -267,7 +268,7 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
     group: 'Evaluation',
     formula: 'as `is_truncated/mean`, over the evaluation',
     unit: fraction,
-    healthy: 'under 0.1',
+    healthy: `under ${LIMITS['is_truncated/mean'].high}`,
   },
   'eval/<env>/tokens/completion': {
     group: 'Evaluation',

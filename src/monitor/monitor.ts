@@ -16,7 +16,7 @@ import type { RewindReport, RunFolder } from './run-folder.ts'
 import { Watch } from './warnings.ts'
 import type { WatchOptions } from './warnings.ts'
 
-export interface MonitorOptions extends Omit<ConsoleOptions, 'progress' | 'logger' | 'rewards'> {
+export interface MonitorOptions extends Omit<ConsoleOptions, 'progress' | 'logger' | 'history'> {
   /** Open. Where the run is resumed: rewound, or to be taken back with `rewind`. */
   folder: RunFolder
   watch: WatchOptions
@@ -58,7 +58,7 @@ export class Monitor {
     const rows = readMetrics(folder.metricsPath)
     this.#totals = totalsOf(rows)
     this.logger = createLogger(folder.logPath, logLevel)
-    this.console = new RunConsole({ ...consoleOptions, progress, logger: this.logger, rewards: rewardsOf(rows) })
+    this.console = new RunConsole({ panel: true, ...consoleOptions, progress, logger: this.logger, history: rows })
     this.#metrics = this.#openMetrics()
     this.#rollouts = new RolloutWriter(folder)
     this.#watch = new Watch(watch)
@@ -70,7 +70,7 @@ export class Monitor {
     const report = this.folder.rewind(step)
     const rows = readMetrics(this.folder.metricsPath)
     this.#totals = totalsOf(rows)
-    this.console.rewards = rewardsOf(rows)
+    this.console.history = rows
     this.#metrics = this.#openMetrics()
     return report
   }
@@ -138,6 +138,3 @@ export class Monitor {
     return new MetricsWriter({ path: this.folder.metricsPath, onWarning: (message) => this.console.warn(message) })
   }
 }
-
-const rewardsOf = (rows: readonly Metrics[]): (number | null)[] =>
-  rows.flatMap((row) => (row.reward === undefined ? [] : row.reward))

@@ -123,7 +123,12 @@ export class Progress {
 
   /** Everything that is being waited for, on one line; '' for nothing. */
   line(): string {
-    return this.active.map((w) => `${w.text()} (${formatDuration((this.#now() - w.startedAt) / 1000)})`).join(' | ')
+    return this.lines().join(' | ')
+  }
+
+  /** The same, a text for each wait. */
+  lines(): string[] {
+    return this.active.map((w) => `${w.text()} (${formatDuration((this.#now() - w.startedAt) / 1000)})`)
   }
 
   #changed(): void {

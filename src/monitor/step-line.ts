@@ -2,6 +2,8 @@
 import type { Metrics } from '../common/types.ts'
 import type { ScoredRollout } from './aggregate.ts'
 import { formatCount, formatDuration, formatNumber, formatPercent, oneLine, printable, sparkline } from './format.ts'
+import { healthOf, LIMITS } from './health.ts'
+import { textWidth } from './live-text.ts'
 
 export type Style = 'bold' | 'dim' | 'red' | 'yellow' | 'green' | 'cyan'
 /** Colours a text, or gives it back as it is. */
@@ -22,41 +24,52 @@ export interface StepLine {
 
 /** One line, at the start of a run: which numbers matter, and their healthy ranges. */
 export const legend =
-  'legend: reward should rise | mixed (groups whose rewards differ) above 30% | truncated under 10% | entropy not to 0 | ' +
-  'kl (trainer against sampler) flat, under 0.01 | grad without spikes | all of them: docs/metrics.md'
+  `legend: reward should rise | mixed (groups whose rewards differ) above ${formatPercent(LIMITS.solved_some.low)} | ` +
+  `truncated under ${formatPercent(LIMITS['is_truncated/mean'].high)} | entropy not to 0 | ` +
+  `kl (trainer against sampler) flat, under ${LIMITS['mismatch_kl/all/mean'].high} | grad without spikes | all of them: docs/metrics.md`
 
-/** `step 3/12 | reward 0.52 ▁▃▅ | mixed 75% | truncated 3% | 17 tokens | entropy 0.81 | kl 0.0012 | grad 0.43 | ... | 12.3s | eta 1m50s` */
-export function stepLine(line: StepLine, paint: Paint = plain): string {
+/**
+ * `step 3/12 | reward 0.52 ▁▃▅ | mixed 75% | truncated 3% | 17 tokens | entropy 0.81 | kl 0.0012 | grad 0.43 | ... | 12.3s | eta 1m50s`
+ * @param width the columns that it may take; without it, all of them
+ */
+export function stepLine(line: StepLine, paint: Paint = plain, width = Infinity): string {
   const { step, maxSteps, metrics: m } = line
-  const parts = [`step ${String(step).padStart(String(maxSteps).length)}/${maxSteps}`]
+  // The higher the rank, the sooner a part is left out where the line has no room for all.
+  const parts: { rank: number; text: string }[] = []
+  const add = (rank: number, text: string) => void (text && parts.push({ rank, text }))
+  add(0, `step ${String(step).padStart(String(maxSteps).length)}/${maxSteps}`)
   const reward = m.reward == null ? 'n/a' : m.reward.toFixed(2)
-  parts.push(`${paint('bold', `reward ${reward}`)} ${paint('cyan', sparkline(line.rewards))}`.trimEnd())
+  add(0, `${paint('bold', `reward ${reward}`)} ${paint('cyan', sparkline(line.rewards))}`.trimEnd())
   for (const [key, value] of Object.entries(m)) {
     const env = /^eval\/(.+)\/avg@\d+$/.exec(key)?.[1]
-    if (env !== undefined) parts.push(paint('green', `held-out ${env} ${value == null ? 'n/a' : value.toFixed(2)}`))
+    if (env !== undefined) add(1, paint('green', `held-out ${env} ${value == null ? 'n/a' : value.toFixed(2)}`))
   }
-  const show = (key: string, text: (value: number | null) => string) => {
-    const said = m[key] === undefined ? '' : text(m[key])
-    if (said) parts.push(said)
+  const show = (rank: number, key: string, text: (value: number | null) => string) => {
+    if (m[key] === undefined) return
+    const health = healthOf(key, m[key])
+    const said = text(m[key])
+    add(rank, said && (health === 'bad' ? paint('red', said) : health === 'watch' ? paint('yellow', said) : said))
   }
-  show('solved_some', (v) => warnIf(v !== null && v < 0.3, `mixed ${formatPercent(v)}`))
-  show('is_truncated/mean', (v) => warnIf(v !== null && v > 0.1, `truncated ${formatPercent(v)}`))
-  show('tokens/completion', (v) => `${v === null ? 'n/a' : Math.round(v)} tokens`)
-  if (m['has_error/mean']) parts.push(paint('red', `failed ${formatPercent(m['has_error/mean'])}`))
-  show('entropy/all/mean', (v) => `entropy ${formatNumber(v)}`)
+  show(5, 'solved_some', (v) => `mixed ${formatPercent(v)}`)
+  show(3, 'is_truncated/mean', (v) => `truncated ${formatPercent(v)}`)
+  show(6, 'tokens/completion', (v) => `${v === null ? 'n/a' : Math.round(v)} tokens`)
+  show(1, 'has_error/mean', (v) => (v ? `failed ${formatPercent(v)}` : ''))
+  show(4, 'entropy/all/mean', (v) => `entropy ${formatNumber(v)}`)
   const most = m['mismatch_kl/all/max']
-  show('mismatch_kl/all/mean', (v) => `kl ${formatNumber(v)}${v && most != null ? ` (max ${formatNumber(most)})` : ''}`)
-  show('is_masked/mean', (v) => (v ? `clipped ${formatPercent(v)}` : ''))
-  show('optim/grad_norm', (v) => (v === null ? paint('red', 'grad n/a: step skipped') : `grad ${formatNumber(v)}`))
-  show('perf/generation_throughput', (v) => `sample ${formatCount(v)} tok/s`)
-  show('perf/throughput', (v) => `train ${formatCount(v)} tok/s`)
-  if (line.seconds !== undefined) parts.push(formatDuration(line.seconds))
-  if (line.eta !== undefined) parts.push(`eta ${formatDuration(line.eta)}`)
-  return parts.join(' | ')
-
-  function warnIf(bad: boolean, text: string): string {
-    return bad ? paint('yellow', text) : text
+  show(4, 'mismatch_kl/all/mean', (v) => `kl ${formatNumber(v)}${v && most != null ? ` (max ${formatNumber(most)})` : ''}`)
+  show(7, 'is_masked/mean', (v) => (v ? `clipped ${formatPercent(v)}` : ''))
+  const skipped = m['optim/grad_norm'] === null
+  show(skipped ? 1 : 6, 'optim/grad_norm', (v) => (v === null ? 'grad n/a: step skipped' : `grad ${formatNumber(v)}`))
+  show(8, 'perf/generation_throughput', (v) => `sample ${formatCount(v)} tok/s`)
+  show(8, 'perf/throughput', (v) => `train ${formatCount(v)} tok/s`)
+  if (line.seconds !== undefined) add(2, formatDuration(line.seconds))
+  if (line.eta !== undefined) add(9, `eta ${formatDuration(line.eta)}`)
+  const whole = () => parts.map(({ text }) => text).join(' | ')
+  while (textWidth(whole()) > width && parts.length > 2) {
+    const least = parts.reduce((a, b) => (b.rank >= a.rank ? b : a))
+    parts.splice(parts.indexOf(least), 1)
   }
+  return whole()
 }
 
 /** The line of an evaluation: `eval before training | short-answers reward 0.28 | solved 12% | truncated 40% | 17 tokens | 8.1s`; pass@k from k = 2 on. */

@@ -5,6 +5,7 @@
 import type { Rollout } from '../common/types.ts'
 import { groupRewards, hasVariance } from './aggregate.ts'
 import { formatNumber, oneLine } from './format.ts'
+import { LIMITS } from './health.ts'
 
 export interface WatchOptions {
   /** trainer.args.max_tokens */
@@ -62,7 +63,7 @@ function conditions(step: number, rollouts: readonly Rollout[], options: WatchOp
   const found = new Map<Condition, string>()
   const scored = rollouts.filter((r) => r.reward !== null)
   const failed = rollouts.filter((r) => r.reward === null)
-  if (failed.length > 0 && failed.length >= rollouts.length * (options.errorFraction ?? 0.25)) {
+  if (failed.length > 0 && failed.length >= rollouts.length * (options.errorFraction ?? LIMITS['has_error/mean'].bad)) {
     found.set('errors', errorText(step, failed, rollouts.length))
   }
   if (scored.length === 0) return found

@@ -200,7 +200,7 @@ test('colours only where they are wanted, and the log has none', () => {
 
 test('a resumed run goes on with its sparkline', () => {
   const stream = new Capture(false)
-  consoleOn(stream, { rewards: [0, 0.25] }).console.step(3, metrics)
+  consoleOn(stream, { history: [{ reward: 0 }, { reward: 0.25 }] }).console.step(3, metrics)
   expect(stream.text).toContain('reward 0.52 ▁▄█ |')
 })
 

@@ -1,0 +1,150 @@
+/** The panel of a run in a terminal: a few lines, as a pure function of what is known. Every line is at most `width` columns wide. */
+import type { Metrics } from '../common/types.ts'
+import { formatBytes, formatCount, formatDuration, formatNumber, formatPercent, sparkline } from './format.ts'
+import { healthOf, type Health } from './health.ts'
+import { cut, textWidth } from './live-text.ts'
+import { plain, type Paint } from './step-line.ts'
+
+export interface PanelState {
+  /** The last step that is done; 0 before the first. */
+  step: number
+  maxSteps: number
+  /** Metrics of that step. */
+  metrics: Metrics
+  /** Each metric's values, step by step, the last step's last. */
+  history: ReadonlyMap<string, readonly (number | null)[]>
+  /** Held-out rewards by environment: the first and the newest evaluation. */
+  heldOut: ReadonlyMap<string, { first: number | null; last: number | null }>
+  /** What is being waited for, oldest first. */
+  waits: readonly string[]
+  /** Seconds since this process began, and to the end of the run where it can be told. */
+  elapsed: number
+  left?: number
+  /** Bytes of GPU buffers, and of the process. */
+  gpuBytes?: number
+  processBytes?: number
+  /** The line of keys; '' where no key is heard. */
+  keys: string
+}
+
+interface Cell {
+  label: string
+  key: string
+  text: (value: number | null) => string
+}
+
+const share = (value: number | null) => formatPercent(value)
+const rate = (value: number | null) => `${formatCount(value)} tok/s`
+/** Two to a line where there is room: what is learned on the left, what could be wrong with it on the right. */
+const CELLS: readonly (readonly [Cell, Cell])[] = [
+  [{ label: 'reward', key: 'reward', text: (v) => (v !== null && Math.abs(v) < 1000 ? v.toFixed(3) : formatNumber(v)) }, { label: 'mixed', key: 'solved_some', text: share }],
+  [{ label: 'entropy', key: 'entropy/all/mean', text: formatNumber }, { label: 'truncated', key: 'is_truncated/mean', text: share }],
+  [{ label: 'kl', key: 'mismatch_kl/all/mean', text: formatNumber }, { label: 'gradient', key: 'optim/grad_norm', text: formatNumber }],
+  [{ label: 'length', key: 'tokens/completion', text: (v) => `${formatCount(v)} tok` }, { label: 'failed', key: 'has_error/mean', text: share }],
+  [{ label: 'sampling', key: 'perf/generation_throughput', text: rate }, { label: 'training', key: 'perf/throughput', text: rate }],
+] // prettier-ignore
+
+/** Metrics that the panel shows: what `history` must hold. */
+export const PANEL_METRICS: readonly string[] = CELLS.flat().map(({ key }) => key)
+
+const LABEL = 11
+const VALUE = 11
+/** Wider than this nothing becomes easier to read. */
+const WIDEST = 120
+const TWO_COLUMNS = 64
+const SPARK = 40
+const LEAST_BAR = 8
+
+/** Rows that a panel of this width takes at most. */
+export const panelHeight = (width: number): number => (width < TWO_COLUMNS ? 2 * CELLS.length : CELLS.length) + 8
+
+/** The lines of the panel, top to bottom. */
+export function panelLines(state: PanelState, width: number, paint: Paint = plain): string[] {
+  const wide = Math.min(width, WIDEST)
+  const { heldOut, waits, keys } = state
+  const lines = [paint('dim', '─'.repeat(wide)), header(state, wide, paint), ...grid(state, wide, paint)]
+  const row = (label: string, text: string) => `${paint('dim', label.padEnd(LABEL))}${cut(text, wide - LABEL)}`
+  if (heldOut.size > 0) lines.push(row('held-out', [...heldOut].map(([env, e]) => `${env} ${change(e)}`).join(', ')))
+  lines.push(row('waiting', waiting(state.metrics)), row('memory', memory(state)))
+  // Two lines always: a panel that changed its height with each wait would not hold still.
+  lines.push(row('now', waits[0] ?? ''), row('', waits.slice(1).join(' | ')))
+  if (keys) lines.push(paint('dim', cut(keys, wide)))
+  return lines.map((line) => line.trimEnd())
+}
+
+function header({ step, maxSteps, elapsed, left }: PanelState, width: number, paint: Paint): string {
+  const before = `step ${step}/${maxSteps} `.padEnd(LABEL)
+  const times = [formatPercent(maxSteps > 0 ? step / maxSteps : 0), whole(Math.floor(elapsed))]
+  if (left !== undefined) times.push(`${whole(Math.ceil(left))} left`)
+  const bar = (text: string) => width - before.length - textWidth(text)
+  // The time so far is what matters least.
+  const after = [times, times.toSpliced(1, 1), []]
+    .map((some) => some.map((text) => `  ${text}`).join(''))
+    .find((text) => bar(text) >= LEAST_BAR)
+  const room = Math.max(0, bar(after ?? ''))
+  const filled = Math.min(room, Math.round((room * step) / Math.max(1, maxSteps)))
+  return `${paint('bold', before)}${paint('cyan', '━'.repeat(filled))}${paint('dim', '─'.repeat(room - filled))}${after ?? ''}`
+}
+
+const whole = (seconds: number) => formatDuration(seconds).replace('.0s', 's')
+
+function grid(state: PanelState, width: number, paint: Paint): string[] {
+  const { metrics } = state
+  const columns = width < TWO_COLUMNS ? 1 : 2
+  const gap = 2
+  const size = columns === 2 ? Math.floor((width - gap) / 2) : width
+  const cell = (c: Cell) => cellText(c, state, size, paint)
+  return CELLS.flatMap(([left, right]) => {
+    const shown = [left, right].filter(({ key }) => metrics[key] !== undefined)
+    if (shown.length === 0) return []
+    if (columns === 1) return shown.map(cell)
+    const text = [left, right].map((c) => (metrics[c.key] === undefined ? ' '.repeat(size) : cell(c)))
+    return [text.join(' '.repeat(gap))]
+  })
+}
+
+/** Exactly `width` columns: the name, the value with its health, and its last steps. */
+function cellText({ label, key, text }: Cell, { metrics, history }: PanelState, width: number, paint: Paint): string {
+  const value = metrics[key] ?? null
+  const values = history.get(key) ?? []
+  const health = healthOf(key, value, values.slice(0, -1))
+  const mark = MARKS[health]
+  const said = cut(text(value), VALUE)
+  const shown = ' '.repeat(VALUE - textWidth(said)) + coloured(health, key === 'reward', said, paint)
+  const room = Math.min(SPARK, width - LABEL - VALUE - 4)
+  const line = room > 2 ? sparkline(values, room) : ''
+  const rest = ' '.repeat(Math.max(0, width - LABEL - VALUE - 4 - line.length))
+  return `${paint('dim', label.padEnd(LABEL))}${shown} ${coloured(health, false, mark.padEnd(2), paint)} ${paint('cyan', line)}${rest}`
+}
+
+/** Beside the colour, for those who see none. */
+const MARKS: Record<Health, string> = { none: '', good: '', watch: '!', bad: '!!' }
+
+function coloured(health: Health, bold: boolean, text: string, paint: Paint): string {
+  const style = ({ none: undefined, good: 'green', watch: 'yellow', bad: 'red' } as const)[health]
+  return style ? paint(style, text) : bold ? paint('bold', text) : text
+}
+
+function change({ first, last }: { first: number | null; last: number | null }): string {
+  const [from, to] = [first, last].map((value) => (value === null ? 'n/a' : value.toFixed(2)))
+  return first === last ? to : `${from} -> ${to}`
+}
+
+/** Who had nothing to do, for how much of the last step. */
+function waiting(metrics: Metrics): string {
+  const [step, trainer, sampler] = ['time/step', 'time/wait_for_batch', 'time/wait_for_trainer'].map((key) => metrics[key])
+  if (!step || typeof trainer !== 'number') return 'no step is done yet'
+  const part = (seconds: number) => `${formatDuration(seconds)} (${formatPercent(Math.min(1, seconds / step))})`
+  const said = [`trainer for answers ${part(trainer)}`]
+  if (typeof sampler === 'number') said.push(`sampler for the trainer ${part(sampler)}`)
+  return said.join(', ')
+}
+
+function memory({ gpuBytes, processBytes, metrics }: PanelState): string {
+  const said: string[] = []
+  const peak = metrics['perf/peak_memory']
+  const most = typeof peak === 'number' ? ` (${formatBytes(peak * 2 ** 30)} at most)` : ''
+  if (gpuBytes !== undefined) said.push(`GPU ${formatBytes(gpuBytes)}${most}`)
+  if (processBytes !== undefined) said.push(`process ${formatBytes(processBytes)}`)
+  return said.join(', ')
+}

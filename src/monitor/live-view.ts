@@ -1,0 +1,185 @@
+/** What the panel of a run knows, and its keys. console.ts decides whether and when it is drawn. */
+import type { Metrics } from '../common/types.ts'
+import type { ScoredRollout } from './aggregate.ts'
+import type { ConsoleStream } from './console.ts'
+import { oneLine, wrap } from './format.ts'
+import { Keys } from './keys.ts'
+import { PANEL_METRICS, panelHeight, panelLines } from './live-panel.ts'
+import { metricInfo } from './metrics-table.ts'
+import type { Progress } from './progress.ts'
+import { pickSamples, sampleLines, type Paint } from './step-line.ts'
+
+export interface ViewOptions {
+  progress: Progress
+  maxSteps: number
+  stream: ConsoleStream
+  paint: Paint
+  keys?: NodeJS.ReadStream
+  /** Prints lines that stay. */
+  print: (...lines: string[]) => void
+  redraw: () => void
+}
+
+/** Values that a sparkline may be drawn of. */
+const KEPT = 200
+/** Rows that stay free for the lines above, and the narrowest terminal that has a panel. */
+const ABOVE = 6
+const NARROWEST = 48
+/** Samples on a key: the best and the worst. */
+const SAMPLES = 2
+
+/** From this width on the keys are explained at length. */
+const KEYS_WIDTH = 72
+const KEYS = 's samples   l what is healthy   p hide this   q stop after this step'
+const SHORT_KEYS = 's samples  l legend  p hide  q stop'
+
+export class LiveView {
+  readonly #o: ViewOptions
+  readonly #keys: Keys | undefined
+  readonly #began = performance.now()
+  readonly #history = new Map<string, (number | null)[]>()
+  readonly #heldOut = new Map<string, { first: number | null; last: number | null }>()
+  #step = 0
+  #metrics: Metrics = {}
+  #samples: ScoredRollout[] = []
+  // When the run is over, on the clock of `performance.now()`.
+  #end: number | undefined
+  #hidden = false
+  #stopping = false
+  /** Bytes of GPU buffers, as the run knows them. */
+  gpuBytes: (() => number) | undefined
+
+  constructor(options: ViewOptions) {
+    this.#o = options
+    this.#keys = options.keys && new Keys(options.keys, (key) => this.#onKey(key))
+  }
+
+  /** Metrics of the steps before this process. */
+  set history(rows: readonly Metrics[]) {
+    this.#history.clear()
+    this.#heldOut.clear()
+    for (const row of rows) {
+      this.#keep(row)
+      this.eval(row)
+    }
+    const last = rows.findLast((row) => row.reward !== undefined)
+    this.#step = last?.step ?? 0
+    this.#metrics = last ?? {}
+  }
+
+  /** A finished step, and the seconds to the end of the run. */
+  step(step: number, metrics: Metrics, rollouts: readonly ScoredRollout[], left: number | undefined): void {
+    this.#step = step
+    this.#metrics = metrics
+    this.#keep(metrics)
+    this.#samples = pickSamples(rollouts, SAMPLES)
+    this.#end = left === undefined ? undefined : performance.now() + left * 1000
+  }
+
+  /** The metrics of an evaluation, or any others. */
+  eval(metrics: Metrics): void {
+    for (const [key, value] of Object.entries(metrics)) {
+      const env = /^eval\/(.+)\/avg@\d+$/.exec(key)?.[1]
+      if (env !== undefined) this.#heldOut.set(env, { first: this.#heldOut.get(env)?.first ?? value, last: value })
+    }
+  }
+
+  /** Hears keys from now on, where there are any. */
+  listen(): void {
+    this.#keys?.listen()
+  }
+
+  /** In the background: the terminal is somebody else's. */
+  deaf(): void {
+    this.#keys?.close(false)
+  }
+
+  close(): void {
+    this.#keys?.close()
+  }
+
+  /** True when the terminal has room for the panel, and nobody has hidden it. */
+  fits(): boolean {
+    const { columns = 80, rows = 24 } = this.#o.stream
+    return !this.#hidden && columns >= NARROWEST && rows >= panelHeight(columns) + ABOVE
+  }
+
+  /** The lines of the panel now. */
+  lines(width: number): string[] {
+    const now = performance.now()
+    const state = {
+      step: this.#step,
+      maxSteps: this.#o.maxSteps,
+      metrics: this.#metrics,
+      history: this.#history,
+      heldOut: this.#heldOut,
+      waits: this.#o.progress.lines().map((line) => oneLine(line, width)),
+      elapsed: (now - this.#began) / 1000,
+      left: this.#end === undefined ? undefined : Math.max(0, this.#end - now) / 1000,
+      gpuBytes: this.gpuBytes?.(),
+      processBytes: process.memoryUsage.rss(),
+      keys: this.#keyLine(width),
+    }
+    return panelLines(state, width, this.#o.paint)
+  }
+
+  #keyLine(width: number): string {
+    if (!this.#keys?.listening) return ''
+    if (this.#stopping) return 'stops after this step; Ctrl-C stops now'
+    return width < KEYS_WIDTH ? SHORT_KEYS : KEYS
+  }
+
+  #keep(metrics: Metrics): void {
+    for (const key of PANEL_METRICS) {
+      const value = metrics[key]
+      if (value === undefined) continue
+      const values = this.#history.get(key) ?? []
+      values.push(value)
+      if (values.length > KEPT) values.shift()
+      this.#history.set(key, values)
+    }
+  }
+
+  #onKey(key: string): void {
+    const { print, redraw } = this.#o
+    if (key === 's') print(...this.#sampleText())
+    else if (key === 'l' || key === '?' || key === 'h') print(...this.#legend())
+    else if (key === 'p') {
+      this.#hidden = !this.#hidden
+      if (this.#hidden) print('the panel is hidden; p shows it again')
+      else redraw()
+    } else if (key === 'q' && !this.#stopping) {
+      this.#stopping = true
+      // As Ctrl-C would, once: whoever listens says what happens now.
+      process.emit('SIGINT', 'SIGINT')
+      redraw()
+    }
+  }
+
+  #sampleText(): string[] {
+    if (this.#samples.length === 0) return ['no sample yet: the first ones come with step 1']
+    const { paint } = this.#o
+    const head = `best and worst of step ${this.#step}`
+    return [paint('bold', head), ...this.#samples.flatMap((sample) => sampleLines(sample, {}, paint))]
+  }
+
+  /** What each number of the panel means, and where it is healthy. */
+  #legend(): string[] {
+    const { paint, stream } = this.#o
+    const indent = 11
+    const width = Math.min(stream.columns ?? 80, 110) - indent - 1
+    const marks = `${paint('yellow', '!')} is worth a look, ${paint('red', '!!')} means that something is broken`
+    const lines = LEGEND.flatMap(([label, key]) => {
+      const [first, ...rest] = wrap(metricInfo(key)?.healthy ?? '', width)
+      return [`${paint('bold', label.padEnd(indent))}${first}`, ...rest.map((line) => ' '.repeat(indent) + line)]
+    })
+    return [...lines, marks]
+  }
+}
+
+const LEGEND: readonly [string, string][] = [
+  ['reward', 'reward'], ['mixed', 'solved_some'], ['entropy', 'entropy/all/mean'], ['truncated', 'is_truncated/mean'],
+  ['kl', 'mismatch_kl/all/mean'], ['gradient', 'optim/grad_norm'], ['length', 'tokens/completion'], ['failed', 'has_error/mean'],
+  ['sampling', 'perf/generation_throughput'], ['training', 'perf/throughput'], ['trainer', 'time/wait_for_batch'],
+  ['sampler', 'time/wait_for_trainer'], ['memory', 'perf/peak_memory'],
+] // prettier-ignore
