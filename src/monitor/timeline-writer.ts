@@ -21,14 +21,14 @@ export interface TimelineWriterOptions {
   path: string
   /** Told once where nothing can be written any more. */
   onWarning: (message: string) => void
-  /** Spans of a step at most: the longest ones are kept. Default 600. */
+  /** Spans of a step at most: the longest ones are kept. Default 400. */
   spansAtMost?: number
   /** Bytes of the file: beyond a half of it a step keeps 64 spans, beyond it none is written. Default 64 MiB. */
   bytesAtMost?: number
 }
 
-/** Shorter than this is not seen on any screen. */
-const shortest = 0.0005
+/** Parts of a step that are not seen on any screen. */
+const unseen = 0.001
 
 export class TimelineWriter {
   readonly #options: TimelineWriterOptions
@@ -50,10 +50,10 @@ export class TimelineWriter {
    * A disk that is full ends the timeline and not the run.
    */
   write(step: number, began: number, ended: number, spans: readonly TimedSpan[]): void {
-    const { bytesAtMost = 64 << 20, spansAtMost = 600 } = this.#options
+    const { bytesAtMost = 64 << 20, spansAtMost = 400 } = this.#options
     if (this.#fd === undefined || this.#bytes > bytesAtMost) return
     const most = this.#bytes > bytesAtMost / 2 ? Math.min(64, spansAtMost) : spansAtMost
-    const kept = longest(spans, most)
+    const kept = longest(spans, most, (ended - began) * unseen)
     const seconds = (time: number): number => Math.round((time - began) * 10) / 10_000
     const row: TimelineRow = {
       step,
@@ -83,11 +83,11 @@ export class TimelineWriter {
 }
 
 /** In their order: the phases of the step, and of the rollouts' spans those that can be seen, the longest ones first to be kept. */
-function longest(spans: readonly TimedSpan[], most: number): TimedSpan[] {
+function longest(spans: readonly TimedSpan[], most: number, shortest: number): TimedSpan[] {
   const length = ({ start, end }: TimedSpan): number => end - start
   const ofRollout = ({ detail }: TimedSpan): boolean => detail?.group !== undefined
   const phases = spans.filter((span) => !ofRollout(span)).slice(0, most)
-  const others = spans.filter((span) => ofRollout(span) && length(span) >= shortest * 1000)
+  const others = spans.filter((span) => ofRollout(span) && length(span) >= shortest)
   const chosen =
     others.length > most - phases.length
       ? others.toSorted((a, b) => length(b) - length(a)).slice(0, most - phases.length)

@@ -5,7 +5,7 @@ import { rowAt } from './rollouts.ts'
 import type { TimelineAnswer, TimelineSpan } from './types.ts'
 
 export class TimelineFile extends GrowingFile {
-  /** Where the line of each step begins; a step that was made again after a resume has its last one. */
+  /** Where the line of each step begins; of a step that was made again after a resume, the last one. */
   readonly starts = new Map<number, number>()
 
   get steps(): number[] {
@@ -19,7 +19,10 @@ export class TimelineFile extends GrowingFile {
   protected take(line: Buffer | null, start: number): void {
     // The step is the first word of the line; the rest is read when it is asked for.
     const step = /^\{"step":(\d{1,9}),/.exec(line?.subarray(0, 32).toString('latin1') ?? '')?.[1]
-    if (step) this.starts.set(Number(step), start)
+    if (!step) return
+    // A resumed run makes steps again: what came after them is gone.
+    for (const later of this.starts.keys()) if (later > Number(step)) this.starts.delete(later)
+    this.starts.set(Number(step), start)
   }
 
   /**
