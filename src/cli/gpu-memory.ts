@@ -12,6 +12,7 @@ import { sizeMicroBatch, type Room } from '../config/micro-batch.ts'
 import type { MemoryLimits } from '../config/memory.ts'
 import type { RunConfig } from '../config/schema.ts'
 import type { SftConfig } from '../config/sft-schema.ts'
+import { GpuMemoryError } from '../gpu/errors.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import type { ModelConfig } from '../model/types.ts'
 
@@ -47,6 +48,19 @@ export function withMicroBatch<Config extends RunConfig | SftConfig>(
 export function adapterWords({ facts }: Gpu): AdapterWords & { limits: MemoryLimits } {
   const { name, vendor, software, limits } = facts
   return { name, vendor, software, limits: { maxStorageBufferBindingSize: limits.maxBinding, maxBufferSize: limits.maxBuffer } }
+}
+
+/** Nothing is made on the device that would fill more than `gib`; undefined: no limit but the device's own. */
+export function limitMemory(gpu: Gpu, gib: number | undefined): void {
+  if (gib !== undefined) gpu.pool.limitBytes = gib * GIB
+}
+
+/** What was thrown while a run was opened; a want of memory as a sentence that says what takes it. */
+export function tellMemory(error: unknown): unknown {
+  if (!(error instanceof GpuMemoryError)) return error
+  return new UserError(
+    `The run does not fit before its first step: ${error.message}. Lower inference.max_num_seqs (or kv_cache_bytes), trainer.args.max_seq_len or lora_rank, take a smaller model, or raise gpu_memory where that is the limit; --dry-run lists what takes the memory.`,
+  )
 }
 
 /** The memory that is free for a run on an adapter, as far as the machine tells. */

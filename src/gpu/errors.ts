@@ -2,3 +2,13 @@
 export class GpuError extends Error {
   override name = 'GpuError'
 }
+
+/** There is not enough memory on the device, or not within the limit that was set. What was asked for was not made. */
+export class GpuMemoryError extends GpuError {
+  override name = 'GpuMemoryError'
+}
+
+/** The device is gone: the driver restarted, the GPU fell off, somebody destroyed it. Nothing on it can be read any more; another one may be opened. */
+export class DeviceLostError extends GpuError {
+  override name = 'DeviceLostError'
+}

@@ -5,17 +5,17 @@
  *   left open (size.ts) get their numbers there.
  * - A device error surfaces as a GpuError at the next read-back, with the kernels of the failed submit.
  */
-import { messageOf } from '../common/errors.ts'
 import { openDevice, type GpuFacts, type OpenOptions } from './adapter.ts'
 import { BindGroups } from './bind-groups.ts'
 import { encode, paddedBytes, rangeOf, UniformRing } from './commands.ts'
 import type { Binding, BufferRange, Command, Workgroups } from './commands.ts'
-import { GpuError } from './errors.ts'
+import { DeviceErrors, withinMemory } from './device-errors.ts'
+import { GpuError, type DeviceLostError } from './errors.ts'
 import { encodeParams, KernelCache, type Kernel } from './kernel.ts'
 import { emptyPlan, fill, isEmpty, type Plan } from './plan.ts'
 import { BufferPool, GpuBuffer, GpuTexture } from './pool.ts'
 import { ReadBuffers } from './read-buffers.ts'
-import { PlacedScratch, ScratchTrace } from './scratch.ts'
+import { growArena, PlacedScratch, ScratchTrace, type Piece } from './scratch.ts'
 import { DeviceShare } from './share.ts'
 import { capacityOf, type Count } from './size.ts'
 import { KernelTimer, type KernelTime } from './timing.ts'
@@ -46,8 +46,7 @@ export class Gpu {
   readonly #groups: BindGroups
   readonly #timer: KernelTimer | undefined
   readonly #trace: GpuTrace
-  #error: GpuError | undefined
-  #closing = false
+  readonly #errors: DeviceErrors
   /** The plan that is being recorded. */
   #recording: Plan | undefined
   /** While it is, in the first of two runs: nothing is kept of it but its scratch. */
@@ -64,22 +63,30 @@ export class Gpu {
   constructor(opened: { gpu: GPU; device: GPUDevice; facts: GpuFacts; checks: boolean }) {
     instances.push(opened.gpu)
     this.device = opened.device
+    this.#errors = new DeviceErrors(opened.device)
     this.facts = opened.facts
     this.checks = opened.checks
     this.#groups = new BindGroups(this.device, this.facts.limits)
     this.#readBuffers = new ReadBuffers(this.device)
-    this.pool = new BufferPool(this.device, (id) => this.#groups.forget(id))
+    this.pool = new BufferPool(
+      this.device,
+      (id) => this.#groups.forget(id),
+      () => this.flush(),
+    )
     this.kernels = new KernelCache(this.device, this.facts)
-    this.kernels.onError = (error) => (this.#error ??= error)
+    this.kernels.onError = (error) => this.#errors.report(error)
     this.#uniforms = this.kernels.uniformLayout && new UniformRing(this.device, this.kernels.uniformLayout)
     this.#timer = this.facts.timestamps ? new KernelTimer(this.device) : undefined
     this.#trace = new GpuTrace(this.device, this.facts.timestamps, () => this.pool.bytesInUse)
-    this.device.addEventListener('uncapturederror', (event) => {
-      this.#error ??= new GpuError(`the GPU reported: ${(event as GPUUncapturedErrorEvent).error.message}`)
-    })
-    void this.device.lost.then((info) => {
-      if (!this.#closing) this.#error = new GpuError(`the GPU device was lost (${info.reason}): ${info.message}`)
-    })
+  }
+
+  /** Why there is no device any more; undefined while there is one. */
+  get lost(): DeviceLostError | undefined {
+    return this.#errors.lost
+  }
+  /** What the device reported, after which nothing on it can be relied on. */
+  get failure(): GpuError | undefined {
+    return this.#errors.first
   }
 
   /** Bind groups that are kept. */
@@ -119,7 +126,7 @@ export class Gpu {
   dispatch(kernel: Kernel, bindings: Binding[], params: Record<string, Count>, workgroups: Workgroups): void {
     const [x, y, z] = [workgroups[0], workgroups[1] ?? 1, workgroups[2] ?? 1].map(capacityOf)
     if (x === 0 || y === 0 || z === 0) return
-    if (this.#error) throw this.#error
+    this.#errors.throwIfAny()
     if (x > 65535 || y > 65535 || z > 65535) throw new GpuError(`${kernel.label}: ${x} x ${y} x ${z} workgroups are too many`)
     if (this.#tracing) {
       const buffers = bindings.map((b) => (b instanceof GpuTexture ? undefined : rangeOf(b).buffer))
@@ -205,21 +212,38 @@ export class Gpu {
     if (this.#recording) throw new GpuError('a plan is being recorded already')
     this.flush()
     const plans = fns.map(emptyPlan)
-    const nothing = this.pool.acquire(16, 'nothing')
     let whole = false
     try {
-      const trace = (this.pool.scratch = this.#tracing = new ScratchTrace(nothing.raw))
-      for (const fn of fns) this.#recordInto(emptyPlan(), fn)
-      this.#tracing = undefined
-      this.pool.scratch = new PlacedScratch(this.pool, trace.end(), arena ?? plans[0].arena)
+      this.pool.scratch = new PlacedScratch(this.pool, this.#scratchOf(fns), arena ?? plans[0].arena)
       for (const [i, fn] of fns.entries()) this.#recordInto(plans[i], fn)
       whole = true
     } finally {
-      this.pool.scratch = this.#tracing = undefined
-      nothing.release()
+      this.pool.scratch = undefined
       if (!whole) plans.forEach((plan) => this.releasePlan(plan))
     }
     return plans
+  }
+
+  /**
+   * Makes everything that recording these would, and hears whether the device has the memory, which it says late: to be asked before plans that may be
+   * too large. What was made stays in the arena, or with whoever took it, also where this throws.
+   * @throws GpuMemoryError
+   */
+  async makeRoom(fns: () => (() => void)[], arena: GpuBuffer[]): Promise<void> {
+    this.flush()
+    await withinMemory(this.device, () => growArena(this.pool, this.#scratchOf(fns()), arena))
+  }
+
+  #scratchOf(fns: (() => void)[]): Piece[] {
+    const nothing = this.pool.acquire(16, 'nothing')
+    try {
+      const trace = (this.pool.scratch = this.#tracing = new ScratchTrace(nothing.raw))
+      for (const fn of fns) this.#recordInto(emptyPlan(), fn)
+      return trace.end()
+    } finally {
+      this.pool.scratch = this.#tracing = undefined
+      nothing.release()
+    }
   }
 
   #recordInto(plan: Plan, fn: () => void): void {
@@ -287,7 +311,7 @@ export class Gpu {
   }
 
   #submit(commands: Command[]): void {
-    if (this.#error) throw this.#error
+    this.#errors.throwIfAny()
     const encoder = this.device.createCommandEncoder()
     const trace = this.#trace.begin(commands.length)
     encode(encoder, commands, { uniforms: this.#uniforms, timer: this.#timer?.running ? this.#timer : trace })
@@ -300,7 +324,7 @@ export class Gpu {
     this.device.queue.submit([encoder.finish()])
     const names = [...new Set(commands.map((c) => ('kernel' in c ? c.kernel.label : 'copy')))].slice(0, 12).join(', ')
     void this.device.popErrorScope().then((error) => {
-      if (error) this.#error ??= new GpuError(`${error.message} [in a submit of: ${names}]`)
+      if (error) this.#errors.report(new GpuError(`${error.message} [in a submit of: ${names}]`))
     })
   }
 
@@ -318,7 +342,7 @@ export class Gpu {
     const staging = this.#readBuffers.take(size)
     this.#push({ source: buffer.raw, sourceOffset: buffer.start + offset, target: staging, targetOffset: 0, bytes: size })
     this.flush()
-    await this.#wait(wait, () => this.#orError(staging.mapAsync(GPUMapMode.READ)))
+    await this.#wait(wait, () => this.#errors.orError(staging.mapAsync(GPUMapMode.READ)))
     const copy = staging.getMappedRange().slice(0, bytes)
     staging.unmap()
     this.#readBuffers.give(staging)
@@ -333,7 +357,7 @@ export class Gpu {
   /** Waits until the device has done everything recorded so far. */
   async sync(wait: string | WaitFor = 'sync'): Promise<void> {
     this.flush()
-    await this.#wait(wait, () => this.#orError(this.device.queue.onSubmittedWorkDone()))
+    await this.#wait(wait, () => this.#errors.orError(this.device.queue.onSubmittedWorkDone()))
   }
 
   /** Times every kernel that `fn` runs (each in a pass of its own, so the sum is a little more than the truth). */
@@ -348,18 +372,8 @@ export class Gpu {
 
   /** Ends the device. The process can exit afterwards. */
   close(): void {
-    this.#closing = true
+    this.#errors.closing()
     this.device.destroy()
-  }
-
-  /** Waits for the device; what it reported meanwhile, or why it gave up, is thrown as a GpuError. */
-  async #orError(promise: Promise<unknown>): Promise<void> {
-    try {
-      await promise
-    } catch (error) {
-      throw this.#error ?? new GpuError(`the GPU device does not answer: ${messageOf(error)}`)
-    }
-    if (this.#error) throw this.#error
   }
 
   /** With checks: @throws GpuError where a released buffer is used. */

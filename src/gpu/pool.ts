@@ -1,5 +1,5 @@
 /** Buffers with an explicit lifetime. Everything on the GPU is counted here, so that memory can be shown, limited and tested. */
-import { GpuError } from './errors.ts'
+import { GpuError, GpuMemoryError } from './errors.ts'
 
 let nextId = 1
 
@@ -67,13 +67,20 @@ export class BufferPool {
   bytesReserved = 0
   peakBytes = 0
   buffersMade = 0
+  /** Bytes that may be reserved. */
+  limitBytes = Infinity
 
   readonly #onDestroy: (id: number) => void
+  readonly #flush: () => void
 
-  /** @param onDestroy is told the id of every buffer and texture that is destroyed */
-  constructor(device: GPUDevice, onDestroy: (id: number) => void = () => {}) {
+  /**
+   * @param onDestroy is told the id of every buffer and texture that is destroyed
+   * @param flush sends the commands that may still use what nobody holds, before it is destroyed for want of room
+   */
+  constructor(device: GPUDevice, onDestroy: (id: number) => void = () => {}, flush: () => void = () => {}) {
     this.#device = device
     this.#onDestroy = onDestroy
+    this.#flush = flush
   }
 
   /** A buffer of at least `bytes` bytes with undefined content. `exact` ones are made to measure (weights). */
@@ -100,6 +107,7 @@ export class BufferPool {
   ): GpuBuffer {
     const max = this.#device.limits.maxBufferSize
     if (size > max) throw new GpuError(`buffer '${label}' needs ${size} bytes; this adapter makes buffers of at most ${max}`)
+    this.#haveRoom(size, label)
     const raw = this.#device.createBuffer({ size, usage, label })
     this.buffersMade++
     this.#count(size)
@@ -115,8 +123,9 @@ export class BufferPool {
     options: { scratch?: boolean } = {},
   ): GpuTexture {
     const usage = GPUTextureUsage.STORAGE_BINDING | GPUTextureUsage.COPY_DST | GPUTextureUsage.COPY_SRC
-    const raw = this.#device.createTexture({ size: [width, height], format, usage, label })
     const bytes = width * height * 16
+    this.#haveRoom(bytes, label)
+    const raw = this.#device.createTexture({ size: [width, height], format, usage, label })
     const used = options.scratch ? 0 : bytes
     this.#count(used, bytes)
     return new GpuTexture(raw, bytes, label, (texture) => {
@@ -133,6 +142,18 @@ export class BufferPool {
       }
     }
     this.#free.clear()
+  }
+
+  /** @throws GpuMemoryError where so many bytes more are over the limit, even without what nobody holds */
+  #haveRoom(bytes: number, label: string): void {
+    if (this.bytesReserved + bytes <= this.limitBytes) return
+    this.#flush()
+    this.trim()
+    if (this.bytesReserved + bytes <= this.limitBytes) return
+    const [asked, held, limit] = [bytes, this.bytesReserved, this.limitBytes].map((n) => `${(n / 2 ** 20).toPrecision(4)} MiB`)
+    throw new GpuMemoryError(
+      `'${label}' needs ${asked} of GPU memory, and ${held} of the ${limit} that the run may fill are taken`,
+    )
   }
 
   #destroy(buffer: GpuBuffer): void {

@@ -107,6 +107,14 @@ export class ScratchTrace {
   }
 }
 
+/** Makes what an arena lacks for these pieces. */
+export function growArena(pool: BufferPool, pieces: Piece[], arena: GpuBuffer[]): Place[] {
+  const known = arena.map(({ bytes }) => bytes)
+  const { places, sizes } = placePieces(pieces, known)
+  for (const bytes of sizes.slice(known.length)) arena.push(pool.makeScratch(bytes))
+  return places
+}
+
 /** The second run: hands out the places of the pieces. */
 export class PlacedScratch {
   readonly #buffers: GpuBuffer[]
@@ -114,9 +122,7 @@ export class PlacedScratch {
 
   /** @param arena buffers that are there; what is missing is made and added */
   constructor(pool: BufferPool, pieces: Piece[], arena: GpuBuffer[]) {
-    const known = arena.map(({ bytes }) => bytes)
-    const { places, sizes } = placePieces(pieces, known)
-    for (const bytes of sizes.slice(known.length)) arena.push(pool.makeScratch(bytes))
+    const places = growArena(pool, pieces, arena)
     this.#buffers = places.map(({ buffer, start }, i) => pool.partOf(arena[buffer], start, pieces[i].bytes))
     for (const buffer of this.#buffers) buffer.released = true
   }

@@ -40,6 +40,14 @@ export interface GradientResult {
   rows: number
 }
 
+/** Rows of the largest micro-batch, and whether smaller ones would need less: they have room for 64 rows at least, and for one sequence. */
+export function largestOf(samples: TrainingSample[], rowsAtMost: number): { rows: number; divisible: boolean } {
+  const batches = microBatches(samples, rowsAtMost)
+  const rows = batches.map((groups) => groups.reduce((sum, group) => sum + rowsOfGroup(group, samples), 0))
+  const sequences = batches.map((groups) => groups.reduce((sum, { members }) => sum + members.length, 0))
+  return { rows: Math.max(0, ...rows), divisible: Math.max(0, ...rows) > 64 && sequences.some((count) => count > 1) }
+}
+
 /** Splits groups into micro-batches of at most `rowsAtMost` rows, in order; a larger group is split by members, its prompt repeated. */
 export function microBatches(samples: TrainingSample[], rowsAtMost: number): PackGroup[][] {
   const batches: PackGroup[][] = []
@@ -83,7 +91,7 @@ export async function scoreSamples(
   const batches = packedBatches(samples, options.microBatchTokens, 'all')
   const work: Work = { kind: 'score', temperature: options.temperature, checkpointing: false }
   await withRunner(decoder, options, async (runner) => {
-    runner.reserve(batches)
+    await runner.makeRoom(batches, work)
     for (const packed of batches) {
       if (packed.targets.length > 0) keepResults(packed, await runner.run(packed, work), results)
     }
@@ -112,21 +120,22 @@ export async function accumulateGradients(
     for (const value of found.losses) loss += value
   }
   await withRunner(decoder, options, async (runner) => {
-    runner.reserve(batches)
+    const common = { temperature, checkpointing, dropoutSeed, lossTokens: batch.lossTokenCount }
+    const work: Work = options.loss.kernel ? { ...common, kind: 'loss', loss: options.loss } : { ...common, kind: 'host' }
+    await runner.makeRoom(batches, work)
     let behind: Promise<void> | undefined
     for (const [index, packed] of batches.entries()) {
       options.progress?.(index, batches.length)
       if (packed.targets.length === 0) continue
-      const seed = dropoutSeed === undefined ? undefined : dropoutSeed + index
-      const work = { temperature, checkpointing, dropoutSeed: seed, lossTokens: batch.lossTokenCount }
+      const own = { ...work, dropoutSeed: dropoutSeed === undefined ? undefined : dropoutSeed + index }
       if (options.loss.kernel) {
-        const numbers = runner.run(packed, { ...work, kind: 'loss', loss: options.loss }, lossData(batch, packed))
+        const numbers = runner.run(packed, own, lossData(batch, packed))
         await behind
         behind = collect(packed, numbers)
         // A GPU has the next micro-batch before it is through with this one; a software adapter's cores are better left alone.
         if (decoder.gpu.facts.software || decoder.gpu.share.engines > 0) await behind
       } else {
-        await collect(packed, runner.run(packed, { ...work, kind: 'host' }))
+        await collect(packed, runner.run(packed, own))
         const host = hostLoss(batch, packed, results, options)
         await runner.backward(host.gradient)
         loss += host.loss

@@ -46,6 +46,9 @@ export interface TokenResults {
   losses: Float32Array
 }
 
+/** Of a micro-batch, what its room depends on. */
+type Counted = Pick<PackedBatch, 'rows'> & { targets: { length: number } }
+
 /** Scored tokens begin at multiples of it in the results, so that a part of them can be bound. */
 const aligned = 64
 
@@ -92,17 +95,45 @@ export class MicroBatchRunner {
   }
 
   /** Makes room for the largest of several micro-batches at once, so that plans are recorded once for all of them. */
-  reserve(batches: { rows: number; targets: { length: number } }[]): void {
+  reserve(batches: Counted[]): void {
     if (this.#options.plans === false) return
-    const [rows, scored] = [Math.max(0, ...batches.map((b) => b.rows)), Math.max(0, ...batches.map((b) => b.targets.length))]
-    const held = this.#room
-    const [heldRows, heldScored] = held ? [capacityOf(held.counts.rows), capacityOf(held.counts.scored)] : [0, 0]
+    const { rows, scored, heldRows, heldScored } = this.#needs(batches)
     if (rows <= heldRows && scored <= heldScored) return
     this.release()
     const most = Math.max(heldRows, this.#capacity(rows))
     // Tokens are seldom more than rows: only where many completions begin after one prompt's last row.
     const tokens = Math.max(heldScored, most, scored > most ? this.#capacity(scored) : 0)
     this.#room = this.#makeRoom(Size.of('rows', most), Size.of('scored tokens', tokens), true)
+  }
+
+  /**
+   * The same, with the scratch that the plans for this work need, and waits until the device has said whether it has the memory.
+   * @throws GpuMemoryError; the runner then holds nothing, and smaller micro-batches may be tried
+   */
+  async makeRoom(batches: PackedBatch[], work: Work): Promise<void> {
+    if (this.#options.plans === false || batches.length === 0) return
+    const positions = Math.max(...batches.map(positionsOf))
+    const { rows, scored, heldRows, heldScored } = this.#needs(batches)
+    if (rows <= heldRows && scored <= heldScored && this.#known(work, positions)) return
+    const passes = (): (() => void)[] => {
+      this.reserve(batches)
+      this.#room!.batch.rows.positions = positions
+      this.#decoder.rotary.table(positions)
+      return this.#passes(this.#room!, work)
+    }
+    try {
+      await this.#decoder.gpu.makeRoom(passes, this.#arena)
+    } catch (error) {
+      this.release()
+      throw error
+    }
+  }
+
+  #needs(batches: Counted[]) {
+    const [rows, scored] = [Math.max(0, ...batches.map((b) => b.rows)), Math.max(0, ...batches.map((b) => b.targets.length))]
+    const held = this.#room
+    const [heldRows, heldScored] = held ? [capacityOf(held.counts.rows), capacityOf(held.counts.scored)] : [0, 0]
+    return { rows, scored, heldRows, heldScored }
   }
 
   /**
@@ -222,19 +253,30 @@ export class MicroBatchRunner {
 
   /** The plans of this kind of work: those there are, or where something in them has changed new ones. */
   #plansFor(room: Room, work: Work, packed: PackedBatch): Plans {
-    const { gpu } = this.#decoder
-    const rotary = this.#decoder.rotary.table(positionsOf(packed))
+    const positions = positionsOf(packed)
+    const known = this.#known(work, positions)
+    if (known) return known
+    const other = this.#plans.get(work.kind)
+    if (other) this.#drop(other)
+    const [forward, backward] = this.#decoder.gpu.recordAll(this.#passes(room, work), this.#arena)
+    const plans = { work, rotary: this.#decoder.rotary.table(positions), forward, backward }
+    this.#plans.set(work.kind, plans)
+    return plans
+  }
+
+  #known(work: Work, positions: number): Plans | undefined {
     const known = this.#plans.get(work.kind)
-    if (known && known.rotary === rotary && sameWork(known.work, work)) return known
-    if (known) this.#drop(known)
+    const fits = known && known.rotary === this.#decoder.rotary.table(positions) && sameWork(known.work, work)
+    return fits ? known : undefined
+  }
+
+  /** What plans for this kind of work record. */
+  #passes(room: Room, work: Work): (() => void)[] {
     room.batch.rows.dropoutSeed = work.dropoutSeed === undefined ? undefined : Size.of('dropout seed')
     let open: { tape: Tape; out: HeadOutput } | undefined
     const passes: (() => void)[] = [() => (open = this.#forward(room, work))]
     if (work.kind === 'host') passes.push(() => this.#goBack(room, open!))
-    const [forward, backward] = gpu.recordAll(passes, this.#arena)
-    const plans = { work, rotary, forward, backward }
-    this.#plans.set(work.kind, plans)
-    return plans
+    return passes
   }
 
   #drop({ work, forward, backward }: Plans): void {

@@ -1,0 +1,63 @@
+/** What a run does when its device is lost (a driver that restarts, a GPU that falls off): it opens one again and goes on from what is saved. */
+import { setTimeout as sleep } from 'node:timers/promises'
+import { messageOf } from '../common/errors.ts'
+import { LOST_DEVICE, pauseMs } from '../common/faults.ts'
+import type { Loaded } from '../config/load.ts'
+import type { RunConfig } from '../config/schema.ts'
+import { DeviceLostError } from '../gpu/errors.ts'
+import { readMetrics } from '../monitor/metrics-writer.ts'
+import type { RunFolder } from '../monitor/run-folder.ts'
+
+/** Thrown where the device was lost after the run's folder was opened. */
+export class LostRun extends Error {
+  override name = 'LostRun'
+  readonly folder: RunFolder
+  readonly lost: DeviceLostError
+  constructor(folder: RunFolder, lost: DeviceLostError) {
+    super(lost.message)
+    this.folder = folder
+    this.lost = lost
+  }
+}
+
+/**
+ * Runs `attempt`; where its device is lost, again, resumed from the newest checkpoint, after a growing pause.
+ * @param stop ends the pause: the run is over then
+ * @throws what an attempt throws that is no lost device; Error with the command that resumes, when devices are lost without a finished step
+ * in between
+ */
+export async function outliveDevice(
+  loaded: Loaded<RunConfig>,
+  stop: AbortSignal,
+  attempt: (loaded: Loaded<RunConfig>) => Promise<void>,
+): Promise<void> {
+  let now = loaded
+  let [failed, furthest] = [0, 0]
+  while (true) {
+    try {
+      return await attempt(now)
+    } catch (error) {
+      if (!(error instanceof LostRun || error instanceof DeviceLostError)) throw error
+      const folder = error instanceof LostRun ? error.folder : undefined
+      if (folder) {
+        const reached = readMetrics(folder.metricsPath).at(-1)?.step ?? 0
+        if (reached > furthest) [furthest, failed] = [reached, 0]
+        now = { ...loaded, resume: { kind: 'dir', dir: folder.path } }
+      }
+      const ms = pauseMs(failed++, LOST_DEVICE)
+      if (failed > LOST_DEVICE.tries || stop.aborted) throw over(error, failed, folder)
+      console.error(
+        `${error.message}. It is opened again in ${ms / 1000} s, and the run goes on from what is saved (try ${failed} of ${LOST_DEVICE.tries}).`,
+      )
+      await sleep(ms, undefined, { signal: stop }).catch(() => {})
+      if (stop.aborted) throw over(error, failed, folder)
+    }
+  }
+}
+
+function over(error: unknown, failed: number, folder: RunFolder | undefined): Error {
+  const times =
+    failed > LOST_DEVICE.tries ? `${failed} times without a finished step in between` : 'and the run was asked to stop'
+  const on = folder ? ` What is saved is whole: node train.js @ ${folder.configPath} --resume goes on from there.` : ''
+  return new Error(`${messageOf(error)} (${times}).${on}`, { cause: error })
+}

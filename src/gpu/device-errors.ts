@@ -1,0 +1,69 @@
+/** What a device reports, which it does late and to nobody in particular: kept here until somebody uses the device again. */
+import { messageOf } from '../common/errors.ts'
+import { DeviceLostError, GpuError, GpuMemoryError } from './errors.ts'
+
+export class DeviceErrors {
+  #error: GpuError | undefined
+  #closing = false
+
+  constructor(device: GPUDevice) {
+    device.addEventListener('uncapturederror', (event) => {
+      const { error } = event
+      this.report(new (error instanceof GPUOutOfMemoryError ? GpuMemoryError : GpuError)(`the GPU reported: ${error.message}`))
+    })
+    void device.lost.then((info) => {
+      if (!this.#closing) this.#error = new DeviceLostError(`the GPU device was lost (${info.reason}): ${info.message}`)
+    })
+  }
+
+  /** What was reported first; a loss comes before all. */
+  get first(): GpuError | undefined {
+    return this.#error
+  }
+
+  /** Why there is no device any more; undefined while there is one. */
+  get lost(): DeviceLostError | undefined {
+    return this.#error instanceof DeviceLostError ? this.#error : undefined
+  }
+
+  /** The device is closed on purpose: that is no loss. */
+  closing(): void {
+    this.#closing = true
+  }
+
+  /** The first one counts: others follow from it. */
+  report(error: GpuError): void {
+    this.#error ??= error
+  }
+
+  throwIfAny(): void {
+    if (this.#error) throw this.#error
+  }
+
+  /** Waits for the device; what it reported meanwhile, or why it gave up, is thrown as a GpuError. */
+  async orError(promise: Promise<unknown>): Promise<void> {
+    try {
+      await promise
+    } catch (error) {
+      throw this.#error ?? new GpuError(`the GPU device does not answer: ${messageOf(error)}`)
+    }
+    this.throwIfAny()
+  }
+}
+
+/**
+ * Makes something on the device, and waits until the device has said whether it has the memory.
+ * @throws GpuMemoryError
+ */
+export async function withinMemory(device: GPUDevice, make: () => void): Promise<void> {
+  device.pushErrorScope('out-of-memory')
+  let said: Promise<GPUError | null>
+  try {
+    make()
+  } finally {
+    said = device.popErrorScope()
+    said.catch(() => {})
+  }
+  const error = await said
+  if (error) throw new GpuMemoryError(`the GPU is out of memory: ${error.message}`)
+}
