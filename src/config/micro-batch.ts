@@ -64,9 +64,9 @@ export function sizeMicroBatch<Config extends RunConfig | SftConfig>(
   return { config: withTokens(config, tokens), line }
 }
 
-/** The resolved config of a run says the number, and what it came from no longer matters. */
+/** The resolved config of a run says the number. */
 function withTokens<Config extends RunConfig | SftConfig>(config: Config, tokens: number): Config {
-  const { gpu_memory: _, ...args } = config.trainer.args
+  const { args } = config.trainer
   const micro_batch_size = Math.max(1, Math.floor(tokens / args.max_seq_len))
   return { ...config, trainer: { ...config.trainer, args: { ...args, micro_batch_tokens: tokens, micro_batch_size } } }
 }

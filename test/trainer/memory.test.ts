@@ -1,0 +1,95 @@
+/** A GPU without enough memory: smaller micro-batches with the same gradient, and words where there are none. */
+import { expect, test } from 'vitest'
+import { UserError } from '../../src/common/errors.ts'
+import { GpuMemoryError } from '../../src/gpu/errors.ts'
+import { Gpu } from '../../src/gpu/gpu.ts'
+import { loadLoss } from '../../src/trainer/losses/index.ts'
+import {
+  batchOf,
+  bounds,
+  loadCase,
+  openCase,
+  openGpu,
+  readAll,
+  tempFolder,
+  trainerOptions,
+  withTrainer,
+  worst,
+} from './helpers.ts'
+
+const folder = tempFolder()
+
+const opened = openGpu()
+
+/** A step of a fresh adapter on a batch of some hundred rows, and another one where something was said. */
+async function step(microBatchTokens: number, options: { limitBytes?: number; host?: boolean } = {}) {
+  const gpu = await opened.gpu
+  const decoder = await loadCase(gpu, 'qwen3', 'adapter')
+  try {
+    const { batch } = await openCase('qwen3')
+    // Copies of the prompts under other names, so that they share no rows.
+    const samples = Array.from({ length: 4 }, (_, i) =>
+      batch.samples.map((sample) => ({ ...sample, promptKey: sample.promptKey && `${i} ${sample.promptKey}` })),
+    ).flat()
+    const said: string[] = []
+    const own = { ...(await trainerOptions(folder)), microBatchTokens }
+    const loss = options.host ? await loadLoss('./configs/losses/ppo-clip.ts', bounds) : own.loss
+    return await withTrainer(decoder, { ...own, loss }, async (trainer) => {
+      gpu.pool.trim()
+      gpu.pool.peakBytes = gpu.pool.bytesInUse
+      if (options.limitBytes) gpu.pool.limitBytes = options.limitBytes
+      const again = async () => (await trainer.trainStep(batchOf(samples), { warn: (line) => said.push(line) })).metrics
+      const metrics = await again()
+      const gradients = await readAll(decoder, 'gradients')
+      if (said.length > 0) await again()
+      return { metrics, gradients, said, tokens: trainer.microBatchTokens, peak: gpu.pool.peakBytes }
+    })
+  } finally {
+    gpu.pool.limitBytes = Infinity
+    decoder.release()
+  }
+}
+
+test('a step that does not fit is made in smaller micro-batches: the same gradient, said once, kept', async () => {
+  for (const host of [false, true]) {
+    const large = await step(512, { host })
+    const small = await step(128, { host })
+    expect(large.said).toEqual([])
+    expect(small.peak).toBeLessThan(large.peak * 0.8)
+    const limitBytes = Math.ceil((small.peak + large.peak) / 2)
+    const limited = await step(512, { host, limitBytes })
+    expect(limited.tokens).toBeLessThan(512)
+    expect(limited.peak).toBeLessThanOrEqual(limitBytes)
+    expect(limited.said).toHaveLength(1)
+    expect(limited.said[0]).toMatch(/'.+' needs .+ MiB of GPU memory, and .+ of the .+ that the run may fill are taken/)
+    expect(limited.said[0]).toContain(`trainer.args.micro_batch_tokens = ${limited.tokens}.`)
+    expect(worst(limited.gradients, large.gradients).distance).toBeLessThan(1e-5)
+    expect(limited.metrics['loss/mean']).toBeCloseTo(large.metrics['loss/mean']!, 6)
+    // What fits is what it would be if it had been asked for.
+    const asked = await step(limited.tokens, { host })
+    expect(limited.gradients).toEqual(asked.gradients)
+  }
+})
+
+test('where not even the smallest fits: what to lower', async () => {
+  const { peak } = await step(64)
+  const failed = step(512, { limitBytes: Math.floor(peak * 0.7) })
+  await expect(failed).rejects.toThrow(UserError)
+  await expect(failed).rejects.toThrow(
+    /^Step 1 does not fit: .+ micro-batches are as small as they can be \(\d+ tokens\)\. Lower /,
+  )
+})
+
+test('the limit counts what is held, and takes back what nobody holds', async () => {
+  const gpu = await Gpu.open({ checks: true })
+  gpu.pool.limitBytes = 1 << 20
+  const one = gpu.pool.acquire(600_000, 'one')
+  one.release()
+  // Its place is needed for one of another size.
+  const two = gpu.pool.acquire(900_000, 'two')
+  expect(() => gpu.pool.acquire(200_000, 'three')).toThrow(GpuMemoryError)
+  two.release()
+  gpu.pool.acquire(200_000, 'three').release()
+  expect(gpu.pool.bytesReserved).toBeLessThanOrEqual(1 << 20)
+  gpu.close()
+})
