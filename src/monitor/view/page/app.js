@@ -61,16 +61,26 @@ function App() {
   const named = ids.flatMap((id) => list.find((run) => run.id === id) ?? [])
   const chosen = named.length > 0 ? named : list.slice(0, NEWEST)
   const run = list.find(({ id }) => id === place.params.run) ?? chosen[0]
-  return html`<a class="skip" href="#main" onClick=${(/** @type {Event} */ event) => (event.preventDefault(), main.current?.focus())}>To the content</a>
+  return html`<a
+      class="skip"
+      href="#main"
+      onClick=${(/** @type {Event} */ event) =>
+        (event.preventDefault(), main.current?.focus())}
+      >To the content</a
+    >
     <header class="top">
       <a class="brand" href=${hrefFrom('runs')}><img src="./icon.svg" alt="" width="22" height="22" /> dawn-rl</a>
       <nav aria-label="Views">
         ${VIEWS.map(
           ({ name, title, key }) =>
-            html`<a key=${name} href=${hrefFrom(name)} aria-current=${name === view.name ? 'page' : null} title=${`g ${key}`}>${title}</a>`,
+            html`<a key=${name} href=${hrefFrom(name)} aria-current=${name === view.name ? 'page' : null} title=${`g ${key}`}
+              >${title}</a
+            >`,
         )}
       </nav>
-      <button type="button" class="plain help-button" aria-label="Help: keys" title="Keys (?)" onClick=${() => setHelp(true)}>?</button>
+      <button type="button" class="plain help-button" aria-label="Help: keys" title="Keys (?)" onClick=${() => setHelp(true)}>
+        ?
+      </button>
     </header>
     <main id="main" tabindex="-1" ref=${main} aria-label=${view.title}>
       <${Problem} message=${error} retry=${reload} />
@@ -79,7 +89,9 @@ function App() {
       ${run && html`<${view.view} runs=${list} chosen=${chosen} run=${run} params=${place.params} />`}
     </main>
     <footer class="bottom">
-      <span class=${live ? 'live on' : 'live'}><span aria-hidden="true">${live ? '\u25cf' : '\u25cb'}</span> ${live ? 'live' : 'not connected'}</span>
+      <span class=${live ? 'live on' : 'live'}
+        ><span aria-hidden="true">${live ? '\u25cf' : '\u25cb'}</span> ${live ? 'live' : 'not connected'}</span
+      >
       <span>${list.length === 1 ? '1 run' : `${list.length} runs`}</span>
       <span class="wide-only">press <kbd>?</kbd> for the keys</span>
       <span class="hidden" role="status" aria-live="polite">${said}</span>

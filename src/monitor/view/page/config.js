@@ -14,7 +14,9 @@ export function CompareView({ runs, chosen, run }) {
   const compared = /** @type {{ data: CompareAnswer | undefined, error: string | null, loading: boolean }} */ (
     useApi(several ? `/api/compare?runs=${encodeURIComponent(joinIds(ids))}` : null)
   )
-  const details = /** @type {{ data: RunDetails | undefined, error: string | null, loading: boolean }} */ (useApi(runPath(run.id)))
+  const details = /** @type {{ data: RunDetails | undefined, error: string | null, loading: boolean }} */ (
+    useApi(runPath(run.id))
+  )
   const [text, setText] = useState('')
   const words = text.toLowerCase().split(/\s+/).filter(Boolean)
   const fits = (/** @type {string} */ line) => words.every((word) => line.toLowerCase().includes(word))
@@ -23,8 +25,20 @@ export function CompareView({ runs, chosen, run }) {
   const changed = new Set(compared.data?.keys.map(({ key }) => key))
   return html`<div class="title-row"><h1>Config</h1></div>
     <div class="toolbar">
-      <label class="field grow"><span>Search</span><input type="search" value=${text} placeholder="a key or a value" onInput=${(/** @type {any} */ e) => setText(e.target.value)} /></label>
-      <${RunSelect} runs=${runs} value=${run.id} label="Whole config of" onPick=${(/** @type {string} */ id) => setParams({ run: id })} />
+      <label class="field grow"
+        ><span>Search</span
+        ><input
+          type="search"
+          value=${text}
+          placeholder="a key or a value"
+          onInput=${(/** @type {any} */ e) => setText(e.target.value)}
+      /></label>
+      <${RunSelect}
+        runs=${runs}
+        value=${run.id}
+        label="Whole config of"
+        onPick=${(/** @type {string} */ id) => setParams({ run: id })}
+      />
     </div>
     <${Problem} message=${compared.error} /><${Problem} message=${details.error} />
     <section aria-labelledby="differences">
@@ -61,7 +75,13 @@ export function CompareView({ runs, chosen, run }) {
       ${
         flat.length > 0 &&
         html`<dl class="flat">
-          ${flat.map(([key, value]) => html`<div key=${key} class=${changed.has(key) ? 'changed' : ''}><dt><bdi>${key}</bdi></dt><dd><bdi>${value === null ? 'none' : String(value)}</bdi></dd></div>`)}
+          ${flat.map(
+            ([key, value]) =>
+              html`<div key=${key} class=${changed.has(key) ? 'changed' : ''}>
+                <dt><bdi>${key}</bdi></dt>
+                <dd><bdi>${value === null ? 'none' : String(value)}</bdi></dd>
+              </div>`,
+          )}
         </dl>`
       }
       ${details.data && flat.length === 0 && html`<${Nothing} title="No key matches" />`}
@@ -76,9 +96,26 @@ function More({ details }) {
       versions &&
       html`<details class="raw">
         <summary>Versions</summary>
-        <dl class="flat">${Object.entries(versions).map(([name, value]) => html`<div key=${name}><dt><bdi>${name}</bdi></dt><dd><bdi>${value}</bdi></dd></div>`)}</dl>
+        <dl class="flat">
+          ${Object.entries(versions).map(
+            ([name, value]) =>
+              html`<div key=${name}>
+                <dt><bdi>${name}</bdi></dt>
+                <dd><bdi>${value}</bdi></dd>
+              </div>`,
+          )}
+        </dl>
       </details>`
     }
-    ${gitDiff && html`<details class="raw"><summary>Changes to the code that were not committed</summary><pre tabindex="0" aria-label="Changes"><bdi>${gitDiff}</bdi></pre></details>`}
-    <details class="raw"><summary>config.toml</summary><pre tabindex="0" aria-label="config.toml"><bdi>${config}</bdi></pre></details>`
+    ${
+      gitDiff &&
+      html`<details class="raw">
+        <summary>Changes to the code that were not committed</summary>
+        <pre tabindex="0" aria-label="Changes"><bdi>${gitDiff}</bdi></pre>
+      </details>`
+    }
+    <details class="raw">
+      <summary>config.toml</summary>
+      <pre tabindex="0" aria-label="config.toml"><bdi>${config}</bdi></pre>
+    </details>`
 }

@@ -40,7 +40,9 @@ export function CurvesView({ runs, chosen, params }) {
         key,
         lines: chosen.flatMap((run, i) => {
           const answer = answers.get(run.id)
-          return answer && !hidden.has(run.id) ? [{ id: run.id, name: run.id === '.' ? run.name : run.id, i, line: lineOf(answer, key, axis) }] : []
+          return answer && !hidden.has(run.id)
+            ? [{ id: run.id, name: run.id === '.' ? run.name : run.id, i, line: lineOf(answer, key, axis) }]
+            : []
         }),
       })),
     [answers, wanted.join(), ids.join(), axis, hidden],
@@ -56,7 +58,14 @@ export function CurvesView({ runs, chosen, params }) {
       <div class="legend" role="group" aria-label="Runs">
         ${chosen.map(
           ({ id, name }, i) =>
-            html`<button type="button" class="chip" key=${id} aria-pressed=${!hidden.has(id)} onClick=${() => toggle(id)} title="Show or hide">
+            html`<button
+              type="button"
+              class="chip"
+              key=${id}
+              aria-pressed=${!hidden.has(id)}
+              onClick=${() => toggle(id)}
+              title="Show or hide"
+            >
               <${Swatch} i=${i} /><bdi>${id === '.' ? name : id}</bdi>
             </button>`,
         )}
@@ -67,23 +76,50 @@ export function CurvesView({ runs, chosen, params }) {
       <${Metrics} keys=${keys} wanted=${wanted} />
       <label class="field"
         ><span>Smoothing <output>${smooth === 0 ? 'none' : smooth}</output></span
-        ><input type="range" min="0" max="0.99" step="0.01" value=${smooth} onInput=${(/** @type {any} */ e) => setParams({ smooth: e.target.value === '0' ? '' : e.target.value })}
+        ><input
+          type="range"
+          min="0"
+          max="0.99"
+          step="0.01"
+          value=${smooth}
+          onInput=${(/** @type {any} */ e) => setParams({ smooth: e.target.value === '0' ? '' : e.target.value })}
       /></label>
       <fieldset class="field segments">
         <legend>Along</legend>
         ${AXES.map(
           (name) =>
-            html`<label key=${name}><input type="radio" name="axis" checked=${name === axis} onChange=${() => setParams({ x: name === 'step' ? '' : name })} /><span>${name}</span></label>`,
+            html`<label key=${name}
+              ><input
+                type="radio"
+                name="axis"
+                checked=${name === axis}
+                onChange=${() => setParams({ x: name === 'step' ? '' : name })}
+              /><span>${name}</span></label
+            >`,
         )}
       </fieldset>
-      <label class="field check-field"><input type="checkbox" checked=${log} onChange=${() => setParams({ log: log ? '' : '1' })} /><span>Logarithmic</span></label>
+      <label class="field check-field"
+        ><input type="checkbox" checked=${log} onChange=${() => setParams({ log: log ? '' : '1' })} /><span
+          >Logarithmic</span
+        ></label
+      >
     </div>
     <${Problem} message=${keysError ?? error} />
     ${keys.length === 0 && !keysError && (chosen.some(({ has }) => has.metrics) ? html`<${Loading} what="the metrics" />` : html`<${Nothing} title="No step is done yet">The curves begin with the first one.<//>`)}
     <div class="cards">
       ${lines.map(
         ({ key, lines: own }) =>
-          html`<${Chart} key=${key} metric=${key} lines=${own} entry=${glossary?.[key]} axis=${axis} smooth=${smooth} log=${log} sync=${`curves-${axis}`} open=${open} />`,
+          html`<${Chart}
+            key=${key}
+            metric=${key}
+            lines=${own}
+            entry=${glossary?.[key]}
+            axis=${axis}
+            smooth=${key.startsWith('eval/') ? 0 : smooth}
+            log=${log}
+            sync=${`curves-${axis}`}
+            open=${open}
+          />`,
       )}
     </div>`
 }
@@ -105,7 +141,9 @@ function useKeysOf(ids) {
     let gone = false
     Promise.all(ids.map((id) => get(runPath(id, '/metrics', { keys: 'time', points: 2 })))).then(
       (answers) => {
-        const keys = [...new Set(/** @type {MetricsAnswer[]} */ (answers).flatMap((answer) => answer.keys))].filter((key) => key !== 'step' && key !== 'time')
+        const keys = [...new Set(/** @type {MetricsAnswer[]} */ (answers).flatMap((answer) => answer.keys))].filter(
+          (key) => key !== 'step' && key !== 'time',
+        )
         if (!gone) setState((was) => (was.error === null && was.keys.join() === keys.join() ? was : { keys, error: null }))
       },
       (error) => !gone && setState({ keys: [], error: error.message }),
@@ -117,7 +155,9 @@ function useKeysOf(ids) {
 
 /** The answers of the runs, asked for again as they grow. @param {string[]} ids @param {string[]} keys @returns {[Map<string, MetricsAnswer>, string | null]} */
 function useMetrics(ids, keys) {
-  const [state, setState] = useState(/** @type {{ answers: Map<string, MetricsAnswer>, error: string | null }} */ ({ answers: new Map(), error: null }))
+  const [state, setState] = useState(
+    /** @type {{ answers: Map<string, MetricsAnswer>, error: string | null }} */ ({ answers: new Map(), error: null }),
+  )
   const grown = useRef(/** @type {Set<string>} */ (new Set()))
   const [turn, setTurn] = useState(0)
   const soon = useThrottled(() => setTurn((n) => n + 1), 1000)
@@ -130,7 +170,12 @@ function useMetrics(ids, keys) {
   const load = (/** @type {string[]} */ which) => {
     if (query === null) return undefined
     let gone = false
-    Promise.all(which.map(async (id) => /** @type {[string, MetricsAnswer]} */ ([id, await get(runPath(id, '/metrics', { keys: query, points: POINTS }))]))).then(
+    Promise.all(
+      which.map(
+        async (id) =>
+          /** @type {[string, MetricsAnswer]} */ ([id, await get(runPath(id, '/metrics', { keys: query, points: POINTS }))]),
+      ),
+    ).then(
       (found) => !gone && setState((was) => ({ answers: new Map([...was.answers, ...found]), error: null })),
       (error) => !gone && setState((was) => ({ ...was, error: error.message })),
     )
@@ -152,7 +197,10 @@ function AddRun({ runs, ids }) {
   if (others.length === 0) return null
   return html`<label class="add-run"
     ><span class="hidden">Add a run</span>
-    <select value="" onChange=${(/** @type {any} */ event) => event.target.value && setParams({ runs: joinIds([...ids, event.target.value]) })}>
+    <select
+      value=""
+      onChange=${(/** @type {any} */ event) => event.target.value && setParams({ runs: joinIds([...ids, event.target.value]) })}
+    >
       <option value="">+ run</option>
       ${others.map(({ id, name }) => html`<option key=${id} value=${id}>${id === '.' ? name : id}</option>`)}
     </select></label
@@ -185,7 +233,14 @@ function Metrics({ keys, wanted }) {
   >
     <summary class="button">Metrics <span class="muted">${wanted.length} of ${keys.length}</span></summary>
     <div class="popover-body">
-      <label class="field"><span>Search</span><input type="search" value=${text} placeholder="reward, time, eval \u2026" onInput=${(/** @type {any} */ e) => setText(e.target.value)} /></label>
+      <label class="field"
+        ><span>Search</span
+        ><input
+          type="search"
+          value=${text}
+          placeholder="reward, time, eval …"
+          onInput=${(/** @type {any} */ e) => setText(e.target.value)}
+      /></label>
       <div class="row">
         <button type="button" onClick=${() => setParams({ keys: '' })}>Usual ones</button>
         <button type="button" onClick=${() => set([...new Set([...wanted, ...found])])}>All found</button>
@@ -195,7 +250,11 @@ function Metrics({ keys, wanted }) {
           (key) =>
             html`<li key=${key}>
               <label
-                ><input type="checkbox" checked=${wanted.includes(key)} onChange=${() => set(wanted.includes(key) ? wanted.filter((one) => one !== key) : [...wanted, key])} /><bdi>${key}</bdi></label
+                ><input
+                  type="checkbox"
+                  checked=${wanted.includes(key)}
+                  onChange=${() => set(wanted.includes(key) ? wanted.filter((one) => one !== key) : [...wanted, key])}
+                /><bdi>${key}</bdi></label
               >
             </li>`,
         )}

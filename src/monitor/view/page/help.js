@@ -15,7 +15,12 @@ export function HelpDialog({ views, close }) {
   const ref = useRef(/** @type {HTMLDialogElement | null} */ (null))
   useEffect(() => ref.current?.showModal(), [])
   const parts = [['Go to', [...views.map(({ key, title }) => [`g ${key}`, title]), ['?', 'this list']]], ...OTHERS]
-  return html`<dialog ref=${ref} aria-labelledby="help-title" onClose=${close} onClick=${(/** @type {any} */ event) => event.target === ref.current && close()}>
+  return html`<dialog
+    ref=${ref}
+    aria-labelledby="help-title"
+    onClose=${close}
+    onClick=${(/** @type {any} */ event) => event.target === ref.current && close()}
+  >
     <div class="help">
       <h2 id="help-title">Keys</h2>
       <div class="help-parts">
@@ -24,7 +29,15 @@ export function HelpDialog({ views, close }) {
             html`<section key=${title}>
               <h3>${title}</h3>
               <dl>
-                ${/** @type {[string, string][]} */ (keys).map(([key, does]) => html`<div key=${key}><dt><kbd>${key}</kbd></dt><dd>${does}</dd></div>`)}
+                ${
+                  /** @type {[string, string][]} */ (keys).map(
+                    ([key, does]) =>
+                      html`<div key=${key}>
+                        <dt><kbd>${key}</kbd></dt>
+                        <dd>${does}</dd>
+                      </div>`,
+                  )
+                }
               </dl>
             </section>`,
         )}

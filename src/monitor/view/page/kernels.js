@@ -20,26 +20,37 @@ const COLUMNS = [
 
 /** @param {import('./app.js').ViewProps} props */
 export function KernelsView({ runs, run }) {
-  const { data, error, loading } = /** @type {{ data: KernelsAnswer | undefined, error: string | null, loading: boolean }} */ (useApi(runPath(run.id, '/kernels')))
+  const { data, error, loading } = /** @type {{ data: KernelsAnswer | undefined, error: string | null, loading: boolean }} */ (
+    useApi(runPath(run.id, '/kernels'))
+  )
   const [sort, setSort] = useState(/** @type {{ key: keyof KernelRow, down: boolean }} */ ({ key: 'ms', down: true }))
   const [text, setText] = useState('')
-  const columns = COLUMNS.filter(({ key }) => !['gflops', 'gbs'].includes(key) || data?.rows.some((row) => row[key] !== undefined))
+  const columns = COLUMNS.filter(
+    ({ key }) => !['gflops', 'gbs'].includes(key) || data?.rows.some((row) => row[key] !== undefined),
+  )
   const rows = (data?.rows ?? [])
     .filter(({ kernel }) => kernel.toLowerCase().includes(text.toLowerCase()))
     .toSorted((a, b) => order(a[sort.key], b[sort.key]) * (sort.down ? -1 : 1))
   const most = Math.max(1e-9, ...(data?.rows ?? []).map(({ share }) => share))
   const by = (/** @type {keyof KernelRow} */ key) => setSort({ key, down: sort.key === key ? !sort.down : key !== 'kernel' })
-  return html`<div class="title-row"><h1>Kernels</h1>${data?.source && html`<p class="muted">from the run's ${data.source}</p>`}</div>
+  return html`<div class="title-row">
+      <h1>Kernels</h1>
+      ${data?.source && html`<p class="muted">from the run's ${data.source}</p>`}
+    </div>
     <div class="toolbar">
       <${RunSelect} runs=${runs} value=${run.id} onPick=${(/** @type {string} */ id) => setParams({ run: id })} />
-      <label class="field"><span>Search</span><input type="search" value=${text} onInput=${(/** @type {any} */ e) => setText(e.target.value)} /></label>
+      <label class="field"
+        ><span>Search</span><input type="search" value=${text} onInput=${(/** @type {any} */ e) => setText(e.target.value)}
+      /></label>
     </div>
     <${Problem} message=${error} />
     ${data === undefined && loading && html`<${Loading} what="the kernels" />`}
     ${
       data &&
       data.source === null &&
-      html`<${Nothing} title="This run has no trace of its kernels">This makes one, of one step more: <code class="command">${data.command}</code><//>`
+      html`<${Nothing} title="This run has no trace of its kernels"
+        >This command makes one: <code class="command">${data.command}</code><//
+      >`
     }
     ${data?.notes.map((note) => html`<p class="muted note" key=${note}><bdi>${note}</bdi></p>`)}
     ${
@@ -51,14 +62,26 @@ export function KernelsView({ runs, run }) {
             <tr>
               ${columns.map(
                 ({ key, title }) =>
-                  html`<th key=${key} scope="col" aria-sort=${sort.key === key ? (sort.down ? 'descending' : 'ascending') : null} class=${key === 'kernel' ? '' : 'number'}>
-                    <button type="button" class="plain" onClick=${() => by(key)}>${title}<span aria-hidden="true">${sort.key === key ? (sort.down ? ' \u25be' : ' \u25b4') : ''}</span></button>
+                  html`<th
+                    key=${key}
+                    scope="col"
+                    aria-sort=${sort.key === key ? (sort.down ? 'descending' : 'ascending') : null}
+                    class=${key === 'kernel' ? '' : 'number'}
+                  >
+                    <button type="button" class="plain" onClick=${() => by(key)}>
+                      ${title}<span aria-hidden="true">${sort.key === key ? (sort.down ? ' \u25be' : ' \u25b4') : ''}</span>
+                    </button>
                   </th>`,
               )}
             </tr>
           </thead>
           <tbody>
-            ${rows.map((row) => html`<tr key=${row.kernel}>${columns.map(({ key }) => cell(row, key, most))}</tr>`)}
+            ${rows.map(
+              (row) =>
+                html`<tr key=${row.kernel}>
+                  ${columns.map(({ key }) => cell(row, key, most))}
+                </tr>`,
+            )}
           </tbody>
         </table>
       </div>`

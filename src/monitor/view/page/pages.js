@@ -15,8 +15,14 @@ const KEPT = 30
  */
 export function useRollouts(run, query, version) {
   const key = JSON.stringify([run, query, version])
-  const state = useRef({ key: '', pages: /** @type {Map<number, RolloutSummary[]>} */ (new Map()), asked: /** @type {Set<number>} */ (new Set()) })
-  const [answer, setAnswer] = useState(/** @type {{ total: number, truncated: boolean, searchedFrom: number | null } | null} */ (null))
+  const state = useRef({
+    key: '',
+    pages: /** @type {Map<number, RolloutSummary[]>} */ (new Map()),
+    asked: /** @type {Set<number>} */ (new Set()),
+  })
+  const [answer, setAnswer] = useState(
+    /** @type {{ total: number, truncated: boolean, searchedFrom: number | null } | null} */ (null),
+  )
   const [error, setError] = useState(/** @type {string | null} */ (null))
   const [, redraw] = useState(0)
 

@@ -30,7 +30,14 @@ export function Chart({ metric, lines, entry, axis, smooth, log, sync, open }) {
   state.current = { shown, open }
   const curves = shown.map(({ line }) => positive({ xs: line.xs, ys: smoothed(line.ys, smooth) }, log))
   const raw = smooth > 0 ? shown.map(({ line }) => positive(line, log)) : []
-  const structure = JSON.stringify([shown.map(({ id, i, line }) => [id, i, line.xs.length <= DOTS]), axis, smooth > 0, log, dark, entry?.range])
+  const structure = JSON.stringify([
+    shown.map(({ id, i, line }) => [id, i, line.xs.length <= DOTS]),
+    axis,
+    smooth > 0,
+    log,
+    dark,
+    entry?.range,
+  ])
 
   useEffect(() => {
     const element = box.current
@@ -130,7 +137,10 @@ function Tip({ at, values, axis, width }) {
     <strong>${axisText(axis, at.x)}</strong>
     ${sorted.map(
       ({ run, y, step }) =>
-        html`<span class="tip-row" key=${run.id}><${Swatch} i=${run.i} /><bdi>${run.name}</bdi><span class="number">${num(y)}</span>${axis !== 'step' && html`<span class="muted">step ${step}</span>`}</span>`,
+        html`<span class="tip-row" key=${run.id}
+          ><${Swatch} i=${run.i} /><bdi>${run.name}</bdi
+          ><span class="number">${num(y)}</span>${axis !== 'step' && html`<span class="muted">step ${step}</span>`}</span
+        >`,
     )}
   </div>`
 }
@@ -186,7 +196,8 @@ function optionsOf({ width, shown, axis, faint, log, range, sync }) {
     legend: { show: false },
     padding: [8, 10, 0, 0],
     scales: { x: { time: false }, y: log ? { distr: 3 } : { range: (_u, low, high) => roomy(low, high) } },
-    cursor: { sync: { key: sync, scales: ['x', null] }, drag: { x: true, y: false, dist: 6 }, points: { size: 7 } },
+    // The pale lines have no point under the cursor.
+    cursor: { y: false, sync: { key: sync, scales: ['x', null] }, drag: { x: true, y: false, dist: 6 }, points: { size: (_u, i) => (i <= faint ? 0 : 7) } },
     axes: [
       { stroke: ink, font, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, size: 4 }, size: 30, space: 60, values: (_u, list) => list.map((x) => (axis === 'time' ? clock(x) : short(x))) },
       { stroke: ink, font, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, size: 4 }, size: LEFT_AXIS, values: (_u, list) => list.map((y) => (y === null ? '' : short(y))) },

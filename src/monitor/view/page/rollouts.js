@@ -6,6 +6,7 @@ import { useKeys } from './keys.js'
 import { useRollouts } from './pages.js'
 import { RolloutDetail } from './rollout.js'
 import { setParams } from './router.js'
+import { visible } from './text.js'
 import { Loading, Nothing, Problem, RunSelect, html, useMedia, useSize } from './ui.js'
 
 /** @typedef {import('../types.ts').RolloutSummary} RolloutSummary */
@@ -43,7 +44,10 @@ export function RolloutsView({ runs, run, params }) {
     if (row) setParams({ at: `${row.step}.${row.row}` }, !at)
   }
   const move = (/** @type {number} */ by) => {
-    const next = Math.min(total - 1, Math.max(0, at || by < 0 ? selected + by : document.activeElement?.closest('.rollout-row') ? selected + by : selected))
+    const next = Math.min(
+      total - 1,
+      Math.max(0, at || by < 0 ? selected + by : document.activeElement?.closest('.rollout-row') ? selected + by : selected),
+    )
     if (next < 0) return
     list.need(next, next + 1)
     setSelected(next)
@@ -113,7 +117,12 @@ function Search({ runs, run, params, details }) {
       >
     </div>
     <label class="field"
-      ><span>Text</span><input type="search" value=${params.text ?? ''} placeholder="in question, conversation or answer" onInput=${(/** @type {any} */ e) => set({ text: value(e) })}
+      ><span>Text</span
+      ><input
+        type="search"
+        value=${params.text ?? ''}
+        placeholder="in question, conversation or answer"
+        onInput=${(/** @type {any} */ e) => set({ text: value(e) })}
     /></label>
     <details open=${more > 0}>
       <summary>More filters${more > 0 ? ` (${more})` : ''}</summary>
@@ -134,9 +143,13 @@ function Search({ runs, run, params, details }) {
           </select></label
         >
         <label class="field small"
-          ><span>Reward from</span><input type="number" step="any" value=${params.min ?? ''} onChange=${(/** @type {any} */ e) => set({ min: value(e) })}
+          ><span>Reward from</span
+          ><input type="number" step="any" value=${params.min ?? ''} onChange=${(/** @type {any} */ e) => set({ min: value(e) })}
         /></label>
-        <label class="field small"><span>to</span><input type="number" step="any" value=${params.max ?? ''} onChange=${(/** @type {any} */ e) => set({ max: value(e) })} /></label>
+        <label class="field small"
+          ><span>to</span
+          ><input type="number" step="any" value=${params.max ?? ''} onChange=${(/** @type {any} */ e) => set({ max: value(e) })}
+        /></label>
         <label class="field small"
           ><span>Errors</span>
           <select value=${params.error ?? ''} onChange=${(/** @type {any} */ e) => set({ error: value(e) })}>
@@ -147,7 +160,10 @@ function Search({ runs, run, params, details }) {
         >
         <label class="field small"
           ><span>Order</span>
-          <select value=${params.sort ?? '-step'} onChange=${(/** @type {any} */ e) => set({ sort: value(e) === '-step' ? '' : value(e) })}>
+          <select
+            value=${params.sort ?? '-step'}
+            onChange=${(/** @type {any} */ e) => set({ sort: value(e) === '-step' ? '' : value(e) })}
+          >
             ${Object.entries(SORTS).map(([name, title]) => html`<option key=${name} value=${name} selected=${name === params.sort}>${title}</option>`)}
           </select></label
         >
@@ -172,19 +188,36 @@ function VirtualList({ total, list, selected, open, current }) {
     if (element === null || moved.current === selected) return
     moved.current = selected
     if (selected * ROW < element.scrollTop) element.scrollTop = selected * ROW
-    if ((selected + 1) * ROW > element.scrollTop + element.clientHeight) element.scrollTop = (selected + 1) * ROW - element.clientHeight
+    if ((selected + 1) * ROW > element.scrollTop + element.clientHeight)
+      element.scrollTop = (selected + 1) * ROW - element.clientHeight
     // The row is drawn after the list has moved.
     requestAnimationFrame(() => {
-      const inside = document.activeElement === document.body || document.activeElement?.id === 'main' || element.contains(document.activeElement)
-      if (inside) /** @type {HTMLElement | null} */ (element.querySelector(`[data-i="${selected}"] a`))?.focus({ preventScroll: true })
+      const inside =
+        document.activeElement === document.body ||
+        document.activeElement?.id === 'main' ||
+        element.contains(document.activeElement)
+      if (inside)
+        /** @type {HTMLElement | null} */ (element.querySelector(`[data-i="${selected}"] a`))?.focus({ preventScroll: true })
     })
   }, [selected])
-  return html`<ul class="rollout-list" ref=${ref} aria-label="Rollouts" onScroll=${(/** @type {any} */ event) => setTop(event.target.scrollTop)}>
+  return html`<ul
+    class="rollout-list"
+    ref=${ref}
+    aria-label="Rollouts"
+    onScroll=${(/** @type {any} */ event) => setTop(event.target.scrollTop)}
+  >
     ${total > 0 && html`<li class="spacer" aria-hidden="true" style=${{ height: `${total * ROW}px` }}></li>`}
     ${Array.from({ length: Math.max(0, end - first) }, (_, k) => first + k).map((i) => {
       const row = list.rowAt(i)
-      return html`<li key=${i} data-i=${i} class="rollout-row" style=${{ top: `${i * ROW}px` }} aria-setsize=${total} aria-posinset=${i + 1}>
-        ${row ? html`<${Row} row=${row} current=${current === `${row.step}.${row.row}`} open=${() => open(i)} />` : html`<span class="muted waiting">\u2026</span>`}
+      return html`<li
+        key=${i}
+        data-i=${i}
+        class="rollout-row"
+        style=${{ top: `${i * ROW}px` }}
+        aria-setsize=${total}
+        aria-posinset=${i + 1}
+      >
+        ${row ? html`<${Row} row=${row} current=${current === `${row.step}.${row.row}`} open=${() => open(i)} />` : html`<span class="muted waiting">…</span>`}
       </li>`
     })}
   </ul>`
@@ -202,15 +235,21 @@ function Row({ row, current, open }) {
     }}
   >
     <span class="row-facts">
-      <span class=${reward === null ? 'reward-badge failed' : 'reward-badge'} style=${{ '--t': String(reward === null ? 0 : Math.min(1, Math.max(0, reward))) }}
+      <span
+        class=${reward === null ? 'reward-badge failed' : 'reward-badge'}
+        style=${{ '--t': String(reward === null ? 0 : Math.min(1, Math.max(0, reward))) }}
         >${reward === null ? 'failed' : num(reward, 3)}</span
       >
       ${advantage !== null && html`<span class=${advantage > 0 ? 'plus' : advantage < 0 ? 'minus' : ''} title="advantage">${signed(advantage)}</span>`}
       <span class="muted">step ${step}${split === 'eval' ? ' eval' : ''}</span>
       <span class="muted"><bdi>${env}</bdi></span>
       <span class="muted">${tokens} tok${turns > 1 ? `, ${turns} turns` : ''}</span>
-      ${truncated && html`<span class="flag" title="cut off">cut</span>`} ${error && html`<span class="flag bad" title=${error}>error</span>`}
+      ${truncated && html`<span class="flag" title="cut off">cut</span>`}
+      ${error && html`<span class="flag bad" title=${error}>error</span>`}
     </span>
-    <span class="preview"><bdi>${preview.question}</bdi> <span class="arrow" aria-hidden="true">\u2192</span> <bdi class="answer">${error ?? preview.answer}</bdi></span>
+    <span class="preview"
+      ><bdi>${visible(preview.question)}</bdi> <span class="arrow" aria-hidden="true">→</span>
+      <bdi class="answer">${visible(error ?? preview.answer)}</bdi></span
+    >
   </a>`
 }

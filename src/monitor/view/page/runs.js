@@ -22,7 +22,11 @@ export function RunsView({ runs, params }) {
   const ids = new Set(splitIds(params.runs))
   const words = text.toLowerCase().split(/\s+/).filter(Boolean)
   const shown = runs
-    .filter((run) => words.every((word) => `${run.id} ${run.name} ${run.model ?? ''} ${run.envs.join(' ')} ${run.status}`.toLowerCase().includes(word)))
+    .filter((run) =>
+      words.every((word) =>
+        `${run.id} ${run.name} ${run.model ?? ''} ${run.envs.join(' ')} ${run.status}`.toLowerCase().includes(word),
+      ),
+    )
     .toSorted((a, b) => compare(SORTS[sort](a), SORTS[sort](b)))
   const choose = (/** @type {string} */ id) => {
     if (ids.has(id)) ids.delete(id)
@@ -45,7 +49,12 @@ export function RunsView({ runs, params }) {
     </div>
     <div class="toolbar">
       <label class="field grow"
-        ><span>Search</span><input type="search" placeholder="name, model, environment, status" value=${text} onInput=${(/** @type {any} */ e) => setText(e.target.value)}
+        ><span>Search</span
+        ><input
+          type="search"
+          placeholder="name, model, environment, status"
+          value=${text}
+          onInput=${(/** @type {any} */ e) => setText(e.target.value)}
       /></label>
       <label class="field"
         ><span>Sort by</span>
@@ -62,10 +71,10 @@ export function RunsView({ runs, params }) {
     ${
       shown.length === 0
         ? html`<${Nothing} title="No run matches">Other words may find some.<//>`
-        : html`<table class="runs">
-            <thead>
-              <tr>
-                <th scope="col" class="check">
+        : html`<table class="runs" role="table">
+            <thead role="rowgroup">
+              <tr role="row">
+                <th scope="col" role="columnheader" class="check">
                   <input
                     type="checkbox"
                     aria-label="Choose all that are shown"
@@ -73,16 +82,16 @@ export function RunsView({ runs, params }) {
                     onChange=${() => setParams({ runs: all ? '' : joinIds(shown.map(({ id }) => id)) })}
                   />
                 </th>
-                <th scope="col">Run</th>
-                <th scope="col">Status</th>
-                <th scope="col">Step</th>
-                <th scope="col">Reward</th>
-                <th scope="col" class="wide-only">Model</th>
-                <th scope="col" class="wide-only">Environments</th>
-                <th scope="col" class="wide-only">Changed</th>
+                <th scope="col" role="columnheader" class="name">Run</th>
+                <th scope="col" role="columnheader">Status</th>
+                <th scope="col" role="columnheader">Step</th>
+                <th scope="col" role="columnheader">Reward</th>
+                <th scope="col" role="columnheader" class="wide-only">Model</th>
+                <th scope="col" role="columnheader" class="wide-only">Environments</th>
+                <th scope="col" role="columnheader" class="wide-only">Changed</th>
               </tr>
             </thead>
-            <tbody>
+            <tbody role="rowgroup">
               ${shown.map((run) => html`<${RunRow} key=${run.id} run=${run} checked=${ids.has(run.id)} choose=${choose} />`)}
             </tbody>
           </table>`
@@ -94,26 +103,34 @@ function RunRow({ run, checked, choose }) {
   const { reward } = run
   const label = reward ? `reward from ${num(reward.first)} to ${num(reward.last)}, best ${num(reward.best)}` : 'no reward yet'
   const envs = run.envs.join(', ') || '\u2013'
-  return html`<tr class=${checked ? 'run-row chosen' : 'run-row'} data-id=${run.id}>
-    <td class="check"><input type="checkbox" aria-label=${`Choose ${run.id}`} checked=${checked} onChange=${() => choose(run.id)} /></td>
-    <th scope="row">
-      <a class="run-name" href=${hrefFrom('curves', { runs: encodeURIComponent(run.id), run: run.id, step: '' })}><bdi>${run.id === '.' ? run.name : run.id}</bdi></a>
-      <span class="narrow-only second"><bdi>${shortModel(run.model)}</bdi> \u00b7 <bdi>${envs}</bdi> \u00b7 ${ago(run.updated)}</span>
+  return html`<tr class=${checked ? 'run-row chosen' : 'run-row'} data-id=${run.id} role="row">
+    <td role="cell" class="check">
+      <input type="checkbox" aria-label=${`Choose ${run.id}`} checked=${checked} onChange=${() => choose(run.id)} />
+    </td>
+    <th scope="row" role="rowheader" class="name">
+      <a class="run-name" href=${hrefFrom('curves', { runs: encodeURIComponent(run.id), run: run.id, step: '' })}
+        ><bdi>${run.id === '.' ? run.name : run.id}</bdi></a
+      >
+      <span class="narrow-only second"><bdi>${shortModel(run.model)}</bdi> · <bdi>${envs}</bdi> · ${ago(run.updated)}</span>
     </th>
-    <td><${Status} status=${run.status} /></td>
-    <td class="number">
+    <td role="cell" class="status-cell"><${Status} status=${run.status} /></td>
+    <td role="cell" class="number">
       ${
         run.max_steps === null
           ? num(run.step)
-          : html`<${Bar} value=${run.step} max=${run.max_steps} text=${`${run.step.toLocaleString('en')} / ${run.max_steps.toLocaleString('en')}`} />`
+          : html`<${Bar}
+              value=${run.step}
+              max=${run.max_steps}
+              text=${`${run.step.toLocaleString('en')} / ${run.max_steps.toLocaleString('en')}`}
+            />`
       }
     </td>
-    <td class="reward" title=${label}>
-      ${reward ? html`<${Sparkline} points=${reward.points} label=${label} /> <span class="number">${num(reward.last, 3)}</span>` : html`<span class="muted">\u2013</span>`}
+    <td role="cell" class="reward" title=${label}>
+      ${reward ? html`<${Sparkline} points=${reward.points} label=${label} /> <span class="number">${num(reward.last, 3)}</span>` : html`<span class="muted">–</span>`}
     </td>
-    <td class="wide-only" title=${run.model}><bdi>${shortModel(run.model)}</bdi></td>
-    <td class="wide-only"><bdi>${envs}</bdi></td>
-    <td class="wide-only nowrap">${ago(run.updated)}</td>
+    <td role="cell" class="wide-only" title=${run.model}><bdi>${shortModel(run.model)}</bdi></td>
+    <td role="cell" class="wide-only"><bdi>${envs}</bdi></td>
+    <td role="cell" class="wide-only nowrap">${ago(run.updated)}</td>
   </tr>`
 }
 

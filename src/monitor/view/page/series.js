@@ -81,7 +81,8 @@ export function joined(lines) {
 
 /** The healthy range in words: `at most 0.1`. @param {{ min?: number, max?: number } | undefined} range @param {(x: number) => string} show */
 export function rangeText(range, show) {
-  if (range?.min !== undefined && range.max !== undefined) return range.min === range.max ? show(range.min) : `${show(range.min)} to ${show(range.max)}`
+  if (range?.min !== undefined && range.max !== undefined)
+    return range.min === range.max ? show(range.min) : `${show(range.min)} to ${show(range.max)}`
   if (range?.min !== undefined) return `at least ${show(range.min)}`
   return range?.max !== undefined ? `at most ${show(range.max)}` : ''
 }

@@ -36,6 +36,31 @@ export function clipped(lane, from, to, pixel) {
   })
 }
 
+/**
+ * How many of the spans ran at once: the number from each time on.
+ * @param {TimelineSpan[]} spans @returns {{ t: number, n: number }[]}
+ */
+export function concurrency(spans) {
+  const events = spans
+    .flatMap(({ start, end }) => [
+      { t: start, by: 1 },
+      { t: end, by: -1 },
+    ])
+    .toSorted((a, b) => a.t - b.t || a.by - b.by)
+  /** @type {{ t: number, n: number }[]} */
+  const points = []
+  let n = 0
+  for (const { t, by } of events) {
+    n += by
+    if (points.at(-1)?.t === t) points[points.length - 1].n = n
+    else points.push({ t, n })
+  }
+  return points
+}
+
+/** Spans at once, at most. @param {TimelineSpan[]} spans */
+export const widest = (spans) => concurrency(spans).reduce((most, { n }) => Math.max(most, n), 0)
+
 /** The time in which at least one of the spans ran. @param {TimelineSpan[]} spans */
 export function union(spans) {
   let [sum, end] = [0, -Infinity]
@@ -48,11 +73,13 @@ export function union(spans) {
 
 /**
  * Of each track: the time in which it worked, and its waits by name, longest first.
- * @param {TimelineSpan[]} spans @param {(span: TimelineSpan) => boolean} isWait
+ * @param {TimelineSpan[]} spans @param {(span: TimelineSpan) => boolean} isWait @param {string[]} order of tracks; others come last
  */
-export function totals(spans, isWait) {
+export function totals(spans, isWait, order) {
   const length = Math.max(1e-9, union([...spans]) || 0)
-  const tracks = [...Map.groupBy(spans, ({ track }) => track)].map(([track, own]) => {
+  const place = (/** @type {string} */ track) => (order.includes(track) ? order.indexOf(track) : order.length)
+  const groups = [...Map.groupBy(spans, ({ track }) => track)].toSorted(([a], [b]) => place(a) - place(b))
+  const tracks = groups.map(([track, own]) => {
     const waits = Map.groupBy(own.filter(isWait), ({ name }) => name)
     return {
       track,

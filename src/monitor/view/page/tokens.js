@@ -1,7 +1,8 @@
 /** Tokens with a colour that says something of each: how likely it was, how far trainer and sampler are apart, what it earned, whether it counts. */
 import { useEffect, useRef, useState } from 'preact/hooks'
-import { num, signed } from './format.js'
+import { num, percent, signed } from './format.js'
 import { useKeys } from './keys.js'
+import { visible } from './text.js'
 import { html } from './ui.js'
 
 /** @typedef {import('../types.ts').ViewToken} ViewToken */
@@ -42,7 +43,8 @@ function diverging(x) {
 
 /** Modes for which the tokens have numbers. @param {ViewToken[]} tokens */
 export function modesOf(tokens) {
-  const has = (/** @type {string} */ name) => name === 'mask' || tokens.some((token) => /** @type {any} */ (token)[name] !== undefined)
+  const has = (/** @type {string} */ name) =>
+    name === 'mask' || tokens.some((token) => /** @type {any} */ (token)[name] !== undefined)
   return MODES.filter(({ name }) => has(name))
 }
 
@@ -56,12 +58,18 @@ export function ModeSwitch({ modes, mode, pick }) {
       <legend>Colour</legend>
       ${modes.map(
         ({ name, title }, i) =>
-          html`<label key=${name} title=${`key ${i + 1}`}><input type="radio" name="mode" checked=${name === now.name} onChange=${() => pick(name)} /><span>${title}</span></label>`,
+          html`<label key=${name} title=${`key ${i + 1}`}
+            ><input type="radio" name="mode" checked=${name === now.name} onChange=${() => pick(name)} /><span
+              >${title}</span
+            ></label
+          >`,
       )}
     </fieldset>
     <p class="mode-legend">
-      <span>${now.ends[0]}</span><span class=${`ramp ${now.name === 'mask' ? 'mask' : diverges ? 'diverging' : 'warm'}`} aria-hidden="true"></span>
-      ${diverges && html`<span class="hidden">${now.ends[1]}, </span>`}<span>${now.ends[diverges ? 2 : 1]}</span> <span class="muted">${now.about}</span>
+      <span>${now.ends[0]}</span
+      ><span class=${`ramp ${now.name === 'mask' ? 'mask' : diverges ? 'diverging' : 'warm'}`} aria-hidden="true"></span>
+      ${diverges && html`<span class="hidden">${now.ends[1]}, </span>`}<span>${now.ends[diverges ? 2 : 1]}</span>
+      <span class="muted">${now.about}</span>
     </p>
   </div>`
 }
@@ -77,13 +85,21 @@ export function Tokens({ tokens, turns, mode }) {
   const now = MODES.find(({ name }) => name === mode) ?? MODES[0]
   const scale = Math.max(1e-9, ...tokens.map(({ advantage }) => Math.abs(advantage ?? 0)))
   useEffect(() => setAt(-1), [tokens])
-  const parts = (turns.length > 0 ? turns : [{ index: 0, parent: null, branch: true, first: 0, sampledFirst: tokens.length, end: tokens.length, logprob: null }]).flatMap((turn) => [
+  const parts = (
+    turns.length > 0
+      ? turns
+      : [{ index: 0, parent: null, branch: true, first: 0, sampledFirst: tokens.length, end: tokens.length, logprob: null }]
+  ).flatMap((turn) => [
     ...runsOf(tokens, turn.first, turn.sampledFirst, turn),
     ...runsOf(tokens, turn.sampledFirst, turn.end, turn),
   ])
   const show = (/** @type {EventTarget | null} */ target) => {
     const element = target instanceof Element ? target.closest('[data-t]') : null
     if (element) setAt(Number(element.getAttribute('data-t')))
+  }
+  const go = (/** @type {number} */ next) => {
+    setAt(next)
+    box.current?.querySelector(`[data-t="${next}"]`)?.scrollIntoView({ block: 'nearest' })
   }
   const onKey = (/** @type {KeyboardEvent} */ event) => {
     const by = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 10, ArrowUp: -10 }[event.key]
@@ -94,9 +110,7 @@ export function Tokens({ tokens, turns, mode }) {
     else return
     event.preventDefault()
     event.stopPropagation()
-    next = Math.min(Math.min(most, tokens.length) - 1, Math.max(0, next))
-    setAt(next)
-    box.current?.querySelector(`[data-t="${next}"]`)?.scrollIntoView({ block: 'nearest' })
+    go(Math.min(Math.min(most, tokens.length) - 1, Math.max(0, next)))
   }
   return html`<div class="tokens-box">
     <div
@@ -106,7 +120,7 @@ export function Tokens({ tokens, turns, mode }) {
       role="group"
       aria-label="Tokens; arrow keys move from one to the next"
       onKeyDown=${onKey}
-      onFocus=${() => at < 0 && setAt(turns[0]?.sampledFirst ?? 0)}
+      onFocus=${() => box.current?.matches(':focus-visible') && go(at < 0 ? (turns[0]?.sampledFirst ?? 0) : at)}
       onMouseOver=${(/** @type {MouseEvent} */ event) => show(event.target)}
       onClick=${(/** @type {MouseEvent} */ event) => show(event.target)}
     >
@@ -116,8 +130,13 @@ export function Tokens({ tokens, turns, mode }) {
           ({ kind, first, end, turn }) =>
             html`<section key=${first} class=${`piece kind-${kind}`} id=${kind === 'sampled' ? `turn-${turn.index}` : null}>
               <h3>
-                <span>${{ prompt: 'prompt', sampled: 'answer', env: 'environment', tool: 'tool' }[kind]}${turns.length > 1 ? ` \u00b7 turn ${turn.index + 1}` : ''}${turn.branch && turn.index > 0 && kind !== 'sampled' ? ' \u00b7 a new sequence' : ''}</span>
-                <span class="muted">${end - first} tokens${kind === 'sampled' && turn.logprob !== null ? `, mean logprob ${num(turn.logprob, 3)}` : ''}</span>
+                <span
+                  >${{ prompt: 'prompt', sampled: 'answer', env: 'environment', tool: 'tool' }[kind]}${turns.length > 1 ? ` \u00b7 turn ${turn.index + 1}` : ''}${turn.branch && turn.index > 0 && kind !== 'sampled' ? ' \u00b7 a new sequence' : ''}</span
+                >
+                <span class="muted"
+                  >${end - first}
+                  tokens${kind === 'sampled' && turn.logprob !== null ? `, mean logprob ${num(turn.logprob, 3)}` : ''}</span
+                >
               </h3>
               <p class="token-text">
                 ${tokens.slice(first, Math.min(end, most)).map((token, k) => html`<${Token} key=${first + k} token=${token} i=${first + k} tint=${now.tint(token, scale)} on=${first + k === at} />`)}
@@ -133,19 +152,9 @@ export function Tokens({ tokens, turns, mode }) {
 /** @param {{ token: ViewToken, i: number, tint: Tint, on: boolean }} props */
 function Token({ token, i, tint, on }) {
   const classes = `tok${tint ? ` ${tint.hue}` : ''}${token.trained ? ' trained' : ''}${on ? ' on' : ''}`
-  return html`<bdi class=${classes} data-t=${i} style=${tint ? { '--t': tint.t.toFixed(3) } : null}>${visible(token.text)}</bdi>`
-}
-
-/** Text with what cannot be seen made visible: the end of a line as an arrow before it, control characters as their pictures. @param {string} text */
-export function visible(text) {
-  if (text === '') return '\u2205'
-  // oxlint-disable-next-line no-control-regex -- they are what is looked for
-  return text.replace(/[\u0000-\u0009\u000b-\u001f\u007f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]|\n/g, (char) => {
-    if (char === '\n') return '\u21b5\n'
-    const code = char.charCodeAt(0)
-    if (code < 32) return String.fromCharCode(0x2400 + code)
-    return code === 127 ? '\u2421' : `\u27e8${code.toString(16)}\u27e9`
-  })
+  return html`<bdi class=${classes} data-t=${i} style=${tint ? { '--t': tint.t.toFixed(3) } : null}
+    >${token.text === '' ? '\u2205' : visible(token.text)}</bdi
+  >`
 }
 
 /** Parts of a range that are of one kind. @param {ViewToken[]} tokens @param {number} first @param {number} end @param {ViewTurn} turn */
@@ -168,8 +177,8 @@ function TokenFacts({ token, i }) {
         ['token', `${i}`],
         ['id', String(token.id)],
         ['text', JSON.stringify(token.text)],
-        ['kind', `${token.kind}${token.trained ? ', trained on' : ', not trained on'}`],
-        ['logprob', token.logprob === undefined ? undefined : `${num(token.logprob)} (p ${num(Math.exp(token.logprob), 3)})`],
+        ['kind', token.trained ? 'trained on' : `${token.kind}, not trained on`],
+        ['logprob', token.logprob === undefined ? undefined : `${num(token.logprob)} (${percent(Math.exp(token.logprob))})`],
         ['trainer logprob', token.trainer_logprob === undefined ? undefined : num(token.trainer_logprob)],
         ['ratio', token.ratio === undefined ? undefined : num(token.ratio, 5)],
         ['advantage', token.advantage === undefined ? undefined : signed(token.advantage, 4)],
@@ -178,6 +187,18 @@ function TokenFacts({ token, i }) {
       ]).flatMap(([name, value]) => (value === undefined ? [] : [[name, value]]))
     : []
   return html`<div class="token-facts" role="status" aria-live="polite" aria-label="Token">
-    ${token ? html`<dl>${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd><bdi>${visible(value)}</bdi></dd></div>`)}</dl>` : html`<p class="muted">Point at a token, or Tab to the text and use the arrow keys.</p>`}
+    ${
+      token
+        ? html`<dl>
+            ${facts.map(
+              ([name, value]) =>
+                html`<div key=${name}>
+                  <dt>${name}</dt>
+                  <dd><bdi>${visible(value)}</bdi></dd>
+                </div>`,
+            )}
+          </dl>`
+        : html`<p class="muted">Point at a token, or Tab to the text and use the arrow keys.</p>`
+    }
   </div>`
 }

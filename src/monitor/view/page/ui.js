@@ -21,32 +21,55 @@ export const runColour = (i) => `var(--run-${i % RUN_COLOURS})`
 export function Swatch({ i }) {
   const dash = DASHES[Math.floor(i / RUN_COLOURS) % DASHES.length]
   return html`<svg class="swatch" width="18" height="8" aria-hidden="true">
-    <line x1="1" x2="17" y1="4" y2="4" stroke-width="3" stroke-dasharray=${dash.join(' ') || null} style=${{ stroke: runColour(i) }} />
+    <line
+      x1="1"
+      x2="17"
+      y1="4"
+      y2="4"
+      stroke-width="3"
+      stroke-dasharray=${dash.join(' ') || null}
+      style=${{ stroke: runColour(i) }}
+    />
   </svg>`
 }
 
 /** A line without axes. @param {{ points: (number | null)[], label: string }} props */
 export function Sparkline({ points, label }) {
   const known = points.flatMap((y) => (y !== null && Number.isFinite(y) ? [y] : []))
-  if (known.length === 0) return html`<span class="muted">\u2013</span>`
+  if (known.length === 0) return html`<span class="muted">–</span>`
   // What does not move stands in the middle.
   const flat = Math.max(...known) === Math.min(...known)
   const low = Math.min(...known) - (flat ? 0.5 : 0)
   const span = Math.max(...known) - low + (flat ? 0.5 : 0)
   const [width, height] = [96, 22]
   const path = points
-    .map((y, i) => (y === null ? null : `${((points.length === 1 ? 0.5 : i / (points.length - 1)) * (width - 6) + 3).toFixed(1)},${(height - 3 - ((y - low) / span) * (height - 6)).toFixed(1)}`))
+    .map((y, i) =>
+      y === null
+        ? null
+        : `${((points.length === 1 ? 0.5 : i / (points.length - 1)) * (width - 6) + 3).toFixed(1)},${(height - 3 - ((y - low) / span) * (height - 6)).toFixed(1)}`,
+    )
     .filter((point) => point !== null)
   const [x, y] = path[path.length - 1].split(',')
-  return html`<svg class="spark" width=${width} height=${height} viewBox=${`0 0 ${width} ${height}`} role="img" aria-label=${label}>
-    <polyline points=${path.join(' ')} /><circle cx=${x} cy=${y} r="2.4" />
+  return html`<svg
+    class="spark"
+    width=${width}
+    height=${height}
+    viewBox=${`0 0 ${width} ${height}`}
+    role="img"
+    aria-label=${label}
+  >
+    <polyline points=${path.join(' ')} />
+    <circle cx=${x} cy=${y} r="2.4" />
   </svg>`
 }
 
 /** A sentence in the place of what failed. @param {{ message: string | null | undefined, retry?: () => void }} props */
 export function Problem({ message, retry }) {
   if (!message) return null
-  return html`<div class="problem" role="alert"><p><bdi>${message}</bdi></p>${retry && html`<button type="button" onClick=${retry}>Try again</button>`}</div>`
+  return html`<div class="problem" role="alert">
+    <p><bdi>${message}</bdi></p>
+    ${retry && html`<button type="button" onClick=${retry}>Try again</button>`}
+  </div>`
 }
 
 /** A sentence of ours, in which names stand in backticks. @param {{ text: string }} props */
@@ -56,12 +79,15 @@ export function Words({ text }) {
 
 /** @param {{ title: string, children?: any }} props */
 export function Nothing({ title, children }) {
-  return html`<div class="nothing"><p class="nothing-title">${title}</p>${children && html`<p>${children}</p>`}</div>`
+  return html`<div class="nothing">
+    <p class="nothing-title">${title}</p>
+    ${children && html`<p>${children}</p>`}
+  </div>`
 }
 
 /** Shown where nothing has come yet; late, so that quick answers do not flicker. @param {{ what: string }} props */
 export function Loading({ what }) {
-  return html`<p class="loading">Reading ${what}\u2026</p>`
+  return html`<p class="loading">Reading ${what}…</p>`
 }
 
 const STATUS = { running: '\u25cf', finished: '\u2713', stopped: '\u25a0', killed: '\u2715' }
@@ -91,7 +117,9 @@ export function StepSlider({ steps, value, onPick }) {
   const at = found < 0 ? nearest(steps, value ?? steps[steps.length - 1]) : found
   const to = (/** @type {number} */ i) => onPick(steps[Math.min(steps.length - 1, Math.max(0, i))])
   return html`<div class="stepper" role="group" aria-label="Step">
-    <button type="button" aria-label="Step before" title="Step before ([)" disabled=${at === 0} onClick=${() => to(at - 1)}>\u2039</button>
+    <button type="button" aria-label="Step before" title="Step before ([)" disabled=${at === 0} onClick=${() => to(at - 1)}>
+      ‹
+    </button>
     <label class="field grow"
       ><span>Step <output>${steps[at]}</output></span>
       <input
@@ -102,7 +130,15 @@ export function StepSlider({ steps, value, onPick }) {
         aria-valuetext=${`step ${steps[at]}`}
         onInput=${(/** @type {any} */ event) => to(Number(event.target.value))}
     /></label>
-    <button type="button" aria-label="Step after" title="Step after (])" disabled=${at === steps.length - 1} onClick=${() => to(at + 1)}>\u203a</button>
+    <button
+      type="button"
+      aria-label="Step after"
+      title="Step after (])"
+      disabled=${at === steps.length - 1}
+      onClick=${() => to(at + 1)}
+    >
+      ›
+    </button>
   </div>`
 }
 
@@ -122,7 +158,8 @@ export function nearest(list, x) {
 export function Bar({ value, max = 1, text }) {
   const part = value === null ? 0 : Math.min(1, Math.max(0, value / (max || 1)))
   return html`<span class="bar"
-    ><span class="bar-fill" style=${{ width: `${(part * 100).toFixed(1)}%` }} aria-hidden="true"></span><span class="bar-text">${text ?? num(value, 3)}</span></span
+    ><span class="bar-fill" style=${{ width: `${(part * 100).toFixed(1)}%` }} aria-hidden="true"></span
+    ><span class="bar-text">${text ?? num(value, 3)}</span></span
   >`
 }
 
