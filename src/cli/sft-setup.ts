@@ -26,7 +26,7 @@ import { negativeLogLikelihood } from '../trainer/losses/index.ts'
 import { newModel } from '../trainer/new-model.ts'
 import { exampleOf, sampleOf, SftData, type SftTokenizer } from '../trainer/sft.ts'
 import { Trainer } from '../trainer/trainer.ts'
-import { adapterWords, withMicroBatch } from './gpu-memory.ts'
+import { adapterWords, limitMemory, tellMemory, withMicroBatch } from './gpu-memory.ts'
 import { trainerOptions } from './trainer-options.ts'
 
 export type LoadedSft = Loaded<SftConfig>
@@ -96,6 +96,7 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
   if (adapter) checkAdapter(adapter, source.config, source.name)
   // Before the folder, whose config.toml says what was made of micro_batch_tokens = "auto".
   const gpu = await Gpu.open()
+  limitMemory(gpu, loaded.config.trainer.args.gpu_memory)
   const opened: { close(): void }[] = [source, gpu]
   let folder: RunFolder | undefined
   try {
@@ -144,7 +145,7 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
   } catch (error) {
     opened.toReversed().forEach((o) => o.close())
     folder?.discard()
-    throw error
+    throw tellMemory(error)
   }
 }
 

@@ -57,6 +57,7 @@ async function run(loaded: LoadedSft): Promise<void> {
       saveSteps: args.save_steps,
       save: () => trace?.saving(save) ?? save(),
       stopRequested: () => stop.signal.aborted,
+      warn: (line) => out.warn(line),
       onStep: (step, row) => {
         run.seconds.push(row['time/step'] ?? 0)
         metrics.write(step, row)

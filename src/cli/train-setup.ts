@@ -5,6 +5,7 @@ import { batchLine, type Loaded } from '../config/load.ts'
 import type { RunConfig } from '../config/schema.ts'
 import { stringifyConfig } from '../config/toml-write.ts'
 import { PolicyClient, type Environment } from '../environments/index.ts'
+import type { DeviceLostError } from '../gpu/errors.ts'
 import { Gpu } from '../gpu/gpu.ts'
 import { loadDecoder } from '../model/decoder-load.ts'
 import type { Decoder } from '../model/decoder.ts'
@@ -21,7 +22,7 @@ import type { RunEnvironment } from '../orchestrator/tasks.ts'
 import { saveCheckpoint, type WeightsAbout } from '../trainer/checkpoint.ts'
 import { Trainer } from '../trainer/trainer.ts'
 import { firstPrompts } from './first-prompt.ts'
-import { adapterWords, withMicroBatch } from './gpu-memory.ts'
+import { adapterWords, limitMemory, tellMemory, withMicroBatch } from './gpu-memory.ts'
 import { toolCallParser } from './tool-calls.ts'
 import { trainerOptions } from './trainer-options.ts'
 import { openInputs } from './train-inputs.ts'
@@ -34,6 +35,8 @@ export interface Run {
   /** Name of the adapter that it runs on. */
   adapter: string
   parts: LoopParts
+  /** Why there is no device any more; undefined while there is one. */
+  lost: () => DeviceLostError | undefined
   loop: Omit<LoopOptions, 'stop'>
   close(): Promise<void>
 }
@@ -51,6 +54,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     // Before the folder, whose config.toml says what was made of micro_batch_tokens = "auto".
     const gpu = await Gpu.open()
     opened.push(gpu)
+    limitMemory(gpu, loaded.config.trainer.args.gpu_memory)
     const { config, line } = withMicroBatch(loaded, model.config, adapterWords(gpu))
     const { args } = config.trainer
     folder = openFolder(loaded, config)
@@ -73,6 +77,8 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     const firstStep = loaded.resume ? await resumeFrom(loaded.resume, { folder, trainer, weights, monitor }) : 0
     const sampler = await openSampler({ config, decoder, inputs, folder, monitor, weights }, firstStep)
     opened.push(sampler)
+    // The device says late that it had no room for something.
+    await gpu.sync('start')
     await startEnvironments(environments, folder, monitor)
     const holds = config.inference.backend === 'embedded' ? 'weights, Adam, KV cache' : 'weights, Adam'
     monitor.console.print(`memory   ${formatBytes(gpu.pool.bytesInUse)} of GPU buffers before the first step (${holds})`)
@@ -102,13 +108,15 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
       train: (batch, published) => trainOn(trainer, batch, published, { monitor, isFirst: batch.step === firstStep + 1 }),
       publish: (version) => sampler.publish(version),
       save: (step) => save(step, { trainer, folder: folder!, weights, monitor, keep: args.save_total_limit }),
+      lost: () => gpu.lost,
       evaluated: args.eval_strategy === 'no' ? [] : environments.filter(({ env }) => env.evalDataset.length > 0),
     }
-    return { config, folder, adapter: gpu.facts.name, parts, loop: loopOptions(config, firstStep), close: () => closeAll(opened) }
+    const loop = loopOptions(config, firstStep)
+    return { config, folder, adapter: gpu.facts.name, parts, lost: () => gpu.lost, loop, close: () => closeAll(opened) }
   } catch (error) {
     await closeAll(opened)
     folder?.discard()
-    throw error
+    throw tellMemory(error)
   }
 }
 
@@ -217,7 +225,7 @@ async function trainOn(
     const compiles = isFirst ? 'the first one, for which the driver compiles the kernels' : ''
     const progress = (done: number, total: number) =>
       wait.update(total > 1 ? `micro-batch ${Math.min(done + 1, total)} of ${total}` : compiles)
-    return await trainer.trainStep(batch, { progress, published })
+    return await trainer.trainStep(batch, { progress, published, warn: (line) => monitor.console.warn(line) })
   } catch (error) {
     // A step that did not end was not made: what is saved now is the step before it.
     trainer.step = batch.step - 1

@@ -1,7 +1,8 @@
 /** `train`: reinforcement learning from one TOML file. This file is the order of things; what is built is in train-setup.ts. */
 import type { Command } from 'commander'
 import { UserError } from '../common/errors.ts'
-import type { TraceWish } from '../config/load.ts'
+import type { Loaded, TraceWish } from '../config/load.ts'
+import type { RunConfig } from '../config/schema.ts'
 import { reportAtEnd } from './report.ts'
 import { outliveReaders, stopOnSignal } from './stop.ts'
 import type { StepTrace } from './trace.ts'
@@ -34,39 +35,47 @@ async function train(words: string[]): Promise<void> {
     await dryRun(loaded)
     return
   }
-  const { openRun } = await import('./train-setup.ts')
-  const { trainingLoop } = await import('../orchestrator/loop.ts')
-  const { reportRun } = await import('./train-report.ts')
-  const { checkSinks, followRun } = await import('../monitor/sinks/index.ts')
-  const reportTo = loaded.config.trainer.args.report_to
-  checkSinks(reportTo)
+  const { checkSinks } = await import('../monitor/sinks/index.ts')
+  const { outliveDevice } = await import('./train-again.ts')
+  checkSinks(loaded.config.trainer.args.report_to)
   outliveReaders()
   const stop = stopOnSignal()
   try {
-    const run = await openRun(loaded)
-    let keep = false
-    let trace: StepTrace | undefined
-    const { folder, config, parts } = run
-    const about = { path: folder.path, name: folder.runName, config }
-    const sinks = followRun(reportTo, about, { warn: (line) => parts.monitor.console.warn(line) })
-    try {
-      trace = loaded.trace && (await openTrace(loaded.trace, run))
-      const result = await trainingLoop(trace?.around(run.parts) ?? run.parts, { ...run.loop, stop: stop.signal })
-      keep = result.lastStep > 0
-      if (keep) await reportAtEnd(folder.path, (line) => parts.monitor.console.warn(line))
-      reportRun(run, result)
-    } catch (error) {
-      // A mistake of the user's leaves no folder behind where nothing was made yet.
-      keep = !(error instanceof UserError)
-      throw error
-    } finally {
-      await trace?.close()
-      await sinks.close()
-      await run.close()
-      if (!keep) run.folder.discard()
-    }
+    await outliveDevice(loaded, stop.signal, (now) => runOnce(now, stop.signal))
   } finally {
     stop.release()
+  }
+}
+
+/** A run on one device, from its opening to its last words. */
+async function runOnce(loaded: Loaded<RunConfig>, stop: AbortSignal): Promise<void> {
+  const { openRun } = await import('./train-setup.ts')
+  const { trainingLoop } = await import('../orchestrator/loop.ts')
+  const { reportRun } = await import('./train-report.ts')
+  const { followRun } = await import('../monitor/sinks/index.ts')
+  const { LostRun } = await import('./train-again.ts')
+  const run = await openRun(loaded)
+  let keep = false
+  let trace: StepTrace | undefined
+  const { folder, config, parts } = run
+  const about = { path: folder.path, name: folder.runName, config }
+  const sinks = followRun(config.trainer.args.report_to, about, { warn: (line) => parts.monitor.console.warn(line) })
+  try {
+    trace = loaded.trace && (await openTrace(loaded.trace, run))
+    const result = await trainingLoop(trace?.around(run.parts) ?? run.parts, { ...run.loop, stop })
+    keep = result.lastStep > 0
+    if (keep) await reportAtEnd(folder.path, (line) => parts.monitor.console.warn(line))
+    reportRun(run, result)
+  } catch (error) {
+    const lost = run.lost()
+    // A mistake of the user's leaves no folder behind where nothing was made yet.
+    keep = lost !== undefined || !(error instanceof UserError)
+    throw lost ? new LostRun(folder, lost) : error
+  } finally {
+    await trace?.close()
+    await sinks.close()
+    await run.close()
+    if (!keep) run.folder.discard()
   }
 }
 

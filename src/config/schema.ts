@@ -114,7 +114,7 @@ export const microBatchFields = {
     .positive()
     .optional()
     .describe(
-      'For micro_batch_tokens = "auto": GiB of GPU memory that the run may fill. Default: what is free, where the machine tells (a software adapter: the free memory of the system; NVIDIA: nvidia-smi; AMD: the driver; Apple: two thirds of all memory).',
+      'GiB of GPU memory that the run may fill, for a GPU that others use too; micro-batches are made smaller where they would take more (docs/reliability.md). micro_batch_tokens = "auto" goes by it; without it by what is free, where the machine tells (a software adapter: the free memory of the system; NVIDIA: nvidia-smi; AMD: the driver; Apple: two thirds of all memory).',
     ),
   gradient_checkpointing: z
     .boolean()

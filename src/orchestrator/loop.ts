@@ -19,6 +19,8 @@ export interface LoopParts {
    */
   publish: (version: PolicyVersion) => void | Promise<Metrics>
   save: (step: number) => Promise<void>
+  /** Why there is nothing any more that could be saved; undefined while there is. */
+  lost?: () => Error | undefined
   /** Held-out environments; empty where nothing is evaluated. */
   evaluated: readonly RunEnvironment[]
 }
@@ -96,7 +98,7 @@ export async function trainingLoop(parts: LoopParts, options: LoopOptions): Prom
     return { lastStep: done, before: before.map(plain), after: after.map(plain) }
   } catch (error) {
     await orchestrator.close()
-    if (done > saved) await saveAfter(done, parts)
+    if (done > saved && !parts.lost?.()) await saveAfter(done, parts)
     throw error
   } finally {
     stop.removeEventListener('abort', abandon)

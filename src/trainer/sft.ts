@@ -190,7 +190,11 @@ function batchOf(step: number, samples: TrainingSample[]): TrainingBatch {
 
 /** Mean loss over the learned tokens of samples, at the trainer's temperature; nothing is trained. */
 export async function meanLoss(trainer: Trainer, samples: readonly TrainingSample[]): Promise<number> {
-  const results = await scoreSamples(trainer.decoder, [...samples], { ...trainer.options, runner: trainer.runner })
+  const results = await scoreSamples(trainer.decoder, [...samples], {
+    ...trainer.options,
+    microBatchTokens: trainer.microBatchTokens,
+    runner: trainer.runner,
+  })
   let [sum, count] = [0, 0]
   samples.forEach(({ lossMask }, i) =>
     lossMask.forEach((learned, t) => {
@@ -208,15 +212,17 @@ export interface SftLoopOptions {
   save: () => Promise<void>
   onStep: (step: number, metrics: Metrics) => void
   stopRequested: () => boolean
+  /** Told in a sentence what a step did otherwise than it was asked to. */
+  warn?: (line: string) => void
 }
 
 /** Trains from the trainer's step to `maxSteps`, or to the end of the step in which `stopRequested` turns true; then saves. */
 export async function trainSft(trainer: Trainer, data: SftData, options: SftLoopOptions): Promise<void> {
-  const { maxSteps, saveSteps, save, onStep, stopRequested } = options
+  const { maxSteps, saveSteps, save, onStep, stopRequested, warn } = options
   while (trainer.step < maxSteps) {
     const step = trainer.step + 1
     const begin = performance.now()
-    const { metrics } = await trainer.trainStep(data.batch(step)).catch(async (error: unknown) => {
+    const { metrics } = await trainer.trainStep(data.batch(step), { warn }).catch(async (error: unknown) => {
       if (error instanceof NotFiniteError) await save()
       throw error
     })
