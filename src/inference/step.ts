@@ -82,7 +82,12 @@ export class StepCommands {
     const made = Array.from({ length: config.layers * 2 }, () => gpu.pool.acquire(bytes, 'KV cache', { exact: true }))
     const layers = Array.from({ length: config.layers }, (_, i) => ({ k: made[2 * i], v: made[2 * i + 1] }))
     const pages = gpu.pool.acquire(sizes.maxTable * 4, 'engine pages')
-    this.#cache = { layers, slots, rows, paged: { pages, size: sizes.pageSize, f16: sizes.f16, prompts: true } }
+    this.#cache = {
+      layers,
+      slots,
+      rows,
+      paged: { pages, size: sizes.pageSize, f16: sizes.f16, prompts: true, longest: sizes.maxLength },
+    }
   }
 
   /** Records the whole step, in one turn of the event loop, so no other room's commands come between. `read` sends it. */

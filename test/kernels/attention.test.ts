@@ -1,5 +1,5 @@
-import { describe, test } from 'vitest'
-import { attention, attentionBackward, type HeadShape } from '../../src/kernels/attention/attention.ts'
+import { describe, expect, test } from 'vitest'
+import { attention, attentionBackward, decodeSplits, type HeadShape } from '../../src/kernels/attention/attention.ts'
 import { bounds, modes, openBench, sameBits } from './harness.ts'
 
 const bench = await openBench()
@@ -265,7 +265,7 @@ describe('batch invariance', () => {
           o: bench.out(taken.length * hq),
           lse: bench.out(taken.length * 4),
         }
-        attention(gpu, t, taken.length, s, { paged: { pages, size, f16, prompts: true } })
+        attention(gpu, t, taken.length, s, { paged: { pages, size, f16, prompts: true, longest: 41 } })
         const [some, someLse] = [await bench.down(t.o, taken.length * hq), await bench.down(t.lse, taken.length * 4)]
         taken.forEach((row, i) => {
           sameBits(`row ${row}`, some.slice(i * hq, (i + 1) * hq), all.slice(row * hq, (row + 1) * hq))
@@ -300,4 +300,87 @@ describe('batch invariance', () => {
       }
     })
   })
+  const splitCases = [
+    { ...cases[0], f16: false, headDim: 16, lengths: [1, 255, 256, 257, 700, 512, 513, 16] },
+    { ...cases[0], f16: true, headDim: 24, lengths: [257, 300] },
+    { ...cases[1], f16: false, headDim: 16, lengths: [257, 3] },
+  ]
+  test.each(splitCases)(
+    'splits of long texts in workgroups of their own give the bits of one that goes through all, f16 $f16, width $headDim, $name',
+    async ({ facts, f16, headDim, lengths }) => {
+      await bench.run('splits', facts, async () => {
+        const shape = { heads: 6, kvHeads: 2, headDim }
+        const [wide, narrow] = [6 * headDim, 2 * headDim]
+        const size = 16
+        const longest = Math.max(...lengths)
+        const counts = lengths.map((n) => Math.ceil(n / size))
+        const all = counts.reduce((a, b) => a + b, 0)
+        const places = Array.from({ length: all }, (_, i) => (i * 5 + 3) % all)
+        const begins = counts.map((_, i) => 1 + counts.slice(0, i).reduce((a, b) => a + b, 0))
+        const round = (t: Float32Array): Float32Array => (f16 ? Float32Array.from(new Float16Array(t)) : t)
+        const [q, k, v] = [
+          bench.normals(lengths.length * wide, 2),
+          round(bench.normals(all * size * narrow)),
+          round(bench.normals(all * size * narrow)),
+        ]
+        const cached = (t: Float32Array) => bench.up(f16 ? new Uint32Array(new Float16Array(t).buffer) : t)
+        const pages = bench.up(Uint32Array.from([0, ...places]))
+        const info = bench.up(Uint32Array.from(lengths.flatMap((n, i) => [begins[i], 0, 0, n - 1])))
+        const base = { q: bench.up(q), k: cached(k), v: cached(v), info }
+        const rows = lengths.length
+        const paged = { pages, size, f16, prompts: false, longest }
+        const whole = { ...base, o: bench.out(rows * wide), lse: bench.out(rows * 6) }
+        attention(gpu, whole, rows, shape, { paged: { ...paged, splits: false } })
+        const splits = decodeSplits(gpu, rows, shape, { ...paged, splits: true })
+        expect(splits).toBe(Math.ceil(longest / 256))
+        const scratch = { parts: bench.out(rows * 6 * splits * headDim), stats: bench.out(rows * 6 * splits * 2) }
+        const apart = { ...base, ...scratch, o: bench.out(rows * wide), lse: bench.out(rows * 6) }
+        attention(gpu, apart, rows, shape, { paged: { ...paged, splits: true } })
+        sameBits('o', await bench.down(apart.o, rows * wide), await bench.down(whole.o, rows * wide))
+        sameBits('lse', await bench.down(apart.lse, rows * 6), await bench.down(whole.lse, rows * 6))
+        // And what they give is right: one text, laid out in a row, in float64.
+        const [i, n] = [lengths.indexOf(longest), longest]
+        const own = (t: Float32Array) =>
+          Float32Array.from(
+            Array.from({ length: n }, (_, j) => {
+              const row = places[begins[i] - 1 + Math.floor(j / size)] * size + (j % size)
+              return Array.from(t.subarray(row * narrow, (row + 1) * narrow))
+            }).flat(),
+          )
+        const query = q.subarray(i * wide, (i + 1) * wide)
+        const want = lastRow(shape, query, own(k), own(v))
+        const got = (await bench.down(apart.o, rows * wide)).subarray(i * wide, (i + 1) * wide)
+        const off = Math.sqrt(got.reduce((sum, x, e) => sum + (x - want[e]) ** 2, 0) / want.reduce((sum, x) => sum + x * x, 0))
+        expect(off).toBeLessThan(bounds.softmax)
+        if (f16) return
+        // The training forward has the same splits.
+        const layout = pack([{ prompt: n, rollouts: [] }])
+        const queries = bench.normals(n * wide, 2)
+        queries.set(query, (n - 1) * wide)
+        const trained = { o: bench.out(n * wide), lse: bench.out(n * 6) }
+        const packed = { q: bench.up(queries), k: bench.up(own(k)), v: bench.up(own(v)), info: bench.up(layout.info), ...trained }
+        attention(gpu, packed, n, shape, { neighbours: true })
+        sameBits('trained', (await bench.down(trained.o, n * wide)).slice((n - 1) * wide), got)
+      })
+    },
+  )
 })
+
+/** o of the last row of a text, in float64. @param q (heads, D) @param k,v (keys, kv heads, D) */
+function lastRow(
+  { heads: H, kvHeads: KV, headDim: D }: HeadShape,
+  q: Float32Array,
+  k: Float32Array,
+  v: Float32Array,
+): Float64Array {
+  const o = new Float64Array(H * D)
+  const rows = k.length / (KV * D)
+  for (let h = 0; h < H; h++) {
+    const at = (row: number) => (row * KV + Math.floor(h / (H / KV))) * D
+    const scores = Array.from({ length: rows }, (_, j) => dot(q, h * D, k, at(j), D) / Math.sqrt(D))
+    const high = Math.max(...scores)
+    const sum = scores.reduce((t, z) => t + Math.exp(z - high), 0)
+    for (let j = 0; j < rows; j++) for (let i = 0; i < D; i++) o[h * D + i] += (Math.exp(scores[j] - high) / sum) * v[at(j) + i]
+  }
+  return o
+}

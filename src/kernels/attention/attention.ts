@@ -9,6 +9,7 @@ import { dispatchFlat, lanes } from '../common/lanes.ts'
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
 const paths = {
   forward: file('forward.wgsl'),
+  combine: file('combine.wgsl'),
   delta: file('delta.wgsl'),
   q: file('backward_q.wgsl'),
   kv: file('backward_kv.wgsl'),
@@ -54,6 +55,21 @@ function together(gpu: Gpu, { SUBGROUP, C, HG }: ReturnType<typeof constantsOf>)
 /** How many rows of so many vectors each fit, a power of two. */
 const most = (vectors: number, each: number): number => [8, 4, 2, 1].find((n) => n * each <= vectors) ?? 1
 
+/** Keys that are summed by themselves before they join those before them, in every pass: a multiple of a tile's and of a page's. */
+const SPLIT = 256
+/** Workgroups that keep a GPU busy: with fewer, each split of a row's keys gets one of its own. */
+const enough = 512
+
+/**
+ * In how many parts at most the keys of each row of a cache are shared among workgroups; 1: a workgroup goes through all of a row's. No bit depends on it.
+ */
+export function decodeSplits(gpu: Gpu, rows: Count, shape: HeadShape, paged: PagedCache): number {
+  // A CPU has few threads, and rows of prompts are many.
+  if (paged.splits === undefined && (gpu.facts.software || paged.prompts)) return 1
+  const groups = (capacityOf(rows) * shape.heads) / constantsOf(gpu, shape).HG
+  return (paged.splits ?? groups < enough) ? Math.ceil(paged.longest / SPLIT) : 1
+}
+
 /** Bytes of a staging texture at most, and the textures of a device by operand and shape. */
 const maxStaged = 16 << 20
 const stages = new WeakMap<Gpu, Map<string, GpuTexture>>()
@@ -93,35 +109,59 @@ export interface PagedCache {
   f16: boolean
   /** Whether rows of prompts are among the batch's, marked in `info`: they go together with their neighbours, which see the same keys. */
   prompts: boolean
+  /** Tokens that a row sees at most. */
+  longest: number
+  /** Whether splits of a row's keys get workgroups of their own. Default: where there are few rows, on GPUs. */
+  splits?: boolean
 }
 
 /**
  * o and lse from q, k, v.
  * @param t q, o (rows, heads, D); k, v (key rows, kv heads, D): this batch's own rows, or a cache where `paged` says how to find them; lse (rows, heads);
+ *   with `decodeSplits` above 1 parts (rows, heads, splits, D) and stats (rows, heads, splits, 2), scratch;
  *   info (rows) vec4u: prefix start, prefix length, own start, position, or with pages: first entry, 1 for a prompt's row, 0, position (see attention/common.wgsl)
  * @param options.neighbours k and v are this batch's own rows, so that neighbouring rows mostly see the same keys and go together: faster, the same bits
  */
 export function attention(
   gpu: Gpu,
-  t: { q: GpuBuffer; k: GpuBuffer; v: GpuBuffer; info: GpuBuffer; o: GpuBuffer; lse: GpuBuffer },
+  t: {
+    q: GpuBuffer
+    k: GpuBuffer
+    v: GpuBuffer
+    info: GpuBuffer
+    o: GpuBuffer
+    lse: GpuBuffer
+    parts?: GpuBuffer
+    stats?: GpuBuffer
+  },
   rows: Count,
   shape: HeadShape,
   options: { neighbours?: boolean; paged?: PagedCache } = {},
 ): void {
   const { neighbours = false, paged } = options
   const constants = constantsOf(gpu, shape)
-  const params = { rows, lanes: constants.LANES, elements: constants.DE, scale: 1 / Math.sqrt(shape.headDim) }
+  const params = { rows, lanes: constants.LANES, elements: constants.DE, splits: 1, scale: 1 / Math.sqrt(shape.headDim) }
   const stage = neighbours ? stageOf(gpu, rows, shape) : undefined
   const [k, v] = stage ? [stage('k', t.k), stage('v', t.v)] : [t.k, t.v]
   const staged = { TEX: Number(stage !== undefined), UNROLL: stage ? 2 : 1 }
   const bindings = [t.q, k, v, t.info, t.o, t.lse, ...(paged ? [paged.pages] : [])]
   const run = (QR: number, cached: Constants): void => {
-    const kernel = gpu.kernel(paths.forward, { ...constants, ...cached, QR, ...staged })
+    const kernel = gpu.kernel(paths.forward, { ...constants, ...cached, QR, ...staged, SPLIT })
     gpu.dispatch(kernel, bindings, params, grid(groupsOf(rows, QR), shape.heads / constants.HG))
   }
   const { QR } = together(gpu, constants)
   if (!paged) return run(neighbours ? QR : 1, {})
   const cached = { PAGES: paged.size, F16: Number(paged.f16), TILED: Number(paged.size % constants.LANES === 0) }
+  const splits = t.parts && t.stats ? decodeSplits(gpu, rows, shape, paged) : 1
+  if (splits > 1) {
+    const { DE, HEADS, LANES, VEC4 } = constants
+    const forward = gpu.kernel(paths.forward, { ...constants, ...cached, QR: 1, ...staged, SPLIT, SPLITS: 1 })
+    const bound = [t.q, k, v, t.info, t.parts!, t.stats!, paged.pages]
+    gpu.dispatch(forward, bound, { ...params, splits }, grid(rows, (shape.heads / constants.HG) * splits))
+    const combine = gpu.kernel(paths.combine, { DE, HEADS, LANES, VEC4, SPLIT })
+    gpu.dispatch(combine, [t.parts!, t.stats!, t.info, t.o, t.lse], { rows, splits }, [rows, shape.heads])
+    return
+  }
   if (!paged.prompts || QR === 1) return run(1, cached)
   run(1, { ...cached, PART: 1 })
   run(QR, { ...cached, PART: 2 })

@@ -3,8 +3,10 @@
 // q, o (rows, heads, D), k, v (key rows, kv heads, D), lse (rows, heads).
 // A workgroup takes QR rows and HG query heads that share a kv head; rows with the same keys go through them together. Keys go by tiles of LANES in logical order: lane l scores key l of
 // the tile; then lane l sums its part of the values over the tile's keys in order. Tiles start at logical key 0, so the order of every
-// sum depends on the position alone: training, prefill and decode give the same bits.
-struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
+// sum depends on the position alone: training, prefill and decode give the same bits. So are the keys' splits of SPLIT: each is summed by itself and then
+// added to those before it, here, or (SPLITS) by combine.wgsl when a workgroup takes one split alone, so that few rows of long texts keep a GPU busy:
+// parts (rows, heads, splits, D) and stats (rows, heads, splits) (m, l) instead of o and lse; QR is 1.
+struct Params { rows: u32, lanes: u32, elements: u32, splits: u32, scale: f32 }
 @group(0) @binding(0) var<storage, read> q: array<E>;
 #if TEX
 @group(0) @binding(1) var k: texture_storage_2d<rgba32float, read>;
@@ -14,8 +16,13 @@ struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
 @group(0) @binding(2) var<storage, read> v: array<KV>;
 #endif
 @group(0) @binding(3) var<storage, read> info: array<vec4u>;
+#if SPLITS
+@group(0) @binding(4) var<storage, read_write> parts_out: array<E>;
+@group(0) @binding(5) var<storage, read_write> stats: array<vec2f>;
+#else
 @group(0) @binding(4) var<storage, read_write> o: array<E>;
 @group(0) @binding(5) var<storage, read_write> lse: array<f32>;
+#endif
 #if PAGES
 @group(0) @binding(6) var<storage, read> pages: array<u32>;
 #endif
@@ -38,16 +45,29 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
   if (!any) { return; }
 #endif
+#if SPLITS
+  let split = group.y % p.splits;
+  let head0 = (group.y / p.splits) * $(HG)u;
+  if (split * $(SPLIT)u > info[row0].w) { return; }
+#else
   let head0 = group.y * $(HG)u;
+#endif
   let kv_head = head0 / GROUP;
 #include "rows.wgsl"
 #for x in 0..QR*HG
 #for c in 0..C
   var q_$(x)_$(c) = E();
   var o_$(x)_$(c) = E();
+#if !SPLITS
+  var all_o_$(x)_$(c) = E();
+#endif
 #end
   var m_$(x) = -3.0e38;
   var l_$(x) = 0.0;
+#if !SPLITS
+  var all_m_$(x) = -3.0e38;
+  var all_l_$(x) = 0.0;
+#endif
 #end
   // One load (and below one store) for all rows, heads and parts: see common.wgsl about loops.
   for (var s = 0u; s < $(QR*HG)u * parts(); s++) {
@@ -67,77 +87,112 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     let keys_$(r) = select(0u, at_$(r).w + 1u, lead_$(r) == f);
     keys = max(keys, keys_$(r));
 #end
-    for (var j0 = 0u; j0 < keys; j0 += LANES) {
-      let j = min(j0 + lane, keys - 1u);
-#if TILED
-      // A tile lies in one page: its row is looked up once.
-      let tile_row = key_row(at, j0);
-      let k_row = tile_row + j - j0;
+#if SPLITS
+    {
+      let first = split * $(SPLIT)u;
 #else
-      let k_row = key_row(at, j);
+    for (var first = 0u; first < keys; first += $(SPLIT)u) {
+#endif
+      let end = min(keys, first + $(SPLIT)u);
+      for (var j0 = first; j0 < end; j0 += LANES) {
+        let j = min(j0 + lane, keys - 1u);
+#if TILED
+        // A tile lies in one page: its row is looked up once.
+        let tile_row = key_row(at, j0);
+        let k_row = tile_row + j - j0;
+#else
+        let k_row = key_row(at, j);
 #endif
 #for x in 0..QR*HG
-      var s_$(x) = 0.0;
+        var s_$(x) = 0.0;
 #end
-      for (var c = 0u; c * LANES < elements(); c++) {
+        for (var c = 0u; c * LANES < elements(); c++) {
 #for x in 0..QR*HG
-        var part_$(x) = q_$(x)_0;
+          var part_$(x) = q_$(x)_0;
 #for c in 1..C
-        part_$(x) = select(part_$(x), q_$(x)_$(c), c == $(c)u);
+          part_$(x) = select(part_$(x), q_$(x)_$(c), c == $(c)u);
 #end
 #end
-        for (var i = 0u; i < min(turns(), elements() - c * LANES); i++) {
-          let kk = load_k(k_row, kv_head, c * LANES + i);
+          for (var i = 0u; i < min(turns(), elements() - c * LANES); i++) {
+            let kk = load_k(k_row, kv_head, c * LANES + i);
 #for x in 0..QR*HG
-          s_$(x) = dot_add(e_from(lane, part_$(x), i), kk, s_$(x));
+            s_$(x) = dot_add(e_from(lane, part_$(x), i), kk, s_$(x));
 #end
+          }
         }
-      }
-      // A row that does not see a tile that another row sees takes it with weights of 0 and a factor of 1, which changes none of its bits.
+        // A row that does not see a tile that another row sees takes it with weights of 0 and a factor of 1, which changes none of its bits.
 #for x in 0..QR*HG
-      s_$(x) = select(-3.0e38, s_$(x) * p.scale, j0 + lane < keys_$(x/HG));
-      let new_$(x) = max(m_$(x), lanes_max(lane, s_$(x)));
-      let w_$(x) = select(0.0, exp(s_$(x) - new_$(x)), j0 + lane < keys_$(x/HG));
-      let shrink_$(x) = exp(m_$(x) - new_$(x));
-      l_$(x) = fma(l_$(x), shrink_$(x), lanes_sum(lane, w_$(x)));
-      m_$(x) = new_$(x);
+        s_$(x) = select(-3.0e38, s_$(x) * p.scale, j0 + lane < keys_$(x/HG));
+        let new_$(x) = max(m_$(x), lanes_max(lane, s_$(x)));
+        let w_$(x) = select(0.0, exp(s_$(x) - new_$(x)), j0 + lane < keys_$(x/HG));
+        let shrink_$(x) = exp(m_$(x) - new_$(x));
+        l_$(x) = fma(l_$(x), shrink_$(x), lanes_sum(lane, w_$(x)));
+        m_$(x) = new_$(x);
 #for c in 0..C
-      o_$(x)_$(c) *= shrink_$(x);
+        o_$(x)_$(c) *= shrink_$(x);
 #end
 #end
-      for (var i = 0u; i < min(turns(), keys - j0); i += $(UNROLL)u) {
+        for (var i = 0u; i < min(turns(), keys - j0); i += $(UNROLL)u) {
 #for u in 0..UNROLL
 #if TILED
-        let v_row_$(u) = tile_row + min(i + $(u)u, keys - 1u - j0);
+          let v_row_$(u) = tile_row + min(i + $(u)u, keys - 1u - j0);
 #else
-        let v_row_$(u) = key_row(at, min(j0 + i + $(u)u, keys - 1u));
+          let v_row_$(u) = key_row(at, min(j0 + i + $(u)u, keys - 1u));
 #endif
 #for x in 0..QR*HG
-        let p_$(u)_$(x) = f_from(lane, w_$(x), i + $(u)u);
+          let p_$(u)_$(x) = f_from(lane, w_$(x), i + $(u)u);
 #end
 #end
 #for c in 0..C
 #if EVEN
-        {
+          {
 #else
-        if ($(c)u * LANES + lane < DE) {
+          if ($(c)u * LANES + lane < DE) {
 #endif
 #for u in 0..UNROLL
-          let vv_$(u) = load_v(v_row_$(u), kv_head, $(c)u * LANES + lane);
+            let vv_$(u) = load_v(v_row_$(u), kv_head, $(c)u * LANES + lane);
 #end
 #for x in 0..QR*HG
 #for u in 0..UNROLL
-          o_$(x)_$(c) = fma(E(p_$(u)_$(x)), vv_$(u), o_$(x)_$(c));
+            o_$(x)_$(c) = fma(E(p_$(u)_$(x)), vv_$(u), o_$(x)_$(c));
 #end
+#end
+          }
 #end
         }
-#end
       }
+#if !SPLITS
+      // Rows that have no key in this split stay what they are.
+#for x in 0..QR*HG
+      if (first < keys_$(x/HG)) {
+        let high = max(all_m_$(x), m_$(x));
+        let before = exp(all_m_$(x) - high);
+        let here = exp(m_$(x) - high);
+        all_m_$(x) = high;
+        all_l_$(x) = fma(all_l_$(x), before, l_$(x) * here);
+#for c in 0..C
+        all_o_$(x)_$(c) = fma(all_o_$(x)_$(c), E(before), o_$(x)_$(c) * here);
+        o_$(x)_$(c) = E();
+#end
+        m_$(x) = -3.0e38;
+        l_$(x) = 0.0;
+      }
+#end
+#endif
     }
   }
+#if SPLITS
+#for x in 0..HG
+  let place_$(x) = (row0 * HEADS + head0 + $(x)u) * p.splits + split;
+#for c in 0..C
+  if ($(c)u * LANES + lane < DE) { parts_out[place_$(x) * DE + $(c)u * LANES + lane] = o_$(x)_$(c); }
+#end
+  if (lane == 0u) { stats[place_$(x)] = vec2f(m_$(x), l_$(x)); }
+#end
+#else
 #for x in 0..QR*HG
 #for c in 0..C
-  o_$(x)_$(c) /= l_$(x);
+  o_$(x)_$(c) = all_o_$(x)_$(c) / all_l_$(x);
 #end
 #end
   for (var s = 0u; s < $(QR*HG)u * parts(); s++) {
@@ -152,6 +207,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     if (e < DE && takes(row)) { o[(row * HEADS + head0 + s / C % $(HG)u) * DE + e] = part; }
   }
 #for x in 0..QR*HG
-  if (lane == 0u && takes(row0 + $(x/HG)u)) { lse[(row0 + $(x/HG)u) * HEADS + head0 + $(x%HG)u] = m_$(x) + log(l_$(x)); }
+  if (lane == 0u && takes(row0 + $(x/HG)u)) { lse[(row0 + $(x/HG)u) * HEADS + head0 + $(x%HG)u] = all_m_$(x) + log(all_l_$(x)); }
 #end
+#endif
 }
