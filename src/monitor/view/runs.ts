@@ -67,7 +67,7 @@ export class Runs {
     const look = async (path: string, id: string, level: number): Promise<void> => {
       const entries = await readdir(path, { withFileTypes: true }).catch(() => [])
       if (entries.some((entry) => entry.isFile() && (entry.name === 'metrics.jsonl' || entry.name === 'config.toml'))) {
-        const key = id === '' ? '.' : id
+        const key = id === '' ? basename(this.root) || 'run' : id
         if (found.size < mostRuns) found.set(key, this.#runs.get(key) ?? new Run(key, path))
         return
       }

@@ -29,7 +29,7 @@ export type RunStatus = 'running' | 'finished' | 'stopped' | 'killed'
 export type FlatValue = string | number | boolean | null
 
 export interface RunSummary {
-  /** The folder below the outputs folder, with '/' between its parts; '.' where the given folder is itself a run. */
+  /** The folder below the outputs folder, with '/' between its parts; where the given folder is itself a run, its name. */
   id: string
   name: string
   /** running: its lock is alive. finished: the last step is done. stopped: ended before it. killed: ended without giving its lock back. */
