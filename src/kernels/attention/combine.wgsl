@@ -1,0 +1,39 @@
+// Puts the splits of a row's keys together (forward.wgsl, SPLITS), in their order and with its operations, so with its bits:
+//   M = max(m, m_s); l = l e^(m - M) + l_s e^(m_s - M); o likewise; m = M. At the end o / l, and lse = m + log(l).
+// parts (rows, heads, splits, D), stats (rows, heads, splits) (m, l), info as in common.wgsl, o (rows, heads, D), lse (rows, heads). A workgroup a row and head.
+struct Params { rows: u32, splits: u32 }
+@group(0) @binding(0) var<storage, read> parts_in: array<E>;
+@group(0) @binding(1) var<storage, read> stats: array<vec2f>;
+@group(0) @binding(2) var<storage, read> info: array<vec4u>;
+@group(0) @binding(3) var<storage, read_write> o: array<E>;
+@group(0) @binding(4) var<storage, read_write> lse: array<f32>;
+#if VEC4
+alias E = vec4f;
+#else
+alias E = f32;
+#endif
+
+@compute @workgroup_size(LANES)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+  let row = group.x;
+  if (row >= p.rows) { return; }
+  let head = group.y;
+  let splits = info[row].w / $(SPLIT)u + 1u;
+  let at = (row * HEADS + head) * p.splits;
+  for (var e = lane; e < DE; e += LANES) {
+    var m = -3.0e38;
+    var l = 0.0;
+    var sum = E();
+    for (var s = 0u; s < splits; s++) {
+      let part = stats[at + s];
+      let high = max(m, part.x);
+      let before = exp(m - high);
+      let here = exp(part.x - high);
+      m = high;
+      l = fma(l, before, part.y * here);
+      sum = fma(sum, E(before), parts_in[(at + s) * DE + e] * here);
+    }
+    o[(row * HEADS + head) * DE + e] = sum / l;
+    if (e == 0u) { lse[row * HEADS + head] = m + log(l); }
+  }
+}
