@@ -54,15 +54,17 @@ async function runOnce(loaded: Loaded<RunConfig>, stop: AbortSignal): Promise<vo
   const { reportRun } = await import('./train-report.ts')
   const { followRun } = await import('../monitor/sinks/index.ts')
   const { LostRun } = await import('./train-again.ts')
+  const { StepTimeline } = await import('./timeline.ts')
   const run = await openRun(loaded)
   let keep = false
   let trace: StepTrace | undefined
   const { folder, config, parts } = run
   const about = { path: folder.path, name: folder.runName, config }
+  const timeline = new StepTimeline({ ...run.loop, folder: folder.path, warn: (line) => parts.monitor.console.warn(line) })
   const sinks = followRun(config.trainer.args.report_to, about, { warn: (line) => parts.monitor.console.warn(line) })
   try {
     trace = loaded.trace && (await openTrace(loaded.trace, run))
-    const result = await trainingLoop(trace?.around(run.parts) ?? run.parts, { ...run.loop, stop })
+    const result = await trainingLoop(timeline.around(trace?.around(run.parts) ?? run.parts), { ...run.loop, stop })
     keep = result.lastStep > 0
     if (keep) await reportAtEnd(folder.path, (line) => parts.monitor.console.warn(line))
     reportRun(run, result)
@@ -72,6 +74,7 @@ async function runOnce(loaded: Loaded<RunConfig>, stop: AbortSignal): Promise<vo
     keep = lost !== undefined || !(error instanceof UserError)
     throw lost ? new LostRun(folder, lost) : error
   } finally {
+    timeline.close()
     await trace?.close()
     await sinks.close()
     await run.close()
