@@ -18,6 +18,7 @@ import type { Adapter, LoraConfig } from '../model/peft.ts'
 import { defaultRunName, openRunFolder, type RunFolder } from '../monitor/run-folder.ts'
 import type { LoopOptions, LoopParts } from '../orchestrator/loop.ts'
 import { Orchestrator } from '../orchestrator/orchestrator.ts'
+import { trainerTokens } from '../orchestrator/samples.ts'
 import type { RunEnvironment } from '../orchestrator/tasks.ts'
 import { saveCheckpoint, type WeightsAbout } from '../trainer/checkpoint.ts'
 import { Trainer } from '../trainer/trainer.ts'
@@ -225,7 +226,9 @@ async function trainOn(
     const compiles = isFirst ? 'the first one, for which the driver compiles the kernels' : ''
     const progress = (done: number, total: number) =>
       wait.update(total > 1 ? `micro-batch ${Math.min(done + 1, total)} of ${total}` : compiles)
-    return await trainer.trainStep(batch, { progress, published, warn: (line) => monitor.console.warn(line) })
+    const result = await trainer.trainStep(batch, { progress, published, warn: (line) => monitor.console.warn(line) })
+    monitor.noteTokens(trainerTokens(batch, result.samples))
+    return result
   } catch (error) {
     // A step that did not end was not made: what is saved now is the step before it.
     trainer.step = batch.step - 1
