@@ -21,7 +21,14 @@ import { etaSeconds, evalLine, legend, pickSamples, plain, sampleLines, stepLine
 import type { Paint } from './step-line.ts'
 
 /** The part of a stream that is used. */
-export type ConsoleStream = NodeJS.WritableStream & { isTTY?: boolean; columns?: number; rows?: number }
+export type ConsoleStream = NodeJS.WritableStream & {
+  isTTY?: boolean
+  columns?: number
+  rows?: number
+  cork?(): void
+  uncork?(): void
+  getWindowSize?(): [number, number]
+}
 
 export interface ConsoleOptions {
   progress: Progress
@@ -50,6 +57,8 @@ export interface ConsoleOptions {
 }
 
 const frameMs = 100
+/** A panel takes 1 ms to draw, which the run has a better use for. */
+const panelFrameMs = 250
 const tickMs = 1000
 
 /** True when `stream` should get colours: NO_COLOR (any text) wins, then FORCE_COLOR, then the terminal. */
@@ -78,6 +87,7 @@ export class RunConsole {
   readonly #nextMention = new WeakMap<Wait, number>()
   #frame: NodeJS.Timeout | undefined
   #front: boolean
+  #drawnFor = 0
   #closed = false
 
   constructor(options: ConsoleOptions) {
@@ -126,9 +136,10 @@ export class RunConsole {
     if (this.#view) this.#view.gpuBytes = ask
   }
 
-  /** The one line that says which numbers matter. */
+  /** The one line that says which numbers matter. Beside a panel it is a key's. */
   legend(): void {
-    this.dim(legend)
+    if (this.#panelShown) this.#o.logger?.info(legend)
+    else this.dim(legend)
   }
 
   /** Prints lines that stay, in the background. */
@@ -194,7 +205,7 @@ export class RunConsole {
 
   get #columns(): number {
     // One column short of the edge: a line that wraps could not be drawn over.
-    return Math.max(20, (this.#stream.columns ?? 80) - 1)
+    return Math.max(20, Math.min(this.#stream.columns ?? 80, this.#window()) - 1)
   }
 
   get #panelShown(): boolean {
@@ -203,14 +214,22 @@ export class RunConsole {
 
   #write(text: string): void {
     if (this.#closed || !this.#stream.writable) return
-    if (this.#screen) this.#screen.print(`${text}\n`)
-    else this.#stream.write(`${text}\n`)
+    if (!this.#screen) return void this.#stream.write(`${text}\n`)
+    // In one go: what is drawn must not be seen to go and come back.
+    this.#stream.cork?.()
+    this.#fit()
+    this.#screen.print(`${text}\n`)
     this.#draw()
+    this.#stream.uncork?.()
   }
 
-  readonly #onResize = (): void => {
-    this.#screen?.resized()
-    this.#draw()
+  readonly #onResize = (): void => this.#draw()
+
+  /** What is drawn is taken away where the window is not as wide any more as when it was drawn. */
+  #fit(): void {
+    const columns = this.#columns
+    if (columns !== this.#drawnFor) this.#screen?.resized(columns + 1)
+    this.#drawnFor = columns
   }
 
   /** Back from Ctrl-Z: in the foreground (`fg`) or not (`bg`), below what the shell has written. */
@@ -232,17 +251,31 @@ export class RunConsole {
     else this.#mentionLongWaits()
   }
 
-  /** Draws soon: waits may change a thousand times a second, the terminal does ten. */
+  /** Draws soon: waits may change a thousand times a second, the terminal does ten or fewer. */
   #schedule(): void {
     if (!this.#screen || this.#frame || this.#closed) return
-    this.#frame = setTimeout(() => {
-      this.#frame = undefined
-      this.#draw()
-    }, frameMs).unref()
+    this.#frame = setTimeout(
+      () => {
+        this.#frame = undefined
+        this.#draw()
+      },
+      this.#panelShown ? panelFrameMs : frameMs,
+    ).unref()
+  }
+
+  /** Columns of the window as it is now: its change may be younger than the event that tells of it. */
+  #window(): number {
+    try {
+      return this.#stream.getWindowSize?.()[0] ?? Infinity
+    } catch {
+      // A terminal that is gone.
+      return Infinity
+    }
   }
 
   #draw(): void {
     if (!this.#screen || this.#closed || !this.#front) return
+    this.#fit()
     if (this.#panelShown) return this.#screen.draw(this.#view!.lines(this.#columns))
     const line = oneLine(this.#o.progress.line(), this.#columns)
     this.#screen.draw(line === '' ? [] : [this.#paint('dim', line)])

@@ -64,10 +64,9 @@ export class LiveScreen {
     this.#drawn = []
   }
 
-  /** To be called when the terminal's width has changed: takes away what is drawn, which the terminal has wrapped anew. */
-  resized(): void {
+  /** To be called when the terminal has another width now: takes away what is drawn, which the terminal has wrapped anew. */
+  resized(columns: number): void {
     if (this.#drawn.length === 0 || !this.#stream.writable) return
-    const columns = Math.max(1, this.#stream.columns ?? 80)
     const rows = this.#drawn.reduce((sum, line) => sum + Math.max(1, Math.ceil(textWidth(line) / columns)), 0)
     const more = Math.min(rows - this.#drawn.length, (this.#stream.rows ?? 24) - this.#drawn.length - 1)
     this.clear()

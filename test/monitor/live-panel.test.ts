@@ -8,17 +8,17 @@ import { Random } from '../../src/common/random.ts'
 import { seed, seedWords } from '../seed.ts'
 
 const random = new Random(seed)
-const value = (): number | null => [0, null, random.next(), 1e9 * random.next(), 1e-9 * random.next()][random.int(5)]
+const anyValue = (): number | null => [0, null, random.next(), 1e9 * random.next(), 1e-9 * random.next()][random.int(5)]
 
 function state(over: Partial<PanelState> = {}): PanelState {
-  const history = new Map(PANEL_METRICS.map((key) => [key, Array.from({ length: random.int(300) }, value)]))
+  const history = new Map(PANEL_METRICS.map((key) => [key, Array.from({ length: random.int(300) }, anyValue)]))
   const metrics = Object.fromEntries([...history].map(([key, values]) => [key, values.at(-1) ?? null]))
   return {
     step: 3,
     maxSteps: 12,
-    metrics: { ...metrics, 'time/step': value(), 'time/wait_for_batch': value(), 'time/wait_for_trainer': value(), 'perf/peak_memory': value() },
+    metrics: { ...metrics, 'time/step': anyValue(), 'time/wait_for_batch': anyValue(), 'time/wait_for_trainer': anyValue(), 'perf/peak_memory': anyValue() },
     history,
-    heldOut: new Map([['short-answers', { first: value(), last: value() }]]),
+    heldOut: new Map([['short-answers', { first: anyValue(), last: anyValue() }]]),
     waits: ['waiting for 3 of 32 rollouts, oldest 12.0s, decoding: 日本語のテキスト 🙂 (13.5s)', 'training step 24: micro-batch 2 of 4 (1.5s)', 'saving (0.1s)'],
     elapsed: 1e5 * random.next(),
     left: 1e6 * random.next(),
@@ -67,14 +67,13 @@ test('before the first step there is what is known', () => {
 })
 
 test('health: ranges of the table, spikes against the steps before, skipped steps', () => {
-  const at = (key: string, value: number | null | undefined, before?: number[]) => healthOf(key, value, before)
-  expect([0.29, 0.3, null, undefined].map((v) => at('solved_some', v))).toEqual(['watch', 'good', 'none', 'none'])
-  expect([0.1, 0.11, 0.5].map((v) => at('is_truncated/mean', v))).toEqual(['good', 'watch', 'bad'])
-  expect([0, 0.01, 0.25].map((v) => at('has_error/mean', v))).toEqual(['good', 'watch', 'bad'])
-  expect(at('reward', 0)).toBe('none')
+  expect([0.29, 0.3, null, undefined].map((v) => healthOf('solved_some', v))).toEqual(['watch', 'good', 'none', 'none'])
+  expect([0.1, 0.11, 0.5].map((v) => healthOf('is_truncated/mean', v))).toEqual(['good', 'watch', 'bad'])
+  expect([0, 0.01, 0.25].map((v) => healthOf('has_error/mean', v))).toEqual(['good', 'watch', 'bad'])
+  expect(healthOf('reward', 0)).toBe('none')
   const norms = [0.3, 0.2, 0.4, 0.3]
-  expect([1.4, 1.6, null].map((v) => at('optim/grad_norm', v, norms))).toEqual(['good', 'watch', 'bad'])
-  expect(at('optim/grad_norm', 100, norms.slice(1))).toBe('none')
+  expect([1.4, 1.6, null].map((v) => healthOf('optim/grad_norm', v, norms))).toEqual(['good', 'watch', 'bad'])
+  expect(healthOf('optim/grad_norm', 100, norms.slice(1))).toBe('none')
   for (const key of Object.keys(LIMITS)) expect(Object.keys(METRICS)).toContain(key)
   for (const key of PANEL_METRICS) expect(metricInfo(key)?.name).toBe(key)
 })

@@ -46,6 +46,8 @@ while terminal in inputs:
                 os.write(terminal, wish["keys"].encode())
             if "size" in wish:
                 resize(terminal, *wish["size"])
+                # Whoever draws the screen changes its size at this place of the stream.
+                os.write(1, b"\x1b]777;size;%d;%d\x07" % tuple(wish["size"]))
             if "signal" in wish:
                 os.kill(pid, wish["signal"])
             if wish.get("hangup"):

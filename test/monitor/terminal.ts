@@ -37,8 +37,15 @@ export class TestTerminal {
       stdio: ['pipe', 'pipe', 'inherit'],
     })
     this.#child.stdout!.setEncoding('utf8').on('data', (data: string) => {
-      this.raw += data
-      this.#screen.write(data)
+      // The window's size changes where terminal.py says so, between what was written before and after.
+      // oxlint-disable-next-line no-control-regex
+      const [text, ...parts] = data.split(/\x1b\]777;size;(\d+;\d+)\x07/)
+      this.#show(text)
+      for (let i = 0; i < parts.length; i += 2) {
+        const [cols, lines] = parts[i].split(';').map(Number)
+        this.#screen.write('', () => this.#screen.resize(cols, lines))
+        this.#show(parts[i + 1])
+      }
     })
     this.#child.stdin!.on('error', () => {})
     this.#exit = new Promise((resolve) =>
@@ -59,7 +66,6 @@ export class TestTerminal {
 
   /** Changes the size of the window. */
   resize(columns: number, rows: number): void {
-    this.#screen.resize(columns, rows)
     this.#tell({ size: [columns, rows] })
   }
 
@@ -106,6 +112,11 @@ export class TestTerminal {
     const code = await this.#exit
     await this.#settle()
     return code
+  }
+
+  #show(text: string): void {
+    this.raw += text
+    this.#screen.write(text)
   }
 
   #from(first: number): string[] {
