@@ -69,6 +69,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
       samplesCount: args.num_completions_to_print,
     })
     opened.push(monitor)
+    monitor.console.gpuBytes = () => gpu.pool.bytesInUse
     announce(monitor, loaded, gpu, folder, inputs.notices)
     monitor.console.dim(...firstPrompts(environments, inputs))
     if (line) monitor.console.print(`micro    ${line}`)
