@@ -1,0 +1,39 @@
+/** `train` in a real terminal: what a person sees of a run, and ends it with a key. */
+import { fileURLToPath } from 'node:url'
+import { beforeAll, expect, test } from 'vitest'
+import { noTerminal, TestTerminal } from '../monitor/terminal.ts'
+import { TinyRuns } from './tiny-run.ts'
+
+const runs = new TinyRuns()
+const trainJs = fileURLToPath(new URL('../../train.js', import.meta.url))
+const set = (key: string, value: string | number) => [`--trainer.args.${key}`, String(value)]
+beforeAll(async () => await runs.prepare())
+
+test.skipIf(noTerminal !== '')('a run with its panel, samples on a key, and q: saved, and the terminal empty below', async () => {
+  const words = [...set('run_name', 'seen'), ...set('max_steps', 500), ...set('log_completions', 'false')]
+  const terminal = new TestTerminal([process.execPath, trainJs, '@', 'run.toml', ...words], {
+    columns: 110,
+    rows: 45,
+    cwd: runs.dir,
+  })
+  const lines = await terminal.sees(/^step [2-9]\d*\/500 +━*─+/, 300)
+  const seen = lines.join('\n')
+  for (const pattern of [
+    /^reward +0\.\d{3} +[!]* +[▁▄█]/m,
+    /^kl +\S+ .* gradient +[\d.]+/m,
+    /^sampling +[\d.]+k? tok\/s .* training +[\d.]+k? tok\/s/m,
+    /^waiting +trainer for answers [\d.]+m?s \(.*\), sampler for the trainer/m,
+    /^memory +GPU [\d.]+ [KM]iB \([\d.]+ [KM]iB at most\), process [\d.]+ [MG]iB$/m,
+    /^now( |$)/m,
+  ])
+    expect(seen).toMatch(pattern)
+  terminal.type('s')
+  await terminal.sees(/^best and worst of step \d+/)
+  terminal.type('q')
+  expect(await terminal.ended()).toBe(0)
+  const all = terminal.all().join('\n')
+  expect(all).toMatch(/^SIGINT: the step under way is finished/m)
+  expect(all).toMatch(/^Stopped after step \d+ of 500; it is saved\.$/m)
+  expect(all).not.toMatch(/^─{20}/m)
+  expect(runs.rows('seen', 'metrics.jsonl').length).toBeGreaterThan(1)
+})
