@@ -41,12 +41,7 @@ export class StepTimeline {
       },
       monitor: {
         console: monitor.console,
-        finishStep: (done) => {
-          const end = this.#begin('log')
-          const row = monitor.finishStep(done)
-          end()
-          return row
-        },
+        finishStep: (done) => this.#during('log', () => monitor.finishStep(done)),
         finishEval: (done) => monitor.finishEval(done),
         writeRow: (step, metrics) => monitor.writeRow(step, metrics),
       },

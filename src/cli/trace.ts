@@ -89,12 +89,7 @@ export class StepTrace {
       },
       monitor: {
         console: monitor.console,
-        finishStep: (done) => {
-          const span = tracer?.span('steps', 'log')
-          const row = monitor.finishStep(done)
-          span?.end()
-          return row
-        },
+        finishStep: (done) => during('log', () => monitor.finishStep(done)),
         finishEval: (done) => monitor.finishEval(done),
         writeRow: (step, metrics) => monitor.writeRow(step, metrics),
       },

@@ -3,6 +3,7 @@
  * between are. docs/reliability.md says the same in words, with the tests that cause each of them. What a vLLM server may do, and how
  * often it is started again, is in src/inference/vllm/wait.ts and host.ts.
  */
+import { setTimeout as sleep } from 'node:timers/promises'
 
 /** Pauses that double from the first to the longest, in milliseconds. */
 export interface Pauses {
@@ -29,3 +30,33 @@ export const isFullDisk = (error: unknown): boolean => oneOf(error, ['ENOSPC', '
 /** Nobody reads an output any more: `| head` has ended, or its terminal was closed. */
 export const isGoneReader = (error: unknown): boolean =>
   oneOf(error, ['EPIPE', 'EIO', 'ENXIO', 'ENOTCONN', 'ECONNRESET', 'ERR_STREAM_DESTROYED'])
+
+/**
+ * Does `work`, and where the disk is full does it again after growing pauses, until there is room.
+ * @param what is written, for the sentences
+ * @param work leaves nothing behind where it fails
+ * @param say told that the run waits (the first six times, then every tenth), and that it goes on
+ * @throws what `work` throws that is no full disk
+ */
+export async function whenThereIsRoom<T>(
+  what: string,
+  work: () => T | Promise<T>,
+  say: (line: string) => void,
+  pauses: Pauses = FULL_DISK,
+): Promise<T> {
+  for (let n = 0; ; n++) {
+    try {
+      const result = await work()
+      if (n > 0) say(`there is room on the disk again: ${what} is written, and the run goes on.`)
+      return result
+    } catch (error) {
+      if (!isFullDisk(error)) throw error
+      const ms = pauseMs(n, pauses)
+      if (n < 6 || n % 10 === 0)
+        say(
+          `the disk is full: no room for ${what}. The run waits for room and tries again (next in ${ms / 1000} s); what was written before is whole. Ctrl-C twice ends it.`,
+        )
+      await sleep(ms)
+    }
+  }
+}

@@ -8,22 +8,29 @@ import {
   readFileSync,
   readSync,
   renameSync,
+  rmSync,
   fstatSync,
   writeFileSync,
+  writeSync,
 } from 'node:fs'
 import { dirname } from 'node:path'
 
 /** Replaces `path` so that a reader, or a machine that loses power, sees the old text or the new one and never a part of either. */
 export function writeFileAtomic(path: string, text: string): void {
   const aside = `${path}.${process.pid}.tmp`
-  const fd = openSync(aside, 'w')
   try {
-    writeFileSync(fd, text)
-    fsyncSync(fd)
-  } finally {
-    closeSync(fd)
+    const fd = openSync(aside, 'w')
+    try {
+      writeFileSync(fd, text)
+      fsyncSync(fd)
+    } finally {
+      closeSync(fd)
+    }
+    renameSync(aside, path)
+  } catch (error) {
+    rmSync(aside, { force: true })
+    throw error
   }
-  renameSync(aside, path)
   syncFolder(dirname(path))
 }
 
@@ -47,6 +54,36 @@ function syncFolder(path: string): void {
 export function openForAppend(path: string): number {
   mendTail(path)
   return openSync(path, 'a')
+}
+
+/**
+ * Appends rows to files, one JSON object a line: all of them to all files, or, where one cannot be written, none to any.
+ * @throws what the system says; the files are then as they were
+ */
+export function appendRows(files: readonly { fd: number; rows: readonly unknown[] }[], options: { sync?: boolean } = {}): void {
+  const sizes = files.map(({ fd }) => fstatSync(fd).size)
+  try {
+    for (const { fd, rows } of files) {
+      for (const row of rows) writeAll(fd, Buffer.from(`${JSON.stringify(row)}\n`))
+      if (options.sync) fsyncSync(fd)
+    }
+  } catch (error) {
+    for (const [i, { fd }] of files.entries()) cutBack(fd, sizes[i])
+    throw error
+  }
+}
+
+/** A disk that runs full takes a part of what is written before it refuses. */
+function writeAll(fd: number, bytes: Uint8Array): void {
+  for (let done = 0; done < bytes.length;) done += writeSync(fd, bytes, done)
+}
+
+function cutBack(fd: number, size: number): void {
+  try {
+    ftruncateSync(fd, size)
+  } catch {
+    // No file that has a size (a device): there is nothing to cut.
+  }
 }
 
 function mendTail(path: string): void {

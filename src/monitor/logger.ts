@@ -23,6 +23,8 @@ export const standardError = 2
  */
 export function createLogger(path: string | typeof standardError, level: LogLevel = 'info'): Logger & { close(): void } {
   const destination = pino.destination({ dest: path, sync: true, mkdir: true, append: true })
+  // A log that cannot be written (a full disk, a folder that is gone) ends nothing.
+  destination.on('error', () => {})
   const logger = pino(
     {
       level,

@@ -1,7 +1,7 @@
 /** `metrics.jsonl`: one flat JSON object a step, on disk before `write` returns. */
-import { closeSync, fsyncSync, writeSync } from 'node:fs'
+import { closeSync } from 'node:fs'
 import type { Metrics } from '../common/types.ts'
-import { openForAppend, readJsonLines } from './files.ts'
+import { appendRows, openForAppend, readJsonLines } from './files.ts'
 
 /** A row as it is in the file: the metrics, `step`, and `time` (seconds since 1970). */
 export type MetricsRow = Metrics & { step: number; time: number }
@@ -29,6 +29,7 @@ export class MetricsWriter {
   /**
    * Appends the row of a step and waits for the disk. A value that is not finite is written as null, as JSON has no word for it.
    * @returns the row that was written
+   * @throws where it cannot be written; the file is then as it was
    */
   write(step: number, metrics: Metrics): MetricsRow {
     const row: MetricsRow = { step, time: this.#now() / 1000 }
@@ -41,8 +42,7 @@ export class MetricsWriter {
         this.#onWarning(`${key} was ${value} at step ${step} and is written as null (said once for this metric).`)
       }
     }
-    writeSync(this.#fd, `${JSON.stringify(row)}\n`)
-    fsyncSync(this.#fd)
+    appendRows([{ fd: this.#fd, rows: [row] }], { sync: true })
     return row
   }
 

@@ -1,7 +1,8 @@
 /**
  * The whole room behind one door: a run opens a monitor, waits through its `progress`, and hands it each finished step.
- * A step's row is on disk before its line is printed, and both before `finishStep` returns.
+ * A step's row is on disk before its line is printed, and both before `finishStep` resolves; a disk that is full is waited for.
  */
+import { whenThereIsRoom } from '../common/faults.ts'
 import type { Metrics, PolicyVersion, Rollout } from '../common/types.ts'
 import { evalMetrics, rolloutMetrics, totalsOf } from './aggregate.ts'
 import type { RunTotals, ScoredRollout } from './aggregate.ts'
@@ -81,13 +82,13 @@ export class Monitor {
   }
 
   /** Writes the step's rollouts and its row, prints its line, some samples, and what there is to warn of. Returns the row's metrics. */
-  finishStep(done: FinishedStep): Metrics {
+  async finishStep(done: FinishedStep): Promise<Metrics> {
     const { step, rollouts } = done
-    this.#rollouts.write(step, 'train', rollouts)
+    await this.#write(`the rollouts of step ${step}`, () => this.#rollouts.write(step, 'train', rollouts))
     const metrics = { ...rolloutMetrics({ ...done, totals: this.#totals }, this.#solvedAt), ...done.metrics }
     this.#totals = totalsOf([metrics])
     // What is not finite is null from here on, on the screen as in the file.
-    const row = this.#metrics.write(step, metrics)
+    const row = await this.#write(`the metrics of step ${step}`, () => this.#metrics.write(step, metrics))
     this.logger.info({ metrics: row }, `step ${step}`)
     this.console.step(step, row, rollouts)
     for (const warning of this.#watch.check(
@@ -102,19 +103,16 @@ export class Monitor {
    * Writes the rollouts of one environment's evaluation after `step` (0: before training), and prints its line. Its metrics come
    * back; they go into the row of the step through `finishStep`, or through `writeRow` where there is no such step to come.
    */
-  finishEval(done: {
+  async finishEval(done: {
     step: number
     env: string
     rollouts: readonly Rollout[]
     version: PolicyVersion
     seconds?: number
-  }): Metrics {
+  }): Promise<Metrics> {
     const { step, env, rollouts, version, seconds } = done
-    this.#rollouts.write(
-      step,
-      'eval',
-      rollouts.map((rollout) => ({ rollout, advantage: null })),
-    )
+    const scored = rollouts.map((rollout) => ({ rollout, advantage: null }))
+    await this.#write(`the rollouts of the evaluation of ${env}`, () => this.#rollouts.write(step, 'eval', scored))
     const metrics = evalMetrics(env, rollouts, version, this.#solvedAt)
     this.logger.info({ metrics }, `eval at step ${step}`)
     this.console.eval(step === 0 ? 'before training' : `at step ${step}`, metrics, seconds)
@@ -122,8 +120,8 @@ export class Monitor {
   }
 
   /** Appends a row by itself: the evaluation before training (step 0), or one that ended after its step's row was written. */
-  writeRow(step: number, metrics: Metrics): void {
-    this.#metrics.write(step, metrics)
+  async writeRow(step: number, metrics: Metrics): Promise<void> {
+    await this.#write(`the metrics of step ${step}`, () => this.#metrics.write(step, metrics))
   }
 
   /** Ends the live line, the files and the lock. May be called twice. */
@@ -132,6 +130,10 @@ export class Monitor {
     this.#metrics.close()
     this.logger.close()
     this.folder.close()
+  }
+
+  async #write<T>(what: string, write: () => T): Promise<T> {
+    return await whenThereIsRoom(what, write, (line) => this.console.warn(line))
   }
 
   #openMetrics(): MetricsWriter {

@@ -2,10 +2,10 @@
  * Rollouts on disk: all of them, training and evaluation. A row has the keys of verifiers' RolloutOutput (its results.jsonl), so that
  * what opens those opens these, and ours beside them. Token ids and log-probabilities go to a sibling file, row for row.
  */
-import { closeSync, writeSync } from 'node:fs'
+import { closeSync } from 'node:fs'
 import type { Message, PolicyVersion, Rollout, RolloutTurn } from '../common/types.ts'
 import { promptTokens, type ScoredRollout } from './aggregate.ts'
-import { openForAppend, readJsonLines } from './files.ts'
+import { appendRows, openForAppend, readJsonLines } from './files.ts'
 import type { RunFolder } from './run-folder.ts'
 
 export type Split = 'train' | 'eval'
@@ -159,23 +159,20 @@ export class RolloutWriter {
   /** Writes rollouts of one step: a training batch, a dropped group, an evaluation. Synchronous, so a killed run has them. */
   write(step: number, split: Split, rollouts: readonly ScoredRollout[]): void {
     if (rollouts.length === 0) return
-    append(
-      this.#folder.rolloutsPath(step),
-      rollouts.map((r) => rolloutRow(step, split, r)),
-    )
-    append(
-      this.#folder.tokensPath(step),
-      rollouts.map((r) => tokensRow(step, split, r.rollout, this.#trainer.get(r.rollout))),
-    )
-  }
-}
-
-function append(path: string, rows: unknown[]): void {
-  const fd = openForAppend(path)
-  try {
-    for (const row of rows) writeSync(fd, `${JSON.stringify(row)}\n`)
-  } finally {
-    closeSync(fd)
+    const files = [
+      { path: this.#folder.rolloutsPath(step), rows: rollouts.map((r) => rolloutRow(step, split, r)) },
+      {
+        path: this.#folder.tokensPath(step),
+        rows: rollouts.map((r) => tokensRow(step, split, r.rollout, this.#trainer.get(r.rollout))),
+      },
+    ]
+    const open: { fd: number; rows: unknown[] }[] = []
+    try {
+      for (const { path, rows } of files) open.push({ fd: openForAppend(path), rows })
+      appendRows(open)
+    } finally {
+      for (const { fd } of open) closeSync(fd)
+    }
   }
 }
 

@@ -67,7 +67,7 @@ export async function trainingLoop(parts: LoopParts, options: LoopOptions): Prom
   try {
     // A resumed run was evaluated where it stopped.
     const before = firstStep === 0 ? await evaluate(parts, options, 0) : []
-    if (before.length > 0) monitor.writeRow(0, metricsOf(before))
+    if (before.length > 0) await monitor.writeRow(0, metricsOf(before))
 
     while (done < maxSteps && !stop.aborted) {
       const step = done + 1
@@ -87,7 +87,7 @@ export async function trainingLoop(parts: LoopParts, options: LoopOptions): Prom
       const evaluations = isEvalStep ? await evaluate(parts, options, step) : []
       if (evaluations.length > 0) after = evaluations
       const metrics = { ...time, ...sampled, ...trained, ...arrived, ...metricsOf(evaluations) }
-      monitor.finishStep({ step, rollouts, version: step - 1, dropped, metrics })
+      await monitor.finishStep({ step, rollouts, version: step - 1, dropped, metrics })
       if (step === maxSteps || stop.aborted || (saveSteps > 0 && step % saveSteps === 0)) {
         await save(step)
         saved = step
@@ -138,7 +138,7 @@ async function evaluate(parts: LoopParts, options: LoopOptions, step: number): P
     })
     if (options.stop.aborted) break
     const seconds = (performance.now() - begin) / 1000
-    const metrics = parts.monitor.finishEval({ step, env: source.name, rollouts, version: step, seconds })
+    const metrics = await parts.monitor.finishEval({ step, env: source.name, rollouts, version: step, seconds })
     results.push({ step, env: source.name, rollouts, metrics })
   }
   return results

@@ -15,7 +15,7 @@ function start(outputDir: string, resume?: number) {
   return { folder, monitor, stream }
 }
 
-test('a run that ends after step 3 and is resumed from step 2 leaves the files of one run', () => {
+test('a run that ends after step 3 and is resumed from step 2 leaves the files of one run', async () => {
   const base = temporaryFolder()
   const one = start(base)
   const step = (m: Monitor, n: number, rewards: number[]) =>
@@ -25,13 +25,13 @@ test('a run that ends after step 3 and is resumed from step 2 leaves the files o
       version: n - 1,
       metrics: { 'loss/mean': NaN, 'time/step': 2 },
     })
-  one.monitor.writeRow(
+  await one.monitor.writeRow(
     0,
-    one.monitor.finishEval({ step: 0, env: 'held-out', rollouts: groupsOf([[0, 1]]), version: 0, seconds: 1 }),
+    await one.monitor.finishEval({ step: 0, env: 'held-out', rollouts: groupsOf([[0, 1]]), version: 0, seconds: 1 }),
   )
-  step(one.monitor, 1, [0, 0])
-  step(one.monitor, 2, [0, 1])
-  step(one.monitor, 3, [1, 0.5])
+  await step(one.monitor, 1, [0, 0])
+  await step(one.monitor, 2, [0, 1])
+  await step(one.monitor, 3, [1, 0.5])
   one.monitor.close()
   one.monitor.close()
   expect(one.stream.text).toMatchInlineSnapshot(`
@@ -45,8 +45,8 @@ test('a run that ends after step 3 and is resumed from step 2 leaves the files o
   `)
 
   const two = start(base, 2)
-  step(two.monitor, 3, [1, 1, 0])
-  step(two.monitor, 4, [1, 0])
+  await step(two.monitor, 3, [1, 1, 0])
+  await step(two.monitor, 4, [1, 0])
   two.monitor.close()
   const rows = readMetrics(two.folder.metricsPath)
   expect(rows.map((r) => [r.step, r.reward, r['progress/total_rollouts']])).toEqual([
@@ -66,16 +66,16 @@ test('a run that ends after step 3 and is resumed from step 2 leaves the files o
   expect(log).not.toContain('"msg":"step 2"')
 })
 
-test('rewind: rows, totals and files go back, and what is written next follows the row it went back to', () => {
+test('rewind: rows, totals and files go back, and what is written next follows the row it went back to', async () => {
   const folder = openRunFolder({ outputDir: temporaryFolder(), runName: 'run', configText: '' })
   const stream = new Capture()
   const monitor = new Monitor({ folder, maxSteps: 9, watch: { maxTokens: 8 }, stream, samplesEvery: 0 })
   onTestFinished(() => monitor.close())
   const finish = (step: number) =>
     monitor.finishStep({ step, rollouts: scored(groupsOf([[0, step]])), version: step - 1, metrics: {} })
-  for (const step of [1, 2, 3]) finish(step)
+  for (const step of [1, 2, 3]) await finish(step)
   expect(monitor.rewind(1)).toMatchObject({ metricsRows: 2, rolloutFiles: 4 })
-  expect(finish(2)['progress/total_rollouts']).toBe(4)
+  expect((await finish(2))['progress/total_rollouts']).toBe(4)
   expect(readMetrics(folder.metricsPath).map((row) => row.step)).toEqual([1, 2])
   expect(readRollouts(folder, 2)).toHaveLength(2)
   expect(readRollouts(folder, 3)).toHaveLength(0)
