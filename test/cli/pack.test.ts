@@ -87,6 +87,8 @@ describe('the npm package', () => {
     )
     const kernels = readdirSync(join(root, 'src'), { recursive: true, encoding: 'utf8' }).filter((file) => file.endsWith('.wgsl'))
     expect(contents).toEqual(expect.arrayContaining(kernels.map((file) => `dist/${file}`)))
+    const page = readdirSync(join(root, 'src/monitor/view/page')).filter((file) => /\.(?:html|css|js)$/.test(file))
+    expect(contents).toEqual(expect.arrayContaining(page.map((file) => `dist/monitor/view/page/${file}`)))
     const bundled = readdirSync(join(root, 'environments')).filter((file) => file.endsWith('.ts'))
     expect(contents).toEqual(expect.arrayContaining(bundled.map((file) => `environments/${file.replace('.ts', '.js')}`)))
     expect(contents.filter((file) => /^(src|test|bench|node_modules)\/|\.gguf$/.test(file))).toEqual([])
@@ -101,10 +103,29 @@ describe('the npm package', () => {
   })
 
   it('loads every module that it ships', () => {
-    const modules = contents.filter((file) => /^(dist|environments)\/.*\.js$/.test(file) && file !== 'dist/cli/main.js')
+    // Those of the viewer's page are for browsers.
+    const isOurs = (file: string) => /^(dist|environments)\/.*\.js$/.test(file) && !file.startsWith('dist/monitor/view/page/')
+    const modules = contents.filter((file) => isOurs(file) && file !== 'dist/cli/main.js')
     expect(modules.length).toBeGreaterThan(10)
     const code = `for (const file of ${JSON.stringify(modules)}) await import('./node_modules/dawn-rl/' + file); process.exit(0)`
     expect(run(project, process.execPath, ['--input-type=module', '-e', code])).toMatchObject({ code: 0, err: '' })
+  })
+
+  it('shows runs with the page and the libraries that it came with', () => {
+    mkdirSync(join(project, 'outputs'))
+    const code = `
+      const { startView } = await import('./node_modules/dawn-rl/dist/monitor/view/server.js')
+      const view = await startView({ outputs: 'outputs' })
+      const ask = (path) => fetch(view.origin + path, { headers: { authorization: 'Bearer ' + view.key } })
+      const html = await (await ask('/')).text()
+      const paths = ['/', ...[...html.matchAll(/(?:src|href)="\\.?([^"]+)"|"(\\/vendor[^"]+)"/g)].map(([, a, b]) => a ?? b)]
+      for (const path of paths) console.log(path, (await ask(path)).status)
+      process.exit(0)`
+    const { out, err } = run(project, process.execPath, ['--input-type=module', '-e', code])
+    const lines = out.trimEnd().split('\n')
+    expect(err).toBe('')
+    expect(lines.length).toBeGreaterThan(6)
+    expect(lines.filter((line) => !line.endsWith(' 200'))).toEqual([])
   })
 
   it('gives environments of others what they import', () => {

@@ -1,4 +1,5 @@
 /** metrics.jsonl as columns: what charts want, and a tenth of what rows of objects take. */
+import { LIMITS, type Limits } from '../health.ts'
 import { metricInfo, METRICS } from '../metrics-table.ts'
 import { GrowingFile, parseRow } from './lines.ts'
 import type { EvalRow, GlossaryEntry, MetricsAnswer, RunSummary } from './types.ts'
@@ -115,14 +116,16 @@ function entryOf(key: string): GlossaryEntry {
     return { label: 'time', unit: 's', help: 'when the row was written, in seconds since 1970', group: 'Progress' }
   if (!info) return { label: key, unit: '', help: 'a metric of the environment or the loss', group: 'Own' }
   const { formula, unit, healthy, group } = info
-  return { label: key.replace(/\/mean$/, ''), unit, help: formula, healthy, group, range: rangeOf(healthy) }
+  return { label: key.replace(/\/mean$/, ''), unit, help: formula, healthy, group, range: rangeOf(info.name, healthy) }
 }
 
-/** The bounds that the words name: 'under 0.1', 'above 0.3', '0'. */
-function rangeOf(words: string): GlossaryEntry['range'] {
-  const under = /(?:^|; )under (\d+(?:\.\d+)?)/.exec(words)
-  const above = /^above (\d+(?:\.\d+)?)/.exec(words)
-  if (/^0(?:$|,| or few)/.test(words)) return { max: 0 }
-  if (!under && !above) return undefined
-  return { ...(above && { min: Number(above[1]) }), ...(under && { max: Number(under[1]) }) }
+/** The bounds of the table of limits; else those that the words name: 'under 0.1', 'above 0.3', '0'. */
+function rangeOf(name: string, words: string): GlossaryEntry['range'] {
+  const limits: Limits | undefined = Object.hasOwn(LIMITS, name) ? LIMITS[name as keyof typeof LIMITS] : undefined
+  const first = /^(under|above) (\d+(?:\.\d+)?)/.exec(words)
+  const min = limits?.low ?? (first?.[1] === 'above' ? Number(first[2]) : undefined)
+  const max = limits?.high ?? (first?.[1] === 'under' ? Number(first[2]) : /^0(?:$|,| or few)/.test(words) ? 0 : undefined)
+  return min === undefined && max === undefined
+    ? undefined
+    : { ...(min !== undefined && { min }), ...(max !== undefined && { max }) }
 }

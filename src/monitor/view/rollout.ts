@@ -9,7 +9,7 @@ export interface TokenBytes {
   /** Where it comes from. */
   about: string
   /** The bytes that a token stands for, which need not be whole characters; null for an id without one. */
-  bytes(id: number): Uint8Array | null
+  bytes: (id: number) => Uint8Array | null
 }
 
 /** null where there is no such step or row. */

@@ -127,12 +127,21 @@ describe('metrics', () => {
 
   test('have words, and ranges where the words name one', async () => {
     const server = await new Outputs().serve()
-    const keys = ['reward', 'is_truncated/mean', 'is_truncated/x/mean', 'solved_some', 'my/own', 'has_error/mean'].map(
-      encodeURIComponent,
-    )
+    const keys = [
+      'reward',
+      'entropy/all/mean',
+      'mismatch_kl/all/mean',
+      'is_truncated/mean',
+      'is_truncated/x/mean',
+      'solved_some',
+      'my/own',
+      'has_error/mean',
+    ].map(encodeURIComponent)
     const words = await server.json<Record<string, GlossaryEntry>>(`/api/glossary?keys=${keys.join()}`)
     expect(words['is_truncated/mean'].range).toEqual({ max: 0.1 })
     expect(words['is_truncated/x/mean'].help).toContain('one environment')
+    expect(words['entropy/all/mean'].range).toEqual({ min: 0.05 })
+    expect(words['mismatch_kl/all/mean'].range).toEqual({ max: 0.01 })
     expect(words.solved_some.range).toEqual({ min: 0.3 })
     expect(words['has_error/mean'].range).toEqual({ max: 0 })
     expect(words.reward).toMatchObject({ unit: 'reward' })
