@@ -55,11 +55,13 @@ async function runOnce(loaded: Loaded<RunConfig>, stop: AbortSignal): Promise<vo
   const { followRun } = await import('../monitor/sinks/index.ts')
   const { LostRun } = await import('./train-again.ts')
   const { StepTimeline } = await import('./timeline.ts')
+  const { writeOrigin } = await import('./run-origin.ts')
   const run = await openRun(loaded)
   let keep = false
   let trace: StepTrace | undefined
   const { folder, config, parts } = run
   const about = { path: folder.path, name: folder.runName, config }
+  const origin = writeOrigin(folder.logPath, run.adapter)
   const timeline = new StepTimeline({ ...run.loop, folder: folder.path, warn: (line) => parts.monitor.console.warn(line) })
   const sinks = followRun(config.trainer.args.report_to, about, { warn: (line) => parts.monitor.console.warn(line) })
   try {
@@ -75,6 +77,7 @@ async function runOnce(loaded: Loaded<RunConfig>, stop: AbortSignal): Promise<vo
     throw lost ? new LostRun(folder, lost) : error
   } finally {
     timeline.close()
+    await origin
     await trace?.close()
     await sinks.close()
     await run.close()

@@ -1,5 +1,6 @@
 /** The routes below /api: what they take, and which reader answers. Wrong words are a 400 that names them. */
 import { createReadStream } from 'node:fs'
+import { readdir } from 'node:fs/promises'
 import { Readable } from 'node:stream'
 import type { Hono } from 'hono'
 import { compareConfigs } from './config.ts'
@@ -57,13 +58,13 @@ export function addApi(app: Hono, parts: ApiParts): void {
   app.get('/api/runs/:id', async (context) => {
     const run = await runOf(context.req.param('id'))
     const { text, flat } = await run.config()
-    const [versions, gitDiff] = [await versionsOf(run), await readSmall(run.file('git.diff'))]
+    const { versions, gitDiff } = await originOf(run)
     const details: RunDetails = {
       summary: await runs.summary(run),
       config: text,
       flat,
       ...(versions && { versions }),
-      ...(gitDiff !== null && { gitDiff }),
+      ...(gitDiff !== undefined && { gitDiff }),
       evalRows: (await runs.metrics(run)).evalRows(),
       rolloutSteps: await run.rolloutSteps(),
       timelineSteps: (await timelineOf(run)).steps,
@@ -127,11 +128,16 @@ export function addApi(app: Hono, parts: ApiParts): void {
   })
 }
 
-/** Where the run wrote down what it ran on. */
-async function versionsOf(run: Run): Promise<Record<string, string> | undefined> {
-  const text = await readSmall(run.file('versions.json'))
+/** What the newest start of the run wrote down of itself (cli/run-origin.ts). */
+async function originOf(run: Run): Promise<Pick<RunDetails, 'versions' | 'gitDiff'>> {
+  const names = await readdir(run.file('logs')).catch(() => [])
+  const attempts = names.flatMap((name) => Number(/^attempt_(\d{1,9})\.versions\.json$/.exec(name)?.[1] ?? NaN)).filter(Number.isInteger) // prettier-ignore
+  if (attempts.length === 0) return {}
+  const path = run.file('logs', `attempt_${attempts.reduce((a, b) => Math.max(a, b))}`)
+  const [text, diff] = await Promise.all([readSmall(`${path}.versions.json`), readSmall(`${path}.diff`)])
   const found = text === null ? null : parseRow(Buffer.from(text))
-  return found ? Object.fromEntries(Object.entries(found).map(([name, version]) => [name, String(version)])) : undefined
+  const versions = found && Object.fromEntries(Object.entries(found).map(([name, version]) => [name, String(version)]))
+  return { ...(versions && { versions }), ...(diff !== null && { gitDiff: diff }) }
 }
 
 function queryOf(words: Words): RolloutQuery {

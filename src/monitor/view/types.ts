@@ -57,9 +57,9 @@ export interface RunDetails {
   /** config.toml as it stands. */
   config: string
   flat: Record<string, FlatValue>
-  /** Where the run wrote them (state of the newest checkpoint, or versions.json). */
+  /** Of its newest start: of dawn-rl, Node, the adapter and so on, and the command. */
   versions?: Record<string, string>
-  /** Where the run wrote one: git.diff. */
+  /** What was not committed in the folder that it was started in. */
   gitDiff?: string
   evalRows: EvalRow[]
   /** Steps that have rollouts, ascending, and those that have a timeline. */

@@ -1,5 +1,5 @@
 /** The viewer over a run as `train` leaves it: what it shows against the run's own files, and the command itself. */
-import { spawn } from 'node:child_process'
+import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { appendFileSync, cpSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -19,6 +19,16 @@ const cli = fileURLToPath(new URL('../../../cli.js', import.meta.url))
 
 beforeAll(async () => {
   await runs.prepare()
+  // Started in a checkout of the user's, with a change that is not committed.
+  const git = (...words: string[]) => execFileSync('git', ['-c', 'user.name=n', '-c', 'user.email=e', ...words], { cwd: runs.dir, encoding: 'utf8' }) // prettier-ignore
+  runs.write('notes.txt', 'as it was\n')
+  for (const words of [
+    ['init', '-q'],
+    ['add', 'notes.txt'],
+    ['commit', '-q', '-m', 'first'],
+  ])
+    git(...words)
+  runs.write('notes.txt', 'changed\n')
   const { code, stderr } = await runs.run(['run_name=one', 'max_steps=3', 'eval_strategy=steps', 'eval_steps=3', '--trace', '3'])
   expect(code, stderr).toBe(0)
 })
@@ -46,6 +56,12 @@ describe('a run', () => {
     expect(details.config).toBe(readFileSync(join(runs.outputs, 'one', 'config.toml'), 'utf8'))
     expect(details.flat).toMatchObject({ 'trainer.args.max_steps': 3, 'trainer.args.lora_rank': 4, 'env.0.name': 'even' })
     expect(details).toMatchObject({ rolloutSteps: [0, 1, 2, 3], timelineSteps: [0, 1, 2, 3] })
+    expect(details.versions).toMatchObject({
+      'dawn-rl': expect.stringMatching(/^\d/),
+      node: process.version,
+      command: expect.stringContaining('--trace 3'),
+    })
+    expect(details.gitDiff).toContain('+changed')
     expect(details.evalRows[0]).toMatchObject({ step: 0, 'eval/even/avg@1': rows[0]['eval/even/avg@1'] })
     const { keys } = await server.json<MetricsAnswer>('/api/runs/one/metrics')
     const words = keys.map(encodeURIComponent).join()

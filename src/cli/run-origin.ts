@@ -1,0 +1,57 @@
+/**
+ * What a start of a run was made of, beside its log: `logs/attempt_N.versions.json`, and `logs/attempt_N.diff`, what of the code in the folder that it was
+ * started in (environments, losses) is not committed. Nothing waits for it, and a run goes on without it.
+ */
+import { execFile } from 'node:child_process'
+import { existsSync } from 'node:fs'
+import { writeFile } from 'node:fs/promises'
+import { arch, platform, release } from 'node:os'
+import { dirname, join, resolve } from 'node:path'
+import { isCheckout, packageRoot, versionOf } from './version.ts'
+
+/** A larger diff is cut: it is of data, not of code. */
+const diffAtMost = 1 << 20
+
+/**
+ * @param logPath `logs/attempt_N.log` of the run folder
+ * @param adapter the name of the GPU's adapter
+ */
+export async function writeOrigin(logPath: string, adapter: string): Promise<void> {
+  const [path, here] = [logPath.replace(/\.log$/, ''), resolve('.')]
+  const known = {
+    'dawn-rl': versionOf('dawn-rl'),
+    'dawn-rl commit': isCheckout ? await git(packageRoot, ['rev-parse', 'HEAD']) : undefined,
+    commit: here === packageRoot ? undefined : await git(here, ['rev-parse', 'HEAD']),
+    node: process.version,
+    webgpu: versionOf('webgpu'),
+    adapter,
+    os: `${platform()} ${release()} ${arch()}`,
+    command: process.argv.slice(1).join(' '),
+  }
+  try {
+    await writeFile(`${path}.versions.json`, `${JSON.stringify(known, null, 2)}\n`)
+    const diff = await git(here, ['diff', 'HEAD', '--no-ext-diff', '--no-color', '--no-textconv'])
+    if (diff) await writeFile(`${path}.diff`, `${diff.slice(0, diffAtMost)}\n`)
+  } catch {
+    // A folder that is gone again: a start that came to nothing takes its folder away.
+  }
+}
+
+/** What git says; undefined without git, or where a folder is in no checkout. */
+async function git(folder: string, words: string[]): Promise<string | undefined> {
+  if (!isInCheckout(folder)) return undefined
+  // No lock is taken, nothing is written and no prompt is shown.
+  const env = { ...process.env, GIT_OPTIONAL_LOCKS: '0', GIT_TERMINAL_PROMPT: '0' }
+  return await new Promise((done) =>
+    execFile('git', words, { cwd: folder, env, timeout: 5000, maxBuffer: 16 * diffAtMost }, (_, out) =>
+      done(out.trim() || undefined),
+    ),
+  )
+}
+
+function isInCheckout(folder: string): boolean {
+  for (let at = folder; ; at = dirname(at)) {
+    if (existsSync(join(at, '.git'))) return true
+    if (at === dirname(at)) return false
+  }
+}
