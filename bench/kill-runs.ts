@@ -6,9 +6,9 @@
  * milliseconds, because that is where a kill can hurt: 'save' while a checkpoint is written or deleted, 'record' while metrics and rollouts are,
  * 'start' while the folder is opened or taken back.
  */
-import { spawn } from 'node:child_process'
+import { spawn, spawnSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
-import { existsSync, mkdirSync, readdirSync, readFileSync, statSync, watch, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, readFileSync, readlinkSync, statSync, watch, writeFileSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -20,21 +20,28 @@ import { brokenBecause } from '../src/trainer/checkpoint.ts'
 const cache = process.env.XDG_CACHE_HOME || join(homedir(), '.cache')
 const root = join(import.meta.dirname, '..')
 
-/** What a run trains, as keys of [trainer.args] on top of `base`. */
+type Keys = Record<string, string | number | boolean>
+
+/** What a run trains, as keys of [trainer.args] on top of `base`, and when it saves. */
 export interface Kind {
   name: string
-  args: Record<string, string | number | boolean>
+  args: Keys
+  ckpt: Keys
 }
 
+const best = 'eval/even/avg@1'
+const full = { use_lora: false, learning_rate: 1e-3 }
+
 export const KINDS: readonly Kind[] = [
-  { name: 'adapter', args: { save_steps: 1 } },
+  { name: 'adapter', args: {}, ckpt: { interval: 1 } },
   {
     name: 'adapter, dropout, cosine',
-    args: { save_steps: 2, save_total_limit: 2, lora_dropout: 0.1, lr_scheduler_type: 'cosine' },
+    args: { lora_dropout: 0.1, lr_scheduler_type: 'cosine', eval_steps: 1 },
+    ckpt: { interval: 2, keep_last: 1, keep_interval: 4, keep_best: best },
   },
-  { name: 'adapter, 8-bit moments', args: { save_steps: 1, save_total_limit: 1, optim: 'adamw_8bit' } },
-  { name: 'all weights', args: { save_steps: 2, save_total_limit: 1, use_lora: false, learning_rate: 1e-3 } },
-  { name: 'all weights, 8-bit moments', args: { save_steps: 1, use_lora: false, learning_rate: 1e-3, optim: 'adamw_8bit' } },
+  { name: 'adapter, 8-bit moments', args: { optim: 'adamw_8bit' }, ckpt: { interval: 1, keep_last: 1 } },
+  { name: 'all weights', args: full, ckpt: { interval: 2, keep_last: 1 } },
+  { name: 'all weights, 8-bit moments', args: { ...full, optim: 'adamw_8bit' }, ckpt: { interval: 1, keep_best: '-loss/mean' } },
 ]
 
 const base = {
@@ -199,6 +206,20 @@ export class KillRuns {
     ]
   }
 
+  /** `train` with these words, to its end. */
+  run(words: string[]): { status: number | null; stdout: string; stderr: string } {
+    return spawnSync(process.execPath, [join(root, 'train.js'), ...words], {
+      cwd: this.dir,
+      env: this.#environment,
+      encoding: 'utf8',
+    })
+  }
+
+  get #environment(): NodeJS.ProcessEnv {
+    // What the driver compiled is kept where it always is.
+    return { MESA_SHADER_CACHE_DIR: cache, ...process.env, NO_COLOR: '1', XDG_CACHE_HOME: join(this.dir, 'cache') }
+  }
+
   async #start(kind: Kind, name: string, kill?: Kill): Promise<{ code: number | null; output: string; killed: boolean }> {
     const folder = join(this.dir, 'outputs', name)
     const config = join(this.dir, `${slug(kind)}.toml`)
@@ -207,8 +228,7 @@ export class KillRuns {
     const words = [join(root, 'train.js'), '@', config, '--run-name', name, ...resume]
     const child = spawn(process.execPath, words, {
       cwd: this.dir,
-      // What the driver compiled is kept where it always is.
-      env: { MESA_SHADER_CACHE_DIR: cache, ...process.env, NO_COLOR: '1', XDG_CACHE_HOME: join(this.dir, 'cache') },
+      env: this.#environment,
       stdio: ['ignore', 'pipe', 'pipe'],
       detached: true,
     })
@@ -232,11 +252,11 @@ export class KillRuns {
 const slug = ({ name }: Kind) => name.replaceAll(/[^a-z0-9]+/gi, '-')
 
 function configText(kind: Kind, asyncLevel: number): string {
-  const args = { ...base, max_async_level: asyncLevel, ...kind.args }
-  const lines = Object.entries(args).map(([key, value]) => `${key} = ${JSON.stringify(value)}`)
+  const lines = (keys: Keys) => Object.entries(keys).map(([key, value]) => `${key} = ${JSON.stringify(value)}\n`)
+  const args = lines({ ...base, max_async_level: asyncLevel, ...kind.args }).join('')
   const model = JSON.stringify(join(root, 'models/tiny'))
   const sampler = '[inference]\nmax_num_seqs = 4\nmax_num_batched_tokens = 8'
-  return `model = ${model}\n[env]\nid = "./even.ts"\nname = "even"\n${sampler}\n[trainer.args]\n${lines.join('\n')}\n`
+  return `model = ${model}\n[env]\nid = "./even.ts"\nname = "even"\n${sampler}\n[trainer.args]\n${args}[trainer.ckpt]\n${lines(kind.ckpt).join('')}`
 }
 
 /** Resolves when the time has come; rejects where the process ended before. */
@@ -332,10 +352,13 @@ function sameRollouts(want: string, have: string, inTurns: boolean): string[] {
 
 function sameCheckpoints(want: string, have: string, inTurns: boolean): string[] {
   const [a, b] = [want, have].map((folder) => namesIn(join(folder, 'checkpoints')))
+  // Which step is the best hangs on the numbers, and they on which weights sampled.
+  if (!inTurns) return namesIn(join(have, 'checkpoints')).filter((name) => /^step_\d+$/.test(name)).flatMap((name) => brokenBecause(join(have, 'checkpoints', name)) ?? []) // prettier-ignore
   if (a.join() !== b.join()) return [`checkpoints/ holds ${b.join(', ')} instead of ${a.join(', ')}`]
+  const [x, y] = [want, have].map((folder) => bestOf(folder))
+  if (x !== y) return [`checkpoints/best is ${y} instead of ${x}`]
   const steps = a.filter((name) => /^step_\d+$/.test(name))
   const broken = steps.flatMap((name) => brokenBecause(join(have, 'checkpoints', name)) ?? [])
-  if (!inTurns) return broken
   const different = steps.flatMap((step) =>
     namesIn(join(want, 'checkpoints', step)).flatMap((file) => {
       const [x, y] = [want, have].map((folder) => hashOf(join(folder, 'checkpoints', step, file)))
@@ -344,6 +367,9 @@ function sameCheckpoints(want: string, have: string, inTurns: boolean): string[]
   )
   return [...broken, ...different]
 }
+
+const bestOf = (folder: string) =>
+  existsSync(join(folder, 'checkpoints/best')) ? readlinkSync(join(folder, 'checkpoints/best')) : 'not there'
 
 const hashOf = (file: string) =>
   existsSync(file) && statSync(file).isFile() ? createHash('sha256').update(readFileSync(file)).digest('hex') : 'not there'

@@ -3,6 +3,7 @@ import { existsSync } from 'node:fs'
 import { messageOf } from '../common/errors.ts'
 import { batchLine, type Loaded } from '../config/load.ts'
 import type { VllmConfig } from '../config/inference-schema.ts'
+import { diskLine } from '../config/disk.ts'
 import { memoryOf, memoryTable, type MemoryLimits } from '../config/memory.ts'
 import { show } from '../config/problems.ts'
 import type { RunConfig } from '../config/schema.ts'
@@ -31,6 +32,8 @@ export async function dryRun(loaded: Loaded<RunConfig>): Promise<void> {
   }
   const table = memoryTable(memoryOf(config, model.config), model.config, best?.limits)
   console.log(`# GPU memory for ${model.name}\n${table.replaceAll(/^/gm, '#')}`)
+  const { line: disk, fits } = diskLine(config, model.config, model.path, config.trainer.args.output_dir)
+  console.log(`# disk for checkpoints: ${disk}${fits ? '' : ': they will not fit'}`)
   model.close()
 }
 

@@ -246,7 +246,7 @@ function runSource(dir: string, options: EvalOptions): EvalSource {
   const missing = steps.find((step) => !there.includes(step))
   if (missing !== undefined || (steps.length === 0 && !options.base))
     throw new UserError(
-      `--run ${dir}: ${missing === undefined ? 'it has no checkpoints' : `there is no checkpoint of step ${missing}`}. ${there.length > 0 ? `There are ${there.join(', ')}.` : 'Checkpoints are written every save_steps, and at the end.'}`,
+      `--run ${dir}: ${missing === undefined ? 'it has no checkpoints' : `there is no checkpoint of step ${missing}`}. ${there.length > 0 ? `There are ${there.join(', ')}.` : 'Checkpoints are written every so many steps (interval of [trainer.ckpt]), and at the end.'}`,
     )
   return {
     kind: 'run',

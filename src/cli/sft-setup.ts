@@ -4,6 +4,7 @@ import { basename, dirname, join, resolve } from 'node:path'
 import { UserError } from '../common/errors.ts'
 import type { TrainingSample } from '../common/types.ts'
 import type { Loaded } from '../config/load.ts'
+import { diskLine } from '../config/disk.ts'
 import type { SftConfig } from '../config/sft-schema.ts'
 import { stringifyConfig } from '../config/toml-write.ts'
 import { ChatTemplate, loadEnvironment, readTable, sftRows } from '../environments/index.ts'
@@ -21,12 +22,13 @@ import { MetricsWriter } from '../monitor/metrics-writer.ts'
 import { Progress } from '../monitor/progress.ts'
 import { openRunFolder, type RunFolder } from '../monitor/run-folder.ts'
 import { etaSeconds } from '../monitor/step-line.ts'
-import { loadCheckpoint, newestCheckpoint, writeWeights, type WeightsAbout } from '../trainer/checkpoint.ts'
+import { writeWeights, type WeightsAbout } from '../trainer/checkpoint.ts'
 import { negativeLogLikelihood } from '../trainer/losses/index.ts'
 import { newModel } from '../trainer/new-model.ts'
 import { exampleOf, sampleOf, SftData, type SftTokenizer } from '../trainer/sft.ts'
 import { Trainer } from '../trainer/trainer.ts'
 import { adapterWords, limitMemory, tellMemory, withMicroBatch } from './gpu-memory.ts'
+import { noteFork, RunCheckpoints, tellDisk } from './train-checkpoints.ts'
 import { trainerOptions } from './trainer-options.ts'
 
 export type LoadedSft = Loaded<SftConfig>
@@ -34,6 +36,7 @@ export type LoadedSft = Loaded<SftConfig>
 export interface SftRun {
   loaded: LoadedSft
   folder: RunFolder
+  checkpoints: RunCheckpoints
   console: RunConsole
   metrics: MetricsWriter
   trainer: Trainer
@@ -103,6 +106,7 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
     const { config, line } = withMicroBatch(loaded, source.config, adapterWords(gpu))
     const { args } = config.trainer
     folder = openFolder({ ...loaded, config })
+    if (loaded.fork) noteFork(folder, loaded.fork)
     opened.push(folder)
     const logger = createLogger(folder.logPath)
     const out = new RunConsole({ progress: new Progress(), maxSteps: args.max_steps, logger })
@@ -110,6 +114,7 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
     out.print(`adapter  ${gpu.facts.name}${gpu.facts.software ? ' (software: no GPU was found, so this is slow)' : ''}`)
     out.print(`run      ${folder.path}`)
     if (line) out.print(`micro    ${line}`)
+    tellDisk(diskLine(config, source.config, config.model.name ?? '', folder.path), out)
     const decoder = await loadDecoder(gpu, source, {
       round: args.bf16,
       matrixUnits: args.matrix_units,
@@ -125,13 +130,20 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
     const { tokenizer, rawConfig, rawGenerationConfig } = source
     const lora = args.use_lora ? loraConfig(config, adapter) : undefined
     const about = { lora, rawConfig, rawGenerationConfig, tokenizer }
-    if (loaded.resume) await resume(loaded, { folder, trainer, about, console: out })
+    const checkpoints = new RunCheckpoints({
+      ...{ folder, trainer, weights: about, ckpt: config.trainer.ckpt },
+      rewind: (step) => folder!.rewind(step),
+      print: (text) => out.print(text),
+      warn: (text) => out.warn(text),
+    })
+    await checkpoints.begin(loaded)
     // After the resume, which takes the file back to its step.
     const metrics = new MetricsWriter({ path: folder.metricsPath, onWarning: (message) => out.warn(message) })
     opened.push(metrics)
     return {
       loaded,
       folder,
+      checkpoints,
       console: out,
       metrics,
       trainer,
@@ -209,23 +221,8 @@ function openFolder({ config, resume }: LoadedSft): RunFolder {
   const { args } = config.trainer
   const dir = resume?.kind === 'dir' ? resolve(resume.dir) : undefined
   const runName = dir ? basename(dir) : args.run_name
-  const configText = stringifyConfig({ ...config, trainer: { args: { ...args, run_name: runName } } })
+  const configText = stringifyConfig({ ...config, trainer: { ...config.trainer, args: { ...args, run_name: runName } } })
   return openRunFolder({ outputDir: dir ? dirname(dir) : args.output_dir, runName, configText, resume: !!resume })
-}
-
-async function resume({ resume }: LoadedSft, run: Pick<SftRun, 'folder' | 'trainer' | 'about' | 'console'>): Promise<void> {
-  const { folder, trainer, about, console: out } = run
-  let dir: string
-  if (resume?.kind === 'step') dir = folder.checkpointPath(resume.step)
-  else {
-    const { newest, broken } = newestCheckpoint(folder.checkpointsPath)
-    for (const why of broken) out.warn(`passed over ${why}`)
-    if (!newest) throw new UserError(`Nothing to resume: ${folder.checkpointsPath} has no whole checkpoint.`)
-    dir = newest.dir
-  }
-  const { step } = await loadCheckpoint(dir, trainer, about)
-  folder.rewind(step)
-  out.print(`resumed  ${dir}: weights, optimizer, data position, learning rate of step ${step + 1}`)
 }
 
 /** A model folder is replaced, anything else is not. */

@@ -1,5 +1,6 @@
 /** `sft`: supervised training on the answers of a data file or of an environment. It also makes new, small models. */
 import type { Command } from 'commander'
+import type { Metrics } from '../common/types.ts'
 import type { LoadedSft, SftRun } from './sft-setup.ts'
 import { reportAtEnd } from './report.ts'
 import { outliveReaders, stopOnSignal } from './stop.ts'
@@ -32,7 +33,6 @@ async function sft(words: string[]): Promise<void> {
 async function run(loaded: LoadedSft): Promise<void> {
   const { openSft, saveTo } = await import('./sft-setup.ts')
   const { meanLoss, trainSft } = await import('../trainer/sft.ts')
-  const { saveCheckpoint } = await import('../trainer/checkpoint.ts')
   const { checkSinks, followRun } = await import('../monitor/sinks/index.ts')
   const { args } = loaded.config.trainer
   checkSinks(args.report_to)
@@ -49,13 +49,11 @@ async function run(loaded: LoadedSft): Promise<void> {
     const first = trainer.step
     trace = loaded.trace && (await openTrace(loaded.trace, run))
     trace?.begin(first + 1)
-    const save = async (): Promise<void> => {
-      await saveCheckpoint(run.folder.checkpointsPath, trainer, run.about, { keep: args.save_total_limit })
-    }
+    const save = (row?: Metrics): Promise<void> => run.checkpoints.save(trainer.step, row, { seed: args.seed })
     await trainSft(trainer, data, {
       maxSteps: args.max_steps,
-      saveSteps: args.save_steps,
-      save: () => trace?.saving(save) ?? save(),
+      saveSteps: loaded.config.trainer.ckpt.interval,
+      save: (row) => trace?.saving(() => save(row)) ?? save(row),
       stopRequested: () => stop.signal.aborted,
       warn: (line) => out.warn(line),
       onStep: (step, row) => {

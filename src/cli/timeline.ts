@@ -52,7 +52,7 @@ export class StepTimeline {
         else end()
         return pushed
       },
-      save: (step) => this.#during('save_ckpt', () => parts.save(step)),
+      save: (step, row) => this.#during('save_ckpt', () => parts.save(step, row)),
     }
   }
 

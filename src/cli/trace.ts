@@ -101,7 +101,7 @@ export class StepTrace {
         pushed.then(end, end)
         return pushed
       },
-      save: (step) => this.saving(() => parts.save(step)),
+      save: (step, row) => this.saving(() => parts.save(step, row)),
     }
   }
 

@@ -2,6 +2,7 @@
 import { basename, dirname, join, resolve } from 'node:path'
 import type { Metrics, SamplingParams, TrainingBatch } from '../common/types.ts'
 import { batchLine, type Loaded } from '../config/load.ts'
+import { diskLine } from '../config/disk.ts'
 import type { RunConfig } from '../config/schema.ts'
 import { stringifyConfig } from '../config/toml-write.ts'
 import { PolicyClient, type Environment } from '../environments/index.ts'
@@ -20,14 +21,14 @@ import type { LoopOptions, LoopParts } from '../orchestrator/loop.ts'
 import { Orchestrator } from '../orchestrator/orchestrator.ts'
 import { trainerTokens } from '../orchestrator/samples.ts'
 import type { RunEnvironment } from '../orchestrator/tasks.ts'
-import { saveCheckpoint, type WeightsAbout } from '../trainer/checkpoint.ts'
+import type { CheckpointState, WeightsAbout } from '../trainer/checkpoint.ts'
 import { Trainer } from '../trainer/trainer.ts'
 import { firstPrompts } from './first-prompt.ts'
 import { adapterWords, limitMemory, tellMemory, withMicroBatch } from './gpu-memory.ts'
 import { toolCallParser } from './tool-calls.ts'
 import { trainerOptions } from './trainer-options.ts'
+import { noteFork, RunCheckpoints, tellDisk } from './train-checkpoints.ts'
 import { openInputs } from './train-inputs.ts'
-import { resumeFrom } from './train-resume.ts'
 import { openSampler } from './train-sampler.ts'
 
 export interface Run {
@@ -59,6 +60,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     const { config, line } = withMicroBatch(loaded, model.config, adapterWords(gpu))
     const { args } = config.trainer
     folder = openFolder(loaded, config)
+    if (loaded.fork) noteFork(folder, loaded.fork)
     opened.push(folder)
     const monitor = new Monitor({
       folder,
@@ -73,10 +75,18 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     announce(monitor, loaded, gpu, folder, inputs.notices)
     monitor.console.dim(...firstPrompts(environments, inputs))
     if (line) monitor.console.print(`micro    ${line}`)
+    tellDisk(diskLine(config, model.config, model.path, folder.path), monitor.console)
     const decoder = await load(gpu, model, config, monitor, adapter)
     const trainer = new Trainer(decoder, trainerOptions(args, loss, folder))
     const weights = aboutWeights(config, adapter, model, tokenizer)
-    const firstStep = loaded.resume ? await resumeFrom(loaded.resume, { folder, trainer, weights, monitor }) : 0
+    const checkpoints = new RunCheckpoints({
+      ...{ folder, trainer, weights, ckpt: config.trainer.ckpt },
+      rewind: (step) => monitor.rewind(step),
+      print: (text) => monitor.console.print(text),
+      warn: (text) => monitor.console.warn(text),
+    })
+    const state = await checkpoints.begin(loaded)
+    const firstStep = state?.step ?? 0
     const sampler = await openSampler({ config, decoder, inputs, folder, monitor, weights }, firstStep)
     opened.push(sampler)
     // The device says late that it had no room for something.
@@ -95,6 +105,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
       sampling: samplingOf(config),
       seed: args.seed,
       groupsPerStep: args.batch_size / args.rollouts_per_example,
+      done: state && { step: firstStep, tasks: tasksDone(state, config) },
       rolloutsPerExample: args.rollouts_per_example,
       maxConcurrent: args.max_concurrent,
       maxSampling: config.inference.max_num_seqs,
@@ -109,7 +120,11 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
       monitor,
       train: (batch, published) => trainOn(trainer, batch, published, { monitor, isFirst: batch.step === firstStep + 1 }),
       publish: (version) => sampler.publish(version),
-      save: (step) => save(step, { trainer, folder: folder!, weights, monitor, keep: args.save_total_limit }),
+      isBest: (step, row) => checkpoints.isBest(step, row),
+      save: (step, row) =>
+        monitor.progress.run('saving', { limitMs: 3_600_000 }, () =>
+          checkpoints.save(step, row, { ...dataOf(config, environments), tasks_done: orchestrator.tasksBefore(step + 1) }),
+        ),
       lost: () => gpu.lost,
       evaluated: args.eval_strategy === 'no' ? [] : environments.filter(({ env }) => env.evalDataset.length > 0),
     }
@@ -212,7 +227,7 @@ function loopOptions(config: RunConfig, firstStep: number): Omit<LoopOptions, 's
     evalExamples: args.eval_examples,
     evalRolloutsPerExample: args.eval_rollouts_per_example,
     evalTemperature: args.eval_temperature,
-    saveSteps: args.save_steps,
+    saveSteps: config.trainer.ckpt.interval,
   }
 }
 
@@ -253,14 +268,18 @@ function aboutWeights(config: RunConfig, adapter: Adapter | undefined, model: Mo
   return { lora, rawConfig: lora ? {} : model.rawConfig(), rawGenerationConfig: model.rawGenerationConfig, tokenizer }
 }
 
-async function save(
-  step: number,
-  run: { trainer: Trainer; folder: RunFolder; weights: WeightsAbout; monitor: Monitor; keep: number },
-): Promise<void> {
-  await run.monitor.progress.run('saving', { limitMs: 3_600_000 }, () =>
-    saveCheckpoint(run.folder.checkpointsPath, run.trainer, run.weights, { keep: run.keep, extra: { data_position: step } }),
-  )
+/** What a checkpoint says of the data: order, samples and rollouts under way follow from it, so no other random state is kept. */
+function dataOf({ trainer: { args } }: RunConfig, environments: readonly RunEnvironment[]): Record<string, unknown> {
+  return {
+    seed: args.seed,
+    rollouts_per_example: args.rollouts_per_example,
+    environments: environments.map(({ name, weight, env }) => ({ name, weight, rows: env.dataset.length })),
+  }
 }
+
+/** Tasks that a run has had; a checkpoint of format 1 says it by the step alone. */
+const tasksDone = ({ step, extra }: CheckpointState, { trainer: { args } }: RunConfig): number =>
+  typeof extra.tasks_done === 'number' ? extra.tasks_done : (step * args.batch_size) / args.rollouts_per_example
 
 const namesWithWeight = (env: Environment): string[] =>
   Object.entries(env.rubric.weights ?? {}).flatMap(([name, weight]) => (weight ? name : []))

@@ -2,6 +2,7 @@
  * The words after `train` or `sft`: `@ file.toml` (several compose left to right), dotted overrides, a few flags.
  *
  *     @ a.toml @ b.toml --trainer.args.learning_rate 1e-4 --max-steps 2 --env.args.words=4 --dry-run --resume step 20 --trace 5-6
+ *     --resume outputs/first                 --fork outputs/first@20 --learning-rate 1e-5        (with the config of that run)
  *
  * - A key is dotted, in snake_case or kebab-case; a last part that only one key has may stand alone (`--max-steps`).
  * - A value is read as the schema's type wants it: text for a string, TOML for the rest; under a free table TOML where it parses, else text.
@@ -10,6 +11,7 @@ import { parse } from 'smol-toml'
 import { nearest } from '../common/errors.ts'
 import type { TraceLevel } from '../common/trace.ts'
 import { isTable, mergeSources, type Source, type Table, valueAt } from './compose.ts'
+import { CKPT_ALIASES } from './ckpt-schema.ts'
 import { allowedText, leafPaths, nodeAt, type SchemaNode } from './schema-tree.ts'
 import { pathKey } from './toml-lines.ts'
 
@@ -23,18 +25,25 @@ export interface TraceWish {
   level: TraceLevel
 }
 
+/** The run whose checkpoint a new run begins with: its newest, that of a step, or its best. */
+export interface Fork {
+  dir: string
+  step: 'latest' | 'best' | number
+}
+
 export interface Words {
   files: string[]
   overrides: { key: string; value: string | undefined; word: string }[]
   dryRun: boolean
   help: boolean
   resume?: Resume
+  fork?: Fork
   trace?: TraceWish
   /** Sentences. */
   problems: string[]
 }
 
-const FLAGS = ['--dry-run', '--help', '--resume', '--trace']
+const FLAGS = ['--dry-run', '--help', '--resume', '--fork', '--trace']
 
 /** A word that can be a value: no flag (a negative number is none), no @. */
 const isValue = (word: string | undefined) =>
@@ -59,6 +68,11 @@ export function readWords(argv: readonly string[]): Words {
       else if (first === 'step')
         words.problems.push(`--resume step ${number}: after step comes a number, as in \`--resume step 20\`.`)
       else words.resume = { kind: 'dir', dir: first }
+    } else if (word === '--fork' || word.startsWith('--fork=')) {
+      const given = word === '--fork' ? (isValue(argv[i + 1]) ? argv[++i] : '') : word.slice('--fork='.length)
+      const [, dir, step = 'latest'] = /^(.+?)(?:@(latest|best|\d+))?$/s.exec(given) ?? []
+      if (dir === undefined) words.problems.push('After --fork comes a run folder, as in `--fork outputs/first` or `--fork outputs/first@20`.')
+      else words.fork = { dir, step: step === 'latest' || step === 'best' ? step : Number(step) }
     } else if (word === '--trace' || word.startsWith('--trace=')) {
       const given = word === '--trace' ? [] : word.slice('--trace='.length).split(',')
       if (word === '--trace') while (isValue(argv[i + 1])) given.push(argv[++i])
@@ -147,6 +161,8 @@ function findKey(typed: string, merged: Table, tree: SchemaNode): string[] | str
     path.push(nodeAt(tree, path)?.type === 'free' ? parts[i] : parts[i].replaceAll('-', '_'))
   }
   if (path.length === 1 && path[0] === 'model') return ['model', 'name']
+  const alias = path.length === 1 || path.slice(0, -1).join('.') === 'trainer.args' ? CKPT_ALIASES[path[path.length - 1]] : undefined
+  if (alias) return ['trainer', 'ckpt', alias]
   if (nodeAt(tree, path)) return path
   const leaves = leafPaths(tree).map((leaf) => leaf.path)
   const [first, ...rest] = parts

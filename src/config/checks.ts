@@ -6,6 +6,7 @@ import { existsSync } from 'node:fs'
 import { messageOf, nearest } from '../common/errors.ts'
 import { resolveEnvironment } from '../environments/load.ts'
 import { needPython, pythonKnows } from '../environments/python/bridge.ts'
+import { ckptChecks, ckptNotices, sftCkptChecks } from './ckpt-checks.ts'
 import { inferenceChecks, inferenceNotices } from './inference-checks.ts'
 import { show } from './problems.ts'
 import { BUILT_IN, type RunConfig } from './schema.ts'
@@ -143,6 +144,7 @@ export const rlChecks: Check<RunConfig>[] = [
     find: ({ env }) => env.map(({ id, ...about }, i) => environmentProblem(`env.${i}.id`, id, about)).find((problem) => problem),
   },
   ...(shared as Check<RunConfig>[]),
+  ...ckptChecks,
   ...inferenceChecks,
 ]
 
@@ -185,6 +187,7 @@ export const sftChecks: Check<SftConfig>[] = [
     },
   },
   ...(shared as Check<SftConfig>[]),
+  ...sftCkptChecks,
 ]
 
 /** Keys that have no effect because of another one: told, where they were set to something. */
@@ -205,7 +208,7 @@ function idleKeys(args: RunConfig['trainer']['args'] | SftConfig['trainer']['arg
 /** Remarks on an RL config, one line each. */
 export function rlNotices(config: RunConfig, written: Written): string[] {
   const { args } = config.trainer
-  const notices = [...idleKeys(args, written), ...inferenceNotices(config, written)]
+  const notices = [...idleKeys(args, written), ...ckptNotices(config, written), ...inferenceNotices(config, written)]
   const idle = (keys: string[], because: string) => {
     for (const key of keys) if (written.isChanged(A + key)) notices.push(`${A}${key} has no effect: ${because}.`)
   }
@@ -233,4 +236,7 @@ export function rlNotices(config: RunConfig, written: Written): string[] {
 }
 
 /** Remarks on an SFT config, one line each. */
-export const sftNotices = (config: SftConfig, written: Written): string[] => idleKeys(config.trainer.args, written)
+export const sftNotices = (config: SftConfig, written: Written): string[] => [
+  ...idleKeys(config.trainer.args, written),
+  ...ckptNotices(config, written),
+]

@@ -7,6 +7,7 @@
 import { readFileSync } from 'node:fs'
 import { parse, TomlError } from 'smol-toml'
 import { messageOf, UserError } from '../common/errors.ts'
+import { CKPT_ALIASES } from './ckpt-schema.ts'
 import { pathKey, tomlPositions } from './toml-lines.ts'
 
 export type Table = Record<string, unknown>
@@ -55,7 +56,7 @@ export function sourceOf(text: string, label: string): Source {
   return normalize({ label, table, places, replacesEnv: Array.isArray(table.env) })
 }
 
-/** The short forms written out: `model = "x"` is model.name, one [env] is a list of one (its places move along), and so is a word of report_to. */
+/** The short forms written out: `model = "x"` is model.name, one [env] is a list of one (its places move along), and so is a word of report_to; other names of [trainer.ckpt]. */
 export function normalize(source: Source): Source {
   const { table, places } = source
   if (typeof table.model === 'string') {
@@ -65,6 +66,7 @@ export function normalize(source: Source): Source {
   }
   const args = isTable(table.trainer) && isTable(table.trainer.args) ? table.trainer.args : undefined
   if (typeof args?.report_to === 'string') args.report_to = [args.report_to]
+  if (args) moveAliases(table.trainer as Table, args, places)
   if (isTable(table.env)) {
     table.env = [table.env]
     const prefix = pathKey(['env', ''])
@@ -72,6 +74,18 @@ export function normalize(source: Source): Source {
     for (const [key, at] of moved) places.set(pathKey(['env', '0', '']) + key.slice(prefix.length), at)
   }
   return source
+}
+
+/** `save_steps` of [trainer.args] is `interval` of [trainer.ckpt]. Where one source has both, the schema refuses the first (foreign.ts). */
+function moveAliases(trainer: Table, args: Table, places: Map<string, string>): void {
+  for (const [alias, key] of Object.entries(CKPT_ALIASES)) {
+    const ckpt = trainer.ckpt ?? {}
+    if (args[alias] === undefined || !isTable(ckpt) || ckpt[key] !== undefined) continue
+    trainer.ckpt = { ...ckpt, [key]: args[alias] }
+    delete args[alias]
+    const at = places.get(pathKey(['trainer', 'args', alias]))
+    if (at) places.set(pathKey(['trainer', 'ckpt', key]), at)
+  }
 }
 
 /** All sources as one table; later ones win. */

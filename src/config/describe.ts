@@ -60,12 +60,13 @@ export function describeSchema(verb: string, width = 110): string {
   const usage = verb === 'sft' ? 'node cli.js sft' : 'node train.js'
   const example = verb === 'sft' ? 'configs/tiny-sft.toml' : 'configs/quickstart.toml'
   const head = [
-    `${usage} @ config.toml [@ overlay.toml ...] [--dotted.key value ...] [--dry-run] [--resume [latest | step N | folder]] [--trace]`,
+    `${usage} @ config.toml [@ overlay.toml ...] [--dotted.key value ...] [--dry-run] [--resume [latest | step N | folder]] [--fork folder[@step]] [--trace]`,
     '',
     `  @ file        a TOML file; several compose left to right (try ${example})`,
     '  --key value   overrides one key: --trainer.args.learning_rate 1e-4, or --learning-rate 1e-4 where only one key has that name',
     '  --dry-run     print the resolved config and the memory it needs, and start nothing',
-    '  --resume      go on from the newest checkpoint of the run, from step N, or of another run folder',
+    '  --resume      go on from the newest checkpoint of the run, from step N, or with the run of a folder (then its config will do)',
+    '  --fork        begin a new run with the checkpoint of another: its newest, or folder@20, folder@best; the config may differ',
     '  --trace       [5 | 5-6] [FILE.json] [passes]: record what CPU and GPU do in these steps (default: the second and third) for',
     '                ui.perfetto.dev, into trace.json of the run; kernel by kernel, or with less to pay by passes (docs/performance.md)',
   ]

@@ -9,7 +9,7 @@ import { isTable, type Table } from './compose.ts'
 
 export interface ForeignKey {
   /** The table it stands in: dotted, '' for the top of the file. */
-  table: '' | 'inference' | 'trainer' | 'trainer.args' | 'env' | 'model'
+  table: '' | 'inference' | 'trainer' | 'trainer.args' | 'trainer.ckpt' | 'env' | 'model'
   /** A name, or a prefix that ends in *. */
   names: string[]
   verdict: 'ignored' | 'refused'
@@ -229,7 +229,9 @@ export const foreignKeys: ForeignKey[] = [
     ['deepspeed', 'fsdp', 'fsdp_*', 'accelerator_config', 'parallelism_config'],
     'is not there: one process trains on one GPU. Remove the key.',
   ),
-  write(args, ['save_strategy'], 'is not a key here: save_steps says how often (0: only at the end).'),
+  write(args, ['save_steps'], 'is interval of [trainer.ckpt], which is written there too. Keep one of them.'),
+  write(args, ['save_total_limit'], 'is keep_last of [trainer.ckpt], which is written there too. Keep one of them.'),
+  write(args, ['save_strategy'], 'is not a key here: interval of [trainer.ckpt] says how often (0: only at the end).'),
   write(args, ['logging_strategy'], 'is not a key here: logging_steps says how often.'),
   write(args, ['resume_from_checkpoint'], 'is not a key here: write --resume [latest | step N | folder] on the command line.'),
   write(
@@ -241,7 +243,7 @@ export const foreignKeys: ForeignKey[] = [
   write(
     args,
     ['load_best_model_at_end', 'metric_for_best_model', 'greater_is_better'],
-    'is not there: metrics.jsonl has the evaluation of every checkpoint.',
+    'is not a key here: keep_best = "eval/<env>/avg@k" under [trainer.ckpt] keeps the best checkpoint as checkpoints/best.',
   ),
   write(
     args,
@@ -254,13 +256,20 @@ export const foreignKeys: ForeignKey[] = [
   write('', ['environment', 'envs'], 'is named [env] here, with id and args.'),
   write(
     '',
-    ['sampling', 'orchestrator', 'optim', 'buffer', 'ckpt', 'eval', 'args'],
+    ['sampling', 'orchestrator', 'optim', 'buffer', 'eval', 'args'],
     'is not a table here: its keys go to [trainer.args]',
   ),
   write(
     'trainer',
-    ['optim', 'model', 'tokenizer', 'ckpt', 'loss', 'data', 'weights'],
+    ['optim', 'model', 'tokenizer', 'loss', 'data', 'weights'],
     'is not a table here: its keys go to [trainer.args]',
+  ),
+  write('', ['ckpt'], 'is the table [trainer.ckpt] here.'),
+  write('trainer.ckpt', ['resume_step'], 'is not a key here: write --resume step N on the command line.'),
+  write(
+    'trainer.ckpt',
+    ['weights', 'weights_only', 'skip_*', 'wait_for_weights_timeout', 'output_dir'],
+    'is not a key here: a checkpoint holds weights, optimizer and state, in <output_dir>/<run_name>/checkpoints.',
   ),
   write(
     '',
@@ -308,7 +317,7 @@ export const foreignKeys: ForeignKey[] = [
 
 /** Names that prime-rl's tables give to keys of [trainer.args]. */
 export const renamed: Record<string, string> = {
-  lr: 'learning_rate', interval: 'save_steps', keep_last: 'save_total_limit', rank: 'lora_rank', alpha: 'lora_alpha', dropout: 'lora_dropout',
+  lr: 'learning_rate', rank: 'lora_rank', alpha: 'lora_alpha', dropout: 'lora_dropout',
   target_modules: 'lora_target_modules', max_norm: 'max_grad_norm', betas1: 'adam_beta1', betas2: 'adam_beta2', num_examples: 'eval_examples',
   ac: 'gradient_checkpointing', scheduler: 'lr_scheduler_type', seq_len: 'max_seq_len', oversampling_factor: 'max_concurrent',
 } // prettier-ignore

@@ -1,9 +1,10 @@
 /**
  * From the words of the command line to a resolved config, or to one UserError that lists every mistake with its place.
  */
+import { join } from 'node:path'
 import type * as z from 'zod'
 import { UserError } from '../common/errors.ts'
-import { overrideSources, readWords, type Resume, type TraceWish } from './argv.ts'
+import { type Fork, overrideSources, readWords, type Resume, type TraceWish, type Words } from './argv.ts'
 import { type Check, rlChecks, rlNotices, sftChecks, sftNotices, type Written } from './checks.ts'
 import {
   dotted,
@@ -28,7 +29,7 @@ import { leafPaths, nodeAt, schemaTree } from './schema-tree.ts'
 import { type SftConfig, sftSchema } from './sft-schema.ts'
 import { pathKey } from './toml-lines.ts'
 
-export type { Resume, TraceWish } from './argv.ts'
+export type { Fork, Resume, TraceWish } from './argv.ts'
 
 /** A config that is ready to run. */
 export interface Loaded<Config> {
@@ -42,6 +43,7 @@ export interface Loaded<Config> {
   autoMicroBatch: boolean
   dryRun: boolean
   resume?: Resume
+  fork?: Fork
   trace?: TraceWish
 }
 
@@ -64,7 +66,7 @@ const sft: Dialect<z.output<typeof sftSchema>, SftConfig> = {
 } // prettier-ignore
 
 /**
- * Reads an RL config: `@ a.toml [@ b.toml ...] [--dotted.key value ...] [--dry-run] [--resume [latest | step N | folder]] [--trace ...] [--help]`.
+ * Reads an RL config: `@ a.toml [@ b.toml ...] [--dotted.key value ...] [--dry-run] [--resume [latest | step N | folder]] [--fork folder[@step]] [--trace ...] [--help]`.
  * With --help it reads nothing and gives the help text. Throws UserError with all mistakes at once.
  */
 export const loadConfig = (argv: readonly string[]): Loaded<RunConfig> | { help: string } => load(argv, rl)
@@ -85,15 +87,19 @@ function load<Parsed, Config>(argv: readonly string[], dialect: Dialect<Parsed, 
   if (words.help) return { help: describeSchema(dialect.verb) }
   const problems = [...words.problems]
   const sources: Source[] = []
-  for (const file of words.files) {
+  // Without a config a run goes on with its own.
+  const own = words.files.length > 0 ? undefined : ownConfig(words)
+  const files = own ? [own] : words.files
+  if (words.resume && words.fork) problems.push('--resume goes on with a run, --fork begins a new one: keep one of them.')
+  for (const file of files) {
     try {
-      sources.push(readSource(file))
+      sources.push(own && words.fork ? withoutName(readSource(file)) : readSource(file))
     } catch (error) {
       if (!(error instanceof UserError)) throw error
       problems.push(error.message)
     }
   }
-  if (!words.files.length && !problems.length) {
+  if (!files.length && !problems.length) {
     throw new UserError(
       `No config file. Write it after @, as in \`node cli.js ${dialect.verb} @ configs/${dialect.verb === 'sft' ? 'tiny-sft' : 'quickstart'}.toml\`; --help lists the keys.`,
     )
@@ -108,10 +114,23 @@ function load<Parsed, Config>(argv: readonly string[], dialect: Dialect<Parsed, 
       '--resume: set trainer.args.run_name to the name of the run to go on with, or give its folder: --resume outputs/<run_name>.',
     )
   // Where a whole file is missing, what its keys would be is anyone's guess: report that alone.
-  if (sources.length < words.files.length) throw mistakes(problems)
-  const loaded = finish(dialect, [...sources, ...overrides.sources], words.files, problems)
-  const { dryRun, resume, trace } = words
-  return { ...loaded, dryRun, ...(resume && { resume }), ...(trace && { trace }) }
+  if (sources.length < files.length) throw mistakes(problems)
+  const loaded = finish(dialect, [...sources, ...overrides.sources], files, problems)
+  const { dryRun, resume, fork, trace } = words
+  return { ...loaded, dryRun, ...(resume && { resume }), ...(fork && { fork }), ...(trace && { trace }) }
+}
+
+/** The config.toml of the run that the words name. */
+function ownConfig({ resume, fork }: Words): string | undefined {
+  const dir = resume?.kind === 'dir' ? resume.dir : fork?.dir
+  return dir === undefined ? undefined : join(dir, 'config.toml')
+}
+
+/** A fork is a run of its own. */
+function withoutName(source: Source): Source {
+  removeAt(source.table, ['trainer', 'args', 'run_name'])
+  source.places.delete(pathKey(['trainer', 'args', 'run_name']))
+  return source
 }
 
 function finish<Parsed, Config>(
@@ -172,7 +191,7 @@ const withoutIndices = (path: Path) => path.filter((part) => !/^\d+$/.test(Strin
 /** Takes the keys of other trainers that change nothing out of `raw`, and says so. */
 function dropIgnored(raw: Table, at: (path: Path) => string): string[] {
   const notices: string[] = []
-  for (const path of [[], ['model'], ['inference'], ['trainer'], ['trainer', 'args']]) {
+  for (const path of [[], ['model'], ['inference'], ['trainer'], ['trainer', 'args'], ['trainer', 'ckpt']]) {
     const table = path.length ? valueAt(raw, path) : raw
     if (!isTable(table)) continue
     for (const [key, value] of Object.entries(table)) {

@@ -21,7 +21,7 @@ export function resolveRun(parsed: ParsedRunConfig): RunConfig {
     eval_temperature: given.eval_temperature ?? given.temperature,
     ...microBatch(given),
   }
-  return { ...parsed, env, inference: resolveInference(parsed.inference), trainer: { args } }
+  return { ...parsed, env, inference: resolveInference(parsed.inference), trainer: { args, ckpt: parsed.trainer.ckpt } }
 }
 
 /** An SFT config with every default filled in. */
@@ -43,7 +43,7 @@ export function resolveSft(parsed: ParsedSftConfig): SftConfig {
     }
     model.new = full
   }
-  return { model, data: parsed.data, trainer: { args } }
+  return { model, data: parsed.data, trainer: { args, ckpt: parsed.trainer.ckpt } }
 }
 
 /** The keys of the backend that samples; the other's are left out. */

@@ -9,6 +9,7 @@
  * - Paths are relative to the folder that the command is started in.
  */
 import * as z from 'zod'
+import { type CkptConfig, ckptSchema } from './ckpt-schema.ts'
 import { type InferenceConfig, inferenceFields } from './inference-schema.ts'
 
 /** The linear layers of a decoder block that LoRA can adapt, by their Hugging Face names. */
@@ -136,15 +137,7 @@ export const microBatchFields = {
     ),
 }
 
-export const saveFields = {
-  save_steps: z
-    .int()
-    .min(0)
-    .default(50)
-    .describe(
-      'Checkpoint (weights, optimizer, data position, random state) every so many steps. There is always one at the end; 0: only that one.',
-    ),
-  save_total_limit: z.int().min(1).default(3).describe('Newest checkpoints kept; older ones are deleted.'),
+export const outputFields = {
   logging_steps: z.int().min(1).default(1).describe('Print a progress line every so many steps. metrics.jsonl has every step.'),
   report_to: z
     .array(z.enum(REPORTERS))
@@ -313,7 +306,7 @@ export const trainerGroups = {
   Algorithm: algorithmFields,
   'Asynchrony and time limits': asyncFields,
   Evaluation: evalFields,
-  'Checkpoints and output': { ...saveFields, ...sampleLogFields },
+  Output: { ...outputFields, ...sampleLogFields },
 }
 
 const trainerArgs = z.strictObject({
@@ -327,7 +320,7 @@ const trainerArgs = z.strictObject({
   ...algorithmFields,
   ...asyncFields,
   ...evalFields,
-  ...saveFields,
+  ...outputFields,
   ...sampleLogFields,
 })
 
@@ -372,7 +365,7 @@ export const rlSchema = z.strictObject({
   model: z.strictObject(modelFields).describe('`model = "folder, hub id or file.gguf"`, or a table with `name` and `adapter`.'),
   env: z.array(envSchema).min(1).describe('One environment as [env], or a mixture as several [[env]].'),
   inference: z.strictObject(inferenceFields).prefault({}),
-  trainer: z.strictObject({ args: trainerArgs.prefault({}) }).prefault({}),
+  trainer: z.strictObject({ args: trainerArgs.prefault({}), ckpt: ckptSchema.prefault({}) }).prefault({}),
 })
 
 type Parsed = z.output<typeof rlSchema>
@@ -390,7 +383,7 @@ export type EnvConfig = Omit<Parsed['env'][number], 'name'> & { name: string }
 export type RunConfig = Omit<Parsed, 'trainer' | 'env' | 'inference'> & {
   env: EnvConfig[]
   inference: InferenceConfig
-  trainer: { args: TrainerArgs }
+  trainer: { args: TrainerArgs; ckpt: CkptConfig }
 }
 /** What `rlSchema.parse` gives, before the derived defaults. */
 export type ParsedRunConfig = Parsed

@@ -3,7 +3,8 @@
  * It can also make a new model: `[model.new]` gives family and sizes, and training starts from random weights.
  */
 import * as z from 'zod'
-import { loraFields, microBatchFields, modelFields, optimizerFields, runFields, saveFields } from './schema.ts'
+import { type CkptConfig, ckptSchema } from './ckpt-schema.ts'
+import { loraFields, microBatchFields, modelFields, optimizerFields, outputFields, runFields } from './schema.ts'
 
 const newModel = z
   .strictObject({
@@ -53,7 +54,7 @@ const scheduleFields = {
 }
 
 const endFields = {
-  ...saveFields,
+  ...outputFields,
   save_to: z
     .string()
     .min(1)
@@ -67,7 +68,7 @@ export const sftTrainerGroups = {
   'What is trained': loraFields,
   Optimizer: scheduleFields,
   Memory: microBatchFields,
-  'Checkpoints and output': endFields,
+  Output: endFields,
 }
 
 /** The whole file. */
@@ -79,6 +80,7 @@ export const sftSchema = z.strictObject({
   trainer: z
     .strictObject({
       args: z.strictObject({ ...runFields, ...loraFields, ...scheduleFields, ...microBatchFields, ...endFields }).prefault({}),
+      ckpt: ckptSchema.prefault({}),
     })
     .prefault({}),
 })
@@ -100,7 +102,7 @@ export type SftTrainerArgs = Omit<ParsedArgs, 'run_name' | 'micro_batch_tokens'>
 export type SftConfig = {
   model: { name?: string; adapter?: string; new?: NewModelConfig }
   data: Parsed['data']
-  trainer: { args: SftTrainerArgs }
+  trainer: { args: SftTrainerArgs; ckpt: CkptConfig }
 }
 /** What `sftSchema.parse` gives, before the derived defaults. */
 export type ParsedSftConfig = Parsed

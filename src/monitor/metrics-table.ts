@@ -368,7 +368,7 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
   ...SAMPLER_METRICS,
   'time/save_ckpt': {
     group: 'Speed and memory',
-    formula: 'writing the checkpoint; only in steps of `sft` that wrote one',
+    formula: 'writing the checkpoint of the step before; only in steps of `sft` that follow one',
     unit: 's',
     healthy: 'small against time/step',
   },

@@ -10,6 +10,7 @@
  *   report.html                  written at the end (report-html.ts)
  *   sinks/NAME.json              how far each sink of report_to is in metrics.jsonl
  *   trace.json                   of a start with --trace, the newest
+ *   fork.json                    of a run that began with the checkpoint of another: which
  *   run.lock                     while a process holds the folder
  *
  * A run is never overwritten by accident: a folder with anything in it is opened only to resume it, and by one process at a time.
@@ -208,7 +209,7 @@ export class RunFolder {
         : readdirSync(join(this.path, 'rollouts')).length + readdirSync(this.checkpointsPath).length > 0
     this.#release()
     if (!this.#madeHere || hasResults) return
-    for (const name of ['config.toml', 'metrics.jsonl', 'logs', 'rollouts', 'checkpoints']) {
+    for (const name of ['config.toml', 'metrics.jsonl', 'fork.json', 'logs', 'rollouts', 'checkpoints']) {
       rmSync(join(this.path, name), { recursive: true, force: true })
     }
     // Anything else in it is not ours, and then the folder stays.
@@ -243,7 +244,7 @@ function numbersIn(folder: string, pattern: RegExp): number[] {
 }
 
 /** A relative link; where links are not allowed (Windows without developer mode) a text file with the name. */
-function pointAt(link: string, target: string): void {
+export function pointAt(link: string, target: string): void {
   const aside = `${link}.${process.pid}.tmp`
   rmSync(aside, { force: true })
   try {

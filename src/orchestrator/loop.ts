@@ -18,7 +18,10 @@ export interface LoopParts {
    * resolves when they have arrived, with what there is to say about it.
    */
   publish: (version: PolicyVersion) => void | Promise<Metrics>
-  save: (step: number) => Promise<void>
+  /** `row`: the metrics of that step. */
+  save: (step: number, row: Metrics | undefined) => Promise<void>
+  /** Whether a step is to be saved because its evaluation is the best so far. */
+  isBest?: (step: number, row: Metrics) => boolean
   /** Why there is nothing any more that could be saved; undefined while there is. */
   lost?: () => Error | undefined
   /** Held-out environments; empty where nothing is evaluated. */
@@ -61,6 +64,7 @@ export async function trainingLoop(parts: LoopParts, options: LoopOptions): Prom
   const { firstStep, maxSteps, maxAsyncLevel, saveSteps, stop } = options
   let [done, saved] = [firstStep, firstStep]
   let after: Evaluated[] = []
+  let row: Metrics | undefined
   // Nobody will train on what is sampled ahead, and the step under way ends sooner without it.
   const abandon = () => orchestrator.abandonAfter(done + 1)
   stop.addEventListener('abort', abandon)
@@ -80,6 +84,7 @@ export async function trainingLoop(parts: LoopParts, options: LoopOptions): Prom
       // A skipped step is a version too, of the same weights.
       if (pushed.length === 0) pushed.push(publish(step))
       done = step
+      row = undefined
       const arrived = (await pushed[0]) ?? {}
 
       const time = { 'time/step': (performance.now() - begin) / 1000 }
@@ -87,18 +92,19 @@ export async function trainingLoop(parts: LoopParts, options: LoopOptions): Prom
       const evaluations = isEvalStep ? await evaluate(parts, options, step) : []
       if (evaluations.length > 0) after = evaluations
       const metrics = { ...time, ...sampled, ...trained, ...arrived, ...metricsOf(evaluations) }
-      await monitor.finishStep({ step, rollouts, version: step - 1, dropped, metrics })
-      if (step === maxSteps || stop.aborted || (saveSteps > 0 && step % saveSteps === 0)) {
-        await save(step)
+      row = await monitor.finishStep({ step, rollouts, version: step - 1, dropped, metrics })
+      const isDue = step === maxSteps || stop.aborted || (saveSteps > 0 && step % saveSteps === 0)
+      if (isDue || parts.isBest?.(step, row)) {
+        await save(step, row)
         saved = step
       }
     }
     // Asked to stop between the line above and the condition.
-    if (done > saved) await save(done)
+    if (done > saved) await save(done, row)
     return { lastStep: done, before: before.map(plain), after: after.map(plain) }
   } catch (error) {
     await orchestrator.close()
-    if (done > saved && !parts.lost?.()) await saveAfter(done, parts)
+    if (done > saved && !parts.lost?.()) await saveAfter(done, row, parts)
     throw error
   } finally {
     stop.removeEventListener('abort', abandon)
@@ -107,9 +113,9 @@ export async function trainingLoop(parts: LoopParts, options: LoopOptions): Prom
 }
 
 /** What was learned until an error is not lost to it. */
-async function saveAfter(step: number, { save, monitor }: LoopParts): Promise<void> {
+async function saveAfter(step: number, row: Metrics | undefined, { save, monitor }: LoopParts): Promise<void> {
   try {
-    await save(step)
+    await save(step, row)
     monitor.console.warn(`an error ends the run; step ${step} is saved, and --resume goes on from there.`)
   } catch (error) {
     monitor.console.warn(`an error ends the run, and step ${step} cannot be saved either (${messageOf(error)}).`)

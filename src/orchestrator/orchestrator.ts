@@ -25,6 +25,8 @@ export interface OrchestratorOptions {
   /** Groups of a step, and rollouts of a group. */
   groupsPerStep: number
   rolloutsPerExample: number
+  /** A run that goes on: its steps before this one, and the tasks that they had. */
+  done?: { step: number; tasks: number }
   /** Rollouts that are sampled or scored at once, at most. */
   maxConcurrent: number
   /** Answers that are sampled: what the sampler decodes together. While a rollout waits for its turn no clock runs. */
@@ -101,12 +103,18 @@ export class Orchestrator {
     if (!this.#begun) this.#sampled.take()
     this.#begun = true
     const plans = range(groupsPerStep).flatMap((g) => {
-      const task = this.#tasks.at((step - 1) * groupsPerStep + g)
+      const task = this.#tasks.at(this.tasksBefore(step) + g)
       const group = `${step}.${g}`
       const own = (index: number) => hashSeed(seed, group, task.row.exampleId, index)
       return range(rolloutsPerExample).map((index): Plan => ({ task, group, index, sampling, seed: own(index) }))
     })
     this.#steps.set(step, this.#begin(plans, this.#meter))
+  }
+
+  /** The tasks of all steps before one: where it is in the data. */
+  tasksBefore(step: number): number {
+    const { groupsPerStep, done = { step: 0, tasks: 0 } } = this.#options
+    return done.tasks + (step - 1 - done.step) * groupsPerStep
   }
 
   /**

@@ -10,7 +10,7 @@
  *
  * A folder is written aside, synced and renamed; one without STABLE, or with a file of another size, does not count.
  */
-import { readdirSync, readFileSync, renameSync, rmSync, statSync } from 'node:fs'
+import { readdirSync, readFileSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import { messageOf, UserError } from '../common/errors.ts'
 import { refreshWeights, readLora } from '../model/decoder-load.ts'
@@ -22,10 +22,12 @@ import { openSafetensors, writeSafetensors, type SafetensorsSource, type TensorT
 import type { Tokenizer } from '../model/tokenizer.ts'
 import type { Decoder } from '../model/decoder.ts'
 import { BLOCK, type Codes } from '../kernels/optimizer/codes.ts'
+import { clearLeftovers, pointAtBest, removeFolder, stepsToDelete, type Best, type KeepRules } from './checkpoint-keep.ts'
 import { MOMENTS, type MomentData } from './optimizer.ts'
 import type { Trainer } from './trainer.ts'
 
-const FORMAT = 1
+/** 2 added `best`, and `tasks_done` among the caller's; 1 is read as it is. */
+const FORMAT = 2
 const MARKER = 'STABLE'
 
 /** What a weights folder says beside the weights. */
@@ -47,6 +49,8 @@ export interface CheckpointState {
   trains: 'adapter' | 'all weights'
   optimizer_steps: number
   bad_steps: number
+  /** The best step up to this one, where the run keeps it. */
+  best?: Best
   /** The caller's: where it is in its data, its random state. */
   extra: Record<string, unknown>
 }
@@ -74,14 +78,15 @@ export async function writeWeights(
 }
 
 /**
- * Writes `<root>/step_N/` for the trainer's step and deletes the oldest whole ones beyond `keep`.
+ * Writes `<root>/step_N/` for the trainer's step, points `best` at the best one, and deletes the whole ones that no rule keeps.
+ * @param options.keep rules, or how many newest ones stay
  * @returns its path
  */
 export async function saveCheckpoint(
   root: string,
   trainer: Trainer,
   about: WeightsAbout,
-  options: { keep: number; extra?: Record<string, unknown> },
+  options: { keep: number | KeepRules; best?: Best; extra?: Record<string, unknown> },
 ): Promise<string> {
   const { decoder, optimizer, step } = trainer
   const dir = join(root, `step_${step}`)
@@ -93,6 +98,7 @@ export async function saveCheckpoint(
     trains: about.lora ? 'adapter' : 'all weights',
     optimizer_steps: optimizer.steps,
     bad_steps: trainer.badSteps,
+    ...(options.best && { best: options.best }),
     extra: options.extra ?? {},
   }
   const fill = async (aside: string) => {
@@ -104,10 +110,18 @@ export async function saveCheckpoint(
     await writeWhole(join(aside, MARKER), [jsonText(sizes)])
   }
   await writeFolderWhole(dir, fill, { replace: true })
-  for (const old of wholeSteps(root).slice(0, -options.keep)) {
-    if (old !== step) removeWhole(join(root, `step_${old}`))
-  }
+  tidyCheckpoints(root, typeof options.keep === 'number' ? { last: options.keep } : options.keep, options.best)
   return dir
+}
+
+/**
+ * Points `best` at the best step, deletes the whole checkpoints that no rule keeps, and what a process left that was killed while it saved. After
+ * each save, and when a run goes on, which may have been killed in the midst of this.
+ */
+export function tidyCheckpoints(root: string, rules: KeepRules, best: Best | undefined): void {
+  clearLeftovers(root)
+  pointAtBest(root, best)
+  for (const step of stepsToDelete(wholeSteps(root), rules, best)) removeFolder(join(root, `step_${step}`))
 }
 
 /** Each parameter's moments, and its float32 value where the folder beside holds a rounded one. Read when their turn to be written comes. */
@@ -153,7 +167,8 @@ export async function loadCheckpoint(dir: string, trainer: Trainer, about: Weigh
   const trains = about.lora ? 'adapter' : 'all weights'
   const refuse = (what: string) =>
     new UserError(`The checkpoint ${dir} ${what}. Resume with the config that the run was started with.`)
-  if (state.format !== FORMAT) throw refuse(`has format ${state.format}, and this version of dawn-rl reads ${FORMAT}`)
+  if (!(state.format >= 1 && state.format <= FORMAT))
+    throw refuse(`has format ${state.format}, and this version of dawn-rl reads 1 to ${FORMAT}`)
   if (state.trains !== trains) throw refuse(`trains ${state.trains}, and this run ${trains}`)
   if (baseName(state.model) !== baseName(decoder.name)) throw refuse(`is of the model ${state.model}, not of ${decoder.name}`)
   const values = about.lora ? await adapterValues(dir, about.lora, refuse) : undefined
@@ -242,18 +257,3 @@ function stepFolders(root: string): number[] {
 }
 
 const wholeSteps = (root: string) => stepFolders(root).filter((step) => !brokenBecause(join(root, `step_${step}`)))
-
-/** Out of the way under another name first: a process that is killed in between leaves no folder that looks like a damaged checkpoint. */
-function removeWhole(dir: string): void {
-  const aside = `${dir}.old-${process.pid}`
-  renameSync(dir, aside)
-  rmSync(aside, { recursive: true, force: true })
-}
-
-/** Removes what a process that was killed while it saved left behind. The run's lock says that nobody else is saving. */
-function clearLeftovers(root: string): void {
-  if (!statSync(root, { throwIfNoEntry: false })) return
-  for (const name of readdirSync(root)) {
-    if (/^step_\d+\.(partial|old)-\d+$/.test(name)) rmSync(join(root, name), { recursive: true, force: true })
-  }
-}

@@ -209,7 +209,9 @@ export interface SftLoopOptions {
   maxSteps: number
   /** 0: only at the end. */
   saveSteps: number
-  save: () => Promise<void>
+  /** `row`: the metrics of the step; undefined where it came to nothing. */
+  save: (row: Metrics | undefined) => Promise<void>
+  /** Before the step is saved, so that a checkpoint's row is always there. */
   onStep: (step: number, metrics: Metrics) => void
   stopRequested: () => boolean
   /** Told in a sentence what a step did otherwise than it was asked to. */
@@ -219,25 +221,23 @@ export interface SftLoopOptions {
 /** Trains from the trainer's step to `maxSteps`, or to the end of the step in which `stopRequested` turns true; then saves. */
 export async function trainSft(trainer: Trainer, data: SftData, options: SftLoopOptions): Promise<void> {
   const { maxSteps, saveSteps, save, onStep, stopRequested, warn } = options
+  let saved: number | undefined
   while (trainer.step < maxSteps) {
     const step = trainer.step + 1
     const begin = performance.now()
     const { metrics } = await trainer.trainStep(data.batch(step), { warn }).catch(async (error: unknown) => {
-      if (error instanceof NotFiniteError) await save()
+      if (error instanceof NotFiniteError) await save(undefined)
       throw error
     })
     const last = step === maxSteps || stopRequested()
-    let saved: number | undefined
+    const row = { ...metrics, 'time/step': (performance.now() - begin) / 1000, ...(saved !== undefined && { 'time/save_ckpt': saved }) }
+    saved = undefined
+    onStep(step, row)
     if (last || (saveSteps > 0 && step % saveSteps === 0)) {
       const start = performance.now()
-      await save()
+      await save(row)
       saved = (performance.now() - start) / 1000
     }
-    onStep(step, {
-      ...metrics,
-      'time/step': (performance.now() - begin) / 1000,
-      ...(saved !== undefined && { 'time/save_ckpt': saved }),
-    })
     if (last) return
   }
 }

@@ -359,7 +359,8 @@ describe('sft', () => {
       tokenizer: 'bytes',
     })
     expect(config.data).toEqual({ env: { id: 'reverse-text', args: {} } })
-    expect(config.trainer.args).toMatchObject({ batch_size: 32, use_lora: false, save_steps: 50 })
+    expect(config.trainer.args).toMatchObject({ batch_size: 32, use_lora: false })
+    expect(config.trainer.ckpt).toEqual({ interval: 50, keep_last: 3 })
   })
 
   test('mistakes', () => {

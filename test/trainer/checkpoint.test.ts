@@ -1,5 +1,5 @@
 /** Checkpoints: the numbers of a resumed run, what counts as whole, and what is refused. */
-import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, readFileSync, readlinkSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
 import { UserError } from '../../src/common/errors.ts'
@@ -11,7 +11,13 @@ import { openModel } from '../../src/model/open.ts'
 import { readAdapter } from '../../src/model/peft.ts'
 import { openSafetensors } from '../../src/model/safetensors.ts'
 import { MOMENTS } from '../../src/trainer/optimizer.ts'
-import { loadCheckpoint, newestCheckpoint, saveCheckpoint, type WeightsAbout } from '../../src/trainer/checkpoint.ts'
+import {
+  loadCheckpoint,
+  newestCheckpoint,
+  saveCheckpoint,
+  tidyCheckpoints,
+  type WeightsAbout,
+} from '../../src/trainer/checkpoint.ts'
 import { Trainer } from '../../src/trainer/trainer.ts'
 import { distance, freshLora, goldenPath, loraConfig, openCase, readAll, tempFolder, trainerOptions } from './helpers.ts'
 
@@ -175,6 +181,48 @@ describe('which one is the newest', () => {
     // The same step again replaces it.
     await save(11)
     expect(newestCheckpoint(root).newest?.step).toBe(11)
+    end()
+  })
+
+  test('the best one and those of an interval stay; a run killed before it deleted the others does so when it goes on', async () => {
+    const root = join(folder, 'rules')
+    const { trainer, about, end } = await start('llama', freshLora())
+    const rules = { last: 1, interval: 4, best: 'reward' }
+    const best = { metric: 'reward', value: 0.5, step: 3 }
+    for (trainer.step = 1; trainer.step <= 6; trainer.step++)
+      await saveCheckpoint(root, trainer, about, { keep: rules, best: trainer.step < 3 ? undefined : best })
+    expect(readdirSync(root).toSorted()).toEqual(['best', 'step_3', 'step_4', 'step_6'])
+    expect(readlinkSync(join(root, 'best'))).toBe('step_3')
+    trainer.step = 7
+    await saveCheckpoint(root, trainer, about, { keep: { ...rules, last: 2 }, best })
+    mkdirSync(join(root, 'step_8.partial-1'))
+    rmSync(join(root, 'best'))
+    expect(readdirSync(root)).toContain('step_6')
+    tidyCheckpoints(root, rules, best)
+    expect(readdirSync(root).toSorted()).toEqual(['best', 'step_3', 'step_4', 'step_7'])
+    const state = await loadCheckpoint(join(root, 'step_7'), trainer, about)
+    expect(state).toMatchObject({ format: 2, best })
+    end()
+  })
+
+  test('a checkpoint of format 1 is read, one of a later format is not', async () => {
+    const root = join(folder, 'formats-of-state')
+    const { trainer, about, end } = await start('llama', freshLora())
+    trainer.step = 5
+    const dir = await saveCheckpoint(root, trainer, about, { keep: 1 })
+    // What 0.1 wrote; the size in STABLE is that of the file.
+    const write = (format: number) => {
+      const text = `{"format": ${format}, "step": 5, "model": "model", "trains": "adapter", "optimizer_steps": 0, "bad_steps": 0, "extra": {"data_position": 5}}`
+      writeFileSync(join(dir, 'state.json'), text)
+      const sizes = JSON.parse(readFileSync(join(dir, 'STABLE'), 'utf8')) as Record<string, number>
+      writeFileSync(join(dir, 'STABLE'), JSON.stringify({ ...sizes, 'state.json': text.length }))
+    }
+    write(1)
+    trainer.step = 0
+    expect(await loadCheckpoint(dir, trainer, about)).toMatchObject({ step: 5, extra: { data_position: 5 } })
+    expect(trainer.step).toBe(5)
+    write(3)
+    await expect(loadCheckpoint(dir, trainer, about)).rejects.toThrow(/has format 3, and this version of dawn-rl reads 1 to 2/)
     end()
   })
 

@@ -1,0 +1,198 @@
+/** The checkpoints of a training run: what it begins with (its own, another run's, or nothing), and what it leaves behind. */
+import { createHash } from 'node:crypto'
+import { existsSync, readFileSync } from 'node:fs'
+import { join, resolve } from 'node:path'
+import { UserError } from '../common/errors.ts'
+import type { Metrics } from '../common/types.ts'
+import type { Fork, Loaded, Resume } from '../config/load.ts'
+import type { CkptConfig } from '../config/ckpt-schema.ts'
+import { formatNumber } from '../monitor/format.ts'
+import type { RunConsole } from '../monitor/console.ts'
+import { writeFileAtomic } from '../monitor/files.ts'
+import type { RewindReport, RunFolder } from '../monitor/run-folder.ts'
+import {
+  loadCheckpoint,
+  newestCheckpoint,
+  saveCheckpoint,
+  tidyCheckpoints,
+  type CheckpointState,
+  type WeightsAbout,
+} from '../trainer/checkpoint.ts'
+import { bestAfter, type Best, type KeepRules } from '../trainer/checkpoint-keep.ts'
+import { learningRateAt } from '../trainer/schedule.ts'
+import type { Trainer } from '../trainer/trainer.ts'
+
+/** Beside the caller's own words of a checkpoint: where a fork came from. */
+interface Origin {
+  /** Run folder and step. */
+  from: string
+  step: number
+}
+
+export interface CheckpointParts {
+  folder: RunFolder
+  trainer: Trainer
+  weights: WeightsAbout
+  ckpt: CkptConfig
+  /** Takes metrics and rollouts back to the end of a step. */
+  rewind: (step: number) => RewindReport
+  print: (line: string) => void
+  warn: (line: string) => void
+}
+
+/** Where a fork came from, until its first own checkpoint says so. */
+const ORIGIN = 'fork.json'
+
+export class RunCheckpoints {
+  readonly #parts: CheckpointParts
+  #best: Best | undefined
+  #origin: Origin | undefined
+
+  constructor(parts: CheckpointParts) {
+    this.#parts = parts
+  }
+
+  /**
+   * Brings trainer and folder to what the words say: nothing, a checkpoint of the run, or one of another run, which is then the first of this one.
+   * A run that ended before it saved anything begins anew.
+   * @returns the state that was loaded; undefined for a beginning
+   * @throws UserError where the checkpoint that was asked for is not there, is not whole, or is of something else
+   */
+  async begin({ resume, fork }: Pick<Loaded<unknown>, 'resume' | 'fork'>): Promise<CheckpointState | undefined> {
+    const origin = fork && readOrigin(this.#parts.folder)
+    if (origin) return await this.#fork(origin)
+    return resume && (await this.#resume(resume))
+  }
+
+  get #rules(): KeepRules {
+    const { keep_last: last, keep_interval: interval, keep_best: best } = this.#parts.ckpt
+    return { last, interval, best }
+  }
+
+  async #resume(resume: Resume): Promise<CheckpointState | undefined> {
+    const { folder, rewind, print, warn } = this.#parts
+    const { newest, broken } = newestCheckpoint(folder.checkpointsPath)
+    const dir = resume.kind === 'step' ? folder.checkpointPath(resume.step) : newest?.dir
+    if (!dir && broken.length > 0) {
+      throw new UserError(
+        `${folder.path} has no whole checkpoint to resume from. ${broken[0]} Start a new run without --resume, under another run_name.`,
+      )
+    }
+    if (!dir) {
+      const gone = removed(rewind(-1))
+      const origin = readOrigin(folder)
+      if (origin) return await this.#fork(origin)
+      print(`resumed  nothing was saved yet: from the first step on${gone}`)
+      return undefined
+    }
+    for (const line of resume.kind === 'step' ? [] : broken) warn(`passed over ${line}`)
+    const state = await this.#load(dir)
+    this.#best = state.best?.metric === this.#parts.ckpt.keep_best ? state.best : undefined
+    const gone = removed(rewind(state.step))
+    tidyCheckpoints(folder.checkpointsPath, this.#rules, this.#best)
+    print(`resumed  step ${state.step} from ${dir}: ${this.#restored(dir, state)}${gone}`)
+    return state
+  }
+
+  /** The first checkpoint of the new run is the other run's, so that from here on it needs nothing of that. */
+  async #fork(origin: Origin): Promise<CheckpointState> {
+    const { print } = this.#parts
+    const dir = join(origin.from, 'checkpoints', `step_${origin.step}`)
+    const state = await this.#load(dir)
+    this.#origin = origin
+    await this.save(state.step, undefined, state.extra)
+    print(`forked   step ${state.step} from ${dir}: ${this.#restored(dir, state)}`)
+    return state
+  }
+
+  async #load(dir: string): Promise<CheckpointState> {
+    const { trainer, weights } = this.#parts
+    const state = await loadCheckpoint(dir, trainer, weights)
+    const { forked_from: origin } = state.extra as { forked_from?: Origin }
+    this.#origin = origin
+    return state
+  }
+
+  /** In words, what came back. */
+  #restored(dir: string, { step, optimizer_steps: updates, extra }: CheckpointState): string {
+    const { trainer, weights } = this.#parts
+    const file = join(dir, 'adapter_model.safetensors')
+    const hash =
+      weights.lora && existsSync(file)
+        ? ` (sha256 ${createHash('sha256').update(readFileSync(file)).digest('hex').slice(0, 12)})`
+        : ''
+    const tasks = extra.tasks_done === undefined ? '' : `, ${Number(extra.tasks_done)} tasks done`
+    const next = learningRateAt(trainer.options.schedule, step + 1)
+    return `${weights.lora ? 'adapter' : 'weights'}${hash}, optimizer of ${updates} updates, learning rate ${formatNumber(next)} next${tasks}`
+  }
+
+  /** True where the row of a step is an evaluation that is the best so far: that step is saved, whenever the next checkpoint would be due. */
+  isBest(step: number, row: Metrics): boolean {
+    const { keep_best: metric } = this.#parts.ckpt
+    return /^-?eval\//.test(metric ?? '') && bestAfter(step, row, metric, this.#best)?.step === step
+  }
+
+  /**
+   * Saves a step and deletes what no rule keeps.
+   * @param row its metrics, for the rule of the best one
+   * @param extra what state.json holds beside the trainer's
+   */
+  async save(step: number, row: Metrics | undefined, extra: Record<string, unknown>): Promise<void> {
+    const { folder, trainer, weights, ckpt } = this.#parts
+    this.#best = bestAfter(step, row, ckpt.keep_best, this.#best)
+    await saveCheckpoint(folder.checkpointsPath, trainer, weights, {
+      keep: this.#rules,
+      best: this.#best,
+      extra: { ...extra, ...(this.#origin && { forked_from: this.#origin }) },
+    })
+  }
+}
+
+/**
+ * Writes down where a fork comes from, first of all: killed before its first checkpoint it is begun again from there.
+ * @throws UserError where there is no such checkpoint
+ */
+export function noteFork(folder: RunFolder, fork: Fork): void {
+  writeFileAtomic(join(folder.path, ORIGIN), `${JSON.stringify(originOf(fork), null, 2)}\n`)
+}
+
+/** What the checkpoints will need, and a warning where the disk has not that much. */
+export function tellDisk({ line, fits }: { line: string; fits: boolean }, out: Pick<RunConsole, 'print' | 'warn'>): void {
+  out.print(`disk     ${line}`)
+  if (!fits)
+    out.warn('the checkpoints will not fit on this disk: lower keep_last under [trainer.ckpt], or choose another output_dir.')
+}
+
+function originOf({ dir, step }: Fork): Origin {
+  const root = join(dir, 'checkpoints')
+  if (!existsSync(root)) throw new UserError(`--fork ${dir}: that is no run folder, it has no checkpoints.`)
+  if (typeof step === 'number') return { from: resolve(dir), step }
+  if (step === 'best') return { from: resolve(dir), step: bestStep(dir, root) }
+  const { newest, broken } = newestCheckpoint(root)
+  if (!newest) throw new UserError(`--fork ${dir}: ${broken[0] ?? 'it has no checkpoint'}.`)
+  return { from: resolve(dir), step: newest.step }
+}
+
+/** The step that `checkpoints/best` names: by the newest state.json, which every checkpoint has. */
+function bestStep(dir: string, root: string): number {
+  const { newest } = newestCheckpoint(root)
+  const state = newest && (JSON.parse(readFileSync(join(newest.dir, 'state.json'), 'utf8')) as CheckpointState)
+  if (!state?.best)
+    throw new UserError(`--fork ${dir}@best: that run keeps no best checkpoint (trainer.ckpt.keep_best was not set).`)
+  return state.best.step
+}
+
+function readOrigin(folder: RunFolder): Origin | undefined {
+  const file = join(folder.path, ORIGIN)
+  return existsSync(file) ? (JSON.parse(readFileSync(file, 'utf8')) as Origin) : undefined
+}
+
+/** What a rewind took out, in words. */
+function removed({ metricsRows, rolloutFiles, checkpoints }: RewindReport): string {
+  const parts = [
+    metricsRows > 0 && `${metricsRows} later row${metricsRows === 1 ? '' : 's'} of metrics taken out`,
+    rolloutFiles > 0 && `${rolloutFiles} later file${rolloutFiles === 1 ? '' : 's'} of rollouts taken out`,
+    checkpoints.length > 0 && `checkpoint${checkpoints.length === 1 ? '' : 's'} of step ${checkpoints.join(', ')} set aside`,
+  ].filter((part) => part !== false)
+  return parts.length > 0 ? `; ${parts.join(', ')}` : ''
+}

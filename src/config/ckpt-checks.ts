@@ -1,0 +1,72 @@
+/** Checks and remarks on [trainer.ckpt]. */
+import { nearest } from '../common/errors.ts'
+import { METRICS, metricInfo } from '../monitor/metrics-table.ts'
+import type { Check, Written } from './checks.ts'
+import { show } from './problems.ts'
+import type { RunConfig } from './schema.ts'
+import type { SftConfig } from './sft-schema.ts'
+
+const C = 'trainer.ckpt.'
+
+/** keep_best must name something that the run measures: a night later there would be no best checkpoint. */
+export const ckptChecks: Check<RunConfig>[] = [
+  {
+    keys: [`${C}keep_best`, 'env', 'trainer.args.eval_strategy', 'trainer.args.eval_rollouts_per_example'],
+    find({ trainer: { args, ckpt }, env }) {
+      const metric = ckpt.keep_best?.replace(/^-/, '')
+      if (metric === undefined) return undefined
+      const report = (text: string) => ({ key: `${C}keep_best`, text: `${C}keep_best is ${show(ckpt.keep_best)}${text}` })
+      const [, name, kind, k] = /^eval\/(.+)\/(avg|pass)@(\d+|k)$/.exec(metric) ?? []
+      if (name === undefined) return unknownMetric(metric, report)
+      if (args.eval_strategy === 'no') return report(', but nothing is evaluated: set trainer.args.eval_strategy = "steps".')
+      const here = env.map((one) => one.name)
+      const isHere = here.some((one) => name === one || name.startsWith(`${one}/`))
+      const asks = args.eval_rollouts_per_example
+      if (isHere && (kind === 'pass' || Number(k) === asks)) return undefined
+      const keys = here.map((one) => show(`eval/${one}/avg@${asks}`)).join(' or ')
+      return report(`, and this run measures ${keys} (k is eval_rollouts_per_example).`)
+    },
+  },
+]
+
+/** The same where there are no environments. */
+export const sftCkptChecks: Check<SftConfig>[] = [
+  {
+    keys: [`${C}keep_best`],
+    find({ trainer: { ckpt } }) {
+      const metric = ckpt.keep_best?.replace(/^-/, '')
+      if (metric === undefined || ['loss/mean', 'entropy/all/mean', 'optim/grad_norm'].includes(metric)) return undefined
+      return `${C}keep_best is ${show(ckpt.keep_best)}; a supervised run measures "-loss/mean", "-entropy/all/mean" and "-optim/grad_norm".`
+    },
+  },
+]
+
+function unknownMetric<Found>(metric: string, report: (text: string) => Found): Found | undefined {
+  if (metricInfo(metric)) return undefined
+  const near = nearest(
+    metric,
+    Object.keys(METRICS).filter((key) => !key.includes('<')),
+  )
+  return report(`, which is no metric.${near === undefined ? '' : ` Did you mean ${show(near)}?`} docs/metrics.md has them all.`)
+}
+
+/** Keys of [trainer.ckpt] that change nothing as they are. */
+export function ckptNotices({ trainer: { args, ckpt } }: RunConfig | SftConfig, written: Written): string[] {
+  const { interval, keep_interval: every } = ckpt
+  if (!written.isSet(`${C}keep_interval`) || every === undefined) return []
+  if (interval === 0) return [`${C}keep_interval has no effect: interval is 0, so there is one checkpoint, at the end.`]
+  const first = leastCommonMultiple(interval, every)
+  if (first > args.max_steps)
+    return [`${C}keep_interval has no effect: of the steps that are saved (every ${interval}) it divides none up to max_steps.`]
+  return first === every
+    ? []
+    : [
+        `${C}keep_interval is ${every} and interval ${interval}: what stays is every step that both divide, ${first}, ${2 * first}, ...`,
+      ]
+}
+
+function leastCommonMultiple(a: number, b: number): number {
+  let [x, y] = [a, b]
+  while (y > 0) [x, y] = [y, x % y]
+  return (a / x) * b
+}

@@ -1,0 +1,72 @@
+/**
+ * Which checkpoints stay: the newest ones, those of every so many steps, and the one with the best value of a metric, which `checkpoints/best` points
+ * at. What the best value is stands in state.json of every checkpoint, so that it survives a resume.
+ */
+import { readdirSync, renameSync, rmSync, statSync } from 'node:fs'
+import { join } from 'node:path'
+import type { Metrics } from '../common/types.ts'
+import { pointAt } from '../monitor/run-folder.ts'
+
+export interface KeepRules {
+  /** So many newest ones. */
+  last: number
+  /** Those of steps that it divides. */
+  interval?: number
+  /** The metric whose best value keeps one, the highest; with '-' before it the lowest. */
+  best?: string
+}
+
+/** The best step so far, by one metric. */
+export interface Best {
+  /** As in KeepRules. */
+  metric: string
+  value: number
+  step: number
+}
+
+/** The name of the pointer beside the steps. */
+const BEST = 'best'
+
+/** The best step after one whose row of metrics is `row`; unchanged where that row has no such value, or none that is better. */
+export function bestAfter(
+  step: number,
+  row: Metrics | undefined,
+  metric: string | undefined,
+  best: Best | undefined,
+): Best | undefined {
+  if (metric === undefined) return undefined
+  const lowest = metric.startsWith('-')
+  const value = row?.[lowest ? metric.slice(1) : metric]
+  const known = best?.metric === metric ? best : undefined
+  if (value === undefined || value === null || !Number.isFinite(value)) return known
+  const better = !known || (lowest ? value < known.value : value > known.value)
+  return better ? { metric, value, step } : known
+}
+
+/** Of steps with a whole checkpoint those that no rule keeps, ascending. */
+export function stepsToDelete(steps: readonly number[], { last, interval }: KeepRules, best: Best | undefined): number[] {
+  const ascending = steps.toSorted((a, b) => a - b)
+  return ascending.slice(0, -last).filter((step) => step !== best?.step && !(interval && step % interval === 0))
+}
+
+/** Makes `<root>/best` point at the best step's folder; takes it away where there is none. */
+export function pointAtBest(root: string, best: Best | undefined): void {
+  const link = join(root, BEST)
+  if (best && statSync(join(root, `step_${best.step}`), { throwIfNoEntry: false })) pointAt(link, `step_${best.step}`)
+  else rmSync(link, { force: true })
+}
+
+/** Out of the way under another name first: a process that is killed in between leaves no folder that looks like a damaged checkpoint. */
+export function removeFolder(dir: string): void {
+  const aside = `${dir}.old-${process.pid}`
+  renameSync(dir, aside)
+  rmSync(aside, { recursive: true, force: true })
+}
+
+/** Removes what a process that was killed while it saved left behind. The run's lock says that nobody else is saving. */
+export function clearLeftovers(root: string): void {
+  if (!statSync(root, { throwIfNoEntry: false })) return
+  for (const name of readdirSync(root)) {
+    if (/^step_\d+\.(partial|old)-\d+$|^best\.\d+\.tmp$/.test(name)) rmSync(join(root, name), { recursive: true, force: true })
+  }
+}

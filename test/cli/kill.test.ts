@@ -1,0 +1,76 @@
+/**
+ * Runs killed with SIGKILL and resumed: what they become is, to the bit, what a run becomes that nobody killed. The long form is
+ * `node bench/kill.ts --kills 1000`; here are a few kills at chosen instants, two runs side by side, and a run that begins with another's checkpoint.
+ */
+import { spawnSync } from 'node:child_process'
+import { existsSync, mkdtempSync, readFileSync, readlinkSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import { KillRuns, type Kill, type Kind } from '../../bench/kill-runs.ts'
+
+const dir = mkdtempSync(join(tmpdir(), 'dawn-rl-killed-'))
+afterAll(() => rmSync(dir, { recursive: true, force: true }))
+const runs = new KillRuns(dir, { asyncLevel: 0 })
+const kind: Kind = {
+  name: 'short',
+  args: { max_steps: 4, eval_steps: 2 },
+  ckpt: { interval: 2, keep_last: 1, keep_interval: 4, keep_best: 'eval/even/avg@1' },
+}
+beforeAll(() => runs.prepare())
+
+test('killed while it starts, writes metrics and saves, with another run beside it: the same bits', async () => {
+  const kills: Kill[] = [
+    { how: 'start', delay: 5, nth: 1 },
+    { how: 'record', delay: 0, nth: 2 },
+    { how: 'save', delay: 3, nth: 1 },
+  ]
+  const [killed, beside] = await Promise.all([
+    runs.trial(kind, 'killed', kills.length, () => kills.shift()!),
+    runs.trial(kind, 'beside', 1, (seconds) => ({ how: 'time', delay: 500 * seconds, nth: 1 })),
+  ])
+  expect(killed.differences).toEqual([])
+  expect(beside.differences).toEqual([])
+  // A kill that came after the end would prove nothing.
+  expect(killed.kills.map(({ how }) => how)).toEqual(['start', 'record', 'save'])
+  expect(beside.kills.length).toBeLessThanOrEqual(1)
+})
+
+test('--fork begins a run with the best checkpoint of another, and leaves that alone', async () => {
+  const { folder } = await runs.reference(kind)
+  const best = Number(readlinkSync(join(folder, 'checkpoints/best')).slice('step_'.length))
+  const words = [
+    '--run-name',
+    'forked',
+    '--max-steps',
+    String(best + 1),
+    '--learning-rate',
+    '1e-3',
+    '--eval-strategy',
+    'no',
+    '--keep-best',
+    'reward',
+  ]
+  const { status, stdout, stderr } = runs.run(['--fork', `${folder}@best`, ...words])
+  expect(status, stderr).toBe(0)
+  expect(stdout).toMatch(
+    new RegExp(
+      `forked   step ${best} from .*: adapter \\(sha256 [0-9a-f]{12}\\), optimizer of ${best} updates, learning rate 0.001 next, ${2 * best} tasks done`,
+    ),
+  )
+  const forked = join(dir, 'outputs/forked')
+  const state = JSON.parse(readFileSync(join(forked, `checkpoints/step_${best + 1}/state.json`), 'utf8')) as Record<
+    string,
+    unknown
+  >
+  expect(state).toMatchObject({ step: best + 1, optimizer_steps: best + 1, best: { metric: 'reward', step: best + 1 } })
+  expect(state.extra).toMatchObject({ tasks_done: 2 * (best + 1), forked_from: { from: folder, step: best } })
+  // The run that it came from is as it was.
+  expect(existsSync(join(folder, 'run.lock'))).toBe(false)
+  expect(runs.compare(folder, join(dir, 'outputs/beside'))).toEqual([])
+  const refused = spawnSync(process.execPath, ['train.js', '--fork', `${dir}/nowhere`, '@', 'configs/tiny.toml'], {
+    encoding: 'utf8',
+  })
+  expect(refused).toMatchObject({ status: 2 })
+  expect(refused.stderr).toContain('nowhere: that is no run folder, it has no checkpoints.')
+})

@@ -1,0 +1,104 @@
+/** [trainer.ckpt]: its two names, what is refused, and the room that checkpoints need. */
+import { expect, test } from 'vitest'
+import { checkpointsKept, freeBytes } from '../../src/config/disk.ts'
+import { loadConfig, parseConfig, parseSftConfig } from '../../src/config/load.ts'
+import { stringifyConfig } from '../../src/config/toml-write.ts'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+
+const head = 'model = "models/tiny"\n[env]\nid = "reverse-text"\n'
+const parse = (text: string) => parseConfig(head + text)
+const refused = (text: string): string => {
+  try {
+    parse(text)
+  } catch (error) {
+    return (error as Error).message
+  }
+  throw new Error('nothing was refused')
+}
+
+test('save_steps and save_total_limit are interval and keep_last', () => {
+  const old = parse('[trainer.args]\nsave_steps = 7\nsave_total_limit = 2\n').config
+  const ours = parse('[trainer.ckpt]\ninterval = 7\nkeep_last = 2\n').config
+  expect(old.trainer.ckpt).toEqual({ interval: 7, keep_last: 2 })
+  expect(ours.trainer.ckpt).toEqual(old.trainer.ckpt)
+  expect(parse('').config.trainer.ckpt).toEqual({ interval: 50, keep_last: 3 })
+  // A resolved config reads back, and has one name alone.
+  const text = stringifyConfig(parse('[trainer.ckpt]\ninterval = 7\nkeep_interval = 14\nkeep_best = "-loss/mean"\n').config)
+  expect(text).not.toContain('save_steps')
+  expect(parseConfig(text).config.trainer.ckpt).toEqual({ interval: 7, keep_last: 3, keep_interval: 14, keep_best: '-loss/mean' })
+})
+
+test('later files and words win, whichever name they use', () => {
+  const dir = mkdtempSync(join(tmpdir(), 'dawn-rl-ckpt-'))
+  try {
+    const [a, b] = ['a.toml', 'b.toml'].map((name) => join(dir, name))
+    writeFileSync(a, `${head}[trainer.ckpt]\ninterval = 5\n`)
+    writeFileSync(b, '[trainer.args]\nsave_steps = 6\n')
+    const ckptOf = (...words: string[]) => {
+      const loaded = loadConfig(words)
+      return 'config' in loaded ? loaded.config.trainer.ckpt : undefined
+    }
+    expect(ckptOf('@', a, '@', b)).toMatchObject({ interval: 6 })
+    expect(ckptOf('@', b, '@', a)).toMatchObject({ interval: 5 })
+    for (const name of ['--save-steps', '--trainer.args.save_steps', '--trainer.ckpt.interval', '--interval'])
+      expect(ckptOf('@', a, '@', b, name, '9')).toMatchObject({ interval: 9 })
+    expect(ckptOf('@', a, '--save-total-limit', '1')).toEqual({ interval: 5, keep_last: 1 })
+    // Without a config a run's own one is read; a fork is not named as that run.
+    const loaded = loadConfig(['--fork', `${dir}/run@20`, '@', a])
+    expect(loaded).toMatchObject({ fork: { dir: `${dir}/run`, step: 20 } })
+    expect(loadConfig(['--fork', `${dir}/run@best`, '@', a])).toMatchObject({ fork: { dir: `${dir}/run`, step: 'best' } })
+    writeFileSync(join(dir, 'config.toml'), `${head}[trainer.args]\nrun_name = "parent"\nmax_steps = 7\n`)
+    expect(loadConfig(['--resume', dir])).toMatchObject({ config: { trainer: { args: { max_steps: 7, run_name: 'parent' } } } })
+    const fork = loadConfig(['--fork', dir])
+    expect(fork).toMatchObject({ config: { trainer: { args: { max_steps: 7 } } }, fork: { step: 'latest' } })
+    expect('config' in fork && fork.config.trainer.args.run_name).toMatch(/^reverse-text--tiny--/)
+    expect(() => loadConfig(['@', a, '--run-name', 'x', '--resume', '--fork', dir])).toThrow(
+      /--resume goes on with a run, --fork begins a new one/,
+    )
+    expect(() => loadConfig(['@', a, '--fork'])).toThrow(/After --fork comes a run folder/)
+  } finally {
+    rmSync(dir, { recursive: true })
+  }
+})
+
+test('a wrong value is told where it was written', () => {
+  expect(refused('[trainer.args]\nsave_steps = -1\n')).toMatchInlineSnapshot(`"config.toml:5:1: trainer.ckpt.interval is -1; it must be an integer >= 0."`)
+  expect(refused('[trainer.args]\nsave_steps = 2\n[trainer.ckpt]\ninterval = 3\n')).toMatchInlineSnapshot(`"config.toml:5:1: trainer.args.save_steps is interval of [trainer.ckpt], which is written there too. Keep one of them."`)
+  expect(refused('[ckpt]\ninterval = 3\n')).toMatchInlineSnapshot(`"config.toml:4:1: ckpt is the table [trainer.ckpt] here."`)
+  expect(refused('[trainer.ckpt]\nresume_step = 3\n')).toMatchInlineSnapshot(`"config.toml:5:1: trainer.ckpt.resume_step is not a key here: write --resume step N on the command line."`)
+  expect(refused('[trainer.ckpt]\nkeep_lasts = 3\n')).toMatchInlineSnapshot(`"config.toml:5:1: trainer.ckpt.keep_lasts is not a key of [trainer.ckpt]. Did you mean keep_last?"`)
+})
+
+test('keep_best must be measured', () => {
+  const evaluated = '[trainer.args]\neval_strategy = "steps"\neval_rollouts_per_example = 4\n'
+  for (const key of ['eval/reverse-text/avg@4', 'eval/reverse-text/pass@2', 'reward', '-loss/mean', 'reward/lcs'])
+    expect(parse(`${evaluated}[trainer.ckpt]\nkeep_best = "${key}"\n`).config.trainer.ckpt.keep_best).toBe(key)
+  expect(refused('[trainer.ckpt]\nkeep_best = "eval/reverse-text/avg@1"\n')).toMatchInlineSnapshot(`"config.toml:5:1: trainer.ckpt.keep_best is "eval/reverse-text/avg@1", but nothing is evaluated: set trainer.args.eval_strategy = "steps"."`)
+  expect(refused(`${evaluated}[trainer.ckpt]\nkeep_best = "eval/reverse-text/avg@1"\n`)).toMatchInlineSnapshot(`"config.toml:8:1: trainer.ckpt.keep_best is "eval/reverse-text/avg@1", and this run measures "eval/reverse-text/avg@4" (k is eval_rollouts_per_example)."`)
+  expect(refused(`${evaluated}[trainer.ckpt]\nkeep_best = "eval/math/avg@4"\n`)).toMatchInlineSnapshot(`"config.toml:8:1: trainer.ckpt.keep_best is "eval/math/avg@4", and this run measures "eval/reverse-text/avg@4" (k is eval_rollouts_per_example)."`)
+  expect(refused(`${evaluated}[trainer.ckpt]\nkeep_best = "rewards"\n`)).toMatchInlineSnapshot(`"config.toml:8:1: trainer.ckpt.keep_best is "rewards", which is no metric. Did you mean "reward"? docs/metrics.md has them all."`)
+  const sft = 'model = "models/tiny"\n[data.env]\nid = "reverse-text"\n[trainer.ckpt]\n'
+  expect(parseSftConfig(`${sft}keep_best = "-loss/mean"\n`).config.trainer.ckpt.keep_best).toBe('-loss/mean')
+  expect(() => parseSftConfig(`${sft}keep_best = "reward"\n`)).toThrow(/a supervised run measures "-loss\/mean"/)
+})
+
+test('keep_interval without effect is told', () => {
+  const notices = (ckpt: string) =>
+    parse(`[trainer.args]\nmax_steps = 100\n[trainer.ckpt]\n${ckpt}\n`).notices.filter((line) => line.includes('keep_'))
+  expect(notices('interval = 10\nkeep_interval = 50')).toEqual([])
+  expect(notices('interval = 0\nkeep_interval = 50')).toHaveLength(1)
+  expect(notices('interval = 30\nkeep_interval = 70')[0]).toContain('has no effect')
+  expect(notices('interval = 20\nkeep_interval = 30')[0]).toContain('every step that both divide, 60, 120')
+})
+
+test('the checkpoints that are there at once', () => {
+  const kept = (ckpt: string, steps: number) =>
+    checkpointsKept(parse(`[trainer.args]\nmax_steps = ${steps}\neval_strategy = "steps"\n[trainer.ckpt]\n${ckpt}\n`).config)
+  expect(kept('interval = 10', 100)).toEqual({ count: 4, words: '3 newest + one being written' })
+  expect(kept('interval = 0', 100)).toEqual({ count: 2, words: '1 newest + one being written' })
+  // 20, 40, 60, 80 and 100, of which 100 is among the newest, and the best.
+  expect(kept('interval = 10\nkeep_last = 1\nkeep_interval = 20\nkeep_best = "eval/reverse-text/avg@1"', 100).count).toBe(7)
+  expect(freeBytes(join(tmpdir(), 'not', 'there', 'yet'))).toBeGreaterThan(0)
+})

@@ -1,0 +1,59 @@
+/** Which checkpoints stay, and what is the best. */
+import { mkdirSync, mkdtempSync, readdirSync, readlinkSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { expect, test } from 'vitest'
+import { bestAfter, clearLeftovers, pointAtBest, stepsToDelete, type Best } from '../../src/trainer/checkpoint-keep.ts'
+
+const key = 'eval/even/avg@1'
+
+test('the best: the highest, the lowest with a "-", the first of equal ones', () => {
+  const run = (metric: string, values: (number | null | undefined)[]) => {
+    let best: Best | undefined
+    values.forEach(
+      (value, i) => (best = bestAfter(i + 1, value === undefined ? {} : { [key]: value, 'loss/mean': value }, metric, best)),
+    )
+    return best
+  }
+  expect(run(key, [0.1, 0.5, 0.5, 0.2])).toEqual({ metric: key, value: 0.5, step: 2 })
+  expect(run('-loss/mean', [0.1, -0.5, 0.2])).toEqual({ metric: '-loss/mean', value: -0.5, step: 2 })
+  expect(run(key, [undefined, null, Number.NaN])).toBeUndefined()
+  expect(run(key, [0, undefined, null])).toEqual({ metric: key, value: 0, step: 1 })
+  // Another metric begins anew; a run that keeps none forgets.
+  expect(bestAfter(9, { reward: 0.1 }, 'reward', { metric: key, value: 0.9, step: 2 })).toEqual({
+    metric: 'reward',
+    value: 0.1,
+    step: 9,
+  })
+  expect(bestAfter(9, { [key]: 1 }, undefined, { metric: key, value: 0.9, step: 2 })).toBeUndefined()
+})
+
+test('what goes: neither among the newest, nor of the interval, nor the best', () => {
+  const steps = [10, 20, 30, 40, 50, 60]
+  expect(stepsToDelete(steps, { last: 2 }, undefined)).toEqual([10, 20, 30, 40])
+  expect(stepsToDelete(steps, { last: 2, interval: 20 }, undefined)).toEqual([10, 30])
+  expect(stepsToDelete(steps, { last: 2, interval: 20 }, { metric: key, value: 1, step: 30 })).toEqual([10])
+  expect(stepsToDelete([60, 10], { last: 1 }, undefined)).toEqual([10])
+  expect(stepsToDelete([10], { last: 3 }, undefined)).toEqual([])
+})
+
+test('the pointer follows the best, and goes where there is none; leftovers of a killed process go', () => {
+  const root = mkdtempSync(join(tmpdir(), 'dawn-rl-keep-'))
+  try {
+    for (const name of ['step_2', 'step_4', 'step_6.partial-12', 'step_3.old-12', 'step_1.superseded'])
+      mkdirSync(join(root, name))
+    writeFileSync(join(root, 'best.77.tmp'), '')
+    const pointed = () => readlinkSync(join(root, 'best'))
+    pointAtBest(root, { metric: key, value: 1, step: 2 })
+    expect(pointed()).toBe('step_2')
+    pointAtBest(root, { metric: key, value: 2, step: 4 })
+    expect(pointed()).toBe('step_4')
+    clearLeftovers(root)
+    expect(readdirSync(root).toSorted()).toEqual(['best', 'step_1.superseded', 'step_2', 'step_4'])
+    pointAtBest(root, undefined)
+    expect(readdirSync(root)).not.toContain('best')
+    clearLeftovers(join(root, 'nowhere'))
+  } finally {
+    rmSync(root, { recursive: true })
+  }
+})
