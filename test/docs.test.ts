@@ -118,7 +118,7 @@ function commandLines(page: string): string[] {
 }
 
 async function verbOptions(): Promise<Set<string>> {
-  const found = new Set(['--dry-run', '--resume', '--trace', '--help', '--version'])
+  const found = new Set(['--dry-run', '--resume', '--fork', '--trace', '--help', '--version'])
   for (const verb of ['env', 'eval', 'report', 'view', 'serve', 'score', 'grad', 'merge', 'doctor', 'bench']) {
     const program = new Command()
     const { register } = (await import(`../src/cli/${verb}.ts`)) as { register: (program: Command) => void }
