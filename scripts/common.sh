@@ -36,6 +36,41 @@ find_python() {
   done
 }
 
+# The .venv-* of a setup script, which sets venv (the folder) and wanted (what it holds, kept in $venv/ready when all of it works):
+# if ! venv_is_there; then new_venv ...; uv install ...; venv_works 'import ...'; fi
+venv_is_there() { [ "$(cat "$venv/ready" 2>/dev/null || true)" = "$wanted" ]; }
+
+# new_venv WHAT OLDEST NEWEST TAKES NEEDS_MB: an empty venv with uv in it, of a Python 3 of these minor versions ('' as NEWEST: or newer).
+# Exit code 4 where there is none or it has no pip, 1 where NEEDS_MB are not free; words name WHAT and what it TAKES.
+new_venv() {
+  local what=$1 oldest=$2 newest=$3 takes=$4 needs=$5 free versions debian='Debian and Ubuntu: sudo apt-get install'
+  versions="Python 3.$oldest ${newest:+to 3.$newest}"
+  [ -n "$newest" ] || versions+='or newer'
+  find_python "$oldest" "${newest:-99}"
+  [ -n "$python" ] || { warn "$what needs $versions, which is not there. $debian python3 python3-venv python3-pip"; exit 4; }
+  "$python" -m pip --version >/dev/null 2>&1 || { warn "$python has no pip, which installs $what. $debian python3-pip"; exit 4; }
+  free=$(($(df -Pk "$root" | awk 'NR == 2 { print $4 }') / 1000))
+  [ "$free" -gt "$needs" ] || { warn "$what takes about $takes in $venv, and up to $needs MB while it is installed; $free MB are free there"; exit 1; }
+  say "$wanted into ${venv#"$root"/} (once; about $takes)"
+  rm -rf "$venv"
+  # Debian keeps venv's own pip in a package of its own: --without-pip, and uv comes from the system's pip.
+  "$python" -m venv --without-pip "$venv"
+  "$python" -m pip --python "$venv/bin/python" install --quiet --disable-pip-version-check --no-cache-dir uv
+}
+
+# uv install WORDS: packages into the venv
+uv() { "$venv/bin/uv" pip "$@" --quiet --python "$venv/bin/python" --no-progress; }
+
+# venv_works CODE: this Python code must run in the venv, which is then there; else its last words are shown, and exit code 1
+venv_works() {
+  "$venv/bin/python" -c "$1" >/dev/null 2>"$venv/import.log" || {
+    warn "$wanted: installed, and can't be imported; the end of $venv/import.log:"
+    tail -n 3 "$venv/import.log" >&2
+    exit 1
+  }
+  echo "$wanted" >"$venv/ready"
+}
+
 sha256_of() {
   if command -v sha256sum >/dev/null; then sha256sum "$1"; else shasum -a 256 "$1"; fi | cut -d' ' -f1
 }

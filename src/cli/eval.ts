@@ -27,6 +27,10 @@ export function register(program: Command): void {
     )
     .option('-r, --rollouts-per-example <count>', 'answers of each example (default: 4)', whole(1))
     .option('-a, --env-args <json>', 'arguments of the environments')
+    .option(
+      '--python-path <file>',
+      'of environments in Python: the Python that has them (default: that of scripts/setup-verifiers.sh)',
+    )
     .addOption(new Option('--split <name>', 'held-out tasks, or those of training').choices(['eval', 'train']).default('eval'))
     .option('--shuffle', 'take examples from all over the split, by --seed')
     .option('-t, --max-tokens <count>', "tokens of an answer (default: the config's, else 512)", whole(1))

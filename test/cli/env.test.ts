@@ -51,8 +51,7 @@ describe('env new', () => {
 })
 
 describe('env check', () => {
-  // code-golf starts a sandbox for each answer, and has a test of its own.
-  test.each(bundledEnvironments().filter((id) => id !== 'code-golf'))('%s is in order', async (id) => {
+  test.each(bundledEnvironments())('%s is in order', async (id) => {
     const text = await check(id)
     expect(text).toContain(`${id} is in order.`)
     expect(text).toMatch(/first prompt of .+: \d+ tokens, [1-9]\d* of them special/)

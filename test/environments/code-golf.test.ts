@@ -55,6 +55,7 @@ describe('an answer', () => {
     ['', 0, { tests: 0, ran: 0 }],
     ['x=>{for(;;);}', 0, { tests: 0, ran: 0, stopped: 1 }],
     ['x=>{let a=[];for(;;)a.push(a.slice())}', 0, { tests: 0, stopped: 1 }],
+    ['x=>require("fs").readFileSync("/etc/passwd").length', 0, { tests: 0, ran: 0, stopped: 0 }],
     ['x=>process.exit()', 0, { tests: 0, ran: 0, stopped: 0 }],
     ['(JSON.stringify=()=>"4",Object.prototype.toJSON=()=>4,x=>({}))', 0.2, { tests: 0.25 }],
   ])('%j', async (text, reward, metrics) => {

@@ -144,11 +144,12 @@ const toolOf = ({ function: { name, description, parameters } }: ToolDefinition)
   function: { name, ...(description ? { description } : {}), parameters: parameters ?? { type: 'object', properties: {} } },
 })
 
-/** A completion as vLLM gives it with return_token_ids and logprobs. */
+/** A completion as vLLM gives it with return_token_ids and logprobs; without either where the sampler does not tell its tokens (id -1), as in evaluation. */
 function completionOf({ id, message, completion }: Answered, model: string): object {
   const { promptIds, ids, logprobs, finishReason } = completion
   const calls = message.tool_calls ?? []
   const finish = calls.length > 0 && finishReason === 'stop' ? 'tool_calls' : finishReason
+  const known = !ids.includes(-1)
   const entries = ids.map((token, i) => ({
     token: `token_id:${token}`,
     logprob: Math.max(logprobs[i], -9999),
@@ -169,11 +170,11 @@ function completionOf({ id, message, completion }: Answered, model: string): obj
           ...(calls.length > 0 ? { tool_calls: calls } : {}),
         },
         finish_reason: finish,
-        logprobs: { content: entries, refusal: null },
-        token_ids: ids,
+        logprobs: known ? { content: entries, refusal: null } : null,
+        token_ids: known ? ids : null,
       },
     ],
     usage: { prompt_tokens: promptIds.length, completion_tokens: ids.length, total_tokens: promptIds.length + ids.length },
-    prompt_token_ids: promptIds,
+    prompt_token_ids: known ? promptIds : null,
   }
 }

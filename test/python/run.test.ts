@@ -1,0 +1,118 @@
+/** Whole commands on environments in Python: training with a sampler over vLLM's protocol, `eval`, `env check`. */
+import { spawn, type ChildProcess } from 'node:child_process'
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { describe, expect, test } from 'vitest'
+import { checkEnvironment } from '../../src/cli/env-check.ts'
+import { fixtures, newFolder, root, withoutVerifiers } from './helpers.ts'
+
+const model = join(root, 'models', 'tiny')
+const tasks = join(fixtures, 'bridge_tasks.py')
+const folder = newFolder()
+
+const config = (url: string) => `
+model = ${JSON.stringify(model)}
+[env]
+id = ${JSON.stringify(tasks)}
+name = "letters"
+args = { kind = "letters", turns = 2 }
+[inference]
+backend = "vllm"
+base_url = "${url}"
+max_num_seqs = 8
+[trainer.args]
+output_dir = ${JSON.stringify(folder)}
+run_name = "run"
+max_steps = 2
+max_async_level = 0
+batch_size = 8
+rollouts_per_example = 4
+max_seq_len = 96
+max_prompt_len = 40
+max_tokens = 8
+micro_batch_tokens = 512
+lora_rank = 4
+learning_rate = 1e-2
+eval_strategy = "steps"
+eval_steps = 2
+save_steps = 0
+`
+
+/** Starts a command of ours; what it has said is told as it comes. */
+function command(words: string[], onText: (text: string) => void = () => {}): { child: ChildProcess; ended: Promise<string> } {
+  const child = spawn(process.execPath, [join(root, 'cli.js'), ...words], {
+    cwd: folder,
+    env: { ...process.env, NO_COLOR: '1' },
+    stdio: ['ignore', 'pipe', 'pipe'],
+  })
+  let text = ''
+  const onData = (piece: Buffer) => onText((text += piece.toString()))
+  child.stdout.on('data', onData)
+  child.stderr.on('data', onData)
+  const ended = new Promise<string>((resolve) => child.on('close', (code) => resolve(`${text}\nexit code ${code}`)))
+  return { child, ended }
+}
+
+/** A run of two steps whose sampler is the server at `url`, then an evaluation of what it serves. */
+async function trainAndEvaluate(url: string): Promise<void> {
+  writeFileSync(join(folder, 'run.toml'), config(url))
+  const said = await command(['train', '@', 'run.toml']).ended
+  expect(said).toContain('exit code 0')
+  const rows = readFileSync(join(folder, 'run', 'metrics.jsonl'), 'utf8').trimEnd().split('\n').map((line) => JSON.parse(line) as Record<string, number>) // prettier-ignore
+  const steps = rows.filter(({ step }) => step > 0)
+  expect(steps.map(({ step }) => step)).toEqual([1, 2])
+  for (const row of steps) {
+    expect(row['num_turns/mean']).toBeGreaterThan(1)
+    // The tokens that are trained on are those that the server sampled, with its log-probabilities.
+    expect(row['mismatch_kl/all/max']).toBeLessThan(1e-6)
+    expect(row['has_error/mean']).toBeLessThan(0.5)
+  }
+  expect(said).toMatch(/held-out letters 0\.\d/)
+
+  const answering = ['-m', model, '-b', `${url}/v1`, '-n', '2', '-r', '4', '-t', '8', '-o', 'evals']
+  const evaluated = await command(['eval', tasks, '-a', '{"kind":"letters","turns":2}', ...answering]).ended
+  expect(evaluated).toContain('exit code 0')
+  const [results] = readdirSync(join(folder, 'evals'), { recursive: true, encoding: 'utf8' }).filter((name) => name.endsWith('results.jsonl')) // prettier-ignore
+  const answers = readFileSync(join(folder, 'evals', results), 'utf8').trimEnd().split('\n').map((line) => JSON.parse(line) as Record<string, unknown>) // prettier-ignore
+  expect(answers).toHaveLength(8)
+  expect(answers.every(({ reward, error }) => (typeof reward === 'number') === (error === null))).toBe(true)
+  expect(answers.some(({ reward }) => typeof reward === 'number')).toBe(true)
+}
+
+describe.skipIf(withoutVerifiers).concurrent('environments in Python', () => {
+  test('train with rollouts from a server that speaks as vLLM does, and are evaluated over it', async () => {
+    const words = [
+      '--adapter-root',
+      folder,
+      '--max-loras',
+      '2',
+      '--logprobs-mode',
+      'processed_logprobs',
+      '--generation-config',
+      'vllm',
+    ]
+    let found: (url: string) => void
+    const told = new Promise<string>((resolve) => (found = resolve))
+    const served = command(['serve', '--model', model, '--port', '0', ...words], (text) => {
+      const at = /(http:\/\/127\.0\.0\.1:\d+)\b/.exec(text)
+      if (at) found(at[1])
+    })
+    try {
+      await trainAndEvaluate(await Promise.race([told, served.ended]))
+    } finally {
+      served.child.kill('SIGKILL')
+    }
+  })
+
+  test('are checked: rows, the first prompt, and what answers earn, the group of them compared', async () => {
+    const lines: string[] = []
+    const options = { args: '{"kind": "group", "turns": 2}', model }
+    await checkEnvironment(tasks, options, (line) => lines.push(line))
+    const text = lines.join('\n')
+    expect(text).toContain('bridge_tasks: 6 rows to train on, 0 held out')
+    expect(text).toMatch(/first prompt of bridge_tasks: 8 tokens, 3 of them special; answer "0"/)
+    expect(text).toMatch(/its row's answer +reward 0\.500 \(right 1, best_of 0, num_turns 2, 2 turns, max_turns_reached\)/)
+    expect(text).toMatch(/a text that is cut off +reward 1\.000/)
+    expect(text).toContain('is in order.')
+  })
+})
