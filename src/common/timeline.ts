@@ -15,6 +15,8 @@ export interface TimedSpan {
   /** The step that it was for; undefined: the one that is made. */
   step?: number
   detail?: TraceArgs
+  /** One of many of its kind: it may be left out where they are too many, or too short to be seen. */
+  fine?: boolean
 }
 
 /** What is kept between two steps at most, whatever happens: a run that plays for hours before its first step. */

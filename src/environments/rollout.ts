@@ -106,7 +106,7 @@ function markerOf(group: string, index?: number): Mark {
   const step = stepOfGroup(group)
   const who = { group, ...(index !== undefined && { index }) }
   return (track, name, start, detail) =>
-    timeline?.add({ track, name, start, end: performance.now(), step, detail: { ...who, ...detail } })
+    timeline?.add({ track, name, start, end: performance.now(), step, detail: { ...who, ...detail }, fine: true })
 }
 
 /** The policy as a rollout sees it: each answer waits at the gate, and is a step of the clock. */

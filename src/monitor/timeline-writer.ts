@@ -82,16 +82,13 @@ export class TimelineWriter {
   }
 }
 
-/** In their order: the phases of the step, and of the rollouts' spans those that can be seen, the longest ones first to be kept. */
+/** In their order: the phases of the step, and of what is fine that which can be seen, the longest first to be kept. */
 function longest(spans: readonly TimedSpan[], most: number, shortest: number): TimedSpan[] {
   const length = ({ start, end }: TimedSpan): number => end - start
-  const ofRollout = ({ detail }: TimedSpan): boolean => detail?.group !== undefined
-  const phases = spans.filter((span) => !ofRollout(span)).slice(0, most)
-  const others = spans.filter((span) => ofRollout(span) && length(span) >= shortest)
-  const chosen =
-    others.length > most - phases.length
-      ? others.toSorted((a, b) => length(b) - length(a)).slice(0, most - phases.length)
-      : others
+  const phases = spans.filter((span) => !span.fine).slice(0, most)
+  const others = spans.filter((span) => span.fine && length(span) >= shortest)
+  const room = most - phases.length
+  const chosen = others.length > room ? others.toSorted((a, b) => length(b) - length(a)).slice(0, room) : others
   const kept = new Set([...phases, ...chosen])
   return spans.filter((span) => kept.has(span))
 }

@@ -8,6 +8,7 @@
  */
 import type { HeadOutput } from '../autograd/ops/head.ts'
 import { Tape } from '../autograd/tape.ts'
+import { timeline } from '../common/timeline.ts'
 import { tracer } from '../common/trace.ts'
 import type { Plan } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
@@ -144,6 +145,7 @@ export class MicroBatchRunner {
     const { gpu } = this.#decoder
     const names = { score: 'score', loss: 'forward and backward', host: 'forward' }
     const counts = { rows: packed.rows, 'scored tokens': packed.targets.length }
+    const begin = performance.now()
     const [flight, recording] = [
       tracer?.flight('micro-batch', names[work.kind], counts),
       tracer?.span('JavaScript', 'record micro-batch'),
@@ -179,6 +181,8 @@ export class MicroBatchRunner {
     recording?.end()
     return reading.then((bytes) => {
       flight?.end()
+      const name = `micro-batch, ${names[work.kind]}`
+      timeline?.add({ track: 'trainer', name, start: begin, end: performance.now(), detail: counts, fine: true })
       const part = (i: number): Float32Array => new Float32Array(bytes, i * room.stride * 4, count)
       return { logprobs: part(0), entropy: part(1), losses: work.kind === 'loss' ? part(2) : new Float32Array(0) }
     })

@@ -305,7 +305,7 @@ describe('timelines', () => {
       onWarning: (line) => warnings.push(line),
     })
     const span = (name: string, start: number, end: number, step: number) =>
-      ({ track: 'engine', name, start, end, step, detail: { group: `${step}.0`, index: 0 } }) as const
+      ({ track: 'engine', name, start, end, step, detail: { group: `${step}.0`, index: 0 }, fine: true }) as const
     writer.write(1, 0, 1000, [span('first', 100, 900, 1), span('too short', 500, 500.2, 1)])
     writer.write(2, 1000, 3000, [span('ahead', 500, 1500, 3), { track: 'trainer', name: 'optimizer', start: 2500, end: 2500.1 }])
     writer.write(3, 3000, 4000, [span('late', 2900, 3500, 4), span('after', 3600, 3700, 4)])
@@ -336,6 +336,7 @@ describe('timelines', () => {
       start: 0,
       end: 10 + index,
       detail: { group: '1.0', index },
+      fine: true,
     }))
     const phase = { track: 'trainer' as const, name: 'optimizer', start: 0, end: 1 }
     for (let step = 1; step <= 50; step++) writer.write(step, 0, 1000, [...spans, phase])
