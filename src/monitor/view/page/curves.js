@@ -75,7 +75,7 @@ export function CurvesView({ runs, chosen, params }) {
     <div class="toolbar">
       <${Metrics} keys=${keys} wanted=${wanted} />
       <label class="field"
-        ><span>Smoothing <output>${smooth === 0 ? 'none' : smooth}</output></span
+        ><span>Smoothing <span class="number">${smooth === 0 ? 'none' : smooth}</span></span
         ><input
           type="range"
           min="0"

@@ -96,7 +96,9 @@ export function Chart({ metric, lines, entry, axis, smooth, log, sync, open }) {
     event.preventDefault()
     event.stopPropagation()
   }
-  const spoken = at?.own ? `${axisText(axis, at.x)}: ${values.map(({ run, y }) => `${run.name} ${num(y)}`).join(', ')}` : ''
+  const spoken = at?.own
+    ? `${axisText(axis, at.x, values)}: ${values.map(({ run, y }) => `${run.name} ${num(y)}`).join(', ')}`
+    : ''
   const range = rangeText(entry?.range, (x) => num(x, 3))
   const lasts = shown.map((run, k) => ({ run, y: curves[k].ys.at(-1) }))
   return html`<figure class="card" aria-label=${metric}>
@@ -133,21 +135,23 @@ function Tip({ at, values, axis, width }) {
   const left = at.left + LEFT_AXIS
   const side = left > width / 2 ? { right: `${Math.max(0, width - left + 12)}px` } : { left: `${left + 12}px` }
   const sorted = values.toSorted((a, b) => b.y - a.y)
+  // Each run's own step where they are not one: a thinned curve has not all of them, and along time or tokens runs are at different ones.
+  const apart = axis !== 'step' || values.some(({ step }) => step !== values[0].step)
   return html`<div class="tip" style=${side} aria-hidden="true">
-    <strong>${axisText(axis, at.x)}</strong>
+    <strong>${axisText(axis, at.x, values)}</strong>
     ${sorted.map(
       ({ run, y, step }) =>
         html`<span class="tip-row" key=${run.id}
           ><${Swatch} i=${run.i} /><bdi>${run.name}</bdi
-          ><span class="number">${num(y)}</span>${axis !== 'step' && html`<span class="muted">step ${step}</span>`}</span
+          ><span class="number">${num(y)}</span>${apart && html`<span class="muted">step ${step}</span>`}</span
         >`,
     )}
   </div>`
 }
 
-/** @param {import('./series.js').Axis} axis @param {number} x */
-function axisText(axis, x) {
-  if (axis === 'step') return `step ${Math.round(x)}`
+/** @param {import('./series.js').Axis} axis @param {number} x @param {{ step: number }[]} values */
+function axisText(axis, x, values) {
+  if (axis === 'step') return `step ${values[0]?.step ?? Math.round(x)}`
   return axis === 'time' ? `after ${clock(x)}` : `${num(Math.round(x))} tokens`
 }
 

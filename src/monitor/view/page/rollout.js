@@ -29,7 +29,10 @@ export function RolloutDetail({ run, step, row, back }) {
   }
   useKeys({ h: () => beside(-1), l: () => beside(1), m: () => setAsMessages((is) => !is) })
   useEffect(() => document.querySelector('.detail-pane')?.scrollTo(0, 0), [step, row])
-  const top = back && html`<button type="button" class="back" onClick=${back}>‹ All rollouts</button>`
+  const top =
+    back &&
+    html`<h1 class="hidden">Rollout</h1>
+      <button type="button" class="back" onClick=${back}>‹ All rollouts</button>`
   if (error !== null) return html`${top}<${Problem} message=${error} />`
   if (data === undefined) return html`${top}${loading && html`<${Loading} what="the rollout" />`}`
   const { rollout, tokens, turns, siblings, tokenizer } = data

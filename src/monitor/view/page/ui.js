@@ -121,7 +121,7 @@ export function StepSlider({ steps, value, onPick }) {
       ‹
     </button>
     <label class="field grow"
-      ><span>Step <output>${steps[at]}</output></span>
+      ><span>Step <span class="number">${steps[at]}</span></span>
       <input
         type="range"
         min="0"
