@@ -5,15 +5,25 @@ import { InvalidArgumentError, type Command } from 'commander'
 import { messageOf, UserError } from '../common/errors.ts'
 import type { SinkName } from '../monitor/sinks/types.ts'
 
+interface Options {
+  out?: string
+  plots?: string
+  bench?: string[]
+  sync?: SinkName[]
+}
+
 /** Adds the verb to the program. */
 export function register(program: Command): void {
   program
     .command('report')
     .description(
-      'Write report.html of a run: curves, evaluations, samples and config in one file; or send its metrics elsewhere.',
+      'Write report.html of a run: curves, evaluations, samples and config in one file, and plots as SVG and PNG. Of several runs: ' +
+        'one page that compares them. Or send metrics elsewhere.',
     )
-    .argument('<dir>', 'the folder of a run: outputs/NAME')
-    .option('--out <file>', 'the file to write (default: report.html in the folder)')
+    .argument('[dirs...]', 'folders of runs: outputs/NAME')
+    .option('--out <file>', 'the page (default: report.html in the folder; compare.html of several runs, bench.html of none)')
+    .option('--plots <dir>', 'where the plots go as files (default: plots/ in the folder; with --out none)')
+    .option('--bench <files...>', "plots of benchmarks too: what 'bench --out' wrote, or files of bench/results")
     .option('--sync <names>', 'send what is not sent yet to wandb, tensorboard, mlflow, trackio, and write no file', sinkNames)
     .action(report)
 }
@@ -28,24 +38,33 @@ function sinkNames(text: string): SinkName[] {
   })
 }
 
-async function report(dir: string, { out, sync }: { out?: string; sync?: SinkName[] }): Promise<void> {
-  const path = resolve(dir)
-  if (!existsSync(join(path, 'metrics.jsonl')))
-    throw new UserError(
-      `${dir} has no metrics.jsonl: it is no run's folder, or its first step is still to come. Give outputs/NAME.`,
-    )
-  if (sync) await send(path, sync)
-  else {
-    const { writeReport } = await import('../monitor/report-html.ts')
-    console.log(writeReport(path, out))
+async function report(dirs: string[], { out, plots, bench = [], sync }: Options): Promise<void> {
+  if (dirs.length === 0 && (bench.length === 0 || sync))
+    throw new UserError('No run is named: give outputs/NAME, or --bench FILE.')
+  const paths = dirs.map((dir) => resolve(dir))
+  for (const [i, path] of paths.entries()) {
+    if (!existsSync(join(path, 'metrics.jsonl')))
+      throw new UserError(
+        `${dirs[i]} has no metrics.jsonl: it is no run's folder, or its first step is still to come. Give outputs/NAME.`,
+      )
   }
+  if (sync) {
+    for (const path of paths) await send(path, sync)
+    return
+  }
+  const { writeReport } = await import('../monitor/report-html.ts')
+  const page = out ?? (dirs.length === 1 ? undefined : dirs.length === 0 ? 'bench.html' : 'compare.html')
+  const made = await writeReport(paths, { out: page, plots, bench })
+  console.log(made.path)
+  if (made.plots) console.log(made.plots)
+  if (made.note) console.error(`note: ${made.note}`)
 }
 
 /** The report that a run ends with. One that cannot be written is no fault of the run's. */
 export async function reportAtEnd(path: string, warn: (line: string) => void): Promise<void> {
   try {
     const { writeReport } = await import('../monitor/report-html.ts')
-    writeReport(path)
+    await writeReport([path])
   } catch (error) {
     warn(`report.html could not be written: ${messageOf(error)}.`)
   }

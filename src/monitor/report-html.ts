@@ -1,64 +1,95 @@
-/** `report.html` of a run: curves, evaluations, samples and config in one file that opens from disk, loads nothing and runs no script. */
+/**
+ * `report.html`: curves, evaluations, samples and config of a run, several runs over one another, and benchmarks, in one file that opens from
+ * disk, loads nothing and runs no script. Its plots are in it as SVG and PNG to save, and beside it as files.
+ */
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
 import { writeFileAtomic } from './files.ts'
 import { formatDuration, formatNumber, formatPercent } from './format.ts'
+import { mean } from './aggregate.ts'
 import { readMetrics, type MetricsRow } from './metrics-writer.ts'
 import { metricInfo, METRICS } from './metrics-table.ts'
+import { benchPlots } from './report-bench.ts'
 import { chart, escapeHtml, type Series } from './report-chart.ts'
+import { comparedPlots, comparedTables, compareTitle, readRuns } from './report-compare.ts'
+import { evalKeys, FIRST, keysOf, section, table, values } from './report-parts.ts'
+import { figure, PLOT_STYLE, plotFiles, writePlots, type Plot, type PlotFiles } from './report-plots.ts'
 import { readRollouts, type RolloutRow } from './rollout-writer.ts'
 
-/** The curves that are seen at once, in this order; the others are folded away under their groups. */
-const FIRST = [
-  'reward', 'is_truncated/mean', 'tokens/completion', 'solved_some', 'loss/mean', 'entropy/all/mean', 'mismatch_kl/all/mean', 'optim/grad_norm',
-  'optim/lr', 'off_policy/mean', 'time/step', 'perf/throughput',
-] // prettier-ignore
 /** Samples of each environment, and characters of one answer. */
 const SAMPLES = 4
 const CHARS = 2000
 
-/**
- * Writes the report of a run folder.
- * @param out the file; default: report.html in the folder
- * @returns the path of the file
- */
-export function writeReport(path: string, out = join(path, 'report.html')): string {
-  writeFileAtomic(out, reportHtml(path))
-  return out
+export interface ReportOptions {
+  /** Default: report.html in the folder, with plots/ beside it. Needed for several runs, or none. */
+  out?: string
+  /** Where the plots go as files; none where `out` is given without it. */
+  plots?: string
+  /** JSON files of benchmarks. */
+  bench?: readonly string[]
 }
 
-/** The page as text. A folder without some of the files has a page without those parts. */
-export function reportHtml(path: string): string {
-  const rows = readMetrics(join(path, 'metrics.jsonl'))
-  const configFile = join(path, 'config.toml')
-  const config = existsSync(configFile) ? readFileSync(configFile, 'utf8') : ''
-  const name = escapeHtml(basename(path))
+export interface Report {
+  /** The page, and the folder of the plots' files. */
+  path: string
+  plots?: string
+  /** Why there is no PNG. */
+  note?: string
+}
+
+/**
+ * Writes the report of run folders: of one, or of several beside one another.
+ * @throws UserError for a benchmark that holds nothing to draw
+ */
+export async function writeReport(paths: readonly string[], options: ReportOptions = {}): Promise<Report> {
+  const { out = join(paths[0], 'report.html') } = options
+  const folder = options.plots ?? (options.out === undefined ? join(paths[0], 'plots') : undefined)
+  const { html, files, note } = await reportHtml(paths, options.bench)
+  writeFileAtomic(out, html)
+  if (folder !== undefined && files.length > 0) writePlots(folder, files)
+  return { path: out, ...(folder !== undefined && { plots: folder }), ...(note !== undefined && { note }) }
+}
+
+/** The page as text, and the files of its plots. A folder without some of the files has a page without those parts. */
+export async function reportHtml(
+  paths: readonly string[],
+  bench: readonly string[] = [],
+): Promise<{ html: string; files: PlotFiles[]; note?: string }> {
+  const one = paths.length === 1 ? paths[0] : undefined
+  const rows = one === undefined ? [] : readMetrics(join(one, 'metrics.jsonl'))
+  const runs = one === undefined ? readRuns(paths) : []
+  const measured = bench.map(benchPlots)
+  const curves = one === undefined ? comparedPlots(runs) : firstPlots(rows)
+  const { files, note } = await plotFiles([...curves, ...measured.flatMap(({ plots }) => plots)])
+  let used = 0
+  const cards = (plots: readonly Plot[]) =>
+    plots.length === 0 ? '' : `<div class="cards">${plots.map((plot) => figure(plot, files[used++])).join('')}</div>`
+  const name = one === undefined ? compareTitle(runs) || 'Benchmarks' : escapeHtml(basename(one))
+  const config = one !== undefined && existsSync(join(one, 'config.toml')) ? readFileSync(join(one, 'config.toml'), 'utf8') : ''
   const body = [
     `<h1>${name}</h1>`,
-    summary(rows),
-    environments(rows),
-    section('Curves', curves(rows)),
-    section('Samples', samples(path)),
+    note && `<p class="env">${escapeHtml(note)}</p>`,
+    one === undefined ? runs.length > 0 && comparedTables(runs) : summary(rows) + environments(rows),
+    section('Curves', [cards(curves), otherCurves(rows)].filter(Boolean).join('\n')),
+    ...measured.map(({ title, about, plots }) =>
+      section(escapeHtml(title), `<p class="env">${escapeHtml(about)}</p>${cards(plots)}`),
+    ),
+    one !== undefined && section('Samples', samples(one)),
     config && section('Config', `<pre>${escapeHtml(config)}</pre>`),
   ]
-  return `<!doctype html>
+  const html = `<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>${name}</title><style>${STYLE}</style></head>
 <body><main>${body.filter(Boolean).join('\n')}</main></body></html>
 `
+  return { html, files, ...(note !== undefined && { note }) }
 }
-
-const section = (title: string, content: string): string => (content === '' ? '' : `<h2>${title}</h2>\n${content}`)
-
-const values = (rows: readonly MetricsRow[], key: string): [number, number][] =>
-  rows.flatMap((row) => (typeof row[key] === 'number' ? [[row.step, row[key]]] : []))
 
 function summary(rows: readonly MetricsRow[]): string {
   if (rows.length === 0) return '<p>No step is done yet.</p>'
   const [first, last] = [rows[0], rows.at(-1)!]
   const rewards = values(rows, 'reward').map(([, reward]) => reward)
-  const mean = (list: number[]) => list.reduce((a, b) => a + b, 0) / list.length
   const facts: [string, string][] = [
     ['steps', String(last.step)],
     ['began', new Date(first.time * 1000).toISOString().replace('T', ' ').slice(0, 16)],
@@ -76,7 +107,7 @@ function summary(rows: readonly MetricsRow[]): string {
 
 /** One line an environment: its evaluations before and after, and the best. */
 function environments(rows: readonly MetricsRow[]): string {
-  const keys = [...new Set(rows.flatMap((row) => Object.keys(row)))].filter((key) => /^eval\/.+\/avg@\d+$/.test(key))
+  const keys = evalKeys(rows)
   const lines = keys.flatMap((key) => {
     const points = values(rows, key)
     if (points.length === 0) return []
@@ -84,48 +115,49 @@ function environments(rows: readonly MetricsRow[]): string {
     const [before, after] = [points[0], points.at(-1)!]
     const best = points.reduce((a, b) => (b[1] > a[1] ? b : a))
     const cut = values(rows, `eval/${env}/is_truncated/mean`)
-    const passes = [...new Set(rows.flatMap((row) => Object.keys(row)))]
+    const passes = keysOf(rows)
       .filter((name) => name.startsWith(`eval/${env}/pass@`))
       .map((name) => `${name.slice(name.lastIndexOf('/') + 1)} ${formatNumber(values(rows, name).at(-1)?.[1])}`)
     const cells = [
       env, k, `${formatNumber(before[1])} (step ${before[0]})`, `${formatNumber(after[1])} (step ${after[0]})`, formatNumber(after[1] - before[1]),
       `${formatNumber(best[1])} (step ${best[0]})`, passes.join(', '), cut.length > 0 ? `${formatPercent(cut[0][1])} to ${formatPercent(cut.at(-1)![1])}` : '',
     ] // prettier-ignore
-    return [`<tr>${cells.map((cell) => `<td>${escapeHtml(cell)}</td>`).join('')}</tr>`]
+    return [cells]
   })
   if (lines.length === 0) return ''
   const head = ['environment', '', 'before', 'after', 'change', 'best', 'pass@k after', 'cut off']
-  return section(
-    'Evaluations',
-    `<div class="wide"><table><tr>${head.map((cell) => `<th>${cell}</th>`).join('')}</tr>${lines.join('')}</table></div>`,
-  )
+  return section('Evaluations', table(head, lines))
 }
 
-function curves(rows: readonly MetricsRow[]): string {
-  const keys = [...new Set(rows.flatMap((row) => Object.keys(row)))].filter((key) => key !== 'step' && key !== 'time')
-  const evals = keys.filter((key) => /^eval\/.+\/avg@\d+$/.test(key))
-  const evalSeries: Series[] = evals.map((key) => ({ name: key, points: values(rows, key) }))
-  const shown = FIRST.filter((key) => keys.includes(key))
-  const cards = shown.map((key) => card(key, [{ name: key, points: values(rows, key) }]))
-  if (evalSeries.some(({ points }) => points.length > 0)) cards.splice(1, 0, card('eval', evalSeries))
-  const rest = keys.filter((key) => !shown.includes(key) && !evals.includes(key))
+function plotOf(key: string, series: readonly Series[]): Plot {
+  const info = metricInfo(key)
+  const about = info && `${info.unit} · ${info.healthy}`
+  return { title: key, series: series.map(({ name }) => name), about, axis: 'step', svg: chart(key, series, key === 'reward') }
+}
+
+/** The curves that are seen at once, and all evaluations as one. */
+function firstPlots(rows: readonly MetricsRow[]): Plot[] {
+  const keys = keysOf(rows)
+  const one = (key: string) => plotOf(key, [{ name: key, points: values(rows, key) }])
+  const [reward, ...rest] = FIRST.filter((key) => keys.includes(key)).map(one)
+  const held = evalKeys(rows)
+  const evals = plotOf(held.length === 1 ? held[0] : 'eval', held.map((key) => ({ name: key, points: values(rows, key) }))) // prettier-ignore
+  return [reward, evals, ...rest].filter((plot) => plot !== undefined && plot.svg !== '')
+}
+
+/** All other metrics, folded away under their groups. */
+function otherCurves(rows: readonly MetricsRow[]): string {
+  const shown = [...FIRST, ...evalKeys(rows), 'step', 'time']
+  const rest = keysOf(rows).filter((key) => !shown.includes(key))
   const groups = Map.groupBy(rest, (key) => metricInfo(key)?.group ?? 'Others')
   const order = [...new Set([...Object.values(METRICS).map(({ group }) => group), 'Others' as const])]
   const folded = order.flatMap((group) => {
-    const own = (groups.get(group) ?? []).map((key) => card(key, [{ name: key, points: values(rows, key) }])).filter(Boolean)
+    const own = (groups.get(group) ?? [])
+      .map((key) => figure(plotOf(key, [{ name: key, points: values(rows, key) }])))
+      .filter(Boolean)
     return own.length > 0 ? [`<details><summary>${group} (${own.length})</summary><div class="cards">${own.join('')}</div></details>`] : [] // prettier-ignore
   })
-  const first = cards.filter(Boolean)
-  return first.length + folded.length === 0 ? '' : `<div class="cards">${first.join('')}</div>\n${folded.join('\n')}`
-}
-
-function card(key: string, series: readonly Series[]): string {
-  const svg = chart(key, series, key === 'reward')
-  if (svg === '') return ''
-  const info = metricInfo(key)
-  const names = series.length > 1 || key === 'eval' ? series.map(({ name }, i) => `<span class="s${i % 6}">${escapeHtml(name)}</span>`).join(' ') : '' // prettier-ignore
-  const about = info ? `<p>${escapeHtml(info.unit)} · ${escapeHtml(info.healthy)}</p>` : ''
-  return `<figure><figcaption>${escapeHtml(key)} ${names}</figcaption>${svg}${about}</figure>`
+  return folded.join('\n')
 }
 
 /** Held-out questions with the first and the last answer; where nothing was evaluated, answers of the last step, best and worst. */
@@ -190,9 +222,8 @@ dl{display:flex;flex-wrap:wrap;gap:.5rem 2rem}dt{color:var(--dim);font-size:.85r
 .cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,400px),1fr));gap:1rem}
 figure{margin:0;padding:.5rem;background:var(--back);border-radius:6px}figcaption{font-weight:600;overflow-wrap:anywhere}figure p{margin:0;color:var(--dim);font-size:.8rem}
 svg{width:100%;height:auto;display:block}svg text{font:11px system-ui,sans-serif;fill:var(--dim)}.grid{stroke:var(--line)}
-.line{fill:none;stroke-width:1.8}.pale{opacity:.3;stroke-width:1}
-.s0{stroke:#2f7ed8;color:#2f7ed8}.s1{stroke:#d9822b;color:#d9822b}.s2{stroke:#2ca25f;color:#2ca25f}.s3{stroke:#c0408e;color:#c0408e}.s4{stroke:#8064c8;color:#8064c8}.s5{stroke:#9a8a2a;color:#9a8a2a}
-.dot{fill:currentColor;stroke:none}figcaption span{font-weight:400;font-size:.8rem}
+${PLOT_STYLE}
+figcaption span{font-weight:400;font-size:.8rem}.get{float:right}.get a{margin-left:.6em;color:var(--dim)}
 details{margin-top:1rem}summary{cursor:pointer;padding:.3rem 0}pre{overflow-x:auto;background:var(--back);padding:1rem;border-radius:6px;font-size:.85rem}
 article{border:1px solid var(--line);border-radius:6px;padding:.7rem;margin:.8rem 0}.env,article i,article p{color:var(--dim);font-size:.85rem;margin:0}
 .turn{white-space:pre-wrap;overflow-wrap:anywhere;margin:.3rem 0}.turn b{color:var(--dim);font-weight:600}

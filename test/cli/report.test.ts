@@ -30,6 +30,8 @@ test('report.html is there at the end, and is made again by hand', () => {
   const html = readFileSync(runs.path('outputs/made/report.html'), 'utf8')
   expect(made.stdout).toContain('outputs/made/report.html')
   for (const text of ['<figcaption>reward', 'Evaluations', '<article>', 'report_to = [']) expect(html).toContain(text)
+  const plots = readdirSync(runs.path('outputs/made/plots'))
+  for (const name of ['reward.svg', 'eval-even-avg@1.svg', 'optim-grad_norm.svg']) expect(plots).toContain(name)
   const again = report(['outputs/made', '--out', 'here.html'])
   expect(again, again.stderr).toMatchObject({ status: 0 })
   expect(readFileSync(runs.path('here.html'), 'utf8')).toBe(html)
@@ -43,8 +45,17 @@ test('--sync sends a run to a sink that it was not trained with, once', () => {
   expect(cursor.offset).toBe(statSync(runs.path('outputs/made/metrics.jsonl')).size)
 })
 
+test('several runs on one page, with a benchmark', () => {
+  const bench = fileURLToPath(new URL('../../bench/results/decode.json', import.meta.url))
+  const made2 = report(['outputs/made', 'outputs/made', '--bench', bench])
+  expect(made2, made2.stderr).toMatchObject({ status: 0, stdout: 'compare.html\n' })
+  const html = readFileSync(runs.path('compare.html'), 'utf8')
+  for (const text of ['<h2>Runs</h2>', '<p>Nowhere.</p>', 'decode: tokens/s']) expect(html).toContain(text)
+})
+
 test('mistakes are sentences', async () => {
   expect(report(['nowhere'])).toMatchObject({ status: 2, stderr: expect.stringContaining('has no metrics.jsonl') as string })
+  expect(report([])).toMatchObject({ status: 2, stderr: expect.stringContaining('give outputs/NAME, or --bench FILE') as string })
   expect(report(['outputs/made', '--sync', 'wanda'])).toMatchObject({ status: 2 })
   const without = await runs.run(['run_name=refused', 'report_to=wandb'], { WANDB_API_KEY: '' })
   expect(without).toMatchObject({ code: 2, stderr: expect.stringContaining('WANDB_API_KEY holds no key') as string })

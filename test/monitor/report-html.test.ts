@@ -15,7 +15,7 @@ const answer = (step: number, example_id: number, text: string, reward: number) 
 }) // prettier-ignore
 const lines = (rows: object[]) => rows.map((row) => `${JSON.stringify(row)}\n`).join('')
 
-test('curves, evaluations, samples before and after, config', () => {
+test('curves, evaluations, samples before and after, config', async () => {
   mkdirSync(join(dir, 'rollouts'))
   writeFileSync(join(dir, 'config.toml'), 'model = "a&b"\n')
   const rows = Array.from({ length: 21 }, (_, step) => ({
@@ -26,7 +26,7 @@ test('curves, evaluations, samples before and after, config', () => {
   const evil = '<script>alert("1")</script>'
   writeFileSync(join(dir, 'rollouts/step_0.jsonl'), lines([answer(0, 1, evil, 0), answer(0, 2, 'same', 1)]))
   writeFileSync(join(dir, 'rollouts/step_20.jsonl'), lines([answer(20, 1, 'the answer', 1), answer(20, 2, 'same', 1)]))
-  const html = reportHtml(dir)
+  const { html } = await reportHtml([dir])
   expect(html).not.toContain('<script')
   expect(html).toContain('&#60;script&#62;')
   expect(html).toContain('model = &#34;a&#38;b&#34;')
@@ -35,26 +35,26 @@ test('curves, evaluations, samples before and after, config', () => {
   expect(html).toContain('<b>assistant</b> the answer')
   // Reward and evaluation come first, what is no metric of the first row is folded away.
   const captions = [...html.matchAll(/<figcaption>([^ <]+)/g)].map(([, name]) => name)
-  expect(captions.slice(0, 2)).toEqual(['reward', 'eval'])
+  expect(captions.slice(0, 2)).toEqual(['reward', 'eval/e/avg@1'])
   expect(html.indexOf('<details>')).toBeLessThan(html.indexOf('reward/my_func'))
   expect(html).not.toMatch(/NaN|undefined|Infinity/)
-  // No address is loaded: the only one there may be is in text.
-  expect(html).not.toMatch(/(?:src|href)=/)
+  // No address is loaded, and what can be saved is in the page.
+  expect(html).not.toMatch(/src=|href="(?!data:image\/(?:svg\+xml|png);base64,)/)
   // Balanced tags, by name.
   for (const tag of ['div', 'figure', 'svg', 'details', 'article', 'table', 'tr', 'td', 'main', 'dl'])
     expect([tag, html.match(new RegExp(`<${tag}[ >]`, 'g'))?.length]).toEqual([
       tag,
       html.match(new RegExp(`</${tag}>`, 'g'))?.length,
     ])
-  expect(writeReport(dir)).toBe(join(dir, 'report.html'))
+  expect(await writeReport([dir])).toMatchObject({ path: join(dir, 'report.html'), plots: join(dir, 'plots') })
 })
 
-test('a run of one row, and a folder with nothing', () => {
+test('a run of one row, and a folder with nothing', async () => {
   const empty = join(dir, 'empty')
   mkdirSync(empty)
-  expect(reportHtml(empty)).toContain('No step is done yet')
+  expect((await reportHtml([empty])).html).toContain('No step is done yet')
   appendFileSync(join(empty, 'metrics.jsonl'), '{"step": 1, "time": 1, "reward": 0, "loss/mean": null}\n')
-  const html = reportHtml(empty)
+  const { html } = await reportHtml([empty])
   expect(html).toContain('<svg')
   expect(html).not.toMatch(/NaN|undefined|Infinity/)
 })

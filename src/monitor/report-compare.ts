@@ -1,0 +1,97 @@
+/** Several runs on one page: where they differ, where they ended, and each curve with a line a run. */
+import { existsSync, readFileSync } from 'node:fs'
+import { basename, join } from 'node:path'
+import { mean } from './aggregate.ts'
+import { formatDuration, formatNumber } from './format.ts'
+import { readMetrics, type MetricsRow } from './metrics-writer.ts'
+import { metricInfo } from './metrics-table.ts'
+import { chart, escapeHtml, movingMean } from './report-chart.ts'
+import { evalKeys, FIRST, section, table, values } from './report-parts.ts'
+import type { Plot } from './report-plots.ts'
+import { compareConfigs, readConfig } from './view/config.ts'
+
+interface ComparedRun {
+  name: string
+  rows: MetricsRow[]
+  config: string
+}
+
+/** Rows of one run on which a curve's line is a mean of ten. */
+const SMOOTH_FROM = 20
+
+/** Reads the runs' folders. Names that are the same twice get their folder's parent before them. */
+export function readRuns(paths: readonly string[]): ComparedRun[] {
+  const last = paths.map((path) => basename(path))
+  return paths.map((path, i) => {
+    const twice = last.filter((name) => name === last[i]).length > 1
+    const config = join(path, 'config.toml')
+    return {
+      name: twice ? join(basename(join(path, '..')), last[i]) : last[i],
+      rows: readMetrics(join(path, 'metrics.jsonl')),
+      config: existsSync(config) ? readFileSync(config, 'utf8') : '',
+    }
+  })
+}
+
+/** The curves, a series a run. Rewards of long runs are means of ten steps: lines of several runs over one another are not read otherwise. */
+export function comparedPlots(runs: readonly ComparedRun[]): Plot[] {
+  const evals = [...new Set(runs.flatMap(({ rows }) => evalKeys(rows)))]
+  const keys = [FIRST[0], ...evals, ...FIRST.slice(1)]
+  return keys.flatMap((key) => {
+    const smooth = key === 'reward' && runs.some(({ rows }) => rows.length > SMOOTH_FROM)
+    const series = runs.map(({ name, rows }) => ({
+      name,
+      points: smooth ? movingMean(values(rows, key), 10) : values(rows, key),
+    }))
+    const info = metricInfo(key)
+    const about = [info?.unit, smooth ? 'mean of ten steps' : undefined, info?.healthy].filter(Boolean).join(' · ')
+    const svg = chart(key, series)
+    return svg === '' ? [] : [{ title: key, series: runs.map(({ name }) => name), about, axis: 'step', svg }]
+  })
+}
+
+/** The parts of the page above the curves: what each run came to, and the keys in which they differ. */
+export function comparedTables(runs: readonly ComparedRun[]): string {
+  const evals = [...new Set(runs.flatMap(({ rows }) => evalKeys(rows)))]
+  const lines = runs.map(({ name, rows }) => {
+    const reward = values(rows, 'reward').map(([, value]) => value)
+    const ends = Math.min(10, Math.ceil(reward.length / 2))
+    const [first, last] = [rows[0]?.time ?? 0, rows.at(-1)?.time ?? 0]
+    const held = evals.map((key) => {
+      const points = values(rows, key)
+      return points.length === 0 ? '' : `${formatNumber(points[0][1])} to ${formatNumber(points.at(-1)![1])}`
+    })
+    const tokens = values(rows, 'progress/total_tokens').at(-1)?.[1]
+    return [
+      name,
+      String(rows.at(-1)?.step ?? 0),
+      formatDuration(last - first),
+      `${formatNumber(mean(reward.slice(0, ends)))} to ${formatNumber(mean(reward.slice(-ends)))}`,
+      ...held,
+      tokens?.toLocaleString('en') ?? '',
+    ]
+  })
+  const head = [
+    'run',
+    'steps',
+    'time',
+    'reward, first to last ten steps',
+    ...evals.map((key) => key.slice('eval/'.length)),
+    'tokens',
+  ]
+  const { keys } = compareConfigs(
+    runs.map(({ name }) => name),
+    runs.map(({ config }) => readConfig(config).flat),
+  )
+  const differ = keys.filter(({ key }) => !/(^|\.)(run_name|output_dir)$/.test(key))
+  const shown = differ.map(({ key, values: own }) => [key, ...own.map((value) => (value === null ? 'not set' : String(value)))])
+  return (
+    section('Runs', table(head, lines)) +
+    section(
+      'Where their configs differ',
+      shown.length === 0 ? '<p>Nowhere.</p>' : table(['key', ...runs.map(({ name }) => name)], shown),
+    )
+  )
+}
+
+export const compareTitle = (runs: readonly ComparedRun[]): string => escapeHtml(runs.map(({ name }) => name).join(', '))

@@ -1,0 +1,29 @@
+/** What the parts of a report share. */
+import type { MetricsRow } from './metrics-writer.ts'
+import { escapeHtml } from './report-chart.ts'
+
+/** The curves that are seen at once, in this order; the others are folded away under their groups. */
+export const FIRST = [
+  'reward', 'is_truncated/mean', 'tokens/completion', 'solved_some', 'loss/mean', 'entropy/all/mean', 'mismatch_kl/all/mean', 'optim/grad_norm',
+  'optim/lr', 'off_policy/mean', 'time/step', 'perf/throughput',
+] // prettier-ignore
+
+/** A part of the page; '' for one without content. */
+export const section = (title: string, content: string): string => (content === '' ? '' : `<h2>${title}</h2>\n${content}`)
+
+/** A table that scrolls by itself where the page is too narrow. */
+export function table(head: readonly string[], lines: readonly (readonly string[])[]): string {
+  return `<div class="wide"><table>${tableRow(head, 'th')}${lines.map((line) => tableRow(line, 'td')).join('')}</table></div>`
+}
+
+const tableRow = (cells: readonly string[], tag: 'th' | 'td'): string =>
+  `<tr>${cells.map((cell) => `<${tag}>${escapeHtml(cell)}</${tag}>`).join('')}</tr>`
+
+/** Steps and values of a metric, without those that were not finite. */
+export const values = (rows: readonly MetricsRow[], key: string): [number, number][] =>
+  rows.flatMap((row) => (typeof row[key] === 'number' ? [[row.step, row[key]]] : []))
+
+/** All keys that some row has. */
+export const keysOf = (rows: readonly MetricsRow[]): string[] => [...new Set(rows.flatMap((row) => Object.keys(row)))]
+/** The rewards of evaluations: one key an environment. */
+export const evalKeys = (rows: readonly MetricsRow[]): string[] => keysOf(rows).filter((key) => /^eval\/.+\/avg@\d+$/.test(key))
