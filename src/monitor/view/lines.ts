@@ -11,6 +11,9 @@ export const longestLine = 64 << 20
 /** No links are followed: what is shown lies in the folder. */
 const flags = constants.O_RDONLY | (constants.O_NOFOLLOW ?? 0)
 
+/** Bytes before the end of what was read that must still be there: a file of the same number may be another one (numbers are used again). */
+const tailBytes = 256
+
 /** What a file was when it was read: another one, or one that shrank, is read anew. */
 export interface FileStamp {
   ino: number
@@ -89,6 +92,7 @@ export abstract class GrowingFile {
   readonly path: string
   #stamp: FileStamp | undefined
   #read = 0
+  #tail: Buffer = Buffer.alloc(0)
   #busy: Promise<boolean> | undefined
 
   constructor(path: string) {
@@ -123,10 +127,12 @@ export abstract class GrowingFile {
       if (known && known.ino === ino && known.size === size && known.mtimeMs === mtimeMs) return true
       // A file that has changed and not grown was written anew.
       if (known && (known.ino !== ino || size <= known.size)) this.#forget()
+      if (!(await tailOf(file, this.#read)).equals(this.#tail)) this.#forget()
       for await (const { line, start, next } of linesOf(file, this.#read, size)) {
         this.take(line, start)
         this.#read = next
       }
+      this.#tail = await tailOf(file, this.#read)
       this.#stamp = { ino, size, mtimeMs }
       return true
     } finally {
@@ -137,8 +143,15 @@ export abstract class GrowingFile {
   #forget(): void {
     this.#stamp = undefined
     this.#read = 0
+    this.#tail = Buffer.alloc(0)
     this.reset()
   }
+}
+
+async function tailOf(file: FileHandle, end: number): Promise<Buffer> {
+  const begin = Math.max(0, end - tailBytes)
+  const { buffer, bytesRead } = await file.read(Buffer.alloc(end - begin), 0, end - begin, begin)
+  return buffer.subarray(0, bytesRead)
 }
 
 /** Keeps what was used last, up to a weight. */

@@ -115,7 +115,7 @@ function httpServer(app: Hono): Server {
         headers: { 'content-type': 'application/json', connection: 'close' },
       }),
   })
-  const http = createServer({ headersTimeout: 10_000, requestTimeout: 15_000, maxHeaderSize: 16 << 10 }, (incoming, outgoing) => {
+  const http = createServer({ headersTimeout: 10_000, requestTimeout: 15_000, maxHeaderSize: 64 << 10 }, (incoming, outgoing) => {
     void listener(incoming, outgoing)
   })
   http.maxConnections = 256

@@ -99,6 +99,8 @@ describe('metrics', () => {
     writeFileSync(outputs.file('a', 'new'), '{"step":1,"reward":9}\n')
     renameSync(outputs.file('a', 'new'), outputs.file('a', 'metrics.jsonl'))
     expect(await ask()).toMatchObject({ steps: [1], series: { reward: [9] } })
+    outputs.write('a/metrics.jsonl', '{"step":1,"reward":7,"b":0}\n{"step":2,"reward":8}\n')
+    expect(await ask()).toMatchObject({ steps: [1, 2], series: { reward: [7, 8] }, rows: 2 })
     truncateSync(outputs.file('a', 'metrics.jsonl'), 0)
     expect(await ask()).toMatchObject({ steps: [], rows: 0 })
     rmSync(outputs.file('a', 'metrics.jsonl'))
