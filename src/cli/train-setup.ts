@@ -1,5 +1,6 @@
 /** Builds a run out of its inputs: folder, device, weights, engine, orchestrator, trainer, monitor. Everything that can be refused is refused here. */
 import { basename, dirname, join, resolve } from 'node:path'
+import { FAILED_STEP, whenThereIsRoom } from '../common/faults.ts'
 import type { Metrics, SamplingParams, TrainingBatch } from '../common/types.ts'
 import { batchLine, type Loaded } from '../config/load.ts'
 import { diskLine } from '../config/disk.ts'
@@ -114,6 +115,8 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
       rewardTimeoutSeconds: args.reward_timeout,
       algorithm,
       progress: monitor.progress,
+      again: { ...FAILED_STEP, hopeless: () => gpu.lost !== undefined },
+      warn: (line) => monitor.console.warn(line),
     })
     const parts: LoopParts = {
       orchestrator,
@@ -121,10 +124,11 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
       train: (batch, published) => trainOn(trainer, batch, published, { monitor, isFirst: batch.step === firstStep + 1 }),
       publish: (version) => sampler.publish(version),
       isBest: (step, row) => checkpoints.isBest(step, row),
-      save: (step, row) =>
-        monitor.progress.run('saving', { limitMs: 3_600_000 }, () =>
-          checkpoints.save(step, row, { ...dataOf(config, environments), tasks_done: orchestrator.tasksBefore(step + 1) }),
-        ),
+      save: (step, row) => {
+        const data = { ...dataOf(config, environments), tasks_done: orchestrator.tasksBefore(step + 1) }
+        const work = () => monitor.progress.run('saving', { limitMs: 3_600_000 }, () => checkpoints.save(step, row, data))
+        return whenThereIsRoom(`the checkpoint of step ${step}`, work, (line) => monitor.console.warn(line))
+      },
       lost: () => gpu.lost,
       evaluated: args.eval_strategy === 'no' ? [] : environments.filter(({ env }) => env.evalDataset.length > 0),
     }

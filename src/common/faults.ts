@@ -47,7 +47,7 @@ export async function whenThereIsRoom<T>(
   for (let n = 0; ; n++) {
     try {
       const result = await work()
-      if (n > 0) say(`there is room on the disk again: ${what} is written, and the run goes on.`)
+      if (n > 0) say(`there is room on the disk again for ${what}: the run goes on.`)
       return result
     } catch (error) {
       if (!isFullDisk(error)) throw error

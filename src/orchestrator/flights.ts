@@ -1,7 +1,27 @@
 /** Where the rollouts under way are: queued, answered, or with their environment. */
+import type { Rollout, SamplingParams } from '../common/types.ts'
 import type { Gate } from '../environments/index.ts'
 import { rolloutsLeft } from '../monitor/progress.ts'
 import type { Meter, Slots } from './slots.ts'
+import type { Task } from './tasks.ts'
+
+/** Rollouts that are waited for together: a step's, or an evaluation's. */
+export interface RolloutSet {
+  work: Promise<Rollout[]>
+  abort: AbortController
+  total: number
+  /** Those that have not ended. */
+  pending: Set<Flight>
+}
+
+/** A rollout to be. */
+export interface Plan {
+  task: Task
+  group: string
+  index: number
+  seed: number
+  sampling: SamplingParams
+}
 
 /** A rollout that has not ended. */
 export interface Flight {

@@ -10,11 +10,12 @@ import { hashSeed } from '../common/random.ts'
 import type { ChatClient, Metrics, PolicyVersion, Rollout, SamplingParams, TrainingBatch } from '../common/types.ts'
 import { runRollout, scoreGroup } from '../environments/index.ts'
 import type { Progress } from '../monitor/progress.ts'
+import { Replays, type Again } from './again.ts'
 import { assignAdvantages, type Algorithm } from './algorithm.ts'
-import { gateOf, left, type Flight } from './flights.ts'
+import { gateOf, left, type Flight, type Plan, type RolloutSet } from './flights.ts'
 import { trainingBatch, type AdvantagedRollout } from './samples.ts'
 import { Meter, Slots } from './slots.ts'
-import { TaskOrder, type RunEnvironment, type Task } from './tasks.ts'
+import { TaskOrder, type RunEnvironment } from './tasks.ts'
 
 export interface OrchestratorOptions {
   environments: readonly RunEnvironment[]
@@ -36,6 +37,9 @@ export interface OrchestratorOptions {
   rewardTimeoutSeconds: number
   algorithm: Algorithm
   progress: Progress
+  /** How often a step is played again whose rollouts all failed. Default: not. */
+  again?: Again
+  warn?: (line: string) => void
 }
 
 /** What a step's rollouts came to. */
@@ -49,24 +53,6 @@ export interface StepBatch {
   metrics: Metrics
 }
 
-/** Rollouts that are waited for together: a step's, or an evaluation's. */
-interface RolloutSet {
-  work: Promise<Rollout[]>
-  abort: AbortController
-  total: number
-  /** Those that have not ended. */
-  pending: Set<Flight>
-}
-
-/** A rollout to be. */
-interface Plan {
-  task: Task
-  group: string
-  index: number
-  seed: number
-  sampling: SamplingParams
-}
-
 /** Turns that are reckoned with where an environment has no limit of its own; max_seq_len ends such a rollout. */
 const ENDLESS = 1000
 
@@ -74,6 +60,7 @@ export class Orchestrator {
   readonly #options: OrchestratorOptions
   readonly #tasks: TaskOrder
   readonly #places: Slots
+  readonly #replays: Replays
   readonly #samplers: Slots
   /** Training rollouts, and all of them: while an evaluation runs the sampler does not wait. */
   readonly #meter = new Meter()
@@ -86,6 +73,7 @@ export class Orchestrator {
     this.#options = options
     this.#tasks = new TaskOrder(options.environments, options.seed)
     this.#places = new Slots(options.maxConcurrent)
+    this.#replays = new Replays(options.again, options.warn)
     this.#samplers = new Slots(options.maxSampling)
     const { environments, maxConcurrent, rolloutsPerExample } = options
     const together = environments.find(({ env }) => env.playsGroups)
@@ -119,16 +107,15 @@ export class Orchestrator {
 
   /**
    * Waits for a step's rollouts and makes its batch, to be trained by weights of `version`.
-   * @throws Error when every rollout failed, with the first reason; UserError where that is the environment's or the algorithm's code
+   * @throws Error when every rollout failed (each time it was played), with the first reason; UserError where that is the environment's or
+   *   the algorithm's code
    */
   async batch(step: number, version: PolicyVersion): Promise<StepBatch> {
     this.prepare(step)
     const idle = this.#sampled.idle
     const begin = performance.now()
-    const rollouts = await this.#finish(`rollouts of step ${step}`, this.#steps.get(step)!)
-    this.#steps.delete(step)
+    const rollouts = await this.#replays.scored(step, () => this.#played(step))
     const waited = (performance.now() - begin) / 1000
-    failIfAllFailed(step, rollouts)
     const { algorithm, maxOffPolicySteps } = this.#options
     const tooOld = (r: Rollout) => r.reward !== null && version - oldest(r) > maxOffPolicySteps
     const advantaged = assignAdvantages(rollouts, algorithm, tooOld)
@@ -141,6 +128,13 @@ export class Orchestrator {
       'perf/generation_throughput': seconds > 0 ? tokens / seconds : null,
     }
     return { batch: trainingBatch(step, advantaged), rollouts: advantaged, dropped: rollouts.filter(tooOld).length, metrics }
+  }
+
+  async #played(step: number): Promise<Rollout[]> {
+    if (!this.#steps.has(step)) this.prepare(step)
+    const rollouts = await this.#finish(`rollouts of step ${step}`, this.#steps.get(step)!)
+    this.#steps.delete(step)
+    return rollouts
   }
 
   /** Plays held-out tasks: the same ones with the same seeds each time. Rollouts that `signal` ends early count as failed. */
@@ -250,13 +244,6 @@ export class Orchestrator {
       set.abort.abort('nobody waits for it any more')
     }
   }
-}
-
-function failIfAllFailed(step: number, rollouts: Rollout[]): void {
-  if (rollouts.some((r) => r.reward !== null)) return
-  const message = `All ${rollouts.length} rollouts of step ${step} failed. The first one: ${rollouts[0].error}.`
-  // What was sampled and could not be scored is the environment's to mend; the rest is the sampler's, or a time limit's.
-  throw rollouts[0].completion_tokens.ids.length > 0 ? new UserError(message) : new Error(message)
 }
 
 const oldest = (r: Rollout): PolicyVersion => r.completion_tokens.versions.reduce((a, b) => Math.min(a, b), Infinity)

@@ -40,14 +40,6 @@ export interface GradientResult {
   rows: number
 }
 
-/** Rows of the largest micro-batch, and whether smaller ones would need less: they have room for 64 rows at least, and for one sequence. */
-export function largestOf(samples: TrainingSample[], rowsAtMost: number): { rows: number; divisible: boolean } {
-  const batches = microBatches(samples, rowsAtMost)
-  const rows = batches.map((groups) => groups.reduce((sum, group) => sum + rowsOfGroup(group, samples), 0))
-  const sequences = batches.map((groups) => groups.reduce((sum, { members }) => sum + members.length, 0))
-  return { rows: Math.max(0, ...rows), divisible: Math.max(0, ...rows) > 64 && sequences.some((count) => count > 1) }
-}
-
 /** Splits groups into micro-batches of at most `rowsAtMost` rows, in order; a larger group is split by members, its prompt repeated. */
 export function microBatches(samples: TrainingSample[], rowsAtMost: number): PackGroup[][] {
   const batches: PackGroup[][] = []

@@ -192,8 +192,7 @@ function batchOf(step: number, samples: TrainingSample[]): TrainingBatch {
 export async function meanLoss(trainer: Trainer, samples: readonly TrainingSample[]): Promise<number> {
   const results = await scoreSamples(trainer.decoder, [...samples], {
     ...trainer.options,
-    microBatchTokens: trainer.microBatchTokens,
-    runner: trainer.runner,
+    ...trainer.fitting.size,
   })
   let [sum, count] = [0, 0]
   samples.forEach(({ lossMask }, i) =>
@@ -230,7 +229,11 @@ export async function trainSft(trainer: Trainer, data: SftData, options: SftLoop
       throw error
     })
     const last = step === maxSteps || stopRequested()
-    const row = { ...metrics, 'time/step': (performance.now() - begin) / 1000, ...(saved !== undefined && { 'time/save_ckpt': saved }) }
+    const row = {
+      ...metrics,
+      'time/step': (performance.now() - begin) / 1000,
+      ...(saved !== undefined && { 'time/save_ckpt': saved }),
+    }
     saved = undefined
     onStep(step, row)
     if (last || (saveSteps > 0 && step % saveSteps === 0)) {

@@ -7,18 +7,16 @@
 import { hashSeed } from '../common/random.ts'
 import { phase } from '../common/timeline.ts'
 import { tracer } from '../common/trace.ts'
-import { UserError } from '../common/errors.ts'
 import type { Metrics, TrainingBatch } from '../common/types.ts'
-import { GpuMemoryError } from '../gpu/errors.ts'
 import type { Decoder } from '../model/decoder.ts'
 import { refreshWeights } from '../model/decoder-load.ts'
 import { writeBadStep } from './bad-step.ts'
-import { accumulateGradients, largestOf, type GradientResult, type SampleResult } from './gradients.ts'
+import { Fitting } from './fitting.ts'
+import { accumulateGradients, type GradientResult, type SampleResult } from './gradients.ts'
 import { checkLossGradient, checkLossShape } from './losses/check.ts'
 import { negativeLogLikelihood, type Loss } from './losses/index.ts'
 import type { RatioBounds } from './losses/types.ts'
 import { finite, policyMetrics } from './metrics.ts'
-import { MicroBatchRunner } from './micro-batch.ts'
 import { AdamW, type AdamWOptions } from './optimizer.ts'
 import { learningRateAt, type Schedule } from './schedule.ts'
 
@@ -68,9 +66,8 @@ export class Trainer {
   readonly decoder: Decoder
   readonly options: TrainerOptions
   readonly optimizer: AdamW
-  /** Rows of a micro-batch at most: those of the options, or fewer since the GPU's memory did not hold them. */
-  microBatchTokens: number
-  #runner: MicroBatchRunner
+  /** Runs its micro-batches. */
+  readonly fitting: Fitting
   /** Steps done, skipped ones included; also the version of the weights. */
   step = 0
   /** Steps in a row that were not finite. */
@@ -85,8 +82,7 @@ export class Trainer {
     this.decoder = decoder
     this.options = options
     this.optimizer = new AdamW(decoder.store, options.optimizer)
-    this.microBatchTokens = options.microBatchTokens
-    this.#runner = this.#makeRunner()
+    this.fitting = new Fitting(decoder, options)
     this.#lossChecked = !options.loss.checked
     this.#dropout = decoder.layers.some((l) => [l.q, l.k, l.v, l.o, l.gate, l.up, l.down].some((p) => !!p.lora?.dropout))
   }
@@ -104,7 +100,15 @@ export class Trainer {
 
     const whole = tracer?.span('steps', 'forward_backward')
     const gradients = phase('gradients')
-    const result = await this.#gradients(batch, hooks)
+    const work = () =>
+      accumulateGradients(decoder, batch, {
+        ...options,
+        ...this.fitting.size,
+        dropoutSeed: this.#dropout ? hashSeed(options.seed, 'dropout', this.step) : undefined,
+        progress: hooks.progress,
+        inspect: (inputs) => (this.#lossChecked ||= checkLossGradient(options.loss, inputs)),
+      })
+    const result = await this.fitting.run(batch, work, hooks.warn)
     gradients.end({ 'micro-batches': result.microBatches, rows: result.rows })
     const optimizing = phase('optimizer')
     optimizer.measure()
@@ -125,64 +129,9 @@ export class Trainer {
     return { metrics, skipped, samples: result.samples }
   }
 
-  get runner(): MicroBatchRunner {
-    return this.#runner
-  }
-
   release(): void {
-    this.runner.release()
+    this.fitting.release()
     this.optimizer.release()
-  }
-
-  /** Gradients of the whole batch, in smaller micro-batches where the GPU's memory does not hold those asked for. */
-  async #gradients(batch: TrainingBatch, hooks: StepHooks): Promise<GradientResult> {
-    const { decoder, options } = this
-    let shrunk: string | undefined
-    while (true) {
-      decoder.store!.zeroGradients()
-      try {
-        const result = await accumulateGradients(decoder, batch, {
-          ...options,
-          microBatchTokens: this.microBatchTokens,
-          runner: this.runner,
-          dropoutSeed: this.#dropout ? hashSeed(options.seed, 'dropout', this.step) : undefined,
-          progress: hooks.progress,
-          inspect: (inputs) => (this.#lossChecked ||= checkLossGradient(options.loss, inputs)),
-        })
-        if (shrunk) hooks.warn?.(shrunk)
-        return result
-      } catch (error) {
-        if (!(error instanceof GpuMemoryError) || decoder.gpu.failure) throw error
-        shrunk = this.#shrink(batch, error)
-      }
-    }
-  }
-
-  /**
-   * Smaller micro-batches from here on.
-   * @returns what there is to say about it
-   * @throws UserError where they are as small as they can be
-   */
-  #shrink(batch: TrainingBatch, error: GpuMemoryError): string {
-    const { rows, divisible } = largestOf(batch.samples, this.microBatchTokens)
-    if (!divisible) {
-      throw new UserError(
-        `Step ${batch.step} does not fit: ${error.message}, and micro-batches are as small as they can be (${rows} tokens). ` +
-          'Lower trainer.args.max_seq_len or inference.max_num_seqs (kv_cache_bytes), set gradient_checkpointing = true, or give the run more memory (gpu_memory).',
-      )
-    }
-    this.runner.release()
-    this.decoder.gpu.pool.trim()
-    this.microBatchTokens = Math.max(1, Math.floor(Math.min(rows, this.microBatchTokens) / 2))
-    this.#runner = this.#makeRunner()
-    return (
-      `${error.message}: from here on micro-batches have ${this.microBatchTokens} tokens, which changes no gradient but in its rounding. ` +
-      `To begin so: trainer.args.micro_batch_tokens = ${this.microBatchTokens}.`
-    )
-  }
-
-  #makeRunner(): MicroBatchRunner {
-    return new MicroBatchRunner(this.decoder, { rowsAtMost: this.microBatchTokens, plans: this.options.plans })
   }
 
   #metrics(batch: TrainingBatch, result: GradientResult, step: { norm: number; learningRate: number; seconds: number }): Metrics {

@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import { expect, test } from 'vitest'
+import { describe, expect, test } from 'vitest'
 import { UserError } from '../../src/common/errors.ts'
 import { Progress } from '../../src/monitor/progress.ts'
 import { makeOrchestrator, numbersEnv, type Script } from './helpers.ts'
@@ -209,6 +209,41 @@ test('all rollouts failing stops with the first reason; exit code 2 where the re
   const reward = await wrong.orchestrator.batch(1, 0).catch((e: unknown) => e)
   expect(reward).toBeInstanceOf(UserError)
   expect(reward).toMatchObject({ message: expect.stringContaining('reward function "says" threw: "x" is no number') })
+})
+
+describe('a step whose rollouts all failed', () => {
+  const again = { tries: 2, firstMs: 1, longestMs: 2, hopeless: () => false }
+  /** Rollouts are scored, but for those of some requests. */
+  const failing = (from: number, to: number) => (_: string, n: number) => ({ text: n >= from && n < to ? 'x' : String(n % 3) })
+
+  test('is played again after one that went well, with the same tasks and seeds', async () => {
+    const said: string[] = []
+    const { orchestrator, generator } = await makeOrchestrator(failing(6, 18), { again, warn: (line) => said.push(line) })
+    await orchestrator.batch(1, 0)
+    const { rollouts } = await orchestrator.batch(2, 1)
+    expect(rollouts.every(({ rollout }) => rollout.reward !== null)).toBe(true)
+    const seeds = (from: number) => generator.requests.slice(from, from + 6).map(({ seed, prompt }) => `${seed} ${prompt}`).toSorted() // prettier-ignore
+    expect(generator.requests).toHaveLength(24)
+    expect(seeds(6)).toEqual(seeds(12))
+    expect(seeds(6)).toEqual(seeds(18))
+    expect(said).toHaveLength(2)
+    expect(said[1]).toMatch(
+      /^All 6 rollouts of step 2 failed, 2 times in a row\. The first one: .*x.* They are played again in 0\.002 s \(try 3 of 3\)\.$/,
+    )
+    await orchestrator.close()
+  })
+
+  test('ends the run where it fails each time, at once where nothing ever went well or it cannot help', async () => {
+    const often = await makeOrchestrator(failing(6, 99), { again })
+    await often.orchestrator.batch(1, 0)
+    await expect(often.orchestrator.batch(2, 1)).rejects.toThrow('All 6 rollouts of step 2 failed, 3 times in a row.')
+    const first = await makeOrchestrator(failing(0, 99), { again })
+    await expect(first.orchestrator.batch(1, 0)).rejects.toThrow('All 6 rollouts of step 1 failed. ')
+    const lost = await makeOrchestrator(failing(6, 99), { again: { ...again, hopeless: () => true } })
+    await lost.orchestrator.batch(1, 0)
+    await expect(lost.orchestrator.batch(2, 1)).rejects.toThrow('All 6 rollouts of step 2 failed. ')
+    for (const { orchestrator } of [often, first, lost]) await orchestrator.close()
+  })
 })
 
 test('a prompt over max_prompt_len fails with both counts', async () => {

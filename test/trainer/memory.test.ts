@@ -42,7 +42,7 @@ async function step(microBatchTokens: number, options: { limitBytes?: number; ho
       const metrics = await again()
       const gradients = await readAll(decoder, 'gradients')
       if (said.length > 0) await again()
-      return { metrics, gradients, said, tokens: trainer.microBatchTokens, peak: gpu.pool.peakBytes }
+      return { metrics, gradients, said, tokens: trainer.fitting.size.microBatchTokens, peak: gpu.pool.peakBytes }
     })
   } finally {
     gpu.pool.limitBytes = Infinity

@@ -195,7 +195,7 @@ describe('after two steps', () => {
       }
       // One submit and its read-back; one more with what was pending, and with a loss on the host one more.
       const submits = device.submits
-      const { runner } = trainer
+      const { runner } = trainer.fitting.size
       decoder.store!.zeroGradients()
       const options = {
         loss,

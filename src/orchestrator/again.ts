@@ -1,0 +1,50 @@
+/** A step whose rollouts all failed: what they need (a judge, a tool's server) may come back, so they are played again. */
+import { setTimeout as sleep } from 'node:timers/promises'
+import { UserError } from '../common/errors.ts'
+import { pauseMs, type Pauses } from '../common/faults.ts'
+import type { Rollout } from '../common/types.ts'
+
+export interface Again extends Pauses {
+  tries: number
+  /** Whether another try cannot help. */
+  hopeless: () => boolean
+}
+
+/** Plays steps until a rollout of them is scored. */
+export class Replays {
+  readonly #again: Again | undefined
+  readonly #warn: ((line: string) => void) | undefined
+  /** Whether a step has been scored: what never went well is a mistake, and said at once. */
+  #worked = false
+
+  constructor(again: Again | undefined, warn: ((line: string) => void) | undefined) {
+    this.#again = again
+    this.#warn = warn
+  }
+
+  /**
+   * @param play the step's rollouts, anew with each call
+   * @throws Error when all failed each time, with the first reason; UserError where that is the environment's code
+   */
+  async scored(step: number, play: () => Promise<Rollout[]>): Promise<Rollout[]> {
+    for (let n = 0; ; n++) {
+      const rollouts = await play()
+      if (rollouts.some((r) => r.reward !== null)) {
+        this.#worked = true
+        return rollouts
+      }
+      const error = allFailed(step, rollouts, n + 1)
+      if (!this.#again || n >= this.#again.tries || !this.#worked || this.#again.hopeless()) throw error
+      const ms = pauseMs(n, this.#again)
+      this.#warn?.(`${error.message} They are played again in ${ms / 1000} s (try ${n + 2} of ${this.#again.tries + 1}).`)
+      await sleep(ms)
+    }
+  }
+}
+
+function allFailed(step: number, rollouts: Rollout[], times: number): Error {
+  const often = times > 1 ? `, ${times} times in a row` : ''
+  const message = `All ${rollouts.length} rollouts of step ${step} failed${often}. The first one: ${rollouts[0].error}.`
+  // What was sampled and could not be scored is the environment's to mend; the rest is the sampler's, or a time limit's.
+  return rollouts[0].completion_tokens.ids.length > 0 ? new UserError(message) : new Error(message)
+}

@@ -1,0 +1,87 @@
+/** Micro-batches of the size that was asked for, or, once the GPU's memory did not hold them, smaller ones with the same gradient. */
+import { UserError } from '../common/errors.ts'
+import type { TrainingBatch, TrainingSample } from '../common/types.ts'
+import { GpuMemoryError } from '../gpu/errors.ts'
+import type { Decoder } from '../model/decoder.ts'
+import { rowsOfGroup } from '../model/packed.ts'
+import { microBatches } from './gradients.ts'
+import { MicroBatchRunner } from './micro-batch.ts'
+
+/** Rows that a micro-batch has room for at least. */
+const LEAST_ROWS = 64
+
+export class Fitting {
+  readonly #decoder: Decoder
+  readonly #plans: boolean | undefined
+  /** Rows of a micro-batch at most. */
+  #tokens: number
+  #runner: MicroBatchRunner
+
+  constructor(decoder: Decoder, { microBatchTokens, plans }: { microBatchTokens: number; plans?: boolean }) {
+    this.#decoder = decoder
+    this.#plans = plans
+    this.#tokens = microBatchTokens
+    this.#runner = this.#makeRunner()
+  }
+
+  /** As the functions of gradients.ts take them. */
+  get size(): { microBatchTokens: number; runner: MicroBatchRunner } {
+    return { microBatchTokens: this.#tokens, runner: this.#runner }
+  }
+
+  /**
+   * Runs `work` with gradients that are 0, and again with smaller micro-batches as long as the memory does not hold them.
+   * @param warn told once what was changed
+   * @throws UserError where they are as small as they can be
+   */
+  async run<T>(batch: TrainingBatch, work: () => Promise<T>, warn?: (line: string) => void): Promise<T> {
+    let changed: string | undefined
+    while (true) {
+      this.#decoder.store!.zeroGradients()
+      try {
+        const result = await work()
+        if (changed) warn?.(changed)
+        return result
+      } catch (error) {
+        // What the device reported late has broken more than this step.
+        if (!(error instanceof GpuMemoryError) || this.#decoder.gpu.failure) throw error
+        changed = this.#shrink(batch, error)
+      }
+    }
+  }
+
+  release(): void {
+    this.#runner.release()
+  }
+
+  #shrink(batch: TrainingBatch, error: GpuMemoryError): string {
+    const { rows, divisible } = largestOf(batch.samples, this.#tokens)
+    if (!divisible) {
+      throw new UserError(
+        `Step ${batch.step} does not fit: ${error.message}, and micro-batches are as small as they can be (${rows} tokens). ` +
+          'Lower trainer.args.max_seq_len or inference.max_num_seqs (kv_cache_bytes), set gradient_checkpointing = true, or give the run more memory (gpu_memory).',
+      )
+    }
+    this.release()
+    this.#decoder.gpu.pool.trim()
+    this.#tokens = Math.max(1, Math.floor(Math.min(rows, this.#tokens) / 2))
+    this.#runner = this.#makeRunner()
+    return (
+      `${error.message}: from here on micro-batches have ${this.#tokens} tokens, which changes no gradient but in its rounding. ` +
+      `To begin so: trainer.args.micro_batch_tokens = ${this.#tokens}.`
+    )
+  }
+
+  #makeRunner(): MicroBatchRunner {
+    return new MicroBatchRunner(this.#decoder, { rowsAtMost: this.#tokens, plans: this.#plans })
+  }
+}
+
+/** Rows of the largest micro-batch, and whether smaller ones would need less: they have room for some rows, and for one sequence, at least. */
+function largestOf(samples: TrainingSample[], rowsAtMost: number): { rows: number; divisible: boolean } {
+  const batches = microBatches(samples, rowsAtMost)
+  const sizes = batches.map((groups) => groups.reduce((sum, group) => sum + rowsOfGroup(group, samples), 0))
+  const rows = Math.max(0, ...sizes)
+  const several = batches.some((groups) => groups.reduce((sum, { members }) => sum + members.length, 0) > 1)
+  return { rows, divisible: rows > LEAST_ROWS && several }
+}
