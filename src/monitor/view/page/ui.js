@@ -9,8 +9,8 @@ import { num } from './format.js'
 /** A template as preact nodes; what stands in `${}` is data and never markup. */
 export const html = htm.bind(h)
 
-/** Colours that runs are drawn with (style.css: --run-0 ...); further runs have them again with another dash. */
-export const RUN_COLOURS = 8
+/** Colours that runs are drawn with (base.css: --run-0 ...); further runs have them again with another dash. */
+export const RUN_COLOURS = 6
 /** Dashes of a line, in pixels; the first is a whole line. */
 export const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3]]
 
