@@ -70,6 +70,13 @@ export default () => {
 }
 `
 
+/** A run that nobody kills: its folder, how long it took, and what it said. */
+export interface Reference {
+  folder: string
+  seconds: number
+  output: string
+}
+
 /** How a start of a run is to end. */
 export type When = 'time' | 'save' | 'record' | 'start'
 
@@ -116,7 +123,7 @@ export function drawKill(random: Random, seconds: number): Kill {
 export class KillRuns {
   readonly dir: string
   readonly #asyncLevel: number
-  readonly #references = new Map<string, Promise<{ folder: string; seconds: number }>>()
+  readonly #references = new Map<string, Promise<Reference>>()
 
   /** @param dir made when missing */
   constructor(dir: string, { asyncLevel }: { asyncLevel: number }) {
@@ -144,7 +151,7 @@ export class KillRuns {
   }
 
   /** The run of a kind that nobody kills; made once. */
-  reference(kind: Kind): Promise<{ folder: string; seconds: number }> {
+  reference(kind: Kind): Promise<Reference> {
     let made = this.#references.get(kind.name)
     if (!made) {
       made = this.#makeReference(kind)
@@ -153,12 +160,12 @@ export class KillRuns {
     return made
   }
 
-  async #makeReference(kind: Kind): Promise<{ folder: string; seconds: number }> {
+  async #makeReference(kind: Kind): Promise<Reference> {
     const name = `whole ${slug(kind)}`
     const begin = performance.now()
     const { code, output } = await this.#start(kind, name)
     if (code !== 0) throw new Error(`the run of "${kind.name}" that nobody kills ended with ${code}:\n${output}`)
-    return { folder: join(this.dir, 'outputs', name), seconds: (performance.now() - begin) / 1000 }
+    return { folder: join(this.dir, 'outputs', name), seconds: (performance.now() - begin) / 1000, output }
   }
 
   /**

@@ -3,7 +3,7 @@
  * `node bench/kill.ts --kills 1000`; here are a few kills at chosen instants, two runs side by side, and a run that begins with another's checkpoint.
  */
 import { spawnSync } from 'node:child_process'
-import { existsSync, mkdtempSync, readFileSync, readlinkSync, rmSync } from 'node:fs'
+import { existsSync, mkdtempSync, readdirSync, readFileSync, readlinkSync, rmSync, statSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, expect, test } from 'vitest'
@@ -34,6 +34,15 @@ test('killed while it starts, writes metrics and saves, with another run beside 
   // A kill that came after the end would prove nothing.
   expect(killed.kills.map(({ how }) => how)).toEqual(['start', 'record', 'save'])
   expect(beside.kills.length).toBeLessThanOrEqual(1)
+})
+
+test('the start tells the bytes of a checkpoint', async () => {
+  const { folder, output } = await runs.reference(kind)
+  const step = join(folder, 'checkpoints/step_4')
+  const bytes = readdirSync(step).reduce((sum, name) => sum + statSync(join(step, name)).size, 0)
+  const [, said] =
+    /^disk {5}(\d+) KiB a checkpoint, .* in all \(1 newest \+ the best \+ one being written\); .* are free$/m.exec(output) ?? []
+  expect(Math.abs((Number(said) * 1024) / bytes - 1), `${said} KiB of ${bytes} bytes`).toBeLessThan(0.02)
 })
 
 test('--fork begins a run with the best checkpoint of another, and leaves that alone', async () => {

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest'
 import { TaskOrder } from '../../src/orchestrator/tasks.ts'
-import { numbersEnv } from './helpers.ts'
+import { makeOrchestrator, numbersEnv } from './helpers.ts'
 
 const range = (n: number) => Array.from({ length: n }, (_, i) => i)
 const keys = (order: TaskOrder, positions: number[]) =>
@@ -41,4 +41,28 @@ test('fewer rows than a step needs: rows come again', async () => {
       .map((p) => order.at(p).row.exampleId)
       .toSorted((a, b) => a - b),
   ).toEqual([0, 0, 0, 1, 1, 1])
+})
+
+test('a run that goes on with batches of another size goes on with the tasks that come next', async () => {
+  const { orchestrator } = await makeOrchestrator(() => ({ text: '1' }), {
+    environments: [await numbersEnv('a', 40)],
+    groupsPerStep: 2,
+  })
+  const order = new TaskOrder([await numbersEnv('a', 40)], 1)
+  expect(orchestrator.tasksBefore(1)).toBe(0)
+  expect(orchestrator.tasksBefore(4)).toBe(6)
+  const { rollouts } = await orchestrator.batch(3, 2)
+  expect([...new Set(rollouts.map(({ rollout }) => rollout.exampleId))]).toEqual([4, 5].map((p) => order.at(p).row.exampleId))
+  await orchestrator.close()
+  const later = await makeOrchestrator(() => ({ text: '1' }), {
+    environments: [await numbersEnv('a', 40)],
+    groupsPerStep: 5,
+    done: { step: 3, tasks: 6 },
+  })
+  const next = await later.orchestrator.batch(4, 3)
+  expect([...new Set(next.rollouts.map(({ rollout }) => rollout.exampleId))]).toEqual(
+    [6, 7, 8, 9, 10].map((p) => order.at(p).row.exampleId),
+  )
+  expect(later.orchestrator.tasksBefore(5)).toBe(11)
+  await later.orchestrator.close()
 })
