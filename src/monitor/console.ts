@@ -6,6 +6,7 @@
  *   and no redraw; a wait that takes long is mentioned after 30 s, then after 1, 2, 4 ... minutes.
  * - Its timers never keep the process alive, and a closed pipe (`| head`) never ends a run.
  */
+import { isatty } from 'node:tty'
 import { styleText } from 'node:util'
 import { isGoneReader } from '../common/faults.ts'
 import type { Metrics } from '../common/types.ts'
@@ -108,7 +109,7 @@ export class RunConsole {
             maxSteps: options.maxSteps,
             stream: this.#stream,
             paint: this.#paint,
-            keys: options.keys ?? (ours ? process.stdin : undefined),
+            keys: options.keys ?? (ours && isatty(0) ? process.stdin : undefined),
             print: (...lines) => this.print(...lines),
             redraw: () => this.#draw(),
           })

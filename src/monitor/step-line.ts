@@ -55,7 +55,7 @@ export function stepLine(line: StepLine, paint: Paint = plain, width = Infinity)
   show(6, 'tokens/completion', (v) => `${v === null ? 'n/a' : Math.round(v)} tokens`)
   show(1, 'has_error/mean', (v) => (v ? `failed ${formatPercent(v)}` : ''))
   show(4, 'entropy/all/mean', (v) => `entropy ${formatNumber(v)}`)
-  const most = m['mismatch_kl/all/max']
+  const most = width === Infinity ? m['mismatch_kl/all/max'] : null
   show(4, 'mismatch_kl/all/mean', (v) => `kl ${formatNumber(v)}${v && most != null ? ` (max ${formatNumber(most)})` : ''}`)
   show(7, 'is_masked/mean', (v) => (v ? `clipped ${formatPercent(v)}` : ''))
   const skipped = m['optim/grad_norm'] === null
