@@ -114,7 +114,7 @@ function cellText({ label, key, text }: Cell, { metrics, history }: PanelState, 
   const room = Math.min(SPARK, width - LABEL - VALUE - 4)
   const line = room > 2 ? sparkline(values, room) : ''
   const rest = ' '.repeat(Math.max(0, width - LABEL - VALUE - 4 - line.length))
-  return `${paint('dim', label.padEnd(LABEL))}${shown} ${coloured(health, false, mark.padEnd(2), paint)} ${paint('cyan', line)}${rest}`
+  return `${paint('dim', label.padEnd(LABEL))}${shown} ${coloured(health, false, mark.padEnd(2), paint)} ${paint(key === 'reward' ? 'cyan' : 'dim', line)}${rest}`
 }
 
 /** Beside the colour, for those who see none. */
