@@ -61,12 +61,15 @@ export class Rollouts {
   readonly #files = new Cache<RolloutFile>(mostSummaries, (file) => file.summaries.length)
   readonly #tokens = new Cache<TokensFile>(mostSummaries * 10, (file) => file.starts.length)
 
+  #opened = 0
+
   /** A step's file as it is now. */
   async file(run: Run, step: number): Promise<RolloutFile> {
     const path = run.file('rollouts', `step_${step}.jsonl`)
     const file = this.#files.get(path, () => new RolloutFile(path, step))
     await file.refresh()
-    this.#files.trim()
+    // Not each time: it goes through all of them.
+    if (++this.#opened % 100 === 0) this.#files.trim()
     return file
   }
 
@@ -92,7 +95,13 @@ export class Rollouts {
     const matches: RolloutSummary[] = []
     let searched: number | null = null
     let truncated = false
+    let breath = performance.now()
     for (const step of steps) {
+      // Others are answered too.
+      if (performance.now() - breath > 20) {
+        await new Promise((go) => setImmediate(go))
+        breath = performance.now()
+      }
       if (searched !== null && performance.now() > end) {
         truncated = true
         break
@@ -211,11 +220,12 @@ function errorOf(error: unknown): string | null {
   return (typeof message === 'string' ? message : typeof name === 'string' ? name : 'failed').slice(0, 300)
 }
 
-/** One line, and not a half of a character that takes two. */
+/** One line, and not a half of a character that takes two; a copy, since a part of a string keeps the whole of it in memory. */
 function short(text = ''): string {
   const line = text
     .slice(0, previewLength * 4)
     .replace(/\s+/g, ' ')
     .trim()
-  return line.length <= previewLength ? line : `${line.slice(0, previewLength - 1).replace(/[\ud800-\udbff]$/, '')}…`
+  const cut = line.length <= previewLength ? line : `${line.slice(0, previewLength - 1).replace(/[\ud800-\udbff]$/, '')}…`
+  return Buffer.from(cut).toString()
 }

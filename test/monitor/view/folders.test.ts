@@ -376,7 +376,7 @@ test('a file of 60 MB is searched and opened in little memory', { timeout: 60_00
   const outputs = new Outputs()
   outputs.run('a')
   const file = createWriteStream(outputs.file('a', 'rollouts', 'step_1.jsonl'))
-  const filler = 'lorem ipsum '.repeat(1600)
+  const filler = 'loremipsum'.repeat(1950)
   for (let i = 0; i < 3000; i++) {
     const row = {
       prompt: [{ role: 'user', content: `q${i}` }],
