@@ -196,3 +196,26 @@ function removed({ metricsRows, rolloutFiles, checkpoints }: RewindReport): stri
   ].filter((part) => part !== false)
   return parts.length > 0 ? `; ${parts.join(', ')}` : ''
 }
+
+interface Data {
+  seed: number
+  environments: { name: string; weight: number; rows: number }[]
+}
+
+/** What a run that goes on finds other than the checkpoint left it, and what follows from that; a sentence each. */
+export function dataChanges(before: Record<string, unknown>, now: Data): string[] {
+  const { seed, environments } = before as Partial<Data>
+  const changes: string[] = []
+  if (seed !== undefined && seed !== now.seed)
+    changes.push(
+      `the seed was ${seed} and is ${now.seed}: from here on tasks come in another order, and some of this pass may come twice.`,
+    )
+  if (environments && JSON.stringify(environments) !== JSON.stringify(now.environments)) {
+    const words = (all: Data['environments']) =>
+      all.map(({ name, weight, rows }) => `${name} (${rows} rows, weight ${weight})`).join(', ')
+    changes.push(
+      `the environments were ${words(environments)} and are ${words(now.environments)}: the tasks from here on are not those that were to come.`,
+    )
+  }
+  return changes
+}

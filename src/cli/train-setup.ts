@@ -28,7 +28,7 @@ import { firstPrompts } from './first-prompt.ts'
 import { adapterWords, limitMemory, tellMemory, withMicroBatch } from './gpu-memory.ts'
 import { toolCallParser } from './tool-calls.ts'
 import { trainerOptions } from './trainer-options.ts'
-import { noteFork, RunCheckpoints, tellDisk } from './train-checkpoints.ts'
+import { dataChanges, noteFork, RunCheckpoints, tellDisk } from './train-checkpoints.ts'
 import { openInputs } from './train-inputs.ts'
 import { openSampler } from './train-sampler.ts'
 
@@ -88,6 +88,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     })
     const state = await checkpoints.begin(loaded)
     const firstStep = state?.step ?? 0
+    if (state) for (const change of dataChanges(state.extra, dataOf(config, environments))) monitor.console.warn(change)
     const sampler = await openSampler({ config, decoder, inputs, folder, monitor, weights }, firstStep)
     opened.push(sampler)
     // The device says late that it had no room for something.
@@ -273,7 +274,7 @@ function aboutWeights(config: RunConfig, adapter: Adapter | undefined, model: Mo
 }
 
 /** What a checkpoint says of the data: order, samples and rollouts under way follow from it, so no other random state is kept. */
-function dataOf({ trainer: { args } }: RunConfig, environments: readonly RunEnvironment[]): Record<string, unknown> {
+function dataOf({ trainer: { args } }: RunConfig, environments: readonly RunEnvironment[]) {
   return {
     seed: args.seed,
     rollouts_per_example: args.rollouts_per_example,

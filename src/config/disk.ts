@@ -22,7 +22,7 @@ const TOKENIZER_FILES = [
   'chat_template.jinja',
 ]
 /** Of a word and its merge in tokenizer.json, where there is no file to look at (a GGUF). */
-const BYTES_A_WORD = 45
+const BYTES_A_WORD = 32
 /** A tensor's name, type, shape and place in the head of a safetensors file. */
 const HEAD_BYTES = 130
 const BLOCK = 256

@@ -1,0 +1,19 @@
+import { expect, test } from 'vitest'
+import { dataChanges } from '../../src/cli/train-checkpoints.ts'
+
+test('a run that goes on with other data is told what follows', () => {
+  const data = { seed: 1, environments: [{ name: 'a', weight: 1, rows: 9 }] }
+  expect(dataChanges({ ...data, tasks_done: 4 }, data)).toEqual([])
+  // A checkpoint of format 1 says nothing of it.
+  expect(dataChanges({ data_position: 4 }, data)).toEqual([])
+  expect(dataChanges(data, { ...data, seed: 2 })).toMatchInlineSnapshot(`
+    [
+      "the seed was 1 and is 2: from here on tasks come in another order, and some of this pass may come twice.",
+    ]
+  `)
+  expect(dataChanges(data, { ...data, environments: [{ name: 'a', weight: 2, rows: 10 }] })).toMatchInlineSnapshot(`
+    [
+      "the environments were a (9 rows, weight 1) and are a (10 rows, weight 2): the tasks from here on are not those that were to come.",
+    ]
+  `)
+})
