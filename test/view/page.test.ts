@@ -2,7 +2,7 @@
 import { appendFileSync, cpSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Browser, Page } from 'playwright-core'
-import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest'
 import { tokenBytes } from '../../src/cli/view.ts'
 import { Random } from '../../src/common/random.ts'
 import type { TokensRow } from '../../src/monitor/rollout-writer.ts'
@@ -196,6 +196,14 @@ describe.skipIf(withoutChromium)('the page', () => {
     await expectText(page, '.found', /^8 found/)
     await page.getByLabel('Order').selectOption('-tokens')
     expect(page.url()).toMatch(/sort=-tokens/)
+  })
+
+  test('a search that the server ends early goes on by itself until all is found', async () => {
+    const hasty = await startView({ outputs: runs.outputs, everyMs: 50, searchMs: 25 })
+    onTestFinished(() => hasty.close())
+    const { page } = await openPage(browser, hasty.url)
+    await goTo(page, '#/rollouts?run=nested%2Flong-1')
+    await expectText(page, '.found', new RegExp(`^${(LONG.rolloutSteps * LONG.rollouts).toLocaleString('en')} found$`))
   })
 
   test('lives: a step, rollouts and a run show up by themselves', async () => {

@@ -85,6 +85,7 @@ export function CompareView({ runs, chosen, run }) {
         </dl>`
       }
       ${details.data && flat.length === 0 && html`<${Nothing} title="No key matches" />`}
+      ${run.has.report && html`<p class="muted"><a href=${`/report/${encodeURIComponent(run.id)}`} target="_blank" rel="noreferrer">report.html</a>, in a tab of its own</p>`}
       ${details.data && html`<${More} details=${details.data} />`}
     </section>`
 }

@@ -8,6 +8,8 @@ import { get, runPath } from './api.js'
 export const PAGE = 100
 /** Pages that are kept; those that were left longest ago go first. */
 const KEPT = 30
+/** A search of long files answers with what it has after two seconds; it is asked to go on so often. */
+const ROUNDS = 60
 
 /**
  * @param {string} run @param {Record<string, string>} query
@@ -19,6 +21,7 @@ export function useRollouts(run, query, version) {
     key: '',
     pages: /** @type {Map<number, RolloutSummary[]>} */ (new Map()),
     asked: /** @type {Set<number>} */ (new Set()),
+    rounds: 0,
   })
   const [answer, setAnswer] = useState(
     /** @type {{ total: number, truncated: boolean, searchedFrom: number | null } | null} */ (null),
@@ -44,6 +47,12 @@ export function useRollouts(run, query, version) {
         setAnswer({ total: found.total, truncated: found.truncated, searchedFrom: found.searchedFrom })
         setError(null)
         redraw((n) => n + 1)
+        if (found.truncated && page === 0 && own.rounds++ < ROUNDS) {
+          // The server goes on where it was; what it finds may belong before what there is.
+          own.asked.clear()
+          own.pages = new Map([[0, found.rows]])
+          await load(0)
+        }
       } catch (failure) {
         own.asked.delete(page)
         if (state.current === own) setError(/** @type {Error} */ (failure).message)
@@ -53,8 +62,12 @@ export function useRollouts(run, query, version) {
   )
   useEffect(() => {
     // What was there stays in sight until the first page of the new list has come.
-    state.current = { key, pages: new Map(), asked: new Set() }
+    state.current = { key, pages: new Map(), asked: new Set(), rounds: 0 }
     void load(0)
+    // A search that is no longer looked at does not go on.
+    return () => {
+      state.current = { key: '', pages: state.current.pages, asked: new Set(), rounds: 0 }
+    }
   }, [key])
   /** @param {number} i @returns {RolloutSummary | undefined} */
   const rowAt = (i) => state.current.pages.get(Math.floor(i / PAGE))?.[i % PAGE]
@@ -62,5 +75,5 @@ export function useRollouts(run, query, version) {
   const need = (first, end) => {
     for (let page = Math.floor(first / PAGE); page <= Math.floor(Math.max(first, end - 1) / PAGE); page++) void load(page)
   }
-  return { answer, error, rowAt, need }
+  return { answer, error, searching: answer?.truncated === true && state.current.rounds <= ROUNDS, rowAt, need }
 }

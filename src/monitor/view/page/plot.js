@@ -13,6 +13,24 @@ const HEIGHT = 210
 /** A line of at most so many points has its points drawn. */
 const DOTS = 40
 
+/** Between two marks of an axis: steps and tokens are whole, times are as on a clock. */
+const WHOLE = Array.from({ length: 12 }, (_, power) => [1, 2, 5].map((m) => m * 10 ** power)).flat()
+const SECONDS = [
+  1,
+  2,
+  5,
+  10,
+  15,
+  30,
+  60,
+  120,
+  300,
+  600,
+  900,
+  1800,
+  ...[1, 2, 3, 6, 12, 24, 48, 96, 168, 336].map((hours) => hours * 3600),
+]
+
 /** @param {string} name a custom property of the page */
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim()
 
@@ -203,7 +221,7 @@ function optionsOf({ width, shown, axis, faint, log, range, sync }) {
     // The pale lines have no point under the cursor.
     cursor: { y: false, sync: { key: sync, scales: ['x', null] }, drag: { x: true, y: false, dist: 6 }, points: { size: (_u, i) => (i <= faint ? 0 : 7) } },
     axes: [
-      { stroke: ink, font, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, size: 4 }, size: 30, space: 60, values: (_u, list) => list.map((x) => (axis === 'time' ? clock(x) : short(x))) },
+      { stroke: ink, font, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, size: 4 }, size: 30, space: 60, incrs: axis === 'time' ? SECONDS : WHOLE, values: (_u, list) => list.map((x) => (axis === 'time' ? clock(x) : short(x))) },
       { stroke: ink, font, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, size: 4 }, size: LEFT_AXIS, values: (_u, list) => list.map((y) => (y === null ? '' : short(y))) },
     ],
     series: [{}, ...(faint > 0 ? shown.map((run) => series(run, true)) : []), ...shown.map((run) => series(run, false))],

@@ -80,7 +80,7 @@ export function RolloutsView({ runs, run, params }) {
         <${Search} runs=${runs} run=${run.id} params=${params} details=${details} />
         <${Problem} message=${list.error} />
         <p class="muted found" role="status">
-          ${list.answer === null ? 'Searching\u2026' : `${total.toLocaleString('en')} found${list.answer.truncated ? `, looked back to step ${list.answer.searchedFrom ?? 0} only: name a step or a range for the rest` : ''}`}
+          ${list.answer === null ? 'Searching\u2026' : `${total.toLocaleString('en')} found${list.answer.truncated ? `, ${list.searching ? 'searching on' : 'searched back'} from step ${list.answer.searchedFrom ?? 0}` : ''}`}
           ${news && html` <button type="button" onClick=${() => (setNews(false), setVersion((n) => n + 1))}>Show new ones</button>`}
         </p>
         ${list.answer !== null && total === 0 && html`<${Nothing} title="No rollout matches">${details?.rolloutSteps.length === 0 ? 'This run has not written any yet.' : 'Take a filter away.'}<//>`}

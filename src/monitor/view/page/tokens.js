@@ -1,6 +1,6 @@
 /** Tokens with a colour that says something of each: how likely it was, how far trainer and sampler are apart, what it earned, whether it counts. */
-import { useEffect, useRef, useState } from 'preact/hooks'
-import { num, percent, signed } from './format.js'
+import { useEffect, useMemo, useRef, useState } from 'preact/hooks'
+import { count, num, percent, signed } from './format.js'
 import { useKeys } from './keys.js'
 import { visible } from './text.js'
 import { html } from './ui.js'
@@ -83,16 +83,14 @@ export function Tokens({ tokens, turns, mode }) {
   const [most, setMost] = useState(MANY)
   const box = useRef(/** @type {HTMLDivElement | null} */ (null))
   const now = MODES.find(({ name }) => name === mode) ?? MODES[0]
-  const scale = Math.max(1e-9, ...tokens.map(({ advantage }) => Math.abs(advantage ?? 0)))
   useEffect(() => setAt(-1), [tokens])
-  const parts = (
-    turns.length > 0
-      ? turns
-      : [{ index: 0, parent: null, branch: true, first: 0, sampledFirst: tokens.length, end: tokens.length, logprob: null }]
-  ).flatMap((turn) => [
-    ...runsOf(tokens, turn.first, turn.sampledFirst, turn),
-    ...runsOf(tokens, turn.sampledFirst, turn.end, turn),
-  ])
+  // Thousands of tokens: they are made again when their colours change, not when the cursor moves.
+  const pieces = useMemo(() => piecesOf(tokens, turns, now, most), [tokens, turns, now, most])
+  useEffect(() => {
+    const on = box.current?.querySelector(`[data-t="${at}"]`)
+    on?.classList.add('on')
+    return () => on?.classList.remove('on')
+  }, [at, pieces])
   const show = (/** @type {EventTarget | null} */ target) => {
     const element = target instanceof Element ? target.closest('[data-t]') : null
     if (element) setAt(Number(element.getAttribute('data-t')))
@@ -124,34 +122,44 @@ export function Tokens({ tokens, turns, mode }) {
       onMouseOver=${(/** @type {MouseEvent} */ event) => show(event.target)}
       onClick=${(/** @type {MouseEvent} */ event) => show(event.target)}
     >
-      ${parts
-        .filter(({ first }) => first < most)
-        .map(
-          ({ kind, first, end, turn }) =>
-            html`<section key=${first} class=${`piece kind-${kind}`} id=${kind === 'sampled' ? `turn-${turn.index}` : null}>
-              <h3>
-                <span
-                  >${{ prompt: 'prompt', sampled: 'answer', env: 'environment', tool: 'tool' }[kind]}${turns.length > 1 ? ` \u00b7 turn ${turn.index + 1}` : ''}${turn.branch && turn.index > 0 && kind !== 'sampled' ? ' \u00b7 a new sequence' : ''}</span
-                >
-                <span class="muted"
-                  >${end - first}
-                  tokens${kind === 'sampled' && turn.logprob !== null ? `, mean logprob ${num(turn.logprob, 3)}` : ''}</span
-                >
-              </h3>
-              <p class="token-text">
-                ${tokens.slice(first, Math.min(end, most)).map((token, k) => html`<${Token} key=${first + k} token=${token} i=${first + k} tint=${now.tint(token, scale)} on=${first + k === at} />`)}
-              </p>
-            </section>`,
-        )}
+      ${pieces}
     </div>
     ${tokens.length > most && html`<button type="button" onClick=${() => setMost(most + MANY)}>Show ${Math.min(MANY, tokens.length - most)} more of ${tokens.length} tokens</button>`}
     <${TokenFacts} token=${tokens[at]} i=${at} />
   </div>`
 }
 
-/** @param {{ token: ViewToken, i: number, tint: Tint, on: boolean }} props */
-function Token({ token, i, tint, on }) {
-  const classes = `tok${tint ? ` ${tint.hue}` : ''}${token.trained ? ' trained' : ''}${on ? ' on' : ''}`
+/** Each part of a turn that is of one kind, with its tokens. @param {ViewToken[]} tokens @param {ViewTurn[]} turns @param {typeof MODES[number]} now @param {number} most */
+function piecesOf(tokens, turns, now, most) {
+  const scale = tokens.reduce((top, { advantage }) => Math.max(top, Math.abs(advantage ?? 0)), 1e-9)
+  const whole = { index: 0, parent: null, branch: true, first: 0, sampledFirst: tokens.length, end: tokens.length, logprob: null }
+  const parts = (turns.length > 0 ? turns : [whole]).flatMap((turn) => [
+    ...runsOf(tokens, turn.first, turn.sampledFirst, turn),
+    ...runsOf(tokens, turn.sampledFirst, turn.end, turn),
+  ])
+  return parts
+    .filter(({ first }) => first < most)
+    .map(
+      ({ kind, first, end, turn }) =>
+        html`<section key=${first} class=${`piece kind-${kind}`} id=${kind === 'sampled' ? `turn-${turn.index}` : null}>
+          <h3>
+            <span
+              >${{ prompt: 'prompt', sampled: 'answer', env: 'environment', tool: 'tool' }[kind]}${turns.length > 1 ? ` \u00b7 turn ${turn.index + 1}` : ''}${turn.branch && turn.index > 0 && kind !== 'sampled' ? ' \u00b7 a new sequence' : ''}</span
+            >
+            <span class="muted"
+              >${count(end - first, 'token')}${kind === 'sampled' && turn.logprob !== null ? `, mean logprob ${num(turn.logprob, 3)}` : ''}</span
+            >
+          </h3>
+          <p class="token-text">
+            ${tokens.slice(first, Math.min(end, most)).map((token, k) => html`<${Token} key=${first + k} token=${token} i=${first + k} tint=${now.tint(token, scale)} />`)}
+          </p>
+        </section>`,
+    )
+}
+
+/** @param {{ token: ViewToken, i: number, tint: Tint }} props */
+function Token({ token, i, tint }) {
+  const classes = `tok${tint ? ` ${tint.hue}` : ''}${token.trained ? ' trained' : ''}`
   return html`<bdi class=${classes} data-t=${i} style=${tint ? { '--t': tint.t.toFixed(3) } : null}
     >${token.text === '' ? '\u2205' : visible(token.text)}</bdi
   >`
