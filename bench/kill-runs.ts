@@ -7,8 +7,7 @@
  * 'start' while the folder is opened or taken back.
  */
 import { spawn, spawnSync } from 'node:child_process'
-import { createHash } from 'node:crypto'
-import { existsSync, mkdirSync, readdirSync, readFileSync, readlinkSync, statSync, watch, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, watch, writeFileSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -16,6 +15,7 @@ import type { Random } from '../src/common/random.ts'
 import { Gpu } from '../src/gpu/gpu.ts'
 import { writeTuned } from '../src/kernels/matmul/tuned.ts'
 import { brokenBecause } from '../src/trainer/checkpoint.ts'
+import { differences, namesIn, textOf } from './kill-compare.ts'
 
 const cache = process.env.XDG_CACHE_HOME || join(homedir(), '.cache')
 const root = join(import.meta.dirname, '..')
@@ -25,6 +25,8 @@ type Keys = Record<string, string | number | boolean>
 /** What a run trains, as keys of [trainer.args] on top of `base`, and when it saves. */
 export interface Kind {
   name: string
+  /** Default: train. */
+  verb?: 'sft'
   args: Keys
   ckpt: Keys
 }
@@ -41,19 +43,19 @@ export const KINDS: readonly Kind[] = [
   },
   { name: 'adapter, 8-bit moments', args: { optim: 'adamw_8bit' }, ckpt: { interval: 1, keep_last: 1 } },
   { name: 'all weights', args: full, ckpt: { interval: 2, keep_last: 1 } },
+  { name: 'supervised', verb: 'sft', args: {}, ckpt: { interval: 1, keep_last: 2, keep_best: '-loss/mean' } },
   { name: 'all weights, 8-bit moments', args: { ...full, optim: 'adamw_8bit' }, ckpt: { interval: 1, keep_best: '-loss/mean' } },
 ]
 
+const shared = { max_steps: 8, batch_size: 8, lora_rank: 4, learning_rate: 1e-2 }
+const supervised = { ...shared, batch_size: 4, max_seq_len: 64, micro_batch_tokens: 64 }
 const base = {
-  max_steps: 8,
-  batch_size: 8,
+  ...shared,
   rollouts_per_example: 4,
   max_seq_len: 16,
   max_prompt_len: 12,
   max_tokens: 4,
   micro_batch_tokens: 16,
-  lora_rank: 4,
-  learning_rate: 1e-2,
   eval_strategy: 'steps',
   eval_steps: 4,
   eval_examples: 3,
@@ -199,18 +201,7 @@ export class KillRuns {
 
   /** What a finished run differs in from another one, in sentences. */
   compare(want: string, have: string): string[] {
-    const inTurns = this.#asyncLevel === 0
-    return [
-      ...sameRows(
-        'metrics.jsonl',
-        rowsOf(join(want, 'metrics.jsonl')),
-        rowsOf(join(have, 'metrics.jsonl')),
-        inTurns ? metricOf : countOf,
-      ),
-      ...sameRollouts(want, have, inTurns),
-      ...sameCheckpoints(want, have, inTurns),
-      ...leftovers(have),
-    ]
+    return differences(want, have, { inTurns: this.#asyncLevel === 0 })
   }
 
   /** `train` with these words, to its end. */
@@ -232,7 +223,7 @@ export class KillRuns {
     const config = join(this.dir, `${slug(kind)}.toml`)
     if (!existsSync(config)) writeFileSync(config, configText(kind, this.#asyncLevel))
     const resume = existsSync(folder) ? ['--resume'] : []
-    const words = [join(root, 'train.js'), '@', config, '--run-name', name, ...resume]
+    const words = [join(root, 'cli.js'), kind.verb ?? 'train', '@', config, '--run-name', name, ...resume]
     const child = spawn(process.execPath, words, {
       cwd: this.dir,
       env: this.#environment,
@@ -258,12 +249,15 @@ export class KillRuns {
 
 const slug = ({ name }: Kind) => name.replaceAll(/[^a-z0-9]+/gi, '-')
 
-function configText(kind: Kind, asyncLevel: number): string {
-  const lines = (keys: Keys) => Object.entries(keys).map(([key, value]) => `${key} = ${JSON.stringify(value)}\n`)
-  const args = lines({ ...base, max_async_level: asyncLevel, ...kind.args }).join('')
-  const model = JSON.stringify(join(root, 'models/tiny'))
-  const sampler = '[inference]\nmax_num_seqs = 4\nmax_num_batched_tokens = 8'
-  return `model = ${model}\n[env]\nid = "./even.ts"\nname = "even"\n${sampler}\n[trainer.args]\n${args}[trainer.ckpt]\n${lines(kind.ckpt).join('')}`
+const toml = (keys: Keys) => Object.entries(keys).map(([key, value]) => `${key} = ${JSON.stringify(value)}\n`).join('') // prettier-ignore
+
+function configText({ verb, args, ckpt }: Kind, asyncLevel: number): string {
+  const model = `model = ${JSON.stringify(join(root, 'models/tiny'))}\n`
+  const end = `[trainer.ckpt]\n${toml(ckpt)}`
+  if (verb === 'sft')
+    return `${model}[data]\nmax_examples = 20\n[data.env]\nid = "reverse-text"\n[trainer.args]\n${toml({ ...supervised, ...args })}${end}`
+  const parts = '[env]\nid = "./even.ts"\nname = "even"\n[inference]\nmax_num_seqs = 4\nmax_num_batched_tokens = 8\n'
+  return `${model}${parts}[trainer.args]\n${toml({ ...base, max_async_level: asyncLevel, ...args })}${end}`
 }
 
 /** Resolves when the time has come; rejects where the process ended before. */
@@ -304,89 +298,4 @@ function leftBy(how: When, folder: string, seconds: number): Left {
     aside: [...namesIn(folder), ...namesIn(join(folder, 'logs'))].some((name) => /\.\d+\.(tmp|stale)$/.test(name)),
     seconds,
   }
-}
-
-type Row = Record<string, unknown>
-
-const textOf = (path: string) => (existsSync(path) ? readFileSync(path, 'utf8') : '')
-const namesIn = (folder: string) => (existsSync(folder) ? readdirSync(folder).toSorted() : [])
-/** Every line must be whole: a line that is no JSON throws. */
-const rowsOf = (path: string): Row[] => textOf(path).split('\n').filter(Boolean).map((line) => JSON.parse(line) as Row) // prettier-ignore
-const pick = (row: Row, keep: (key: string) => boolean): Row =>
-  Object.fromEntries(Object.entries(row).filter(([key]) => keep(key)))
-
-/** Metrics without what a clock or an allocator decides. */
-const metricOf = (row: Row) => pick(row, (key) => !/^(time|time\/.*|perf\/.*)$/.test(key))
-/** What does not hang on which weights sampled. */
-const countOf = (row: Row) =>
-  pick(row, (key) => ['step', 'progress/rollouts', 'progress/total_rollouts', 'optim/lr'].includes(key))
-const rolloutOf = (row: Row) => pick(row, (key) => key !== 'timing')
-const taskOf = (row: Row) =>
-  pick(row, (key) => ['step', 'split', 'env', 'group', 'index', 'example_id', 'seed', 'prompt', 'answer'].includes(key))
-const placeOf = (row: Row) => pick(row, (key) => ['step', 'split', 'group', 'index'].includes(key))
-
-function sameRows(file: string, want: Row[], have: Row[], view: (row: Row) => Row): string[] {
-  if (want.length !== have.length) return [`${file} has ${have.length} rows instead of ${want.length}`]
-  return want.flatMap((row, i) => {
-    const [a, b] = [view(row), view(have[i])]
-    const keys = [...new Set([...Object.keys(a), ...Object.keys(b)])].filter(
-      (key) => JSON.stringify(a[key]) !== JSON.stringify(b[key]),
-    )
-    const [key] = keys
-    return key === undefined
-      ? []
-      : [
-          `${file}, row ${i} (step ${String(row.step)}): ${key} is ${JSON.stringify(b[key])} instead of ${JSON.stringify(a[key])} (${keys.length} keys differ)`,
-        ]
-  })
-}
-
-function sameRollouts(want: string, have: string, inTurns: boolean): string[] {
-  const [a, b] = [want, have].map((folder) => namesIn(join(folder, 'rollouts')))
-  if (a.join() !== b.join()) return [`rollouts/ holds ${b.join(', ')} instead of ${a.join(', ')}`]
-  const all = a.filter((name) => !name.includes('.tokens.')).flatMap((name) => rowsOf(join(have, 'rollouts', name)))
-  const places = all.map((row) => JSON.stringify(placeOf(row)))
-  const twice = places.find((place, i) => places.indexOf(place) < i)
-  const of = (name: string) =>
-    name.includes('.tokens.') ? (inTurns ? (row: Row) => row : placeOf) : inTurns ? rolloutOf : taskOf
-  return [
-    ...(twice === undefined ? [] : [`a rollout is there twice: ${twice}`]),
-    ...a.flatMap((name) =>
-      sameRows(`rollouts/${name}`, rowsOf(join(want, 'rollouts', name)), rowsOf(join(have, 'rollouts', name)), of(name)),
-    ),
-  ]
-}
-
-function sameCheckpoints(want: string, have: string, inTurns: boolean): string[] {
-  const [a, b] = [want, have].map((folder) => namesIn(join(folder, 'checkpoints')))
-  // Which step is the best hangs on the numbers, and they on which weights sampled.
-  if (!inTurns) return namesIn(join(have, 'checkpoints')).filter((name) => /^step_\d+$/.test(name)).flatMap((name) => brokenBecause(join(have, 'checkpoints', name)) ?? []) // prettier-ignore
-  if (a.join() !== b.join()) return [`checkpoints/ holds ${b.join(', ')} instead of ${a.join(', ')}`]
-  const [x, y] = [want, have].map((folder) => bestOf(folder))
-  if (x !== y) return [`checkpoints/best is ${y} instead of ${x}`]
-  const steps = a.filter((name) => /^step_\d+$/.test(name))
-  const broken = steps.flatMap((name) => brokenBecause(join(have, 'checkpoints', name)) ?? [])
-  const different = steps.flatMap((step) =>
-    namesIn(join(want, 'checkpoints', step)).flatMap((file) => {
-      const [x, y] = [want, have].map((folder) => hashOf(join(folder, 'checkpoints', step, file)))
-      return x === y ? [] : [`checkpoints/${step}/${file} has other bytes`]
-    }),
-  )
-  return [...broken, ...different]
-}
-
-const bestOf = (folder: string) =>
-  existsSync(join(folder, 'checkpoints/best')) ? readlinkSync(join(folder, 'checkpoints/best')) : 'not there'
-
-const hashOf = (file: string) =>
-  existsSync(file) && statSync(file).isFile() ? createHash('sha256').update(readFileSync(file)).digest('hex') : 'not there'
-
-/** Files that only a process that runs may have. */
-function leftovers(folder: string): string[] {
-  const names = ['', 'logs', 'checkpoints', 'rollouts'].flatMap((sub) =>
-    namesIn(join(folder, sub)).map((name) => join(sub, name)),
-  )
-  return names
-    .filter((name) => /\.(tmp|stale)$|\.(partial|old)-|run\.lock|superseded/.test(name))
-    .map((name) => `${name} was left`)
 }
