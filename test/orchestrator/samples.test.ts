@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { trainingBatch } from '../../src/orchestrator/samples.ts'
+import { trainerTokens, trainingBatch } from '../../src/orchestrator/samples.ts'
 import { rollout } from './helpers.ts'
 
 const logprob = (x: number) => Math.fround(x)
@@ -89,4 +89,31 @@ test('a turn that begins anew is a sample of its own, with its own tokens and ad
   expect(samples.map((s) => [...s.advantages])).toEqual([[0, 1], [0, 0, 0, 2, 3, 0, 4]]) // prettier-ignore
   expect(samples.map((s) => [s.promptKey, s.promptLength])).toEqual([['1', 1], ['1,2,3', 3]]) // prettier-ignore
   expect(samples.every((s) => s.rollout === own)).toBe(true)
+})
+
+test("the trainer's numbers come back in the order of the rollout's tokens", () => {
+  const turns = [
+    { branch: true, promptIds: [1], sampled: 1 },
+    { branch: true, promptIds: [1, 2, 3], sampled: 2 },
+    { branch: false, promptIds: [4], sampled: 1 },
+  ]
+  const several = rollout({ promptIds: [1], completion_tokens: tokensOf(4), turns })
+  const broken = rollout({ completion_tokens: { ...tokensOf(3), logprobs: [-1, NaN, -3] } })
+  const left = rollout()
+  const all = [
+    { rollout: broken, advantage: 1 },
+    { rollout: left, advantage: null },
+    { rollout: several, advantage: 1 },
+  ]
+  const batch = trainingBatch(1, all)
+  // Each token's own id, so that it is seen where it went.
+  const results = batch.samples.map(({ ids }) => ({
+    logprobs: Float32Array.from(ids),
+    entropy: Float32Array.from(ids, (id) => id / 2),
+  }))
+  const found = trainerTokens(batch, results)
+  expect([...found.keys()]).toEqual([broken, several])
+  expect(found.get(broken)).toEqual({ logprobs: [50, null, 52], entropies: [25, null, 26] })
+  expect(found.get(several)).toEqual({ logprobs: [50, 51, 52, 53], entropies: [25, 25.5, 26, 26.5] })
+  expect(trainerTokens(batch, []).size).toBe(0)
 })
