@@ -14,6 +14,7 @@ import {
   loadCheckpoint,
   newestCheckpoint,
   saveCheckpoint,
+  stepFolders,
   tidyCheckpoints,
   type CheckpointState,
   type WeightsAbout,
@@ -72,7 +73,7 @@ export class RunCheckpoints {
   async #resume(resume: Resume): Promise<CheckpointState | undefined> {
     const { folder, rewind, print, warn } = this.#parts
     const { newest, broken } = newestCheckpoint(folder.checkpointsPath)
-    const dir = resume.kind === 'step' ? folder.checkpointPath(resume.step) : newest?.dir
+    const dir = resume.kind === 'step' ? stepFolder(folder.path, resume.step, '--resume') : newest?.dir
     if (!dir && broken.length > 0) {
       throw new UserError(
         `${folder.path} has no whole checkpoint to resume from. ${broken[0]} Start a new run without --resume, under another run_name.`,
@@ -166,11 +167,23 @@ export function tellDisk({ line, fits }: { line: string; fits: boolean }, out: P
 function originOf({ dir, step }: Fork): Origin {
   const root = join(dir, 'checkpoints')
   if (!existsSync(root)) throw new UserError(`--fork ${dir}: that is no run folder, it has no checkpoints.`)
-  if (typeof step === 'number') return { from: resolve(dir), step }
+  if (typeof step === 'number') {
+    stepFolder(dir, step, '--fork')
+    return { from: resolve(dir), step }
+  }
   if (step === 'best') return { from: resolve(dir), step: bestStep(dir, root) }
   const { newest, broken } = newestCheckpoint(root)
   if (!newest) throw new UserError(`--fork ${dir}: ${broken[0] ?? 'it has no checkpoint'}.`)
   return { from: resolve(dir), step: newest.step }
+}
+
+/** @throws UserError where a run has no checkpoint of a step, with those that it has */
+function stepFolder(dir: string, step: number, word: string): string {
+  const root = join(dir, 'checkpoints')
+  const steps = stepFolders(root)
+  if (steps.includes(step)) return join(root, `step_${step}`)
+  const there = steps.length > 0 ? `There are those of steps ${steps.join(', ')}` : 'There is none'
+  throw new UserError(`${word}: ${dir} has no checkpoint of step ${step}. ${there}.`)
 }
 
 /** The step that `checkpoints/best` names: by the newest state.json, which every checkpoint has. */

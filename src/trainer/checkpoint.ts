@@ -247,8 +247,8 @@ export function brokenBecause(dir: string): string | undefined {
   return undefined
 }
 
-/** Steps that have a folder, ascending. */
-function stepFolders(root: string): number[] {
+/** Steps that have a folder, whole or not, ascending. */
+export function stepFolders(root: string): number[] {
   const names = statSync(root, { throwIfNoEntry: false }) ? readdirSync(root) : []
   return names
     .flatMap((name) => /^step_(\d+)$/.exec(name)?.[1] ?? [])

@@ -82,4 +82,7 @@ test('--fork begins a run with the best checkpoint of another, and leaves that a
   })
   expect(refused).toMatchObject({ status: 2 })
   expect(refused.stderr).toContain('nowhere: that is no run folder, it has no checkpoints.')
+  const none = runs.run(['--fork', `${folder}@77`, '--run-name', 'never'])
+  expect(none.stderr).toMatch(/--fork: .* has no checkpoint of step 77\. There are those of steps (\d, )?4\./)
+  expect(existsSync(join(dir, 'outputs/never'))).toBe(false)
 })
