@@ -42,7 +42,7 @@ export async function outliveDevice(
       if (folder) {
         const reached = readMetrics(folder.metricsPath).at(-1)?.step ?? 0
         if (reached > furthest) [furthest, failed] = [reached, 0]
-        now = { ...loaded, resume: { kind: 'dir', dir: folder.path } }
+        now = { ...loaded, fork: undefined, resume: { kind: 'dir', dir: folder.path } }
       }
       const ms = pauseMs(failed++, LOST_DEVICE)
       if (failed > LOST_DEVICE.tries || stop.aborted) throw over(error, failed, folder)

@@ -1,6 +1,7 @@
 /** Who samples: the embedded engine on the trainer's own weights, or a vLLM server that is sent them. */
 import { rmSync } from 'node:fs'
 import { basename, join, resolve } from 'node:path'
+import { whenThereIsRoom } from '../common/faults.ts'
 import type { Generator, Message, PolicyVersion } from '../common/types.ts'
 import type { EmbeddedConfig } from '../config/inference-schema.ts'
 import type { RunConfig } from '../config/schema.ts'
@@ -18,6 +19,8 @@ import type { Inputs } from './train-inputs.ts'
 export interface RunSampler {
   generator: Generator
   publish: LoopParts['publish']
+  /** Whether it will never answer again. */
+  gone: () => boolean
   close(): Promise<void>
 }
 
@@ -54,7 +57,7 @@ export async function openSampler(parts: SamplerParts, version: PolicyVersion): 
     await served?.close()
     await engine.close()
   }
-  return { generator: engine, publish: (v) => engine.publish(v), close }
+  return { generator: engine, publish: (v) => engine.publish(v), gone: () => false, close }
 }
 
 /** Seconds that requests of others get to end when the run has ended. */
@@ -150,7 +153,12 @@ async function openVllm(parts: SamplerParts, version: PolicyVersion): Promise<Ru
     rules: { eosTokenIds: new Set(model.config.eosTokenIds), decode: (ids: readonly number[]) => tokenizer.decode([...ids]) },
     weightsDir,
     hasFirst: kind === 'full' && (!inference.base_url || version === 0),
-    write: (dir: string) => writeSamplerWeights(dir, decoder, weights),
+    write: (dir: string) =>
+      whenThereIsRoom(
+        'the weights on their way to vLLM',
+        () => writeSamplerWeights(dir, decoder, weights),
+        (line) => monitor.console.warn(line),
+      ),
     score: (ids: readonly number[]) => scoreIds(decoder, ids),
     probeIds: probeOf(environments[0].env.dataset[0].prompt, encode),
   } as const
@@ -166,7 +174,7 @@ async function openVllm(parts: SamplerParts, version: PolicyVersion): Promise<Ru
   }
   const { serverVersion, url } = sampler.stats
   monitor.console.print(`sampler  vLLM ${serverVersion} at ${url}${inference.base_url ? '' : `, log ${launch.logFile}`}`)
-  return { generator: sampler, publish, close: () => sampler.close() }
+  return { generator: sampler, publish, gone: () => sampler.gone, close: () => sampler.close() }
 }
 
 function probeOf(prompt: Message[], encode: Inputs['encode']): number[] {

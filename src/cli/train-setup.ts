@@ -116,7 +116,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
       rewardTimeoutSeconds: args.reward_timeout,
       algorithm,
       progress: monitor.progress,
-      again: { ...FAILED_STEP, hopeless: () => gpu.lost !== undefined },
+      again: { ...FAILED_STEP, hopeless: () => gpu.lost !== undefined || sampler.gone() },
       warn: (line) => monitor.console.warn(line),
     })
     const parts: LoopParts = {

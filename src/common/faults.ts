@@ -16,7 +16,7 @@ export const LOST_DEVICE: Pauses & { tries: number } = { tries: 3, firstMs: 1000
 /** A disk that is full is tried again until there is room, or the user ends the run. */
 export const FULL_DISK: Pauses = { firstMs: 1000, longestMs: 60_000 }
 /** A step whose rollouts all failed is played again so often, where an earlier step went well (a judge that is away, not a mistake). */
-export const FAILED_STEP: Pauses & { tries: number } = { tries: 2, firstMs: 5000, longestMs: 60_000 }
+export const FAILED_STEP: Pauses & { tries: number } = { tries: 5, firstMs: 3000, longestMs: 60_000 }
 
 /** The pause before try `n` (from 0) of the same thing. */
 export const pauseMs = (n: number, { firstMs, longestMs }: Pauses): number => Math.min(firstMs * 2 ** n, longestMs)

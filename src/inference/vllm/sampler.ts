@@ -79,6 +79,7 @@ export class VllmSampler implements Generator {
   #noise = 0
   #retried = 0
   #closed = false
+  #gone = false
 
   /**
    * Starts or finds the server, checks what it can do, and brings it the trainer's weights as `version`.
@@ -107,6 +108,11 @@ export class VllmSampler implements Generator {
   /** The version that new requests are sampled with. */
   get version(): PolicyVersion {
     return this.#current?.version ?? 0
+  }
+
+  /** Whether the server could not be brought back: every request ends with the reason. */
+  get gone(): boolean {
+    return this.#gone
   }
 
   get stats(): { serverVersion: string; url: string; pid: number | undefined; restarts: number; retried: number } {
@@ -300,7 +306,7 @@ export class VllmSampler implements Generator {
     this.#reviving ??= this.#restore().finally(() => (this.#reviving = undefined))
     // Where the server can't be brought back this stays rejected: every request then ends with the reason.
     this.#ready = this.#reviving.then(() => {})
-    this.#ready.catch(() => {})
+    this.#ready.catch(() => (this.#gone = true))
     return await this.#reviving
   }
 
