@@ -3,10 +3,10 @@ import { readFileSync } from 'node:fs'
 import { describe, expect, test } from 'vitest'
 import { Random } from '../../src/common/random.ts'
 import * as format from '../../src/monitor/view/page/format.js'
-import { firstKeys, joined, lineOf, smoothed } from '../../src/monitor/view/page/series.js'
+import { decades, firstKeys, joined, lineOf, roomy, smoothed } from '../../src/monitor/view/page/series.js'
 import { concurrency, lanesOf, totals, union, widest } from '../../src/monitor/view/page/spans.js'
 import { visible } from '../../src/monitor/view/page/text.js'
-import { placesOf } from '../../src/monitor/view/page/tree.js'
+import { placesOf } from '../../src/monitor/view/page/turns.js'
 import type { TimelineSpan, ViewTurn } from '../../src/monitor/view/types.ts'
 import { seed, seedWords } from '../seed.ts'
 
@@ -46,6 +46,15 @@ describe('curves', () => {
     })
     expect(smoothed(ys, w), seedWords).toEqual(expected.map((x) => expect.closeTo(x, 9)))
     expect(smoothed(ys, 0)).toBe(ys)
+  })
+
+  test('stand on axes that are never without a length', () => {
+    expect(roomy(0.2, 1)).toEqual([expect.closeTo(0.152, 9), expect.closeTo(1.048, 9)])
+    expect(roomy(0.01, 1)[0]).toBe(0)
+    expect([roomy(null, null), roomy(0, 0), roomy(400, 400.00000000000006)]).toEqual([[0, 1], [-0.05, 1], [200, expect.closeTo(600, 6)]]) // prettier-ignore
+    expect([decades(0.02, 30), decades(400, 400.00000000000006), decades(100, 1000), decades(null, null)]).toEqual([
+      [0.01, 100], [100, 1000], [100, 1000], [0.1, 1],
+    ]) // prettier-ignore
   })
 
   test('begin with what one looks at: the reward of a run, the loss where there is none', () => {

@@ -2,7 +2,7 @@
 import uPlot from 'uplot'
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { clock, num } from './format.js'
-import { joined, rangeText, smoothed } from './series.js'
+import { decades, joined, rangeText, roomy, smoothed } from './series.js'
 import { DASHES, RUN_COLOURS, Swatch, Words, html, nearest, useMedia } from './ui.js'
 
 /** @typedef {import('./series.js').Line} Line */
@@ -217,7 +217,7 @@ function optionsOf({ width, shown, axis, faint, log, range, sync }) {
     height: HEIGHT,
     legend: { show: false },
     padding: [8, 10, 0, 0],
-    scales: { x: { time: false }, y: log ? { distr: 3 } : { range: (_u, low, high) => roomy(low, high) } },
+    scales: { x: { time: false }, y: { distr: log ? 3 : 1, range: (_u, low, high) => (log ? decades(low, high) : roomy(low, high)) } },
     // The pale lines have no point under the cursor.
     cursor: { y: false, sync: { key: sync, scales: ['x', null] }, drag: { x: true, y: false, dist: 6 }, points: { size: (_u, i) => (i <= faint ? 0 : 7) } },
     axes: [
@@ -241,14 +241,6 @@ function shade(u, range) {
   u.ctx.fillStyle = css('--healthy-fill')
   u.ctx.fillRect(u.bbox.left, y0, u.bbox.width, Math.max(2 * devicePixelRatio, y1 - y0))
   u.ctx.restore()
-}
-
-/** Bounds with a little room; a line that does not move stands in the middle. @param {number | null} low @param {number | null} high @returns {[number, number]} */
-function roomy(low, high) {
-  if (low === null || high === null) return [0, 1]
-  const span = high - low
-  if (span === 0) return low === 0 ? [-0.05, 1] : [low - Math.abs(low) * 0.5, high + Math.abs(high) * 0.5]
-  return [low >= 0 && low < span * 0.1 ? 0 : low - span * 0.06, high + span * 0.06]
 }
 
 /** A number beside an axis: 12k, 3.4M, 1e-5. @param {number} x */

@@ -142,14 +142,8 @@ function Search({ runs, run, params, details }) {
             ${details?.summary.envs.map((env) => html`<option key=${env} value=${env} selected=${env === params.env}>${env}</option>`)}
           </select></label
         >
-        <label class="field small"
-          ><span>Reward from</span
-          ><input type="number" step="any" value=${params.min ?? ''} onChange=${(/** @type {any} */ e) => set({ min: value(e) })}
-        /></label>
-        <label class="field small"
-          ><span>to</span
-          ><input type="number" step="any" value=${params.max ?? ''} onChange=${(/** @type {any} */ e) => set({ max: value(e) })}
-        /></label>
+        <${NumberField} label="Reward from" value=${params.min ?? ''} pick=${(/** @type {string} */ min) => set({ min })} />
+        <${NumberField} label="to" value=${params.max ?? ''} pick=${(/** @type {string} */ max) => set({ max })} />
         <label class="field small"
           ><span>Errors</span>
           <select value=${params.error ?? ''} onChange=${(/** @type {any} */ e) => set({ error: value(e) })}>
@@ -170,6 +164,24 @@ function Search({ runs, run, params, details }) {
       </div>
     </details>
   </form>`
+}
+
+/**
+ * A number that counts once it is whole (Enter, or the field is left); until then it is the field's own, whatever is drawn anew meanwhile.
+ * @param {{ label: string, value: string, pick: (text: string) => void }} props
+ */
+function NumberField({ label, value, pick }) {
+  const [text, setText] = useState(value)
+  useEffect(() => setText(value), [value])
+  return html`<label class="field small"
+    ><span>${label}</span
+    ><input
+      type="number"
+      step="any"
+      value=${text}
+      onInput=${(/** @type {any} */ e) => setText(e.target.value)}
+      onChange=${(/** @type {any} */ e) => pick(e.target.value)}
+  /></label>`
 }
 
 /** Rows that are in sight, and a few beside. @param {{ total: number, list: ReturnType<typeof useRollouts>, selected: number, open: (i: number) => void, current: string | undefined }} props */

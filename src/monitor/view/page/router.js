@@ -6,8 +6,41 @@ import { useEffect, useState } from 'preact/hooks'
 /** What is carried from view to view; other parameters are a view's own. */
 const SHARED = ['runs', 'run', 'step']
 
+/** Changes of an entry of the history in so many milliseconds: browsers refuse more than 100 in 30 s. */
+const [MOST, WITHIN] = [12, 4000]
+
+/** The place as it is; the address follows, late where it changes too often (a slider that is dragged). */
+let now = location.hash
+/** @type {number[]} */
+let replaced = []
+/** @type {ReturnType<typeof setTimeout> | undefined} */
+let timer
+/** @type {Set<() => void>} */
+const followers = new Set()
+
+/** The browser went elsewhere: a link, back, an address that was typed. */
+function follow() {
+  clearTimeout(timer)
+  timer = undefined
+  now = location.hash
+  for (const follower of followers) follower()
+}
+addEventListener('hashchange', follow)
+addEventListener('popstate', follow)
+
+function replaceAddress() {
+  clearTimeout(timer)
+  timer = undefined
+  const time = performance.now()
+  replaced = replaced.filter((at) => time - at < WITHIN)
+  if (replaced.length < MOST) {
+    replaced.push(time)
+    history.replaceState(null, '', now)
+  } else timer = setTimeout(replaceAddress, replaced[0] + WITHIN - time)
+}
+
 /** @param {string} [hash] @returns {Place} */
-export function readPlace(hash = location.hash) {
+export function readPlace(hash = now) {
   const [path, query = ''] = hash.replace(/^#\/?/, '').split('?')
   return { view: path.split('/')[0] || 'runs', params: Object.fromEntries(new URLSearchParams(query)) }
 }
@@ -28,10 +61,15 @@ export function hrefFrom(view, more = {}) {
 
 /** @param {string} hash @param {boolean} [replace] without an entry in the history */
 export function go(hash, replace = false) {
-  if (hash === location.hash) return
-  if (replace) history.replaceState(null, '', hash)
-  else history.pushState(null, '', hash)
-  dispatchEvent(new HashChangeEvent('hashchange'))
+  if (hash === now) return
+  now = hash
+  if (replace) replaceAddress()
+  else {
+    clearTimeout(timer)
+    timer = undefined
+    history.pushState(null, '', hash)
+  }
+  for (const follower of followers) follower()
 }
 
 /** Changes parameters of the view that is open; null or '' takes one away. @param {Record<string, string | number | null | undefined>} changes @param {boolean} [keep] with an entry in the history */
@@ -44,14 +82,10 @@ export function setParams(changes, keep = false) {
 export function usePlace() {
   const [place, setPlace] = useState(readPlace)
   useEffect(() => {
-    const follow = () => setPlace(readPlace())
-    addEventListener('hashchange', follow)
-    addEventListener('popstate', follow)
-    follow()
-    return () => {
-      removeEventListener('hashchange', follow)
-      removeEventListener('popstate', follow)
-    }
+    const follower = () => setPlace(readPlace())
+    followers.add(follower)
+    follower()
+    return () => void followers.delete(follower)
   }, [])
   return place
 }

@@ -79,6 +79,25 @@ export function joined(lines) {
   return [xs, ...columns]
 }
 
+/**
+ * Bounds of an axis with a little room. A line that does not move stands in the middle; what rounding alone moves does not move.
+ * @param {number | null} low @param {number | null} high @returns {[number, number]}
+ */
+export function roomy(low, high) {
+  if (low === null || high === null) return [0, 1]
+  const span = high - low
+  const size = Math.max(Math.abs(low), Math.abs(high))
+  if (span <= size * 1e-9) return size === 0 ? [-0.05, 1] : [low - size * 0.5, high + size * 0.5]
+  return [low >= 0 && low < span * 0.1 ? 0 : low - span * 0.06, high + span * 0.06]
+}
+
+/** Bounds of a logarithmic axis: whole powers of ten, at least one. @param {number | null} low @param {number | null} high @returns {[number, number]} */
+export function decades(low, high) {
+  if (low === null || high === null || !(low > 0)) return [0.1, 1]
+  const [first, last] = [Math.floor(Math.log10(low) + 1e-9), Math.ceil(Math.log10(high) - 1e-9)]
+  return [10 ** first, 10 ** Math.max(last, first + 1)]
+}
+
 /** The healthy range in words: `at most 0.1`. @param {{ min?: number, max?: number } | undefined} range @param {(x: number) => string} show */
 export function rangeText(range, show) {
   if (range?.min !== undefined && range.max !== undefined)

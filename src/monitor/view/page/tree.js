@@ -1,6 +1,7 @@
 /** A group as a tree: the task, its answers, and of the one that is open its turns; a turn that does not go on with the tokens before it is a branch. */
 import { num, signed } from './format.js'
-import { hrefFrom } from './router.js'
+import { hrefFrom, readPlace } from './router.js'
+import { placesOf } from './turns.js'
 import { html } from './ui.js'
 
 /** @typedef {import('../types.ts').ViewSibling} ViewSibling */
@@ -9,27 +10,6 @@ import { html } from './ui.js'
 const ROW = 26
 const COLUMN = 40
 const LEFT = 22
-
-/**
- * Where the turns stand: each a column further than its parent, each new sequence on a line of its own.
- * @param {ViewTurn[]} turns @returns {{ turn: ViewTurn, column: number, line: number }[]}
- */
-export function placesOf(turns) {
-  let lines = 0
-  /** @type {Map<number, { turn: ViewTurn, column: number, line: number }>} */
-  const places = new Map()
-  for (const turn of turns) {
-    const parent = turn.parent === null ? undefined : places.get(turn.parent)
-    // Two turns that go on with the same one: the second leaves the line.
-    const taken = parent && [...places.values()].some((other) => other.turn.parent === turn.parent && other.turn !== turn)
-    places.set(turn.index, {
-      turn,
-      column: parent ? parent.column + 1 : turn.index,
-      line: parent && !taken ? parent.line : lines++,
-    })
-  }
-  return [...places.values()]
-}
 
 /** The rewards of a group in a row. @param {{ siblings: ViewSibling[], at: { step: number, row: number } }} props */
 export function GroupStrip({ siblings, at }) {
@@ -135,7 +115,6 @@ export function GroupTree({ siblings, turns, at }) {
 
 /** The filters of the list beside, so that it stays as it is. */
 function filters() {
-  const query = new URLSearchParams(location.hash.split('?')[1] ?? '')
-  query.delete('at')
-  return Object.fromEntries(query)
+  const { at: _at, ...kept } = readPlace().params
+  return kept
 }
