@@ -216,7 +216,7 @@ function optionsOf({ width, shown, axis, faint, log, range, sync }) {
     width,
     height: HEIGHT,
     legend: { show: false },
-    padding: [8, 10, 0, 0],
+    padding: [8, 16, 0, 0],
     scales: { x: { time: false }, y: { distr: log ? 3 : 1, range: (_u, low, high) => (log ? decades(low, high) : roomy(low, high)) } },
     // The pale lines have no point under the cursor.
     cursor: { y: false, sync: { key: sync, scales: ['x', null] }, drag: { x: true, y: false, dist: 6 }, points: { size: (_u, i) => (i <= faint ? 0 : 7) } },
