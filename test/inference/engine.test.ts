@@ -290,7 +290,7 @@ describe.each(ways)('a step that fails, $way', ({ ahead }) => {
     while (engine.stats().decodeSteps < 2 && engine.stats().failed === 0) await new Promise((resolve) => setTimeout(resolve, 2))
     lost.device.destroy()
     for (const outcome of await settled) {
-      expect(outcome).toMatchObject({ status: 'rejected', reason: { name: 'GpuError' } })
+      expect(outcome).toMatchObject({ status: 'rejected', reason: { name: 'DeviceLostError' } })
     }
     await expect(engine.generate({ promptIds: prompts[0], sampling: sampling() })).rejects.toThrow(/GPU/)
     expect(engine.stats()).toMatchObject({ running: 0, waiting: 0, kvRowsUsed: 0, failed: 5 })
