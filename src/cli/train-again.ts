@@ -30,6 +30,7 @@ export async function outliveDevice(
   loaded: Loaded<RunConfig>,
   stop: AbortSignal,
   attempt: (loaded: Loaded<RunConfig>) => Promise<void>,
+  pauses = LOST_DEVICE,
 ): Promise<void> {
   let now = loaded
   let [failed, furthest] = [0, 0]
@@ -44,20 +45,20 @@ export async function outliveDevice(
         if (reached > furthest) [furthest, failed] = [reached, 0]
         now = { ...loaded, fork: undefined, resume: { kind: 'dir', dir: folder.path } }
       }
-      const ms = pauseMs(failed++, LOST_DEVICE)
-      if (failed > LOST_DEVICE.tries || stop.aborted) throw over(error, failed, folder)
-      console.error(
-        `${error.message}. It is opened again in ${ms / 1000} s, and the run goes on from what is saved (try ${failed} of ${LOST_DEVICE.tries}).`,
-      )
-      await sleep(ms, undefined, { signal: stop }).catch(() => {})
-      if (stop.aborted) throw over(error, failed, folder)
+      const ms = pauseMs(failed++, pauses)
+      if (failed > pauses.tries) throw over(error, `${failed} times without a finished step in between`, folder)
+      if (!stop.aborted) {
+        console.error(
+          `${error.message}. It is opened again in ${ms / 1000} s, and the run goes on from what is saved (try ${failed} of ${pauses.tries}).`,
+        )
+        await sleep(ms, undefined, { signal: stop }).catch(() => {})
+      }
+      if (stop.aborted) throw over(error, 'and the run was asked to stop', folder)
     }
   }
 }
 
-function over(error: unknown, failed: number, folder: RunFolder | undefined): Error {
-  const times =
-    failed > LOST_DEVICE.tries ? `${failed} times without a finished step in between` : 'and the run was asked to stop'
+function over(error: unknown, why: string, folder: RunFolder | undefined): Error {
   const on = folder ? ` What is saved is whole: node train.js @ ${folder.configPath} --resume goes on from there.` : ''
-  return new Error(`${messageOf(error)} (${times}).${on}`, { cause: error })
+  return new Error(`${messageOf(error)} (${why}).${on}`, { cause: error })
 }

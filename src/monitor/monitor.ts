@@ -2,6 +2,7 @@
  * The whole room behind one door: a run opens a monitor, waits through its `progress`, and hands it each finished step.
  * A step's row is on disk before its line is printed, and both before `finishStep` resolves; a disk that is full is waited for.
  */
+import { existsSync } from 'node:fs'
 import { whenThereIsRoom } from '../common/faults.ts'
 import type { Metrics, PolicyVersion, Rollout } from '../common/types.ts'
 import { evalMetrics, rolloutMetrics, totalsOf } from './aggregate.ts'
@@ -133,7 +134,12 @@ export class Monitor {
   }
 
   async #write<T>(what: string, write: () => T): Promise<T> {
-    return await whenThereIsRoom(what, write, (line) => this.console.warn(line))
+    try {
+      return await whenThereIsRoom(what, write, (line) => this.console.warn(line))
+    } catch (error) {
+      if (existsSync(this.folder.path)) throw error
+      throw new Error(`The run folder ${this.folder.path} was deleted or moved while the run wrote into it.`, { cause: error })
+    }
   }
 
   #openMetrics(): MetricsWriter {

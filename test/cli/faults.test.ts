@@ -86,6 +86,8 @@ test('a loss that is not finite in one step, and nobody who reads the output: th
   const { code, stderr } = await outcome
   expect({ code, stderr }).toMatchObject({ code: 0 })
   expect(runs.rows('nan', 'metrics.jsonl').map((row) => row['optim/grad_norm'] === null)).toEqual([false, true, false, false])
+  const log = readFileSync(runs.path('outputs/nan/logs/latest'), 'utf8')
+  expect(log.match(/step \d was not finite and is skipped: .+ nan_step_\d\//g)).toEqual([expect.stringContaining('step 2')])
   expect(readdirSync(runs.path('outputs/nan')).filter((name) => name.startsWith('nan_'))).toEqual(['nan_step_2'])
   const { tensors } = await readAdapter(runs.path('outputs/nan/checkpoints/step_4'))
   for (const { A, B } of tensors.values()) expect([...A, ...B].every(Number.isFinite)).toBe(true)

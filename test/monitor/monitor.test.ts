@@ -1,4 +1,4 @@
-import { readdirSync, readFileSync } from 'node:fs'
+import { readdirSync, readFileSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, onTestFinished, test } from 'vitest'
 import { Monitor } from '../../src/monitor/monitor.ts'
@@ -79,4 +79,11 @@ test('rewind: rows, totals and files go back, and what is written next follows t
   expect(readMetrics(folder.metricsPath).map((row) => row.step)).toEqual([1, 2])
   expect(readRollouts(folder, 2)).toHaveLength(2)
   expect(readRollouts(folder, 3)).toHaveLength(0)
+})
+
+test('a run folder that is deleted under a run is named', async () => {
+  const { folder, monitor } = start(temporaryFolder())
+  rmSync(folder.path, { recursive: true })
+  const step = monitor.finishStep({ step: 1, rollouts: scored(groupsOf([[0, 1]])), version: 0, metrics: {} })
+  await expect(step).rejects.toThrow(`The run folder ${folder.path} was deleted or moved while the run wrote into it.`)
 })
