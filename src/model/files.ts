@@ -4,7 +4,7 @@
  */
 import { closeSync, fstatSync, openSync, read } from 'node:fs'
 import { mkdir, open, readFile, rename, rm, stat } from 'node:fs/promises'
-import { dirname } from 'node:path'
+import { dirname, resolve } from 'node:path'
 import { promisify } from 'node:util'
 import { UserError, messageOf } from '../common/errors.ts'
 
@@ -75,9 +75,12 @@ export async function readJson(path: string): Promise<Record<string, unknown>> {
   return value as Record<string, unknown>
 }
 
+/** mkdir -p. Of a whole path: where the working directory was deleted, Node's own would try a relative one for ever. */
+const makeFolder = (path: string) => mkdir(resolve(path), { recursive: true })
+
 /** Writes a file aside, syncs and renames it, so that `path` is the whole new content or what it was before. */
 export async function writeWhole(path: string, chunks: AsyncIterable<Uint8Array> | Iterable<Uint8Array | string>): Promise<void> {
-  await mkdir(dirname(path), { recursive: true })
+  await makeFolder(dirname(path))
   const aside = `${path}.partial-${process.pid}`
   try {
     const handle = await open(aside, 'w')
@@ -118,7 +121,7 @@ export async function writeFolderWhole(
   const before = await kindOf(dir)
   if (before === 'file') throw new UserError(`${dir} is a file; a folder is to be written there. Name another place.`)
   if (before === 'folder' && !options.replace) throw new UserError(`${dir} exists already. Remove it or name another folder.`)
-  await mkdir(dirname(dir), { recursive: true })
+  await makeFolder(dirname(dir))
   const aside = `${dir}.partial-${process.pid}`
   const old = `${dir}.old-${process.pid}`
   try {
