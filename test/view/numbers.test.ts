@@ -141,7 +141,8 @@ describe('texts', () => {
 
   test('what cannot be seen is made visible', () => {
     expect(visible('a\nb\u0000\u202e\ufeff')).toBe('a\u21b5\nb\u2400\u27e8202e\u27e9\u27e8feff\u27e9')
-    expect(visible('caf\u00e9 \u05e9 \u{1f468}')).toBe('caf\u00e9 \u05e9 \u{1f468}')
+    const family = 'caf\u00e9 \u05e9 \u{1f468}\u200d\u{1f467}'
+    expect(visible(`${family}\u200d`)).toBe(`${family}\u27e8200d\u27e9`)
   })
 })
 

@@ -282,6 +282,19 @@ describe.skipIf(withoutChromium)('the page', () => {
       expect({ place, low: await lowContrast(page) }).toEqual({ place, low: [] })
       expect({ place, barriers: await barriers(page) }).toEqual({ place, barriers: [] })
     }
+    for (const place of places(HOSTILE_NAME)) {
+      await goTo(page, place)
+      expect({ place, wider: await overflow(page) }).toEqual({ place, wider: 0 })
+    }
+    if (viewport.width < 1000) {
+      // List and rollout one after the other; Escape goes back.
+      await goTo(page, '#/rollouts?run=real&step=1')
+      await page.locator('.rollout-row a').nth(2).click()
+      await page.locator('.rollout h2', { hasText: 'answer 3' }).waitFor()
+      expect(await page.locator('.rollout-list').count()).toBe(0)
+      await page.keyboard.press('Escape')
+      await page.locator('.rollout-row').first().waitFor()
+    }
     // The colours of tokens, at their strongest.
     await goTo(page, `#/rollouts?run=${encodeURIComponent(HOSTILE_NAME)}&at=1.2`)
     for (const key of ['1', '2', '3']) {

@@ -1,5 +1,5 @@
 /** All runs: status, step, reward, model, environments; chosen ones are compared. */
-import { useState } from 'preact/hooks'
+import { useEffect, useState } from 'preact/hooks'
 import { ago, num, shortModel } from './format.js'
 import { moveFocus, useKeys } from './keys.js'
 import { hrefFrom, joinIds, setParams, splitIds } from './router.js'
@@ -42,6 +42,12 @@ export function RunsView({ runs, params }) {
       if (id) choose(id)
     },
   })
+  // How long ago a run changed is told anew even where nothing happens.
+  const [, tick] = useState(0)
+  useEffect(() => {
+    const timer = setInterval(() => tick((n) => n + 1), 20_000)
+    return () => clearInterval(timer)
+  }, [])
   const running = runs.filter(({ status }) => status === 'running').length
   return html`<div class="title-row">
       <h1>Runs</h1>

@@ -1,12 +1,19 @@
 /** Text of models, which may hold anything. */
 
-/** Text with what cannot be seen made visible: the end of a line as an arrow before it, control characters as their pictures. @param {string} text */
+/**
+ * Text with what cannot be seen made visible: the end of a line as an arrow before it, control characters as their pictures, marks of direction and joiners
+ * that join nothing as their numbers.
+ * @param {string} text
+ */
 export function visible(text) {
   // oxlint-disable-next-line no-control-regex -- they are what is looked for
-  return text.replace(/[\u0000-\u0009\u000b-\u001f\u007f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]|\n/g, (char) => {
-    if (char === '\n') return '\u21b5\n'
-    const code = char.charCodeAt(0)
-    if (code < 32) return String.fromCharCode(0x2400 + code)
-    return code === 127 ? '\u2421' : `\u27e8${code.toString(16)}\u27e9`
-  })
+  return text.replace(
+    /[\u0000-\u0009\u000b-\u001f\u007f\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]|[\u200c\u200d](?![\p{L}\p{M}\p{Extended_Pictographic}])|\n/gu,
+    (char) => {
+      if (char === '\n') return '\u21b5\n'
+      const code = char.charCodeAt(0)
+      if (code < 32) return String.fromCharCode(0x2400 + code)
+      return code === 127 ? '\u2421' : `\u27e8${code.toString(16)}\u27e9`
+    },
+  )
 }
