@@ -3,7 +3,18 @@
  * `node bench/kill.ts --kills 1000`; here are a few kills at chosen instants, two runs side by side, and a run that begins with another's checkpoint.
  */
 import { spawnSync } from 'node:child_process'
-import { existsSync, mkdtempSync, readdirSync, readFileSync, readlinkSync, rmSync, statSync } from 'node:fs'
+import {
+  cpSync,
+  existsSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  readlinkSync,
+  rmSync,
+  statSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, expect, test } from 'vitest'
@@ -85,4 +96,30 @@ test('--fork begins a run with the best checkpoint of another, and leaves that a
   const none = runs.run(['--fork', `${folder}@77`, '--run-name', 'never'])
   expect(none.stderr).toMatch(/--fork: .* has no checkpoint of step 77\. There are those of steps (\d, )?4\./)
   expect(existsSync(join(dir, 'outputs/never'))).toBe(false)
+})
+
+test('what the comparison would tell', async () => {
+  const { folder } = await runs.reference(kind)
+  const copy = join(dir, 'outputs/copy')
+  const told = (harm: () => void): string => {
+    rmSync(copy, { recursive: true, force: true })
+    cpSync(folder, copy, { recursive: true, verbatimSymlinks: true })
+    harm()
+    return runs.compare(folder, copy).join('\n')
+  }
+  const edit = (file: string, change: (text: string) => string) =>
+    writeFileSync(join(copy, file), change(readFileSync(join(copy, file), 'utf8')))
+  expect(told(() => {})).toBe('')
+  expect(
+    told(() => edit('metrics.jsonl', (text) => text.replace(/"entropy\/all\/mean":([\d.]+)\d/, '"entropy/all/mean":$1'))),
+  ).toMatch(/^metrics\.jsonl, row \d \(step 1\): entropy\/all\/mean is /)
+  expect(told(() => edit('metrics.jsonl', (text) => text + text.split('\n')[1] + '\n'))).toMatch(
+    /^metrics\.jsonl has 6 rows instead of 5/,
+  )
+  expect(told(() => edit('rollouts/step_2.jsonl', (text) => text + text))).toMatch(/^a rollout is there twice: .*"step":2/)
+  expect(told(() => truncateSync(join(copy, 'checkpoints/step_4/optimizer.safetensors'), 999))).toContain(
+    'checkpoints/step_4/optimizer.safetensors has other bytes',
+  )
+  expect(told(() => rmSync(join(copy, 'checkpoints/best')))).toContain('checkpoints/ holds step_')
+  expect(told(() => writeFileSync(join(copy, 'run.lock'), ''))).toBe('run.lock was left')
 })
