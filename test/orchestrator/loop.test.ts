@@ -24,6 +24,8 @@ interface Setup {
   /** A skipped step publishes all the same. */
   skipsLate?: boolean
   onEval?: (step: number) => void
+  /** Steps whose evaluation is the best so far. */
+  best?: number[]
 }
 
 /** The loop over a real orchestrator and monitor; the trainer is a clock that publishes. */
@@ -64,7 +66,8 @@ async function setUp(setup: Setup = {}) {
       events.push(`publish ${version}`)
       generator.version = version
     },
-    save: (step) => Promise.resolve(void events.push(`save ${step}`)),
+    save: (step, row) => Promise.resolve(void events.push(`save ${step}`, `row ${step}: ${row?.reward}`)),
+    isBest: (step) => !!setup.best?.includes(step),
     evaluated: setup.evaluated ? [await numbersEnv()] : [],
   }
   const loop = () =>
@@ -158,6 +161,13 @@ test.each([
   const { loop, events } = await setUp({ options: { saveSteps } })
   await loop()
   expect(only(events, 'save')).toEqual(saves)
+})
+
+test('the best evaluation is saved when it is made, each step with its own row', async () => {
+  const { loop, events, rows } = await setUp({ options: { saveSteps: 2 }, best: [1, 2] })
+  await loop()
+  expect(only(events, 'save')).toEqual(['save 1', 'save 2', 'save 4'])
+  expect(only(events, 'row')).toEqual([1, 2, 4].map((step) => `row ${step}: ${rows()[step - 1].reward}`))
 })
 
 test('every row has its keys in the table of metrics, and every rollout is on disk', async () => {
