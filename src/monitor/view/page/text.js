@@ -6,9 +6,8 @@
  * @param {string} text
  */
 export function visible(text) {
-  // oxlint-disable-next-line no-control-regex -- they are what is looked for
   return text.replace(
-    /[\u0000-\u0009\u000b-\u001f\u007f\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]|[\u200c\u200d](?![\p{L}\p{M}\p{Extended_Pictographic}])|\n/gu,
+    /[\p{Cc}\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]|[\u200c\u200d](?![\p{L}\p{M}\p{Extended_Pictographic}])/gu,
     (char) => {
       if (char === '\n') return '\u21b5\n'
       const code = char.charCodeAt(0)
