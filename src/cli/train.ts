@@ -5,6 +5,7 @@ import type { Loaded, TraceWish } from '../config/load.ts'
 import type { RunConfig } from '../config/schema.ts'
 import { reportAtEnd } from './report.ts'
 import { outliveReaders, stopOnSignal } from './stop.ts'
+import { watchLoop } from './stuck.ts'
 import type { StepTrace } from './trace.ts'
 import type { Run } from './train-setup.ts'
 
@@ -40,9 +41,11 @@ async function train(words: string[]): Promise<void> {
   checkSinks(loaded.config.trainer.args.report_to)
   outliveReaders()
   const stop = stopOnSignal()
+  const watch = watchLoop()
   try {
     await outliveDevice(loaded, stop.signal, (now) => runOnce(now, stop.signal))
   } finally {
+    watch.close()
     stop.release()
   }
 }

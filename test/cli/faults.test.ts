@@ -115,10 +115,12 @@ const hasPython = spawnSync('python3', ['-c', 'import pty']).status === 0
 test.skipIf(!hasPython)('a terminal that is closed: the step is finished and saved', async () => {
   const script = runs.write(
     'closed.py',
-    `import os, pty, sys
+    `import fcntl, os, pty, struct, sys, termios
 pattern, words = sys.argv[1].encode(), sys.argv[2:]
 pid, master = pty.fork()
 if pid == 0: os.execvp(words[0], words)
+# Large enough for the live panel, which reads keys.
+fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack('HHHH', 40, 120, 0, 0))
 seen = b''
 while pattern not in seen: seen += os.read(master, 65536)
 os.close(master)

@@ -1,0 +1,22 @@
+/** Code that holds the event loop is told of by somebody else. */
+import { spawnSync } from 'node:child_process'
+import { expect, test } from 'vitest'
+
+test('a loop without a pause: said while it runs, and that it is over; nothing keeps the process', () => {
+  const watch = new URL('../../src/cli/stuck.ts', import.meta.url).href
+  const program = `
+    const { watchLoop } = await import('${watch}')
+    watchLoop(400)
+    const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms))
+    await pause(600)
+    const end = performance.now() + 2500
+    while (performance.now() < end);
+    await pause(600)`
+  const { status, stderr } = spawnSync(process.execPath, ['--input-type=module', '-e', program], { encoding: 'utf8' })
+  expect(status, stderr).toBe(0)
+  const lines = stderr.trim().split('\n')
+  expect(lines.length).toBeGreaterThan(1)
+  for (const line of lines.slice(0, -1))
+    expect(line).toMatch(/^the run has been held up for [0-3] s by code that computes without a pause: .*`kill -9 \d+`/)
+  expect(lines.at(-1)).toBe('the run goes on.')
+})
