@@ -1,5 +1,6 @@
 /** `sft`: supervised training on the answers of a data file or of an environment. It also makes new, small models. */
 import type { Command } from 'commander'
+import { whenThereIsRoom } from '../common/faults.ts'
 import type { Metrics } from '../common/types.ts'
 import type { LoadedSft, SftRun } from './sft-setup.ts'
 import { reportAtEnd } from './report.ts'
@@ -49,16 +50,22 @@ async function run(loaded: LoadedSft): Promise<void> {
     const first = trainer.step
     trace = loaded.trace && (await openTrace(loaded.trace, run))
     trace?.begin(first + 1)
-    const save = (row?: Metrics): Promise<void> => run.checkpoints.save(trainer.step, row, { seed: args.seed })
+    const warn = (line: string): void => out.warn(line)
+    const save = (row?: Metrics): Promise<void> =>
+      whenThereIsRoom(
+        `the checkpoint of step ${trainer.step}`,
+        () => run.checkpoints.save(trainer.step, row, { seed: args.seed }),
+        warn,
+      )
     await trainSft(trainer, data, {
       maxSteps: args.max_steps,
       saveSteps: loaded.config.trainer.ckpt.interval,
       save: (row) => trace?.saving(() => save(row)) ?? save(row),
       stopRequested: () => stop.signal.aborted,
-      warn: (line) => out.warn(line),
-      onStep: (step, row) => {
+      warn,
+      onStep: async (step, row) => {
         run.seconds.push(row['time/step'] ?? 0)
-        metrics.write(step, row)
+        await whenThereIsRoom(`the metrics of step ${step}`, () => metrics.write(step, row), warn)
         if (step === first + 1 || step === args.max_steps || step % args.logging_steps === 0) out.print(stepText(run, step, row))
         if (step < args.max_steps) trace?.begin(step + 1)
       },

@@ -211,7 +211,7 @@ export interface SftLoopOptions {
   /** `row`: the metrics of the step; undefined where it came to nothing. */
   save: (row: Metrics | undefined) => Promise<void>
   /** Before the step is saved, so that a checkpoint's row is always there. */
-  onStep: (step: number, metrics: Metrics) => void
+  onStep: (step: number, metrics: Metrics) => unknown
   stopRequested: () => boolean
   /** Told in a sentence what a step did otherwise than it was asked to. */
   warn?: (line: string) => void
@@ -235,7 +235,7 @@ export async function trainSft(trainer: Trainer, data: SftData, options: SftLoop
       ...(saved !== undefined && { 'time/save_ckpt': saved }),
     }
     saved = undefined
-    onStep(step, row)
+    await onStep(step, row)
     if (last || (saveSteps > 0 && step % saveSteps === 0)) {
       const start = performance.now()
       await save(row)
