@@ -69,6 +69,8 @@ export class BufferPool {
   buffersMade = 0
   /** Bytes that may be reserved. */
   limitBytes = Infinity
+  /** Those who can give back what they hold and make it again: asked before the limit refuses anything. */
+  readonly relief = new Set<() => void>()
 
   readonly #onDestroy: (id: number) => void
   readonly #flush: () => void
@@ -148,6 +150,9 @@ export class BufferPool {
   #haveRoom(bytes: number, label: string): void {
     if (this.bytesReserved + bytes <= this.limitBytes) return
     this.#flush()
+    this.trim()
+    if (this.bytesReserved + bytes <= this.limitBytes) return
+    for (const give of this.relief) give()
     this.trim()
     if (this.bytesReserved + bytes <= this.limitBytes) return
     const [asked, held, limit] = [bytes, this.bytesReserved, this.limitBytes].map((n) => `${(n / 2 ** 20).toPrecision(4)} MiB`)

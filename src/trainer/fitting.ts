@@ -15,6 +15,11 @@ export class Fitting {
   readonly #plans: boolean | undefined
   /** Rows of a micro-batch at most. */
   #tokens: number
+  #running = false
+  /** Between two steps the engine may have the room of the plans, which are then recorded anew. */
+  readonly #relieve = (): void => {
+    if (!this.#running) this.#runner.release()
+  }
   #runner: MicroBatchRunner
 
   constructor(decoder: Decoder, { microBatchTokens, plans }: { microBatchTokens: number; plans?: boolean }) {
@@ -22,6 +27,7 @@ export class Fitting {
     this.#plans = plans
     this.#tokens = microBatchTokens
     this.#runner = this.#makeRunner()
+    decoder.gpu.pool.relief.add(this.#relieve)
   }
 
   /** As the functions of gradients.ts take them. */
@@ -37,6 +43,7 @@ export class Fitting {
   async run<T>(batch: TrainingBatch, work: () => Promise<T>, warn?: (line: string) => void): Promise<T> {
     let changed: string | undefined
     while (true) {
+      this.#running = true
       this.#decoder.store!.zeroGradients()
       try {
         const result = await work()
@@ -46,11 +53,14 @@ export class Fitting {
         // What the device reported late has broken more than this step.
         if (!(error instanceof GpuMemoryError) || this.#decoder.gpu.failure) throw error
         changed = this.#shrink(batch, error)
+      } finally {
+        this.#running = false
       }
     }
   }
 
   release(): void {
+    this.#decoder.gpu.pool.relief.delete(this.#relieve)
     this.#runner.release()
   }
 
@@ -62,7 +72,7 @@ export class Fitting {
           'Lower trainer.args.max_seq_len or inference.max_num_seqs (kv_cache_bytes), set gradient_checkpointing = true, or give the run more memory (gpu_memory).',
       )
     }
-    this.release()
+    this.#runner.release()
     this.#decoder.gpu.pool.trim()
     this.#tokens = Math.max(1, Math.floor(Math.min(rows, this.#tokens) / 2))
     this.#runner = this.#makeRunner()

@@ -80,6 +80,25 @@ test('where not even the smallest fits: what to lower', async () => {
   )
 })
 
+test('between two steps the plans of the trainer give way to who needs the room, and are made again', async () => {
+  const gpu = await opened.gpu
+  const decoder = await loadCase(gpu, 'qwen3', 'adapter')
+  const { batch } = await openCase('qwen3')
+  await withTrainer(decoder, await trainerOptions(folder), async (trainer) => {
+    const first = await trainer.trainStep(batch)
+    gpu.pool.trim()
+    const held = gpu.pool.bytesReserved
+    gpu.pool.limitBytes = held + 1000
+    const other = gpu.pool.acquire(4000, 'a step of the engine', { exact: true })
+    expect(gpu.pool.bytesReserved).toBeLessThan(held)
+    other.release()
+    const second = await trainer.trainStep({ ...batch, step: 2 })
+    expect([first.skipped, second.skipped]).toEqual([false, false])
+    gpu.pool.limitBytes = Infinity
+  })
+  decoder.release()
+})
+
 test('the limit counts what is held, and takes back what nobody holds', async () => {
   const gpu = await Gpu.open({ checks: true })
   gpu.pool.limitBytes = 1 << 20
