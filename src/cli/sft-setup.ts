@@ -131,7 +131,10 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
     const lora = args.use_lora ? loraConfig(config, adapter) : undefined
     const about = { lora, rawConfig, rawGenerationConfig, tokenizer }
     const checkpoints = new RunCheckpoints({
-      ...{ folder, trainer, weights: about, ckpt: config.trainer.ckpt },
+      folder,
+      trainer,
+      weights: about,
+      ckpt: config.trainer.ckpt,
       rewind: (step) => folder!.rewind(step),
       print: (text) => out.print(text),
       warn: (text) => out.warn(text),

@@ -81,7 +81,10 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     const trainer = new Trainer(decoder, trainerOptions(args, loss, folder))
     const weights = aboutWeights(config, adapter, model, tokenizer)
     const checkpoints = new RunCheckpoints({
-      ...{ folder, trainer, weights, ckpt: config.trainer.ckpt },
+      folder,
+      trainer,
+      weights,
+      ckpt: config.trainer.ckpt,
       rewind: (step) => monitor.rewind(step),
       print: (text) => monitor.console.print(text),
       warn: (text) => monitor.console.warn(text),
