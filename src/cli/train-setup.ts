@@ -116,6 +116,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
       maxSampling: config.inference.max_num_seqs,
       maxOffPolicySteps: args.max_off_policy_steps,
       generationTimeoutSeconds: args.generation_timeout,
+      rolloutTimeoutSeconds: args.rollout_timeout,
       rewardTimeoutSeconds: args.reward_timeout,
       algorithm,
       progress: monitor.progress,

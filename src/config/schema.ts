@@ -264,6 +264,13 @@ const asyncFields = {
     .positive()
     .default(600)
     .describe('Seconds that one completion may take, and what the environment does between two; then its rollout has failed.'),
+  rollout_timeout: z
+    .number()
+    .positive()
+    .optional()
+    .describe(
+      'Seconds that all completions of one rollout and what the environment does between them may take together, less the time in which it waits for its turn; then it has failed. Default: no limit beside generation_timeout.',
+    ),
   reward_timeout: z
     .number()
     .positive()

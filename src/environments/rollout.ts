@@ -26,6 +26,8 @@ export interface RolloutOptions {
   signal?: AbortSignal
   /** Limit of each answer of the policy, and of the environment's work between two of them. Default: none. */
   generationTimeoutSeconds?: number
+  /** Limit of all of them together. Default: none. */
+  rolloutTimeoutSeconds?: number
   /** Limit of scoring it, beside the rubric's own limit of each function. Default: none. */
   rewardTimeoutSeconds?: number
   /** Passed by each answer of the policy: so many are sampled at once. While one waits here no clock runs. */
@@ -49,7 +51,7 @@ export async function runRollout(env: Environment, row: Row, options: RolloutOpt
   let error: string | null = null
   const flight = tracer?.flight('rollout', `${group} #${index}`, { env: env.id, task: row.exampleId })
   flight?.phase('generation')
-  const clock = new StepClock(options.generationTimeoutSeconds ?? Infinity, signal)
+  const clock = new StepClock(options.generationTimeoutSeconds ?? Infinity, signal, options.rolloutTimeoutSeconds)
   const mark = markerOf(group, index)
   const client = new GatedClient(options.client, clock, options.gate, mark)
   try {

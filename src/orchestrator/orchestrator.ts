@@ -34,6 +34,7 @@ export interface OrchestratorOptions {
   maxSampling: number
   maxOffPolicySteps: number
   generationTimeoutSeconds: number
+  rolloutTimeoutSeconds?: number
   rewardTimeoutSeconds: number
   algorithm: Algorithm
   progress: Progress
@@ -200,7 +201,7 @@ export class Orchestrator {
   }
 
   async #rollout(plan: Plan, size: number, pending: Set<Flight>, signal: AbortSignal, meter: Meter): Promise<Rollout> {
-    const { client, generationTimeoutSeconds, rewardTimeoutSeconds } = this.#options
+    const { client, generationTimeoutSeconds, rolloutTimeoutSeconds, rewardTimeoutSeconds } = this.#options
     const { task, group, index, sampling, seed } = plan
     const flight: Flight = { state: 'queued' }
     pending.add(flight)
@@ -215,6 +216,7 @@ export class Orchestrator {
         size,
         signal,
         generationTimeoutSeconds,
+        rolloutTimeoutSeconds,
         rewardTimeoutSeconds,
         gate,
       })

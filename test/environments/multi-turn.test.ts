@@ -139,6 +139,8 @@ describe('time', () => {
     const rollout = await play(await game(steps), saying('1', '2', '3', '4'), { generationTimeoutSeconds: 0.08 })
     expect(rollout).toMatchObject({ error: null, stopCondition: 'max_turns_reached' })
     const hangs = { envResponse: () => new Promise<string>(() => {}) }
+    const long = await play(await game(steps), saying('1', '2', '3', '4'), { generationTimeoutSeconds: 9, rolloutTimeoutSeconds: 0.08 }) // prettier-ignore
+    expect(long.error).toMatch(/^the rollout took longer than its limit of 0\.08 s \(in (the environment|generation)\)$/)
     const stuck = await play(await game(hangs), saying('1', '2'), { generationTimeoutSeconds: 0.03 })
     expect(stuck).toMatchObject({ reward: null, error: 'the environment took longer than its limit of 0.03 s' })
   })
