@@ -56,7 +56,9 @@ const rules = (lines: string[]) => lines.filter(isRule).length
 tests('a panel below the lines that stay, keys, and the terminal as it was', async () => {
   const body = `await at(1); console.log('a line of an environment'); step(3); process.stdout.write('half a'); await at(2); console.log(' line')`
   const { terminal, go } = show(body, { command: 'node show.mjs; stty -a' })
-  const lines = await terminal.sees('now        training step 3: micro-batch 1 of 4')
+  await terminal.sees('now        training step 3: micro-batch 1 of 4')
+  // The last line of the panel: what is written comes in pieces.
+  const lines = await terminal.sees('q stop after this step')
   const first = lines.findIndex(isRule)
   expect(lines.slice(0, first)).toEqual([
     'hello',
