@@ -1,9 +1,10 @@
+import { availableParallelism } from 'node:os'
 import { defineConfig } from 'vitest/config'
 
-// One GPU device a test file, and a software adapter uses every core by itself: files run one after another, in forked processes,
-// because a process must be able to end although Dawn holds threads. DAWN_RL_TEST_WORKERS=2 runs two at a time, which helps where much is compiled or
-// waited for. The limits are long: a driver that has compiled no kernel yet needs minutes.
-const workers = Number(process.env.DAWN_RL_TEST_WORKERS ?? 1)
+// One GPU device a test file. Two files run at a time, in forked processes, because a process must be able to end although Dawn holds threads: a software
+// adapter uses every core by itself, but much of the time one file compiles kernels or waits for a child. DAWN_RL_TEST_WORKERS says another number.
+// The limits are long: a driver that has compiled no kernel yet needs minutes.
+const workers = Number(process.env.DAWN_RL_TEST_WORKERS ?? Math.min(2, availableParallelism()))
 
 export default defineConfig({
   test: {

@@ -21,6 +21,4 @@ if [ ! -f $own/echo_multi_v0.py ]; then
   rm -rf "$work"
 fi
 use_node
-# Most of the time Python imports verifiers, on one core.
-export DAWN_RL_TEST_WORKERS="${DAWN_RL_TEST_WORKERS:-2}"
 exec "$NODE" node_modules/vitest/vitest.mjs run test/python "$@"
