@@ -56,10 +56,10 @@ export function attention(
   const o = tape.tensor(rows, q.columns, 'attention', q.needsGrad || k.needsGrad || v.needsGrad)
   const lse = tape.tensor(rows, shape.heads, 'attention lse', false)
   const splits = paged ? kernels.decodeSplits(gpu, rows, shape, paged) : 1
-  const scratch = [shape.headDim, 2].map((n) =>
-    splits > 1 ? tape.tensor(rows, shape.heads * splits * n, 'attention splits', false) : undefined,
-  )
-  const [parts, stats] = scratch.map((tensor) => tensor?.buffer)
+  // What each split sums, and its (m, l).
+  const widths = splits > 1 ? [shape.headDim, 2] : []
+  const scratch = widths.map((n) => tape.tensor(rows, shape.heads * splits * n, 'attention splits', false))
+  const [parts, stats] = scratch.map(({ buffer }) => buffer)
   kernels.attention(
     gpu,
     { q: q.buffer, k: k.buffer, v: v.buffer, info: layout.info, o: o.buffer, lse: lse.buffer, parts, stats },
@@ -67,7 +67,7 @@ export function attention(
     shape,
     { neighbours: layout.keyEnd !== undefined, paged },
   )
-  for (const tensor of scratch) if (tensor) tape.done(tensor)
+  tape.done(...scratch)
   tape.node('attention', o, [q, k, v, o, lse], (dy) => {
     const soft = tape.tensor(rows, shape.heads * 2, 'attention softmax', false)
     const [dq, dk, dv] = [q, k, v].map((t) => tape.tensor(rows, t.columns, 'd attention', false))

@@ -1,5 +1,4 @@
-// Puts the splits of a row's keys together (forward.wgsl, SPLITS), in their order and with its operations, so with its bits:
-//   M = max(m, m_s); l = l e^(m - M) + l_s e^(m_s - M); o likewise; m = M. At the end o / l, and lse = m + log(l).
+// Puts the splits of a row's keys together (forward.wgsl, SPLITS), in their order and with its operations (join.wgsl), so with its bits. At the end o / l, and lse = m + log(l).
 // parts (rows, heads, splits, D), stats (rows, heads, splits) (m, l), info as in common.wgsl, o (rows, heads, D), lse (rows, heads). A workgroup a row and head.
 struct Params { rows: u32, splits: u32 }
 @group(0) @binding(0) var<storage, read> parts_in: array<E>;
@@ -12,6 +11,7 @@ alias E = vec4f;
 #else
 alias E = f32;
 #endif
+#include "join.wgsl"
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
@@ -26,12 +26,10 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     var sum = E();
     for (var s = 0u; s < splits; s++) {
       let part = stats[at + s];
-      let high = max(m, part.x);
-      let before = exp(m - high);
-      let here = exp(part.x - high);
-      m = high;
-      l = fma(l, before, part.y * here);
-      sum = fma(sum, E(before), parts_in[(at + s) * DE + e] * here);
+      let j = joint(m, part.x);
+      m = j.m;
+      l = join_l(l, part.y, j);
+      sum = join_o(sum, parts_in[(at + s) * DE + e], j);
     }
     o[(row * HEADS + head) * DE + e] = sum / l;
     if (e == 0u) { lse[row * HEADS + head] = m + log(l); }

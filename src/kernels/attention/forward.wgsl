@@ -4,7 +4,7 @@
 // A workgroup takes QR rows and HG query heads that share a kv head; rows with the same keys go through them together. Keys go by tiles of LANES in logical order: lane l scores key l of
 // the tile; then lane l sums its part of the values over the tile's keys in order. Tiles start at logical key 0, so the order of every
 // sum depends on the position alone: training, prefill and decode give the same bits. So are the keys' splits of SPLIT: each is summed by itself and then
-// added to those before it, here, or (SPLITS) by combine.wgsl when a workgroup takes one split alone, so that few rows of long texts keep a GPU busy:
+// added to those before it (join.wgsl), here, or (SPLITS) by combine.wgsl when a workgroup takes one split alone, so that few rows of long texts keep a GPU busy:
 // parts (rows, heads, splits, D) and stats (rows, heads, splits) (m, l) instead of o and lse; QR is 1.
 struct Params { rows: u32, lanes: u32, elements: u32, splits: u32, scale: f32 }
 @group(0) @binding(0) var<storage, read> q: array<E>;
@@ -33,6 +33,9 @@ alias KV = E;
 #endif
 #include "common.wgsl"
 #include "load_kv.wgsl"
+#if !SPLITS
+#include "join.wgsl"
+#endif
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
@@ -165,13 +168,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       // Rows that have no key in this split stay what they are.
 #for x in 0..QR*HG
       if (first < keys_$(x/HG)) {
-        let high = max(all_m_$(x), m_$(x));
-        let before = exp(all_m_$(x) - high);
-        let here = exp(m_$(x) - high);
-        all_m_$(x) = high;
-        all_l_$(x) = fma(all_l_$(x), before, l_$(x) * here);
+        let j = joint(all_m_$(x), m_$(x));
+        all_m_$(x) = j.m;
+        all_l_$(x) = join_l(all_l_$(x), l_$(x), j);
 #for c in 0..C
-        all_o_$(x)_$(c) = fma(all_o_$(x)_$(c), E(before), o_$(x)_$(c) * here);
+        all_o_$(x)_$(c) = join_o(all_o_$(x)_$(c), o_$(x)_$(c), j);
         o_$(x)_$(c) = E();
 #end
         m_$(x) = -3.0e38;
