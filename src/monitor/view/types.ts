@@ -182,17 +182,10 @@ export interface ViewTurn {
 }
 
 /** Rollouts of the same group: the other answers to the same task. This one is among them. */
-export interface ViewSibling {
-  step: number
-  row: number
-  index: number
-  reward: number | null
-  advantage: number | null
-  tokens: number
-  turns: number
-  truncated: boolean
-  error: string | null
-}
+export type ViewSibling = Pick<
+  RolloutSummary,
+  'step' | 'row' | 'index' | 'reward' | 'advantage' | 'tokens' | 'turns' | 'truncated' | 'error'
+>
 
 export interface RolloutDetails {
   step: number
