@@ -192,7 +192,8 @@ export function testGenerator(name: string, create: () => Promise<GeneratorUnder
   })
 }
 
-const settled = (promise: Promise<unknown>): (() => boolean) => {
+/** Whether a promise has settled by the time of asking. */
+export const settled = (promise: Promise<unknown>): (() => boolean) => {
   let done = false
   void promise.finally(() => (done = true)).catch(() => {})
   return () => done
