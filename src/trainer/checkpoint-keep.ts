@@ -67,6 +67,19 @@ export function removeFolder(dir: string): void {
 export function clearLeftovers(root: string): void {
   if (!statSync(root, { throwIfNoEntry: false })) return
   for (const name of readdirSync(root)) {
-    if (/^step_\d+\.(partial|old)-\d+$|^best\.\d+\.tmp$/.test(name)) rmSync(join(root, name), { recursive: true, force: true })
+    if (/^step_\d+(\.superseded)?\.(partial|old)-\d+$|^best\.\d+\.tmp$/.test(name))
+      rmSync(join(root, name), { recursive: true, force: true })
+  }
+}
+
+/**
+ * Removes what a rewind set aside (`step_N.superseded`) once the run has saved step N, or a later one, again: until then it is the furthest that the run
+ * ever came, and a user who went back by mistake gets it back by renaming it. No sampler reads one (the engine has the weights, a vLLM server gets copies).
+ * @param reached the newest step with a whole checkpoint
+ */
+export function clearSuperseded(root: string, reached: number): void {
+  for (const name of statSync(root, { throwIfNoEntry: false }) ? readdirSync(root) : []) {
+    const step = /^step_(\d+)\.superseded$/.exec(name)?.[1]
+    if (step !== undefined && Number(step) <= reached) removeFolder(join(root, name))
   }
 }

@@ -22,7 +22,15 @@ import { openSafetensors, writeSafetensors, type SafetensorsSource, type TensorT
 import type { Tokenizer } from '../model/tokenizer.ts'
 import type { Decoder } from '../model/decoder.ts'
 import { BLOCK, type Codes } from '../kernels/optimizer/codes.ts'
-import { clearLeftovers, pointAtBest, removeFolder, stepsToDelete, type Best, type KeepRules } from './checkpoint-keep.ts'
+import {
+  clearLeftovers,
+  clearSuperseded,
+  pointAtBest,
+  removeFolder,
+  stepsToDelete,
+  type Best,
+  type KeepRules,
+} from './checkpoint-keep.ts'
 import { MOMENTS, type MomentData } from './optimizer.ts'
 import type { Trainer } from './trainer.ts'
 
@@ -115,13 +123,15 @@ export async function saveCheckpoint(
 }
 
 /**
- * Points `best` at the best step, deletes the whole checkpoints that no rule keeps, and what a process left that was killed while it saved. After
- * each save, and when a run goes on, which may have been killed in the midst of this.
+ * Points `best` at the best step, deletes the whole checkpoints that no rule keeps, those that were set aside and made again, and what a process left
+ * that was killed while it saved. After each save, and when a run goes on, which may have been killed in the midst of this.
  */
 export function tidyCheckpoints(root: string, rules: KeepRules, best: Best | undefined): void {
   clearLeftovers(root)
   pointAtBest(root, best)
-  for (const step of stepsToDelete(wholeSteps(root), rules, best)) removeFolder(join(root, `step_${step}`))
+  const whole = wholeSteps(root)
+  for (const step of stepsToDelete(whole, rules, best)) removeFolder(join(root, `step_${step}`))
+  clearSuperseded(root, whole.at(-1) ?? -1)
 }
 
 /** Each parameter's moments, and its float32 value where the folder beside holds a rounded one. Read when their turn to be written comes. */

@@ -3,6 +3,7 @@ import { mkdirSync, mkdtempSync, readdirSync, readlinkSync, rmSync, writeFileSyn
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
+import { tidyCheckpoints } from '../../src/trainer/checkpoint.ts'
 import { bestAfter, clearLeftovers, pointAtBest, stepsToDelete, type Best } from '../../src/trainer/checkpoint-keep.ts'
 
 const key = 'eval/even/avg@1'
@@ -53,6 +54,34 @@ test('the pointer follows the best, and goes where there is none; leftovers of a
     pointAtBest(root, undefined)
     expect(readdirSync(root)).not.toContain('best')
     clearLeftovers(join(root, 'nowhere'))
+  } finally {
+    rmSync(root, { recursive: true })
+  }
+})
+
+test('what was set aside stays until its step, or a later one, is saved again, and goes then; so does what a kill left of that', () => {
+  const root = mkdtempSync(join(tmpdir(), 'dawn-rl-keep-'))
+  const whole = (name: string) => {
+    mkdirSync(join(root, name))
+    writeFileSync(join(root, name, 'STABLE'), '{}')
+  }
+  const tidied = (saved: string) => {
+    whole(saved)
+    tidyCheckpoints(root, { last: 9 }, undefined)
+    return readdirSync(root).filter((name) => name.includes('superseded'))
+  }
+  try {
+    for (const name of ['step_4', 'step_8.superseded', 'step_12.superseded', 'step_7.superseded.old-4194304']) whole(name)
+    // A damaged one was passed over, and is set aside too.
+    mkdirSync(join(root, 'step_10.superseded'))
+    expect(tidied('step_6').toSorted()).toEqual(['step_10.superseded', 'step_12.superseded', 'step_8.superseded'])
+    expect(tidied('step_8').toSorted()).toEqual(['step_10.superseded', 'step_12.superseded'])
+    expect(tidied('step_11')).toEqual(['step_12.superseded'])
+    // One that is not whole makes up for nothing.
+    mkdirSync(join(root, 'step_12'))
+    expect(tidied('step_5')).toEqual(['step_12.superseded'])
+    rmSync(join(root, 'step_12'), { recursive: true })
+    expect(tidied('step_12')).toEqual([])
   } finally {
     rmSync(root, { recursive: true })
   }
