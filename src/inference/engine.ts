@@ -12,6 +12,7 @@ import type { Decoder } from '../model/decoder.ts'
 import { reloadDecoder } from '../model/decoder-reload.ts'
 import type { ModelTensors } from '../model/decoder-load.ts'
 import { Adapters } from './adapters.ts'
+import { ReadBlocks } from './blocks.ts'
 import { checkRequest } from './request.ts'
 import type { Draw, Sampled } from './sampler.ts'
 import { Scheduler } from './scheduler.ts'
@@ -45,11 +46,12 @@ export class Engine implements ServingEngine {
   #wake: (() => void) | undefined
   #idle: (() => void)[] = []
   readonly #ahead: boolean
+  readonly #blocks: ReadBlocks
   /** Settles when the last step that was begun has landed: its tokens are taken. */
   #landing: Promise<void> = Promise.resolve()
   #inFlight = 0
   /** When the last step landed. */
-  #landed = 0
+  #lastLanding = 0
   readonly #counts = { decodeSteps: 0, tokensGenerated: 0, prefillTokens: 0, finished: 0, aborted: 0, failed: 0 }
 
   /**
@@ -91,12 +93,14 @@ export class Engine implements ServingEngine {
     this.#rules = { eosTokenIds: new Set(options.eosTokenIds), decode: options.decode, vocabulary: config.vocabSize }
     const { maxRows } = this.#scheduler
     this.#ahead = options.ahead ?? !gpu.facts.software
-    const kinds = { plans: options.plans ?? true, ahead: this.#ahead }
+    const block = this.#ahead ? (options.readBlock ?? (gpu.facts.software ? 1 : 4)) : 1
+    const kinds = { plans: options.plans ?? true, ahead: this.#ahead, block }
     gpu.share.engines++
     const cache = { pages: pages + 1, pageSize, f16, maxTable: this.#scheduler.maxTable(maxLength) }
     const limits = { maxAdapters: options.maxAdapters ?? 4, maxRank: options.maxAdapterRank ?? 16 }
     this.adapters = new Adapters(decoder, limits, (name, space) => this.#scheduler.forget(name, space))
     this.#commands = new StepCommands(decoder, this.adapters.bank, { maxSequences, maxRows, maxLength, ...cache, ...kinds })
+    this.#blocks = new ReadBlocks(this.#commands, block)
   }
 
   get version(): PolicyVersion {
@@ -121,7 +125,7 @@ export class Engine implements ServingEngine {
     if (this.#reloading) throw new UserError('Weights are being reloaded already; wait until that has ended.')
     this.#reloading = true
     try {
-      await this.#landing.catch(() => {})
+      await this.#landed()
       await reloadDecoder(this.decoder, files)
       this.#scheduler.forget(null, ++this.#reloads)
       this.adapters.reloaded()
@@ -172,7 +176,7 @@ export class Engine implements ServingEngine {
       await new Promise<void>((resolve) => this.#drained.push(resolve))
     }
     this.#paused = true
-    await this.#landing.catch(() => {})
+    await this.#landed()
   }
 
   resume(): void {
@@ -203,7 +207,7 @@ export class Engine implements ServingEngine {
     this.#wake?.()
     this.#failAll(new Error('the engine was closed'))
     await this.#loop
-    await this.#landing.catch(() => {})
+    await this.#landed()
     this.#commands.release()
     this.adapters.release()
     this.decoder.gpu.share.engines--
@@ -238,6 +242,12 @@ export class Engine implements ServingEngine {
     return running.size > 0 || [...waiting].some(({ ids }) => ids.length > 0)
   }
 
+  /** Resolves when no step is in flight. */
+  async #landed(): Promise<void> {
+    this.#blocks.close()
+    await this.#landing.catch(() => {})
+  }
+
   #start(): void {
     this.#loop ??= this.#run()
   }
@@ -245,6 +255,8 @@ export class Engine implements ServingEngine {
   async #run(): Promise<void> {
     const { share } = this.decoder.gpu
     share.work()
+    // Landing of the last step before the block that is open, or that comes next.
+    let before = this.#landing
     while (true) {
       // Requests that are made in this turn, and by those whose last request just ended, join the next step.
       await new Promise((resolve) => setImmediate(resolve))
@@ -254,6 +266,7 @@ export class Engine implements ServingEngine {
         for (const resolve of this.#drained.splice(0)) resolve()
       }
       if (this.#empty) {
+        this.#blocks.close()
         this.#loop = undefined
         share.rest()
         for (const resolve of this.#idle.splice(0)) resolve()
@@ -266,14 +279,16 @@ export class Engine implements ServingEngine {
         this.#wake = undefined
         continue
       }
-      const before = this.#landing
+      if (!this.#blocks.isOpen) before = this.#landing
       try {
         const begun = this.#begin()
         if (begun) this.#commands.prepare()
-        await (begun && this.#runsAhead ? before : this.#landing)
+        const goesOn = begun && this.#runsAhead
+        if (!goesOn) this.#blocks.close()
+        if (!this.#blocks.isOpen) await (goesOn ? before : this.#landing)
       } catch (error) {
         this.#failAll(error)
-        await this.#landing.catch(() => {})
+        await this.#landed()
         this.#landing = Promise.resolve()
         this.#inFlight = 0
       }
@@ -295,7 +310,7 @@ export class Engine implements ServingEngine {
     }
     const traced = traceStep(this.decoder.gpu, this.#scheduler, step)
     this.#commands.run(step)
-    const reading = step.sampled.length > 0 ? this.#commands.read(step) : undefined
+    const reading = step.sampled.length > 0 ? this.#blocks.take(step) : undefined
     traced?.sent(reading)
     this.#counts.prefillTokens += step.prefillRows
     if (!reading) return true
@@ -318,8 +333,8 @@ export class Engine implements ServingEngine {
     const begin = performance.now()
     const [read] = await Promise.all([reading, before])
     const end = performance.now()
-    this.decoder.gpu.share.stepped(end - Math.max(begin, this.#landed))
-    this.#landed = end
+    this.decoder.gpu.share.stepped(end - Math.max(begin, this.#lastLanding))
+    this.#lastLanding = end
     this.#inFlight--
     this.#counts.decodeSteps++
     sampled.forEach((draw, i) => {

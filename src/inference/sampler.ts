@@ -102,10 +102,16 @@ export class Sampler {
   readonly #logprobsAt: number
   readonly #topsAt: number
   /** Of the last `write`: how many of the most likely tokens each row asked for. */
-  #wanted: (number | undefined)[] = []
+  #wanted: Wanted = []
+  /** What draws left that are not read yet, one after the other, where it begins (in words), and by which of them it was asked for. */
+  readonly #held: GpuBuffer
+  readonly #parts: { at: number; count: number; wanted: Wanted }[] = []
 
-  /** @param rows drawn in a step at most: tokens, and those of prompts that are scored */
-  constructor(decoder: Decoder, rows: number) {
+  /**
+   * @param rows drawn in a step at most: tokens, and those of prompts that are scored
+   * @param block steps that are held at most; below 2 none can be
+   */
+  constructor(decoder: Decoder, rows: number, block = 1) {
     const { gpu, head, config } = decoder
     this.#decoder = decoder
     this.#gpu = gpu
@@ -120,11 +126,16 @@ export class Sampler {
     this.#seeds = room(this.#rows * 2, 'sampling seeds')
     this.#inverse = room(this.#rows, 'inverse temperatures')
     this.#topsAt = 2 * this.#logprobsAt
-    this.results = room(this.#topsAt + this.#rows * topWords, 'sampled tokens')
+    const words = this.#topsAt + this.#rows * topWords
+    this.results = room(words, 'sampled tokens')
+    this.#held =
+      block > 1 ? room(block * Math.ceil(words / alignment) * alignment, 'sampled tokens of several steps') : this.results
   }
 
   release(): void {
-    for (const buffer of [this.index, this.hidden, this.#settings, this.#seeds, this.#inverse, this.results]) buffer.release()
+    const { index, hidden, results } = this
+    for (const buffer of new Set([index, hidden, this.#settings, this.#seeds, this.#inverse, results, this.#held]))
+      buffer.release()
   }
 
   /** Writes what the next draw is made with; rows behind the last of `sampled` are marked as not in use. */
@@ -235,19 +246,54 @@ export class Sampler {
 
   /** Waits for the tokens of the last `draw`. @param stepRows size of the step, by which the length of the wait is learned */
   async read(count: number, stepRows: number): Promise<Sampled> {
-    const [at, topsAt, wanted] = [this.#logprobsAt, this.#topsAt, this.#wanted]
-    const hasTops = wanted.some((top) => top !== undefined)
-    const words = hasTops ? topsAt + count * topWords : at + count
+    const wanted = this.#wanted
+    const bytes = this.#words(count, wanted) * 4
     // By its number of rows, of which there are few: a row of a large step takes far less time than one of a small step.
-    const data = await this.#gpu.read({ buffer: this.results, offset: 0, bytes: words * 4 }, `step of ${stepRows}`)
-    const records = hasTops ? new Uint32Array(data, topsAt * 4, count * topWords) : new Uint32Array(0)
-    return {
-      tokens: new Uint32Array(data, 0, count),
-      logprobs: new Float32Array(data, at * 4, count),
-      tops: hasTops ? wanted.map((top, i) => (top === undefined ? undefined : readTop(records, i, top))) : [],
-    }
+    const data = await this.#gpu.read({ buffer: this.results, offset: 0, bytes }, `step of ${stepRows}`)
+    return this.#sampled(data, 0, count, wanted)
+  }
+
+  /** Puts what the last `draw` left aside, for `readHeld`. */
+  hold(count: number): void {
+    const wanted = this.#wanted
+    const at = this.#heldWords
+    this.#parts.push({ at, count, wanted })
+    this.#gpu.copy(this.results, 0, this.#held, at * 4, this.#words(count, wanted) * 4)
+  }
+
+  /** Sends what is recorded and waits for the tokens of all draws that were put aside, in their order. @param stepRows sizes of their steps in all */
+  async readHeld(stepRows: number): Promise<Sampled[]> {
+    const bytes = this.#heldWords * 4
+    const parts = this.#parts.splice(0)
+    const data = await this.#gpu.read({ buffer: this.#held, offset: 0, bytes }, `${parts.length} steps of ${stepRows}`)
+    return parts.map(({ at, count, wanted }) => this.#sampled(data, at, count, wanted))
+  }
+
+  /** Where the next part begins. */
+  get #heldWords(): number {
+    const last = this.#parts.at(-1)
+    return last ? last.at + Math.ceil(this.#words(last.count, last.wanted) / alignment) * alignment : 0
+  }
+
+  /** What `count` rows left, in words from the beginning of `results`. */
+  #words(count: number, wanted: Wanted): number {
+    return hasTops(wanted) ? this.#topsAt + count * topWords : this.#logprobsAt + count
+  }
+
+  /** @param at where the draw's part begins in `data`, in words */
+  #sampled(data: ArrayBuffer, at: number, count: number, wanted: Wanted): Sampled {
+    const logprobs = new Float32Array(data, (at + this.#logprobsAt) * 4, count)
+    const tokens = new Uint32Array(data, at * 4, count)
+    if (!hasTops(wanted)) return { tokens, logprobs, tops: [] }
+    const records = new Uint32Array(data, (at + this.#topsAt) * 4, count * topWords)
+    return { tokens, logprobs, tops: wanted.map((top, i) => (top === undefined ? undefined : readTop(records, i, top))) }
   }
 }
+
+/** How many of the most likely tokens each row of a draw asked for. */
+type Wanted = readonly (number | undefined)[]
+
+const hasTops = (wanted: Wanted): boolean => wanted.some((top) => top !== undefined)
 
 /** What a sequence changes of the logits of its next token. */
 function changesOf(sequence: Sequence): RowChanges {

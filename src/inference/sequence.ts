@@ -154,6 +154,11 @@ export class Sequence {
     )
   }
 
+  /** Whether somebody is told of each token. */
+  get streams(): boolean {
+    return this.#onToken !== undefined
+  }
+
   get hasPenalties(): boolean {
     const { repetition_penalty, presence_penalty, frequency_penalty } = this.sampling
     return repetition_penalty !== 1 || presence_penalty !== 0 || frequency_penalty !== 0

@@ -35,6 +35,8 @@ export interface StepSizes {
   plans: boolean
   /** Whether rows may take their token from the draw of the step before (`fromDrawn`). */
   ahead: boolean
+  /** Steps that are held at most. */
+  block: number
 }
 
 export class StepCommands {
@@ -69,7 +71,7 @@ export class StepCommands {
     this.#adapters = adapters
     this.#gpu = gpu
     this.#sizes = sizes
-    this.#sampler = new Sampler(decoder, sizes.maxRows)
+    this.#sampler = new Sampler(decoder, sizes.maxRows, sizes.block)
     const [ids, info, slots, places] = [1, 4, 1, 1].map((n) => gpu.pool.acquire(sizes.maxRows * n * 4, 'engine rows'))
     this.#places = places
     this.#given = ids
@@ -90,7 +92,7 @@ export class StepCommands {
     }
   }
 
-  /** Records the whole step, in one turn of the event loop, so no other room's commands come between. `read` sends it. */
+  /** Records the whole step, in one turn of the event loop, so no other room's commands come between. `read` sends it, or `send`. */
   run(step: StepRows): void {
     const gpu = this.#gpu
     gpu.write(this.#given, step.ids)
@@ -124,6 +126,20 @@ export class StepCommands {
   /** Sends the step and waits for its tokens, in the order of `sampled`. */
   async read(step: StepRows): Promise<Sampled> {
     return await this.#sampler.read(step.sampled.length, step.rows)
+  }
+
+  /** Puts the step's tokens aside, for `readHeld`; where that does not follow at once, `send` the step. */
+  hold(step: StepRows): void {
+    this.#sampler.hold(step.sampled.length)
+  }
+
+  send(): void {
+    this.#gpu.flush()
+  }
+
+  /** Sends what is recorded and waits for the tokens of the steps that were put aside. @param rows of these steps in all */
+  async readHeld(rows: number): Promise<Sampled[]> {
+    return await this.#sampler.readHeld(rows)
   }
 
   release(): void {

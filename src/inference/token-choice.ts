@@ -50,7 +50,9 @@ export class TokenChoice {
       // Bits behind the vocabulary say nothing.
       mask.forEach((word, w) => (this.#mask![w] &= word & (this.#allowed?.[w] ?? 0xffffffff)))
       if (this.#mask.every((word) => word === 0)) {
-        throw new UserError(`the constraint allows no ${this.#allowed ? 'token of allowed_token_ids' : 'token'} that could come next`)
+        throw new UserError(
+          `the constraint allows no ${this.#allowed ? 'token of allowed_token_ids' : 'token'} that could come next`,
+        )
       }
     } else {
       this.#mask = this.#allowed

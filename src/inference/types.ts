@@ -35,6 +35,12 @@ export interface EngineOptions {
    * token is dropped. Default: on GPUs, which would wait for the host; not on a software adapter, where that token costs more than the wait.
    */
   ahead?: boolean
+  /**
+   * Steps whose tokens are read back together at most, where steps are begun ahead: two such blocks are in flight at a time. A block is read before it is full
+   * when a request draws its last token, or the first of a stream. More take fewer waits; what comes after the end of a sequence is computed for nothing, and
+   * tokens are told block by block. Default 4 on GPUs; 1 where steps are not begun ahead.
+   */
+  readBlock?: number
 }
 
 export interface EngineStats {

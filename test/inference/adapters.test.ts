@@ -42,10 +42,11 @@ describe.each(['llama', 'qwen2', 'qwen3'])('%s', (name) => {
     { own: true, plans: true, ahead: false },
     { own: true, plans: false, ahead: true },
     { own: false, plans: true, ahead: true },
-  ])('the policy, the model alone and two others in one batch, each as alone (%j)', async ({ own, plans, ahead }) => {
+    { own: true, plans: true, ahead: true, readBlock: 3 },
+  ])('the policy, the model alone and two others in one batch, each as alone (%j)', async ({ own, ...way }) => {
     const decoder = await goldenDecoder(gpu, name, { adapter: own })
     const { config } = decoder
-    const engine = engineOf(decoder, { maxSequences: 7, maxPrefillRows: 9, plans, ahead })
+    const engine = engineOf(decoder, { maxSequences: 7, maxPrefillRows: 9, ...way })
     const few = await randomAdapter(config, `${name}-few`, { rank: 3, modules: ['q_proj', 'v_proj', 'down_proj'] })
     const wide = await randomAdapter(config, `${name}-wide`, { rank: 16 })
     expect(await engine.adapters.load('few', few)).toEqual({ name: 'few', path: few, rank: 3, version: 1 })

@@ -114,6 +114,7 @@ describe('what a request asks of the draw', () => {
     { plans: false, ahead: false },
     { plans: true, ahead: true },
     { plans: false, ahead: true },
+    { plans: true, ahead: true, readBlock: 4 },
   ])('has the same bits with %j', async (options) => {
     const engine = engineOf(decoder, { maxSequences: 16, eosTokenIds: eos, ...options })
     expect((await Promise.all(requests().map((request) => engine.generate(request)))).map(drawnOf)).toEqual(together)
@@ -229,9 +230,9 @@ describe.each([false, true])('a constraint (ahead: %s)', (ahead) => {
   })
 })
 
-describe.each([false, true])('onToken (ahead: %s)', (ahead) => {
+describe.each([{ ahead: false }, { ahead: true }, { ahead: true, readBlock: 4 }])('onToken (%j)', (way) => {
   it('is called with each token in turn; what it throws fails that request alone; it may abort', async () => {
-    const engine = engineOf(decoder, { ahead })
+    const engine = engineOf(decoder, way)
     const tokens: SampledToken[] = []
     const control = new AbortController()
     const ask = (onToken: (token: SampledToken) => void, signal?: AbortSignal) =>

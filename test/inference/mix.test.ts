@@ -52,11 +52,15 @@ function anyRequest(random: Random, texts: number[][], vocabulary: number): Gene
 const apart = ({ cachedTokens: _cached, ...result }: GenerationResult) => result
 
 describe(`${count} requests together`, () => {
-  it.each([false, true])('give each what it gives alone; no page is held after them (ahead: %s)', async (ahead) => {
+  it.each([
+    { ahead: false, readBlock: 1 },
+    { ahead: true, readBlock: 1 },
+    { ahead: true, readBlock: 3 },
+  ])('give each what it gives alone; no page is held after them (%j)', async (way) => {
     const random = new Random(seed)
     const { vocabSize } = decoder.config
     const requests = Array.from({ length: count }, () => anyRequest(random, goldenSequences('qwen3'), vocabSize))
-    const engine = engineOf(decoder, { maxSequences: 16, maxLength: 96, cacheRows: 16 * 24, maxPrefillRows: 24, ahead })
+    const engine = engineOf(decoder, { maxSequences: 16, maxLength: 96, cacheRows: 16 * 24, maxPrefillRows: 24, ...way })
     const running = requests.map((request) => {
       const cancel = random.int(4) === 0 ? new AbortController() : undefined
       if (cancel) setTimeout(() => cancel.abort(), random.int(1500))

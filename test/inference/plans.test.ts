@@ -31,13 +31,14 @@ describe('plans', () => {
       }),
     }))
     const results = []
-    for (const [plans, ahead] of [
-      [false, false],
-      [true, false],
-      [false, true],
-      [true, true],
+    for (const way of [
+      { plans: false, ahead: false },
+      { plans: true, ahead: false },
+      { plans: false, ahead: true },
+      { plans: true, ahead: true },
+      { plans: true, ahead: true, readBlock: 4 },
     ]) {
-      const engine = engineOf(decoder, { maxSequences: 9, maxLength: 48, maxPrefillRows: 7, plans, ahead })
+      const engine = engineOf(decoder, { maxSequences: 9, maxLength: 48, maxPrefillRows: 7, ...way })
       results.push(await Promise.all(requests.map((request) => engine.generate(request))))
       await engine.close()
     }
@@ -45,11 +46,11 @@ describe('plans', () => {
     decoder.release()
   })
 
-  it.each([false, true])(
-    'make no buffer, bind group, pipeline or tensor in a decode step, and are one submit (ahead: %s)',
-    async (ahead) => {
+  it.each([{ ahead: false }, { ahead: true }, { ahead: true, readBlock: 4 }])(
+    'make no buffer, bind group, pipeline or tensor in a decode step, and are one submit (%j)',
+    async (way) => {
       const decoder = await goldenDecoder(gpu, 'llama')
-      const engine = engineOf(decoder, { ahead })
+      const engine = engineOf(decoder, way)
       const prompts = goldenSequences('llama').map((ids) => ids.slice(0, 9))
       const round = (seed: number) =>
         Promise.all(

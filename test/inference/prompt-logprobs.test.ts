@@ -21,6 +21,7 @@ describe.each([
   { plans: true, ahead: false },
   { plans: true, ahead: true },
   { plans: false, ahead: true },
+  { plans: true, ahead: true, readBlock: 4 },
 ])('prompts with %j', (options) => {
   it.each([256, 7])('are scored beside those that are not, %i rows a step', async (maxPrefillRows) => {
     const engine = engineOf(decoder, { maxSequences: 4, maxPrefillRows, ...options })

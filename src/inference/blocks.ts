@@ -1,0 +1,53 @@
+/**
+ * Tokens of steps that were begun and are not known here yet. Where steps are begun ahead of the host, those of several are read back together: the device
+ * goes from one step to the next, and the host wakes once a block.
+ */
+import type { Sampled } from './sampler.ts'
+import type { StepRows } from './step-rows.ts'
+import type { StepCommands } from './step.ts'
+
+export class ReadBlocks {
+  readonly #commands: Pick<StepCommands, 'read' | 'hold' | 'send' | 'readHeld'>
+  readonly #size: number
+  #open: { steps: number; rows: number; all: PromiseWithResolvers<Sampled[]> } | undefined
+
+  /** @param size steps of a block at most; 1 reads each step by itself */
+  constructor(commands: Pick<StepCommands, 'read' | 'hold' | 'send' | 'readHeld'>, size: number) {
+    this.#commands = commands
+    this.#size = size
+  }
+
+  /** Whether there are steps that nobody waits for yet: `close` reads them. */
+  get isOpen(): boolean {
+    return this.#open !== undefined
+  }
+
+  /** Sends the step that was just recorded; its tokens, once its block has been read. To be called before its draws count as pending. */
+  take(step: StepRows): Promise<Sampled> {
+    if (this.#size === 1) return this.#commands.read(step)
+    this.#open ??= { steps: 0, rows: 0, all: Promise.withResolvers() }
+    const open = this.#open
+    const place = open.steps++
+    open.rows += step.rows
+    this.#commands.hold(step)
+    if (open.steps === this.#size || isDue(step)) this.close()
+    else this.#commands.send()
+    return open.all.promise.then((all) => all[place])
+  }
+
+  /** Reads the steps so far: no other joins them. */
+  close(): void {
+    const open = this.#open
+    if (!open) return
+    this.#open = undefined
+    this.#commands.readHeld(open.rows).then(open.all.resolve, open.all.reject)
+  }
+}
+
+/** Whether somebody waits for a token of this step: it is a request's last, or the first of a stream. */
+function isDue({ sampled }: StepRows): boolean {
+  return sampled.some(
+    ({ sequence, target }) =>
+      target === undefined && (sequence.drawn + 1 >= sequence.sampling.max_tokens || (sequence.drawn === 0 && sequence.streams)),
+  )
+}
