@@ -19,6 +19,7 @@ export function differences(want: string, have: string, { inTurns }: { inTurns: 
     ),
     ...sameRollouts(want, have, inTurns),
     ...sameCheckpoints(want, have, inTurns),
+    ...timelineOf(have),
     ...leftovers(have),
   ]
 }
@@ -90,6 +91,13 @@ function sameCheckpoints(want: string, have: string, inTurns: boolean): string[]
     }),
   )
   return [...broken, ...different]
+}
+
+/** A step has one line at most (a kill between its checkpoint and the next step loses it), in the order of the steps. */
+function timelineOf(folder: string): string[] {
+  const steps = rowsOf(join(folder, 'logs/timeline.jsonl')).map((row) => Number(row.step))
+  const wrong = steps.find((step, i) => i > 0 && step <= steps[i - 1])
+  return wrong === undefined ? [] : [`logs/timeline.jsonl has step ${wrong} again, or too late: ${steps.join(', ')}`]
 }
 
 const bestOf = (folder: string) =>

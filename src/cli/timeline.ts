@@ -1,9 +1,9 @@
 /** The phases of a training loop on the timeline of its run, and the file that a line of each step goes to. */
-import { join } from 'node:path'
 import { startTimeline, stopTimeline, type Timeline } from '../common/timeline.ts'
 import { TimelineWriter } from '../monitor/timeline-writer.ts'
 import type { LoopParts } from '../orchestrator/loop.ts'
 
+/** Of a run that is open, and rewound where it is resumed. */
 export class StepTimeline {
   readonly #timeline: Timeline
   readonly #writer: TimelineWriter
@@ -14,9 +14,9 @@ export class StepTimeline {
   /** Whether the loop has what it prepares first still to come. */
   #between = true
 
-  constructor(options: { folder: string; firstStep: number; warn: (line: string) => void }) {
+  constructor(options: { path: string; firstStep: number; warn: (line: string) => void }) {
     this.#timeline = startTimeline()
-    this.#writer = new TimelineWriter({ path: join(options.folder, 'logs', 'timeline.jsonl'), onWarning: options.warn })
+    this.#writer = new TimelineWriter({ path: options.path, onWarning: options.warn })
     this.#step = this.#firstStep = options.firstStep
   }
 

@@ -65,7 +65,7 @@ async function runOnce(loaded: Loaded<RunConfig>, stop: AbortSignal): Promise<vo
   const { folder, config, parts } = run
   const about = { path: folder.path, name: folder.runName, config }
   const origin = writeOrigin(folder.logPath, run.adapter)
-  const timeline = new StepTimeline({ ...run.loop, folder: folder.path, warn: (line) => parts.monitor.console.warn(line) })
+  const timeline = new StepTimeline({ ...run.loop, path: folder.timelinePath, warn: (line) => parts.monitor.console.warn(line) })
   const sinks = followRun(config.trainer.args.report_to, about, { warn: (line) => parts.monitor.console.warn(line) })
   try {
     trace = loaded.trace && (await openTrace(loaded.trace, run))

@@ -122,3 +122,14 @@ export function readJsonLines<T = Record<string, unknown>>(path: string): T[] {
   }
   return rows
 }
+
+/**
+ * Takes the rows of later steps out of a file of JSON lines that have a `step`, whole or not at all; a missing file has none.
+ * @returns how many went
+ */
+export function dropLaterRows(path: string, step: number): number {
+  const rows = readJsonLines<{ step: number }>(path)
+  const kept = rows.filter((row) => row.step <= step)
+  if (kept.length < rows.length) writeFileAtomic(path, kept.map((row) => `${JSON.stringify(row)}\n`).join(''))
+  return rows.length - kept.length
+}

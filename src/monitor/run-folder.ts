@@ -32,7 +32,7 @@ import {
 } from 'node:fs'
 import { join } from 'node:path'
 import { messageOf, UserError } from '../common/errors.ts'
-import { readJsonLines, writeFileAtomic } from './files.ts'
+import { dropLaterRows, writeFileAtomic } from './files.ts'
 import { acquireLock, isAlive } from './run-lock.ts'
 import type { ReleaseLock } from './run-lock.ts'
 
@@ -124,6 +124,7 @@ export class RunFolder {
   readonly attempt: number
   readonly configPath: string
   readonly metricsPath: string
+  readonly timelinePath: string
   readonly checkpointsPath: string
   readonly logPath: string
   readonly #release: ReleaseLock
@@ -138,6 +139,7 @@ export class RunFolder {
     this.metricsPath = join(path, 'metrics.jsonl')
     this.checkpointsPath = join(path, 'checkpoints')
     const logs = join(path, 'logs')
+    this.timelinePath = join(logs, 'timeline.jsonl')
     for (const folder of [path, logs]) clearAside(folder)
     for (const folder of [logs, this.checkpointsPath, join(path, 'rollouts')]) mkdirSync(folder, { recursive: true })
     this.attempt = 1 + Math.max(0, ...numbersIn(logs, /^attempt_(\d+)\.log$/))
@@ -167,18 +169,13 @@ export class RunFolder {
   }
 
   /**
-   * Takes the folder back to the end of `step` (-1: to before the evaluation that comes before the first one): rows of metrics.jsonl of
-   * later steps go, rollouts of later steps go, later checkpoints are renamed to `step_N.superseded`, so that they are neither lost nor
-   * taken for the newest.
+   * Takes the folder back to the end of `step` (-1: to before the evaluation that comes before the first one): rows of metrics.jsonl and of the
+   * timeline of later steps go, rollouts of later steps go, later checkpoints are renamed to `step_N.superseded`, so that they are neither lost nor
+   * taken for the newest; the trainer deletes them once they are made again (trainer/checkpoint-keep.ts).
    */
   rewind(step: number): RewindReport {
-    const report: RewindReport = { metricsRows: 0, rolloutFiles: 0, checkpoints: [] }
-    if (existsSync(this.metricsPath)) {
-      const rows = readJsonLines<{ step: number }>(this.metricsPath)
-      const kept = rows.filter((row) => row.step <= step)
-      report.metricsRows = rows.length - kept.length
-      writeFileAtomic(this.metricsPath, kept.map((row) => `${JSON.stringify(row)}\n`).join(''))
-    }
+    const report: RewindReport = { metricsRows: dropLaterRows(this.metricsPath, step), rolloutFiles: 0, checkpoints: [] }
+    dropLaterRows(this.timelinePath, step)
     for (const late of numbersIn(join(this.path, 'rollouts'), /^step_(\d+)(?:\.tokens)?\.jsonl$/)) {
       if (late <= step) continue
       for (const file of [this.rolloutsPath(late), this.tokensPath(late)]) {

@@ -1,7 +1,8 @@
 /** logs/timeline.jsonl: who ran when, a line a step, for the timeline of `node cli.js view`. */
-import { closeSync, fstatSync, writeSync } from 'node:fs'
+import { closeSync, fstatSync } from 'node:fs'
+import { isFullDisk } from '../common/faults.ts'
 import type { TimedSpan } from '../common/timeline.ts'
-import { openForAppend } from './files.ts'
+import { appendRows, openForAppend } from './files.ts'
 
 /** Track, name, start and end in seconds since the step began, the step that it was for, facts about it. */
 type SpanCells = [string, string, number, number, number, Record<string, string | number | boolean | null>?]
@@ -47,7 +48,7 @@ export class TimelineWriter {
 
   /**
    * Writes the line of a step. Times are those of performance.now(), in milliseconds.
-   * A disk that is full ends the timeline and not the run.
+   * A disk that is full loses the line, anything else the timeline; neither ends the run.
    */
   write(step: number, began: number, ended: number, spans: readonly TimedSpan[]): void {
     const { bytesAtMost = 64 << 20, spansAtMost = 400 } = this.#options
@@ -63,11 +64,10 @@ export class TimelineWriter {
       left_out: spans.length - kept.length,
     }
     try {
-      const line = Buffer.from(`${JSON.stringify(row)}\n`)
-      writeSync(this.#fd, line)
-      this.#bytes += line.length
+      appendRows([{ fd: this.#fd, rows: [row] }])
+      this.#bytes = fstatSync(this.#fd).size
     } catch (error) {
-      this.#giveUp(String(error))
+      if (!isFullDisk(error)) this.#giveUp(String(error))
     }
   }
 

@@ -117,6 +117,9 @@ test('what the comparison would tell', async () => {
     /^metrics\.jsonl has 6 rows instead of 5/,
   )
   expect(told(() => edit('rollouts/step_2.jsonl', (text) => text + text))).toMatch(/^a rollout is there twice: .*"step":2/)
+  expect(told(() => edit('logs/timeline.jsonl', (text) => text + text.split('\n')[1] + '\n'))).toBe(
+    'logs/timeline.jsonl has step 1 again, or too late: 0, 1, 2, 3, 4, 1',
+  )
   expect(told(() => truncateSync(join(copy, 'checkpoints/step_4/optimizer.safetensors'), 999))).toContain(
     'checkpoints/step_4/optimizer.safetensors has other bytes',
   )

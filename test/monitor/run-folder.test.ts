@@ -10,6 +10,7 @@ import { MetricsWriter, readMetrics } from '../../src/monitor/metrics-writer.ts'
 import { RolloutWriter } from '../../src/monitor/rollout-writer.ts'
 import { defaultRunName, openRunFolder } from '../../src/monitor/run-folder.ts'
 import type { RunFolderOptions } from '../../src/monitor/run-folder.ts'
+import { TimelineWriter } from '../../src/monitor/timeline-writer.ts'
 import { rollout, scored, temporaryFolder } from './helpers.ts'
 
 function open(outputDir: string, over: Partial<RunFolderOptions> = {}) {
@@ -134,21 +135,29 @@ test('rewind: later rows, rollouts and checkpoints go; earlier ones stay, byte f
   const first = open(base)
   const metrics = new MetricsWriter({ path: first.metricsPath, onWarning: () => {} })
   const rollouts = new RolloutWriter(first)
+  const timeline = new TimelineWriter({ path: first.timelinePath, onWarning: () => {} })
   for (let step = 0; step <= 12; step++) {
     metrics.write(step, { reward: step / 10 })
+    timeline.write(step, 1000 * step, 1000 * step + 900.1, [
+      { track: 'trainer', name: 'optimizer', start: 1000 * step + 0.3, end: 1000 * step + 7 },
+    ])
     rollouts.write(step, 'train', scored([rollout()]))
     if (step % 4 === 0) mkdirSync(first.checkpointPath(step))
   }
   metrics.close()
+  timeline.close()
   appendFileSync(first.metricsPath, '{"step": 13, "rew')
+  appendFileSync(first.timelinePath, '{"step":13,"beg')
   mkdirSync(join(first.checkpointsPath, 'step_13.tmp'))
   first.close()
-  const kept = readFileSync(first.metricsPath, 'utf8').split('\n').slice(0, 9)
+  const earlier = (path: string) => `${readFileSync(path, 'utf8').split('\n').slice(0, 9).join('\n')}\n`
+  const [kept, keptTimes] = [earlier(first.metricsPath), earlier(first.timelinePath)]
 
   const again = open(base, { resume: true })
   expect(again.checkpointSteps()).toEqual([0, 4, 8, 12])
   expect(again.rewind(8)).toEqual({ metricsRows: 4, rolloutFiles: 8, checkpoints: [12] })
-  expect(readFileSync(again.metricsPath, 'utf8')).toBe(`${kept.join('\n')}\n`)
+  expect(readFileSync(again.metricsPath, 'utf8')).toBe(kept)
+  expect(readFileSync(again.timelinePath, 'utf8')).toBe(keptTimes)
   expect(readdirSync(join(again.path, 'rollouts'))).toHaveLength(18)
   expect(existsSync(again.tokensPath(8))).toBe(true)
   expect(existsSync(again.tokensPath(9))).toBe(false)

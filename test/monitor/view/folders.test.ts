@@ -352,6 +352,14 @@ describe('timelines', () => {
     expect(lines.at(-1)!.spans.length).toBe(64)
     expect(lines.length).toBeLessThan(20)
   })
+
+  test.skipIf(process.platform !== 'linux')('a full disk loses a line, and says nothing: the run tells of it', () => {
+    const warnings: string[] = []
+    const writer = new TimelineWriter({ path: '/dev/full', onWarning: (line) => warnings.push(line) })
+    for (const step of [1, 2]) writer.write(step, 0, 1000, [])
+    writer.close()
+    expect(warnings).toEqual([])
+  })
 })
 
 test('kernels come from a bench report where there is no trace, and a command where there is none either', async () => {
