@@ -32,8 +32,8 @@ export async function dryRun(loaded: Loaded<RunConfig>): Promise<void> {
   }
   const table = memoryTable(memoryOf(config, model.config), model.config, best?.limits)
   console.log(`# GPU memory for ${model.name}\n${table.replaceAll(/^/gm, '#')}`)
-  const { line: disk, fits } = diskLine(config, model.config, model.path, config.trainer.args.output_dir)
-  console.log(`# disk for checkpoints: ${disk}${fits ? '' : ': they will not fit'}`)
+  const { line: disk, short } = diskLine(config, model.config, model.path, config.trainer.args.output_dir)
+  console.log(`# disk: ${disk}${short === undefined ? '' : `: ${short} will not fit`}`)
   model.close()
 }
 

@@ -4,7 +4,7 @@ import { basename, dirname, join, resolve } from 'node:path'
 import { UserError } from '../common/errors.ts'
 import type { TrainingSample } from '../common/types.ts'
 import type { Loaded } from '../config/load.ts'
-import { diskLine } from '../config/disk.ts'
+import { diskLine, folderBytes } from '../config/disk.ts'
 import type { SftConfig } from '../config/sft-schema.ts'
 import { stringifyConfig } from '../config/toml-write.ts'
 import { ChatTemplate, loadEnvironment, readTable, sftRows } from '../environments/index.ts'
@@ -114,7 +114,7 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
     out.print(`adapter  ${gpu.facts.name}${gpu.facts.software ? ' (software: no GPU was found, so this is slow)' : ''}`)
     out.print(`run      ${folder.path}`)
     if (line) out.print(`micro    ${line}`)
-    tellDisk(diskLine(config, source.config, config.model.name ?? '', folder.path), out)
+    tellDisk(diskLine(config, source.config, config.model.name ?? '', folder.path, folderBytes(folder.path)), out)
     const decoder = await loadDecoder(gpu, source, {
       round: args.bf16,
       matrixUnits: args.matrix_units,

@@ -6,6 +6,7 @@ import { UserError } from '../common/errors.ts'
 import type { Metrics } from '../common/types.ts'
 import type { Fork, Loaded, Resume } from '../config/load.ts'
 import type { CkptConfig } from '../config/ckpt-schema.ts'
+import type { diskLine } from '../config/disk.ts'
 import { formatNumber } from '../monitor/format.ts'
 import type { RunConsole } from '../monitor/console.ts'
 import { writeFileAtomic } from '../monitor/files.ts'
@@ -157,11 +158,13 @@ export function noteFork(folder: RunFolder, fork: Fork): void {
   writeFileAtomic(join(folder.path, ORIGIN), `${JSON.stringify(originOf(fork), null, 2)}\n`)
 }
 
-/** What the checkpoints will need, and a warning where the disk has not that much. */
-export function tellDisk({ line, fits }: { line: string; fits: boolean }, out: Pick<RunConsole, 'print' | 'warn'>): void {
+/** What the run will need, and a warning where the disk has not that much. */
+export function tellDisk({ line, short }: ReturnType<typeof diskLine>, out: Pick<RunConsole, 'print' | 'warn'>): void {
   out.print(`disk     ${line}`)
-  if (!fits)
-    out.warn('the checkpoints will not fit on this disk: lower keep_last under [trainer.ckpt], or choose another output_dir.')
+  if (short === undefined) return
+  out.warn(
+    `${short} will not fit on this disk: lower keep_last under [trainer.ckpt], or choose another output_dir. A run that finds the disk full waits for room.`,
+  )
 }
 
 function originOf({ dir, step }: Fork): Origin {

@@ -3,7 +3,7 @@ import { basename, dirname, join, resolve } from 'node:path'
 import { FAILED_STEP, whenThereIsRoom } from '../common/faults.ts'
 import type { Metrics, SamplingParams, TrainingBatch } from '../common/types.ts'
 import { batchLine, type Loaded } from '../config/load.ts'
-import { diskLine } from '../config/disk.ts'
+import { diskLine, folderBytes } from '../config/disk.ts'
 import type { RunConfig } from '../config/schema.ts'
 import { stringifyConfig } from '../config/toml-write.ts'
 import { PolicyClient, type Environment } from '../environments/index.ts'
@@ -76,7 +76,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     announce(monitor, loaded, gpu, folder, inputs.notices)
     monitor.console.dim(...firstPrompts(environments, inputs))
     if (line) monitor.console.print(`micro    ${line}`)
-    tellDisk(diskLine(config, model.config, model.path, folder.path), monitor.console)
+    tellDisk(diskLine(config, model.config, model.path, folder.path, folderBytes(folder.path)), monitor.console)
     const decoder = await load(gpu, model, config, monitor, adapter)
     const trainer = new Trainer(decoder, trainerOptions(args, loss, folder))
     const weights = aboutWeights(config, adapter, model, tokenizer)

@@ -1,11 +1,14 @@
 /**
- * What the checkpoints of a run will need on disk, worked out from sizes alone before anything is trained.
+ * What a run will need on disk, worked out from sizes alone before anything is trained: its checkpoints, and what it writes down step by step.
  *
  * Of n trained parameters: an adapter is 4 n bytes (float32, the rank as it is written), a whole model 2 or 4 bytes a weight; the optimizer 8 n, or
  * 2 n and a scale for every 256 of each moment of a matrix (optim = "adamw_8bit"; vectors keep 8 n), and of full training 4 n for the masters. Beside
- * them the tokenizer's files. Every name in a file costs about 130 bytes. Rollouts and metrics are not counted.
+ * them the tokenizer's files. Every name in a file costs about 130 bytes.
+ *
+ * Rollouts, metrics and logs are an estimate: as if every prompt and every answer were as long as they may be, with bytes for each as runs had them
+ * (models/tiny, SmolLM2; test/cli/kill.test.ts holds it against a run).
  */
-import { statfsSync, statSync } from 'node:fs'
+import { readdirSync, statfsSync, statSync } from 'node:fs'
 import { dirname, join, resolve } from 'node:path'
 import { linearShapes, tensorShapes } from '../model/shapes.ts'
 import type { ModelConfig } from '../model/types.ts'
@@ -27,8 +30,21 @@ const BYTES_A_WORD = 32
 const HEAD_BYTES = 130
 const BLOCK = 256
 
+/** Of a rollout: names, numbers and times of its two rows. Of a token of its prompt: text and id. */
+const ROLLOUT_BYTES = 850
+const PROMPT_TOKEN_BYTES = 10
+/** Of a token of its answer: text, id, version, what the sampler and, where it is trained on, what the trainer computed of it. */
+const SAMPLED_TOKEN_BYTES = 30
+const TRAINED_TOKEN_BYTES = 50
+/** Of a step: its row of metrics and its lines in the log; of an evaluation's environment the same. Of the timeline a span, so many of a rollout and of a step. */
+const STEP_BYTES = 4000
+const SPAN_BYTES = 90
+const ROLLOUT_SPANS = 4
+const STEP_SPANS = 20
+const SPANS_AT_MOST = 400
+
 /** The parts of a config that count. */
-export type DiskConfig = Pick<RunConfig | SftConfig, 'trainer'>
+export type DiskConfig = Pick<RunConfig | SftConfig, 'trainer'> & { env?: readonly unknown[] }
 
 /** Bytes of one checkpoint. `path`: of the model, for the tokenizer's files. */
 export function checkpointBytes({ trainer: { args } }: DiskConfig, model: ModelConfig, path: string): number {
@@ -81,14 +97,61 @@ export function checkpointsKept({ trainer: { args, ckpt } }: DiskConfig): { coun
   return { count: there.reduce((sum, [count]) => sum + count, 0), words: there.map(([, words]) => words).join(' + ') }
 }
 
-/** "12.3 MiB a checkpoint, 61.5 MiB in all (3 newest + the best + one being written); 52.0 GiB are free", and whether that fits. */
-export function diskLine(config: DiskConfig, model: ModelConfig, path: string, dir: string): { line: string; fits: boolean } {
+/** Bytes of rollouts, metrics, logs and timeline of a whole run at most, about, and what of. Supervised training has no rollouts. */
+export function recordBytes(config: DiskConfig): { bytes: number; words: string } {
+  const { args } = config.trainer
+  const steps = args.max_steps
+  const ofSteps = (rollouts: number) =>
+    steps * (STEP_BYTES + SPAN_BYTES * Math.min(SPANS_AT_MOST, STEP_SPANS + ROLLOUT_SPANS * rollouts))
+  if (!('rollouts_per_example' in args)) return { bytes: ofSteps(0), words: `metrics and logs of ${steps} steps` }
+  const { batch_size, max_prompt_len: prompt, max_tokens: answer } = args
+  const one = ROLLOUT_BYTES + PROMPT_TOKEN_BYTES * prompt
+  const evaluations = args.eval_strategy === 'no' ? 0 : 1 + Math.ceil(steps / args.eval_steps)
+  const environments = config.env?.length ?? 1
+  const played = evaluations * environments * args.eval_examples * args.eval_rollouts_per_example
+  const trained = steps * batch_size * (one + TRAINED_TOKEN_BYTES * answer)
+  return {
+    bytes:
+      trained + played * (one + SAMPLED_TOKEN_BYTES * answer) + ofSteps(batch_size) + evaluations * environments * STEP_BYTES,
+    words: `${steps} x ${batch_size} rollouts${played > 0 ? ` and ${played} of evaluations` : ''}, metrics and logs, with ${prompt} + ${answer} tokens each`,
+  }
+}
+
+/**
+ * "12.3 MiB a checkpoint, 61.5 MiB in all (3 newest + the best + one being written); up to about 1.2 GiB of ... (an estimate); 52.0 GiB are free".
+ * @param written bytes that the run has on the disk already, where it is resumed
+ * @returns `short`: what does not fit; undefined where all does
+ */
+export function diskLine(
+  config: DiskConfig,
+  model: ModelConfig,
+  path: string,
+  dir: string,
+  written = 0,
+): { line: string; short?: string } {
   const one = checkpointBytes(config, model, path)
   const { count, words } = checkpointsKept(config)
+  const records = recordBytes(config)
   const free = freeBytes(dir)
-  const line = `${formatBytes(one)} a checkpoint, ${formatBytes(one * count)} in all (${words})`
-  if (free === undefined) return { line, fits: true }
-  return { line: `${line}; ${formatBytes(free)} are free`, fits: one * count <= free }
+  const line = `${formatBytes(one)} a checkpoint, ${formatBytes(one * count)} in all (${words}); up to about ${formatBytes(records.bytes)} beside them (an estimate: ${records.words})`
+  if (free === undefined) return { line }
+  const room = free + written
+  const short =
+    one * count > room
+      ? 'the checkpoints'
+      : one * count + records.bytes > room
+        ? 'the checkpoints and, with prompts and answers of full length, rollouts, metrics and logs'
+        : undefined
+  return { line: `${line}; ${formatBytes(free)} are free`, short }
+}
+
+/** Bytes of all files below a folder. */
+export function folderBytes(dir: string): number {
+  const files = readdirSync(dir, { recursive: true, withFileTypes: true }).filter((entry) => entry.isFile())
+  return files.reduce(
+    (sum, { parentPath, name }) => sum + (statSync(join(parentPath, name), { throwIfNoEntry: false })?.size ?? 0),
+    0,
+  )
 }
 
 /** Free bytes of the disk that a folder, there or to be, is on; undefined where the system does not tell. */

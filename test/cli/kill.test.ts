@@ -47,13 +47,22 @@ test('killed while it starts, writes metrics and saves, with another run beside 
   expect(beside.kills.length).toBeLessThanOrEqual(1)
 })
 
-test('the start tells the bytes of a checkpoint', async () => {
+test('the start tells the bytes of a checkpoint, and of all that is written beside them', async () => {
   const { folder, output } = await runs.reference(kind)
   const step = join(folder, 'checkpoints/step_4')
   const bytes = readdirSync(step).reduce((sum, name) => sum + statSync(join(step, name)).size, 0)
   const [, said] =
     /^disk {5}(\d+) KiB a checkpoint, .* in all \(1 newest \+ the best \+ one being written\); .* are free$/m.exec(output) ?? []
   expect(Math.abs((Number(said) * 1024) / bytes - 1), `${said} KiB of ${bytes} bytes`).toBeLessThan(0.02)
+  const beside = ['metrics.jsonl', 'rollouts', 'logs'].flatMap((name) => {
+    const path = join(folder, name)
+    return statSync(path).isFile() ? path : readdirSync(path).map((file) => join(path, file))
+  })
+  const written = beside.reduce((sum, path) => sum + (path.endsWith('.diff') ? 0 : statSync(path).size), 0)
+  // 4 steps of 8 answers and 3 evaluations of 3, nearly all as long as they may be; their prompts are half as long.
+  const [, about] = /; up to about ([\d.]+) KiB beside them \(an estimate: 4 x 8 rollouts and 9 of evaluations/.exec(output) ?? []
+  expect(Number(about) * 1024, `${written} bytes`).toBeGreaterThan(0.95 * written)
+  expect(Number(about) * 1024).toBeLessThan(2 * written)
 })
 
 test('--fork begins a run with the best checkpoint of another, and leaves that alone', async () => {

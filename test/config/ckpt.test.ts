@@ -1,11 +1,12 @@
 /** [trainer.ckpt]: its two names, what is refused, and the room that checkpoints need. */
-import { expect, test } from 'vitest'
-import { checkpointsKept, freeBytes } from '../../src/config/disk.ts'
+import { expect, onTestFinished, test } from 'vitest'
+import { checkpointsKept, diskLine, folderBytes, freeBytes, recordBytes } from '../../src/config/disk.ts'
 import { loadConfig, parseConfig, parseSftConfig } from '../../src/config/load.ts'
 import { stringifyConfig } from '../../src/config/toml-write.ts'
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { newModel } from '../../src/trainer/new-model.ts'
 
 const head = 'model = "models/tiny"\n[env]\nid = "reverse-text"\n'
 const parse = (text: string) => parseConfig(head + text)
@@ -64,21 +65,37 @@ test('later files and words win, whichever name they use', () => {
 })
 
 test('a wrong value is told where it was written', () => {
-  expect(refused('[trainer.args]\nsave_steps = -1\n')).toMatchInlineSnapshot(`"config.toml:5:1: trainer.ckpt.interval is -1; it must be an integer >= 0."`)
-  expect(refused('[trainer.args]\nsave_steps = 2\n[trainer.ckpt]\ninterval = 3\n')).toMatchInlineSnapshot(`"config.toml:5:1: trainer.args.save_steps is interval of [trainer.ckpt], which is written there too. Keep one of them."`)
+  expect(refused('[trainer.args]\nsave_steps = -1\n')).toMatchInlineSnapshot(
+    `"config.toml:5:1: trainer.ckpt.interval is -1; it must be an integer >= 0."`,
+  )
+  expect(refused('[trainer.args]\nsave_steps = 2\n[trainer.ckpt]\ninterval = 3\n')).toMatchInlineSnapshot(
+    `"config.toml:5:1: trainer.args.save_steps is interval of [trainer.ckpt], which is written there too. Keep one of them."`,
+  )
   expect(refused('[ckpt]\ninterval = 3\n')).toMatchInlineSnapshot(`"config.toml:4:1: ckpt is the table [trainer.ckpt] here."`)
-  expect(refused('[trainer.ckpt]\nresume_step = 3\n')).toMatchInlineSnapshot(`"config.toml:5:1: trainer.ckpt.resume_step is not a key here: write --resume step N on the command line."`)
-  expect(refused('[trainer.ckpt]\nkeep_lasts = 3\n')).toMatchInlineSnapshot(`"config.toml:5:1: trainer.ckpt.keep_lasts is not a key of [trainer.ckpt]. Did you mean keep_last?"`)
+  expect(refused('[trainer.ckpt]\nresume_step = 3\n')).toMatchInlineSnapshot(
+    `"config.toml:5:1: trainer.ckpt.resume_step is not a key here: write --resume step N on the command line."`,
+  )
+  expect(refused('[trainer.ckpt]\nkeep_lasts = 3\n')).toMatchInlineSnapshot(
+    `"config.toml:5:1: trainer.ckpt.keep_lasts is not a key of [trainer.ckpt]. Did you mean keep_last?"`,
+  )
 })
 
 test('keep_best must be measured', () => {
   const evaluated = '[trainer.args]\neval_strategy = "steps"\neval_rollouts_per_example = 4\n'
   for (const key of ['eval/reverse-text/avg@4', 'eval/reverse-text/pass@2', 'reward', '-loss/mean', 'reward/lcs'])
     expect(parse(`${evaluated}[trainer.ckpt]\nkeep_best = "${key}"\n`).config.trainer.ckpt.keep_best).toBe(key)
-  expect(refused('[trainer.ckpt]\nkeep_best = "eval/reverse-text/avg@1"\n')).toMatchInlineSnapshot(`"config.toml:5:1: trainer.ckpt.keep_best is "eval/reverse-text/avg@1", but nothing is evaluated: set trainer.args.eval_strategy = "steps"."`)
-  expect(refused(`${evaluated}[trainer.ckpt]\nkeep_best = "eval/reverse-text/avg@1"\n`)).toMatchInlineSnapshot(`"config.toml:8:1: trainer.ckpt.keep_best is "eval/reverse-text/avg@1", and this run measures "eval/reverse-text/avg@4" (k is eval_rollouts_per_example)."`)
-  expect(refused(`${evaluated}[trainer.ckpt]\nkeep_best = "eval/math/avg@4"\n`)).toMatchInlineSnapshot(`"config.toml:8:1: trainer.ckpt.keep_best is "eval/math/avg@4", and this run measures "eval/reverse-text/avg@4" (k is eval_rollouts_per_example)."`)
-  expect(refused(`${evaluated}[trainer.ckpt]\nkeep_best = "rewards"\n`)).toMatchInlineSnapshot(`"config.toml:8:1: trainer.ckpt.keep_best is "rewards", which is no metric. Did you mean "reward"? docs/metrics.md has them all."`)
+  expect(refused('[trainer.ckpt]\nkeep_best = "eval/reverse-text/avg@1"\n')).toMatchInlineSnapshot(
+    `"config.toml:5:1: trainer.ckpt.keep_best is "eval/reverse-text/avg@1", but nothing is evaluated: set trainer.args.eval_strategy = "steps"."`,
+  )
+  expect(refused(`${evaluated}[trainer.ckpt]\nkeep_best = "eval/reverse-text/avg@1"\n`)).toMatchInlineSnapshot(
+    `"config.toml:8:1: trainer.ckpt.keep_best is "eval/reverse-text/avg@1", and this run measures "eval/reverse-text/avg@4" (k is eval_rollouts_per_example)."`,
+  )
+  expect(refused(`${evaluated}[trainer.ckpt]\nkeep_best = "eval/math/avg@4"\n`)).toMatchInlineSnapshot(
+    `"config.toml:8:1: trainer.ckpt.keep_best is "eval/math/avg@4", and this run measures "eval/reverse-text/avg@4" (k is eval_rollouts_per_example)."`,
+  )
+  expect(refused(`${evaluated}[trainer.ckpt]\nkeep_best = "rewards"\n`)).toMatchInlineSnapshot(
+    `"config.toml:8:1: trainer.ckpt.keep_best is "rewards", which is no metric. Did you mean "reward"? docs/metrics.md has them all."`,
+  )
   const sft = 'model = "models/tiny"\n[data.env]\nid = "reverse-text"\n[trainer.ckpt]\n'
   expect(parseSftConfig(`${sft}keep_best = "-loss/mean"\n`).config.trainer.ckpt.keep_best).toBe('-loss/mean')
   expect(() => parseSftConfig(`${sft}keep_best = "reward"\n`)).toThrow(/a supervised run measures "-loss\/mean"/)
@@ -101,4 +118,41 @@ test('the checkpoints that are there at once', () => {
   // 20, 40, 60, 80 and 100, of which 100 is among the newest, and the best.
   expect(kept('interval = 10\nkeep_last = 1\nkeep_interval = 20\nkeep_best = "eval/reverse-text/avg@1"', 100).count).toBe(7)
   expect(freeBytes(join(tmpdir(), 'not', 'there', 'yet'))).toBeGreaterThan(0)
+})
+
+test('what a run writes down beside its checkpoints: with every rollout, evaluations, and a warning where it will not fit', () => {
+  const text = (more: string, steps = 100) =>
+    `[trainer.args]\nmax_steps = ${steps}\nbatch_size = 8\nrollouts_per_example = 4\nmax_seq_len = 96\nmax_prompt_len = 32\nmax_tokens = 64\n${more}\n`
+  const bytes = (more: string, steps?: number) => recordBytes(parse(text(more, steps)).config)
+  const plain = bytes('')
+  expect(plain.words).toBe('100 x 8 rollouts, metrics and logs, with 32 + 64 tokens each')
+  expect(bytes('', 200).bytes).toBe(2 * plain.bytes)
+  // 64 answers before the first step and after steps 50 and 100.
+  const evaluated = bytes('eval_strategy = "steps"')
+  expect(evaluated.words).toContain('rollouts and 192 of evaluations, metrics')
+  expect(evaluated.bytes - plain.bytes).toBeGreaterThan(192 * 64 * 25)
+  const sft = parseSftConfig('model = "x"\n[data.env]\nid = "reverse-text"\n[trainer.args]\nmax_steps = 100').config
+  expect(recordBytes(sft).words).toBe('metrics and logs of 100 steps')
+  expect(recordBytes(sft).bytes).toBeLessThan(plain.bytes)
+
+  const { config: model } = newModel(
+    {
+      family: 'qwen3', hidden_size: 32, intermediate_size: 64, num_hidden_layers: 2, num_attention_heads: 2, num_key_value_heads: 1, head_dim: 16,
+      tie_word_embeddings: true, rope_theta: 10000, rms_norm_eps: 1e-6, max_position_embeddings: 128, initializer_range: 0.1,
+    },
+    7,
+  ) // prettier-ignore
+  const told = (steps: number, written?: number) => diskLine(parse(text('', steps)).config, model, '', tmpdir(), written)
+  expect(told(100).short).toBeUndefined()
+  expect(told(100).line).toMatch(/; up to about [\d.]+ MiB beside them \(an estimate: 100 x 8 rollouts, .*\); .* are free$/)
+  // More steps than any disk has room for, of checkpoints that do; what the run has written is no loss.
+  const steps = Math.ceil(freeBytes(tmpdir())! / 10_000)
+  expect(told(steps).short).toMatch(/^the checkpoints and, .* rollouts, metrics and logs$/)
+  expect(told(steps, 1e6 * steps).short).toBeUndefined()
+  const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-disk-'))
+  onTestFinished(() => rmSync(folder, { recursive: true }))
+  mkdirSync(join(folder, 'rollouts'))
+  writeFileSync(join(folder, 'rollouts/step_1.jsonl'), 'x'.repeat(70))
+  writeFileSync(join(folder, 'metrics.jsonl'), 'x'.repeat(7))
+  expect(folderBytes(folder)).toBe(77)
 })
