@@ -149,31 +149,37 @@ test('gradient of the logits', async () => {
   for (const [rows, vocabulary] of [
     [1, 7],
     [7, 151],
+    [5, 264],
     [3, sliceRows + 129],
   ]) {
-    await bench.run(`dlogits ${rows} ${vocabulary}`, {}, async () => {
-      const [firstRow, inverse] = [2, Math.fround(1 / 0.8)]
-      const { logits, targets } = fresh(rows, vocabulary, inverse)
-      const coefficient = bench.normals(rows + firstRow)
-      const [, , lse] = reference(logits, rows, vocabulary, targets, () => inverse)
-      const t = {
-        targets: bench.up(Uint32Array.of(0, 0, ...targets)),
-        lse: bench.up(Float32Array.of(0, 0, ...lse)),
-        coefficient: bench.up(coefficient),
+    const [firstRow, inverse] = [2, Math.fround(1 / 0.8)]
+    const { logits, targets } = fresh(rows, vocabulary, inverse)
+    const coefficient = bench.normals(rows + firstRow)
+    const [, , lse] = reference(logits, rows, vocabulary, targets, () => inverse)
+    for (const slice of vocabularySlices(vocabulary)) {
+      const part = new Float32Array(rows * slice.rows)
+      const want = new Float64Array(part.length)
+      for (let e = 0; e < part.length; e++) {
+        const [r, v] = [Math.floor(e / slice.rows), slice.row + (e % slice.rows)]
+        part[e] = logits[r * vocabulary + v]
+        want[e] = coefficient[firstRow + r] * inverse * (Number(v === targets[r]) - Math.exp(part[e] * inverse - lse[r]))
       }
-      for (const slice of vocabularySlices(vocabulary)) {
-        const part = new Float32Array(rows * slice.rows)
-        const want = new Float64Array(part.length)
-        for (let e = 0; e < part.length; e++) {
-          const [r, v] = [Math.floor(e / slice.rows), slice.row + (e % slice.rows)]
-          part[e] = logits[r * vocabulary + v]
-          want[e] = coefficient[firstRow + r] * inverse * (Number(v === targets[r]) - Math.exp(part[e] * inverse - lse[r]))
-        }
-        const buffer = bench.up(part)
-        logitsBackward(gpu, { logits: buffer, ...t }, { rows, firstRow, slice, inverseTemperature: inverse })
-        await bench.check('dlogits', buffer, want, bounds.softmax)
+      const results: Float32Array[] = []
+      for (const software of [true, false]) {
+        await bench.run(`dlogits ${rows} ${vocabulary}`, { software }, async () => {
+          const t = {
+            logits: bench.up(part),
+            targets: bench.up(Uint32Array.of(0, 0, ...targets)),
+            lse: bench.up(Float32Array.of(0, 0, ...lse)),
+            coefficient: bench.up(coefficient),
+          }
+          logitsBackward(gpu, t, { rows, firstRow, slice, inverseTemperature: inverse })
+          await bench.check('dlogits', t.logits, want, bounds.softmax)
+          results.push(await bench.down(t.logits, part.length))
+        })
       }
-    })
+      sameBits('several values an invocation, or four an element', results[0], results[1])
+    }
   }
 })
 

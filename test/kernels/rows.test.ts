@@ -41,6 +41,23 @@ test('silu gate and its backward', async () => {
   }
 })
 
+test('four values an element have the bits of one', async () => {
+  for (const n of [4, 132, 5000]) {
+    const [g, u, dy] = [bench.normals(n, 4), bench.normals(n), bench.normals(n)]
+    const results: Float32Array[][] = []
+    for (const software of [true, false]) {
+      await bench.run(`silu ${n}`, { software }, async () => {
+        const [y, dg, du] = [bench.out(n), bench.out(n), bench.out(n)]
+        const [gb, ub] = [bench.up(g), bench.up(u)]
+        siluGate(gpu, gb, ub, y, n, 4)
+        siluGateBackward(gpu, { dy: bench.up(dy), g: gb, u: ub, dg, du }, n, 4)
+        results.push([await bench.down(y, n), await bench.down(dg, n), await bench.down(du, n)])
+      })
+    }
+    results[0].forEach((fours, i) => sameBits(`${n}, output ${i}`, fours, results[1][i]))
+  }
+})
+
 test('silu of very negative gates is zero, not NaN', async () => {
   await bench.run('silu far', {}, async () => {
     const g = Float32Array.of(-100, -1000, 100, 0)

@@ -1,8 +1,13 @@
-// SwiGLU's gate (arXiv 2002.05202): y = silu(g) * u, silu(g) = g / (1 + exp(-g)). Elementwise over `count` values.
+// SwiGLU's gate (arXiv 2002.05202): y = silu(g) * u, silu(g) = g / (1 + exp(-g)). Elementwise over `count` elements: values, or VEC4 four of them.
 struct Params { count: u32 }
-@group(0) @binding(0) var<storage, read> g: array<f32>;
-@group(0) @binding(1) var<storage, read> u: array<f32>;
-@group(0) @binding(2) var<storage, read_write> y: array<f32>;
+#if VEC4
+alias E = vec4f;
+#else
+alias E = f32;
+#endif
+@group(0) @binding(0) var<storage, read> g: array<E>;
+@group(0) @binding(1) var<storage, read> u: array<E>;
+@group(0) @binding(2) var<storage, read_write> y: array<E>;
 #include "flat.wgsl"
 
 fn one(i: u32) {

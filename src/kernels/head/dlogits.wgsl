@@ -1,17 +1,37 @@
 // Gradient of the loss to one slice of logits, in place: from z = logits * inv_temperature,
 //   dlogits[t,v] = coefficient[t] * inv_temperature * ((v == target[t]) - exp(z - lse[t])), coefficient = dLoss/dlogprob of the token.
 // logits (rows, n), tokens first .. first + n of the vocabulary; coefficient, targets, lse start at row first_row.
+// A workgroup has elements of one row: no element must look for its row, which a CPU driver does lane by lane. An element is a token, or VEC4 four of them;
+// an invocation does PER of them, 64 apart.
 struct Params { rows: u32, n: u32, first: u32, first_row: u32, inv_temperature: f32 }
-@group(0) @binding(0) var<storage, read_write> logits: array<f32>;
+#if VEC4
+alias E = vec4f;
+#else
+alias E = f32;
+#endif
+@group(0) @binding(0) var<storage, read_write> logits: array<E>;
 @group(0) @binding(1) var<storage, read> targets: array<u32>;
 @group(0) @binding(2) var<storage, read> lse: array<f32>;
 @group(0) @binding(3) var<storage, read> coefficient: array<f32>;
-#include "flat.wgsl"
 
-fn one(e: u32) {
-  if (e >= p.rows * p.n) { return; }
-  let t = p.first_row + e / p.n;
-  let v = p.first + e % p.n;
-  let probability = exp(logits[e] * p.inv_temperature - lse[t]);
-  logits[e] = coefficient[t] * p.inv_temperature * (select(0.0, 1.0, v == targets[t]) - probability);
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+  let row = group.y + group.z * 65535u;
+  if (row >= p.rows) { return; }
+  let t = p.first_row + row;
+  let wanted = targets[t] - p.first;
+  let lse_t = lse[t];
+  let factor = coefficient[t] * p.inv_temperature;
+  let elements = p.n / $(1+3*VEC4)u;
+  let start = group.x * (64u * PER) + lane;
+  for (var c = start; c < min(start + 64u * PER, elements); c += 64u) {
+    let e = row * elements + c;
+    let probability = exp(logits[e] * p.inv_temperature - lse_t);
+#if VEC4
+    let hit = select(vec4f(), vec4f(1.0), vec4u(4u * c, 4u * c + 1u, 4u * c + 2u, 4u * c + 3u) == vec4u(wanted));
+#else
+    let hit = select(0.0, 1.0, c == wanted);
+#endif
+    logits[e] = factor * (hit - probability);
+  }
 }

@@ -2,7 +2,7 @@
 import { fileURLToPath } from 'node:url'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
-import { times, type Count } from '../../gpu/size.ts'
+import type { Count } from '../../gpu/size.ts'
 import { dispatchFlat, lanes, perRow } from '../common/lanes.ts'
 import { sliceRows } from '../common/weight.ts'
 
@@ -79,12 +79,15 @@ export function logitsBackward(
   t: { logits: GpuBuffer; targets: GpuBuffer; lse: GpuBuffer; coefficient: GpuBuffer },
   at: { rows: Count; firstRow: number; slice: { row: number; rows: number }; inverseTemperature: number },
 ): void {
-  const params = {
-    rows: at.rows,
-    n: at.slice.rows,
-    first: at.slice.row,
-    first_row: at.firstRow,
-    inv_temperature: at.inverseTemperature,
-  }
-  dispatchFlat(gpu, paths.dlogits, {}, [t.logits, t.targets, t.lse, t.coefficient], params, times(at.rows, at.slice.rows))
+  const { row: first, rows: n } = at.slice
+  const params = { rows: at.rows, n, first, first_row: at.firstRow, inv_temperature: at.inverseTemperature }
+  const { software } = gpu.facts
+  const [VEC4, PER] = [Number(software && n % 4 === 0), software ? 16 : 1]
+  const kernel = gpu.kernel(paths.dlogits, { VEC4, PER })
+  const [down, beyond] = perRow(at.rows)
+  gpu.dispatch(kernel, [t.logits, t.targets, t.lse, t.coefficient], params, [
+    Math.ceil(n / (1 + 3 * VEC4) / (64 * PER)),
+    down,
+    beyond,
+  ])
 }

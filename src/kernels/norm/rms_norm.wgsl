@@ -1,6 +1,7 @@
 // RMSNorm (arXiv 1910.07467): y[t,c] = x[t,c] * rstd[t] * gain[c]; rstd[t] = 1 / sqrt(mean over c of x^2 + eps), kept for backward.
-// x, y (rows, channels), gain (channels), rstd (rows). One workgroup a row: lane l sums c = l, l + LANES, .., then the lanes are summed,
+// x, y (rows, channels), gain (channels), rstd (rows). LANES invocations a row: lane l sums c = l, l + LANES, .., then the lanes are summed,
 // so the order depends on the channels alone and a row's bits are the same in every batch.
+// HELD: channels / LANES, where a lane's part of a row is small enough to stay in registers; a workgroup then takes ROWS rows and loads the gain once.
 struct Params { rows: u32, channels: u32, eps: f32 }
 @group(0) @binding(0) var<storage, read> x: array<f32>;
 @group(0) @binding(1) var<storage, read> gain: array<f32>;
@@ -10,6 +11,27 @@ struct Params { rows: u32, channels: u32, eps: f32 }
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+#if HELD
+  let first = (group.x + group.y * 65535u) * ROWS;
+#for j in 0..HELD
+  let gain$(j) = gain[lane + $(j*LANES)u];
+#end
+  for (var row = first; row < min(first + ROWS, p.rows); row++) {
+    let at = row * $(HELD*LANES)u + lane;
+#for j in 0..HELD
+    let x$(j) = x[at + $(j*LANES)u];
+#end
+    let sum0 = 0.0;
+#for j in 0..HELD
+    let sum$(j+1) = fma(x$(j), x$(j), sum$(j));
+#end
+    let r = 1.0 / sqrt(lanes_sum(lane, sum$(HELD)) / f32(p.channels) + p.eps);
+#for j in 0..HELD
+    y[at + $(j*LANES)u] = x$(j) * r * gain$(j);
+#end
+    if (lane == 0u) { rstd[row] = r; }
+  }
+#else
   let row = group.x + group.y * 65535u;
   if (row >= p.rows) { return; }
   let at = row * p.channels;
@@ -18,4 +40,5 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let r = 1.0 / sqrt(lanes_sum(lane, sum) / f32(p.channels) + p.eps);
   for (var c = lane; c < p.channels; c += LANES) { y[at + c] = x[at + c] * r * gain[c]; }
   if (lane == 0u) { rstd[row] = r; }
+#endif
 }

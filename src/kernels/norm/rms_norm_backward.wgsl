@@ -1,5 +1,6 @@
 // Backward of RMSNorm to its input: dx[t,c] = rstd * (dy[c] gain[c] - xhat[c] * mean over c of dy gain xhat), xhat = x * rstd.
-// SKIP: + skip[t,c], the gradient that came past the norm on the residual path. All (rows, channels). One workgroup a row.
+// SKIP: + skip[t,c], the gradient that came past the norm on the residual path. All (rows, channels). LANES invocations a row, lane l sums c = l, l + LANES, ..
+// HELD and ROWS as in rms_norm.wgsl.
 struct Params { rows: u32, channels: u32 }
 @group(0) @binding(0) var<storage, read> dy: array<f32>;
 @group(0) @binding(1) var<storage, read> x: array<f32>;
@@ -13,6 +14,32 @@ struct Params { rows: u32, channels: u32 }
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+#if HELD
+  let first = (group.x + group.y * 65535u) * ROWS;
+#for j in 0..HELD
+  let gain$(j) = gain[lane + $(j*LANES)u];
+#end
+  for (var row = first; row < min(first + ROWS, p.rows); row++) {
+    let at = row * $(HELD*LANES)u + lane;
+    let r = rstd[row];
+#for j in 0..HELD
+    let g$(j) = dy[at + $(j*LANES)u] * gain$(j);
+    let xhat$(j) = x[at + $(j*LANES)u] * r;
+#end
+    let sum0 = 0.0;
+#for j in 0..HELD
+    let sum$(j+1) = fma(g$(j), xhat$(j), sum$(j));
+#end
+    let mean = lanes_sum(lane, sum$(HELD)) / f32(p.channels);
+#for j in 0..HELD
+#if SKIP
+    dx[at + $(j*LANES)u] = r * fma(-xhat$(j), mean, g$(j)) + skip[at + $(j*LANES)u];
+#else
+    dx[at + $(j*LANES)u] = r * fma(-xhat$(j), mean, g$(j));
+#endif
+#end
+  }
+#else
   let row = group.x + group.y * 65535u;
   if (row >= p.rows) { return; }
   let at = row * p.channels;
@@ -27,4 +54,5 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #endif
     dx[at + c] = value;
   }
+#endif
 }
