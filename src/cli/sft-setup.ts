@@ -136,6 +136,7 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
       weights: about,
       ckpt: config.trainer.ckpt,
       rewind: (step) => folder!.rewind(step),
+      settle: () => folder!.settle(),
       print: (text) => out.print(text),
       warn: (text) => out.warn(text),
     })

@@ -38,6 +38,8 @@ export interface CheckpointParts {
   ckpt: CkptConfig
   /** Takes metrics and rollouts back to the end of a step. */
   rewind: (step: number) => RewindReport
+  /** Waits until the disk has what was written of the steps so far. */
+  settle: () => Promise<void>
   print: (line: string) => void
   warn: (line: string) => void
 }
@@ -140,7 +142,9 @@ export class RunCheckpoints {
    * @param extra what state.json holds beside the trainer's
    */
   async save(step: number, row: Metrics | undefined, extra: Record<string, unknown>): Promise<void> {
-    const { folder, trainer, weights, ckpt } = this.#parts
+    const { folder, trainer, weights, ckpt, settle } = this.#parts
+    // Before the checkpoint is whole, which promises them.
+    await settle()
     this.#best = bestAfter(step, row, ckpt.keep_best, this.#best)
     await saveCheckpoint(folder.checkpointsPath, trainer, weights, {
       keep: this.#rules,

@@ -86,6 +86,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
       weights,
       ckpt: config.trainer.ckpt,
       rewind: (step) => monitor.rewind(step),
+      settle: () => monitor.settle(),
       print: (text) => monitor.console.print(text),
       warn: (text) => monitor.console.warn(text),
     })

@@ -13,6 +13,7 @@ import {
   writeFileSync,
   writeSync,
 } from 'node:fs'
+import { open } from 'node:fs/promises'
 import { dirname } from 'node:path'
 
 /** Replaces `path` so that a reader, or a machine that loses power, sees the old text or the new one and never a part of either. */
@@ -44,6 +45,34 @@ function syncFolder(path: string): void {
     // Some file systems refuse to sync a folder; the rename is atomic there all the same.
   } finally {
     if (fd !== undefined) closeSync(fd)
+  }
+}
+
+/** Waits until the disk has all of a file, without holding up the process; nothing to wait for where it is not there any more. */
+export async function settleFile(path: string): Promise<void> {
+  try {
+    const handle = await open(path, 'r+')
+    try {
+      await handle.datasync()
+    } finally {
+      await handle.close()
+    }
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error
+  }
+}
+
+/** The same of the names in a folder, where the system can. */
+export async function settleFolder(path: string): Promise<void> {
+  try {
+    const handle = await open(path, 'r')
+    try {
+      await handle.sync()
+    } finally {
+      await handle.close()
+    }
+  } catch {
+    // As above.
   }
 }
 

@@ -125,6 +125,12 @@ export class Monitor {
     await this.#write(`the metrics of step ${step}`, () => this.#metrics.write(step, metrics))
   }
 
+  /** Waits until the disk has all rollouts and rows up to now: a checkpoint that is whole counts on them. */
+  async settle(): Promise<void> {
+    await this.#rollouts.settle()
+    await this.folder.settle()
+  }
+
   /** Ends the live line, the files and the lock. May be called twice. */
   close(): void {
     this.console.close()

@@ -5,7 +5,7 @@
 import { closeSync } from 'node:fs'
 import type { Message, PolicyVersion, Rollout, RolloutTurn } from '../common/types.ts'
 import { promptTokens, type ScoredRollout } from './aggregate.ts'
-import { appendRows, openForAppend, readJsonLines } from './files.ts'
+import { appendRows, openForAppend, readJsonLines, settleFile } from './files.ts'
 import type { RunFolder } from './run-folder.ts'
 
 export type Split = 'train' | 'eval'
@@ -154,6 +154,8 @@ function versionRange(versions: readonly PolicyVersion[]): RolloutRow['policy_ve
 export class RolloutWriter {
   readonly #folder: Pick<RunFolder, 'rolloutsPath' | 'tokensPath'>
   readonly #trainer = new WeakMap<Rollout, TrainerTokens>()
+  /** Files that the disk may not have yet. */
+  readonly #unsettled = new Set<string>()
 
   constructor(folder: Pick<RunFolder, 'rolloutsPath' | 'tokensPath'>) {
     this.#folder = folder
@@ -164,7 +166,10 @@ export class RolloutWriter {
     for (const [rollout, known] of tokens) this.#trainer.set(rollout, known)
   }
 
-  /** Writes rollouts of one step: a training batch, a dropped group, an evaluation. Synchronous, so a killed run has them. */
+  /**
+   * Writes rollouts of one step: a training batch, a dropped group, an evaluation. Synchronous, so a killed run has them; a machine that loses power has
+   * those before the last `settle`.
+   */
   write(step: number, split: Split, rollouts: readonly ScoredRollout[]): void {
     if (rollouts.length === 0) return
     const files = [
@@ -176,10 +181,25 @@ export class RolloutWriter {
     ]
     const open: { fd: number; rows: unknown[] }[] = []
     try {
-      for (const { path, rows } of files) open.push({ fd: openForAppend(path), rows })
+      for (const { path, rows } of files) {
+        this.#unsettled.add(path)
+        open.push({ fd: openForAppend(path), rows })
+      }
       appendRows(open)
     } finally {
       for (const { fd } of open) closeSync(fd)
+    }
+  }
+
+  /** Waits until the disk has what was written since the last call. Once a checkpoint, which counts on it, and not once a line. */
+  async settle(): Promise<void> {
+    const paths = [...this.#unsettled]
+    this.#unsettled.clear()
+    try {
+      for (const path of paths) await settleFile(path)
+    } catch (error) {
+      for (const path of paths) this.#unsettled.add(path)
+      throw error
     }
   }
 }

@@ -30,9 +30,9 @@ import {
   symlinkSync,
   writeFileSync,
 } from 'node:fs'
-import { join } from 'node:path'
+import { dirname, join } from 'node:path'
 import { messageOf, UserError } from '../common/errors.ts'
-import { dropLaterRows, writeFileAtomic } from './files.ts'
+import { dropLaterRows, settleFolder, writeFileAtomic } from './files.ts'
 import { acquireLock, isAlive } from './run-lock.ts'
 import type { ReleaseLock } from './run-lock.ts'
 
@@ -190,6 +190,11 @@ export class RunFolder {
       report.checkpoints.push(late)
     }
     return report
+  }
+
+  /** Waits until the disk has the names of all files that are there so far. */
+  async settle(): Promise<void> {
+    for (const path of [join(this.path, 'rollouts'), this.path, dirname(this.path)]) await settleFolder(path)
   }
 
   /** Gives the lock back. */

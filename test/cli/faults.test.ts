@@ -1,6 +1,6 @@
 /** What a run does when something breaks, each thing broken for real: docs/reliability.md, "Faults". */
 import { spawn, spawnSync } from 'node:child_process'
-import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync, realpathSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { beforeAll, expect, onTestFinished, test } from 'vitest'
 import { readAdapter } from '../../src/model/peft.ts'
@@ -33,11 +33,47 @@ export default () => {
 }
 `
 
+/** Writes down the path of each file and folder that the process waits for the disk to have, in their order. */
+const settled = `
+  import fs, { appendFileSync, readlinkSync } from 'node:fs'
+  import { open } from 'node:fs/promises'
+  import { syncBuiltinESMExports } from 'node:module'
+  const note = (fd) => appendFileSync('settled.txt', readlinkSync('/proc/self/fd/' + fd) + '\\n')
+  const { fsyncSync } = fs
+  fs.fsyncSync = (fd) => { fsyncSync(fd); note(fd) }
+  syncBuiltinESMExports()
+  const handle = await open(import.meta.filename)
+  const { prototype } = handle.constructor
+  for (const name of ['sync', 'datasync']) {
+    const work = prototype[name]
+    prototype[name] = async function () { await work.call(this); note(this.fd) }
+  }
+  await handle.close()`
+const hasFds = existsSync('/proc/self/fd')
+
 // The first run compiles every kernel, which takes a while where the driver has no cache of them yet.
 beforeAll(async () => {
   await runs.prepare()
-  good(await runs.run(['run_name=whole', 'max_steps=4', ...inTurns]))
+  const hook = runs.write('settled.mjs', settled)
+  const env = hasFds ? { NODE_OPTIONS: `--import=${new URL(`file://${hook}`).href}` } : {}
+  good(await runs.run(['run_name=whole', 'max_steps=4', ...inTurns], env))
 }, 400_000)
+
+test.skipIf(!hasFds)('power that fails after a checkpoint is whole: the disk had all that it counts on before it was', () => {
+  const run = realpathSync(runs.path('outputs/whole'))
+  const lines = readFileSync(runs.path('settled.txt'), 'utf8').split('\n')
+  const paths = lines.map((path) => (path.startsWith(`${run}/`) ? path.slice(run.length + 1) : path))
+  for (const step of [2, 4]) {
+    const whole = paths.findIndex((path) => new RegExp(`^checkpoints/step_${step}\\.partial-\\d+/STABLE`).test(path))
+    expect(whole).toBeGreaterThan(0)
+    const before = paths.slice(0, whole)
+    for (let n = 1; n <= step; n++)
+      expect(before).toEqual(expect.arrayContaining([`rollouts/step_${n}.jsonl`, `rollouts/step_${n}.tokens.jsonl`]))
+    expect(before).toEqual(expect.arrayContaining([run, 'rollouts', 'metrics.jsonl']))
+    // Once a checkpoint, and not once a step.
+    expect(before.filter((path) => path === 'rollouts')).toHaveLength(step / 2)
+  }
+})
 
 test('a device that is lost: opened again, and the numbers of a run that lost none', async () => {
   // The environment has the device from the module that makes it, and destroys it under the run in its third step.
