@@ -1,26 +1,29 @@
 /**
  * How fast does the server answer? Clients over HTTP, 1, 8, 32 and 128 at once, each with a prompt of its own, or with one that all begin with.
  *
- *     node bench/serve.ts [--model models/SmolLM2-135M-Instruct.Q4_1.gguf] [--clients 1,8,32,128] [--prompt 64] [--prefix 48] [--tokens 32] [--save]
+ *     node bench/serve.ts [--model models/SmolLM2-135M-Instruct.Q4_1.gguf] [--adapter DIR] [--clients 1,8,32,128] [--prompt 64] [--prefix 48] [--tokens 32] [--save]
  *
  * Starts `node cli.js serve` as a user would, with room for 128 sequences, asks /v1/completions for streams of token ids, greedily and without an end, and
  * measures at the client: tokens a second over all requests, from the first byte sent to the last received; the time to the first token (median, 99th of 100);
- * milliseconds a token after that. A row is measured twice, after requests of its size that are not counted; the better one stands. Before that, what the server
- * answers to one client must be what it answers to it among 32. Prints a table and one line of JSON; `--save` writes bench/results/serve.json.
+ * milliseconds a token after that; and decode, tokens a second from when the last of them has its first token to when the first of them has its last, so
+ * while all are decoded together and no prompt is computed. With `--adapter`, a PEFT folder, requests name that adapter. A row is measured twice, after requests
+ * of its size that are not counted; the better one stands. Before that, what the server answers to one client must be what it answers to it among 32.
+ * Prints a table and one line of JSON; `--save` writes bench/results/serve.json.
  */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { writeFileSync } from 'node:fs'
+import { Agent, request } from 'node:http'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { parseArgs } from 'node:util'
-import OpenAI from 'openai'
 import { hashSeed, Random } from '../src/common/random.ts'
 
 const text = (value: string) => ({ type: 'string', default: value }) as const
 const { values } = parseArgs({
   options: {
     model: text('models/SmolLM2-135M-Instruct.Q4_1.gguf'),
+    adapter: { type: 'string' },
     clients: text('1,8,32,128'),
     prompt: text('64'),
     prefix: text('48'),
@@ -43,6 +46,7 @@ const flags = [
   context,
   '--log-level',
   'warn',
+  ...(values.adapter ? ['--adapter', `adapter=${values.adapter}`] : []),
 ]
 const server = spawn(process.execPath, ['cli.js', 'serve', '--model', values.model, ...flags], {
   cwd: root,
@@ -55,7 +59,8 @@ const url = await new Promise<string>((resolve, reject) => {
     if (found) resolve(found[0])
   })
 })
-const client = new OpenAI({ baseURL: `${url}/v1`, apiKey: 'none', maxRetries: 0, timeout: 1_800_000 })
+// Next to nothing, as it runs on the same cores as the server.
+const agent = new Agent({ keepAlive: true })
 
 /** Ids that every vocabulary has and that end nothing. */
 function promptOf(round: string, index: number, shared: boolean): number[] {
@@ -69,29 +74,24 @@ function promptOf(round: string, index: number, shared: boolean): number[] {
 
 interface Answer {
   ids: number[]
-  firstMs: number
-  lastMs: number
+  /** When each came, in ms of this process. */
+  times: number[]
+  begin: number
 }
 
 async function ask(prompt: number[]): Promise<Answer> {
-  const begin = performance.now()
-  const body = {
-    model: 'model',
-    prompt,
-    max_tokens: tokens,
-    temperature: 0,
-    stream: true,
-    ignore_eos: true,
-    return_token_ids: true,
-  }
-  const stream = await client.completions.create(body as OpenAI.CompletionCreateParamsStreaming)
-  const answer: Answer = { ids: [], firstMs: 0, lastMs: 0 }
-  for await (const { choices } of stream) {
-    const { token_ids: ids = [] } = (choices[0] ?? {}) as { token_ids?: number[] }
-    if (ids.length === 0) continue
-    answer.lastMs = performance.now() - begin
-    if (answer.ids.length === 0) answer.firstMs = answer.lastMs
+  const answer: Answer = { ids: [], times: [], begin: performance.now() }
+  const sent = request(`${url}/v1/completions`, { method: 'POST', agent, headers: { 'content-type': 'application/json' } })
+  const model = values.adapter ? 'adapter' : 'model'
+  const changes = { max_tokens: tokens, temperature: 0, stream: true, ignore_eos: true, return_token_ids: true }
+  sent.end(JSON.stringify({ model, prompt, ...changes }))
+  const [response] = await once(sent, 'response')
+  for await (const line of createInterface({ input: response })) {
+    if (response.statusCode !== 200) throw new Error(`the server answers ${response.statusCode}: ${line}`)
+    if (!line.startsWith('data: {')) continue
+    const { token_ids: ids = [] } = (JSON.parse(line.slice(6)).choices[0] ?? {}) as { token_ids?: number[] }
     answer.ids.push(...ids)
+    answer.times.push(...ids.map(() => performance.now()))
   }
   if (answer.ids.length !== tokens) throw new Error(`${answer.ids.length} tokens came of ${tokens}`)
   return answer
@@ -103,8 +103,10 @@ async function measure(round: string, clients: number, shared: boolean) {
   const begin = performance.now()
   const answers = await Promise.all(Array.from({ length: clients }, (_, i) => ask(promptOf(round, i, shared))))
   const seconds = (performance.now() - begin) / 1000
-  const first = answers.map(({ firstMs }) => firstMs).toSorted((a, b) => a - b)
-  const between = answers.map(({ firstMs, lastMs }) => (lastMs - firstMs) / Math.max(1, tokens - 1)).toSorted((a, b) => a - b)
+  const first = answers.map(({ begin, times }) => times[0] - begin).toSorted((a, b) => a - b)
+  const between = answers.map(({ times }) => (times.at(-1)! - times[0]) / Math.max(1, tokens - 1)).toSorted((a, b) => a - b)
+  const [from, to] = [Math.max(...answers.map(({ times }) => times[0])), Math.min(...answers.map(({ times }) => times.at(-1)!))]
+  const together = answers.flatMap(({ times }) => times.filter((time) => time > from && time <= to)).length
   return {
     clients,
     shared,
@@ -112,6 +114,8 @@ async function measure(round: string, clients: number, shared: boolean) {
     firstTokenMs: at(first, 0.5),
     firstToken99Ms: at(first, 0.99),
     msPerToken: at(between, 0.5),
+    // Where some end before others begin there is no such time.
+    decodeTokensPerSecond: to > from ? (together * 1000) / (to - from) : null,
   }
 }
 
@@ -122,7 +126,7 @@ try {
     const { ids } = await ask(promptOf('check', i, true))
     if (ids.join() !== among[i].ids.join()) throw new Error(`client ${i} gets other tokens alone than among 32`)
   }
-  console.log('clients  prompts          tokens/s  first token, ms: median, 99%   ms a token')
+  console.log('clients  prompts          tokens/s  first token, ms: median, 99%   ms a token  decode, tokens/s')
   for (const clients of values.clients.split(',').map(Number)) {
     for (const shared of [false, true]) {
       await measure(`warm ${clients}`, clients, shared)
@@ -131,8 +135,9 @@ try {
       rows.push(row)
       const words = shared ? `${prefix} of ${promptTokens} shared` : `${promptTokens} of its own`
       const figures = [row.firstTokenMs, row.firstToken99Ms, row.msPerToken].map((value) => value.toFixed(0).padStart(8))
+      const decode = row.decodeTokensPerSecond?.toFixed(1) ?? '-'
       console.log(
-        `${String(clients).padStart(7)}  ${words.padEnd(15)}  ${row.tokensPerSecond.toFixed(1).padStart(8)}  ${figures.join('  ')}`,
+        `${String(clients).padStart(7)}  ${words.padEnd(15)}  ${row.tokensPerSecond.toFixed(1).padStart(8)}  ${figures.join('  ')}  ${decode.padStart(8)}`,
       )
     }
   }
@@ -140,11 +145,20 @@ try {
   server.kill('SIGTERM')
   await once(server, 'exit')
 }
-const rateOf = (clients: number): number | undefined =>
-  rows.find((row) => row.clients === clients && !row.shared)?.tokensPerSecond
-const [one, many] = [rateOf(1), rateOf(32)]
-if (one && many) console.log(`32 clients get ${(many / one).toFixed(1)} times the tokens a second of one`)
-const result = { date: new Date().toISOString(), model: values.model, promptTokens, prefix, tokens, rows }
+const ratesOf = (count: number): number[] =>
+  rows.filter(({ clients }) => clients === count).map((row) => row.decodeTokensPerSecond ?? 0)
+const decodeRatio = Math.max(...ratesOf(32)) / Math.max(...ratesOf(1))
+if (decodeRatio > 0) console.log(`decoded together, 32 clients get ${decodeRatio.toFixed(2)} times the tokens a second of one`)
+const result = {
+  date: new Date().toISOString(),
+  model: values.model,
+  adapter: values.adapter !== undefined,
+  promptTokens,
+  prefix,
+  tokens,
+  decodeRatio,
+  rows,
+}
 const rounded = JSON.stringify(result, (_, value: unknown) => (typeof value === 'number' ? Number(value.toPrecision(4)) : value))
 console.log(rounded)
 if (values.save) writeFileSync(join(import.meta.dirname, 'results/serve.json'), `${rounded}\n`)
