@@ -7,8 +7,8 @@ import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { totalmem } from 'node:os'
 import { join } from 'node:path'
 import { UserError } from '../common/errors.ts'
-import type { Loaded } from '../config/load.ts'
-import { sizeMicroBatch, type Room } from '../config/micro-batch.ts'
+import type { Loaded, Resume } from '../config/load.ts'
+import { keepMicroBatch, keptMicroBatch, sizeMicroBatch, type Room } from '../config/micro-batch.ts'
 import type { MemoryLimits } from '../config/memory.ts'
 import type { RunConfig } from '../config/schema.ts'
 import type { SftConfig } from '../config/sft-schema.ts'
@@ -27,6 +27,7 @@ export interface AdapterWords {
 
 /**
  * A loaded config with the number in the place of `micro_batch_tokens = "auto"`, and one line that says which and why; as it is where it says a number.
+ * A run that goes on keeps its number.
  * @throws UserError where nothing fits, or nobody knows how much memory there is
  */
 export function withMicroBatch<Config extends RunConfig | SftConfig>(
@@ -38,11 +39,16 @@ export function withMicroBatch<Config extends RunConfig | SftConfig>(
   if (!loaded.autoMicroBatch) return { config }
   const given = config.trainer.args.gpu_memory
   const room = given === undefined ? roomOf(adapter) : { bytes: given * GIB, from: 'trainer.args.gpu_memory' }
+  const kept = loaded.resume && keptMicroBatch(folderToResume(loaded, loaded.resume), config.trainer.args)
+  if (kept !== undefined) return keepMicroBatch(config, model, kept, room, adapter.limits)
   if (room) return sizeMicroBatch(config, model, room, adapter.limits)
   throw new UserError(
     `trainer.args.micro_batch_tokens is "auto", but nothing on this machine tells how much memory ${adapter.name} has. Write trainer.args.gpu_memory = GiB that the run may fill, or the number of tokens.`,
   )
 }
+
+const folderToResume = ({ config }: Loaded<RunConfig | SftConfig>, resume: Resume): string =>
+  resume.kind === 'dir' ? resume.dir : join(config.trainer.args.output_dir, config.trainer.args.run_name)
 
 /** The same of a device that is open. */
 export function adapterWords({ facts }: Gpu): AdapterWords & { limits: MemoryLimits } {

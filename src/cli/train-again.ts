@@ -9,14 +9,17 @@ import { readMetrics } from '../monitor/metrics-writer.ts'
 import type { RunFolder } from '../monitor/run-folder.ts'
 
 /** Thrown where the device was lost after the run's folder was opened. */
-export class LostRun extends Error {
+export class LostRun<Config = RunConfig> extends Error {
   override name = 'LostRun'
   readonly folder: RunFolder
   readonly lost: DeviceLostError
-  constructor(folder: RunFolder, lost: DeviceLostError) {
+  /** What the run goes by: with the number that "auto" came to on this machine. */
+  readonly config: Config
+  constructor(folder: RunFolder, lost: DeviceLostError, config: Config) {
     super(lost.message)
     this.folder = folder
     this.lost = lost
+    this.config = config
   }
 }
 
@@ -43,7 +46,8 @@ export async function outliveDevice(
       if (folder) {
         const reached = readMetrics(folder.metricsPath).at(-1)?.step ?? 0
         if (reached > furthest) [furthest, failed] = [reached, 0]
-        now = { ...loaded, fork: undefined, resume: { kind: 'dir', dir: folder.path } }
+        const { config } = error as LostRun
+        now = { ...loaded, config, autoMicroBatch: false, fork: undefined, resume: { kind: 'dir', dir: folder.path } }
       }
       const ms = pauseMs(failed++, pauses)
       if (failed > pauses.tries) throw over(error, `${failed} times without a finished step in between`, folder)

@@ -31,6 +31,12 @@ interface Origin {
   step: number
 }
 
+/** Also beside them: by the config, and after what the memory did not hold. */
+interface MicroBatchTokens {
+  asked: number
+  used: number
+}
+
 export interface CheckpointParts {
   folder: RunFolder
   trainer: Trainer
@@ -91,6 +97,7 @@ export class RunCheckpoints {
     }
     for (const line of resume.kind === 'step' ? [] : broken) warn(`passed over ${line}`)
     const state = await this.#load(dir)
+    this.#keepMicroBatch(state.extra)
     this.#best = state.best?.metric === this.#parts.ckpt.keep_best ? state.best : undefined
     const gone = removed(rewind(state.step))
     tidyCheckpoints(folder.checkpointsPath, this.#rules, this.#best)
@@ -115,6 +122,17 @@ export class RunCheckpoints {
     const { forked_from: origin } = state.extra as { forked_from?: Origin }
     this.#origin = origin
     return state
+  }
+
+  /** Micro-batches that had to become smaller than the config says stay so, as long as it says the same: so the sums keep their order. */
+  #keepMicroBatch(extra: Record<string, unknown>): void {
+    const { trainer, print } = this.#parts
+    const { asked, used } = (extra.micro_batch_tokens ?? {}) as Partial<MicroBatchTokens>
+    if (used === undefined || asked !== trainer.options.microBatchTokens || used >= asked) return
+    trainer.fitting.shrinkTo(used)
+    print(
+      `micro    ${used} tokens: more did not fit before. Another trainer.args.micro_batch_tokens than ${asked} begins with that.`,
+    )
   }
 
   /** In words, what came back. */
@@ -146,10 +164,11 @@ export class RunCheckpoints {
     // Before the checkpoint is whole, which promises them.
     await settle()
     this.#best = bestAfter(step, row, ckpt.keep_best, this.#best)
+    const sizes: MicroBatchTokens = { asked: trainer.options.microBatchTokens, used: trainer.fitting.size.microBatchTokens }
     await saveCheckpoint(folder.checkpointsPath, trainer, weights, {
       keep: this.#rules,
       best: this.#best,
-      extra: { ...extra, ...(this.#origin && { forked_from: this.#origin }) },
+      extra: { ...extra, micro_batch_tokens: sizes, ...(this.#origin && { forked_from: this.#origin }) },
     })
   }
 }

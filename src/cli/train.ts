@@ -77,7 +77,7 @@ async function runOnce(loaded: Loaded<RunConfig>, stop: AbortSignal): Promise<vo
     const lost = run.lost()
     // A mistake of the user's leaves no folder behind where nothing was made yet.
     keep = lost !== undefined || !(error instanceof UserError)
-    throw lost ? new LostRun(folder, lost) : error
+    throw lost ? new LostRun(folder, lost, config) : error
   } finally {
     timeline.close()
     await origin

@@ -1,9 +1,13 @@
 /**
  * `micro_batch_tokens = "auto"`: the largest power of two whose memory, by the table of memory.ts, fits. At least one sequence of max_seq_len, at most the
  * tokens of a batch, and no activation larger than what the adapter binds at once. A share of the memory is left to what the table does not know.
+ * A run that goes on keeps the number that it was started with: the order of sums hangs on it, and with it the last bits.
  */
+import { existsSync } from 'node:fs'
+import { join } from 'node:path'
 import { UserError } from '../common/errors.ts'
 import type { ModelConfig } from '../model/types.ts'
+import { readSource, valueAt } from './compose.ts'
 import { formatBytes, memoryOf, type MemoryLimits } from './memory.ts'
 import type { RunConfig } from './schema.ts'
 import type { SftConfig } from './sft-schema.ts'
@@ -39,9 +43,8 @@ export function sizeMicroBatch<Config extends RunConfig | SftConfig>(
 ): { config: Config; line: string } {
   const { args } = config.trainer
   const { least, most } = autoRange(args)
-  const binds = Math.min(limits.maxStorageBufferBindingSize, limits.maxBufferSize)
-  const widest = 4 * Math.max(model.hiddenSize, model.intermediateSize, model.heads * model.headDim)
-  const needs = (tokens: number) => memoryOf(withTokens(config, tokens), model).reduce((sum, row) => sum + row.bytes, 0)
+  const { binds, widest } = bindings(model, limits)
+  const needs = (tokens: number) => bytesOf(withTokens(config, tokens), model)
   const fits = (tokens: number) => needs(tokens) <= SHARE * room.bytes
   const whole = `${Math.round(SHARE * 100)}% of ${formatBytes(room.bytes)} (${room.from})`
   let tokens = least
@@ -63,6 +66,55 @@ export function sizeMicroBatch<Config extends RunConfig | SftConfig>(
   const line = `micro_batch_tokens = ${tokens} ("auto"): needs about ${formatBytes(needs(tokens))} of ${formatBytes(room.bytes)} (${room.from}); ${bound}`
   return { config: withTokens(config, tokens), line }
 }
+
+/** The number that a run has in its config.toml; undefined where there is none, or not one that has room for a sequence of this config. */
+export function keptMicroBatch(runFolder: string, args: { batch_size: number; max_seq_len: number }): number | undefined {
+  const file = join(runFolder, 'config.toml')
+  if (!existsSync(file)) return undefined
+  const tokens = valueAt(readSource(file).table, ['trainer', 'args', 'micro_batch_tokens'])
+  return typeof tokens === 'number' && tokens >= args.max_seq_len ? tokens : undefined
+}
+
+/**
+ * Puts the number of a run that goes on in the place of "auto". What is free counts whole: the number was found with room to spare.
+ * @param room undefined where nobody knows how much memory there is
+ * @returns as sizeMicroBatch
+ * @throws UserError where this machine cannot hold it
+ */
+export function keepMicroBatch<Config extends RunConfig | SftConfig>(
+  config: Config,
+  model: ModelConfig,
+  tokens: number,
+  room: Room | undefined,
+  limits: MemoryLimits,
+): { config: Config; line: string } {
+  const sized = withTokens(config, tokens)
+  const { binds, widest } = bindings(model, limits)
+  const needed = bytesOf(sized, model)
+  const why =
+    widest * tokens > binds
+      ? `an activation of ${formatBytes(widest * tokens)} is more than the adapter binds at once (${formatBytes(binds)})`
+      : room && needed > room.bytes
+        ? `about ${formatBytes(needed)} are needed, and there are ${formatBytes(room.bytes)} (${room.from})`
+        : undefined
+  if (why !== undefined)
+    throw new UserError(
+      `The run was started with micro_batch_tokens = ${tokens} (by "auto"), which this machine cannot hold: ${why}. Make room, or write a smaller trainer.args.micro_batch_tokens, which changes the gradient in its rounding alone.`,
+    )
+  return {
+    config: sized,
+    line: `micro_batch_tokens = ${tokens} ("auto"): what the run was started with, so that its numbers stay`,
+  }
+}
+
+/** Bytes that an adapter binds at once, and those of the widest row of activations. */
+const bindings = (model: ModelConfig, limits: MemoryLimits) => ({
+  binds: Math.min(limits.maxStorageBufferBindingSize, limits.maxBufferSize),
+  widest: 4 * Math.max(model.hiddenSize, model.intermediateSize, model.heads * model.headDim),
+})
+
+const bytesOf = (config: RunConfig | SftConfig, model: ModelConfig) =>
+  memoryOf(config, model).reduce((sum, row) => sum + row.bytes, 0)
 
 /** The resolved config of a run says the number. */
 function withTokens<Config extends RunConfig | SftConfig>(config: Config, tokens: number): Config {

@@ -108,7 +108,7 @@ export const microBatchFields = {
     .union([z.int().min(16), z.literal('auto')])
     .optional()
     .describe(
-      'The same room, in tokens. Default: micro_batch_size x max_seq_len. "auto": the largest power of two whose memory fits, at most a batch; it goes by what is free at the start, so two runs may differ in rounding. The run\'s config.toml has the number.',
+      'The same room, in tokens. Default: micro_batch_size x max_seq_len. "auto": the largest power of two whose memory fits, at most a batch; it goes by what is free at the start, so two runs may differ in rounding. The run\'s config.toml has the number, which --resume keeps.',
     ),
   gpu_memory: z
     .number()

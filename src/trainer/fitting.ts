@@ -59,6 +59,15 @@ export class Fitting {
     }
   }
 
+  /** Makes micro-batches of at most so many rows from here on: a run goes on in those that it had come to. */
+  shrinkTo(tokens: number): void {
+    if (tokens >= this.#tokens) return
+    this.#runner.release()
+    this.#decoder.gpu.pool.trim()
+    this.#tokens = tokens
+    this.#runner = this.#makeRunner()
+  }
+
   release(): void {
     this.#decoder.gpu.pool.relief.delete(this.#relieve)
     this.#runner.release()
@@ -72,10 +81,7 @@ export class Fitting {
           'Lower trainer.args.max_seq_len or inference.max_num_seqs (kv_cache_bytes), set gradient_checkpointing = true, or give the run more memory (gpu_memory).',
       )
     }
-    this.#runner.release()
-    this.#decoder.gpu.pool.trim()
-    this.#tokens = Math.max(1, Math.floor(Math.min(rows, this.#tokens) / 2))
-    this.#runner = this.#makeRunner()
+    this.shrinkTo(Math.max(1, Math.floor(Math.min(rows, this.#tokens) / 2)))
     return (
       `${error.message}: from here on micro-batches have ${this.#tokens} tokens, which changes no gradient but in its rounding. ` +
       `To begin so: trainer.args.micro_batch_tokens = ${this.#tokens}.`

@@ -101,6 +101,13 @@ test('GPU memory of a limit: smaller micro-batches, said once; a limit below the
   good(outcome)
   expect(outcome.stdout.match(/warning: .+ needs .+ of GPU memory.+micro_batch_tokens = \d+\./g)).toHaveLength(1)
   expect(stepsOf('small')).toEqual([1, 2])
+  // The run goes on in them: it does not try again what did not fit.
+  const [, tokens] = /micro_batch_tokens = (\d+)\./.exec(outcome.stdout)!
+  const resumed = await runs.run(['run_name=small', ...words, 'max_steps=3', 'gpu_memory=0.0012', '--resume'])
+  good(resumed)
+  expect(resumed.stdout).toContain(`micro    ${tokens} tokens: more did not fit before.`)
+  expect(resumed.stdout).not.toContain('of GPU memory')
+  expect(stepsOf('small')).toEqual([1, 2, 3])
   const refused = await runs.run(['run_name=none', ...words, 'gpu_memory=0.0002'])
   expect(refused).toMatchObject({ code: 2 })
   expect(refused.stderr).toMatch(/The run does not fit before its first step: .+ of GPU memory/)

@@ -4,7 +4,9 @@ import { totalmem, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, expect, test } from 'vitest'
 import { amdRoom, nvidiaRoom, roomOf, withMicroBatch } from '../../src/cli/gpu-memory.ts'
-import { parseConfig } from '../../src/config/load.ts'
+import { UserError } from '../../src/common/errors.ts'
+import { parseConfig, type Resume } from '../../src/config/load.ts'
+import { stringifyConfig } from '../../src/config/toml-write.ts'
 import { newModel } from '../../src/trainer/new-model.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-memory-'))
@@ -38,17 +40,18 @@ test('amdgpu: total less used of its cards', () => {
   expect(amdRoom(folder)).toEqual({ bytes: 15 * 2 ** 30, from: 'the amdgpu driver' })
 })
 
+const { config: model } = newModel(
+  {
+    family: 'qwen3', hidden_size: 32, intermediate_size: 64, num_hidden_layers: 2, num_attention_heads: 2, num_key_value_heads: 1, head_dim: 16,
+    tie_word_embeddings: true, rope_theta: 10000, rms_norm_eps: 1e-6, max_position_embeddings: 128, initializer_range: 0.1,
+  },
+  7,
+) // prettier-ignore
+const load = (args: string) => parseConfig(`model = "x"\n[env]\nid = "reverse-text"\n[trainer.args]\nmax_seq_len = 64\n${args}`)
+const limits = { maxStorageBufferBindingSize: 2 ** 30, maxBufferSize: 2 ** 30 }
+const strange = { name: 'Strange GPU', vendor: 'nobody', software: false, limits }
+
 test('where nothing tells, the key is asked for; where it is set, it counts', () => {
-  const { config: model } = newModel(
-    {
-      family: 'qwen3', hidden_size: 32, intermediate_size: 64, num_hidden_layers: 2, num_attention_heads: 2, num_key_value_heads: 1, head_dim: 16,
-      tie_word_embeddings: true, rope_theta: 10000, rms_norm_eps: 1e-6, max_position_embeddings: 128, initializer_range: 0.1,
-    },
-    7,
-  ) // prettier-ignore
-  const load = (args: string) => parseConfig(`model = "x"\n[env]\nid = "reverse-text"\n[trainer.args]\nmax_seq_len = 64\n${args}`)
-  const limits = { maxStorageBufferBindingSize: 2 ** 30, maxBufferSize: 2 ** 30 }
-  const strange = { name: 'Strange GPU', vendor: 'nobody', software: false, limits }
   expect(() => withMicroBatch(load('micro_batch_tokens = "auto"'), model, strange)).toThrow(
     /how much memory Strange GPU has\. Write trainer\.args\.gpu_memory/,
   )
@@ -57,4 +60,51 @@ test('where nothing tells, the key is asked for; where it is set, it counts', ()
   expect(line).toContain('of 51.2 MiB (trainer.args.gpu_memory)')
   const plain = load('micro_batch_tokens = 512')
   expect(withMicroBatch(plain, model, strange)).toEqual({ config: plain.config })
+})
+
+test('a run that goes on keeps the number it was started with; a machine that cannot hold it is told so', () => {
+  const args = (gib: number, more = '') =>
+    `micro_batch_tokens = "auto"\ngpu_memory = ${gib}\noutput_dir = ${JSON.stringify(folder)}\nrun_name = "kept"\n${more}`
+  const sized = (gib: number, resume?: Resume, more?: string, of = strange) =>
+    withMicroBatch({ ...load(args(gib, more)), ...(resume && { resume }) }, model, of)
+  const started = sized(0.05)
+  const { micro_batch_tokens: tokens } = started.config.trainer.args
+  // With more room another run takes more, and this one what it had.
+  expect(sized(5).config.trainer.args.micro_batch_tokens).toBeGreaterThan(tokens)
+  mkdirSync(join(folder, 'kept'))
+  writeFileSync(join(folder, 'kept/config.toml'), stringifyConfig(started.config))
+  for (const resume of [{ kind: 'latest' }, { kind: 'step', step: 3 }, { kind: 'dir', dir: join(folder, 'kept') }] as const) {
+    const again = sized(5, resume)
+    expect(again.config.trainer.args).toMatchObject({ micro_batch_tokens: tokens, micro_batch_size: Math.floor(tokens / 64) })
+    expect(again.line).toBe(`micro_batch_tokens = ${tokens} ("auto"): what the run was started with, so that its numbers stay`)
+  }
+  // A little less room than at the start is none of the run's concern, where it still fits.
+  expect(sized(0.045, { kind: 'latest' }).config.trainer.args.micro_batch_tokens).toBe(tokens)
+  const words = (of: () => unknown): string => {
+    try {
+      of()
+    } catch (error) {
+      expect(error).toBeInstanceOf(UserError)
+      return String(error)
+    }
+    throw new Error('nothing was refused')
+  }
+  expect(words(() => sized(0.01, { kind: 'latest' }))).toMatch(
+    new RegExp(
+      `The run was started with micro_batch_tokens = ${tokens} \\(by "auto"\\), which this machine cannot hold: about .* are needed, and there are 10.2 MiB \\(trainer.args.gpu_memory\\)\\. Make room, or write a smaller`,
+    ),
+  )
+  const narrow = { ...strange, limits: { ...limits, maxBufferSize: 4 * 64 * tokens - 1 } }
+  expect(words(() => sized(5, { kind: 'latest' }, '', narrow))).toContain('is more than the adapter binds at once')
+  const longer = () => {
+    const { config } = load(args(5))
+    const changed = { ...config, trainer: { ...config.trainer, args: { ...config.trainer.args, max_seq_len: 2 * tokens } } }
+    return withMicroBatch({ ...load(args(5)), config: changed, resume: { kind: 'latest' } }, model, strange)
+  }
+  // Longer sequences than the number has room for, and a run that ended before it wrote a config: as at a start.
+  expect(longer().config.trainer.args.micro_batch_tokens).not.toBe(tokens)
+  rmSync(join(folder, 'kept/config.toml'))
+  expect(sized(5, { kind: 'latest' }).config.trainer.args.micro_batch_tokens).toBe(
+    sized(5).config.trainer.args.micro_batch_tokens,
+  )
 })

@@ -42,7 +42,7 @@ test('so often without a step in between, each time resumed from the run that wa
       begun.push(resume)
       // Two steps of progress: what was lost before them no longer counts.
       if (begun.length === 2 || begun.length === 4) metrics.write(begun.length, {})
-      throw new LostRun(folder, lost)
+      throw new LostRun(folder, lost, loaded.config)
     },
     pauses,
   )
@@ -72,7 +72,7 @@ test('a device that is lost while the model is loaded; an error of another kind;
   const stop = new AbortController()
   const begin = performance.now()
   setTimeout(() => stop.abort(), 50)
-  const stopped = outliveDevice(loaded, stop.signal, () => Promise.reject(new LostRun(folder, lost)), { ...pauses, firstMs: 600_000, longestMs: 600_000 }) // prettier-ignore
+  const stopped = outliveDevice(loaded, stop.signal, () => Promise.reject(new LostRun(folder, lost, loaded.config)), { ...pauses, firstMs: 600_000, longestMs: 600_000 }) // prettier-ignore
   await expect(stopped).rejects.toThrow(/\(and the run was asked to stop\)\. What is saved is whole: .*--resume/)
   expect(performance.now() - begin).toBeLessThan(60_000)
 })
