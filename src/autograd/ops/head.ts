@@ -4,7 +4,7 @@
  * on the GPU, a chunk's logits turn into their gradient in place right away (after Liger's idea, arXiv 2410.10989); a loss that runs on the
  * host gets its log-probabilities first, and backward makes each chunk's logits again.
  */
-import type { BufferRange } from '../../gpu/gpu.ts'
+import type { BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, within, type Count } from '../../gpu/size.ts'
 import type { Weight } from '../../kernels/common/weight.ts'
@@ -65,7 +65,10 @@ export function logprobHead(
   const inverseTemperature = 1 / temperature
   const most = capacityOf(rows)
   const chunkRows = Math.min(headChunkRows(weight.rows), most)
-  const logits = tape.tensor(chunkRows, weight.rows, 'logits', false)
+  const stride = strideOf(gpu, head)
+  // y is as wide as a slice of the weight that was asked for, however many rows of it there are.
+  const wide = { slice: { row: 0, rows: stride } }
+  const logits = tape.tensor(chunkRows, stride, 'logits', false)
   const stats = tape.tensor(chunkRows, 4, 'softmax statistics', false)
   const rowsOf = (t: Tensor, { first, count }: HeadChunk): BufferRange => {
     return { buffer: t.buffer, offset: first * t.columns * 4, bytes: capacityOf(count) * t.columns * 4 }
@@ -75,22 +78,22 @@ export function logprobHead(
   const backward = (chunk: HeadChunk, dlogits: Tensor, coefficient: GpuBuffer) => {
     const { first, count } = chunk
     const t = { logits: dlogits.buffer, targets, lse: lse.buffer, coefficient }
-    logitsBackward(gpu, t, { rows: count, firstRow: first, slice: { row: 0, rows: weight.rows }, inverseTemperature })
+    logitsBackward(gpu, t, { rows: count, firstRow: first, slice: { row: 0, rows: weight.rows }, stride, inverseTemperature })
     const { grad } = tape.gradOf(hidden)
-    matmul.linearBackwardInput(gpu, dlogits.buffer, count, weight, rowsOf(grad, chunk))
+    matmul.linearBackwardInput(gpu, dlogits.buffer, count, weight, rowsOf(grad, chunk), wide)
     if (head.trained) headGradient(tape, dlogits, rowsOf(hidden, chunk), count, head.trained)
   }
   for (const chunk of chunks) {
     gpu.cut()
     const { first, count } = chunk
-    matmul.linear(gpu, rowsOf(hidden, chunk), count, weight, logits.buffer)
+    matmul.linear(gpu, rowsOf(hidden, chunk), count, weight, logits.buffer, wide)
     for (const slice of slices) {
       const t = {
         logits: logits.buffer,
         stats: stats.buffer,
         targets: { buffer: targets, offset: first * 4, bytes: capacityOf(count) * 4 },
       }
-      softmaxSlice(gpu, t, { rows: count, stride: weight.rows, column: slice.row, slice, inverseTemperature })
+      softmaxSlice(gpu, t, { rows: count, stride, column: slice.row, slice, inverseTemperature })
     }
     finishLogprobs(
       gpu,
@@ -106,10 +109,10 @@ export function logprobHead(
     logprobs,
     entropy,
     backward(coefficient) {
-      const again = tape.tensor(chunkRows, weight.rows, 'logits', false)
+      const again = tape.tensor(chunkRows, stride, 'logits', false)
       for (const chunk of chunks) {
         gpu.cut()
-        matmul.linear(gpu, rowsOf(hidden, chunk), chunk.count, weight, again.buffer)
+        matmul.linear(gpu, rowsOf(hidden, chunk), chunk.count, weight, again.buffer, wide)
         backward(chunk, again, coefficient)
       }
       tape.done(again)
@@ -120,7 +123,12 @@ export function logprobHead(
   }
 }
 
-/** Adds a chunk's gradient of the head to the pieces of the bank that hold it. */
+/** Columns of a row of logits. For a trained head CPU drivers want a multiple of 64: dW's operands are staged then (kernels/matmul/stage.ts). */
+function strideOf(gpu: Gpu, { weight, trained }: Head): number {
+  return gpu.facts.software && trained ? Math.ceil(weight.rows / 64) * 64 : weight.rows
+}
+
+/** Adds a chunk's gradient of the head to the pieces of the bank that hold it: four tokens at a time, and what is left of a vocabulary by itself. */
 function headGradient(
   tape: Tape,
   dlogits: Tensor,
@@ -128,18 +136,18 @@ function headGradient(
   rows: Count,
   trained: { store: ParameterStore; weight: Parameter },
 ): void {
+  const { gpu } = tape
   const { store, weight } = trained
   for (const piece of weight.pieces) {
-    const part = { dyStride: weight.rows, dyColumn: piece.row }
-    matmul.linearBackwardWeight(
-      tape.gpu,
-      dlogits.buffer,
-      x,
-      rows,
-      piece.rows,
-      weight.columns,
-      store.gradient(weight, piece),
-      part,
-    )
+    const fours = piece.rows - (piece.rows % 4)
+    for (const [row, count] of [
+      [0, fours],
+      [fours, piece.rows - fours],
+    ]) {
+      if (count === 0) continue
+      const part = { dyStride: dlogits.columns, dyColumn: piece.row + row, row }
+      const target = store.gradient(weight, piece)
+      matmul.linearBackwardWeight(gpu, dlogits.buffer, x, rows, count, weight.columns, target, part)
+    }
   }
 }

@@ -1,9 +1,9 @@
 // Gradient of the loss to one slice of logits, in place: from z = logits * inv_temperature,
 //   dlogits[t,v] = coefficient[t] * inv_temperature * ((v == target[t]) - exp(z - lse[t])), coefficient = dLoss/dlogprob of the token.
-// logits (rows, n), tokens first .. first + n of the vocabulary; coefficient, targets, lse start at row first_row.
+// logits (rows, stride), columns 0 .. n: tokens first .. first + n of the vocabulary; coefficient, targets, lse start at row first_row.
 // A workgroup has elements of one row: no element must look for its row, which a CPU driver does lane by lane. An element is a token, or VEC4 four of them;
 // an invocation does PER of them, 64 apart.
-struct Params { rows: u32, n: u32, first: u32, first_row: u32, inv_temperature: f32 }
+struct Params { rows: u32, n: u32, stride: u32, first: u32, first_row: u32, inv_temperature: f32 }
 #if VEC4
 alias E = vec4f;
 #else
@@ -25,7 +25,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let elements = p.n / $(1+3*VEC4)u;
   let start = group.x * (64u * PER) + lane;
   for (var c = start; c < min(start + 64u * PER, elements); c += 64u) {
-    let e = row * elements + c;
+    let e = row * (p.stride / $(1+3*VEC4)u) + c;
     let probability = exp(logits[e] * p.inv_temperature - lse_t);
 #if VEC4
     let hit = select(vec4f(), vec4f(1.0), vec4u(4u * c, 4u * c + 1u, 4u * c + 2u, 4u * c + 3u) == vec4u(wanted));

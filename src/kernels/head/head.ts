@@ -73,16 +73,17 @@ export function finishLogprobs(
   dispatchFlat(gpu, paths.finish, {}, [t.stats, t.logprobs, t.entropy, t.lse], { rows, first }, rows)
 }
 
-/** Turns logits (rows, slice.rows) into the loss's gradient in place; targets, lse and coefficient start at row `firstRow`. */
+/** Turns logits (rows, stride), by default (rows, slice.rows), into the loss's gradient in place; targets, lse and coefficient start at row `firstRow`. */
 export function logitsBackward(
   gpu: Gpu,
   t: { logits: GpuBuffer; targets: GpuBuffer; lse: GpuBuffer; coefficient: GpuBuffer },
-  at: { rows: Count; firstRow: number; slice: { row: number; rows: number }; inverseTemperature: number },
+  at: { rows: Count; firstRow: number; slice: { row: number; rows: number }; stride?: number; inverseTemperature: number },
 ): void {
   const { row: first, rows: n } = at.slice
-  const params = { rows: at.rows, n, first, first_row: at.firstRow, inv_temperature: at.inverseTemperature }
+  const { stride = n } = at
+  const params = { rows: at.rows, n, stride, first, first_row: at.firstRow, inv_temperature: at.inverseTemperature }
   const { software } = gpu.facts
-  const [VEC4, PER] = [Number(software && n % 4 === 0), software ? 16 : 1]
+  const [VEC4, PER] = [Number(software && n % 4 === 0 && stride % 4 === 0), software ? 16 : 1]
   const kernel = gpu.kernel(paths.dlogits, { VEC4, PER })
   const [down, beyond] = perRow(at.rows)
   gpu.dispatch(kernel, [t.logits, t.targets, t.lse, t.coefficient], params, [
