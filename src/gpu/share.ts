@@ -4,7 +4,7 @@
  * - Generation goes first. Rollouts are a chain of small steps with waits in between (environments, tools); training is one long job that fits into the waits.
  *   A section is sent when the engine has nothing to run.
  * - Neither starves: of the time that the engine works while training waits, training gets at least `leastShare`, a section at a time between two decode
- *   steps; and a decode step waits for one section at most.
+ *   steps; and a decode step waits for one section at most, for two where none had run just before.
  * - An engine runs out of requests at the latest when the batches that it may sample ahead are complete; training then has the device alone.
  */
 import type { Gpu, Plan } from './gpu.ts'
@@ -39,6 +39,11 @@ export class DeviceShare {
     if (this.#owed > 0) this.#wake()
   }
 
+  /** Whether no engine has requests to run. */
+  get idle(): boolean {
+    return this.#busy === 0
+  }
+
   /** Resolves when a section of training may be sent. */
   async turn(): Promise<void> {
     if (this.#busy === 0 || this.#owed > 0) return
@@ -58,8 +63,8 @@ export class DeviceShare {
 }
 
 /**
- * Sends a plan section by section, each when `gpu.share` gives it a turn; resolves when the last one is sent. Two are in flight on a GPU, so that it has no
- * gap; one on a software adapter, which has none. Until then the plan must not be replayed otherwise.
+ * Sends a plan section by section, each when `gpu.share` gives it a turn; resolves when the last one is sent. Two are in flight, so that the
+ * device has no gap; one beside an engine that works on a software adapter, whose steps fill the gap. Until then the plan must not be replayed otherwise.
  * @param work how much it is, in a unit of the caller's, for the waits
  */
 export async function sendInSections(gpu: Gpu, plan: Plan, values: Record<string, number>, work: number): Promise<void> {
@@ -76,7 +81,7 @@ export async function sendInSections(gpu: Gpu, plan: Plan, values: Record<string
     })
     // Its error is thrown by whoever waits for it, here or at the next read-back.
     done.catch(() => {})
-    await (facts.software ? done : before)
+    await (facts.software && !share.idle ? done : before)
     before = done
   }
 }

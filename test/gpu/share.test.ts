@@ -15,8 +15,10 @@ async function may(share: DeviceShare): Promise<boolean> {
 test('training waits while an engine has requests, and goes on when the last one has none', async () => {
   const share = new DeviceShare()
   expect(await may(share)).toBe(true)
+  expect(share.idle).toBe(true)
   share.work()
   share.work()
+  expect(share.idle).toBe(false)
   let given = false
   void share.turn().then(() => (given = true))
   share.rest()
