@@ -64,7 +64,9 @@ export function rmsNormGain(
   rows: Count,
   channels: number,
 ): void {
-  dispatchFlat(gpu, paths.gain, {}, [dy, x, rstd, dgain], { rows, channels }, channels)
+  const WIDTH = gpu.facts.software ? 8 : 64
+  const kernel = gpu.kernel(paths.gain, { WIDTH, TURN: 4 })
+  gpu.dispatch(kernel, [dy, x, rstd, dgain], { rows, channels }, [Math.ceil(channels / WIDTH)])
 }
 
 /** out += column sums of x (rows, columns). */
