@@ -16,12 +16,11 @@ import { checkAdapter, readAdapter, type Adapter, type LoraConfig } from '../mod
 import type { Tokenizer } from '../model/tokenizer.ts'
 import type { ModelConfig, TensorSource } from '../model/types.ts'
 import { RunConsole } from '../monitor/console.ts'
-import { formatBytes, formatCount, formatDuration, formatNumber } from '../monitor/format.ts'
+import { formatBytes, formatCount } from '../monitor/format.ts'
 import { createLogger } from '../monitor/logger.ts'
-import { MetricsWriter } from '../monitor/metrics-writer.ts'
+import { MetricsWriter, readMetrics } from '../monitor/metrics-writer.ts'
 import { Progress } from '../monitor/progress.ts'
 import { openRunFolder, type RunFolder } from '../monitor/run-folder.ts'
-import { etaSeconds } from '../monitor/step-line.ts'
 import { writeWeights, type WeightsAbout } from '../trainer/checkpoint.ts'
 import { negativeLogLikelihood } from '../trainer/losses/index.ts'
 import { newModel } from '../trainer/new-model.ts'
@@ -34,24 +33,18 @@ import { trainerOptions } from './trainer-options.ts'
 export type LoadedSft = Loaded<SftConfig>
 
 export interface SftRun {
-  loaded: LoadedSft
+  /** With the number of "auto" in it. */
+  config: SftConfig
   folder: RunFolder
   checkpoints: RunCheckpoints
   console: RunConsole
+  progress: Progress
   metrics: MetricsWriter
   trainer: Trainer
   data: SftData
   /** Examples that are not trained on; empty for a data file. */
   held: TrainingSample[]
   about: WeightsAbout
-  /** Of each step of this process. */
-  seconds: number[]
-  text: {
-    formatNumber: typeof formatNumber
-    formatCount: typeof formatCount
-    formatDuration: typeof formatDuration
-    etaSeconds: typeof etaSeconds
-  }
   close(): void
 }
 
@@ -109,17 +102,23 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
     if (loaded.fork) noteFork(folder, loaded.fork)
     opened.push(folder)
     const logger = createLogger(folder.logPath)
-    const out = new RunConsole({ progress: new Progress(), maxSteps: args.max_steps, logger })
+    const progress = new Progress()
+    const { max_steps: maxSteps, logging_steps: linesEvery } = args
+    const out = new RunConsole({ progress, maxSteps, supervised: true, panel: true, linesEvery, samplesEvery: 0, logger })
     opened.push(logger, out)
+    out.gpuBytes = () => gpu.pool.bytesInUse
     out.print(`adapter  ${gpu.facts.name}${gpu.facts.software ? ' (software: no GPU was found, so this is slow)' : ''}`)
     out.print(`run      ${folder.path}`)
     if (line) out.print(`micro    ${line}`)
     tellDisk(diskLine(config, source.config, config.model.name ?? '', folder.path, folderBytes(folder.path)), out)
-    const decoder = await loadDecoder(gpu, source, {
-      round: args.bf16,
-      matrixUnits: args.matrix_units,
-      ...whatToTrain(config, adapter),
-    })
+    const decoder = await progress.run(`loading ${source.name}`, { limitMs: 3_600_000 }, (wait) =>
+      loadDecoder(gpu, source, {
+        round: args.bf16,
+        matrixUnits: args.matrix_units,
+        progress: (share) => wait.update(`${Math.round(share * 100)}%`),
+        ...whatToTrain(config, adapter),
+      }),
+    )
     const trained = `${formatCount(decoder.store!.size)} trained ${args.use_lora ? `(LoRA rank ${args.lora_rank})` : '(all weights)'}`
     out.print(`model    ${source.name}: ${trained}, ${formatBytes(gpu.pool.bytesInUse)} on the GPU`)
     const tokens = train.reduce((sum, s) => sum + s.ids.length, 0)
@@ -144,18 +143,18 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
     // After the resume, which takes the file back to its step.
     const metrics = new MetricsWriter({ path: folder.metricsPath, onWarning: (message) => out.warn(message) })
     opened.push(metrics)
+    out.history = readMetrics(folder.metricsPath)
     return {
-      loaded,
+      config,
       folder,
       checkpoints,
       console: out,
+      progress,
       metrics,
       trainer,
       data: new SftData(train, { batchSize: args.batch_size, seed: args.seed }),
       held,
       about,
-      seconds: [],
-      text: { formatNumber, formatCount, formatDuration, etaSeconds },
       close: () => opened.toReversed().forEach((o) => o.close()),
     }
   } catch (error) {

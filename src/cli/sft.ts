@@ -2,9 +2,11 @@
 import type { Command } from 'commander'
 import { whenThereIsRoom } from '../common/faults.ts'
 import type { Metrics } from '../common/types.ts'
+import type { TraceWish } from '../config/load.ts'
 import type { LoadedSft, SftRun } from './sft-setup.ts'
 import { reportAtEnd } from './report.ts'
 import { outliveReaders, stopOnSignal } from './stop.ts'
+import type { StepTimeline } from './timeline.ts'
 import type { StepTrace } from './trace.ts'
 
 /** Adds the verb to the program. */
@@ -27,95 +29,112 @@ async function sft(words: string[]): Promise<void> {
     return
   }
   for (const notice of loaded.notices) console.error(`note: ${notice}`)
-  if (loaded.dryRun) await dryRun(loaded)
-  else await run(loaded)
-}
-
-async function run(loaded: LoadedSft): Promise<void> {
-  const { openSft, saveTo } = await import('./sft-setup.ts')
-  const { meanLoss, trainSft } = await import('../trainer/sft.ts')
-  const { checkSinks, followRun } = await import('../monitor/sinks/index.ts')
-  const { args } = loaded.config.trainer
-  checkSinks(args.report_to)
-  const run = await openSft(loaded)
-  const { console: out, trainer, data, held, metrics, folder } = run
-  const about = { path: folder.path, name: folder.runName, config: loaded.config }
-  const sinks = followRun(args.report_to, about, { warn: (line) => out.warn(line) })
-  let trace: StepTrace | undefined
+  if (loaded.dryRun) {
+    await dryRun(loaded)
+    return
+  }
+  const { checkSinks } = await import('../monitor/sinks/index.ts')
+  const { outliveDevice } = await import('./train-again.ts')
+  checkSinks(loaded.config.trainer.args.report_to)
   outliveReaders()
   const stop = stopOnSignal()
   try {
-    const before = held.length > 0 ? await meanLoss(trainer, held) : undefined
+    await outliveDevice(loaded, stop.signal, (now) => runOnce(now, stop.signal))
+  } finally {
+    stop.release()
+  }
+}
+
+/** A run on one device, from its opening to its last words. */
+async function runOnce(loaded: LoadedSft, stop: AbortSignal): Promise<void> {
+  const { openSft, saveTo } = await import('./sft-setup.ts')
+  const { followRun } = await import('../monitor/sinks/index.ts')
+  const { LostRun } = await import('./train-again.ts')
+  const { StepTimeline } = await import('./timeline.ts')
+  const run = await openSft(loaded)
+  const { config, console: out, trainer, held, folder } = run
+  const { args } = config.trainer
+  const warn = (line: string): void => out.warn(line)
+  const timeline = new StepTimeline({ path: folder.timelinePath, firstStep: trainer.step, warn })
+  const sinks = followRun(args.report_to, { path: folder.path, name: folder.runName, config }, { warn })
+  let trace: StepTrace | undefined
+  try {
+    const before = await heldOutLoss(run, timeline)
     if (before !== undefined) out.print(`held-out loss before training ${before.toFixed(3)} (${held.length} examples)`)
-    const first = trainer.step
     trace = loaded.trace && (await openTrace(loaded.trace, run))
-    trace?.begin(first + 1)
-    const warn = (line: string): void => out.warn(line)
-    const save = (row?: Metrics): Promise<void> =>
-      whenThereIsRoom(
-        `the checkpoint of step ${trainer.step}`,
-        () => run.checkpoints.save(trainer.step, row, { seed: args.seed }),
-        warn,
-      )
-    await trainSft(trainer, data, {
-      maxSteps: args.max_steps,
-      saveSteps: loaded.config.trainer.ckpt.interval,
-      save: (row) => trace?.saving(() => save(row)) ?? save(row),
-      stopRequested: () => stop.signal.aborted,
-      warn,
-      onStep: async (step, row) => {
-        run.seconds.push(row['time/step'] ?? 0)
-        await whenThereIsRoom(`the metrics of step ${step}`, () => metrics.write(step, row), warn)
-        if (step === first + 1 || step === args.max_steps || step % args.logging_steps === 0) out.print(stepText(run, step, row))
-        if (step < args.max_steps) trace?.begin(step + 1)
-      },
-    })
-    if (before !== undefined) out.print(`held-out loss after training ${(await meanLoss(trainer, held)).toFixed(3)}`)
-    out.print(`checkpoint: ${run.folder.checkpointPath(trainer.step)}`)
-    await reportAtEnd(folder.path, (line) => out.warn(line))
+    await train(run, { timeline, trace, stop })
+    const after = await heldOutLoss(run, timeline)
+    if (after !== undefined) out.print(`held-out loss after training ${after.toFixed(3)}`)
+    out.print(`checkpoint: ${folder.checkpointPath(trainer.step)}`)
+    await reportAtEnd(folder.path, warn)
     if (args.save_to && trainer.step === args.max_steps) {
       await saveTo(args.save_to, run)
       out.print(`model: ${args.save_to}`)
     }
+  } catch (error) {
+    const { lost } = trainer.decoder.gpu
+    throw lost ? new LostRun(folder, lost, config) : error
   } finally {
-    stop.release()
+    timeline.close()
     await trace?.close()
     await sinks.close()
     run.close()
   }
 }
 
-async function openTrace(
-  wish: NonNullable<LoadedSft['trace']>,
-  { folder, trainer, console: out, loaded }: SftRun,
-): Promise<StepTrace> {
+/** All steps that are left, each with its metrics, its line and, where it is due, its checkpoint. */
+async function train(
+  run: SftRun,
+  { timeline, trace, stop }: { timeline: StepTimeline; trace?: StepTrace; stop: AbortSignal },
+): Promise<void> {
+  const { trainSft } = await import('../trainer/sft.ts')
+  const { config, console: out, progress, trainer, data, metrics, checkpoints } = run
+  const { args, ckpt } = config.trainer
+  const warn = (line: string): void => out.warn(line)
+  const save = (row?: Metrics): Promise<void> => {
+    const work = () => checkpoints.save(trainer.step, row, { seed: args.seed })
+    const wait = () => progress.run('saving', { limitMs: 3_600_000 }, work)
+    return timeline.during('save_ckpt', () => whenThereIsRoom(`the checkpoint of step ${trainer.step}`, wait, warn))
+  }
+  trace?.begin(trainer.step + 1)
+  await trainSft(trainer, data, {
+    maxSteps: args.max_steps,
+    saveSteps: ckpt.interval,
+    save: (row) => trace?.saving(() => save(row)) ?? save(row),
+    stopRequested: () => stop.aborted,
+    warn,
+    around: (step, work) => {
+      timeline.begin(step)
+      return progress.run(`training step ${step}`, { limitMs: 24 * 3_600_000 }, (wait) =>
+        work((done, total) => wait.update(total > 1 ? `micro-batch ${Math.min(done + 1, total)} of ${total}` : '')),
+      )
+    },
+    onStep: async (step, row) => {
+      const write = () => whenThereIsRoom(`the metrics of step ${step}`, () => metrics.write(step, row), warn)
+      out.step(step, await timeline.during('log', write))
+      if (step < args.max_steps) trace?.begin(step + 1)
+    },
+  })
+}
+
+/** Of the examples that are not trained on; undefined where there are none. */
+async function heldOutLoss({ held, trainer, progress }: SftRun, timeline: StepTimeline): Promise<number | undefined> {
+  const { meanLoss } = await import('../trainer/sft.ts')
+  if (held.length === 0) return undefined
+  const limits = { limitMs: 24 * 3_600_000 }
+  return await timeline.during('eval held-out', () => progress.run('held-out loss', limits, () => meanLoss(trainer, held)))
+}
+
+async function openTrace(wish: TraceWish, { folder, trainer, console: out, config }: SftRun): Promise<StepTrace> {
   const { StepTrace } = await import('./trace.ts')
   return new StepTrace(wish, {
     firstStep: trainer.step,
-    maxSteps: loaded.config.trainer.args.max_steps,
+    maxSteps: config.trainer.args.max_steps,
     folder: folder.path,
     adapter: trainer.decoder.gpu.facts.name,
     print: (line) => out.print(line),
     warn: (line) => out.warn(line),
   })
-}
-
-/** `step  20/400 | loss 2.31 | entropy 2.1 | grad 0.43 | lr 0.003 | train 12k tok/s | 0.2s | eta 1m20s` */
-function stepText({ loaded, seconds, text }: SftRun, step: number, row: Record<string, number | null>): string {
-  const { max_steps: maxSteps } = loaded.config.trainer.args
-  const { formatNumber, formatCount, formatDuration, etaSeconds } = text
-  const parts = [
-    `step ${String(step).padStart(String(maxSteps).length)}/${maxSteps}`,
-    `loss ${formatNumber(row['loss/mean'])}`,
-    `entropy ${formatNumber(row['entropy/all/mean'])}`,
-    row['optim/grad_norm'] == null ? 'grad n/a: step skipped' : `grad ${formatNumber(row['optim/grad_norm'])}`,
-    `lr ${formatNumber(row['optim/lr'])}`,
-    `train ${formatCount(row['perf/throughput'])} tok/s`,
-    formatDuration(row['time/step']),
-  ]
-  const eta = maxSteps > step ? etaSeconds(seconds, maxSteps - step) : undefined
-  if (eta !== undefined) parts.push(`eta ${formatDuration(eta)}`)
-  return parts.join(' | ')
 }
 
 /** The resolved config and what it would need. Starts nothing. */

@@ -27,21 +27,21 @@ export class StepTimeline {
       ...parts,
       orchestrator: {
         prepare: (step) => {
-          if (this.#between) this.#next(step)
+          if (this.#between) this.begin(step)
           this.#between = false
           orchestrator.prepare(step)
         },
         batch: async (step, version) => {
           this.#between = true
-          return await this.#during('wait_for_batch', () => orchestrator.batch(step, version))
+          return await this.during('wait_for_batch', () => orchestrator.batch(step, version))
         },
-        evaluate: (source, options) => this.#during(`eval ${source.name}`, () => orchestrator.evaluate(source, options)),
+        evaluate: (source, options) => this.during(`eval ${source.name}`, () => orchestrator.evaluate(source, options)),
         abandonAfter: (step) => orchestrator.abandonAfter(step),
         close: () => orchestrator.close(),
       },
       monitor: {
         console: monitor.console,
-        finishStep: (done) => this.#during('log', () => monitor.finishStep(done)),
+        finishStep: (done) => this.during('log', () => monitor.finishStep(done)),
         finishEval: (done) => monitor.finishEval(done),
         writeRow: (step, metrics) => monitor.writeRow(step, metrics),
       },
@@ -52,19 +52,19 @@ export class StepTimeline {
         else end()
         return pushed
       },
-      save: (step, row) => this.#during('save_ckpt', () => parts.save(step, row)),
+      save: (step, row) => this.during('save_ckpt', () => parts.save(step, row)),
     }
   }
 
   /** Writes what is left. */
   close(): void {
-    this.#next(this.#step + 1)
+    this.begin(this.#step + 1)
     stopTimeline()
     this.#writer.close()
   }
 
   /** A step begins, and the one before it has ended. */
-  #next(step: number): void {
+  begin(step: number): void {
     const now = performance.now()
     const spans = this.#timeline.take()
     // Of a resumed run nothing comes before its first step but its opening, and that step has its line already.
@@ -79,7 +79,8 @@ export class StepTimeline {
     return () => this.#timeline.add({ track: 'orchestrator', name, start, end: performance.now(), detail })
   }
 
-  async #during<T>(name: string, work: () => Promise<T>): Promise<T> {
+  /** A phase of the step. */
+  async during<T>(name: string, work: () => Promise<T>): Promise<T> {
     const end = this.#begin(name)
     try {
       return await work()

@@ -4,18 +4,19 @@ import { messageOf } from '../common/errors.ts'
 import { LOST_DEVICE, pauseMs } from '../common/faults.ts'
 import type { Loaded } from '../config/load.ts'
 import type { RunConfig } from '../config/schema.ts'
+import type { SftConfig } from '../config/sft-schema.ts'
 import { DeviceLostError } from '../gpu/errors.ts'
 import { readMetrics } from '../monitor/metrics-writer.ts'
 import type { RunFolder } from '../monitor/run-folder.ts'
 
 /** Thrown where the device was lost after the run's folder was opened. */
-export class LostRun<Config = RunConfig> extends Error {
+export class LostRun extends Error {
   override name = 'LostRun'
   readonly folder: RunFolder
   readonly lost: DeviceLostError
   /** What the run goes by: with the number that "auto" came to on this machine. */
-  readonly config: Config
-  constructor(folder: RunFolder, lost: DeviceLostError, config: Config) {
+  readonly config: RunConfig | SftConfig
+  constructor(folder: RunFolder, lost: DeviceLostError, config: RunConfig | SftConfig) {
     super(lost.message)
     this.folder = folder
     this.lost = lost
@@ -29,10 +30,10 @@ export class LostRun<Config = RunConfig> extends Error {
  * @throws what an attempt throws that is no lost device; Error with the command that resumes, when devices are lost without a finished step
  * in between
  */
-export async function outliveDevice(
-  loaded: Loaded<RunConfig>,
+export async function outliveDevice<Config extends RunConfig | SftConfig>(
+  loaded: Loaded<Config>,
   stop: AbortSignal,
-  attempt: (loaded: Loaded<RunConfig>) => Promise<void>,
+  attempt: (loaded: Loaded<Config>) => Promise<void>,
   pauses = LOST_DEVICE,
 ): Promise<void> {
   let now = loaded
@@ -46,7 +47,8 @@ export async function outliveDevice(
       if (folder) {
         const reached = readMetrics(folder.metricsPath).at(-1)?.step ?? 0
         if (reached > furthest) [furthest, failed] = [reached, 0]
-        const { config } = error as LostRun
+        // Of the kind that was handed to the attempt.
+        const config = (error as LostRun).config as Config
         now = { ...loaded, config, autoMicroBatch: false, fork: undefined, resume: { kind: 'dir', dir: folder.path } }
       }
       const ms = pauseMs(failed++, pauses)
@@ -63,6 +65,7 @@ export async function outliveDevice(
 }
 
 function over(error: unknown, why: string, folder: RunFolder | undefined): Error {
-  const on = folder ? ` What is saved is whole: node train.js @ ${folder.configPath} --resume goes on from there.` : ''
+  const verb = error instanceof LostRun && 'data' in error.config ? 'node cli.js sft' : 'node train.js'
+  const on = folder ? ` What is saved is whole: ${verb} @ ${folder.configPath} --resume goes on from there.` : ''
   return new Error(`${messageOf(error)} (${why}).${on}`, { cause: error })
 }

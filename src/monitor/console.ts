@@ -18,7 +18,7 @@ import { withoutStyle } from './live-text.ts'
 import { LiveView } from './live-view.ts'
 import type { Logger } from './logger.ts'
 import type { Progress, Wait } from './progress.ts'
-import { etaSeconds, evalLine, legend, pickSamples, plain, sampleLines, stepLine } from './step-line.ts'
+import { etaSeconds, evalLine, legend, pickSamples, plain, sampleLines, stepLine, supervisedLine } from './step-line.ts'
 import type { Paint } from './step-line.ts'
 
 /** The part of a stream that is used. */
@@ -35,10 +35,12 @@ export interface ConsoleOptions {
   progress: Progress
   /** Target step of the run, for '3/12' and the time left. */
   maxSteps: number
+  /** Training on given answers (`sft`): lines and panel are of its loss. */
+  supervised?: boolean
   stream?: ConsoleStream
   /** Every line is also written here. */
   logger?: Pick<Logger, 'info' | 'warn'>
-  /** Print a step's line every so many steps; the first and the last of a run always have one. */
+  /** Print a step's line every so many steps; the first of a process and the last of a run always have one. */
   linesEvery?: number
   /** Print samples every so many steps; 0: never. Step 1 always has some. */
   samplesEvery?: number
@@ -84,6 +86,7 @@ export class RunConsole {
   readonly #unsubscribe: () => void
   #rewards: (number | null)[] = []
   readonly #stepSeconds: number[] = []
+  #saidStep = false
   // When each wait is next mentioned outside a terminal, in milliseconds after its start.
   readonly #nextMention = new WeakMap<Wait, number>()
   #frame: NodeJS.Timeout | undefined
@@ -107,6 +110,7 @@ export class RunConsole {
         ? new LiveView({
             progress,
             maxSteps: options.maxSteps,
+            supervised: options.supervised,
             stream: this.#stream,
             paint: this.#paint,
             keys: options.keys ?? (ours && isatty(0) ? process.stdin : undefined),
@@ -165,16 +169,18 @@ export class RunConsole {
     const seconds = metrics['time/step'] ?? undefined
     if (seconds !== undefined) this.#stepSeconds.push(seconds)
     this.#rewards.push(metrics.reward ?? null)
-    const { maxSteps, linesEvery, samplesEvery, samplesCount } = this.#o
+    const { maxSteps, linesEvery, samplesEvery, samplesCount, supervised } = this.#o
     const left = maxSteps - step
     const eta = left > 0 ? etaSeconds(this.#stepSeconds, left) : undefined
     this.#view?.step(step, metrics, rollouts, eta)
-    if (step === 1 || left === 0 || step % linesEvery === 0) {
+    if (!this.#saidStep || left === 0 || step % linesEvery === 0) {
+      this.#saidStep = true
       const line = { step, maxSteps, metrics, rewards: this.#rewards, seconds, eta }
-      const whole = stepLine(line, this.#paint)
+      const lineOf = supervised ? supervisedLine : stepLine
+      const whole = lineOf(line, this.#paint)
       this.#o.logger?.info(withoutStyle(whole))
       // Beside a panel, which has the rest, a step stays on one line.
-      this.#write(this.#panelShown ? stepLine(line, this.#paint, this.#columns) : whole)
+      this.#write(this.#panelShown ? lineOf(line, this.#paint, this.#columns) : whole)
     }
     if (samplesEvery > 0 && (step === 1 || step % samplesEvery === 0)) this.samples(rollouts, samplesCount)
   }

@@ -6,6 +6,8 @@ import { cut, textWidth } from './live-text.ts'
 import { plain, type Paint } from './step-line.ts'
 
 export interface PanelState {
+  /** Training on given answers: nothing is sampled, and nobody waits for anybody. */
+  supervised?: boolean
   /** The last step that is done; 0 before the first. */
   step: number
   maxSteps: number
@@ -31,6 +33,8 @@ interface Cell {
   label: string
   key: string
   text: (value: number | null) => string
+  /** The range of health.ts is of sampling: here it says nothing. */
+  anyRange?: true
 }
 
 const share = (value: number | null) => formatPercent(value)
@@ -44,8 +48,16 @@ const CELLS: readonly (readonly [Cell, Cell])[] = [
   [{ label: 'sampling', key: 'perf/generation_throughput', text: rate }, { label: 'training', key: 'perf/throughput', text: rate }],
 ] // prettier-ignore
 
+/** Of supervised training, which has no rollouts. */
+const SUPERVISED_CELLS: readonly (readonly [Cell, Cell])[] = [
+  [{ label: 'loss', key: 'loss/mean', text: formatNumber }, { label: 'gradient', key: 'optim/grad_norm', text: formatNumber }],
+  [{ label: 'entropy', key: 'entropy/all/mean', text: formatNumber, anyRange: true }, { label: 'training', key: 'perf/throughput', text: rate }],
+] // prettier-ignore
+
 /** Metrics that the panel shows: what `history` must hold. */
-export const PANEL_METRICS: readonly string[] = CELLS.flat().map(({ key }) => key)
+export const PANEL_METRICS: readonly string[] = [
+  ...new Set([...CELLS, ...SUPERVISED_CELLS].flatMap((cells) => cells.map(({ key }) => key))),
+]
 
 const LABEL = 11
 const VALUE = 11
@@ -65,7 +77,8 @@ export function panelLines(state: PanelState, width: number, paint: Paint = plai
   const lines = [paint('dim', '─'.repeat(wide)), header(state, wide, paint), ...grid(state, wide, paint)]
   const row = (label: string, text: string) => `${paint('dim', label.padEnd(LABEL))}${cut(text, wide - LABEL)}`
   if (heldOut.size > 0) lines.push(row('held-out', [...heldOut].map(([env, e]) => `${env} ${change(e)}`).join(', ')))
-  lines.push(row('waiting', waiting(state.metrics)), row('memory', memory(state)))
+  if (!state.supervised) lines.push(row('waiting', waiting(state.metrics)))
+  lines.push(row('memory', memory(state)))
   // Two lines always: a panel that changed its height with each wait would not hold still.
   lines.push(row('now', waits[0] ?? ''), row('', waits.slice(1).join(' | ')))
   if (keys) lines.push(paint('dim', cut(keys, wide)))
@@ -94,7 +107,7 @@ function grid(state: PanelState, width: number, paint: Paint): string[] {
   const gap = 2
   const size = columns === 2 ? Math.floor((width - gap) / 2) : width
   const cell = (c: Cell) => cellText(c, state, size, paint)
-  return CELLS.flatMap(([left, right]) => {
+  return (state.supervised ? SUPERVISED_CELLS : CELLS).flatMap(([left, right]) => {
     const shown = [left, right].filter(({ key }) => metrics[key] !== undefined)
     if (shown.length === 0) return []
     if (columns === 1) return shown.map(cell)
@@ -104,17 +117,18 @@ function grid(state: PanelState, width: number, paint: Paint): string[] {
 }
 
 /** Exactly `width` columns: the name, the value with its health, and its last steps. */
-function cellText({ label, key, text }: Cell, { metrics, history }: PanelState, width: number, paint: Paint): string {
+function cellText({ label, key, text, anyRange }: Cell, { metrics, history }: PanelState, width: number, paint: Paint): string {
   const value = metrics[key] ?? null
   const values = history.get(key) ?? []
-  const health = healthOf(key, value, values.slice(0, -1))
+  const health = anyRange ? 'none' : healthOf(key, value, values.slice(0, -1))
   const mark = MARKS[health]
   const said = cut(text(value), VALUE)
-  const shown = ' '.repeat(VALUE - textWidth(said)) + coloured(health, key === 'reward', said, paint)
+  const first = key === 'reward' || key === 'loss/mean'
+  const shown = ' '.repeat(VALUE - textWidth(said)) + coloured(health, first, said, paint)
   const room = Math.min(SPARK, width - LABEL - VALUE - 4)
   const line = room > 2 ? sparkline(values, room) : ''
   const rest = ' '.repeat(Math.max(0, width - LABEL - VALUE - 4 - line.length))
-  return `${paint('dim', label.padEnd(LABEL))}${shown} ${coloured(health, false, mark.padEnd(2), paint)} ${paint(key === 'reward' ? 'cyan' : 'dim', line)}${rest}`
+  return `${paint('dim', label.padEnd(LABEL))}${shown} ${coloured(health, false, mark.padEnd(2), paint)} ${paint(first ? 'cyan' : 'dim', line)}${rest}`
 }
 
 /** Beside the colour, for those who see none. */

@@ -12,6 +12,8 @@ import { pickSamples, sampleLines, type Paint } from './step-line.ts'
 export interface ViewOptions {
   progress: Progress
   maxSteps: number
+  /** Training on given answers: no samples to show, and other numbers. */
+  supervised?: boolean
   stream: ConsoleStream
   paint: Paint
   keys?: NodeJS.ReadStream
@@ -32,6 +34,8 @@ const SAMPLES = 2
 const KEYS_WIDTH = 72
 const KEYS = 's samples   l what is healthy   p hide this   q stop after this step'
 const SHORT_KEYS = 's samples  l legend  p hide  q stop'
+/** Where nothing is sampled. */
+const withoutSamples = (keys: string): string => keys.replace(/^s samples +/, '')
 
 export class LiveView {
   readonly #o: ViewOptions
@@ -62,7 +66,7 @@ export class LiveView {
       this.#keep(row)
       this.eval(row)
     }
-    const last = rows.findLast((row) => row.reward !== undefined)
+    const last = rows.findLast((row) => row.reward !== undefined || row['optim/lr'] !== undefined)
     this.#step = last?.step ?? 0
     this.#metrics = last ?? {}
   }
@@ -108,6 +112,7 @@ export class LiveView {
   lines(width: number): string[] {
     const now = performance.now()
     const state = {
+      supervised: this.#o.supervised,
       step: this.#step,
       maxSteps: this.#o.maxSteps,
       metrics: this.#metrics,
@@ -126,7 +131,8 @@ export class LiveView {
   #keyLine(width: number): string {
     if (!this.#keys?.listening) return ''
     if (this.#stopping) return 'stops after this step; Ctrl-C stops now'
-    return width < KEYS_WIDTH ? SHORT_KEYS : KEYS
+    const keys = width < KEYS_WIDTH ? SHORT_KEYS : KEYS
+    return this.#o.supervised ? withoutSamples(keys) : keys
   }
 
   #keep(metrics: Metrics): void {
@@ -142,7 +148,7 @@ export class LiveView {
 
   #onKey(key: string): void {
     const { print, redraw } = this.#o
-    if (key === 's') print(...this.#sampleText())
+    if (key === 's' && !this.#o.supervised) print(...this.#sampleText())
     else if (key === 'l' || key === '?' || key === 'h') print(...this.#legend())
     else if (key === 'p') {
       this.#hidden = !this.#hidden
@@ -169,7 +175,7 @@ export class LiveView {
     const indent = 11
     const width = Math.min(stream.columns ?? 80, 110) - indent - 1
     const marks = `${paint('yellow', '!')} is worth a look, ${paint('red', '!!')} means that something is broken`
-    const lines = LEGEND.flatMap(([label, key]) => {
+    const lines = (this.#o.supervised ? SUPERVISED_LEGEND : LEGEND).flatMap(([label, key]) => {
       const [first, ...rest] = wrap(metricInfo(key)?.healthy ?? '', width)
       return [`${paint('bold', label.padEnd(indent))}${first}`, ...rest.map((line) => ' '.repeat(indent) + line)]
     })
@@ -182,4 +188,7 @@ const LEGEND: readonly [string, string][] = [
   ['kl', 'mismatch_kl/all/mean'], ['gradient', 'optim/grad_norm'], ['length', 'tokens/completion'], ['failed', 'has_error/mean'],
   ['sampling', 'perf/generation_throughput'], ['training', 'perf/throughput'], ['trainer', 'time/wait_for_batch'],
   ['sampler', 'time/wait_for_trainer'], ['memory', 'perf/peak_memory'],
+] // prettier-ignore
+const SUPERVISED_LEGEND: readonly [string, string][] = [
+  ['loss', 'loss/mean'], ['gradient', 'optim/grad_norm'], ['training', 'perf/throughput'], ['memory', 'perf/peak_memory'],
 ] // prettier-ignore

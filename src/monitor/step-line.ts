@@ -34,7 +34,6 @@ export const legend =
  */
 export function stepLine(line: StepLine, paint: Paint = plain, width = Infinity): string {
   const { step, maxSteps, metrics: m } = line
-  // The higher the rank, the sooner a part is left out where the line has no room for all.
   const parts: { rank: number; text: string }[] = []
   const add = (rank: number, text: string) => void (text && parts.push({ rank, text }))
   add(0, `step ${String(step).padStart(String(maxSteps).length)}/${maxSteps}`)
@@ -64,6 +63,29 @@ export function stepLine(line: StepLine, paint: Paint = plain, width = Infinity)
   show(8, 'perf/throughput', (v) => `train ${formatCount(v)} tok/s`)
   if (line.seconds !== undefined) add(2, formatDuration(line.seconds))
   if (line.eta !== undefined) add(9, `eta ${formatDuration(line.eta)}`)
+  return fitted(parts, width)
+}
+
+/** The same of supervised training: `step  20/400 | loss 2.31 | entropy 2.1 | grad 0.43 | lr 0.003 | train 12k tok/s | 0.2s | eta 1m20s` */
+export function supervisedLine(line: StepLine, paint: Paint = plain, width = Infinity): string {
+  const { step, maxSteps, metrics: m } = line
+  const norm = m['optim/grad_norm']
+  const parts = [
+    { rank: 0, text: `step ${String(step).padStart(String(maxSteps).length)}/${maxSteps}` },
+    { rank: 0, text: paint('bold', `loss ${formatNumber(m['loss/mean'] ?? null)}`) },
+    { rank: 4, text: `entropy ${formatNumber(m['entropy/all/mean'] ?? null)}` },
+    { rank: 1, text: norm == null ? paint('red', 'grad n/a: step skipped') : `grad ${formatNumber(norm)}` },
+    { rank: 6, text: `lr ${formatNumber(m['optim/lr'] ?? null)}` },
+    { rank: 7, text: `train ${formatCount(m['perf/throughput'] ?? null)} tok/s` },
+  ]
+  if (line.seconds !== undefined) parts.push({ rank: 2, text: formatDuration(line.seconds) })
+  if (line.eta !== undefined) parts.push({ rank: 9, text: `eta ${formatDuration(line.eta)}` })
+  return fitted(parts, width)
+}
+
+/** The parts on one line; the higher the rank, the sooner one is left out where there is no room for all. */
+function fitted(all: readonly { rank: number; text: string }[], width: number): string {
+  const parts = [...all]
   const whole = () => parts.map(({ text }) => text).join(' | ')
   while (textWidth(whole()) > width && parts.length > 2) {
     const least = parts.reduce((a, b) => (b.rank >= a.rank ? b : a))

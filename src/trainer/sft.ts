@@ -4,7 +4,7 @@ import { hashSeed, Random } from '../common/random.ts'
 import type { Message, Metrics, ToolCall, ToolDefinition, TrainingBatch, TrainingSample } from '../common/types.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
 import { scoreSamples } from './gradients.ts'
-import { NotFiniteError, type Trainer } from './trainer.ts'
+import { NotFiniteError, type StepHooks, type Trainer } from './trainer.ts'
 
 /** Messages of which the assistant's in `completion` are learned; or, for a tokenizer without a chat template, plain text. */
 export type SftExample = SftChat | { text: { prompt: string; completion: string } }
@@ -213,18 +213,21 @@ export interface SftLoopOptions {
   /** Before the step is saved, so that a checkpoint's row is always there. */
   onStep: (step: number, metrics: Metrics) => unknown
   stopRequested: () => boolean
+  /** Calls `work`, which makes a step, with what is told of its micro-batches. */
+  around?: <T>(step: number, work: (progress?: StepHooks['progress']) => Promise<T>) => Promise<T>
   /** Told in a sentence what a step did otherwise than it was asked to. */
   warn?: (line: string) => void
 }
 
 /** Trains from the trainer's step to `maxSteps`, or to the end of the step in which `stopRequested` turns true; then saves. */
 export async function trainSft(trainer: Trainer, data: SftData, options: SftLoopOptions): Promise<void> {
-  const { maxSteps, saveSteps, save, onStep, stopRequested, warn } = options
+  const { maxSteps, saveSteps, save, onStep, stopRequested, warn, around = (_, work) => work() } = options
   let saved: number | undefined
   while (trainer.step < maxSteps) {
     const step = trainer.step + 1
     const begin = performance.now()
-    const { metrics } = await trainer.trainStep(data.batch(step), { warn }).catch(async (error: unknown) => {
+    const made = around(step, (progress) => trainer.trainStep(data.batch(step), { warn, progress }))
+    const { metrics } = await made.catch(async (error: unknown) => {
       if (error instanceof NotFiniteError) await save(undefined)
       throw error
     })

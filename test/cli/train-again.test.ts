@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect, onTestFinished, test, vi } from 'vitest'
 import { LostRun, outliveDevice } from '../../src/cli/train-again.ts'
-import { parseConfig } from '../../src/config/load.ts'
+import { parseConfig, parseSftConfig } from '../../src/config/load.ts'
 import { DeviceLostError, GpuError } from '../../src/gpu/errors.ts'
 import { MetricsWriter } from '../../src/monitor/metrics-writer.ts'
 import { openRunFolder } from '../../src/monitor/run-folder.ts'
@@ -75,4 +75,18 @@ test('a device that is lost while the model is loaded; an error of another kind;
   const stopped = outliveDevice(loaded, stop.signal, () => Promise.reject(new LostRun(folder, lost, loaded.config)), { ...pauses, firstMs: 600_000, longestMs: 600_000 }) // prettier-ignore
   await expect(stopped).rejects.toThrow(/\(and the run was asked to stop\)\. What is saved is whole: .*--resume/)
   expect(performance.now() - begin).toBeLessThan(60_000)
+})
+
+test('supervised training is gone on with by its own verb', async () => {
+  said()
+  const { folder } = runFolder()
+  const sft = { ...parseSftConfig('model = "models/tiny"\n[data.env]\nid = "reverse-text"'), dryRun: false }
+  const begun: boolean[] = []
+  const work = outliveDevice({ ...sft, autoMicroBatch: true }, new AbortController().signal, (now) => {
+    begun.push(now.autoMicroBatch)
+    return Promise.reject(new LostRun(folder, lost, sft.config))
+  }, { ...pauses, tries: 1 }) // prettier-ignore
+  await expect(work).rejects.toThrow(`: node cli.js sft @ ${folder.configPath} --resume goes on from there.`)
+  // What "auto" came to stays.
+  expect(begun).toEqual([true, false])
 })

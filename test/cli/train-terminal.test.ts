@@ -6,6 +6,7 @@ import { TinyRuns } from './tiny-run.ts'
 
 const runs = new TinyRuns()
 const trainJs = fileURLToPath(new URL('../../train.js', import.meta.url))
+const cliJs = fileURLToPath(new URL('../../cli.js', import.meta.url))
 const set = (key: string, value: string | number) => [`--trainer.args.${key}`, String(value)]
 beforeAll(async () => await runs.prepare())
 
@@ -36,4 +37,35 @@ test.skipIf(noTerminal !== '')('a run with its panel, samples on a key, and q: s
   expect(all).toMatch(/^Stopped after step \d+ of 500; it is saved\.$/m)
   expect(all).not.toMatch(/^─{20}/m)
   expect(runs.rows('seen', 'metrics.jsonl').length).toBeGreaterThan(1)
+})
+
+test.skipIf(noTerminal !== '')('sft has the panel too, of its loss, and ends by the same key', async () => {
+  const rows = Array.from({ length: 8 }, (_, i) => ({ prompt: `say ${i}`, completion: String(i) }))
+  runs.write('rows.jsonl', rows.map((row) => JSON.stringify(row)).join('\n'))
+  runs.write(
+    'sft.toml',
+    'model = "tiny"\n[data]\npath = "rows.jsonl"\n[trainer.args]\nbatch_size = 4\nmax_seq_len = 64\nlora_rank = 4\nmax_steps = 5000\n',
+  )
+  const words = [process.execPath, cliJs, 'sft', '@', 'sft.toml', ...set('run_name', 'given')]
+  const terminal = new TestTerminal(words, { columns: 110, rows: 45, cwd: runs.dir })
+  const seen = (await terminal.sees(/^step [2-9]\d*\/5000 +━*─+/, 300)).join('\n')
+  for (const pattern of [
+    /^loss +[\d.]+ +[▁▄█]+ .* gradient +[\d.]+/m,
+    /^entropy +[\d.]+ .* training +[\d.]+k? tok\/s/m,
+    /^memory +GPU [\d.]+ [KM]iB \([\d.]+ [KM]iB at most\), process [\d.]+ [MG]iB$/m,
+    /^now( |$)/m,
+    /^l what is healthy {3}p hide this {3}q stop after this step$/m,
+  ])
+    expect(seen).toMatch(pattern)
+  expect(seen).not.toMatch(/^(reward|waiting|kl) /m)
+  terminal.type('l')
+  await terminal.sees(/^gradient +\S+/)
+  terminal.type('q')
+  expect(await terminal.ended()).toBe(0)
+  const all = terminal.all().join('\n')
+  expect(all).toMatch(/^SIGINT: the step under way is finished/m)
+  expect(all).toMatch(/^checkpoint: .*step_\d+$/m)
+  expect(all).not.toMatch(/^─{20}/m)
+  const last = runs.rows('given', 'metrics.jsonl').at(-1)!.step as number
+  expect(runs.rows('given', 'logs/timeline.jsonl').map((row) => row.step)).toEqual(Array.from({ length: last }, (_, i) => i + 1))
 })

@@ -66,6 +66,31 @@ test('before the first step there is what is known', () => {
   ])
 })
 
+test('supervised training: its loss and its gradient, and nothing of rollouts', () => {
+  const metrics = {
+    'loss/mean': 2.31,
+    'entropy/all/mean': 0.01,
+    'optim/grad_norm': 0.5,
+    'perf/throughput': 12_300,
+    'time/step': 0.2,
+  }
+  const history = new Map(Object.entries(metrics).map(([key, value]) => [key, [value]]))
+  const lines = panelLines(
+    { supervised: true, step: 3, maxSteps: 12, metrics, history, heldOut: new Map(), waits: ['training step 4'], elapsed: 3, keys: '' },
+    100,
+  ) // prettier-ignore
+  const text = lines.map((line) => line.replaceAll(/ +/g, ' '))
+  expect(text.slice(1)).toEqual([
+    expect.stringMatching(/^step 3\/12 ━+─+ 25% 3s$/),
+    'loss 2.31 ▄ gradient 0.5 ▄',
+    // A model that knows the answers has little entropy: no cause for a mark.
+    'entropy 0.01 ▄ training 12.3k tok/s ▄',
+    'memory',
+    'now training step 4',
+    '',
+  ])
+})
+
 test('health: ranges of the table, spikes against the steps before, skipped steps', () => {
   expect([0.29, 0.3, null, undefined].map((v) => healthOf('solved_some', v))).toEqual(['watch', 'good', 'none', 'none'])
   expect([0.1, 0.11, 0.5].map((v) => healthOf('is_truncated/mean', v))).toEqual(['good', 'watch', 'bad'])

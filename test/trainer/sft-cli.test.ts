@@ -2,18 +2,22 @@
 import { spawn } from 'node:child_process'
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
+import { pathToFileURL } from 'node:url'
 import { expect, test } from 'vitest'
 import { openModel } from '../../src/model/open.ts'
 import { readAdapter } from '../../src/model/peft.ts'
+import type { TimelineRow } from '../../src/monitor/timeline-writer.ts'
 import { tempFolder } from './helpers.ts'
 
 const folder = tempFolder()
 const root = resolve('.')
 
-function sft(...words: string[]): Promise<{ code: number | null; text: string }> {
+const sft = (...words: string[]) => sftWith({}, ...words)
+
+function sftWith(env: NodeJS.ProcessEnv, ...words: string[]): Promise<{ code: number | null; text: string }> {
   const child = spawn(process.execPath, [join(root, 'cli.js'), 'sft', ...words], {
     cwd: root,
-    env: { ...process.env, NO_COLOR: '1' },
+    env: { ...process.env, NO_COLOR: '1', ...env },
   })
   let text = ''
   child.stdout.on('data', (d: Buffer) => (text += d.toString()))
@@ -26,11 +30,13 @@ const write = (name: string, text: string): string => {
   writeFileSync(join(folder, name), text)
   return join(folder, name)
 }
-const metrics = (run: string) =>
-  readFileSync(join(folder, 'out', run, 'metrics.jsonl'), 'utf8')
+const rowsOf = <Row>(run: string, file: string) =>
+  readFileSync(join(folder, 'out', run, file), 'utf8')
     .trim()
     .split('\n')
-    .map((line) => JSON.parse(line) as Record<string, number>)
+    .map((line) => JSON.parse(line) as Row)
+const metrics = (run: string) => rowsOf<Record<string, number>>(run, 'metrics.jsonl')
+const timeline = (run: string) => rowsOf<TimelineRow>(run, 'logs/timeline.jsonl')
 
 const newModel = `[model.new]
 family = "qwen3"
@@ -55,6 +61,21 @@ save_steps = 4
 ${args}
 `,
   )
+/** Has the device from the module that makes it, and destroys it once the sixth row of metrics is on the disk. */
+const losesDevice = `
+  import fs, { readlinkSync } from 'node:fs'
+  import { syncBuiltinESMExports } from 'node:module'
+  import { globals } from '${import.meta.resolve('webgpu')}'
+  const { prototype } = globals.GPUAdapter
+  const open = prototype.requestDevice
+  let [device, rows] = [undefined, 0]
+  prototype.requestDevice = async function (...words) { return (device = await open.apply(this, words)) }
+  const { fsyncSync } = fs
+  fs.fsyncSync = (fd) => {
+    fsyncSync(fd)
+    if (readlinkSync('/proc/self/fd/' + fd).endsWith('metrics.jsonl') && ++rows === 6) device.destroy()
+  }
+  syncBuiltinESMExports()`
 const data = () => {
   const rows = Array.from('abcdefgh', (c) => c).map((c, i) =>
     i % 2 ? { prompt: c, completion: c.toUpperCase() } : { messages: [{ role: 'user', content: c }, { role: 'assistant', content: c.toUpperCase() }] },
@@ -86,6 +107,28 @@ test('makes a model from nothing, goes on where it stopped with the same numbers
   expect(later.map((r) => [r.step, r['loss/mean'], r['optim/grad_norm']])).toEqual(
     rows.map((r) => [r.step, r['loss/mean'], r['optim/grad_norm']]),
   )
+
+  // Who ran when, once for each step, though four of them were made twice.
+  const times = timeline('straight')
+  expect(times.map((row) => row.step)).toEqual([1, 2, 3, 4, 5, 6, 7, 8])
+  for (const { step, spans } of times) {
+    const names = spans.map(([, name]) => name).filter((name) => !name.startsWith('micro-batch'))
+    expect(names).toEqual(['gradients', 'optimizer', 'log', ...(step % 4 === 0 ? ['save_ckpt'] : [])])
+  }
+
+  // A device that is lost after its sixth step: opened again, and on from the fourth, to the same numbers.
+  if (existsSync('/proc/self/fd')) {
+    const hook = write('lose.mjs', losesDevice)
+    const env = { NODE_OPTIONS: `--import=${pathToFileURL(hook).href}` }
+    const lost = await sftWith(env, '@', join(folder, 'a.toml'), '--run-name', 'lost')
+    expect(lost.code, lost.text).toBe(0)
+    expect(lost.text).toMatch(/the GPU device was lost \(destroyed\): .+ opened again in 1 s, .+ \(try 1 of 3\)/)
+    expect(lost.text).toMatch(/resumed {2}step 4 from .*step_4/)
+    expect(metrics('lost').map((r) => [r.step, r['loss/mean'], r['optim/grad_norm']])).toEqual(
+      rows.map((r) => [r.step, r['loss/mean'], r['optim/grad_norm']]),
+    )
+    expect(timeline('lost').map((row) => row.step)).toEqual([1, 2, 3, 4, 5, 6, 7, 8])
+  }
 
   const adapted = await sft(
     '@',
