@@ -328,6 +328,13 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
     unit: 'GiB',
     healthy: 'does not grow after step 2',
   },
+  'perf/buffers_made': {
+    group: 'Speed and memory',
+    formula:
+      'GPU buffers that were created since the start of the process, by trainer and engine; what is used again is not counted',
+    unit: 'buffers',
+    healthy: 'does not grow after step 2, but by a few at a first evaluation or checkpoint',
+  },
   'time/step': {
     group: 'Speed and memory',
     formula: 'waiting for the batch, training on it and publishing; evaluation and saving are not in it',

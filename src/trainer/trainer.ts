@@ -135,7 +135,7 @@ export class Trainer {
   }
 
   #metrics(batch: TrainingBatch, result: GradientResult, step: { norm: number; learningRate: number; seconds: number }): Metrics {
-    const { loss } = this.options
+    const [{ loss }, { gpu }] = [this.options, this.decoder]
     const { 'entropy/all/mean': entropy, ...ratios } = policyMetrics(
       batch,
       result.samples,
@@ -150,7 +150,8 @@ export class Trainer {
       'optim/grad_norm': finite(step.norm),
       'optim/lr': step.learningRate,
       'perf/throughput': result.rows / step.seconds,
-      'perf/peak_memory': this.decoder.gpu.pool.peakBytes / 2 ** 30,
+      'perf/peak_memory': gpu.pool.peakBytes / 2 ** 30,
+      'perf/buffers_made': gpu.pool.buffersMade + gpu.readBuffersMade,
       'time/forward_backward': step.seconds,
     }
   }

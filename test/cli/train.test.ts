@@ -61,6 +61,8 @@ describe('a run in turns (max_async_level = 0)', () => {
       expect(row['optim/grad_norm']).toBeGreaterThan(0)
       expect(row['perf/peak_memory']).toBe(rows[1]['perf/peak_memory'])
     }
+    // Step 2 ends with an evaluation, which reads back sizes of its own.
+    expect(rows[4]['perf/buffers_made'], 'nothing is allocated in a step').toBe(rows[3]['perf/buffers_made'])
     expect(rows.filter((row) => 'eval/even/avg@1' in row).map((row) => row.step)).toEqual([0, 2, 4])
   })
 
