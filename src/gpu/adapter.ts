@@ -24,7 +24,15 @@ export interface GpuFacts {
   timestamps: boolean
   /** Parameters travel with the command (`var<immediate>`), else through a ring of uniform buffers. */
   immediates: boolean
-  limits: { maxBinding: number; maxBuffer: number; maxWorkgroupMemory: number; maxInvocations: number; maxTexture: number }
+  limits: {
+    maxBinding: number
+    maxBuffer: number
+    maxWorkgroupMemory: number
+    maxInvocations: number
+    maxTexture: number
+    /** Of one kernel. */
+    maxStorageBuffers: number
+  }
   features: string[]
 }
 
@@ -103,6 +111,7 @@ export async function openDevice(
       maxWorkgroupMemory: device.limits.maxComputeWorkgroupStorageSize,
       maxInvocations: device.limits.maxComputeInvocationsPerWorkgroup,
       maxTexture: device.limits.maxTextureDimension2D,
+      maxStorageBuffers: device.limits.maxStorageBuffersPerShaderStage,
     },
     features: requiredFeatures,
   }

@@ -144,9 +144,7 @@ function decoderLayer(
 ): Tensor {
   const { heads, kvHeads, headDim } = decoder.config
   const how = { dropoutSeed: batch.dropoutSeed, adapters: batch.adapters }
-  const normed = rmsNorm(tape, x, layer.inputNorm)
-  let [q, k, v] = linears(tape, normed, [layer.q, layer.k, layer.v], how)
-  tape.done(normed)
+  let [q, k, v] = linears(tape, x, [layer.q, layer.k, layer.v], { ...how, norm: layer.inputNorm })
   if (layer.qNorm && layer.kNorm) {
     const [qn, kn] = [rmsNorm(tape, q, layer.qNorm), rmsNorm(tape, k, layer.kNorm)]
     tape.done(q, k)
@@ -164,9 +162,7 @@ function decoderLayer(
   tape.done(q, k, v)
   const [middle] = linears(tape, attended, [layer.o], { ...how, residual: x })
   tape.done(attended)
-  const normed2 = rmsNorm(tape, middle, layer.postNorm)
-  const gated = swiGlu(tape, normed2, layer.gate, layer.up, how)
-  tape.done(normed2)
+  const gated = swiGlu(tape, middle, layer.gate, layer.up, { ...how, norm: layer.postNorm })
   const [out] = linears(tape, gated, [layer.down], { ...how, residual: middle })
   tape.done(gated, middle)
   return out

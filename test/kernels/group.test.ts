@@ -1,12 +1,19 @@
 /** Projections of one input in one dispatch: the bits of a matmul for each, and of SwiGLU's gate after two. */
-import { expect, test } from 'vitest'
-import { allocateTogether, allocateWeight, releaseWeight, writeWeight, type Weight } from '../../src/kernels/common/weight.ts'
+import { describe, expect, test } from 'vitest'
+import { allocateTogether, allocateWeight, releaseWeight, weightView, writeWeight } from '../../src/kernels/common/weight.ts'
+import type { Weight } from '../../src/kernels/common/weight.ts'
+import { useMatrixUnits } from '../../src/kernels/common/matrix-units.ts'
 import { siluGate } from '../../src/kernels/elementwise/elementwise.ts'
-import { linearGated, linearGroup, takesGroup, type GroupMember } from '../../src/kernels/matmul/group.ts'
+import { downRanges, downStride, groupDown, takesDown } from '../../src/kernels/matmul/group-tile.ts'
+import { groupTier, linearGated, linearGroup, normRows, takesGroup, takesNorm } from '../../src/kernels/matmul/group.ts'
+import type { GroupMember, InputNorm } from '../../src/kernels/matmul/group.ts'
 import { linear } from '../../src/kernels/matmul/matmul.ts'
+import { rmsNorm } from '../../src/kernels/norm/norm.ts'
+import type { GpuBuffer } from '../../src/gpu/pool.ts'
 import { roundWeight } from '../../src/kernels/optimizer/optimizer.ts'
 import { setTiles, tileCandidates } from '../../src/kernels/matmul/tiles.ts'
-import { bf16Bits, openBench, sameBits, toBf16 } from './harness.ts'
+import { stackedDown } from '../../src/kernels/lora/lora.ts'
+import { bf16Bits, modes, openBench, sameBits, toBf16 } from './harness.ts'
 
 const bench = await openBench()
 const { gpu } = bench
@@ -19,6 +26,8 @@ interface Case {
   bf16?: boolean
   rank?: number
   bias?: boolean
+  /** Default: two of them are. */
+  gated?: boolean
 }
 
 /** The same values alone, each in a storage of its own, and together. */
@@ -43,24 +52,33 @@ function inBank(sizes: number[]) {
   return sizes.map((size, i) => ({ buffer: bank, offset: (2 * (sizes.length - i) - 1) * step * 4, bytes: size * 4 }))
 }
 
-async function check(c: Case): Promise<void> {
+/** Products of random matrices: in buffers of their own for CPU drivers, else in one. */
+function products(rows: number, rank: number, count: number) {
+  if (gpu.facts.software && gpu.facts.subgroupSize === 8)
+    return Array.from({ length: count }, () => bench.up(bench.normals(rows * rank)))
+  return downRanges(bench.up(bench.normals(count * downStride(rows, rank))), rows, rank, count)
+}
+async function check(c: Case, tier = 'cpu'): Promise<void> {
   const { rows, k, widths, rank = 0 } = c
   const { alone, together, release } = weightsOf(c)
   const x = bench.up(bench.normals(rows * k))
   const biases = c.bias ? inBank(widths) : []
   const bs = rank ? inBank(widths.map((n) => n * rank)) : []
-  const xa = rank ? widths.map(() => bench.up(bench.normals(rows * rank))) : []
+  const xa = rank ? products(rows, rank, widths.length) : []
   const members = together.map((weight, i): GroupMember => ({ weight, bias: biases[i], b: bs[i] }))
-  expect(takesGroup(gpu, members)).toBe(true)
+  const gated = c.gated ?? widths.length === 2
+  expect(groupTier(gpu, members, gated)).toBe(tier)
+  const norm = takesNorm(gpu, groupTier(gpu, members, gated)!, members, rows, gated) ? gainOf(k) : undefined
+  const input = norm ? normed(x, rows, k, norm) : x
   const want = widths.map((n) => bench.out(rows * n))
   alone.forEach((weight, i) => {
     const lora = rank ? { x: xa[i], matrix: bs[i], rank } : undefined
-    linear(gpu, x, rows, weight, want[i], { bias: biases[i], lora })
+    linear(gpu, input, rows, weight, want[i], { bias: biases[i], lora })
   })
   const lora = rank ? { xa, rank } : undefined
-  if (widths.length === 3) {
+  if (!gated) {
     const ys = widths.map((n) => bench.out(rows * n))
-    linearGroup(gpu, x, rows, members, ys, lora)
+    linearGroup(gpu, x, rows, members, ys, lora, norm)
     for (const [i, y] of ys.entries()) {
       sameBits(`projection ${i}`, await bench.down(y, rows * widths[i]), await bench.down(want[i], rows * widths[i]))
     }
@@ -68,10 +86,17 @@ async function check(c: Case): Promise<void> {
     const count = rows * widths[0]
     const [product, y] = [bench.out(count), bench.out(count)]
     siluGate(gpu, want[0], want[1], product, count)
-    linearGated(gpu, x, rows, members, y, lora)
+    linearGated(gpu, x, rows, members, y, lora, norm)
     sameBits('gated', await bench.down(y, count), await bench.down(product, count))
   }
   release()
+}
+
+const gainOf = (k: number) => ({ gain: bench.up(bench.normals(k)), eps: 1e-6 })
+function normed(x: GpuBuffer, rows: number, k: number, { gain, eps }: InputNorm): GpuBuffer {
+  const y = bench.out(rows * k)
+  rmsNorm(gpu, x, gain, y, bench.out(rows), rows, k, eps)
+  return y
 }
 
 const cases: Case[] = [1, 2, 3, 20, 33].flatMap((rows, i) => [
@@ -119,6 +144,110 @@ cpu('a member is refreshed from its master without touching its neighbours', asy
   })
 })
 
+/** Each takes seconds to compile on a software adapter, so these are few: with and without everything, one tile and another. */
+const onGpus: Case[] = [
+  { rows: 1, k: 128, widths: [96, 48, 48], rank: 8, bias: true },
+  { rows: 20, k: 136, widths: [133, 133], rank: 16 },
+  { rows: 67, k: 72, widths: [133, 20, 200], bf16: false },
+  { rows: 131, k: 40, widths: [140, 140], rank: 8, bias: true },
+  { rows: 9, k: 72, widths: [68, 20], rank: 8, gated: false },
+]
+
+/** With RMSNorm of the input where a group takes it; its lanes are another adapter's in each mode. */
+describe.each(modes.slice(1))('$name', ({ facts, needs }) => {
+  const all = facts === modes[1].facts
+  test.skipIf(needs === 'cpu' && !bench.cpu)(
+    'each of a group has the bits of its own matmul, its input normalised before',
+    async () => {
+      for (const c of onGpus.slice(0, all ? 5 : 2)) {
+        setTiles(gpu, { tile: { rows: 128, columns: c.rows > 100 ? 128 : 64 } })
+        await bench.run(JSON.stringify(c), facts, () => check(c, 'tile'))
+      }
+      setTiles(gpu, {})
+    },
+  )
+})
+
+test("LoRA's first products of a group have the bits of a matmul for each, also of rows with different adapters", async () => {
+  await bench.run('down', modes[1].facts, () => checkDown(7, 72, { own: 16, width: 8, named: 3, count: 2 }))
+  await bench.run('down of more rows', modes[1].facts, () => checkDown(37, 136, { own: 8, width: 64, named: 1, count: 3 }))
+})
+
+async function checkDown(rows: number, k: number, c: { own: number; width: number; named: number; count: number }) {
+  const { own, width, named, count } = c
+  const rank = own + width * named
+  const as = inBank(Array.from({ length: count }, () => rank * k))
+  expect(takesDown(gpu, k, as)).toBe(true)
+  const parts = as.map((a, i) => ({ a, scale: 1.5 - i }))
+  const x = bench.up(bench.normals(rows * k))
+  const norm = rows <= normRows ? gainOf(k) : undefined
+  const input = norm ? normed(x, rows, k, norm) : x
+  const compare = async (stacked: Parameters<typeof stackedDown>[6] | undefined) => {
+    const xa = bench.out(count * downStride(rows, rank))
+    gpu.write(xa, new Float32Array(count * downStride(rows, rank)))
+    groupDown(gpu, x, rows, { k, rank, parts }, xa, { norm, stacked })
+    const got = await bench.down(xa, count * downStride(rows, rank))
+    const outs = parts.map(({ a, scale }) => ({ a, scale, out: bench.out(rows * rank) }))
+    if (stacked) stackedDown(gpu, input, rows, k, rank, outs, stacked)
+    else for (const { a, scale, out } of outs) linear(gpu, input, rows, weightView('A', a, rank, k), out, { alpha: scale })
+    for (const [i, { offset }] of downRanges(xa, rows, rank, count).entries()) {
+      const own = got.slice(offset / 4, offset / 4 + rows * rank)
+      sameBits(`${i}`, own, await bench.down(outs[i].out, rows * rank))
+    }
+  }
+  await compare(undefined)
+  const places = bench.up(Uint32Array.from({ length: rows }, () => bench.random.int(2 + named)))
+  const [scales] = inBank([count * (2 + named)])
+  await compare({ own, width, places, scales, perProjection: 2 + named })
+}
+
+const none = gpu.facts.matrixUnits.length === 0 ? ' (skipped: this adapter shows no matrix units)' : ''
+test.skipIf(none)(`matrix units: each of a group has the bits of its own matmul${none}`, async () => {
+  const some: Case[] = [
+    onGpus[0],
+    { rows: 20, k: 136, widths: [132, 132], rank: 16, bias: true },
+    { rows: 33, k: 72, widths: [68, 20], gated: false },
+    { rows: 70, k: 40, widths: [68, 68] },
+  ]
+  for (const c of some) {
+    for (const tile of tileCandidates.units.slice(0, 1)) {
+      await bench.run(`units ${tile.rows} x ${tile.columns} ${JSON.stringify(c)}`, { software: false }, async () => {
+        setTiles(gpu, { units: tile })
+        useMatrixUnits(gpu)
+        try {
+          await check(c, 'units')
+        } finally {
+          useMatrixUnits(gpu, false)
+          setTiles(gpu, {})
+        }
+      })
+    }
+  }
+})
+
+test('RMSNorm goes along where rows are few, a tier of GPUs takes them and the adapter binds its gain too', async () => {
+  await bench.run('norm', { software: false }, async () => {
+    const c: Case = { rows: 1, k: 64, widths: [8, 16, 16] }
+    const { together, release } = weightsOf(c)
+    const takes = (members: GroupMember[], rows: number, most = 8) => {
+      Object.assign(gpu, { facts: { ...gpu.facts, limits: { ...gpu.facts.limits, maxStorageBuffers: most } } })
+      return takesNorm(gpu, 'tile', members, rows)
+    }
+    const plain = together.map((weight): GroupMember => ({ weight }))
+    const [bs, biases] = [inBank([64, 128, 128]), inBank(c.widths)]
+    const whole = plain.map((member, i) => ({ ...member, b: bs[i], bias: biases[i] }))
+    expect([takes(plain, normRows), takes(plain, normRows + 1), takes(whole, 1), takes(whole, 1, 9)]).toEqual([
+      true,
+      false,
+      false,
+      true,
+    ])
+    expect(takes(whole.slice(1), 1)).toBe(true)
+    expect(takesNorm(gpu, 'cpu', plain, 1)).toBe(false)
+    release()
+  })
+})
+
 test('weights that lie apart, and biases or B that do, are no group', async () => {
   await bench.run('apart', {}, async () => {
     const { alone, together, release } = weightsOf({ rows: 1, k: 64, widths: [8, 16, 16] })
@@ -133,7 +262,7 @@ test('weights that lie apart, and biases or B that do, are no group', async () =
         gpu,
         together.map((weight) => ({ weight })),
       ),
-    ).toBe(bench.cpu)
+    ).toBe(true)
     expect(
       takesGroup(
         gpu,

@@ -2,15 +2,18 @@
  * Projections of one input at once: q, k, v, and SwiGLU's gate and up. On a tape that keeps nothing, and where the adapter gains by it, LoRA's first product,
  * the projections and SwiGLU's gate are a dispatch each, or two; the bits are those of one by one.
  */
-import type { BufferRange } from '../../gpu/gpu.ts'
+import type { BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { loraDown, stackedDown, takesLoraDown, type StackLayout } from '../../kernels/lora/lora.ts'
-import { linearGated, linearGroup, takesGroup, type GroupMember } from '../../kernels/matmul/group.ts'
+import { downRanges, downStride, groupDown, takesDown } from '../../kernels/matmul/group-tile.ts'
+import { groupTier, linearGated, linearGroup, takesNorm } from '../../kernels/matmul/group.ts'
+import type { GroupLora, GroupMember, GroupTier, InputNorm } from '../../kernels/matmul/group.ts'
 import * as matmul from '../../kernels/matmul/matmul.ts'
 import type { Tape } from '../tape.ts'
 import type { Tensor } from '../tensor.ts'
 import { siluGate } from './elementwise.ts'
 import { linear, type LinearArguments, type Projection } from './linear.ts'
+import { rmsNorm, type Norm } from './norm.ts'
 
 /** The adapters of projections of one input, one below the other: A_i (rank, K) and B_i (N_i, rank) of each, in one buffer. */
 export interface StackedLora extends StackLayout {
@@ -33,6 +36,8 @@ export interface RowAdapters {
 export interface LinearsArguments extends LinearArguments {
   /** Only on a tape that keeps nothing. */
   adapters?: RowAdapters
+  /** The input is normalised first, by whole rows. */
+  norm?: Norm
 }
 
 /**
@@ -40,55 +45,89 @@ export interface LinearsArguments extends LinearArguments {
  * B is summed over the whole rank, in order, and what is another's adds 0.
  */
 export function linears(tape: Tape, x: Tensor, projections: Projection[], options: LinearsArguments = {}): Tensor[] {
-  if (!atOnce(tape, x, projections, options)) return projections.map((projection) => linear(tape, x, projection, options))
-  const lora = downs(tape, x, projections, options.adapters)
+  const { gpu } = tape
+  const how = arranged(tape, x, projections, options, false)
+  const { input, members, tier } = how
+  if (!how.atOnce) {
+    const each = projections.map((projection) => linear(tape, input, projection, options))
+    if (input !== x) tape.done(input)
+    return each
+  }
+  const lora = downs(tape, how, projections, options.adapters)
   const ys = projections.map(({ name, weight }) => tape.tensor(x.rows, weight.rows, name, false))
-  const members = membersOf(projections, options.adapters)
-  if (members.length === 3 && !options.residual && takesGroup(tape.gpu, members)) {
+  if (tier) {
     const outputs = ys.map(({ buffer }) => buffer)
-    linearGroup(tape.gpu, x.buffer, x.rows, members, outputs, lora)
+    linearGroup(gpu, input.buffer, x.rows, members, outputs, lora, how.norm)
   } else {
     members.forEach(({ weight, bias, b }, i) => {
       const lowRank = lora && { x: lora.xa[i], matrix: b!, rank: lora.rank }
       const added = { bias, residual: options.residual?.buffer, lora: lowRank }
-      matmul.linear(tape.gpu, x.buffer, x.rows, weight, ys[i].buffer, added)
+      matmul.linear(gpu, input.buffer, x.rows, weight, ys[i].buffer, added)
     })
   }
   tape.done(...(lora?.tensors ?? []))
+  if (input !== x) tape.done(input)
   return ys
 }
 
 /** silu(gate(x)) * up(x): (rows, N). */
 export function swiGlu(tape: Tape, x: Tensor, gate: Projection, up: Projection, options: LinearsArguments = {}): Tensor {
   const pair = [gate, up]
-  const members = membersOf(pair, options.adapters)
-  const even = gate.weight.rows === up.weight.rows
-  if (even && !options.residual && atOnce(tape, x, pair, options) && takesGroup(tape.gpu, members)) {
-    const lora = downs(tape, x, pair, options.adapters)
+  const how = arranged(tape, x, pair, options, true)
+  const { input } = how
+  if (how.tier) {
+    const lora = downs(tape, how, pair, options.adapters)
     const y = tape.tensor(x.rows, gate.weight.rows, 'silu gate', false)
-    linearGated(tape.gpu, x.buffer, x.rows, members, y.buffer, lora)
+    linearGated(tape.gpu, input.buffer, x.rows, how.members, y.buffer, lora, how.norm)
     tape.done(...(lora?.tensors ?? []))
+    if (input !== x) tape.done(input)
     return y
   }
-  const [g, u] = linears(tape, x, pair, options)
+  const [g, u] = linears(tape, input, pair, { ...options, norm: undefined })
+  if (input !== x) tape.done(input)
   const y = siluGate(tape, g, u)
   tape.done(g, u)
   return y
 }
 
-/** Whether the tape keeps nothing, and either no projection has an adapter or `loraDown` takes those of all; always with adapters of rows. */
-function atOnce(tape: Tape, x: Tensor, projections: Projection[], options: LinearsArguments): boolean {
-  const loras = projections.flatMap(({ lora }) => lora ?? [])
-  if (options.adapters) {
-    if (tape.recording) throw new Error('rows of different adapters have no gradients')
-    return true
+/** How projections of one input run. */
+interface Arrangement {
+  /** What they read: x, or its norm where no kernel of theirs makes that by itself (`norm`). */
+  input: Tensor
+  norm?: InputNorm
+  members: GroupMember[]
+  /** The kernel that does all of them; none: one by one. */
+  tier?: GroupTier
+  /** Without gradients, and LoRA's first products together. */
+  atOnce: boolean
+}
+
+function arranged(tape: Tape, x: Tensor, projections: Projection[], options: LinearsArguments, gated: boolean): Arrangement {
+  const { gpu } = tape
+  const { adapters, norm } = options
+  if (adapters && tape.recording) throw new Error('rows of different adapters have no gradients')
+  const members = membersOf(projections, adapters)
+  const stack = adapters?.of(projections)
+  const own = adapters ? [] : projections.flatMap(({ lora }) => lora ?? [])
+  const firsts = stack ? stack.a : own.map(({ store, a }) => store.value(a))
+  const down = firsts.length > 0 ? downOf(gpu, x.columns, firsts) : 'none'
+  const drops = options.dropoutSeed !== undefined && own.some((lora) => lora.dropout > 0)
+  const alike = own.length === 0 || (own.length === projections.length && own.every((lora) => lora.rank === own[0].rank))
+  const found = options.residual || tape.recording || drops || !alike ? undefined : groupTier(gpu, members, gated)
+  const even = !gated || projections[0].weight.rows === projections[1].weight.rows
+  // On GPUs the first products go together where the projections do, and so go the other way.
+  const tier = even && (down === 'none' || down === (found === 'cpu' ? 'cpu' : 'gpu')) ? found : undefined
+  const atOnce = !!adapters || (!tape.recording && !drops && alike && (!!tier || down === 'none' || down === 'cpu'))
+  if (!norm) return { input: x, members, tier, atOnce }
+  if (tier && takesNorm(gpu, tier, members, x.rows, gated)) {
+    return { input: x, norm: { gain: norm.gain, eps: norm.eps }, members, tier, atOnce }
   }
-  if (tape.recording) return false
-  if (loras.length === 0) return true
-  const drops = options.dropoutSeed !== undefined && loras.some((lora) => lora.dropout > 0)
-  const alike = loras.length === projections.length && loras.every((lora) => lora.rank === loras[0].rank)
-  const matrices = loras.map(({ store, a }) => store.value(a))
-  return !drops && alike && takesLoraDown(tape.gpu, x.columns, matrices)
+  return { input: rmsNorm(tape, x, norm), members, tier, atOnce }
+}
+
+/** What does LoRA's first products in one dispatch, if anything does. */
+function downOf(gpu: Gpu, k: number, matrices: BufferRange[]): 'cpu' | 'gpu' | undefined {
+  return takesLoraDown(gpu, k, matrices) ? 'cpu' : takesDown(gpu, k, matrices) ? 'gpu' : undefined
 }
 
 function membersOf(projections: Projection[], adapters: RowAdapters | undefined): GroupMember[] {
@@ -103,27 +142,27 @@ function membersOf(projections: Projection[], adapters: RowAdapters | undefined)
 /** LoRA's first product for all of them; nothing where they have no adapter. */
 function downs(
   tape: Tape,
-  x: Tensor,
+  { input, norm, tier }: Arrangement,
   projections: Projection[],
   adapters: RowAdapters | undefined,
-): { rank: number; xa: GpuBuffer[]; tensors: Tensor[] } | undefined {
+): (GroupLora & { tensors: Tensor[] }) | undefined {
   const { gpu } = tape
-  const room = (rank: number) => {
-    const tensors = projections.map(({ name }) => tape.tensor(x.rows, rank, `${name} A`, false))
-    return { rank, tensors, xa: tensors.map(({ buffer }) => buffer) }
+  const { rows, columns: k } = input
+  const stack = adapters?.of(projections)
+  const loras = adapters ? [] : projections.flatMap(({ lora }) => lora ?? [])
+  if (!stack && loras.length === 0) return undefined
+  const rank = stack?.rank ?? loras[0].rank
+  const stacked = stack && { ...stack, places: adapters!.places }
+  const parts = stack ? stack.a.map((a) => ({ a, scale: 1 })) : loras.map(({ store, a, scale }) => ({ a: store.value(a), scale }))
+  if (tier === 'tile' || tier === 'units') {
+    const all = tape.tensor(1, parts.length * downStride(rows, rank), 'lora A', false)
+    groupDown(gpu, input.buffer, rows, { k, rank, parts }, all.buffer, { norm, stacked })
+    return { rank, xa: downRanges(all.buffer, rows, rank, parts.length), tensors: [all] }
   }
-  if (adapters) {
-    const stack = adapters.of(projections)
-    if (!stack) return undefined
-    const made = room(stack.rank)
-    const parts = stack.a.map((a, i) => ({ a, out: made.xa[i] }))
-    stackedDown(gpu, x.buffer, x.rows, x.columns, stack.rank, parts, { ...stack, places: adapters.places })
-    return made
-  }
-  const loras = projections.flatMap(({ lora }) => lora ?? [])
-  if (loras.length === 0) return undefined
-  const made = room(loras[0].rank)
-  const parts = loras.map(({ store, a, scale }, i) => ({ a: store.value(a), scale, out: made.xa[i] }))
-  loraDown(gpu, x.buffer, x.rows, x.columns, made.rank, parts)
-  return made
+  const tensors = projections.map(({ name }) => tape.tensor(rows, rank, `${name} A`, false))
+  const xa = tensors.map(({ buffer }) => buffer)
+  const outs = parts.map((part, i) => ({ ...part, out: xa[i] }))
+  if (stacked) stackedDown(gpu, input.buffer, rows, k, rank, outs, stacked)
+  else loraDown(gpu, input.buffer, rows, k, rank, outs)
+  return { rank, xa, tensors }
 }

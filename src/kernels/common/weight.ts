@@ -81,8 +81,8 @@ export function allocateWeight(gpu: Gpu, label: string, rows: number, columns: n
 }
 
 /**
- * Makes room for weights of one width that are read together: one after the other in one texture, where the adapter keeps them in textures and one holds them
- * all, else each by itself.
+ * Makes room for weights of one width that are read together: one after the other in one storage, where one holds them all and each begins at a whole texel or
+ * vec4u, else each by itself.
  * @returns the weights, and what is to be released in their place
  */
 export function allocateTogether(
@@ -92,7 +92,7 @@ export function allocateTogether(
   bf16: boolean,
 ): { weights: Weight[]; owned: Weight[] } {
   const total = parts.reduce((sum, { rows }) => sum + rows, 0)
-  const fits = keepsInTexture(gpu, columns) && rowsOfSlice(gpu, total, columns * (bf16 ? 2 : 4), true) === total
+  const fits = columns % 8 === 0 && rowsOfSlice(gpu, total, columns * (bf16 ? 2 : 4), keepsInTexture(gpu, columns)) === total
   if (!fits || parts.length === 1) {
     const weights = parts.map(({ label, rows }) => allocateWeight(gpu, label, rows, columns, bf16))
     return { weights, owned: weights }
@@ -113,7 +113,7 @@ export function writeWeight(gpu: Gpu, weight: Weight, data: Uint16Array | Float3
   for (const { slice, row, rows } of slicesOf(weight)) {
     const part = data.subarray(row * width, (row + rows) * width)
     if (!slice.texture) {
-      gpu.write(slice.storage as GpuBuffer, part)
+      gpu.write(slice.storage as GpuBuffer, part, (row - slice.row) * width * (weight.bf16 ? 2 : 4))
       continue
     }
     gpu.flush()

@@ -1,16 +1,16 @@
 /**
- * Projections of one input in one dispatch, for CPU drivers: q, k and v, and gate and up with the product that follows them. Each output has the bits of
- * its own `linear` (group_cpu.wgsl). Elsewhere each is a matmul of its own.
+ * Projections of one input in one dispatch: q, k and v, and gate and up with the product that follows them. Each output has the bits of its own `linear`, on
+ * every tier: CPU drivers (group_cpu.wgsl), the register tile (group_tile.wgsl), matrix units (group_units.wgsl). On GPUs LoRA's first product and RMSNorm of
+ * the input go along too.
  */
-import { fileURLToPath } from 'node:url'
 import { rangeOf, type Binding, type BufferRange, type Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
-import { capacityOf, groupsOf, map, within, type Count } from '../../gpu/size.ts'
-import { weightConstants, weightParams, type Weight } from '../common/weight.ts'
-import { cachedBytes, forwardTile, stagingColumns, takesCpu } from './cpu.ts'
-import { canStage, stage, stageRows, type Rows } from './stage.ts'
-
-const path = fileURLToPath(new URL('group_cpu.wgsl', import.meta.url))
+import { capacityOf, type Count } from '../../gpu/size.ts'
+import type { Weight } from '../common/weight.ts'
+import { takesCpu } from './cpu.ts'
+import * as cpu from './group-cpu.ts'
+import * as tile from './group-tile.ts'
+import * as units from './group-units.ts'
 
 /** One projection of a group: a weight of `allocateTogether`, with the bias and B (N, rank) of an adapter where it has them. */
 export interface GroupMember {
@@ -19,8 +19,32 @@ export interface GroupMember {
   b?: BufferRange
 }
 
-/** Whether one dispatch can do these: their weights lie in one texture, their biases in one buffer, their B in one bank. */
-export function takesGroup(gpu: Gpu, members: GroupMember[]): boolean {
+/** Scaled x A of each member, (rows, rank): in buffers of their own on CPU drivers, else in one as of `roomForDown`. */
+export interface GroupLora {
+  xa: (GpuBuffer | BufferRange)[]
+  rank: number
+}
+
+/** RMSNorm of the rows of the input: `gain` (K). */
+export interface InputNorm {
+  gain: Binding
+  eps: number
+}
+
+/** A group as the tiers take it: of one output where it is gated. */
+export interface GroupCall {
+  x: GpuBuffer
+  rows: Count
+  members: GroupMember[]
+  ys: GpuBuffer[]
+  lora?: GroupLora
+  norm?: InputNorm
+}
+
+export type GroupTier = 'cpu' | 'tile' | 'units'
+
+/** Which kernel does these in one dispatch: their weights lie in one storage, their biases in one buffer, their B in one bank. Undefined where none does. */
+export function groupTier(gpu: Gpu, members: GroupMember[], gated = members.length === 2): GroupTier | undefined {
   const [{ weight, bias, b }] = members
   const [slice] = weight.slices
   let at = 0
@@ -28,18 +52,38 @@ export function takesGroup(gpu: Gpu, members: GroupMember[]): boolean {
     at += rows
     return slices[0].row === rows - at
   }
-  return (
-    takesCpu(gpu, weight.columns) &&
-    slice.texture &&
+  const together =
+    members.length > 1 &&
     members.every((m) => m.weight.slices[0].storage === slice.storage && follows(m)) &&
     members.every((m) => (m.bias && rangeOf(m.bias).buffer) === (bias && rangeOf(bias).buffer)) &&
     members.every((m) => m.b?.buffer === b?.buffer)
-  )
+  if (!together || members.length > 3 || (gated && members.length !== 2)) return undefined
+  if (slice.texture) return takesCpu(gpu, weight.columns) && (gated || members.length === 3) ? 'cpu' : undefined
+  const by = members.map((m) => units.takesUnitsGroup(gpu, m.weight))
+  if (by.every((takes) => takes)) return gated && !units.halves(gpu) ? undefined : 'units'
+  // As a matmul of its own each would run on CPU kernels, or some of them on matrix units.
+  return takesCpu(gpu, weight.columns) || by.some((takes) => takes) ? undefined : 'tile'
+}
+
+/** Whether one dispatch can do these. */
+export const takesGroup = (gpu: Gpu, members: GroupMember[]): boolean => groupTier(gpu, members) !== undefined
+
+/** Rows up to which a group normalises its input itself. */
+export const normRows = 32
+
+/**
+ * Whether a group does RMSNorm of its input too. Every column tile does it again for its rows, so only where they are one tile of the lowest kind: what is read
+ * again is then at most as many bytes as the tile's weights, and a product of a sum of squares comes to 32 and more of the projection. It changes no bit.
+ */
+export function takesNorm(gpu: Gpu, tier: GroupTier, members: GroupMember[], rows: Count, gated = members.length === 2): boolean {
+  const [{ bias, b }] = members
+  const buffers = 3 + (gated ? 1 : members.length) + (b ? 2 : 0) + (bias ? 1 : 0)
+  return tier !== 'cpu' && capacityOf(rows) <= normRows && buffers <= gpu.facts.limits.maxStorageBuffers
 }
 
 /**
- * y_s = x W_sᵀ + xa_s B_sᵀ + bias_s for three members.
- * @param x (rows, K) @param ys (rows, N_s) each @param lora xa_s (rows, rank) each, scaled; where the members have B
+ * y_s = x W_sᵀ + xa_s B_sᵀ + bias_s for three members, on GPUs also for two; where `groupTier` has one for them.
+ * @param x (rows, K) @param ys (rows, N_s) each @param norm of x, where `takesNorm`
  */
 export function linearGroup(
   gpu: Gpu,
@@ -47,9 +91,10 @@ export function linearGroup(
   rows: Count,
   members: GroupMember[],
   ys: GpuBuffer[],
-  lora?: { xa: GpuBuffer[]; rank: number },
+  lora?: GroupLora,
+  norm?: InputNorm,
 ): void {
-  run(gpu, x, rows, members, ys, lora)
+  run(gpu, { x, rows, members, ys, lora, norm }, groupTier(gpu, members, false))
 }
 
 /** y = silu(g) * u, where g and u are x W_sᵀ + xa_s B_sᵀ + bias_s of two members of one width. Parameters as of `linearGroup`. */
@@ -59,57 +104,15 @@ export function linearGated(
   rows: Count,
   members: GroupMember[],
   y: GpuBuffer,
-  lora?: { xa: GpuBuffer[]; rank: number },
+  lora?: GroupLora,
+  norm?: InputNorm,
 ): void {
-  run(gpu, x, rows, members, [y], lora)
+  run(gpu, { x, rows, members, ys: [y], lora, norm }, groupTier(gpu, members, true))
 }
 
-function run(
-  gpu: Gpu,
-  x: GpuBuffer,
-  rows: Count,
-  members: GroupMember[],
-  ys: GpuBuffer[],
-  lora: { xa: GpuBuffer[]; rank: number } | undefined,
-): void {
-  const [{ weight, bias, b }] = members
-  const [slice] = weight.slices
-  const k = weight.columns
-  const widths = members.map((m) => m.weight.rows)
-  const columns = widths.reduce((sum, n) => sum + n, 0)
-  const GATED = Number(ys.length === 1)
-  const many = capacityOf(rows)
-  // This one has no bound on its rows.
-  const FEW = Number(many <= 2 && typeof rows === 'number')
-  // A gate's workgroup has as many columns of both members.
-  const { MT, NT } = FEW ? { MT: many, NT: 4 } : forwardTile(gpu, many, columns)
-  const SPAN = GATED ? NT / 2 : NT
-  const groups = GATED ? [Math.ceil(widths[0] / (8 * SPAN))] : widths.map((n) => Math.ceil(n / (8 * SPAN)))
-  const params: Record<string, Count> = { k, rank: lora?.rank ?? 0, ...weightParams(weight, slice) }
-  for (let s = 0; s < 3; s++) {
-    const member = members[s] ?? members[0]
-    params[`n_${s}`] = member.weight.rows
-    params[`b_${s}`] = (member.b?.offset ?? 0) / 16
-    params[`c_${s}`] = member.bias ? rangeOf(member.bias).offset / 4 : 0
-  }
-  const ROWS_FIRST = Number(many > MT && columns * k * 2 > cachedBytes)
-  const source: Rows = { data: x, rows, columns: k }
-  const X_TEX = Number(many > 4 && columns >= stagingColumns && canStage(gpu, source))
-  const flags = { GATED, FEW, X_TEX, ROWS_FIRST, LORA: Number(!!lora), BIAS: Number(!!bias) }
-  const kernel = gpu.kernel(path, { MT, NT, SPAN, ...flags, ...weightConstants(weight, slice, 1) })
-  const extra: Binding[] = [...ys, ...(lora ? [b!.buffer, ...lora.xa] : []), ...(bias ? [rangeOf(bias).buffer] : [])]
-  const most = X_TEX ? stageRows(gpu, k) : many
-  const across = groups.reduce((sum, n) => sum + n, 0)
-  for (let row0 = 0; row0 < many; row0 += most) {
-    const count = within(rows, row0, most)
-    const down = groupsOf(count, MT)
-    const from = X_TEX ? stage(gpu, source, row0, count, 'x') : x
-    const bindings = [from, slice.storage, ...extra]
-    gpu.dispatch(
-      kernel,
-      bindings,
-      { ...params, row0, rows: map(count, (n) => row0 + n) },
-      ROWS_FIRST ? [down, across] : [across, down],
-    )
-  }
+function run(gpu: Gpu, call: GroupCall, tier: GroupTier | undefined): void {
+  if (!tier) throw new Error('these projections are no group')
+  if (tier === 'cpu') cpu.run(gpu, call)
+  else if (tier === 'tile') tile.run(gpu, call)
+  else units.run(gpu, call)
 }

@@ -13,7 +13,7 @@ import * as units from './units.ts'
 
 /** A low-rank addition: `x` (rows, rank) is already multiplied by one of the two matrices, `matrix` is the other. */
 export interface LowRank {
-  x: GpuBuffer
+  x: GpuBuffer | BufferRange
   matrix: GpuBuffer | BufferRange
   /** A multiple of 8. */
   rank: number

@@ -6,7 +6,7 @@ import { capacityOf, groupsOf, type Count } from '../../gpu/size.ts'
 import type { Weight } from '../common/weight.ts'
 import { bufferOf, type Extras, type Part } from './part.ts'
 import type { Rows } from './stage.ts'
-import { tilesOf } from './tiles.ts'
+import { tilesOf, type Tile } from './tiles.ts'
 
 const path = fileURLToPath(new URL('tile.wgsl', import.meta.url))
 const forms = {
@@ -16,11 +16,14 @@ const forms = {
 }
 const nothing = { LORA: 0, BIAS: 0, RESIDUAL: 0, ACCUMULATE: 0 }
 
+/** Of few rows a large tile would compute mostly nothing. */
+export function tileFor(gpu: Gpu, count: Count): Tile {
+  const rows = capacityOf(count)
+  return rows <= 32 ? { rows: 32, columns: 64 } : rows <= 64 ? { rows: 64, columns: 64 } : tilesOf(gpu).tile
+}
+
 function run(gpu: Gpu, constants: Record<string, number>, bindings: Binding[], params: Record<string, Count>): void {
-  const best = tilesOf(gpu).tile
-  // Of few rows a large tile would compute mostly nothing.
-  const rows = capacityOf(params.rows)
-  const tile = rows <= 32 ? { rows: 32, columns: 64 } : rows <= 64 ? { rows: 64, columns: 64 } : best
+  const tile = tileFor(gpu, params.rows)
   const kernel = gpu.kernel(path, { TM: tile.rows, TN: tile.columns, ...nothing, ...constants })
   gpu.dispatch(kernel, bindings, params, [groupsOf(params.columns, tile.columns), groupsOf(params.rows, tile.rows)])
 }

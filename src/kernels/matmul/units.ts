@@ -63,15 +63,20 @@ function run(
   form: { FORM_NT: number },
   params: { rows: Count; columns: number } & Record<string, Count>,
 ): void {
-  const unit = matrixUnitOf(gpu)!
-  const tile = tileFor(gpu, capacityOf(params.rows))
-  const { down, across } = arrange(tile)
-  const shape = { TM: tile.rows, TN: tile.columns, SM: down, SN: across, KT, LANES: gpu.facts.subgroupSize }
-  const fragment = { FM: unit.m, FN: unit.n, FK: unit.k }
-  const kernel = gpu.kernel(path, { ...shape, ...fragment, LORA: 0, BIAS: 0, RESIDUAL: 0, ACCUMULATE: 0, ...flags, ...form })
+  const shape = shapeFor(gpu, params.rows)
+  const kernel = gpu.kernel(path, { ...shape, LORA: 0, BIAS: 0, RESIDUAL: 0, ACCUMULATE: 0, ...flags, ...form })
   const bindings = [a, out, bufferOf(part.slice), ...extra]
-  const groups: [Count, Count] = [groupsOf(params.columns, tile.columns), groupsOf(params.rows, tile.rows)]
+  const groups: [Count, Count] = [groupsOf(params.columns, shape.TN), groupsOf(params.rows, shape.TM)]
   gpu.dispatch(kernel, bindings, { ...params, rank, alpha, b_stride: weight.columns, b_row: part.row - part.slice.row }, groups)
+}
+
+/** What a workgroup and its subgroups own, and the fragments that they multiply, as constants of the kernels. */
+export function shapeFor(gpu: Gpu, rows: Count) {
+  const { m, n, k } = matrixUnitOf(gpu)!
+  const tile = tileFor(gpu, capacityOf(rows))
+  const { down, across } = arrange(tile)
+  const subgroups = { SM: down, SN: across, LANES: gpu.facts.subgroupSize }
+  return { TM: tile.rows, TN: tile.columns, ...subgroups, KT, FM: m, FN: n, FK: k }
 }
 
 /** Small tiles for few rows; else the tuned one, or the largest smaller one that the adapter's workgroup memory holds. */

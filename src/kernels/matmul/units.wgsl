@@ -28,9 +28,7 @@ var<workgroup> b_tile: array<f16, $(KT*(TN+8))>; // a row a step of the depth
 #endif
 var<workgroup> scratch: array<f32, $(SM*SN*FM*FN)>;
 
-fn narrow(v: vec4f) -> vec4<f16> { return vec4<f16>(clamp(v, vec4f(-65504.0), vec4f(65504.0))); }
-fn low(u: vec4u) -> vec4f { return bitcast<vec4f>(u << vec4u(16u)); }
-fn high(u: vec4u) -> vec4f { return bitcast<vec4f>(u & vec4u(0xffff0000u)); }
+#include "narrow.wgsl"
 
 fn finish(i: u32, j: u32, sum: f32) {
   if (i >= p.rows || j >= p.columns) { return; }
@@ -112,23 +110,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
 #end
     }
     workgroupBarrier();
-#for d in 0..KT/FK
-    {
-#for i in 0..TM/SM/FM
-      let left_$(i) = subgroupMatrixLoad<subgroup_matrix_left<f16, $(FK), $(FM)>, row_major>(&a_tile, (si + $(i*FM)u) * $(KT+8)u + $(d*FK)u, $(KT+8)u);
-#end
-#for j in 0..TN/SN/FN
-#if FORM_NT
-      let right_$(j) = subgroupMatrixLoad<subgroup_matrix_right<f16, $(FN), $(FK)>, col_major>(&b_tile, (sj + $(j*FN)u) * $(KT+8)u + $(d*FK)u, $(KT+8)u);
-#else
-      let right_$(j) = subgroupMatrixLoad<subgroup_matrix_right<f16, $(FN), $(FK)>, row_major>(&b_tile, $(d*FK*(TN+8))u + sj + $(j*FN)u, $(TN+8)u);
-#endif
-#for i in 0..TM/SM/FM
-      acc_$(i)_$(j) = subgroupMatrixMultiplyAccumulate(left_$(i), right_$(j), acc_$(i)_$(j));
-#end
-#end
-    }
-#end
+#include "units_step.wgsl"
     workgroupBarrier();
   }
 #for i in 0..TM/SM/FM

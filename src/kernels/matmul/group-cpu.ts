@@ -1,0 +1,54 @@
+/** Groups of projections on CPU drivers: group_cpu.wgsl over weights that lie in one texture. */
+import { fileURLToPath } from 'node:url'
+import { rangeOf, type Binding, type Gpu } from '../../gpu/gpu.ts'
+import { capacityOf, groupsOf, map, within, type Count } from '../../gpu/size.ts'
+import { weightConstants, weightParams } from '../common/weight.ts'
+import { cachedBytes, forwardTile, stagingColumns } from './cpu.ts'
+import type { GroupCall } from './group.ts'
+import { canStage, stage, stageRows, type Rows } from './stage.ts'
+
+const path = fileURLToPath(new URL('group_cpu.wgsl', import.meta.url))
+
+/** Runs a group of three members, or of two that are gated (one output). The xa of each lies in a buffer of its own. */
+export function run(gpu: Gpu, { x, rows, members, ys, lora }: GroupCall): void {
+  const [{ weight, bias, b }] = members
+  const [slice] = weight.slices
+  const k = weight.columns
+  const widths = members.map((m) => m.weight.rows)
+  const columns = widths.reduce((sum, n) => sum + n, 0)
+  const GATED = Number(ys.length === 1)
+  const many = capacityOf(rows)
+  // This one has no bound on its rows.
+  const FEW = Number(many <= 2 && typeof rows === 'number')
+  // A gate's workgroup has as many columns of both members.
+  const { MT, NT } = FEW ? { MT: many, NT: 4 } : forwardTile(gpu, many, columns)
+  const SPAN = GATED ? NT / 2 : NT
+  const groups = GATED ? [Math.ceil(widths[0] / (8 * SPAN))] : widths.map((n) => Math.ceil(n / (8 * SPAN)))
+  const params: Record<string, Count> = { k, rank: lora?.rank ?? 0, ...weightParams(weight, slice) }
+  for (let s = 0; s < 3; s++) {
+    const member = members[s] ?? members[0]
+    params[`n_${s}`] = member.weight.rows
+    params[`b_${s}`] = (member.b?.offset ?? 0) / 16
+    params[`c_${s}`] = member.bias ? rangeOf(member.bias).offset / 4 : 0
+  }
+  const ROWS_FIRST = Number(many > MT && columns * k * 2 > cachedBytes)
+  const source: Rows = { data: x, rows, columns: k }
+  const X_TEX = Number(many > 4 && columns >= stagingColumns && canStage(gpu, source))
+  const flags = { GATED, FEW, X_TEX, ROWS_FIRST, LORA: Number(!!lora), BIAS: Number(!!bias) }
+  const kernel = gpu.kernel(path, { MT, NT, SPAN, ...flags, ...weightConstants(weight, slice, 1) })
+  const extra: Binding[] = [...ys, ...(lora ? [b!.buffer, ...lora.xa] : []), ...(bias ? [rangeOf(bias).buffer] : [])]
+  const most = X_TEX ? stageRows(gpu, k) : many
+  const across = groups.reduce((sum, n) => sum + n, 0)
+  for (let row0 = 0; row0 < many; row0 += most) {
+    const count = within(rows, row0, most)
+    const down = groupsOf(count, MT)
+    const from = X_TEX ? stage(gpu, source, row0, count, 'x') : x
+    const bindings = [from, slice.storage, ...extra]
+    gpu.dispatch(
+      kernel,
+      bindings,
+      { ...params, row0, rows: map(count, (n) => row0 + n) },
+      ROWS_FIRST ? [down, across] : [across, down],
+    )
+  }
+}

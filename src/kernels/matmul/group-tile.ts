@@ -1,0 +1,115 @@
+/** Groups of projections on the register tile of GPUs, and LoRA's first product of a group. */
+import { fileURLToPath } from 'node:url'
+import { rangeOf, type Binding, type BufferRange, type Gpu } from '../../gpu/gpu.ts'
+import type { GpuBuffer } from '../../gpu/pool.ts'
+import { capacityOf, groupsOf, type Count } from '../../gpu/size.ts'
+import type { Constants } from '../../gpu/wgsl.ts'
+import { lanes } from '../common/lanes.ts'
+import { takesCpu } from './cpu.ts'
+import type { GroupCall, GroupMember, InputNorm } from './group.ts'
+import { bufferOf } from './part.ts'
+import { tileFor } from './tile.ts'
+
+const path = fileURLToPath(new URL('group_tile.wgsl', import.meta.url))
+const threads = 256
+
+/** Which variant of a group's kernel: what is added, and the constants of norm_rows.wgsl for so many threads; a row gets the lanes that rms_norm.wgsl gives it. */
+export function variantOf(gpu: Gpu, call: Omit<GroupCall, 'x'>, tileRows: number, ofThreads: number): Constants {
+  const { rows, members, ys, lora, norm } = call
+  const flags = { GATED: Number(ys.length === 1 && members.length > 0), LORA: Number(!!lora), BIAS: Number(!!members[0]?.bias) }
+  if (!norm) return { ...flags, OUTPUTS: ys.length, NORM: 0 }
+  const { LANES, SUBGROUP } = lanes(gpu)
+  const NORM_ROUNDS = Math.ceil((Math.min(capacityOf(rows), tileRows) * LANES) / ofThreads)
+  const lanesOfRows = { NORM_LANES: LANES, NORM_SUBGROUP: SUBGROUP, NORM_ROUNDS, THREADS: ofThreads }
+  return { ...flags, OUTPUTS: ys.length, NORM: 1, ...lanesOfRows }
+}
+
+/** Where the members' parts of `bank` and of the biases lie, and how far apart their xa are. */
+export function placesOf(members: GroupMember[], lora: GroupCall['lora']): Record<string, number> {
+  const params: Record<string, number> = { rank: lora?.rank ?? 0, xa_stride: 0 }
+  if (lora) params.xa_stride = (rangeOf(lora.xa[1]).offset - rangeOf(lora.xa[0]).offset) / 4
+  for (let s = 0; s < 3; s++) {
+    const member = members[s]
+    params[`n_${s}`] = member?.weight.rows ?? 0
+    params[`b_${s}`] = (member?.b?.offset ?? 0) / 4
+    params[`c_${s}`] = member?.bias ? rangeOf(member.bias).offset / 4 : 0
+  }
+  return params
+}
+
+/** Inputs and outputs of a group in the order of its kernels' bindings. */
+export function bindingsOf({ x, members: [{ weight, bias, b }], ys, lora, norm }: GroupCall): Binding[] {
+  const more: Binding[] = lora ? [b!.buffer, rangeOf(lora.xa[0]).buffer] : []
+  if (bias) more.push(rangeOf(bias).buffer)
+  if (norm) more.push(norm.gain)
+  return [x, bufferOf(weight.slices[0]), ...ys, ...more]
+}
+
+/** Workgroups across: a gated one has as many columns of both members. */
+export function acrossOf({ members, ys }: GroupCall, columns: number): number {
+  if (ys.length === 1) return Math.ceil(members[0].weight.rows / (columns / 2))
+  return members.reduce((sum, { weight }) => sum + Math.ceil(weight.rows / columns), 0)
+}
+
+/** Runs a group. */
+export function run(gpu: Gpu, call: GroupCall): void {
+  const { rows, members, lora, norm } = call
+  const [{ weight }] = members
+  const tile = tileFor(gpu, rows)
+  const shape = { TM: tile.rows, TN: tile.columns, W_BF16: Number(weight.bf16), DOWN: 0, STACKED: 0 }
+  const kernel = gpu.kernel(path, { ...shape, ...variantOf(gpu, call, tile.rows, threads) })
+  const params = { rows, k: weight.columns, eps: norm?.eps ?? 0, ...placesOf(members, lora) }
+  gpu.dispatch(kernel, bindingsOf(call), params, [acrossOf(call, tile.columns), groupsOf(rows, tile.rows)])
+}
+
+/** Rows of different adapters, of which each keeps its own part of the product: as of lora.ts. */
+export interface DownRows {
+  own: number
+  width: number
+  places: GpuBuffer
+  scales: BufferRange
+  perProjection: number
+}
+
+/** Values from one xa of a group to the next, so that each can be bound by itself. */
+export const downStride = (rows: Count, rank: number): number => Math.ceil((capacityOf(rows) * rank) / 64) * 64
+
+/** The xa of `count` members in one buffer of `count * downStride(rows, rank)` values. */
+export function downRanges(buffer: GpuBuffer, rows: Count, rank: number, count: number): BufferRange[] {
+  const bytes = downStride(rows, rank) * 4
+  return Array.from({ length: count }, (_, s) => ({ buffer, offset: s * bytes, bytes }))
+}
+
+/** Whether `groupDown` has the bits of a matmul for each of these. */
+export function takesDown(gpu: Gpu, k: number, matrices: BufferRange[]): boolean {
+  return !takesCpu(gpu, k) && matrices.length > 1 && matrices.every(({ buffer }) => buffer === matrices[0].buffer)
+}
+
+/**
+ * LoRA's first product of two or three members on GPUs, in one dispatch: scale_s * x A_sᵀ, with the bits of `linear`.
+ * @param parts A_s (rank, K), all in one bank @param xa as of `downRanges` @param stacked of each row only its own adapter's part, times that one's scale: as `stackedDown`
+ */
+export function groupDown(
+  gpu: Gpu,
+  x: GpuBuffer,
+  rows: Count,
+  { k, rank, parts }: { k: number; rank: number; parts: { a: BufferRange; scale: number }[] },
+  xa: GpuBuffer,
+  { norm, stacked }: { norm?: InputNorm; stacked?: DownRows } = {},
+): void {
+  const tile = tileFor(gpu, rows)
+  const shape = { TM: tile.rows, TN: tile.columns, W_BF16: 0, DOWN: 1, STACKED: Number(!!stacked) }
+  const variant = variantOf(gpu, { rows, members: [], ys: [xa], norm }, tile.rows, threads)
+  const kernel = gpu.kernel(path, { ...shape, ...variant })
+  const params: Record<string, Count> = { rows, k, n: rank, xa_stride: downStride(rows, rank), eps: norm?.eps ?? 0 }
+  for (let s = 0; s < 3; s++) {
+    params[`w_${s}`] = (parts[s]?.a.offset ?? 0) / 4
+    params[`alpha_${s}`] = parts[s]?.scale ?? 0
+  }
+  Object.assign(params, { own: stacked?.own ?? 0, width: stacked?.width ?? 0, per: stacked?.perProjection ?? 0 })
+  const bindings: Binding[] = [x, parts[0].a.buffer, xa]
+  if (stacked) bindings.push(stacked.places, stacked.scales)
+  if (norm) bindings.push(norm.gain)
+  const across = parts.length * Math.ceil(rank / tile.columns)
+  gpu.dispatch(kernel, bindings, params, [across, groupsOf(rows, tile.rows)])
+}

@@ -1,0 +1,33 @@
+/** Groups of projections on matrix units. */
+import { fileURLToPath } from 'node:url'
+import type { Gpu } from '../../gpu/gpu.ts'
+import { groupsOf } from '../../gpu/size.ts'
+import { matrixUnitOf } from '../common/matrix-units.ts'
+import type { Weight } from '../common/weight.ts'
+import { acrossOf, bindingsOf, placesOf, variantOf } from './group-tile.ts'
+import type { GroupCall } from './group.ts'
+import { shapeFor, takesUnits } from './units.ts'
+
+const path = fileURLToPath(new URL('group_units.wgsl', import.meta.url))
+
+/** Whether a member's own matmul would run on matrix units. */
+export function takesUnitsGroup(gpu: Gpu, weight: Weight): boolean {
+  const [slice] = weight.slices
+  const whole = { slice, row: 0, rows: weight.rows, column: 0, width: weight.rows }
+  return takesUnits(gpu, weight, whole, weight.columns, 0)
+}
+
+/** Whether fragments are so narrow that a subgroup's columns are halved between gate and up. */
+export const halves = (gpu: Gpu): boolean => matrixUnitOf(gpu)!.n <= 16
+
+/** Runs a group. */
+export function run(gpu: Gpu, call: GroupCall): void {
+  const { rows, members, lora, norm } = call
+  const [{ weight }] = members
+  const shape = shapeFor(gpu, rows)
+  const { TM, TN, SM, SN, LANES } = shape
+  const THREADS = SM * SN * LANES
+  const kernel = gpu.kernel(path, { ...shape, FORM_NT: 1, THREADS, ...variantOf(gpu, call, TM, THREADS) })
+  const params = { rows, k: weight.columns, eps: norm?.eps ?? 0, ...placesOf(members, lora) }
+  gpu.dispatch(kernel, bindingsOf(call), params, [acrossOf(call, TN), groupsOf(rows, TM)])
+}

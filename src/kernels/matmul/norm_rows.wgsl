@@ -1,0 +1,37 @@
+// RMSNorm as a prologue (group_tile.wgsl, group_units.wgsl): row_scale[i] = 1 / sqrt(mean over c of x[i0+i,c]^2 + eps) for the rows of a workgroup, which is to be
+// multiplied as x * row_scale * gain. A row has the lanes that it has in norm/rms_norm.wgsl (NORM_LANES, NORM_SUBGROUP) and that order of the sum, so those bits;
+// NORM_ROUNDS rows follow each other in the same lanes. x_value(index) is an element of x.
+var<workgroup> row_scale: array<f32, $(NORM_ROUNDS*THREADS/NORM_LANES)>;
+#if !NORM_SUBGROUP
+var<workgroup> norm_scratch: array<f32, THREADS>;
+#endif
+fn scale_rows(i0: u32, id: u32) {
+  let lane = id % NORM_LANES;
+  let first = id / NORM_LANES;
+#for q in 0..NORM_ROUNDS
+  let at_$(q) = min(i0 + first + $(q*THREADS/NORM_LANES)u, p.rows - 1u) * p.k;
+  var sum_$(q) = 0.0;
+#end
+  for (var c = lane; c < p.k; c += NORM_LANES) {
+#for q in 0..NORM_ROUNDS
+    let v_$(q) = x_value(at_$(q) + c);
+    sum_$(q) = fma(v_$(q), v_$(q), sum_$(q));
+#end
+  }
+#for q in 0..NORM_ROUNDS
+#if NORM_SUBGROUP
+  let total_$(q) = subgroupAdd(sum_$(q));
+#else
+  norm_scratch[id] = sum_$(q);
+  for (var width = NORM_LANES / 2u; width > 0u; width /= 2u) {
+    workgroupBarrier();
+    if (lane < width) { norm_scratch[id] += norm_scratch[id + width]; }
+  }
+  workgroupBarrier();
+  let total_$(q) = norm_scratch[id - lane];
+  workgroupBarrier();
+#endif
+  if (lane == 0u) { row_scale[first + $(q*THREADS/NORM_LANES)u] = 1.0 / sqrt(total_$(q) / f32(p.k) + p.eps); }
+#end
+  workgroupBarrier();
+}
