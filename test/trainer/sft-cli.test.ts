@@ -1,6 +1,6 @@
 /** `cli.js sft` as one runs it: a real process, real files. */
 import { spawn } from 'node:child_process'
-import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import { expect, test } from 'vitest'
@@ -108,6 +108,8 @@ test('makes a model from nothing, goes on where it stopped with the same numbers
     rows.map((r) => [r.step, r['loss/mean'], r['optim/grad_norm']]),
   )
 
+  // What was set aside is made again, and gone.
+  expect(readdirSync(join(folder, 'out/straight/checkpoints')).toSorted()).toEqual(['step_4', 'step_8'])
   // Who ran when, once for each step, though four of them were made twice.
   const times = timeline('straight')
   expect(times.map((row) => row.step)).toEqual([1, 2, 3, 4, 5, 6, 7, 8])
