@@ -45,7 +45,7 @@ function expandFile(path: string, constants: Constants): string[] {
 function expandLines(path: string, lines: string[], from: number, to: number, scope: Constants, out: string[]): void {
   for (let n = from; n < to; n++) {
     const line = lines[n]
-    const directive = /^\s*#(\w+)\s*(.*?)\s*$/.exec(line)
+    const directive = line.includes('#') ? /^\s*#(\w+)\s*(.*?)\s*$/.exec(line) : null
     if (!directive) {
       out.push(line.includes('$(') ? substitute(line, scope, `${path}:${n + 1}`) : line)
       continue
@@ -102,27 +102,31 @@ function matching(lines: string[], start: number, to: number, kind: 'if' | 'for'
 
 function substitute(line: string, scope: Constants, where: string): string {
   let out = ''
-  for (let i = 0; i < line.length; i++) {
-    if (!line.startsWith('$(', i)) {
-      out += line[i]
-      continue
-    }
+  let done = 0
+  for (let i = line.indexOf('$('); i >= 0; i = line.indexOf('$(', done)) {
     let depth = 1
     let j = i + 2
     for (; j < line.length && depth > 0; j++) depth += line[j] === '(' ? 1 : line[j] === ')' ? -1 : 0
-    out += evaluate(line.slice(i + 2, j - 1), scope, where)
-    i = j - 1
+    out += line.slice(done, i) + evaluate(line.slice(i + 2, j - 1), scope, where)
+    done = j
   }
-  return out
+  return out + line.slice(done)
 }
+
+/** Of expressions without names: an unrolled kernel has thousands, and few different ones. */
+const values = new Map<string, number>()
 
 function evaluate(expression: string, scope: Constants, where: string): number {
   const numeric = expression.replace(/[A-Za-z_]\w*/g, (name) => {
     if (!(name in scope)) throw new Error(`${where}: '${name}' is no constant and no loop variable`)
     return String(scope[name])
   })
+  const known = values.get(numeric)
+  if (known !== undefined) return known
   if (!/^[\d+\-*/%() ]+$/.test(numeric)) throw new Error(`${where}: cannot evaluate '${expression}'`)
-  return Math.floor(Number(new Function(`return (${numeric})`)()))
+  const value = Math.floor(Number(new Function(`return (${numeric})`)()))
+  values.set(numeric, value)
+  return value
 }
 
 /** One `@group(0) @binding(n)` of a kernel, as the bind group layout needs it. */
