@@ -11,6 +11,7 @@ import { encode, paddedBytes, rangeOf, UniformRing } from './commands.ts'
 import type { Binding, BufferRange, Command, Workgroups } from './commands.ts'
 import { DeviceErrors, withinMemory } from './device-errors.ts'
 import { GpuError, type DeviceLostError } from './errors.ts'
+import { keepYoungSpace } from './heap.ts'
 import { encodeParams, KernelCache, type Kernel } from './kernel.ts'
 import { emptyPlan, fill, isEmpty, type Plan } from './plan.ts'
 import { BufferPool, GpuBuffer, GpuTexture } from './pool.ts'
@@ -57,7 +58,9 @@ export class Gpu {
   readonly #waits = new WaitClock()
 
   static async open(options: OpenOptions = {}): Promise<Gpu> {
-    return new Gpu(await openDevice(options))
+    const opened = await openDevice(options)
+    if (opened.facts.software) keepYoungSpace()
+    return new Gpu(opened)
   }
 
   constructor(opened: { gpu: GPU; device: GPUDevice; facts: GpuFacts; checks: boolean }) {

@@ -1,0 +1,11 @@
+/** JavaScript's heap beside a device whose memory is the process's own. */
+import { setFlagsFromString } from 'node:v8'
+
+/**
+ * Leaves V8's space for young objects as large as it is. It would grow to tens of megabytes within a few training steps, for objects of which nearly none lives
+ * longer than a step: small, it is swept more often and each time sooner, and nothing is slower (bench/LOG.md). Who sets its size by a flag of node's has it so.
+ */
+export function keepYoungSpace(): void {
+  const flags = `${process.execArgv.join(' ')} ${process.env.NODE_OPTIONS ?? ''}`
+  if (!flags.includes('semi-space') && !flags.includes('semi_space')) setFlagsFromString('--semi-space-growth-factor=1')
+}

@@ -1,0 +1,25 @@
+import { spawnSync } from 'node:child_process'
+import { fileURLToPath } from 'node:url'
+import { expect, test } from 'vitest'
+
+const module = fileURLToPath(new URL('../../src/gpu/heap.ts', import.meta.url))
+
+/** Bytes of the space for young objects after many of them, each alive for a while. */
+function youngBytes(keeps: boolean, ...flags: string[]): number {
+  const program = `
+    import { getHeapSpaceStatistics } from 'node:v8'
+    ${keeps ? `import { keepYoungSpace } from ${JSON.stringify(module)}; keepYoungSpace()` : ''}
+    const alive = []
+    for (let i = 0; i < 3e6; i++) alive[i % 3e5] = { i, text: String(i) }
+    console.log(getHeapSpaceStatistics().find(({ space_name }) => space_name === 'new_space').space_size)`
+  const { stdout, stderr } = spawnSync(process.execPath, [...flags, '--input-type=module', '-e', program], { encoding: 'utf8' })
+  expect(stderr).toBe('')
+  return Number(stdout)
+}
+
+test('the space for young objects stays small, unless its size is given', () => {
+  const small = youngBytes(true)
+  expect(small).toBeGreaterThan(0)
+  expect(youngBytes(false)).toBeGreaterThan(4 * small)
+  expect(youngBytes(true, '--max-semi-space-size=32')).toBeGreaterThan(4 * small)
+})
