@@ -19,7 +19,9 @@ export function variantOf(gpu: Gpu, call: Omit<GroupCall, 'x'>, tileRows: number
   const flags = { GATED: Number(ys.length === 1 && members.length > 0), LORA: Number(!!lora), BIAS: Number(!!members[0]?.bias) }
   if (!norm) return { ...flags, OUTPUTS: ys.length, NORM: 0 }
   const { LANES, SUBGROUP } = lanes(gpu)
-  const NORM_ROUNDS = Math.ceil((Math.min(capacityOf(rows), tileRows) * LANES) / ofThreads)
+  // Two variants at most: rows that all have lanes of their own at once, and a whole tile.
+  const atOnce = ofThreads / LANES
+  const NORM_ROUNDS = capacityOf(rows) <= atOnce ? 1 : Math.ceil(tileRows / atOnce)
   const lanesOfRows = { NORM_LANES: LANES, NORM_SUBGROUP: SUBGROUP, NORM_ROUNDS, THREADS: ofThreads }
   return { ...flags, OUTPUTS: ys.length, NORM: 1, ...lanesOfRows }
 }
