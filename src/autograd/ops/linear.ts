@@ -1,5 +1,5 @@
 /** Linear layers: frozen, LoRA (arXiv 2106.09685) or trained whole. */
-import type { BufferRange } from '../../gpu/gpu.ts'
+import type { Binding, BufferRange } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { map, type Count } from '../../gpu/size.ts'
 import { weightView, type Weight } from '../../kernels/common/weight.ts'
@@ -41,19 +41,12 @@ export interface LinearArguments {
 /** y = x Wᵀ (+ LoRA) (+ bias) (+ residual); x (rows, K), y (rows, N). */
 export function linear(tape: Tape, x: Tensor, projection: Projection, options: LinearArguments = {}): Tensor {
   const { gpu } = tape
-  const { weight, lora, bias, trained } = projection
+  const { weight, lora, bias } = projection
   const { residual } = options
-  const needsGrad = x.needsGrad || !!residual?.needsGrad || !!lora || !!trained
-  const y = tape.tensor(x.rows, weight.rows, projection.name, needsGrad)
-  const kept: Tensor[] = []
+  const y = linearOutput(tape, x, projection, residual)
   if (!lora) {
     matmul.linear(gpu, x.buffer, x.rows, weight, y.buffer, { bias, residual: residual?.buffer })
-    if (trained) kept.push(x)
-    return tape.node(projection.name, y, kept, (dy) => {
-      if (trained) trainedBackward(tape, x, dy, trained)
-      inputBackward(tape, x, dy, weight)
-      if (residual) tape.giveGrad(residual, dy)
-    })
+    return linearNode(tape, { x, y }, projection, options)
   }
   const input = droppedOut(tape, x, lora, options.dropoutSeed)
   const xa = tape.tensor(x.rows, lora.rank, `${projection.name} A`, false)
@@ -61,13 +54,40 @@ export function linear(tape: Tape, x: Tensor, projection: Projection, options: L
   matmul.linear(gpu, input.buffer, x.rows, a, xa.buffer, { alpha: lora.scale })
   const lowRank = { x: xa.buffer, matrix: lora.store.value(lora.b), rank: lora.rank }
   matmul.linear(gpu, x.buffer, x.rows, weight, y.buffer, { bias, residual: residual?.buffer, lora: lowRank })
-  tape.node(projection.name, y, [input, xa], (dy) => {
-    loraBackward(tape, { x, input, xa, dy }, weight, lora, options.dropoutSeed)
-    if (residual) tape.giveGrad(residual, dy)
-  })
+  linearNode(tape, { x, y, down: { input, xa: xa.buffer, held: xa } }, projection, options)
   tape.done(xa)
   if (input !== x) tape.done(input)
   return y
+}
+
+/** Room for the output of a projection. */
+export function linearOutput(tape: Tape, x: Tensor, { name, weight, lora, trained }: Projection, residual?: Tensor): Tensor {
+  return tape.tensor(x.rows, weight.rows, name, x.needsGrad || !!residual?.needsGrad || !!lora || !!trained)
+}
+
+/** What LoRA's backward reads: the input of A, after dropout, and its product `xa` (rows, rank), which lies in `held`. */
+interface Down {
+  input: Tensor
+  xa: Binding
+  held: Tensor
+}
+
+/** Leaves the node of a projection's output, which has been computed. `down` where it has an adapter. */
+export function linearNode(
+  tape: Tape,
+  { x, y, down }: { x: Tensor; y: Tensor; down?: Down },
+  { name, weight, lora, trained }: Projection,
+  { residual, dropoutSeed }: LinearArguments,
+): Tensor {
+  const kept = lora && down ? [down.input, down.held] : trained ? [x] : []
+  return tape.node(name, y, kept, (dy) => {
+    if (lora && down) loraBackward(tape, { x, input: down.input, xa: down.xa, dy }, weight, lora, dropoutSeed)
+    else {
+      if (trained) trainedBackward(tape, x, dy, trained)
+      inputBackward(tape, x, dy, weight)
+    }
+    if (residual) tape.giveGrad(residual, dy)
+  })
 }
 
 /** x itself, or x with LoRA's dropout: also on a tape that does not record, which is how a checkpointed layer first runs. */
@@ -83,7 +103,7 @@ const seedOf = (lora: Lora, seed: Count): Count => map(seed, (n) => (n + lora.a.
 
 function loraBackward(
   tape: Tape,
-  t: { x: Tensor; input: Tensor; xa: Tensor; dy: Tensor },
+  t: { x: Tensor; input: Tensor; xa: Binding; dy: Tensor },
   weight: Weight,
   lora: Lora,
   seed: Count | undefined,
@@ -95,7 +115,7 @@ function loraBackward(
   matmul.linearBackwardInput(gpu, t.dy.buffer, rows, weightView('lora_B', store.value(b), n, rank), dxa.buffer, {
     alpha: lora.scale,
   })
-  matmul.linearBackwardWeight(gpu, t.dy.buffer, t.xa.buffer, rows, n, rank, store.gradient(b))
+  matmul.linearBackwardWeight(gpu, t.dy.buffer, t.xa, rows, n, rank, store.gradient(b))
   matmul.linearBackwardWeight(gpu, dxa.buffer, t.input.buffer, rows, rank, k, store.gradient(a))
   if (t.x.needsGrad) {
     const { grad, accumulate } = tape.gradOf(t.x)

@@ -1,6 +1,6 @@
 /**
  * Projections of one input at once: q, k, v, and SwiGLU's gate and up. On a tape that keeps nothing, and where the adapter gains by it, LoRA's first product,
- * the projections and SwiGLU's gate are a dispatch each, or two; the bits are those of one by one.
+ * the projections and SwiGLU's gate are a dispatch each, or two; the bits are those of one by one. On GPUs what is recorded has them at once too, but for the gate.
  */
 import type { BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
@@ -12,7 +12,7 @@ import * as matmul from '../../kernels/matmul/matmul.ts'
 import type { Tape } from '../tape.ts'
 import type { Tensor } from '../tensor.ts'
 import { siluGate } from './elementwise.ts'
-import { linear, type LinearArguments, type Projection } from './linear.ts'
+import { linear, linearNode, linearOutput, type LinearArguments, type Projection } from './linear.ts'
 import { rmsNorm, type Norm } from './norm.ts'
 
 /** The adapters of projections of one input, one below the other: A_i (rank, K) and B_i (N_i, rank) of each, in one buffer. */
@@ -54,7 +54,7 @@ export function linears(tape: Tape, x: Tensor, projections: Projection[], option
     return each
   }
   const lora = downs(tape, how, projections, options.adapters)
-  const ys = projections.map(({ name, weight }) => tape.tensor(x.rows, weight.rows, name, false))
+  const ys = projections.map((projection) => linearOutput(tape, input, projection))
   if (tier) {
     const outputs = ys.map(({ buffer }) => buffer)
     linearGroup(gpu, input.buffer, x.rows, members, outputs, lora, how.norm)
@@ -65,6 +65,10 @@ export function linears(tape: Tape, x: Tensor, projections: Projection[], option
       matmul.linear(gpu, input.buffer, x.rows, weight, ys[i].buffer, added)
     })
   }
+  projections.forEach((projection, i) => {
+    const down = lora && { input, xa: lora.xa[i], held: lora.tensors[0] }
+    linearNode(tape, { x: input, y: ys[i], down }, projection, {})
+  })
   tape.done(...(lora?.tensors ?? []))
   if (input !== x) tape.done(input)
   return ys
@@ -98,7 +102,7 @@ interface Arrangement {
   members: GroupMember[]
   /** The kernel that does all of them; none: one by one. */
   tier?: GroupTier
-  /** Without gradients, and LoRA's first products together. */
+  /** Not each as of `linear`: LoRA's first products together. */
   atOnce: boolean
 }
 
@@ -113,13 +117,16 @@ function arranged(tape: Tape, x: Tensor, projections: Projection[], options: Lin
   const down = firsts.length > 0 ? downOf(gpu, x.columns, firsts) : 'none'
   const drops = options.dropoutSeed !== undefined && own.some((lora) => lora.dropout > 0)
   const alike = own.length === 0 || (own.length === projections.length && own.every((lora) => lora.rank === own[0].rank))
-  const found = options.residual || tape.recording || drops || !alike ? undefined : groupTier(gpu, members, gated)
+  const found = options.residual || drops || !alike || (tape.recording && gated) ? undefined : groupTier(gpu, members, gated)
   const even = !gated || projections[0].weight.rows === projections[1].weight.rows
   // On GPUs the first products go together where the projections do, and so go the other way.
-  const tier = even && (down === 'none' || down === (found === 'cpu' ? 'cpu' : 'gpu')) ? found : undefined
-  const atOnce = !!adapters || (!tape.recording && !drops && alike && (!!tier || down === 'none' || down === 'cpu'))
+  const goes = even && (down === 'none' || down === (found === 'cpu' ? 'cpu' : 'gpu'))
+  const tier = goes && !(tape.recording && found === 'cpu') ? found : undefined
+  const others = !tape.recording && !drops && alike && (down === 'none' || down === 'cpu')
+  const atOnce = !!adapters || !!tier || others
   if (!norm) return { input: x, members, tier, atOnce }
-  if (tier && takesNorm(gpu, tier, members, x.rows, gated)) {
+  // What is recorded keeps the normalised input.
+  if (tier && !tape.recording && takesNorm(gpu, tier, members, x.rows, gated)) {
     return { input: x, norm: { gain: norm.gain, eps: norm.eps }, members, tier, atOnce }
   }
   return { input: rmsNorm(tape, x, norm), members, tier, atOnce }
