@@ -58,7 +58,7 @@ export function run(gpu: Gpu, call: GroupCall): void {
   const { rows, members, lora, norm } = call
   const [{ weight }] = members
   const tile = tileFor(gpu, rows)
-  const shape = { TM: tile.rows, TN: tile.columns, W_BF16: Number(weight.bf16), DOWN: 0, STACKED: 0 }
+  const shape = { TM: tile.rows, TN: tile.columns, PART: tile.columns / 16, W_BF16: Number(weight.bf16), DOWN: 0, STACKED: 0 }
   const kernel = gpu.kernel(path, { ...shape, ...variantOf(gpu, call, tile.rows, threads) })
   const params = { rows, k: weight.columns, eps: norm?.eps ?? 0, ...placesOf(members, lora) }
   gpu.dispatch(kernel, bindingsOf(call), params, [acrossOf(call, tile.columns), groupsOf(rows, tile.rows)])
@@ -100,7 +100,7 @@ export function groupDown(
   { norm, stacked }: { norm?: InputNorm; stacked?: DownRows } = {},
 ): void {
   const tile = tileFor(gpu, rows)
-  const shape = { TM: tile.rows, TN: tile.columns, W_BF16: 0, DOWN: 1, STACKED: Number(!!stacked) }
+  const shape = { TM: tile.rows, TN: tile.columns, PART: tile.columns / 16, W_BF16: 0, DOWN: 1, STACKED: Number(!!stacked) }
   const variant = variantOf(gpu, { rows, members: [], ys: [xa], norm }, tile.rows, threads)
   const kernel = gpu.kernel(path, { ...shape, ...variant })
   const params: Record<string, Count> = { rows, k, n: rank, xa_stride: downStride(rows, rank), eps: norm?.eps ?? 0 }

@@ -27,7 +27,7 @@ export function run(gpu: Gpu, call: GroupCall): void {
   const shape = shapeFor(gpu, rows)
   const { TM, TN, SM, SN, LANES } = shape
   const THREADS = SM * SN * LANES
-  const kernel = gpu.kernel(path, { ...shape, FORM_NT: 1, THREADS, ...variantOf(gpu, call, TM, THREADS) })
+  const kernel = gpu.kernel(path, { ...shape, PART: TN / SN, FORM_NT: 1, THREADS, ...variantOf(gpu, call, TM, THREADS) })
   const params = { rows, k: weight.columns, eps: norm?.eps ?? 0, ...placesOf(members, lora) }
   gpu.dispatch(kernel, bindingsOf(call), params, [acrossOf(call, TN), groupsOf(rows, TM)])
 }

@@ -17,16 +17,7 @@ struct Params { rows: u32, k: u32, rank: u32, n_0: u32, n_1: u32, n_2: u32, b_0:
 #else
 @group(0) @binding(1) var<storage, read> w: array<f32>;
 #endif
-#for o in 0..OUTPUTS
-@group(0) @binding($(2+o)) var<storage, read_write> y_$(o): array<f32>;
-#end
-#if LORA
-@group(0) @binding(5) var<storage, read> bank: array<f32>;
-@group(0) @binding(6) var<storage, read> xa: array<f32>;
-#endif
-#if BIAS
-@group(0) @binding(7) var<storage, read> bias: array<f32>;
-#endif
+#include "group_members.wgsl"
 #if STACKED
 @group(0) @binding(8) var<storage, read> places: array<u32>;
 @group(0) @binding(9) var<storage, read> scales: array<f32>;
@@ -40,7 +31,6 @@ fn x_value(index: u32) -> f32 { return x[index]; }
 #include "norm_rows.wgsl"
 #endif
 
-fn pick(s: u32, a: u32, b: u32, c: u32) -> u32 { return select(select(a, b, s == 1u), c, s == 2u); }
 #if DOWN
 fn width_of(s: u32) -> u32 { return p.n; }
 fn w_at(s: u32, n: u32) -> u32 { return pick(s, p.w_0, p.w_1, p.w_2) + n * p.k; }
@@ -54,15 +44,6 @@ fn w_value(index: u32) -> f32 {
   return bitcast<f32>(select(pair << 16u, pair & 0xffff0000u, (index & 1u) == 1u));
 #else
   return w[index];
-#endif
-}
-// Column j of a workgroup's tile: y is the column of the member, x is 1 where GATED it is of the second.
-fn column_of(j: u32) -> vec2u {
-#if GATED
-  let q = j % $(TN/16)u;
-  return vec2u(q / $(TN/32)u, j / $(TN/16)u * $(TN/32)u + q % $(TN/32)u);
-#else
-  return vec2u(0u, j);
 #endif
 }
 fn finish(s: u32, i: u32, n: u32, value: f32) {
@@ -86,17 +67,7 @@ fn finish(s: u32, i: u32, n: u32, value: f32) {
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id: u32) {
   let i0 = group.y * $(TM)u;
-#if GATED
-  let s = 0u;
-  let n0 = group.x * $(TN/2)u;
-#else
-  // Workgroups (columns) from g1 on are of member 1, from g2 on of member 2.
-  let g1 = (width_of(0u) + $(TN-1)u) / $(TN)u;
-  let g2 = g1 + (width_of(1u) + $(TN-1)u) / $(TN)u;
-  let s = u32(group.x >= g1) + u32(group.x >= g2);
-  let n0 = (group.x - pick(s, 0u, g1, g2)) * $(TN)u;
-#endif
-  let width = width_of(s);
+#include "group_place.wgsl"
   let ti = (id / 16u) * $(TM/16)u;
   let tj = (id % 16u) * $(TN/16)u;
 #if NORM

@@ -4,16 +4,7 @@
 struct Params { rows: u32, k: u32, rank: u32, n_0: u32, n_1: u32, n_2: u32, b_0: u32, b_1: u32, b_2: u32, c_0: u32, c_1: u32, c_2: u32, xa_stride: u32, eps: f32 }
 @group(0) @binding(0) var<storage, read> x: array<vec4f>;
 @group(0) @binding(1) var<storage, read> w: array<vec4u>;
-#for o in 0..OUTPUTS
-@group(0) @binding($(2+o)) var<storage, read_write> y_$(o): array<f32>;
-#end
-#if LORA
-@group(0) @binding(5) var<storage, read> bank: array<f32>;
-@group(0) @binding(6) var<storage, read> xa: array<f32>;
-#endif
-#if BIAS
-@group(0) @binding(7) var<storage, read> bias: array<f32>;
-#endif
+#include "group_members.wgsl"
 // Rows 8 values longer than they need be, so that fragments do not meet in one memory bank.
 var<workgroup> a_tile: array<f16, $(TM*(KT+8))>;
 var<workgroup> b_tile: array<f16, $(TN*(KT+8))>; // a row a column of the output
@@ -25,17 +16,7 @@ fn x_value(index: u32) -> f32 { return x[index / 4u][index % 4u]; }
 #include "norm_rows.wgsl"
 #endif
 
-fn pick(s: u32, a: u32, b: u32, c: u32) -> u32 { return select(select(a, b, s == 1u), c, s == 2u); }
 fn width_of(s: u32) -> u32 { return pick(s, p.n_0, p.n_1, p.n_2); }
-// Column j of a workgroup's tile: y is the column of the member, x is 1 where GATED it is of the second.
-fn column_of(j: u32) -> vec2u {
-#if GATED
-  let q = j % $(TN/SN)u;
-  return vec2u(q / $(TN/SN/2)u, j / $(TN/SN)u * $(TN/SN/2)u + q % $(TN/SN/2)u);
-#else
-  return vec2u(0u, j);
-#endif
-}
 // What comes to a product of member s in row i and column n.
 fn whole(s: u32, i: u32, n: u32, sum: f32) -> f32 {
   var value = sum;
@@ -52,17 +33,7 @@ fn whole(s: u32, i: u32, n: u32, sum: f32) -> f32 {
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id: u32) {
   let i0 = group.y * $(TM)u;
-#if GATED
-  let s = 0u;
-  let n0 = group.x * $(TN/2)u;
-#else
-  // Workgroups (columns) from g1 on are of member 1, from g2 on of member 2.
-  let g1 = (p.n_0 + $(TN-1)u) / $(TN)u;
-  let g2 = g1 + (p.n_1 + $(TN-1)u) / $(TN)u;
-  let s = u32(group.x >= g1) + u32(group.x >= g2);
-  let n0 = (group.x - pick(s, 0u, g1, g2)) * $(TN)u;
-#endif
-  let width = width_of(s);
+#include "group_place.wgsl"
   let subgroup = id / $(LANES)u;
   let lane = id % $(LANES)u;
   let si = (subgroup / $(SN)u) * $(TM/SM)u;
