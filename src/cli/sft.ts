@@ -5,7 +5,6 @@ import type { Metrics } from '../common/types.ts'
 import type { TraceWish } from '../config/load.ts'
 import type { LoadedSft, SftRun } from './sft-setup.ts'
 import { reportAtEnd } from './report.ts'
-import { outliveReaders, stopOnSignal } from './stop.ts'
 import type { StepTimeline } from './timeline.ts'
 import type { StepTrace } from './trace.ts'
 
@@ -33,16 +32,8 @@ async function sft(words: string[]): Promise<void> {
     await dryRun(loaded)
     return
   }
-  const { checkSinks } = await import('../monitor/sinks/index.ts')
-  const { outliveDevice } = await import('./train-again.ts')
-  checkSinks(loaded.config.trainer.args.report_to)
-  outliveReaders()
-  const stop = stopOnSignal()
-  try {
-    await outliveDevice(loaded, stop.signal, (now) => runOnce(now, stop.signal))
-  } finally {
-    stop.release()
-  }
+  const { untilOver } = await import('./train-again.ts')
+  await untilOver(loaded, runOnce)
 }
 
 /** A run on one device, from its opening to its last words. */

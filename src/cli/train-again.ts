@@ -8,6 +8,8 @@ import type { SftConfig } from '../config/sft-schema.ts'
 import { DeviceLostError } from '../gpu/errors.ts'
 import { readMetrics } from '../monitor/metrics-writer.ts'
 import type { RunFolder } from '../monitor/run-folder.ts'
+import { checkSinks } from '../monitor/sinks/index.ts'
+import { outliveReaders, stopOnSignal } from './stop.ts'
 
 /** Thrown where the device was lost after the run's folder was opened. */
 export class LostRun extends Error {
@@ -21,6 +23,21 @@ export class LostRun extends Error {
     this.folder = folder
     this.lost = lost
     this.config = config
+  }
+}
+
+/** Runs `attempt` to its end, through lost devices and readers that leave, with the signal that is given where the run is asked to stop. */
+export async function untilOver<Config extends RunConfig | SftConfig>(
+  loaded: Loaded<Config>,
+  attempt: (loaded: Loaded<Config>, stop: AbortSignal) => Promise<void>,
+): Promise<void> {
+  checkSinks(loaded.config.trainer.args.report_to)
+  outliveReaders()
+  const stop = stopOnSignal()
+  try {
+    await outliveDevice(loaded, stop.signal, (now) => attempt(now, stop.signal))
+  } finally {
+    stop.release()
   }
 }
 

@@ -4,7 +4,6 @@ import { UserError } from '../common/errors.ts'
 import type { Loaded, TraceWish } from '../config/load.ts'
 import type { RunConfig } from '../config/schema.ts'
 import { reportAtEnd } from './report.ts'
-import { outliveReaders, stopOnSignal } from './stop.ts'
 import { watchLoop } from './stuck.ts'
 import type { StepTrace } from './trace.ts'
 import type { Run } from './train-setup.ts'
@@ -36,17 +35,12 @@ async function train(words: string[]): Promise<void> {
     await dryRun(loaded)
     return
   }
-  const { checkSinks } = await import('../monitor/sinks/index.ts')
-  const { outliveDevice } = await import('./train-again.ts')
-  checkSinks(loaded.config.trainer.args.report_to)
-  outliveReaders()
-  const stop = stopOnSignal()
+  const { untilOver } = await import('./train-again.ts')
   const watch = watchLoop()
   try {
-    await outliveDevice(loaded, stop.signal, (now) => runOnce(now, stop.signal))
+    await untilOver(loaded, runOnce)
   } finally {
     watch.close()
-    stop.release()
   }
 }
 
