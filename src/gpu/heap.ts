@@ -3,7 +3,7 @@ import { setFlagsFromString } from 'node:v8'
 
 /**
  * Leaves V8's space for young objects as large as it is. It would grow to tens of megabytes within a few training steps, for objects of which nearly none lives
- * longer than a step: small, it is swept more often and each time sooner, and nothing is slower (bench/LOG.md). Who sets its size by a flag of node's has it so.
+ * longer than a step: small, it is swept more often and each time sooner, and a run is no slower; what mostly makes and parses JSON is, by 7 to 25% (bench/LOG.md). Who sets its size by a flag of node's has it so.
  */
 export function keepYoungSpace(): void {
   const flags = `${process.execArgv.join(' ')} ${process.env.NODE_OPTIONS ?? ''}`

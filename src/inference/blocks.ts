@@ -7,12 +7,12 @@ import type { StepRows } from './step-rows.ts'
 import type { StepCommands } from './step.ts'
 
 export class ReadBlocks {
-  readonly #commands: Pick<StepCommands, 'read' | 'hold' | 'send' | 'readHeld'>
+  readonly #commands: StepCommands
   readonly #size: number
   #open: { steps: number; rows: number; all: PromiseWithResolvers<Sampled[]> } | undefined
 
   /** @param size steps of a block at most; 1 reads each step by itself */
-  constructor(commands: Pick<StepCommands, 'read' | 'hold' | 'send' | 'readHeld'>, size: number) {
+  constructor(commands: StepCommands, size: number) {
     this.#commands = commands
     this.#size = size
   }
