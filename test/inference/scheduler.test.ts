@@ -107,13 +107,14 @@ class Simulation {
     const drawn = this.flight?.sampled
     for (let i = 0; i < step.rows; i++) {
       const [table, , , position] = step.info.subarray(4 * i, 4 * i + 4)
-      expect(step.slots[i]).toBe(row(table, position))
-      if (step.slots[i] >= this.scheduler.pool.capacity * this.size) continue
-      expect(written.has(step.slots[i]), 'two rows of a step go to the same place').toBe(false)
-      written.add(step.slots[i])
+      const [slot, at] = step.slots.subarray(2 * i, 2 * i + 2)
+      expect([slot, at]).toEqual([row(table, position), position])
+      if (slot >= this.scheduler.pool.capacity * this.size) continue
+      expect(written.has(slot), 'two rows of a step go to the same place').toBe(false)
+      written.add(slot)
       const id = step.ids[i] >= fromDrawn ? `?${drawn![step.ids[i] - fromDrawn].sequence.drawn}` : String(step.ids[i])
       const last = position > 0 ? this.cache[row(table, position - 1)]! : { text: '', version: Infinity }
-      this.cache[step.slots[i]] = { text: `${last.text} ${id}`, version: Math.min(last.version, this.version) }
+      this.cache[slot] = { text: `${last.text} ${id}`, version: Math.min(last.version, this.version) }
     }
     for (const { sequence, row: at } of step.sampled) {
       const [table, , , position] = step.info.subarray(4 * at, 4 * at + 4)

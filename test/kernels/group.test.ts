@@ -78,7 +78,7 @@ async function check(c: Case, tier = 'cpu'): Promise<void> {
   const lora = rank ? { xa, rank } : undefined
   if (!gated) {
     const ys = widths.map((n) => bench.out(rows * n))
-    linearGroup(gpu, x, rows, members, ys, lora, norm)
+    linearGroup(gpu, x, rows, members, ys, lora, { norm })
     for (const [i, y] of ys.entries()) {
       sameBits(`projection ${i}`, await bench.down(y, rows * widths[i]), await bench.down(want[i], rows * widths[i]))
     }

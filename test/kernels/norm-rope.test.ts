@@ -159,7 +159,8 @@ test('into a cache: q and k are turned as by rope, to the bit, and k and v go to
   ]) {
     await bench.run(`rope into cache ${rows} ${heads} ${headDim}`, {}, async () => {
       const [width, cacheRows] = [kvHeads * headDim, rows + 5]
-      const [table, info] = [bench.up(bench.normals(40 * headDim)), bench.up(bench.ids(rows * 4, 40))]
+      const positions = bench.ids(rows * 4, 40)
+      const [table, info] = [bench.up(bench.normals(40 * headDim)), bench.up(positions)]
       const slots = bench.random.shuffle(Array.from({ length: cacheRows }, (_, i) => i)).slice(0, rows)
       const [q, k, v] = [heads, kvHeads, kvHeads].map((n) => bench.normals(rows * n * headDim))
       const before = [0, 1].map(() => bench.normals(cacheRows * width))
@@ -169,8 +170,7 @@ test('into a cache: q and k are turned as by rope, to the bit, and k and v go to
         q: qBuffer,
         k: bench.up(k),
         v: bench.up(v),
-        info,
-        slots: bench.up(Uint32Array.from(slots)),
+        slots: bench.up(Uint32Array.from(slots.flatMap((slot, r) => [slot, positions[4 * r + 3]]))),
         table,
         kCache,
         vCache,

@@ -117,7 +117,7 @@ describe('a loaded model', () => {
     let at = 0
     for (const count of parts) {
       const slots = gpu.upload(
-        Uint32Array.from({ length: count }, (_, i) => first + at + i),
+        Uint32Array.from({ length: 2 * count }, (_, i) => at + (i >> 1) + (i % 2 === 0 ? first : 0)),
         'slots',
       )
       got.push(...(await hidden(rowsAt(ids, at, count, first), { layers: cache, slots, rows })))

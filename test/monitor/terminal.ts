@@ -94,6 +94,11 @@ export class TestTerminal {
     return await this.until((lines) => lines.some((line) => (typeof what === 'string' ? line.includes(what) : what.test(line))), String(what), seconds) // prettier-ignore
   }
 
+  /** Waits until every pattern is on the screen at once (a panel is drawn line by line); the lines of the screen then. */
+  async seesAll(patterns: readonly RegExp[], seconds = 60): Promise<string[]> {
+    return await this.until((lines) => patterns.every((p) => p.test(lines.join('\n'))), patterns.join(', '), seconds)
+  }
+
   /** @throws Error with the screen when it has not come to that in time, or the command has ended without it */
   async until(test: (lines: string[]) => boolean, words: string, seconds = 60): Promise<string[]> {
     for (let left = seconds * 20; left > 0; left--) {

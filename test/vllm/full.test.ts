@@ -35,30 +35,33 @@ describe('full weights', () => {
   it('go in between two tokens; each token has the version that made it', async () => {
     const { decoder } = trainer
     const promptIds = trainer.encode('Write a long story')
-    const begin = sampler.version
-    await moveAdapter(decoder, begin + 1)
-    // Requests begin all the time while the push is made, so some are in the middle when the weights change.
-    const asked: Promise<GenerationResult>[] = []
-    const ask = () =>
-      asked.push(sampler.generate({ promptIds, sampling: sampling({ max_tokens: 200, seed: asked.length, temperature: 1 }) }))
-    const asking = setInterval(ask, 50)
-    await sampler.push(begin + 1)
-    clearInterval(asking)
+    // On a busy machine they may be over, or not have begun, when the weights change: such a round proves nothing, and another one follows.
     let mixed = 0
-    for (const { ids, logprobs, versions } of await Promise.all(asked)) {
-      const first = versions.indexOf(begin + 1)
-      expect(versions).toEqual(ids.map((_, i) => (first < 0 || i < first ? begin : begin + 1)))
-      if (first <= 0) continue
-      mixed++
-      // By the new weights the tokens before the push have other log-probabilities.
-      const scored = await scoreAfter(decoder, promptIds, ids, 1)
-      expect(Math.max(...logprobs.slice(0, first).map((l, i) => Math.abs(l - scored[i])))).toBeGreaterThan(1e-2)
+    for (let round = 0; mixed === 0 && round < 8; round++) {
+      const begin = sampler.version
+      await moveAdapter(decoder, begin + 1)
+      // Requests begin all the time while the push is made, so that some are in the middle.
+      const asked: Promise<GenerationResult>[] = []
+      const ask = () =>
+        asked.push(sampler.generate({ promptIds, sampling: sampling({ max_tokens: 200, seed: asked.length, temperature: 1 }) }))
+      ask()
+      const asking = setInterval(ask, 50)
+      await sampler.push(begin + 1).finally(() => clearInterval(asking))
+      for (const { ids, logprobs, versions } of await Promise.all(asked)) {
+        const first = versions.indexOf(begin + 1)
+        expect(versions).toEqual(ids.map((_, i) => (first < 0 || i < first ? begin : begin + 1)))
+        if (first <= 0) continue
+        mixed++
+        // By the new weights the tokens before the push have other log-probabilities.
+        const scored = await scoreAfter(decoder, promptIds, ids, 1)
+        expect(Math.max(...logprobs.slice(0, first).map((l, i) => Math.abs(l - scored[i])))).toBeGreaterThan(1e-2)
+      }
     }
     expect(mixed, 'completions that the push came in the middle of').toBeGreaterThan(0)
   })
 
   it('come back after kill -9', async () => {
-    const { pid } = sampler.stats
+    const { pid, restarts } = sampler.stats
     const promptIds = trainer.encode('Reverse the text: again')
     const request = sampler.generate({ promptIds, sampling: sampling({ max_tokens: 100, temperature: 1 }) })
     await sampler.generate({ promptIds, sampling: sampling({ max_tokens: 2 }) })
@@ -70,6 +73,6 @@ describe('full weights', () => {
       const scored = await scoreAfter(trainer.decoder, promptIds, ids, 1)
       expect(Math.max(...logprobs.map((l, i) => Math.abs(l - scored[i])))).toBeLessThan(2e-4)
     }
-    expect(sampler.stats.restarts).toBe(1)
+    expect(sampler.stats.restarts).toBe(restarts + 1)
   })
 })

@@ -72,6 +72,9 @@ export async function openTrainer(gpu: Gpu, kind: 'lora' | 'full', loraRank = ra
   } // prettier-ignore
 }
 
+/** What a sampler says of its server stands in the test's output: a server that dies where no test killed it is to be seen there. */
+const says = (line: string): void => console.warn(`sampler: ${line}`)
+
 export function samplerOptions(
   trainer: TestTrainer,
   where: VllmSamplerOptions['where'],
@@ -81,7 +84,7 @@ export function samplerOptions(
   const { decoder, weights, files } = trainer
   return {
     where, weightsDir, model: tiny, kind: weights.lora ? 'lora' : 'full', maxLength, maxAsyncLevel: 1, logprobsMode: 'processed_logprobs',
-    startupMs: 400_000, maxRestarts: 3, log: () => {}, runName: 'test', rank: weights.lora?.r ?? 0, vocabulary: files.config.vocabSize,
+    startupMs: 400_000, maxRestarts: 3, log: says, runName: 'test', rank: weights.lora?.r ?? 0, vocabulary: files.config.vocabSize,
     rules: { eosTokenIds: new Set(), decode: trainer.decode }, probeIds: trainer.encode('Reverse the text: probe'), pushMs: 120_000,
     hasFirst: !weights.lora, write: (dir) => writeSamplerWeights(dir, decoder, weights),
     score: async (ids) => [0, ...(await scoreAfter(decoder, [ids[0]], ids.slice(1), 1))],

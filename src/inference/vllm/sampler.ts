@@ -67,6 +67,8 @@ export class VllmSampler implements Generator {
   readonly #host: VllmHost
   #found: Found = { version: '', base: '' }
   #current: Policy | undefined
+  /** The version whose weights are being pushed: the server may have them already. */
+  #arriving: PolicyVersion | undefined
   /** Settles when the server answers and has the current weights. */
   #ready: Promise<void> = Promise.resolve()
   /** Counts the server's lives, so that many failed requests revive it once. */
@@ -193,19 +195,24 @@ export class VllmSampler implements Generator {
     const end = begin + pushMs
     const left = () => Math.max(1000, end - performance.now())
     let probe
-    while (true) {
-      const life = this.#life
-      try {
-        await withRetries((ms) => this.#install(policy, ms), left())
-        probe = await this.#probe(policy, last, left())
-        break
-      } catch (error) {
-        // The server may be dying under the push: its next life gets the old weights, and then these.
-        if (!(error instanceof VllmError) || !error.passing || performance.now() > end || this.#closed) throw error
-        await this.#revive(life)
+    this.#arriving = version
+    try {
+      while (true) {
+        const life = this.#life
+        try {
+          await withRetries((ms) => this.#install(policy, ms), left())
+          probe = await this.#probe(policy, last, left())
+          break
+        } catch (error) {
+          // The server may be dying under the push: its next life gets the old weights, and then these.
+          if (!(error instanceof VllmError) || !error.passing || performance.now() > end || this.#closed) throw error
+          await this.#revive(life)
+        }
       }
+      this.#current = policy
+    } finally {
+      this.#arriving = undefined
     }
-    this.#current = policy
     if (last) this.#tidy(last)
     return {
       'inference/adapter_sha': policy.sha ? parseInt(policy.sha.slice(0, 12), 16) : null,
@@ -342,7 +349,10 @@ export class VllmSampler implements Generator {
   async #hasCurrent(): Promise<boolean> {
     const { api } = this.#host
     if (!this.#current) return true
-    if (this.#options.kind === 'full') return (await api.weightsName()) === String(this.#current.version)
+    if (this.#options.kind === 'full') {
+      const name = await api.weightsName()
+      return [this.#current.version, this.#arriving].some((version) => String(version) === name)
+    }
     return (await api.models()).some((card) => card.id === this.#current!.model)
   }
 
