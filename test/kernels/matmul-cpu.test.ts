@@ -47,6 +47,19 @@ test.runIf(bench.cpu)('more rows than go through a texture at once', async () =>
   await bench.run('tn turns', facts, () => backwardWeight({ rows: 97, n: 128, k: 128, alpha: 0.5 }))
 })
 
+test.runIf(bench.cpu)("LoRA's thin products: dy from a texture or a buffer, rows that are no multiple of a turn", async () => {
+  for (const c of [
+    { rows: 301, n: 128, k: 8 },
+    { rows: 18, n: 192, k: 16 },
+    { rows: 9, n: 132, k: 8 },
+  ]) {
+    const name = JSON.stringify(c)
+    await bench.run(`dxa ${name}`, {}, () => backwardInput({ ...c, bf16: false, buffer: true, alpha: 2 }))
+    await bench.run(`dB ${name}`, {}, () => backwardWeight({ ...c, accumulate: c.rows === 18 }))
+    await bench.run(`dA ${name}`, {}, () => backwardWeight({ ...c, n: c.k, k: c.n, accumulate: true, alpha: 2 }))
+  }
+})
+
 test('backward through a vocabulary, in parts: the same bits as in one go, and in every batch', async () => {
   await bench.run('vocabulary', {}, async () => {
     const [rows, n, k] = [19, 8256, 136]

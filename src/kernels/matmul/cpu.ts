@@ -80,6 +80,11 @@ export function forwardTile(gpu: Gpu, rows: number, columns: number): { MT: numb
   return { MT: takesHigh ? tile.rows : MT, NT: columns <= 8 ? 1 : NT <= 4 ? 4 : tile.columns / 8 }
 }
 
+/** Whether the thin products of LoRA's backward read dy from a texture: one that the product with the weight itself stages too, so in one piece. */
+function staysWhole(gpu: Gpu, dy: Rows): boolean {
+  return canStage(gpu, dy) && capacityOf(dy.rows) <= stageRows(gpu, dy.columns)
+}
+
 /** dx (+)= alpha * (dy W + LoRA) of one part. `extra`: dxa, A. */
 export function backwardInput(
   gpu: Gpu,
@@ -94,8 +99,12 @@ export function backwardInput(
   const k = weight.columns
   const whole = part.rows === weight.rows && part.rows % 4 === 0
   if (k <= 32 && !weight.bf16 && !part.slice.texture && whole && !flags.LORA && !flags.ACCUMULATE) {
-    const bindings = [dy, dx, part.slice.storage]
-    gpu.dispatch(gpu.kernel(paths.thin), bindings, { rows, n: part.rows, k, alpha }, [k / 8, groupsOf(rows, 16)])
+    const source: Rows = { data: dy, rows, columns: part.rows }
+    const DY_TEX = Number(staysWhole(gpu, source))
+    const [MT, TURN] = [DY_TEX && capacityOf(rows) > 256 ? 32 : 16, DY_TEX && part.rows % 8 === 0 ? 2 : 1]
+    const bindings = [DY_TEX ? stage(gpu, source, 0, rows, 'dy') : dy, dx, part.slice.storage]
+    const kernel = gpu.kernel(paths.thin, { MT, DY_TEX, TURN })
+    gpu.dispatch(kernel, bindings, { rows, n: part.rows, k, alpha }, [k / 8, groupsOf(rows, MT)])
     return
   }
   // A part of W that all rows share should stay in a cache: a vocabulary is walked in parts of it.
@@ -173,9 +182,11 @@ export function backwardWeight(
   const TRANSPOSED = Number(k < 32 && n > k)
   const [a, b] = TRANSPOSED ? [x, dy] : [dy, x]
   const RT = a.columns <= 8 ? 8 : 16
-  const kernel = gpu.kernel(paths.tn, { ACCUMULATE: Number(accumulate), TRANSPOSED, RT })
+  const B_TEX = Number(TRANSPOSED && staysWhole(gpu, b))
+  const kernel = gpu.kernel(paths.tn, { ACCUMULATE: Number(accumulate), TRANSPOSED, RT, B_TEX })
   const ofA = { a_count: a.columns, a_stride: a.stride ?? a.columns, a_column: a.column ?? 0 }
   const ofB = { b_count: b.columns, b_stride: b.stride ?? b.columns, b_column: b.column ?? 0 }
   const groups: [number, number] = [Math.ceil(b.columns / 32), Math.ceil(a.columns / RT)]
-  gpu.dispatch(kernel, [a.data, b.data, dw], { rows, ...ofA, ...ofB, out_row: row, alpha }, groups)
+  const wide = B_TEX ? stage(gpu, b, 0, rows, 'dy') : b.data
+  gpu.dispatch(kernel, [a.data, wide, dw], { rows, ...ofA, ...ofB, out_row: row, alpha }, groups)
 }
