@@ -15,7 +15,7 @@ export interface StepRows {
   ids: Uint32Array
   /** Where the row's pages begin in `pages`, 1 for a row of a prompt, 0, position; see kernels/attention/common.wgsl. */
   info: Uint32Array
-  /** Cache row that each row's keys and values go to. */
+  /** Of each row: the cache row that its keys and values go to, and its position. */
   slots: Uint32Array
   /** Pages of all texts, one after the other, by index; the first is the spare one. */
   pages: Uint32Array
@@ -72,7 +72,7 @@ export class StepBuilder {
       this.#begins.set(pages, begin)
     }
     this.#info.push(begin, Number(prompt), 0, position)
-    this.#slots.push(slot)
+    this.#slots.push(slot, position)
     this.#adapters.push(adapter)
     return this.#ids.push(id) - 1
   }
@@ -91,7 +91,8 @@ export class StepBuilder {
       Array.from({ length: count }, (_, i) => [from.index * size + i, to.index * size + i]).flat(),
     )
     // Padding: token 0 at position 0, all into the spare page, so all write the same bits.
-    const slots = fit(this.#slots).fill(this.#spare * size, used)
+    const slots = fit(this.#slots, 2)
+    for (let row = used; row < rows; row++) slots[2 * row] = this.#spare * size
     return {
       rows,
       ids: fit(this.#ids),

@@ -72,7 +72,7 @@ export class StepCommands {
     this.#gpu = gpu
     this.#sizes = sizes
     this.#sampler = new Sampler(decoder, sizes.maxRows, sizes.block)
-    const [ids, info, slots, places] = [1, 4, 1, 1].map((n) => gpu.pool.acquire(sizes.maxRows * n * 4, 'engine rows'))
+    const [ids, info, slots, places] = [1, 4, 2, 1].map((n) => gpu.pool.acquire(sizes.maxRows * n * 4, 'engine rows'))
     this.#places = places
     this.#given = ids
     this.#ids = sizes.ahead ? gpu.pool.acquire(sizes.maxRows * 4, 'engine rows') : ids

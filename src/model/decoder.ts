@@ -6,7 +6,14 @@
 import { attention, rope, type PagedCache, type RowLayout } from '../autograd/ops/attention.ts'
 import type { Head } from '../autograd/ops/head.ts'
 import type { Projection } from '../autograd/ops/linear.ts'
-import { linears, swiGlu, type RowAdapters } from '../autograd/ops/linears.ts'
+import {
+  linears,
+  linearsIntoCache,
+  swiGlu,
+  turnIntoCache,
+  type LinearsArguments,
+  type RowAdapters,
+} from '../autograd/ops/linears.ts'
 import { rmsNorm, type Norm } from '../autograd/ops/norm.ts'
 import { embedding, type Embedding, type TokenLists } from '../autograd/ops/rows.ts'
 import type { ParameterStore } from '../autograd/parameters.ts'
@@ -15,8 +22,6 @@ import { Tensor } from '../autograd/tensor.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
 import type { Count } from '../gpu/size.ts'
-import type { HeadShape } from '../kernels/attention/attention.ts'
-import { ropeIntoCache } from '../kernels/rope/rope.ts'
 import { inverseFrequencies, rotaryTable } from './rope.ts'
 import type { ModelConfig } from './types.ts'
 
@@ -101,9 +106,10 @@ export interface LayerCache {
   v: GpuBuffer
 }
 
-/** Where a pass puts its keys and values, and finds those of earlier passes: row i goes to cache row slots[i]; `layout` and `paged` name cache rows. */
+/** Where a pass puts its keys and values, and finds those of earlier passes: row i goes to cache row slots[i].x; `layout` and `paged` name cache rows. */
 export interface CacheArguments {
   layers: LayerCache[]
+  /** (rows) vec2u: cache row and position. */
   slots: GpuBuffer
   rows: number
   /** Without it `layout` names the cache's rows themselves, which are float32. */
@@ -144,22 +150,14 @@ function decoderLayer(
 ): Tensor {
   const { heads, kvHeads, headDim } = decoder.config
   const how = { dropoutSeed: batch.dropoutSeed, adapters: batch.adapters }
-  let [q, k, v] = linears(tape, x, [layer.q, layer.k, layer.v], { ...how, norm: layer.inputNorm })
-  if (layer.qNorm && layer.kNorm) {
-    const [qn, kn] = [rmsNorm(tape, q, layer.qNorm), rmsNorm(tape, k, layer.kNorm)]
-    tape.done(q, k)
-    ;[q, k] = [qn, kn]
-  }
+  const options = { ...how, norm: layer.inputNorm }
+  const { q, keys, values } = cache
+    ? throughCache(tape, decoder, layer, x, table, cache, options)
+    : turned(tape, decoder, layer, x, batch, table, options)
   const shape = { heads, kvHeads, headDim }
-  let [keys, values] = [k, v]
-  if (cache) {
-    ;[keys, values] = throughCache(tape, { q, k, v }, batch, table, cache, shape)
-  } else {
-    q = rope(tape, q, batch, table, heads, headDim)
-    keys = k = rope(tape, k, batch, table, kvHeads, headDim)
-  }
   const attended = attention(tape, q, keys, values, batch, shape, cache?.paged)
-  tape.done(q, k, v)
+  tape.done(q)
+  if (!cache) tape.done(keys, values)
   const [middle] = linears(tape, attended, [layer.o], { ...how, residual: x })
   tape.done(attended)
   const gated = swiGlu(tape, middle, layer.gate, layer.up, { ...how, norm: layer.postNorm })
@@ -168,27 +166,57 @@ function decoderLayer(
   return out
 }
 
-/** Rotates q and k, puts this pass's keys and values into the cache, and gives the cache to read. */
-function throughCache(
+/** q, k and v of the normalised x; with Qwen3's norms over each head of q and k. */
+function projections(tape: Tape, layer: DecoderLayer, x: Tensor, options: LinearsArguments): [Tensor, Tensor, Tensor] {
+  const [q, k, v] = linears(tape, x, [layer.q, layer.k, layer.v], options)
+  if (!layer.qNorm || !layer.kNorm) return [q, k, v]
+  const [qn, kn] = [rmsNorm(tape, q, layer.qNorm), rmsNorm(tape, k, layer.kNorm)]
+  tape.done(q, k)
+  return [qn, kn, v]
+}
+
+interface Attended {
+  q: Tensor
+  keys: Tensor
+  values: Tensor
+}
+
+/** Turns q and k of the batch's own rows. */
+function turned(
   tape: Tape,
-  t: { q: Tensor; k: Tensor; v: Tensor },
+  decoder: Decoder,
+  layer: DecoderLayer,
+  x: Tensor,
   batch: RowBatch,
   table: GpuBuffer,
-  cache: CacheArguments & { index: number },
-  shape: HeadShape,
-): [Tensor, Tensor] {
-  const { k, v } = cache.layers[cache.index]
-  const buffers = {
-    q: t.q.buffer,
-    k: t.k.buffer,
-    v: t.v.buffer,
-    info: batch.info,
-    slots: cache.slots,
-    table,
-    kCache: k,
-    vCache: v,
+  options: LinearsArguments,
+): Attended {
+  const { heads, kvHeads, headDim } = decoder.config
+  const [q, k, values] = projections(tape, layer, x, options)
+  const keys = rope(tape, k, batch, table, kvHeads, headDim)
+  return { q: rope(tape, q, batch, table, heads, headDim), keys, values }
+}
+
+/** Turns q, puts this pass's keys, turned, and values into the cache, and gives the cache to read. */
+function throughCache(
+  tape: Tape,
+  decoder: Decoder,
+  layer: DecoderLayer,
+  x: Tensor,
+  table: GpuBuffer,
+  { layers, index, slots, rows, paged }: CacheArguments & { index: number },
+  options: LinearsArguments,
+): Attended {
+  const { kvHeads, headDim } = decoder.config
+  const { k: kCache, v: vCache } = layers[index]
+  const into = { slots, table, headDim, kCache, vCache, f16: paged?.f16 ?? false }
+  const cached = (buffer: GpuBuffer) => new Tensor(buffer, rows, kvHeads * headDim, false)
+  const [keys, values] = [cached(kCache), cached(vCache)]
+  if (!layer.qNorm || !layer.kNorm) {
+    return { q: linearsIntoCache(tape, x, [layer.q, layer.k, layer.v], into, options), keys, values }
   }
-  ropeIntoCache(tape.gpu, buffers, batch.rows, shape, cache.paged?.f16)
-  const width = t.k.columns
-  return [new Tensor(k, cache.rows, width, false), new Tensor(v, cache.rows, width, false)]
+  const [q, k, v] = projections(tape, layer, x, options)
+  turnIntoCache(tape, { q, k, v }, into)
+  tape.done(k, v)
+  return { q, keys, values }
 }

@@ -5,13 +5,22 @@ import type { Weight } from '../../src/kernels/common/weight.ts'
 import { useMatrixUnits } from '../../src/kernels/common/matrix-units.ts'
 import { siluGate } from '../../src/kernels/elementwise/elementwise.ts'
 import { downRanges, downStride, groupDown, takesDown } from '../../src/kernels/matmul/group-tile.ts'
-import { groupTier, linearGated, linearGroup, normRows, takesGroup, takesNorm } from '../../src/kernels/matmul/group.ts'
-import type { GroupMember, InputNorm } from '../../src/kernels/matmul/group.ts'
+import {
+  groupTier,
+  linearGated,
+  linearGroup,
+  normRows,
+  takesGroup,
+  takesNorm,
+  takesRotary,
+} from '../../src/kernels/matmul/group.ts'
+import type { GroupMember, GroupTier, InputNorm } from '../../src/kernels/matmul/group.ts'
 import { linear } from '../../src/kernels/matmul/matmul.ts'
 import { rmsNorm } from '../../src/kernels/norm/norm.ts'
 import type { GpuBuffer } from '../../src/gpu/pool.ts'
 import { roundWeight } from '../../src/kernels/optimizer/optimizer.ts'
 import { setTiles, tileCandidates } from '../../src/kernels/matmul/tiles.ts'
+import { ropeIntoCache } from '../../src/kernels/rope/rope.ts'
 import { stackedDown } from '../../src/kernels/lora/lora.ts'
 import { bf16Bits, modes, openBench, sameBits, toBf16 } from './harness.ts'
 
@@ -68,7 +77,7 @@ async function check(c: Case, tier = 'cpu'): Promise<void> {
   const members = together.map((weight, i): GroupMember => ({ weight, bias: biases[i], b: bs[i] }))
   const gated = c.gated ?? widths.length === 2
   expect(groupTier(gpu, members, gated)).toBe(tier)
-  const norm = takesNorm(gpu, groupTier(gpu, members, gated)!, members, rows, gated) ? gainOf(k) : undefined
+  const norm = takesNorm(gpu, groupTier(gpu, members, gated)!, members, rows, { gated }) ? gainOf(k) : undefined
   const input = norm ? normed(x, rows, k, norm) : x
   const want = widths.map((n) => bench.out(rows * n))
   alone.forEach((weight, i) => {
@@ -198,6 +207,55 @@ async function checkDown(rows: number, k: number, c: { own: number; width: numbe
   const [scales] = inBank([count * (2 + named)])
   await compare({ own, width, places, scales, perProjection: 2 + named })
 }
+
+interface RotaryCase extends Case {
+  heads: number
+  kvHeads: number
+  headDim: number
+}
+const rotaryCases: RotaryCase[] = [
+  { heads: 9, kvHeads: 3, headDim: 16, rows: 1, rank: 8 },
+  { heads: 3, kvHeads: 1, headDim: 64, rows: 2, bias: true },
+  { heads: 4, kvHeads: 2, headDim: 32, rows: 7, bf16: false },
+  { heads: 5, kvHeads: 1, headDim: 48, rows: 36, rank: 16, bias: true },
+].map((c) => ({ ...c, k: 72, widths: [c.heads, c.kvHeads, c.kvHeads].map((n) => n * c.headDim) }))
+
+/** q, k and v turned and put into a cache by the group's kernel, and by the kernels one after the other. */
+async function checkRotary(c: RotaryCase, tier: GroupTier): Promise<void> {
+  const { rows, k, widths, rank = 0, headDim } = c
+  const { together, release } = weightsOf(c)
+  const x = bench.up(bench.normals(rows * k))
+  const biases = c.bias ? inBank(widths) : []
+  const bs = rank ? inBank(widths.map((n) => n * rank)) : []
+  const lora = rank ? { xa: products(rows, rank, widths.length), rank } : undefined
+  const members = together.map((weight, i): GroupMember => ({ weight, bias: biases[i], b: bs[i] }))
+  expect([groupTier(gpu, members), takesRotary(tier, members, headDim)]).toEqual([tier, true])
+  const norm = takesNorm(gpu, tier, members, rows, { rotary: true }) ? gainOf(k) : undefined
+  const places = bench.random.shuffle(Array.from({ length: rows + 5 }, (_, i) => i))
+  const slots = bench.up(Uint32Array.from({ length: 2 * rows }, (_, i) => (i % 2 ? bench.random.int(40) : places[i / 2])))
+  const table = bench.up(bench.normals(40 * headDim))
+  const results = [true, false].map((fused) => {
+    const [q, ...caches] = [rows, rows + 5, rows + 5].map((n, i) => bench.out(n * widths[i]))
+    const [keys, values] = caches.map((cache, i) => {
+      gpu.write(cache, new Float32Array((rows + 5) * widths[1 + i]))
+      return fused ? cache : bench.out(rows * widths[1 + i])
+    })
+    const rotary = fused ? { slots, table, headDim } : undefined
+    linearGroup(gpu, x, rows, members, [q, keys, values], lora, { norm, rotary })
+    const apart = { q, k: keys, v: values, slots, table, kCache: caches[0], vCache: caches[1] }
+    if (!fused) ropeIntoCache(gpu, apart, rows, c)
+    return [q, ...caches]
+  })
+  for (const [i, n] of [rows, rows + 5, rows + 5].entries()) {
+    const [a, b] = await Promise.all(results.map((buffers) => bench.down(buffers[i], n * widths[i])))
+    sameBits(['q', 'keys', 'values'][i], a, b)
+  }
+  release()
+}
+
+cpu('turned and put into a cache, q, k and v have the bits of the kernels one after the other', async () => {
+  for (const c of rotaryCases) await bench.run(JSON.stringify(c), {}, () => checkRotary(c, 'cpu'))
+})
 
 const none = gpu.facts.matrixUnits.length === 0 ? ' (skipped: this adapter shows no matrix units)' : ''
 test.skipIf(none)(`matrix units: each of a group has the bits of its own matmul${none}`, async () => {

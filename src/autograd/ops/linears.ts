@@ -6,9 +6,10 @@ import type { BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { loraDown, stackedDown, takesLoraDown, type StackLayout } from '../../kernels/lora/lora.ts'
 import { downRanges, downStride, groupDown, takesDown } from '../../kernels/matmul/group-tile.ts'
-import { groupTier, linearGated, linearGroup, takesNorm } from '../../kernels/matmul/group.ts'
-import type { GroupLora, GroupMember, GroupTier, InputNorm } from '../../kernels/matmul/group.ts'
+import { groupTier, linearGated, linearGroup, takesNorm, takesRotary } from '../../kernels/matmul/group.ts'
+import type { GroupLora, GroupMember, GroupRotary, GroupTier, InputNorm } from '../../kernels/matmul/group.ts'
 import * as matmul from '../../kernels/matmul/matmul.ts'
+import { ropeIntoCache } from '../../kernels/rope/rope.ts'
 import type { Tape } from '../tape.ts'
 import type { Tensor } from '../tensor.ts'
 import { siluGate } from './elementwise.ts'
@@ -45,8 +46,11 @@ export interface LinearsArguments extends LinearArguments {
  * B is summed over the whole rank, in order, and what is another's adds 0.
  */
 export function linears(tape: Tape, x: Tensor, projections: Projection[], options: LinearsArguments = {}): Tensor[] {
+  return projected(tape, x, projections, options, arranged(tape, x, projections, options, false))
+}
+
+function projected(tape: Tape, x: Tensor, projections: Projection[], options: LinearsArguments, how: Arrangement): Tensor[] {
   const { gpu } = tape
-  const how = arranged(tape, x, projections, options, false)
   const { input, members, tier } = how
   if (!how.atOnce) {
     const each = projections.map((projection) => linear(tape, input, projection, options))
@@ -57,7 +61,7 @@ export function linears(tape: Tape, x: Tensor, projections: Projection[], option
   const ys = projections.map((projection) => linearOutput(tape, input, projection))
   if (tier) {
     const outputs = ys.map(({ buffer }) => buffer)
-    linearGroup(gpu, input.buffer, x.rows, members, outputs, lora, how.norm)
+    linearGroup(gpu, input.buffer, x.rows, members, outputs, lora, { norm: how.norm })
   } else {
     members.forEach(({ weight, bias, b }, i) => {
       const lowRank = lora && { x: lora.xa[i], matrix: b!, rank: lora.rank }
@@ -72,6 +76,50 @@ export function linears(tape: Tape, x: Tensor, projections: Projection[], option
   tape.done(...(lora?.tensors ?? []))
   if (input !== x) tape.done(input)
   return ys
+}
+
+/** Where a pass without gradients puts its keys and values: caches (cache rows, kv heads * headDim), float32 or f16; the rest as of `GroupRotary`. */
+export interface IntoCache extends GroupRotary {
+  kCache: GpuBuffer
+  vCache: GpuBuffer
+  f16: boolean
+}
+
+/**
+ * q, turned by its rows' positions, of the projections q, k and v; k, turned likewise, and v go into the cache. In the projections' own dispatch where their
+ * kernel does it (`takesRotary`), else in the one after it, with the same bits.
+ */
+export function linearsIntoCache(
+  tape: Tape,
+  x: Tensor,
+  projections: Projection[],
+  into: IntoCache,
+  options: LinearsArguments = {},
+): Tensor {
+  const { gpu } = tape
+  const { headDim, kCache, vCache, f16 } = into
+  const how = arranged(tape, x, projections, options, false)
+  const { input, members, tier } = how
+  if (!tier || tape.recording || f16 || !takesRotary(tier, members, headDim)) {
+    const [q, k, v] = projected(tape, x, projections, options, how)
+    turnIntoCache(tape, { q, k, v }, into)
+    tape.done(k, v)
+    return q
+  }
+  const lora = downs(tape, how, projections, options.adapters)
+  const q = linearOutput(tape, input, projections[0])
+  const outputs = [q.buffer, kCache, vCache]
+  linearGroup(gpu, input.buffer, x.rows, members, outputs, lora, { norm: how.norm, rotary: into })
+  tape.done(...(lora?.tensors ?? []))
+  if (input !== x) tape.done(input)
+  return q
+}
+
+/** Turns q in place and puts k, turned, and v into the cache. */
+export function turnIntoCache(tape: Tape, { q, k, v }: { q: Tensor; k: Tensor; v: Tensor }, into: IntoCache): void {
+  const { headDim, f16 } = into
+  const shape = { heads: q.columns / headDim, kvHeads: k.columns / headDim, headDim }
+  ropeIntoCache(tape.gpu, { ...into, q: q.buffer, k: k.buffer, v: v.buffer }, q.rows, shape, f16)
 }
 
 /** silu(gate(x)) * up(x): (rows, N). */
@@ -126,7 +174,7 @@ function arranged(tape: Tape, x: Tensor, projections: Projection[], options: Lin
   const atOnce = !!adapters || !!tier || others
   if (!norm) return { input: x, members, tier, atOnce }
   // What is recorded keeps the normalised input.
-  if (tier && !tape.recording && takesNorm(gpu, tier, members, x.rows, gated)) {
+  if (tier && !tape.recording && takesNorm(gpu, tier, members, x.rows, { gated })) {
     return { input: x, norm: { gain: norm.gain, eps: norm.eps }, members, tier, atOnce }
   }
   return { input: rmsNorm(tape, x, norm), members, tier, atOnce }

@@ -10,7 +10,7 @@ import { canStage, stage, stageRows, type Rows } from './stage.ts'
 const path = fileURLToPath(new URL('group_cpu.wgsl', import.meta.url))
 
 /** Runs a group of three members, or of two that are gated (one output). The xa of each lies in a buffer of its own. */
-export function run(gpu: Gpu, { x, rows, members, ys, lora }: GroupCall): void {
+export function run(gpu: Gpu, { x, rows, members, ys, lora, rotary }: GroupCall): void {
   const [{ weight, bias, b }] = members
   const [slice] = weight.slices
   const k = weight.columns
@@ -34,9 +34,11 @@ export function run(gpu: Gpu, { x, rows, members, ys, lora }: GroupCall): void {
   const ROWS_FIRST = Number(many > MT && columns * k * 2 > cachedBytes)
   const source: Rows = { data: x, rows, columns: k }
   const X_TEX = Number(many > 4 && columns >= stagingColumns && canStage(gpu, source))
-  const flags = { GATED, FEW, X_TEX, ROWS_FIRST, LORA: Number(!!lora), BIAS: Number(!!bias) }
-  const kernel = gpu.kernel(path, { MT, NT, SPAN, ...flags, ...weightConstants(weight, slice, 1) })
+  const flags = { GATED, FEW, X_TEX, ROWS_FIRST, LORA: Number(!!lora), BIAS: Number(!!bias), ROPE: Number(!!rotary) }
+  const half = rotary && { HALF: rotary.headDim / 2 }
+  const kernel = gpu.kernel(path, { MT, NT, SPAN, ...half, ...flags, ...weightConstants(weight, slice, 1) })
   const extra: Binding[] = [...ys, ...(lora ? [b!.buffer, ...lora.xa] : []), ...(bias ? [rangeOf(bias).buffer] : [])]
+  if (rotary) extra.push(rotary.slots, rotary.table)
   const most = X_TEX ? stageRows(gpu, k) : many
   const across = groups.reduce((sum, n) => sum + n, 0)
   for (let row0 = 0; row0 < many; row0 += most) {

@@ -31,6 +31,16 @@ export interface InputNorm {
   eps: number
 }
 
+/**
+ * What becomes of q, k and v at once in a pass over a KV cache: outputs are q, turned, and the caches (cache rows, N_s), which get k, turned, and v. `slots` (rows)
+ * vec2u: cache row and position; `table` (positions, headDim / 2) of (cos, sin).
+ */
+export interface GroupRotary {
+  slots: GpuBuffer
+  table: GpuBuffer
+  headDim: number
+}
+
 /** A group as the tiers take it: of one output where it is gated. */
 export interface GroupCall {
   x: GpuBuffer
@@ -39,6 +49,7 @@ export interface GroupCall {
   ys: GpuBuffer[]
   lora?: GroupLora
   norm?: InputNorm
+  rotary?: GroupRotary
 }
 
 export type GroupTier = 'cpu' | 'tile' | 'units'
@@ -75,15 +86,34 @@ export const normRows = 32
  * Whether a group does RMSNorm of its input too. Every column tile does it again for its rows, so only where they are one tile of the lowest kind: what is read
  * again is then at most as many bytes as the tile's weights, and a product of a sum of squares comes to 32 and more of the projection. It changes no bit.
  */
-export function takesNorm(gpu: Gpu, tier: GroupTier, members: GroupMember[], rows: Count, gated = members.length === 2): boolean {
-  const [{ bias, b }] = members
-  const buffers = 3 + (gated ? 1 : members.length) + (b ? 2 : 0) + (bias ? 1 : 0)
+export function takesNorm(
+  gpu: Gpu,
+  tier: GroupTier,
+  members: GroupMember[],
+  rows: Count,
+  { gated = members.length === 2, rotary = false } = {},
+): boolean {
+  const buffers = 1 + buffersOf(members, gated) + (rotary ? 2 : 0)
   return tier !== 'cpu' && capacityOf(rows) <= normRows && buffers <= gpu.facts.limits.maxStorageBuffers
+}
+
+/** Storage buffers that a group's kernel binds on GPUs, at the least. */
+const buffersOf = (members: GroupMember[], gated: boolean): number =>
+  2 + (gated ? 1 : members.length) + (members[0].b ? 2 : 0) + (members[0].bias ? 1 : 0)
+
+/**
+ * Whether a group's kernel turns q and k and writes k and v into a cache of float32 too. On CPU drivers a lane has vectors of 8 neighbouring columns, of which
+ * both halves of a head must be made.
+ */
+export function takesRotary(tier: GroupTier, members: GroupMember[], headDim: number): boolean {
+  if (members.length !== 3 || members.some(({ weight }) => weight.rows % headDim !== 0)) return false
+  if (tier === 'cpu') return headDim % 16 === 0
+  return false
 }
 
 /**
  * y_s = x W_sᵀ + xa_s B_sᵀ + bias_s for three members, on GPUs also for two; where `groupTier` has one for them.
- * @param x (rows, K) @param ys (rows, N_s) each @param norm of x, where `takesNorm`
+ * @param x (rows, K) @param ys (rows, N_s) each @param norm of x, where `takesNorm` @param rotary where `takesRotary`
  */
 export function linearGroup(
   gpu: Gpu,
@@ -92,9 +122,9 @@ export function linearGroup(
   members: GroupMember[],
   ys: GpuBuffer[],
   lora?: GroupLora,
-  norm?: InputNorm,
+  { norm, rotary }: { norm?: InputNorm; rotary?: GroupRotary } = {},
 ): void {
-  run(gpu, { x, rows, members, ys, lora, norm }, groupTier(gpu, members, false))
+  run(gpu, { x, rows, members, ys, lora, norm, rotary }, groupTier(gpu, members, false))
 }
 
 /** y = silu(g) * u, where g and u are x W_sᵀ + xa_s B_sᵀ + bias_s of two members of one width. Parameters as of `linearGroup`. */

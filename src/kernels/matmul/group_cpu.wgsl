@@ -1,6 +1,7 @@
 // Projections of one input whose weights lie in one storage, in one dispatch, for CPU drivers with subgroups of 8:
 //   three of them (q, k, v): y_s[m,n] = sum_k x[m,k] W_s[n,k] (LORA: + sum_r xa_s[m,r] B_s[n,r]) (BIAS: + bias_s[n])
 //   GATED, two (gate, up): y_0[m,n] = silu(g[m,n]) * u[m,n], g and u as above; silu as in elementwise/silu_gate.wgsl
+//   ROPE, three: as rope/rope_cache.wgsl after them: row m of y_0 is turned by its position, that of y_1 turned likewise and in cache row slots[m].x, that of y_2 there
 // x (rows, K) float32, W_s (n_s, K) one after the other in the storage, B_s (n_s, rank) from vec4 b_s of the bank on, bias_s from value c_s of its buffer on,
 // xa_s (rows, rank), y_s (rows, n_s). K and rank are multiples of 8. X_TEX, ROWS_FIRST, row0 as in nt_cpu.wgsl.
 // A dispatch costs such a driver up to 30 us, and a narrow projection alone has too few workgroups for its threads. Each workgroup does what one of nt_cpu.wgsl
@@ -28,6 +29,11 @@ struct Params { row0: u32, rows: u32, k: u32, rank: u32, w_fold: u32, w_texels: 
 #endif
 #if BIAS
 @group(0) @binding(9) var<storage, read> bias: array<f32>;
+#endif
+#if ROPE
+// (cache row, position) of each row; (cos, sin) of (positions, HALF)
+@group(0) @binding(10) var<storage, read> slots: array<vec2u>;
+@group(0) @binding(11) var<storage, read> table: array<vec2f>;
 #endif
 
 fn pick(s: u32, a: u32, b: u32, c: u32) -> u32 { return select(select(a, b, s == 1u), c, s == 2u); }
@@ -61,9 +67,19 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let n0 = (tile - pick(s, 0u, g1, g2)) * $(SPAN*8)u;
 #endif
   let n = pick(s, p.n_0, p.n_1, p.n_2);
+#if ROPE
+  // The upper half of a tile's columns is what the lower half makes pairs with: HALF further in the same heads, so that both are in one invocation.
+#for j in 0..NT/2
+  let pair$(j) = min(n0 / 16u + $(j)u, n / 16u - 1u);
+  let turn_at$(j) = pair$(j) % (HALF / 8u) * 8u + lane;
+  let col$(j) = pair$(j) / (HALF / 8u) * 2u * HALF + turn_at$(j);
+  let col$(j+NT/2) = col$(j) + HALF;
+#end
+#else
 #for j in 0..SPAN
   let col$(j) = min(n0 + $(8*j)u + lane, n - 1u);
 #end
+#endif
 #for j in 0..NT
   let at$(j) = w_origin(pick(s + $(j/SPAN)u, 0u, p.n_0, p.n_0 + p.n_1) + col$(j%SPAN));
 #end
@@ -140,31 +156,54 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let bias$(j) = bias[pick(s + $(j/SPAN)u, p.c_0, p.c_1, p.c_2) + col$(j%SPAN)];
 #end
 #endif
-  // Four rows a turn, as in nt_cpu.wgsl.
+  // A row a turn: written out for more, stores are most of what the driver compiles (1.5 s of 4), and to pick a row among all costs next to nothing.
   let end = min(m0 + $(MT)u, p.rows);
-  for (var r0 = m0; r0 < end; r0 += 4u) {
-#for q in 0..4-(4-MT)*FEW
+  for (var row = m0; row < end; row++) {
 #for j in 0..NT
-    var out_$(q)_$(j) = acc_$(q)_$(j);
-#for i in 1..(MT+3)/4
-    out_$(q)_$(j) = select(out_$(q)_$(j), acc_$(4*i+q)_$(j), r0 == m0 + $(4*i)u);
+    var out_$(j) = acc_0_$(j);
+#for r in 1..MT
+    out_$(j) = select(out_$(j), acc_$(r)_$(j), row == m0 + $(r)u);
 #end
 #if BIAS
-    out_$(q)_$(j) += bias$(j);
+    out_$(j) += bias$(j);
 #endif
 #end
-#for j in 0..SPAN
-    if (r0 + $(q)u < p.rows && n0 + $(8*j)u + lane < n) {
-      let at = (r0 + $(q)u) * n + col$(j);
-#if GATED
-      y_0[at] = out_$(q)_$(j) / (1.0 + exp(-out_$(q)_$(j))) * out_$(q)_$(j+SPAN);
+#if ROPE
+    let place = slots[row];
+    let at_row = select(place.x, row, s == 0u) * n;
+#for j in 0..NT/2
+    if (n0 / 16u + $(j)u < n / 16u) {
+      let at = at_row + col$(j);
+      if (s == 2u) {
+        y_2[at] = out_$(j);
+        y_2[at + HALF] = out_$(j+NT/2);
+      } else {
+        let turn = table[place.y * HALF + turn_at$(j)];
+        let lower = fma(out_$(j), turn.x, -(out_$(j+NT/2) * turn.y));
+        let upper = fma(out_$(j+NT/2), turn.x, out_$(j) * turn.y);
+        if (s == 0u) {
+          y_0[at] = lower;
+          y_0[at + HALF] = upper;
+        } else {
+          y_1[at] = lower;
+          y_1[at + HALF] = upper;
+        }
+      }
+    }
+#end
 #else
-      if (s == 0u) { y_0[at] = out_$(q)_$(j); }
-      else if (s == 1u) { y_1[at] = out_$(q)_$(j); }
-      else { y_2[at] = out_$(q)_$(j); }
+#for j in 0..SPAN
+    if (n0 + $(8*j)u + lane < n) {
+      let at = row * n + col$(j);
+#if GATED
+      y_0[at] = out_$(j) / (1.0 + exp(-out_$(j))) * out_$(j+SPAN);
+#else
+      if (s == 0u) { y_0[at] = out_$(j); }
+      else if (s == 1u) { y_1[at] = out_$(j); }
+      else { y_2[at] = out_$(j); }
 #endif
     }
 #end
-#end
+#endif
   }
 }

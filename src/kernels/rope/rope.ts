@@ -30,7 +30,7 @@ const pairsOf = (gpu: Gpu, half: number): number => (gpu.facts.software && half 
 
 /**
  * Rotates q in place, and writes rotated k, and v, to the cache rows that `slots` names.
- * @param t q (rows, heads * headDim), k, v (rows, kvHeads * headDim), caches (cache rows, kvHeads * headDim); info, table as in `rope`
+ * @param t q (rows, heads * headDim), k, v (rows, kvHeads * headDim), caches (cache rows, kvHeads * headDim); slots (rows) vec2u: cache row, position; table as in `rope`
  * @param f16 the caches' values are f16, two to a word; headDim is then a multiple of 8
  */
 export function ropeIntoCache(
@@ -39,7 +39,6 @@ export function ropeIntoCache(
     q: GpuBuffer
     k: GpuBuffer
     v: GpuBuffer
-    info: GpuBuffer
     slots: GpuBuffer
     table: GpuBuffer
     kCache: GpuBuffer
@@ -51,7 +50,7 @@ export function ropeIntoCache(
 ): void {
   const half = shape.headDim / 2
   const params = { rows, heads: shape.heads, kv_heads: shape.kvHeads, half_dim: half }
-  const bindings = [t.q, t.k, t.v, t.info, t.slots, t.table, t.kCache, t.vCache]
+  const bindings = [t.q, t.k, t.v, t.slots, t.table, t.kCache, t.vCache]
   const pairs = f16 ? 4 : pairsOf(gpu, half)
   const elements = ((shape.heads + 2 * shape.kvHeads) * half) / pairs
   dispatchFlat(gpu, cachePath, { VEC4: Number(pairs > 1), F16: Number(f16) }, bindings, params, times(rows, elements))

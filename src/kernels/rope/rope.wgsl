@@ -15,6 +15,7 @@ alias T = vec2f;
 @group(0) @binding(1) var<storage, read> info: array<vec4u>;
 @group(0) @binding(2) var<storage, read> table: array<T>;
 #include "flat.wgsl"
+fn position_of(row: u32) -> u32 { return info[row].w; }
 
 fn one(e: u32) {
   let h = p.half_dim / $(1+3*VEC4)u;

@@ -1,6 +1,6 @@
 // Between the projections and attention of a pass over a KV cache, in one dispatch: q is rotated in place (rope.wgsl's formula, so its bits), k is rotated
 // into its cache row, v is copied into its cache row.
-// q (rows, heads * 2h), k, v (rows, kv_heads * 2h), caches (cache rows, kv_heads * 2h); slots[row] is the cache row. An element is a pair (i, i + h) of
+// q (rows, heads * 2h), k, v (rows, kv_heads * 2h), caches (cache rows, kv_heads * 2h); slots[row] is (cache row, position). An element is a pair (i, i + h) of
 // a head of q, then of k, then of v; VEC4: four of them side by side (h a multiple of 4), for CPU drivers, to which finding an element's place is dearer than
 // turning it, and four values in one load or store cheaper than four by one. F16: the caches have four f16 to a vec2u.
 struct Params { rows: u32, heads: u32, kv_heads: u32, half_dim: u32 }
@@ -23,12 +23,12 @@ alias T = vec2f;
 @group(0) @binding(0) var<storage, read_write> q: array<E>;
 @group(0) @binding(1) var<storage, read> k: array<E>;
 @group(0) @binding(2) var<storage, read> v: array<E>;
-@group(0) @binding(3) var<storage, read> info: array<vec4u>;
-@group(0) @binding(4) var<storage, read> slots: array<u32>;
-@group(0) @binding(5) var<storage, read> table: array<T>;
-@group(0) @binding(6) var<storage, read_write> k_cache: array<C>;
-@group(0) @binding(7) var<storage, read_write> v_cache: array<C>;
+@group(0) @binding(3) var<storage, read> slots: array<vec2u>;
+@group(0) @binding(4) var<storage, read> table: array<T>;
+@group(0) @binding(5) var<storage, read_write> k_cache: array<C>;
+@group(0) @binding(6) var<storage, read_write> v_cache: array<C>;
 #include "flat.wgsl"
+fn position_of(row: u32) -> u32 { return slots[row].y; }
 
 fn one(e: u32) {
   let h = p.half_dim / $(1+3*VEC4)u;
@@ -44,7 +44,7 @@ fn one(e: u32) {
   }
   let kv_head = select(head - p.heads, head - p.heads - p.kv_heads, head >= p.heads + p.kv_heads);
   let source = (row * p.kv_heads + kv_head) * 2u * h + i;
-  let to = (slots[row] * p.kv_heads + kv_head) * 2u * h + i;
+  let to = (slots[row].x * p.kv_heads + kv_head) * 2u * h + i;
   if (head < p.heads + p.kv_heads) {
     let a = k[source];
     let b = k[source + h];

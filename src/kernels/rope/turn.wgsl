@@ -4,13 +4,13 @@
   let head = (e - row * per_row) / h;
   let i = e - row * per_row - head * h;
 #if VEC4
-  let turn_at = 2u * (info[row].w * h + i);
+  let turn_at = 2u * (position_of(row) * h + i);
   let turns_0 = table[turn_at];
   let turns_1 = table[turn_at + 1u];
   let cosine = vec4f(turns_0.xz, turns_1.xz);
   let sine = vec4f(turns_0.yw, turns_1.yw);
 #else
-  let turn = table[info[row].w * h + i];
+  let turn = table[position_of(row) * h + i];
   let cosine = turn.x;
   let sine = turn.y;
 #endif
