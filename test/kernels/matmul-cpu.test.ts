@@ -146,8 +146,8 @@ test('the tile changes no bit', async () => {
 })
 
 test('tiles that are no candidates are not taken', () => {
-  setTiles(gpu, { ntCpu: { rows: 17, columns: 3 }, nnCpu: tileCandidates.nnCpu[1] })
+  setTiles(gpu, { ntCpu: { rows: 17, columns: 3 }, nnCpu: tileCandidates.nnCpu[0] })
   expect(tilesOf(gpu).ntCpu).toEqual(defaultTiles.ntCpu)
-  expect(tilesOf(gpu).nnCpu).toEqual(tileCandidates.nnCpu[1])
+  expect(tilesOf(gpu).nnCpu).toEqual(tileCandidates.nnCpu[0])
   setTiles(gpu, {})
 })

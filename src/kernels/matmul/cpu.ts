@@ -67,17 +67,26 @@ export function forward(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Bi
   }
 }
 
-/** Rows that high tiles may compute more than low ones, a share of all: more than that costs what they gain. */
-const wasted = 0.08
+/** What one tile may compute more than another, a share of all: more than that costs what it gains. Forward, and to the input. */
+const wasted = { nt: 0.08, nn: 0.04 }
+/** What tiles of so many rows (or columns) compute, in all. */
+const covered = (count: number, size: number): number => Math.ceil(count / size) * size
 
-/** Rows are split evenly into tiles, so that 20 rows are 12 + 8 and not 16 + 4; columns likewise, in few widths. */
-export function forwardTile(gpu: Gpu, rows: number, columns: number): { MT: number; NT: number } {
+/**
+ * Rows are split evenly into tiles, so that 20 rows are 12 + 8 and not 16 + 4; columns likewise, in few widths.
+ * @param columns of the weight, or of each of those that one dispatch takes, as a tile lies in one
+ */
+export function forwardTile(gpu: Gpu, rows: number, columns: number | number[]): { MT: number; NT: number } {
   const tile = tilesOf(gpu).ntCpu
+  const members = Array.isArray(columns) ? columns : [columns]
+  const total = members.reduce((sum, n) => sum + n, 0)
   const MT = Math.min(16, Math.ceil(rows / Math.ceil(rows / 16) / 4) * 4)
-  const NT = Math.ceil(columns / Math.ceil(columns / tile.columns) / 8)
-  const [low, high] = [MT, tile.rows].map((height) => Math.ceil(rows / height) * height)
-  const takesHigh = rows > 16 && high * (1 - wasted) <= low
-  return { MT: takesHigh ? tile.rows : MT, NT: columns <= 8 ? 1 : NT <= 4 ? 4 : tile.columns / 8 }
+  const [own, wide] = [tile.columns, 64].map((width) => members.reduce((sum, n) => sum + covered(n, width), 0))
+  // 128 columns are 2 x 64 and not 3 x 48; such a tile is 16 rows high, as more would not stay in the instruction cache.
+  if (wide <= own * (1 - wasted.nt)) return { MT, NT: 8 }
+  const NT = Math.ceil(total / Math.ceil(total / tile.columns) / 8)
+  const takesHigh = rows > 16 && covered(rows, tile.rows) * (1 - wasted.nt) <= covered(rows, MT)
+  return { MT: takesHigh ? tile.rows : MT, NT: total <= 8 ? 1 : NT <= 4 ? 4 : tile.columns / 8 }
 }
 
 /** Whether the thin products of LoRA's backward read dy from a texture: one that the product with the weight itself stages too, so in one piece. */
@@ -128,14 +137,15 @@ function backwardInputOf(
   { alpha, rank, flags, extra }: Extras,
 ): void {
   const k = weight.columns
-  const tile = tilesOf(gpu).nnCpu
+  const high = tilesOf(gpu).nnCpu.rows
   const many = capacityOf(rows)
-  const MT = many <= 8 ? 8 : many >= 2 * tile.rows || many === tile.rows ? tile.rows : 16
+  const takesHigh = many > 16 && covered(many, high) * (1 - wasted.nn) <= covered(many, 16)
+  const MT = many <= 8 ? 8 : takesHigh ? high : 16
   const BY4 = Number(part.width % 4 === 0 && part.column % 4 === 0 && part.rows % 4 === 0)
   const ROWS_FIRST = Number(many > MT && part.rows * k * 2 > cachedBytes)
   const source: Rows = { data: dy, rows, columns: part.rows, stride: part.width, column: part.column }
   const DY_TEX = Number(k >= stagingColumns && part.rows % 8 === 0 && canStage(gpu, source))
-  const TURN = DY_TEX && MT <= 16 ? 2 : 1
+  const TURN = DY_TEX && MT <= 24 ? 2 : 1
   const variant = { MT, BY4, DY_TEX, ROWS_FIRST, TURN, ...weightConstants(weight, part.slice, 2), ...flags }
   const kernel = gpu.kernel(paths.nn, variant)
   const place = { w_row: part.row - part.slice.row, dy_stride: part.width, dy_column: part.column }

@@ -21,10 +21,10 @@ export function run(gpu: Gpu, { x, rows, members, ys, lora, rotary }: GroupCall)
   // This one has no bound on its rows.
   const FEW = Number(many <= 2 && typeof rows === 'number')
   // A gate's workgroup has as many columns of both members.
-  const { MT, NT } = FEW ? { MT: many, NT: 4 } : forwardTile(gpu, many, columns)
+  const { MT, NT } = FEW ? { MT: many, NT: 4 } : forwardTile(gpu, many, GATED ? columns : widths)
   const SPAN = GATED ? NT / 2 : NT
   const groups = GATED ? [Math.ceil(widths[0] / (8 * SPAN))] : widths.map((n) => Math.ceil(n / (8 * SPAN)))
-  const params: Record<string, Count> = { k, rank: lora?.rank ?? 0, ...weightParams(weight, slice) }
+  const params: Record<string, Count> = { k, rank: lora?.rank ?? 0, per_row: rotary?.perRow ?? 0, ...weightParams(weight, slice) }
   for (let s = 0; s < 3; s++) {
     const member = members[s] ?? members[0]
     params[`n_${s}`] = member.weight.rows
@@ -38,7 +38,7 @@ export function run(gpu: Gpu, { x, rows, members, ys, lora, rotary }: GroupCall)
   const half = rotary && { HALF: rotary.headDim / 2 }
   const kernel = gpu.kernel(path, { MT, NT, SPAN, ...half, ...flags, ...weightConstants(weight, slice, 1) })
   const extra: Binding[] = [...ys, ...(lora ? [b!.buffer, ...lora.xa] : []), ...(bias ? [rangeOf(bias).buffer] : [])]
-  if (rotary) extra.push(rotary.slots, rotary.table)
+  if (rotary) extra.push(rotary.places, rotary.table)
   const most = X_TEX ? stageRows(gpu, k) : many
   const across = groups.reduce((sum, n) => sum + n, 0)
   for (let row0 = 0; row0 < many; row0 += most) {

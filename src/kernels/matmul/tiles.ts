@@ -9,7 +9,7 @@ import { readTuned } from './tuned.ts'
 export interface Tiles {
   /** Forward on a CPU driver: `rows` a multiple of 4, `columns` of 8. */
   ntCpu: Tile
-  /** Backward to the input there: 64 columns; `rows` 16 or 32. */
+  /** Backward to the input there: 64 columns; `rows` a multiple of 8. */
   nnCpu: Tile
   /** The register tile of GPUs: 16 x 16 threads. */
   tile: Tile
@@ -25,7 +25,7 @@ export type TileName = keyof Tiles
 /** The heuristic. */
 export const defaultTiles: Tiles = {
   ntCpu: { rows: 32, columns: 48 },
-  nnCpu: { rows: 16, columns: 64 },
+  nnCpu: { rows: 24, columns: 64 },
   tile: { rows: 64, columns: 64 },
   units: { rows: 128, columns: 128 },
 }
@@ -41,6 +41,7 @@ export const tileCandidates: Record<TileName, Tile[]> = {
   ],
   nnCpu: [
     { rows: 16, columns: 64 },
+    { rows: 24, columns: 64 },
     { rows: 32, columns: 64 },
   ],
   tile: [

@@ -43,7 +43,7 @@ export async function tuneMatmul(
   options: { seconds?: number; size?: [number, number, number]; report?: (row: TuneRow) => void } = {},
 ): Promise<Partial<Tiles>> {
   const { software } = gpu.facts
-  const { seconds = 30, size = software ? [128, 1152, 576] : [2048, 2048, 2048], report } = options
+  const { seconds = 30, size = software ? [96, 1152, 576] : [2048, 2048, 2048], report } = options
   const [rows, n, k] = size
   const weight = uploadWeight(gpu, 'tune', n, k, new Uint16Array(n * k).fill(0x3f80))
   const [x, y] = [rows * k, rows * n].map((length) => gpu.upload(new Float32Array(length).fill(0.5), 'tune'))
