@@ -24,12 +24,15 @@ function descendants(pid: number): { pid: number; args: string }[] {
   return below(pid)
 }
 
+let tries = 0
 it('goes through kill -9 of the server', async () => {
+  // A second try on CI is a run of its own.
+  const name = `killed-${++tries}`
   const steps = 8
   const changes = `
     [trainer.args]
     output_dir = ${JSON.stringify(folder.path)}
-    run_name = "killed"
+    run_name = "${name}"
     max_steps = ${steps}
     batch_size = 32
     eval_strategy = "no"
@@ -44,7 +47,7 @@ it('goes through kill -9 of the server', async () => {
   let said = ''
   for (const stream of [child.stdout, child.stderr]) stream.on('data', (data) => (said += String(data)))
   const code = new Promise<number | null>((resolve) => child.on('exit', resolve))
-  const run = join(folder.path, 'killed')
+  const run = join(folder.path, name)
   const metrics = () => lines(join(run, 'metrics.jsonl'))
   let over = false
   void code.then(() => (over = true))
