@@ -143,10 +143,12 @@ export function attention(
   const params = { rows, lanes: constants.LANES, elements: constants.DE, splits: 1, scale: 1 / Math.sqrt(shape.headDim) }
   const stage = neighbours ? stageOf(gpu, rows, shape) : undefined
   const [k, v] = stage ? [stage('k', t.k), stage('v', t.v)] : [t.k, t.v]
-  const staged = { TEX: Number(stage !== undefined), UNROLL: stage ? 2 : 1 }
+  const TEX = Number(stage !== undefined)
   const bindings = [t.q, k, v, t.info, t.o, t.lse, ...(paged ? [paged.pages] : [])]
   const run = (QR: number, cached: Constants): void => {
-    const kernel = gpu.kernel(paths.forward, { ...constants, ...cached, QR, ...staged, SPLIT })
+    // Two values a turn, but where many rows would have many loads from buffers in it, or a GPU has its own way with loops.
+    const UNROLL = TEX || (QR === 1 && gpu.facts.software) ? 2 : 1
+    const kernel = gpu.kernel(paths.forward, { ...constants, ...cached, QR, TEX, UNROLL, SPLIT })
     gpu.dispatch(kernel, bindings, params, grid(groupsOf(rows, QR), shape.heads / constants.HG))
   }
   const { QR } = together(gpu, constants)
@@ -155,7 +157,7 @@ export function attention(
   const splits = t.parts && t.stats ? decodeSplits(gpu, rows, shape, paged) : 1
   if (splits > 1) {
     const { DE, HEADS, LANES, VEC4 } = constants
-    const forward = gpu.kernel(paths.forward, { ...constants, ...cached, QR: 1, ...staged, SPLIT, SPLITS: 1 })
+    const forward = gpu.kernel(paths.forward, { ...constants, ...cached, QR: 1, TEX, UNROLL: 1, SPLIT, SPLITS: 1 })
     const bound = [t.q, k, v, t.info, t.parts!, t.stats!, paged.pages]
     gpu.dispatch(forward, bound, { ...params, splits }, grid(rows, (shape.heads / constants.HG) * splits))
     const combine = gpu.kernel(paths.combine, { DE, HEADS, LANES, VEC4, SPLIT })

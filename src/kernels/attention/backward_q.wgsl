@@ -57,7 +57,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
 #end
   }
-  for (var f = 0u; f < $(QR)u; f++) {
+  for (; leads != 0u; leads &= leads - 1u) {
+    let f = firstTrailingBit(leads);
     let at = info[min(row0 + f, p.rows - 1u)];
     var keys = 0u;
 #for r in 0..QR

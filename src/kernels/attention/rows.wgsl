@@ -7,3 +7,8 @@
   lead_$(r) = select(lead_$(r), lead_$(s), all(at_$(r).xyz == at_$(s).xyz) && lead_$(s) == $(s)u && lead_$(r) == $(r)u);
 #end
 #end
+  // Those that are first, a bit each: a turn of a loop for rows that are not would cost a blend of all sums.
+  var leads = 0u;
+#for r in 0..QR
+  leads |= select(0u, $(2**r)u, lead_$(r) == $(r)u);
+#end
