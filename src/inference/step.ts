@@ -60,6 +60,9 @@ export class StepCommands {
   /** Plans by what they are for, those that are not made yet, the smallest last, and the scratch of all of them. */
   readonly #plans = new Map<string, Plan>()
   readonly #missing: { mixed: boolean; make: () => void }[] = []
+  /** Rows of the last step without prompts, and whether there were such steps of several sizes. */
+  #rows = 0
+  #vary = false
   readonly #arena: GpuBuffer[] = []
   /** The rotary table that the plans read: a longer one may replace it. */
   #table: GpuBuffer | undefined
@@ -107,6 +110,10 @@ export class StepCommands {
     // The last to be written, so that what is recorded here goes out with the rest.
     if (step.copies.length > 0) this.#copy(step.copies)
     const { rows: count, prefillRows, mixed } = step
+    if (prefillRows === 0) {
+      this.#vary ||= this.#rows > 0 && this.#rows !== count
+      this.#rows = count
+    }
     if (this.#sizes.plans) gpu.replay(this.#body(count, prefillRows > 0, mixed))
     else this.#recordBody(count, prefillRows > 0, mixed)
     if (step.sampled.length === 0) return gpu.flush()
@@ -156,9 +163,12 @@ export class StepCommands {
     this.#sampler.release()
   }
 
-  /** Makes one more of the plans that steps to come may need: to be called while the device is busy. False where none is missing. */
+  /**
+   * Makes one more of the plans that steps to come may need: to be called while the device is busy. Not before steps differ in size: requests that begin
+   * and end together need no others, and a plan takes a megabyte. False where none is made.
+   */
   prepare(): boolean {
-    if (!this.#sizes.plans || this.#table !== this.#decoder.rotary.table(this.#sizes.maxLength)) return false
+    if (!this.#sizes.plans || !this.#vary || this.#table !== this.#decoder.rotary.table(this.#sizes.maxLength)) return false
     const next = this.#missing.pop()
     next?.make()
     return next !== undefined
