@@ -1,13 +1,13 @@
 /**
  * How fast does the server answer? Clients over HTTP, 1, 8, 32 and 128 at once, each with a prompt of its own, or with one that all begin with.
  *
- *     node bench/serve.ts [--model models/SmolLM2-135M-Instruct.Q4_1.gguf] [--adapter DIR] [--clients 1,8,32,128] [--prompt 64] [--prefix 48] [--tokens 32] [--save]
+ *     node bench/serve.ts [--model models/SmolLM2-135M-Instruct.Q4_1.gguf] [--adapter DIR] [--clients 1,8,32,128] [--prompt 64] [--prefix 48] [--tokens 32] [--rounds 2] [--save]
  *
  * Starts `node cli.js serve` as a user would, with room for 128 sequences, asks /v1/completions for streams of token ids, greedily and without an end, and
  * measures at the client: tokens a second over all requests, from the first byte sent to the last received; the time to the first token (median, 99th of 100);
  * milliseconds a token after that; and decode, tokens a second from when the last of them has its first token to when the first of them has its last, so
- * while all are decoded together and no prompt is computed. With `--adapter`, a PEFT folder, requests name that adapter. A row is measured twice, after requests
- * of its size that are not counted; the better one stands. Before that, what the server answers to one client must be what it answers to it among 32.
+ * while all are decoded together and no prompt is computed. With `--adapter`, a PEFT folder, requests name that adapter. All rows are measured in turn,
+ * `--rounds` times, after requests of their size that are not counted; the best of each stands, and the least of its rates beside it says how busy the machine was. Before that, what the server answers to one client must be what it answers to it among 32.
  * Prints a table and one line of JSON; `--save` writes bench/results/serve.json.
  */
 import { spawn } from 'node:child_process'
@@ -28,10 +28,11 @@ const { values } = parseArgs({
     prompt: text('64'),
     prefix: text('48'),
     tokens: text('32'),
+    rounds: text('2'),
     save: { type: 'boolean', default: false },
   },
 })
-const [promptTokens, prefix, tokens] = [values.prompt, values.prefix, values.tokens].map(Number)
+const [promptTokens, prefix, tokens, rounds] = [values.prompt, values.prefix, values.tokens, values.rounds].map(Number)
 const root = join(import.meta.dirname, '..')
 
 const context = String(promptTokens + tokens)
@@ -119,27 +120,36 @@ async function measure(round: string, clients: number, shared: boolean) {
   }
 }
 
-const rows: Awaited<ReturnType<typeof measure>>[] = []
+type Measured = Awaited<ReturnType<typeof measure>>
+const rows: (Measured & { leastDecodeTokensPerSecond: number | null })[] = []
 try {
   const among = await Promise.all(Array.from({ length: 32 }, (_, i) => ask(promptOf('check', i, true))))
   for (const i of [0, 31]) {
     const { ids } = await ask(promptOf('check', i, true))
     if (ids.join() !== among[i].ids.join()) throw new Error(`client ${i} gets other tokens alone than among 32`)
   }
-  console.log('clients  prompts          tokens/s  first token, ms: median, 99%   ms a token  decode, tokens/s')
-  for (const clients of values.clients.split(',').map(Number)) {
-    for (const shared of [false, true]) {
-      await measure(`warm ${clients}`, clients, shared)
-      const both = [await measure(`a ${clients}`, clients, shared), await measure(`b ${clients}`, clients, shared)]
-      const row = both.reduce((a, b) => (a.tokensPerSecond >= b.tokensPerSecond ? a : b))
-      rows.push(row)
-      const words = shared ? `${prefix} of ${promptTokens} shared` : `${promptTokens} of its own`
-      const figures = [row.firstTokenMs, row.firstToken99Ms, row.msPerToken].map((value) => value.toFixed(0).padStart(8))
-      const decode = row.decodeTokensPerSecond?.toFixed(1) ?? '-'
-      console.log(
-        `${String(clients).padStart(7)}  ${words.padEnd(15)}  ${row.tokensPerSecond.toFixed(1).padStart(8)}  ${figures.join('  ')}  ${decode.padStart(8)}`,
-      )
-    }
+  const shapes = values.clients
+    .split(',')
+    .flatMap((clients) => [false, true].map((shared) => ({ clients: Number(clients), shared })))
+  const seen = shapes.map((): Measured[] => [])
+  for (const { clients, shared } of shapes) await measure(`warm ${clients}`, clients, shared)
+  for (let round = 1; round <= rounds; round++) {
+    for (const [i, { clients, shared }] of shapes.entries()) seen[i].push(await measure(`${round} ${clients}`, clients, shared))
+    console.error(`round ${round} of ${rounds}`)
+  }
+  console.log('clients  prompts          tokens/s  first token, ms: median, 99%   ms a token  decode, tokens/s (least)')
+  for (const measured of seen) {
+    const row = measured.reduce((a, b) => (a.tokensPerSecond >= b.tokensPerSecond ? a : b))
+    const decoded = measured.map((one) => one.decodeTokensPerSecond).filter((rate) => rate !== null)
+    const decodeTokensPerSecond = decoded.length > 0 ? Math.max(...decoded) : null
+    rows.push({ ...row, decodeTokensPerSecond, leastDecodeTokensPerSecond: decoded.length > 0 ? Math.min(...decoded) : null })
+    const words = row.shared ? `${prefix} of ${promptTokens} shared` : `${promptTokens} of its own`
+    const figures = [row.firstTokenMs, row.firstToken99Ms, row.msPerToken].map((value) => value.toFixed(0).padStart(8))
+    const decode =
+      decodeTokensPerSecond === null ? '-' : `${decodeTokensPerSecond.toFixed(1)} (${Math.min(...decoded).toFixed(1)})`
+    console.log(
+      `${String(row.clients).padStart(7)}  ${words.padEnd(15)}  ${row.tokensPerSecond.toFixed(1).padStart(8)}  ${figures.join('  ')}  ${decode.padStart(8)}`,
+    )
   }
 } finally {
   server.kill('SIGTERM')
@@ -156,6 +166,7 @@ const result = {
   promptTokens,
   prefix,
   tokens,
+  rounds,
   decodeRatio,
   rows,
 }
