@@ -9,6 +9,7 @@ import type { Projection } from '../autograd/ops/linear.ts'
 import {
   linears,
   linearsIntoCache,
+  linearsTurned,
   swiGlu,
   turnIntoCache,
   type LinearsArguments,
@@ -192,9 +193,12 @@ function turned(
   options: LinearsArguments,
 ): Attended {
   const { heads, kvHeads, headDim } = decoder.config
-  const [q, k, values] = projections(tape, layer, x, options)
-  const keys = rope(tape, k, batch, table, kvHeads, headDim)
-  return { q: rope(tape, q, batch, table, heads, headDim), keys, values }
+  const { outputs, turned: done } = layer.qNorm
+    ? { outputs: projections(tape, layer, x, options), turned: false }
+    : linearsTurned(tape, x, [layer.q, layer.k, layer.v], { info: batch.info, table, headDim }, options)
+  const [q, k, values] = outputs
+  const keys = rope(tape, k, batch, table, kvHeads, headDim, done)
+  return { q: rope(tape, q, batch, table, heads, headDim, done), keys, values }
 }
 
 /** Turns q, puts this pass's keys, turned, and values into the cache, and gives the cache to read. */

@@ -14,13 +14,13 @@ import {
   takesNorm,
   takesRotary,
 } from '../../src/kernels/matmul/group.ts'
-import type { GroupMember, GroupTier, InputNorm } from '../../src/kernels/matmul/group.ts'
+import type { GroupMember, GroupRotary, GroupTier, InputNorm } from '../../src/kernels/matmul/group.ts'
 import { linear } from '../../src/kernels/matmul/matmul.ts'
 import { rmsNorm } from '../../src/kernels/norm/norm.ts'
 import type { GpuBuffer } from '../../src/gpu/pool.ts'
 import { roundWeight } from '../../src/kernels/optimizer/optimizer.ts'
 import { setTiles, tileCandidates } from '../../src/kernels/matmul/tiles.ts'
-import { ropeIntoCache } from '../../src/kernels/rope/rope.ts'
+import { rope, ropeIntoCache } from '../../src/kernels/rope/rope.ts'
 import { stackedDown } from '../../src/kernels/lora/lora.ts'
 import { bf16Bits, modes, openBench, sameBits, toBf16 } from './harness.ts'
 
@@ -215,13 +215,12 @@ interface RotaryCase extends Case {
 }
 const rotaryCases: RotaryCase[] = [
   { heads: 9, kvHeads: 3, headDim: 16, rows: 1, rank: 8 },
-  { heads: 3, kvHeads: 1, headDim: 64, rows: 2, bias: true },
   { heads: 4, kvHeads: 2, headDim: 32, rows: 7, bf16: false },
   { heads: 5, kvHeads: 1, headDim: 48, rows: 36, rank: 16, bias: true },
 ].map((c) => ({ ...c, k: 72, widths: [c.heads, c.kvHeads, c.kvHeads].map((n) => n * c.headDim) }))
 
-/** q, k and v turned and put into a cache by the group's kernel, and by the kernels one after the other. */
-async function checkRotary(c: RotaryCase, tier: GroupTier): Promise<void> {
+/** q and k turned by the group's kernel, and put into a cache or not, and by the kernels one after the other. */
+async function checkRotary(c: RotaryCase, tier: GroupTier, cached: boolean): Promise<void> {
   const { rows, k, widths, rank = 0, headDim } = c
   const { together, release } = weightsOf(c)
   const x = bench.up(bench.normals(rows * k))
@@ -229,38 +228,73 @@ async function checkRotary(c: RotaryCase, tier: GroupTier): Promise<void> {
   const bs = rank ? inBank(widths.map((n) => n * rank)) : []
   const lora = rank ? { xa: products(rows, rank, widths.length), rank } : undefined
   const members = together.map((weight, i): GroupMember => ({ weight, bias: biases[i], b: bs[i] }))
-  expect([groupTier(gpu, members), takesRotary(tier, members, headDim)]).toEqual([tier, true])
+  expect([groupTier(gpu, members), takesRotary(gpu, tier, members, headDim)]).toEqual([tier, true])
   const norm = takesNorm(gpu, tier, members, rows, { rotary: true }) ? gainOf(k) : undefined
-  const places = bench.random.shuffle(Array.from({ length: rows + 5 }, (_, i) => i))
-  const slots = bench.up(Uint32Array.from({ length: 2 * rows }, (_, i) => (i % 2 ? bench.random.int(40) : places[i / 2])))
-  const table = bench.up(bench.normals(40 * headDim))
+  const room = cached ? rows + 5 : rows
+  const to = bench.random.shuffle(Array.from({ length: room }, (_, i) => i))
+  const info = bench.ids(4 * rows, 40)
+  const slots = Uint32Array.from({ length: 2 * rows }, (_, i) => (i % 2 ? info[2 * i + 1] : to[i / 2]))
+  const [places, table] = [bench.up(cached ? slots : info), bench.up(bench.normals(40 * headDim))]
   const results = [true, false].map((fused) => {
-    const [q, ...caches] = [rows, rows + 5, rows + 5].map((n, i) => bench.out(n * widths[i]))
-    const [keys, values] = caches.map((cache, i) => {
-      gpu.write(cache, new Float32Array((rows + 5) * widths[1 + i]))
-      return fused ? cache : bench.out(rows * widths[1 + i])
-    })
-    const rotary = fused ? { slots, table, headDim } : undefined
+    const [q, ...ends] = [rows, room, room].map((n, i) => bench.out(n * widths[i]))
+    for (const [i, end] of ends.entries()) gpu.write(end, new Float32Array(room * widths[1 + i]))
+    const [keys, values] = fused || !cached ? ends : [1, 2].map((i) => bench.out(rows * widths[i]))
+    const rotary: GroupRotary | undefined = fused ? { places, perRow: cached ? 1 : 2, table, headDim } : undefined
     linearGroup(gpu, x, rows, members, [q, keys, values], lora, { norm, rotary })
-    const apart = { q, k: keys, v: values, slots, table, kCache: caches[0], vCache: caches[1] }
-    if (!fused) ropeIntoCache(gpu, apart, rows, c)
-    return [q, ...caches]
+    if (!fused && cached) {
+      ropeIntoCache(gpu, { q, k: keys, v: values, slots: places, table, kCache: ends[0], vCache: ends[1] }, rows, c)
+    } else if (!fused) {
+      rope(gpu, q, places, table, rows, c.heads, headDim)
+      rope(gpu, keys, places, table, rows, c.kvHeads, headDim)
+    }
+    return [q, ...ends]
   })
-  for (const [i, n] of [rows, rows + 5, rows + 5].entries()) {
+  for (const [i, n] of [rows, room, room].entries()) {
     const [a, b] = await Promise.all(results.map((buffers) => bench.down(buffers[i], n * widths[i])))
     sameBits(['q', 'keys', 'values'][i], a, b)
   }
   release()
 }
 
-cpu('turned and put into a cache, q, k and v have the bits of the kernels one after the other', async () => {
-  for (const c of rotaryCases) await bench.run(JSON.stringify(c), {}, () => checkRotary(c, 'cpu'))
+describe.each(modes.slice(0, 2))('RoPE of q and k, $name', ({ facts }) => {
+  const tier = facts === modes[0].facts ? 'cpu' : 'tile'
+  // The register tile takes its norm along.
+  const some = tier === 'cpu' ? rotaryCases : [{ ...rotaryCases[2], rows: 20 }]
+  test.skipIf(tier === 'cpu' && !bench.cpu)('has the bits of the kernels one after the other', async () => {
+    for (const c of some) await bench.run(JSON.stringify(c), facts, () => checkRotary(c, tier, true))
+    await bench.run('own rows', facts, () => checkRotary(some[0], tier, false))
+  })
+})
+
+test('RoPE goes along where heads are whole vectors or fragments, and an adapter binds as much', async () => {
+  await bench.run('rotary', {}, async () => {
+    const { together, release } = weightsOf({ rows: 1, k: 64, widths: [96, 48, 48] })
+    const plain = together.map((weight): GroupMember => ({ weight }))
+    const [bs, biases] = [inBank([768, 384, 384]), inBank([96, 48, 48])]
+    const withBias = plain.map((member, i) => ({ ...member, bias: biases[i] }))
+    const most = (members: GroupMember[], maxStorageBuffers: number) => {
+      Object.assign(gpu, { facts: { ...gpu.facts, limits: { ...gpu.facts.limits, maxStorageBuffers } } })
+      return takesRotary(gpu, 'tile', members, 24)
+    }
+    expect([most(plain, 7), most(plain, 6), most(withBias, 8), most(withBias, 7)]).toEqual([true, false, true, false])
+    expect(
+      [8, 9, 10].map((n) =>
+        most(
+          withBias.map((member, i) => ({ ...member, b: bs[i] })),
+          n,
+        ),
+      ),
+    ).toEqual([false, false, true])
+    expect([48, 24, 16, 32].map((headDim) => takesRotary(gpu, 'cpu', plain, headDim))).toEqual([true, false, true, false])
+    release()
+  })
 })
 
 const none = gpu.facts.matrixUnits.length === 0 ? ' (skipped: this adapter shows no matrix units)' : ''
 test.skipIf(none)(`matrix units: each of a group has the bits of its own matmul${none}`, async () => {
-  const some: Case[] = [
+  const some: (Case | RotaryCase)[] = [
     onGpus[0],
+    { ...rotaryCases[0], bias: true },
     { rows: 20, k: 136, widths: [132, 132], rank: 16, bias: true },
     { rows: 33, k: 72, widths: [68, 20], gated: false },
     { rows: 70, k: 40, widths: [68, 68] },
@@ -271,7 +305,8 @@ test.skipIf(none)(`matrix units: each of a group has the bits of its own matmul$
         setTiles(gpu, { units: tile })
         useMatrixUnits(gpu)
         try {
-          await check(c, 'units')
+          if ('headDim' in c) await checkRotary(c, 'units', true)
+          else await check(c, 'units')
         } finally {
           useMatrixUnits(gpu, false)
           setTiles(gpu, {})

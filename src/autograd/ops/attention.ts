@@ -21,10 +21,19 @@ export type { PagedCache }
 /**
  * Rotates x (rows, heads * headDim) by its rows' positions. In place: the output takes over x's buffer, and the backward pass needs
  * only the angles. The caller must not use or drop x afterwards.
+ * @param turned x is rotated already, by the kernel that made it: what is left is the backward pass
  */
-export function rope(tape: Tape, x: Tensor, layout: RowLayout, table: GpuBuffer, heads: number, headDim: number): Tensor {
+export function rope(
+  tape: Tape,
+  x: Tensor,
+  layout: RowLayout,
+  table: GpuBuffer,
+  heads: number,
+  headDim: number,
+  turned = false,
+): Tensor {
   const { gpu } = tape
-  ropeKernel(gpu, x.buffer, layout.info, table, x.rows, heads, headDim)
+  if (!turned) ropeKernel(gpu, x.buffer, layout.info, table, x.rows, heads, headDim)
   const y = new Tensor(x.buffer, x.rows, x.columns, x.needsGrad)
   if (!tape.recording || !x.needsGrad) return y
   // The buffer now belongs to y alone; x stays only as the handle that its gradient hangs on.

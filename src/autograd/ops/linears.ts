@@ -49,7 +49,14 @@ export function linears(tape: Tape, x: Tensor, projections: Projection[], option
   return projected(tape, x, projections, options, arranged(tape, x, projections, options, false))
 }
 
-function projected(tape: Tape, x: Tensor, projections: Projection[], options: LinearsArguments, how: Arrangement): Tensor[] {
+function projected(
+  tape: Tape,
+  x: Tensor,
+  projections: Projection[],
+  options: LinearsArguments,
+  how: Arrangement,
+  rotary?: GroupRotary,
+): Tensor[] {
   const { gpu } = tape
   const { input, members, tier } = how
   if (!how.atOnce) {
@@ -61,7 +68,7 @@ function projected(tape: Tape, x: Tensor, projections: Projection[], options: Li
   const ys = projections.map((projection) => linearOutput(tape, input, projection))
   if (tier) {
     const outputs = ys.map(({ buffer }) => buffer)
-    linearGroup(gpu, input.buffer, x.rows, members, outputs, lora, { norm: how.norm })
+    linearGroup(gpu, input.buffer, x.rows, members, outputs, lora, { norm: how.norm, rotary })
   } else {
     members.forEach(({ weight, bias, b }, i) => {
       const lowRank = lora && { x: lora.xa[i], matrix: b!, rank: lora.rank }
@@ -78,8 +85,37 @@ function projected(tape: Tape, x: Tensor, projections: Projection[], options: Li
   return ys
 }
 
-/** Where a pass without gradients puts its keys and values: caches (cache rows, kv heads * headDim), float32 or f16; the rest as of `GroupRotary`. */
-export interface IntoCache extends GroupRotary {
+/** By what q and k are turned: `info` as of `RowLayout`, `table` of (cos, sin). */
+export interface Turning {
+  info: GpuBuffer
+  table: GpuBuffer
+  headDim: number
+}
+
+/**
+ * The outputs of the projections q, k and v as of `linears`, and whether q and k are `turned` by their rows' positions: where their kernel does it
+ * (`takesRotary`), with the bits of `rope` after it.
+ */
+export function linearsTurned(
+  tape: Tape,
+  x: Tensor,
+  projections: Projection[],
+  { info, table, headDim }: Turning,
+  options: LinearsArguments = {},
+): { outputs: Tensor[]; turned: boolean } {
+  const how = arranged(tape, x, projections, options, false, headDim)
+  const rotary: GroupRotary = { places: info, perRow: 2, table, headDim }
+  return { outputs: projected(tape, x, projections, options, how, how.turns ? rotary : undefined), turned: how.turns }
+}
+
+/**
+ * Where a pass without gradients puts its keys and values: `slots` (rows) vec2u of cache row and position, caches (cache rows, kv heads * headDim) of float32 or
+ * f16.
+ */
+export interface IntoCache {
+  slots: GpuBuffer
+  table: GpuBuffer
+  headDim: number
   kCache: GpuBuffer
   vCache: GpuBuffer
   f16: boolean
@@ -97,10 +133,10 @@ export function linearsIntoCache(
   options: LinearsArguments = {},
 ): Tensor {
   const { gpu } = tape
-  const { headDim, kCache, vCache, f16 } = into
-  const how = arranged(tape, x, projections, options, false)
-  const { input, members, tier } = how
-  if (!tier || tape.recording || f16 || !takesRotary(tier, members, headDim)) {
+  const { slots, table, headDim, kCache, vCache, f16 } = into
+  const how = arranged(tape, x, projections, options, false, f16 ? undefined : headDim)
+  const { input, members } = how
+  if (!how.turns) {
     const [q, k, v] = projected(tape, x, projections, options, how)
     turnIntoCache(tape, { q, k, v }, into)
     tape.done(k, v)
@@ -109,7 +145,10 @@ export function linearsIntoCache(
   const lora = downs(tape, how, projections, options.adapters)
   const q = linearOutput(tape, input, projections[0])
   const outputs = [q.buffer, kCache, vCache]
-  linearGroup(gpu, input.buffer, x.rows, members, outputs, lora, { norm: how.norm, rotary: into })
+  linearGroup(gpu, input.buffer, x.rows, members, outputs, lora, {
+    norm: how.norm,
+    rotary: { places: slots, perRow: 1, table, headDim },
+  })
   tape.done(...(lora?.tensors ?? []))
   if (input !== x) tape.done(input)
   return q
@@ -150,11 +189,21 @@ interface Arrangement {
   members: GroupMember[]
   /** The kernel that does all of them; none: one by one. */
   tier?: GroupTier
+  /** Whether it turns q and k. */
+  turns: boolean
   /** Not each as of `linear`: LoRA's first products together. */
   atOnce: boolean
 }
 
-function arranged(tape: Tape, x: Tensor, projections: Projection[], options: LinearsArguments, gated: boolean): Arrangement {
+/** @param headDim of q and k, where the kernel may turn them */
+function arranged(
+  tape: Tape,
+  x: Tensor,
+  projections: Projection[],
+  options: LinearsArguments,
+  gated: boolean,
+  headDim?: number,
+): Arrangement {
   const { gpu } = tape
   const { adapters, norm } = options
   if (adapters && tape.recording) throw new Error('rows of different adapters have no gradients')
@@ -172,12 +221,13 @@ function arranged(tape: Tape, x: Tensor, projections: Projection[], options: Lin
   const tier = goes && !(tape.recording && found === 'cpu') ? found : undefined
   const others = !tape.recording && !drops && alike && (down === 'none' || down === 'cpu')
   const atOnce = !!adapters || !!tier || others
-  if (!norm) return { input: x, members, tier, atOnce }
+  const turns = !!tier && headDim !== undefined && takesRotary(gpu, tier, members, headDim)
+  if (!norm) return { input: x, members, tier, turns, atOnce }
   // What is recorded keeps the normalised input.
-  if (tier && !tape.recording && takesNorm(gpu, tier, members, x.rows, { gated })) {
-    return { input: x, norm: { gain: norm.gain, eps: norm.eps }, members, tier, atOnce }
+  if (tier && !tape.recording && takesNorm(gpu, tier, members, x.rows, { gated, rotary: turns })) {
+    return { input: x, norm: { gain: norm.gain, eps: norm.eps }, members, tier, turns, atOnce }
   }
-  return { input: rmsNorm(tape, x, norm), members, tier, atOnce }
+  return { input: rmsNorm(tape, x, norm), members, tier, turns, atOnce }
 }
 
 /** What does LoRA's first products in one dispatch, if anything does. */

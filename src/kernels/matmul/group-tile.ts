@@ -6,7 +6,7 @@ import { capacityOf, groupsOf, type Count } from '../../gpu/size.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
 import { lanes } from '../common/lanes.ts'
 import { takesCpu } from './cpu.ts'
-import type { GroupCall, GroupMember, InputNorm } from './group.ts'
+import type { GroupCall, InputNorm } from './group.ts'
 import { bufferOf } from './part.ts'
 import { tileFor } from './tile.ts'
 
@@ -15,8 +15,10 @@ const threads = 256
 
 /** Which variant of a group's kernel: what is added, and the constants of norm_rows.wgsl for so many threads; a row gets the lanes that rms_norm.wgsl gives it. */
 export function variantOf(gpu: Gpu, call: Omit<GroupCall, 'x'>, tileRows: number, ofThreads: number): Constants {
-  const { rows, members, ys, lora, norm } = call
-  const flags = { GATED: Number(ys.length === 1 && members.length > 0), LORA: Number(!!lora), BIAS: Number(!!members[0]?.bias) }
+  const { rows, members, ys, lora, norm, rotary } = call
+  const GATED = Number(ys.length === 1 && members.length > 0)
+  const paired = { GATED, ROPE: Number(!!rotary), PAIRED: GATED || Number(!!rotary), ...(rotary && { HALF: rotary.headDim / 2 }) }
+  const flags = { ...paired, LORA: Number(!!lora), BIAS: Number(!!members[0]?.bias) }
   if (!norm) return { ...flags, OUTPUTS: ys.length, NORM: 0 }
   const { LANES, SUBGROUP } = lanes(gpu)
   // Two variants at most: rows that all have lanes of their own at once, and a whole tile.
@@ -26,9 +28,9 @@ export function variantOf(gpu: Gpu, call: Omit<GroupCall, 'x'>, tileRows: number
   return { ...flags, OUTPUTS: ys.length, NORM: 1, ...lanesOfRows }
 }
 
-/** Where the members' parts of `bank` and of the biases lie, and how far apart their xa are. */
-export function placesOf(members: GroupMember[], lora: GroupCall['lora']): Record<string, number> {
-  const params: Record<string, number> = { rank: lora?.rank ?? 0, xa_stride: 0 }
+/** Where the members' parts of `bank` and of the biases lie, how far apart their xa are, and what a row has of `places`. */
+export function placesOf({ members, lora, rotary }: GroupCall): Record<string, number> {
+  const params: Record<string, number> = { rank: lora?.rank ?? 0, xa_stride: 0, per_row: rotary?.perRow ?? 0 }
   if (lora) params.xa_stride = (rangeOf(lora.xa[1]).offset - rangeOf(lora.xa[0]).offset) / 4
   for (let s = 0; s < 3; s++) {
     const member = members[s]
@@ -40,10 +42,11 @@ export function placesOf(members: GroupMember[], lora: GroupCall['lora']): Recor
 }
 
 /** Inputs and outputs of a group in the order of its kernels' bindings. */
-export function bindingsOf({ x, members: [{ weight, bias, b }], ys, lora, norm }: GroupCall): Binding[] {
+export function bindingsOf({ x, members: [{ weight, bias, b }], ys, lora, norm, rotary }: GroupCall): Binding[] {
   const more: Binding[] = lora ? [b!.buffer, rangeOf(lora.xa[0]).buffer] : []
   if (bias) more.push(rangeOf(bias).buffer)
   if (norm) more.push(norm.gain)
+  if (rotary) more.push(rotary.places, rotary.table)
   return [x, bufferOf(weight.slices[0]), ...ys, ...more]
 }
 
@@ -55,12 +58,12 @@ export function acrossOf({ members, ys }: GroupCall, columns: number): number {
 
 /** Runs a group. */
 export function run(gpu: Gpu, call: GroupCall): void {
-  const { rows, members, lora, norm } = call
+  const { rows, members, norm } = call
   const [{ weight }] = members
   const tile = tileFor(gpu, rows)
   const shape = { TM: tile.rows, TN: tile.columns, PART: tile.columns / 16, W_BF16: Number(weight.bf16), DOWN: 0, STACKED: 0 }
   const kernel = gpu.kernel(path, { ...shape, ...variantOf(gpu, call, tile.rows, threads) })
-  const params = { rows, k: weight.columns, eps: norm?.eps ?? 0, ...placesOf(members, lora) }
+  const params = { rows, k: weight.columns, eps: norm?.eps ?? 0, ...placesOf(call) }
   gpu.dispatch(kernel, bindingsOf(call), params, [acrossOf(call, tile.columns), groupsOf(rows, tile.rows)])
 }
 

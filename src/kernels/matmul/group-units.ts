@@ -17,17 +17,17 @@ export function takesUnitsGroup(gpu: Gpu, weight: Weight): boolean {
   return takesUnits(gpu, weight, whole, weight.columns, 0)
 }
 
-/** Whether fragments are so narrow that a subgroup's columns are halved between gate and up. */
+/** Whether fragments are so narrow that a subgroup's columns are halved between gate and up, or the halves of heads. */
 export const halves = (gpu: Gpu): boolean => matrixUnitOf(gpu)!.n <= 16
 
 /** Runs a group. */
 export function run(gpu: Gpu, call: GroupCall): void {
-  const { rows, members, lora, norm } = call
+  const { rows, members, norm } = call
   const [{ weight }] = members
   const shape = shapeFor(gpu, rows)
   const { TM, TN, SM, SN, LANES } = shape
   const THREADS = SM * SN * LANES
   const kernel = gpu.kernel(path, { ...shape, PART: TN / SN, FORM_NT: 1, THREADS, ...variantOf(gpu, call, TM, THREADS) })
-  const params = { rows, k: weight.columns, eps: norm?.eps ?? 0, ...placesOf(members, lora) }
+  const params = { rows, k: weight.columns, eps: norm?.eps ?? 0, ...placesOf(call) }
   gpu.dispatch(kernel, bindingsOf(call), params, [acrossOf(call, TN), groupsOf(rows, TM)])
 }

@@ -32,11 +32,13 @@ export interface InputNorm {
 }
 
 /**
- * What becomes of q, k and v at once in a pass over a KV cache: outputs are q, turned, and the caches (cache rows, N_s), which get k, turned, and v. `slots` (rows)
- * vec2u: cache row and position; `table` (positions, headDim / 2) of (cos, sin).
+ * RoPE of q and k by the kernel of q, k and v: `table` (positions, headDim / 2) of (cos, sin). Of `places`, `perRow` vec2u a row:
+ * - 1: (rows) cache row and position. The outputs of k, turned, and v are then caches (cache rows, N_s).
+ * - 2: `info` of attention, of which only the position is read. The outputs are rows like those of q.
  */
 export interface GroupRotary {
-  slots: GpuBuffer
+  places: GpuBuffer
+  perRow: 1 | 2
   table: GpuBuffer
   headDim: number
 }
@@ -102,13 +104,13 @@ const buffersOf = (members: GroupMember[], gated: boolean): number =>
   2 + (gated ? 1 : members.length) + (members[0].b ? 2 : 0) + (members[0].bias ? 1 : 0)
 
 /**
- * Whether a group's kernel turns q and k and writes k and v into a cache of float32 too. On CPU drivers a lane has vectors of 8 neighbouring columns, of which
- * both halves of a head must be made.
+ * Whether a group's kernel turns q and k too, and writes k and v into a cache of float32. Both halves of a head must be whole columns of one invocation: vectors of
+ * 8 on CPU drivers, fragments of matrix units; and angles and places must be bound besides.
  */
-export function takesRotary(tier: GroupTier, members: GroupMember[], headDim: number): boolean {
+export function takesRotary(gpu: Gpu, tier: GroupTier, members: GroupMember[], headDim: number): boolean {
   if (members.length !== 3 || members.some(({ weight }) => weight.rows % headDim !== 0)) return false
   if (tier === 'cpu') return headDim % 16 === 0
-  return false
+  return (tier === 'tile' || units.halves(gpu)) && buffersOf(members, false) + 2 <= gpu.facts.limits.maxStorageBuffers
 }
 
 /**

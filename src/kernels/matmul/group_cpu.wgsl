@@ -1,13 +1,13 @@
 // Projections of one input whose weights lie in one storage, in one dispatch, for CPU drivers with subgroups of 8:
 //   three of them (q, k, v): y_s[m,n] = sum_k x[m,k] W_s[n,k] (LORA: + sum_r xa_s[m,r] B_s[n,r]) (BIAS: + bias_s[n])
 //   GATED, two (gate, up): y_0[m,n] = silu(g[m,n]) * u[m,n], g and u as above; silu as in elementwise/silu_gate.wgsl
-//   ROPE, three: as rope/rope_cache.wgsl after them: row m of y_0 is turned by its position, that of y_1 turned likewise and in cache row slots[m].x, that of y_2 there
+//   ROPE, three: y_0 and y_1 turned by the rows' positions, as by rope/rope.wgsl after it; with per_row 1 y_1 and y_2 are in cache rows, as after rope/rope_cache.wgsl
 // x (rows, K) float32, W_s (n_s, K) one after the other in the storage, B_s (n_s, rank) from vec4 b_s of the bank on, bias_s from value c_s of its buffer on,
 // xa_s (rows, rank), y_s (rows, n_s). K and rank are multiples of 8. X_TEX, ROWS_FIRST, row0 as in nt_cpu.wgsl.
 // A dispatch costs such a driver up to 30 us, and a narrow projection alone has too few workgroups for its threads. Each workgroup does what one of nt_cpu.wgsl
 // (FEW: of nt_few_cpu.wgsl, for one or two rows) does for its member s, with that order of the sum, so those bits; GATED, it owns SPAN * 8 columns of
 // both members, so that their product needs no pass of its own.
-struct Params { row0: u32, rows: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, n_0: u32, n_1: u32, n_2: u32, b_0: u32, b_1: u32, b_2: u32, c_0: u32, c_1: u32, c_2: u32 }
+struct Params { row0: u32, rows: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, n_0: u32, n_1: u32, n_2: u32, b_0: u32, b_1: u32, b_2: u32, c_0: u32, c_1: u32, c_2: u32, per_row: u32 }
 #if X_TEX
 @group(0) @binding(0) var x: texture_storage_2d<rgba32float, read>;
 #else
@@ -31,8 +31,8 @@ struct Params { row0: u32, rows: u32, k: u32, rank: u32, w_fold: u32, w_texels: 
 @group(0) @binding(9) var<storage, read> bias: array<f32>;
 #endif
 #if ROPE
-// (cache row, position) of each row; (cos, sin) of (positions, HALF)
-@group(0) @binding(10) var<storage, read> slots: array<vec2u>;
+// per_row 1: (cache row, position) of each row; 2: info as of attention/common.wgsl, which ends with the position. And (cos, sin) of (positions, HALF).
+@group(0) @binding(10) var<storage, read> places: array<vec2u>;
 @group(0) @binding(11) var<storage, read> table: array<vec2f>;
 #endif
 
@@ -169,8 +169,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #endif
 #end
 #if ROPE
-    let place = slots[row];
-    let at_row = select(place.x, row, s == 0u) * n;
+    let place = places[row * p.per_row + p.per_row - 1u];
+    let at_row = select(place.x, row, s == 0u || p.per_row == 2u) * n;
 #for j in 0..NT/2
     if (n0 / 16u + $(j)u < n / 16u) {
       let at = at_row + col$(j);

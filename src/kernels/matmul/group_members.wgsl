@@ -7,16 +7,48 @@
 @group(0) @binding(5) var<storage, read> bank: array<f32>;
 @group(0) @binding(6) var<storage, read> xa: array<f32>;
 #endif
+#if ROPE
+// per_row 1: (cache row, position) of each row; 2: info as of attention/common.wgsl, which ends with the position. And (cos, sin) of (positions, HALF).
+@group(0) @binding(11) var<storage, read> places: array<vec2u>;
+@group(0) @binding(12) var<storage, read> table: array<vec2f>;
+// Columns n and n + HALF of row i of member s, turned where that is q or k.
+fn finish_pair(s: u32, i: u32, n: u32, width: u32, a: f32, b: f32) {
+  let place = places[i * p.per_row + p.per_row - 1u];
+  let at = select(place.x, i, s == 0u || p.per_row == 2u) * width + n;
+  if (s == 2u) {
+    y_2[at] = a;
+    y_2[at + HALF] = b;
+    return;
+  }
+  let turn = table[place.y * HALF + n % (2u * HALF)];
+  let lower = fma(a, turn.x, -(b * turn.y));
+  let upper = fma(b, turn.x, a * turn.y);
+  if (s == 0u) {
+    y_0[at] = lower;
+    y_0[at + HALF] = upper;
+  } else {
+    y_1[at] = lower;
+    y_1[at + HALF] = upper;
+  }
+}
+#endif
 #if BIAS
 @group(0) @binding(7) var<storage, read> bias: array<f32>;
 #endif
 fn pick(s: u32, a: u32, b: u32, c: u32) -> u32 { return select(select(a, b, s == 1u), c, s == 2u); }
-// Column j of a workgroup's tile: y is the column of the member, x is 1 where GATED it is of the second.
-fn column_of(j: u32) -> vec2u {
-#if GATED
+// Column j of a workgroup's tile that begins with n0: y is the column of the member, x is 1 where GATED it is of the second. PAIRED, the second half of a part makes
+// pairs with the first: of the other member, or ROPE HALF further in the same heads.
+fn column_of(n0: u32, j: u32) -> vec2u {
+#if PAIRED
   let q = j % $(PART)u;
-  return vec2u(q / $(PART/2)u, j / $(PART)u * $(PART/2)u + q % $(PART/2)u);
+  let c = j / $(PART)u * $(PART/2)u + q % $(PART/2)u;
+#if GATED
+  return vec2u(q / $(PART/2)u, n0 + c);
 #else
-  return vec2u(0u, j);
+  let pair = n0 / 2u + c;
+  return vec2u(0u, pair / HALF * (2u * HALF) + pair % HALF + q / $(PART/2)u * HALF);
+#endif
+#else
+  return vec2u(0u, n0 + j);
 #endif
 }

@@ -1,15 +1,16 @@
 // Projections of one input in one dispatch, for GPUs and for shapes that the CPU kernels do not take; x (rows, k), W_s (n_s, k) one after the other in one storage:
 //   three or two of them: y_s[m,n] = sum_k x[m,k] W_s[n,k] (LORA: + sum_r xa_s[m,r] B_s[n,r]) (BIAS: + bias_s[n])
+//   ROPE, three (q, k, v): y_0 and y_1 turned by the rows' positions, as by rope/rope.wgsl after it; with per_row 1 y_1 and y_2 are in cache rows, as after rope_cache.wgsl
 //   GATED, two (gate, up): y_0[m,n] = silu(g[m,n]) * u[m,n], g and u as above; silu as in elementwise/silu_gate.wgsl
 //   DOWN, LoRA's first product: y_s[m,r] = alpha_s sum_k x[m,k] A_s[r,k], (n, k) each, from value w_s of the bank on; STACKED: adapters of several places lie below
 //   each other in A (lora/stack.wgsl), and of a row that is of place p only what p's part gives stays, times scales[s per + p], as after lora/select_rows.wgsl
 // B_s (n_s, rank) from value b_s of the bank on, bias_s from value c_s of its buffer on. The xa_s, which DOWN writes, lie in one buffer, from value s xa_stride on.
-// So there are at most 8 storage buffers, 9 with NORM, BIAS and LORA. NORM: x is RMSNorm's input, normalised as it is loaded (norm_rows.wgsl).
-// The register tile of tile.wgsl with its order of the sum, so its bits. GATED, a thread owns as many columns of both members, neighbours in its part of the tile.
+// So there are at most 8 storage buffers, 9 with NORM, BIAS and LORA, 2 more with ROPE (`takesNorm` and `takesRotary` say what an adapter binds). NORM: x is RMSNorm's input, normalised as it is loaded (norm_rows.wgsl).
+// The register tile of tile.wgsl with its order of the sum, so its bits. GATED and ROPE, a thread owns as many columns of both members, or of both halves of heads, neighbours in its part of the tile.
 #if DOWN
 struct Params { rows: u32, k: u32, n: u32, w_0: u32, w_1: u32, w_2: u32, alpha_0: f32, alpha_1: f32, alpha_2: f32, xa_stride: u32, own: u32, width: u32, per: u32, eps: f32 }
 #else
-struct Params { rows: u32, k: u32, rank: u32, n_0: u32, n_1: u32, n_2: u32, b_0: u32, b_1: u32, b_2: u32, c_0: u32, c_1: u32, c_2: u32, xa_stride: u32, eps: f32 }
+struct Params { rows: u32, k: u32, rank: u32, n_0: u32, n_1: u32, n_2: u32, b_0: u32, b_1: u32, b_2: u32, c_0: u32, c_1: u32, c_2: u32, xa_stride: u32, per_row: u32, eps: f32 }
 #endif
 @group(0) @binding(0) var<storage, read> x: array<f32>;
 #if W_BF16
@@ -94,9 +95,9 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
     for (var e = id; e < $(16*TN)u; e += 256u) {
       let j = e / 16u;
       let t = t0 + e % 16u;
-      let column = column_of(j);
+      let column = column_of(n0, j);
       var value = 0.0;
-      if (n0 + column.y < width && t < p.k) { value = w_value(w_at(s + column.x, n0 + column.y) + t); }
+      if (column.y < width && t < p.k) { value = w_value(w_at(s + column.x, column.y) + t); }
       b_tile[(e % 16u) * $(TN)u + j] = value;
     }
     workgroupBarrier();
@@ -114,9 +115,9 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
       a_tile[(8u * member + e % 8u) * $(TM)u + row] = value;
     }
     for (var e = id; e < $(8*TN)u; e += 256u) {
-      let column = column_of(e / 8u);
+      let column = column_of(n0, e / 8u);
       var value = 0.0;
-      if (n0 + column.y < width) { value = bank[pick(s + column.x, p.b_0, p.b_1, p.b_2) + (n0 + column.y) * p.rank + r0 + e % 8u]; }
+      if (column.y < width) { value = bank[pick(s + column.x, p.b_0, p.b_1, p.b_2) + column.y * p.rank + r0 + e % 8u]; }
       b_tile[(e % 8u) * $(TN)u + e / 8u] = value;
     }
     workgroupBarrier();
@@ -137,18 +138,26 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
   }
 #endif
 #for r in 0..TM/16
-#if GATED
+#if PAIRED
 #for q in 0..TN/32
   {
-    let n = n0 + tj / 2u + $(q)u;
+    let n = column_of(n0, tj + $(q)u).y;
     if (i0 + ti + $(r)u < p.rows && n < width) {
-      var g = acc$(r)_$(q/4)[$(q%4)];
-      var u = acc$(r)_$((q+TN/32)/4)[$((q+TN/32)%4)];
+      var a = acc$(r)_$(q/4)[$(q%4)];
+      var b = acc$(r)_$((q+TN/32)/4)[$((q+TN/32)%4)];
+#if ROPE
 #if BIAS
-      g += bias[p.c_0 + n];
-      u += bias[p.c_1 + n];
+      a += bias[pick(s, p.c_0, p.c_1, p.c_2) + n];
+      b += bias[pick(s, p.c_0, p.c_1, p.c_2) + n + HALF];
 #endif
-      finish(0u, i0 + ti + $(r)u, n, g / (1.0 + exp(-g)) * u);
+      finish_pair(s, i0 + ti + $(r)u, n, width, a, b);
+#else
+#if BIAS
+      a += bias[p.c_0 + n];
+      b += bias[p.c_1 + n];
+#endif
+      finish(0u, i0 + ti + $(r)u, n, a / (1.0 + exp(-a)) * b);
+#endif
     }
   }
 #end

@@ -1,7 +1,8 @@
 // Projections of one input in one dispatch on matrix units: what group_tile.wgsl computes (its names and places; not DOWN), as units.wgsl does, with that order of
 // the sum and so those bits. k is a multiple of 8; W in bf16, eight values a vec4u.
-// GATED, of the TN / SN columns of a subgroup the first half are of the first member, the second half the same columns of the second.
-struct Params { rows: u32, k: u32, rank: u32, n_0: u32, n_1: u32, n_2: u32, b_0: u32, b_1: u32, b_2: u32, c_0: u32, c_1: u32, c_2: u32, xa_stride: u32, eps: f32 }
+// GATED, of the TN / SN columns of a subgroup the first half are of the first member, the second half the same columns of the second; ROPE, the second half are those
+// that the first makes pairs with.
+struct Params { rows: u32, k: u32, rank: u32, n_0: u32, n_1: u32, n_2: u32, b_0: u32, b_1: u32, b_2: u32, c_0: u32, c_1: u32, c_2: u32, xa_stride: u32, per_row: u32, eps: f32 }
 @group(0) @binding(0) var<storage, read> x: array<vec4f>;
 @group(0) @binding(1) var<storage, read> w: array<vec4u>;
 #include "group_members.wgsl"
@@ -65,11 +66,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
     for (var e = id; e < $(TN*KT/8)u; e += THREADS) {
       let t = (e % $(KT/8)u) * 8u;
       let at = e / $(KT/8)u * $(KT+8)u + t;
-      let column = column_of(e / $(KT/8)u);
+      let column = column_of(n0, e / $(KT/8)u);
       var even = vec4<f16>();
       var odd = vec4<f16>();
-      if (n0 + column.y < width && t0 + t < p.k) {
-        let u = w[((pick(s + column.x, 0u, p.n_0, p.n_0 + p.n_1) + n0 + column.y) * p.k + t0 + t) / 8u];
+      if (column.y < width && t0 + t < p.k) {
+        let u = w[((pick(s + column.x, 0u, p.n_0, p.n_0 + p.n_1) + column.y) * p.k + t0 + t) / 8u];
         even = narrow(low(u));
         odd = narrow(high(u));
       }
@@ -83,14 +84,14 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
     workgroupBarrier();
   }
 #for i in 0..TM/SM/FM
-#for j in 0..TN/SN/FN/(1+GATED)
+#for j in 0..TN/SN/FN/(1+PAIRED)
   subgroupMatrixStore<row_major>(&scratch, subgroup * $(FM*FN)u, acc_$(i)_$(j), $(FN)u);
   workgroupBarrier();
 #for e in 0..(FM*FN+LANES-1)/LANES
   let sum_$(i)_$(j)_$(e) = scratch[subgroup * $(FM*FN)u + min(lane + $(e*LANES)u, $(FM*FN-1)u)];
 #end
   workgroupBarrier();
-#if GATED
+#if PAIRED
   subgroupMatrixStore<row_major>(&scratch, subgroup * $(FM*FN)u, acc_$(i)_$(j+TN/SN/FN/2), $(FN)u);
   workgroupBarrier();
 #endif
@@ -98,9 +99,12 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
   {
     let e = lane + $(e*LANES)u;
     let m = i0 + si + $(i*FM)u + e / $(FN)u;
-    let n = n0 + column_of(sj + $(j*FN)u + e % $(FN)u).y;
+    let n = column_of(n0, sj + $(j*FN)u + e % $(FN)u).y;
     if (e < $(FM*FN)u && m < p.rows && n < width) {
       let value = whole(s, m, n, sum_$(i)_$(j)_$(e));
+#if ROPE
+      finish_pair(s, m, n, width, value, whole(s, m, n + HALF, scratch[subgroup * $(FM*FN)u + e]));
+#else
       let at = m * width + n;
 #if GATED
       y_0[at] = value / (1.0 + exp(-value)) * whole(1u, m, n, scratch[subgroup * $(FM*FN)u + e]);
@@ -108,6 +112,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
 #for o in 0..OUTPUTS
       if (s == $(o)u) { y_$(o)[at] = value; }
 #end
+#endif
 #endif
     }
   }
