@@ -51,7 +51,9 @@ export function forward(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Bi
   const ROWS_FIRST = Number(many > MT && part.rows * k * 2 > cachedBytes)
   const source: Rows = { data: x, rows, columns: k }
   const X_TEX = Number(many > 4 && part.rows >= stagingColumns && canStage(gpu, source))
-  const kernel = gpu.kernel(paths.nt, { MT, NT, X_TEX, ROWS_FIRST, ...constants })
+  const [VEC4, even] = [4, 2].map((size) => Number([NT, part.rows, part.width, part.column].every((n) => n % size === 0)))
+  const vectors = { VEC4, VEC2: even - VEC4 }
+  const kernel = gpu.kernel(paths.nt, { MT, NT, X_TEX, ROWS_FIRST, ...vectors, ...constants })
   const most = X_TEX ? stageRows(gpu, k) : many
   for (let row0 = 0; row0 < many; row0 += most) {
     const count = within(rows, row0, most)

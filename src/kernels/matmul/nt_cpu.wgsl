@@ -3,18 +3,28 @@
 // x (rows, K) float32, W (N, K), y (rows, N). K and rank are multiples of 8.
 // X_TEX: x is staged in a texture (stage.ts), whose first row is row0 of x; rows row0 .. rows of x, xa, y and residual are computed.
 // ROWS_FIRST: neighbouring workgroups share columns of y, else rows.
-// A workgroup is one subgroup and owns MT rows x NT*8 columns; lane l has columns n0 + 8j + l. A lane loads a different part of x and
+// A workgroup is one subgroup and owns MT rows x NT*8 columns; lane l has columns n0 + NT*l + j: a load of W touches all panels at once, and a store takes
+// several columns (VEC2, VEC4: 2, 4 of them, which n, y_column and y_stride are multiples of). A lane loads a different part of x and
 // subgroupBroadcast shares it: a load of the same value by 8 lanes would cost 8 loads on this driver (kernels.md, lavapipe.md).
 // Order of the sum: k = 0, 1, .. K-1, then r = 0 .. R-1, one accumulator: the same for every tile shape, so for every batch.
 // A slice of W: rows w_row .. w_row + n of its storage, rows first_row .. of the whole W (so of B and bias), are columns y_column .. of y,
 // whose rows are y_stride apart.
 struct Params { row0: u32, rows: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, w_row: u32, first_row: u32, y_stride: u32, y_column: u32, alpha: f32 }
+#if VEC4
+alias Out = vec4f;
+#else
+#if VEC2
+alias Out = vec2f;
+#else
+alias Out = f32;
+#endif
+#endif
 #if X_TEX
 @group(0) @binding(0) var x: texture_storage_2d<rgba32float, read>;
 #else
 @group(0) @binding(0) var<storage, read> x: array<vec4f>;
 #endif
-@group(0) @binding(1) var<storage, read_write> y: array<f32>;
+@group(0) @binding(1) var<storage, read_write> y: array<Out>;
 #include "weight.wgsl"
 #if LORA
 @group(0) @binding(3) var<storage, read> xa: array<vec4f>;
@@ -24,7 +34,7 @@ struct Params { row0: u32, rows: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_
 @group(0) @binding(5) var<storage, read> bias: array<f32>;
 #endif
 #if RESIDUAL
-@group(0) @binding(6) var<storage, read> residual: array<f32>;
+@group(0) @binding(6) var<storage, read> residual: array<Out>;
 #endif
 
 @compute @workgroup_size(8)
@@ -37,7 +47,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let n0 = group.x * $(NT*8)u;
 #endif
 #for j in 0..NT
-  let col$(j) = min(n0 + $(8*j)u + lane, p.n - 1u);
+  let col$(j) = min(n0 + $(NT)u * lane + $(j)u, p.n - 1u);
   let at$(j) = w_origin(p.w_row + col$(j));
 #end
 #for i in 0..MT/4
@@ -82,25 +92,46 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #include "nt_cpu_step.wgsl"
   }
 #endif
-#for j in 0..NT
+  // Vectors of columns, V each
+#for V in 1+VEC2+3*VEC4..2+VEC2+3*VEC4
+#for v in 0..NT/V
 #if BIAS
-  let bias$(j) = bias[p.first_row + col$(j)];
+  let bias_at$(v) = p.first_row + col$(V*v);
+#if VEC4
+  let bias$(v) = vec4f(bias[bias_at$(v)], bias[bias_at$(v) + 1u], bias[bias_at$(v) + 2u], bias[bias_at$(v) + 3u]);
+#else
+#if VEC2
+  let bias$(v) = vec2f(bias[bias_at$(v)], bias[bias_at$(v) + 1u]);
+#else
+  let bias$(v) = bias[bias_at$(v)];
+#endif
+#endif
 #endif
 #end
-  // Four rows a turn: written out for all rows, loads and stores would be most of what the driver compiles (see attention/common.wgsl).
+  // Two rows a turn: written out for all rows, loads and stores would be most of what the driver compiles (see attention/common.wgsl); one is slower.
   let end = min(m0 + $(MT)u, p.rows);
-  for (var r0 = m0; r0 < end; r0 += 4u) {
+  for (var r0 = m0; r0 < end; r0 += 2u) {
+#for q in 0..2
 #for j in 0..NT
-#for q in 0..4
     var out_$(q)_$(j) = acc_$(q)_$(j);
-#for i in 1..MT/4
-    out_$(q)_$(j) = select(out_$(q)_$(j), acc_$(4*i+q)_$(j), r0 == m0 + $(4*i)u);
+#for i in 1..MT/2
+    out_$(q)_$(j) = select(out_$(q)_$(j), acc_$(2*i+q)_$(j), r0 == m0 + $(2*i)u);
 #end
-    if (r0 + $(q)u < p.rows && n0 + $(8*j)u + lane < p.n) {
-      let at = (r0 + $(q)u) * p.y_stride + p.y_column + col$(j);
-      var out = out_$(q)_$(j) * p.alpha;
+#end
+#for v in 0..NT/V
+    if (r0 + $(q)u < p.rows && n0 + $(NT)u * lane + $(V*v)u < p.n) {
+      let at = ((r0 + $(q)u) * p.y_stride + p.y_column + col$(V*v)) / $(V)u;
+#if VEC4
+      var out = vec4f(out_$(q)_$(V*v), out_$(q)_$(V*v+1), out_$(q)_$(V*v+2), out_$(q)_$(V*v+3)) * p.alpha;
+#else
+#if VEC2
+      var out = vec2f(out_$(q)_$(V*v), out_$(q)_$(V*v+1)) * p.alpha;
+#else
+      var out = out_$(q)_$(v) * p.alpha;
+#endif
+#endif
 #if BIAS
-      out += bias$(j);
+      out += bias$(v);
 #endif
 #if RESIDUAL
       out += residual[at];
@@ -110,4 +141,5 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
 #end
   }
+#end
 }
