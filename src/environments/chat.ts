@@ -47,6 +47,8 @@ export class PolicyClient implements ChatClient {
   readonly #options: PolicyClientOptions
   /** The text of a completion's prompt. */
   readonly #texts = new WeakMap<ChatCompletion, string>()
+  /** The last conversation that was encoded whole: the rollouts of a group begin with the same one, one after the other. */
+  #last: { key: string; prompt: EncodedPrompt } | undefined
 
   /** With a function alone every turn is encoded anew, as by 'branching'. */
   constructor(generator: Generator, encode: PromptEncoder | ChatTemplate, options: PolicyClientOptions = {}) {
@@ -94,10 +96,18 @@ export class PolicyClient implements ChatClient {
 
   #promptOf(messages: Message[], { previous, tools }: ChatTurn): EncodedPrompt & { rewritten?: boolean } {
     const encode = this.#encode
-    if (!(encode instanceof ChatTemplate)) return { ids: encode(messages, tools), text: '' }
-    if (!previous || this.#options.strategy === 'branching') return encode.prompt(messages, tools)
+    const whole = (): EncodedPrompt => {
+      const key = JSON.stringify([messages, tools])
+      if (this.#last?.key !== key) {
+        const plain = !(encode instanceof ChatTemplate)
+        this.#last = { key, prompt: plain ? { ids: encode(messages, tools), text: '' } : encode.prompt(messages, tools) }
+      }
+      const { ids, text } = this.#last.prompt
+      return { ids: [...ids], text }
+    }
+    if (!(encode instanceof ChatTemplate) || !previous || this.#options.strategy === 'branching') return whole()
     const next = encode.next(messages, previous, tools)
-    if (next === null) return { ...encode.prompt(messages, tools), rewritten: true }
+    if (next === null) return { ...whole(), rewritten: true }
     const text = (this.#texts.get(previous) ?? '') + encode.textOf(previous.ids) + next.text
     return { ids: next.ids, text, rewritten: encode.text(messages, tools) !== text }
   }

@@ -170,3 +170,18 @@ test('PolicyClient: messages through the template, ids as sampled, prompts over 
     'the prompt has 4 tokens, more than max_prompt_len (3)',
   )
 })
+
+test('a conversation that a group begins with is encoded once, and each rollout has ids of its own', async () => {
+  const { promptIds: _, ...result } = completionOf('ok')
+  const encoded: string[] = []
+  const encode = ([{ content }]: { content: string }[]) => {
+    encoded.push(content)
+    return Array.from(content, (char) => char.charCodeAt(0))
+  }
+  const client = new PolicyClient({ version: 0, generate: async () => result }, encode)
+  const ask = async (content: string) => (await client.complete([{ role: 'user', content }], sampling)).promptIds
+  const [one, two] = [await ask('ab'), await ask('ab')]
+  one.push(0)
+  expect([two, await ask('b'), await ask('ab')]).toEqual([[97, 98], [98], [97, 98]])
+  expect(encoded).toEqual(['ab', 'b', 'ab'])
+})
