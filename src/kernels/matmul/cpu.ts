@@ -51,9 +51,14 @@ export function forward(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Bi
   const ROWS_FIRST = Number(many > MT && part.rows * k * 2 > cachedBytes)
   const source: Rows = { data: x, rows, columns: k }
   const X_TEX = Number(many > 4 && part.rows >= stagingColumns && canStage(gpu, source))
-  const [VEC4, even] = [4, 2].map((size) => Number([NT, part.rows, part.width, part.column].every((n) => n % size === 0)))
-  const vectors = { VEC4, VEC2: even - VEC4 }
-  const kernel = gpu.kernel(paths.nt, { MT, NT, X_TEX, ROWS_FIRST, ...vectors, ...constants })
+  const kernel = gpu.kernel(paths.nt, {
+    MT,
+    NT,
+    X_TEX,
+    ROWS_FIRST,
+    ...vectorsOf(NT, part.rows, part.width, part.column),
+    ...constants,
+  })
   const most = X_TEX ? stageRows(gpu, k) : many
   for (let row0 = 0; row0 < many; row0 += most) {
     const count = within(rows, row0, most)
@@ -67,6 +72,12 @@ export function forward(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Bi
       ROWS_FIRST ? [down, across] : [across, down],
     )
   }
+}
+
+/** How many neighbouring columns are stored at once (out.wgsl): what divides all these counts of columns. */
+export function vectorsOf(...columns: number[]): { VEC2: number; VEC4: number } {
+  const [even, VEC4] = [2, 4].map((size) => Number(columns.every((n) => n % size === 0)))
+  return { VEC2: even - VEC4, VEC4 }
 }
 
 /** What one tile may compute more than another, a share of all: more than that costs what it gains. Forward, and to the input. */

@@ -3,7 +3,7 @@ import { fileURLToPath } from 'node:url'
 import { rangeOf, type Binding, type Gpu } from '../../gpu/gpu.ts'
 import { capacityOf, groupsOf, map, within, type Count } from '../../gpu/size.ts'
 import { weightConstants, weightParams } from '../common/weight.ts'
-import { cachedBytes, forwardTile, stagingColumns } from './cpu.ts'
+import { cachedBytes, forwardTile, stagingColumns, vectorsOf } from './cpu.ts'
 import type { GroupCall } from './group.ts'
 import { canStage, stage, stageRows, type Rows } from './stage.ts'
 
@@ -35,8 +35,9 @@ export function run(gpu: Gpu, { x, rows, members, ys, lora, rotary }: GroupCall)
   const source: Rows = { data: x, rows, columns: k }
   const X_TEX = Number(many > 4 && columns >= stagingColumns && canStage(gpu, source))
   const flags = { GATED, FEW, X_TEX, ROWS_FIRST, LORA: Number(!!lora), BIAS: Number(!!bias), ROPE: Number(!!rotary) }
+  const vectors = GATED || rotary ? { VEC2: 0, VEC4: 0 } : vectorsOf(NT, ...widths)
   const half = rotary && { HALF: rotary.headDim / 2 }
-  const kernel = gpu.kernel(path, { MT, NT, SPAN, ...half, ...flags, ...weightConstants(weight, slice, 1) })
+  const kernel = gpu.kernel(path, { MT, NT, SPAN, ...half, ...flags, ...vectors, ...weightConstants(weight, slice, 1) })
   const extra: Binding[] = [...ys, ...(lora ? [b!.buffer, ...lora.xa] : []), ...(bias ? [rangeOf(bias).buffer] : [])]
   if (rotary) extra.push(rotary.places, rotary.table)
   const most = X_TEX ? stageRows(gpu, k) : many

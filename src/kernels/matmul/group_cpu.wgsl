@@ -6,7 +6,7 @@
 // xa_s (rows, rank), y_s (rows, n_s). K and rank are multiples of 8. X_TEX, ROWS_FIRST, row0 as in nt_cpu.wgsl.
 // A dispatch costs such a driver up to 30 us, and a narrow projection alone has too few workgroups for its threads. Each workgroup does what one of nt_cpu.wgsl
 // (FEW: of nt_few_cpu.wgsl, for one or two rows) does for its member s, with that order of the sum, so those bits; GATED, it owns SPAN * 8 columns of
-// both members, so that their product needs no pass of its own.
+// both members, so that their product needs no pass of its own. VEC2, VEC4 as in nt_cpu.wgsl: of all n_s; neither with ROPE nor GATED.
 struct Params { row0: u32, rows: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, n_0: u32, n_1: u32, n_2: u32, b_0: u32, b_1: u32, b_2: u32, c_0: u32, c_1: u32, c_2: u32, per_row: u32 }
 #if X_TEX
 @group(0) @binding(0) var x: texture_storage_2d<rgba32float, read>;
@@ -14,10 +14,11 @@ struct Params { row0: u32, rows: u32, k: u32, rank: u32, w_fold: u32, w_texels: 
 @group(0) @binding(0) var<storage, read> x: array<vec4f>;
 #endif
 #include "weight.wgsl"
-@group(0) @binding(2) var<storage, read_write> y_0: array<f32>;
+#include "out.wgsl"
+@group(0) @binding(2) var<storage, read_write> y_0: array<Out>;
 #if !GATED
-@group(0) @binding(3) var<storage, read_write> y_1: array<f32>;
-@group(0) @binding(4) var<storage, read_write> y_2: array<f32>;
+@group(0) @binding(3) var<storage, read_write> y_1: array<Out>;
+@group(0) @binding(4) var<storage, read_write> y_2: array<Out>;
 #endif
 #if LORA
 @group(0) @binding(5) var<storage, read> bank: array<vec4f>;
@@ -70,14 +71,14 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #if ROPE
   // The upper half of a tile's columns is what the lower half makes pairs with: HALF further in the same heads, so that both are in one invocation.
 #for j in 0..NT/2
-  let pair$(j) = min(n0 / 16u + $(j)u, n / 16u - 1u);
-  let turn_at$(j) = pair$(j) % (HALF / 8u) * 8u + lane;
-  let col$(j) = pair$(j) / (HALF / 8u) * 2u * HALF + turn_at$(j);
+  let pair$(j) = n0 / 2u + $(NT/2)u * lane + $(j)u;
+  let turn_at$(j) = min(pair$(j), n / 2u - 1u) % HALF;
+  let col$(j) = min(pair$(j), n / 2u - 1u) / HALF * 2u * HALF + turn_at$(j);
   let col$(j+NT/2) = col$(j) + HALF;
 #end
 #else
 #for j in 0..SPAN
-  let col$(j) = min(n0 + $(8*j)u + lane, n - 1u);
+  let col$(j) = min(n0 + $(SPAN)u * lane + $(j)u, n - 1u);
 #end
 #endif
 #for j in 0..NT
@@ -172,7 +173,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     let place = places[row * p.per_row + p.per_row - 1u];
     let at_row = select(place.x, row, s == 0u || p.per_row == 2u) * n;
 #for j in 0..NT/2
-    if (n0 / 16u + $(j)u < n / 16u) {
+    if (pair$(j) < n / 2u) {
       let at = at_row + col$(j);
       if (s == 2u) {
         y_2[at] = out_$(j);
@@ -192,18 +193,33 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     }
 #end
 #else
-#for j in 0..SPAN
-    if (n0 + $(8*j)u + lane < n) {
-      let at = row * n + col$(j);
 #if GATED
-      y_0[at] = out_$(j) / (1.0 + exp(-out_$(j))) * out_$(j+SPAN);
-#else
-      if (s == 0u) { y_0[at] = out_$(j); }
-      else if (s == 1u) { y_1[at] = out_$(j); }
-      else { y_2[at] = out_$(j); }
-#endif
+#for j in 0..SPAN
+    if (n0 + $(SPAN)u * lane + $(j)u < n) {
+      y_0[row * n + col$(j)] = out_$(j) / (1.0 + exp(-out_$(j))) * out_$(j+SPAN);
     }
 #end
+#else
+#for V in 1+VEC2+3*VEC4..2+VEC2+3*VEC4
+#for v in 0..NT/V
+    if (n0 + $(NT)u * lane + $(V*v)u < n) {
+      let at = (row * n + col$(V*v)) / $(V)u;
+#if VEC4
+      let out = vec4f(out_$(4*v), out_$(4*v+1), out_$(4*v+2), out_$(4*v+3));
+#else
+#if VEC2
+      let out = vec2f(out_$(2*v), out_$(2*v+1));
+#else
+      let out = out_$(v);
+#endif
+#endif
+      if (s == 0u) { y_0[at] = out; }
+      else if (s == 1u) { y_1[at] = out; }
+      else { y_2[at] = out; }
+    }
+#end
+#end
+#endif
 #endif
   }
 }

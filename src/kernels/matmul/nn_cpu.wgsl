@@ -51,14 +51,14 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
   let end = min(m0 + $(MT)u, p.rows);
 #if CONTINUE
-  for (var r0 = m0; r0 < end; r0 += 4u) {
-#for q in 0..4
+  for (var r0 = m0; r0 < end; r0 += 2u) {
+#for q in 0..2
     let before$(q) = min(r0 + $(q)u, p.rows - 1u) * (p.k / 4u) + 2u * c;
     let lo_before$(q) = dx[before$(q)];
     let hi_before$(q) = dx[before$(q) + 1u];
-#for i in 0..MT/4
-    lo_$(4*i+q) = select(lo_$(4*i+q), lo_before$(q), r0 == m0 + $(4*i)u);
-    hi_$(4*i+q) = select(hi_$(4*i+q), hi_before$(q), r0 == m0 + $(4*i)u);
+#for i in 0..MT/2
+    lo_$(2*i+q) = select(lo_$(2*i+q), lo_before$(q), r0 == m0 + $(2*i)u);
+    hi_$(2*i+q) = select(hi_$(2*i+q), hi_before$(q), r0 == m0 + $(2*i)u);
 #end
 #end
   }

@@ -10,15 +10,7 @@
 // A slice of W: rows w_row .. w_row + n of its storage, rows first_row .. of the whole W (so of B and bias), are columns y_column .. of y,
 // whose rows are y_stride apart.
 struct Params { row0: u32, rows: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, w_row: u32, first_row: u32, y_stride: u32, y_column: u32, alpha: f32 }
-#if VEC4
-alias Out = vec4f;
-#else
-#if VEC2
-alias Out = vec2f;
-#else
-alias Out = f32;
-#endif
-#endif
+#include "out.wgsl"
 #if X_TEX
 @group(0) @binding(0) var x: texture_storage_2d<rgba32float, read>;
 #else

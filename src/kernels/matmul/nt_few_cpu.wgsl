@@ -1,6 +1,6 @@
 // Linear layer for one or two rows (single-sequence decode), for CPU drivers with subgroups of 8: nt_cpu.wgsl's formula, epilogues and order of the
 // sum, so its bits. There a turn of 8 k reads each row of W in pieces of 16 bytes and leaves lanes idle that load x; here one load of x
-// serves 4 / MT turns. A workgroup is one subgroup and owns all MT rows x NT*8 columns.
+// serves 4 / MT turns. A workgroup is one subgroup and owns all MT rows x NT*8 columns, lane l columns n0 + NT*l + j.
 struct Params { n: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, w_row: u32, first_row: u32, y_stride: u32, y_column: u32, alpha: f32 }
 @group(0) @binding(0) var<storage, read> x: array<vec4f>;
 @group(0) @binding(1) var<storage, read_write> y: array<f32>;
@@ -23,7 +23,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let row = lane / $(8/MT)u;
   let part = lane % $(8/MT)u;
 #for j in 0..NT
-  let col$(j) = min(n0 + $(8*j)u + lane, p.n - 1u);
+  let col$(j) = min(n0 + $(NT)u * lane + $(j)u, p.n - 1u);
   let at$(j) = w_origin(p.w_row + col$(j));
 #end
 #for r in 0..MT
@@ -47,7 +47,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   }
 #endif
 #for j in 0..NT
-  if (n0 + $(8*j)u + lane < p.n) {
+  if (n0 + $(NT)u * lane + $(j)u < p.n) {
 #for r in 0..MT
     {
       let at = $(r)u * p.y_stride + p.y_column + col$(j);
