@@ -7,7 +7,7 @@ import { capacityOf } from '../../src/gpu/size.ts'
 import { takesGroup } from '../../src/kernels/matmul/group.ts'
 import { widenBf16 } from '../../src/model/bf16.ts'
 import { loadDecoder } from '../../src/model/decoder-load.ts'
-import { decoderHidden, type Decoder } from '../../src/model/decoder.ts'
+import { decoderHidden, type CacheArguments, type Decoder } from '../../src/model/decoder.ts'
 import { openModel } from '../../src/model/open.ts'
 import type { TensorSource } from '../../src/model/types.ts'
 import { fixtures, openDecoder } from '../golden/cases.ts'
@@ -16,7 +16,12 @@ const gpu = await Gpu.open({ checks: true })
 afterAll(() => gpu.close())
 
 /** Hidden states of one sequence, and how many dispatches they took. */
-async function hidden(decoder: Decoder, rows: number, recording: boolean): Promise<{ values: Float32Array; dispatches: number }> {
+async function hidden(
+  decoder: Decoder,
+  rows: number,
+  recording: boolean,
+  cache?: CacheArguments,
+): Promise<{ values: Float32Array; dispatches: number }> {
   const ids = gpu.upload(
     Uint32Array.from({ length: rows }, (_, i) => (i * 7919) % decoder.config.vocabSize),
     'ids',
@@ -27,7 +32,7 @@ async function hidden(decoder: Decoder, rows: number, recording: boolean): Promi
   )
   const tape = new Tape(gpu, recording)
   const before = gpu.dispatches
-  const out = decoderHidden(tape, decoder, { rows, ids, info, positions: rows })
+  const out = decoderHidden(tape, decoder, { rows, ids, info, positions: rows }, { cache })
   const dispatches = gpu.dispatches - before
   const values = await gpu.readF32(out.buffer, capacityOf(out.count))
   tape.discard()
@@ -79,6 +84,36 @@ test('as on a GPU: RMSNorm, LoRA and the projections of an input are two dispatc
     decoder.release()
   })
 })
+
+/** A cache of float32 for the rows of one sequence, which go to its first rows. */
+function cacheOf({ config: { layers, kvHeads, headDim } }: Decoder, rows: number) {
+  const room = () => gpu.pool.acquire(rows * kvHeads * headDim * 4, 'cache')
+  const slots = gpu.upload(
+    Uint32Array.from({ length: 2 * rows }, (_, i) => Math.floor(i / 2)),
+    'slots',
+  )
+  const made = Array.from({ length: layers }, () => ({ k: room(), v: room() }))
+  const release = () => [slots, ...made.flatMap(({ k, v }) => [k, v])].forEach((buffer) => buffer.release())
+  return { cache: { layers: made, slots, rows }, release }
+}
+
+test.each(['llama', 'qwen3'])(
+  'RoPE goes along with q, k and v, into a cache too, but where heads have norms: %s',
+  async (name) => {
+    const run = async (rows: number) => {
+      const decoder = await openDecoder(gpu, `${fixtures}golden/${name}/model`, 'frozen', {})
+      const { cache, release } = cacheOf(decoder, rows)
+      const [own, cached] = [await hidden(decoder, rows, false), await hidden(decoder, rows, false, cache)]
+      expect(cached.values).toEqual(own.values)
+      // Apart they are two dispatches a layer of a batch's own rows, and one over a cache.
+      expect(own.dispatches - cached.dispatches).toBe(name === 'qwen3' ? decoder.config.layers : 0)
+      release()
+      decoder.release()
+    }
+    await run(7)
+    await as({ software: false, subgroupSize: 0 }, () => run(7))
+  },
+)
 
 test('weights of two dtypes lie apart, and change nothing', async () => {
   const files = await openModel(`${fixtures}golden/qwen2/model`)
