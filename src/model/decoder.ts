@@ -10,8 +10,8 @@ import {
   linears,
   linearsIntoCache,
   linearsTurned,
+  normIntoCache,
   swiGlu,
-  turnIntoCache,
   type LinearsArguments,
   type RowAdapters,
 } from '../autograd/ops/linears.ts'
@@ -219,8 +219,6 @@ function throughCache(
   if (!layer.qNorm || !layer.kNorm) {
     return { q: linearsIntoCache(tape, x, [layer.q, layer.k, layer.v], into, options), keys, values }
   }
-  const [q, k, v] = projections(tape, layer, x, options)
-  turnIntoCache(tape, { q, k, v }, into)
-  tape.done(k, v)
-  return { q, keys, values }
+  const outputs = linears(tape, x, [layer.q, layer.k, layer.v], options)
+  return { q: normIntoCache(tape, outputs, [layer.qNorm, layer.kNorm], into), keys, values }
 }

@@ -1,6 +1,7 @@
-import { describe, test } from 'vitest'
+import { describe, expect, test } from 'vitest'
+import { lanes } from '../../src/kernels/common/lanes.ts'
 import { addColumnSums, rmsNorm, rmsNormBackward, rmsNormGain } from '../../src/kernels/norm/norm.ts'
-import { rope, ropeIntoCache } from '../../src/kernels/rope/rope.ts'
+import { normRopeIntoCache, rope, ropeIntoCache, takesNormRope } from '../../src/kernels/rope/rope.ts'
 import { bounds, modes, openBench, sameBits } from './harness.ts'
 
 const bench = await openBench()
@@ -197,3 +198,43 @@ test('into a cache: q and k are turned as by rope, to the bit, and k and v go to
     })
   }
 })
+
+test.each(modes.slice(0, 3))(
+  'heads are normalised, turned and put into a cache with the bits of one after the other, $name',
+  async ({ facts, needs }) => {
+    if (needs === 'cpu' && !bench.cpu) return
+    await bench.run('norms into cache', facts, async () => {
+      const [rows, heads, kvHeads, headDim] = [19, 3, 2, 64]
+      const { LANES } = lanes(gpu)
+      expect([1, 2, 8, 16].map((n) => takesNormRope(gpu, n * LANES))).toEqual([false, true, true, false])
+      if (!takesNormRope(gpu, headDim)) return
+      const width = kvHeads * headDim
+      const [table, slots] = [
+        bench.up(bench.normals(40 * headDim)),
+        bench.up(Uint32Array.from({ length: 2 * rows }, (_, i) => (i % 2 ? bench.random.int(40) : rows - i / 2))),
+      ]
+      const norms = [1e-6, 1e-3].map((eps) => ({ gain: bench.up(bench.normals(headDim)), eps }))
+      const [q, k, v] = [heads, kvHeads, kvHeads].map((n) => bench.normals(rows * n * headDim))
+      const results = [true, false].map((fused) => {
+        const [kCache, vCache] = [0, 1].map(() => bench.up(new Float32Array((rows + 1) * width)))
+        const [qIn, kIn, vIn] = [q, k, v].map((data) => bench.up(data))
+        const t = { q: qIn, k: kIn, v: vIn, slots, table, kCache, vCache }
+        if (fused) {
+          normRopeIntoCache(gpu, t, norms, rows, { heads, kvHeads, headDim })
+          return [qIn, kCache, vCache]
+        }
+        const [qn, kn] = [heads, kvHeads].map((n, i) => {
+          const y = bench.out(rows * n * headDim)
+          rmsNorm(gpu, [qIn, kIn][i], norms[i].gain, y, bench.out(rows * n), rows * n, headDim, norms[i].eps)
+          return y
+        })
+        ropeIntoCache(gpu, { ...t, q: qn, k: kn }, rows, { heads, kvHeads, headDim })
+        return [qn, kCache, vCache]
+      })
+      for (const [i, n] of [q.length, (rows + 1) * width, (rows + 1) * width].entries()) {
+        const [a, b] = await Promise.all(results.map((buffers) => bench.down(buffers[i], n)))
+        sameBits(['q', 'keys', 'values'][i], a, b)
+      }
+    })
+  },
+)

@@ -9,7 +9,7 @@ import { downRanges, downStride, groupDown, takesDown } from '../../kernels/matm
 import { groupTier, linearGated, linearGroup, takesNorm, takesRotary } from '../../kernels/matmul/group.ts'
 import type { GroupLora, GroupMember, GroupRotary, GroupTier, InputNorm } from '../../kernels/matmul/group.ts'
 import * as matmul from '../../kernels/matmul/matmul.ts'
-import { ropeIntoCache } from '../../kernels/rope/rope.ts'
+import { normRopeIntoCache, ropeIntoCache, takesNormRope } from '../../kernels/rope/rope.ts'
 import type { Tape } from '../tape.ts'
 import type { Tensor } from '../tensor.ts'
 import { siluGate } from './elementwise.ts'
@@ -155,10 +155,25 @@ export function linearsIntoCache(
 }
 
 /** Turns q in place and puts k, turned, and v into the cache. */
-export function turnIntoCache(tape: Tape, { q, k, v }: { q: Tensor; k: Tensor; v: Tensor }, into: IntoCache): void {
+function turnIntoCache(tape: Tape, { q, k, v }: { q: Tensor; k: Tensor; v: Tensor }, into: IntoCache): void {
   const { headDim, f16 } = into
   const shape = { heads: q.columns / headDim, kvHeads: k.columns / headDim, headDim }
   ropeIntoCache(tape.gpu, { ...into, q: q.buffer, k: k.buffer, v: v.buffer }, q.rows, shape, f16)
+}
+
+/** As `turnIntoCache` of q and k whose heads are normalised first: q, and it drops what it was given. With one dispatch where heads and cache suit it. */
+export function normIntoCache(tape: Tape, [q, k, v]: Tensor[], [ofQ, ofK]: [Norm, Norm], into: IntoCache): Tensor {
+  const { headDim, f16 } = into
+  if (f16 || tape.recording || !takesNormRope(tape.gpu, headDim)) {
+    const [qn, kn] = [rmsNorm(tape, q, ofQ), rmsNorm(tape, k, ofK)]
+    turnIntoCache(tape, { q: qn, k: kn, v }, into)
+    tape.done(q, k, kn, v)
+    return qn
+  }
+  const shape = { heads: q.columns / headDim, kvHeads: k.columns / headDim, headDim }
+  normRopeIntoCache(tape.gpu, { ...into, q: q.buffer, k: k.buffer, v: v.buffer }, [ofQ, ofK], q.rows, shape)
+  tape.done(k, v)
+  return q
 }
 
 /** silu(gate(x)) * up(x): (rows, N). */

@@ -1,12 +1,13 @@
 /** Rotary position embedding. */
 import { fileURLToPath } from 'node:url'
-import type { Gpu } from '../../gpu/gpu.ts'
+import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
-import { times, type Count } from '../../gpu/size.ts'
-import { dispatchFlat } from '../common/lanes.ts'
+import { groupsOf, times, type Count } from '../../gpu/size.ts'
+import { dispatchFlat, lanes, perRow } from '../common/lanes.ts'
 
 const path = fileURLToPath(new URL('rope.wgsl', import.meta.url))
 const cachePath = fileURLToPath(new URL('rope_cache.wgsl', import.meta.url))
+const normPath = fileURLToPath(new URL('norm_rope_cache.wgsl', import.meta.url))
 
 /** Rotates x (rows, heads * headDim) in place; `inverse` is the backward pass. info (rows) vec4u, table (positions, headDim / 2) of (cos, sin). */
 export function rope(
@@ -28,6 +29,16 @@ export function rope(
 /** Pairs of an element: 4 on CPU drivers, where heads allow it. */
 const pairsOf = (gpu: Gpu, half: number): number => (gpu.facts.software && half % 4 === 0 ? 4 : 1)
 
+export interface IntoCacheBuffers {
+  q: GpuBuffer
+  k: GpuBuffer
+  v: GpuBuffer
+  slots: GpuBuffer
+  table: GpuBuffer
+  kCache: GpuBuffer
+  vCache: GpuBuffer
+}
+
 /**
  * Rotates q in place, and writes rotated k, and v, to the cache rows that `slots` names.
  * @param t q (rows, heads * headDim), k, v (rows, kvHeads * headDim), caches (cache rows, kvHeads * headDim); slots (rows) vec2u: cache row, position; table as in `rope`
@@ -35,15 +46,7 @@ const pairsOf = (gpu: Gpu, half: number): number => (gpu.facts.software && half 
  */
 export function ropeIntoCache(
   gpu: Gpu,
-  t: {
-    q: GpuBuffer
-    k: GpuBuffer
-    v: GpuBuffer
-    slots: GpuBuffer
-    table: GpuBuffer
-    kCache: GpuBuffer
-    vCache: GpuBuffer
-  },
+  t: IntoCacheBuffers,
   rows: Count,
   shape: { heads: number; kvHeads: number; headDim: number },
   f16 = false,
@@ -54,4 +57,31 @@ export function ropeIntoCache(
   const pairs = f16 ? 4 : pairsOf(gpu, half)
   const elements = ((shape.heads + 2 * shape.kvHeads) * half) / pairs
   dispatchFlat(gpu, cachePath, { VEC4: Number(pairs > 1), F16: Number(f16) }, bindings, params, times(rows, elements))
+}
+
+/** Values of a head that a lane keeps at most: loads and stores are written out for each, and on CPU drivers they are most of what is compiled. */
+const mostHeld = 8
+
+/** Whether `normRopeIntoCache` takes heads so wide: lanes have both values of a pair, and the adapter binds two gains too. */
+export function takesNormRope(gpu: Gpu, headDim: number): boolean {
+  const held = headDim / lanes(gpu).LANES
+  return held % 2 === 0 && held <= mostHeld && gpu.facts.limits.maxStorageBuffers >= 9
+}
+
+/** `ropeIntoCache` of float32 after RMSNorm over each head of q and of k: `norms` of q, of k, with gains (headDim). With the bits of the three one after the other. */
+export function normRopeIntoCache(
+  gpu: Gpu,
+  t: IntoCacheBuffers,
+  norms: { gain: Binding; eps: number }[],
+  rows: Count,
+  shape: { heads: number; kvHeads: number; headDim: number },
+): void {
+  const base = lanes(gpu)
+  const HELD = shape.headDim / base.LANES
+  const ROWS = gpu.facts.software ? 16 : 1
+  const [ofQ, ofK] = norms
+  const bindings = [t.q, t.k, t.v, ofQ.gain, ofK.gain, t.slots, t.table, t.kCache, t.vCache]
+  const params = { rows, heads: shape.heads, kv_heads: shape.kvHeads, eps_q: ofQ.eps, eps_k: ofK.eps }
+  const groups = perRow(groupsOf(times(rows, shape.heads + 2 * shape.kvHeads), ROWS))
+  gpu.dispatch(gpu.kernel(normPath, { ...base, HELD, ROWS }), bindings, params, groups)
 }
