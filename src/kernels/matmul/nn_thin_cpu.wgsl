@@ -46,7 +46,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     }
 #end
   }
-  // Four rows a turn, as in nt_cpu.wgsl.
+  // Four rows a turn, see nt_cpu.wgsl.
   let end = min(m0 + $(MT)u, p.rows);
   for (var r0 = m0; r0 < end; r0 += 4u) {
 #for q in 0..4

@@ -47,7 +47,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     acc_$(r) = fma(vec4f(subgroupBroadcast(g[$(r%4)], $(r/4)u)), xv, acc_$(r));
 #end
   }
-  // Four rows a turn, as in nt_cpu.wgsl.
+  // Four rows a turn, see nt_cpu.wgsl.
   let end = min(i0 + 32u, p.n);
   for (var i = i0; i < end; i += 4u) {
 #for q in 0..4
