@@ -1,4 +1,5 @@
 import { describe, expect, test } from 'vitest'
+import { forwardTile } from '../../src/kernels/matmul/cpu.ts'
 import { linear, linearBackwardInput } from '../../src/kernels/matmul/matmul.ts'
 import { defaultTiles, setTiles, tileCandidates, tilesOf, type TileName } from '../../src/kernels/matmul/tiles.ts'
 import { add } from '../../src/kernels/elementwise/elementwise.ts'
@@ -150,4 +151,15 @@ test('tiles that are no candidates are not taken', () => {
   expect(tilesOf(gpu).ntCpu).toEqual(defaultTiles.ntCpu)
   expect(tilesOf(gpu).nnCpu).toEqual(tileCandidates.nnCpu[0])
   setTiles(gpu, {})
+})
+
+test('forward tiles cover rows and columns without much left over', () => {
+  setTiles(gpu, {})
+  // 48 columns where they divide the weight, or each of those that go together
+  for (const columns of [576, 1536, [576, 192, 192]]) expect(forwardTile(gpu, 32, columns)).toEqual({ MT: 32, NT: 6 })
+  // else 64, as 3 x 48 is an eighth more than 128, and of three members a third
+  for (const columns of [128, 256, [128, 64, 64]]) expect(forwardTile(gpu, 64, columns)).toEqual({ MT: 16, NT: 8 })
+  // 20 rows are 12 + 8
+  expect(forwardTile(gpu, 20, 576)).toEqual({ MT: 12, NT: 6 })
+  expect(forwardTile(gpu, 5, 8)).toEqual({ MT: 8, NT: 1 })
 })
