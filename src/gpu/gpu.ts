@@ -101,7 +101,7 @@ export class Gpu {
   }
 
   kernel(path: string, constants: Constants = {}): Kernel {
-    return this.kernels.get(path, constants)
+    return this.kernels.get(path, constants, this.#tracing !== undefined)
   }
 
   /** A buffer from the pool holding `data`. */
@@ -228,13 +228,14 @@ export class Gpu {
   }
 
   /**
-   * Makes everything that recording these would, and hears whether the device has the memory, which it says late: to be asked before plans that may be
-   * too large. What was made stays in the arena, or with whoever took it, also where this throws.
+   * Makes what recording these would, kernels too, a turn each, and hears whether the device has the memory, which it says late: to be asked before plans
+   * that may be too large. What was made stays in the arena, or with whoever took it, also where this throws.
    * @throws GpuMemoryError
    */
   async makeRoom(fns: () => (() => void)[], arena: GpuBuffer[]): Promise<void> {
     this.flush()
     await withinMemory(this.device, () => growArena(this.pool, this.#scratchOf(fns()), arena))
+    await this.kernels.compile()
   }
 
   #scratchOf(fns: (() => void)[]): Piece[] {

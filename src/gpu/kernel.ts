@@ -2,6 +2,7 @@
 import { relative } from 'node:path'
 import type { GpuFacts } from './adapter.ts'
 import { GpuError } from './errors.ts'
+import { collectYoung } from './heap.ts'
 import { capacityOf, type Count } from './size.ts'
 import { bindingsOf, expandWgsl, paramsOf, type BindingDeclaration, type Constants } from './wgsl.ts'
 
@@ -12,7 +13,6 @@ export interface Kernel {
   layout: GPUBindGroupLayout
   bindings: BindingDeclaration[]
   params: { name: string; type: 'u32' | 'i32' | 'f32' }[]
-  source: string
   /** Small number for cache keys. */
   id: number
 }
@@ -21,6 +21,8 @@ export class KernelCache {
   readonly #device: GPUDevice
   readonly #facts: GpuFacts
   readonly #kernels = new Map<string, Kernel>()
+  /** Kernels that are known and not compiled yet, by their labels. */
+  readonly #waiting = new Map<string, () => void>()
   /** Bind group layout of the uniform that carries parameters where there are no immediates. */
   readonly uniformLayout: GPUBindGroupLayout | undefined
 
@@ -39,18 +41,30 @@ export class KernelCache {
 
   /**
    * The kernel of a `.wgsl` file in the variant that `constants` select.
+   * @param later it is compiled when it is asked for without this, or by `compile`; until then it has no pipeline
    * @throws GpuError with the compiler's words and the line it means
    */
-  get(path: string, constants: Constants): Kernel {
+  get(path: string, constants: Constants, later = false): Kernel {
     const label = labelOf(path, constants)
-    const known = this.#kernels.get(label)
-    if (known) return known
-    const kernel = this.#compile(path, label, constants)
-    this.#kernels.set(label, kernel)
+    let kernel = this.#kernels.get(label)
+    if (!kernel) this.#kernels.set(label, (kernel = this.#expand(path, label, constants)))
+    if (!later) this.#waiting.get(label)?.()
     return kernel
   }
 
-  #compile(path: string, label: string, constants: Constants): Kernel {
+  /**
+   * Compiles what waits for it, a kernel a turn of the event loop: what the compiler leaves (27 MB of a large kernel) is freed with the kernel's module,
+   * which V8 does not know to be large, and no object is collected for good within a turn. All in one turn hold 100 MB more at once.
+   */
+  async compile(): Promise<void> {
+    for (const compile of this.#waiting.values()) {
+      compile()
+      await new Promise((resolve) => setImmediate(resolve))
+      if (this.#facts.software) collectYoung()
+    }
+  }
+
+  #expand(path: string, label: string, constants: Constants): Kernel {
     let source = expandWgsl(path, constants)
     const params = paramsOf(source)
     const declaration = this.#facts.immediates ? 'var<immediate> p: Params;' : '@group(1) @binding(0) var<uniform> p: Params;'
@@ -73,18 +87,27 @@ export class KernelCache {
           : { buffer: { type: b.kind === 'read' ? ('read-only-storage' as const) : ('storage' as const) } }),
       })),
     })
+    const kernel: Omit<Kernel, 'pipeline'> & Partial<Kernel> = { label, layout, bindings, params, id: this.#kernels.size }
+    this.#waiting.set(label, () => {
+      this.#waiting.delete(label)
+      kernel.pipeline = this.#pipelineOf(kernel, source)
+    })
+    return kernel as Kernel
+  }
+
+  #pipelineOf({ label, layout, params }: Omit<Kernel, 'pipeline'>, code: string): GPUComputePipeline {
     const uniform = params.length > 0 && this.uniformLayout ? [this.uniformLayout] : []
     const immediateSize = this.#facts.immediates ? params.length * 4 : 0
     const pipelineLayout = this.#device.createPipelineLayout({ label, bindGroupLayouts: [layout, ...uniform], immediateSize })
     this.#device.pushErrorScope('validation')
-    const module = this.#device.createShaderModule({ label, code: source })
+    const module = this.#device.createShaderModule({ label, code })
     const pipeline = this.#device.createComputePipeline({ label, layout: pipelineLayout, compute: { module } })
     // The scope's answer comes later; a broken kernel is then reported by the device's error handler with this label.
     void this.#device.popErrorScope().then((error) => {
       if (error)
-        this.onError?.(new GpuError(`kernel '${label}' does not compile: ${error.message}${excerpt(source, error.message)}`))
+        this.onError?.(new GpuError(`kernel '${label}' does not compile: ${error.message}${excerpt(code, error.message)}`))
     })
-    return { label, pipeline, layout, bindings, params, source, id: this.#kernels.size }
+    return pipeline
   }
 
   onError: ((error: GpuError) => void) | undefined

@@ -281,6 +281,10 @@ export class Engine implements ServingEngine {
       }
       if (!this.#blocks.isOpen) before = this.#landing
       try {
+        if (!this.#commands.ready) {
+          await this.#commands.makeReady()
+          continue
+        }
         const begun = this.#begin()
         if (begun) this.#commands.prepare()
         const goesOn = begun && this.#runsAhead

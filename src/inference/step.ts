@@ -63,6 +63,8 @@ export class StepCommands {
   /** Rows of the last step without prompts, and whether there were such steps of several sizes. */
   #rows = 0
   #vary = false
+  /** Whether there is nothing for `makeReady` to do. */
+  ready: boolean
   readonly #arena: GpuBuffer[] = []
   /** The rotary table that the plans read: a longer one may replace it. */
   #table: GpuBuffer | undefined
@@ -74,6 +76,7 @@ export class StepCommands {
     this.#adapters = adapters
     this.#gpu = gpu
     this.#sizes = sizes
+    this.ready = !sizes.plans
     this.#sampler = new Sampler(decoder, sizes.maxRows, sizes.block)
     const [ids, info, slots, places] = [1, 4, 2, 1].map((n) => gpu.pool.acquire(sizes.maxRows * n * 4, 'engine rows'))
     this.#places = places
@@ -93,6 +96,16 @@ export class StepCommands {
       rows,
       paged: { pages, size: sizes.pageSize, f16: sizes.f16, prompts: true, longest: sizes.maxLength },
     }
+  }
+
+  /** To be awaited before the first step: makes the room of the largest one and compiles kernels, which is more memory where a step does it (gpu.makeRoom). */
+  async makeReady(): Promise<void> {
+    const { maxLength, maxRows, maxSequences } = this.#sizes
+    const most = roundRows(maxSequences)
+    this.#decoder.rotary.table(maxLength)
+    this.ready = true
+    const bodies = [() => this.#recordBody(maxRows, true, false), () => this.#recordBody(most, false, false)]
+    await this.#gpu.makeRoom(() => [...bodies, () => this.#sampler.draw(most)], this.#arena)
   }
 
   /** Records the whole step, in one turn of the event loop, so no other room's commands come between. `read` sends it, or `send`. */

@@ -85,6 +85,21 @@ describe('caches', () => {
     x.release()
     y.release()
   })
+  test('room for plans: their kernels are compiled before they are recorded, several callers at once', async () => {
+    const variants = [1, 2, 3].map((OTHER) => gpu.kernels.get(path('double'), { OTHER }, true))
+    expect(variants.map(({ pipeline }) => pipeline)).toEqual([undefined, undefined, undefined])
+    const [x, y] = [gpu.upload(floats(3), 'x'), gpu.pool.acquire(4, 'y')]
+    const work = () => gpu.dispatch(gpu.kernel(path('double'), { OTHER: 4 }), [x, y], { count: 1, offset: 0 }, [1])
+    const asked = gpu.kernel(path('double'), { OTHER: 2 })
+    expect(asked).toBe(variants[1])
+    expect(asked.pipeline).toBeDefined()
+    await Promise.all([gpu.makeRoom(() => [work], []), gpu.kernels.compile()])
+    const all = [...variants, gpu.kernels.get(path('double'), { OTHER: 4 }, true)]
+    expect(all.every(({ pipeline }) => pipeline !== undefined)).toBe(true)
+    work()
+    expect(await gpu.readF32(y, 1)).toEqual(floats(6))
+    for (const buffer of [x, y]) buffer.release()
+  })
   test('bind groups of destroyed buffers and textures are forgotten', () => {
     const groups = gpu.bindGroups
     const [x, y] = [gpu.upload(new Float32Array(64), 'x'), gpu.pool.acquire(256, 'y')]

@@ -23,3 +23,19 @@ test('the space for young objects stays small, unless its size is given', () => 
   expect(youngBytes(false)).toBeGreaterThan(4 * small)
   expect(youngBytes(true, '--max-semi-space-size=32')).toBeGreaterThan(4 * small)
 })
+
+test('young objects are collected when it is asked for, and nobody else is shown how', () => {
+  const program = `
+    import { getHeapSpaceStatistics } from 'node:v8'
+    import { runInNewContext } from 'node:vm'
+    import { collectYoung } from ${JSON.stringify(module)}
+    const used = () => getHeapSpaceStatistics().find(({ space_name }) => space_name === 'new_space').space_used_size
+    collectYoung()
+    const before = used()
+    for (let i = 0; i < 1000; i++) String(i) + Math.random()
+    const grown = used()
+    collectYoung()
+    console.log(grown > before, used() < grown, typeof gc, runInNewContext('typeof gc'))`
+  const { stdout, stderr } = spawnSync(process.execPath, ['--input-type=module', '-e', program], { encoding: 'utf8' })
+  expect([stdout, stderr]).toEqual(['true true undefined undefined\n', ''])
+})
