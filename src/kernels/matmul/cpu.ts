@@ -102,9 +102,13 @@ export function forwardTile(gpu: Gpu, rows: number, columns: number | number[]):
   return { MT: takesHigh ? tile.rows : MT, NT: total <= 8 ? 1 : NT <= 4 ? 4 : tile.columns / 8 }
 }
 
-/** Whether the thin products of LoRA's backward read dy from a texture: one that the product with the weight itself stages too, so in one piece. */
+/**
+ * Whether the thin products of LoRA's backward read dy from a texture: mostly one that the product with the weight itself
+ * stages too, so in one piece; and of many rows, as a narrow model's product with the weight stages none, and its memory counts.
+ */
 function staysWhole(gpu: Gpu, dy: Rows): boolean {
-  return canStage(gpu, dy) && capacityOf(dy.rows) <= stageRows(gpu, dy.columns)
+  const many = capacityOf(dy.rows)
+  return many > 512 && canStage(gpu, dy) && many <= stageRows(gpu, dy.columns)
 }
 
 /** dx (+)= alpha * (dy W + LoRA) of one part. `extra`: dxa, A. */
