@@ -25,6 +25,10 @@ use_node() {
   export PATH
 }
 
+# For tests: a software adapter (Mesa's lavapipe) translates shaders without LLVM's optimisations, which are half of a first test run's processor time and
+# gain a model as small as the tests' nothing. The parts of CI that are no tests (quickstart, peers) run as users do. GALLIVM_PERF= brings them back.
+quick_shaders() { export GALLIVM_PERF=${GALLIVM_PERF-nopt}; }
+
 # find_python OLDEST NEWEST: python becomes the first Python 3 on the PATH whose minor version is between them, or nothing.
 find_python() {
   local found

@@ -21,4 +21,5 @@ if [ ! -f $own/echo_multi_v0.py ]; then
   rm -rf "$work"
 fi
 use_node
+quick_shaders
 exec "$NODE" node_modules/vitest/vitest.mjs run test/python "$@"

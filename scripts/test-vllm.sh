@@ -9,5 +9,6 @@ cd "$root"
 bash scripts/setup.sh
 bash scripts/setup-vllm.sh
 use_node
+quick_shaders
 export DAWN_RL_VLLM=1
 exec "$NODE" node_modules/vitest/vitest.mjs run test/vllm "$@"

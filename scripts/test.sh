@@ -8,6 +8,7 @@ me=test
 cd "$root"
 bash scripts/setup.sh
 use_node
+quick_shaders
 if ! bash scripts/get-smollm2.sh; then
   if [ -n "${CI:-}" ]; then exit 3; fi
   say 'so the tests on the real model are skipped'
