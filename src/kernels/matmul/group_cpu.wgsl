@@ -35,6 +35,7 @@ struct Params { row0: u32, rows: u32, k: u32, rank: u32, w_fold: u32, w_texels: 
 // per_row 1: (cache row, position) of each row; 2: info as of attention/common.wgsl, which ends with the position. And (cos, sin) of (positions, HALF).
 @group(0) @binding(10) var<storage, read> places: array<vec2u>;
 @group(0) @binding(11) var<storage, read> table: array<vec2f>;
+#include "group_turn.wgsl"
 #endif
 
 fn pick(s: u32, a: u32, b: u32, c: u32) -> u32 { return select(select(a, b, s == 1u), c, s == 2u); }
@@ -173,24 +174,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     let place = places[row * p.per_row + p.per_row - 1u];
     let at_row = select(place.x, row, s == 0u || p.per_row == 2u) * n;
 #for j in 0..NT/2
-    if (pair$(j) < n / 2u) {
-      let at = at_row + col$(j);
-      if (s == 2u) {
-        y_2[at] = out_$(j);
-        y_2[at + HALF] = out_$(j+NT/2);
-      } else {
-        let turn = table[place.y * HALF + turn_at$(j)];
-        let lower = fma(out_$(j), turn.x, -(out_$(j+NT/2) * turn.y));
-        let upper = fma(out_$(j+NT/2), turn.x, out_$(j) * turn.y);
-        if (s == 0u) {
-          y_0[at] = lower;
-          y_0[at + HALF] = upper;
-        } else {
-          y_1[at] = lower;
-          y_1[at + HALF] = upper;
-        }
-      }
-    }
+    if (pair$(j) < n / 2u) { put_pair(s, at_row + col$(j), place.y * HALF + turn_at$(j), out_$(j), out_$(j+NT/2)); }
 #end
 #else
 #if GATED

@@ -11,25 +11,12 @@
 // per_row 1: (cache row, position) of each row; 2: info as of attention/common.wgsl, which ends with the position. And (cos, sin) of (positions, HALF).
 @group(0) @binding(11) var<storage, read> places: array<vec2u>;
 @group(0) @binding(12) var<storage, read> table: array<vec2f>;
+#include "group_turn.wgsl"
 // Columns n and n + HALF of row i of member s, turned where that is q or k.
 fn finish_pair(s: u32, i: u32, n: u32, width: u32, a: f32, b: f32) {
   let place = places[i * p.per_row + p.per_row - 1u];
   let at = select(place.x, i, s == 0u || p.per_row == 2u) * width + n;
-  if (s == 2u) {
-    y_2[at] = a;
-    y_2[at + HALF] = b;
-    return;
-  }
-  let turn = table[place.y * HALF + n % (2u * HALF)];
-  let lower = fma(a, turn.x, -(b * turn.y));
-  let upper = fma(b, turn.x, a * turn.y);
-  if (s == 0u) {
-    y_0[at] = lower;
-    y_0[at + HALF] = upper;
-  } else {
-    y_1[at] = lower;
-    y_1[at + HALF] = upper;
-  }
+  put_pair(s, at, place.y * HALF + n % (2u * HALF), a, b);
 }
 #endif
 #if BIAS
