@@ -136,18 +136,19 @@ async function timed(gpu: Gpu, engine: Engine, size: DecodeSize, rounds: number)
     // Past the prompts, which all come in the first steps, and the steps that end nothing but decode.
     await until(engine, engine.stats().decodeSteps + 2)
     const steps = engine.stats().decodeSteps
-    const [wall, cpu, script, driver] = [performance.now(), process.cpuUsage(), process.threadCpuUsage(), driverSeconds()]
+    const [wall, script, driver] = [performance.now(), process.threadCpuUsage(), driverSeconds()]
     const [dispatches, submits, before] = [gpu.dispatches, gpu.submits, made()]
     await running
     const count = engine.stats().decodeSteps - steps
     const end = performance.now()
-    const [allCpu, allScript] = [process.cpuUsage(cpu), process.threadCpuUsage(script)].map((t) => (t.user + t.system) / 1000)
-    const busy = driverSeconds(driver).seconds / (((end - wall) / 1000) * availableParallelism())
+    const { user, system } = process.threadCpuUsage(script)
+    const [driverMs, scriptMs] = [driverSeconds(driver).seconds * 1000, (user + system) / 1000]
+    const busy = driverMs / ((end - wall) * availableParallelism())
     if (gpu.facts.software) idleShare = Math.min(idleShare ?? 1, Math.max(0, 1 - busy))
     best.tokensPerSecond = Math.max(best.tokensPerSecond, (sequences * tokens * 1000) / (end - begin))
     best.stepMs = Math.min(best.stepMs, (end - wall) / count)
-    best.stepCpuMs = Math.min(best.stepCpuMs, allCpu / count)
-    best.stepJavaScriptMs = Math.min(best.stepJavaScriptMs, allScript / count)
+    best.stepCpuMs = Math.min(best.stepCpuMs, (driverMs + scriptMs) / count)
+    best.stepJavaScriptMs = Math.min(best.stepJavaScriptMs, scriptMs / count)
     best.decodeTokensPerSecond = (sequences * 1000) / best.stepMs
     Object.assign(counts, { dispatches: (gpu.dispatches - dispatches) / count, submits: (gpu.submits - submits) / count })
     counts.madeAfterWarmUp = made() - before

@@ -1,13 +1,39 @@
 /** Processor time of a software adapter's driver: figures that hold whatever else the machine does. */
+import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
+
+/** Threads (by the system's numbers) that only keep cores awake (src/gpu/awake.ts): their time is nobody's work. */
+export const awakeThreads = new Set<string>()
 
 export interface CpuTime {
-  process: NodeJS.CpuUsage
-  thread: NodeJS.CpuUsage
+  /** Nanoseconds of each thread so far; of all of them as one where the system does not tell them apart. */
+  threads: Map<string, number>
+  /** Seconds of them all, since the moment that was asked about. */
   seconds: number
 }
 
-/** Seconds of processor time that threads of this process other than the calling one took, since `since` or in all. */
+/**
+ * Seconds of processor time that threads of this process other than the calling one took, since `since` or in all; of those that keep cores awake, none.
+ * Exact for threads that sleep, as the driver's do after a wait for the device; of one that runs, up to the last tick of the system's clock.
+ */
 export function driverSeconds(since?: CpuTime): CpuTime {
-  const [all, own] = [process.cpuUsage(since?.process), process.threadCpuUsage(since?.thread)]
-  return { process: all, thread: own, seconds: (all.user + all.system - own.user - own.system) / 1e6 }
+  const threads = threadTimes() ?? processTime()
+  let nanoseconds = 0
+  for (const [id, time] of threads) nanoseconds += time - (since?.threads.get(id) ?? 0)
+  return { threads, seconds: nanoseconds / 1e9 }
+}
+
+/** Linux: by /proc. */
+function threadTimes(): Map<string, number> | undefined {
+  try {
+    const own = readlinkSync('/proc/thread-self').split('/').at(-1)
+    const others = readdirSync('/proc/self/task').filter((id) => id !== own && !awakeThreads.has(id))
+    return new Map(others.map((id) => [id, Number(readFileSync(`/proc/self/task/${id}/schedstat`, 'utf8').split(' ')[0])]))
+  } catch {
+    return undefined
+  }
+}
+
+function processTime(): Map<string, number> {
+  const [all, own] = [process.cpuUsage(), process.threadCpuUsage()]
+  return new Map([['', (all.user + all.system - own.user - own.system) * 1000]])
 }

@@ -71,7 +71,8 @@ export function readWords(argv: readonly string[]): Words {
     } else if (word === '--fork' || word.startsWith('--fork=')) {
       const given = word === '--fork' ? (isValue(argv[i + 1]) ? argv[++i] : '') : word.slice('--fork='.length)
       const [, dir, step = 'latest'] = /^(.+?)(?:@(latest|best|\d+))?$/s.exec(given) ?? []
-      if (dir === undefined) words.problems.push('After --fork comes a run folder, as in `--fork outputs/first` or `--fork outputs/first@20`.')
+      if (dir === undefined)
+        words.problems.push('After --fork comes a run folder, as in `--fork outputs/first` or `--fork outputs/first@20`.')
       else words.fork = { dir, step: step === 'latest' || step === 'best' ? step : Number(step) }
     } else if (word === '--trace' || word.startsWith('--trace=')) {
       const given = word === '--trace' ? [] : word.slice('--trace='.length).split(',')
@@ -161,7 +162,8 @@ function findKey(typed: string, merged: Table, tree: SchemaNode): string[] | str
     path.push(nodeAt(tree, path)?.type === 'free' ? parts[i] : parts[i].replaceAll('-', '_'))
   }
   if (path.length === 1 && path[0] === 'model') return ['model', 'name']
-  const alias = path.length === 1 || path.slice(0, -1).join('.') === 'trainer.args' ? CKPT_ALIASES[path[path.length - 1]] : undefined
+  const alias =
+    path.length === 1 || path.slice(0, -1).join('.') === 'trainer.args' ? CKPT_ALIASES[path[path.length - 1]] : undefined
   if (alias) return ['trainer', 'ckpt', alias]
   if (nodeAt(tree, path)) return path
   const leaves = leafPaths(tree).map((leaf) => leaf.path)

@@ -5,7 +5,9 @@
  * - A wait has a name and an amount of work; what a unit of work takes is learned from the last two waits of that name (the smaller: one that held a kernel's
  *   compilation or a pause of the machine must not make the next ones oversleep).
  * - The device works its queue in order, so a wait begins where the one before it ends: a decode step behind a training step sleeps for both.
+ * Cores are kept from halting meanwhile (awake.ts).
  */
+import { keepAwake } from './awake.ts'
 
 export interface WaitFor {
   name: string
@@ -28,6 +30,7 @@ export class WaitClock {
 
   /** Waits for `start()`, asleep for most of the time that `wait` is expected to take. */
   async through(wait: WaitFor, start: () => Promise<unknown>): Promise<void> {
+    const rest = keepAwake()
     const begin = performance.now()
     const rates = this.#rates.get(wait.name)
     const own = (rates ? Math.min(...rates) : 0) * wait.work
@@ -36,7 +39,11 @@ export class WaitClock {
     const pause = (due - begin) * slept
     if (pause > 2) await new Promise((resolve) => setTimeout(resolve, pause))
     const woke = performance.now()
-    await napping(start())
+    try {
+      await napping(start())
+    } finally {
+      rest()
+    }
     const end = performance.now()
     // It may have been over before we woke: then its length is unknown, and shorter than what was slept.
     const took = (end - Math.max(begin, this.#done)) * (pause > 2 && end - woke < 0.5 ? 0.7 : 1)

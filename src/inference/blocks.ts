@@ -9,7 +9,7 @@ import type { StepCommands } from './step.ts'
 export class ReadBlocks {
   readonly #commands: StepCommands
   readonly #size: number
-  #open: { steps: number; rows: number; all: PromiseWithResolvers<Sampled[]> } | undefined
+  #open: ReturnType<typeof opened> | undefined
 
   /** @param size steps of a block at most; 1 reads each step by itself */
   constructor(commands: StepCommands, size: number) {
@@ -25,8 +25,7 @@ export class ReadBlocks {
   /** Sends the step that was just recorded; its tokens, once its block has been read. To be called before its draws count as pending. */
   take(step: StepRows): Promise<Sampled> {
     if (this.#size === 1) return this.#commands.read(step)
-    this.#open ??= { steps: 0, rows: 0, all: Promise.withResolvers() }
-    const open = this.#open
+    const open = (this.#open ??= opened())
     const place = open.steps++
     open.rows += step.rows
     this.#commands.hold(step)
@@ -42,6 +41,13 @@ export class ReadBlocks {
     this.#open = undefined
     this.#commands.readHeld(open.rows).then(open.all.resolve, open.all.reject)
   }
+}
+
+function opened() {
+  const all = Promise.withResolvers<Sampled[]>()
+  // Its steps see its error; a device that is lost while the first of them is sent leaves it without any.
+  all.promise.catch(() => {})
+  return { steps: 0, rows: 0, all }
 }
 
 /** Whether somebody waits for a token of this step: it is a request's last, or the first of a stream. */

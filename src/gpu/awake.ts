@@ -1,0 +1,107 @@
+/**
+ * Keeps cores from halting while a software adapter computes in a virtual machine.
+ *
+ * The driver's threads meet after each dispatch, some 300 times a decode step, and sleep until the next. Where a core that sleeps is halted, a virtual
+ * machine gives it back to its host: it wakes late, beside whatever ran there meanwhile. A thread a core that does nothing, at the priority of an idle machine, keeps it:
+ * steps of decode take two thirds of the time (bench/LOG.md). OpenMP's threads, and so PyTorch's, spin for 200 ms for the same reason (KMP_BLOCKTIME).
+ *
+ * Only in a virtual machine under Linux, where no limit of a container counts the time, and from the second second on that a process waits for its device:
+ * a short command does not pay for the threads (10 MB each). `DAWN_RL_AWAKE=0` leaves cores to sleep, `=1` keeps them awake on any Linux.
+ */
+import { execFile } from 'node:child_process'
+import { readFileSync } from 'node:fs'
+import { availableParallelism, setPriority } from 'node:os'
+import { promisify } from 'node:util'
+import { Worker } from 'node:worker_threads'
+import { awakeThreads } from '../common/cpu-time.ts'
+
+/** Milliseconds of waiting in all after which threads are started. */
+const startAfter = 1000
+/** Milliseconds that they go on after the device is through: the next work comes soon, or not at all. */
+const lingered = 100
+
+/** Threads at most. On a machine of more cores a thread of the driver's that sleeps is a smaller part of it. */
+const most = 8
+
+/** What a thread runs. Plain, since it must not depend on how this file is run. */
+const thread = `
+const { workerData: { state }, parentPort } = require('node:worker_threads')
+parentPort.postMessage(require('node:fs').readlinkSync('/proc/thread-self').split('/').at(-1))
+// Until its priority is the lowest.
+Atomics.wait(state, 1, 0)
+for (;;) {
+  Atomics.wait(state, 0, 0)
+  for (let end = Infinity, now = 0; now < end; ) {
+    for (let i = 0; i < 200; i++) Atomics.pause()
+    now = performance.now()
+    end = Atomics.load(state, 0) ? Infinity : Math.min(end, now + ${lingered})
+  }
+}
+`
+
+/** [0]: how many waits there are, [1]: whether the threads may begin. */
+const state = new Int32Array(new SharedArrayBuffer(8))
+let waited = 0
+let started = false
+
+/** Keeps cores awake for a device that computes on them, until what it returns is called. */
+export function keepAwake(): () => void {
+  if (!started && waited >= startAfter) {
+    started = true
+    if (wanted()) void startThreads()
+  }
+  Atomics.add(state, 0, 1)
+  Atomics.notify(state, 0)
+  const begin = performance.now()
+  return () => {
+    waited += performance.now() - begin
+    Atomics.sub(state, 0, 1)
+  }
+}
+
+/** Whether cores are worth keeping awake on this machine, by what the system says of it. */
+export function wanted(setting = process.env.DAWN_RL_AWAKE, read = readOrNothing): boolean {
+  if (process.platform !== 'linux' || setting === '0') return false
+  if (setting === '1') return true
+  if (!/^flags\s*:.*\bhypervisor\b/m.test(read('/proc/cpuinfo'))) return false
+  // A container's limit counts time that is spun away like any other.
+  const group = /^0::(.*)$/m.exec(read('/proc/self/cgroup'))?.[1] ?? '/'
+  const folders = group.split('/').map((_, i, parts) => parts.slice(0, i + 1).join('/'))
+  const limited = folders.some((folder) => /^\d/.test(read(`/sys/fs/cgroup${folder}/cpu.max`)))
+  return !limited && !/^[1-9]/.test(read('/sys/fs/cgroup/cpu/cpu.cfs_quota_us'))
+}
+
+function readOrNothing(path: string): string {
+  try {
+    return readFileSync(path, 'utf8')
+  } catch {
+    return ''
+  }
+}
+
+/** One thread for each of the driver's. Without them everything is as right, so no failure here is told. */
+async function startThreads(): Promise<void> {
+  const workers = Array.from({ length: Math.min(availableParallelism(), most) }, () => {
+    const workerData = { state }
+    const resourceLimits = { maxOldGenerationSizeMb: 16, maxYoungGenerationSizeMb: 1, stackSizeMb: 1 }
+    return new Worker(thread, { eval: true, workerData, execArgv: [], env: {}, resourceLimits })
+  })
+  const all = await Promise.all(workers.map((worker) => lowest(worker).catch(() => false)))
+  if (all.every(Boolean)) {
+    Atomics.store(state, 1, 1)
+    Atomics.notify(state, 1)
+  } else for (const worker of workers) void worker.terminate()
+}
+
+/** Gives a thread the priority of an idle machine; where `chrt` (util-linux) is missing, the least of the others. False where the thread has ended. */
+async function lowest(worker: Worker): Promise<boolean> {
+  worker.unref()
+  const id = await new Promise<string | undefined>((resolve) => {
+    worker.once('message', resolve)
+    worker.once('error', () => resolve(undefined))
+  })
+  if (id === undefined) return false
+  awakeThreads.add(id)
+  await promisify(execFile)('chrt', ['--idle', '--pid', '0', id]).catch(() => setPriority(Number(id), 19))
+  return true
+}
