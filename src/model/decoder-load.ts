@@ -13,6 +13,7 @@ import { RotaryCache, type Decoder, type DecoderLayer } from './decoder.ts'
 import { loraScale, type Adapter } from './peft.ts'
 import { linearPath, type LinearModule } from './shapes.ts'
 import type { ModelConfig, TensorData, TensorSource } from './types.ts'
+import { Uploads } from './uploads.ts'
 
 export interface LoadOptions {
   /** Round float32 weights to bf16; else they stay float32 where bf16 does not hold them exactly. */
@@ -28,9 +29,6 @@ export interface LoadOptions {
   /** Called after each tensor with the share that is done, 0 to 1. */
   progress?: (share: number) => void
 }
-
-/** Bytes that may be written to the device and wait there to be copied into their places; without a bound the driver holds a model three times. */
-const uploadsWaiting = 64 * 2 ** 20
 
 /** A model's name, shape and tensors; `ModelFiles` is one. */
 export interface ModelTensors {
@@ -58,14 +56,15 @@ class Loader {
   /** Masters to fill once the banks are allocated: full training writes the working copy from the master. */
   readonly #fills: (() => void)[] = []
   readonly #owned: (Weight | GpuBuffer)[] = []
+  readonly #uploads: Uploads
   #read = 0
-  #uploaded = 0
 
   constructor(gpu: Gpu, files: ModelTensors, options: LoadOptions) {
     this.#gpu = gpu
     this.#files = files
     this.#options = options
     this.#store = new ParameterStore(gpu)
+    this.#uploads = new Uploads(gpu)
   }
 
   async load(): Promise<Decoder> {
@@ -227,12 +226,9 @@ class Loader {
   }
 
   async #tensor(name: string): Promise<TensorData> {
-    if (this.#uploaded > uploadsWaiting) {
-      this.#uploaded = 0
-      await this.#gpu.sync('loading')
-    }
+    await this.#uploads.room()
     const data = await this.#files.tensors.read(name, { round: this.#options.round })
-    this.#uploaded += data.data.byteLength
+    this.#uploads.add(data.data.byteLength)
     if (this.#options.matrixUnits) checkF16Range(name, data.data)
     this.#options.progress?.(++this.#read / this.#files.tensors.names().length)
     return data

@@ -9,15 +9,13 @@ import type { ModelTensors } from './decoder-load.ts'
 import { projectionsOf, type Decoder } from './decoder.ts'
 import { checkTensors } from './shapes.ts'
 import type { ModelConfig, TensorData, TensorSource } from './types.ts'
+import { Uploads } from './uploads.ts'
 
 /** What a decoder's buffers and commands are made for. */
 const fixed = [
   'family', 'hiddenSize', 'intermediateSize', 'layers', 'heads', 'kvHeads', 'headDim', 'vocabSize', 'tieWordEmbeddings', 'qkvBias',
   'outputBias', 'qkNorm', 'rmsNormEps', 'ropeTheta', 'ropeScaling',
 ] as const satisfies (keyof ModelConfig)[] // prettier-ignore
-
-/** Bytes that may wait on the device to be copied into their places. */
-const uploadsWaiting = 64 * 2 ** 20
 
 /** A tensor of the files, and where it goes: a matrix in the dtype that it has there, a vector in float32. */
 interface Target {
@@ -49,8 +47,9 @@ export async function reloadDecoder(decoder: Decoder, files: ModelTensors): Prom
     const { data } = await valuesOf(tensors, target)
     if (units) checkF16Range(target.name, data)
   }
-  let waiting = 0
+  const uploads = new Uploads(gpu)
   for (const target of targets) {
+    await uploads.room()
     const { data } = await valuesOf(tensors, target)
     const { weight, vector } = target
     if (weight) writeWeight(gpu, weight, data)
@@ -58,10 +57,7 @@ export async function reloadDecoder(decoder: Decoder, files: ModelTensors): Prom
       const { buffer, offset } = rangeOf(vector!)
       gpu.write(buffer, data, offset)
     }
-    waiting += data.byteLength
-    if (waiting < uploadsWaiting) continue
-    waiting = 0
-    await gpu.sync('loading')
+    uploads.add(data.byteLength)
   }
   await gpu.sync('loading')
 }
