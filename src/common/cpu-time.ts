@@ -22,15 +22,20 @@ export function driverSeconds(since?: CpuTime): CpuTime {
   return { threads, seconds: nanoseconds / 1e9 }
 }
 
-/** Linux: by /proc. */
+/** Linux: by /proc; undefined elsewhere. A thread that ends while it is asked about counts no more. */
 function threadTimes(): Map<string, number> | undefined {
+  const times = new Map<string, number>()
   try {
     const own = readlinkSync('/proc/thread-self').split('/').at(-1)
-    const others = readdirSync('/proc/self/task').filter((id) => id !== own && !awakeThreads.has(id))
-    return new Map(others.map((id) => [id, Number(readFileSync(`/proc/self/task/${id}/schedstat`, 'utf8').split(' ')[0])]))
-  } catch {
-    return undefined
-  }
+    for (const id of readdirSync('/proc/self/task')) {
+      if (id === own || awakeThreads.has(id)) continue
+      try {
+        times.set(id, Number(readFileSync(`/proc/self/task/${id}/schedstat`, 'utf8').split(' ')[0]))
+      } catch {}
+    }
+  } catch {}
+  // A process of node's always has other threads: none means that the system does not say.
+  return times.size > 0 ? times : undefined
 }
 
 function processTime(): Map<string, number> {

@@ -101,7 +101,7 @@ export class Generation {
     try {
       await this.#starting
       // A request that can't run is refused in its first turn.
-      await Promise.race([Promise.all(this.#started), nextTurn()])
+      await Promise.race([Promise.all(this.#started), new Promise((resolve) => setImmediate(resolve))])
     } catch (error) {
       await this.close()
       throw error
@@ -138,9 +138,7 @@ export class Generation {
     }
     while (true) {
       // What comes in one turn of the engine is one piece: the last token and the end, or all that came while the client was slow.
-      // It is told in the turn after that, when the engine has sent its next step: the device need not wait until all clients have been written to.
-      await nextTurn()
-      await nextTurn()
+      await new Promise((resolve) => setImmediate(resolve))
       for (const piece of joined(this.#queue.splice(0))) yield piece
       if (this.#queue.length > 0) continue
       if (failure !== undefined) throw failure
@@ -260,8 +258,6 @@ export class Generation {
     this.#wake?.()
   }
 }
-
-const nextTurn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve))
 
 /** Pieces of one completion that follow each other, as one. In order of the first. */
 function joined(pieces: readonly Piece[]): Piece[] {
