@@ -63,6 +63,8 @@ export class StepCommands {
   /** Rows of the last step without prompts, and whether there were such steps of several sizes. */
   #rows = 0
   #vary = false
+  /** Whether the last step has prompt rows. */
+  #prompts = false
   /** Whether there is nothing for `makeReady` to do. */
   ready: boolean
   readonly #arena: GpuBuffer[] = []
@@ -120,20 +122,25 @@ export class StepCommands {
       gpu.write(this.#places, step.adapters)
       this.#adapters.refresh()
     }
-    // The last to be written, so that what is recorded here goes out with the rest.
-    if (step.copies.length > 0) this.#copy(step.copies)
     const { rows: count, prefillRows, mixed } = step
-    if (prefillRows === 0) {
+    this.#prompts = prefillRows > 0
+    if (!this.#prompts) {
       this.#vary ||= this.#rows > 0 && this.#rows !== count
       this.#rows = count
     }
-    if (this.#sizes.plans) gpu.replay(this.#body(count, prefillRows > 0, mixed))
-    else this.#recordBody(count, prefillRows > 0, mixed)
-    if (step.sampled.length === 0) return gpu.flush()
-    const rows = roundRows(step.sampled.length)
-    if (step.sampled.some(needsMore)) this.#sampler.draw(rows, step.sampled)
-    else if (this.#sizes.plans) gpu.replay(this.#drawPlan(rows))
-    else this.#sampler.draw(rows)
+    const draws = step.sampled.length
+    const rows = roundRows(draws)
+    const more = step.sampled.some(needsMore)
+    // Plans are made before any part of the step is sent: a kernel that they still lack would wait for it.
+    const body = this.#sizes.plans ? this.#body(count, this.#prompts, mixed) : undefined
+    const draw = body && draws > 0 && !more ? this.#drawPlan(rows) : undefined
+    // The last to be written, so that what is recorded here goes out with the rest.
+    if (step.copies.length > 0) this.#copy(step.copies)
+    if (body) gpu.replay(body)
+    else this.#recordBody(count, this.#prompts, mixed)
+    if (draw) gpu.replay(draw)
+    else if (draws > 0) this.#sampler.draw(rows, more ? step.sampled : undefined)
+    else gpu.flush()
   }
 
   /** Rows that several sequences had, and that one of them goes on from. */
@@ -178,10 +185,12 @@ export class StepCommands {
 
   /**
    * Makes one more of the plans that steps to come may need: to be called while the device is busy. Not before steps differ in size: requests that begin
-   * and end together need no others, and a plan takes a megabyte. False where none is made.
+   * and end together need no others, and a plan takes a megabyte. Nor behind prompts: a driver may let nobody make a kernel before it is through with what
+   * it was sent, which is up to a second or two then, and this thread has streams to serve. False where none is made.
    */
   prepare(): boolean {
-    if (!this.#sizes.plans || !this.#vary || this.#table !== this.#decoder.rotary.table(this.#sizes.maxLength)) return false
+    if (!this.#sizes.plans || !this.#vary || this.#prompts || this.#table !== this.#decoder.rotary.table(this.#sizes.maxLength))
+      return false
     const next = this.#missing.pop()
     next?.make()
     return next !== undefined

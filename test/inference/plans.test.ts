@@ -76,6 +76,26 @@ describe('plans', () => {
     },
   )
 
+  it('are made before any part of the step is sent, as a kernel that is made then waits for it', async () => {
+    const decoder = await goldenDecoder(gpu, 'llama')
+    const engine = engineOf(decoder, { ahead: false })
+    const [prompt] = goldenSequences('llama').map((ids) => ids.slice(0, 9))
+    const together = (n: number) =>
+      Promise.all(
+        Array.from({ length: n }, (_, i) =>
+          engine.generate({ promptIds: prompt, sampling: sampling({ seed: i, max_tokens: 3 }) }),
+        ),
+      )
+    await together(1)
+    const [submits, steps] = [gpu.submits, engine.stats().decodeSteps]
+    // Numbers of draws that no step had before.
+    for (const n of [5, 2, 3]) await together(n)
+    expect(engine.stats().decodeSteps - steps).toBeGreaterThanOrEqual(9)
+    expect(gpu.submits - submits).toBe(engine.stats().decodeSteps - steps)
+    await engine.close()
+    decoder.release()
+  })
+
   it('are made anew where longer sequences made the rotary table longer', async () => {
     const decoder = await goldenDecoder(gpu, 'llama')
     const engine = engineOf(decoder)

@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest'
+import { describe, expect, test, vi } from 'vitest'
 import { forwardTile } from '../../src/kernels/matmul/cpu.ts'
 import { linear, linearBackwardInput } from '../../src/kernels/matmul/matmul.ts'
 import { defaultTiles, setTiles, tileCandidates, tilesOf, type TileName } from '../../src/kernels/matmul/tiles.ts'
@@ -39,6 +39,16 @@ describe.each(modes)('$name', ({ facts, needs }) => {
       await bench.run(`tn ${JSON.stringify(c)}`, facts, () => backwardWeight({ ...c, accumulate: true, alpha: -2 }))
     }
   })
+})
+
+test.runIf(bench.cpu)('fewer rows take a texture that was made for more', async () => {
+  await bench.run('nt 40', {}, () => forward({ rows: 40, n: 136, k: 448 }))
+  const made = vi.spyOn(gpu.pool, 'texture')
+  for (const rows of [40, 9, 33]) {
+    await bench.run(`nt ${rows}`, {}, () => forward({ rows, n: 136, k: 448, residual: rows === 9 }))
+  }
+  expect(made.mock.calls.filter(([, , , label]) => label === 'staged')).toEqual([])
+  made.mockRestore()
 })
 
 test.runIf(bench.cpu)('more rows than go through a texture at once', async () => {

@@ -1,6 +1,7 @@
 /**
  * Activations in textures, for CPU drivers: such a driver reads a storage texture three times faster than a buffer, and copying rows into one costs a
- * memcpy. One texture a width and a size class, kept as long as the device; a copy is left out where the texture still holds just that.
+ * memcpy. Textures are kept as long as the device, and fewer rows take one that was made for more: to make one waits for all that the device
+ * has been sent (seconds, behind a long prompt). A copy is left out where the texture still holds just that.
  */
 import { rangeOf, type Binding, type Gpu } from '../../gpu/gpu.ts'
 import { GpuTexture } from '../../gpu/pool.ts'
@@ -17,13 +18,15 @@ export interface Rows {
 
 interface Stage {
   texture: GpuTexture
+  height: number
   /** What it holds. */
   key: string
 }
 
 /** Bytes of a staging texture at most; more rows go through it in turns. */
 const maxBytes = 4 << 20
-const stages = new WeakMap<Gpu, Map<string, Stage>>()
+/** By role and width, the lowest first. */
+const stages = new WeakMap<Gpu, Map<string, Stage[]>>()
 
 /** Whether rows can be staged: a copy wants them a multiple of 256 bytes apart, and a texture has a largest width. */
 export function canStage(gpu: Gpu, { data, columns, stride = columns, column = 0 }: Rows): boolean {
@@ -44,12 +47,14 @@ export function stage(gpu: Gpu, source: Rows, from: number, count: Count, role =
   const { data, columns, stride = columns, column = 0 } = source
   let own = stages.get(gpu)
   if (!own) stages.set(gpu, (own = new Map()))
-  const height = Math.min(stageRows(gpu, columns), Math.max(16, 2 ** Math.ceil(Math.log2(capacityOf(count)))))
-  const name = `${role},${columns},${height}`
-  let found = own.get(name)
+  const name = `${role},${columns}`
+  let known = own.get(name)
+  if (!known) own.set(name, (known = []))
+  let found = known.find(({ height }) => height >= capacityOf(count))
   if (!found) {
-    found = { texture: gpu.pool.texture(columns / 4, height, 'rgba32float', 'staged', { scratch: true }), key: '' }
-    own.set(name, found)
+    const height = Math.min(stageRows(gpu, columns), Math.max(16, 2 ** Math.ceil(Math.log2(capacityOf(count)))))
+    found = { texture: gpu.pool.texture(columns / 4, height, 'rgba32float', 'staged', { scratch: true }), height, key: '' }
+    known.push(found)
   }
   const { buffer, offset: start } = rangeOf(data)
   const offset = (from * stride + column) * 4

@@ -94,7 +94,9 @@ test('versions change in flight, under load, and each token tells its own', asyn
   while (tiny.engine.stats().running < 3) await new Promise((resolve) => setTimeout(resolve, 2))
   expect((await load('policy', await adapter('second'), { load_inplace: true })).status).toBe(200)
   const later = ask1('policy')
-  await new Promise((resolve) => setTimeout(resolve, 30))
+  // It holds the adapter that is unloaded next.
+  const held = () => tiny.engine.stats().running + tiny.engine.stats().waiting
+  while (held() < 4) await new Promise((resolve) => setTimeout(resolve, 2))
   expect((await unload('policy')).status).toBe(200)
   const [one, base, two] = await Promise.all(asked)
   for (const { status, json } of [one, two]) {
