@@ -9,6 +9,10 @@ export const MATMUL = { rows: 512, k: 576, columns: 1536 }
 /** torchlette's small training step: sequences x tokens. */
 export const SMALL = { layers: 4, width: 128, heads: 4, vocabulary: 512, sequences: 64, tokens: 48 }
 
+/** Rows of a micro-batch: a run's room of memory, not all that a machine has; and of the tiny model the whole of a step, as TRL takes it at once. */
+export const MICRO_BATCH = 512
+const WHOLE_STEP = 2048
+
 /** One process a contestant and a round; it may give several figures. */
 export interface Group {
   /** The name for --only. */
@@ -37,7 +41,7 @@ const rl = (work: Work, lora: boolean): Omit<Group, 'name'> => ({
   job:
     work === 'rl smollm2'
       ? { rollouts: 16, group: 4, tokens: 32, steps: 2, lora }
-      : { rollouts: 64, group: 8, tokens: 24, steps: 5, lora },
+      : { rollouts: 64, group: 8, tokens: 24, steps: 5, lora, microBatch: WHOLE_STEP },
   quick: { steps: 1 },
   targets: { [work]: { trl: speed('s', 1) } },
 })

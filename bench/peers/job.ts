@@ -38,6 +38,8 @@ export interface Job {
   group: number
   lora: boolean
   checkpointing: boolean
+  /** Rows of our training micro-batches, and of scoring's. */
+  microBatch: number
   /** A checkout of torchlette with its packages. */
   torchlette?: string
 }

@@ -6,11 +6,8 @@ import { Progress } from '../../src/monitor/progress.ts'
 import groupMean from '../../src/orchestrator/advantages/group_mean.ts'
 import { Orchestrator } from '../../src/orchestrator/orchestrator.ts'
 import { loadLoss } from '../../src/trainer/losses/index.ts'
-import { LORA, MICRO_BATCH, sampling, trainerOf, type Bench } from './ours-shared.ts'
+import { LORA, sampling, trainerOf, type Bench } from './ours-shared.ts'
 import { median } from './table.ts'
-
-/** Rows of a micro-batch of the tiny model: the whole of a step, as TRL takes it at once. */
-const WHOLE_STEP = 2048
 
 /** The share of e among the letters; TRL's side has the same. */
 const shareOfE = ({ text }: { text: string }): number =>
@@ -52,8 +49,8 @@ export async function reinforcementSteps({ job, gpu, files, report }: Bench): Pr
     progress: new Progress(),
   })
   const loss = await loadLoss('cispo', { mask_ratio_low: 0.125, mask_ratio_high: 8 })
-  const microBatchTokens = job.work === 'rl smollm2' ? MICRO_BATCH : WHOLE_STEP
-  const trainer = trainerOf(decoder, loss, { microBatchTokens, checkpointing: job.checkpointing, maxGradNorm: 1 })
+  const { checkpointing, microBatch: microBatchTokens } = job
+  const trainer = trainerOf(decoder, loss, { microBatchTokens, checkpointing, maxGradNorm: 1 })
   const [steps, generations]: number[][] = [[], []]
   let promptTokens = 0
   for (let step = 1; step <= job.steps + 1; step++) {

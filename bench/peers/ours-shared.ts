@@ -14,9 +14,6 @@ import { median } from './table.ts'
 /** As in peers' LoraConfig; B is zero, so the model says what it says without. */
 export const LORA = { rank: 8, alpha: 32, dropout: 0, targetModules: [...LINEAR_MODULES], seed: 0 }
 
-/** Rows of a micro-batch: a run's room of memory, not all that a machine has. */
-export const MICRO_BATCH = 512
-
 export const sampling = (over: Partial<SamplingParams>): SamplingParams => ({
   ...plainSampling,
   temperature: 1,

@@ -14,7 +14,7 @@ import { scoreSamples } from '../../src/trainer/gradients.ts'
 import { say, type Job, type Result } from './job.ts'
 import { reinforcementSteps } from './ours-rl.ts'
 import { matmul, smallStep } from './ours-small.ts'
-import { LORA, MICRO_BATCH, sampling, secondsOf, supervisedTrainer, type Bench } from './ours-shared.ts'
+import { LORA, sampling, secondsOf, supervisedTrainer, type Bench } from './ours-shared.ts'
 
 /** Each token but the first counts, with the weight 1: cross-entropy. */
 function sampleOf(ids: number[]): TrainingSample {
@@ -44,7 +44,7 @@ async function check({ job, gpu, files, report }: Bench): Promise<void> {
   const engine = engineOf(decoder, promptIds.length, 256)
   const answers = await greedy(engine, promptIds, job.tokens)
   await engine.close()
-  const scored = await scoreSamples(decoder, job.sequences.map(sampleOf), { temperature: 1, microBatchTokens: MICRO_BATCH })
+  const scored = await scoreSamples(decoder, job.sequences.map(sampleOf), { temperature: 1, microBatchTokens: job.microBatch })
   report({ name: 'check', promptIds, answers, logprobs: scored.flatMap(({ logprobs }) => [...logprobs.subarray(1)]) })
 }
 
@@ -64,14 +64,14 @@ async function generate({ job, gpu, files, report }: Bench): Promise<void> {
 async function score({ job, gpu, files, report }: Bench): Promise<void> {
   const decoder = await loadDecoder(gpu, files, { round: true })
   const samples = job.sequences.map(sampleOf)
-  const options = { temperature: 1, microBatchTokens: MICRO_BATCH }
+  const options = { temperature: 1, microBatchTokens: job.microBatch }
   const seconds = await secondsOf(() => scoreSamples(decoder, samples, options), job.repeats)
   report({ name: 'score', value: job.sequences.flat().length / seconds })
 }
 
 async function loraStep({ job, gpu, files, report }: Bench): Promise<void> {
   const decoder = await loadDecoder(gpu, files, { round: true, lora: LORA })
-  const trainer = supervisedTrainer(decoder, MICRO_BATCH, job.checkpointing)
+  const trainer = supervisedTrainer(decoder, job.microBatch, job.checkpointing)
   const samples = job.sequences.map(sampleOf)
   const lossTokenCount = job.sequences.flat().length - samples.length
   const losses: number[] = []

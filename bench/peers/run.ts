@@ -18,7 +18,7 @@ import { availableParallelism, loadavg, tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { openModel } from '../../src/model/open.ts'
-import { GROUPS, type Group, type Peer } from './cases.ts'
+import { GROUPS, MICRO_BATCH, type Group, type Peer } from './cases.ts'
 import { ChildError, runJob, type Job, type Result } from './job.ts'
 import { Differences, agreement } from './same.ts'
 import { rowOf, tableLines, type Row, type Side } from './table.ts'
@@ -130,6 +130,7 @@ async function baseJob(model: keyof typeof MODELS): Promise<Omit<Job, 'work'>> {
     lora: true,
     // Off on both sides: it is faster, and there is room.
     checkpointing: false,
+    microBatch: MICRO_BATCH,
     torchlette: values.torchlette,
   }
 }

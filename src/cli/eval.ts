@@ -3,6 +3,7 @@ import { mkdirSync } from 'node:fs'
 import { InvalidArgumentError, Option, type Command } from 'commander'
 import type { EvalOptions } from './eval-plan.ts'
 import type { EvalScore } from './eval-score.ts'
+import { stopOnSignal } from './stop.ts'
 
 /** Adds the verb to the program. Short words are those of verifiers' vf-eval where it has them. */
 export function register(program: Command): void {
@@ -66,7 +67,7 @@ async function evaluate(words: string[], options: EvalOptions): Promise<void> {
   const { adviceOf, evalTable, scoreOf, spreadLine } = await import('./eval-score.ts')
   const { EvalProgress } = await import('./eval-progress.ts')
   const plan = await planEval(words, options)
-  const stop = stopOnSignal()
+  const stop = stopOnSignal('what is under way is left, whole examples are kept')
   try {
     for (const notice of plan.notices) console.error(`note: ${notice}`)
     const { targets, together, close } = await openTargets(plan, options.maxConcurrent)
@@ -120,16 +121,4 @@ async function evaluate(words: string[], options: EvalOptions): Promise<void> {
     stop.release()
     await closeEnvironments(plan.environments)
   }
-}
-
-/** The first signal ends what is played, whole examples are kept; the second ends the process. */
-function stopOnSignal(): { signal: AbortSignal; release(): void } {
-  const signals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
-  const abort = new AbortController()
-  const onSignal = () => {
-    if (abort.signal.aborted) process.exit(130)
-    abort.abort('the evaluation was stopped')
-  }
-  for (const signal of signals) process.on(signal, onSignal)
-  return { signal: abort.signal, release: () => signals.forEach((signal) => process.off(signal, onSignal)) }
 }

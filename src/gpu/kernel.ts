@@ -1,5 +1,6 @@
 /** A compiled kernel: one pipeline of one variant, and the cache that compiles each only once. */
 import { relative } from 'node:path'
+import { setImmediate as turn } from 'node:timers/promises'
 import type { GpuFacts } from './adapter.ts'
 import { GpuError } from './errors.ts'
 import { collectYoung } from './heap.ts'
@@ -59,7 +60,7 @@ export class KernelCache {
   async compile(): Promise<void> {
     for (const compile of this.#waiting.values()) {
       compile()
-      await new Promise((resolve) => setImmediate(resolve))
+      await turn()
       if (this.#facts.software) collectYoung()
     }
   }

@@ -7,6 +7,7 @@
  * - The device works its queue in order, so a wait begins where the one before it ends: a decode step behind a training step sleeps for both.
  * Cores are kept from halting meanwhile (awake.ts).
  */
+import { setImmediate as turn } from 'node:timers/promises'
 import { keepAwake } from './awake.ts'
 
 export interface WaitFor {
@@ -68,5 +69,3 @@ async function napping(promise: Promise<unknown>): Promise<void> {
   }
   await promise
 }
-
-const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve))

@@ -6,6 +6,7 @@
  *   version that the next step samples with.
  * - Keys and values that were computed under an older version stay with the sequences that run; new requests compute their own.
  */
+import { setImmediate as turn } from 'node:timers/promises'
 import { UserError } from '../common/errors.ts'
 import type { GenerationRequest, GenerationResult, PolicyVersion } from '../common/types.ts'
 import type { Decoder } from '../model/decoder.ts'
@@ -259,7 +260,7 @@ export class Engine implements ServingEngine {
     let before = this.#landing
     while (true) {
       // Requests that are made in this turn, and by those whose last request just ended, join the next step.
-      await new Promise((resolve) => setImmediate(resolve))
+      await turn()
       if (this.#draining && !this.#begun) {
         this.#draining = false
         this.#paused = true

@@ -2,6 +2,7 @@
  * The completions of one HTTP request: started together, streamed as they come or awaited whole, and ended at once when the client goes.
  * `close` must be called in any case; it frees what they hold.
  */
+import { setImmediate as turn } from 'node:timers/promises'
 import type { Context } from 'hono'
 import { UserError } from '../../common/errors.ts'
 import type { GenerationRequest, GenerationResult, SampledToken, SamplingParams } from '../../common/types.ts'
@@ -101,7 +102,7 @@ export class Generation {
     try {
       await this.#starting
       // A request that can't run is refused in its first turn.
-      await Promise.race([Promise.all(this.#started), new Promise((resolve) => setImmediate(resolve))])
+      await Promise.race([Promise.all(this.#started), turn()])
     } catch (error) {
       await this.close()
       throw error
@@ -138,7 +139,7 @@ export class Generation {
     }
     while (true) {
       // What comes in one turn of the engine is one piece: the last token and the end, or all that came while the client was slow.
-      await new Promise((resolve) => setImmediate(resolve))
+      await turn()
       for (const piece of joined(this.#queue.splice(0))) yield piece
       if (this.#queue.length > 0) continue
       if (failure !== undefined) throw failure

@@ -1,4 +1,5 @@
 /** Rollouts of a run: each step's file as a list of short summaries, and a search over them from the newest step back. */
+import { setImmediate as turn } from 'node:timers/promises'
 import type { Message } from '../../common/types.ts'
 import type { RolloutRow } from '../rollout-writer.ts'
 import { Cache, GrowingFile, linesOf, openFile, parseRow } from './lines.ts'
@@ -99,7 +100,7 @@ export class Rollouts {
     for (const step of steps) {
       // Others are answered too.
       if (performance.now() - breath > 20) {
-        await new Promise((go) => setImmediate(go))
+        await turn()
         breath = performance.now()
       }
       if (searched !== null && performance.now() > end) {
