@@ -147,18 +147,21 @@ export class Scheduler {
     const { pool } = this
     const { size } = pool
     // The last token is computed in any case: the first draw needs its hidden state.
-    const { pages, partial } = search ? pool.match(root, ids, ids.length - 1) : { pages: [], partial: undefined }
-    const needed = Math.ceil(ids.length / size) - pages.length
-    const unheld = [...pages, ...(partial ? [partial.page] : [])].filter(({ holders }) => holders === 0).length
+    const { pages, partial: near } = search ? pool.match(root, ids, ids.length - 1) : { pages: [], partial: undefined }
+    const cached = pages.filter(({ holders }) => holders === 0).length
     // One is left for those that run.
-    if (needed + Number(this.running.size > 0) > pool.available - unheld) return undefined
+    const room = pool.available - cached - (Math.ceil(ids.length / size) - pages.length) - Number(this.running.size > 0)
+    if (room < 0) return undefined
+    const goesOn = near && near.page.holders === 0 && near.page.tokens.length === near.common && near.page.children.length === 0
+    // A page that nobody holds is kept while it is copied from, which is one more than fits a pool for just this sequence.
+    const partial = near && (goesOn || near.page.holders > 0 || room > 0) ? near : undefined
     for (const page of pages) pool.hold(page)
     const all = [...pages]
     let computed = pages.length * size
     if (partial) {
       const { page, common } = partial
       const first = all.length * size
-      if (page.holders === 0 && page.tokens.length === common && page.children.length === 0) {
+      if (goesOn) {
         // It goes on where it ended.
         pool.hold(page)
         page.tokens = ids.slice(first, first + size)

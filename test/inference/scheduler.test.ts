@@ -204,6 +204,27 @@ describe(`the scheduler, ${seedWords}`, () => {
     expect(b.cachedTokens).toBe(4)
   })
 
+  it('admits what fills the whole pool, whatever is in the cache of it', () => {
+    // After others that leave: pages that go on where the next one does, and pages that it leaves halfway, which would have to be copied.
+    for (const [first, others] of [
+      [[1, 2, 3, 4, 5, 6, 7, 8, 9, 1], []],
+      [[1, 2, 3, 4, 5, 6, 7, 7], []],
+      [[1, 2, 3, 4, 5, 6, 7, 8, 9], [[1, 2, 3, 4, 5, 6, 8]]],
+      [[1, 2, 3], [[1, 2, 2, 2, 2, 2, 2, 2]]],
+    ] as const) {
+      const simulation = new Simulation(new Random(1), { pages: 3, maxPrefillRows: 64 })
+      const { scheduler } = simulation
+      const end = (sequence: Sequence): void => {
+        for (let i = 0; i < 20 && !sequence.ended; i++) simulation.step()
+        expect(sequence.ended).toBe(true)
+        simulation.land()
+      }
+      for (const prompt of [first, ...others]) end(simulation.submit([...prompt], 1))
+      end(simulation.submit([1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 1, 1], 1))
+      expect(scheduler.pool.held).toBe(0)
+    }
+  })
+
   it('takes pages from the sequence that came last, which goes on when there is room', () => {
     const simulation = new Simulation(new Random(1), { pages: 4, maxPrefillRows: 64 })
     const { scheduler } = simulation
