@@ -186,14 +186,11 @@ export class StepCommands {
   /**
    * Makes one more of the plans that steps to come may need: to be called while the device is busy. Not before steps differ in size: requests that begin
    * and end together need no others, and a plan takes a megabyte. Nor behind prompts: a driver may let nobody make a kernel before it is through with what
-   * it was sent, which is up to a second or two then, and this thread has streams to serve. False where none is made.
+   * it was sent, which is up to a second or two then, and this thread has streams to serve.
    */
-  prepare(): boolean {
-    if (!this.#sizes.plans || !this.#vary || this.#prompts || this.#table !== this.#decoder.rotary.table(this.#sizes.maxLength))
-      return false
-    const next = this.#missing.pop()
-    next?.make()
-    return next !== undefined
+  prepare(): void {
+    if (!this.#sizes.plans || !this.#vary || this.#prompts) return
+    if (this.#table === this.#decoder.rotary.table(this.#sizes.maxLength)) this.#missing.pop()?.make()
   }
 
   #body(rows: number, prompts: boolean, mixed: boolean): Plan {
