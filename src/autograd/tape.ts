@@ -60,14 +60,18 @@ export class Tape {
       t.grad = makeTensor(this.gpu, t.rows, t.columns, `d ${t.buffer.label}`)
       return { grad: t.grad, accumulate: false }
     }
-    if (t.grad.references > 1) {
-      // Somebody else reads this gradient too (a residual path): add in a copy of our own.
-      const own = makeTensor(this.gpu, t.rows, t.columns, `d ${t.buffer.label}`)
-      this.gpu.copy(t.grad.buffer, 0, own.buffer, 0, times(t.count, 4))
-      t.grad.drop()
-      t.grad = own
-    }
-    return { grad: t.grad, accumulate: true }
+    const own = this.ownGrad(t.grad)
+    t.grad.drop()
+    t.grad = own
+    return { grad: own, accumulate: true }
+  }
+
+  /** A gradient that may be written to: itself, or a copy where somebody else reads it too (a residual path). A reference of the caller's. */
+  ownGrad(grad: Tensor): Tensor {
+    if (grad.references === 1) return grad.keep()
+    const own = makeTensor(this.gpu, grad.rows, grad.columns, grad.buffer.label)
+    this.gpu.copy(grad.buffer, 0, own.buffer, 0, times(grad.count, 4))
+    return own
   }
 
   /** Hands over a whole gradient tensor: it becomes t's, or is added to t's. The caller keeps its own reference. */

@@ -1,6 +1,5 @@
 /** Rotary embedding and attention over a packed batch. */
 import type { GpuBuffer } from '../../gpu/pool.ts'
-import { times } from '../../gpu/size.ts'
 import * as kernels from '../../kernels/attention/attention.ts'
 import type { HeadShape, PagedCache } from '../../kernels/attention/attention.ts'
 import { rope as ropeKernel } from '../../kernels/rope/rope.ts'
@@ -38,8 +37,7 @@ export function rope(
   if (!tape.recording || !x.needsGrad) return y
   // The buffer now belongs to y alone; x stays only as the handle that its gradient hangs on.
   return tape.node('rope', y, [], (dy) => {
-    const dx = tape.tensor(x.rows, x.columns, 'd rope', false)
-    gpu.copy(dy.buffer, 0, dx.buffer, 0, times(x.count, 4))
+    const dx = tape.ownGrad(dy)
     ropeKernel(gpu, dx.buffer, layout.info, table, x.rows, heads, headDim, true)
     tape.giveGrad(x, dx)
     tape.done(dx)
