@@ -35,6 +35,13 @@ describe('what code gives', () => {
     const input = { text: 'a\u2028"`${1}', ['__proto__']: { x: 1 } }
     expect((await runSandboxed('input.text + Object.keys(input).length', { globals: { input } })).value).toBe('a\u2028"`${1}2')
   })
+  test('the word __proto__, as a value and behind a quotation mark', async () => {
+    const input = ['__proto__', 'x"__proto__', { ['__proto__']: '__proto__' }]
+    const { value, calls } = await runSandboxed('input', { globals: { input } })
+    expect([JSON.stringify(value), calls]).toEqual([JSON.stringify(input), []])
+    const run = await runSandboxed('(JSON.parse = () => 0, (...x) => x)', { calls: [input] })
+    expect(JSON.stringify(run.calls)).toBe(JSON.stringify([{ value: input, error: null }]))
+  })
   test('JSON goes in and comes out as it was', async () => {
     await fc.assert(
       fc.asyncProperty(fc.jsonValue(), async (value) => {

@@ -25,7 +25,7 @@ declare const WebAssembly: { Memory: new (pages: { initial: number; maximum: num
  * The seed makes Math.random, and so a reward, repeatable. `Function` and `eval` remain: what they make has no more than the code has.
  */
 const prelude = `(write, seed) => {
-  const { stringify } = JSON, text = String, apply = Reflect.apply
+  const { parse, stringify } = JSON, text = String, apply = Reflect.apply
   const show = (x) => {
     if (typeof x === 'string') return x
     try { return (typeof x === 'object' && stringify(x)) || text(x) } catch { return '[unprintable]' }
@@ -41,7 +41,7 @@ const prelude = `(write, seed) => {
     state = (state * 1664525 + 1013904223) >>> 0
     return state / 4294967296
   }
-  return { pack: (x) => stringify(x), call: (f, args) => apply(f, undefined, args) }
+  return { pack: (x) => stringify(x), unpack: (json) => parse(json), call: (f, args) => apply(f, undefined, args) }
 }`
 
 class Stopped extends Error {
@@ -111,7 +111,11 @@ function play(job: SandboxJob, context: QuickJSContext, memory: WasmMemory, resu
   )
   const pack = context.getProp(tools, 'pack')
   const invoke = context.getProp(tools, 'call')
-  const parse = (value: unknown) => take(context.evalCode(`(${toLiteral(value)})`, 'input.js'))
+  const unpack = context.getProp(tools, 'unpack')
+  const parse = (value: unknown) => {
+    const json = context.newString(JSON.stringify(value ?? null))
+    return take(context.callFunction(unpack, context.undefined, json))
+  }
   for (const [name, value] of Object.entries(job.globals)) context.setProp(context.global, name, parse(value))
 
   const value = settle(context, take(context.evalCode(job.code, 'code.js', { type: 'global' })), take, check)
@@ -158,9 +162,6 @@ function settle(
   if (state.type === 'rejected') return take({ error: state.error })
   throw new Stopped('code', 'its promise never settles: there are no timers and nothing to wait for')
 }
-
-/** JSON is JavaScript but for these. */
-const toLiteral = (value: unknown) => JSON.stringify(value ?? null).replaceAll('"__proto__"', '["__proto__"]')
 
 /** An exception's name, message and line, without running code of its own more than its getters. */
 function describe(context: QuickJSContext, error: QuickJSHandle): string {
