@@ -224,6 +224,14 @@ describe.skipIf(withoutChromium)('the page', () => {
     )
     await page.locator('.lasts', { hasText: '7.25' }).waitFor()
     await goTo(page, '#/runs')
+    // What changes after the list was read and before the page listens is seen, too.
+    await page.route('**/api/events*', async (route) => {
+      appendFileSync(join(runs.outputs, id, 'metrics.jsonl'), `${JSON.stringify(longRow(LONG.steps + 3, new Random(seed)))}\n`)
+      await route.continue()
+    })
+    await page.reload()
+    await row.getByText((LONG.steps + 3).toLocaleString('en'), { exact: false }).waitFor()
+    await page.unroute('**/api/events*')
     longRun(join(runs.outputs, 'later'), seed + 2)
     await page.locator('tr', { hasText: 'later' }).waitFor()
     await expectText(page, 'main', '6 in all')

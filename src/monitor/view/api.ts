@@ -114,7 +114,13 @@ export function addApi(app: Hono, parts: ApiParts): void {
     return context.json(glossary(words.has('keys') ? words.list('keys') : undefined))
   })
 
-  app.get('/api/events', () => new Response(eventStream(events), { headers: { 'content-type': 'text/event-stream' } }))
+  app.get('/api/events', (context) => {
+    const age = new Words(context.req.query()).number('age')
+    // A page that was cut off says itself which event it heard last.
+    const last = Number(context.req.header('last-event-id') || NaN)
+    const since = Number.isFinite(last) ? last : age === undefined ? undefined : Date.now() - age
+    return new Response(eventStream(events, since), { headers: { 'content-type': 'text/event-stream' } })
+  })
 
   app.get('/report/:id', async (context) => {
     const run = await runOf(context.req.param('id'))
@@ -211,20 +217,20 @@ class Words {
   }
 }
 
-/** Server-Sent Events, and a comment every 15 s that keeps the connection. */
-function eventStream(events: Events): ReadableStream<Uint8Array> {
+/** Server-Sent Events, whose ids are times, and a comment every 15 s that keeps the connection. */
+function eventStream(events: Events, since: number | undefined): ReadableStream<Uint8Array> {
   const encoder = new TextEncoder()
   let stop = (): void => {}
   return new ReadableStream({
     start(controller) {
       const send = (text: string): void => controller.enqueue(encoder.encode(text))
       const timer = setInterval(() => send(': here\n\n'), 15_000)
-      const leave = events.listen((event) => send(`data: ${JSON.stringify(event)}\n\n`))
+      const leave = events.listen((event, at) => send(`id: ${at}\ndata: ${JSON.stringify(event)}\n\n`), since)
       stop = () => {
         clearInterval(timer)
         leave()
       }
-      send('retry: 2000\n\n: here\n\n')
+      send(`retry: 2000\nid: ${since ?? Date.now()}\n\n: here\n\n`)
     },
     cancel: () => stop(),
   })

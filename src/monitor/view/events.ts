@@ -1,4 +1,4 @@
-/** Tells open pages what has changed on disk. While nobody listens nothing is looked at. */
+/** Tells open pages what has changed on disk, also between what a page has read and when it began to listen. While nobody listens nothing is looked at. */
 import { mtimeOf, type Run, type Runs } from './runs.ts'
 import type { RunSummary, ViewEvent } from './types.ts'
 
@@ -9,10 +9,18 @@ interface Seen {
   status: RunSummary['status']
 }
 
+/** `at`: the time (ms, as of Date.now) up to which all has been told with this event and those before it. */
+export type Tell = (event: ViewEvent, at: number) => void
+
+/** Milliseconds that the time of a file may lie before the clock's at which it was written. */
+const clockMs = 100
+
 export class Events {
   readonly #runs: Runs
   readonly #everyMs: number
-  readonly #listeners = new Set<(event: ViewEvent) => void>()
+  readonly #listeners = new Set<Tell>()
+  /** Those who have not heard yet what has changed since this time. */
+  readonly #behind = new Map<Tell, number>()
   #timer: NodeJS.Timeout | undefined
   #seen: Map<string, Seen> | undefined
 
@@ -21,12 +29,17 @@ export class Events {
     this.#everyMs = everyMs
   }
 
-  /** Calls `tell` with each event until the returned function is called. */
-  listen(tell: (event: ViewEvent) => void): () => void {
+  /**
+   * Calls `tell` with each event until the returned function is called; first with those of what has changed since a time (ms, as of Date.now), where it is
+   * given.
+   */
+  listen(tell: Tell, since?: number): () => void {
     this.#listeners.add(tell)
+    if (since !== undefined) this.#behind.set(tell, since - clockMs)
     if (this.#listeners.size === 1) this.#plan(0)
     return () => {
       this.#listeners.delete(tell)
+      this.#behind.delete(tell)
       if (this.#listeners.size > 0) return
       clearTimeout(this.#timer)
       this.#seen = undefined
@@ -35,6 +48,7 @@ export class Events {
 
   close(): void {
     this.#listeners.clear()
+    this.#behind.clear()
     clearTimeout(this.#timer)
   }
 
@@ -45,6 +59,8 @@ export class Events {
 
   async #look(): Promise<void> {
     const before = this.#seen
+    const behind = [...this.#behind]
+    const at = Date.now()
     const now = new Map<string, Seen>()
     // A folder that goes away while it is looked at is told of the next time.
     try {
@@ -52,21 +68,41 @@ export class Events {
     } catch {
       return
     }
+    // Everybody has left meanwhile: whoever comes begins anew.
+    if (this.#listeners.size === 0) return
     this.#seen = now
-    if (!before) return
-    let list = [...before.keys()].some((id) => !now.has(id))
-    for (const [id, { metrics, rollouts, status }] of now) {
-      const old = before.get(id)
-      if (!old || old.status !== status) list = true
-      if (old && old.metrics !== metrics) this.#tell({ run: id, kind: 'metrics' })
-      if (old && old.rollouts !== rollouts) this.#tell({ run: id, kind: 'rollouts' })
+    if (before) this.#tellOf(changes(before, now), [...this.#listeners], at)
+    for (const [tell, since] of behind) {
+      // Whether a run went is not known: the list is asked for again.
+      this.#tellOf([...changesSince(since, now), { run: null, kind: 'runs' }], [tell], at)
+      if (this.#behind.get(tell) === since) this.#behind.delete(tell)
     }
-    if (list) this.#tell({ run: null, kind: 'runs' })
   }
 
-  #tell(event: ViewEvent): void {
-    for (const tell of this.#listeners) tell(event)
+  #tellOf(events: ViewEvent[], listeners: Tell[], at: number): void {
+    for (const event of events) for (const tell of listeners) if (this.#listeners.has(tell)) tell(event, at)
   }
+}
+
+function changes(before: Map<string, Seen>, now: Map<string, Seen>): ViewEvent[] {
+  const events: ViewEvent[] = []
+  let list = [...before.keys()].some((id) => !now.has(id))
+  for (const [run, { metrics, rollouts, status }] of now) {
+    const old = before.get(run)
+    if (!old || old.status !== status) list = true
+    if (old && old.metrics !== metrics) events.push({ run, kind: 'metrics' })
+    if (old && old.rollouts !== rollouts) events.push({ run, kind: 'rollouts' })
+  }
+  return list ? [...events, { run: null, kind: 'runs' }] : events
+}
+
+function changesSince(since: number, now: Map<string, Seen>): ViewEvent[] {
+  const events: ViewEvent[] = []
+  for (const [run, { metrics, rollouts }] of now) {
+    if (metrics >= since) events.push({ run, kind: 'metrics' })
+    if (rollouts >= since) events.push({ run, kind: 'rollouts' })
+  }
+  return events
 }
 
 /** The folder of rollouts changes with each new file; the newest file, while rollouts are added to it. */

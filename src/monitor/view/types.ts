@@ -10,7 +10,8 @@
  *   GET /api/runs/:id/kernels              KernelsAnswer
  *   GET /api/compare?runs=a,b              CompareAnswer
  *   GET /api/glossary?keys=a,b             Record<string, GlossaryEntry> (without keys: of every name of the table, <env> and the like as they stand)
- *   GET /api/events                        Server-Sent Events: ViewEvent as `data`, a comment every 15 s
+ *   GET /api/events?age=                   Server-Sent Events: ViewEvent as `data`, with a time as `id`, a comment every 15 s; first those of what changed in
+ *                                          the last `age` ms, or since the time in Last-Event-ID
  *
  * `:id` is the run's id through encodeURIComponent (slashes as %2F); in lists (`runs=`) each id is encoded before the commas are put between.
  * Every error is { error: { message } } with a status of 4xx or 5xx.

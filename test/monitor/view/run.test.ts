@@ -1,7 +1,7 @@
 /** The viewer over a run as `train` leaves it: what it shows against the run's own files, and the command itself. */
 import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { appendFileSync, cpSync, readFileSync, writeFileSync } from 'node:fs'
+import { appendFileSync, cpSync, readFileSync, utimesSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { beforeAll, describe, expect, onTestFinished, test } from 'vitest'
@@ -146,33 +146,55 @@ describe('a run', () => {
 test('what is written is told to who listens', async () => {
   cpSync(join(runs.outputs, 'one'), join(runs.outputs, 'two'), { recursive: true })
   const server = await serve()
-  const control = new AbortController()
-  const response = await fetch(`${server.view.origin}/api/events`, {
-    headers: { authorization: `Bearer ${server.view.key}` },
-    signal: control.signal,
-  })
-  expect(response.headers.get('content-type')).toBe('text/event-stream')
-  const told: ViewEvent[] = []
-  const reading = (async () => {
-    for await (const part of response.body!.pipeThrough(new TextDecoderStream()))
-      for (const [, data] of part.matchAll(/^data: (.*)$/gm)) told.push(JSON.parse(data) as ViewEvent)
-  })().catch(() => {})
+  const listen = async (query = '', headers: Record<string, string> = {}) => {
+    const control = new AbortController()
+    const response = await fetch(`${server.view.origin}/api/events${query}`, {
+      headers: { authorization: `Bearer ${server.view.key}`, ...headers },
+      signal: control.signal,
+    })
+    expect(response.headers.get('content-type')).toBe('text/event-stream')
+    const [told, ids]: [ViewEvent[], string[]] = [[], []]
+    const reading = (async () => {
+      for await (const part of response.body!.pipeThrough(new TextDecoderStream())) {
+        for (const [, data] of part.matchAll(/^data: (.*)$/gm)) told.push(JSON.parse(data) as ViewEvent)
+        for (const [, id] of part.matchAll(/^id: (.*)$/gm)) ids.push(id)
+      }
+    })().catch(() => {})
+    const leave = async () => {
+      control.abort()
+      await reading
+    }
+    return { told, ids, leave }
+  }
+  // It changed between a page's first question and its listening.
+  const begin = Date.now()
+  for (const name of ['one', 'two']) utimesSync(join(runs.outputs, name, 'metrics.jsonl'), 1e9, 1e9)
+  appendFileSync(join(runs.outputs, 'two', 'metrics.jsonl'), '{"step":4,"reward":1}\n')
+  const { told, ids, leave } = await listen(`?age=${Date.now() - begin}`)
+  await expect.poll(() => told, { timeout: 20_000, interval: 20 }).toContainEqual({ run: null, kind: 'runs' })
+  expect(told).toContainEqual({ run: 'two', kind: 'metrics' })
+  expect(told).not.toContainEqual({ run: 'one', kind: 'metrics' })
   const hears = async (event: ViewEvent, cause: () => void) => {
     cause()
     await expect.poll(() => told, { timeout: 20_000, interval: 20 }).toContainEqual(event)
   }
-  // The first look has been taken when a change is heard of.
-  await new Promise((resolve) => setTimeout(resolve, 300))
   const path = (name: string) => join(runs.outputs, 'two', name)
-  await hears({ run: 'two', kind: 'metrics' }, () => appendFileSync(path('metrics.jsonl'), '{"step":4,"reward":1}\n'))
+  await hears({ run: 'two', kind: 'metrics' }, () => appendFileSync(path('metrics.jsonl'), '{"step":5,"reward":1}\n'))
   await hears({ run: 'two', kind: 'rollouts' }, () => writeFileSync(path('rollouts/step_4.jsonl'), '{}\n'))
   told.length = 0
   await hears({ run: null, kind: 'runs' }, () =>
     cpSync(join(runs.outputs, 'one'), join(runs.outputs, 'three'), { recursive: true }),
   )
-  expect(told.filter(({ run }) => run === 'one')).toEqual([])
-  control.abort()
-  await reading
+  expect(told.filter(({ run, kind }) => run === 'one' && kind === 'metrics')).toEqual([])
+  await leave()
+  // Cut off, a page comes back with the last event that it heard.
+  for (const name of ['two', 'three']) utimesSync(join(runs.outputs, name, 'metrics.jsonl'), 1e9, 1e9)
+  appendFileSync(join(runs.outputs, 'one', 'metrics.jsonl'), '\n')
+  const again = await listen('?age=0', { 'last-event-id': ids.at(-1)! })
+  await expect.poll(() => again.told, { timeout: 20_000, interval: 20 }).toContainEqual({ run: null, kind: 'runs' })
+  expect(again.told).toContainEqual({ run: 'one', kind: 'metrics' })
+  expect(again.told).not.toContainEqual({ run: 'two', kind: 'metrics' })
+  await again.leave()
 })
 
 test('node cli.js view prints an address that works, says how many runs there are, and ends at once', async () => {

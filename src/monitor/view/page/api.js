@@ -75,9 +75,12 @@ const watchers = new Set()
 /** @type {EventSource | null} */
 let source = null
 let live = false
+/** Nothing was asked for before. */
+const begun = performance.now()
 
 function connect() {
-  source = new EventSource('/api/events')
+  // What changed since then is told, too; after a break the browser says itself where it stood.
+  source = new EventSource(`/api/events?age=${Math.ceil(performance.now() - begun)}`)
   const say = (/** @type {boolean} */ now) => {
     live = now
     for (const watcher of watchers) watcher(now)

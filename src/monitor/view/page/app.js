@@ -37,10 +37,18 @@ function App() {
   const live = useLive()
   const main = useRef(/** @type {HTMLElement | null} */ (null))
   const soon = useThrottled(reload, 500)
-  useEvents((event) => {
-    soon()
-    if (event.kind === 'runs') setSaid('The list of runs has changed.')
-  })
+  useEvents(soon)
+  const listed =
+    runs &&
+    /** @type {RunSummary[]} */ (runs)
+      .map(({ id, status }) => `${id} ${status}`)
+      .toSorted()
+      .join('\n')
+  const before = useRef(listed)
+  useEffect(() => {
+    if (before.current !== undefined && before.current !== listed) setSaid('The list of runs has changed.')
+    before.current = listed
+  }, [listed])
   const view = VIEWS.find(({ name }) => name === place.view) ?? VIEWS[0]
   useKeys({
     ...Object.fromEntries(VIEWS.map(({ name, key }) => [`g ${key}`, () => go(hrefFrom(name))])),
