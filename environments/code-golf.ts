@@ -24,7 +24,7 @@ const shape = {
   max: z.int().min(2).max(1000).default(20).describe('Largest constant in a task.'),
   tests: z.int().min(2).max(50).default(8).describe('Calls that a function is tested with.'),
   shown: z.int().min(0).max(10).default(2).describe('Tests that the question shows.'),
-  seconds: z.number().min(0.05).max(60).default(0.5).describe('Time for all calls of one function.'),
+  seconds: z.number().min(0.05).max(60).default(0.5).describe('Processor time for all calls of one function.'),
   spare: z.int().min(1).default(60).describe('Characters beyond the reference at which brevity earns nothing.'),
   solved: z.boolean().default(true).describe('Whether a solved task of each kind stands before the question.'),
   system_prompt: z.string().default('Answer with one JavaScript arrow function and nothing else.').describe('System message.'),

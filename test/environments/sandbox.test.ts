@@ -1,11 +1,13 @@
 /** Code that a model could write against the sandbox: each run is bounded, with its cause in words, and the next one works. */
 import { spawnSync } from 'node:child_process'
+import { once } from 'node:events'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
-import { tmpdir } from 'node:os'
+import { availableParallelism, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
+import { Worker } from 'node:worker_threads'
 import fc from 'fast-check'
 import { afterAll, describe, expect, test } from 'vitest'
 import { closeSandbox, runSandboxed, type SandboxCause, type SandboxOptions } from '../../src/environments/sandbox/index.ts'
@@ -149,6 +151,19 @@ describe('hostile code', () => {
     await runSandboxed('globalThis.left = 1; Array.prototype.left = 1; Math.max = () => 7')
     expect((await runSandboxed('[typeof left, [].left === undefined, Math.max(1, 2)]')).value).toEqual(['undefined', true, 2])
   })
+})
+
+test('time is the processor’s: beside others that take every core, code has its own', async () => {
+  const busy = Array.from({ length: 3 * availableParallelism() }, () => new Worker('for (;;);', { eval: true }))
+  await Promise.all(busy.map((worker) => once(worker, 'online')))
+  try {
+    const code = 'const begin = Date.now(); for (;;) if (Date.now() - begin > 1200) break; Date.now() - begin'
+    const { value, error } = await runSandboxed(code, { seconds: 0.9 })
+    expect(error).toBeNull()
+    expect(value).toBeGreaterThan(1200)
+  } finally {
+    await Promise.all(busy.map((worker) => worker.terminate()))
+  }
 })
 
 test('runs side by side, and an end from outside', async () => {

@@ -16,7 +16,7 @@ export interface SandboxOptions {
   globals?: Record<string, unknown>
   /** What the code evaluates to is called with each of these argument lists; results are in `calls`, not in `value`. */
   calls?: unknown[][]
-  /** Of the whole run. Default 2. */
+  /** Of processor time, of the whole run, so that a busy machine changes no reward. Default 2. */
   seconds?: number
   /** Default 32. At least 17: what QuickJS itself starts with. */
   memoryMb?: number
@@ -28,8 +28,8 @@ export interface SandboxOptions {
   signal?: AbortSignal
 }
 
-/** How long a run may overstay its own deadline before its process is killed; its start is not counted. */
-const graceSeconds = 2
+/** When a process is killed that does not end its run by itself, in seconds by the clock on the wall; its start is not counted. */
+const killAfter = (seconds: number): number => 3 * seconds + 2
 
 const packages = ['quickjs-emscripten']
 
@@ -53,7 +53,7 @@ export async function runSandboxed(code: string, options: SandboxOptions = {}): 
   const { globals = {}, calls = [], seed = 0 } = options
   const job: SandboxJob = { code, globals, calls, seconds, memoryMb, outputBytes, seed }
   try {
-    return await pool.call<SandboxResult>('run', [job], { seconds: seconds + graceSeconds, signal })
+    return await pool.call<SandboxResult>('run', [job], { seconds: killAfter(seconds), signal })
   } catch (error) {
     if (!(error instanceof CallEnded)) throw error
     const words =
