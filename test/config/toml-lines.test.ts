@@ -1,7 +1,7 @@
-import fc from 'fast-check'
 import { parse, stringify } from 'smol-toml'
 import { expect, test } from 'vitest'
 import { pathKey, tomlPositions } from '../../src/config/toml-lines.ts'
+import fc from '../fast-check.ts'
 
 const at = (text: string, ...path: (string | number)[]) => {
   const found = tomlPositions(text).get(pathKey(path))

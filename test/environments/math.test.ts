@@ -1,11 +1,10 @@
 /** Answers in mathematics: a table of pairs that are or are not the same, where the answer stands in a text, and what a hostile one may cost. */
 import { readFileSync } from 'node:fs'
-import fc from 'fast-check'
 import { afterAll, describe, expect, test } from 'vitest'
 import { closeMath, extractAnswer, lastBoxed, mathEqual, MathRubric } from '../../src/environments/math/index.ts'
 import { runRollout } from '../../src/environments/rollout.ts'
 import { SingleTurnEnv } from '../../src/environments/single-turn.ts'
-import { seed } from '../seed.ts'
+import fc from '../fast-check.ts'
 import { sampling, ScriptedClient } from './scripted.ts'
 
 afterAll(closeMath)
@@ -55,7 +54,7 @@ describe('any number', () => {
           expect((await mathEqual(`${m}/${d}`, spelling)).equal).toBe(m === n)
         }
       }),
-      { numRuns: 15, seed },
+      { numRuns: 15 },
     )
   })
   test('polynomials are equal to what they are when multiplied out', async () => {
@@ -65,7 +64,7 @@ describe('any number', () => {
         expect((await mathEqual(factors, `x^2 + (${-a - b})x + (${a * b})`)).equal).toBe(true)
         expect((await mathEqual(factors, `x^2 + (${-a - b})x + (${a * b + 1})`)).equal).toBe(false)
       }),
-      { numRuns: 15, seed },
+      { numRuns: 15 },
     )
   })
   test('tolerance, where it is asked for', async () => {
@@ -141,7 +140,7 @@ describe('hostile answers', () => {
         const { equal, undecided } = await mathEqual('123456789', parts.join(''), { seconds: 20 })
         expect({ equal, undecided }).toEqual({ equal: false, undecided: null })
       }),
-      { numRuns: 150, seed },
+      { numRuns: 150 },
     )
   })
   test('an end from outside', async () => {

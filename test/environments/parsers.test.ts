@@ -1,9 +1,8 @@
-import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import type { Message } from '../../src/common/types.ts'
 import { MaybeThinkParser, Parser, ThinkParser, XMLParser } from '../../src/environments/parsers.ts'
 import { Rubric } from '../../src/environments/rubric.ts'
-import { seed } from '../seed.ts'
+import fc from '../fast-check.ts'
 
 const assistant = (content: string): Message => ({ role: 'assistant', content })
 
@@ -70,7 +69,6 @@ describe('XMLParser with aliases', () => {
         expect(parser.fields(rendered)).toEqual({ reasoning: reasoning.trim(), code: code.trim() })
         expect(parser.format(rendered)).toBe(1)
       }),
-      { seed },
     )
   })
 })

@@ -1,7 +1,7 @@
-import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import { Parser, ThinkParser, XMLParser } from '../../src/environments/parsers.ts'
 import { containsWords, lastNumber, lcsLength, lcsRatio, words } from '../../src/environments/text.ts'
+import fc from '../fast-check.ts'
 
 /** Straight from the definition, exponential: the longest string that is a subsequence of both. */
 function naiveLcs(a: string[], b: string[]): number {

@@ -1,11 +1,10 @@
 /** Text of a stream: together it is the text of all ids, up to the first stop string, and nothing is ever taken back. */
-import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import { Detokenizer } from '../../src/inference/detokenizer.ts'
 import type { DetokenizerOptions } from '../../src/inference/detokenizer.ts'
 import type { Tokenizer } from '../../src/model/tokenizer.ts'
 import { smollm2, withoutSmollm2 } from '../model/helpers.ts'
-import { seed } from '../seed.ts'
+import fc from '../fast-check.ts'
 import { openGgufTokenizer, openTiny } from './tokenizers.ts'
 
 function streamed(tokenizer: Tokenizer, ids: readonly number[], options?: DetokenizerOptions) {
@@ -25,7 +24,7 @@ describe.each(tokenizers)('%s', (_, open) => {
       fc.property(ids, fc.boolean(), (list, skipSpecialTokens) => {
         expect(streamed(tokenizer, list, { skipSpecialTokens }).text).toBe(tokenizer.decode(list, { skipSpecialTokens }))
       }),
-      { seed, numRuns: 300 },
+      { numRuns: 300 },
     )
   })
   test('real texts and stop strings: the text before the first that is complete', async () => {
@@ -50,7 +49,7 @@ describe.each(tokenizers)('%s', (_, open) => {
           expect(stop.some((word) => before.includes(word))).toBe(false)
         }
       }),
-      { seed, numRuns: 300 },
+      { numRuns: 300 },
     )
   })
 })

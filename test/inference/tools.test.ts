@@ -1,12 +1,11 @@
 /** Tool calls in what models write: whole texts, and the same texts cut anywhere. */
-import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import { AnswerJoiner } from '../../src/inference/parsers/tools/stream.ts'
 import { planTools } from '../../src/inference/parsers/tools/choice.ts'
 import { namedCallParser, TOOL_PARSERS, toolParser, toolParserFor } from '../../src/inference/parsers/tools/index.ts'
 import type { AnswerDelta, ToolParser } from '../../src/inference/parsers/types.ts'
 import { userErrorOf } from '../model/helpers.ts'
-import { seed } from '../seed.ts'
+import fc from '../fast-check.ts'
 
 /** Content, and the calls as [name, arguments]. */
 function read(parser: ToolParser, text: string): [string | null, ...[string, string][]] {
@@ -147,7 +146,7 @@ test('any cut of any text gives, joined, what the whole text gives', () => {
       // Nothing of the text is made up, and without calls nothing is lost.
       if (whole.tool_calls.length === 0) expect(whole.content ?? '').toBe(text)
     }),
-    { seed, numRuns: 3000 },
+    { numRuns: 3000 },
   )
 })
 

@@ -1,10 +1,10 @@
-import fc from 'fast-check'
 import { readFileSync, readdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
 import { exactBf16, roundToBf16, widenBf16, widenF16 } from '../../src/model/bf16.ts'
 import { openSafetensors, writeSafetensors } from '../../src/model/safetensors.ts'
 import type { TensorToWrite } from '../../src/model/safetensors.ts'
+import fc from '../fast-check.ts'
 import { golden, newFolder, userErrorOf } from './helpers.ts'
 
 /** A file with this header text and so many bytes behind it. */

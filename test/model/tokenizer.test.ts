@@ -1,12 +1,12 @@
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import { GgufFile } from '../../src/model/gguf.ts'
 import { ggufTokenizerParts } from '../../src/model/gguf-tokenizer.ts'
 import { decodeStream, loadTokenizer, makeTokenizer } from '../../src/model/tokenizer.ts'
 import type { Tokenizer } from '../../src/model/tokenizer.ts'
 import type { Message } from '../../src/common/types.ts'
+import fc from '../fast-check.ts'
 import { fixtures, golden, newFolder, smollm2, userErrorOf, withoutSmollm2, writeGguf } from './helpers.ts'
 
 interface Golden {

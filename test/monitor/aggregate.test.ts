@@ -1,7 +1,7 @@
-import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { evalMetrics, passAtK, populationStd, rolloutMetrics, totalsOf } from '../../src/monitor/aggregate.ts'
 import { METRICS, metricInfo } from '../../src/monitor/metrics-table.ts'
+import fc from '../fast-check.ts'
 import { groupsOf, rollout, scored } from './helpers.ts'
 
 const nothingYet = { tokens: 0, rollouts: 0 }

@@ -1,4 +1,3 @@
-import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import {
   formatBytes,
@@ -11,6 +10,7 @@ import {
   sparkline,
   wrap,
 } from '../../src/monitor/format.ts'
+import fc from '../fast-check.ts'
 
 test('durations carry over at the edges of their units', () => {
   const shown = [0, 0.04, 12.34, 59.94, 59.96, 110, 3599.4, 3599.6, 7500, 86_399, 273_600, -3].map(formatDuration)

@@ -2,11 +2,11 @@ import { spawnSync } from 'node:child_process'
 import { appendFileSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
-import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { createLogger } from '../../src/monitor/logger.ts'
 import { MetricsWriter, readMetrics } from '../../src/monitor/metrics-writer.ts'
 import { readRollouts, readTokens, rolloutRow, RolloutWriter, tokensRow } from '../../src/monitor/rollout-writer.ts'
+import fc from '../fast-check.ts'
 import { rollout, scored, temporaryFolder } from './helpers.ts'
 
 test('a row is one flat object with step and time; what is not finite is null, with one warning a metric', () => {

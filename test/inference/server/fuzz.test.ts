@@ -2,13 +2,12 @@
  * Random requests of all shapes: whatever comes, the answer is well-formed, nothing hangs, nothing crashes, and no page of the cache stays held.
  * DAWN_RL_FUZZ is how many (default 400); what fails can be repeated with DAWN_RL_TEST_SEED.
  */
-import fc from 'fast-check'
 import { afterAll, expect, test } from 'vitest'
 import { createGrammars } from '../../../src/inference/grammar/grammars.ts'
 import { chatBody, responsesBody, tokenizeBody } from '../../../src/inference/server/schemas/chat.ts'
 import { completionsBody, detokenizeBody, generateBody } from '../../../src/inference/server/schemas/completions.ts'
 import { loadAdapterBody, rpcBody, unloadAdapterBody } from '../../../src/inference/server/schemas/control.ts'
-import { seed } from '../../seed.ts'
+import fc from '../../fast-check.ts'
 import { ask, rawBytes, Tiny } from './helpers.ts'
 
 const tiny = await Tiny.open({ cacheRows: 2048 })
@@ -213,7 +212,7 @@ test(`${runs} random requests`, async () => {
       await Promise.all(requests.map(send))
       sent += requests.length
     }),
-    { seed, numRuns: Math.ceil(runs / 20), endOnFailure: true },
+    { numRuns: Math.ceil(runs / 20), endOnFailure: true },
   )
   expect(sent).toBeGreaterThanOrEqual(runs)
   // Many of them get through to the engine.
@@ -240,7 +239,7 @@ test('random bytes', async () => {
       }
     }),
     // A head that does not end is waited for, two seconds a run.
-    { seed, numRuns: Math.min(60, Math.ceil(runs / 200)), endOnFailure: true },
+    { numRuns: Math.min(60, Math.ceil(runs / 200)), endOnFailure: true },
   )
   expect((await ask(`${url}/health`)).status).toBe(200)
   await tiny.expectIdle()
