@@ -46,7 +46,7 @@ function allowed(constraint: GrammarConstraint, { vocabulary, tokenizer }: Model
   return ids
 }
 
-/** Draws among the allowed tokens, uniformly; after `free` of them what ends soonest. Gives the text. */
+/** Draws among the allowed tokens, uniformly; after `free` of them what ends soonest, and where that goes on for ever, uniformly again. Gives the text. */
 async function walk(format: GrammarFormat, which: Model, random: Random, free = 40): Promise<string> {
   const constraint = await which.grammars.constraint(format)
   const ids: number[] = []
@@ -56,7 +56,8 @@ async function walk(format: GrammarFormat, which: Model, random: Random, free = 
     // Inside of a string nearly everything is allowed: it is closed. Between values a new member is not begun.
     const [quote, ...others] = which.closing.slice(which.tokenizer.eosTokenIds.length)
     const closing = [...which.tokenizer.eosTokenIds, ...(choice.length > 90 ? [quote] : []), ...others, quote]
-    const id = step < free ? random.pick(choice) : (closing.find((token) => choice.includes(token)) ?? random.pick(choice))
+    const id =
+      step < free || step > 1000 ? random.pick(choice) : (closing.find((token) => choice.includes(token)) ?? random.pick(choice))
     constraint.accept(id)
     if (which.tokenizer.eosTokenIds.includes(id)) {
       expect(constraint.complete).toBe(true)
