@@ -48,6 +48,8 @@ const { values } = parseArgs({
     out: { type: 'string' },
   },
 })
+// A job leads a process group of its own: it ends with this process (job.ts), which no signal may end without its 'exit'.
+for (const name of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.once(name, () => process.exit(130))
 const only = values.only.split(',')
 const unknown = only.find((name) => !GROUPS.some((group) => group.name === name))
 if (unknown !== undefined) {
