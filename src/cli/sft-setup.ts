@@ -21,13 +21,13 @@ import { createLogger } from '../monitor/logger.ts'
 import { MetricsWriter, readMetrics } from '../monitor/metrics-writer.ts'
 import { Progress } from '../monitor/progress.ts'
 import { openRunFolder, type RunFolder } from '../monitor/run-folder.ts'
-import { writeWeights, type WeightsAbout } from '../trainer/checkpoint.ts'
+import { writeWeights, type CheckpointState, type WeightsAbout } from '../trainer/checkpoint.ts'
 import { negativeLogLikelihood } from '../trainer/losses/index.ts'
 import { newModel } from '../trainer/new-model.ts'
 import { exampleOf, sampleOf, SftData, type SftTokenizer } from '../trainer/sft.ts'
 import { Trainer } from '../trainer/trainer.ts'
 import { adapterWords, limitMemory, tellMemory, withMicroBatch } from './gpu-memory.ts'
-import { noteFork, RunCheckpoints, tellDisk } from './train-checkpoints.ts'
+import { dataChanges, noteFork, RunCheckpoints, tellDisk } from './train-checkpoints.ts'
 import { trainerOptions } from './trainer-options.ts'
 
 export type LoadedSft = Loaded<SftConfig>
@@ -139,7 +139,8 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
       print: (text) => out.print(text),
       warn: (text) => out.warn(text),
     })
-    await checkpoints.begin(loaded)
+    const state = await checkpoints.begin(loaded)
+    if (state) for (const change of changesOf(state, train, args)) out.warn(change)
     // After the resume, which takes the file back to its step.
     const metrics = new MetricsWriter({ path: folder.metricsPath, onWarning: (message) => out.warn(message) })
     opened.push(metrics)
@@ -152,7 +153,11 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
       progress,
       metrics,
       trainer,
-      data: new SftData(train, { batchSize: args.batch_size, seed: args.seed }),
+      data: new SftData(train, {
+        batchSize: args.batch_size,
+        seed: args.seed,
+        done: state && { step: state.step, examples: examplesDone(state, args.batch_size) },
+      }),
       held,
       about,
       close: () => opened.toReversed().forEach((o) => o.close()),
@@ -162,6 +167,24 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
     folder?.discard()
     throw tellMemory(error)
   }
+}
+
+/** Examples that a run has had; older checkpoints say it by the step alone. */
+const examplesDone = ({ step, extra }: CheckpointState, batchSize: number): number =>
+  typeof extra.examples_done === 'number' ? extra.examples_done : step * batchSize
+
+/** What a run that goes on finds other than the checkpoint left it; a sentence each. */
+function changesOf(
+  { extra }: CheckpointState,
+  train: readonly TrainingSample[],
+  { seed }: SftConfig['trainer']['args'],
+): string[] {
+  const changes = dataChanges(extra, { seed, environments: [] })
+  if (typeof extra.examples === 'number' && extra.examples !== train.length)
+    changes.push(
+      `the data had ${extra.examples} examples and has ${train.length}: those from here on are not those that were to come.`,
+    )
+  return changes
 }
 
 function whatToTrain(config: SftConfig, adapter: Adapter | undefined) {

@@ -83,7 +83,7 @@ async function train(
   const { args, ckpt } = config.trainer
   const warn = (line: string): void => out.warn(line)
   const save = (row?: Metrics): Promise<void> => {
-    const work = () => checkpoints.save(trainer.step, row, { seed: args.seed })
+    const work = () => checkpoints.save(trainer.step, row, dataOf(run, trainer.step))
     const wait = () => progress.run('saving', { limitMs: 3_600_000 }, work)
     return timeline.during('save_ckpt', () => whenThereIsRoom(`the checkpoint of step ${trainer.step}`, wait, warn))
   }
@@ -107,6 +107,13 @@ async function train(
     },
   })
 }
+
+/** What a checkpoint says of the data: the order follows from it. */
+const dataOf = ({ config, data }: SftRun, step: number) => ({
+  seed: config.trainer.args.seed,
+  examples: data.samples.length,
+  examples_done: data.examplesBefore(step + 1),
+})
 
 /** Of the examples that are not trained on; undefined where there are none. */
 async function heldOutLoss({ held, trainer, progress }: SftRun, timeline: StepTimeline): Promise<number | undefined> {

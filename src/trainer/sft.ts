@@ -1,5 +1,5 @@
 /** Supervised training on completions: examples to tokens, their order, and the loop. */
-import { UserError } from '../common/errors.ts'
+import { messageOf, UserError } from '../common/errors.ts'
 import { hashSeed, Random } from '../common/random.ts'
 import type { Message, Metrics, ToolCall, ToolDefinition, TrainingBatch, TrainingSample } from '../common/types.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
@@ -144,18 +144,29 @@ export class SftData {
   readonly samples: readonly TrainingSample[]
   readonly #batchSize: number
   readonly #seed: number
+  readonly #done: { step: number; examples: number }
   #epoch = -1
   #order: number[] = []
 
-  constructor(samples: readonly TrainingSample[], options: { batchSize: number; seed: number }) {
+  /** `done`: of a run that goes on, its steps before this start and the examples that they had, perhaps in batches of another size. */
+  constructor(
+    samples: readonly TrainingSample[],
+    options: { batchSize: number; seed: number; done?: { step: number; examples: number } },
+  ) {
     this.samples = withSharedStart(samples)
     this.#batchSize = options.batchSize
     this.#seed = options.seed
+    this.#done = options.done ?? { step: 0, examples: 0 }
+  }
+
+  /** The examples of all steps before one: where it is in the data. */
+  examplesBefore(step: number): number {
+    return this.#done.examples + (step - 1 - this.#done.step) * this.#batchSize
   }
 
   /** The batch of a step; steps count from 1. */
   batch(step: number): TrainingBatch {
-    const first = (step - 1) * this.#batchSize
+    const first = this.examplesBefore(step)
     return batchOf(
       step,
       Array.from({ length: this.#batchSize }, (_, i) => this.#at(first + i)),
@@ -175,7 +186,8 @@ export class SftData {
 /** Marks the tokens that all samples begin with (a system prompt, an instruction), so that each micro-batch computes them once. */
 export function withSharedStart(samples: readonly TrainingSample[]): TrainingSample[] {
   const [first, ...others] = samples
-  let shared = Math.min(...samples.map((s) => s.lossMask.indexOf(1)))
+  // Not Math.min(...): a call takes some 120,000 arguments at most, and a data file may have more rows.
+  let shared = samples.reduce((least, s) => Math.min(least, s.lossMask.indexOf(1)), Infinity)
   for (const { ids } of others) {
     let same = 0
     while (same < shared && ids[same] === first.ids[same]) same++
@@ -219,8 +231,36 @@ export interface SftLoopOptions {
   warn?: (line: string) => void
 }
 
-/** Trains from the trainer's step to `maxSteps`, or to the end of the step in which `stopRequested` turns true; then saves. */
+/**
+ * Trains from the trainer's step to `maxSteps`, or to the end of the step in which `stopRequested` turns true; then saves.
+ * @throws whatever stopped the run; the last finished step is saved then too
+ */
 export async function trainSft(trainer: Trainer, data: SftData, options: SftLoopOptions): Promise<void> {
+  const reached = { done: trainer.step, saved: trainer.step }
+  try {
+    await steps(trainer, data, options, reached)
+  } catch (error) {
+    // Its own save has been made; of a device that is lost nothing can be read.
+    if (error instanceof NotFiniteError || trainer.decoder.gpu.lost || reached.done === reached.saved) throw error
+    // A step that did not end was not made.
+    trainer.step = reached.done
+    try {
+      await options.save(undefined)
+      options.warn?.(`an error ends the run; step ${reached.done} is saved, and --resume goes on from there.`)
+    } catch (second) {
+      options.warn?.(`an error ends the run, and step ${reached.done} cannot be saved either (${messageOf(second)}).`)
+    }
+    throw error
+  }
+}
+
+/** `reached`: the last step that was finished, and the last one that was saved. */
+async function steps(
+  trainer: Trainer,
+  data: SftData,
+  options: SftLoopOptions,
+  reached: { done: number; saved: number },
+): Promise<void> {
   const { maxSteps, saveSteps, save, onStep, stopRequested, warn, around = (_, work) => work() } = options
   let saved: number | undefined
   while (trainer.step < maxSteps) {
@@ -239,9 +279,11 @@ export async function trainSft(trainer: Trainer, data: SftData, options: SftLoop
     }
     saved = undefined
     await onStep(step, row)
+    reached.done = step
     if (last || (saveSteps > 0 && step % saveSteps === 0)) {
       const start = performance.now()
       await save(row)
+      reached.saved = step
       saved = (performance.now() - start) / 1000
     }
     if (last) return

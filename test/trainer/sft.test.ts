@@ -106,6 +106,43 @@ describe('the order of examples', () => {
   })
 })
 
+test('a run that goes on in batches of another size goes on in the data where it was', () => {
+  const samples = Array.from({ length: 64 }, (_, i) => sampleOf({ text: { prompt: 'p', completion: `${i}` } }, tokenizer, 'row'))
+  const options = { batchSize: 4, seed: 1 }
+  const ids = (data: SftData, step: number) => data.batch(step).samples.map((s) => learned(s))
+  const whole = new SftData(samples, options)
+  const next = new SftData(samples, { ...options, batchSize: 8, done: { step: 4, examples: whole.examplesBefore(5) } })
+  expect(ids(next, 5)).toEqual([...ids(whole, 5), ...ids(whole, 6)])
+  expect(next.examplesBefore(7)).toBe(32)
+})
+
+test('more examples than a call takes arguments', () => {
+  const one = sampleOf({ text: { prompt: 'p', completion: 'c' } }, tokenizer, 'row')
+  expect(withSharedStart(Array.from({ length: 200_000 }, () => one))[0].promptLength).toBe(1)
+})
+
+test('what was learned until an error is saved: the step before the one that failed', async () => {
+  const data = new SftData([sampleOf({ text: { prompt: 'p', completion: 'c' } }, tokenizer, 'row')], { batchSize: 1, seed: 1 })
+  const run = async (lost?: Error) => {
+    // As Trainer does it: a step that throws has been counted.
+    const trainer = {
+      step: 0,
+      decoder: { gpu: { lost } },
+      trainStep: async () => {
+        if (++trainer.step === 3) throw new UserError('Step 3 does not fit')
+        return await Promise.resolve({ metrics: {} })
+      },
+    }
+    const saved: number[] = []
+    const save = async () => void saved.push(await Promise.resolve(trainer.step))
+    const loop = { maxSteps: 5, saveSteps: 0, save, onStep: () => {}, stopRequested: () => false }
+    await expect(trainSft(trainer as never, data, loop)).rejects.toThrow('Step 3 does not fit')
+    return saved
+  }
+  expect(await run()).toEqual([2])
+  expect(await run(new Error('lost'))).toEqual([])
+})
+
 test('a start that all examples share is computed once and changes nothing', async () => {
   const made = newModel(sizes, 1)
   const decoder = await loadDecoder(await gpu, made, { full: true })
