@@ -257,6 +257,8 @@ export interface SftRow {
 
 /** An environment's own answers, or whole conversations, as supervised examples. Rows without one are left out. */
 export function sftRows(env: Environment, split: 'train' | 'eval' = 'train'): SftRow[] {
+  // A group's rows are its members', each told of its own member's tools.
+  if (env.members) return env.members.flatMap((member) => sftRows(member.env, split))
   const rows = split === 'train' ? env.dataset : env.evalDataset
   return rows.flatMap((row) => {
     const given = env.sftCompletion ? env.sftCompletion(row) : row.answer

@@ -1,11 +1,14 @@
 /** Environments in groups, rubrics in groups, and rewards of a group of rollouts. */
 import { describe, expect, test } from 'vitest'
+import { z } from 'zod'
 import { EnvGroup } from '../../src/environments/env-group.ts'
 import { MultiTurnEnv } from '../../src/environments/multi-turn.ts'
 import { Parser } from '../../src/environments/parsers.ts'
-import { runRollout, scoreGroup } from '../../src/environments/rollout.ts'
+import { runRollout, scoreGroup, sftRows } from '../../src/environments/rollout.ts'
 import { Rubric, RubricGroup } from '../../src/environments/rubric.ts'
 import { SingleTurnEnv } from '../../src/environments/single-turn.ts'
+import { ToolEnv } from '../../src/environments/tool-env.ts'
+import { tool } from '../../src/environments/tools.ts'
 import type { Environment } from '../../src/environments/types.ts'
 import { membersOf } from '../../src/orchestrator/tasks.ts'
 import { makeOrchestrator } from '../orchestrator/helpers.ts'
@@ -125,4 +128,14 @@ describe('a group of environments', () => {
     expect(() => new EnvGroup({ id: 'g', envs: [{ env }, { env }] })).toThrow('two members are named a')
     expect(() => new EnvGroup({ id: 'g', envs: [{ env, weight: 0 }] })).toThrow('the weight of a is 0')
   })
+})
+
+test('supervised examples of a group are told of the tools of their own member', async () => {
+  const look = tool({ name: 'look', description: '', parameters: z.object({}), run: () => 1 })
+  const dataset = [{ question: 'a', answer: 'b' }]
+  const calls = await ToolEnv.create({ id: 'calls', rubric: length, dataset, evalSize: 0, tools: [look] })
+  const plain = await SingleTurnEnv.create({ id: 'plain', rubric: length, dataset, evalSize: 0 })
+  const group = new EnvGroup({ id: 'both', envs: [{ env: calls }, { env: plain }] })
+  expect(sftRows(group)).toEqual([...sftRows(calls), ...sftRows(plain)])
+  expect(sftRows(group)[0].tools).toEqual(calls.tools)
 })
