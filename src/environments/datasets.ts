@@ -49,17 +49,43 @@ export async function loadRows(source: DatasetSource, options: DatasetOptions = 
   const stored = typeof source === 'string' ? { path: source } : isStored(source) ? source : null
   const name = stored?.path ?? options.name ?? 'dataset'
   const rows: Row[] = []
-  const add = ({ where, columns }: TableRow) => rows.push(toRow(columns, where, rows.length, options.systemPrompt))
+  const places = new Map<number, string>()
+  const add = ({ where, columns }: TableRow) => {
+    const row = toRow(columns, where, rows.length, options.systemPrompt)
+    const before = places.get(row.exampleId)
+    // Answers are gathered by it: two tasks of one id would count as one with twice the answers.
+    if (before !== undefined)
+      throw new UserError(
+        `${where}: example_id ${row.exampleId} is that of ${before} too. Give each row its own, or leave the column out to count rows.`,
+      )
+    places.set(row.exampleId, where)
+    rows.push(row)
+  }
   if (stored) {
     for (const file of await filesOf(stored)) {
       for (const { where, columns } of await readTable(file)) add({ where, columns: renamed(columns, where, stored.columns) })
     }
   } else {
     const items = typeof source === 'function' ? source(options.seed ?? 0) : (source as readonly RowInput[])
-    for await (const columns of items) add({ where: `${name} row ${rows.length}`, columns: { ...columns } })
+    for await (const columns of items) {
+      add({ where: `${name} row ${rows.length}`, columns: { ...columns } })
+      mustBeJson(rows.at(-1)!, `${name} row ${rows.length - 1}`)
+    }
   }
   if (rows.length === 0) throw new UserError(`${name} has no rows.`)
   return rows
+}
+
+/** Every rollout is written with its row, so a row of code that JSON has no word for would end the run in its first step. */
+function mustBeJson({ info }: Row, where: string): void {
+  try {
+    JSON.stringify(info)
+  } catch (error) {
+    const [why] = messageOf(error).split('\n')
+    throw new UserError(
+      `${where}: its info cannot be written as JSON (${why}). Keep text, numbers, lists and plain objects there.`,
+    )
+  }
 }
 
 const isStored = (source: DatasetSource): source is StoredDataset => typeof source === 'object' && 'path' in source

@@ -84,7 +84,8 @@ async function* lines(path: string, maxLineBytes: number): AsyncGenerator<Uint8A
 }
 
 async function readJson(path: string): Promise<TableRow[]> {
-  const value = parseJson(await readFile(path, 'utf8'), path)
+  // Windows programs begin a file with a byte order mark, which JSON.parse does not take (a decoder of lines leaves it out).
+  const value = parseJson((await readFile(path, 'utf8')).replace(/^\uFEFF/, ''), path)
   if (!Array.isArray(value))
     throw new UserError(`${path}: expected an array of objects, one a task. For one object a line, name the file .jsonl.`)
   return value.map((item, i) => {

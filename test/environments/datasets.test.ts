@@ -93,9 +93,16 @@ describe('rows', () => {
     ['object answer', { prompt: 'x', answer: {} as never }, 'its answer must be text or a number, found {}.'],
     ['broken info', { prompt: 'x', info: '{' }, 'its info is text but not JSON'],
     ['info of a wrong type', { prompt: 'x', info: '[1]' }, 'its info must be an object, found [1].'],
+    ['info that JSON has no word for', { prompt: 'x', info: { n: 10n } }, 'dataset row 0: its info cannot be written as JSON'],
     ['bad example_id', { prompt: 'x', example_id: -1 }, 'example_id is -1.'],
   ])('refused: %s', async (_, row, message) => {
     expect(await refusal(loadRows([row]))).toContain(message)
+  })
+  test('two rows of one example_id are refused: answers are gathered by it', async () => {
+    const rows = [{ prompt: 'a', example_id: 1 }, { prompt: 'b' }]
+    expect(await refusal(loadRows(rows))).toBe(
+      'dataset row 1: example_id 1 is that of dataset row 0 too. Give each row its own, or leave the column out to count rows.',
+    )
   })
   test('no rows at all', async () => {
     expect(await refusal(loadRows([], { name: 'evalDataset of environment x' }))).toBe(
@@ -121,6 +128,9 @@ describe('files', () => {
   })
   test('JSON', async () => {
     expect(await loadRows(file('a.json', '[{"prompt": "a"}, {"prompt": "b"}]'))).toHaveLength(2)
+    // With the byte order mark of Windows, in both forms.
+    expect(await loadRows(file('b.json', '\uFEFF[{"prompt": "a"}]'))).toHaveLength(1)
+    expect(await loadRows(file('b.jsonl', '\uFEFF{"prompt": "a"}'))).toHaveLength(1)
   })
   test('parquet: structs, int64 as numbers (as text beyond 2^53), dates, four compressions', async () => {
     const rows = await loadRows(parquet)
