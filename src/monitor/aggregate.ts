@@ -56,7 +56,8 @@ export function rolloutMetrics(input: StepRollouts, solvedAt = defaultSolvedAt):
   for (const name of metricNames(scored)) {
     metrics[name === 'std' ? 'reward/std_' : `reward/${name}`] = mean(scored.flatMap((r) => r.metrics[name] ?? []))
   }
-  const envs = [...new Set(scored.map((r) => r.env))]
+  // Of all rollouts: one whose rollouts all failed is the one to tell of.
+  const envs = [...new Set(all.map((r) => r.env))]
   if (envs.length > 1) for (const env of envs) Object.assign(metrics, ofOneEnvironment(env, all))
   metrics['advantage/absmean'] = mean(input.rollouts.flatMap((r) => (r.advantage === null ? [] : absMean(r.advantage))))
   Object.assign(metrics, solvedFractions(scored, solvedAt))
@@ -91,7 +92,10 @@ function ofOneEnvironment(env: string, all: readonly Rollout[]): Metrics {
   const own = all.filter((r) => r.env === env)
   const scored = own.filter((r) => r.reward !== null)
   const metrics: Metrics = { [`reward/${env}/mean`]: mean(scored.map((r) => r.reward!)) }
-  for (const name of metricNames(scored)) metrics[`reward/${env}/${name}`] = mean(scored.flatMap((r) => r.metrics[name] ?? []))
+  // `mean` is the reward's own.
+  for (const name of metricNames(scored)) {
+    metrics[`reward/${env}/${name === 'mean' ? 'mean_' : name}`] = mean(scored.flatMap((r) => r.metrics[name] ?? []))
+  }
   metrics[`is_truncated/${env}/mean`] = mean(scored.map((r) => Number(r.isTruncated)))
   metrics[`num_turns/${env}/mean`] = mean(scored.map(turnsOf))
   metrics[`has_error/${env}/mean`] = mean(own.map((r) => Number(r.reward === null)))

@@ -142,8 +142,10 @@ export class Trainer {
       loss.kernel ? (loss.args as unknown as RatioBounds) : undefined,
     )
     return {
+      ...Object.fromEntries(
+        Object.entries(result.lossMetrics).map(([name, value]) => [`loss/${name === 'mean' ? 'mean_' : name}`, finite(value)]),
+      ),
       'loss/mean': finite(result.loss),
-      ...Object.fromEntries(Object.entries(result.lossMetrics).map(([name, value]) => [`loss/${name}`, finite(value)])),
       'entropy/all/mean': entropy,
       // Supervised tokens were sampled by nobody.
       ...(loss === negativeLogLikelihood ? {} : ratios),

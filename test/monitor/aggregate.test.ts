@@ -52,6 +52,19 @@ test('a step, worked out by hand', () => {
   expect(totalsOf([])).toEqual(nothingYet)
 })
 
+test('of several environments, one that fails altogether is told of; a function named mean is not the mean reward', () => {
+  const own = groupsOf([[0, 1]]).map((r) => ({ ...r, env: 'good', metrics: { mean: 9 } }))
+  const away = groupsOf([[null, null]]).map((r) => ({ ...r, env: 'away', group: 'other' }))
+  const m = rolloutMetrics({ rollouts: scored([...own, ...away]), version: 0, totals: nothingYet })
+  expect(m).toMatchObject({
+    'has_error/good/mean': 0,
+    'has_error/away/mean': 1,
+    'reward/away/mean': null,
+    'reward/good/mean': 0.5,
+    'reward/good/mean_': 9,
+  })
+})
+
 test('nothing but failures, and nothing at all, give nulls and no NaN', () => {
   for (const rollouts of [groupsOf([[null, null]]), []]) {
     const m = rolloutMetrics({ rollouts: scored(rollouts), version: 0, totals: nothingYet })
