@@ -37,7 +37,7 @@ export class Watch {
     const next = new Map<Condition, number>()
     const said: string[] = []
     for (const name of this.#options.rewardFunctions ?? []) {
-      const values = rollouts.flatMap((r) => (r.reward === null ? [] : (r.metrics[name] ?? [])))
+      const values = valuesOf(name, rollouts)
       if (values.some((v) => v !== values[0])) this.#varied.add(`function ${name}`)
     }
     for (const [condition, text] of found) {
@@ -89,8 +89,8 @@ function conditions(step: number, rollouts: readonly Rollout[], options: WatchOp
     found.set('variance', `0 of ${groups.length} groups have reward variance, so nothing is learned from this batch; ${why}`)
   } else {
     for (const name of options.rewardFunctions ?? Object.keys(scored[0].metrics)) {
-      const values = scored.flatMap((r) => r.metrics[name] ?? [])
-      if (values.length < 2 || values.some((v) => v !== values[0])) continue
+      const values = valuesOf(name, scored)
+      if (values.length < 2 || values[0] === null || values.some((v) => v !== values[0])) continue
       found.set(
         `function ${name}`,
         `reward function ${name} gave ${formatNumber(values[0])} to all ${values.length} answers: it teaches nothing; mend it, or take ` +
@@ -100,6 +100,10 @@ function conditions(step: number, rollouts: readonly Rollout[], options: WatchOp
   }
   return found
 }
+
+/** What a function gave to each answer that it was asked of; null, which leaves it out of the sum, tells answers apart as a number does. */
+const valuesOf = (name: string, rollouts: readonly Rollout[]): (number | null)[] =>
+  rollouts.flatMap((r) => (r.reward === null || r.metrics[name] === undefined ? [] : [r.metrics[name]]))
 
 function errorText(step: number, failed: readonly Rollout[], total: number): string {
   const counts = new Map<string, number>()

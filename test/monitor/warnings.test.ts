@@ -49,6 +49,13 @@ test('each sentence names what holds and the key to change', () => {
   `)
 })
 
+test('null beside a number tells answers apart; a function of another environment says nothing of these', () => {
+  const bonus = healthy.map((r, i) => ({ ...r, metrics: { bonus: i % 2 ? null : 5 } }))
+  expect(first(bonus, ['bonus'])).toEqual([])
+  const mixed = healthy.map((r, i) => ({ ...r, metrics: i % 2 ? { own: i } : { bonus: 5 } }))
+  expect(first(mixed, ['bonus', 'own'])).toEqual([expect.stringContaining('bonus gave 5 to all 2 answers')])
+})
+
 test('a reward function that told answers apart before and no longer does was learned: no word about it', () => {
   const watch = new Watch({ maxTokens: 24, rewardFunctions: ['ends'] })
   const batch = (ends: number[]) => healthy.map((r, i) => ({ ...r, metrics: { ends: ends[i % ends.length] } }))
