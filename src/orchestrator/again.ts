@@ -16,10 +16,16 @@ export class Replays {
   readonly #warn: ((line: string) => void) | undefined
   /** Whether a step has been scored: what never went well is a mistake, and said at once. */
   #worked = false
+  readonly #stop = new AbortController()
 
   constructor(again: Again | undefined, warn: ((line: string) => void) | undefined) {
     this.#again = again
     this.#warn = warn
+  }
+
+  /** The run ends: nothing is played again, and a pause is over. */
+  stop(): void {
+    this.#stop.abort()
   }
 
   /**
@@ -34,10 +40,12 @@ export class Replays {
         return rollouts
       }
       const error = allFailed(step, rollouts, n + 1)
-      if (!this.#again || n >= this.#again.tries || !this.#worked || this.#again.hopeless()) throw error
+      const { signal } = this.#stop
+      if (!this.#again || n >= this.#again.tries || !this.#worked || signal.aborted || this.#again.hopeless()) throw error
       const ms = pauseMs(n, this.#again)
       this.#warn?.(`${error.message} They are played again in ${ms / 1000} s (try ${n + 2} of ${this.#again.tries + 1}).`)
-      await sleep(ms)
+      await sleep(ms, undefined, { signal }).catch(() => {})
+      if (signal.aborted) throw error
     }
   }
 }

@@ -164,8 +164,9 @@ export class Orchestrator {
     }
   }
 
-  /** Ends what is in flight for later steps than `step`: they will not be trained. */
+  /** The run is to end with `step`: what is in flight for later ones ends, and a step that fails is not played again. */
   abandonAfter(step: number): void {
+    this.#replays.stop()
     for (const [later, set] of this.#steps) {
       if (later <= step) continue
       set.abort.abort('the run ends')

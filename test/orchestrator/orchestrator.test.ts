@@ -233,6 +233,17 @@ describe('a step whose rollouts all failed', () => {
     await orchestrator.close()
   })
 
+  test('is not played again once the run is to end, and a pause is over then', async () => {
+    const slow = { ...again, firstMs: 60_000, longestMs: 60_000 }
+    const { orchestrator } = await makeOrchestrator(failing(6, 99), {
+      again: slow,
+      warn: () => setTimeout(() => orchestrator.abandonAfter(2), 5),
+    })
+    await orchestrator.batch(1, 0)
+    await expect(orchestrator.batch(2, 1)).rejects.toThrow('All 6 rollouts of step 2 failed. ')
+    await orchestrator.close()
+  })
+
   test('ends the run where it fails each time, at once where nothing ever went well or it cannot help', async () => {
     const often = await makeOrchestrator(failing(6, 99), { again })
     await often.orchestrator.batch(1, 0)
