@@ -27,8 +27,8 @@ export interface TurnState {
   lastText: string
   /** Whether any answer was cut off by max_tokens. */
   isTruncated: boolean
-  /** Set it to end the rollout with these messages, without another answer. */
-  finalEnvResponse?: Message[]
+  /** Set it to end the rollout with these messages, without another answer; a text is a user message. */
+  finalEnvResponse?: EnvResponse
   /** Numbers for metrics, by name; each rollout's own. */
   counts: Record<string, number>
   /** Fires when the rollout has to end. */
@@ -125,9 +125,10 @@ export class TurnsEnv<Own extends object = Record<string, unknown>> extends Task
         const stop = await this.#stop(state)
         if (stop !== null) return stop
         const said = await this.#options.envResponse([...state.prompt, ...state.completion], state)
-        const messages = state.finalEnvResponse ?? (typeof said === 'string' ? [{ role: 'user', content: said }] : said)
         if (play.over) return 'abort'
-        state.completion.push(...messages)
+        const last = state.finalEnvResponse
+        for (const message of last === undefined ? messagesOf(said, 'envResponse') : messagesOf(last, 'finalEnvResponse'))
+          state.completion.push(message)
         if (state.finalEnvResponse) return 'final_env_response'
       }
       const completion = await play.complete(state)
@@ -141,6 +142,22 @@ export class TurnsEnv<Own extends object = Record<string, unknown>> extends Task
     for (const [name, isOver] of Object.entries(this.#options.stop ?? {})) if (await isOver(state)) return name
     return state.turn === this.maxTurns ? 'max_turns_reached' : null
   }
+}
+
+const ROLES = ['system', 'user', 'assistant', 'tool']
+
+/**
+ * What an environment says, as messages. Types do not hold where nobody checks them: a forgotten `return`, or a list of parts as content,
+ * would come to the model as the text "undefined" or "[object Object]", and be trained on.
+ */
+function messagesOf(said: EnvResponse, name: string): Message[] {
+  if (typeof said === 'string') return [{ role: 'user', content: said }]
+  const list: unknown = said
+  const isMessage = (one: Partial<Message> | null | undefined) =>
+    ROLES.includes(one?.role ?? '') && typeof one?.content === 'string'
+  if (Array.isArray(list) && list.every(isMessage)) return list as Message[]
+  const found = list === undefined ? 'undefined' : (JSON.stringify(list) ?? typeof list).slice(0, 80)
+  throw new Error(`${name} must be a text, or a list of messages {role: ${ROLES.join('|')}, content: text}; it is ${found}`)
 }
 
 /** The policy and the environment take turns: `MultiTurnEnv.create({ id, rubric, dataset, envResponse, ... })`. */

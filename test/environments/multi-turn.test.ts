@@ -201,3 +201,26 @@ test('a gate is passed once an answer and given back, whatever happens', async (
   await sleep(60)
   expect([taken, given]).toEqual([5, 5])
 })
+
+test.each<[string, unknown, string]>([
+  ['a forgotten return', undefined, 'it is undefined'],
+  ['null', null, 'it is null'],
+  ['one message', { role: 'user', content: 'one' }, 'it is {"role":"user","content":"one"}'],
+  ['a list of parts', [{ role: 'user', content: [{ type: 'text', text: 'hi' }] }], 'it is [{"role":"user","content":[{'],
+  ['no content', [{ role: 'user' }], 'it is [{"role":"user"}]'],
+])('what the environment says is checked: %s', async (_, said, words) => {
+  const { error } = await play(await game({ envResponse: () => said as string }), saying('3', '9'))
+  expect(error).toMatch(/^envResponse must be a text, or a list of messages/)
+  expect(error).toContain(words)
+})
+
+test('last words may be a text too', async () => {
+  const env = await game({
+    envResponse: (_, state) => {
+      state.finalEnvResponse = 'the end'
+      return ''
+    },
+  })
+  const { error, completion } = await play(env, saying('3'))
+  expect([error, roles(completion)]).toEqual([null, ['assistant: 3', 'user: the end']])
+})
