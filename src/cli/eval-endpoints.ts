@@ -104,7 +104,8 @@ export class EndpointClient implements ChatClient {
     })) as OpenAI.ChatCompletion
     const choice = reply.choices?.[0]
     if (!choice) throw new Error(`${this.#endpoint.model} at ${this.#endpoint.url} replied without a choice`)
-    const count = reply.usage?.completion_tokens ?? 0
+    // Some say nothing of tokens, and an empty answer has none: it is an answer all the same, which the rewards judge.
+    const count = Math.max(1, reply.usage?.completion_tokens ?? 1)
     const calls = choice.message.tool_calls?.filter((call) => call.type === 'function')
     const text = choice.message.content ?? ''
     const cut = choice.finish_reason === 'length'

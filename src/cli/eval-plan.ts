@@ -290,6 +290,9 @@ function samplingOf(
     throw new UserError(
       `--sampling-args: ${unknown.join(', ')} is not known to the embedded engine. It knows ${KNOWN.join(', ')}.`,
     )
+  const asked = known.max_tokens
+  if (asked !== undefined && !(Number.isSafeInteger(asked) && (asked as number) >= 1))
+    throw new UserError(`--sampling-args: max_tokens is ${JSON.stringify(asked)}; it must be a whole number from 1 on.`)
   const drawn = { top_p, top_k, min_p, repetition_penalty, presence_penalty, frequency_penalty, ...known }
   const sampling: SamplingParams = {
     temperature: args?.eval_temperature ?? 1,

@@ -166,7 +166,7 @@ const signed = (value: Estimate | null): string => (value && value.mean >= 0 ? `
 /** 'examples by mean reward: 0-0.2: 12, 0.2-0.4: 3, ...' */
 export function spreadLine(score: EvalScore): string {
   const values = [...score.perExample.values()]
-  const [least, most] = [Math.min(0, ...values), Math.max(1, ...values)]
+  const [least, most] = values.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [0, 1])
   const width = (most - least) / 5
   const edge = (i: number) => Number((least + i * width).toFixed(2))
   const counts = [0, 1, 2, 3, 4].map(

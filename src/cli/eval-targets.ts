@@ -141,10 +141,11 @@ function withAdapter(engine: Engine, adapter: string | null): Generator {
 /** Tokens of a sequence: what was said, or the longest prompt with its answer. */
 function lengthOf(plan: EvalPlan, template: ChatTemplate, most: number): number {
   if (plan.maxSeqLen !== undefined) return Math.min(plan.maxSeqLen, most)
-  const prompts = plan.environments.flatMap(({ env, rows }) =>
-    rows.map((row) => template.prompt(row.prompt, env.tools).ids.length),
-  )
+  // Not Math.max(...): a call takes some 120,000 arguments at most.
+  const longest = plan.environments
+    .flatMap(({ env, rows }) => rows.map((row) => template.prompt(row.prompt, env.tools).ids.length))
+    .reduce((most, length) => Math.max(most, length), 0)
   const turns = plan.environments.some(({ env }) => (env.maxTurns ?? 1) !== 1)
-  const need = Math.max(...prompts) + plan.sampling.max_tokens
+  const need = longest + plan.sampling.max_tokens
   return Math.min(most, turns ? Math.max(TURNS_TOKENS, need) : need)
 }
