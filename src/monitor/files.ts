@@ -137,14 +137,15 @@ function mendTail(path: string): void {
   }
 }
 
-/** Every whole row of a file of JSON lines; a missing file has none. A line that is no JSON (cut off) is left out. */
+/** Every whole row of a file of JSON lines; a missing file has none. A line that is no JSON (cut off), or no object, is left out. */
 export function readJsonLines<T = Record<string, unknown>>(path: string): T[] {
   if (!existsSync(path)) return []
   const rows: T[] = []
   for (const line of readFileSync(path, 'utf8').split('\n')) {
     if (line.trim() === '') continue
     try {
-      rows.push(JSON.parse(line) as T)
+      const row: unknown = JSON.parse(line)
+      if (row !== null && typeof row === 'object' && !Array.isArray(row)) rows.push(row as T)
     } catch {
       // Cut off by a killed process: there is no whole row to give back.
     }
