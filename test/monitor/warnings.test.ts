@@ -52,7 +52,7 @@ test('each sentence names what holds and the key to change', () => {
 test('null beside a number tells answers apart; a function of another environment says nothing of these', () => {
   const bonus = healthy.map((r, i) => ({ ...r, metrics: { bonus: i % 2 ? null : 5 } }))
   expect(first(bonus, ['bonus'])).toEqual([])
-  const mixed = healthy.map((r, i) => ({ ...r, metrics: i % 2 ? { own: i } : { bonus: 5 } }))
+  const mixed = healthy.map((r, i) => ({ ...r, metrics: (i % 2 ? { own: i } : { bonus: 5 }) as Rollout['metrics'] }))
   expect(first(mixed, ['bonus', 'own'])).toEqual([expect.stringContaining('bonus gave 5 to all 2 answers')])
 })
 
