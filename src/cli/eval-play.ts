@@ -52,6 +52,9 @@ function settingsOf({ target, environment, plan, options }: EvalWork): Record<st
     pass_threshold: options.solvedAt,
     seed: options.seed,
     split: options.split,
+    max_seq_len: plan.maxSeqLen ?? null,
+    trajectory_strategy: plan.strategy,
+    tool_call_parser: plan.toolCallParser,
   }
 }
 

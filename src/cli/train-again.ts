@@ -6,6 +6,7 @@ import type { Loaded } from '../config/load.ts'
 import type { RunConfig } from '../config/schema.ts'
 import type { SftConfig } from '../config/sft-schema.ts'
 import { DeviceLostError } from '../gpu/errors.ts'
+import { shellWord } from '../monitor/format.ts'
 import { readMetrics } from '../monitor/metrics-writer.ts'
 import type { RunFolder } from '../monitor/run-folder.ts'
 import { checkSinks } from '../monitor/sinks/index.ts'
@@ -83,6 +84,6 @@ export async function outliveDevice<Config extends RunConfig | SftConfig>(
 
 function over(error: unknown, why: string, folder: RunFolder | undefined): Error {
   const verb = error instanceof LostRun && 'data' in error.config ? 'node cli.js sft' : 'node train.js'
-  const on = folder ? ` What is saved is whole: ${verb} @ ${folder.configPath} --resume goes on from there.` : ''
+  const on = folder ? ` What is saved is whole: ${verb} @ ${shellWord(folder.configPath)} --resume goes on from there.` : ''
   return new Error(`${messageOf(error)} (${why}).${on}`, { cause: error })
 }

@@ -2,6 +2,7 @@
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Message, Rollout } from '../common/types.ts'
+import { shellWord } from '../monitor/format.ts'
 import { finalReport, type EvalSummary, type SamplePair } from '../monitor/report.ts'
 import { readRollouts, type RolloutRow } from '../monitor/rollout-writer.ts'
 import type { LoopResult } from '../orchestrator/loop.ts'
@@ -44,7 +45,10 @@ export function reportRun(run: Run, result: LoopResult): void {
     after: summaries(after),
     samples: pairs(before, after).slice(0, 3),
     files: Object.fromEntries(Object.entries(files).filter(([, path]) => existsSync(path))),
-    next: lastStep < args.max_steps ? [`go on: node train.js @ ${folder.configPath} --resume`] : suggestions(run, checkpoint),
+    next:
+      lastStep < args.max_steps
+        ? [`go on: node train.js @ ${shellWord(folder.configPath)} --resume`]
+        : suggestions(run, checkpoint),
   })
   out.print(`\n${text}\n`)
 }
@@ -53,13 +57,13 @@ function suggestions(run: Run, checkpoint: string): string[] {
   const { config } = run
   const { args } = config.trainer
   const next = [
-    `train longer: node train.js @ ${run.folder.configPath} --resume --trainer.args.max_steps ${args.max_steps * 2}`,
+    `train longer: node train.js @ ${shellWord(run.folder.configPath)} --resume --trainer.args.max_steps ${args.max_steps * 2}`,
     'another task: set [env] id to arithmetic or reverse-text, or write your own (docs/environments.md)',
     'another loss: copy src/trainer/losses/cispo.ts, change it, and name it: --trainer.args.loss ./my_loss.ts',
   ]
   if (args.use_lora) {
     next.push(
-      `model and adapter as one folder: node cli.js merge --model ${config.model.name} --adapter ${checkpoint} --out merged`,
+      `model and adapter as one folder: node cli.js merge --model ${shellWord(config.model.name)} --adapter ${shellWord(checkpoint)} --out merged`,
     )
   }
   return next

@@ -124,3 +124,6 @@ export function wrap(text: string, width: number): string[] {
   }
   return lines
 }
+
+/** A word as a shell takes it whole: run names and folders may have spaces, and commands that are printed are copied. */
+export const shellWord = (text: string): string => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`)

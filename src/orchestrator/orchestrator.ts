@@ -167,8 +167,7 @@ export class Orchestrator {
   /** The run is to end with `step`: what is in flight for later ones ends, and a step that fails is not played again. */
   abandonAfter(step: number): void {
     this.#replays.stop()
-    for (const [later, set] of this.#steps) {
-      if (later <= step) continue
+    for (const [later, set] of [...this.#steps].filter(([later]) => later > step)) {
       set.abort.abort('the run ends')
       this.#steps.delete(later)
     }

@@ -36,3 +36,6 @@ export function policyMetrics(batch: TrainingBatch, results: readonly SampleResu
 
 /** null for what JSON has no word for. */
 export const finite = (value: number): number | null => (Number.isFinite(value) ? value : null)
+
+/** Where a custom loss's own metric goes; `loss/mean` is the loss itself. */
+export const lossKey = (name: string): string => `loss/${name === 'mean' ? 'mean_' : name}`

@@ -16,7 +16,7 @@ import { accumulateGradients, type GradientResult, type SampleResult } from './g
 import { checkLossGradient, checkLossShape } from './losses/check.ts'
 import { negativeLogLikelihood, type Loss } from './losses/index.ts'
 import type { RatioBounds } from './losses/types.ts'
-import { finite, policyMetrics } from './metrics.ts'
+import { finite, lossKey, policyMetrics } from './metrics.ts'
 import { AdamW, type AdamWOptions } from './optimizer.ts'
 import { learningRateAt, type Schedule } from './schedule.ts'
 
@@ -142,9 +142,7 @@ export class Trainer {
       loss.kernel ? (loss.args as unknown as RatioBounds) : undefined,
     )
     return {
-      ...Object.fromEntries(
-        Object.entries(result.lossMetrics).map(([name, value]) => [`loss/${name === 'mean' ? 'mean_' : name}`, finite(value)]),
-      ),
+      ...Object.fromEntries(Object.entries(result.lossMetrics).map(([name, value]) => [lossKey(name), finite(value)])),
       'loss/mean': finite(result.loss),
       'entropy/all/mean': entropy,
       // Supervised tokens were sampled by nobody.

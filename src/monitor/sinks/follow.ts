@@ -7,6 +7,7 @@ import { closeSync, existsSync, fstatSync, mkdirSync, openSync, readFileSync, re
 import { join } from 'node:path'
 import { messageOf } from '../../common/errors.ts'
 import { writeFileAtomic } from '../files.ts'
+import { shellWord } from '../format.ts'
 import type { MetricsRow } from '../metrics-writer.ts'
 import type { OpenSink, Sink, SinkRun, SinkState } from './types.ts'
 
@@ -94,7 +95,7 @@ export class Follower {
     clearTimeout(hold)
     if (!done)
       this.#options.warn(
-        `${this.name}: ${this.behind} rows of metrics.jsonl were not sent. \`node cli.js report ${this.#run.path} --sync ${this.name}\` sends them.`,
+        `${this.name}: ${this.behind} rows of metrics.jsonl were not sent. \`node cli.js report ${shellWord(this.#run.path)} --sync ${this.name}\` sends them.`,
       )
     return done
   }

@@ -2,6 +2,7 @@
 import { lstat } from 'node:fs/promises'
 import { basename } from 'node:path'
 import { gpuProcess, type TraceEvent } from '../../common/trace.ts'
+import { shellWord } from '../format.ts'
 import { linesOf, openFile, parseRow, readSmall } from './lines.ts'
 import type { Run } from './runs.ts'
 import type { KernelRow, KernelsAnswer } from './types.ts'
@@ -20,7 +21,7 @@ export class Kernels {
     const kept = this.#kept.get(run.id)
     if (kept?.stamp === stamp) return kept.answer
     const name = basename(run.path)
-    const command = `node train.js @ ${run.file('config.toml')} --trainer.args.run_name ${name}-trace --trainer.args.max_steps 3 --trace`
+    const command = `node train.js @ ${shellWord(run.file('config.toml'))} --trainer.args.run_name ${shellWord(`${name}-trace`)} --trainer.args.max_steps 3 --trace`
     const answer = (await ofTrace(run, command)) ??
       (await ofBench(run, command)) ?? { source: null, rows: [], command, notes: [] }
     this.#kept.set(run.id, { stamp, answer })
