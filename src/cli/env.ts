@@ -1,6 +1,11 @@
 /** `env`: begins an environment of one's own, and looks at one before a run does. */
+import { existsSync } from 'node:fs'
+import { join } from 'node:path'
 import type { Command } from 'commander'
 import { ENV_KINDS } from './env-new.ts'
+import { packageRoot } from './version.ts'
+
+const TINY = 'models/tiny'
 
 export function register(program: Command): void {
   const env = program.command('env').description('begin an environment of your own, or check one before a run')
@@ -22,9 +27,11 @@ export function register(program: Command): void {
       '--python-path <file>',
       'of an environment in Python: the Python that has it (default: that of scripts/setup-verifiers.sh)',
     )
-    .option('--model <model>', 'folder, hub id or .gguf file whose chat template and tokenizer are used', 'models/tiny')
+    .option('--model <model>', 'folder, hub id or .gguf file whose chat template and tokenizer are used', TINY)
     .action(async (id: string, options: { args: string; model: string; pythonPath?: string }) => {
       const { checkEnvironment } = await import('./env-check.ts')
-      await checkEnvironment(id, options, (line) => console.log(line))
+      // In another folder than ours the default is the one that came with dawn-rl, not a name on the hub.
+      const model = options.model === TINY && !existsSync(TINY) ? join(packageRoot, TINY) : options.model
+      await checkEnvironment(id, { ...options, model }, (line) => console.log(line))
     })
 }
