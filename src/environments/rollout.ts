@@ -44,7 +44,8 @@ export interface Gate {
 const states = new WeakMap<Rollout, Record<string, unknown>>()
 
 /** Plays and scores one task. */
-export async function runRollout(env: Environment, row: Row, options: RolloutOptions): Promise<Rollout> {
+export async function runRollout(env: Environment, given: Row, options: RolloutOptions): Promise<Rollout> {
+  const row = { ...given, info: ownInfo(given.info) }
   const { sampling, group, index, signal } = options
   const start = performance.now()
   let draft: RolloutDraft | undefined
@@ -99,6 +100,15 @@ export async function runRollout(env: Environment, row: Row, options: RolloutOpt
   if (state && scored.error === null && env.rubric.groupNames?.length > 0) states.set(scored, state)
   flight?.end({ tokens: played.completion_tokens.ids.length, reward: scored.reward, error: scored.error })
   return scored
+}
+
+/** A game that counts in its `info` must not count for the other rollouts of the task, nor for those of later epochs: each has a copy. */
+function ownInfo(info: Row['info']): Row['info'] {
+  try {
+    return structuredClone(info)
+  } catch {
+    return info // a function, which has no copy
+  }
 }
 
 /** Tells the timeline what a rollout has done since a time. */

@@ -224,3 +224,17 @@ test('last words may be a text too', async () => {
   const { error, completion } = await play(env, saying('3'))
   expect([error, roles(completion)]).toEqual([null, ['assistant: 3', 'user: the end']])
 })
+
+test("what a rollout does to its info is its own: the task's other rollouts and the dataset do not see it", async () => {
+  const env = await game({
+    rubric: new Rubric({ asked: ({ info }) => Number(info.asked ?? 0) }),
+    envResponse: (_, state) => {
+      state.info.asked = Number(state.info.asked ?? 0) + 1
+      return 'more'
+    },
+    maxTurns: 3,
+  })
+  const rollouts = await Promise.all([0, 1].map(async (index) => await play(env, saying('1', '2', '3'), { index })))
+  expect(rollouts.map(({ reward }) => reward)).toEqual([2, 2])
+  expect(env.dataset[0].info).toEqual({ secret: 7 })
+})
