@@ -312,6 +312,56 @@ test('only whole characters are written: bytes that are no UTF-8 are not drawn',
   }
 })
 
+test('references that double each other, and rules that lean on each other, are refused or read soon', async () => {
+  const { grammars } = await opened()
+  const begin = performance.now()
+  const $ref = (i: number) => ({ $ref: `#/$defs/d${i}` })
+  for (const more of [{}, { minLength: 1 }]) {
+    const $defs: Record<string, unknown> = { d40: { type: 'object', properties: { x: $ref(40) }, required: ['x'] } }
+    for (let i = 0; i < 40; i++)
+      $defs[`d${i}`] = {
+        anyOf: [
+          { ...$ref(i + 1), ...more },
+          { ...$ref(i + 1), ...more },
+        ],
+      }
+    const schema = { $defs, ...$ref(0), ...more }
+    await expect(grammars.constraint({ type: 'json_schema', schema })).rejects.toThrow(/too much work/)
+  }
+  const rules = Array.from({ length: 6000 }, (_, i) => `a${i} ::= a${i + 1}`)
+  const grammar = ['root ::= "a" a0', ...rules, 'a6000 ::= "" | "b"'].join('\n')
+  await grammars.constraint({ type: 'grammar', grammar })
+  expect(performance.now() - begin).toBeLessThan(30_000)
+})
+
+test('a list of values keeps to the bounds beside it, and a bound alone may have decimals', async () => {
+  const { grammars, tokenizer } = await opened()
+  const takes = async (schema: unknown, text: string) => {
+    const constraint = await grammars.constraint({ type: 'json_schema', schema })
+    try {
+      for (const id of [...tokenizer.encode(text), tokenizer.eosTokenIds[0]]) constraint.accept(id)
+      return true
+    } catch {
+      return false
+    }
+  }
+  const cases: [object, string, boolean][] = [
+    [{ type: 'integer', enum: [1, 50], maximum: 10 }, '1', true],
+    [{ type: 'integer', enum: [1, 50], maximum: 10 }, '50', false],
+    [{ enum: ['ab', 'abc', 7], maxLength: 2 }, '"abc"', false],
+    [{ enum: ['ab', 'abc', 7], maxLength: 2 }, '7', true],
+    [{ type: 'number', minimum: 0.01 }, '0.01', true],
+    [{ type: 'number', minimum: 0.01 }, '0.00', false],
+    [{ type: 'number', minimum: 0.01 }, '123456.789', true],
+    [{ type: 'number', exclusiveMaximum: 0.005 }, '-12.0686', true],
+    [{ type: 'number', exclusiveMinimum: 0.5 }, '0.5658', true],
+    [{ type: 'number', exclusiveMinimum: 0.5 }, '0.500', false],
+    [{ type: 'number', maximum: 0.5 }, '-0.0686', true],
+  ]
+  for (const [schema, text, right] of cases) expect(await takes(schema, text), `${text} of ${JSON.stringify(schema)}`).toBe(right)
+  await expect(grammars.constraint({ type: 'json_schema', schema: { enum: ['a', 'b'], const: 'c' } })).rejects.toThrow(/no value/)
+})
+
 test('any schema, expression or grammar either works or is refused in a sentence, soon', async () => {
   const { grammars } = await opened()
   const keys = [

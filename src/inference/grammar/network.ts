@@ -218,23 +218,29 @@ class Builder {
     }
   }
 
+  /** Each node is looked at once for each rule that reaches it, so that many rules that lean on each other take no longer than as many that do not. */
   #rulesThatMayBeEmpty(): Set<number> {
-    const { free, calls, ends } = this.#network
+    const { free, calls, ends, bytes } = this.#network
     const empty = new Set<number>()
-    for (let grown = true; grown;) {
-      grown = false
-      for (const start of this.#starts.values()) {
-        if (empty.has(start)) continue
-        const seen = new Set([start])
-        for (const node of seen) {
-          for (const next of free[node]) seen.add(next)
-          for (const call of calls[node]) if (empty.has(call.start)) seen.add(call.back)
-          if (ends.has(node)) {
-            empty.add(start)
-            grown = true
-            break
-          }
-        }
+    /** Where rules go on behind calls of a rule, should it turn out to be empty. */
+    const behind = new Map<number, [rule: number, node: number][]>()
+    const seen = new Set<number>()
+    const todo = Array.from(this.#starts.values(), (start): [rule: number, node: number] => [start, start])
+    for (let place = todo.pop(); place; place = todo.pop()) {
+      const [rule, node] = place
+      const key = rule * bytes.length + node
+      if (empty.has(rule) || seen.has(key)) continue
+      seen.add(key)
+      if (ends.has(node)) {
+        empty.add(rule)
+        for (const waiting of behind.get(rule) ?? []) todo.push(waiting)
+        behind.delete(rule)
+        continue
+      }
+      for (const next of free[node]) todo.push([rule, next])
+      for (const { start, back } of calls[node]) {
+        if (empty.has(start)) todo.push([rule, back])
+        else if (behind.get(start)?.push([rule, back]) === undefined) behind.set(start, [[rule, back]])
       }
     }
     return empty

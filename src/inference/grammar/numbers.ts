@@ -28,9 +28,14 @@ export function integerBetween({ low, high, lowOpen, highOpen }: Bounds): string
 
 /** A number between the bounds, without an exponent. @throws UserError where there is none, or a bound has too many digits. */
 export function numberBetween({ low, high, lowOpen, highOpen }: Bounds): string {
-  const bounds = { low: Math.max(low, -LARGEST), high: Math.min(high, LARGEST) }
-  const places = Math.max(decimals(bounds.low), decimals(bounds.high))
+  const places = Math.max(...[low, high].filter(Number.isFinite).map(decimals), 0)
   const scale = 10 ** places
+  // A side without a bound ends where its digits, with those behind the point, are still read exactly.
+  const far = 10 ** (MOST_DIGITS - places) - 1
+  const bounds = {
+    low: low === -Infinity ? -far : Math.max(low, -LARGEST),
+    high: high === Infinity ? far : Math.min(high, LARGEST),
+  }
   const [a, b] = [Math.round(bounds.low * scale), Math.round(bounds.high * scale)]
   if (!Number.isFinite(a) || !Number.isFinite(b) || Math.max(Math.abs(a), Math.abs(b)) >= 10 ** (MOST_DIGITS + 1))
     throw new UserError(`The bounds ${low} and ${high} have too many digits.`)
@@ -49,7 +54,7 @@ export function numberBetween({ low, high, lowOpen, highOpen }: Bounds): string 
 function magnitudes(a: number, b: number, aOpen: boolean, bOpen: boolean, places: number): string[] {
   const more = places > 0 ? MORE_DECIMALS : '("." [0-9]{1,6})?'
   const zeros = places > 0 ? '"0"{0,6}' : '("." "0"{1,6})?'
-  const some = places > 0 ? '"0"{0,5} [1-9] "0"{0,5}' : '"." "0"{0,5} [1-9] [0-9]{0,5}'
+  const some = places > 0 ? '"0"{0,5} [1-9] [0-9]{0,5}' : '"." "0"{0,5} [1-9] [0-9]{0,5}'
   const parts: string[] = []
   if (aOpen && a < b) parts.push(`${natural(a, a, places)} ${some}`)
   const first = aOpen ? a + 1 : a

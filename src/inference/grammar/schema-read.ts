@@ -33,6 +33,9 @@ const NOTES = new Set([
 ])
 for (const name of ['$schema', '$id', '$anchor', '$defs', 'definitions', 'strict', 'discriminator']) NOTES.add(name)
 
+/** Schemas that are looked at for one document: a second's work or two. References and branches that double each other would never end. */
+const MOST_READ = 100000
+
 /** Whether a keyword says nothing about values. */
 export const isNote = (name: string): boolean => NOTES.has(name)
 
@@ -43,6 +46,7 @@ export class SchemaReader {
   readonly #document: unknown
   /** References that some value is known to satisfy. */
   readonly #satisfiable = new Set<string>()
+  #read = 0
 
   constructor(document: unknown) {
     this.#document = document
@@ -70,6 +74,10 @@ export class SchemaReader {
 
   /** The schema as an object without keywords that were refused; true is an empty one. @throws UserError */
   read(value: unknown, path: string): Schema {
+    if (++this.#read > MOST_READ)
+      throw new UserError(
+        `${path}: following references and branches up to here is too much work. Write fewer of them, or split the schema.`,
+      )
     if (value === true) return {}
     if (value === false) throw new UserError(`${path}: the schema false allows no value.`)
     if (!isObject(value)) throw new UserError(`${path}: a schema is an object, true or false.`)

@@ -132,9 +132,11 @@ class Converter {
   }
 
   #values(values: unknown[], schema: Schema, path: string): string {
+    if (schema.pattern !== undefined)
+      throw new UserError(`${path}: a list of values and a pattern cannot both be held. Leave the pattern out.`)
     const types = schema.type === undefined ? TYPES : [schema.type].flat()
-    const kept = values.filter((value) => typesOfValue(value).some((type) => types.includes(type)))
-    if (kept.length === 0) throw new UserError(`${path}: no value of its list is of its type.`)
+    const kept = values.filter((value) => typesOfValue(value).some((type) => types.includes(type)) && isWithin(value, schema))
+    if (kept.length === 0) throw new UserError(`${path}: no value of its list is of its type, and within its bounds.`)
     return this.rules.add(oneOf([...new Set(kept.map((value) => literal(JSON.stringify(value))))]))
   }
 
@@ -301,6 +303,20 @@ function typesOfValue(value: unknown): string[] {
   if (Array.isArray(value)) return ['array']
   if (typeof value === 'number') return Number.isInteger(value) ? ['integer', 'number'] : ['number']
   return [typeof value]
+}
+
+/** Whether a value of a list keeps to the other keywords that stand beside the list; of objects and arrays, to none but the list. */
+function isWithin(value: unknown, schema: Schema): boolean {
+  const listed = (list: unknown) => !Array.isArray(list) || list.some((one) => JSON.stringify(one) === JSON.stringify(value))
+  if (!listed(schema.enum)) return false
+  const bound = (name: string, otherwise: number) => (typeof schema[name] === 'number' ? schema[name] : otherwise)
+  if (typeof value === 'string') {
+    const length = Array.from(value).length
+    return length >= bound('minLength', 0) && length <= bound('maxLength', Infinity)
+  }
+  if (typeof value !== 'number') return true
+  if (value < bound('minimum', -Infinity) || value > bound('maximum', Infinity)) return false
+  return value > bound('exclusiveMinimum', -Infinity) && value < bound('exclusiveMaximum', Infinity)
 }
 
 function count(schema: Schema, name: string, path: string): number | undefined {
