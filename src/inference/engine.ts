@@ -174,9 +174,9 @@ export class Engine implements ServingEngine {
     if (mode === 'abort') for (const sequence of [...this.#scheduler.running, ...this.#scheduler.waiting]) this.#abort(sequence)
     if (mode === 'wait' && !this.#paused && this.#begun) {
       this.#draining = true
+      // Whoever ends the wait says whether the engine is paused then: `resume` calls the pause off.
       await new Promise<void>((resolve) => this.#drained.push(resolve))
-    }
-    this.#paused = true
+    } else this.#paused = true
     await this.#landed()
   }
 

@@ -230,6 +230,17 @@ describe.each(ways)('engine, $way', ({ ahead, readBlock }) => {
     expect((await ask(prompts[0], { max_tokens: 3 })).ids).toHaveLength(3)
   })
 
+  it('goes on when it is resumed before those that run have ended', async () => {
+    engine = engineOf(decoder)
+    const result = ask(prompts[0], { max_tokens: 40 })
+    await until(() => engine.stats().decodeSteps > 2)
+    const pause = engine.pause('wait')
+    engine.resume()
+    await pause
+    expect(engine.paused).toBe(false)
+    expect((await result).ids).toHaveLength(40)
+  })
+
   it('keeps keys and values as f16: half the room, and nearly the same numbers', async () => {
     const bytes = gpu.pool.bytesInUse
     engine = engineOf(decoder)

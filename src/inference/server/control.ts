@@ -20,7 +20,8 @@ export function addControl(app: App, server: ServerContext): void {
     if (!modes.includes(mode)) throw badRequest(`mode: it must be one of ${modes.join(', ')}.`, 'mode')
     await engine.pause(mode as PauseMode)
     if (mode !== 'keep' && context.req.query('clear_cache') !== 'false') engine.resetPrefixCache()
-    return context.json({ status: 'paused' })
+    // A resume while it waited has called it off.
+    return context.json({ status: engine.paused ? 'paused' : 'resumed' })
   })
 
   app.post('/resume', (context: Context) => {
