@@ -111,20 +111,17 @@ export class Scheduler {
     const key = again || scored ? sequence : `${name} ${sequence.promptKey}`
     const ids = again ? [...sequence.promptIds, ...sequence.ids] : sequence.promptIds
     const joined = this.#prefills.get(key)
-    if (!again) this.counts.queried += ids.length
     if (joined) {
       if (this.pool.available === 0) return false
       joined.starting.push(sequence)
       sequence.prefillKey = key
-      sequence.cachedTokens ??= ids.length
-      this.counts.shared += ids.length
+      this.#count(sequence, ids.length)
       return true
     }
     const root = this.pool.root(name)
     const found = this.#find(root, ids, prefixCaching && !scored)
     if (!found) {
       this.pool.unused(root)
-      if (!again) this.counts.queried -= ids.length
       return false
     }
     this.#prefills.set(key, {
@@ -135,11 +132,16 @@ export class Scheduler {
       scored: scored ? sequence : undefined,
     })
     sequence.prefillKey = key
-    if (!again) {
-      sequence.cachedTokens ??= found.computed
-      this.counts.shared += found.computed
-    }
+    this.#count(sequence, found.computed)
     return true
+  }
+
+  /** Once for each sequence, however often it is put back. */
+  #count(sequence: Sequence, cached: number): void {
+    if (sequence.cachedTokens !== undefined) return
+    sequence.cachedTokens = cached
+    this.counts.queried += sequence.promptIds.length
+    this.counts.shared += cached
   }
 
   /** Holds the pages for all of `ids`, those in the cache among them; undefined where they do not fit. */

@@ -225,6 +225,20 @@ describe(`the scheduler, ${seedWords}`, () => {
     }
   })
 
+  it('counts the tokens of a prompt once, however often the request is put back or finds no room', () => {
+    const simulation = new Simulation(new Random(1), { pages: 6, maxPrefillRows: 2 })
+    const { scheduler } = simulation
+    const long = Array.from({ length: 13 }, (_, i) => i + 1)
+    const submitted = [simulation.submit([50, 51, 52], 9), simulation.submit(long, 2)]
+    for (let i = 0; i < 4; i++) simulation.step()
+    // Of one text with the second, which is still being computed, while the first takes what is left.
+    submitted.push(simulation.submit(long, 2), simulation.submit(long, 2))
+    for (let i = 0; i < 90 && scheduler.running.size + scheduler.waiting.size > 0; i++) simulation.step()
+    expect(scheduler.counts.preemptions).toBeGreaterThan(0)
+    expect(scheduler.counts.queried).toBe(3 + 3 * 13)
+    expect(scheduler.counts.shared).toBe(submitted.reduce((sum, { cachedTokens }) => sum + cachedTokens!, 0))
+  })
+
   it('takes pages from the sequence that came last, which goes on when there is room', () => {
     const simulation = new Simulation(new Random(1), { pages: 4, maxPrefillRows: 64 })
     const { scheduler } = simulation
