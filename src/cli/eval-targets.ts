@@ -78,7 +78,7 @@ async function openEmbedded(
       maxAdapters: 1,
       maxAdapterRank: Math.ceil(Math.max(8, ...ranks) / 8) * 8,
       eosTokenIds: model.config.eosTokenIds,
-      decode: (ids) => tokenizer.decode(ids),
+      decode: (ids, options) => tokenizer.decode(ids, options),
     })
     opened.push(engine)
     const clientOf = (adapter: string | null): ChatClient =>

@@ -88,7 +88,7 @@ export async function openServer(options: ServeOptions): Promise<{ url: string; 
       maxAdapters: options.maxLoras,
       maxAdapterRank: Math.ceil(options.maxLoraRank / 8) * 8,
       eosTokenIds: model.config.eosTokenIds,
-      decode: (ids) => tokenizer.decode(ids),
+      decode: (ids, options) => tokenizer.decode(ids, options),
     })
     opened.push(engine)
     for (const { name, dir } of adapters) await engine.adapters.load(name, dir)

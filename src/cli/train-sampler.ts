@@ -49,7 +49,7 @@ export async function openSampler(parts: SamplerParts, version: PolicyVersion): 
     kvCacheDtype: kv_cache_dtype,
     cacheAcrossVersions: reuse_kv_cache,
     eosTokenIds: inputs.model.config.eosTokenIds,
-    decode: (ids) => inputs.tokenizer.decode(ids),
+    decode: (ids, options) => inputs.tokenizer.decode(ids, options),
   })
   engine.publish(version)
   const served = config.inference.serve ? await serveEngine(engine, parts, config.inference) : undefined

@@ -130,6 +130,8 @@ export interface GenerationRequest {
   cacheSalt?: string
   logprobs?: LogprobsRequest
   constraint?: TokenConstraint
+  /** Stop strings are looked for in the text without special tokens, as whoever leaves them out shows it. Default false. The embedded engine only. */
+  skipSpecialTokens?: boolean
   /** Called with each token as it comes. What it throws fails the request. */
   onToken?: (token: SampledToken) => void
 }

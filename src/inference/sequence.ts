@@ -85,7 +85,8 @@ export class Sequence {
     this.cacheSalt = request.cacheSalt
     this.sampling = request.sampling
     this.#rules = rules
-    this.#watch = new StopWatch(rules.decode, request.sampling.stop)
+    const { skipSpecialTokens = false } = request
+    this.#watch = new StopWatch((ids) => rules.decode(ids, { skipSpecialTokens }), request.sampling.stop)
     this.logprobsRequest = request.logprobs ?? {}
     if (rules.vocabulary) this.choice = new TokenChoice(request, rules.eosTokenIds, rules.vocabulary)
     this.#onToken = request.onToken

@@ -1,7 +1,7 @@
 /** Finds stop strings in a completion as its tokens come, decoding only the last few tokens each time. */
 
 /** Tokens to text: a tokenizer's `decode`. */
-export type Decode = (ids: readonly number[]) => string
+export type Decode = (ids: readonly number[], options?: { skipSpecialTokens?: boolean }) => string
 
 /**
  * Keeps the text of a completion, token by token. Text whose last bytes are no character yet decodes with U+FFFD at its end; such tokens are

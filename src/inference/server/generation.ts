@@ -211,6 +211,8 @@ export class Generation {
       cacheSalt: work.cacheSalt,
       logprobs: work.logprobs,
       constraint,
+      // What ends the text must be found where the text is shown.
+      skipSpecialTokens: work.text.skipSpecialTokens,
       onToken: (token) => {
         const now = performance.now()
         if (last === undefined) metrics.firstToken(now - begin)

@@ -48,7 +48,7 @@ export class Tiny {
       maxSequences: 8,
       maxLength: 512,
       eosTokenIds: files.config.eosTokenIds,
-      decode: (ids) => tokenizer.decode(ids),
+      decode: (ids, options) => tokenizer.decode(ids, options),
       ...options,
     })
     const tiny = new Tiny(gpu, decoder, engine, tokenizer)
