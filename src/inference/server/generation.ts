@@ -168,7 +168,8 @@ export class Generation {
 
   usage(): Usage {
     const works = new Map<Work, number>()
-    for (const { work, result } of this.#done) works.set(work, Math.max(works.get(work) ?? 0, result.cachedTokens ?? 0))
+    // A prompt counts once, and so does what was there of it before its first completion: the others found what that one computed.
+    for (const { work, result } of this.#done) works.set(work, Math.min(works.get(work) ?? Infinity, result.cachedTokens ?? 0))
     const prompt_tokens = [...new Set(this.#items.map(({ work }) => work))].reduce(
       (sum, { promptIds }) => sum + promptIds.length,
       0,
