@@ -1,6 +1,7 @@
 /** Prompts: text to tokens, messages to text, each mistake under the field that it is in. */
 import { UserError } from '../../common/errors.ts'
 import type { Message, ToolDefinition } from '../../common/types.ts'
+import { readTools } from '../parsers/tools/choice.ts'
 import { badRequest } from './errors.ts'
 import type { ServerContext } from './parts.ts'
 import type { ChatMessage, TemplateBody, ToolBody } from './schemas/chat.ts'
@@ -67,6 +68,7 @@ export function encodeChat(
     throw badRequest('continue_final_message: add_generation_prompt must not be set with it.', 'continue_final_message')
   }
   const effort = body.reasoning_effort
+  const shown = tools ?? toolsOf(body.tools)
   const variables = {
     ...(effort ? { reasoning_effort: effort, enable_thinking: effort !== 'none' } : {}),
     ...body.chat_template_kwargs,
@@ -76,7 +78,7 @@ export function encodeChat(
     text = tokenizer.renderChat(body.messages.map(messageOf), {
       addGenerationPrompt: goesOn ? false : (body.add_generation_prompt ?? true),
       continueFinalMessage: goesOn,
-      tools: tools ?? toolsOf(body.tools),
+      tools: shown,
       chatTemplate,
       variables,
     })
@@ -115,11 +117,11 @@ function messageOf(message: ChatMessage): Message {
 const argumentsText = (value: string | Record<string, unknown> | null | undefined): string =>
   typeof value === 'string' ? value : JSON.stringify(value ?? {})
 
-/** Tools as templates and parsers know them. */
-function toolsOf(tools: readonly ToolBody[] | null | undefined): ToolDefinition[] | undefined {
-  if (!tools || tools.length === 0) return undefined
-  return tools.map(({ function: { name, description, parameters } }) => ({
-    type: 'function',
-    function: { name, ...(description ? { description } : {}), parameters: parameters ?? { type: 'object', properties: {} } },
-  }))
+/** Tools as /v1/chat/completions shows them to the template, so that /tokenize gives the very tokens. */
+function toolsOf(tools: readonly ToolBody[] | null | undefined): ToolDefinition[] {
+  try {
+    return readTools(tools)
+  } catch (error) {
+    throw error instanceof UserError ? badRequest(error.message, 'tools') : error
+  }
 }

@@ -68,7 +68,8 @@ export function planTools(request: ToolRequest, parser: string, chatTemplate: st
   }
 }
 
-function readTools(value: unknown): ToolDefinition[] {
+/** The tools of a request as templates see them. @throws UserError for what is no list of functions */
+export function readTools(value: unknown): ToolDefinition[] {
   if (value === undefined || value === null) return []
   if (!Array.isArray(value) || value.length > MOST_TOOLS) throw new UserError(`tools is a list of up to ${MOST_TOOLS} functions.`)
   return value.map((tool: unknown, i) => {
