@@ -78,6 +78,8 @@ function formatOf({ text }: ResponsesBody): ResponseFormat | undefined {
 
 interface Ended {
   status: 'completed' | 'incomplete'
+  /** Why it is incomplete. */
+  reason?: string
   output: object[]
   text: string
   usage?: Usage
@@ -92,7 +94,7 @@ function response(wish: Wish, ended?: Ended): object {
     created_at: created,
     status: ended?.status ?? 'in_progress',
     error: null,
-    incomplete_details: ended?.status === 'incomplete' ? { reason: 'max_output_tokens' } : null,
+    incomplete_details: ended?.reason ? { reason: ended.reason } : null,
     instructions: body.instructions ?? null,
     max_output_tokens: sampling.max_tokens,
     metadata: body.metadata ?? {},
@@ -144,6 +146,7 @@ function endedOf(generation: Generation, wish: Wish, text: AnswerText): Ended {
     : []
   return {
     status,
+    ...(one.finishReason === 'stop' ? {} : { reason: one.finishReason === 'length' ? 'max_output_tokens' : one.finishReason }),
     text: text.content,
     output: [...reasoning, message(wish, status, [part(text.content)])],
     usage: generation.usage(),
