@@ -1,8 +1,8 @@
 /** /v1/completions: prompts as text or token ids, one or many. */
 import type { Context } from 'hono'
 import { badRequest } from './errors.ts'
-import type { Finished, Generation, Work } from './generation.ts'
-import { completionLogprobs, promptLogprobs, Spelling, type CompletionToken } from './logprobs.ts'
+import type { Finished, Generation, Usage, Work } from './generation.ts'
+import { completionLogprobs, lengthOf, Offsets, promptLogprobs, Spelling, type CompletionToken } from './logprobs.ts'
 import type { App, ServerContext } from './parts.ts'
 import { checkIds, encodeText } from './prompt.ts'
 import { answerStreamed, answerWhole, fingerprint, idOf, modelOf, now } from './route.ts'
@@ -96,8 +96,6 @@ function promptsOf(server: ServerContext, { prompt, add_special_tokens, truncate
 function answer(generation: Generation, wish: Wish): object {
   const { id, model, body } = wish
   const finished = generation.finished.toSorted((a, b) => a.index - b.index)
-  const dropped = body.max_tokens === 0 ? finished.length : 0
-  const usage = generation.usage()
   return {
     id,
     object: 'text_completion',
@@ -105,8 +103,14 @@ function answer(generation: Generation, wish: Wish): object {
     model,
     system_fingerprint: fingerprint(wish.server),
     choices: finished.map((one) => choice(one, wish)),
-    usage: { ...usage, completion_tokens: usage.completion_tokens - dropped, total_tokens: usage.total_tokens - dropped },
+    usage: usageOf(generation, body),
   }
+}
+
+/** What is counted; the token that is made where none is to be is not. */
+function usageOf(generation: Generation, { max_tokens }: CompletionsBody): Usage {
+  const usage = generation.usage()
+  return max_tokens === 0 ? { ...usage, completion_tokens: 0, total_tokens: usage.prompt_tokens } : usage
 }
 
 function choice(one: Finished, { body, top, spelling, server }: Wish): object {
@@ -121,15 +125,17 @@ function choice(one: Finished, { body, top, spelling, server }: Wish): object {
       body.echo === true
         ? promptIds.map((id, i) => ({ id, logprob: known?.[i]?.logprob ?? null, top: known?.[i] ?? undefined }))
         : []
-    logprobs = completionLogprobs([...before, ...tokens], top, spelling, 0).logprobs
+    const { tokenizer } = server.parts
+    const made = new Offsets(tokenizer, one.work.text.skipSpecialTokens, lengthOf(echoed))
+    const shown = echoOffsets(server, promptIds, body, echoed)
+    logprobs = completionLogprobs([...before, ...tokens], top, spelling, (id, i) => (i < before.length ? shown : made).next(id))
   }
   const asksPrompt = typeof body.prompt_logprobs === 'number'
   return {
     index: one.index,
     text: echoed + (nothing ? '' : one.text),
     logprobs,
-    finish_reason: one.finishReason,
-    stop_reason: one.stopReason,
+    ...endOf(one, body),
     token_ids: body.return_token_ids === true ? tokens.map((token) => token.id) : null,
     prompt_token_ids: body.return_token_ids === true ? promptIds : null,
     prompt_logprobs:
@@ -137,9 +143,26 @@ function choice(one: Finished, { body, top, spelling, server }: Wish): object {
   }
 }
 
+/** How it ended; where nothing was to be made, what the token that is left out is says nothing. */
+function endOf({ finishReason, stopReason }: Finished, { max_tokens }: CompletionsBody) {
+  const aside = max_tokens === 0 && finishReason === 'stop'
+  return { finish_reason: aside ? 'length' : finishReason, stop_reason: aside ? null : stopReason }
+}
+
+/** Whether the prompt is echoed as the text that it came as. */
+const isEchoedAsText = ({ prompt, truncate_prompt_tokens }: CompletionsBody): boolean =>
+  typeof prompt === 'string' && typeof truncate_prompt_tokens !== 'number'
+
+/** Where the prompt's tokens begin in its echo; tokens that were added before a text are no part of it. */
+function echoOffsets({ parts }: ServerContext, ids: readonly number[], body: CompletionsBody, echoed: string): Offsets {
+  const skipSpecialTokens = !isEchoedAsText(body) && (body.skip_special_tokens ?? true)
+  const added = lengthOf(parts.tokenizer.decode(ids, { skipSpecialTokens })) - lengthOf(echoed)
+  return new Offsets(parts.tokenizer, skipSpecialTokens, Math.min(0, -added))
+}
+
 /** The prompt as it is echoed: its text where there is one, else its tokens'. */
 function echoText(server: ServerContext, ids: readonly number[], body: CompletionsBody): string {
-  if (typeof body.prompt === 'string' && typeof body.truncate_prompt_tokens !== 'number') return body.prompt
+  if (isEchoedAsText(body)) return body.prompt as string
   return server.parts.tokenizer.decode(ids, { skipSpecialTokens: body.skip_special_tokens ?? true })
 }
 
@@ -147,9 +170,9 @@ async function* chunks(generation: Generation, wish: Wish): AsyncGenerator<SsePi
   const { id, model, body, top, spelling, server } = wish
   const created = now()
   const envelope = { id, object: 'text_completion', created, model, system_fingerprint: fingerprint(server) }
-  const offsets = new Map<number, number>()
+  const offsets = new Map<number, Offsets>()
   const begun = new Set<number>()
-  const usage = new StreamUsage(generation, body)
+  const usage = new StreamUsage(generation, body, () => usageOf(generation, body))
   const ids = body.return_token_ids === true
   const nothing = body.max_tokens === 0
   for await (const { index, tokens: came, text, finished } of generation.pieces()) {
@@ -163,9 +186,10 @@ async function* chunks(generation: Generation, wish: Wish): AsyncGenerator<SsePi
     begun.add(index)
     let logprobs = null
     if (top !== undefined && tokens.length > 0) {
-      const made = completionLogprobs(tokens, top, spelling, offsets.get(index) ?? 0)
-      offsets.set(index, made.end)
-      logprobs = made.logprobs
+      const { skipSpecialTokens } = generation.workOf(index).text
+      const offset = offsets.get(index) ?? new Offsets(server.parts.tokenizer, skipSpecialTokens)
+      offsets.set(index, offset)
+      logprobs = completionLogprobs(tokens, top, spelling, (id) => offset.next(id))
     }
     yield {
       data: {
@@ -175,8 +199,7 @@ async function* chunks(generation: Generation, wish: Wish): AsyncGenerator<SsePi
             index,
             text: said,
             logprobs,
-            finish_reason: finished?.finishReason ?? null,
-            stop_reason: finished?.stopReason ?? null,
+            ...(finished ? endOf(finished, body) : { finish_reason: null, stop_reason: null }),
             token_ids: ids ? tokens.map((token) => token.id) : null,
             prompt_token_ids: ids && first ? prompt : null,
           },

@@ -1,6 +1,6 @@
 /** Log-probabilities in the words of each route. Below -9999 they are -9999, as in vLLM: JSON has no infinity. */
 import type { PromptLogprob, SampledToken } from '../../common/types.ts'
-import type { Tokenizer } from '../../model/tokenizer.ts'
+import { decodeStream, type StreamDecoder, type Tokenizer } from '../../model/tokenizer.ts'
 
 const floor = (logprob: number) => Math.max(logprob, -9999)
 
@@ -49,23 +49,57 @@ export interface CompletionToken {
   top?: { ids: number[]; logprobs: number[] }
 }
 
-/** choices[].logprobs of /v1/completions. `offset`: characters of the text before. top_logprobs have the token itself too. */
-export function completionLogprobs(tokens: readonly CompletionToken[], top: number, spelling: Spelling, offset: number) {
+/** Characters of a text, as clients in Python count them: an emoji is one. */
+export const lengthOf = (text: string): number => {
+  let length = 0
+  for (const _ of text) length++
+  return length
+}
+
+/** Where the tokens of a text begin in it. All tokens of one character begin where it does, and a token that is not shown where the next one does. */
+export class Offsets {
+  readonly #decoder: StreamDecoder
+  readonly #textOf: (id: number) => string
+  /** End of the characters that are whole. */
+  #end: number
+
+  /** @param begin characters before the first token; below 0: of so many at the beginning nothing is shown */
+  constructor(tokenizer: Tokenizer, skipSpecialTokens: boolean, begin = 0) {
+    this.#decoder = decodeStream(tokenizer, { skipSpecialTokens })
+    this.#textOf = (id) => tokenizer.decode([id], { skipSpecialTokens })
+    this.#end = begin
+  }
+
+  next(id: number): number {
+    const begin = this.#end
+    const piece = this.#decoder.push(id)
+    this.#end += lengthOf(piece)
+    // Bytes before it that never became a character are shown with it, and are not its own.
+    const own = this.#textOf(id)
+    return Math.max(0, piece.endsWith(own) ? this.#end - lengthOf(own) : begin)
+  }
+}
+
+/** choices[].logprobs of /v1/completions. top_logprobs have the token itself too. */
+export function completionLogprobs(
+  tokens: readonly CompletionToken[],
+  top: number,
+  spelling: Spelling,
+  offsetOf: (id: number, index: number) => number,
+) {
   const out = {
     text_offset: [] as number[],
     token_logprobs: [] as (number | null)[],
     tokens: [] as string[],
-    top_logprobs: [] as (Record<string, number> | null)[],
+    top_logprobs: [] as (ReadonlyMap<string, number> | null)[],
   }
-  let at = offset
-  for (const { id, logprob, top: likely } of tokens) {
-    out.text_offset.push(at)
-    at += spelling.text(id).length
+  for (const [i, { id, logprob, top: likely }] of tokens.entries()) {
+    out.text_offset.push(offsetOf(id, i))
     out.token_logprobs.push(logprob === null ? null : floor(logprob))
     out.tokens.push(spelling.word(id))
     out.top_logprobs.push(logprob === null ? null : byWord(id, logprob, likely, top, spelling))
   }
-  return { logprobs: out, end: at }
+  return out
 }
 
 function byWord(
@@ -74,14 +108,14 @@ function byWord(
   likely: CompletionToken['top'],
   top: number,
   spelling: Spelling,
-): Record<string, number> {
+): ReadonlyMap<string, number> {
   const words = new Map<string, number>([[spelling.word(id), floor(logprob)]])
   likely?.ids.slice(0, top).forEach((other, k) => {
     // Two tokens may be spelled alike; the more likely one stands, and the sampled one always.
     const word = spelling.word(other)
     if (!words.has(word)) words.set(word, floor(likely.logprobs[k]))
   })
-  return Object.fromEntries(words)
+  return words
 }
 
 /** choices[].logprobs of /inference/v1/generate: by ids, in the words of old and new versions of vLLM. */
@@ -101,7 +135,7 @@ export function generateLogprobs(tokens: readonly SampledToken[], top: number) {
   }
 }
 
-/** prompt_logprobs of all routes: a map by token id for each token, null for the first. */
+/** prompt_logprobs of all routes: a map by token id for each token, which comes first, before the most likely ones; null for the first token. */
 export function promptLogprobs(ids: readonly number[], found: readonly (PromptLogprob | null)[], spelling: Spelling) {
   return found.map((one, i) => {
     if (!one) return null
@@ -110,9 +144,10 @@ export function promptLogprobs(ids: readonly number[], found: readonly (PromptLo
       rank,
       decoded_token: spelling.text(id),
     })
-    const map: Record<string, { logprob: number; rank: number; decoded_token: string }> = {}
-    one.ids.forEach((id, k) => (map[id] = entry(id, one.logprobs[k], k + 1)))
-    map[ids[i]] = entry(ids[i], one.logprob, one.rank)
+    const map = new Map([[ids[i], entry(ids[i], one.logprob, one.rank)]])
+    one.ids.forEach((id, k) => {
+      if (id !== ids[i]) map.set(id, entry(id, one.logprobs[k], k + 1))
+    })
     return map
   })
 }

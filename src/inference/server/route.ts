@@ -3,6 +3,7 @@ import { randomUUID } from 'node:crypto'
 import type { Context } from 'hono'
 import { asHttpError, HttpError } from './errors.ts'
 import { Generation, type Work } from './generation.ts'
+import { jsonText } from './json.ts'
 import type { ServerContext } from './parts.ts'
 import { sse, sseHeaders, type SsePiece } from './stream.ts'
 
@@ -49,7 +50,7 @@ export async function answerWhole(
     await generation.start(false)
     await generation.whole()
     note(context, id, generation)
-    return context.json(answer(generation))
+    return context.body(jsonText(answer(generation)), 200, { 'content-type': 'application/json' })
   } finally {
     await generation.close()
   }

@@ -1,5 +1,7 @@
 /** Server-sent events: one `data:` line each, ended by `data: [DONE]` where the API has that. */
 
+import { jsonText } from './json.ts'
+
 const encoder = new TextEncoder()
 
 export interface SsePiece {
@@ -19,7 +21,7 @@ export function sse(
   { done, fault, gone }: { done: boolean; fault: (error: unknown) => SsePiece; gone: () => void },
 ): ReadableStream<Uint8Array> {
   const write = (controller: ReadableStreamDefaultController<Uint8Array>, { event, data }: SsePiece) =>
-    controller.enqueue(encoder.encode(`${event === undefined ? '' : `event: ${event}\n`}data: ${JSON.stringify(data)}\n\n`))
+    controller.enqueue(encoder.encode(`${event === undefined ? '' : `event: ${event}\n`}data: ${jsonText(data)}\n\n`))
   let cancelled = false
   const end = (controller: ReadableStreamDefaultController<Uint8Array>) => {
     if (done) controller.enqueue(encoder.encode('data: [DONE]\n\n'))

@@ -1,6 +1,6 @@
 /** What the events of a stream say of the tokens that were used: stream_options. */
 import { badRequest } from './errors.ts'
-import type { Generation } from './generation.ts'
+import type { Generation, Usage } from './generation.ts'
 
 interface StreamBody {
   stream?: boolean | null
@@ -14,13 +14,16 @@ export function checkStreamOptions({ stream, stream_options }: StreamBody): void
 
 export class StreamUsage {
   readonly #generation: Generation
+  readonly #whole: () => Usage
   readonly #asked: boolean
   readonly #always: boolean
   /** Tokens that have come, by completion. */
   readonly #made = new Map<number, number>()
 
-  constructor(generation: Generation, { stream_options: options }: StreamBody) {
+  /** @param whole of the whole request, where that is not what the engine made */
+  constructor(generation: Generation, { stream_options: options }: StreamBody, whole = () => generation.usage()) {
     this.#generation = generation
+    this.#whole = whole
     this.#asked = options?.include_usage === true
     this.#always = this.#asked && options?.continuous_usage_stats === true
   }
@@ -36,6 +39,6 @@ export class StreamUsage {
 
   /** The event after all others, of the whole request; none where it is not asked for. */
   *last(envelope: object): Generator<{ data: object }> {
-    if (this.#asked) yield { data: { ...envelope, choices: [], usage: this.#generation.usage() } }
+    if (this.#asked) yield { data: { ...envelope, choices: [], usage: this.#whole() } }
   }
 }
