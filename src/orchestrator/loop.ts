@@ -69,7 +69,7 @@ export async function trainingLoop(parts: LoopParts, options: LoopOptions): Prom
   const abandon = () => orchestrator.abandonAfter(done + 1)
   stop.addEventListener('abort', abandon)
   try {
-    // A resumed run was evaluated where it stopped.
+    // A resumed run was evaluated where it stopped, unless it was stopped while it was: `eval --run` makes up for that.
     const before = firstStep === 0 ? await evaluate(parts, options, 0) : []
     if (before.length > 0) await monitor.writeRow(0, metricsOf(before))
 

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import { allocateWeight, slicesOf, sliceRows, uploadWeight, type Weight } from '../../src/kernels/common/weight.ts'
+import { allocateWeight, slicesOf, sliceRows, uploadWeight, weightView, type Weight } from '../../src/kernels/common/weight.ts'
 import { linear, linearBackwardInput } from '../../src/kernels/matmul/matmul.ts'
 import { bf16Bits, bounds, modes, openBench, sameBits } from './harness.ts'
 import { casesOf, product, type Case } from './matmul-cases.ts'
@@ -93,6 +93,24 @@ describe.each(modes)('$name', ({ facts, needs }) => {
     }
   })
 })
+
+test.each(modes)(
+  'backward through a vocabulary, $name: in parts, so that what nearly cancels stays right',
+  async ({ facts, needs }) => {
+    if (needs === 'cpu' && !bench.cpu) return
+    await bench.run('long sum', facts, async () => {
+      const [n, k] = [32_768, 64]
+      // As of a head: every token's probability takes a little of the rows' common part away, and the target gives it back.
+      const values = bench.normals(n * k).map((x) => 1 + 0.05 * x)
+      const dy = new Float32Array(n).fill(-1 / n)
+      dy[n - 5] += 1
+      const dx = bench.out(k)
+      linearBackwardInput(gpu, bench.up(dy), 1, weightView('vocabulary', bench.up(values), n, k), dx)
+      const want = product(1, k, n, (_, t) => dy[t], (j, t) => values[t * k + j]) // prettier-ignore
+      await bench.check('dx', dx, want, 5e-6) // one running sum: 5e-5
+    })
+  },
+)
 
 describe('weights in several storages', () => {
   const limits = { ...gpu.facts.limits }

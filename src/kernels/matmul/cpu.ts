@@ -30,9 +30,6 @@ export function takesCpu(gpu: Gpu, k: number): boolean {
 export const stagingColumns = 128
 /** Weights larger than this are walked column tile by column tile, so that each is read from memory once and not for every 16 rows. */
 export const cachedBytes = 1 << 20
-/** Rows of W (terms of a sum) from which on dX is made in parts. */
-const widestSum = 8192
-
 /** y = alpha * (x Wᵀ + LoRA) + bias + residual of one part. `extra`: xa, B, bias, residual. */
 export function forward(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Binding, part: Part, options: Extras): void {
   const { alpha, rank, flags, extra } = options
@@ -133,27 +130,6 @@ export function backwardInput(
     gpu.dispatch(kernel, bindings, { rows, n: part.rows, k, alpha }, [k / 8, groupsOf(rows, MT)])
     return
   }
-  // A part of W that all rows share should stay in a cache: a vocabulary is walked in parts of it.
-  const step = part.rows > widestSum && !flags.ACCUMULATE && alpha === 1 ? widestSum / 4 : part.rows
-  for (let n0 = 0; n0 < part.rows; n0 += step) {
-    const n = Math.min(step, part.rows - n0)
-    const last = n0 + n === part.rows
-    const some = { ...part, row: part.row + n0, rows: n, column: part.column + n0 }
-    const own = { ...flags, LORA: last ? flags.LORA : 0, CONTINUE: Number(n0 > 0) }
-    backwardInputOf(gpu, dy, rows, weight, dx, some, { alpha, rank, flags: own, extra: last ? extra : [] })
-  }
-}
-
-function backwardInputOf(
-  gpu: Gpu,
-  dy: Binding,
-  rows: Count,
-  weight: Weight,
-  dx: Binding,
-  part: Part,
-  { alpha, rank, flags, extra }: Extras,
-): void {
-  const k = weight.columns
   const high = tilesOf(gpu).nnCpu.rows
   const many = capacityOf(rows)
   const takesHigh = many > 16 && covered(many, high) * (1 - wasted.nn) <= covered(many, 16)

@@ -6,7 +6,6 @@
 // A slice of W: rows w_row .. w_row + n of its storage belong to columns dy_column .. of dy, whose rows are dy_stride apart.
 // BY4: n, dy_stride and dy_column are multiples of 4; else dy is read value by value, with zeros past n.
 // DY_TEX: columns dy_column .. + n of dy are staged in a texture (stage.ts), whose first row is row0 of dy; n is a multiple of 4 * TURN.
-// CONTINUE: the sum goes on from what dx holds (after a part of N, with an alpha of 1): the same bits as in one go.
 // ROWS_FIRST: neighbouring workgroups share columns of dx, else rows. Rows row0 .. rows are computed. TURN: how many times 4 n a turn takes; 1 without DY_TEX.
 struct Params { row0: u32, rows: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, w_row: u32, dy_stride: u32, dy_column: u32, alpha: f32 }
 #if DY_TEX
@@ -50,19 +49,6 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   var hi_$(r) = vec4f();
 #end
   let end = min(m0 + $(MT)u, p.rows);
-#if CONTINUE
-  for (var r0 = m0; r0 < end; r0 += 2u) {
-#for q in 0..2
-    let before$(q) = min(r0 + $(q)u, p.rows - 1u) * (p.k / 4u) + 2u * c;
-    let lo_before$(q) = dx[before$(q)];
-    let hi_before$(q) = dx[before$(q) + 1u];
-#for i in 0..MT/2
-    lo_$(2*i+q) = select(lo_$(2*i+q), lo_before$(q), r0 == m0 + $(2*i)u);
-    hi_$(2*i+q) = select(hi_$(2*i+q), hi_before$(q), r0 == m0 + $(2*i)u);
-#end
-#end
-  }
-#endif
   for (var n = 0u; n < p.n; n += $(4*TURN)u) {
 #for i in 0..MT/8
 #if DY_TEX
@@ -105,15 +91,14 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
   }
 #endif
-  // Four rows a turn, see nt_cpu.wgsl; two where another such loop stands before the sum, which compiles in little more than half the time.
-#for E in 4-2*CONTINUE..5-2*CONTINUE
-  for (var r0 = m0; r0 < end; r0 += $(E)u) {
-#for q in 0..E
+  // Four rows a turn, see nt_cpu.wgsl.
+  for (var r0 = m0; r0 < end; r0 += 4u) {
+#for q in 0..4
     var lo_out_$(q) = lo_$(q);
     var hi_out_$(q) = hi_$(q);
-#for i in 1..MT/E
-    lo_out_$(q) = select(lo_out_$(q), lo_$(E*i+q), r0 == m0 + $(E*i)u);
-    hi_out_$(q) = select(hi_out_$(q), hi_$(E*i+q), r0 == m0 + $(E*i)u);
+#for i in 1..MT/4
+    lo_out_$(q) = select(lo_out_$(q), lo_$(4*i+q), r0 == m0 + $(4*i)u);
+    hi_out_$(q) = select(hi_out_$(q), hi_$(4*i+q), r0 == m0 + $(4*i)u);
 #end
     if (r0 + $(q)u < p.rows && column < p.k / 8u) {
       let at = (r0 + $(q)u) * (p.k / 4u) + 2u * c;
@@ -127,5 +112,4 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     }
 #end
   }
-#end
 }
