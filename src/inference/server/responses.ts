@@ -1,6 +1,7 @@
 /** /v1/responses: OpenAI's newer API, for text. Nothing is kept, so a conversation is sent whole each time. */
 import { randomUUID } from 'node:crypto'
 import type { Context } from 'hono'
+import { decodeStream } from '../../model/tokenizer.ts'
 import type { AnswerText } from './answer.ts'
 import type { Generation, Usage, Work } from './generation.ts'
 import type { App, ServerContext } from './parts.ts'
@@ -81,8 +82,9 @@ interface Ended {
   /** Why it is incomplete. */
   reason?: string
   output: object[]
-  text: string
   usage?: Usage
+  /** Tokens before the answer's first. */
+  thoughts?: number
 }
 
 function response(wish: Wish, ended?: Ended): object {
@@ -114,43 +116,62 @@ function response(wish: Wish, ended?: Ended): object {
           input_tokens: ended.usage.prompt_tokens,
           input_tokens_details: { cached_tokens: ended.usage.prompt_tokens_details?.cached_tokens ?? 0 },
           output_tokens: ended.usage.completion_tokens,
-          output_tokens_details: { reasoning_tokens: 0 },
+          output_tokens_details: { reasoning_tokens: ended.thoughts ?? 0 },
           total_tokens: ended.usage.total_tokens,
         }
       : null,
   }
 }
 
-const part = (text: string) => ({ type: 'output_text', text, annotations: [], logprobs: [] })
+/** What the output is made of, in the words of the API. */
+const kinds = {
+  reasoning: {
+    event: 'response.reasoning_text',
+    item: ({ item }: Wish, _: string, content: object[]) => ({
+      id: `rs_${item.slice(4)}`,
+      type: 'reasoning',
+      summary: [],
+      content,
+    }),
+    part: (text: string) => ({ type: 'reasoning_text', text }),
+    piece: {},
+  },
+  message: {
+    event: 'response.output_text',
+    item: ({ item }: Wish, status: string, content: object[]) => ({
+      id: item,
+      type: 'message',
+      role: 'assistant',
+      status,
+      content,
+    }),
+    part: (text: string) => ({ type: 'output_text', text, annotations: [], logprobs: [] }),
+    piece: { logprobs: [] as never[] },
+  },
+}
+type Kind = keyof typeof kinds
 
-const message = ({ item }: Wish, status: string, content: object[]) => ({
-  id: item,
-  type: 'message',
-  role: 'assistant',
-  status,
-  content,
-})
+const itemOf = (kind: Kind, wish: Wish, status: string, text: string) => kinds[kind].item(wish, status, [kinds[kind].part(text)])
 
 function endedOf(generation: Generation, wish: Wish, text: AnswerText): Ended {
   const [one] = generation.finished
   const status = one.finishReason === 'stop' ? 'completed' : 'incomplete'
-  const reasoning = text.reasoning
-    ? [
-        {
-          id: `rs_${wish.item.slice(4)}`,
-          type: 'reasoning',
-          summary: [],
-          content: [{ type: 'reasoning_text', text: text.reasoning }],
-        },
-      ]
-    : []
+  const reasoning = text.reasoning ? [itemOf('reasoning', wish, status, text.reasoning)] : []
   return {
     status,
     ...(one.finishReason === 'stop' ? {} : { reason: one.finishReason === 'length' ? 'max_output_tokens' : one.finishReason }),
-    text: text.content,
-    output: [...reasoning, message(wish, status, [part(text.content)])],
+    output: [...reasoning, itemOf('message', wish, status, text.content)],
     usage: generation.usage(),
+    thoughts: text.reasoning ? thoughtsOf(wish, one.result.ids) : 0,
   }
+}
+
+/** How many tokens come before the answer. */
+function thoughtsOf({ server, prompt }: Wish, ids: readonly number[]): number {
+  const decoder = decodeStream(server.parts.tokenizer, { skipSpecialTokens: true })
+  const text = answerTo(server, prompt)
+  const first = ids.findIndex((id) => text.push(decoder.push(id)).content)
+  return first < 0 ? ids.length : first
 }
 
 function whole(generation: Generation, wish: Wish): object {
@@ -167,21 +188,39 @@ async function* events(generation: Generation, wish: Wish): AsyncGenerator<SsePi
     data: { type, sequence_number: sequence_number++, ...fields },
   })
   const text = answerTo(wish.server, wish.prompt)
-  const place = { item_id: wish.item, output_index: 0, content_index: 0 }
   yield event('response.created', { response: response(wish) })
   yield event('response.in_progress', { response: response(wish) })
-  yield event('response.output_item.added', { output_index: 0, item: message(wish, 'in_progress', []) })
-  yield event('response.content_part.added', { ...place, part: part('') })
-  for await (const { text: came, finished } of generation.pieces()) {
-    const contents = [text.push(came).content, finished ? text.flush().content : undefined]
-    for (const delta of contents) if (delta) yield event('response.output_text.delta', { ...place, delta, logprobs: [] })
+  /** The item that grows, and its text so far. */
+  let open: { kind: Kind; text: string; index: number } | undefined
+  const place = ({ kind, index }: { kind: Kind; index: number }) => {
+    return { item_id: kinds[kind].item(wish, '', []).id, output_index: index, content_index: 0 }
   }
+  function* close(status: string): Generator<SsePiece> {
+    if (!open) return
+    const { event: name, part, piece } = kinds[open.kind]
+    yield event(`${name}.done`, { ...place(open), text: open.text, ...piece })
+    yield event('response.content_part.done', { ...place(open), part: part(open.text) })
+    yield event('response.output_item.done', { output_index: open.index, item: itemOf(open.kind, wish, status, open.text) })
+  }
+  function* grow(kind: Kind, delta: string): Generator<SsePiece> {
+    if (open?.kind !== kind) {
+      yield* close('completed')
+      open = { kind, text: '', index: open ? open.index + 1 : 0 }
+      const item = kinds[kind].item(wish, 'in_progress', [])
+      yield event('response.output_item.added', { output_index: open.index, item })
+      yield event('response.content_part.added', { ...place(open), part: kinds[kind].part('') })
+    }
+    open.text += delta
+    if (delta) yield event(`${kinds[kind].event}.delta`, { ...place(open), delta, ...kinds[kind].piece })
+  }
+  for await (const { text: came, finished } of generation.pieces()) {
+    for (const { reasoning, content } of [text.push(came), finished ? text.flush() : {}]) {
+      if (reasoning) yield* grow('reasoning', reasoning)
+      if (content) yield* grow('message', content)
+    }
+  }
+  yield* grow('message', '')
   const ended = endedOf(generation, wish, text)
-  // Streamed, the answer is the only item: its thinking came before anything was known of it.
-  const item = message(wish, ended.status, [part(ended.text)])
-  yield event('response.output_text.done', { ...place, text: ended.text, logprobs: [] })
-  yield event('response.content_part.done', { ...place, part: part(ended.text) })
-  yield event('response.output_item.done', { output_index: 0, item })
-  const type = ended.status === 'completed' ? 'response.completed' : 'response.incomplete'
-  yield event(type, { response: response(wish, { ...ended, output: [item] }) })
+  yield* close(ended.status)
+  yield event(ended.status === 'completed' ? 'response.completed' : 'response.incomplete', { response: response(wish, ended) })
 }

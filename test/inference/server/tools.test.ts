@@ -146,6 +146,53 @@ describe('thoughts', () => {
     const [plain] = (await client.chat.completions.create({ ...base, ...forced('just an answer') })).choices
     expect(plain.message).toMatchObject({ content: 'just an answer', reasoning: null })
   })
+  test('are an item of a response, whole and streamed alike', async () => {
+    const open = await tiny.serve(
+      {},
+      { grammars: () => Promise.resolve(grammars), chatTemplate: `${chatTemplate}<think>`, reasoning: true },
+    )
+    const schema = { const: 'hm, well</think>yes' }
+    const asked = {
+      model: 'tiny',
+      input: 'a',
+      temperature: 0,
+      text: { format: { type: 'json_schema' as const, name: 'x', schema } },
+    }
+    for (const max_output_tokens of [60, 3]) {
+      const whole = await open.client.responses.create({ ...asked, max_output_tokens })
+      const thoughts = max_output_tokens === 3 ? expect.stringMatching(/^"hm?/) : '"hm, well'
+      expect(whole.output).toMatchObject([{ type: 'reasoning', content: [{ text: thoughts }] }, { type: 'message' }])
+      expect(whole.output_text).toBe(max_output_tokens === 3 ? '' : 'yes"')
+      const { output_tokens, output_tokens_details: details } = whole.usage!
+      expect(details.reasoning_tokens).toBeGreaterThan(0)
+      if (max_output_tokens === 3) expect(details.reasoning_tokens).toBe(3)
+      else expect(details.reasoning_tokens).toBeLessThan(output_tokens)
+      const texts = new Map<string, string>()
+      const types: string[] = []
+      let last: OpenAI.Responses.Response | undefined
+      for await (const event of await open.client.responses.create({ ...asked, max_output_tokens, stream: true })) {
+        if ('delta' in event && typeof event.delta === 'string')
+          texts.set(event.type, (texts.get(event.type) ?? '') + event.delta)
+        else types.push(`${event.type}${'output_index' in event ? ` ${event.output_index}` : ''}`)
+        if ('response' in event) last = event.response
+      }
+      const strip = (response: OpenAI.Responses.Response | undefined) => [
+        response?.output.map((item) => ({ ...item, id: '' })),
+        response?.usage?.output_tokens_details,
+        response?.status,
+      ]
+      expect(strip(last)).toEqual(strip(whole))
+      expect(texts.get('response.reasoning_text.delta')).toEqual(thoughts)
+      expect(texts.get('response.output_text.delta') ?? '').toBe(whole.output_text)
+      const item = (name: string, index: number) =>
+        ['output_item.added', 'content_part.added', `${name}.done`, 'content_part.done', 'output_item.done'].map((type) => `response.${type} ${index}`) // prettier-ignore
+      const end = max_output_tokens === 3 ? 'response.incomplete' : 'response.completed'
+      expect(types).toEqual([
+        'response.created', 'response.in_progress', ...item('reasoning_text', 0), ...item('output_text', 1), end,
+      ]) // prettier-ignore
+    }
+    await open.close()
+  })
 })
 
 describe('formats', () => {
