@@ -67,7 +67,8 @@ export async function withDecoder(
   try {
     if (adapter) checkAdapter(adapter, files.config, files.name)
     const samples = await readBatch(options.batch, { vocabSize: files.config.vocabSize })
-    const longest = Math.max(...samples.map((s) => s.ids.length))
+    // Not Math.max(...): a call takes some 120,000 arguments at most.
+    const longest = samples.reduce((most, s) => Math.max(most, s.ids.length), 0)
     const most = files.config.maxPositionEmbeddings
     if (longest > most) console.error(`a sequence has ${longest} tokens; ${files.name} was made for ${most} at most`)
     const gpu = await Gpu.open()

@@ -6,7 +6,7 @@ import { completionLogprobs, lengthOf, Offsets, promptLogprobs, Spelling, type C
 import type { App, ServerContext } from './parts.ts'
 import { checkIds, encodeText } from './prompt.ts'
 import { answerStreamed, answerWhole, fingerprint, idOf, modelOf, now } from './route.ts'
-import { completionsOf, freshSeed, logprobsOf, maxTokensOf, samplingOf, truncate } from './sampling.ts'
+import { completionsOf, logprobsOf, maxTokensOf, samplingOf, truncate } from './sampling.ts'
 import { completionsBody, type CompletionsBody } from './schemas/completions.ts'
 import type { SsePiece } from './stream.ts'
 import { constraintOf } from './structured.ts'
@@ -57,11 +57,9 @@ function worksOf(
   const promptTop = body.prompt_logprobs ?? (echo && top !== undefined ? top : undefined)
   const logprobs = logprobsOf(parts, { top, prompt: promptTop, field: 'logprobs' })
   const { maxLength } = engine
-  const sampling = samplingOf(body, parts.defaults)
-  const n = completionsOf(body, sampling.temperature)
+  const { temperature } = samplingOf(body, parts.defaults)
+  const n = completionsOf(body, temperature)
   const constraint = constraintOf(server, body)
-  // Without a seed of the request's own, prompts that are alike get answers of their own too.
-  const seedOf = () => (typeof body.seed === 'number' ? sampling.seed : freshSeed())
   return promptsOf(server, body).map((ids) => {
     const promptIds = truncate(ids, body, maxLength)
     // Nothing is to be made: one token is, and left out.
@@ -73,7 +71,8 @@ function worksOf(
     const text = { skipSpecialTokens: body.skip_special_tokens ?? true, includeStop: body.include_stop_str_in_output ?? false }
     return {
       promptIds,
-      sampling: { ...sampling, max_tokens, seed: seedOf() },
+      // Anew for each: without a seed of the request's own, prompts that are alike get answers of their own too.
+      sampling: { ...samplingOf(body, parts.defaults), max_tokens },
       n,
       text,
       logprobs,

@@ -24,7 +24,7 @@ export function samplingOf(body: SamplingBody, defaults: SamplingDefaults = {}):
     frequency_penalty: value('frequency_penalty'),
     stop: typeof stop === 'string' ? [stop] : stop,
     stop_token_ids: body.stop_token_ids ?? [],
-    seed: body.seed === undefined || body.seed === null ? freshSeed() : seedOf(body.seed),
+    seed: body.seed === undefined || body.seed === null ? randomInt(2 ** 32) : seedOf(body.seed),
     ...(body.min_tokens ? { min_tokens: body.min_tokens } : {}),
     ...(body.ignore_eos ? { ignore_eos: true } : {}),
     ...(body.logit_bias && Object.keys(body.logit_bias).length > 0
@@ -33,9 +33,6 @@ export function samplingOf(body: SamplingBody, defaults: SamplingDefaults = {}):
     ...(body.allowed_token_ids ? { allowed_token_ids: body.allowed_token_ids } : {}),
   }
 }
-
-/** A seed for what was given none. */
-export const freshSeed = (): number => randomInt(2 ** 32)
 
 /** The engine's seeds have 32 bits. */
 const seedOf = (seed: number): number => Number(BigInt.asUintN(32, BigInt(seed)))

@@ -30,6 +30,7 @@ export function takesCpu(gpu: Gpu, k: number): boolean {
 export const stagingColumns = 128
 /** Weights larger than this are walked column tile by column tile, so that each is read from memory once and not for every 16 rows. */
 export const cachedBytes = 1 << 20
+
 /** y = alpha * (x Wᵀ + LoRA) + bias + residual of one part. `extra`: xa, B, bias, residual. */
 export function forward(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Binding, part: Part, options: Extras): void {
   const { alpha, rank, flags, extra } = options
