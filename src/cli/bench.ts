@@ -3,6 +3,7 @@ import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { Argument, InvalidArgumentError, type Command } from 'commander'
 import { messageOf, UserError } from '../common/errors.ts'
+import { shellWord } from '../monitor/format.ts'
 import type { BenchReport, Topic } from '../bench/run.ts'
 import { versionOf } from './version.ts'
 
@@ -70,7 +71,7 @@ async function bench(what: Topic[], options: Options): Promise<void> {
       webgpu: versionOf('webgpu') ?? 'unknown',
     }
     const { model: models, rows, tokens, repeats, quick, matrixUnits } = options
-    const command = `node cli.js ${process.argv.slice(2).join(' ')}`
+    const command = `node cli.js ${process.argv.slice(2).map(shellWord).join(' ')}`
     const report = await runBench(
       gpu,
       { topics: what, models, rows, tokens, repeats, quick, matrixUnits, versions, command },
