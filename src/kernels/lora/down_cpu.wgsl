@@ -1,8 +1,8 @@
 // The first of LoRA's two products for GROUP projections of one input, for CPU drivers with subgroups of 8: xa_g[m,r] = scale_g * sum_k x[m,k] A_g[r,k].
 // x (rows, K), A_g (rank, K) from value a_g of the bank on, xa_g (rows, rank). K and rank are multiples of 8.
 // A dispatch costs such a driver more than this product, so one does it for all that share x. A workgroup is one subgroup and owns MT rows and 8 of the rank,
-// lane l rank r0 + l, in all groups; lanes share what they load of x (see matmul/nt_cpu.wgsl). Order of the sum: k = 0, 1, .. K-1 into one accumulator, as in
-// matmul, so its bits.
+// lane l rank r0 + l, in all groups; lanes share what they load of x (see matmul/nt_cpu.wgsl). Order of the sum: as in matmul/nt_cpu.wgsl,
+// so its bits.
 // STACKED: A_g holds the adapters of several places one below the other, and row m gets the product with that of places[m] alone, times its scale; the
 // others' values are 0. A workgroup none of whose rows has the place of its 8 does no product. Which rank is whose: stack.wgsl.
 struct Params { rows: u32, k: u32, rank: u32, a_0: u32, a_1: u32, a_2: u32, scale_0: f32, scale_1: f32, scale_2: f32, own: u32, width: u32, scales_0: u32, scales_1: u32, scales_2: u32 }
@@ -51,7 +51,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #for m in 0..MT
     {
 #for g in 0..GROUP
-      var t$(g) = acc_$(m)_$(g);
+      var t$(g) = 0.0;
 #end
 #for q in 0..4
       let xl$(q) = subgroupBroadcast(x$(m/4)[$(q)], $((m%4)*2)u);
@@ -66,7 +66,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
 #end
 #for g in 0..GROUP
-      acc_$(m)_$(g) = t$(g);
+      acc_$(m)_$(g) += t$(g);
 #end
     }
 #end

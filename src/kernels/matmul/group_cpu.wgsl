@@ -136,7 +136,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #for r in 0..MT
     {
 #for j in 0..NT
-      var t$(j) = acc_$(r)_$(j);
+      var t$(j) = 0.0;
 #end
 #for q in 0..8
 #for g in 0..NT/SPAN
@@ -147,7 +147,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
 #end
 #for j in 0..NT
-      acc_$(r)_$(j) = t$(j);
+      acc_$(r)_$(j) += t$(j);
 #end
     }
 #end

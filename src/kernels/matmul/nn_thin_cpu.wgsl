@@ -1,6 +1,7 @@
 // Backward of a thin matrix to its input, for CPU drivers with subgroups of 8: dx[m,k] = alpha * sum_n dy[m,n] W[n,k] with few columns K (LoRA's rank).
 // dy (rows, N) with N a multiple of 4, W (N, K) float32 in a buffer, dx (rows, K), K a multiple of 8. nn_cpu.wgsl would leave all lanes but K / 8 idle.
-// A workgroup is one subgroup; it owns MT rows x 8 columns, lane l column c0 + l. Order of the sum: n = 0 .. N-1. A turn takes 4 * TURN n; N is a multiple.
+// A workgroup is one subgroup; it owns MT rows x 8 columns, lane l column c0 + l. A turn takes 4 * TURN n; N is a multiple.
+// Order of the sum: as in nn_cpu.wgsl.
 // DY_TEX: dy is staged in a texture (stage.ts).
 struct Params { rows: u32, n: u32, k: u32, alpha: f32 }
 #if DY_TEX
@@ -36,13 +37,15 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
 #for r in 0..MT
     {
-      var t = acc_$(r);
+      var sum = acc_$(r);
 #for z in 0..TURN
+      var t$(z) = 0.0;
 #for q in 0..4
-      t = fma(subgroupBroadcast(g$(r/8)_$(z)[$(q)], $(r%8)u), w$(4*z+q), t);
+      t$(z) = fma(subgroupBroadcast(g$(r/8)_$(z)[$(q)], $(r%8)u), w$(4*z+q), t$(z));
 #end
+      sum += t$(z);
 #end
-      acc_$(r) = t;
+      acc_$(r) = sum;
     }
 #end
   }

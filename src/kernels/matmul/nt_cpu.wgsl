@@ -6,7 +6,8 @@
 // A workgroup is one subgroup and owns MT rows x NT*8 columns; lane l has columns n0 + NT*l + j: a load of W touches all panels at once, and a store takes
 // several columns (VEC2, VEC4: 2, 4 of them, which n, y_column and y_stride are multiples of). A lane loads a different part of x and
 // subgroupBroadcast shares it: a load of the same value by 8 lanes would cost 8 loads on this driver (kernels.md, lavapipe.md).
-// Order of the sum: k = 0, 1, .. K-1, then r = 0 .. R-1, one accumulator: the same for every tile shape, so for every batch.
+// Order of the sum: eight k at a time, summed by themselves and then added to the total, then r likewise: the same for every tile shape, so for every batch.
+// That takes as many operations as one running sum, since this driver multiplies and adds apart, and rounds 0.4 times as much.
 // A slice of W: rows w_row .. w_row + n of its storage, rows first_row .. of the whole W (so of B and bias), are columns y_column .. of y,
 // whose rows are y_stride apart.
 struct Params { row0: u32, rows: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, w_row: u32, first_row: u32, y_stride: u32, y_column: u32, alpha: f32 }

@@ -1,7 +1,7 @@
 #for r in 0..MT
     {
 #for j in 0..NT
-      var t$(j) = acc_$(r)_$(j);
+      var t$(j) = 0.0;
 #end
 #for q in 0..4
       let lo$(q) = subgroupBroadcast(x$(r/4)[$(q)], $((r%4)*2)u);
@@ -16,7 +16,7 @@
 #end
 #end
 #for j in 0..NT
-      acc_$(r)_$(j) = t$(j);
+      acc_$(r)_$(j) += t$(j);
 #end
     }
 #end

@@ -1,24 +1,30 @@
 #for r in 0..MT
     {
 #for j in 0..NT
-      var t$(j) = acc_$(r)_$(j);
+      var sum$(j) = acc_$(r)_$(j);
 #end
 #for z in 0..CHUNKS
+#for j in 0..NT
+      var t$(j)_$(z) = 0.0;
+#end
 #for q in 0..4
       let lo$(z)_$(q) = subgroupBroadcast(xv[$(q)], $(r*(8/MT)+2*z)u);
 #for j in 0..NT
-      t$(j) = fma(lo$(z)_$(q), w$(j)_$(z).lo[$(q)], t$(j));
+      t$(j)_$(z) = fma(lo$(z)_$(q), w$(j)_$(z).lo[$(q)], t$(j)_$(z));
 #end
 #end
 #for q in 0..4
       let hi$(z)_$(q) = subgroupBroadcast(xv[$(q)], $(r*(8/MT)+2*z+1)u);
 #for j in 0..NT
-      t$(j) = fma(hi$(z)_$(q), w$(j)_$(z).hi[$(q)], t$(j));
-#end
+      t$(j)_$(z) = fma(hi$(z)_$(q), w$(j)_$(z).hi[$(q)], t$(j)_$(z));
 #end
 #end
 #for j in 0..NT
-      acc_$(r)_$(j) = t$(j);
+      sum$(j) += t$(j)_$(z);
+#end
+#end
+#for j in 0..NT
+      acc_$(r)_$(j) = sum$(j);
 #end
     }
 #end

@@ -1,9 +1,9 @@
 // Gradient of a weight, for CPU drivers with subgroups of 8: dW[n,k] (+)= alpha * sum_m dy[m,n] x[m,k]
 // dy (rows, N), x (rows, K), dW (N, K), all float32; N and K multiples of 4. ACCUMULATE adds to what dW holds (micro-batches).
 // A workgroup is one subgroup and owns RT values of one operand (a) times 32 of the other (b), lane l the values j0 + 4l .. +3 of b:
-// a is dy and b is x; TRANSPOSED: a is x and b is dy, for a K too small to fill the lanes (LoRA's rank). Outer products, row m by row m:
-// order of the sum: m = 0 .. rows-1. A turn takes 4 rows, so that lanes share what they load of a (a load has 32 / RT rows of it) and each accumulator is
-// written, which is a blend, once for 4.
+// a is dy and b is x; TRANSPOSED: a is x and b is dy, for a K too small to fill the lanes (LoRA's rank). Outer products, row m by row m.
+// A turn takes 4 rows, so that lanes share what they load of a (a load has 32 / RT rows of it) and each accumulator is written, which is a blend, once for 4.
+// Order of the sum: the rows of a turn by themselves, then added to the total (see nt_cpu.wgsl); those left over one by one.
 // B_TEX: columns b_column .. + b_count of b are staged in a texture (stage.ts), whose first row is row 0.
 // A row of a is a_stride apart and starts at a_column, likewise b; dW's first row is out_row.
 struct Params { rows: u32, a_count: u32, b_count: u32, a_stride: u32, a_column: u32, b_stride: u32, b_column: u32, out_row: u32, alpha: f32 }
@@ -40,11 +40,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
 #for r in 0..RT
     {
-      var t = acc_$(r);
+      var t = vec4f();
 #for z in 0..4
       t = fma(vec4f(subgroupBroadcast(a$((z*RT/4+r/4)/8)[$(r%4)], $((z*RT/4+r/4)%8)u)), b$(z), t);
 #end
-      acc_$(r) = t;
+      acc_$(r) += t;
     }
 #end
   }

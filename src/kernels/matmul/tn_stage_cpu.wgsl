@@ -2,7 +2,7 @@
 // dy (rows, N) and x (rows, K) float32 in textures, dW (N, K). ACCUMULATE adds to what dW holds. N and K are multiples of 4.
 // A workgroup is one subgroup and owns 32 rows of dW x 32 columns: lane l loads dy[m, i0 + 4l ..] and x[m, j0 + 4l ..], broadcasts of the former
 // times the latter are an outer product a row m. TURN rows m a turn: an accumulator is written once a turn, and each write is a blend.
-// Order of the sum: m = 0 .. rows-1.
+// Order of the sum: the rows of a turn by themselves, then added to the total (see nt_cpu.wgsl); those left over one by one.
 // COLUMNS_FIRST: neighbouring workgroups share rows of dW, else columns: what they share should be the larger operand's part, so that the other
 // stays in the cache. dW's first row is out_row.
 struct Params { rows: u32, n: u32, k: u32, out_row: u32, alpha: f32 }
@@ -32,11 +32,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
 #for r in 0..32
     {
-      var t = acc_$(r);
+      var t = vec4f();
 #for z in 0..TURN
       t = fma(vec4f(subgroupBroadcast(g$(z)[$(r%4)], $(r/4)u)), x$(z), t);
 #end
-      acc_$(r) = t;
+      acc_$(r) += t;
     }
 #end
   }
