@@ -1,5 +1,5 @@
 /** `report`: one HTML file of a run, and its metrics to the sinks that have not got them yet. */
-import { existsSync, readFileSync } from 'node:fs'
+import { existsSync, readFileSync, statSync } from 'node:fs'
 import { basename, join, resolve } from 'node:path'
 import { InvalidArgumentError, type Command } from 'commander'
 import { messageOf, UserError } from '../common/errors.ts'
@@ -43,7 +43,7 @@ async function report(dirs: string[], { out, plots, bench = [], sync }: Options)
     throw new UserError('No run is named: give outputs/NAME, or --bench FILE.')
   const paths = dirs.map((dir) => resolve(dir))
   for (const [i, path] of paths.entries()) {
-    if (!existsSync(join(path, 'metrics.jsonl')))
+    if (!statSync(join(path, 'metrics.jsonl'), { throwIfNoEntry: false })?.isFile())
       throw new UserError(
         `${dirs[i]} has no metrics.jsonl: it is no run's folder, or its first step is still to come. Give outputs/NAME.`,
       )
@@ -54,7 +54,11 @@ async function report(dirs: string[], { out, plots, bench = [], sync }: Options)
   }
   const { writeReport } = await import('../monitor/report-html.ts')
   const page = out ?? (dirs.length === 1 ? undefined : dirs.length === 0 ? 'bench.html' : 'compare.html')
-  const made = await writeReport(paths, { out: page, plots, bench })
+  const made = await writeReport(paths, { out: page, plots, bench }).catch((error: unknown) => {
+    if (error instanceof Error && 'syscall' in error)
+      throw new UserError(`The report cannot be made: ${error.message}. Name another place with --out, or see to that file.`)
+    throw error
+  })
   console.log(made.path)
   if (made.plots) console.log(made.plots)
   if (made.note) console.error(`note: ${made.note}`)

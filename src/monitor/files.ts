@@ -10,6 +10,7 @@ import {
   renameSync,
   rmSync,
   fstatSync,
+  statSync,
   writeFileSync,
   writeSync,
 } from 'node:fs'
@@ -137,11 +138,15 @@ function mendTail(path: string): void {
   }
 }
 
+/** The text of a file; '' where there is none, or a folder in its place. */
+export function textOf(path: string): string {
+  return statSync(path, { throwIfNoEntry: false })?.isFile() ? readFileSync(path, 'utf8') : ''
+}
+
 /** Every whole row of a file of JSON lines; a missing file has none. A line that is no JSON (cut off), or no object, is left out. */
 export function readJsonLines<T = Record<string, unknown>>(path: string): T[] {
-  if (!existsSync(path)) return []
   const rows: T[] = []
-  for (const line of readFileSync(path, 'utf8').split('\n')) {
+  for (const line of textOf(path).split('\n')) {
     if (line.trim() === '') continue
     try {
       const row: unknown = JSON.parse(line)

@@ -53,7 +53,16 @@ export class MetricsWriter {
   }
 }
 
-/** Every row of a metrics.jsonl, in the order of the file. */
+/** Milliseconds from 1970 that a Date can hold. */
+const LAST_DATE = 8.64e15
+
+/** Whether a value of a line is a row: the file may have been edited, or be another program's. */
+export function isMetricsRow(value: unknown): value is MetricsRow {
+  const { step, time } = (value ?? {}) as Partial<MetricsRow>
+  return typeof step === 'number' && typeof time === 'number' && Math.abs(time * 1000) <= LAST_DATE
+}
+
+/** Every row of a metrics.jsonl, in the order of the file; lines that are none are left out. */
 export function readMetrics(path: string): MetricsRow[] {
-  return readJsonLines<MetricsRow>(path)
+  return readJsonLines(path).filter(isMetricsRow)
 }

@@ -1,7 +1,7 @@
 /** Several runs on one page: where they differ, where they ended, and each curve with a line a run. */
-import { existsSync, readFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
 import { mean } from './aggregate.ts'
+import { textOf } from './files.ts'
 import { formatDuration, formatNumber } from './format.ts'
 import { readMetrics, type MetricsRow } from './metrics-writer.ts'
 import { metricInfo } from './metrics-table.ts'
@@ -24,11 +24,10 @@ export function readRuns(paths: readonly string[]): ComparedRun[] {
   const last = paths.map((path) => basename(path))
   return paths.map((path, i) => {
     const twice = last.filter((name) => name === last[i]).length > 1
-    const config = join(path, 'config.toml')
     return {
       name: twice ? join(basename(join(path, '..')), last[i]) : last[i],
       rows: readMetrics(join(path, 'metrics.jsonl')),
-      config: existsSync(config) ? readFileSync(config, 'utf8') : '',
+      config: textOf(join(path, 'config.toml')),
     }
   })
 }

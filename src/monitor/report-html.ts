@@ -2,9 +2,9 @@
  * `report.html`: curves, evaluations, samples and config of a run, several runs over one another, and benchmarks, in one file that opens from
  * disk, loads nothing and runs no script. Its plots are in it as SVG and PNG to save, and beside it as files.
  */
-import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { existsSync, readdirSync } from 'node:fs'
 import { basename, join } from 'node:path'
-import { writeFileAtomic } from './files.ts'
+import { textOf, writeFileAtomic } from './files.ts'
 import { formatDuration, formatNumber, formatPercent } from './format.ts'
 import { mean } from './aggregate.ts'
 import { readMetrics, type MetricsRow } from './metrics-writer.ts'
@@ -65,7 +65,7 @@ export async function reportHtml(
   const cards = (plots: readonly Plot[]) =>
     plots.length === 0 ? '' : `<div class="cards">${plots.map((plot) => figure(plot, files[used++])).join('')}</div>`
   const name = one === undefined ? compareTitle(runs) || 'Benchmarks' : escapeHtml(basename(one))
-  const config = one !== undefined && existsSync(join(one, 'config.toml')) ? readFileSync(join(one, 'config.toml'), 'utf8') : ''
+  const config = one === undefined ? '' : textOf(join(one, 'config.toml'))
   const body = [
     `<h1>${name}</h1>`,
     note && `<p class="env">${escapeHtml(note)}</p>`,

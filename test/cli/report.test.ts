@@ -57,6 +57,10 @@ test('mistakes are sentences', async () => {
   expect(report(['nowhere'])).toMatchObject({ status: 2, stderr: expect.stringContaining('has no metrics.jsonl') as string })
   expect(report([])).toMatchObject({ status: 2, stderr: expect.stringContaining('give outputs/NAME, or --bench FILE') as string })
   expect(report(['outputs/made', '--sync', 'wanda'])).toMatchObject({ status: 2 })
+  expect(report(['outputs/made', '--out', 'no/folder.html'])).toMatchObject({
+    status: 2,
+    stderr: expect.stringContaining('The report cannot be made: ENOENT') as string,
+  })
   const without = await runs.run(['run_name=refused', 'report_to=wandb'], { WANDB_API_KEY: '' })
   expect(without).toMatchObject({ code: 2, stderr: expect.stringContaining('WANDB_API_KEY holds no key') as string })
   expect(runs.runs()).not.toContain('refused')

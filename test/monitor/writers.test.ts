@@ -43,6 +43,20 @@ test('a line that a killed process left unfinished does not spoil the next one',
   expect(readMetrics(path).map((r) => r.step)).toEqual([1, 3])
 })
 
+test('lines without a step and a time are no rows', () => {
+  const path = join(temporaryFolder(), 'metrics.jsonl')
+  const lines = [
+    '{"step":1,"time":5,"reward":1}',
+    '{"step":2,"reward":1}',
+    '{"time":5}',
+    'null',
+    '{"step":3,"time":1e300}',
+    '{"step":"4","time":5}',
+  ]
+  appendFileSync(path, `${lines.join('\n')}\n`)
+  expect(readMetrics(path)).toEqual([{ step: 1, time: 5, reward: 1 }])
+})
+
 test('rows and the log are on disk although the process is killed at once', () => {
   const folder = temporaryFolder()
   const source = (name: string) => JSON.stringify(pathToFileURL(join(import.meta.dirname, '../../src/monitor', name)).href)

@@ -8,7 +8,7 @@ import { join } from 'node:path'
 import { messageOf } from '../../common/errors.ts'
 import { writeFileAtomic } from '../files.ts'
 import { shellWord } from '../format.ts'
-import type { MetricsRow } from '../metrics-writer.ts'
+import { isMetricsRow, type MetricsRow } from '../metrics-writer.ts'
 import type { OpenSink, Sink, SinkRun, SinkState } from './types.ts'
 
 /** How far a sink is: bytes of metrics.jsonl that were sent, a hash and the time of the last line, and what the sink remembers. */
@@ -162,17 +162,20 @@ function placeIn(file: string, cursor: Cursor | undefined): { cursor: Cursor; re
   }
   let offset = 0
   for (const line of text.split('\n').slice(0, -1)) {
-    if (timeOf(line) > cursor.time) break
+    const row = rowOf(line)
+    if (row && row.time > cursor.time) break
     offset += Buffer.byteLength(line) + 1
   }
   return { cursor: { ...cursor, offset }, rewound: true }
 }
 
-function timeOf(line: string): number {
+/** Undefined for a line that is no row of anyone's: a killed process left it, or it was edited. */
+function rowOf(line: string): MetricsRow | undefined {
   try {
-    return (JSON.parse(line) as MetricsRow).time
+    const row: unknown = JSON.parse(line)
+    return isMetricsRow(row) ? row : undefined
   } catch {
-    return 0
+    return undefined
   }
 }
 
@@ -192,11 +195,8 @@ function rowsFrom(file: string, from: number, most: number): { rows: MetricsRow[
       at = end + 1
       offset = from + at
       last = hash(line)
-      try {
-        rows.push(JSON.parse(line) as MetricsRow)
-      } catch {
-        // A line that a killed process left: it is no row of anyone's.
-      }
+      const row = rowOf(line)
+      if (row) rows.push(row)
     }
   } finally {
     closeSync(fd)
