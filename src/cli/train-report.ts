@@ -6,7 +6,7 @@ import { shellWord } from '../monitor/format.ts'
 import { finalReport, type EvalSummary, type SamplePair } from '../monitor/report.ts'
 import { readRollouts, type RolloutRow } from '../monitor/rollout-writer.ts'
 import type { LoopResult } from '../orchestrator/loop.ts'
-import type { Run } from './train-setup.ts'
+import { missedEvals, type Run } from './train-setup.ts'
 
 /** One held-out question and what was answered. */
 interface Answer {
@@ -46,7 +46,7 @@ export function reportRun(run: Run, result: LoopResult): void {
     samples: pairs(before, after).slice(0, 3),
     files: Object.fromEntries(Object.entries(files).filter(([, path]) => existsSync(path))),
     next:
-      lastStep < args.max_steps
+      lastStep < args.max_steps || missedEvals(run.parts.evaluated.steps, lastStep, config, folder).length > 0
         ? [`go on: node train.js @ ${shellWord(folder.configPath)} --resume`]
         : suggestions(run, checkpoint),
   })

@@ -15,6 +15,7 @@ import type { ModelFiles } from '../model/open.ts'
 import { tensorShapes } from '../model/shapes.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
 import { formatBytes, formatCount } from '../monitor/format.ts'
+import { readMetrics } from '../monitor/metrics-writer.ts'
 import { Monitor } from '../monitor/monitor.ts'
 import type { Adapter, LoraConfig } from '../model/peft.ts'
 import { defaultRunName, openRunFolder, type RunFolder } from '../monitor/run-folder.ts'
@@ -124,6 +125,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
       again: { ...FAILED_STEP, hopeless: () => gpu.lost !== undefined || sampler.gone() },
       warn: (line) => monitor.console.warn(line),
     })
+    const evaluated = args.eval_strategy === 'no' ? [] : environments.filter(({ env }) => env.evalDataset.length > 0)
     const parts: LoopParts = {
       orchestrator,
       monitor,
@@ -136,7 +138,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
         return whenThereIsRoom(`the checkpoint of step ${step}`, work, (line) => monitor.console.warn(line))
       },
       lost: () => gpu.lost,
-      evaluated: args.eval_strategy === 'no' ? [] : environments.filter(({ env }) => env.evalDataset.length > 0),
+      evaluated: { begin: firstStep === 0 ? evaluated : missedEvals(evaluated, firstStep, config, folder), steps: evaluated },
     }
     const loop = loopOptions(config, firstStep)
     return { config, folder, adapter: gpu.facts.name, parts, lost: () => gpu.lost, loop, close: () => closeAll(opened) }
@@ -239,6 +241,20 @@ function loopOptions(config: RunConfig, firstStep: number): Omit<LoopOptions, 's
     evalTemperature: args.eval_temperature,
     saveSteps: config.trainer.ckpt.interval,
   }
+}
+
+/** Of held-out environments those whose evaluation was due after a step and is not in its row: the run was stopped before. */
+export function missedEvals(
+  evaluated: readonly RunEnvironment[],
+  step: number,
+  { trainer: { args } }: RunConfig,
+  { metricsPath }: RunFolder,
+): RunEnvironment[] {
+  if (step !== args.max_steps && step % args.eval_steps !== 0) return []
+  const rows = readMetrics(metricsPath).filter((row) => row.step === step)
+  const isThere = (name: string) => rows.some((row) => Object.keys(row).some((key) => key.startsWith(`eval/${name}/`)))
+  // A fork has no row of the step that it begins with.
+  return rows.length === 0 ? [] : evaluated.filter(({ name }) => !isThere(name))
 }
 
 async function trainOn(

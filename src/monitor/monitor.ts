@@ -120,9 +120,9 @@ export class Monitor {
     return metrics
   }
 
-  /** Appends a row by itself: the evaluation before training (step 0), or one that ended after its step's row was written. */
-  async writeRow(step: number, metrics: Metrics): Promise<void> {
-    await this.#write(`the metrics of step ${step}`, () => this.#metrics.write(step, metrics))
+  /** Appends a row by itself, and gives it back: the evaluation before training (step 0), or one that ended after its step's row was written. */
+  async writeRow(step: number, metrics: Metrics): Promise<Metrics> {
+    return await this.#write(`the metrics of step ${step}`, () => this.#metrics.write(step, metrics))
   }
 
   /** Waits until the disk has all rollouts and rows up to now: a checkpoint that is whole counts on them. */

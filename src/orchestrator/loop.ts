@@ -24,8 +24,8 @@ export interface LoopParts {
   isBest?: (step: number, row: Metrics) => boolean
   /** Why there is nothing any more that could be saved; undefined while there is. */
   lost?: () => Error | undefined
-  /** Held-out environments; empty where nothing is evaluated. */
-  evaluated: readonly RunEnvironment[]
+  /** Held-out environments; empty where nothing is evaluated. `begin`: those before the first step (of a resumed run, what its end cut short). */
+  evaluated: Record<'begin' | 'steps', readonly RunEnvironment[]>
 }
 
 export interface LoopOptions {
@@ -52,9 +52,7 @@ export interface Evaluation {
 
 export interface LoopResult {
   lastStep: number
-  /** The evaluations before the first step; empty where there were none, or the run was resumed. */
-  before: Evaluation[]
-  /** The last ones after a step. */
+  /** The last evaluations after a step. */
   after: Evaluation[]
 }
 
@@ -69,9 +67,10 @@ export async function trainingLoop(parts: LoopParts, options: LoopOptions): Prom
   const abandon = () => orchestrator.abandonAfter(done + 1)
   stop.addEventListener('abort', abandon)
   try {
-    // A resumed run was evaluated where it stopped, unless it was stopped while it was: `eval --run` makes up for that.
-    const before = firstStep === 0 ? await evaluate(parts, options, 0) : []
-    if (before.length > 0) await monitor.writeRow(0, metricsOf(before))
+    const begun = await evaluate(parts, options, firstStep, 'begin')
+    if (begun.length > 0) row = await monitor.writeRow(firstStep, metricsOf(begun))
+    if (firstStep > 0) after = begun
+    if (firstStep > 0 && row && parts.isBest?.(firstStep, row)) await save(firstStep, row)
 
     while (done < maxSteps && !stop.aborted) {
       const step = done + 1
@@ -89,7 +88,7 @@ export async function trainingLoop(parts: LoopParts, options: LoopOptions): Prom
 
       const time = { 'time/step': (performance.now() - begin) / 1000 }
       const isEvalStep = !stop.aborted && (step === maxSteps || step % options.evalSteps === 0)
-      const evaluations = isEvalStep ? await evaluate(parts, options, step) : []
+      const evaluations = isEvalStep ? await evaluate(parts, options, step, 'steps') : []
       if (evaluations.length > 0) after = evaluations
       const metrics = { ...time, ...sampled, ...trained, ...arrived, ...metricsOf(evaluations) }
       row = await monitor.finishStep({ step, rollouts, version: step - 1, dropped, metrics })
@@ -101,7 +100,7 @@ export async function trainingLoop(parts: LoopParts, options: LoopOptions): Prom
     }
     // Asked to stop between the line above and the condition.
     if (done > saved) await save(done, row)
-    return { lastStep: done, before: before.map(plain), after: after.map(plain) }
+    return { lastStep: done, after: after.map(plain) }
   } catch (error) {
     await orchestrator.close()
     if (done > saved && !parts.lost?.()) await saveAfter(done, row, parts)
@@ -130,9 +129,9 @@ const plain = ({ step, env, rollouts }: Evaluated): Evaluation => ({ step, env, 
 const metricsOf = (evaluations: Evaluated[]): Metrics => Object.assign({}, ...evaluations.map((e) => e.metrics)) as Metrics
 
 /** Evaluates each environment; one that the user cut short counts as not done. */
-async function evaluate(parts: LoopParts, options: LoopOptions, step: number): Promise<Evaluated[]> {
+async function evaluate(parts: LoopParts, options: LoopOptions, step: number, when: 'begin' | 'steps'): Promise<Evaluated[]> {
   const results: Evaluated[] = []
-  for (const source of parts.evaluated) {
+  for (const source of parts.evaluated[when]) {
     if (options.stop.aborted) break
     const begin = performance.now()
     const rollouts = await parts.orchestrator.evaluate(source, {

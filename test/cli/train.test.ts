@@ -182,6 +182,33 @@ describe('ends', () => {
     )
   })
 
+  test('Ctrl-C in an evaluation: --resume makes it, once', async () => {
+    runs.write(
+      'slow.ts',
+      `import { Rubric, SingleTurnEnv } from 'dawn-rl/environments'
+       let held = 0
+       const reward = ({ prompt, completionIds }) => {
+         if (!prompt.at(-1).content.startsWith('held') || ++held !== 3) return completionIds[0] % 7
+         console.log('hangs')
+         return new Promise(() => {})
+       }
+       const rows = (word) => [0, 1].map((i) => ({ prompt: word + ' ' + i, answer: '' }))
+       export default () => SingleTurnEnv.create({ id: 'slow', rubric: new Rubric({ reward }), dataset: rows('say'), evalDataset: rows('held') })`,
+    )
+    const words = ['--env.id', './slow.ts', '--env.name', 'slow', 'run_name=slow', 'max_steps=1', 'eval_strategy=steps']
+    const evaluated = () => runs.rows('slow', 'metrics.jsonl').map((row) => [row.step, 'eval/slow/avg@1' in row])
+    const stopped = await when(/hangs/, words, (kill) => kill())
+    good(stopped)
+    expect(stopped.stdout).toContain('go on: node train.js @ outputs/slow/config.toml --resume')
+    expect(evaluated()).toEqual([[0, true], [1, false]]) // prettier-ignore
+    for (const _ of [1, 2]) {
+      const resumed = await runs.run([...words, '--resume'])
+      good(resumed)
+      expect(resumed.stdout).not.toContain('go on: ')
+      expect(evaluated()).toEqual([[0, true], [1, false], [1, true]]) // prettier-ignore
+    }
+  })
+
   test('Ctrl-C twice ends at once', async () => {
     const hangs = ['--env.args.hangs', 'true', 'run_name=twice']
     const outcome = await when(/memory /, hangs, (kill) => [500, 1000].forEach((ms) => setTimeout(kill, ms)))

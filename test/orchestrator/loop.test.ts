@@ -11,6 +11,7 @@ import { openRunFolder } from '../../src/monitor/run-folder.ts'
 import { trainingLoop, type LoopOptions, type LoopParts } from '../../src/orchestrator/loop.ts'
 import type { OrchestratorOptions } from '../../src/orchestrator/orchestrator.ts'
 import { Capture } from '../monitor/helpers.ts'
+import type { RunEnvironment } from '../../src/orchestrator/tasks.ts'
 import { makeOrchestrator, numbersEnv, type Script } from './helpers.ts'
 
 interface Setup {
@@ -18,6 +19,8 @@ interface Setup {
   options?: Partial<LoopOptions>
   orchestrator?: Partial<OrchestratorOptions>
   evaluated?: boolean
+  /** Evaluated before the first step; default: what a fresh run, or one that goes on after an evaluation, has there. */
+  begin?: RunEnvironment[]
   /** Called in the middle of a training step. */
   onTrain?: (batch: TrainingBatch) => void | Promise<void>
   skips?: (step: number) => boolean
@@ -51,6 +54,7 @@ async function setUp(setup: Setup = {}) {
     return await evaluate(source, how)
   }
   const batches: TrainingBatch[] = []
+  const held = setup.evaluated ? [await numbersEnv()] : []
   const parts: LoopParts = {
     orchestrator,
     monitor,
@@ -68,7 +72,7 @@ async function setUp(setup: Setup = {}) {
     },
     save: (step, row) => Promise.resolve(void events.push(`save ${step}`, `row ${step}: ${row?.reward}`)),
     isBest: (step) => !!setup.best?.includes(step),
-    evaluated: setup.evaluated ? [await numbersEnv()] : [],
+    evaluated: { begin: setup.begin ?? (options.firstStep ? [] : held), steps: held },
   }
   const loop = () =>
     trainingLoop(parts, {
@@ -144,12 +148,11 @@ test.each([
   ['a resumed run was evaluated where it stopped', { evalSteps: 2, firstStep: 2 }, [4]],
 ])('evaluation: %s', async (_, options, steps) => {
   const { loop, events, rows } = await setUp({ evaluated: true, options })
-  const { before, after } = await loop()
+  const { after } = await loop()
   expect(only(events, 'eval')).toEqual(steps.map((step) => `eval ${step}`))
   const evaluated = rows().filter((row) => 'eval/numbers/avg@1' in row)
   expect(evaluated.map((row) => row.step)).toEqual(steps)
   expect(evaluated.map((row) => row['eval/numbers/policy_version'])).toEqual(steps)
-  expect(before.map((e) => e.step)).toEqual(steps[0] === 0 ? [0] : [])
   expect(after.map((e) => [e.step, e.rollouts.length])).toEqual([[4, 2]])
 })
 
@@ -168,6 +171,16 @@ test('the best evaluation is saved when it is made, each step with its own row',
   await loop()
   expect(only(events, 'save')).toEqual(['save 1', 'save 2', 'save 4'])
   expect(only(events, 'row')).toEqual([1, 2, 4].map((step) => `row ${step}: ${rows()[step - 1].reward}`))
+})
+
+test('a resumed run makes the evaluation that its end cut short, and saves the step again where it is the best', async () => {
+  const options = { firstStep: 2, evalSteps: 100 }
+  const { loop, events, rows } = await setUp({ evaluated: true, begin: [await numbersEnv()], options, best: [2] })
+  await loop()
+  expect(only(events, 'eval', 'train', 'save')).toEqual(['eval 2', 'save 2', 'train 3', 'train 4', 'eval 4', 'save 4'])
+  expect(rows().map((row) => [row.step, 'eval/numbers/avg@1' in row])).toEqual([[2, true], [3, false], [4, true]]) // prettier-ignore
+  const ended = await setUp({ evaluated: true, begin: [await numbersEnv()], options: { ...options, maxSteps: 2 } })
+  expect((await ended.loop()).after.map((e) => e.step)).toEqual([2])
 })
 
 test('every row has its keys in the table of metrics, and every rollout is on disk', async () => {
@@ -200,7 +213,7 @@ test('a request to stop in the evaluation before training: nothing is trained, n
     script: () => ({ text: '1', hangs: true }),
     onEval: () => void setTimeout(() => setup.stop.abort(), 5),
   })
-  expect(await setup.loop()).toEqual({ lastStep: 0, before: [], after: [] })
+  expect(await setup.loop()).toEqual({ lastStep: 0, after: [] })
   expect(only(setup.events, 'train', 'save')).toEqual([])
 })
 
