@@ -114,13 +114,15 @@ export function jsonText(value: unknown): string {
  * A folder of that name that was there before is replaced when `replace` is set, else UserError.
  */
 export async function writeFolderWhole(
-  dir: string,
+  path: string,
   fill: (aside: string) => Promise<void>,
   options: { replace?: boolean } = {},
 ): Promise<void> {
+  // Without a slash at its end, or it would be written aside within itself.
+  const dir = resolve(path)
   const before = await kindOf(dir)
-  if (before === 'file') throw new UserError(`${dir} is a file; a folder is to be written there. Name another place.`)
-  if (before === 'folder' && !options.replace) throw new UserError(`${dir} exists already. Remove it or name another folder.`)
+  if (before === 'file') throw new UserError(`${path} is a file; a folder is to be written there. Name another place.`)
+  if (before === 'folder' && !options.replace) throw new UserError(`${path} exists already. Remove it or name another folder.`)
   await makeFolder(dirname(dir))
   const aside = `${dir}.partial-${process.pid}`
   const old = `${dir}.old-${process.pid}`

@@ -49,6 +49,9 @@ test('a folder is written as it is, with its tokenizer', async () => {
   }
   before.close()
   after.close()
+  // As a shell completes it.
+  merge('models/tiny', `${out}/`, '--force')
+  expect(readdirSync(folder)).toEqual(['tiny'])
 })
 
 test.skipIf(withoutSmollm2)('a GGUF is widened to bf16, and speaks as before', { timeout: 120_000 }, async () => {
