@@ -20,7 +20,7 @@ import {
   type CheckpointState,
   type WeightsAbout,
 } from '../trainer/checkpoint.ts'
-import { bestAfter, type Best, type KeepRules } from '../trainer/checkpoint-keep.ts'
+import { bestAfter, clearLeftovers, type Best, type KeepRules } from '../trainer/checkpoint-keep.ts'
 import { learningRateAt } from '../trainer/schedule.ts'
 import type { Trainer } from '../trainer/trainer.ts'
 
@@ -81,6 +81,7 @@ export class RunCheckpoints {
 
   async #resume(resume: Resume): Promise<CheckpointState | undefined> {
     const { folder, rewind, print, warn } = this.#parts
+    clearLeftovers(folder.checkpointsPath)
     const { newest, broken } = newestCheckpoint(folder.checkpointsPath)
     const dir = resume.kind === 'step' ? stepFolder(folder.path, resume.step, '--resume') : newest?.dir
     if (!dir && broken.length > 0) {

@@ -58,16 +58,21 @@ export function pointAtBest(root: string, best: Best | undefined): void {
 
 /** Out of the way under another name first: a process that is killed in between leaves no folder that looks like a damaged checkpoint. */
 export function removeFolder(dir: string): void {
-  const aside = `${dir}.old-${process.pid}`
+  const aside = `${dir}.gone-${process.pid}`
   renameSync(dir, aside)
   rmSync(aside, { recursive: true, force: true })
 }
 
-/** Removes what a process that was killed while it saved left behind. The run's lock says that nobody else is saving. */
+/**
+ * Removes what a process that was killed while it saved left behind, and brings back the folder that it was about to replace. The run's lock says that
+ * nobody else is saving.
+ */
 export function clearLeftovers(root: string): void {
   if (!statSync(root, { throwIfNoEntry: false })) return
   for (const name of readdirSync(root)) {
-    if (/^step_\d+(\.superseded)?\.(partial|old)-\d+$|^best\.\d+\.tmp$/.test(name))
+    const replaced = /^(step_\d+)\.old-\d+$/.exec(name)?.[1]
+    if (replaced && !statSync(join(root, replaced), { throwIfNoEntry: false })) renameSync(join(root, name), join(root, replaced))
+    else if (/^step_\d+(\.superseded)?\.(partial|old|gone)-\d+$|^best\.\d+\.tmp$/.test(name))
       rmSync(join(root, name), { recursive: true, force: true })
   }
 }

@@ -41,7 +41,15 @@ test('what goes: neither among the newest, nor of the interval, nor the best', (
 test('the pointer follows the best, and goes where there is none; leftovers of a killed process go', () => {
   const root = mkdtempSync(join(tmpdir(), 'dawn-rl-keep-'))
   try {
-    for (const name of ['step_2', 'step_4', 'step_6.partial-12', 'step_3.old-12', 'step_1.superseded'])
+    for (const name of [
+      'step_2',
+      'step_4',
+      'step_6.partial-12',
+      'step_3.gone-12',
+      'step_4.old-12',
+      'step_5.old-12',
+      'step_1.superseded',
+    ])
       mkdirSync(join(root, name))
     writeFileSync(join(root, 'best.77.tmp'), '')
     const pointed = () => readlinkSync(join(root, 'best'))
@@ -50,7 +58,8 @@ test('the pointer follows the best, and goes where there is none; leftovers of a
     pointAtBest(root, { metric: key, value: 2, step: 4 })
     expect(pointed()).toBe('step_4')
     clearLeftovers(root)
-    expect(readdirSync(root).toSorted()).toEqual(['best', 'step_1.superseded', 'step_2', 'step_4'])
+    // The new step 5 had not taken the name yet.
+    expect(readdirSync(root).toSorted()).toEqual(['best', 'step_1.superseded', 'step_2', 'step_4', 'step_5'])
     pointAtBest(root, undefined)
     expect(readdirSync(root)).not.toContain('best')
     clearLeftovers(join(root, 'nowhere'))
