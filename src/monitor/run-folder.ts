@@ -95,13 +95,10 @@ export function openRunFolder(options: RunFolderOptions): RunFolder {
   if (resuming && !before) {
     throw new UserError(`Nothing to resume: ${path} does not exist. Leave --resume out to start it, or mend run_name.`)
   }
+  let release: ReleaseLock | undefined
   try {
     mkdirSync(path, { recursive: true })
-  } catch (error) {
-    throw new UserError(`Cannot make the run folder ${path}: ${messageOf(error)}. Choose another output_dir.`)
-  }
-  const release = acquireLock(join(path, lockName), path)
-  try {
+    release = acquireLock(join(path, lockName), path)
     if (!resuming && readdirSync(path).some((name) => name !== lockName)) {
       throw new UserError(
         `${path} already holds a run: choose another run_name, go on with it with --resume, or delete the folder.`,
@@ -111,8 +108,13 @@ export function openRunFolder(options: RunFolderOptions): RunFolder {
     if (typeof resume === 'number') folder.rewind(resume)
     return folder
   } catch (error) {
-    release()
-    throw error
+    // What was made of a new one until the disk was full would be a run that is in the way.
+    if (release && !before) rmSync(path, { recursive: true, force: true })
+    release?.()
+    if (!(error instanceof Error && 'syscall' in error)) throw error
+    throw new UserError(
+      `Cannot ${before ? 'write into' : 'make'} the run folder ${path}: ${messageOf(error)}. Choose another output_dir, or mend that.`,
+    )
   }
 }
 

@@ -71,6 +71,22 @@ test('what cannot be a run folder is refused in one sentence', () => {
   expect(readdirSync(base)).toEqual(['file'])
 })
 
+test.runIf(process.platform === 'linux')('a run folder that is made by half is taken away again', () => {
+  const base = temporaryFolder()
+  // The lock has room in the longest path there can be, the log's link has not.
+  const room = 4095 - `/first/run.lock.${process.pid}.tmp`.length
+  const outputDir = `${base}${`/${'d'.repeat(99)}`.repeat(41)}`.slice(0, room).replace(/\/$/, 'd')
+  expect(errorOf(() => openRunFolder({ outputDir, runName: 'first', configText: '' }), base)).toContain(
+    'Cannot make the run folder',
+  )
+  expect(readdirSync(outputDir)).toEqual([])
+  mkdirSync(join(base, 'second'))
+  writeFileSync(join(base, 'second', 'logs'), '')
+  const again = () => openRunFolder({ outputDir: base, runName: 'second', configText: '', resume: true })
+  expect(errorOf(again, base)).toContain('Cannot write into the run folder')
+  expect(readdirSync(join(base, 'second'))).toEqual(['logs'])
+})
+
 test('default names are safe, say what they are of, and differ', () => {
   expect(defaultRunName('short-answers', 'models/SmolLM2-135M-Instruct.Q4_1.gguf', 'abc123')).toBe(
     'short-answers--smollm2-135m-instruct.q4_1--abc123',
