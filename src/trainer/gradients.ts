@@ -188,7 +188,7 @@ function hostLoss(batch: TrainingBatch, packed: PackedBatch, results: SampleResu
   let total = 0
   for (const [index, input] of inputs) {
     const out = runHostLoss(options.loss, input)
-    gradients.set(index, out.gradient)
+    gradients.set(index, out.gradient.slice()) // a loss may fill one array for all sequences
     total += out.loss
     if (out.metrics) metrics.push(out.metrics)
   }

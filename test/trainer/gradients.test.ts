@@ -80,6 +80,32 @@ test('a loss in TypeScript gives the gradient of its kernel', async () => {
   decoder.release()
 })
 
+test('a loss may work in its inputs, and fill one array for all sequences', async () => {
+  const { batch } = await openCase('llama')
+  const decoder = await loadCase(await gpu, 'llama', 'adapter')
+  const given = structuredClone(batch.samples)
+  const run =
+    (gradientOf: (length: number) => Float32Array): LossFunction =>
+    (x) => {
+      const gradient = gradientOf(x.logprobs.length)
+      x.lossMask.forEach((counts, t) => {
+        x.advantages[t] *= 2
+        x.logprobs[t] = 0
+        gradient[t] = counts ? -x.advantages[t] / x.lossTokenCount : 0
+      })
+      return { gradient, loss: 0 }
+    }
+  const one = new Float32Array(256)
+  const by = (gradientOf: (length: number) => Float32Array) =>
+    gradients(decoder, batch.samples, { loss: { name: 'mine', run: run(gradientOf), args: {}, checked: false } })
+  const fresh = await by((n) => new Float32Array(n))
+  const reused = await by((n) => one.subarray(0, n))
+  expect(worst(reused.gradients, fresh.gradients).distance).toBe(0)
+  expect(fresh.samples.some(({ logprobs }) => logprobs.some((x) => x !== 0))).toBe(true)
+  expect(batch.samples).toEqual(given)
+  decoder.release()
+})
+
 test('a loss sees its rollout, and its metrics are averaged over sequences', async () => {
   const { batch } = await openCase('llama')
   const decoder = await loadCase(await gpu, 'llama', 'adapter')

@@ -76,6 +76,18 @@ export function runLossKernel(
   dispatchFlat(gpu, kernel, {}, [t.logprobs, t.inferenceLogprobs, t.advantages, t.gradient, t.loss], params, count)
 }
 
+/** A loss that works in its inputs would change the batch, for its next call and for the metrics: each call has arrays of its own. */
+const ownArrays = (x: LossInputs): LossInputs => ({
+  ...x,
+  logprobs: x.logprobs.slice(),
+  frozenLogprobs: x.frozenLogprobs.slice(),
+  inferenceLogprobs: x.inferenceLogprobs.slice(),
+  refLogprobs: x.refLogprobs?.slice(),
+  advantages: x.advantages.slice(),
+  lossMask: x.lossMask.slice(),
+  entropy: x.entropy.slice(),
+})
+
 /**
  * Calls a loss on one sequence.
  * @throws UserError where it throws, or returns something that is no gradient
@@ -83,7 +95,7 @@ export function runLossKernel(
 export function runHostLoss(loss: Loss, inputs: LossInputs): LossOutputs {
   let out: LossOutputs
   try {
-    out = loss.run(inputs, loss.args)
+    out = loss.run(ownArrays(inputs), loss.args)
   } catch (error) {
     const frame = error instanceof Error ? /^ +at .*$/m.exec(error.stack ?? '')?.[0].trim() : undefined
     throw new UserError(`The loss ${loss.name} threw: ${messageOf(error)}${frame ? ` (${frame})` : ''}`)
