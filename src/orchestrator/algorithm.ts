@@ -19,7 +19,7 @@ export interface Algorithm {
 
 /**
  * Advantages of a step's rollouts, in their order; null for what is not trained on: rollouts that failed or are too old, groups of which
- * fewer than 2 are left, and groups that a filter turns down.
+ * fewer than 2 are left, and groups that a filter turns down. A group is frozen: sorted in place, its advantages would go to others.
  * @throws UserError where a filter or the advantage throws or gives something else than it must
  */
 export function assignAdvantages(
@@ -29,7 +29,7 @@ export function assignAdvantages(
 ): AdvantagedRollout[] {
   const advantages = new Map<Rollout, AdvantagedRollout['advantage']>()
   for (const group of Map.groupBy(rollouts, (r) => r.group).values()) {
-    const scored = group.filter((r) => r.reward !== null && !tooOld(r))
+    const scored = Object.freeze(group.filter((r) => r.reward !== null && !tooOld(r)))
     if (scored.length < 2 || !algorithm.filters.every((filter) => passes(filter, scored))) continue
     advantagesOf(algorithm.advantage, scored).forEach((advantage, i) => advantages.set(scored[i], advantage))
   }

@@ -74,6 +74,11 @@ test.each([
   expect(() => advantagesOf(group([0, 1]), withAdvantage(run))).toThrow(message)
 })
 
+test('an advantage that sorts the group in place is refused: values are taken in its order', () => {
+  const ranks = (rollouts: Rollout[]) => rollouts.sort((a, b) => a.reward! - b.reward!).map((_, i) => i)
+  expect(() => advantagesOf(group([1, 0]), withAdvantage(ranks))).toThrow(/threw: Cannot assign to read only/)
+})
+
 test('a filter must say true or false: a promise is always true', () => {
   expect(() =>
     advantagesOf(
