@@ -45,7 +45,7 @@ const states = new WeakMap<Rollout, Record<string, unknown>>()
 
 /** Plays and scores one task. */
 export async function runRollout(env: Environment, given: Row, options: RolloutOptions): Promise<Rollout> {
-  const row = { ...given, info: ownInfo(given.info) }
+  const row = { ...given, prompt: own(given.prompt), info: own(given.info) }
   const { sampling, group, index, signal } = options
   const start = performance.now()
   let draft: RolloutDraft | undefined
@@ -102,12 +102,12 @@ export async function runRollout(env: Environment, given: Row, options: RolloutO
   return scored
 }
 
-/** A game that counts in its `info` must not count for the other rollouts of the task, nor for those of later epochs: each has a copy. */
-function ownInfo(info: Row['info']): Row['info'] {
+/** A game that counts in its `info`, or goes on in its prompt, must not do so for the task's other rollouts, nor for later epochs': each has a copy. */
+function own<T>(value: T): T {
   try {
-    return structuredClone(info)
+    return structuredClone(value)
   } catch {
-    return info // a function, which has no copy
+    return value // a function, which has no copy
   }
 }
 

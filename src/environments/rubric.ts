@@ -223,7 +223,7 @@ async function runOne(
   const what = `reward function "${entry.name}"`
   try {
     return await limited(what, entry.timeoutSeconds, signal, async (own) =>
-      checked(what, await entry.reward({ ...facts, signal: own })),
+      checked(what, await entry.reward({ ...facts, ...listsOf(facts), signal: own })),
     )
   } finally {
     flight?.end()
@@ -237,7 +237,9 @@ async function runGroup(
 ): Promise<(number | null)[]> {
   const what = `group reward function "${name}"`
   return await limited(what, timeoutSeconds, signal, async (own) => {
-    const values: unknown = await reward(group.map((facts) => ({ ...facts, signal: own })))
+    // Frozen: values are taken in the group's order, which a function that sorts it in place would change.
+    const members = Object.freeze(group.map((facts) => ({ ...facts, ...listsOf(facts), signal: own })))
+    const values: unknown = await reward(members)
     if (!Array.isArray(values) || values.length !== group.length) {
       throw new Error(`${what} must return an array with one value for each of the ${group.length} rollouts`)
     }
@@ -288,6 +290,10 @@ function rewardArgs(rollout: Scorable, parser: Parser): Omit<RewardArgs, 'signal
     parser,
   }
 }
+
+/** Each function's own copy: one that takes the last token off, or adds a message, changes neither what is trained on nor what the others see. */
+const listsOf = ({ prompt, completion, completionIds, trajectory }: Omit<RewardArgs, 'signal'>) =>
+  structuredClone({ prompt, completion, completionIds, trajectory })
 
 function lastAssistantText(completion: Message[]): string {
   return completion.findLast((message) => message.role === 'assistant')?.content ?? ''

@@ -103,4 +103,4 @@ export interface RewardArgs {
 export type RewardValue = number | null
 export type RewardFunction = (args: RewardArgs) => RewardValue | Promise<RewardValue>
 /** Sees the rollouts of one task side by side (those that did not fail) and gives each its value. */
-export type GroupRewardFunction = (group: RewardArgs[]) => RewardValue[] | Promise<RewardValue[]>
+export type GroupRewardFunction = (group: readonly RewardArgs[]) => RewardValue[] | Promise<RewardValue[]>

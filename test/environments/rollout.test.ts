@@ -54,6 +54,15 @@ describe('a rollout', () => {
     })
     expect(timing.total_ms).toBeCloseTo(timing.generation_ms + timing.scoring_ms)
   })
+  test('has a prompt of its own: an environment that goes on in it leaves the row as it is', async () => {
+    const env = await echoes()
+    const [row] = env.dataset
+    const grows = changed(env, {
+      rollout: (own, ctx) => (own.prompt.push({ role: 'user', content: 'more' }), env.rollout(own, ctx)),
+    })
+    for (let i = 0; i < 2; i++) await runRollout(grows, row, { ...common, client: new ScriptedClient('x') })
+    expect(row.prompt).toHaveLength(2)
+  })
   test('cut off by max_tokens it is truncated, and scored', async () => {
     const env = await echoes()
     const rollout = await runRollout(env, env.dataset[0], {

@@ -55,6 +55,29 @@ describe('the weighted sum', () => {
     })
     expect(seen?.signal).toBeInstanceOf(AbortSignal)
   })
+  test('a function that changes what it is shown changes it for itself alone', async () => {
+    const spoil = ({ prompt, completion, completionIds, trajectory }: RewardArgs) => {
+      prompt.push({ role: 'user', content: 'and now?' })
+      completion.pop()
+      trajectory[0].promptIds.pop()
+      return completionIds.pop()! + completionIds.length
+    }
+    const turns = [{ branch: true, promptIds: [1], sampled: 2 }]
+    const [given, same] = [scorable('a', { turns }), scorable('a', { turns: structuredClone(turns) })]
+    const rubric = new Rubric({ one: spoil, two: spoil }, { group: { three: (group) => group.map(spoil) } })
+    const { metrics } = await rubric.score(given)
+    expect(metrics).toEqual({ one: 7, two: 7 })
+    expect(await rubric.scoreGroup([{ ...given, metrics }])).toMatchObject([{ metrics: { three: 7 } }])
+    expect(given).toEqual(same)
+  })
+  test('a group function that sorts the group in place is refused: values are taken in its order', async () => {
+    const ranks = new Rubric(
+      { one: () => 1 },
+      { group: { rank: (group) => (group as RewardArgs[]).sort(() => 1).map((_, i) => i) } },
+    )
+    const group = [scorable('a'), scorable('b')].map((one) => ({ ...one, metrics: { one: 1 } }))
+    for (const { error } of await ranks.scoreGroup(group)) expect(error).toMatch(/group reward function "rank" threw/)
+  })
 })
 
 describe('failures name the function and are no reward', () => {
