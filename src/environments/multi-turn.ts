@@ -129,7 +129,7 @@ export class TurnsEnv<Own extends object = Record<string, unknown>> extends Task
         const last = state.finalEnvResponse
         for (const message of last === undefined ? messagesOf(said, 'envResponse') : messagesOf(last, 'finalEnvResponse'))
           state.completion.push(message)
-        if (state.finalEnvResponse) return 'final_env_response'
+        if (last !== undefined) return 'final_env_response'
       }
       const completion = await play.complete(state)
       if (completion === null) return 'prompt_too_long'
@@ -138,7 +138,7 @@ export class TurnsEnv<Own extends object = Record<string, unknown>> extends Task
   }
 
   async #stop(state: State<Own>): Promise<string | null> {
-    if (state.finalEnvResponse) return 'final_env_response'
+    if (state.finalEnvResponse !== undefined) return 'final_env_response'
     for (const [name, isOver] of Object.entries(this.#options.stop ?? {})) if (await isOver(state)) return name
     return state.turn === this.maxTurns ? 'max_turns_reached' : null
   }

@@ -214,15 +214,15 @@ test.each<[string, unknown, string]>([
   expect(error).toContain(words)
 })
 
-test('last words may be a text too', async () => {
+test.each(['the end', ''])('last words may be a text too, and an empty one: %j', async (words) => {
   const env = await game({
     envResponse: (_, state) => {
-      state.finalEnvResponse = 'the end'
+      state.finalEnvResponse = words
       return ''
     },
   })
   const { error, completion } = await play(env, saying('3'))
-  expect([error, roles(completion)]).toEqual([null, ['assistant: 3', 'user: the end']])
+  expect([error, roles(completion)]).toEqual([null, ['assistant: 3', `user: ${words}`]])
 })
 
 test("what a rollout does to its info is its own: the task's other rollouts and the dataset do not see it", async () => {
