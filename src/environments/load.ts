@@ -12,7 +12,7 @@ import { z } from 'zod'
 import { messageOf, nearest, UserError } from '../common/errors.ts'
 import { pythonKnows } from './python/bridge.ts'
 import type { PythonOptions } from './python/environment.ts'
-import type { Environment } from './types.ts'
+import type { Environment, Row } from './types.ts'
 
 export interface LoadOptions extends PythonOptions {
   /** Folder that a relative path starts from (the config file's), and from which packages are looked up. Default: the working folder. */
@@ -120,6 +120,10 @@ function checked(id: string, made: unknown): Environment {
   if (typeof env.id !== 'string' || env.id === '') throw wrong('no id')
   if (!Array.isArray(env.dataset) || env.dataset.length === 0) throw wrong('no dataset: an array of rows with at least one')
   if (!Array.isArray(env.evalDataset)) throw wrong('no evalDataset: an array of rows, empty for none')
+  // Answers are gathered by the id, so rows without one would be one task.
+  const isRow = (row: Partial<Row> | undefined) => Array.isArray(row?.prompt) && Number.isInteger(row.exampleId) && !!row.info
+  if (![...env.dataset, ...env.evalDataset].every(isRow))
+    throw wrong('a row that is not { exampleId, prompt: messages, answer, info }: loadRows makes such rows of texts')
   if (typeof env.rubric?.score !== 'function') throw wrong('no rubric')
   if (typeof env.rollout !== 'function') throw wrong('no rollout function')
   return env as Environment

@@ -65,8 +65,7 @@ export async function runRollout(env: Environment, given: Row, options: RolloutO
       step: (name) => clock.step(name),
     }
     const played = Promise.resolve(ctx).then(() => env.rollout(row, ctx))
-    draft = await Promise.race([clock.ended, played])
-    checkDraft(draft)
+    draft = checked(await Promise.race([clock.ended, played]))
     if (draft.stopCondition === 'abort') error = 'generation was aborted'
   } catch (thrown) {
     error = messageOf(thrown)
@@ -244,8 +243,29 @@ const nothingPlayed: RolloutDraft = {
 }
 
 /** An environment is a user's code, and what the trainer indexes by token must be whole: the three arrays of a completion have one length. */
-function checkDraft(draft: RolloutDraft): void {
-  const { ids, logprobs, versions } = draft.completion_tokens
+function checked(draft: RolloutDraft): RolloutDraft {
+  const {
+    completion,
+    promptIds,
+    completion_tokens,
+    isTruncated,
+    stopCondition,
+    metrics = {},
+  } = (draft ?? {}) as Partial<RolloutDraft>
+  const { ids, logprobs, versions } = completion_tokens ?? nothingPlayed.completion_tokens
+  const isThere = {
+    'completion, a list of messages': Array.isArray(completion),
+    'promptIds, a list of numbers': Array.isArray(promptIds),
+    'completion_tokens, three lists of numbers': completion_tokens && [ids, logprobs, versions].every(Array.isArray),
+    'isTruncated, true or false': typeof isTruncated === 'boolean',
+    'stopCondition, a text': typeof stopCondition === 'string',
+  }
+  const missing = Object.entries(isThere).find(([, there]) => !there)
+  if (missing)
+    throw new Error(`the environment's rollout must return ${missing[0]}; it returned ${draft ? 'another value' : String(draft)}`)
+  const [name] = Object.entries(metrics).find(([, value]) => value !== null && typeof value !== 'number') ?? []
+  if (name !== undefined)
+    throw new Error(`the environment's metric "${name}" is of type ${typeof metrics[name]}; it must be a number`)
   if (logprobs.length !== ids.length || versions.length !== ids.length) {
     throw new Error(
       `the completion has ${ids.length} tokens, ${logprobs.length} log-probabilities and ${versions.length} versions; they must agree`,
@@ -255,6 +275,7 @@ function checkDraft(draft: RolloutDraft): void {
   const sampled = draft.turns?.reduce((sum, turn) => sum + turn.sampled, 0) ?? ids.length
   if (sampled !== ids.length)
     throw new Error(`the turns have ${sampled} tokens and the completion ${ids.length}; they must agree`)
+  return draft
 }
 
 /** A supervised example: messages, and what follows them, of which the assistant's are learned. */

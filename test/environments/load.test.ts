@@ -27,12 +27,13 @@ beforeAll(() => {
   writeFileSync(join(folder, 'syntax.js'), 'export default (')
   writeFileSync(join(folder, 'nothing.js'), 'export const x = 1')
   writeFileSync(join(folder, 'partial.js'), 'export default () => ({ id: "p", dataset: [] })')
+  writeFileSync(join(folder, 'rows.js'), 'export default () => ({ id: "r", dataset: [{ question: "q" }], evalDataset: [] })')
   const pkg = join(folder, 'node_modules', 'env-of-a-package')
   mkdirSync(pkg, { recursive: true })
   writeFileSync(join(pkg, 'package.json'), '{"name": "env-of-a-package", "type": "module", "exports": "./main.js"}')
   writeFileSync(
     join(pkg, 'main.js'),
-    'export default ({ id }) => ({ id, dataset: [{}], evalDataset: [], rubric: { score() {} }, rollout() {} })',
+    'export default ({ id }) => ({ id, dataset: [{ exampleId: 0, prompt: [], answer: "", info: {} }], evalDataset: [], rubric: { score() {} }, rollout() {} })',
   )
 })
 
@@ -97,6 +98,7 @@ describe('refused in one sentence', () => {
     expect(await refusal('./syntax.js')).toMatch(/^environment \.\/syntax\.js failed to load: /u)
     expect(await refusal('./nothing.js')).toContain('has no default export that is a function')
     expect(await refusal('./partial.js')).toContain('what loadEnvironment returned has no dataset')
+    expect(await refusal('./rows.js')).toContain('has a row that is not { exampleId, prompt: messages, answer, info }')
   })
   test('arguments: unknown keys, wrong types, limits, all at once', async () => {
     expect(await refusal('arithmetic', { maxx: 5, min: 'a', train_size: 0 })).toMatchInlineSnapshot(

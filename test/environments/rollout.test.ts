@@ -147,6 +147,25 @@ describe('a rollout that fails has an error and no reward', () => {
     expect((await play(never, {}, draft([1, 2], [-1]))).error).toContain('2 tokens, 1 log-probabilities and 2 versions')
     expect((await play(never, {}, draft([], []))).error).toBe('the completion has no tokens')
   })
+  test.each([
+    ['completion', undefined, 'must return completion, a list of messages'],
+    ['completion', 'text', 'must return completion, a list of messages'],
+    ['promptIds', undefined, 'must return promptIds, a list of numbers'],
+    ['completion_tokens', undefined, 'must return completion_tokens, three lists of numbers'],
+    ['completion_tokens', { ids: [1], logprobs: [-1] }, 'must return completion_tokens, three lists of numbers'],
+    ['isTruncated', undefined, 'must return isTruncated, true or false'],
+    ['stopCondition', null, 'must return stopCondition, a text'],
+    ['metrics', { big: 1n }, 'metric "big" is of type bigint; it must be a number'],
+  ])('a draft of an environment whose %s is %o is not taken', async (key, value, words) => {
+    const whole = { completion: [], promptIds: [1], completion_tokens: { ids: [2], logprobs: [-1], versions: [0] }, isTruncated: false, stopCondition: 'eos' } // prettier-ignore
+    const rollout = await play(never, {}, { rollout: async () => ({ ...whole, [key]: value }) as never })
+    expect(rollout.error).toContain(words)
+    expect(rollout.completion_tokens.ids).toEqual([])
+  })
+  test('a rollout function that returns nothing', async () => {
+    const { error } = await play(never, {}, { rollout: async () => undefined as never })
+    expect(error).toBe("the environment's rollout must return completion, a list of messages; it returned undefined")
+  })
 })
 
 test('datasets: a held-out set of its own, or a part of the one', async () => {
