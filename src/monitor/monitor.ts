@@ -92,11 +92,9 @@ export class Monitor {
     const row = await this.#write(`the metrics of step ${step}`, () => this.#metrics.write(step, metrics))
     this.logger.info({ metrics: row }, `step ${step}`)
     this.console.step(step, row, rollouts)
-    for (const warning of this.#watch.check(
-      step,
-      rollouts.map((r) => r.rollout),
-    ))
-      this.console.warn(warning)
+    const all = rollouts.map((r) => r.rollout)
+    const trained = rollouts.some((r) => r.advantage !== null)
+    for (const warning of this.#watch.check(step, all, trained)) this.console.warn(warning)
     return row
   }
 

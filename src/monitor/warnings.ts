@@ -16,7 +16,7 @@ export interface WatchOptions {
   errorFraction?: number
 }
 
-type Condition = 'errors' | 'truncated' | 'zero' | 'variance' | `function ${string}`
+type Condition = 'errors' | 'truncated' | 'zero' | 'variance' | 'filtered' | `function ${string}`
 
 /** Watches the batches of a run. `check` once a step. */
 export class Watch {
@@ -31,9 +31,9 @@ export class Watch {
     this.#options = options
   }
 
-  /** What is to be said after this step's rollouts (all that ended, failed ones included): often nothing. */
-  check(step: number, rollouts: readonly Rollout[]): string[] {
-    const found = conditions(step, rollouts, this.#options)
+  /** What is to be said after this step's rollouts (all that ended, failed ones included), of which some were `trained` on: often nothing. */
+  check(step: number, rollouts: readonly Rollout[], trained = true): string[] {
+    const found = conditions(step, rollouts, this.#options, trained)
     const next = new Map<Condition, number>()
     const said: string[] = []
     for (const name of this.#options.rewardFunctions ?? []) {
@@ -59,7 +59,7 @@ function isDue(streak: number): boolean {
 }
 
 /** What is wrong with one batch. A cause hides what follows from it: equal rewards are not news when all of them are 0. */
-function conditions(step: number, rollouts: readonly Rollout[], options: WatchOptions): Map<Condition, string> {
+function conditions(step: number, rollouts: readonly Rollout[], options: WatchOptions, trained: boolean): Map<Condition, string> {
   const found = new Map<Condition, string>()
   const scored = rollouts.filter((r) => r.reward !== null)
   const failed = rollouts.filter((r) => r.reward === null)
@@ -87,6 +87,12 @@ function conditions(step: number, rollouts: readonly Rollout[], options: WatchOp
       : 'all answers to a question earn the same: raise trainer.args.rollouts_per_example or trainer.args.temperature, or change the ' +
         "task's difficulty (env.args)."
     found.set('variance', `0 of ${groups.length} groups have reward variance, so nothing is learned from this batch; ${why}`)
+  } else if (!trained) {
+    found.set(
+      'filtered',
+      `none of ${groups.length} groups was left to train on, so nothing is learned from this batch: trainer.args.filters turned them down, ` +
+        `or max_off_policy_steps.`,
+    )
   } else {
     for (const name of options.rewardFunctions ?? Object.keys(scored[0].metrics)) {
       const values = valuesOf(name, scored)

@@ -49,6 +49,12 @@ test('each sentence names what holds and the key to change', () => {
   `)
 })
 
+test('a batch of which filters left nothing', () => {
+  const watch = new Watch({ maxTokens: 24 })
+  expect(watch.check(1, healthy, false)).toEqual([expect.stringContaining('none of 2 groups was left to train on, so nothing')])
+  expect(watch.check(2, healthy, true)).toEqual([])
+})
+
 test('null beside a number tells answers apart; a function of another environment says nothing of these', () => {
   const bonus = healthy.map((r, i) => ({ ...r, metrics: { bonus: i % 2 ? null : 5 } }))
   expect(first(bonus, ['bonus'])).toEqual([])
