@@ -3,6 +3,8 @@
  * in generation, in the environment's code or in a reward function becomes a rollout with `error` set and `reward` null, and such a
  * rollout is never trained on.
  */
+import { basename } from 'node:path'
+import { fileURLToPath } from 'node:url'
 import { messageOf } from '../common/errors.ts'
 import { stepOfGroup, timeline, type TimelineTrack } from '../common/timeline.ts'
 import { tracer, type TraceArgs } from '../common/trace.ts'
@@ -68,7 +70,7 @@ export async function runRollout(env: Environment, given: Row, options: RolloutO
     draft = checked(await Promise.race([clock.ended, played]))
     if (draft.stopCondition === 'abort') error = 'generation was aborted'
   } catch (thrown) {
-    error = messageOf(thrown)
+    error = client.failures.has(thrown) ? messageOf(thrown) : told(thrown)
   } finally {
     client.close()
     clock.close()
@@ -110,6 +112,17 @@ function own<T>(value: T): T {
   }
 }
 
+const ownFolder = fileURLToPath(new URL('..', import.meta.url))
+
+/** What a user's environment threw, with the place in its code; what is thrown here says by itself whose it is. */
+function told(thrown: unknown): string {
+  if (!(thrown instanceof Error)) return `the environment threw: ${messageOf(thrown)}`
+  const places = [...(thrown.stack ?? '').matchAll(/(?:file:\/\/|[ (])(\/[^\s()]+):\d+:\d+/gu)]
+  const place = places.find(([, path]) => !path.includes('/node_modules/'))
+  const isOurs = !place || place[1].startsWith(ownFolder)
+  return isOurs ? thrown.message : `the environment threw: ${thrown.message} (${basename(place[0])})`
+}
+
 /** Tells the timeline what a rollout has done since a time. */
 type Mark = (track: TimelineTrack, name: string, start: number, detail?: TraceArgs) => void
 
@@ -123,6 +136,8 @@ function markerOf(group: string, index?: number): Mark {
 /** The policy as a rollout sees it: each answer waits at the gate, and is a step of the clock. */
 class GatedClient implements ChatClient {
   queuedMs = 0
+  /** What went wrong on the sampler's side. */
+  readonly failures = new Set<unknown>()
   readonly #client: ChatClient
   readonly #clock: StepClock
   readonly #gate: Gate | undefined
@@ -168,6 +183,9 @@ class GatedClient implements ChatClient {
       const completion = await this.#client.complete(messages, sampling, both, turn)
       tokens = completion.ids.length
       return completion
+    } catch (error) {
+      this.failures.add(error)
+      throw error
     } finally {
       this.#mark('engine', 'generate', begin, { tokens })
       this.#answered = performance.now()

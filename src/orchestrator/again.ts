@@ -53,6 +53,8 @@ export class Replays {
 function allFailed(step: number, rollouts: Rollout[], times: number): Error {
   const often = times > 1 ? `, ${times} times in a row` : ''
   const message = `All ${rollouts.length} rollouts of step ${step} failed${often}. The first one: ${rollouts[0].error}.`
-  // What was sampled and could not be scored is the environment's to mend; the rest is the sampler's, or a time limit's.
-  return rollouts[0].completion_tokens.ids.length > 0 ? new UserError(message) : new Error(message)
+  // What the environment's code did, or could not score, is its author's to mend; the rest is the sampler's, or a time limit's.
+  const [{ error, completion_tokens }] = rollouts
+  const isTheirs = completion_tokens.ids.length > 0 || /^the environment(?:'s| threw)/u.test(error ?? '')
+  return isTheirs ? new UserError(message) : new Error(message)
 }

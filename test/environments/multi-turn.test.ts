@@ -152,8 +152,11 @@ describe('failures fail the rollout with their cause, and cleanup runs', () => {
     ['a stop condition throws', { stop: { odd: () => { throw new Error('which?') } } }, 'which?'],
     ['cleanup throws', { cleanup: () => { throw new Error('still open') } }, 'still open'],
     ['the environment throws, and cleanup', { envResponse: () => { throw new Error('no board') }, cleanup: () => { throw new Error('x') } }, 'no board'],
-  ])('%s', async (_, options, error) => {
-    expect(await play(await game(options), saying('1', '7'))).toMatchObject({ reward: null, error })
+  ])('%s', async (_, options, why) => {
+    const { reward, error } = await play(await game(options), saying('1', '7'))
+    expect(reward).toBeNull()
+    // With the place in the environment's file.
+    expect(error).toMatch(new RegExp(`^the environment threw: ${why.replace('?', '.')} \\(multi-turn.test.ts:\\d+:\\d+\\)$`))
     if (!options.cleanup) expect(closed).toHaveLength(1)
   }) // prettier-ignore
   test('the generator gives up in a later turn', async () => {
@@ -210,7 +213,7 @@ test.each<[string, unknown, string]>([
   ['no content', [{ role: 'user' }], 'it is [{"role":"user"}]'],
 ])('what the environment says is checked: %s', async (_, said, words) => {
   const { error } = await play(await game({ envResponse: () => said as string }), saying('3', '9'))
-  expect(error).toMatch(/^envResponse must be a text, or a list of messages/)
+  expect(error).toMatch(/^the environment's envResponse must be a text, or a list of messages/)
   expect(error).toContain(words)
 })
 

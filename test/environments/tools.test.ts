@@ -106,7 +106,10 @@ describe('what goes wrong goes back as words, and is counted', () => {
   })
   test('errors that are named fail the rollout', async () => {
     const env = await make({ tools: [odd(() => { throw new TypeError('mine') })], stopsAt: (error) => error instanceof TypeError }) // prettier-ignore
-    expect(await play(env, calling(['odd', '{}']), 'x')).toMatchObject({ reward: null, error: 'mine' })
+    expect(await play(env, calling(['odd', '{}']), 'x')).toMatchObject({
+      reward: null,
+      error: expect.stringContaining('the environment threw: mine (tools.test.ts:') as string,
+    })
   })
 })
 

@@ -200,7 +200,7 @@ test('an evaluation that nothing ends stops at its limit by name', async () => {
   await orchestrator.close()
 })
 
-test('all rollouts failing stops with the first reason; exit code 2 where the reward is at fault', async () => {
+test('all rollouts failing stops with the first reason; exit code 2 where the reward or the environment is at fault', async () => {
   const broken = await makeOrchestrator(() => ({ text: '', fails: 'the device is lost' }))
   const device = await broken.orchestrator.batch(1, 0).catch((e: unknown) => e)
   expect(device).toMatchObject({ message: 'All 6 rollouts of step 1 failed. The first one: the device is lost.' })
@@ -209,6 +209,13 @@ test('all rollouts failing stops with the first reason; exit code 2 where the re
   const reward = await wrong.orchestrator.batch(1, 0).catch((e: unknown) => e)
   expect(reward).toBeInstanceOf(UserError)
   expect(reward).toMatchObject({ message: expect.stringContaining('reward function "says" threw: "x" is no number') })
+  const source = await numbersEnv('one', 1)
+  const rollout = () => Promise.reject(new Error('no board'))
+  const env = Object.assign(Object.create(source.env), { rollout }) as typeof source.env
+  const own = await makeOrchestrator(() => ({ text: '1' }), { environments: [{ ...source, env }] })
+  const environment = await own.orchestrator.batch(1, 0).catch((e: unknown) => e)
+  expect(environment).toBeInstanceOf(UserError)
+  expect(environment).toMatchObject({ message: expect.stringContaining('The first one: the environment threw: no board (') })
 })
 
 describe('a step whose rollouts all failed', () => {
