@@ -42,16 +42,10 @@ export async function readTable(path: string, options: TableOptions = {}): Promi
 async function readJsonLines(path: string, maxLineBytes: number): Promise<TableRow[]> {
   const rows: TableRow[] = []
   let line = 0
-  const decoder = new TextDecoder('utf-8', { fatal: true })
   for await (const bytes of lines(path, maxLineBytes)) {
     line++
     const where = `${path}:${line}`
-    let text: string
-    try {
-      text = decoder.decode(bytes).trim()
-    } catch {
-      throw new UserError(`${where} is not UTF-8 text. Save the file as UTF-8.`)
-    }
+    const text = textOf(bytes, where).trim()
     if (text !== '') rows.push({ where, columns: asColumns(parseJson(text, where), where) })
   }
   return rows
@@ -84,8 +78,7 @@ async function* lines(path: string, maxLineBytes: number): AsyncGenerator<Uint8A
 }
 
 async function readJson(path: string): Promise<TableRow[]> {
-  // Windows programs begin a file with a byte order mark, which JSON.parse does not take (a decoder of lines leaves it out).
-  const value = parseJson((await readFile(path, 'utf8')).replace(/^\uFEFF/, ''), path)
+  const value = parseJson(textOf(await readFile(path), path), path)
   if (!Array.isArray(value))
     throw new UserError(`${path}: expected an array of objects, one a task. For one object a line, name the file .jsonl.`)
   return value.map((item, i) => {
@@ -116,6 +109,17 @@ function plain(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(plain)
   if (value === null || typeof value !== 'object' || ArrayBuffer.isView(value)) return value
   return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, plain(item)]))
+}
+
+const utf8 = new TextDecoder('utf-8', { fatal: true })
+
+/** Without the byte order mark that Windows programs begin a file with. */
+function textOf(bytes: Uint8Array, where: string): string {
+  try {
+    return utf8.decode(bytes)
+  } catch {
+    throw new UserError(`${where} is not UTF-8 text. Save the file as UTF-8.`)
+  }
 }
 
 function parseJson(text: string, where: string): unknown {

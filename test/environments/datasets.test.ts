@@ -152,6 +152,7 @@ describe('files', () => {
       './noprompt.jsonl:2 has neither a prompt nor a question (columns found: q, a).',
     ],
     ['latin1.jsonl', Buffer.from('{"question": "\xfc"}', 'latin1'), './latin1.jsonl:1 is not UTF-8 text.'],
+    ['latin1.json', Buffer.from('[{"question": "\xfc"}]', 'latin1'), './latin1.json is not UTF-8 text.'],
     ['empty.jsonl', '\n', './empty.jsonl has no rows.'],
     ['object.json', '{"a": 1}', './object.json: expected an array of objects'],
     ['row.json', '[{"prompt": "x"}, 3]', './row.json row 1: expected an object like'],
