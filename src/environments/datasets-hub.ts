@@ -41,6 +41,9 @@ const wordsOf = (path: string) =>
     .slice(0, -extname(path).length)
     .split(/[/._-]/u)
 
+/** A file's name without the number of its part: `train_sft` of data/train_sft-00000-of-00001.parquet. */
+const nameOf = (path: string) => basename(path.toLowerCase(), extname(path).toLowerCase()).replace(/-\d+(?:-of-\d+)?$/u, '')
+
 /**
  * Of the files of a data set those of one split, in their order. Throws UserError saying what there is, where nothing or more than one
  * subset is meant. A set whose files name no split at all is all train.
@@ -61,8 +64,11 @@ export function filesOfSplit(files: readonly string[], where: string, options: S
   }
   const wanted = sameSplit(split)
   const named = ofSubset.some((path) => wordsOf(path).some((word) => splitNames.includes(word)))
-  const found =
+  // What is called just so comes before what has the word among others: train.jsonl beside train_socratic.jsonl.
+  const exact = ofSubset.filter((path) => wanted.includes(nameOf(path)))
+  const having =
     named || split !== 'train' ? ofSubset.filter((path) => wordsOf(path).some((word) => wanted.includes(word))) : ofSubset
+  const found = exact.length > 0 ? exact : having
   if (found.length === 0) {
     const there = [...new Set(ofSubset.flatMap((path) => wordsOf(path).filter((word) => splitNames.includes(word))))]
     throw new UserError(

@@ -30,6 +30,11 @@ describe('files of a split', () => {
     expect(split(['tasks.jsonl', 'dataset_infos.json'])).toEqual(['tasks.jsonl'])
     expect(split(['train.jsonl', 'train.parquet'])).toEqual(['train.parquet'])
     expect(split(['constrained.jsonl', 'train.json'])).toEqual(['train.json'])
+    const parts = ['data/train_gen-00000-of-00001.parquet', 'data/train_sft-00000-of-00001.parquet']
+    expect(split(parts, { split: 'train_sft' })).toEqual([parts[1]])
+    const beside = ['test.jsonl', 'test_socratic.jsonl', 'train.jsonl', 'train_socratic.jsonl']
+    expect(split(beside)).toEqual(['train.jsonl'])
+    expect(split(beside, { split: 'test_socratic' })).toEqual(['test_socratic.jsonl'])
   })
   test.each<[string[], object, string]>([
     [gsm8k, {}, 'has several subsets. Name one of main, socratic as subset'],
