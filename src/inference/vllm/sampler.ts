@@ -92,6 +92,7 @@ export class VllmSampler implements Generator {
     try {
       await sampler.#host.start()
       sampler.#found = await checkServer(sampler.#host.api, options, options.probeIds)
+      await sampler.#unloadOthers()
       await sampler.push(version)
       if (options.kind === 'lora') await checkMaxLoras(sampler.#host.api, options.maxAsyncLevel)
       return sampler
@@ -340,9 +341,27 @@ export class VllmSampler implements Generator {
     const policy = this.#current
     if (!policy) return
     if (kind === 'full') policy.model = this.#found.base
+    await this.#unloadOthers()
     await this.#install(policy, pushMs)
     await this.#probe(policy, policy, pushMs)
     log(`vLLM is back with the weights of version ${policy.version}`)
+  }
+
+  /**
+   * Unloads adapters under this run's names that it does not use: a run that was killed left them, with weights that need not be those of this one,
+   * or the server kept them while it could not be reached. Requests that still run on one end on it; what is refused shows with the next push.
+   */
+  async #unloadOthers(): Promise<void> {
+    const { kind, runName } = this.#options
+    if (kind === 'full') return
+    const { api } = this.#host
+    const used = [this.#current?.version, this.#arriving]
+    for (const { id } of await api.models()) {
+      const version = id.startsWith(`${runName}-v`) ? Number(id.slice(runName.length + 2)) : NaN
+      if (!Number.isInteger(version) || used.includes(version)) continue
+      this.#loaded.delete(id)
+      await api.unloadAdapter(id).catch(() => {})
+    }
   }
 
   /** Whether a server that answers is the one that the current weights were pushed into, and not a new one at the same address. */

@@ -12,6 +12,7 @@ import { VllmApi } from '../../../src/inference/vllm/api.ts'
 import { VllmSampler } from '../../../src/inference/vllm/sampler.ts'
 import { writeSamplerWeights } from '../../../src/trainer/sampler-weights.ts'
 import { maxLength, openTrainer, rank, root, samplerOptions, scratch, tiny, underTest } from '../../vllm/helpers.ts'
+import { moveAdapter } from '../helpers.ts'
 import { testGenerator, type GeneratorUnderTest } from '../generator.suite.ts'
 
 const gpu = await Gpu.open({ checks: true })
@@ -85,6 +86,25 @@ describe('adapters by name', () => {
     await sampler.close()
     expect(await names()).toEqual([])
     expect(await new VllmApi(url).healthy()).toBe(true)
+  })
+
+  it("that a killed run left under a run's names are not taken for its own, nor keep their places", async () => {
+    const { url } = opened
+    const api = new VllmApi(url)
+    const trainer = await openTrainer(gpu, 'lora')
+    const write = async (name: string) => {
+      await writeSamplerWeights(join(folder.path, name), trainer.decoder, trainer.weights)
+      return join(folder.path, name)
+    }
+    await moveAdapter(trainer.decoder, 7)
+    for (const name of ['again-v000001', 'again-v000002']) await api.loadAdapter(name, await write(name), 60_000)
+    await moveAdapter(trainer.decoder, 0)
+    const again = await VllmSampler.open(samplerOptions(trainer, { url }, join(folder.path, 'again'), { runName: 'again' }), 0)
+    await moveAdapter(trainer.decoder, 1)
+    await again.push(1)
+    await again.close()
+    expect((await api.models()).filter((card) => card.parent)).toEqual([])
+    trainer.decoder.release()
   })
 })
 
