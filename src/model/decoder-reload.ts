@@ -13,7 +13,7 @@ import { Uploads } from './uploads.ts'
 
 /** What a decoder's buffers and commands are made for. */
 const fixed = [
-  'family', 'hiddenSize', 'intermediateSize', 'layers', 'heads', 'kvHeads', 'headDim', 'vocabSize', 'tieWordEmbeddings', 'qkvBias',
+  'family', 'hiddenSize', 'intermediateSize', 'layers', 'heads', 'kvHeads', 'headDim', 'vocabSize', 'qkvBias',
   'outputBias', 'qkNorm', 'rmsNormEps', 'ropeTheta', 'ropeScaling',
 ] as const satisfies (keyof ModelConfig)[] // prettier-ignore
 
@@ -40,7 +40,13 @@ export async function reloadDecoder(decoder: Decoder, files: ModelTensors): Prom
     if (found !== wanted)
       throw new UserError(`${name} is another model than ${decoder.name}: its ${key} is ${found}, not ${wanted}.`)
   }
-  checkTensors(decoder.config, tensors, name)
+  checkTensors(config, tensors, name)
+  const { tieWordEmbeddings: tied } = decoder.config
+  if (tied !== config.tieWordEmbeddings && !(tied && (await headIsEmbedding(tensors)))) {
+    throw new UserError(
+      `${name} is another model than ${decoder.name}: its lm_head.weight is ${tied ? 'not ' : ''}the same as its embedding.`,
+    )
+  }
   const targets = targetsOf(decoder)
   const units = matrixUnitOf(gpu) !== undefined
   for (const target of targets) {
@@ -68,6 +74,13 @@ async function valuesOf(tensors: TensorSource, { name, weight }: Target): Promis
   if (isBf16 && read.dtype === 'f32') return { dtype: 'bf16', shape: read.shape, data: roundToBf16(read.data) }
   if (!isBf16 && read.dtype === 'bf16') return { dtype: 'f32', shape: read.shape, data: widenBf16(read.data) }
   return read
+}
+
+/** A tied head may be written out beside the embedding, as trainers send it (sampler-weights.ts). */
+async function headIsEmbedding(tensors: TensorSource): Promise<boolean> {
+  const [head, embedding] = [await tensors.read('lm_head.weight'), await tensors.read('model.embed_tokens.weight')]
+  const bytes = ({ data }: TensorData) => new Uint8Array(data.buffer, data.byteOffset, data.byteLength)
+  return head.dtype === embedding.dtype && Buffer.compare(bytes(head), bytes(embedding)) === 0
 }
 
 function targetsOf({ embedding, layers, norm, head }: Decoder): Target[] {

@@ -87,6 +87,30 @@ it.each(['llama', 'qwen2', 'qwen3'])('what runs goes on with the new weights, wh
   files.close()
 })
 
+it('takes a tied head that is written out beside its embedding, and no other', async () => {
+  const model = await openModel(golden('qwen3/model'))
+  const decoder = await loadDecoder(gpu, model)
+  const engine = engineOf(decoder)
+  const { tensors } = model
+  const written = (head: string): ModelTensors => ({
+    name: 'written',
+    config: { ...model.config, tieWordEmbeddings: false },
+    tensors: {
+      names: () => [...tensors.names(), 'lm_head.weight'],
+      has: () => true,
+      shape: (tensor) => tensors.shape(tensor === 'lm_head.weight' ? 'model.embed_tokens.weight' : tensor),
+      read: (tensor, options) => tensors.read(tensor === 'lm_head.weight' ? head : tensor, options),
+      close: () => {},
+    },
+  })
+  expect(await engine.reloadWeights(written('model.embed_tokens.weight'))).toBe(1)
+  const other = engine.reloadWeights(written('model.layers.0.mlp.up_proj.weight'))
+  await expect(other).rejects.toThrow(/its lm_head.weight is not the same as its embedding/)
+  await engine.close()
+  decoder.release()
+  model.close()
+})
+
 it('refuses what does not fit before anything is written', async () => {
   const model = await openModel(golden('llama/model'))
   const decoder = await loadDecoder(gpu, model)

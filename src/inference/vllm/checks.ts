@@ -32,6 +32,8 @@ export async function checkServer(api: VllmApi, needs: Needs, tokens: readonly n
     )
   })
   const base = baseModel(await api.models(), needs, api.url)
+  // A push that broke off, with its run or its connection, left the server paused: until it resumes nothing is answered.
+  if (needs.kind === 'full') await checkResume(api)
   await checkLogprobs(api, base.id, needs.logprobsMode, tokens)
   if (needs.kind === 'full') await checkFullWeights(api, base.id, tokens)
   return { version, base: base.id }
@@ -78,8 +80,8 @@ async function checkLogprobs(api: VllmApi, model: string, wanted: LogprobsMode, 
   throw new UserError(`${api.url} reports ${words[mode]}, but ${why}. Start vLLM with --logprobs-mode ${wanted}.`)
 }
 
-/** Without dev mode the routes of a push are missing; without the scale-out routes no token says which weights made it. */
-async function checkFullWeights(api: VllmApi, model: string, tokens: readonly number[]): Promise<void> {
+/** Without dev mode the routes of a push are missing. */
+async function checkResume(api: VllmApi): Promise<void> {
   try {
     await api.resume()
   } catch (error) {
@@ -88,6 +90,10 @@ async function checkFullWeights(api: VllmApi, model: string, tokens: readonly nu
       `${api.url} has no /resume, so full weights can't be pushed into it. Start vLLM with VLLM_SERVER_DEV_MODE=1 in its environment, or train a LoRA adapter (use_lora = true).`,
     )
   }
+}
+
+/** Without the scale-out routes no token says which weights made it. */
+async function checkFullWeights(api: VllmApi, model: string, tokens: readonly number[]): Promise<void> {
   const params = { max_tokens: 1, temperature: 0, logprobs: 0 }
   const body = { model, token_ids: tokens.slice(0, 2), sampling_params: params, cache_salt: 'check' }
   let spans = false

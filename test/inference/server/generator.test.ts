@@ -49,12 +49,7 @@ let opened: { sampler: VllmSampler; url: string }
 
 async function open(kind: 'lora' | 'full'): Promise<GeneratorUnderTest> {
   const trainer = await openTrainer(gpu, kind)
-  let model = tiny
-  if (kind === 'full') {
-    model = join(folder.path, 'base')
-    await writeSamplerWeights(model, trainer.decoder, trainer.weights, await trainer.files.tokenizer())
-  }
-  const url = await serve(model)
+  const url = await serve(tiny)
   const sampler = await VllmSampler.open(samplerOptions(trainer, { url }, join(folder.path, kind)), 0)
   opened = { sampler, url }
   // The same kernels answer that train, whatever else is in the batch: not a bit is different, over HTTP too.
@@ -110,4 +105,15 @@ describe('adapters by name', () => {
 
 describe('full weights', () => {
   testGenerator('our server with full weights', () => open('full'))
+
+  it('go to a server that a push which broke off left paused', { timeout: 60_000 }, async () => {
+    const { url, sampler } = opened
+    await sampler.close()
+    const trainer = await openTrainer(gpu, 'full')
+    await new VllmApi(url).pause(5000)
+    const options = samplerOptions(trainer, { url }, join(folder.path, 'next'), { hasFirst: false })
+    const next = await VllmSampler.open(options, 0)
+    await next.close()
+    trainer.decoder.release()
+  })
 })
