@@ -180,9 +180,11 @@ export class VllmSampler implements Generator {
    */
   async push(version: PolicyVersion): Promise<Metrics> {
     const begin = performance.now()
-    const { kind, weightsDir, runName, write, pushMs } = this.#options
+    const { kind, where, hasFirst, weightsDir, runName, write, pushMs } = this.#options
     const last = this.#current
-    const loaded = last === undefined && this.#options.hasFirst
+    // Somebody else's server may have an earlier run's weights: that one has named them.
+    const isFresh = async () => 'launch' in where || (await this.#host.api.weightsName()) === 'default'
+    const loaded = last === undefined && hasFirst && (await isFresh())
     const name = `v${String(version).padStart(6, '0')}`
     const dir = loaded ? '' : resolve(weightsDir, name)
     if (dir) {

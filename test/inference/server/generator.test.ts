@@ -12,7 +12,7 @@ import { VllmApi } from '../../../src/inference/vllm/api.ts'
 import { VllmSampler } from '../../../src/inference/vllm/sampler.ts'
 import { writeSamplerWeights } from '../../../src/trainer/sampler-weights.ts'
 import { maxLength, openTrainer, rank, root, samplerOptions, scratch, tiny, underTest } from '../../vllm/helpers.ts'
-import { moveAdapter } from '../helpers.ts'
+import { moveAdapter, sampling } from '../helpers.ts'
 import { testGenerator, type GeneratorUnderTest } from '../generator.suite.ts'
 
 const gpu = await Gpu.open({ checks: true })
@@ -106,13 +106,19 @@ describe('adapters by name', () => {
 describe('full weights', () => {
   testGenerator('our server with full weights', () => open('full'))
 
-  it('go to a server that a push which broke off left paused', { timeout: 60_000 }, async () => {
+  it('go to a server that an earlier run left with its own, and paused in the midst of a push', { timeout: 60_000 }, async () => {
     const { url, sampler } = opened
+    expect(sampler.version).toBeGreaterThan(0)
     await sampler.close()
     const trainer = await openTrainer(gpu, 'full')
     await new VllmApi(url).pause(5000)
-    const options = samplerOptions(trainer, { url }, join(folder.path, 'next'), { hasFirst: false })
-    const next = await VllmSampler.open(options, 0)
+    const next = await VllmSampler.open(samplerOptions(trainer, { url }, join(folder.path, 'next')), 0)
+    const { prompts, score } = underTest(trainer, next)
+    const { ids, logprobs } = await next.generate({
+      promptIds: prompts[0],
+      sampling: sampling({ max_tokens: 8, temperature: 1 }),
+    })
+    expect(logprobs).toEqual([...(await score(prompts[0], ids, 1))])
     await next.close()
     trainer.decoder.release()
   })
