@@ -52,7 +52,18 @@ function prepare(server: ServerContext, body: ResponsesBody, adapter: string | n
   const { parts, engine } = server
   const messages: ChatMessage[] = body.instructions ? [{ role: 'system', content: body.instructions }] : []
   if (typeof body.input === 'string') messages.push({ role: 'user', content: body.input })
-  else messages.push(...body.input.map(({ role, content }) => ({ role, content })))
+  else {
+    // Thoughts are the next answer's.
+    let reasoning = ''
+    for (const item of body.input) {
+      if (item.type === 'reasoning') reasoning += (item.content ?? []).map((part) => part.text).join('')
+      else {
+        const { role, content } = item
+        messages.push({ role, content, ...(role === 'assistant' ? { reasoning } : {}) })
+        reasoning = ''
+      }
+    }
+  }
   const { text: prompt, ids } = encodeChat(server, { messages, chat_template_kwargs: body.chat_template_kwargs })
   const limits = { maxLength: engine.maxLength, prompt: 'input', field: 'max_output_tokens' }
   const max_tokens = maxTokensOf(ids.length, body.max_output_tokens, parts.defaults?.max_tokens ?? Infinity, limits)

@@ -193,6 +193,21 @@ describe('thoughts', () => {
     }
     await open.close()
   })
+
+  test('of an output that is sent back are those of the answer that follows them', async () => {
+    const template =
+      "{% for m in messages %}[{{ m.role }}:{{ m.reasoning_content or '' }}:{{ m.content }}]{% endfor %}{% if add_generation_prompt %}<think>{% endif %}"
+    const open = await tiny.serve({}, { grammars: () => Promise.resolve(grammars), chatTemplate: template, reasoning: true })
+    const format = { type: 'json_schema' as const, name: 'x', schema: { const: 'hm</think>yes' } }
+    const { output } = await open.client.responses.create({ model: 'tiny', input: 'a', text: { format }, max_output_tokens: 60 })
+    expect(output.map(({ type }) => type)).toEqual(['reasoning', 'message'])
+    const user = (content: string) => ({ role: 'user' as const, content })
+    const input = [user('a'), ...(output as OpenAI.Responses.ResponseInputItem[]), user('b')]
+    const next = await open.client.responses.create({ model: 'tiny', input, max_output_tokens: 1 })
+    const shown = tiny.tokenizer.encode('[user::a][assistant:"hm:yes"][user::b]<think>', { addSpecialTokens: false })
+    expect(next.usage!.input_tokens).toBe(shown.length)
+    await open.close()
+  })
 })
 
 describe('formats', () => {

@@ -99,9 +99,19 @@ export const tokenizeBody = z.object({
 })
 
 const inputItem = z.object({
-  type: z.literal('message', { error: 'only messages are supported as items' }).nullish(),
+  type: z.literal('message', { error: 'only messages and reasoning are supported as items' }).nullish(),
   role: message.shape.role,
   content,
+  id: ignored,
+  status: ignored,
+})
+
+/** What an answer before thought, sent back with the rest of its output. */
+const reasoningItem = z.object({
+  type: z.literal('reasoning'),
+  content: z.array(z.object({ type: z.literal('reasoning_text'), text: z.string() })).nullish(),
+  summary: ignored,
+  encrypted_content: only(),
   id: ignored,
   status: ignored,
 })
@@ -109,7 +119,9 @@ const inputItem = z.object({
 /** OpenAI's Responses API: text in, text out, nothing is kept. */
 export const responsesBody = z.object({
   model: z.string().nullish(),
-  input: z.union([z.string(), z.array(inputItem).min(1)], { error: 'it must be a text or a list of messages with text' }),
+  input: z.union([z.string(), z.array(z.union([inputItem, reasoningItem])).min(1)], {
+    error: 'it must be a text or a list of messages with text',
+  }),
   instructions: z.string().nullish(),
   max_output_tokens: z.int().min(1).nullish(),
   temperature: samplingFields.temperature,
