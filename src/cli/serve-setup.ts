@@ -58,7 +58,8 @@ const PAGE = 16
 
 /** @throws UserError for anything of the user's that is wrong */
 export async function openServer(options: ServeOptions): Promise<{ url: string; close(drainSeconds: number): Promise<void> }> {
-  const adapters = (options.adapter ?? []).map(adapterOf)
+  const modelNames = options.servedModelName ?? [options.model]
+  const adapters = (options.adapter ?? []).map((text) => adapterOf(text, modelNames))
   const chatTemplate = options.chatTemplate === undefined ? undefined : await textOf(options.chatTemplate)
   const adapterRoot = options.adapterRoot === undefined ? undefined : await rootOf(options.adapterRoot)
   const opened: { close(): unknown }[] = []
@@ -98,7 +99,7 @@ export async function openServer(options: ServeOptions): Promise<{ url: string; 
     opened.push(ofModel)
     const parts: ServerParts = {
       ...ofModel.parts,
-      names: options.servedModelName ?? [options.model],
+      names: modelNames,
       log,
       logprobsMode: options.logprobsMode.replace('_logprobs', '') as LogprobsMode,
       maxLogprobs: options.maxLogprobs,
@@ -181,10 +182,13 @@ function roomFor(options: ServeOptions, config: ModelConfig, gpu: Gpu): { maxLen
   return { maxLength: most, cacheRows: kvCacheBytes === undefined ? Math.min(affordable, maxNumSeqs * most) : affordable }
 }
 
-function adapterOf(text: string): { name: string; dir: string } {
+function adapterOf(text: string, modelNames: readonly string[]): { name: string; dir: string } {
   const at = text.indexOf('=')
   if (at < 1 || at === text.length - 1) throw new UserError(`--adapter ${text}: write it as NAME=DIR.`)
-  return { name: text.slice(0, at), dir: resolve(text.slice(at + 1)) }
+  const name = text.slice(0, at)
+  // Requests with this name would all go to the model.
+  if (modelNames.includes(name)) throw new UserError(`--adapter ${text}: ${name} is the model's own name. Choose another.`)
+  return { name, dir: resolve(text.slice(at + 1)) }
 }
 
 async function textOf(file: string): Promise<string> {

@@ -143,7 +143,9 @@ export class Adapters implements AdapterSet {
     const held = this.#places.flatMap((entry) => entry ?? [])
     const names = held.map(({ info, loaded }) => (loaded ? info.name : `${info.name} (until its requests have ended)`))
     throw new UserError(
-      `There is no place for the adapter ${name}: ${maxAdapters} at most, and there are ${names.join(', ')}. Unload one.`,
+      maxAdapters === 0
+        ? `There is no place for the adapter ${name}: the server was started with --max-loras 0.`
+        : `There is no place for the adapter ${name}: ${maxAdapters} at most, and there are ${names.join(', ')}. Unload one.`,
     )
   }
 
