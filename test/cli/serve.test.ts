@@ -112,6 +112,8 @@ describe('serve', () => {
     [['--model', 'models/none'], /There is no model at models\/none/],
     [['--model', 'models/tiny', '--host', '0.0.0.0'], /needs a key there: set --api-key or DAWN_RL_API_KEY/],
     [['--model', 'models/tiny', '--adapter', 'x'], /--adapter x: write it as NAME=DIR/],
+    [['--model', 'models/tiny', '--served-model-name', 'tiny', '--adapter', 'tiny=x'], /tiny is the model's own name/],
+    [['--model', 'models/tiny', '--port', '0', '--api-key', ''], /no request could carry it/],
     [['--model', 'models/tiny', '--adapter-root', 'no/such'], /--adapter-root no\/such is not there/],
     [['--model', 'models/tiny', '--chat-template', 'no-such.jinja'], /--chat-template no-such\.jinja can't be read/],
     [

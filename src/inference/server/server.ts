@@ -48,6 +48,12 @@ export async function startServer(
       `${host} can be reached from other machines, so the server needs a key there: set --api-key or DAWN_RL_API_KEY.`,
     )
   }
+  // A header is printable ASCII, and is trimmed.
+  if (options.apiKeys?.some((key) => !/^[!-~](?:[ -~]*[!-~])?$/.test(key))) {
+    throw new UserError(
+      'An API key is empty, begins or ends with a space, or has signs beyond printable ASCII, so no request could carry it: choose another for --api-key or DAWN_RL_API_KEY.',
+    )
+  }
   const server = contextOf(engine, parts, options)
   const app = appOf(server, { loopback, devMode: options.devMode ?? loopback })
   const http = httpServer(app, server)

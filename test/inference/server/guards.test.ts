@@ -165,6 +165,25 @@ describe('who may ask', () => {
     await keyed.close()
   })
 
+  test.each(['', ' key', 'key ', 'key\n', 'schlüssel'])('a key that no request could carry is refused: %j', async (key) => {
+    await expect(tiny.serve({ apiKeys: ['good', key] })).rejects.toThrow(/no request could carry it/)
+  })
+
+  test('routes that nobody serves have one name in the metrics, with a key or without', async () => {
+    const keyed = await tiny.serve({ apiKeys: ['k'] })
+    const headers = { authorization: 'Bearer k' }
+    for (const path of ['/one', '/two']) expectError(await ask(keyed.url + path), 401, /key/)
+    expectError(await ask(`${keyed.url}/three`, undefined, { headers }), 404, /no such route/)
+    expectError(await ask(`${keyed.url}/v1/completions`, { model: 'none', prompt: 'a' }, { headers }), 404, /no model/, 'model')
+    const { text } = await ask(`${keyed.url}/metrics`, undefined, { headers })
+    expect(text.match(/^http_requests_total.*/gm)).toEqual([
+      'http_requests_total{handler="other",status="401"} 2',
+      'http_requests_total{handler="other",status="404"} 1',
+      'http_requests_total{handler="/v1/completions",status="404"} 1',
+    ])
+    await keyed.close()
+  })
+
   test('an address that others reach needs a key, and has no routes that stop the engine', async () => {
     await expect(tiny.serve({ host: '0.0.0.0' })).rejects.toThrow(/needs a key/)
     const open = await tiny.serve({ host: '0.0.0.0', apiKeys: ['k'] })
