@@ -2,6 +2,7 @@
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Command } from 'commander'
+import { printable } from '../monitor/format.ts'
 import { ENV_KINDS } from './env-new.ts'
 import { packageRoot } from './version.ts'
 
@@ -32,6 +33,6 @@ export function register(program: Command): void {
       const { checkEnvironment } = await import('./env-check.ts')
       // In another folder than ours the default is the one that came with dawn-rl, not a name on the hub.
       const model = options.model === TINY && !existsSync(TINY) ? join(packageRoot, TINY) : options.model
-      await checkEnvironment(id, { ...options, model }, (line) => console.log(line))
+      await checkEnvironment(id, { ...options, model }, (line) => console.log(printable(line)))
     })
 }

@@ -8,7 +8,7 @@
  */
 import { hashSeed, Random } from '../common/random.ts'
 import { hasVariance, mean, passAtK, populationStd } from '../monitor/aggregate.ts'
-import { formatPercent } from '../monitor/format.ts'
+import { formatPercent, printable } from '../monitor/format.ts'
 import type { RolloutRow } from '../monitor/rollout-writer.ts'
 
 /** A mean with its interval; no interval where there are fewer than two examples. */
@@ -184,7 +184,7 @@ export function adviceOf(score: EvalScore): string[] {
   const advice: string[] = []
   if (errors > 0)
     advice.push(
-      `${errors} of ${rollouts} answers failed and have no reward; --resume plays them again. The first: ${score.firstError}`,
+      `${errors} of ${rollouts} answers failed and have no reward; --resume plays them again. The first: ${printable(score.firstError ?? 'no reward')}`,
     )
   if (!avg) return advice
   const spread = [...score.perExample.values()]

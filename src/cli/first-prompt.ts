@@ -24,7 +24,7 @@ export function firstPrompt(
     ...(answer === '' ? [] : [`; answer ${cut(JSON.stringify(answer), ROW)}`]),
     ...(Object.keys(info).length === 0 ? [] : [`; info ${cut(JSON.stringify(info), ROW)}`]),
   ].join('')
-  const head = `first prompt of ${name}: ${ids.length} tokens, ${special} of them special${row}`
+  const head = printable(`first prompt of ${name}: ${ids.length} tokens, ${special} of them special${row}`)
   const lines = printable(text)
     .split('\n')
     .map((line) => `  | ${cut(line, width)}`)

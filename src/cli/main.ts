@@ -8,6 +8,7 @@
 import { Command, CommanderError } from 'commander'
 import { messageOf, UserError } from '../common/errors.ts'
 import { isGoneReader } from '../common/faults.ts'
+import { printable } from '../monitor/format.ts'
 import { register as bench } from './bench.ts'
 import { register as doctor } from './doctor.ts'
 import { register as env } from './env.ts'
@@ -71,7 +72,8 @@ function report(error: unknown): number {
   // commander has said it already, and throws for --help and --version too
   if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : 2
   const debug = process.env.DAWN_RL_DEBUG === '1' && error instanceof Error
-  console.error(debug ? (error.stack ?? error.message) : messageOf(error))
+  // A message may quote what a model or a server wrote.
+  console.error(printable(debug ? (error.stack ?? error.message) : messageOf(error)))
   if (error instanceof UserError) return 2
   if (!debug) console.error('(This is a fault of dawn-rl or of the machine: DAWN_RL_DEBUG=1 shows where it comes from.)')
   return 1

@@ -11,7 +11,7 @@ import { styleText } from 'node:util'
 import { isGoneReader } from '../common/faults.ts'
 import type { Metrics } from '../common/types.ts'
 import type { ScoredRollout } from './aggregate.ts'
-import { formatDuration, oneLine } from './format.ts'
+import { formatDuration, oneLine, printable } from './format.ts'
 import { inForeground } from './keys.ts'
 import { LiveScreen } from './live-screen.ts'
 import { withoutStyle } from './live-text.ts'
@@ -158,10 +158,10 @@ export class RunConsole {
     this.#write(lines.join('\n'))
   }
 
-  /** Prints `warning: ...`. */
+  /** Prints `warning: ...`. An error may quote what a model wrote: the log has it as it is, the terminal is not steered by it. */
   warn(message: string): void {
     this.#o.logger?.warn(message)
-    this.#write(this.#paint('yellow', `warning: ${message}`))
+    this.#write(this.#paint('yellow', `warning: ${printable(message)}`))
   }
 
   /** The line of a finished step, and now and then some of its rollouts. `time/step` gives its seconds and the time left. */

@@ -162,7 +162,7 @@ export function sampleLines(
     lines.push(`${paint('dim', head.padEnd(8))}  ${shown.replaceAll('\n', `\n${' '.repeat(10)}`)}`)
   }
   if (rollout.error !== null) lines.push(paint('red', `  error   ${oneLine(rollout.error, 300)}`))
-  lines.push(paint('dim', `          ${facts.join(', ')}`))
+  lines.push(paint('dim', `          ${printable(facts.join(', '))}`))
   return lines.flatMap((line) => line.split('\n'))
 }
 

@@ -61,12 +61,15 @@ describe('env check', () => {
     const env = (reward: string, evalRows: string) => `import { Rubric, SingleTurnEnv } from 'dawn-rl/environments'
       const rows = [{ question: 'a', answer: 'x' }, { question: 'b', answer: 'y' }]
       export default () => SingleTurnEnv.create({ id: 'odd', rubric: new Rubric({ odd: ${reward} }), dataset: rows, evalDataset: ${evalRows} })`
-    writeFileSync(join(folder, 'throws.ts'), env("({ text }) => { if (text === '') throw new Error('empty'); return 1 }", 'rows'))
+    writeFileSync(
+      join(folder, 'throws.ts'),
+      env("({ text }) => { if (text === '') throw new Error('\\u001b[1mempty'); return 1 }", 'rows'),
+    )
     const found = run('check', './throws.ts', '--model', tiny)
     expect(found.status).toBe(2)
-    expect(found.stdout).toContain('nothing                  failed: reward function "odd" threw: empty')
+    expect(found.stdout).toContain('nothing                  failed: reward function "odd" threw: ␛[1mempty')
     expect(found.stdout).toContain('! 2 held-out tasks are in the training rows too.')
-    expect(found.stdout).toContain('! nothing: reward function "odd" threw: empty.')
+    expect(found.stdout).toContain('! nothing: reward function "odd" threw: ␛[1mempty.')
     expect(found.stderr).toContain('env check: ./throws.ts has 3 problems; see the lines with ! above.')
     writeFileSync(join(folder, 'same.ts'), env('() => 1', '[{ question: "c" }]'))
     expect(run('check', './same.ts', '--model', tiny).stdout).toContain(

@@ -73,6 +73,7 @@ test('means are over examples, failed answers are left out and counted', () => {
   ])
   expect(s.avg!.mean).toBeCloseTo((0.5 + 0 + 1) / 3)
   expect([s.errors, s.rollouts, s.examples, s.firstError]).toEqual([3, 12, 3, 'the judge is away'])
+  expect(adviceOf({ ...s, firstError: 'it wrote "\x1b]0;a"' })[0]).toContain('it wrote "␛]0;a"')
   // One solved of one; examples with fewer answers than k are not asked about k.
   expect([s.pass[1].mean, s.pass[4].mean]).toEqual([0.5, 0.5])
   expect(s.mixed).toBe(0.5)

@@ -11,11 +11,11 @@ const environment = (prompt: string, answer?: string) =>
 test('the first task is shown as the tokens that the model gets say it, and of much the middle is left out', async () => {
   const tokenizer = await openTiny()
   const model = { tokenizer, template: new ChatTemplate(tokenizer) }
-  const env = await environment('a\nb\u001b[31m', 'c')
+  const env = await environment('a\nb\u001b[31m', 'c\u009b')
   const [head, ...lines] = firstPrompt({ name: 'first', env }, model)
   const ids = model.template.prompt(env.dataset[0].prompt).ids
   expect(head).toBe(
-    `first prompt of first: ${ids.length} tokens, ${ids.filter((id) => tokenizer.isSpecial(id)).length} of them special; answer "c"`,
+    `first prompt of first: ${ids.length} tokens, ${ids.filter((id) => tokenizer.isSpecial(id)).length} of them special; answer "c\ufffd"`,
   )
   // A control character is a picture: what a row holds must not steer the terminal.
   const shown = tokenizer.decode(ids).replace('\u001b', '␛')

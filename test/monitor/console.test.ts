@@ -110,6 +110,7 @@ test('outside a terminal: plain lines, no escape sequence, long waits mentioned 
   console.step(1, metrics, scored([rollout()], 0.5))
   console.step(2, metrics, scored([rollout()], 0.5))
   console.warn('something')
+  console.warn('Unexpected token in "a\x1b]0;b"')
   await sleep(1200)
   wait.done()
   console.close()
@@ -125,9 +126,10 @@ test('outside a terminal: plain lines, no escape sequence, long waits mentioned 
     '          reward 1.00, advantage 0.50, eos, 3 tokens',
     expect.stringMatching(/^step {2}2\/12 \| reward 0.52 ▄▄ \|.* \| eta 2m03s$/),
     'warning: something',
+    'warning: Unexpected token in "a␛]0;b"',
     expect.stringMatching(/^still waiting after 1\.\ds: waiting for rollouts: 3 of 32 left$/),
   ])
-  expect(logged.join('\n')).toBe(stream.text.trimEnd().replace('warning: ', ''))
+  expect(logged.join('\n')).toBe(stream.text.trimEnd().replaceAll('warning: ', '').replace('␛', '\x1b'))
 })
 
 test('in a terminal: the live line says what is waited for, never wraps, and leaves no trace', async () => {
