@@ -9,6 +9,7 @@
 import { hashSeed, Random } from '../common/random.ts'
 import { hasVariance, mean, passAtK, populationStd } from '../monitor/aggregate.ts'
 import { formatPercent, printable } from '../monitor/format.ts'
+import { textWidth } from '../monitor/live-text.ts'
 import type { RolloutRow } from '../monitor/rollout-writer.ts'
 
 /** A mean with its interval; no interval where there are fewer than two examples. */
@@ -148,11 +149,11 @@ export function evalTable(scores: readonly EvalScore[]): string {
     if (compared) cells.push(base === score ? '' : signed(changeOf(base, score)))
     return cells
   })
-  const widths = head.map((_, column) => Math.max(...[head, ...lines].map((cells) => cells[column].length)))
+  const widths = head.map((_, column) => Math.max(...[head, ...lines].map((cells) => textWidth(cells[column]))))
   return [head, ...lines]
     .map((cells) =>
       cells
-        .map((cell, i) => cell.padEnd(widths[i]))
+        .map((cell, i) => cell + ' '.repeat(widths[i] - textWidth(cell)))
         .join('  ')
         .trimEnd(),
     )

@@ -1,4 +1,5 @@
 /** Numbers as people read them. Pure functions; a missing or non-finite value is always 'n/a'. */
+import { chop, textWidth } from './live-text.ts'
 
 const blocks = '▁▂▃▄▅▆▇█'
 
@@ -103,24 +104,22 @@ export function oneLine(text: string, width = 100): string {
   return chars.length <= width ? chars.join('') : `${chars.slice(0, Math.max(0, width - 1)).join('')}…`
 }
 
-/** Lines of at most `width` characters, broken at spaces where there are any; keeps the text's own line breaks. */
+/** Lines of at most `width` columns of a terminal, broken at spaces where there are any; keeps the text's own line breaks. */
 export function wrap(text: string, width: number): string[] {
   const lines: string[] = []
   for (const paragraph of printable(text).split('\n')) {
-    let line: string[] = []
+    let line = ''
     for (const word of paragraph.split(/\s+/).filter(Boolean)) {
-      let chars = Array.from(word)
-      if (line.length > 0 && line.length + 1 + chars.length > width) {
-        lines.push(line.join(''))
-        line = []
+      if (line !== '' && textWidth(line) + 1 + textWidth(word) > width) {
+        lines.push(line)
+        line = ''
       }
-      while (chars.length > width) {
-        lines.push(chars.slice(0, width).join(''))
-        chars = chars.slice(width)
-      }
-      line = line.length > 0 ? [...line, ' ', ...chars] : chars
+      const pieces = chop(word, width)
+      const last = pieces.pop()!
+      lines.push(...pieces)
+      line = line === '' ? last : `${line} ${last}`
     }
-    lines.push(line.join(''))
+    lines.push(line)
   }
   return lines
 }

@@ -31,3 +31,19 @@ export function cut(text: string, width: number): string {
   }
   return `${out}…`
 }
+
+/** Text in pieces of at most `width` columns; at least one character each. */
+export function chop(text: string, width: number): string[] {
+  const pieces = ['']
+  let used = 0
+  for (const char of text) {
+    const columns = columnsOf(char)
+    if (used > 0 && used + columns > width) {
+      pieces.push('')
+      used = 0
+    }
+    pieces[pieces.length - 1] += char
+    used += columns
+  }
+  return pieces
+}

@@ -1,5 +1,6 @@
 /** The last words of a run: what was learned, where the files are, what to try next. */
 import { formatNumber, oneLine, printable, wrap } from './format.ts'
+import { textWidth } from './live-text.ts'
 
 /** An evaluation in a few numbers. */
 export interface EvalSummary {
@@ -99,7 +100,7 @@ function sideBySide(samples: readonly SamplePair[], width: number): string[] {
     } else {
       const [left, right] = [cell('before', s.before, column), cell('after', s.after, column)]
       for (let i = 0; i < Math.max(left.length, right.length); i++) {
-        const padding = ' '.repeat(Math.max(0, column - Array.from(left[i] ?? '').length))
+        const padding = ' '.repeat(Math.max(0, column - textWidth(left[i] ?? '')))
         lines.push(`    ${left[i] ?? ''}${padding} | ${right[i] ?? ''}`.trimEnd())
       }
     }

@@ -55,6 +55,9 @@ test('a model cannot write escape sequences to the terminal', () => {
 test('wrap keeps every word and never exceeds the width', () => {
   expect(wrap('The capital of France is Paris.', 12)).toEqual(['The capital', 'of France is', 'Paris.'])
   expect(wrap('abcdefgh', 3)).toEqual(['abc', 'def', 'gh'])
+  // Two columns each.
+  expect(wrap('日本の首都は東京です ok', 8)).toEqual(['日本の首', '都は東京', 'です ok'])
+  expect(wrap('東京', 1)).toEqual(['東', '京'])
   fc.assert(
     fc.property(fc.string({ unit: 'grapheme-ascii' }), fc.integer({ min: 1, max: 40 }), (text, width) => {
       const lines = wrap(text, width)

@@ -1,4 +1,5 @@
 import { expect, test } from 'vitest'
+import { textWidth } from '../../src/monitor/live-text.ts'
 import { finalReport } from '../../src/monitor/report.ts'
 import type { FinalReport } from '../../src/monitor/report.ts'
 
@@ -41,6 +42,15 @@ test('what was learned, answers side by side, files, next steps', () => {
       - node train.js @ configs/smollm2-arithmetic.toml
       - read docs/metrics.md"
   `)
+})
+
+test('columns stay columns where characters are two wide', () => {
+  const text = '首都は東京です。人口は約千四百万人で、世界でも最も大きな都市の一つです。'
+  const samples = [{ question: '日本の首都は?', before: { text, reward: 0 }, after: { text: '東京', reward: 1 } }]
+  const lines = finalReport({ ...report, files: {}, next: [], samples }, 60).split('\n')
+  const left = lines.flatMap((line) => (line.includes(' | ') || line.endsWith(' |') ? line.split(' |')[0] : []))
+  expect(left.length).toBeGreaterThan(2)
+  expect(new Set(left.map(textWidth))).toEqual(new Set([4 + 26]))
 })
 
 test('a narrow terminal puts one answer under the other', () => {
