@@ -5,7 +5,7 @@
  * own folder needs no path to us and no second copy is loaded.
  */
 import { existsSync, readdirSync } from 'node:fs'
-import { createRequire, registerHooks } from 'node:module'
+import { registerHooks } from 'node:module'
 import { isAbsolute, join, resolve } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 import { z } from 'zod'
@@ -48,12 +48,23 @@ export function resolveEnvironment(id: string, options: LoadOptions = {}): strin
     // or where the config is: below
   }
   try {
-    return pathToFileURL(createRequire(join(base, 'package.json')).resolve(id)).href
+    return resolvedFrom(base, id)
   } catch {
     const near = nearest(id, bundled)
     throw new UserError(
       `environment ${id}: not found${near ? `; did you mean ${near}?` : '.'} Bundled: ${bundled.join(', ')}. Else give a path (./my_env.ts), an npm package that is installed, or, after 'bash scripts/setup-verifiers.sh', an environment in Python.`,
     )
+  }
+}
+
+/** What `import` of a file in `folder` finds under a name; require's lookup would not see a package that has ES modules alone. */
+function resolvedFrom(folder: string, id: string): string {
+  const parentURL = pathToFileURL(join(folder, 'package.json')).href
+  const hook = registerHooks({ resolve: (specifier, context, next) => next(specifier, { ...context, parentURL }) })
+  try {
+    return import.meta.resolve(id)
+  } finally {
+    hook.deregister()
   }
 }
 

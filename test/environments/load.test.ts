@@ -30,7 +30,7 @@ beforeAll(() => {
   writeFileSync(join(folder, 'rows.js'), 'export default () => ({ id: "r", dataset: [{ question: "q" }], evalDataset: [] })')
   const pkg = join(folder, 'node_modules', 'env-of-a-package')
   mkdirSync(pkg, { recursive: true })
-  writeFileSync(join(pkg, 'package.json'), '{"name": "env-of-a-package", "type": "module", "exports": "./main.js"}')
+  writeFileSync(join(pkg, 'package.json'), '{"name": "env-of-a-package", "type": "module", "exports": {"import": "./main.js"}}')
   writeFileSync(
     join(pkg, 'main.js'),
     'export default ({ id }) => ({ id, dataset: [{ exampleId: 0, prompt: [], answer: "", info: {} }], evalDataset: [], rubric: { score() {} }, rollout() {} })',
