@@ -31,6 +31,8 @@ async function grad(options: GradOptions): Promise<void> {
   const { loadLoss } = await import('../trainer/losses/index.ts')
   const { writeSafetensors } = await import('../model/safetensors.ts')
   const bounds = { mask_ratio_low: options.maskRatioLow, mask_ratio_high: options.maskRatioHigh }
+  const { hookResolve } = await import('../environments/load.ts')
+  hookResolve()
   const loss = await loadLoss(options.loss, bounds)
   if (!loss.kernel) checkLossShape(loss)
   let checked = !loss.checked

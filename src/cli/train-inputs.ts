@@ -2,7 +2,7 @@
 import { UserError } from '../common/errors.ts'
 import type { Message, ToolDefinition } from '../common/types.ts'
 import type { EnvConfig, RunConfig } from '../config/schema.ts'
-import { ChatTemplate, loadEnvironment, type Row } from '../environments/index.ts'
+import { ChatTemplate, hookResolve, loadEnvironment, type Row } from '../environments/index.ts'
 import { openModel, type ModelFiles } from '../model/open.ts'
 import { checkAdapter, readAdapter, type Adapter } from '../model/peft.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
@@ -31,6 +31,7 @@ export interface Inputs {
 export async function openInputs(config: RunConfig): Promise<Inputs> {
   const { args } = config.trainer
   const environments = await openEnvironments(config)
+  hookResolve() // an environment in Python has not
   const loss = await loadLoss(args.loss, args, args.loss_args)
   if (!loss.kernel) checkLossShape(loss)
   const algorithm = await loadAlgorithm(args)

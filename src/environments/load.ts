@@ -144,9 +144,9 @@ let hooked = false
 
 /**
  * Points 'dawn-rl/environments' at this copy of the code, and reads a user's .ts file as an ES module even in a folder whose package.json
- * says "commonjs", which is what `npm init` writes.
+ * says "commonjs", which is what `npm init` writes. For every file of the user's, so for losses, advantages and filters too.
  */
-function hookResolve(): void {
+export function hookResolve(): void {
   if (hooked) return
   hooked = true
   const own = new URL(`./index${ending}`, import.meta.url).href

@@ -89,6 +89,8 @@ test("the ratio bounds, checkpointing or not, and a loss of the user's own", asy
   expect(await read(['--no-gradient-checkpointing'])).toEqual(plain)
   const narrow = await read(['--mask-ratio-low', '0.99', '--mask-ratio-high', '1.01'])
   expect(relativeError(narrow.embedding, plain.embedding)).toBeGreaterThan(0.01)
+  // What npm init writes.
+  writeFileSync(join(folder, 'package.json'), '{"type": "commonjs"}')
   const own = join(folder, 'own.ts')
   writeFileSync(own, cispoOf('frozenLogprobs'))
   const custom = await read(['--loss', own])
