@@ -2,6 +2,7 @@
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { Argument, InvalidArgumentError, type Command } from 'commander'
+import { CLI } from '../common/commands.ts'
 import { messageOf, UserError } from '../common/errors.ts'
 import { shellWord } from '../monitor/format.ts'
 import type { BenchReport, Topic } from '../bench/run.ts'
@@ -71,7 +72,7 @@ async function bench(what: Topic[], options: Options): Promise<void> {
       webgpu: versionOf('webgpu') ?? 'unknown',
     }
     const { model: models, rows, tokens, repeats, quick, matrixUnits } = options
-    const command = `node cli.js ${process.argv.slice(2).map(shellWord).join(' ')}`
+    const command = `${CLI} ${process.argv.slice(2).map(shellWord).join(' ')}`
     const report = await runBench(
       gpu,
       { topics: what, models, rows, tokens, repeats, quick, matrixUnits, versions, command },
@@ -97,6 +98,6 @@ function readReport(path: string): BenchReport {
   } catch (error) {
     throw new UserError(`--table ${path} cannot be read: ${messageOf(error)}`)
   }
-  if (report.bench !== 'dawn-rl') throw new UserError(`--table ${path} is not a report of 'node cli.js bench --out FILE'.`)
+  if (report.bench !== 'dawn-rl') throw new UserError(`--table ${path} is not a report of '${CLI} bench --out FILE'.`)
   return report as BenchReport
 }

@@ -8,10 +8,11 @@ import { existsSync, readFileSync } from 'node:fs'
 import { arch, cpus, freemem, release, totalmem } from 'node:os'
 import { join, relative } from 'node:path'
 import { Option, type Command } from 'commander'
+import { isCheckout, packageRoot } from '../common/commands.ts'
 import type { AdapterFacts } from '../gpu/inventory.ts'
 import { messageOf } from '../common/errors.ts'
 import { block, json } from './doctor-text.ts'
-import { installedFolder, isCheckout, packageRoot, versionOf } from './version.ts'
+import { installedFolder, versionOf } from './version.ts'
 
 export interface Report {
   dawnRl: string

@@ -1,5 +1,6 @@
 /** `train --dry-run`: the resolved config and what it would need. Reads the model's shape, loads no weights, starts nothing. */
 import { existsSync } from 'node:fs'
+import { CLI, SCRIPTS } from '../common/commands.ts'
 import { messageOf } from '../common/errors.ts'
 import { batchLine, type Loaded } from '../config/load.ts'
 import type { VllmConfig } from '../config/inference-schema.ts'
@@ -20,9 +21,7 @@ export async function dryRun(loaded: Loaded<RunConfig>): Promise<void> {
   const { config, line } = sized(loaded, model, best)
   console.log(stringifyConfig(config))
   console.log(`# ${batchLine(config)}`)
-  console.log(
-    best ? `# adapter: ${best.description}${best.software ? ' (software)' : ''}` : '# no WebGPU adapter: node cli.js doctor',
-  )
+  console.log(best ? `# adapter: ${best.description}${best.software ? ' (software)' : ''}` : `# no WebGPU adapter: ${CLI} doctor`)
   if (config.inference.backend === 'vllm')
     for (const words of samplerLines(config.inference, config.model.name)) console.log(`# ${words}`)
   if (line) console.log(`# ${line}`)
@@ -70,7 +69,7 @@ function samplerLines({ base_url, python, args }: VllmConfig, model: string): st
   if (base_url !== undefined) return [`sampler: the vLLM that runs at ${base_url}`, `${memory}.`]
   const { port, ...flags } = args
   const written = Object.keys(flags).length ? `, with ${Object.keys(flags).join(', ')}` : ''
-  const missing = existsSync(python) ? '' : ' (not there yet: bash scripts/setup-vllm.sh makes .venv-vllm)'
+  const missing = existsSync(python) ? '' : ` (not there yet: bash ${SCRIPTS}/setup-vllm.sh makes .venv-vllm)`
   return [
     `sampler: a vLLM server, started by ${python}${missing} for ${model} on ${port === undefined ? 'a free port' : `port ${show(port)}`}${written}`,
     `${memory}; on the GPU that trains gpu_memory_utilization under [inference.args] leaves the trainer room.`,

@@ -1,6 +1,7 @@
 /** The files that `env new` writes: small environments that run as they are. */
 import { existsSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { CLI, TRAIN } from '../common/commands.ts'
 import { nearest, UserError } from '../common/errors.ts'
 
 export const ENV_KINDS = ['single', 'multi', 'tools'] as const
@@ -19,8 +20,8 @@ export function newEnvironment(name: string, kind: string, folder: string): stri
   writeFileSync(path, sources[known](name))
   return [
     `wrote ${name}.ts`,
-    `look at it:  node cli.js env check ./${name}.ts`,
-    `train on it: node train.js @ configs/smollm2-arithmetic.toml --env.id ./${name}.ts`,
+    `look at it:  ${CLI} env check ./${name}.ts`,
+    `train on it: ${TRAIN} @ configs/smollm2-arithmetic.toml --env.id ./${name}.ts`,
   ].join('\n')
 }
 

@@ -2,9 +2,9 @@
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Command } from 'commander'
+import { packageRoot } from '../common/commands.ts'
 import { printable } from '../monitor/format.ts'
 import { ENV_KINDS } from './env-new.ts'
-import { packageRoot } from './version.ts'
 
 const TINY = 'models/tiny'
 

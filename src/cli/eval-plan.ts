@@ -2,6 +2,7 @@
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
 import { parse } from 'smol-toml'
+import { CLI } from '../common/commands.ts'
 import { messageOf, UserError } from '../common/errors.ts'
 import { hashSeed, Random } from '../common/random.ts'
 import type { SamplingParams } from '../common/types.ts'
@@ -108,7 +109,7 @@ export async function planEval(words: readonly string[], options: EvalOptions): 
   const notices: string[] = []
   if (asked.wanted.length === 0)
     throw new UserError(
-      'eval: no environment. Name one (node cli.js eval short-answers -m MODEL), a config (@ FILE) or a run (--run outputs/X).',
+      `eval: no environment. Name one (${CLI} eval short-answers -m MODEL), a config (@ FILE) or a run (--run outputs/X).`,
     )
   const environments: EvalEnvironment[] = []
   try {

@@ -7,7 +7,8 @@ import { existsSync } from 'node:fs'
 import { writeFile } from 'node:fs/promises'
 import { arch, platform, release } from 'node:os'
 import { dirname, join, resolve } from 'node:path'
-import { isCheckout, packageRoot, versionOf } from './version.ts'
+import { isCheckout, packageRoot } from '../common/commands.ts'
+import { versionOf } from './version.ts'
 
 /** A larger diff is cut: it is of data, not of code. */
 const diffAtMost = 1 << 20

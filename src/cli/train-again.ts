@@ -1,5 +1,6 @@
 /** What a run does when its device is lost (a driver that restarts, a GPU that falls off): it opens one again and goes on from what is saved. */
 import { setTimeout as sleep } from 'node:timers/promises'
+import { CLI, TRAIN } from '../common/commands.ts'
 import { messageOf } from '../common/errors.ts'
 import { LOST_DEVICE, pauseMs } from '../common/faults.ts'
 import type { Loaded } from '../config/load.ts'
@@ -83,7 +84,7 @@ export async function outliveDevice<Config extends RunConfig | SftConfig>(
 }
 
 function over(error: unknown, why: string, folder: RunFolder | undefined): Error {
-  const verb = error instanceof LostRun && 'data' in error.config ? 'node cli.js sft' : 'node train.js'
+  const verb = error instanceof LostRun && 'data' in error.config ? `${CLI} sft` : TRAIN
   const on = folder ? ` What is saved is whole: ${verb} @ ${shellWord(folder.configPath)} --resume goes on from there.` : ''
   return new Error(`${messageOf(error)} (${why}).${on}`, { cause: error })
 }

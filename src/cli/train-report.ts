@@ -1,6 +1,7 @@
 /** The last words of a training run. */
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
+import { CLI, isCheckout, TRAIN } from '../common/commands.ts'
 import type { Message, Rollout } from '../common/types.ts'
 import { shellWord } from '../monitor/format.ts'
 import { finalReport, type EvalSummary, type SamplePair } from '../monitor/report.ts'
@@ -47,7 +48,7 @@ export function reportRun(run: Run, result: LoopResult): void {
     files: Object.fromEntries(Object.entries(files).filter(([, path]) => existsSync(path))),
     next:
       lastStep < args.max_steps || missedEvals(run.parts.evaluated.steps, lastStep, config, folder).length > 0
-        ? [`go on: node train.js @ ${shellWord(folder.configPath)} --resume`]
+        ? [`go on: ${TRAIN} @ ${shellWord(folder.configPath)} --resume`]
         : suggestions(run, checkpoint),
   })
   out.print(`\n${text}\n`)
@@ -57,13 +58,13 @@ function suggestions(run: Run, checkpoint: string): string[] {
   const { config } = run
   const { args } = config.trainer
   const next = [
-    `train longer: node train.js @ ${shellWord(run.folder.configPath)} --resume --trainer.args.max_steps ${args.max_steps * 2}`,
+    `train longer: ${TRAIN} @ ${shellWord(run.folder.configPath)} --resume --trainer.args.max_steps ${args.max_steps * 2}`,
     'another task: set [env] id to arithmetic or reverse-text, or write your own (docs/environments.md)',
-    'another loss: copy src/trainer/losses/cispo.ts, change it, and name it: --trainer.args.loss ./my_loss.ts',
+    `another loss: copy ${isCheckout ? 'src/trainer/losses/cispo.ts' : 'configs/losses/ppo-clip.ts'}, change it, and name it: --trainer.args.loss ./my_loss.ts`,
   ]
   if (args.use_lora) {
     next.push(
-      `model and adapter as one folder: node cli.js merge --model ${shellWord(config.model.name)} --adapter ${shellWord(checkpoint)} --out merged`,
+      `model and adapter as one folder: ${CLI} merge --model ${shellWord(config.model.name)} --adapter ${shellWord(checkpoint)} --out merged`,
     )
   }
   return next

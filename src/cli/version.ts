@@ -1,13 +1,7 @@
 /** Versions of this package and of the packages that it uses, as installed. */
 import { existsSync, readFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
-import { fileURLToPath } from 'node:url'
-
-/** Where package.json, cli.js and configs/ lie: of the checkout, or of the installed package. */
-export const packageRoot = join(dirname(fileURLToPath(import.meta.url)), '../..')
-
-/** True in a checkout (TypeScript runs as it is), false in the npm package. */
-export const isCheckout = import.meta.url.endsWith('.ts')
+import { packageRoot } from '../common/commands.ts'
 
 /** The installed version of `name` ('dawn-rl' is this package), or undefined where it is not there. */
 export function versionOf(name: string): string | undefined {

@@ -3,6 +3,7 @@
  * skipped where one of them is already known to be wrong, so that one mistake is reported once.
  */
 import { existsSync } from 'node:fs'
+import { CLI } from '../common/commands.ts'
 import { messageOf, nearest } from '../common/errors.ts'
 import { resolveEnvironment } from '../environments/load.ts'
 import { needPython, pythonKnows } from '../environments/python/bridge.ts'
@@ -76,7 +77,7 @@ const shared: Check<RunConfig | SftConfig>[] = [
     keys: [`${A}use_lora`, 'model.adapter'],
     find: ({ trainer, model }) =>
       model.adapter && !trainer.args.use_lora
-        ? 'model.adapter is set, but trainer.args.use_lora is false: merge the adapter first (`node cli.js merge`), or set use_lora = true.'
+        ? `model.adapter is set, but trainer.args.use_lora is false: merge the adapter first (\`${CLI} merge\`), or set use_lora = true.`
         : undefined,
   },
 ]

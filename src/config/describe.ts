@@ -1,5 +1,6 @@
 /** Help text and reference pages, made from the schema alone. */
 import type * as z from 'zod'
+import { CLI, TRAIN } from '../common/commands.ts'
 import { foreignKeys } from './foreign.ts'
 import { rlSchema, trainerGroups } from './schema.ts'
 import { allowedText, nodeAt, type SchemaNode, schemaTree } from './schema-tree.ts'
@@ -57,7 +58,7 @@ function wrap(text: string, width: number, indent: string): string {
 
 /** The text of `train --help` and `sft --help`: the whole schema, table by table. Lines of at most `width` characters. */
 export function describeSchema(verb: string, width = 110): string {
-  const usage = verb === 'sft' ? 'node cli.js sft' : 'node train.js'
+  const usage = verb === 'sft' ? `${CLI} sft` : TRAIN
   const example = verb === 'sft' ? 'configs/tiny-sft.toml' : 'configs/quickstart.toml'
   const head = [
     `${usage} @ config.toml [@ overlay.toml ...] [--dotted.key value ...] [--dry-run] [--resume [latest | step N | folder]] [--fork folder[@step]] [--trace]`,

@@ -1,6 +1,7 @@
 /** Checks and remarks on [inference] and on what vLLM cannot do of the rest of a config. */
 import { readdirSync } from 'node:fs'
 import { join } from 'node:path'
+import { CLI } from '../common/commands.ts'
 import { shellWord } from '../monitor/format.ts'
 import type { Check, Written } from './checks.ts'
 import { isTable } from './compose.ts'
@@ -79,7 +80,7 @@ function ggufProblem(model: string): string | undefined {
   const gguf = ggufOf(model)
   if (gguf === undefined) return undefined
   const out = folderFor(gguf)
-  return `model.name is ${show(model)}, and vLLM reads Hugging Face folders: run \`node cli.js merge --model ${shellWord(gguf)} --out ${shellWord(out)}\`, and set model = ${show(out)}.`
+  return `model.name is ${show(model)}, and vLLM reads Hugging Face folders: run \`${CLI} merge --model ${shellWord(gguf)} --out ${shellWord(out)}\`, and set model = ${show(out)}.`
 }
 
 /** What is drawn from anything but the softmax of the logits at the temperature. */

@@ -3,6 +3,7 @@
  */
 import { join } from 'node:path'
 import type * as z from 'zod'
+import { CLI } from '../common/commands.ts'
 import { UserError } from '../common/errors.ts'
 import { type Fork, overrideSources, readWords, type Resume, type TraceWish, type Words } from './argv.ts'
 import { type Check, rlChecks, rlNotices, sftChecks, sftNotices, type Written } from './checks.ts'
@@ -101,7 +102,7 @@ function load<Parsed, Config>(argv: readonly string[], dialect: Dialect<Parsed, 
   }
   if (!files.length && !problems.length) {
     throw new UserError(
-      `No config file. Write it after @, as in \`node cli.js ${dialect.verb} @ configs/${dialect.verb === 'sft' ? 'tiny-sft' : 'quickstart'}.toml\`; --help lists the keys.`,
+      `No config file. Write it after @, as in \`${CLI} ${dialect.verb} @ configs/${dialect.verb === 'sft' ? 'tiny-sft' : 'quickstart'}.toml\`; --help lists the keys.`,
     )
   }
   const overrides = overrideSources(words.overrides, sources, schemaTree(dialect.schema))

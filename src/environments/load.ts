@@ -9,6 +9,7 @@ import { registerHooks } from 'node:module'
 import { isAbsolute, join, resolve } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 import { z } from 'zod'
+import { SCRIPTS } from '../common/commands.ts'
 import { messageOf, nearest, UserError } from '../common/errors.ts'
 import { pythonKnows } from './python/bridge.ts'
 import type { PythonOptions } from './python/environment.ts'
@@ -52,7 +53,7 @@ export function resolveEnvironment(id: string, options: LoadOptions = {}): strin
   } catch {
     const near = nearest(id, bundled)
     throw new UserError(
-      `environment ${id}: not found${near ? `; did you mean ${near}?` : '.'} Bundled: ${bundled.join(', ')}. Else give a path (./my_env.ts), an npm package that is installed, or, after 'bash scripts/setup-verifiers.sh', an environment in Python.`,
+      `environment ${id}: not found${near ? `; did you mean ${near}?` : '.'} Bundled: ${bundled.join(', ')}. Else give a path (./my_env.ts), an npm package that is installed, or, after 'bash ${SCRIPTS}/setup-verifiers.sh', an environment in Python.`,
     )
   }
 }

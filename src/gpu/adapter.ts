@@ -5,6 +5,7 @@
  * - All limits of the adapter and all features that kernels use are requested: WebGPU's defaults are those of a phone.
  */
 import { create, globals } from 'webgpu'
+import { CLI, SCRIPTS } from '../common/commands.ts'
 import { UserError } from '../common/errors.ts'
 
 Object.assign(globalThis, globals)
@@ -79,8 +80,8 @@ export async function openDevice(
   if (!adapter) {
     throw new UserError(
       name
-        ? `No WebGPU adapter has '${name}' in its name (DAWN_RL_ADAPTER). 'node cli.js doctor' lists those that are here.`
-        : `No WebGPU adapter was found on this machine. Run 'bash scripts/setup.sh' to install a software one, or 'node cli.js doctor' to see why.`,
+        ? `No WebGPU adapter has '${name}' in its name (DAWN_RL_ADAPTER). '${CLI} doctor' lists those that are here.`
+        : `No WebGPU adapter was found on this machine. Run 'bash ${SCRIPTS}/setup.sh' to install a software one, or '${CLI} doctor' to see why.`,
     )
   }
   const features = new Set<string>(adapter.features)

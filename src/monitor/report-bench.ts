@@ -1,6 +1,7 @@
 /** Plots of the JSON files of benchmarks: of `bench --out`, and of the scripts in bench/. Their rows are read by what they hold. */
 import { readFileSync } from 'node:fs'
 import { basename } from 'node:path'
+import { CLI } from '../common/commands.ts'
 import { messageOf, UserError } from '../common/errors.ts'
 import { formatCount, formatPercent } from './format.ts'
 import { bars } from './report-bars.ts'
@@ -40,7 +41,7 @@ export function benchPlots(path: string): BenchPlots {
   )
   if (plots.length === 0)
     throw new UserError(
-      `--bench ${path} holds nothing that can be drawn: give what 'node cli.js bench --out FILE' wrote, or a file of bench/results with rows.`,
+      `--bench ${path} holds nothing that can be drawn: give what '${CLI} bench --out FILE' wrote, or a file of bench/results with rows.`,
     )
   const about = [text(head.adapter), text(head.model), text(head.date).slice(0, 10), text(head.command)]
     .filter(Boolean)

@@ -1,6 +1,7 @@
 /** What is left of a step that was not finite, for whoever looks into it: its batch, in the format that `score` and `grad` take. */
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { CLI } from '../common/commands.ts'
 import type { TrainingBatch } from '../common/types.ts'
 
 /** Writes `<run>/nan_step_N/batch.json` and note.txt; returns the folder. */
@@ -22,7 +23,7 @@ export function writeBadStep(runFolder: string, batch: TrainingBatch, what: stri
   const note = [
     `Step ${batch.step} was skipped: ${what}. The weights are those of the step before.`,
     `${batch.samples.length} sequences, ${batch.lossTokenCount} loss tokens. ${broken} of their inputs were not finite${broken ? ' (written as 0 in batch.json)' : ''}.`,
-    'To look at it again: node cli.js score --model MODEL [--adapter CHECKPOINT] --batch batch.json --out scores.safetensors',
+    `To look at it again: ${CLI} score --model MODEL [--adapter CHECKPOINT] --batch batch.json --out scores.safetensors`,
     'Usual reasons: a learning rate that is too high, a loss or a reward that divides by 0.',
   ]
   writeFileSync(join(dir, 'note.txt'), `${note.join('\n')}\n`)

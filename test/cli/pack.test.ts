@@ -102,6 +102,20 @@ describe('the npm package', () => {
     expect(report).toMatchObject({ dawnRl: expect.stringContaining('npm package'), usable: true, problems: [] })
   })
 
+  it('prints commands that work where it is installed, with the configs and the model copied as README says', () => {
+    for (const name of ['configs', 'models']) cpSync(join(installed, name), join(project, name), { recursive: true })
+    const dawn = (...words: string[]) => run(project, join(project, 'node_modules/.bin/dawn-rl'), words)
+    expect(dawn('env', 'new', 'mine').out).toContain('npx dawn-rl env check ./mine.ts')
+    expect(dawn('train').err).toContain('`npx dawn-rl train @ configs/quickstart.toml`')
+    const wish = dawn('eval', 'nowhere', '-m', 'models/tiny').err
+    expect(wish).toContain("'bash node_modules/dawn-rl/scripts/setup-verifiers.sh'")
+    expect(existsSync(join(project, 'node_modules/dawn-rl/scripts/setup-verifiers.sh'))).toBe(true)
+    for (const config of ['tiny', 'tiny-turns', 'custom-loss']) {
+      const { code, err } = dawn('train', '@', `configs/${config}.toml`, '--model', 'models/tiny', '--dry-run')
+      expect(code, err).toBe(0)
+    }
+  })
+
   it('loads every module that it ships', () => {
     // Those of the viewer's page are for browsers.
     const isOurs = (file: string) => /^(dist|environments)\/.*\.js$/.test(file) && !file.startsWith('dist/monitor/view/page/')

@@ -4,6 +4,7 @@ import { existsSync } from 'node:fs'
 import { basename, delimiter, dirname, join, resolve } from 'node:path'
 import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
+import { SCRIPTS } from '../../common/commands.ts'
 import { UserError } from '../../common/errors.ts'
 import type { Description, PythonRow } from './types.ts'
 import { messagesOf } from './types.ts'
@@ -27,7 +28,7 @@ const root = fileURLToPath(new URL('../../../', import.meta.url))
 const bundled = join(root, 'environments', 'python')
 /** Seconds that loading an environment may take; its data set may have to come from far. */
 const DESCRIBE_SECONDS = 1800
-const SETUP = 'bash scripts/setup-verifiers.sh'
+const SETUP = `bash ${SCRIPTS}/setup-verifiers.sh`
 
 /** The Python of a config's `python`: true is that of scripts/setup-verifiers.sh. Undefined where there is none. */
 export function pythonOf(python: boolean | string | undefined, base: string): string | undefined {

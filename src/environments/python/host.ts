@@ -8,6 +8,7 @@ import type { ChildProcess } from 'node:child_process'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { SCRIPTS } from '../../common/commands.ts'
 import { messageOf, UserError } from '../../common/errors.ts'
 import { killGroup, startBridge, type PythonWish } from './bridge.ts'
 import { EnvWire, type Reply } from './wire.ts'
@@ -262,5 +263,5 @@ const isProbed = (reply: Reply | undefined): boolean =>
 
 const mismatch = (id: string) =>
   new UserError(
-    `The environment server of ${id} answers otherwise than verifiers 0.1.14 to 0.3.0 do. Run 'bash scripts/setup-verifiers.sh', which installs 0.3.0.`,
+    `The environment server of ${id} answers otherwise than verifiers 0.1.14 to 0.3.0 do. Run 'bash ${SCRIPTS}/setup-verifiers.sh', which installs 0.3.0.`,
   )

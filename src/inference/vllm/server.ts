@@ -6,6 +6,7 @@ import { spawn, type ChildProcess } from 'node:child_process'
 import { closeSync, existsSync, mkdirSync, openSync, readFileSync, statSync } from 'node:fs'
 import { createServer } from 'node:net'
 import { delimiter, dirname, resolve } from 'node:path'
+import { SCRIPTS } from '../../common/commands.ts'
 import { UserError } from '../../common/errors.ts'
 import { serverEnvironment, serverFlags, type ServerNeeds } from './flags.ts'
 
@@ -39,7 +40,7 @@ export class VllmServer {
     const { python, logFile } = options
     if (python.includes('/') && !existsSync(python)) {
       throw new UserError(
-        `There is no ${python}, the Python that vLLM is started with. Run 'bash scripts/setup-vllm.sh', or set python under [inference] to one that has vllm.`,
+        `There is no ${python}, the Python that vLLM is started with. Run 'bash ${SCRIPTS}/setup-vllm.sh', or set python under [inference] to one that has vllm.`,
       )
     }
     const port = Number(options.args.port ?? (await freePort()))

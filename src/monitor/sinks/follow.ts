@@ -5,6 +5,7 @@
 import { createHash } from 'node:crypto'
 import { closeSync, existsSync, fstatSync, mkdirSync, openSync, readFileSync, readSync } from 'node:fs'
 import { join } from 'node:path'
+import { CLI } from '../../common/commands.ts'
 import { messageOf } from '../../common/errors.ts'
 import { writeFileAtomic } from '../files.ts'
 import { shellWord } from '../format.ts'
@@ -95,7 +96,7 @@ export class Follower {
     clearTimeout(hold)
     if (!done)
       this.#options.warn(
-        `${this.name}: ${this.behind} rows of metrics.jsonl were not sent. \`node cli.js report ${shellWord(this.#run.path)} --sync ${this.name}\` sends them.`,
+        `${this.name}: ${this.behind} rows of metrics.jsonl were not sent. \`${CLI} report ${shellWord(this.#run.path)} --sync ${this.name}\` sends them.`,
       )
     return done
   }

@@ -3,6 +3,7 @@ import { createReadStream } from 'node:fs'
 import { readdir } from 'node:fs/promises'
 import { Readable } from 'node:stream'
 import type { Hono } from 'hono'
+import { CLI } from '../../common/commands.ts'
 import { compareConfigs } from './config.ts'
 import type { Events } from './events.ts'
 import { ViewError } from './guard.ts'
@@ -125,7 +126,7 @@ export function addApi(app: Hono, parts: ApiParts): void {
   app.get('/report/:id', async (context) => {
     const run = await runOf(context.req.param('id'))
     const file = await openFile(run.file('report.html'))
-    if (!file) throw new ViewError(404, `${run.id} has no report.html yet: node cli.js report writes one.`)
+    if (!file) throw new ViewError(404, `${run.id} has no report.html yet: ${CLI} report writes one.`)
     await file.close()
     // The report loads nothing and runs nothing, whatever stands in it.
     context.header('content-security-policy', "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox")

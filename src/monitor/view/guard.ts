@@ -4,6 +4,7 @@
  */
 import { createHmac } from 'node:crypto'
 import type { MiddlewareHandler } from 'hono'
+import { CLI } from '../../common/commands.ts'
 import { digest, isKnown, isLoopback } from '../../common/keys.ts'
 
 /** An answer that is no success. */
@@ -61,7 +62,7 @@ export function guard(options: { key: string; loopback: boolean; port: () => num
     const given = req.query('key')
     if (given !== undefined && !req.path.startsWith('/api/')) {
       if (!isKnown(given, keys))
-        throw new ViewError(401, 'The key in the address is wrong: take the one that `node cli.js view` printed.')
+        throw new ViewError(401, `The key in the address is wrong: take the one that \`${CLI} view\` printed.`)
       context.header('set-cookie', `${cookie}=${ticket}; HttpOnly; SameSite=Strict; Path=/`)
       context.header('content-security-policy', exchangedPolicy)
       return context.html(exchanged)
@@ -70,7 +71,7 @@ export function guard(options: { key: string; loopback: boolean; port: () => num
     const ours = new RegExp(`(?:^|;\\s*)${cookie}=([0-9a-f]+)`).exec(req.header('cookie') ?? '')?.[1]
     if (!isKnown(bearer, keys) && !isKnown(ours, tickets)) {
       context.header('www-authenticate', 'Bearer')
-      const words = 'A key is needed: open the address that `node cli.js view` printed, or send it as Authorization: Bearer KEY.'
+      const words = `A key is needed: open the address that \`${CLI} view\` printed, or send it as Authorization: Bearer KEY.`
       throw new ViewError(401, bearer === undefined ? words : 'The key is wrong.')
     }
     await next()

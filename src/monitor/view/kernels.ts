@@ -1,6 +1,7 @@
 /** The GPU's time by kernel: of the run's trace (trace.json, written by `--trace`), or of a bench report that lies there (bench.json). */
 import { lstat } from 'node:fs/promises'
 import { basename } from 'node:path'
+import { TRAIN } from '../../common/commands.ts'
 import { gpuProcess, type TraceEvent } from '../../common/trace.ts'
 import { shellWord } from '../format.ts'
 import { linesOf, openFile, parseRow, readSmall } from './lines.ts'
@@ -21,7 +22,7 @@ export class Kernels {
     const kept = this.#kept.get(run.id)
     if (kept?.stamp === stamp) return kept.answer
     const name = basename(run.path)
-    const command = `node train.js @ ${shellWord(run.file('config.toml'))} --trainer.args.run_name ${shellWord(`${name}-trace`)} --trainer.args.max_steps 3 --trace`
+    const command = `${TRAIN} @ ${shellWord(run.file('config.toml'))} --trainer.args.run_name ${shellWord(`${name}-trace`)} --trainer.args.max_steps 3 --trace`
     const answer = (await ofTrace(run, command)) ??
       (await ofBench(run, command)) ?? { source: null, rows: [], command, notes: [] }
     this.#kept.set(run.id, { stamp, answer })

@@ -1,0 +1,13 @@
+/** How commands of ours are printed, to be copied: as README has them in a checkout; of the npm package by its bin and its folder. */
+import { dirname, join, relative } from 'node:path'
+import { fileURLToPath } from 'node:url'
+
+/** Where package.json, cli.js and configs/ lie: of the checkout, or of the installed package. */
+export const packageRoot = join(dirname(fileURLToPath(import.meta.url)), '../..')
+
+/** True in a checkout (TypeScript runs as it is), false in the npm package. */
+export const isCheckout = import.meta.url.endsWith('.ts')
+
+export const CLI = isCheckout ? 'node cli.js' : 'npx dawn-rl'
+export const TRAIN = isCheckout ? 'node train.js' : 'npx dawn-rl train'
+export const SCRIPTS = isCheckout ? 'scripts' : join(relative(process.cwd(), packageRoot), 'scripts')
