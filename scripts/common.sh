@@ -6,6 +6,11 @@ oldest_node=24 # as in cli.js
 say() { echo "${me:-dawn-rl}: $*"; }
 warn() { echo "${me:-dawn-rl}: $*" >&2; }
 
+# help_wanted "$@": where the first word asks for help, the script's head, which says how it is used, and the end.
+help_wanted() {
+  case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+}
+
 # Sets NODE to a Node that runs the project as it is: the system's where it is new enough, else the pinned one in .node/, else ''.
 find_node() {
   NODE=

@@ -6,6 +6,7 @@
 set -euo pipefail
 me=get-smollm2
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+help_wanted "$@"
 
 name=SmolLM2-135M-Instruct.Q4_1.gguf
 bytes=98362432

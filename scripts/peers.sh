@@ -7,6 +7,7 @@
 set -euo pipefail
 me=peers
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+help_wanted "$@"
 cd "$root"
 wanted='torch==2.13.0 transformers==5.18.* peft==0.21.* safetensors lm-eval[api,hf]==0.4.13' # the first four made the golden cases
 venv=$root/.venv-peers

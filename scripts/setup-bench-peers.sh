@@ -6,6 +6,7 @@
 set -euo pipefail
 me=setup-bench-peers
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+help_wanted "$@"
 cd "$root"
 wanted='torch==2.15.0 transformers==5.23.0 peft==0.21.2 trl==1.16.0 accelerate==1.15.0 safetensors==0.8.0 numpy==2.4.6'
 venv=$root/.venv-bench-peers

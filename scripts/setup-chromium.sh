@@ -6,6 +6,7 @@
 set -euo pipefail
 me=setup-chromium
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+help_wanted "$@"
 chromium=${CHROMIUM:-/usr/bin/chromium}
 
 if [ -x "$chromium" ]; then exit 0; fi

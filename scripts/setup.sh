@@ -17,7 +17,7 @@ for word in "$@"; do
   case $word in
     --check) check=yes ;;
     --driver) only_driver=yes ;;
-    -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) help_wanted "$word" ;;
     *) warn "unknown option $word (there are --check and --driver)"; exit 2 ;;
   esac
 done

@@ -1,6 +1,16 @@
 /** The parts of the setup scripts that decide something, run as the real scripts in folders of their own. */
 import { spawnSync } from 'node:child_process'
-import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import {
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -146,6 +156,19 @@ describe('setup.sh', () => {
       `missing: Node ${pinned} into .node/ (TypeScript runs as it is from Node 24 on, and the system's is v20.1.0)`,
     )
   })
+
+  it.each(['setup', 'setup-verifiers', 'setup-vllm', 'setup-bench-peers', 'setup-chromium', 'peers', 'get-smollm2'])(
+    '%s.sh --help says how it is used, and does nothing',
+    (name) => {
+      const made = folder()
+      for (const part of ['scripts', '.node-version']) cpSync(join(root, part), join(made, part), { recursive: true })
+      const { code, out, err } = bash([join(made, `scripts/${name}.sh`), '--help'], { PATH: '/usr/bin:/bin' })
+      expect({ code, err }).toEqual({ code: 0, err: '' })
+      expect(out).toContain(`usage: bash scripts/${name}.sh`)
+      expect(out).not.toMatch(/^set -/m)
+      expect(readdirSync(made).toSorted()).toEqual(['.node-version', 'scripts'])
+    },
+  )
 
   it('refuses an unknown option', () => {
     expect(bash([join(root, 'scripts/setup.sh'), '--chekc'])).toMatchObject({ code: 2 })
