@@ -62,7 +62,8 @@ set_up_packages() {
   lock=$(sha256_of "$root/package-lock.json")
   if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$lock" ]; then return 0; fi
   local why='node_modules/ is not there yet'
-  [ -d "$root/node_modules" ] && why='package-lock.json has changed since they were installed'
+  [ -d "$root/node_modules" ] && why='those in node_modules/ were not installed by this script, so they may be others'
+  [ -f "$stamp" ] && why='package-lock.json has changed since they were installed'
   needed "npm packages from the lock file, about 300 MB on disk" "$why" || return 0
   command -v npm >/dev/null || { warn "npm is missing: on Debian 'apt-get install npm', then run this again"; exit 1; }
   # By the Node that will run: under an older one npm leaves out, without a word, optional packages that want a newer one.

@@ -157,6 +157,14 @@ describe('setup.sh', () => {
     )
   })
 
+  it('does not say of packages that npm ci installed by itself that the lock has changed', () => {
+    const made = checkout()
+    rmSync(join(made, 'node_modules/.dawn-rl-lock'))
+    const { out } = bash([join(made, 'scripts/setup.sh'), '--check'])
+    expect(out).toContain('those in node_modules/ were not installed by this script')
+    expect(out).not.toContain('has changed')
+  })
+
   it.each(['setup', 'setup-verifiers', 'setup-vllm', 'setup-bench-peers', 'setup-chromium', 'peers', 'get-smollm2'])(
     '%s.sh --help says how it is used, and does nothing',
     (name) => {
