@@ -65,7 +65,7 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
   'advantage/absmean': {
     group: 'Reward',
     formula:
-      'sum of |A_i| / m over the m rollouts trained on; A_i = r_i - mean reward of its group (an A per token is averaged over its tokens first)',
+      'sum of |A_i| / m over the m rollouts trained on; A_i = r_i - mean reward of its group (of an A per token the mean of its absolute values)',
     unit: 'reward',
     healthy: 'above 0; falls as the answers become alike',
   },
