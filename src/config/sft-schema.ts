@@ -59,7 +59,9 @@ const endFields = {
     .string()
     .min(1)
     .optional()
-    .describe('Also write the finished model (Hugging Face folder, bf16; or the adapter) here.'),
+    .describe(
+      'Also write the finished model (Hugging Face folder, bf16; or the adapter) here; a model that is there is replaced.',
+    ),
 }
 
 /** The keys of [trainer.args] of a supervised run in the order and groups of `--help`. */

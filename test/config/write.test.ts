@@ -68,6 +68,8 @@ describe('every config that ships', () => {
       : parseConfig(stringifyConfig(loaded.config))
     expect(again.config).toEqual(loaded.config)
     expect(again.notices).toEqual([])
+    // What ships is not written over by trying it out.
+    expect(Object(loaded.config.trainer.args).save_to ?? '').not.toMatch(/^models\//)
   })
 
   test('are those that the README and the issue name', () => {

@@ -214,7 +214,7 @@ test('a new model learns, is written in bf16, and reads back the same', async ()
 
 test('models/tiny is what ships: about 1M parameters, bf16, its tokenizer beside it', async () => {
   if (!existsSync('models/tiny/config.json'))
-    throw new Error('models/tiny is missing: node cli.js sft @ configs/tiny-sft.toml makes it')
+    throw new Error('models/tiny is missing: node cli.js sft @ configs/tiny-sft.toml --save-to models/tiny makes it')
   const files = await openModel('models/tiny')
   let parameters = 0
   for (const name of files.tensors.names()) {
