@@ -56,7 +56,7 @@ describe('every config that ships', () => {
     if (forPython && pythonOf(true, root) === undefined) {
       // A clean checkout has no Python with verifiers: that is what one is told, and what to run.
       expect(() => load(['@', `configs/${name}`])).toThrow(
-        /is one of Python's, and there is no .venv-verifiers\. Run 'bash scripts\/setup-verifiers\.sh'/,
+        /is one of Python's, and there is no .venv-verifiers\. Run 'bash scripts\/setup-verifiers\.sh', or set python_path to /,
       )
       return
     }

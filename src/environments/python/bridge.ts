@@ -30,7 +30,7 @@ const bundled = join(root, 'environments', 'python')
 const DESCRIBE_SECONDS = 1800
 const SETUP = `bash ${SCRIPTS}/setup-verifiers.sh`
 
-/** The Python of a config's `python`: true is that of scripts/setup-verifiers.sh. Undefined where there is none. */
+/** The Python of a config's `python_path`, or of scripts/setup-verifiers.sh where it names none. Undefined where there is none. */
 export function pythonOf(python: boolean | string | undefined, base: string): string | undefined {
   if (typeof python === 'string') return python.includes('/') ? resolve(base, python) : python
   const here = [base, root].map((folder) => join(folder, '.venv-verifiers', 'bin', 'python'))
@@ -44,7 +44,7 @@ export function needPython(id: string, python: boolean | string | undefined, bas
   if (!missing) return found
   const what = typeof python === 'string' ? `there is no ${found}` : 'there is no .venv-verifiers'
   throw new UserError(
-    `environment ${id} is one of Python's, and ${what}. Run '${SETUP}', or set python to a Python that has verifiers (0.1.14 to 0.3.0).`,
+    `environment ${id} is one of Python's, and ${what}. Run '${SETUP}', or set python_path to a Python that has verifiers (0.1.14 to 0.3.0).`,
   )
 }
 
@@ -188,7 +188,7 @@ async function ask(
 }
 
 function sentence(id: string, { failed, message }: { failed: string; message: string }): string {
-  if (failed === 'missing') return `environment ${id}: ${message}. Run '${SETUP}', or set python to one that has it.`
+  if (failed === 'missing') return `environment ${id}: ${message}. Run '${SETUP}', or set python_path to one that has it.`
   if (failed === 'version')
     return `environment ${id}: ${message}, and environments that load_environment makes are in 0.1.14 to 0.3.0 only. Run '${SETUP}', which installs 0.3.0.`
   if (failed === 'unknown')
