@@ -49,7 +49,7 @@ export async function hubFolder(id: string, options: HubOptions = {}): Promise<s
   } catch (error) {
     if (error instanceof UserError) throw error
     throw new UserError(
-      `The model ${id} could not be fetched from ${hubUrl()}: ${hubFailure(error, 'model')}. Name a folder or a GGUF file to do without a hub.`,
+      `The model ${id} could not be fetched from ${hubUrl()}: ${hubFailure(error, 'model')}. There is no folder of that name here either: name one, or a GGUF file, to do without a hub.`,
     )
   }
 }

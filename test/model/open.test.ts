@@ -200,7 +200,10 @@ describe('a name on the hub', () => {
   test('that does not exist, or may not be fetched, is said in a sentence', async () => {
     const cache = newFolder()
     useCache(cache)
-    expect(await userErrorOf(() => openModel('owner/other', tellNothing))).toContain('there is no model of this name or revision')
+    const absent = await userErrorOf(() => openModel('owner/other', tellNothing))
+    expect(absent).toContain('there is no model of this name or revision')
+    // It may be a path that somebody mistyped, or is not in the folder of.
+    expect(absent).toContain('There is no folder of that name here either')
     process.env.HF_HUB_OFFLINE = '1'
     asked.length = 0
     expect(await userErrorOf(() => openModel('owner/tiny', tellNothing))).toContain('HF_HUB_OFFLINE forbids to fetch it')
