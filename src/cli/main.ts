@@ -43,10 +43,13 @@ const verbs: ((program: Command) => void)[] = [
 
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   // `dawn-rl ... | head`: nobody reads on. Verbs that do more than print go on (stop.ts).
-  if (isGoneReader(error)) process.exit(0)
-  throw error
+  process.exit(isGoneReader(error) ? 0 : report(error))
 })
-process.on('uncaughtException', (error) => void end(report(error)))
+let ending = false
+process.on('uncaughtException', (error) => {
+  // A stderr that cannot be written (a file on a full disk) also fails at the last write below.
+  if (!ending) void end(report(error))
+})
 await end(await main(process.argv.slice(2)))
 
 async function main(words: string[]): Promise<number> {
@@ -80,6 +83,7 @@ function report(error: unknown): number {
 }
 
 async function end(code: number): Promise<never> {
+  ending = true
   for (const stream of [process.stdout, process.stderr]) await new Promise<void>((written) => stream.write('', () => written()))
   process.exit(code)
 }

@@ -1,5 +1,5 @@
 /** How a long verb is ended from outside, and what does not end it. */
-import { isGoneReader } from '../common/faults.ts'
+import { isDeadOutput } from '../common/faults.ts'
 
 const signals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
 
@@ -20,13 +20,13 @@ export function stopOnSignal(now = 'the step under way is finished and saved fir
   return { signal: abort.signal, release: () => signals.forEach((name) => process.off(name, onSignal)) }
 }
 
-/** From here on this process goes on when nobody reads its output any more: what it does is in files. */
+/** From here on this process goes on when nobody reads its output any more, or its file finds the disk full: what it does is in the run folder. */
 export function outliveReaders(): void {
   for (const stream of [process.stdout, process.stderr]) {
     // main.ts ends the verbs that only print (`| head`).
     stream.removeAllListeners('error')
     stream.on('error', (error) => {
-      if (!isGoneReader(error)) throw error
+      if (!isDeadOutput(error)) throw error
     })
   }
 }

@@ -31,6 +31,9 @@ export const isFullDisk = (error: unknown): boolean => oneOf(error, ['ENOSPC', '
 export const isGoneReader = (error: unknown): boolean =>
   oneOf(error, ['EPIPE', 'EIO', 'ENXIO', 'ENOTCONN', 'ECONNRESET', 'ERR_STREAM_DESTROYED'])
 
+/** An output on which nothing can be said: nobody reads it, or its file finds the disk full. */
+export const isDeadOutput = (error: unknown): boolean => isGoneReader(error) || isFullDisk(error)
+
 /**
  * Does `work`, and where the disk is full does it again after growing pauses, until there is room.
  * @param what is written, for the sentences

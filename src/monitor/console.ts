@@ -8,7 +8,7 @@
  */
 import { isatty } from 'node:tty'
 import { styleText } from 'node:util'
-import { isGoneReader } from '../common/faults.ts'
+import { isDeadOutput } from '../common/faults.ts'
 import type { Metrics } from '../common/types.ts'
 import type { ScoredRollout } from './aggregate.ts'
 import { formatDuration, oneLine, printable } from './format.ts'
@@ -119,7 +119,7 @@ export class RunConsole {
           })
         : null
     this.history = options.history ?? []
-    this.#stream.on('error', ignoreClosedPipe)
+    this.#stream.on('error', ignoreDeadOutput)
     this.#unsubscribe = progress.onChange(() => this.#schedule())
     this.#front = !this.#screen || !ours || inForeground()
     if (this.#front) this.#view?.listen()
@@ -206,7 +206,7 @@ export class RunConsole {
     this.#unsubscribe()
     this.#view?.close()
     this.#screen?.close()
-    this.#stream.off('resize', this.#onResize).off('error', ignoreClosedPipe)
+    this.#stream.off('resize', this.#onResize).off('error', ignoreDeadOutput)
     process.off('SIGCONT', this.#onContinue).off('exit', this.#onExit)
   }
 
@@ -300,6 +300,6 @@ export class RunConsole {
   }
 }
 
-function ignoreClosedPipe(error: NodeJS.ErrnoException): void {
-  if (!isGoneReader(error)) throw error
+function ignoreDeadOutput(error: NodeJS.ErrnoException): void {
+  if (!isDeadOutput(error)) throw error
 }

@@ -1,6 +1,6 @@
 /** The command line's frame and `doctor`, as a user runs them. */
 import { spawnSync } from 'node:child_process'
-import { cpSync, mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -114,6 +114,17 @@ describe('the frame', () => {
     const help = cli(['--help'])
     expect(help.code).toBe(0)
     expect(help.out).toContain('doctor')
+  })
+
+  it.runIf(existsSync('/dev/full'))('ends, and says why, where the disk of its output is full', () => {
+    for (const [to, stderr] of [
+      ['>/dev/full', 'ENOSPC'],
+      ['>/dev/full 2>&1', ''],
+    ]) {
+      const command = `'${process.execPath}' '${join(root, 'cli.js')}' --help ${to}`
+      const result = spawnSync('bash', ['-c', command], { encoding: 'utf8', timeout: 30_000, killSignal: 'SIGKILL' })
+      expect(result).toMatchObject({ status: 1, stderr: expect.stringContaining(stderr) as string })
+    }
   })
 
   it('ends quietly when nobody reads on', () => {

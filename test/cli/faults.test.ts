@@ -136,6 +136,13 @@ test('a loss that is not finite in one step, and nobody who reads the output: th
   for (const { A, B } of tensors.values()) expect([...A, ...B].every(Number.isFinite)).toBe(true)
 })
 
+test.runIf(existsSync('/dev/full'))('output to a file on a disk that is full: the run goes on to its end', () => {
+  const command = `'${process.execPath}' '${root}/train.js' @ run.toml --run-name unheard >/dev/full 2>&1`
+  const { status } = spawnSync('bash', ['-c', command], { cwd: runs.dir, timeout: 120_000, killSignal: 'SIGKILL' })
+  expect(status).toBe(0)
+  expect(stepsOf('unheard')).toEqual([1, 2])
+})
+
 test('rewards that never come: the rollout fails by its limit and the step goes on; where all fail it is played again', async () => {
   // One in the second step, and all when the third is played first.
   runs.write('hang.ts', environment('if (calls === 10 || (calls > 16 && calls < 25)) await new Promise(() => {})'))
