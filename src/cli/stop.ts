@@ -1,4 +1,5 @@
 /** How a long verb is ended from outside, and what does not end it. */
+import { messageOf } from '../common/errors.ts'
 import { isDeadOutput } from '../common/faults.ts'
 
 const signals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
@@ -8,7 +9,11 @@ const signals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
  * once, with code 130. A shell tells of its closed terminal as often as it likes: a further SIGHUP ends nothing.
  * @param now what is done first, for the line that says so
  */
-export function stopOnSignal(now = 'the step under way is finished and saved first'): { signal: AbortSignal; release(): void } {
+export function stopOnSignal(now = 'the step under way is finished and saved first'): {
+  signal: AbortSignal
+  stop(): void
+  release(): void
+} {
   const abort = new AbortController()
   const onSignal = (name: NodeJS.Signals) => {
     if (!abort.signal.aborted) {
@@ -17,7 +22,38 @@ export function stopOnSignal(now = 'the step under way is finished and saved fir
     } else if (name !== 'SIGHUP') process.exit(130)
   }
   for (const name of signals) process.on(name, onSignal)
-  return { signal: abort.signal, release: () => signals.forEach((name) => process.off(name, onSignal)) }
+  return {
+    signal: abort.signal,
+    stop: () => abort.abort(),
+    release: () => signals.forEach((name) => process.off(name, onSignal)),
+  }
+}
+
+/**
+ * What fails where nobody waits for it (a promise in a reward that is not awaited) ends nothing at once from here on: `stop` is called, so that
+ * what was learned is saved first.
+ * @returns what ends that, and gives what failed first
+ */
+export function stopOnStray(stop: () => void): { release(): { error: unknown } | undefined } {
+  let first: { error: unknown } | undefined
+  const onStray = (error: unknown) => {
+    if (first) return
+    first = { error }
+    const place = error instanceof Error ? /^ +at .*$/m.exec(error.stack ?? '')?.[0].trim() : undefined
+    console.error(
+      `\nAn error for which nobody waits: ${messageOf(error)}${place ? ` (${place})` : ''}. The step under way is finished and saved first.`,
+    )
+    stop()
+  }
+  const before = process.listeners('uncaughtException')
+  process.removeAllListeners('uncaughtException').on('uncaughtException', onStray)
+  return {
+    release() {
+      process.off('uncaughtException', onStray)
+      for (const listener of before) process.on('uncaughtException', listener)
+      return first
+    },
+  }
 }
 
 /** From here on this process goes on when nobody reads its output any more, or its file finds the disk full: what it does is in the run folder. */

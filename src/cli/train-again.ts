@@ -11,7 +11,7 @@ import { shellWord } from '../monitor/format.ts'
 import { readMetrics } from '../monitor/metrics-writer.ts'
 import type { RunFolder } from '../monitor/run-folder.ts'
 import { checkSinks } from '../monitor/sinks/index.ts'
-import { outliveReaders, stopOnSignal } from './stop.ts'
+import { outliveReaders, stopOnSignal, stopOnStray } from './stop.ts'
 
 /** Thrown where the device was lost after the run's folder was opened. */
 export class LostRun extends Error {
@@ -36,11 +36,15 @@ export async function untilOver<Config extends RunConfig | SftConfig>(
   checkSinks(loaded.config.trainer.args.report_to)
   outliveReaders()
   const stop = stopOnSignal()
+  const strays = stopOnStray(() => stop.stop())
+  let stray: { error: unknown } | undefined
   try {
     await outliveDevice(loaded, stop.signal, (now) => attempt(now, stop.signal))
   } finally {
     stop.release()
+    stray = strays.release()
   }
+  if (stray) throw stray.error
 }
 
 /**

@@ -161,6 +161,17 @@ test('rewards that never come: the rollout fails by its limit and the step goes 
   expect(third).toHaveLength(8)
 })
 
+test('a promise of a reward that fails where nobody waits for it: the step is finished and saved', async () => {
+  runs.write('stray.ts', environment("if (calls === 12) void (async () => { throw new Error('the log is away') })()"))
+  const { code, stderr } = await runs.run(['run_name=stray', 'max_steps=6', 'max_async_level=0', '--env.id', './stray.ts'])
+  expect(code).toBe(1)
+  expect(stderr).toMatch(
+    /An error for which nobody waits: the log is away \(at .*stray\.ts:\d+:\d+\)\. The step under way is finished and saved first\./,
+  )
+  expect(stepsOf('stray')).toEqual([1, 2])
+  expect(isWhole('stray', 2)).toBe(true)
+})
+
 const hasPython = spawnSync('python3', ['-c', 'import pty']).status === 0
 test.skipIf(!hasPython)('a terminal that is closed: the step is finished and saved', async () => {
   const script = runs.write(
