@@ -74,8 +74,8 @@ export class PythonEnv implements Environment {
     this.#wish = wish
     this.#options = options
     this.systemPrompt = about.system_prompt ?? undefined
-    this.dataset = about.rows.slice(0, about.train)
-    this.evalDataset = about.rows.slice(about.train)
+    this.dataset = numbered(about.rows.slice(0, about.train))
+    this.evalDataset = numbered(about.rows.slice(about.train))
     this.rubric = new PythonRubric(about.rewards)
     this.maxTurns = about.max_turns
     this.playsGroups = about.group
@@ -215,6 +215,10 @@ export class PythonEnv implements Environment {
     }
   }
 }
+
+/** Answers are gathered by the id. Where rows share one (data sets that were put together), they are counted here; Python keeps its own. */
+const numbered = (rows: PythonRow[]): PythonRow[] =>
+  new Set(rows.map((row) => row.exampleId)).size === rows.length ? rows : rows.map((row, exampleId) => ({ ...row, exampleId }))
 
 const plain = (name: string) => name.replaceAll(/[^\w.-]/gu, '_')
 
