@@ -157,7 +157,9 @@ function messagesOf(said: EnvResponse, name: string): Message[] {
     ROLES.includes(one?.role ?? '') && typeof one?.content === 'string'
   if (Array.isArray(list) && list.every(isMessage)) return list as Message[]
   const found = list === undefined ? 'undefined' : (JSON.stringify(list) ?? typeof list).slice(0, 80)
-  throw new Error(`the environment's ${name} must be a text, or a list of messages {role: ${ROLES.join('|')}, content: text}; it is ${found}`)
+  throw new Error(
+    `the environment's ${name} must be a text, or a list of messages {role: ${ROLES.join('|')}, content: text}; it is ${found}`,
+  )
 }
 
 /** The policy and the environment take turns: `MultiTurnEnv.create({ id, rubric, dataset, envResponse, ... })`. */
