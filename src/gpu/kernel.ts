@@ -8,7 +8,7 @@ import { capacityOf, type Count } from './size.ts'
 import { bindingsOf, expandWgsl, paramsOf, type BindingDeclaration, type Constants } from './wgsl.ts'
 
 export interface Kernel {
-  /** Readable and unique: file name and constants. It stands in errors, timings and traces. */
+  /** Readable: file name and constants. It stands in errors, timings and traces. */
   label: string
   pipeline: GPUComputePipeline
   layout: GPUBindGroupLayout
@@ -21,8 +21,9 @@ export interface Kernel {
 export class KernelCache {
   readonly #device: GPUDevice
   readonly #facts: GpuFacts
+  /** By path and constants: kernels of several folders may have one label. */
   readonly #kernels = new Map<string, Kernel>()
-  /** Kernels that are known and not compiled yet, by their labels. */
+  /** Those that are known and not compiled yet, likewise. */
   readonly #waiting = new Map<string, () => void>()
   /** Bind group layout of the uniform that carries parameters where there are no immediates. */
   readonly uniformLayout: GPUBindGroupLayout | undefined
@@ -46,10 +47,10 @@ export class KernelCache {
    * @throws GpuError with the compiler's words and the line it means
    */
   get(path: string, constants: Constants, later = false): Kernel {
-    const label = labelOf(path, constants)
-    let kernel = this.#kernels.get(label)
-    if (!kernel) this.#kernels.set(label, (kernel = this.#expand(path, label, constants)))
-    if (!later) this.#waiting.get(label)?.()
+    const key = `${path} ${JSON.stringify(constants)}`
+    let kernel = this.#kernels.get(key)
+    if (!kernel) this.#kernels.set(key, (kernel = this.#expand(path, key, constants)))
+    if (!later) this.#waiting.get(key)?.()
     return kernel
   }
 
@@ -65,7 +66,8 @@ export class KernelCache {
     }
   }
 
-  #expand(path: string, label: string, constants: Constants): Kernel {
+  #expand(path: string, key: string, constants: Constants): Kernel {
+    const label = labelOf(path, constants)
     let source = expandWgsl(path, constants)
     const params = paramsOf(source)
     const declaration = this.#facts.immediates ? 'var<immediate> p: Params;' : '@group(1) @binding(0) var<uniform> p: Params;'
@@ -89,8 +91,8 @@ export class KernelCache {
       })),
     })
     const kernel: Omit<Kernel, 'pipeline'> & Partial<Kernel> = { label, layout, bindings, params, id: this.#kernels.size }
-    this.#waiting.set(label, () => {
-      this.#waiting.delete(label)
+    this.#waiting.set(key, () => {
+      this.#waiting.delete(key)
       kernel.pipeline = this.#pipelineOf(kernel, source)
     })
     return kernel as Kernel

@@ -1,3 +1,6 @@
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { afterAll, afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { GpuError } from '../../src/gpu/errors.ts'
@@ -84,6 +87,19 @@ describe('caches', () => {
     expect(gpu.kernel(path('double'), { A: 1 })).toBe(gpu.kernel(path('double'), { A: 1 }))
     x.release()
     y.release()
+  })
+  test('kernels of two folders that are called alike are two', async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-kernels-'))
+    const [x, y] = [gpu.upload(floats(1, 2), 'x'), gpu.pool.acquire(8, 'y')]
+    for (const factor of ['2.0', '3.0']) {
+      const own = join(folder, factor, 'kernels')
+      mkdirSync(own, { recursive: true })
+      writeFileSync(join(own, 'times.wgsl'), readFileSync(path('double'), 'utf8').replace('2.0 *', `${factor} *`))
+      gpu.dispatch(gpu.kernel(join(own, 'times.wgsl')), [x, y], { count: 2, offset: 0 }, [1])
+      expect([...(await gpu.readF32(y, 2))]).toEqual([Number(factor), 2 * Number(factor)])
+    }
+    for (const buffer of [x, y]) buffer.release()
+    rmSync(folder, { recursive: true })
   })
   test('room for plans: their kernels are compiled before they are recorded, several callers at once', async () => {
     const variants = [1, 2, 3].map((OTHER) => gpu.kernels.get(path('double'), { OTHER }, true))
