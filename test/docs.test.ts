@@ -255,7 +255,7 @@ describe('examples', () => {
       ['x', 'read'],
       ['y', 'read_write'],
     ])
-    expect(paramsOf(source)).toEqual([
+    expect(paramsOf(source, 'example')).toEqual([
       { name: 'count', type: 'u32' },
       { name: 'scale', type: 'f32' },
     ])

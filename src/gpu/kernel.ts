@@ -69,7 +69,7 @@ export class KernelCache {
   #expand(path: string, key: string, constants: Constants): Kernel {
     const label = labelOf(path, constants)
     let source = expandWgsl(path, constants)
-    const params = paramsOf(source)
+    const params = paramsOf(source, label)
     const declaration = this.#facts.immediates ? 'var<immediate> p: Params;' : '@group(1) @binding(0) var<uniform> p: Params;'
     const enables: string[] = []
     if (/\bsubgroup[A-Z]/.test(source)) enables.push('enable subgroups;', 'diagnostic(off, subgroup_uniformity);')

@@ -152,8 +152,22 @@ export function bindingsOf(source: string): BindingDeclaration[] {
   return found.sort((a, b) => a.binding - b.binding)
 }
 
-/** Names and scalar types of `struct Params`, in order; empty where the kernel has none. All fields are 4 bytes. */
-export function paramsOf(source: string): { name: string; type: 'u32' | 'i32' | 'f32' }[] {
-  const body = /struct Params \{([^}]*)\}/.exec(source)?.[1] ?? ''
-  return [...body.matchAll(/(\w+)\s*:\s*(u32|i32|f32)/g)].map(([, name, type]) => ({ name, type: type as 'u32' | 'i32' | 'f32' }))
+/** Parameters of a kernel at most: as many bytes of immediates as every adapter has. */
+const mostParams = 16
+
+/**
+ * Names and scalar types of `struct Params`, in order; empty where the kernel has none. All fields are 4 bytes.
+ * @throws Error naming the kernel and the field that is of another type, or how many are too many: their bytes would be others'
+ */
+export function paramsOf(source: string, kernel: string): { name: string; type: 'u32' | 'i32' | 'f32' }[] {
+  const body = /struct\s+Params\s*\{([^}]*)\}/.exec(source)?.[1] ?? ''
+  const fields = body.replaceAll(/\/\/.*/g, '').split(',')
+  const params = fields.map((field) => field.trim()).filter((field) => field !== '')
+  if (params.length > mostParams)
+    throw new Error(`${kernel}: struct Params has ${params.length} fields; at most ${mostParams} are carried`)
+  return params.map((field) => {
+    const [, name, type] = /^(\w+)\s*:\s*(u32|i32|f32)$/.exec(field) ?? []
+    if (!name) throw new Error(`${kernel}: struct Params has '${field}'; fields are u32, i32 or f32`)
+    return { name, type: type as 'u32' | 'i32' | 'f32' }
+  })
 }

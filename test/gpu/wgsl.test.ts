@@ -63,8 +63,8 @@ test('mistakes name file and line', () => {
 
 test('bindings and parameters are read from the source', () => {
   const source = `
-    struct Params { rows: u32, scale: f32,
-      shift: i32 }
+    struct Params { rows: u32, scale: f32, // how much
+      shift: i32, }
     @group(0) @binding(1) var<storage, read_write> y: array<f32>;
     @group(0) @binding(0) var<storage, read> x: array<vec4f>;
     @group(0) @binding(3) var w: texture_storage_2d<rgba32uint, read>;
@@ -75,10 +75,19 @@ test('bindings and parameters are read from the source', () => {
     { binding: 2, name: 'v', kind: 'texture', access: 'write-only', format: 'rgba32float' },
     { binding: 3, name: 'w', kind: 'texture', access: 'read-only', format: 'rgba32uint' },
   ])
-  expect(paramsOf(source)).toEqual([
+  expect(paramsOf(source, 'k')).toEqual([
     { name: 'rows', type: 'u32' },
     { name: 'scale', type: 'f32' },
     { name: 'shift', type: 'i32' },
   ])
-  expect(paramsOf('fn main() {}')).toEqual([])
+  expect(paramsOf('fn main() {}', 'k')).toEqual([])
+  expect(paramsOf('struct Params{ rows: u32 }', 'k')).toEqual([{ name: 'rows', type: 'u32' }])
+})
+
+test('parameters that would not be carried are mistakes', () => {
+  const message = "k: struct Params has 'shift: vec2f'; fields are u32, i32 or f32"
+  expect(() => paramsOf('struct Params { rows: u32, shift: vec2f, scale: f32 }', 'k')).toThrow(message)
+  const fields = (count: number) => Array.from({ length: count }, (_, i) => `a${i}: u32`).join(', ')
+  expect(paramsOf(`struct Params { ${fields(16)} }`, 'k')).toHaveLength(16)
+  expect(() => paramsOf(`struct Params { ${fields(17)} }`, 'k')).toThrow('k: struct Params has 17 fields; at most 16 are carried')
 })
