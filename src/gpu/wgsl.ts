@@ -45,12 +45,12 @@ function expandFile(path: string, constants: Constants): string[] {
 function expandLines(path: string, lines: string[], from: number, to: number, scope: Constants, out: string[]): void {
   for (let n = from; n < to; n++) {
     const line = lines[n]
-    const directive = line.includes('#') ? /^\s*#(\w+)\s*(.*?)\s*$/.exec(line) : null
+    const directive = directiveOf(line)
     if (!directive) {
       out.push(line.includes('$(') ? substitute(line, scope, `${path}:${n + 1}`) : line)
       continue
     }
-    const [, word, rest] = directive
+    const { word, rest } = directive
     const where = `${path}:${n + 1}`
     if (word === 'include') {
       const name = rest.replaceAll('"', '')
@@ -67,14 +67,15 @@ function expandLines(path: string, lines: string[], from: number, to: number, sc
       }
       out.push(...expandFile(included, scope))
     } else if (word === 'if') {
-      const { middle, end } = matching(lines, n, to, 'if', where)
+      const { middle, end } = matching(lines, n, to, 'if', path)
+      if (!/^!?\w+$/.test(rest)) throw new Error(`${where}: '#if' wants '#if NAME' or '#if !NAME', not '${rest}'`)
       const negated = rest.startsWith('!')
       const truth = !!scope[negated ? rest.slice(1) : rest] !== negated
       if (truth) expandLines(path, lines, n + 1, middle ?? end, scope, out)
       else if (middle !== undefined) expandLines(path, lines, middle + 1, end, scope, out)
       n = end
     } else if (word === 'for') {
-      const { end } = matching(lines, n, to, 'for', where)
+      const { end } = matching(lines, n, to, 'for', path)
       const loop = /^(\w+) in (.+)\.\.(.+)$/.exec(rest)
       if (!loop) throw new Error(`${where}: '#for' wants '#for i in 0..N'`)
       const [low, high] = [evaluate(loop[2], scope, where), evaluate(loop[3], scope, where)]
@@ -86,18 +87,30 @@ function expandLines(path: string, lines: string[], from: number, to: number, sc
   }
 }
 
+const directives = ['include', 'if', 'else', 'endif', 'for', 'end']
+
+/** The directive of a line, and what follows it but a comment. */
+function directiveOf(line: string): { word: string; rest: string } | undefined {
+  const [, word, rest] = (line.includes('#') && /^\s*#(\w+)\s*(.*?)\s*(?:\/\/.*)?$/.exec(line)) || []
+  return word === undefined ? undefined : { word, rest }
+}
+
 /** Finds the line that closes the block opened at `start`, and its `#else` where it has one. */
-function matching(lines: string[], start: number, to: number, kind: 'if' | 'for', where: string) {
+function matching(lines: string[], start: number, to: number, kind: 'if' | 'for', path: string) {
   const closer = kind === 'if' ? 'endif' : 'end'
   let depth = 0
   let middle: number | undefined
   for (let n = start + 1; n < to; n++) {
-    const word = /^\s*#(\w+)/.exec(lines[n])?.[1]
+    const { word, rest } = directiveOf(lines[n]) ?? {}
+    if (word === undefined) continue
+    // Here, as the lines may be left out.
+    if (!directives.includes(word) || (word === 'else' && rest))
+      throw new Error(`${path}:${n + 1}: unexpected directive '#${word} ${rest}'`)
     if (word === kind) depth++
     else if (word === closer && depth-- === 0) return { middle, end: n }
     else if (word === 'else' && kind === 'if' && depth === 0) middle = n
   }
-  throw new Error(`${where}: '#${kind}' without '#${closer}'`)
+  throw new Error(`${path}:${start + 1}: '#${kind}' without '#${closer}'`)
 }
 
 function substitute(line: string, scope: Constants, where: string): string {

@@ -50,12 +50,25 @@ test('an include is expanded with the same constants, from beside the file or fr
   expect(expand('#for i in 0..2\n#include "looped.wgsl"\n#end')).toEqual(['row 0', 'row 1'])
 })
 
+test('comments may follow a directive', () => {
+  const text = '#if A // one\na\n#else // or the other\nb\n#endif // A\n#for i in 0..A // times\nc\n#end'
+  expect(expand(text, { A: 1 }).slice(1)).toEqual(['a', 'c'])
+})
+
 test('mistakes name file and line', () => {
   const at = (line: number): RegExp => new RegExp(`\\d+\\.wgsl:${line}: `)
   expect(() => expand('a\n#if A\nb')).toThrow(at(2))
   expect(() => expand('#for i in 0..2\nb')).toThrow("'#for' without '#end'")
   expect(() => expand('#for i of 0..2\n#end')).toThrow(at(1))
   expect(() => expand('a\n#endif')).toThrow("unexpected directive '#endif'")
+  // What no variant would hold is a mistake in all of them.
+  for (const A of [0, 1]) {
+    expect(() => expand('a\n#if A && B\nb\n#endif', { A, B: 1 })).toThrow(
+      /:2: '#if' wants '#if NAME' or '#if !NAME', not 'A && B'/,
+    )
+    expect(() => expand('#if A\n#elif B\nb\n#endif', { A, B: 1 })).toThrow(/:2: unexpected directive '#elif B'/)
+    expect(() => expand('#if A\n#else if B\nb\n#endif', { A, B: 1 })).toThrow(/:2: unexpected directive '#else if B'/)
+  }
   expect(() => expand('\n\n$(NOBODY)')).toThrow(at(3))
   expect(() => expand('$(A; 1)', { A: 1 })).toThrow('cannot evaluate')
   expect(() => expand('#include "nowhere.wgsl"')).toThrow(/:1: there is no 'nowhere\.wgsl'/)
