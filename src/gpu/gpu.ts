@@ -133,7 +133,7 @@ export class Gpu {
     if (x > 65535 || y > 65535 || z > 65535) throw new GpuError(`${kernel.label}: ${x} x ${y} x ${z} workgroups are too many`)
     if (this.#tracing) {
       const buffers = bindings.map((b) => (b instanceof GpuTexture ? undefined : rangeOf(b).buffer))
-      return this.#tracing.together(buffers, (i) => kernel.bindings[i].kind === 'read_write')
+      return this.#tracing.together(buffers, (i) => kernel.bindings[i]?.kind === 'read_write')
     }
     this.dispatches++
     bindings.forEach((b, i) => {

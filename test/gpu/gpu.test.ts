@@ -333,6 +333,12 @@ describe('mistakes are GpuErrors that name the kernel', () => {
     const error = await thrown(() => own.dispatch(own.kernel(path('double')), [x], { count: 1, offset: 0 }, [1]))
     expect(error).toBeInstanceOf(GpuError)
     expect(error.message).toMatch(/double takes 2 bindings, got 1/)
+    const scratch = () => {
+      const z = own.pool.acquire(16, 'z')
+      own.dispatch(own.kernel(path('double')), [x, y, z], { count: 1, offset: 0 }, [1])
+      z.release()
+    }
+    expect((await thrown(() => own.record(scratch))).message).toMatch(/double takes 2 bindings, got 3/)
   })
   test('a missing parameter', async () => {
     const error = await thrown(() => own.dispatch(own.kernel(path('double')), [x, y], { count: 1 }, [1]))
