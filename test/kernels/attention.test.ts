@@ -366,6 +366,15 @@ describe('batch invariance', () => {
   )
 })
 
+test('splits of long texts stay together where what they leave is more than the adapter binds', async () => {
+  const limits = { ...gpu.facts.limits, maxBinding: 128 << 20 }
+  await bench.run('splits that are bound', { software: false, limits }, async () => {
+    const shape = { heads: 16, kvHeads: 2, headDim: 128 }
+    const paged = { pages: bench.out(1), size: 16, f16: false, prompts: false, longest: 65_536 }
+    expect([1, 64, 65].map((rows) => decodeSplits(gpu, rows, shape, paged))).toEqual([256, 256, 1])
+  })
+})
+
 /** o of the last row of a text, in float64. @param q (heads, D) @param k,v (keys, kv heads, D) */
 function lastRow(
   { heads: H, kvHeads: KV, headDim: D }: HeadShape,

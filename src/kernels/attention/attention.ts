@@ -66,8 +66,11 @@ const enough = 512
 export function decodeSplits(gpu: Gpu, rows: Count, shape: HeadShape, paged: PagedCache): number {
   // A CPU has few threads, and rows of prompts are many.
   if (paged.splits === undefined && (gpu.facts.software || paged.prompts)) return 1
-  const groups = (capacityOf(rows) * shape.heads) / constantsOf(gpu, shape).HG
-  return (paged.splits ?? groups < enough) ? Math.ceil(paged.longest / SPLIT) : 1
+  const many = capacityOf(rows) * shape.heads
+  const splits = Math.ceil(paged.longest / SPLIT)
+  // What the splits leave is bound whole.
+  if (many * splits * shape.headDim * 4 > gpu.facts.limits.maxBinding) return 1
+  return (paged.splits ?? many / constantsOf(gpu, shape).HG < enough) ? splits : 1
 }
 
 /** Bytes of a staging texture at most, and the textures of a device by operand and shape. */
