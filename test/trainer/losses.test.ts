@@ -3,6 +3,7 @@ import { mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
 import { Random } from '../../src/common/random.ts'
+import { BUILT_IN } from '../../src/config/schema.ts'
 import { checkLossGradient, checkLossShape } from '../../src/trainer/losses/check.ts'
 import { loadLoss, runLossKernel, type Loss } from '../../src/trainer/losses/index.ts'
 import type { LossFunction, LossInputs } from '../../src/trainer/losses/types.ts'
@@ -28,7 +29,7 @@ function randomInputs(random: Random, length: number): LossInputs {
 
 const custom = (run: LossFunction, args = {}): Loss => ({ name: 'mine.ts', run, args, checked: true })
 
-describe.each(['cispo', 'cispo_mask'])('%s', (name) => {
+describe.each(BUILT_IN.loss)('%s', (name) => {
   test('in TypeScript and in WGSL', async () => {
     const random = new Random(seed)
     const device = await gpu
