@@ -115,6 +115,8 @@ const cases: Case[] = [1, 2, 3, 20, 33].flatMap((rows, i) => [
   { rows, k: 40, widths: [13, 13], bf16: i % 2 === 0 },
 ])
 cases.push({ rows: 4, k: 576, widths: [576, 192, 192], rank: 8 }, { rows: 4, k: 576, widths: [1536, 1536], rank: 8 })
+// Together no wider than a lane's column each.
+cases.push({ rows: 5, k: 40, widths: [4, 4], rank: 8 }, { rows: 1, k: 40, widths: [1, 1] }, { rows: 3, k: 40, widths: [2, 1, 1] })
 
 cpu('each of a group has the bits of its own matmul', async () => {
   for (const c of cases) await bench.run(JSON.stringify(c), {}, () => check(c))

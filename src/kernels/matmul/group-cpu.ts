@@ -21,7 +21,9 @@ export function run(gpu: Gpu, { x, rows, members, ys, lora, rotary }: GroupCall)
   // This one has no bound on its rows.
   const FEW = Number(many <= 2 && typeof rows === 'number')
   // A gate's workgroup has as many columns of both members.
-  const { MT, NT } = FEW ? { MT: many, NT: 4 } : forwardTile(gpu, many, GATED ? columns : widths)
+  const { MT, ...tile } = FEW ? { MT: many, NT: 4 } : forwardTile(gpu, many, GATED ? columns : widths)
+  // One of each at the least.
+  const NT = GATED ? Math.max(2, tile.NT) : tile.NT
   const SPAN = GATED ? NT / 2 : NT
   const groups = GATED ? [Math.ceil(widths[0] / (8 * SPAN))] : widths.map((n) => Math.ceil(n / (8 * SPAN)))
   const params: Record<string, Count> = { k, rank: lora?.rank ?? 0, per_row: rotary?.perRow ?? 0, ...weightParams(weight, slice) }
