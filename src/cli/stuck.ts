@@ -4,24 +4,29 @@
  */
 import { Worker } from 'node:worker_threads'
 
-/** What the thread runs. Plain, since it must not depend on how this file is run; it writes by itself, since its console would need the loop. */
+/** Looks of the thread until a loop that does not come round is stuck. */
+const looks = 8
+
+/**
+ * What the thread runs. Plain, since it must not depend on how this file is run; it writes by itself, since its console would need the loop. It counts its
+ * own looks: by a clock, a process that was stopped for a while (Ctrl-Z) would be stuck as it goes on.
+ */
 const thread = `
-const { workerData: { beats, limitMs, stuck, again } } = require('node:worker_threads')
+const { workerData: { beats, looks, everyMs, stuck, again } } = require('node:worker_threads')
 const { writeSync } = require('node:fs')
 const say = (line) => { try { writeSync(2, line + '\\n') } catch {} }
 const view = new Int32Array(beats)
-let [seen, since, next] = [-1, performance.now(), limitMs]
+let [seen, same, next] = [-1, 0, looks]
 setInterval(() => {
-  const now = performance.now()
   const beat = Atomics.load(view, 0)
   if (beat !== seen) {
-    if (next > limitMs) say(again)
-    ;[seen, since, next] = [beat, now, limitMs]
-  } else if (now - since >= next) {
-    say(stuck.replace('SECONDS', String(Math.round((now - since) / 1000))))
+    if (next > looks) say(again)
+    ;[seen, same, next] = [beat, 0, looks]
+  } else if (++same >= next) {
+    say(stuck.replace('SECONDS', String(Math.round((same * everyMs) / 1000))))
     next *= 2
   }
-}, limitMs / 8)
+}, everyMs)
 `
 
 /**
@@ -31,11 +36,12 @@ setInterval(() => {
 export function watchLoop(limitMs = 60_000): { close(): void } {
   const beats = new SharedArrayBuffer(4)
   const view = new Int32Array(beats)
-  const timer = setInterval(() => Atomics.add(view, 0, 1), limitMs / 8).unref()
+  const everyMs = limitMs / looks
+  const timer = setInterval(() => Atomics.add(view, 0, 1), everyMs).unref()
   const stuck =
     `the run has been held up for SECONDS s by code that computes without a pause: a reward, an environment or a loss in TypeScript? ` +
     `No limit and no Ctrl-C reaches it. \`kill -9 ${process.pid}\` ends the run, and --resume goes on from its newest checkpoint.`
-  const workerData = { beats, limitMs, stuck, again: 'the run goes on.' }
+  const workerData = { beats, looks, everyMs, stuck, again: 'the run goes on.' }
   const worker = new Worker(thread, { eval: true, workerData, execArgv: [], env: {} })
   worker.unref()
   // Without it the run is as good.

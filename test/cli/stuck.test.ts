@@ -2,8 +2,9 @@
 import { spawnSync } from 'node:child_process'
 import { expect, test } from 'vitest'
 
+const watch = new URL('../../src/cli/stuck.ts', import.meta.url).href
+
 test('a loop without a pause: said while it runs, and that it is over; nothing keeps the process', () => {
-  const watch = new URL('../../src/cli/stuck.ts', import.meta.url).href
   const program = `
     const { watchLoop } = await import('${watch}')
     watchLoop(400)
@@ -19,4 +20,23 @@ test('a loop without a pause: said while it runs, and that it is over; nothing k
   for (const line of lines.slice(0, -1))
     expect(line).toMatch(/^the run has been held up for [0-3] s by code that computes without a pause: .*`kill -9 \d+`/)
   expect(lines.at(-1)).toBe('the run goes on.')
+})
+
+test.skipIf(process.platform === 'win32')('a process that was stopped and goes on is not held up', () => {
+  // Stopped for longer than its limit, at several moments, and busy for a little when it goes on, as a run is.
+  const program = `
+    const { watchLoop } = await import('${watch}')
+    const { spawn } = await import('node:child_process')
+    const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms))
+    watchLoop(1600)
+    for (let i = 0; i < 4; i++) {
+      await pause(450)
+      spawn('/bin/sh', ['-c', 'sleep 2; kill -CONT ' + process.pid], { stdio: 'ignore', detached: true }).unref()
+      process.kill(process.pid, 'SIGSTOP')
+      const end = performance.now() + 300
+      while (performance.now() < end);
+    }`
+  const { status, stderr } = spawnSync(process.execPath, ['--input-type=module', '-e', program], { encoding: 'utf8' })
+  expect(status, stderr).toBe(0)
+  expect(stderr).toBe('')
 })
