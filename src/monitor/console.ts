@@ -289,7 +289,7 @@ export class RunConsole {
   }
 
   #mentionLongWaits(): void {
-    const now = Date.now()
+    const now = performance.now()
     for (const wait of this.#o.progress.active) {
       const due = this.#nextMention.get(wait) ?? this.#o.longWaitMs
       const waited = now - wait.startedAt

@@ -27,6 +27,7 @@ export class WaitTimeoutError extends Error {
 /** One thing that is being waited for. Made by `Progress.wait`. */
 export interface Wait {
   readonly name: string
+  /** On the clock of `performance.now()`, which nobody sets. */
   readonly startedAt: number
   /** Rejects at the limit; never resolves, and stays pending after `done`. */
   readonly expired: Promise<never>
@@ -48,7 +49,7 @@ export class Progress {
   readonly #listeners = new Set<() => void>()
   readonly #now: () => number
 
-  constructor({ now = Date.now }: { now?: () => number } = {}) {
+  constructor({ now = () => performance.now() }: { now?: () => number } = {}) {
     this.#now = now
   }
 

@@ -1,7 +1,7 @@
 import { spawnSync } from 'node:child_process'
 import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
-import { expect, test } from 'vitest'
+import { expect, test, vi } from 'vitest'
 import { Progress, rolloutsLeft, WaitTimeoutError } from '../../src/monitor/progress.ts'
 
 test('the line says everything that is being waited for, oldest first, and for how long', () => {
@@ -21,6 +21,16 @@ test('the line says everything that is being waited for, oldest first, and for h
   batch.done()
   expect(progress.active.map((w) => w.name)).toEqual(['training'])
   training.done()
+})
+
+test('a clock that is set while something is waited for changes nothing', () => {
+  vi.useFakeTimers({ toFake: ['Date'] })
+  const progress = new Progress()
+  const wait = progress.wait('a', { limitMs: 60_000 })
+  vi.setSystemTime(Date.now() - 3_600_000)
+  expect(progress.line()).toMatch(/^a \(\d\.\ds\)$/)
+  vi.useRealTimers()
+  wait.done()
 })
 
 test('listeners hear of a beginning, a change and an end, until they stop listening', () => {
