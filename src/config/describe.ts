@@ -3,7 +3,7 @@ import type * as z from 'zod'
 import { CLI, TRAIN } from '../common/commands.ts'
 import { foreignKeys } from './foreign.ts'
 import { rlSchema, trainerGroups } from './schema.ts'
-import { allowedText, nodeAt, type SchemaNode, schemaTree } from './schema-tree.ts'
+import { allowedText, type SchemaNode, schemaTree } from './schema-tree.ts'
 import { sftSchema, sftTrainerGroups } from './sft-schema.ts'
 import { tomlValue } from './toml-write.ts'
 
@@ -131,10 +131,4 @@ export function configReference(): string {
     ...foreign,
     '',
   ].join('\n')
-}
-
-/** The allowed values and help of one key, for messages elsewhere: "trainer.args.max_tokens (an integer >= 1)". */
-export function describeKey(key: string): string | undefined {
-  const node = nodeAt(schemaTree(rlSchema), key.split('.'))
-  return node && `${key} (${allowedText(node)}): ${node.description}`
 }

@@ -195,11 +195,6 @@ export class Cache<T> {
     return value
   }
 
-  /** What is kept under a key, without counting as used. */
-  peek(key: string): T | undefined {
-    return this.#items.get(key)
-  }
-
   /** Lets go of what was used longest ago; the newest one stays, whatever it weighs. */
   trim(): void {
     let total = [...this.#items.values()].reduce((sum, value) => sum + this.#weigh(value), 0)
