@@ -72,7 +72,9 @@ export async function outliveDevice<Config extends RunConfig | SftConfig>(
         if (reached > furthest) [furthest, failed] = [reached, 0]
         // Of the kind that was handed to the attempt.
         const config = (error as LostRun).config as Config
-        now = { ...loaded, config, autoMicroBatch: false, fork: undefined, resume: { kind: 'dir', dir: folder.path } }
+        // Steps that were made need not come again, and a trace of them would be refused.
+        const trace = (loaded.trace?.steps?.[0] ?? Infinity) > furthest ? loaded.trace : undefined
+        now = { ...loaded, config, autoMicroBatch: false, fork: undefined, trace, resume: { kind: 'dir', dir: folder.path } }
       }
       const ms = pauseMs(failed++, pauses)
       if (failed > pauses.tries) throw over(error, `${failed} times without a finished step in between`, folder)

@@ -86,7 +86,8 @@ test('a device that is lost: opened again, and the numbers of a run that lost no
      prototype.requestDevice = async function (...words) { return (globalThis.device = await open.apply(this, words)) }`,
   )
   runs.write('lose.ts', environment('if (calls === 19) globalThis.device.destroy()'))
-  const words = ['run_name=lost', 'max_steps=4', ...inTurns, '--env.id', './lose.ts']
+  // A trace of its first step is not asked of it again.
+  const words = ['run_name=lost', 'max_steps=4', ...inTurns, '--env.id', './lose.ts', '--trace', '1', 'passes']
   const outcome = await runs.run(words, { NODE_OPTIONS: `--import=${new URL(`file://${hook}`).href}` })
   good(outcome)
   expect(outcome.stderr).toMatch(/the GPU device was lost \(destroyed\): .+ opened again in 1 s, .+ \(try 1 of 3\)/)

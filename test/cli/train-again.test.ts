@@ -77,6 +77,25 @@ test('a device that is lost while the model is loaded; an error of another kind;
   expect(performance.now() - begin).toBeLessThan(60_000)
 })
 
+test('a trace of steps that were made already is not asked for again; one of steps to come still is', async () => {
+  said()
+  for (const [steps, kept] of [
+    [[2, 3], false],
+    [[5, 6], true],
+    [undefined, true],
+  ] as const) {
+    const { folder, metrics } = runFolder()
+    metrics.write(3, {})
+    const wish = { level: 'kernels' as const, ...(steps && { steps: [...steps] as [number, number] }) }
+    const wishes: unknown[] = []
+    await outliveDevice({ ...loaded, trace: wish }, new AbortController().signal, ({ trace }) => {
+      wishes.push(trace)
+      return wishes.length === 1 ? Promise.reject(new LostRun(folder, lost, loaded.config)) : Promise.resolve()
+    }, pauses) // prettier-ignore
+    expect(wishes).toEqual([wish, kept ? wish : undefined])
+  }
+})
+
 test('supervised training is gone on with by its own verb', async () => {
   said()
   const { folder } = runFolder()
