@@ -9,6 +9,7 @@ import { appendFile, mkdir } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import type { OpenAI } from 'openai'
 import { messageOf, UserError } from '../common/errors.ts'
+import { isFullDisk } from '../common/faults.ts'
 import type { Message } from '../common/types.ts'
 import { Parser } from './parsers.ts'
 import { type GroupRewardSpec, type RewardSpec, Rubric } from './rubric.ts'
@@ -197,9 +198,14 @@ export class Judge {
   async #keep(key: string, text: string): Promise<void> {
     const file = this.#options.cacheFile
     if (!file) return
-    await mkdir(dirname(file), { recursive: true })
-    // The first newline ends a line that a killed run left open.
-    await appendFile(file, `\n${JSON.stringify({ key, text })}`)
+    try {
+      await mkdir(dirname(file), { recursive: true })
+      // The first newline ends a line that a killed run left open.
+      await appendFile(file, `\n${JSON.stringify({ key, text })}`)
+    } catch (error) {
+      // A reply that a full disk has no room for is a reply all the same.
+      if (!isFullDisk(error)) throw error
+    }
   }
 }
 

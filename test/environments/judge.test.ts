@@ -1,10 +1,12 @@
 /** The judge against a real HTTP server on loopback, whose behaviour each test sets. */
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import promises from 'node:fs/promises'
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
+import { syncBuiltinESMExports } from 'node:module'
 import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
+import { afterAll, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest'
 import { Judge, type JudgeOptions, JudgeRubric, yesOrNo } from '../../src/environments/judge.ts'
 import { runRollout } from '../../src/environments/rollout.ts'
 import { SingleTurnEnv } from '../../src/environments/single-turn.ts'
@@ -112,6 +114,20 @@ describe('asking', () => {
     expect(asked.length).toBe(2)
     await judgeOf({ cacheFile, model: 'other' }).ask(question('two'))
     expect(asked.length).toBe(3)
+  })
+  test('a file that a full disk has no room for: the reply counts', async () => {
+    const full = Object.assign(new Error('ENOSPC: no space left on device, write'), { code: 'ENOSPC' })
+    const spy = vi.spyOn(promises, 'appendFile').mockRejectedValue(full)
+    syncBuiltinESMExports()
+    try {
+      const judge = judgeOf({ cacheFile: join(folder, 'full.jsonl') })
+      expect(await judge.ask(question('two'))).toBe('yes')
+      expect(await judge.ask(question('two'))).toBe('yes')
+      expect(asked.length).toBe(1)
+    } finally {
+      spy.mockRestore()
+      syncBuiltinESMExports()
+    }
   })
   test('never more at a time than allowed, and all of them', async () => {
     answer = async (one, response) => {
