@@ -111,6 +111,13 @@ function conditions(step: number, rollouts: readonly Rollout[], options: WatchOp
 const valuesOf = (name: string, rollouts: readonly Rollout[]): (number | null)[] =>
   rollouts.flatMap((r) => (r.reward === null || r.metrics[name] === undefined ? [] : [r.metrics[name]]))
 
+/** What environments/clock.ts and limit.ts say where a limit of the run's has passed, and its key. */
+const RUN_LIMITS: readonly [RegExp, string][] = [
+  [/^(?:generation|the environment) took longer than its limit/, 'generation_timeout'],
+  [/^the rollout took longer than its limit of .* \(in /, 'rollout_timeout'],
+  [/^scoring took longer than its limit/, 'reward_timeout'],
+]
+
 function errorText(step: number, failed: readonly Rollout[], total: number): string {
   const counts = new Map<string, number>()
   for (const r of failed) {
@@ -118,8 +125,9 @@ function errorText(step: number, failed: readonly Rollout[], total: number): str
     counts.set(message, (counts.get(message) ?? 0) + 1)
   }
   const [top, times] = [...counts].reduce((a, b) => (b[1] > a[1] ? b : a))
-  const todo = /time[d ]?\s?(out|limit)|timeout/i.test(top)
-    ? 'raise trainer.args.generation_timeout or lower trainer.args.max_concurrent'
+  const limit = RUN_LIMITS.find(([sentence]) => sentence.test(top))?.[1]
+  const todo = limit
+    ? `raise trainer.args.${limit}`
     : `see "error" in rollouts/step_${step}.jsonl and mend the environment (env.id, env.args)`
   return `${failed.length} of ${total} rollouts failed and are not trained on; ${times} of them with: ${oneLine(top, 200)}. To mend it, ${todo}.`
 }

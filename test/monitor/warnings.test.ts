@@ -1,6 +1,8 @@
 import { expect, test } from 'vitest'
 import type { Rollout } from '../../src/common/types.ts'
+import { Rubric, runRollout, SingleTurnEnv } from '../../src/environments/index.ts'
 import { Watch } from '../../src/monitor/warnings.ts'
+import { sampling } from '../environments/scripted.ts'
 import { groupsOf } from './helpers.ts'
 
 const healthy = groupsOf([
@@ -70,12 +72,14 @@ test('a reward function that told answers apart before and no longer does was le
 })
 
 test('many failures: how many, the most common message, what to do', () => {
-  const failures = ['Error: a', 'TimeoutError: timed out after 600 s\n at x', 'TimeoutError: timed out after 600 s\n at x'].map(
-    (error, i) => ({ ...healthy[i], reward: null, error }),
-  )
+  const failures = ['Error: a', 'TypeError: b\n at x', 'TypeError: b\n at x'].map((error, i) => ({
+    ...healthy[i],
+    reward: null,
+    error,
+  }))
   expect(first([...healthy, ...failures])).toMatchInlineSnapshot(`
     [
-      "3 of 7 rollouts failed and are not trained on; 2 of them with: TimeoutError: timed out after 600 s at x. To mend it, raise trainer.args.generation_timeout or lower trainer.args.max_concurrent.",
+      "3 of 7 rollouts failed and are not trained on; 2 of them with: TypeError: b at x. To mend it, see "error" in rollouts/step_1.jsonl and mend the environment (env.id, env.args).",
     ]
   `)
   expect(first(groupsOf([[null, null]]))).toMatchInlineSnapshot(`
@@ -83,6 +87,28 @@ test('many failures: how many, the most common message, what to do', () => {
       "2 of 2 rollouts failed and are not trained on; 2 of them with: Error: no. To mend it, see "error" in rollouts/step_1.jsonl and mend the environment (env.id, env.args).",
     ]
   `)
+})
+
+test('a limit of the run that has passed: the key that raises it', async () => {
+  const never = () => new Promise<never>(() => {})
+  const rubric = new Rubric({ never })
+  const asked = await SingleTurnEnv.create({ id: 'asked', rubric, dataset: [{ prompt: 'a' }, { prompt: 'b' }], evalSize: 1 })
+  const facts = { dataset: asked.dataset, evalDataset: [], rubric }
+  const silent = { ...facts, id: 'silent', rollout: never }
+  const ready = { ...facts, id: 'ready', rollout: () => Promise.resolve(healthy[0]) }
+  const cases = [
+    [asked, { generationTimeoutSeconds: 0.01 }, 'generation_timeout'],
+    [silent, { generationTimeoutSeconds: 0.01 }, 'generation_timeout'],
+    [asked, { rolloutTimeoutSeconds: 0.01 }, 'rollout_timeout'],
+    [ready, { rewardTimeoutSeconds: 0.01 }, 'reward_timeout'],
+  ] as const
+  for (const [env, limit, key] of cases) {
+    const options = { client: { complete: never }, sampling, group: '1.0', index: 0, ...limit }
+    const failed = await runRollout(env, asked.dataset[0], options)
+    expect(first([failed, failed])).toEqual([
+      expect.stringMatching(new RegExp(`longer than its limit of 0.01 s.*To mend it, raise trainer.args.${key}.$`)),
+    ])
+  }
 })
 
 test('said after the first batch, at 3 steps in a row, at 12, at 48; from the start again after a better step', () => {
