@@ -118,6 +118,12 @@ const RUN_LIMITS: readonly [RegExp, string][] = [
   [/^scoring took longer than its limit/, 'reward_timeout'],
 ]
 
+/** The key of the run's limit that a rollout's error tells of. */
+export function limitKey(error: string): string | undefined {
+  const found = RUN_LIMITS.find(([sentence]) => sentence.test(error))
+  return found && `trainer.args.${found[1]}`
+}
+
 function errorText(step: number, failed: readonly Rollout[], total: number): string {
   const counts = new Map<string, number>()
   for (const r of failed) {
@@ -125,9 +131,7 @@ function errorText(step: number, failed: readonly Rollout[], total: number): str
     counts.set(message, (counts.get(message) ?? 0) + 1)
   }
   const [top, times] = [...counts].reduce((a, b) => (b[1] > a[1] ? b : a))
-  const limit = RUN_LIMITS.find(([sentence]) => sentence.test(top))?.[1]
-  const todo = limit
-    ? `raise trainer.args.${limit}`
-    : `see "error" in rollouts/step_${step}.jsonl and mend the environment (env.id, env.args)`
+  const limit = limitKey(top)
+  const todo = limit ? `raise ${limit}` : `see "error" in rollouts/step_${step}.jsonl and mend the environment (env.id, env.args)`
   return `${failed.length} of ${total} rollouts failed and are not trained on; ${times} of them with: ${oneLine(top, 200)}. To mend it, ${todo}.`
 }

@@ -3,6 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { UserError } from '../common/errors.ts'
 import { pauseMs, type Pauses } from '../common/faults.ts'
 import type { Rollout } from '../common/types.ts'
+import { limitKey } from '../monitor/warnings.ts'
 
 export interface Again extends Pauses {
   tries: number
@@ -52,9 +53,10 @@ export class Replays {
 
 function allFailed(step: number, rollouts: Rollout[], times: number): Error {
   const often = times > 1 ? `, ${times} times in a row` : ''
-  const message = `All ${rollouts.length} rollouts of step ${step} failed${often}. The first one: ${rollouts[0].error}.`
-  // What the environment's code did, or could not score, is its author's to mend; the rest is the sampler's, or a time limit's.
   const [{ error, completion_tokens }] = rollouts
+  const limit = limitKey(error ?? '')
+  const message = `All ${rollouts.length} rollouts of step ${step} failed${often}. The first one: ${error}.${limit ? ` Raise ${limit}.` : ''}`
+  // What the environment's code did, or could not score, is its author's to mend; the rest is the sampler's, or a time limit's.
   const isTheirs = completion_tokens.ids.length > 0 || /^the environment(?:'s| threw)/u.test(error ?? '')
   return isTheirs ? new UserError(message) : new Error(message)
 }

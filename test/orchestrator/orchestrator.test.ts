@@ -205,6 +205,10 @@ test('all rollouts failing stops with the first reason; exit code 2 where the re
   const device = await broken.orchestrator.batch(1, 0).catch((e: unknown) => e)
   expect(device).toMatchObject({ message: 'All 6 rollouts of step 1 failed. The first one: the device is lost.' })
   expect(device).not.toBeInstanceOf(UserError)
+  const hanging = await numbersEnv('one', 1)
+  const late = Object.assign(Object.create(hanging.env), { rollout: () => new Promise(() => {}) }) as typeof hanging.env
+  const slow = await makeOrchestrator(counting, { environments: [{ ...hanging, env: late }], generationTimeoutSeconds: 0.01 })
+  await expect(slow.orchestrator.batch(1, 0)).rejects.toThrow('limit of 0.01 s. Raise trainer.args.generation_timeout.')
   const wrong = await makeOrchestrator(() => ({ text: 'x' }))
   const reward = await wrong.orchestrator.batch(1, 0).catch((e: unknown) => e)
   expect(reward).toBeInstanceOf(UserError)
