@@ -77,6 +77,7 @@ export interface EvalPlan {
   toolCallParser: string
   strategy: RunConfig['trainer']['args']['trajectory_strategy']
   generationTimeout: number
+  rolloutTimeout?: number
   rewardTimeout: number
   notices: string[]
 }
@@ -124,6 +125,7 @@ export async function planEval(words: readonly string[], options: EvalOptions): 
       toolCallParser: args?.tool_call_parser ?? 'auto',
       strategy: args?.trajectory_strategy ?? 'interleaved',
       generationTimeout: args?.generation_timeout ?? 600,
+      rolloutTimeout: args?.rollout_timeout,
       rewardTimeout: args?.reward_timeout ?? 60,
       notices,
     }

@@ -134,6 +134,7 @@ export async function playEval(
           size: environment.k,
           signal,
           generationTimeoutSeconds: plan.generationTimeout,
+          rolloutTimeoutSeconds: plan.rolloutTimeout,
           rewardTimeoutSeconds: plan.rewardTimeout,
           gate: gateOf(flight, samplers, [meter]),
         })

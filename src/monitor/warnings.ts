@@ -115,7 +115,7 @@ const valuesOf = (name: string, rollouts: readonly Rollout[]): (number | null)[]
 const RUN_LIMITS: readonly [RegExp, string][] = [
   [/^(?:generation|the environment) took longer than its limit/, 'generation_timeout'],
   [/^the rollout took longer than its limit of .* \(in /, 'rollout_timeout'],
-  [/^scoring took longer than its limit/, 'reward_timeout'],
+  [/^scoring(?: a group)? took longer than its limit/, 'reward_timeout'],
 ]
 
 /** The key of the run's limit that a rollout's error tells of. */
