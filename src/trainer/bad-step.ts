@@ -2,11 +2,22 @@
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { CLI } from '../common/commands.ts'
+import { whenThereIsRoom } from '../common/faults.ts'
 import type { TrainingBatch } from '../common/types.ts'
 
-/** Writes `<run>/nan_step_N/batch.json` and note.txt; returns the folder. */
-export function writeBadStep(runFolder: string, batch: TrainingBatch, what: string): string {
+/** Writes `<run>/nan_step_N/batch.json` and note.txt, once the disk has room; the folder. `warn` is told of a wait. */
+export async function writeBadStep(
+  runFolder: string,
+  batch: TrainingBatch,
+  what: string,
+  warn: (line: string) => void = () => {},
+): Promise<string> {
   const dir = join(runFolder, `nan_step_${batch.step}`)
+  await whenThereIsRoom(`the batch of step ${batch.step}`, () => write(dir, batch, what), warn)
+  return dir
+}
+
+function write(dir: string, batch: TrainingBatch, what: string): void {
   mkdirSync(dir, { recursive: true })
   const rows = batch.samples.map(({ ids, lossMask, inferenceLogprobs, advantages }) => ({
     input_ids: [...ids],
@@ -27,7 +38,6 @@ export function writeBadStep(runFolder: string, batch: TrainingBatch, what: stri
     'Usual reasons: a learning rate that is too high, a loss or a reward that divides by 0.',
   ]
   writeFileSync(join(dir, 'note.txt'), `${note.join('\n')}\n`)
-  return dir
 }
 
 const orZero = (value: number): number => (Number.isFinite(value) ? value : 0)

@@ -123,8 +123,7 @@ export class Trainer {
     whole?.end()
     const skipped = !Number.isFinite(result.loss) || !Number.isFinite(norm)
     const metrics = this.#metrics(batch, result, { norm, learningRate, seconds: (performance.now() - begin) / 1000 })
-    if (skipped)
-      this.#keepBadStep(batch, Number.isFinite(result.loss) ? `the gradient norm is ${norm}` : `the loss is ${result.loss}`)
+    if (skipped) await this.#keepBadStep(batch, result.loss, norm, hooks.warn)
     else this.badSteps = 0
     return { metrics, skipped, samples: result.samples }
   }
@@ -156,8 +155,9 @@ export class Trainer {
     }
   }
 
-  #keepBadStep(batch: TrainingBatch, what: string): void {
-    const dir = writeBadStep(this.options.runFolder, batch, what)
+  async #keepBadStep(batch: TrainingBatch, loss: number, norm: number, warn: StepHooks['warn']): Promise<void> {
+    const what = Number.isFinite(loss) ? `the gradient norm is ${norm}` : `the loss is ${loss}`
+    const dir = await writeBadStep(this.options.runFolder, batch, what, warn)
     this.badSteps++
     if (this.badSteps < MOST_BAD_STEPS) return
     throw new NotFiniteError(

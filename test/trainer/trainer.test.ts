@@ -1,7 +1,8 @@
 /** Whole steps: what they change, what they say, what they do when something is not finite, and what memory they take. */
-import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import fs, { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { syncBuiltinESMExports } from 'node:module'
 import { join } from 'node:path'
-import { describe, expect, test } from 'vitest'
+import { describe, expect, onTestFinished, test, vi } from 'vitest'
 import { UserError } from '../../src/common/errors.ts'
 import { readBatch } from '../../src/model/batch.ts'
 import { loadDecoder, refreshWeights } from '../../src/model/decoder-load.ts'
@@ -298,17 +299,27 @@ describe('what is not finite', () => {
     decoder.release()
   })
 
-  test('a finite loss with an infinite gradient too', async () => {
+  test('a finite loss with an infinite gradient too; a full disk has the step wait until its batch is written', async () => {
     const { batch, files } = await openCase('llama')
     const decoder = await loadDecoder(await gpu, files, freshLora())
+    const full = vi.spyOn(fs, 'writeFileSync').mockImplementationOnce(() => {
+      throw Object.assign(new Error('ENOSPC: no space left on device, write'), { code: 'ENOSPC' })
+    })
+    syncBuiltinESMExports()
+    onTestFinished(() => {
+      full.mockRestore()
+      syncBuiltinESMExports()
+    })
+    const said: string[] = []
     await withTrainer(decoder, await trainerOptions(join(folder, 'inf')), async (trainer) => {
       const samples = batch.samples.map((s) => ({
         ...s,
         advantages: s.advantages.map(() => 1e37),
         inferenceLogprobs: s.inferenceLogprobs.slice(),
       }))
-      const { skipped } = await trainer.trainStep({ ...batch, samples })
+      const { skipped } = await trainer.trainStep({ ...batch, samples }, { warn: (line) => said.push(line) })
       expect(skipped).toBe(true)
+      expect(said).toEqual(['the disk is full: no room', 'there is room'].map((begin) => expect.stringContaining(begin)))
       expect(readFileSync(join(folder, 'inf/nan_step_1/note.txt'), 'utf8')).toMatch(/gradient norm|loss is/)
     })
     decoder.release()
