@@ -28,7 +28,7 @@ export function reportRun(run: Run, result: LoopResult): void {
   const { args } = config.trainer
   const { lastStep } = result
   const { console: out } = run.parts.monitor
-  if (lastStep === 0) return out.print('\nStopped before the first step was done; nothing was kept.')
+  if (lastStep === 0) return out.print('\nStopped before the first step was done: there is nothing to go on from.')
   if (lastStep < args.max_steps) out.print(`\nStopped after step ${lastStep} of ${args.max_steps}; it is saved.`)
   // A resumed run was evaluated before its first step by the process that began it.
   const before = readRollouts(folder, 0).filter((row) => row.split === 'eval').map(answerOfRow) // prettier-ignore
