@@ -50,7 +50,7 @@ function whole(least: number): (text: string) => number {
   return (text) => {
     const value = Number(text)
     if (text.trim() !== '' && Number.isSafeInteger(value) && value >= least && !(least === -1 && value === 0)) return value
-    throw new InvalidArgumentError(`It must be a whole number from ${Math.max(least, least === -1 ? 1 : least)} on.`)
+    throw new InvalidArgumentError(`It must be a whole number from ${least === -1 ? '1 on, or -1 for all' : `${least} on`}.`)
   }
 }
 
