@@ -29,6 +29,8 @@ class MlflowSink implements Sink {
   readonly #run: SinkRun
   readonly #base = `${(process.env.MLFLOW_TRACKING_URI ?? '').replace(/\/+$/, '')}/api/2.0/mlflow`
   #id: string | undefined
+  /** Whether the run was made here and has not got its config yet. */
+  #untold = false
   #ready = false
 
   constructor(run: SinkRun, state: SinkState) {
@@ -66,11 +68,23 @@ class MlflowSink implements Sink {
         signal,
       )
       this.#id = made.run.info.run_id
-      const params = flatConfig(this.#run.config).map(([key, value]) => ({ key: keyOf(key), value: value.slice(0, VALUE) }))
+      this.#untold = true
+    } else if (!this.#untold) await this.#call('runs/update', { run_id: this.#id, status: 'RUNNING' }, signal)
+    if (this.#untold) await this.#tell(signal)
+    this.#ready = true
+  }
+
+  /** The config. What of it the server refuses it would refuse again: then the metrics follow without. */
+  async #tell(signal: AbortSignal): Promise<void> {
+    const params = flatConfig(this.#run.config).map(([key, value]) => ({ key: keyOf(key), value: value.slice(0, VALUE) }))
+    try {
       for (let at = 0; at < params.length; at += PARAMS)
         await this.#call('runs/log-batch', { run_id: this.#id, params: params.slice(at, at + PARAMS) }, signal)
-    } else await this.#call('runs/update', { run_id: this.#id, status: 'RUNNING' }, signal)
-    this.#ready = true
+    } catch (error) {
+      this.#untold = !(error instanceof HttpError && error.status === 400)
+      throw error
+    }
+    this.#untold = false
   }
 
   async #experiment(signal: AbortSignal): Promise<string> {

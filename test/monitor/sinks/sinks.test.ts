@@ -8,6 +8,7 @@ import { DatabaseSync } from 'node:sqlite'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { Follower } from '../../../src/monitor/sinks/follow.ts'
 import { checkSinks, followRun } from '../../../src/monitor/sinks/index.ts'
+import { openMlflow } from '../../../src/monitor/sinks/mlflow.ts'
 import { crc32c } from '../../../src/monitor/sinks/tensorboard.ts'
 import { flatConfig, type OpenSink } from '../../../src/monitor/sinks/types.ts'
 import type { MetricsRow } from '../../../src/monitor/metrics-writer.ts'
@@ -266,6 +267,30 @@ test('Trackio: rows in its tables, each once', async () => {
     'trainer.args.lr': '0.0001',
   })
   db.close()
+})
+
+test('MLflow: a run whose config did not arrive at first gets it with the next try', async () => {
+  const answers = [503]
+  const { url, got } = await listen(({ path: asked, body }) => {
+    if (asked.includes('get-by-name')) return { experiment: { experiment_id: '1' } }
+    if (asked.endsWith('runs/create')) return { run: { info: { run_id: 'r1', status: 'RUNNING' } } }
+    return 'params' in body ? (answers.pop() ?? {}) : {}
+  })
+  Object.assign(process.env, { MLFLOW_TRACKING_URI: url, MLFLOW_TRACKING_TOKEN: 'secret' })
+  let sink = openMlflow(run(), {}, false)
+  const send = async () => await sink.send(rows([1, 2]), AbortSignal.timeout(30_000))
+  const sent = () =>
+    got.splice(0).map(({ path: asked, body }) => `${asked.split('/').at(-1)!.split('?')[0]}${'params' in body ? ' params' : ''}`)
+  await expect(send()).rejects.toThrow('answered 503')
+  expect(await send()).toEqual({ id: 'r1' })
+  expect(await send()).toEqual({ id: 'r1' })
+  expect(sent()).toEqual(['get-by-name', 'create', 'log-batch params', 'log-batch params', 'log-batch', 'log-batch'])
+  // A config that is refused holds no metrics back.
+  answers.push(400)
+  sink = openMlflow(run(), {}, false)
+  await expect(send()).rejects.toThrow('answered 400')
+  expect(await send()).toEqual({ id: 'r1' })
+  expect(sent()).toEqual(['get-by-name', 'create', 'log-batch params', 'update', 'log-batch'])
 })
 
 test('what a sink lacks is said before anything begins', () => {
