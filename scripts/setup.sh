@@ -42,10 +42,11 @@ set_up_node() {
   case $(uname -m) in x86_64 | amd64) arch=x64 ;; aarch64 | arm64) arch=arm64 ;; *) arch=$(uname -m) ;; esac
   package=node-$os-$arch
   # beside its place, then moved: an interrupted download never looks like an installed one. npm checks the package's integrity.
-  local aside=$root/.node/aside.$$
+  aside=$root/.node/aside.$$
   mkdir -p "$aside"
+  trap 'rm -rf "$aside"' EXIT
+  trap 'exit 130' INT TERM HUP
   if ! (cd "$aside" && echo '{"private":true}' >package.json && npm install --no-save --no-package-lock --no-audit --no-fund --loglevel=error "$package@$pinned_node" >/dev/null); then
-    rm -rf "$aside"
     warn "npm has no $package@$pinned_node, or cannot be reached. Install Node $oldest_node or newer another way (nodejs.org; on macOS 'brew install node@$oldest_node') and run this again"
     exit 1
   fi
