@@ -2,12 +2,13 @@
 import type { Gpu } from '../gpu/gpu.ts'
 import { tuneMatmul, type TuneRow } from '../kernels/matmul/tune.ts'
 import type { Tiles } from '../kernels/matmul/tiles.ts'
-import { writeTuned } from '../kernels/matmul/tuned.ts'
+import { checkTunePath, writeTuned } from '../kernels/matmul/tuned.ts'
 
 export { tileWords, type TuneRow } from '../kernels/matmul/tune.ts'
 
 /** Measures, within a minute, and writes the user's cache. `report` hears of each candidate. Gives the file and what was chosen. */
 export async function tuneKernels(gpu: Gpu, report: (row: TuneRow) => void): Promise<{ path: string; tiles: Partial<Tiles> }> {
+  checkTunePath()
   const tiles = await tuneMatmul(gpu, { report })
   return { path: writeTuned(gpu, tiles), tiles }
 }

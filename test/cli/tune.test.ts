@@ -62,6 +62,15 @@ it(
   },
 )
 
+it('a cache that cannot be written is refused before anything is measured', () => {
+  writeFileSync(join(cache, 'file'), '')
+  const env = { ...process.env, XDG_CACHE_HOME: join(cache, 'file') }
+  const { status, stdout, stderr } = spawnSync(process.execPath, [join(root, 'cli.js'), 'tune'], { encoding: 'utf8', env })
+  expect(stderr).toContain(`What is measured cannot be kept in ${join(cache, 'file/dawn-rl')}: `)
+  expect(status).toBe(2)
+  expect(stdout).not.toContain(' x ')
+})
+
 it('DAWN_RL_TUNE=0 and a damaged file give the built-in sizes; sizes that no kernel has are left out', async () => {
   setEnvironment({ XDG_CACHE_HOME: cache, DAWN_RL_TUNE: undefined })
   const gpu = await Gpu.open()

@@ -1,7 +1,8 @@
 /** Tables of tile sizes in the user's cache, one an adapter and driver: `~/.cache/dawn-rl/tune.json` or below XDG_CACHE_HOME. */
-import { mkdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs'
+import { accessSync, constants, mkdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { dirname, join } from 'node:path'
+import { messageOf, UserError } from '../../common/errors.ts'
 import type { Gpu } from '../../gpu/gpu.ts'
 import type { Tiles } from './tiles.ts'
 
@@ -14,6 +15,17 @@ interface TuneFile {
 
 export function tunePath(): string {
   return join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'dawn-rl', 'tune.json')
+}
+
+/** Throws UserError where nothing could be kept: to be called before a minute is spent on measuring. */
+export function checkTunePath(): void {
+  const dir = dirname(tunePath())
+  try {
+    mkdirSync(dir, { recursive: true })
+    accessSync(dir, constants.W_OK)
+  } catch (error) {
+    throw new UserError(`What is measured cannot be kept in ${dir}: ${messageOf(error)}. Set XDG_CACHE_HOME to another folder.`)
+  }
 }
 
 /** The adapter and its driver: another version of either is tuned anew. */
