@@ -3,6 +3,7 @@
  * becomes a folder that transformers and vLLM read.
  */
 import type { Command } from 'commander'
+import { UserError } from '../common/errors.ts'
 
 interface MergeOptions {
   model: string
@@ -30,7 +31,11 @@ async function merge(options: MergeOptions): Promise<void> {
   const adapter = options.adapter === undefined ? null : await readAdapter(options.adapter)
   const model = await openModel(options.model)
   try {
-    await writeMerged(options.out, model, adapter, { replace: options.force === true })
+    await writeMerged(options.out, model, adapter, { replace: options.force === true }).catch((error: unknown) => {
+      if (error instanceof Error && 'syscall' in error)
+        throw new UserError(`--out ${options.out} cannot be written: ${error.message}. Name another place, or make room there.`)
+      throw error
+    })
     const changed = adapter ? ` with the ${adapter.tensors.size} changed layers of ${options.adapter}` : ''
     const without = (await model.tokenizerOrNull()) ? '' : ' (without a tokenizer: the model came without one)'
     console.log(`${options.out}: ${model.name}${changed}, in bf16${without}`)

@@ -3,7 +3,7 @@
  * (written aside, synced, renamed).
  */
 import { closeSync, fstatSync, openSync, read } from 'node:fs'
-import { mkdir, open, readFile, rename, rm, stat } from 'node:fs/promises'
+import { lstat, mkdir, open, readFile, rename, rm, stat } from 'node:fs/promises'
 import { dirname, resolve } from 'node:path'
 import { promisify } from 'node:util'
 import { UserError, messageOf } from '../common/errors.ts'
@@ -122,6 +122,8 @@ export async function writeFolderWhole(
   const dir = resolve(path)
   const before = await kindOf(dir)
   if (before === 'file') throw new UserError(`${path} is a file; a folder is to be written there. Name another place.`)
+  if (before === null && (await lstat(dir).catch(() => null)))
+    throw new UserError(`${path} is a link that leads nowhere. Remove it or name another place.`)
   if (before === 'folder' && !options.replace) throw new UserError(`${path} exists already. Remove it or name another folder.`)
   await makeFolder(dirname(dir))
   const aside = `${dir}.partial-${process.pid}`

@@ -1,6 +1,6 @@
 /** `merge` without an adapter, as a user runs it: how a GGUF becomes a folder that transformers and vLLM read. */
 import { spawnSync } from 'node:child_process'
-import { mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import { mkdtempSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -52,6 +52,22 @@ test('a folder is written as it is, with its tokenizer', async () => {
   // As a shell completes it.
   merge('models/tiny', `${out}/`, '--force')
   expect(readdirSync(folder)).toEqual(['tiny'])
+})
+
+test('a place that cannot be written is said, with what to do', () => {
+  symlinkSync(join(folder, 'nowhere'), join(folder, 'link'))
+  writeFileSync(join(folder, 'file'), '')
+  for (const [out, message] of [
+    ['link', 'link is a link that leads nowhere. Remove it or name another place.'],
+    ['file/below', 'below cannot be written: EEXIST: file already exists, mkdir'],
+  ]) {
+    const words = ['merge', '--model', 'models/tiny', '--out', join(folder, out)]
+    const { stderr, status } = spawnSync(process.execPath, [join(root, 'cli.js'), ...words], { cwd: root, encoding: 'utf8' })
+    expect(stderr).toContain(message)
+    expect(status).toBe(2)
+  }
+  rmSync(join(folder, 'link'))
+  rmSync(join(folder, 'file'))
 })
 
 test.skipIf(withoutSmollm2)('a GGUF is widened to bf16, and speaks as before', { timeout: 120_000 }, async () => {
