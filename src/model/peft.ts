@@ -97,6 +97,13 @@ function parseAdapterConfig(raw: Record<string, unknown>, file: string): LoraCon
     const value = raw[key] ?? {}
     if (typeof value !== 'object' || !Object.values(value).every((n) => typeof n === 'number'))
       throw wrong(key, 'it must map names to numbers')
+    for (const name of Object.keys(value)) {
+      try {
+        pathPattern(name)
+      } catch {
+        throw wrong(key, `${JSON.stringify(name)} is no regular expression`)
+      }
+    }
     return value as Record<string, number>
   }
   const targets = raw.target_modules
@@ -115,8 +122,10 @@ function parseAdapterConfig(raw: Record<string, unknown>, file: string): LoraCon
 
 /** The value whose key is the end of `path`, as PEFT matches them. */
 function byPattern(patterns: Record<string, number> | undefined, path: string): number | undefined {
-  return Object.entries(patterns ?? {}).find(([key]) => new RegExp(`^(.*\\.)?(${key})$`).test(path))?.[1]
+  return Object.entries(patterns ?? {}).find(([key]) => pathPattern(key).test(path))?.[1]
 }
+
+const pathPattern = (key: string): RegExp => new RegExp(`^(.*\\.)?(${key})$`)
 
 async function readPairs(source: SafetensorsSource, config: LoraConfig, file: string): Promise<Map<string, ReadLoraPair>> {
   const names = new Map<string, { A?: string; B?: string }>()

@@ -86,6 +86,7 @@ describe('what is refused', () => {
     ['replication', { layer_replication: [[0, 2]] }, 'layer_replication is [[0,2]]; only plain LoRA'],
     ['type', { peft_type: 'IA3' }, 'peft_type is "IA3"; only LORA adapters are supported.'],
     ['alpha', { lora_alpha: 'x' }, 'lora_alpha is "x"; it must be a number.'],
+    ['regex', { alpha_pattern: { '(q_proj': 8 } }, 'alpha_pattern is {"(q_proj":8}; "(q_proj" is no regular expression.'],
   ])('%s', async (name, change, message) => {
     const folder = variant(name, change)
     expect(await userErrorOf(() => readAdapter(folder))).toContain(`${join(folder, 'adapter_config.json')}: ${message}`)
