@@ -197,8 +197,8 @@ function samples(path: string): string {
 function sample(row: RolloutRow, answers: [string, RolloutRow][]): string {
   const cut = (text: string) =>
     escapeHtml(text.length > CHARS ? `${text.slice(0, CHARS)} [${text.length - CHARS} more characters]` : text)
-  const turns = (messages: RolloutRow['prompt']) =>
-    messages
+  const turns = (messages: RolloutRow['prompt'] | undefined) =>
+    (messages ?? [])
       .map(({ role, content, tool_calls: calls }) => {
         const called = calls?.map((call) => `${call.function.name}(${call.function.arguments})`).join('\n') ?? ''
         return `<div class="turn"><b>${role}</b> ${cut([content, called].filter(Boolean).join('\n'))}</div>`

@@ -55,7 +55,11 @@ test('a run of one row, and a folder with nothing', async () => {
   mkdirSync(empty)
   expect((await reportHtml([empty])).html).toContain('No step is done yet')
   appendFileSync(join(empty, 'metrics.jsonl'), '{"step": 1, "time": 1, "reward": 0, "loss/mean": null}\n')
+  // A row that somebody has edited.
+  mkdirSync(join(empty, 'rollouts'))
+  writeFileSync(join(empty, 'rollouts/step_1.jsonl'), '{"reward": 1, "split": "train", "env": "e", "example_id": 7}\n')
   const { html } = await reportHtml([empty])
+  expect(html).toContain('e #7')
   expect(html).toContain('<svg')
   expect(withoutData(html)).not.toMatch(/NaN|undefined|Infinity/)
 })
