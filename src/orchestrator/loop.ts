@@ -61,8 +61,7 @@ export async function trainingLoop(parts: LoopParts, options: LoopOptions): Prom
   const { orchestrator, monitor, publish, train, save } = parts
   const { firstStep, maxSteps, maxAsyncLevel, saveSteps, stop } = options
   let [done, saved] = [firstStep, firstStep]
-  let after: Evaluated[] = []
-  let row: Metrics | undefined
+  let [after, row]: [Evaluated[], Metrics?] = [[]]
   // Nobody will train on what is sampled ahead, and the step under way ends sooner without it.
   const abandon = () => orchestrator.abandonAfter(done + 1)
   stop.addEventListener('abort', abandon)
@@ -88,10 +87,12 @@ export async function trainingLoop(parts: LoopParts, options: LoopOptions): Prom
 
       const time = { 'time/step': (performance.now() - begin) / 1000 }
       const isEvalStep = !stop.aborted && (step === maxSteps || step % options.evalSteps === 0)
-      const evaluations = isEvalStep ? await evaluate(parts, options, step, 'steps') : []
+      const failed: unknown[] = []
+      const evaluations = isEvalStep ? await evaluate(parts, options, step, 'steps').catch((e) => (failed.push(e), [])) : []
       if (evaluations.length > 0) after = evaluations
       const metrics = { ...time, ...sampled, ...trained, ...arrived, ...metricsOf(evaluations) }
       row = await monitor.finishStep({ step, rollouts, version: step - 1, dropped, metrics })
+      if (failed.length > 0) throw failed[0] // not before its step, which is made, has a row
       const isDue = step === maxSteps || stop.aborted || (saveSteps > 0 && step % saveSteps === 0)
       if (isDue || parts.isBest?.(step, row)) {
         await save(step, row)

@@ -239,6 +239,20 @@ test('an error ends everything in flight, keeps what was learned until then, and
   expect(generator.running).toBe(0)
 })
 
+test('an evaluation that fails ends the run with the row, the rollouts and the checkpoint of its step', async () => {
+  const { loop, events, rows, folder } = await setUp({
+    evaluated: true,
+    options: { evalSteps: 2, maxAsyncLevel: 0 },
+    onEval: (step) => {
+      if (step === 2) throw new Error('it took too long')
+    },
+  })
+  await expect(loop()).rejects.toThrow('it took too long')
+  expect(only(events, 'save', 'row')).toEqual(['save 2', `row 2: ${rows()[2].reward}`])
+  expect(rows().map((row) => row.step)).toEqual([0, 1, 2])
+  expect(readRollouts(folder, 2)).toHaveLength(6)
+})
+
 test('an error where the last step is saved already, or nothing was done, saves nothing', async () => {
   const fails =
     (from: number): Script =>
