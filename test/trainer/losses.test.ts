@@ -203,10 +203,11 @@ describe('files', () => {
   })
   test.each([
     ['nowhere.ts', undefined, /there is no such file, and the built-in losses are cispo, cispo_mask/],
+    ['constructor', undefined, /there is no such file/],
     ['broken.ts', 'export default (\n', /cannot be loaded/],
     ['empty.ts', 'export const x = 1\n', /must export a function as its default/],
   ])('%s', async (name, text, message) => {
-    const path = text === undefined ? join(folder, name) : file(name, text)
+    const path = text === undefined ? name : file(name, text)
     await expect(loadLoss(path, bounds)).rejects.toThrow(message)
   })
 })

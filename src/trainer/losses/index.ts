@@ -30,8 +30,8 @@ const builtIns: Record<string, { run: LossFunction<never>; wgsl: string }> = {
  * @throws UserError naming the file and what is wrong with it
  */
 export async function loadLoss(name: string, bounds: RatioBounds, args: Record<string, unknown> = {}): Promise<Loss> {
-  const builtIn = builtIns[name]
-  if (builtIn) {
+  if (Object.hasOwn(builtIns, name)) {
+    const builtIn = builtIns[name]
     const kernel = fileURLToPath(new URL(builtIn.wgsl, import.meta.url))
     return { name, run: builtIn.run as LossFunction, args: ratioBounds(bounds), kernel, checked: false }
   }
