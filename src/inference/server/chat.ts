@@ -133,13 +133,13 @@ async function* chunks(generation: Generation, wish: Wish): AsyncGenerator<SsePi
   const usage = new StreamUsage(generation, body)
   const ids = body.return_token_ids === true
   const texts = new Map<number, AnswerText>()
-  const chunk = (choice: { index: number }, made: number, more: object = {}) => ({
-    data: { ...envelope, choices: [choice], ...usage.event(choice.index, made), ...more },
+  const chunk = (choice: { index: number }, more: object = {}) => ({
+    data: { ...envelope, choices: [choice], ...usage.event(choice.index), ...more },
   })
   for (let index = 0; index < work.n; index++) {
     texts.set(index, answerTextOf(wish))
     const role = { index, delta: { role: 'assistant', content: '' }, logprobs: null, finish_reason: null }
-    yield chunk(role, 0, {
+    yield chunk(role, {
       ...(ids ? { prompt_token_ids: work.promptIds } : {}),
       ...(body.return_prompt_text === true ? { prompt_text: prompt } : {}),
     })
@@ -147,6 +147,7 @@ async function* chunks(generation: Generation, wish: Wish): AsyncGenerator<SsePi
   for await (const { index, tokens, text: came, finished } of generation.pieces()) {
     const text = texts.get(index)!
     const pushed = text.push(came)
+    usage.made(index, tokens.length)
     const delta = finished ? joined(pushed, text.flush()) : pushed
     if (body.include_reasoning === false) delete delta.reasoning
     const asked = tokens.length > 0 && (ids || top !== undefined)
@@ -159,7 +160,7 @@ async function* chunks(generation: Generation, wish: Wish): AsyncGenerator<SsePi
       ...(finished ? { stop_reason: finished.stopReason } : {}),
       ...(ids ? { token_ids: tokens.map((token) => token.id) } : {}),
     }
-    yield chunk(choice, tokens.length)
+    yield chunk(choice)
   }
   yield* usage.last(envelope)
 }

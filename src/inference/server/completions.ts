@@ -176,6 +176,7 @@ async function* chunks(generation: Generation, wish: Wish): AsyncGenerator<SsePi
   const nothing = body.max_tokens === 0
   for await (const { index, tokens: came, text, finished } of generation.pieces()) {
     const tokens = nothing ? [] : came
+    usage.made(index, tokens.length)
     const first = !begun.has(index)
     const prompt = generation.workOf(index).promptIds
     const echoed = first && body.echo === true ? echoText(server, prompt, body) : ''
@@ -203,7 +204,7 @@ async function* chunks(generation: Generation, wish: Wish): AsyncGenerator<SsePi
             prompt_token_ids: ids && first ? prompt : null,
           },
         ],
-        ...usage.event(index, tokens.length),
+        ...usage.event(index),
       },
     }
   }

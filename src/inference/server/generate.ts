@@ -91,6 +91,7 @@ async function* chunks(generation: Generation, { id, model, body, work, top, ser
   let first = true
   for await (const { index, tokens, finished } of generation.pieces()) {
     if (tokens.length === 0 && !finished) continue
+    usage.made(index, tokens.length)
     const choice = {
       index,
       logprobs: top === undefined || tokens.length === 0 ? null : generateLogprobs(tokens, top),
@@ -101,7 +102,7 @@ async function* chunks(generation: Generation, { id, model, body, work, top, ser
     }
     const prompt = first && body.return_token_ids === true ? { prompt_token_ids: work.promptIds } : {}
     first = false
-    yield { data: { ...envelope, ...prompt, choices: [choice], ...usage.event(index, tokens.length) } }
+    yield { data: { ...envelope, ...prompt, choices: [choice], ...usage.event(index) } }
   }
   yield* usage.last(envelope)
 }

@@ -28,11 +28,15 @@ export class StreamUsage {
     this.#always = this.#asked && options?.continuous_usage_stats === true
   }
 
-  /** Part of an event of the index-th completion, to which `tokens` more have come. */
-  event(index: number, tokens: number): object {
+  /** So many tokens more have come of the index-th completion: to be told of those without an event too. */
+  made(index: number, tokens: number): void {
+    this.#made.set(index, (this.#made.get(index) ?? 0) + tokens)
+  }
+
+  /** Part of an event of the index-th completion. */
+  event(index: number): object {
     if (!this.#always) return this.#asked ? { usage: null } : {}
-    const completion_tokens = (this.#made.get(index) ?? 0) + tokens
-    this.#made.set(index, completion_tokens)
+    const completion_tokens = this.#made.get(index) ?? 0
     const prompt_tokens = this.#generation.workOf(index).promptIds.length
     return { usage: { prompt_tokens, completion_tokens, total_tokens: prompt_tokens + completion_tokens } }
   }

@@ -146,6 +146,15 @@ describe('thoughts', () => {
     const [plain] = (await client.chat.completions.create({ ...base, ...forced('just an answer') })).choices
     expect(plain.message).toMatchObject({ content: 'just an answer', reasoning: null })
   })
+  test('that are not shown are counted in each event all the same', async () => {
+    const asked = { ...base, ...forced('<think>hm, well</think>yes'), ...({ include_reasoning: false } as object) }
+    const stream_options = { include_usage: true, continuous_usage_stats: true }
+    const counts: number[] = []
+    for await (const { usage } of await client.chat.completions.create({ ...asked, stream: true, stream_options }))
+      counts.push(usage!.completion_tokens)
+    expect(counts.at(-1)).toBeGreaterThan(20)
+    expect(counts.at(-2)).toBe(counts.at(-1))
+  })
   test('are an item of a response, whole and streamed alike', async () => {
     const open = await tiny.serve(
       {},
