@@ -1,6 +1,6 @@
 /** Thoughts and answers, whole and cut anywhere. */
 import { describe, expect, test } from 'vitest'
-import { promptOpensThinking, reasoningStream, splitReasoning, templateThinks } from '../../src/inference/parsers/reasoning.ts'
+import { reasoningStream, splitReasoning, templateThinks, thinkingAt } from '../../src/inference/parsers/reasoning.ts'
 import fc from '../fast-check.ts'
 
 describe('thoughts', () => {
@@ -22,11 +22,25 @@ describe('thoughts', () => {
     expect(splitReasoning(text, { open })).toEqual({ reasoning, content })
   })
   test('the prompt that opens them, the template that knows of them', () => {
-    expect([promptOpensThinking('a<think>\n'), promptOpensThinking('<think>\n\n</think>\n\n'), promptOpensThinking('a')]).toEqual(
-      [true, false, false],
-    )
+    expect([thinkingAt('a<think>\n'), thinkingAt('<think>\n\n</think>\n\n'), thinkingAt('a'), thinkingAt('a<think>b')]).toEqual([
+      'begun',
+      'ended',
+      'to come',
+      'to come',
+    ])
     expect([templateThinks("{{ '</think>' }}"), templateThinks('x'), templateThinks(null)]).toEqual([true, false, false])
   })
+})
+
+test.each([
+  ['u<think>hm,', '<think>hm, ', 'begun'],
+  ['u<think>hm</think>Yes', '<think>hm</think>Yes', 'ended'],
+  ['u<think>hm', 'hm', 'begun'],
+  ['u<think>hm</think>Yes', 'hm</think>Yes', 'ended'],
+  ['u<think>\n\n</think>\n\nYes', 'Yes', 'ended'],
+  ['<think> is what? Yes', 'Yes', 'ended'],
+])('an answer that is gone on with: %j ends with %j', (prompt, begun, thinking) => {
+  expect(thinkingAt(prompt, begun)).toBe(thinking)
 })
 
 test('any cut of any text gives, joined, what the whole text gives', () => {

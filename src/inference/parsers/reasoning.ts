@@ -14,9 +14,21 @@ export interface ReasoningOptions {
 const START = '<think>'
 const END = '</think>'
 
-/** Whether a prompt ends inside of thoughts: its last <think> is not closed, and nothing but white space follows it. */
-export function promptOpensThinking(prompt: string, start = START): boolean {
-  return prompt.trimEnd().endsWith(start)
+/** Where the thoughts of an answer stand when it is gone on with: a template may begin them, or leave that to the model. */
+export type Thinking = 'to come' | 'begun' | 'ended'
+
+/**
+ * What a prompt leaves to an answer. A <think> that a user wrote says nothing: only what the prompt ends with does, and `begun`, the text
+ * of the answer that it ends with where that is gone on with.
+ */
+export function thinkingAt(prompt: string, begun = ''): Thinking {
+  const own = begun.trim()
+  const [open, close] = [own.lastIndexOf(START), own.lastIndexOf(END)]
+  if (open !== close) return open > close ? 'begun' : 'ended'
+  const whole = prompt.trimEnd()
+  const before = whole.slice(0, whole.length - own.length).trimEnd()
+  if (before.endsWith(START)) return 'begun'
+  return own !== '' || before.endsWith(END) ? 'ended' : 'to come'
 }
 
 /** Whether a chat template knows of thoughts. */

@@ -1,5 +1,6 @@
 /** /v1/chat/completions: messages through the model's chat template. */
 import type { Context } from 'hono'
+import type { Thinking } from '../parsers/reasoning.ts'
 import type { AnswerText } from './answer.ts'
 import { badRequest } from './errors.ts'
 import type { Finished, Generation, Work } from './generation.ts'
@@ -21,6 +22,7 @@ interface Wish {
   work: Work
   /** The prompt as text. */
   prompt: string
+  thinking: Thinking
   /** top_logprobs; undefined: no log-probabilities. */
   top: number | undefined
   spelling: Spelling
@@ -45,7 +47,7 @@ function prepare(
   server: ServerContext,
   body: ChatBody,
   adapter: string | null | undefined,
-): Pick<Wish, 'work' | 'prompt' | 'top' | 'spelling' | 'tools'> {
+): Pick<Wish, 'work' | 'prompt' | 'thinking' | 'top' | 'spelling' | 'tools'> {
   const { parts, engine } = server
   checkStreamOptions(body)
   if (body.logprobs !== true && body.top_logprobs) throw badRequest('top_logprobs: it needs logprobs to be true.', 'top_logprobs')
@@ -56,7 +58,7 @@ function prepare(
   const tools = planTools(server, body)
   const sampling = samplingOf(body, parts.defaults)
   const n = completionsOf(body, sampling.temperature)
-  const { text: prompt, ids } = encodeChat(server, body, tools.tools)
+  const { text: prompt, ids, thinking } = encodeChat(server, body, tools.tools)
   const { maxLength } = engine
   const promptIds = truncate(ids, body, maxLength)
   const [given, field] = body.max_completion_tokens
@@ -79,12 +81,12 @@ function prepare(
     logprobs,
     adapter,
     cacheSalt: body.cache_salt ?? undefined,
-    constraint: constraintOf(server, body, { own: tools.constraint, afterToken: thoughtsEnd(server, prompt) }),
+    constraint: constraintOf(server, body, { own: tools.constraint, afterToken: thoughtsEnd(server, thinking) }),
   }
-  return { work, prompt, top, tools, spelling: new Spelling(parts.tokenizer, body.return_tokens_as_token_ids === true) }
+  return { work, prompt, thinking, top, tools, spelling: new Spelling(parts.tokenizer, body.return_tokens_as_token_ids === true) }
 }
 
-const answerTextOf = ({ server, prompt, tools }: Wish): AnswerText => answerTo(server, prompt, tools)
+const answerTextOf = ({ server, thinking, tools }: Wish): AnswerText => answerTo(server, thinking, tools)
 
 function answer(generation: Generation, wish: Wish): object {
   const { id, model, body, work, spelling, prompt } = wish
@@ -145,9 +147,9 @@ async function* chunks(generation: Generation, wish: Wish): AsyncGenerator<SsePi
     })
   }
   for await (const { index, tokens, text: came, finished } of generation.pieces()) {
+    usage.made(index, tokens.length)
     const text = texts.get(index)!
     const pushed = text.push(came)
-    usage.made(index, tokens.length)
     const delta = finished ? joined(pushed, text.flush()) : pushed
     if (body.include_reasoning === false) delete delta.reasoning
     const asked = tokens.length > 0 && (ids || top !== undefined)

@@ -1,6 +1,7 @@
 /** Prompts: text to tokens, messages to text, each mistake under the field that it is in. */
 import { UserError } from '../../common/errors.ts'
 import type { Message, ToolDefinition } from '../../common/types.ts'
+import { thinkingAt, type Thinking } from '../parsers/reasoning.ts'
 import { readTools } from '../parsers/tools/choice.ts'
 import { badRequest } from './errors.ts'
 import type { ServerContext } from './parts.ts'
@@ -44,12 +45,12 @@ export function checkIds(server: ServerContext, ids: readonly number[], field: s
   return ids as number[]
 }
 
-/** The prompt's text and tokens. @throws HttpError for messages that the template does not take */
+/** The prompt's text and tokens, and where the answer's thoughts stand. @throws HttpError for messages that the template does not take */
 export function encodeChat(
   server: ServerContext,
   body: TemplateBody & Pick<SamplingBody, 'truncate_prompt_tokens'>,
   tools?: readonly ToolDefinition[],
-): { text: string; ids: number[] } {
+): { text: string; ids: number[]; thinking: Thinking } {
   const { tokenizer, chatTemplate } = server.parts
   if (typeof body.chat_template === 'string') {
     throw badRequest(
@@ -73,9 +74,10 @@ export function encodeChat(
     ...(effort ? { reasoning_effort: effort, enable_thinking: effort !== 'none' } : {}),
     ...body.chat_template_kwargs,
   }
+  const messages = body.messages.map(messageOf)
   let text: string
   try {
-    text = tokenizer.renderChat(body.messages.map(messageOf), {
+    text = tokenizer.renderChat(messages, {
       addGenerationPrompt: goesOn ? false : (body.add_generation_prompt ?? true),
       continueFinalMessage: goesOn,
       tools: shown,
@@ -87,7 +89,8 @@ export function encodeChat(
     throw error
   }
   const cut = typeof body.truncate_prompt_tokens === 'number'
-  return { text, ids: encodeText(server, text, { field: 'messages', addSpecialTokens: body.add_special_tokens ?? false, cut }) }
+  const ids = encodeText(server, text, { field: 'messages', addSpecialTokens: body.add_special_tokens ?? false, cut })
+  return { text, ids, thinking: thinkingAt(text, goesOn ? messages.at(-1)?.content : '') }
 }
 
 /** A message as templates know them: text in one piece, no nulls. */

@@ -2,6 +2,7 @@
 import { randomUUID } from 'node:crypto'
 import type { Context } from 'hono'
 import { decodeStream } from '../../model/tokenizer.ts'
+import type { Thinking } from '../parsers/reasoning.ts'
 import type { AnswerText } from './answer.ts'
 import type { Generation, Usage, Work } from './generation.ts'
 import type { App, ServerContext } from './parts.ts'
@@ -21,7 +22,7 @@ interface Wish {
   model: string
   body: ResponsesBody
   work: Work
-  prompt: string
+  thinking: Thinking
   server: ServerContext
 }
 
@@ -48,7 +49,11 @@ export function addResponses(app: App, server: ServerContext): void {
   })
 }
 
-function prepare(server: ServerContext, body: ResponsesBody, adapter: string | null | undefined): { work: Work; prompt: string } {
+function prepare(
+  server: ServerContext,
+  body: ResponsesBody,
+  adapter: string | null | undefined,
+): { work: Work; thinking: Thinking } {
   const { parts, engine } = server
   const messages: ChatMessage[] = body.instructions ? [{ role: 'system', content: body.instructions }] : []
   if (typeof body.input === 'string') messages.push({ role: 'user', content: body.input })
@@ -64,11 +69,11 @@ function prepare(server: ServerContext, body: ResponsesBody, adapter: string | n
       }
     }
   }
-  const { text: prompt, ids } = encodeChat(server, { messages, chat_template_kwargs: body.chat_template_kwargs })
+  const { ids, thinking } = encodeChat(server, { messages, chat_template_kwargs: body.chat_template_kwargs })
   const limits = { maxLength: engine.maxLength, prompt: 'input', field: 'max_output_tokens' }
   const max_tokens = maxTokensOf(ids.length, body.max_output_tokens, parts.defaults?.max_tokens ?? Infinity, limits)
   return {
-    prompt,
+    thinking,
     work: {
       promptIds: ids,
       sampling: { ...samplingOf(body, parts.defaults), max_tokens },
@@ -76,7 +81,7 @@ function prepare(server: ServerContext, body: ResponsesBody, adapter: string | n
       text: { skipSpecialTokens: true, includeStop: false },
       adapter,
       cacheSalt: body.cache_salt ?? undefined,
-      constraint: constraintOf(server, { response_format: formatOf(body) }, { afterToken: thoughtsEnd(server, prompt) }),
+      constraint: constraintOf(server, { response_format: formatOf(body) }, { afterToken: thoughtsEnd(server, thinking) }),
     },
   }
 }
@@ -178,15 +183,15 @@ function endedOf(generation: Generation, wish: Wish, text: AnswerText): Ended {
 }
 
 /** How many tokens come before the answer. */
-function thoughtsOf({ server, prompt }: Wish, ids: readonly number[]): number {
+function thoughtsOf({ server, thinking }: Wish, ids: readonly number[]): number {
   const decoder = decodeStream(server.parts.tokenizer, { skipSpecialTokens: true })
-  const text = answerTo(server, prompt)
+  const text = answerTo(server, thinking)
   const first = ids.findIndex((id) => text.push(decoder.push(id)).content)
   return first < 0 ? ids.length : first
 }
 
 function whole(generation: Generation, wish: Wish): object {
-  const text = answerTo(wish.server, wish.prompt)
+  const text = answerTo(wish.server, wish.thinking)
   text.push(generation.finished[0].text)
   text.flush()
   return response(wish, endedOf(generation, wish, text))
@@ -198,7 +203,7 @@ async function* events(generation: Generation, wish: Wish): AsyncGenerator<SsePi
     event: type,
     data: { type, sequence_number: sequence_number++, ...fields },
   })
-  const text = answerTo(wish.server, wish.prompt)
+  const text = answerTo(wish.server, wish.thinking)
   yield event('response.created', { response: response(wish) })
   yield event('response.in_progress', { response: response(wish) })
   /** The item that grows, and its text so far. */

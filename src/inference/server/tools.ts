@@ -1,7 +1,7 @@
 /** What a chat request's tools mean here, and how thoughts and calls are found in its answer. */
 import { UserError } from '../../common/errors.ts'
 import type { GrammarFormat } from '../grammar/types.ts'
-import { promptOpensThinking, reasoningStream } from '../parsers/reasoning.ts'
+import { reasoningStream, type Thinking } from '../parsers/reasoning.ts'
 import { planTools as plan, type ToolPlan as Plan } from '../parsers/tools/choice.ts'
 import { AnswerText } from './answer.ts'
 import { badRequest, unsupported } from './errors.ts'
@@ -45,13 +45,13 @@ export function planTools(server: ServerContext, body: ChatBody): ToolPlan {
 }
 
 /** Reads the answer to a prompt. */
-export function answerTo({ parts }: ServerContext, prompt: string, tools?: Plan): AnswerText {
-  const reasoning = parts.reasoning ? reasoningStream({ open: promptOpensThinking(prompt) }) : undefined
+export function answerTo({ parts }: ServerContext, thinking: Thinking, tools?: Plan): AnswerText {
+  const reasoning = parts.reasoning ? reasoningStream({ open: thinking === 'begun' }) : undefined
   return new AnswerText(reasoning, tools?.parser ?? undefined, tools?.most)
 }
 
 /** What a format begins after, where the model thinks before it answers: the token that ends its thoughts. */
-export function thoughtsEnd({ parts }: ServerContext, prompt: string): number | undefined {
-  if (!parts.reasoning || prompt.trimEnd().endsWith('</think>')) return undefined
+export function thoughtsEnd({ parts }: ServerContext, thinking: Thinking): number | undefined {
+  if (!parts.reasoning || thinking === 'ended') return undefined
   return parts.tokenizer.tokenToId('</think>') ?? undefined
 }

@@ -2,6 +2,8 @@
 import { afterAll, afterEach, describe, expect, test } from 'vitest'
 import type OpenAI from 'openai'
 import { createGrammars } from '../../../src/inference/grammar/grammars.ts'
+import type { ServerContext } from '../../../src/inference/server/parts.ts'
+import { thoughtsEnd } from '../../../src/inference/server/tools.ts'
 import { ask, expectError, Tiny } from './helpers.ts'
 
 const tiny = await Tiny.open()
@@ -154,6 +156,20 @@ describe('thoughts', () => {
       counts.push(usage!.completion_tokens)
     expect(counts.at(-1)).toBeGreaterThan(20)
     expect(counts.at(-2)).toBe(counts.at(-1))
+  })
+  test('that a message has begun go on, and a format begins behind those that it has ended', async () => {
+    const goOn = (content: string, more: object) => ({
+      ...base,
+      ...more,
+      messages: [...base.messages, { role: 'assistant' as const, content }],
+      ...({ add_generation_prompt: false, continue_final_message: true } as object),
+    })
+    const asked = goOn('<think>hm', forced(', well</think>yes'))
+    const [choice] = (await client.chat.completions.create(asked)).choices
+    expect(choice.message).toMatchObject({ content: 'yes', reasoning: ', well' })
+    expect(await streamed(asked)).toMatchObject({ content: 'yes', reasoning: ', well' })
+    const server = { parts: { reasoning: true, tokenizer: { tokenToId: () => 7 } } } as unknown as ServerContext
+    expect((['to come', 'begun', 'ended'] as const).map((thinking) => thoughtsEnd(server, thinking))).toEqual([7, 7, undefined])
   })
   test('are an item of a response, whole and streamed alike', async () => {
     const open = await tiny.serve(
