@@ -41,7 +41,7 @@ export async function startServer(
   parts: ServerParts,
   options: ServerOptions = {},
 ): Promise<RunningServer> {
-  const host = options.host ?? '127.0.0.1'
+  const host = (options.host ?? '127.0.0.1').replace(/^\[|\]$/g, '')
   const loopback = isLoopback(host)
   if (!loopback && !options.apiKeys?.length) {
     throw new UserError(
@@ -216,7 +216,7 @@ async function listen(http: Server, host: string, port: number): Promise<void> {
       const why = error.code === 'EADDRINUSE' ? 'something listens there already' : (error.code ?? error.message)
       reject(new UserError(`The server can't listen on ${host}:${port}: ${why}. Choose another --port or --host.`))
     })
-    http.listen({ host: host.replace(/^\[|\]$/g, ''), port }, resolve)
+    http.listen({ host, port }, resolve)
   })
 }
 

@@ -205,6 +205,12 @@ describe('who may ask', () => {
     const { status, headers } = await rawGet(`${url}/v1/models`, { origin: 'https://evil.example' })
     expect(status).toBe(403)
     expect(headers['access-control-allow-origin']).toBeUndefined()
+    // IPv6, in brackets or without.
+    for (const host of ['::1', '[::1]']) {
+      const own = await tiny.serve({ host })
+      expect(own.url).toMatch(/^http:\/\/\[::1\]:\d+$/)
+      await own.close()
+    }
     const allowing = await tiny.serve({ allowedOrigins: ['https://app.example'] })
     const good = await rawGet(`${allowing.url}/v1/models`, { origin: 'https://app.example' })
     expect([good.status, good.headers['access-control-allow-origin']]).toEqual([200, 'https://app.example'])
