@@ -103,7 +103,7 @@ export async function loadTokenizer(dir: string, eosTokenIds: readonly number[])
 function templateOf(value: unknown): string | null {
   if (typeof value === 'string') return value
   if (!Array.isArray(value)) return null
-  const named = (value as { name?: unknown; template?: unknown }[]).find((entry) => entry.name === 'default')
+  const named = (value as ({ name?: unknown; template?: unknown } | null)[]).find((entry) => entry?.name === 'default')
   return typeof named?.template === 'string' ? named.template : null
 }
 

@@ -96,7 +96,7 @@ describe('a byte-level tokenizer of a folder', () => {
   })
   test('renders chats with the template of tokenizer_config.json, or of chat_template.jinja before it', async () => {
     const dir = byteTokenizer({
-      chat_template: [{ name: 'default', template: '{{ bos_token }}{{ messages[0].content }}' }],
+      chat_template: [null, { name: 'default', template: '{{ bos_token }}{{ messages[0].content }}' }],
       bos_token: { content: '<end>' },
     })
     const messages: Message[] = [{ role: 'user', content: 'hi' }]
