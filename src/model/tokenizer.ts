@@ -223,18 +223,21 @@ class HuggingFaceTokenizer implements Tokenizer {
   }
 }
 
-/** Where the text of a message that is gone on with stands in the rendered prompt: no text has it by chance. */
-const HERE = '\u{f8ff}here\u{f8ff}'
+/**
+ * Where the text of a message that is gone on with stands in the rendered prompt: no text has it by chance. Of a template that trims texts
+ * the space at its end is missing.
+ */
+const HERE = '\u{f8ff}here\u{f8ff} '
 
-/** The prompt up to the end of the last message's text; templates may trim that text. */
+/** The prompt up to the end of the last message's text, without the white space there where the template trims texts (as transformers has it). */
 function unfinished(messages: readonly Message[], render: (messages: readonly object[]) => string): string {
   const last = messages.at(-1)
   if (last === undefined || typeof last.content !== 'string')
     throw new UserError('continue_final_message needs a last message with text to go on with.')
   const marked = render([...messages.slice(0, -1), { ...last, content: last.content + HERE }])
-  const at = marked.lastIndexOf(HERE)
+  const at = marked.lastIndexOf(HERE.trimEnd())
   if (at < 0) throw new UserError('continue_final_message: the chat template does not write the last message.')
-  return marked.slice(0, at)
+  return marked.startsWith(HERE, at) ? marked.slice(0, at) : marked.slice(0, at).trimEnd()
 }
 
 /** Templates write a call's arguments with `tojson`: they are given as an object where their text is one, as Python's servers give them. */

@@ -21,6 +21,11 @@ describe('the prompt', () => {
         chatTemplate: "{% for m in messages %}[{{ m['content'] | trim }}]{% endfor %}",
       }),
     ).toBe('[Count.][One, two,')
+    // As transformers has it: spaces at the end stay, unless the template takes them away.
+    const spaced: Message[] = [messages[0], { role: 'assistant', content: 'One, ' }]
+    expect(tiny.renderChat(spaced, { continueFinalMessage: true })).toMatch(/<\|assistant\|>One, $/)
+    const chatTemplate = "{% for m in messages %}[{{ m['content'] | trim }}]{% endfor %}"
+    expect(tiny.renderChat(spaced, { continueFinalMessage: true, chatTemplate })).toBe('[Count.][One,')
     expect(
       await userErrorOf(() => tiny.renderChat(messages, { continueFinalMessage: true, addGenerationPrompt: true })),
     ).toContain('continue_final_message and add_generation_prompt are both set')
