@@ -45,6 +45,10 @@ export async function openInputs(config: RunConfig): Promise<Inputs> {
     const notices = environments.flatMap((source) => checkPrompts(source, encode, args.max_prompt_len))
     if (environments.some(({ env }) => env.tools && env.tools.length > 0) && !template.showsTools)
       notices.push("the model's chat template shows no tools: they are described in the system message, in Hermes' form.")
+    if (tokenizer.eosTokenIds.length === 0)
+      notices.push(
+        'the model names no token that ends an answer, so that every answer is cut off at max_tokens: write its eos_token_id into generation_config.json.',
+      )
     if (args.eval_strategy === 'steps' && !environments.some(({ env }) => env.evalDataset.length > 0))
       notices.push('eval_strategy is "steps", but no environment has held-out tasks: nothing is evaluated.')
     return { environments, loss, algorithm, model, tokenizer, template, encode, adapter, notices }
