@@ -5,6 +5,7 @@ import { whenThereIsRoom } from '../common/faults.ts'
 import type { Generator, Message, PolicyVersion } from '../common/types.ts'
 import type { EmbeddedConfig } from '../config/inference-schema.ts'
 import type { RunConfig } from '../config/schema.ts'
+import { evenShare } from '../gpu/share.ts'
 import { Engine } from '../inference/engine.ts'
 import type { Decoder } from '../model/decoder.ts'
 import { createLogger } from '../monitor/logger.ts'
@@ -65,7 +66,7 @@ const DRAIN_SECONDS = 2
 
 /** The policy for other clients, as it learns. They can't stop the engine or change its weights. */
 async function serveEngine(engine: Engine, parts: SamplerParts, inference: EmbeddedConfig): Promise<{ close(): Promise<void> }> {
-  const { config, folder, monitor, inputs } = parts
+  const { config, decoder, folder, monitor, inputs } = parts
   const { startServer } = await import('../inference/server/server.ts')
   const { modelParts } = await import('./serve-parts.ts')
   const { model, tokenizer } = inputs
@@ -75,6 +76,8 @@ async function serveEngine(engine: Engine, parts: SamplerParts, inference: Embed
   // With an adapter the model itself is there too.
   const names = [...new Set(['policy', basename(folder.path), ...(config.trainer.args.use_lora ? [] : [model.name])])]
   const baseName = config.trainer.args.use_lora && !names.includes(model.name) ? model.name : undefined
+  // Clients that ask without end would leave training what is left over beside a run's own rollouts, which do end.
+  decoder.gpu.share.least = evenShare
   const key = process.env.DAWN_RL_API_KEY
   const { serve_host: host, serve_port: port = 8000 } = inference
   try {

@@ -3,18 +3,22 @@
  * training is therefore sent in sections (a layer forward or backward, a chunk of the head: `gpu.cut`) while an engine is open. The policy:
  * - Generation goes first. Rollouts are a chain of small steps with waits in between (environments, tools); training is one long job that fits into the waits.
  *   A section is sent when the engine has nothing to run.
- * - Neither starves: of the time that the engine works while training waits, training gets at least `leastShare`, a section at a time between two decode
+ * - Neither starves: for the time that the engine works while training waits, training gets at least `least` of it, a section at a time between two decode
  *   steps; and a decode step waits for one section at most, for two where none had run just before.
- * - An engine runs out of requests at the latest when the batches that it may sample ahead are complete; training then has the device alone.
+ * - An engine runs out of requests at the latest when the batches that it may sample ahead are complete; training then has the device alone. One that
+ *   serves others may never run out: there training gets as much as the engine (`evenShare`).
  */
 import type { Gpu, Plan } from './gpu.ts'
 
-/** Of the device's time, what training gets while the engine always has something to run. */
+/** Training's time for a second of the engine's, while that always has something to run: of the run's own, and of others that never end. */
 const leastShare = 1 / 16
+export const evenShare = 1
 
 export class DeviceShare {
   /** Engines that are open on this device: training is cut into sections while there are any. */
   engines = 0
+  /** What training gets for the engine's time at least. */
+  least = leastShare
   /** Engines that have requests to run. */
   #busy = 0
   /** Milliseconds that training is owed: its least share of what engines took, less what it got while they were busy. */
@@ -35,7 +39,7 @@ export class DeviceShare {
   /** An engine's step is through, `ms` after it was sent or after the one before it. */
   stepped(ms: number): void {
     if (!this.#waiting) return
-    this.#owed += ms * leastShare
+    this.#owed += ms * this.least
     if (this.#owed > 0) this.#wake()
   }
 

@@ -1,8 +1,10 @@
 /** Training and generation on one device at the same time: each has the numbers that it has alone, and steps come between the sections of training. */
+import { setImmediate as turn } from 'node:timers/promises'
 import { expect, test } from 'vitest'
 import { Random } from '../../src/common/random.ts'
 import type { TrainingSample } from '../../src/common/types.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
+import { DeviceShare, evenShare } from '../../src/gpu/share.ts'
 import { loadDecoder } from '../../src/model/decoder-load.ts'
 import { accumulateGradients } from '../../src/trainer/gradients.ts'
 import { loadLoss } from '../../src/trainer/losses/index.ts'
@@ -39,6 +41,31 @@ const samples: TrainingSample[] = [70, 33, 90, 51].map((length) => ({
 }))
 
 const options = { temperature: 0.8, microBatchTokens: 128 }
+
+test.each([
+  [undefined, 1 / 16],
+  [evenShare, 1],
+])('beside an engine that never rests (%j) training gets its share', async (least, share) => {
+  const device = new DeviceShare()
+  if (least !== undefined) device.least = least
+  device.work()
+  let sections = 0
+  let ends = false
+  const training = (async () => {
+    for (await device.turn(); !ends; await device.turn()) {
+      sections++
+      device.trained(1)
+    }
+  })()
+  for (let step = 0; step < 320; step++) {
+    device.stepped(1)
+    await turn()
+  }
+  expect(Math.abs(sections - 320 * share)).toBeLessThanOrEqual(1)
+  ends = true
+  device.rest()
+  await training
+})
 
 test.each([
   { checkpointing: true, how: 'adapter', ahead: false },
