@@ -3,7 +3,7 @@
  * becomes a folder that transformers and vLLM read.
  */
 import type { Command } from 'commander'
-import { UserError } from '../common/errors.ts'
+import { isSystemError, UserError } from '../common/errors.ts'
 
 interface MergeOptions {
   model: string
@@ -32,7 +32,7 @@ async function merge(options: MergeOptions): Promise<void> {
   const model = await openModel(options.model)
   try {
     await writeMerged(options.out, model, adapter, { replace: options.force === true }).catch((error: unknown) => {
-      if (error instanceof Error && 'syscall' in error)
+      if (isSystemError(error))
         throw new UserError(`--out ${options.out} cannot be written: ${error.message}. Name another place, or make room there.`)
       throw error
     })

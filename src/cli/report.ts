@@ -2,7 +2,7 @@
 import { existsSync, readFileSync, statSync } from 'node:fs'
 import { basename, join, resolve } from 'node:path'
 import { InvalidArgumentError, type Command } from 'commander'
-import { messageOf, UserError } from '../common/errors.ts'
+import { isSystemError, messageOf, UserError } from '../common/errors.ts'
 import type { SinkName } from '../monitor/sinks/types.ts'
 
 interface Options {
@@ -55,7 +55,7 @@ async function report(dirs: string[], { out, plots, bench = [], sync }: Options)
   const { writeReport } = await import('../monitor/report-html.ts')
   const page = out ?? (dirs.length === 1 ? undefined : dirs.length === 0 ? 'bench.html' : 'compare.html')
   const made = await writeReport(paths, { out: page, plots, bench }).catch((error: unknown) => {
-    if (error instanceof Error && 'syscall' in error)
+    if (isSystemError(error))
       throw new UserError(`The report cannot be made: ${error.message}. Name another place with --out, or see to that file.`)
     throw error
   })

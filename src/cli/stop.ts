@@ -1,5 +1,5 @@
 /** How a long verb is ended from outside, and what does not end it. */
-import { messageOf } from '../common/errors.ts'
+import { messageWithPlace } from '../common/errors.ts'
 import { isDeadOutput } from '../common/faults.ts'
 
 const signals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
@@ -39,9 +39,8 @@ export function stopOnStray(stop: () => void): { release(): { error: unknown } |
   const onStray = (error: unknown) => {
     if (first) return
     first = { error }
-    const place = error instanceof Error ? /^ +at .*$/m.exec(error.stack ?? '')?.[0].trim() : undefined
     console.error(
-      `\nAn error for which nobody waits: ${messageOf(error)}${place ? ` (${place})` : ''}. The step under way is finished and saved first.`,
+      `\nAn error for which nobody waits: ${messageWithPlace(error)}. The step under way is finished and saved first.`,
     )
     stop()
   }

@@ -12,6 +12,17 @@ export function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error)
 }
 
+/** The message, with the first place of the stack behind it: for what a user's code threw. */
+export function messageWithPlace(error: unknown): string {
+  const place = error instanceof Error ? /^ +at .*$/m.exec(error.stack ?? '')?.[0].trim() : undefined
+  return `${messageOf(error)}${place ? ` (${place})` : ''}`
+}
+
+/** Whether the system refused a call: a place that cannot be read or written, a full disk. */
+export function isSystemError(error: unknown): error is Error {
+  return error instanceof Error && 'syscall' in error
+}
+
 /** The candidate nearest to `word` by edit distance, or undefined where none is near enough to be meant. */
 export function nearest(word: string, candidates: Iterable<string>): string | undefined {
   let best: string | undefined

@@ -31,7 +31,7 @@ import {
   writeFileSync,
 } from 'node:fs'
 import { dirname, join } from 'node:path'
-import { messageOf, UserError } from '../common/errors.ts'
+import { isSystemError, messageOf, UserError } from '../common/errors.ts'
 import { dropLaterRows, settleFolder, writeFileAtomic } from './files.ts'
 import { acquireLock, isAlive } from './run-lock.ts'
 import type { ReleaseLock } from './run-lock.ts'
@@ -111,7 +111,7 @@ export function openRunFolder(options: RunFolderOptions): RunFolder {
     // What was made of a new one until the disk was full would be a run that is in the way.
     if (release && !before) rmSync(path, { recursive: true, force: true })
     release?.()
-    if (!(error instanceof Error && 'syscall' in error)) throw error
+    if (!isSystemError(error)) throw error
     throw new UserError(
       `Cannot ${before ? 'write into' : 'make'} the run folder ${path}: ${messageOf(error)}. Choose another output_dir, or mend that.`,
     )

@@ -2,7 +2,7 @@
 import { existsSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
-import { messageOf, UserError } from '../../common/errors.ts'
+import { messageOf, messageWithPlace, UserError } from '../../common/errors.ts'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import { map, type Count } from '../../gpu/size.ts'
 import { dispatchFlat } from '../../kernels/common/lanes.ts'
@@ -97,8 +97,7 @@ export function runHostLoss(loss: Loss, inputs: LossInputs): LossOutputs {
   try {
     out = loss.run(ownArrays(inputs), loss.args)
   } catch (error) {
-    const frame = error instanceof Error ? /^ +at .*$/m.exec(error.stack ?? '')?.[0].trim() : undefined
-    throw new UserError(`The loss ${loss.name} threw: ${messageOf(error)}${frame ? ` (${frame})` : ''}`)
+    throw new UserError(`The loss ${loss.name} threw: ${messageWithPlace(error)}`)
   }
   const length = inputs.logprobs.length
   if (!(out?.gradient instanceof Float32Array) || out.gradient.length !== length || typeof out.loss !== 'number') {
