@@ -1,13 +1,14 @@
 /** A run's server with full weights: the suite of generators, and tokens of several versions in one completion. */
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import type { GenerationResult } from '../../src/common/types.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
 import { VllmSampler } from '../../src/inference/vllm/sampler.ts'
 import { writeSamplerWeights } from '../../src/trainer/sampler-weights.ts'
 import { testGenerator } from '../inference/generator.suite.ts'
 import { moveAdapter, sampling, scoreAfter } from '../inference/helpers.ts'
-import { launchOf, openTrainer, samplerOptions, scratch, underTest, vllmIsThere, type TestTrainer } from './helpers.ts'
+import {
+  keepAsking, launchOf, openTrainer, samplerOptions, scratch, underTest, vllmIsThere, type TestTrainer,
+} from './helpers.ts' // prettier-ignore
 
 vllmIsThere()
 const gpu = await Gpu.open({ checks: true })
@@ -41,13 +42,11 @@ describe('full weights', () => {
       const begin = sampler.version
       await moveAdapter(decoder, begin + 1)
       // Requests begin all the time while the push is made, so that some are in the middle.
-      const asked: Promise<GenerationResult>[] = []
-      const ask = () =>
-        asked.push(sampler.generate({ promptIds, sampling: sampling({ max_tokens: 200, seed: asked.length, temperature: 1 }) }))
-      ask()
-      const asking = setInterval(ask, 50)
-      await sampler.push(begin + 1).finally(() => clearInterval(asking))
-      for (const { ids, logprobs, versions } of await Promise.all(asked)) {
+      const stop = keepAsking((seed) =>
+        sampler.generate({ promptIds, sampling: sampling({ max_tokens: 200, seed, temperature: 1 }) }),
+      )
+      await sampler.push(begin + 1).finally(stop)
+      for (const { ids, logprobs, versions } of await Promise.all(stop())) {
         const first = versions.indexOf(begin + 1)
         expect(versions).toEqual(ids.map((_, i) => (first < 0 || i < first ? begin : begin + 1)))
         if (first <= 0) continue

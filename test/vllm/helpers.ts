@@ -113,3 +113,27 @@ export function underTest(trainer: TestTrainer, sampler: VllmSampler): Generator
     close: () => sampler.close(),
   }
 }
+
+/**
+ * Asks again and again, so that whatever happens meanwhile comes in the middle of a request. Few at once: on a slow machine a request
+ * every so often would make a queue that the push's probe waits behind until its time is over.
+ * @returns ends it, and gives all that was asked
+ */
+export function keepAsking<T>(ask: (nth: number) => Promise<T>): () => Promise<T>[] {
+  const asked: Promise<T>[] = []
+  let open = 0
+  const begin = () => {
+    if (open === 4) return
+    open++
+    const one = ask(asked.length).finally(() => open--)
+    // Awaited at the end; where the test fails before, its own error is the one to tell.
+    one.catch(() => {})
+    asked.push(one)
+  }
+  begin()
+  const timer = setInterval(begin, 50)
+  return () => {
+    clearInterval(timer)
+    return asked
+  }
+}

@@ -9,7 +9,9 @@ import { VllmApi } from '../../src/inference/vllm/api.ts'
 import { VllmSampler, type VllmSamplerOptions } from '../../src/inference/vllm/sampler.ts'
 import { moveAdapter, sampling } from '../inference/helpers.ts'
 import { settled, testGenerator } from '../inference/generator.suite.ts'
-import { launchOf, maxLength, openTrainer, samplerOptions, scratch, underTest, vllmIsThere, type TestTrainer } from './helpers.ts'
+import {
+  keepAsking, launchOf, maxLength, openTrainer, samplerOptions, scratch, underTest, vllmIsThere, type TestTrainer,
+} from './helpers.ts' // prettier-ignore
 
 vllmIsThere()
 const gpu = await Gpu.open({ checks: true })
@@ -53,12 +55,9 @@ describe('adapters', () => {
       await until(async () => await only(old))
       await moveAdapter(trainer.decoder, old + 1)
       // One begins all the time while the push is made, so that the last ones are in the middle when it is done.
-      const long: Promise<GenerationResult>[] = []
-      const ask = () => long.push(sampler.generate({ promptIds, sampling: sampling({ max_tokens: 200 }) }))
-      ask()
-      const asking = setInterval(ask, 50)
-      const metrics = await sampler.push(old + 1)
-      clearInterval(asking)
+      const stop = keepAsking(() => sampler.generate({ promptIds, sampling: sampling({ max_tokens: 200 }) }))
+      const metrics = await sampler.push(old + 1).finally(stop)
+      const long = stop()
       const over = settled(Promise.all(long))
       const there = await adapters()
       inFlight = !over()
