@@ -12,7 +12,7 @@ import { Gpu } from '../gpu/gpu.ts'
 import { loadDecoder } from '../model/decoder-load.ts'
 import { writeFolderWhole } from '../model/files.ts'
 import { openModel } from '../model/open.ts'
-import { checkAdapter, readAdapter, type Adapter, type LoraConfig } from '../model/peft.ts'
+import type { Adapter, LoraConfig } from '../model/peft.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
 import type { ModelConfig, TensorSource } from '../model/types.ts'
 import { RunConsole } from '../monitor/console.ts'
@@ -28,6 +28,7 @@ import { exampleOf, sampleOf, SftData, type SftTokenizer } from '../trainer/sft.
 import { Trainer } from '../trainer/trainer.ts'
 import { adapterWords, limitMemory, tellMemory, withMicroBatch } from './gpu-memory.ts'
 import { dataChanges, noteFork, RunCheckpoints, tellDisk } from './train-checkpoints.ts'
+import { openAdapter } from './train-inputs.ts'
 import { trainerOptions } from './trainer-options.ts'
 
 export type LoadedSft = Loaded<SftConfig>
@@ -88,8 +89,7 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
   if (target) checkSaveTo(target)
   const source = await openSource(loaded.config)
   const { train, held } = await samplesOf(loaded.config, source.tokenizer)
-  const adapter = loaded.config.model.adapter ? await readAdapter(loaded.config.model.adapter) : undefined
-  if (adapter) checkAdapter(adapter, source.config, source.name)
+  const adapter = loaded.config.model.adapter ? await openAdapter(loaded.config, source) : undefined
   // Before the folder, whose config.toml says what was made of micro_batch_tokens = "auto".
   const gpu = await Gpu.open()
   limitMemory(gpu, loaded.config.trainer.args.gpu_memory)

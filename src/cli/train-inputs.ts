@@ -2,6 +2,7 @@
 import { UserError } from '../common/errors.ts'
 import type { Message, ToolDefinition } from '../common/types.ts'
 import type { EnvConfig, RunConfig } from '../config/schema.ts'
+import type { SftConfig } from '../config/sft-schema.ts'
 import { ChatTemplate, hookResolve, loadEnvironment, type Row } from '../environments/index.ts'
 import { openModel, type ModelFiles } from '../model/open.ts'
 import { checkAdapter, readAdapter, type Adapter } from '../model/peft.ts'
@@ -88,7 +89,11 @@ function exampleOf({ name, env }: RunEnvironment) {
   return { env: name, prompt, answer, info, metrics: Object.fromEntries((env.rubric.names ?? []).map((metric) => [metric, 0.5])) }
 }
 
-async function openAdapter(config: RunConfig, model: ModelFiles): Promise<Adapter> {
+/**
+ * The adapter to go on from.
+ * @throws UserError where it is none, is another model's, or was made otherwise than the config says: the config's numbers would be wrong
+ */
+export async function openAdapter(config: RunConfig | SftConfig, model: Pick<ModelFiles, 'name' | 'config'>): Promise<Adapter> {
   const { args } = config.trainer
   const adapter = await readAdapter(config.model.adapter!)
   checkAdapter(adapter, model.config, model.name)

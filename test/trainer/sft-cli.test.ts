@@ -146,6 +146,12 @@ test('makes a model from nothing, goes on where it stopped with the same numbers
   expect(adapted.text).toContain('micro    micro_batch_tokens = 256 ("auto")')
   const adapter = await readAdapter(join(folder, 'out/adapter/checkpoints/step_2'))
   expect(adapter.config).toMatchObject({ r: 4, loraAlpha: 32, baseModel: made })
+
+  // It is gone on from as what it is, as a run of reinforcement does.
+  const on = ['--model.adapter', adapter.dir, '--trainer.args.lora_rank', '8', '--run-name', 'other-rank']
+  const refused = await sft('@', join(folder, 'b.toml'), ...on)
+  expect([refused.code, refused.text]).toEqual([2, expect.stringContaining('was made with lora_rank = 4, and this config says')])
+  expect(existsSync(join(folder, 'out/other-rank'))).toBe(false)
 })
 
 test.each([
