@@ -278,8 +278,9 @@ async function steps(
       ...(saved !== undefined && { 'time/save_ckpt': saved }),
     }
     saved = undefined
-    await onStep(step, row)
+    // The weights are those of this step from here on, even where its row cannot be written.
     reached.done = step
+    await onStep(step, row)
     if (last || (saveSteps > 0 && step % saveSteps === 0)) {
       const start = performance.now()
       await save(row)

@@ -121,9 +121,9 @@ test('more examples than a call takes arguments', () => {
   expect(withSharedStart(Array.from({ length: 200_000 }, () => one))[0].promptLength).toBe(1)
 })
 
-test('what was learned until an error is saved: the step before the one that failed', async () => {
+test('what was learned until an error is saved: the step before the one that failed, or the one that was made and has no row', async () => {
   const data = new SftData([sampleOf({ text: { prompt: 'p', completion: 'c' } }, tokenizer, 'row')], { batchSize: 1, seed: 1 })
-  const run = async (lost?: Error) => {
+  const run = async (lost?: Error, onStep: (step: number) => void = () => {}) => {
     // As Trainer does it: a step that throws has been counted.
     const trainer = {
       step: 0,
@@ -135,12 +135,16 @@ test('what was learned until an error is saved: the step before the one that fai
     }
     const saved: number[] = []
     const save = async () => void saved.push(await Promise.resolve(trainer.step))
-    const loop = { maxSteps: 5, saveSteps: 0, save, onStep: () => {}, stopRequested: () => false }
-    await expect(trainSft(trainer as never, data, loop)).rejects.toThrow('Step 3 does not fit')
+    const loop = { maxSteps: 5, saveSteps: 0, save, onStep, stopRequested: () => false }
+    await expect(trainSft(trainer as never, data, loop)).rejects.toThrow(/Step 3 does not fit|no row/)
     return saved
   }
   expect(await run()).toEqual([2])
   expect(await run(new Error('lost'))).toEqual([])
+  const noRow = (step: number) => {
+    if (step === 2) throw new Error('no row')
+  }
+  expect(await run(undefined, noRow)).toEqual([2])
 })
 
 test('a start that all examples share is computed once and changes nothing', async () => {
