@@ -63,7 +63,7 @@ const rl: Dialect<z.output<typeof rlSchema>, RunConfig> = {
   verb: 'train', schema: rlSchema, resolve: resolveRun, checks: rlChecks, notices: rlNotices, example: { model: { name: 'x' }, env: [{ id: 'x' }] },
 } // prettier-ignore
 const sft: Dialect<z.output<typeof sftSchema>, SftConfig> = {
-  verb: 'sft', schema: sftSchema, resolve: resolveSft, checks: sftChecks, notices: sftNotices, example: { model: { name: 'x' }, data: {} },
+  verb: 'sft', schema: sftSchema, resolve: resolveSft, checks: sftChecks, notices: sftNotices, example: { model: {}, data: {} },
 } // prettier-ignore
 
 /**

@@ -370,6 +370,10 @@ describe('sft', () => {
         a.toml:1:1: model.new.hidden_size is 64; divided by num_attention_heads (6) it gives no even head size. Set model.new.head_dim, or change one of them.
         a.toml:8:1: data.path is "none.jsonl", but there is no such file in <here>."
     `)
+    // A mistake elsewhere makes no second one of a new model.
+    expect(
+      errorOf(() => parseSftConfig(`${fresh}[data.env]\nid = "reverse-text"\n[trainer.args]\nlora_rnk = 8\n`, 'a.toml')),
+    ).toBe('a.toml:10:1: trainer.args.lora_rnk is not a key of [trainer.args]. Did you mean lora_rank?')
     expect(errorOf(() => parseSftConfig('model = "x"\n[data]\n[trainer.args]\nloss = "cispo"\n', 'a.toml')))
       .toMatchInlineSnapshot(`
       "2 mistakes in the config:
