@@ -51,10 +51,13 @@ async function runOnce(loaded: LoadedSft, stop: AbortSignal): Promise<void> {
   let trace: StepTrace | undefined
   try {
     const before = await heldOutLoss(run, timeline)
-    if (before !== undefined) out.print(`held-out loss before training ${before.toFixed(3)} (${held.length} examples)`)
+    const begun = trainer.step
+    const when = begun === 0 ? 'before training' : `at step ${begun}`
+    if (before !== undefined) out.print(`held-out loss ${when} ${before.toFixed(3)} (${held.length} examples)`)
     trace = loaded.trace && (await openTrace(loaded.trace, run))
     await train(run, { timeline, trace, stop })
-    const after = await heldOutLoss(run, timeline)
+    // Whoever asks to stop does not wait for it; without a step it is the same again.
+    const after = stop.aborted || trainer.step === begun ? undefined : await heldOutLoss(run, timeline)
     if (after !== undefined) out.print(`held-out loss after training ${after.toFixed(3)}`)
     out.print(`checkpoint: ${folder.checkpointPath(trainer.step)}`)
     await reportAtEnd(folder.path, warn)

@@ -154,6 +154,22 @@ test('makes a model from nothing, goes on where it stopped with the same numbers
   expect(existsSync(join(folder, 'out/other-rank'))).toBe(false)
 })
 
+test('the loss on held-out examples says of which step it is, and is computed once where no step is left', async () => {
+  const path = config('held.toml', newModel, 'use_lora = false\nmax_steps = 1')
+  const text = readFileSync(path, 'utf8').replace(
+    /path = .+/,
+    'max_examples = 4\nenv = { id = "reverse-text", args = { eval_size = 2 } }',
+  )
+  write('held.toml', text)
+  const lines = async (...words: string[]) => {
+    const { code, text } = await sft('@', path, '--run-name', 'held', ...words)
+    expect(code, text).toBe(0)
+    return text.match(/held-out loss .+?(?= \d+\.)/g)
+  }
+  expect(await lines()).toEqual(['held-out loss before training', 'held-out loss after training'])
+  expect(await lines('--resume')).toEqual(['held-out loss at step 1'])
+})
+
 test.each([
   ['a row without an answer', '{"prompt": "a"}\n', /data\.jsonl:1 has neither messages nor a prompt and a completion/],
   [
