@@ -16,15 +16,17 @@ export const ckptChecks: Check<RunConfig>[] = [
       const metric = ckpt.keep_best?.replace(/^-/, '')
       if (metric === undefined) return undefined
       const report = (text: string) => ({ key: `${C}keep_best`, text: `${C}keep_best is ${show(ckpt.keep_best)}${text}` })
-      const [, name, kind, k] = /^eval\/(.+)\/(avg|pass)@(\d+|k)$/.exec(metric) ?? []
-      if (name === undefined) return unknownMetric(metric, report)
+      const unknown = unknownMetric(metric, report)
+      if (unknown !== undefined || !metric.startsWith('eval/')) return unknown
       if (args.eval_strategy === 'no') return report(', but nothing is evaluated: set trainer.args.eval_strategy = "steps".')
       const here = env.map((one) => one.name)
-      const isHere = here.some((one) => name === one || name.startsWith(`${one}/`))
       const asks = args.eval_rollouts_per_example
-      if (isHere && (kind === 'pass' || Number(k) === asks)) return undefined
+      const [, kind, k] = /\/(avg|pass)@(\w+)$/.exec(metric) ?? []
+      // pass@k is measured for 1, 2, 4 ... up to the rollouts of an example.
+      const isMeasured = kind === 'pass' ? Number.isInteger(Math.log2(Number(k))) && Number(k) <= asks : Number(k) === asks
+      if (here.some((one) => metric.startsWith(`eval/${one}/`)) && (kind === undefined || isMeasured)) return undefined
       const keys = here.map((one) => show(`eval/${one}/avg@${asks}`)).join(' or ')
-      return report(`, and this run measures ${keys} (k is eval_rollouts_per_example).`)
+      return report(`, and this run measures ${keys} (k is eval_rollouts_per_example; of pass@k any power of two up to that).`)
     },
   },
 ]

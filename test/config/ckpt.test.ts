@@ -82,17 +82,30 @@ test('a wrong value is told where it was written', () => {
 
 test('keep_best must be measured', () => {
   const evaluated = '[trainer.args]\neval_strategy = "steps"\neval_rollouts_per_example = 4\n'
-  for (const key of ['eval/reverse-text/avg@4', 'eval/reverse-text/pass@2', 'reward', '-loss/mean', 'reward/lcs'])
+  for (const key of [
+    'eval/reverse-text/avg@4',
+    'eval/reverse-text/pass@2',
+    '-eval/reverse-text/tokens/completion',
+    'reward',
+    '-loss/mean',
+    'reward/lcs',
+  ])
     expect(parse(`${evaluated}[trainer.ckpt]\nkeep_best = "${key}"\n`).config.trainer.ckpt.keep_best).toBe(key)
   expect(refused('[trainer.ckpt]\nkeep_best = "eval/reverse-text/avg@1"\n')).toMatchInlineSnapshot(
     `"config.toml:5:1: trainer.ckpt.keep_best is "eval/reverse-text/avg@1", but nothing is evaluated: set trainer.args.eval_strategy = "steps"."`,
   )
   expect(refused(`${evaluated}[trainer.ckpt]\nkeep_best = "eval/reverse-text/avg@1"\n`)).toMatchInlineSnapshot(
-    `"config.toml:8:1: trainer.ckpt.keep_best is "eval/reverse-text/avg@1", and this run measures "eval/reverse-text/avg@4" (k is eval_rollouts_per_example)."`,
+    `"config.toml:8:1: trainer.ckpt.keep_best is "eval/reverse-text/avg@1", and this run measures "eval/reverse-text/avg@4" (k is eval_rollouts_per_example; of pass@k any power of two up to that)."`,
   )
   expect(refused(`${evaluated}[trainer.ckpt]\nkeep_best = "eval/math/avg@4"\n`)).toMatchInlineSnapshot(
-    `"config.toml:8:1: trainer.ckpt.keep_best is "eval/math/avg@4", and this run measures "eval/reverse-text/avg@4" (k is eval_rollouts_per_example)."`,
+    `"config.toml:8:1: trainer.ckpt.keep_best is "eval/math/avg@4", and this run measures "eval/reverse-text/avg@4" (k is eval_rollouts_per_example; of pass@k any power of two up to that)."`,
   )
+  // None of these is ever measured.
+  for (const key of ['reverse-text/pass@8', 'reverse-text/pass@3', 'reverse-text/pass@k', 'math/tokens/completion'])
+    expect(refused(`${evaluated}[trainer.ckpt]\nkeep_best = "eval/${key}"\n`)).toContain(
+      'this run measures "eval/reverse-text/avg@4"',
+    )
+  expect(refused('[trainer.ckpt]\nkeep_best = "-eval/reverse-text/tokens/completion"\n')).toContain('nothing is evaluated')
   expect(refused(`${evaluated}[trainer.ckpt]\nkeep_best = "rewards"\n`)).toMatchInlineSnapshot(
     `"config.toml:8:1: trainer.ckpt.keep_best is "rewards", which is no metric. Did you mean "reward"? docs/metrics.md has them all."`,
   )
