@@ -40,7 +40,7 @@ const strangers: Record<string, string[]> = {
 /** Libraries behind one file each, so that they can be replaced there. */
 const doors: Record<string, string | string[]> = {
   '@huggingface/tokenizers': 'src/model/tokenizer.ts',
-  '@huggingface/jinja': 'src/model/tokenizer.ts',
+  '@huggingface/jinja': 'src/model/jinja.ts',
   '@huggingface/hub': ['src/environments/datasets-hub.ts', 'src/model/hub.ts'], // data sets, models: neither room knows the other
   pino: 'src/monitor/logger.ts',
 }

@@ -1,18 +1,18 @@
 /**
  * Text to token ids and back, and chat messages to a prompt. The only file that knows the tokenizer library.
- *  - The library is @huggingface/tokenizers with @huggingface/jinja, which transformers.js itself is made of: it needs none of that
- *    package's native code, so an installed dawn-rl does not depend on npm overrides.
+ *  - The library is @huggingface/tokenizers with @huggingface/jinja (jinja.ts), which transformers.js itself is made of: it needs none
+ *    of that package's native code, so an installed dawn-rl does not depend on npm overrides.
  *  - Where the library reads a tokenizer.json otherwise than Python's tokenizers does (`exactPreTokenizer`), the file is rewritten in
  *    memory to a form that both read alike.
  *  - Decoding never "cleans up" spaces: text must be what the tokens say.
  */
-import { Template } from '@huggingface/jinja'
 import { Tokenizer as LibraryTokenizer } from '@huggingface/tokenizers'
 import { mkdir, readFile } from 'node:fs/promises'
 import { basename, join } from 'node:path'
 import { UserError, messageOf } from '../common/errors.ts'
 import type { Message, ToolDefinition } from '../common/types.ts'
 import { jsonText, kindOf, readJson, readText, writeWhole } from './files.ts'
+import { compileTemplate } from './jinja.ts'
 import { bytesOfToken } from './token-bytes.ts'
 
 type Json = Record<string, unknown>
@@ -123,7 +123,7 @@ class HuggingFaceTokenizer implements Tokenizer {
   /** Tokens that were added to the vocabulary: they are spelled as they are. */
   #added = new Map<number, string>()
   #byteLevel: boolean
-  #template: Template | null = null
+  #template: ReturnType<typeof compileTemplate> | null = null
 
   constructor(parts: TokenizerParts) {
     this.#parts = parts
@@ -177,10 +177,10 @@ class HuggingFaceTokenizer implements Tokenizer {
       if (token !== null) variables[name] = token
     }
     try {
-      const template = given ? new Template(source) : (this.#template ??= new Template(source))
+      const template = given ? compileTemplate(source) : (this.#template ??= compileTemplate(source))
       const prompt = options.addGenerationPrompt ?? !goesOn
       const render = (shown: readonly object[]) =>
-        template.render({ ...variables, ...options.variables, messages: shown.map(withArguments), add_generation_prompt: prompt })
+        template({ ...variables, ...options.variables, messages: shown.map(withArguments), add_generation_prompt: prompt })
       return goesOn ? unfinished(messages, render) : render(messages)
     } catch (error) {
       if (error instanceof UserError) throw error

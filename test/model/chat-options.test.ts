@@ -58,6 +58,19 @@ describe('the prompt', () => {
   })
 })
 
+test("a template's strip, lstrip and rstrip take off the letters that they are given, as Python's", () => {
+  // Qwen3's template has all three: an answer's indentation stays.
+  const indented: Message[] = [{ role: 'user', content: '\n\n  def f():\n    pass\n\n' }]
+  const render = (chatTemplate: string) => tiny.renderChat(indented, { chatTemplate })
+  expect(render(String.raw`{{ messages[0].content.lstrip('\n') }}|`)).toBe('  def f():\n    pass\n\n|')
+  expect(render(String.raw`{{ messages[0].content.rstrip('\n') }}|`)).toBe('\n\n  def f():\n    pass|')
+  expect(render(String.raw`{% set c = {'a': messages[0]['content'].strip('\n')} %}{{ c.a }}|`)).toBe('  def f():\n    pass|')
+  expect(render(String.raw`{{ messages[0].content.split('def')[-1].strip('\n spa') }}|`)).toBe('f():|')
+  expect(render('{{ messages[0].content.strip() }}|')).toBe('def f():\n    pass|')
+  expect(render("{{ '\u{1f389}a\u{1f388}\x1c'.strip().strip('\u{1f389}') }}|")).toBe('a\u{1f388}|')
+  expect(() => render('{{ messages[0].nothing.strip() }}')).toThrow('no text')
+})
+
 describe('tokens as bytes', () => {
   test('are, joined, the bytes of the text', () => {
     const text = 'naïve 😀 \n\t{"a": 1}<|end|>'
