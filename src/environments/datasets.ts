@@ -104,16 +104,19 @@ async function filesOf(stored: StoredDataset): Promise<string[]> {
   return [path]
 }
 
-/** Columns under our names. Throws UserError for a column that is not there. */
+/** Columns under our names; one that is named as the question is asked, although there is a `prompt`. Throws UserError for a column that is not there. */
 function renamed(columns: Record<string, unknown>, where: string, names: StoredDataset['columns'] = {}): Record<string, unknown> {
+  const taken = Object.entries(names)
   const result = { ...columns }
-  for (const [ours, theirs] of Object.entries(names)) {
+  if (names.question !== undefined) delete result.prompt
+  // First all of them, as one may have the name of another of ours.
+  for (const [, theirs] of taken) delete result[theirs]
+  for (const [ours, theirs] of taken) {
     if (!(theirs in columns)) {
       throw new UserError(
         `${where} has no column "${theirs}" to take as ${ours} (columns found: ${Object.keys(columns).join(', ')}).`,
       )
     }
-    delete result[theirs]
     result[ours] = columns[theirs]
   }
   return result

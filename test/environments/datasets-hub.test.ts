@@ -71,6 +71,11 @@ describe('a snapshot folder', () => {
     writeFileSync(file, `${JSON.stringify({ problem: 'p', solution: 's', level: 3 })}\n`)
     const rows = await loadRows({ path: file, columns: { question: 'problem', answer: 'solution' } })
     expect(rows).toEqual([{ exampleId: 0, prompt: [{ role: 'user', content: 'p' }], answer: 's', info: { level: 3 } }])
+    // One column may have the name of another of ours, and the one that is named is asked where there is a prompt too.
+    const both = join(folder, 'both.jsonl')
+    writeFileSync(both, `${JSON.stringify({ prompt: 'P', question: 'Q', answer: 'A' })}\n`)
+    const [swapped] = await loadRows({ path: both, columns: { question: 'answer', answer: 'question' } })
+    expect(swapped).toEqual({ exampleId: 0, prompt: [{ role: 'user', content: 'A' }], answer: 'Q', info: {} })
     await expect(loadRows({ path: file, columns: { answer: 'result' } })).rejects.toThrow('no column "result" to take as answer (columns found: problem, solution, level)') // prettier-ignore
     await expect(loadRows({ path: file, split: 'test' })).rejects.toThrow('is one file, so split has no meaning')
   })
