@@ -132,6 +132,15 @@ describe('files', () => {
     expect(await loadRows(file('b.json', '\uFEFF[{"prompt": "a"}]'))).toHaveLength(1)
     expect(await loadRows(file('b.jsonl', '\uFEFF{"prompt": "a"}'))).toHaveLength(1)
   })
+  test('whole numbers beyond 2^53 of JSON are text, as those of parquet: as numbers they would lie', async () => {
+    const line =
+      '{"question": "a", "answer": 99999999980000000001, "n": [-9007199254740993, 9007199254740991, 1e30, 0.1234567890123456]}'
+    const rows = [...(await loadRows(file('big.jsonl', line))), ...(await loadRows(file('big.json', `[${line}]`)))]
+    for (const { answer, info } of rows) {
+      expect(answer).toBe('99999999980000000001')
+      expect(info).toEqual({ n: ['-9007199254740993', 9007199254740991, 1e30, 0.1234567890123456] })
+    }
+  })
   test('parquet: structs, int64 as numbers (as text beyond 2^53), dates, four compressions', async () => {
     const rows = await loadRows(parquet)
     expect(rows.map((row) => [row.exampleId, row.answer, row.info.level])).toEqual([
