@@ -57,6 +57,8 @@ const VARIANTS = [
   'use_dora', 'lora_bias', 'fan_in_fan_out', 'modules_to_save', 'layer_replication', 'trainable_token_indices', 'target_parameters',
   'use_qalora', 'use_bdlora', 'alora_invocation_tokens', 'arrow_config', 'kasa_config', 'velora_config', 'monteclora_config',
 ] // prettier-ignore
+/** Initialisations that take the first product out of the base's weights: PEFT does that anew wherever such an adapter is loaded. */
+const OTHER_BASE = /^(?:pissa|olora|corda|loftq|lora_ga)/i
 
 /** alpha / r, or alpha / sqrt(r) with rsLoRA. */
 export function loraScale(alpha: number, r: number, useRslora: boolean): number {
@@ -88,6 +90,11 @@ function parseAdapterConfig(raw: Record<string, unknown>, file: string): LoraCon
     const isEmpty = value === false || (Array.isArray(value) && value.length === 0)
     if (!isEmpty) throw wrong(key, 'only plain LoRA and rsLoRA are supported')
   }
+  if (OTHER_BASE.test(String(raw.init_lora_weights)))
+    throw wrong(
+      'init_lora_weights',
+      "such an adapter belongs to base weights that its initialisation changed. Save it with PEFT's path_initial_model_for_weight_conversion",
+    )
   const number = (key: string, otherwise?: number): number => {
     const value = raw[key] ?? otherwise
     if (typeof value !== 'number' || !Number.isFinite(value)) throw wrong(key, 'it must be a number')

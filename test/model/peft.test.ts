@@ -82,6 +82,12 @@ describe('what is refused', () => {
   test.each([
     ['dora', { use_dora: true }, 'use_dora is true; only plain LoRA and rsLoRA are supported.'],
     ['bias', { bias: 'all' }, 'bias is "all"; only adapters that train no bias ("none") are supported.'],
+    [
+      'pissa',
+      { init_lora_weights: 'pissa_niter_4' },
+      'init_lora_weights is "pissa_niter_4"; such an adapter belongs to base weights',
+    ],
+    ['olora', { init_lora_weights: 'olora' }, 'init_lora_weights is "olora"; such an adapter belongs to base weights'],
     ['saved', { modules_to_save: ['lm_head'] }, 'modules_to_save is ["lm_head"]; only plain LoRA and rsLoRA are supported.'],
     ['replication', { layer_replication: [[0, 2]] }, 'layer_replication is [[0,2]]; only plain LoRA'],
     ['type', { peft_type: 'IA3' }, 'peft_type is "IA3"; only LORA adapters are supported.'],
