@@ -18,6 +18,7 @@ export interface HubOptions {
   onProgress?: (line: string) => void
 }
 
+export const SINGLE_FILE = 'model.safetensors'
 export const INDEX_FILE = 'model.safetensors.index.json'
 const SMALL_FILES = [
   'config.json',
@@ -67,10 +68,9 @@ async function cachedSnapshot(repoFolder: string, revision: string, withTokenize
   // existsSync follows links: a link to a blob that was removed does not count.
   const has = (name: string) => existsSync(join(folder, name))
   if (!has('config.json') || (withTokenizer && !has('tokenizer.json'))) return null
-  const weights = has(INDEX_FILE)
-    ? shardsOf(await readJson(join(folder, INDEX_FILE)), join(folder, INDEX_FILE))
-    : ['model.safetensors']
-  return weights.every(has) ? folder : null
+  if (has(SINGLE_FILE)) return folder
+  if (!has(INDEX_FILE)) return null
+  return shardsOf(await readJson(join(folder, INDEX_FILE)), join(folder, INDEX_FILE)).every(has) ? folder : null
 }
 
 /** File names of the shards of a model.safetensors.index.json. Throws UserError for an index that names none, or a path outside. */
@@ -106,8 +106,9 @@ async function download(id: string, revision: string, repoFolder: string, say: (
   }
   if (!sizes.has('config.json')) throw new UserError(`The hub's ${id} has no config.json, so it is not a transformers model.`)
   for (const name of SMALL_FILES) if (sizes.has(name)) await fetchFile(name)
-  let weights = ['model.safetensors']
-  if (sizes.has(INDEX_FILE)) weights = shardsOf(await readJson(await fetchFile(INDEX_FILE)), INDEX_FILE)
+  let weights = [SINGLE_FILE]
+  if (!sizes.has(SINGLE_FILE) && sizes.has(INDEX_FILE))
+    weights = shardsOf(await readJson(await fetchFile(INDEX_FILE)), INDEX_FILE)
   const absent = weights.find((name) => !sizes.has(name))
   if (absent)
     throw new UserError(

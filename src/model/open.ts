@@ -7,7 +7,7 @@ import { kindOf, readJson } from './files.ts'
 import { GgufFile } from './gguf.ts'
 import { GgufTensors, ggufConfig } from './gguf-model.ts'
 import { ggufEosTokenIds, ggufTokenizerParts } from './gguf-tokenizer.ts'
-import { INDEX_FILE, hubFolder, shardsOf } from './hub.ts'
+import { INDEX_FILE, SINGLE_FILE, hubFolder, shardsOf } from './hub.ts'
 import type { HubOptions } from './hub.ts'
 import { openSafetensors } from './safetensors.ts'
 import { checkTensors } from './shapes.ts'
@@ -94,10 +94,11 @@ async function openFolder(dir: string, ref: string, name: string): Promise<Model
   }
 }
 
-/** Paths of a folder's weights. */
+/** Paths of a folder's weights. One file of all of them comes first, as transformers has it: an index may be of an earlier save. */
 async function weightFiles(dir: string): Promise<string[]> {
   const index = join(dir, INDEX_FILE)
-  const single = join(dir, 'model.safetensors')
+  const single = join(dir, SINGLE_FILE)
+  if ((await kindOf(single)) === 'file') return [single]
   if ((await kindOf(index)) === 'file') {
     const shards = shardsOf(await readJson(index), index).map((shard) => join(dir, shard))
     for (const shard of shards) {
@@ -105,8 +106,7 @@ async function weightFiles(dir: string): Promise<string[]> {
     }
     return shards
   }
-  if ((await kindOf(single)) === 'file') return [single]
-  throw new UserError(`${dir} has neither model.safetensors nor ${INDEX_FILE}; only safetensors weights are read.`)
+  throw new UserError(`${dir} has neither ${SINGLE_FILE} nor ${INDEX_FILE}; only safetensors weights are read.`)
 }
 
 async function openGguf(path: string, ref: string): Promise<ModelFiles> {
