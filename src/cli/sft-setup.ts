@@ -1,6 +1,7 @@
 /** Builds a supervised run: model, data, device, folder, trainer. Everything that can be refused is refused here. */
 import { existsSync, readdirSync, statSync } from 'node:fs'
 import { basename, dirname, join, resolve } from 'node:path'
+import { setImmediate } from 'node:timers/promises'
 import { UserError } from '../common/errors.ts'
 import type { TrainingSample } from '../common/types.ts'
 import type { Loaded } from '../config/load.ts'
@@ -218,19 +219,41 @@ export async function samplesOf(
   if (data.env) {
     const env = await loadEnvironment(data.env.id, data.env.args)
     const samples = (split: 'train' | 'eval') =>
-      sftRows(env, split)
-        .slice(0, split === 'train' ? data.max_examples : 256)
-        .map((row, i) => sampleOf(row, chats, `${env.id}, ${split} row ${i}`, max_seq_len))
-    const train = samples('train')
+      encoded(sftRows(env, split).slice(0, split === 'train' ? data.max_examples : 256), (row, i) =>
+        sampleOf(row, chats, `${env.id}, ${split} row ${i}`, max_seq_len),
+      )
+    const train = await samples('train')
     if (train.length === 0) throw new UserError(`The environment ${data.env.id} has no answers of its own to learn from.`)
-    return { train, held: samples('eval') }
+    return { train, held: await samples('eval') }
   }
   const rows = (await readTable(data.path!)).slice(0, data.max_examples)
   if (rows.length === 0) throw new UserError(`${data.path} has no rows.`)
-  const train = rows.map(({ columns, where }) =>
+  const train = await encoded(rows, ({ columns, where }) =>
     sampleOf(exampleOf(columns, where, tokenizer.hasChatTemplate), chats, where, max_seq_len),
   )
   return { train, held: [] }
+}
+
+/** Milliseconds of encoding after which signals are heard, and after which it is told how far it is. */
+const [HEARD_MS, TOLD_MS] = [100, 10_000]
+
+/** Encodes rows one by one. Many take minutes: Ctrl-C must be heard in between, and nothing else shows that the run is at work. */
+async function encoded<Row>(
+  rows: readonly Row[],
+  encode: (row: Row, index: number) => TrainingSample,
+): Promise<TrainingSample[]> {
+  const samples: TrainingSample[] = []
+  let [heard, told] = [performance.now(), performance.now()]
+  for (const [i, row] of rows.entries()) {
+    samples.push(encode(row, i))
+    if (performance.now() - heard < HEARD_MS) continue
+    await setImmediate()
+    heard = performance.now()
+    if (heard - told < TOLD_MS) continue
+    console.error(`encoding examples: ${i + 1} of ${rows.length}`)
+    told = heard
+  }
+  return samples
 }
 
 /** The tokenizer, telling of tools as rollouts do: as text where the chat template shows none. */

@@ -2,7 +2,7 @@
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { afterAll, describe, expect, test } from 'vitest'
+import { afterAll, describe, expect, test, vi } from 'vitest'
 import { samplesOf } from '../../src/cli/sft-setup.ts'
 import { toolCallParser } from '../../src/cli/tool-calls.ts'
 import { UserError } from '../../src/common/errors.ts'
@@ -123,4 +123,22 @@ test('a row without an answer, or with a conversation of no messages, is left ou
   for (const none of ['', []]) {
     expect(sftRows({ id, dataset, evalDataset, rubric, tools, rollout, sftCompletion: () => none })).toEqual([])
   }
+})
+
+test('a signal is heard while many rows are encoded', async () => {
+  const path = join(folder, 'many.jsonl')
+  writeFileSync(path, Array.from({ length: 4 }, () => '{"prompt": "a", "completion": "b"}').join('\n'))
+  const { encode } = tokenizer
+  const heard: number[] = []
+  let calls = 0
+  const slow = vi.spyOn(tokenizer, 'encode').mockImplementation((...words) => {
+    calls++
+    setImmediate(() => heard.push(calls))
+    const end = performance.now() + 60
+    while (performance.now() < end);
+    return encode.apply(tokenizer, words)
+  })
+  await samplesOf(configOf(`path = ${JSON.stringify(path)}`), tokenizer)
+  slow.mockRestore()
+  expect(heard[0]).toBeLessThan(calls)
 })
