@@ -219,33 +219,38 @@ export async function samplesOf(
   if (data.env) {
     const env = await loadEnvironment(data.env.id, data.env.args)
     const samples = (split: 'train' | 'eval') =>
-      encoded(sftRows(env, split).slice(0, split === 'train' ? data.max_examples : 256), (row, i) =>
-        sampleOf(row, chats, `${env.id}, ${split} row ${i}`, max_seq_len),
-      )
+      encoded(sftRows(env, split).slice(0, split === 'train' ? data.max_examples : 256), (row, at) => sampleOf(row, chats, at), {
+        whereOf: (_, i) => `${env.id}, ${split} row ${i}`,
+        maxTokens: max_seq_len,
+      })
     const train = await samples('train')
     if (train.length === 0) throw new UserError(`The environment ${data.env.id} has no answers of its own to learn from.`)
     return { train, held: await samples('eval') }
   }
   const rows = (await readTable(data.path!)).slice(0, data.max_examples)
   if (rows.length === 0) throw new UserError(`${data.path} has no rows.`)
-  const train = await encoded(rows, ({ columns, where }) =>
-    sampleOf(exampleOf(columns, where, tokenizer.hasChatTemplate), chats, where, max_seq_len),
-  )
+  const encode = ({ columns, where }: (typeof rows)[number]) =>
+    sampleOf(exampleOf(columns, where, tokenizer.hasChatTemplate), chats, where)
+  const train = await encoded(rows, encode, { whereOf: ({ where }) => where, maxTokens: max_seq_len })
   return { train, held: [] }
 }
 
 /** Milliseconds of encoding after which signals are heard, and after which it is told how far it is. */
 const [HEARD_MS, TOLD_MS] = [100, 10_000]
 
-/** Encodes rows one by one. Many take minutes: Ctrl-C must be heard in between, and nothing else shows that the run is at work. */
+/**
+ * Encodes rows one by one. Many take minutes: Ctrl-C must be heard in between, and nothing else shows that the run is at work.
+ * @throws UserError where some are too long, with the longest: a limit that was raised to the first one's length would be refused by the next
+ */
 async function encoded<Row>(
   rows: readonly Row[],
-  encode: (row: Row, index: number) => TrainingSample,
+  encode: (row: Row, where: string) => TrainingSample,
+  { whereOf, maxTokens }: { whereOf: (row: Row, index: number) => string; maxTokens: number },
 ): Promise<TrainingSample[]> {
   const samples: TrainingSample[] = []
   let [heard, told] = [performance.now(), performance.now()]
   for (const [i, row] of rows.entries()) {
-    samples.push(encode(row, i))
+    samples.push(encode(row, whereOf(row, i)))
     if (performance.now() - heard < HEARD_MS) continue
     await setImmediate()
     heard = performance.now()
@@ -253,7 +258,16 @@ async function encoded<Row>(
     console.error(`encoding examples: ${i + 1} of ${rows.length}`)
     told = heard
   }
-  return samples
+  const long = [...samples.keys()].filter((i) => samples[i].ids.length > maxTokens)
+  if (long.length === 0) return samples
+  const where = (i: number) => whereOf(rows[i], i)
+  const longest = long.reduce((a, b) => (samples[b].ids.length > samples[a].ids.length ? b : a))
+  const tokens = samples[longest].ids.length
+  throw new UserError(
+    long.length === 1
+      ? `${where(longest)} has ${tokens} tokens, more than max_seq_len (${maxTokens}); raise it or take the example out.`
+      : `${long.length} of ${rows.length} examples have more tokens than max_seq_len (${maxTokens}): the first is ${where(long[0])}, the longest ${where(longest)} with ${tokens}. Raise it to ${tokens} or take them out.`,
+  )
 }
 
 /** The tokenizer, telling of tools as rollouts do: as text where the chat template shows none. */

@@ -78,9 +78,9 @@ function callsOf(calls: unknown, where: string): ToolCall[] {
 /**
  * Tokens and loss mask of an example. Prompts are encoded exactly as for sampling; an answer is learned up to and including the token
  * that ends it.
- * @throws UserError for an example without an answer, one that is too long, or a chat template that rewrites earlier turns
+ * @throws UserError for an example without an answer, or a chat template that rewrites earlier turns
  */
-export function sampleOf(example: SftExample, tokenizer: SftTokenizer, where: string, maxTokens = Infinity): TrainingSample {
+export function sampleOf(example: SftExample, tokenizer: SftTokenizer, where: string): TrainingSample {
   const ids: number[] = []
   const mask: number[] = []
   const put = (tokens: number[], learned: 0 | 1) => {
@@ -102,9 +102,6 @@ export function sampleOf(example: SftExample, tokenizer: SftTokenizer, where: st
   // What follows the last answer predicts nothing that is learned.
   const length = mask.lastIndexOf(1) + 1
   if (length === 0) throw new UserError(`${where} has no answer of the assistant to learn from.`)
-  if (length > maxTokens) {
-    throw new UserError(`${where} has ${length} tokens, more than max_seq_len (${maxTokens}); raise it or take the example out.`)
-  }
   const lossMask = Uint8Array.from(mask.slice(0, length))
   lossMask[0] = 0
   return {

@@ -142,3 +142,19 @@ test('a signal is heard while many rows are encoded', async () => {
   slow.mockRestore()
   expect(heard[0]).toBeLessThan(calls)
 })
+
+test('of rows that are too long the longest is told', async () => {
+  const path = join(folder, 'long.jsonl')
+  const refusal = async (...lengths: number[]) => {
+    writeFileSync(path, lengths.map((n) => `{"prompt": "${'a'.repeat(n)}", "completion": "b"}`).join('\n'))
+    const message = await samplesOf(configOf(`path = ${JSON.stringify(path)}`), tokenizer).then(
+      () => 'none',
+      (error: UserError) => error.message,
+    )
+    return message.replaceAll(path, 'rows')
+  }
+  expect(await refusal(508, 1)).toBe('rows:1 has 513 tokens, more than max_seq_len (512); raise it or take the example out.')
+  expect(await refusal(1, 600, 507, 700)).toBe(
+    '2 of 4 examples have more tokens than max_seq_len (512): the first is rows:2, the longest rows:4 with 705. Raise it to 705 or take them out.',
+  )
+})
