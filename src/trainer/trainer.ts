@@ -4,6 +4,7 @@
  * tokens are of which version. Whether the norm was finite is known later; if not, the GPU left everything as it was, and the version names the
  * weights of the one before, as that of every skipped step does.
  */
+import { UserError } from '../common/errors.ts'
 import { hashSeed } from '../common/random.ts'
 import { phase } from '../common/timeline.ts'
 import { tracer } from '../common/trace.ts'
@@ -57,8 +58,8 @@ export interface StepResult {
 /** Bad steps in a row that end the run. */
 const MOST_BAD_STEPS = 3
 
-/** Training has left the finite numbers. The weights are still those of the last good step: save them. */
-export class NotFiniteError extends Error {
+/** Training has left the finite numbers, which a config or a reward mends. The weights are still those of the last good step: save them. */
+export class NotFiniteError extends UserError {
   override name = 'NotFiniteError'
 }
 

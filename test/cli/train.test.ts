@@ -215,7 +215,7 @@ describe('ends', () => {
     expect(outcome.code).toBe(130)
   })
 
-  test('three steps that are not finite: exit code 1, the last good weights are kept', async () => {
+  test('three steps that are not finite: a learning rate or a loss to mend, exit code 2, and the last good weights are kept', async () => {
     runs.write(
       'broken-loss.ts',
       `export const checkGradient = false
@@ -223,8 +223,9 @@ describe('ends', () => {
        export default (x) => ({ gradient: x.lossMask.reduce((g, m, t) => (g[t] = m ? (calls > 9 ? NaN : 0.1) : 0, g), new Float32Array(x.lossMask.length)), loss: 0, metrics: { calls: ++calls } })`,
     )
     const outcome = await runs.run(['run_name=nan', 'loss=./broken-loss.ts', 'max_steps=9', 'max_async_level=0'])
-    expect(outcome).toMatchObject({ code: 1 })
+    expect(outcome).toMatchObject({ code: 2 })
     expect(outcome.stderr).toContain('3 steps in a row were not finite')
+    expect(outcome.stderr).not.toContain('fault of dawn-rl')
     expect(outcome.stdout).toContain('warning: an error ends the run; step')
     const steps = readdirSync(runs.path('outputs/nan/checkpoints'))
     expect(steps).toHaveLength(1)
