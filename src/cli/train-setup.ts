@@ -270,10 +270,6 @@ async function trainOn(
       wait.update(total > 1 ? `micro-batch ${Math.min(done + 1, total)} of ${total}` : compiles)
     const result = await trainer.trainStep(batch, { progress, published, warn: (line) => monitor.console.warn(line) })
     monitor.noteTokens(trainerTokens(batch, result.samples))
-    if (result.skipped && batch.lossTokenCount > 0)
-      monitor.console.warn(
-        `step ${batch.step} was not finite and is skipped: the weights stay as they were, its batch is in nan_step_${batch.step}/. Three in a row end the run.`,
-      )
     return result
   } catch (error) {
     // A step that did not end was not made: what is saved now is the step before it.

@@ -1,11 +1,17 @@
 /** What is left of a step that was not finite, for whoever looks into it: its batch, in the format that `score` and `grad` take. */
 import { mkdirSync, writeFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { basename, join } from 'node:path'
 import { CLI } from '../common/commands.ts'
+import { UserError } from '../common/errors.ts'
 import { whenThereIsRoom } from '../common/faults.ts'
 import type { TrainingBatch } from '../common/types.ts'
 
-/** Writes `<run>/nan_step_N/batch.json` and note.txt, once the disk has room; the folder. `warn` is told of a wait. */
+/** Training has left the finite numbers, which a config or a reward mends. The weights are still those of the last good step: save them. */
+export class NotFiniteError extends UserError {
+  override name = 'NotFiniteError'
+}
+
+/** Writes `<run>/nan_step_N/batch.json` and note.txt, once the disk has room; the folder. `warn` is told of the step, and of a wait. */
 export async function writeBadStep(
   runFolder: string,
   batch: TrainingBatch,
@@ -14,6 +20,9 @@ export async function writeBadStep(
 ): Promise<string> {
   const dir = join(runFolder, `nan_step_${batch.step}`)
   await whenThereIsRoom(`the batch of step ${batch.step}`, () => write(dir, batch, what), warn)
+  warn(
+    `step ${batch.step} was not finite and is skipped: the weights stay as they were, its batch is in ${basename(dir)}/. Three in a row end the run.`,
+  )
   return dir
 }
 

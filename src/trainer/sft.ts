@@ -3,8 +3,9 @@ import { messageOf, UserError } from '../common/errors.ts'
 import { hashSeed, Random } from '../common/random.ts'
 import type { Message, Metrics, ToolCall, ToolDefinition, TrainingBatch, TrainingSample } from '../common/types.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
+import { NotFiniteError } from './bad-step.ts'
 import { scoreSamples } from './gradients.ts'
-import { NotFiniteError, type StepHooks, type Trainer } from './trainer.ts'
+import type { StepHooks, Trainer } from './trainer.ts'
 
 /** Messages of which the assistant's in `completion` are learned; or, for a tokenizer without a chat template, plain text. */
 export type SftExample = SftChat | { text: { prompt: string; completion: string } }

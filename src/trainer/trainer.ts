@@ -4,14 +4,13 @@
  * tokens are of which version. Whether the norm was finite is known later; if not, the GPU left everything as it was, and the version names the
  * weights of the one before, as that of every skipped step does.
  */
-import { UserError } from '../common/errors.ts'
 import { hashSeed } from '../common/random.ts'
 import { phase } from '../common/timeline.ts'
 import { tracer } from '../common/trace.ts'
 import type { Metrics, TrainingBatch } from '../common/types.ts'
 import type { Decoder } from '../model/decoder.ts'
 import { refreshWeights } from '../model/decoder-load.ts'
-import { writeBadStep } from './bad-step.ts'
+import { NotFiniteError, writeBadStep } from './bad-step.ts'
 import { Fitting } from './fitting.ts'
 import { accumulateGradients, type GradientResult, type SampleResult } from './gradients.ts'
 import { checkLossGradient, checkLossShape } from './losses/check.ts'
@@ -57,11 +56,6 @@ export interface StepResult {
 
 /** Bad steps in a row that end the run. */
 const MOST_BAD_STEPS = 3
-
-/** Training has left the finite numbers, which a config or a reward mends. The weights are still those of the last good step: save them. */
-export class NotFiniteError extends UserError {
-  override name = 'NotFiniteError'
-}
 
 export class Trainer {
   readonly decoder: Decoder

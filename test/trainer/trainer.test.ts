@@ -9,7 +9,7 @@ import { loadDecoder, refreshWeights } from '../../src/model/decoder-load.ts'
 import { scoreSamples } from '../../src/trainer/gradients.ts'
 import { loadLoss, negativeLogLikelihood } from '../../src/trainer/losses/index.ts'
 import { AdamW } from '../../src/trainer/optimizer.ts'
-import { NotFiniteError } from '../../src/trainer/trainer.ts'
+import { NotFiniteError } from '../../src/trainer/bad-step.ts'
 import { METRICS } from '../../src/monitor/metrics-table.ts'
 import { bounds, freshLora, loadCase, openCase, openGpu, readAll, tempFolder, trainerOptions, withTrainer } from './helpers.ts'
 
@@ -276,12 +276,14 @@ describe('what is not finite', () => {
       await trainer.trainStep({ ...batch, step: 1 })
       const good = await readAll(decoder)
       let published = 0
-      const hooks = { published: () => published++ }
+      const told: string[] = []
+      const hooks = { published: () => published++, warn: (line: string) => told.push(line) }
       for (const step of [2, 3]) {
         const { skipped, metrics } = await trainer.trainStep(bad(step), hooks)
         expect([skipped, metrics['loss/mean'], metrics['optim/grad_norm']]).toEqual([true, null, null])
       }
       expect(published).toBe(0)
+      expect(told).toEqual([expect.stringMatching(/^step 2 was not finite .+ nan_step_2\/\./), expect.stringMatching(/^step 3/)])
       expect(await readAll(decoder)).toEqual(good)
       // A good step in between starts the count anew, and the bad ones have left no trace in the moments.
       expect((await trainer.trainStep({ ...batch, step: 4 })).skipped).toBe(false)
@@ -319,7 +321,7 @@ describe('what is not finite', () => {
       }))
       const { skipped } = await trainer.trainStep({ ...batch, samples }, { warn: (line) => said.push(line) })
       expect(skipped).toBe(true)
-      expect(said).toEqual(['the disk is full: no room', 'there is room'].map((begin) => expect.stringContaining(begin)))
+      expect(said).toEqual(['the disk is full: no room', 'there is room', 'step '].map((begin) => expect.stringContaining(begin)))
       expect(readFileSync(join(folder, 'inf/nan_step_1/note.txt'), 'utf8')).toMatch(/gradient norm|loss is/)
     })
     decoder.release()
