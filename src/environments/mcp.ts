@@ -66,6 +66,13 @@ async function connect(server: McpServer): Promise<McpConnection> {
   }
 }
 
+interface McpPart {
+  type: string
+  text?: string
+  resource?: { text?: string }
+  uri?: string
+}
+
 interface Caller {
   callTool(
     params: { name: string; arguments: Record<string, unknown> },
@@ -85,8 +92,9 @@ function toolOf(
     timeoutSeconds,
     async run(args, { signal }) {
       const result = await client.callTool({ name, arguments: args }, { signal, timeout: timeoutSeconds * 1000 })
-      const parts = (Array.isArray(result.content) ? result.content : []) as { type: string; text?: string }[]
-      const texts = parts.map((part) => part.text ?? `[${part.type}]`)
+      const parts = (Array.isArray(result.content) ? result.content : []) as McpPart[]
+      // A file comes as a resource that holds its text, or as a link to it.
+      const texts = parts.map((part) => part.text ?? part.resource?.text ?? part.uri ?? `[${part.type}]`)
       const text = texts.length > 0 ? texts.join('\n') : JSON.stringify(result.structuredContent ?? '')
       if (result.isError) throw new Error(text)
       return text

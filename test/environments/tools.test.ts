@@ -150,7 +150,8 @@ describe('tools of MCP servers', () => {
     const rollout = await play(env, turn, 'done')
     expect(rollout).toMatchObject({ error: null, metrics: { total_tool_calls: 4, tool_errors: 3 } })
     const said = results(rollout.completion)
-    expect(said.slice(0, 2)).toEqual(['add c0: 5', 'fails c1: Error: no luck'])
+    // Files as resources too: their text, or where they are.
+    expect(said.slice(0, 2)).toEqual(['add c0: 5', 'fails c1: Error: no luck\na log\n[resource]\nfile:///more'])
     expect(said[2]).toContain('took longer than its limit of 3 s')
     expect(said[3]).toMatch(/^add c3: Error: .*number/s)
   }
