@@ -223,7 +223,9 @@ function causeOf(error: unknown): string {
 
 /** 1 where a reply says yes, 0 where it says no: its first word, or its last line's only word. Throws for a reply that says neither. */
 export function yesOrNo(reply: string): number {
-  const words = reply.replace(/<think>[\s\S]*<\/think>/u, '').toLowerCase().match(/[a-z]+/gu) ?? [] // prettier-ignore
+  // A template may have opened the thought in the prompt, and max_tokens may have cut it off: neither is a verdict.
+  const [said] = reply.split('</think>').at(-1)!.split('<think>')
+  const words = said.toLowerCase().match(/[a-z]+/gu) ?? []
   const word = [words[0], words.at(-1)].find((candidate) => candidate === 'yes' || candidate === 'no')
   if (word === undefined) throw new Error(`the judge said neither yes nor no: ${JSON.stringify(reply.slice(0, 120))}`)
   return word === 'yes' ? 1 : 0
