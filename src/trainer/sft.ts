@@ -61,8 +61,17 @@ function messagesOf(value: unknown, column: string, where: string): Message[] {
       throw new UserError(`${where}: message ${i} of its ${column} must be {role: ${ROLES.join('|')}, content: text}.`)
     }
     const calls = tool_calls && { tool_calls: callsOf(tool_calls, `${where}: message ${i} of its ${column}`) }
-    return { role: role!, content, ...calls, ...(tool_call_id && { tool_call_id }), ...(name && { name }) }
+    const thoughts = thoughtsOf(message)
+    const known = thoughts === undefined ? {} : { reasoning: thoughts, reasoning_content: thoughts }
+    return { role: role!, content, ...calls, ...(tool_call_id && { tool_call_id }), ...(name && { name }), ...known }
   })
+}
+
+/** What was thought before an answer: templates have it under either name. */
+function thoughtsOf(message: Partial<Message> | null): string | undefined {
+  const { reasoning, reasoning_content: content } = (message ?? {}) as Record<string, unknown>
+  const thoughts = content ?? reasoning
+  return typeof thoughts === 'string' && thoughts.trim() !== '' ? thoughts : undefined
 }
 
 function callsOf(calls: unknown, where: string): ToolCall[] {
@@ -129,6 +138,11 @@ function encodeChat(
     if (!before.startsWith(done) || !after.startsWith(before)) {
       throw new UserError(
         `${where}: the chat template writes earlier turns differently once message ${i} is there, so they cannot be learned together. Make one row of each answer.`,
+      )
+    }
+    if (!after.slice(done.length).includes(thoughtsOf(messages[i])?.trim() ?? '')) {
+      throw new UserError(
+        `${where}: the chat template does not write the reasoning_content of message ${i}. Put it into the content as the model is to write it, or take it out.`,
       )
     }
     context(before.slice(done.length))

@@ -68,6 +68,23 @@ describe('what is learned', () => {
     )
     expect(learned(shot)).toBe('B<|end|>')
   })
+  test('thoughts beside an answer are learned where the template writes them, and refused where it does not', () => {
+    const row = (name: string) => ({ messages: [user('a'), { ...assistant('b'), [name]: 'hm' }] })
+    const thinking = {
+      encode: tokenizer.encode.bind(tokenizer),
+      eosTokenIds: tokenizer.eosTokenIds,
+      renderChat: (messages: readonly object[], options: { addGenerationPrompt?: boolean } = {}) =>
+        (messages as Record<string, string>[])
+          .map((m) => `<|${m.role}|>${m.reasoning_content ? `<think>${m.reasoning_content}</think>` : ''}${m.content}<|end|>`)
+          .join('') + (options.addGenerationPrompt ? '<|assistant|>' : ''),
+    }
+    for (const name of ['reasoning_content', 'reasoning'])
+      expect(learned(sampleOf(exampleOf(row(name), 'row', true), thinking, 'row'))).toBe('<think>hm</think>b<|end|>')
+    const none = exampleOf(row('reasoning_content'), 'row', true)
+    expect(() => sampleOf(none, tokenizer, 'd.jsonl:3')).toThrow(
+      'd.jsonl:3: the chat template does not write the reasoning_content of message 1. Put it into the content',
+    )
+  })
   test('without a chat template it is plain text', () => {
     const s = sampleOf(exampleOf({ prompt: 'a', completion: 'b' }, 'row', false), tokenizer, 'row')
     expect([...s.ids]).toEqual([97, 98, BYTE_END])
