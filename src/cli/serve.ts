@@ -128,14 +128,12 @@ function bytes(text: string): number {
 async function serve(options: ServeOptions): Promise<void> {
   const { openServer } = await import('./serve-setup.ts')
   outliveReaders()
+  // Until it listens a signal ends it at once, as by default: nobody waits for an answer.
+  const server = await openServer(options)
   const stop = stopOnSignal(`requests that run get ${options.drainSeconds} s to end, new ones are refused`)
   try {
-    const server = await openServer(options)
-    try {
-      if (!stop.signal.aborted) await once(stop.signal, 'abort')
-    } finally {
-      await server.close(options.drainSeconds)
-    }
+    await once(stop.signal, 'abort')
+    await server.close(options.drainSeconds)
   } finally {
     stop.release()
   }

@@ -1,5 +1,8 @@
 /** `node cli.js serve` as a process: its line, its answers, its end; and what it refuses to start with. */
-import { spawn, type ChildProcess } from 'node:child_process'
+import { execFileSync, spawn, type ChildProcess } from 'node:child_process'
+import { cpSync, mkdtempSync, rmSync } from 'node:fs'
+import { open } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import OpenAI from 'openai'
 import { afterAll, describe, expect, test } from 'vitest'
@@ -107,6 +110,25 @@ describe('serve', () => {
     served.child.kill('SIGINT')
     expect(await served.ended).toBe(130)
   })
+
+  test('ends at once on a signal while it loads, with no word of requests that nobody could send', async () => {
+    const dir = mkdtempSync(join(tmpdir(), 'dawn-rl-serve-'))
+    cpSync(join(root, 'models/tiny'), dir, { recursive: true })
+    rmSync(join(dir, 'tokenizer.json'))
+    execFileSync('mkfifo', [join(dir, 'tokenizer.json')])
+    const served = serve(['--model', dir, '--port', '0'])
+    // Opens as soon as somebody reads there, who then waits for what never comes.
+    const held = await open(join(dir, 'tokenizer.json'), 'w')
+    try {
+      served.child.kill('SIGTERM')
+      await served.ended
+      expect(served.child.signalCode).toBe('SIGTERM')
+      expect(served.out() + served.err()).not.toMatch(/requests/)
+    } finally {
+      await held.close()
+      rmSync(dir, { recursive: true })
+    }
+  }, 60_000)
 
   test.each([
     [['--model', 'models/none'], /There is no model at models\/none/],
