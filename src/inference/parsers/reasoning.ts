@@ -13,6 +13,7 @@ export interface ReasoningOptions {
 
 const START = '<think>'
 const END = '</think>'
+export const thoughtMarks: readonly string[] = [START, END]
 
 /** Where the thoughts of an answer stand when it is gone on with: a template may begin them, or leave that to the model. */
 export type Thinking = 'to come' | 'begun' | 'ended'

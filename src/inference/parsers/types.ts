@@ -31,6 +31,8 @@ export interface AnswerStream {
 /** Finds tool calls in what a model writes. */
 export interface ToolParser {
   readonly name: string
+  /** Words that it looks for, which a tokenizer may have as special tokens. */
+  readonly marks: readonly string[]
   parse(text: string): ParsedAnswer
   stream(): AnswerStream
 }

@@ -12,7 +12,7 @@ import { completionsOf, logprobsOf, maxTokensOf, samplingOf, truncate } from './
 import { chatBody, type ChatBody } from './schemas/chat.ts'
 import type { SsePiece } from './stream.ts'
 import { constraintOf } from './structured.ts'
-import { answerTo, planTools, thoughtsEnd, type ToolPlan } from './tools.ts'
+import { answerTo, planTools, readsWithoutSpecialTokens, thoughtsEnd, type ToolPlan } from './tools.ts'
 import { checkStreamOptions, StreamUsage } from './usage.ts'
 
 interface Wish {
@@ -73,9 +73,8 @@ function prepare(
     promptIds,
     sampling: { ...sampling, max_tokens },
     n,
-    // What marks a call may be a special token, which the parser must see.
     text: {
-      skipSpecialTokens: body.skip_special_tokens ?? !tools.keepsSpecialTokens,
+      skipSpecialTokens: body.skip_special_tokens ?? readsWithoutSpecialTokens(server, tools),
       includeStop: body.include_stop_str_in_output ?? false,
     },
     logprobs,

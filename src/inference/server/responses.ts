@@ -13,7 +13,7 @@ import { responsesBody, type ChatMessage, type ResponsesBody } from './schemas/c
 import type { ResponseFormat } from './schemas/common.ts'
 import type { SsePiece } from './stream.ts'
 import { constraintOf } from './structured.ts'
-import { answerTo, thoughtsEnd } from './tools.ts'
+import { answerTo, readsWithoutSpecialTokens, thoughtsEnd } from './tools.ts'
 
 interface Wish {
   id: string
@@ -78,7 +78,7 @@ function prepare(
       promptIds: ids,
       sampling: { ...samplingOf(body, parts.defaults), max_tokens },
       n: 1,
-      text: { skipSpecialTokens: true, includeStop: false },
+      text: { skipSpecialTokens: readsWithoutSpecialTokens(server), includeStop: false },
       adapter,
       cacheSalt: body.cache_salt ?? undefined,
       constraint: constraintOf(server, { response_format: formatOf(body) }, { afterToken: thoughtsEnd(server, thinking) }),
@@ -183,8 +183,8 @@ function endedOf(generation: Generation, wish: Wish, text: AnswerText): Ended {
 }
 
 /** How many tokens come before the answer. */
-function thoughtsOf({ server, thinking }: Wish, ids: readonly number[]): number {
-  const decoder = decodeStream(server.parts.tokenizer, { skipSpecialTokens: true })
+function thoughtsOf({ server, thinking, work }: Wish, ids: readonly number[]): number {
+  const decoder = decodeStream(server.parts.tokenizer, work.text)
   const text = answerTo(server, thinking)
   const first = ids.findIndex((id) => text.push(decoder.push(id)).content)
   return first < 0 ? ids.length : first

@@ -1,7 +1,7 @@
 /** What a chat request's tools mean here, and how thoughts and calls are found in its answer. */
 import { UserError } from '../../common/errors.ts'
 import type { GrammarFormat } from '../grammar/types.ts'
-import { reasoningStream, type Thinking } from '../parsers/reasoning.ts'
+import { reasoningStream, thoughtMarks, type Thinking } from '../parsers/reasoning.ts'
 import { planTools as plan, type ToolPlan as Plan } from '../parsers/tools/choice.ts'
 import { AnswerText } from './answer.ts'
 import { badRequest, unsupported } from './errors.ts'
@@ -11,8 +11,6 @@ import type { ChatBody } from './schemas/chat.ts'
 export interface ToolPlan extends Plan {
   /** Where a call is demanded, what it must look like. */
   constraint?: { format: GrammarFormat; field: string }
-  /** What a marker of calls needs to be seen. */
-  keepsSpecialTokens: boolean
   finishReason(reason: string, calls: number): string
 }
 
@@ -39,7 +37,6 @@ export function planTools(server: ServerContext, body: ChatBody): ToolPlan {
   return {
     ...made,
     ...(made.format ? { constraint: { format: made.format, field: 'tool_choice' } } : {}),
-    keepsSpecialTokens: made.parser?.name === 'llama3_json',
     finishReason: (reason, calls) => (calls > 0 && reason === 'stop' && !named ? 'tool_calls' : reason),
   }
 }
@@ -48,6 +45,12 @@ export function planTools(server: ServerContext, body: ChatBody): ToolPlan {
 export function answerTo({ parts }: ServerContext, thinking: Thinking, tools?: Plan): AnswerText {
   const reasoning = parts.reasoning ? reasoningStream({ open: thinking === 'begun' }) : undefined
   return new AnswerText(reasoning, tools?.parser ?? undefined, tools?.most)
+}
+
+/** Whether an answer can be read without its special tokens: what marks its thoughts and calls is one in some tokenizers. */
+export function readsWithoutSpecialTokens({ parts: { tokenizer, reasoning } }: ServerContext, tools?: Plan): boolean {
+  const marks = [...(reasoning ? thoughtMarks : []), ...(tools?.parser?.marks ?? [])]
+  return !marks.some((mark) => tokenizer.isSpecial(tokenizer.tokenToId(mark) ?? -1))
 }
 
 /** What a format begins after, where the model thinks before it answers: the token that ends its thoughts. */

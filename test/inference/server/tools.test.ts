@@ -1,10 +1,14 @@
 /** Calls of tools, thoughts and formats through the server. What the model says is forced by grammars, so that it says what is to be parsed. */
+import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { afterAll, afterEach, describe, expect, test } from 'vitest'
 import type OpenAI from 'openai'
 import { createGrammars } from '../../../src/inference/grammar/grammars.ts'
 import type { ServerContext } from '../../../src/inference/server/parts.ts'
 import { thoughtsEnd } from '../../../src/inference/server/tools.ts'
-import { ask, expectError, Tiny } from './helpers.ts'
+import { openModel } from '../../../src/model/open.ts'
+import { ask, expectError, Tiny, tinyPath } from './helpers.ts'
 
 const tiny = await Tiny.open()
 const grammars = createGrammars(tiny.tokenizer, tiny.tokenizer.eosTokenIds, tiny.decoder.config.vocabSize)
@@ -233,6 +237,46 @@ describe('thoughts', () => {
     expect(next.usage!.input_tokens).toBe(shown.length)
     await open.close()
   })
+})
+
+test('marks of calls and thoughts that are special tokens are found, as training finds them', async () => {
+  const dir = mkdtempSync(join(tmpdir(), 'dawn-rl-marks-'))
+  const marks = { '<|system|>': '<think>', '<|user|>': '</think>', '<|assistant|>': '<tool_call>', '<|tool|>': '</tool_call>' }
+  for (const file of ['config.json', 'tokenizer_config.json', 'tokenizer.json', 'model.safetensors'])
+    cpSync(join(tinyPath, file), join(dir, file))
+  const json = Object.entries(marks).reduce(
+    (text, [from, to]) => text.replaceAll(from, to),
+    readFileSync(join(dir, 'tokenizer.json'), 'utf8'),
+  )
+  writeFileSync(join(dir, 'tokenizer.json'), json)
+  const files = await openModel(dir)
+  const tokenizer = await files.tokenizer()
+  files.close()
+  const ids = [
+    ...tokenizer.encode('<think>hm</think><tool_call>{"name":"time","arguments":{}}</tool_call>'),
+    ...tokenizer.eosTokenIds,
+  ]
+  // Special tokens are none of a grammar's, so one token after the other is asked for.
+  const inOrder = () => {
+    let at = 0
+    const fill = (mask: Uint32Array) => {
+      mask.fill(0)[ids[at] >> 5] = 1 << (ids[at] & 31)
+    }
+    return { fill, accept: () => void at++, release: () => {}, complete: false }
+  }
+  const order = { constraint: () => Promise.resolve(inOrder()), close: () => {} }
+  const marked = await tiny.serve({}, { tokenizer, chatTemplate, reasoning: true, grammars: () => Promise.resolve(order) })
+  const { choices } = await marked.client.chat.completions.create({ ...base, tools, ...forced('x') })
+  expect(choices[0]).toMatchObject({
+    finish_reason: 'tool_calls',
+    message: { reasoning: 'hm', content: null, tool_calls: [{ function: { name: 'time', arguments: '{}' } }] },
+  })
+  const format = { type: 'json_schema' as const, name: 'x', schema: {} }
+  const response = await marked.client.responses.create({ model: 'tiny', input: 'a', text: { format }, max_output_tokens: 60 })
+  expect(response.output.map(({ type }) => type)).toEqual(['reasoning', 'message'])
+  expect(response.usage!.output_tokens_details.reasoning_tokens).toBe(4)
+  await marked.close()
+  rmSync(dir, { recursive: true })
 })
 
 describe('formats', () => {

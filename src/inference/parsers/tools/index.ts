@@ -28,8 +28,9 @@ export function toolParser(name: string, options: ToolParserOptions = {}): ToolP
     )
   }
   const rules = rulesOf(known, options.names === undefined ? undefined : new Set(options.names))
+  const marks = [rules.tags?.open, rules.tags?.close, rules.prefix].filter((word) => word !== undefined)
   const stream = () => new CallFinder(rules)
-  return { name: known, stream, parse: (text) => parseWhole(stream(), text) }
+  return { name: known, marks, stream, parse: (text) => parseWhole(stream(), text) }
 }
 
 function rulesOf(name: ToolParserName, names: ReadonlySet<string> | undefined): FinderRules {
@@ -49,7 +50,7 @@ export function toolParserFor(chatTemplate: string | null): ToolParserName {
 /** Everything is the arguments of one call: an answer that was constrained to them. */
 export function namedCallParser(name: string): ToolParser {
   const stream = () => new NamedCall(name)
-  return { name: 'named', stream, parse: (text) => parseWhole(stream(), text) }
+  return { name: 'named', marks: [], stream, parse: (text) => parseWhole(stream(), text) }
 }
 
 class NamedCall implements AnswerStream {
