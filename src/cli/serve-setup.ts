@@ -120,6 +120,8 @@ export async function openServer(options: ServeOptions): Promise<{ url: string; 
     return {
       url: server.url,
       close: async (drainSeconds) => {
+        // What a pause holds could not end, and nobody can ask for its end any more.
+        engine.resume()
         await server.close(drainSeconds)
         await closeAll()
       },

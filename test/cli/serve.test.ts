@@ -5,7 +5,7 @@ import { open } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import OpenAI from 'openai'
-import { afterAll, describe, expect, test } from 'vitest'
+import { afterAll, describe, expect, test, vi } from 'vitest'
 
 const root = join(import.meta.dirname, '../..')
 const children: ChildProcess[] = []
@@ -95,6 +95,23 @@ describe('serve', () => {
       ended: 'length',
     })
     expect(served.err()).not.toMatch(/k1|k2/)
+  })
+
+  test('lets requests end on SIGTERM that a pause holds', async () => {
+    const served = serve(['--model', 'models/tiny', '--port', '0', '--drain-seconds', '20'])
+    const url = await urlOf(served)
+    expect((await fetch(`${url}/pause`, { method: 'POST' })).status).toBe(200)
+    const client = new OpenAI({ baseURL: `${url}/v1`, apiKey: 'none', maxRetries: 0 })
+    const asked = client.completions.create({
+      model: 'models/tiny',
+      prompt: 'a',
+      max_tokens: 9,
+      ...({ ignore_eos: true } as object),
+    })
+    await vi.waitFor(async () => expect(await (await fetch(`${url}/metrics`)).text()).toMatch(/num_requests_waiting\{.*\} 1\n/))
+    served.child.kill('SIGTERM')
+    expect((await asked).choices[0].finish_reason).toBe('length')
+    expect(await served.ended).toBe(0)
   })
 
   test('ends at once on the second signal', async () => {
