@@ -126,6 +126,8 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
     out.print(
       `data     ${train.length} examples, ${formatCount(tokens)} tokens; ${args.batch_size} examples a step, ${args.max_steps} steps`,
     )
+    const [longest, most] = [train.reduce((n, s) => Math.max(n, s.ids.length), 0), source.config.maxPositionEmbeddings]
+    if (longest > most) out.warn(`an example has ${longest} tokens; ${source.name} was made for ${most} at most.`)
     const trainer = new Trainer(decoder, trainerOptions(args, negativeLogLikelihood, folder))
     const { tokenizer, rawConfig, rawGenerationConfig } = source
     const lora = args.use_lora ? loraConfig(config, adapter) : undefined

@@ -154,8 +154,8 @@ test('makes a model from nothing, goes on where it stopped with the same numbers
   expect(existsSync(join(folder, 'out/other-rank'))).toBe(false)
 })
 
-test('the loss on held-out examples says of which step it is, and is computed once where no step is left', async () => {
-  const path = config('held.toml', newModel, 'use_lora = false\nmax_steps = 1')
+test('the loss on held-out examples says of which step it is, and is computed once where no step is left; examples beyond the context are told', async () => {
+  const path = config('held.toml', `${newModel}max_position_embeddings = 16\n`, 'use_lora = false\nmax_steps = 1')
   const text = readFileSync(path, 'utf8').replace(
     /path = .+/,
     'max_examples = 4\nenv = { id = "reverse-text", args = { eval_size = 2 } }',
@@ -164,6 +164,7 @@ test('the loss on held-out examples says of which step it is, and is computed on
   const lines = async (...words: string[]) => {
     const { code, text } = await sft('@', path, '--run-name', 'held', ...words)
     expect(code, text).toBe(0)
+    expect(text).toMatch(/warning: an example has \d\d tokens; .+ was made for 16 at most\./)
     return text.match(/held-out loss .+?(?= \d+\.)/g)
   }
   expect(await lines()).toEqual(['held-out loss before training', 'held-out loss after training'])
