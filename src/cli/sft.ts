@@ -1,8 +1,10 @@
 /** `sft`: supervised training on the answers of a data file or of an environment. It also makes new, small models. */
 import type { Command } from 'commander'
+import { CLI } from '../common/commands.ts'
 import { whenThereIsRoom } from '../common/faults.ts'
 import type { Metrics } from '../common/types.ts'
 import type { TraceWish } from '../config/load.ts'
+import { shellWord } from '../monitor/format.ts'
 import type { LoadedSft, SftRun } from './sft-setup.ts'
 import { reportAtEnd } from './report.ts'
 import type { StepTimeline } from './timeline.ts'
@@ -60,6 +62,10 @@ async function runOnce(loaded: LoadedSft, stop: AbortSignal): Promise<void> {
     const after = stop.aborted || trainer.step === begun ? undefined : await heldOutLoss(run, timeline)
     if (after !== undefined) out.print(`held-out loss after training ${after.toFixed(3)}`)
     out.print(`checkpoint: ${folder.checkpointPath(trainer.step)}`)
+    if (trainer.step < args.max_steps)
+      out.print(
+        `stopped after step ${trainer.step} of ${args.max_steps}; go on: ${CLI} sft @ ${shellWord(folder.configPath)} --resume`,
+      )
     await reportAtEnd(folder.path, warn)
     if (args.save_to && trainer.step === args.max_steps) {
       await saveTo(args.save_to, run)

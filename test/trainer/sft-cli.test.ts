@@ -21,6 +21,7 @@ function sftWith(env: NodeJS.ProcessEnv, ...words: string[]): Promise<{ code: nu
   })
   let text = ''
   child.stdout.on('data', (d: Buffer) => (text += d.toString()))
+  if (env.STOP_AT) child.stdout.on('data', () => text.includes(env.STOP_AT!) && !child.killed && child.kill('SIGINT'))
   child.stderr.on('data', (d: Buffer) => (text += d.toString()))
   return new Promise((done) => child.on('close', (code) => done({ code, text })))
 }
@@ -169,6 +170,13 @@ test('the loss on held-out examples says of which step it is, and is computed on
   }
   expect(await lines()).toEqual(['held-out loss before training', 'held-out loss after training'])
   expect(await lines('--resume')).toEqual(['held-out loss at step 1'])
+
+  // Asked to stop it ends with its step, and says how to go on.
+  const on = ['@', path, '--run-name', 'held', '--resume', '--trainer.args.max_steps', '9']
+  const stopped = await sftWith({ STOP_AT: 'held-out loss at' }, ...on)
+  expect(stopped.code, stopped.text).toBe(0)
+  expect(stopped.text).toMatch(/stopped after step [2-8] of 9; go on: node cli\.js sft @ \S+config\.toml --resume\n/)
+  expect(stopped.text).not.toContain('after training')
 })
 
 test.each([
