@@ -7,6 +7,7 @@ import { z } from 'zod'
 import { UserError } from '../../src/common/errors.ts'
 import { Random } from '../../src/common/random.ts'
 import { createGrammars } from '../../src/inference/grammar/grammars.ts'
+import { regexGrammar } from '../../src/inference/grammar/regex.ts'
 import type { GrammarConstraint, GrammarFormat, Grammars } from '../../src/inference/grammar/types.ts'
 import { planTools } from '../../src/inference/parsers/tools/choice.ts'
 import type { Tokenizer } from '../../src/model/tokenizer.ts'
@@ -311,6 +312,23 @@ test('only whole characters are written: bytes that are no UTF-8 are not drawn',
     expect(text, seedWords).toMatch(/^[^a]{1,8}[à-ÿ一-三]{2}[^\n\r]$/u)
     expect(Buffer.from(text).toString()).toBe(text)
   }
+})
+
+test('a class has what negated ones inside it have; a group has its name as JavaScript or Python writes it', async () => {
+  const which = await opened()
+  const random = new Random(seed)
+  // Bounded, as above.
+  for (const pattern of [
+    String.raw`[\s\S]{1,6}`,
+    String.raw`[\Wa]{1,6}`,
+    String.raw`[^\D5]{1,6}`,
+    String.raw`[^\W\d_]{1,6}`,
+    '(?P<a>b{1,3})|(?<c>d)',
+  ]) {
+    const expected = new RegExp(`^(?:${pattern.replace('?P<', '?<')})$`, 'u')
+    for (let i = 0; i < 5; i++) expect(await walk({ type: 'regex', pattern }, which, random), seedWords).toMatch(expected)
+  }
+  expect([regexGrammar(String.raw`[\s\S]`), regexGrammar(String.raw`[\Da0-8]`)]).toEqual(['[^]', '[^9]'])
 })
 
 test('references that double each other, and rules that lean on each other, are refused or read soon', async () => {

@@ -96,6 +96,8 @@ class Parser {
     const sign = this.#signs[this.#at++]
     if (sign === '(') {
       if (this.#take('?')) {
+        // A group with a name, as JavaScript writes it or as Python does.
+        if (this.#signs[this.#at + 1] === '<') this.#take('P')
         if (this.#take('<')) {
           if (['=', '!'].includes(this.#signs[this.#at])) this.#fail('looking back is not possible in a grammar')
           while (this.#at < this.#signs.length && !this.#take('>')) this.#at++
@@ -146,11 +148,13 @@ class Parser {
   #class(): Class {
     const negated = this.#take('^')
     const out = new Set<number>()
+    /** All that no negated class inside (\S, \D, \W) has; undefined without one. */
+    let missing: Set<number> | undefined
     while (!this.#take(']')) {
       const from = this.#member()
       if (typeof from !== 'number') {
-        if (from.negated) this.#fail('a negated class inside of another is not possible here')
-        for (const point of from.points) out.add(point)
+        if (from.negated) missing = missing ? missing.intersection(from.points) : from.points
+        else for (const point of from.points) out.add(point)
         continue
       }
       let to = from
@@ -163,7 +167,7 @@ class Parser {
       if (out.size + to - from > MOST_POINTS) this.#fail(`a class has more than ${MOST_POINTS} characters; negate it`)
       for (let point = from; point <= to; point++) out.add(point)
     }
-    return { points: out, negated }
+    return missing ? { points: missing.difference(out), negated: !negated } : { points: out, negated }
   }
 
   #member(): number | Class {
