@@ -314,7 +314,7 @@ test('only whole characters are written: bytes that are no UTF-8 are not drawn',
   }
 })
 
-test('a class has what negated ones inside it have; a group has its name as JavaScript or Python writes it', async () => {
+test('a class has what negated ones inside it have; a group has its name as JavaScript or Python writes it; a choice may be empty', async () => {
   const which = await opened()
   const random = new Random(seed)
   // Bounded, as above.
@@ -329,6 +329,7 @@ test('a class has what negated ones inside it have; a group has its name as Java
     for (let i = 0; i < 5; i++) expect(await walk({ type: 'regex', pattern }, which, random), seedWords).toMatch(expected)
   }
   expect([regexGrammar(String.raw`[\s\S]`), regexGrammar(String.raw`[\Da0-8]`)]).toEqual(['[^]', '[^9]'])
+  expect(await walk({ type: 'choice', choices: [''] }, which, random)).toBe('')
 })
 
 test('references that double each other, and rules that lean on each other, are refused or read soon', async () => {

@@ -17,8 +17,8 @@ export function formatGrammar(format: GrammarFormat): string {
   }
   const rules = new Rules()
   if (format.type === 'regex') return rules.text(rules.add(regexGrammar(format.pattern)))
-  const choices = [...new Set(format.choices)].filter((choice) => choice.length > 0)
+  const choices = [...new Set(format.choices)]
   if (choices.length === 0 || choices.length > MOST_CHOICES)
-    throw new UserError(`A choice has 1 to ${MOST_CHOICES} texts that are not empty; it has ${choices.length}.`)
+    throw new UserError(`A choice has 1 to ${MOST_CHOICES} texts; it has ${choices.length}.`)
   return rules.text(rules.add(oneOf(choices.map(literal))))
 }
