@@ -69,7 +69,8 @@ function prepare(
       }
     }
   }
-  const { ids, thinking } = encodeChat(server, { messages, chat_template_kwargs: body.chat_template_kwargs })
+  const { chat_template_kwargs, reasoning: asked } = body
+  const { ids, thinking } = encodeChat(server, { messages, chat_template_kwargs, reasoning_effort: asked?.effort })
   const limits = { maxLength: engine.maxLength, prompt: 'input', field: 'max_output_tokens' }
   const max_tokens = maxTokensOf(ids.length, body.max_output_tokens, parts.defaults?.max_tokens ?? Infinity, limits)
   return {

@@ -239,6 +239,21 @@ describe('thoughts', () => {
   })
 })
 
+test('/v1/responses hands reasoning.effort to the template, as chat does reasoning_effort', async () => {
+  const own = await tiny.serve(
+    {},
+    { chatTemplate: "{% for m in messages %}{{ m.content }}{% endfor %}{{ reasoning_effort or '' }}" },
+  )
+  const tokens = async (effort: 'low' | 'minimal' | null) => {
+    const one = { model: 'tiny', input: 'a', max_output_tokens: 1, reasoning: { effort, summary: 'auto' as const } }
+    return (await own.client.responses.create(one)).usage!.input_tokens
+  }
+  const plain = await tokens(null)
+  expect(await tokens('low')).toBeGreaterThan(plain)
+  expect(await tokens('minimal')).toBeGreaterThan(await tokens('low'))
+  await own.close()
+})
+
 test('marks of calls and thoughts that are special tokens are found, as training finds them', async () => {
   const dir = mkdtempSync(join(tmpdir(), 'dawn-rl-marks-'))
   const marks = { '<|system|>': '<think>', '<|user|>': '</think>', '<|assistant|>': '<tool_call>', '<|tool|>': '</tool_call>' }

@@ -166,7 +166,7 @@ export const responsesBody = z.object({
   prompt: only(),
   background: only(false),
   include: only([]),
-  reasoning: only({}),
+  reasoning: z.object({ effort: templateFields.reasoning_effort, summary: ignored, generate_summary: ignored }).nullish(),
   top_logprobs: only(0),
   service_tier: ignored,
   prompt_cache_key: ignored,
