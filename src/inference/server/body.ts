@@ -54,6 +54,12 @@ async function readJson(context: Context, limits: BodyLimits): Promise<Record<st
   if (type !== 'application/json' && !type?.endsWith('+json')) {
     throw new HttpError(400, `The body is ${type ?? 'of no type'}; it must be application/json.`, { headers: closing })
   }
+  const encoding = context.req.header('content-encoding')?.trim().toLowerCase()
+  if (encoding && encoding !== 'identity') {
+    throw new HttpError(400, `The body is ${encoding.slice(0, 40)}; send it as it is, without content-encoding.`, {
+      headers: closing,
+    })
+  }
   const bytes = await readBytes(context.req.raw, limits)
   let text: string
   try {

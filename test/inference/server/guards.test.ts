@@ -78,6 +78,7 @@ describe('a request that is wrong', () => {
     expectError(await ask(`${url}/v1/completions`, '{"model":'), 400, /not JSON/)
     expectError(await ask(`${url}/v1/completions`, '[1]'), 400, /JSON object/)
     expectError(await ask(`${url}/v1/completions`, '{}', { headers: { 'content-type': 'text/plain' } }), 400, /application\/json/)
+    expectError(await ask(`${url}/v1/completions`, '{}', { headers: { 'content-encoding': 'gzip' } }), 400, /body is gzip/)
     const broken = {
       body: Uint8Array.from([0x7b, 0x22, 0xff, 0x22, 0x7d]),
       method: 'POST',
