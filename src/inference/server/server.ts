@@ -92,10 +92,14 @@ function appOf(server: ServerContext, { loopback, devMode }: { loopback: boolean
   app.use(async (context, next) => {
     // What nobody serves has one name in the metrics: whoever comes by could name routes without end.
     watch(context, server, (path) => (app.routes.some((route) => route.path === path) ? path : 'other'))
-    if (server.gate.draining) throw shuttingDown()
     await next()
   })
   app.use(guardBrowsers({ loopback, origins: options.allowedOrigins ?? [] }))
+  // Behind the guard: a page that may ask can read the answer only with the guard's header.
+  app.use(async (_, next) => {
+    if (server.gate.draining) throw shuttingDown()
+    await next()
+  })
   app.use(requireKey(options.apiKeys ?? []))
   addStatus(app, server)
   addCompletions(app, server)

@@ -246,7 +246,7 @@ describe('who may ask', () => {
 
 describe('a server that ends', () => {
   test('lets what runs end, and refuses what is new', async () => {
-    const ending = await tiny.serve()
+    const ending = await tiny.serve({ allowedOrigins: ['https://app.example'] })
     const stream = await ending.client.completions.create({
       model: 'tiny',
       prompt: 'a',
@@ -256,6 +256,8 @@ describe('a server that ends', () => {
     })
     const closing = ending.close(20)
     expectError(await ask(`${ending.url}/health`), 503, /shutting down/)
+    const page = await rawGet(`${ending.url}/v1/models`, { origin: 'https://app.example' })
+    expect([page.status, page.headers['access-control-allow-origin']]).toEqual([503, 'https://app.example'])
     let tokens = 0
     let reason
     for await (const { choices } of stream) {
