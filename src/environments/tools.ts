@@ -139,7 +139,10 @@ export class Toolbox {
 
   #cut(text: string): string {
     const most = this.#options.maxResultChars ?? 8000
-    return text.length <= most ? text : `${text.slice(0, most)}\n... (${text.length - most} more characters)`
+    if (text.length <= most) return text
+    // Not through the middle of an emoji.
+    const shown = text.slice(0, most).replace(/[\ud800-\udbff]$/, '')
+    return `${shown}\n... (${text.length - shown.length} more characters)`
   }
 }
 

@@ -99,6 +99,10 @@ describe('what goes wrong goes back as words, and is counted', () => {
       'done',
     )
     expect(results(long.completion)).toEqual(['odd c0: xxxxxxxxxx\n... (999990 more characters)'])
+    const pairs = await make({ tools: [odd(() => '😀'.repeat(9))], maxResultChars: 5 })
+    expect(results((await play(pairs, calling(['odd', '{}']), 'done')).completion)).toEqual([
+      'odd c0: 😀😀\n... (14 more characters)',
+    ])
   })
   test('calls without end are bounded by max_turns', async () => {
     const turns = Array.from({ length: 20 }, () => calling(['add', '{"a": 1}']))
