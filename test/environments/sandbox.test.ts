@@ -31,6 +31,8 @@ describe('what code gives', () => {
   test('what it writes, a line a call', async () => {
     const { stdout } = await runSandboxed('console.log(1, "a", { a: [1] }); console.error(null, undefined, Symbol("s")); 0')
     expect(stdout).toBe('1 a {"a":[1]}\nnull undefined Symbol(s)\n')
+    const odd = await runSandboxed(String.raw`console.log("a\0b", "😀\n"); 0`)
+    expect(odd.stdout).toBe('a\0b 😀\n\n')
   })
   test('values from outside, odd keys too', async () => {
     const input = { text: 'a\u2028"`${1}', ['__proto__']: { x: 1 } }

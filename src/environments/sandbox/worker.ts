@@ -33,7 +33,8 @@ const prelude = `(write, seed) => {
   const log = (...parts) => {
     let line = ''
     for (let i = 0; i < parts.length; i++) line += (i ? ' ' : '') + show(parts[i])
-    write(line)
+    // As JSON: a text of QuickJS ends for the host at its first NUL.
+    write(stringify(line))
   }
   globalThis.console = { log, info: log, warn: log, error: log, debug: log }
   let state = seed >>> 0
@@ -106,7 +107,7 @@ function play(job: SandboxJob, context: QuickJSContext, memory: WasmMemory, resu
 
   let written = 0
   const write = context.newFunction('write', (line) => {
-    const text = context.getString(line)
+    const text = JSON.parse(context.getString(line)) as string
     const room = job.outputBytes - written
     written += text.length + 1
     if (room > 0) result.stdout += `${text.slice(0, room)}\n`
