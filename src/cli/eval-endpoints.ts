@@ -66,6 +66,12 @@ export function endpointNamed(name: string, file?: string): Endpoint | undefined
   )
 }
 
+/** An answer as it comes, of which endpoints leave out this and that. */
+type Reply = Partial<OpenAI.ChatCompletion> & {
+  choices?: (Partial<OpenAI.ChatCompletion.Choice> & { error?: unknown })[]
+  error?: unknown
+}
+
 const same = (count: number, value: number): number[] => Array.from({ length: count }, () => value)
 
 /** How one endpoint is asked. */
@@ -99,11 +105,16 @@ export class EndpointClient implements ChatClient {
   ): Promise<ChatCompletion> {
     const client = await (this.#client ??= this.#connect())
     const body = this.#body(messages, sampling, turn)
+    const where = `${this.#endpoint.model} at ${this.#endpoint.url}`
     const reply = (await client.chat.completions.create(body as never, { signal }).catch((error: unknown) => {
-      throw new Error(`${this.#endpoint.model} at ${this.#endpoint.url}: ${messageOf(error)}`, { cause: error })
-    })) as OpenAI.ChatCompletion
-    const choice = reply.choices?.[0]
-    if (!choice) throw new Error(`${this.#endpoint.model} at ${this.#endpoint.url} replied without a choice`)
+      throw new Error(`${where}: ${messageOf(error)}`, { cause: error })
+    })) as Reply | null
+    const choice = reply?.choices?.[0]
+    // What stands before several providers says with status 200 that one of them failed, beside an empty answer too.
+    const failed = choice?.error ?? reply?.error
+    if (!reply || !choice?.message || failed) {
+      throw new Error(`${where} replied without an answer: ${String(JSON.stringify(failed ?? reply)).slice(0, 300)}`)
+    }
     // Some say nothing of tokens, and an empty answer has none: it is an answer all the same, which the rewards judge.
     const count = Math.max(1, reply.usage?.completion_tokens ?? 1)
     const calls = choice.message.tool_calls?.filter((call) => call.type === 'function')
@@ -117,7 +128,7 @@ export class EndpointClient implements ChatClient {
       versions: same(count, 0),
       promptIds: same(reply.usage?.prompt_tokens ?? 0, -1),
       finishReason: cut ? 'length' : 'stop',
-      stopCondition: cut ? 'max_tokens' : choice.finish_reason === 'stop' ? 'eos' : choice.finish_reason,
+      stopCondition: cut ? 'max_tokens' : choice.finish_reason === 'stop' ? 'eos' : (choice.finish_reason ?? 'unknown'),
     }
   }
 

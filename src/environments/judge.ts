@@ -135,10 +135,13 @@ export class Judge {
         const words = this.#explain(client, error)
         throw signal?.aborted ? new Aborted(words) : new Error(words, { cause: error })
       })
-      const text = (response as OpenAI.ChatCompletion).choices?.[0]?.message?.content
+      const { choices, error: failed } = response as OpenAI.ChatCompletion & { error?: unknown }
+      const text = choices?.[0]?.message?.content
       if (typeof text !== 'string' || text.trim() === '') {
-        const why = (response as OpenAI.ChatCompletion).choices?.[0]?.finish_reason
-        throw new Error(`judge ${model} at ${client.baseURL} replied without text${why ? ` (finish_reason ${why})` : ''}`)
+        const why = choices?.[0]?.finish_reason
+        // With status 200 too some say that they failed.
+        const said = failed ? `: ${JSON.stringify(failed).slice(0, 300)}` : why ? ` (finish_reason ${why})` : ''
+        throw new Error(`judge ${model} at ${client.baseURL} replied without text${said}`)
       }
       return text
     } finally {

@@ -207,6 +207,9 @@ describe('what goes wrong', () => {
   test('a reply without text, or that is no JSON', async () => {
     answer = reply(null)
     await expect(judgeOf().ask(question('two'))).rejects.toThrow('replied without text (finish_reason stop)')
+    answer = (_, response) =>
+      void response.setHeader('content-type', 'application/json').end('{"error": {"message": "the provider is down"}}')
+    await expect(judgeOf().ask(question('two'))).rejects.toThrow(/replied without text: .*the provider is down/)
     answer = (_, response) => void response.end('<html>')
     await expect(judgeOf({ retries: 0 }).ask(question('two'))).rejects.toThrow(/judge j at/)
   })
