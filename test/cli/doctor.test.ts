@@ -48,8 +48,10 @@ describe('doctor', () => {
   })
 
   it.runIf(process.platform === 'linux')('says why there is no adapter, gives one command, and exits with 2', () => {
-    const { code, out, err } = cli(['doctor'], noDriver)
+    const { code, out, err } = cli(['doctor'], { ...noDriver, DAWN_RL_API_KEY: 'not for others' })
     expect({ code, err }).toEqual({ code: 2, err: '' })
+    expect(out).toContain('DAWN_RL_API_KEY=(set)')
+    expect(out).not.toContain('not for others')
     expect(out).toMatch(/^adapters +none$/m)
     expect(out).toContain('VK_DRIVER_FILES=/nonexistent')
     expect(out).toMatch(/^ +driver said: .*driver/im)
