@@ -20,11 +20,11 @@ export interface RunTotals {
 }
 
 export interface StepRollouts {
-  /** All rollouts that ended for this step: trained on, without variance, failed. Not those dropped for their age. */
+  /** All rollouts that ended for this step: trained on, without variance, failed, too old. */
   rollouts: readonly ScoredRollout[]
   /** Version of the weights that this step's forward pass uses; a token sampled with version v is `version - v` steps old. */
   version: PolicyVersion
-  /** Rollouts thrown away since the last step because they were too old. */
+  /** Those of them that were not trained on because they were too old. */
   dropped?: number
   /** Of the run before this step; `totalsOf` the last row of metrics.jsonl on resume. */
   totals: RunTotals
