@@ -170,10 +170,10 @@ function samples(path: string): string {
     .toSorted((a, b) => a - b)
   const read = (step: number) => readRollouts({ rolloutsPath: (n) => join(folder, `step_${n}.jsonl`) }, step)
   const evals = (step: number | undefined) => (step === undefined ? [] : read(step).filter(({ split }) => split === 'eval'))
-  // Evaluations are few and at both ends: not every file of a long run is read.
+  // Evaluations are few and at both ends, and a run that begins without one is not searched: not every file of a long run is read.
   const before = evals(steps[0])
-  const after = steps.length > 1 ? evals(steps.findLast((step, i) => i > 0 && evals(step).length > 0)) : []
-  if (before.length > 0 && after.length > 0) {
+  const after = before.length > 0 ? evals(steps.findLast((step, i) => i > 0 && evals(step).length > 0)) : []
+  if (after.length > 0) {
     const pairs = before.flatMap((b) => {
       const a = after.find((one) => one.env === b.env && one.example_id === b.example_id && one.index === b.index)
       return a ? [{ b, a, gain: (a.reward ?? 0) - (b.reward ?? 0) }] : []
