@@ -63,9 +63,15 @@ function messagesOf(value: unknown, column: string, where: string): Message[] {
     const calls = tool_calls && { tool_calls: callsOf(tool_calls, `${where}: message ${i} of its ${column}`) }
     const thoughts = thoughtsOf(message)
     const known = thoughts === undefined ? {} : { reasoning: thoughts, reasoning_content: thoughts }
-    return { role: role!, content, ...calls, ...(tool_call_id && { tool_call_id }), ...(name && { name }), ...known }
+    const weight = weightOf(message) ?? 1
+    if (weight !== 0 && weight !== 1) throw new UserError(`${where}: the weight of message ${i} of its ${column} must be 0 or 1.`)
+    const learned = weight === 0 ? { weight } : {}
+    return { role: role!, content, ...calls, ...(tool_call_id && { tool_call_id }), ...(name && { name }), ...known, ...learned }
   })
 }
+
+/** As OpenAI has it: an answer of weight 0 is read and not learned. */
+const weightOf = (message: object | null): unknown => (message as { weight?: unknown } | null)?.weight
 
 /** What was thought before an answer: templates have it under either name. */
 function thoughtsOf(message: Partial<Message> | null): string | undefined {
@@ -132,7 +138,7 @@ function encodeChat(
   const messages = [...prompt, ...completion]
   let done = ''
   for (let i = prompt.length; i < messages.length; i++) {
-    if (messages[i].role !== 'assistant') continue
+    if (messages[i].role !== 'assistant' || weightOf(messages[i]) === 0) continue
     const before = tokenizer.renderChat(messages.slice(0, i), { addGenerationPrompt: true, tools })
     const after = tokenizer.renderChat(messages.slice(0, i + 1), { addGenerationPrompt: false, tools })
     if (!before.startsWith(done) || !after.startsWith(before)) {

@@ -68,6 +68,13 @@ describe('what is learned', () => {
     )
     expect(learned(shot)).toBe('B<|end|>')
   })
+  test('an answer of weight 0 is read and not learned', () => {
+    const messages = [user('a'), { ...assistant('B'), weight: 0 }, user('c'), { ...assistant('D'), weight: 1 }]
+    const s = sampleOf(exampleOf({ messages }, 'row', true), tokenizer, 'row')
+    expect(learned(s)).toBe('D<|end|>')
+    const plain = messages.map(({ role, content }) => ({ role, content }))
+    expect([...s.ids]).toEqual([...sampleOf(exampleOf({ messages: plain }, 'row', true), tokenizer, 'row').ids])
+  })
   test('thoughts beside an answer are learned where the template writes them, and refused where it does not', () => {
     const row = (name: string) => ({ messages: [user('a'), { ...assistant('b'), [name]: 'hm' }] })
     const thinking = {
@@ -94,6 +101,11 @@ describe('what is learned', () => {
     ['neither', { question: 'a' }, /row 3 has neither messages nor a prompt and a completion \(columns found: question\)/],
     ['no answer', { messages: [user('a')] }, /row 3 has no answer of the assistant/],
     ['a role', { messages: [{ role: 'bot', content: 'a' }] }, /message 0 of its messages must be/],
+    [
+      'a weight',
+      { messages: [user('a'), { ...assistant('b'), weight: 0.5 }] },
+      /row 3: the weight of message 1 of its messages must be 0 or 1/,
+    ],
     ['no list', { messages: [] }, /its messages must be a list/],
   ])('refused: %s', (_name, columns, message) => {
     const make = () => sampleOf(exampleOf(columns, 'row 3', true), tokenizer, 'row 3')
