@@ -237,6 +237,13 @@ describe.skipIf(withoutVerifiers)('a group of rollouts that Python compares', ()
   })
 })
 
+test.skipIf(withoutVerifiers)('a reward function named reward is a part of the sum', async () => {
+  const env = await openTasks({ kind: 'named' })
+  const { client } = await saying(() => '1')
+  const rollout = await runRollout(env, env.dataset[1], { client, sampling, group: 'g', index: 0, generationTimeoutSeconds: 60 })
+  expect(rollout).toMatchObject({ error: null, reward: 1.5, metrics: { reward: 1, length: 1 } })
+})
+
 describe('an environment that cannot be had is one sentence', () => {
   const load = (id: string, args = {}, options = {}) => loadEnvironment(id, args, { base: fixtures, ...options })
 

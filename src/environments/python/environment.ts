@@ -66,6 +66,7 @@ export class PythonEnv implements Environment {
   readonly #wish: PythonWish
   readonly #options: PythonOptions
   readonly #groups = new Map<string, GroupRequest>()
+  readonly #columns: string[]
   #opened: Promise<{ host: EnvHost; endpoint: PolicyEndpoint }> | undefined
   #closed = false
 
@@ -77,6 +78,8 @@ export class PythonEnv implements Environment {
     this.dataset = numbered(about.rows.slice(0, about.train))
     this.evalDataset = numbered(about.rows.slice(about.train))
     this.rubric = new PythonRubric(about.rewards)
+    // verifiers writes each function's score over what else has its name: of one named reward the sum is asked for behind it.
+    this.#columns = ['trajectory', ...about.rewards.flatMap(([name]) => (name === 'reward' ? [name] : []))]
     this.maxTurns = about.max_turns
     this.playsGroups = about.group
     this.tools = about.tools.map(({ name, description, parameters }) => ({
@@ -179,7 +182,7 @@ export class PythonEnv implements Environment {
         model: 'policy',
         sampling_args: samplingArgs(sampling, name),
         max_retries: 0,
-        state_columns: ['trajectory'],
+        state_columns: this.#columns,
       }
       const reply = await host.request(await payload(fields), signal)
       if (!reply.success)
