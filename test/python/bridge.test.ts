@@ -269,5 +269,6 @@ describe('an environment that cannot be had is one sentence', () => {
       /load_environment raised KeyError: 'no data here' \(.*bridge_tasks\.py:\d+\)/,
     )
     await expect(load('./bridge_tasks.py', { colour: 'red' })).rejects.toThrow(/unexpected keyword argument 'colour'/)
+    await expect(load('./bridge_tasks.py', { kind: 'killed' })).rejects.toThrow(/Python was ended by SIGKILL\. The last it said/)
   })
 })

@@ -159,9 +159,9 @@ async function ask(
   }, seconds * 1000)
   let said = ''
   child.stderr!.on('data', (data: Buffer) => (said = (said + data.toString()).slice(-4000)))
-  const ended = new Promise<number | null>((resolved, reject) => {
+  const ended = new Promise<string>((resolved, reject) => {
     child.once('error', reject)
-    child.once('close', resolved)
+    child.once('close', (code, by) => resolved(by ? `was ended by ${by}` : code === 0 ? '' : `ended with exit code ${code}`))
   })
   ended.catch(() => {})
   let failed: { failed: string; message: string } | undefined
@@ -171,14 +171,14 @@ async function ask(
       if (typeof line.failed === 'string') failed = line as { failed: string; message: string }
       else onLine(line)
     }
-    const code = await ended.catch((error: Error) => {
+    const how = await ended.catch((error: Error) => {
       throw new UserError(`environment ${wish.id}: ${wish.python} can't be started (${error.message}). Run '${SETUP}'.`)
     })
     if (late) throw new UserError(`environment ${wish.id}: Python did not load it within ${seconds} s.`)
     if (failed) throw new UserError(sentence(wish.id, failed))
-    if (code !== 0) {
+    if (how) {
       const last = said.trimEnd().split('\n').at(-1)
-      throw new UserError(`environment ${wish.id}: Python ended with exit code ${code}. The last it said: ${last || 'nothing'}`)
+      throw new UserError(`environment ${wish.id}: Python ${how}. The last it said: ${last || 'nothing'}`)
     }
   } finally {
     clearTimeout(timer)
