@@ -3,7 +3,6 @@ import { messageOf, UserError } from '../common/errors.ts'
 import { hashSeed, Random } from '../common/random.ts'
 import type { Message, Metrics, ToolCall, ToolDefinition, TrainingBatch, TrainingSample } from '../common/types.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
-import { NotFiniteError } from './bad-step.ts'
 import { scoreSamples } from './gradients.ts'
 import type { StepHooks, Trainer } from './trainer.ts'
 
@@ -258,8 +257,8 @@ export async function trainSft(trainer: Trainer, data: SftData, options: SftLoop
   try {
     await steps(trainer, data, options, reached)
   } catch (error) {
-    // Its own save has been made; of a device that is lost nothing can be read.
-    if (error instanceof NotFiniteError || trainer.decoder.gpu.lost || reached.done === reached.saved) throw error
+    // Of a device that is lost nothing can be read.
+    if (trainer.decoder.gpu.lost || reached.done === reached.saved) throw error
     // A step that did not end was not made.
     trainer.step = reached.done
     try {
@@ -284,11 +283,7 @@ async function steps(
   while (trainer.step < maxSteps) {
     const step = trainer.step + 1
     const begin = performance.now()
-    const made = around(step, (progress) => trainer.trainStep(data.batch(step), { warn, progress }))
-    const { metrics } = await made.catch(async (error: unknown) => {
-      if (error instanceof NotFiniteError) await save(undefined)
-      throw error
-    })
+    const { metrics } = await around(step, (progress) => trainer.trainStep(data.batch(step), { warn, progress }))
     const last = step === maxSteps || stopRequested()
     const row = {
       ...metrics,

@@ -3,6 +3,7 @@ import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
 import { UserError } from '../../src/common/errors.ts'
+import { NotFiniteError } from '../../src/trainer/bad-step.ts'
 import { loadDecoder } from '../../src/model/decoder-load.ts'
 import { openModel } from '../../src/model/open.ts'
 import { byteTokenizer, BYTE_END } from '../../src/trainer/byte-tokenizer.ts'
@@ -151,13 +152,14 @@ test('more examples than a call takes arguments', () => {
 
 test('what was learned until an error is saved: the step before the one that failed, or the one that was made and has no row', async () => {
   const data = new SftData([sampleOf({ text: { prompt: 'p', completion: 'c' } }, tokenizer, 'row')], { batchSize: 1, seed: 1 })
-  const run = async (lost?: Error, onStep: (step: number) => void = () => {}) => {
+  const wrong = 'Step 3 does not fit'
+  const run = async (lost?: Error, onStep: (step: number) => void = () => {}, error: Error = new UserError(wrong)) => {
     // As Trainer does it: a step that throws has been counted.
     const trainer = {
       step: 0,
       decoder: { gpu: { lost } },
       trainStep: async () => {
-        if (++trainer.step === 3) throw new UserError('Step 3 does not fit')
+        if (++trainer.step === 3) throw error
         return await Promise.resolve({ metrics: {} })
       },
     }
@@ -173,6 +175,8 @@ test('what was learned until an error is saved: the step before the one that fai
     if (step === 2) throw new Error('no row')
   }
   expect(await run(undefined, noRow)).toEqual([2])
+  // The third in a row; it has no row either.
+  expect(await run(undefined, undefined, new NotFiniteError(wrong))).toEqual([2])
 })
 
 test('a start that all examples share is computed once and changes nothing', async () => {
