@@ -1,11 +1,11 @@
 /** `bench`: how fast kernels and whole steps are on this adapter, beside what it can do at best. */
-import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
-import { dirname } from 'node:path'
+import { readFileSync, writeFileSync } from 'node:fs'
 import { Argument, InvalidArgumentError, type Command } from 'commander'
 import { CLI } from '../common/commands.ts'
 import { messageOf, UserError } from '../common/errors.ts'
 import { shellWord } from '../monitor/format.ts'
 import type { BenchReport, Topic } from '../bench/run.ts'
+import { checkOut } from './out-file.ts'
 import { versionOf } from './version.ts'
 
 interface Options {
@@ -58,6 +58,7 @@ async function bench(what: Topic[], options: Options): Promise<void> {
     console.log(reportMarkdown(readReport(options.table)))
     return
   }
+  if (options.out !== undefined) checkOut(options.out)
   const { Gpu } = await import('../gpu/gpu.ts')
   const { runBench } = await import('../bench/run.ts')
   const gpu = await Gpu.open()
@@ -80,11 +81,8 @@ async function bench(what: Topic[], options: Options): Promise<void> {
     )
     console.log(reportLines(report).join('\n'))
     const json = JSON.stringify(report, (_, value: unknown) => (typeof value === 'number' ? Number(value.toPrecision(5)) : value))
-    if (options.out !== undefined) {
-      mkdirSync(dirname(options.out), { recursive: true })
-      writeFileSync(options.out, `${JSON.stringify(JSON.parse(json), null, 1)}\n`)
-    }
     console.log(json)
+    if (options.out !== undefined) writeFileSync(options.out, `${JSON.stringify(JSON.parse(json), null, 1)}\n`)
   } finally {
     gpu.close()
   }

@@ -3,6 +3,7 @@ import { InvalidArgumentError, type Command } from 'commander'
 import type { TrainingSample } from '../common/types.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import type { Decoder } from '../model/decoder.ts'
+import { checkOut } from './out-file.ts'
 
 export interface ModelBatchOptions {
   model: string
@@ -71,6 +72,7 @@ export async function withDecoder(
     const longest = samples.reduce((most, s) => Math.max(most, s.ids.length), 0)
     const most = files.config.maxPositionEmbeddings
     if (longest > most) console.error(`a sequence has ${longest} tokens; ${files.name} was made for ${most} at most`)
+    checkOut(options.out)
     const gpu = await Gpu.open()
     if (gpu.facts.software) console.error(`no GPU here: running on the CPU (${gpu.facts.name})`)
     const report = reporter(`loading ${files.name}`)

@@ -129,6 +129,12 @@ describe('the frame', () => {
     }
   })
 
+  it('measures nothing that --out has no place for', () => {
+    const { code, out, err } = cli(['bench', 'norm', '--quick', '--out', tmpdir()])
+    expect({ code, out }).toEqual({ code: 2, out: '' })
+    expect(err).toMatch(/^--out .* cannot be written: .* Name another file\.\n$/)
+  })
+
   it('ends quietly when nobody reads on', () => {
     const result = spawnSync(
       'bash',
