@@ -44,6 +44,9 @@ export interface DatasetOptions {
   name?: string
 }
 
+/** Rows that code may make: a generator without end would fill the memory without a word. */
+const MOST_MADE = 2_000_000
+
 /** Reads a source into tasks, in its order. Throws UserError naming place and columns for a row that is no task, or for no rows at all. */
 export async function loadRows(source: DatasetSource, options: DatasetOptions = {}): Promise<Row[]> {
   const stored = typeof source === 'string' ? { path: source } : isStored(source) ? source : null
@@ -68,6 +71,10 @@ export async function loadRows(source: DatasetSource, options: DatasetOptions = 
   } else {
     const items = typeof source === 'function' ? source(options.seed ?? 0) : (source as readonly RowInput[])
     for await (const columns of items) {
+      if (rows.length === MOST_MADE)
+        throw new UserError(
+          `${name} gives more than ${MOST_MADE} rows. Is it a generator without end? Let it end after as many as are to be learned, or name a file.`,
+        )
       add({ where: `${name} row ${rows.length}`, columns: { ...columns } })
       mustBeJson(rows.at(-1)!, `${name} row ${rows.length - 1}`)
     }

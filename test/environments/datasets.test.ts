@@ -104,6 +104,12 @@ describe('rows', () => {
       'dataset row 1: example_id 1 is that of dataset row 0 too. Give each row its own, or leave the column out to count rows.',
     )
   })
+  test('a generator without end', async () => {
+    const endless = function* () {
+      for (;;) yield { question: 'q' }
+    }
+    await expect(loadRows(endless)).rejects.toThrow('dataset gives more than 2000000 rows. Is it a generator without end?')
+  })
   test('no rows at all', async () => {
     expect(await refusal(loadRows([], { name: 'evalDataset of environment x' }))).toBe(
       'evalDataset of environment x has no rows.',
