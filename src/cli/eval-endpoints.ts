@@ -2,7 +2,7 @@
 import { existsSync, readFileSync } from 'node:fs'
 import type { OpenAI } from 'openai'
 import { parse } from 'smol-toml'
-import { messageOf, nearest, UserError } from '../common/errors.ts'
+import { causeOf, messageOf, nearest, UserError } from '../common/errors.ts'
 import type { ChatClient, ChatCompletion, ChatTurn, Message, SamplingParams } from '../common/types.ts'
 
 export interface Endpoint {
@@ -107,7 +107,8 @@ export class EndpointClient implements ChatClient {
     const body = this.#body(messages, sampling, turn)
     const where = `${this.#endpoint.model} at ${this.#endpoint.url}`
     const reply = (await client.chat.completions.create(body as never, { signal }).catch((error: unknown) => {
-      throw new Error(`${where}: ${messageOf(error)}`, { cause: error })
+      const why = error instanceof Error && error.cause !== undefined ? ` (${causeOf(error)})` : ''
+      throw new Error(`${where}: ${messageOf(error)}${why}`, { cause: error })
     })) as Reply | null
     const choice = reply?.choices?.[0]
     // What stands before several providers says with status 200 that one of them failed, beside an empty answer too.

@@ -12,6 +12,13 @@ export function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error)
 }
 
+/** What was first of all that led to an error, as its code (ECONNREFUSED) where it has one: clients say no more than 'Connection error.' */
+export function causeOf(error: unknown): string {
+  let inner = error
+  while (inner instanceof Error && inner.cause !== undefined) inner = inner.cause
+  return (inner as { code?: string }).code ?? messageOf(inner)
+}
+
 /** The message, with the first place of the stack behind it: for what a user's code threw. */
 export function messageWithPlace(error: unknown): string {
   const place = error instanceof Error ? /^ +at .*$/m.exec(error.stack ?? '')?.[0].trim() : undefined

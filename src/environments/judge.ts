@@ -8,7 +8,7 @@ import { existsSync, readFileSync } from 'node:fs'
 import { appendFile, mkdir } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import type { OpenAI } from 'openai'
-import { messageOf, UserError } from '../common/errors.ts'
+import { causeOf, messageOf, UserError } from '../common/errors.ts'
 import { isFullDisk } from '../common/faults.ts'
 import type { Message } from '../common/types.ts'
 import { Parser } from './parsers.ts'
@@ -216,12 +216,6 @@ export class Judge {
 function questionOf(prompt: readonly Message[]): string {
   const asked = prompt.filter((message) => message.role !== 'system')
   return asked.length === 1 ? asked[0].content : asked.map((message) => `${message.role}: ${message.content}`).join('\n\n')
-}
-
-function causeOf(error: unknown): string {
-  let inner = error
-  while (inner instanceof Error && inner.cause !== undefined) inner = inner.cause
-  return (inner as { code?: string }).code ?? messageOf(inner)
 }
 
 /** 1 where a reply says yes, 0 where it says no: its first word, or its last line's only word. Throws for a reply that says neither. */

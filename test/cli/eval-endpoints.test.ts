@@ -100,6 +100,15 @@ test('an answer that says little, and a failure with status 200', async () => {
   }
 })
 
+test('an endpoint that is not there: with the cause', async () => {
+  const server = createServer()
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  const { port } = server.address() as AddressInfo
+  await new Promise((resolve) => server.close(resolve))
+  const client = new EndpointClient({ model: 'm', url: `http://127.0.0.1:${port}/v1` }, { retries: 0 })
+  await expect(client.complete([{ role: 'user', content: '?' }], sampling)).rejects.toThrow(/^m at http.*: .*\(ECONNREFUSED\)$/)
+})
+
 test('endpoints.toml: names, replicas, and what is missing in one', () => {
   const dir = mkdtempSync(join(tmpdir(), 'dawn-rl-endpoints-'))
   const file = join(dir, 'endpoints.toml')
