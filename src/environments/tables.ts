@@ -122,12 +122,16 @@ function textOf(bytes: Uint8Array, where: string): string {
   }
 }
 
-/** Whole numbers beyond 2^53 become text, as those of parquet do: as numbers they would lie. */
-function parseJson(text: string, where: string): unknown {
+/** JSON, of which whole numbers beyond 2^53 become text, as those of parquet do: as numbers they would lie. */
+export function exactJson(text: string): unknown {
   const exact = (_: string, value: unknown, { source = '' }: { source?: string } = {}) =>
     typeof value === 'number' && !Number.isSafeInteger(value) && /^-?\d+$/u.test(source) ? source : value
+  return JSON.parse(text, /\d{16}/u.test(text) ? exact : undefined)
+}
+
+function parseJson(text: string, where: string): unknown {
   try {
-    return JSON.parse(text, /\d{16}/u.test(text) ? exact : undefined)
+    return exactJson(text)
   } catch (error) {
     throw new UserError(`${where}: not valid JSON (${messageOf(error)}).`)
   }

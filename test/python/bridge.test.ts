@@ -44,6 +44,8 @@ describe.skipIf(withoutVerifiers)('environments in Python', () => {
     expect(env.maxTurns).toBe(3)
     expect(env.playsGroups).toBe(false)
     expect(env.rubric.weights).toMatchObject({ right: 1, length: 0, kinds: 0.5, not_a_number: 1 })
+    // 2^60: as a number it would be another one.
+    expect(env.dataset[0].info.seed).toBe('1152921504606846976')
     expect(env.dataset[2]).toMatchObject({ exampleId: 2, answer: '2', prompt: [{ role: 'system', content: 'Be brief.' }, { role: 'user', content: 'say 2' }] }) // prettier-ignore
   })
 

@@ -6,6 +6,7 @@ import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
 import { SCRIPTS } from '../../common/commands.ts'
 import { UserError } from '../../common/errors.ts'
+import { exactJson } from '../tables.ts'
 import type { Description, PythonRow } from './types.ts'
 import { messagesOf } from './types.ts'
 
@@ -136,7 +137,7 @@ function infoOf(info: unknown): Record<string, unknown> {
 
 function attempt(text: string): unknown {
   try {
-    return JSON.parse(text)
+    return exactJson(text)
   } catch {
     return undefined
   }
@@ -167,7 +168,7 @@ async function ask(
   let failed: { failed: string; message: string } | undefined
   try {
     for await (const text of createInterface({ input: child.stdout!, crlfDelay: Infinity })) {
-      const line = JSON.parse(text) as Record<string, unknown>
+      const line = exactJson(text) as Record<string, unknown>
       if (typeof line.failed === 'string') failed = line as { failed: string; message: string }
       else onLine(line)
     }
