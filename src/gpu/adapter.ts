@@ -25,6 +25,8 @@ export interface GpuFacts {
   timestamps: boolean
   /** Parameters travel with the command (`var<immediate>`), else through a ring of uniform buffers. */
   immediates: boolean
+  /** Kernels run in another order than the driver's, which shows a missing barrier (shuffle.ts): `DAWN_RL_SHUFFLE=1`. */
+  shuffled: boolean
   limits: {
     maxBinding: number
     maxBuffer: number
@@ -106,6 +108,7 @@ export async function openDevice(
     matrixUnits: features.has('chromium-experimental-subgroup-matrix') ? matrixUnitsOf(info) : [],
     timestamps: features.has('timestamp-query'),
     immediates: language.has('immediate_address_space') && process.env.DAWN_RL_IMMEDIATES !== '0',
+    shuffled: process.env.DAWN_RL_SHUFFLE === '1',
     limits: {
       maxBinding: device.limits.maxStorageBufferBindingSize,
       maxBuffer: device.limits.maxBufferSize,

@@ -101,7 +101,7 @@ export class Gpu {
   }
 
   kernel(path: string, constants: Constants = {}): Kernel {
-    return this.kernels.get(path, constants, this.#tracing !== undefined)
+    return this.kernels.get(path, constants, this.#tracing !== undefined, this.facts.shuffled)
   }
 
   /** A buffer from the pool holding `data`. */

@@ -4,6 +4,7 @@ import { setImmediate as turn } from 'node:timers/promises'
 import type { GpuFacts } from './adapter.ts'
 import { GpuError } from './errors.ts'
 import { collectYoung } from './heap.ts'
+import { shuffled } from './shuffle.ts'
 import { capacityOf, type Count } from './size.ts'
 import { bindingsOf, expandWgsl, paramsOf, type BindingDeclaration, type Constants } from './wgsl.ts'
 
@@ -44,12 +45,13 @@ export class KernelCache {
   /**
    * The kernel of a `.wgsl` file in the variant that `constants` select.
    * @param later it is compiled when it is asked for without this, or by `compile`; until then it has no pipeline
+   * @param shuffle its invocations in another order (shuffle.ts)
    * @throws GpuError with the compiler's words and the line it means
    */
-  get(path: string, constants: Constants, later = false): Kernel {
-    const key = `${path} ${JSON.stringify(constants)}`
+  get(path: string, constants: Constants, later = false, shuffle = false): Kernel {
+    const key = `${path} ${JSON.stringify(constants)}${shuffle ? ' shuffled' : ''}`
     let kernel = this.#kernels.get(key)
-    if (!kernel) this.#kernels.set(key, (kernel = this.#expand(path, key, constants)))
+    if (!kernel) this.#kernels.set(key, (kernel = this.#expand(path, key, constants, shuffle)))
     if (!later) this.#waiting.get(key)?.()
     return kernel
   }
@@ -66,9 +68,10 @@ export class KernelCache {
     }
   }
 
-  #expand(path: string, key: string, constants: Constants): Kernel {
+  #expand(path: string, key: string, constants: Constants, shuffle: boolean): Kernel {
     const label = labelOf(path, constants)
     let source = expandWgsl(path, constants)
+    if (shuffle) source = shuffled(source, constants, this.#facts.subgroupSize)
     const params = paramsOf(source, label)
     const declaration = this.#facts.immediates ? 'var<immediate> p: Params;' : '@group(1) @binding(0) var<uniform> p: Params;'
     const enables: string[] = []

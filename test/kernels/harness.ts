@@ -28,7 +28,7 @@ export const bounds = {
 /** A NaN whose bits no kernel makes by itself. */
 const poison = 0x7fc5a5a5
 
-/** How a test runs the kernels: as this adapter does, or as another kind of adapter would. */
+/** How a test runs the kernels: as this adapter does, or as another kind of adapter would, and then in another order (src/gpu/shuffle.ts). */
 export interface Mode {
   name: string
   facts: Partial<GpuFacts>
@@ -37,9 +37,9 @@ export interface Mode {
 }
 export const modes: Mode[] = [
   { name: 'as this adapter', facts: {} },
-  { name: 'register tile, lanes through workgroup memory', facts: { software: false, subgroupSize: 0 } },
-  { name: 'register tile, lanes of a subgroup', facts: { software: false }, needs: 'cpu' },
-  { name: 'software without subgroups', facts: { software: true, subgroupSize: 0 } },
+  { name: 'register tile, lanes through workgroup memory', facts: { software: false, subgroupSize: 0, shuffled: true } },
+  { name: 'register tile, lanes of a subgroup', facts: { software: false, shuffled: true }, needs: 'cpu' },
+  { name: 'software without subgroups', facts: { software: true, subgroupSize: 0, shuffled: true } },
 ]
 
 /** The device of a test file, opened at once and closed after its tests, and helpers bound to it. */
