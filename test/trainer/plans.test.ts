@@ -19,7 +19,7 @@ const cispo = await loadLoss('cispo', bounds)
 /** The log-probabilities of a file's loss come to the host, and its gradients go back. */
 const onHost: Loss = { ...cispo, kernel: undefined }
 
-/** Groups of a few completions, most of them with a prompt in common; some tokens are not learned. */
+/** Groups of a few completions, most of them with a prompt in common; some tokens are not learned, but the last one always is: a step without any is skipped. */
 function randomBatch(random: Random, vocabulary: number, groups: number, longest: number, step = 1): TrainingBatch {
   const ids = (length: number) => Array.from({ length }, () => random.int(vocabulary))
   const samples: TrainingSample[] = []
@@ -31,7 +31,7 @@ function randomBatch(random: Random, vocabulary: number, groups: number, longest
       const length = all.length
       samples.push({
         ids: Int32Array.from(all),
-        lossMask: Uint8Array.from({ length }, (_, t) => Number(t >= prompt.length && random.int(6) > 0)),
+        lossMask: Uint8Array.from({ length }, (_, t) => Number(t >= prompt.length && (random.int(6) > 0 || t === length - 1))),
         inferenceLogprobs: Float32Array.from({ length }, () => -3 - random.normal()),
         advantages: new Float32Array(length).fill(random.normal()),
         ...(shares && { promptKey: `${group}`, promptLength: prompt.length }),
