@@ -75,9 +75,10 @@ class Loader {
     const norm = await this.#norm('model.norm', config.hiddenSize)
     const head = config.tieWordEmbeddings ? embed : await this.#matrix('lm_head.weight')
     this.#store.allocate()
-    for (const [i, fill] of this.#fills.entries()) {
-      fill()
-      if (i % 8 === 7) await this.#gpu.sync('loading')
+    // A fill holds what was read of its tensor, and the decoder holds this loader: what has run is forgotten.
+    for (let done = 1; this.#fills.length > 0; done++) {
+      this.#fills.shift()!()
+      if (done % 8 === 0) await this.#gpu.sync('loading')
     }
     await this.#gpu.sync('loading')
     const rotary = new RotaryCache(this.#gpu, config)

@@ -1,12 +1,19 @@
-/** What waits on the device while a model is loaded is bounded. */
+/** What waits on the device while a model is loaded is bounded, and nothing of it stays on the host. */
 import { execFileSync } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { setFlagsFromString } from 'node:v8'
+import { runInNewContext } from 'node:vm'
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest'
 import { Gpu } from '../../src/gpu/gpu.ts'
+import { loadDecoder } from '../../src/model/decoder-load.ts'
+import { openModel } from '../../src/model/open.ts'
+import type { TensorSource } from '../../src/model/types.ts'
 import { Uploads } from '../../src/model/uploads.ts'
 
 const model = join(import.meta.dirname, '../../models/SmolLM2-135M-Instruct.Q4_1.gguf')
+const tiny = join(import.meta.dirname, '../../models/tiny')
 
 describe('uploads', () => {
   let gpu: Gpu
@@ -27,6 +34,31 @@ describe('uploads', () => {
     await uploads.room()
     expect(sync).toHaveBeenCalledTimes(1)
     sync.mockRestore()
+  })
+
+  test('of a model that is trained whole hold nothing of its files once it is loaded', async () => {
+    const files = await openModel(tiny)
+    const read: WeakRef<object>[] = []
+    const tensors: TensorSource = {
+      names: () => files.tensors.names(),
+      has: (name) => files.tensors.has(name),
+      shape: (name) => files.tensors.shape(name),
+      read: async (name, options) => {
+        const found = await files.tensors.read(name, options)
+        read.push(new WeakRef(found.data))
+        return found
+      },
+      close: () => files.close(),
+    }
+    const decoder = await loadDecoder(gpu, { name: files.name, config: files.config, tensors }, { full: true })
+    setFlagsFromString('--expose-gc')
+    const collect = runInNewContext('gc') as () => void
+    await sleep(0)
+    collect()
+    expect(read.length).toBeGreaterThan(10)
+    expect(read.filter((data) => data.deref() !== undefined)).toEqual([])
+    decoder.release()
+    files.close()
   })
 
   // With 64 MB waiting it is 104 to 180.
