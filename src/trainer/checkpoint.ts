@@ -21,6 +21,7 @@ import { readAdapter, writeAdapterFiles, type LoraConfig } from '../model/peft.t
 import { openSafetensors, writeSafetensors, type SafetensorsSource, type TensorToWrite } from '../model/safetensors.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
 import type { Decoder } from '../model/decoder.ts'
+import { Uploads } from '../model/uploads.ts'
 import { BLOCK, type Codes } from '../kernels/optimizer/codes.ts'
 import {
   clearLeftovers,
@@ -194,12 +195,15 @@ export async function loadCheckpoint(dir: string, trainer: Trainer, about: Weigh
     }
     const count = source.names().filter((name) => name.endsWith('.exp_avg')).length
     if (count !== store.parameters.length) throw refuse(`trains ${count} tensors, and this run ${store.parameters.length}`)
+    const uploads = new Uploads(store.gpu)
     for (const parameter of store.parameters) {
       const { name } = parameter
+      await uploads.room()
       const value = values?.get(name) ?? (await source.readFloat32(`${name}.master`)).data
       store.write(parameter, pad(value, parameter))
       const [exp_avg, exp_avg_sq] = [await readMoment(source, `${name}.exp_avg`), await readMoment(source, `${name}.exp_avg_sq`)]
       optimizer.write(parameter, { exp_avg, exp_avg_sq })
+      uploads.add(3 * value.byteLength)
     }
   } finally {
     source.close()

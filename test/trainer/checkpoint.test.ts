@@ -1,7 +1,7 @@
 /** Checkpoints: the numbers of a resumed run, what counts as whole, and what is refused. */
 import { existsSync, mkdirSync, readdirSync, readFileSync, readlinkSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { describe, expect, test } from 'vitest'
+import { describe, expect, test, vi } from 'vitest'
 import { UserError } from '../../src/common/errors.ts'
 import type { TrainingBatch } from '../../src/common/types.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
@@ -10,6 +10,7 @@ import { decode } from '../../src/kernels/optimizer/codes.ts'
 import { openModel } from '../../src/model/open.ts'
 import { readAdapter } from '../../src/model/peft.ts'
 import { openSafetensors } from '../../src/model/safetensors.ts'
+import { Uploads } from '../../src/model/uploads.ts'
 import { MOMENTS } from '../../src/trainer/optimizer.ts'
 import {
   loadCheckpoint,
@@ -87,6 +88,19 @@ describe.each([
     expect(await readAll(second.trainer.decoder)).toEqual(want)
     second.end()
   })
+})
+
+test('what is read of a checkpoint waits on the device in bounds, not all of it at once', async () => {
+  const root = join(folder, 'bounds')
+  const { trainer, about, end } = await start('llama', { full: true })
+  const dir = await saveCheckpoint(root, trainer, about, { keep: 1 })
+  const [room, add] = [vi.spyOn(Uploads.prototype, 'room'), vi.spyOn(Uploads.prototype, 'add')]
+  await loadCheckpoint(dir, trainer, about)
+  const { parameters, size } = trainer.decoder.store!
+  expect(room).toHaveBeenCalledTimes(parameters.length)
+  expect(add.mock.calls.reduce((sum, [bytes]) => sum + bytes, 0)).toBe(12 * size)
+  for (const spy of [room, add]) spy.mockRestore()
+  end()
 })
 
 test('8-bit moments in the file: codes and scales under clear names, a quarter of the bytes', async () => {
