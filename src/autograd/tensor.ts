@@ -1,4 +1,5 @@
 /** A float32 matrix on the GPU with a counted lifetime. */
+import { GpuMemoryError } from '../gpu/errors.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
 import { capacityOf, times, type Count } from '../gpu/size.ts'
@@ -42,6 +43,13 @@ export class Tensor {
   }
 }
 
+/** @throws GpuMemoryError where kernels could not bind it: fewer rows can be tried, as where the memory does not hold it */
 export function makeTensor(gpu: Gpu, rows: Count, columns: number, label: string, needsGrad = false): Tensor {
-  return new Tensor(gpu.pool.acquire(capacityOf(rows) * columns * 4, label), rows, columns, needsGrad)
+  const bytes = capacityOf(rows) * columns * 4
+  const { maxBinding } = gpu.facts.limits
+  if (bytes > maxBinding) {
+    const [needed, bound] = [bytes, maxBinding].map((n) => `${(n / 2 ** 20).toPrecision(4)} MiB`)
+    throw new GpuMemoryError(`'${label}' needs ${needed} in one piece, and this adapter binds at most ${bound}`)
+  }
+  return new Tensor(gpu.pool.acquire(bytes, label), rows, columns, needsGrad)
 }

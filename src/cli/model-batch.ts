@@ -1,6 +1,8 @@
 /** What `score` and `grad` share: their options, a model on the GPU with or without an adapter, progress on stderr. */
 import { InvalidArgumentError, type Command } from 'commander'
+import { UserError } from '../common/errors.ts'
 import type { TrainingSample } from '../common/types.ts'
+import { GpuMemoryError } from '../gpu/errors.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import type { Decoder } from '../model/decoder.ts'
 import { checkOut } from './out-file.ts'
@@ -51,7 +53,7 @@ function count(text: string): number {
 /**
  * Loads model, adapter and batch, runs `fn`, and gives everything back.
  * @param full without an adapter: every weight is trained
- * @throws UserError for files that are missing, broken or do not fit each other
+ * @throws UserError for files that are missing, broken or do not fit each other, and a batch that does not fit the device
  */
 export async function withDecoder(
   options: ModelBatchOptions,
@@ -84,6 +86,11 @@ export async function withDecoder(
     })
     try {
       await fn({ gpu, decoder, samples })
+    } catch (error) {
+      if (!(error instanceof GpuMemoryError)) throw error
+      throw new UserError(
+        `The batch does not fit: ${error.message}. Lower --micro-batch-tokens (${options.microBatchTokens}); a sequence is computed whole, however long.`,
+      )
     } finally {
       decoder.release()
       gpu.close()

@@ -3,7 +3,7 @@ export class GpuError extends Error {
   override name = 'GpuError'
 }
 
-/** There is not enough memory on the device, or not within the limit that was set. What was asked for was not made. */
+/** There is not enough memory on the device, not within the limit that was set, or not in one piece. What was asked for was not made. */
 export class GpuMemoryError extends GpuError {
   override name = 'GpuMemoryError'
 }

@@ -22,9 +22,11 @@ const folder = tempFolder()
 const opened = openGpu()
 
 /** A step of a fresh adapter on a batch of some hundred rows, and another one where something was said. */
-async function step(microBatchTokens: number, options: { limitBytes?: number; host?: boolean } = {}) {
+async function step(microBatchTokens: number, options: { limitBytes?: number; host?: boolean; maxBinding?: number } = {}) {
   const gpu = await opened.gpu
   const decoder = await loadCase(gpu, 'qwen3', 'adapter')
+  const { limits } = gpu.facts
+  const { maxBinding } = limits
   try {
     const { batch } = await openCase('qwen3')
     // Copies of the prompts under other names, so that they share no rows.
@@ -38,6 +40,7 @@ async function step(microBatchTokens: number, options: { limitBytes?: number; ho
       gpu.pool.trim()
       gpu.pool.peakBytes = gpu.pool.bytesInUse
       if (options.limitBytes) gpu.pool.limitBytes = options.limitBytes
+      if (options.maxBinding) limits.maxBinding = options.maxBinding
       const again = async () => (await trainer.trainStep(batchOf(samples), { warn: (line) => said.push(line) })).metrics
       const metrics = await again()
       const gradients = await readAll(decoder, 'gradients')
@@ -46,6 +49,7 @@ async function step(microBatchTokens: number, options: { limitBytes?: number; ho
     })
   } finally {
     gpu.pool.limitBytes = Infinity
+    limits.maxBinding = maxBinding
     decoder.release()
   }
 }
@@ -69,6 +73,16 @@ test('a step that does not fit is made in smaller micro-batches: the same gradie
     const asked = await step(limited.tokens, { host })
     expect(limited.gradients).toEqual(asked.gradients)
   }
+})
+
+test('so is one whose activations are more than the adapter binds at once', async () => {
+  const large = await step(512)
+  const bound = await step(512, { maxBinding: 300_000 })
+  expect(bound.tokens).toBeLessThan(large.tokens)
+  expect(bound.said).toHaveLength(1)
+  expect(bound.said[0]).toMatch(/^'.+' needs .+ MiB in one piece, and this adapter binds at most 0\.2861 MiB: /)
+  expect(bound.said[0]).toContain(`trainer.args.micro_batch_tokens = ${bound.tokens}.`)
+  expect(worst(bound.gradients, large.gradients).distance).toBeLessThan(1e-5)
 })
 
 test('where not even the smallest fits: what to lower', async () => {
