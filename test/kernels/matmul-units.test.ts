@@ -166,8 +166,10 @@ test('matrix units are refused where there are none', async () => {
 
 test('weights outside of f16 are refused by name', () => {
   checkF16Range('w', Float32Array.of(65504, -65504, 1e-30))
-  checkF16Range('w', Uint16Array.of(0x477f, 0x8000))
+  checkF16Range('w', Uint16Array.of(0x477f, 0xc77f, 0x8000))
   expect(() => checkF16Range('layers.3.down', Float32Array.of(1, 70000))).toThrow('layers.3.down holds 70000')
   expect(() => checkF16Range('w', Uint16Array.of(0x4780))).toThrow('w holds 65536')
   expect(() => checkF16Range('w', Float32Array.of(NaN))).toThrow('NaN')
+  expect(() => checkF16Range('w', Uint16Array.of(0, 0xff80, 1))).toThrow('-Infinity')
+  expect(() => checkF16Range('w', Uint16Array.of(0x7fc0))).toThrow('NaN')
 })

@@ -6,6 +6,8 @@ import type { Gpu } from '../../gpu/gpu.ts'
 
 /** The largest f16 value. */
 const most = 65504
+/** The bits of the largest bf16 below it. */
+const mostBits = 0x477f
 /** Steps of the depth that a workgroup stages at once; a unit's depth divides it. */
 export const KT = 32
 
@@ -40,11 +42,22 @@ export const matrixUnitOf = (gpu: Gpu): MatrixUnit | undefined => inUse.get(gpu)
  * @throws UserError naming the weight and the value
  */
 export function checkF16Range(label: string, data: Uint16Array | Float32Array): void {
-  for (let i = 0; i < data.length; i++) {
-    const value = data instanceof Float32Array ? data[i] : valueOfBf16(data[i])
-    if (Math.abs(value) <= most) continue
-    throw new UserError(
-      `${label} holds ${value}, and f16 ends at ${most}. Leave matrix units off for this model (matrix_units = false).`,
-    )
-  }
+  const at = data instanceof Float32Array ? beyondF16(data) : bitsBeyondF16(data)
+  if (at < 0) return
+  const value = data instanceof Float32Array ? data[at] : valueOfBf16(data[at])
+  throw new UserError(
+    `${label} holds ${value}, and f16 ends at ${most}. Leave matrix units off for this model (matrix_units = false).`,
+  )
+}
+
+/** The first value outside of f16's range, NaN too; below 0 where there is none. A loop a type: a model has billions of values. */
+function beyondF16(values: Float32Array): number {
+  for (let i = 0; i < values.length; i++) if (!(Math.abs(values[i]) <= most)) return i
+  return -1
+}
+
+/** The same of bf16 bits, which without their sign are in the order of their values. */
+function bitsBeyondF16(bits: Uint16Array): number {
+  for (let i = 0; i < bits.length; i++) if ((bits[i] & 0x7fff) > mostBits) return i
+  return -1
 }
