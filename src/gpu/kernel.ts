@@ -75,9 +75,11 @@ export class KernelCache {
     const params = paramsOf(source, label)
     const declaration = this.#facts.immediates ? 'var<immediate> p: Params;' : '@group(1) @binding(0) var<uniform> p: Params;'
     const enables: string[] = []
-    if (/\bsubgroup[A-Z]/.test(source)) enables.push('enable subgroups;', 'diagnostic(off, subgroup_uniformity);')
-    if (/\bf16\b/.test(source)) enables.push('enable f16;')
-    if (/\bsubgroup_matrix/.test(source)) {
+    // A comment may speak of f16 on an adapter that has none and refuses a kernel that enables it.
+    const code = source.replaceAll(/\/\/.*/g, '')
+    if (/\bsubgroup[A-Z]/.test(code)) enables.push('enable subgroups;', 'diagnostic(off, subgroup_uniformity);')
+    if (/\bf16\b/.test(code)) enables.push('enable f16;')
+    if (/\bsubgroup_matrix/.test(code)) {
       enables.push('enable chromium_experimental_subgroup_matrix;', 'diagnostic(off, chromium.subgroup_matrix_uniformity);')
     }
     if (this.#facts.immediates && params.length > 0) enables.push('requires immediate_address_space;')

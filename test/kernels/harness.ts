@@ -26,7 +26,7 @@ export const bounds = {
 }
 
 /** A NaN whose bits no kernel makes by itself. */
-const poison = 0x7fc5a5a5
+export const poison = 0x7fc5a5a5
 
 /** How a test runs the kernels: as this adapter does, or as another kind of adapter would, and then in another order (src/gpu/shuffle.ts). */
 export interface Mode {
