@@ -3,6 +3,7 @@ import { readFile, realpath } from 'node:fs/promises'
 import { resolve } from 'node:path'
 import { messageOf, UserError } from '../common/errors.ts'
 import type { LogprobsMode } from '../common/types.ts'
+import type { DeviceLostError } from '../gpu/errors.ts'
 import { Gpu } from '../gpu/gpu.ts'
 import { Engine } from '../inference/engine.ts'
 import type { ServerOptions, ServerParts } from '../inference/server/parts.ts'
@@ -56,8 +57,15 @@ const KV_SHARE = 0.5
 /** As the engine has it. */
 const PAGE = 16
 
+export interface OpenServer {
+  url: string
+  /** Resolves when there is no device any more, with why: nothing can be answered then. */
+  lost: Promise<DeviceLostError | undefined>
+  close(drainSeconds: number): Promise<void>
+}
+
 /** @throws UserError for anything of the user's that is wrong */
-export async function openServer(options: ServeOptions): Promise<{ url: string; close(drainSeconds: number): Promise<void> }> {
+export async function openServer(options: ServeOptions): Promise<OpenServer> {
   const modelNames = options.servedModelName ?? [options.model]
   const adapters = (options.adapter ?? []).map((text) => adapterOf(text, modelNames))
   const chatTemplate = options.chatTemplate === undefined ? undefined : await textOf(options.chatTemplate)
@@ -119,6 +127,7 @@ export async function openServer(options: ServeOptions): Promise<{ url: string; 
     console.log(`${names} at ${server.url}/v1 | context ${maxLength} tokens | ${kv}`)
     return {
       url: server.url,
+      lost: gpu.device.lost.then(() => gpu.lost),
       close: async (drainSeconds) => {
         // What a pause holds could not end, and nobody can ask for its end any more.
         engine.resume()

@@ -132,8 +132,10 @@ async function serve(options: ServeOptions): Promise<void> {
   const server = await openServer(options)
   const stop = stopOnSignal(`requests that run get ${options.drainSeconds} s to end, new ones are refused`)
   try {
-    await once(stop.signal, 'abort')
+    const lost = await Promise.race([server.lost, once(stop.signal, 'abort').then(() => undefined)])
+    // On a lost device those that run fail at once.
     await server.close(options.drainSeconds)
+    if (lost) throw new Error(`${lost.message}. The server has ended, as it could answer nothing more: start it again.`)
   } finally {
     stop.release()
   }

@@ -128,6 +128,31 @@ describe('serve', () => {
     expect(await served.ended).toBe(130)
   })
 
+  test('ends with code 1 when its device is lost, after the answers that then fail', async () => {
+    // On the signal, as a driver that restarts would.
+    const hook = `import { globals } from '${import.meta.resolve('webgpu')}'
+      const { prototype } = globals.GPUAdapter
+      const open = prototype.requestDevice
+      prototype.requestDevice = async function (...words) {
+        const device = await open.apply(this, words)
+        process.once('SIGUSR2', () => device.destroy())
+        return device
+      }`
+    const served = serve(['--model', 'models/tiny', '--port', '0'], {
+      NODE_OPTIONS: `--import=data:text/javascript,${encodeURIComponent(hook)}`,
+    })
+    const url = await urlOf(served)
+    const asked = fetch(`${url}/v1/completions`, {
+      method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify({ prompt: 'a', max_tokens: 500, ignore_eos: true, n: 8 }),
+    }) // prettier-ignore
+    const running = async () => expect(await (await fetch(`${url}/metrics`)).text()).toMatch(/num_requests_running\{.*\} 8\n/)
+    await vi.waitFor(running, { timeout: 20_000 })
+    served.child.kill('SIGUSR2')
+    expect((await asked).status).toBe(500)
+    expect(await served.ended).toBe(1)
+    expect(served.err()).toMatch(/\nthe GPU device was lost \(destroyed\): .+ The server has ended, .+ start it again\.\n/)
+  })
+
   test('ends at once on a signal while it loads, with no word of requests that nobody could send', async () => {
     const dir = mkdtempSync(join(tmpdir(), 'dawn-rl-serve-'))
     cpSync(join(root, 'models/tiny'), dir, { recursive: true })
