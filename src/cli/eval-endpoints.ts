@@ -3,6 +3,7 @@ import { existsSync, readFileSync } from 'node:fs'
 import type { OpenAI } from 'openai'
 import { parse } from 'smol-toml'
 import { causeOf, messageOf, nearest, UserError } from '../common/errors.ts'
+import { fetchWhole } from '../common/fetch-whole.ts'
 import type { ChatClient, ChatCompletion, ChatTurn, Message, SamplingParams } from '../common/types.ts'
 
 export interface Endpoint {
@@ -161,6 +162,7 @@ export class EndpointClient implements ChatClient {
     const apiKey = keyVar === undefined ? (process.env.OPENAI_API_KEY ?? 'none') : process.env[keyVar]
     if (!apiKey) throw new UserError(`The environment variable ${keyVar} holds no key for ${url}. Set it, or name another one.`)
     const { retries: maxRetries = 4, timeoutSeconds = 600 } = this.#options
-    return new Client({ apiKey, baseURL: url, maxRetries, timeout: timeoutSeconds * 1000, defaultHeaders: headers })
+    const timeout = timeoutSeconds * 1000
+    return new Client({ apiKey, baseURL: url, maxRetries, timeout, defaultHeaders: headers, fetch: fetchWhole })
   }
 }

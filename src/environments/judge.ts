@@ -10,6 +10,7 @@ import { dirname } from 'node:path'
 import type { OpenAI } from 'openai'
 import { causeOf, messageOf, UserError } from '../common/errors.ts'
 import { isFullDisk } from '../common/faults.ts'
+import { fetchWhole } from '../common/fetch-whole.ts'
 import type { Message } from '../common/types.ts'
 import { Parser } from './parsers.ts'
 import { type GroupRewardSpec, type RewardSpec, Rubric } from './rubric.ts'
@@ -166,6 +167,7 @@ export class Judge {
       ...(baseURL ? { baseURL } : {}),
       maxRetries: retries,
       timeout: timeoutSeconds * 1000,
+      fetch: fetchWhole,
     })
   }
 
@@ -177,6 +179,7 @@ export class Judge {
     const kind = (error as object).constructor?.name ?? name
     if (kind === 'APIUserAbortError') return `${where}: the request was aborted`
     if (kind === 'APIConnectionTimeoutError') return `${where} gave no reply within ${timeoutSeconds} s, ${retries + 1} times`
+    if (error instanceof SyntaxError) return `${where} replied with what is no JSON: ${messageOf(error)}`
     if (status === undefined) return `${where} cannot be reached (${causeOf(error)}). Is it running, and is baseURL right?`
     const said = messageOf(error).slice(0, 300)
     if (status === 401 || status === 403) return `${where} refuses the key in ${apiKeyVar}: ${said}`

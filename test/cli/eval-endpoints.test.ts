@@ -109,6 +109,25 @@ test('an endpoint that is not there: with the cause', async () => {
   await expect(client.complete([{ role: 'user', content: '?' }], sampling)).rejects.toThrow(/^m at http.*: .*\(ECONNREFUSED\)$/)
 })
 
+test('an answer that breaks off is asked for again', async () => {
+  let asked = 0
+  const whole = JSON.stringify({ choices: [{ message: { content: 'yes' } }] })
+  const server = createServer((_, response) => {
+    response.writeHead(200, { 'content-type': 'application/json', 'content-length': String(whole.length) })
+    if (++asked > 1) return void response.end(whole)
+    response.write(whole.slice(0, 20))
+    setTimeout(() => response.destroy(), 20)
+  })
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  try {
+    const client = new EndpointClient({ model: 'm', url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1` })
+    expect(await client.complete([{ role: 'user', content: '?' }], sampling)).toMatchObject({ text: 'yes' })
+    expect(asked).toBe(2)
+  } finally {
+    server.close()
+  }
+})
+
 test('endpoints.toml: names, replicas, and what is missing in one', () => {
   const dir = mkdtempSync(join(tmpdir(), 'dawn-rl-endpoints-'))
   const file = join(dir, 'endpoints.toml')

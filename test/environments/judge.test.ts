@@ -182,6 +182,27 @@ describe('what goes wrong', () => {
     const nobody = judgeOf({ baseURL: `http://127.0.0.1:${port}/v1`, retries: 0 })
     await expect(nobody.ask(question('two'))).rejects.toThrow(/cannot be reached \(ECONNREFUSED\)/)
   })
+  test('a reply that breaks off or does not end is a fault that passes, as one without headers', async () => {
+    const whole = JSON.stringify({ choices: [{ message: { role: 'assistant', content: 'yes' }, finish_reason: 'stop' }] })
+    const begin = (response: ServerResponse) => {
+      response.writeHead(200, { 'content-type': 'application/json', 'content-length': String(whole.length) })
+      response.write(whole.slice(0, 20))
+    }
+    let times = 0
+    answer = (one, response) => {
+      if (++times > 1) return reply('yes')(one, response)
+      begin(response)
+      setTimeout(() => response.destroy(), 20)
+    }
+    expect(await judgeOf().ask(question('two'))).toBe('yes')
+    expect(times).toBe(2)
+    answer = (_, response) => begin(response)
+    await expect(judgeOf({ timeoutSeconds: 0.2, retries: 1 }).ask(question('two'))).rejects.toThrow(
+      'gave no reply within 0.2 s, 2 times',
+    )
+    answer = (_, response) => void response.setHeader('content-type', 'application/json').end(whole.slice(0, 20))
+    await expect(judgeOf().ask(question('two'))).rejects.toThrow(/^judge j at \S+ replied with what is no JSON/)
+  })
   test('an abort ends the request and frees its place', async () => {
     answer = () => {}
     const judge = judgeOf({ concurrency: 1 })
