@@ -92,7 +92,13 @@ export class EndpointClient implements ChatClient {
   readonly #options: EndpointOptions
   #client: Promise<OpenAI> | undefined
 
+  /** @throws UserError for an address that is none, or a key that is not there: every answer would fail by it */
   constructor(endpoint: Endpoint, options: EndpointOptions = {}) {
+    const { url, keyVar } = endpoint
+    if (!/^https?:$/u.test(URL.parse(url)?.protocol ?? ''))
+      throw new UserError(`The endpoint's address ${JSON.stringify(url)} is none. Write it whole, as http://127.0.0.1:8000/v1.`)
+    if (keyVar !== undefined && !process.env[keyVar])
+      throw new UserError(`The environment variable ${keyVar} holds no key for ${url}. Set it, or name another one.`)
     this.#endpoint = endpoint
     this.#options = options
   }
@@ -159,8 +165,8 @@ export class EndpointClient implements ChatClient {
   async #connect(): Promise<OpenAI> {
     const { OpenAI: Client } = await import('openai')
     const { url, keyVar, headers } = this.#endpoint
-    const apiKey = keyVar === undefined ? (process.env.OPENAI_API_KEY ?? 'none') : process.env[keyVar]
-    if (!apiKey) throw new UserError(`The environment variable ${keyVar} holds no key for ${url}. Set it, or name another one.`)
+    // An empty OPENAI_API_KEY is none, too.
+    const apiKey = process.env[keyVar ?? 'OPENAI_API_KEY'] || 'none'
     const { retries: maxRetries = 4, timeoutSeconds = 600 } = this.#options
     const timeout = timeoutSeconds * 1000
     return new Client({ apiKey, baseURL: url, maxRetries, timeout, defaultHeaders: headers, fetch: fetchWhole })

@@ -128,6 +128,15 @@ test('an answer that breaks off is asked for again', async () => {
   }
 })
 
+test.each(['localhost:8000/v1', '127.0.0.1:8000/v1', 'ftp://127.0.0.1/v1', ''])('no address: %j', (url) => {
+  expect(() => new EndpointClient({ model: 'm', url })).toThrow(`address ${JSON.stringify(url)} is none`)
+})
+
+test('a key that is not there is told before anything is asked', () => {
+  const endpoint = { model: 'm', url: 'http://127.0.0.1:8000/v1', keyVar: 'DAWN_RL_TEST_NO_KEY' }
+  expect(() => new EndpointClient(endpoint)).toThrow('DAWN_RL_TEST_NO_KEY holds no key')
+})
+
 test('endpoints.toml: names, replicas, and what is missing in one', () => {
   const dir = mkdtempSync(join(tmpdir(), 'dawn-rl-endpoints-'))
   const file = join(dir, 'endpoints.toml')
