@@ -7,6 +7,7 @@
 import { create, globals } from 'webgpu'
 import { CLI, SCRIPTS } from '../common/commands.ts'
 import { UserError } from '../common/errors.ts'
+import { widestBinding } from './pool.ts'
 
 Object.assign(globalThis, globals)
 
@@ -109,17 +110,22 @@ export async function openDevice(
     timestamps: features.has('timestamp-query'),
     immediates: language.has('immediate_address_space') && process.env.DAWN_RL_IMMEDIATES !== '0',
     shuffled: process.env.DAWN_RL_SHUFFLE === '1',
-    limits: {
-      maxBinding: device.limits.maxStorageBufferBindingSize,
-      maxBuffer: device.limits.maxBufferSize,
-      maxWorkgroupMemory: device.limits.maxComputeWorkgroupStorageSize,
-      maxInvocations: device.limits.maxComputeInvocationsPerWorkgroup,
-      maxTexture: device.limits.maxTextureDimension2D,
-      maxStorageBuffers: device.limits.maxStorageBuffersPerShaderStage,
-    },
+    limits: limitsOf(device.limits),
     features: requiredFeatures,
   }
   return { gpu, device, facts, checks }
+}
+
+/** What of an adapter's limits kernels and the pool go by. */
+export function limitsOf(limits: GPUSupportedLimits): GpuFacts['limits'] {
+  return {
+    maxBinding: Math.min(limits.maxStorageBufferBindingSize, widestBinding),
+    maxBuffer: limits.maxBufferSize,
+    maxWorkgroupMemory: limits.maxComputeWorkgroupStorageSize,
+    maxInvocations: limits.maxComputeInvocationsPerWorkgroup,
+    maxTexture: limits.maxTextureDimension2D,
+    maxStorageBuffers: limits.maxStorageBuffersPerShaderStage,
+  }
 }
 
 /** Configurations that no version of the WebGPU types knows yet. */

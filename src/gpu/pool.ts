@@ -1,6 +1,9 @@
 /** Buffers with an explicit lifetime. Everything on the GPU is counted here, so that memory can be shown, limited and tested. */
 import { GpuError, GpuMemoryError } from './errors.ts'
 
+/** Bytes that kernels are given at once at most: they count in 32 bits, and Metal binds buffers of any size. */
+export const widestBinding = 2 ** 32 - 4
+
 let nextId = 1
 
 /** A storage buffer. `release()` gives it back to its pool; using it afterwards is a bug that checks report. */
@@ -90,7 +93,7 @@ export class BufferPool {
     if (this.scratch && !options.exact) return this.scratch.take(bytes, label)
     const exactly = Math.max(16, Math.ceil(bytes / 16) * 16)
     // A class may pass the largest binding although the bytes asked for do not.
-    const most = this.#device.limits.maxStorageBufferBindingSize
+    const most = Math.min(this.#device.limits.maxStorageBufferBindingSize, widestBinding)
     const size = options.exact || (sizeClass(bytes) > most && exactly <= most) ? exactly : sizeClass(bytes)
     const list = options.exact ? undefined : this.#free.get(size)
     const known = list && takeOldest(list)

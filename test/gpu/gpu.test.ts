@@ -3,6 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { afterAll, afterEach, beforeEach, describe, expect, test } from 'vitest'
+import { limitsOf } from '../../src/gpu/adapter.ts'
 import { GpuError } from '../../src/gpu/errors.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
 import { sizeClass, type GpuBuffer } from '../../src/gpu/pool.ts'
@@ -61,6 +62,14 @@ describe('buffers', () => {
     expect(() => gpu.clear(y)).toThrow("'gone' after its release")
     expect(() => gpu.copy(x, 0, y, 0, 4)).toThrow("'gone' after its release")
     x.release()
+  })
+  test('are bound by 4 GiB at most, which kernels count in 32 bits, whatever the adapter binds', () => {
+    const { limits } = gpu.device
+    const metal = new Proxy(limits, {
+      get: (_, key) => (key === 'maxStorageBufferBindingSize' ? 2 ** 36 : Reflect.get(limits, key)),
+    })
+    expect(limitsOf(metal)).toEqual({ ...gpu.facts.limits, maxBinding: 2 ** 32 - 4 })
+    expect(limitsOf(limits)).toEqual(gpu.facts.limits)
   })
   test('over the adapter limit are refused with their name', () => {
     expect(() => gpu.pool.acquire(2 ** 45, 'huge')).toThrow(/buffer 'huge' needs \d+ bytes; this adapter/)
