@@ -7,7 +7,8 @@
  * - of n trained parameters: 4 n for the gradient, 8 n for Adam's two moments (optim = "adamw_8bit": 2 n and a scale for every 256 of each, of
  *   matrices; gains and biases keep 8 n), and for an adapter 4 n for itself (its rank rounded up to 8);
  * - one layer inside, a token: 4 (4 H + 2 Q + 3 K + Q + K + heads + 3 I) bytes: residuals and norms; q, k, v as projected (and normed,
- *   once more Q + K), q and k turned, the attention's output and log-sum; gate, up and their product; LoRA adds its r intermediates;
+ *   once more Q + K), q and k turned, the attention's output and log-sum; gate, up and their product; LoRA adds its r intermediates, and
+ *   with dropout a copy of its input for each projection;
  *   going backward, 4 (2 H + 3 I) more for the gradients that pass through;
  * - activations: with gradient checkpointing one hidden state a layer (4 T H L) and one layer inside; without it L layers inside;
  * - head: logits of up to 512 tokens at a time, at most 48 MiB (never T x V), and a few numbers a token;
@@ -26,6 +27,8 @@ export interface MemoryOptions {
   model: ModelConfig
   useLora: boolean
   loraRank: number
+  /** Default 0. */
+  loraDropout?: number
   /** Names such as q_proj. */
   loraTargetModules: readonly string[]
   /** Tokens of a micro-batch. */
@@ -76,18 +79,19 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
   const width = options.bf16 ? 2 : 4
   const loraInner = options.useLora ? options.loraTargetModules.length * paddedRank(options.loraRank) : 0
   const inner = 4 * (4 * H + 3 * Q + 4 * K + (model.qkNorm ? Q + K : 0) + model.heads + 3 * I + loraInner)
+  const recorded = inner + 4 * droppedInputs(options)
   const backward = 4 * (2 * H + 3 * I)
   const logits = Math.min(T, headRows(V))
   const sampled = Math.min(S, Math.max(1, Math.floor(SAMPLER_BYTES / (V * 4))))
   const [kept, layer]: [MemoryRow, MemoryRow] = options.gradientCheckpointing
     ? [
         { name: 'activations kept', bytes: 4 * T * H * L, how: `one hidden state a layer: ${L} layers x ${T} tokens x ${H}` },
-        { name: 'one layer', bytes: T * (inner + backward), how: `inside one layer, forward and backward, ${T} tokens` },
+        { name: 'one layer', bytes: T * (recorded + backward), how: `inside one layer, forward and backward, ${T} tokens` },
       ]
     : [
         {
           name: 'activations kept',
-          bytes: T * inner * L,
+          bytes: T * recorded * L,
           how: `everything inside ${L} layers, ${T} tokens (no gradient checkpointing)`,
         },
         { name: 'one layer', bytes: T * backward, how: `gradients that pass through one layer, ${T} tokens` },
@@ -127,6 +131,7 @@ export function memoryOf(config: RunConfig | SftConfig, model: ModelConfig): Mem
     model,
     useLora: args.use_lora,
     loraRank: args.lora_rank,
+    loraDropout: args.lora_dropout,
     loraTargetModules: args.lora_target_modules,
     microBatchTokens: args.micro_batch_tokens,
     gradientCheckpointing: args.gradient_checkpointing,
@@ -182,6 +187,13 @@ function adapterParameters({ model, loraRank, loraTargetModules }: MemoryOptions
       loraTargetModules.some((module) => path.endsWith(`.${module}`)) ? paddedRank(loraRank) * (outputs + inputs) : 0,
     ),
   )
+}
+
+/** Values of a token that one layer holds after dropout. */
+function droppedInputs({ model, useLora, loraDropout, loraTargetModules }: MemoryOptions): number {
+  if (!useLora || !loraDropout) return 0
+  const layer = [...linearShapes({ ...model, layers: 1 })]
+  return sum(layer.map(([path, [, inputs]]) => (loraTargetModules.some((module) => path.endsWith(`.${module}`)) ? inputs : 0)))
 }
 
 /** Kernels take ranks in eights. */

@@ -26,7 +26,13 @@ export async function measureRun(
   const { args } = config.trainer
   const gpu = await Gpu.open()
   try {
-    const lora = { rank: args.lora_rank, alpha: args.lora_alpha, dropout: 0, targetModules: args.lora_target_modules, seed: 1 }
+    const lora = {
+      rank: args.lora_rank,
+      alpha: args.lora_alpha,
+      dropout: args.lora_dropout,
+      targetModules: args.lora_target_modules,
+      seed: 1,
+    }
     const decoder = await loadDecoder(gpu, files, { round: args.bf16, ...(args.use_lora ? { lora } : { full: true }) })
     const engine = new Engine(decoder, {
       maxSequences: config.inference.max_num_seqs,

@@ -31,6 +31,7 @@ describe('within a quarter of the truth', () => {
   test.each([
     ['LoRA', 'lora_rank = 12'],
     ['LoRA, everything kept', 'gradient_checkpointing = false'],
+    ['LoRA with dropout, everything kept', 'lora_dropout = 0.1\ngradient_checkpointing = false'],
     ['full fine-tuning', 'use_lora = false'],
     ['full fine-tuning, moments in 8 bits', 'use_lora = false\noptim = "adamw_8bit"'],
     ['full fine-tuning in float32', 'use_lora = false\nbf16 = false'],
