@@ -1,4 +1,6 @@
 /** AdamW with 8-bit moments: the map, the codes, the step, each against float64. */
+import { spawnSync } from 'node:child_process'
+import { fileURLToPath } from 'node:url'
 import { describe, expect, test } from 'vitest'
 import { BLOCK, codeOf, decode, encode, MAPS } from '../../src/kernels/optimizer/codes.ts'
 import { adamw8bit, type AdamWStep } from '../../src/kernels/optimizer/optimizer.ts'
@@ -76,6 +78,17 @@ describe('the map', () => {
     }
     expect(codeOf(1e-30, false)).toBe(1)
   })
+})
+
+test('codes of a whole embedding are decoded outside of the heap of JavaScript', () => {
+  const file = fileURLToPath(new URL('../../src/kernels/optimizer/codes.ts', import.meta.url))
+  const program = `
+    import { decode } from ${JSON.stringify(file)}
+    const values = decode({ codes: new Uint8Array(2e7).fill(255), scales: new Float32Array(2e7 / 256).fill(3) }, true)
+    console.log(values.length, values.at(-1))`
+  const flags = ['--max-old-space-size=64', '--input-type=module', '-e', program]
+  const { stdout } = spawnSync(process.execPath, flags, { encoding: 'utf8' })
+  expect(stdout).toBe('20000000 3\n')
 })
 
 describe.each(modes)('$name', ({ facts, needs }) => {

@@ -65,5 +65,8 @@ export function encode(values: ArrayLike<number>, signed: boolean): Codes {
 /** Codes as values. */
 export function decode({ codes, scales }: Codes, signed: boolean): Float32Array {
   const map = signed ? MAPS.signed : MAPS.unsigned
-  return Float32Array.from(codes, (code, i) => map[code] * scales[Math.floor(i / BLOCK)])
+  // Not Float32Array.from: it makes a list of all codes first, and an embedding has more than V8 lists.
+  const values = new Float32Array(codes.length)
+  for (let i = 0; i < values.length; i++) values[i] = map[codes[i]] * scales[Math.floor(i / BLOCK)]
+  return values
 }
