@@ -57,7 +57,7 @@ export class Engine implements ServingEngine {
 
   /**
    * Allocates the KV cache: 2 x layers x cacheRows x kv heads x head size values.
-   * @throws UserError where maxLength tokens do not fit the adapter's largest binding, or f16 does not fit the model
+   * @throws UserError where maxLength tokens, or those of a step, do not fit the adapter's largest binding, or f16 does not fit the model
    */
   constructor(decoder: Decoder, options: EngineOptions) {
     const { gpu, config } = decoder
@@ -93,6 +93,13 @@ export class Engine implements ServingEngine {
     this.#scheduler = new Scheduler({ maxSequences, maxPrefillRows, pages, pageSize, ...caching })
     this.#rules = { eosTokenIds: new Set(options.eosTokenIds), decode: options.decode, vocabulary: config.vocabSize }
     const { maxRows } = this.#scheduler
+    const widest = 4 * Math.max(config.hiddenSize, config.intermediateSize, config.heads * config.headDim)
+    const most = Math.floor(gpu.facts.limits.maxBinding / widest)
+    if (maxRows > most) {
+      throw new UserError(
+        `A step of up to ${maxRows} tokens does not fit this adapter, which binds the activations of ${most} at once. Lower max_num_batched_tokens or max_num_seqs.`,
+      )
+    }
     this.#ahead = options.ahead ?? !gpu.facts.software
     const block = this.#ahead ? (options.readBlock ?? (gpu.facts.software ? 1 : 4)) : 1
     const kinds = { plans: options.plans ?? true, ahead: this.#ahead, block }

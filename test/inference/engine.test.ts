@@ -324,3 +324,19 @@ describe.each(ways)('a step that fails, $way', ({ ahead, readBlock }) => {
     decoder.release()
   })
 })
+
+it('refuses steps whose activations are more than the adapter binds at once', async () => {
+  const decoder = await goldenDecoder(gpu, 'llama')
+  const { hiddenSize, intermediateSize, kvHeads, headDim } = decoder.config
+  const { limits } = gpu.facts
+  const { maxBinding } = limits
+  const rows = 4 * Math.max(hiddenSize, intermediateSize)
+  limits.maxBinding = Math.max(300 * rows, 4 * kvHeads * headDim * 128)
+  const most = Math.floor(limits.maxBinding / rows)
+  const words = new RegExp(
+    `tokens does not fit this adapter, which binds the activations of ${most} at once\\. Lower max_num_batched`,
+  )
+  expect(() => anyEngine(decoder, { maxPrefillRows: most })).toThrow(words)
+  limits.maxBinding = maxBinding
+  decoder.release()
+})
