@@ -125,11 +125,15 @@ const dataOf = ({ config, data }: SftRun, step: number) => ({
 })
 
 /** Of the examples that are not trained on; undefined where there are none. */
-async function heldOutLoss({ held, trainer, progress }: SftRun, timeline: StepTimeline): Promise<number | undefined> {
+async function heldOutLoss(
+  { held, trainer, progress, console: out }: SftRun,
+  timeline: StepTimeline,
+): Promise<number | undefined> {
   const { meanLoss } = await import('../trainer/sft.ts')
   if (held.length === 0) return undefined
   const limits = { limitMs: 24 * 3_600_000 }
-  return await timeline.during('eval held-out', () => progress.run('held-out loss', limits, () => meanLoss(trainer, held)))
+  const work = () => meanLoss(trainer, held, (line) => out.warn(line))
+  return await timeline.during('eval held-out', () => progress.run('held-out loss', limits, work))
 }
 
 async function openTrace(wish: TraceWish, { folder, trainer, console: out, config }: SftRun): Promise<StepTrace> {

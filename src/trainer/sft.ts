@@ -217,12 +217,18 @@ function batchOf(step: number, samples: TrainingSample[]): TrainingBatch {
   return { step, samples, lossTokenCount: samples.reduce((sum, s) => sum + s.lossMask.reduce((a, b) => a + b, 0), 0) }
 }
 
-/** Mean loss over the learned tokens of samples, at the trainer's temperature; nothing is trained. */
-export async function meanLoss(trainer: Trainer, samples: readonly TrainingSample[]): Promise<number> {
-  const results = await scoreSamples(trainer.decoder, [...samples], {
-    ...trainer.options,
-    ...trainer.fitting.size,
-  })
+/**
+ * Mean loss over the learned tokens of samples, at the trainer's temperature; nothing is trained. In smaller micro-batches where they do not fit, as a step.
+ * @param warn told once what was changed
+ */
+export async function meanLoss(
+  trainer: Trainer,
+  samples: readonly TrainingSample[],
+  warn?: (line: string) => void,
+): Promise<number> {
+  const whole = batchOf(trainer.step, [...samples])
+  const score = () => scoreSamples(trainer.decoder, whole.samples, { ...trainer.options, ...trainer.fitting.size })
+  const results = await trainer.fitting.run(whole, score, warn)
   let [sum, count] = [0, 0]
   samples.forEach(({ lossMask }, i) =>
     lossMask.forEach((learned, t) => {

@@ -4,6 +4,7 @@ import { UserError } from '../../src/common/errors.ts'
 import { GpuMemoryError } from '../../src/gpu/errors.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
 import { loadLoss } from '../../src/trainer/losses/index.ts'
+import { meanLoss } from '../../src/trainer/sft.ts'
 import {
   batchOf,
   bounds,
@@ -83,6 +84,26 @@ test('so is one whose activations are more than the adapter binds at once', asyn
   expect(bound.said[0]).toMatch(/^'.+' needs .+ MiB in one piece, and this adapter binds at most 0\.2861 MiB: /)
   expect(bound.said[0]).toContain(`trainer.args.micro_batch_tokens = ${bound.tokens}.`)
   expect(worst(bound.gradients, large.gradients).distance).toBeLessThan(1e-5)
+})
+
+test('so is the loss of held-out examples, before the first step', async () => {
+  const gpu = await opened.gpu
+  const decoder = await loadCase(gpu, 'qwen3', 'adapter')
+  const { limits } = gpu.facts
+  const { maxBinding } = limits
+  const { batch } = await openCase('qwen3')
+  const samples = [0, 1, 2, 3].flatMap(() => batch.samples.map((sample) => ({ ...sample, promptKey: undefined })))
+  const said: string[] = []
+  await withTrainer(decoder, { ...(await trainerOptions(folder)), microBatchTokens: 512 }, async (trainer) => {
+    const large = await meanLoss(trainer, samples)
+    trainer.fitting.size.runner.release()
+    limits.maxBinding = 300_000
+    expect(await meanLoss(trainer, samples, (line) => said.push(line))).toBeCloseTo(large, 5)
+    expect(trainer.fitting.size.microBatchTokens).toBeLessThan(512)
+    limits.maxBinding = maxBinding
+  })
+  expect(said).toEqual([expect.stringContaining('in one piece')])
+  decoder.release()
 })
 
 test('where not even the smallest fits: what to lower', async () => {
