@@ -25,8 +25,14 @@ const FIRST_READ = 8 << 20
 const CHUNK_VALUES = 1 << 20
 const VALUE_BYTES: Record<number, number> = { 0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8 }
 
-/** Says that the bytes read so far end inside the header. */
-class NeedMore extends Error {}
+/** Says that the bytes read so far end inside the header, which goes on to `end` at least. */
+class NeedMore extends Error {
+  readonly end: number
+  constructor(end: number) {
+    super()
+    this.end = end
+  }
+}
 
 /** An open GGUF file. */
 export class GgufFile {
@@ -54,7 +60,7 @@ export class GgufFile {
           return new GgufFile(file, parseHeader(bytes, file))
         } catch (error) {
           if (!(error instanceof NeedMore)) throw error
-          if (size >= file.size)
+          if (error.end > file.size)
             throw new UserError(`${path} is cut off: its header goes on after byte ${file.size}. Fetch it again.`)
         }
       }
@@ -178,7 +184,7 @@ class Cursor {
   /** Where the next `length` bytes begin; steps over them. */
   #take(length: number): number {
     const at = this.at
-    if (at + length > this.#bytes.length) throw new NeedMore()
+    if (at + length > this.#bytes.length) throw new NeedMore(at + length)
     this.at = at + length
     return at
   }
@@ -200,7 +206,8 @@ class Cursor {
     if (type === 9) {
       const inner = this.uint32()
       const count = this.uint64()
-      if (inner !== 8 && inner !== 9 && this.at + count * (VALUE_BYTES[inner] ?? 1) > this.#bytes.length) throw new NeedMore()
+      const least = this.at + count * (VALUE_BYTES[inner] ?? 1)
+      if (inner !== 8 && inner !== 9 && least > this.#bytes.length) throw new NeedMore(least)
       const out: GgufValue[] = []
       for (let i = 0; i < count; i++) out.push(this.value(inner))
       return out

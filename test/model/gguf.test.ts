@@ -1,6 +1,7 @@
-import { readFileSync, writeFileSync } from 'node:fs'
+import { readFileSync, truncateSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { describe, expect, test } from 'vitest'
+import { describe, expect, test, vi } from 'vitest'
+import { RangeFile } from '../../src/model/files.ts'
 import { BLOCK_FORMATS } from '../../src/model/gguf-dequant.ts'
 import { GgufFile } from '../../src/model/gguf.ts'
 import { openModel } from '../../src/model/open.ts'
@@ -184,6 +185,23 @@ describe('a broken file', () => {
       writeFileSync(path, whole.subarray(0, size))
       expect(await userErrorOf(() => GgufFile.open(path))).toContain(path)
     }
+  })
+  test('a length beyond the end of the file is told without reading the file', async () => {
+    const header = Buffer.alloc(32)
+    header.write('GGUF')
+    header.writeUInt32LE(3, 4)
+    for (const [at, value] of [
+      [8, 1n],
+      [16, 1n],
+      [24, 2n ** 40n],
+    ] as const)
+      header.writeBigUInt64LE(value, at)
+    writeFileSync(path, header)
+    truncateSync(path, 2 ** 30)
+    const read = vi.spyOn(RangeFile.prototype, 'bytes')
+    expect(await userErrorOf(() => GgufFile.open(path))).toContain('its header goes on after byte 1073741824')
+    expect(read).toHaveBeenCalledTimes(1)
+    read.mockRestore()
   })
   test('another format, an old version, a type that is not read', async () => {
     writeFileSync(path, Buffer.alloc(100, 'x'))
