@@ -108,12 +108,17 @@ export class RunCheckpoints {
 
   /** The first checkpoint of the new run is the other run's, so that from here on it needs nothing of that. */
   async #fork(origin: Origin): Promise<CheckpointState> {
-    const { print } = this.#parts
+    const { print, warn, trainer } = this.#parts
     const dir = join(origin.from, 'checkpoints', `step_${origin.step}`)
     const state = await this.#load(dir)
     this.#origin = origin
     await this.save(state.step, undefined, state.extra)
     print(`forked   step ${state.step} from ${dir}: ${this.#restored(dir, state)}`)
+    const { maxSteps } = trainer.options.schedule
+    if (state.step >= maxSteps)
+      warn(
+        `nothing is left to train: a fork's steps go on from ${state.step}, and trainer.args.max_steps is ${maxSteps}. Raise it.`,
+      )
     return state
   }
 

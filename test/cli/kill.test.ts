@@ -94,6 +94,9 @@ test('--fork begins a run with the best checkpoint of another, and leaves that a
   >
   expect(state).toMatchObject({ step: best + 1, optimizer_steps: best + 1, best: { metric: 'reward', step: best + 1 } })
   expect(state.extra).toMatchObject({ tasks_done: 2 * (best + 1), forked_from: { from: folder, step: best } })
+  const at1 = ['--max-steps', '1', '--eval-strategy', 'no', '--keep-best', 'reward']
+  const ended = runs.run(['--fork', `${folder}@best`, '--run-name', 'ended', ...at1])
+  expect(ended.stdout).toContain(`nothing is left to train: a fork's steps go on from ${best}, and trainer.args.max_steps is 1.`)
   // The run that it came from is as it was.
   expect(existsSync(join(folder, 'run.lock'))).toBe(false)
   expect(runs.compare(folder, join(dir, 'outputs/beside'))).toEqual([])
