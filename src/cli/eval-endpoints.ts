@@ -4,6 +4,7 @@ import type { OpenAI } from 'openai'
 import { parse } from 'smol-toml'
 import { causeOf, messageOf, nearest, UserError } from '../common/errors.ts'
 import { fetchWhole } from '../common/fetch-whole.ts'
+import { replyText } from '../environments/judge.ts'
 import type { ChatClient, ChatCompletion, ChatTurn, Message, SamplingParams } from '../common/types.ts'
 
 export interface Endpoint {
@@ -126,7 +127,7 @@ export class EndpointClient implements ChatClient {
     // Some say nothing of tokens, and an empty answer has none: it is an answer all the same, which the rewards judge.
     const count = Math.max(1, reply.usage?.completion_tokens ?? 1)
     const calls = choice.message.tool_calls?.filter((call) => call.type === 'function')
-    const text = choice.message.content ?? ''
+    const text = replyText(choice.message.content)
     const cut = choice.finish_reason === 'length'
     return {
       text,

@@ -137,8 +137,8 @@ export class Judge {
         throw signal?.aborted ? new Aborted(words) : new Error(words, { cause: error })
       })
       const { choices, error: failed } = response as OpenAI.ChatCompletion & { error?: unknown }
-      const text = choices?.[0]?.message?.content
-      if (typeof text !== 'string' || text.trim() === '') {
+      const text = replyText(choices?.[0]?.message?.content)
+      if (text.trim() === '') {
         const why = choices?.[0]?.finish_reason
         // With status 200 too some say that they failed.
         const said = failed ? `: ${JSON.stringify(failed).slice(0, 300)}` : why ? ` (finish_reason ${why})` : ''
@@ -213,6 +213,12 @@ export class Judge {
       if (!isFullDisk(error)) throw error
     }
   }
+}
+
+/** The text of a reply's content, which some providers give in parts: Mistral's thoughts have parts of their own. */
+export function replyText(content: unknown): string {
+  if (!Array.isArray(content)) return typeof content === 'string' ? content : ''
+  return content.map((part: { text?: unknown } | null) => (typeof part?.text === 'string' ? part.text : '')).join('')
 }
 
 /** The conversation before the answer, as text; one user message is itself. */

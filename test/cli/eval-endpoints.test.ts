@@ -74,6 +74,7 @@ test('tools and their answers, failures that pass, and what is cut off', async (
 test('an answer that says little, and a failure with status 200', async () => {
   const replies: unknown[] = [
     { choices: [{ message: { content: 'yes' } }] },
+    { choices: [{ message: { content: [{ type: 'text', text: 'yes' }] } }] },
     { choices: [{ message: { content: 'yes' }, finish_reason: null }], usage: null },
     { error: { message: 'the provider is down', code: 502 } },
     { choices: [{ error: { message: 'overloaded' }, message: { role: 'assistant', content: '' }, finish_reason: 'error' }] },
@@ -89,8 +90,7 @@ test('an answer that says little, and a failure with status 200', async () => {
     const client = new EndpointClient({ model: 'm', url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1` })
     const ask = () => client.complete([{ role: 'user', content: '?' }], sampling)
     const answer = { text: 'yes', ids: [-1], finishReason: 'stop', stopCondition: 'unknown' }
-    expect(await ask()).toMatchObject(answer)
-    expect(await ask()).toMatchObject(answer)
+    for (let i = 0; i < 3; i++) expect(await ask()).toMatchObject(answer)
     await expect(ask()).rejects.toThrow(/^m at http.* replied without an answer: .*the provider is down/)
     await expect(ask()).rejects.toThrow('overloaded')
     await expect(ask()).rejects.toThrow('without an answer: {"choices"')

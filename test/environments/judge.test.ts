@@ -225,6 +225,16 @@ describe('what goes wrong', () => {
     expect(await second).toBe('yes')
     expect(times).toBe(2)
   })
+  test('a reply in parts, with the thoughts in one of their own', async () => {
+    const content = [
+      { type: 'thinking', thinking: [{ type: 'text', text: 'no, or' }] },
+      { type: 'text', text: 'ye' },
+      { type: 'text', text: 's' },
+    ]
+    answer = (_, response) =>
+      void response.setHeader('content-type', 'application/json').end(JSON.stringify({ choices: [{ message: { content } }] }))
+    expect(await judgeOf().ask(question('two'))).toBe('yes')
+  })
   test('a reply without text, or that is no JSON', async () => {
     answer = reply(null)
     await expect(judgeOf().ask(question('two'))).rejects.toThrow('replied without text (finish_reason stop)')
