@@ -6,7 +6,7 @@ import { CLI } from '../common/commands.ts'
 import { messageOf, UserError } from '../common/errors.ts'
 import { hashSeed, Random } from '../common/random.ts'
 import type { SamplingParams } from '../common/types.ts'
-import { parseConfig } from '../config/load.ts'
+import { parseConfig, parseSftConfig } from '../config/load.ts'
 import type { EnvConfig, RunConfig } from '../config/schema.ts'
 import { loadEnvironment, type Environment, type LoadOptions, type Row } from '../environments/index.ts'
 import { membersOf } from '../orchestrator/tasks.ts'
@@ -166,7 +166,18 @@ function readAsked(words: readonly string[], options: EvalOptions): Asked {
   return { ...fromFile, wanted }
 }
 
-/** A training config, or one of verifiers' eval configs ([[eval]] with env_id). */
+/** Empty for what is no TOML: who reads it as a config says what is wrong. */
+function tableOf(text: string): Record<string, unknown> {
+  try {
+    return parse(text)
+  } catch {
+    return {}
+  }
+}
+
+const isSft = (table: Record<string, unknown>): boolean => 'data' in table
+
+/** A training config, of `sft` too, or one of verifiers' eval configs ([[eval]] with env_id). */
 function readFile(file: string): Asked {
   let text: string
   try {
@@ -174,11 +185,10 @@ function readFile(file: string): Asked {
   } catch (error) {
     throw new UserError(`${file || 'the file after @'} can't be read: ${messageOf(error)}.`)
   }
-  let table: Record<string, unknown>
-  try {
-    table = parse(text)
-  } catch {
-    table = {}
+  const table = tableOf(text)
+  if (isSft(table)) {
+    const { model, data } = parseSftConfig(text, file).config
+    return { model: model.name, wanted: data.env ? [{ id: data.env.id, args: data.env.args }] : [] }
   }
   if (!Array.isArray(table.eval)) {
     const { config } = parseConfig(text, file)
@@ -245,25 +255,21 @@ function sourceOf(options: EvalOptions, { config, model: named }: Asked): EvalSo
 
 function runSource(dir: string, options: EvalOptions): EvalSource {
   const file = join(dir, 'config.toml')
-  const { config } = parseConfig(readFileSync(file, 'utf8'), file)
-  const { args } = config.trainer
+  const text = readFileSync(file, 'utf8')
+  const { model, trainer } = isSft(tableOf(text)) ? parseSftConfig(text, file).config : parseConfig(text, file).config
+  const named = options.model ?? model.name
+  // A new model of sft's has only its checkpoints.
+  const base = options.base && named !== undefined
   const there = checkpointSteps(dir)
   const steps = options.steps === undefined || options.steps === 'all' ? there : options.steps.split(',').map(Number)
   const missing = steps.find((step) => !there.includes(step))
-  if (missing !== undefined || (steps.length === 0 && !options.base))
+  if (missing !== undefined || (steps.length === 0 && !base))
     throw new UserError(
       `--run ${dir}: ${missing === undefined ? 'it has no checkpoints' : `there is no checkpoint of step ${missing}`}. ${there.length > 0 ? `There are ${there.join(', ')}.` : 'Checkpoints are written every so many steps (interval of [trainer.ckpt]), and at the end.'}`,
     )
-  return {
-    kind: 'run',
-    dir,
-    model: options.model ?? config.model.name,
-    adapter: config.model.adapter,
-    checkpoints: steps.map((step) => join(dir, 'checkpoints', `step_${step}`)),
-    lora: args.use_lora,
-    rank: args.lora_rank,
-    base: options.base,
-  }
+  const checkpoints = steps.map((step) => join(dir, 'checkpoints', `step_${step}`))
+  const { use_lora: lora, lora_rank: rank } = trainer.args
+  return { kind: 'run', dir, model: named ?? checkpoints[0], adapter: model.adapter, checkpoints, lora, rank, base }
 }
 
 /** Steps with a whole checkpoint: the marker is written last. */
