@@ -182,7 +182,7 @@ function changesOf(
   train: readonly TrainingSample[],
   { seed }: SftConfig['trainer']['args'],
 ): string[] {
-  const changes = dataChanges(extra, { seed, environments: [] })
+  const changes = dataChanges(extra, { seed })
   if (typeof extra.examples === 'number' && extra.examples !== train.length)
     changes.push(
       `the data had ${extra.examples} examples and has ${train.length}: those from here on are not those that were to come.`,

@@ -244,7 +244,8 @@ function removed({ metricsRows, rolloutFiles, checkpoints }: RewindReport): stri
 
 interface Data {
   seed: number
-  environments: { name: string; weight: number; rows: number }[]
+  /** None of supervised training, which may go on with what was trained on them. */
+  environments?: { name: string; weight: number; rows: number }[]
 }
 
 /** What a run that goes on finds other than the checkpoint left it, and what follows from that; a sentence each. */
@@ -255,8 +256,8 @@ export function dataChanges(before: Record<string, unknown>, now: Data): string[
     changes.push(
       `the seed was ${seed} and is ${now.seed}: from here on tasks come in another order, and some of this pass may come twice.`,
     )
-  if (environments && JSON.stringify(environments) !== JSON.stringify(now.environments)) {
-    const words = (all: Data['environments']) =>
+  if (environments && now.environments && JSON.stringify(environments) !== JSON.stringify(now.environments)) {
+    const words = (all: NonNullable<Data['environments']>) =>
       all.map(({ name, weight, rows }) => `${name} (${rows} rows, weight ${weight})`).join(', ')
     changes.push(
       `the environments were ${words(environments)} and are ${words(now.environments)}: the tasks from here on are not those that were to come.`,

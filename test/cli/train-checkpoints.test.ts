@@ -4,6 +4,8 @@ import { dataChanges } from '../../src/cli/train-checkpoints.ts'
 test('a run that goes on with other data is told what follows', () => {
   const data = { seed: 1, environments: [{ name: 'a', weight: 1, rows: 9 }] }
   expect(dataChanges({ ...data, tasks_done: 4 }, data)).toEqual([])
+  // A fork of sft's has no environments to compare.
+  expect(dataChanges(data, { seed: 1 })).toEqual([])
   // A checkpoint of format 1 says nothing of it.
   expect(dataChanges({ data_position: 4 }, data)).toEqual([])
   expect(dataChanges(data, { ...data, seed: 2 })).toMatchInlineSnapshot(`
