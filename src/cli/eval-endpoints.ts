@@ -116,7 +116,8 @@ export class EndpointClient implements ChatClient {
     const where = `${this.#endpoint.model} at ${this.#endpoint.url}`
     const reply = (await client.chat.completions.create(body as never, { signal }).catch((error: unknown) => {
       const why = error instanceof Error && error.cause !== undefined ? ` (${causeOf(error)})` : ''
-      throw new Error(`${where}: ${messageOf(error)}${why}`, { cause: error })
+      // What stands before a server sends whole pages of HTML.
+      throw new Error(`${where}: ${messageOf(error).slice(0, 300)}${why}`, { cause: error })
     })) as Reply | null
     const choice = reply?.choices?.[0]
     // What stands before several providers says with status 200 that one of them failed, beside an empty answer too.

@@ -109,6 +109,19 @@ test('an endpoint that is not there: with the cause', async () => {
   await expect(client.complete([{ role: 'user', content: '?' }], sampling)).rejects.toThrow(/^m at http.*: .*\(ECONNREFUSED\)$/)
 })
 
+test('a page of HTML in place of an answer is told in its first words', async () => {
+  const page = `<html><title>502 Bad Gateway</title>${'x'.repeat(5000)}`
+  const server = createServer((_, response) => void response.writeHead(502, { 'content-type': 'text/html' }).end(page))
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  try {
+    const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`
+    const client = new EndpointClient({ model: 'm', url }, { retries: 0 })
+    await expect(client.complete([{ role: 'user', content: '?' }], sampling)).rejects.toThrow(/^m at .*502 Bad Gateway.{1,300}$/)
+  } finally {
+    server.close()
+  }
+})
+
 test('an answer that breaks off is asked for again', async () => {
   let asked = 0
   const whole = JSON.stringify({ choices: [{ message: { content: 'yes' } }] })
