@@ -4,6 +4,7 @@ import type { OpenAI } from 'openai'
 import { parse } from 'smol-toml'
 import { causeOf, messageOf, nearest, UserError } from '../common/errors.ts'
 import { fetchWhole } from '../common/fetch-whole.ts'
+import { ContextFullError } from '../environments/chat.ts'
 import { replyText } from '../environments/judge.ts'
 import type { ChatClient, ChatCompletion, ChatTurn, Message, SamplingParams } from '../common/types.ts'
 
@@ -68,6 +69,9 @@ export function endpointNamed(name: string, file?: string): Endpoint | undefined
   )
 }
 
+/** How servers say that a conversation has no room left: OpenAI, vLLM, SGLang, llama.cpp, ours. No code is common to them. */
+const CONTEXT_IS_FULL = /context[ _](length|window|size)|model's context|maximum model length|prompt is too long/iu
+
 /** An answer as it comes, of which endpoints leave out this and that. */
 type Reply = Partial<OpenAI.ChatCompletion> & {
   choices?: (Partial<OpenAI.ChatCompletion.Choice> & { error?: unknown })[]
@@ -117,7 +121,9 @@ export class EndpointClient implements ChatClient {
     const reply = (await client.chat.completions.create(body as never, { signal }).catch((error: unknown) => {
       const why = error instanceof Error && error.cause !== undefined ? ` (${causeOf(error)})` : ''
       // What stands before a server sends whole pages of HTML.
-      throw new Error(`${where}: ${messageOf(error).slice(0, 300)}${why}`, { cause: error })
+      const words = `${where}: ${messageOf(error).slice(0, 300)}${why}`
+      const full = (error as { status?: number }).status === 400 && CONTEXT_IS_FULL.test(messageOf(error))
+      throw full ? new ContextFullError(words, { cause: error }) : new Error(words, { cause: error })
     })) as Reply | null
     const choice = reply?.choices?.[0]
     // What stands before several providers says with status 200 that one of them failed, beside an empty answer too.

@@ -7,6 +7,9 @@ import { join } from 'node:path'
 import { expect, test } from 'vitest'
 import { EndpointClient, readEndpoints } from '../../src/cli/eval-endpoints.ts'
 import type { SamplingParams } from '../../src/common/types.ts'
+import { MultiTurnEnv } from '../../src/environments/multi-turn.ts'
+import { runRollout } from '../../src/environments/rollout.ts'
+import { Rubric } from '../../src/environments/rubric.ts'
 
 const sampling: SamplingParams = {
   temperature: 0.5, top_p: 0.9, top_k: 0, min_p: 0, repetition_penalty: 1, presence_penalty: 0, frequency_penalty: 0, max_tokens: 7, stop: [],
@@ -117,6 +120,38 @@ test('a page of HTML in place of an answer is told in its first words', async ()
     const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`
     const client = new EndpointClient({ model: 'm', url }, { retries: 0 })
     await expect(client.complete([{ role: 'user', content: '?' }], sampling)).rejects.toThrow(/^m at .*502 Bad Gateway.{1,300}$/)
+  } finally {
+    server.close()
+  }
+})
+
+test.each([
+  "This model's maximum context length is 64 tokens. However, you requested 80 tokens.",
+  'the request exceeds the available context size, try increasing it',
+  'The input (80 tokens) is longer than the maximum model length of 64.',
+  "max_tokens: 16 is too large: the prompt has 60 tokens, together 76, and this model's context is 64 tokens.",
+])('a conversation that fills the context ends, and its answers are scored: %s', async (message) => {
+  let asked = 0
+  const server = createServer((_, response) => {
+    response.writeHead(++asked % 2 === 1 ? 200 : 400, { 'content-type': 'application/json' })
+    response.end(JSON.stringify(asked % 2 === 1 ? { choices: [{ message: { content: 'yes' } }] } : { error: { message } }))
+  })
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  try {
+    const client = new EndpointClient({ model: 'm', url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1` })
+    const rubric = new Rubric({ said: ({ completion }) => completion.length })
+    const env = await MultiTurnEnv.create({
+      id: 'talk',
+      rubric,
+      dataset: [{ prompt: '?' }],
+      evalSize: 0,
+      envResponse: () => 'go on',
+    })
+    const play = () => runRollout(env, env.dataset[0], { client, sampling, group: 'g', index: 0 })
+    expect(await play()).toMatchObject({ error: null, reward: 2, stopCondition: 'prompt_too_long', isTruncated: true })
+    // Without any answer there is nothing to score.
+    asked = 1
+    expect(await play()).toMatchObject({ error: expect.stringContaining(message) as string, reward: null })
   } finally {
     server.close()
   }
