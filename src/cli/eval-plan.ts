@@ -261,11 +261,12 @@ function runSource(dir: string, options: EvalOptions): EvalSource {
   // A new model of sft's has only its checkpoints.
   const base = options.base && named !== undefined
   const there = checkpointSteps(dir)
-  const steps = options.steps === undefined || options.steps === 'all' ? there : options.steps.split(',').map(Number)
-  const missing = steps.find((step) => !there.includes(step))
+  const asked = options.steps === undefined || options.steps === 'all' ? there.map(String) : options.steps.split(',')
+  const missing = asked.find((word) => !there.includes(Number(word)))
+  const steps = [...new Set(asked.map(Number))]
   if (missing !== undefined || (steps.length === 0 && !base))
     throw new UserError(
-      `--run ${dir}: ${missing === undefined ? 'it has no checkpoints' : `there is no checkpoint of step ${missing}`}. ${there.length > 0 ? `There are ${there.join(', ')}.` : 'Checkpoints are written every so many steps (interval of [trainer.ckpt]), and at the end.'}`,
+      `--run ${dir}: ${missing === undefined ? 'it has no checkpoints' : `there is no checkpoint of step ${missing.trim()}`}. ${there.length > 0 ? `There are ${there.join(', ')}.` : 'Checkpoints are written every so many steps (interval of [trainer.ckpt]), and at the end.'}`,
     )
   const checkpoints = steps.map((step) => join(dir, 'checkpoints', `step_${step}`))
   const { use_lora: lora, lora_rank: rank } = trainer.args

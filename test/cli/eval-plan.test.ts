@@ -21,6 +21,10 @@ test('a run of sft: its environment, its checkpoints, and the model that it bega
     const named = await planOf('model = "models/tiny"')
     expect(named.environments.map(({ name, rows }) => [name, rows.length])).toEqual([['reverse-text', 2]])
     expect(named.source).toMatchObject({ kind: 'run', model: 'models/tiny', checkpoints: [step], lora: false, base: true })
+    // Each once, and what is no step as it was written.
+    const thrice = await planEval([], { ...options, steps: '3, 3,3' })
+    expect(thrice.source).toMatchObject({ checkpoints: [step] })
+    await expect(planEval([], { ...options, steps: '3,best' })).rejects.toThrow('no checkpoint of step best. There are 3.')
     const made = await planOf('[model.new]\nfamily = "qwen3"\nhidden_size = 64\nintermediate_size = 64\nnum_hidden_layers = 1\nnum_attention_heads = 2\nnum_key_value_heads = 1\nhead_dim = 32') // prettier-ignore
     expect(made.source).toMatchObject({ model: step, checkpoints: [step], base: false })
   } finally {
