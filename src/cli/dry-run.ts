@@ -11,6 +11,7 @@ import type { RunConfig } from '../config/schema.ts'
 import type { SftConfig } from '../config/sft-schema.ts'
 import { stringifyConfig } from '../config/toml-write.ts'
 import { listAdapters } from '../gpu/inventory.ts'
+import { findPython } from '../inference/vllm/server.ts'
 import { openModel, type ModelFiles } from '../model/open.ts'
 import type { ModelConfig } from '../model/types.ts'
 import { withMicroBatch, type AdapterWords } from './gpu-memory.ts'
@@ -64,9 +65,10 @@ export function sized<Config extends RunConfig | SftConfig>(
 }
 
 /** What would sample, where that is a vLLM server. */
-function samplerLines({ base_url, python, args }: VllmConfig, model: string): string[] {
+function samplerLines({ base_url, args, ...config }: VllmConfig, model: string): string[] {
   const memory = 'Its weights and KV cache are memory of its own, which the table does not count'
   if (base_url !== undefined) return [`sampler: the vLLM that runs at ${base_url}`, `${memory}.`]
+  const python = findPython(config.python)
   const { port, ...flags } = args
   const written = Object.keys(flags).length ? `, with ${Object.keys(flags).join(', ')}` : ''
   const missing = existsSync(python) ? '' : ` (not there yet: bash ${SCRIPTS}/setup-vllm.sh makes .venv-vllm)`

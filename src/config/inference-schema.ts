@@ -68,7 +68,9 @@ export const inferenceFields = {
     .string()
     .min(1)
     .default('.venv-vllm/bin/python')
-    .describe('For vLLM only: the Python that has vLLM, where the run starts the server.'),
+    .describe(
+      'For vLLM only: the Python that has vLLM, where the run starts the server. A path is looked for here, then in the folder of dawn-rl.',
+    ),
   startup_timeout: z
     .number()
     .positive()

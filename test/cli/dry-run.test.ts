@@ -33,6 +33,13 @@ test('a server that the run starts: its Python, model, port and flags', () => {
   ).toContain(`# sampler: a vLLM server, started by ${process.execPath} for models/tiny on port 8123`)
 })
 
+test('a Python where scripts/setup-vllm.sh makes it, although the run is started in another folder', () => {
+  const words = ['--model', join(root, 'models/tiny'), '--inference.python', 'train.js', '--dry-run']
+  const all = [join(root, 'train.js'), '@', join(root, 'configs/vllm-lora.toml'), ...words]
+  const { stdout } = spawnSync(process.execPath, all, { cwd: folder, encoding: 'utf8' })
+  expect(stdout).toContain(`# sampler: a vLLM server, started by ${join(root, 'train.js')} for `)
+})
+
 test('micro_batch_tokens = "auto": which number, why, and the table for it', () => {
   const stdout = dryRun('configs/vllm-lora.toml', '--micro_batch_tokens', 'auto', '--gpu_memory', '0.05')
   const { micro_batch_tokens: tokens } = parseConfig(stdout).config.trainer.args

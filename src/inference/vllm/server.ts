@@ -6,7 +6,7 @@ import { spawn, type ChildProcess } from 'node:child_process'
 import { closeSync, existsSync, mkdirSync, openSync, readFileSync, statSync } from 'node:fs'
 import { createServer } from 'node:net'
 import { delimiter, dirname, resolve } from 'node:path'
-import { SCRIPTS } from '../../common/commands.ts'
+import { packageRoot, SCRIPTS } from '../../common/commands.ts'
 import { UserError } from '../../common/errors.ts'
 import { serverEnvironment, serverFlags, type ServerNeeds } from './flags.ts'
 
@@ -37,7 +37,8 @@ export class VllmServer {
    * @throws UserError where the Python is not there
    */
   static async launch(options: LaunchOptions): Promise<VllmServer> {
-    const { python, logFile } = options
+    const python = findPython(options.python)
+    const { logFile } = options
     if (python.includes('/') && !existsSync(python)) {
       throw new UserError(
         `There is no ${python}, the Python that vLLM is started with. Run 'bash ${SCRIPTS}/setup-vllm.sh', or set python under [inference] to one that has vllm.`,
@@ -47,7 +48,7 @@ export class VllmServer {
     mkdirSync(dirname(logFile), { recursive: true })
     const log = openSync(logFile, 'a')
     try {
-      return new VllmServer(options, port, log)
+      return new VllmServer({ ...options, python }, port, log)
     } finally {
       closeSync(log)
     }
@@ -108,6 +109,12 @@ export class VllmServer {
       // Already gone.
     }
   }
+}
+
+/** The Python of `inference.python`: from here, else from where dawn-rl lies, as scripts/setup-vllm.sh makes its environment there. */
+export function findPython(python: string): string {
+  const ours = resolve(packageRoot, python)
+  return existsSync(python) || !existsSync(ours) ? python : ours
 }
 
 /** The CPU build must be told so before it is imported. scripts/setup-vllm.sh notes which build it made beside the environment's bin/. */
