@@ -33,7 +33,7 @@ export class ServerMetrics {
   readonly #firstToken = new Histogram()
   readonly #betweenTokens = new Histogram()
   readonly #whole = new Histogram()
-  /** HTTP requests under way. */
+  /** Requests under way that give the model work. */
   load = 0
 
   firstToken(ms: number): void {
@@ -100,7 +100,7 @@ export class ServerMetrics {
     const answers = [...this.#answers].map(([key, count]) => `{${key}} ${count}`)
     counted('http_requests_total', 'Answers by route and status.', answers)
     one('dawn_rl:weights_version', 'gauge', 'Version of the weights that the next token is sampled with.', stats.version)
-    one('dawn_rl:server_load', 'gauge', 'Requests under way.', this.load)
+    one('dawn_rl:server_load', 'gauge', 'Requests under way that give the model work.', this.load)
     return `${out.join('\n')}\n`
   }
 }

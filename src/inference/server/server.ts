@@ -149,9 +149,11 @@ function watch(context: Context, { metrics, parts }: ServerContext, handlerOf: (
   const begin = performance.now()
   const { method, path } = context.req
   const { outgoing } = context.env as { outgoing: ServerResponse }
-  metrics.load++
+  // As vLLM has it, work for the model: an idle server has none, whoever asks how it is.
+  const load = Number(method === 'POST' && !controlRoutes.has(path))
+  metrics.load += load
   outgoing.once('close', () => {
-    metrics.load--
+    metrics.load -= load
     const gone = !outgoing.writableFinished
     const status = gone ? 499 : outgoing.statusCode
     metrics.answered(handlerOf(path), status)
