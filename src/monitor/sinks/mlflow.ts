@@ -12,7 +12,7 @@ export const openMlflow: OpenSink = (run, state) => new MlflowSink(run, state)
 export function mlflowNeeds(): string | undefined {
   return /^https?:\/\//.test(process.env.MLFLOW_TRACKING_URI ?? '')
     ? undefined
-    : 'report_to has "mlflow", and MLFLOW_TRACKING_URI is no http address. Start `mlflow server` and set it: http://127.0.0.1:5000.'
+    : 'mlflow needs a server, and MLFLOW_TRACKING_URI is no http address. Start `mlflow server` and set it: http://127.0.0.1:5000.'
 }
 
 /** What one call of log-batch takes. */

@@ -16,7 +16,7 @@ export function trackioNeeds(): string | undefined {
   const [major, minor] = process.versions.node.split('.').map(Number)
   return major > 22 || (major === 22 && minor >= 13)
     ? undefined
-    : `report_to has "trackio", which is written with Node's own SQLite; this is Node ${process.versions.node}. Use 22.13 or newer.`
+    : `trackio is written with Node's own SQLite, and this is Node ${process.versions.node}. Use 22.13 or newer.`
 }
 
 /** As trackio makes them where they are missing; it adds the others itself. */

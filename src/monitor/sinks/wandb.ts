@@ -14,9 +14,7 @@ export const openWandb: OpenSink = (run, state) => new WandbSink(run, state)
 
 /** What is missing to send there, in a sentence. */
 export function wandbNeeds(): string | undefined {
-  return process.env.WANDB_API_KEY
-    ? undefined
-    : 'report_to has "wandb", and WANDB_API_KEY holds no key. Set it, or take wandb out of report_to.'
+  return process.env.WANDB_API_KEY ? undefined : 'wandb needs a key, and WANDB_API_KEY holds no key. Set it, or leave wandb out.'
 }
 
 interface Bucket {
