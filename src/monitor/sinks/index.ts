@@ -3,7 +3,7 @@ import { UserError } from '../../common/errors.ts'
 import { Follower, type FollowOptions } from './follow.ts'
 import { mlflowNeeds, openMlflow } from './mlflow.ts'
 import { openTensorboard } from './tensorboard.ts'
-import { openTrackio, trackioNeeds } from './trackio.ts'
+import { openTrackio } from './trackio.ts'
 import type { OpenSink, SinkName, SinkRun } from './types.ts'
 import { openWandb, wandbNeeds } from './wandb.ts'
 
@@ -13,7 +13,7 @@ const openers: Record<SinkName, { open: OpenSink; needs?: () => string | undefin
   wandb: { open: openWandb, needs: wandbNeeds },
   tensorboard: { open: openTensorboard },
   mlflow: { open: openMlflow, needs: mlflowNeeds },
-  trackio: { open: openTrackio, needs: trackioNeeds },
+  trackio: { open: openTrackio },
 }
 
 /** @throws UserError for a sink that lacks a key or an address, before anything begins */

@@ -11,14 +11,6 @@ import { flatConfig, type OpenSink, type Sink, type SinkRun, type SinkState } fr
 
 export const openTrackio: OpenSink = (run, state) => new TrackioSink(run, state)
 
-/** What is missing to write there, in a sentence. */
-export function trackioNeeds(): string | undefined {
-  const [major, minor] = process.versions.node.split('.').map(Number)
-  return major > 22 || (major === 22 && minor >= 13)
-    ? undefined
-    : `trackio is written with Node's own SQLite, and this is Node ${process.versions.node}. Use 22.13 or newer.`
-}
-
 /** As trackio makes them where they are missing; it adds the others itself. */
 const TABLES = [
   `CREATE TABLE IF NOT EXISTS metrics (id INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL, timestamp TEXT NOT NULL,
