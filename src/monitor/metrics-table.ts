@@ -368,7 +368,8 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
   },
   'time/broadcast_weights': {
     group: 'Speed and memory',
-    formula: 'from the end of the optimizer step until the sampler has the new weights',
+    formula:
+      'from the end of the optimizer step until a vLLM sampler has the new weights; the embedded engine has them at once, and no such row',
     unit: 's',
     healthy: 'small against time/step',
   },
