@@ -8,7 +8,9 @@ import { Toolbox, type ToolboxOptions, type ToolContext } from './tools.ts'
 type Shared<Own extends object> = Omit<MultiTurnOptions<Own>, 'envResponse' | 'toolDefinitions'>
 
 export interface ToolEnvOptions<Own extends object = Record<string, unknown>>
-  extends Shared<Own>, Omit<ToolboxOptions, 'hidden' | 'updateArgs'> {
+  extends Shared<Own>, Omit<ToolboxOptions, 'tools' | 'hidden' | 'updateArgs'> {
+  /** Default: those of `mcp` alone. */
+  tools?: ToolboxOptions['tools']
   /** Servers whose tools are offered beside `tools`. */
   mcp?: readonly McpServer[]
   /** What the environment says to an answer that calls no tool. Default: such an answer ends the rollout. */
@@ -22,7 +24,7 @@ class ToolsEnv<Own extends object> extends TurnsEnv<Own> {
     options: WithRows<ToolEnvOptions<Own>> & Pick<ToolboxOptions, 'hidden' | 'updateArgs'>,
     servers: readonly McpConnection[] = [],
   ) {
-    const toolbox = new Toolbox({ ...options, tools: [...options.tools, ...servers.flatMap((server) => server.tools)] })
+    const toolbox = new Toolbox({ ...options, tools: [...(options.tools ?? []), ...servers.flatMap((server) => server.tools)] })
     const { noToolsCalled } = options
     super({
       ...options,

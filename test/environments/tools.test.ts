@@ -159,7 +159,7 @@ describe('tools of MCP servers', () => {
     expect(said[2]).toContain('took longer than its limit of 3 s')
     expect(said[3]).toMatch(/^add c3: Error: .*number/s)
   }
-  test('over stdio', async () => await check(await make({ tools: [], mcp: [{ ...stdio, timeoutSeconds: 3 }] })))
+  test('over stdio', async () => await check(await ToolEnv.create({ ...common, mcp: [{ ...stdio, timeoutSeconds: 3 }] })))
   test('over HTTP', async () => {
     const server = spawn(process.execPath, [file, 'http'], { stdio: ['ignore', 'pipe', 'inherit'] })
     onTestFinished(() => void server.kill())
