@@ -1,6 +1,6 @@
 /** Bind groups, made once for a kernel and what it binds. */
 import { rangeOf, type Binding } from './commands.ts'
-import { GpuError } from './errors.ts'
+import { GpuError, GpuMemoryError } from './errors.ts'
 import type { Kernel } from './kernel.ts'
 import { GpuBuffer, GpuTexture } from './pool.ts'
 
@@ -22,7 +22,7 @@ export class BindGroups {
 
   /**
    * The bind group of a kernel's bindings, in their order.
-   * @throws GpuError for a wrong number of them, or one that is larger than the adapter binds
+   * @throws GpuError for a wrong number of them, GpuMemoryError for one that is larger than the adapter binds
    */
   of(kernel: Kernel, bindings: Binding[]): GPUBindGroup {
     if (bindings.length !== kernel.bindings.length) {
@@ -58,7 +58,7 @@ export class BindGroups {
     const { maxBinding } = this.#limits
     if (bytes > maxBinding) {
       const name = kernel.bindings[index].name
-      throw new GpuError(`${kernel.label}: '${name}' is ${bytes} bytes; this adapter binds at most ${maxBinding}`)
+      throw new GpuMemoryError(`${kernel.label}: '${name}' is ${bytes} bytes; this adapter binds at most ${maxBinding}`)
     }
     return { buffer: buffer.raw, offset: buffer.start + offset, size: Math.ceil(bytes / 4) * 4 }
   }

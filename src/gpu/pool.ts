@@ -111,7 +111,8 @@ export class BufferPool {
     usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST,
   ): GpuBuffer {
     const max = this.#device.limits.maxBufferSize
-    if (size > max) throw new GpuError(`buffer '${label}' needs ${size} bytes; this adapter makes buffers of at most ${max}`)
+    if (size > max)
+      throw new GpuMemoryError(`buffer '${label}' needs ${size} bytes; this adapter makes buffers of at most ${max}`)
     this.#haveRoom(size, label)
     const raw = this.#device.createBuffer({ size, usage, label })
     this.buffersMade++
