@@ -1,20 +1,20 @@
 /** `train --dry-run`: the resolved config and what it would need. Reads the model's shape, loads no weights, starts nothing. */
 import { existsSync } from 'node:fs'
 import { CLI, SCRIPTS } from '../common/commands.ts'
-import { messageOf } from '../common/errors.ts'
+import { messageOf, UserError } from '../common/errors.ts'
 import { batchLine, type Loaded } from '../config/load.ts'
 import type { VllmConfig } from '../config/inference-schema.ts'
 import { diskLine } from '../config/disk.ts'
-import { memoryOf, memoryTable, type MemoryLimits } from '../config/memory.ts'
+import { memoryOf, memoryTable } from '../config/memory.ts'
 import { show } from '../config/problems.ts'
 import type { RunConfig } from '../config/schema.ts'
 import type { SftConfig } from '../config/sft-schema.ts'
 import { stringifyConfig } from '../config/toml-write.ts'
-import { listAdapters } from '../gpu/inventory.ts'
+import { Gpu } from '../gpu/gpu.ts'
 import { findPython } from '../inference/vllm/server.ts'
 import { openModel, type ModelFiles } from '../model/open.ts'
 import type { ModelConfig } from '../model/types.ts'
-import { withMicroBatch, type AdapterWords } from './gpu-memory.ts'
+import { adapterWords, withMicroBatch } from './gpu-memory.ts'
 
 export async function dryRun(loaded: Loaded<RunConfig>): Promise<void> {
   const best = await bestAdapter()
@@ -22,7 +22,7 @@ export async function dryRun(loaded: Loaded<RunConfig>): Promise<void> {
   const { config, line } = sized(loaded, model, best)
   console.log(stringifyConfig(config))
   console.log(`# ${batchLine(config)}`)
-  console.log(best ? `# adapter: ${best.description}${best.software ? ' (software)' : ''}` : `# no WebGPU adapter: ${CLI} doctor`)
+  console.log(best ? `# adapter: ${best.name}${best.software ? ' (software)' : ''}` : `# no WebGPU adapter: ${CLI} doctor`)
   if (config.inference.backend === 'vllm')
     for (const words of samplerLines(config.inference, config.model.name)) console.log(`# ${words}`)
   if (line) console.log(`# ${line}`)
@@ -37,11 +37,19 @@ export async function dryRun(loaded: Loaded<RunConfig>): Promise<void> {
   model.close()
 }
 
-/** The adapter that a run would take, as far as it does not hang on DAWN_RL_ADAPTER. */
-export async function bestAdapter(): Promise<(AdapterWords & { description: string; limits: MemoryLimits }) | undefined> {
-  const adapters = await listAdapters()
-  const best = adapters.find((a) => !a.software) ?? adapters[0]
-  return best && { ...best, limits: best.limits as unknown as MemoryLimits }
+/**
+ * The adapter that a run would take; undefined where there is none.
+ * @throws UserError where none has the name that was asked for
+ */
+export async function bestAdapter(): Promise<ReturnType<typeof adapterWords> | undefined> {
+  try {
+    const gpu = await Gpu.open()
+    gpu.close()
+    return adapterWords(gpu)
+  } catch (error) {
+    if (!(error instanceof UserError) || process.env.DAWN_RL_ADAPTER) throw error
+    return undefined
+  }
 }
 
 /** The config is fine where the model is not here yet: that must not hide it. */

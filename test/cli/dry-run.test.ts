@@ -52,3 +52,13 @@ test('a server that runs already', () => {
   const words = ['--inference.backend', 'vllm', '--inference.base_url', 'http://127.0.0.1:8000/v1']
   expect(dryRun('configs/tiny.toml', ...words)).toContain('# sampler: the vLLM that runs at http://127.0.0.1:8000\n')
 })
+
+test('the adapter is the one that the run would take, by DAWN_RL_ADAPTER too', () => {
+  const words = ['train.js', '@', 'configs/tiny.toml', '--dry-run']
+  const of = (DAWN_RL_ADAPTER: string) =>
+    spawnSync(process.execPath, words, { cwd: root, encoding: 'utf8', env: { ...process.env, DAWN_RL_ADAPTER } })
+  expect(of('').stdout).toMatch(/^# adapter: \S/m)
+  const none = of('no such adapter')
+  expect(none.status).toBe(2)
+  expect(none.stderr).toMatch(/No WebGPU adapter has 'no such adapter' in its name/)
+})
