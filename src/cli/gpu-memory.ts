@@ -20,7 +20,10 @@ const GIB = 2 ** 30
 
 /** What is known of an adapter. */
 export interface AdapterWords {
+  /** The driver's words, with its version. */
   name: string
+  /** The GPU's name, as WebGPU writes it: small letters and hyphens. */
+  device: string
   vendor: string
   software: boolean
 }
@@ -51,9 +54,16 @@ const folderToResume = ({ config }: Loaded<RunConfig | SftConfig>, resume: Resum
   resume.kind === 'dir' ? resume.dir : join(config.trainer.args.output_dir, config.trainer.args.run_name)
 
 /** The same of a device that is open. */
-export function adapterWords({ facts }: Gpu): AdapterWords & { limits: MemoryLimits } {
+export function adapterWords({ facts, device: opened }: Gpu): AdapterWords & { limits: MemoryLimits } {
   const { name, vendor, software, limits } = facts
-  return { name, vendor, software, limits: { maxStorageBufferBindingSize: limits.maxBinding, maxBufferSize: limits.maxBuffer } }
+  const { device } = opened.adapterInfo
+  return {
+    name,
+    device,
+    vendor,
+    software,
+    limits: { maxStorageBufferBindingSize: limits.maxBinding, maxBufferSize: limits.maxBuffer },
+  }
 }
 
 /** Nothing is made on the device that would fill more than `gib`; undefined: no limit but the device's own. */
@@ -75,19 +85,19 @@ export function roomOf(adapter: AdapterWords): Room | undefined {
   const words = `${adapter.vendor} ${adapter.name}`.toLowerCase()
   if (words.includes('nvidia')) {
     const { status, stdout } = spawnSync('nvidia-smi', ['--query-gpu=name,memory.free', '--format=csv,noheader,nounits'], { encoding: 'utf8', timeout: 20_000 }) // prettier-ignore
-    return status === 0 ? nvidiaRoom(stdout, adapter.name) : undefined
+    return status === 0 ? nvidiaRoom(stdout, adapter.device) : undefined
   }
   if (words.includes('apple')) return { bytes: (totalmem() * 2) / 3, from: 'two thirds of the memory of the system' }
   return /\bamd\b|radeon/.test(words) ? amdRoom('/sys/class/drm') : undefined
 }
 
 /** From nvidia-smi's lines "name, free MiB"; of several GPUs of one name the one with the least. */
-export function nvidiaRoom(lines: string, name: string): Room | undefined {
+export function nvidiaRoom(lines: string, device: string): Room | undefined {
   const all = lines.split('\n').flatMap((line) => {
     const [, gpu, free] = /^(.+),\s*(\d+)\s*$/.exec(line) ?? []
-    return gpu === undefined ? [] : [{ gpu, bytes: Number(free) * 2 ** 20 }]
+    return gpu === undefined ? [] : [{ gpu: gpu.replaceAll(/[^a-z0-9]+/gi, '-').toLowerCase(), bytes: Number(free) * 2 ** 20 }]
   })
-  const named = all.filter(({ gpu }) => name.includes(gpu) || gpu.includes(name))
+  const named = all.filter(({ gpu }) => gpu === device)
   const some = named.length > 0 ? named : all
   return some.length > 0 ? { bytes: Math.min(...some.map(({ bytes }) => bytes)), from: 'nvidia-smi' } : undefined
 }

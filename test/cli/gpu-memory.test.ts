@@ -3,9 +3,11 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { totalmem, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, expect, test } from 'vitest'
-import { amdRoom, nvidiaRoom, roomOf, withMicroBatch } from '../../src/cli/gpu-memory.ts'
+import { adapterWords, amdRoom, nvidiaRoom, roomOf, withMicroBatch } from '../../src/cli/gpu-memory.ts'
 import { UserError } from '../../src/common/errors.ts'
 import { parseConfig, type Resume } from '../../src/config/load.ts'
+import { Gpu } from '../../src/gpu/gpu.ts'
+import { listAdapters } from '../../src/gpu/inventory.ts'
 import { stringifyConfig } from '../../src/config/toml-write.ts'
 import { newModel } from '../../src/trainer/new-model.ts'
 
@@ -13,17 +15,24 @@ const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-memory-'))
 afterAll(() => rmSync(folder, { recursive: true }))
 
 test('a software adapter computes in the memory of the system', () => {
-  const room = roomOf({ name: 'llvmpipe', vendor: 'mesa', software: true })!
+  const room = roomOf({ name: 'llvmpipe', device: 'llvmpipe', vendor: 'mesa', software: true })!
   expect(room.from).toBe('free memory of the system')
   expect(room.bytes).toBeGreaterThan(2 ** 28)
   expect(room.bytes).toBeLessThanOrEqual(totalmem())
 })
 
+test('an adapter goes by the name of its GPU: many drivers tell their own name and version for it', async () => {
+  const gpu = await Gpu.open()
+  const name = (await listAdapters())[0].name
+  expect(adapterWords(gpu).device).toBe(name.replaceAll(/[^a-z0-9]+/gi, '-').toLowerCase())
+  gpu.close()
+})
+
 test('nvidia-smi: the GPU of this name, of two of one name the fuller one', () => {
   const lines = 'NVIDIA GeForce RTX 4090, 23028\nNVIDIA A2, 15000\nNVIDIA GeForce RTX 4090, 21000\n'
-  expect(nvidiaRoom(lines, 'NVIDIA A2')).toEqual({ bytes: 15000 * 2 ** 20, from: 'nvidia-smi' })
-  expect(nvidiaRoom(lines, 'NVIDIA GeForce RTX 4090 (Vulkan)')?.bytes).toBe(21000 * 2 ** 20)
-  expect(nvidiaRoom(lines, 'another name')?.bytes).toBe(15000 * 2 ** 20)
+  expect(nvidiaRoom(lines, 'nvidia-a2')).toEqual({ bytes: 15000 * 2 ** 20, from: 'nvidia-smi' })
+  expect(nvidiaRoom(lines, 'nvidia-geforce-rtx-4090')?.bytes).toBe(21000 * 2 ** 20)
+  expect(nvidiaRoom(lines, 'another-name')?.bytes).toBe(15000 * 2 ** 20)
   expect(nvidiaRoom('No devices were found\n', 'x')).toBeUndefined()
 })
 
@@ -49,7 +58,7 @@ const { config: model } = newModel(
 ) // prettier-ignore
 const load = (args: string) => parseConfig(`model = "x"\n[env]\nid = "reverse-text"\n[trainer.args]\nmax_seq_len = 64\n${args}`)
 const limits = { maxStorageBufferBindingSize: 2 ** 30, maxBufferSize: 2 ** 30 }
-const strange = { name: 'Strange GPU', vendor: 'nobody', software: false, limits }
+const strange = { name: 'Strange GPU', device: 'strange-gpu', vendor: 'nobody', software: false, limits }
 
 test('where nothing tells, the key is asked for; where it is set, it counts', () => {
   expect(() => withMicroBatch(load('micro_batch_tokens = "auto"'), model, strange)).toThrow(
