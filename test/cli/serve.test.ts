@@ -153,6 +153,25 @@ describe('serve', () => {
     expect(served.err()).toMatch(/\nthe GPU device was lost \(destroyed\): .+ The server has ended, .+ start it again\.\n/)
   })
 
+  test('refuses to start where the GPU has no room for the KV cache', async () => {
+    // The software driver promises larger buffers than it makes.
+    const hook = `import { globals } from '${import.meta.resolve('webgpu')}'
+      const { prototype } = globals.GPUAdapter
+      const open = prototype.requestDevice
+      prototype.requestDevice = async function (...words) {
+        const device = await open.apply(this, words)
+        const create = device.createBuffer.bind(device)
+        device.createBuffer = (of) => create(of.label === 'KV cache' ? { ...of, size: device.limits.maxBufferSize } : of)
+        return device
+      }`
+    const served = serve(['--model', 'models/tiny', '--port', '0'], {
+      NODE_OPTIONS: `--import=data:text/javascript,${encodeURIComponent(hook)}`,
+    })
+    expect(await served.ended).toBe(2)
+    expect(served.out()).not.toContain('/v1')
+    expect(served.err()).toMatch(/\nThe GPU has no room for the model and a KV cache of .+ \(.+\)\. Lower --kv-cache-bytes, .+\n/)
+  })
+
   test('ends at once on a signal while it loads, with no word of requests that nobody could send', async () => {
     const dir = mkdtempSync(join(tmpdir(), 'dawn-rl-serve-'))
     cpSync(join(root, 'models/tiny'), dir, { recursive: true })
