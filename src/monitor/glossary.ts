@@ -16,7 +16,7 @@ export function metricsGlossary(): string {
     '',
     'Which to watch: **reward** should rise. **solved_some** says how much of a batch can teach anything. **is_truncated/mean** under 0.1, or the',
     'answers are cut off before they can earn. **entropy/all/mean** should not fall to 0, **mismatch_kl/all/mean** stay small and flat, and',
-    '**optim/grad_norm** show no spikes. The loss says little: it is near 0 from the first step to the last.',
+    '**optim/grad_norm** show no spikes. The loss says little: it is near 0 from the first step to the last (of `sft` it should fall).',
   ]
   const groups = Map.groupBy(Object.entries(METRICS), ([, info]) => info.group)
   for (const [group, entries] of groups) {

@@ -156,9 +156,10 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
   'loss/mean': {
     group: 'Loss',
     formula:
-      'sum over loss tokens of their loss / N; N = loss tokens of the whole batch. cispo: -stopgrad(clamp(ratio, low, high)) A logp',
-    unit: 'nats x reward',
-    healthy: 'near 0 with either sign: the advantages of a group add up to 0. It is not what should fall; watch `reward`',
+      'sum over loss tokens of their loss / N; N = loss tokens of the whole batch. cispo: -stopgrad(clamp(ratio, low, high)) A logp; `sft`: -logp',
+    unit: 'nats x reward; `sft`: nats',
+    healthy:
+      'near 0 with either sign: the advantages of a group add up to 0. It is not what should fall; watch `reward`. Of `sft` it should fall',
     trl: 'loss',
   },
   'loss/<name>': {
