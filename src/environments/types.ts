@@ -43,7 +43,7 @@ export interface RolloutDraft extends Pick<
 /** A task family. Bundled ones and users' have the same shape; `SingleTurnEnv` is the usual way to make one. */
 export interface Environment {
   readonly id: string
-  readonly systemPrompt?: string
+  readonly systemPrompt?: string | undefined
   /** Rows to train on, in a fixed order; `RowOrder` shuffles. */
   readonly dataset: readonly Row[]
   /** Held-out rows; empty where there are none. */
