@@ -105,11 +105,13 @@ async function evaluate(words: string[], options: EvalOptions): Promise<void> {
       await close()
     }
     if (scores.length > 0) console.log(`\n${evalTable(scores)}\n`)
-    const firsts = scores.filter((score, i) => scores.findIndex((other) => other.env === score.env) === i)
-    for (const score of firsts) {
-      console.log(`${score.env}, ${score.target}: ${spreadLine(score)}`)
+    const told = scores.filter((score, i) => !score.avg || scores.findIndex((other) => other.env === score.env) === i)
+    for (const score of told) {
+      console.log(`${score.env}, ${score.target}: ${score.avg ? spreadLine(score) : 'every answer failed'}`)
       for (const line of adviceOf(score)) console.log(`  - ${line}`)
     }
+    // Who asked for numbers in a script must not take none at all for them.
+    if (scores.some((score) => !score.avg)) process.exitCode = 1
     if (scores.length > 0)
       console.log('\nIntervals: 95 % bootstrap over examples. mixed: examples whose answers differ in reward.')
     console.log(`results  ${folders.join('\n         ')}`)

@@ -106,14 +106,21 @@ test('an endpoint by its name in endpoints.toml answers as the engine does', { t
   }
 })
 
-test("the limits of a config are its rollouts' here too", { timeout: 120_000 }, async () => {
-  const config = readFileSync(runs.path('run.toml'), 'utf8')
-  runs.write('late.toml', config.replace('[trainer.args]', '$&\nrollout_timeout = 0.001'))
-  const late = await evaluate(['@', 'late.toml', ...small])
-  expect(late, late.stderr).toMatchObject({ code: 0 })
-  const errors = rowsIn(foldersOf(late)[0]).map(({ error }) => error?.message)
-  expect(errors).toEqual(errors.map(() => expect.stringContaining('the rollout took longer than its limit of 0.001 s')))
-})
+test(
+  "the limits of a config are its rollouts' here too, and an evaluation without one answer is none",
+  { timeout: 120_000 },
+  async () => {
+    const config = readFileSync(runs.path('run.toml'), 'utf8')
+    runs.write('late.toml', config.replace('[trainer.args]', '$&\nrollout_timeout = 0.001'))
+    const late = await evaluate(['@', 'late.toml', ...small])
+    expect(late, late.stderr).toMatchObject({
+      code: 1,
+      stdout: expect.stringContaining('even, tiny: every answer failed\n') as string,
+    })
+    const errors = rowsIn(foldersOf(late)[0]).map(({ error }) => error?.message)
+    expect(errors).toEqual(errors.map(() => expect.stringContaining('the rollout took longer than its limit of 0.001 s')))
+  },
+)
 
 test('mistakes are sentences, and leave nothing behind', { timeout: 120_000 }, async () => {
   for (const [words, message] of [
