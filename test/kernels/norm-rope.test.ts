@@ -17,10 +17,12 @@ const sizes = [
   [19, 32],
   [33, 128],
 ]
+/** As many as a long micro-batch has heads: their sums are of parts, and of parts of these. */
+const many = [70_000, 3]
 
 describe.each(modes)('RMSNorm, $name', ({ facts, needs }) => {
   test.skipIf(needs === 'cpu' && !bench.cpu)('forward, backward and gain', async () => {
-    for (const [rows, channels] of sizes) {
+    for (const [rows, channels] of [...sizes, many]) {
       await bench.run(`norm ${rows} ${channels}`, facts, async () => {
         const eps = 1e-5
         const [x, gain, dy, skip, before] = [rows * channels, channels, rows * channels, rows * channels, channels].map((n) =>
@@ -104,7 +106,7 @@ test.skipIf(!bench.cpu)('narrow rows that a CPU driver holds in registers have t
 })
 
 test('column sums are added to what is there', async () => {
-  for (const [rows, columns] of sizes) {
+  for (const [rows, columns] of [...sizes, many]) {
     await bench.run(`columns ${rows} ${columns}`, {}, async () => {
       const [x, before] = [bench.normals(rows * columns), bench.normals(columns)]
       const out = bench.up(before)

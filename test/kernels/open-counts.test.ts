@@ -186,6 +186,19 @@ describe.each(modes)('$name', ({ name: mode, facts, needs }) => {
       facts,
     )
     await check(
+      'sums of parts',
+      () => {
+        const [x, dy, rstd] = [9, 9, 1].map((width) => normals(600, width))
+        const [dgain, sums] = [fixed(9), fixed(9)]
+        const run = (rows: Count) => {
+          rmsNormGain(gpu, dy, x, rstd, dgain, rows, 9)
+          addColumnSums(gpu, dy, sums, rows, 9)
+        }
+        return { capacity: 600, numbers: [1, 256, 257, 599], run }
+      },
+      facts,
+    )
+    await check(
       'value by value',
       () => {
         const [a, b] = [channels, channels].map((width) => normals(capacity, width))

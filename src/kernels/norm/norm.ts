@@ -2,7 +2,7 @@
 import { fileURLToPath } from 'node:url'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
-import { groupsOf, type Count } from '../../gpu/size.ts'
+import { capacityOf, groupsOf, map, times, type Count } from '../../gpu/size.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
 import { dispatchFlat, lanes, perRow } from '../common/lanes.ts'
 
@@ -54,6 +54,33 @@ export function rmsNormBackward(
   gpu.dispatch(kernel, [t.dy, t.x, t.gain, t.rstd, t.dx, ...(t.skip ? [t.skip] : [])], { rows, channels }, groups)
 }
 
+/**
+ * Rows of which one invocation makes a sum; the sums are added up likewise. One running sum over all rows would keep a GPU waiting for one load after the other
+ * (16k tokens have 262k rows of heads) and round as often. Parts begin at row 0: a sum's bits do not depend on the capacity of a plan.
+ */
+const PART = 256
+
+/** Calls `fn` with where the sums of parts go, if there are several, and adds those up into `out` (channels). */
+function inParts(
+  gpu: Gpu,
+  out: Binding,
+  rows: Count,
+  channels: number,
+  fn: (to: Binding, parts: Count, PARTIAL: number) => void,
+): void {
+  if (capacityOf(rows) <= PART)
+    return fn(
+      out,
+      map(rows, (n) => Math.min(n, 1)),
+      0,
+    )
+  const parts = groupsOf(rows, PART)
+  const sums = gpu.pool.acquire(capacityOf(parts) * channels * 4, 'sums of parts')
+  fn(sums, parts, 1)
+  addColumnSums(gpu, sums, out, parts, channels)
+  sums.release()
+}
+
 /** dgain += sum over rows of dy * x * rstd. */
 export function rmsNormGain(
   gpu: Gpu,
@@ -65,11 +92,18 @@ export function rmsNormGain(
   channels: number,
 ): void {
   const WIDTH = gpu.facts.software ? 8 : 64
-  const kernel = gpu.kernel(paths.gain, { WIDTH, TURN: 4 })
-  gpu.dispatch(kernel, [dy, x, rstd, dgain], { rows, channels }, [Math.ceil(channels / WIDTH)])
+  const VEC4 = Number(gpu.facts.software && channels % 4 === 0)
+  inParts(gpu, dgain, rows, channels, (to, parts, PARTIAL) => {
+    const kernel = gpu.kernel(paths.gain, { WIDTH, TURN: 4, PART, PARTIAL, VEC4 })
+    const [across, deep] = perRow(parts)
+    const groups = Math.ceil(channels / (VEC4 ? 4 * WIDTH : WIDTH))
+    gpu.dispatch(kernel, [dy, x, rstd, to], { rows, channels }, [across, groups, deep])
+  })
 }
 
 /** out += column sums of x (rows, columns). */
 export function addColumnSums(gpu: Gpu, x: GpuBuffer, out: Binding, rows: Count, columns: number): void {
-  dispatchFlat(gpu, paths.columns, {}, [x, out], { rows, columns }, columns)
+  inParts(gpu, out, rows, columns, (to, parts, PARTIAL) =>
+    dispatchFlat(gpu, paths.columns, { PART, PARTIAL }, [x, to], { rows, columns }, times(parts, columns)),
+  )
 }

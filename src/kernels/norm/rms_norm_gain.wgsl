@@ -1,25 +1,39 @@
-// Gradient of RMSNorm's gain, added to what is there: dgain[c] += sum over t of dy[t,c] x[t,c] rstd[t]. One invocation a channel; the
-// order of the sum is t = 0, 1, .. TURN rows a turn; WIDTH channels a workgroup, few where a CPU driver's threads should all have some.
+// Gradient of RMSNorm's gain, added to what is there: dgain[c] += sum over t of dy[t,c] x[t,c] rstd[t]. One invocation a channel and part of PART rows; the
+// order of a part's sum is t = 0, 1, .. TURN rows a turn; WIDTH channels a workgroup, few where a CPU driver's threads should all have some.
+// An invocation has a channel, or VEC4 four of them. PARTIAL: out[part, c] is the part's sum (column_sum.wgsl adds these up); else there is one part, and out[c] is added to.
 struct Params { rows: u32, channels: u32 }
-@group(0) @binding(0) var<storage, read> dy: array<f32>;
-@group(0) @binding(1) var<storage, read> x: array<f32>;
+#if VEC4
+alias E = vec4f;
+#else
+alias E = f32;
+#endif
+@group(0) @binding(0) var<storage, read> dy: array<E>;
+@group(0) @binding(1) var<storage, read> x: array<E>;
 @group(0) @binding(2) var<storage, read> rstd: array<f32>;
-@group(0) @binding(3) var<storage, read_write> dgain: array<f32>;
+@group(0) @binding(3) var<storage, read_write> out: array<E>;
 
 @compute @workgroup_size(WIDTH)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-  let c = group.x * WIDTH + lane;
-  if (c >= p.channels) { return; }
-  var sum = 0.0;
-  let whole = p.rows - p.rows % $(TURN)u;
-  for (var t = 0u; t < whole; t += $(TURN)u) {
-    let at = t * p.channels + c;
+  let c = group.y * WIDTH + lane;
+  let part = group.x + group.z * 65535u;
+  let first = part * PART;
+  let channels = p.channels / $(1+3*VEC4)u;
+  if (c >= channels || first >= p.rows) { return; }
+  let end = min(first + PART, p.rows);
+  var sum = E();
+  let whole = end - (end - first) % $(TURN)u;
+  for (var t = first; t < whole; t += $(TURN)u) {
+    let at = t * channels + c;
     var next = sum;
 #for z in 0..TURN
-    next = fma(dy[at + $(z)u * p.channels], x[at + $(z)u * p.channels] * rstd[t + $(z)u], next);
+    next = fma(dy[at + $(z)u * channels], x[at + $(z)u * channels] * rstd[t + $(z)u], next);
 #end
     sum = next;
   }
-  for (var t = whole; t < p.rows; t++) { sum = fma(dy[t * p.channels + c], x[t * p.channels + c] * rstd[t], sum); }
-  dgain[c] += sum;
+  for (var t = whole; t < end; t++) { sum = fma(dy[t * channels + c], x[t * channels + c] * rstd[t], sum); }
+#if PARTIAL
+  out[part * channels + c] = sum;
+#else
+  out[c] += sum;
+#endif
 }
