@@ -85,6 +85,9 @@ describe.each(modes)('$name', ({ facts, needs }) => {
       { rows: 9, n: 100, k: 16 },
       { rows: 9, n: 16, k: 100 },
       { rows: 1, n: 36, k: 4 },
+      // On GPUs of parts of 1024 rows.
+      { rows: 1025, n: 8, k: 40 },
+      { rows: 3100, n: 33, k: 7 },
     ]
     const offset = [{ rows: 7, n: 36, k: 8, row: 5, dyStride: 44, dyColumn: 8 }]
     for (const c of [...shapes, ...parts, ...thin, ...offset]) {

@@ -136,6 +136,16 @@ describe.each(modes)('$name', ({ name: mode, facts, needs }) => {
         facts,
       )
     }
+    await check(
+      'to a small weight, in parts',
+      () => {
+        const [dy, x] = [12, 8].map((width) => normals(1100, width))
+        const dw = fixed(12 * 8)
+        const run = (rows: Count) => linearBackwardWeight(gpu, dy, x, rows, 12, 8, dw)
+        return { capacity: 1100, numbers: [1, 1024, 1025, 1099], run }
+      },
+      facts,
+    )
   })
 
   test.runIf(!needs || bench.cpu)('attention, with all rows one sequence', async () => {

@@ -4,6 +4,7 @@ import type { Binding, BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, groupsOf, type Count } from '../../gpu/size.ts'
 import type { Weight } from '../common/weight.ts'
+import { addColumnSums } from '../norm/norm.ts'
 import { bufferOf, type Extras, type Part } from './part.ts'
 import type { Rows } from './stage.ts'
 import { tilesOf, type Tile } from './tiles.ts'
@@ -22,10 +23,16 @@ export function tileFor(gpu: Gpu, count: Count): Tile {
   return rows <= 32 ? { rows: 32, columns: 64 } : rows <= 64 ? { rows: 64, columns: 64 } : tilesOf(gpu).tile
 }
 
-function run(gpu: Gpu, constants: Record<string, number>, bindings: Binding[], params: Record<string, Count>): void {
+function run(
+  gpu: Gpu,
+  constants: Record<string, number>,
+  bindings: Binding[],
+  params: Record<string, Count>,
+  parts: Count = 1,
+): void {
   const tile = tileFor(gpu, params.rows)
   const kernel = gpu.kernel(path, { TM: tile.rows, TN: tile.columns, ...nothing, ...constants })
-  gpu.dispatch(kernel, bindings, params, [groupsOf(params.columns, tile.columns), groupsOf(params.rows, tile.rows)])
+  gpu.dispatch(kernel, bindings, params, [groupsOf(params.columns, tile.columns), groupsOf(params.rows, tile.rows), parts])
 }
 
 /** y = alpha * (x Wᵀ + LoRA) + bias + residual of one part. */
@@ -71,5 +78,20 @@ export function backwardWeight(
   const of_a = { a_stride: dy.stride, a_column: dy.column }
   const of_out = { out_stride: k, out_row: row, out_column: 0, first_row: 0 }
   const params = { rows: n, columns: k, depth: dy.rows, rank: 0, alpha, ...of_a, b_stride: k, b_row: 0, ...of_out }
-  run(gpu, { ...forms.tn, W_BF16: 0, ACCUMULATE: Number(accumulate) }, [dy.data, dw, x.data], params)
+  const constants = { ...forms.tn, W_BF16: 0 }
+  if (!accumulate || row > 0 || n * k > mostInParts || capacityOf(dy.rows) <= TN_PART)
+    return run(gpu, { ...constants, ACCUMULATE: Number(accumulate) }, [dy.data, dw, x.data], params)
+  const parts = groupsOf(dy.rows, TN_PART)
+  const products = gpu.pool.acquire(capacityOf(parts) * n * k * 4, 'products of parts')
+  run(gpu, { ...constants, TN_PART }, [dy.data, products, x.data], params, parts)
+  addColumnSums(gpu, products, dw, parts, n * k)
+  products.release()
 }
+
+/**
+ * Tokens of which the product to a small dW is made, before these are added up: LoRA's A and B have a few tiles, so a few workgroups would go through all tokens
+ * while the rest of a GPU has nothing to do. Parts begin at token 0: the bits do not depend on the capacity of a plan.
+ */
+const TN_PART = 1024
+/** Outputs of a dW that has workgroups enough. */
+const mostInParts = 2 ** 18

@@ -4,6 +4,7 @@
 // to what is there. `a` is x or dy (float32), `b` is W (bf16 pairs or float32) or, for TN, x. Any sizes.
 // Register tile: 16 x 16 threads own TM x TN outputs, TM / 16 x TN / 16 each (TN a multiple of 64); both operands pass through workgroup memory, 16 deep.
 // Order of the sum: t = 0 .. depth-1, one accumulator an output, whatever the number of rows.
+// TN_PART: a workgroup takes that many steps of the depth, and what it gets is a matrix of its own: out is (parts, rows, columns).
 // Slices: a starts at column a_column of rows a_stride apart, b at row b_row of rows b_stride apart, out at row out_row and column out_column;
 // NT: column j of the slice is row first_row + j of the whole W, so of B and of bias.
 struct Params { rows: u32, columns: u32, depth: u32, rank: u32, a_stride: u32, a_column: u32, b_stride: u32, b_row: u32, out_stride: u32, out_row: u32, out_column: u32, first_row: u32, alpha: f32 }
@@ -71,6 +72,15 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
 #else
   let depth = p.depth;
 #endif
+#if TN_PART
+  let begin = group.z * TN_PART;
+  let end = min(begin + TN_PART, depth);
+  let out_row = group.z * p.rows;
+#else
+  let begin = 0u;
+  let end = depth;
+  let out_row = p.out_row;
+#endif
   let ti = (id / 16u) * $(TM/16)u;
   let tj = (id % 16u) * $(TN/16)u;
 #for r in 0..TM/16
@@ -78,7 +88,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
   var acc$(r)_$(v) = vec4f();
 #end
 #end
-  for (var t0 = 0u; t0 < depth; t0 += 16u) {
+  for (var t0 = begin; t0 < end; t0 += 16u) {
     // Neighbouring threads read neighbouring addresses: along t where rows are contiguous in t, else along i or j.
     for (var s = id; s < $(16*TM)u; s += 256u) {
 #if FORM_TN
@@ -88,7 +98,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
       let at = s / 16u;
       let ad = s % 16u;
 #endif
-      a_tile[ad * $(TM)u + at] = select(0.0, load_a(i0 + at, min(t0 + ad, depth - 1u)), t0 + ad < depth);
+      a_tile[ad * $(TM)u + at] = select(0.0, load_a(i0 + at, min(t0 + ad, end - 1u)), t0 + ad < end);
     }
     for (var s = id; s < $(16*TN)u; s += 256u) {
 #if FORM_NT
@@ -98,7 +108,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
       let bt = s % $(TN)u;
       let bd = s / $(TN)u;
 #endif
-      b_tile[bd * $(TN)u + bt] = select(0.0, load_b(j0 + bt, min(t0 + bd, depth - 1u)), t0 + bd < depth);
+      b_tile[bd * $(TN)u + bt] = select(0.0, load_b(j0 + bt, min(t0 + bd, end - 1u)), t0 + bd < end);
     }
     workgroupBarrier();
 #include "tile_step.wgsl"
@@ -107,7 +117,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
 #for r in 0..TM/16
 #for q in 0..TN/16
   if (i0 + ti + $(r)u < p.rows && j0 + tj + $(q)u < p.columns) {
-    let at = (p.out_row + i0 + ti + $(r)u) * p.out_stride + p.out_column + j0 + tj + $(q)u;
+    let at = (out_row + i0 + ti + $(r)u) * p.out_stride + p.out_column + j0 + tj + $(q)u;
     var value = acc$(r)_$(q/4)[$(q%4)] * p.alpha;
 #if BIAS
     value += bias[p.first_row + j0 + tj + $(q)u];
