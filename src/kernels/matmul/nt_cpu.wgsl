@@ -89,14 +89,16 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #for V in 1+VEC2+3*VEC4..2+VEC2+3*VEC4
 #for v in 0..NT/V
 #if BIAS
-  let bias_at$(v) = p.first_row + col$(V*v);
+#for i in 0..V
+  let bias$(V*v+i) = bias[p.first_row + col$(V*v+i)];
+#end
 #if VEC4
-  let bias$(v) = vec4f(bias[bias_at$(v)], bias[bias_at$(v) + 1u], bias[bias_at$(v) + 2u], bias[bias_at$(v) + 3u]);
+  let bias_of$(v) = vec4f(bias$(4*v), bias$(4*v+1), bias$(4*v+2), bias$(4*v+3));
 #else
 #if VEC2
-  let bias$(v) = vec2f(bias[bias_at$(v)], bias[bias_at$(v) + 1u]);
+  let bias_of$(v) = vec2f(bias$(2*v), bias$(2*v+1));
 #else
-  let bias$(v) = bias[bias_at$(v)];
+  let bias_of$(v) = bias$(v);
 #endif
 #endif
 #endif
@@ -124,7 +126,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #endif
 #endif
 #if BIAS
-      out += bias$(v);
+      out += bias_of$(v);
 #endif
 #if RESIDUAL
       out += residual[at];
