@@ -103,6 +103,18 @@ export class ParameterStore {
     return this.parameters.reduce((sum, p) => sum + p.shape.reduce((a, b) => a * b, 1), 0)
   }
 
+  /** The same parameters with the values as they are now in buffers of its own, to be read only: its gradients are this store's. */
+  snapshot(): ParameterStore {
+    const copy = new ParameterStore(this.gpu)
+    copy.parameters.push(...this.parameters)
+    copy.banks = this.banks.map((bank) => {
+      const values = this.gpu.pool.acquire(bank.count * 4, 'frozen parameters', { exact: true })
+      this.gpu.copy(bank.values, 0, values, 0, bank.count * 4)
+      return { ...bank, values }
+    })
+    return copy
+  }
+
   zeroGradients(): void {
     for (const bank of this.banks) this.gpu.clear(bank.gradients)
   }

@@ -1,5 +1,6 @@
 /** `grad`: loss and gradients of a batch, as one training step would see them. */
 import type { Command } from 'commander'
+import { UserError } from '../common/errors.ts'
 import type { TensorToWrite } from '../model/safetensors.ts'
 import { notNegative, reporter, withDecoder, withModelAndBatch, type ModelBatchOptions } from './model-batch.ts'
 
@@ -7,6 +8,7 @@ interface GradOptions extends ModelBatchOptions {
   loss: string
   maskRatioLow: number
   maskRatioHigh: number
+  beta: number
   gradientCheckpointing: boolean
 }
 
@@ -19,6 +21,12 @@ export function register(program: Command): void {
     .option('--loss <name>', 'cispo, cispo_mask, or the file of a loss of yours', 'cispo')
     .option('--mask-ratio-low <number>', 'lower bound of the importance ratio', notNegative, 0.125)
     .option('--mask-ratio-high <number>', 'upper bound of the importance ratio', notNegative, 8)
+    .option(
+      '--beta <number>',
+      "weight of the KL term; the reference is the batch's ref_logprobs, or with --adapter the model without it",
+      notNegative,
+      0,
+    )
     .option('--no-gradient-checkpointing', 'keep all activations: faster, more memory')
     .action(grad)
 }
@@ -29,15 +37,25 @@ async function grad(options: GradOptions): Promise<void> {
   const { accumulateGradients } = await import('../trainer/gradients.ts')
   const { checkLossGradient, checkLossShape } = await import('../trainer/losses/check.ts')
   const { loadLoss } = await import('../trainer/losses/index.ts')
+  const { withoutAdapter } = await import('../trainer/reference.ts')
   const { writeSafetensors } = await import('../model/safetensors.ts')
   const bounds = { mask_ratio_low: options.maskRatioLow, mask_ratio_high: options.maskRatioHigh }
   const { hookResolve } = await import('../environments/load.ts')
   hookResolve()
   const loss = await loadLoss(options.loss, bounds)
-  if (!loss.kernel) checkLossShape(loss)
+  if (!loss.kernel) checkLossShape(loss, true)
   let checked = !loss.checked
   await withDecoder(options, true, async ({ decoder, samples }) => {
     const start = performance.now()
+    const given = samples.filter((sample) => sample.refLogprobs).length
+    if (options.beta > 0 && given < samples.length && (given > 0 || options.adapter === undefined)) {
+      throw new UserError(
+        `--beta needs a reference: ${given} of the ${samples.length} sequences of ${options.batch} have ref_logprobs. Write them for all` +
+          (options.adapter === undefined
+            ? ', or train an adapter (--adapter): the reference is then the model without it.'
+            : ', or for none.'),
+      )
+    }
     const store = decoder.store!
     const lossTokenCount = samples.reduce((sum, s) => sum + s.lossMask.reduce((a, b) => a + b, 0), 0)
     const report = reporter('gradients')
@@ -47,6 +65,8 @@ async function grad(options: GradOptions): Promise<void> {
       { step: 0, samples, lossTokenCount },
       {
         loss,
+        beta: options.beta,
+        reference: options.beta > 0 && given === 0 ? withoutAdapter(decoder) : undefined,
         temperature: options.temperature,
         checkpointing: options.gradientCheckpointing,
         microBatchTokens: options.microBatchTokens,

@@ -10,7 +10,8 @@ export function register(program: Command): void {
 }
 
 async function score(options: ModelBatchOptions): Promise<void> {
-  const { microBatches, scoreSamples } = await import('../trainer/gradients.ts')
+  const { microBatches } = await import('../model/packed.ts')
+  const { scoreSamples } = await import('../trainer/gradients.ts')
   const { writeSafetensors } = await import('../model/safetensors.ts')
   await withDecoder(options, false, async ({ decoder, samples }) => {
     const start = performance.now()

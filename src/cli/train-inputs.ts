@@ -1,6 +1,7 @@
 /** What a run is made of that needs no device: environments, loss, algorithm, model files. Opened and checked first, so that mistakes show in a moment. */
 import { UserError } from '../common/errors.ts'
 import type { Message, ToolDefinition } from '../common/types.ts'
+import { keepsReference } from '../config/algorithm-schema.ts'
 import type { EnvConfig, RunConfig } from '../config/schema.ts'
 import type { SftConfig } from '../config/sft-schema.ts'
 import { ChatTemplate, hookResolve, loadEnvironment, type Row } from '../environments/index.ts'
@@ -34,7 +35,7 @@ export async function openInputs(config: RunConfig): Promise<Inputs> {
   const environments = await openEnvironments(config)
   hookResolve() // an environment in Python has not
   const loss = await loadLoss(args.loss, args, args.loss_args)
-  if (!loss.kernel) checkLossShape(loss)
+  if (!loss.kernel) checkLossShape(loss, keepsReference(args))
   const algorithm = await loadAlgorithm(args)
   tryAlgorithm(algorithm, exampleOf(environments[0]))
   const model = await openModel(config.model.name)

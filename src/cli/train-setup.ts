@@ -2,6 +2,7 @@
 import { basename, dirname, join, resolve } from 'node:path'
 import { FAILED_STEP, whenThereIsRoom } from '../common/faults.ts'
 import type { Metrics, SamplingParams, TrainingBatch } from '../common/types.ts'
+import { keepsReference } from '../config/algorithm-schema.ts'
 import { batchLine, type Loaded } from '../config/load.ts'
 import { diskLine, folderBytes } from '../config/disk.ts'
 import type { RunConfig } from '../config/schema.ts'
@@ -9,7 +10,7 @@ import { stringifyConfig } from '../config/toml-write.ts'
 import { PolicyClient, type Environment } from '../environments/index.ts'
 import type { DeviceLostError } from '../gpu/errors.ts'
 import { Gpu } from '../gpu/gpu.ts'
-import { loadDecoder } from '../model/decoder-load.ts'
+import { loadDecoder, type LoadOptions } from '../model/decoder-load.ts'
 import type { Decoder } from '../model/decoder.ts'
 import type { ModelFiles } from '../model/open.ts'
 import { tensorShapes } from '../model/shapes.ts'
@@ -24,6 +25,7 @@ import { Orchestrator } from '../orchestrator/orchestrator.ts'
 import { trainerTokens } from '../orchestrator/samples.ts'
 import type { RunEnvironment } from '../orchestrator/tasks.ts'
 import type { CheckpointState, WeightsAbout } from '../trainer/checkpoint.ts'
+import { loadReference } from '../trainer/reference.ts'
 import { Trainer } from '../trainer/trainer.ts'
 import { firstPrompts } from './first-prompt.ts'
 import { adapterWords, limitMemory, tellMemory, withMicroBatch } from './gpu-memory.ts'
@@ -78,8 +80,8 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     monitor.console.dim(...firstPrompts(environments, inputs))
     if (line) monitor.console.print(`micro    ${line}`)
     tellDisk(diskLine(config, model.config, model.path, folder.path, folderBytes(folder.path)), monitor.console)
-    const decoder = await load(gpu, model, config, monitor, adapter)
-    const trainer = new Trainer(decoder, trainerOptions(args, loss, folder))
+    const { decoder, reference } = await load(gpu, model, config, monitor, adapter)
+    const trainer = new Trainer(decoder, { ...trainerOptions(args, loss, folder), reference, beta: args.beta })
     const weights = aboutWeights(config, adapter, model, tokenizer)
     const checkpoints = new RunCheckpoints({
       folder,
@@ -193,7 +195,7 @@ async function load(
   config: RunConfig,
   monitor: Monitor,
   adapter: Adapter | undefined,
-): Promise<Decoder> {
+): Promise<{ decoder: Decoder; reference?: Decoder }> {
   const { args } = config.trainer
   const lora = {
     rank: args.lora_rank,
@@ -205,18 +207,21 @@ async function load(
   const wait = monitor.progress.wait(`loading ${model.name}`, { limitMs: 3_600_000 })
   try {
     const progress = (share: number) => wait.update(`${Math.round(share * 100)}%`)
-    const decoder = await loadDecoder(gpu, model, {
+    const options: LoadOptions = {
       round: args.bf16,
       matrixUnits: args.matrix_units,
       progress,
       ...(args.use_lora ? { lora, adapter } : { full: true }),
-    })
+    }
+    const decoder = await loadDecoder(gpu, model, options)
+    // Before a checkpoint's weights take the place of those that the run began with.
+    const reference = keepsReference(args) ? await loadReference(decoder, model, options) : undefined
     const weights = [...tensorShapes(model.config).values()].reduce((sum, shape) => sum + shape.reduce((a, b) => a * b, 1), 0)
     const trained = args.use_lora
       ? `a LoRA adapter of ${formatCount(decoder.store!.size)} (rank ${args.lora_rank})`
       : 'all of them'
     monitor.console.print(`model    ${model.name}: ${formatCount(weights)} weights; trained: ${trained}`)
-    return decoder
+    return { decoder, reference }
   } finally {
     wait.done()
   }

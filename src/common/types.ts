@@ -228,6 +228,8 @@ export interface TrainingSample {
   lossMask: Uint8Array
   inferenceLogprobs: Float32Array
   advantages: Float32Array
+  /** Under the reference model, where there is one: the trainer fills it in (trainer/reference.ts), or a batch file. */
+  refLogprobs?: Float32Array
   /** Where the sample came from; hand-made batches leave it out. */
   rollout?: Rollout
   /** The first `promptLength` tokens are the same in all samples with this key, and may be computed once. */

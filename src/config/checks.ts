@@ -10,7 +10,8 @@ import { needPython, pythonKnows } from '../environments/python/bridge.ts'
 import { ckptChecks, ckptNotices, sftCkptChecks } from './ckpt-checks.ts'
 import { inferenceChecks, inferenceNotices } from './inference-checks.ts'
 import { show } from './problems.ts'
-import { BUILT_IN, type RunConfig } from './schema.ts'
+import { BUILT_IN } from './algorithm-schema.ts'
+import type { RunConfig } from './schema.ts'
 import type { SftConfig } from './sft-schema.ts'
 
 /** What a check can ask about the config as it was written. */

@@ -167,10 +167,11 @@ export const foreignKeys: ForeignKey[] = [
   write(args, ['max_completion_length', 'max_new_tokens'], 'is named max_tokens here.'),
   write(args, ['max_prompt_length'], 'is named max_prompt_len here.'),
   write(args, ['max_seq_length', 'max_length', 'seq_len'], 'is named max_seq_len here.'),
+  write(args, ['kl_coef', 'kl_penalty', 'kl_beta'], 'is named beta here.'),
   write(
     args,
-    ['beta', 'ref_model', 'sync_ref_model', 'ref_model_*'],
-    'is not there: no reference model is kept. mask_ratio_low and mask_ratio_high and a lower learning_rate steady a run.',
+    ['ref_model', 'sync_ref_model', 'ref_model_*'],
+    'is not a key here: the reference is the model that the run began with. To move it on, merge a checkpoint (the command merge) and start a run from that.',
   ),
   write(
     args,

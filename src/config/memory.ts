@@ -4,6 +4,8 @@
  * With P weights, L layers, hidden size H, MLP size I, query width Q = heads x head size, key width K = KV heads x head size,
  * T = micro_batch_tokens, S = max_num_seqs, N = max_seq_len, V the vocabulary, all activations float32:
  * - weights that kernels read: 2 P bytes in bf16, 4 P in float32; full fine-tuning holds float32 masters beside them, 4 P;
+ * - a reference model (beta, use_ref_model): nothing where the adapter can be left out, the adapter's 4 n where the run goes on from one, the weights
+ *   once more in full fine-tuning;
  * - of n trained parameters: 4 n for the gradient, 8 n for Adam's two moments (optim = "adamw_8bit": 2 n and a scale for every 256 of each, of
  *   matrices; gains and biases keep 8 n), and for an adapter 4 n for itself (its rank rounded up to 8);
  * - one layer inside, a token: 4 (4 H + 2 Q + 3 K + Q + K + heads + 3 I) bytes: residuals and norms; q, k, v as projected (and normed,
@@ -20,6 +22,7 @@
  */
 import { linearShapes, tensorShapes } from '../model/shapes.ts'
 import type { ModelConfig } from '../model/types.ts'
+import { keepsReference } from './algorithm-schema.ts'
 import type { RunConfig, TrainerArgs } from './schema.ts'
 import type { SftConfig } from './sft-schema.ts'
 
@@ -37,6 +40,8 @@ export interface MemoryOptions {
   bf16: boolean
   /** Default: "adamw". */
   optim?: TrainerArgs['optim']
+  /** Whether a reference model is kept, and whether it has an adapter of its own. */
+  reference?: 'plain' | 'adapter'
   /** Slots of the KV cache; 0 where nothing is generated. */
   maxNumSeqs: number
   maxSeqLen: number
@@ -104,9 +109,17 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
     given === undefined || given >= whole
       ? { name: 'KV cache', bytes: whole, how: `${S} completions x ${N} tokens x ${L} layers, ${half ? 'f16' : 'float32'}` }
       : { name: 'KV cache', bytes: S > 0 ? given : 0, how: `kv_cache_bytes, for ${Math.floor((given / whole) * S * N)} tokens` }
+  const reference: MemoryRow = options.useLora
+    ? {
+        name: 'reference',
+        bytes: options.reference === 'adapter' ? adapter * 4 : 0,
+        how: 'the adapter that the run goes on from, frozen',
+      }
+    : { name: 'reference', bytes: options.reference ? weights * width : 0, how: 'the weights that the run began with, frozen' }
   const rows: MemoryRow[] = [
     { name: 'weights', bytes: weights * width, how: `${millions(weights)} weights, ${width === 2 ? 'bf16' : 'float32'}` },
     { name: 'adapter', bytes: adapter * 4, how: `LoRA rank ${options.loraRank}: ${millions(adapter)} parameters, float32` },
+    reference,
     { name: 'masters', bytes: options.useLora ? 0 : weights * 4, how: 'what is trained: each weight in float32' },
     { name: 'gradients', bytes: trained * 4, how: `${millions(trained)} trained parameters, float32` },
     { name: 'Adam', bytes: moments, how: `two moments of each, ${in8bit ? '8 bits and a scale for every 256' : 'float32'}` },
@@ -137,6 +150,7 @@ export function memoryOf(config: RunConfig | SftConfig, model: ModelConfig): Mem
     gradientCheckpointing: args.gradient_checkpointing,
     bf16: args.bf16,
     optim: args.optim,
+    reference: 'beta' in args && keepsReference(args) ? (config.model.adapter ? 'adapter' : 'plain') : undefined,
     maxNumSeqs: embedded?.max_num_seqs ?? 0,
     maxSeqLen: args.max_seq_len,
     prefillRows: embedded?.max_num_batched_tokens && embedded.max_num_batched_tokens - embedded.max_num_seqs,

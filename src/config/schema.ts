@@ -9,20 +9,15 @@
  * - Paths are relative to the folder that the command is started in.
  */
 import * as z from 'zod'
+import { algorithmFields, freeTable } from './algorithm-schema.ts'
 import { type CkptConfig, ckptSchema } from './ckpt-schema.ts'
 import { type InferenceConfig, inferenceFields } from './inference-schema.ts'
 
 /** The linear layers of a decoder block that LoRA can adapt, by their Hugging Face names. */
 export const LINEAR_LAYERS = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'] as const
 
-/** Losses, advantages and filters that are called by name; anything else is a file. */
-export const BUILT_IN = { loss: ['cispo', 'cispo_mask'], advantage: ['group_mean'], filters: ['zero_variance'] }
-
 /** Programs that metrics can go to; src/monitor/sinks has them. */
 const REPORTERS = ['none', 'wandb', 'tensorboard', 'mlflow', 'trackio'] as const
-
-/** A table whose keys are someone else's to check (an environment's, a loss's). */
-const freeTable = () => z.record(z.string(), z.unknown())
 
 export const runFields = {
   run_name: z
@@ -210,34 +205,6 @@ const turnFields = {
     .enum(['auto', 'hermes', 'llama3_json', 'json'])
     .default('auto')
     .describe('How the model writes the calls of its tools, where the environment has any. "auto": by the chat template.'),
-}
-
-const algorithmFields = {
-  loss: z
-    .string()
-    .min(1)
-    .default('cispo')
-    .describe(
-      '"cispo", "cispo_mask" (RLTrainer\'s form: tokens outside the range are dropped), or a file such as "configs/losses/ppo-clip.ts".',
-    ),
-  loss_args: freeTable().default({}).describe('Handed to the loss of a file as it is.'),
-  mask_ratio_low: z
-    .number()
-    .min(0)
-    .default(0.125)
-    .describe(
-      'Lower bound of the importance ratio exp(logp_trainer - logp_inference): clamped (cispo) or dropped (cispo_mask) below it.',
-    ),
-  mask_ratio_high: z.number().positive().default(8.0).describe('Upper bound of the importance ratio.'),
-  advantage: z.string().min(1).default('group_mean').describe('"group_mean" (reward - mean reward of the group), or a file.'),
-  advantage_args: freeTable().default({}).describe('Handed to the advantage of a file as it is.'),
-  filters: z
-    .array(z.string().min(1))
-    .default(['zero_variance'])
-    .describe(
-      'Groups must pass all of these: "zero_variance" (drops groups whose rewards are all equal), or files. []: keep every group.',
-    ),
-  filter_args: freeTable().default({}).describe('Handed to each filter of a file as it is.'),
 }
 
 const asyncFields = {

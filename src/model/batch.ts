@@ -5,7 +5,7 @@ import { readText } from './files.ts'
 
 /**
  * The samples of a batch file: a list of `{ input_ids, loss_mask, inference_logprobs, advantages }`, each as long as its sequence; all
- * but `input_ids` may be left out (then every token but the first counts, and the rest is 0). With `vocabSize`, ids are checked against
+ * but `input_ids` may be left out (then every token but the first counts, and the rest is 0), and `ref_logprobs` may be added. With `vocabSize`, ids are checked against
  * it. The mask of a first token is set to 0: nothing predicts it. Throws UserError naming file, sequence and field.
  */
 export async function readBatch(path: string, options: { vocabSize?: number } = {}): Promise<TrainingSample[]> {
@@ -51,5 +51,8 @@ function sampleOf(value: unknown, where: string, vocabSize: number): TrainingSam
     lossMask,
     inferenceLogprobs: Float32Array.from(numbers('inference_logprobs', Number.isFinite, 'a finite number', zeros)),
     advantages: Float32Array.from(numbers('advantages', Number.isFinite, 'a finite number', zeros)),
+    ...(sequence.ref_logprobs !== undefined && {
+      refLogprobs: Float32Array.from(numbers('ref_logprobs', Number.isFinite, 'a finite number', zeros)),
+    }),
   }
 }

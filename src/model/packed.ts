@@ -131,3 +131,36 @@ export function listsByToken(ids: Uint32Array): { tokens: Uint32Array; start: Ui
   )
   return { tokens, start, source }
 }
+
+/** Splits groups into micro-batches of at most `rowsAtMost` rows, in order; a larger group is split by members, its prompt repeated. */
+export function microBatches(samples: TrainingSample[], rowsAtMost: number): PackGroup[][] {
+  const batches: PackGroup[][] = []
+  let current: PackGroup[] = []
+  let rows = 0
+  const flush = () => {
+    if (current.length > 0) batches.push(current)
+    current = []
+    rows = 0
+  }
+  for (const group of groupByPrompt(samples)) {
+    let part: PackGroup = { prefix: group.prefix, members: [] }
+    const close = () => {
+      if (part.members.length === 0) return
+      current.push(part)
+      rows += rowsOfGroup(part, samples)
+      part = { prefix: group.prefix, members: [] }
+    }
+    for (const member of group.members) {
+      const wider = { prefix: group.prefix, members: [...part.members, member] }
+      if (rows + rowsOfGroup(wider, samples) <= rowsAtMost) part = wider
+      else {
+        close()
+        flush()
+        part = { prefix: group.prefix, members: [member] }
+      }
+    }
+    close()
+  }
+  flush()
+  return batches
+}

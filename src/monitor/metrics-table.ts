@@ -111,8 +111,7 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
   },
   'num_branches/mean': {
     group: 'Rollouts',
-    formula:
-      'sequences (training samples) / rollouts that did not fail; a turn that does not go on with the tokens before it begins one',
+    formula: 'sequences (training samples) / rollouts that did not fail; a turn that does not continue its tokens begins one',
     unit: 'sequences',
     healthy: '1 with trajectory_strategy = "interleaved"; up to num_turns/mean with "branching"',
   },
@@ -187,6 +186,14 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
     unit: 'nats',
     healthy: `no jumps; one token above ${LIMITS['mismatch_kl/all/max'].high} deserves a look`,
   },
+  'ref_kl/all/mean': {
+    group: 'Loss',
+    formula:
+      'mean over loss tokens of exp(d) - d - 1; d = logp of the reference model - logp of the trainer (with `beta` above 0)',
+    unit: 'nats',
+    healthy: '0 at the first step, then grows and levels off; where it keeps growing and answers get worse, raise `beta`',
+    trl: 'kl',
+  },
   importance_ratio: {
     group: 'Loss',
     formula: 'mean over loss tokens of ratio',
@@ -196,8 +203,7 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
   },
   'is_masked/mean': {
     group: 'Loss',
-    formula:
-      'loss tokens with ratio outside [mask_ratio_low, mask_ratio_high] / N; cispo clamps their weight, cispo_mask drops them',
+    formula: 'loss tokens with ratio outside [mask_ratio_low, mask_ratio_high] / N; cispo clamps, cispo_mask drops them',
     unit: fraction,
     healthy: `under ${LIMITS['is_masked/mean'].high}`,
   },
@@ -310,8 +316,7 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
   },
   'perf/throughput': {
     group: 'Speed and memory',
-    formula:
-      'tokens of the packed batch (prompts included, a shared prompt counted as often as it is computed) / time/forward_backward',
+    formula: 'tokens of the packed batch (prompts too, a shared one as often as it is computed) / time/forward_backward',
     unit: 'tokens/s',
     healthy: 'steady',
     trl: 'training_tok/s',
@@ -331,8 +336,7 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
   },
   'perf/buffers_made': {
     group: 'Speed and memory',
-    formula:
-      'GPU buffers that were created since the start of the process, by trainer and engine; what is used again is not counted',
+    formula: 'GPU buffers created since the process began, by trainer and engine; what is used again is not counted',
     unit: 'buffers',
     healthy: 'does not grow after step 2, but by a few at a first evaluation or checkpoint',
   },

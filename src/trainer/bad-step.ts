@@ -28,12 +28,13 @@ export async function writeBadStep(
 
 function write(dir: string, batch: TrainingBatch, what: string): void {
   mkdirSync(dir, { recursive: true })
-  const rows = batch.samples.map(({ ids, lossMask, inferenceLogprobs, advantages }) => ({
+  const rows = batch.samples.map(({ ids, lossMask, inferenceLogprobs, advantages, refLogprobs }) => ({
     input_ids: [...ids],
     loss_mask: [...lossMask],
     // JSON has no word for what is not finite; the note counts those.
     inference_logprobs: [...inferenceLogprobs].map(orZero),
     advantages: [...advantages].map(orZero),
+    ...(refLogprobs && { ref_logprobs: [...refLogprobs].map(orZero) }),
   }))
   writeFileSync(join(dir, 'batch.json'), `[\n${rows.map((row) => JSON.stringify(row)).join(',\n')}\n]\n`)
   const broken = batch.samples.reduce(

@@ -3,16 +3,15 @@ import { UserError } from '../common/errors.ts'
 import type { TrainingBatch, TrainingSample } from '../common/types.ts'
 import { GpuMemoryError } from '../gpu/errors.ts'
 import type { Decoder } from '../model/decoder.ts'
-import { rowsOfGroup } from '../model/packed.ts'
-import { microBatches } from './gradients.ts'
-import { MicroBatchRunner } from './micro-batch.ts'
+import { microBatches, rowsOfGroup } from '../model/packed.ts'
+import { MicroBatchRunner, type RunnerOptions } from './micro-batch.ts'
 
 /** Rows that a micro-batch has room for at least. */
 const LEAST_ROWS = 64
 
 export class Fitting {
   readonly #decoder: Decoder
-  readonly #plans: boolean | undefined
+  readonly #options: Omit<RunnerOptions, 'rowsAtMost'>
   /** Rows of a micro-batch at most. */
   #tokens: number
   #running = false
@@ -22,9 +21,12 @@ export class Fitting {
   }
   #runner: MicroBatchRunner
 
-  constructor(decoder: Decoder, { microBatchTokens, plans }: { microBatchTokens: number; plans?: boolean }) {
+  constructor(
+    decoder: Decoder,
+    { microBatchTokens, plans, reference }: { microBatchTokens: number; plans?: boolean; reference?: Decoder },
+  ) {
     this.#decoder = decoder
-    this.#plans = plans
+    this.#options = { plans, reference }
     this.#tokens = microBatchTokens
     this.#runner = this.#makeRunner()
     decoder.gpu.pool.relief.add(this.#relieve)
@@ -89,7 +91,7 @@ export class Fitting {
   }
 
   #makeRunner(): MicroBatchRunner {
-    return new MicroBatchRunner(this.#decoder, { rowsAtMost: this.#tokens, plans: this.#plans })
+    return new MicroBatchRunner(this.#decoder, { rowsAtMost: this.#tokens, ...this.#options })
   }
 }
 

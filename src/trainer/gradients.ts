@@ -4,10 +4,12 @@
  */
 import type { TrainingBatch, TrainingSample } from '../common/types.ts'
 import type { Decoder } from '../model/decoder.ts'
-import { groupByPrompt, pack, rowsOfGroup, type PackedBatch, type PackGroup } from '../model/packed.ts'
+import { microBatches, pack, type PackedBatch } from '../model/packed.ts'
 import { runHostLoss, type Loss } from './losses/index.ts'
+import { withKl } from './losses/kl.ts'
 import type { LossInputs } from './losses/types.ts'
 import { MicroBatchRunner, type LossData, type TokenResults, type Work } from './micro-batch.ts'
+import { scoreReference } from './reference.ts'
 
 export interface GradientOptions {
   loss: Loss
@@ -19,6 +21,10 @@ export interface GradientOptions {
   runner?: MicroBatchRunner
   /** Seed of LoRA's dropout for this step; none without it. */
   dropoutSeed?: number
+  /** The samples' `refLogprobs` are computed with it first, where they have none. */
+  reference?: Decoder
+  /** Weight of the KL term (losses/kl.ts), which reads the samples' `refLogprobs`. Default 0. */
+  beta?: number
   progress?: (done: number, total: number) => void
   /** Sees what a loss of the user's is about to be given, a micro-batch at a time. */
   inspect?: (inputs: LossInputs[]) => void
@@ -38,39 +44,6 @@ export interface GradientResult {
   microBatches: number
   /** Rows computed: prompt rows that are shared count once. */
   rows: number
-}
-
-/** Splits groups into micro-batches of at most `rowsAtMost` rows, in order; a larger group is split by members, its prompt repeated. */
-export function microBatches(samples: TrainingSample[], rowsAtMost: number): PackGroup[][] {
-  const batches: PackGroup[][] = []
-  let current: PackGroup[] = []
-  let rows = 0
-  const flush = () => {
-    if (current.length > 0) batches.push(current)
-    current = []
-    rows = 0
-  }
-  for (const group of groupByPrompt(samples)) {
-    let part: PackGroup = { prefix: group.prefix, members: [] }
-    const close = () => {
-      if (part.members.length === 0) return
-      current.push(part)
-      rows += rowsOfGroup(part, samples)
-      part = { prefix: group.prefix, members: [] }
-    }
-    for (const member of group.members) {
-      const wider = { prefix: group.prefix, members: [...part.members, member] }
-      if (rows + rowsOfGroup(wider, samples) <= rowsAtMost) part = wider
-      else {
-        close()
-        flush()
-        part = { prefix: group.prefix, members: [member] }
-      }
-    }
-    close()
-  }
-  flush()
-  return batches
 }
 
 /** Log-probabilities and entropies of every token but the first of each sample, at `temperature`; nothing is trained. */
@@ -101,7 +74,7 @@ export async function accumulateGradients(
   options: GradientOptions,
 ): Promise<GradientResult> {
   const { samples } = batch
-  const { temperature, checkpointing, dropoutSeed } = options
+  const { temperature, checkpointing, dropoutSeed, beta } = options
   const results = samples.map(emptyResult)
   const batches = packedBatches(samples, options.microBatchTokens, 'loss')
   const custom: Record<string, number>[] = []
@@ -112,9 +85,10 @@ export async function accumulateGradients(
     for (const value of found.losses) loss += value
   }
   await withRunner(decoder, options, async (runner) => {
-    const common = { temperature, checkpointing, dropoutSeed, lossTokens: batch.lossTokenCount }
+    const common = { temperature, checkpointing, dropoutSeed, beta, lossTokens: batch.lossTokenCount }
     const work: Work = options.loss.kernel ? { ...common, kind: 'loss', loss: options.loss } : { ...common, kind: 'host' }
     await runner.makeRoom(batches, work)
+    if (options.reference) await scoreReference(runner, samples, batches, temperature)
     let behind: Promise<void> | undefined
     for (const [index, packed] of batches.entries()) {
       options.progress?.(index, batches.length)
@@ -147,10 +121,11 @@ const packedBatches = (samples: TrainingSample[], rowsAtMost: number, scored: 'l
 /** With the caller's runner, or one for this call. */
 async function withRunner(
   decoder: Decoder,
-  options: { runner?: MicroBatchRunner; microBatchTokens: number },
+  options: { runner?: MicroBatchRunner; microBatchTokens: number; reference?: Decoder },
   fn: (runner: MicroBatchRunner) => Promise<void>,
 ): Promise<void> {
-  const runner = options.runner ?? new MicroBatchRunner(decoder, { rowsAtMost: options.microBatchTokens })
+  const runner =
+    options.runner ?? new MicroBatchRunner(decoder, { rowsAtMost: options.microBatchTokens, reference: options.reference })
   try {
     await fn(runner)
   } finally {
@@ -173,10 +148,10 @@ function keepResults(packed: PackedBatch, numbers: TokenResults, results: Sample
 
 /** Supervised training has no sampler: its ratio is pinned by equal bounds, so any log-probability will do. */
 function lossData(batch: TrainingBatch, packed: PackedBatch): LossData {
-  const [inferenceLogprobs, advantages] = (['inferenceLogprobs', 'advantages'] as const).map((field) =>
-    Float32Array.from(packed.sample, (sample, i) => batch.samples[sample][field][packed.token[i]]),
+  const [inferenceLogprobs, advantages, refLogprobs] = (['inferenceLogprobs', 'advantages', 'refLogprobs'] as const).map(
+    (field) => Float32Array.from(packed.sample, (sample, i) => batch.samples[sample][field]?.[packed.token[i]] ?? 0),
   )
-  return { inferenceLogprobs, advantages }
+  return { inferenceLogprobs, advantages, refLogprobs }
 }
 
 /** Runs a loss of the user's on every sample of a micro-batch. */
@@ -187,7 +162,7 @@ function hostLoss(batch: TrainingBatch, packed: PackedBatch, results: SampleResu
   const metrics: Record<string, number>[] = []
   let total = 0
   for (const [index, input] of inputs) {
-    const out = runHostLoss(options.loss, input)
+    const out = withKl(runHostLoss(options.loss, input), input, options.beta)
     gradients.set(index, out.gradient.slice()) // a loss may fill one array for all sequences
     total += out.loss
     if (out.metrics) metrics.push(out.metrics)
@@ -197,9 +172,9 @@ function hostLoss(batch: TrainingBatch, packed: PackedBatch, results: SampleResu
 }
 
 export function lossInputs(batch: TrainingBatch, index: number, result: SampleResult): LossInputs {
-  const { inferenceLogprobs, advantages, lossMask, rollout } = batch.samples[index]
-  const { lossTokenCount } = batch
-  return { ...result, frozenLogprobs: result.logprobs, inferenceLogprobs, advantages, lossMask, rollout, lossTokenCount }
+  const { inferenceLogprobs, refLogprobs, advantages, lossMask, rollout } = batch.samples[index]
+  const [{ lossTokenCount }, { logprobs }] = [batch, result]
+  return { ...result, frozenLogprobs: logprobs, inferenceLogprobs, refLogprobs, advantages, lossMask, rollout, lossTokenCount }
 }
 
 function meanOfEach(rows: Record<string, number>[]): Record<string, number> {

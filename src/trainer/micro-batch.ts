@@ -22,22 +22,25 @@ import type { RatioBounds } from './losses/types.ts'
 
 /** What is done with a micro-batch; a plan holds for all of it but the seed and the loss's N. */
 export interface Work {
-  /** `score`: nothing is trained. `loss`: forward, a built-in loss and backward. `host`: forward; `backward` follows. */
-  kind: 'score' | 'loss' | 'host'
+  /** `score`: nothing is trained; `reference`: the same, by the reference model. `loss`: forward, a built-in loss and backward. `host`: forward; `backward` follows. */
+  kind: 'score' | 'reference' | 'loss' | 'host'
   temperature: number
   checkpointing: boolean
   /** The built-in loss. */
   loss?: Loss
   /** N of the loss. */
   lossTokens?: number
+  /** Weight of the KL term that a built-in loss's kernel adds. */
+  beta?: number
   /** Of LoRA's dropout; none without it. */
   dropoutSeed?: number
 }
 
-/** Of each scored token, what the sampler said and how good it was; a built-in loss reads them. */
+/** Of each scored token, what the sampler said, how good it was, and for a KL term what the reference model says; a built-in loss reads them. */
 export interface LossData {
   inferenceLogprobs: Float32Array
   advantages: Float32Array
+  refLogprobs?: Float32Array
 }
 
 /** Numbers of each scored token; `losses` of a built-in loss alone. */
@@ -62,6 +65,7 @@ interface Room {
   lossTokens: Count
   inferenceLogprobs: GpuBuffer
   advantages: GpuBuffer
+  refLogprobs: GpuBuffer
   coefficient: GpuBuffer
   /** Log-probabilities, entropies, losses: `stride` values each. */
   results: GpuBuffer
@@ -79,6 +83,8 @@ export interface RunnerOptions {
   /** Rows of a micro-batch at most (a longer sequence is one of its own): capacities are powers of two below it. */
   rowsAtMost: number
   plans?: boolean
+  /** What `reference` work runs: a model of the same shape. */
+  reference?: Decoder
 }
 
 export class MicroBatchRunner {
@@ -119,7 +125,7 @@ export class MicroBatchRunner {
     const passes = (): (() => void)[] => {
       this.reserve(batches)
       this.#room!.batch.rows.positions = positions
-      this.#decoder.rotary.table(positions)
+      this.#decoderOf(work).rotary.table(positions)
       return this.#passes(this.#room!, work)
     }
     try {
@@ -143,7 +149,7 @@ export class MicroBatchRunner {
    */
   run(packed: PackedBatch, work: Work, data?: LossData): Promise<TokenResults> {
     const { gpu } = this.#decoder
-    const names = { score: 'score', loss: 'forward and backward', host: 'forward' }
+    const names = { score: 'score', reference: 'reference', loss: 'forward and backward', host: 'forward' }
     const counts = { rows: packed.rows, 'scored tokens': packed.targets.length }
     const begin = performance.now()
     const [flight, recording] = [
@@ -155,11 +161,12 @@ export class MicroBatchRunner {
     if (plans) this.reserve([packed])
     else this.#room = this.#makeRoom(packed.rows, packed.targets.length, false, packed, work)
     const room = this.#room!
-    const byToken = room.batch.rows.tokenLists && work.kind !== 'score' ? listsByToken(packed.ids) : undefined
+    const byToken = room.batch.rows.tokenLists && trains(work) ? listsByToken(packed.ids) : undefined
     writeBatch(gpu, room.batch, packed, byToken)
     if (data) {
       gpu.write(room.inferenceLogprobs, data.inferenceLogprobs)
       gpu.write(room.advantages, data.advantages)
+      if (data.refLogprobs) gpu.write(room.refLogprobs, data.refLogprobs)
     }
     const count = packed.targets.length
     if (plans) {
@@ -241,6 +248,7 @@ export class MicroBatchRunner {
       lossTokens: work?.lossTokens ?? Size.of('loss tokens'),
       inferenceLogprobs: values(stride, 'inference logprobs'),
       advantages: values(stride, 'advantages'),
+      refLogprobs: values(stride, 'reference logprobs'),
       coefficient: values(stride, 'loss gradient'),
       results: values(stride * 3, 'token results'),
       stride,
@@ -251,7 +259,8 @@ export class MicroBatchRunner {
     const room = this.#room
     if (!room) return
     room.batch.release()
-    for (const buffer of [room.inferenceLogprobs, room.advantages, room.coefficient, room.results]) buffer.release()
+    const { inferenceLogprobs, advantages, refLogprobs, coefficient, results } = room
+    for (const buffer of [inferenceLogprobs, advantages, refLogprobs, coefficient, results]) buffer.release()
     this.#room = undefined
   }
 
@@ -263,14 +272,14 @@ export class MicroBatchRunner {
     const other = this.#plans.get(work.kind)
     if (other) this.#drop(other)
     const [forward, backward] = this.#decoder.gpu.recordAll(this.#passes(room, work), this.#arena)
-    const plans = { work, rotary: this.#decoder.rotary.table(positions), forward, backward }
+    const plans = { work, rotary: this.#decoderOf(work).rotary.table(positions), forward, backward }
     this.#plans.set(work.kind, plans)
     return plans
   }
 
   #known(work: Work, positions: number): Plans | undefined {
     const known = this.#plans.get(work.kind)
-    const fits = known && known.rotary === this.#decoder.rotary.table(positions) && sameWork(known.work, work)
+    const fits = known && known.rotary === this.#decoderOf(work).rotary.table(positions) && sameWork(known.work, work)
     return fits ? known : undefined
   }
 
@@ -300,23 +309,28 @@ export class MicroBatchRunner {
   #forward(room: Room, work: Work): { tape: Tape; out: HeadOutput } | undefined {
     const { gpu } = this.#decoder
     const { counts, results, stride } = room
-    const tape = new Tape(gpu, work.kind !== 'score')
-    const args = work.loss && { ...(work.loss.args as unknown as RatioBounds), lossTokenCount: room.lossTokens }
+    const tape = new Tape(gpu, trains(work))
+    const args = work.loss && { ...(work.loss.args as unknown as RatioBounds), lossTokenCount: room.lossTokens, beta: work.beta }
     const chunkLoss = ({ first, count }: { first: number; count: Count }, logprobs: GpuBuffer): GpuBuffer => {
       const part = (buffer: GpuBuffer, start = 0) => ({ buffer, offset: (start + first) * 4, bytes: capacityOf(count) * 4 })
-      const inputs = { inferenceLogprobs: part(room.inferenceLogprobs), advantages: part(room.advantages) }
+      const [inferenceLogprobs, advantages] = [part(room.inferenceLogprobs), part(room.advantages)]
+      const inputs = { inferenceLogprobs, advantages, refLogprobs: part(room.refLogprobs) }
       const outputs = { gradient: part(room.coefficient), loss: part(results, stride * 2) }
       runLossKernel(gpu, work.loss!.kernel!, { logprobs: part(logprobs), ...inputs, ...outputs }, count, args!)
       return room.coefficient
     }
     const options = { temperature: work.temperature, checkpointing: work.checkpointing }
-    const out = forwardLogprobs(tape, this.#decoder, room.batch, { ...options, chunkLoss: args && chunkLoss })
+    const out = forwardLogprobs(tape, this.#decoderOf(work), room.batch, { ...options, chunkLoss: args && chunkLoss })
     gpu.copy(out.logprobs.buffer, 0, results, 0, times(counts.scored, 4))
     gpu.copy(out.entropy.buffer, 0, results, stride * 4, times(counts.scored, 4))
     if (work.kind === 'host') return { tape, out }
     if (work.kind === 'loss') tape.backward()
     out.release()
     return undefined
+  }
+
+  #decoderOf({ kind }: Work): Decoder {
+    return kind === 'reference' ? this.#options.reference! : this.#decoder
   }
 
   #goBack(room: Room, { tape, out }: { tape: Tape; out: HeadOutput }): void {
@@ -326,8 +340,10 @@ export class MicroBatchRunner {
   }
 }
 
+const trains = ({ kind }: Work): boolean => kind === 'loss' || kind === 'host'
+
 /** Whether a plan of one does for the other. */
 function sameWork(a: Work, b: Work): boolean {
   const drops = (a.dropoutSeed === undefined) === (b.dropoutSeed === undefined)
-  return drops && a.temperature === b.temperature && a.checkpointing === b.checkpointing && a.loss === b.loss
+  return drops && a.temperature === b.temperature && a.checkpointing === b.checkpointing && a.loss === b.loss && a.beta === b.beta
 }

@@ -22,6 +22,10 @@ import { learningRateAt, type Schedule } from './schedule.ts'
 
 export interface TrainerOptions {
   loss: Loss
+  /** Scores every batch first, for `beta` and for a loss that reads refLogprobs; frozen, of the policy's shape (reference.ts). */
+  reference?: Decoder
+  /** Weight of the KL term (losses/kl.ts); above 0 it needs a reference. Default 0. */
+  beta?: number
   /** Logits are divided by it: that of sampling. */
   temperature: number
   /** Rows of a micro-batch at most. */
@@ -73,7 +77,8 @@ export class Trainer {
   /** @throws UserError for a loss of the user's that has not the right shape */
   constructor(decoder: Decoder, options: TrainerOptions) {
     if (!decoder.store) throw new Error('the model was loaded without anything to train')
-    if (!options.loss.kernel) checkLossShape(options.loss)
+    if (options.beta && !options.reference) throw new Error('beta needs a reference model')
+    if (!options.loss.kernel) checkLossShape(options.loss, options.reference !== undefined)
     this.decoder = decoder
     this.options = options
     this.optimizer = new AdamW(decoder.store, options.optimizer)

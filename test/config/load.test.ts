@@ -283,7 +283,7 @@ describe('composition', () => {
           'x.toml',
           'word',
           '--dry-rum',
-          '--trainer.args.beta',
+          '--trainer.args.sync_ref_model',
           '1',
           '--name',
           'x',
@@ -295,7 +295,7 @@ describe('composition', () => {
         --max-step is not a key. Did you mean --trainer.args.max_steps?
         --name could mean --model.name or --env.name.
         --seed needs a value: an integer >= 0.
-        --trainer.args.beta: trainer.args.beta is not there: no reference model is kept. mask_ratio_low and mask_ratio_high and a lower learning_rate steady a run.
+        --trainer.args.sync_ref_model: trainer.args.sync_ref_model is not a key here: the reference is the model that the run began with. To move it on, merge a checkpoint (the command merge) and start a run from that.
         "word" is not understood here. A config file comes after @, a key after --.
         x.toml: write @ before a config file: \`@ x.toml\`."
     `)

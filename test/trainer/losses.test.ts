@@ -3,7 +3,7 @@ import { mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
 import { Random } from '../../src/common/random.ts'
-import { BUILT_IN } from '../../src/config/schema.ts'
+import { BUILT_IN } from '../../src/config/algorithm-schema.ts'
 import { checkLossGradient, checkLossShape } from '../../src/trainer/losses/check.ts'
 import { loadLoss, runLossKernel, type Loss } from '../../src/trainer/losses/index.ts'
 import type { LossFunction, LossInputs } from '../../src/trainer/losses/types.ts'
@@ -176,6 +176,14 @@ describe('the shape check', () => {
     })
     expect(() => checkLossShape(loss)).toThrow(/The loss mine\.ts threw: no such thing \(at .*losses\.test\.ts:\d+/)
   })
+})
+
+test('a loss that needs a reference model says which key gives one', () => {
+  const loss = custom((x) => ({ gradient: new Float32Array(x.logprobs.length), loss: x.refLogprobs![0] }))
+  expect(() => checkLossShape(loss)).toThrow(
+    /threw: .* It reads refLogprobs, which are there with trainer\.args\.use_ref_model = true/,
+  )
+  checkLossShape(loss, true)
 })
 
 describe('files', () => {

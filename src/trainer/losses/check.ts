@@ -17,10 +17,11 @@ const TOKENS = 32
 
 /**
  * Runs a loss on a made-up sequence of 6 tokens.
+ * @param reference whether the run has a reference model, and the sequence its log-probabilities
  * @throws UserError where it throws, has the wrong shape, is not finite, or counts a token outside the mask
  */
-export function checkLossShape(loss: Loss): void {
-  const inputs = syntheticInputs()
+export function checkLossShape(loss: Loss, reference = false): void {
+  const inputs = syntheticInputs(reference)
   const { gradient, loss: value, metrics } = runHostLoss(loss, inputs)
   const say = (what: string) => new UserError(`The loss ${loss.name}, tried on a made-up sequence of 6 tokens, ${what}.`)
   const bad = gradient.findIndex((g, t) => !Number.isFinite(g) || (g !== 0 && !inputs.lossMask[t]))
@@ -101,7 +102,7 @@ function spread(count: number, most: number): number[] {
 }
 
 /** Ratios below, at and above 1, advantages of both signs, two prompt tokens that do not count. */
-function syntheticInputs(): LossInputs {
+function syntheticInputs(reference: boolean): LossInputs {
   const logprobs = Float32Array.of(0, -1, -0.5, -2, -3, -0.1)
   const rollout: Rollout = {
     exampleId: 0, env: 'synthetic', group: 'synthetic', index: 0, prompt: [{ role: 'user', content: 'question' }],
@@ -113,6 +114,7 @@ function syntheticInputs(): LossInputs {
     logprobs,
     frozenLogprobs: logprobs,
     inferenceLogprobs: Float32Array.of(0, 0, -0.6, -2, -2.8, -0.1),
+    refLogprobs: reference ? Float32Array.of(0, 0, -0.5, -2.1, -2.5, -0.2) : undefined,
     advantages: Float32Array.of(0, 0, 0.5, 0.5, -0.5, -0.5),
     lossMask: Uint8Array.of(0, 0, 1, 1, 1, 1),
     entropy: Float32Array.of(0, 0, 1, 1, 1, 1),

@@ -63,17 +63,26 @@ export const negativeLogLikelihood: Loss = {
   checked: false,
 }
 
-/** gradient and loss of each of `count` tokens, by a built-in's kernel. */
+/** gradient and loss of each of `count` tokens, by a built-in's kernel. With `beta` the KL term is added (kl.ts), which reads refLogprobs. */
 export function runLossKernel(
   gpu: Gpu,
   kernel: string,
-  t: { logprobs: Binding; inferenceLogprobs: Binding; advantages: Binding; gradient: Binding; loss: Binding },
+  t: {
+    logprobs: Binding
+    inferenceLogprobs: Binding
+    advantages: Binding
+    refLogprobs?: Binding
+    gradient: Binding
+    loss: Binding
+  },
   count: Count,
-  args: RatioBounds & { lossTokenCount: Count },
+  args: RatioBounds & { lossTokenCount: Count; beta?: number },
 ): void {
-  const { mask_ratio_low, mask_ratio_high } = args
+  const { mask_ratio_low, mask_ratio_high, beta } = args
   const params = { count, mask_ratio_low, mask_ratio_high, inverse_tokens: map(args.lossTokenCount, (n) => 1 / n) }
-  dispatchFlat(gpu, kernel, {}, [t.logprobs, t.inferenceLogprobs, t.advantages, t.gradient, t.loss], params, count)
+  const bindings = [t.logprobs, t.inferenceLogprobs, t.advantages, t.gradient, t.loss]
+  if (beta) dispatchFlat(gpu, kernel, { KL: 1 }, [...bindings, t.refLogprobs!], { ...params, beta }, count)
+  else dispatchFlat(gpu, kernel, {}, bindings, params, count)
 }
 
 /** A loss that works in its inputs would change the batch, for its next call and for the metrics: each call has arrays of its own. */
@@ -97,7 +106,9 @@ export function runHostLoss(loss: Loss, inputs: LossInputs): LossOutputs {
   try {
     out = loss.run(ownArrays(inputs), loss.args)
   } catch (error) {
-    throw new UserError(`The loss ${loss.name} threw: ${messageWithPlace(error)}`)
+    const unknown = !inputs.refLogprobs && loss.run.toString().includes('refLogprobs')
+    const hint = unknown ? '. It reads refLogprobs, which are there with trainer.args.use_ref_model = true, or beta above 0.' : ''
+    throw new UserError(`The loss ${loss.name} threw: ${messageWithPlace(error)}${hint}`)
   }
   const length = inputs.logprobs.length
   if (!(out?.gradient instanceof Float32Array) || out.gradient.length !== length || typeof out.loss !== 'number') {

@@ -15,7 +15,7 @@ export interface LossInputs {
   frozenLogprobs: Float32Array
   /** As they were when the token was sampled. */
   inferenceLogprobs: Float32Array
-  /** Under a frozen reference model, where the run has one. */
+  /** Under the frozen reference model, where the run has one: [trainer.args] beta above 0, or use_ref_model. */
   refLogprobs?: Float32Array
   advantages: Float32Array
   lossMask: Uint8Array

@@ -1,0 +1,52 @@
+/** The keys of [trainer.args] that make the algorithm: loss, KL term, advantage, filters (docs/algorithms.md). */
+import * as z from 'zod'
+
+/** Losses, advantages and filters that are called by name; anything else is a file. */
+export const BUILT_IN = { loss: ['cispo', 'cispo_mask'], advantage: ['group_mean'], filters: ['zero_variance'] }
+
+/** A table whose keys are someone else's to check (an environment's, a loss's). */
+export const freeTable = () => z.record(z.string(), z.unknown())
+
+export const algorithmFields = {
+  loss: z
+    .string()
+    .min(1)
+    .default('cispo')
+    .describe(
+      '"cispo", "cispo_mask" (RLTrainer\'s form: tokens outside the range are dropped), or a file such as "configs/losses/ppo-clip.ts".',
+    ),
+  loss_args: freeTable().default({}).describe('Handed to the loss of a file as it is.'),
+  beta: z
+    .number()
+    .min(0)
+    .default(0)
+    .describe(
+      'Weight of a KL term that is added to any loss: beta x the mean over loss tokens of exp(d) - d - 1, d = logp of the reference model - logp (docs/algorithms.md). Above 0 the model that the run began with is kept as the reference, and scores every batch.',
+    ),
+  use_ref_model: z
+    .boolean()
+    .default(false)
+    .describe(
+      'Keep the reference model where beta is 0, too: for ref_kl/all/mean alone, or for a loss of a file that reads refLogprobs.',
+    ),
+  mask_ratio_low: z
+    .number()
+    .min(0)
+    .default(0.125)
+    .describe(
+      'Lower bound of the importance ratio exp(logp_trainer - logp_inference): clamped (cispo) or dropped (cispo_mask) below it.',
+    ),
+  mask_ratio_high: z.number().positive().default(8.0).describe('Upper bound of the importance ratio.'),
+  advantage: z.string().min(1).default('group_mean').describe('"group_mean" (reward - mean reward of the group), or a file.'),
+  advantage_args: freeTable().default({}).describe('Handed to the advantage of a file as it is.'),
+  filters: z
+    .array(z.string().min(1))
+    .default(['zero_variance'])
+    .describe(
+      'Groups must pass all of these: "zero_variance" (drops groups whose rewards are all equal), or files. []: keep every group.',
+    ),
+  filter_args: freeTable().default({}).describe('Handed to each filter of a file as it is.'),
+}
+
+/** Whether a run has a reference model. */
+export const keepsReference = (args: { beta: number; use_ref_model: boolean }): boolean => args.beta > 0 || args.use_ref_model

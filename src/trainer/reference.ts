@@ -1,0 +1,58 @@
+/** The reference model of a KL term, which a policy is held near to: the model that the run began with, on the same weights where they stay. */
+import type { Projection } from '../autograd/ops/linear.ts'
+import type { ParameterStore } from '../autograd/parameters.ts'
+import type { TrainingSample } from '../common/types.ts'
+import { loadDecoder, type LoadOptions, type ModelTensors } from '../model/decoder-load.ts'
+import type { Decoder } from '../model/decoder.ts'
+import type { PackedBatch } from '../model/packed.ts'
+import type { MicroBatchRunner, Work } from './micro-batch.ts'
+
+/**
+ * The reference of a policy that was just loaded and not yet trained: the same weights without its adapter where that is fresh (its B is 0), with a frozen
+ * copy of the adapter where the run goes on from one, and the files once more where every weight is trained.
+ * @param files of the model that the policy was loaded from
+ */
+export async function loadReference(policy: Decoder, files: ModelTensors, options: LoadOptions): Promise<Decoder> {
+  if (!options.full) return options.adapter ? withAdapterOf(policy, policy.store!.snapshot()) : withoutAdapter(policy)
+  const { round, matrixUnits, progress } = options
+  return await loadDecoder(policy.gpu, files, { round, matrixUnits, progress })
+}
+
+/** The model of `policy`, which keeps its weights, without its adapter. */
+export const withoutAdapter = (policy: Decoder): Decoder => withAdapterOf(policy, undefined)
+
+/** The model of `policy` with the adapter that `store` holds, or none. */
+function withAdapterOf(policy: Decoder, store: ParameterStore | undefined): Decoder {
+  const frozen = ({ lora, ...rest }: Projection): Projection => ({ ...rest, lora: lora && store && { ...lora, store } })
+  const layers = policy.layers.map((l) => ({
+    ...l,
+    q: frozen(l.q),
+    k: frozen(l.k),
+    v: frozen(l.v),
+    o: frozen(l.o),
+    gate: frozen(l.gate),
+    up: frozen(l.up),
+    down: frozen(l.down),
+  }))
+  return { ...policy, layers, store: undefined, release: () => store?.banks.forEach((bank) => bank.values.release()) }
+}
+
+/** Gives the samples the log-probabilities of their loss tokens under the runner's reference model, where they have none. */
+export async function scoreReference(
+  runner: MicroBatchRunner,
+  samples: TrainingSample[],
+  batches: PackedBatch[],
+  temperature: number,
+): Promise<void> {
+  if (samples.every((sample) => sample.refLogprobs)) return
+  const work: Work = { kind: 'reference', temperature, checkpointing: false }
+  await runner.makeRoom(batches, work)
+  const found = samples.map((sample) => new Float32Array(sample.ids.length))
+  for (const packed of batches) {
+    if (packed.targets.length === 0) continue
+    const { logprobs } = await runner.run(packed, work)
+    packed.sample.forEach((sample, i) => (found[sample][packed.token[i]] = logprobs[i]))
+  }
+  // All at once: a step that did not fit begins anew.
+  samples.forEach((sample, i) => (sample.refLogprobs = found[i]))
+}
