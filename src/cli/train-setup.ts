@@ -116,6 +116,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
       groupsPerStep: args.batch_size / args.rollouts_per_example,
       done: state && { step: firstStep, tasks: tasksDone(state, config) },
       rolloutsPerExample: args.rollouts_per_example,
+      oversamplingFactor: args.oversampling_factor,
       maxConcurrent: args.max_concurrent,
       maxSampling: config.inference.max_num_seqs,
       maxOffPolicySteps: args.max_off_policy_steps,

@@ -46,6 +46,14 @@ export const algorithmFields = {
       'Groups must pass all of these: "zero_variance" (drops groups whose rewards are all equal), or files. []: keep every group.',
     ),
   filter_args: freeTable().default({}).describe('Handed to each filter of a file as it is.'),
+  oversampling_factor: z
+    .number()
+    .min(1)
+    .max(16)
+    .default(1)
+    .describe(
+      "Groups that a filter turns down, or whose rollouts failed, are replaced by other tasks until the batch is full or so many times batch_size rollouts were played (DAPO's dynamic sampling). 1: none are, and the batch gets smaller.",
+    ),
 }
 
 /** Whether a run has a reference model. */

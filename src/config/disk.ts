@@ -104,7 +104,8 @@ export function recordBytes(config: DiskConfig): { bytes: number; words: string 
   const ofSteps = (rollouts: number) =>
     steps * (STEP_BYTES + SPAN_BYTES * Math.min(SPANS_AT_MOST, STEP_SPANS + ROLLOUT_SPANS * rollouts))
   if (!('rollouts_per_example' in args)) return { bytes: ofSteps(0), words: `metrics and logs of ${steps} steps` }
-  const { batch_size, max_prompt_len: prompt, max_tokens: answer } = args
+  const { max_prompt_len: prompt, max_tokens: answer } = args
+  const batch_size = Math.floor(args.batch_size * args.oversampling_factor)
   const one = ROLLOUT_BYTES + PROMPT_TOKEN_BYTES * prompt
   const evaluations = args.eval_strategy === 'no' ? 0 : 1 + Math.ceil(steps / args.eval_steps)
   const environments = config.env?.length ?? 1

@@ -320,7 +320,7 @@ export const foreignKeys: ForeignKey[] = [
 export const renamed: Record<string, string> = {
   lr: 'learning_rate', rank: 'lora_rank', alpha: 'lora_alpha', dropout: 'lora_dropout',
   target_modules: 'lora_target_modules', max_norm: 'max_grad_norm', betas1: 'adam_beta1', betas2: 'adam_beta2', num_examples: 'eval_examples',
-  ac: 'gradient_checkpointing', scheduler: 'lr_scheduler_type', seq_len: 'max_seq_len', oversampling_factor: 'max_concurrent',
+  ac: 'gradient_checkpointing', scheduler: 'lr_scheduler_type', seq_len: 'max_seq_len',
 } // prettier-ignore
 
 /** The entry for a key, or undefined. `table` is dotted and without list indices. */

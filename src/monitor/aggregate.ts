@@ -79,6 +79,7 @@ export function rolloutMetrics(input: StepRollouts, solvedAt = defaultSolvedAt):
     ),
   )
   metrics['off_policy/dropped'] = input.dropped ?? 0
+  metrics['discarded/mean'] = mean(input.rollouts.map((r) => Number(r.advantage === null)))
 
   const tokens = all.reduce((n, r) => n + promptTokens(r) + r.completion_tokens.ids.length, 0)
   metrics['progress/tokens'] = tokens

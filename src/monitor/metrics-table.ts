@@ -2,7 +2,6 @@
  * Every metric of a run: what it is, in which unit, and what a healthy run shows. docs/metrics.md is made from this table.
  * A name in angle brackets stands for any text. Names are verifiers' RLTrainer's and prime-rl's where they have one.
  */
-
 import { LIMITS } from './health.ts'
 import { SAMPLER_METRICS } from './metrics-sampler.ts'
 
@@ -37,8 +36,7 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
   },
   'reward/std': {
     group: 'Reward',
-    formula:
-      'sqrt(sum of (r_i - reward)^2 / n) over the same n rollouts: over the whole batch, not inside groups, and divided by n, not n - 1',
+    formula: 'sqrt(sum of (r_i - reward)^2 / n) over the same n rollouts: over the whole batch, not inside groups; not by n - 1',
     unit: 'reward',
     healthy: 'above 0; near 0 means that all answers earn the same and nothing can be learned',
     trl: 'reward_std (which has been the group deviation in some versions)',
@@ -83,8 +81,7 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
   },
   solved_some: {
     group: 'Reward',
-    formula:
-      'groups whose rewards differ by more than 1e-6 / groups; these alone are trained on. solved_none + solved_all + solved_some = 1',
+    formula: 'groups whose rewards differ by more than 1e-6 / groups; solved_none, solved_all and solved_some add up to 1',
     unit: fraction,
     healthy: `above ${LIMITS.solved_some.low}; shown as \`mixed\` in the step line`,
     trl: '1 - frac_reward_zero_std',
@@ -188,8 +185,7 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
   },
   'ref_kl/all/mean': {
     group: 'Loss',
-    formula:
-      'mean over loss tokens of exp(d) - d - 1; d = logp of the reference model - logp of the trainer (with `beta` above 0)',
+    formula: 'mean over loss tokens of exp(d) - d - 1; d = logp of the reference model - logp of the trainer (with `beta`)',
     unit: 'nats',
     healthy: '0 at the first step, then grows and levels off; where it keeps growing and answers get worse, raise `beta`',
     trl: 'kl',
@@ -234,6 +230,12 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
     healthy: 'follows the schedule',
     trl: 'learning_rate',
   },
+  'discarded/mean': {
+    group: 'Rollouts',
+    formula: 'rollouts that were played and not trained on (failed, too old, turned down by a filter) / rollouts',
+    unit: fraction,
+    healthy: 'each is wasted sampling; `oversampling_factor` above 1 plays other tasks in their place',
+  },
   'off_policy/mean': {
     group: 'Staleness',
     formula: 'mean over sampled tokens trained on of (version of the weights being trained - version that sampled the token)',
@@ -260,8 +262,7 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
   },
   'eval/<env>/pass@<k>': {
     group: 'Evaluation',
-    formula:
-      'mean over examples of 1 - C(n - c, k) / C(n, k), with c of n answers solved (reward of at least 0.5); examples with n < k left out',
+    formula: 'mean over examples of 1 - C(n - c, k) / C(n, k), with c of n answers solved (reward >= 0.5); not those with n < k',
     unit: fraction,
     healthy: 'rises; pass@1 rising while pass@8 falls is lost variety',
   },
@@ -373,8 +374,7 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
   },
   'time/broadcast_weights': {
     group: 'Speed and memory',
-    formula:
-      'from the end of the optimizer step until a vLLM sampler has the new weights; the embedded engine has them at once, and no such row',
+    formula: 'from the end of the optimizer step until a vLLM sampler has the new weights; the embedded engine has them at once',
     unit: 's',
     healthy: 'small against time/step',
   },

@@ -29,11 +29,16 @@ export function assignAdvantages(
 ): AdvantagedRollout[] {
   const advantages = new Map<Rollout, AdvantagedRollout['advantage']>()
   for (const group of Map.groupBy(rollouts, (r) => r.group).values()) {
-    const scored = Object.freeze(group.filter((r) => r.reward !== null && !tooOld(r)))
-    if (scored.length < 2 || !algorithm.filters.every((filter) => passes(filter, scored))) continue
-    advantagesOf(algorithm.advantage, scored).forEach((advantage, i) => advantages.set(scored[i], advantage))
+    const scored = trainedOn(group, algorithm, tooOld)
+    if (scored) advantagesOf(algorithm.advantage, scored).forEach((advantage, i) => advantages.set(scored[i], advantage))
   }
   return rollouts.map((rollout) => ({ rollout, advantage: advantages.get(rollout) ?? null }))
+}
+
+/** Of a group the rollouts that are trained on; undefined for fewer than 2, and where a filter turns them down. */
+export function trainedOn(group: Group, { filters }: Algorithm, tooOld = (_: Rollout) => false): Group | undefined {
+  const scored = Object.freeze(group.filter((r) => r.reward !== null && !tooOld(r)))
+  return scored.length >= 2 && filters.every((filter) => passes(filter, scored)) ? scored : undefined
 }
 
 function passes({ name, run, args }: Plugin<FilterFunction>, group: Group): boolean {

@@ -7,41 +7,16 @@
  */
 import { UserError } from '../common/errors.ts'
 import { hashSeed } from '../common/random.ts'
-import type { ChatClient, Metrics, PolicyVersion, Rollout, SamplingParams, TrainingBatch } from '../common/types.ts'
+import type { Metrics, PolicyVersion, Rollout, TrainingBatch } from '../common/types.ts'
 import { runRollout, scoreGroup } from '../environments/index.ts'
-import type { Progress } from '../monitor/progress.ts'
-import { Replays, type Again } from './again.ts'
-import { assignAdvantages, type Algorithm } from './algorithm.ts'
-import { gateOf, left, type Flight, type Plan, type RolloutSet } from './flights.ts'
+import { Replays } from './again.ts'
+import { assignAdvantages, trainedOn } from './algorithm.ts'
+import { gateOf, left, limitMs, type Flight, type Plan, type RolloutSet } from './flights.ts'
+import type { OrchestratorOptions } from './options.ts'
 import { trainingBatch, type AdvantagedRollout } from './samples.ts'
 import { Meter, Slots } from './slots.ts'
-import { TaskOrder, type RunEnvironment } from './tasks.ts'
-
-export interface OrchestratorOptions {
-  environments: readonly RunEnvironment[]
-  client: ChatClient
-  /** `seed` is replaced by each rollout's own. */
-  sampling: SamplingParams
-  seed: number
-  /** Groups of a step, and rollouts of a group. */
-  groupsPerStep: number
-  rolloutsPerExample: number
-  /** A run that goes on: its steps before this one, and the tasks that they had. */
-  done?: { step: number; tasks: number }
-  /** Rollouts that are sampled or scored at once, at most. */
-  maxConcurrent: number
-  /** Answers that are sampled: what the sampler decodes together. While a rollout waits for its turn no clock runs. */
-  maxSampling: number
-  maxOffPolicySteps: number
-  generationTimeoutSeconds: number
-  rolloutTimeoutSeconds?: number
-  rewardTimeoutSeconds: number
-  algorithm: Algorithm
-  progress: Progress
-  /** How often a step is played again whose rollouts all failed. Default: not. */
-  again?: Again
-  warn?: (line: string) => void
-}
+import { Spares } from './spares.ts'
+import { TaskOrder, type RunEnvironment, type Task } from './tasks.ts'
 
 /** What a step's rollouts came to. */
 export interface StepBatch {
@@ -54,12 +29,10 @@ export interface StepBatch {
   metrics: Metrics
 }
 
-/** Turns that are reckoned with where an environment has no limit of its own; max_seq_len ends such a rollout. */
-const ENDLESS = 1000
-
 export class Orchestrator {
   readonly #options: OrchestratorOptions
   readonly #tasks: TaskOrder
+  readonly #spares: Spares
   readonly #places: Slots
   readonly #replays: Replays
   readonly #samplers: Slots
@@ -73,6 +46,7 @@ export class Orchestrator {
   constructor(options: OrchestratorOptions) {
     this.#options = options
     this.#tasks = new TaskOrder(options.environments, options.seed)
+    this.#spares = new Spares(options.environments, options.seed, options.groupsPerStep, options.oversamplingFactor)
     this.#places = new Slots(options.maxConcurrent)
     this.#replays = new Replays(options.again, options.warn)
     this.#samplers = new Slots(options.maxSampling)
@@ -87,17 +61,22 @@ export class Orchestrator {
   /** Starts the rollouts of a step, once. */
   prepare(step: number): void {
     if (this.#steps.has(step)) return
-    const { groupsPerStep, rolloutsPerExample, sampling, seed } = this.#options
+    const { groupsPerStep, rolloutsPerExample, sampling, seed, algorithm } = this.#options
     // Nobody waited before there was anything to sample.
     if (!this.#begun) this.#sampled.take()
     this.#begun = true
-    const plans = range(groupsPerStep).flatMap((g) => {
-      const task = this.#tasks.at(this.tasksBefore(step) + g)
+    const plansOf = (task: Task, g: number, soon: boolean): Plan[] => {
       const group = `${step}.${g}`
       const own = (index: number) => hashSeed(seed, group, task.row.exampleId, index)
-      return range(rolloutsPerExample).map((index): Plan => ({ task, group, index, sampling, seed: own(index) }))
-    })
-    this.#steps.set(step, this.#begin(plans, this.#meter))
+      return range(rolloutsPerExample).map((index): Plan => ({ task, group, index, sampling, seed: own(index), soon }))
+    }
+    const spare = this.#spares.of(step)
+    const replace = (rollouts: Rollout[]): Plan[] => {
+      const next = this.#spares.most === 0 || trainedOn(rollouts, algorithm) ? undefined : spare()
+      return next ? plansOf(next.task, groupsPerStep + next.number, true) : []
+    }
+    const plans = range(groupsPerStep).flatMap((g) => plansOf(this.#tasks.at(this.tasksBefore(step) + g), g, false))
+    this.#steps.set(step, this.#begin(plans, this.#meter, replace))
   }
 
   /** The tasks of all steps before one: where it is in the data. */
@@ -179,12 +158,23 @@ export class Orchestrator {
     await Promise.allSettled([...this.#sets].map((set) => set.work))
   }
 
-  #begin(plans: Plan[], meter = new Meter()): RolloutSet {
+  /** @param replace the rollouts to play in the place of a group's; none where it is trained on */
+  #begin(plans: Plan[], meter = new Meter(), replace?: (rollouts: Rollout[]) => Plan[]): RolloutSet {
     const abort = new AbortController()
     const pending = new Set<Flight>()
     const groups = [...Map.groupBy(plans, (plan) => plan.group).values()]
-    const work = Promise.all(groups.map((group) => this.#group(group, pending, abort.signal, meter))).then((all) => all.flat())
-    const set: RolloutSet = { work, abort, total: plans.length, pending }
+    const replaced: Rollout[][] = []
+    const play = async (group: Plan[]): Promise<Rollout[]> => {
+      const rollouts = await this.#group(group, pending, abort.signal, meter)
+      const others = (!abort.signal.aborted && replace?.(rollouts)) || []
+      if (others.length === 0) return rollouts
+      set.total += others.length
+      const place = replaced.push([]) - 1
+      replaced[place] = await play(others)
+      return rollouts
+    }
+    const work = Promise.all(groups.map(play)).then((all) => [...all, ...replaced].flat())
+    const set: RolloutSet = { work, abort, total: plans.length, spares: replace ? this.#spares.most : 0, pending }
     this.#sets.add(set)
     // A set may end before anybody waits for it; an error stays in `work` for those who do.
     void work.catch(() => {}).finally(() => this.#sets.delete(set))
@@ -205,8 +195,8 @@ export class Orchestrator {
     const { task, group, index, sampling, seed } = plan
     const flight: Flight = { state: 'queued' }
     pending.add(flight)
-    await this.#places.take()
-    const gate = gateOf(flight, this.#samplers, [meter, this.#sampled])
+    await this.#places.take(plan.soon)
+    const gate = gateOf(flight, this.#samplers, [meter, this.#sampled], plan.soon)
     try {
       const rollout = await runRollout(task.source.env, task.row, {
         client,
@@ -230,14 +220,10 @@ export class Orchestrator {
 
   /** Waits for a set under its name. Every rollout ends by its own limits; the limit here catches what they do not. */
   async #finish(name: string, set: RolloutSet): Promise<Rollout[]> {
-    const { progress, generationTimeoutSeconds, rewardTimeoutSeconds, maxConcurrent, maxSampling, environments } = this.#options
+    const { progress, maxConcurrent, maxSampling } = this.#options
     const inFlight = [...this.#sets].reduce((sum, { pending }) => sum + pending.size, 0)
-    const rounds = 1 + Math.ceil(inFlight / Math.min(maxConcurrent, maxSampling))
-    // An answer and what the environment makes of it, turn after turn, and then scoring: of the rollout, and of its group.
-    const turns = Math.max(...environments.map(({ env }) => (env.maxTurns === -1 ? ENDLESS : (env.maxTurns ?? 1))))
-    const scorings = environments.some(({ env }) => env.rubric.groupNames?.length > 0) ? 2 : 1
-    const limitMs = ((2 * turns - 1) * generationTimeoutSeconds + scorings * rewardTimeoutSeconds) * 1000 * rounds
-    const wait = progress.wait(name, { limitMs, hint: 'raise trainer.args.generation_timeout' })
+    const limit = limitMs(set, inFlight, Math.min(maxConcurrent, maxSampling), this.#options)
+    const wait = progress.wait(name, { limitMs: limit, hint: 'raise trainer.args.generation_timeout' })
     wait.say(() => `${name}: ${left(set.pending, set.total)}`)
     try {
       return await Promise.race([set.work, wait.expired])

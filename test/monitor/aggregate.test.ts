@@ -44,6 +44,7 @@ test('a step, worked out by hand', () => {
     'off_policy/mean': 0.75,
     'off_policy/max': 2,
     'off_policy/dropped': 2,
+    'discarded/mean': 5 / 7,
     'progress/tokens': 7 * 4 + 3 + 1 + 5 * 3,
     'progress/total_tokens': 147,
     'progress/total_rollouts': 17,

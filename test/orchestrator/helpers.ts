@@ -5,7 +5,8 @@ import { Progress } from '../../src/monitor/progress.ts'
 import groupMean from '../../src/orchestrator/advantages/group_mean.ts'
 import type { Algorithm } from '../../src/orchestrator/algorithm.ts'
 import zeroVariance from '../../src/orchestrator/filters/zero_variance.ts'
-import { Orchestrator, type OrchestratorOptions } from '../../src/orchestrator/orchestrator.ts'
+import type { OrchestratorOptions } from '../../src/orchestrator/options.ts'
+import { Orchestrator } from '../../src/orchestrator/orchestrator.ts'
 import type { RunEnvironment } from '../../src/orchestrator/tasks.ts'
 
 export interface Reply {

@@ -1,0 +1,34 @@
+/** What an orchestrator is made of. */
+import type { ChatClient, SamplingParams } from '../common/types.ts'
+import type { Progress } from '../monitor/progress.ts'
+import type { Again } from './again.ts'
+import type { Algorithm } from './algorithm.ts'
+import type { RunEnvironment } from './tasks.ts'
+
+export interface OrchestratorOptions {
+  environments: readonly RunEnvironment[]
+  client: ChatClient
+  /** `seed` is replaced by each rollout's own. */
+  sampling: SamplingParams
+  seed: number
+  /** Groups of a step, and rollouts of a group. */
+  groupsPerStep: number
+  rolloutsPerExample: number
+  /** Groups of a step at most, in groupsPerStep: those that are not trained on are replaced (spares.ts). Default 1: none are. */
+  oversamplingFactor?: number
+  /** A run that goes on: its steps before this one, and the tasks that they had. */
+  done?: { step: number; tasks: number }
+  /** Rollouts that are sampled or scored at once, at most. */
+  maxConcurrent: number
+  /** Answers that are sampled: what the sampler decodes together. While a rollout waits for its turn no clock runs. */
+  maxSampling: number
+  maxOffPolicySteps: number
+  generationTimeoutSeconds: number
+  rolloutTimeoutSeconds?: number
+  rewardTimeoutSeconds: number
+  algorithm: Algorithm
+  progress: Progress
+  /** How often a step is played again whose rollouts all failed. Default: not. */
+  again?: Again
+  warn?: (line: string) => void
+}

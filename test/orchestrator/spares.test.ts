@@ -1,0 +1,118 @@
+/** Groups in the place of those that are not trained on. */
+import { setTimeout as sleep } from 'node:timers/promises'
+import { expect, test } from 'vitest'
+import { Random } from '../../src/common/random.ts'
+import { Spares } from '../../src/orchestrator/spares.ts'
+import { makeOrchestrator, numbersEnv, type Script } from './helpers.ts'
+
+const rows = 12
+const rowOf = (prompt: string) => Number(/\d+$/.exec(prompt)![0])
+/** Every third task is solved alike by all; another third fails; the rest teaches something. */
+const answer: Script = (prompt, _n, { sampling }) => {
+  const kind = rowOf(prompt) % 3
+  return { text: kind === 0 ? '1' : kind === 1 ? 'x' : String(sampling.seed % 1000) }
+}
+
+async function play(factor: number, delay: (n: number) => number, steps = 3) {
+  const environments = [await numbersEnv('numbers', rows)]
+  const { orchestrator, generator } = await makeOrchestrator(
+    (prompt, n, request) => ({ ...answer(prompt, n, request), afterMs: delay(n) }),
+    {
+      environments,
+      groupsPerStep: 4,
+      oversamplingFactor: factor,
+    },
+  )
+  const seen: { groups: string[]; trained: string[]; seeds: number[]; prompts: number[] }[] = []
+  for (let step = 1; step <= steps; step++) {
+    if (step < steps) orchestrator.prepare(step + 1)
+    const { rollouts, batch } = await orchestrator.batch(step, step - 1)
+    seen.push({
+      groups: rollouts.filter((_, i) => i % 3 === 0).map((r) => r.rollout.group),
+      trained: [...new Set(batch.samples.map((s) => s.rollout!.group))],
+      seeds: rollouts.map((r) => r.rollout.seed),
+      prompts: rollouts.map((r) => r.rollout.exampleId),
+    })
+  }
+  await orchestrator.close()
+  return { seen, requests: generator.requests.length }
+}
+
+test('1: no group is replaced', async () => {
+  const { seen } = await play(1, () => 0)
+  expect(seen.map((s) => s.groups.length)).toEqual([4, 4, 4])
+  expect(seen.some((s) => s.trained.length < 4)).toBe(true)
+})
+
+test('as many as it takes, and no more than the factor allows; the tasks of the steps themselves stay', async () => {
+  const { seen } = await play(4, () => 0)
+  const plain = await play(1, () => 0)
+  let [full, used] = [0, 0]
+  seen.forEach(({ groups, trained, prompts }, i) => {
+    expect(groups).toEqual(Array.from({ length: groups.length }, (_, g) => `${i + 1}.${g}`))
+    expect(prompts.slice(0, 12)).toEqual(plain.seen[i].prompts)
+    const learns = groups.map((_, g) => prompts[3 * g] % 3 === 2)
+    expect(trained).toEqual(groups.filter((_, g) => learns[g]))
+    // The last one played was needed.
+    const before = learns.slice(0, -1).filter(Boolean).length
+    if (groups.length > 4) expect(before).toBeLessThan(4)
+    if (trained.length === 4) full++
+    else expect(groups).toHaveLength(16)
+    used += groups.length - 4
+  })
+  expect(full).toBeGreaterThan(0)
+  expect(used).toBeGreaterThan(0)
+  const tight = await play(1.5, () => 0)
+  expect(Math.max(...tight.seen.map((s) => s.groups.length))).toBe(6)
+})
+
+test('who ends first changes nothing', async () => {
+  const still = await play(3, () => 0)
+  for (const seed of [1, 2]) {
+    const random = new Random(seed)
+    expect(await play(3, () => random.next() * 12)).toEqual(still)
+  }
+})
+
+test('they go before what waits for later steps', async () => {
+  const { orchestrator, generator } = await makeOrchestrator((_, n) => ({ text: n < 3 ? '1' : String(n), afterMs: 2 }), {
+    groupsPerStep: 1,
+    oversamplingFactor: 2,
+    maxConcurrent: 3,
+    environments: [await numbersEnv('numbers', rows)],
+  })
+  for (const step of [1, 2, 3]) orchestrator.prepare(step)
+  const { rollouts } = await orchestrator.batch(1, 0)
+  expect(rollouts.map((r) => r.rollout.group)).toEqual(['1.0', '1.0', '1.0', '1.1', '1.1', '1.1'])
+  // Step 2 had the places that step 1 left; the spares came next, and nobody of step 3.
+  const before = generator.requests.slice(0, 9).map((request) => request.seed)
+  for (const { rollout } of rollouts) expect(before).toContain(rollout.seed)
+  await orchestrator.close()
+})
+
+test('none begins once the run ends', async () => {
+  const { orchestrator, generator } = await makeOrchestrator(() => ({ text: '1', afterMs: 20 }), { oversamplingFactor: 8 })
+  orchestrator.prepare(1)
+  await sleep(5)
+  await orchestrator.close()
+  await sleep(60)
+  expect(generator.requests).toHaveLength(6)
+})
+
+test('the spare tasks of steps follow each other, and from the step alone', async () => {
+  const environments = [await numbersEnv('numbers', rows)]
+  const spares = new Spares(environments, 7, 4, 1.5)
+  expect(spares.most).toBe(2)
+  const take = (step: number) => {
+    const next = new Spares(environments, 7, 4, 1.5).of(step)
+    return [next(), next(), next()].map((spare) => spare && [spare.number, spare.task.row.exampleId])
+  }
+  const steps = [1, 2, 3, 4, 5, 6].map(take)
+  expect(steps.every(([, , none]) => none === undefined)).toBe(true)
+  expect(steps.map(([first, second]) => [first![0], second![0]])).toEqual(steps.map(() => [0, 1]))
+  // Of 12 rows, 12 spares are each row once.
+  expect(steps.flatMap(([first, second]) => [first![1], second![1]]).toSorted((a, b) => a - b)).toEqual(
+    Array.from({ length: 12 }, (_, i) => i),
+  )
+  expect(take(3)).toEqual(steps[2])
+})
