@@ -36,8 +36,8 @@ export function assignAdvantages(
 }
 
 /** Of a group the rollouts that are trained on; undefined for fewer than 2, and where a filter turns them down. */
-export function trainedOn(group: Group, { filters }: Algorithm, tooOld = (_: Rollout) => false): Group | undefined {
-  const scored = Object.freeze(group.filter((r) => r.reward !== null && !tooOld(r)))
+export function trainedOn(group: Group, { filters }: Algorithm, tooOld?: (rollout: Rollout) => boolean): Group | undefined {
+  const scored = Object.freeze(group.filter((r) => r.reward !== null && !tooOld?.(r)))
   return scored.length >= 2 && filters.every((filter) => passes(filter, scored)) ? scored : undefined
 }
 
