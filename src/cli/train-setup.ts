@@ -117,6 +117,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
       done: state && { step: firstStep, tasks: tasksDone(state, config) },
       rolloutsPerExample: args.rollouts_per_example,
       oversamplingFactor: args.oversampling_factor,
+      zeroTruncated: args.zero_truncated_completions,
       maxConcurrent: args.max_concurrent,
       maxSampling: config.inference.max_num_seqs,
       maxOffPolicySteps: args.max_off_policy_steps,

@@ -46,6 +46,16 @@ export const algorithmFields = {
       'Groups must pass all of these: "zero_variance" (drops groups whose rewards are all equal), or files. []: keep every group.',
     ),
   filter_args: freeTable().default({}).describe('Handed to each filter of a file as it is.'),
+  mask_truncated_completions: z
+    .boolean()
+    .default(false)
+    .describe(
+      "Rollouts that were cut off (max_tokens, max_seq_len) count in their group's advantages and are not trained on (DAPO's overlong filtering).",
+    ),
+  zero_truncated_completions: z
+    .boolean()
+    .default(false)
+    .describe('Training rollouts that were cut off have the reward 0, whatever the environment gave.'),
   oversampling_factor: z
     .number()
     .min(1)

@@ -143,11 +143,6 @@ export const foreignKeys: ForeignKey[] = [
   write(args, ['async_max_queue_size'], 'is not a key here: max_async_level and max_concurrent bound what is in flight.'),
   write(
     args,
-    ['mask_truncated_completions', 'zero_truncated_completions'],
-    'is not a key here: write a filter (trainer.args.filters) or a reward that looks at the truncation.',
-  ),
-  write(
-    args,
     ['vllm_importance_sampling_*'],
     'is not a key here: mask_ratio_low and mask_ratio_high bound the importance ratio.',
   ),

@@ -15,11 +15,13 @@ export interface Plugin<Run> {
 export interface Algorithm {
   advantage: Plugin<AdvantageFunction>
   filters: readonly Plugin<FilterFunction>[]
+  /** Rollouts that were cut off count in their group and are not trained on. */
+  maskTruncated?: boolean
 }
 
 /**
- * Advantages of a step's rollouts, in their order; null for what is not trained on: rollouts that failed or are too old, groups of which
- * fewer than 2 are left, and groups that a filter turns down. A group is frozen: sorted in place, its advantages would go to others.
+ * Advantages of a step's rollouts, in their order; null for what is not trained on: rollouts that failed, are too old or masked, groups of
+ * which fewer than 2 are left, and groups that a filter turns down. A group is frozen: sorted in place, its advantages would go to others.
  * @throws UserError where a filter or the advantage throws or gives something else than it must
  */
 export function assignAdvantages(
@@ -30,15 +32,18 @@ export function assignAdvantages(
   const advantages = new Map<Rollout, AdvantagedRollout['advantage']>()
   for (const group of Map.groupBy(rollouts, (r) => r.group).values()) {
     const scored = trainedOn(group, algorithm, tooOld)
-    if (scored) advantagesOf(algorithm.advantage, scored).forEach((advantage, i) => advantages.set(scored[i], advantage))
+    if (!scored) continue
+    const masked = (r: Rollout) => algorithm.maskTruncated && r.isTruncated
+    advantagesOf(algorithm.advantage, scored).forEach((a, i) => masked(scored[i]) || advantages.set(scored[i], a))
   }
   return rollouts.map((rollout) => ({ rollout, advantage: advantages.get(rollout) ?? null }))
 }
 
-/** Of a group the rollouts that are trained on; undefined for fewer than 2, and where a filter turns them down. */
-export function trainedOn(group: Group, { filters }: Algorithm, tooOld?: (rollout: Rollout) => boolean): Group | undefined {
+/** Of a group the rollouts that have an advantage; undefined for fewer than 2, where a filter turns them down, and where all are masked. */
+export function trainedOn(group: Group, algorithm: Algorithm, tooOld?: (rollout: Rollout) => boolean): Group | undefined {
   const scored = Object.freeze(group.filter((r) => r.reward !== null && !tooOld?.(r)))
-  return scored.length >= 2 && filters.every((filter) => passes(filter, scored)) ? scored : undefined
+  if (scored.length < 2 || (algorithm.maskTruncated && scored.every((r) => r.isTruncated))) return undefined
+  return algorithm.filters.every((filter) => passes(filter, scored)) ? scored : undefined
 }
 
 function passes({ name, run, args }: Plugin<FilterFunction>, group: Group): boolean {

@@ -23,6 +23,8 @@ export interface Plan {
   index: number
   seed: number
   sampling: SamplingParams
+  /** Whether its reward is 0 where it is cut off. */
+  zeroTruncated?: boolean
   /** Before those that wait already: others of its step are through. */
   soon?: boolean
 }

@@ -16,6 +16,8 @@ export interface OrchestratorOptions {
   rolloutsPerExample: number
   /** Groups of a step at most, in groupsPerStep: those that are not trained on are replaced (spares.ts). Default 1: none are. */
   oversamplingFactor?: number
+  /** Training rollouts that were cut off have the reward 0. */
+  zeroTruncated?: boolean
   /** A run that goes on: its steps before this one, and the tasks that they had. */
   done?: { step: number; tasks: number }
   /** Rollouts that are sampled or scored at once, at most. */

@@ -61,14 +61,15 @@ export class Orchestrator {
   /** Starts the rollouts of a step, once. */
   prepare(step: number): void {
     if (this.#steps.has(step)) return
-    const { groupsPerStep, rolloutsPerExample, sampling, seed, algorithm } = this.#options
+    const { groupsPerStep, rolloutsPerExample, sampling, seed, algorithm, zeroTruncated } = this.#options
     // Nobody waited before there was anything to sample.
     if (!this.#begun) this.#sampled.take()
     this.#begun = true
     const plansOf = (task: Task, g: number, soon: boolean): Plan[] => {
       const group = `${step}.${g}`
       const own = (index: number) => hashSeed(seed, group, task.row.exampleId, index)
-      return range(rolloutsPerExample).map((index): Plan => ({ task, group, index, sampling, seed: own(index), soon }))
+      const common = { task, group, sampling, zeroTruncated, soon }
+      return range(rolloutsPerExample).map((index): Plan => ({ ...common, index, seed: own(index) }))
     }
     const spare = this.#spares.of(step)
     const replace = (rollouts: Rollout[]): Plan[] => {
@@ -184,10 +185,12 @@ export class Orchestrator {
   /** The rollouts of one task, and what its rubric says of them together. */
   async #group(plans: Plan[], pending: Set<Flight>, signal: AbortSignal, meter: Meter): Promise<Rollout[]> {
     const { rewardTimeoutSeconds } = this.#options
-    const { source } = plans[0].task
+    const { task, zeroTruncated } = plans[0]
+    const { source } = task
     const played = await Promise.all(plans.map((plan) => this.#rollout(plan, plans.length, pending, signal, meter)))
     const rollouts = await scoreGroup(source.env, played, { signal, rewardTimeoutSeconds })
-    return rollouts.map((rollout) => ({ ...rollout, env: source.name }))
+    const reward = (r: Rollout) => (zeroTruncated && r.isTruncated && r.reward !== null ? 0 : r.reward)
+    return rollouts.map((rollout) => ({ ...rollout, env: source.name, reward: reward(rollout) }))
   }
 
   async #rollout(plan: Plan, size: number, pending: Set<Flight>, signal: AbortSignal, meter: Meter): Promise<Rollout> {

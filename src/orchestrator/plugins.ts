@@ -19,6 +19,7 @@ export interface AlgorithmOptions {
   filters: readonly string[]
   /** Handed to each filter. */
   filter_args: Record<string, unknown>
+  mask_truncated_completions?: boolean
 }
 
 /** @throws UserError naming key, file and what is wrong with it */
@@ -29,6 +30,7 @@ export async function loadAlgorithm(options: AlgorithmOptions): Promise<Algorith
   return {
     advantage: await load('advantage', options.advantage, advantages, options.advantage_args, advantageShape),
     filters: await Promise.all(passing),
+    maskTruncated: options.mask_truncated_completions,
   }
 }
 

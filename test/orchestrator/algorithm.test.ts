@@ -48,6 +48,14 @@ test('rollouts that are too old leave their group', () => {
   expect(advantagesOf(rollouts, algorithm, (r) => r.index > 0)).toEqual([null, null, null])
 })
 
+test('masked: what was cut off counts in the mean and is not trained on; a group of nothing else is not either', () => {
+  const cut = (rollouts: Rollout[], which: number[]) => rollouts.map((r, i) => ({ ...r, isTruncated: which.includes(i) }))
+  const masking = { ...algorithm, maskTruncated: true }
+  expect(advantagesOf(cut(group([0, 1, 0.5]), [1]), masking)).toEqual([-0.5, null, 0])
+  expect(advantagesOf(cut(group([0, 1, 0.5]), [0, 1, 2]), masking)).toEqual([null, null, null])
+  expect(advantagesOf(cut(group([0, 1, 0.5]), [1]))).toEqual([-0.5, 0.5, 0])
+})
+
 test('groups do not mix, and results keep the order of the rollouts', () => {
   const [a, b] = [group([0, 1]), group([4, 8], '1.1')]
   expect(advantagesOf([a[0], b[0], a[1], b[1]])).toEqual([-0.5, -2, 0.5, 2])

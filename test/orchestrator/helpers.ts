@@ -17,6 +17,8 @@ export interface Reply {
   hangs?: boolean
   deaf?: boolean
   fails?: string
+  /** Cut off by max_tokens. */
+  cut?: boolean
   logprobs?: number[]
 }
 
@@ -50,8 +52,9 @@ export class ScriptedGenerator implements Generator {
       const logprobs = reply.logprobs ?? ids.map(() => -0.5)
       // The first half under the weights of its beginning, the rest under those of its end: published in flight.
       const versions = ids.map((_, i) => (i < ids.length / 2 ? version : this.version))
-      const finishReason = aborted ? 'abort' : 'stop'
-      return { text: reply.text, ids, logprobs, versions, finishReason, stopCondition: aborted ? 'abort' : 'eos' }
+      const finishReason = aborted ? 'abort' : reply.cut ? 'length' : 'stop'
+      const stopCondition = aborted ? 'abort' : reply.cut ? 'max_tokens' : 'eos'
+      return { text: reply.text, ids, logprobs, versions, finishReason, stopCondition }
     } finally {
       this.running--
     }

@@ -75,6 +75,18 @@ test('a group with fewer than 2 scored rollouts is dropped, one without variance
   expect(rollouts).toHaveLength(9)
 })
 
+test('zero_truncated_completions: training rollouts that were cut off have the reward 0, held-out ones keep theirs', async () => {
+  const { orchestrator } = await makeOrchestrator((_, n) => ({ text: String(1 + (n % 3)), cut: n % 3 === 2 }), {
+    zeroTruncated: true,
+  })
+  const { rollouts } = await orchestrator.batch(1, 0)
+  expect(rollouts.map((r) => r.rollout.reward)).toEqual([1, 2, 0, 1, 2, 0])
+  expect(rollouts.map((r) => r.advantage)).toEqual([0, 1, -1, 0, 1, -1])
+  expect(rollouts[2].rollout.metrics.says).toBe(3)
+  const held = await orchestrator.evaluate(await numbersEnv(), evaluation)
+  expect(held.map((r) => r.reward)).toContain(3)
+})
+
 test('too old: dropped, counted, written', async () => {
   const { orchestrator, generator } = await makeOrchestrator(counting, { maxOffPolicySteps: 2 })
   generator.version = 4
