@@ -2,7 +2,7 @@
 import { basename, dirname, join, resolve } from 'node:path'
 import { FAILED_STEP, whenThereIsRoom } from '../common/faults.ts'
 import type { Metrics, SamplingParams, TrainingBatch } from '../common/types.ts'
-import { keepsReference } from '../config/algorithm-schema.ts'
+import { keepsReference, spareGroups } from '../config/algorithm-schema.ts'
 import { batchLine, type Loaded } from '../config/load.ts'
 import { diskLine, folderBytes } from '../config/disk.ts'
 import type { RunConfig } from '../config/schema.ts'
@@ -116,7 +116,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
       groupsPerStep: args.batch_size / args.rollouts_per_example,
       done: state && { step: firstStep, tasks: tasksDone(state, config) },
       rolloutsPerExample: args.rollouts_per_example,
-      oversamplingFactor: args.oversampling_factor,
+      spareGroups: spareGroups(args.batch_size / args.rollouts_per_example, args.oversampling_factor),
       zeroTruncated: args.zero_truncated_completions,
       maxConcurrent: args.max_concurrent,
       maxSampling: config.inference.max_num_seqs,

@@ -68,3 +68,6 @@ export const algorithmFields = {
 
 /** Whether a run has a reference model. */
 export const keepsReference = (args: { beta: number; use_ref_model: boolean }): boolean => args.beta > 0 || args.use_ref_model
+
+/** Groups that may be played in the place of others: a factor of 1.1 of 10 groups is one, though 10 x 0.1 is a little less. */
+export const spareGroups = (groups: number, factor: number): number => Math.floor(groups * (factor - 1) + 1e-9)

@@ -12,6 +12,7 @@ import { readdirSync, statfsSync, statSync } from 'node:fs'
 import { dirname, join, resolve } from 'node:path'
 import { linearShapes, tensorShapes } from '../model/shapes.ts'
 import type { ModelConfig } from '../model/types.ts'
+import { spareGroups } from './algorithm-schema.ts'
 import { formatBytes } from './memory.ts'
 import type { RunConfig } from './schema.ts'
 import type { SftConfig } from './sft-schema.ts'
@@ -105,7 +106,8 @@ export function recordBytes(config: DiskConfig): { bytes: number; words: string 
     steps * (STEP_BYTES + SPAN_BYTES * Math.min(SPANS_AT_MOST, STEP_SPANS + ROLLOUT_SPANS * rollouts))
   if (!('rollouts_per_example' in args)) return { bytes: ofSteps(0), words: `metrics and logs of ${steps} steps` }
   const { max_prompt_len: prompt, max_tokens: answer } = args
-  const batch_size = Math.floor(args.batch_size * args.oversampling_factor)
+  const { rollouts_per_example: group } = args
+  const batch_size = args.batch_size + group * spareGroups(args.batch_size / group, args.oversampling_factor)
   const one = ROLLOUT_BYTES + PROMPT_TOKEN_BYTES * prompt
   const evaluations = args.eval_strategy === 'no' ? 0 : 1 + Math.ceil(steps / args.eval_steps)
   const environments = config.env?.length ?? 1

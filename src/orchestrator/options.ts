@@ -14,8 +14,8 @@ export interface OrchestratorOptions {
   /** Groups of a step, and rollouts of a group. */
   groupsPerStep: number
   rolloutsPerExample: number
-  /** Groups of a step at most, in groupsPerStep: those that are not trained on are replaced (spares.ts). Default 1: none are. */
-  oversamplingFactor?: number
+  /** Groups of a step that are replaced at most, where they are not trained on (spares.ts). Default 0. */
+  spareGroups?: number
   /** Training rollouts that were cut off have the reward 0. */
   zeroTruncated?: boolean
   /** A run that goes on: its steps before this one, and the tasks that they had. */

@@ -46,7 +46,7 @@ export class Orchestrator {
   constructor(options: OrchestratorOptions) {
     this.#options = options
     this.#tasks = new TaskOrder(options.environments, options.seed)
-    this.#spares = new Spares(options.environments, options.seed, options.groupsPerStep, options.oversamplingFactor)
+    this.#spares = new Spares(options.environments, options.seed, options.spareGroups)
     this.#places = new Slots(options.maxConcurrent)
     this.#replays = new Replays(options.again, options.warn)
     this.#samplers = new Slots(options.maxSampling)

@@ -1,18 +1,18 @@
 /**
  * Groups in the place of those that a step is not trained on (DAPO's dynamic sampling, arXiv 2503.14476), so that batches stay as large as they were
- * meant: as soon as a group is turned down by a filter, or has fewer than two rollouts that did not fail, another task is played, until the step has
- * `oversampling_factor` times its groups. How many that are depends on the rollouts alone, and which tasks on the seed and the step: not on who ends first.
+ * meant: as soon as a group is turned down by a filter, or has fewer than two rollouts that did not fail, another task is played, until the step
+ * has used up its spares (`oversampling_factor`). How many that are depends on the rollouts alone, and which tasks on the seed and the step: not on who ends first.
  */
 import { hashSeed } from '../common/random.ts'
 import { TaskOrder, type RunEnvironment, type Task } from './tasks.ts'
 
 export class Spares {
-  /** At most so many groups of a step. */
+  /** Groups of a step that may be replaced. */
   readonly most: number
   readonly #tasks: TaskOrder
 
-  constructor(environments: readonly RunEnvironment[], seed: number, groupsPerStep: number, oversamplingFactor = 1) {
-    this.most = Math.floor(groupsPerStep * (oversamplingFactor - 1) + 1e-9)
+  constructor(environments: readonly RunEnvironment[], seed: number, most = 0) {
+    this.most = most
     // An order of their own: where the run is in its data follows from the step alone.
     this.#tasks = new TaskOrder(environments, hashSeed(seed, 'spares'))
   }

@@ -2,6 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { expect, test } from 'vitest'
 import { Random } from '../../src/common/random.ts'
+import { spareGroups } from '../../src/config/algorithm-schema.ts'
 import { Spares } from '../../src/orchestrator/spares.ts'
 import { makeOrchestrator, numbersEnv, type Script } from './helpers.ts'
 
@@ -20,7 +21,7 @@ async function play(factor: number, delay: (n: number) => number, steps = 3) {
     {
       environments,
       groupsPerStep: 4,
-      oversamplingFactor: factor,
+      spareGroups: spareGroups(4, factor),
     },
   )
   const seen: { groups: string[]; trained: string[]; seeds: number[]; prompts: number[] }[] = []
@@ -77,7 +78,7 @@ test('who ends first changes nothing', async () => {
 test('they go before what waits for later steps', async () => {
   const { orchestrator, generator } = await makeOrchestrator((_, n) => ({ text: n < 3 ? '1' : String(n), afterMs: 2 }), {
     groupsPerStep: 1,
-    oversamplingFactor: 2,
+    spareGroups: 1,
     maxConcurrent: 3,
     environments: [await numbersEnv('numbers', rows)],
   })
@@ -91,7 +92,7 @@ test('they go before what waits for later steps', async () => {
 })
 
 test('none begins once the run ends', async () => {
-  const { orchestrator, generator } = await makeOrchestrator(() => ({ text: '1', afterMs: 20 }), { oversamplingFactor: 8 })
+  const { orchestrator, generator } = await makeOrchestrator(() => ({ text: '1', afterMs: 20 }), { spareGroups: 14 })
   orchestrator.prepare(1)
   await sleep(5)
   await orchestrator.close()
@@ -101,10 +102,10 @@ test('none begins once the run ends', async () => {
 
 test('the spare tasks of steps follow each other, and from the step alone', async () => {
   const environments = [await numbersEnv('numbers', rows)]
-  const spares = new Spares(environments, 7, 4, 1.5)
+  const spares = new Spares(environments, 7, spareGroups(4, 1.5))
   expect(spares.most).toBe(2)
   const take = (step: number) => {
-    const next = new Spares(environments, 7, 4, 1.5).of(step)
+    const next = new Spares(environments, 7, spareGroups(4, 1.5)).of(step)
     return [next(), next(), next()].map((spare) => spare && [spare.number, spare.task.row.exampleId])
   }
   const steps = [1, 2, 3, 4, 5, 6].map(take)
@@ -115,4 +116,9 @@ test('the spare tasks of steps follow each other, and from the step alone', asyn
     Array.from({ length: 12 }, (_, i) => i),
   )
   expect(take(3)).toEqual(steps[2])
+})
+
+test('a factor makes whole groups', () => {
+  expect([1, 1.1, 1.25, 2, 3.5].map((factor) => spareGroups(10, factor))).toEqual([0, 1, 2, 10, 25])
+  expect(spareGroups(1, 1.9)).toBe(0)
 })
