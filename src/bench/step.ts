@@ -25,6 +25,8 @@ export interface StepSize {
   sequences: number
   /** Tokens of each. */
   length: number
+  /** Of a micro-batch. Default 2048. */
+  microBatchTokens?: number
   /** Layers are computed again going backward. Default: no. */
   checkpointing?: boolean
   /** Large products on the adapter's matrix units, and MFU as a share of their peak. Default: no. */
@@ -76,7 +78,7 @@ export function randomSamples({ sequences, length }: StepSize, vocabulary: numbe
 }
 
 /** Tokens of a micro-batch: the whole batch where it is small. */
-const microBatchTokens = 2048
+const usualTokens = 2048
 
 /**
  * Measures one kind of step.
@@ -99,9 +101,7 @@ export async function benchStep(
   const samples = randomSamples(size, files.config.vocabSize)
   try {
     const step =
-      kind === 'score'
-        ? scoringStep(name, decoder, files, samples, matrixUnits)
-        : trainingStep(name, decoder, samples, size, repeats)
+      kind === 'score' ? scoringStep(name, decoder, files, samples, size) : trainingStep(name, decoder, samples, size, repeats)
     try {
       const error = await step.check()
       let best: Usage | undefined
@@ -159,7 +159,7 @@ async function scoringError(
   const want = await referenceLogprobs(files, ids)
   const length = ids.length
   const short = { ...samples[0], ids: Int32Array.from(ids), lossMask: new Uint8Array(length).fill(1, 1) }
-  const [{ logprobs }] = await scoreSamples(decoder, [short], { temperature: 1, microBatchTokens })
+  const [{ logprobs }] = await scoreSamples(decoder, [short], { temperature: 1, microBatchTokens: length })
   let worst = 0
   want.forEach((value, i) => {
     const error = Math.abs(logprobs[i + 1] - value) / Math.max(1, Math.abs(value))
@@ -172,7 +172,8 @@ async function scoringError(
   return worst
 }
 
-function scoringStep(name: string, decoder: Decoder, files: ModelTensors, samples: TrainingSample[], matrixUnits: boolean): Step {
+function scoringStep(name: string, decoder: Decoder, files: ModelTensors, samples: TrainingSample[], size: StepSize): Step {
+  const { matrixUnits, microBatchTokens = usualTokens } = size
   const run = async () => void (await scoreSamples(decoder, samples, { temperature: 1, microBatchTokens }))
   return {
     run,
@@ -186,6 +187,7 @@ function scoringStep(name: string, decoder: Decoder, files: ModelTensors, sample
 
 function trainingStep(name: string, decoder: Decoder, samples: TrainingSample[], size: StepSize, repeats: number): Step {
   const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-bench-'))
+  const { microBatchTokens = usualTokens } = size
   const lossTokenCount = size.sequences * size.length
   const optimizer = { beta1: 0.9, beta2: 0.999, eps: 1e-8, weightDecay: 0, maxGradNorm: 1 }
   const schedule = { type: 'constant', learningRate: 1e-4, warmupSteps: 0, maxSteps: 4 + repeats } as const

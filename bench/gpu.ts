@@ -1,0 +1,358 @@
+/**
+ * What a GPU should reach, in one command: each part is measured, stands beside its aim, and is in the file as soon as it is known.
+ *
+ *     node bench/gpu.ts [--out bench/results/gpu.json] [--only dispatch,compile,peaks,tune,matmul,attention,decode,step] [--quick] [--python python3]
+ *
+ * - dispatch: microseconds of a dispatch (recording it; on the device, each waiting for the one before) and of a submit, and how long a read-back takes
+ * - compile: the first training step of a small model less the second, with an empty shader cache and with what that left
+ * - peaks: multiply-adds and matrix units in registers, copies;  tune: the tuner's choice and its seconds
+ * - matmul: 4096 x 4096 x 4096 on matrix units and in register tiles, beside cuBLAS where --python has PyTorch with CUDA
+ * - attention: backward beside forward, Qwen3-0.6B's heads, 2048 and 8192 tokens
+ * - decode: Qwen3-0.6B's shape, 32 sequences: bytes that a step must read (weights, keys, values) a second, beside the copy
+ * - step: a LoRA step of that shape on 16k packed tokens, in micro-batches of 4096 and of 16k
+ * A part that fails says why, and the others go on; the exit code is then 1. Without a GPU, `--quick` shows that all of it works (tiny sizes, no aims).
+ */
+import { spawnSync } from 'node:child_process'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { parseArgs } from 'node:util'
+import { attentionCase } from '../src/bench/attention.ts'
+import { runCase, type KernelCase } from '../src/bench/case.ts'
+import { benchDecode } from '../src/bench/decode.ts'
+import { hasUnits, matmulCase, type MatmulForm } from '../src/bench/matmul.ts'
+import { measurePeaks, peakOf, type Peaks } from '../src/bench/peaks.ts'
+import { modelFor, modelShapes, weightCount } from '../src/bench/shapes.ts'
+import { benchStep, loraOptions } from '../src/bench/step.ts'
+import { messageOf } from '../src/common/errors.ts'
+import { Gpu } from '../src/gpu/gpu.ts'
+import { dispatchFlat } from '../src/kernels/common/lanes.ts'
+import { useMatrixUnits } from '../src/kernels/common/matrix-units.ts'
+import { loadDecoder } from '../src/model/decoder-load.ts'
+
+const parts = ['dispatch', 'compile', 'peaks', 'tune', 'matmul', 'attention', 'decode', 'step'] as const
+type Part = (typeof parts)[number]
+const { values } = parseArgs({
+  options: {
+    out: { type: 'string', default: 'bench/results/gpu.json' },
+    only: { type: 'string', default: parts.join(',') },
+    quick: { type: 'boolean', default: false },
+    python: { type: 'string', default: 'python3' },
+    /** Of the compile part: one process, which prints its figures. */
+    child: { type: 'boolean', default: false },
+  },
+})
+const { quick } = values
+const only = values.only.split(',')
+const unknown = only.filter((name) => !parts.includes(name as Part))
+if (unknown.length > 0) {
+  console.error(`--only ${unknown.join(',')}: the parts are ${parts.join(', ')}.`)
+  process.exit(2)
+}
+
+/** A figure beside what it should be: at least, or at most where `most` is set. */
+interface Aim {
+  name: string
+  value: number
+  unit: string
+  aim?: number
+  most?: boolean
+}
+
+const gpu = await Gpu.open()
+const { facts } = gpu
+const shape = quick ? 'tiny' : 'qwen3-0.6b'
+const report: Record<string, unknown> = {
+  date: new Date().toISOString(),
+  adapter: { ...facts, features: facts.features.length },
+  quick,
+  aims: [] as Aim[],
+}
+let failed = false
+
+function show(aim: Aim): void {
+  ;(report.aims as Aim[]).push(aim)
+  const { name, value, unit, most } = aim
+  const asked =
+    aim.aim === undefined || quick
+      ? ''
+      : `aim ${most ? 'at most' : 'at least'} ${aim.aim} ${unit}: ${met(aim) ? 'reached' : 'NOT reached'}`
+  console.log(`${name.padEnd(52)} ${value.toPrecision(4).padStart(9)} ${unit.padEnd(10)} ${asked}`.trimEnd())
+}
+const met = ({ value, aim = 0, most }: Aim): boolean => (most ? value <= aim : value >= aim)
+
+let known: Peaks | undefined
+const peaks = async (): Promise<Peaks> => (known ??= await measurePeaks(gpu, { repeats: quick ? 1 : 3 }))
+const timing = { repeats: quick ? 1 : 3, seconds: quick ? 0.02 : 0.1 }
+/** float32 register tiles, and f16 matrix units where the adapter has them. */
+const ways = hasUnits(gpu, 1024) ? [false, true] : [false]
+const wayName = (units: boolean): string => (units ? 'matrix units' : 'register tiles')
+
+async function dispatches(): Promise<unknown> {
+  const kernel = fileURLToPath(new URL('../src/bench/copy.wgsl', import.meta.url))
+  const [a, b] = ['a', 'b'].map((label) => gpu.pool.acquire(1024, label))
+  const count = quick ? 200 : 4000
+  const run = (n: number): void => {
+    // There and back: each needs the one before.
+    for (let i = 0; i < n; i++) dispatchFlat(gpu, kernel, {}, i % 2 ? [b, a] : [a, b], { count: 64 }, 64)
+  }
+  const best = { record: Infinity, device: Infinity, submit: Infinity, read: Infinity }
+  for (let round = 0; round < 4; round++) {
+    const begin = performance.now()
+    run(count)
+    const recorded = performance.now()
+    gpu.flush()
+    await gpu.sync('dispatches')
+    const end = performance.now()
+    if (round > 0) best.record = Math.min(best.record, ((recorded - begin) * 1e3) / count)
+    if (round > 0) best.device = Math.min(best.device, ((end - recorded) * 1e3) / count)
+    const submits = count / 10
+    const start = performance.now()
+    for (let i = 0; i < submits; i++) {
+      run(1)
+      gpu.flush()
+    }
+    await gpu.sync('submits')
+    if (round > 0) best.submit = Math.min(best.submit, ((performance.now() - start) * 1e3) / submits)
+    for (let i = 0; i < 10; i++) {
+      const from = performance.now()
+      run(1)
+      await gpu.read({ buffer: b, offset: 0, bytes: 256 }, 'read-back')
+      best.read = Math.min(best.read, (performance.now() - from) * 1e3)
+    }
+  }
+  for (const buffer of [a, b]) buffer.release()
+  show({ name: 'recording a dispatch', value: best.record, unit: 'us' })
+  show({ name: 'encoding and running a dispatch, each after another', value: best.device, unit: 'us' })
+  show({ name: 'a submit of one dispatch', value: best.submit, unit: 'us' })
+  show({ name: 'a dispatch and its read-back', value: best.read, unit: 'us' })
+  return best
+}
+
+/** A process of its own for each: what the driver keeps in memory is gone, what it keeps on disk is in a folder made for this. */
+function compiling(): unknown {
+  const cache = mkdtempSync(join(tmpdir(), 'dawn-rl-shaders-'))
+  const places = ['XDG_CACHE_HOME', '__GL_SHADER_DISK_CACHE_PATH', 'MESA_SHADER_CACHE_DIR', 'AMD_SHADER_DISK_CACHE_PATH']
+  const env = { ...process.env, ...Object.fromEntries(places.map((place) => [place, cache])) }
+  const child = (): { firstSeconds: number; secondSeconds: number } => {
+    const { status, stdout, stderr } = spawnSync(process.execPath, [import.meta.filename, '--child'], { env, encoding: 'utf8' })
+    if (status !== 0) throw new Error(`the process that compiles ended with ${status}: ${stderr.trim().split('\n').at(-1)}`)
+    return JSON.parse(stdout.trim().split('\n').at(-1)!) as ReturnType<typeof child>
+  }
+  try {
+    const [cold, warm] = [child(), child()]
+    const compile = (one: typeof cold): number => one.firstSeconds - one.secondSeconds
+    show({ name: 'compiling the kernels of a LoRA step, no cache', value: compile(cold), unit: 's' })
+    show({ name: 'the same from the cache', value: compile(warm), unit: 's' })
+    return { cold, warm }
+  } finally {
+    rmSync(cache, { recursive: true, force: true })
+  }
+}
+
+async function compileChild(): Promise<void> {
+  const { Trainer } = await import('../src/trainer/trainer.ts')
+  const { negativeLogLikelihood } = await import('../src/trainer/losses/index.ts')
+  const { randomSamples } = await import('../src/bench/step.ts')
+  const files = await modelFor('tiny')
+  const decoder = await loadDecoder(gpu, files, { round: true, lora: loraOptions })
+  const size = { sequences: 4, length: 64 }
+  const samples = randomSamples(size, files.config.vocabSize)
+  const trainer = new Trainer(decoder, {
+    loss: negativeLogLikelihood,
+    temperature: 1,
+    microBatchTokens: 256,
+    checkpointing: true,
+    optimizer: { beta1: 0.9, beta2: 0.999, eps: 1e-8, weightDecay: 0, maxGradNorm: 1 },
+    schedule: { type: 'constant', learningRate: 1e-4, warmupSteps: 0, maxSteps: 2 },
+    seed: 0,
+    runFolder: tmpdir(),
+  })
+  const seconds: number[] = []
+  for (let step = 1; step <= 2; step++) {
+    const begin = performance.now()
+    await trainer.trainStep({ step, samples, lossTokenCount: size.sequences * size.length })
+    seconds.push((performance.now() - begin) / 1000)
+  }
+  console.log(JSON.stringify({ firstSeconds: seconds[0], secondSeconds: seconds[1] }))
+}
+
+async function peaksOfAdapter(): Promise<unknown> {
+  const { fma, units, copy } = await peaks()
+  show({ name: 'multiply-adds in registers, float32', value: peakOf(fma), unit: 'GFLOP/s' })
+  if (units) show({ name: 'matrix units in registers, f16 into float32', value: peakOf(units), unit: 'GFLOP/s' })
+  show({ name: 'copy, read and written', value: peakOf(copy), unit: 'GB/s' })
+  return { fma, units, copy }
+}
+
+function tuning(): unknown {
+  const begin = performance.now()
+  const cli = fileURLToPath(new URL('../cli.js', import.meta.url))
+  const { status, stdout, stderr } = spawnSync(process.execPath, [cli, 'tune', '--json'], { encoding: 'utf8' })
+  if (status !== 0) throw new Error(`tune ended with ${status}: ${stderr.trim().split('\n').at(-1)}`)
+  show({ name: 'the tuner', value: (performance.now() - begin) / 1000, unit: 's', aim: 60, most: true })
+  return JSON.parse(stdout.trim().split('\n').at(-1)!) as unknown
+}
+
+const torch = `
+import json, sys, time, torch
+n = int(sys.argv[1]); torch.backends.cuda.matmul.allow_tf32 = False; out = {"torch": torch.__version__, "device": torch.cuda.get_device_name()}
+for name, dtype in (("f16", torch.float16), ("f32", torch.float32)):
+    a, b = (torch.randn(n, n, device="cuda", dtype=dtype) for _ in range(2)); best = float("inf")
+    for _ in range(5):
+        for _ in range(3): a @ b
+        torch.cuda.synchronize(); begin = time.perf_counter()
+        for _ in range(20): a @ b
+        torch.cuda.synchronize(); best = min(best, (time.perf_counter() - begin) / 20)
+    out[name] = 2 * n ** 3 / best / 1e9
+print(json.dumps(out))`
+
+/** GFLOP/s of cuBLAS through PyTorch, or why there is none. */
+function cublas(n: number): { f16?: number; f32?: number; why?: string } {
+  const { status, stdout, stderr, error } = spawnSync(values.python, ['-c', torch, String(n)], {
+    encoding: 'utf8',
+    timeout: 120_000,
+  })
+  if (status === 0) return JSON.parse(stdout.trim().split('\n').at(-1)!) as { f16: number; f32: number }
+  return { why: error ? messageOf(error) : (stderr.trim().split('\n').at(-1) ?? `${values.python} ended with ${status}`) }
+}
+
+const rowOf = async (one: KernelCase) => await runCase(gpu, one, await peaks(), timing)
+
+async function matmuls(): Promise<unknown> {
+  const n = quick ? 256 : 4096
+  const rows: Awaited<ReturnType<typeof rowOf>>[] = []
+  const peer = cublas(n)
+  for (const units of ways) {
+    for (const form of (units ? ['nt', 'nn'] : ['nt', 'nn', 'tn']) satisfies MatmulForm[]) {
+      const row = await rowOf(matmulCase(form, n, { n, k: n, of: 'square' }, units))
+      rows.push(row)
+      const name = `${row.name} ${row.shape}, ${wayName(units)}`
+      show({ name, value: row.gflops, unit: 'GFLOP/s' })
+      // Of the share that register tiles have of the peak, forward is what was aimed at.
+      if (!units)
+        show({
+          name: '  share of multiply-adds in registers',
+          value: row.ofPeak * 100,
+          unit: '%',
+          ...(form === 'nt' && { aim: 60 }),
+        })
+      if (units && peer.f16) show({ name: '  share of cuBLAS in f16', value: (row.gflops / peer.f16) * 100, unit: '%', aim: 45 })
+    }
+  }
+  if (peer.why) console.log(`cuBLAS was not measured: ${peer.why}`)
+  else show({ name: 'cuBLAS in f16', value: peer.f16!, unit: 'GFLOP/s' })
+  return { rows, cublas: peer }
+}
+
+async function attentions(): Promise<unknown> {
+  const { heads, kvHeads, headDim } = modelShapes[shape]
+  const rows: Awaited<ReturnType<typeof rowOf>>[] = []
+  for (const length of quick ? [64] : [2048, 8192]) {
+    const [forward, backward] = [
+      await rowOf(attentionCase('forward', length, { heads, kvHeads, headDim }, shape)),
+      await rowOf(attentionCase('backward', length, { heads, kvHeads, headDim }, shape)),
+    ]
+    rows.push(forward, backward)
+    show({ name: `attention forward, ${length} tokens`, value: forward.gflops, unit: 'GFLOP/s' })
+    show({
+      name: `attention backward / forward, ${length} tokens`,
+      value: backward.ms / forward.ms,
+      unit: 'x',
+      aim: 2.5,
+      most: true,
+    })
+  }
+  return rows
+}
+
+async function decodes(): Promise<unknown> {
+  const sequences = quick ? 4 : 32
+  const [promptTokens, tokens] = quick ? [16, 8] : [64, 64]
+  const rows: unknown[] = []
+  for (const matrixUnits of ways) {
+    const files = await modelFor(shape)
+    const decoder = await loadDecoder(gpu, files, { round: true, lora: loraOptions, matrixUnits })
+    try {
+      const row = await benchDecode(
+        decoder,
+        { sequences, shared: 1, promptTokens, tokens, matrixUnits },
+        await peaks(),
+        quick ? 1 : 3,
+      )
+      const { layers, kvHeads, headDim } = files.config
+      const cache = sequences * (promptTokens + tokens / 2) * 2 * kvHeads * headDim * layers * 4
+      // Tied: the embedding is read as the head; the rows looked up are next to nothing.
+      const bytes = 2 * weightCount(files.config) + cache
+      const gbs = bytes / (row.stepMs / 1000) / 1e9
+      rows.push({ ...row, gbs })
+      show({
+        name: `decode of ${sequences} sequences, ${wayName(matrixUnits)}`,
+        value: row.decodeTokensPerSecond,
+        unit: 'tokens/s',
+      })
+      show({ name: '  bytes read a second, of the copy', value: (gbs / peakOf((await peaks()).copy)) * 100, unit: '%', aim: 70 })
+    } finally {
+      decoder.release()
+      useMatrixUnits(gpu, false)
+      files.tensors.close()
+      gpu.pool.trim()
+    }
+  }
+  return rows
+}
+
+async function steps(): Promise<unknown> {
+  const [sequences, length] = quick ? [2, 32] : [16, 1024]
+  const rows: unknown[] = []
+  for (const matrixUnits of ways) {
+    for (const microBatchTokens of quick ? [64] : [4096, 16384]) {
+      const files = await modelFor(shape)
+      const size = { sequences, length, microBatchTokens, checkpointing: true, matrixUnits }
+      const row = await benchStep(gpu, files, 'lora', size, await peaks(), 2)
+      files.tensors.close()
+      rows.push({ ...row, microBatchTokens })
+      const name = `LoRA step, micro-batches of ${microBatchTokens}, ${wayName(matrixUnits)}`
+      show({ name, value: row.tokensPerSecond, unit: 'tokens/s', aim: 13_000 })
+      show({ name: '  GPU memory at most', value: row.peakBytes / 2 ** 30, unit: 'GiB', aim: 5, most: true })
+    }
+  }
+  return rows
+}
+
+if (values.child) {
+  await compileChild()
+  gpu.close()
+  process.exit(0)
+}
+
+const runs: Record<Part, () => unknown> = {
+  dispatch: dispatches,
+  compile: compiling,
+  peaks: peaksOfAdapter,
+  tune: tuning,
+  matmul: matmuls,
+  attention: attentions,
+  decode: decodes,
+  step: steps,
+}
+console.log(`adapter  ${facts.name}${facts.software ? ' (software: the aims are not for it)' : ''}`)
+console.log(
+  `f16 ${facts.f16 ? 'yes' : 'no'}, subgroups of ${facts.subgroupSize || 'any size'}, matrix units ${facts.matrixUnits.map(({ m, n, k }) => `${m}x${n}x${k}`).join(', ') || 'none'}`,
+)
+for (const part of parts.filter((name) => only.includes(name))) {
+  const begin = performance.now()
+  try {
+    report[part] = await runs[part]()
+  } catch (error) {
+    failed = true
+    report[part] = { error: messageOf(error) }
+    console.error(`${part} failed: ${messageOf(error)}`)
+  }
+  console.error(`${part}: ${((performance.now() - begin) / 1000).toFixed(1)} s`)
+  const short = (_: string, value: unknown): unknown => (typeof value === 'number' ? Number(value.toPrecision(5)) : value)
+  writeFileSync(values.out, `${JSON.stringify(report, short, 1)}\n`)
+}
+gpu.close()
+if (failed) process.exit(1)
