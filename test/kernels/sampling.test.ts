@@ -229,6 +229,22 @@ test('filters at their ends: top_k 1, a tiny top_p and min_p 1 leave the largest
   })
 })
 
+test('0 and -0 are equal logits: both stay, and a largest of -0 is not below itself', async () => {
+  await bench.run('zeros', {}, async () => {
+    const settings = [{ top_k: 1 }, { top_p: 0.1 }, { min_p: 1 }, { min_p: 1 }].map((s) => ({ ...neutral, ...s }))
+    const t = {
+      logits: bench.up(Float32Array.of(0, -0, -1, -0, 0, -1, -0, 0, -1, -2, -0, -1)),
+      settings: bench.up(packSettings(settings)),
+      seeds: bench.up(new Uint32Array(8)),
+      drawn: bench.out(4),
+    }
+    maskLogits(gpu, t, 4, 3)
+    const z = await bench.down(t.logits, 12)
+    const kept = settings.map((_, r) => [...z.subarray(3 * r, 3 * r + 3)].map((v) => v > -1e38))
+    expect(kept).toEqual([...Array.from({ length: 3 }, () => [true, true, false]), [false, true, false]])
+  })
+})
+
 test('a token that is given comes out as it is, and rows that draw do not change by it', async () => {
   await bench.run('given', {}, async () => {
     const [rows, vocabulary] = [5, 90]

@@ -23,10 +23,10 @@ struct Params { rows: u32, vocabulary: u32 }
 var<workgroup> best_value: array<f32, LANES>;
 var<workgroup> best_token: array<u32, LANES>;
 
-// Unsigned order of code(z) = order of z.
+// Unsigned order of code(z) = order of z, 0 and -0 alike.
 fn code(z: f32) -> u32 {
   let u = bitcast<u32>(z);
-  return select(u | 0x80000000u, ~u, (u >> 31u) == 1u);
+  return select(u | 0x80000000u, ~u, u > 0x80000000u);
 }
 
 @compute @workgroup_size(LANES)
