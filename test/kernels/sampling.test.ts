@@ -108,6 +108,35 @@ describe.each(modes)('$name', ({ facts, needs }) => {
       }
     })
   })
+  // 2500 are more than draw.wgsl puts aside.
+  test.skipIf(skip).each([1, 9, 700, 2500])('what top_k and top_p keep of %i tokens, beside float64', async (vocabulary) => {
+    await bench.run(`kept ${vocabulary}`, facts, async () => {
+      const filters = [1, 20, vocabulary - 1, vocabulary + 1, 0].flatMap((top_k) =>
+        [1, 1e-6, 0.3, 0.8, 0.9999].map((top_p) => ({ ...neutral, temperature: 0.5, top_k, top_p })),
+      )
+      const settings = kinds.flatMap(() => filters)
+      const logits = Float32Array.from(kinds.flatMap((kind) => filters.flatMap(() => [...kind(vocabulary)])))
+      const rows = settings.length
+      const t = {
+        logits: bench.up(logits),
+        settings: bench.up(packSettings(settings)),
+        seeds: bench.up(bench.ids(2 * rows, 1000)),
+        drawn: bench.out(rows),
+      }
+      drawTokens(gpu, t, rows, vocabulary)
+      const tokens = await bench.words(t.drawn, rows)
+      maskLogits(gpu, t, rows, vocabulary)
+      const z = await bench.down(t.logits, rows * vocabulary)
+      settings.forEach((s, r) => {
+        const at = r * vocabulary
+        const row = logits.subarray(at, at + vocabulary)
+        const kept = z.subarray(at, at + vocabulary)
+        const name = `row ${r}, kind ${Math.floor(r / filters.length)}, top_k ${s.top_k}, top_p ${s.top_p}`
+        expect(wrongKept(row, kept, s), name).toEqual([])
+        expect(kept[tokens[r]], `${name}: token ${tokens[r]}`).toBeGreaterThan(-1e38)
+      })
+    })
+  })
   test.skipIf(skip)('greedy takes the largest, the first of equals', async () => {
     await bench.run('greedy', facts, async () => {
       const vocabulary = 1000
@@ -123,6 +152,36 @@ describe.each(modes)('$name', ({ facts, needs }) => {
     })
   })
 })
+
+/** Rows of logits that a search for a threshold may fail on. */
+const kinds: ((length: number) => Float32Array)[] = [
+  (n) => bench.normals(n, 3),
+  (n) => bench.normals(n, 0.01),
+  (n) => bench.normals(n, 1e4),
+  (n) => bench.normals(n).map((x) => Math.round(2 * x)),
+  (n) => bench.normals(n).map((x) => (x > 0 ? 0 : x > -1 ? -0 : x)),
+  (n) => bench.normals(n).fill(-3.7),
+  (n) => bench.normals(n).map((x, v) => (v % 3 === n % 3 || v === 0 ? x : -1e30)),
+  (n) => bench.normals(n).map((x, v) => (v % 7 === n % 7 || v === 0 ? x : -Infinity)),
+]
+
+/** Tokens that are kept but should not be, or the other way round: all whose logits stand where rounding does not decide. */
+function wrongKept(row: Float32Array, kept: Float32Array, { temperature, top_k, top_p }: DrawSettings): number[] {
+  const order = row.toSorted((a, b) => b - a)
+  const limit = top_k > 0 ? order[Math.min(top_k, order.length) - 1] : -Infinity
+  const weight = (z: number): number => (z >= limit ? Math.exp((z - order[0]) / temperature) : 0)
+  const total = order.reduce((sum, z) => sum + weight(z), 0)
+  // Of each value: what larger ones weigh.
+  const before = new Map<number, number>()
+  order.reduce((sum, z) => (before.set(z, before.get(z) ?? sum / total), sum + weight(z)), 0)
+  return [...row.keys()].filter((v) => {
+    const larger = before.get(row[v])!
+    const is = kept[v] > -1e38
+    if (row[v] < limit || row[v] < -1e29) return is
+    if (top_p < 1 && Math.abs(larger - top_p) < 1e-5) return false
+    return is !== (top_p === 1 || larger < top_p)
+  })
+}
 
 /** Chi-square of counts against probabilities; the bound is passed by one fair draw in about 100,000. */
 function expectDistribution(tokens: Uint32Array, probs: ArrayLike<number>): void {

@@ -6,8 +6,11 @@
 //   min_p keeps z >= max z + log(min_p);  top_k keeps z >= the k-th largest (ties stay);
 //   top_p, over the softmax of what is left, keeps the token v where the tokens of larger z weigh less than top_p.
 //   The draw is the largest z + Gumbel noise, noise a hash of (seed, position, v): exact sampling that depends on nothing else in the batch.
-// top_k and top_p find their threshold by bisection over the 32 bits of an order-preserving code of z, so no sort is needed; equal
-// largest values go to the smallest id. One workgroup a row. MASK writes z, or -3e38 where dropped, here or by
+// top_k and top_p need no sort: their threshold is the largest code (an integer in the order of z) at and above which tokens count top_k, or weigh top_p of all.
+// A pass over the row adds up, for BOUNDS codes, what is at or above each; the threshold lies between two of them, and only what lies there too is looked at again:
+// in workgroup memory as soon as it fits there (ASIDE), so that mostly the row is gone through for its maximum, twice for the threshold, and for the draw.
+// Sums: a lane takes every LANES-th token; it begins with its own sum of what lies above, found before, and adds the rest in order of v. Counts are exact.
+// Equal largest values go to the smallest id. One workgroup a row. MASK writes z, or -3e38 where dropped, here or by
 // adjust.wgsl, back in place of drawing (tests, logprobs).
 struct Params { rows: u32, vocabulary: u32 }
 #if MASK
@@ -22,11 +25,24 @@ struct Params { rows: u32, vocabulary: u32 }
 #include "hash.wgsl"
 var<workgroup> best_value: array<f32, LANES>;
 var<workgroup> best_token: array<u32, LANES>;
+const BOUNDS = 16u;
+const ASIDE = 2048u;
+// Each lane's own.
+var<workgroup> aside: array<f32, ASIDE>;
 
 // Unsigned order of code(z) = order of z, 0 and -0 alike.
 fn code(z: f32) -> u32 {
   let u = bitcast<u32>(z);
   return select(u | 0x80000000u, ~u, u > 0x80000000u);
+}
+
+// The codes of a pass, place 1 .. BOUNDS, in rising order: above `low`, evenly up to `up`. The first pass takes `low` itself, for the sum of all, then those at
+// distances of 23 to 0.25 from the largest value, where thresholds mostly are, then `up`: a first token that is enough by itself ends the search.
+fn bound(place: u32, low: u32, up: u32, high: f32, first: bool) -> u32 {
+  if (!first) { return min(low + ((up - low) / (BOUNDS + 1u) + 1u) * place, up); }
+  if (place == 1u) { return low; }
+  if (place == BOUNDS) { return up; }
+  return clamp(code(high - exp2(5.5 - 0.5 * f32(place))), low, up);
 }
 
 @compute @workgroup_size(LANES)
@@ -46,47 +62,89 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let greedy = main_settings.x <= 0.0;
   let inv = select(1.0 / main_settings.x, 1.0, greedy);
 
-  var high = -3.0e38;  // only min_p and top_p look at it
-  if (!greedy && (min_p > 0.0 || top_p < 1.0)) {
+  let by_count = !greedy && top_k > 0u && top_k < p.vocabulary;
+  let by_weight = !greedy && top_p < 1.0;
+  var high = -3.0e38;  // only filters look at it
+  if (by_count || by_weight || (!greedy && min_p > 0.0)) {
     for (var v = lane; v < p.vocabulary; v += LANES) { high = max(high, logits[at + v] * inv); }
     high = lanes_max(lane, high);
   }
 
-  var least = 0u;  // codes below it are dropped
-  if (!greedy) {
-    if (min_p > 0.0) { least = code(high + log(min_p)); }
-    if (top_k > 0u && top_k < p.vocabulary) {
-      // The smallest code with fewer than top_k values above it is that of the k-th largest value.
-      var low = 0u;
-      var up = 0xffffffffu;
-      for (var bit = 0u; bit < 32u; bit++) {
-        let middle = low + (up - low) / 2u;
-        var count = 0.0;
-        for (var v = lane; v < p.vocabulary; v += LANES) { count += select(0.0, 1.0, code(logits[at + v] * inv) > middle); }
-        if (lanes_sum(lane, count) < f32(top_k)) { up = middle; } else { low = middle + 1u; }
-      }
-      least = max(least, up);
-    }
-    if (top_p < 1.0) {
-      var total = 0.0;
-      for (var v = lane; v < p.vocabulary; v += LANES) {
-        let z = logits[at + v] * inv;
-        total += select(0.0, exp(z - high), code(z) >= least);
-      }
-      let limit = lanes_sum(lane, total) * top_p;
-      var low = least;
-      var up = code(high);
-      for (var bit = 0u; bit < 32u; bit++) {
-        let middle = low + (up - low) / 2u;
-        var sum = 0.0;
-        for (var v = lane; v < p.vocabulary; v += LANES) {
-          let z = logits[at + v] * inv;
-          sum += select(0.0, exp(z - high), code(z) > middle);
+  var least = 1u;  // codes below it are dropped; no number's code is 0
+  if (!greedy && min_p > 0.0) { least = code(high + log(min_p)); }
+  for (var which = 0u; which < 2u; which++) {
+    let counting = which == 0u;
+    if (!select(by_weight, by_count, counting)) { continue; }
+    // The threshold is one of low .. up; low if even there is not enough.
+    var low = least;
+    var up = code(high);
+    var enough = f32(top_k);
+    var first = true;
+    var above = 0.0;  // this lane's sum of what lies above `up`
+    var whole = true;  // passes go through the row; else through what was put aside: `held` values of this lane, at most `turns` of any
+    var turns = (p.vocabulary + LANES - 1u) / LANES;
+    var held = 0u;
+    while (low < up) {
+#for j in 1..17
+      let bound_$(j) = bound($(j)u, low, up, high, first);
+      var sum_$(j) = above;
+#end
+      if (whole) { held = 0u; }
+      for (var i = 0u; i < turns; i++) {
+        let v = i * LANES + lane;
+        var z = 0.0;
+        var c = 0u;
+        if (whole) {
+          z = logits[at + min(v, p.vocabulary - 1u)] * inv;
+          c = select(0u, code(z), v < p.vocabulary);
+        } else {
+          z = aside[v];
+          c = select(0u, code(z), i < held);
         }
-        if (lanes_sum(lane, sum) < limit) { up = middle; } else { low = min(middle + 1u, up); }
+        c = select(0u, c, c >= low && c <= up);
+        if (lanes_any(c > 0u)) {
+          if (whole && c > 0u) {
+            if (held < ASIDE / LANES) { aside[held * LANES + lane] = z; }
+            held++;
+          }
+          var weight = 1.0;
+          if (!counting) { weight = exp(z - high); }
+#for j in 1..17
+          sum_$(j) += select(0.0, weight, c >= bound_$(j));
+#end
+        }
       }
-      least = max(least, up);
+      if (whole) {
+        let most = u32(lanes_max(lane, f32(held)));
+        if (most <= ASIDE / LANES) {
+          whole = false;
+          turns = most;
+        }
+      }
+      // At the first n places there is enough: found by halves, as each sum over all lanes costs barriers. Turn 0 asks for the sum of all.
+      var n = 0u;
+      for (var turn = select(1u, 0u, first); turn < 6u; turn++) {
+        let place = select(n + (32u >> turn), 1u, turn == 0u);
+        var sum = 0.0;
+#for j in 1..17
+        sum = select(sum, sum_$(j), place == $(j)u);
+#end
+        sum = lanes_sum(lane, sum);
+        if (turn > 0u) {
+          n = select(n, place, place <= BOUNDS && sum >= enough);
+        } else if (!counting) {
+          enough = sum * top_p;
+        }
+      }
+#for j in 1..17
+      above = select(above, sum_$(j), n + 1u == $(j)u);
+#end
+      let next = bound(n + 1u, low, up, high, first) - 1u;
+      low = select(bound(n, low, up, high, first), low, n == 0u);
+      up = select(next, up, n == BOUNDS);
+      first = false;
     }
+    least = low;
   }
 #if MASK
   for (var v = lane; v < p.vocabulary; v += LANES) {
