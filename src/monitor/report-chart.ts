@@ -9,7 +9,9 @@ export interface Series {
 
 const WIDTH = 420
 const HEIGHT = 170
+/** Room of the numbers beside the chart at least, and about what one of their signs takes. */
 const LEFT = 52
+const SIGN = 6.4
 const RIGHT = 10
 const TOP = 10
 const BOTTOM = 22
@@ -41,6 +43,14 @@ export function ticks(low: number, high: number, count: number): number[] {
   return Array.from({ length: last - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(12)))
 }
 
+/** A round number beside an axis: three digits where they are all, since of neighbours that lie close they would be the same. */
+function markText(value: number): string {
+  const short = formatNumber(value)
+  if (Number(short) === value) return short
+  const size = Math.abs(value)
+  return size < 1e-4 || size >= 1e6 ? value.toExponential() : String(value)
+}
+
 /**
  * A chart over steps. A series of at most 60 points has its points drawn; of one that has `smooth`, the line is the mean of the last ten
  * and the values themselves are pale.
@@ -53,12 +63,14 @@ export function chart(label: string, series: readonly Series[], smooth = false):
   const ys = all.map(([, y]) => y)
   const [x0, x1] = widened(least(xs), most(xs), 1)
   const [y0, y1] = widened(least(ys), most(ys), Math.abs(ys[0]) || 1)
-  const px = (x: number) => round(LEFT + ((x - x0) / (x1 - x0)) * (WIDTH - LEFT - RIGHT))
+  const marks = ticks(y0, y1, 4).map((y) => [y, markText(y)] as const)
+  const left = marks.reduce((room, [, text]) => Math.max(room, Math.ceil(text.length * SIGN) + 8), LEFT)
+  const px = (x: number) => round(left + ((x - x0) / (x1 - x0)) * (WIDTH - left - RIGHT))
   const py = (y: number) => round(HEIGHT - BOTTOM - ((y - y0) / (y1 - y0)) * (HEIGHT - TOP - BOTTOM))
   const parts = [
-    ...ticks(y0, y1, 4).map(
-      (y) =>
-        `<line class="grid" x1="${LEFT}" x2="${WIDTH - RIGHT}" y1="${py(y)}" y2="${py(y)}"/><text x="${LEFT - 6}" y="${py(y) + 4}" text-anchor="end">${formatNumber(y)}</text>`,
+    ...marks.map(
+      ([y, text]) =>
+        `<line class="grid" x1="${left}" x2="${WIDTH - RIGHT}" y1="${py(y)}" y2="${py(y)}"/><text x="${left - 6}" y="${py(y) + 4}" text-anchor="end">${text}</text>`,
     ),
     ...ticks(x0, x1, 5)
       .filter(Number.isInteger)

@@ -43,6 +43,16 @@ test('a picture stands by itself: title, names, axis, its own colours, no refere
   expect(new Set(rows.map(([, , y]) => y)).size).toBeGreaterThan(2)
 })
 
+test('the numbers beside a chart are those of its lines, also where they lie close, and have room', () => {
+  const beside = (...ys: number[]) =>
+    [...chart('x', [{ name: 'x', points: ys.map((y, i) => [i, y] as const) }]).matchAll(/<text x="(\d+)"[^>]*text-anchor="end">([^<]*)/g)] // prettier-ignore
+  const texts = (...ys: number[]) => beside(...ys).map(([, , text]) => text)
+  expect(texts(0.9991, 0.9999)).toEqual(['0.9992', '0.9994', '0.9996', '0.9998'])
+  expect(texts(1.2e6, 1.29e6)).toEqual(['1.2e+6', '1.25e+6'])
+  expect(texts(0.1, 1)).toEqual(['0.5', '1'])
+  for (const [, x, text] of beside(-1.23456e8, -1.23452e8)) expect(Number(x)).toBeGreaterThan(text.length * 6)
+})
+
 test('PNG: twice the size of the SVG, with its text; without a font there is a sentence and no picture', async () => {
   const missing = await openPainter([], false)
   expect('missing' in missing && missing.missing).toMatch(

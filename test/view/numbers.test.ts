@@ -57,6 +57,15 @@ describe('curves', () => {
     ]) // prettier-ignore
   })
 
+  test('have numbers beside them that tell neighbours apart', () => {
+    expect(format.marks([0.9998, 1, 1.0002])).toEqual(['0.9998', '1', '1.0002'])
+    expect(format.marks([12_340, 12_350, 12_360])).toEqual(['12.34k', '12.35k', '12.36k'])
+    expect(format.marks([1e6, 1.5e6])).toEqual(['1M', '1.5M'])
+    expect(format.marks([1e-5, 1.25e-5, 1.5e-5])).toEqual(['1e\u22125', '1.25e\u22125', '1.5e\u22125'])
+    expect(format.marks([-0.5, 0, 0.5])).toEqual(['\u22120.5', '0', '0.5'])
+    expect([format.marks([null, 0.01, null, 0.1]), format.marks([5]), format.marks([])]).toEqual([['', '0.01', '', '0.1'], ['5'], []]) // prettier-ignore
+  })
+
   test('begin with what one looks at: the reward of a run, the loss where there is none', () => {
     expect(firstKeys(['loss/mean', 'optim/grad_norm', 'reward', 'eval/a/avg@4', 'x'])).toEqual([
       'reward',

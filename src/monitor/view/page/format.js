@@ -20,6 +20,23 @@ export function num(x, digits = 4) {
   return text.replaceAll('-', MINUS)
 }
 
+/** A number of an axis: 12k, 3.4M, 1e-5. @param {number} x @param {number} digits */
+function mark(x, digits) {
+  const size = Math.abs(x)
+  if (size >= 1e6) return `${num(x / 1e6, digits)}M`
+  if (size >= 1e4) return `${num(x / 1e3, digits)}k`
+  return num(x, digits)
+}
+
+/** The numbers beside an axis, with as many digits as tell neighbours apart. @param {(number | null)[]} list ascending; null: none there */
+export function marks(list) {
+  const known = list.filter((x) => x !== null)
+  const gap = known.slice(1).reduce((least, x, i) => Math.min(least, x - known[i]), Infinity)
+  const place = (/** @type {number} */ x) => Math.floor(Math.log10(Math.abs(x)) + 1e-9)
+  // A gap of 2.5 has two digits, and num gives one less to small numbers.
+  return list.map((x) => (x === null ? '' : x === 0 ? '0' : mark(x, Math.min(12, Math.max(3, place(x) - place(gap) + 3)))))
+}
+
 /** With a sign, as an advantage is read. @param {number | null | undefined} x @param {number} [digits] */
 export function signed(x, digits = 3) {
   // What rounding left of 0 is 0.

@@ -1,7 +1,7 @@
 /** One chart: the same metric of several runs, drawn by uPlot. The pointer or the arrow keys move its cursor; a click or Enter opens the step. */
 import uPlot from 'uplot'
 import { useEffect, useRef, useState } from 'preact/hooks'
-import { clock, num } from './format.js'
+import { clock, marks, num } from './format.js'
 import { decades, joined, rangeText, roomy, smoothed } from './series.js'
 import { DASHES, RUN_COLOURS, Swatch, Words, html, nearest, useMedia } from './ui.js'
 
@@ -192,7 +192,9 @@ function positive(line, log) {
   return { xs: kept.map((i) => line.xs[i]), ys: kept.map((i) => line.ys[i]) }
 }
 
+/** Room of the numbers beside the chart at least, and about what one of their signs takes. */
 const LEFT_AXIS = 54
+const SIGN = 6.6
 
 /**
  * @param {{ width: number, shown: RunLine[], axis: import('./series.js').Axis, faint: number, log: boolean, range?: { min?: number, max?: number }, sync: string }} of
@@ -221,8 +223,8 @@ function optionsOf({ width, shown, axis, faint, log, range, sync }) {
     // The pale lines have no point under the cursor.
     cursor: { y: false, sync: { key: sync, scales: ['x', null] }, drag: { x: true, y: false, dist: 6 }, points: { size: (_u, i) => (i <= faint ? 0 : 7) } },
     axes: [
-      { stroke: ink, font, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, size: 4 }, size: 30, space: 60, incrs: axis === 'time' ? SECONDS : WHOLE, values: (_u, list) => list.map((x) => (axis === 'time' ? clock(x) : short(x))) },
-      { stroke: ink, font, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, size: 4 }, size: LEFT_AXIS, values: (_u, list) => list.map((y) => (y === null ? '' : short(y))) },
+      { stroke: ink, font, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, size: 4 }, size: 30, space: 60, incrs: axis === 'time' ? SECONDS : WHOLE, values: (_u, list) => (axis === 'time' ? list.map(clock) : marks(list)) },
+      { stroke: ink, font, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, size: 4 }, size: (_u, list) => (list ?? []).reduce((room, { length }) => Math.max(room, length * SIGN + 12), LEFT_AXIS), values: (_u, list) => marks(list) },
     ],
     series: [{}, ...(faint > 0 ? shown.map((run) => series(run, true)) : []), ...shown.map((run) => series(run, false))],
     hooks: { drawClear: range ? [(u) => shade(u, range)] : [] },
@@ -241,12 +243,4 @@ function shade(u, range) {
   u.ctx.fillStyle = css('--healthy-fill')
   u.ctx.fillRect(u.bbox.left, y0, u.bbox.width, Math.max(2 * devicePixelRatio, y1 - y0))
   u.ctx.restore()
-}
-
-/** A number beside an axis: 12k, 3.4M, 1e-5. @param {number} x */
-function short(x) {
-  const size = Math.abs(x)
-  if (size >= 1e6) return `${num(x / 1e6, 3)}M`
-  if (size >= 1e4) return `${num(x / 1e3, 3)}k`
-  return num(x, 3)
 }
