@@ -6,6 +6,8 @@ import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vit
 import { tokenBytes } from '../../src/cli/view.ts'
 import { Random } from '../../src/common/random.ts'
 import type { TokensRow } from '../../src/monitor/rollout-writer.ts'
+import { num } from '../../src/monitor/view/page/format.js'
+import { smoothed } from '../../src/monitor/view/page/series.js'
 import { startView, type RunningView } from '../../src/monitor/view/server.ts'
 import { TinyRuns } from '../cli/tiny-run.ts'
 import { seed } from '../seed.ts'
@@ -106,6 +108,18 @@ describe.skipIf(withoutChromium)('the page', () => {
     expect(shown).not.toContain('perf/generation_throughput')
     expect(shown).toContain('reward')
     expect(await inkOf(page, '.plot', '--run-0')).toBeGreaterThan(100)
+  })
+
+  test('a smoothed curve is a mean of all steps, also where they are more than are drawn', async () => {
+    const rows = readFileSync(join(runs.outputs, 'nested', 'long-1', 'metrics.jsonl'), 'utf8')
+      .trimEnd()
+      .split('\n')
+    const all = rows.map((line) => (JSON.parse(line) as Record<string, number>)['optim/grad_norm'])
+    const { page } = await openPage(browser, view.url)
+    await goTo(page, '#/curves?runs=nested%252Flong-1&keys=optim/grad_norm')
+    await page.locator('.plot canvas').waitFor()
+    await goTo(page, '#/curves?runs=nested%252Flong-1&keys=optim/grad_norm&smooth=0.97')
+    await expectText(page, '.lasts', num(smoothed(all, 0.97).at(-1), 3))
   })
 
   test('by keyboard alone: from the runs to a token', async () => {

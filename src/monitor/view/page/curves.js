@@ -12,7 +12,7 @@ import { Loading, Nothing, Problem, Swatch, html } from './ui.js'
 /** @typedef {import('../types.ts').RunSummary} RunSummary */
 /** @typedef {import('./series.js').Axis} Axis */
 
-/** Points of a curve at most: a chart has no more pixels. */
+/** Points of a curve at most: a chart has no more pixels. A mean is one of all steps: the ones that are left have the smallest and the largest values. */
 const POINTS = 1500
 /** @type {Axis[]} */
 const AXES = ['step', 'time', 'tokens']
@@ -22,11 +22,11 @@ export function CurvesView({ runs, chosen, params }) {
   const ids = chosen.map(({ id }) => id)
   const [keys, keysError] = useKeysOf(ids)
   const wanted = params.keys ? params.keys.split(',').filter((key) => keys.includes(key)) : firstKeys(keys)
-  const [answers, error] = useMetrics(ids, wanted)
   const { data: glossary } = useApi(wanted.length > 0 ? `/api/glossary?keys=${encodeURIComponent(wanted.join(','))}` : null)
   const axis = AXES.find((name) => name === params.x) ?? 'step'
   const log = params.log === '1'
   const smooth = Math.min(0.99, Math.max(0, Number(params.smooth) || 0))
+  const [answers, error] = useMetrics(ids, wanted, smooth > 0)
   const [hidden, setHidden] = useState(/** @type {Set<string>} */ (new Set()))
   useKeys({
     s: () => setParams({ x: AXES[(AXES.indexOf(axis) + 1) % AXES.length] }),
@@ -153,8 +153,11 @@ function useKeysOf(ids) {
   return [state.keys, state.error]
 }
 
-/** The answers of the runs, asked for again as they grow. @param {string[]} ids @param {string[]} keys @returns {[Map<string, MetricsAnswer>, string | null]} */
-function useMetrics(ids, keys) {
+/**
+ * The answers of the runs, asked for again as they grow.
+ * @param {string[]} ids @param {string[]} keys @param {boolean} whole all steps, however many @returns {[Map<string, MetricsAnswer>, string | null]}
+ */
+function useMetrics(ids, keys, whole) {
   const [state, setState] = useState(
     /** @type {{ answers: Map<string, MetricsAnswer>, error: string | null }} */ ({ answers: new Map(), error: null }),
   )
@@ -173,7 +176,10 @@ function useMetrics(ids, keys) {
     Promise.all(
       which.map(
         async (id) =>
-          /** @type {[string, MetricsAnswer]} */ ([id, await get(runPath(id, '/metrics', { keys: query, points: POINTS }))]),
+          /** @type {[string, MetricsAnswer]} */ ([
+            id,
+            await get(runPath(id, '/metrics', { keys: query, points: whole ? null : POINTS })),
+          ]),
       ),
     ).then(
       (found) => !gone && setState((was) => ({ answers: new Map([...was.answers, ...found]), error: null })),
@@ -181,7 +187,7 @@ function useMetrics(ids, keys) {
     )
     return () => void (gone = true)
   }
-  useEffect(() => load(ids), [ids.join('\n'), query])
+  useEffect(() => load(ids), [ids.join('\n'), query, whole])
   useEffect(() => {
     if (grown.current.size === 0) return undefined
     const which = [...grown.current].filter((id) => ids.includes(id))
