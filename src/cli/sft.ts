@@ -51,6 +51,7 @@ async function runOnce(loaded: LoadedSft, stop: AbortSignal): Promise<void> {
   const timeline = new StepTimeline({ path: folder.timelinePath, firstStep: trainer.step, warn })
   const sinks = followRun(args.report_to, { path: folder.path, name: folder.runName, config }, { warn })
   let trace: StepTrace | undefined
+  let failed = false
   try {
     const before = await heldOutLoss(run, timeline)
     const begun = trainer.step
@@ -72,12 +73,13 @@ async function runOnce(loaded: LoadedSft, stop: AbortSignal): Promise<void> {
       out.print(`model: ${args.save_to}`)
     }
   } catch (error) {
+    failed = true
     const { lost } = trainer.decoder.gpu
     throw lost ? new LostRun(folder, lost, config) : error
   } finally {
     timeline.close()
     await trace?.close()
-    await sinks.close()
+    await sinks.close(failed)
     run.close()
   }
 }

@@ -55,6 +55,7 @@ async function runOnce(loaded: Loaded<RunConfig>, stop: AbortSignal): Promise<vo
   const { writeOrigin } = await import('./run-origin.ts')
   const run = await openRun(loaded)
   let keep = false
+  let failed = false
   let trace: StepTrace | undefined
   const { folder, config, parts } = run
   const about = { path: folder.path, name: folder.runName, config }
@@ -68,6 +69,7 @@ async function runOnce(loaded: Loaded<RunConfig>, stop: AbortSignal): Promise<vo
     if (keep) await reportAtEnd(folder.path, (line) => parts.monitor.console.warn(line))
     reportRun(run, result)
   } catch (error) {
+    failed = true
     const lost = run.lost()
     // A mistake of the user's leaves no folder behind where nothing was made yet.
     keep = lost !== undefined || !(error instanceof UserError)
@@ -76,7 +78,7 @@ async function runOnce(loaded: Loaded<RunConfig>, stop: AbortSignal): Promise<vo
     timeline.close()
     await origin
     await trace?.close()
-    await sinks.close()
+    await sinks.close(failed)
     await run.close()
     if (!keep) run.folder.discard()
   }

@@ -72,8 +72,8 @@ export class Follower {
     return rowsFrom(this.#file, this.#cursor.offset, Infinity).rows.length
   }
 
-  /** Sends what is left and ends. Never throws; false where something could not be sent. */
-  async close(): Promise<boolean> {
+  /** Sends what is left and ends, of a run that `failed` as such. Never throws; false where something could not be sent. */
+  async close(failed = false): Promise<boolean> {
     this.#closed = true
     clearTimeout(this.#timer)
     const limit = AbortSignal.timeout(this.#options.closeMs ?? 15_000)
@@ -83,7 +83,7 @@ export class Follower {
       while (await this.#sendSome(limit)) if (limit.aborted) return false
       if (this.behind > 0) return false
       try {
-        await this.#sink?.finish(limit)
+        await this.#sink?.finish(limit, failed)
         return true
       } catch (error) {
         this.#options.warn(`${this.name}: the run could not be ended there (${messageOf(error)}); its metrics are all there.`)

@@ -26,8 +26,8 @@ export function checkSinks(names: readonly (SinkName | 'none')[]): void {
 
 /** The sinks of a run while it runs. */
 export interface RunSinks {
-  /** Sends what is left, for a few seconds. Never throws; the names of those that could not take all. */
-  close(): Promise<SinkName[]>
+  /** Sends what is left, for a few seconds, and whether the run failed. Never throws; the names of those that could not take all. */
+  close(failed?: boolean): Promise<SinkName[]>
 }
 
 /** Begins to send the rows of metrics.jsonl that each sink has not got yet, and those to come. Nothing of it stops or slows the run. */
@@ -36,8 +36,8 @@ export function followRun(reportTo: readonly (SinkName | 'none')[], run: SinkRun
   const followers = names.map((name) => ({ name, follower: new Follower(name, run, openers[name].open, options) }))
   for (const { follower } of followers) follower.start()
   return {
-    close: async () => {
-      const done = await Promise.all(followers.map(({ follower }) => follower.close()))
+    close: async (failed) => {
+      const done = await Promise.all(followers.map(({ follower }) => follower.close(failed)))
       return names.filter((_, i) => !done[i])
     },
   }

@@ -50,8 +50,9 @@ class MlflowSink implements Sink {
     return { id: this.#id! }
   }
 
-  async finish(signal: AbortSignal): Promise<void> {
-    if (this.#ready) await this.#call('runs/update', { run_id: this.#id, status: 'FINISHED', end_time: Date.now() }, signal)
+  async finish(signal: AbortSignal, failed: boolean): Promise<void> {
+    const status = failed ? 'FAILED' : 'FINISHED'
+    if (this.#ready) await this.#call('runs/update', { run_id: this.#id, status, end_time: Date.now() }, signal)
   }
 
   async #open(time: number, signal: AbortSignal): Promise<void> {

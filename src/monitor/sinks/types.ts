@@ -23,8 +23,8 @@ export interface Sink {
    * @throws anything; the same rows are then sent again later
    */
   send(rows: readonly MetricsRow[], signal: AbortSignal): Promise<SinkState>
-  /** The run ended, after its last row was sent. */
-  finish(signal: AbortSignal): Promise<void>
+  /** The run ended, after its last row was sent; `failed`: with an error. */
+  finish(signal: AbortSignal, failed: boolean): Promise<void>
 }
 
 /** `rewound`: the run was taken back to an earlier step; the next row goes on after it. */

@@ -66,8 +66,8 @@ class WandbSink implements Sink {
     return { id: this.#id, lines: this.#lines, started: this.#started }
   }
 
-  async finish(signal: AbortSignal): Promise<void> {
-    if (this.#place !== undefined) await this.#stream({ complete: true, exitcode: 0 }, signal)
+  async finish(signal: AbortSignal, failed: boolean): Promise<void> {
+    if (this.#place !== undefined) await this.#stream({ complete: true, exitcode: failed ? 1 : 0 }, signal)
   }
 
   async #stream(body: unknown, signal: AbortSignal): Promise<void> {

@@ -293,6 +293,25 @@ test('MLflow: a run whose config did not arrive at first gets it with the next t
   expect(sent()).toEqual(['get-by-name', 'create', 'log-batch params', 'update', 'log-batch'])
 })
 
+test('a run that failed is a failed one, and one that goes on afterwards is not', async () => {
+  const bucket = { name: 'r', project: { name: 'p', entity: { name: 'e' } } }
+  const { url, got } = await listen(({ path: asked }) => {
+    if (asked === '/graphql') return { data: { upsertBucket: { bucket } } }
+    if (asked.includes('get-by-name')) return { experiment: { experiment_id: '1' } }
+    return asked.endsWith('runs/create') ? { run: { info: { run_id: 'r1', status: 'RUNNING' } } } : {}
+  })
+  Object.assign(process.env, { WANDB_BASE_URL: url, WANDB_API_KEY: 'k', MLFLOW_TRACKING_URI: url, MLFLOW_TRACKING_TOKEN: 's' })
+  const ends = async (failed: boolean) => {
+    await followRun(['wandb', 'mlflow'], run(), { warn: () => {} }).close(failed)
+    const bodies = got.splice(0).map(({ body }) => body as { exitcode?: number; status?: string })
+    return bodies.flatMap(({ exitcode, status }) => exitcode ?? status ?? []).toSorted()
+  }
+  append(rows([1]))
+  expect(await ends(true)).toEqual([1, 'FAILED'])
+  append(rows([2]))
+  expect(await ends(false)).toEqual([0, 'FINISHED', 'RUNNING'])
+})
+
 test('what a sink lacks is said before anything begins', () => {
   delete process.env.WANDB_API_KEY
   process.env.MLFLOW_TRACKING_URI = 'file:///tmp'
