@@ -114,5 +114,12 @@ class MlflowSink implements Sink {
   }
 }
 
-/** A name that MLflow takes: it has no @. */
-const keyOf = (name: string): string => name.replaceAll('@', '_at_').replace(/[^\w.\-/: ]/g, '_').slice(0, 250) // prettier-ignore
+/** A name that MLflow takes: it has no @, and read as a path it goes nowhere else, as that of an environment would, "eval/./my_env.ts/avg". */
+function keyOf(name: string): string {
+  const taken = name
+    .replaceAll('@', '_at_')
+    .replace(/[^\w.\-/: ]/g, '_')
+    .slice(0, 250)
+  const parts = taken.split('/').filter((part) => part !== '' && part !== '.')
+  return parts.map((part) => (part === '..' ? '__' : part)).join('/')
+}

@@ -293,6 +293,21 @@ test('MLflow: a run whose config did not arrive at first gets it with the next t
   expect(sent()).toEqual(['get-by-name', 'create', 'log-batch params', 'update', 'log-batch'])
 })
 
+test('MLflow: names are such as it takes, those of environments that are files too', async () => {
+  const { url, got } = await listen(({ path: asked }) => {
+    if (asked.includes('get-by-name')) return { experiment: { experiment_id: '1' } }
+    return asked.endsWith('runs/create') ? { run: { info: { run_id: 'r1', status: 'RUNNING' } } } : {}
+  })
+  Object.assign(process.env, { MLFLOW_TRACKING_URI: url, MLFLOW_TRACKING_TOKEN: 'secret' })
+  const names = ['reward', 'eval/./my_env.ts/avg@1', 'eval/../up/my env.ts/avg@1', 'reward//srv/env.ts/mean', 'reward/ü,/']
+  append([{ step: 1, time: 1, ...Object.fromEntries(names.map((name) => [name, 1])) }])
+  await followRun(['mlflow'], run(), { warn: () => {} }).close()
+  const sent = got.flatMap(({ body }) => (body as { metrics?: { key: string }[] }).metrics ?? [])
+  expect(sent.map(({ key }) => key)).toEqual([
+    'reward', 'eval/my_env.ts/avg_at_1', 'eval/__/up/my env.ts/avg_at_1', 'reward/srv/env.ts/mean', 'reward/__',
+  ]) // prettier-ignore
+})
+
 test('a run that failed is a failed one, and one that goes on afterwards is not', async () => {
   const bucket = { name: 'r', project: { name: 'p', entity: { name: 'e' } } }
   const { url, got } = await listen(({ path: asked }) => {
