@@ -6,7 +6,8 @@
  */
 import { createHash } from 'node:crypto'
 import { hostname } from 'node:os'
-import type { MetricsRow } from '../metrics-writer.ts'
+import { join } from 'node:path'
+import { readMetrics, type MetricsRow } from '../metrics-writer.ts'
 import { postJson } from './http.ts'
 import type { OpenSink, Sink, SinkRun, SinkState } from './types.ts'
 
@@ -43,13 +44,16 @@ class WandbSink implements Sink {
     this.#id = String(state.id ?? createHash('sha256').update(`${run.path} ${Date.now()}`).digest('hex').slice(0, 8))
     this.#lines = Number(state.lines ?? 0)
     this.#started = Number(state.started ?? 0)
+    // The summary is replaced as a whole: rows that an earlier start sent are part of it.
+    if (this.#lines > 0) for (const row of readMetrics(join(run.path, 'metrics.jsonl'))) this.#summarise(row)
   }
 
   async send(rows: readonly MetricsRow[], signal: AbortSignal): Promise<SinkState> {
     this.#place ??= await this.#upsert(signal)
     this.#started ||= rows[0].time
-    const content = rows.map(({ time, ...metrics }, i) => {
-      for (const [key, value] of Object.entries(metrics)) if (value !== null) this.#summary[key] = value
+    const content = rows.map((row, i) => {
+      this.#summarise(row)
+      const { time, ...metrics } = row
       return { ...metrics, _step: this.#lines + i, _timestamp: time, _runtime: time - this.#started }
     })
     const summary = { ...this.#summary, ...lastOf(content), _wandb: { runtime: Math.floor(content.at(-1)!._runtime) } }
@@ -68,6 +72,10 @@ class WandbSink implements Sink {
 
   async finish(signal: AbortSignal, failed: boolean): Promise<void> {
     if (this.#place !== undefined) await this.#stream({ complete: true, exitcode: failed ? 1 : 0 }, signal)
+  }
+
+  #summarise(row: MetricsRow): void {
+    for (const [key, value] of Object.entries(row)) if (key !== 'time' && value !== null) this.#summary[key] = value
   }
 
   async #stream(body: unknown, signal: AbortSignal): Promise<void> {

@@ -112,6 +112,11 @@ test('wandb: the requests of its own client, but for its own telemetry', async (
   expect((got.at(-3)!.body.variables as unknown as { name: string }).name).toBe(
     (made.body.variables as unknown as { name: string }).name,
   )
+
+  // The summary is replaced as a whole, and has what no row of this start says.
+  append([{ step: 4, time: 1004, reward: 1 }])
+  await followRun(['wandb'], run(), { warn: () => {} }).close()
+  expect(lines(got.at(-2)!.body.files!, 'wandb-summary.json')[0]).toMatchObject({ step: 4, reward: 1, 'eval/a/avg@1': 0.25 })
 })
 
 test('a sink that is away is said once, stops nothing, and has every row in the end', async () => {
@@ -319,12 +324,12 @@ test('a run that failed is a failed one, and one that goes on afterwards is not'
   const ends = async (failed: boolean) => {
     await followRun(['wandb', 'mlflow'], run(), { warn: () => {} }).close(failed)
     const bodies = got.splice(0).map(({ body }) => body as { exitcode?: number; status?: string })
-    return bodies.flatMap(({ exitcode, status }) => exitcode ?? status ?? []).toSorted()
+    return bodies.flatMap(({ exitcode, status }) => (exitcode === undefined ? (status ?? []) : `code ${exitcode}`)).toSorted()
   }
   append(rows([1]))
-  expect(await ends(true)).toEqual([1, 'FAILED'])
+  expect(await ends(true)).toEqual(['FAILED', 'code 1'])
   append(rows([2]))
-  expect(await ends(false)).toEqual([0, 'FINISHED', 'RUNNING'])
+  expect(await ends(false)).toEqual(['FINISHED', 'RUNNING', 'code 0'])
 })
 
 test('what a sink lacks is said before anything begins', () => {
