@@ -171,15 +171,20 @@ export function messagesOf(value: unknown): Message[] {
     : []
 }
 
-const contentOf = ({ content }: Message): string =>
-  typeof content === 'string' ? content : content === undefined || content === null ? '' : JSON.stringify(content)
+/** A part of a row as text, whatever stands in the file. */
+const plain = (value: unknown): string =>
+  typeof value === 'string' ? value : value === undefined || value === null ? '' : JSON.stringify(value)
+
+const contentOf = ({ content }: Message): string => plain(content)
+
+/** Names and arguments of calls, which are JSON already: as JSON once more they would have a backslash before each quote. */
+const callsOf = ({ tool_calls: calls }: Message): string[] =>
+  Array.isArray(calls) ? calls.flatMap((call) => [plain(call?.function?.name), plain(call?.function?.arguments)]) : []
 
 /** All that a search looks through. */
 function textOf(row: RolloutRow): string {
-  const texts = [...messagesOf(row.prompt), ...messagesOf(row.completion)].map(
-    (message) => `${contentOf(message)}${message.tool_calls ? JSON.stringify(message.tool_calls) : ''}`,
-  )
-  return [...texts, typeof row.answer === 'string' ? row.answer : JSON.stringify(row.answer ?? '')].join('\n')
+  const messages = [...messagesOf(row.prompt), ...messagesOf(row.completion)]
+  return [...messages.flatMap((message) => [contentOf(message), ...callsOf(message)]), plain(row.answer)].join('\n')
 }
 
 const numberOr = <T>(value: unknown, other: T): number | T =>

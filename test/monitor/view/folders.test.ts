@@ -195,6 +195,12 @@ describe('rollouts', () => {
     const page = await ask('limit=5&offset=8')
     expect(page.rows).toEqual(all.rows.slice(8, 13))
     expect(page.total).toBe(33)
+
+    // What a tool was asked, as the page shows it.
+    const call = { id: '1', type: 'function' as const, function: { name: 'look_up', arguments: '{"city": "Paris \\"Nord\\""}' } }
+    outputs.rollouts('a', 12, scored([rollout({ completion: [{ role: 'assistant', content: '', tool_calls: [call] }] })], 0.5))
+    for (const text of ['look_up', '"city": "paris', call.function.arguments])
+      expect((await server.json<RolloutsAnswer>(`/api/runs/a/rollouts?text=${encodeURIComponent(text)}`)).total).toBe(1)
   })
 
   test('that are broken are passed over, and keep their line', async () => {
