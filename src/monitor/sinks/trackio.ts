@@ -24,10 +24,13 @@ const TABLES = [
 class TrackioSink implements Sink {
   readonly #run: SinkRun
   readonly #id: string
+  /** The time of the run's first row. */
+  #created: number
 
   constructor(run: SinkRun, state: SinkState) {
     this.#run = run
     this.#id = String(state.id ?? randomUUID().replaceAll('-', ''))
+    this.#created = Number(state.created ?? 0)
   }
 
   async send(rows: readonly MetricsRow[]): Promise<SinkState> {
@@ -40,13 +43,15 @@ class TrackioSink implements Sink {
       db.exec('PRAGMA busy_timeout = 5000; BEGIN IMMEDIATE')
       for (const sql of TABLES) db.exec(sql)
       const at = (time: number) => new Date(time * 1000).toISOString()
+      this.#created ||= rows[0].time
       const config = Object.fromEntries(flatConfig(this.#run.config))
-      const about = JSON.stringify({ ...config, _Username: null, _Created: at(rows[0].time), _Group: null })
-      db.prepare('INSERT OR IGNORE INTO configs (run_id, run_name, config, created_at) VALUES (?, ?, ?, ?)').run(
+      const about = JSON.stringify({ ...config, _Username: null, _Created: at(this.#created), _Group: null })
+      // As trackio does: a resumed run may have another config.
+      db.prepare('INSERT OR REPLACE INTO configs (run_id, run_name, config, created_at) VALUES (?, ?, ?, ?)').run(
         this.#id,
         this.#run.name,
         about,
-        at(rows[0].time),
+        at(this.#created),
       )
       const insert = db.prepare(
         'INSERT OR IGNORE INTO metrics (run_id, timestamp, run_name, step, metrics, log_id) VALUES (?, ?, ?, ?, ?, ?)',
@@ -62,7 +67,7 @@ class TrackioSink implements Sink {
     } finally {
       db.close()
     }
-    return { id: this.#id }
+    return { id: this.#id, created: this.#created }
   }
 
   finish(): Promise<void> {

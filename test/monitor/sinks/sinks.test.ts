@@ -271,6 +271,13 @@ test('Trackio: rows in its tables, each once', async () => {
   expect(JSON.parse(String(db.prepare('SELECT config FROM configs').get()!.config))).toMatchObject({
     'trainer.args.lr': '0.0001',
   })
+  // A start with another config: that one is shown, and the run is as old as it was.
+  append(rows([4]))
+  await followRun(['trackio'], { ...run(), config: { trainer: { args: { lr: 2 } } } }, { warn: () => {} }).close()
+  const configs = db.prepare('SELECT config, created_at FROM configs').all()
+  expect(configs.map(({ config: text, created_at: at }) => [JSON.parse(String(text)), at])).toEqual([
+    [{ 'trainer.args.lr': '2', _Username: null, _Created: '1970-01-01T00:16:41.000Z', _Group: null }, '1970-01-01T00:16:41.000Z'],
+  ])
   db.close()
 })
 
