@@ -20,7 +20,6 @@ export interface TraceOptions {
   maxSteps: number
   print: (line: string) => void
   warn: (line: string) => void
-  maxEvents?: number
 }
 
 export class StepTrace {
@@ -59,7 +58,7 @@ export class StepTrace {
     this.#step?.end()
     this.#step = undefined
     if (step > this.#last) this.#stop()
-    else if (step === this.#first) startTrace({ level: this.#wish.level, maxEvents: this.#options.maxEvents ?? mostEvents })
+    else if (step === this.#first) startTrace({ level: this.#wish.level, maxEvents: mostEvents })
     if (step >= this.#first && tracer) {
       this.#step = tracer.span('steps', `step ${step}`)
       this.#seen = step

@@ -31,7 +31,7 @@ export interface StepRollouts {
 }
 
 /** A reward of at least this counts as solved, in `solved_*` and `pass@k`. verifiers has the same default. */
-export const defaultSolvedAt = 0.5
+const solvedAt = 0.5
 
 const sameReward = 1e-6
 
@@ -47,7 +47,7 @@ export function populationStd(values: readonly number[]): number | null {
 }
 
 /** The metrics that a step's rollouts give. Keys that no value was there for are null, or left out where they carry a name. */
-export function rolloutMetrics(input: StepRollouts, solvedAt = defaultSolvedAt): Metrics {
+export function rolloutMetrics(input: StepRollouts): Metrics {
   const all = input.rollouts.map((r) => r.rollout)
   const scored = all.filter((r) => r.reward !== null)
   const rewards = scored.map((r) => r.reward!)
@@ -60,7 +60,7 @@ export function rolloutMetrics(input: StepRollouts, solvedAt = defaultSolvedAt):
   const envs = [...new Set(all.map((r) => r.env))]
   if (envs.length > 1) for (const env of envs) Object.assign(metrics, ofOneEnvironment(env, all))
   metrics['advantage/absmean'] = mean(input.rollouts.flatMap((r) => (r.advantage === null ? [] : absMean(r.advantage))))
-  Object.assign(metrics, solvedFractions(scored, solvedAt))
+  Object.assign(metrics, solvedFractions(scored))
 
   metrics['is_truncated/mean'] = mean(scored.map((r) => Number(r.isTruncated)))
   metrics['tokens/completion'] = mean(scored.map((r) => r.completion_tokens.ids.length))
@@ -120,12 +120,7 @@ export function totalsOf(rows: readonly Metrics[]): RunTotals {
  * The metrics of one evaluation of one environment, under `eval/<env>/`. k of `avg@k` is the number of rollouts an example; `pass@k`
  * is given for 1, 2, 4 ... up to that.
  */
-export function evalMetrics(
-  env: string,
-  rollouts: readonly Rollout[],
-  version: PolicyVersion,
-  solvedAt = defaultSolvedAt,
-): Metrics {
+export function evalMetrics(env: string, rollouts: readonly Rollout[], version: PolicyVersion): Metrics {
   const perExample = groupBy(rollouts, (r) => String(r.exampleId))
   const k = Math.max(0, ...perExample.map((g) => g.length))
   const rewards = perExample.map((g) => g.flatMap((r) => r.reward ?? [])).filter((g) => g.length > 0)
@@ -167,7 +162,7 @@ export function groupRewards(rollouts: readonly Rollout[]): number[][] {
     .filter((g) => g.length > 0)
 }
 
-function solvedFractions(scored: readonly Rollout[], solvedAt: number): Metrics {
+function solvedFractions(scored: readonly Rollout[]): Metrics {
   const groups = groupRewards(scored)
   const fraction = (test: (rewards: number[]) => boolean) => mean(groups.map((g) => Number(test(g))))
   return {

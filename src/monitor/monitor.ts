@@ -24,8 +24,6 @@ export interface MonitorOptions extends Omit<ConsoleOptions, 'progress' | 'logge
   watch: WatchOptions
   logLevel?: LogLevel
   progress?: Progress
-  /** A reward of at least this counts as solved. */
-  solvedAt?: number
 }
 
 /** One finished step. */
@@ -49,14 +47,12 @@ export class Monitor {
   #metrics: MetricsWriter
   readonly #rollouts: RolloutWriter
   readonly #watch: Watch
-  readonly #solvedAt: number | undefined
   #totals: RunTotals
 
   constructor(options: MonitorOptions) {
-    const { folder, watch, logLevel, solvedAt, progress = new Progress(), ...consoleOptions } = options
+    const { folder, watch, logLevel, progress = new Progress(), ...consoleOptions } = options
     this.folder = folder
     this.progress = progress
-    this.#solvedAt = solvedAt
     const rows = readMetrics(folder.metricsPath)
     this.#totals = totalsOf(rows)
     this.logger = createLogger(folder.logPath, logLevel)
@@ -86,7 +82,7 @@ export class Monitor {
   async finishStep(done: FinishedStep): Promise<Metrics> {
     const { step, rollouts } = done
     await this.#write(`the rollouts of step ${step}`, () => this.#rollouts.write(step, 'train', rollouts))
-    const metrics = { ...rolloutMetrics({ ...done, totals: this.#totals }, this.#solvedAt), ...done.metrics }
+    const metrics = { ...rolloutMetrics({ ...done, totals: this.#totals }), ...done.metrics }
     this.#totals = totalsOf([metrics])
     // What is not finite is null from here on, on the screen as in the file.
     const row = await this.#write(`the metrics of step ${step}`, () => this.#metrics.write(step, metrics))
@@ -112,7 +108,7 @@ export class Monitor {
     const { step, env, rollouts, version, seconds } = done
     const scored = rollouts.map((rollout) => ({ rollout, advantage: null }))
     await this.#write(`the rollouts of the evaluation of ${env}`, () => this.#rollouts.write(step, 'eval', scored))
-    const metrics = evalMetrics(env, rollouts, version, this.#solvedAt)
+    const metrics = evalMetrics(env, rollouts, version)
     this.logger.info({ metrics }, `eval at step ${step}`)
     this.console.eval(step === 0 ? 'before training' : `at step ${step}`, metrics, seconds)
     return metrics

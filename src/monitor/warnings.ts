@@ -12,8 +12,6 @@ export interface WatchOptions {
   maxTokens: number
   /** Names of the reward functions that have a weight; metrics beside them may well be the same everywhere. Default: all. */
   rewardFunctions?: readonly string[]
-  /** Part of rollouts that must fail before it is worth a word. */
-  errorFraction?: number
 }
 
 type Condition = 'errors' | 'truncated' | 'zero' | 'variance' | 'filtered' | `function ${string}`
@@ -63,7 +61,7 @@ function conditions(step: number, rollouts: readonly Rollout[], options: WatchOp
   const found = new Map<Condition, string>()
   const scored = rollouts.filter((r) => r.reward !== null)
   const failed = rollouts.filter((r) => r.reward === null)
-  if (failed.length > 0 && failed.length >= rollouts.length * (options.errorFraction ?? LIMITS['has_error/mean'].bad)) {
+  if (failed.length > 0 && failed.length >= rollouts.length * LIMITS['has_error/mean'].bad) {
     found.set('errors', errorText(step, failed, rollouts.length))
   }
   if (scored.length === 0) return found

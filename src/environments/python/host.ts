@@ -22,8 +22,6 @@ export interface HostOptions extends PythonWish {
   env: Record<string, string>
   /** Seconds in which a cancelled rollout must have ended; a server one of whose workers stands still is started anew. Default 60. */
   stuckSeconds?: number
-  /** Seconds until the environment is loaded. Default 900. */
-  startupSeconds?: number
 }
 
 interface Pending {
@@ -35,6 +33,8 @@ interface Pending {
 /** Deaths in a row, without an answer in between, after which it is given up. */
 const MOST_DEATHS = 3
 const STOP_MS = 15_000
+/** Until the environment is loaded. */
+const STARTUP_SECONDS = 900
 /** Seconds without a sign of life after which verifiers starts a worker anew; they give one in 10. */
 const HEARTBEAT = 60
 const PROBE = 'dawn-rl-probe'
@@ -139,7 +139,7 @@ export class EnvHost {
   }
 
   async #begin(): Promise<void> {
-    const { logFile, workers, env, startupSeconds = 900, stuckSeconds: _, ...wish } = this.#options
+    const { logFile, workers, env, stuckSeconds: _, ...wish } = this.#options
     const address = `ipc://${join(this.#folder, `${++this.#lives}`)}`
     this.#logStart = existsSync(logFile) ? readFileSync(logFile).length : 0
     const log = openSync(logFile, 'a')
@@ -171,7 +171,7 @@ export class EnvHost {
     this.#wire.send(probe, await EnvWire.pack({ request_type: PROBE }))
     const end = new AbortController()
     try {
-      await Promise.race([answered.promise, over, this.#watchStart(startupSeconds, end.signal)])
+      await Promise.race([answered.promise, over, this.#watchStart(end.signal)])
     } finally {
       end.abort()
     }
@@ -181,7 +181,7 @@ export class EnvHost {
   }
 
   /** Rejects where workers die again and again before one is ready, or time is up. */
-  async #watchStart(seconds: number, signal: AbortSignal): Promise<never> {
+  async #watchStart(signal: AbortSignal): Promise<never> {
     const begin = performance.now()
     for (;;) {
       await sleep(500, undefined, { signal }).catch(() => {})
@@ -192,9 +192,9 @@ export class EnvHost {
         throw new UserError(
           `The workers of ${id} end while they start: ${this.#lastWords()}. The environment server's log: ${logFile}.`,
         )
-      if ((performance.now() - begin) / 1000 > seconds)
+      if ((performance.now() - begin) / 1000 > STARTUP_SECONDS)
         throw new UserError(
-          `The environment server of ${id} was not ready within ${seconds} s: ${this.#lastWords()}. Its log: ${logFile}.`,
+          `The environment server of ${id} was not ready within ${STARTUP_SECONDS} s: ${this.#lastWords()}. Its log: ${logFile}.`,
         )
     }
   }

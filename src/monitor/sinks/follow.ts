@@ -24,14 +24,14 @@ export interface FollowOptions {
   warn: (message: string) => void
   /** Milliseconds between two looks at the file. Default 2000. */
   everyMs?: number
-  /** Limit of one send. Default 30,000. */
-  sendMs?: number
   /** What a sink gets to end, when the run has ended. Default 15,000. */
   closeMs?: number
 }
 
 /** Rows of one send, at most. */
 const ROWS = 200
+/** Limit of one send. */
+const SEND_MS = 30_000
 /** Longest pause after failures. */
 const PAUSE_MS = 60_000
 
@@ -119,7 +119,7 @@ export class Follower {
       const { rows, offset, last } = rowsFrom(this.#file, this.#cursor.offset, ROWS)
       if (rows.length === 0) return false
       this.#sink ??= this.#open(this.#run, this.#cursor.state, this.#rewound)
-      const limit = AbortSignal.timeout(this.#options.sendMs ?? 30_000)
+      const limit = AbortSignal.timeout(SEND_MS)
       const state = await this.#sink.send(rows, end ? AbortSignal.any([limit, end]) : limit)
       this.#cursor = { offset, line: last, time: rows.at(-1)!.time, state }
       this.#rewound = false
