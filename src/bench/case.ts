@@ -73,7 +73,7 @@ export function whyNot(gpu: Gpu, { binding }: KernelCase): string | undefined {
 }
 
 /** Checks a case, then times it. @throws CheckError naming it where its result is wrong */
-export async function runCase(gpu: Gpu, one: KernelCase, peaks: Peaks, options: TimingOptions = {}): Promise<KernelRow> {
+export async function runCase(gpu: Gpu, one: KernelCase, peaks: Peaks, options: TimingOptions): Promise<KernelRow> {
   const open = one.open(gpu)
   try {
     open.run()

@@ -56,7 +56,7 @@ const tolerance = 1e-4
  * @param rounds of which the best of each figure counts, since other processes only take away
  * @throws CheckError where the trainer gives a generated token another log-probability
  */
-export async function benchDecode(decoder: Decoder, size: DecodeSize, peaks: Peaks, rounds = 3): Promise<DecodeRow> {
+export async function benchDecode(decoder: Decoder, size: DecodeSize, peaks: Peaks, rounds: number): Promise<DecodeRow> {
   const { gpu, config } = decoder
   const { sequences, promptTokens, tokens } = size
   const maxLength = promptTokens + tokens

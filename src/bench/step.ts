@@ -91,7 +91,7 @@ export async function benchStep(
   kind: StepKind,
   size: StepSize,
   peaks: Peaks,
-  repeats = 2,
+  repeats: number,
 ): Promise<StepRow> {
   const name = `step ${kind} of ${files.name}`
   const { matrixUnits = false } = size

@@ -30,7 +30,7 @@ export const bestSeconds = ({ clock, idle }: Timing): number => idle ?? clock
  * Times `run`, which records commands, as many times in a row as fill a measurement.
  * @param name of the wait, so that its length is learned: another one for other work
  */
-export async function timeCalls(gpu: Gpu, name: string, run: () => void, options: TimingOptions = {}): Promise<Timing> {
+export async function timeCalls(gpu: Gpu, name: string, run: () => void, options: TimingOptions): Promise<Timing> {
   const { repeats = 3, seconds = 0.1 } = options
   const measure = async (calls: number): Promise<Timing> => {
     const [cpu, start] = [driverSeconds(), performance.now()]

@@ -48,7 +48,7 @@ const nameOf = (path: string) => basename(path.toLowerCase(), extname(path).toLo
  * Of the files of a data set those of one split, in their order. Throws UserError saying what there is, where nothing or more than one
  * subset is meant. A set whose files name no split at all is all train.
  */
-export function filesOfSplit(files: readonly string[], where: string, options: SplitOptions = {}): string[] {
+export function filesOfSplit(files: readonly string[], where: string, options: SplitOptions): string[] {
   const { subset, split = 'train' } = options
   const tables = files.filter((path) => isTable(path) && !isMetadata(path)).toSorted()
   if (tables.length === 0) {
@@ -93,18 +93,14 @@ function subsetOf(path: string): string {
 }
 
 /** The files of one split in a snapshot folder. Throws UserError as filesOfSplit does. */
-export async function splitOfFolder(folder: string, options: SplitOptions = {}): Promise<string[]> {
+export async function splitOfFolder(folder: string, options: SplitOptions): Promise<string[]> {
   const entries = await readdir(folder, { recursive: true })
   const files = entries.map((path) => path.split(sep).join('/'))
   return filesOfSplit(files, folder, options).map((path) => join(folder, path))
 }
 
 /** The files of one split of a hub data set, fetched where the cache lacks them. Throws UserError naming what to do. */
-export async function splitOfHub(
-  id: string,
-  options: SplitOptions = {},
-  say = (line: string) => void process.stderr.write(`${line}\n`),
-): Promise<string[]> {
+export async function splitOfHub(id: string, options: SplitOptions): Promise<string[]> {
   const revision = options.revision ?? 'main'
   const repoFolder = join(hubCache(), `datasets--${id.replace('/', '--')}`)
   const cached = await cachedFiles(repoFolder, revision, id, options)
@@ -115,7 +111,7 @@ export async function splitOfHub(
     )
   }
   try {
-    return await download(id, revision, repoFolder, options, say)
+    return await download(id, revision, repoFolder, options)
   } catch (error) {
     if (error instanceof UserError) throw error
     throw new UserError(
@@ -140,7 +136,7 @@ async function cachedFiles(repoFolder: string, revision: string, id: string, opt
 /** Where the names of all files of a snapshot are kept, so that a part of it is known to be one. */
 const listOf = (repoFolder: string, sha: string) => join(repoFolder, '.dawn-rl', `${sha}.json`)
 
-async function download(id: string, revision: string, repoFolder: string, options: SplitOptions, say: (line: string) => void) {
+async function download(id: string, revision: string, repoFolder: string, options: SplitOptions) {
   const hub = await import('@huggingface/hub')
   const access = await hubAccess()
   const repo = { type: 'dataset', name: id } as const
@@ -151,7 +147,7 @@ async function download(id: string, revision: string, repoFolder: string, option
   }
   const wanted = filesOfSplit([...sizes.keys()], id, options)
   for (const path of wanted) {
-    say(`fetching ${id}/${path} (${((sizes.get(path) ?? 0) / 1e6).toFixed(1)} MB)`)
+    process.stderr.write(`fetching ${id}/${path} (${((sizes.get(path) ?? 0) / 1e6).toFixed(1)} MB)\n`)
     await quietly(() => hub.downloadFileToCacheDir({ repo, path, revision: sha, cacheDir: dirname(repoFolder), ...access }))
   }
   for (const [file, text] of [

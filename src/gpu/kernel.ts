@@ -48,7 +48,7 @@ export class KernelCache {
    * @param shuffle its invocations in another order (shuffle.ts)
    * @throws GpuError with the compiler's words and the line it means
    */
-  get(path: string, constants: Constants, later = false, shuffle = false): Kernel {
+  get(path: string, constants: Constants, later: boolean, shuffle = false): Kernel {
     const key = `${path} ${JSON.stringify(constants)}${shuffle ? ' shuffled' : ''}`
     let kernel = this.#kernels.get(key)
     if (!kernel) this.#kernels.set(key, (kernel = this.#expand(path, key, constants, shuffle)))

@@ -116,7 +116,7 @@ export function jsonText(value: unknown): string {
 export async function writeFolderWhole(
   path: string,
   fill: (aside: string) => Promise<void>,
-  options: { replace?: boolean } = {},
+  options: { replace?: boolean },
 ): Promise<void> {
   // Without a slash at its end, or it would be written aside within itself.
   const dir = resolve(path)

@@ -34,7 +34,7 @@ const SMALL_FILES = [
 ]
 
 /** The folder of a hub model (`owner/name`), fetched when it is not in the cache. Throws UserError naming what to do. */
-export async function hubFolder(id: string, options: HubOptions = {}): Promise<string> {
+export async function hubFolder(id: string, options: HubOptions): Promise<string> {
   const revision = options.revision ?? 'main'
   const repoFolder = join(hubCache(), `models--${id.replace('/', '--')}`)
   const offline = isOffline('TRANSFORMERS_OFFLINE')

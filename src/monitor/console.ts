@@ -65,14 +65,14 @@ const panelFrameMs = 250
 const tickMs = 1000
 
 /** True when `stream` should get colours: NO_COLOR (any text) wins, then FORCE_COLOR, then the terminal. */
-export function wantsColour(stream: { isTTY?: boolean }, env: NodeJS.ProcessEnv = process.env): boolean {
+export function wantsColour(stream: { isTTY?: boolean }, env: NodeJS.ProcessEnv): boolean {
   if (env.NO_COLOR) return false
   if (env.FORCE_COLOR !== undefined) return env.FORCE_COLOR !== '0'
   return stream.isTTY === true && env.TERM !== 'dumb'
 }
 
 /** True when something can be drawn over in `stream`. A terminal that says its size is 0 (some containers) holds no live line. */
-export function canRedraw(stream: ConsoleStream, env: NodeJS.ProcessEnv = process.env): boolean {
+export function canRedraw(stream: ConsoleStream, env: NodeJS.ProcessEnv): boolean {
   return stream.isTTY === true && stream.columns !== 0 && stream.rows !== 0 && env.TERM !== 'dumb'
 }
 
@@ -186,7 +186,7 @@ export class RunConsole {
   }
 
   /** Whole samples: the best, the worst, then those between. */
-  samples(rollouts: readonly ScoredRollout[], count: number = this.#o.samplesCount): void {
+  samples(rollouts: readonly ScoredRollout[], count: number): void {
     const lines = pickSamples(rollouts, count).flatMap((r) => sampleLines(r, {}, this.#paint))
     if (lines.length > 0) this.print(...lines)
   }

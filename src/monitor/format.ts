@@ -99,7 +99,7 @@ export function printable(text: string): string {
 }
 
 /** On one line, at most `width` characters; what is cut off is shown by an ellipsis. */
-export function oneLine(text: string, width = 100): string {
+export function oneLine(text: string, width: number): string {
   const chars = Array.from(printable(text).replace(/\s+/g, ' ').trim())
   return chars.length <= width ? chars.join('') : `${chars.slice(0, Math.max(0, width - 1)).join('')}…`
 }

@@ -45,7 +45,7 @@ export interface LinearsArguments extends LinearArguments {
  * The outputs of several projections of one input, as of `linear`. With `adapters`, each row has the bits of a pass over projections with its own adapter alone:
  * B is summed over the whole rank, in order, and what is another's adds 0.
  */
-export function linears(tape: Tape, x: Tensor, projections: Projection[], options: LinearsArguments = {}): Tensor[] {
+export function linears(tape: Tape, x: Tensor, projections: Projection[], options: LinearsArguments): Tensor[] {
   return projected(tape, x, projections, options, arranged(tape, x, projections, options, false))
 }
 
@@ -101,7 +101,7 @@ export function linearsTurned(
   x: Tensor,
   projections: Projection[],
   { info, table, headDim }: Turning,
-  options: LinearsArguments = {},
+  options: LinearsArguments,
 ): { outputs: Tensor[]; turned: boolean } {
   const how = arranged(tape, x, projections, options, false, headDim)
   const rotary: GroupRotary = { places: info, perRow: 2, table, headDim }
@@ -130,7 +130,7 @@ export function linearsIntoCache(
   x: Tensor,
   projections: Projection[],
   into: IntoCache,
-  options: LinearsArguments = {},
+  options: LinearsArguments,
 ): Tensor {
   const { gpu } = tape
   const { slots, table, headDim, kCache, vCache, f16 } = into
@@ -177,7 +177,7 @@ export function normIntoCache(tape: Tape, [q, k, v]: Tensor[], [ofQ, ofK]: [Norm
 }
 
 /** silu(gate(x)) * up(x): (rows, N). */
-export function swiGlu(tape: Tape, x: Tensor, gate: Projection, up: Projection, options: LinearsArguments = {}): Tensor {
+export function swiGlu(tape: Tape, x: Tensor, gate: Projection, up: Projection, options: LinearsArguments): Tensor {
   const pair = [gate, up]
   const how = arranged(tape, x, pair, options, true)
   const { input } = how

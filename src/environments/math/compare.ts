@@ -22,7 +22,7 @@ export interface CompareOptions {
 export const maxAnswerLength = 1000
 
 /** Whether two answers, as extracted, are the same. */
-export function sameAnswer(gold: string, given: string, symbols: Symbols, options: CompareOptions = {}): boolean {
+export function sameAnswer(gold: string, given: string, symbols: Symbols, options: CompareOptions): boolean {
   if (gold.length > maxAnswerLength || given.length > maxAnswerLength) return gold.trim() === given.trim()
   const [a, b] = [cleanAnswer(gold), cleanAnswer(given)]
   if (a === '' || b === '') return false

@@ -46,7 +46,7 @@ export function splitReasoning(text: string, options: ReasoningOptions = {}): { 
 }
 
 /** The text as it comes. The deltas together are what `splitReasoning` gives, however the text is cut. */
-export function reasoningStream(options: ReasoningOptions = {}): ReasoningStream {
+export function reasoningStream(options: ReasoningOptions): ReasoningStream {
   return new Splitter(options)
 }
 

@@ -61,9 +61,9 @@ export class VllmApi {
   }
 
   /** Whether the server answers and its engine lives. */
-  async healthy(timeoutMs = 5000): Promise<boolean> {
+  async healthy(): Promise<boolean> {
     try {
-      await this.#get('/health', timeoutMs)
+      await this.#get('/health', 5000)
       return true
     } catch {
       return false

@@ -72,7 +72,7 @@ export class VllmServer {
     this.exited = promise
     this.#child.once('error', (error) => gone(`could not be started (${error.message})`))
     this.#child.once('exit', (code, signal) => {
-      this.#kill('SIGKILL')
+      this.#kill()
       gone(signal ? `was ended by ${signal}` : `ended with exit code ${code}`)
     })
   }
@@ -85,7 +85,7 @@ export class VllmServer {
   /** Ends the server; resolves when it is gone. */
   async stop(): Promise<void> {
     this.#child.stdin!.end()
-    const late = setTimeout(() => this.#kill('SIGKILL'), 25_000)
+    const late = setTimeout(() => this.#kill(), 25_000)
     await this.exited
     clearTimeout(late)
   }
@@ -102,9 +102,9 @@ export class VllmServer {
     return (causes.length > 0 ? causes : said.slice(-1)).map((line) => line.slice(0, 300)).join(' | ')
   }
 
-  #kill(signal: NodeJS.Signals): void {
+  #kill(): void {
     try {
-      if (this.#child.pid !== undefined) process.kill(-this.#child.pid, signal)
+      if (this.#child.pid !== undefined) process.kill(-this.#child.pid, 'SIGKILL')
     } catch {
       // Already gone.
     }

@@ -43,7 +43,7 @@ export function stageRows(gpu: Gpu, columns: number): number {
  * Copies rows [from, from + count) into a texture, a row a row, and gives it.
  * @param role tells apart two operands of one kernel
  */
-export function stage(gpu: Gpu, source: Rows, from: number, count: Count, role = 'a'): GpuTexture {
+export function stage(gpu: Gpu, source: Rows, from: number, count: Count, role: string): GpuTexture {
   const { data, columns, stride = columns, column = 0 } = source
   let own = stages.get(gpu)
   if (!own) stages.set(gpu, (own = new Map()))

@@ -32,13 +32,13 @@ export async function openFile(path: string): Promise<FileHandle | null> {
   }
 }
 
-/** A small file as text; null where there is none, or it is larger than `most` bytes. */
-export async function readSmall(path: string, most = 4 << 20): Promise<string | null> {
+/** A small file as text; null where there is none, or it is larger than 4 MiB. */
+export async function readSmall(path: string): Promise<string | null> {
   const file = await openFile(path)
   if (!file) return null
   try {
     const stat = await file.stat()
-    return stat.isFile() && stat.size <= most ? await file.readFile('utf8') : null
+    return stat.isFile() && stat.size <= 4 << 20 ? await file.readFile('utf8') : null
   } finally {
     await file.close()
   }
