@@ -11,15 +11,9 @@ import { UserError } from '../common/errors.ts'
 import { hubAccess, hubCache, hubFailure, hubUrl, isOffline, quietly } from '../common/hub.ts'
 import { readJson } from './files.ts'
 
-export interface HubOptions {
-  /** Branch, tag or commit. Default main. */
-  revision?: string
-  /** Is told what is being fetched, a line at a time. Default: standard error. */
-  onProgress?: (line: string) => void
-}
-
 export const SINGLE_FILE = 'model.safetensors'
 export const INDEX_FILE = 'model.safetensors.index.json'
+const REVISION = 'main'
 const SMALL_FILES = [
   'config.json',
   'generation_config.json',
@@ -34,11 +28,10 @@ const SMALL_FILES = [
 ]
 
 /** The folder of a hub model (`owner/name`), fetched when it is not in the cache. Throws UserError naming what to do. */
-export async function hubFolder(id: string, options: HubOptions): Promise<string> {
-  const revision = options.revision ?? 'main'
+export async function hubFolder(id: string): Promise<string> {
   const repoFolder = join(hubCache(), `models--${id.replace('/', '--')}`)
   const offline = isOffline('TRANSFORMERS_OFFLINE')
-  const cached = await cachedSnapshot(repoFolder, revision, !offline)
+  const cached = await cachedSnapshot(repoFolder, !offline)
   if (cached) return cached
   if (offline) {
     throw new UserError(
@@ -46,7 +39,7 @@ export async function hubFolder(id: string, options: HubOptions): Promise<string
     )
   }
   try {
-    return await download(id, revision, repoFolder, options.onProgress ?? ((line) => process.stderr.write(`${line}\n`)))
+    return await download(id, repoFolder)
   } catch (error) {
     if (error instanceof UserError) throw error
     throw new UserError(
@@ -58,12 +51,12 @@ export async function hubFolder(id: string, options: HubOptions): Promise<string
 /** The folder of a hub model with its tokenizer where the cache has it; the network is not touched. */
 export async function cachedModel(id: string): Promise<string | undefined> {
   if (!/^[\w-][\w.-]*\/[\w-][\w.-]*$/.test(id)) return undefined
-  return (await cachedSnapshot(join(hubCache(), `models--${id.replace('/', '--')}`), 'main', true)) ?? undefined
+  return (await cachedSnapshot(join(hubCache(), `models--${id.replace('/', '--')}`), true)) ?? undefined
 }
 
 /** The snapshot's folder when it has all that a model needs (a tokenizer only if `withTokenizer`), else null. */
-async function cachedSnapshot(repoFolder: string, revision: string, withTokenizer: boolean): Promise<string | null> {
-  const ref = await readFile(join(repoFolder, 'refs', revision), 'utf8').catch(() => revision)
+async function cachedSnapshot(repoFolder: string, withTokenizer: boolean): Promise<string | null> {
+  const ref = await readFile(join(repoFolder, 'refs', REVISION), 'utf8').catch(() => REVISION)
   const folder = join(repoFolder, 'snapshots', ref.trim())
   // existsSync follows links: a link to a blob that was removed does not count.
   const has = (name: string) => existsSync(join(folder, name))
@@ -86,16 +79,16 @@ export function shardsOf(index: Record<string, unknown>, path: string): string[]
   return shards as string[]
 }
 
-async function download(id: string, revision: string, repoFolder: string, say: (line: string) => void): Promise<string> {
+async function download(id: string, repoFolder: string): Promise<string> {
   const hub = await import('@huggingface/hub')
   const access = await hubAccess()
-  const info = await hub.modelInfo({ name: id, revision, additionalFields: ['sha'], ...access })
+  const info = await hub.modelInfo({ name: id, revision: REVISION, additionalFields: ['sha'], ...access })
   const sizes = new Map<string, number>()
   for await (const entry of hub.listFiles({ repo: id, revision: info.sha, ...access })) {
     if (entry.type === 'file') sizes.set(entry.path, entry.lfs?.size ?? entry.size)
   }
   const fetchFile = async (path: string) => {
-    const stop = reportProgress(path, sizes.get(path) ?? 0, join(repoFolder, 'blobs'), say)
+    const stop = reportProgress(path, sizes.get(path) ?? 0, join(repoFolder, 'blobs'))
     try {
       return await quietly(() =>
         hub.downloadFileToCacheDir({ repo: id, path, revision: info.sha, cacheDir: dirname(repoFolder), ...access }),
@@ -115,16 +108,17 @@ async function download(id: string, revision: string, repoFolder: string, say: (
       `The hub's ${id} has no ${absent}; only safetensors weights are read. Take a version of the model that has them.`,
     )
   for (const name of weights) await fetchFile(name)
-  const ref = join(repoFolder, 'refs', revision)
+  const ref = join(repoFolder, 'refs', REVISION)
   await mkdir(dirname(ref), { recursive: true })
-  if (revision !== info.sha) await writeFile(ref, info.sha)
+  await writeFile(ref, info.sha)
   return join(repoFolder, 'snapshots', info.sha)
 }
 
 const megabytes = (bytes: number) => `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)} MB`
 
-/** Says that a file is being fetched, and every ten seconds how far it is. Returns what stops that. */
-function reportProgress(path: string, size: number, blobs: string, say: (line: string) => void): () => void {
+/** Says on standard error that a file is being fetched, and every ten seconds how far it is. Returns what stops that. */
+function reportProgress(path: string, size: number, blobs: string): () => void {
+  const say = (line: string) => process.stderr.write(`${line}\n`)
   say(`fetching ${path} (${megabytes(size)})`)
   const timer = setInterval(() => {
     void bytesUnderway(blobs).then((bytes) => say(`fetching ${path}: ${megabytes(bytes)} of ${megabytes(size)}`))

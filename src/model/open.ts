@@ -8,7 +8,6 @@ import { GgufFile } from './gguf.ts'
 import { GgufTensors, ggufConfig } from './gguf-model.ts'
 import { ggufEosTokenIds, ggufTokenizerParts } from './gguf-tokenizer.ts'
 import { INDEX_FILE, SINGLE_FILE, hubFolder, shardsOf } from './hub.ts'
-import type { HubOptions } from './hub.ts'
 import { openSafetensors } from './safetensors.ts'
 import { checkTensors } from './shapes.ts'
 import { loadTokenizer, makeTokenizer } from './tokenizer.ts'
@@ -37,20 +36,18 @@ export interface ModelFiles {
   close(): void
 }
 
-export type OpenOptions = HubOptions
-
 /**
  * Opens `ref`: a folder with config.json and safetensors (one file or shards), a .gguf file (or a folder with just one), or a hub id
  * (`owner/name`), which is fetched into the usual cache when it is not there. Throws UserError for whatever is missing or not supported.
  */
-export async function openModel(ref: string, options: OpenOptions = {}): Promise<ModelFiles> {
+export async function openModel(ref: string): Promise<ModelFiles> {
   const kind = await kindOf(ref)
   if (kind === 'folder') return openFolder(ref, ref, basename(resolve(ref)))
   if (kind === 'file') {
     if (ref.endsWith('.gguf')) return openGguf(ref, ref)
     throw new UserError(`${ref} is not a model: name a Hugging Face folder, a .gguf file, or a hub id like Qwen/Qwen3-0.6B.`)
   }
-  if (await looksLikeHubId(ref)) return openFolder(await hubFolder(ref, options), ref, ref)
+  if (await looksLikeHubId(ref)) return openFolder(await hubFolder(ref), ref, ref)
   throw new UserError(
     `There is no model at ${ref}: no such folder or file. Name a Hugging Face folder, a .gguf file, or a hub id like Qwen/Qwen3-0.6B.`,
   )

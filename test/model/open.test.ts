@@ -4,7 +4,7 @@ import type { AddressInfo } from 'node:net'
 import { createHash } from 'node:crypto'
 import { cpSync, existsSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest'
 import { openModel } from '../../src/model/open.ts'
 import { writeSafetensors } from '../../src/model/safetensors.ts'
 import { golden, newFolder, smollm2, userErrorOf, withoutSmollm2 } from './helpers.ts'
@@ -109,7 +109,6 @@ describe('a name on the hub', () => {
   let server: Server
   let failAfter = Infinity
   const environment = { ...process.env }
-  const tellNothing = { onProgress: () => {} }
 
   beforeAll(async () => {
     server = createServer((request, response) => {
@@ -146,7 +145,9 @@ describe('a name on the hub', () => {
     await new Promise<void>((ready) => server.listen(0, '127.0.0.1', ready))
   })
   afterAll(() => void server.close())
+  beforeEach(() => void vi.spyOn(process.stderr, 'write').mockReturnValue(true))
   afterEach(() => {
+    vi.restoreAllMocks()
     process.env = { ...environment }
     asked.length = 0
     failAfter = Infinity
@@ -165,8 +166,7 @@ describe('a name on the hub', () => {
     const cache = newFolder()
     useCache(cache)
     process.env.HF_TOKEN = 'hf_secret'
-    const lines: string[] = []
-    const model = await openModel('owner/tiny', { onProgress: (line) => lines.push(line) })
+    const model = await openModel('owner/tiny')
     expect([model.name, model.path]).toEqual(['owner/tiny', join(cache, 'models--owner--tiny/snapshots', sha)])
     expect(readFileSync(join(model.path, 'model.safetensors'))).toEqual(files.get('model.safetensors'))
     expect(readFileSync(join(cache, 'models--owner--tiny/refs/main'), 'utf8')).toBe(sha)
@@ -176,45 +176,43 @@ describe('a name on the hub', () => {
       'model.safetensors',
       'tokenizer.json',
     ])
-    expect(lines[0]).toBe('fetching config.json (0.0 MB)')
+    expect(vi.mocked(process.stderr.write).mock.calls[0]).toEqual(['fetching config.json (0.0 MB)\n'])
     expect(asked.every(({ token }) => token === 'Bearer hf_secret')).toBe(true)
     model.close()
     asked.length = 0
-    ;(await openModel('owner/tiny', tellNothing)).close()
+    ;(await openModel('owner/tiny')).close()
     process.env.HF_HUB_OFFLINE = '1'
-    ;(await openModel('owner/tiny', tellNothing)).close()
+    ;(await openModel('owner/tiny')).close()
     expect(asked).toEqual([])
   })
   test('that was cut off is taken up again', async () => {
     const cache = newFolder()
     useCache(cache)
     failAfter = 6
-    expect(await userErrorOf(() => openModel('owner/tiny', tellNothing))).toContain(
+    expect(await userErrorOf(() => openModel('owner/tiny'))).toContain(
       'The model owner/tiny could not be fetched from http://127.0.0.1',
     )
     expect(existsSync(join(cache, 'models--owner--tiny/refs/main'))).toBe(false)
     failAfter = Infinity
     const before = asked.length
-    ;(await openModel('owner/tiny', tellNothing)).close()
+    ;(await openModel('owner/tiny')).close()
     // config.json came the first time.
     expect(asked.slice(before).some(({ path }) => path.endsWith('/config.json'))).toBe(false)
   })
   test('that does not exist, or may not be fetched, is said in a sentence', async () => {
     const cache = newFolder()
     useCache(cache)
-    const absent = await userErrorOf(() => openModel('owner/other', tellNothing))
+    const absent = await userErrorOf(() => openModel('owner/other'))
     expect(absent).toContain('there is no model of this name or revision')
     // It may be a path that somebody mistyped, or is not in the folder of.
     expect(absent).toContain('There is no folder of that name here either')
     process.env.HF_HUB_OFFLINE = '1'
     asked.length = 0
-    expect(await userErrorOf(() => openModel('owner/tiny', tellNothing))).toContain('HF_HUB_OFFLINE forbids to fetch it')
+    expect(await userErrorOf(() => openModel('owner/tiny'))).toContain('HF_HUB_OFFLINE forbids to fetch it')
     expect(asked).toEqual([])
     delete process.env.HF_HUB_OFFLINE
     process.env.HF_ENDPOINT = 'http://127.0.0.1:1'
-    expect(await userErrorOf(() => openModel('owner/tiny', tellNothing))).toContain(
-      'could not be fetched from http://127.0.0.1:1',
-    )
+    expect(await userErrorOf(() => openModel('owner/tiny'))).toContain('could not be fetched from http://127.0.0.1:1')
   })
   test('in the layout of the Python libraries is found', async () => {
     const cache = newFolder()
@@ -224,7 +222,7 @@ describe('a name on the hub', () => {
     writeFileSync(join(repo, 'refs/main'), `${sha}\n`)
     cpSync(source, join(repo, 'snapshots', sha), { recursive: true })
     writeFileSync(join(repo, 'snapshots', sha, 'tokenizer.json'), '{}')
-    ;(await openModel('some/model', tellNothing)).close()
+    ;(await openModel('some/model')).close()
     expect(asked).toEqual([])
   })
 })
