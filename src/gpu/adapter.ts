@@ -37,7 +37,6 @@ export interface GpuFacts {
     /** Of one kernel. */
     maxStorageBuffers: number
   }
-  features: string[]
 }
 
 /** A fragment: (m, k) times (k, n). */
@@ -111,7 +110,6 @@ export async function openDevice(
     immediates: language.has('immediate_address_space') && process.env.DAWN_RL_IMMEDIATES !== '0',
     shuffled: process.env.DAWN_RL_SHUFFLE === '1',
     limits: limitsOf(device.limits),
-    features: requiredFeatures,
   }
   return { gpu, device, facts, checks }
 }

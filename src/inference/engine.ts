@@ -235,7 +235,6 @@ export class Engine implements ServingEngine {
       preemptions: counts.preemptions,
       kvRows: this.cacheRows,
       kvRowsUsed: pool.held * pool.size,
-      kvRowsCached: pool.cached * pool.size,
       oldestMs: oldest === Infinity ? 0 : performance.now() - oldest,
     }
   }

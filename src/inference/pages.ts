@@ -63,11 +63,6 @@ export class PagePool {
     return this.#free.length + this.#cached
   }
 
-  /** Pages that nobody holds and that can still be found. */
-  get cached(): number {
-    return this.#cached
-  }
-
   root(name: string): Root {
     let root = this.#roots.get(name)
     if (!root) this.#roots.set(name, (root = { name, children: [], dead: false }))

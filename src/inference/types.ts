@@ -61,10 +61,9 @@ export interface EngineStats {
   promptTokens: number
   /** Times that a sequence lost its pages to others, and was computed again. */
   preemptions: number
-  /** Rows (tokens) of the KV cache in all, those that requests hold, and those that nobody holds but that can be found. */
+  /** Rows (tokens) of the KV cache in all, and those that requests hold. */
   kvRows: number
   kvRowsUsed: number
-  kvRowsCached: number
   /** Age of the oldest request that is not done, in ms; 0 where there is none. */
   oldestMs: number
 }

@@ -9,7 +9,6 @@ export interface Logger {
   info(fields: object | string, message?: string): void
   warn(fields: object | string, message?: string): void
   error(fields: object | string, message?: string): void
-  child(fields: Record<string, unknown>): Logger
 }
 
 const secrets = ['api_key', 'apiKey', 'token', 'authorization', 'Authorization', 'password', 'secret']

@@ -208,8 +208,3 @@ export class RolloutWriter {
 export function readRollouts(folder: Pick<RunFolder, 'rolloutsPath'>, step: number): RolloutRow[] {
   return readJsonLines<RolloutRow>(folder.rolloutsPath(step))
 }
-
-/** The token rows of a step, in the same order. */
-export function readTokens(folder: Pick<RunFolder, 'tokensPath'>, step: number): TokensRow[] {
-  return readJsonLines<TokensRow>(folder.tokensPath(step))
-}

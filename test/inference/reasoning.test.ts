@@ -1,7 +1,16 @@
 /** Thoughts and answers, whole and cut anywhere. */
 import { describe, expect, test } from 'vitest'
-import { reasoningStream, splitReasoning, templateThinks, thinkingAt } from '../../src/inference/parsers/reasoning.ts'
+import { reasoningStream, templateThinks, thinkingAt } from '../../src/inference/parsers/reasoning.ts'
 import fc from '../fast-check.ts'
+
+/** The whole text. `reasoning` is null where it has no thoughts. */
+function splitReasoning(text: string, open: boolean): { reasoning: string | null; content: string } {
+  const stream = reasoningStream({ open })
+  const deltas = [stream.push(text), stream.flush()]
+  const joined = (name: 'reasoning' | 'content') => deltas.map((delta) => delta[name] ?? '').join('')
+  const thinks = open || deltas.some((delta) => delta.reasoning !== undefined) || text.trimStart().startsWith('<think>')
+  return { reasoning: thinks ? joined('reasoning') : null, content: joined('content') }
+}
 
 describe('thoughts', () => {
   const cases: [string, boolean, string | null, string][] = [
@@ -19,7 +28,7 @@ describe('thoughts', () => {
     ['<thi', false, null, '<thi'],
   ]
   test.each(cases)('%j, opened by the prompt: %j', (text, open, reasoning, content) => {
-    expect(splitReasoning(text, { open })).toEqual({ reasoning, content })
+    expect(splitReasoning(text, open)).toEqual({ reasoning, content })
   })
   test('the prompt that opens them, the template that knows of them', () => {
     expect([thinkingAt('a<think>\n'), thinkingAt('<think>\n\n</think>\n\n'), thinkingAt('a'), thinkingAt('a<think>b')]).toEqual([
@@ -55,7 +64,7 @@ test('any cut of any text gives, joined, what the whole text gives', () => {
       const places = [0, ...cuts.map((cut) => cut % (text.length + 1)).toSorted((a, b) => a - b), text.length]
       const deltas = places.slice(1).map((place, i) => stream.push(text.slice(places[i], place)))
       deltas.push(stream.flush())
-      const whole = splitReasoning(text, { open })
+      const whole = splitReasoning(text, open)
       expect(deltas.map((delta) => delta.reasoning ?? '').join('')).toBe(whole.reasoning ?? '')
       expect(deltas.map((delta) => delta.content ?? '').join('')).toBe(whole.content)
       const thoughts = deltas.findLastIndex((delta) => delta.reasoning)

@@ -5,15 +5,7 @@ import type { Weight } from '../../src/kernels/common/weight.ts'
 import { useMatrixUnits } from '../../src/kernels/common/matrix-units.ts'
 import { siluGate } from '../../src/kernels/elementwise/elementwise.ts'
 import { downRanges, downStride, groupDown, takesDown } from '../../src/kernels/matmul/group-tile.ts'
-import {
-  groupTier,
-  linearGated,
-  linearGroup,
-  normRows,
-  takesGroup,
-  takesNorm,
-  takesRotary,
-} from '../../src/kernels/matmul/group.ts'
+import { groupTier, linearGated, linearGroup, normRows, takesNorm, takesRotary } from '../../src/kernels/matmul/group.ts'
 import type { GroupMember, GroupRotary, GroupTier, InputNorm } from '../../src/kernels/matmul/group.ts'
 import { linear } from '../../src/kernels/matmul/matmul.ts'
 import { rmsNorm } from '../../src/kernels/norm/norm.ts'
@@ -230,7 +222,7 @@ async function checkRotary(c: RotaryCase, tier: GroupTier, cached: boolean): Pro
   const bs = rank ? inBank(widths.map((n) => n * rank)) : []
   const lora = rank ? { xa: products(rows, rank, widths.length), rank } : undefined
   const members = together.map((weight, i): GroupMember => ({ weight, bias: biases[i], b: bs[i] }))
-  expect([groupTier(gpu, members), takesRotary(gpu, tier, members, headDim)]).toEqual([tier, true])
+  expect([groupTier(gpu, members, members.length === 2), takesRotary(gpu, tier, members, headDim)]).toEqual([tier, true])
   const norm = takesNorm(gpu, tier, members, rows, { rotary: true }) ? gainOf(k) : undefined
   const room = cached ? rows + 5 : rows
   const to = bench.random.shuffle(Array.from({ length: room }, (_, i) => i))
@@ -344,31 +336,14 @@ test('RMSNorm goes along where rows are few, a tier of GPUs takes them and the a
 test('weights that lie apart, and biases or B that do, are no group', async () => {
   await bench.run('apart', {}, async () => {
     const { alone, together, release } = weightsOf({ rows: 1, k: 64, widths: [8, 16, 16] })
-    expect(
-      takesGroup(
-        gpu,
-        alone.map((weight) => ({ weight })),
-      ),
-    ).toBe(false)
-    expect(
-      takesGroup(
-        gpu,
-        together.map((weight) => ({ weight })),
-      ),
-    ).toBe(true)
-    expect(
-      takesGroup(
-        gpu,
-        together.map((weight) => ({ weight, bias: bench.out(16) })),
-      ),
-    ).toBe(false)
-    const b = () => ({ buffer: bench.out(128), offset: 0, bytes: 512 })
-    expect(
-      takesGroup(
-        gpu,
-        together.map((weight) => ({ weight, b: b() })),
-      ),
-    ).toBe(false)
+    const tier = (weights: Weight[], more: () => Partial<GroupMember> = () => ({})) => {
+      const members = weights.map((weight) => ({ weight, ...more() }))
+      return groupTier(gpu, members, false)
+    }
+    expect(tier(alone)).toBeUndefined()
+    expect(tier(together)).toBeDefined()
+    expect(tier(together, () => ({ bias: bench.out(16) }))).toBeUndefined()
+    expect(tier(together, () => ({ b: { buffer: bench.out(128), offset: 0, bytes: 512 } }))).toBeUndefined()
     release()
   })
 })

@@ -9,7 +9,7 @@ const opened = await openDevice({ checks: true })
 opened.device.destroy()
 const adapter = await opened.gpu.requestAdapter()
 const device = await adapter!.requestDevice()
-const none = { f16: false, subgroupSize: 0, timestamps: false, immediates: false, features: [] }
+const none = { f16: false, subgroupSize: 0, timestamps: false, immediates: false }
 const bench = new Bench(new Gpu({ ...opened, device, facts: { ...opened.facts, ...none } }))
 afterAll(() => bench.gpu.close())
 

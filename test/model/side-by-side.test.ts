@@ -5,7 +5,7 @@ import type { GpuFacts } from '../../src/gpu/adapter.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
 import { capacityOf } from '../../src/gpu/size.ts'
 import { lanes } from '../../src/kernels/common/lanes.ts'
-import { takesGroup } from '../../src/kernels/matmul/group.ts'
+import { groupTier } from '../../src/kernels/matmul/group.ts'
 import { widenBf16 } from '../../src/model/bf16.ts'
 import { loadDecoder } from '../../src/model/decoder-load.ts'
 import { decoderHidden, type CacheArguments, type Decoder } from '../../src/model/decoder.ts'
@@ -42,7 +42,7 @@ async function hidden(
 }
 
 const together = (decoder: Decoder): boolean[] =>
-  decoder.layers.flatMap(({ q, k, v, gate, up }) => [takesGroup(gpu, [q, k, v]), takesGroup(gpu, [gate, up])])
+  decoder.layers.flatMap(({ q, k, v, gate, up }) => [!!groupTier(gpu, [q, k, v], false), !!groupTier(gpu, [gate, up], true)])
 
 /** With the facts of another adapter, where it is another's kernels that are tested. */
 async function as(facts: Partial<GpuFacts>, fn: () => Promise<void>): Promise<void> {

@@ -3,9 +3,10 @@ import { appendFileSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import { expect, test } from 'vitest'
+import { readJsonLines } from '../../src/monitor/files.ts'
 import { createLogger } from '../../src/monitor/logger.ts'
 import { MetricsWriter, readMetrics } from '../../src/monitor/metrics-writer.ts'
-import { readRollouts, readTokens, rolloutRow, RolloutWriter, tokensRow } from '../../src/monitor/rollout-writer.ts'
+import { readRollouts, rolloutRow, RolloutWriter, tokensRow, type TokensRow } from '../../src/monitor/rollout-writer.ts'
 import fc from '../fast-check.ts'
 import { rollout, scored, temporaryFolder } from './helpers.ts'
 
@@ -153,8 +154,9 @@ test('train and eval rollouts of a step share a file, row for row with their tok
     ['train', 'g0', 1, [0.5, 0.5, -1]],
     ['eval', 'e0', 0, null],
   ])
-  expect(readTokens(folder, 3).map((r) => [r.split, r.group, r.index])).toEqual(rows.map((r) => [r.split, r.group, r.index]))
-  expect(readTokens(folder, 3)[0]).toMatchObject({ prompt_ids: [1, 2, 3, 4], completion_ids: [5, 6, 7], versions: [0, 0, 0] })
+  const tokens = readJsonLines<TokensRow>(folder.tokensPath(3))
+  expect(tokens.map((r) => [r.split, r.group, r.index])).toEqual(rows.map((r) => [r.split, r.group, r.index]))
+  expect(tokens[0]).toMatchObject({ prompt_ids: [1, 2, 3, 4], completion_ids: [5, 6, 7], versions: [0, 0, 0] })
   expect(readRollouts(folder, 4)).toEqual([])
 })
 

@@ -56,7 +56,6 @@ def check_version():
         numbers.append(int(digits))
     if not OLDEST <= tuple(numbers) <= NEWEST:
         raise Failed("version", f"{sys.executable} has verifiers {text}")
-    return text
 
 
 def load(wish):
@@ -97,7 +96,7 @@ def place(error):
 
 
 def describe(wish, write):
-    version = check_version()
+    check_version()
     import msgpack
     from verifiers.utils.serve_utils import msgpack_encoder
 
@@ -111,7 +110,6 @@ def describe(wish, write):
     held = env.eval_dataset if env.eval_dataset is not None else []
     write(
         {
-            "version": version,
             "group": compares_group(env),
             "max_turns": max_turns(env),
             "message_type": getattr(env, "message_type", "chat"),
@@ -119,7 +117,6 @@ def describe(wish, write):
             "tools": [plain(tool) for tool in getattr(env, "tool_defs", None) or []],
             "rewards": rewards(env),
             "train": len(train),
-            "held": len(held),
         }
     )
     for rows in (train, held):

@@ -9,8 +9,6 @@ export interface PythonRow extends Row {
 
 /** What a Python environment says of itself (`describe` in bridge.py). */
 export interface Description {
-  /** Of verifiers. */
-  version: string
   /** Whether its rubric compares the rollouts of a task, which must then be played by one request. */
   group: boolean
   max_turns: number
@@ -19,12 +17,10 @@ export interface Description {
   tools: { name: string; description?: string | null; parameters?: Record<string, unknown> | null }[]
   rewards: [name: string, weight: number][]
   train: number
-  held: number
 }
 
 /** What a rollout left, a RolloutOutput. */
 export interface Output {
-  example_id: number
   completion: unknown
   reward: unknown
   error?: { error: string; message: string; error_chain_repr?: string } | null
@@ -37,7 +33,7 @@ export interface Output {
 /** One call of a model. */
 export interface OutputStep {
   response?: { id?: string } | null
-  tokens?: { completion_ids?: number[]; prompt_ids?: number[] } | null
+  tokens?: { completion_ids?: number[] } | null
 }
 
 /** A message of OpenAI's or of verifiers', whose calls of tools may be objects or JSON. */
@@ -77,7 +73,7 @@ function messageOf(message: LooseMessage, what: string): Message {
 function textOf(content: unknown, what: string): string {
   if (typeof content === 'string') return content
   if (content === null || content === undefined) return ''
-  const parts = Array.isArray(content) ? (content as { type?: unknown; text?: unknown }[]) : [{}]
+  const parts = Array.isArray(content) ? (content as { text?: unknown }[]) : [{}]
   if (parts.every((part) => typeof part.text === 'string')) return parts.map((part) => part.text).join('\n')
   throw new Error(`${what} has a message that is not text, which this trainer's models do not read`)
 }

@@ -35,17 +35,7 @@ export function thinkingAt(prompt: string, begun = ''): Thinking {
 /** Whether a chat template knows of thoughts. */
 export const templateThinks = (chatTemplate: string | null): boolean => chatTemplate?.includes(END) ?? false
 
-/** The whole text. `reasoning` is null where it has no thoughts; thoughts that do not end are all there is. */
-export function splitReasoning(text: string, options: ReasoningOptions = {}): { reasoning: string | null; content: string } {
-  const stream = reasoningStream(options)
-  const deltas = [stream.push(text), stream.flush()]
-  const joined = (name: 'reasoning' | 'content') => deltas.map((delta) => delta[name] ?? '').join('')
-  const thinks =
-    options.open || deltas.some((delta) => delta.reasoning !== undefined) || text.trimStart().startsWith(options.start ?? START)
-  return { reasoning: thinks ? joined('reasoning') : null, content: joined('content') }
-}
-
-/** The text as it comes. The deltas together are what `splitReasoning` gives, however the text is cut. */
+/** The text as it comes. The deltas together are the same however it is cut; thoughts that do not end are all there is. */
 export function reasoningStream(options: ReasoningOptions): ReasoningStream {
   return new Splitter(options)
 }

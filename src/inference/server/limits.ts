@@ -13,10 +13,6 @@ export class Gate {
     this.#most = most
   }
 
-  get held(): number {
-    return this.#held
-  }
-
   get draining(): boolean {
     return this.#draining
   }

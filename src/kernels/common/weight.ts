@@ -183,10 +183,6 @@ export function releaseWeight(weight: Weight): void {
   for (const { storage } of weight.slices) (storage as GpuBuffer | GpuTexture).release()
 }
 
-export function weightBytes(weight: Weight): number {
-  return weight.rows * weight.columns * (weight.bf16 ? 2 : 4)
-}
-
 /** Constants and parameters that weight.wgsl wants for one slice. `at` is the binding's number. */
 export function weightConstants(weight: Weight, slice: WeightSlice, at: number): Constants {
   const folded = slice.texture && slice.rows > slice.fold * slice.panel

@@ -57,7 +57,7 @@ export interface GroupCall {
 export type GroupTier = 'cpu' | 'tile' | 'units'
 
 /** Which kernel does these in one dispatch: their weights lie in one storage, their biases in one buffer, their B in one bank. Undefined where none does. */
-export function groupTier(gpu: Gpu, members: GroupMember[], gated = members.length === 2): GroupTier | undefined {
+export function groupTier(gpu: Gpu, members: GroupMember[], gated: boolean): GroupTier | undefined {
   const [{ weight, bias, b }] = members
   const [slice] = weight.slices
   let at = 0
@@ -77,9 +77,6 @@ export function groupTier(gpu: Gpu, members: GroupMember[], gated = members.leng
   // As a matmul of its own each would run on CPU kernels, or some of them on matrix units.
   return takesCpu(gpu, weight.columns) || by.some((takes) => takes) ? undefined : 'tile'
 }
-
-/** Whether one dispatch can do these. */
-export const takesGroup = (gpu: Gpu, members: GroupMember[]): boolean => groupTier(gpu, members) !== undefined
 
 /** Rows up to which a group normalises its input itself. */
 export const normRows = 32
