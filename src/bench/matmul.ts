@@ -17,7 +17,7 @@ import { bestSeconds, timeCalls } from './timing.ts'
 export const matmulForms = ['nt', 'lora', 'nn', 'tn'] as const
 export type MatmulForm = (typeof matmulForms)[number]
 
-export const formWords: Record<MatmulForm, string> = { nt: 'forward', lora: 'forward, LoRA', nn: 'dX', tn: 'dW' }
+const formWords: Record<MatmulForm, string> = { nt: 'forward', lora: 'forward, LoRA', nn: 'dX', tn: 'dW' }
 
 const rank = 8
 const plain = fileURLToPath(new URL('plain.wgsl', import.meta.url))

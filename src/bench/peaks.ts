@@ -28,7 +28,7 @@ export interface Peaks {
 export const peakOf = (rate: Rate): number => rate.idle ?? rate.timed
 
 /** How much of `work` (in billions) a second `run` does. */
-export async function rateOf(gpu: Gpu, name: string, work: number, run: () => void, options: TimingOptions): Promise<Rate> {
+async function rateOf(gpu: Gpu, name: string, work: number, run: () => void, options: TimingOptions): Promise<Rate> {
   const { clock, idle } = await timeCalls(gpu, name, run, options)
   return { timed: work / clock / 1e9, ...(idle === undefined ? {} : { idle: work / idle / 1e9 }) }
 }

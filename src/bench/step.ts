@@ -49,7 +49,7 @@ export interface StepRow extends Omit<Usage, 'seconds'> {
   error: number
 }
 
-export const loraRank = 8
+const loraRank = 8
 /** What an adapter of `loraRank` is loaded with. */
 export const loraOptions = { rank: loraRank, alpha: 32, dropout: 0, targetModules: [...LINEAR_MODULES], seed: 0 }
 

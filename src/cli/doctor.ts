@@ -82,7 +82,7 @@ async function probe(): Promise<Probe> {
 }
 
 /** Looks at everything. Never throws for what it finds. */
-export function examine(): Report {
+function examine(): Report {
   const version = versionOf('webgpu')
   const { adapters, chosen, problem, driverWords } = probeInChild()
   const loads = !problem || adapters.length > 0

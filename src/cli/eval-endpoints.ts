@@ -19,7 +19,7 @@ export interface Endpoint {
 }
 
 /** Where endpoints are looked up when no file is named. */
-export const ENDPOINT_FILES = ['configs/endpoints.toml', 'endpoints.toml']
+const ENDPOINT_FILES = ['configs/endpoints.toml', 'endpoints.toml']
 
 /**
  * Reads verifiers' endpoints.toml: `[[endpoint]]` with `endpoint_id`, `model`, `url`, `key` (the name of a variable), and `extra_headers`.

@@ -122,7 +122,7 @@ export function changeOf(before: EvalScore, after: EvalScore): Estimate | null {
 const number = (value: number | null | undefined): string => (value === null || value === undefined ? '-' : value.toFixed(3))
 
 /** '0.312 [0.281, 0.344]' */
-export function withInterval(value: Estimate | null | undefined): string {
+function withInterval(value: Estimate | null | undefined): string {
   if (!value) return '-'
   return value.low === undefined ? number(value.mean) : `${number(value.mean)} [${number(value.low)}, ${number(value.high)}]`
 }

@@ -30,7 +30,7 @@ export function withModelAndBatch(command: Command): Command {
 }
 
 /** A number above 0, for commander. */
-export function positive(text: string): number {
+function positive(text: string): number {
   const value = Number(text)
   if (text.trim() === '' || !Number.isFinite(value) || value <= 0) throw new InvalidArgumentError('It must be a number above 0.')
   return value

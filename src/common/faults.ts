@@ -14,7 +14,7 @@ export interface Pauses {
 /** A device that was lost is opened again so often without a finished step in between. */
 export const LOST_DEVICE: Pauses & { tries: number } = { tries: 3, firstMs: 1000, longestMs: 30_000 }
 /** A disk that is full is tried again until there is room, or the user ends the run. */
-export const FULL_DISK: Pauses = { firstMs: 1000, longestMs: 60_000 }
+const FULL_DISK: Pauses = { firstMs: 1000, longestMs: 60_000 }
 /** A step whose rollouts all failed is played again so often, where an earlier step went well (a judge that is away, not a mistake). */
 export const FAILED_STEP: Pauses & { tries: number } = { tries: 5, firstMs: 3000, longestMs: 60_000 }
 

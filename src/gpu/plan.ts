@@ -17,7 +17,7 @@ export interface Plan {
 export const emptyPlan = (): Plan => ({ commands: [], arena: [], cuts: [], openings: new Openings() })
 
 /** The places in a plan's commands where a number is still to come. */
-export class Openings {
+class Openings {
   readonly variables = new Map<string, { variable: Variable; places: { size: Size; put: (value: number) => void }[] }>()
 
   get none(): boolean {

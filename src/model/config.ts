@@ -109,7 +109,7 @@ function ropeScalingToJson(scaling: RopeScaling): Json | null {
 }
 
 /** The union of eos_token_id of several files, each an id or a list of ids. Throws UserError for anything else. */
-export function tokenIds(...sources: [Json, string][]): number[] {
+function tokenIds(...sources: [Json, string][]): number[] {
   const ids = new Set<number>()
   for (const [source, file] of sources) {
     const value = source.eos_token_id ?? []

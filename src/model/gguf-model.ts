@@ -30,7 +30,7 @@ const HF_LAYER_NAMES = Object.fromEntries(Object.entries(LAYER_NAMES).map(([hf, 
 const HF_GLOBAL_NAMES = Object.fromEntries(Object.entries(GLOBAL_NAMES).map(([hf, gguf]) => [gguf, hf]))
 
 /** The Hugging Face name of a GGUF tensor, or null for one that has none (rope_freqs.weight). */
-export function hfName(ggufName: string): string | null {
+function hfName(ggufName: string): string | null {
   const [, layer, part, kind] = /^(?:blk\.(\d+)\.)?(.+)\.(weight|bias)$/.exec(ggufName) ?? []
   if (part === undefined) return null
   const name = layer === undefined ? HF_GLOBAL_NAMES[part] : HF_LAYER_NAMES[part]
@@ -201,7 +201,7 @@ export class GgufTensors implements TensorSource {
  * Undoes llama.cpp's order of the rows of Q and K: inside each head, its row 2 i + j is Hugging Face's row j * headDim / 2 + i (j is 0
  * or 1). `rows` rows of equal length.
  */
-export function unpermuteRows(data: Uint16Array, rows: number, headDim: number): Uint16Array {
+function unpermuteRows(data: Uint16Array, rows: number, headDim: number): Uint16Array {
   const out = new Uint16Array(data.length)
   const columns = data.length / rows
   const half = headDim / 2

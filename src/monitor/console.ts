@@ -72,7 +72,7 @@ export function wantsColour(stream: { isTTY?: boolean }, env: NodeJS.ProcessEnv)
 }
 
 /** True when something can be drawn over in `stream`. A terminal that says its size is 0 (some containers) holds no live line. */
-export function canRedraw(stream: ConsoleStream, env: NodeJS.ProcessEnv): boolean {
+function canRedraw(stream: ConsoleStream, env: NodeJS.ProcessEnv): boolean {
   return stream.isTTY === true && stream.columns !== 0 && stream.rows !== 0 && env.TERM !== 'dumb'
 }
 

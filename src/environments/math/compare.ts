@@ -19,7 +19,7 @@ export interface CompareOptions {
 }
 
 /** Texts longer than this are no final answers. */
-export const maxAnswerLength = 1000
+const maxAnswerLength = 1000
 
 /** Whether two answers, as extracted, are the same. */
 export function sameAnswer(gold: string, given: string, symbols: Symbols, options: CompareOptions): boolean {

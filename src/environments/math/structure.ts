@@ -82,7 +82,7 @@ function thousands(s: string): string {
 }
 
 /** Parts a text at separators that stand outside all brackets. `signs[i]` stands between parts i and i + 1. */
-export function splitTop(s: string, separators: readonly string[]): { parts: string[]; signs: string[] } {
+function splitTop(s: string, separators: readonly string[]): { parts: string[]; signs: string[] } {
   const parts: string[] = []
   const signs: string[] = []
   let [depth, from] = [0, 0]

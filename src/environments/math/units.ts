@@ -18,7 +18,7 @@ const aliases = new Map(groups.flatMap((group) => group.split(' ').map((name, _,
 const bare = new Set([...aliases.keys()].filter((name) => name.length > 1 && !['in', 'pa'].includes(name)))
 
 /** One name for the ways to write a unit: `square centimeters`, `cm^2`, `sq cm` are `cm^2`. */
-export function canonicalUnit(text: string): string {
+function canonicalUnit(text: string): string {
   const s = text
     .toLowerCase()
     .replace(/[{}\\]/gu, '')

@@ -33,7 +33,7 @@ export function idOf(context: Context, prefix: string, given: string | null | un
 }
 
 /** What the log says of a generation. */
-export function note(context: Context, id: string, generation: Generation): void {
+function note(context: Context, id: string, generation: Generation): void {
   const { prompt_tokens, completion_tokens } = generation.usage()
   const ended = [...new Set(generation.finished.map(({ finishReason }) => finishReason))].join(',')
   context.set('note', { request: id, prompt_tokens, completion_tokens, ended })

@@ -15,7 +15,7 @@ export interface ToolPlan extends Plan {
 }
 
 /** The template that prompts are made with. */
-export const templateOf = ({ parts }: ServerContext): string | null => parts.chatTemplate ?? parts.tokenizer.chatTemplate
+const templateOf = ({ parts }: ServerContext): string | null => parts.chatTemplate ?? parts.tokenizer.chatTemplate
 
 /** @throws HttpError for tools that this server can't serve */
 export function planTools(server: ServerContext, body: ChatBody): ToolPlan {

@@ -32,7 +32,7 @@ export interface WeightSlice {
 export const sliceRows = 4096
 
 /** Whether a matrix of K columns is kept in a texture: where the kernels for CPU drivers take it. Matrix units read buffers. */
-export function keepsInTexture(gpu: Gpu, columns: number): boolean {
+function keepsInTexture(gpu: Gpu, columns: number): boolean {
   return gpu.facts.software && gpu.facts.subgroupSize === 8 && columns % 8 === 0 && !matrixUnitOf(gpu)
 }
 

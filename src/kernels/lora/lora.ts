@@ -37,7 +37,7 @@ export interface StackedRows extends StackLayout {
 }
 
 /** Most projections that one dispatch takes. */
-export const maxGroup = 3
+const maxGroup = 3
 
 /** Whether `loraDown` takes these: on CPU drivers, where the A lie in one bank. Elsewhere each is a matmul of its own. */
 export function takesLoraDown(gpu: Gpu, k: number, projections: BufferRange[]): boolean {

@@ -13,7 +13,7 @@ interface TuneFile {
   adapters: Record<string, { tiles: Partial<Tiles>; date: string }>
 }
 
-export function tunePath(): string {
+function tunePath(): string {
   return join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'dawn-rl', 'tune.json')
 }
 

@@ -7,8 +7,6 @@ import { openTrackio } from './trackio.ts'
 import type { OpenSink, SinkName, SinkRun } from './types.ts'
 import { openWandb, wandbNeeds } from './wandb.ts'
 
-export { SINKS, type Sink, type SinkName, type SinkRun } from './types.ts'
-
 const openers: Record<SinkName, { open: OpenSink; needs?: () => string | undefined }> = {
   wandb: { open: openWandb, needs: wandbNeeds },
   tensorboard: { open: openTensorboard },

@@ -1,8 +1,7 @@
 /** The one shape of whatever metrics are sent to beside metrics.jsonl. */
 import type { MetricsRow } from '../metrics-writer.ts'
 
-export const SINKS = ['wandb', 'tensorboard', 'mlflow', 'trackio'] as const
-export type SinkName = (typeof SINKS)[number]
+export type SinkName = 'wandb' | 'tensorboard' | 'mlflow' | 'trackio'
 
 /** The run that is shown. */
 export interface SinkRun {

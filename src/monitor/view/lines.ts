@@ -9,7 +9,7 @@ const chunkBytes = 1 << 18
 /** Files up to it are read whole. */
 const smallBytes = 1 << 20
 /** A longer line is no row of ours: it is skipped, and keeps its number. */
-export const longestLine = 64 << 20
+const longestLine = 64 << 20
 /** No links are followed: what is shown lies in the folder. */
 const flags = constants.O_RDONLY | (constants.O_NOFOLLOW ?? 0)
 

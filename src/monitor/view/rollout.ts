@@ -60,7 +60,7 @@ async function tokensOf(run: Run, rollouts: Rollouts, step: number, row: number,
 }
 
 /** Tokens with their texts, turn after turn. */
-export function viewTokens(
+function viewTokens(
   row: TokensRow,
   { advantage, completion }: Pick<RolloutRow, 'advantage' | 'completion'>,
   texts: TokenBytes | undefined,

@@ -190,7 +190,7 @@ function textOf(row: RolloutRow): string {
 const numberOr = <T>(value: unknown, other: T): number | T =>
   typeof value === 'number' && Number.isFinite(value) ? value : other
 
-export function summaryOf(row: RolloutRow, step: number, line: number): RolloutSummary {
+function summaryOf(row: RolloutRow, step: number, line: number): RolloutSummary {
   const completion = messagesOf(row.completion)
   const answers = completion.filter(({ role }) => role === 'assistant')
   const asked = messagesOf(row.prompt).findLast(({ role }) => role === 'user') ?? messagesOf(row.prompt).at(-1)

@@ -56,7 +56,7 @@ export const samplingFields = {
   n: z.int().min(1).max(1024).nullish(),
 }
 
-export const structuredOutputs = z
+const structuredOutputs = z
   .object({
     json: z.union([z.string(), z.record(z.string(), z.unknown())]).nullish(),
     regex: z.string().nullish(),
@@ -71,7 +71,7 @@ export const structuredOutputs = z
   .nullish()
 
 /** OpenAI's `response_format`. */
-export const responseFormat = z
+const responseFormat = z
   .discriminatedUnion('type', [
     z.object({ type: z.literal('text') }),
     z.object({ type: z.literal('json_object') }),
