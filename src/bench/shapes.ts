@@ -3,7 +3,7 @@ import { existsSync } from 'node:fs'
 import { nearest, UserError } from '../common/errors.ts'
 import type { ModelTensors } from '../model/decoder-load.ts'
 import { openModel } from '../model/open.ts'
-import { madeTensors, tensorShapes } from '../model/shapes.ts'
+import { madeTensors } from '../model/shapes.ts'
 import type { ModelConfig } from '../model/types.ts'
 import { randomBf16 } from './data.ts'
 
@@ -51,11 +51,6 @@ export const modelShapes: Record<string, ModelConfig> = {
   'qwen3-0.6b': { ...qwen3, hiddenSize: 1024, intermediateSize: 3072, layers: 28, heads: 16 },
   'qwen3-1.7b': { ...qwen3, hiddenSize: 2048, intermediateSize: 6144, layers: 28, heads: 16 },
   'qwen3-4b': { ...qwen3, hiddenSize: 2560, intermediateSize: 9728, layers: 36, heads: 32 },
-}
-
-/** Weights of a shape: its matrices and vectors counted. */
-export function weightCount(config: ModelConfig): number {
-  return [...tensorShapes(config).values()].reduce((sum, shape) => sum + shape.reduce((a, b) => a * b, 1), 0)
 }
 
 /** A model of random bf16 weights, made tensor by tensor as it is read; activations keep their size through the layers. */

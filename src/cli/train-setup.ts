@@ -13,7 +13,7 @@ import { Gpu } from '../gpu/gpu.ts'
 import { loadDecoder, type LoadOptions } from '../model/decoder-load.ts'
 import type { Decoder } from '../model/decoder.ts'
 import type { ModelFiles } from '../model/open.ts'
-import { tensorShapes } from '../model/shapes.ts'
+import { weightCount } from '../model/shapes.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
 import { formatBytes, formatCount } from '../monitor/format.ts'
 import { readMetrics } from '../monitor/metrics-writer.ts'
@@ -218,11 +218,10 @@ async function load(
     const decoder = await loadDecoder(gpu, model, options)
     // Before a checkpoint's weights take the place of those that the run began with.
     const reference = keepsReference(args) ? await loadReference(decoder, model, options) : undefined
-    const weights = [...tensorShapes(model.config).values()].reduce((sum, shape) => sum + shape.reduce((a, b) => a * b, 1), 0)
     const trained = args.use_lora
       ? `a LoRA adapter of ${formatCount(decoder.store!.size)} (rank ${args.lora_rank})`
       : 'all of them'
-    monitor.console.print(`model    ${model.name}: ${formatCount(weights)} weights; trained: ${trained}`)
+    monitor.console.print(`model    ${model.name}: ${formatCount(weightCount(model.config))} weights; trained: ${trained}`)
     return { decoder, reference }
   } finally {
     wait.done()

@@ -58,6 +58,11 @@ export function tensorShapes(config: ModelConfig): Map<string, number[]> {
   return out
 }
 
+/** Weights of a model: its matrices and vectors counted. */
+export function weightCount(config: ModelConfig): number {
+  return [...tensorShapes(config).values()].reduce((sum, shape) => sum + shape.reduce((a, b) => a * b, 1), 0)
+}
+
 /** Checks that the files hold every tensor with the shape that the config asks for; UserError naming tensor and shapes. */
 export function checkTensors(config: ModelConfig, tensors: TensorSource, where: string): void {
   for (const [name, shape] of tensorShapes(config)) {

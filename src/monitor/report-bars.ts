@@ -1,5 +1,5 @@
 /** Horizontal bars as SVG text, in the style of report-chart.ts. */
-import { escapeHtml } from './report-chart.ts'
+import { escapeHtml, round } from './report-chart.ts'
 
 export interface Bar {
   name: string
@@ -56,5 +56,3 @@ function ratioPlace(list: readonly Bar[], room: number): Place {
   const at = (value: number) => (room * (Math.min(high, Math.max(low, Math.log2(value))) - low)) / (high - low)
   return (value) => [Math.min(at(1), at(value)), Math.max(at(1), at(value))]
 }
-
-const round = (value: number) => Math.round(value * 100) / 100

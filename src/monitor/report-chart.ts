@@ -105,6 +105,6 @@ function thinned(points: Series['points']): Series['points'] {
 
 const least = (values: readonly number[]) => values.reduce((a, b) => Math.min(a, b), Infinity)
 const most = (values: readonly number[]) => values.reduce((a, b) => Math.max(a, b), -Infinity)
-const round = (value: number) => Math.round(value * 100) / 100
+export const round = (value: number) => Math.round(value * 100) / 100
 const widened = (low: number, high: number, by: number): [number, number] =>
   high > low ? [low, high] : [low - by / 2, high + by / 2]
