@@ -9,7 +9,7 @@ const files = (pattern: string) => globSync(pattern, { cwd: root }).toSorted()
 const text = (file: string) => readFileSync(join(root, file), 'utf8')
 const lines = (file: string) => text(file).trimEnd().split('\n').length
 
-/** Imports go only down this list (DESIGN.md, "The house"). */
+/** Imports go only down this list (docs/house.md, "Rooms"). */
 const rooms = [
   'cli',
   'bench',

@@ -18,7 +18,7 @@ import { loadLoss } from '../../src/trainer/losses/index.ts'
 
 export const fixtures = fileURLToPath(new URL('../fixtures/', import.meta.url))
 
-/** Bounds on ||x - reference|| / ||reference|| (DESIGN.md, "Numbers"). */
+/** Bounds on ||x - reference|| / ||reference|| (docs/house.md, "Numbers"). */
 export const bars = { logprobs: 1e-5, gradients: 1e-4 }
 
 export interface CaseFacts {

@@ -19,7 +19,7 @@ export interface GroupMember {
   b?: BufferRange
 }
 
-/** Scaled x A of each member, (rows, rank): in buffers of their own on CPU drivers, else in one as of `roomForDown`. */
+/** Scaled x A of each member, (rows, rank): in buffers of their own on CPU drivers, else in one as of `downRanges`. */
 export interface GroupLora {
   xa: (GpuBuffer | BufferRange)[]
   rank: number
