@@ -1,15 +1,13 @@
-/** Snapshot folders, and a hub on loopback that answers as the real one does. */
-import { createHash } from 'node:crypto'
+/** Snapshot folders, and data sets of a hub. */
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { createServer, type Server } from 'node:http'
-import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
+import { afterAll, describe, expect, test } from 'vitest'
 import { UserError } from '../../src/common/errors.ts'
 import { loadRows } from '../../src/environments/datasets.ts'
 import { filesOfSplit, isHubId } from '../../src/environments/datasets-hub.ts'
+import { openHub } from '../hub.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-hub-'))
 afterAll(() => rmSync(folder, { recursive: true }))
@@ -84,66 +82,20 @@ describe('a snapshot folder', () => {
 describe('a hub id', () => {
   const sha = '0123456789abcdef0123456789abcdef01234567'
   const files = new Map([['README.md', Buffer.from('# tiny')], ['main/train.parquet', parquet], ['main/test.jsonl', line('t')]]) // prettier-ignore
-  const oid = (path: string) => createHash('sha1').update(path).digest('hex')
-  const environment = { ...process.env }
-  const asked: { path: string; token: string | undefined }[] = []
-  let server: Server
-  beforeAll(async () => {
-    server = createServer((request, response) => {
-      const { pathname } = new URL(request.url ?? '', 'http://localhost')
-      asked.push({ path: pathname, token: request.headers.authorization })
-      const entry = (path: string) => ({
-        type: 'file',
-        path,
-        size: files.get(path)?.length,
-        oid: oid(path),
-        lastCommit: { id: sha, title: '', date: '' },
-      })
-      const send = (value: unknown) => response.setHeader('content-type', 'application/json').end(JSON.stringify(value))
-      if (pathname === '/api/datasets/owner/tiny/revision/main')
-        return void send({ _id: '1', id: 'owner/tiny', sha, lastModified: new Date(0) })
-      if (pathname === `/api/datasets/owner/tiny/tree/${sha}`) return void send([...files.keys()].map(entry))
-      if (pathname === `/api/datasets/owner/tiny/paths-info/${sha}`) {
-        let body = ''
-        request.on('data', (chunk) => (body += String(chunk)))
-        request.on('end', () => send((JSON.parse(body) as { paths: string[] }).paths.map(entry)))
-        return
-      }
-      const data = files.get(pathname.replace(`/datasets/owner/tiny/resolve/${sha}/`, ''))
-      if (!data) return void response.writeHead(404, { 'X-Error-Code': 'RepoNotFound' }).end('{}')
-      const [, from, to] = /bytes=(\d+)-(\d*)/.exec(request.headers.range ?? '') ?? []
-      response.setHeader('etag', `"${oid(pathname)}"`)
-      if (from === undefined) return void response.end(data)
-      const last = to ? Math.min(Number(to), data.length - 1) : data.length - 1
-      response
-        .writeHead(206, { 'content-range': `bytes ${from}-${last}/${data.length}` })
-        .end(data.subarray(Number(from), last + 1))
-    })
-    await new Promise<void>((ready) => server.listen(0, '127.0.0.1', ready))
-  })
-  afterAll(() => void server.close())
-  afterEach(() => {
-    process.env = { ...environment }
-    asked.length = 0
-  })
-  const useCache = (cache: string) => {
-    for (const name of ['HF_HOME', 'HUGGINGFACE_HUB_CACHE', 'HF_TOKEN', 'HF_HUB_OFFLINE', 'HF_DATASETS_OFFLINE'])
-      delete process.env[name]
-    Object.assign(process.env, { HF_HUB_CACHE: join(folder, cache), HF_TOKEN_PATH: join(folder, 'no-token'), HF_ENDPOINT: `http://127.0.0.1:${(server.address() as AddressInfo).port}` }) // prettier-ignore
-  }
+  const hub = openHub('datasets', sha, files)
   test('fetches the split asked for, once, and then needs no network', async () => {
-    useCache('a')
+    hub.use(join(folder, 'a'))
     process.env.HF_TOKEN = 'hf_secret'
     const rows = await loadRows({ path: 'owner/tiny', split: 'test' })
     expect(rows.map((row) => row.prompt[0].content)).toEqual(['t'])
-    expect(asked.map(({ path }) => path).filter((path) => path.includes('resolve'))).not.toContainEqual(
+    expect(hub.asked.map(({ path }) => path).filter((path) => path.includes('resolve'))).not.toContainEqual(
       expect.stringContaining('train'),
     )
-    expect(asked.every(({ token }) => token === 'Bearer hf_secret')).toBe(true)
-    asked.length = 0
+    expect(hub.asked.every(({ token }) => token === 'Bearer hf_secret')).toBe(true)
+    hub.asked.length = 0
     process.env.HF_HUB_OFFLINE = '1'
     expect(await loadRows({ path: 'owner/tiny', split: 'test' })).toEqual(rows)
-    expect(asked).toEqual([])
+    expect(hub.asked).toEqual([])
     await expect(loadRows('owner/tiny')).rejects.toThrow('HF_HUB_OFFLINE forbids to fetch it')
     delete process.env.HF_HUB_OFFLINE
     expect(await loadRows('owner/tiny')).toEqual(
@@ -151,7 +103,7 @@ describe('a hub id', () => {
     )
   })
   test('one that is not there', async () => {
-    useCache('b')
+    hub.use(join(folder, 'b'))
     await expect(loadRows('owner/other')).rejects.toThrow(/The dataset owner\/other could not be fetched from http:\S+: /)
     process.env.HF_ENDPOINT = 'http://127.0.0.1:9'
     await expect(loadRows('owner/tiny')).rejects.toThrow('Name a file or a folder to do without a hub')

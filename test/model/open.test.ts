@@ -1,12 +1,9 @@
-import { createServer } from 'node:http'
-import type { Server } from 'node:http'
-import type { AddressInfo } from 'node:net'
-import { createHash } from 'node:crypto'
 import { cpSync, existsSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest'
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest'
 import { openModel } from '../../src/model/open.ts'
 import { writeSafetensors } from '../../src/model/safetensors.ts'
+import { openHub } from '../hub.ts'
 import { golden, newFolder, smollm2, userErrorOf, withoutSmollm2 } from './helpers.ts'
 
 const source = join(golden, 'qwen3/model')
@@ -104,68 +101,15 @@ describe('a name on the hub', () => {
   files.set('tokenizer.json', Buffer.from('{}'))
   files.set('pytorch_model.bin', Buffer.alloc(1000))
   files.set('README.md', Buffer.from('# Tiny'))
-  const oid = (path: string) => createHash('sha1').update(path).digest('hex')
-  const asked: { path: string; token: string | undefined }[] = []
-  let server: Server
-  let failAfter = Infinity
-  const environment = { ...process.env }
-
-  beforeAll(async () => {
-    server = createServer((request, response) => {
-      const { pathname } = new URL(request.url ?? '', 'http://localhost')
-      asked.push({ path: pathname, token: request.headers.authorization })
-      const entry = (path: string) => ({
-        type: 'file',
-        path,
-        size: files.get(path)?.length,
-        oid: oid(path),
-        lastCommit: { id: sha, title: '', date: '' },
-      })
-      const send = (value: unknown) => response.setHeader('content-type', 'application/json').end(JSON.stringify(value))
-      if (asked.length > failAfter) return void response.destroy()
-      if (pathname === '/api/models/owner/tiny/revision/main')
-        return void send({ _id: '1', id: 'owner/tiny', sha, siblings: [], lastModified: new Date(0) })
-      if (pathname === `/api/models/owner/tiny/tree/${sha}`) return void send([...files.keys()].map(entry))
-      if (pathname === `/api/models/owner/tiny/paths-info/${sha}`) {
-        let body = ''
-        request.on('data', (chunk) => (body += String(chunk)))
-        request.on('end', () => send((JSON.parse(body) as { paths: string[] }).paths.map(entry)))
-        return
-      }
-      const data = files.get(pathname.replace(`/owner/tiny/resolve/${sha}/`, ''))
-      if (!data) return void response.writeHead(404, { 'X-Error-Code': 'RepoNotFound' }).end('{}')
-      const [, from, to] = /bytes=(\d+)-(\d*)/.exec(request.headers.range ?? '') ?? []
-      response.setHeader('etag', `"${oid(pathname)}"`)
-      if (from === undefined) return void response.end(data)
-      const last = to ? Math.min(Number(to), data.length - 1) : data.length - 1
-      response
-        .writeHead(206, { 'content-range': `bytes ${from}-${last}/${data.length}` })
-        .end(data.subarray(Number(from), last + 1))
-    })
-    await new Promise<void>((ready) => server.listen(0, '127.0.0.1', ready))
-  })
-  afterAll(() => void server.close())
+  const hub = openHub('models', sha, files)
   beforeEach(() => void vi.spyOn(process.stderr, 'write').mockReturnValue(true))
-  afterEach(() => {
-    vi.restoreAllMocks()
-    process.env = { ...environment }
-    asked.length = 0
-    failAfter = Infinity
-  })
-  const useCache = (cache: string) => {
-    for (const name of ['HF_HOME', 'HUGGINGFACE_HUB_CACHE', 'HF_TOKEN', 'HF_HUB_OFFLINE', 'TRANSFORMERS_OFFLINE'])
-      delete process.env[name]
-    Object.assign(process.env, {
-      HF_HUB_CACHE: cache,
-      HF_ENDPOINT: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
-      HF_TOKEN_PATH: '/dev/null',
-    })
-  }
+  afterEach(() => void vi.restoreAllMocks())
 
   test('is fetched into the cache once, without what is not needed, and then never asked for again', async () => {
     const cache = newFolder()
-    useCache(cache)
+    hub.use(cache)
     process.env.HF_TOKEN = 'hf_secret'
+    const told = vi.spyOn(process.stderr, 'write')
     const model = await openModel('owner/tiny')
     expect([model.name, model.path]).toEqual(['owner/tiny', join(cache, 'models--owner--tiny/snapshots', sha)])
     expect(readFileSync(join(model.path, 'model.safetensors'))).toEqual(files.get('model.safetensors'))
@@ -176,53 +120,53 @@ describe('a name on the hub', () => {
       'model.safetensors',
       'tokenizer.json',
     ])
-    expect(vi.mocked(process.stderr.write).mock.calls[0]).toEqual(['fetching config.json (0.0 MB)\n'])
-    expect(asked.every(({ token }) => token === 'Bearer hf_secret')).toBe(true)
+    expect(told.mock.calls[0]).toEqual(['fetching config.json (0.0 MB)\n'])
+    expect(hub.asked.every(({ token }) => token === 'Bearer hf_secret')).toBe(true)
     model.close()
-    asked.length = 0
+    hub.asked.length = 0
     ;(await openModel('owner/tiny')).close()
     process.env.HF_HUB_OFFLINE = '1'
     ;(await openModel('owner/tiny')).close()
-    expect(asked).toEqual([])
+    expect(hub.asked).toEqual([])
   })
   test('that was cut off is taken up again', async () => {
     const cache = newFolder()
-    useCache(cache)
-    failAfter = 6
+    hub.use(cache)
+    hub.failAfter = 6
     expect(await userErrorOf(() => openModel('owner/tiny'))).toContain(
       'The model owner/tiny could not be fetched from http://127.0.0.1',
     )
     expect(existsSync(join(cache, 'models--owner--tiny/refs/main'))).toBe(false)
-    failAfter = Infinity
-    const before = asked.length
+    hub.failAfter = Infinity
+    const before = hub.asked.length
     ;(await openModel('owner/tiny')).close()
     // config.json came the first time.
-    expect(asked.slice(before).some(({ path }) => path.endsWith('/config.json'))).toBe(false)
+    expect(hub.asked.slice(before).some(({ path }) => path.endsWith('/config.json'))).toBe(false)
   })
   test('that does not exist, or may not be fetched, is said in a sentence', async () => {
     const cache = newFolder()
-    useCache(cache)
+    hub.use(cache)
     const absent = await userErrorOf(() => openModel('owner/other'))
     expect(absent).toContain('there is no model of this name or revision')
     // It may be a path that somebody mistyped, or is not in the folder of.
     expect(absent).toContain('There is no folder of that name here either')
     process.env.HF_HUB_OFFLINE = '1'
-    asked.length = 0
+    hub.asked.length = 0
     expect(await userErrorOf(() => openModel('owner/tiny'))).toContain('HF_HUB_OFFLINE forbids to fetch it')
-    expect(asked).toEqual([])
+    expect(hub.asked).toEqual([])
     delete process.env.HF_HUB_OFFLINE
     process.env.HF_ENDPOINT = 'http://127.0.0.1:1'
     expect(await userErrorOf(() => openModel('owner/tiny'))).toContain('could not be fetched from http://127.0.0.1:1')
   })
   test('in the layout of the Python libraries is found', async () => {
     const cache = newFolder()
-    useCache(cache)
+    hub.use(cache)
     const repo = join(cache, 'models--some--model')
     mkdirSync(join(repo, 'refs'), { recursive: true })
     writeFileSync(join(repo, 'refs/main'), `${sha}\n`)
     cpSync(source, join(repo, 'snapshots', sha), { recursive: true })
     writeFileSync(join(repo, 'snapshots', sha, 'tokenizer.json'), '{}')
     ;(await openModel('some/model')).close()
-    expect(asked).toEqual([])
+    expect(hub.asked).toEqual([])
   })
 })

@@ -1,0 +1,77 @@
+/** A Hugging Face hub on loopback that answers as the real one does, with one repository: owner/tiny. */
+import { createHash } from 'node:crypto'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { afterAll, afterEach, beforeAll } from 'vitest'
+
+export interface TinyHub {
+  /** What was asked for since the test began. */
+  asked: { path: string; token: string | undefined }[]
+  /** Connections break after so many requests of a test. */
+  failAfter: number
+  /** Makes the hub, and this cache, those of the process until the test is over. */
+  use(cache: string): void
+}
+
+/** Open while the tests of the file or `describe` that calls this run. */
+export function openHub(kind: 'models' | 'datasets', sha: string, files: ReadonlyMap<string, Buffer>): TinyHub {
+  const oid = (path: string) => createHash('sha1').update(path).digest('hex')
+  const entry = (path: string) => ({
+    type: 'file',
+    path,
+    size: files.get(path)?.length,
+    oid: oid(path),
+    lastCommit: { id: sha, title: '', date: '' },
+  })
+  const api = `/api/${kind}/owner/tiny`
+  const server = createServer((request, response) => {
+    const { pathname } = new URL(request.url ?? '', 'http://localhost')
+    hub.asked.push({ path: pathname, token: request.headers.authorization })
+    if (hub.asked.length > hub.failAfter) return void response.destroy()
+    const send = (value: unknown) => response.setHeader('content-type', 'application/json').end(JSON.stringify(value))
+    if (pathname === `${api}/revision/main`)
+      return void send({ _id: '1', id: 'owner/tiny', sha, siblings: [], lastModified: new Date(0) })
+    if (pathname === `${api}/tree/${sha}`) return void send([...files.keys()].map(entry))
+    if (pathname === `${api}/paths-info/${sha}`) {
+      let body = ''
+      request.on('data', (chunk) => (body += String(chunk)))
+      request.on('end', () => send((JSON.parse(body) as { paths: string[] }).paths.map(entry)))
+      return
+    }
+    const data = files.get(pathname.replace(`${kind === 'datasets' ? '/datasets' : ''}/owner/tiny/resolve/${sha}/`, ''))
+    if (!data) return void response.writeHead(404, { 'X-Error-Code': 'RepoNotFound' }).end('{}')
+    const [, from, to] = /bytes=(\d+)-(\d*)/.exec(request.headers.range ?? '') ?? []
+    response.setHeader('etag', `"${oid(pathname)}"`)
+    if (from === undefined) return void response.end(data)
+    const last = to ? Math.min(Number(to), data.length - 1) : data.length - 1
+    response
+      .writeHead(206, { 'content-range': `bytes ${from}-${last}/${data.length}` })
+      .end(data.subarray(Number(from), last + 1))
+  })
+  const environment = { ...process.env }
+  const hub: TinyHub = {
+    asked: [],
+    failAfter: Infinity,
+    use(cache) {
+      for (const name of [
+        'HF_HOME',
+        'HUGGINGFACE_HUB_CACHE',
+        'HF_TOKEN',
+        'HF_HUB_OFFLINE',
+        'HF_DATASETS_OFFLINE',
+        'TRANSFORMERS_OFFLINE',
+      ])
+        delete process.env[name]
+      const HF_ENDPOINT = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+      Object.assign(process.env, { HF_HUB_CACHE: cache, HF_TOKEN_PATH: '/dev/null', HF_ENDPOINT })
+    },
+  }
+  beforeAll(() => new Promise<void>((ready) => server.listen(0, '127.0.0.1', ready)))
+  afterEach(() => {
+    process.env = { ...environment }
+    hub.asked.length = 0
+    hub.failAfter = Infinity
+  })
+  afterAll(() => void server.close())
+  return hub
+}
