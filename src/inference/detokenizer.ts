@@ -1,6 +1,7 @@
 /** Text of a completion for those who read along: only what is certain, so that nothing has to be taken back. */
 import { decodeStream } from '../model/tokenizer.ts'
 import type { StreamDecoder, Tokenizer } from '../model/tokenizer.ts'
+import { earliest } from './stop-watch.ts'
 
 export interface DetokenizerOptions {
   /** Strings that end the text; empty ones are ignored. */
@@ -48,25 +49,16 @@ export class Detokenizer {
 
   #take(piece: string, last: boolean): string {
     const text = this.#held + piece
-    const found = earliest(text, this.#stop)
+    const found = earliest(text, this.#stop, 0)
     if (found) {
-      this.#stopped = found.word
+      this.#stopped = found.stop
       this.#held = ''
-      return text.slice(0, found.at + (this.#includeStop ? found.word.length : 0))
+      return text.slice(0, found.at + (this.#includeStop ? found.stop.length : 0))
     }
     const certain = last ? text.length : text.length - mayBegin(text, this.#stop)
     this.#held = text.slice(certain)
     return text.slice(0, certain)
   }
-}
-
-function earliest(text: string, words: readonly string[]): { word: string; at: number } | undefined {
-  let best: { word: string; at: number } | undefined
-  for (const word of words) {
-    const at = text.indexOf(word)
-    if (at >= 0 && (!best || at < best.at)) best = { word, at }
-  }
-  return best
 }
 
 /** Length of the longest end of `text` that is the beginning of one of `words`. */

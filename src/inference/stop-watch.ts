@@ -50,7 +50,7 @@ export class StopWatch {
 }
 
 /** The first of the stop strings in a text, of those that end behind `after`. */
-function earliest(text: string, stops: string[], after: number): { stop: string; at: number } | undefined {
+export function earliest(text: string, stops: readonly string[], after: number): { stop: string; at: number } | undefined {
   let best: { stop: string; at: number } | undefined
   for (const stop of stops) {
     const at = text.indexOf(stop, Math.max(0, after - stop.length + 1))

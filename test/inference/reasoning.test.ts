@@ -1,11 +1,11 @@
 /** Thoughts and answers, whole and cut anywhere. */
 import { describe, expect, test } from 'vitest'
-import { reasoningStream, templateThinks, thinkingAt } from '../../src/inference/parsers/reasoning.ts'
+import { ReasoningStream, templateThinks, thinkingAt } from '../../src/inference/parsers/reasoning.ts'
 import fc from '../fast-check.ts'
 
 /** The whole text. `reasoning` is null where it has no thoughts. */
 function splitReasoning(text: string, open: boolean): { reasoning: string | null; content: string } {
-  const stream = reasoningStream({ open })
+  const stream = new ReasoningStream(open)
   const deltas = [stream.push(text), stream.flush()]
   const joined = (name: 'reasoning' | 'content') => deltas.map((delta) => delta[name] ?? '').join('')
   const thinks = open || deltas.some((delta) => delta.reasoning !== undefined) || text.trimStart().startsWith('<think>')
@@ -60,7 +60,7 @@ test('any cut of any text gives, joined, what the whole text gives', () => {
   const texts = fc.array(piece, { maxLength: 16 }).map((parts) => parts.join(''))
   fc.assert(
     fc.property(texts, fc.boolean(), fc.array(fc.nat(), { maxLength: 10 }), (text, open, cuts) => {
-      const stream = reasoningStream({ open })
+      const stream = new ReasoningStream(open)
       const places = [0, ...cuts.map((cut) => cut % (text.length + 1)).toSorted((a, b) => a - b), text.length]
       const deltas = places.slice(1).map((place, i) => stream.push(text.slice(places[i], place)))
       deltas.push(stream.flush())

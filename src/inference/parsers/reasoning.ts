@@ -1,15 +1,6 @@
 /** Splits what a model thinks, <think>...</think>, from what it answers. The words in between are kept as they are, spaces too. */
 import { mayBegin } from '../detokenizer.ts'
-import type { ReasoningDelta, ReasoningStream } from './types.ts'
-
-export interface ReasoningOptions {
-  /** The prompt ends inside of an open <think>: the answer begins with thoughts. Default false. */
-  open?: boolean
-  /** Default <think>. */
-  start?: string
-  /** Default </think>. */
-  end?: string
-}
+import type { ReasoningDelta } from './types.ts'
 
 const START = '<think>'
 const END = '</think>'
@@ -36,26 +27,15 @@ export function thinkingAt(prompt: string, begun = ''): Thinking {
 export const templateThinks = (chatTemplate: string | null): boolean => chatTemplate?.includes(END) ?? false
 
 /** The text as it comes. The deltas together are the same however it is cut; thoughts that do not end are all there is. */
-export function reasoningStream(options: ReasoningOptions): ReasoningStream {
-  return new Splitter(options)
-}
-
-class Splitter implements ReasoningStream {
-  readonly #start: string
-  readonly #end: string
+export class ReasoningStream {
   /** 'before': no text yet but white space; the start tag may come. */
   #state: 'before' | 'thoughts' | 'content' = 'before'
   readonly #open: boolean
   #held = ''
 
-  constructor({ open = false, start = START, end = END }: ReasoningOptions) {
+  /** @param open the prompt ends inside of an open <think>: the answer begins with thoughts */
+  constructor(open: boolean) {
     this.#open = open
-    this.#start = start
-    this.#end = end
-  }
-
-  get ended(): boolean {
-    return this.#state === 'content'
   }
 
   push(text: string): ReasoningDelta {
@@ -81,17 +61,17 @@ class Splitter implements ReasoningStream {
   /** The start tag is dropped, also where the prompt has opened the thoughts already. */
   #begin(): void {
     const begun = this.#held.trimStart()
-    if (begun.startsWith(this.#start)) {
-      this.#held = begun.slice(this.#start.length)
+    if (begun.startsWith(START)) {
+      this.#held = begun.slice(START.length)
       this.#state = 'thoughts'
-    } else if (!this.#start.startsWith(begun)) this.#state = this.#open ? 'thoughts' : 'content'
+    } else if (!START.startsWith(begun)) this.#state = this.#open ? 'thoughts' : 'content'
   }
 
   #think(delta: ReasoningDelta): void {
-    const at = this.#held.indexOf(this.#end)
-    const length = at >= 0 ? at : this.#held.length - mayBegin(this.#held, [this.#end])
+    const at = this.#held.indexOf(END)
+    const length = at >= 0 ? at : this.#held.length - mayBegin(this.#held, [END])
     if (length > 0) delta.reasoning = this.#held.slice(0, length)
-    this.#held = this.#held.slice(at >= 0 ? at + this.#end.length : length)
+    this.#held = this.#held.slice(at >= 0 ? at + END.length : length)
     if (at >= 0) this.#state = 'content'
   }
 }

@@ -42,10 +42,3 @@ export interface ReasoningDelta {
   reasoning?: string
   content?: string
 }
-
-export interface ReasoningStream {
-  /** True when the thinking has ended, or never began: what comes is content. */
-  readonly ended: boolean
-  push(text: string): ReasoningDelta
-  flush(): ReasoningDelta
-}

@@ -1,6 +1,7 @@
 /** A chat answer out of a completion's text: thinking split off, then calls of tools, then what is left. The same way for whole answers and streams. */
 import type { ToolCall } from '../../common/types.ts'
-import type { AnswerStream, ReasoningStream, ToolCallDelta, ToolParser } from '../parsers/types.ts'
+import type { ReasoningStream } from '../parsers/reasoning.ts'
+import type { AnswerStream, ToolCallDelta, ToolParser } from '../parsers/types.ts'
 
 /** What a piece of text adds. */
 export interface MessageDelta {

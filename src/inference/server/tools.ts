@@ -1,7 +1,7 @@
 /** What a chat request's tools mean here, and how thoughts and calls are found in its answer. */
 import { UserError } from '../../common/errors.ts'
 import type { GrammarFormat } from '../grammar/types.ts'
-import { reasoningStream, thoughtMarks, type Thinking } from '../parsers/reasoning.ts'
+import { ReasoningStream, thoughtMarks, type Thinking } from '../parsers/reasoning.ts'
 import { planTools as plan, type ToolPlan as Plan } from '../parsers/tools/choice.ts'
 import { AnswerText } from './answer.ts'
 import { badRequest, unsupported } from './errors.ts'
@@ -43,7 +43,7 @@ export function planTools(server: ServerContext, body: ChatBody): ToolPlan {
 
 /** Reads the answer to a prompt. */
 export function answerTo({ parts }: ServerContext, thinking: Thinking, tools?: Plan): AnswerText {
-  const reasoning = parts.reasoning ? reasoningStream({ open: thinking === 'begun' }) : undefined
+  const reasoning = parts.reasoning ? new ReasoningStream(thinking === 'begun') : undefined
   return new AnswerText(reasoning, tools?.parser ?? undefined, tools?.most)
 }
 
