@@ -10,9 +10,7 @@ import type { Gpu } from '../gpu/gpu.ts'
 import { times, type Count } from '../gpu/size.ts'
 import { makeTensor, Tensor } from './tensor.ts'
 
-export interface Node {
-  /** For errors and traces. */
-  name: string
+interface Node {
   output: Tensor
   /** Tensors kept for the rule; dropped after it ran. */
   kept: Tensor[]
@@ -39,10 +37,10 @@ export class Tape {
   }
 
   /** Leaves a node. `kept` are the tensors that `backward` reads. */
-  node(name: string, output: Tensor, kept: Tensor[], backward: (dy: Tensor) => void): Tensor {
+  node(output: Tensor, kept: Tensor[], backward: (dy: Tensor) => void): Tensor {
     if (this.recording && output.needsGrad) {
       for (const t of kept) t.keep()
-      this.#nodes.push({ name, output: output.keep(), kept, backward })
+      this.#nodes.push({ output: output.keep(), kept, backward })
     }
     return output
   }
@@ -128,7 +126,7 @@ export function checkpoint(tape: Tape, x: Tensor, fn: (tape: Tape, x: Tensor) =>
   const forward = new Tape(tape.gpu, false)
   const plain = fn(forward, x)
   const y = new Tensor(plain.buffer, plain.rows, plain.columns, true)
-  return tape.node('checkpoint', y, [x], (dy) => {
+  return tape.node(y, [x], (dy) => {
     const again = new Tape(tape.gpu, true)
     const input = new Tensor(x.buffer, x.rows, x.columns, x.needsGrad)
     const output = fn(again, input)

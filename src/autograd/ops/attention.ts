@@ -36,7 +36,7 @@ export function rope(
   const y = new Tensor(x.buffer, x.rows, x.columns, x.needsGrad)
   if (!tape.recording || !x.needsGrad) return y
   // The buffer now belongs to y alone; x stays only as the handle that its gradient hangs on.
-  return tape.node('rope', y, [], (dy) => {
+  return tape.node(y, [], (dy) => {
     const dx = tape.ownGrad(dy)
     ropeKernel(gpu, dx.buffer, layout.info, table, x.rows, heads, headDim, true)
     tape.giveGrad(x, dx)
@@ -75,7 +75,7 @@ export function attention(
     { neighbours: layout.keyEnd !== undefined, paged },
   )
   tape.done(...scratch)
-  tape.node('attention', o, [q, k, v, o, lse], (dy) => {
+  tape.node(o, [q, k, v, o, lse], (dy) => {
     const soft = tape.tensor(rows, shape.heads * 2, 'attention softmax', false)
     const [dq, dk, dv] = [q, k, v].map((t) => tape.tensor(rows, t.columns, 'd attention', false))
     const saved = {

@@ -8,7 +8,7 @@ export function siluGate(tape: Tape, g: Tensor, u: Tensor): Tensor {
   const { gpu } = tape
   const y = tape.tensor(g.rows, g.columns, 'silu gate', g.needsGrad || u.needsGrad)
   kernels.siluGate(gpu, g.buffer, u.buffer, y.buffer, g.count, g.columns)
-  return tape.node('silu gate', y, [g, u], (dy) => {
+  return tape.node(y, [g, u], (dy) => {
     const dg = tape.tensor(g.rows, g.columns, 'd gate', false)
     const du = tape.tensor(u.rows, u.columns, 'd up', false)
     const buffers = { dy: dy.buffer, g: g.buffer, u: u.buffer, dg: dg.buffer, du: du.buffer }

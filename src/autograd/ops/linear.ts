@@ -76,11 +76,11 @@ interface Down {
 export function linearNode(
   tape: Tape,
   { x, y, down }: { x: Tensor; y: Tensor; down?: Down },
-  { name, weight, lora, trained }: Projection,
+  { weight, lora, trained }: Projection,
   { residual, dropoutSeed }: LinearArguments,
 ): Tensor {
   const kept = lora && down ? [down.input, down.held] : trained ? [x] : []
-  return tape.node(name, y, kept, (dy) => {
+  return tape.node(y, kept, (dy) => {
     if (lora && down) loraBackward(tape, { x, input: down.input, xa: down.xa, dy }, weight, lora, dropoutSeed)
     else {
       if (trained) trainedBackward(tape, x, dy, trained)

@@ -23,7 +23,7 @@ export function rmsNorm(tape: Tape, x: Tensor, norm: Norm): Tensor {
   const y = tape.tensor(x.rows, x.columns, norm.name, x.needsGrad || !!trained)
   const rstd = tape.tensor(groups, 1, `${norm.name} rstd`, false)
   kernels.rmsNorm(gpu, x.buffer, norm.gain, y.buffer, rstd.buffer, groups, channels, norm.eps)
-  tape.node(norm.name, y, [x, rstd], (dy) => {
+  tape.node(y, [x, rstd], (dy) => {
     if (trained)
       kernels.rmsNormGain(gpu, dy.buffer, x.buffer, rstd.buffer, trained.store.gradient(trained.gain), groups, channels)
     if (!x.needsGrad) return

@@ -24,7 +24,7 @@ export function embedding(tape: Tape, ids: GpuBuffer, rows: Count, table: Embedd
   const { weight, trained } = table
   const y = tape.tensor(rows, weight.columns, 'embedding', !!trained)
   embeddingKernel(gpu, ids, weight, y.buffer, rows)
-  return tape.node('embedding', y, [], (dy) => {
+  return tape.node(y, [], (dy) => {
     for (const piece of trained!.weight.pieces) {
       const range = { firstRow: piece.row, limit: piece.row + piece.rows }
       const out = trained!.store.gradient(trained!.weight, piece)
@@ -41,7 +41,7 @@ export function gather(tape: Tape, x: Tensor, index: GpuBuffer, rows: Count, lis
   const { gpu } = tape
   const y = tape.tensor(rows, x.columns, 'gather', x.needsGrad)
   gatherRows(gpu, x.buffer, index, y.buffer, rows, x.columns)
-  return tape.node('gather', y, [], (dy) => {
+  return tape.node(y, [], (dy) => {
     const dx = tape.tensor(x.rows, x.columns, 'd gather', false)
     addRowLists(gpu, dy.buffer, lists!, dx.buffer, x.columns)
     tape.giveGrad(x, dx)

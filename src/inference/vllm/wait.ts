@@ -1,12 +1,10 @@
 /** Waiting for a server: growing pauses, a limit, and an abort that ends both. */
 import { setTimeout as sleep } from 'node:timers/promises'
+import { pauseMs as growing } from '../../common/faults.ts'
 import { VllmError } from './api.ts'
 
-const FIRST_MS = 250
-const LONGEST_MS = 5000
-
 /** The pause before try `n` (from 0) of the same thing: 0.25, 0.5, 1, 2, 4, 5, 5 ... seconds. */
-export const pauseMs = (n: number): number => Math.min(FIRST_MS * 2 ** n, LONGEST_MS)
+export const pauseMs = (n: number): number => growing(n, { firstMs: 250, longestMs: 5000 })
 
 /**
  * Repeats a call that fails for a passing reason (see `VllmError.passing`) until it succeeds or the time is over.
