@@ -154,7 +154,6 @@ async function download(id: string, revision: string, repoFolder: string, option
     [listOf(repoFolder, sha), JSON.stringify([...sizes.keys()])],
     [join(repoFolder, 'refs', revision), sha],
   ] as const) {
-    // prettier-ignore
     await mkdir(dirname(file), { recursive: true })
     if (basename(file) !== sha) await writeFile(file, text)
   }

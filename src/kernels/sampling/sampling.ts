@@ -89,27 +89,20 @@ export function adjustLogits(
   gpu.dispatch(gpu.kernel(paths.adjust), bindings, { rows, vocabulary }, [rows])
 }
 
+type DrawBindings = Record<'logits' | 'settings' | 'seeds' | 'drawn', Binding>
+
+const drawn =
+  (MASK: number) =>
+  (gpu: Gpu, t: DrawBindings, rows: number, vocabulary: number): void => {
+    const kernel = gpu.kernel(paths.draw, { ...lanes(gpu, true), MASK })
+    gpu.dispatch(kernel, [t.logits, t.settings, t.seeds, t.drawn], { rows, vocabulary }, [rows])
+  }
+
 /** drawn[r] = a token for row r (0 for rows that are not in use); seeds (rows) vec2u: seed and position, or the token where it is given. */
-export function drawTokens(
-  gpu: Gpu,
-  t: { logits: Binding; settings: Binding; seeds: Binding; drawn: Binding },
-  rows: number,
-  vocabulary: number,
-): void {
-  const kernel = gpu.kernel(paths.draw, { ...lanes(gpu, true), MASK: 0 })
-  gpu.dispatch(kernel, [t.logits, t.settings, t.seeds, t.drawn], { rows, vocabulary }, [rows])
-}
+export const drawTokens = drawn(0)
 
 /** Leaves in `logits` what `drawTokens` would draw from: logits / temperature, and -3e38 for dropped tokens. */
-export function maskLogits(
-  gpu: Gpu,
-  t: { logits: Binding; settings: Binding; seeds: Binding; drawn: Binding },
-  rows: number,
-  vocabulary: number,
-): void {
-  const kernel = gpu.kernel(paths.draw, { ...lanes(gpu, true), MASK: 1 })
-  gpu.dispatch(kernel, [t.logits, t.settings, t.seeds, t.drawn], { rows, vocabulary }, [rows])
-}
+export const maskLogits = drawn(1)
 
 /**
  * The most likely tokens of rows, and the rank of `targets`, into `records` (rows, topWords); see tops.wgsl and `readTop`.
