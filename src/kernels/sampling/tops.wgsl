@@ -48,7 +48,6 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   if (lane == 0u) { records[record] = rank; }
   let log_s = log(stats[row].y);
   for (var i = 1u; i < wanted[row]; i++) {
-    workgroupBarrier();
     var z = lowest;
     var token = NONE;
     for (var s = lane; s < SEGMENTS; s += LANES) {
@@ -69,7 +68,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     }
     let next = lanes_max(lane, z);
     let next_token = best_token(lane, z, token, next);
-    if (lane == 0u) {
+    // A part is one lane's alone, from first to last: nobody waits for another.
+    if (lane == taken % LANES) {
       segment_z[taken % SEGMENTS] = next;
       segment_token[taken % SEGMENTS] = select(NONE, next_token, next > lowest);
     }
