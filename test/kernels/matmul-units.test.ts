@@ -103,6 +103,19 @@ describe(`matrix units${none}`, () => {
       for (const value of await bench.down(dx, 64)) expect(Number.isFinite(value)).toBe(true)
     })
   })
+  test.skipIf(none)('what is no number stays none, and is not taken for the end of the range', async () => {
+    await withUnits('units NaN', async () => {
+      const { weight } = bench.weight(8, 8, true)
+      const values = Float32Array.from({ length: 16 }, (_, i) => (i === 3 ? NaN : i))
+      const [y, dx] = [bench.out(16), bench.out(16)]
+      linear(gpu, bench.up(values), 2, weight, y)
+      linearBackwardInput(gpu, bench.up(values), 2, weight, dx)
+      for (const out of [y, dx]) {
+        const got = await bench.down(out, 16)
+        expect([...got].map(Number.isNaN)).toEqual(Array.from({ length: 16 }, (_, i) => i < 8))
+      }
+    })
+  })
   test.skipIf(none)('a row has the same bits in every batch and every tile', async () => {
     await withUnits('units bits', async () => {
       const [rows, n, k] = [131, 72, 136]
