@@ -23,13 +23,14 @@ import { runCase, type KernelCase } from '../src/bench/case.ts'
 import { benchDecode } from '../src/bench/decode.ts'
 import { hasUnits, matmulCase, type MatmulForm } from '../src/bench/matmul.ts'
 import { measurePeaks, peakOf, type Peaks } from '../src/bench/peaks.ts'
-import { modelFor, modelShapes, weightCount } from '../src/bench/shapes.ts'
+import { modelFor, modelShapes } from '../src/bench/shapes.ts'
 import { benchStep, loraOptions } from '../src/bench/step.ts'
 import { messageOf } from '../src/common/errors.ts'
 import { Gpu } from '../src/gpu/gpu.ts'
 import { dispatchFlat } from '../src/kernels/common/lanes.ts'
 import { useMatrixUnits } from '../src/kernels/common/matrix-units.ts'
 import { loadDecoder } from '../src/model/decoder-load.ts'
+import { weightCount } from '../src/model/shapes.ts'
 
 const parts = ['dispatch', 'compile', 'peaks', 'tune', 'matmul', 'attention', 'decode', 'step'] as const
 type Part = (typeof parts)[number]
@@ -65,7 +66,7 @@ const { facts } = gpu
 const shape = quick ? 'tiny' : 'qwen3-0.6b'
 const report: Record<string, unknown> = {
   date: new Date().toISOString(),
-  adapter: { ...facts, features: facts.features.length },
+  adapter: facts,
   quick,
   aims: [] as Aim[],
 }
