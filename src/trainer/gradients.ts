@@ -147,11 +147,11 @@ function keepResults(packed: PackedBatch, numbers: TokenResults, results: Sample
 }
 
 /** Supervised training has no sampler: its ratio is pinned by equal bounds, so any log-probability will do. */
-function lossData(batch: TrainingBatch, packed: PackedBatch): LossData {
-  const [inferenceLogprobs, advantages, refLogprobs] = (['inferenceLogprobs', 'advantages', 'refLogprobs'] as const).map(
-    (field) => Float32Array.from(packed.sample, (sample, i) => batch.samples[sample][field]?.[packed.token[i]] ?? 0),
-  )
-  return { inferenceLogprobs, advantages, refLogprobs }
+function lossData({ samples }: TrainingBatch, packed: PackedBatch): LossData {
+  const values = (field: 'inferenceLogprobs' | 'advantages' | 'refLogprobs') =>
+    Float32Array.from(packed.sample, (sample, i) => samples[sample][field]![packed.token[i]])
+  const refLogprobs = samples[0].refLogprobs && values('refLogprobs')
+  return { inferenceLogprobs: values('inferenceLogprobs'), advantages: values('advantages'), refLogprobs }
 }
 
 /** Runs a loss of the user's on every sample of a micro-batch. */
