@@ -11,7 +11,7 @@ import { TinyRuns, type Outcome } from './tiny-run.ts'
 
 const runs = new TinyRuns()
 const ppoClip = fileURLToPath(new URL('../../configs/losses/ppo-clip.ts', import.meta.url))
-const inTurns = ['max_async_level=0', 'eval_strategy=steps', 'eval_steps=2', 'save_steps=2', 'eval_temperature=0']
+const inTurns = ['max_async_level=0', 'eval_strategy=steps', 'eval_steps=2', 'save_steps=2', 'eval_temperature=0', 'beta=0.05']
 const adapterOf = (run: string, step: number) =>
   readFileSync(runs.path('outputs', run, `checkpoints/step_${step}/adapter_model.safetensors`))
 const whole = (run: string, step: number) => brokenBecause(runs.path('outputs', run, 'checkpoints', `step_${step}`)) === undefined
@@ -64,6 +64,10 @@ describe('a run in turns (max_async_level = 0)', () => {
     // Step 2 ends with an evaluation, which reads back sizes of its own.
     expect(rows[4]['perf/buffers_made'], 'nothing is allocated in a step').toBe(rows[3]['perf/buffers_made'])
     expect(rows.filter((row) => 'eval/even/avg@1' in row).map((row) => row.step)).toEqual([0, 2, 4])
+    // beta: the first step's policy is the reference, later ones are not.
+    const refKl = rows.slice(1).map((row) => row['ref_kl/all/mean'] as number)
+    expect(refKl[0]).toBe(0)
+    expect(Math.min(...refKl.slice(1))).toBeGreaterThan(0)
   })
 
   test('rollouts: all of them, with tokens, rewards and advantages', () => {
@@ -110,15 +114,23 @@ describe('a run in turns (max_async_level = 0)', () => {
   })
 })
 
-test('one step off-policy, two environments, a loss, an advantage and a filter of the user', async () => {
+test('one step off-policy, two environments, a loss, an advantage and a filter of the user, whose groups are replaced', async () => {
   runs.write(
     'scaled.ts',
     'export default (group: { reward: number }[], { by }: { by: number }) => group.map((r) => (r.reward - 0.5) * by)',
   )
-  runs.write('any.ts', 'export default (group: unknown[]) => group.length > 2')
+  runs.write('any.ts', "export default (group: { group: string }[]) => group.length > 2 && !group[0].group.endsWith('.0')")
   runs.write('run2.toml', `env = [{ id = "./even.ts", name = "even" }, { id = "./even.ts", name = "odd" }]\n`)
   const plugins = [`loss=${ppoClip}`, 'advantage=./scaled.ts', '--trainer.args.advantage_args.by', '2', 'filters=["./any.ts"]']
-  const outcome = await runs.run(['@', 'run2.toml', 'run_name=mix', 'max_steps=3', 'batch_size=16', ...plugins])
+  const outcome = await runs.run([
+    '@',
+    'run2.toml',
+    'run_name=mix',
+    'max_steps=3',
+    'batch_size=16',
+    'oversampling_factor=2',
+    ...plugins,
+  ])
   good(outcome)
   const rows = runs.rows('mix', 'metrics.jsonl')
   expect(rows.map((row) => row.step)).toEqual([1, 2, 3])
@@ -127,14 +139,18 @@ test('one step off-policy, two environments, a loss, an advantage and a filter o
   expect(rows.map((row) => row['off_policy/max'])).toEqual([0, 1, 1])
   const rollouts = [1, 2, 3].flatMap((step) => runs.rows('mix', `rollouts/step_${step}.jsonl`))
   expect(new Set(rollouts.map((row) => row.env))).toEqual(new Set(['even', 'odd']))
-  for (const row of rollouts) expect(row.advantage).toBeCloseTo(((row.reward as number) - 0.5) * 2)
+  const turnedDown = rollouts.filter((row) => row.advantage === null)
+  expect(turnedDown).toHaveLength(3 * (rollouts.length / 3 - 16))
+  expect(rows.map((row) => row['discarded/mean'])).toEqual(rows.map(() => turnedDown.length / rollouts.length))
+  for (const row of rollouts) if (row.advantage !== null) expect(row.advantage).toBeCloseTo(((row.reward as number) - 0.5) * 2)
 })
 
 test('full fine-tuning writes a model that opens', async () => {
   const words = ['run_name=full', 'use_lora=false', 'learning_rate=1e-3', 'max_steps=1', '--model.name', './tiny']
   // With the sizes that are chosen by the machine, and small moments.
-  const outcome = await runs.run([...words, 'micro_batch_tokens=auto', 'optim=adamw_8bit'])
+  const outcome = await runs.run([...words, 'micro_batch_tokens=auto', 'optim=adamw_8bit', 'use_ref_model=true'])
   good(outcome)
+  expect(runs.rows('full', 'metrics.jsonl').at(-1)!['ref_kl/all/mean']).toBe(0)
   const resolved = readFileSync(runs.path('outputs/full/config.toml'), 'utf8')
   const tokens = /^micro_batch_tokens = (\d+)$/m.exec(resolved)?.[1]
   expect(outcome.stdout).toContain(`micro    micro_batch_tokens = ${tokens} ("auto"): needs about `)
@@ -151,6 +167,8 @@ test('model.adapter goes on from an adapter: what it samples first is what the o
   good(await runs.run(['run_name=on', 'max_steps=1', ...inTurns, '--model.adapter', 'outputs/whole/checkpoints/step_4']))
   const [before, last] = [runs.rows('on', 'rollouts/step_0.jsonl'), runs.rows('whole', 'rollouts/step_4.jsonl')]
   expect(before.map((row) => row.completion)).toEqual(last.filter((row) => row.split === 'eval').map((row) => row.completion))
+  // The reference is the adapter that it began with, not the model without one.
+  expect(runs.rows('on', 'metrics.jsonl').at(-1)!['ref_kl/all/mean']).toBe(0)
 })
 
 describe('ends', () => {
