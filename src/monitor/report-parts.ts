@@ -4,8 +4,8 @@ import { escapeHtml } from './report-chart.ts'
 
 /** The curves that are seen at once, in this order; the others are folded away under their groups. */
 export const FIRST = [
-  'reward', 'is_truncated/mean', 'tokens/completion', 'solved_some', 'loss/mean', 'entropy/all/mean', 'mismatch_kl/all/mean', 'optim/grad_norm',
-  'optim/lr', 'off_policy/mean', 'time/step', 'perf/throughput',
+  'reward', 'is_truncated/mean', 'tokens/completion', 'solved_some', 'loss/mean', 'entropy/all/mean', 'mismatch_kl/all/mean', 'ref_kl/all/mean',
+  'optim/grad_norm', 'optim/lr', 'off_policy/mean', 'time/step', 'perf/throughput',
 ] // prettier-ignore
 
 /** A part of the page; '' for one without content. */
