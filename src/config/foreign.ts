@@ -138,6 +138,14 @@ export const foreignKeys: ForeignKey[] = [
     ['lora_modules_to_save', 'lora_config'],
     'is not there: choose layers with lora_target_modules, or train all weights with use_lora = false.',
   ),
+  {
+    table: args,
+    names: ['online_difficulty_filtering'],
+    verdict: 'ignored',
+    say: 'is what the filter zero_variance does, which is on; oversampling_factor plays other tasks in the place of what it turns down.',
+    when: (v) => v === true,
+    otherwise: { verdict: 'refused', say: 'is not a key here: filters = [] keeps every group.' },
+  },
   write(args, ['num_batches_ahead'], 'is named max_async_level here.'),
   write(args, ['async_generation_timeout'], 'is named generation_timeout here.'),
   write(args, ['async_max_queue_size'], 'is not a key here: max_async_level and max_concurrent bound what is in flight.'),
@@ -162,7 +170,7 @@ export const foreignKeys: ForeignKey[] = [
   write(args, ['max_completion_length', 'max_new_tokens'], 'is named max_tokens here.'),
   write(args, ['max_prompt_length'], 'is named max_prompt_len here.'),
   write(args, ['max_seq_length', 'max_length', 'seq_len'], 'is named max_seq_len here.'),
-  write(args, ['kl_coef', 'kl_penalty', 'kl_beta'], 'is named beta here.'),
+  write(args, ['kl_coef', 'kl_penalty', 'kl_beta', 'kl_loss_coef', 'use_kl_loss'], 'is named beta here.'),
   write(
     args,
     ['ref_model', 'sync_ref_model', 'ref_model_*'],
