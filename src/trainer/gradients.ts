@@ -95,7 +95,7 @@ export async function accumulateGradients(
       if (packed.targets.length === 0) continue
       const own = { ...work, dropoutSeed: dropoutSeed === undefined ? undefined : dropoutSeed + index }
       if (options.loss.kernel) {
-        const numbers = runner.run(packed, own, lossData(batch, packed))
+        const numbers = runner.run(packed, own, lossData(batch, packed, beta))
         await behind
         behind = collect(packed, numbers)
         // A GPU has the next micro-batch before it is through with this one; a software adapter's cores are better left alone.
@@ -147,10 +147,10 @@ function keepResults(packed: PackedBatch, numbers: TokenResults, results: Sample
 }
 
 /** Supervised training has no sampler: its ratio is pinned by equal bounds, so any log-probability will do. */
-function lossData({ samples }: TrainingBatch, packed: PackedBatch): LossData {
+function lossData({ samples }: TrainingBatch, packed: PackedBatch, beta = 0): LossData {
   const values = (field: 'inferenceLogprobs' | 'advantages' | 'refLogprobs') =>
     Float32Array.from(packed.sample, (sample, i) => samples[sample][field]![packed.token[i]])
-  const refLogprobs = samples[0].refLogprobs && values('refLogprobs')
+  const refLogprobs = beta > 0 ? values('refLogprobs') : undefined
   return { inferenceLogprobs: values('inferenceLogprobs'), advantages: values('advantages'), refLogprobs }
 }
 

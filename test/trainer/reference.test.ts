@@ -178,6 +178,26 @@ describe("a run's reference", () => {
     expect(tight.kl[5]).toBeLessThan(held.kl[5])
   })
 
+  test('without a term, a batch file may have log-probabilities of it for some sequences only', async () => {
+    const { files, batch, settings } = await openCase('llama')
+    const decoder = await loadDecoder(await gpu, files, { adapter: await adapterOf('llama') })
+    const work = {
+      loss: await loadLoss('cispo', bounds),
+      temperature: settings.temperature,
+      checkpointing: false,
+      microBatchTokens: 64,
+    }
+    const some = batch.samples.map((sample, i) =>
+      i === 0 ? { ...sample, refLogprobs: new Float32Array(sample.ids.length) } : sample,
+    )
+    const [plain, partly] = [
+      await accumulateGradients(decoder, batch, work),
+      await accumulateGradients(decoder, { ...batch, samples: some }, work),
+    ]
+    expect(partly.loss).toBe(plain.loss)
+    decoder.release()
+  })
+
   test('is asked for by a loss of a file, which reads it', async () => {
     const { files, batch } = await openCase('llama')
     const decoder = await loadDecoder(await gpu, files, freshLora())
