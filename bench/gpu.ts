@@ -24,7 +24,7 @@ import { benchDecode } from '../src/bench/decode.ts'
 import { hasUnits, matmulCase, type MatmulForm } from '../src/bench/matmul.ts'
 import { measurePeaks, peakOf, type Peaks } from '../src/bench/peaks.ts'
 import { modelFor, modelShapes } from '../src/bench/shapes.ts'
-import { benchStep, loraOptions } from '../src/bench/step.ts'
+import { benchStep, benchTrainer, loraOptions, randomSamples } from '../src/bench/step.ts'
 import { messageOf } from '../src/common/errors.ts'
 import { Gpu } from '../src/gpu/gpu.ts'
 import { dispatchFlat } from '../src/kernels/common/lanes.ts'
@@ -131,16 +131,21 @@ async function dispatches(): Promise<unknown> {
   return best
 }
 
+/** The last line that another process prints, as JSON. @throws Error with the last line of its errors */
+function answerOf(program: string, words: string[], options: { env?: NodeJS.ProcessEnv; timeout?: number } = {}): unknown {
+  const { status, stdout, stderr, error } = spawnSync(program, words, { ...options, encoding: 'utf8' })
+  if (error) throw error
+  if (status !== 0) throw new Error(`${program} ended with ${status}: ${stderr.trim().split('\n').at(-1)}`)
+  return JSON.parse(stdout.trim().split('\n').at(-1)!)
+}
+
 /** A process of its own for each: what the driver keeps in memory is gone, what it keeps on disk is in a folder made for this. */
 function compiling(): unknown {
   const cache = mkdtempSync(join(tmpdir(), 'dawn-rl-shaders-'))
   const places = ['XDG_CACHE_HOME', '__GL_SHADER_DISK_CACHE_PATH', 'MESA_SHADER_CACHE_DIR', 'AMD_SHADER_DISK_CACHE_PATH']
   const env = { ...process.env, ...Object.fromEntries(places.map((place) => [place, cache])) }
-  const child = (): { firstSeconds: number; secondSeconds: number } => {
-    const { status, stdout, stderr } = spawnSync(process.execPath, [import.meta.filename, '--child'], { env, encoding: 'utf8' })
-    if (status !== 0) throw new Error(`the process that compiles ended with ${status}: ${stderr.trim().split('\n').at(-1)}`)
-    return JSON.parse(stdout.trim().split('\n').at(-1)!) as ReturnType<typeof child>
-  }
+  const child = () =>
+    answerOf(process.execPath, [import.meta.filename, '--child'], { env }) as { firstSeconds: number; secondSeconds: number }
   try {
     const [cold, warm] = [child(), child()]
     const compile = (one: typeof cold): number => one.firstSeconds - one.secondSeconds
@@ -153,23 +158,11 @@ function compiling(): unknown {
 }
 
 async function compileChild(): Promise<void> {
-  const { Trainer } = await import('../src/trainer/trainer.ts')
-  const { negativeLogLikelihood } = await import('../src/trainer/losses/index.ts')
-  const { randomSamples } = await import('../src/bench/step.ts')
   const files = await modelFor('tiny')
   const decoder = await loadDecoder(gpu, files, { round: true, lora: loraOptions })
   const size = { sequences: 4, length: 64 }
   const samples = randomSamples(size, files.config.vocabSize)
-  const trainer = new Trainer(decoder, {
-    loss: negativeLogLikelihood,
-    temperature: 1,
-    microBatchTokens: 256,
-    checkpointing: true,
-    optimizer: { beta1: 0.9, beta2: 0.999, eps: 1e-8, weightDecay: 0, maxGradNorm: 1 },
-    schedule: { type: 'constant', learningRate: 1e-4, warmupSteps: 0, maxSteps: 2 },
-    seed: 0,
-    runFolder: tmpdir(),
-  })
+  const trainer = benchTrainer(decoder, { microBatchTokens: 256, checkpointing: true, runFolder: tmpdir() })
   const seconds: number[] = []
   for (let step = 1; step <= 2; step++) {
     const begin = performance.now()
@@ -190,10 +183,9 @@ async function peaksOfAdapter(): Promise<unknown> {
 function tuning(): unknown {
   const begin = performance.now()
   const cli = fileURLToPath(new URL('../cli.js', import.meta.url))
-  const { status, stdout, stderr } = spawnSync(process.execPath, [cli, 'tune', '--json'], { encoding: 'utf8' })
-  if (status !== 0) throw new Error(`tune ended with ${status}: ${stderr.trim().split('\n').at(-1)}`)
+  const table = answerOf(process.execPath, [cli, 'tune', '--json'])
   show({ name: 'the tuner', value: (performance.now() - begin) / 1000, unit: 's', aim: 60, most: true })
-  return JSON.parse(stdout.trim().split('\n').at(-1)!) as unknown
+  return table
 }
 
 const torch = `
@@ -211,12 +203,11 @@ print(json.dumps(out))`
 
 /** GFLOP/s of cuBLAS through PyTorch, or why there is none. */
 function cublas(n: number): { f16?: number; f32?: number; why?: string } {
-  const { status, stdout, stderr, error } = spawnSync(values.python, ['-c', torch, String(n)], {
-    encoding: 'utf8',
-    timeout: 120_000,
-  })
-  if (status === 0) return JSON.parse(stdout.trim().split('\n').at(-1)!) as { f16: number; f32: number }
-  return { why: error ? messageOf(error) : (stderr.trim().split('\n').at(-1) ?? `${values.python} ended with ${status}`) }
+  try {
+    return answerOf(values.python, ['-c', torch, String(n)], { timeout: 120_000 }) as { f16: number; f32: number }
+  } catch (error) {
+    return { why: messageOf(error) }
+  }
 }
 
 const rowOf = async (one: KernelCase) => await runCase(gpu, one, await peaks(), timing)

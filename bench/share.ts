@@ -12,15 +12,13 @@ import { cpus, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { parseArgs } from 'node:util'
-import { randomSamples, loraOptions } from '../src/bench/step.ts'
+import { benchTrainer, loraOptions, randomSamples } from '../src/bench/step.ts'
 import { plainSampling } from '../src/bench/data.ts'
 import { modelFor } from '../src/bench/shapes.ts'
 import type { TrainingBatch } from '../src/common/types.ts'
 import { Gpu } from '../src/gpu/gpu.ts'
 import { Engine } from '../src/inference/engine.ts'
 import { loadDecoder } from '../src/model/decoder-load.ts'
-import { negativeLogLikelihood } from '../src/trainer/losses/index.ts'
-import { Trainer } from '../src/trainer/trainer.ts'
 
 const text = (value: string) => ({ type: 'string', default: value }) as const
 const { values } = parseArgs({
@@ -47,14 +45,10 @@ const gpu = await Gpu.open()
 const files = await modelFor(values.model)
 const decoder = await loadDecoder(gpu, files, { round: true, lora: loraOptions })
 const engine = new Engine(decoder, { maxSequences: sequences, maxLength: 32 + turns * tokens, eosTokenIds: [], decode: () => '' })
-const trainer = new Trainer(decoder, {
-  loss: negativeLogLikelihood,
-  temperature: 1,
+const trainer = benchTrainer(decoder, {
   microBatchTokens: 2048,
   checkpointing: true,
-  optimizer: { beta1: 0.9, beta2: 0.999, eps: 1e-8, weightDecay: 0, maxGradNorm: 1 },
-  schedule: { type: 'constant', learningRate: 1e-5, warmupSteps: 0, maxSteps: 1000 },
-  seed: 1,
+  learningRate: 1e-5,
   runFolder: join(tmpdir(), 'dawn-rl-bench'),
 })
 const samples = randomSamples({ sequences, length }, files.config.vocabSize)

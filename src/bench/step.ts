@@ -11,7 +11,7 @@ import { useMatrixUnits } from '../kernels/common/matrix-units.ts'
 import { LINEAR_MODULES, weightCount } from '../model/shapes.ts'
 import { scoreSamples } from '../trainer/gradients.ts'
 import { negativeLogLikelihood } from '../trainer/losses/index.ts'
-import { Trainer } from '../trainer/trainer.ts'
+import { Trainer, type TrainerOptions } from '../trainer/trainer.ts'
 import { CheckError } from './check.ts'
 import { peakOf, type Peaks, type Rate } from './peaks.ts'
 import { referenceLogprobs } from './reference.ts'
@@ -99,8 +99,7 @@ export async function benchStep(
   const decoder = await loadDecoder(gpu, files, loading)
   const samples = randomSamples(size, files.config.vocabSize)
   try {
-    const step =
-      kind === 'score' ? scoringStep(name, decoder, files, samples, size) : trainingStep(name, decoder, samples, size, repeats)
+    const step = kind === 'score' ? scoringStep(name, decoder, files, samples, size) : trainingStep(name, decoder, samples, size)
     try {
       const error = await step.check()
       let best: Usage | undefined
@@ -184,22 +183,29 @@ function scoringStep(name: string, decoder: Decoder, files: ModelTensors, sample
   }
 }
 
-function trainingStep(name: string, decoder: Decoder, samples: TrainingSample[], size: StepSize, repeats: number): Step {
+/** A trainer of cross-entropy at a learning rate that stays, by default 1e-4. */
+export function benchTrainer(
+  decoder: Decoder,
+  {
+    learningRate = 1e-4,
+    ...options
+  }: Pick<TrainerOptions, 'microBatchTokens' | 'checkpointing' | 'runFolder'> & { learningRate?: number },
+): Trainer {
+  return new Trainer(decoder, {
+    ...options,
+    loss: negativeLogLikelihood,
+    temperature: 1,
+    optimizer: { beta1: 0.9, beta2: 0.999, eps: 1e-8, weightDecay: 0, maxGradNorm: 1 },
+    schedule: { type: 'constant', learningRate, warmupSteps: 0, maxSteps: 1000 },
+    seed: 0,
+  })
+}
+
+function trainingStep(name: string, decoder: Decoder, samples: TrainingSample[], size: StepSize): Step {
   const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-bench-'))
   const { microBatchTokens = usualTokens } = size
   const lossTokenCount = size.sequences * size.length
-  const optimizer = { beta1: 0.9, beta2: 0.999, eps: 1e-8, weightDecay: 0, maxGradNorm: 1 }
-  const schedule = { type: 'constant', learningRate: 1e-4, warmupSteps: 0, maxSteps: 4 + repeats } as const
-  const trainer = new Trainer(decoder, {
-    loss: negativeLogLikelihood,
-    temperature: 1,
-    microBatchTokens,
-    checkpointing: size.checkpointing ?? false,
-    optimizer,
-    schedule,
-    seed: 0,
-    runFolder: folder,
-  })
+  const trainer = benchTrainer(decoder, { microBatchTokens, checkpointing: size.checkpointing ?? false, runFolder: folder })
   let step = 0
   const train = async () => await trainer.trainStep({ step: step++, samples, lossTokenCount })
   return {

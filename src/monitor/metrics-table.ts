@@ -232,7 +232,7 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
   },
   'discarded/mean': {
     group: 'Rollouts',
-    formula: 'rollouts that were played and not trained on (failed, too old, turned down by a filter) / rollouts',
+    formula: 'rollouts that were played and not trained on (failed, too old, masked, turned down by a filter) / rollouts',
     unit: fraction,
     healthy: 'each is wasted sampling; `oversampling_factor` above 1 plays other tasks in their place',
   },
