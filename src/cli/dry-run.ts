@@ -30,7 +30,7 @@ export async function dryRun(loaded: Loaded<RunConfig>): Promise<void> {
     console.log(`# no memory table: ${problem}`)
     return
   }
-  const table = memoryTable(memoryOf(config, model.config), model.config, best?.limits)
+  const table = memoryTable(memoryOf(config, model), model.config, best?.limits)
   console.log(`# GPU memory for ${model.name}\n${table.replaceAll(/^/gm, '#')}`)
   const { line: disk, short } = diskLine(config, model.config, model.path, config.trainer.args.output_dir)
   console.log(`# disk: ${disk}${short === undefined ? '' : `: ${short} will not fit`}`)
@@ -69,7 +69,7 @@ export function sized<Config extends RunConfig | SftConfig>(
 ): { config: Config; line?: string } {
   if (!loaded.autoMicroBatch) return { config: loaded.config }
   const unknown = `micro_batch_tokens = "auto" is not known without ${model ? 'an adapter' : 'the model'}: the number above is the most it can be`
-  return model && adapter ? withMicroBatch(loaded, model.config, adapter) : { config: loaded.config, line: unknown }
+  return model && adapter ? withMicroBatch(loaded, model, adapter) : { config: loaded.config, line: unknown }
 }
 
 /** What would sample, where that is a vLLM server. */

@@ -9,12 +9,14 @@ import type { SamplingParams } from '../common/types.ts'
 import { parseConfig, parseSftConfig } from '../config/load.ts'
 import type { EnvConfig, RunConfig } from '../config/schema.ts'
 import { loadEnvironment, type Environment, type LoadOptions, type Row } from '../environments/index.ts'
+import type { Quantization } from '../model/quantise.ts'
 import { membersOf } from '../orchestrator/tasks.ts'
 import { endpointNamed, type Endpoint } from './eval-endpoints.ts'
 
 export interface EvalOptions {
   model?: string
   adapter?: string
+  quantization?: Quantization
   baseUrl?: string
   apiKeyVar?: string
   endpoints?: string
@@ -53,13 +55,14 @@ export interface EvalEnvironment {
 
 /** Who answers. */
 export type EvalSource =
-  | { kind: 'model'; model: string; adapter?: string }
+  | { kind: 'model'; model: string; adapter?: string; quantization?: Quantization }
   | { kind: 'endpoint'; endpoint: Endpoint; name: string }
   | {
       kind: 'run'
       dir: string
       model: string
       adapter?: string
+      quantization?: Quantization
       checkpoints: string[]
       lora: boolean
       rank: number
@@ -246,11 +249,15 @@ function sourceOf(options: EvalOptions, { config, model: named }: Asked): EvalSo
     throw new UserError(
       'eval: no model. Give a folder, .gguf file, hub id or the name of an endpoint with -m, or a run with --run.',
     )
+  const endpoint = baseUrl === undefined ? endpointNamed(model, options.endpoints) : undefined
+  if (options.quantization && (endpoint ?? baseUrl))
+    throw new UserError('eval: --quantization is for a model that runs here, and this one is an endpoint. Leave it out.')
   if (baseUrl !== undefined)
     return { kind: 'endpoint', name: model, endpoint: { model, url: baseUrl.replace(/\/+$/u, ''), keyVar: apiKeyVar } }
-  const endpoint = endpointNamed(model, options.endpoints)
   if (endpoint) return { kind: 'endpoint', name: model, endpoint: { ...endpoint, keyVar: apiKeyVar ?? endpoint.keyVar } }
-  return { kind: 'model', model, adapter: adapter ?? (options.model === undefined ? config?.model.adapter : undefined) }
+  const ofConfig = options.model === undefined ? config : undefined
+  const quantization = options.quantization ?? ofConfig?.trainer.args.quantization
+  return { kind: 'model', model, adapter: adapter ?? ofConfig?.model.adapter, quantization }
 }
 
 function runSource(dir: string, options: EvalOptions): EvalSource {
@@ -270,7 +277,9 @@ function runSource(dir: string, options: EvalOptions): EvalSource {
     )
   const checkpoints = steps.map((step) => join(dir, 'checkpoints', `step_${step}`))
   const { use_lora: lora, lora_rank: rank } = trainer.args
-  return { kind: 'run', dir, model: named ?? checkpoints[0], adapter: model.adapter, checkpoints, lora, rank, base }
+  // As it was trained, if nothing else is asked for.
+  const quantization = options.quantization ?? trainer.args.quantization
+  return { kind: 'run', dir, model: named ?? checkpoints[0], adapter: model.adapter, quantization, checkpoints, lora, rank, base }
 }
 
 /** Steps with a whole checkpoint: the marker is written last. */

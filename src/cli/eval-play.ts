@@ -55,6 +55,7 @@ function settingsOf({ target, environment, plan, options }: EvalWork): Record<st
     max_seq_len: plan.maxSeqLen ?? null,
     trajectory_strategy: plan.strategy,
     tool_call_parser: plan.toolCallParser,
+    quantization: plan.source.kind === 'endpoint' ? undefined : plan.source.quantization,
   }
 }
 

@@ -3,6 +3,7 @@ import { mkdirSync } from 'node:fs'
 import { InvalidArgumentError, Option, type Command } from 'commander'
 import type { EvalOptions } from './eval-plan.ts'
 import type { EvalScore } from './eval-score.ts'
+import { quantizationOption } from './quantization.ts'
 import { stopOnSignal } from './stop.ts'
 
 /** Adds the verb to the program. Short words are those of verifiers' vf-eval where it has them. */
@@ -15,6 +16,7 @@ export function register(program: Command): void {
     .argument('[words...]', 'ids or paths of environments; or @ FILE, a training config or an eval config of verifiers')
     .option('-m, --model <ref>', 'a folder, .gguf file or hub id; or the name of an endpoint')
     .option('--adapter <dir>', 'a PEFT adapter on it')
+    .addOption(quantizationOption())
     .option('-b, --base-url <url>', 'an OpenAI-compatible endpoint, with its path: http://127.0.0.1:8000/v1')
     .option('-k, --api-key-var <name>', 'the environment variable with its key')
     .option('-e, --endpoints <file>', 'where endpoints have names (default: configs/endpoints.toml, endpoints.toml)')

@@ -9,12 +9,11 @@ import { join } from 'node:path'
 import { UserError } from '../common/errors.ts'
 import type { Loaded, Resume } from '../config/load.ts'
 import { keepMicroBatch, keptMicroBatch, sizeMicroBatch, type Room } from '../config/micro-batch.ts'
-import type { MemoryLimits } from '../config/memory.ts'
+import type { MemoryLimits, SizedModel } from '../config/memory.ts'
 import type { RunConfig } from '../config/schema.ts'
 import type { SftConfig } from '../config/sft-schema.ts'
 import { GpuMemoryError } from '../gpu/errors.ts'
 import type { Gpu } from '../gpu/gpu.ts'
-import type { ModelConfig } from '../model/types.ts'
 
 const GIB = 2 ** 30
 
@@ -35,7 +34,7 @@ export interface AdapterWords {
  */
 export function withMicroBatch<Config extends RunConfig | SftConfig>(
   loaded: Loaded<Config>,
-  model: ModelConfig,
+  model: SizedModel,
   adapter: AdapterWords & { limits: MemoryLimits },
 ): { config: Config; line?: string } {
   const { config } = loaded

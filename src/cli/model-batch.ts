@@ -5,7 +5,9 @@ import type { TrainingSample } from '../common/types.ts'
 import { GpuMemoryError } from '../gpu/errors.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import type { Decoder } from '../model/decoder.ts'
+import type { Quantization } from '../model/quantise.ts'
 import { checkOut } from './out-file.ts'
+import { quantizationOption } from './quantization.ts'
 
 export interface ModelBatchOptions {
   model: string
@@ -15,6 +17,7 @@ export interface ModelBatchOptions {
   temperature: number
   microBatchTokens: number
   matrixUnits?: boolean
+  quantization?: Quantization
 }
 
 /** Declares the options of both verbs. */
@@ -27,6 +30,7 @@ export function withModelAndBatch(command: Command): Command {
     .option('--temperature <number>', 'logits are divided by it', positive, 1)
     .option('--micro-batch-tokens <count>', 'tokens computed at once at most; changes memory, not the result', count, 2048)
     .option('--matrix-units', "large products on the GPU's matrix units, in f16")
+    .addOption(quantizationOption())
 }
 
 /** A number above 0, for commander. */
@@ -82,6 +86,7 @@ export async function withDecoder(
       adapter,
       full: full && !adapter,
       matrixUnits: options.matrixUnits,
+      quantization: options.quantization,
       progress: report,
     })
     try {

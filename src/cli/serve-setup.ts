@@ -10,6 +10,7 @@ import type { ServerOptions, ServerParts } from '../inference/server/parts.ts'
 import { startServer } from '../inference/server/server.ts'
 import { loadDecoder } from '../model/decoder-load.ts'
 import { openModel } from '../model/open.ts'
+import type { Quantization } from '../model/quantise.ts'
 import type { ModelConfig } from '../model/types.ts'
 import { formatBytes, formatCount } from '../monitor/format.ts'
 import { createLogger, standardError, type LogLevel } from '../monitor/logger.ts'
@@ -36,6 +37,7 @@ export interface ServeOptions {
   maxLoraRank: number
   enablePrefixCaching: boolean
   matrixUnits?: boolean
+  quantization?: Quantization
   logprobsMode: `${LogprobsMode}_logprobs`
   maxLogprobs: number
   chatTemplate?: string
@@ -83,6 +85,7 @@ export async function openServer(options: ServeOptions): Promise<OpenServer> {
     if (gpu.facts.software) console.error(`no GPU here: running on the CPU (${gpu.facts.name})`)
     const decoder = await loadDecoder(gpu, model, {
       matrixUnits: options.matrixUnits,
+      quantization: options.quantization,
       progress: reporter(`loading ${model.name}`),
     })
     opened.push({ close: () => decoder.release() })

@@ -1,6 +1,7 @@
 /** `serve`: the OpenAI-compatible server over the embedded engine. This file is its words; serve-setup.ts builds it. */
 import { once } from 'node:events'
 import { InvalidArgumentError, Option, type Command } from 'commander'
+import { quantizationOption } from './quantization.ts'
 import type { ServeOptions } from './serve-setup.ts'
 import { outliveReaders, stopOnSignal } from './stop.ts'
 
@@ -63,6 +64,7 @@ function withEngine(command: Command): void {
     .option('--max-lora-rank <rank>', 'the largest rank of one', whole(1, 512), 16)
     .option('--no-enable-prefix-caching', 'prompts that begin alike are computed anew')
     .option('--matrix-units', "large products on the GPU's matrix units, in f16")
+    .addOption(quantizationOption())
 }
 
 function withAnswers(command: Command): void {

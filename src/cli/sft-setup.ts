@@ -97,7 +97,7 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
   const opened: { close(): void }[] = [source, gpu]
   let folder: RunFolder | undefined
   try {
-    const { config, line } = withMicroBatch(loaded, source.config, adapterWords(gpu))
+    const { config, line } = withMicroBatch(loaded, source, adapterWords(gpu))
     const { args } = config.trainer
     folder = openFolder({ ...loaded, config })
     if (loaded.fork) noteFork(folder, loaded.fork)
@@ -115,6 +115,7 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
     const decoder = await progress.run(`loading ${source.name}`, { limitMs: 3_600_000 }, (wait) =>
       loadDecoder(gpu, source, {
         round: args.bf16,
+        quantization: args.quantization,
         matrixUnits: args.matrix_units,
         progress: (share) => wait.update(`${Math.round(share * 100)}%`),
         ...whatToTrain(config, adapter),

@@ -160,7 +160,7 @@ async function dryRun(loaded: LoadedSft): Promise<void> {
   const { config, line } = sized(loaded, model, loaded.autoMicroBatch ? await bestAdapter() : undefined)
   console.log(stringifyConfig(config))
   if (line) console.log(`# ${line}`)
-  const table = memoryTable(memoryOf(config, model.config), model.config)
+  const table = memoryTable(memoryOf(config, model), model.config)
   console.log(`# GPU memory for ${model.name}\n${table.replaceAll(/^/gm, '#')}`)
   model.close()
 }

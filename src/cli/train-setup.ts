@@ -61,7 +61,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     const gpu = await Gpu.open()
     opened.push(gpu)
     limitMemory(gpu, loaded.config.trainer.args.gpu_memory)
-    const { config, line } = withMicroBatch(loaded, model.config, adapterWords(gpu))
+    const { config, line } = withMicroBatch(loaded, model, adapterWords(gpu))
     const { args } = config.trainer
     folder = openFolder(loaded, config)
     if (loaded.fork) noteFork(folder, loaded.fork)
@@ -211,6 +211,7 @@ async function load(
     const progress = (share: number) => wait.update(`${Math.round(share * 100)}%`)
     const options: LoadOptions = {
       round: args.bf16,
+      quantization: args.quantization,
       matrixUnits: args.matrix_units,
       progress,
       ...(args.use_lora ? { lora, adapter } : { full: true }),

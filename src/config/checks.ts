@@ -81,6 +81,13 @@ const shared: Check<RunConfig | SftConfig>[] = [
         ? `model.adapter is set, but trainer.args.use_lora is false: merge the adapter first (\`${CLI} merge\`), or set use_lora = true.`
         : undefined,
   },
+  {
+    keys: [`${A}quantization`, `${A}use_lora`],
+    find: ({ trainer: { args } }) =>
+      args.quantization && !args.use_lora
+        ? `${A}quantization is ${show(args.quantization)}, but use_lora is false: weights that are trained are not quantised. Remove one of them.`
+        : undefined,
+  },
 ]
 
 export const rlChecks: Check<RunConfig>[] = [

@@ -225,8 +225,8 @@ export const foreignKeys: ForeignKey[] = [
   },
   write(
     args,
-    ['load_in_4bit', 'load_in_8bit', 'quantization*'],
-    'is not there: weights are held in bf16; a quantised GGUF file is widened when it is loaded.',
+    ['load_in_4bit', 'load_in_8bit', 'quantization_config'],
+    'is not a key here: quantization = "q8_0" holds the layers in 8 bits, and quantization = "gguf" as a quantised GGUF file has them (4 bits: a Q4_K_M file).',
   ),
   write(
     args,

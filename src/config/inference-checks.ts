@@ -123,6 +123,11 @@ export const inferenceChecks: Check<RunConfig>[] = [
       return text === undefined ? [] : { key: `${ARGS}.${key}`, text }
     }),
   ),
+  forVllm([`${A}quantization`, 'inference.backend'], ({ trainer: { args } }) =>
+    args.quantization
+      ? `${A}quantization is ${show(args.quantization)}, but the vLLM server samples from the weights as they are. Remove it, or sample with backend = "embedded".`
+      : undefined,
+  ),
   forVllm([ARGS, `${A}max_async_level`, `${A}use_lora`], ({ trainer }, vllm) => {
     const found = flag(vllm, 'max_loras')
     const needed = Math.max(2, trainer.args.max_async_level + 1)

@@ -3,7 +3,8 @@
  *
  * With P weights, L layers, hidden size H, MLP size I, query width Q = heads x head size, key width K = KV heads x head size,
  * T = micro_batch_tokens, S = max_num_seqs, N = max_seq_len, V the vocabulary, all activations float32:
- * - weights that kernels read: 2 P bytes in bf16, 4 P in float32; full fine-tuning holds float32 masters beside them, 4 P;
+ * - weights that kernels read: 2 P bytes in bf16, 4 P in float32; full fine-tuning holds float32 masters beside them, 4 P; with `quantization` those of layers
+ *   take their blocks' bytes (8.5 bits in Q8_0, 4.5 to 6.6 in others), and the values of one layer's 2 bytes each;
  * - a reference model (beta, use_ref_model): nothing where the adapter can be left out, the adapter's 4 n where the run goes on from one, the weights
  *   once more in full fine-tuning;
  * - of n trained parameters: 4 n for the gradient, 8 n for Adam's two moments (optim = "adamw_8bit": 2 n and a scale for every 256 of each, of
@@ -20,8 +21,9 @@
  * An estimate: pools round buffers up by up to an eighth, and drivers add their own. Against what runs held it was within 15%
  * (test/config/memory-measured.test.ts). metrics.jsonl has the peak of a run as perf/peak_memory.
  */
+import { blocksOf } from '../model/quantise.ts'
 import { linearShapes, tensorShapes } from '../model/shapes.ts'
-import type { ModelConfig } from '../model/types.ts'
+import type { ModelConfig, TensorSource } from '../model/types.ts'
 import { keepsReference } from './algorithm-schema.ts'
 import type { RunConfig, TrainerArgs } from './schema.ts'
 import type { SftConfig } from './sft-schema.ts'
@@ -38,6 +40,8 @@ export interface MemoryOptions {
   microBatchTokens: number
   gradientCheckpointing: boolean
   bf16: boolean
+  /** Of the layers' matrices, where they are quantised: values and bytes in blocks, and the blocks' formats. */
+  blocks?: { values: number; bytes: number; formats: string[] }
   /** Default: "adamw". */
   optim?: TrainerArgs['optim']
   /** Whether a reference model is kept, and whether it has an adapter of its own. */
@@ -116,8 +120,16 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
         how: 'the adapter that the run goes on from, frozen',
       }
     : { name: 'reference', bytes: options.reference ? weights * width : 0, how: 'the weights that the run began with, frozen' }
+  const { blocks } = options
+  const inBlocks = blocks?.values ?? 0
+  const kind = width === 2 ? 'bf16' : 'float32'
   const rows: MemoryRow[] = [
-    { name: 'weights', bytes: weights * width, how: `${millions(weights)} weights, ${width === 2 ? 'bf16' : 'float32'}` },
+    {
+      name: 'weights',
+      bytes: (weights - inBlocks) * width + (blocks?.bytes ?? 0),
+      how: `${millions(weights)} weights, ${blocks ? `${millions(inBlocks)} in ${blocks.formats.join(', ')}, the others ${kind}` : kind}`,
+    },
+    { name: 'widened', bytes: (inBlocks / L) * 2, how: 'values of the matrices of one layer, bf16' },
     { name: 'adapter', bytes: adapter * 4, how: `LoRA rank ${options.loraRank}: ${millions(adapter)} parameters, float32` },
     reference,
     { name: 'masters', bytes: options.useLora ? 0 : weights * 4, how: 'what is trained: each weight in float32' },
@@ -136,12 +148,19 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
   return rows.filter((row) => row.bytes > 0)
 }
 
+/** A model whose memory is worked out. */
+export interface SizedModel {
+  config: ModelConfig
+  /** Of files that are there: what lies there in blocks. */
+  tensors?: TensorSource
+}
+
 /** The same, from a resolved config. */
-export function memoryOf(config: RunConfig | SftConfig, model: ModelConfig): MemoryRow[] {
+export function memoryOf(config: RunConfig | SftConfig, model: SizedModel): MemoryRow[] {
   const { args } = config.trainer
   const embedded = 'inference' in config && config.inference.backend === 'embedded' ? config.inference : undefined
   return estimateMemory({
-    model,
+    model: model.config,
     useLora: args.use_lora,
     loraRank: args.lora_rank,
     loraDropout: args.lora_dropout,
@@ -149,6 +168,7 @@ export function memoryOf(config: RunConfig | SftConfig, model: ModelConfig): Mem
     microBatchTokens: args.micro_batch_tokens,
     gradientCheckpointing: args.gradient_checkpointing,
     bf16: args.bf16,
+    blocks: args.quantization && model.tensors && blocksOf(model.config, model.tensors, args.quantization),
     optim: args.optim,
     reference: 'beta' in args && keepsReference(args) ? (config.model.adapter ? 'adapter' : 'plain') : undefined,
     maxNumSeqs: embedded?.max_num_seqs ?? 0,

@@ -6,9 +6,8 @@
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { UserError } from '../common/errors.ts'
-import type { ModelConfig } from '../model/types.ts'
 import { readSource, valueAt } from './compose.ts'
-import { formatBytes, memoryOf, type MemoryLimits } from './memory.ts'
+import { formatBytes, memoryOf, type MemoryLimits, type SizedModel } from './memory.ts'
 import type { RunConfig } from './schema.ts'
 import type { SftConfig } from './sft-schema.ts'
 
@@ -37,7 +36,7 @@ export function autoRange(args: { batch_size: number; max_seq_len: number }): { 
  */
 export function sizeMicroBatch<Config extends RunConfig | SftConfig>(
   config: Config,
-  model: ModelConfig,
+  model: SizedModel,
   room: Room,
   limits: MemoryLimits,
 ): { config: Config; line: string } {
@@ -83,7 +82,7 @@ export function keptMicroBatch(runFolder: string, args: { batch_size: number; ma
  */
 export function keepMicroBatch<Config extends RunConfig | SftConfig>(
   config: Config,
-  model: ModelConfig,
+  model: SizedModel,
   tokens: number,
   room: Room | undefined,
   limits: MemoryLimits,
@@ -108,12 +107,12 @@ export function keepMicroBatch<Config extends RunConfig | SftConfig>(
 }
 
 /** Bytes that an adapter binds at once, and those of the widest row of activations. */
-const bindings = (model: ModelConfig, limits: MemoryLimits) => ({
+const bindings = ({ config: model }: SizedModel, limits: MemoryLimits) => ({
   binds: Math.min(limits.maxStorageBufferBindingSize, limits.maxBufferSize),
   widest: 4 * Math.max(model.hiddenSize, model.intermediateSize, model.heads * model.headDim),
 })
 
-const bytesOf = (config: RunConfig | SftConfig, model: ModelConfig) =>
+const bytesOf = (config: RunConfig | SftConfig, model: SizedModel) =>
   memoryOf(config, model).reduce((sum, row) => sum + row.bytes, 0)
 
 /** The resolved config of a run says the number. */

@@ -9,6 +9,7 @@
  * - Paths are relative to the folder that the command is started in.
  */
 import * as z from 'zod'
+import { QUANTIZATIONS } from '../model/quantise.ts'
 import { algorithmFields, freeTable } from './algorithm-schema.ts'
 import { type CkptConfig, ckptSchema } from './ckpt-schema.ts'
 import { type InferenceConfig, inferenceFields } from './inference-schema.ts'
@@ -129,6 +130,12 @@ export const microBatchFields = {
     .default(true)
     .describe(
       'Hold loaded weights in bf16, rounding those that do not fit it exactly. false keeps such weights in float32. Arithmetic is float32 either way, but for matrix_units.',
+    ),
+  quantization: z
+    .enum(QUANTIZATIONS)
+    .optional()
+    .describe(
+      'Hold the matrices of the layers in few bits: "gguf" as a quantised GGUF file has them, "q8_0" these, and all others in 8 bits. A third to half of the memory of bf16, for an adapter on a model that would not fit; slower, as values are widened each time they are used (docs/performance.md). Default: bf16, to which a GGUF file is widened when it is loaded, with the very numbers of "gguf".',
     ),
 }
 

@@ -28,11 +28,23 @@ interface Copy {
   targetOffset: number
   bytes: number
 }
-/** Rows of a buffer into the upper left corner of a texture. */
+/** What a copy into a texture takes of a buffer: `texels` of 16 bytes of each of `rows` rows. */
+export interface TextureRows {
+  /** Of the first row, a multiple of 16. Default: 0. */
+  offset?: number
+  /** From a row to the next, a multiple of 256. */
+  bytesPerRow: number
+  rows: Count
+  texels: number
+  /** Column and row of the texture's first texel. Default: the upper left corner. */
+  origin?: [number, number]
+}
+/** Rows of a buffer into a texture. */
 interface Staging {
   source: GPUBuffer
   layout: { offset: number; bytesPerRow: number; rowsPerImage: number }
   texture: GPUTexture
+  origin: [number, number]
   size: [number, number]
 }
 export type Command = Dispatch | Copy | Staging | { clear: GPUBuffer; offset: number; bytes: number }
@@ -103,7 +115,8 @@ export function encode(
       pass?.end()
       pass = undefined
       if ('clear' in c) encoder.clearBuffer(c.clear, c.offset, c.bytes)
-      else if ('texture' in c) encoder.copyBufferToTexture({ buffer: c.source, ...c.layout }, { texture: c.texture }, c.size)
+      else if ('texture' in c)
+        encoder.copyBufferToTexture({ buffer: c.source, ...c.layout }, { texture: c.texture, origin: c.origin }, c.size)
       else encoder.copyBufferToBuffer(c.source, c.sourceOffset, c.target, c.targetOffset, c.bytes)
       continue
     }

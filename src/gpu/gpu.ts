@@ -8,7 +8,7 @@
 import { openDevice, type GpuFacts, type OpenOptions } from './adapter.ts'
 import { BindGroups } from './bind-groups.ts'
 import { encode, paddedBytes, rangeOf, UniformRing } from './commands.ts'
-import type { Binding, BufferRange, Command, Workgroups } from './commands.ts'
+import type { Binding, BufferRange, Command, TextureRows, Workgroups } from './commands.ts'
 import { DeviceErrors, withinMemory } from './device-errors.ts'
 import { GpuError, type DeviceLostError } from './errors.ts'
 import { keepYoungSpace } from './heap.ts'
@@ -174,15 +174,11 @@ export class Gpu {
     this.#push(command)
   }
 
-  /**
-   * Records a copy of rows into a texture, from its upper left corner.
-   * @param rows how many rows, `bytesPerRow` apart (a multiple of 256), from byte `offset` on (a multiple of 16)
-   * @param texels of 16 bytes that are copied of each row
-   */
+  /** Records a copy of rows of a buffer into a texture. */
   copyToTexture(
     source: Binding,
     texture: GpuTexture,
-    { offset = 0, bytesPerRow, rows, texels }: { offset?: number; bytesPerRow: number; rows: Count; texels: number },
+    { offset = 0, bytesPerRow, rows, texels, origin = [0, 0] }: TextureRows,
   ): void {
     const { buffer, offset: start } = rangeOf(source)
     this.#alive(buffer, 'copy')
@@ -190,7 +186,7 @@ export class Gpu {
     const layout = { offset: buffer.start + start + offset, bytesPerRow, rowsPerImage: most }
     const size: [number, number] = [texels, most]
     this.#open(rows, (n) => (size[1] = n))
-    this.#push({ source: buffer.raw, layout, texture: texture.raw, size })
+    this.#push({ source: buffer.raw, layout, texture: texture.raw, origin, size })
   }
 
   /** Records zeroing of a buffer or a part of one. */

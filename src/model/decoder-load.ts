@@ -2,17 +2,20 @@
 import type { Projection } from '../autograd/ops/linear.ts'
 import type { Norm } from '../autograd/ops/norm.ts'
 import { pad, ParameterStore, type Parameter } from '../autograd/parameters.ts'
+import { UserError } from '../common/errors.ts'
 import { hashSeed, Random } from '../common/random.ts'
 import type { BufferRange, Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
 import { checkF16Range, useMatrixUnits } from '../kernels/common/matrix-units.ts'
 import { allocateTogether, allocateWeight, releaseWeight, writeWeight, type Weight } from '../kernels/common/weight.ts'
 import { roundWeight } from '../kernels/optimizer/optimizer.ts'
+import { allocateBlocks, allocateRooms, writeBlocks } from '../kernels/quantised/quantised.ts'
 import { widenBf16 } from './bf16.ts'
 import { RotaryCache, type Decoder, type DecoderLayer } from './decoder.ts'
 import { loraScale, type Adapter } from './peft.ts'
+import { checkQuantization, heldFormat, readBlocks, type Quantization } from './quantise.ts'
 import { linearPath, type LinearModule } from './shapes.ts'
-import type { ModelConfig, TensorData, TensorSource } from './types.ts'
+import type { ModelConfig, TensorBlocks, TensorData, TensorSource } from './types.ts'
 import { Uploads } from './uploads.ts'
 
 export interface LoadOptions {
@@ -24,6 +27,8 @@ export interface LoadOptions {
   lora?: { rank: number; alpha: number; dropout: number; targetModules: string[]; seed: number }
   /** An adapter read from a folder, to run or to go on training. */
   adapter?: Adapter
+  /** Hold the layers' matrices in blocks of few bits (quantise.ts). Not with `full`. */
+  quantization?: Quantization
   /** Run large products on the adapter's matrix units, in f16 (kernels/matmul/units.ts). */
   matrixUnits?: boolean
   /** Called after each tensor with the share that is done, 0 to 1. */
@@ -39,10 +44,15 @@ export interface ModelTensors {
 
 /**
  * Loads a model.
- * @throws UserError for files that are missing or broken, and for matrix units that the adapter has not or a weight does not fit; GpuError where the adapter has
- *   no room
+ * @throws UserError for files that are missing or broken, for matrix units that the adapter has not or a weight does not fit, and for a quantization that the
+ *   model does not have; GpuError where the adapter has no room
  */
 export async function loadDecoder(gpu: Gpu, files: ModelTensors, options: LoadOptions = {}): Promise<Decoder> {
+  if (options.quantization) {
+    if (options.full)
+      throw new UserError('Weights that are trained whole are not quantised: train an adapter, or leave quantization out.')
+    checkQuantization(files, options.quantization)
+  }
   if (options.matrixUnits) useMatrixUnits(gpu)
   const loader = new Loader(gpu, files, options)
   return await loader.load()
@@ -56,6 +66,8 @@ class Loader {
   /** Masters to fill once the banks are allocated: full training writes the working copy from the master. */
   readonly #fills: (() => void)[] = []
   readonly #owned: (Weight | GpuBuffer)[] = []
+  /** By modules of a layer: where the values of those in blocks are widened to. */
+  readonly #rooms = new Map<string, Weight[]>()
   readonly #uploads: Uploads
   #read = 0
 
@@ -125,21 +137,22 @@ class Loader {
   /** Projections of one input: weights, and biases, side by side where the kernels can read them so (kernels/matmul/group.ts). */
   async #projections(layer: number, modules: LinearModule[], withBias: boolean): Promise<Projection[]> {
     const names = modules.map((module) => linearPath(layer, module))
-    const matrices: TensorData[] = []
+    const matrices: Matrix[] = []
     const biases: Float32Array[] = []
     for (const name of names) {
-      matrices.push(await this.#tensor(`${name}.weight`))
+      matrices.push(await this.#matrixOf(`${name}.weight`))
       if (withBias) biases.push(floats(await this.#tensor(`${name}.bias`)))
     }
-    const alike = matrices.every((m) => m.dtype === matrices[0].dtype && m.shape[1] === matrices[0].shape[1])
+    const alike = matrices.every((m) => kindOf(m) === kindOf(matrices[0]) && m.shape[1] === matrices[0].shape[1])
     const sets = alike ? [matrices] : matrices.map((m) => [m])
     const weights = sets.flatMap((set) => this.#room(names, matrices, set))
     const places = withBias ? this.#sideBySide(biases, `${names[0]}.bias`) : []
     return names.map((name, i) => {
-      const projection: Projection = { name, weight: weights[i], bias: places[i] }
-      writeWeight(this.#gpu, weights[i], matrices[i].data)
-      if (this.#options.full) {
-        const weight = this.#master(`${name}.weight`, matrices[i])
+      const [projection, matrix]: [Projection, Matrix] = [{ name, weight: weights[i], bias: places[i] }, matrices[i]]
+      if ('format' in matrix) writeBlocks(this.#gpu, weights[i].blocks!, matrix.data)
+      else writeWeight(this.#gpu, weights[i], matrix.data)
+      if (this.#options.full && !('format' in matrix)) {
+        const weight = this.#master(`${name}.weight`, matrix)
         const bias = withBias ? this.#vectorMaster(`${name}.bias`, biases[i]) : undefined
         projection.trained = { store: this.#store, weight, bias }
         if (bias) this.#fills.push(() => (projection.bias = this.#store.value(bias)))
@@ -150,11 +163,29 @@ class Loader {
   }
 
   /** Room for `set`, some of `all`, whose modules have `names`. */
-  #room(names: string[], all: TensorData[], set: TensorData[]): Weight[] {
+  #room(names: string[], all: Matrix[], set: Matrix[]): Weight[] {
     const parts = set.map((m) => ({ label: `${names[all.indexOf(m)]}.weight`, rows: m.shape[0] }))
-    const { weights, owned } = allocateTogether(this.#gpu, parts, set[0].shape[1], set[0].dtype === 'bf16')
-    this.#owned.push(...owned)
-    return weights
+    const columns = set[0].shape[1]
+    const blocks = set.filter((m) => 'format' in m)
+    if (blocks.length === 0) {
+      const { weights, owned } = allocateTogether(this.#gpu, parts, columns, kindOf(set[0]) === 'bf16')
+      this.#owned.push(...owned)
+      return weights
+    }
+    // The values' room: one for these modules of all layers.
+    const shared = parts.map(({ label, rows }) => ({ label: `values of ${label.split('.').slice(3).join('.')}`, rows }))
+    const key = shared.map(({ label }) => label).join()
+    let rooms = this.#rooms.get(key)
+    if (!rooms) {
+      const made = allocateRooms(this.#gpu, shared, columns)
+      this.#owned.push(...made.owned)
+      this.#rooms.set(key, (rooms = made.rooms))
+    }
+    return blocks.map(({ format }, i) => {
+      const weight = allocateBlocks(this.#gpu, parts[i].label, rooms[i], format)
+      this.#owned.push(weight.blocks!.storage)
+      return weight
+    })
   }
 
   /** Vectors in one buffer, each where it can be bound by itself. */
@@ -226,6 +257,20 @@ class Loader {
     return { buffer, parameter: this.#options.full ? this.#vectorMaster(name, data) : undefined }
   }
 
+  /** A layer's matrix, in blocks where it is held so. */
+  async #matrixOf(name: string): Promise<Matrix> {
+    const { quantization, matrixUnits } = this.#options
+    const { tensors } = this.#files
+    const format = quantization && heldFormat(tensors, name, quantization)
+    if (!format) return await this.#tensor(name)
+    await this.#uploads.room()
+    if (matrixUnits) checkF16Range(name, (await tensors.read(name, { round: true })).data)
+    const matrix = await readBlocks(tensors, name, format)
+    this.#uploads.add(matrix.data.byteLength)
+    this.#options.progress?.(++this.#read / tensors.names().length)
+    return matrix
+  }
+
   async #tensor(name: string): Promise<TensorData> {
     await this.#uploads.room()
     const data = await this.#files.tensors.read(name, { round: this.#options.round })
@@ -235,6 +280,9 @@ class Loader {
     return data
   }
 }
+
+type Matrix = TensorData | TensorBlocks
+const kindOf = (matrix: Matrix): string => ('format' in matrix ? 'blocks' : matrix.dtype)
 
 const floats = (data: TensorData): Float32Array => (data.dtype === 'bf16' ? widenBf16(data.data) : data.data)
 

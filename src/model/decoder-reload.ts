@@ -4,9 +4,11 @@ import { rangeOf, type BufferRange } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
 import { checkF16Range, matrixUnitOf } from '../kernels/common/matrix-units.ts'
 import { writeWeight, type Weight } from '../kernels/common/weight.ts'
+import { writeBlocks } from '../kernels/quantised/quantised.ts'
 import { roundToBf16, widenBf16 } from './bf16.ts'
 import type { ModelTensors } from './decoder-load.ts'
 import { projectionsOf, type Decoder } from './decoder.ts'
+import { readBlocks } from './quantise.ts'
 import { checkTensors } from './shapes.ts'
 import type { ModelConfig, TensorData, TensorSource } from './types.ts'
 import { Uploads } from './uploads.ts'
@@ -25,8 +27,8 @@ interface Target {
 }
 
 /**
- * Writes every weight of `files` over the decoder's, in the dtype that the decoder keeps it in (float32 values are rounded where that is bf16). Adapters stay as
- * they are. No step may be recorded meanwhile.
+ * Writes every weight of `files` over the decoder's, in the dtype that the decoder keeps it in (float32 values are rounded where that is bf16), or in the
+ * blocks. Adapters stay as they are. No step may be recorded meanwhile.
  * @throws UserError for another model, files that are broken, values that matrix units do not take, and a decoder whose weights are trained: before
  *   anything is written, as all is read once for this
  */
@@ -51,14 +53,17 @@ export async function reloadDecoder(decoder: Decoder, files: ModelTensors): Prom
   const units = matrixUnitOf(gpu) !== undefined
   for (const target of targets) {
     const { data } = await valuesOf(tensors, target)
+    if (target.weight?.blocks) await readBlocks(tensors, target.name, target.weight.blocks.format)
     if (units) checkF16Range(target.name, data)
   }
   const uploads = new Uploads(gpu)
   for (const target of targets) {
     await uploads.room()
-    const { data } = await valuesOf(tensors, target)
-    const { weight, vector } = target
-    if (weight) writeWeight(gpu, weight, data)
+    const { name, weight, vector } = target
+    const blocks = weight?.blocks
+    const { data } = blocks ? await readBlocks(tensors, name, blocks.format) : await valuesOf(tensors, target)
+    if (blocks) writeBlocks(gpu, blocks, data as Uint8Array)
+    else if (weight) writeWeight(gpu, weight, data as Exclude<typeof data, Uint8Array>)
     else {
       const { buffer, offset } = rangeOf(vector!)
       gpu.write(buffer, data, offset)

@@ -4,8 +4,9 @@
  *  - A missing output.weight means a head tied to the embedding.
  */
 import { UserError } from '../common/errors.ts'
+import { isQuantised, type QuantisedFormat } from '../kernels/quantised/quantised.ts'
 import type { GgufFile, GgufValue } from './gguf.ts'
-import type { ModelConfig, ModelFamily, RopeScaling, TensorData, TensorSource } from './types.ts'
+import type { ModelConfig, ModelFamily, RopeScaling, TensorBlocks, TensorData, TensorSource } from './types.ts'
 
 const FAMILIES: readonly string[] = ['llama', 'qwen2', 'qwen3']
 const GLOBAL_NAMES: Record<string, string> = {
@@ -163,6 +164,18 @@ export class GgufTensors implements TensorSource {
   #file: GgufFile
   #config: ModelConfig
   #ggufNames = new Map<string, string>()
+  readonly blocks = {
+    format: (name: string): QuantisedFormat | undefined => {
+      const { format } = this.#file.tensor(this.#ggufName(name))
+      return isQuantised(format.name) ? format.name : undefined
+    },
+    read: async (name: string): Promise<TensorBlocks> => {
+      const ggufName = this.#ggufName(name)
+      const { format, shape } = this.#file.tensor(ggufName)
+      const data = this.#inOrder(name, shape[0], await this.#file.readBytes(ggufName))
+      return { format: format.name as QuantisedFormat, shape, data }
+    },
+  }
   constructor(file: GgufFile, config: ModelConfig) {
     this.#file = file
     this.#config = config
@@ -188,9 +201,12 @@ export class GgufTensors implements TensorSource {
   async read(name: string): Promise<TensorData> {
     const ggufName = this.#ggufName(name)
     const { shape } = this.#file.tensor(ggufName)
-    const data = await this.#file.readBf16(ggufName)
+    return { dtype: 'bf16', shape, data: this.#inOrder(name, shape[0], await this.#file.readBf16(ggufName)) }
+  }
+  /** Rows in Hugging Face's order. */
+  #inOrder<Rows extends Uint8Array | Uint16Array>(name: string, rows: number, data: Rows): Rows {
     const permuted = this.#config.family === 'llama' && /\.self_attn\.[qk]_proj\./.test(name)
-    return { dtype: 'bf16', shape, data: permuted ? unpermuteRows(data, shape[0], this.#config.headDim) : data }
+    return permuted ? unpermuteRows(data, rows, this.#config.headDim) : data
   }
   close(): void {
     this.#file.close()
@@ -201,8 +217,8 @@ export class GgufTensors implements TensorSource {
  * Undoes llama.cpp's order of the rows of Q and K: inside each head, its row 2 i + j is Hugging Face's row j * headDim / 2 + i (j is 0
  * or 1). `rows` rows of equal length.
  */
-function unpermuteRows(data: Uint16Array, rows: number, headDim: number): Uint16Array {
-  const out = new Uint16Array(data.length)
+function unpermuteRows<Rows extends Uint8Array | Uint16Array>(data: Rows, rows: number, headDim: number): Rows {
+  const out = data.slice() as Rows
   const columns = data.length / rows
   const half = headDim / 2
   for (let row = 0; row < rows; row++) {

@@ -101,6 +101,12 @@ export class GgufFile {
     return out
   }
 
+  /** A whole tensor as it lies in the file. */
+  async readBytes(name: string): Promise<Uint8Array> {
+    const { start, length } = this.tensor(name)
+    return await this.#file.bytes(start, length)
+  }
+
   close(): void {
     this.#file.close()
   }

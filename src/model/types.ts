@@ -1,4 +1,5 @@
 /** What the model room knows of a model: its shape, its tensors, its tokenizer. */
+import type { QuantisedFormat } from '../kernels/quantised/quantised.ts'
 
 export type ModelFamily = 'llama' | 'qwen2' | 'qwen3'
 
@@ -42,6 +43,13 @@ export type TensorData =
   | { dtype: 'bf16'; shape: number[]; data: Uint16Array }
   | { dtype: 'f32'; shape: number[]; data: Float32Array }
 
+/** A matrix in a GGUF file's blocks (kernels/quantised), row by row. */
+export interface TensorBlocks {
+  format: QuantisedFormat
+  shape: number[]
+  data: Uint8Array
+}
+
 /** Tensors by their Hugging Face names, read one at a time so that a model never needs its whole size in CPU memory. */
 export interface TensorSource {
   names(): string[]
@@ -52,5 +60,11 @@ export interface TensorSource {
    * (`round: true` rounds them to bf16, nearest-even). Throws UserError for a missing tensor, an unsupported dtype or a cut-off file.
    */
   read(name: string, options?: { round?: boolean }): Promise<TensorData>
+  /** Of a GGUF file: its matrices as they lie there. */
+  blocks?: {
+    /** Undefined for a matrix that is not in blocks. */
+    format(name: string): QuantisedFormat | undefined
+    read(name: string): Promise<TensorBlocks>
+  }
   close(): void
 }

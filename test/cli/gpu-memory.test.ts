@@ -49,7 +49,7 @@ test('amdgpu: total less used of its cards', () => {
   expect(amdRoom(folder)).toEqual({ bytes: 15 * 2 ** 30, from: 'the amdgpu driver' })
 })
 
-const { config: model } = newModel(
+const model = newModel(
   {
     family: 'qwen3', hidden_size: 32, intermediate_size: 64, num_hidden_layers: 2, num_attention_heads: 2, num_key_value_heads: 1, head_dim: 16,
     tie_word_embeddings: true, rope_theta: 10000, rms_norm_eps: 1e-6, max_position_embeddings: 128, initializer_range: 0.1,

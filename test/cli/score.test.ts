@@ -56,6 +56,17 @@ test('takes an adapter, shards and sequences of one token; the temperature is 1 
   expect(await run(['--temperature', '1'])).toEqual(plain)
 })
 
+test('--quantization q8_0 holds the layers in 8 bits', async () => {
+  const run = async (words: string[]) => {
+    const out = join(folder, 'blocks.safetensors')
+    expect(score([...of(golden), '--out', out, ...words]).code).toBe(0)
+    return await floats(await openSafetensors(out), 'logprobs')
+  }
+  const error = relativeError(await run(['--quantization', 'q8_0']), await run([]))
+  expect(error).toBeGreaterThan(1e-5)
+  expect(error).toBeLessThan(1e-2)
+})
+
 describe('says in a sentence what is wrong, and exits with 2', () => {
   const batch = (name: string, value: unknown) => {
     const file = join(folder, name)
@@ -64,6 +75,11 @@ describe('says in a sentence what is wrong, and exits with 2', () => {
   }
   const out = ['--out', join(folder, 'never.safetensors')]
   const cases: [string, () => string[], RegExp][] = [
+    [
+      'no blocks to keep',
+      () => [...of(golden), '--quantization', 'gguf', ...out],
+      /has no quantised matrices.*Name a quantised \.gguf, or take "q8_0"/,
+    ],
     [
       'no model',
       () => ['--model', join(folder, 'none'), '--batch', `${golden}/batch.json`, ...out],

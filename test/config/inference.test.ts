@@ -192,6 +192,11 @@ describe('what vLLM cannot do of a config', () => {
     expect(mistakesOf(vllm(flags))[0]).toContain('each API server of vLLM knows only the adapters that it was told of itself')
     expect(load(vllm(flags, 'use_lora = false')).notices).toEqual([])
   })
+  test('weights in blocks', () => {
+    expect(mistakesOf(vllm('', 'quantization = "q8_0"'))).toEqual([
+      'a.toml:9:1: trainer.args.quantization is "q8_0", but the vLLM server samples from the weights as they are. Remove it, or sample with backend = "embedded".',
+    ])
+  })
   test('ranks over 512', () => {
     expect(mistakesOf(vllm('', 'lora_rank = 513'))).toEqual([
       'a.toml:9:1: trainer.args.lora_rank is 513, and vLLM takes ranks up to 512. Lower it, train all weights (use_lora = false), or sample with inference.backend = "embedded".',
@@ -284,7 +289,7 @@ tp = 2`
 
 test("vLLM's KV cache is not counted as memory of the run", async () => {
   const model = await openModel('models/tiny')
-  const rows = (text: string) => memoryOf(load(text).config, model.config)
+  const rows = (text: string) => memoryOf(load(text).config, model)
   const [embedded, served] = [rows(config('')), rows(vllm())]
   expect(embedded.filter((row) => !['KV cache', 'decoding'].includes(row.name))).toEqual(served)
   expect(embedded.length).toBe(served.length + 2)

@@ -341,6 +341,17 @@ test('notices: keys without effect, and sampling that is not what is trained on'
   `)
 })
 
+test('weights that are trained are not quantised', () => {
+  const { args } = parseConfig(withArgs('quantization = "gguf"\n')).config.trainer
+  expect(args.quantization).toBe('gguf')
+  expect(errorOf(() => parseConfig(withArgs('use_lora = false\nquantization = "q8_0"\n')))).toContain(
+    'trainer.args.quantization is "q8_0", but use_lora is false: weights that are trained are not quantised.',
+  )
+  expect(errorOf(() => parseConfig(withArgs('load_in_8bit = true\n')))).toContain(
+    'quantization = "q8_0" holds the layers in 8 bits',
+  )
+})
+
 test('the two ways to size a micro-batch agree', () => {
   const { args } = parseConfig(withArgs('micro_batch_tokens = 5000\n')).config.trainer
   expect([args.micro_batch_tokens, args.micro_batch_size]).toEqual([5000, 2])

@@ -33,7 +33,11 @@ export async function measureRun(
       targetModules: args.lora_target_modules,
       seed: 1,
     }
-    const decoder = await loadDecoder(gpu, files, { round: args.bf16, ...(args.use_lora ? { lora } : { full: true }) })
+    const decoder = await loadDecoder(gpu, files, {
+      round: args.bf16,
+      quantization: args.quantization,
+      ...(args.use_lora ? { lora } : { full: true }),
+    })
     const engine = new Engine(decoder, {
       maxSequences: config.inference.max_num_seqs,
       maxLength: args.max_seq_len,

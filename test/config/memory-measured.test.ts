@@ -32,11 +32,12 @@ describe('within a quarter of the truth', () => {
     ['LoRA', 'lora_rank = 12'],
     ['LoRA, everything kept', 'gradient_checkpointing = false'],
     ['LoRA with dropout, everything kept', 'lora_dropout = 0.1\ngradient_checkpointing = false'],
+    ['LoRA, layers in 8 bits', 'quantization = "q8_0"'],
     ['full fine-tuning', 'use_lora = false'],
     ['full fine-tuning, moments in 8 bits', 'use_lora = false\noptim = "adamw_8bit"'],
     ['full fine-tuning in float32', 'use_lora = false\nbf16 = false'],
   ])('%s', async (_, args) => {
-    const estimate = memoryOf(config(args), model.config).reduce((sum, row) => sum + row.bytes, 0)
+    const estimate = memoryOf(config(args), model).reduce((sum, row) => sum + row.bytes, 0)
     const { peak, reserved } = await measureRun(model, config(args))
     expect(estimate / peak).toBeGreaterThan(0.8)
     expect(estimate / peak).toBeLessThan(1.25)

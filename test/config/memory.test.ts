@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest'
 import { parseConfig } from '../../src/config/load.ts'
-import { estimateMemory, formatBytes, memoryOf, memoryTable } from '../../src/config/memory.ts'
+import { estimateMemory, formatBytes, memoryOf, memoryTable, type MemoryOptions } from '../../src/config/memory.ts'
 import type { ModelConfig } from '../../src/model/types.ts'
 
 /** SmolLM2-135M: 134,515,008 weights (transformers' count), tied. */
@@ -17,46 +17,48 @@ const config = (args: string) =>
 const bytes = (rows: { name: string; bytes: number }[], name: string) => rows.find((row) => row.name === name)?.bytes ?? 0
 
 test('LoRA on SmolLM2: weights, adapter and cache by hand', () => {
-  const rows = memoryOf(config('micro_batch_tokens = 1024'), smollm2)
+  const rows = memoryOf(config('micro_batch_tokens = 1024'), { config: smollm2 })
   expect(bytes(rows, 'weights')).toBe(134_515_008 * 2)
   // rank 8 of: q 576+576, k and v 192+576, o 576+576, gate, up and down 1536+576, in 30 layers
   const adapter = 8 * 30 * (2 * 1152 + 2 * 768 + 3 * 2112)
   expect(bytes(rows, 'adapter')).toBe(4 * adapter)
   expect(bytes(rows, 'Adam')).toBe(8 * adapter)
-  expect(bytes(memoryOf(config('optim = "adamw_8bit"'), smollm2), 'Adam')).toBe(2.03125 * adapter)
+  expect(bytes(memoryOf(config('optim = "adamw_8bit"'), { config: smollm2 }), 'Adam')).toBe(2.03125 * adapter)
   expect(bytes(rows, 'KV cache')).toBe(32 * 128 * 30 * 2 * 192 * 4)
   expect(bytes(rows, 'activations kept')).toBe(1024 * 576 * 30 * 4)
 })
 
 test('full fine-tuning, more tokens, no checkpointing: what grows, and how', () => {
-  const full = memoryOf(config('use_lora = false'), smollm2)
+  const full = memoryOf(config('use_lora = false'), { config: smollm2 })
   // a working copy in bf16, float32 masters, gradients and two moments
   const held = ['weights', 'masters', 'gradients', 'Adam'].map((name) => bytes(full, name) / 134_515_008)
   expect(held).toEqual([2, 4, 4, 8])
   expect(full.some((row) => row.name === 'adapter')).toBe(false)
   // In 8 bits: a byte and a 64th each, but for the gains (61 norms of 576)
   const gains = 61 * 576
-  const small = memoryOf(config('use_lora = false\noptim = "adamw_8bit"'), smollm2)
+  const small = memoryOf(config('use_lora = false\noptim = "adamw_8bit"'), { config: smollm2 })
   expect(bytes(small, 'Adam')).toBe((134_515_008 - gains) * 2.03125 + gains * 8)
   expect(small.filter((row) => row.name !== 'Adam')).toEqual(full.filter((row) => row.name !== 'Adam'))
-  const at = (tokens: number) => memoryOf(config(`micro_batch_tokens = ${tokens}`), smollm2)
+  const at = (tokens: number) => memoryOf(config(`micro_batch_tokens = ${tokens}`), { config: smollm2 })
   for (const name of ['activations kept', 'one layer']) expect(bytes(at(4096), name)).toBe(4 * bytes(at(1024), name))
-  const kept = bytes(memoryOf(config('gradient_checkpointing = false'), smollm2), 'activations kept')
-  expect(kept).toBeGreaterThan(5 * bytes(memoryOf(config(''), smollm2), 'activations kept'))
+  const kept = bytes(memoryOf(config('gradient_checkpointing = false'), { config: smollm2 }), 'activations kept')
+  expect(kept).toBeGreaterThan(5 * bytes(memoryOf(config(''), { config: smollm2 }), 'activations kept'))
 })
 
+const small: MemoryOptions = {
+  model: smollm2,
+  useLora: false,
+  loraRank: 8,
+  loraTargetModules: [],
+  microBatchTokens: 256,
+  gradientCheckpointing: true,
+  bf16: true,
+  maxNumSeqs: 0,
+  maxSeqLen: 128,
+}
+
 test('nothing is generated: no cache', () => {
-  const rows = estimateMemory({
-    model: smollm2,
-    useLora: false,
-    loraRank: 8,
-    loraTargetModules: [],
-    microBatchTokens: 256,
-    gradientCheckpointing: true,
-    bf16: true,
-    maxNumSeqs: 0,
-    maxSeqLen: 128,
-  })
+  const rows = estimateMemory(small)
   expect(rows.map((row) => row.name)).toEqual([
     'weights',
     'masters',
@@ -68,8 +70,18 @@ test('nothing is generated: no cache', () => {
   ])
 })
 
+test('layers in blocks', () => {
+  const blocks = { values: 100_000_000, bytes: 60_000_000, formats: ['Q4_1', 'Q5_0'] }
+  const rows = estimateMemory({ ...small, blocks })
+  const plain = estimateMemory(small)
+  expect(bytes(plain, 'weights') - bytes(rows, 'weights')).toBe(200_000_000 - 60_000_000)
+  expect(bytes(rows, 'widened')).toBe(200_000_000 / 30)
+  expect(rows[0].how).toBe('134.5 M weights, 100.0 M in Q4_1, Q5_0, the others bf16')
+  expect(rows).toHaveLength(plain.length + 1)
+})
+
 test('the table', () => {
-  const rows = memoryOf(config('micro_batch_tokens = 1024'), smollm2)
+  const rows = memoryOf(config('micro_batch_tokens = 1024'), { config: smollm2 })
   expect(memoryTable(rows, smollm2, { maxStorageBufferBindingSize: 2 ** 25, maxBufferSize: 2 ** 28 })).toMatchInlineSnapshot(`
     "  weights            257 MiB  134.5 M weights, bf16
       adapter            9.3 MiB  LoRA rank 8: 2.4 M parameters, float32

@@ -6,7 +6,7 @@ import { autoRange, sizeMicroBatch } from '../../src/config/micro-batch.ts'
 import { stringifyConfig } from '../../src/config/toml-write.ts'
 import { newModel } from '../../src/trainer/new-model.ts'
 
-const { config: model } = newModel(
+const model = newModel(
   {
     family: 'qwen3', hidden_size: 128, intermediate_size: 384, num_hidden_layers: 5, num_attention_heads: 4, num_key_value_heads: 2, head_dim: 32,
     tie_word_embeddings: true, rope_theta: 10000, rms_norm_eps: 1e-6, max_position_embeddings: 512, initializer_range: 0.02,
@@ -21,10 +21,10 @@ const load = (args = '') =>
 const { config } = load()
 const wide = { maxStorageBufferBindingSize: 2 ** 30, maxBufferSize: 2 ** 31 }
 const total = (tokens: number) =>
-  memoryOf({ ...config, trainer: { ...config.trainer, args: { ...config.trainer.args, micro_batch_tokens: tokens } } }, model).reduce(
-    (sum, row) => sum + row.bytes,
-    0,
-  )
+  memoryOf(
+    { ...config, trainer: { ...config.trainer, args: { ...config.trainer.args, micro_batch_tokens: tokens } } },
+    model,
+  ).reduce((sum, row) => sum + row.bytes, 0)
 const room = (bytes: number) => ({ bytes, from: 'a test' })
 
 test('until the verb has sized it, it is the most there can be', () => {
@@ -82,10 +82,10 @@ describe('the largest power of two that fits', () => {
       sizeMicroBatch(load(args).config, model, room(bytes), wide).config.trainer.args.micro_batch_tokens
     expect(tokens('gradient_checkpointing = false')).toBeLessThan(tokens(''))
     const full = load('use_lora = false').config
-    const needed = memoryOf({ ...full, trainer: { ...full.trainer, args: { ...full.trainer.args, micro_batch_tokens: 1024 } } }, model).reduce(
-      (sum, row) => sum + row.bytes,
-      0,
-    )
+    const needed = memoryOf(
+      { ...full, trainer: { ...full.trainer, args: { ...full.trainer.args, micro_batch_tokens: 1024 } } },
+      model,
+    ).reduce((sum, row) => sum + row.bytes, 0)
     const fullTokens = (args: string) =>
       sizeMicroBatch(load(`use_lora = false\n${args}`).config, model, room((needed - 2e6) / 0.85), wide).config.trainer.args
         .micro_batch_tokens

@@ -4,6 +4,7 @@ import type { GpuFacts } from '../../src/gpu/adapter.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
 import type { Decoder } from '../../src/model/decoder.ts'
 import { bars, fixtures, gradientErrors, openCase, openDecoder, scoreErrors, type Case } from './cases.ts'
+import { withFacts } from '../facts.ts'
 
 const gpu = await Gpu.open({ checks: true })
 afterAll(() => gpu.close())
@@ -13,16 +14,6 @@ const tiers: { name: string; facts: Partial<GpuFacts> }[] = [
   { name: 'no subgroups (DAWN_RL_SUBGROUPS=0)', facts: { subgroupSize: 0 } },
   { name: 'register tiles, as on a GPU', facts: { software: false, subgroupSize: 0 } },
 ]
-
-async function withFacts(facts: Partial<GpuFacts>, fn: () => Promise<void>): Promise<void> {
-  const own = gpu.facts
-  Object.assign(gpu, { facts: { ...own, ...facts } })
-  try {
-    await fn()
-  } finally {
-    Object.assign(gpu, { facts: own })
-  }
-}
 
 async function expectScores(decoder: Decoder, c: Case, mode: string): Promise<void> {
   const errors = await scoreErrors(decoder, c, mode)
@@ -73,7 +64,7 @@ describe.each(['llama', 'qwen2', 'qwen3'])('%s', (name) => {
   })
 
   test.each(tiers)('$name', async ({ facts }) => {
-    await withFacts(facts, async () => {
+    await withFacts(gpu, facts, async () => {
       const c = await openCase(dir)
       const full = await openDecoder(gpu, model, 'full')
       await expectScores(full, c, 'full')

@@ -1,7 +1,6 @@
 /** Weights of q, k, v and of gate, up lie side by side and are multiplied at once where a pass keeps nothing: with the bits of one by one. */
 import { afterAll, describe, expect, test } from 'vitest'
 import { Tape } from '../../src/autograd/tape.ts'
-import type { GpuFacts } from '../../src/gpu/adapter.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
 import { capacityOf } from '../../src/gpu/size.ts'
 import { lanes } from '../../src/kernels/common/lanes.ts'
@@ -12,6 +11,7 @@ import { decoderHidden, type CacheArguments, type Decoder } from '../../src/mode
 import { openModel } from '../../src/model/open.ts'
 import type { TensorSource } from '../../src/model/types.ts'
 import { fixtures, openDecoder } from '../golden/cases.ts'
+import { withFacts } from '../facts.ts'
 
 const gpu = await Gpu.open({ checks: true })
 afterAll(() => gpu.close())
@@ -44,17 +44,6 @@ async function hidden(
 const together = (decoder: Decoder): boolean[] =>
   decoder.layers.flatMap(({ q, k, v, gate, up }) => [!!groupTier(gpu, [q, k, v], false), !!groupTier(gpu, [gate, up], true)])
 
-/** With the facts of another adapter, where it is another's kernels that are tested. */
-async function as(facts: Partial<GpuFacts>, fn: () => Promise<void>): Promise<void> {
-  const own = gpu.facts
-  Object.assign(gpu, { facts: { ...own, ...facts } })
-  try {
-    await fn()
-  } finally {
-    Object.assign(gpu, { facts: own })
-  }
-}
-
 describe.each(['llama', 'qwen2', 'qwen3'])('%s', (name) => {
   const dir = `${fixtures}golden/${name}`
   test.each(['lora', 'full', 'frozen'] as const)(
@@ -73,7 +62,7 @@ describe.each(['llama', 'qwen2', 'qwen3'])('%s', (name) => {
 })
 
 test('as on a GPU: RMSNorm, LoRA and the projections of an input are two dispatches', async () => {
-  await as({ software: false, subgroupSize: 0 }, async () => {
+  await withFacts(gpu, { software: false, subgroupSize: 0 }, async () => {
     const dir = `${fixtures}golden/qwen2`
     const decoder = await openDecoder(gpu, `${dir}/model`, 'lora', { adapterDir: `${dir}/adapter` })
     expect(new Set(together(decoder))).toEqual(new Set([true]))
@@ -113,7 +102,7 @@ test.each(['llama', 'qwen3'])(
       decoder.release()
     }
     await run(7)
-    await as({ software: false, subgroupSize: 0 }, () => run(7))
+    await withFacts(gpu, { software: false, subgroupSize: 0 }, () => run(7))
   },
 )
 

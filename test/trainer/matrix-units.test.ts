@@ -3,7 +3,8 @@ import { describe, expect, test } from 'vitest'
 import { loadDecoder } from '../../src/model/decoder-load.ts'
 import { accumulateGradients, scoreSamples } from '../../src/trainer/gradients.ts'
 import { loadLoss } from '../../src/trainer/losses/index.ts'
-import { distance, loadCase, openCase, openGpu } from './helpers.ts'
+import { inEightBits } from '../model/blocks.ts'
+import { distance, freshLora, loadCase, openCase, openGpu, readAll } from './helpers.ts'
 
 const gpu = await openGpu().gpu
 const none = gpu.facts.matrixUnits.length === 0
@@ -26,6 +27,23 @@ describe.skipIf(none).each(['llama', 'qwen2', 'qwen3'])('%s on matrix units', (n
       expect(distance(await decoder.store!.read(parameter, 'gradients'), await expected(tensor)), tensor).toBeLessThan(1e-2)
     }
     decoder.release()
+  })
+})
+
+describe.skipIf(none)('layers in 8 bits on matrix units', () => {
+  test('have the numbers of their values in bf16', async () => {
+    const { settings, batch, files } = await openCase('llama')
+    const numbers: unknown[] = []
+    for (const how of [{ quantization: 'q8_0' }, {}] as const) {
+      const tensors = how.quantization ? files.tensors : inEightBits(files)
+      const decoder = await loadDecoder(gpu, { ...files, tensors }, { ...freshLora(), ...how, matrixUnits: true })
+      const scored = await scoreSamples(decoder, batch.samples, { temperature: 0.8, microBatchTokens: 64 })
+      const options = { temperature: 0.8, checkpointing: true, microBatchTokens: 64 }
+      await accumulateGradients(decoder, batch, { ...options, loss: await loadLoss('cispo', settings) })
+      numbers.push([scored, await readAll(decoder, 'gradients')])
+      decoder.release()
+    }
+    expect(numbers[0]).toEqual(numbers[1])
   })
 })
 

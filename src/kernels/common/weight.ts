@@ -4,6 +4,7 @@ import { GpuError } from '../../gpu/errors.ts'
 import { GpuBuffer, type GpuTexture } from '../../gpu/pool.ts'
 import type { BufferRange } from '../../gpu/gpu.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
+import type { QuantisedFormat } from '../quantised/quantised.ts'
 import { matrixUnitOf } from './matrix-units.ts'
 
 /** A matrix (rows N, columns K) in row slices, each in a storage of its own that the adapter can bind. */
@@ -12,7 +13,17 @@ export interface Weight {
   rows: number
   columns: number
   bf16: boolean
+  /** Of a weight in blocks: room for its values, which has them after `widen` (quantised.ts). */
   slices: WeightSlice[]
+  blocks?: WeightBlocks
+}
+
+/** The blocks of few bits that a weight is held in. */
+export interface WeightBlocks {
+  format: QuantisedFormat
+  storage: GpuBuffer
+  /** The weight whose slices are the room for its values. */
+  room: Weight
 }
 
 export interface WeightSlice {
@@ -24,6 +35,8 @@ export interface WeightSlice {
   texture: boolean
   /** Height of the texture, in panels; more are folded beside it. 0 for buffers. */
   fold: number
+  /** Of a texture that is room for values of weights in blocks: a buffer with the same panels one after the other, from which they are copied. */
+  mirror?: GpuBuffer
   /** Rows that lie side by side in the texture: 8, or 1 where 8 would be wider than a texture may be; see weight.wgsl. */
   panel: number
 }

@@ -7,6 +7,7 @@ import { rangeOf, type Binding, type BufferRange, type Gpu } from '../../gpu/gpu
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, type Count } from '../../gpu/size.ts'
 import type { Weight } from '../common/weight.ts'
+import { widen } from '../quantised/quantised.ts'
 import { takesCpu } from './cpu.ts'
 import * as cpu from './group-cpu.ts'
 import * as tile from './group-tile.ts'
@@ -141,6 +142,7 @@ export function linearGated(
 
 function run(gpu: Gpu, call: GroupCall, tier: GroupTier | undefined): void {
   if (!tier) throw new Error('these projections are no group')
+  for (const { weight } of call.members) widen(gpu, weight)
   if (tier === 'cpu') cpu.run(gpu, call)
   else if (tier === 'tile') tile.run(gpu, call)
   else units.run(gpu, call)

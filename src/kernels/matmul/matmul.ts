@@ -7,6 +7,7 @@ import type { Binding, BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import type { Count } from '../../gpu/size.ts'
 import { slicesOf, type Weight } from '../common/weight.ts'
+import { widen } from '../quantised/quantised.ts'
 import * as cpu from './cpu.ts'
 import * as tile from './tile.ts'
 import * as units from './units.ts'
@@ -38,6 +39,7 @@ export function linear(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Bin
   const flags = { LORA: Number(!!lora), BIAS: Number(!!bias), RESIDUAL: Number(!!residual) }
   const extra: Binding[] = [...(lora ? [lora.x, lora.matrix] : []), ...(bias ? [bias] : []), ...(residual ? [residual] : [])]
   const [k, rank] = [weight.columns, lora?.rank ?? 0]
+  widen(gpu, weight)
   for (const part of slicesOf(weight, wanted.row, wanted.rows)) {
     const column = part.row - wanted.row
     const own = { ...part, column, width: wanted.rows }
@@ -64,6 +66,7 @@ export function linearBackwardInput(
   let accumulate = options.accumulate ?? false
   const most = wanted.rows > longSum ? longSum / 8 : wanted.rows
   const parts = slicesOf(weight, wanted.row, wanted.rows).flatMap((part) => inParts(part, most))
+  widen(gpu, weight)
   for (const [i, part] of parts.entries()) {
     const last = lora && i === parts.length - 1 ? lora : undefined
     const flags = { LORA: Number(!!last), ACCUMULATE: Number(accumulate) }

@@ -1,0 +1,138 @@
+/**
+ * Weights that are held in a GGUF file's blocks of few bits. Kernels read values, so those of one weight at a time are widened into room that the weights of
+ * all layers share, right before they are used: a model takes 4.5 to 8.5 bits a weight, and the numbers are those of one that was widened when it was loaded.
+ */
+import { fileURLToPath } from 'node:url'
+import { GpuError } from '../../gpu/errors.ts'
+import type { Gpu } from '../../gpu/gpu.ts'
+import { GpuTexture, type GpuBuffer } from '../../gpu/pool.ts'
+import { dispatchFlat, perRow } from '../common/lanes.ts'
+import { allocateTogether, type Weight, type WeightBlocks, type WeightSlice } from '../common/weight.ts'
+
+const path = fileURLToPath(new URL('widen.wgsl', import.meta.url))
+
+interface Format {
+  /** Values and bytes of a block in a file. */
+  values: 32 | 256
+  bytes: number
+  /** Where a scale of two bytes lies that makes a block no whole words. On the GPU these scales follow after all blocks. */
+  split?: number
+  /** Of widen.wgsl. QUANTS: where the small integers begin, without such a scale. */
+  constants: Record<string, number>
+}
+
+/** By their names in ggml. */
+const FORMATS = {
+  Q4_0: { values: 32, bytes: 18, split: 0, constants: { QUANTS: 0, CENTER: 8 } },
+  Q4_1: { values: 32, bytes: 20, constants: { QUANTS: 4, MINIMUM: 1 } },
+  Q5_0: { values: 32, bytes: 22, split: 0, constants: { QUANTS: 4, CENTER: 16, FIVE: 1 } },
+  Q5_1: { values: 32, bytes: 24, constants: { QUANTS: 8, MINIMUM: 1, FIVE: 1 } },
+  Q8_0: { values: 32, bytes: 34, split: 0, constants: { EIGHT: 1 } },
+  Q4_K: { values: 256, bytes: 144, constants: { QUANTS: 16, K256: 1 } },
+  Q5_K: { values: 256, bytes: 176, constants: { QUANTS: 48, K256: 1, FIVE: 1 } },
+  Q6_K: { values: 256, bytes: 210, split: 208, constants: { K256: 1, SIX: 1 } },
+} satisfies Record<string, Format>
+export type QuantisedFormat = keyof typeof FORMATS
+
+const formatOf = (name: QuantisedFormat): Format => FORMATS[name]
+
+/** Whether a format's name is one whose blocks are read here. */
+export const isQuantised = (name: string): name is QuantisedFormat => Object.hasOwn(FORMATS, name)
+
+/** Bytes of a row of so many values. */
+export const quantisedBytes = (format: QuantisedFormat, columns: number): number =>
+  (columns / FORMATS[format].values) * FORMATS[format].bytes
+
+/**
+ * Room for the values of weights of one width that are read together (`allocateTogether`), to be shared by those of all layers.
+ * @returns as `allocateTogether`
+ */
+export function allocateRooms(
+  gpu: Gpu,
+  parts: { label: string; rows: number }[],
+  columns: number,
+): { rooms: Weight[]; owned: (Weight | GpuBuffer)[] } {
+  const { weights, owned } = allocateTogether(gpu, parts, columns, true)
+  const mirrors = new Map<WeightSlice['storage'], GpuBuffer>()
+  for (const slice of owned.flatMap(({ slices }) => slices)) {
+    if (!slice.texture) continue
+    const bytes = Math.ceil(slice.rows / slice.panel) * slice.panel * columns * 2
+    mirrors.set(slice.storage, gpu.pool.acquire(bytes, `${parts[0].label} in a buffer`, { exact: true }))
+  }
+  const rooms = weights.map((weight) => {
+    const slices = weight.slices.map((slice) => ({ ...slice, mirror: mirrors.get(slice.storage) }))
+    return { ...weight, slices }
+  })
+  return { rooms, owned: [...owned, ...mirrors.values()] }
+}
+
+/**
+ * A weight in blocks, not filled yet.
+ * @param room one of `allocateRooms` of the same shape: of the weights that share it the one that was used last has its values there
+ * @throws GpuError for a weight that is more than the adapter binds
+ */
+export function allocateBlocks(gpu: Gpu, label: string, room: Weight, format: QuantisedFormat): Weight {
+  const bytes = room.rows * quantisedBytes(format, room.columns)
+  const { maxBinding } = gpu.facts.limits
+  if (bytes > maxBinding) throw new GpuError(`${label} has ${bytes} bytes in ${format}, and this adapter binds ${maxBinding}`)
+  const storage = gpu.pool.acquire(Math.ceil(bytes / 4) * 4, label, { exact: true })
+  return { ...room, label, blocks: { format, storage, room } }
+}
+
+/** Writes all blocks of a weight, row by row as in a GGUF file. */
+export function writeBlocks(gpu: Gpu, { storage, format }: WeightBlocks, data: Uint8Array): void {
+  const { bytes, split } = formatOf(format)
+  gpu.write(storage, split === undefined ? data : inWords(data, bytes, split))
+}
+
+/** Blocks without the scale that they have at byte `split`, and then these scales. */
+function inWords(data: Uint8Array, bytes: number, split: number): Uint8Array {
+  const blocks = data.length / bytes
+  const rest = bytes - 2
+  const out = new Uint8Array(data.length)
+  for (let block = 0, from = 0; block < blocks; block++, from += bytes) {
+    const [to, scale] = [block * rest, blocks * rest + block * 2]
+    for (let i = 0; i < split; i++) out[to + i] = data[from + i]
+    for (let i = split; i < rest; i++) out[to + i] = data[from + i + 2]
+    out[scale] = data[from + split]
+    out[scale + 1] = data[from + split + 1]
+  }
+  return out
+}
+
+/** What each room holds: a weight's blocks, as of a stretch of recorded commands that no others come between. */
+const held = new WeakMap<Weight, string>()
+
+/** Records that the values of a weight are where its slices say; to be called before each use. Nothing for a weight that is not in blocks. */
+export function widen(gpu: Gpu, weight: Weight): void {
+  if (!weight.blocks) return
+  const { storage, room } = weight.blocks
+  const key = `${gpu.epoch},${storage.id},${storage.writes}`
+  if (held.get(room) === key) return
+  for (const slice of weight.slices) widenSlice(gpu, weight, weight.blocks, slice)
+  held.set(room, key)
+}
+
+function widenSlice(gpu: Gpu, weight: Weight, { format, storage }: WeightBlocks, slice: WeightSlice): void {
+  const { values: VALUES, bytes, constants: own } = formatOf(format)
+  const { columns: k, rows: all } = weight
+  const [row, end] = [Math.max(0, slice.row), Math.min(all, slice.row + slice.rows)]
+  const [rows, at, WORDS] = [end - row, row - slice.row, Math.floor(bytes / 4)]
+  const texels = k / 8
+  const params = { rows, k, first_row: row, w_row: at, w_texels: texels, scales: all * (k / VALUES) * WORDS }
+  const constants = { VALUES, WORDS, ...own }
+  const { panel, mirror } = slice
+  if (!mirror) return dispatchFlat(gpu, path, constants, [storage, slice.storage], params, rows * texels)
+  const kernel = gpu.kernel(path, { ...constants, PANELS: 1, W_PANEL: panel })
+  gpu.dispatch(kernel, [storage, mirror], params, perRow(Math.ceil(rows / panel)))
+  // Whole panels: others' rows in them are as they were. A texture has `fold` of them below each other, then the next beside these.
+  const width = texels * panel
+  const last = Math.ceil((at + rows) / panel)
+  for (let from = Math.floor(at / panel); from < last;) {
+    const count = Math.min(last - from, slice.fold - (from % slice.fold))
+    const origin: [number, number] = [Math.floor(from / slice.fold) * width, from % slice.fold]
+    const place = { offset: from * width * 16, bytesPerRow: width * 16, rows: count, texels: width, origin }
+    gpu.copyToTexture(mirror, slice.storage as GpuTexture, place)
+    from += count
+  }
+}

@@ -1,0 +1,93 @@
+/** Which matrices of a model are held in blocks of few bits, and 8-bit blocks of those that come without (the GPU's side: kernels/quantised). */
+import { UserError } from '../common/errors.ts'
+import { quantisedBytes, type QuantisedFormat } from '../kernels/quantised/quantised.ts'
+import { widenBf16 } from './bf16.ts'
+import { linearShapes } from './shapes.ts'
+import type { ModelConfig, TensorBlocks, TensorSource } from './types.ts'
+
+/**
+ * How the layers' matrices are held; embedding and head stay as they are.
+ * - `gguf`: in the blocks that a GGUF file has them in.
+ * - `q8_0`: these, and all others in blocks of 8 bits.
+ */
+export const QUANTIZATIONS = ['gguf', 'q8_0'] as const
+export type Quantization = (typeof QUANTIZATIONS)[number]
+
+/** The format in which a layer's matrix is held; undefined where it is not in blocks: rows that are not whole blocks, or `gguf` and a tensor of F16. */
+export function heldFormat(tensors: TensorSource, name: string, quantization: Quantization): QuantisedFormat | undefined {
+  const own = tensors.blocks?.format(name)
+  if (own || quantization === 'gguf') return own
+  return tensors.shape(name)[1] % blockValues === 0 ? 'Q8_0' : undefined
+}
+
+/** A layer's matrix in blocks of `format`: as it lies in the file, or made. */
+export async function readBlocks(tensors: TensorSource, name: string, format: QuantisedFormat): Promise<TensorBlocks> {
+  if (tensors.blocks?.format(name) === format) return await tensors.blocks.read(name)
+  if (format !== 'Q8_0')
+    throw new UserError(
+      `${name} is not in ${format} in these files, in which the model was loaded (quantization). Load a GGUF file of the same formats.`,
+    )
+  const { dtype, shape, data } = await tensors.read(name)
+  return { format, shape, data: quantiseQ8(dtype === 'bf16' ? widenBf16(data) : data) }
+}
+
+/** What of a model's matrices is in blocks: values and bytes of all, and the formats. */
+export function blocksOf(
+  config: ModelConfig,
+  tensors: TensorSource,
+  quantization: Quantization,
+): { values: number; bytes: number; formats: QuantisedFormat[] } {
+  const found = { values: 0, bytes: 0, formats: new Set<QuantisedFormat>() }
+  for (const [name, [rows, columns]] of linearShapes(config)) {
+    const format = heldFormat(tensors, `${name}.weight`, quantization)
+    if (!format) continue
+    found.values += rows * columns
+    found.bytes += rows * quantisedBytes(format, columns)
+    found.formats.add(format)
+  }
+  return { ...found, formats: [...found.formats] }
+}
+
+/** @throws UserError for `gguf` and a model that has no matrix in blocks */
+export function checkQuantization(
+  model: { name: string; config: ModelConfig; tensors: TensorSource },
+  quantization: Quantization,
+): void {
+  if (blocksOf(model.config, model.tensors, quantization).values > 0) return
+  throw new UserError(
+    quantization === 'gguf'
+      ? `${model.name} has no quantised matrices, which quantization = "gguf" keeps as they are in a GGUF file. Name a quantised .gguf, or take "q8_0".`
+      : `The rows of ${model.name}'s matrices are not whole blocks of ${blockValues}, so quantization = "q8_0" cannot hold any. Remove it.`,
+  )
+}
+
+const blockValues = 32
+const blockBytes = 34
+
+/**
+ * Blocks of ggml's Q8_0: of 32 values their largest magnitude / 127 as f16, then the values over it, rounded to integers (halves away from 0). Float32
+ * arithmetic throughout, which gives the bytes of gguf-py's quantize. What is not finite stays so by the scale: such a block's values are NaN.
+ */
+export function quantiseQ8(values: Float32Array): Uint8Array {
+  const blocks = values.length / blockValues
+  const out = new Uint8Array(blocks * blockBytes)
+  const integers = new Int8Array(out.buffer)
+  const half = new Float16Array(1)
+  const halfBits = new Uint16Array(half.buffer)
+  for (let block = 0; block < blocks; block++) {
+    const first = block * blockValues
+    let most = 0
+    for (let i = first; i < first + blockValues; i++) most = Math.max(most, Math.abs(values[i]))
+    const scale = Math.fround(most / 127)
+    const inverse = scale === 0 ? 0 : Math.fround(1 / scale)
+    const at = block * blockBytes
+    half[0] = scale
+    out[at] = halfBits[0] & 255
+    out[at + 1] = halfBits[0] >>> 8
+    for (let i = 0; i < blockValues; i++) {
+      const x = Math.fround(values[first + i] * inverse)
+      integers[at + 2 + i] = Math.sign(x) * Math.floor(Math.abs(x) + 0.5)
+    }
+  }
+  return out
+}
