@@ -3,13 +3,15 @@
  * decoder cannot compute is refused here, in one sentence that names file and key, and never ignored.
  */
 import { UserError, nearest } from '../common/errors.ts'
-import type { ModelConfig, ModelFamily, RopeScaling } from './types.ts'
+import { FAMILIES, type ModelConfig, type ModelFamily, type RopeScaling } from './types.ts'
 
 type Json = Record<string, unknown>
-const FAMILIES: readonly ModelFamily[] = ['llama', 'qwen2', 'qwen3']
 /** Qwen3Config's own default, where the key is left out; the others divide the hidden size. */
 const QWEN3_HEAD_DIM = 128
+/** MistralConfig's, likewise. */
+const MISTRAL_WINDOW = 4096
 const DEFAULT_ROPE_THETA = 10_000
+const SMOLLM3_ROPE_THETA = 2_000_000
 
 /**
  * Reads a parsed config.json (and generation_config.json, whose end-of-sequence ids are added). `file` is the name that errors give.
@@ -35,9 +37,9 @@ export function parseConfig(
   if (headDim % 2 !== 0) throw new UserError(`${file}: head_dim ${headDim} is odd, and rotary embeddings turn pairs.`)
   if (heads % kvHeads !== 0)
     throw new UserError(`${file}: num_attention_heads ${heads} is not a multiple of num_key_value_heads ${kvHeads}.`)
-  const attentionBias = family !== 'qwen2' && key.flag('attention_bias', false)
-  const maxPositionEmbeddings = key.count('max_position_embeddings')
-  const rope = ropeOf(raw, file, maxPositionEmbeddings)
+  const attentionBias = family !== 'qwen2' && family !== 'mistral' && key.flag('attention_bias', false)
+  const positions = key.count('max_position_embeddings')
+  const rope = ropeOf(raw, file, positions, family === 'smollm3' ? SMOLLM3_ROPE_THETA : DEFAULT_ROPE_THETA)
   const vocabSize = key.count('vocab_size')
   return {
     family,
@@ -51,11 +53,12 @@ export function parseConfig(
     rmsNormEps: key.optionalNumber('rms_norm_eps') ?? 1e-6,
     ropeTheta: rope.theta,
     ropeScaling: rope.scaling,
-    tieWordEmbeddings: key.flag('tie_word_embeddings', false),
+    ...(family === 'smollm3' && { layersWithoutRope: layersWithoutRope(raw, file, layers) }),
+    tieWordEmbeddings: key.flag('tie_word_embeddings', family === 'smollm3'),
     qkvBias: family === 'qwen2' || attentionBias,
     outputBias: attentionBias,
     qkNorm: family === 'qwen3',
-    maxPositionEmbeddings,
+    maxPositionEmbeddings: family === 'mistral' ? Math.min(positions, windowOf(raw, file)) : positions,
     eosTokenIds: tokenIds([raw, file], [generation, generationFile]),
     bosTokenId: key.optionalId('bos_token_id'),
     padTokenId: key.optionalId('pad_token_id'),
@@ -64,11 +67,10 @@ export function parseConfig(
 
 /** The config.json that says the same as `config`, for models that did not come with one. Throws UserError for rope factors. */
 export function configToJson(config: ModelConfig): Json {
-  const architectures = { llama: 'LlamaForCausalLM', qwen2: 'Qwen2ForCausalLM', qwen3: 'Qwen3ForCausalLM' }
-  const eos = config.eosTokenIds
+  const { family, eosTokenIds: eos, layersWithoutRope = [] } = config
   return {
-    architectures: [architectures[config.family]],
-    model_type: config.family,
+    architectures: [`${ARCHITECTURES[family]}ForCausalLM`],
+    model_type: family,
     hidden_size: config.hiddenSize,
     intermediate_size: config.intermediateSize,
     num_hidden_layers: config.layers,
@@ -82,14 +84,22 @@ export function configToJson(config: ModelConfig): Json {
     rope_scaling: ropeScalingToJson(config.ropeScaling),
     tie_word_embeddings: config.tieWordEmbeddings,
     hidden_act: 'silu',
-    ...(config.family === 'qwen2' ? {} : { attention_bias: config.qkvBias }),
-    ...(config.family === 'llama' ? { mlp_bias: false } : { use_sliding_window: false }),
+    ...(family === 'qwen2' || family === 'mistral' ? {} : { attention_bias: config.qkvBias }),
+    ...(family === 'llama' || family === 'smollm3' ? { mlp_bias: false } : {}),
+    ...(family === 'mistral' ? { sliding_window: null } : family === 'llama' ? {} : { use_sliding_window: false }),
+    ...(family === 'smollm3' && {
+      no_rope_layers: Array.from({ length: config.layers }, (_, layer) => Number(!layersWithoutRope.includes(layer))),
+    }),
     bos_token_id: config.bosTokenId,
     eos_token_id: eos.length > 1 ? eos : (eos[0] ?? null),
     pad_token_id: config.padTokenId,
     torch_dtype: 'bfloat16',
   }
 }
+
+const ARCHITECTURES: Record<ModelFamily, string> = {
+  llama: 'Llama', mistral: 'Mistral', smollm3: 'SmolLM3', qwen2: 'Qwen2', qwen3: 'Qwen3',
+} // prettier-ignore
 
 function ropeScalingToJson(scaling: RopeScaling): Json | null {
   if (scaling.type === 'default') return null
@@ -123,19 +133,23 @@ function tokenIds(...sources: [Json, string][]): number[] {
   return [...ids]
 }
 
+/** For messages: a, b and c. */
+export const familyNames = new Intl.ListFormat('en-GB').format(FAMILIES)
+
 function familyOf(raw: Json, file: string): ModelFamily {
   const type = raw.model_type
   if (FAMILIES.includes(type as ModelFamily)) return type as ModelFamily
   if (typeof type !== 'string') throw new UserError(`${file}: model_type is missing. Is this a model's config.json?`)
   const near = nearest(type, FAMILIES)
   const hint = near ? ` (${near} is the nearest)` : ''
-  throw new UserError(`${file}: model_type "${type}" is not supported${hint}; dawn-rl runs llama, qwen2 and qwen3 models.`)
+  throw new UserError(`${file}: model_type "${type}" is not supported${hint}; dawn-rl runs ${familyNames} models.`)
 }
 
 function refuseUnsupported(raw: Json, file: string, family: ModelFamily): void {
   const refuse = (key: string, why: string) => new UserError(`${file}: ${key} is ${JSON.stringify(raw[key])}, ${why}.`)
   if ((raw.hidden_act ?? 'silu') !== 'silu') throw refuse('hidden_act', 'and only silu is supported')
-  if (family === 'llama' && raw.mlp_bias) throw refuse('mlp_bias', 'and biases in the MLP are not supported')
+  if ((family === 'llama' || family === 'smollm3') && raw.mlp_bias)
+    throw refuse('mlp_bias', 'and biases in the MLP are not supported')
   if (raw.quantization_config) {
     throw new UserError(
       `${file}: quantization_config is set, and quantised weights are not supported. Use the F32, F16 or BF16 model, or a GGUF file.`,
@@ -152,11 +166,31 @@ function refuseSlidingWindow(raw: Json, file: string, layers: number): void {
     if (other === undefined) return
     throw new UserError(`${file}: layer_types has "${String(other)}", and only full_attention is supported.`)
   }
-  if (!raw.use_sliding_window || raw.sliding_window === null || layers <= Number(raw.max_window_layers ?? 28)) return
+  // SmolLM3's are its layers without rotary embeddings, whichever these are.
+  const first = raw.model_type === 'smollm3' ? 0 : Number(raw.max_window_layers ?? 28)
+  if (!raw.use_sliding_window || (raw.sliding_window ?? null) === null || layers <= first) return
   throw new UserError(`${file}: use_sliding_window is true, and sliding window attention is not supported.`)
 }
 
-function ropeOf(raw: Json, file: string, maxPositions: number): { theta: number; scaling: RopeScaling } {
+/** Tokens that a Mistral layer looks back over: sequences up to so many are as without a window. */
+function windowOf(raw: Json, file: string): number {
+  if (raw.sliding_window === null) return Infinity
+  return keyReader(raw, file).optionalCount('sliding_window') ?? MISTRAL_WINDOW
+}
+
+/** SmolLM3's: where no_rope_layers has a 0, else every fourth (no_rope_layer_interval). */
+function layersWithoutRope(raw: Json, file: string, layers: number): number[] {
+  const given = raw.no_rope_layers ?? null
+  const interval = keyReader(raw, file).optionalCount('no_rope_layer_interval') ?? 4
+  const turns = given ?? Array.from({ length: layers }, (_, layer) => Number((layer + 1) % interval !== 0))
+  if (!Array.isArray(turns) || turns.length < layers || turns.some((turn) => turn !== 0 && turn !== 1))
+    throw new UserError(
+      `${file}: no_rope_layers must be a list of ${layers} numbers, 0 for a layer without rotary embeddings and 1 for others.`,
+    )
+  return turns.slice(0, layers).flatMap((turn, layer) => (turn === 0 ? [layer] : []))
+}
+
+function ropeOf(raw: Json, file: string, maxPositions: number, otherwise: number): { theta: number; scaling: RopeScaling } {
   const where = raw.rope_parameters ? 'rope_parameters' : 'rope_scaling'
   const given = raw.rope_parameters ?? raw.rope_scaling ?? {}
   if (typeof given !== 'object' || Array.isArray(given)) throw new UserError(`${file}: ${where} must be an object.`)
@@ -170,7 +204,7 @@ function ropeOf(raw: Json, file: string, maxPositions: number): { theta: number;
       `${file}: ${where}.partial_rotary_factor is ${JSON.stringify(rope.partial_rotary_factor)}, and only 1 is supported.`,
     )
   }
-  const theta = key.optionalNumber('rope_theta') ?? keyReader(raw, file).optionalNumber('rope_theta') ?? DEFAULT_ROPE_THETA
+  const theta = key.optionalNumber('rope_theta') ?? keyReader(raw, file).optionalNumber('rope_theta') ?? otherwise
   const type = rope.rope_type ?? rope.type ?? 'default'
   if (type === 'default') return { theta, scaling: { type } }
   if (type === 'linear') return { theta, scaling: { type, factor: key.number('factor') } }

@@ -1,5 +1,5 @@
 /**
- * The decoder-only transformer of Llama, Qwen2 and Qwen3: pre-norm blocks of attention and SwiGLU (transformers' modeling_llama.py and its
+ * The decoder-only transformer of Llama, Mistral, SmolLM3, Qwen2 and Qwen3: pre-norm blocks of attention and SwiGLU (transformers' modeling_llama.py and its
  * kin). One forward pass serves training, scoring, prefill and decode: rows are tokens of any sequences, and `layout` says which keys
  * each row sees, so all of them sum in the same order.
  */
@@ -65,24 +65,33 @@ export interface Decoder {
 export class RotaryCache {
   readonly #gpu: Gpu
   readonly #inverse: Float32Array
+  readonly #without: readonly number[]
   #table: GpuBuffer | undefined
+  /** All angles are 0: x cos - y sin is x, to the bit. */
+  #still: GpuBuffer | undefined
   #positions = 0
   constructor(gpu: Gpu, config: ModelConfig) {
     this.#gpu = gpu
     this.#inverse = inverseFrequencies(config)
+    this.#without = config.layersWithoutRope ?? []
   }
-  /** A table that covers positions 0 .. positions - 1. */
-  table(positions: number): GpuBuffer {
+  /** A table that covers positions 0 .. positions - 1: that of a layer, or the one of layers that turn q and k. */
+  table(positions: number, layer?: number): GpuBuffer {
     if (!this.#table || positions > this.#positions) {
       this.#positions = Math.max(256, 2 ** Math.ceil(Math.log2(positions)))
       this.release()
       this.#table = this.#gpu.upload(rotaryTable(this.#inverse, this.#positions), 'rotary table')
+      if (this.#without.length > 0) {
+        const still = rotaryTable(new Float32Array(this.#inverse.length), this.#positions)
+        this.#still = this.#gpu.upload(still, 'rotary table without angles')
+      }
     }
-    return this.#table
+    return layer !== undefined && this.#without.includes(layer) ? this.#still! : this.#table
   }
   release(): void {
     this.#table?.release()
-    this.#table = undefined
+    this.#still?.release()
+    this.#table = this.#still = undefined
   }
 }
 
@@ -128,8 +137,8 @@ export function decoderHidden(
   options: { cache?: CacheArguments; checkpointing?: boolean } = {},
 ): Tensor {
   let hidden = embedding(tape, batch.ids, batch.rows, decoder.embedding, batch.tokenLists)
-  const table = decoder.rotary.table(batch.positions)
   decoder.layers.forEach((layer, i) => {
+    const table = decoder.rotary.table(batch.positions, i)
     const run = (t: Tape, x: Tensor) =>
       decoderLayer(t, decoder, layer, x, batch, table, options.cache && { ...options.cache, index: i })
     const next = options.checkpointing ? checkpoint(tape, hidden, run) : run(tape, hidden)

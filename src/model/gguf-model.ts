@@ -1,14 +1,16 @@
 /**
  * A GGUF file as a Hugging Face model: its config, and its tensors under Hugging Face names, rounded to bf16.
- *  - llama.cpp stores llama's Q and K rows permuted (its rotary pairs are neighbours); they are put back, for architecture llama alone.
+ *  - llama.cpp stores llama's Q and K rows permuted (its rotary pairs are neighbours); they are put back, for llama and smollm3 alone.
  *  - A missing output.weight means a head tied to the embedding.
  */
 import { UserError } from '../common/errors.ts'
 import { isQuantised, type QuantisedFormat } from '../kernels/quantised/quantised.ts'
+import { familyNames } from './config.ts'
 import type { GgufFile, GgufValue } from './gguf.ts'
 import type { ModelConfig, ModelFamily, RopeScaling, TensorBlocks, TensorData, TensorSource } from './types.ts'
 
-const FAMILIES: readonly string[] = ['llama', 'qwen2', 'qwen3']
+/** By general.architecture; Mistral's files say llama. */
+const ARCHITECTURES: readonly string[] = ['llama', 'smollm3', 'qwen2', 'qwen3']
 const GLOBAL_NAMES: Record<string, string> = {
   'model.embed_tokens': 'token_embd',
   'model.norm': 'output_norm',
@@ -74,8 +76,8 @@ export function metadataReader(file: GgufFile) {
 export async function ggufConfig(file: GgufFile, eosTokenIds: number[]): Promise<ModelConfig> {
   const meta = metadataReader(file)
   const arch = meta.string('general.architecture') ?? ''
-  if (!FAMILIES.includes(arch)) {
-    throw new UserError(`${file.path}: its architecture "${arch}" is not supported; dawn-rl runs llama, qwen2 and qwen3 models.`)
+  if (!ARCHITECTURES.includes(arch)) {
+    throw new UserError(`${file.path}: its architecture "${arch}" is not supported; dawn-rl runs ${familyNames} models.`)
   }
   if ((meta.number('split.count') ?? 1) > 1) {
     throw new UserError(`${file.path} is one part of a split GGUF; join the parts first (llama-gguf-split --merge).`)
@@ -87,12 +89,13 @@ export async function ggufConfig(file: GgufFile, eosTokenIds: number[]): Promise
   const ropeDim = meta.number(`${arch}.rope.dimension_count`) ?? headDim
   if (ropeDim !== headDim)
     throw new UserError(`${file.path}: rotary embeddings turn ${ropeDim} of ${headDim} sizes of a head; only all are supported.`)
+  const layers = meta.need(`${arch}.block_count`)
   const ropeTheta = exactDecimal(meta.number(`${arch}.rope.freq_base`) ?? 10_000)
   return {
     family: arch as ModelFamily,
     hiddenSize,
     intermediateSize: meta.need(`${arch}.feed_forward_length`),
-    layers: meta.need(`${arch}.block_count`),
+    layers,
     heads,
     kvHeads: meta.number(`${arch}.attention.head_count_kv`) ?? heads,
     headDim,
@@ -100,6 +103,8 @@ export async function ggufConfig(file: GgufFile, eosTokenIds: number[]): Promise
     rmsNormEps: exactDecimal(meta.need(`${arch}.attention.layer_norm_rms_epsilon`)),
     ropeTheta,
     ropeScaling: await ropeScaling(file, arch, headDim, ropeTheta),
+    // No key says it: llama.cpp has the number in its code.
+    ...(arch === 'smollm3' && { layersWithoutRope: Array.from({ length: layers }, (_, i) => i).filter((i) => i % 4 === 3) }),
     tieWordEmbeddings: !file.tensors.has('output.weight'),
     qkvBias: file.tensors.has('blk.0.attn_q.bias'),
     outputBias: file.tensors.has('blk.0.attn_output.bias'),
@@ -205,7 +210,7 @@ export class GgufTensors implements TensorSource {
   }
   /** Rows in Hugging Face's order. */
   #inOrder<Rows extends Uint8Array | Uint16Array>(name: string, rows: number, data: Rows): Rows {
-    const permuted = this.#config.family === 'llama' && /\.self_attn\.[qk]_proj\./.test(name)
+    const permuted = ['llama', 'smollm3'].includes(this.#config.family) && /\.self_attn\.[qk]_proj\./.test(name)
     return permuted ? unpermuteRows(data, rows, this.#config.headDim) : data
   }
   close(): void {

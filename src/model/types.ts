@@ -1,7 +1,9 @@
 /** What the model room knows of a model: its shape, its tensors, its tokenizer. */
 import type { QuantisedFormat } from '../kernels/quantised/quantised.ts'
 
-export type ModelFamily = 'llama' | 'qwen2' | 'qwen3'
+/** The families that the decoder runs. Mistral is Llama by another name, SmolLM3 with layers that turn nothing. */
+export const FAMILIES = ['llama', 'mistral', 'smollm3', 'qwen2', 'qwen3'] as const
+export type ModelFamily = (typeof FAMILIES)[number]
 
 /** Rotary embedding frequencies; `llama3` is the scaling of Llama 3.1 and later (transformers' `_compute_llama3_parameters`). */
 export type RopeScaling =
@@ -24,6 +26,8 @@ export interface ModelConfig {
   rmsNormEps: number
   ropeTheta: number
   ropeScaling: RopeScaling
+  /** Layers that do not turn q and k (NoPE), as SmolLM3 has. Default: none. */
+  layersWithoutRope?: number[]
   tieWordEmbeddings: boolean
   /** q, k, v projections have a bias (Qwen2; Llama and Qwen3 with attention_bias). */
   qkvBias: boolean

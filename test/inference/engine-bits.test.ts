@@ -58,6 +58,25 @@ describe.each(['llama', 'qwen2', 'qwen3'])('%s', (name) => {
   })
 })
 
+it.each(['smollm3', 'mistral'])("gives the trainer's bits for a model of its own kind: %s", async (name) => {
+  const dir = join(import.meta.dirname, '../fixtures/odd', name)
+  const files = await openModel(join(dir, 'model'))
+  const decoder = await loadDecoder(gpu, files, { adapter: await readAdapter(join(dir, 'adapter')) })
+  const engine = engineOf(decoder, { maxPrefillRows: 5 })
+  const requests = [3, 9, 30].map((length, seed) => ({
+    promptIds: Array.from({ length }, (_, i) => (i * 37 + seed) % files.config.vocabSize),
+    sampling: sampling({ seed, max_tokens: 11 }),
+  }))
+  const results = await Promise.all(requests.map((request) => engine.generate(request)))
+  await expectTrainersBits(
+    decoder,
+    requests.map((request, i) => ({ request, result: results[i] })),
+  )
+  await engine.close()
+  decoder.release()
+  files.close()
+})
+
 const smollm2 = join(import.meta.dirname, '../../models/SmolLM2-135M-Instruct.Q4_1.gguf')
 const isThere = existsSync(smollm2)
 if (!isThere) console.log(`${smollm2} is not there (scripts/get-smollm2.sh fetches it): SmolLM2's texts are not tested`)

@@ -62,6 +62,27 @@ describe('the golden models', () => {
   })
 })
 
+describe('smollm3 and mistral', () => {
+  const smollm3 = (more: Record<string, unknown> = {}) => parse({ model_type: 'smollm3', num_hidden_layers: 9, ...more })
+  test('layers that turn nothing: every fourth, or as it is said; tied, and a base of its own', () => {
+    expect(smollm3()).toMatchObject({ layersWithoutRope: [3, 7], tieWordEmbeddings: true, ropeTheta: 2e6, qkvBias: false })
+    expect(smollm3({ no_rope_layer_interval: 3 }).layersWithoutRope).toEqual([2, 5, 8])
+    expect(smollm3({ no_rope_layers: [1, 0, 0, 1, 1, 1, 1, 1, 1, 0] }).layersWithoutRope).toEqual([1, 2])
+    expect(parse().layersWithoutRope).toBeUndefined()
+  })
+  test('what a Mistral looks back over bounds its sequences', () => {
+    const mistral = (more: Record<string, unknown>) =>
+      parse({ model_type: 'mistral', max_position_embeddings: 32768, ...more }).maxPositionEmbeddings
+    expect([mistral({}), mistral({ sliding_window: null }), mistral({ sliding_window: 512 })]).toEqual([4096, 32768, 512])
+    expect(mistral({ sliding_window: 65536 })).toBe(32768)
+  })
+  test.each(['smollm3', 'mistral'])('the config.json of %s that says the same', (family) => {
+    const config = parseConfig(json(`../odd/${family}/model/config.json`), '')
+    const { maxPositionEmbeddings } = config
+    expect(parseConfig(configToJson(config), '')).toEqual({ ...config, maxPositionEmbeddings })
+  })
+})
+
 describe('old and new spelling', () => {
   test('rope_theta and rope_scaling as before transformers 5', () => {
     const scaling = { type: 'linear', factor: 4 }
@@ -111,12 +132,20 @@ describe('old and new spelling', () => {
 describe('what is refused names file and key', () => {
   test.each([
     [
-      { model_type: 'mistral' },
-      'm/config.json: model_type "mistral" is not supported; dawn-rl runs llama, qwen2 and qwen3 models.',
+      { model_type: 'gemma3_text' },
+      'm/config.json: model_type "gemma3_text" is not supported; dawn-rl runs llama, mistral, smollm3, qwen2 and qwen3 models.',
     ],
     [
       { model_type: 'qwen3_moe' },
-      'm/config.json: model_type "qwen3_moe" is not supported; dawn-rl runs llama, qwen2 and qwen3 models.',
+      'm/config.json: model_type "qwen3_moe" is not supported; dawn-rl runs llama, mistral, smollm3, qwen2 and qwen3 models.',
+    ],
+    [
+      { model_type: 'smollm3', no_rope_layers: [1, 2] },
+      'm/config.json: no_rope_layers must be a list of 2 numbers, 0 for a layer without rotary embeddings and 1 for others.',
+    ],
+    [
+      { model_type: 'smollm3', use_sliding_window: true, sliding_window: 64 },
+      'm/config.json: use_sliding_window is true, and sliding window attention is not supported.',
     ],
     [{ model_type: undefined }, "m/config.json: model_type is missing. Is this a model's config.json?"],
     [{ hidden_act: 'gelu' }, 'm/config.json: hidden_act is "gelu", and only silu is supported.'],

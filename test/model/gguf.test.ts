@@ -7,7 +7,7 @@ import { GgufFile } from '../../src/model/gguf.ts'
 import { openModel } from '../../src/model/open.ts'
 import { openSafetensors } from '../../src/model/safetensors.ts'
 import type { ModelConfig } from '../../src/model/types.ts'
-import { golden, newFolder, smollm2, userErrorOf, withoutSmollm2, writeGguf } from './helpers.ts'
+import { fixtures, golden, newFolder, smollm2, userErrorOf, withoutSmollm2, writeGguf } from './helpers.ts'
 import type { GgufTensorToWrite, MetadataValue } from './helpers.ts'
 
 const dir = newFolder()
@@ -49,7 +49,7 @@ async function asGguf(
   path: string,
   more: { metadata?: Record<string, MetadataValue>; factors?: Float32Array } = {},
 ) {
-  const model = await openModel(join(golden, family, 'model'))
+  const model = await openModel(join(fixtures, family === 'smollm3' ? 'odd' : 'golden', family, 'model'))
   const { config } = model
   const tensors: Record<string, GgufTensorToWrite> = {}
   const names: [string, string][] = [
@@ -66,7 +66,8 @@ async function asGguf(
     if (!model.tensors.has(hf)) continue
     const { shape, data } = await model.tensors.read(hf)
     const values = new Uint16Array(data)
-    if (family === 'llama' && /attn_[qk]\./.test(gguf)) values.set(permuted(values, shape[0], config.headDim))
+    if ((family === 'llama' || family === 'smollm3') && /attn_[qk]\./.test(gguf))
+      values.set(permuted(values, shape[0], config.headDim))
     if (shape.length > 1) tensors[gguf] = { shape, type: 30, bytes: new Uint8Array(values.buffer) }
     else tensors[gguf] = { shape, type: 0, bytes: new Uint8Array(Uint32Array.from(values, (b) => b << 16).buffer) }
   }
@@ -130,6 +131,17 @@ describe('a GGUF of a golden model', () => {
     const rope = { ropeScaling: { type: 'default' } }
     expect({ ...gguf.config, ...rope }).toEqual({ ...model.config, ...rope })
     expect(gguf.tensors.names().toSorted()).toEqual(model.tensors.names().toSorted())
+    for (const name of model.tensors.names()) expect(await gguf.tensors.read(name)).toEqual(await model.tensors.read(name))
+    gguf.close()
+    model.close()
+  })
+
+  test('smollm3: every fourth layer turns nothing, as llama.cpp has it in its code', async () => {
+    const path = join(dir, 'smollm3.gguf')
+    const model = await asGguf('smollm3', path)
+    const gguf = await openModel(path)
+    expect(model.config.layersWithoutRope).toEqual([1])
+    expect(gguf.config).toMatchObject({ family: 'smollm3', layersWithoutRope: [], tieWordEmbeddings: true })
     for (const name of model.tensors.names()) expect(await gguf.tensors.read(name)).toEqual(await model.tensors.read(name))
     gguf.close()
     model.close()

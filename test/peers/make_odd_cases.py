@@ -18,12 +18,12 @@ from pathlib import Path
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, SmolLM3Config
 
 HERE = Path(__file__).resolve().parent
 FIXTURES = HERE.parent / 'fixtures'
 ALL = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj']
-CONFIGS = {'llama': LlamaConfig, 'qwen2': Qwen2Config, 'qwen3': Qwen3Config}
+CONFIGS = {'llama': LlamaConfig, 'mistral': MistralConfig, 'smollm3': SmolLM3Config, 'qwen2': Qwen2Config, 'qwen3': Qwen3Config}
 LLAMA3 = {'rope_type': 'llama3', 'factor': 8.0, 'low_freq_factor': 1.0, 'high_freq_factor': 4.0, 'original_max_position_embeddings': 32}
 
 
@@ -39,6 +39,8 @@ CASES = {
     'qwen2-slices': case('qwen2', 12, 20, 2, 2, 1, 4501, tied=True, dtype='f16', rank=4, temperature=1.3),
     'llama3-rope': case('llama', 40, 72, 1, 2, 1, 131, rope=LLAMA3, rank=8, targets=['q_proj', 'v_proj', 'down_proj'], rslora=True, lengths=(90, 33, 2)),
     'llama-odd': case('llama', 33, 51, 2, 3, 3, 97, head_dim=6, tied=True, rank=3, targets=['o_proj', 'gate_proj'], lengths=(2, 1, 31)),
+    'smollm3': case('smollm3', 32, 48, 3, 2, 1, 131, tied=True, rank=4, targets=['q_proj', 'v_proj', 'down_proj'], no_rope_layer_interval=2, lengths=(2, 1, 40)),
+    'mistral': case('mistral', 24, 40, 2, 3, 1, 97, head_dim=12, rank=4, targets=['k_proj', 'up_proj'], sliding_window=64, lengths=(50, 3, 9)),
     # too large to commit, or variations
     'qwen3-untied': case('qwen3', 36, 100, 2, 4, 1, 8205, head_dim=20, dtype='f32'),
     'qwen3-bias': case('qwen3', 64, 171, 2, 4, 2, 499, head_dim=32, tied=True, attention_bias=True),
@@ -57,11 +59,11 @@ CASES = {
     'cold': case('qwen2', 36, 100, 1, 3, 3, 499, temperature=0.1, rank=8, hot=2.0),
     'nothing': case('llama', 36, 100, 1, 3, 1, 499, rank=8, lengths=(1, 1, 6), masked_off=True),
 }
-COMMITTED = ['llama-bias', 'qwen3-tied', 'qwen2-slices', 'llama3-rope', 'llama-odd']
+COMMITTED = ['llama-bias', 'qwen3-tied', 'qwen2-slices', 'llama3-rope', 'llama-odd', 'smollm3', 'mistral']
 
 
 def make_model(c):
-    more = {k: c[k] for k in ('head_dim', 'attention_bias') if k in c}
+    more = {k: c[k] for k in ('head_dim', 'attention_bias', 'no_rope_layer_interval', 'sliding_window') if k in c}
     rope = {'rope_theta': 10000.0, **c.get('rope', {'rope_type': 'default'})}
     config = CONFIGS[c['family']](
         hidden_size=c['hidden'], intermediate_size=c['inter'], num_hidden_layers=c['layers'], num_attention_heads=c['heads'],
