@@ -3,6 +3,7 @@ import { mkdirSync } from 'node:fs'
 import { InvalidArgumentError, Option, type Command } from 'commander'
 import type { EvalOptions } from './eval-plan.ts'
 import type { EvalScore } from './eval-score.ts'
+import { notNegative } from './model-batch.ts'
 import { quantizationOption } from './quantization.ts'
 import { stopOnSignal } from './stop.ts'
 
@@ -37,14 +38,14 @@ export function register(program: Command): void {
     .addOption(new Option('--split <name>', 'held-out tasks, or those of training').choices(['eval', 'train']).default('eval'))
     .option('--shuffle', 'take examples from all over the split, by --seed')
     .option('-t, --max-tokens <count>', "tokens of an answer (default: the config's, else 512)", whole(1))
-    .option('-T, --temperature <number>', "(default: the config's eval_temperature, else 1)", number)
+    .option('-T, --temperature <number>', "(default: the config's eval_temperature, else 1)", notNegative)
     .option('-S, --sampling-args <json>', 'top_p, top_k, ...; what else an endpoint knows is handed on')
     .option('-c, --max-concurrent <count>', 'answers under way at once', whole(1), 32)
     .option('--max-seq-len <tokens>', 'prompt and answers together, of the embedded engine', whole(2))
     .option('-o, --output-dir <dir>', 'results go to a folder below it', 'outputs/evals')
     .option('-R, --resume', 'go on with the newest evaluation of the same settings; failed answers are played again')
     .option('--seed <number>', 'of sampling and of the order', whole(0), 42)
-    .option('--solved-at <reward>', 'a reward of at least this counts as solved in pass@k', number, 0.5)
+    .option('--solved-at <reward>', 'a reward of at least this counts as solved in pass@k', notNegative, 0.5)
     .action(evaluate)
 }
 
@@ -54,12 +55,6 @@ function whole(least: number): (text: string) => number {
     if (text.trim() !== '' && Number.isSafeInteger(value) && value >= least && !(least === -1 && value === 0)) return value
     throw new InvalidArgumentError(`It must be a whole number from ${least === -1 ? '1 on, or -1 for all' : `${least} on`}.`)
   }
-}
-
-function number(text: string): number {
-  const value = Number(text)
-  if (text.trim() !== '' && Number.isFinite(value) && value >= 0) return value
-  throw new InvalidArgumentError('It must be a number, 0 or more.')
 }
 
 async function evaluate(words: string[], options: EvalOptions): Promise<void> {

@@ -2,13 +2,14 @@
 import type { Command } from 'commander'
 import { UserError } from '../common/errors.ts'
 import type { TensorToWrite } from '../model/safetensors.ts'
-import { notNegative, reporter, withDecoder, withModelAndBatch, type ModelBatchOptions } from './model-batch.ts'
+import { notNegative, number, reporter, withDecoder, withModelAndBatch, type ModelBatchOptions } from './model-batch.ts'
 
 interface GradOptions extends ModelBatchOptions {
   loss: string
   maskRatioLow: number
   maskRatioHigh: number
   beta: number
+  entropyCoef: number
   gradientCheckpointing: boolean
 }
 
@@ -27,6 +28,7 @@ export function register(program: Command): void {
       notNegative,
       0,
     )
+    .option('--entropy-coef <number>', 'weight of the entropy bonus', number, 0)
     .option('--no-gradient-checkpointing', 'keep all activations: faster, more memory')
     .action(grad)
 }
@@ -66,6 +68,7 @@ async function grad(options: GradOptions): Promise<void> {
       {
         loss,
         beta: options.beta,
+        entropyCoef: options.entropyCoef,
         reference: options.beta > 0 && given === 0 ? withoutAdapter(decoder) : undefined,
         temperature: options.temperature,
         checkpointing: options.gradientCheckpointing,

@@ -81,7 +81,8 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     if (line) monitor.console.print(`micro    ${line}`)
     tellDisk(diskLine(config, model.config, model.path, folder.path, folderBytes(folder.path)), monitor.console)
     const { decoder, reference } = await load(gpu, model, config, monitor, adapter)
-    const trainer = new Trainer(decoder, { ...trainerOptions(args, loss, folder), reference, beta: args.beta })
+    const { beta, entropy_coef: entropyCoef } = args
+    const trainer = new Trainer(decoder, { ...trainerOptions(args, loss, folder), reference, beta, entropyCoef })
     const weights = aboutWeights(config, adapter, model, tokenizer)
     const checkpoints = new RunCheckpoints({
       folder,

@@ -23,6 +23,12 @@ export const algorithmFields = {
     .describe(
       'Weight of a KL term that is added to any loss: beta x the mean over loss tokens of exp(d) - d - 1, d = logp of the reference model - logp (docs/algorithms.md). Above 0 the model that the run began with is kept as the reference, and scores every batch.',
     ),
+  entropy_coef: z
+    .number()
+    .default(0)
+    .describe(
+      'Weight of an entropy bonus that is added to any loss: so much of the mean entropy over the loss tokens is taken from it, which keeps a policy from settling too soon (docs/algorithms.md). Below 0 entropy is pushed down.',
+    ),
   use_ref_model: z
     .boolean()
     .default(false)

@@ -196,7 +196,8 @@ export const foreignKeys: ForeignKey[] = [
     ['scale_rewards'],
     'is not a key here: the advantage is reward - group mean; trainer.args.advantage can name a file of your own.',
   ),
-  write(args, ['entropy_coef', 'entropy_*'], 'is not there: a loss sees the entropy but has no gradient through it.'),
+  write(args, ['entropy_coeff', 'entropy_loss_coef', 'entropy_bonus', 'ent_coef'], 'is named entropy_coef here.'),
+  write(args, ['entropy_*'], 'is not there: entropy_coef adds a bonus for the entropy of all loss tokens.'),
   write(args, ['warmup_ratio'], 'is not a key here: warmup_steps = warmup_ratio x max_steps.'),
   write(args, ['lr', 'lr_scheduler'], 'is not a key here: they are named learning_rate and lr_scheduler_type.'),
   write(

@@ -112,14 +112,15 @@ export function forwardLogprobs(
   tape: Tape,
   decoder: Decoder,
   batch: DeviceBatch,
-  options: { temperature: number; checkpointing: boolean; chunkLoss?: ChunkLoss },
+  options: { temperature: number; checkpointing: boolean; chunkLoss?: ChunkLoss; entropyWeight?: Count },
 ): HeadOutput {
   const hidden = decoderHidden(tape, decoder, batch.rows, { checkpointing: options.checkpointing })
   const scored = gather(tape, hidden, batch.hiddenRow, batch.count, batch.scoredByRow)
   tape.done(hidden)
   const normed = rmsNorm(tape, scored, decoder.norm)
   tape.done(scored)
-  const out = logprobHead(tape, normed, decoder.head, batch.targets, options.temperature, options.chunkLoss)
+  const { temperature, chunkLoss, entropyWeight } = options
+  const out = logprobHead(tape, normed, decoder.head, batch.targets, temperature, chunkLoss, entropyWeight)
   tape.done(normed)
   return out
 }

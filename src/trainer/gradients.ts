@@ -8,10 +8,10 @@ import { microBatches, pack, type PackedBatch } from '../model/packed.ts'
 import { runHostLoss, type Loss } from './losses/index.ts'
 import { withKl } from './losses/kl.ts'
 import type { LossInputs } from './losses/types.ts'
-import { MicroBatchRunner, type LossData, type TokenResults, type Work } from './micro-batch.ts'
+import { MicroBatchRunner, type AddedTerms, type LossData, type TokenResults, type Work } from './micro-batch.ts'
 import { scoreReference } from './reference.ts'
 
-export interface GradientOptions {
+export interface GradientOptions extends AddedTerms {
   loss: Loss
   temperature: number
   checkpointing: boolean
@@ -23,8 +23,6 @@ export interface GradientOptions {
   dropoutSeed?: number
   /** The samples' `refLogprobs` are computed with it first, where they have none. */
   reference?: Decoder
-  /** Weight of the KL term (losses/kl.ts), which reads the samples' `refLogprobs`. Default 0. */
-  beta?: number
   progress?: (done: number, total: number) => void
   /** Sees what a loss of the user's is about to be given, a micro-batch at a time. */
   inspect?: (inputs: LossInputs[]) => void
@@ -74,7 +72,7 @@ export async function accumulateGradients(
   options: GradientOptions,
 ): Promise<GradientResult> {
   const { samples } = batch
-  const { temperature, checkpointing, dropoutSeed, beta } = options
+  const { temperature, checkpointing, dropoutSeed, beta, entropyCoef } = options
   const results = samples.map(emptyResult)
   const batches = packedBatches(samples, options.microBatchTokens, 'loss')
   const custom: Record<string, number>[] = []
@@ -83,9 +81,10 @@ export async function accumulateGradients(
     const found = await numbers
     keepResults(packed, found, results)
     for (const value of found.losses) loss += value
+    if (entropyCoef) for (const value of found.entropy) loss -= (entropyCoef * value) / batch.lossTokenCount
   }
   await withRunner(decoder, options, async (runner) => {
-    const common = { temperature, checkpointing, dropoutSeed, beta, lossTokens: batch.lossTokenCount }
+    const common = { temperature, checkpointing, dropoutSeed, beta, entropyCoef, lossTokens: batch.lossTokenCount }
     const work: Work = options.loss.kernel ? { ...common, kind: 'loss', loss: options.loss } : { ...common, kind: 'host' }
     await runner.makeRoom(batches, work)
     if (options.reference) await scoreReference(runner, samples, batches, temperature)

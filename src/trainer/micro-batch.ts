@@ -13,15 +13,23 @@ import { tracer } from '../common/trace.ts'
 import type { Plan } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
 import { sendInSections } from '../gpu/share.ts'
-import { capacityOf, Size, times, type Count } from '../gpu/size.ts'
+import { capacityOf, map, Size, times, type Count } from '../gpu/size.ts'
 import type { Decoder } from '../model/decoder.ts'
 import { listsByToken, type PackedBatch } from '../model/packed.ts'
 import { forwardLogprobs, makeBatch, positionsOf, writeBatch, type BatchCounts, type DeviceBatch } from './device-batch.ts'
 import { runLossKernel, type Loss } from './losses/index.ts'
 import type { RatioBounds } from './losses/types.ts'
 
+/** What is added to any loss; both default to 0. */
+export interface AddedTerms {
+  /** Weight of the KL term (losses/kl.ts), which reads the samples' `refLogprobs`. */
+  beta?: number
+  /** Weight of the entropy bonus: so much of the mean entropy over the loss tokens is taken from the loss. */
+  entropyCoef?: number
+}
+
 /** What is done with a micro-batch; a plan holds for all of it but the seed and the loss's N. */
-export interface Work {
+export interface Work extends AddedTerms {
   /** `score`: nothing is trained; `reference`: the same, by the reference model. `loss`: forward, a built-in loss and backward. `host`: forward; `backward` follows. */
   kind: 'score' | 'reference' | 'loss' | 'host'
   temperature: number
@@ -30,8 +38,6 @@ export interface Work {
   loss?: Loss
   /** N of the loss. */
   lossTokens?: number
-  /** Weight of the KL term that a built-in loss's kernel adds. */
-  beta?: number
   /** Of LoRA's dropout; none without it. */
   dropoutSeed?: number
 }
@@ -319,8 +325,10 @@ export class MicroBatchRunner {
       runLossKernel(gpu, work.loss!.kernel!, { logprobs: part(logprobs), ...inputs, ...outputs }, count, args!)
       return room.coefficient
     }
-    const options = { temperature: work.temperature, checkpointing: work.checkpointing }
-    const out = forwardLogprobs(tape, this.#decoderOf(work), room.batch, { ...options, chunkLoss: args && chunkLoss })
+    const { temperature, checkpointing, entropyCoef } = work
+    const entropyWeight = entropyCoef && trains(work) ? map(room.lossTokens, (n) => entropyCoef / n) : undefined
+    const options = { temperature, checkpointing, chunkLoss: args && chunkLoss, entropyWeight }
+    const out = forwardLogprobs(tape, this.#decoderOf(work), room.batch, options)
     gpu.copy(out.logprobs.buffer, 0, results, 0, times(counts.scored, 4))
     gpu.copy(out.entropy.buffer, 0, results, stride * 4, times(counts.scored, 4))
     if (work.kind === 'host') return { tape, out }
@@ -345,5 +353,6 @@ const trains = ({ kind }: Work): boolean => kind === 'loss' || kind === 'host'
 /** Whether a plan of one does for the other. */
 function sameWork(a: Work, b: Work): boolean {
   const drops = (a.dropoutSeed === undefined) === (b.dropoutSeed === undefined)
-  return drops && a.temperature === b.temperature && a.checkpointing === b.checkpointing && a.loss === b.loss && a.beta === b.beta
+  const same = (['temperature', 'checkpointing', 'loss', 'beta', 'entropyCoef'] as const).every((key) => a[key] === b[key])
+  return drops && same
 }

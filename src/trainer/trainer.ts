@@ -17,15 +17,14 @@ import { checkLossGradient, checkLossShape } from './losses/check.ts'
 import { negativeLogLikelihood, type Loss } from './losses/index.ts'
 import type { RatioBounds } from './losses/types.ts'
 import { finite, lossKey, policyMetrics } from './metrics.ts'
+import type { AddedTerms } from './micro-batch.ts'
 import { AdamW, type AdamWOptions } from './optimizer.ts'
 import { learningRateAt, type Schedule } from './schedule.ts'
 
-export interface TrainerOptions {
+export interface TrainerOptions extends AddedTerms {
   loss: Loss
   /** Scores every batch first, for `beta` and for a loss that reads refLogprobs; frozen, of the policy's shape (reference.ts). */
   reference?: Decoder
-  /** Weight of the KL term (losses/kl.ts); above 0 it needs a reference. Default 0. */
-  beta?: number
   /** Logits are divided by it: that of sampling. */
   temperature: number
   /** Rows of a micro-batch at most. */

@@ -347,6 +347,10 @@ test('weights that are trained are not quantised', () => {
   expect(errorOf(() => parseConfig(withArgs('use_lora = false\nquantization = "q8_0"\n')))).toContain(
     'trainer.args.quantization is "q8_0", but use_lora is false: weights that are trained are not quantised.',
   )
+})
+
+test('what others call the entropy bonus, and 8 bits', () => {
+  expect(errorOf(() => parseConfig(withArgs('entropy_coeff = 0.1\n')))).toContain('is named entropy_coef here')
   expect(errorOf(() => parseConfig(withArgs('load_in_8bit = true\n')))).toContain(
     'quantization = "q8_0" holds the layers in 8 bits',
   )

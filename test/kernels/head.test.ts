@@ -186,6 +186,35 @@ test('gradient of the logits', async () => {
   }
 })
 
+test('the gradient with an entropy bonus', async () => {
+  const [rows, vocabulary, firstRow, inverse, weight] = [5, 264, 2, Math.fround(1 / 0.8), 0.3]
+  await bench.run('dlogits with entropy', {}, async () => {
+    const { logits, targets } = fresh(rows, vocabulary, inverse)
+    const coefficient = bench.normals(rows + firstRow)
+    const [, entropy, lse] = reference(logits, rows, vocabulary, targets, () => inverse)
+    const want = Float64Array.from(logits, (logit, e) => {
+      const [r, v] = [Math.floor(e / vocabulary), e % vocabulary]
+      const logp = logit * inverse - lse[r]
+      const hit = coefficient[firstRow + r] * (Number(v === targets[r]) - Math.exp(logp))
+      return inverse * (hit + weight * Math.exp(logp) * (logp + entropy[r]))
+    })
+    for (const software of [true, false]) {
+      await bench.run(`dlogits with entropy, ${software}`, { software }, async () => {
+        const t = {
+          logits: bench.up(logits),
+          targets: bench.up(Uint32Array.of(0, 0, ...targets)),
+          lse: bench.up(Float32Array.of(0, 0, ...lse)),
+          coefficient: bench.up(coefficient),
+        }
+        const bonus = { weight, entropy: bench.up(Float32Array.of(0, 0, ...entropy)) }
+        const at = { rows, firstRow, slice: { row: 0, rows: vocabulary }, inverseTemperature: inverse }
+        logitsBackward(gpu, t, at, bonus)
+        await bench.check('dlogits', t.logits, want, bounds.softmax)
+      })
+    }
+  })
+})
+
 test('slices cover the vocabulary once', () => {
   for (const vocabulary of [1, 7, sliceRows, sliceRows + 1, 49152, 151936]) {
     const slices = vocabularySlices(vocabulary)

@@ -48,6 +48,7 @@ export interface HeadOutput {
  * Log-probabilities of `targets` and entropies, at `temperature`.
  * @param hidden (rows, K), after the last norm @param targets (rows) u32
  * @param loss where given, the gradients of `hidden` and of a trained head are made in the same pass
+ * @param entropyWeight where given, the loss has so much of each token's entropy taken from it
  */
 export function logprobHead(
   tape: Tape,
@@ -56,6 +57,7 @@ export function logprobHead(
   targets: GpuBuffer,
   temperature: number,
   loss?: ChunkLoss,
+  entropyWeight?: Count,
 ): HeadOutput {
   const { gpu } = tape
   const { weight } = head
@@ -78,7 +80,8 @@ export function logprobHead(
   const backward = (chunk: HeadChunk, dlogits: Tensor, coefficient: GpuBuffer) => {
     const { first, count } = chunk
     const t = { logits: dlogits.buffer, targets, lse: lse.buffer, coefficient }
-    logitsBackward(gpu, t, { rows: count, firstRow: first, slice: { row: 0, rows: weight.rows }, stride, inverseTemperature })
+    const at = { rows: count, firstRow: first, slice: { row: 0, rows: weight.rows }, stride, inverseTemperature }
+    logitsBackward(gpu, t, at, entropyWeight === undefined ? undefined : { weight: entropyWeight, entropy: entropy.buffer })
     const { grad } = tape.gradOf(hidden)
     matmul.linearBackwardInput(gpu, dlogits.buffer, count, weight, rowsOf(grad, chunk), wide)
     if (head.trained) headGradient(tape, dlogits, rowsOf(hidden, chunk), count, head.trained)

@@ -1,9 +1,14 @@
-// Gradient of the loss to one slice of logits, in place: from z = logits * inv_temperature,
-//   dlogits[t,v] = coefficient[t] * inv_temperature * ((v == target[t]) - exp(z - lse[t])), coefficient = dLoss/dlogprob of the token.
+// Gradient of the loss to one slice of logits, in place: from z = logits * inv_temperature, p = exp(z - lse[t]),
+//   dlogits[t,v] = coefficient[t] * inv_temperature * ((v == target[t]) - p), coefficient = dLoss/dlogprob of the token.
+// ENTROPY: entropy_weight x the token's entropy H is taken from the loss; dH/dz[v] = -p (log p + H).
 // logits (rows, stride), columns 0 .. n: tokens first .. first + n of the vocabulary; coefficient, targets, lse start at row first_row.
 // A workgroup has elements of one row: no element must look for its row, which a CPU driver does lane by lane. An element is a token, or VEC4 four of them;
 // an invocation does PER of them, 64 apart.
+#if ENTROPY
+struct Params { rows: u32, n: u32, stride: u32, first: u32, first_row: u32, inv_temperature: f32, entropy_weight: f32 }
+#else
 struct Params { rows: u32, n: u32, stride: u32, first: u32, first_row: u32, inv_temperature: f32 }
+#endif
 #if VEC4
 alias E = vec4f;
 #else
@@ -13,6 +18,9 @@ alias E = f32;
 @group(0) @binding(1) var<storage, read> targets: array<u32>;
 @group(0) @binding(2) var<storage, read> lse: array<f32>;
 @group(0) @binding(3) var<storage, read> coefficient: array<f32>;
+#if ENTROPY
+@group(0) @binding(4) var<storage, read> entropy: array<f32>;
+#endif
 
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
@@ -22,16 +30,25 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let wanted = targets[t] - p.first;
   let lse_t = lse[t];
   let factor = coefficient[t] * p.inv_temperature;
+#if ENTROPY
+  let entropy_t = entropy[t];
+  let entropy_factor = p.entropy_weight * p.inv_temperature;
+#endif
   let elements = p.n / $(1+3*VEC4)u;
   let start = group.x * (64u * PER) + lane;
   for (var c = start; c < min(start + 64u * PER, elements); c += 64u) {
     let e = row * (p.stride / $(1+3*VEC4)u) + c;
-    let probability = exp(logits[e] * p.inv_temperature - lse_t);
+    let log_probability = logits[e] * p.inv_temperature - lse_t;
+    let probability = exp(log_probability);
 #if VEC4
     let hit = select(vec4f(), vec4f(1.0), vec4u(4u * c, 4u * c + 1u, 4u * c + 2u, 4u * c + 3u) == vec4u(wanted));
 #else
     let hit = select(0.0, 1.0, c == wanted);
 #endif
+#if ENTROPY
+    logits[e] = factor * (hit - probability) + entropy_factor * (probability * (log_probability + entropy_t));
+#else
     logits[e] = factor * (hit - probability);
+#endif
   }
 }

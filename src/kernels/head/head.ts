@@ -73,20 +73,25 @@ export function finishLogprobs(
   dispatchFlat(gpu, paths.finish, {}, [t.stats, t.logprobs, t.entropy, t.lse], { rows, first }, rows)
 }
 
-/** Turns logits (rows, stride), by default (rows, slice.rows), into the loss's gradient in place; targets, lse and coefficient start at row `firstRow`. */
+/**
+ * Turns logits (rows, stride), by default (rows, slice.rows), into the loss's gradient in place; targets, lse, coefficient and entropy start at row
+ * `firstRow`. `bonus`: the loss has so much of each token's entropy taken from it.
+ */
 export function logitsBackward(
   gpu: Gpu,
   t: { logits: GpuBuffer; targets: GpuBuffer; lse: GpuBuffer; coefficient: GpuBuffer },
   at: { rows: Count; firstRow: number; slice: { row: number; rows: number }; stride?: number; inverseTemperature: number },
+  bonus?: { weight: Count; entropy: GpuBuffer },
 ): void {
   const { row: first, rows: n } = at.slice
   const { stride = n } = at
   const params = { rows: at.rows, n, stride, first, first_row: at.firstRow, inv_temperature: at.inverseTemperature }
   const { software } = gpu.facts
   const [VEC4, PER] = [Number(software && n % 4 === 0 && stride % 4 === 0), software ? 16 : 1]
-  const kernel = gpu.kernel(paths.dlogits, { VEC4, PER })
+  const kernel = gpu.kernel(paths.dlogits, { VEC4, PER, ENTROPY: Number(!!bonus) })
   const [down, beyond] = perRow(at.rows)
-  gpu.dispatch(kernel, [t.logits, t.targets, t.lse, t.coefficient], params, [
+  const bindings = [t.logits, t.targets, t.lse, t.coefficient, ...(bonus ? [bonus.entropy] : [])]
+  gpu.dispatch(kernel, bindings, bonus ? { ...params, entropy_weight: bonus.weight } : params, [
     Math.ceil(n / (1 + 3 * VEC4) / (64 * PER)),
     down,
     beyond,
