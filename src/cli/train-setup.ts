@@ -13,6 +13,7 @@ import { Gpu } from '../gpu/gpu.ts'
 import { loadDecoder, type LoadOptions } from '../model/decoder-load.ts'
 import type { Decoder } from '../model/decoder.ts'
 import type { ModelFiles } from '../model/open.ts'
+import { wordsOfBlocks } from '../model/quantise.ts'
 import { weightCount } from '../model/shapes.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
 import { formatBytes, formatCount } from '../monitor/format.ts'
@@ -223,7 +224,9 @@ async function load(
     const trained = args.use_lora
       ? `a LoRA adapter of ${formatCount(decoder.store!.size)} (rank ${args.lora_rank})`
       : 'all of them'
-    monitor.console.print(`model    ${model.name}: ${formatCount(weightCount(model.config))} weights; trained: ${trained}`)
+    monitor.console.print(
+      `model    ${model.name}: ${formatCount(weightCount(model.config))} weights${wordsOfBlocks(model, args.quantization)}; trained: ${trained}`,
+    )
     return { decoder, reference }
   } finally {
     wait.done()

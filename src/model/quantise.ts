@@ -2,7 +2,7 @@
 import { UserError } from '../common/errors.ts'
 import { quantisedBytes, type QuantisedFormat } from '../kernels/quantised/quantised.ts'
 import { widenBf16 } from './bf16.ts'
-import { linearShapes } from './shapes.ts'
+import { linearShapes, weightCount } from './shapes.ts'
 import type { ModelConfig, TensorBlocks, TensorSource } from './types.ts'
 
 /**
@@ -46,6 +46,16 @@ export function blocksOf(
     found.formats.add(format)
   }
   return { ...found, formats: [...found.formats] }
+}
+
+/** For a line about a model: how much of it is held in which blocks. Empty without a quantization. */
+export function wordsOfBlocks(
+  model: { config: ModelConfig; tensors: TensorSource },
+  quantization: Quantization | undefined,
+): string {
+  if (!quantization) return ''
+  const { values, formats } = blocksOf(model.config, model.tensors, quantization)
+  return `, ${Math.round((100 * values) / weightCount(model.config))}% of them in ${formats.join(', ')}`
 }
 
 /** @throws UserError for `gguf` and a model that has no matrix in blocks */
