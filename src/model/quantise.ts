@@ -86,9 +86,14 @@ export function quantiseQ8(values: Float32Array): Uint8Array {
   const halfBits = new Uint16Array(half.buffer)
   for (let block = 0; block < blocks; block++) {
     const first = block * blockValues
-    let most = 0
-    for (let i = first; i < first + blockValues; i++) most = Math.max(most, Math.abs(values[i]))
-    const scale = Math.fround(most / 127)
+    // No Math.max, sign or floor: a model has billions of these.
+    let [most, sum] = [0, 0]
+    for (let i = first; i < first + blockValues; i++) {
+      const size = Math.abs(values[i])
+      if (size > most) most = size
+      sum += size
+    }
+    const scale = Number.isFinite(sum) ? Math.fround(most / 127) : NaN
     const inverse = scale === 0 ? 0 : Math.fround(1 / scale)
     const at = block * blockBytes
     half[0] = scale
@@ -96,7 +101,7 @@ export function quantiseQ8(values: Float32Array): Uint8Array {
     out[at + 1] = halfBits[0] >>> 8
     for (let i = 0; i < blockValues; i++) {
       const x = Math.fround(values[first + i] * inverse)
-      integers[at + 2 + i] = Math.sign(x) * Math.floor(Math.abs(x) + 0.5)
+      integers[at + 2 + i] = (x < 0 ? x - 0.5 : x + 0.5) | 0
     }
   }
   return out
