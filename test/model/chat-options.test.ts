@@ -1,6 +1,7 @@
 /** What a prompt can be asked to be: with tools, gone on with, by another template; and what tokens are in bytes. */
 import { describe, expect, test } from 'vitest'
 import type { Message, ToolDefinition } from '../../src/common/types.ts'
+import { compileTemplate } from '../../src/model/jinja.ts'
 import { openGgufTokenizer, openTiny } from '../inference/tokenizers.ts'
 import { smollm2, userErrorOf, withoutSmollm2 } from './helpers.ts'
 
@@ -83,4 +84,25 @@ describe('tokens as bytes', () => {
     const text = '<|im_start|>Ünïcode — 日本語 😀\r\n  code();'
     expect(Buffer.concat(tokenizer.encode(text).map((id) => tokenizer.tokenBytes(id)!)).toString()).toBe(text)
   })
+})
+
+test('the filter string writes lists and objects as Python does, as jinja2 was seen to', () => {
+  const value = {
+    type: 'function', plain: 'text', one: "it's", two: 'say "x"', both: 'it\'s "x"', lines: 'a\nb\tc\\d\r',
+    signs: '\u00e9\u00a0\u200b\u{1f600}\u0007', numbers: [1, -2, 1.5, 1e-7, 123456789], flags: [true, false, null],
+    nested: { a: [], b: {}, "c's": [{ d: 'e' }] },
+  } // prettier-ignore
+  const nested = String.raw`{'a': [], 'b': {}, "c's": [{'d': 'e'}]}`
+  const numbers = '[1, -2, 1.5, 1e-07, 123456789]'
+  const whole =
+    String.raw`{'type': 'function', 'plain': 'text', 'one': "it's", 'two': 'say "x"', 'both': 'it\'s "x"', 'lines': 'a\nb\tc\\d\r', ` +
+    String.raw`'signs': '` +
+    '\u00e9' +
+    String.raw`\xa0\u200b` +
+    '\u{1f600}' +
+    String.raw`\x07', 'numbers': ${numbers}, 'flags': [True, False, None], 'nested': ${nested}}`
+  const render = compileTemplate(
+    '{{ v | string }}|{{ v.numbers | string }}|{{ v.one | string }}|{{ 3 | string }}|{{ true | string }}|{{ w | string }}|{{ (v.nested | string) + "!" }}',
+  )
+  expect(render({ v: value })).toBe([whole, numbers, "it's", '3', 'True', '', `${nested}!`].join('|'))
 })
