@@ -76,7 +76,7 @@ function pythonText(value: unknown): string {
   if (Array.isArray(value)) return `[${(value as Inner[]).map(pythonRepr).join(', ')}]`
   if (value instanceof Map)
     return `{${[...(value as Map<string, Inner>)].map(([key, inner]) => `${quoted(key)}: ${pythonRepr(inner)}`).join(', ')}}`
-  return String(value)
+  return (value as number).toString()
 }
 
 function pythonRepr({ type, value }: Inner): string {
