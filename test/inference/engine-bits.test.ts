@@ -6,7 +6,7 @@ import type { GenerationRequest, GenerationResult } from '../../src/common/types
 import { Gpu } from '../../src/gpu/gpu.ts'
 import { Engine } from '../../src/inference/engine.ts'
 import { loadDecoder } from '../../src/model/decoder-load.ts'
-import { openModel } from '../../src/model/open.ts'
+import { openModel, type ModelFiles } from '../../src/model/open.ts'
 import { readAdapter } from '../../src/model/peft.ts'
 import { engineOf, expectTrainersBits, golden, goldenDecoder, goldenSequences, goldenTensor, sampling } from './helpers.ts'
 
@@ -58,6 +58,15 @@ describe.each(['llama', 'qwen2', 'qwen3'])('%s', (name) => {
   })
 })
 
+/** The trainer's bits, and everything given back. */
+async function expectBitsOf(engine: Engine, files: ModelFiles, requests: GenerationRequest[], results: GenerationResult[]) {
+  const pairs = requests.map((request, i) => ({ request, result: results[i] }))
+  await expectTrainersBits(engine.decoder, pairs)
+  await engine.close()
+  engine.decoder.release()
+  files.close()
+}
+
 it.each(['smollm3', 'mistral'])("gives the trainer's bits for a model of its own kind: %s", async (name) => {
   const dir = join(import.meta.dirname, '../fixtures/odd', name)
   const files = await openModel(join(dir, 'model'))
@@ -68,13 +77,7 @@ it.each(['smollm3', 'mistral'])("gives the trainer's bits for a model of its own
     sampling: sampling({ seed, max_tokens: 11 }),
   }))
   const results = await Promise.all(requests.map((request) => engine.generate(request)))
-  await expectTrainersBits(
-    decoder,
-    requests.map((request, i) => ({ request, result: results[i] })),
-  )
-  await engine.close()
-  decoder.release()
-  files.close()
+  await expectBitsOf(engine, files, requests, results)
 })
 
 const smollm2 = join(import.meta.dirname, '../../models/SmolLM2-135M-Instruct.Q4_1.gguf')
@@ -111,12 +114,6 @@ describe.skipIf(!isThere && process.env.CI !== 'true')('SmolLM2', () => {
         expect(ended ? `${result.text}<|im_end|>` : result.text).toBe(greedy[i].text)
       })
     }
-    await expectTrainersBits(
-      decoder,
-      requests.map((request, i) => ({ request, result: results[i] })),
-    )
-    await engine.close()
-    decoder.release()
-    files.close()
+    await expectBitsOf(engine, files, requests, results)
   })
 })
