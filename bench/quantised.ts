@@ -15,7 +15,7 @@ import { benchTrainer, loraOptions, randomSamples } from '../src/bench/step.ts'
 import { Gpu } from '../src/gpu/gpu.ts'
 import { Engine } from '../src/inference/engine.ts'
 import { loadDecoder } from '../src/model/decoder-load.ts'
-import { QUANTIZATIONS, type Quantization } from '../src/model/quantise.ts'
+import { QUANTIZATIONS, type Quantization } from '../src/model/types.ts'
 
 const text = (value: string) => ({ type: 'string', default: value }) as const
 const { values } = parseArgs({

@@ -9,7 +9,7 @@ import type { SamplingParams } from '../common/types.ts'
 import { parseConfig, parseSftConfig } from '../config/load.ts'
 import type { EnvConfig, RunConfig } from '../config/schema.ts'
 import { loadEnvironment, type Environment, type LoadOptions, type Row } from '../environments/index.ts'
-import type { Quantization } from '../model/quantise.ts'
+import type { Quantization } from '../model/types.ts'
 import { membersOf } from '../orchestrator/tasks.ts'
 import { endpointNamed, type Endpoint } from './eval-endpoints.ts'
 

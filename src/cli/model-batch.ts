@@ -5,7 +5,7 @@ import type { TrainingSample } from '../common/types.ts'
 import { GpuMemoryError } from '../gpu/errors.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import type { Decoder } from '../model/decoder.ts'
-import type { Quantization } from '../model/quantise.ts'
+import type { Quantization } from '../model/types.ts'
 import { checkOut } from './out-file.ts'
 import { quantizationOption } from './quantization.ts'
 

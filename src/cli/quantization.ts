@@ -1,6 +1,6 @@
 /** `--quantization`, of the verbs that run a model. */
 import { Option } from 'commander'
-import { QUANTIZATIONS } from '../model/quantise.ts'
+import { QUANTIZATIONS } from '../model/types.ts'
 
 /** The option, with what it may be; its value is a `Quantization`. */
 export const quantizationOption = (): Option =>

@@ -9,7 +9,7 @@
  * - Paths are relative to the folder that the command is started in.
  */
 import * as z from 'zod'
-import { QUANTIZATIONS } from '../model/quantise.ts'
+import { QUANTIZATIONS } from '../model/types.ts'
 import { algorithmFields, freeTable } from './algorithm-schema.ts'
 import { type CkptConfig, ckptSchema } from './ckpt-schema.ts'
 import { type InferenceConfig, inferenceFields } from './inference-schema.ts'

@@ -166,9 +166,11 @@ function refuseSlidingWindow(raw: Json, file: string, layers: number): void {
     if (other === undefined) return
     throw new UserError(`${file}: layer_types has "${String(other)}", and only full_attention is supported.`)
   }
-  // SmolLM3's are its layers without rotary embeddings, whichever these are.
-  const first = raw.model_type === 'smollm3' ? 0 : Number(raw.max_window_layers ?? 28)
-  if (!raw.use_sliding_window || (raw.sliding_window ?? null) === null || layers <= first) return
+  // SmolLM3's are its layers without rotary embeddings, whichever these are, and without the key it has no window; Qwen has one of its own then.
+  const smollm3 = raw.model_type === 'smollm3'
+  const first = smollm3 ? 0 : Number(raw.max_window_layers ?? 28)
+  const none = raw.sliding_window === null || (smollm3 && raw.sliding_window === undefined)
+  if (!raw.use_sliding_window || none || layers <= first) return
   throw new UserError(`${file}: use_sliding_window is true, and sliding window attention is not supported.`)
 }
 

@@ -13,9 +13,9 @@ import { allocateBlocks, allocateRooms, writeBlocks } from '../kernels/quantised
 import { widenBf16 } from './bf16.ts'
 import { RotaryCache, type Decoder, type DecoderLayer } from './decoder.ts'
 import { loraScale, type Adapter } from './peft.ts'
-import { checkQuantization, heldFormat, readBlocks, type Quantization } from './quantise.ts'
+import { checkQuantization, heldFormat, readBlocks } from './quantise.ts'
 import { linearPath, type LinearModule } from './shapes.ts'
-import type { ModelConfig, TensorBlocks, TensorData, TensorSource } from './types.ts'
+import type { ModelConfig, Quantization, TensorBlocks, TensorData, TensorSource } from './types.ts'
 import { Uploads } from './uploads.ts'
 
 export interface LoadOptions {

@@ -52,8 +52,10 @@ export async function reloadDecoder(decoder: Decoder, files: ModelTensors): Prom
   const targets = targetsOf(decoder)
   const units = matrixUnitOf(gpu) !== undefined
   for (const target of targets) {
+    const blocks = target.weight?.blocks
+    if (blocks) await readBlocks(tensors, target.name, blocks.format)
+    if (blocks && !units) continue
     const { data } = await valuesOf(tensors, target)
-    if (target.weight?.blocks) await readBlocks(tensors, target.name, target.weight.blocks.format)
     if (units) checkF16Range(target.name, data)
   }
   const uploads = new Uploads(gpu)

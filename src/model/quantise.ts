@@ -3,15 +3,7 @@ import { UserError } from '../common/errors.ts'
 import { quantisedBytes, type QuantisedFormat } from '../kernels/quantised/quantised.ts'
 import { widenBf16 } from './bf16.ts'
 import { linearShapes, weightCount } from './shapes.ts'
-import type { ModelConfig, TensorBlocks, TensorSource } from './types.ts'
-
-/**
- * How the layers' matrices are held; embedding and head stay as they are.
- * - `gguf`: in the blocks that a GGUF file has them in.
- * - `q8_0`: these, and all others in blocks of 8 bits.
- */
-export const QUANTIZATIONS = ['gguf', 'q8_0'] as const
-export type Quantization = (typeof QUANTIZATIONS)[number]
+import type { ModelConfig, Quantization, TensorBlocks, TensorSource } from './types.ts'
 
 /** The format in which a layer's matrix is held; undefined where it is not in blocks: rows that are not whole blocks, or `gguf` and a tensor of F16. */
 export function heldFormat(tensors: TensorSource, name: string, quantization: Quantization): QuantisedFormat | undefined {

@@ -47,6 +47,14 @@ export type TensorData =
   | { dtype: 'bf16'; shape: number[]; data: Uint16Array }
   | { dtype: 'f32'; shape: number[]; data: Float32Array }
 
+/**
+ * How the layers' matrices are held; embedding and head stay as they are.
+ * - `gguf`: in the blocks that a GGUF file has them in.
+ * - `q8_0`: these, and all others in blocks of 8 bits.
+ */
+export const QUANTIZATIONS = ['gguf', 'q8_0'] as const
+export type Quantization = (typeof QUANTIZATIONS)[number]
+
 /** A matrix in a GGUF file's blocks (kernels/quantised), row by row. */
 export interface TensorBlocks {
   format: QuantisedFormat

@@ -8,6 +8,7 @@ import type { GpuFacts } from '../../src/gpu/adapter.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
 import type { GpuBuffer } from '../../src/gpu/pool.ts'
 import { uploadWeight, type Weight } from '../../src/kernels/common/weight.ts'
+import { withFacts } from '../facts.ts'
 import { seed, seedWords } from '../seed.ts'
 
 /**
@@ -66,13 +67,10 @@ export class Bench {
    * Runs `fn` with the facts of a mode and releases what it made. Inputs come from the seed and `name`, so that each case can be run alone.
    */
   async run(name: string, facts: Partial<GpuFacts>, fn: () => Promise<void>): Promise<void> {
-    const own = this.gpu.facts
     this.random = new Random(hashSeed(seed, name))
-    Object.assign(this.gpu, { facts: { ...own, ...facts } })
     try {
-      await fn()
+      await withFacts(this.gpu, facts, fn)
     } finally {
-      Object.assign(this.gpu, { facts: own })
       for (const held of this.#held.splice(0)) held.release()
     }
   }

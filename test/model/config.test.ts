@@ -147,6 +147,10 @@ describe('what is refused names file and key', () => {
       { model_type: 'smollm3', use_sliding_window: true, sliding_window: 64 },
       'm/config.json: use_sliding_window is true, and sliding window attention is not supported.',
     ],
+    [
+      { model_type: 'qwen2', use_sliding_window: true, max_window_layers: 0 },
+      'm/config.json: use_sliding_window is true, and sliding window attention is not supported.',
+    ],
     [{ model_type: undefined }, "m/config.json: model_type is missing. Is this a model's config.json?"],
     [{ hidden_act: 'gelu' }, 'm/config.json: hidden_act is "gelu", and only silu is supported.'],
     [{ mlp_bias: true }, 'm/config.json: mlp_bias is true, and biases in the MLP are not supported.'],

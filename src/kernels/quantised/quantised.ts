@@ -5,7 +5,7 @@
 import { fileURLToPath } from 'node:url'
 import { GpuError } from '../../gpu/errors.ts'
 import type { Gpu } from '../../gpu/gpu.ts'
-import { GpuTexture, type GpuBuffer } from '../../gpu/pool.ts'
+import type { GpuBuffer, GpuTexture } from '../../gpu/pool.ts'
 import { dispatchFlat, perRow } from '../common/lanes.ts'
 import { allocateTogether, type Weight, type WeightBlocks, type WeightSlice } from '../common/weight.ts'
 

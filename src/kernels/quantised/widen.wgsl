@@ -12,7 +12,6 @@ struct Params { rows: u32, k: u32, first_row: u32, w_row: u32, w_texels: u32, sc
 #endif
 
 fn half_word(word: u32, second: bool) -> u32 { return select(word & 0xffffu, word >> 16u, second); }
-fn byte_of(word: u32, at: u32) -> u32 { return (word >> (8u * at)) & 255u; }
 
 // The value of f16 bits. Not unpack2x16float: scales are often subnormal, and a device may make those 0.
 fn half(bits: u32) -> f32 {
