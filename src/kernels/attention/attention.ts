@@ -2,9 +2,10 @@
 import { fileURLToPath } from 'node:url'
 import type { Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer, GpuTexture } from '../../gpu/pool.ts'
-import { capacityOf, groupsOf, map, times, type Count } from '../../gpu/size.ts'
+import { capacityOf, groupsOf, times, type Count } from '../../gpu/size.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
 import { dispatchFlat, lanes } from '../common/lanes.ts'
+import { grid, runTile, tileOf } from './tile.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
 const paths = {
@@ -41,6 +42,8 @@ function constantsOf(gpu: Gpu, { heads, kvHeads, headDim }: HeadShape): Constant
     GROUP: group,
     HG,
     EVEN: Number(DE % base.LANES === 0),
+    // GPUs that go through many rows by tiles add up by a tree of their own there.
+    TREE: Number(!gpu.facts.software && base.SUBGROUP === 1),
   }
 }
 
@@ -102,8 +105,6 @@ function stageOf(gpu: Gpu, rows: Count, { heads, kvHeads, headDim }: HeadShape):
   }
 }
 
-const grid = (rows: Count, y: number): [Count, number, Count] => [map(rows, (n) => Math.min(n, 65535)), y, groupsOf(rows, 65535)]
-
 /** A cache whose rows are found through pages of so many tokens each, and whether its values are f16. */
 export interface PagedCache {
   /** Indices of pages, u32. */
@@ -155,6 +156,8 @@ export function attention(
     gpu.dispatch(kernel, bindings, params, grid(groupsOf(rows, QR), shape.heads / constants.HG))
   }
   const { QR } = together(gpu, constants)
+  const tile = neighbours || paged?.prompts ? tileOf(gpu, 'forward', shape) : undefined
+  if (!paged && tile) return runTile(gpu, 'forward', tile, { SPLIT }, bindings, rows, shape)
   if (!paged) return run(neighbours ? QR : 1, {})
   const cached = { PAGES: paged.size, F16: Number(paged.f16), TILED: Number(paged.size % constants.LANES === 0) }
   const splits = t.parts && t.stats ? decodeSplits(gpu, rows, shape, paged) : 1
@@ -167,9 +170,10 @@ export function attention(
     gpu.dispatch(combine, [t.parts!, t.stats!, t.info, t.o, t.lse], { rows, splits }, [rows, shape.heads])
     return
   }
-  if (!paged.prompts || QR === 1) return run(1, cached)
+  if (!paged.prompts || (QR === 1 && !tile)) return run(1, cached)
   run(1, { ...cached, PART: 1 })
-  run(QR, { ...cached, PART: 2 })
+  if (tile) runTile(gpu, 'forward', tile, { ...cached, PART: 2, SPLIT }, bindings, rows, shape)
+  else run(QR, { ...cached, PART: 2 })
 }
 
 /**
@@ -199,6 +203,12 @@ export function attentionBackward(
   const params = { rows, lanes: constants.LANES, elements: constants.DE, scale: 1 / Math.sqrt(shape.headDim) }
   const count = times(rows, shape.heads)
   dispatchFlat(gpu, paths.delta, {}, [t.dO, t.o, t.lse, t.soft], { count, width: shape.headDim }, count)
+  const [tileQ, tileKv] = [tileOf(gpu, 'q', shape), tileOf(gpu, 'kv', shape)]
+  if (tileQ && tileKv) {
+    runTile(gpu, 'q', tileQ, {}, [t.q, t.k, t.v, t.info, t.dO, t.soft, t.dq], rows, shape)
+    runTile(gpu, 'kv', tileKv, {}, [t.q, t.k, t.v, t.keyEnd, t.dO, t.soft, t.dk, t.dv], rows, shape)
+    return
+  }
   const { QR, KR } = together(gpu, constants)
   const stage = stageOf(gpu, rows, shape)
   const [TEX, UNROLL] = stage ? [1, 2] : [0, 1]

@@ -29,6 +29,7 @@ struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
 @group(0) @binding(6) var<storage, read_write> dk: array<E>;
 @group(0) @binding(7) var<storage, read_write> dv: array<E>;
 #include "common.wgsl"
+#include "across.wgsl"
 #include "load_kv.wgsl"
 #include "load_q.wgsl"
 

@@ -25,6 +25,7 @@ struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
 @group(0) @binding(5) var<storage, read> soft: array<vec2f>;
 @group(0) @binding(6) var<storage, read_write> dq: array<E>;
 #include "common.wgsl"
+#include "across.wgsl"
 #include "load_kv.wgsl"
 #include "load_q.wgsl"
 

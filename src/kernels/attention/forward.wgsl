@@ -32,6 +32,7 @@ alias KV = vec2u;
 alias KV = E;
 #endif
 #include "common.wgsl"
+#include "across.wgsl"
 #include "load_kv.wgsl"
 #if !SPLITS
 #include "join.wgsl"
@@ -130,7 +131,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
         let new_$(x) = max(m_$(x), lanes_max(lane, s_$(x)));
         let w_$(x) = select(0.0, exp(s_$(x) - new_$(x)), j0 + lane < keys_$(x/HG));
         let shrink_$(x) = exp(m_$(x) - new_$(x));
-        l_$(x) = fma(l_$(x), shrink_$(x), lanes_sum(lane, w_$(x)));
+        l_$(x) = fma(l_$(x), shrink_$(x), weights_sum(lane, w_$(x)));
         m_$(x) = new_$(x);
 #for c in 0..C
         o_$(x)_$(c) *= shrink_$(x);

@@ -1,0 +1,77 @@
+/** Attention of many neighbouring rows on GPUs: tiles of rows and keys that pass through workgroup memory, with the bits of the kernels that take a row at a time. */
+import { fileURLToPath } from 'node:url'
+import type { Binding, Gpu } from '../../gpu/gpu.ts'
+import { groupsOf, map, type Count } from '../../gpu/size.ts'
+import type { Constants } from '../../gpu/wgsl.ts'
+import { lanes } from '../common/lanes.ts'
+import type { HeadShape } from './attention.ts'
+
+const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
+const paths = {
+  forward: file('tile_forward.wgsl'),
+  q: file('tile_backward_q.wgsl'),
+  kv: file('tile_backward_kv.wgsl'),
+}
+type Kind = keyof typeof paths
+
+/** `groups` times `y` workgroups, folded where a dimension holds no more. */
+export const grid = (groups: Count, y: number): [Count, number, Count] => [
+  map(groups, (n) => Math.min(n, 65535)),
+  y,
+  groupsOf(groups, 65535),
+]
+
+/** Most query heads of one kv head that share a tile: their rows are fewer then, and with them what lies behind the diagonal or at a sequence's end. */
+const mostHeads = 8
+
+/**
+ * Constants of a tile kernel, undefined where the adapter or the head shape does not take one.
+ * RT rows of the products, of which HG heads of RB rows are used; KT keys (queries, for `kv`) a tile; a thread owns 4 rows and KT / KX keys or VC vectors of four of a head.
+ * `room` in workgroup memory holds SUMS times WS vectors of left operands, then of weights, and from B on right operands.
+ */
+export function tileOf(gpu: Gpu, kind: Kind, { heads, kvHeads, headDim }: HeadShape): Constants | undefined {
+  const { LANES } = lanes(gpu)
+  const { software, limits } = gpu.facts
+  if (software || headDim % 4 !== 0 || LANES < 8 || LANES > 64) return undefined
+  const GROUP = heads / kvHeads
+  const DE = headDim / 4
+  // The forward pass adds up a tile's weights as decoding does; the others go through keys or queries one by one, whatever a tile holds.
+  const KT = kind === 'forward' ? LANES : 32
+  const SUMS = kind === 'kv' ? 2 : 1
+  // What a thread sums, 4 rows x VC vectors of each matrix, stays within 64 registers of heads up to 128 wide.
+  const KX = Math.min(KT, SUMS * DE <= 32 ? 8 : SUMS * DE <= 64 || kind !== 'kv' ? 16 : 32)
+  const HG = kind === 'kv' ? 1 : Array.from({ length: mostHeads }, (_, i) => mostHeads - i).find((n) => GROUP % n === 0)!
+  const VK = Math.max(1, Math.min(KT, 2 ** Math.floor(Math.log2((9 * KT) / DE))))
+  for (const RT of [64, 32]) {
+    const THREADS = (RT / 4) * KX
+    const WS = Math.max(9 * RT, KT * (RT / 4 + 1))
+    const B = SUMS * WS
+    const ROOM = B + Math.max(9 * KT, VK * DE)
+    const bytes = 16 * (ROOM + (kind === 'forward' ? 2 * THREADS : 0)) + 1024
+    if (THREADS > limits.maxInvocations || THREADS > 256 || bytes > limits.maxWorkgroupMemory) continue
+    const tile = { RT, RB: Math.floor(RT / HG), KT, KX, VK, VC: Math.ceil(DE / KX), THREADS, ROOM, WS, B, SUMS }
+    const flags = { VEC4: 1, UNROLL: Math.min(4, VK), SCORES_TWO: Number(kind !== 'forward') }
+    const each = KT / KX
+    const trees = { KX_16: Number(KX === 16), KEYS_2: Number(each === 2), KEYS_4: Number(each === 4), KEYS_8: Number(each === 8) }
+    return { DE, HEADS: heads, KV_HEADS: kvHeads, GROUP, HG, ...tile, ...flags, ...(kind === 'forward' ? trees : {}) }
+  }
+  return undefined
+}
+
+/** Runs a tile kernel over `rows` rows. @param more constants of the variant */
+export function runTile(
+  gpu: Gpu,
+  kind: Kind,
+  tile: Constants,
+  more: Constants,
+  bindings: Binding[],
+  rows: Count,
+  { headDim, kvHeads, heads }: HeadShape,
+): void {
+  const kernel = gpu.kernel(paths[kind], { ...tile, ...more })
+  const across = kind === 'kv' ? kvHeads : heads / tile.HG
+  const each = kind === 'kv' ? tile.RT : tile.RB
+  // Bounds that the driver does not know: what is unrolled, the kernels unroll.
+  const params = { rows, elements: tile.DE, scale: 1 / Math.sqrt(headDim), ...(kind !== 'forward' && { products: 2 }) }
+  gpu.dispatch(kernel, bindings, params, grid(groupsOf(rows, each), across))
+}

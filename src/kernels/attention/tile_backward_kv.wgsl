@@ -1,0 +1,83 @@
+// Backward of attention to k and v as in backward_kv.wgsl, to the bit, for GPUs: a workgroup takes RT key rows of one kv head and goes through the queries by tiles of KT rows,
+// heads in order, rows in order. A thread owns four key rows: of the scores the queries kx + KX i, of dk and dv the vectors kx + KX c.
+struct Params { rows: u32, elements: u32, products: u32, scale: f32 }
+@group(0) @binding(0) var<storage, read> q: array<vec4f>;
+@group(0) @binding(1) var<storage, read> k: array<vec4f>;
+@group(0) @binding(2) var<storage, read> v: array<vec4f>;
+@group(0) @binding(3) var<storage, read> key_end: array<u32>;
+@group(0) @binding(4) var<storage, read> d_out: array<vec4f>;
+@group(0) @binding(5) var<storage, read> soft: array<vec2f>;
+@group(0) @binding(6) var<storage, read_write> dk: array<vec4f>;
+@group(0) @binding(7) var<storage, read_write> dv: array<vec4f>;
+#include "common.wgsl"
+#include "load_kv.wgsl"
+#include "load_q.wgsl"
+var<workgroup> room: array<vec4f, $(ROOM)>;
+var<workgroup> ends: array<u32, $(RT)>;
+var<workgroup> farthest: u32;
+
+// `head` is a query head here: the scores' other operand is q and d_out.
+fn left(at: vec4u, row0: u32, kv_head: u32, x: u32, e: u32, second: u32) -> vec4f {
+  let row = min(row0 + x, p.rows - 1u);
+  if (second == 1u) { return load_v(row, kv_head, e); }
+  return load_k(row, kv_head, e);
+}
+fn right(at: vec4u, t: u32, head: u32, e: u32, second: u32) -> vec4f {
+  if (second == 1u) { return load_d_out(t, head, e); }
+  return load_q(t, head, e);
+}
+fn added_0(at: vec4u, t: u32, head: u32, e: u32) -> vec4f { return load_d_out(t, head, e); }
+fn added_1(at: vec4u, t: u32, head: u32, e: u32) -> vec4f { return load_q(t, head, e); }
+
+@compute @workgroup_size(THREADS)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id: u32) {
+  let row0 = (group.x + group.z * 65535u) * $(RT)u;
+  if (row0 >= p.rows) { return; }
+  let head0 = group.y;
+  let rows4 = id / $(KX)u;
+  let kx = id % $(KX)u;
+  let at = vec4u();
+  for (var r = id; r < $(RT)u; r += $(THREADS)u) { ends[r] = select(0u, key_end[min(row0 + r, p.rows - 1u)], row0 + r < p.rows); }
+  workgroupBarrier();
+  if (id == 0u) {
+    var far = 0u;
+    for (var r = 0u; r < min($(RT)u, p.rows - row0); r++) { far = max(far, ends[r]); }
+    farthest = far;
+  }
+  let keys = workgroupUniformLoad(&farthest);
+  let from_row = vec4u(row0 + 4u * rows4) + vec4u(0u, 1u, 2u, 3u);
+  let to_row = vec4u(ends[4u * rows4], ends[4u * rows4 + 1u], ends[4u * rows4 + 2u], ends[4u * rows4 + 3u]);
+#for r in 0..4
+#for c in 0..VC
+  var sum_0_$(r)_$(c) = vec4f();
+  var sum_1_$(r)_$(c) = vec4f();
+#end
+#end
+  for (var g = 0u; g < GROUP; g++) {
+    let head = head0 * GROUP + g;
+    for (var j0 = row0; j0 < keys; j0 += $(KT)u) {
+#include "tile_scores.wgsl"
+#for i in 0..KT/KX
+      {
+        let t = j0 + kx + $(KX*i)u;
+        let sees = (vec4u(t) >= from_row) & (vec4u(t) < to_row);
+        let soft_t = soft[min(t, keys - 1u) * HEADS + head];
+        let w = select(vec4f(), exp(first_$(i) * p.scale - soft_t.x), sees);
+        let place = (kx + $(KX*i)u) * $(RT/4+1)u + rows4;
+        room[place] = w;
+        room[$(WS)u + place] = select(vec4f(), w * (score_$(i) - soft_t.y) * p.scale, sees);
+      }
+#end
+#include "tile_add.wgsl"
+    }
+  }
+#for r in 0..4
+#for c in 0..VC
+  if (row0 + 4u * rows4 + $(r)u < p.rows && kx + $(KX*c)u < DE) {
+    let place = ((row0 + 4u * rows4 + $(r)u) * KV_HEADS + head0) * DE + kx + $(KX*c)u;
+    dv[place] = sum_0_$(r)_$(c);
+    dk[place] = sum_1_$(r)_$(c);
+  }
+#end
+#end
+}

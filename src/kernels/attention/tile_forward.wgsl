@@ -1,0 +1,144 @@
+// Causal attention as in forward.wgsl, to the bit, for GPUs and many neighbouring rows: a workgroup takes RB rows of HG query heads that share a kv head, RB HG <= RT rows of a
+// product, and goes through their keys by tiles of KT, the LANES of forward.wgsl, both operands of each product passing through workgroup memory. A thread owns
+// four rows: of the scores the keys kx + KX i, of o the vectors kx + KX c. A key is read once for a tile, where forward.wgsl reads it for each row.
+// Rows that see other keys (tile_segments.wgsl) go through theirs one segment after another. The last tiles, which mostly see most, come first. Shapes as in forward.wgsl; D is a
+// multiple of 4.
+// Order of sums: scores over a head's elements; a tile's weights as lanes_sum adds them; values over the keys; splits of SPLIT keys as in join.wgsl,
+// those before lying in o until the last has joined them.
+struct Params { rows: u32, elements: u32, scale: f32 }
+@group(0) @binding(0) var<storage, read> q: array<vec4f>;
+@group(0) @binding(1) var<storage, read> k: array<KV>;
+@group(0) @binding(2) var<storage, read> v: array<KV>;
+@group(0) @binding(3) var<storage, read> info: array<vec4u>;
+@group(0) @binding(4) var<storage, read_write> o: array<vec4f>;
+@group(0) @binding(5) var<storage, read_write> lse: array<f32>;
+#if PAGES
+@group(0) @binding(6) var<storage, read> pages: array<u32>;
+#endif
+#if F16
+alias KV = vec2u;
+#else
+alias KV = E;
+#endif
+#include "common.wgsl"
+#include "load_kv.wgsl"
+#include "join.wgsl"
+#include "tile_segments.wgsl"
+var<workgroup> room: array<vec4f, $(ROOM)>;
+var<workgroup> most: array<vec4f, $(THREADS)>;
+var<workgroup> parts: array<vec4f, $(THREADS)>;
+
+fn left(at: vec4u, row0: u32, head0: u32, x: u32, e: u32, second: u32) -> vec4f {
+  return q[(min(row0 + x / $(HG)u, p.rows - 1u) * HEADS + head0 + x % $(HG)u) * DE + e];
+}
+fn right(at: vec4u, j: u32, head: u32, e: u32, second: u32) -> vec4f { return load_k(key_row(at, j), head, e); }
+fn added_0(at: vec4u, j: u32, head: u32, e: u32) -> vec4f { return load_v(key_row(at, j), head, e); }
+
+@compute @workgroup_size(THREADS)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id: u32) {
+  let tiles = (p.rows + $(RB-1)u) / $(RB)u;
+  let tile = group.x + group.z * 65535u;
+  if (tile >= tiles) { return; }
+  let row0 = (tiles - 1u - tile) * $(RB)u;
+  let head0 = group.y * $(HG)u;
+  let head = head0 / GROUP;
+  let rows4 = id / $(KX)u;
+  let kx = id % $(KX)u;
+  var seen = vec4u();
+#for r in 0..4
+  let in_tile_$(r) = (4u * rows4 + $(r)u) / $(HG)u;
+  let row_$(r) = row0 + in_tile_$(r);
+  let place_$(r) = row_$(r) * HEADS + head0 + (4u * rows4 + $(r)u) % $(HG)u;
+  if (in_tile_$(r) < $(RB)u && takes(row_$(r))) { seen[$(r)] = info[row_$(r)].w + 1u; }
+#for c in 0..VC
+  var sum_0_$(r)_$(c) = vec4f();
+#end
+#end
+  var all_m = vec4f(-3.0e38);
+  var all_l = vec4f();
+  for (var rest = segments(row0, id); any(rest != vec2u()); rest = behind(rest)) {
+    let begin = first_of(rest);
+    if (!takes(row0 + begin)) { continue; }
+    let end = first_of(behind(rest));
+    let at = info[row0 + begin];
+    let keys = info[row0 + end - 1u].w + 1u;
+    var mine = vec4u();
+#for r in 0..4
+    mine[$(r)] = select(0u, seen[$(r)], in_tile_$(r) >= begin && in_tile_$(r) < end);
+#end
+    for (var first = 0u; first < keys; first += $(SPLIT)u) {
+      var m = vec4f(-3.0e38);
+      var l = vec4f();
+      for (var j0 = first; j0 < min(keys, first + $(SPLIT)u); j0 += $(KT)u) {
+#include "tile_scores.wgsl"
+        // Rows that do not see a key take it with a weight of 0, and a tile of such keys with a factor of 1.
+        var high = vec4f(-3.0e38);
+#for i in 0..KT/KX
+        let sees_$(i) = vec4u(j0 + kx + $(KX*i)u) < mine;
+        score_$(i) = select(vec4f(-3.0e38), score_$(i) * p.scale, sees_$(i));
+        high = max(high, score_$(i));
+#end
+        most[id] = high;
+        workgroupBarrier();
+#for x in 0..KX
+        high = max(high, most[rows4 * $(KX)u + $(x)u]);
+#end
+        high = max(m, high);
+        let shrink = exp(m - high);
+        m = high;
+#for i in 0..KT/KX
+        let w_$(i) = select(vec4f(), exp(score_$(i) - high), sees_$(i));
+        room[(kx + $(KX*i)u) * $(RT/4+1)u + rows4] = w_$(i);
+#end
+        // The tree of lanes_sum: keys KT / 2 apart, KT / 4, ... 1.
+#if KEYS_8
+        parts[id] = ((w_0 + w_4) + (w_2 + w_6)) + ((w_1 + w_5) + (w_3 + w_7));
+#else
+#if KEYS_4
+        parts[id] = (w_0 + w_2) + (w_1 + w_3);
+#else
+#if KEYS_2
+        parts[id] = w_0 + w_1;
+#else
+        parts[id] = w_0;
+#endif
+#endif
+#endif
+#for r in 0..4
+#for c in 0..VC
+        sum_0_$(r)_$(c) *= shrink[$(r)];
+#end
+#end
+#include "tile_add.wgsl"
+#for x in 0..KX
+        var part_$(x) = parts[rows4 * $(KX)u + $(x)u];
+#end
+#if KX_16
+#for x in 0..KX/2
+        part_$(x) += part_$(x+KX/2);
+#end
+#endif
+        l = fma(l, shrink, ((part_0 + part_4) + (part_2 + part_6)) + ((part_1 + part_5) + (part_3 + part_7)));
+      }
+#for r in 0..4
+      if (first < mine[$(r)]) {
+        let j = joint(all_m[$(r)], m[$(r)]);
+        all_m[$(r)] = j.m;
+        all_l[$(r)] = join_l(all_l[$(r)], l[$(r)], j);
+        let last = first + $(SPLIT)u >= mine[$(r)];
+#for c in 0..VC
+        if (kx + $(KX*c)u < DE) {
+          let place = place_$(r) * DE + kx + $(KX*c)u;
+          var before = vec4f();
+          if (first > 0u) { before = o[place]; }
+          let value = join_o(before, sum_0_$(r)_$(c), j);
+          o[place] = select(value, value / all_l[$(r)], last);
+        }
+        sum_0_$(r)_$(c) = vec4f();
+#end
+        if (kx == 0u && last) { lse[place_$(r)] = all_m[$(r)] + log(all_l[$(r)]); }
+      }
+#end
+    }
+  }
+}
