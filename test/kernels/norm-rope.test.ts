@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest'
-import { lanes } from '../../src/kernels/common/lanes.ts'
-import { addColumnSums, rmsNorm, rmsNormBackward, rmsNormGain } from '../../src/kernels/norm/norm.ts'
+import { fullGpu, lanes } from '../../src/kernels/common/lanes.ts'
+import { addColumnSums, rmsNorm, rmsNormBackward, rmsNormGain, takesTurn } from '../../src/kernels/norm/norm.ts'
 import { normRopeIntoCache, rope, ropeIntoCache, takesNormRope } from '../../src/kernels/rope/rope.ts'
 import { bounds, modes, openBench, sameBits } from './harness.ts'
 
@@ -19,17 +19,16 @@ const sizes = [
 ]
 /** As many as a long micro-batch has heads: their sums are of parts, and of parts of these. */
 const many = [70_000, 3]
-/** On GPUs: as many as a lane holds at most, and so many heads that a workgroup takes eight, of a subgroup of 8 and of 32 lanes. */
-const forGpus = [
-  [5, 256],
-  [2, 1024],
-  [65_539, 8],
-  [16_387, 32],
+/** On a GPU of so many lanes: as many channels as a lane holds at most, and so many heads that a workgroup takes eight (norm.ts). */
+const forGpus = (LANES: number) => [
+  [5, 32 * LANES],
+  [(2 * fullGpu) / LANES + 3, LANES],
 ]
 
 describe.each(modes)('RMSNorm, $name', ({ facts, needs }) => {
   test.skipIf(needs === 'cpu' && !bench.cpu)('forward, backward and gain', async () => {
-    for (const [rows, channels] of [...sizes, many, ...(facts.software === false ? forGpus : [])]) {
+    const LANES = facts.subgroupSize === 0 ? 32 : gpu.facts.subgroupSize
+    for (const [rows, channels] of [...sizes, many, ...(facts.software === false ? forGpus(LANES) : [])]) {
       await bench.run(`norm ${rows} ${channels}`, facts, async () => {
         const eps = 1e-5
         const [x, gain, dy, skip, before] = [rows * channels, channels, rows * channels, rows * channels, channels].map((n) =>
@@ -214,6 +213,49 @@ test('into a cache: q and k are turned as by rope, to the bit, and k and v go to
     })
   }
 })
+
+test.each(modes.slice(0, 3))(
+  'heads are normalised and turned with the bits of one after the other, and back, $name',
+  async ({ facts, needs }) => {
+    if (needs === 'cpu' && !bench.cpu) return
+    const LANES = facts.subgroupSize === 0 ? 32 : gpu.facts.subgroupSize
+    // The last are enough for eight heads a workgroup (norm.ts).
+    for (const [tokens, heads, each] of [
+      [7, 3, 2],
+      [19, 2, 8],
+      [fullGpu / 8 / LANES + 3, 16, 2],
+    ]) {
+      await bench.run(`norm and turn ${tokens}`, facts, async () => {
+        const headDim = each * lanes(gpu).LANES
+        expect(takesTurn(gpu, headDim)).toBe(true)
+        const [rows, n] = [tokens * heads, tokens * heads * headDim]
+        const [x, dy, skip] = [0, 1, 2].map(() => bench.up(bench.normals(n)))
+        const gain = bench.up(bench.normals(headDim))
+        const info = bench.up(bench.ids(tokens * 4, 40))
+        const table = bench.up(bench.normals(40 * headDim))
+        const [y, wantY, back, dx, wantX, dxSkip, wantSkip] = Array.from({ length: 7 }, () => bench.out(n))
+        const [rstd, wantR] = [bench.out(rows), bench.out(rows)]
+        const turn = { info, table, heads }
+        rmsNorm(gpu, x, gain, y, rstd, rows, headDim, 1e-5, turn)
+        rmsNorm(gpu, x, gain, wantY, wantR, rows, headDim, 1e-5)
+        rope(gpu, wantY, info, table, tokens, heads, headDim)
+        rmsNormBackward(gpu, { dy, x, gain, rstd, dx }, rows, headDim, turn)
+        rmsNormBackward(gpu, { dy, x, gain, rstd, dx: dxSkip, skip }, rows, headDim, turn)
+        gpu.copy(dy, 0, back, 0, n * 4)
+        rope(gpu, back, info, table, tokens, heads, headDim, true)
+        rmsNormBackward(gpu, { dy: back, x, gain, rstd, dx: wantX }, rows, headDim)
+        rmsNormBackward(gpu, { dy: back, x, gain, rstd, dx: wantSkip, skip }, rows, headDim)
+        for (const [name, a, b, length] of [
+          ['y', y, wantY, n],
+          ['rstd', rstd, wantR, rows],
+          ['dx', dx, wantX, n],
+          ['dx with skip', dxSkip, wantSkip, n],
+        ] as const)
+          sameBits(`${name} ${tokens}`, await bench.down(a, length), await bench.down(b, length))
+      })
+    }
+  },
+)
 
 test.each(modes.slice(0, 3))(
   'heads are normalised, turned and put into a cache with the bits of one after the other, $name',

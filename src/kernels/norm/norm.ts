@@ -37,7 +37,21 @@ function rowsOfGroup(software: boolean, invocations: number, held: number): numb
   return held <= 8 && invocations >= 2 * fullGpu ? 8 : 1
 }
 
-/** y = x * rstd * gain; x, y (rows, channels), rstd (rows). */
+/** What turns heads by their token's position (rope): `heads` rows of a norm are a token's; info and table as of `rope`. */
+export interface HeadTurn {
+  info: GpuBuffer
+  table: GpuBuffer
+  heads: number
+}
+
+/** Whether norms turn heads of so many channels besides: lanes hold both values of each pair, and not too much is compiled. */
+export function takesTurn(gpu: Gpu, channels: number): boolean {
+  const { LANES, SUBGROUP } = lanes(gpu)
+  const held = channels / LANES
+  return held % 2 === 0 && held <= 8 && (!gpu.facts.software || SUBGROUP === 1)
+}
+
+/** y = x * rstd * gain; x, y (rows, channels), rstd (rows). @param turn y is turned, too, with the bits of `rope` (`takesTurn`) */
 export function rmsNorm(
   gpu: Gpu,
   x: GpuBuffer,
@@ -47,21 +61,26 @@ export function rmsNorm(
   rows: Count,
   channels: number,
   eps: number,
+  turn?: HeadTurn,
 ): void {
   const { constants, groups } = shapeOf(gpu, rows, channels)
-  gpu.dispatch(gpu.kernel(paths.forward, constants), [x, gain, y, rstd], { rows, channels, eps }, groups)
+  const kernel = gpu.kernel(paths.forward, { ...constants, TURN: Number(!!turn) })
+  const bindings = [x, gain, y, rstd, ...(turn ? [turn.info, turn.table] : [])]
+  gpu.dispatch(kernel, bindings, { rows, channels, eps, heads: turn?.heads ?? 1 }, groups)
 }
 
-/** dx from dy; `skip` (rows, channels) is added. */
+/** dx from dy; `skip` (rows, channels) is added. @param turn dy is that of what was turned */
 export function rmsNormBackward(
   gpu: Gpu,
   t: { dy: GpuBuffer; x: GpuBuffer; gain: Binding; rstd: GpuBuffer; dx: GpuBuffer; skip?: GpuBuffer },
   rows: Count,
   channels: number,
+  turn?: HeadTurn,
 ): void {
   const { constants, groups } = shapeOf(gpu, rows, channels)
-  const kernel = gpu.kernel(paths.backward, { ...constants, SKIP: Number(!!t.skip) })
-  gpu.dispatch(kernel, [t.dy, t.x, t.gain, t.rstd, t.dx, ...(t.skip ? [t.skip] : [])], { rows, channels }, groups)
+  const kernel = gpu.kernel(paths.backward, { ...constants, SKIP: Number(!!t.skip), TURN: Number(!!turn) })
+  const more = [...(t.skip ? [t.skip] : []), ...(turn ? [turn.info, turn.table] : [])]
+  gpu.dispatch(kernel, [t.dy, t.x, t.gain, t.rstd, t.dx, ...more], { rows, channels, heads: turn?.heads ?? 1 }, groups)
 }
 
 /**
