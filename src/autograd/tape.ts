@@ -80,7 +80,7 @@ export class Tape {
       return
     }
     const sum = makeTensor(this.gpu, t.rows, t.columns, `d ${t.buffer.label}`)
-    add(this.gpu, t.grad.buffer, grad.buffer, sum.buffer, t.count)
+    add(this.gpu, t.grad.buffer, grad.buffer, sum.buffer, t.count, t.columns)
     t.grad.drop()
     t.grad = sum
   }

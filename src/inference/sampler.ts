@@ -12,7 +12,7 @@ import { Tensor } from '../autograd/tensor.ts'
 import type { TopLogprobs } from '../common/types.ts'
 import type { Binding, BufferRange, Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
-import { finishLogprobs, pickLogits, softmaxRows } from '../kernels/head/head.ts'
+import { scoreRows, statisticsWords } from '../kernels/head/head.ts'
 import { linear } from '../kernels/matmul/matmul.ts'
 import {
   adjustLogits,
@@ -186,17 +186,18 @@ export class Sampler {
       return { buffer, offset: (start + first * words) * 4, bytes: rows * words * 4 }
     }
     const logits = gpu.pool.acquire(rows * vocabulary * 4, 'logits')
-    const [stats, entropy, lse] = [4, 1, 1].map((n) => gpu.pool.acquire(rows * n * 4, 'sampling'))
+    const words = [statisticsWords(gpu, vocabulary), 1, 1]
+    const [stats, entropy, lse] = words.map((n) => gpu.pool.acquire(rows * n * 4, 'sampling'))
     const [settings, seeds] = [part(this.#settings, settingsPerRow), part(this.#seeds, 2)]
     const inverseTemperatures = part(this.#inverse, 1)
     const [drawn, logprobs] = [part(this.results, 1), part(this.results, 1, this.#logprobsAt)]
     linear(gpu, part(normed.buffer, normed.columns), rows, weight, logits)
-    softmaxRows(gpu, { logits, stats, inverseTemperatures }, rows, vocabulary)
     const [changes, isLeft] = [draws.some(isChanged), draws.some(isProcessed)]
     const choices = changes || isLeft ? this.#copy(logits, draws.length) : logits
     if (changes) this.#adjust(choices, settings, draws)
     drawTokens(gpu, { logits: choices, settings, seeds, drawn }, rows, vocabulary)
-    pickLogits(gpu, { logits, targets: drawn, inverseTemperatures, stats }, rows, vocabulary)
+    const scored = { targets: drawn, stats, logprobs, entropy, lse }
+    scoreRows(gpu, { logits, ...scored }, { rows, vocabulary, inverseTemperature: inverseTemperatures })
     const sources = [{ logits, inverseTemperatures: inverseTemperatures as Binding }]
     let left: GpuBuffer | undefined
     if (isLeft) {
@@ -206,10 +207,8 @@ export class Sampler {
         'sampling',
       )
       sources.push({ logits: choices, inverseTemperatures: left })
-      softmaxRows(gpu, { logits: choices, stats, inverseTemperatures: left }, rows, vocabulary)
-      pickLogits(gpu, { logits: choices, targets: drawn, inverseTemperatures: left, stats }, rows, vocabulary)
+      scoreRows(gpu, { logits: choices, ...scored }, { rows, vocabulary, inverseTemperature: left })
     }
-    finishLogprobs(gpu, { stats, logprobs, entropy, lse }, rows)
     const tops = draws.map(topOf)
     if (tops.some((top) => top !== undefined)) {
       const wanted = gpu.upload(

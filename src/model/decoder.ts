@@ -15,7 +15,7 @@ import {
   type LinearsArguments,
   type RowAdapters,
 } from '../autograd/ops/linears.ts'
-import { rmsNorm, type Norm } from '../autograd/ops/norm.ts'
+import { rmsNormTurned, type Norm } from '../autograd/ops/norm.ts'
 import { embedding, type Embedding, type TokenLists } from '../autograd/ops/rows.ts'
 import type { ParameterStore } from '../autograd/parameters.ts'
 import { checkpoint, type Tape } from '../autograd/tape.ts'
@@ -176,15 +176,6 @@ function decoderLayer(
   return out
 }
 
-/** q, k and v of the normalised x; with Qwen3's norms over each head of q and k. */
-function projections(tape: Tape, layer: DecoderLayer, x: Tensor, options: LinearsArguments): [Tensor, Tensor, Tensor] {
-  const [q, k, v] = linears(tape, x, [layer.q, layer.k, layer.v], options)
-  if (!layer.qNorm || !layer.kNorm) return [q, k, v]
-  const [qn, kn] = [rmsNorm(tape, q, layer.qNorm), rmsNorm(tape, k, layer.kNorm)]
-  tape.done(q, k)
-  return [qn, kn, v]
-}
-
 interface Attended {
   q: Tensor
   keys: Tensor
@@ -202,9 +193,15 @@ function turned(
   options: LinearsArguments,
 ): Attended {
   const { heads, kvHeads, headDim } = decoder.config
-  const { outputs, turned: done } = layer.qNorm
-    ? { outputs: projections(tape, layer, x, options), turned: false }
-    : linearsTurned(tape, x, [layer.q, layer.k, layer.v], { info: batch.info, table, headDim }, options)
+  const projections = [layer.q, layer.k, layer.v]
+  if (layer.qNorm && layer.kNorm) {
+    const [q, k, values] = linears(tape, x, projections, options)
+    const keys = rmsNormTurned(tape, k, layer.kNorm, batch, table)
+    const attending = rmsNormTurned(tape, q, layer.qNorm, batch, table)
+    tape.done(q, k)
+    return { q: attending, keys, values }
+  }
+  const { outputs, turned: done } = linearsTurned(tape, x, projections, { info: batch.info, table, headDim }, options)
   const [q, k, values] = outputs
   const keys = rope(tape, k, batch, table, kvHeads, headDim, done)
   return { q: rope(tape, q, batch, table, heads, headDim, done), keys, values }

@@ -4,7 +4,7 @@ import { attention, rope, type RowLayout } from '../../src/autograd/ops/attentio
 import { siluGate } from '../../src/autograd/ops/elementwise.ts'
 import { logprobHead, type HeadOutput } from '../../src/autograd/ops/head.ts'
 import { linear, type Lora, type Projection } from '../../src/autograd/ops/linear.ts'
-import { rmsNorm } from '../../src/autograd/ops/norm.ts'
+import { rmsNorm, rmsNormTurned } from '../../src/autograd/ops/norm.ts'
 import { embedding, gather } from '../../src/autograd/ops/rows.ts'
 import { ParameterStore, type Parameter } from '../../src/autograd/parameters.ts'
 import { checkpoint, Tape } from '../../src/autograd/tape.ts'
@@ -138,6 +138,29 @@ describe.each([
     }
     await new FiniteDifferences(gpu, `${words} skip`).check({ tensors: { x: [rows, columns] }, parameters, forward })
   })
+})
+
+test.each([
+  ['heads that the norm turns, gain trained', 16, true],
+  ['heads that the norm turns', 16, false],
+  ['heads too odd for it', 6, true],
+] as const)('rmsNorm and rope over %s', async (words, headDim, isTrained) => {
+  const [rows, heads] = [7, 3]
+  const parameters = storeOf({ gain: { rows: 1, columns: headDim, shape: [headDim] } })
+  const { store, byName } = parameters
+  const ones = put(new Float32Array(headDim).fill(1.5), 'gain')
+  const norm = isTrained
+    ? { name: 'norm', gain: store.value(byName.gain), channels: headDim, eps: 1e-5, trained: { store, gain: byName.gain } }
+    : { name: 'norm', gain: ones, channels: headDim, eps: 1e-5 }
+  const frequencies = Float32Array.from({ length: headDim / 2 }, (_, i) => 1 / 10 ** i)
+  const table = put(rotaryTable(frequencies, 16), 'table')
+  const info = put(
+    Uint32Array.from({ length: rows * 4 }, (_, i) => (i * 5) % 16),
+    'info',
+  )
+  const forward = (tape: Tape, t: Record<string, Tensor>) => rmsNormTurned(tape, t.x, norm, { info }, table)
+  const given = { tensors: { x: [rows, heads * headDim] as [number, number] }, forward }
+  await new FiniteDifferences(gpu, words).check(isTrained ? { ...given, parameters } : given)
 })
 
 /** Rows of packed samples: three that share a prompt of 4 tokens, one alone, one of a single row. */

@@ -115,6 +115,27 @@ test.each(modes)(
   },
 )
 
+test('backward through a vocabulary on a GPU: parts side by side have the bits of one after the other', async () => {
+  // Of 512 rows of 512 values not all parts are made at once; of 513 rows they follow each other.
+  for (const [rows, n, k] of [
+    [512, 16_484, 512],
+    [513, 16_484, 33],
+  ]) {
+    await bench.run(`side by side ${k}`, { software: false, subgroupSize: 0 }, async () => {
+      const { weight } = bench.weight(n, k, true, 0.05)
+      const dy = bench.normals(rows * n)
+      const before = bench.normals(rows * k)
+      const run = async (count: number, accumulate: boolean): Promise<Float32Array> => {
+        const dx = bench.upOut(before.slice(0, count * k))
+        linearBackwardInput(gpu, bench.up(dy.subarray(0, count * n)), count, weight, dx, { accumulate, alpha: 0.5 })
+        return await bench.down(dx, count * k)
+      }
+      for (const accumulate of k === 33 ? [false, true] : [true])
+        sameBits(`${k}, ${accumulate}`, await run(7, accumulate), (await run(rows, accumulate)).slice(0, 7 * k))
+    })
+  }
+})
+
 describe('weights in several storages', () => {
   const limits = { ...gpu.facts.limits }
   test('a matrix over the binding limit is walked in slices that the adapter binds', async () => {

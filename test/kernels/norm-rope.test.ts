@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest'
-import { lanes } from '../../src/kernels/common/lanes.ts'
-import { addColumnSums, rmsNorm, rmsNormBackward, rmsNormGain } from '../../src/kernels/norm/norm.ts'
+import { fullGpu, lanes } from '../../src/kernels/common/lanes.ts'
+import { addColumnSums, rmsNorm, rmsNormBackward, rmsNormGain, takesTurn } from '../../src/kernels/norm/norm.ts'
 import { normRopeIntoCache, rope, ropeIntoCache, takesNormRope } from '../../src/kernels/rope/rope.ts'
 import { bounds, modes, openBench, sameBits } from './harness.ts'
 
@@ -19,10 +19,16 @@ const sizes = [
 ]
 /** As many as a long micro-batch has heads: their sums are of parts, and of parts of these. */
 const many = [70_000, 3]
+/** On a GPU of so many lanes: as many channels as a lane holds at most, and so many heads that a workgroup takes eight (norm.ts). */
+const forGpus = (LANES: number) => [
+  [5, 32 * LANES],
+  [(2 * fullGpu) / LANES + 3, LANES],
+]
 
 describe.each(modes)('RMSNorm, $name', ({ facts, needs }) => {
   test.skipIf(needs === 'cpu' && !bench.cpu)('forward, backward and gain', async () => {
-    for (const [rows, channels] of [...sizes, many]) {
+    const LANES = facts.subgroupSize === 0 ? 32 : gpu.facts.subgroupSize
+    for (const [rows, channels] of [...sizes, many, ...(facts.software === false ? forGpus(LANES) : [])]) {
       await bench.run(`norm ${rows} ${channels}`, facts, async () => {
         const eps = 1e-5
         const [x, gain, dy, skip, before] = [rows * channels, channels, rows * channels, rows * channels, channels].map((n) =>
@@ -82,28 +88,35 @@ describe.each(modes)('RMSNorm, $name', ({ facts, needs }) => {
   })
 })
 
-test.skipIf(!bench.cpu)('narrow rows that a CPU driver holds in registers have the bits of those that it does not', async () => {
-  for (const [rows, channels] of [
-    [3, 8],
-    [37, 32],
-    [21, 128],
-  ]) {
-    const n = rows * channels
-    const [x, gain, dy, skip] = [n, channels, n, n].map((count) => bench.normals(count))
-    const results: Float32Array[][] = []
-    for (const software of [true, false]) {
-      await bench.run(`norm ${rows} ${channels}`, { software }, async () => {
-        const [y, rstd, dx, dxSkip] = [n, rows, n, n].map((count) => bench.out(count))
-        const [xb, gb, dyb] = [x, gain, dy].map((t) => bench.up(t))
-        rmsNorm(gpu, xb, gb, y, rstd, rows, channels, 1e-6)
-        rmsNormBackward(gpu, { dy: dyb, x: xb, gain: gb, rstd, dx }, rows, channels)
-        rmsNormBackward(gpu, { dy: dyb, x: xb, gain: gb, rstd, dx: dxSkip, skip: bench.up(skip) }, rows, channels)
-        results.push([await bench.down(y, n), await bench.down(rstd, rows), await bench.down(dx, n), await bench.down(dxSkip, n)])
-      })
+test.skipIf(!bench.cpu)(
+  'rows that a GPU holds in registers have the bits of those that a CPU driver goes through twice',
+  async () => {
+    for (const [rows, channels] of [
+      [3, 136],
+      [21, 256],
+    ]) {
+      const n = rows * channels
+      const [x, gain, dy, skip] = [n, channels, n, n].map((count) => bench.normals(count))
+      const results: Float32Array[][] = []
+      for (const software of [true, false]) {
+        await bench.run(`norm ${rows} ${channels}`, { software }, async () => {
+          const [y, rstd, dx, dxSkip] = [n, rows, n, n].map((count) => bench.out(count))
+          const [xb, gb, dyb] = [x, gain, dy].map((t) => bench.up(t))
+          rmsNorm(gpu, xb, gb, y, rstd, rows, channels, 1e-6)
+          rmsNormBackward(gpu, { dy: dyb, x: xb, gain: gb, rstd, dx }, rows, channels)
+          rmsNormBackward(gpu, { dy: dyb, x: xb, gain: gb, rstd, dx: dxSkip, skip: bench.up(skip) }, rows, channels)
+          results.push([
+            await bench.down(y, n),
+            await bench.down(rstd, rows),
+            await bench.down(dx, n),
+            await bench.down(dxSkip, n),
+          ])
+        })
+      }
+      results[0].forEach((held, i) => sameBits(`${rows} x ${channels}, output ${i}`, held, results[1][i]))
     }
-    results[0].forEach((held, i) => sameBits(`${rows} x ${channels}, output ${i}`, held, results[1][i]))
-  }
-})
+  },
+)
 
 test('column sums are added to what is there', async () => {
   for (const [rows, columns] of [...sizes, many]) {
@@ -200,6 +213,49 @@ test('into a cache: q and k are turned as by rope, to the bit, and k and v go to
     })
   }
 })
+
+test.each(modes.slice(0, 3))(
+  'heads are normalised and turned with the bits of one after the other, and back, $name',
+  async ({ facts, needs }) => {
+    if (needs === 'cpu' && !bench.cpu) return
+    const LANES = facts.subgroupSize === 0 ? 32 : gpu.facts.subgroupSize
+    // The last are enough for eight heads a workgroup (norm.ts).
+    for (const [tokens, heads, each] of [
+      [7, 3, 2],
+      [19, 2, 8],
+      [fullGpu / 8 / LANES + 3, 16, 2],
+    ]) {
+      await bench.run(`norm and turn ${tokens}`, facts, async () => {
+        const headDim = each * lanes(gpu).LANES
+        expect(takesTurn(gpu, headDim)).toBe(true)
+        const [rows, n] = [tokens * heads, tokens * heads * headDim]
+        const [x, dy, skip] = [0, 1, 2].map(() => bench.up(bench.normals(n)))
+        const gain = bench.up(bench.normals(headDim))
+        const info = bench.up(bench.ids(tokens * 4, 40))
+        const table = bench.up(bench.normals(40 * headDim))
+        const [y, wantY, back, dx, wantX, dxSkip, wantSkip] = Array.from({ length: 7 }, () => bench.out(n))
+        const [rstd, wantR] = [bench.out(rows), bench.out(rows)]
+        const turn = { info, table, heads }
+        rmsNorm(gpu, x, gain, y, rstd, rows, headDim, 1e-5, turn)
+        rmsNorm(gpu, x, gain, wantY, wantR, rows, headDim, 1e-5)
+        rope(gpu, wantY, info, table, tokens, heads, headDim)
+        rmsNormBackward(gpu, { dy, x, gain, rstd, dx }, rows, headDim, turn)
+        rmsNormBackward(gpu, { dy, x, gain, rstd, dx: dxSkip, skip }, rows, headDim, turn)
+        gpu.copy(dy, 0, back, 0, n * 4)
+        rope(gpu, back, info, table, tokens, heads, headDim, true)
+        rmsNormBackward(gpu, { dy: back, x, gain, rstd, dx: wantX }, rows, headDim)
+        rmsNormBackward(gpu, { dy: back, x, gain, rstd, dx: wantSkip, skip }, rows, headDim)
+        for (const [name, a, b, length] of [
+          ['y', y, wantY, n],
+          ['rstd', rstd, wantR, rows],
+          ['dx', dx, wantX, n],
+          ['dx with skip', dxSkip, wantSkip, n],
+        ] as const)
+          sameBits(`${name} ${tokens}`, await bench.down(a, length), await bench.down(b, length))
+      })
+    }
+  },
+)
 
 test.each(modes.slice(0, 3))(
   'heads are normalised, turned and put into a cache with the bits of one after the other, $name',

@@ -8,7 +8,7 @@ import type { GpuBuffer } from '../../src/gpu/pool.ts'
 import * as attention from '../../src/kernels/attention/attention.ts'
 import { add, dropout, siluGate } from '../../src/kernels/elementwise/elementwise.ts'
 import { embedding } from '../../src/kernels/embedding/embedding.ts'
-import { finishLogprobs, logitsBackward, softmaxSlice } from '../../src/kernels/head/head.ts'
+import { logitsBackward, scoreRows, statisticsWords } from '../../src/kernels/head/head.ts'
 import { linear, linearBackwardInput, linearBackwardWeight } from '../../src/kernels/matmul/matmul.ts'
 import { addColumnSums, rmsNorm, rmsNormBackward, rmsNormGain } from '../../src/kernels/norm/norm.ts'
 import { rope } from '../../src/kernels/rope/rope.ts'
@@ -271,13 +271,12 @@ describe.each(modes)('$name', ({ name: mode, facts, needs }) => {
         const targets = rowsOf(bench.ids(capacity, vocabulary), 1)
         const coefficient = normals(capacity, 1)
         const [logprobs, entropy, lse] = [0, 0, 0].map(() => output(capacity, 1))
-        const stats = output(capacity, 4)
+        const stats = output(capacity, statisticsWords(gpu, vocabulary))
         const run = (rows: Count) => {
           gpu.copy(values, 0, logits, 0, times(rows, vocabulary * 4))
           const at = { rows, slice: { row: 0, rows: vocabulary }, inverseTemperature: 1.25 }
           const part = { buffer: targets, offset: 0, bytes: capacityOf(rows) * 4 }
-          softmaxSlice(gpu, { logits, stats, targets: part }, { ...at, stride: vocabulary, column: 0 })
-          finishLogprobs(gpu, { stats, logprobs, entropy, lse }, rows)
+          scoreRows(gpu, { logits, targets: part, stats, logprobs, entropy, lse }, { ...at, vocabulary })
           logitsBackward(gpu, { logits, targets, lse, coefficient }, { ...at, firstRow: 0 })
         }
         return { capacity, numbers: [1, 32], run }

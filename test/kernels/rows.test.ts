@@ -1,4 +1,5 @@
 import { describe, expect, test } from 'vitest'
+import { fullGpu } from '../../src/kernels/common/lanes.ts'
 import { sliceRows } from '../../src/kernels/common/weight.ts'
 import { add, dropout, siluGate, siluGateBackward } from '../../src/kernels/elementwise/elementwise.ts'
 import { embedding } from '../../src/kernels/embedding/embedding.ts'
@@ -41,20 +42,26 @@ test('silu gate and its backward', async () => {
   }
 })
 
-test('four values an element have the bits of one', async () => {
-  for (const n of [4, 132, 5000]) {
+test('four values an element have the bits of one, and many elements those of few', async () => {
+  // The last are enough for workgroups of 256 (common/lanes.ts), with four values an element too.
+  for (const n of [4, 132, 5000, 4 * (fullGpu + 65)]) {
     const [g, u, dy] = [bench.normals(n, 4), bench.normals(n), bench.normals(n)]
     const results: Float32Array[][] = []
-    for (const software of [true, false]) {
-      await bench.run(`silu ${n}`, { software }, async () => {
-        const [y, dg, du] = [bench.out(n), bench.out(n), bench.out(n)]
-        const [gb, ub] = [bench.up(g), bench.up(u)]
-        siluGate(gpu, gb, ub, y, n, 4)
-        siluGateBackward(gpu, { dy: bench.up(dy), g: gb, u: ub, dg, du }, n, 4)
-        results.push([await bench.down(y, n), await bench.down(dg, n), await bench.down(du, n)])
-      })
+    for (const facts of [{}, { software: false, shuffled: true }]) {
+      for (const width of [4, 1]) {
+        await bench.run(`fours ${n}`, facts, async () => {
+          const outs = [0, 0, 0, 0, 0].map(() => bench.out(n))
+          const [y, dg, du, sum, dropped] = outs
+          const [gb, ub] = [bench.up(g), bench.up(u)]
+          siluGate(gpu, gb, ub, y, n, width)
+          siluGateBackward(gpu, { dy: bench.up(dy), g: gb, u: ub, dg, du }, n, width)
+          add(gpu, gb, ub, sum, n, width)
+          dropout(gpu, gb, dropped, n, 0.3, 5, width)
+          results.push(await Promise.all(outs.map((out) => bench.down(out, n))))
+        })
+      }
     }
-    results[0].forEach((fours, i) => sameBits(`${n}, output ${i}`, fours, results[1][i]))
+    for (const other of results.slice(1)) other.forEach((out, i) => sameBits(`${n}, output ${i}`, results[0][i], out))
   }
 })
 
@@ -103,14 +110,14 @@ test('add', async () => {
 })
 
 test('more than 65535 workgroups are folded into y', async () => {
-  await bench.run('fold', {}, async () => {
-    const n = 65535 * 64 + 777
+  await bench.run('fold', { software: false }, async () => {
+    const n = 65535 * 256 + 777
     const a = new Float32Array(n).map((_, i) => i % 1000)
     const y = bench.out(n)
     const buffer = bench.up(a)
     add(gpu, buffer, buffer, y, n)
     const got = await bench.down(y, n)
-    for (const i of [0, 65535 * 64 - 1, 65535 * 64, n - 1]) expect(got[i]).toBe(2 * a[i])
+    for (const i of [0, 65535 * 256 - 1, 65535 * 256, n - 1]) expect(got[i]).toBe(2 * a[i])
     expect(got.findIndex((v, i) => v !== 2 * a[i])).toBe(-1)
   })
 })

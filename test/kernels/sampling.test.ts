@@ -11,6 +11,8 @@ import {
   type DrawSettings,
   type RowChanges,
 } from '../../src/kernels/sampling/sampling.ts'
+import { sliceRows } from '../../src/kernels/common/weight.ts'
+import { withFacts } from '../facts.ts'
 import { compare, modes, openBench } from './harness.ts'
 
 const bench = await openBench()
@@ -226,6 +228,67 @@ test('a large vocabulary: one token as likely as fifty thousand others', async (
     const cells = Uint32Array.from(tokens, (v) => (v === 777 ? 8 : Math.floor((v * 8) / vocabulary)))
     expectDistribution(cells, [...Array.from({ length: 8 }, () => 1 / 16), 0.5])
   })
+})
+
+test('a workgroup a slice draws the tokens that a workgroup a row draws', async () => {
+  // More slices than lanes that put them together; with 3 of the largest value and 3 of one that is nearly as large, in different slices.
+  const [rows, vocabulary] = [8, 33 * sliceRows + 5]
+  const settings = [{ temperature: 0 }, {}, { temperature: 0.7 }, { top_k: 4 }, { min_p: 0.2 }, { top_k: 50, min_p: 1e-4 }, {}]
+  const tokens: number[][] = []
+  const kinds = [{ software: true }, { software: false, shuffled: true }, { software: false, subgroupSize: 0, shuffled: true }]
+  for (const facts of kinds) {
+    await bench.run('slices', {}, async () => {
+      const logits = bench.normals(rows * vocabulary, 0.5)
+      for (let r = 0; r < rows; r++) {
+        for (const v of [12 * sliceRows, 32 * sliceRows + 1, vocabulary - 1]) logits[r * vocabulary + v] = 10
+        for (const v of [5, 7 * sliceRows - 1, 7 * sliceRows]) logits[r * vocabulary + v] = 9.5
+      }
+      const packed = packSettings(
+        settings.map((s) => ({ ...neutral, ...s })),
+        rows,
+        (r) => r === 6,
+      )
+      const t = {
+        logits: bench.up(logits),
+        settings: bench.up(packed),
+        seeds: bench.up(Uint32Array.from({ length: 2 * rows }, (_, i) => i * 31 + 7)),
+        drawn: bench.out(rows),
+      }
+      await withFacts(gpu, facts, async () => {
+        drawTokens(gpu, t, rows, vocabulary)
+        tokens.push([...(await bench.words(t.drawn, rows))])
+      })
+    })
+  }
+  expect(tokens[0][0]).toBe(12 * sliceRows)
+  expect(tokens[0].slice(6)).toEqual([12 * 31 + 7, 0])
+  expect(tokens[1]).toEqual(tokens[0])
+  expect(tokens[2]).toEqual(tokens[0])
+})
+
+test('workgroups that share a row change its logits as one does', async () => {
+  const [rows, vocabulary] = [3, 2 * sliceRows + 37]
+  const results: Uint32Array[] = []
+  for (const facts of [{ software: true }, { software: false, shuffled: true }]) {
+    await bench.run('changes', {}, async () => {
+      const logits = bench.up(bench.normals(rows * vocabulary))
+      const changed = Array.from({ length: rows }, (_, r) => {
+        const ids = bench.random.shuffle(Array.from({ length: vocabulary }, (__, v) => v)).slice(0, 700)
+        const entries = ids.map((id): [number, number, number] => [id, bench.random.int(3), bench.random.normal()])
+        return { entries, mask: r === 1 ? undefined : bench.ids(Math.ceil(vocabulary / 32), 2 ** 32) }
+      })
+      const settings = bench.up(
+        packSettings(changed.map(() => ({ ...neutral, repetition_penalty: 1.2, presence_penalty: 0.3, frequency_penalty: 0.1 }))),
+      )
+      await withFacts(gpu, facts, async () => {
+        adjustLogits(gpu, { logits, settings, ...upChanges(changed) }, rows, vocabulary)
+        results.push(await bench.words(logits, rows * vocabulary))
+      })
+    })
+  }
+  const dropped = results[0].filter((word) => word === new Uint32Array(Float32Array.of(-1e30).buffer)[0])
+  expect(dropped.length / (rows * vocabulary)).toBeCloseTo(1 / 3, 1)
+  expect(results[1]).toEqual(results[0])
 })
 
 test('the same seed and position draw the same token in any batch, others differ', async () => {

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import { finishLogprobs, pickLogits, softmaxRows } from '../../src/kernels/head/head.ts'
+import { scoreRows, statisticsWords } from '../../src/kernels/head/head.ts'
 import {
   adjustLogits,
   maskLogits,
@@ -26,14 +26,12 @@ async function tops(logits: Float32Array, targets: Uint32Array, inverse: Float32
   const vocabulary = logits.length / rows
   const t = {
     logits: bench.up(logits),
-    stats: bench.out(rows * 4),
+    stats: bench.out(rows * statisticsWords(gpu, vocabulary)),
     targets: bench.up(targets),
     inverseTemperatures: bench.up(inverse),
   }
   const [entropy, lse, logprobs, records] = [rows, rows, rows, rows * topWords].map((n) => bench.out(n))
-  softmaxRows(gpu, t, rows, vocabulary)
-  pickLogits(gpu, t, rows, vocabulary)
-  finishLogprobs(gpu, { stats: t.stats, logprobs, entropy, lse }, rows)
+  scoreRows(gpu, { ...t, logprobs, entropy, lse }, { rows, vocabulary, inverseTemperature: t.inverseTemperatures })
   const asked = Uint32Array.from(wanted, (count) => 1 + (count ?? -1))
   topTokens(gpu, { ...t, wanted: bench.up(asked), records }, rows, vocabulary)
   const words = await bench.words(records, rows * topWords)

@@ -8,7 +8,7 @@ import type { BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, within, type Count } from '../../gpu/size.ts'
 import type { Weight } from '../../kernels/common/weight.ts'
-import { finishLogprobs, logitsBackward, softmaxSlice, vocabularySlices } from '../../kernels/head/head.ts'
+import { logitsBackward, scoreRows, statisticsWords } from '../../kernels/head/head.ts'
 import * as matmul from '../../kernels/matmul/matmul.ts'
 import type { Parameter, ParameterStore } from '../parameters.ts'
 import type { Tape } from '../tape.ts'
@@ -19,11 +19,13 @@ export interface Head {
   trained?: { store: ParameterStore; weight: Parameter }
 }
 
+/** Of a chunk's logits. On a GPU more for a trained head, as each chunk reads and writes the whole of its gradient. */
 const scratchBytes = 48 * 2 ** 20
+const trainedScratchBytes = 160 * 2 ** 20
 
 /** Rows of a chunk: a multiple of 64, so that a chunk's part of a per-token buffer can be bound by itself. */
-export function headChunkRows(vocabulary: number): number {
-  return Math.min(512, Math.max(64, Math.floor(scratchBytes / (vocabulary * 4) / 64) * 64))
+export function headChunkRows(vocabulary: number, bytes = scratchBytes): number {
+  return Math.min(512, Math.max(64, Math.floor(bytes / (vocabulary * 4) / 64) * 64))
 }
 
 /** Scored tokens first .. first + count. */
@@ -63,15 +65,15 @@ export function logprobHead(
   const { weight } = head
   const { rows } = hidden
   const [logprobs, entropy, lse] = ['logprobs', 'entropy', 'lse'].map((name) => tape.tensor(rows, 1, name, false))
-  const slices = vocabularySlices(weight.rows)
   const inverseTemperature = 1 / temperature
   const most = capacityOf(rows)
-  const chunkRows = Math.min(headChunkRows(weight.rows), most)
+  const bytes = head.trained && !gpu.facts.software ? trainedScratchBytes : scratchBytes
+  const chunkRows = Math.min(headChunkRows(weight.rows, bytes), most)
   const stride = strideOf(gpu, head)
   // y is as wide as a slice of the weight that was asked for, however many rows of it there are.
   const wide = { slice: { row: 0, rows: stride } }
   const logits = tape.tensor(chunkRows, stride, 'logits', false)
-  const stats = tape.tensor(chunkRows, 4, 'softmax statistics', false)
+  const stats = tape.tensor(chunkRows, statisticsWords(gpu, weight.rows), 'softmax statistics', false)
   const rowsOf = (t: Tensor, { first, count }: HeadChunk): BufferRange => {
     return { buffer: t.buffer, offset: first * t.columns * 4, bytes: capacityOf(count) * t.columns * 4 }
   }
@@ -90,20 +92,15 @@ export function logprobHead(
     gpu.cut()
     const { first, count } = chunk
     matmul.linear(gpu, rowsOf(hidden, chunk), count, weight, logits.buffer, wide)
-    for (const slice of slices) {
-      const t = {
-        logits: logits.buffer,
-        stats: stats.buffer,
-        targets: { buffer: targets, offset: first * 4, bytes: capacityOf(count) * 4 },
-      }
-      softmaxSlice(gpu, t, { rows: count, stride, column: slice.row, slice, inverseTemperature })
+    const t = {
+      logits: logits.buffer,
+      targets: { buffer: targets, offset: first * 4, bytes: capacityOf(count) * 4 },
+      stats: stats.buffer,
+      logprobs: logprobs.buffer,
+      entropy: entropy.buffer,
+      lse: lse.buffer,
     }
-    finishLogprobs(
-      gpu,
-      { stats: stats.buffer, logprobs: logprobs.buffer, entropy: entropy.buffer, lse: lse.buffer },
-      count,
-      first,
-    )
+    scoreRows(gpu, t, { rows: count, vocabulary: weight.rows, stride, first, inverseTemperature })
     if (loss) backward(chunk, logits, loss(chunk, logprobs.buffer))
   }
   tape.done(logits, stats)

@@ -94,7 +94,7 @@ export function linearNode(
 function droppedOut(tape: Tape, x: Tensor, lora: Lora, seed: Count | undefined): Tensor {
   if (lora.dropout === 0 || seed === undefined) return x
   const dropped = tape.tensor(x.rows, x.columns, 'dropout', false)
-  dropout(tape.gpu, x.buffer, dropped.buffer, x.count, lora.dropout, seedOf(lora, seed))
+  dropout(tape.gpu, x.buffer, dropped.buffer, x.count, lora.dropout, seedOf(lora, seed), x.columns)
   return dropped
 }
 
@@ -126,7 +126,7 @@ function loraBackward(
       matmul.linearBackwardInput(gpu, t.dy.buffer, rows, weight, grad.buffer, { accumulate })
       const [through, masked] = [tape.tensor(rows, k, 'd dropout', false), tape.tensor(rows, k, 'd dropout', false)]
       matmul.linearBackwardInput(gpu, dxa.buffer, rows, weightView('lora_A', store.value(a), rank, k), through.buffer)
-      dropout(gpu, through.buffer, masked.buffer, through.count, lora.dropout, seedOf(lora, seed!))
+      dropout(gpu, through.buffer, masked.buffer, through.count, lora.dropout, seedOf(lora, seed!), k)
       tape.giveGrad(t.x, masked)
       tape.done(through, masked)
     }

@@ -3,9 +3,11 @@ import type { BufferRange } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { times } from '../../gpu/size.ts'
 import * as kernels from '../../kernels/norm/norm.ts'
+import { rope as ropeKernel } from '../../kernels/rope/rope.ts'
 import type { Parameter, ParameterStore } from '../parameters.ts'
 import type { Tape } from '../tape.ts'
 import type { Tensor } from '../tensor.ts'
+import { rope, type RowLayout } from './attention.ts'
 
 export interface Norm {
   name: string
@@ -17,24 +19,45 @@ export interface Norm {
 
 /** y = x / rms(x) * gain over groups of `norm.channels` columns: a whole row, or each head of it. */
 export function rmsNorm(tape: Tape, x: Tensor, norm: Norm): Tensor {
+  return normed(tape, x, norm)
+}
+
+/** `rope` of `rmsNorm` over each head of x, to the bit; in one dispatch, and one back, where the kernels take heads so wide. */
+export function rmsNormTurned(tape: Tape, x: Tensor, norm: Norm, { info }: RowLayout, table: GpuBuffer): Tensor {
+  const heads = x.columns / norm.channels
+  if (kernels.takesTurn(tape.gpu, norm.channels)) return normed(tape, x, norm, { info, table, heads })
+  return rope(tape, rmsNorm(tape, x, norm), { info }, table, heads, norm.channels)
+}
+
+function normed(tape: Tape, x: Tensor, norm: Norm, turn?: kernels.HeadTurn): Tensor {
   const { gpu } = tape
   const { channels, trained } = norm
   const groups = times(x.rows, x.columns / channels)
   const y = tape.tensor(x.rows, x.columns, norm.name, x.needsGrad || !!trained)
   const rstd = tape.tensor(groups, 1, `${norm.name} rstd`, false)
-  kernels.rmsNorm(gpu, x.buffer, norm.gain, y.buffer, rstd.buffer, groups, channels, norm.eps)
-  tape.node(y, [x, rstd], (dy) => {
+  kernels.rmsNorm(gpu, x.buffer, norm.gain, y.buffer, rstd.buffer, groups, channels, norm.eps, turn)
+  tape.node(y, [x, rstd], (given) => {
+    // The gain's gradient wants it turned back.
+    const dy = trained && turn ? turnedBack(tape, given, turn) : given.keep()
     if (trained)
       kernels.rmsNormGain(gpu, dy.buffer, x.buffer, rstd.buffer, trained.store.gradient(trained.gain), groups, channels)
-    if (!x.needsGrad) return
-    // What already came down the residual path is added in the same pass.
-    const skip = x.grad
-    const dx = tape.tensor(x.rows, x.columns, `d ${norm.name}`, false)
-    const t = { dy: dy.buffer, x: x.buffer, gain: norm.gain, rstd: rstd.buffer, dx: dx.buffer, skip: skip?.buffer }
-    kernels.rmsNormBackward(gpu, t, groups, channels)
-    x.grad = dx
-    skip?.drop()
+    if (x.needsGrad) {
+      // What already came down the residual path is added in the same pass.
+      const skip = x.grad
+      const dx = tape.tensor(x.rows, x.columns, `d ${norm.name}`, false)
+      const t = { dy: dy.buffer, x: x.buffer, gain: norm.gain, rstd: rstd.buffer, dx: dx.buffer, skip: skip?.buffer }
+      kernels.rmsNormBackward(gpu, t, groups, channels, trained ? undefined : turn)
+      x.grad = dx
+      skip?.drop()
+    }
+    dy.drop()
   })
   tape.done(rstd)
   return y
+}
+
+function turnedBack(tape: Tape, dy: Tensor, { info, table, heads }: kernels.HeadTurn): Tensor {
+  const own = tape.ownGrad(dy)
+  ropeKernel(tape.gpu, own.buffer, info, table, dy.rows, heads, dy.columns / heads, true)
+  return own
 }

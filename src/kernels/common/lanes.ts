@@ -14,9 +14,12 @@ export function lanes(gpu: Gpu, wide = false): Constants {
   return { LANES: software ? 8 : 32, SUBGROUP: 0 }
 }
 
+/** Invocations that a large GPU has at a time. */
+export const fullGpu = 2 ** 18
+
 /**
- * Runs an elementwise kernel (flat.wgsl) over `n` elements: 64 to a workgroup; on a CPU driver, where a workgroup costs more than its elements, 512, or 1024
- * where there are many. Workgroups fold into y where x would pass 65535.
+ * Runs an elementwise kernel (flat.wgsl) over `n` elements: 64 to a workgroup, and 256 where there are enough for all of a GPU; on a CPU driver, where a
+ * workgroup costs more than its elements, 512, or 1024 where there are many. Workgroups fold into y where x would pass 65535.
  */
 export function dispatchFlat(
   gpu: Gpu,
@@ -27,8 +30,10 @@ export function dispatchFlat(
   n: Count,
 ): void {
   const most = capacityOf(n)
-  const PER = !gpu.facts.software || most < 1024 ? 1 : most < 32768 ? 8 : 16
-  gpu.dispatch(gpu.kernel(path, { ...constants, PER }), bindings, params, perRow(groupsOf(n, 64 * PER)))
+  const { software } = gpu.facts
+  const PER = !software || most < 1024 ? 1 : most < 32768 ? 8 : 16
+  const FLAT = software || most < fullGpu ? 64 : 256
+  gpu.dispatch(gpu.kernel(path, { ...constants, PER, FLAT }), bindings, params, perRow(groupsOf(n, FLAT * PER)))
 }
 
 /** Workgroups, one a row, folded likewise: the kernel's row is x + y * 65535. */

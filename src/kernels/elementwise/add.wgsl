@@ -1,8 +1,13 @@
-// y = a + b, elementwise over `count` values.
+// y = a + b, elementwise over `count` elements: values, or VEC4 four of them.
 struct Params { count: u32 }
-@group(0) @binding(0) var<storage, read> a: array<f32>;
-@group(0) @binding(1) var<storage, read> b: array<f32>;
-@group(0) @binding(2) var<storage, read_write> y: array<f32>;
+#if VEC4
+alias E = vec4f;
+#else
+alias E = f32;
+#endif
+@group(0) @binding(0) var<storage, read> a: array<E>;
+@group(0) @binding(1) var<storage, read> b: array<E>;
+@group(0) @binding(2) var<storage, read_write> y: array<E>;
 #include "flat.wgsl"
 
 fn one(i: u32) {

@@ -14,17 +14,17 @@ const paths = {
 }
 
 /**
- * Elements of four values on CPU drivers, which store them in less than twice the time of one; elsewhere lanes side by side do better with one each.
+ * Elements of four values where `count` is made of them: CPU drivers store them in less than twice the time of one, and a GPU has four times the bytes on
+ * their way with the same number of invocations.
  * @param width `count` is a multiple of it
  */
-function elements(gpu: Gpu, count: Count, width: number): { VEC4: number; count: Count } {
-  const fours = gpu.facts.software && width % 4 === 0
-  return fours ? { VEC4: 1, count: map(count, (n) => n / 4) } : { VEC4: 0, count }
+function elements(count: Count, width: number): { VEC4: number; count: Count } {
+  return width % 4 === 0 ? { VEC4: 1, count: map(count, (n) => n / 4) } : { VEC4: 0, count }
 }
 
 /** y = silu(g) * u. @param width `values` is a multiple of it */
 export function siluGate(gpu: Gpu, g: GpuBuffer, u: GpuBuffer, y: GpuBuffer, values: Count, width = 1): void {
-  const { VEC4, count } = elements(gpu, values, width)
+  const { VEC4, count } = elements(values, width)
   dispatchFlat(gpu, paths.gate, { VEC4 }, [g, u, y], { count }, count)
 }
 
@@ -35,16 +35,18 @@ export function siluGateBackward(
   values: Count,
   width = 1,
 ): void {
-  const { VEC4, count } = elements(gpu, values, width)
+  const { VEC4, count } = elements(values, width)
   dispatchFlat(gpu, paths.gateBackward, { VEC4 }, [t.dy, t.g, t.u, t.dg, t.du], { count }, count)
 }
 
-/** y = a + b. */
-export function add(gpu: Gpu, a: GpuBuffer, b: GpuBuffer, y: GpuBuffer, count: Count): void {
-  dispatchFlat(gpu, paths.add, {}, [a, b, y], { count }, count)
+/** y = a + b. @param width `values` is a multiple of it */
+export function add(gpu: Gpu, a: GpuBuffer, b: GpuBuffer, y: GpuBuffer, values: Count, width = 1): void {
+  const { VEC4, count } = elements(values, width)
+  dispatchFlat(gpu, paths.add, { VEC4 }, [a, b, y], { count }, count)
 }
 
-/** y = x with a share `rate` of values zeroed and the rest scaled up; the same seed zeroes the same values. */
-export function dropout(gpu: Gpu, x: GpuBuffer, y: GpuBuffer, count: Count, rate: number, seed: Count): void {
-  dispatchFlat(gpu, paths.dropout, {}, [x, y], { count, seed, rate }, count)
+/** y = x with a share `rate` of values zeroed and the rest scaled up; the same seed zeroes the same values. @param width `values` is a multiple of it */
+export function dropout(gpu: Gpu, x: GpuBuffer, y: GpuBuffer, values: Count, rate: number, seed: Count, width = 1): void {
+  const { VEC4, count } = elements(values, width)
+  dispatchFlat(gpu, paths.dropout, { VEC4 }, [x, y], { count, seed, rate }, count)
 }

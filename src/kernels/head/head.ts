@@ -9,6 +9,8 @@ import { sliceRows } from '../common/weight.ts'
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
 const paths = {
   slice: file('softmax_slice.wgsl'),
+  part: file('softmax_part.wgsl'),
+  join: file('softmax_join.wgsl'),
   pick: file('pick.wgsl'),
   finish: file('finish.wgsl'),
   dlogits: file('dlogits.wgsl'),
@@ -21,55 +23,66 @@ export function vocabularySlices(vocabulary: number): { row: number; rows: numbe
   return slices
 }
 
-export interface SliceTensors {
+/** Words that the statistics of a row of logits take: four, and on GPUs four of each slice besides. */
+export function statisticsWords(gpu: Gpu, vocabulary: number): number {
+  return gpu.facts.software ? 4 : 4 * (1 + Math.ceil(vocabulary / sliceRows))
+}
+
+export interface ScoredRows {
+  /** (rows, stride) float32. */
   logits: Binding
+  /** (rows) u32. */
+  targets: Binding
+  /** Room for `statisticsWords` a row; the first four words of each row are its statistics afterwards, row after row: maximum, sum, weighted sum, target's logit. */
   stats: GpuBuffer
-  /** Keeps the target's logit as the slices go by. */
-  targets?: Binding
+  logprobs: Binding
+  entropy: Binding
+  lse: Binding
 }
 
-/** Folds the slice (tokens row .. row + n) that lies in columns column .. of `logits` (rows, stride) into `stats` (rows, 4). */
-export function softmaxSlice(
-  gpu: Gpu,
-  t: SliceTensors,
-  at: { rows: Count; stride: number; column: number; slice: { row: number; rows: number }; inverseTemperature: number },
-): void {
-  const flags = { FIRST: Number(at.slice.row === 0), PICK: Number(!!t.targets), WHOLE: 0 }
-  const bindings = [t.logits, t.stats, ...(t.targets ? [t.targets] : [])]
-  const params = { rows: at.rows, n: at.slice.rows, stride: at.stride, column: at.column, first: at.slice.row, slice: 0 }
-  const kernel = gpu.kernel(paths.slice, { ...lanes(gpu, true), ...flags })
-  gpu.dispatch(kernel, bindings, { ...params, inv_temperature: at.inverseTemperature }, perRow(at.rows))
+export interface ScoreOptions {
+  rows: Count
+  vocabulary: number
+  /** Columns of a row of logits. */
+  stride?: number
+  /** The row of logprobs, entropy and lse that the first one goes to. */
+  first?: number
+  /** By what logits are multiplied: a number, or (rows) float32, where 0 is a row that is left out. */
+  inverseTemperature: number | Binding
 }
 
-/** Statistics of whole rows of logits (rows, vocabulary), with the bits of `softmaxSlice` over all slices; rows whose inverse temperature is 0 are left out. */
-export function softmaxRows(
-  gpu: Gpu,
-  t: { logits: Binding; stats: GpuBuffer; inverseTemperatures: Binding },
-  rows: Count,
-  vocabulary: number,
-): void {
-  const kernel = gpu.kernel(paths.slice, { ...lanes(gpu, true), FIRST: 1, PICK: 0, WHOLE: 1 })
-  const params = { rows, n: vocabulary, stride: vocabulary, column: 0, first: 0, slice: sliceRows, inv_temperature: 1 }
-  gpu.dispatch(kernel, [t.logits, t.stats, t.inverseTemperatures], params, perRow(rows))
-}
-
-/** stats.w = the chosen token's scaled logit; logits (rows, vocabulary). Rows whose inverse temperature is 0 are left out. */
-export function pickLogits(
-  gpu: Gpu,
-  t: { logits: Binding; targets: Binding; inverseTemperatures: Binding; stats: GpuBuffer },
-  rows: Count,
-  stride: number,
-): void {
-  dispatchFlat(gpu, paths.pick, {}, [t.logits, t.targets, t.inverseTemperatures, t.stats], { rows, stride }, rows)
-}
-
-/** logprobs, entropy and lse (from row `first` on) out of finished statistics. */
-export function finishLogprobs(
-  gpu: Gpu,
-  t: { stats: GpuBuffer; logprobs: Binding; entropy: GpuBuffer; lse: GpuBuffer },
-  rows: Count,
-  first = 0,
-): void {
+/**
+ * Log-probabilities of `targets`, entropies and log-sum-exps of rows of logits. On CPU drivers a row's slices are folded one after the other; on GPUs each
+ * slice is a workgroup's and they are put together afterwards. The bits are the same with one temperature and by row, and with any other rows.
+ */
+export function scoreRows(gpu: Gpu, t: ScoredRows, at: ScoreOptions): void {
+  const { rows, vocabulary, stride = vocabulary, first = 0, inverseTemperature } = at
+  const byRow = typeof inverseTemperature !== 'number'
+  const extra = byRow ? [inverseTemperature] : []
+  const inv_temperature = byRow ? 1 : inverseTemperature
+  if (!gpu.facts.software) {
+    const slices = Math.ceil(vocabulary / sliceRows)
+    const params = { rows, n: vocabulary, stride, slices, inv_temperature, first }
+    const BY_ROW = Number(byRow)
+    const part = gpu.kernel(paths.part, { ...lanes(gpu, true), BY_ROW, SLICE: sliceRows })
+    gpu.dispatch(part, [t.logits, t.stats, ...extra], params, [...perRow(rows), slices])
+    const join = gpu.kernel(paths.join, { ...lanes(gpu), BY_ROW })
+    return gpu.dispatch(join, [t.logits, t.targets, t.stats, t.logprobs, t.entropy, t.lse, ...extra], params, perRow(rows))
+  }
+  const foldSlices = (flags: Record<string, number>, bindings: Binding[], params: Record<string, number>): void => {
+    const kernel = gpu.kernel(paths.slice, { ...lanes(gpu, true), ...flags })
+    gpu.dispatch(kernel, bindings, { rows, stride, inv_temperature, ...params }, perRow(rows))
+  }
+  if (byRow) {
+    const params = { n: vocabulary, column: 0, first: 0, slice: sliceRows }
+    foldSlices({ FIRST: 1, PICK: 0, WHOLE: 1 }, [t.logits, t.stats, inverseTemperature], params)
+    dispatchFlat(gpu, paths.pick, {}, [t.logits, t.targets, inverseTemperature, t.stats], { rows, stride }, rows)
+  } else {
+    for (const { row, rows: n } of vocabularySlices(vocabulary)) {
+      const flags = { FIRST: Number(row === 0), PICK: 1, WHOLE: 0 }
+      foldSlices(flags, [t.logits, t.stats, t.targets], { n, column: row, first: row, slice: 0 })
+    }
+  }
   dispatchFlat(gpu, paths.finish, {}, [t.stats, t.logprobs, t.entropy, t.lse], { rows, first }, rows)
 }
 
@@ -86,8 +99,7 @@ export function logitsBackward(
   const { row: first, rows: n } = at.slice
   const { stride = n } = at
   const params = { rows: at.rows, n, stride, first, first_row: at.firstRow, inv_temperature: at.inverseTemperature }
-  const { software } = gpu.facts
-  const [VEC4, PER] = [Number(software && n % 4 === 0 && stride % 4 === 0), software ? 16 : 1]
+  const [VEC4, PER] = [Number(n % 4 === 0 && stride % 4 === 0), gpu.facts.software ? 16 : 4]
   const kernel = gpu.kernel(paths.dlogits, { VEC4, PER, ENTROPY: Number(!!bonus) })
   const [down, beyond] = perRow(at.rows)
   const bindings = [t.logits, t.targets, t.lse, t.coefficient, ...(bonus ? [bonus.entropy] : [])]

@@ -3,14 +3,19 @@
  * where a run asks for them (units.ts), the kernels for CPU drivers with subgroups of 8 (cpu.ts), else the register tile (tile.ts). Sums run over the
  * same index in the same order for any number of rows, so a token's numbers do not depend on its batch.
  */
+import { fileURLToPath } from 'node:url'
 import type { Binding, BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
-import type { Count } from '../../gpu/size.ts'
+import { capacityOf, times, type Count } from '../../gpu/size.ts'
+import { dispatchFlat } from '../common/lanes.ts'
 import { slicesOf, type Weight } from '../common/weight.ts'
 import { widen } from '../quantised/quantised.ts'
 import * as cpu from './cpu.ts'
+import type { Part } from './part.ts'
 import * as tile from './tile.ts'
 import * as units from './units.ts'
+
+const addPath = fileURLToPath(new URL('add_parts.wgsl', import.meta.url))
 
 /** A low-rank addition: `x` (rows, rank) is already multiplied by one of the two matrices, `matrix` is the other. */
 export interface LowRank {
@@ -65,8 +70,17 @@ export function linearBackwardInput(
   const k = weight.columns
   let accumulate = options.accumulate ?? false
   const most = wanted.rows > longSum ? longSum / 8 : wanted.rows
-  const parts = slicesOf(weight, wanted.row, wanted.rows).flatMap((part) => inParts(part, most))
+  const slices = slicesOf(weight, wanted.row, wanted.rows)
   widen(gpu, weight)
+  if (most < wanted.rows && !lora && !cpu.takesCpu(gpu, k) && capacityOf(rows) <= fewRows) {
+    for (const part of slices) {
+      const own = { ...part, column: part.row - wanted.row, width: wanted.rows }
+      sideBySide(gpu, dy, rows, weight, dx, own, { alpha, accumulate, most })
+      accumulate = true
+    }
+    return
+  }
+  const parts = slices.flatMap((part) => inParts(part, most))
   for (const [i, part] of parts.entries()) {
     const last = lora && i === parts.length - 1 ? lora : undefined
     const flags = { LORA: Number(!!last), ACCUMULATE: Number(accumulate) }
@@ -83,6 +97,43 @@ export function linearBackwardInput(
  * far from the truth as one in parts. (And a part of W that all rows share stays in a CPU's cache.)
  */
 const longSum = 16_384
+
+/**
+ * Rows up to which a product to the input has too few tiles for a GPU (the head's chunks), and bytes of such products that are made before they are added up:
+ * 512 tiles of 64 x 64.
+ */
+const fewRows = 512
+const productBytes = 8 * 2 ** 20
+
+/**
+ * dx (+)= alpha * dy W of a part, made in parts of `most` terms by workgroups of their own, and these added up in order: with the bits of one after the other.
+ */
+function sideBySide(
+  gpu: Gpu,
+  dy: Binding,
+  rows: Count,
+  weight: Weight,
+  dx: Binding,
+  part: Part,
+  { alpha, accumulate, most }: { alpha: number; accumulate: boolean; most: number },
+): void {
+  const k = weight.columns
+  const bytes = capacityOf(rows) * k * 4
+  const atOnce = Math.max(1, Math.floor(productBytes / bytes)) * most
+  const VEC4 = Number(k % 4 === 0)
+  const count = times(rows, VEC4 ? k / 4 : k)
+  for (const [i, own] of inParts(part, atOnce).entries()) {
+    own.column = part.column + own.row - part.row
+    const parts = Math.ceil(own.rows / most)
+    const products = gpu.pool.acquire(parts * bytes, 'products of parts')
+    const tier = units.takesUnits(gpu, weight, own, own.width, own.column) ? units : tile
+    const flags = { LORA: 0, ACCUMULATE: 0, TN_PART: most }
+    tier.backwardInput(gpu, dy, rows, weight, products, own, { alpha, rank: 0, flags, extra: [] }, parts)
+    const ACCUMULATE = Number(accumulate || i > 0)
+    dispatchFlat(gpu, addPath, { ACCUMULATE, VEC4 }, [products, dx], { count, parts }, count)
+    products.release()
+  }
+}
 
 function inParts<Part extends { row: number; rows: number }>(part: Part, most: number): Part[] {
   const parts: Part[] = []

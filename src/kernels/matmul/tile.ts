@@ -46,7 +46,7 @@ export function forward(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Bi
   run(gpu, { ...forms.nt, W_BF16: Number(weight.bf16), ...flags }, [x, y, bufferOf(part.slice), ...extra], params)
 }
 
-/** dx (+)= alpha * (dy W + LoRA) of one part. */
+/** dx (+)= alpha * (dy W + LoRA) of one part. @param parts where `flags` has TN_PART: dx is (parts, rows, K), of so many terms each */
 export function backwardInput(
   gpu: Gpu,
   dy: Binding,
@@ -55,6 +55,7 @@ export function backwardInput(
   dx: Binding,
   part: Part,
   options: Extras,
+  parts = 1,
 ): void {
   const { alpha, rank, flags, extra } = options
   const k = weight.columns
@@ -62,7 +63,7 @@ export function backwardInput(
   const of_b = { b_stride: k, b_row: part.row - part.slice.row }
   const of_out = { out_stride: k, out_row: 0, out_column: 0, first_row: 0 }
   const params = { rows, columns: k, depth: part.rows, rank, alpha, ...of_a, ...of_b, ...of_out }
-  run(gpu, { ...forms.nn, W_BF16: Number(weight.bf16), ...flags }, [dy, dx, bufferOf(part.slice), ...extra], params)
+  run(gpu, { ...forms.nn, W_BF16: Number(weight.bf16), ...flags }, [dy, dx, bufferOf(part.slice), ...extra], params, parts)
 }
 
 /** dW (+)= alpha * dyᵀ x. */

@@ -36,7 +36,7 @@ export function forward(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Bi
   run(gpu, x, y, weight, part, options, { FORM_NT: 1 }, { ...size, ...place, a_scale: 1, out_scale: 1 })
 }
 
-/** dx (+)= alpha * (dy W + LoRA) of one part. */
+/** dx (+)= alpha * (dy W + LoRA) of one part. @param parts where `flags` has TN_PART: dx is (parts, rows, K), of so many terms each */
 export function backwardInput(
   gpu: Gpu,
   dy: Binding,
@@ -45,12 +45,13 @@ export function backwardInput(
   dx: Binding,
   part: Part,
   options: Extras,
+  parts = 1,
 ): void {
   const k = weight.columns
   const place = { a_stride: part.width, a_column: part.column, out_stride: k, out_column: 0, first_row: 0 }
   const size = { rows, columns: k, depth: part.rows }
   const scales = { a_scale: gradientScale, out_scale: 1 / gradientScale }
-  run(gpu, dy, dx, weight, part, options, { FORM_NT: 0 }, { ...size, ...place, ...scales })
+  run(gpu, dy, dx, weight, part, options, { FORM_NT: 0 }, { ...size, ...place, ...scales }, parts)
 }
 
 function run(
@@ -62,11 +63,12 @@ function run(
   { alpha, rank, flags, extra }: Extras,
   form: { FORM_NT: number },
   params: { rows: Count; columns: number } & Record<string, Count>,
+  parts = 1,
 ): void {
   const shape = shapeFor(gpu, params.rows)
-  const kernel = gpu.kernel(path, { ...shape, LORA: 0, BIAS: 0, RESIDUAL: 0, ACCUMULATE: 0, ...flags, ...form })
+  const kernel = gpu.kernel(path, { ...shape, LORA: 0, BIAS: 0, RESIDUAL: 0, ACCUMULATE: 0, TN_PART: 0, ...flags, ...form })
   const bindings = [a, out, bufferOf(part.slice), ...extra]
-  const groups: [Count, Count] = [groupsOf(params.columns, shape.TN), groupsOf(params.rows, shape.TM)]
+  const groups: [Count, Count, number] = [groupsOf(params.columns, shape.TN), groupsOf(params.rows, shape.TM), parts]
   gpu.dispatch(kernel, bindings, { ...params, rank, alpha, b_stride: weight.columns, b_row: part.row - part.slice.row }, groups)
 }
 

@@ -4,7 +4,8 @@
 // `a` is x or dy, float32, times a_scale (a power of two, taken out again by out_scale) and rounded to f16, clamped to its range; `b` is W in bf16,
 // eight values a vec4u, rounded to f16. Strides and columns of a are multiples of 4, of W multiples of 8.
 // A workgroup of SM x SN subgroups owns TM x TN outputs; both operands pass through workgroup memory as f16, KT deep; a subgroup multiplies fragments of
-// FM x FN x FK. Order of the sum: fragments of FK along the depth, one after another, for every tile and number of rows; within one, the unit's own.
+// FM x FN x FK. TN_PART: a workgroup takes that many steps of the depth (a multiple of KT), and what it gets is a matrix of its own: out is (parts, rows, columns).
+// Order of the sum: fragments of FK along the depth, one after another, for every tile and number of rows; within one, the unit's own.
 struct Params { rows: u32, columns: u32, depth: u32, rank: u32, a_stride: u32, a_column: u32, b_stride: u32, b_row: u32, out_stride: u32, out_column: u32, first_row: u32, alpha: f32, a_scale: f32, out_scale: f32 }
 @group(0) @binding(0) var<storage, read> a: array<vec4f>;
 @group(0) @binding(1) var<storage, read_write> out: array<f32>;
@@ -30,7 +31,7 @@ var<workgroup> scratch: array<f32, $(SM*SN*FM*FN)>;
 
 #include "narrow.wgsl"
 
-fn finish(i: u32, j: u32, sum: f32) {
+fn finish(out_row: u32, i: u32, j: u32, sum: f32) {
   if (i >= p.rows || j >= p.columns) { return; }
   var value = sum * p.out_scale;
 #if LORA
@@ -42,7 +43,7 @@ fn finish(i: u32, j: u32, sum: f32) {
 #endif
   }
 #endif
-  let at = i * p.out_stride + p.out_column + j;
+  let at = (out_row + i) * p.out_stride + p.out_column + j;
   value *= p.alpha;
 #if BIAS
   value += bias[p.first_row + j];
@@ -70,7 +71,16 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
   var acc_$(i)_$(j): subgroup_matrix_result<f32, $(FN), $(FM)>;
 #end
 #end
-  for (var t0 = 0u; t0 < p.depth; t0 += $(KT)u) {
+#if TN_PART
+  let begin = group.z * TN_PART;
+  let end = min(begin + TN_PART, p.depth);
+  let out_row = group.z * p.rows;
+#else
+  let begin = 0u;
+  let end = p.depth;
+  let out_row = 0u;
+#endif
+  for (var t0 = begin; t0 < end; t0 += $(KT)u) {
     for (var s = id; s < $(TM*KT/4)u; s += $(SM*SN*LANES)u) {
       let row = s / $(KT/4)u;
       let t = (s % $(KT/4)u) * 4u;
@@ -118,7 +128,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
   subgroupMatrixStore<row_major>(&scratch, subgroup * $(FM*FN)u, acc_$(i)_$(j), $(FN)u);
   workgroupBarrier();
   for (var e = lane; e < $(FM*FN)u; e += $(LANES)u) {
-    finish(i0 + si + $(i*FM)u + e / $(FN)u, j0 + sj + $(j*FN)u + e % $(FN)u, scratch[subgroup * $(FM*FN)u + e]);
+    finish(out_row, i0 + si + $(i*FM)u + e / $(FN)u, j0 + sj + $(j*FN)u + e % $(FN)u, scratch[subgroup * $(FM*FN)u + e]);
   }
   workgroupBarrier();
 #end

@@ -4,7 +4,7 @@ import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, groupsOf, map, times, type Count } from '../../gpu/size.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
-import { dispatchFlat, lanes, perRow } from '../common/lanes.ts'
+import { dispatchFlat, fullGpu, lanes, perRow } from '../common/lanes.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
 const paths = {
@@ -14,20 +14,44 @@ const paths = {
   columns: file('column_sum.wgsl'),
 }
 
-/** Values of a row that a lane keeps in registers at most, on CPU drivers: a load costs them more than the arithmetic. */
-const mostHeld = 16
+/**
+ * Values of a row that a lane keeps in registers at most. On CPU drivers a load costs more than the arithmetic; on a GPU all loads of a row wait for memory
+ * together, which a loop of them would do four by four.
+ */
+const mostHeld = (software: boolean): number => (software ? 16 : 32)
 
-/** How the rows of a norm are taken: on CPU drivers several a workgroup, each loaded once, where they are narrow. No bit depends on it. */
+/** How the rows of a norm are taken: each loaded once where it is narrow, and several a workgroup where there are many. No bit depends on it. */
 function shapeOf(gpu: Gpu, rows: Count, channels: number): { constants: Constants; groups: [Count, Count] } {
   const base = lanes(gpu)
+  const { software } = gpu.facts
   const held = channels / base.LANES
-  if (!gpu.facts.software || !base.SUBGROUP || !Number.isInteger(held) || held > mostHeld)
+  if ((software && !base.SUBGROUP) || !Number.isInteger(held) || held > mostHeld(software))
     return { constants: { ...base, HELD: 0 }, groups: perRow(rows) }
-  const ROWS = held > 4 ? 8 : 16
+  const ROWS = rowsOfGroup(software, capacityOf(rows) * base.LANES, held)
   return { constants: { ...base, HELD: held, ROWS }, groups: perRow(groupsOf(rows, ROWS)) }
 }
 
-/** y = x * rstd * gain; x, y (rows, channels), rstd (rows). */
+/** Rows of a workgroup: a GPU's are one subgroup, and begin one a nanosecond, so heads (512 bytes each) go by eight as soon as that leaves enough of them. */
+function rowsOfGroup(software: boolean, invocations: number, held: number): number {
+  if (software) return held > 4 ? 8 : 16
+  return held <= 8 && invocations >= 2 * fullGpu ? 8 : 1
+}
+
+/** What turns heads by their token's position (rope): `heads` rows of a norm are a token's; info and table as of `rope`. */
+export interface HeadTurn {
+  info: GpuBuffer
+  table: GpuBuffer
+  heads: number
+}
+
+/** Whether norms turn heads of so many channels besides: lanes hold both values of each pair, and not too much is compiled. */
+export function takesTurn(gpu: Gpu, channels: number): boolean {
+  const { LANES, SUBGROUP } = lanes(gpu)
+  const held = channels / LANES
+  return held % 2 === 0 && held <= 8 && (!gpu.facts.software || SUBGROUP === 1)
+}
+
+/** y = x * rstd * gain; x, y (rows, channels), rstd (rows). @param turn y is turned, too, with the bits of `rope` (`takesTurn`) */
 export function rmsNorm(
   gpu: Gpu,
   x: GpuBuffer,
@@ -37,21 +61,26 @@ export function rmsNorm(
   rows: Count,
   channels: number,
   eps: number,
+  turn?: HeadTurn,
 ): void {
   const { constants, groups } = shapeOf(gpu, rows, channels)
-  gpu.dispatch(gpu.kernel(paths.forward, constants), [x, gain, y, rstd], { rows, channels, eps }, groups)
+  const kernel = gpu.kernel(paths.forward, { ...constants, TURN: Number(!!turn) })
+  const bindings = [x, gain, y, rstd, ...(turn ? [turn.info, turn.table] : [])]
+  gpu.dispatch(kernel, bindings, { rows, channels, eps, heads: turn?.heads ?? 1 }, groups)
 }
 
-/** dx from dy; `skip` (rows, channels) is added. */
+/** dx from dy; `skip` (rows, channels) is added. @param turn dy is that of what was turned */
 export function rmsNormBackward(
   gpu: Gpu,
   t: { dy: GpuBuffer; x: GpuBuffer; gain: Binding; rstd: GpuBuffer; dx: GpuBuffer; skip?: GpuBuffer },
   rows: Count,
   channels: number,
+  turn?: HeadTurn,
 ): void {
   const { constants, groups } = shapeOf(gpu, rows, channels)
-  const kernel = gpu.kernel(paths.backward, { ...constants, SKIP: Number(!!t.skip) })
-  gpu.dispatch(kernel, [t.dy, t.x, t.gain, t.rstd, t.dx, ...(t.skip ? [t.skip] : [])], { rows, channels }, groups)
+  const kernel = gpu.kernel(paths.backward, { ...constants, SKIP: Number(!!t.skip), TURN: Number(!!turn) })
+  const more = [...(t.skip ? [t.skip] : []), ...(turn ? [turn.info, turn.table] : [])]
+  gpu.dispatch(kernel, [t.dy, t.x, t.gain, t.rstd, t.dx, ...more], { rows, channels, heads: turn?.heads ?? 1 }, groups)
 }
 
 /**

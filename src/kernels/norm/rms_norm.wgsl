@@ -2,11 +2,21 @@
 // x, y (rows, channels), gain (channels), rstd (rows). LANES invocations a row: lane l sums c = l, l + LANES, .., then the lanes are summed,
 // so the order depends on the channels alone and a row's bits are the same in every batch.
 // HELD: channels / LANES, where a lane's part of a row is small enough to stay in registers; a workgroup then takes ROWS rows and loads the gain once.
+// TURN: rows are heads, `heads` to a token, and y is turned by the token's position besides, with the bits of rope.wgsl (info and table as there): HELD is even,
+// so a lane has both values of a pair.
+#if TURN
+struct Params { rows: u32, channels: u32, heads: u32, eps: f32 }
+#else
 struct Params { rows: u32, channels: u32, eps: f32 }
+#endif
 @group(0) @binding(0) var<storage, read> x: array<f32>;
 @group(0) @binding(1) var<storage, read> gain: array<f32>;
 @group(0) @binding(2) var<storage, read_write> y: array<f32>;
 @group(0) @binding(3) var<storage, read_write> rstd: array<f32>;
+#if TURN
+@group(0) @binding(4) var<storage, read> info: array<vec4u>;
+@group(0) @binding(5) var<storage, read> table: array<vec2f>;
+#endif
 #include "lanes.wgsl"
 
 @compute @workgroup_size(LANES)
@@ -26,9 +36,21 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     let sum$(j+1) = fma(x$(j), x$(j), sum$(j));
 #end
     let r = 1.0 / sqrt(lanes_sum(lane, sum$(HELD)) / f32(p.channels) + p.eps);
+#if TURN
+    let turn_at = info[row / p.heads].w * $(HELD*LANES/2)u + lane;
+#for j in 0..HELD
+    let y$(j) = x$(j) * r * gain$(j);
+#end
+#for j in 0..HELD/2
+    let turn$(j) = table[turn_at + $(j*LANES)u];
+    y[at + $(j*LANES)u] = fma(y$(j), turn$(j).x, -(y$(j+HELD/2) * turn$(j).y));
+    y[at + $((j+HELD/2)*LANES)u] = fma(y$(j+HELD/2), turn$(j).x, y$(j) * turn$(j).y);
+#end
+#else
 #for j in 0..HELD
     y[at + $(j*LANES)u] = x$(j) * r * gain$(j);
 #end
+#endif
     if (lane == 0u) { rstd[row] = r; }
   }
 #else

@@ -1,7 +1,11 @@
 // Backward of RMSNorm to its input: dx[t,c] = rstd * (dy[c] gain[c] - xhat[c] * mean over c of dy gain xhat), xhat = x * rstd.
 // SKIP: + skip[t,c], the gradient that came past the norm on the residual path. All (rows, channels). LANES invocations a row, lane l sums c = l, l + LANES, ..
-// HELD and ROWS as in rms_norm.wgsl.
+// HELD, ROWS and TURN as in rms_norm.wgsl; with TURN dy is turned back first.
+#if TURN
+struct Params { rows: u32, channels: u32, heads: u32 }
+#else
 struct Params { rows: u32, channels: u32 }
+#endif
 @group(0) @binding(0) var<storage, read> dy: array<f32>;
 @group(0) @binding(1) var<storage, read> x: array<f32>;
 @group(0) @binding(2) var<storage, read> gain: array<f32>;
@@ -9,6 +13,10 @@ struct Params { rows: u32, channels: u32 }
 @group(0) @binding(4) var<storage, read_write> dx: array<f32>;
 #if SKIP
 @group(0) @binding(5) var<storage, read> skip: array<f32>;
+#endif
+#if TURN
+@group(0) @binding(6) var<storage, read> info: array<vec4u>;
+@group(0) @binding(7) var<storage, read> table: array<vec2f>;
 #endif
 #include "lanes.wgsl"
 
@@ -22,8 +30,22 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   for (var row = first; row < min(first + ROWS, p.rows); row++) {
     let at = row * $(HELD*LANES)u + lane;
     let r = rstd[row];
+#if TURN
+    let turn_at = info[row / p.heads].w * $(HELD*LANES/2)u + lane;
+#for j in 0..HELD/2
+    let turn$(j) = table[turn_at + $(j*LANES)u];
+    let lower$(j) = dy[at + $(j*LANES)u];
+    let upper$(j) = dy[at + $((j+HELD/2)*LANES)u];
+    let dy$(j) = fma(lower$(j), turn$(j).x, upper$(j) * turn$(j).y);
+    let dy$(j+HELD/2) = fma(upper$(j), turn$(j).x, -(lower$(j) * turn$(j).y));
+#end
+#else
 #for j in 0..HELD
-    let g$(j) = dy[at + $(j*LANES)u] * gain$(j);
+    let dy$(j) = dy[at + $(j*LANES)u];
+#end
+#endif
+#for j in 0..HELD
+    let g$(j) = dy$(j) * gain$(j);
     let xhat$(j) = x[at + $(j*LANES)u] * r;
 #end
     let sum0 = 0.0;

@@ -1,28 +1,34 @@
-// AdamW (arXiv 1711.05101) in PyTorch's order of operations, over elements first .. first + count of flat banks; norm = (norm, clip, finite) of norm.wgsl:
+// AdamW (arXiv 1711.05101) in PyTorch's order of operations, over elements (values, or VEC4 four of them) first .. first + count of flat banks;
+// norm = (norm, clip, finite) of norm.wgsl:
 //   g = clip * grad;  w <- w (1 - lr decay);  m <- m + (1 - beta1)(g - m);  v <- beta2 v + (1 - beta2) g^2
 //   w <- w - step_size * m / (sqrt(v) / root_correction2 + eps), step_size = lr / (1 - beta1^t), root_correction2 = sqrt(1 - beta2^t)
 // Where the norm is not finite everything stays as it is.
 struct Params { first: u32, count: u32, decay: f32, one_minus_beta1: f32, beta2: f32, one_minus_beta2: f32, step_size: f32, root_correction2: f32, eps: f32 }
-@group(0) @binding(0) var<storage, read_write> w: array<f32>;
-@group(0) @binding(1) var<storage, read> grad: array<f32>;
-@group(0) @binding(2) var<storage, read_write> m: array<f32>;
-@group(0) @binding(3) var<storage, read_write> v: array<f32>;
+#if VEC4
+alias E = vec4f;
+#else
+alias E = f32;
+#endif
+@group(0) @binding(0) var<storage, read_write> w: array<E>;
+@group(0) @binding(1) var<storage, read> grad: array<E>;
+@group(0) @binding(2) var<storage, read_write> m: array<E>;
+@group(0) @binding(3) var<storage, read_write> v: array<E>;
 @group(0) @binding(4) var<storage, read> norm: array<f32>;
 
 // The frame of flat.wgsl, with what is the same for all elements read once.
-@compute @workgroup_size(64)
+@compute @workgroup_size(FLAT)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
   if (norm[2] == 0.0) { return; }
   let clip = norm[1];
-  let first = (group.x + group.y * 65535u) * (64u * PER) + lane;
-  for (var e = first; e < min(first + 64u * PER, p.count); e += 64u) {
+  let first = (group.x + group.y * 65535u) * (FLAT * PER) + lane;
+  for (var e = first; e < min(first + FLAT * PER, p.count); e += FLAT) {
     let i = p.first + e;
     let g = grad[i] * clip;
-    let m_new = fma(p.one_minus_beta1, g - m[i], m[i]);
+    let m_new = fma(E(p.one_minus_beta1), g - m[i], m[i]);
     let v_new = fma(p.one_minus_beta2 * g, g, p.beta2 * v[i]);
     m[i] = m_new;
     v[i] = v_new;
     let denominator = sqrt(v_new) / p.root_correction2 + p.eps;
-    w[i] = fma(-p.step_size, m_new / denominator, w[i] * p.decay);
+    w[i] = fma(E(-p.step_size), m_new / denominator, w[i] * p.decay);
   }
 }

@@ -44,7 +44,10 @@ export function adamw(
   s: AdamWStep,
 ): void {
   const bindings = [t.parameters, t.gradients, t.m, t.v, t.norm]
-  dispatchFlat(gpu, paths.adamw, {}, bindings, { ...range, ...stepParams(s) }, range.count)
+  const fours = !gpu.facts.software && range.first % 4 === 0 && range.count % 4 === 0
+  const size = fours ? 4 : 1
+  const [first, count] = [range.first / size, range.count / size]
+  dispatchFlat(gpu, paths.adamw, { VEC4: Number(fours) }, bindings, { first, count, ...stepParams(s) }, count)
 }
 
 /**
@@ -90,9 +93,11 @@ export function roundWeight(gpu: Gpu, master: GpuBuffer | BufferRange, weight: W
     // Two bf16 share a word: a part that starts or ends inside one would take its neighbour's value along.
     const splits = ((from - slice.row) * k) % 2 !== 0 || (((to - from) * k) % 2 !== 0 && to < slice.row + slice.rows)
     if (weight.bf16 && splits) throw new Error(`${weight.label}: rows ${from} .. ${to} of ${k} values begin or end inside a word`)
-    const constants = { W_TEX: Number(slice.texture), W_BF16: Number(weight.bf16) }
+    const BY8 = Number(!gpu.facts.software && !slice.texture && k % 8 === 0)
+    const constants = { W_TEX: Number(slice.texture), W_BF16: Number(weight.bf16), BY8 }
     const params = { rows: to - from, k, first_row: from - row, w_row: from - slice.row, ...weightParams(weight, slice) }
-    const count = slice.texture ? (to - from) * (k / 8) : Math.ceil(((to - from) * k) / (weight.bf16 ? 2 : 1))
+    const values = slice.texture || BY8 ? 8 : weight.bf16 ? 2 : 1
+    const count = Math.ceil(((to - from) * k) / values)
     dispatchFlat(gpu, paths.round, constants, [master, slice.storage], params, count)
   }
 }

@@ -1,7 +1,11 @@
 // The working copy of a trained weight from its float32 master: rounded to bf16 (nearest, ties to even) or copied.
-// One invocation a group of 8 values of a row; rows first_row .. of the master become rows w_row .. of this storage slice.
+// One invocation a group of 8 values of a row (of a buffer: BY8, else a word's values); rows first_row .. of the master become rows w_row .. of this storage slice.
 // w_fold, w_panel and w_texels as in weight.wgsl.
 struct Params { rows: u32, k: u32, first_row: u32, w_row: u32, w_fold: u32, w_panel: u32, w_texels: u32 }
+#if BY8
+@group(0) @binding(0) var<storage, read> master: array<vec4f>;
+@group(0) @binding(1) var<storage, read_write> w_data: array<vec4u>;
+#else
 @group(0) @binding(0) var<storage, read> master: array<f32>;
 #if W_TEX
 #if W_BF16
@@ -16,6 +20,7 @@ struct Params { rows: u32, k: u32, first_row: u32, w_row: u32, w_fold: u32, w_pa
 @group(0) @binding(1) var<storage, read_write> w_data: array<f32>;
 #endif
 #endif
+#endif
 #include "flat.wgsl"
 
 fn bf16_bits(v: f32) -> u32 {
@@ -26,6 +31,20 @@ fn bf16_bits(v: f32) -> u32 {
 fn pair(a: f32, b: f32) -> u32 { return bf16_bits(a) | (bf16_bits(b) << 16u); }
 
 fn one(e: u32) {
+#if BY8
+  let groups = p.k / 8u;
+  if (e >= p.rows * groups) { return; }
+  let at = p.first_row * groups + e;
+  let lo = master[2u * at];
+  let hi = master[2u * at + 1u];
+#if W_BF16
+  w_data[p.w_row * groups + e] = vec4u(pair(lo.x, lo.y), pair(lo.z, lo.w), pair(hi.x, hi.y), pair(hi.z, hi.w));
+#else
+  let to = 2u * (p.w_row * groups + e);
+  w_data[to] = bitcast<vec4u>(lo);
+  w_data[to + 1u] = bitcast<vec4u>(hi);
+#endif
+#else
 #if W_TEX
   let groups = p.k / 8u;
   if (e >= p.rows * groups) { return; }
@@ -51,6 +70,7 @@ fn one(e: u32) {
 #else
   if (e >= count) { return; }
   w_data[p.w_row * p.k + e] = master[first + e];
+#endif
 #endif
 #endif
 }

@@ -22,12 +22,12 @@ export function rope(
 ): void {
   const half = headDim / 2
   const params = { rows, heads, half_dim: half, sign: inverse ? -1 : 1 }
-  const pairs = pairsOf(gpu, half)
+  const pairs = pairsOf(half)
   dispatchFlat(gpu, path, { VEC4: Number(pairs > 1) }, [x, info, table], params, times(rows, (heads * half) / pairs))
 }
 
-/** Pairs of an element: 4 on CPU drivers, where heads allow it. */
-const pairsOf = (gpu: Gpu, half: number): number => (gpu.facts.software && half % 4 === 0 ? 4 : 1)
+/** Pairs of an element: 4 where heads allow it. */
+const pairsOf = (half: number): number => (half % 4 === 0 ? 4 : 1)
 
 export interface IntoCacheBuffers {
   q: GpuBuffer
@@ -54,7 +54,7 @@ export function ropeIntoCache(
   const half = shape.headDim / 2
   const params = { rows, heads: shape.heads, kv_heads: shape.kvHeads, half_dim: half }
   const bindings = [t.q, t.k, t.v, t.slots, t.table, t.kCache, t.vCache]
-  const pairs = f16 ? 4 : pairsOf(gpu, half)
+  const pairs = f16 ? 4 : pairsOf(half)
   const elements = ((shape.heads + 2 * shape.kvHeads) * half) / pairs
   dispatchFlat(gpu, cachePath, { VEC4: Number(pairs > 1), F16: Number(f16) }, bindings, params, times(rows, elements))
 }

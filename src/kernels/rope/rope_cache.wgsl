@@ -1,8 +1,8 @@
 // Between the projections and attention of a pass over a KV cache, in one dispatch: q is rotated in place (rope.wgsl's formula, so its bits), k is rotated
 // into its cache row, v is copied into its cache row.
 // q (rows, heads * 2h), k, v (rows, kv_heads * 2h), caches (cache rows, kv_heads * 2h); slots[row] is (cache row, position). An element is a pair (i, i + h) of
-// a head of q, then of k, then of v; VEC4: four of them side by side (h a multiple of 4), for CPU drivers, to which finding an element's place is dearer than
-// turning it, and four values in one load or store cheaper than four by one. F16: the caches have four f16 to a vec2u.
+// a head of q, then of k, then of v; VEC4: four of them side by side (h a multiple of 4): finding an element's place is dearer than turning it, and four
+// values in one load or store cheaper than four by one. F16: the caches have four f16 to a vec2u.
 struct Params { rows: u32, heads: u32, kv_heads: u32, half_dim: u32 }
 #if VEC4
 alias E = vec4f;

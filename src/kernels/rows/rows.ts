@@ -8,9 +8,15 @@ import { dispatchFlat } from '../common/lanes.ts'
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
 const paths = { gather: file('gather.wgsl'), add: file('scatter_add.wgsl'), copy: file('copy_rows.wgsl') }
 
+/** Elements of a row: of four values where it has as many. */
+function elementsOf(width: number): { VEC4: number; elements: number } {
+  return width % 4 === 0 ? { VEC4: 1, elements: width / 4 } : { VEC4: 0, elements: width }
+}
+
 /** out[i] = x[index[i]]; rows of `width` values. */
 export function gatherRows(gpu: Gpu, x: Binding, index: GpuBuffer, out: Binding, rows: Count, width: number): void {
-  dispatchFlat(gpu, paths.gather, {}, [x, index, out], { rows, width }, times(rows, width))
+  const { VEC4, elements } = elementsOf(width)
+  dispatchFlat(gpu, paths.gather, { VEC4 }, [x, index, out], { rows, width: elements }, times(rows, elements))
 }
 
 /** A list of source rows for each output row, in compressed form: sources of output o are source[start[o] .. start[o+1]). */
@@ -33,15 +39,16 @@ export function addRowLists(
   options: { accumulate?: boolean; target?: GpuBuffer; firstRow?: number; limit?: number } = {},
 ): void {
   const { accumulate = false, target, firstRow = 0, limit = 0xffffffff } = options
-  const constants = { TARGET: Number(!!target), ACCUMULATE: Number(accumulate) }
+  const { VEC4, elements } = elementsOf(width)
+  const constants = { TARGET: Number(!!target), ACCUMULATE: Number(accumulate), VEC4 }
   const bindings = [x, lists.start, lists.source, out, ...(target ? [target] : [])]
   dispatchFlat(
     gpu,
     paths.add,
     constants,
     bindings,
-    { outs: lists.outs, width, first_row: firstRow, limit },
-    times(lists.outs, width),
+    { outs: lists.outs, width: elements, first_row: firstRow, limit },
+    times(lists.outs, elements),
   )
 }
 

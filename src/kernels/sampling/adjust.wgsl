@@ -3,8 +3,9 @@
 //   z += bias;  repetition: z > 0 ? z / r : z * r for every token of prompt or output;  then z -= frequency * count + presence * (count > 0).
 // Each row lists the tokens concerned once, entries start[r] .. start[r+1] of (token, count, bits of the bias, -): count = how often the token stands in the
 // output so far, 0: only in the prompt, NONE: in neither. A row with no entry and no mask keeps its bits.
-// settings[2r] = (temperature, top_p, min_p, repetition), settings[2r+1] = (frequency, presence, top_k, -): see draw.wgsl. One workgroup a row.
-struct Params { rows: u32, vocabulary: u32 }
+// settings[2r] = (temperature, top_p, min_p, repetition), settings[2r+1] = (frequency, presence, top_k, -): see draw.wgsl. `parts` workgroups a row, which share
+// its mask and its list.
+struct Params { rows: u32, vocabulary: u32, parts: u32 }
 @group(0) @binding(0) var<storage, read_write> logits: array<f32>;
 @group(0) @binding(1) var<storage, read> settings: array<vec4f>;
 @group(0) @binding(2) var<storage, read> start: array<u32>;
@@ -27,15 +28,15 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let first = row * p.vocabulary;
   let mask = mask_at[row];
   if (mask != NONE) {
-    for (var v = lane; v < p.vocabulary; v += 64u) {
+    for (var v = group.y * 64u + lane; v < p.vocabulary; v += 64u * p.parts) {
       if (!allowed(mask, v)) { logits[first + v] = dropped; }
     }
   }
   let repetition = settings[2u * row].w;
   let other = settings[2u * row + 1u];
-  for (var i = start[row] + lane; i < start[row + 1u]; i += 64u) {
+  for (var i = start[row] + group.y * 64u + lane; i < start[row + 1u]; i += 64u * p.parts) {
     let entry = entries[i];
-    // Another lane drops it, sooner or later.
+    // Another lane, or another workgroup, drops it, sooner or later.
     if (!allowed(mask, entry.x)) { continue; }
     let at = first + entry.x;
     var z = logits[at] + bitcast<f32>(entry.z);

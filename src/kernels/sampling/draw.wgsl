@@ -11,7 +11,8 @@
 // in workgroup memory as soon as it fits there (ASIDE), so that mostly the row is gone through for its maximum, twice for the threshold, and for the draw.
 // Sums: a lane takes every LANES-th token; it begins with its own sum of what lies above, found before, and adds the rest in order of v. Counts are exact.
 // Equal largest values go to the smallest id. One workgroup a row. MASK writes z, or -3e38 where dropped, here or by
-// adjust.wgsl, back in place of drawing (tests, logprobs).
+// adjust.wgsl, back in place of drawing (tests, logprobs). FIND (GPUs): drawn[r] = the smallest code that is kept, for draw_part.wgsl, which then draws.
+// AHEAD values are loaded at once, which does not change the order of a sum: on a GPU one load after the other would be most of the time.
 struct Params { rows: u32, vocabulary: u32 }
 #if MASK
 @group(0) @binding(0) var<storage, read_write> logits: array<f32>;
@@ -22,19 +23,16 @@ struct Params { rows: u32, vocabulary: u32 }
 @group(0) @binding(2) var<storage, read> seeds: array<vec2u>;
 @group(0) @binding(3) var<storage, read_write> drawn: array<u32>;
 #include "lanes.wgsl"
+#include "code.wgsl"
+#if !FIND
 #include "hash.wgsl"
 var<workgroup> best_value: array<f32, LANES>;
 var<workgroup> best_token: array<u32, LANES>;
+#endif
 const BOUNDS = 16u;
 const ASIDE = 2048u;
 // Each lane's own.
 var<workgroup> aside: array<f32, ASIDE>;
-
-// Unsigned order of code(z) = order of z, 0 and -0 alike.
-fn code(z: f32) -> u32 {
-  let u = bitcast<u32>(z);
-  return select(u | 0x80000000u, ~u, u > 0x80000000u);
-}
 
 // The codes of a pass, place 1 .. BOUNDS, in rising order: above `low`, evenly up to `up`. The first pass takes `low` itself, for the sum of all, then those at
 // distances of 23 to 0.25 from the largest value, where thresholds mostly are, then `up`: a first token that is enough by itself ends the search.
@@ -66,7 +64,12 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let by_weight = !greedy && top_p < 1.0;
   var high = -3.0e38;  // only filters look at it
   if (by_count || by_weight || (!greedy && min_p > 0.0)) {
-    for (var v = lane; v < p.vocabulary; v += LANES) { high = max(high, logits[at + v] * inv); }
+    for (var v = lane; v < p.vocabulary; v += $(AHEAD*LANES)u) {
+      high = max(high, logits[at + v] * inv);
+#for k in 1..AHEAD
+      high = max(high, logits[at + min(v + $(k*LANES)u, p.vocabulary - 1u)] * inv);
+#end
+    }
     high = lanes_max(lane, high);
   }
 
@@ -90,28 +93,39 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       var sum_$(j) = above;
 #end
       if (whole) { held = 0u; }
-      for (var i = 0u; i < turns; i++) {
-        let v = i * LANES + lane;
-        var z = 0.0;
-        var c = 0u;
-        if (whole) {
-          z = logits[at + min(v, p.vocabulary - 1u)] * inv;
-          c = select(0u, code(z), v < p.vocabulary);
-        } else {
-          z = aside[v];
-          c = select(0u, code(z), i < held);
-        }
-        c = select(0u, c, c >= low && c <= up);
-        if (lanes_any(c > 0u)) {
-          if (whole && c > 0u) {
-            if (held < ASIDE / LANES) { aside[held * LANES + lane] = z; }
-            held++;
-          }
-          var weight = 1.0;
-          if (!counting) { weight = exp(z - high); }
-#for j in 1..17
-          sum_$(j) += select(0.0, weight, c >= bound_$(j));
+      for (var i0 = 0u; i0 < turns; i0 += AHEAD) {
+#for k in 0..AHEAD
+        var z_$(k) = 0.0;
 #end
+        if (whole) {
+#for k in 0..AHEAD
+          z_$(k) = logits[at + min((i0 + $(k)u) * LANES + lane, p.vocabulary - 1u)] * inv;
+#end
+        } else {
+#for k in 0..AHEAD
+          z_$(k) = aside[(i0 + $(k)u) * LANES + lane];
+#end
+        }
+        for (var k = 0u; k < AHEAD; k++) {
+          let i = i0 + k;
+          var z = z_0;
+#for k in 1..AHEAD
+          z = select(z, z_$(k), k == $(k)u);
+#end
+          let is_one = select(i < held, i * LANES + lane < p.vocabulary, whole);
+          var c = select(0u, code(z), is_one);
+          c = select(0u, c, c >= low && c <= up);
+          if (lanes_any(c > 0u)) {
+            if (whole && c > 0u) {
+              if (held < ASIDE / LANES) { aside[held * LANES + lane] = z; }
+              held++;
+            }
+            var weight = 1.0;
+            if (!counting) { weight = exp(z - high); }
+#for j in 1..17
+            sum_$(j) += select(0.0, weight, c >= bound_$(j));
+#end
+          }
         }
       }
       if (whole) {
@@ -151,7 +165,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     let z = logits[at + v] * inv;
     logits[at + v] = select(-3.0e38, z, code(z) >= least && logits[at + v] > -1.0e29);
   }
-#else
+#endif
+#if FIND
+  if (lane == 0u) { drawn[row] = least; }
+#endif
+#if DRAW
   var value = -3.4e38;
   var token = 0u;
   let seed = seeds[row];

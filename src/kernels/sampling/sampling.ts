@@ -3,9 +3,16 @@ import { fileURLToPath } from 'node:url'
 import type { SamplingParams, TopLogprobs } from '../../common/types.ts'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import { lanes } from '../common/lanes.ts'
+import { sliceRows } from '../common/weight.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
-const paths = { adjust: file('adjust.wgsl'), draw: file('draw.wgsl'), tops: file('tops.wgsl') }
+const paths = {
+  adjust: file('adjust.wgsl'),
+  draw: file('draw.wgsl'),
+  part: file('draw_part.wgsl'),
+  join: file('draw_join.wgsl'),
+  tops: file('tops.wgsl'),
+}
 
 /** What a row's draw is made with: the part of a request's sampling parameters that kernels read. */
 export type DrawSettings = Pick<
@@ -86,23 +93,39 @@ export function adjustLogits(
   vocabulary: number,
 ): void {
   const bindings = [t.logits, t.settings, t.start, t.entries, t.maskAt, t.masks]
-  gpu.dispatch(gpu.kernel(paths.adjust), bindings, { rows, vocabulary }, [rows])
+  const parts = gpu.facts.software ? 1 : Math.ceil(vocabulary / sliceRows)
+  gpu.dispatch(gpu.kernel(paths.adjust), bindings, { rows, vocabulary, parts }, [rows, parts])
 }
 
 type DrawBindings = Record<'logits' | 'settings' | 'seeds' | 'drawn', Binding>
 
-const drawn =
-  (MASK: number) =>
-  (gpu: Gpu, t: DrawBindings, rows: number, vocabulary: number): void => {
-    const kernel = gpu.kernel(paths.draw, { ...lanes(gpu, true), MASK })
-    gpu.dispatch(kernel, [t.logits, t.settings, t.seeds, t.drawn], { rows, vocabulary }, [rows])
-  }
+/** What draw.wgsl does with the smallest code that a row keeps. */
+type Ending = 'DRAW' | 'MASK' | 'FIND'
+
+function draw(gpu: Gpu, t: DrawBindings, rows: number, vocabulary: number, ending: Ending): void {
+  const { software } = gpu.facts
+  const flags = { DRAW: 0, MASK: 0, FIND: 0, [ending]: 1, AHEAD: software ? 1 : 4 }
+  const kernel = gpu.kernel(paths.draw, { ...lanes(gpu, true), ...flags })
+  gpu.dispatch(kernel, [t.logits, t.settings, t.seeds, t.drawn], { rows, vocabulary }, [rows])
+}
 
 /** drawn[r] = a token for row r (0 for rows that are not in use); seeds (rows) vec2u: seed and position, or the token where it is given. */
-export const drawTokens = drawn(0)
+export function drawTokens(gpu: Gpu, t: DrawBindings, rows: number, vocabulary: number): void {
+  if (gpu.facts.software) return draw(gpu, t, rows, vocabulary, 'DRAW')
+  const slices = Math.ceil(vocabulary / sliceRows)
+  const least = gpu.pool.acquire(rows * 4, 'least of draws')
+  const best = gpu.pool.acquire(rows * slices * 8, 'best of slices')
+  draw(gpu, { ...t, drawn: least }, rows, vocabulary, 'FIND')
+  const part = gpu.kernel(paths.part, { ...lanes(gpu, true), SLICE: sliceRows })
+  gpu.dispatch(part, [t.logits, t.settings, t.seeds, least, best], { rows, vocabulary, slices }, [rows, slices])
+  gpu.dispatch(gpu.kernel(paths.join, lanes(gpu)), [best, t.settings, t.seeds, t.drawn], { rows, slices }, [rows])
+  for (const buffer of [least, best]) buffer.release()
+}
 
 /** Leaves in `logits` what `drawTokens` would draw from: logits / temperature, and -3e38 for dropped tokens. */
-export const maskLogits = drawn(1)
+export function maskLogits(gpu: Gpu, t: DrawBindings, rows: number, vocabulary: number): void {
+  draw(gpu, t, rows, vocabulary, 'MASK')
+}
 
 /**
  * The most likely tokens of rows, and the rank of `targets`, into `records` (rows, topWords); see tops.wgsl and `readTop`.

@@ -12,6 +12,7 @@ struct Params { rows: u32, vocabulary: u32 }
 @group(0) @binding(4) var<storage, read> wanted: array<u32>;
 @group(0) @binding(5) var<storage, read_write> records: array<u32>;
 #include "lanes.wgsl"
+#include "best.wgsl"
 const NONE = 0xffffffffu;
 const SEGMENTS = 256u;
 // Dropped tokens lie below (adjust.wgsl, draw.wgsl).
@@ -20,8 +21,6 @@ var<workgroup> segment_z: array<f32, SEGMENTS>;
 var<workgroup> segment_token: array<u32, SEGMENTS>;
 
 fn better(z: f32, token: u32, than_z: f32, than_token: u32) -> bool { return z > than_z || (z == than_z && token < than_token); }
-// The smallest token among the lanes whose z is the largest: exact, as ids are below 2^24.
-fn best_token(lane: u32, z: f32, token: u32, best: f32) -> u32 { return u32(-lanes_max(lane, select(-1.6e7, -f32(token), z == best && token != NONE))); }
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
@@ -54,7 +53,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       if (better(segment_z[s], segment_token[s], z, token)) { z = segment_z[s]; token = segment_token[s]; }
     }
     let best = lanes_max(lane, z);
-    let taken = best_token(lane, z, token, best);
+    let taken = smallest_token(lane, token, z == best && token != NONE);
     if (lane == 0u) {
       let found = best > lowest;
       records[record + i] = select(NONE, taken, found);
@@ -67,7 +66,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       if (better(best, taken, other, v) && other > z) { z = other; token = v; }
     }
     let next = lanes_max(lane, z);
-    let next_token = best_token(lane, z, token, next);
+    let next_token = smallest_token(lane, token, z == next && token != NONE);
     // A part is one lane's alone, from first to last: nobody waits for another.
     if (lane == taken % LANES) {
       segment_z[taken % SEGMENTS] = next;

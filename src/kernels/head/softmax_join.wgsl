@@ -1,0 +1,54 @@
+// What softmax_part.wgsl left of a row's slices, put together: with m = max m_s and f_s = exp(m_s - m), stats[t] = (m, sum of s_s f_s,
+// sum of (w_s + s_s (m_s - m)) f_s, z_target), and from these what finish.wgsl gives, for rows first .. of logprobs, entropy and lse.
+// LANES invocations a row; lane l takes slices l, l + LANES, .., then the lanes are summed: the order depends on the vocabulary alone.
+// logits (rows, stride), targets (rows). BY_ROW as there.
+struct Params { rows: u32, stride: u32, slices: u32, first: u32, inv_temperature: f32 }
+@group(0) @binding(0) var<storage, read> logits: array<f32>;
+@group(0) @binding(1) var<storage, read> targets: array<u32>;
+@group(0) @binding(2) var<storage, read_write> stats: array<vec4f>;
+@group(0) @binding(3) var<storage, read_write> logprobs: array<f32>;
+@group(0) @binding(4) var<storage, read_write> entropy: array<f32>;
+@group(0) @binding(5) var<storage, read_write> lse: array<f32>;
+#if BY_ROW
+@group(0) @binding(6) var<storage, read> inv_temperatures: array<f32>;
+#endif
+#include "lanes.wgsl"
+#include "finished.wgsl"
+
+@compute @workgroup_size(LANES)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+  let row = group.x + group.y * 65535u;
+  if (row >= p.rows) { return; }
+#if BY_ROW
+  let inv = inv_temperatures[row];
+  if (inv == 0.0) { return; }
+#else
+  let inv = p.inv_temperature;
+#endif
+  let at = p.rows + row * p.slices;
+  var high = -3.0e38;
+  for (var i = lane; i < p.slices; i += LANES) { high = max(high, stats[at + i].x); }
+  let m = lanes_max(lane, high);
+  var s = 0.0;
+  var w = 0.0;
+  for (var i = lane; i < p.slices; i += LANES) {
+    let part = stats[at + i];
+    let shift = part.x - m;
+    let shrink = exp(shift);
+    // Of a slice far below nothing is left, and its shift may be too large to multiply by.
+    if (shrink > 0.0) {
+      s = fma(part.y, shrink, s);
+      w = fma(fma(part.y, shift, part.z), shrink, w);
+    }
+  }
+  let s_all = lanes_sum(lane, s);
+  let w_all = lanes_sum(lane, w);
+  if (lane == 0u) {
+    let all = vec4f(m, s_all, w_all, logits[row * p.stride + targets[row]] * inv);
+    stats[row] = all;
+    let done = finished(all);
+    logprobs[p.first + row] = done.x;
+    entropy[p.first + row] = done.y;
+    lse[p.first + row] = done.z;
+  }
+}

@@ -1,0 +1,44 @@
+// On GPUs: one slice of the vocabulary's share of a row's statistics, all slices in one dispatch, so that few rows (decoding has 32) use the whole device too.
+// With z = logits * inv_temperature: stats[rows + t * slices + s] = (m, sum exp(z - m), sum exp(z - m) (z - m), -), m = max z, over tokens SLICE s .. of slice s.
+// logits (rows, stride), n tokens. A workgroup has a row and slice, its z stay in registers: lane l has columns l, l + LANES, .. of the slice and sums them in
+// this order, then the lanes are summed, so the order depends on the vocabulary alone. softmax_join.wgsl puts the slices together.
+// BY_ROW: each row has an inverse temperature of its own; 0: a row that is left out.
+struct Params { rows: u32, n: u32, stride: u32, slices: u32, inv_temperature: f32 }
+@group(0) @binding(0) var<storage, read> logits: array<f32>;
+@group(0) @binding(1) var<storage, read_write> stats: array<vec4f>;
+#if BY_ROW
+@group(0) @binding(2) var<storage, read> inv_temperatures: array<f32>;
+#endif
+#include "lanes.wgsl"
+
+@compute @workgroup_size(LANES)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+  let row = group.x + group.y * 65535u;
+  if (row >= p.rows) { return; }
+#if BY_ROW
+  let inv = inv_temperatures[row];
+  if (inv == 0.0) { return; }
+#else
+  let inv = p.inv_temperature;
+#endif
+  let at = row * p.stride;
+  let first = group.z * SLICE + lane;
+  // Behind the last token: that one again, which changes no maximum and is not summed.
+  var high = -3.0e38;
+#for j in 0..SLICE/LANES
+  let z$(j) = logits[at + min(first + $(j*LANES)u, p.n - 1u)] * inv;
+  high = max(high, z$(j));
+#end
+  let m = lanes_max(lane, high);
+  var s = 0.0;
+  var w = 0.0;
+#for j in 0..SLICE/LANES
+  let d$(j) = z$(j) - m;
+  let e$(j) = select(0.0, exp(d$(j)), first + $(j*LANES)u < p.n);
+  s += e$(j);
+  w = fma(e$(j), d$(j), w);
+#end
+  let s_all = lanes_sum(lane, s);
+  let w_all = lanes_sum(lane, w);
+  if (lane == 0u) { stats[p.rows + row * p.slices + group.z] = vec4f(m, s_all, w_all, 0.0); }
+}

@@ -1,0 +1,5 @@
+// Unsigned order of code(z) = order of z, 0 and -0 alike.
+fn code(z: f32) -> u32 {
+  let u = bitcast<u32>(z);
+  return select(u | 0x80000000u, ~u, u > 0x80000000u);
+}
