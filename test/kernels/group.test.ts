@@ -162,7 +162,7 @@ describe.each(modes.slice(1))('$name', ({ facts, needs }) => {
     'each of a group has the bits of its own matmul, its input normalised before',
     async () => {
       for (const c of some) {
-        setTiles(gpu, { tile: { rows: 128, columns: c.rows > 100 ? 128 : 64 } })
+        setTiles(gpu, { tile: { rows: 128, columns: c.rows > 100 ? 128 : 64 } }, { always: c.rows > 32 })
         await bench.run(JSON.stringify(c), facts, () => check(c, 'tile'))
       }
       setTiles(gpu, {})

@@ -144,7 +144,7 @@ test('the tile changes no bit', async () => {
       const want = await both()
       for (const key of Object.keys(tileCandidates) as TileName[]) {
         for (const tile of tileCandidates[key]) {
-          setTiles(gpu, { [key]: tile })
+          setTiles(gpu, { [key]: tile }, { always: true })
           expect(tilesOf(gpu)[key]).toEqual(tile)
           const got = await both()
           got.forEach((values, i) => sameBits(`${name}, ${key} ${tile.rows} x ${tile.columns}`, values, want[i]))

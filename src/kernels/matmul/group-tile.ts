@@ -8,10 +8,10 @@ import { lanes } from '../common/lanes.ts'
 import { takesCpu } from './cpu.ts'
 import type { GroupCall, InputNorm } from './group.ts'
 import { bufferOf } from './part.ts'
-import { tileFor } from './tile.ts'
+import { tileConstants, tileFor } from './register-tile.ts'
+import type { Tile } from './tiles.ts'
 
 const path = fileURLToPath(new URL('group_tile.wgsl', import.meta.url))
-const threads = 256
 
 /** Which variant of a group's kernel: what is added, and the constants of norm_rows.wgsl for so many threads; a row gets the lanes that rms_norm.wgsl gives it. */
 export function variantOf(gpu: Gpu, call: Omit<GroupCall, 'x'>, tileRows: number, ofThreads: number): Constants {
@@ -24,7 +24,8 @@ export function variantOf(gpu: Gpu, call: Omit<GroupCall, 'x'>, tileRows: number
   // Two variants at most: rows that all have lanes of their own at once, and a whole tile.
   const atOnce = ofThreads / LANES
   const NORM_ROUNDS = capacityOf(rows) <= atOnce ? 1 : Math.ceil(tileRows / atOnce)
-  const lanesOfRows = { NORM_LANES: LANES, NORM_SUBGROUP: SUBGROUP, NORM_ROUNDS, THREADS: ofThreads }
+  const NORM_AHEAD = Math.ceil(16 / NORM_ROUNDS)
+  const lanesOfRows = { NORM_LANES: LANES, NORM_SUBGROUP: SUBGROUP, NORM_ROUNDS, NORM_AHEAD, THREADS: ofThreads }
   return { ...flags, OUTPUTS: ys.length, NORM: 1, ...lanesOfRows }
 }
 
@@ -56,13 +57,21 @@ export function acrossOf({ members, ys }: GroupCall, columns: number): number {
   return members.reduce((sum, { weight }) => sum + Math.ceil(weight.rows / columns), 0)
 }
 
+/** The constants of a tile in a group. PART: a thread's columns are one part of the tile, or where they lie in two halves of it each is of one of a pair. */
+function shapeOf(gpu: Gpu, tile: Tile, inFours: boolean): Constants {
+  const shape = tileConstants(gpu, tile)
+  return { ...shape, PART: shape.RN === 4 ? 4 : tile.columns, FORM_NT: 1, FORM_TN: 0, VEC: Number(inFours) }
+}
+
 /** Runs a group. */
 export function run(gpu: Gpu, call: GroupCall): void {
   const { rows, members, norm } = call
   const [{ weight }] = members
-  const tile = tileFor(gpu, rows)
-  const shape = { TM: tile.rows, TN: tile.columns, PART: tile.columns / 16, W_BF16: Number(weight.bf16), DOWN: 0, STACKED: 0 }
-  const kernel = gpu.kernel(path, { ...shape, ...variantOf(gpu, call, tile.rows, threads) })
+  const columns = members.reduce((sum, { weight: { rows: n } }) => sum + n, 0)
+  const tile = tileFor(gpu, rows, columns)
+  const shape = shapeOf(gpu, tile, weight.columns % 4 === 0)
+  const variant = variantOf(gpu, call, tile.rows, shape.THREADS)
+  const kernel = gpu.kernel(path, { ...shape, W_BF16: Number(weight.bf16), DOWN: 0, STACKED: 0, ...variant })
   const params = { rows, k: weight.columns, eps: norm?.eps ?? 0, ...placesOf(call) }
   gpu.dispatch(kernel, bindingsOf(call), params, [acrossOf(call, tile.columns), groupsOf(rows, tile.rows)])
 }
@@ -102,10 +111,10 @@ export function groupDown(
   xa: GpuBuffer,
   { norm, stacked }: { norm?: InputNorm; stacked?: DownRows } = {},
 ): void {
-  const tile = tileFor(gpu, rows)
-  const shape = { TM: tile.rows, TN: tile.columns, PART: tile.columns / 16, W_BF16: 0, DOWN: 1, STACKED: Number(!!stacked) }
-  const variant = variantOf(gpu, { rows, members: [], ys: [xa], norm }, tile.rows, threads)
-  const kernel = gpu.kernel(path, { ...shape, ...variant })
+  const tile = tileFor(gpu, rows, parts.length * rank)
+  const shape = shapeOf(gpu, tile, k % 4 === 0 && parts.every(({ a }) => a.offset % 16 === 0))
+  const variant = variantOf(gpu, { rows, members: [], ys: [xa], norm }, tile.rows, shape.THREADS)
+  const kernel = gpu.kernel(path, { ...shape, W_BF16: 0, DOWN: 1, STACKED: Number(!!stacked), ...variant })
   const params: Record<string, Count> = { rows, k, n: rank, xa_stride: downStride(rows, rank), eps: norm?.eps ?? 0 }
   for (let s = 0; s < 3; s++) {
     params[`w_${s}`] = (parts[s]?.a.offset ?? 0) / 4

@@ -6,17 +6,25 @@
 //   each other in A (lora/stack.wgsl), and of a row that is of place p only what p's part gives stays, times scales[s per + p], as after lora/select_rows.wgsl
 // B_s (n_s, rank) from value b_s of the bank on, bias_s from value c_s of its buffer on. The xa_s, which DOWN writes, lie in one buffer, from value s xa_stride on.
 // So there are at most 8 storage buffers, 9 with NORM, BIAS and LORA, 2 more with ROPE (`takesNorm` and `takesRotary` say what an adapter binds). NORM: x is RMSNorm's input, normalised as it is loaded (norm_rows.wgsl).
-// The register tile of tile.wgsl with its order of the sum, so its bits. GATED and ROPE, a thread owns as many columns of both members, or of both halves of heads, neighbours in its part of the tile.
+// The register tile of tile.wgsl (tile_turns.wgsl) with its order of the sum, so its bits; VEC: k, and where matrices begin, are multiples of 4. GATED and ROPE, a thread owns as many
+// columns of both members, or of both halves of heads.
 #if DOWN
 struct Params { rows: u32, k: u32, n: u32, w_0: u32, w_1: u32, w_2: u32, alpha_0: f32, alpha_1: f32, alpha_2: f32, xa_stride: u32, own: u32, width: u32, per: u32, eps: f32 }
 #else
 struct Params { rows: u32, k: u32, rank: u32, n_0: u32, n_1: u32, n_2: u32, b_0: u32, b_1: u32, b_2: u32, c_0: u32, c_1: u32, c_2: u32, xa_stride: u32, per_row: u32, eps: f32 }
 #endif
-@group(0) @binding(0) var<storage, read> x: array<f32>;
-#if W_BF16
-@group(0) @binding(1) var<storage, read> w: array<u32>;
+#if VEC
+alias Value = vec4f;
+alias Bf16 = vec2u;
 #else
-@group(0) @binding(1) var<storage, read> w: array<f32>;
+alias Value = f32;
+alias Bf16 = u32;
+#endif
+@group(0) @binding(0) var<storage, read> x: array<Value>;
+#if W_BF16
+@group(0) @binding(1) var<storage, read> w: array<Bf16>;
+#else
+@group(0) @binding(1) var<storage, read> w: array<Value>;
 #endif
 #include "group_members.wgsl"
 #if STACKED
@@ -24,13 +32,22 @@ struct Params { rows: u32, k: u32, rank: u32, n_0: u32, n_1: u32, n_2: u32, b_0:
 @group(0) @binding(9) var<storage, read> scales: array<f32>;
 #include "../lora/stack.wgsl"
 #endif
-var<workgroup> a_tile: array<f32, $(16*TM)>;  // 16 deep x TM
-var<workgroup> b_tile: array<f32, $(16*TN)>;
 #if NORM
-@group(0) @binding(10) var<storage, read> gain: array<f32>;
+@group(0) @binding(10) var<storage, read> gain: array<Value>;
+#if VEC
+fn x_value(index: u32) -> f32 { return x[index / 4u][index % 4u]; }
+fn gain_quad(t: u32) -> vec4f {
+  if (t >= p.k) { return vec4f(); }
+  return gain[t / 4u];
+}
+#else
 fn x_value(index: u32) -> f32 { return x[index]; }
+#endif
 #include "norm_rows.wgsl"
 #endif
+#include "tile_memory.wgsl"
+// Of this workgroup: its member, its first column there, and how many columns that has.
+var<private> own: vec3u;
 
 #if DOWN
 fn width_of(s: u32) -> u32 { return p.n; }
@@ -39,14 +56,55 @@ fn w_at(s: u32, n: u32) -> u32 { return pick(s, p.w_0, p.w_1, p.w_2) + n * p.k; 
 fn width_of(s: u32) -> u32 { return pick(s, p.n_0, p.n_1, p.n_2); }
 fn w_at(s: u32, n: u32) -> u32 { return (pick(s, 0u, p.n_0, p.n_0 + p.n_1) + n) * p.k; }
 #endif
-fn w_value(index: u32) -> f32 {
+#if VEC
+fn a_quad(i: u32, t: u32) -> vec4u {
+  if (i >= p.rows || t >= p.k) { return vec4u(); }
+  return bitcast<vec4u>(x[(i * p.k + t) / 4u]);
+}
+fn b_quad(j: u32, t: u32) -> vec4u {
+  let column = column_of(own.y, j);
+  if (column.y >= own.z || t >= p.k) { return vec4u(); }
+  let at = (w_at(own.x + column.x, column.y) + t) / 4u;
 #if W_BF16
-  let pair = w[index / 2u];
-  return bitcast<f32>(select(pair << 16u, pair & 0xffff0000u, (index & 1u) == 1u));
+  return vec4u(w[at], 0u, 0u);
 #else
-  return w[index];
+  return bitcast<vec4u>(w[at]);
 #endif
 }
+#else
+fn a_value(i: u32, t: u32) -> f32 {
+  if (i >= p.rows || t >= p.k) { return 0.0; }
+#if NORM
+  return x[i * p.k + t] * row_scale[i % $(TM)u] * gain[t];
+#else
+  return x[i * p.k + t];
+#endif
+}
+fn b_value(j: u32, t: u32) -> f32 {
+  let column = column_of(own.y, j);
+  if (column.y >= own.z || t >= p.k) { return 0.0; }
+  let at = w_at(own.x + column.x, column.y) + t;
+#if W_BF16
+  let pair = w[at / 2u];
+  return bitcast<f32>(select(pair << 16u, pair & 0xffff0000u, (at & 1u) == 1u));
+#else
+  return w[at];
+#endif
+}
+#endif
+#if LORA
+// GATED, first xa of the first member, which nothing of the second's columns is multiplied with, then that of the second.
+fn low_depth() -> u32 { return p.rank * $(1+GATED)u; }
+fn low_a(i: u32, r: u32) -> f32 {
+  if (i >= p.rows || r >= low_depth()) { return 0.0; }
+  return xa[(own.x + r / p.rank) * p.xa_stride + i * p.rank + r % p.rank];
+}
+fn low_b(j: u32, r: u32) -> f32 {
+  let column = column_of(own.y, j);
+  if (column.y >= own.z || r / p.rank != column.x) { return 0.0; }
+  return bank[pick(own.x + column.x, p.b_0, p.b_1, p.b_2) + column.y * p.rank + r % p.rank];
+}
+#endif
 fn finish(s: u32, i: u32, n: u32, value: f32) {
 #if DOWN
 #if STACKED
@@ -65,112 +123,62 @@ fn finish(s: u32, i: u32, n: u32, value: f32) {
 #endif
 }
 
-@compute @workgroup_size(256)
+@compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id: u32) {
   let i0 = group.y * $(TM)u;
 #include "group_place.wgsl"
-  let ti = (id / 16u) * $(TM/16)u;
-  let tj = (id % 16u) * $(TN/16)u;
+  own = vec3u(s, n0, width);
 #if NORM
   scale_rows(i0, id);
 #endif
-#for r in 0..TM/16
-#for v in 0..TN/64
-  var acc$(r)_$(v) = vec4f();
-#end
-#end
-  for (var t0 = 0u; t0 < p.k; t0 += 16u) {
-    for (var e = id; e < $(16*TM)u; e += 256u) {
-      let row = e / 16u;
-      let t = t0 + e % 16u;
-      var value = 0.0;
-      if (i0 + row < p.rows && t < p.k) {
-        value = x[(i0 + row) * p.k + t];
-#if NORM
-        value = value * row_scale[row] * gain[t];
-#endif
-      }
-      a_tile[(e % 16u) * $(TM)u + row] = value;
-    }
-    for (var e = id; e < $(16*TN)u; e += 256u) {
-      let j = e / 16u;
-      let t = t0 + e % 16u;
-      let column = column_of(n0, j);
-      var value = 0.0;
-      if (column.y < width && t < p.k) { value = w_value(w_at(s + column.x, column.y) + t); }
-      b_tile[(e % 16u) * $(TN)u + j] = value;
-    }
-    workgroupBarrier();
-#include "tile_step.wgsl"
-    workgroupBarrier();
-  }
-#if LORA
-  // 8 of the rank a turn: x A of the first member, below it that of the second where GATED.
-  for (var r0 = 0u; r0 < p.rank; r0 += 8u) {
-    for (var e = id; e < $((8+8*GATED)*TM)u; e += 256u) {
-      let member = e / $(8*TM)u;
-      let row = e / 8u % $(TM)u;
-      var value = 0.0;
-      if (i0 + row < p.rows) { value = xa[(s + member) * p.xa_stride + (i0 + row) * p.rank + r0 + e % 8u]; }
-      a_tile[(8u * member + e % 8u) * $(TM)u + row] = value;
-    }
-    for (var e = id; e < $(8*TN)u; e += 256u) {
-      let column = column_of(n0, e / 8u);
-      var value = 0.0;
-      if (column.y < width) { value = bank[pick(s + column.x, p.b_0, p.b_1, p.b_2) + column.y * p.rank + r0 + e % 8u]; }
-      b_tile[(e % 8u) * $(TN)u + e / 8u] = value;
-    }
-    workgroupBarrier();
-    for (var d = 0u; d < 8u; d++) {
-      let b_at = d * $(TN)u + tj;
-#for r in 0..TM/16
-#for g in 0..1+GATED
-      let a$(r)_$(g) = a_tile[(d + $(8*g)u) * $(TM)u + ti + $(r)u];
-#end
-#for v in 0..TN/64
-      acc$(r)_$(v) = fma(
-        vec4f(a$(r)_$(4*v*GATED*32/TN), a$(r)_$((4*v+1)*GATED*32/TN), a$(r)_$((4*v+2)*GATED*32/TN), a$(r)_$((4*v+3)*GATED*32/TN)),
-        vec4f(b_tile[b_at + $(4*v)u], b_tile[b_at + $(4*v+1)u], b_tile[b_at + $(4*v+2)u], b_tile[b_at + $(4*v+3)u]), acc$(r)_$(v));
-#end
-#end
-    }
-    workgroupBarrier();
-  }
-#endif
-#for r in 0..TM/16
-#if PAIRED
-#for q in 0..TN/32
+  let j0 = 0u;
+  let begin = 0u;
+  let end = p.k;
+#include "tile_turns.wgsl"
+#for g in 0..RM/4
+#for r in 0..4
   {
-    let n = column_of(n0, tj + $(q)u).y;
-    if (i0 + ti + $(r)u < p.rows && n < width) {
-      var a = acc$(r)_$(q/4)[$(q%4)];
-      var b = acc$(r)_$((q+TN/32)/4)[$((q+TN/32)%4)];
+  let i = i0 + 4u * ty + $(4*g*TM/RM+r)u;
+#if PAIRED
+#for q in 0..RN/2
+  {
+    let n = column_of(n0, 4u * tx + $(q)u).y;
+    if (i < p.rows && n < width) {
+      var a = acc$(4*g+r)_$(q/4)[$(q%4)];
+      var b = acc$(4*g+r)_$((q+RN/2)/4)[$((q+RN/2)%4)];
 #if ROPE
 #if BIAS
       a += bias[pick(s, p.c_0, p.c_1, p.c_2) + n];
       b += bias[pick(s, p.c_0, p.c_1, p.c_2) + n + HALF];
 #endif
-      finish_pair(s, i0 + ti + $(r)u, n, width, a, b);
+      finish_pair(s, i, n, width, a, b);
 #else
 #if BIAS
       a += bias[p.c_0 + n];
       b += bias[p.c_1 + n];
 #endif
-      finish(0u, i0 + ti + $(r)u, n, a / (1.0 + exp(-a)) * b);
+      finish(0u, i, n, a / (1.0 + exp(-a)) * b);
 #endif
     }
   }
 #end
 #else
-#for q in 0..TN/16
-  if (i0 + ti + $(r)u < p.rows && n0 + tj + $(q)u < width) {
-    var value = acc$(r)_$(q/4)[$(q%4)];
+#for v in 0..RN/4
+#for q in 0..4
+  {
+    let n = n0 + 4u * tx + $(4*v*TN/RN+q)u;
+    if (i < p.rows && n < width) {
+      var value = acc$(4*g+r)_$(v)[$(q)];
 #if BIAS
-    value += bias[pick(s, p.c_0, p.c_1, p.c_2) + n0 + tj + $(q)u];
+      value += bias[pick(s, p.c_0, p.c_1, p.c_2) + n];
 #endif
-    finish(s, i0 + ti + $(r)u, n0 + tj + $(q)u, value);
+      finish(s, i, n, value);
+    }
   }
 #end
+#end
 #endif
+  }
+#end
 #end
 }

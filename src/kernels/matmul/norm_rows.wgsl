@@ -1,6 +1,7 @@
 // RMSNorm as a prologue (group_tile.wgsl, group_units.wgsl): row_scale[i] = 1 / sqrt(mean over c of x[i0+i,c]^2 + eps) for the rows of a workgroup, which is to be
 // multiplied as x * row_scale * gain. A row has the lanes that it has in norm/rms_norm.wgsl (NORM_LANES, NORM_SUBGROUP) and that order of the sum, so those bits;
-// NORM_ROUNDS rows follow each other in the same lanes. x_value(index) is an element of x.
+// NORM_ROUNDS rows follow each other in the same lanes; NORM_AHEAD values of each are asked for at once, since few workgroups run and each waits for its own.
+// x_value(index) is an element of x.
 var<workgroup> row_scale: array<f32, $(NORM_ROUNDS*THREADS/NORM_LANES)>;
 #if !NORM_SUBGROUP
 var<workgroup> norm_scratch: array<f32, THREADS>;
@@ -12,10 +13,16 @@ fn scale_rows(i0: u32, id: u32) {
   let at_$(q) = min(i0 + first + $(q*THREADS/NORM_LANES)u, p.rows - 1u) * p.k;
   var sum_$(q) = 0.0;
 #end
-  for (var c = lane; c < p.k; c += NORM_LANES) {
+  for (var c = lane; c < p.k; c += $(NORM_AHEAD*NORM_LANES)u) {
 #for q in 0..NORM_ROUNDS
-    let v_$(q) = x_value(at_$(q) + c);
-    sum_$(q) = fma(v_$(q), v_$(q), sum_$(q));
+#for u in 0..NORM_AHEAD
+    let v_$(q)_$(u) = select(0.0, x_value(at_$(q) + min(c + $(u*NORM_LANES)u, p.k - 1u)), c + $(u*NORM_LANES)u < p.k);
+#end
+#end
+#for q in 0..NORM_ROUNDS
+#for u in 0..NORM_AHEAD
+    sum_$(q) = fma(v_$(q)_$(u), v_$(q)_$(u), sum_$(q));
+#end
 #end
   }
 #for q in 0..NORM_ROUNDS

@@ -6,8 +6,8 @@ import { capacityOf, groupsOf, type Count } from '../../gpu/size.ts'
 import type { Weight } from '../common/weight.ts'
 import { addColumnSums } from '../norm/norm.ts'
 import { bufferOf, type Extras, type Part } from './part.ts'
+import { tileConstants, tileFor } from './register-tile.ts'
 import type { Rows } from './stage.ts'
-import { tilesOf, type Tile } from './tiles.ts'
 
 const path = fileURLToPath(new URL('tile.wgsl', import.meta.url))
 const forms = {
@@ -17,12 +17,6 @@ const forms = {
 }
 const nothing = { LORA: 0, BIAS: 0, RESIDUAL: 0, ACCUMULATE: 0 }
 
-/** Of few rows a large tile would compute mostly nothing. */
-export function tileFor(gpu: Gpu, count: Count): Tile {
-  const rows = capacityOf(count)
-  return rows <= 32 ? { rows: 32, columns: 64 } : rows <= 64 ? { rows: 64, columns: 64 } : tilesOf(gpu).tile
-}
-
 function run(
   gpu: Gpu,
   constants: Record<string, number>,
@@ -30,9 +24,16 @@ function run(
   params: Record<string, Count>,
   parts: Count = 1,
 ): void {
-  const tile = tileFor(gpu, params.rows)
-  const kernel = gpu.kernel(path, { TM: tile.rows, TN: tile.columns, ...nothing, ...constants })
+  const tile = tileFor(gpu, params.rows, params.columns, parts)
+  const VEC = Number(inFours(params, !!constants.FORM_TN))
+  const kernel = gpu.kernel(path, { ...tileConstants(gpu, tile), VEC, NORM: 0, ...nothing, ...constants })
   gpu.dispatch(kernel, bindings, params, [groupsOf(params.columns, tile.columns), groupsOf(params.rows, tile.rows), parts])
+}
+
+/** Whether both operands and the output can be read and written in fours. That depends on shapes of the weight, never on how many rows there are. */
+function inFours(params: Record<string, Count>, tn: boolean): boolean {
+  const names = ['columns', 'a_stride', 'a_column', 'b_stride', 'out_stride', 'out_column', 'first_row', tn ? 'rows' : 'depth']
+  return names.every((name) => capacityOf(params[name]) % 4 === 0)
 }
 
 /** y = alpha * (x Wᵀ + LoRA) + bias + residual of one part. */

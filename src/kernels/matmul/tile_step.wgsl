@@ -1,13 +1,20 @@
-// One turn of a register tile (tile.wgsl, group_tile.wgsl): 16 steps of the depth from workgroup memory, in order.
-    for (var d = 0u; d < 16u; d++) {
-      let b_at = d * $(TN)u + tj;
-#for v in 0..TN/64
-      let bv$(v) = vec4f(b_tile[b_at + $(4*v)u], b_tile[b_at + $(4*v+1)u], b_tile[b_at + $(4*v+2)u], b_tile[b_at + $(4*v+3)u]);
+// One turn of a register tile (tile_turns.wgsl): `steps` (KT, or what a rank has) of the depth from workgroup memory, in order.
+    for (var y = 0u; y < steps / 4u; y++) {
+      let a_from = a_at(half, vec2u(ty, y));
+      let b_from = b_at(half, vec2u(tx, y));
+#for t in 0..4
+      {
+#for v in 0..RN/4
+        let b_$(v) = b_tile[b_from + $(t*TN/4+v*TN/RN)u];
 #end
-#for r in 0..TM/16
-      let av$(r) = vec4f(a_tile[d * $(TM)u + ti + $(r)u]);
-#for v in 0..TN/64
-      acc$(r)_$(v) = fma(av$(r), bv$(v), acc$(r)_$(v));
+#for g in 0..RM/4
+        let a_$(g) = a_tile[a_from + $(t*TM/4+g*TM/RM)u];
+#for r in 0..4
+#for v in 0..RN/4
+        acc$(4*g+r)_$(v) = fma(vec4f(a_$(g)[$(r)]), b_$(v), acc$(4*g+r)_$(v));
 #end
+#end
+#end
+      }
 #end
     }

@@ -5,13 +5,13 @@
 import type { Gpu } from '../../gpu/gpu.ts'
 import { readTuned } from './tuned.ts'
 
-/** Rows x columns of outputs that one workgroup owns, for many rows (32 and more). Fewer rows take smaller tiles by rule. */
+/** Rows x columns of outputs that one workgroup owns, for many rows (32 and more). Fewer rows, and fewer outputs on GPUs, take smaller tiles by rule. */
 export interface Tiles {
   /** Forward on a CPU driver: `rows` a multiple of 4, `columns` of 8. */
   ntCpu: Tile
   /** Backward to the input there: 64 columns; `rows` a multiple of 8. */
   nnCpu: Tile
-  /** The register tile of GPUs: 16 x 16 threads. */
+  /** The register tile of GPUs, at most (register-tile.ts). */
   tile: Tile
   /** Matrix units. */
   units: Tile
@@ -26,7 +26,7 @@ export type TileName = keyof Tiles
 export const defaultTiles: Tiles = {
   ntCpu: { rows: 32, columns: 48 },
   nnCpu: { rows: 24, columns: 64 },
-  tile: { rows: 64, columns: 64 },
+  tile: { rows: 128, columns: 128 },
   units: { rows: 128, columns: 128 },
 }
 
@@ -45,6 +45,7 @@ export const tileCandidates: Record<TileName, Tile[]> = {
     { rows: 32, columns: 64 },
   ],
   tile: [
+    { rows: 32, columns: 64 },
     { rows: 64, columns: 64 },
     { rows: 128, columns: 64 },
     { rows: 128, columns: 128 },
@@ -58,6 +59,7 @@ export const tileCandidates: Record<TileName, Tile[]> = {
 }
 
 const chosen = new WeakMap<Gpu, Tiles>()
+const always = new WeakSet<Gpu>()
 
 /** The tiles of this device: what `setTiles` gave, else what `tune` kept for the adapter, else the heuristic. */
 export function tilesOf(gpu: Gpu): Tiles {
@@ -69,12 +71,20 @@ export function tilesOf(gpu: Gpu): Tiles {
   return own
 }
 
-/** Sets tiles for this device; what is left out, or is no candidate, stays with the heuristic. */
-export function setTiles(gpu: Gpu, tiles: Partial<Tiles>): void {
+/** Whether a product of any size takes the tile of `tilesOf`. */
+export const takesAlways = (gpu: Gpu): boolean => always.has(gpu)
+
+/**
+ * Sets tiles for this device; what is left out, or is no candidate, stays with the heuristic.
+ * @param options.always also where few rows or outputs would take a smaller register tile: to measure or test one
+ */
+export function setTiles(gpu: Gpu, tiles: Partial<Tiles>, options: { always?: boolean } = {}): void {
   const own = { ...defaultTiles }
   for (const name of Object.keys(defaultTiles) as TileName[]) {
     const known = tileCandidates[name].find((t) => t.rows === tiles[name]?.rows && t.columns === tiles[name]?.columns)
     if (known) own[name] = known
   }
   chosen.set(gpu, own)
+  if (options.always) always.add(gpu)
+  else always.delete(gpu)
 }

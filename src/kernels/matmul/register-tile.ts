@@ -1,0 +1,62 @@
+/**
+ * The register tile of GPUs (tile_turns.wgsl): which one a product takes, and how its threads share the work. No choice here changes a bit: an output is one
+ * thread's sum, in the order of the depth.
+ */
+import type { Gpu } from '../../gpu/gpu.ts'
+import { capacityOf, type Count } from '../../gpu/size.ts'
+import type { Constants } from '../../gpu/wgsl.ts'
+import { takesAlways, tilesOf, type Tile } from './tiles.ts'
+
+interface RegisterTile extends Tile {
+  /** Rows and columns of outputs of a thread: multiples of 4. Threads are 8 or 16 across, and 8 or 16 down. */
+  thread: Tile
+  /** Steps of the depth that are staged at once, the best first: what few threads multiply must last as long as a load takes. */
+  depths: number[]
+  /** Multiply-adds in a given time beside the others', by what a thread reads of workgroup memory for them (bench/LOG.md). */
+  rate: number
+}
+
+const registerTiles: RegisterTile[] = [
+  { rows: 128, columns: 128, thread: { rows: 8, columns: 8 }, depths: [16], rate: 1 },
+  { rows: 128, columns: 64, thread: { rows: 8, columns: 8 }, depths: [16], rate: 0.95 },
+  { rows: 64, columns: 64, thread: { rows: 8, columns: 4 }, depths: [32, 16], rate: 0.9 },
+  { rows: 32, columns: 64, thread: { rows: 4, columns: 4 }, depths: [64, 32, 16], rate: 0.7 },
+]
+
+/** Workgroups that run side by side: about as many as a large GPU has processors. */
+const atOnce = 128
+
+/** The tile that is done first with so many outputs: not larger than the tuned one. Few outputs take a small one, so that all of a GPU has work. */
+export function tileFor(gpu: Gpu, rows: Count, columns: Count, parts: Count = 1): Tile {
+  const most = tilesOf(gpu).tile
+  if (takesAlways(gpu)) return most
+  const cost = (tile: RegisterTile): number => {
+    const groups = Math.ceil(capacityOf(rows) / tile.rows) * Math.ceil(capacityOf(columns) / tile.columns) * capacityOf(parts)
+    return (Math.ceil(groups / atOnce) * tile.rows * tile.columns) / tile.rate
+  }
+  const small = registerTiles.filter((tile) => tile.rows <= most.rows && tile.columns <= most.columns)
+  return small.reduce((best, tile) => (cost(tile) < cost(best) ? tile : best))
+}
+
+/** The constants of a tile's kernels on this adapter. */
+export function tileConstants(gpu: Gpu, { rows, columns }: Tile): Constants {
+  const { thread, depths } = registerTiles.find((tile) => tile.rows === rows && tile.columns === columns)!
+  const [RM, RN] = [thread.rows, thread.columns]
+  const THREADS = (rows / RM) * (columns / RN)
+  // A quarter stays free: RMSNorm wants some, and a processor should hold two workgroups.
+  const room = gpu.facts.limits.maxWorkgroupMemory * 0.75
+  const bytes = (depth: number): number => depth * (rows + columns) * 4
+  const KT = depths.find((depth) => bytes(depth) <= room) ?? 16
+  const DOUBLE = Number(2 * bytes(KT) <= room)
+  // Blocks of 4 x 4 values. What is left over of both operands is at most one a thread.
+  const [a, b] = [(rows * KT) / 16, (columns * KT) / 16]
+  const [A_REST, B_REST] = [a % THREADS, b % THREADS]
+  const blocks = {
+    A_ROUNDS: Math.floor(a / THREADS),
+    B_ROUNDS: Math.floor(b / THREADS),
+    MIXED: Number(A_REST + B_REST > 0),
+    A_REST,
+    B_REST,
+  }
+  return { TM: rows, TN: columns, RM, RN, KT, DOUBLE, HALVES: 1 + DOUBLE, THREADS, ...blocks }
+}

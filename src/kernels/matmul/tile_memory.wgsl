@@ -1,0 +1,99 @@
+// The operands of a register tile in workgroup memory (tile.wgsl, group_tile.wgsl), KT deep, HALVES times: vectors of four rows of the output (b: four columns)
+// at one step of the depth. Vector g of step t lies at t * TM/4 + (g ^ turn_of(t / 4)): so eight neighbouring threads, which are served together, meet in no
+// bank of the memory, neither when they read eight vectors of one step nor when they store those of several steps.
+var<workgroup> a_tile: array<vec4f, $(HALVES*KT*TM/4)>;
+var<workgroup> b_tile: array<vec4f, $(HALVES*KT*TN/4)>;
+
+fn turn_of(y: u32) -> u32 { return y * $(1+16/KT)u % 8u; }
+// Where the first step of block (x, y) lies: rows 4x .. 4x+3 at steps 4y .. 4y+3, which follow each other TM/4 (b: TN/4) vectors apart.
+fn a_at(half: u32, block: vec2u) -> u32 { return half * $(KT*TM/4)u + block.y * $(TM)u + (block.x ^ turn_of(block.y)); }
+fn b_at(half: u32, block: vec2u) -> u32 { return half * $(KT*TN/4)u + block.y * $(TN)u + (block.x ^ turn_of(block.y)); }
+
+#if VEC
+// What RMSNorm multiplies steps t .. t+3 with, besides a row's scale.
+fn gain_of(t: u32) -> vec4f {
+#if NORM
+  return gain_quad(t);
+#else
+  return vec4f();
+#endif
+}
+// A thread loads, and a turn later stores, whole blocks. Where an operand's memory runs along the depth (a but for FORM_TN, b for FORM_NT), neighbouring threads
+// have neighbouring y and a block is transposed on its way; else neighbouring x.
+fn a_block(e: u32) -> vec2u {
+#if FORM_TN
+  return vec2u(e % $(TM/4)u, e / $(TM/4)u);
+#else
+  return vec2u(e / $(KT/4)u, e % $(KT/4)u);
+#endif
+}
+fn b_block(e: u32) -> vec2u {
+#if FORM_NT
+  return vec2u(e / $(KT/4)u, e % $(KT/4)u);
+#else
+  return vec2u(e % $(TN/4)u, e / $(TN/4)u);
+#endif
+}
+// Vector r of a block of the turn that begins with step t0, as it is in memory.
+fn a_load(i0: u32, t0: u32, block: vec2u, r: u32) -> vec4u {
+#if FORM_TN
+  return a_quad(i0 + 4u * block.x, t0 + 4u * block.y + r);
+#else
+  return a_quad(i0 + 4u * block.x + r, t0 + 4u * block.y);
+#endif
+}
+fn b_load(j0: u32, t0: u32, block: vec2u, r: u32) -> vec4u {
+#if FORM_NT
+  return b_quad(j0 + 4u * block.x + r, t0 + 4u * block.y);
+#else
+  return b_quad(j0 + 4u * block.x, t0 + 4u * block.y + r);
+#endif
+}
+fn a_wide(bits: vec4u, row: u32, gain: vec4f) -> vec4f {
+#if NORM
+  return bitcast<vec4f>(bits) * row_scale[min(row, $(NORM_ROUNDS*THREADS/NORM_LANES-1)u)] * gain;
+#else
+  return bitcast<vec4f>(bits);
+#endif
+}
+fn a_store(half: u32, block: vec2u, gain: vec4f, u0: vec4u, u1: vec4u, u2: vec4u, u3: vec4u) {
+  let at = a_at(half, block);
+#for r in 0..4
+  let v$(r) = a_wide(u$(r), 4u * block.x + $(r)u, gain);
+#end
+#for t in 0..4
+#if FORM_TN
+  a_tile[at + $(t*TM/4)u] = v$(t);
+#else
+  a_tile[at + $(t*TM/4)u] = vec4f(v0[$(t)], v1[$(t)], v2[$(t)], v3[$(t)]);
+#endif
+#end
+}
+fn b_wide(bits: vec4u) -> vec4f {
+#if W_BF16
+  return bitcast<vec4f>(vec4u(bits.x << 16u, bits.x & 0xffff0000u, bits.y << 16u, bits.y & 0xffff0000u));
+#else
+  return bitcast<vec4f>(bits);
+#endif
+}
+fn b_store(half: u32, block: vec2u, u0: vec4u, u1: vec4u, u2: vec4u, u3: vec4u) {
+  let at = b_at(half, block);
+#for r in 0..4
+  let v$(r) = b_wide(u$(r));
+#end
+#for t in 0..4
+#if FORM_NT
+  b_tile[at + $(t*TN/4)u] = vec4f(v0[$(t)], v1[$(t)], v2[$(t)], v3[$(t)]);
+#else
+  b_tile[at + $(t*TN/4)u] = v$(t);
+#endif
+#end
+}
+#else
+fn a_four(i: u32, t: u32) -> vec4f { return vec4f(a_value(i, t), a_value(i + 1u, t), a_value(i + 2u, t), a_value(i + 3u, t)); }
+fn b_four(j: u32, t: u32) -> vec4f { return vec4f(b_value(j, t), b_value(j + 1u, t), b_value(j + 2u, t), b_value(j + 3u, t)); }
+#endif
+#if LORA
+fn low_a_four(i: u32, r: u32) -> vec4f { return vec4f(low_a(i, r), low_a(i + 1u, r), low_a(i + 2u, r), low_a(i + 3u, r)); }
+fn low_b_four(j: u32, r: u32) -> vec4f { return vec4f(low_b(j, r), low_b(j + 1u, r), low_b(j + 2u, r), low_b(j + 3u, r)); }
+#endif

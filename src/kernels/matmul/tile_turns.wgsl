@@ -1,0 +1,112 @@
+// The sums of a register tile (tile.wgsl, group_tile.wgsl): steps begin .. end of the depth, KT a turn, into acc_r_v: row r (of RM) and columns v (four of RN)
+// of a thread; LORA, in turns of its own, those of the rank.
+// VEC: what a turn needs is asked for before the multiplications of the turn before it, which hide its way, and stored after them: into the other half of
+// workgroup memory where there are two (DOUBLE), else once all have read. A_ROUNDS + B_ROUNDS blocks a thread, and MIXED one more: of a for the first A_REST
+// threads, of b for the last B_REST. Else, and LoRA's, which is little, value by value as it comes.
+// Of 32 neighbouring threads (a subgroup of most GPUs) 4 lie below each other and 8 beside each other, which reads least. Even and odd ones read the same of b,
+// and those two apart the same of a: so NVIDIA's GPUs serve half a subgroup at once.
+  let tx = id / 2u % 8u + id / 32u % $(TN/RN/8)u * 8u;
+  let ty = id % 2u + id / 16u % 2u * 2u + id / $(4*TN/RN)u * 4u;
+#for r in 0..RM
+#for v in 0..RN/4
+  var acc$(r)_$(v) = vec4f();
+#end
+#end
+  let low_begin = begin + (end - begin + $(KT-1)u) / $(KT)u * $(KT)u;
+#if LORA
+  let last = low_begin + low_depth();
+#else
+  let last = low_begin;
+#endif
+  var half = 0u;
+  for (var t0 = begin; ; t0 += $(KT)u) {
+#if VEC
+#for s in 0..A_ROUNDS
+    let a_block$(s) = a_block(id + $(s*THREADS)u);
+    let gain$(s) = gain_of(t0 + 4u * a_block$(s).y);
+#for r in 0..4
+    let a$(s)_$(r) = a_load(i0, t0, a_block$(s), $(r)u);
+#end
+#end
+#for s in 0..B_ROUNDS
+    let b_block$(s) = b_block(id + $(s*THREADS)u);
+#for r in 0..4
+    let b$(s)_$(r) = b_load(j0, t0, b_block$(s), $(r)u);
+#end
+#end
+#if MIXED
+    let a_rest = a_block(id + $(A_ROUNDS*THREADS)u);
+    let b_rest = b_block(id + $(B_ROUNDS*THREADS)u - $(THREADS-B_REST)u);
+    let gain_rest = gain_of(t0 + 4u * a_rest.y);
+#for r in 0..4
+    var rest$(r) = vec4u();
+#end
+    if (id < A_REST) {
+#for r in 0..4
+      rest$(r) = a_load(i0, t0, a_rest, $(r)u);
+#end
+    } else if (id >= $(THREADS-B_REST)u) {
+#for r in 0..4
+      rest$(r) = b_load(j0, t0, b_rest, $(r)u);
+#end
+    }
+#endif
+#endif
+    if (t0 > begin) {
+#if LORA
+      let steps = min($(KT)u, last - (t0 - $(KT)u));
+#else
+      let steps = $(KT)u;
+#endif
+#include "tile_step.wgsl"
+    }
+    if (t0 >= last) { break; }
+#if DOUBLE
+    half = 1u - half;
+#else
+    workgroupBarrier();
+#endif
+    if (t0 < low_begin) {
+#if VEC
+#for s in 0..A_ROUNDS
+    a_store(half, a_block$(s), gain$(s), a$(s)_0, a$(s)_1, a$(s)_2, a$(s)_3);
+#end
+#for s in 0..B_ROUNDS
+    b_store(half, b_block$(s), b$(s)_0, b$(s)_1, b$(s)_2, b$(s)_3);
+#end
+#if MIXED
+    if (id < A_REST) {
+      a_store(half, a_rest, gain_rest, rest0, rest1, rest2, rest3);
+    } else if (id >= $(THREADS-B_REST)u) {
+      b_store(half, b_rest, rest0, rest1, rest2, rest3);
+    }
+#endif
+#else
+      for (var e = id; e < $(KT*TM/4)u; e += THREADS) {
+        let g = e % $(TM/4)u;
+        let t = e / $(TM/4)u;
+        a_tile[a_at(half, vec2u(g, t / 4u)) + t % 4u * $(TM/4)u] = a_four(i0 + 4u * g, t0 + t);
+      }
+      for (var e = id; e < $(KT*TN/4)u; e += THREADS) {
+        let g = e % $(TN/4)u;
+        let t = e / $(TN/4)u;
+        b_tile[b_at(half, vec2u(g, t / 4u)) + t % 4u * $(TN/4)u] = b_four(j0 + 4u * g, t0 + t);
+      }
+#endif
+    }
+#if LORA
+    if (t0 >= low_begin) {
+      for (var e = id; e < $(KT*TM/4)u; e += THREADS) {
+        let g = e % $(TM/4)u;
+        let t = e / $(TM/4)u;
+        a_tile[a_at(half, vec2u(g, t / 4u)) + t % 4u * $(TM/4)u] = low_a_four(i0 + 4u * g, t0 - low_begin + t);
+      }
+      for (var e = id; e < $(KT*TN/4)u; e += THREADS) {
+        let g = e % $(TN/4)u;
+        let t = e / $(TN/4)u;
+        b_tile[b_at(half, vec2u(g, t / 4u)) + t % 4u * $(TN/4)u] = low_b_four(j0 + 4u * g, t0 - low_begin + t);
+      }
+    }
+#endif
+    workgroupBarrier();
+  }

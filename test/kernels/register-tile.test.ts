@@ -1,0 +1,79 @@
+/** The register tile of GPUs: every tile and every way to stage its operands has the same bits, and small outputs take small tiles. */
+import { afterEach, expect, test } from 'vitest'
+import { linear, linearBackwardInput, linearBackwardWeight } from '../../src/kernels/matmul/matmul.ts'
+import { tileConstants, tileFor } from '../../src/kernels/matmul/register-tile.ts'
+import { setTiles, tileCandidates } from '../../src/kernels/matmul/tiles.ts'
+import { withFacts } from '../facts.ts'
+import { bounds, modes, openBench, sameBits } from './harness.ts'
+import { product } from './matmul-cases.ts'
+
+const bench = await openBench()
+const { gpu } = bench
+afterEach(() => setTiles(gpu, {}))
+const facts = modes[1].facts
+
+test('forward, in fours: each tile, as deep and as often as workgroup memory holds it', async () => {
+  await bench.run('nt', facts, async () => {
+    // Over two tiles of the largest in both directions, a last turn that is not full, and several turns.
+    const [rows, n, k] = [131, 132, 76]
+    const { weight, values } = bench.weight(n, k, true)
+    const x = bench.normals(rows * k)
+    const lent = { x: bench.up(x), y: bench.out(rows * n) }
+    const want = product(rows, n, k, (i, t) => x[i * k + t], (j, t) => values[j * k + t]) // prettier-ignore
+    linear(gpu, lent.x, rows, weight, lent.y)
+    await bench.check('small', lent.y, want, bounds.sum)
+    const first = await bench.down(lent.y, rows * n)
+    const done = new Set<string>()
+    const held = gpu.facts.limits.maxWorkgroupMemory
+    for (const memory of [16_384, 32_768, 49_152]) {
+      const limits = { ...gpu.facts.limits, maxWorkgroupMemory: memory }
+      for (const tile of tileCandidates.tile) {
+        await withFacts(gpu, { ...facts, limits }, async () => {
+          const { KT, HALVES } = tileConstants(gpu, tile)
+          const name = `${tile.rows} x ${tile.columns}, ${KT} deep, ${HALVES} times`
+          if (done.has(name) || KT * (tile.rows + tile.columns) * 4 * HALVES > held) return
+          done.add(name)
+          setTiles(gpu, { tile }, { always: true })
+          const y = bench.out(rows * n)
+          linear(gpu, lent.x, rows, weight, y)
+          sameBits(name, await bench.down(y, rows * n), first)
+        })
+      }
+    }
+    expect(done.size).toBeGreaterThanOrEqual(tileCandidates.tile.length * 2)
+  })
+})
+
+test('backward, in fours: each tile', async () => {
+  await bench.run('nn, tn', facts, async () => {
+    const [rows, n, k] = [130, 68, 132]
+    const { weight } = bench.weight(n, k, true)
+    const [x, dy] = [bench.up(bench.normals(rows * k)), bench.up(bench.normals(rows * n))]
+    const both = async (): Promise<Float32Array[]> => {
+      const [dx, dw] = [bench.out(rows * k), bench.out(n * k)]
+      linearBackwardInput(gpu, dy, rows, weight, dx)
+      linearBackwardWeight(gpu, dy, x, rows, n, k, dw, { accumulate: false })
+      return [await bench.down(dx, rows * k), await bench.down(dw, n * k)]
+    }
+    const want = await both()
+    for (const tile of tileCandidates.tile) {
+      setTiles(gpu, { tile }, { always: true })
+      const got = await both()
+      got.forEach((values, i) => sameBits(`${i ? 'dW' : 'dX'}, ${tile.rows} x ${tile.columns}`, values, want[i]))
+    }
+  })
+})
+
+test('large outputs take the tuned tile, few rows and few workgroups smaller ones', () => {
+  const taken = (rows: number, columns: number): number[] => {
+    const tile = tileFor(gpu, rows, columns)
+    return [tile.rows, tile.columns]
+  }
+  setTiles(gpu, {})
+  expect(taken(4096, 4096)).toEqual([128, 128])
+  expect(taken(16_384, 1024)).toEqual([128, 128])
+  expect(taken(512, 1024)).toEqual([64, 64])
+  for (const rows of [1, 32]) for (const columns of [16, 1024, 151_936]) expect(taken(rows, columns)).toEqual([32, 64])
+  setTiles(gpu, { tile: { rows: 64, columns: 64 } })
+  expect(taken(4096, 4096)).toEqual([64, 64])
+})
