@@ -54,17 +54,29 @@ async function atOnce({ logits, rows, vocabulary, targets, inverseTemperature, f
   return results
 }
 
-/** The head as the engine runs it: a temperature a row. */
+/** The head as the engine runs it: a temperature a row, targets and log-probabilities in one buffer. */
 async function byRow(
   { logits, rows, vocabulary, targets, inverseTemperature }: Run,
   inverses?: Float32Array,
 ): Promise<Float32Array[]> {
-  const [logprobs, entropy, lse] = [0, 1, 2].map(() => bench.out(rows))
+  const room = Math.ceil(rows / 64) * 64
+  const both = bench.out(room + rows)
+  gpu.write(both, targets)
+  const logprobs = { buffer: both, offset: room * 4, bytes: rows * 4 }
+  const [entropy, lse] = [0, 1].map(() => bench.out(rows))
   const stats = bench.out(rows * statisticsWords(gpu, vocabulary))
-  const t = { logits: bench.up(logits), targets: bench.up(targets), stats, logprobs, entropy, lse }
+  const t = {
+    logits: bench.up(logits),
+    targets: { buffer: both, offset: 0, bytes: rows * 4 },
+    stats,
+    logprobs,
+    entropy,
+    lse,
+  }
   const inverse = bench.up(inverses ?? new Float32Array(rows).fill(inverseTemperature))
   scoreRows(gpu, t, { rows, vocabulary, inverseTemperature: inverse })
-  return [await bench.down(logprobs, rows), await bench.down(entropy, rows), await bench.down(lse, rows)]
+  const found = (await bench.down(both, room + rows)).slice(room)
+  return [found, await bench.down(entropy, rows), await bench.down(lse, rows)]
 }
 
 function fresh(rows: number, vocabulary: number, inverseTemperature: number): Run {

@@ -31,7 +31,7 @@ export function statisticsWords(gpu: Gpu, vocabulary: number): number {
 export interface ScoredRows {
   /** (rows, stride) float32. */
   logits: Binding
-  /** (rows) u32. */
+  /** (rows) u32; with a temperature a row they may lie in the buffer of `logprobs`. */
   targets: Binding
   /** Room for `statisticsWords` a row; the first four words of each row are its statistics afterwards, row after row: maximum, sum, weighted sum, target's logit. */
   stats: GpuBuffer
@@ -66,8 +66,13 @@ export function scoreRows(gpu: Gpu, t: ScoredRows, at: ScoreOptions): void {
     const BY_ROW = Number(byRow)
     const part = gpu.kernel(paths.part, { ...lanes(gpu, true), BY_ROW, SLICE: sliceRows })
     gpu.dispatch(part, [t.logits, t.stats, ...extra], params, [...perRow(rows), slices])
-    const join = gpu.kernel(paths.join, { ...lanes(gpu), BY_ROW })
-    return gpu.dispatch(join, [t.logits, t.targets, t.stats, t.logprobs, t.entropy, t.lse, ...extra], params, perRow(rows))
+    // A sampler's targets lie in the buffer that its log-probabilities go to, and no dispatch may read and write one.
+    const FINISH = Number(!byRow)
+    const outs = FINISH ? [t.logprobs, t.entropy, t.lse] : []
+    const join = gpu.kernel(paths.join, { ...lanes(gpu), BY_ROW, FINISH })
+    gpu.dispatch(join, [t.logits, t.targets, t.stats, ...outs, ...extra], params, perRow(rows))
+    if (!FINISH) dispatchFlat(gpu, paths.finish, {}, [t.stats, t.logprobs, t.entropy, t.lse], { rows, first }, rows)
+    return
   }
   const foldSlices = (flags: Record<string, number>, bindings: Binding[], params: Record<string, number>): void => {
     const kernel = gpu.kernel(paths.slice, { ...lanes(gpu, true), ...flags })

@@ -1,19 +1,21 @@
 // What softmax_part.wgsl left of a row's slices, put together: with m = max m_s and f_s = exp(m_s - m), stats[t] = (m, sum of s_s f_s,
-// sum of (w_s + s_s (m_s - m)) f_s, z_target), and from these what finish.wgsl gives, for rows first .. of logprobs, entropy and lse.
+// sum of (w_s + s_s (m_s - m)) f_s, z_target). FINISH: and from these what finish.wgsl gives, for rows first .. of logprobs, entropy and lse.
 // LANES invocations a row; lane l takes slices l, l + LANES, .., then the lanes are summed: the order depends on the vocabulary alone.
 // logits (rows, stride), targets (rows). BY_ROW as there.
 struct Params { rows: u32, stride: u32, slices: u32, first: u32, inv_temperature: f32 }
 @group(0) @binding(0) var<storage, read> logits: array<f32>;
 @group(0) @binding(1) var<storage, read> targets: array<u32>;
 @group(0) @binding(2) var<storage, read_write> stats: array<vec4f>;
+#if FINISH
 @group(0) @binding(3) var<storage, read_write> logprobs: array<f32>;
 @group(0) @binding(4) var<storage, read_write> entropy: array<f32>;
 @group(0) @binding(5) var<storage, read_write> lse: array<f32>;
+#include "finished.wgsl"
+#endif
 #if BY_ROW
 @group(0) @binding(6) var<storage, read> inv_temperatures: array<f32>;
 #endif
 #include "lanes.wgsl"
-#include "finished.wgsl"
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
@@ -46,9 +48,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   if (lane == 0u) {
     let all = vec4f(m, s_all, w_all, logits[row * p.stride + targets[row]] * inv);
     stats[row] = all;
+#if FINISH
     let done = finished(all);
     logprobs[p.first + row] = done.x;
     entropy[p.first + row] = done.y;
     lse[p.first + row] = done.z;
+#endif
   }
 }
