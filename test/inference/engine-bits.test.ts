@@ -8,6 +8,7 @@ import { Engine } from '../../src/inference/engine.ts'
 import { loadDecoder } from '../../src/model/decoder-load.ts'
 import { openModel, type ModelFiles } from '../../src/model/open.ts'
 import { readAdapter } from '../../src/model/peft.ts'
+import { withFacts } from '../facts.ts'
 import { engineOf, expectTrainersBits, golden, goldenDecoder, goldenSequences, goldenTensor, sampling } from './helpers.ts'
 
 const gpu = await Gpu.open({ checks: true })
@@ -53,6 +54,25 @@ describe.each(['llama', 'qwen2', 'qwen3'])('%s', (name) => {
     }
     expect(engine.stats()).toMatchObject({ running: 0, waiting: 0, kvRowsUsed: 0 })
     expect(engine.stats().sharedPromptTokens).toBeGreaterThan(0)
+    await engine.close()
+    decoder.release()
+  })
+})
+
+it("gives the trainer's bits with the kernels of GPUs, drawn from all and through filters", async () => {
+  await withFacts(gpu, { software: false }, async () => {
+    const decoder = await goldenDecoder(gpu, 'qwen3')
+    const [prompt] = goldenSequences('qwen3')
+    const engine = engineOf(decoder, { maxLength: 64 })
+    const requests: GenerationRequest[] = [{}, { top_p: 0.8 }, { top_k: 5 }].map((settings, seed) => ({
+      promptIds: prompt.slice(0, 9),
+      sampling: sampling({ seed, max_tokens: 6, ...settings }),
+    }))
+    const results = await Promise.all(requests.map((request) => engine.generate(request)))
+    await expectTrainersBits(
+      decoder,
+      requests.map((request, i) => ({ request, result: results[i] })),
+    )
     await engine.close()
     decoder.release()
   })
