@@ -25,9 +25,8 @@ export function run(gpu: Gpu, call: GroupCall): void {
   const { rows, members, norm } = call
   const [{ weight }] = members
   const shape = shapeFor(gpu, rows)
-  const { TM, TN, SM, SN, LANES } = shape
-  const THREADS = SM * SN * LANES
-  const kernel = gpu.kernel(path, { ...shape, PART: TN / SN, FORM_NT: 1, THREADS, ...variantOf(gpu, call, TM, THREADS) })
+  const { TM, TN, SN, THREADS } = shape
+  const kernel = gpu.kernel(path, { ...shape, PART: TN / SN, FORM_NT: 1, ...variantOf(gpu, call, TM, THREADS) })
   const params = { rows, k: weight.columns, eps: norm?.eps ?? 0, ...placesOf(call) }
   gpu.dispatch(kernel, bindingsOf(call), params, [acrossOf(call, TN), groupsOf(rows, TM)])
 }

@@ -6,17 +6,15 @@ struct Params { rows: u32, k: u32, rank: u32, n_0: u32, n_1: u32, n_2: u32, b_0:
 @group(0) @binding(0) var<storage, read> x: array<vec4f>;
 @group(0) @binding(1) var<storage, read> w: array<vec4u>;
 #include "group_members.wgsl"
-// Rows 8 values longer than they need be, so that fragments do not meet in one memory bank.
-var<workgroup> a_tile: array<f16, $(TM*(KT+8))>;
-var<workgroup> b_tile: array<f16, $(TN*(KT+8))>; // a row a column of the output
-var<workgroup> scratch: array<f32, $(SM*SN*FM*FN)>;
-#include "narrow.wgsl"
+#include "units_memory.wgsl"
 #if NORM
 @group(0) @binding(10) var<storage, read> gain: array<vec4f>;
 fn x_value(index: u32) -> f32 { return x[index / 4u][index % 4u]; }
 #include "norm_rows.wgsl"
 #endif
 
+// Of this workgroup: its member, its first column there, and how many columns that has.
+var<private> own: vec3u;
 fn width_of(s: u32) -> u32 { return pick(s, p.n_0, p.n_1, p.n_2); }
 // What comes to a product of member s in row i and column n.
 fn whole(s: u32, i: u32, n: u32, sum: f32) -> f32 {
@@ -31,58 +29,39 @@ fn whole(s: u32, i: u32, n: u32, sum: f32) -> f32 {
   return value;
 }
 
+fn a_values(i: u32, t: u32) -> vec4f {
+  if (i >= p.rows || t >= p.k) { return vec4f(); }
+  return x[(i * p.k + t) / 4u];
+}
+fn b_values(j: u32, t: u32) -> vec4u {
+  let column = column_of(own.y, j);
+  if (column.y >= own.z || t >= p.k) { return vec4u(); }
+  return w[((pick(own.x + column.x, 0u, p.n_0, p.n_0 + p.n_1) + column.y) * p.k + t) / 8u];
+}
+#if NORM
+fn gain_values(t: u32) -> vec4f {
+  if (t >= p.k) { return vec4f(); }
+  return gain[t / 4u];
+}
+fn a_narrow(value: vec4f, row: u32, gain: vec4f) -> vec4<f16> {
+  return narrow(value * row_scale[min(row, $(NORM_ROUNDS*THREADS/NORM_LANES-1)u)] * gain);
+}
+#else
+fn a_narrow(value: vec4f, row: u32, gain: vec4f) -> vec4<f16> { return narrow(value); }
+#endif
+
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id: u32) {
   let i0 = group.y * $(TM)u;
 #include "group_place.wgsl"
-  let subgroup = id / $(LANES)u;
-  let lane = id % $(LANES)u;
-  let si = (subgroup / $(SN)u) * $(TM/SM)u;
-  let sj = (subgroup % $(SN)u) * $(TN/SN)u;
+  own = vec3u(s, n0, width);
+  let j0 = 0u;
+  let begin = 0u;
+  let end = p.k;
 #if NORM
   scale_rows(i0, id);
 #endif
-#for i in 0..TM/SM/FM
-#for j in 0..TN/SN/FN
-  var acc_$(i)_$(j): subgroup_matrix_result<f32, $(FN), $(FM)>;
-#end
-#end
-  for (var t0 = 0u; t0 < p.k; t0 += $(KT)u) {
-    for (var e = id; e < $(TM*KT/4)u; e += THREADS) {
-      let row = e / $(KT/4)u;
-      let t = (e % $(KT/4)u) * 4u;
-      var v = vec4<f16>();
-      if (i0 + row < p.rows && t0 + t < p.k) {
-        var value = x[((i0 + row) * p.k + t0 + t) / 4u];
-#if NORM
-        value = value * row_scale[row] * gain[(t0 + t) / 4u];
-#endif
-        v = narrow(value);
-      }
-#for q in 0..4
-      a_tile[row * $(KT+8)u + t + $(q)u] = v[$(q)];
-#end
-    }
-    for (var e = id; e < $(TN*KT/8)u; e += THREADS) {
-      let t = (e % $(KT/8)u) * 8u;
-      let at = e / $(KT/8)u * $(KT+8)u + t;
-      let column = column_of(n0, e / $(KT/8)u);
-      var even = vec4<f16>();
-      var odd = vec4<f16>();
-      if (column.y < width && t0 + t < p.k) {
-        let u = w[((pick(s + column.x, 0u, p.n_0, p.n_0 + p.n_1) + column.y) * p.k + t0 + t) / 8u];
-        even = narrow(low(u));
-        odd = narrow(high(u));
-      }
-#for q in 0..4
-      b_tile[at + $(2*q)u] = even[$(q)];
-      b_tile[at + $(2*q+1)u] = odd[$(q)];
-#end
-    }
-    workgroupBarrier();
-#include "units_step.wgsl"
-    workgroupBarrier();
-  }
+#include "units_turns.wgsl"
 #for i in 0..TM/SM/FM
 #for j in 0..TN/SN/FN/(1+PAIRED)
   subgroupMatrixStore<row_major>(&scratch, subgroup * $(FM*FN)u, acc_$(i)_$(j), $(FN)u);

@@ -66,7 +66,17 @@ function run(
   parts = 1,
 ): void {
   const shape = shapeFor(gpu, params.rows)
-  const kernel = gpu.kernel(path, { ...shape, LORA: 0, BIAS: 0, RESIDUAL: 0, ACCUMULATE: 0, TN_PART: 0, ...flags, ...form })
+  const kernel = gpu.kernel(path, {
+    ...shape,
+    NORM: 0,
+    LORA: 0,
+    BIAS: 0,
+    RESIDUAL: 0,
+    ACCUMULATE: 0,
+    TN_PART: 0,
+    ...flags,
+    ...form,
+  })
   const bindings = [a, out, bufferOf(part.slice), ...extra]
   const groups: [Count, Count, number] = [groupsOf(params.columns, shape.TN), groupsOf(params.rows, shape.TM), parts]
   gpu.dispatch(kernel, bindings, { ...params, rank, alpha, b_stride: weight.columns, b_row: part.row - part.slice.row }, groups)
@@ -77,8 +87,12 @@ export function shapeFor(gpu: Gpu, rows: Count) {
   const { m, n, k } = matrixUnitOf(gpu)!
   const tile = tileFor(gpu, capacityOf(rows))
   const { down, across } = arrange(tile)
-  const subgroups = { SM: down, SN: across, LANES: gpu.facts.subgroupSize }
-  return { TM: tile.rows, TN: tile.columns, ...subgroups, KT, FM: m, FN: n, FK: k }
+  const LANES = gpu.facts.subgroupSize
+  const THREADS = down * across * LANES
+  // Vectors of a thread that are asked for a turn ahead: 32 registers at most.
+  const ahead = (values: number): number => Math.min(4, Math.floor((values * KT) / THREADS))
+  const loads = { THREADS, A_AHEAD: ahead(tile.rows / 4), B_AHEAD: ahead(tile.columns / 8) }
+  return { TM: tile.rows, TN: tile.columns, SM: down, SN: across, LANES, ...loads, KT, FM: m, FN: n, FK: k }
 }
 
 /** Small tiles for few rows; else the tuned one, or the largest smaller one that the adapter's workgroup memory holds. */
