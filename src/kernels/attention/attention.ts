@@ -202,7 +202,8 @@ export function attentionBackward(
   const constants = constantsOf(gpu, shape)
   const params = { rows, lanes: constants.LANES, elements: constants.DE, scale: 1 / Math.sqrt(shape.headDim) }
   const count = times(rows, shape.heads)
-  dispatchFlat(gpu, paths.delta, {}, [t.dO, t.o, t.lse, t.soft], { count, width: shape.headDim }, count)
+  const { VEC4, DE } = constants
+  dispatchFlat(gpu, paths.delta, { VEC4 }, [t.dO, t.o, t.lse, t.soft], { count, width: DE }, count)
   const [tileQ, tileKv] = [tileOf(gpu, 'q', shape), tileOf(gpu, 'kv', shape)]
   if (tileQ && tileKv) {
     runTile(gpu, 'q', tileQ, {}, [t.q, t.k, t.v, t.info, t.dO, t.soft, t.dq], rows, shape)

@@ -3,14 +3,8 @@
 // row prefix_start + j of K and V while j < prefix_len, else in row own_start + j - prefix_len. So rollouts of one prompt share its
 // rows in a packed training batch, and no mask is ever made.
 // PAGES, over a paged cache: info[row] = (table, prompt, 0, position); logical key j lies in row pages[table + j / PAGES] * PAGES + j % PAGES.
-// Values are read as E: VEC4 packs four (head width a multiple of 4), else one. DE elements a head, C = ceil(DE / LANES) of them a lane.
-#if VEC4
-alias E = vec4f;
-fn dot_add(a: E, b: E, s: f32) -> f32 { return fma(a.w, b.w, fma(a.z, b.z, fma(a.y, b.y, fma(a.x, b.x, s)))); }
-#else
-alias E = f32;
-fn dot_add(a: E, b: E, s: f32) -> f32 { return fma(a, b, s); }
-#endif
+// DE elements a head, C = ceil(DE / LANES) of them a lane.
+#include "vectors.wgsl"
 // Whether row `row` is there, and this kernel's: of a paged cache PART 1 takes the rows that are alone (prompt 0), PART 2 those of prompts (prompt 1), which have
 // neighbours with the same keys, PART 0 all.
 fn takes(row: u32) -> bool {

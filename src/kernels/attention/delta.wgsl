@@ -1,8 +1,9 @@
 // What attention's backward needs of each query: soft[t,h] = (lse[t,h], delta[t,h]), delta = dO[t,h] . O[t,h], which the softmax's backward
-// subtracts. d_out, o (rows, heads, D), lse (rows, heads), soft (rows, heads).
+// subtracts, summed in order. d_out, o (rows, heads, D), lse (rows, heads), soft (rows, heads). `width` elements a head, values or VEC4 four of them.
 struct Params { count: u32, width: u32 }
-@group(0) @binding(0) var<storage, read> d_out: array<f32>;
-@group(0) @binding(1) var<storage, read> o: array<f32>;
+#include "vectors.wgsl"
+@group(0) @binding(0) var<storage, read> d_out: array<E>;
+@group(0) @binding(1) var<storage, read> o: array<E>;
 @group(0) @binding(2) var<storage, read> lse: array<f32>;
 @group(0) @binding(3) var<storage, read_write> soft: array<vec2f>;
 #include "flat.wgsl"
@@ -10,6 +11,6 @@ struct Params { count: u32, width: u32 }
 fn one(e: u32) {
   if (e >= p.count) { return; }
   var sum = 0.0;
-  for (var i = 0u; i < p.width; i++) { sum = fma(d_out[e * p.width + i], o[e * p.width + i], sum); }
+  for (var i = 0u; i < p.width; i++) { sum = dot_add(d_out[e * p.width + i], o[e * p.width + i], sum); }
   soft[e] = vec2f(lse[e], sum);
 }
