@@ -19,13 +19,11 @@ export interface Head {
   trained?: { store: ParameterStore; weight: Parameter }
 }
 
-/** Of a chunk's logits. On a GPU more for a trained head, as each chunk reads and writes the whole of its gradient. */
 const scratchBytes = 48 * 2 ** 20
-const trainedScratchBytes = 160 * 2 ** 20
 
 /** Rows of a chunk: a multiple of 64, so that a chunk's part of a per-token buffer can be bound by itself. */
-export function headChunkRows(vocabulary: number, bytes = scratchBytes): number {
-  return Math.min(512, Math.max(64, Math.floor(bytes / (vocabulary * 4) / 64) * 64))
+export function headChunkRows(vocabulary: number): number {
+  return Math.min(512, Math.max(64, Math.floor(scratchBytes / (vocabulary * 4) / 64) * 64))
 }
 
 /** Scored tokens first .. first + count. */
@@ -67,8 +65,7 @@ export function logprobHead(
   const [logprobs, entropy, lse] = ['logprobs', 'entropy', 'lse'].map((name) => tape.tensor(rows, 1, name, false))
   const inverseTemperature = 1 / temperature
   const most = capacityOf(rows)
-  const bytes = head.trained && !gpu.facts.software ? trainedScratchBytes : scratchBytes
-  const chunkRows = Math.min(headChunkRows(weight.rows, bytes), most)
+  const chunkRows = Math.min(headChunkRows(weight.rows), most)
   const stride = strideOf(gpu, head)
   // y is as wide as a slice of the weight that was asked for, however many rows of it there are.
   const wide = { slice: { row: 0, rows: stride } }
