@@ -50,7 +50,7 @@ export function tileOf(gpu: Gpu, kind: Kind, { heads, kvHeads, headDim }: HeadSh
     const bytes = 16 * (ROOM + (kind === 'forward' ? 2 * THREADS : 0)) + 1024
     if (THREADS > limits.maxInvocations || THREADS > 256 || bytes > limits.maxWorkgroupMemory) continue
     const tile = { RT, RB: Math.floor(RT / HG), KT, KX, VK, VC: Math.ceil(DE / KX), THREADS, ROOM, WS, B, SUMS }
-    const flags = { VEC4: 1, UNROLL: Math.min(4, VK), SCORES_TWO: Number(kind !== 'forward') }
+    const flags = { VEC4: 1, UNROLL: Math.min(DE > 2 * KX ? 2 : 4, VK), SCORES_TWO: Number(kind !== 'forward') }
     const each = KT / KX
     const trees = { KX_16: Number(KX === 16), KEYS_2: Number(each === 2), KEYS_4: Number(each === 4), KEYS_8: Number(each === 8) }
     return { DE, HEADS: heads, KV_HEADS: kvHeads, GROUP, HG, ...tile, ...flags, ...(kind === 'forward' ? trees : {}) }

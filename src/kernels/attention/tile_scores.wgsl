@@ -26,8 +26,8 @@
           room[$(B)u + s / 8u * 9u + s % 8u] = vector;
         }
         workgroupBarrier();
-        for (var d = 0u; d < min(8u, p.elements - c); d += 4u) {
-#for u in 0..4
+        for (var d = 0u; d < min(8u, p.elements - c); d += 2u) {
+#for u in 0..2
           {
 #for r in 0..4
             let left_$(r) = room[(4u * rows4 + $(r)u) * 9u + d + $(u)u];
