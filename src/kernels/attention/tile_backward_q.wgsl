@@ -27,23 +27,11 @@ fn added_0(at: vec4u, j: u32, head: u32, e: u32) -> vec4f { return load_k(key_ro
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id: u32) {
-  let tiles = (p.rows + $(RB-1)u) / $(RB)u;
-  let tile = group.x + group.z * 65535u;
-  if (tile >= tiles) { return; }
-  let row0 = (tiles - 1u - tile) * $(RB)u;
-  let head0 = group.y * $(HG)u;
-  let head = head0 / GROUP;
-  let rows4 = id / $(KX)u;
-  let kx = id % $(KX)u;
-  var seen = vec4u();
+#include "tile_rows.wgsl"
   var lse = vec4f();
   var delta = vec4f();
 #for r in 0..4
-  let in_tile_$(r) = (4u * rows4 + $(r)u) / $(HG)u;
-  let row_$(r) = row0 + in_tile_$(r);
-  let place_$(r) = row_$(r) * HEADS + head0 + (4u * rows4 + $(r)u) % $(HG)u;
-  if (in_tile_$(r) < $(RB)u && takes(row_$(r))) {
-    seen[$(r)] = info[row_$(r)].w + 1u;
+  if (seen[$(r)] > 0u) {
     lse[$(r)] = soft[place_$(r)].x;
     delta[$(r)] = soft[place_$(r)].y;
   }
@@ -53,14 +41,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
 #end
   for (var rest = segments(row0, id); any(rest != vec2u()); rest = behind(rest)) {
     let begin = first_of(rest);
-    if (!takes(row0 + begin)) { continue; }
-    let end = first_of(behind(rest));
-    let at = info[row0 + begin];
-    let keys = info[row0 + end - 1u].w + 1u;
-    var mine = vec4u();
-#for r in 0..4
-    mine[$(r)] = select(0u, seen[$(r)], in_tile_$(r) >= begin && in_tile_$(r) < end);
-#end
+#include "tile_segment.wgsl"
     for (var j0 = 0u; j0 < keys; j0 += $(KT)u) {
 #include "tile_scores.wgsl"
 #for i in 0..KT/KX
