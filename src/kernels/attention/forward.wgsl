@@ -26,11 +26,6 @@ struct Params { rows: u32, lanes: u32, elements: u32, splits: u32, scale: f32 }
 #if PAGES
 @group(0) @binding(6) var<storage, read> pages: array<u32>;
 #endif
-#if F16
-alias KV = vec2u;
-#else
-alias KV = E;
-#endif
 #include "common.wgsl"
 #include "across.wgsl"
 #include "load_kv.wgsl"

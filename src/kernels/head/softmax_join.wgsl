@@ -19,14 +19,7 @@ struct Params { rows: u32, stride: u32, slices: u32, first: u32, inv_temperature
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-  let row = group.x + group.y * 65535u;
-  if (row >= p.rows) { return; }
-#if BY_ROW
-  let inv = inv_temperatures[row];
-  if (inv == 0.0) { return; }
-#else
-  let inv = p.inv_temperature;
-#endif
+#include "softmax_row.wgsl"
   let at = p.rows + row * p.slices;
   var high = -3.0e38;
   for (var i = lane; i < p.slices; i += LANES) { high = max(high, stats[at + i].x); }

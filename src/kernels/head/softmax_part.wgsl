@@ -13,14 +13,7 @@ struct Params { rows: u32, n: u32, stride: u32, slices: u32, inv_temperature: f3
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-  let row = group.x + group.y * 65535u;
-  if (row >= p.rows) { return; }
-#if BY_ROW
-  let inv = inv_temperatures[row];
-  if (inv == 0.0) { return; }
-#else
-  let inv = p.inv_temperature;
-#endif
+#include "softmax_row.wgsl"
   let at = row * p.stride;
   let first = group.z * SLICE + lane;
   // Behind the last token: that one again, which changes no maximum and is not summed.

@@ -98,14 +98,13 @@ fn low_b(j: u32, r: u32) -> f32 {
 #endif
 }
 #endif
-#if VEC
-// Columns j .. j+3 of row i.
-fn put(out_row: u32, i: u32, j: u32, sum: vec4f) {
+// Column j of row i, or with VEC columns j .. j+3.
+fn put(out_row: u32, i: u32, j: u32, sum: Value) {
   if (i >= p.rows || j >= p.columns) { return; }
-  let at = ((out_row + i) * p.out_stride + p.out_column + j) / 4u;
+  let at = ((out_row + i) * p.out_stride + p.out_column + j) / $(1+3*VEC)u;
   var value = sum * p.alpha;
 #if BIAS
-  value += bias[(p.first_row + j) / 4u];
+  value += bias[(p.first_row + j) / $(1+3*VEC)u];
 #endif
 #if RESIDUAL
   value += residual[at];
@@ -116,24 +115,6 @@ fn put(out_row: u32, i: u32, j: u32, sum: vec4f) {
   out[at] = value;
 #endif
 }
-#else
-fn put(out_row: u32, i: u32, j: u32, sum: f32) {
-  if (i >= p.rows || j >= p.columns) { return; }
-  let at = (out_row + i) * p.out_stride + p.out_column + j;
-  var value = sum * p.alpha;
-#if BIAS
-  value += bias[p.first_row + j];
-#endif
-#if RESIDUAL
-  value += residual[at];
-#endif
-#if ACCUMULATE
-  out[at] += value;
-#else
-  out[at] = value;
-#endif
-}
-#endif
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id: u32) {
