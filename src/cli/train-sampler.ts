@@ -170,6 +170,8 @@ async function openVllm(parts: SamplerParts, version: PolicyVersion): Promise<Ru
   const hint = inference.base_url ? 'raise startup_timeout under [inference]' : `see ${launch.logFile}`
   const sampler = await monitor.progress.run(`starting ${what}`, { limitMs, hint }, () => VllmSampler.open(options, version))
   const publish = (v: PolicyVersion) => {
+    // It gets the weights of whole steps: what lies between two updates by one batch would be gone before it has arrived.
+    if (!Number.isInteger(v)) return
     const pushed = sampler.push(v)
     // One that fails while its training step still runs is heard of when the step is done.
     pushed.catch(() => {})

@@ -82,8 +82,8 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     if (line) monitor.console.print(`micro    ${line}`)
     tellDisk(diskLine(config, model.config, model.path, folder.path, folderBytes(folder.path)), monitor.console)
     const { decoder, reference } = await load(gpu, model, config, monitor, adapter)
-    const { beta, entropy_coef: entropyCoef } = args
-    const trainer = new Trainer(decoder, { ...trainerOptions(args, loss, folder), reference, beta, entropyCoef })
+    const { beta, entropy_coef: entropyCoef, num_iterations: iterations } = args
+    const trainer = new Trainer(decoder, { ...trainerOptions(args, loss, folder), reference, beta, entropyCoef, iterations })
     const weights = aboutWeights(config, adapter, model, tokenizer)
     const checkpoints = new RunCheckpoints({
       folder,
@@ -271,9 +271,9 @@ export function missedEvals(
 async function trainOn(
   trainer: Trainer,
   batch: TrainingBatch,
-  published: () => void,
+  published: (share: number) => void,
   { monitor, isFirst }: { monitor: Monitor; isFirst: boolean },
-): Promise<{ metrics: Metrics; skipped: boolean }> {
+): Promise<{ metrics: Metrics }> {
   const wait = monitor.progress.wait(`training step ${batch.step}`, { limitMs: 24 * 3_600_000 })
   try {
     const compiles = isFirst ? 'the first one, for which the driver compiles the kernels' : ''

@@ -35,6 +35,14 @@ export const algorithmFields = {
     .describe(
       'Keep the reference model where beta is 0, too: for ref_kl/all/mean alone, or for a loss of a file that reads refLogprobs.',
     ),
+  num_iterations: z
+    .int()
+    .min(1)
+    .max(64)
+    .default(1)
+    .describe(
+      "Updates of the weights by each batch, all against the log-probabilities that its tokens were sampled with (mu of GRPO, TRL's num_iterations, verl's ppo_epochs). A step is all of them, at one learning rate.",
+    ),
   mask_ratio_low: z
     .number()
     .min(0)

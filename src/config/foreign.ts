@@ -178,9 +178,10 @@ export const foreignKeys: ForeignKey[] = [
   ),
   write(
     args,
-    ['num_iterations', 'num_train_epochs', 'num_epochs'],
-    'is not a key here: max_steps is the length of a run, and each batch is trained on once.',
+    ['num_train_epochs', 'num_epochs'],
+    'is not a key here: max_steps is the length of a run, and num_iterations the updates by each batch.',
   ),
+  write(args, ['ppo_epochs', 'num_ppo_epochs', 'mu'], 'is named num_iterations here.'),
   write(
     args,
     ['epsilon', 'epsilon_high', 'delta'],

@@ -173,7 +173,7 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
   },
   'mismatch_kl/all/mean': {
     group: 'Loss',
-    formula: 'mean over loss tokens of ratio - log(ratio) - 1; ratio = exp(logp of the trainer - logp of the sampler)',
+    formula: 'mean over loss tokens of ratio - log(ratio) - 1, at the first update; ratio = exp(logp of trainer - of sampler)',
     unit: 'nats',
     healthy: `exactly 0 on fresh samples of the embedded engine; under ${LIMITS['mismatch_kl/all/mean'].high} and flat one step off-policy`,
   },

@@ -1,6 +1,6 @@
 /**
  * The training loop: sample ahead, train, publish, evaluate, save. Everything it drives is handed in, so it reads like the recipe.
- * Steps are counted from 1; the weights after step n are policy version n.
+ * Steps are counted from 1; the weights after step n are policy version n, and those after half of its updates n - 1/2.
  */
 import { messageOf } from '../common/errors.ts'
 import type { Metrics, PolicyVersion, Rollout, TrainingBatch } from '../common/types.ts'
@@ -11,8 +11,8 @@ import type { RunEnvironment } from './tasks.ts'
 export interface LoopParts {
   orchestrator: Pick<Orchestrator, 'prepare' | 'batch' | 'evaluate' | 'abandonAfter' | 'close'>
   monitor: Pick<Monitor, 'finishStep' | 'finishEval' | 'writeRow' | 'console'>
-  /** One optimizer step; `published` must be called as soon as the new weights are in place, and not where it is known that they stay. */
-  train: (batch: TrainingBatch, published: () => void) => Promise<{ metrics: Metrics; skipped: boolean }>
+  /** One step; `published` must be called as soon as new weights are in place (1: those of the whole step), and not where it is known that they stay. */
+  train: (batch: TrainingBatch, published: (share: number) => void) => Promise<{ metrics: Metrics }>
   /**
    * Tells the sampler that the weights of `version` are in place. Called in the turn in which they are; where they must travel first, it
    * resolves when they have arrived, with what there is to say about it.
@@ -77,13 +77,14 @@ export async function trainingLoop(parts: LoopParts, options: LoopOptions): Prom
       // One step off-policy: what is sampled from here on is trained on one step later.
       for (let ahead = step; ahead <= Math.min(step + maxAsyncLevel, maxSteps); ahead++) orchestrator.prepare(ahead)
       const { batch, rollouts, dropped, metrics: sampled } = await orchestrator.batch(step, done)
-      const pushed: ReturnType<LoopParts['publish']>[] = []
-      const { metrics: trained } = await train(batch, () => void pushed.push(publish(step)))
+      const pushed = new Map<PolicyVersion, ReturnType<LoopParts['publish']>>()
+      const push = (version: PolicyVersion) => void pushed.set(version, publish(version))
+      const { metrics: trained } = await train(batch, (share) => push(step - 1 + share))
       // A skipped step is a version too, of the same weights.
-      if (pushed.length === 0) pushed.push(publish(step))
+      if (!pushed.has(step)) push(step)
       done = step
       row = undefined
-      const arrived = (await pushed[0]) ?? {}
+      const arrived = (await pushed.get(step)) ?? {}
 
       const time = { 'time/step': (performance.now() - begin) / 1000 }
       const isEvalStep = !stop.aborted && (step === maxSteps || step % options.evalSteps === 0)

@@ -11,22 +11,29 @@ export class NotFiniteError extends UserError {
   override name = 'NotFiniteError'
 }
 
+/** What was not finite, at which of a step's updates (from 0). */
+interface BadUpdate {
+  what: string
+  index: number
+}
+
 /** Writes `<run>/nan_step_N/batch.json` and note.txt, once the disk has room; the folder. `warn` is told of the step, and of a wait. */
 export async function writeBadStep(
   runFolder: string,
   batch: TrainingBatch,
-  what: string,
+  bad: BadUpdate,
   warn: (line: string) => void = () => {},
 ): Promise<string> {
   const dir = join(runFolder, `nan_step_${batch.step}`)
-  await whenThereIsRoom(`the batch of step ${batch.step}`, () => write(dir, batch, what), warn)
+  await whenThereIsRoom(`the batch of step ${batch.step}`, () => write(dir, batch, bad), warn)
+  const where = bad.index > 0 ? `update ${bad.index + 1} of step ${batch.step}` : `step ${batch.step}`
   warn(
-    `step ${batch.step} was not finite and is skipped: the weights stay as they were, its batch is in ${basename(dir)}/. Three in a row end the run.`,
+    `${where} was not finite and is skipped: the weights stay as they were, its batch is in ${basename(dir)}/. Three in a row end the run.`,
   )
   return dir
 }
 
-function write(dir: string, batch: TrainingBatch, what: string): void {
+function write(dir: string, batch: TrainingBatch, { what, index }: BadUpdate): void {
   mkdirSync(dir, { recursive: true })
   const rows = batch.samples.map(({ ids, lossMask, inferenceLogprobs, advantages, refLogprobs }) => ({
     input_ids: [...ids],
@@ -42,7 +49,9 @@ function write(dir: string, batch: TrainingBatch, what: string): void {
     0,
   )
   const note = [
-    `Step ${batch.step} was skipped: ${what}. The weights are those of the step before.`,
+    index > 0
+      ? `Update ${index + 1} of step ${batch.step} was skipped, and those after it: ${what}. The weights are those of the update before.`
+      : `Step ${batch.step} was skipped: ${what}. The weights are those of the step before.`,
     `${batch.samples.length} sequences, ${batch.lossTokenCount} loss tokens. ${broken} of their inputs were not finite${broken ? ' (written as 0 in batch.json)' : ''}.`,
     `To look at it again: ${CLI} score --model MODEL [--adapter CHECKPOINT] --batch batch.json --out scores.safetensors`,
     'Usual reasons: a learning rate that is too high, a loss or a reward that divides by 0.',

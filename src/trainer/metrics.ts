@@ -1,6 +1,8 @@
 /** What a step came to, in float64 on the host, under the names of src/monitor/metrics-table.ts. */
 import type { Metrics, TrainingBatch } from '../common/types.ts'
-import type { SampleResult } from './gradients.ts'
+import type { Gpu } from '../gpu/gpu.ts'
+import type { GradientResult, SampleResult } from './gradients.ts'
+import { negativeLogLikelihood, type Loss } from './losses/index.ts'
 import { klTerm } from './losses/kl.ts'
 import type { RatioBounds } from './losses/types.ts'
 
@@ -37,8 +39,56 @@ export function policyMetrics(batch: TrainingBatch, results: readonly SampleResu
   }
 }
 
+/** What one update by a batch came to: the gradient's norm and how long it took are told by the trainer. */
+export function updateMetrics(
+  batch: TrainingBatch,
+  result: GradientResult,
+  loss: Loss,
+  gpu: Gpu,
+  update: { norm: number; learningRate: number; seconds: number },
+): Metrics {
+  const bounds = loss.kernel ? (loss.args as unknown as RatioBounds) : undefined
+  const { 'entropy/all/mean': entropy, ...ratios } = policyMetrics(batch, result.samples, bounds)
+  return {
+    ...Object.fromEntries(Object.entries(result.lossMetrics).map(([name, value]) => [lossKey(name), finite(value)])),
+    'loss/mean': finite(result.loss),
+    'entropy/all/mean': entropy,
+    // Supervised tokens were sampled by nobody.
+    ...(loss === negativeLogLikelihood ? {} : ratios),
+    'optim/grad_norm': finite(update.norm),
+    'optim/lr': update.learningRate,
+    'perf/throughput': result.rows / update.seconds,
+    'perf/peak_memory': gpu.pool.peakBytes / 2 ** 30,
+    'perf/buffers_made': gpu.pool.buffersMade + gpu.readBuffersMade,
+    'time/forward_backward': update.seconds,
+  }
+}
+
+/** Agreement with the sampler is that of weights which no update by the batch has moved yet; of memory and the rate the last word counts. */
+const OF_FIRST = /^mismatch_kl\//
+const OF_LAST = /^(?:optim\/lr|perf\/(?:peak_memory|buffers_made))$/
+
+/** Metrics of a step out of those of its updates by one batch: times add up, the rest are means, null where one is. */
+export function ofAllUpdates(updates: readonly Metrics[]): Metrics {
+  const [first, last] = [updates[0], updates.at(-1)!]
+  if (updates.length === 1) return first
+  const of = (name: string) => updates.map((update) => update[name] as number | null)
+  const sum = (values: (number | null)[]) => values.reduce<number | null>((a, b) => (a === null || b === null ? null : a + b), 0)
+  const seconds = of('time/forward_backward') as number[]
+  const combined = (name: string): number | null => {
+    const values = of(name)
+    if (OF_FIRST.test(name)) return values[0]
+    if (OF_LAST.test(name)) return last[name] as number
+    if (name === 'time/forward_backward') return sum(seconds)
+    if (name === 'perf/throughput') return sum(values.map((v, i) => v! * seconds[i]))! / sum(seconds)!
+    const total = sum(values)
+    return total === null ? null : total / updates.length
+  }
+  return Object.fromEntries(Object.keys(first).map((name) => [name, combined(name)]))
+}
+
 /** null for what JSON has no word for. */
 export const finite = (value: number): number | null => (Number.isFinite(value) ? value : null)
 
 /** Where a custom loss's own metric goes; `loss/mean` is the loss itself. */
-export const lossKey = (name: string): string => `loss/${name === 'mean' ? 'mean_' : name}`
+const lossKey = (name: string): string => `loss/${name === 'mean' ? 'mean_' : name}`

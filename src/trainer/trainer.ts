@@ -1,7 +1,7 @@
 /**
- * One optimizer step: gradients of the whole batch, their norm, clipping, AdamW, the schedule, and what it all came to. The weights change in
- * place and at one point, without waiting in between: `published` is called right there, so whoever samples from the same buffers knows which
- * tokens are of which version. Whether the norm was finite is known later; if not, the GPU left everything as it was, and the version names the
+ * One training step: gradients of the whole batch, their norm, clipping, AdamW, the schedule, and what it all came to; `iterations` times. The weights
+ * change in place and at one point, without waiting in between: `published` is called right there, so whoever samples from the same buffers knows
+ * which tokens are of which version. Whether the norm was finite is known later; if not, the GPU left everything as it was, and the version names the
  * weights of the one before, as that of every skipped step does.
  */
 import { hashSeed } from '../common/random.ts'
@@ -12,11 +12,10 @@ import type { Decoder } from '../model/decoder.ts'
 import { refreshWeights } from '../model/decoder-load.ts'
 import { NotFiniteError, writeBadStep } from './bad-step.ts'
 import { Fitting } from './fitting.ts'
-import { accumulateGradients, type GradientResult, type SampleResult } from './gradients.ts'
+import { accumulateGradients, type SampleResult } from './gradients.ts'
 import { checkLossGradient, checkLossShape } from './losses/check.ts'
-import { negativeLogLikelihood, type Loss } from './losses/index.ts'
-import type { RatioBounds } from './losses/types.ts'
-import { finite, lossKey, policyMetrics } from './metrics.ts'
+import type { Loss } from './losses/index.ts'
+import { ofAllUpdates, updateMetrics } from './metrics.ts'
 import type { AddedTerms } from './micro-batch.ts'
 import { AdamW, type AdamWOptions } from './optimizer.ts'
 import { learningRateAt, type Schedule } from './schedule.ts'
@@ -34,6 +33,8 @@ export interface TrainerOptions extends AddedTerms {
   plans?: boolean
   optimizer: AdamWOptions
   schedule: Schedule
+  /** Updates by each batch; 1 where it is left out. */
+  iterations?: number
   /** Of LoRA's dropout. */
   seed: number
   /** Where `nan_step_N/` goes. */
@@ -43,8 +44,8 @@ export interface TrainerOptions extends AddedTerms {
 export interface StepHooks {
   /** Micro-batches done, of how many. */
   progress?: (done: number, total: number) => void
-  /** The step's weights are in place for all commands recorded from here on. Not called without a finite loss, or anything to learn from. */
-  published?: () => void
+  /** The weights of this share of the step's updates are in place for all commands recorded from here on. Not called without a finite loss. */
+  published?: (share: number) => void
   /** Told in a sentence what the step did otherwise than it was asked to. */
   warn?: (line: string) => void
 }
@@ -87,24 +88,34 @@ export class Trainer {
   }
 
   /**
-   * Makes one step. A step whose loss or gradient is not finite is skipped, and its batch written to `nan_step_N/`.
+   * Makes one step: all updates by a batch. An update whose loss or gradient is not finite is left out and ends its step, and the batch is written to
+   * `nan_step_N/`.
    * @throws NotFiniteError at the third such step in a row; UserError where a custom loss is wrong
    */
   async trainStep(batch: TrainingBatch, hooks: StepHooks = {}): Promise<StepResult> {
-    const { decoder, options, optimizer } = this
-    const begin = performance.now()
-    const learningRate = learningRateAt(options.schedule, this.step + 1)
-    this.step++
+    const { schedule, iterations = 1 } = this.options
+    const learningRate = learningRateAt(schedule, ++this.step)
     if (batch.lossTokenCount === 0) return { metrics: { 'optim/lr': learningRate }, skipped: true, samples: [] }
+    const made: StepResult[] = []
+    while (made.length < iterations && !made.at(-1)?.skipped)
+      made.push(await this.#update(batch, learningRate, made.length, hooks))
+    if (!made.at(-1)!.skipped) this.badSteps = 0
+    return { ...made[0], metrics: ofAllUpdates(made.map((update) => update.metrics)) }
+  }
 
+  /** Update `index` by a batch; the sampler's log-probabilities stay those that the tokens were drawn with. */
+  async #update(batch: TrainingBatch, learningRate: number, index: number, hooks: StepHooks): Promise<StepResult> {
+    const { decoder, options, optimizer } = this
+    const { iterations = 1 } = options
+    const begin = performance.now()
     const whole = tracer?.span('steps', 'forward_backward')
     const gradients = phase('gradients')
     const work = () =>
       accumulateGradients(decoder, batch, {
         ...options,
         ...this.fitting.size,
-        dropoutSeed: this.#dropout ? hashSeed(options.seed, 'dropout', this.step) : undefined,
-        progress: hooks.progress,
+        dropoutSeed: this.#dropout ? hashSeed(options.seed, 'dropout', this.step, ...(index > 0 ? [index] : [])) : undefined,
+        progress: (done, total) => hooks.progress?.(index * total + done, iterations * total),
         inspect: (inputs) => (this.#lossChecked ||= checkLossGradient(options.loss, inputs)),
       })
     const result = await this.fitting.run(batch, work, hooks.warn)
@@ -115,15 +126,15 @@ export class Trainer {
       optimizer.update(learningRate)
       refreshWeights(decoder)
       decoder.gpu.flush()
-      hooks.published?.()
+      hooks.published?.((index + 1) / iterations)
     }
     const norm = await optimizer.settle('optimizer step')
     optimizing.end()
     whole?.end()
     const skipped = !Number.isFinite(result.loss) || !Number.isFinite(norm)
-    const metrics = this.#metrics(batch, result, { norm, learningRate, seconds: (performance.now() - begin) / 1000 })
-    if (skipped) await this.#keepBadStep(batch, result.loss, norm, hooks.warn)
-    else this.badSteps = 0
+    const about = { norm, learningRate, seconds: (performance.now() - begin) / 1000 }
+    const metrics = updateMetrics(batch, result, options.loss, decoder.gpu, about)
+    if (skipped) await this.#keepBadStep(batch, index, result.loss, norm, hooks.warn)
     return { metrics, skipped, samples: result.samples }
   }
 
@@ -132,31 +143,9 @@ export class Trainer {
     this.optimizer.release()
   }
 
-  #metrics(batch: TrainingBatch, result: GradientResult, step: { norm: number; learningRate: number; seconds: number }): Metrics {
-    const [{ loss }, { gpu }] = [this.options, this.decoder]
-    const { 'entropy/all/mean': entropy, ...ratios } = policyMetrics(
-      batch,
-      result.samples,
-      loss.kernel ? (loss.args as unknown as RatioBounds) : undefined,
-    )
-    return {
-      ...Object.fromEntries(Object.entries(result.lossMetrics).map(([name, value]) => [lossKey(name), finite(value)])),
-      'loss/mean': finite(result.loss),
-      'entropy/all/mean': entropy,
-      // Supervised tokens were sampled by nobody.
-      ...(loss === negativeLogLikelihood ? {} : ratios),
-      'optim/grad_norm': finite(step.norm),
-      'optim/lr': step.learningRate,
-      'perf/throughput': result.rows / step.seconds,
-      'perf/peak_memory': gpu.pool.peakBytes / 2 ** 30,
-      'perf/buffers_made': gpu.pool.buffersMade + gpu.readBuffersMade,
-      'time/forward_backward': step.seconds,
-    }
-  }
-
-  async #keepBadStep(batch: TrainingBatch, loss: number, norm: number, warn: StepHooks['warn']): Promise<void> {
+  async #keepBadStep(batch: TrainingBatch, index: number, loss: number, norm: number, warn: StepHooks['warn']): Promise<void> {
     const what = Number.isFinite(loss) ? `the gradient norm is ${norm}` : `the loss is ${loss}`
-    const dir = await writeBadStep(this.options.runFolder, batch, what, warn)
+    const dir = await writeBadStep(this.options.runFolder, batch, { what, index }, warn)
     this.badSteps++
     if (this.badSteps < MOST_BAD_STEPS) return
     throw new NotFiniteError(

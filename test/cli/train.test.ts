@@ -129,6 +129,7 @@ test('one step off-policy, two environments, a loss, an advantage and a filter o
     'max_steps=3',
     'batch_size=16',
     'oversampling_factor=2',
+    'num_iterations=2',
     ...plugins,
   ])
   good(outcome)
@@ -137,6 +138,11 @@ test('one step off-policy, two environments, a loss, an advantage and a filter o
   for (const row of rows) expect(row['loss/clipped']).toBeGreaterThanOrEqual(0)
   expect(rows[0]['mismatch_kl/all/mean']).toBe(0)
   expect(rows.map((row) => row['off_policy/max'])).toEqual([0, 1, 1])
+  // The ratio is over both updates by a batch, the mismatch before them; weights between the two are half a version on.
+  expect(rows[0].importance_ratio).not.toBe(1)
+  const tokens = [1, 2, 3].flatMap((step) => runs.rows('mix', `rollouts/step_${step}.tokens.jsonl`))
+  const versions = tokens.flatMap((row) => row.versions as number[])
+  expect(versions.filter((v) => !Number.isInteger(v * 2) || v < 0 || v > 2)).toEqual([])
   const rollouts = [1, 2, 3].flatMap((step) => runs.rows('mix', `rollouts/step_${step}.jsonl`))
   expect(new Set(rollouts.map((row) => row.env))).toEqual(new Set(['even', 'odd']))
   const turnedDown = rollouts.filter((row) => row.advantage === null)

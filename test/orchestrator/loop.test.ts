@@ -26,6 +26,8 @@ interface Setup {
   skips?: (step: number) => boolean
   /** A skipped step publishes all the same. */
   skipsLate?: boolean
+  /** Shares of a step after which it publishes; default: once, when it is made. */
+  updates?: (step: number) => number[]
   onEval?: (step: number) => void
   /** Steps whose evaluation is the best so far. */
   best?: number[]
@@ -63,8 +65,9 @@ async function setUp(setup: Setup = {}) {
       batches.push(batch)
       await setup.onTrain?.(batch)
       const skipped = setup.skips?.(batch.step) ?? false
-      if (!skipped || setup.skipsLate) published()
-      return { metrics: { 'loss/mean': 0 }, skipped }
+      const made = setup.updates?.(batch.step) ?? [1]
+      if (!skipped || setup.skipsLate) for (const share of made) published(share)
+      return { metrics: { 'loss/mean': 0 } }
     },
     publish: (version) => {
       events.push(`publish ${version}`)
@@ -106,6 +109,13 @@ test('max_async_level 0: in turns, every token by the weights that are trained',
   expect(batches.flatMap((b) => versionsOf(b).map((v) => b.step - 1 - v))).toEqual(Array.from({ length: 24 }, () => 0))
   expect(rows().map((r) => r['off_policy/mean'])).toEqual([0, 0, 0, 0])
   expect(events.indexOf('prepare 2')).toBeGreaterThan(events.indexOf('publish 1'))
+})
+
+test('several updates by a batch: the weights in between are versions of their own, and the step ends with its number', async () => {
+  // Of step 3 the second update was not finite.
+  const { loop, events } = await setUp({ updates: (step) => (step === 3 ? [1 / 2] : [1 / 2, 1]) })
+  await loop()
+  expect(only(events, 'publish').map((e) => Number(e.split(' ')[1]))).toEqual([0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4])
 })
 
 test('max_async_level 2 runs two steps ahead', async () => {

@@ -156,6 +156,45 @@ describe('a step', () => {
     decoder.release()
   })
 
+  test('of several updates by a batch moves the weights as so many steps with it would', async () => {
+    const { files, batch } = await openCase('llama')
+    const runOnce = async (iterations: number, steps: number) => {
+      const decoder = await loadDecoder(await gpu, files, freshLora())
+      const schedule = { type: 'constant', learningRate: 1e-2, warmupSteps: 0, maxSteps: 9 } as const
+      const rows: Record<string, number | null>[] = []
+      const [shares, parts]: [number[], number[]] = [[], []]
+      const progress = (done: number, total: number) => parts.push(done / total)
+      const weights = await withTrainer(decoder, await trainerOptions(folder, { schedule, iterations }), async (trainer) => {
+        let sampled: Float32Array[] = []
+        for (let i = 0; i < steps; i++) {
+          const { metrics, samples } = await trainer.trainStep(batch, { published: (share) => shares.push(share), progress })
+          rows.push(metrics)
+          if (i === 0) sampled = samples.map(({ logprobs }) => logprobs)
+        }
+        expect([trainer.step, trainer.optimizer.steps]).toEqual([steps, iterations * steps])
+        return { values: await readAll(decoder), sampled }
+      })
+      decoder.release()
+      return { ...weights, rows, shares, parts }
+    }
+    const apart = await runOnce(1, 3)
+    const together = await runOnce(3, 1)
+    expect(together.values).toEqual(apart.values)
+    expect(together.shares).toEqual([1 / 3, 2 / 3, 1])
+    expect(together.parts).toEqual(together.parts.toSorted((a, b) => a - b))
+    expect(together.parts.at(-1)).toBe(1)
+    // What the batch came to before any update by it, and means over the updates.
+    expect(together.sampled).toEqual(apart.sampled)
+    const [row] = together.rows
+    const mean = (name: string) => apart.rows.reduce((sum, r) => sum + r[name]!, 0) / 3
+    for (const name of ['loss/mean', 'entropy/all/mean', 'importance_ratio', 'is_masked/mean', 'optim/grad_norm'])
+      expect(row[name], name).toBeCloseTo(mean(name), 12)
+    expect(row.importance_ratio).not.toBe(apart.rows[0].importance_ratio)
+    for (const name of ['mismatch_kl/all/mean', 'mismatch_kl/all/max', 'optim/lr'])
+      expect(row[name], name).toBe(apart.rows[0][name])
+    expect(Object.keys(row)).toEqual(Object.keys(apart.rows[0]))
+  })
+
   test('lowers the loss of what it trains on', async () => {
     const { files, batch } = await openCase('qwen3')
     const decoder = await loadDecoder(await gpu, files, freshLora())
@@ -297,6 +336,31 @@ describe('what is not finite', () => {
       const written = await readBatch(join(run, 'nan_step_2/batch.json'), { vocabSize: files.config.vocabSize })
       expect(written.map((s) => s.ids)).toEqual(batch.samples.map((s) => s.ids))
       expect(existsSync(join(run, 'nan_step_4'))).toBe(false)
+    })
+    decoder.release()
+  })
+
+  test('an update after others of its step ends the step, whose weights are those of the updates before', async () => {
+    const { batch, files } = await openCase('llama')
+    const decoder = await loadDecoder(await gpu, files, freshLora())
+    const run = join(folder, 'nan-update')
+    await withTrainer(decoder, await trainerOptions(run, { iterations: 3 }), async (trainer) => {
+      const samples = batch.samples.map((s) => ({ ...s, advantages: s.advantages.slice() }))
+      const token = samples[1].lossMask.indexOf(1)
+      const [shares, told]: [number[], string[]] = [[], []]
+      const published = (share: number) => {
+        shares.push(share)
+        samples[1].advantages[token] = NaN
+      }
+      const step = { ...batch, step: 1, samples }
+      const { skipped, metrics } = await trainer.trainStep(step, { published, warn: (line) => told.push(line) })
+      expect([skipped, metrics['loss/mean'], metrics['optim/grad_norm']]).toEqual([false, null, null])
+      expect([shares, trainer.optimizer.steps, trainer.badSteps]).toEqual([[1 / 3], 1, 1])
+      expect(told).toEqual([expect.stringMatching(/^update 2 of step 1 was not finite/)])
+      expect(readFileSync(join(run, 'nan_step_1/note.txt'), 'utf8')).toMatch(
+        /^Update 2 of step 1 was skipped, and those after it/,
+      )
+      for (const [name, values] of await readAll(decoder)) expect(values.every(Number.isFinite), name).toBe(true)
     })
     decoder.release()
   })
