@@ -21,6 +21,7 @@ import {
   type WeightsAbout,
 } from '../trainer/checkpoint.ts'
 import { bestAfter, clearLeftovers, type Best, type KeepRules } from '../trainer/checkpoint-keep.ts'
+import type { ReferenceSync } from '../trainer/reference-sync.ts'
 import { learningRateAt } from '../trainer/schedule.ts'
 import type { Trainer } from '../trainer/trainer.ts'
 
@@ -40,6 +41,8 @@ interface MicroBatchTokens {
 export interface CheckpointParts {
   folder: RunFolder
   trainer: Trainer
+  /** Of a run with a reference model. */
+  reference?: ReferenceSync
   weights: WeightsAbout
   ckpt: CkptConfig
   /** Takes metrics and rollouts back to the end of a step. */
@@ -123,8 +126,9 @@ export class RunCheckpoints {
   }
 
   async #load(dir: string): Promise<CheckpointState> {
-    const { trainer, weights } = this.#parts
+    const { trainer, reference, weights } = this.#parts
     const state = await loadCheckpoint(dir, trainer, weights)
+    await reference?.restore(dir)
     const { forked_from: origin } = state.extra as { forked_from?: Origin }
     this.#origin = origin
     return state
@@ -166,7 +170,7 @@ export class RunCheckpoints {
    * @param extra what state.json holds beside the trainer's
    */
   async save(step: number, row: Metrics | undefined, extra: Record<string, unknown>): Promise<void> {
-    const { folder, trainer, weights, ckpt, settle } = this.#parts
+    const { folder, trainer, reference, weights, ckpt, settle } = this.#parts
     // Before the checkpoint is whole, which promises them.
     await settle()
     this.#best = bestAfter(step, row, ckpt.keep_best, this.#best)
@@ -174,6 +178,7 @@ export class RunCheckpoints {
     await saveCheckpoint(folder.checkpointsPath, trainer, weights, {
       keep: this.#rules,
       best: this.#best,
+      fill: (aside) => reference?.saveTo(aside),
       extra: { ...extra, micro_batch_tokens: sizes, ...(this.#origin && { forked_from: this.#origin }) },
     })
   }

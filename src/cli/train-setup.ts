@@ -27,6 +27,7 @@ import { trainerTokens } from '../orchestrator/samples.ts'
 import type { RunEnvironment } from '../orchestrator/tasks.ts'
 import type { CheckpointState, WeightsAbout } from '../trainer/checkpoint.ts'
 import { loadReference } from '../trainer/reference.ts'
+import { ReferenceSync } from '../trainer/reference-sync.ts'
 import { Trainer } from '../trainer/trainer.ts'
 import { firstPrompts } from './first-prompt.ts'
 import { adapterWords, limitMemory, tellMemory, withMicroBatch } from './gpu-memory.ts'
@@ -85,9 +86,12 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     const { beta, entropy_coef: entropyCoef, num_iterations: iterations } = args
     const trainer = new Trainer(decoder, { ...trainerOptions(args, loss, folder), reference, beta, entropyCoef, iterations })
     const weights = aboutWeights(config, adapter, model, tokenizer)
+    const about = { policy: decoder, about: weights, runFolder: folder.path, every: args.ref_model_sync_steps }
+    const moving = reference && new ReferenceSync({ ...about, reference })
     const checkpoints = new RunCheckpoints({
       folder,
       trainer,
+      reference: moving,
       weights,
       ckpt: config.trainer.ckpt,
       rewind: (step) => monitor.rewind(step),
@@ -135,7 +139,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     const parts: LoopParts = {
       orchestrator,
       monitor,
-      train: (batch, published) => trainOn(trainer, batch, published, { monitor, isFirst: batch.step === firstStep + 1 }),
+      train: (batch, published) => trainOn(trainer, batch, published, { monitor, moving, isFirst: batch.step === firstStep + 1 }),
       publish: (version) => sampler.publish(version),
       isBest: (step, row) => checkpoints.isBest(step, row),
       save: (step, row) => {
@@ -220,7 +224,9 @@ async function load(
     }
     const decoder = await loadDecoder(gpu, model, options)
     // Before a checkpoint's weights take the place of those that the run began with.
-    const reference = keepsReference(args) ? await loadReference(decoder, model, options) : undefined
+    const reference = keepsReference(args)
+      ? await loadReference(decoder, model, options, args.ref_model_sync_steps > 0)
+      : undefined
     const trained = args.use_lora
       ? `a LoRA adapter of ${formatCount(decoder.store!.size)} (rank ${args.lora_rank})`
       : 'all of them'
@@ -272,13 +278,14 @@ async function trainOn(
   trainer: Trainer,
   batch: TrainingBatch,
   published: (share: number) => void,
-  { monitor, isFirst }: { monitor: Monitor; isFirst: boolean },
+  { monitor, moving, isFirst }: { monitor: Monitor; moving?: ReferenceSync; isFirst: boolean },
 ): Promise<{ metrics: Metrics }> {
   const wait = monitor.progress.wait(`training step ${batch.step}`, { limitMs: 24 * 3_600_000 })
   try {
     const compiles = isFirst ? 'the first one, for which the driver compiles the kernels' : ''
     const progress = (done: number, total: number) =>
       wait.update(total > 1 ? `micro-batch ${Math.min(done + 1, total)} of ${total}` : compiles)
+    if (moving?.isDue(trainer.step)) await moveReference(moving, trainer.step, monitor)
     const result = await trainer.trainStep(batch, { progress, published, warn: (line) => monitor.console.warn(line) })
     monitor.noteTokens(trainerTokens(batch, result.samples))
     return result
@@ -289,6 +296,12 @@ async function trainOn(
   } finally {
     wait.done()
   }
+}
+
+async function moveReference(moving: ReferenceSync, step: number, { console: out, progress }: Monitor): Promise<void> {
+  const work = () => progress.run('moving the reference model on', { limitMs: 3_600_000 }, () => moving.follow())
+  await whenThereIsRoom('the weights of the reference model', work, (line) => out.warn(line))
+  out.print(`reference moved on to the weights of step ${step}`)
 }
 
 function aboutWeights(config: RunConfig, adapter: Adapter | undefined, model: ModelFiles, tokenizer: Tokenizer): WeightsAbout {

@@ -35,6 +35,13 @@ export const algorithmFields = {
     .describe(
       'Keep the reference model where beta is 0, too: for ref_kl/all/mean alone, or for a loss of a file that reads refLogprobs.',
     ),
+  ref_model_sync_steps: z
+    .int()
+    .min(0)
+    .default(0)
+    .describe(
+      "After every so many steps the reference model takes the policy's weights (TRL's sync_ref_model with a mixup of 1), for long runs. 0: it stays the model that the run began with.",
+    ),
   num_iterations: z
     .int()
     .min(1)

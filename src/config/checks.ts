@@ -10,7 +10,7 @@ import { needPython, pythonKnows } from '../environments/python/bridge.ts'
 import { ckptChecks, ckptNotices, sftCkptChecks } from './ckpt-checks.ts'
 import { inferenceChecks, inferenceNotices } from './inference-checks.ts'
 import { show } from './problems.ts'
-import { BUILT_IN, spareGroups } from './algorithm-schema.ts'
+import { BUILT_IN, keepsReference, spareGroups } from './algorithm-schema.ts'
 import type { RunConfig } from './schema.ts'
 import type { SftConfig } from './sft-schema.ts'
 
@@ -235,6 +235,7 @@ export function rlNotices(config: RunConfig, written: Written): string[] {
   if (args.eval_strategy === 'no') idle(['eval_steps', 'eval_examples', 'eval_rollouts_per_example'], 'eval_strategy is "no"')
   if (!args.log_completions) idle(['log_completions_steps', 'num_completions_to_print'], 'log_completions is false')
   if (!BUILT_IN.loss.includes(args.loss)) idle(['mask_ratio_low', 'mask_ratio_high'], 'the loss is a file, and takes loss_args')
+  if (!keepsReference(args)) idle(['ref_model_sync_steps'], 'beta is 0 and use_ref_model false, so there is no reference model')
   const groups = args.batch_size / args.rollouts_per_example
   if (spareGroups(groups, args.oversampling_factor) === 0)
     idle(['oversampling_factor'], `of ${groups} group${groups === 1 ? '' : 's'} it makes no whole group more`)

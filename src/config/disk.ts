@@ -3,7 +3,8 @@
  *
  * Of n trained parameters: an adapter is 4 n bytes (float32, the rank as it is written), a whole model 2 or 4 bytes a weight; the optimizer 8 n, or
  * 2 n and a scale for every 256 of each moment of a matrix (optim = "adamw_8bit"; vectors keep 8 n), and of full training 4 n for the masters. Beside
- * them the tokenizer's files. Every name in a file costs about 130 bytes.
+ * them the tokenizer's files. Every name in a file costs about 130 bytes. A reference model that is moved on adds an adapter or a model to each, at most:
+ * checkpoints between two moves share it.
  *
  * Rollouts, metrics and logs are an estimate: as if every prompt and every answer were as long as they may be, with bytes for each as runs had them
  * (models/tiny, SmolLM2; test/cli/kill.test.ts holds it against a run).
@@ -12,7 +13,7 @@ import { readdirSync, statfsSync, statSync } from 'node:fs'
 import { dirname, join, resolve } from 'node:path'
 import { linearShapes, tensorShapes } from '../model/shapes.ts'
 import type { ModelConfig } from '../model/types.ts'
-import { spareGroups } from './algorithm-schema.ts'
+import { keepsReference, spareGroups } from './algorithm-schema.ts'
 import { formatBytes } from './memory.ts'
 import type { RunConfig } from './schema.ts'
 import type { SftConfig } from './sft-schema.ts'
@@ -52,13 +53,14 @@ export function checkpointBytes({ trainer: { args } }: DiskConfig, model: ModelC
   const shapes = args.use_lora ? adapterShapes(args, model) : [...tensorShapes(model).values()]
   const width = args.use_lora || !args.bf16 ? 4 : 2
   const masters = args.use_lora ? 0 : 4
+  const moved = 'beta' in args && keepsReference(args) && args.ref_model_sync_steps > 0
   let bytes = 0
   for (const shape of shapes) {
     const n = shape.reduce((a, b) => a * b, 1)
     const is8bit = args.optim === 'adamw_8bit' && shape.length > 1
     const moments = is8bit ? 2 * n + 8 * Math.ceil(n / BLOCK) : 8 * n
     const names = 1 + (is8bit ? 4 : 2) + (masters ? 1 : 0)
-    bytes += (width + masters) * n + moments + names * HEAD_BYTES
+    bytes += (width + masters) * n + moments + names * HEAD_BYTES + (moved ? width * n + HEAD_BYTES : 0)
   }
   return bytes + tokenizerBytes(model, path)
 }

@@ -173,8 +173,14 @@ export const foreignKeys: ForeignKey[] = [
   write(args, ['kl_coef', 'kl_penalty', 'kl_beta', 'kl_loss_coef', 'use_kl_loss'], 'is named beta here.'),
   write(
     args,
-    ['ref_model', 'sync_ref_model', 'ref_model_*'],
-    'is not a key here: the reference is the model that the run began with. To move it on, merge a checkpoint (the command merge) and start a run from that.',
+    ['ref_model', 'ref_model_name_or_path', 'ref_model_init_kwargs', 'ref_model_path'],
+    'is not a key here: the reference is the model that the run began with, or the policy of every ref_model_sync_steps steps.',
+  ),
+  write(args, ['sync_ref_model'], 'is not a key here: ref_model_sync_steps above 0 does it.'),
+  write(
+    args,
+    ['ref_model_mixup_alpha'],
+    "is not there: after ref_model_sync_steps the reference takes the policy's weights whole.",
   ),
   write(
     args,

@@ -5,8 +5,8 @@
  * T = micro_batch_tokens, S = max_num_seqs, N = max_seq_len, V the vocabulary, all activations float32:
  * - weights that kernels read: 2 P bytes in bf16, 4 P in float32; full fine-tuning holds float32 masters beside them, 4 P; with `quantization` those of layers
  *   take their blocks' bytes (8.5 bits in Q8_0, 4.5 to 6.6 in others), and the values of one layer's 2 bytes each;
- * - a reference model (beta, use_ref_model): nothing where the adapter can be left out, the adapter's 4 n where the run goes on from one, the weights
- *   once more in full fine-tuning;
+ * - a reference model (beta, use_ref_model): nothing where the adapter can be left out, the adapter's 4 n where the run goes on from one or the reference is
+ *   moved on, the weights once more in full fine-tuning;
  * - of n trained parameters: 4 n for the gradient, 8 n for Adam's two moments (optim = "adamw_8bit": 2 n and a scale for every 256 of each, of
  *   matrices; gains and biases keep 8 n), and for an adapter 4 n for itself (its rank rounded up to 8);
  * - one layer inside, a token: 4 (4 H + 2 Q + 3 K + Q + K + heads + 3 I) bytes: residuals and norms; q, k, v as projected (and normed,
@@ -117,7 +117,7 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
     ? {
         name: 'reference',
         bytes: options.reference === 'adapter' ? adapter * 4 : 0,
-        how: 'the adapter that the run goes on from, frozen',
+        how: 'a frozen copy of the adapter',
       }
     : { name: 'reference', bytes: options.reference ? weights * width : 0, how: 'the weights that the run began with, frozen' }
   const { blocks } = options
@@ -170,7 +170,12 @@ export function memoryOf(config: RunConfig | SftConfig, model: SizedModel): Memo
     bf16: args.bf16,
     blocks: args.quantization && model.tensors && blocksOf(model.config, model.tensors, args.quantization),
     optim: args.optim,
-    reference: 'beta' in args && keepsReference(args) ? (config.model.adapter ? 'adapter' : 'plain') : undefined,
+    reference:
+      'beta' in args && keepsReference(args)
+        ? config.model.adapter || args.ref_model_sync_steps > 0
+          ? 'adapter'
+          : 'plain'
+        : undefined,
     maxNumSeqs: embedded?.max_num_seqs ?? 0,
     maxSeqLen: args.max_seq_len,
     prefillRows: embedded?.max_num_batched_tokens && embedded.max_num_batched_tokens - embedded.max_num_seqs,

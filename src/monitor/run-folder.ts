@@ -6,6 +6,7 @@
  *   rollouts/step_N.jsonl        every rollout of step N, training and evaluation (field `split`)
  *   rollouts/step_N.tokens.jsonl their token ids, log-probabilities and versions, so that the file above stays readable
  *   checkpoints/step_N/          written by the trainer
+ *   reference/                   the reference model, once it was moved on (trainer/reference-sync.ts)
  *   logs/attempt_<n>.log         one a start; logs/latest points at the newest
  *   logs/attempt_<n>.versions.json, .diff  what it was made of (cli/run-origin.ts)
  *   logs/timeline.jsonl          who ran when, a line a step (timeline-writer.ts)

@@ -6,6 +6,7 @@
  *     optimizer.safetensors                            both moments of each parameter, float32 or 8-bit codes with their scales (`.absmax`);
  *                                                      of full training its float32 value too
  *     state.json                                       step, counters, and what the caller adds (data position, random state)
+ *     reference/                                       of a reference model that was moved on: its weights (reference-sync.ts)
  *     STABLE                                           written last: the files and their sizes
  *
  * A folder is written aside, synced and renamed; one without STABLE, or with a file of another size, does not count.
@@ -95,7 +96,13 @@ export async function saveCheckpoint(
   root: string,
   trainer: Trainer,
   about: WeightsAbout,
-  options: { keep: number | KeepRules; best?: Best; extra?: Record<string, unknown> },
+  options: {
+    keep: number | KeepRules
+    best?: Best
+    extra?: Record<string, unknown>
+    /** Puts more into the folder before it is whole. */
+    fill?: (aside: string) => void
+  },
 ): Promise<string> {
   const { decoder, optimizer, step } = trainer
   const dir = join(root, `step_${step}`)
@@ -115,7 +122,12 @@ export async function saveCheckpoint(
     const tensors = optimizerTensors(trainer, !about.lora)
     await writeSafetensors(join(aside, 'optimizer.safetensors'), tensors, { format: 'pt' })
     await writeWhole(join(aside, 'state.json'), [jsonText(state)])
-    const sizes = Object.fromEntries(readdirSync(aside).map((name) => [name, statSync(join(aside, name)).size]))
+    options.fill?.(aside)
+    const there = readdirSync(aside, { recursive: true, encoding: 'utf8' }).map((name) => ({
+      name,
+      stat: statSync(join(aside, name)),
+    }))
+    const sizes = Object.fromEntries(there.flatMap(({ name, stat }) => (stat.isFile() ? [[name, stat.size]] : [])))
     await writeWhole(join(aside, MARKER), [jsonText(sizes)])
   }
   await writeFolderWhole(dir, fill, { replace: true })

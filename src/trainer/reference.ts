@@ -1,4 +1,7 @@
-/** The reference model of a KL term, which a policy is held near to: the model that the run began with, on the same weights where they stay. */
+/**
+ * The reference model of a KL term, which a policy is held near to: the model that the run began with, on the same weights where they stay. One that is moved
+ * on (reference-sync.ts) begins as that.
+ */
 import type { Projection } from '../autograd/ops/linear.ts'
 import type { ParameterStore } from '../autograd/parameters.ts'
 import type { TrainingSample } from '../common/types.ts'
@@ -11,9 +14,10 @@ import type { MicroBatchRunner, Work } from './micro-batch.ts'
  * The reference of a policy that was just loaded and not yet trained: the same weights without its adapter where that is fresh (its B is 0), with a frozen
  * copy of the adapter where the run goes on from one, and the files once more where every weight is trained.
  * @param files of the model that the policy was loaded from
+ * @param moves whether it is to take other weights later: an adapter's copy is then made in any case
  */
-export async function loadReference(policy: Decoder, files: ModelTensors, options: LoadOptions): Promise<Decoder> {
-  if (!options.full) return options.adapter ? withAdapterOf(policy, policy.store!.snapshot()) : withoutAdapter(policy)
+export async function loadReference(policy: Decoder, files: ModelTensors, options: LoadOptions, moves = false): Promise<Decoder> {
+  if (!options.full) return options.adapter || moves ? withAdapterOf(policy, policy.store!.snapshot()) : withoutAdapter(policy)
   const { round, matrixUnits, progress } = options
   return await loadDecoder(policy.gpu, files, { round, matrixUnits, progress })
 }

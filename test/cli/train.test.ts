@@ -11,7 +11,15 @@ import { TinyRuns, type Outcome } from './tiny-run.ts'
 
 const runs = new TinyRuns()
 const ppoClip = fileURLToPath(new URL('../../configs/losses/ppo-clip.ts', import.meta.url))
-const inTurns = ['max_async_level=0', 'eval_strategy=steps', 'eval_steps=2', 'save_steps=2', 'eval_temperature=0', 'beta=0.05']
+const inTurns = [
+  'max_async_level=0',
+  'eval_strategy=steps',
+  'eval_steps=2',
+  'save_steps=2',
+  'eval_temperature=0',
+  'beta=0.05',
+  'ref_model_sync_steps=2',
+]
 const adapterOf = (run: string, step: number) =>
   readFileSync(runs.path('outputs', run, `checkpoints/step_${step}/adapter_model.safetensors`))
 const whole = (run: string, step: number) => brokenBecause(runs.path('outputs', run, 'checkpoints', `step_${step}`)) === undefined
@@ -64,10 +72,11 @@ describe('a run in turns (max_async_level = 0)', () => {
     // Step 2 ends with an evaluation, which reads back sizes of its own.
     expect(rows[4]['perf/buffers_made'], 'nothing is allocated in a step').toBe(rows[3]['perf/buffers_made'])
     expect(rows.filter((row) => 'eval/even/avg@1' in row).map((row) => row.step)).toEqual([0, 2, 4])
-    // beta: the first step's policy is the reference, later ones are not.
+    // beta: the first step's policy is the reference, and that of the third, before which it was moved on; the others are not.
     const refKl = rows.slice(1).map((row) => row['ref_kl/all/mean'] as number)
-    expect(refKl[0]).toBe(0)
-    expect(Math.min(...refKl.slice(1))).toBeGreaterThan(0)
+    expect(refKl.map((value) => value > 0)).toEqual([false, true, false, true])
+    expect(whole4.stdout).toContain('reference moved on to the weights of step 2')
+    expect(existsSync(runs.path('outputs/whole/checkpoints/step_4/reference/adapter_model.safetensors'))).toBe(true)
   })
 
   test('rollouts: all of them, with tokens, rewards and advantages', () => {

@@ -1,11 +1,12 @@
 /** [trainer.ckpt]: its two names, what is refused, and the room that checkpoints need. */
 import { expect, onTestFinished, test } from 'vitest'
-import { checkpointsKept, diskLine, folderBytes, freeBytes, recordBytes } from '../../src/config/disk.ts'
+import { checkpointBytes, checkpointsKept, diskLine, folderBytes, freeBytes, recordBytes } from '../../src/config/disk.ts'
 import { loadConfig, parseConfig, parseSftConfig } from '../../src/config/load.ts'
 import { stringifyConfig } from '../../src/config/toml-write.ts'
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { tensorShapes } from '../../src/model/shapes.ts'
 import { newModel } from '../../src/trainer/new-model.ts'
 
 const head = 'model = "models/tiny"\n[env]\nid = "reverse-text"\n'
@@ -158,6 +159,13 @@ test('what a run writes down beside its checkpoints: with every rollout, evaluat
   const told = (steps: number, written?: number) => diskLine(parse(text('', steps)).config, model, '', tmpdir(), written)
   expect(told(100).short).toBeUndefined()
   expect(told(100).line).toMatch(/; up to about [\d.]+ MiB beside them \(an estimate: 100 x 8 rollouts, .*\); .* are free$/)
+  // A reference that is moved on lies in the checkpoints: an adapter more in each, or a model.
+  const each = (more: string) => checkpointBytes(parse(text(more)).config, model, '')
+  const count = [...tensorShapes(model).values()].reduce((sum, shape) => sum + shape.reduce((a, b) => a * b, 1), 0)
+  const moved = each('use_lora = false\nbeta = 0.1\nref_model_sync_steps = 5') - each('use_lora = false\nbeta = 0.1')
+  expect(moved).toBe(2 * count + 130 * tensorShapes(model).size)
+  expect(each('beta = 0.1\nref_model_sync_steps = 5')).toBeGreaterThan(each('beta = 0.1'))
+  expect(each('ref_model_sync_steps = 5')).toBe(each(''))
   // More steps than any disk has room for, of checkpoints that do; what the run has written is no loss.
   const steps = Math.ceil(freeBytes(tmpdir())! / 10_000)
   expect(told(steps).short).toMatch(/^the checkpoints and, .* rollouts, metrics and logs$/)

@@ -295,7 +295,7 @@ describe('composition', () => {
         --max-step is not a key. Did you mean --trainer.args.max_steps?
         --name could mean --model.name or --env.name.
         --seed needs a value: an integer >= 0.
-        --trainer.args.sync_ref_model: trainer.args.sync_ref_model is not a key here: the reference is the model that the run began with. To move it on, merge a checkpoint (the command merge) and start a run from that.
+        --trainer.args.sync_ref_model: trainer.args.sync_ref_model is not a key here: ref_model_sync_steps above 0 does it.
         "word" is not understood here. A config file comes after @, a key after --.
         x.toml: write @ before a config file: \`@ x.toml\`."
     `)
@@ -327,7 +327,7 @@ describe('composition', () => {
 test('notices: keys without effect, and sampling that is not what is trained on', () => {
   const { notices } = parseConfig(
     withArgs(
-      'use_lora = false\nlora_rank = 4\nwarmup_steps = 5\neval_steps = 5\ntop_p = 0.9\nmin_p = 0.1\nmicro_batch_tokens = 4096\nmicro_batch_size = 16\n',
+      'use_lora = false\nlora_rank = 4\nwarmup_steps = 5\neval_steps = 5\ntop_p = 0.9\nmin_p = 0.1\nmicro_batch_tokens = 4096\nmicro_batch_size = 16\nref_model_sync_steps = 5\n',
     ),
   )
   expect(notices).toMatchInlineSnapshot(`
@@ -337,6 +337,7 @@ test('notices: keys without effect, and sampling that is not what is trained on'
       "trainer.args.micro_batch_size has no effect: micro_batch_tokens is set.",
       "trainer.args.top_p, min_p: changes what is drawn, not the log-probability that is trained on (which is over the full vocabulary); far from neutral it biases the importance ratio.",
       "trainer.args.eval_steps has no effect: eval_strategy is "no".",
+      "trainer.args.ref_model_sync_steps has no effect: beta is 0 and use_ref_model false, so there is no reference model.",
     ]
   `)
 })

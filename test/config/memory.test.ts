@@ -28,6 +28,16 @@ test('LoRA on SmolLM2: weights, adapter and cache by hand', () => {
   expect(bytes(rows, 'activations kept')).toBe(1024 * 576 * 30 * 4)
 })
 
+test('a reference model: nothing beside a fresh adapter, a copy where it is moved on, every weight in full fine-tuning', () => {
+  const reference = (args: string) =>
+    memoryOf(config(`beta = 0.1\n${args}`), { config: smollm2 }).find((row) => row.name === 'reference')
+  const adapter = bytes(memoryOf(config(''), { config: smollm2 }), 'adapter')
+  expect(reference('')).toBe(undefined)
+  expect(reference('ref_model_sync_steps = 10')).toMatchObject({ bytes: adapter, how: 'a frozen copy of the adapter' })
+  expect(reference('use_lora = false\nref_model_sync_steps = 10')?.bytes).toBe(134_515_008 * 2)
+  expect(memoryOf(config('ref_model_sync_steps = 10'), { config: smollm2 }).map((row) => row.name)).not.toContain('reference')
+})
+
 test('full fine-tuning, more tokens, no checkpointing: what grows, and how', () => {
   const full = memoryOf(config('use_lora = false'), { config: smollm2 })
   // a working copy in bf16, float32 masters, gradients and two moments
