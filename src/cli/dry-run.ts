@@ -5,7 +5,7 @@ import { messageOf, UserError } from '../common/errors.ts'
 import { batchLine, type Loaded } from '../config/load.ts'
 import type { VllmConfig } from '../config/inference-schema.ts'
 import { diskLine } from '../config/disk.ts'
-import { memoryOf, memoryTable } from '../config/memory.ts'
+import { memoryOf, memoryTable, type SizedModel } from '../config/memory.ts'
 import { show } from '../config/problems.ts'
 import type { RunConfig } from '../config/schema.ts'
 import type { SftConfig } from '../config/sft-schema.ts'
@@ -13,13 +13,14 @@ import { stringifyConfig } from '../config/toml-write.ts'
 import { Gpu } from '../gpu/gpu.ts'
 import { findPython } from '../inference/vllm/server.ts'
 import { openModel, type ModelFiles } from '../model/open.ts'
-import type { ModelConfig } from '../model/types.ts'
 import { adapterWords, withMicroBatch } from './gpu-memory.ts'
 
 export async function dryRun(loaded: Loaded<RunConfig>): Promise<void> {
   const best = await bestAdapter()
   const { model, problem } = await openModelOrWhy(loaded.config.model.name)
-  const { config, line } = sized(loaded, model, best)
+  const { ref_model: refName } = loaded.config.trainer.args
+  const { model: reference, problem: noReference } = refName === undefined ? {} : await openModelOrWhy(refName)
+  const { config, line } = sized(loaded, model && { ...model, reference }, best)
   console.log(stringifyConfig(config))
   console.log(`# ${batchLine(config)}`)
   console.log(best ? `# adapter: ${best.name}${best.software ? ' (software)' : ''}` : `# no WebGPU adapter: ${CLI} doctor`)
@@ -30,11 +31,13 @@ export async function dryRun(loaded: Loaded<RunConfig>): Promise<void> {
     console.log(`# no memory table: ${problem}`)
     return
   }
-  const table = memoryTable(memoryOf(config, model), model.config, best?.limits)
+  const table = memoryTable(memoryOf(config, { ...model, reference }), model.config, best?.limits)
   console.log(`# GPU memory for ${model.name}\n${table.replaceAll(/^/gm, '#')}`)
+  if (noReference) console.log(`# the reference model is not counted: ${noReference}`)
   const { line: disk, short } = diskLine(config, model.config, model.path, config.trainer.args.output_dir)
   console.log(`# disk: ${disk}${short === undefined ? '' : `: ${short} will not fit`}`)
   model.close()
+  reference?.close()
 }
 
 /**
@@ -64,7 +67,7 @@ async function openModelOrWhy(name: string): Promise<{ model?: ModelFiles; probl
 /** The config with the number of "auto" in it, or a line that says why there is none. */
 export function sized<Config extends RunConfig | SftConfig>(
   loaded: Loaded<Config>,
-  model: { config: ModelConfig } | undefined,
+  model: SizedModel | undefined,
   adapter: Awaited<ReturnType<typeof bestAdapter>>,
 ): { config: Config; line?: string } {
   if (!loaded.autoMicroBatch) return { config: loaded.config }

@@ -13,6 +13,7 @@ import { loadAlgorithm, tryAlgorithm } from '../orchestrator/plugins.ts'
 import { membersOf, type RunEnvironment } from '../orchestrator/tasks.ts'
 import { checkLossShape } from '../trainer/losses/check.ts'
 import { loadLoss, type Loss } from '../trainer/losses/index.ts'
+import { checkSameTokens } from '../trainer/reference.ts'
 
 export interface Inputs {
   environments: RunEnvironment[]
@@ -25,6 +26,8 @@ export interface Inputs {
   encode: (messages: Message[], tools?: readonly ToolDefinition[]) => number[]
   /** The adapter to go on from. */
   adapter?: Adapter
+  /** Another model as the reference. */
+  refModel?: ModelFiles
   /** What to know about them, one line each. */
   notices: string[]
 }
@@ -39,8 +42,10 @@ export async function openInputs(config: RunConfig): Promise<Inputs> {
   const algorithm = await loadAlgorithm(args)
   tryAlgorithm(algorithm, exampleOf(environments[0]))
   const model = await openModel(config.model.name)
+  let refModel: ModelFiles | undefined
   try {
     const tokenizer = await model.tokenizer()
+    refModel = args.ref_model === undefined ? undefined : await openReference(args.ref_model, { ...model, tokenizer })
     const adapter = config.model.adapter ? await openAdapter(config, model) : undefined
     const template = new ChatTemplate(tokenizer)
     const encode: Inputs['encode'] = (messages, tools) => template.prompt(messages, tools).ids
@@ -53,9 +58,24 @@ export async function openInputs(config: RunConfig): Promise<Inputs> {
       )
     if (args.eval_strategy === 'steps' && !environments.some(({ env }) => env.evalDataset.length > 0))
       notices.push('eval_strategy is "steps", but no environment has held-out tasks: nothing is evaluated.')
-    return { environments, loss, algorithm, model, tokenizer, template, encode, adapter, notices }
+    return { environments, loss, algorithm, model, tokenizer, template, encode, adapter, refModel, notices }
   } catch (error) {
     model.close()
+    refModel?.close()
+    throw error
+  }
+}
+
+/** Another model as the reference. @throws UserError where it is none, or has other tokens */
+async function openReference(ref: string, policy: Parameters<typeof checkSameTokens>[0]): Promise<ModelFiles> {
+  let files: ModelFiles | undefined
+  try {
+    files = await openModel(ref)
+    checkSameTokens(policy, { ...files, tokenizer: await files.tokenizer() })
+    return files
+  } catch (error) {
+    files?.close()
+    if (error instanceof UserError) throw new UserError(`trainer.args.ref_model: ${error.message}`)
     throw error
   }
 }

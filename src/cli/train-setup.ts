@@ -13,7 +13,7 @@ import { Gpu } from '../gpu/gpu.ts'
 import { loadDecoder, type LoadOptions } from '../model/decoder-load.ts'
 import type { Decoder } from '../model/decoder.ts'
 import type { ModelFiles } from '../model/open.ts'
-import { wordsOfBlocks } from '../model/quantise.ts'
+import { ownBlocks, wordsOfBlocks } from '../model/quantise.ts'
 import { weightCount } from '../model/shapes.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
 import { formatBytes, formatCount } from '../monitor/format.ts'
@@ -26,7 +26,7 @@ import { Orchestrator } from '../orchestrator/orchestrator.ts'
 import { trainerTokens } from '../orchestrator/samples.ts'
 import type { RunEnvironment } from '../orchestrator/tasks.ts'
 import type { CheckpointState, WeightsAbout } from '../trainer/checkpoint.ts'
-import { loadReference } from '../trainer/reference.ts'
+import { loadOtherReference, loadReference } from '../trainer/reference.ts'
 import { ReferenceSync } from '../trainer/reference-sync.ts'
 import { Trainer } from '../trainer/trainer.ts'
 import { firstPrompts } from './first-prompt.ts'
@@ -34,7 +34,7 @@ import { adapterWords, limitMemory, tellMemory, withMicroBatch } from './gpu-mem
 import { toolCallParser } from './tool-calls.ts'
 import { trainerOptions } from './trainer-options.ts'
 import { dataChanges, noteFork, RunCheckpoints, tellDisk } from './train-checkpoints.ts'
-import { openInputs } from './train-inputs.ts'
+import { openInputs, type Inputs } from './train-inputs.ts'
 import { openSampler } from './train-sampler.ts'
 
 export interface Run {
@@ -55,15 +55,19 @@ export interface Run {
  */
 export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
   const inputs = await openInputs(loaded.config)
-  const { environments, loss, algorithm, model, tokenizer, template, adapter } = inputs
-  const opened: { close(): void | Promise<void> }[] = [model, { close: () => closeEnvironments(environments) }]
+  const { environments, loss, algorithm, model, tokenizer, template, adapter, refModel } = inputs
+  const opened: { close(): void | Promise<void> }[] = [
+    model,
+    ...(refModel ? [refModel] : []),
+    { close: () => closeEnvironments(environments) },
+  ]
   let folder: RunFolder | undefined
   try {
     // Before the folder, whose config.toml says what was made of micro_batch_tokens = "auto".
     const gpu = await Gpu.open()
     opened.push(gpu)
     limitMemory(gpu, loaded.config.trainer.args.gpu_memory)
-    const { config, line } = withMicroBatch(loaded, model, adapterWords(gpu))
+    const { config, line } = withMicroBatch(loaded, { ...model, reference: refModel }, adapterWords(gpu))
     const { args } = config.trainer
     folder = openFolder(loaded, config)
     if (loaded.fork) noteFork(folder, loaded.fork)
@@ -82,7 +86,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     monitor.console.dim(...firstPrompts(environments, inputs))
     if (line) monitor.console.print(`micro    ${line}`)
     tellDisk(diskLine(config, model.config, model.path, folder.path, folderBytes(folder.path)), monitor.console)
-    const { decoder, reference } = await load(gpu, model, config, monitor, adapter)
+    const { decoder, reference } = await load(gpu, inputs, config, monitor)
     const { beta, entropy_coef: entropyCoef, num_iterations: iterations } = args
     const trainer = new Trainer(decoder, { ...trainerOptions(args, loss, folder), reference, beta, entropyCoef, iterations })
     const weights = aboutWeights(config, adapter, model, tokenizer)
@@ -199,10 +203,9 @@ function announce(monitor: Monitor, loaded: Loaded<RunConfig>, gpu: Gpu, folder:
 
 async function load(
   gpu: Gpu,
-  model: ModelFiles,
+  { model, adapter, refModel }: Inputs,
   config: RunConfig,
   monitor: Monitor,
-  adapter: Adapter | undefined,
 ): Promise<{ decoder: Decoder; reference?: Decoder }> {
   const { args } = config.trainer
   const lora = {
@@ -224,15 +227,20 @@ async function load(
     }
     const decoder = await loadDecoder(gpu, model, options)
     // Before a checkpoint's weights take the place of those that the run began with.
-    const reference = keepsReference(args)
-      ? await loadReference(decoder, model, options, args.ref_model_sync_steps > 0)
-      : undefined
+    let reference: Decoder | undefined
+    if (refModel) reference = await loadOtherReference(gpu, refModel, options)
+    else if (keepsReference(args)) reference = await loadReference(decoder, model, options, args.ref_model_sync_steps > 0)
     const trained = args.use_lora
       ? `a LoRA adapter of ${formatCount(decoder.store!.size)} (rank ${args.lora_rank})`
       : 'all of them'
     monitor.console.print(
       `model    ${model.name}: ${formatCount(weightCount(model.config))} weights${wordsOfBlocks(model, args.quantization)}; trained: ${trained}`,
     )
+    if (refModel) {
+      const { name, config: shape } = refModel
+      const blocks = wordsOfBlocks(refModel, ownBlocks(refModel))
+      monitor.console.print(`reference ${name}: ${formatCount(weightCount(shape))} weights${blocks}, frozen`)
+    }
     return { decoder, reference }
   } finally {
     wait.done()

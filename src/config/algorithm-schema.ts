@@ -35,6 +35,13 @@ export const algorithmFields = {
     .describe(
       'Keep the reference model where beta is 0, too: for ref_kl/all/mean alone, or for a loss of a file that reads refLogprobs.',
     ),
+  ref_model: z
+    .string()
+    .min(1)
+    .optional()
+    .describe(
+      'Another model as the reference, a folder, a .gguf or a hub id with the same tokens: a teacher, whose log-probabilities of the sampled tokens a KL term or a loss of a file reads (on-policy distillation, docs/algorithms.md). Default: the model that the run began with.',
+    ),
   ref_model_sync_steps: z
     .int()
     .min(0)
@@ -88,7 +95,8 @@ export const algorithmFields = {
 }
 
 /** Whether a run has a reference model. */
-export const keepsReference = (args: { beta: number; use_ref_model: boolean }): boolean => args.beta > 0 || args.use_ref_model
+export const keepsReference = (args: { beta: number; use_ref_model: boolean; ref_model?: string }): boolean =>
+  args.beta > 0 || args.use_ref_model || args.ref_model !== undefined
 
 /** Groups that may be played in the place of others: a factor of 1.1 of 10 groups is one, though 10 x 0.1 is a little less. */
 export const spareGroups = (groups: number, factor: number): number => Math.floor(groups * (factor - 1) + 1e-9)

@@ -125,6 +125,13 @@ export const rlChecks: Check<RunConfig>[] = [
         ? undefined
         : `${A}max_off_policy_steps is ${args.max_off_policy_steps}, less than max_async_level (${args.max_async_level}): every rollout would be dropped. Use ${args.max_async_level} or more.`,
   },
+  {
+    keys: [`${A}ref_model_sync_steps`, `${A}ref_model`],
+    find: ({ trainer: { args } }) =>
+      args.ref_model !== undefined && args.ref_model_sync_steps > 0
+        ? `${A}ref_model_sync_steps is ${args.ref_model_sync_steps}, but ref_model names another model as the reference, which does not take the policy's weights. Remove one of them.`
+        : undefined,
+  },
   { keys: [`${A}loss`], find: ({ trainer: { args } }) => pluginProblem('loss', args.loss) },
   { keys: [`${A}advantage`], find: ({ trainer: { args } }) => pluginProblem('advantage', args.advantage) },
   {
@@ -241,7 +248,7 @@ export function rlNotices(config: RunConfig, written: Written): string[] {
     idle(['oversampling_factor'], `of ${groups} group${groups === 1 ? '' : 's'} it makes no whole group more`)
   if (args.filters.every((name) => BUILT_IN.filters.includes(name)) && Object.keys(args.filter_args).length)
     notices.push(`${A}filter_args has no effect: no filter is a file.`)
-  if (args.rollouts_per_example < 4)
+  if (args.rollouts_per_example < 4 && args.filters.includes('zero_variance'))
     notices.push(
       `${A}rollouts_per_example is ${args.rollouts_per_example}: small groups often have no reward variance and are then dropped; 8 or more is advised.`,
     )

@@ -173,8 +173,13 @@ export const foreignKeys: ForeignKey[] = [
   write(args, ['kl_coef', 'kl_penalty', 'kl_beta', 'kl_loss_coef', 'use_kl_loss'], 'is named beta here.'),
   write(
     args,
-    ['ref_model', 'ref_model_name_or_path', 'ref_model_init_kwargs', 'ref_model_path'],
-    'is not a key here: the reference is the model that the run began with, or the policy of every ref_model_sync_steps steps.',
+    ['ref_model_name_or_path', 'ref_model_path', 'teacher_model_name_or_path', 'teacher_model', 'teacher'],
+    'is named ref_model here.',
+  ),
+  write(
+    args,
+    ['teacher_tau', 'distillation_coef', 'distill_coef'],
+    'is not a key here: on-policy distillation is ref_model with loss = "configs/losses/on-policy-distillation.ts" and its loss_args (docs/algorithms.md).',
   ),
   write(args, ['sync_ref_model'], 'is not a key here: ref_model_sync_steps above 0 does it.'),
   write(
@@ -289,7 +294,12 @@ export const foreignKeys: ForeignKey[] = [
     'is not a table here: metrics.jsonl in the run folder holds every metric; see trainer.args.report_to.',
   ),
   write('', ['inference_gpu_ids', 'trainer_gpu_ids', 'num_gpus', 'tensor_parallel_size', 'deployment', 'gpus'], oneGpu.say),
-  write('', ['env_file', 'env_files', 'slurm', 'hosted', 'teacher', 'reference'], 'has no meaning here. Remove it.'),
+  write('', ['env_file', 'env_files', 'slurm', 'hosted'], 'has no meaning here. Remove it.'),
+  write(
+    '',
+    ['teacher', 'teacher_model', 'teacher_inference', 'reference', 'ref_model'],
+    'is not a table here: trainer.args.ref_model names a reference model or a teacher, which the trainer scores with itself.',
+  ),
   write(
     'inference',
     ['model', 'server', 'parallel', 'vllm_extra', 'host', 'enable_lora', 'max_lora_rank', ...vllmFlags],

@@ -6,7 +6,7 @@
  * - weights that kernels read: 2 P bytes in bf16, 4 P in float32; full fine-tuning holds float32 masters beside them, 4 P; with `quantization` those of layers
  *   take their blocks' bytes (8.5 bits in Q8_0, 4.5 to 6.6 in others), and the values of one layer's 2 bytes each;
  * - a reference model (beta, use_ref_model): nothing where the adapter can be left out, the adapter's 4 n where the run goes on from one or the reference is
- *   moved on, the weights once more in full fine-tuning;
+ *   moved on, the weights once more in full fine-tuning; another model (ref_model): its weights, and what one of its layers takes beyond ours;
  * - of n trained parameters: 4 n for the gradient, 8 n for Adam's two moments (optim = "adamw_8bit": 2 n and a scale for every 256 of each, of
  *   matrices; gains and biases keep 8 n), and for an adapter 4 n for itself (its rank rounded up to 8);
  * - one layer inside, a token: 4 (4 H + 2 Q + 3 K + Q + K + heads + 3 I) bytes: residuals and norms; q, k, v as projected (and normed,
@@ -21,7 +21,7 @@
  * An estimate: pools round buffers up by up to an eighth, and drivers add their own. Against what runs held it was within 15%
  * (test/config/memory-measured.test.ts). metrics.jsonl has the peak of a run as perf/peak_memory.
  */
-import { blocksOf } from '../model/quantise.ts'
+import { blocksOf, ownBlocks } from '../model/quantise.ts'
 import { linearShapes, tensorShapes } from '../model/shapes.ts'
 import type { ModelConfig, TensorSource } from '../model/types.ts'
 import { keepsReference } from './algorithm-schema.ts'
@@ -44,8 +44,8 @@ export interface MemoryOptions {
   blocks?: { values: number; bytes: number; formats: string[] }
   /** Default: "adamw". */
   optim?: TrainerArgs['optim']
-  /** Whether a reference model is kept, and whether it has an adapter of its own. */
-  reference?: 'plain' | 'adapter'
+  /** Whether a reference model is kept, whether it has an adapter of its own, or that it is another model. */
+  reference?: 'plain' | 'adapter' | OtherModel
   /** Slots of the KV cache; 0 where nothing is generated. */
   maxNumSeqs: number
   maxSeqLen: number
@@ -54,6 +54,12 @@ export interface MemoryOptions {
   /** Default: room for maxSeqLen tokens of each slot. */
   kvCacheBytes?: number
   kvCacheDtype?: 'f32' | 'f16'
+}
+
+/** A reference model that is not the policy's, and what of its layers lies in blocks. */
+export interface OtherModel {
+  model: ModelConfig
+  blocks?: MemoryOptions['blocks']
 }
 
 export interface MemoryRow {
@@ -75,7 +81,6 @@ const SAMPLER_BYTES = 64 * MIB
 export function estimateMemory(options: MemoryOptions): MemoryRow[] {
   const { model, microBatchTokens: T, maxNumSeqs: S, maxSeqLen: N } = options
   const { hiddenSize: H, intermediateSize: I, layers: L, vocabSize: V } = model
-  const Q = model.heads * model.headDim
   const K = model.kvHeads * model.headDim
   const shapes = [...tensorShapes(model).values()]
   const valuesOf = (some: number[][]) => sum(some.map((shape) => shape.reduce((a, b) => a * b, 1)))
@@ -85,9 +90,8 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
   const in8bit = options.optim === 'adamw_8bit'
   const vectors = options.useLora ? 0 : valuesOf(shapes.filter((shape) => shape.length === 1))
   const moments = in8bit ? (trained - vectors) * (2 + 8 / 256) + vectors * 8 : trained * 8
-  const width = options.bf16 ? 2 : 4
   const loraInner = options.useLora ? options.loraTargetModules.length * paddedRank(options.loraRank) : 0
-  const inner = 4 * (4 * H + 3 * Q + 4 * K + (model.qkNorm ? Q + K : 0) + model.heads + 3 * I + loraInner)
+  const inner = 4 * (innerWidth(model) + loraInner)
   const recorded = inner + 4 * droppedInputs(options)
   const backward = 4 * (2 * H + 3 * I)
   const logits = Math.min(T, headRows(V))
@@ -113,25 +117,13 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
     given === undefined || given >= whole
       ? { name: 'KV cache', bytes: whole, how: `${S} completions x ${N} tokens x ${L} layers, ${half ? 'f16' : 'float32'}` }
       : { name: 'KV cache', bytes: S > 0 ? given : 0, how: `kv_cache_bytes, for ${Math.floor((given / whole) * S * N)} tokens` }
-  const reference: MemoryRow = options.useLora
-    ? {
-        name: 'reference',
-        bytes: options.reference === 'adapter' ? adapter * 4 : 0,
-        how: 'a frozen copy of the adapter',
-      }
-    : { name: 'reference', bytes: options.reference ? weights * width : 0, how: 'the weights that the run began with, frozen' }
   const { blocks } = options
   const inBlocks = blocks?.values ?? 0
-  const kind = width === 2 ? 'bf16' : 'float32'
   const rows: MemoryRow[] = [
-    {
-      name: 'weights',
-      bytes: (weights - inBlocks) * width + (blocks?.bytes ?? 0),
-      how: `${millions(weights)} weights, ${blocks ? `${millions(inBlocks)} in ${blocks.formats.join(', ')}, the others ${kind}` : kind}`,
-    },
+    { name: 'weights', ...weightsHeld(options) },
     { name: 'widened', bytes: (inBlocks / L) * 2, how: 'values of the matrices of one layer, bf16' },
     { name: 'adapter', bytes: adapter * 4, how: `LoRA rank ${options.loraRank}: ${millions(adapter)} parameters, float32` },
-    reference,
+    ...referenceRows(options, adapter, kept.bytes + layer.bytes),
     { name: 'masters', bytes: options.useLora ? 0 : weights * 4, how: 'what is trained: each weight in float32' },
     { name: 'gradients', bytes: trained * 4, how: `${millions(trained)} trained parameters, float32` },
     { name: 'Adam', bytes: moments, how: `two moments of each, ${in8bit ? '8 bits and a scale for every 256' : 'float32'}` },
@@ -148,11 +140,48 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
   return rows.filter((row) => row.bytes > 0)
 }
 
+/** Values of a token inside one layer: residuals and norms; q, k, v as projected and turned; attention's; the gated MLP's. */
+const innerWidth = ({ hiddenSize: H, intermediateSize: I, heads, kvHeads, headDim, qkNorm }: ModelConfig): number => {
+  const [Q, K] = [heads * headDim, kvHeads * headDim]
+  return 4 * H + 3 * Q + 4 * K + (qkNorm ? Q + K : 0) + heads + 3 * I
+}
+
+/** A model's weights as kernels read them. */
+function weightsHeld({ model, blocks, bf16 }: OtherModel & { bf16: boolean }): Pick<MemoryRow, 'bytes' | 'how'> {
+  const weights = sum([...tensorShapes(model).values()].map((shape) => shape.reduce((a, b) => a * b, 1)))
+  const [inBlocks, kind] = [blocks?.values ?? 0, bf16 ? 'bf16' : 'float32']
+  return {
+    bytes: (weights - inBlocks) * (bf16 ? 2 : 4) + (blocks?.bytes ?? 0),
+    how: `${millions(weights)} weights, ${blocks ? `${millions(inBlocks)} in ${blocks.formats.join(', ')}, the others ${kind}` : kind}`,
+  }
+}
+
+/** @param adapter its parameters @param held bytes of the policy's activations, whose room the reference's pass has */
+function referenceRows(options: MemoryOptions, adapter: number, held: number): MemoryRow[] {
+  const { reference, model, bf16, microBatchTokens: T } = options
+  const row = (bytes: number, how: string) => [{ name: 'reference', bytes, how }]
+  if (reference === undefined) return []
+  if (typeof reference === 'object') {
+    const { bytes, how } = weightsHeld({ ...reference, bf16 })
+    const { model: other, blocks } = reference
+    const pass = 4 * T * innerWidth(other) + (2 * (blocks?.values ?? 0)) / other.layers
+    const head = 4 * Math.min(T, headRows(other.vocabSize)) * other.vocabSize
+    return [
+      ...row(bytes, `of another model: ${how}`),
+      { name: 'its pass', bytes: Math.max(0, pass + head - held), how: `one of its layers, ${T} tokens, beyond what ours take` },
+    ]
+  }
+  if (options.useLora) return row(reference === 'adapter' ? adapter * 4 : 0, 'a frozen copy of the adapter')
+  return row(weightsHeld({ model, bf16 }).bytes, 'the weights that the run began with, frozen')
+}
+
 /** A model whose memory is worked out. */
 export interface SizedModel {
   config: ModelConfig
   /** Of files that are there: what lies there in blocks. */
   tensors?: TensorSource
+  /** The files of trainer.args.ref_model. */
+  reference?: { config: ModelConfig; tensors: TensorSource }
 }
 
 /** The same, from a resolved config. */
@@ -170,18 +199,22 @@ export function memoryOf(config: RunConfig | SftConfig, model: SizedModel): Memo
     bf16: args.bf16,
     blocks: args.quantization && model.tensors && blocksOf(model.config, model.tensors, args.quantization),
     optim: args.optim,
-    reference:
-      'beta' in args && keepsReference(args)
-        ? config.model.adapter || args.ref_model_sync_steps > 0
-          ? 'adapter'
-          : 'plain'
-        : undefined,
+    reference: referenceOf(config, model),
     maxNumSeqs: embedded?.max_num_seqs ?? 0,
     maxSeqLen: args.max_seq_len,
     prefillRows: embedded?.max_num_batched_tokens && embedded.max_num_batched_tokens - embedded.max_num_seqs,
     kvCacheBytes: embedded?.kv_cache_bytes,
     kvCacheDtype: embedded?.kv_cache_dtype,
   })
+}
+
+function referenceOf({ model, trainer: { args } }: RunConfig | SftConfig, { reference }: SizedModel): MemoryOptions['reference'] {
+  if (!('beta' in args) || !keepsReference(args)) return undefined
+  if (reference) {
+    const { config, tensors } = reference
+    return { model: config, blocks: ownBlocks(reference) && blocksOf(config, tensors, 'gguf') }
+  }
+  return model.adapter || args.ref_model_sync_steps > 0 ? 'adapter' : 'plain'
 }
 
 /** The limits of an adapter that matter here, in bytes. */

@@ -40,6 +40,10 @@ export function blocksOf(
   return { ...found, formats: [...found.formats] }
 }
 
+/** How a frozen model is held that nobody says it of: a quantised file in its own blocks, which give the values that it would be loaded with. */
+export const ownBlocks = (model: { config: ModelConfig; tensors: TensorSource }): 'gguf' | undefined =>
+  blocksOf(model.config, model.tensors, 'gguf').values > 0 ? 'gguf' : undefined
+
 /** For a line about a model: how much of it is held in which blocks. Empty without a quantization. */
 export function wordsOfBlocks(
   model: { config: ModelConfig; tensors: TensorSource },

@@ -187,7 +187,7 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
     group: 'Loss',
     formula: 'mean over loss tokens of exp(d) - d - 1; d = logp of the reference model - logp of the trainer (with `beta`)',
     unit: 'nats',
-    healthy: '0 at the first step, then grows and levels off; where it keeps growing and answers get worse, raise `beta`',
+    healthy: '0 at first, grows and levels off (if answers get worse, raise `beta`); of a teacher (`ref_model`) it falls',
     trl: 'kl',
   },
   importance_ratio: {

@@ -89,7 +89,7 @@ export interface RunnerOptions {
   /** Rows of a micro-batch at most (a longer sequence is one of its own): capacities are powers of two below it. */
   rowsAtMost: number
   plans?: boolean
-  /** What `reference` work runs: a model of the same shape. */
+  /** What `reference` work runs: a model of any shape with the policy's tokens. */
   reference?: Decoder
 }
 

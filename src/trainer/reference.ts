@@ -1,13 +1,18 @@
 /**
  * The reference model of a KL term, which a policy is held near to: the model that the run began with, on the same weights where they stay. One that is moved
- * on (reference-sync.ts) begins as that.
+ * on (reference-sync.ts) begins as that. It may be another model with the same tokens instead: a teacher, which a policy is distilled from.
  */
 import type { Projection } from '../autograd/ops/linear.ts'
 import type { ParameterStore } from '../autograd/parameters.ts'
+import { UserError } from '../common/errors.ts'
 import type { TrainingSample } from '../common/types.ts'
+import type { Gpu } from '../gpu/gpu.ts'
 import { loadDecoder, type LoadOptions, type ModelTensors } from '../model/decoder-load.ts'
 import type { Decoder } from '../model/decoder.ts'
 import type { PackedBatch } from '../model/packed.ts'
+import { ownBlocks } from '../model/quantise.ts'
+import type { Tokenizer } from '../model/tokenizer.ts'
+import type { ModelConfig } from '../model/types.ts'
 import type { MicroBatchRunner, Work } from './micro-batch.ts'
 
 /**
@@ -20,6 +25,44 @@ export async function loadReference(policy: Decoder, files: ModelTensors, option
   if (!options.full) return options.adapter || moves ? withAdapterOf(policy, policy.store!.snapshot()) : withoutAdapter(policy)
   const { round, matrixUnits, progress } = options
   return await loadDecoder(policy.gpu, files, { round, matrixUnits, progress })
+}
+
+/**
+ * Another model as the reference: frozen, and in its blocks where its files are quantised.
+ * @throws UserError for files that are broken; GpuError where the adapter has no room
+ */
+export async function loadOtherReference(
+  gpu: Gpu,
+  files: ModelTensors,
+  options: Pick<LoadOptions, 'round' | 'matrixUnits' | 'progress'>,
+): Promise<Decoder> {
+  return await loadDecoder(gpu, files, { ...options, quantization: ownBlocks(files) })
+}
+
+/**
+ * Whether a reference says of each token of the policy's what the policy means by it.
+ * @throws UserError where it has other tokens, or too few
+ */
+export function checkSameTokens(policy: Words, reference: Words): void {
+  const [ours, theirs] = [policy.tokenizer, reference.tokenizer]
+  for (let id = 0; id < ours.vocabSize; id++) {
+    const [own, other] = [ours.idToToken(id), theirs.idToToken(id)]
+    if (own === null || own === other) continue
+    throw new UserError(
+      `The reference model ${reference.name} has other tokens than ${policy.name}: ${id} is ${JSON.stringify(other)} there and ${JSON.stringify(own)} here, so its log-probabilities say nothing of ours. Name a model of the same family, with the same tokenizer.`,
+    )
+  }
+  const [rows, needed] = [reference.config.vocabSize, policy.config.vocabSize]
+  if (rows >= needed) return
+  throw new UserError(
+    `The reference model ${reference.name} has ${rows} rows in its embedding and ${policy.name} ${needed}: a token that the policy samples may be none of its. Name one with at least as many.`,
+  )
+}
+
+interface Words {
+  name: string
+  config: ModelConfig
+  tokenizer: Tokenizer
 }
 
 /** The model of `policy`, which keeps its weights, without its adapter. */

@@ -22,7 +22,7 @@ import { learningRateAt, type Schedule } from './schedule.ts'
 
 export interface TrainerOptions extends AddedTerms {
   loss: Loss
-  /** Scores every batch first, for `beta` and for a loss that reads refLogprobs; frozen, of the policy's shape (reference.ts). */
+  /** Scores every batch first, for `beta` and for a loss that reads refLogprobs; frozen (reference.ts). */
   reference?: Decoder
   /** Logits are divided by it: that of sampling. */
   temperature: number

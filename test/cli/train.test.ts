@@ -10,6 +10,7 @@ import { brokenBecause } from '../../src/trainer/checkpoint.ts'
 import { TinyRuns, type Outcome } from './tiny-run.ts'
 
 const runs = new TinyRuns()
+const distillation = fileURLToPath(new URL('../../configs/losses/on-policy-distillation.ts', import.meta.url))
 const ppoClip = fileURLToPath(new URL('../../configs/losses/ppo-clip.ts', import.meta.url))
 const inTurns = [
   'max_async_level=0',
@@ -176,6 +177,24 @@ test('full fine-tuning writes a model that opens', async () => {
   expect(await after.tensors.read(name)).not.toEqual(await before.tensors.read(name))
   before.close()
   after.close()
+})
+
+test('on-policy distillation: a teacher in place of a reward', async () => {
+  good(await runs.run(['run_name=teacher', 'use_lora=false', 'learning_rate=1e-2', 'max_steps=3', '--model.name', './tiny']))
+  const teacher = 'outputs/teacher/checkpoints/step_3'
+  const words = ['use_lora=false', 'learning_rate=1e-2', `loss=${distillation}`, 'filters=[]', 'rollouts_per_example=2']
+  const outcome = await runs.run(['run_name=student', 'max_steps=8', `ref_model=${teacher}`, ...words])
+  good(outcome)
+  expect(outcome.stdout).toMatch(/reference step_3: [\d.]+ ?[kM]? weights, frozen/)
+  const rows = runs.rows('student', 'metrics.jsonl')
+  const refKl = rows.map((row) => row['ref_kl/all/mean'] as number)
+  expect(refKl[0]).toBeGreaterThan(0)
+  expect(refKl.at(-1)).toBeLessThan(refKl[0] / 2)
+  expect(rows[0]['loss/reverse_kl']).toBeTypeOf('number')
+  expect(rows.map((row) => row['discarded/mean'])).toEqual(rows.map(() => 0))
+  const refused = await runs.run(['run_name=no', 'max_steps=1', 'ref_model=./nowhere'])
+  expect(refused).toMatchObject({ code: 2 })
+  expect(refused.stderr).toContain('trainer.args.ref_model: There is no model at ./nowhere')
 })
 
 test('model.adapter goes on from an adapter: what it samples first is what the other run sampled last', async () => {

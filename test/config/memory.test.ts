@@ -35,6 +35,16 @@ test('a reference model: nothing beside a fresh adapter, a copy where it is move
   expect(reference('')).toBe(undefined)
   expect(reference('ref_model_sync_steps = 10')).toMatchObject({ bytes: adapter, how: 'a frozen copy of the adapter' })
   expect(reference('use_lora = false\nref_model_sync_steps = 10')?.bytes).toBe(134_515_008 * 2)
+  // Another model: its weights, and what its layer takes beyond ours.
+  const large = { ...smollm2, hiddenSize: 4096, intermediateSize: 16384, heads: 64, kvHeads: 8, layers: 2 }
+  const tensors = { shape: () => [0, 0] } as never
+  const taught = (other: ModelConfig) =>
+    memoryOf(config('ref_model = "t"\nmicro_batch_tokens = 2048'), { config: smollm2, reference: { config: other, tensors } })
+  expect(taught(smollm2).find((row) => row.name === 'reference')).toMatchObject({ bytes: 134_515_008 * 2 })
+  expect(taught(smollm2).map((row) => row.name)).not.toContain('its pass')
+  const held = ['activations kept', 'one layer'].reduce((sum, name) => sum + bytes(taught(large), name), 0)
+  const inner = 4 * 4096 + 3 * 4096 + 4 * 512 + 64 + 3 * 16384
+  expect(bytes(taught(large), 'its pass')).toBe(4 * 2048 * inner + 4 * 256 * 49152 - held)
   expect(memoryOf(config('ref_model_sync_steps = 10'), { config: smollm2 }).map((row) => row.name)).not.toContain('reference')
 })
 

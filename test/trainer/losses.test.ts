@@ -5,7 +5,7 @@ import { describe, expect, test } from 'vitest'
 import { Random } from '../../src/common/random.ts'
 import { BUILT_IN } from '../../src/config/algorithm-schema.ts'
 import { checkLossGradient, checkLossShape } from '../../src/trainer/losses/check.ts'
-import { loadLoss, runLossKernel, type Loss } from '../../src/trainer/losses/index.ts'
+import { loadLoss, runHostLoss, runLossKernel, type Loss } from '../../src/trainer/losses/index.ts'
 import type { LossFunction, LossInputs } from '../../src/trainer/losses/types.ts'
 import { seed, seedWords } from '../seed.ts'
 import { bounds, openGpu, tempFolder } from './helpers.ts'
@@ -196,6 +196,26 @@ describe('files', () => {
     const loss = await loadLoss('configs/losses/ppo-clip.ts', bounds, { clip_low: 0.2, clip_high: 0.28 })
     checkLossShape(loss)
     expect(checkLossGradient(loss, [randomInputs(new Random(seed), 60)]), seedWords).toBe(true)
+  })
+  test('so does on-policy distillation, which needs a teacher', async () => {
+    const distill = (args: Record<string, unknown>) => loadLoss('configs/losses/on-policy-distillation.ts', bounds, args)
+    const random = new Random(seed)
+    const inputs = randomInputs(random, 60)
+    inputs.refLogprobs = inputs.logprobs.map((l) => l + 3 * random.normal())
+    for (const args of [{}, { reward: 1, distill: 0.5, most: 2 }]) {
+      const loss = await distill(args)
+      checkLossShape(loss, true)
+      expect(checkLossGradient(loss, [inputs]), seedWords).toBe(true)
+    }
+    // Fresh samples: every token goes the way that the teacher says, as far as the two are apart, at most 2.
+    const fresh = { ...inputs, inferenceLogprobs: inputs.logprobs, frozenLogprobs: inputs.logprobs }
+    const { gradient } = runHostLoss(await distill({ most: 2 }), fresh)
+    for (const [t, g] of gradient.entries()) {
+      const above = Math.min(Math.max(inputs.refLogprobs[t] - inputs.logprobs[t], -2), 2)
+      expect(g).toBeCloseTo(inputs.lossMask[t] ? -above / inputs.lossTokenCount : 0, 6)
+    }
+    const { run, ...about } = await distill({})
+    expect(() => checkLossShape({ run, ...about }, false)).toThrow(/needs a teacher: set trainer\.args\.ref_model/)
   })
   test('checkGradient = false is heard', async () => {
     const path = file('own.ts', 'export const checkGradient = false\nexport default () => ({})\n')

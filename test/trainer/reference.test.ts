@@ -4,13 +4,18 @@ import { describe, expect, test } from 'vitest'
 import { Random } from '../../src/common/random.ts'
 import { BUILT_IN } from '../../src/config/algorithm-schema.ts'
 import { loadDecoder } from '../../src/model/decoder-load.ts'
+import type { Decoder } from '../../src/model/decoder.ts'
+import { openModel } from '../../src/model/open.ts'
 import { readAdapter } from '../../src/model/peft.ts'
 import { openSafetensors } from '../../src/model/safetensors.ts'
+import type { Tokenizer } from '../../src/model/tokenizer.ts'
+import type { ModelConfig } from '../../src/model/types.ts'
 import { accumulateGradients, scoreSamples } from '../../src/trainer/gradients.ts'
 import { loadLoss, runHostLoss, runLossKernel, type Loss } from '../../src/trainer/losses/index.ts'
 import { klTerm, withKl } from '../../src/trainer/losses/kl.ts'
-import { loadReference, withoutAdapter } from '../../src/trainer/reference.ts'
+import { checkSameTokens, loadOtherReference, loadReference, withoutAdapter } from '../../src/trainer/reference.ts'
 import { bars, fixtures, floats, relativeError } from '../golden/cases.ts'
+import { writeQuantisedGguf } from '../model/blocks.ts'
 import { seed, seedWords } from '../seed.ts'
 import { bounds, freshLora, openCase, openGpu, readAll, tempFolder, trainerOptions, withTrainer } from './helpers.ts'
 
@@ -150,6 +155,73 @@ describe("a run's reference", () => {
       expect((await gpu).pool.bytesInUse).toBe(start)
     },
   )
+
+  test('may be another model, of any shape, which scores as it does by itself', async () => {
+    const { files, batch } = await openCase('llama')
+    const start = (await gpu).pool.bytesInUse
+    const options = { adapter: await adapterOf('llama') }
+    const decoder = await loadDecoder(await gpu, files, options)
+    const other = await openModel(join(fixtures, 'golden/qwen3/model'))
+    expect([other.config.layers, other.config.headDim, other.config.hiddenSize]).not.toEqual([
+      files.config.layers,
+      files.config.headDim,
+      files.config.hiddenSize,
+    ])
+    const reference = await loadOtherReference(await gpu, other, {})
+    const alone = await loadDecoder(await gpu, other)
+    const own = await scoreSamples(alone, batch.samples, { temperature: 0.8, microBatchTokens: 256 })
+    alone.release()
+    await withTrainer(decoder, { ...(await trainerOptions(folder)), reference, beta: 0.1 }, async (trainer) => {
+      for (let step = 1; step <= 2; step++) {
+        const samples = batch.samples.map((sample) => ({ ...sample }))
+        expect((await trainer.trainStep({ ...batch, samples, step })).metrics['ref_kl/all/mean']).toBeGreaterThan(0)
+        for (const [i, { refLogprobs, lossMask }] of samples.entries())
+          for (const [t, counts] of lossMask.entries()) if (counts) expect(refLogprobs![t]).toBe(own[i].logprobs[t])
+      }
+    })
+    reference.release()
+    decoder.release()
+    expect((await gpu).pool.bytesInUse).toBe(start)
+  })
+
+  test('is held in its blocks where its file is quantised: the same log-probabilities', async () => {
+    const path = join(folder, 'mixed.gguf')
+    writeQuantisedGguf(path, 'teacher')
+    const other = await openModel(path)
+    const { batch } = await openCase('llama')
+    const score = async (decoder: Decoder) => {
+      const results = await scoreSamples(decoder, batch.samples, { temperature: 1, microBatchTokens: 128 })
+      return results.map(({ logprobs }) => logprobs)
+    }
+    const { pool } = await gpu
+    const start = pool.bytesInUse
+    const plain = await loadDecoder(await gpu, other, { round: true })
+    const expected = await score(plain)
+    plain.release()
+    const held = await loadOtherReference(await gpu, other, { round: true })
+    expect(held.layers[0].gate.weight.blocks).toBeDefined()
+    expect(await score(held)).toEqual(expected)
+    held.release()
+    expect(pool.bytesInUse).toBe(start)
+    other.close()
+  })
+
+  test('with other tokens, or too few rows, is refused', async () => {
+    const words = (name: string, tokens: (string | null)[], rows = tokens.length) => ({
+      name,
+      config: { vocabSize: rows } as ModelConfig,
+      tokenizer: { vocabSize: tokens.length, idToToken: (id: number) => tokens[id] ?? null } as unknown as Tokenizer,
+    })
+    const policy = words('small', ['a', 'b', null, 'c'], 6)
+    checkSameTokens(policy, words('large', ['a', 'b', 'x', 'c', 'd'], 8))
+    expect(() => checkSameTokens(policy, words('large', ['a', 'c', null, 'b'], 8))).toThrow(
+      'The reference model large has other tokens than small: 1 is "c" there and "b" here',
+    )
+    expect(() => checkSameTokens(policy, words('large', ['a', 'b', null], 8))).toThrow('3 is null there and "c" here')
+    expect(() => checkSameTokens(policy, words('large', ['a', 'b', null, 'c'], 5))).toThrow(
+      'has 5 rows in its embedding and small 6',
+    )
+  })
 
   test('holds a policy the nearer the larger beta is; the first step is the same to the bit', async () => {
     const { files, batch } = await openCase('llama')
