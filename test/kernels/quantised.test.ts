@@ -60,7 +60,8 @@ describe.each(modes.filter(({ needs }) => needs !== 'cpu' || bench.cpu))('$name'
 
   test('weights take turns in one room, in plans too', async () => {
     await bench.run(`${mode} turns`, facts, async () => {
-      const [rows, columns, m] = [40, 256, 5]
+      // So many rows of x that no tile reads the blocks itself.
+      const [rows, columns, m] = [40, 256, 70]
       const { room, release } = roomOf(rows, columns)
       const held = formats.map((format) => quantised(format, room))
       const x = bench.up(bench.normals(m * columns))

@@ -13,7 +13,7 @@ export interface Weight {
   rows: number
   columns: number
   bf16: boolean
-  /** Of a weight in blocks: room for its values, which has them after `widen` (quantised.ts). */
+  /** Of a weight in blocks: room for its values, which has them after `widen` (quantised.ts), and not where a product reads the blocks. */
   slices: WeightSlice[]
   blocks?: WeightBlocks
 }

@@ -5,6 +5,7 @@ import type { GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, groupsOf, type Count } from '../../gpu/size.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
 import { lanes } from '../common/lanes.ts'
+import { blockConstants } from '../quantised/quantised.ts'
 import { takesCpu } from './cpu.ts'
 import type { GroupCall, InputNorm } from './group.ts'
 import { bufferOf } from './part.ts'
@@ -43,12 +44,13 @@ export function placesOf({ members, lora, rotary }: GroupCall): Record<string, n
 }
 
 /** Inputs and outputs of a group in the order of its kernels' bindings. */
-export function bindingsOf({ x, members: [{ weight, bias, b }], ys, lora, norm, rotary }: GroupCall): Binding[] {
+export function bindingsOf({ x, members: [{ weight, bias, b }], ys, lora, norm, rotary, blocks }: GroupCall): Binding[] {
+  const [w, ...ws] = blocks?.map(({ storage }) => storage) ?? [bufferOf(weight.slices[0])]
   const more: Binding[] = lora ? [b!.buffer, rangeOf(lora.xa[0]).buffer] : []
   if (bias) more.push(rangeOf(bias).buffer)
   if (norm) more.push(norm.gain)
   if (rotary) more.push(rotary.places, rotary.table)
-  return [x, bufferOf(weight.slices[0]), ...ys, ...more]
+  return [x, w, ...ys, ...more, ...ws]
 }
 
 /** Workgroups across: a gated one has as many columns of both members. */
@@ -65,13 +67,16 @@ function shapeOf(gpu: Gpu, tile: Tile, inFours: boolean): Constants {
 
 /** Runs a group. */
 export function run(gpu: Gpu, call: GroupCall): void {
-  const { rows, members, norm } = call
+  const { rows, members, norm, blocks } = call
   const [{ weight }] = members
   const columns = members.reduce((sum, { weight: { rows: n } }) => sum + n, 0)
   const tile = tileFor(gpu, rows, columns)
   const shape = shapeOf(gpu, tile, weight.columns % 4 === 0)
   const variant = variantOf(gpu, call, tile.rows, shape.THREADS)
-  const kernel = gpu.kernel(path, { ...shape, W_BF16: Number(weight.bf16), DOWN: 0, STACKED: 0, ...variant })
+  const kind: Constants = blocks
+    ? { W_BF16: 0, W_BLOCKS: blocks.length, ...blockConstants(blocks[0].format) }
+    : { W_BF16: Number(weight.bf16) }
+  const kernel = gpu.kernel(path, { ...shape, ...kind, DOWN: 0, STACKED: 0, ...variant })
   const params = { rows, k: weight.columns, eps: norm?.eps ?? 0, ...placesOf(call) }
   gpu.dispatch(kernel, bindingsOf(call), params, [acrossOf(call, tile.columns), groupsOf(rows, tile.rows)])
 }

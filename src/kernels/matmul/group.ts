@@ -6,8 +6,9 @@
 import { rangeOf, type Binding, type BufferRange, type Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, type Count } from '../../gpu/size.ts'
-import type { Weight } from '../common/weight.ts'
+import type { Weight, WeightBlocks } from '../common/weight.ts'
 import { widen } from '../quantised/quantised.ts'
+import { readsBlocks } from './blocks.ts'
 import { takesCpu } from './cpu.ts'
 import * as cpu from './group-cpu.ts'
 import * as tile from './group-tile.ts'
@@ -53,6 +54,8 @@ export interface GroupCall {
   lora?: GroupLora
   norm?: InputNorm
   rotary?: GroupRotary
+  /** Of each member, where they are read in place of its values: on the register tile. */
+  blocks?: WeightBlocks[]
 }
 
 export type GroupTier = 'cpu' | 'tile' | 'units'
@@ -140,10 +143,24 @@ export function linearGated(
   run(gpu, { x, rows, members, ys: [y], lora, norm }, groupTier(gpu, members, true))
 }
 
+/** The members' blocks where the group reads those: all of one format, which the kernel is made for, and the adapter binds each. */
+function blocksOf(gpu: Gpu, { members, ys, rows, norm, rotary }: GroupCall): WeightBlocks[] | undefined {
+  const columns = members.reduce((sum, { weight }) => sum + weight.rows, 0)
+  const blocks = members.flatMap(({ weight }) => weight.blocks ?? [])
+  const buffers = buffersOf(members, ys.length === 1) + members.length - 1 + (norm ? 1 : 0) + (rotary ? 2 : 0)
+  const alike = blocks.length === members.length && blocks.every(({ format }) => format === blocks[0].format)
+  const reads =
+    alike && buffers <= gpu.facts.limits.maxStorageBuffers && readsBlocks(gpu, members[0].weight, rows, columns, wholeTiles)
+  return reads ? blocks : undefined
+}
+/** A group is read in fours, whatever the members' rows. */
+const wholeTiles = { row: 0, rows: 0 }
+
 function run(gpu: Gpu, call: GroupCall, tier: GroupTier | undefined): void {
   if (!tier) throw new Error('these projections are no group')
-  for (const { weight } of call.members) widen(gpu, weight)
+  const blocks = tier === 'tile' ? blocksOf(gpu, call) : undefined
+  if (!blocks) for (const { weight } of call.members) widen(gpu, weight)
   if (tier === 'cpu') cpu.run(gpu, call)
-  else if (tier === 'tile') tile.run(gpu, call)
+  else if (tier === 'tile') tile.run(gpu, { ...call, blocks })
   else units.run(gpu, call)
 }

@@ -5,7 +5,8 @@
 //   DOWN, LoRA's first product: y_s[m,r] = alpha_s sum_k x[m,k] A_s[r,k], (n, k) each, from value w_s of the bank on; STACKED: adapters of several places lie below
 //   each other in A (lora/stack.wgsl), and of a row that is of place p only what p's part gives stays, times scales[s per + p], as after lora/select_rows.wgsl
 // B_s (n_s, rank) from value b_s of the bank on, bias_s from value c_s of its buffer on. The xa_s, which DOWN writes, lie in one buffer, from value s xa_stride on.
-// So there are at most 8 storage buffers, 9 with NORM, BIAS and LORA, 2 more with ROPE (`takesNorm` and `takesRotary` say what an adapter binds). NORM: x is RMSNorm's input, normalised as it is loaded (norm_rows.wgsl).
+// W_BLOCKS: each W_s is a GGUF's blocks of one format, in a storage of its own.
+// So there are at most 8 storage buffers, 9 with NORM, BIAS and LORA, 2 more with ROPE (`takesNorm` and `takesRotary` say what an adapter binds), and with W_BLOCKS one more for each member but the first (`readsGroup`). NORM: x is RMSNorm's input, normalised as it is loaded (norm_rows.wgsl).
 // The register tile of tile.wgsl (tile_turns.wgsl) with its order of the sum, so its bits; VEC: k, and where matrices begin, are multiples of 4. GATED and ROPE, a thread owns as many
 // columns of both members, or of both halves of heads.
 #if DOWN
@@ -21,10 +22,17 @@ alias Value = f32;
 alias Bf16 = u32;
 #endif
 @group(0) @binding(0) var<storage, read> x: array<Value>;
+#if W_BLOCKS
+@group(0) @binding(1) var<storage, read> w: array<u32>;
+#for s in 1..W_BLOCKS
+@group(0) @binding($(12+s)) var<storage, read> w_$(s): array<u32>;
+#end
+#else
 #if W_BF16
 @group(0) @binding(1) var<storage, read> w: array<Bf16>;
 #else
 @group(0) @binding(1) var<storage, read> w: array<Value>;
+#endif
 #endif
 #include "group_members.wgsl"
 #if STACKED
@@ -61,6 +69,20 @@ fn a_quad(i: u32, t: u32) -> vec4u {
   if (i >= p.rows || t >= p.k) { return vec4u(); }
   return bitcast<vec4u>(x[(i * p.k + t) / 4u]);
 }
+#if W_BLOCKS
+fn word_of(which: u32, at: u32) -> u32 {
+#for s in 1..W_BLOCKS
+  if (which == $(s)u) { return w_$(s)[at]; }
+#end
+  return w[at];
+}
+fn b_quad(j: u32, t: u32) -> Words {
+  let column = column_of(own.y, j);
+  if (column.y >= own.z || t >= p.k) { return Words(); }
+  let s = own.x + column.x;
+  return words_at(s, column.y, p.k, t, width_of(s) * (p.k / $(VALUES)u) * $(WORDS)u);
+}
+#else
 fn b_quad(j: u32, t: u32) -> vec4u {
   let column = column_of(own.y, j);
   if (column.y >= own.z || t >= p.k) { return vec4u(); }
@@ -71,6 +93,7 @@ fn b_quad(j: u32, t: u32) -> vec4u {
   return bitcast<vec4u>(w[at]);
 #endif
 }
+#endif
 #else
 fn a_value(i: u32, t: u32) -> f32 {
   if (i >= p.rows || t >= p.k) { return 0.0; }

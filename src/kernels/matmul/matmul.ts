@@ -10,6 +10,7 @@ import { capacityOf, times, type Count } from '../../gpu/size.ts'
 import { dispatchFlat } from '../common/lanes.ts'
 import { slicesOf, type Weight } from '../common/weight.ts'
 import { widen } from '../quantised/quantised.ts'
+import { readsBlocks } from './blocks.ts'
 import * as cpu from './cpu.ts'
 import type { Part } from './part.ts'
 import * as tile from './tile.ts'
@@ -44,13 +45,19 @@ export function linear(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Bin
   const flags = { LORA: Number(!!lora), BIAS: Number(!!bias), RESIDUAL: Number(!!residual) }
   const extra: Binding[] = [...(lora ? [lora.x, lora.matrix] : []), ...(bias ? [bias] : []), ...(residual ? [residual] : [])]
   const [k, rank] = [weight.columns, lora?.rank ?? 0]
-  widen(gpu, weight)
-  for (const part of slicesOf(weight, wanted.row, wanted.rows)) {
-    const column = part.row - wanted.row
-    const own = { ...part, column, width: wanted.rows }
-    const tier = units.takesUnits(gpu, weight, own, k, 0) ? units : cpu.takesCpu(gpu, k) ? cpu : tile
-    tier.forward(gpu, x, rows, weight, y, own, { alpha, rank, flags, extra })
+  for (const part of partsOf(gpu, weight, rows, wanted.rows, wanted)) {
+    const tier = units.takesUnits(gpu, weight, part, k, 0) ? units : cpu.takesCpu(gpu, k) ? cpu : tile
+    tier.forward(gpu, x, rows, weight, y, part, { alpha, rank, flags, extra })
   }
+}
+
+/** Rows `wanted` of a weight: its blocks where the product reads those, else its slices, which have its values. @param columns of the product */
+function partsOf(gpu: Gpu, weight: Weight, rows: Count, columns: number, wanted: { row: number; rows: number }): Part[] {
+  const width = wanted.rows
+  if (readsBlocks(gpu, weight, rows, columns, wanted))
+    return [{ slice: weight.slices[0], ...wanted, column: 0, width, blocks: weight.blocks }]
+  widen(gpu, weight)
+  return slicesOf(weight, wanted.row, wanted.rows).map((part) => ({ ...part, column: part.row - wanted.row, width }))
 }
 
 /**
@@ -70,12 +77,10 @@ export function linearBackwardInput(
   const k = weight.columns
   let accumulate = options.accumulate ?? false
   const most = wanted.rows > longSum ? longSum / 8 : wanted.rows
-  const slices = slicesOf(weight, wanted.row, wanted.rows)
-  widen(gpu, weight)
+  const slices = partsOf(gpu, weight, rows, k, wanted)
   if (most < wanted.rows && !lora && !cpu.takesCpu(gpu, k) && capacityOf(rows) <= fewRows) {
     for (const part of slices) {
-      const own = { ...part, column: part.row - wanted.row, width: wanted.rows }
-      sideBySide(gpu, dy, rows, weight, dx, own, { alpha, accumulate, most })
+      sideBySide(gpu, dy, rows, weight, dx, part, { alpha, accumulate, most })
       accumulate = true
     }
     return
@@ -85,7 +90,7 @@ export function linearBackwardInput(
     const last = lora && i === parts.length - 1 ? lora : undefined
     const flags = { LORA: Number(!!last), ACCUMULATE: Number(accumulate) }
     const extra: Binding[] = last ? [last.x, last.matrix] : []
-    const own = { ...part, column: part.row - wanted.row, width: wanted.rows }
+    const own = { ...part, column: part.row - wanted.row }
     const tier = units.takesUnits(gpu, weight, own, own.width, own.column) ? units : cpu.takesCpu(gpu, k) ? cpu : tile
     tier.backwardInput(gpu, dy, rows, weight, dx, own, { alpha, rank: last?.rank ?? 0, flags, extra })
     accumulate = true

@@ -1,7 +1,7 @@
 /** What the tiers of the matmul are handed. */
 import type { Binding, BufferRange } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
-import type { WeightSlice } from '../common/weight.ts'
+import type { WeightBlocks, WeightSlice } from '../common/weight.ts'
 
 /** Part of a weight in one storage slice: rows `row` .. of the whole weight, `column` .. of the activations' N columns, of `width` in all. */
 export interface Part {
@@ -10,6 +10,8 @@ export interface Part {
   rows: number
   column: number
   width: number
+  /** Of the whole weight, where they are read in place of the slice: on the register tile. */
+  blocks?: WeightBlocks
 }
 
 /** `extra`: the bindings that `flags` (LORA, BIAS, RESIDUAL, ACCUMULATE) name, in that order. */

@@ -3,8 +3,10 @@ import { fileURLToPath } from 'node:url'
 import type { Binding, BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, groupsOf, type Count } from '../../gpu/size.ts'
+import type { Constants } from '../../gpu/wgsl.ts'
 import type { Weight } from '../common/weight.ts'
 import { addColumnSums } from '../norm/norm.ts'
+import { blockConstants, scalesAt } from '../quantised/quantised.ts'
 import { bufferOf, type Extras, type Part } from './part.ts'
 import { tileConstants, tileFor } from './register-tile.ts'
 import type { Rows } from './stage.ts'
@@ -36,15 +38,25 @@ function inFours(params: Record<string, Count>, tn: boolean): boolean {
   return names.every((name) => capacityOf(params[name]) % 4 === 0)
 }
 
+/** Where W is read: a slice, or a weight's blocks. `place`: its part of the kernel's parameters. */
+function operandOf(weight: Weight, { slice, row, blocks }: Part): { kind: Constants; w: Binding; place: Record<string, number> } {
+  const b_stride = weight.columns
+  if (!blocks) {
+    return { kind: { W_BF16: Number(weight.bf16) }, w: bufferOf(slice), place: { b_stride, b_row: row - slice.row, scales: 0 } }
+  }
+  const kind = { W_BF16: 0, W_BLOCKS: 1, ...blockConstants(blocks.format) }
+  return { kind, w: blocks.storage, place: { b_stride, b_row: row, scales: scalesAt(blocks.format, weight.rows, b_stride) } }
+}
+
 /** y = alpha * (x Wᵀ + LoRA) + bias + residual of one part. */
 export function forward(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Binding, part: Part, options: Extras): void {
   const { alpha, rank, flags, extra } = options
   const k = weight.columns
+  const { kind, w, place } = operandOf(weight, part)
   const of_a = { a_stride: k, a_column: 0 }
-  const of_b = { b_stride: k, b_row: part.row - part.slice.row }
   const of_out = { out_stride: part.width, out_row: 0, out_column: part.column, first_row: part.row }
-  const params = { rows, columns: part.rows, depth: k, rank, alpha, ...of_a, ...of_b, ...of_out }
-  run(gpu, { ...forms.nt, W_BF16: Number(weight.bf16), ...flags }, [x, y, bufferOf(part.slice), ...extra], params)
+  const params = { rows, columns: part.rows, depth: k, rank, alpha, ...of_a, ...place, ...of_out }
+  run(gpu, { ...forms.nt, ...kind, ...flags }, [x, y, w, ...extra], params)
 }
 
 /** dx (+)= alpha * (dy W + LoRA) of one part. @param parts where `flags` has TN_PART: dx is (parts, rows, K), of so many terms each */
@@ -60,11 +72,11 @@ export function backwardInput(
 ): void {
   const { alpha, rank, flags, extra } = options
   const k = weight.columns
+  const { kind, w, place } = operandOf(weight, part)
   const of_a = { a_stride: part.width, a_column: part.column }
-  const of_b = { b_stride: k, b_row: part.row - part.slice.row }
   const of_out = { out_stride: k, out_row: 0, out_column: 0, first_row: 0 }
-  const params = { rows, columns: k, depth: part.rows, rank, alpha, ...of_a, ...of_b, ...of_out }
-  run(gpu, { ...forms.nn, W_BF16: Number(weight.bf16), ...flags }, [dy, dx, bufferOf(part.slice), ...extra], params, parts)
+  const params = { rows, columns: k, depth: part.rows, rank, alpha, ...of_a, ...place, ...of_out }
+  run(gpu, { ...forms.nn, ...kind, ...flags }, [dy, dx, w, ...extra], params, parts)
 }
 
 /** dW (+)= alpha * dyᵀ x. */
@@ -79,7 +91,7 @@ export function backwardWeight(
   const [n, k] = [dy.columns, x.columns]
   const of_a = { a_stride: dy.stride, a_column: dy.column }
   const of_out = { out_stride: k, out_row: row, out_column: 0, first_row: 0 }
-  const params = { rows: n, columns: k, depth: dy.rows, rank: 0, alpha, ...of_a, b_stride: k, b_row: 0, ...of_out }
+  const params = { rows: n, columns: k, depth: dy.rows, rank: 0, alpha, ...of_a, b_stride: k, b_row: 0, scales: 0, ...of_out }
   const constants = { ...forms.tn, W_BF16: 0 }
   if (!accumulate || row > 0 || n * k > mostInParts || capacityOf(dy.rows) <= TN_PART)
     return run(gpu, { ...constants, ACCUMULATE: Number(accumulate) }, [dy.data, dw, x.data], params)

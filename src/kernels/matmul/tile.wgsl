@@ -1,14 +1,14 @@
 // The three products of a linear layer for GPUs, and for shapes that the CPU kernels do not take:
 //   FORM_NT: y[m,n] = sum_k x[m,k] W[n,k]     FORM_NN: dx[m,k] = sum_n dy[m,n] W[n,k]     else (TN): dW[n,k] = sum_m dy[m,n] x[m,k]
 // all times alpha. LORA goes on summing over the rank (NT: xa, B; NN: dxa, A), BIAS and RESIDUAL are added after alpha, ACCUMULATE adds
-// to what is there. `a` is x or dy (float32), `b` is W (bf16 pairs or float32) or, for TN, x. Any sizes; VEC: all strides, offsets and lengths of rows are
+// to what is there. `a` is x or dy (float32), `b` is W (bf16 pairs, float32, or W_BLOCKS: a GGUF's blocks, whose scales of two bytes begin at word `scales`) or, for TN, x. Any sizes; VEC: all strides, offsets and lengths of rows are
 // multiples of 4, and four values are read and written at once.
 // Register tile (tile_turns.wgsl): a workgroup owns TM x TN outputs, a thread RM x RN of them; both operands pass through workgroup memory, KT deep.
 // Order of the sum: t = 0 .. depth-1, one accumulator an output, whatever the number of rows and the tile.
 // TN_PART: a workgroup takes that many steps of the depth (a multiple of KT), and what it gets is a matrix of its own: out is (parts, rows, columns).
 // Slices: a starts at column a_column of rows a_stride apart, b at row b_row of rows b_stride apart, out at row out_row and column out_column;
 // NT: column j of the slice is row first_row + j of the whole W, so of B and of bias.
-struct Params { rows: u32, columns: u32, depth: u32, rank: u32, a_stride: u32, a_column: u32, b_stride: u32, b_row: u32, out_stride: u32, out_row: u32, out_column: u32, first_row: u32, alpha: f32 }
+struct Params { rows: u32, columns: u32, depth: u32, rank: u32, a_stride: u32, a_column: u32, b_stride: u32, b_row: u32, out_stride: u32, out_row: u32, out_column: u32, first_row: u32, scales: u32, alpha: f32 }
 #if VEC
 alias Value = vec4f;
 alias Bf16 = vec2u;
@@ -18,10 +18,14 @@ alias Bf16 = u32;
 #endif
 @group(0) @binding(0) var<storage, read> a: array<Value>;
 @group(0) @binding(1) var<storage, read_write> out: array<Value>;
+#if W_BLOCKS
+@group(0) @binding(2) var<storage, read> b: array<u32>;
+#else
 #if W_BF16
 @group(0) @binding(2) var<storage, read> b: array<Bf16>;
 #else
 @group(0) @binding(2) var<storage, read> b: array<Value>;
+#endif
 #endif
 #if LORA
 @group(0) @binding(3) var<storage, read> lora_x: array<f32>;
@@ -46,6 +50,17 @@ fn a_quad(i: u32, t: u32) -> vec4u {
 #endif
 }
 // Likewise of b's row j, but for NT of its rows j .. j+3, as they are stored.
+#if W_BLOCKS
+fn word_of(which: u32, at: u32) -> u32 { return b[at]; }
+fn b_quad(j: u32, t: u32) -> Words {
+  if (j >= p.columns || t >= p.depth) { return Words(); }
+#if FORM_NT
+  return words_at(0u, p.b_row + j, p.b_stride, t, p.scales);
+#else
+  return words_at(0u, p.b_row + t, p.b_stride, j, p.scales);
+#endif
+}
+#else
 fn b_quad(j: u32, t: u32) -> vec4u {
   if (j >= p.columns || t >= p.depth) { return vec4u(); }
 #if FORM_NT
@@ -59,6 +74,7 @@ fn b_quad(j: u32, t: u32) -> vec4u {
   return bitcast<vec4u>(b[at]);
 #endif
 }
+#endif
 #else
 fn a_value(i: u32, t: u32) -> f32 {
   if (i >= p.rows || t >= p.depth) { return 0.0; }

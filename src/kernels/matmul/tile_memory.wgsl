@@ -9,6 +9,12 @@ fn turn_of(y: u32) -> u32 { return y * $(1+16/KT)u % 8u; }
 fn a_at(half: u32, block: vec2u) -> u32 { return half * $(KT*TM/4)u + block.y * $(TM)u + (block.x ^ turn_of(block.y)); }
 fn b_at(half: u32, block: vec2u) -> u32 { return half * $(KT*TN/4)u + block.y * $(TN)u + (block.x ^ turn_of(block.y)); }
 
+#if W_BLOCKS
+#include "../quantised/blocks.wgsl"
+alias Loaded = Words;
+#else
+alias Loaded = vec4u;
+#endif
 #if VEC
 // What RMSNorm multiplies steps t .. t+3 with, besides a row's scale.
 fn gain_of(t: u32) -> vec4f {
@@ -42,7 +48,7 @@ fn a_load(i0: u32, t0: u32, block: vec2u, r: u32) -> vec4u {
   return a_quad(i0 + 4u * block.x + r, t0 + 4u * block.y);
 #endif
 }
-fn b_load(j0: u32, t0: u32, block: vec2u, r: u32) -> vec4u {
+fn b_load(j0: u32, t0: u32, block: vec2u, r: u32) -> Loaded {
 #if FORM_NT
   return b_quad(j0 + 4u * block.x + r, t0 + 4u * block.y);
 #else
@@ -69,17 +75,27 @@ fn a_store(half: u32, block: vec2u, gain: vec4f, u0: vec4u, u1: vec4u, u2: vec4u
 #endif
 #end
 }
-fn b_wide(bits: vec4u) -> vec4f {
+// `place`: of the first of the four values in W's row.
+fn b_wide(bits: Loaded, place: u32) -> vec4f {
+#if W_BLOCKS
+  return values_of(bits, place);
+#else
 #if W_BF16
   return bitcast<vec4f>(vec4u(bits.x << 16u, bits.x & 0xffff0000u, bits.y << 16u, bits.y & 0xffff0000u));
 #else
   return bitcast<vec4f>(bits);
 #endif
+#endif
 }
-fn b_store(half: u32, block: vec2u, u0: vec4u, u1: vec4u, u2: vec4u, u3: vec4u) {
+fn b_store(half: u32, j0: u32, t0: u32, block: vec2u, u0: Loaded, u1: Loaded, u2: Loaded, u3: Loaded) {
   let at = b_at(half, block);
+#if FORM_NT
+  let place = t0 + 4u * block.y;
+#else
+  let place = j0 + 4u * block.x;
+#endif
 #for r in 0..4
-  let v$(r) = b_wide(u$(r));
+  let v$(r) = b_wide(u$(r), place);
 #end
 #for t in 0..4
 #if FORM_NT

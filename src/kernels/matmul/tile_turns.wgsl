@@ -40,6 +40,9 @@
     let gain_rest = gain_of(t0 + 4u * a_rest.y);
 #for r in 0..4
     var rest$(r) = vec4u();
+#if W_BLOCKS
+    var words$(r) = Words();
+#endif
 #end
     if (id < A_REST) {
 #for r in 0..4
@@ -47,7 +50,11 @@
 #end
     } else if (id >= $(THREADS-B_REST)u) {
 #for r in 0..4
+#if W_BLOCKS
+      words$(r) = b_load(j0, t0, b_rest, $(r)u);
+#else
       rest$(r) = b_load(j0, t0, b_rest, $(r)u);
+#endif
 #end
     }
 #endif
@@ -72,13 +79,17 @@
     a_store(half, a_block$(s), gain$(s), a$(s)_0, a$(s)_1, a$(s)_2, a$(s)_3);
 #end
 #for s in 0..B_ROUNDS
-    b_store(half, b_block$(s), b$(s)_0, b$(s)_1, b$(s)_2, b$(s)_3);
+    b_store(half, j0, t0, b_block$(s), b$(s)_0, b$(s)_1, b$(s)_2, b$(s)_3);
 #end
 #if MIXED
     if (id < A_REST) {
       a_store(half, a_rest, gain_rest, rest0, rest1, rest2, rest3);
     } else if (id >= $(THREADS-B_REST)u) {
-      b_store(half, b_rest, rest0, rest1, rest2, rest3);
+#if W_BLOCKS
+      b_store(half, j0, t0, b_rest, words0, words1, words2, words3);
+#else
+      b_store(half, j0, t0, b_rest, rest0, rest1, rest2, rest3);
+#endif
     }
 #endif
 #else

@@ -1,11 +1,13 @@
 /**
- * Weights that are held in a GGUF file's blocks of few bits. Kernels read values, so those of one weight at a time are widened into room that the weights of
- * all layers share, right before they are used: a model takes 4.5 to 8.5 bits a weight, and the numbers are those of one that was widened when it was loaded.
+ * Weights that are held in a GGUF file's blocks of few bits: a model takes 4.5 to 8.5 bits a weight, and the numbers are those of one that was widened when it
+ * was loaded. Products of few rows on GPUs read the blocks (matmul/blocks.ts). All others read values, so those of one weight at a time are widened into room
+ * that the weights of all layers share, right before they are used.
  */
 import { fileURLToPath } from 'node:url'
 import { GpuError } from '../../gpu/errors.ts'
 import type { Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer, GpuTexture } from '../../gpu/pool.ts'
+import type { Constants } from '../../gpu/wgsl.ts'
 import { dispatchFlat, perRow } from '../common/lanes.ts'
 import { allocateTogether, type Weight, type WeightBlocks, type WeightSlice } from '../common/weight.ts'
 
@@ -17,7 +19,7 @@ interface Format {
   bytes: number
   /** Where a scale of two bytes lies that makes a block no whole words. On the GPU these scales follow after all blocks. */
   split?: number
-  /** Of widen.wgsl. QUANTS: where the small integers begin, without such a scale. */
+  /** Of blocks.wgsl. QUANTS: where the small integers begin, without such a scale. */
   constants: Record<string, number>
 }
 
@@ -100,6 +102,18 @@ function inWords(data: Uint8Array, bytes: number, split: number): Uint8Array {
   return out
 }
 
+/** The constants of a format that blocks.wgsl wants. */
+export function blockConstants(format: QuantisedFormat): Constants {
+  const { values: VALUES, bytes, constants } = formatOf(format)
+  return { VALUES, WORDS: Math.floor(bytes / 4), ...constants }
+}
+
+/** At which word of a weight's blocks the scales of two bytes begin, where its format has them behind all blocks. */
+export function scalesAt(format: QuantisedFormat, rows: number, columns: number): number {
+  const { VALUES, WORDS } = blockConstants(format)
+  return rows * (columns / VALUES) * WORDS
+}
+
 /** What each room holds: a weight's blocks, as of a stretch of recorded commands that no others come between. */
 const held = new WeakMap<Weight, string>()
 
@@ -114,13 +128,12 @@ export function widen(gpu: Gpu, weight: Weight): void {
 }
 
 function widenSlice(gpu: Gpu, weight: Weight, { format, storage }: WeightBlocks, slice: WeightSlice): void {
-  const { values: VALUES, bytes, constants: own } = formatOf(format)
   const { columns: k, rows: all } = weight
   const [row, end] = [Math.max(0, slice.row), Math.min(all, slice.row + slice.rows)]
-  const [rows, at, WORDS] = [end - row, row - slice.row, Math.floor(bytes / 4)]
+  const [rows, at] = [end - row, row - slice.row]
   const texels = k / 8
-  const params = { rows, k, first_row: row, w_row: at, w_texels: texels, scales: all * (k / VALUES) * WORDS }
-  const constants = { VALUES, WORDS, ...own }
+  const params = { rows, k, first_row: row, w_row: at, w_texels: texels, scales: scalesAt(format, all, k) }
+  const constants = blockConstants(format)
   const { panel, mirror } = slice
   if (!mirror) return dispatchFlat(gpu, path, constants, [storage, slice.storage], params, rows * texels)
   const kernel = gpu.kernel(path, { ...constants, PANELS: 1, W_PANEL: panel })
