@@ -11,7 +11,7 @@
  *   matrices; gains and biases keep 8 n), and for an adapter 4 n for itself (its rank rounded up to 8);
  * - one layer inside, a token: 4 (4 H + 2 Q + 3 K + Q + K + heads + 3 I) bytes: residuals and norms; q, k, v as projected (and normed,
  *   once more Q + K), q and k turned, the attention's output and log-sum; gate, up and their product; LoRA adds its r intermediates, and
- *   with dropout a copy of its input for each projection;
+ *   with norms behind attention and MLP (Gemma) 2 H more; with dropout a copy of its input for each projection;
  *   going backward, 4 (2 H + 3 I) more for the gradients that pass through;
  * - activations: with gradient checkpointing one hidden state a layer (4 T H L) and one layer inside; without it L layers inside;
  * - head: logits of up to 512 tokens at a time, at most 48 MiB (never T x V), and a few numbers a token;
@@ -141,9 +141,9 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
 }
 
 /** Values of a token inside one layer: residuals and norms; q, k, v as projected and turned; attention's; the gated MLP's. */
-const innerWidth = ({ hiddenSize: H, intermediateSize: I, heads, kvHeads, headDim, qkNorm }: ModelConfig): number => {
+const innerWidth = ({ hiddenSize: H, intermediateSize: I, heads, kvHeads, headDim, qkNorm, gemma }: ModelConfig): number => {
   const [Q, K] = [heads * headDim, kvHeads * headDim]
-  return 4 * H + 3 * Q + 4 * K + (qkNorm ? Q + K : 0) + heads + 3 * I
+  return (gemma ? 6 : 4) * H + 3 * Q + 4 * K + (qkNorm ? Q + K : 0) + heads + 3 * I
 }
 
 /** A model's weights as kernels read them. */

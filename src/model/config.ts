@@ -3,7 +3,7 @@
  * decoder cannot compute is refused here, in one sentence that names file and key, and never ignored.
  */
 import { UserError, nearest } from '../common/errors.ts'
-import { FAMILIES, type ModelConfig, type ModelFamily, type RopeScaling } from './types.ts'
+import { FAMILIES, type GemmaConfig, type ModelConfig, type ModelFamily, type RopeScaling } from './types.ts'
 
 type Json = Record<string, unknown>
 /** Qwen3Config's own default, where the key is left out; the others divide the hidden size. */
@@ -12,6 +12,8 @@ const QWEN3_HEAD_DIM = 128
 const MISTRAL_WINDOW = 4096
 const DEFAULT_ROPE_THETA = 10_000
 const SMOLLM3_ROPE_THETA = 2_000_000
+/** Gemma3TextConfig's. */
+const GEMMA = { headDim: 256, queryPreAttnScalar: 256, ropeTheta: 1_000_000, localRopeTheta: 10_000, window: 4096, pattern: 6 }
 
 /**
  * Reads a parsed config.json (and generation_config.json, whose end-of-sequence ids are added). `file` is the name that errors give.
@@ -30,8 +32,10 @@ export function parseConfig(
   const heads = key.count('num_attention_heads')
   const kvHeads = key.optionalCount('num_key_value_heads') ?? heads
   const layers = key.count('num_hidden_layers')
-  refuseSlidingWindow(raw, file, layers)
-  const headDim = key.optionalCount('head_dim') ?? (family === 'qwen3' ? QWEN3_HEAD_DIM : hiddenSize / heads)
+  if (family !== 'gemma3_text') refuseSlidingWindow(raw, file, layers)
+  const headDim =
+    key.optionalCount('head_dim') ??
+    (family === 'qwen3' ? QWEN3_HEAD_DIM : family === 'gemma3_text' ? GEMMA.headDim : hiddenSize / heads)
   if (!Number.isInteger(headDim))
     throw new UserError(`${file}: hidden_size ${hiddenSize} is not a multiple of num_attention_heads ${heads}.`)
   if (headDim % 2 !== 0) throw new UserError(`${file}: head_dim ${headDim} is odd, and rotary embeddings turn pairs.`)
@@ -39,7 +43,8 @@ export function parseConfig(
     throw new UserError(`${file}: num_attention_heads ${heads} is not a multiple of num_key_value_heads ${kvHeads}.`)
   const attentionBias = family !== 'qwen2' && family !== 'mistral' && key.flag('attention_bias', false)
   const positions = key.count('max_position_embeddings')
-  const rope = ropeOf(raw, file, positions, family === 'smollm3' ? SMOLLM3_ROPE_THETA : DEFAULT_ROPE_THETA)
+  const gemma = family === 'gemma3_text' ? gemmaOf(raw, file, layers, positions) : undefined
+  const rope = gemma?.rope ?? ropeOf(raw, file, positions, family === 'smollm3' ? SMOLLM3_ROPE_THETA : DEFAULT_ROPE_THETA)
   const vocabSize = key.count('vocab_size')
   return {
     family,
@@ -54,11 +59,12 @@ export function parseConfig(
     ropeTheta: rope.theta,
     ropeScaling: rope.scaling,
     ...(family === 'smollm3' && { layersWithoutRope: layersWithoutRope(raw, file, layers) }),
-    tieWordEmbeddings: key.flag('tie_word_embeddings', family === 'smollm3'),
+    tieWordEmbeddings: key.flag('tie_word_embeddings', family === 'smollm3' || family === 'gemma3_text'),
     qkvBias: family === 'qwen2' || attentionBias,
     outputBias: attentionBias,
-    qkNorm: family === 'qwen3',
-    maxPositionEmbeddings: family === 'mistral' ? Math.min(positions, windowOf(raw, file)) : positions,
+    qkNorm: family === 'qwen3' || family === 'gemma3_text',
+    ...(gemma && { gemma: gemma.config }),
+    maxPositionEmbeddings: Math.min(positions, family === 'mistral' ? windowOf(raw, file) : windowOfGemma(gemma?.config)),
     eosTokenIds: tokenIds([raw, file], [generation, generationFile]),
     bosTokenId: key.optionalId('bos_token_id'),
     padTokenId: key.optionalId('pad_token_id'),
@@ -83,10 +89,14 @@ export function configToJson(config: ModelConfig): Json {
     rope_theta: config.ropeTheta,
     rope_scaling: ropeScalingToJson(config.ropeScaling),
     tie_word_embeddings: config.tieWordEmbeddings,
-    hidden_act: 'silu',
+    ...(config.gemma ? gemmaToJson(config, config.gemma) : { hidden_act: 'silu' }),
     ...(family === 'qwen2' || family === 'mistral' ? {} : { attention_bias: config.qkvBias }),
     ...(family === 'llama' || family === 'smollm3' ? { mlp_bias: false } : {}),
-    ...(family === 'mistral' ? { sliding_window: null } : family === 'llama' ? {} : { use_sliding_window: false }),
+    ...(family === 'mistral'
+      ? { sliding_window: null }
+      : family === 'llama' || family === 'gemma3_text'
+        ? {}
+        : { use_sliding_window: false }),
     ...(family === 'smollm3' && {
       no_rope_layers: Array.from({ length: config.layers }, (_, layer) => Number(!layersWithoutRope.includes(layer))),
     }),
@@ -98,7 +108,7 @@ export function configToJson(config: ModelConfig): Json {
 }
 
 const ARCHITECTURES: Record<ModelFamily, string> = {
-  llama: 'Llama', mistral: 'Mistral', smollm3: 'SmolLM3', qwen2: 'Qwen2', qwen3: 'Qwen3',
+  llama: 'Llama', mistral: 'Mistral', smollm3: 'SmolLM3', qwen2: 'Qwen2', qwen3: 'Qwen3', gemma3_text: 'Gemma3',
 } // prettier-ignore
 
 function ropeScalingToJson(scaling: RopeScaling): Json | null {
@@ -147,7 +157,8 @@ function familyOf(raw: Json, file: string): ModelFamily {
 
 function refuseUnsupported(raw: Json, file: string, family: ModelFamily): void {
   const refuse = (key: string, why: string) => new UserError(`${file}: ${key} is ${JSON.stringify(raw[key])}, ${why}.`)
-  if ((raw.hidden_act ?? 'silu') !== 'silu') throw refuse('hidden_act', 'and only silu is supported')
+  if (family === 'gemma3_text') refuseOfGemma(raw, refuse)
+  else if ((raw.hidden_act ?? 'silu') !== 'silu') throw refuse('hidden_act', 'and only silu is supported')
   if ((family === 'llama' || family === 'smollm3') && raw.mlp_bias)
     throw refuse('mlp_bias', 'and biases in the MLP are not supported')
   if (raw.quantization_config) {
@@ -192,7 +203,78 @@ function layersWithoutRope(raw: Json, file: string, layers: number): number[] {
   return turns.slice(0, layers).flatMap((turn, layer) => (turn === 0 ? [layer] : []))
 }
 
-function ropeOf(raw: Json, file: string, maxPositions: number, otherwise: number): { theta: number; scaling: RopeScaling } {
+/** What the decoder has not of what Gemma's layers can do. */
+function refuseOfGemma(raw: Json, refuse: (key: string, why: string) => UserError): void {
+  if ((raw.hidden_activation ?? 'gelu_pytorch_tanh') !== 'gelu_pytorch_tanh')
+    throw refuse('hidden_activation', 'and only gelu_pytorch_tanh is supported')
+  for (const key of ['attn_logit_softcapping', 'final_logit_softcapping'])
+    if ((raw[key] ?? null) !== null) throw refuse(key, 'and soft caps are not supported')
+  if (raw.use_bidirectional_attention)
+    throw refuse('use_bidirectional_attention', 'and a token that sees those after it is not supported')
+}
+
+interface Rope {
+  theta: number
+  scaling: RopeScaling
+}
+
+/** Gemma 3's own keys, old and new spelling. */
+function gemmaOf(raw: Json, file: string, layers: number, maxPositions: number): { config: GemmaConfig; rope: Rope } {
+  const key = keyReader(raw, file)
+  const pattern = key.optionalCount('sliding_window_pattern') ?? key.optionalCount('_sliding_window_pattern') ?? GEMMA.pattern
+  const kinds = ['sliding_attention', 'full_attention']
+  const types = raw.layer_types ?? Array.from({ length: layers }, (_, layer) => kinds[Number((layer + 1) % pattern === 0)])
+  if (!Array.isArray(types) || types.length < layers || types.some((type) => !kinds.includes(type as string)))
+    throw new UserError(`${file}: layer_types must be a list of ${layers} words, each sliding_attention or full_attention.`)
+  const slidingLayers = types.slice(0, layers).flatMap((type, layer) => (type === kinds[0] ? [layer] : []))
+  // Since transformers 5 each kind of layer has an object of its own.
+  const given = (raw.rope_parameters ?? {}) as Json
+  const [local, global] = kinds.map((kind): Json => {
+    const { rope_scaling: scaling = null, ...rest } = raw
+    const own = raw.rope_parameters ? (given[kind] ?? {}) : kind === kinds[1] ? (scaling ?? {}) : {}
+    return { ...rest, rope_parameters: own }
+  })
+  const localTheta = key.optionalNumber('rope_local_base_freq') ?? GEMMA.localRopeTheta
+  const { theta, scaling } = ropeOf({ ...local, rope_theta: localTheta }, file, maxPositions, localTheta)
+  if (scaling.type !== 'default')
+    throw new UserError(`${file}: rope_parameters.sliding_attention is scaled, and only full_attention may be.`)
+  const config = {
+    queryPreAttnScalar: key.optionalNumber('query_pre_attn_scalar') ?? GEMMA.queryPreAttnScalar,
+    slidingLayers,
+    slidingWindow: key.optionalCount('sliding_window') ?? GEMMA.window,
+    localRopeTheta: theta,
+  }
+  return { config, rope: ropeOf(global, file, maxPositions, GEMMA.ropeTheta) }
+}
+
+/** Tokens up to which windows change nothing. */
+const windowOfGemma = (gemma?: GemmaConfig): number => (gemma && gemma.slidingLayers.length > 0 ? gemma.slidingWindow : Infinity)
+
+/**
+ * For whoever runs sequences of up to `length` tokens.
+ * @param what says it, in the words of the user's
+ * @throws UserError where they would be longer than the windows that the decoder does not make
+ */
+export function checkWindow(name: string, { gemma }: ModelConfig, length: number, what: string): void {
+  const most = windowOfGemma(gemma)
+  if (length <= most) return
+  throw new UserError(
+    `${what} is ${length}, and ${name} looks back over ${most} tokens in most of its layers, which sequences may not pass yet. Set it to ${most} or less.`,
+  )
+}
+
+function gemmaToJson({ layers }: ModelConfig, gemma: GemmaConfig): Json {
+  const { slidingLayers } = gemma
+  return {
+    hidden_activation: 'gelu_pytorch_tanh',
+    query_pre_attn_scalar: gemma.queryPreAttnScalar,
+    sliding_window: gemma.slidingWindow,
+    layer_types: Array.from({ length: layers }, (_, i) => (slidingLayers.includes(i) ? 'sliding_attention' : 'full_attention')),
+    rope_local_base_freq: gemma.localRopeTheta,
+  }
+}
+
+function ropeOf(raw: Json, file: string, maxPositions: number, otherwise: number): Rope {
   const where = raw.rope_parameters ? 'rope_parameters' : 'rope_scaling'
   const given = raw.rope_parameters ?? raw.rope_scaling ?? {}
   if (typeof given !== 'object' || Array.isArray(given)) throw new UserError(`${file}: ${where} must be an object.`)

@@ -8,10 +8,11 @@ import type { BufferRange, Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
 import { checkF16Range, useMatrixUnits } from '../kernels/common/matrix-units.ts'
 import { allocateTogether, allocateWeight, releaseWeight, writeWeight, type Weight } from '../kernels/common/weight.ts'
+import { gainFromOne } from '../kernels/norm/norm.ts'
 import { roundWeight } from '../kernels/optimizer/optimizer.ts'
 import { allocateBlocks, allocateRooms, writeBlocks } from '../kernels/quantised/quantised.ts'
-import { widenBf16 } from './bf16.ts'
-import { RotaryCache, type Decoder, type DecoderLayer } from './decoder.ts'
+import { roundToBf16, widenBf16 } from './bf16.ts'
+import { normsOf, RotaryCache, type Decoder, type DecoderLayer } from './decoder.ts'
 import { loraScale, type Adapter } from './peft.ts'
 import { checkQuantization, heldFormat, readBlocks } from './quantise.ts'
 import { linearPath, type LinearModule } from './shapes.ts'
@@ -103,7 +104,7 @@ class Loader {
       gpu: this.#gpu,
       name,
       config,
-      embedding: trainedOf(embed),
+      embedding: { ...trainedOf(embed), scale: config.gemma && embeddingScale(config, embed.weight.bf16) },
       layers,
       norm,
       head: trainedOf(head),
@@ -128,10 +129,15 @@ class Loader {
     const [o] = await this.#projections(index, ['o_proj'], config.outputBias)
     const qNorm = config.qkNorm ? await this.#norm(`${path}.self_attn.q_norm`, config.headDim) : undefined
     const kNorm = config.qkNorm ? await this.#norm(`${path}.self_attn.k_norm`, config.headDim) : undefined
-    const postNorm = await this.#norm(`${path}.post_attention_layernorm`, config.hiddenSize)
+    const oNorm = config.gemma && (await this.#norm(`${path}.post_attention_layernorm`, config.hiddenSize))
+    const postNorm = await this.#norm(
+      `${path}.${config.gemma ? 'pre_feedforward' : 'post_attention'}_layernorm`,
+      config.hiddenSize,
+    )
     const [gate, up] = await this.#projections(index, ['gate_proj', 'up_proj'], false)
     const [down] = await this.#projections(index, ['down_proj'], false)
-    return { inputNorm, q, k, v, o, qNorm, kNorm, postNorm, gate, up, down }
+    const downNorm = config.gemma && (await this.#norm(`${path}.post_feedforward_layernorm`, config.hiddenSize))
+    return { inputNorm, q, k, v, o, qNorm, kNorm, oNorm, postNorm, gate, up, down, downNorm }
   }
 
   /** Projections of one input: weights, and biases, side by side where the kernels can read them so (kernels/matmul/group.ts). */
@@ -240,21 +246,19 @@ class Loader {
   }
 
   async #norm(name: string, channels: number): Promise<Norm> {
-    const { buffer, parameter } = await this.#vector(`${name}.weight`)
-    const norm: Norm = { name, gain: buffer, channels, eps: this.#files.config.rmsNormEps }
-    if (parameter) {
+    const { rmsNormEps: eps, gemma } = this.#files.config
+    const fromOne = gemma !== undefined
+    const data = floats(await this.#tensor(`${name}.weight`))
+    const gain = this.#gpu.upload(gained(data, fromOne), `${name}.weight`, { exact: true })
+    this.#owned.push(gain)
+    const norm: Norm = { name, gain, fromOne, channels, eps }
+    if (this.#options.full) {
+      const parameter = this.#vectorMaster(`${name}.weight`, data)
       norm.trained = { store: this.#store, gain: parameter }
-      this.#fills.push(() => (norm.gain = this.#store.value(parameter)))
+      // The master is what kernels read, but where the gain is another number.
+      if (!fromOne) this.#fills.push(() => (norm.gain = this.#store.value(parameter)))
     }
     return norm
-  }
-
-  /** A gain, kept in float32. Where it is trained its master is what kernels read. */
-  async #vector(name: string): Promise<{ buffer: GpuBuffer; parameter?: Parameter }> {
-    const data = floats(await this.#tensor(name))
-    const buffer = this.#gpu.upload(data, name, { exact: true })
-    this.#owned.push(buffer)
-    return { buffer, parameter: this.#options.full ? this.#vectorMaster(name, data) : undefined }
   }
 
   /** A layer's matrix, in blocks where it is held so. */
@@ -286,6 +290,15 @@ const kindOf = (matrix: Matrix): string => ('format' in matrix ? 'blocks' : matr
 
 const floats = (data: TensorData): Float32Array => (data.dtype === 'bf16' ? widenBf16(data.data) : data.data)
 
+/** What a norm multiplies with, of its weight in the files; in float32, as `1.0 + weight.float()` of transformers. */
+export const gained = (weight: Float32Array, fromOne = false): Float32Array => (fromOne ? weight.map((w) => 1 + w) : weight)
+
+/** Gemma's: in the dtype of the embedding, as transformers rounds it. */
+function embeddingScale({ hiddenSize }: ModelConfig, bf16: boolean): number {
+  const exact = new Float32Array([Math.sqrt(hiddenSize)])
+  return bf16 ? widenBf16(roundToBf16(exact))[0] : exact[0]
+}
+
 /** PEFT's start of A: torch's kaiming_uniform_ with a = sqrt(5), which is uniform within 1 / sqrt(inputs). */
 function kaimingUniform(rank: number, inputs: number, seed: number): Float32Array {
   const random = new Random(seed)
@@ -293,13 +306,15 @@ function kaimingUniform(rank: number, inputs: number, seed: number): Float32Arra
   return Float32Array.from({ length: rank * inputs }, () => (random.next() * 2 - 1) * bound)
 }
 
-/** After an optimizer step on a wholly trained model: writes the working copies of all matrices from their masters. */
+/** After an optimizer step on a wholly trained model: writes the working copies of all matrices from their masters, and gains that are no masters themselves. */
 export function refreshWeights(decoder: Decoder): void {
   const { store, gpu } = decoder
   if (!store) return
   for (const { weight, trained } of trainedMatrices(decoder)) {
     for (const piece of trained.pieces) roundWeight(gpu, store.value(trained, piece), weight, piece.row, piece.rows)
   }
+  for (const { gain, fromOne, trained, channels } of [...decoder.layers.flatMap(normsOf), decoder.norm])
+    if (fromOne && trained) gainFromOne(gpu, store.value(trained.gain), gain, channels)
 }
 
 function trainedMatrices(decoder: Decoder): { weight: Weight; trained: Parameter }[] {

@@ -6,8 +6,8 @@ import { checkF16Range, matrixUnitOf } from '../kernels/common/matrix-units.ts'
 import { writeWeight, type Weight } from '../kernels/common/weight.ts'
 import { writeBlocks } from '../kernels/quantised/quantised.ts'
 import { roundToBf16, widenBf16 } from './bf16.ts'
-import type { ModelTensors } from './decoder-load.ts'
-import { projectionsOf, type Decoder } from './decoder.ts'
+import { gained, type ModelTensors } from './decoder-load.ts'
+import { normsOf, projectionsOf, type Decoder } from './decoder.ts'
 import { readBlocks } from './quantise.ts'
 import { checkTensors } from './shapes.ts'
 import type { ModelConfig, TensorData, TensorSource } from './types.ts'
@@ -16,7 +16,7 @@ import { Uploads } from './uploads.ts'
 /** What a decoder's buffers and commands are made for. */
 const fixed = [
   'family', 'hiddenSize', 'intermediateSize', 'layers', 'heads', 'kvHeads', 'headDim', 'vocabSize', 'qkvBias',
-  'outputBias', 'qkNorm', 'rmsNormEps', 'ropeTheta', 'ropeScaling', 'layersWithoutRope',
+  'outputBias', 'qkNorm', 'rmsNormEps', 'ropeTheta', 'ropeScaling', 'layersWithoutRope', 'gemma',
 ] as const satisfies (keyof ModelConfig)[] // prettier-ignore
 
 /** A tensor of the files, and where it goes: a matrix in the dtype that it has there, a vector in float32. */
@@ -24,6 +24,8 @@ interface Target {
   name: string
   weight?: Weight
   vector?: GpuBuffer | BufferRange
+  /** As of `Norm`. */
+  fromOne?: boolean
 }
 
 /**
@@ -75,11 +77,12 @@ export async function reloadDecoder(decoder: Decoder, files: ModelTensors): Prom
   await gpu.sync('loading')
 }
 
-async function valuesOf(tensors: TensorSource, { name, weight }: Target): Promise<TensorData> {
+async function valuesOf(tensors: TensorSource, { name, weight, fromOne }: Target): Promise<TensorData> {
   const isBf16 = weight?.bf16 ?? false
   const read = await tensors.read(name, { round: isBf16 })
   if (isBf16 && read.dtype === 'f32') return { dtype: 'bf16', shape: read.shape, data: roundToBf16(read.data) }
-  if (!isBf16 && read.dtype === 'bf16') return { dtype: 'f32', shape: read.shape, data: widenBf16(read.data) }
+  if (!isBf16 && read.dtype === 'bf16') return { dtype: 'f32', shape: read.shape, data: gained(widenBf16(read.data), fromOne) }
+  if (fromOne && read.dtype === 'f32') return { ...read, data: gained(read.data, fromOne) }
   return read
 }
 
@@ -98,9 +101,9 @@ function targetsOf({ embedding, layers, norm, head }: Decoder): Target[] {
       targets.push({ name: `${name}.weight`, weight })
       if (bias) targets.push({ name: `${name}.bias`, vector: bias })
     }
-    norms.push(layer.inputNorm, layer.postNorm, ...(layer.qNorm ? [layer.qNorm] : []), ...(layer.kNorm ? [layer.kNorm] : []))
+    norms.push(...normsOf(layer))
   }
-  for (const { name, gain } of norms) targets.push({ name: `${name}.weight`, vector: gain })
+  for (const { name, gain, fromOne } of norms) targets.push({ name: `${name}.weight`, vector: gain, fromOne })
   if (head.weight !== embedding.weight) targets.push({ name: 'lm_head.weight', weight: head.weight })
   return targets
 }

@@ -1,5 +1,5 @@
 /**
- * The decoder-only transformer of Llama, Mistral, SmolLM3, Qwen2 and Qwen3: pre-norm blocks of attention and SwiGLU (transformers' modeling_llama.py and its
+ * The decoder-only transformer of Llama, Mistral, SmolLM3, Qwen2, Qwen3 and Gemma 3: pre-norm blocks of attention and a gated MLP (transformers' modeling_llama.py and its
  * kin). One forward pass serves training, scoring, prefill and decode: rows are tokens of any sequences, and `layout` says which keys
  * each row sees, so all of them sum in the same order.
  */
@@ -15,7 +15,7 @@ import {
   type LinearsArguments,
   type RowAdapters,
 } from '../autograd/ops/linears.ts'
-import { rmsNormTurned, type Norm } from '../autograd/ops/norm.ts'
+import { rmsNormAdded, rmsNormTurned, type Norm } from '../autograd/ops/norm.ts'
 import { embedding, type Embedding, type TokenLists } from '../autograd/ops/rows.ts'
 import type { ParameterStore } from '../autograd/parameters.ts'
 import { checkpoint, type Tape } from '../autograd/tape.ts'
@@ -32,18 +32,28 @@ export interface DecoderLayer {
   k: Projection
   v: Projection
   o: Projection
-  /** Over each head, Qwen3. */
+  /** Over each head, Qwen3 and Gemma 3. */
   qNorm?: Norm
   kNorm?: Norm
+  /** Over what o gives, before the residual is added: Gemma 3. */
+  oNorm?: Norm
+  /** Of the MLP's input. */
   postNorm: Norm
   gate: Projection
   up: Projection
   down: Projection
+  /** Likewise over what down gives. */
+  downNorm?: Norm
 }
 
 /** A layer's projections, together those of one input. */
 export function projectionsOf({ q, k, v, o, gate, up, down }: DecoderLayer): Projection[][] {
   return [[q, k, v], [o], [gate, up], [down]]
+}
+
+/** A layer's norms. */
+export function normsOf({ inputNorm, qNorm, kNorm, oNorm, postNorm, downNorm }: DecoderLayer): Norm[] {
+  return [inputNorm, postNorm, qNorm, kNorm, oNorm, downNorm].filter((norm) => norm !== undefined)
 }
 
 /** A model on the GPU. The trainer and the engine hold the same one: there is one copy of the weights. */
@@ -65,33 +75,37 @@ export interface Decoder {
 export class RotaryCache {
   readonly #gpu: Gpu
   readonly #inverse: Float32Array
-  readonly #without: readonly number[]
+  /** Layers with a table of their own, and what that is made of. */
+  readonly #others: readonly number[]
+  readonly #otherInverse: Float32Array
   #table: GpuBuffer | undefined
-  /** All angles are 0: x cos - y sin is x, to the bit. */
-  #still: GpuBuffer | undefined
+  #other: GpuBuffer | undefined
   #positions = 0
   constructor(gpu: Gpu, config: ModelConfig) {
     this.#gpu = gpu
     this.#inverse = inverseFrequencies(config)
-    this.#without = config.layersWithoutRope ?? []
+    const { gemma, layersWithoutRope = [] } = config
+    this.#others = gemma?.slidingLayers ?? layersWithoutRope
+    // Where nothing turns all angles are 0: x cos - y sin is x, to the bit.
+    this.#otherInverse = gemma
+      ? inverseFrequencies({ ...config, ropeTheta: gemma.localRopeTheta, ropeScaling: { type: 'default' } })
+      : new Float32Array(this.#inverse.length)
   }
-  /** A table that covers positions 0 .. positions - 1: that of a layer, or the one of layers that turn q and k. */
+  /** A table that covers positions 0 .. positions - 1: that of a layer, or the one of most families' layers. */
   table(positions: number, layer?: number): GpuBuffer {
     if (!this.#table || positions > this.#positions) {
       this.#positions = Math.max(256, 2 ** Math.ceil(Math.log2(positions)))
       this.release()
       this.#table = this.#gpu.upload(rotaryTable(this.#inverse, this.#positions), 'rotary table')
-      if (this.#without.length > 0) {
-        const still = rotaryTable(new Float32Array(this.#inverse.length), this.#positions)
-        this.#still = this.#gpu.upload(still, 'rotary table without angles')
-      }
+      if (this.#others.length > 0)
+        this.#other = this.#gpu.upload(rotaryTable(this.#otherInverse, this.#positions), 'rotary table of other layers')
     }
-    return layer !== undefined && this.#without.includes(layer) ? this.#still! : this.#table
+    return layer !== undefined && this.#others.includes(layer) ? this.#other! : this.#table
   }
   release(): void {
     this.#table?.release()
-    this.#still?.release()
-    this.#table = this.#still = undefined
+    this.#other?.release()
+    this.#table = this.#other = undefined
   }
 }
 
@@ -158,22 +172,31 @@ function decoderLayer(
   table: GpuBuffer,
   cache: (CacheArguments & { index: number }) | undefined,
 ): Tensor {
-  const { heads, kvHeads, headDim } = decoder.config
+  const { heads, kvHeads, headDim, gemma } = decoder.config
   const how = { dropoutSeed: batch.dropoutSeed, adapters: batch.adapters }
   const options = { ...how, norm: layer.inputNorm }
   const { q, keys, values } = cache
     ? throughCache(tape, decoder, layer, x, table, cache, options)
     : turned(tape, decoder, layer, x, batch, table, options)
-  const shape = { heads, kvHeads, headDim }
+  const shape = { heads, kvHeads, headDim, ...(gemma && { scale: gemma.queryPreAttnScalar ** -0.5 }) }
   const attended = attention(tape, q, keys, values, batch, shape, cache?.paged)
   tape.done(q)
   if (!cache) tape.done(keys, values)
-  const [middle] = linears(tape, attended, [layer.o], { ...how, residual: x })
+  const middle = added(tape, attended, layer.o, how, x, layer.oNorm)
   tape.done(attended)
-  const gated = swiGlu(tape, middle, layer.gate, layer.up, { ...how, norm: layer.postNorm })
-  const [out] = linears(tape, gated, [layer.down], { ...how, residual: middle })
+  const gated = swiGlu(tape, middle, layer.gate, layer.up, { ...how, norm: layer.postNorm }, gemma ? 'gelu' : 'silu')
+  const out = added(tape, gated, layer.down, how, middle, layer.downNorm)
   tape.done(gated, middle)
   return out
+}
+
+/** residual + projection(x), or its norm where it has one. */
+function added(tape: Tape, x: Tensor, projection: Projection, how: LinearsArguments, residual: Tensor, norm?: Norm): Tensor {
+  const [y] = linears(tape, x, [projection], norm ? how : { ...how, residual })
+  if (!norm) return y
+  const sum = rmsNormAdded(tape, y, norm, residual)
+  tape.done(y)
+  return sum
 }
 
 interface Attended {

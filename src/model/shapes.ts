@@ -52,6 +52,8 @@ export function tensorShapes(config: ModelConfig): Map<string, number[]> {
       out.set(`${path}.self_attn.k_norm.weight`, [config.headDim])
     }
     out.set(`${path}.post_attention_layernorm.weight`, [config.hiddenSize])
+    if (config.gemma)
+      for (const norm of ['pre', 'post']) out.set(`${path}.${norm}_feedforward_layernorm.weight`, [config.hiddenSize])
   }
   out.set('model.norm.weight', [config.hiddenSize])
   if (!config.tieWordEmbeddings) out.set('lm_head.weight', [config.vocabSize, config.hiddenSize])

@@ -1,8 +1,8 @@
 /** What the model room knows of a model: its shape, its tensors, its tokenizer. */
 import type { QuantisedFormat } from '../kernels/quantised/quantised.ts'
 
-/** The families that the decoder runs. Mistral is Llama by another name, SmolLM3 with layers that turn nothing. */
-export const FAMILIES = ['llama', 'mistral', 'smollm3', 'qwen2', 'qwen3'] as const
+/** The families that the decoder runs. Mistral is Llama by another name, SmolLM3 with layers that turn nothing; gemma3_text is Gemma 3 without pictures. */
+export const FAMILIES = ['llama', 'mistral', 'smollm3', 'qwen2', 'qwen3', 'gemma3_text'] as const
 export type ModelFamily = (typeof FAMILIES)[number]
 
 /** Rotary embedding frequencies; `llama3` is the scaling of Llama 3.1 and later (transformers' `_compute_llama3_parameters`). */
@@ -12,6 +12,21 @@ export type RopeScaling =
   | { type: 'llama3'; factor: number; lowFreqFactor: number; highFreqFactor: number; originalMaxPositionEmbeddings: number }
   /** Inverse frequency i divided by factors[i] (headDim / 2 of them): the rope_freqs.weight of a GGUF whose rule is not known. */
   | { type: 'factors'; factors: Float32Array }
+
+/**
+ * What makes a Gemma 3 model: norms multiply with 1 + their weight and stand behind attention and MLP too, the gate is GELU in its form with tanh, embeddings are
+ * multiplied with the square root of the hidden size, and most layers look back over a window of tokens and turn q and k by angles of their own.
+ */
+export interface GemmaConfig {
+  /** Scores are multiplied with its inverse square root. */
+  queryPreAttnScalar: number
+  /** Layers that look back over a window. */
+  slidingLayers: number[]
+  /** Tokens of that window: sequences up to so many are as without one. */
+  slidingWindow: number
+  /** Rotary base of these layers; `ropeTheta` and `ropeScaling` are those of the others. */
+  localRopeTheta: number
+}
 
 /** Shape of a decoder-only transformer of the supported families. Sizes in elements. */
 export interface ModelConfig {
@@ -33,8 +48,10 @@ export interface ModelConfig {
   qkvBias: boolean
   /** o_proj has a bias (Llama with attention_bias). */
   outputBias: boolean
-  /** RMSNorm over each head of q and k (Qwen3). */
+  /** RMSNorm over each head of q and k (Qwen3, Gemma 3). */
   qkNorm: boolean
+  /** What Gemma 3 has besides; the others have none of it. */
+  gemma?: GemmaConfig
   maxPositionEmbeddings: number
   /** Tokens that end a completion: config.json's and generation_config.json's, together. */
   eosTokenIds: number[]

@@ -4,7 +4,7 @@ import { attention, rope, type RowLayout } from '../../src/autograd/ops/attentio
 import { siluGate } from '../../src/autograd/ops/elementwise.ts'
 import { logprobHead, type HeadOutput } from '../../src/autograd/ops/head.ts'
 import { linear, type Lora, type Projection } from '../../src/autograd/ops/linear.ts'
-import { rmsNorm, rmsNormTurned } from '../../src/autograd/ops/norm.ts'
+import { rmsNorm, rmsNormAdded, rmsNormTurned } from '../../src/autograd/ops/norm.ts'
 import { embedding, gather } from '../../src/autograd/ops/rows.ts'
 import { ParameterStore, type Parameter } from '../../src/autograd/parameters.ts'
 import { checkpoint, Tape } from '../../src/autograd/tape.ts'
@@ -127,6 +127,12 @@ describe.each([
     const fd = new FiniteDifferences(gpu, words)
     await fd.check({ tensors: { x: [rows, columns] }, parameters, forward: (tape, t) => rmsNorm(tape, t.x, norm) })
   })
+  test.runIf(channels === columns)('with a residual that is added behind it', async () => {
+    const { parameters, norm } = gains()
+    const fd = new FiniteDifferences(gpu, `${words} added`)
+    const forward = (tape: Tape, t: Record<string, Tensor>) => rmsNormAdded(tape, t.x, norm, t.residual)
+    await fd.check({ tensors: { x: [rows, columns], residual: [rows, columns] }, parameters, forward })
+  })
   test('beside a residual path, whose gradient is there first', async () => {
     const { parameters, norm } = gains()
     const weight = frozen(columns, columns)
@@ -212,17 +218,21 @@ test.each([
 })
 
 test.each([
-  [16, 32],
-  [7, 13],
-])('siluGate, %i x %i', async (rows, columns) => {
-  const fd = new FiniteDifferences(gpu, `silu ${rows}`)
-  await fd.check({ tensors: { g: [rows, columns], u: [rows, columns] }, forward: (tape, t) => siluGate(tape, t.g, t.u) })
+  [16, 32, 'silu'],
+  [7, 13, 'silu'],
+  [16, 32, 'gelu'],
+  [7, 13, 'gelu'],
+] as const)('siluGate, %i x %i: %s', async (rows, columns, gate) => {
+  const fd = new FiniteDifferences(gpu, `${gate} ${rows}`)
+  await fd.check({ tensors: { g: [rows, columns], u: [rows, columns] }, forward: (tape, t) => siluGate(tape, t.g, t.u, gate) })
 })
 
 test.each([
-  [11, 16],
-  [5, 9],
-])('embedding of %i tokens, %i wide, some of them often', async (tokens, width) => {
+  [11, 16, 1],
+  [5, 9, 1],
+  [11, 16, 6.9375],
+  [5, 9, 0.5],
+])('embedding of %i tokens, %i wide, some of them often, times %f', async (tokens, width, scale) => {
   const ids = Uint32Array.of(3, 1, 3, 3, 0, 4, 1)
   const parameters = storeOf({ table: { rows: tokens, columns: width } })
   const { store, byName } = parameters
@@ -233,7 +243,7 @@ test.each([
     source: put(lists.source, 'sources'),
     outs: lists.tokens.length,
   }
-  const table = { weight: asWeight(store, byName.table), trained: { store, weight: byName.table } }
+  const table = { weight: asWeight(store, byName.table), scale, trained: { store, weight: byName.table } }
   const buffer = put(ids, 'ids')
   const fd = new FiniteDifferences(gpu, `embedding ${tokens}`)
   await fd.check({ tensors: {}, parameters, forward: (tape) => embedding(tape, buffer, ids.length, table, on) })

@@ -41,51 +41,56 @@ async function otherWeights(config: ModelConfig, name: string, halves: boolean):
 
 const bits = ({ ids, logprobs }: GenerationResult) => ({ ids, logprobs })
 
-it.each(['llama', 'qwen2', 'qwen3'])('what runs goes on with the new weights, what comes has their bits: %s', async (name) => {
-  const model = await openModel(golden(join(name, 'model')))
-  const { config } = model
-  const decoder = await loadDecoder(gpu, model)
-  const engine = engineOf(decoder)
-  const dir = await randomAdapter(config, `reload-${name}`)
-  await engine.adapters.load('one', dir)
-  const inUse = gpu.pool.bytesInUse
-  const [prompt] = goldenSequences(name)
-  const request = { promptIds: prompt.slice(0, 11), sampling: sampling({ max_tokens: 24 }) }
-  const named = { ...request, adapter: 'one' }
-  const before = [await engine.generate(request), await engine.generate(named)]
-  const files = await otherWeights(config, name, name === 'qwen2')
-  const running = engine.generate(request)
-  while (engine.stats().tokensGenerated < 2 * 24 + 3) await new Promise((resolve) => setTimeout(resolve, 1))
-  expect(await engine.reloadWeights(files)).toBe(1)
-  expect(engine.paused).toBe(false)
-  const { ids, versions } = await running
-  expect(versions).toEqual(versions.toSorted((a, b) => a - b))
-  expect(new Set(versions)).toEqual(new Set([0, 1]))
-  expect(ids).toHaveLength(24)
-  const after = [await engine.generate(request), await engine.generate(named)]
-  expect(after[0].versions).toEqual(ids.map(() => 1))
-  // An adapter's version counts how often it was loaded.
-  expect(after[1].versions).toEqual(ids.map(() => 1))
-  const fresh = await loadDecoder(gpu, files, { round: true })
-  await expectTrainersBits(fresh, [{ request, result: after[0] }])
-  await expectTrainersBits(decoder, [{ request, result: after[0] }])
-  const other = engineOf(fresh)
-  await other.adapters.load('one', dir)
-  expect(bits(await other.generate(named))).toEqual(bits(after[1]))
-  await other.close()
-  fresh.release()
-  // And back.
-  await engine.pause()
-  expect(await engine.reloadWeights(model)).toBe(2)
-  expect(engine.paused).toBe(true)
-  engine.resume()
-  expect([await engine.generate(request), await engine.generate(named)].map(bits)).toEqual(before.map(bits))
-  expect(gpu.pool.bytesInUse).toBeGreaterThanOrEqual(inUse)
-  await engine.close()
-  decoder.release()
-  model.close()
-  files.close()
-})
+it.each(['llama', 'qwen2', 'qwen3', 'gemma3'])(
+  'what runs goes on with the new weights, what comes has their bits: %s',
+  async (name) => {
+    const where = name === 'gemma3' ? join(import.meta.dirname, '../fixtures/odd') : golden('.')
+    const model = await openModel(join(where, name, 'model'))
+    const { config } = model
+    const decoder = await loadDecoder(gpu, model)
+    const engine = engineOf(decoder)
+    const dir = await randomAdapter(config, `reload-${name}`)
+    await engine.adapters.load('one', dir)
+    const inUse = gpu.pool.bytesInUse
+    const [prompt] =
+      name === 'gemma3' ? [Array.from({ length: 12 }, (_, i) => (i * 37) % config.vocabSize)] : goldenSequences(name)
+    const request = { promptIds: prompt.slice(0, 11), sampling: sampling({ max_tokens: 24 }) }
+    const named = { ...request, adapter: 'one' }
+    const before = [await engine.generate(request), await engine.generate(named)]
+    const files = await otherWeights(config, name, name === 'qwen2')
+    const running = engine.generate(request)
+    while (engine.stats().tokensGenerated < 2 * 24 + 3) await new Promise((resolve) => setTimeout(resolve, 1))
+    expect(await engine.reloadWeights(files)).toBe(1)
+    expect(engine.paused).toBe(false)
+    const { ids, versions } = await running
+    expect(versions).toEqual(versions.toSorted((a, b) => a - b))
+    expect(new Set(versions)).toEqual(new Set([0, 1]))
+    expect(ids).toHaveLength(24)
+    const after = [await engine.generate(request), await engine.generate(named)]
+    expect(after[0].versions).toEqual(ids.map(() => 1))
+    // An adapter's version counts how often it was loaded.
+    expect(after[1].versions).toEqual(ids.map(() => 1))
+    const fresh = await loadDecoder(gpu, files, { round: true })
+    await expectTrainersBits(fresh, [{ request, result: after[0] }])
+    await expectTrainersBits(decoder, [{ request, result: after[0] }])
+    const other = engineOf(fresh)
+    await other.adapters.load('one', dir)
+    expect(bits(await other.generate(named))).toEqual(bits(after[1]))
+    await other.close()
+    fresh.release()
+    // And back.
+    await engine.pause()
+    expect(await engine.reloadWeights(model)).toBe(2)
+    expect(engine.paused).toBe(true)
+    engine.resume()
+    expect([await engine.generate(request), await engine.generate(named)].map(bits)).toEqual(before.map(bits))
+    expect(gpu.pool.bytesInUse).toBeGreaterThanOrEqual(inUse)
+    await engine.close()
+    decoder.release()
+    model.close()
+    files.close()
+  },
+)
 
 it('takes a tied head that is written out beside its embedding, and no other', async () => {
   const model = await openModel(golden('qwen3/model'))

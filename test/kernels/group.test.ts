@@ -86,9 +86,11 @@ async function check(c: Case, tier = 'cpu'): Promise<void> {
   } else {
     const count = rows * widths[0]
     const [product, y] = [bench.out(count), bench.out(count)]
-    siluGate(gpu, want[0], want[1], product, count)
-    linearGated(gpu, x, rows, members, y, lora, norm)
-    sameBits('gated', await bench.down(y, count), await bench.down(product, count))
+    for (const gate of ['silu', 'gelu'] as const) {
+      siluGate(gpu, want[0], want[1], product, count, 1, gate)
+      linearGated(gpu, x, rows, members, y, lora, { norm, gate })
+      sameBits(gate, await bench.down(y, count), await bench.down(product, count))
+    }
   }
   release()
 }

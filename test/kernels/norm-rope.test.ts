@@ -236,7 +236,7 @@ test.each(modes.slice(0, 3))(
         const [y, wantY, back, dx, wantX, dxSkip, wantSkip] = Array.from({ length: 7 }, () => bench.out(n))
         const [rstd, wantR] = [bench.out(rows), bench.out(rows)]
         const turn = { info, table, heads }
-        rmsNorm(gpu, x, gain, y, rstd, rows, headDim, 1e-5, turn)
+        rmsNorm(gpu, x, gain, y, rstd, rows, headDim, 1e-5, { turn })
         rmsNorm(gpu, x, gain, wantY, wantR, rows, headDim, 1e-5)
         rope(gpu, wantY, info, table, tokens, heads, headDim)
         rmsNormBackward(gpu, { dy, x, gain, rstd, dx }, rows, headDim, turn)

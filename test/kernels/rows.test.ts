@@ -42,6 +42,28 @@ test('silu gate and its backward', async () => {
   }
 })
 
+test('GELU gate, in its form with tanh, and its backward', async () => {
+  const [c, b] = [Math.sqrt(2 / Math.PI), 0.044715]
+  for (const n of counts) {
+    await bench.run(`gelu ${n}`, {}, async () => {
+      const [g, u, dy] = [bench.normals(n, 4), bench.normals(n), bench.normals(n)]
+      g[0] = -5
+      const [y, dg, du] = [bench.out(n), bench.out(n), bench.out(n)]
+      const [gb, ub] = [bench.up(g), bench.up(u)]
+      siluGate(gpu, gb, ub, y, n, 1, 'gelu')
+      siluGateBackward(gpu, { dy: bench.up(dy), g: gb, u: ub, dg, du }, n, 1, 'gelu')
+      const gelu = Float64Array.from(g, (v) => 0.5 * v * (1 + Math.tanh(c * (v + b * v ** 3))))
+      const slope = Float64Array.from(g, (v) => {
+        const t = Math.tanh(c * (v + b * v ** 3))
+        return 0.5 * (1 + t) + 0.5 * v * (1 - t * t) * c * (1 + 3 * b * v * v)
+      })
+      await bench.check('y', y, gelu.map((v, i) => v * u[i]), bounds.sum) // prettier-ignore
+      await bench.check('du', du, gelu.map((v, i) => dy[i] * v), bounds.sum) // prettier-ignore
+      await bench.check('dg', dg, slope.map((v, i) => dy[i] * u[i] * v), bounds.sum) // prettier-ignore
+    })
+  }
+})
+
 test('four values an element have the bits of one, and many elements those of few', async () => {
   // The last are enough for workgroups of 256 (common/lanes.ts), with four values an element too.
   for (const n of [4, 132, 5000, 4 * (fullGpu + 65)]) {
@@ -65,13 +87,13 @@ test('four values an element have the bits of one, and many elements those of fe
   }
 })
 
-test('silu of very negative gates is zero, not NaN', async () => {
-  await bench.run('silu far', {}, async () => {
+test.each(['silu', 'gelu'] as const)('%s of very negative gates is zero, not NaN', async (gate) => {
+  await bench.run(`${gate} far`, {}, async () => {
     const g = Float32Array.of(-100, -1000, 100, 0)
     const ones = new Float32Array(4).fill(1)
     const [y, dg, du] = [bench.out(4), bench.out(4), bench.out(4)]
-    siluGate(gpu, bench.up(g), bench.up(ones), y, 4)
-    siluGateBackward(gpu, { dy: bench.up(ones), g: bench.up(g), u: bench.up(ones), dg, du }, 4)
+    siluGate(gpu, bench.up(g), bench.up(ones), y, 4, 1, gate)
+    siluGateBackward(gpu, { dy: bench.up(ones), g: bench.up(g), u: bench.up(ones), dg, du }, 4, 1, gate)
     const near = (values: Float32Array, want: number[]): void => want.forEach((w, i) => expect(values[i]).toBeCloseTo(w, 5))
     near(await bench.down(y, 4), [0, 0, 100, 0])
     near(await bench.down(dg, 4), [0, 0, 1, 0.5])
@@ -240,6 +262,14 @@ describe.each(modes)('embedding, $name', ({ facts, needs }) => {
           ids[0] = n - 1
           const y = bench.out(rows * k)
           embedding(gpu, bench.up(ids), weight, y, rows)
+          const scaled = bench.out(rows * k)
+          embedding(gpu, bench.up(ids), weight, scaled, rows, 25.25)
+          const plain = await bench.down(y, rows * k)
+          sameBits(
+            'scaled',
+            await bench.down(scaled, rows * k),
+            plain.map((value) => value * 25.25),
+          )
           await bench.check(
             'embedding',
             y,

@@ -83,6 +83,51 @@ describe('smollm3 and mistral', () => {
   })
 })
 
+describe('gemma3_text', () => {
+  /** google/gemma-3-270m's, but for what all models have. */
+  const old = {
+    model_type: 'gemma3_text',
+    hidden_activation: 'gelu_pytorch_tanh',
+    num_hidden_layers: 7,
+    rope_theta: 1e6,
+    rope_local_base_freq: 10000,
+    rope_scaling: null,
+    query_pre_attn_scalar: 256,
+    sliding_window: 512,
+    max_position_embeddings: 32768,
+    eos_token_id: 1,
+  }
+  const gemma = { queryPreAttnScalar: 256, slidingLayers: [0, 1, 2, 3, 4, 6], slidingWindow: 512, localRopeTheta: 1e4 }
+  test('two kinds of layers, each with its rotary base, in old and new spelling', () => {
+    const wanted = { gemma, headDim: 256, ropeTheta: 1e6, tieWordEmbeddings: true, qkNorm: true }
+    expect(parse(old)).toMatchObject({ ...wanted, ropeScaling: { type: 'default' } })
+    const { rope_theta: _theta, rope_local_base_freq: _local, rope_scaling: _scaling, ...rest } = old
+    expect(parse(rest)).toMatchObject(wanted)
+    const scaled = { rope_type: 'linear', factor: 8, rope_theta: 5e5 }
+    const both = { full_attention: scaled, sliding_attention: { rope_type: 'default', rope_theta: 2e4 } }
+    expect(parse({ ...rest, rope_parameters: both })).toMatchObject({
+      gemma: { ...gemma, localRopeTheta: 2e4 },
+      ropeTheta: 5e5,
+      ropeScaling: { type: 'linear', factor: 8 },
+    })
+    expect(parse({ ...old, rope_scaling: { rope_type: 'linear', factor: 8 } })).toMatchObject({
+      gemma,
+      ropeTheta: 1e6,
+      ropeScaling: { type: 'linear', factor: 8 },
+    })
+    expect(parse({ ...old, sliding_window_pattern: 3 }).gemma!.slidingLayers).toEqual([0, 1, 3, 4, 6])
+    const types = Array.from({ length: 7 }, (_, i) => (i === 2 ? 'sliding_attention' : 'full_attention'))
+    expect(parse({ ...old, layer_types: types }).gemma!.slidingLayers).toEqual([2])
+  })
+  test('the config.json that says the same', () => {
+    const config = parseConfig(json('../odd/gemma3/model/config.json'), '')
+    expect(config.gemma).toEqual({ queryPreAttnScalar: 24, slidingLayers: [0, 2], slidingWindow: 64, localRopeTheta: 1e4 })
+    expect(parseConfig(configToJson(config), '')).toEqual(config)
+    const scaled = parse({ ...old, rope_scaling: { rope_type: 'linear', factor: 8 } })
+    expect(parseConfig(configToJson(scaled), '')).toEqual(scaled)
+  })
+})
+
 describe('old and new spelling', () => {
   test('rope_theta and rope_scaling as before transformers 5', () => {
     const scaling = { type: 'linear', factor: 4 }
@@ -132,12 +177,28 @@ describe('old and new spelling', () => {
 describe('what is refused names file and key', () => {
   test.each([
     [
-      { model_type: 'gemma3_text' },
-      'm/config.json: model_type "gemma3_text" is not supported; dawn-rl runs llama, mistral, smollm3, qwen2 and qwen3 models.',
+      { model_type: 'gemma3' },
+      'm/config.json: model_type "gemma3" is not supported; dawn-rl runs llama, mistral, smollm3, qwen2, qwen3 and gemma3_text models.',
+    ],
+    [
+      { model_type: 'gemma3_text', hidden_activation: 'silu' },
+      'm/config.json: hidden_activation is "silu", and only gelu_pytorch_tanh is supported.',
+    ],
+    [
+      { model_type: 'gemma3_text', final_logit_softcapping: 30 },
+      'm/config.json: final_logit_softcapping is 30, and soft caps are not supported.',
+    ],
+    [
+      { model_type: 'gemma3_text', use_bidirectional_attention: true },
+      'm/config.json: use_bidirectional_attention is true, and a token that sees those after it is not supported.',
+    ],
+    [
+      { model_type: 'gemma3_text', layer_types: ['full_attention', 'chunked_attention'] },
+      'm/config.json: layer_types must be a list of 2 words, each sliding_attention or full_attention.',
     ],
     [
       { model_type: 'qwen3_moe' },
-      'm/config.json: model_type "qwen3_moe" is not supported; dawn-rl runs llama, mistral, smollm3, qwen2 and qwen3 models.',
+      'm/config.json: model_type "qwen3_moe" is not supported; dawn-rl runs llama, mistral, smollm3, qwen2, qwen3 and gemma3_text models.',
     ],
     [
       { model_type: 'smollm3', no_rope_layers: [1, 2] },

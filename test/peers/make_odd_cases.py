@@ -18,12 +18,14 @@ from pathlib import Path
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, SmolLM3Config
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, SmolLM3Config
 
 HERE = Path(__file__).resolve().parent
 FIXTURES = HERE.parent / 'fixtures'
 ALL = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj']
-CONFIGS = {'llama': LlamaConfig, 'mistral': MistralConfig, 'smollm3': SmolLM3Config, 'qwen2': Qwen2Config, 'qwen3': Qwen3Config}
+CONFIGS = {'llama': LlamaConfig, 'mistral': MistralConfig, 'smollm3': SmolLM3Config, 'qwen2': Qwen2Config, 'qwen3': Qwen3Config,
+           'gemma3_text': Gemma3TextConfig}
+MIXED = ['sliding_attention', 'full_attention', 'sliding_attention', 'full_attention']
 LLAMA3 = {'rope_type': 'llama3', 'factor': 8.0, 'low_freq_factor': 1.0, 'high_freq_factor': 4.0, 'original_max_position_embeddings': 32}
 
 
@@ -41,7 +43,11 @@ CASES = {
     'llama-odd': case('llama', 33, 51, 2, 3, 3, 97, head_dim=6, tied=True, rank=3, targets=['o_proj', 'gate_proj'], lengths=(2, 1, 31)),
     'smollm3': case('smollm3', 32, 48, 3, 2, 1, 131, tied=True, rank=4, targets=['q_proj', 'v_proj', 'down_proj'], no_rope_layer_interval=2, lengths=(2, 1, 40)),
     'mistral': case('mistral', 24, 40, 2, 3, 1, 97, head_dim=12, rank=4, targets=['k_proj', 'up_proj'], sliding_window=64, lengths=(50, 3, 9)),
+    'gemma3': case('gemma3_text', 48, 72, 4, 3, 1, 128, head_dim=16, tied=True, rank=4, targets=['q_proj', 'o_proj', 'up_proj', 'down_proj'], sliding_window=64,
+                   layer_types=MIXED, query_pre_attn_scalar=24, lengths=(60, 2, 17, 5)),
     # too large to commit, or variations
+    'gemma3-wide': case('gemma3_text', 40, 72, 4, 2, 2, 128, head_dim=256, tied=True, dtype='f32', sliding_window=64, layer_types=MIXED, lengths=(60, 2, 17, 5),
+                        rope={'rope_type': 'linear', 'factor': 8.0}),
     'qwen3-untied': case('qwen3', 36, 100, 2, 4, 1, 8205, head_dim=20, dtype='f32'),
     'qwen3-bias': case('qwen3', 64, 171, 2, 4, 2, 499, head_dim=32, tied=True, attention_bias=True),
     'llama-wide-head': case('llama', 64, 100, 1, 2, 1, 1000, head_dim=128, rank=16, tied=True),
@@ -59,12 +65,14 @@ CASES = {
     'cold': case('qwen2', 36, 100, 1, 3, 3, 499, temperature=0.1, rank=8, hot=2.0),
     'nothing': case('llama', 36, 100, 1, 3, 1, 499, rank=8, lengths=(1, 1, 6), masked_off=True),
 }
-COMMITTED = ['llama-bias', 'qwen3-tied', 'qwen2-slices', 'llama3-rope', 'llama-odd', 'smollm3', 'mistral']
+COMMITTED = ['llama-bias', 'qwen3-tied', 'qwen2-slices', 'llama3-rope', 'llama-odd', 'smollm3', 'mistral', 'gemma3']
 
 
 def make_model(c):
-    more = {k: c[k] for k in ('head_dim', 'attention_bias', 'no_rope_layer_interval', 'sliding_window') if k in c}
+    more = {k: c[k] for k in ('head_dim', 'attention_bias', 'no_rope_layer_interval', 'sliding_window', 'layer_types', 'query_pre_attn_scalar') if k in c}
     rope = {'rope_theta': 10000.0, **c.get('rope', {'rope_type': 'default'})}
+    if c['family'] == 'gemma3_text':  # one of its own for each kind of layer
+        rope = {'full_attention': {**rope, 'rope_theta': 1e6}, 'sliding_attention': {'rope_type': 'default', 'rope_theta': 10000.0}}
     config = CONFIGS[c['family']](
         hidden_size=c['hidden'], intermediate_size=c['inter'], num_hidden_layers=c['layers'], num_attention_heads=c['heads'],
         num_key_value_heads=c['kv'], vocab_size=c['vocab'], tie_word_embeddings=c['tied'], max_position_embeddings=1024,
@@ -75,7 +83,8 @@ def make_model(c):
         for name, p in model.named_parameters():
             # Random norms and biases too: a gain of 1 or a bias of 0 would hide mistakes.
             if name.endswith('norm.weight'):
-                p.copy_(1 + 0.2 * torch.randn_like(p))
+                # Gemma's are what the gain is above 1.
+                p.copy_((0 if c['family'] == 'gemma3_text' else 1) + 0.2 * torch.randn_like(p))
             elif p.dim() == 1:
                 p.copy_(0.3 * torch.randn_like(p))
             else:
@@ -101,6 +110,15 @@ def save_adapter(model, c, folder):
     lora.save_pretrained(folder)
     (Path(folder) / 'README.md').unlink(missing_ok=True)
     lora.unload()
+
+
+def open_model(folder, c):
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation='eager')
+    if c['family'] == 'gemma3_text' and c['dtype'] == 'bf16':
+        # Weights are float32 here only to compute in it: in their own dtype the scale is rounded too.
+        scale = model.model.embed_tokens.embed_scale
+        scale.copy_(scale.bfloat16().float())
+    return model
 
 
 def scores(model, batch, temperature):
@@ -176,7 +194,7 @@ def make(name, c, out, full_forms=('masked', 'clipped')):
     model, dtype = make_model(c)
     save_model(model, dtype, folder / 'model', c.get('shards'))
     save_adapter(model, c, folder / 'adapter')
-    model = AutoModelForCausalLM.from_pretrained(folder / 'model', dtype=torch.float32, attn_implementation='eager')
+    model = open_model(folder / 'model', c)
     batch = make_batch(model, c, temperature)
     (folder / 'batch.json').write_text(json.dumps(batch))
     tokens = sum(sum(s['loss_mask']) for s in batch)

@@ -1,18 +1,18 @@
-/** SwiGLU's gate. */
+/** The gate of SwiGLU and its kin. */
 import * as kernels from '../../kernels/elementwise/elementwise.ts'
 import type { Tape } from '../tape.ts'
 import type { Tensor } from '../tensor.ts'
 
-/** y = silu(g) * u; all (rows, columns). */
-export function siluGate(tape: Tape, g: Tensor, u: Tensor): Tensor {
+/** y = silu(g) * u, or gelu(g) * u; all (rows, columns). */
+export function siluGate(tape: Tape, g: Tensor, u: Tensor, gate?: kernels.Gate): Tensor {
   const { gpu } = tape
   const y = tape.tensor(g.rows, g.columns, 'silu gate', g.needsGrad || u.needsGrad)
-  kernels.siluGate(gpu, g.buffer, u.buffer, y.buffer, g.count, g.columns)
+  kernels.siluGate(gpu, g.buffer, u.buffer, y.buffer, g.count, g.columns, gate)
   return tape.node(y, [g, u], (dy) => {
     const dg = tape.tensor(g.rows, g.columns, 'd gate', false)
     const du = tape.tensor(u.rows, u.columns, 'd up', false)
     const buffers = { dy: dy.buffer, g: g.buffer, u: u.buffer, dg: dg.buffer, du: du.buffer }
-    kernels.siluGateBackward(gpu, buffers, g.count, g.columns)
+    kernels.siluGateBackward(gpu, buffers, g.count, g.columns, gate)
     tape.giveGrad(g, dg)
     tape.giveGrad(u, du)
     tape.done(dg, du)

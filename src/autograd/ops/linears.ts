@@ -4,6 +4,7 @@
  */
 import type { BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
+import type { Gate } from '../../kernels/elementwise/elementwise.ts'
 import { loraDown, stackedDown, takesLoraDown, type StackLayout } from '../../kernels/lora/lora.ts'
 import { downRanges, downStride, groupDown, takesDown } from '../../kernels/matmul/group-tile.ts'
 import { groupTier, linearGated, linearGroup, takesNorm, takesRotary } from '../../kernels/matmul/group.ts'
@@ -176,22 +177,29 @@ export function normIntoCache(tape: Tape, [q, k, v]: Tensor[], [ofQ, ofK]: [Norm
   return q
 }
 
-/** silu(gate(x)) * up(x): (rows, N). */
-export function swiGlu(tape: Tape, x: Tensor, gate: Projection, up: Projection, options: LinearsArguments): Tensor {
+/** silu(gate(x)) * up(x), or with `activation` gelu: (rows, N). */
+export function swiGlu(
+  tape: Tape,
+  x: Tensor,
+  gate: Projection,
+  up: Projection,
+  options: LinearsArguments,
+  activation?: Gate,
+): Tensor {
   const pair = [gate, up]
   const how = arranged(tape, x, pair, options, true)
   const { input } = how
   if (how.tier) {
     const lora = downs(tape, how, pair, options.adapters)
     const y = tape.tensor(x.rows, gate.weight.rows, 'silu gate', false)
-    linearGated(tape.gpu, input.buffer, x.rows, how.members, y.buffer, lora, how.norm)
+    linearGated(tape.gpu, input.buffer, x.rows, how.members, y.buffer, lora, { norm: how.norm, gate: activation })
     tape.done(...(lora?.tensors ?? []))
     if (input !== x) tape.done(input)
     return y
   }
   const [g, u] = linears(tape, input, pair, { ...options, norm: undefined })
   if (input !== x) tape.done(input)
-  const y = siluGate(tape, g, u)
+  const y = siluGate(tape, g, u, activation)
   tape.done(g, u)
   return y
 }

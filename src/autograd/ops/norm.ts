@@ -11,7 +11,10 @@ import { rope, type RowLayout } from './attention.ts'
 
 export interface Norm {
   name: string
+  /** What is multiplied with. */
   gain: GpuBuffer | BufferRange
+  /** The weight that files and `trained` hold is what the gain is above 1; refreshWeights (model/decoder-load.ts) makes the gain of it. */
+  fromOne?: boolean
   channels: number
   eps: number
   trained?: { store: ParameterStore; gain: Parameter }
@@ -22,20 +25,29 @@ export function rmsNorm(tape: Tape, x: Tensor, norm: Norm): Tensor {
   return normed(tape, x, norm)
 }
 
+/** residual + `rmsNorm` of x, both of whole rows. */
+export function rmsNormAdded(tape: Tape, x: Tensor, norm: Norm, residual: Tensor): Tensor {
+  return normed(tape, x, norm, { residual })
+}
+
 /** `rope` of `rmsNorm` over each head of x, to the bit; in one dispatch, and one back, where the kernels take heads so wide. */
 export function rmsNormTurned(tape: Tape, x: Tensor, norm: Norm, { info }: RowLayout, table: GpuBuffer): Tensor {
   const heads = x.columns / norm.channels
-  if (kernels.takesTurn(tape.gpu, norm.channels)) return normed(tape, x, norm, { info, table, heads })
+  if (kernels.takesTurn(tape.gpu, norm.channels)) return normed(tape, x, norm, { turn: { info, table, heads } })
   return rope(tape, rmsNorm(tape, x, norm), { info }, table, heads, norm.channels)
 }
 
-function normed(tape: Tape, x: Tensor, norm: Norm, turn?: kernels.HeadTurn): Tensor {
+function normed(tape: Tape, x: Tensor, norm: Norm, more: { turn?: kernels.HeadTurn; residual?: Tensor } = {}): Tensor {
   const { gpu } = tape
   const { channels, trained } = norm
+  const { turn, residual } = more
   const groups = times(x.rows, x.columns / channels)
-  const y = tape.tensor(x.rows, x.columns, norm.name, x.needsGrad || !!trained)
+  const y = tape.tensor(x.rows, x.columns, norm.name, x.needsGrad || !!trained || !!residual?.needsGrad)
   const rstd = tape.tensor(groups, 1, `${norm.name} rstd`, false)
-  kernels.rmsNorm(gpu, x.buffer, norm.gain, y.buffer, rstd.buffer, groups, channels, norm.eps, turn)
+  kernels.rmsNorm(gpu, x.buffer, norm.gain, y.buffer, rstd.buffer, groups, channels, norm.eps, {
+    turn,
+    residual: residual?.buffer,
+  })
   tape.node(y, [x, rstd], (given) => {
     // The gain's gradient wants it turned back.
     const dy = trained && turn ? turnedBack(tape, given, turn) : given.keep()
@@ -51,6 +63,7 @@ function normed(tape: Tape, x: Tensor, norm: Norm, turn?: kernels.HeadTurn): Ten
       skip?.drop()
     }
     dy.drop()
+    if (residual) tape.giveGrad(residual, given)
   })
   tape.done(rstd)
   return y

@@ -10,6 +10,8 @@ import type { Tensor } from '../tensor.ts'
 
 export interface Embedding {
   weight: Weight
+  /** What rows are multiplied with. Default: 1. */
+  scale?: number
   trained?: { store: ParameterStore; weight: Parameter }
 }
 
@@ -18,15 +20,15 @@ export interface TokenLists extends RowLists {
   tokens: GpuBuffer
 }
 
-/** y[t] = W[ids[t]]; `lists` are needed where the embedding is trained. */
+/** y[t] = scale * W[ids[t]]; `lists` are needed where the embedding is trained. */
 export function embedding(tape: Tape, ids: GpuBuffer, rows: Count, table: Embedding, lists?: TokenLists): Tensor {
   const { gpu } = tape
-  const { weight, trained } = table
+  const { weight, trained, scale } = table
   const y = tape.tensor(rows, weight.columns, 'embedding', !!trained)
-  embeddingKernel(gpu, ids, weight, y.buffer, rows)
+  embeddingKernel(gpu, ids, weight, y.buffer, rows, scale)
   return tape.node(y, [], (dy) => {
     for (const piece of trained!.weight.pieces) {
-      const range = { firstRow: piece.row, limit: piece.row + piece.rows }
+      const range = { firstRow: piece.row, limit: piece.row + piece.rows, scale }
       const out = trained!.store.gradient(trained!.weight, piece)
       addRowLists(gpu, dy.buffer, lists!, out, weight.columns, { accumulate: true, target: lists!.tokens, ...range })
     }

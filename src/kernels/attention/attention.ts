@@ -5,7 +5,7 @@ import type { GpuBuffer, GpuTexture } from '../../gpu/pool.ts'
 import { capacityOf, groupsOf, times, type Count } from '../../gpu/size.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
 import { dispatchFlat, lanes } from '../common/lanes.ts'
-import { grid, runTile, tileOf } from './tile.ts'
+import { grid, runTile, scaleOf, tileOf } from './tile.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
 const paths = {
@@ -20,6 +20,8 @@ export interface HeadShape {
   heads: number
   kvHeads: number
   headDim: number
+  /** What scores are multiplied with. Default: 1 / sqrt(headDim). */
+  scale?: number
 }
 
 /** Constants of a head shape. HG: query heads of one kv head that a workgroup takes together, at most 4, a divisor of the group. */
@@ -144,7 +146,7 @@ export function attention(
 ): void {
   const { neighbours = false, paged } = options
   const constants = constantsOf(gpu, shape)
-  const params = { rows, lanes: constants.LANES, elements: constants.DE, splits: 1, scale: 1 / Math.sqrt(shape.headDim) }
+  const params = { rows, lanes: constants.LANES, elements: constants.DE, splits: 1, scale: scaleOf(shape) }
   const stage = neighbours ? stageOf(gpu, rows, shape) : undefined
   const [k, v] = stage ? [stage('k', t.k), stage('v', t.v)] : [t.k, t.v]
   const TEX = Number(stage !== undefined)
@@ -200,7 +202,7 @@ export function attentionBackward(
   shape: HeadShape,
 ): void {
   const constants = constantsOf(gpu, shape)
-  const params = { rows, lanes: constants.LANES, elements: constants.DE, scale: 1 / Math.sqrt(shape.headDim) }
+  const params = { rows, lanes: constants.LANES, elements: constants.DE, scale: scaleOf(shape) }
   const count = times(rows, shape.heads)
   const { VEC4, DE } = constants
   dispatchFlat(gpu, paths.delta, { VEC4 }, [t.dO, t.o, t.lse, t.soft], { count, width: DE }, count)

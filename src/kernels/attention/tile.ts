@@ -14,6 +14,9 @@ const paths = {
 }
 type Kind = keyof typeof paths
 
+/** What the scores of heads are multiplied with. */
+export const scaleOf = ({ headDim, scale }: HeadShape): number => scale ?? 1 / Math.sqrt(headDim)
+
 /** `groups` times `y` workgroups, folded where a dimension holds no more. */
 export const grid = (groups: Count, y: number): [Count, number, Count] => [
   map(groups, (n) => Math.min(n, 65535)),
@@ -66,12 +69,12 @@ export function runTile(
   more: Constants,
   bindings: Binding[],
   rows: Count,
-  { headDim, kvHeads, heads }: HeadShape,
+  shape: HeadShape,
 ): void {
   const kernel = gpu.kernel(paths[kind], { ...tile, ...more })
-  const across = kind === 'kv' ? kvHeads : heads / tile.HG
+  const across = kind === 'kv' ? shape.kvHeads : shape.heads / tile.HG
   const each = kind === 'kv' ? tile.RT : tile.RB
   // Bounds that the driver does not know: what is unrolled, the kernels unroll.
-  const params = { rows, elements: tile.DE, scale: 1 / Math.sqrt(headDim), ...(kind !== 'forward' && { products: 2 }) }
+  const params = { rows, elements: tile.DE, scale: scaleOf(shape), ...(kind !== 'forward' && { products: 2 }) }
   gpu.dispatch(kernel, bindings, params, grid(groupsOf(rows, each), across))
 }

@@ -22,21 +22,33 @@ function elements(count: Count, width: number): { VEC4: number; count: Count } {
   return width % 4 === 0 ? { VEC4: 1, count: map(count, (n) => n / 4) } : { VEC4: 0, count }
 }
 
-/** y = silu(g) * u. @param width `values` is a multiple of it */
-export function siluGate(gpu: Gpu, g: GpuBuffer, u: GpuBuffer, y: GpuBuffer, values: Count, width = 1): void {
+/** What a gate is: silu(g), or GELU in its form with tanh. */
+export type Gate = 'silu' | 'gelu'
+
+/** y = silu(g) * u, or gelu(g) * u. @param width `values` is a multiple of it */
+export function siluGate(
+  gpu: Gpu,
+  g: GpuBuffer,
+  u: GpuBuffer,
+  y: GpuBuffer,
+  values: Count,
+  width = 1,
+  gate: Gate = 'silu',
+): void {
   const { VEC4, count } = elements(values, width)
-  dispatchFlat(gpu, paths.gate, { VEC4 }, [g, u, y], { count }, count)
+  dispatchFlat(gpu, paths.gate, { VEC4, GELU: Number(gate === 'gelu') }, [g, u, y], { count }, count)
 }
 
-/** dg and du of y = silu(g) * u. @param width `values` is a multiple of it */
+/** dg and du of y = silu(g) * u, or gelu(g) * u. @param width `values` is a multiple of it */
 export function siluGateBackward(
   gpu: Gpu,
   t: { dy: GpuBuffer; g: GpuBuffer; u: GpuBuffer; dg: GpuBuffer; du: GpuBuffer },
   values: Count,
   width = 1,
+  gate: Gate = 'silu',
 ): void {
   const { VEC4, count } = elements(values, width)
-  dispatchFlat(gpu, paths.gateBackward, { VEC4 }, [t.dy, t.g, t.u, t.dg, t.du], { count }, count)
+  dispatchFlat(gpu, paths.gateBackward, { VEC4, GELU: Number(gate === 'gelu') }, [t.dy, t.g, t.u, t.dg, t.du], { count }, count)
 }
 
 /** y = a + b. @param width `values` is a multiple of it */

@@ -1,4 +1,5 @@
-// Backward of y = silu(g) * u: du = dy silu(g), dg = dy u s (1 + g (1 - s)) with s = 1 / (1 + exp(-g)). Elementwise over `count` elements: values, or VEC4
+// Backward of y = silu(g) * u: du = dy silu(g), dg = dy u s (1 + g (1 - s)) with s = 1 / (1 + exp(-g)); GELU: of the gate with gelu.wgsl,
+// dg = dy u s (1 + g steepness(g) (1 - s)) with s = 1 / (1 + exp(-steep(g))). Elementwise over `count` elements: values, or VEC4
 // four of them.
 struct Params { count: u32 }
 #if VEC4
@@ -12,12 +13,17 @@ alias E = f32;
 @group(0) @binding(3) var<storage, read_write> dg: array<E>;
 @group(0) @binding(4) var<storage, read_write> du: array<E>;
 #include "flat.wgsl"
+#include "gelu.wgsl"
 
 fn one(i: u32) {
   if (i >= p.count) { return; }
   let v = g[i];
   let d = dy[i];
-  let s = 1.0 / (1.0 + exp(-v));
+  let s = 1.0 / (1.0 + exp(-steep(v)));
   du[i] = d * v * s;
+#if GELU
+  dg[i] = d * u[i] * s * fma(v * steepness(v), 1.0 - s, E(1.0));
+#else
   dg[i] = d * u[i] * s * fma(v, 1.0 - s, E(1.0));
+#endif
 }

@@ -9,12 +9,12 @@ import { weightConstants, weightParams, type Weight } from '../common/weight.ts'
 const path = fileURLToPath(new URL('embedding.wgsl', import.meta.url))
 const feedPath = fileURLToPath(new URL('feed.wgsl', import.meta.url))
 
-/** y[t] = weight[ids[t]]; ids (rows) u32, y (rows, K) float32. */
-export function embedding(gpu: Gpu, ids: GpuBuffer, weight: Weight, y: GpuBuffer, rows: Count): void {
+/** y[t] = scale * weight[ids[t]]; ids (rows) u32, y (rows, K) float32. */
+export function embedding(gpu: Gpu, ids: GpuBuffer, weight: Weight, y: GpuBuffer, rows: Count, scale = 1): void {
   const k = weight.columns
   for (const slice of weight.slices) {
-    const constants = { BY8: Number(k % 8 === 0), ...weightConstants(weight, slice, 2) }
-    const params = { rows, k, first_row: slice.row, n: slice.rows, ...weightParams(weight, slice) }
+    const constants = { BY8: Number(k % 8 === 0), SCALE: Number(scale !== 1), ...weightConstants(weight, slice, 2) }
+    const params = { rows, k, first_row: slice.row, n: slice.rows, ...weightParams(weight, slice), scale }
     dispatchFlat(gpu, path, constants, [ids, y, slice.storage], params, times(rows, k % 8 === 0 ? k / 8 : k))
   }
 }

@@ -10,7 +10,7 @@ import { canStage, stage, stageRows, type Rows } from './stage.ts'
 const path = fileURLToPath(new URL('group_cpu.wgsl', import.meta.url))
 
 /** Runs a group of three members, or of two that are gated (one output). The xa of each lies in a buffer of its own. */
-export function run(gpu: Gpu, { x, rows, members, ys, lora, rotary }: GroupCall): void {
+export function run(gpu: Gpu, { x, rows, members, ys, lora, rotary, gate }: GroupCall): void {
   const [{ weight, bias, b }] = members
   const [slice] = weight.slices
   const k = weight.columns
@@ -36,7 +36,16 @@ export function run(gpu: Gpu, { x, rows, members, ys, lora, rotary }: GroupCall)
   const ROWS_FIRST = Number(many > MT && columns * k * 2 > cachedBytes)
   const source: Rows = { data: x, rows, columns: k }
   const X_TEX = Number(many > 4 && columns >= stagingColumns && canStage(gpu, source))
-  const flags = { GATED, FEW, X_TEX, ROWS_FIRST, LORA: Number(!!lora), BIAS: Number(!!bias), ROPE: Number(!!rotary) }
+  const flags = {
+    GATED,
+    GELU: Number(gate === 'gelu'),
+    FEW,
+    X_TEX,
+    ROWS_FIRST,
+    LORA: Number(!!lora),
+    BIAS: Number(!!bias),
+    ROPE: Number(!!rotary),
+  }
   const vectors = GATED || rotary ? { VEC2: 0, VEC4: 0 } : vectorsOf(NT, ...widths)
   const half = rotary && { HALF: rotary.headDim / 2 }
   const kernel = gpu.kernel(path, { MT, NT, SPAN, ...half, ...flags, ...vectors, ...weightConstants(weight, slice, 1) })

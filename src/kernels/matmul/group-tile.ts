@@ -16,10 +16,10 @@ const path = fileURLToPath(new URL('group_tile.wgsl', import.meta.url))
 
 /** Which variant of a group's kernel: what is added, and the constants of norm_rows.wgsl for so many threads; a row gets the lanes that rms_norm.wgsl gives it. */
 export function variantOf(gpu: Gpu, call: Omit<GroupCall, 'x'>, tileRows: number, ofThreads: number): Constants {
-  const { rows, members, ys, lora, norm, rotary } = call
+  const { rows, members, ys, lora, norm, rotary, gate } = call
   const GATED = Number(ys.length === 1 && members.length > 0)
   const paired = { GATED, ROPE: Number(!!rotary), PAIRED: GATED || Number(!!rotary), ...(rotary && { HALF: rotary.headDim / 2 }) }
-  const flags = { ...paired, LORA: Number(!!lora), BIAS: Number(!!members[0]?.bias) }
+  const flags = { ...paired, GELU: Number(gate === 'gelu'), LORA: Number(!!lora), BIAS: Number(!!members[0]?.bias) }
   if (!norm) return { ...flags, OUTPUTS: ys.length, NORM: 0 }
   const { LANES, SUBGROUP } = lanes(gpu)
   // Two variants at most: rows that all have lanes of their own at once, and a whole tile.

@@ -7,6 +7,7 @@ import { rangeOf, type Binding, type BufferRange, type Gpu } from '../../gpu/gpu
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, type Count } from '../../gpu/size.ts'
 import type { Weight, WeightBlocks } from '../common/weight.ts'
+import type { Gate } from '../elementwise/elementwise.ts'
 import { widen } from '../quantised/quantised.ts'
 import { readsBlocks } from './blocks.ts'
 import { takesCpu } from './cpu.ts'
@@ -56,6 +57,8 @@ export interface GroupCall {
   rotary?: GroupRotary
   /** Of each member, where they are read in place of its values: on the register tile. */
   blocks?: WeightBlocks[]
+  /** Of the first of a gated pair. Default: silu. */
+  gate?: Gate
 }
 
 export type GroupTier = 'cpu' | 'tile' | 'units'
@@ -130,7 +133,7 @@ export function linearGroup(
   run(gpu, { x, rows, members, ys, lora, norm, rotary }, groupTier(gpu, members, false))
 }
 
-/** y = silu(g) * u, where g and u are x W_sᵀ + xa_s B_sᵀ + bias_s of two members of one width. Parameters as of `linearGroup`. */
+/** y = silu(g) * u, or gelu(g) * u, where g and u are x W_sᵀ + xa_s B_sᵀ + bias_s of two members of one width. Parameters as of `linearGroup`. */
 export function linearGated(
   gpu: Gpu,
   x: GpuBuffer,
@@ -138,9 +141,9 @@ export function linearGated(
   members: GroupMember[],
   y: GpuBuffer,
   lora?: GroupLora,
-  norm?: InputNorm,
+  { norm, gate }: { norm?: InputNorm; gate?: Gate } = {},
 ): void {
-  run(gpu, { x, rows, members, ys: [y], lora, norm }, groupTier(gpu, members, true))
+  run(gpu, { x, rows, members, ys: [y], lora, norm, gate }, groupTier(gpu, members, true))
 }
 
 /** The members' blocks where the group reads those: all of one format, which the kernel is made for, and the adapter binds each. */

@@ -1,6 +1,6 @@
 // Projections of one input whose weights lie in one storage, in one dispatch, for CPU drivers with subgroups of 8:
 //   three of them (q, k, v): y_s[m,n] = sum_k x[m,k] W_s[n,k] (LORA: + sum_r xa_s[m,r] B_s[n,r]) (BIAS: + bias_s[n])
-//   GATED, two (gate, up): y_0[m,n] = silu(g[m,n]) * u[m,n], g and u as above; silu as in elementwise/silu_gate.wgsl
+//   GATED, two (gate, up): y_0[m,n] = silu(g[m,n]) * u[m,n], g and u as above; silu, or GELU, as in elementwise/silu_gate.wgsl
 //   ROPE, three: y_0 and y_1 turned by the rows' positions, as by rope/rope.wgsl after it; with per_row 1 y_1 and y_2 are in cache rows, as after rope/rope_cache.wgsl
 // x (rows, K) float32, W_s (n_s, K) one after the other in the storage, B_s (n_s, rank) from vec4 b_s of the bank on, bias_s from value c_s of its buffer on,
 // xa_s (rows, rank), y_s (rows, n_s). K and rank are multiples of 8. X_TEX, ROWS_FIRST, row0 as in nt_cpu.wgsl.
@@ -38,6 +38,10 @@ struct Params { row0: u32, rows: u32, k: u32, rank: u32, w_fold: u32, w_texels: 
 #include "group_turn.wgsl"
 #endif
 
+#if GATED
+alias E = f32;
+#include "gelu.wgsl"
+#endif
 fn pick(s: u32, a: u32, b: u32, c: u32) -> u32 { return select(select(a, b, s == 1u), c, s == 2u); }
 #if LORA
 fn xa_of(s: u32, at: u32) -> vec4f {
@@ -180,7 +184,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #if GATED
 #for j in 0..SPAN
     if (n0 + $(SPAN)u * lane + $(j)u < n) {
-      y_0[row * n + col$(j)] = out_$(j) / (1.0 + exp(-out_$(j))) * out_$(j+SPAN);
+      y_0[row * n + col$(j)] = out_$(j) / (1.0 + exp(-steep(out_$(j)))) * out_$(j+SPAN);
     }
 #end
 #else

@@ -1,5 +1,9 @@
 // The members of a group (group_tile.wgsl, group_units.wgsl): outputs, biases and LoRA, and which columns are whose. PART: neighbouring columns of a tile of one owner,
 // a thread or a subgroup.
+#if GATED
+alias E = f32;
+#include "gelu.wgsl"
+#endif
 #for o in 0..OUTPUTS
 @group(0) @binding($(2+o)) var<storage, read_write> y_$(o): array<f32>;
 #end

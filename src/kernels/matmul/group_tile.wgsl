@@ -1,7 +1,7 @@
 // Projections of one input in one dispatch, for GPUs and for shapes that the CPU kernels do not take; x (rows, k), W_s (n_s, k) one after the other in one storage:
 //   three or two of them: y_s[m,n] = sum_k x[m,k] W_s[n,k] (LORA: + sum_r xa_s[m,r] B_s[n,r]) (BIAS: + bias_s[n])
 //   ROPE, three (q, k, v): y_0 and y_1 turned by the rows' positions, as by rope/rope.wgsl after it; with per_row 1 y_1 and y_2 are in cache rows, as after rope_cache.wgsl
-//   GATED, two (gate, up): y_0[m,n] = silu(g[m,n]) * u[m,n], g and u as above; silu as in elementwise/silu_gate.wgsl
+//   GATED, two (gate, up): y_0[m,n] = silu(g[m,n]) * u[m,n], g and u as above; silu, or GELU, as in elementwise/silu_gate.wgsl
 //   DOWN, LoRA's first product: y_s[m,r] = alpha_s sum_k x[m,k] A_s[r,k], (n, k) each, from value w_s of the bank on; STACKED: adapters of several places lie below
 //   each other in A (lora/stack.wgsl), and of a row that is of place p only what p's part gives stays, times scales[s per + p], as after lora/select_rows.wgsl
 // B_s (n_s, rank) from value b_s of the bank on, bias_s from value c_s of its buffer on. The xa_s, which DOWN writes, lie in one buffer, from value s xa_stride on.
@@ -180,7 +180,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
       a += bias[p.c_0 + n];
       b += bias[p.c_1 + n];
 #endif
-      finish(0u, i, n, a / (1.0 + exp(-a)) * b);
+      finish(0u, i, n, a / (1.0 + exp(-steep(a))) * b);
 #endif
     }
   }

@@ -86,7 +86,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
 #else
       let at = m * width + n;
 #if GATED
-      y_0[at] = value / (1.0 + exp(-value)) * whole(1u, m, n, scratch[subgroup * $(FM*FN)u + e]);
+      y_0[at] = value / (1.0 + exp(-steep(value))) * whole(1u, m, n, scratch[subgroup * $(FM*FN)u + e]);
 #else
 #for o in 0..OUTPUTS
       if (s == $(o)u) { y_$(o)[at] = value; }

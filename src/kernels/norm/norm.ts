@@ -12,6 +12,7 @@ const paths = {
   backward: file('rms_norm_backward.wgsl'),
   gain: file('rms_norm_gain.wgsl'),
   columns: file('column_sum.wgsl'),
+  fromOne: file('gain_from_one.wgsl'),
 }
 
 /**
@@ -51,7 +52,10 @@ export function takesTurn(gpu: Gpu, channels: number): boolean {
   return held % 2 === 0 && held <= 8 && (!gpu.facts.software || SUBGROUP === 1)
 }
 
-/** y = x * rstd * gain; x, y (rows, channels), rstd (rows). @param turn y is turned, too, with the bits of `rope` (`takesTurn`) */
+/**
+ * y = x * rstd * gain; x, y (rows, channels), rstd (rows).
+ * @param more.turn y is turned, too, with the bits of `rope` (`takesTurn`) @param more.residual (rows, channels) is added; not with `turn`
+ */
 export function rmsNorm(
   gpu: Gpu,
   x: GpuBuffer,
@@ -61,11 +65,11 @@ export function rmsNorm(
   rows: Count,
   channels: number,
   eps: number,
-  turn?: HeadTurn,
+  { turn, residual }: { turn?: HeadTurn; residual?: GpuBuffer } = {},
 ): void {
   const { constants, groups } = shapeOf(gpu, rows, channels)
-  const kernel = gpu.kernel(paths.forward, { ...constants, TURN: Number(!!turn) })
-  const bindings = [x, gain, y, rstd, ...(turn ? [turn.info, turn.table] : [])]
+  const kernel = gpu.kernel(paths.forward, { ...constants, TURN: Number(!!turn), ADD: Number(!!residual) })
+  const bindings = [x, gain, y, rstd, ...(turn ? [turn.info, turn.table] : []), ...(residual ? [residual] : [])]
   gpu.dispatch(kernel, bindings, { rows, channels, eps, heads: turn?.heads ?? 1 }, groups)
 }
 
@@ -135,4 +139,9 @@ export function addColumnSums(gpu: Gpu, x: GpuBuffer, out: Binding, rows: Count,
   inParts(gpu, out, rows, columns, (to, parts, PARTIAL) =>
     dispatchFlat(gpu, paths.columns, { PART, PARTIAL }, [x, to], { rows, columns }, times(parts, columns)),
   )
+}
+
+/** gain = 1 + weight, (channels) both. */
+export function gainFromOne(gpu: Gpu, weight: Binding, gain: Binding, channels: number): void {
+  dispatchFlat(gpu, paths.fromOne, {}, [weight, gain], { count: channels }, channels)
 }

@@ -2,6 +2,7 @@
 // x, y (rows, channels), gain (channels), rstd (rows). LANES invocations a row: lane l sums c = l, l + LANES, .., then the lanes are summed,
 // so the order depends on the channels alone and a row's bits are the same in every batch.
 // HELD: channels / LANES, where a lane's part of a row is small enough to stay in registers; a workgroup then takes ROWS rows and loads the gain once.
+// ADD: + residual[t,c].
 // TURN: rows are heads, `heads` to a token, and y is turned by the token's position besides, with the bits of rope.wgsl (info and table as there): HELD is even,
 // so a lane has both values of a pair.
 #if TURN
@@ -16,6 +17,9 @@ struct Params { rows: u32, channels: u32, eps: f32 }
 #if TURN
 @group(0) @binding(4) var<storage, read> info: array<vec4u>;
 @group(0) @binding(5) var<storage, read> table: array<vec2f>;
+#endif
+#if ADD
+@group(0) @binding(6) var<storage, read> residual: array<f32>;
 #endif
 #include "lanes.wgsl"
 
@@ -48,7 +52,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
 #else
 #for j in 0..HELD
+#if ADD
+    y[at + $(j*LANES)u] = fma(x$(j) * r, gain$(j), residual[at + $(j*LANES)u]);
+#else
     y[at + $(j*LANES)u] = x$(j) * r * gain$(j);
+#endif
 #end
 #endif
     if (lane == 0u) { rstd[row] = r; }
@@ -60,7 +68,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   var sum = 0.0;
   for (var c = lane; c < p.channels; c += LANES) { let v = x[at + c]; sum = fma(v, v, sum); }
   let r = 1.0 / sqrt(lanes_sum(lane, sum) / f32(p.channels) + p.eps);
+#if ADD
+  for (var c = lane; c < p.channels; c += LANES) { y[at + c] = fma(x[at + c] * r, gain[c], residual[at + c]); }
+#else
   for (var c = lane; c < p.channels; c += LANES) { y[at + c] = x[at + c] * r * gain[c]; }
+#endif
   if (lane == 0u) { rstd[row] = r; }
 #endif
 }

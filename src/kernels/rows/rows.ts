@@ -27,7 +27,7 @@ export interface RowLists {
 }
 
 /**
- * out[o] (+)= sum of the rows of x that `lists` names for o, in their order.
+ * out[o] (+)= sum of the rows of x that `lists` names for o, in their order, times `scale`.
  * @param target writes output o to row target[o], where that lies in [firstRow, limit)
  */
 export function addRowLists(
@@ -36,18 +36,18 @@ export function addRowLists(
   lists: RowLists,
   out: Binding,
   width: number,
-  options: { accumulate?: boolean; target?: GpuBuffer; firstRow?: number; limit?: number } = {},
+  options: { accumulate?: boolean; target?: GpuBuffer; firstRow?: number; limit?: number; scale?: number } = {},
 ): void {
-  const { accumulate = false, target, firstRow = 0, limit = 0xffffffff } = options
+  const { accumulate = false, target, firstRow = 0, limit = 0xffffffff, scale = 1 } = options
   const { VEC4, elements } = elementsOf(width)
-  const constants = { TARGET: Number(!!target), ACCUMULATE: Number(accumulate), VEC4 }
+  const constants = { TARGET: Number(!!target), ACCUMULATE: Number(accumulate), SCALE: Number(scale !== 1), VEC4 }
   const bindings = [x, lists.start, lists.source, out, ...(target ? [target] : [])]
   dispatchFlat(
     gpu,
     paths.add,
     constants,
     bindings,
-    { outs: lists.outs, width: elements, first_row: firstRow, limit },
+    { outs: lists.outs, width: elements, first_row: firstRow, limit, scale },
     times(lists.outs, elements),
   )
 }

@@ -1,7 +1,12 @@
 // out[o, c] (+)= sum over i in [start[o], start[o+1]) of x[source[i], c], i in order: the transpose of a gather, without atomics.
 // `outs` output rows of `width` elements, values or VEC4 four of them; TARGET: output row o is written to row target[o] (an embedding's token), else to row o.
 // ACCUMULATE adds to what is there. `first_row`: target rows below it or past `limit` belong to another slice and are left alone.
+// SCALE: the sum, times `scale`.
+#if SCALE
+struct Params { outs: u32, width: u32, first_row: u32, limit: u32, scale: f32 }
+#else
 struct Params { outs: u32, width: u32, first_row: u32, limit: u32 }
+#endif
 #if VEC4
 alias E = vec4f;
 #else
@@ -28,6 +33,9 @@ fn one(e: u32) {
   if (row < p.first_row || row >= p.limit) { return; }
   var sum = E();
   for (var i = start[o]; i < start[o + 1u]; i++) { sum += x[source[i] * p.width + c]; }
+#if SCALE
+  sum *= p.scale;
+#endif
   let at = (row - p.first_row) * p.width + c;
 #if ACCUMULATE
   out[at] += sum;
