@@ -71,7 +71,6 @@ export async function withDecoder(
   full: boolean,
   fn: (run: { gpu: Gpu; decoder: Decoder; samples: TrainingSample[] }) => Promise<void>,
 ): Promise<void> {
-  const { checkWindow } = await import('../model/config.ts')
   const { openModel } = await import('../model/open.ts')
   const { checkAdapter, readAdapter } = await import('../model/peft.ts')
   const { readBatch } = await import('../model/batch.ts')
@@ -85,7 +84,6 @@ export async function withDecoder(
     // Not Math.max(...): a call takes some 120,000 arguments at most.
     const longest = samples.reduce((most, s) => Math.max(most, s.ids.length), 0)
     const most = files.config.maxPositionEmbeddings
-    checkWindow(files.name, files.config, longest, 'The tokens of the longest sequence')
     if (longest > most) console.error(`a sequence has ${longest} tokens; ${files.name} was made for ${most} at most`)
     checkOut(options.out)
     const gpu = await Gpu.open()

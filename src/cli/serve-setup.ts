@@ -8,7 +8,6 @@ import { Gpu } from '../gpu/gpu.ts'
 import { Engine } from '../inference/engine.ts'
 import type { ServerOptions, ServerParts } from '../inference/server/parts.ts'
 import { startServer } from '../inference/server/server.ts'
-import { checkWindow } from '../model/config.ts'
 import { loadDecoder } from '../model/decoder-load.ts'
 import { openModel } from '../model/open.ts'
 import type { ModelConfig, Quantization } from '../model/types.ts'
@@ -192,7 +191,6 @@ function roomFor(options: ServeOptions, config: ModelConfig, gpu: Gpu): { maxLen
   const each = bytesPerToken(config, options)
   const bindable = (Math.floor((maxBinding * 2 * config.layers) / (each * PAGE)) - 1) * PAGE
   const affordable = Math.min(bindable, Math.floor(kvBytes(options, gpu) / (each * PAGE)) * PAGE)
-  if (maxModelLen !== undefined) checkWindow('The model', config, maxModelLen, '--max-model-len')
   const most = maxModelLen ?? Math.min(config.maxPositionEmbeddings, affordable)
   if (most > affordable || most < 2) {
     const need = formatBytes(Math.ceil(Math.max(most, 2) / PAGE) * PAGE * each)

@@ -10,7 +10,6 @@ import type { SftConfig } from '../config/sft-schema.ts'
 import { stringifyConfig } from '../config/toml-write.ts'
 import { ChatTemplate, loadEnvironment, readTable, sftRows } from '../environments/index.ts'
 import { Gpu } from '../gpu/gpu.ts'
-import { checkWindow } from '../model/config.ts'
 import { loadDecoder } from '../model/decoder-load.ts'
 import { writeFolderWhole } from '../model/files.ts'
 import { openModel } from '../model/open.ts'
@@ -90,7 +89,6 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
   const { save_to: target } = loaded.config.trainer.args
   if (target) checkSaveTo(target)
   const source = await openSource(loaded.config)
-  checkWindow(source.name, source.config, loaded.config.trainer.args.max_seq_len, 'trainer.args.max_seq_len')
   const { train, held } = await samplesOf(loaded.config, source.tokenizer)
   const adapter = loaded.config.model.adapter ? await openAdapter(loaded.config, source) : undefined
   // Before the folder, whose config.toml says what was made of micro_batch_tokens = "auto".

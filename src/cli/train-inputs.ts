@@ -5,7 +5,6 @@ import { keepsReference } from '../config/algorithm-schema.ts'
 import type { EnvConfig, RunConfig } from '../config/schema.ts'
 import type { SftConfig } from '../config/sft-schema.ts'
 import { ChatTemplate, hookResolve, loadEnvironment, type Row } from '../environments/index.ts'
-import { checkWindow } from '../model/config.ts'
 import { openModel, type ModelFiles } from '../model/open.ts'
 import { checkAdapter, readAdapter, type Adapter } from '../model/peft.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
@@ -45,7 +44,6 @@ export async function openInputs(config: RunConfig): Promise<Inputs> {
   const model = await openModel(config.model.name)
   let refModel: ModelFiles | undefined
   try {
-    checkWindow(model.name, model.config, args.max_seq_len, 'trainer.args.max_seq_len')
     const tokenizer = await model.tokenizer()
     refModel = args.ref_model === undefined ? undefined : await openReference(args.ref_model, { ...model, tokenizer })
     const adapter = config.model.adapter ? await openAdapter(config, model) : undefined

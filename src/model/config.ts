@@ -64,7 +64,7 @@ export function parseConfig(
     outputBias: attentionBias,
     qkNorm: family === 'qwen3' || family === 'gemma3_text',
     ...(gemma && { gemma: gemma.config }),
-    maxPositionEmbeddings: Math.min(positions, family === 'mistral' ? windowOf(raw, file) : windowOfGemma(gemma?.config)),
+    maxPositionEmbeddings: family === 'mistral' ? Math.min(positions, windowOf(raw, file)) : positions,
     eosTokenIds: tokenIds([raw, file], [generation, generationFile]),
     bosTokenId: key.optionalId('bos_token_id'),
     padTokenId: key.optionalId('pad_token_id'),
@@ -245,22 +245,6 @@ function gemmaOf(raw: Json, file: string, layers: number, maxPositions: number):
     localRopeTheta: theta,
   }
   return { config, rope: ropeOf(global, file, maxPositions, GEMMA.ropeTheta) }
-}
-
-/** Tokens up to which windows change nothing. */
-const windowOfGemma = (gemma?: GemmaConfig): number => (gemma && gemma.slidingLayers.length > 0 ? gemma.slidingWindow : Infinity)
-
-/**
- * For whoever runs sequences of up to `length` tokens.
- * @param what says it, in the words of the user's
- * @throws UserError where they would be longer than the windows that the decoder does not make
- */
-export function checkWindow(name: string, { gemma }: ModelConfig, length: number, what: string): void {
-  const most = windowOfGemma(gemma)
-  if (length <= most) return
-  throw new UserError(
-    `${what} is ${length}, and ${name} looks back over ${most} tokens in most of its layers, which sequences may not pass yet. Set it to ${most} or less.`,
-  )
 }
 
 function gemmaToJson({ layers }: ModelConfig, gemma: GemmaConfig): Json {

@@ -23,6 +23,7 @@ import { Tensor } from '../autograd/tensor.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
 import type { Count } from '../gpu/size.ts'
+import type { HeadShape } from '../kernels/attention/attention.ts'
 import { inverseFrequencies, rotaryTable } from './rope.ts'
 import type { ModelConfig } from './types.ts'
 
@@ -151,10 +152,10 @@ export function decoderHidden(
   options: { cache?: CacheArguments; checkpointing?: boolean } = {},
 ): Tensor {
   let hidden = embedding(tape, batch.ids, batch.rows, decoder.embedding, batch.tokenLists)
-  decoder.layers.forEach((layer, i) => {
+  decoder.layers.forEach((_, i) => {
     const table = decoder.rotary.table(batch.positions, i)
     const run = (t: Tape, x: Tensor) =>
-      decoderLayer(t, decoder, layer, x, batch, table, options.cache && { ...options.cache, index: i })
+      decoderLayer(t, decoder, i, x, batch, table, options.cache && { ...options.cache, index: i })
     const next = options.checkpointing ? checkpoint(tape, hidden, run) : run(tape, hidden)
     tape.done(hidden)
     hidden = next
@@ -166,20 +167,20 @@ export function decoderHidden(
 function decoderLayer(
   tape: Tape,
   decoder: Decoder,
-  layer: DecoderLayer,
+  index: number,
   x: Tensor,
   batch: RowBatch,
   table: GpuBuffer,
   cache: (CacheArguments & { index: number }) | undefined,
 ): Tensor {
-  const { heads, kvHeads, headDim, gemma } = decoder.config
+  const layer = decoder.layers[index]
+  const { gemma } = decoder.config
   const how = { dropoutSeed: batch.dropoutSeed, adapters: batch.adapters }
   const options = { ...how, norm: layer.inputNorm }
   const { q, keys, values } = cache
     ? throughCache(tape, decoder, layer, x, table, cache, options)
     : turned(tape, decoder, layer, x, batch, table, options)
-  const shape = { heads, kvHeads, headDim, ...(gemma && { scale: gemma.queryPreAttnScalar ** -0.5 }) }
-  const attended = attention(tape, q, keys, values, batch, shape, cache?.paged)
+  const attended = attention(tape, q, keys, values, batch, headShape(decoder.config, index), cache?.paged)
   tape.done(q)
   if (!cache) tape.done(keys, values)
   const middle = added(tape, attended, layer.o, how, x, layer.oNorm)
@@ -197,6 +198,13 @@ function added(tape: Tape, x: Tensor, projection: Projection, how: LinearsArgume
   const sum = rmsNormAdded(tape, y, norm, residual)
   tape.done(y)
   return sum
+}
+
+/** The heads of a layer. */
+function headShape({ heads, kvHeads, headDim, gemma }: ModelConfig, layer: number): HeadShape {
+  if (!gemma) return { heads, kvHeads, headDim }
+  const window = gemma.slidingLayers.includes(layer) ? gemma.slidingWindow : undefined
+  return { heads, kvHeads, headDim, window, scale: gemma.queryPreAttnScalar ** -0.5 }
 }
 
 interface Attended {

@@ -22,7 +22,7 @@ export interface GemmaConfig {
   queryPreAttnScalar: number
   /** Layers that look back over a window. */
   slidingLayers: number[]
-  /** Tokens of that window: sequences up to so many are as without one. */
+  /** Tokens of that window, the last one included. */
   slidingWindow: number
   /** Rotary base of these layers; `ropeTheta` and `ropeScaling` are those of the others. */
   localRopeTheta: number

@@ -39,10 +39,12 @@ function pack(groups: Group[]): Layout {
   return { info: Uint32Array.from(info), keyEnd: Uint32Array.from(keyEnd), rows: keyEnd.length }
 }
 
-/** Rows of the keys that row r sees, in logical order. */
-function keysOf({ info }: { info: Uint32Array }, r: number): number[] {
+/** Rows of the keys that row r sees, in logical order: the last `window` of them. */
+function keysOf({ info }: { info: Uint32Array }, r: number, window = Infinity): number[] {
   const [prefix, length, own, position] = info.subarray(4 * r, 4 * r + 4)
-  return Array.from({ length: position + 1 }, (_, j) => (j < length ? prefix + j : own + j - length))
+  return Array.from({ length: position + 1 }, (_, j) => (j < length ? prefix + j : own + j - length)).slice(
+    Math.max(0, position + 1 - window),
+  )
 }
 
 interface Result {
@@ -58,9 +60,9 @@ function reference(layout: Layout, s: HeadShape, q: Float32Array, k: Float32Arra
   const { heads: H, kvHeads: KV, headDim: D } = s
   const [o, dq, dk, dv] = [q, q, k, v].map((t) => new Float64Array(t.length))
   const lse = new Float64Array(layout.rows * H)
-  const scale = 1 / Math.sqrt(D)
+  const scale = s.scale ?? 1 / Math.sqrt(D)
   for (let r = 0; r < layout.rows; r++) {
-    const keys = keysOf(layout, r)
+    const keys = keysOf(layout, r, s.window)
     for (let h = 0; h < H; h++) {
       const qa = (r * H + h) * D
       const ka = keys.map((row) => (row * KV + Math.floor(h / (H / KV))) * D)
@@ -192,6 +194,41 @@ describe('attention against float64', () => {
       await compareWithReference(groups, s, { alone, backward: s.headDim < 256 })
     })
   })
+  // Prompts longer and shorter than the window and than tiles, and what is shared of them seen from some rollouts' rows alone.
+  const windowed: Group[] = [...groups, { prompt: 50, rollouts: [40, 3, 13] }, { prompt: 70, rollouts: [] }]
+  test.each([
+    { ...modes[0], s: { heads: 4, kvHeads: 2, headDim: 16, window: 12, scale: 0.2 } },
+    { ...modes[0], s: { heads: 3, kvHeads: 1, headDim: 6, window: 1 } },
+    { ...modes[0], s: { heads: 2, kvHeads: 2, headDim: 64, window: 33 } },
+    { ...memoryLanes, s: { heads: 4, kvHeads: 2, headDim: 16, window: 12 } },
+    { ...subgroupLanes, s: { heads: 3, kvHeads: 1, headDim: 24, window: 33, scale: 0.2 } },
+    { ...memoryLanes, s: { heads: 3, kvHeads: 1, headDim: 6, window: 5 } },
+    { ...modes[3], s: { heads: 4, kvHeads: 2, headDim: 16, window: 9 } },
+  ])('a window: $name, $s', async ({ facts, s, needs }) => {
+    if (needs === 'cpu' && !bench.cpu) return
+    await bench.run(JSON.stringify(s), facts, () => compareWithReference(windowed, s))
+  })
+  test('a window that no sequence passes gives the bits of none', async () => {
+    for (const { facts } of [modes[0], memoryLanes]) {
+      await bench.run('wide window', facts, async () => {
+        const s = { heads: 4, kvHeads: 2, headDim: 16 }
+        const layout = pack(windowed)
+        const { rows } = layout
+        const [q, k, v, dO] = [64, 32, 32, 64].map((width) => bench.up(bench.normals(rows * width)))
+        const [info, keyEnd] = [bench.up(layout.info), bench.up(layout.keyEnd)]
+        const both: Float32Array[][] = []
+        for (const window of [undefined, 90]) {
+          const [o, lse, dq, dk, dv] = [64, 4, 64, 32, 32].map((width) => bench.out(rows * width))
+          const t = { q, k, v, dO, info, keyEnd, o, lse, soft: bench.out(rows * 8), dq, dk, dv }
+          attention(gpu, t, rows, { ...s, window }, { neighbours: true })
+          attentionBackward(gpu, t, rows, { ...s, window })
+          both.push(await Promise.all([o, dq].map((out) => bench.down(out, rows * 64))))
+          both.at(-1)!.push(...(await Promise.all([dk, dv].map((out) => bench.down(out, rows * 32)))))
+        }
+        both[0].forEach((out, i) => sameBits(['o', 'dq', 'dk', 'dv'][i], both[1][i], out))
+      })
+    }
+  })
   test('software without subgroups', async () => {
     await bench.run('memory lanes', modes[3].facts, () => compareWithReference(groups, { heads: 4, kvHeads: 2, headDim: 16 }))
   })
@@ -255,10 +292,12 @@ describe('batch invariance', () => {
   const pagedCases = cases
     .flatMap((c) => [4, 16].flatMap((size) => [false, true].map((f16) => ({ ...c, size, f16 }))))
     .filter(({ facts, size, f16 }) => facts.software !== false || (size === 4) === f16)
+    .flatMap((c) => [undefined, ...((c.size === 4) === c.f16 ? [13] : [])].map((window) => ({ ...c, window })))
   test.each(pagedCases)(
-    'pages of $size anywhere in a cache give the bits of rows one after the other, f16 $f16, $name',
+    'pages of $size anywhere in a cache give the bits of rows one after the other, f16 $f16, window $window, $name',
     async (c) => {
       const { facts, size, f16 } = c
+      const s = { heads: 4, kvHeads: 2, headDim: 16, window: c.window }
       await bench.run('paged', facts, async () => {
         // Two sequences: of one the last 11 rows are a prompt's, of the other the last row is decoded.
         const lengths = [30, 41]
@@ -328,16 +367,18 @@ describe('batch invariance', () => {
       }
     })
   })
-  const splitCases = [
+  const splitCases: ((typeof cases)[number] & { f16: boolean; headDim: number; lengths: number[]; window?: number })[] = [
     { ...cases[0], f16: false, headDim: 16, lengths: [1, 255, 256, 257, 700, 512, 513, 16] },
     { ...cases[0], f16: true, headDim: 24, lengths: [257, 300] },
     { ...cases[1], f16: false, headDim: 16, lengths: [257, 3] },
+    { ...cases[0], f16: false, headDim: 16, lengths: [1, 255, 256, 257, 700, 512, 513, 16], window: 300 },
+    { ...cases[1], f16: false, headDim: 16, lengths: [600, 3], window: 70 },
   ]
   test.each(splitCases)(
-    'splits of long texts in workgroups of their own give the bits of one that goes through all, f16 $f16, width $headDim, $name',
-    async ({ facts, f16, headDim, lengths }) => {
+    'splits of long texts in workgroups of their own give the bits of one that goes through all, f16 $f16, width $headDim, window $window, $name',
+    async ({ facts, f16, headDim, lengths, window }) => {
       await bench.run('splits', facts, async () => {
-        const shape = { heads: 6, kvHeads: 2, headDim }
+        const shape = { heads: 6, kvHeads: 2, headDim, window }
         const [wide, narrow] = [6 * headDim, 2 * headDim]
         const size = 16
         const longest = Math.max(...lengths)
@@ -405,7 +446,7 @@ test('splits of long texts stay together where what they leave is more than the 
 
 /** o of the last row of a text, in float64. @param q (heads, D) @param k,v (keys, kv heads, D) */
 function lastRow(
-  { heads: H, kvHeads: KV, headDim: D }: HeadShape,
+  { heads: H, kvHeads: KV, headDim: D, window = Infinity }: HeadShape,
   q: Float32Array,
   k: Float32Array,
   v: Float32Array,
@@ -414,7 +455,9 @@ function lastRow(
   const rows = k.length / (KV * D)
   for (let h = 0; h < H; h++) {
     const at = (row: number) => (row * KV + Math.floor(h / (H / KV))) * D
-    const scores = Array.from({ length: rows }, (_, j) => dot(q, h * D, k, at(j), D) / Math.sqrt(D))
+    const scores = Array.from({ length: rows }, (_, j) =>
+      j + window < rows ? -Infinity : dot(q, h * D, k, at(j), D) / Math.sqrt(D),
+    )
     const high = Math.max(...scores)
     const sum = scores.reduce((t, z) => t + Math.exp(z - high), 0)
     for (let j = 0; j < rows; j++) for (let i = 0; i < D; i++) o[h * D + i] += (Math.exp(scores[j] - high) / sum) * v[at(j) + i]

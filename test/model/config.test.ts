@@ -99,7 +99,7 @@ describe('gemma3_text', () => {
   }
   const gemma = { queryPreAttnScalar: 256, slidingLayers: [0, 1, 2, 3, 4, 6], slidingWindow: 512, localRopeTheta: 1e4 }
   test('two kinds of layers, each with its rotary base, in old and new spelling', () => {
-    const wanted = { gemma, headDim: 256, ropeTheta: 1e6, tieWordEmbeddings: true, qkNorm: true }
+    const wanted = { gemma, headDim: 256, maxPositionEmbeddings: 32768, ropeTheta: 1e6, tieWordEmbeddings: true, qkNorm: true }
     expect(parse(old)).toMatchObject({ ...wanted, ropeScaling: { type: 'default' } })
     const { rope_theta: _theta, rope_local_base_freq: _local, rope_scaling: _scaling, ...rest } = old
     expect(parse(rest)).toMatchObject(wanted)
@@ -121,7 +121,7 @@ describe('gemma3_text', () => {
   })
   test('the config.json that says the same', () => {
     const config = parseConfig(json('../odd/gemma3/model/config.json'), '')
-    expect(config.gemma).toEqual({ queryPreAttnScalar: 24, slidingLayers: [0, 2], slidingWindow: 64, localRopeTheta: 1e4 })
+    expect(config.gemma).toEqual({ queryPreAttnScalar: 24, slidingLayers: [0, 2], slidingWindow: 16, localRopeTheta: 1e4 })
     expect(parseConfig(configToJson(config), '')).toEqual(config)
     const scaled = parse({ ...old, rope_scaling: { rope_type: 'linear', factor: 8 } })
     expect(parseConfig(configToJson(scaled), '')).toEqual(scaled)

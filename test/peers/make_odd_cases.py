@@ -43,10 +43,10 @@ CASES = {
     'llama-odd': case('llama', 33, 51, 2, 3, 3, 97, head_dim=6, tied=True, rank=3, targets=['o_proj', 'gate_proj'], lengths=(2, 1, 31)),
     'smollm3': case('smollm3', 32, 48, 3, 2, 1, 131, tied=True, rank=4, targets=['q_proj', 'v_proj', 'down_proj'], no_rope_layer_interval=2, lengths=(2, 1, 40)),
     'mistral': case('mistral', 24, 40, 2, 3, 1, 97, head_dim=12, rank=4, targets=['k_proj', 'up_proj'], sliding_window=64, lengths=(50, 3, 9)),
-    'gemma3': case('gemma3_text', 48, 72, 4, 3, 1, 128, head_dim=16, tied=True, rank=4, targets=['q_proj', 'o_proj', 'up_proj', 'down_proj'], sliding_window=64,
+    'gemma3': case('gemma3_text', 48, 72, 4, 3, 1, 128, head_dim=16, tied=True, rank=4, targets=['q_proj', 'o_proj', 'up_proj', 'down_proj'], sliding_window=16,
                    layer_types=MIXED, query_pre_attn_scalar=24, lengths=(60, 2, 17, 5)),
     # too large to commit, or variations
-    'gemma3-wide': case('gemma3_text', 40, 72, 4, 2, 2, 128, head_dim=256, tied=True, dtype='f32', sliding_window=64, layer_types=MIXED, lengths=(60, 2, 17, 5),
+    'gemma3-wide': case('gemma3_text', 40, 72, 4, 2, 2, 128, head_dim=256, tied=True, dtype='f32', sliding_window=40, layer_types=MIXED, lengths=(60, 2, 17, 5),
                         rope={'rope_type': 'linear', 'factor': 8.0}),
     'qwen3-untied': case('qwen3', 36, 100, 2, 4, 1, 8205, head_dim=20, dtype='f32'),
     'qwen3-bias': case('qwen3', 64, 171, 2, 4, 2, 499, head_dim=32, tied=True, attention_bias=True),

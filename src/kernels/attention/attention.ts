@@ -12,6 +12,7 @@ const paths = {
   forward: file('forward.wgsl'),
   combine: file('combine.wgsl'),
   delta: file('delta.wgsl'),
+  places: file('key_places.wgsl'),
   q: file('backward_q.wgsl'),
   kv: file('backward_kv.wgsl'),
 }
@@ -22,10 +23,12 @@ export interface HeadShape {
   headDim: number
   /** What scores are multiplied with. Default: 1 / sqrt(headDim). */
   scale?: number
+  /** Tokens that a row sees, itself included: the last so many. Default: all before it. */
+  window?: number
 }
 
 /** Constants of a head shape. HG: query heads of one kv head that a workgroup takes together, at most 4, a divisor of the group. */
-function constantsOf(gpu: Gpu, { heads, kvHeads, headDim }: HeadShape): Constants & { C: number; HG: number } {
+function constantsOf(gpu: Gpu, { heads, kvHeads, headDim, window = 0 }: HeadShape): Constants & { C: number; HG: number } {
   const base = lanes(gpu)
   const group = heads / kvHeads
   const HG = [4, 3, 2, 1].find((n) => group % n === 0)!
@@ -43,6 +46,7 @@ function constantsOf(gpu: Gpu, { heads, kvHeads, headDim }: HeadShape): Constant
     KV_HEADS: kvHeads,
     GROUP: group,
     HG,
+    WINDOW: window,
     EVEN: Number(DE % base.LANES === 0),
     // GPUs that go through many rows by tiles add up by a tree of their own there.
     TREE: Number(!gpu.facts.software && base.SUBGROUP === 1),
@@ -164,11 +168,11 @@ export function attention(
   const cached = { PAGES: paged.size, F16: Number(paged.f16), TILED: Number(paged.size % constants.LANES === 0) }
   const splits = t.parts && t.stats ? decodeSplits(gpu, rows, shape, paged) : 1
   if (splits > 1) {
-    const { DE, HEADS, LANES, VEC4 } = constants
+    const { DE, HEADS, LANES, VEC4, WINDOW } = constants
     const forward = gpu.kernel(paths.forward, { ...constants, ...cached, QR: 1, TEX, UNROLL: 1, SPLIT, SPLITS: 1 })
     const bound = [t.q, k, v, t.info, t.parts!, t.stats!, paged.pages]
     gpu.dispatch(forward, bound, { ...params, splits }, grid(rows, (shape.heads / constants.HG) * splits))
-    const combine = gpu.kernel(paths.combine, { DE, HEADS, LANES, VEC4, SPLIT })
+    const combine = gpu.kernel(paths.combine, { DE, HEADS, LANES, VEC4, SPLIT, WINDOW })
     gpu.dispatch(combine, [t.parts!, t.stats!, t.info, t.o, t.lse], { rows, splits }, [rows, shape.heads])
     return
   }
@@ -204,12 +208,16 @@ export function attentionBackward(
   const constants = constantsOf(gpu, shape)
   const params = { rows, lanes: constants.LANES, elements: constants.DE, scale: scaleOf(shape) }
   const count = times(rows, shape.heads)
-  const { VEC4, DE } = constants
+  const { VEC4, DE, WINDOW } = constants
   dispatchFlat(gpu, paths.delta, { VEC4 }, [t.dO, t.o, t.lse, t.soft], { count, width: DE }, count)
+  const seen = WINDOW ? gpu.pool.acquire(capacityOf(rows) * 8, 'key places') : undefined
+  const keyEnd = seen ?? t.keyEnd
+  if (seen) dispatchFlat(gpu, paths.places, { WINDOW }, [t.info, t.keyEnd, seen], { rows }, rows)
   const [tileQ, tileKv] = [tileOf(gpu, 'q', shape), tileOf(gpu, 'kv', shape)]
   if (tileQ && tileKv) {
     runTile(gpu, 'q', tileQ, {}, [t.q, t.k, t.v, t.info, t.dO, t.soft, t.dq], rows, shape)
-    runTile(gpu, 'kv', tileKv, {}, [t.q, t.k, t.v, t.keyEnd, t.dO, t.soft, t.dk, t.dv], rows, shape)
+    runTile(gpu, 'kv', tileKv, {}, [t.q, t.k, t.v, keyEnd, t.dO, t.soft, t.dk, t.dv], rows, shape)
+    seen?.release()
     return
   }
   const { QR, KR } = together(gpu, constants)
@@ -220,5 +228,6 @@ export function attentionBackward(
   gpu.dispatch(forQ, [q, k, v, t.info, dO, t.soft, t.dq], params, grid(groupsOf(rows, QR), shape.heads / constants.HG))
   const { HG: _unused, ...shared } = constants
   const forKv = gpu.kernel(paths.kv, { ...shared, KR, TEX, UNROLL })
-  gpu.dispatch(forKv, [q, k, v, t.keyEnd, dO, t.soft, t.dk, t.dv], params, grid(groupsOf(rows, KR), shape.kvHeads))
+  gpu.dispatch(forKv, [q, k, v, keyEnd, dO, t.soft, t.dk, t.dv], params, grid(groupsOf(rows, KR), shape.kvHeads))
+  seen?.release()
 }

@@ -19,7 +19,14 @@ struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
 #else
 @group(0) @binding(2) var<storage, read> v: array<E>;
 #endif
+#if WINDOW
+// See key_places.wgsl.
+@group(0) @binding(3) var<storage, read> places: array<vec2u>;
+fn end_of(row: u32) -> u32 { return places[row].x; }
+#else
 @group(0) @binding(3) var<storage, read> key_end: array<u32>;
+fn end_of(row: u32) -> u32 { return key_end[row]; }
+#endif
 #if TEX
 @group(0) @binding(4) var d_out: texture_storage_2d<rgba32float, read>;
 #else
@@ -41,7 +48,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   var last = 0u;
 #for r in 0..KR
   let row_$(r) = min(row0 + $(r)u, p.rows - 1u);
-  let end_$(r) = select(0u, key_end[row_$(r)], row0 + $(r)u < p.rows);
+  let end_$(r) = select(0u, end_of(row_$(r)), row0 + $(r)u < p.rows);
   last = max(last, end_$(r));
 #for c in 0..C
   var k_$(r)_$(c) = E();
@@ -91,7 +98,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       }
       let soft_t = soft[t * HEADS + head];
 #for r in 0..KR
+#if WINDOW
+      let seen_$(r) = t0 + lane >= row_$(r) && t0 + lane < end_$(r) && places[t].y - places[row_$(r)].y < WINDOW;
+#else
       let seen_$(r) = t0 + lane >= row_$(r) && t0 + lane < end_$(r);
+#endif
       let w_$(r) = select(0.0, exp(s_$(r) * p.scale - soft_t.x), seen_$(r));
       let ds_$(r) = select(0.0, w_$(r) * (dp_$(r) - soft_t.y) * p.scale, seen_$(r));
 #end

@@ -66,7 +66,18 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     let keys_$(r) = select(0u, at_$(r).w + 1u, lead_$(r) == f);
     keys = max(keys, keys_$(r));
 #end
+#if WINDOW
+    var low = keys;
+#for r in 0..QR
+    let low_$(r) = lowest(at_$(r).w);
+    low = select(low, min(low, low_$(r)), lead_$(r) == f);
+#end
+#endif
+#if WINDOW
+    for (var j0 = low / LANES * LANES; j0 < keys; j0 += LANES) {
+#else
     for (var j0 = 0u; j0 < keys; j0 += LANES) {
+#endif
       let j = min(j0 + lane, keys - 1u);
       let kv_row = key_row(at, j);
 #for x in 0..QR*HG
@@ -93,7 +104,12 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       }
 #for x in 0..QR*HG
       let w_$(x) = exp(s_$(x) * p.scale - soft_$(x).x);
-      let ds_$(x) = select(0.0, w_$(x) * (dp_$(x) - soft_$(x).y) * p.scale, j0 + lane < keys_$(x/HG));
+#if WINDOW
+      let sees_$(x) = j0 + lane < keys_$(x/HG) && j0 + lane >= low_$(x/HG);
+#else
+      let sees_$(x) = j0 + lane < keys_$(x/HG);
+#endif
+      let ds_$(x) = select(0.0, w_$(x) * (dp_$(x) - soft_$(x).y) * p.scale, sees_$(x));
 #end
       for (var i = 0u; i < min(turns(), keys - j0); i += $(UNROLL)u) {
 #for u in 0..UNROLL

@@ -12,6 +12,7 @@ alias E = vec4f;
 alias E = f32;
 #endif
 #include "join.wgsl"
+#include "window.wgsl"
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
@@ -24,7 +25,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     var m = -3.0e38;
     var l = 0.0;
     var sum = E();
+#if WINDOW
+    for (var s = lowest(info[row].w) / $(SPLIT)u; s < splits; s++) {
+#else
     for (var s = 0u; s < splits; s++) {
+#endif
       let part = stats[at + s];
       let j = joint(m, part.x);
       m = j.m;

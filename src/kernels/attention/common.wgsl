@@ -5,6 +5,7 @@
 // PAGES, over a paged cache: info[row] = (table, prompt, 0, position); logical key j lies in row pages[table + j / PAGES] * PAGES + j % PAGES.
 // DE elements a head, C = ceil(DE / LANES) of them a lane.
 #include "vectors.wgsl"
+#include "window.wgsl"
 // Whether row `row` is there, and this kernel's: of a paged cache PART 1 takes the rows that are alone (prompt 0), PART 2 those of prompts (prompt 1), which have
 // neighbours with the same keys, PART 0 all.
 fn takes(row: u32) -> bool {

@@ -48,6 +48,9 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let split = group.y % p.splits;
   let head0 = (group.y / p.splits) * $(HG)u;
   if (split * $(SPLIT)u > info[row0].w) { return; }
+#if WINDOW
+  if ((split + 1u) * $(SPLIT)u <= lowest(info[row0].w)) { return; }
+#endif
 #else
   let head0 = group.y * $(HG)u;
 #endif
@@ -87,14 +90,29 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     let keys_$(r) = select(0u, at_$(r).w + 1u, lead_$(r) == f);
     keys = max(keys, keys_$(r));
 #end
+#if WINDOW
+    var low = keys;
+#for r in 0..QR
+    let low_$(r) = lowest(at_$(r).w);
+    low = select(low, min(low, low_$(r)), lead_$(r) == f);
+#end
+#endif
 #if SPLITS
     {
       let first = split * $(SPLIT)u;
 #else
+#if WINDOW
+    for (var first = low / $(SPLIT)u * $(SPLIT)u; first < keys; first += $(SPLIT)u) {
+#else
     for (var first = 0u; first < keys; first += $(SPLIT)u) {
 #endif
+#endif
       let end = min(keys, first + $(SPLIT)u);
+#if WINDOW
+      for (var j0 = max(first, low / LANES * LANES); j0 < end; j0 += LANES) {
+#else
       for (var j0 = first; j0 < end; j0 += LANES) {
+#endif
         let j = min(j0 + lane, keys - 1u);
 #if TILED
         // A tile lies in one page: its row is looked up once.
@@ -122,9 +140,14 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
         }
         // A row that does not see a tile that another row sees takes it with weights of 0 and a factor of 1, which changes none of its bits.
 #for x in 0..QR*HG
-        s_$(x) = select(-3.0e38, s_$(x) * p.scale, j0 + lane < keys_$(x/HG));
+#if WINDOW
+        let sees_$(x) = j0 + lane < keys_$(x/HG) && j0 + lane >= low_$(x/HG);
+#else
+        let sees_$(x) = j0 + lane < keys_$(x/HG);
+#endif
+        s_$(x) = select(-3.0e38, s_$(x) * p.scale, sees_$(x));
         let new_$(x) = max(m_$(x), lanes_max(lane, s_$(x)));
-        let w_$(x) = select(0.0, exp(s_$(x) - new_$(x)), j0 + lane < keys_$(x/HG));
+        let w_$(x) = select(0.0, exp(s_$(x) - new_$(x)), sees_$(x));
         let shrink_$(x) = exp(m_$(x) - new_$(x));
         l_$(x) = fma(l_$(x), shrink_$(x), weights_sum(lane, w_$(x)));
         m_$(x) = new_$(x);

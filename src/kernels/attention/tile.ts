@@ -32,7 +32,7 @@ const mostHeads = 8
  * RT rows of the products, of which HG heads of RB rows are used; KT keys (queries, for `kv`) a tile; a thread owns 4 rows and KT / KX keys or VC vectors of four of a head.
  * `room` in workgroup memory holds SUMS times WS vectors of left operands, then of weights, and from B on right operands.
  */
-export function tileOf(gpu: Gpu, kind: Kind, { heads, kvHeads, headDim }: HeadShape): Constants | undefined {
+export function tileOf(gpu: Gpu, kind: Kind, { heads, kvHeads, headDim, window = 0 }: HeadShape): Constants | undefined {
   const { LANES } = lanes(gpu)
   const { software, limits } = gpu.facts
   if (software || headDim % 4 !== 0 || LANES < 8 || LANES > 64) return undefined
@@ -56,7 +56,17 @@ export function tileOf(gpu: Gpu, kind: Kind, { heads, kvHeads, headDim }: HeadSh
     const flags = { VEC4: 1, UNROLL: Math.min(DE > 2 * KX ? 2 : 4, VK), SCORES_TWO: Number(kind !== 'forward') }
     const each = KT / KX
     const trees = { KX_16: Number(KX === 16), KEYS_2: Number(each === 2), KEYS_4: Number(each === 4), KEYS_8: Number(each === 8) }
-    return { DE, HEADS: heads, KV_HEADS: kvHeads, GROUP, HG, ...tile, ...flags, ...(kind === 'forward' ? trees : {}) }
+    return {
+      DE,
+      HEADS: heads,
+      KV_HEADS: kvHeads,
+      GROUP,
+      HG,
+      WINDOW: window,
+      ...tile,
+      ...flags,
+      ...(kind === 'forward' ? trees : {}),
+    }
   }
   return undefined
 }

@@ -4,7 +4,14 @@ struct Params { rows: u32, elements: u32, products: u32, scale: f32 }
 @group(0) @binding(0) var<storage, read> q: array<vec4f>;
 @group(0) @binding(1) var<storage, read> k: array<vec4f>;
 @group(0) @binding(2) var<storage, read> v: array<vec4f>;
+#if WINDOW
+// See key_places.wgsl.
+@group(0) @binding(3) var<storage, read> places: array<vec2u>;
+fn end_of(row: u32) -> u32 { return places[row].x; }
+#else
 @group(0) @binding(3) var<storage, read> key_end: array<u32>;
+fn end_of(row: u32) -> u32 { return key_end[row]; }
+#endif
 @group(0) @binding(4) var<storage, read> d_out: array<vec4f>;
 @group(0) @binding(5) var<storage, read> soft: array<vec2f>;
 @group(0) @binding(6) var<storage, read_write> dk: array<vec4f>;
@@ -37,7 +44,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
   let rows4 = id / $(KX)u;
   let kx = id % $(KX)u;
   let at = vec4u();
-  for (var r = id; r < $(RT)u; r += $(THREADS)u) { ends[r] = select(0u, key_end[min(row0 + r, p.rows - 1u)], row0 + r < p.rows); }
+  for (var r = id; r < $(RT)u; r += $(THREADS)u) { ends[r] = select(0u, end_of(min(row0 + r, p.rows - 1u)), row0 + r < p.rows); }
   workgroupBarrier();
   if (id == 0u) {
     var far = 0u;
@@ -47,6 +54,12 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
   let keys = workgroupUniformLoad(&farthest);
   let from_row = vec4u(row0 + 4u * rows4) + vec4u(0u, 1u, 2u, 3u);
   let to_row = vec4u(ends[4u * rows4], ends[4u * rows4 + 1u], ends[4u * rows4 + 2u], ends[4u * rows4 + 3u]);
+#if WINDOW
+  var position = vec4u();
+#for r in 0..4
+  position[$(r)] = places[min(row0 + 4u * rows4 + $(r)u, p.rows - 1u)].y;
+#end
+#endif
 #for r in 0..4
 #for c in 0..VC
   var sum_0_$(r)_$(c) = vec4f();
@@ -60,7 +73,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
 #for i in 0..KT/KX
       {
         let t = j0 + kx + $(KX*i)u;
+#if WINDOW
+        let sees = (vec4u(t) >= from_row) & (vec4u(t) < to_row) & (vec4u(places[min(t, keys - 1u)].y) - position < vec4u(WINDOW));
+#else
         let sees = (vec4u(t) >= from_row) & (vec4u(t) < to_row);
+#endif
         let soft_t = soft[min(t, keys - 1u) * HEADS + head];
         let w = select(vec4f(), exp(first_$(i) * p.scale - soft_t.x), sees);
         let place = (kx + $(KX*i)u) * $(RT/4+1)u + rows4;

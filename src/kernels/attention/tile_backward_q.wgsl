@@ -42,12 +42,17 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
   for (var rest = segments(row0, id); any(rest != vec2u()); rest = behind(rest)) {
     let begin = first_of(rest);
 #include "tile_segment.wgsl"
-    for (var j0 = 0u; j0 < keys; j0 += $(KT)u) {
+    for (var j0 = from_key / $(KT)u * $(KT)u; j0 < keys; j0 += $(KT)u) {
 #include "tile_scores.wgsl"
 #for i in 0..KT/KX
       {
         let w = exp(first_$(i) * p.scale - lse);
-        room[(kx + $(KX*i)u) * $(RT/4+1)u + rows4] = select(vec4f(), w * (score_$(i) - delta) * p.scale, vec4u(j0 + kx + $(KX*i)u) < mine);
+#if WINDOW
+        let sees = (vec4u(j0 + kx + $(KX*i)u) < mine) & (vec4u(j0 + kx + $(KX*i)u) >= low);
+#else
+        let sees = vec4u(j0 + kx + $(KX*i)u) < mine;
+#endif
+        room[(kx + $(KX*i)u) * $(RT/4+1)u + rows4] = select(vec4f(), w * (score_$(i) - delta) * p.scale, sees);
       }
 #end
 #include "tile_add.wgsl"

@@ -42,15 +42,20 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
   for (var rest = segments(row0, id); any(rest != vec2u()); rest = behind(rest)) {
     let begin = first_of(rest);
 #include "tile_segment.wgsl"
-    for (var first = 0u; first < keys; first += $(SPLIT)u) {
+    let from_split = from_key / $(SPLIT)u * $(SPLIT)u;
+    for (var first = from_split; first < keys; first += $(SPLIT)u) {
       var m = vec4f(-3.0e38);
       var l = vec4f();
-      for (var j0 = first; j0 < min(keys, first + $(SPLIT)u); j0 += $(KT)u) {
+      for (var j0 = max(first, from_key / $(KT)u * $(KT)u); j0 < min(keys, first + $(SPLIT)u); j0 += $(KT)u) {
 #include "tile_scores.wgsl"
         // Rows that do not see a key take it with a weight of 0, and a tile of such keys with a factor of 1.
         var high = vec4f(-3.0e38);
 #for i in 0..KT/KX
+#if WINDOW
+        let sees_$(i) = (vec4u(j0 + kx + $(KX*i)u) < mine) & (vec4u(j0 + kx + $(KX*i)u) >= low);
+#else
         let sees_$(i) = vec4u(j0 + kx + $(KX*i)u) < mine;
+#endif
         score_$(i) = select(vec4f(-3.0e38), score_$(i) * p.scale, sees_$(i));
         high = max(high, score_$(i));
 #end
@@ -106,7 +111,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
         if (kx + $(KX*c)u < DE) {
           let place = place_$(r) * DE + kx + $(KX*c)u;
           var before = vec4f();
-          if (first > 0u) { before = o[place]; }
+          if (first > from_split) { before = o[place]; }
           let value = join_o(before, sum_0_$(r)_$(c), j);
           o[place] = select(value, value / all_l[$(r)], last);
         }
