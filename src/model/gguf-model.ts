@@ -11,6 +11,7 @@ import type { ModelConfig, ModelFamily, RopeScaling, TensorBlocks, TensorData, T
 
 /** By general.architecture; Mistral's files say llama. */
 const ARCHITECTURES: readonly string[] = ['llama', 'smollm3', 'qwen2', 'qwen3']
+const architectureNames = new Intl.ListFormat('en-GB').format(ARCHITECTURES)
 const GLOBAL_NAMES: Record<string, string> = {
   'model.embed_tokens': 'token_embd',
   'model.norm': 'output_norm',
@@ -77,7 +78,9 @@ export async function ggufConfig(file: GgufFile, eosTokenIds: number[]): Promise
   const meta = metadataReader(file)
   const arch = meta.string('general.architecture') ?? ''
   if (!ARCHITECTURES.includes(arch)) {
-    throw new UserError(`${file.path}: its architecture "${arch}" is not supported; dawn-rl runs ${familyNames} models.`)
+    throw new UserError(
+      `${file.path}: its architecture "${arch}" is not supported; of GGUF files dawn-rl runs ${architectureNames}. Take the model's Hugging Face folder where model_type is one of ${familyNames}.`,
+    )
   }
   if ((meta.number('split.count') ?? 1) > 1) {
     throw new UserError(`${file.path} is one part of a split GGUF; join the parts first (llama-gguf-split --merge).`)

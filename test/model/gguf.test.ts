@@ -172,7 +172,10 @@ describe('a GGUF of a golden model', () => {
   })
 
   test.each([
-    [{ 'general.architecture': 'gemma' }, 'its architecture "gemma" is not supported'],
+    [
+      { 'general.architecture': 'gemma3' },
+      'its architecture "gemma3" is not supported; of GGUF files dawn-rl runs llama, smollm3, qwen2 and qwen3.',
+    ],
     [{ 'llama.rope.scaling.type': 'yarn' }, 'rope scaling "yarn" is not supported'],
     [{ 'llama.expert_count': { u32: 8 } }, 'mixtures of experts are not supported'],
     [{ 'split.count': { u32: 2 } }, 'is one part of a split GGUF'],

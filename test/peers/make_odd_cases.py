@@ -48,6 +48,7 @@ CASES = {
     # too large to commit, or variations
     'gemma3-wide': case('gemma3_text', 40, 72, 4, 2, 2, 128, head_dim=256, tied=True, dtype='f32', sliding_window=40, layer_types=MIXED, lengths=(60, 2, 17, 5),
                         rope={'rope_type': 'linear', 'factor': 8.0}),
+    'gemma3-long': case('gemma3_text', 40, 72, 3, 4, 1, 499, head_dim=20, tied=True, sliding_window=300, layer_types=MIXED[:3], lengths=(700, 40, 301, 2)),
     'qwen3-untied': case('qwen3', 36, 100, 2, 4, 1, 8205, head_dim=20, dtype='f32'),
     'qwen3-bias': case('qwen3', 64, 171, 2, 4, 2, 499, head_dim=32, tied=True, attention_bias=True),
     'llama-wide-head': case('llama', 64, 100, 1, 2, 1, 1000, head_dim=128, rank=16, tied=True),
