@@ -135,7 +135,7 @@ describe('groups', () => {
       expect(groupTier(gpu, members, gated)).toBe('tile')
       const ys = (gated ? [widths[0]] : widths).map((n) => ({ n, y: bench.out(m * n) }))
       const dispatches = dispatchesOf(() => {
-        if (gated) linearGated(gpu, x, m, members, ys[0].y, { xa, rank: 8 }, norm)
+        if (gated) linearGated(gpu, x, m, members, ys[0].y, { xa, rank: 8 }, { norm })
         else
           linearGroup(
             gpu,
