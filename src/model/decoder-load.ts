@@ -45,7 +45,7 @@ export interface ModelTensors {
 
 /**
  * Loads a model.
- * @throws UserError for files that are missing or broken, for matrix units that the adapter has not or a weight does not fit, and for a quantization that the
+ * @throws UserError for files that are missing or broken, for matrix units that the adapter has not or a model does not fit, and for a quantization that the
  *   model does not have; GpuError where the adapter has no room
  */
 export async function loadDecoder(gpu: Gpu, files: ModelTensors, options: LoadOptions = {}): Promise<Decoder> {
@@ -54,6 +54,11 @@ export async function loadDecoder(gpu: Gpu, files: ModelTensors, options: LoadOp
       throw new UserError('Weights that are trained whole are not quantised: train an adapter, or leave quantization out.')
     checkQuantization(files, options.quantization)
   }
+  // Its residuals grow past what f16 holds, 65504 (transformers runs it in bf16 for that), and activations are cut off there without a word.
+  if (options.matrixUnits && files.config.gemma)
+    throw new UserError(
+      `${files.name} is a Gemma model, whose activations do not fit the f16 of matrix units: leave matrix_units out.`,
+    )
   if (options.matrixUnits) useMatrixUnits(gpu)
   const loader = new Loader(gpu, files, options)
   return await loader.load()

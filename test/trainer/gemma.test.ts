@@ -58,3 +58,10 @@ test('a checkpoint before the first step has the files of the model; gains follo
   decoder.release()
   gpu.close()
 })
+
+test('matrix units are refused, as its activations do not fit f16', async () => {
+  const gpu = await Gpu.open({ checks: true })
+  const files = await openModel(join(dir, 'model'))
+  await expect(loadDecoder(gpu, files, { matrixUnits: true })).rejects.toThrow(/is a Gemma model.*leave matrix_units out/)
+  gpu.close()
+})
