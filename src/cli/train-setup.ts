@@ -91,7 +91,8 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     const trainer = new Trainer(decoder, { ...trainerOptions(args, loss, folder), reference, beta, entropyCoef, iterations })
     const weights = aboutWeights(config, adapter, model, tokenizer)
     const about = { policy: decoder, about: weights, runFolder: folder.path, every: args.ref_model_sync_steps }
-    const moving = reference && new ReferenceSync({ ...about, reference })
+    // A teacher stays what its files say, whatever reference a checkpoint had.
+    const moving = reference && !refModel ? new ReferenceSync({ ...about, reference }) : undefined
     const checkpoints = new RunCheckpoints({
       folder,
       trainer,

@@ -192,6 +192,11 @@ test('on-policy distillation: a teacher in place of a reward', async () => {
   expect(refKl.at(-1)).toBeLessThan(refKl[0] / 2)
   expect(rows[0]['loss/reverse_kl']).toBeTypeOf('number')
   expect(rows.map((row) => row['discarded/mean'])).toEqual(rows.map(() => 0))
+  // Of a run whose reference was moved on: from here the teacher is it.
+  const taught = ['run_name=taught', 'max_steps=5', `ref_model=${teacher}`, 'ref_model_sync_steps=0']
+  good(await runs.run([...taught, ...inTurns.slice(0, -1), '--fork', 'outputs/whole']))
+  expect(runs.rows('taught', 'metrics.jsonl').at(-1)!['ref_kl/all/mean']).toBeGreaterThan(0)
+  expect(existsSync(runs.path('outputs/taught/checkpoints/step_5/reference'))).toBe(false)
   const refused = await runs.run(['run_name=no', 'max_steps=1', 'ref_model=./nowhere'])
   expect(refused).toMatchObject({ code: 2 })
   expect(refused.stderr).toContain('trainer.args.ref_model: There is no model at ./nowhere')
