@@ -24,6 +24,13 @@ export interface Parameter {
   pieces: ParameterPiece[]
 }
 
+/** Float32 values that a layer reads beside its matrices. */
+export interface TrainedValues {
+  name: string
+  values: GpuBuffer | BufferRange
+  trained?: { store: ParameterStore; parameter: Parameter }
+}
+
 interface Bank {
   /** Values in use; those before `decayed` get weight decay. */
   count: number

@@ -3,7 +3,7 @@ import { availableParallelism } from 'node:os'
 import { driverSeconds } from '../common/cpu-time.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import type { KernelTime } from '../gpu/timing.ts'
-import { weightCount } from '../model/shapes.ts'
+import { attentionLayers, weightCount } from '../model/shapes.ts'
 import type { ModelConfig } from '../model/types.ts'
 
 export interface Usage {
@@ -58,7 +58,7 @@ export function kernelShares(times: KernelTime[], steps = 1): KernelShares {
 
 /**
  * Operations that a model's pass asks for, whatever is recomputed: two a weight and token, the head for scored tokens, and two products of
- * attention forward. Going backward asks for as much again for the inputs' gradients, and once more for the weights' where those are trained.
+ * attention forward (a Gated DeltaNet's states: four products of a token with each). Going backward asks for as much again for the inputs' gradients, and once more for the weights' where those are trained.
  * @param lengths tokens of each sequence @param scored rows that pass the head
  */
 export function modelFlops(
@@ -72,7 +72,10 @@ export function modelFlops(
   const rows = lengths.reduce((sum, n) => sum + n, 0)
   const keys = lengths.reduce((sum, n) => sum + (n * (n + 1)) / 2, 0)
   const linear = 2 * (inner * rows + head * scored)
-  const attention = 4 * config.layers * config.heads * config.headDim * keys
+  const { layers, heads, headDim, qwen35 } = config
+  const attending = attentionLayers(config)
+  const states = qwen35 ? 8 * (layers - attending) * qwen35.valueHeads * qwen35.keyDim * qwen35.valueDim * rows : 0
+  const attention = 4 * attending * heads * headDim * keys + states
   const times = { nothing: [1, 1], lora: [2, 3], full: [3, 3] }[trains]
   return linear * times[0] + attention * times[1]
 }

@@ -11,6 +11,7 @@ import { startServer } from '../inference/server/server.ts'
 import { loadDecoder } from '../model/decoder-load.ts'
 import { openModel } from '../model/open.ts'
 import type { ModelConfig, Quantization } from '../model/types.ts'
+import { attentionLayers } from '../model/shapes.ts'
 import { formatBytes, formatCount } from '../monitor/format.ts'
 import { createLogger, standardError, type LogLevel } from '../monitor/logger.ts'
 import { adapterWords, roomOf } from './gpu-memory.ts'
@@ -174,7 +175,7 @@ function prefillRows({ maxNumBatchedTokens, maxNumSeqs }: ServeOptions): number 
 }
 
 const bytesPerToken = (config: ModelConfig, { kvCacheDtype }: ServeOptions): number =>
-  2 * config.layers * config.kvHeads * config.headDim * (kvCacheDtype === 'f16' ? 2 : 4)
+  2 * attentionLayers(config) * config.kvHeads * config.headDim * (kvCacheDtype === 'f16' ? 2 : 4)
 
 /** What the KV cache may take: as is said, else of the memory that is free. */
 function kvBytes({ kvCacheBytes }: ServeOptions, gpu: Gpu): number {
@@ -189,7 +190,7 @@ function roomFor(options: ServeOptions, config: ModelConfig, gpu: Gpu): { maxLen
   const { maxNumSeqs, maxModelLen, kvCacheBytes } = options
   const { maxBinding } = gpu.facts.limits
   const each = bytesPerToken(config, options)
-  const bindable = (Math.floor((maxBinding * 2 * config.layers) / (each * PAGE)) - 1) * PAGE
+  const bindable = (Math.floor((maxBinding * 2 * attentionLayers(config)) / (each * PAGE)) - 1) * PAGE
   const affordable = Math.min(bindable, Math.floor(kvBytes(options, gpu) / (each * PAGE)) * PAGE)
   const most = maxModelLen ?? Math.min(config.maxPositionEmbeddings, affordable)
   if (most > affordable || most < 2) {

@@ -14,6 +14,7 @@ import { loadDecoder } from '../model/decoder-load.ts'
 import { writeFolderWhole } from '../model/files.ts'
 import { openModel } from '../model/open.ts'
 import type { Adapter, LoraConfig } from '../model/peft.ts'
+import { adapterModules } from '../model/shapes.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
 import type { ModelConfig, TensorSource } from '../model/types.ts'
 import { RunConsole } from '../monitor/console.ts'
@@ -118,7 +119,7 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
         quantization: args.quantization,
         matrixUnits: args.matrix_units,
         progress: (share) => wait.update(`${Math.round(share * 100)}%`),
-        ...whatToTrain(config, adapter),
+        ...whatToTrain(config, source.config, adapter),
       }),
     )
     const trained = `${formatCount(decoder.store!.size)} trained ${args.use_lora ? `(LoRA rank ${args.lora_rank})` : '(all weights)'}`
@@ -131,7 +132,7 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
     if (longest > most) out.warn(`an example has ${longest} tokens; ${source.name} was made for ${most} at most.`)
     const trainer = new Trainer(decoder, trainerOptions(args, negativeLogLikelihood, folder))
     const { tokenizer, rawConfig, rawGenerationConfig } = source
-    const lora = args.use_lora ? loraConfig(config, adapter) : undefined
+    const lora = args.use_lora ? loraConfig(config, source.config, adapter) : undefined
     const about = { lora, rawConfig, rawGenerationConfig, tokenizer }
     const checkpoints = new RunCheckpoints({
       folder,
@@ -191,21 +192,22 @@ function changesOf(
   return changes
 }
 
-function whatToTrain(config: SftConfig, adapter: Adapter | undefined) {
+function whatToTrain(config: SftConfig, model: ModelConfig, adapter: Adapter | undefined) {
   const { args } = config.trainer
   if (!args.use_lora) return { full: true }
-  const { lora_rank: rank, lora_alpha: alpha, lora_dropout: dropout, lora_target_modules: targetModules, seed } = args
+  const { lora_rank: rank, lora_alpha: alpha, lora_dropout: dropout, seed } = args
+  const targetModules = adapterModules(model, args.lora_target_modules)
   return { lora: { rank, alpha, dropout, targetModules, seed }, adapter }
 }
 
-function loraConfig(config: SftConfig, adapter: Adapter | undefined): LoraConfig {
+function loraConfig(config: SftConfig, model: ModelConfig, adapter: Adapter | undefined): LoraConfig {
   if (adapter) return adapter.config
   const { args } = config.trainer
   return {
     r: args.lora_rank,
     loraAlpha: args.lora_alpha,
     loraDropout: args.lora_dropout,
-    targetModules: [...args.lora_target_modules],
+    targetModules: adapterModules(model, args.lora_target_modules),
     useRslora: false,
     baseModel: config.model.name ?? null,
   }

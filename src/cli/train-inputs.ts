@@ -8,6 +8,7 @@ import { ChatTemplate, hookResolve, loadEnvironment, type Row } from '../environ
 import { openModel, type ModelFiles } from '../model/open.ts'
 import { checkAdapter, readAdapter, type Adapter } from '../model/peft.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
+import { adapterModules } from '../model/shapes.ts'
 import type { Algorithm } from '../orchestrator/algorithm.ts'
 import { loadAlgorithm, tryAlgorithm } from '../orchestrator/plugins.ts'
 import { membersOf, type RunEnvironment } from '../orchestrator/tasks.ts'
@@ -123,7 +124,7 @@ export async function openAdapter(config: RunConfig | SftConfig, model: Pick<Mod
   const differs = [
     r !== args.lora_rank && `lora_rank = ${r}`,
     loraAlpha !== args.lora_alpha && `lora_alpha = ${loraAlpha}`,
-    modules?.toSorted().join() !== args.lora_target_modules.toSorted().join() &&
+    modules?.toSorted().join() !== adapterModules(model.config, args.lora_target_modules).toSorted().join() &&
       modules &&
       `lora_target_modules = [${modules.map((module) => `"${module}"`).join(', ')}]`,
   ].filter(Boolean)

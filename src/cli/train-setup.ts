@@ -20,6 +20,7 @@ import { formatBytes, formatCount } from '../monitor/format.ts'
 import { readMetrics } from '../monitor/metrics-writer.ts'
 import { Monitor } from '../monitor/monitor.ts'
 import type { Adapter, LoraConfig } from '../model/peft.ts'
+import { adapterModules } from '../model/shapes.ts'
 import { defaultRunName, openRunFolder, type RunFolder } from '../monitor/run-folder.ts'
 import type { LoopOptions, LoopParts } from '../orchestrator/loop.ts'
 import { Orchestrator } from '../orchestrator/orchestrator.ts'
@@ -213,7 +214,7 @@ async function load(
     rank: args.lora_rank,
     alpha: args.lora_alpha,
     dropout: args.lora_dropout,
-    targetModules: args.lora_target_modules,
+    targetModules: adapterModules(model.config, args.lora_target_modules),
     seed: args.seed,
   }
   const wait = monitor.progress.wait(`loading ${model.name}`, { limitMs: 3_600_000 })
@@ -319,7 +320,7 @@ function aboutWeights(config: RunConfig, adapter: Adapter | undefined, model: Mo
     r: args.lora_rank,
     loraAlpha: args.lora_alpha,
     loraDropout: args.lora_dropout,
-    targetModules: args.lora_target_modules,
+    targetModules: adapterModules(model.config, args.lora_target_modules),
     useRslora: false,
     baseModel: model.name,
   }

@@ -11,7 +11,7 @@
  */
 import { readdirSync, statfsSync, statSync } from 'node:fs'
 import { dirname, join, resolve } from 'node:path'
-import { linearShapes, tensorShapes } from '../model/shapes.ts'
+import { adapterModules, linearShapes, tensorShapes } from '../model/shapes.ts'
 import type { ModelConfig } from '../model/types.ts'
 import { keepsReference, spareGroups } from './algorithm-schema.ts'
 import { formatBytes } from './memory.ts'
@@ -66,7 +66,7 @@ export function checkpointBytes({ trainer: { args } }: DiskConfig, model: ModelC
 }
 
 function adapterShapes(args: DiskConfig['trainer']['args'], model: ModelConfig): number[][] {
-  const modules = new Set<string>(args.lora_target_modules)
+  const modules = new Set<string>(adapterModules(model, args.lora_target_modules))
   return [...linearShapes(model)].flatMap(([name, [outputs, inputs]]) =>
     modules.has(name.split('.').at(-1) ?? '')
       ? [

@@ -17,12 +17,14 @@
  * - head: logits of up to 512 tokens at a time, at most 48 MiB (never T x V), and a few numbers a token;
  * - KV cache: 2 L S N K float32, exact copies of what the trainer would compute (f16 with kv_cache_dtype), or kv_cache_bytes; none where vLLM samples, whose
  *   memory is its own;
+ * - states of Gated DeltaNets (Qwen3.5), which have no KV cache: S + 1 of each layer;
  * - decoding: one layer inside for S tokens and up to B of prompts (max_num_batched_tokens - S, or 256), and S x V logits for the sampler, at most 64 MiB.
  * An estimate: pools round buffers up by up to an eighth, and drivers add their own. Against what runs held it was within 15%
  * (test/config/memory-measured.test.ts). metrics.jsonl has the peak of a run as perf/peak_memory.
  */
 import { blocksOf, ownBlocks } from '../model/quantise.ts'
-import { linearShapes, tensorShapes } from '../model/shapes.ts'
+import { stateWords } from '../model/layer-cache.ts'
+import { adapterModules, attentionLayers, deltaWidths, linearShapes, tensorShapes } from '../model/shapes.ts'
 import type { ModelConfig, TensorSource } from '../model/types.ts'
 import { keepsReference } from './algorithm-schema.ts'
 import type { RunConfig, TrainerArgs } from './schema.ts'
@@ -93,7 +95,7 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
   const loraInner = options.useLora ? options.loraTargetModules.length * paddedRank(options.loraRank) : 0
   const inner = 4 * (innerWidth(model) + loraInner)
   const recorded = inner + 4 * droppedInputs(options)
-  const backward = 4 * (2 * H + 3 * I)
+  const backward = 4 * Math.max(2 * H + 3 * I, deltaBackward(model))
   const logits = Math.min(T, headRows(V))
   const sampled = Math.min(S, Math.max(1, Math.floor(SAMPLER_BYTES / (V * 4))))
   const [kept, layer]: [MemoryRow, MemoryRow] = options.gradientCheckpointing
@@ -111,11 +113,16 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
       ]
   const prefill = options.prefillRows ?? PREFILL_ROWS
   const half = options.kvCacheDtype === 'f16'
-  const whole = (half ? 4 : 8) * L * S * N * K
+  const attending = attentionLayers(model)
+  const whole = (half ? 4 : 8) * attending * S * N * K
   const given = options.kvCacheBytes
   const kvCache: MemoryRow =
     given === undefined || given >= whole
-      ? { name: 'KV cache', bytes: whole, how: `${S} completions x ${N} tokens x ${L} layers, ${half ? 'f16' : 'float32'}` }
+      ? {
+          name: 'KV cache',
+          bytes: whole,
+          how: `${S} completions x ${N} tokens x ${attending} layers, ${half ? 'f16' : 'float32'}`,
+        }
       : { name: 'KV cache', bytes: S > 0 ? given : 0, how: `kv_cache_bytes, for ${Math.floor((given / whole) * S * N)} tokens` }
   const { blocks } = options
   const inBlocks = blocks?.values ?? 0
@@ -131,6 +138,7 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
     layer,
     { name: 'head', bytes: 4 * (logits * V + 2 * T * H + 3 * T), how: `logits of ${logits} tokens at a time x ${V} words` },
     kvCache,
+    ...stateRows(model, S),
     {
       name: 'decoding',
       bytes: S > 0 ? (S + prefill) * inner + sampled * 4 * V : 0,
@@ -140,10 +148,37 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
   return rows.filter((row) => row.bytes > 0)
 }
 
-/** Values of a token inside one layer: residuals and norms; q, k, v as projected and turned; attention's; the gated MLP's. */
-const innerWidth = ({ hiddenSize: H, intermediateSize: I, heads, kvHeads, headDim, qkNorm, gemma }: ModelConfig): number => {
+/** Values of a token inside one layer, the mean of all: residuals and norms; q, k, v as projected and turned; attention's; the gated MLP's. */
+const innerWidth = (model: ModelConfig): number => {
+  const { hiddenSize: H, intermediateSize: I, heads, kvHeads, headDim, qkNorm, gemma, qwen35, layers } = model
   const [Q, K] = [heads * headDim, kvHeads * headDim]
-  return (gemma ? 6 : 4) * H + 3 * Q + 4 * K + (qkNorm ? Q + K : 0) + heads + 3 * I
+  const common = (gemma ? 6 : 4) * H + 3 * I
+  const attention = 3 * Q + 4 * K + (qkNorm ? Q + K : 0) + heads + (qwen35 ? 4 * Q : 0)
+  const attending = attentionLayers(model)
+  return common + (attention * attending + deltaWidth(model) * (layers - attending)) / layers
+}
+
+/** Of a Gated DeltaNet: q, k, v as projected and convolved, q and k of length 1, z, what is read, missed, normed and gated, and numbers a head. */
+function deltaWidth({ qwen35 }: ModelConfig): number {
+  if (!qwen35) return 0
+  const [q, k, v] = deltaWidths(qwen35)
+  return 3 * (q + k) + 7 * v + 6 * qwen35.valueHeads
+}
+
+/** Its gradients that pass through, and what they are made of. */
+function deltaBackward({ qwen35, hiddenSize: H }: ModelConfig): number {
+  if (!qwen35) return 0
+  const [q, k, v] = deltaWidths(qwen35)
+  return 2 * H + 2 * (q + k + v) + 3 * v + 3 * qwen35.valueHeads * qwen35.keyDim
+}
+
+/** What Gated DeltaNets keep of each sequence, and of one more. */
+function stateRows({ qwen35 }: ModelConfig, sequences: number): MemoryRow[] {
+  if (!qwen35 || sequences === 0) return []
+  const { inputs, states } = stateWords(qwen35)
+  const layers = qwen35.deltaLayers.length
+  const how = `${sequences + 1} completions x ${layers} layers, a matrix a head, float32`
+  return [{ name: 'states', bytes: 4 * (sequences + 1) * layers * (inputs + states), how }]
 }
 
 /** A model's weights as kernels read them. */
@@ -193,7 +228,7 @@ export function memoryOf(config: RunConfig | SftConfig, model: SizedModel): Memo
     useLora: args.use_lora,
     loraRank: args.lora_rank,
     loraDropout: args.lora_dropout,
-    loraTargetModules: args.lora_target_modules,
+    loraTargetModules: adapterModules(model.config, args.lora_target_modules),
     microBatchTokens: args.micro_batch_tokens,
     gradientCheckpointing: args.gradient_checkpointing,
     bf16: args.bf16,

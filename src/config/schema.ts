@@ -15,7 +15,8 @@ import { type CkptConfig, ckptSchema } from './ckpt-schema.ts'
 import { type InferenceConfig, inferenceFields } from './inference-schema.ts'
 
 /** The linear layers of a decoder block that LoRA can adapt, by their Hugging Face names. */
-export const LINEAR_LAYERS = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'] as const
+const ALL_LAYERS = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'] as const
+export const LINEAR_LAYERS = [...ALL_LAYERS, 'in_proj_qkv', 'in_proj_z', 'in_proj_b', 'in_proj_a', 'out_proj'] as const
 
 /** Programs that metrics can go to; src/monitor/sinks has them. */
 const REPORTERS = ['none', 'wandb', 'tensorboard', 'mlflow', 'trackio'] as const
@@ -52,8 +53,10 @@ export const loraFields = {
   lora_target_modules: z
     .array(z.enum(LINEAR_LAYERS))
     .min(1)
-    .default([...LINEAR_LAYERS])
-    .describe('Linear layers with an adapter. Default: all of them.'),
+    .default([...ALL_LAYERS])
+    .describe(
+      'Linear layers with an adapter. Default: all of them; in a Gated DeltaNet (Qwen3.5) in_proj_qkv, in_proj_z and out_proj are then among them.',
+    ),
 }
 
 const BITSANDBYTES = 'is named "adamw_8bit" here, with its state on the GPU'

@@ -8,7 +8,11 @@ import { loraFields, microBatchFields, modelFields, optimizerFields, outputField
 
 const newModel = z
   .strictObject({
-    family: z.enum(['llama', 'qwen2', 'qwen3']).describe('Architecture.'),
+    family: z
+      .enum(['llama', 'qwen2', 'qwen3', 'qwen3_5_text'])
+      .describe(
+        'Architecture; of qwen3_5_text every fourth layer attends, and the others are Gated DeltaNets with as many heads of the same size.',
+      ),
     hidden_size: z.int().min(8).describe('Width of the hidden state.'),
     intermediate_size: z.int().min(8).describe('Width of the MLP.'),
     num_hidden_layers: z.int().min(1).describe('Decoder layers.'),

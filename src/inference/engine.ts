@@ -12,6 +12,7 @@ import type { GenerationRequest, GenerationResult, PolicyVersion } from '../comm
 import type { Decoder } from '../model/decoder.ts'
 import { reloadDecoder } from '../model/decoder-reload.ts'
 import type { ModelTensors } from '../model/decoder-load.ts'
+import { attentionLayers } from '../model/shapes.ts'
 import { Adapters } from './adapters.ts'
 import { ReadBlocks } from './blocks.ts'
 import { checkRequest } from './request.ts'
@@ -66,8 +67,10 @@ export class Engine implements ServingEngine {
     this.maxLength = maxLength
     const pageSize = options.pageSize ?? 16
     const f16 = options.kvCacheDtype === 'f16'
-    if (f16 && config.headDim % 8 !== 0) {
-      throw new UserError(`A KV cache of f16 needs heads of a multiple of 8 values, and this model's have ${config.headDim}.`)
+    // The part of a head that is turned is written by eight values as well.
+    const eights = [config.headDim, config.qwen35?.rotaryDim ?? 0].find((channels) => channels % 8 !== 0)
+    if (f16 && eights !== undefined) {
+      throw new UserError(`A KV cache of f16 needs heads of a multiple of 8 values, and this model's have ${eights}.`)
     }
     const rowBytes = config.kvHeads * config.headDim * (f16 ? 2 : 4)
     // One page more is for padding.
@@ -79,17 +82,22 @@ export class Engine implements ServingEngine {
     }
     const pagesEach = Math.ceil(maxLength / pageSize)
     const { cacheRows, cacheBytes = Infinity } = options
-    const affordable = Math.floor(cacheBytes / (2 * config.layers * rowBytes * pageSize))
+    const attending = attentionLayers(config)
+    const affordable = Math.floor(cacheBytes / (2 * attending * rowBytes * pageSize))
     const pages = Math.min(cacheRows ? Math.ceil(cacheRows / pageSize) : maxSequences * pagesEach, bindable, affordable)
     this.cacheRows = pages * pageSize
     if (affordable < pagesEach) {
-      const needed = pagesEach * 2 * config.layers * rowBytes * pageSize
+      const needed = pagesEach * 2 * attending * rowBytes * pageSize
       throw new UserError(
         `A KV cache of ${cacheBytes} bytes has room for ${this.cacheRows} tokens, and one sequence may have ${maxLength}: at least ${needed} bytes are needed.`,
       )
     }
     const maxPrefillRows = Math.max(1, options.maxPrefillRows ?? 256)
-    const caching = { prefixCaching: options.prefixCaching ?? true, acrossVersions: options.cacheAcrossVersions ?? false }
+    // Pages say nothing of the state that a Gated DeltaNet has behind them.
+    const caching = {
+      prefixCaching: (options.prefixCaching ?? true) && !config.qwen35,
+      acrossVersions: options.cacheAcrossVersions ?? false,
+    }
     this.#scheduler = new Scheduler({ maxSequences, maxPrefillRows, pages, pageSize, ...caching })
     this.#rules = { eosTokenIds: new Set(options.eosTokenIds), decode: options.decode, vocabulary: config.vocabSize }
     const { maxRows } = this.#scheduler

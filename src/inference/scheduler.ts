@@ -25,6 +25,10 @@ export interface Prefill {
   starting: Sequence[]
   /** The request that wants the log-probabilities of the tokens themselves. */
   scored: Sequence | undefined
+  /** Where the state of the tokens lies; that of the first to start goes on there. */
+  slot: number
+  /** Whether a sequence has gone on there. */
+  taken: boolean
 }
 
 export interface SchedulerOptions {
@@ -52,6 +56,14 @@ export class Scheduler {
   /** Copies before the next step, and pages that are held until it is put together, for what is copied from them. */
   #copies: { from: Page; to: Page; count: number }[] = []
   #sources: Page[] = []
+  /**
+   * Slots of states (step-rows.ts) that nobody has any more, and how many there are. Where texts do not share pages that are as many as sequences may run at most:
+   * each that runs has one, or is among those that wait for what one is for.
+   */
+  readonly #slots: number[] = []
+  #slotCount = 0
+  /** Slots to be copied before the next step, from and to. */
+  #stateCopies: number[] = []
 
   constructor(options: SchedulerOptions) {
     this.#options = options
@@ -130,6 +142,8 @@ export class Scheduler {
       adapter: sequence.adapterIndex,
       starting: [sequence],
       scored: scored ? sequence : undefined,
+      slot: this.#takeSlot(),
+      taken: false,
     })
     sequence.prefillKey = key
     this.#count(sequence, found.computed)
@@ -205,8 +219,11 @@ export class Scheduler {
       const { ids, pending, place } = sequence
       const id = pending > 0 ? fromDrawn + place : ids.at(-1)!
       const row = step.put(id, sequence.pages, sequence.computed - 1, slot, sequence.adapterIndex)
+      step.run(sequence.stateSlot!, 1, true)
       step.sampled.push({ sequence, row })
     }
+    // What the step before left is copied before this one; what this one leaves, before the next.
+    const stateCopies = this.#stateCopies.splice(0)
     let left = this.#options.maxPrefillRows
     for (const [key, prefill] of this.#prefills) {
       if (left === 0) break
@@ -218,7 +235,8 @@ export class Scheduler {
     for (const page of this.#sources.splice(0)) this.pool.release([page])
     // Of a page that was lost again in this very turn, and whose place is another's by now, nothing is left to copy to.
     const copies = this.#copies.splice(0).filter(({ to }) => to.holders >= 0)
-    return step.finish(copies, this.#options.maxPrefillRows - left)
+    const { maxSequences, maxPrefillRows } = this.#options
+    return step.finish(copies, maxPrefillRows - left, stateCopies, maxSequences)
   }
 
   #compute(step: StepBuilder, prefill: Prefill, count: number): void {
@@ -233,15 +251,32 @@ export class Scheduler {
         step.sampled.push({ sequence: scored, row: last, target: ids[i + 1], position: i + 1 })
       }
     }
+    step.run(prefill.slot, count, prefill.computed > 0)
     prefill.computed += count
     if (prefill.computed < ids.length) return
-    for (const sequence of starting.splice(0)) {
+    for (const [i, sequence] of starting.splice(0).entries()) {
+      sequence.stateSlot = this.#stateFor(prefill, i === 0)
       for (const page of pages) this.pool.hold(page)
       sequence.pages = [...pages]
       sequence.computed = sequence.synced = ids.length
       sequence.prefillKey = undefined
       step.sampled.push({ sequence, row: last })
     }
+  }
+
+  #takeSlot(): number {
+    return this.#slots.pop() ?? this.#slotCount++
+  }
+
+  /** Where the state of a sequence goes on that starts: where its prompt's is, or at a copy of that. */
+  #stateFor(prefill: Prefill, first: boolean): number {
+    if (first) {
+      prefill.taken = true
+      return prefill.slot
+    }
+    const slot = this.#takeSlot()
+    this.#stateCopies.push(prefill.slot, slot)
+    return slot
   }
 
   /** The cache row of a sequence's next token. Where there is none, the last sequences lose their pages; undefined where it is this one. */
@@ -296,6 +331,8 @@ export class Scheduler {
       this.note(sequence)
       this.pool.release(sequence.pages)
       sequence.pages = []
+      this.#slots.push(sequence.stateSlot!)
+      sequence.stateSlot = undefined
       return
     }
     sequence.prefillKey = undefined
@@ -308,7 +345,9 @@ export class Scheduler {
   }
 
   #end(key: unknown): void {
-    this.pool.release(this.#prefills.get(key)!.pages)
+    const { pages, slot, taken } = this.#prefills.get(key)!
+    this.pool.release(pages)
+    if (!taken) this.#slots.push(slot)
     this.#prefills.delete(key)
   }
 

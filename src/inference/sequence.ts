@@ -53,6 +53,8 @@ export class Sequence {
   pages: Page[] = []
   computed = 0
   synced = 0
+  /** Where its state lies meanwhile, in models that have some. */
+  stateSlot: number | undefined
   /** Tokens of the prompt that were in the cache when it was admitted. */
   cachedTokens: number | undefined
   ended = false

@@ -24,6 +24,10 @@ export interface StepRows {
   mixed: boolean
   /** Cache rows to be copied before the step: from, to, and so on. */
   copies: Uint32Array
+  /** Of each row: its sequence's slot of states, the first row of the sequence in this step, how many it has, and 1 where they go on from the slot's state. */
+  runs: Uint32Array
+  /** Slots whose state is copied before the step: from, to, and so on. */
+  stateCopies: Uint32Array
   /** Rows that a token is drawn from, or scored against. */
   sampled: Draw[]
   prefillRows: number
@@ -53,6 +57,7 @@ export class StepBuilder {
   readonly #info: number[] = []
   readonly #slots: number[] = []
   readonly #adapters: number[] = []
+  readonly #runs: number[] = []
   /** The first entry is the spare page. */
   readonly #table: number[]
   readonly #begins = new Map<Page[], number>()
@@ -77,7 +82,19 @@ export class StepBuilder {
     return this.#ids.push(id) - 1
   }
 
-  finish(copied: { from: Page; to: Page; count: number }[], prefillRows: number): StepRows | undefined {
+  /** The last `count` rows are of the sequence whose states lie in `slot`, and go on from there or begin. */
+  run(slot: number, count: number, goesOn: boolean): void {
+    const first = this.#ids.length - count
+    for (let i = 0; i < count; i++) this.#runs.push(slot, first, count, Number(goesOn))
+  }
+
+  /** @param stateCopies slots of states, from and to @param spareSlot what padding rows write to */
+  finish(
+    copied: { from: Page; to: Page; count: number }[],
+    prefillRows: number,
+    stateCopies: number[],
+    spareSlot: number,
+  ): StepRows | undefined {
     const used = this.#ids.length
     if (used === 0) return undefined
     const rows = roundRows(used)
@@ -92,7 +109,11 @@ export class StepBuilder {
     )
     // Padding: token 0 at position 0, all into the spare page, so all write the same bits.
     const slots = fit(this.#slots, 2)
-    for (let row = used; row < rows; row++) slots[2 * row] = this.#spare * size
+    const runs = fit(this.#runs, 4)
+    for (let row = used; row < rows; row++) {
+      slots[2 * row] = this.#spare * size
+      runs.set([spareSlot, row, 1, 0], 4 * row)
+    }
     return {
       rows,
       ids: fit(this.#ids),
@@ -102,6 +123,8 @@ export class StepBuilder {
       adapters: fit(this.#adapters),
       mixed: this.#adapters.some((place) => place !== placeOfPolicy),
       copies: Uint32Array.from(copies),
+      runs,
+      stateCopies: Uint32Array.from(stateCopies),
       sampled: this.sampled,
       prefillRows,
     }

@@ -12,7 +12,9 @@ import type { GpuBuffer } from '../gpu/pool.ts'
 import { feedIds } from '../kernels/embedding/embedding.ts'
 import { copyRows, gatherRows } from '../kernels/rows/rows.ts'
 import type { PagedCache } from '../kernels/attention/attention.ts'
-import { decoderHidden, type CacheArguments, type Decoder } from '../model/decoder.ts'
+import { decoderHidden, type Decoder } from '../model/decoder.ts'
+import { stateWords, type CacheArguments, type DeltaState, type LayerCache } from '../model/layer-cache.ts'
+import { isDelta } from '../model/shapes.ts'
 import type { AdapterBank } from './adapter-bank.ts'
 import { needsMore, Sampler, type Sampled } from './sampler.ts'
 import { below, roundRows, type StepRows } from './step-rows.ts'
@@ -52,6 +54,8 @@ export class StepCommands {
   readonly #info: GpuBuffer
   /** Rows of the cache that are copied before a step: at most a page for each sequence that runs or joins. */
   readonly #pairs: GpuBuffer
+  /** The same of slots of states, in models that have some. */
+  readonly #statePairs: GpuBuffer | undefined
   /** The place of each row's adapter, in steps of different ones. */
   readonly #places: GpuBuffer
   readonly #adapters: AdapterBank
@@ -88,12 +92,19 @@ export class StepCommands {
     this.#pairs = gpu.pool.acquire(2 * sizes.maxSequences * sizes.pageSize * 8, 'copied rows')
     const rows = sizes.pages * sizes.pageSize
     this.#words = (config.kvHeads * config.headDim) / (sizes.f16 ? 2 : 1)
-    const bytes = rows * this.#words * 4
-    const made = Array.from({ length: config.layers * 2 }, () => gpu.pool.acquire(bytes, 'KV cache', { exact: true }))
-    const layers = Array.from({ length: config.layers }, (_, i) => ({ k: made[2 * i], v: made[2 * i + 1] }))
+    const room = (words: number, label: string) => gpu.pool.acquire(words * 4, label, { exact: true })
+    const layers = Array.from({ length: config.layers }, (_, i): LayerCache | DeltaState => {
+      if (!isDelta(config, i)) return { k: room(rows * this.#words, 'KV cache'), v: room(rows * this.#words, 'KV cache') }
+      const { inputs, states } = stateWords(config.qwen35!)
+      const slots = sizes.maxSequences + 1
+      return { inputs: room(slots * inputs, 'states'), states: room(slots * states, 'states') }
+    })
     const pages = gpu.pool.acquire(sizes.maxTable * 4, 'engine pages')
+    const runs = config.qwen35 && gpu.pool.acquire(sizes.maxRows * 16, 'engine rows')
+    this.#statePairs = config.qwen35 && gpu.pool.acquire(sizes.maxSequences * 8, 'copied states')
     this.#cache = {
       layers,
+      runs,
       slots,
       rows,
       paged: { pages, size: sizes.pageSize, f16: sizes.f16, prompts: true, longest: sizes.maxLength },
@@ -117,6 +128,7 @@ export class StepCommands {
     gpu.write(this.#info, step.info)
     gpu.write(this.#cache.slots, step.slots)
     gpu.write(this.#cache.paged.pages, step.pages)
+    if (this.#cache.runs) gpu.write(this.#cache.runs, step.runs)
     if (step.sampled.length > 0) this.#sampler.write(step.sampled)
     if (step.mixed) {
       gpu.write(this.#places, step.adapters)
@@ -136,6 +148,7 @@ export class StepCommands {
     const draw = body && draws > 0 && !more ? this.#drawPlan(rows) : undefined
     // The last to be written, so that what is recorded here goes out with the rest.
     if (step.copies.length > 0) this.#copy(step.copies)
+    if (this.#statePairs && step.stateCopies.length > 0) this.#copyStates(this.#statePairs, step.stateCopies)
     if (body) gpu.replay(body)
     else this.#recordBody(count, this.#prompts, mixed)
     if (draw) gpu.replay(draw)
@@ -147,7 +160,20 @@ export class StepCommands {
   #copy(copies: Uint32Array): void {
     const gpu = this.#gpu
     gpu.write(this.#pairs, copies)
-    for (const { k, v } of this.#cache.layers) copyRows(gpu, k, v, this.#pairs, copies.length / 2, this.#words)
+    for (const layer of this.#cache.layers)
+      if ('k' in layer) copyRows(gpu, [layer.k, layer.v], this.#pairs, copies.length / 2, this.#words)
+  }
+
+  /** The state behind a prompt, for each of the sequences that go on from it. */
+  #copyStates(pairs: GpuBuffer, copies: Uint32Array): void {
+    const gpu = this.#gpu
+    gpu.write(pairs, copies)
+    const words = stateWords(this.#decoder.config.qwen35!)
+    for (const layer of this.#cache.layers) {
+      if ('k' in layer) continue
+      copyRows(gpu, [layer.inputs], pairs, copies.length / 2, words.inputs)
+      copyRows(gpu, [layer.states], pairs, copies.length / 2, words.states)
+    }
   }
 
   /** Sends the step and waits for its tokens, in the order of `sampled`. */
@@ -173,11 +199,10 @@ export class StepCommands {
     this.#dropPlans()
     this.#gpu.flush()
     this.#gpu.pool.returnArena(this.#arena.splice(0))
-    const { layers, slots, paged } = this.#cache
-    for (const { k, v } of layers) {
-      k.release()
-      v.release()
-    }
+    const { layers, slots, paged, runs } = this.#cache
+    for (const layer of layers) for (const buffer of Object.values(layer) as GpuBuffer[]) buffer.release()
+    runs?.release()
+    this.#statePairs?.release()
     for (const buffer of new Set([this.#given, this.#ids, this.#info, this.#pairs, this.#places, slots, paged.pages]))
       buffer.release()
     this.#sampler.release()

@@ -1,22 +1,22 @@
 /** Brings a model's files onto the GPU: frozen, with a LoRA adapter, or to be trained whole. */
 import type { Projection } from '../autograd/ops/linear.ts'
 import type { Norm } from '../autograd/ops/norm.ts'
-import { pad, ParameterStore, type Parameter } from '../autograd/parameters.ts'
+import { pad, ParameterStore, type Parameter, type TrainedValues } from '../autograd/parameters.ts'
 import { UserError } from '../common/errors.ts'
 import { hashSeed, Random } from '../common/random.ts'
 import type { BufferRange, Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
 import { checkF16Range, useMatrixUnits } from '../kernels/common/matrix-units.ts'
 import { allocateTogether, allocateWeight, releaseWeight, writeWeight, type Weight } from '../kernels/common/weight.ts'
-import { gainFromOne } from '../kernels/norm/norm.ts'
-import { roundWeight } from '../kernels/optimizer/optimizer.ts'
 import { allocateBlocks, allocateRooms, writeBlocks } from '../kernels/quantised/quantised.ts'
 import { roundToBf16, widenBf16 } from './bf16.ts'
-import { normsOf, RotaryCache, type Decoder, type DecoderLayer } from './decoder.ts'
+import type { AttentionPart } from './attention-layer.ts'
+import { RotaryCache, type Decoder, type DecoderLayer } from './decoder.ts'
+import type { DeltaPart } from './delta-layer.ts'
 import { loraScale, type Adapter } from './peft.ts'
 import { checkQuantization, heldFormat, readBlocks } from './quantise.ts'
-import { linearPath, type LinearModule } from './shapes.ts'
-import type { ModelConfig, Quantization, TensorBlocks, TensorData, TensorSource } from './types.ts'
+import { DELTA_PART, isDelta, linearPath, normsFromOne, type LinearModule } from './shapes.ts'
+import type { ModelConfig, Quantization, Qwen35Config, TensorBlocks, TensorData, TensorSource } from './types.ts'
 import { Uploads } from './uploads.ts'
 
 export interface LoadOptions {
@@ -75,6 +75,8 @@ class Loader {
   /** By modules of a layer: where the values of those in blocks are widened to. */
   readonly #rooms = new Map<string, Weight[]>()
   readonly #uploads: Uploads
+  /** Those of q and k in Gated DeltaNets. */
+  #units: Norm[] | undefined
   #read = 0
 
   constructor(gpu: Gpu, files: ModelTensors, options: LoadOptions) {
@@ -130,10 +132,7 @@ class Loader {
     const { config } = this.#files
     const path = `model.layers.${index}`
     const inputNorm = await this.#norm(`${path}.input_layernorm`, config.hiddenSize)
-    const [q, k, v] = await this.#projections(index, ['q_proj', 'k_proj', 'v_proj'], config.qkvBias)
-    const [o] = await this.#projections(index, ['o_proj'], config.outputBias)
-    const qNorm = config.qkNorm ? await this.#norm(`${path}.self_attn.q_norm`, config.headDim) : undefined
-    const kNorm = config.qkNorm ? await this.#norm(`${path}.self_attn.k_norm`, config.headDim) : undefined
+    const mixer = isDelta(config, index) ? await this.#delta(index, config.qwen35!) : await this.#attention(index)
     const oNorm = config.gemma && (await this.#norm(`${path}.post_attention_layernorm`, config.hiddenSize))
     const postNorm = await this.#norm(
       `${path}.${config.gemma ? 'pre_feedforward' : 'post_attention'}_layernorm`,
@@ -142,7 +141,58 @@ class Loader {
     const [gate, up] = await this.#projections(index, ['gate_proj', 'up_proj'], false)
     const [down] = await this.#projections(index, ['down_proj'], false)
     const downNorm = config.gemma && (await this.#norm(`${path}.post_feedforward_layernorm`, config.hiddenSize))
-    return { inputNorm, q, k, v, o, qNorm, kNorm, oNorm, postNorm, gate, up, down, downNorm }
+    return { inputNorm, mixer, oNorm, postNorm, gate, up, down, downNorm }
+  }
+
+  async #attention(index: number): Promise<AttentionPart> {
+    const { config } = this.#files
+    const path = `model.layers.${index}.self_attn`
+    const [q, k, v] = await this.#projections(index, ['q_proj', 'k_proj', 'v_proj'], config.qkvBias)
+    const [o] = await this.#projections(index, ['o_proj'], config.outputBias)
+    const qNorm = config.qkNorm ? await this.#norm(`${path}.q_norm`, config.headDim) : undefined
+    const kNorm = config.qkNorm ? await this.#norm(`${path}.k_norm`, config.headDim) : undefined
+    return { kind: 'attention', q, k, v, o, qNorm, kNorm }
+  }
+
+  async #delta(index: number, { keyDim, valueDim }: Qwen35Config): Promise<DeltaPart> {
+    const path = `model.layers.${index}.${DELTA_PART}`
+    const [qkv, z, b, a] = await this.#projections(index, ['in_proj_qkv', 'in_proj_z', 'in_proj_b', 'in_proj_a'], false)
+    const [out] = await this.#projections(index, ['out_proj'], false)
+    const [conv, aLog, dtBias] = [
+      await this.#values(`${path}.conv1d.weight`),
+      await this.#values(`${path}.A_log`),
+      await this.#values(`${path}.dt_bias`),
+    ]
+    const norm = await this.#norm(`${path}.norm`, valueDim, false)
+    this.#units ??= [1 / keyDim, 1 / Math.sqrt(keyDim)].map((gain, i) => this.#unit('qk'[i], keyDim, gain))
+    const [qUnit, kUnit] = this.#units
+    return { kind: 'delta', qkv, z, b, a, out, conv, aLog, dtBias, qUnit, kUnit, norm }
+  }
+
+  /** A norm that gives vectors of a length: x / sqrt(|x|^2 + 1e-6), times `gain` and the root of the channels. */
+  #unit(name: string, channels: number, value: number): Norm {
+    const gain = this.#gpu.upload(new Float32Array(channels).fill(value), `unit ${name}`, { exact: true })
+    this.#owned.push(gain)
+    return { name: `unit ${name}`, gain, channels, eps: 1e-6 / channels }
+  }
+
+  /** Values that are no matrix and no norm: few, so they stay as the files have them. */
+  async #values(name: string): Promise<TrainedValues> {
+    const read = await this.#tensor(name, false)
+    const data = floats(read)
+    const buffer = this.#gpu.upload(data, name, { exact: true })
+    this.#owned.push(buffer)
+    const values: TrainedValues = { name, values: buffer }
+    if (this.#options.full) {
+      const rows = read.shape.length > 1 ? read.shape[0] : 1
+      const parameter = this.#store.declare(name, rows, data.length / rows, { shape: read.shape, decay: rows > 1 })
+      this.#fills.push(() => {
+        this.#store.write(parameter, data)
+        values.values = this.#store.value(parameter)
+      })
+      values.trained = { store: this.#store, parameter }
+    }
+    return values
   }
 
   /** Projections of one input: weights, and biases, side by side where the kernels can read them so (kernels/matmul/group.ts). */
@@ -250,9 +300,9 @@ class Loader {
     return parameter
   }
 
-  async #norm(name: string, channels: number): Promise<Norm> {
-    const { rmsNormEps: eps, gemma } = this.#files.config
-    const fromOne = gemma !== undefined
+  /** @param fromOne whether it multiplies with 1 + its weight */
+  async #norm(name: string, channels: number, fromOne = normsFromOne(this.#files.config)): Promise<Norm> {
+    const { rmsNormEps: eps } = this.#files.config
     const data = floats(await this.#tensor(`${name}.weight`))
     const gain = this.#gpu.upload(gained(data, fromOne), `${name}.weight`, { exact: true })
     this.#owned.push(gain)
@@ -280,9 +330,9 @@ class Loader {
     return matrix
   }
 
-  async #tensor(name: string): Promise<TensorData> {
+  async #tensor(name: string, round = this.#options.round): Promise<TensorData> {
     await this.#uploads.room()
-    const data = await this.#files.tensors.read(name, { round: this.#options.round })
+    const data = await this.#files.tensors.read(name, { round })
     this.#uploads.add(data.data.byteLength)
     if (this.#options.matrixUnits) checkF16Range(name, data.data)
     this.#options.progress?.(++this.#read / this.#files.tensors.names().length)
@@ -309,37 +359,4 @@ function kaimingUniform(rank: number, inputs: number, seed: number): Float32Arra
   const random = new Random(seed)
   const bound = 1 / Math.sqrt(inputs)
   return Float32Array.from({ length: rank * inputs }, () => (random.next() * 2 - 1) * bound)
-}
-
-/** After an optimizer step on a wholly trained model: writes the working copies of all matrices from their masters, and gains that are no masters themselves. */
-export function refreshWeights(decoder: Decoder): void {
-  const { store, gpu } = decoder
-  if (!store) return
-  for (const { weight, trained } of trainedMatrices(decoder)) {
-    for (const piece of trained.pieces) roundWeight(gpu, store.value(trained, piece), weight, piece.row, piece.rows)
-  }
-  for (const { gain, fromOne, trained, channels } of [...decoder.layers.flatMap(normsOf), decoder.norm])
-    if (fromOne && trained) gainFromOne(gpu, store.value(trained.gain), gain, channels)
-}
-
-function trainedMatrices(decoder: Decoder): { weight: Weight; trained: Parameter }[] {
-  const found = new Map<Weight, Parameter>()
-  const note = (m: { weight: Weight; trained?: { weight: Parameter } }) => m.trained && found.set(m.weight, m.trained.weight)
-  note(decoder.embedding)
-  for (const l of decoder.layers) for (const p of [l.q, l.k, l.v, l.o, l.gate, l.up, l.down]) note(p)
-  note(decoder.head)
-  return [...found].map(([weight, trained]) => ({ weight, trained }))
-}
-
-/** Path and factors of every adapter matrix, as they are now, for writing an adapter folder. */
-export async function readLora(decoder: Decoder): Promise<Map<string, { A: Float32Array; B: Float32Array; r: number }>> {
-  const pairs = new Map<string, { A: Float32Array; B: Float32Array; r: number }>()
-  for (const layer of decoder.layers) {
-    for (const p of [layer.q, layer.k, layer.v, layer.o, layer.gate, layer.up, layer.down]) {
-      if (!p.lora) continue
-      const [A, B] = [await p.lora.store.read(p.lora.a), await p.lora.store.read(p.lora.b)]
-      pairs.set(p.name, { A, B, r: p.lora.a.shape[0] })
-    }
-  }
-  return pairs
 }

@@ -7,7 +7,7 @@ import { writeWeight, type Weight } from '../kernels/common/weight.ts'
 import { writeBlocks } from '../kernels/quantised/quantised.ts'
 import { roundToBf16, widenBf16 } from './bf16.ts'
 import { gained, type ModelTensors } from './decoder-load.ts'
-import { normsOf, projectionsOf, type Decoder } from './decoder.ts'
+import { normsOf, projectionsOf, valuesOf as layerValues, type Decoder } from './decoder.ts'
 import { readBlocks } from './quantise.ts'
 import { checkTensors } from './shapes.ts'
 import type { ModelConfig, TensorData, TensorSource } from './types.ts'
@@ -16,7 +16,7 @@ import { Uploads } from './uploads.ts'
 /** What a decoder's buffers and commands are made for. */
 const fixed = [
   'family', 'hiddenSize', 'intermediateSize', 'layers', 'heads', 'kvHeads', 'headDim', 'vocabSize', 'qkvBias',
-  'outputBias', 'qkNorm', 'rmsNormEps', 'ropeTheta', 'ropeScaling', 'layersWithoutRope', 'gemma',
+  'outputBias', 'qkNorm', 'rmsNormEps', 'ropeTheta', 'ropeScaling', 'layersWithoutRope', 'gemma', 'qwen35',
 ] as const satisfies (keyof ModelConfig)[] // prettier-ignore
 
 /** A tensor of the files, and where it goes: a matrix in the dtype that it has there, a vector in float32. */
@@ -102,6 +102,7 @@ function targetsOf({ embedding, layers, norm, head }: Decoder): Target[] {
       if (bias) targets.push({ name: `${name}.bias`, vector: bias })
     }
     norms.push(...normsOf(layer))
+    for (const { name, values } of layerValues(layer)) targets.push({ name, vector: values })
   }
   for (const { name, gain, fromOne } of norms) targets.push({ name: `${name}.weight`, vector: gain, fromOne })
   if (head.weight !== embedding.weight) targets.push({ name: 'lm_head.weight', weight: head.weight })

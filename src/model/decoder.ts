@@ -1,42 +1,31 @@
 /**
- * The decoder-only transformer of Llama, Mistral, SmolLM3, Qwen2, Qwen3 and Gemma 3: pre-norm blocks of attention and a gated MLP (transformers' modeling_llama.py and its
- * kin). One forward pass serves training, scoring, prefill and decode: rows are tokens of any sequences, and `layout` says which keys
+ * The decoder-only transformer of Llama, Mistral, SmolLM3, Qwen2, Qwen3, Qwen3.5 and Gemma 3: pre-norm blocks of attention, or of a Gated DeltaNet in its place
+ * (delta-layer.ts), and a gated MLP (transformers' modeling_llama.py and its kin). One forward pass serves training, scoring, prefill and decode: rows are tokens of any sequences, and `layout` says which keys
  * each row sees, so all of them sum in the same order.
  */
-import { attention, rope, type PagedCache, type RowLayout } from '../autograd/ops/attention.ts'
+import type { RowLayout } from '../autograd/ops/attention.ts'
 import type { Head } from '../autograd/ops/head.ts'
 import type { Projection } from '../autograd/ops/linear.ts'
-import {
-  linears,
-  linearsIntoCache,
-  linearsTurned,
-  normIntoCache,
-  swiGlu,
-  type LinearsArguments,
-  type RowAdapters,
-} from '../autograd/ops/linears.ts'
-import { rmsNormAdded, rmsNormTurned, type Norm } from '../autograd/ops/norm.ts'
+import { linears, swiGlu, type LinearsArguments, type RowAdapters } from '../autograd/ops/linears.ts'
+import { rmsNormAdded, type Norm } from '../autograd/ops/norm.ts'
 import { embedding, type Embedding, type TokenLists } from '../autograd/ops/rows.ts'
-import type { ParameterStore } from '../autograd/parameters.ts'
+import type { ParameterStore, TrainedValues } from '../autograd/parameters.ts'
 import { checkpoint, type Tape } from '../autograd/tape.ts'
-import { Tensor } from '../autograd/tensor.ts'
+import type { Tensor } from '../autograd/tensor.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
 import type { Count } from '../gpu/size.ts'
-import type { HeadShape } from '../kernels/attention/attention.ts'
+import { attended, type AttentionPart } from './attention-layer.ts'
+import { deltaMixed, type DeltaPart } from './delta-layer.ts'
+import { stateOf, type CacheArguments } from './layer-cache.ts'
 import { inverseFrequencies, rotaryTable } from './rope.ts'
 import type { ModelConfig } from './types.ts'
 
 export interface DecoderLayer {
   inputNorm: Norm
-  q: Projection
-  k: Projection
-  v: Projection
-  o: Projection
-  /** Over each head, Qwen3 and Gemma 3. */
-  qNorm?: Norm
-  kNorm?: Norm
-  /** Over what o gives, before the residual is added: Gemma 3. */
+  /** What tells a token of those before it. */
+  mixer: AttentionPart | DeltaPart
+  /** Over what the mixer's last projection gives, before the residual is added: Gemma 3. */
   oNorm?: Norm
   /** Of the MLP's input. */
   postNorm: Norm
@@ -48,14 +37,40 @@ export interface DecoderLayer {
 }
 
 /** A layer's projections, together those of one input. */
-export function projectionsOf({ q, k, v, o, gate, up, down }: DecoderLayer): Projection[][] {
-  return [[q, k, v], [o], [gate, up], [down]]
+export function projectionsOf({ mixer, gate, up, down }: DecoderLayer): Projection[][] {
+  return [...mixerProjections(mixer), [gate, up], [down]]
 }
 
-/** A layer's norms. */
-export function normsOf({ inputNorm, qNorm, kNorm, oNorm, postNorm, downNorm }: DecoderLayer): Norm[] {
-  return [inputNorm, postNorm, qNorm, kNorm, oNorm, downNorm].filter((norm) => norm !== undefined)
+function mixerProjections(mixer: DecoderLayer['mixer']): Projection[][] {
+  if (mixer.kind === 'delta') return [[mixer.qkv, mixer.z, mixer.b, mixer.a], [mixer.out]]
+  return [[mixer.q, mixer.k, mixer.v], [mixer.o]]
 }
+
+/** A layer with other projections in the places of its own. */
+export function withProjections(layer: DecoderLayer, change: (projection: Projection) => Projection): DecoderLayer {
+  const { mixer, gate, up, down } = layer
+  const changed =
+    mixer.kind === 'delta'
+      ? { qkv: change(mixer.qkv), z: change(mixer.z), b: change(mixer.b), a: change(mixer.a), out: change(mixer.out) }
+      : { q: change(mixer.q), k: change(mixer.k), v: change(mixer.v), o: change(mixer.o) }
+  return {
+    ...layer,
+    mixer: { ...mixer, ...changed } as DecoderLayer['mixer'],
+    gate: change(gate),
+    up: change(up),
+    down: change(down),
+  }
+}
+
+/** A layer's norms whose weights are in files. */
+export function normsOf({ inputNorm, mixer, oNorm, postNorm, downNorm }: DecoderLayer): Norm[] {
+  const inner = mixer.kind === 'delta' ? [mixer.norm] : [mixer.qNorm, mixer.kNorm]
+  return [inputNorm, postNorm, ...inner, oNorm, downNorm].filter((norm) => norm !== undefined)
+}
+
+/** What a layer has in files beside projections and norms. */
+export const valuesOf = ({ mixer }: DecoderLayer): TrainedValues[] =>
+  mixer.kind === 'delta' ? [mixer.conv, mixer.aLog, mixer.dtBias] : []
 
 /** A model on the GPU. The trainer and the engine hold the same one: there is one copy of the weights. */
 export interface Decoder {
@@ -125,22 +140,6 @@ export interface RowBatch extends RowLayout {
   adapters?: RowAdapters
 }
 
-/** Keys and values of one layer that outlive a pass: (cache rows, kv heads * D) each, float32 or f16. */
-export interface LayerCache {
-  k: GpuBuffer
-  v: GpuBuffer
-}
-
-/** Where a pass puts its keys and values, and finds those of earlier passes: row i goes to cache row slots[i].x; `layout` and `paged` name cache rows. */
-export interface CacheArguments {
-  layers: LayerCache[]
-  /** (rows) vec2u: cache row and position. */
-  slots: GpuBuffer
-  rows: number
-  /** Without it `layout` names the cache's rows themselves, which are float32. */
-  paged?: PagedCache
-}
-
 /**
  * Hidden states after the last layer, before the last norm: (rows, hidden).
  * @param options.checkpointing keeps only each layer's input for the backward pass and computes the layer again
@@ -177,14 +176,13 @@ function decoderLayer(
   const { gemma } = decoder.config
   const how = { dropoutSeed: batch.dropoutSeed, adapters: batch.adapters }
   const options = { ...how, norm: layer.inputNorm }
-  const { q, keys, values } = cache
-    ? throughCache(tape, decoder, layer, x, table, cache, options)
-    : turned(tape, decoder, layer, x, batch, table, options)
-  const attended = attention(tape, q, keys, values, batch, headShape(decoder.config, index), cache?.paged)
-  tape.done(q)
-  if (!cache) tape.done(keys, values)
-  const middle = added(tape, attended, layer.o, how, x, layer.oNorm)
-  tape.done(attended)
+  const { mixer } = layer
+  const mixed =
+    mixer.kind === 'delta'
+      ? deltaMixed(tape, decoder.config.qwen35!, mixer, x, batch, cache && stateOf(cache), options)
+      : attended(tape, decoder.config, mixer, index, x, batch, table, cache, options)
+  const middle = added(tape, mixed, mixer.kind === 'delta' ? mixer.out : mixer.o, how, x, layer.oNorm)
+  tape.done(mixed)
   const gated = swiGlu(tape, middle, layer.gate, layer.up, { ...how, norm: layer.postNorm }, gemma ? 'gelu' : 'silu')
   const out = added(tape, gated, layer.down, how, middle, layer.downNorm)
   tape.done(gated, middle)
@@ -198,64 +196,4 @@ function added(tape: Tape, x: Tensor, projection: Projection, how: LinearsArgume
   const sum = rmsNormAdded(tape, y, norm, residual)
   tape.done(y)
   return sum
-}
-
-/** The heads of a layer. */
-function headShape({ heads, kvHeads, headDim, gemma }: ModelConfig, layer: number): HeadShape {
-  if (!gemma) return { heads, kvHeads, headDim }
-  const window = gemma.slidingLayers.includes(layer) ? gemma.slidingWindow : undefined
-  return { heads, kvHeads, headDim, window, scale: gemma.queryPreAttnScalar ** -0.5 }
-}
-
-interface Attended {
-  q: Tensor
-  keys: Tensor
-  values: Tensor
-}
-
-/** Turns q and k of the batch's own rows. */
-function turned(
-  tape: Tape,
-  decoder: Decoder,
-  layer: DecoderLayer,
-  x: Tensor,
-  batch: RowBatch,
-  table: GpuBuffer,
-  options: LinearsArguments,
-): Attended {
-  const { heads, kvHeads, headDim } = decoder.config
-  const projections = [layer.q, layer.k, layer.v]
-  if (layer.qNorm && layer.kNorm) {
-    const [q, k, values] = linears(tape, x, projections, options)
-    const keys = rmsNormTurned(tape, k, layer.kNorm, batch, table)
-    const attending = rmsNormTurned(tape, q, layer.qNorm, batch, table)
-    tape.done(q, k)
-    return { q: attending, keys, values }
-  }
-  const { outputs, turned: done } = linearsTurned(tape, x, projections, { info: batch.info, table, headDim }, options)
-  const [q, k, values] = outputs
-  const keys = rope(tape, k, batch, table, kvHeads, headDim, done)
-  return { q: rope(tape, q, batch, table, heads, headDim, done), keys, values }
-}
-
-/** Turns q, puts this pass's keys, turned, and values into the cache, and gives the cache to read. */
-function throughCache(
-  tape: Tape,
-  decoder: Decoder,
-  layer: DecoderLayer,
-  x: Tensor,
-  table: GpuBuffer,
-  { layers, index, slots, rows, paged }: CacheArguments & { index: number },
-  options: LinearsArguments,
-): Attended {
-  const { kvHeads, headDim } = decoder.config
-  const { k: kCache, v: vCache } = layers[index]
-  const into = { slots, table, headDim, kCache, vCache, f16: paged?.f16 ?? false }
-  const cached = (buffer: GpuBuffer) => new Tensor(buffer, rows, kvHeads * headDim, false)
-  const [keys, values] = [cached(kCache), cached(vCache)]
-  if (!layer.qNorm || !layer.kNorm) {
-    return { q: linearsIntoCache(tape, x, [layer.q, layer.k, layer.v], into, options), keys, values }
-  }
-  const outputs = linears(tape, x, [layer.q, layer.k, layer.v], options)
-  return { q: normIntoCache(tape, outputs, [layer.qNorm, layer.kNorm], into), keys, values }
 }

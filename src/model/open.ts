@@ -2,7 +2,7 @@
 import { readdir } from 'node:fs/promises'
 import { basename, dirname, join, resolve } from 'node:path'
 import { UserError } from '../common/errors.ts'
-import { configToJson, parseConfig } from './config.ts'
+import { configToJson, parseConfig, textConfig } from './config.ts'
 import { kindOf, readJson } from './files.ts'
 import { GgufFile } from './gguf.ts'
 import { GgufTensors, ggufConfig } from './gguf-model.ts'
@@ -70,7 +70,7 @@ async function openFolder(dir: string, ref: string, name: string): Promise<Model
   const generationPath = join(dir, 'generation_config.json')
   const rawGenerationConfig = (await kindOf(generationPath)) === 'file' ? await readJson(generationPath) : null
   const config = parseConfig(rawConfig, configPath, rawGenerationConfig ?? {}, generationPath)
-  const tensors = await openSafetensors(await weightFiles(dir))
+  const tensors = textTensors(await openSafetensors(await weightFiles(dir)))
   try {
     checkTensors(config, tensors, dir)
   } catch (error) {
@@ -85,9 +85,32 @@ async function openFolder(dir: string, ref: string, name: string): Promise<Model
     config,
     tensors,
     ...tokenizerOf(() => loadTokenizer(dir, config.eosTokenIds), (await kindOf(join(dir, 'tokenizer.json'))) === 'file'),
-    rawConfig: () => rawConfig,
+    rawConfig: () => textConfig(rawConfig),
     rawGenerationConfig,
     close: () => tensors.close(),
+  }
+}
+
+/** Prefix of the text model's tensors in files that have other models too (Qwen3.5). */
+const TEXT_PART = 'model.language_model.'
+
+/** The tensors of the part that is about text, by the names that they have where there is no other. */
+function textTensors(source: TensorSource): TensorSource {
+  const all = source.names()
+  if (!all.some((name) => name.startsWith(TEXT_PART))) return source
+  const inFile = new Map(
+    all.flatMap((name) => {
+      if (name.startsWith(TEXT_PART)) return [[`model.${name.slice(TEXT_PART.length)}`, name]]
+      return name.startsWith('model.') || name.startsWith('mtp.') ? [] : [[name, name]]
+    }) as [string, string][],
+  )
+  const nameOf = (name: string) => inFile.get(name) ?? name
+  return {
+    names: () => [...inFile.keys()],
+    has: (name) => inFile.has(name),
+    shape: (name) => source.shape(nameOf(name)),
+    read: (name, options) => source.read(nameOf(name), options),
+    close: () => source.close(),
   }
 }
 

@@ -5,6 +5,7 @@
  * - The last token of a sequence is predicted but predicts nothing, so it has no row.
  */
 import type { TrainingSample } from '../common/types.ts'
+import type { ModelConfig } from './types.ts'
 
 /** Rows of a packed batch, on the host. All arrays are as long as `rows` (info: 4 values a row). */
 export interface PackedRows {
@@ -33,13 +34,13 @@ export interface PackGroup {
   members: number[]
 }
 
-/** Groups samples by prompt key, in order of first appearance. Samples without a key stand alone. */
-export function groupByPrompt(samples: TrainingSample[]): PackGroup[] {
+/** Groups samples by prompt key, in order of first appearance. Samples without a key stand alone, and all do where nothing is `shared`. */
+export function groupByPrompt(samples: TrainingSample[], shared = true): PackGroup[] {
   const groups: PackGroup[] = []
   const byKey = new Map<string, PackGroup>()
   samples.forEach((sample, i) => {
     const prefix = sample.promptLength ?? 0
-    if (sample.promptKey === undefined || prefix === 0) {
+    if (!shared || sample.promptKey === undefined || prefix === 0) {
       groups.push({ prefix: 0, members: [i] })
       return
     }
@@ -132,8 +133,11 @@ export function listsByToken(ids: Uint32Array): { tokens: Uint32Array; start: Ui
   return { tokens, start, source }
 }
 
+/** Whether the rows of a prompt serve several completions: not of a Gated DeltaNet, which goes on from its state behind them. */
+export const sharesPrompts = ({ qwen35 }: ModelConfig): boolean => !qwen35
+
 /** Splits groups into micro-batches of at most `rowsAtMost` rows, in order; a larger group is split by members, its prompt repeated. */
-export function microBatches(samples: TrainingSample[], rowsAtMost: number): PackGroup[][] {
+export function microBatches(samples: TrainingSample[], rowsAtMost: number, shared = true): PackGroup[][] {
   const batches: PackGroup[][] = []
   let current: PackGroup[] = []
   let rows = 0
@@ -142,7 +146,7 @@ export function microBatches(samples: TrainingSample[], rowsAtMost: number): Pac
     current = []
     rows = 0
   }
-  for (const group of groupByPrompt(samples)) {
+  for (const group of groupByPrompt(samples, shared)) {
     let part: PackGroup = { prefix: group.prefix, members: [] }
     const close = () => {
       if (part.members.length === 0) return

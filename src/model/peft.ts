@@ -7,7 +7,7 @@ import { UserError } from '../common/errors.ts'
 import { jsonText, kindOf, readJson, writeFolderWhole, writeWhole } from './files.ts'
 import { openSafetensors, writeSafetensors } from './safetensors.ts'
 import type { SafetensorsSource, TensorToWrite } from './safetensors.ts'
-import { LINEAR_MODULES, linearShapes } from './shapes.ts'
+import { linearShapes } from './shapes.ts'
 import type { Tokenizer } from './tokenizer.ts'
 import type { ModelConfig } from './types.ts'
 
@@ -168,7 +168,7 @@ export function checkAdapter(adapter: Adapter, config: ModelConfig, modelName: s
   for (const [path, { r, inputs, outputs }] of adapter.tensors) {
     const shape = shapes.get(path)
     if (!shape) {
-      const trained = LINEAR_MODULES.join(', ')
+      const trained = [...new Set([...shapes.keys()].map((name) => name.slice(name.lastIndexOf('.') + 1)))].join(', ')
       throw new UserError(
         `The adapter ${adapter.dir} changes ${path}, and in ${modelName} only ${trained} of ${config.layers} layers can be. Is it for another model?`,
       )

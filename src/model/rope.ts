@@ -1,13 +1,17 @@
 /** Rotary angles of a model, made on the host in float32 steps like PyTorch's, so that both get the same angles. */
 import type { ModelConfig } from './types.ts'
 
+/** Channels of a head that are turned: the first ones. */
+export const rotaryDimOf = ({ qwen35, headDim }: Pick<ModelConfig, 'headDim' | 'qwen35'>): number => qwen35?.rotaryDim ?? headDim
+
 /**
- * Inverse frequencies, (headDim / 2). `llama3`: low frequencies are stretched, the middle is blended (Llama 3.1; transformers'
+ * Inverse frequencies, (headDim / 2), or of Qwen3.5 (rotaryDim / 2). `llama3`: low frequencies are stretched, the middle is blended (Llama 3.1; transformers'
  * modeling_rope_utils).
  */
-export function inverseFrequencies(config: Pick<ModelConfig, 'headDim' | 'ropeTheta' | 'ropeScaling'>): Float32Array {
-  const { headDim, ropeTheta, ropeScaling } = config
-  const base = Float32Array.from({ length: headDim / 2 }, (_, i) => 1 / Math.fround(ropeTheta ** Math.fround((2 * i) / headDim)))
+export function inverseFrequencies(config: Pick<ModelConfig, 'headDim' | 'ropeTheta' | 'ropeScaling' | 'qwen35'>): Float32Array {
+  const { ropeTheta, ropeScaling } = config
+  const turned = rotaryDimOf(config)
+  const base = Float32Array.from({ length: turned / 2 }, (_, i) => 1 / Math.fround(ropeTheta ** Math.fround((2 * i) / turned)))
   if (ropeScaling.type === 'default') return base
   if (ropeScaling.type === 'linear') return base.map((f) => f / ropeScaling.factor)
   if (ropeScaling.type === 'llama3') {

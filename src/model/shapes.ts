@@ -1,36 +1,84 @@
 /** The tensors that a model of the supported families has, by their Hugging Face names, with shapes (rows are outputs). */
 import { UserError } from '../common/errors.ts'
-import type { ModelConfig, TensorData, TensorSource } from './types.ts'
+import type { ModelConfig, Qwen35Config, TensorData, TensorSource } from './types.ts'
 
-/** The seven linear layers of a decoder layer, as LoRA's `target_modules` names them. */
-export const LINEAR_MODULES = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'] as const
-export type LinearModule = (typeof LINEAR_MODULES)[number]
+/** Linear layers of the parts of a decoder layer, as LoRA's `target_modules` names them. */
+const ATTENTION = ['q_proj', 'k_proj', 'v_proj', 'o_proj'] as const
+const MLP = ['gate_proj', 'up_proj', 'down_proj'] as const
+/** Those of a Gated DeltaNet (Qwen3.5), which stands in the place of attention. */
+export const DELTA_MODULES = ['in_proj_qkv', 'in_proj_z', 'in_proj_b', 'in_proj_a', 'out_proj'] as const
+/** The seven that a layer of most models has. */
+export const LINEAR_MODULES = [...ATTENTION, ...MLP] as const
+export type LinearModule = (typeof LINEAR_MODULES)[number] | (typeof DELTA_MODULES)[number]
+
+const isOf = (modules: readonly LinearModule[], module: LinearModule): boolean => modules.includes(module)
 
 /** Path of a linear layer inside the model: `model.layers.0.self_attn.q_proj`. */
 export function linearPath(layer: number, module: LinearModule): string {
-  const part = module === 'q_proj' || module === 'k_proj' || module === 'v_proj' || module === 'o_proj' ? 'self_attn' : 'mlp'
+  const part = isOf(ATTENTION, module) ? 'self_attn' : isOf(DELTA_MODULES, module) ? DELTA_PART : 'mlp'
   return `model.layers.${layer}.${part}.${module}`
+}
+
+export const DELTA_PART = 'linear_attn'
+
+/** Whether a layer is a Gated DeltaNet. */
+export const isDelta = ({ qwen35 }: ModelConfig, layer: number): boolean => !!qwen35?.deltaLayers.includes(layer)
+
+/** The linear layers of a decoder layer, in the order of the forward pass. */
+export function linearModules(config: ModelConfig, layer: number): LinearModule[] {
+  return [...(isDelta(config, layer) ? DELTA_MODULES : ATTENTION), ...MLP]
+}
+
+/** Whether a model's norms multiply with 1 + their weight; that behind the delta rule never does. */
+export const normsFromOne = ({ gemma, qwen35 }: ModelConfig): boolean => !!gemma || !!qwen35
+
+/** Layers that have keys and values. */
+export const attentionLayers = ({ layers, qwen35 }: ModelConfig): number => layers - (qwen35?.deltaLayers.length ?? 0)
+
+/** The modules that get an adapter where `asked` are: the seven of most models stand for all, so for the large ones of a Gated DeltaNet too. */
+export function adapterModules({ qwen35 }: ModelConfig, asked: readonly string[]): string[] {
+  const all = LINEAR_MODULES.every((module) => asked.includes(module))
+  const more = ['in_proj_qkv', 'in_proj_z', 'out_proj'] as const satisfies LinearModule[]
+  return [...new Set([...asked, ...(qwen35 && all ? more : [])])]
 }
 
 /** [outputs, inputs] of every linear layer of the decoder layers, by path without `.weight`, in the order of the forward pass. */
 export function linearShapes(config: ModelConfig): Map<string, [number, number]> {
-  const { hiddenSize: hidden, intermediateSize: wide, headDim } = config
+  const { hiddenSize: hidden, intermediateSize: wide, headDim, qwen35 } = config
   const q = config.heads * headDim
   const kv = config.kvHeads * headDim
   const shapes: Record<LinearModule, [number, number]> = {
-    q_proj: [q, hidden],
+    q_proj: [qwen35 ? 2 * q : q, hidden],
     k_proj: [kv, hidden],
     v_proj: [kv, hidden],
     o_proj: [hidden, q],
     gate_proj: [wide, hidden],
     up_proj: [wide, hidden],
     down_proj: [hidden, wide],
+    ...deltaShapes(config),
   }
   const out = new Map<string, [number, number]>()
   for (let layer = 0; layer < config.layers; layer++) {
-    for (const module of LINEAR_MODULES) out.set(linearPath(layer, module), shapes[module])
+    for (const module of linearModules(config, layer)) out.set(linearPath(layer, module), shapes[module])
   }
   return out
+}
+
+/** Channels that a Gated DeltaNet convolves: q, k and v. */
+export function deltaWidths({ keyHeads, valueHeads, keyDim, valueDim }: Qwen35Config): [number, number, number] {
+  return [keyHeads * keyDim, keyHeads * keyDim, valueHeads * valueDim]
+}
+
+function deltaShapes({ hiddenSize: hidden, qwen35 }: ModelConfig): Record<(typeof DELTA_MODULES)[number], [number, number]> {
+  const [q, k, v] = qwen35 ? deltaWidths(qwen35) : [0, 0, 0]
+  const heads = qwen35?.valueHeads ?? 0
+  return {
+    in_proj_qkv: [q + k + v, hidden],
+    in_proj_z: [v, hidden],
+    in_proj_b: [heads, hidden],
+    in_proj_a: [heads, hidden],
+    out_proj: [hidden, v],
+  }
 }
 
 /** Every tensor of a model with its shape. `lm_head.weight` only where the head is not tied to the embedding. */
@@ -40,14 +88,20 @@ export function tensorShapes(config: ModelConfig): Map<string, number[]> {
   for (let layer = 0; layer < config.layers; layer++) {
     const path = `model.layers.${layer}`
     out.set(`${path}.input_layernorm.weight`, [config.hiddenSize])
-    for (const module of LINEAR_MODULES) {
+    for (const module of linearModules(config, layer)) {
       const linear = linearPath(layer, module)
       const shape = linears.get(linear) as [number, number]
       out.set(`${linear}.weight`, shape)
       const isQkv = module === 'q_proj' || module === 'k_proj' || module === 'v_proj'
       if ((isQkv && config.qkvBias) || (module === 'o_proj' && config.outputBias)) out.set(`${linear}.bias`, [shape[0]])
     }
-    if (config.qkNorm) {
+    if (config.qwen35 && isDelta(config, layer)) {
+      const { taps, valueHeads, valueDim } = config.qwen35
+      const channels = deltaWidths(config.qwen35).reduce((a, b) => a + b, 0)
+      out.set(`${path}.${DELTA_PART}.conv1d.weight`, [channels, 1, taps])
+      for (const name of ['A_log', 'dt_bias']) out.set(`${path}.${DELTA_PART}.${name}`, [valueHeads])
+      out.set(`${path}.${DELTA_PART}.norm.weight`, [valueDim])
+    } else if (config.qkNorm) {
       out.set(`${path}.self_attn.q_norm.weight`, [config.headDim])
       out.set(`${path}.self_attn.k_norm.weight`, [config.headDim])
     }

@@ -1,8 +1,8 @@
 /** What the model room knows of a model: its shape, its tensors, its tokenizer. */
 import type { QuantisedFormat } from '../kernels/quantised/quantised.ts'
 
-/** The families that the decoder runs. Mistral is Llama by another name, SmolLM3 with layers that turn nothing; gemma3_text is Gemma 3 without pictures. */
-export const FAMILIES = ['llama', 'mistral', 'smollm3', 'qwen2', 'qwen3', 'gemma3_text'] as const
+/** The families that the decoder runs. Mistral is Llama by another name, SmolLM3 with layers that turn nothing; gemma3_text is Gemma 3 without pictures, and qwen3_5_text Qwen3.5. */
+export const FAMILIES = ['llama', 'mistral', 'smollm3', 'qwen2', 'qwen3', 'gemma3_text', 'qwen3_5_text'] as const
 export type ModelFamily = (typeof FAMILIES)[number]
 
 /** Rotary embedding frequencies; `llama3` is the scaling of Llama 3.1 and later (transformers' `_compute_llama3_parameters`). */
@@ -28,6 +28,24 @@ export interface GemmaConfig {
   localRopeTheta: number
 }
 
+/**
+ * What makes a Qwen3.5 model: most layers are Gated DeltaNets (arXiv 2412.06464), which keep a matrix a head in place of keys and values; what others attend to
+ * is multiplied with the sigmoid of a gate, of whose projection q_proj holds the rows too; norms multiply with 1 + their weight, but those behind the delta rule.
+ */
+export interface Qwen35Config {
+  /** Layers that are Gated DeltaNets. */
+  deltaLayers: number[]
+  /** Of these layers: heads of q and k, heads of v and of the state, and the channels of each. */
+  keyHeads: number
+  valueHeads: number
+  keyDim: number
+  valueDim: number
+  /** Tokens that their convolution sees, the last one included. */
+  taps: number
+  /** Channels of a head, in the others, that are turned: the first ones. */
+  rotaryDim: number
+}
+
 /** Shape of a decoder-only transformer of the supported families. Sizes in elements. */
 export interface ModelConfig {
   family: ModelFamily
@@ -48,10 +66,12 @@ export interface ModelConfig {
   qkvBias: boolean
   /** o_proj has a bias (Llama with attention_bias). */
   outputBias: boolean
-  /** RMSNorm over each head of q and k (Qwen3, Gemma 3). */
+  /** RMSNorm over each head of q and k (Qwen3, Qwen3.5, Gemma 3). */
   qkNorm: boolean
   /** What Gemma 3 has besides; the others have none of it. */
   gemma?: GemmaConfig
+  /** Likewise what Qwen3.5 has. */
+  qwen35?: Qwen35Config
   maxPositionEmbeddings: number
   /** Tokens that end a completion: config.json's and generation_config.json's, together. */
   eosTokenIds: number[]

@@ -14,7 +14,7 @@
 import { readdirSync, readFileSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import { messageOf, UserError } from '../common/errors.ts'
-import { refreshWeights, readLora } from '../model/decoder-load.ts'
+import { refreshWeights, readLora } from '../model/decoder-trained.ts'
 import { pad } from '../autograd/parameters.ts'
 import { writeModelFiles, type TensorMaker } from '../model/export.ts'
 import { jsonText, writeFolderWhole, writeWhole } from '../model/files.ts'

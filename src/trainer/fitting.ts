@@ -3,7 +3,7 @@ import { UserError } from '../common/errors.ts'
 import type { TrainingBatch, TrainingSample } from '../common/types.ts'
 import { GpuMemoryError } from '../gpu/errors.ts'
 import type { Decoder } from '../model/decoder.ts'
-import { microBatches, rowsOfGroup } from '../model/packed.ts'
+import { microBatches, rowsOfGroup, sharesPrompts } from '../model/packed.ts'
 import { MicroBatchRunner, type RunnerOptions } from './micro-batch.ts'
 
 /** Rows that a micro-batch has room for at least. */
@@ -76,7 +76,7 @@ export class Fitting {
   }
 
   #shrink(batch: TrainingBatch, error: GpuMemoryError): string {
-    const { rows, divisible } = largestOf(batch.samples, this.#tokens)
+    const { rows, divisible } = largestOf(batch.samples, this.#tokens, sharesPrompts(this.#decoder.config))
     if (!divisible) {
       throw new UserError(
         `Step ${batch.step} does not fit: ${error.message}, and micro-batches are as small as they can be (${rows} tokens). ` +
@@ -96,8 +96,8 @@ export class Fitting {
 }
 
 /** Rows of the largest micro-batch, and whether smaller ones would need less: they have room for some rows, and for one sequence, at least. */
-function largestOf(samples: TrainingSample[], rowsAtMost: number): { rows: number; divisible: boolean } {
-  const batches = microBatches(samples, rowsAtMost)
+function largestOf(samples: TrainingSample[], rowsAtMost: number, shared: boolean): { rows: number; divisible: boolean } {
+  const batches = microBatches(samples, rowsAtMost, shared)
   const sizes = batches.map((groups) => groups.reduce((sum, group) => sum + rowsOfGroup(group, samples), 0))
   const rows = Math.max(0, ...sizes)
   const several = batches.some((groups) => groups.reduce((sum, { members }) => sum + members.length, 0) > 1)

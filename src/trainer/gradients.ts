@@ -4,7 +4,7 @@
  */
 import type { TrainingBatch, TrainingSample } from '../common/types.ts'
 import type { Decoder } from '../model/decoder.ts'
-import { microBatches, pack, type PackedBatch } from '../model/packed.ts'
+import { microBatches, pack, sharesPrompts, type PackedBatch } from '../model/packed.ts'
 import { runHostLoss, type Loss } from './losses/index.ts'
 import { withKl } from './losses/kl.ts'
 import type { LossInputs } from './losses/types.ts'
@@ -51,7 +51,7 @@ export async function scoreSamples(
   options: { temperature: number; microBatchTokens: number; runner?: MicroBatchRunner },
 ): Promise<SampleResult[]> {
   const results = samples.map(emptyResult)
-  const batches = packedBatches(samples, options.microBatchTokens, 'all')
+  const batches = packedBatches(decoder, samples, options.microBatchTokens, 'all')
   const work: Work = { kind: 'score', temperature: options.temperature, checkpointing: false }
   await withRunner(decoder, options, async (runner) => {
     await runner.makeRoom(batches, work)
@@ -74,7 +74,7 @@ export async function accumulateGradients(
   const { samples } = batch
   const { temperature, checkpointing, dropoutSeed, beta, entropyCoef } = options
   const results = samples.map(emptyResult)
-  const batches = packedBatches(samples, options.microBatchTokens, 'loss')
+  const batches = packedBatches(decoder, samples, options.microBatchTokens, 'loss')
   const custom: Record<string, number>[] = []
   let loss = 0
   const collect = async (packed: PackedBatch, numbers: Promise<TokenResults>): Promise<void> => {
@@ -114,8 +114,8 @@ export async function accumulateGradients(
   return { loss, samples: results, lossMetrics: meanOfEach(custom), microBatches: batches.length, rows }
 }
 
-const packedBatches = (samples: TrainingSample[], rowsAtMost: number, scored: 'loss' | 'all'): PackedBatch[] =>
-  microBatches(samples, rowsAtMost).map((groups) => pack(samples, groups, scored))
+const packedBatches = (decoder: Decoder, samples: TrainingSample[], rowsAtMost: number, scored: 'loss' | 'all'): PackedBatch[] =>
+  microBatches(samples, rowsAtMost, sharesPrompts(decoder.config)).map((groups) => pack(samples, groups, scored))
 
 /** With the caller's runner, or one for this call. */
 async function withRunner(

@@ -1,11 +1,11 @@
-/** A model from random weights, as transformers initialises one: matrices normal, gains 1, biases 0. */
+/** A model from random weights, as transformers initialises one: matrices normal, gains 1, biases 0, decays of Gated DeltaNets from almost none to almost all. */
 import { hashSeed, Random } from '../common/random.ts'
 import { roundToBf16 } from '../model/bf16.ts'
 import { configToJson } from '../model/config.ts'
 import type { ModelTensors } from '../model/decoder-load.ts'
-import { madeTensors } from '../model/shapes.ts'
+import { DELTA_PART, madeTensors, normsFromOne } from '../model/shapes.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
-import type { ModelConfig, ModelFamily } from '../model/types.ts'
+import type { ModelConfig, ModelFamily, Qwen35Config } from '../model/types.ts'
 import { BYTE_END, BYTE_PAD, BYTE_VOCABULARY, byteTokenizer } from './byte-tokenizer.ts'
 
 /** Sizes of a new model, under the names of config.json. */
@@ -45,7 +45,8 @@ export function newModel(
     tieWordEmbeddings: options.tie_word_embeddings,
     qkvBias: options.family === 'qwen2',
     outputBias: false,
-    qkNorm: options.family === 'qwen3',
+    qkNorm: options.family === 'qwen3' || options.family === 'qwen3_5_text',
+    ...(options.family === 'qwen3_5_text' && { qwen35: deltaNets(options) }),
     maxPositionEmbeddings: options.max_position_embeddings,
     eosTokenIds: [BYTE_END],
     bosTokenId: null,
@@ -57,15 +58,26 @@ export function newModel(
     rawConfig: { ...configToJson(config), initializer_range: options.initializer_range },
     tokenizer: byteTokenizer(options.max_position_embeddings),
     tensors: madeTensors(config, (name, shape, { round }) => {
-      const data = initial(name, shape, options.initializer_range, seed)
+      const data = initial(name, shape, options.initializer_range, seed, config)
       return round ? { dtype: 'bf16', shape, data: roundToBf16(data) } : { dtype: 'f32', shape, data }
     }),
   }
 }
 
-function initial(name: string, shape: number[], deviation: number, seed: number): Float32Array {
+/** Every fourth layer attends, with a quarter of a head turned, as in Qwen3.5. */
+function deltaNets({ num_hidden_layers: layers, num_attention_heads: heads, head_dim: size }: NewModelOptions): Qwen35Config {
+  const deltaLayers = Array.from({ length: layers }, (_, layer) => layer).filter((layer) => layer % 4 !== 3)
+  const rotaryDim = Math.max(2, 2 * Math.floor(size / 8))
+  return { deltaLayers, keyHeads: heads, valueHeads: heads, keyDim: size, valueDim: size, taps: 4, rotaryDim }
+}
+
+function initial(name: string, shape: number[], deviation: number, seed: number, config: ModelConfig): Float32Array {
   const data = new Float32Array(shape.reduce((a, b) => a * b, 1))
-  if (shape.length === 1) return name.endsWith('.bias') ? data : data.fill(1)
   const random = new Random(hashSeed(seed, 'weights', name))
+  if (name.endsWith('.A_log')) return data.map(() => Math.log(0.01 + 15.99 * random.next()))
+  const isGain = shape.length === 1 && !name.endsWith('.bias')
+  // A norm that multiplies with 1 + its weight begins at 0.
+  if (isGain) return data.fill(normsFromOne(config) && name.endsWith('norm.weight') && !name.includes(`.${DELTA_PART}.`) ? 0 : 1)
+  if (shape.length === 1) return data
   return data.map(() => random.normal() * deviation)
 }

@@ -8,7 +8,7 @@ import { UserError } from '../common/errors.ts'
 import type { TrainingSample } from '../common/types.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import { loadDecoder, type LoadOptions, type ModelTensors } from '../model/decoder-load.ts'
-import type { Decoder } from '../model/decoder.ts'
+import { withProjections, type Decoder } from '../model/decoder.ts'
 import type { PackedBatch } from '../model/packed.ts'
 import { ownBlocks } from '../model/quantise.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
@@ -71,16 +71,7 @@ export const withoutAdapter = (policy: Decoder): Decoder => withAdapterOf(policy
 /** The model of `policy` with the adapter that `store` holds, or none. */
 function withAdapterOf(policy: Decoder, store: ParameterStore | undefined): Decoder {
   const frozen = ({ lora, ...rest }: Projection): Projection => ({ ...rest, lora: lora && store && { ...lora, store } })
-  const layers = policy.layers.map((l) => ({
-    ...l,
-    q: frozen(l.q),
-    k: frozen(l.k),
-    v: frozen(l.v),
-    o: frozen(l.o),
-    gate: frozen(l.gate),
-    up: frozen(l.up),
-    down: frozen(l.down),
-  }))
+  const layers = policy.layers.map((layer) => withProjections(layer, frozen))
   return { ...policy, layers, store: undefined, release: () => store?.banks.forEach((bank) => bank.values.release()) }
 }
 

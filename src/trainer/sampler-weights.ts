@@ -1,7 +1,7 @@
 /** The trainer's weights as another process samples from them: the very values that the trainer computes with. */
 import { mkdirSync } from 'node:fs'
 import type { Decoder } from '../model/decoder.ts'
-import { readLora } from '../model/decoder-load.ts'
+import { readLora } from '../model/decoder-trained.ts'
 import { writeModelFiles, type TensorMaker } from '../model/export.ts'
 import { writeAdapterFiles } from '../model/peft.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'

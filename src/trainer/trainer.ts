@@ -8,8 +8,8 @@ import { hashSeed } from '../common/random.ts'
 import { phase } from '../common/timeline.ts'
 import { tracer } from '../common/trace.ts'
 import type { Metrics, TrainingBatch } from '../common/types.ts'
-import type { Decoder } from '../model/decoder.ts'
-import { refreshWeights } from '../model/decoder-load.ts'
+import { projectionsOf, type Decoder } from '../model/decoder.ts'
+import { refreshWeights } from '../model/decoder-trained.ts'
 import { NotFiniteError, writeBadStep } from './bad-step.ts'
 import { Fitting } from './fitting.ts'
 import { accumulateGradients, type SampleResult } from './gradients.ts'
@@ -84,7 +84,11 @@ export class Trainer {
     this.optimizer = new AdamW(decoder.store, options.optimizer)
     this.fitting = new Fitting(decoder, options)
     this.#lossChecked = !options.loss.checked
-    this.#dropout = decoder.layers.some((l) => [l.q, l.k, l.v, l.o, l.gate, l.up, l.down].some((p) => !!p.lora?.dropout))
+    this.#dropout = decoder.layers.some((layer) =>
+      projectionsOf(layer)
+        .flat()
+        .some((p) => !!p.lora?.dropout),
+    )
   }
 
   /**

@@ -5,6 +5,7 @@ import type { RunConfig } from '../../src/config/schema.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
 import { Engine } from '../../src/inference/engine.ts'
 import { loadDecoder, type ModelTensors } from '../../src/model/decoder-load.ts'
+import { adapterModules } from '../../src/model/shapes.ts'
 import { loadLoss } from '../../src/trainer/losses/index.ts'
 import { Trainer } from '../../src/trainer/trainer.ts'
 
@@ -30,7 +31,7 @@ export async function measureRun(
       rank: args.lora_rank,
       alpha: args.lora_alpha,
       dropout: args.lora_dropout,
-      targetModules: args.lora_target_modules,
+      targetModules: adapterModules(files.config, args.lora_target_modules),
       seed: 1,
     }
     const decoder = await loadDecoder(gpu, files, {

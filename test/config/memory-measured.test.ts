@@ -7,6 +7,11 @@ import { describe, expect, test } from 'vitest'
 import { headChunkRows } from '../../src/autograd/ops/head.ts'
 import { parseConfig } from '../../src/config/load.ts'
 import { headRows, memoryOf } from '../../src/config/memory.ts'
+import type { RunConfig } from '../../src/config/schema.ts'
+import { hashSeed, Random } from '../../src/common/random.ts'
+import type { ModelTensors } from '../../src/model/decoder-load.ts'
+import { madeTensors } from '../../src/model/shapes.ts'
+import type { ModelConfig } from '../../src/model/types.ts'
 import { newModel } from '../../src/trainer/new-model.ts'
 import { measureRun } from './measure.ts'
 
@@ -17,6 +22,23 @@ const model = newModel(
   },
   1,
 ) // prettier-ignore
+
+/** The same with Gated DeltaNets, their states as large beside the model as Qwen3.5's. */
+const delta: ModelConfig = {
+  ...model.config,
+  family: 'qwen3_5_text',
+  layers: 4,
+  qwen35: { deltaLayers: [0, 1, 2], keyHeads: 4, valueHeads: 4, keyDim: 32, valueDim: 32, taps: 4, rotaryDim: 8 },
+}
+const withStates = {
+  ...model,
+  config: delta,
+  tensors: madeTensors(delta, (name, shape) => {
+    const random = new Random(hashSeed('states', name))
+    const data = Float32Array.from({ length: shape.reduce((a, b) => a * b, 1) }, () => random.normal() * 0.02)
+    return { dtype: 'f32', shape, data }
+  }),
+}
 
 const config = (args: string) =>
   parseConfig(
@@ -37,11 +59,20 @@ describe('within a quarter of the truth', () => {
     ['full fine-tuning, moments in 8 bits', 'use_lora = false\noptim = "adamw_8bit"'],
     ['full fine-tuning in float32', 'use_lora = false\nbf16 = false'],
   ])('%s', async (_, args) => {
-    const estimate = memoryOf(config(args), model).reduce((sum, row) => sum + row.bytes, 0)
-    const { peak, reserved } = await measureRun(model, config(args))
-    expect(estimate / peak).toBeGreaterThan(0.8)
-    expect(estimate / peak).toBeLessThan(1.25)
-    expect(estimate / reserved).toBeGreaterThan(0.8)
-    expect(estimate / reserved).toBeLessThan(1.25)
+    await expectNear(model, config(args))
   })
+  test.each([
+    ['LoRA', 'lora_rank = 8'],
+    ['LoRA, everything kept', 'gradient_checkpointing = false'],
+    ['full fine-tuning', 'use_lora = false'],
+  ])('with Gated DeltaNets: %s', async (_, args) => await expectNear(withStates, config(args)))
 })
+
+async function expectNear(files: ModelTensors, run: RunConfig): Promise<void> {
+  const estimate = memoryOf(run, files).reduce((sum, row) => sum + row.bytes, 0)
+  const { peak, reserved } = await measureRun(files, run)
+  for (const held of [peak, reserved]) {
+    expect(estimate / held).toBeGreaterThan(0.8)
+    expect(estimate / held).toBeLessThan(1.25)
+  }
+}

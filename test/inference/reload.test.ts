@@ -41,10 +41,11 @@ async function otherWeights(config: ModelConfig, name: string, halves: boolean):
 
 const bits = ({ ids, logprobs }: GenerationResult) => ({ ids, logprobs })
 
-it.each(['llama', 'qwen2', 'qwen3', 'gemma3'])(
+it.each(['llama', 'qwen2', 'qwen3', 'gemma3', 'qwen35'])(
   'what runs goes on with the new weights, what comes has their bits: %s',
   async (name) => {
-    const where = name === 'gemma3' ? join(import.meta.dirname, '../fixtures/odd') : golden('.')
+    const isOdd = name === 'gemma3' || name === 'qwen35'
+    const where = isOdd ? join(import.meta.dirname, '../fixtures/odd') : golden('.')
     const model = await openModel(join(where, name, 'model'))
     const { config } = model
     const decoder = await loadDecoder(gpu, model)
@@ -52,8 +53,7 @@ it.each(['llama', 'qwen2', 'qwen3', 'gemma3'])(
     const dir = await randomAdapter(config, `reload-${name}`)
     await engine.adapters.load('one', dir)
     const inUse = gpu.pool.bytesInUse
-    const [prompt] =
-      name === 'gemma3' ? [Array.from({ length: 12 }, (_, i) => (i * 37) % config.vocabSize)] : goldenSequences(name)
+    const [prompt] = isOdd ? [Array.from({ length: 12 }, (_, i) => (i * 37) % config.vocabSize)] : goldenSequences(name)
     const request = { promptIds: prompt.slice(0, 11), sampling: sampling({ max_tokens: 24 }) }
     const named = { ...request, adapter: 'one' }
     const before = [await engine.generate(request), await engine.generate(named)]

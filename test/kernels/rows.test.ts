@@ -107,7 +107,7 @@ test('rows are copied inside two buffers', async () => {
     const before = [bench.normals(rows * width), bench.normals(rows * width)]
     const [a, b] = before.map((values) => bench.up(values))
     const pairs = [3, 0, 4, 19, 4, 7]
-    copyRows(gpu, a, b, bench.up(Uint32Array.from(pairs)), pairs.length / 2, width)
+    copyRows(gpu, [a, b], bench.up(Uint32Array.from(pairs)), pairs.length / 2, width)
     for (const [i, buffer] of [a, b].entries()) {
       const want = before[i].slice()
       for (let p = 0; p < pairs.length; p += 2) want.copyWithin(pairs[p + 1] * width, pairs[p] * width, (pairs[p] + 1) * width)

@@ -174,11 +174,70 @@ describe('old and new spelling', () => {
   })
 })
 
+describe('qwen3_5_text', () => {
+  /** Qwen/Qwen3.5-0.8B's shape of heads, with few layers. */
+  const text = {
+    ...llama,
+    model_type: 'qwen3_5_text',
+    num_hidden_layers: 6,
+    head_dim: 256,
+    linear_num_value_heads: 16,
+    rope_parameters: { rope_type: 'default', rope_theta: 1e7, partial_rotary_factor: 0.25, mrope_section: [11, 11, 10] },
+    eos_token_id: 7,
+  }
+  const qwen35 = {
+    deltaLayers: [0, 1, 2, 4, 5],
+    keyHeads: 16,
+    valueHeads: 16,
+    keyDim: 128,
+    valueDim: 128,
+    taps: 4,
+    rotaryDim: 64,
+  }
+  test('the part about text of a model that sees pictures too, or that part alone', () => {
+    const wanted = { family: 'qwen3_5_text', qwen35, headDim: 256, ropeTheta: 1e7, qkNorm: true, eosTokenIds: [7] }
+    expect(parse(text)).toMatchObject(wanted)
+    const whole = { model_type: 'qwen3_5', tie_word_embeddings: true, text_config: text, vision_config: { depth: 12 } }
+    expect(parseConfig(whole, '')).toMatchObject({ ...wanted, tieWordEmbeddings: true })
+    const types = Array.from({ length: 6 }, (_, i) => (i === 1 ? 'full_attention' : 'linear_attention'))
+    expect(parse({ ...text, layer_types: types }).qwen35!.deltaLayers).toEqual([0, 2, 3, 4, 5])
+    expect(parse({ ...text, full_attention_interval: 2 }).qwen35!.deltaLayers).toEqual([0, 2, 4])
+  })
+  test('the config.json that says the same', () => {
+    const config = parseConfig(json('../odd/qwen35/model/config.json'), '')
+    expect(config.qwen35).toEqual({
+      deltaLayers: [0, 2],
+      keyHeads: 2,
+      valueHeads: 4,
+      keyDim: 16,
+      valueDim: 8,
+      taps: 4,
+      rotaryDim: 4,
+    })
+    for (const one of [config, parse(text)]) expect(parseConfig(configToJson(one), '')).toEqual(one)
+  })
+  test.each([
+    [{ linear_num_value_heads: 24 }, 'linear_num_value_heads 24 is not a multiple of linear_num_key_heads 16.'],
+    [{ linear_key_head_dim: 10 }, 'linear_key_head_dim is 10; it must be a multiple of 4.'],
+    [{ layer_types: ['linear_attention'] }, 'layer_types must be a list of 6 words, each linear_attention or full_attention.'],
+    [
+      { rope_parameters: { partial_rotary_factor: 0.001 } },
+      "partial_rotary_factor is 0.001, which turns 0 of a head's 256 channels",
+    ],
+    [
+      { rope_parameters: { partial_rotary_factor: 1.5 } },
+      "partial_rotary_factor is 1.5, which turns 384 of a head's 256 channels",
+    ],
+  ])('%j is refused', (more, message) => {
+    expect(() => parse({ ...text, ...more })).toThrow(`m/config.json: ${message}`)
+  })
+})
+
 describe('what is refused names file and key', () => {
   test.each([
     [
       { model_type: 'gemma3' },
-      'm/config.json: model_type "gemma3" is not supported; dawn-rl runs llama, mistral, smollm3, qwen2, qwen3 and gemma3_text models.',
+      'm/config.json: model_type "gemma3" is not supported; dawn-rl runs llama, mistral, smollm3, qwen2, qwen3, gemma3_text and qwen3_5_text models.',
     ],
     [
       { model_type: 'gemma3_text', hidden_activation: 'silu' },
@@ -198,7 +257,7 @@ describe('what is refused names file and key', () => {
     ],
     [
       { model_type: 'qwen3_moe' },
-      'm/config.json: model_type "qwen3_moe" is not supported; dawn-rl runs llama, mistral, smollm3, qwen2, qwen3 and gemma3_text models.',
+      'm/config.json: model_type "qwen3_moe" is not supported; dawn-rl runs llama, mistral, smollm3, qwen2, qwen3, gemma3_text and qwen3_5_text models.',
     ],
     [
       { model_type: 'smollm3', no_rope_layers: [1, 2] },

@@ -6,7 +6,8 @@ import { capacityOf } from '../../src/gpu/size.ts'
 import { groupTier } from '../../src/kernels/matmul/group.ts'
 import { widenBf16 } from '../../src/model/bf16.ts'
 import { loadDecoder } from '../../src/model/decoder-load.ts'
-import { decoderHidden, type CacheArguments, type Decoder } from '../../src/model/decoder.ts'
+import { decoderHidden, projectionsOf, type Decoder } from '../../src/model/decoder.ts'
+import type { CacheArguments } from '../../src/model/layer-cache.ts'
 import { openModel } from '../../src/model/open.ts'
 import type { TensorSource } from '../../src/model/types.ts'
 import { fixtures, openDecoder } from '../golden/cases.ts'
@@ -41,7 +42,10 @@ async function hidden(
 }
 
 const together = (decoder: Decoder): boolean[] =>
-  decoder.layers.flatMap(({ q, k, v, gate, up }) => [!!groupTier(gpu, [q, k, v], false), !!groupTier(gpu, [gate, up], true)])
+  decoder.layers.flatMap((layer) => {
+    const [qkv, , gated] = projectionsOf(layer)
+    return [!!groupTier(gpu, qkv, false), !!groupTier(gpu, gated, true)]
+  })
 
 describe.each(['llama', 'qwen2', 'qwen3'])('%s', (name) => {
   const dir = `${fixtures}golden/${name}`
@@ -124,7 +128,7 @@ test('weights of two dtypes lie apart, and change nothing', async () => {
     await loadDecoder(gpu, { name: files.name, config: files.config, tensors: mixed }),
   ]
   files.close()
-  expect(apart.layers.map(({ k, up }) => [k.weight.bf16, up.weight.bf16])[0]).toEqual([false, false])
+  expect([projectionsOf(apart.layers[0])[0][1], apart.layers[0].up].map(({ weight }) => weight.bf16)).toEqual([false, false])
   expect(together(apart).slice(0, 3)).toEqual([false, false, true])
   for (const rows of [1, 9]) expect((await hidden(apart, rows, false)).values).toEqual((await hidden(same, rows, false)).values)
   const held = gpu.pool.bytesInUse

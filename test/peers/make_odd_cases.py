@@ -18,14 +18,19 @@ from pathlib import Path
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, SmolLM3Config
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, Qwen3_5TextConfig, SmolLM3Config
 
 HERE = Path(__file__).resolve().parent
 FIXTURES = HERE.parent / 'fixtures'
 ALL = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj']
 CONFIGS = {'llama': LlamaConfig, 'mistral': MistralConfig, 'smollm3': SmolLM3Config, 'qwen2': Qwen2Config, 'qwen3': Qwen3Config,
-           'gemma3_text': Gemma3TextConfig}
+           'gemma3_text': Gemma3TextConfig, 'qwen3_5_text': Qwen3_5TextConfig}
+# Families whose norms multiply with 1 + their weight.
+FROM_ONE = ('gemma3_text', 'qwen3_5_text')
 MIXED = ['sliding_attention', 'full_attention', 'sliding_attention', 'full_attention']
+DELTA = dict(layer_types=['linear_attention', 'full_attention', 'linear_attention'], linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16,
+             linear_value_head_dim=8, head_dim=16)
+DELTA_TARGETS = ['q_proj', 'o_proj', 'in_proj_qkv', 'in_proj_z', 'in_proj_a', 'out_proj', 'down_proj']
 LLAMA3 = {'rope_type': 'llama3', 'factor': 8.0, 'low_freq_factor': 1.0, 'high_freq_factor': 4.0, 'original_max_position_embeddings': 32}
 
 
@@ -45,7 +50,10 @@ CASES = {
     'mistral': case('mistral', 24, 40, 2, 3, 1, 97, head_dim=12, rank=4, targets=['k_proj', 'up_proj'], sliding_window=64, lengths=(50, 3, 9)),
     'gemma3': case('gemma3_text', 48, 72, 4, 3, 1, 128, head_dim=16, tied=True, rank=4, targets=['q_proj', 'o_proj', 'up_proj', 'down_proj'], sliding_window=16,
                    layer_types=MIXED, query_pre_attn_scalar=24, lengths=(60, 2, 17, 5)),
+    'qwen35': case('qwen3_5_text', 48, 72, 3, 3, 1, 128, tied=True, rank=4, targets=DELTA_TARGETS, **DELTA, lengths=(60, 2, 17, 5)),
     # too large to commit, or variations
+    'qwen35-wide': case('qwen3_5_text', 40, 72, 4, 2, 2, 128, dtype='f32', targets=DELTA_TARGETS,
+                        **{**DELTA, 'head_dim': 128, 'linear_key_head_dim': 128, 'linear_value_head_dim': 128, 'layer_types': None}, lengths=(70, 2, 200, 5)),
     'gemma3-wide': case('gemma3_text', 40, 72, 4, 2, 2, 128, head_dim=256, tied=True, dtype='f32', sliding_window=40, layer_types=MIXED, lengths=(60, 2, 17, 5),
                         rope={'rope_type': 'linear', 'factor': 8.0}),
     'gemma3-long': case('gemma3_text', 40, 72, 3, 4, 1, 499, head_dim=20, tied=True, sliding_window=300, layer_types=MIXED[:3], lengths=(700, 40, 301, 2)),
@@ -66,11 +74,12 @@ CASES = {
     'cold': case('qwen2', 36, 100, 1, 3, 3, 499, temperature=0.1, rank=8, hot=2.0),
     'nothing': case('llama', 36, 100, 1, 3, 1, 499, rank=8, lengths=(1, 1, 6), masked_off=True),
 }
-COMMITTED = ['llama-bias', 'qwen3-tied', 'qwen2-slices', 'llama3-rope', 'llama-odd', 'smollm3', 'mistral', 'gemma3']
+COMMITTED = ['llama-bias', 'qwen3-tied', 'qwen2-slices', 'llama3-rope', 'llama-odd', 'smollm3', 'mistral', 'gemma3', 'qwen35']
 
 
 def make_model(c):
-    more = {k: c[k] for k in ('head_dim', 'attention_bias', 'no_rope_layer_interval', 'sliding_window', 'layer_types', 'query_pre_attn_scalar') if k in c}
+    more = {k: c[k] for k in ('head_dim', 'attention_bias', 'no_rope_layer_interval', 'sliding_window', 'layer_types', 'query_pre_attn_scalar',
+                               'linear_num_key_heads', 'linear_num_value_heads', 'linear_key_head_dim', 'linear_value_head_dim') if k in c}
     rope = {'rope_theta': 10000.0, **c.get('rope', {'rope_type': 'default'})}
     if c['family'] == 'gemma3_text':  # one of its own for each kind of layer
         rope = {'full_attention': {**rope, 'rope_theta': 1e6}, 'sliding_attention': {'rope_type': 'default', 'rope_theta': 10000.0}}
@@ -84,12 +93,13 @@ def make_model(c):
         for name, p in model.named_parameters():
             # Random norms and biases too: a gain of 1 or a bias of 0 would hide mistakes.
             if name.endswith('norm.weight'):
-                # Gemma's are what the gain is above 1.
-                p.copy_((0 if c['family'] == 'gemma3_text' else 1) + 0.2 * torch.randn_like(p))
+                # Some are what the gain is above 1; the one behind the delta rule never is.
+                from_one = c['family'] in FROM_ONE and not name.endswith('linear_attn.norm.weight')
+                p.copy_((0 if from_one else 1) + 0.2 * torch.randn_like(p))
             elif p.dim() == 1:
                 p.copy_(0.3 * torch.randn_like(p))
             else:
-                p.copy_(c.get('hot', 1.0) * torch.randn_like(p) * 1.2 / math.sqrt(p.shape[1]))
+                p.copy_(c.get('hot', 1.0) * torch.randn_like(p) * 1.2 / math.sqrt(p[0].numel()))
             p.copy_(p.to(dtype).float())
     return model, dtype
 

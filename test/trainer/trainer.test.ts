@@ -5,7 +5,8 @@ import { join } from 'node:path'
 import { describe, expect, onTestFinished, test, vi } from 'vitest'
 import { UserError } from '../../src/common/errors.ts'
 import { readBatch } from '../../src/model/batch.ts'
-import { loadDecoder, refreshWeights } from '../../src/model/decoder-load.ts'
+import { loadDecoder } from '../../src/model/decoder-load.ts'
+import { refreshWeights } from '../../src/model/decoder-trained.ts'
 import { scoreSamples } from '../../src/trainer/gradients.ts'
 import { loadLoss, negativeLogLikelihood } from '../../src/trainer/losses/index.ts'
 import { AdamW } from '../../src/trainer/optimizer.ts'
@@ -223,7 +224,7 @@ describe('a step', () => {
     const before = await score()
     await withTrainer(decoder, await trainerOptions(folder), (trainer) => trainer.trainStep(batch))
     const after = await score()
-    expect(decoder.layers[0].q.weight.bf16).toBe(true)
+    expect(decoder.layers[0].gate.weight.bf16).toBe(true)
     expect(after[0].logprobs).not.toEqual(before[0].logprobs)
     // The model that runs is the masters, rounded: reading them back rounded gives the same numbers.
     const values = await readAll(decoder)

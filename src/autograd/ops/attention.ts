@@ -20,7 +20,7 @@ export type { PagedCache }
 /**
  * Rotates x (rows, heads * headDim) by its rows' positions. In place: the output takes over x's buffer, and the backward pass needs
  * only the angles. The caller must not use or drop x afterwards.
- * @param turned x is rotated already, by the kernel that made it: what is left is the backward pass
+ * @param turned x is rotated already, by the kernel that made it: what is left is the backward pass @param rotaryDim channels of a head that are turned
  */
 export function rope(
   tape: Tape,
@@ -30,15 +30,16 @@ export function rope(
   heads: number,
   headDim: number,
   turned = false,
+  rotaryDim = headDim,
 ): Tensor {
   const { gpu } = tape
-  if (!turned) ropeKernel(gpu, x.buffer, layout.info, table, x.rows, heads, headDim)
+  if (!turned) ropeKernel(gpu, x.buffer, layout.info, table, x.rows, heads, headDim, false, rotaryDim)
   const y = new Tensor(x.buffer, x.rows, x.columns, x.needsGrad)
   if (!tape.recording || !x.needsGrad) return y
   // The buffer now belongs to y alone; x stays only as the handle that its gradient hangs on.
   return tape.node(y, [], (dy) => {
     const dx = tape.ownGrad(dy)
-    ropeKernel(gpu, dx.buffer, layout.info, table, x.rows, heads, headDim, true)
+    ropeKernel(gpu, dx.buffer, layout.info, table, x.rows, heads, headDim, true, rotaryDim)
     tape.giveGrad(x, dx)
     tape.done(dx)
   })

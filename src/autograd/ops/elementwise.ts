@@ -3,7 +3,7 @@ import * as kernels from '../../kernels/elementwise/elementwise.ts'
 import type { Tape } from '../tape.ts'
 import type { Tensor } from '../tensor.ts'
 
-/** y = silu(g) * u, or gelu(g) * u; all (rows, columns). */
+/** y = silu(g) * u, or gelu(g) * u, or sigmoid(g) * u; all (rows, columns). */
 export function siluGate(tape: Tape, g: Tensor, u: Tensor, gate?: kernels.Gate): Tensor {
   const { gpu } = tape
   const y = tape.tensor(g.rows, g.columns, 'silu gate', g.needsGrad || u.needsGrad)

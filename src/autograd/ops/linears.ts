@@ -117,6 +117,8 @@ export interface IntoCache {
   slots: GpuBuffer
   table: GpuBuffer
   headDim: number
+  /** Channels of a head that are turned. Default: all. */
+  rotaryDim?: number
   kCache: GpuBuffer
   vCache: GpuBuffer
   f16: boolean
@@ -157,15 +159,15 @@ export function linearsIntoCache(
 
 /** Turns q in place and puts k, turned, and v into the cache. */
 function turnIntoCache(tape: Tape, { q, k, v }: { q: Tensor; k: Tensor; v: Tensor }, into: IntoCache): void {
-  const { headDim, f16 } = into
+  const { headDim, rotaryDim, f16 } = into
   const shape = { heads: q.columns / headDim, kvHeads: k.columns / headDim, headDim }
-  ropeIntoCache(tape.gpu, { ...into, q: q.buffer, k: k.buffer, v: v.buffer }, q.rows, shape, f16)
+  ropeIntoCache(tape.gpu, { ...into, q: q.buffer, k: k.buffer, v: v.buffer }, q.rows, shape, f16, rotaryDim)
 }
 
 /** As `turnIntoCache` of q and k whose heads are normalised first: q, and it drops what it was given. With one dispatch where heads and cache suit it. */
 export function normIntoCache(tape: Tape, [q, k, v]: Tensor[], [ofQ, ofK]: [Norm, Norm], into: IntoCache): Tensor {
-  const { headDim, f16 } = into
-  if (f16 || tape.recording || !takesNormRope(tape.gpu, headDim)) {
+  const { headDim, rotaryDim = headDim, f16 } = into
+  if (f16 || rotaryDim < headDim || tape.recording || !takesNormRope(tape.gpu, headDim)) {
     const [qn, kn] = [rmsNorm(tape, q, ofQ), rmsNorm(tape, k, ofK)]
     turnIntoCache(tape, { q: qn, k: kn, v }, into)
     tape.done(q, k, kn, v)

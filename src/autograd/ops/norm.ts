@@ -13,7 +13,7 @@ export interface Norm {
   name: string
   /** What is multiplied with. */
   gain: GpuBuffer | BufferRange
-  /** The weight that files and `trained` hold is what the gain is above 1; refreshWeights (model/decoder-load.ts) makes the gain of it. */
+  /** The weight that files and `trained` hold is what the gain is above 1; refreshWeights (model/decoder-trained.ts) makes the gain of it. */
   fromOne?: boolean
   channels: number
   eps: number
@@ -31,10 +31,19 @@ export function rmsNormAdded(tape: Tape, x: Tensor, norm: Norm, residual: Tensor
 }
 
 /** `rope` of `rmsNorm` over each head of x, to the bit; in one dispatch, and one back, where the kernels take heads so wide. */
-export function rmsNormTurned(tape: Tape, x: Tensor, norm: Norm, { info }: RowLayout, table: GpuBuffer): Tensor {
-  const heads = x.columns / norm.channels
-  if (kernels.takesTurn(tape.gpu, norm.channels)) return normed(tape, x, norm, { turn: { info, table, heads } })
-  return rope(tape, rmsNorm(tape, x, norm), { info }, table, heads, norm.channels)
+export function rmsNormTurned(
+  tape: Tape,
+  x: Tensor,
+  norm: Norm,
+  { info }: RowLayout,
+  table: GpuBuffer,
+  rotaryDim = norm.channels,
+): Tensor {
+  const { channels } = norm
+  const heads = x.columns / channels
+  if (rotaryDim === channels && kernels.takesTurn(tape.gpu, channels))
+    return normed(tape, x, norm, { turn: { info, table, heads } })
+  return rope(tape, rmsNorm(tape, x, norm), { info }, table, heads, channels, false, rotaryDim)
 }
 
 function normed(tape: Tape, x: Tensor, norm: Norm, more: { turn?: kernels.HeadTurn; residual?: Tensor } = {}): Tensor {

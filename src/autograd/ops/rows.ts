@@ -3,7 +3,7 @@ import type { GpuBuffer } from '../../gpu/pool.ts'
 import type { Count } from '../../gpu/size.ts'
 import type { Weight } from '../../kernels/common/weight.ts'
 import { embedding as embeddingKernel } from '../../kernels/embedding/embedding.ts'
-import { addRowLists, gatherRows, type RowLists } from '../../kernels/rows/rows.ts'
+import { addRowLists, gatherRows, splitHeads as splitKernel, type RowLists } from '../../kernels/rows/rows.ts'
 import type { Parameter, ParameterStore } from '../parameters.ts'
 import type { Tape } from '../tape.ts'
 import type { Tensor } from '../tensor.ts'
@@ -49,4 +49,23 @@ export function gather(tape: Tape, x: Tensor, index: GpuBuffer, rows: Count, lis
     tape.giveGrad(x, dx)
     tape.done(dx)
   })
+}
+
+/** Of each head of x (rows, heads * 2 * headDim) the first half, and the second: (rows, heads * headDim) each. */
+export function splitHeads(tape: Tape, x: Tensor, headDim: number): [Tensor, Tensor] {
+  const { gpu } = tape
+  const shape = { heads: x.columns / (2 * headDim), headDim }
+  const [a, b] = ['first halves', 'second halves'].map((name) => tape.tensor(x.rows, x.columns / 2, name, x.needsGrad))
+  splitKernel(gpu, { x: x.buffer, a: a.buffer, b: b.buffer }, x.rows, shape)
+  // Both go back together: b's gradient comes first.
+  let db: Tensor | undefined
+  tape.node(a, [], (da) => {
+    if (!db) throw new Error('a half of a head has no gradient')
+    const dx = tape.tensor(x.rows, x.columns, 'd heads', false)
+    splitKernel(gpu, { x: dx.buffer, a: da.buffer, b: db.buffer }, x.rows, shape, true)
+    tape.giveGrad(x, dx)
+    tape.done(dx, db)
+  })
+  tape.node(b, [], (dy) => (db = dy.keep()))
+  return [a, b]
 }

@@ -1,6 +1,6 @@
 /** Elementwise kernels over buffers of `count` float32 values. */
 import { fileURLToPath } from 'node:url'
-import type { Gpu } from '../../gpu/gpu.ts'
+import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { map, type Count } from '../../gpu/size.ts'
 import { dispatchFlat } from '../common/lanes.ts'
@@ -11,6 +11,8 @@ const paths = {
   gateBackward: file('silu_gate_backward.wgsl'),
   add: file('add.wgsl'),
   dropout: file('dropout.wgsl'),
+  decay: file('delta_decay.wgsl'),
+  sigmoid: file('sigmoid.wgsl'),
 }
 
 /**
@@ -22,10 +24,12 @@ function elements(count: Count, width: number): { VEC4: number; count: Count } {
   return width % 4 === 0 ? { VEC4: 1, count: map(count, (n) => n / 4) } : { VEC4: 0, count }
 }
 
-/** What a gate is: silu(g), or GELU in its form with tanh. */
-export type Gate = 'silu' | 'gelu'
+/** What a gate is: silu(g), or GELU in its form with tanh; of attention sigmoid(g). */
+export type Gate = 'silu' | 'gelu' | 'sigmoid'
 
-/** y = silu(g) * u, or gelu(g) * u. @param width `values` is a multiple of it */
+const gateConstants = (gate: Gate) => ({ GELU: Number(gate === 'gelu'), SIGMOID: Number(gate === 'sigmoid') })
+
+/** y = silu(g) * u, or another gate's. @param width `values` is a multiple of it */
 export function siluGate(
   gpu: Gpu,
   g: GpuBuffer,
@@ -36,10 +40,10 @@ export function siluGate(
   gate: Gate = 'silu',
 ): void {
   const { VEC4, count } = elements(values, width)
-  dispatchFlat(gpu, paths.gate, { VEC4, GELU: Number(gate === 'gelu') }, [g, u, y], { count }, count)
+  dispatchFlat(gpu, paths.gate, { VEC4, ...gateConstants(gate) }, [g, u, y], { count }, count)
 }
 
-/** dg and du of y = silu(g) * u, or gelu(g) * u. @param width `values` is a multiple of it */
+/** dg and du of y = silu(g) * u, or another gate's. @param width `values` is a multiple of it */
 export function siluGateBackward(
   gpu: Gpu,
   t: { dy: GpuBuffer; g: GpuBuffer; u: GpuBuffer; dg: GpuBuffer; du: GpuBuffer },
@@ -48,13 +52,43 @@ export function siluGateBackward(
   gate: Gate = 'silu',
 ): void {
   const { VEC4, count } = elements(values, width)
-  dispatchFlat(gpu, paths.gateBackward, { VEC4, GELU: Number(gate === 'gelu') }, [t.dy, t.g, t.u, t.dg, t.du], { count }, count)
+  dispatchFlat(gpu, paths.gateBackward, { VEC4, ...gateConstants(gate) }, [t.dy, t.g, t.u, t.dg, t.du], { count }, count)
 }
 
 /** y = a + b. @param width `values` is a multiple of it */
 export function add(gpu: Gpu, a: GpuBuffer, b: GpuBuffer, y: GpuBuffer, values: Count, width = 1): void {
   const { VEC4, count } = elements(values, width)
   dispatchFlat(gpu, paths.add, { VEC4 }, [a, b, y], { count }, count)
+}
+
+/** y = -exp(aLog) * softplus(a + dtBias), the logarithm of a state's decay; a, y (rows, heads), aLog, dtBias (heads). */
+export function deltaDecay(
+  gpu: Gpu,
+  t: { a: GpuBuffer; aLog: Binding; dtBias: Binding; y: GpuBuffer },
+  count: Count,
+  heads: number,
+): void {
+  dispatchFlat(gpu, paths.decay, { BACKWARD: 0 }, [t.a, t.aLog, t.dtBias, t.y], { count, heads }, count)
+}
+
+/** da, and dlog = dy * y, whose sums over rows are the gradients of dtBias and of aLog. */
+export function deltaDecayBackward(
+  gpu: Gpu,
+  t: { a: GpuBuffer; aLog: Binding; dtBias: Binding; dy: GpuBuffer; da: GpuBuffer; dlog: GpuBuffer },
+  count: Count,
+  heads: number,
+): void {
+  dispatchFlat(gpu, paths.decay, { BACKWARD: 1 }, [t.a, t.aLog, t.dtBias, t.dy, t.da, t.dlog], { count, heads }, count)
+}
+
+/** y = 1 / (1 + exp(-x)). */
+export function sigmoid(gpu: Gpu, x: GpuBuffer, y: GpuBuffer, count: Count): void {
+  dispatchFlat(gpu, paths.sigmoid, { BACKWARD: 0 }, [x, y], { count }, count)
+}
+
+/** dx of y = sigmoid(x). */
+export function sigmoidBackward(gpu: Gpu, dy: GpuBuffer, y: GpuBuffer, dx: GpuBuffer, count: Count): void {
+  dispatchFlat(gpu, paths.sigmoid, { BACKWARD: 1 }, [dy, y, dx], { count }, count)
 }
 
 /** y = x with a share `rate` of values zeroed and the rest scaled up; the same seed zeroes the same values. @param width `values` is a multiple of it */

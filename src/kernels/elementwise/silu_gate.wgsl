@@ -1,4 +1,4 @@
-// SwiGLU's gate (arXiv 2002.05202): y = silu(g) * u, silu(g) = g / (1 + exp(-g)); GELU: GEGLU's, with gelu.wgsl. Elementwise over `count` elements: values, or VEC4 four of them.
+// SwiGLU's gate (arXiv 2002.05202): y = silu(g) * u, silu(g) = g / (1 + exp(-g)); GELU: GEGLU's, with gelu.wgsl; SIGMOID: y = u / (1 + exp(-g)). Elementwise over `count` elements: values, or VEC4 four of them.
 struct Params { count: u32 }
 #if VEC4
 alias E = vec4f;
@@ -14,5 +14,9 @@ alias E = f32;
 fn one(i: u32) {
   if (i >= p.count) { return; }
   let v = g[i];
+#if SIGMOID
+  y[i] = u[i] / (1.0 + exp(-v));
+#else
   y[i] = v / (1.0 + exp(-steep(v))) * u[i];
+#endif
 }

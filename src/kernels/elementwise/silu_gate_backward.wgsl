@@ -1,5 +1,5 @@
 // Backward of y = silu(g) * u: du = dy silu(g), dg = dy u s (1 + g (1 - s)) with s = 1 / (1 + exp(-g)); GELU: of the gate with gelu.wgsl,
-// dg = dy u s (1 + g steepness(g) (1 - s)) with s = 1 / (1 + exp(-steep(g))). Elementwise over `count` elements: values, or VEC4
+// dg = dy u s (1 + g steepness(g) (1 - s)) with s = 1 / (1 + exp(-steep(g))); SIGMOID: of y = u s, du = dy s, dg = dy u s (1 - s). Elementwise over `count` elements: values, or VEC4
 // four of them.
 struct Params { count: u32 }
 #if VEC4
@@ -20,10 +20,15 @@ fn one(i: u32) {
   let v = g[i];
   let d = dy[i];
   let s = 1.0 / (1.0 + exp(-steep(v)));
+#if SIGMOID
+  du[i] = d * s;
+  dg[i] = d * u[i] * s * (1.0 - s);
+#else
   du[i] = d * v * s;
 #if GELU
   dg[i] = d * u[i] * s * fma(v * steepness(v), 1.0 - s, E(1.0));
 #else
   dg[i] = d * u[i] * s * fma(v, 1.0 - s, E(1.0));
+#endif
 #endif
 }

@@ -9,7 +9,10 @@ const path = fileURLToPath(new URL('rope.wgsl', import.meta.url))
 const cachePath = fileURLToPath(new URL('rope_cache.wgsl', import.meta.url))
 const normPath = fileURLToPath(new URL('norm_rope_cache.wgsl', import.meta.url))
 
-/** Rotates x (rows, heads * headDim) in place; `inverse` is the backward pass. info (rows) vec4u, table (positions, headDim / 2) of (cos, sin). */
+/**
+ * Rotates x (rows, heads * headDim) in place; `inverse` is the backward pass. info (rows) vec4u, table (positions, rotaryDim / 2) of (cos, sin).
+ * @param rotaryDim channels of a head that are turned, the first ones
+ */
 export function rope(
   gpu: Gpu,
   x: GpuBuffer,
@@ -19,15 +22,20 @@ export function rope(
   heads: number,
   headDim: number,
   inverse = false,
+  rotaryDim = headDim,
 ): void {
   const half = headDim / 2
-  const params = { rows, heads, half_dim: half, sign: inverse ? -1 : 1 }
-  const pairs = pairsOf(half)
-  dispatchFlat(gpu, path, { VEC4: Number(pairs > 1) }, [x, info, table], params, times(rows, (heads * half) / pairs))
+  const { PARTIAL, turned, pairs } = partOf(half, rotaryDim / 2)
+  const params = { rows, heads, half_dim: half, ...turned, sign: inverse ? -1 : 1 }
+  dispatchFlat(gpu, path, { VEC4: Number(pairs > 1), PARTIAL }, [x, info, table], params, times(rows, (heads * half) / pairs))
 }
 
-/** Pairs of an element: 4 where heads allow it. */
-const pairsOf = (half: number): number => (half % 4 === 0 ? 4 : 1)
+/** Of a head's `half` pairs those that are turned, where not all are, and the pairs of an element: 4 where heads allow it. */
+function partOf(half: number, turned: number): { PARTIAL: number; turned: { turned?: number }; pairs: number } {
+  const partial = turned < half
+  const pairs = half % 4 === 0 && turned % 4 === 0 ? 4 : 1
+  return { PARTIAL: Number(partial), turned: partial ? { turned } : {}, pairs }
+}
 
 export interface IntoCacheBuffers {
   q: GpuBuffer
@@ -42,7 +50,7 @@ export interface IntoCacheBuffers {
 /**
  * Rotates q in place, and writes rotated k, and v, to the cache rows that `slots` names.
  * @param t q (rows, heads * headDim), k, v (rows, kvHeads * headDim), caches (cache rows, kvHeads * headDim); slots (rows) vec2u: cache row, position; table as in `rope`
- * @param f16 the caches' values are f16, two to a word; headDim is then a multiple of 8
+ * @param f16 the caches' values are f16, two to a word; headDim and rotaryDim are then multiples of 8
  */
 export function ropeIntoCache(
   gpu: Gpu,
@@ -50,13 +58,14 @@ export function ropeIntoCache(
   rows: Count,
   shape: { heads: number; kvHeads: number; headDim: number },
   f16 = false,
+  rotaryDim = shape.headDim,
 ): void {
   const half = shape.headDim / 2
-  const params = { rows, heads: shape.heads, kv_heads: shape.kvHeads, half_dim: half }
+  const { PARTIAL, turned, pairs } = partOf(half, rotaryDim / 2)
+  const params = { rows, heads: shape.heads, kv_heads: shape.kvHeads, half_dim: half, ...turned }
   const bindings = [t.q, t.k, t.v, t.slots, t.table, t.kCache, t.vCache]
-  const pairs = f16 ? 4 : pairsOf(half)
   const elements = ((shape.heads + 2 * shape.kvHeads) * half) / pairs
-  dispatchFlat(gpu, cachePath, { VEC4: Number(pairs > 1), F16: Number(f16) }, bindings, params, times(rows, elements))
+  dispatchFlat(gpu, cachePath, { VEC4: Number(pairs > 1), F16: Number(f16), PARTIAL }, bindings, params, times(rows, elements))
 }
 
 /** Values of a head that a lane keeps at most: loads and stores are written out for each, and on CPU drivers they are most of what is compiled. */

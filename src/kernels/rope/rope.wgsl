@@ -2,8 +2,12 @@
 //   x[i] <- x[i] cos - s x[i+h] sin;  x[i+h] <- x[i+h] cos + s x[i] sin, s = 1 forward and -1 backward (the inverse rotation).
 // x (rows, heads * 2h); table[position * h + i] = (cos, sin), made in float64 on the host, since WGSL's sin and cos are coarse;
 // the position of a row is info[row].w (see attention).
-// An element is a pair (i, i + h) of a head; VEC4: four of them side by side (h a multiple of 4; see rope_cache.wgsl).
+// An element is a pair of a head (turn.wgsl); VEC4: four of them side by side (h a multiple of 4; see rope_cache.wgsl).
+#if PARTIAL
+struct Params { rows: u32, heads: u32, half_dim: u32, turned: u32, sign: f32 }
+#else
 struct Params { rows: u32, heads: u32, half_dim: u32, sign: f32 }
+#endif
 #if VEC4
 alias E = vec4f;
 alias T = vec4f;
@@ -21,9 +25,9 @@ fn one(e: u32) {
   let h = p.half_dim / $(1+3*VEC4)u;
   let per_row = p.heads * h;
 #include "turn.wgsl"
-  let at = (row * p.heads + head) * 2u * h + i;
+  let at = (row * p.heads + head) * 2u * h + lower;
   let a = x[at];
-  let b = x[at + h];
+  let b = x[at + apart];
   x[at] = fma(a, E(cosine), -(p.sign * b * sine));
-  x[at + h] = fma(b, E(cosine), p.sign * a * sine);
+  x[at + apart] = fma(b, E(cosine), p.sign * a * sine);
 }

@@ -1,9 +1,13 @@
 // Between the projections and attention of a pass over a KV cache, in one dispatch: q is rotated in place (rope.wgsl's formula, so its bits), k is rotated
 // into its cache row, v is copied into its cache row.
-// q (rows, heads * 2h), k, v (rows, kv_heads * 2h), caches (cache rows, kv_heads * 2h); slots[row] is (cache row, position). An element is a pair (i, i + h) of
+// q (rows, heads * 2h), k, v (rows, kv_heads * 2h), caches (cache rows, kv_heads * 2h); slots[row] is (cache row, position). An element is a pair (turn.wgsl) of
 // a head of q, then of k, then of v; VEC4: four of them side by side (h a multiple of 4): finding an element's place is dearer than turning it, and four
 // values in one load or store cheaper than four by one. F16: the caches have four f16 to a vec2u.
+#if PARTIAL
+struct Params { rows: u32, heads: u32, kv_heads: u32, half_dim: u32, turned: u32 }
+#else
 struct Params { rows: u32, heads: u32, kv_heads: u32, half_dim: u32 }
+#endif
 #if VEC4
 alias E = vec4f;
 alias T = vec4f;
@@ -35,23 +39,23 @@ fn one(e: u32) {
   let per_row = (p.heads + 2u * p.kv_heads) * h;
 #include "turn.wgsl"
   if (head < p.heads) {
-    let at = (row * p.heads + head) * 2u * h + i;
+    let at = (row * p.heads + head) * 2u * h + lower;
     let a = q[at];
-    let b = q[at + h];
+    let b = q[at + apart];
     q[at] = fma(a, cosine, -(b * sine));
-    q[at + h] = fma(b, cosine, a * sine);
+    q[at + apart] = fma(b, cosine, a * sine);
     return;
   }
   let kv_head = select(head - p.heads, head - p.heads - p.kv_heads, head >= p.heads + p.kv_heads);
-  let source = (row * p.kv_heads + kv_head) * 2u * h + i;
-  let to = (slots[row].x * p.kv_heads + kv_head) * 2u * h + i;
+  let source = (row * p.kv_heads + kv_head) * 2u * h + lower;
+  let to = (slots[row].x * p.kv_heads + kv_head) * 2u * h + lower;
   if (head < p.heads + p.kv_heads) {
     let a = k[source];
-    let b = k[source + h];
+    let b = k[source + apart];
     k_cache[to] = kept(fma(a, cosine, -(b * sine)));
-    k_cache[to + h] = kept(fma(b, cosine, a * sine));
+    k_cache[to + apart] = kept(fma(b, cosine, a * sine));
   } else {
     v_cache[to] = kept(v[source]);
-    v_cache[to + h] = kept(v[source + h]);
+    v_cache[to + apart] = kept(v[source + apart]);
   }
 }

@@ -1,16 +1,33 @@
-  // Where element e lies, a pair (i, i + h) of a head of a row of `per_row` pairs, and the angle that it is turned by.
+  // Where element e lies, a pair (lower, lower + apart) of a head of a row of `per_row` pairs, h a head, and the angle that it is turned by. PARTIAL: the first
+  // `turned` pairs of a head are of its first 2 turned channels, and the others, which are of the channels behind these, stay as they are.
   let row = e / per_row;
   if (row >= p.rows) { return; }
   let head = (e - row * per_row) / h;
   let i = e - row * per_row - head * h;
-#if VEC4
-  let turn_at = 2u * (position_of(row) * h + i);
-  let turns_0 = table[turn_at];
-  let turns_1 = table[turn_at + 1u];
-  let cosine = vec4f(turns_0.xz, turns_1.xz);
-  let sine = vec4f(turns_0.yw, turns_1.yw);
+#if PARTIAL
+  let of_head = p.turned / $(1+3*VEC4)u;
+  let turns = i < of_head;
+  let angle = position_of(row) * of_head + min(i, of_head - 1u);
+  let lower = select(i + of_head, i, turns);
+  let apart = select(h - of_head, of_head, turns);
 #else
-  let turn = table[position_of(row) * h + i];
-  let cosine = turn.x;
-  let sine = turn.y;
+  let angle = position_of(row) * h + i;
+  let lower = i;
+  let apart = h;
+#endif
+#if VEC4
+  let turns_0 = table[2u * angle];
+  let turns_1 = table[2u * angle + 1u];
+  var cosine = vec4f(turns_0.xz, turns_1.xz);
+  var sine = vec4f(turns_0.yw, turns_1.yw);
+#else
+  let turn = table[angle];
+  var cosine = turn.x;
+  var sine = turn.y;
+#endif
+#if PARTIAL
+  if (!turns) {
+    cosine = E(1.0);
+    sine = E();
+  }
 #endif

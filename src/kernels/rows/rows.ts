@@ -6,7 +6,12 @@ import { times, type Count } from '../../gpu/size.ts'
 import { dispatchFlat } from '../common/lanes.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
-const paths = { gather: file('gather.wgsl'), add: file('scatter_add.wgsl'), copy: file('copy_rows.wgsl') }
+const paths = {
+  gather: file('gather.wgsl'),
+  add: file('scatter_add.wgsl'),
+  copy: file('copy_rows.wgsl'),
+  split: file('split_heads.wgsl'),
+}
 
 /** Elements of a row: of four values where it has as many. */
 function elementsOf(width: number): { VEC4: number; elements: number } {
@@ -52,7 +57,21 @@ export function addRowLists(
   )
 }
 
-/** Copies rows of `words` 4-byte words inside a and b: pairs (count) vec2u of from and to. No row is both. */
-export function copyRows(gpu: Gpu, a: GpuBuffer, b: GpuBuffer, pairs: GpuBuffer, count: number, words: number): void {
-  dispatchFlat(gpu, paths.copy, {}, [a, b, pairs], { count, width: words }, count * words)
+/** Copies rows of `words` 4-byte words inside one or two buffers: pairs (count) vec2u of from and to. No row is both. */
+export function copyRows(gpu: Gpu, [a, ...b]: [GpuBuffer, GpuBuffer?], pairs: GpuBuffer, count: number, words: number): void {
+  const both = b.filter((buffer) => buffer !== undefined)
+  dispatchFlat(gpu, paths.copy, { BOTH: both.length }, [a, pairs, ...both], { count, width: words }, count * words)
+}
+
+/** x (rows, heads * 2 * headDim) into a and b (rows, heads * headDim): of each head the first half, and the second; `join` the other way. */
+export function splitHeads(
+  gpu: Gpu,
+  { x, a, b }: { x: GpuBuffer; a: GpuBuffer; b: GpuBuffer },
+  rows: Count,
+  { heads, headDim }: { heads: number; headDim: number },
+  join = false,
+): void {
+  const { VEC4, elements } = elementsOf(headDim)
+  const count = times(rows, heads * elements)
+  dispatchFlat(gpu, paths.split, { VEC4, JOIN: Number(join) }, [x, a, b], { count, width: elements }, count)
 }

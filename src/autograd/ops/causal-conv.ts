@@ -1,0 +1,73 @@
+/** Causal convolution of each channel by itself, with SiLU. */
+import { rangeOf } from '../../gpu/gpu.ts'
+import * as kernels from '../../kernels/causal-conv/causal-conv.ts'
+import type { ConvCache } from '../../kernels/causal-conv/causal-conv.ts'
+import type { TrainedValues } from '../parameters.ts'
+import type { Tape } from '../tape.ts'
+import type { Tensor } from '../tensor.ts'
+import type { RowLayout } from './attention.ts'
+
+/**
+ * silu of each channel's sum over its last inputs, times their weights; the channels in tensors of `widths`.
+ * @param x (rows, channels) @param weight (channels, taps), the newest input's last
+ * @param layout sequences that are whole, without shared prompts @param cache inputs of earlier passes, in a pass without gradients
+ */
+export function causalConv(
+  tape: Tape,
+  x: Tensor,
+  widths: number[],
+  weight: TrainedValues,
+  layout: RowLayout,
+  taps: number,
+  cache?: ConvCache,
+): Tensor[] {
+  const { gpu } = tape
+  const { rows, columns: channels } = x
+  const shape = { channels, taps }
+  const ranges = widths.map((width, i) => ({ first: widths.slice(0, i).reduce((a, b) => a + b, 0), width }))
+  const outputs = ranges.map((range) => {
+    const y = tape.tensor(rows, range.width, weight.name, x.needsGrad || !!weight.trained)
+    kernels.causalConv(gpu, { x: x.buffer, weight: weight.values, y: y.buffer }, cache ?? layout, rows, shape, range)
+    return y
+  })
+  if (cache) kernels.keepInputs(gpu, x.buffer, cache, rows, shape)
+  // The channels go back together: once the first output's gradient comes, which is the last.
+  const gradients: Tensor[] = []
+  outputs.forEach((y, i) => {
+    tape.node(y, [x], (dy) => {
+      gradients[i] = dy.keep()
+      if (i === 0) goBack(tape, x, weight, layout, shape, ranges, gradients)
+    })
+  })
+  return outputs
+}
+
+function goBack(
+  tape: Tape,
+  x: Tensor,
+  { values, trained }: TrainedValues,
+  { info, keyEnd }: RowLayout,
+  shape: kernels.ConvShape,
+  ranges: kernels.ChannelRange[],
+  gradients: Tensor[],
+): void {
+  const { gpu } = tape
+  const { rows, columns } = x
+  const dz = tape.tensor(rows, columns, 'd convolved', false)
+  ranges.forEach((range, i) => {
+    if (!gradients[i]) throw new Error('an output of a convolution has no gradient')
+    kernels.causalConvGate(gpu, { x: x.buffer, weight: values, dy: gradients[i].buffer, dz: dz.buffer, info }, rows, shape, range)
+    gradients[i].drop()
+  })
+  if (trained) {
+    const dweight = rangeOf(trained.store.gradient(trained.parameter))
+    kernels.causalConvWeight(gpu, { x: x.buffer, dz: dz.buffer, info, dweight }, rows, shape)
+  }
+  if (x.needsGrad) {
+    const dx = tape.tensor(rows, columns, 'd convolution', false)
+    kernels.causalConvInput(gpu, { dz: dz.buffer, weight: values, keyEnd: keyEnd!, dx: dx.buffer }, rows, shape)
+    tape.giveGrad(x, dx)
+    tape.done(dx)
+  }
+  tape.done(dz)
+}

@@ -1,0 +1,106 @@
+/** Causal convolution of each channel by itself, with SiLU, as it stands before the delta rule (src/kernels/delta-rule). */
+import { fileURLToPath } from 'node:url'
+import type { Binding, Gpu } from '../../gpu/gpu.ts'
+import type { GpuBuffer } from '../../gpu/pool.ts'
+import { capacityOf, groupsOf, times, type Count } from '../../gpu/size.ts'
+import { dispatchFlat } from '../common/lanes.ts'
+import { addColumnSums } from '../norm/norm.ts'
+
+const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
+const paths = {
+  forward: file('forward.wgsl'),
+  input: file('input_gradient.wgsl'),
+  weight: file('weight_gradient.wgsl'),
+  keep: file('keep_inputs.wgsl'),
+}
+
+/** Where a pass finds the inputs before its own, and leaves its last ones. */
+export interface ConvCache {
+  /** (rows) vec4u: slot of the row's sequence, its first row in the pass, how many it has, 1 where they go on from the slot's. A sequence's rows stand together. */
+  runs: GpuBuffer
+  /** (slots, taps - 1, channels), oldest first. */
+  inputs: GpuBuffer
+}
+
+export interface ConvShape {
+  channels: number
+  /** Inputs that an output is made of. */
+  taps: number
+}
+
+/** The channels that an output has: `width` from `first` on. */
+export interface ChannelRange {
+  first: number
+  width: number
+}
+
+/**
+ * y (rows, width) of x (rows, channels), weight (channels, taps).
+ * @param from `info` as of attention, of a pass whose sequences are whole, or a cache
+ */
+export function causalConv(
+  gpu: Gpu,
+  { x, weight, y }: { x: GpuBuffer; weight: Binding; y: GpuBuffer },
+  from: { info: GpuBuffer } | ConvCache,
+  rows: Count,
+  { channels, taps }: ConvShape,
+  range: ChannelRange,
+): void {
+  const cached = 'runs' in from
+  const bindings = [x, weight, y, ...(cached ? [from.runs, from.inputs] : [from.info])]
+  const constants = { TAPS: taps, CACHE: Number(cached), BACKWARD: 0 }
+  dispatchFlat(gpu, paths.forward, constants, bindings, { rows, channels, ...range }, times(rows, range.width))
+}
+
+/** The gradient before SiLU, dz (rows, channels), of the channels that dy (rows, width) has. */
+export function causalConvGate(
+  gpu: Gpu,
+  t: { x: GpuBuffer; weight: Binding; dy: GpuBuffer; dz: GpuBuffer; info: GpuBuffer },
+  rows: Count,
+  { channels, taps }: ConvShape,
+  range: ChannelRange,
+): void {
+  const constants = { TAPS: taps, CACHE: 0, BACKWARD: 1 }
+  const bindings = [t.x, t.weight, t.dy, t.dz, t.info]
+  dispatchFlat(gpu, paths.forward, constants, bindings, { rows, channels, ...range }, times(rows, range.width))
+}
+
+/** dx (rows, channels) of dz. @param t.keyEnd (rows) u32: a row's sequence ends before it */
+export function causalConvInput(
+  gpu: Gpu,
+  t: { dz: GpuBuffer; weight: Binding; keyEnd: GpuBuffer; dx: GpuBuffer },
+  rows: Count,
+  { channels, taps }: ConvShape,
+): void {
+  const bindings = [t.dz, t.weight, t.keyEnd, t.dx]
+  dispatchFlat(gpu, paths.input, { TAPS: taps }, bindings, { rows, channels }, times(rows, channels))
+}
+
+/** Rows whose sum one invocation makes; the sums are added up in order. */
+const PART = 256
+
+/** dweight (channels, taps) += that of dz. */
+export function causalConvWeight(
+  gpu: Gpu,
+  t: { x: GpuBuffer; dz: GpuBuffer; info: GpuBuffer; dweight: Binding },
+  rows: Count,
+  { channels, taps }: ConvShape,
+): void {
+  const parts = groupsOf(rows, PART)
+  const sums = gpu.pool.acquire(capacityOf(parts) * channels * taps * 4, 'sums of parts')
+  const constants = { TAPS: taps, PART }
+  dispatchFlat(gpu, paths.weight, constants, [t.x, t.dz, t.info, sums], { rows, channels }, times(parts, channels * taps))
+  addColumnSums(gpu, sums, t.dweight, parts, channels * taps)
+  sums.release()
+}
+
+/** Leaves the last inputs of a pass, x (rows, channels), in the cache; after `causalConv`. */
+export function keepInputs(
+  gpu: Gpu,
+  x: GpuBuffer,
+  { runs, inputs }: ConvCache,
+  rows: Count,
+  { channels, taps }: ConvShape,
+): void {
+  dispatchFlat(gpu, paths.keep, { TAPS: taps }, [x, runs, inputs], { rows, channels }, times(rows, channels))
+}

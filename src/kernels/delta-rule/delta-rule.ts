@@ -1,0 +1,136 @@
+/** The gated delta rule (arXiv 2412.06464), which a Gated DeltaNet has in the place of attention: scan.wgsl says what it computes. */
+import { fileURLToPath } from 'node:url'
+import type { Gpu } from '../../gpu/gpu.ts'
+import type { GpuBuffer } from '../../gpu/pool.ts'
+import { groupsOf, map, times, type Count } from '../../gpu/size.ts'
+import { dispatchFlat, perRow } from '../common/lanes.ts'
+
+const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
+const paths = {
+  scan: file('scan.wgsl'),
+  back: file('scan_back.wgsl'),
+  read: file('read_gradients.wgsl'),
+  write: file('write_gradients.wgsl'),
+  moved: file('moved.wgsl'),
+  beta: file('beta_gradient.wgsl'),
+  flow: file('flow.wgsl'),
+  decay: file('decay_gradient.wgsl'),
+  key: file('key_gradients.wgsl'),
+}
+
+/** Heads of q and k, and of v and the states; channels of each, multiples of 4. `heads` is a multiple of `keyHeads`: head h reads key head h / (heads / keyHeads). */
+export interface DeltaShape {
+  keyHeads: number
+  heads: number
+  keyDim: number
+  valueDim: number
+}
+
+/** Where a pass finds the states of sequences, and leaves them. */
+export interface DeltaCache {
+  /** (rows) vec4u: slot of the row's sequence, its first row in the pass, how many it has, 1 where they go on from the slot's. A sequence's rows stand together. */
+  runs: GpuBuffer
+  /** (slots, heads, keyDim, valueDim). */
+  states: GpuBuffer
+}
+
+/** Sequences that are whole in a pass, nothing shared: a row's ends before keyEnd, (rows) u32, where the next one begins. */
+export interface WholeSequences {
+  keyEnd: GpuBuffer
+}
+
+/** (rows, keyHeads * keyDim) q and k, (rows, heads * valueDim) v, (rows, heads) decay, its logarithm, and beta. */
+export interface DeltaInputs {
+  q: GpuBuffer
+  k: GpuBuffer
+  v: GpuBuffer
+  decay: GpuBuffer
+  beta: GpuBuffer
+}
+
+/** Columns or rows of a state in a workgroup: a GPU's subgroup, two of a CPU driver's. Tokens whose vectors lie in workgroup memory, of 16 KiB at least. */
+const widthOf = (gpu: Gpu): number => (gpu.facts.software ? 16 : 32)
+const tokensFor = (vectors: number, channels: number): number =>
+  Math.max(1, Math.min(8, Math.floor(16_384 / (vectors * channels * 4))))
+
+/** Rows of which a workgroup has the sequences that begin there: in most of a training batch none does, and in a step of generation almost all do. */
+const ROWS = { whole: 16, cached: 1 }
+
+/** What a scan whose invocations have `held` of the state's `lines` lines each is compiled and dispatched with: a workgroup for some rows, a head and a block of lines. */
+function scanOf(gpu: Gpu, shape: DeltaShape, rows: Count, lines: number, vectors: number, held: number, each = ROWS.whole) {
+  const { keyHeads, heads, keyDim: KEY, valueDim: VALUE } = shape
+  const WIDTH = widthOf(gpu)
+  const BLOCKS = Math.ceil(lines / WIDTH)
+  const [across, deep] = perRow(groupsOf(rows, each))
+  return {
+    constants: { KEY, VALUE, WIDTH, BLOCKS, ROWS: each, TOKENS: tokensFor(vectors, held) },
+    params: { rows, heads, ratio: heads / keyHeads },
+    groups: [across, heads * BLOCKS, deep] as [Count, number, Count],
+  }
+}
+
+/** o (rows, heads * valueDim); `u`, as large, is kept for the backward pass. */
+export function deltaRule(
+  gpu: Gpu,
+  t: DeltaInputs & { o: GpuBuffer; u?: GpuBuffer },
+  from: WholeSequences | DeltaCache,
+  rows: Count,
+  shape: DeltaShape,
+): void {
+  const cached = 'runs' in from
+  const each = cached ? ROWS.cached : ROWS.whole
+  const { constants, params, groups } = scanOf(gpu, shape, rows, shape.valueDim, 2, shape.keyDim, each)
+  const kernel = gpu.kernel(paths.scan, { ...constants, CACHE: Number(cached), KEEP: Number(!!t.u) })
+  const where = cached ? [from.runs, from.states] : [from.keyEnd]
+  gpu.dispatch(kernel, [t.q, t.k, t.v, t.decay, t.beta, t.o, ...where, ...(t.u ? [t.u] : [])], params, groups)
+}
+
+/** What the backward pass reads, writes, and needs in between. */
+export interface DeltaGradients {
+  /** As kept by `deltaRule`, and the output's gradient: (rows, heads * valueDim). */
+  u: GpuBuffer
+  dO: GpuBuffer
+  dq: GpuBuffer
+  dk: GpuBuffer
+  dv: GpuBuffer
+  dDecay: GpuBuffer
+  dBeta: GpuBuffer
+  /** Scratch: two of (rows, heads * valueDim), three of (rows, heads * keyDim), (rows, heads). */
+  dd: GpuBuffer
+  moved: GpuBuffer
+  ofQ: GpuBuffer
+  read: GpuBuffer
+  written: GpuBuffer
+  flow: GpuBuffer
+}
+
+/** The gradients of all inputs. */
+export function deltaRuleBackward(
+  gpu: Gpu,
+  t: DeltaInputs & WholeSequences & DeltaGradients,
+  rows: Count,
+  shape: DeltaShape,
+): void {
+  const { keyDim, valueDim, keyHeads, heads } = shape
+  const whole = { CACHE: 0 }
+  const byColumn = scanOf(gpu, shape, rows, valueDim, 2, keyDim)
+  const byRow = scanOf(gpu, shape, rows, keyDim, 3, valueDim)
+  const back = gpu.kernel(paths.back, { ...byColumn.constants, ...whole })
+  const given = [t.q, t.k, t.dO, t.decay, t.beta, t.keyEnd, t.dd, t.dv]
+  gpu.dispatch(back, given, byColumn.params, byColumn.groups)
+  const [read, write] = [paths.read, paths.write].map((path) => gpu.kernel(path, { ...byRow.constants, ...whole }))
+  const values = map(rows, (n) => (n * heads * valueDim) / 4)
+  dispatchFlat(gpu, paths.moved, { VALUE: valueDim }, [t.beta, t.u, t.moved], { count: values }, values)
+  const known = [t.decay, t.moved, t.dv, t.dO, t.keyEnd]
+  gpu.dispatch(read, [t.k, ...known, t.ofQ, t.read], byRow.params, byRow.groups)
+  gpu.dispatch(write, [t.q, t.k, ...known, t.written], byRow.params, byRow.groups)
+
+  const ratio = heads / keyHeads
+  const count = times(rows, heads)
+  dispatchFlat(gpu, paths.beta, { VALUE: valueDim }, [t.dd, t.u, t.dBeta], { count }, count)
+  const flows = [t.q, t.k, t.ofQ, t.read, t.written, t.flow]
+  dispatchFlat(gpu, paths.flow, { KEY: keyDim }, flows, { count, heads, ratio }, count)
+  dispatchFlat(gpu, paths.decay, whole, [t.flow, t.keyEnd, t.dDecay], { rows, heads }, count)
+  const fours = map(rows, (n) => (n * keyHeads * keyDim) / 4)
+  dispatchFlat(gpu, paths.key, { KEY: keyDim }, [t.ofQ, t.read, t.written, t.dq, t.dk], { count: fours, ratio }, fours)
+}

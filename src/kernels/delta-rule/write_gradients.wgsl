@@ -1,0 +1,61 @@
+// What comes to k of scan.wgsl through what it writes to the state: dk[t] = dS moved[t], with dS as in scan_back.wgsl, made again from the last token on.
+// dk (rows, heads, KEY); the others and the work of an invocation as in read_gradients.wgsl.
+struct Params { rows: u32, heads: u32, ratio: u32 }
+@group(0) @binding(0) var<storage, read> q: array<f32>;
+@group(0) @binding(1) var<storage, read> k: array<f32>;
+@group(0) @binding(2) var<storage, read> decay: array<f32>;
+@group(0) @binding(3) var<storage, read> moved: array<vec4f>;
+@group(0) @binding(4) var<storage, read> dv: array<vec4f>;
+@group(0) @binding(5) var<storage, read> d_o: array<vec4f>;
+@group(0) @binding(6) var<storage, read> key_end: array<u32>;
+@group(0) @binding(7) var<storage, read_write> dk: array<f32>;
+#include "run.wgsl"
+
+var<workgroup> o_near: array<vec4f, $(TOKENS*VALUE/4)>;
+var<workgroup> w_near: array<vec4f, $(TOKENS*VALUE/4)>;
+var<workgroup> d_near: array<vec4f, $(TOKENS*VALUE/4)>;
+
+@compute @workgroup_size(WIDTH)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+  let head = group.y / $(BLOCKS)u;
+  let i = group.y % $(BLOCKS)u * WIDTH + lane;
+  let key_heads = p.heads / p.ratio;
+  let key_head = head / p.ratio;
+  let begin = (group.x + group.z * 65535u) * ROWS;
+  for (var row = begin; row < min(begin + ROWS, p.rows); row++) {
+    let count = count_of(row);
+    if (count == 0u) { continue; }
+#for c in 0..VALUE/4
+    var s$(c) = vec4f();
+#end
+    for (var left = count; left > 0u; left -= min(left, TOKENS)) {
+      let some = min(TOKENS, left);
+      let first = row + left - some;
+      workgroupBarrier();
+      for (var e = lane; e < some * $(VALUE/4)u; e += WIDTH) {
+        let source = ((first + e / $(VALUE/4)u) * p.heads + head) * $(VALUE/4)u + e % $(VALUE/4)u;
+        o_near[e] = d_o[source];
+        w_near[e] = -dv[source];
+        d_near[e] = moved[source];
+      }
+      workgroupBarrier();
+      let own = select(0u, some, i < KEY);
+      for (var t = own; t > 0u; t--) {
+        let token = first + t - 1u;
+        let of_head = token * p.heads + head;
+        let near = (t - 1u) * $(VALUE/4)u;
+        let of_key = (token * key_heads + key_head) * KEY + i;
+        let keeps = exp(decay[of_head]);
+        let reads = vec4f(q[of_key]);
+        let also = vec4f(k[of_key]);
+        var sum = vec4f();
+#for c in 0..VALUE/4
+        s$(c) = fma(o_near[near + $(c)u], reads, s$(c));
+        sum = fma(s$(c), d_near[near + $(c)u], sum);
+        s$(c) = fma(w_near[near + $(c)u], also, s$(c)) * keeps;
+#end
+        dk[of_head * KEY + i] = (sum.x + sum.y) + (sum.z + sum.w);
+      }
+    }
+  }
+}

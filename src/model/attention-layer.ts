@@ -1,0 +1,124 @@
+/** Attention as a layer has it: projections, norms of heads, rotary embedding, cache, gate. */
+import { attention, rope, type RowLayout } from '../autograd/ops/attention.ts'
+import { siluGate } from '../autograd/ops/elementwise.ts'
+import type { Projection } from '../autograd/ops/linear.ts'
+import { linears, linearsIntoCache, linearsTurned, normIntoCache, type LinearsArguments } from '../autograd/ops/linears.ts'
+import { rmsNormTurned, type Norm } from '../autograd/ops/norm.ts'
+import { splitHeads } from '../autograd/ops/rows.ts'
+import type { Tape } from '../autograd/tape.ts'
+import { Tensor } from '../autograd/tensor.ts'
+import type { GpuBuffer } from '../gpu/pool.ts'
+import type { HeadShape } from '../kernels/attention/attention.ts'
+import type { CacheArguments, LayerCache } from './layer-cache.ts'
+import { rotaryDimOf } from './rope.ts'
+import type { ModelConfig } from './types.ts'
+
+/** Attention of a layer. */
+export interface AttentionPart {
+  kind: 'attention'
+  /** Of Qwen3.5 each head's q, and then its gate. */
+  q: Projection
+  k: Projection
+  v: Projection
+  o: Projection
+  /** Over each head, Qwen3, Qwen3.5 and Gemma 3. */
+  qNorm?: Norm
+  kNorm?: Norm
+}
+
+/** What attention gives, before its last projection. */
+export function attended(
+  tape: Tape,
+  config: ModelConfig,
+  part: AttentionPart,
+  index: number,
+  x: Tensor,
+  layout: RowLayout,
+  table: GpuBuffer,
+  cache: (CacheArguments & { index: number }) | undefined,
+  options: LinearsArguments,
+): Tensor {
+  const { q, keys, values, gate } = cache
+    ? throughCache(tape, config, part, x, table, cache, options)
+    : turned(tape, config, part, x, layout, table, options)
+  const out = attention(tape, q, keys, values, layout, headShape(config, index), cache?.paged)
+  tape.done(q)
+  if (!cache) tape.done(keys, values)
+  if (!gate) return out
+  const gated = siluGate(tape, gate, out, 'sigmoid')
+  tape.done(gate, out)
+  return gated
+}
+
+/** The heads of a layer. */
+function headShape({ heads, kvHeads, headDim, gemma }: ModelConfig, layer: number): HeadShape {
+  if (!gemma) return { heads, kvHeads, headDim }
+  const window = gemma.slidingLayers.includes(layer) ? gemma.slidingWindow : undefined
+  return { heads, kvHeads, headDim, window, scale: gemma.queryPreAttnScalar ** -0.5 }
+}
+
+interface Attending {
+  q: Tensor
+  keys: Tensor
+  values: Tensor
+  /** What the sigmoid of is multiplied with what is attended to. */
+  gate?: Tensor
+}
+
+/** Of a projection that gives each head's q and its gate, both; else it is q. */
+function splitGate(tape: Tape, q: Tensor, { qwen35, headDim }: ModelConfig): { q: Tensor; gate?: Tensor } {
+  if (!qwen35) return { q }
+  const [own, gate] = splitHeads(tape, q, headDim)
+  tape.done(q)
+  return { q: own, gate }
+}
+
+/** Turns q and k of the batch's own rows. */
+function turned(
+  tape: Tape,
+  config: ModelConfig,
+  layer: AttentionPart,
+  x: Tensor,
+  layout: RowLayout,
+  table: GpuBuffer,
+  options: LinearsArguments,
+): Attending {
+  const { heads, kvHeads, headDim } = config
+  const projections = [layer.q, layer.k, layer.v]
+  if (layer.qNorm && layer.kNorm) {
+    const [projected, k, values] = linears(tape, x, projections, options)
+    const { q, gate } = splitGate(tape, projected, config)
+    const rotaryDim = rotaryDimOf(config)
+    const keys = rmsNormTurned(tape, k, layer.kNorm, layout, table, rotaryDim)
+    const attending = rmsNormTurned(tape, q, layer.qNorm, layout, table, rotaryDim)
+    tape.done(q, k)
+    return { q: attending, keys, values, gate }
+  }
+  const { outputs, turned: done } = linearsTurned(tape, x, projections, { info: layout.info, table, headDim }, options)
+  const [q, k, values] = outputs
+  const keys = rope(tape, k, layout, table, kvHeads, headDim, done)
+  return { q: rope(tape, q, layout, table, heads, headDim, done), keys, values }
+}
+
+/** Turns q, puts this pass's keys, turned, and values into the cache, and gives the cache to read. */
+function throughCache(
+  tape: Tape,
+  config: ModelConfig,
+  layer: AttentionPart,
+  x: Tensor,
+  table: GpuBuffer,
+  { layers, index, slots, rows, paged }: CacheArguments & { index: number },
+  options: LinearsArguments,
+): Attending {
+  const { kvHeads, headDim } = config
+  const { k: kCache, v: vCache } = layers[index] as LayerCache
+  const into = { slots, table, headDim, rotaryDim: rotaryDimOf(config), kCache, vCache, f16: paged?.f16 ?? false }
+  const cached = (buffer: GpuBuffer) => new Tensor(buffer, rows, kvHeads * headDim, false)
+  const [keys, values] = [cached(kCache), cached(vCache)]
+  if (!layer.qNorm || !layer.kNorm) {
+    return { q: linearsIntoCache(tape, x, [layer.q, layer.k, layer.v], into, options), keys, values }
+  }
+  const [projected, k, v] = linears(tape, x, [layer.q, layer.k, layer.v], options)
+  const { q, gate } = splitGate(tape, projected, config)
+  return { q: normIntoCache(tape, [q, k, v], [layer.qNorm, layer.kNorm], into), keys, values, gate }
+}

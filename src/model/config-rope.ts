@@ -1,0 +1,62 @@
+/** Rotary embeddings in config.json: the old and the new spelling. */
+import { UserError } from '../common/errors.ts'
+import { keyReader, type Json } from './config-keys.ts'
+import type { RopeScaling } from './types.ts'
+
+export interface Rope {
+  theta: number
+  scaling: RopeScaling
+}
+
+/** @param otherwise the base, where the file says none @throws UserError for what is not supported */
+export function ropeOf(raw: Json, file: string, maxPositions: number, otherwise: number): Rope {
+  const where = raw.rope_parameters ? 'rope_parameters' : 'rope_scaling'
+  const given = raw.rope_parameters ?? raw.rope_scaling ?? {}
+  if (typeof given !== 'object' || Array.isArray(given)) throw new UserError(`${file}: ${where} must be an object.`)
+  // Of a model that sees pictures, how the angles of a place in them are made; in a text they are the same in all three directions.
+  const { mrope_section: _section, mrope_interleaved: _interleaved, ...rope } = given as Json
+  const key = keyReader(rope, `${file}: ${where}`)
+  const nested = Object.entries(rope).find(([, value]) => typeof value === 'object' && value !== null)
+  if (nested)
+    throw new UserError(`${file}: ${where}.${nested[0]} is an object; rope parameters for each layer type are not supported.`)
+  if ((rope.partial_rotary_factor ?? 1) !== 1 && raw.model_type !== 'qwen3_5_text') {
+    throw new UserError(
+      `${file}: ${where}.partial_rotary_factor is ${JSON.stringify(rope.partial_rotary_factor)}, and only 1 is supported.`,
+    )
+  }
+  const theta = key.optionalNumber('rope_theta') ?? keyReader(raw, file).optionalNumber('rope_theta') ?? otherwise
+  const type = rope.rope_type ?? rope.type ?? 'default'
+  if (type === 'default') return { theta, scaling: { type } }
+  if (type === 'linear') return { theta, scaling: { type, factor: key.number('factor') } }
+  if (type === 'llama3') {
+    const scaling = {
+      type,
+      factor: key.number('factor'),
+      lowFreqFactor: key.number('low_freq_factor'),
+      highFreqFactor: key.number('high_freq_factor'),
+      originalMaxPositionEmbeddings: key.optionalNumber('original_max_position_embeddings') ?? maxPositions,
+    } as const
+    return { theta, scaling }
+  }
+  throw new UserError(
+    `${file}: ${where}.rope_type is ${JSON.stringify(type)}, and only default, linear and llama3 are supported.`,
+  )
+}
+
+/** Throws UserError for factors that follow no rule. */
+export function ropeScalingToJson(scaling: RopeScaling): Json | null {
+  if (scaling.type === 'default') return null
+  if (scaling.type === 'linear') return { rope_type: 'linear', factor: scaling.factor }
+  if (scaling.type === 'factors') {
+    throw new UserError(
+      'The rope factors of this GGUF follow no rule that a config.json can say, so it cannot be written as a Hugging Face folder.',
+    )
+  }
+  return {
+    rope_type: 'llama3',
+    factor: scaling.factor,
+    low_freq_factor: scaling.lowFreqFactor,
+    high_freq_factor: scaling.highFreqFactor,
+    original_max_position_embeddings: scaling.originalMaxPositionEmbeddings,
+  }
+}

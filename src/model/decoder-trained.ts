@@ -1,0 +1,39 @@
+/** What is trained of a decoder: the weights that follow their masters, and the adapter as it is. */
+import type { Parameter } from '../autograd/parameters.ts'
+import type { Weight } from '../kernels/common/weight.ts'
+import { gainFromOne } from '../kernels/norm/norm.ts'
+import { roundWeight } from '../kernels/optimizer/optimizer.ts'
+import { normsOf, projectionsOf, type Decoder } from './decoder.ts'
+
+/** After an optimizer step on a wholly trained model: writes the working copies of all matrices from their masters, and gains that are no masters themselves. */
+export function refreshWeights(decoder: Decoder): void {
+  const { store, gpu } = decoder
+  if (!store) return
+  for (const { weight, trained } of trainedMatrices(decoder)) {
+    for (const piece of trained.pieces) roundWeight(gpu, store.value(trained, piece), weight, piece.row, piece.rows)
+  }
+  for (const { gain, fromOne, trained, channels } of [...decoder.layers.flatMap(normsOf), decoder.norm])
+    if (fromOne && trained) gainFromOne(gpu, store.value(trained.gain), gain, channels)
+}
+
+function trainedMatrices(decoder: Decoder): { weight: Weight; trained: Parameter }[] {
+  const found = new Map<Weight, Parameter>()
+  const note = (m: { weight: Weight; trained?: { weight: Parameter } }) => m.trained && found.set(m.weight, m.trained.weight)
+  note(decoder.embedding)
+  for (const projection of decoder.layers.flatMap((layer) => projectionsOf(layer).flat())) note(projection)
+  note(decoder.head)
+  return [...found].map(([weight, trained]) => ({ weight, trained }))
+}
+
+/** Path and factors of every adapter matrix, as they are now, for writing an adapter folder. */
+export async function readLora(decoder: Decoder): Promise<Map<string, { A: Float32Array; B: Float32Array; r: number }>> {
+  const pairs = new Map<string, { A: Float32Array; B: Float32Array; r: number }>()
+  for (const layer of decoder.layers) {
+    for (const p of projectionsOf(layer).flat()) {
+      if (!p.lora) continue
+      const [A, B] = [await p.lora.store.read(p.lora.a), await p.lora.store.read(p.lora.b)]
+      pairs.set(p.name, { A, B, r: p.lora.a.shape[0] })
+    }
+  }
+  return pairs
+}
