@@ -12,9 +12,9 @@ import type { GenerationRequest, GenerationResult, PolicyVersion } from '../comm
 import type { Decoder } from '../model/decoder.ts'
 import { reloadDecoder } from '../model/decoder-reload.ts'
 import type { ModelTensors } from '../model/decoder-load.ts'
-import { attentionLayers } from '../model/shapes.ts'
 import { Adapters } from './adapters.ts'
 import { ReadBlocks } from './blocks.ts'
+import { cacheOf } from './cache-size.ts'
 import { checkRequest } from './request.ts'
 import type { Draw, Sampled } from './sampler.ts'
 import { Scheduler } from './scheduler.ts'
@@ -65,33 +65,8 @@ export class Engine implements ServingEngine {
     const { maxSequences, maxLength } = options
     this.decoder = decoder
     this.maxLength = maxLength
-    const pageSize = options.pageSize ?? 16
-    const f16 = options.kvCacheDtype === 'f16'
-    // The part of a head that is turned is written by eight values as well.
-    const eights = [config.headDim, config.qwen35?.rotaryDim ?? 0].find((channels) => channels % 8 !== 0)
-    if (f16 && eights !== undefined) {
-      throw new UserError(`A KV cache of f16 needs heads of a multiple of 8 values, and this model's have ${eights}.`)
-    }
-    const rowBytes = config.kvHeads * config.headDim * (f16 ? 2 : 4)
-    // One page more is for padding.
-    const bindable = Math.floor(gpu.facts.limits.maxBinding / (rowBytes * pageSize)) - 1
-    if (bindable * pageSize < maxLength) {
-      throw new UserError(
-        `A sequence of ${maxLength} tokens does not fit this adapter's KV cache, which holds ${bindable * pageSize}. Lower max_seq_len.`,
-      )
-    }
-    const pagesEach = Math.ceil(maxLength / pageSize)
-    const { cacheRows, cacheBytes = Infinity } = options
-    const attending = attentionLayers(config)
-    const affordable = Math.floor(cacheBytes / (2 * attending * rowBytes * pageSize))
-    const pages = Math.min(cacheRows ? Math.ceil(cacheRows / pageSize) : maxSequences * pagesEach, bindable, affordable)
+    const { pages, pageSize, f16 } = cacheOf(decoder, options)
     this.cacheRows = pages * pageSize
-    if (affordable < pagesEach) {
-      const needed = pagesEach * 2 * attending * rowBytes * pageSize
-      throw new UserError(
-        `A KV cache of ${cacheBytes} bytes has room for ${this.cacheRows} tokens, and one sequence may have ${maxLength}: at least ${needed} bytes are needed.`,
-      )
-    }
     const maxPrefillRows = Math.max(1, options.maxPrefillRows ?? 256)
     // Pages say nothing of the state that a Gated DeltaNet has behind them.
     const caching = {

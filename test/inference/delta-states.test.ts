@@ -68,6 +68,9 @@ it('more requests than slots, some that end at once or are aborted, and some tha
     stop.abort()
     await done
     for (const { finishReason } of await Promise.all(aborted)) expect(finishReason).toBe('abort')
+    // Three that each grow to half of the six pages.
+    const growing = [0, 1, 2].map((seed) => request(prompt(12, seed), seed, 36))
+    await expectBits(engine, growing)
     expect(engine.stats().preemptions).toBeGreaterThan(0)
     expect(engine.stats()).toMatchObject({ running: 0, waiting: 0, kvRowsUsed: 0 })
     await engine.close()

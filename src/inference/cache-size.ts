@@ -1,0 +1,45 @@
+/** How many pages the engine's KV cache gets. */
+import { UserError } from '../common/errors.ts'
+import type { Decoder } from '../model/decoder.ts'
+import { attentionLayers } from '../model/shapes.ts'
+import type { EngineOptions } from './types.ts'
+
+export interface CacheSize {
+  pages: number
+  /** Tokens a page holds. */
+  pageSize: number
+  /** Keys and values are kept in half precision. */
+  f16: boolean
+}
+
+/**
+ * The pages that the options ask for, as far as the adapter's largest binding and `cacheBytes` go.
+ * @throws UserError where a sequence of maxLength tokens does not fit, or f16 does not fit the model
+ */
+export function cacheOf({ gpu, config }: Decoder, options: EngineOptions): CacheSize {
+  const { maxSequences, maxLength, cacheRows, cacheBytes = Infinity, pageSize = 16 } = options
+  const f16 = options.kvCacheDtype === 'f16'
+  // The part of a head that is turned is written by eight values as well.
+  const eights = [config.headDim, config.qwen35?.rotaryDim ?? 0].find((channels) => channels % 8 !== 0)
+  if (f16 && eights !== undefined) {
+    throw new UserError(`A KV cache of f16 needs heads of a multiple of 8 values, and this model's have ${eights}.`)
+  }
+  const rowBytes = config.kvHeads * config.headDim * (f16 ? 2 : 4)
+  // One page more is for padding.
+  const bindable = Math.floor(gpu.facts.limits.maxBinding / (rowBytes * pageSize)) - 1
+  if (bindable * pageSize < maxLength) {
+    throw new UserError(
+      `A sequence of ${maxLength} tokens does not fit this adapter's KV cache, which holds ${bindable * pageSize}. Lower max_seq_len.`,
+    )
+  }
+  const pagesEach = Math.ceil(maxLength / pageSize)
+  const pageBytes = 2 * attentionLayers(config) * rowBytes * pageSize
+  const affordable = Math.floor(cacheBytes / pageBytes)
+  const pages = Math.min(cacheRows ? Math.ceil(cacheRows / pageSize) : maxSequences * pagesEach, bindable, affordable)
+  if (affordable < pagesEach) {
+    throw new UserError(
+      `A KV cache of ${cacheBytes} bytes has room for ${pages * pageSize} tokens, and one sequence may have ${maxLength}: at least ${pagesEach * pageBytes} bytes are needed.`,
+    )
+  }
+  return { pages, pageSize, f16 }
+}
