@@ -164,11 +164,16 @@ test('tiles that are no candidates are not taken', () => {
 
 test('forward tiles cover rows and columns without much left over', () => {
   setTiles(gpu, {})
-  // 48 columns where they divide the weight, or each of those that go together
+  // 64 columns where they divide the weight, or each of those that go together, and where 48 would save little
+  for (const columns of [576, 1536, 384, [576, 192, 192]]) expect(forwardTile(gpu, 32, columns)).toEqual({ MT: 16, NT: 8 })
+  // else 48: 3 x 64 is a third more than 144
+  expect(forwardTile(gpu, 64, 144)).toEqual({ MT: 16, NT: 6 })
+  // and the other way about with a tuned tile of 48: 3 x 48 is an eighth more than 128, and of three members a third
+  setTiles(gpu, { ntCpu: { rows: 32, columns: 48 } })
   for (const columns of [576, 1536, [576, 192, 192]]) expect(forwardTile(gpu, 32, columns)).toEqual({ MT: 32, NT: 6 })
-  // else 64, as 3 x 48 is an eighth more than 128, and of three members a third
   for (const columns of [128, 256, [128, 64, 64]]) expect(forwardTile(gpu, 64, columns)).toEqual({ MT: 16, NT: 8 })
+  setTiles(gpu, {})
   // 20 rows are 12 + 8
-  expect(forwardTile(gpu, 20, 576)).toEqual({ MT: 12, NT: 6 })
+  expect(forwardTile(gpu, 20, 576)).toEqual({ MT: 12, NT: 8 })
   expect(forwardTile(gpu, 5, 8)).toEqual({ MT: 8, NT: 1 })
 })

@@ -92,9 +92,10 @@ export function forwardTile(gpu: Gpu, rows: number, columns: number | number[]):
   const members = Array.isArray(columns) ? columns : [columns]
   const total = members.reduce((sum, n) => sum + n, 0)
   const MT = Math.min(16, Math.ceil(rows / Math.ceil(rows / 16) / 4) * 4)
-  const [own, wide] = [tile.columns, 64].map((width) => members.reduce((sum, n) => sum + covered(n, width), 0))
-  // 128 columns are 2 x 64 and not 3 x 48; such a tile is 16 rows high, as more would not stay in the instruction cache.
-  if (wide <= own * (1 - wasted.nt)) return { MT, NT: 8 }
+  const otherColumns = tile.columns === 64 ? 48 : 64
+  const [own, other] = [tile.columns, otherColumns].map((width) => members.reduce((sum, n) => sum + covered(n, width), 0))
+  // 144 columns are 3 x 48 and not 3 x 64, 128 are 2 x 64 and not 3 x 48; such a tile is 16 rows high, as more would not stay in the instruction cache.
+  if (total > 32 && other <= own * (1 - wasted.nt)) return { MT, NT: otherColumns / 8 }
   const NT = Math.ceil(total / Math.ceil(total / tile.columns) / 8)
   const takesHigh = rows > 16 && covered(rows, tile.rows) * (1 - wasted.nt) <= covered(rows, MT)
   return { MT: takesHigh ? tile.rows : MT, NT: total <= 8 ? 1 : NT <= 4 ? 4 : tile.columns / 8 }

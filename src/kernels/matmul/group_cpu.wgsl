@@ -121,9 +121,23 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   for (var c = 0u; c < p.rank / 8u; c++) {
 #for g in 0..NT/SPAN
 #for i in 0..(MT+3)/4
-    let xa$(g)_$(i) = xa_of(s + $(g)u, row$(i) * (p.rank / 4u) + lane % 2u + 2u * c);
+    var xa$(g)_$(i) = vec4f();
 #end
 #end
+    // In a loop for the reason that lora_b.wgsl has.
+    for (var i = 0u; i < min($((MT+3)/4)u, p.k); i++) {
+      var row = row0;
+#for i in 1..(MT+3)/4
+      row = select(row, row$(i), i == $(i)u);
+#end
+      let at = row * (p.rank / 4u) + lane % 2u + 2u * c;
+#for g in 0..NT/SPAN
+      let xa$(g) = xa_of(s + $(g)u, at);
+#for i in 0..(MT+3)/4
+      xa$(g)_$(i) = select(xa$(g)_$(i), xa$(g), i == $(i)u);
+#end
+#end
+    }
     // Of rows with different adapters all of these may be another's: what they would add is 0.
     var here = false;
 #for g in 0..NT/SPAN
@@ -134,9 +148,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     if (!subgroupAny(here)) { continue; }
 #for j in 0..NT
     let b_at$(j) = pick(s + $(j/SPAN)u, p.b_0, p.b_1, p.b_2) + col$(j%SPAN) * (p.rank / 4u) + 2u * c;
-    let b$(j)_0 = bank[b_at$(j)];
-    let b$(j)_1 = bank[b_at$(j) + 1u];
 #end
+#include "lora_b.wgsl"
 #for r in 0..MT
     {
 #for j in 0..NT

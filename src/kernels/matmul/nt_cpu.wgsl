@@ -21,7 +21,7 @@ struct Params { row0: u32, rows: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_
 #include "weight.wgsl"
 #if LORA
 @group(0) @binding(3) var<storage, read> xa: array<vec4f>;
-@group(0) @binding(4) var<storage, read> lora_b: array<vec4f>;
+@group(0) @binding(4) var<storage, read> bank: array<vec4f>;
 #endif
 #if BIAS
 @group(0) @binding(5) var<storage, read> bias: array<f32>;
@@ -80,7 +80,10 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     if (!subgroupAny(here)) { continue; }
 #for j in 0..NT
     let b_at$(j) = (p.first_row + col$(j)) * (p.rank / 4u) + 2u * c;
-    let w$(j) = W8(lora_b[b_at$(j)], lora_b[b_at$(j) + 1u]);
+#end
+#include "lora_b.wgsl"
+#for j in 0..NT
+    let w$(j) = W8(b$(j)_0, b$(j)_1);
 #end
 #include "nt_cpu_step.wgsl"
   }
