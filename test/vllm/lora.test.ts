@@ -1,6 +1,7 @@
 /** A run's server with adapters: the suite of generators, pushes, and what a server that was started otherwise is refused for. */
 import { existsSync, readdirSync } from 'node:fs'
 import { join } from 'node:path'
+import { setTimeout } from 'node:timers/promises'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { UserError } from '../../src/common/errors.ts'
 import type { GenerationResult } from '../../src/common/types.ts'
@@ -38,7 +39,7 @@ describe('adapters', () => {
   const adapters = async () =>
     (await new VllmApi(sampler.stats.url).models()).filter((card) => card.parent).map((card) => card.id)
   const until = async (condition: () => Promise<boolean>) => {
-    for (let n = 0; n < 600 && !(await condition()); n++) await new Promise((resolve) => setTimeout(resolve, 50))
+    for (let n = 0; n < 600 && !(await condition()); n++) await setTimeout(50)
     expect(await condition()).toBe(true)
   }
   const name = (version: number) => `test-v${String(version).padStart(6, '0')}`
@@ -95,12 +96,12 @@ describe('adapters', () => {
 
   it('leaves an aborted request what had arrived', async () => {
     const promptIds = trainer.encode('Write a long story')
-    // As above: one that was over, or had not begun, says nothing.
+    // As above: one that was over, or of which nothing had arrived, says nothing. From 20 ms on, each wait twice as long: one of them ends in between.
     let result: GenerationResult | undefined
-    for (let round = 0; (result?.finishReason !== 'abort' || result.ids.length === 0) && round < 8; round++) {
+    for (let round = 0; (result?.finishReason !== 'abort' || result.ids.length === 0) && round < 24; round++) {
       const control = new AbortController()
       const long = sampler.generate({ promptIds, sampling: sampling({ max_tokens: 200 }), signal: control.signal })
-      await sampler.generate({ promptIds, sampling: short })
+      await setTimeout(20 * 2 ** (round % 8))
       control.abort()
       result = await long
     }
@@ -184,7 +185,7 @@ describe('adapters', () => {
       await sampler.generate({ promptIds, sampling: short })
       // Held still, so that what it has sent is read before it dies: on a busy machine that may be whole answers.
       process.kill(-pid!, 'SIGSTOP')
-      await new Promise((resolve) => setTimeout(resolve, 500))
+      await setTimeout(500)
       inFlight = over.filter((isOver) => !isOver()).length
     }
     expect(inFlight, 'requests in the middle of which the server is killed').toBe(6)
@@ -195,6 +196,19 @@ describe('adapters', () => {
     expect(sampler.stats.url).not.toBe(url)
     expect(results.every((r) => r.versions.every((v) => v === sampler.version))).toBe(true)
     expect(await adapters()).toEqual([name(sampler.version)])
+  })
+
+  it('takes a push while it comes back from kill -9: the weights that a new server gets are those of then', async () => {
+    const { pid, restarts } = sampler.stats
+    const next = sampler.version + 1
+    await moveAdapter(trainer.decoder, next)
+    process.kill(-pid!, 'SIGKILL')
+    await sampler.push(next)
+    const { versions } = await sampler.generate({ promptIds: trainer.encode('Write a long story'), sampling: short })
+    expect(versions).toEqual([next, next])
+    expect(sampler.stats).toMatchObject({ restarts: restarts + 1 })
+    expect(sampler.gone).toBe(false)
+    expect(await adapters()).toEqual([name(next)])
   })
 
   it('leaves no server and no weights behind', async () => {

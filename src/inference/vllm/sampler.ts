@@ -76,6 +76,8 @@ export class VllmSampler implements Generator {
   #reviving: Promise<boolean> | undefined
   /** Names of the adapters in the server. */
   readonly #loaded = new Set<string>()
+  /** Settles when no weights are brought to the server. */
+  #installing: Promise<void> = Promise.resolve()
   /** While full weights are replaced, new requests wait. */
   #gate: Promise<void> = Promise.resolve()
   #noise = 0
@@ -195,7 +197,7 @@ export class VllmSampler implements Generator {
     const policy: Policy = {
       version, dir, model, inFlight: 0, sha: dir ? await shaOf(dir) : '', scores: await this.#trainerScores(),
     } // prettier-ignore
-    const end = begin + pushMs
+    let end = begin + pushMs
     const left = () => Math.max(1000, end - performance.now())
     let probe
     this.#arriving = version
@@ -203,16 +205,21 @@ export class VllmSampler implements Generator {
       while (true) {
         const life = this.#life
         try {
-          await withRetries((ms) => this.#install(policy, ms), left())
-          probe = await this.#probe(policy, last, left())
+          probe = await this.#alone(async () => {
+            await withRetries((ms) => this.#install(policy, ms), left())
+            const found = await this.#probe(policy, last, left())
+            this.#current = policy
+            return found
+          })
           break
         } catch (error) {
-          // The server may be dying under the push: its next life gets the old weights, and then these.
-          if (!(error instanceof VllmError) || !error.passing || performance.now() > end || this.#closed) throw error
-          await this.#revive(life)
+          if (!(error instanceof VllmError) || !error.passing || this.#closed) throw error
+          // The server may be dying under the push: its next life gets the old weights, and then these, which it has the whole limit for.
+          const wasWell = await this.#revive(life)
+          if (wasWell && performance.now() > end) throw error
+          if (!wasWell) end = performance.now() + pushMs
         }
       }
-      this.#current = policy
     } finally {
       this.#arriving = undefined
     }
@@ -340,13 +347,26 @@ export class VllmSampler implements Generator {
   async #equip(): Promise<void> {
     const { kind, probeIds, pushMs, log } = this.#options
     this.#found = await checkServer(this.#host.api, this.#options, probeIds)
-    const policy = this.#current
-    if (!policy) return
-    if (kind === 'full') policy.model = this.#found.base
-    await this.#unloadOthers()
-    await this.#install(policy, pushMs)
-    await this.#probe(policy, policy, pushMs)
-    log(`vLLM is back with the weights of version ${policy.version}`)
+    await this.#alone(async () => {
+      // Of now: a push that was under way may have brought its own to the new server meanwhile, and have let the files of those before it go.
+      const policy = this.#current
+      if (!policy) return
+      if (kind === 'full') policy.model = this.#found.base
+      await this.#unloadOthers()
+      await this.#install(policy, pushMs)
+      await this.#probe(policy, policy, pushMs)
+      log(`vLLM is back with the weights of version ${policy.version}`)
+    })
+  }
+
+  /** Runs `work` when what was given before it is over: a push, and bringing a new server the current weights, must not mix. */
+  async #alone<T>(work: () => Promise<T>): Promise<T> {
+    const mine = this.#installing.then(work)
+    this.#installing = mine.then(
+      () => {},
+      () => {},
+    )
+    return await mine
   }
 
   /**
