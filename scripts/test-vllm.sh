@@ -11,7 +11,4 @@ bash scripts/setup-vllm.sh
 use_node
 quick_shaders
 export DAWN_RL_VLLM=1
-# The CPU build pins a server's threads to all cores but the last. Two servers at a time, as two test files have them, then share one core of two, with the compiler
-# that each of them calls: on CI one did not answer for 400 s, and another for the 120 s of a push.
-export VLLM_CPU_OMP_THREADS_BIND=${VLLM_CPU_OMP_THREADS_BIND-nobind}
 exec "$NODE" node_modules/vitest/vitest.mjs run test/vllm "$@"

@@ -1,6 +1,6 @@
 /** The trainer's side of a vLLM test: the tiny model on the device, and samplers over real servers that are sent its weights. */
 import { existsSync, mkdtempSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { availableParallelism, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Gpu } from '../../src/gpu/gpu.ts'
 import { VllmSampler, type VllmSamplerOptions } from '../../src/inference/vllm/sampler.ts'
@@ -19,8 +19,14 @@ export const python = join(root, '.venv-vllm/bin/python')
 export const maxLength = 512
 export const rank = 8
 
-/** Why there is nothing to test here; CI sets DAWN_RL_VLLM and must have it. */
+/**
+ * To be called first by each file of tests: throws where there is no vLLM, as CI sets DAWN_RL_VLLM and must have it.
+ * The servers of a file get one core. Of its own accord the CPU build pins its threads to all cores but the last, so the servers of two files that run side by
+ * side shared one core of two, with the compiler that each of them calls: one did not answer for 400 s. Not pinned at all, its threads wait for each other.
+ */
 export function vllmIsThere(): boolean {
+  const worker = Number(process.env.VITEST_POOL_ID ?? 1) - 1
+  process.env.VLLM_CPU_OMP_THREADS_BIND ??= String(worker % availableParallelism())
   if (existsSync(python)) return true
   throw new Error(`there is no ${python}: run bash scripts/test-vllm.sh`)
 }
