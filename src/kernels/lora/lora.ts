@@ -58,8 +58,9 @@ export function loraDown(
   projections: LoraDown[],
   stacked?: StackedRows,
 ): void {
-  // High, so that the matrices are loaded for many rows; and a dispatch of one workgroup needs no second thread of the driver, which would wake too late.
-  const MT = [4, 8, 16].find((height) => capacityOf(rows) <= height) ?? 32
+  // High, so that the matrices are loaded for many rows, but two workgroups of it: one thread of the driver takes twice as long, and cores that are kept awake
+  // (src/gpu/awake.ts) do not come too late for the other half.
+  const MT = [4, 8, 16].find((height) => capacityOf(rows) <= 2 * height) ?? 32
   const params: Record<string, Count> = { rows, k, rank, own: stacked?.own ?? 0, width: stacked?.width ?? 0 }
   for (let g = 0; g < maxGroup; g++) {
     params[`a_${g}`] = (projections[g]?.a.offset ?? 0) / 4
