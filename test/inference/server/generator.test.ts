@@ -3,8 +3,12 @@
  * that are pushed by name and with full weights that are reloaded in place.
  */
 import { spawn, type ChildProcess } from 'node:child_process'
+import { once } from 'node:events'
+import { createServer, request as httpRequest } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { afterAll, describe, expect, it } from 'vitest'
 import { UserError } from '../../../src/common/errors.ts'
 import { Gpu } from '../../../src/gpu/gpu.ts'
@@ -100,6 +104,52 @@ describe('adapters by name', () => {
     await again.close()
     expect((await api.models()).filter((card) => card.parent)).toEqual([])
     trainer.decoder.release()
+  })
+
+  it('go to a server that lost them while others are pushed: one after the other, and never from a folder that is gone', async () => {
+    const { url } = opened
+    const direct = new VllmApi(url)
+    const trainer = await openTrainer(gpu, 'lora')
+    // In front of the server, so that one answer can be held back: the last that is waited for before the lost weights are loaded anew.
+    let lists = NaN
+    const held = Promise.withResolvers<void>()
+    const release = Promise.withResolvers<void>()
+    const front = createServer(async (request, response) => {
+      if (request.url === '/v1/models' && ++lists === 3) {
+        held.resolve()
+        await release.promise
+      }
+      const { method, headers } = request
+      const onward = httpRequest(`${url}${request.url}`, { method, headers }, (answer) => {
+        response.writeHead(answer.statusCode!, answer.headers)
+        answer.pipe(response)
+      })
+      request.pipe(onward.on('error', () => response.destroy()))
+    })
+    await once(front.listen(0, '127.0.0.1'), 'listening')
+    const where = { url: `http://127.0.0.1:${(front.address() as AddressInfo).port}` }
+    const sampler = await VllmSampler.open(samplerOptions(trainer, where, join(folder.path, 'lost'), { runName: 'lost' }), 0)
+    const ask = () =>
+      sampler.generate({ promptIds: trainer.encode('Reverse the text: lost'), sampling: sampling({ max_tokens: 2 }) })
+    try {
+      await direct.unloadAdapter('lost-v000000')
+      lists = 0
+      const asked = ask()
+      await held.promise
+      await moveAdapter(trainer.decoder, 1)
+      const pushed = sampler.push(1)
+      // Time enough for the push, if it did not wait.
+      await Promise.race([pushed, sleep(3000)])
+      release.resolve()
+      await Promise.all([asked, pushed])
+      expect((await ask()).versions).toEqual([1, 1])
+      expect(sampler.gone).toBe(false)
+    } finally {
+      release.resolve()
+      await sampler.close()
+      front.close()
+      trainer.decoder.release()
+    }
   })
 })
 
