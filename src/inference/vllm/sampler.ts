@@ -7,9 +7,8 @@
  * - A server that dies is started again, is given the newest weights, and is asked again what it had not finished: nobody above notices.
  * - After every push a probe proves that the weights arrived (probe.ts).
  */
-import { createHash } from 'node:crypto'
-import { createReadStream, readdirSync, rmSync } from 'node:fs'
-import { join, resolve } from 'node:path'
+import { rmSync } from 'node:fs'
+import { resolve } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { UserError } from '../../common/errors.ts'
 import type { GenerationRequest, GenerationResult, Generator, Metrics, PolicyVersion } from '../../common/types.ts'
@@ -18,9 +17,10 @@ import { Sequence, type EndRules } from '../sequence.ts'
 import { VllmError } from './api.ts'
 import { checkMaxLoras, checkServer, explainLoadError, explainRefusal, type Found, type Needs } from './checks.ts'
 import { VllmHost, type HostOptions } from './host.ts'
+import { shaOf, type Policy } from './policy.ts'
 import { distance, OTHER_MODEL, probePositions, staleBecause } from './probe.ts'
 import { COMPLETIONS, GENERATE, requestBody, takeStream, tellsLogprob } from './requests.ts'
-import { pauseMs, unlessAborted, withRetries } from './wait.ts'
+import { oneAtATime, pauseMs, unlessAborted, withRetries } from './wait.ts'
 
 export interface VllmSamplerOptions extends HostOptions, Needs {
   /** Adapters are named after it. */
@@ -43,19 +43,6 @@ export interface VllmSamplerOptions extends HostOptions, Needs {
   pushMs: number
 }
 
-/** The weights of a version, where they are, and who still uses them. */
-interface Policy {
-  version: PolicyVersion
-  /** Empty for the model as the server loaded it. */
-  dir: string
-  /** In requests. */
-  model: string
-  sha: string
-  /** The trainer's log-probabilities of the probe. */
-  scores: ArrayLike<number>
-  inFlight: number
-}
-
 /** A request that fails although the server is well is asked so often. */
 const TRIES = 4
 /** Nats a token: what float32 may differ by in another order of summation. */
@@ -76,8 +63,8 @@ export class VllmSampler implements Generator {
   #reviving: Promise<boolean> | undefined
   /** Names of the adapters in the server. */
   readonly #loaded = new Set<string>()
-  /** Settles when no weights are brought to the server. */
-  #installing: Promise<void> = Promise.resolve()
+  /** A push, and bringing a new server the current weights, do not mix. */
+  readonly #alone = oneAtATime()
   /** While full weights are replaced, new requests wait. */
   #gate: Promise<void> = Promise.resolve()
   #noise = 0
@@ -359,16 +346,6 @@ export class VllmSampler implements Generator {
     })
   }
 
-  /** Runs `work` when what was given before it is over: a push, and bringing a new server the current weights, must not mix. */
-  async #alone<T>(work: () => Promise<T>): Promise<T> {
-    const mine = this.#installing.then(work)
-    this.#installing = mine.then(
-      () => {},
-      () => {},
-    )
-    return await mine
-  }
-
   /**
    * Unloads adapters under this run's names that it does not use: a run that was killed left them, with weights that need not be those of this one,
    * or the server kept them while it could not be reached. Requests that still run on one end on it; what is refused shows with the next push.
@@ -406,15 +383,4 @@ export class VllmSampler implements Generator {
     const unloaded = this.#loaded.delete(model) ? this.#host.api.unloadAdapter(model) : Promise.resolve()
     void unloaded.catch(() => {}).then(() => rmSync(dir, { recursive: true, force: true }))
   }
-}
-
-/** SHA-256 of a folder's safetensors, one after another in the order of their names; of an adapter, what `sha256sum` says of its file. */
-async function shaOf(dir: string): Promise<string> {
-  const hash = createHash('sha256')
-  for (const file of readdirSync(dir)
-    .filter((f) => f.endsWith('.safetensors'))
-    .toSorted()) {
-    for await (const chunk of createReadStream(join(dir, file))) hash.update(chunk as Buffer)
-  }
-  return hash.digest('hex')
 }

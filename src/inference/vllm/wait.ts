@@ -52,3 +52,13 @@ export async function unlessAborted<T>(work: Promise<T>, signal: AbortSignal | u
     promise.catch(() => {})
   }
 }
+
+/** Gives a function that runs what it is given one after the other, in the order in which it was given, whether the one before failed or not. */
+export function oneAtATime(): <T>(work: () => Promise<T>) => Promise<T> {
+  let before: Promise<unknown> = Promise.resolve()
+  return (work) => {
+    const mine = before.then(work)
+    before = mine.catch(() => {})
+    return mine
+  }
+}
