@@ -1,7 +1,7 @@
 /** A run's server with adapters: the suite of generators, pushes, and what a server that was started otherwise is refused for. */
 import { existsSync, readdirSync } from 'node:fs'
 import { join } from 'node:path'
-import { setTimeout } from 'node:timers/promises'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { UserError } from '../../src/common/errors.ts'
 import type { GenerationResult } from '../../src/common/types.ts'
@@ -39,7 +39,7 @@ describe('adapters', () => {
   const adapters = async () =>
     (await new VllmApi(sampler.stats.url).models()).filter((card) => card.parent).map((card) => card.id)
   const until = async (condition: () => Promise<boolean>) => {
-    for (let n = 0; n < 600 && !(await condition()); n++) await setTimeout(50)
+    for (let n = 0; n < 600 && !(await condition()); n++) await sleep(50)
     expect(await condition()).toBe(true)
   }
   const name = (version: number) => `test-v${String(version).padStart(6, '0')}`
@@ -101,7 +101,7 @@ describe('adapters', () => {
     for (let round = 0; (result?.finishReason !== 'abort' || result.ids.length === 0) && round < 24; round++) {
       const control = new AbortController()
       const long = sampler.generate({ promptIds, sampling: sampling({ max_tokens: 200 }), signal: control.signal })
-      await setTimeout(20 * 2 ** (round % 8))
+      await sleep(20 * 2 ** (round % 8))
       control.abort()
       result = await long
     }
@@ -185,7 +185,7 @@ describe('adapters', () => {
       await sampler.generate({ promptIds, sampling: short })
       // Held still, so that what it has sent is read before it dies: on a busy machine that may be whole answers.
       process.kill(-pid!, 'SIGSTOP')
-      await setTimeout(500)
+      await sleep(500)
       inFlight = over.filter((isOver) => !isOver()).length
     }
     expect(inFlight, 'requests in the middle of which the server is killed').toBe(6)
