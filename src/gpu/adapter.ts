@@ -7,6 +7,7 @@
 import { create, globals } from 'webgpu'
 import { CLI, SCRIPTS } from '../common/commands.ts'
 import { UserError } from '../common/errors.ts'
+import { separateDriverCache } from './driver-cache.ts'
 import { widestBinding } from './pool.ts'
 
 Object.assign(globalThis, globals)
@@ -76,6 +77,7 @@ export async function openDevice(
   const name = options.adapter ?? process.env.DAWN_RL_ADAPTER
   const flags = dawnFlags(checks)
   if (name) flags.push(`adapter=${name}`)
+  separateDriverCache()
   const gpu = create(flags)
   // Dawn throws, and lists what there is, where none has the name.
   const adapter = await findAdapter(gpu).catch(() => null)

@@ -5,6 +5,7 @@
 import { create } from 'webgpu'
 import { messageOf } from '../common/errors.ts'
 import { dawnFlags } from './adapter.ts'
+import { separateDriverCache } from './driver-cache.ts'
 
 export interface AdapterFacts {
   /** Part of this is what DAWN_RL_ADAPTER takes. */
@@ -35,6 +36,7 @@ export interface AdapterFacts {
  * @throws Error where the `webgpu` package does not load.
  */
 export async function listAdapters(): Promise<AdapterFacts[]> {
+  separateDriverCache()
   const list: AdapterFacts[] = []
   for (const { backend, name } of await namedAdapters()) {
     const gpu = create([...dawnFlags(true), `backend=${backend}`, `adapter=${name}`])

@@ -1,0 +1,32 @@
+/**
+ * A cache of its own for a software driver that is asked for another width of vectors.
+ *
+ * Lavapipe keeps what it compiled in Mesa's cache under a key that leaves out how wide its vectors are (Mesa 25.0: `LP_NATIVE_VECTOR_WIDTH`, 256 bits unless
+ * somebody says otherwise). A process of another width is given that code, and a call from one to the other hands over half of a vector: reads of textures
+ * came back as 0 in the upper lanes, silently (bench/LOG.md). So each other width gets a folder of its own.
+ */
+import { mkdirSync } from 'node:fs'
+import { homedir } from 'node:os'
+import { join } from 'node:path'
+
+/** What the driver takes where nobody says anything. */
+const usualBits = 256
+
+/**
+ * Sets MESA_SHADER_CACHE_DIR, or where that folder cannot be made MESA_SHADER_CACHE_DISABLE, when LP_NATIVE_VECTOR_WIDTH names another width. To be called
+ * before the driver is loaded; a second call changes nothing.
+ */
+export function separateDriverCache(env: NodeJS.ProcessEnv = process.env): void {
+  const bits = Number(env.LP_NATIVE_VECTOR_WIDTH ?? usualBits)
+  if (!Number.isInteger(bits) || bits === usualBits) return
+  const own = `lavapipe-${bits}-bit`
+  const base = env.MESA_SHADER_CACHE_DIR || join(env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'dawn-rl')
+  if (base.endsWith(own)) return
+  const folder = join(base, own)
+  try {
+    mkdirSync(folder, { recursive: true })
+    env.MESA_SHADER_CACHE_DIR = folder
+  } catch {
+    env.MESA_SHADER_CACHE_DISABLE = 'true'
+  }
+}
