@@ -3,6 +3,7 @@ import { expect, test } from 'vitest'
 import { weightView } from '../../src/kernels/common/weight.ts'
 import { loraDown, takesLoraDown } from '../../src/kernels/lora/lora.ts'
 import { linear } from '../../src/kernels/matmul/matmul.ts'
+import { rmsNorm } from '../../src/kernels/norm/norm.ts'
 import { bounds, openBench, sameBits } from './harness.ts'
 
 const bench = await openBench()
@@ -44,6 +45,34 @@ test.skipIf(!bench.cpu)('each projection of a group has the bits of its own matm
         const alone = bench.out(rows * rank)
         linear(gpu, input, rows, weightView('A', a, rank, k), alone, { alpha: scale })
         sameBits(`projection ${g}`, await bench.down(out, rows * rank), await bench.down(alone, rows * rank))
+      }
+    })
+  }
+})
+
+test.skipIf(!bench.cpu)('a norm on the way: the bits of the norm and then the products', async () => {
+  for (const [rows, k, rank, group] of [
+    [1, 576, 8, 3],
+    [2, 64, 16, 1],
+    [5, 72, 8, 2],
+    [32, 576, 8, 3],
+    [33, 200, 24, 1],
+    [64, 1024, 16, 2],
+  ]) {
+    await bench.run(`norm and lora ${rows} ${k} ${rank} ${group}`, {}, async () => {
+      const [input, gain] = [bench.up(bench.normals(rows * k, 3)), bench.up(bench.normals(k))]
+      const bank = bench.up(bench.normals(group * rank * k))
+      const ranges = Array.from({ length: group }, (_, g) => ({ buffer: bank, offset: g * rank * k * 4, bytes: rank * k * 4 }))
+      const partsOf = () => ranges.map((a, g) => ({ a, scale: 1.5 - g, out: bench.out(rows * rank) }))
+      const [normed, alone, rstd] = [bench.out(rows * k), bench.out(rows * k), bench.out(rows)]
+      const [parts, after] = [partsOf(), partsOf()]
+      loraDown(gpu, input, rows, k, rank, parts, { norm: { gain, eps: 1e-5, out: normed } })
+      rmsNorm(gpu, input, gain, alone, rstd, rows, k, 1e-5)
+      loraDown(gpu, alone, rows, k, rank, after)
+      sameBits('norm', await bench.down(normed, rows * k), await bench.down(alone, rows * k))
+      for (let g = 0; g < group; g++) {
+        const [one, two] = await Promise.all([parts, after].map((of) => bench.down(of[g].out, rows * rank)))
+        sameBits(`projection ${g}`, one, two)
       }
     })
   }

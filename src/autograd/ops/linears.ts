@@ -5,7 +5,7 @@
 import type { BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import type { Gate } from '../../kernels/elementwise/elementwise.ts'
-import { loraDown, stackedDown, takesLoraDown, type StackLayout } from '../../kernels/lora/lora.ts'
+import { loraDown, stackedDown, takesDownNorm, takesLoraDown, type StackLayout } from '../../kernels/lora/lora.ts'
 import { downRanges, downStride, groupDown, takesDown } from '../../kernels/matmul/group-tile.ts'
 import { groupTier, linearGated, linearGroup, takesNorm, takesRotary } from '../../kernels/matmul/group.ts'
 import type { GroupLora, GroupMember, GroupRotary, GroupTier, InputNorm } from '../../kernels/matmul/group.ts'
@@ -208,9 +208,10 @@ export function swiGlu(
 
 /** How projections of one input run. */
 interface Arrangement {
-  /** What they read: x, or its norm where no kernel of theirs makes that by itself (`norm`). */
+  /** What they read: x, or its norm where no kernel of theirs makes that by itself (`norm`). With `downNorm` it is there after LoRA's first products, of `x`. */
   input: Tensor
   norm?: InputNorm
+  downNorm?: InputNorm & { x: Tensor }
   members: GroupMember[]
   /** The kernel that does all of them; none: one by one. */
   tier?: GroupTier
@@ -252,6 +253,12 @@ function arranged(
   if (tier && !tape.recording && takesNorm(gpu, tier, members, x.rows, { gated, rotary: turns })) {
     return { input: x, norm: { gain: norm.gain, eps: norm.eps }, members, tier, turns, atOnce }
   }
+  // Where the gate is a kernel of its own, the two products before it are asked for anew.
+  const first = down === 'cpu' && !adapters && !tape.recording && (tier || (atOnce && !gated))
+  if (first && takesDownNorm(x.rows, own[0].rank)) {
+    const input = tape.tensor(x.rows, x.columns, norm.name, false)
+    return { input, downNorm: { x, gain: norm.gain, eps: norm.eps }, members, tier, turns, atOnce }
+  }
   return { input: rmsNorm(tape, x, norm), members, tier, turns, atOnce }
 }
 
@@ -272,7 +279,7 @@ function membersOf(projections: Projection[], adapters: RowAdapters | undefined)
 /** LoRA's first product for all of them; nothing where they have no adapter. */
 function downs(
   tape: Tape,
-  { input, norm, tier }: Arrangement,
+  { input, norm, downNorm, tier }: Arrangement,
   projections: Projection[],
   adapters: RowAdapters | undefined,
 ): (GroupLora & { tensors: Tensor[] }) | undefined {
@@ -293,6 +300,10 @@ function downs(
   const xa = tensors.map(({ buffer }) => buffer)
   const outs = parts.map((part, i) => ({ ...part, out: xa[i] }))
   if (stacked) stackedDown(gpu, input.buffer, rows, k, rank, outs, stacked)
-  else loraDown(gpu, input.buffer, rows, k, rank, outs)
+  else if (!downNorm) loraDown(gpu, input.buffer, rows, k, rank, outs)
+  else {
+    const { x, gain, eps } = downNorm
+    loraDown(gpu, x.buffer, rows, k, rank, outs, { norm: { gain, eps, out: input.buffer } })
+  }
   return { rank, xa, tensors }
 }

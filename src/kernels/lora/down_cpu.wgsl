@@ -5,7 +5,9 @@
 // so its bits.
 // STACKED: A_g holds the adapters of several places one below the other, and row m gets the product with that of places[m] alone, times its scale; the
 // others' values are 0. A workgroup none of whose rows has the place of its 8 does no product. Which rank is whose: stack.wgsl.
-struct Params { rows: u32, k: u32, rank: u32, a_0: u32, a_1: u32, a_2: u32, scale_0: f32, scale_1: f32, scale_2: f32, own: u32, width: u32, scales_0: u32, scales_1: u32, scales_2: u32 }
+// NORM: x is normalised first, with the bits of norm/rms_norm.wgsl (gain (K)), and `normed` (rows, K) gets it for the projections: a dispatch less, which costs more
+// than the norm of few rows.
+struct Params { rows: u32, k: u32, rank: u32, a_0: u32, a_1: u32, a_2: u32, scale_0: f32, scale_1: f32, scale_2: f32, own: u32, width: u32, scales_0: u32, scales_1: u32, scales_2: u32, eps: f32 }
 @group(0) @binding(0) var<storage, read> x: array<vec4f>;
 @group(0) @binding(1) var<storage, read> bank: array<vec4f>;
 #for g in 0..GROUP
@@ -15,6 +17,12 @@ struct Params { rows: u32, k: u32, rank: u32, a_0: u32, a_1: u32, a_2: u32, scal
 @group(0) @binding(5) var<storage, read> places: array<u32>;
 @group(0) @binding(6) var<storage, read> scales: array<f32>;
 #include "stack.wgsl"
+#endif
+
+#if NORM
+@group(0) @binding(7) var<storage, read> x_values: array<f32>;
+@group(0) @binding(8) var<storage, read> gain: array<vec4f>;
+@group(0) @binding(9) var<storage, read_write> normed: array<vec4f>;
 #endif
 
 @compute @workgroup_size(8)
@@ -40,9 +48,32 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   var acc_$(m)_$(g) = 0.0;
 #end
 #end
-  for (var c = 0u; c < turns; c += 2u) {
+#if NORM
 #for i in 0..MT/4
+  var rstd$(i) = 0.0;
+#end
+  let count = min($(MT)u, p.rows - m0);
+  for (var m = 0u; m < count; m++) {
+    let at = (m0 + m) * p.k + lane;
+    var sum = 0.0;
+    for (var c = 0u; c < p.k; c += 8u) { let v = x_values[at + c]; sum = fma(v, v, sum); }
+    let one = 1.0 / sqrt(subgroupAdd(sum) / f32(p.k) + p.eps);
+#for i in 0..MT/4
+    rstd$(i) = select(rstd$(i), one, m == $(4*i)u + lane / 2u);
+#end
+  }
+#endif
+  for (var c = 0u; c < turns; c += 2u) {
+#if NORM
+    let gain_of = gain[lane % 2u + c];
+#endif
+#for i in 0..MT/4
+#if NORM
+    let x$(i) = x[x_at$(i) + c] * rstd$(i) * gain_of;
+    if (group.y == 0u && m0 + $(4*i)u + lane / 2u < p.rows) { normed[x_at$(i) + c] = x$(i); }
+#else
     let x$(i) = x[x_at$(i) + c];
+#endif
 #end
 #for g in 0..GROUP
     let lo$(g) = bank[a_at$(g) + c];

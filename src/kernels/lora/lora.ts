@@ -1,6 +1,6 @@
 /** LoRA's first product, x Aᵀ, for several projections of one input at once; and for rows of several adapters, whose matrices lie one below the other. */
 import { fileURLToPath } from 'node:url'
-import type { BufferRange, Gpu } from '../../gpu/gpu.ts'
+import type { Binding, BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, groupsOf, times, type Count } from '../../gpu/size.ts'
 import { dispatchFlat } from '../common/lanes.ts'
@@ -36,6 +36,25 @@ export interface StackedRows extends StackLayout {
   perProjection: number
 }
 
+/** RMSNorm of the input, made on the way: `out` (rows, k) gets it too. */
+export interface DownNorm {
+  gain: Binding
+  eps: number
+  out: GpuBuffer
+}
+
+/**
+ * Ranks up to which `loraDown` normalises its input itself, on few rows: each 8 of the rank do it again, and many rows are normalised faster by as many
+ * workgroups.
+ */
+const normRank = 16
+const normRows = 64
+
+/** Whether `loraDown` takes a norm: where it takes these at all, and a dispatch costs more than doing the norm again. */
+export function takesDownNorm(rows: Count, rank: number): boolean {
+  return rank <= normRank && capacityOf(rows) <= normRows
+}
+
 /** Most projections that one dispatch takes. */
 const maxGroup = 3
 
@@ -47,7 +66,8 @@ export function takesLoraDown(gpu: Gpu, k: number, projections: BufferRange[]): 
 
 /**
  * out = scale * x Aᵀ for each projection, with the bits of `linear`. x (rows, k); rank a multiple of 8.
- * @param stacked each row gets the product with its own adapter's part of A, times that one's scale, and 0 for the others
+ * @param options.stacked each row gets the product with its own adapter's part of A, times that one's scale, and 0 for the others
+ * @param options.norm of x, where `takesDownNorm`: not with `stacked`, whose workgroups may do nothing
  */
 export function loraDown(
   gpu: Gpu,
@@ -56,20 +76,22 @@ export function loraDown(
   k: number,
   rank: number,
   projections: LoraDown[],
-  stacked?: StackedRows,
+  { stacked, norm }: { stacked?: StackedRows; norm?: DownNorm } = {},
 ): void {
   // High, so that the matrices are loaded for many rows, but two workgroups of it: one thread of the driver takes twice as long, and cores that are kept awake
   // (src/gpu/awake.ts) do not come too late for the other half.
   const MT = [4, 8, 16].find((height) => capacityOf(rows) <= 2 * height) ?? 32
-  const params: Record<string, Count> = { rows, k, rank, own: stacked?.own ?? 0, width: stacked?.width ?? 0 }
+  const params: Record<string, Count> = { rows, k, rank, eps: norm?.eps ?? 0, own: stacked?.own ?? 0, width: stacked?.width ?? 0 }
   for (let g = 0; g < maxGroup; g++) {
     params[`a_${g}`] = (projections[g]?.a.offset ?? 0) / 4
     params[`scale_${g}`] = projections[g]?.scale ?? 0
     params[`scales_${g}`] = g * (stacked?.perProjection ?? 0)
   }
   const outs = projections.map(({ out }) => out)
-  const bindings = [x, projections[0].a.buffer, ...outs, ...(stacked ? [stacked.places, stacked.scales] : [])]
-  const kernel = gpu.kernel(paths.down, { GROUP: projections.length, MT, STACKED: Number(!!stacked) })
+  const bindings: Binding[] = [x, projections[0].a.buffer, ...outs]
+  if (stacked) bindings.push(stacked.places, stacked.scales)
+  if (norm) bindings.push(x, norm.gain, norm.out)
+  const kernel = gpu.kernel(paths.down, { GROUP: projections.length, MT, STACKED: Number(!!stacked), NORM: Number(!!norm) })
   gpu.dispatch(kernel, bindings, params, [groupsOf(rows, MT), rank / 8])
 }
 
@@ -86,7 +108,7 @@ export function stackedDown(
   const matrices = projections.map(({ a }) => a)
   if (takesLoraDown(gpu, k, matrices)) {
     const scaled = projections.map((projection) => ({ ...projection, scale: 1 }))
-    return loraDown(gpu, x, rows, k, rank, scaled, stacked)
+    return loraDown(gpu, x, rows, k, rank, scaled, { stacked })
   }
   const { places, scales, own, width, perProjection } = stacked
   projections.forEach(({ a, out }, g) => {
