@@ -24,7 +24,14 @@ const rollout = (text, reward) => ({ advantage: 0.1, rollout: { exampleId: 0, en
   prompt: [{ role: 'user', content: 'Capital of Peru?' }], completion: [{ role: 'assistant', content: text }], metrics: {}, promptIds: [1],
   completion_tokens: { ids: [5], logprobs: [0], versions: [0] }, isTruncated: false, stopCondition: 'eos', error: null, seed: 1, timing: {} } })
 const step = (n) => out.step(n, row(n), [rollout('Lima, of course', 1), rollout('Cusco', 0), rollout('Quito', 0.5)])
-const at = async (n) => { while (!existsSync('go' + n)) await new Promise((r) => setTimeout(r, 20)) }
+// A test that failed has killed what made this terminal, and SIGHUP ends no run.
+const parent = process.ppid
+const at = async (n) => {
+  while (!existsSync('go' + n)) {
+    if (process.ppid !== parent) process.exit(1)
+    await new Promise((r) => setTimeout(r, 20))
+  }
+}
 process.on('SIGINT', () => console.error('\\nasked to stop'))
 out.gpuBytes = () => 2 ** 30
 out.print('hello')
