@@ -98,7 +98,7 @@ function examine(): Report {
     memoryGiB: { total: gib(totalmem()), free: gib(freemem()) },
     environment: Object.fromEntries(
       Object.entries(process.env)
-        .filter(([name]) => /^(DAWN_RL_|VK_|LIBGL_|MESA_|CUDA_VISIBLE)/.test(name))
+        .filter(([name]) => /^(DAWN_RL_|VK_|LIBGL_|MESA_|LP_|GALLIVM_|CUDA_VISIBLE)/.test(name))
         // A bug report is read by everybody.
         .map(([name, value]) => [name, name.endsWith('_KEY') ? '(set)' : value]),
     ) as Record<string, string>,

@@ -9,6 +9,7 @@ import * as attention from '../../src/kernels/attention/attention.ts'
 import { add, dropout, siluGate } from '../../src/kernels/elementwise/elementwise.ts'
 import { embedding } from '../../src/kernels/embedding/embedding.ts'
 import { logitsBackward, scoreRows, statisticsWords } from '../../src/kernels/head/head.ts'
+import { loraDown } from '../../src/kernels/lora/lora.ts'
 import { linear, linearBackwardInput, linearBackwardWeight } from '../../src/kernels/matmul/matmul.ts'
 import { addColumnSums, rmsNorm, rmsNormBackward, rmsNormGain } from '../../src/kernels/norm/norm.ts'
 import { rope } from '../../src/kernels/rope/rope.ts'
@@ -284,4 +285,27 @@ describe.each(modes)('$name', ({ name: mode, facts, needs }) => {
       facts,
     )
   })
+})
+
+test.skipIf(!bench.cpu)("LoRA's first product, with a norm on the way and without", async () => {
+  for (const [capacity, k, rank] of [
+    [33, 72, 8],
+    [64, 576, 16],
+    [4, 64, 8],
+  ]) {
+    for (const normed of [false, true]) {
+      await check(`down ${capacity} x ${k} x ${rank}${normed ? ', norm' : ''}`, () => {
+        const x = normals(capacity, k)
+        const bank = bench.up(bench.normals(2 * rank * k))
+        const [gain, to] = [bench.up(bench.normals(k)), normed ? output(capacity, k) : undefined]
+        const parts = [0, 1].map((g) => ({
+          a: { buffer: bank, offset: g * rank * k * 4, bytes: rank * k * 4 },
+          scale: 1.5 - g,
+          out: output(capacity, rank),
+        }))
+        const norm = to && { gain, eps: 1e-5, out: to }
+        return { capacity, numbers: [1, 3, capacity - 1], run: (rows) => loraDown(gpu, x, rows, k, rank, parts, { norm }) }
+      })
+    }
+  }
 })

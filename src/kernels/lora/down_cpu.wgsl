@@ -52,7 +52,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #for i in 0..MT/4
   var rstd$(i) = 0.0;
 #end
-  let count = min($(MT)u, p.rows - m0);
+  let count = min($(MT)u, max(p.rows, m0) - m0);
   for (var m = 0u; m < count; m++) {
     let at = (m0 + m) * p.k + lane;
     var sum = 0.0;
