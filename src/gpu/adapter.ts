@@ -66,6 +66,12 @@ export function dawnFlags(checks: boolean): string[] {
   return [`enable-dawn-features=${on.join(',')}`, 'disable-dawn-features=timestamp_quantization']
 }
 
+/** Dawn with these switches; every part of the project that wants one takes it from here. */
+export function createInstance(flags: string[]): GPU {
+  separateDriverCache()
+  return create(flags)
+}
+
 /**
  * Opens the adapter that `options` ask for.
  * @throws UserError where there is none, saying which command mends it.
@@ -77,8 +83,7 @@ export async function openDevice(
   const name = options.adapter ?? process.env.DAWN_RL_ADAPTER
   const flags = dawnFlags(checks)
   if (name) flags.push(`adapter=${name}`)
-  separateDriverCache()
-  const gpu = create(flags)
+  const gpu = createInstance(flags)
   // Dawn throws, and lists what there is, where none has the name.
   const adapter = await findAdapter(gpu).catch(() => null)
   if (!adapter) {

@@ -6,8 +6,8 @@
  * came back as 0 in the upper lanes, silently (bench/LOG.md). So each other width gets a folder of its own.
  */
 import { mkdirSync } from 'node:fs'
-import { homedir } from 'node:os'
 import { join } from 'node:path'
+import { cacheFolder } from '../common/cache.ts'
 
 /** What the driver takes where nobody says anything. */
 const usualBits = 256
@@ -20,7 +20,7 @@ export function separateDriverCache(env: NodeJS.ProcessEnv = process.env): void 
   const bits = Number(env.LP_NATIVE_VECTOR_WIDTH ?? usualBits)
   if (!Number.isInteger(bits) || bits === usualBits) return
   const own = `lavapipe-${bits}-bit`
-  const base = env.MESA_SHADER_CACHE_DIR || join(env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'dawn-rl')
+  const base = env.MESA_SHADER_CACHE_DIR || cacheFolder(env)
   if (base.endsWith(own)) return
   const folder = join(base, own)
   try {

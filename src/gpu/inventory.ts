@@ -2,10 +2,8 @@
  * Every WebGPU adapter of the machine, for `doctor`. WebGPU gives one adapter to a request, so Dawn is asked for its list first (it
  * names all adapters when asked for one that is not there) and then for each by name.
  */
-import { create } from 'webgpu'
 import { messageOf } from '../common/errors.ts'
-import { dawnFlags } from './adapter.ts'
-import { separateDriverCache } from './driver-cache.ts'
+import { createInstance, dawnFlags } from './adapter.ts'
 
 export interface AdapterFacts {
   /** Part of this is what DAWN_RL_ADAPTER takes. */
@@ -36,10 +34,9 @@ export interface AdapterFacts {
  * @throws Error where the `webgpu` package does not load.
  */
 export async function listAdapters(): Promise<AdapterFacts[]> {
-  separateDriverCache()
   const list: AdapterFacts[] = []
   for (const { backend, name } of await namedAdapters()) {
-    const gpu = create([...dawnFlags(true), `backend=${backend}`, `adapter=${name}`])
+    const gpu = createInstance([...dawnFlags(true), `backend=${backend}`, `adapter=${name}`])
     // A backend that Dawn names and that does not reach WebGPU's core (old OpenGL) gives null, or throws.
     const adapter = await gpu.requestAdapter().catch(() => null)
     if (adapter) list.push(await factsOf(gpu, adapter, backend, name))
@@ -50,7 +47,7 @@ export async function listAdapters(): Promise<AdapterFacts[]> {
 async function namedAdapters(): Promise<{ backend: string; name: string }[]> {
   let words = ''
   try {
-    await create([...dawnFlags(true), 'adapter=(the list of all adapters)']).requestAdapter()
+    await createInstance([...dawnFlags(true), 'adapter=(the list of all adapters)']).requestAdapter()
   } catch (error) {
     words = messageOf(error)
   }

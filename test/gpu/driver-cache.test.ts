@@ -1,22 +1,16 @@
 /** A software driver of another vector width keeps what it compiles apart. */
 import { spawnSync } from 'node:child_process'
-import { chmodSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { expect, onTestFinished, test } from 'vitest'
+import { expect, test } from 'vitest'
 import { separateDriverCache } from '../../src/gpu/driver-cache.ts'
-
-function folder(): string {
-  const path = mkdtempSync(join(tmpdir(), 'dawn-rl-cache-'))
-  onTestFinished(() => rmSync(path, { recursive: true, force: true }))
-  return path
-}
+import { temporaryFolder } from '../monitor/helpers.ts'
 
 test('processes of three widths, one after the other with one cache, read the same texels', () => {
   const child = fileURLToPath(new URL('fixtures/texture-lanes.ts', import.meta.url))
   const { MESA_SHADER_CACHE_DIR: _, MESA_SHADER_CACHE_DISABLE: __, LP_NATIVE_VECTOR_WIDTH: ___, ...env } = process.env
-  const XDG_CACHE_HOME = folder()
+  const XDG_CACHE_HOME = temporaryFolder()
   let kernel = 0
   const read = (width?: string) => {
     const extra = width ? { LP_NATIVE_VECTOR_WIDTH: width } : {}
@@ -25,12 +19,12 @@ test('processes of three widths, one after the other with one cache, read the sa
       encoding: 'utf8',
     })
     expect(stdout, stderr).toContain('wrong')
-    return JSON.parse(stdout) as { software: string; lanes: number; wrong: number }
+    return JSON.parse(stdout) as { name: string; lanes: number; wrong: number }
   }
   const seen = [read('128'), read(), read('512'), read('128'), read()]
   expect(seen.map(({ wrong }) => wrong)).toEqual([0, 0, 0, 0, 0])
   // On another adapter the variable says nothing.
-  if (seen[0].software.startsWith('llvmpipe')) expect(seen.map(({ lanes }) => lanes)).toEqual([4, 8, 16, 4, 8])
+  if (seen[0].name.startsWith('llvmpipe')) expect(seen.map(({ lanes }) => lanes)).toEqual([4, 8, 16, 4, 8])
 })
 
 test('the usual width keeps the usual cache; another one a folder in it, once; none where no folder can be made', () => {
@@ -38,7 +32,7 @@ test('the usual width keeps the usual cache; another one a folder in it, once; n
     separateDriverCache(env)
     return env
   }
-  const home = folder()
+  const home = temporaryFolder()
   for (const env of [{}, { LP_NATIVE_VECTOR_WIDTH: '256' }, { LP_NATIVE_VECTOR_WIDTH: 'wide' }])
     expect(set({ ...env })).toEqual(env)
   const wide = { LP_NATIVE_VECTOR_WIDTH: '512', XDG_CACHE_HOME: home }
@@ -50,7 +44,6 @@ test('the usual width keeps the usual cache; another one a folder in it, once; n
   )
   const file = join(home, 'file')
   writeFileSync(file, '')
-  chmodSync(file, 0o444)
   const none = { LP_NATIVE_VECTOR_WIDTH: '128', MESA_SHADER_CACHE_DIR: file }
   expect(set({ ...none })).toEqual({ ...none, MESA_SHADER_CACHE_DISABLE: 'true' })
 })

@@ -59,10 +59,18 @@ function show(body: string, { command = 'exec node show.mjs', ...options }: Term
 
 const isRule = (line: string) => /^─{20,}$/.test(line)
 const rules = (lines: string[]) => lines.filter(isRule).length
-const count = (lines: string[], part: string) => lines.filter((line) => line.includes(part)).length
-/** One panel is there from its rule to its last line. */
-const whole = (lines: string[]) =>
-  rules(lines) === 1 && count(lines, 'micro-batch') === 1 && /^(s samples|stops after)/.test(lines.at(-1)!)
+const onlyOnce = (lines: string[], part: string) => lines.filter((line) => line.includes(part)).length === 1
+/**
+ * There is one panel, so wide, from its rule to its last line. To be waited for whole: what is written comes in pieces, and lines that stay the same are not
+ * written again, so on the way any line may be missing or twice.
+ */
+const onePanel = (lines: string[], width: number) =>
+  rules(lines) === 1 &&
+  lines.find(isRule)!.length === width &&
+  onlyOnce(lines, 'micro-batch') &&
+  /^(s samples|stops after)/.test(lines.at(-1)!)
+const oneLine = (lines: string[]) =>
+  rules(lines) === 0 && onlyOnce(lines, 'micro-batch') && lines.at(-1)!.startsWith('training step 3: micro-batch')
 
 tests('a panel below the lines that stay, keys, and the terminal as it was', async () => {
   const body = `await at(1); console.log('a line of an environment'); step(3); process.stdout.write('half a'); await at(2); console.log(' line')`
@@ -101,7 +109,7 @@ tests('a panel below the lines that stay, keys, and the terminal as it was', asy
   expect(terminal.all()).toContain('truncated  under 0.1; else raise trainer.args.max_tokens')
   await terminal.until((now) => rules(now) === 1, 'one panel')
   terminal.type('p')
-  await terminal.until((now) => rules(now) === 0 && now.at(-1)!.startsWith('training step 3: micro-batch'), 'one live line')
+  await terminal.until(oneLine, 'one live line')
   terminal.type('\x1b[A')
   terminal.type('p')
   await terminal.until((now) => rules(now) === 1, 'the panel again')
@@ -109,7 +117,7 @@ tests('a panel below the lines that stay, keys, and the terminal as it was', asy
   await terminal.sees('stops after this step')
   terminal.type('q')
   go(1)
-  await terminal.until((now) => now.includes('half a') && whole(now), 'the panel below half a line')
+  await terminal.until((now) => now.includes('half a') && onePanel(now, 79), 'the panel below half a line')
   go(2)
   expect(await terminal.ended()).toBe(0)
   const all = terminal.all()
@@ -128,15 +136,8 @@ tests('a window that changes its size: one panel, as wide as there is room, or o
   const sizes = [[70, 40], [58, 40], [90, 30], [40, 36], [120, 50], [100, 24], [100, 40]] as const // prettier-ignore
   for (const [columns, rows] of sizes) {
     terminal.resize(columns, rows)
-    // What is written comes in pieces, and lines that stay the same are not written again: the view is there when all of it is.
     const small = columns < 48
-    await terminal.until(
-      (now) =>
-        small
-          ? rules(now) === 0 && now.at(-1)!.startsWith('training step 3') && count(now, 'micro-batch') === 1
-          : now.some((line) => isRule(line) && line.length === columns - 1) && whole(now),
-      `one view for ${columns} x ${rows}`,
-    )
+    await terminal.until((now) => (small ? oneLine(now) : onePanel(now, columns - 1)), `one view for ${columns} x ${rows}`)
   }
   go(1)
   expect(await terminal.ended()).toBe(0)

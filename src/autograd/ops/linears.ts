@@ -253,9 +253,9 @@ function arranged(
   if (tier && !tape.recording && takesNorm(gpu, tier, members, x.rows, { gated, rotary: turns })) {
     return { input: x, norm: { gain: norm.gain, eps: norm.eps }, members, tier, turns, atOnce }
   }
-  // Where the gate is a kernel of its own, the two products before it are asked for anew.
-  const first = down === 'cpu' && !adapters && !tape.recording && (tier || (atOnce && !gated))
-  if (first && takesDownNorm(x.rows, own[0].rank)) {
+  // At once on a CPU driver is never recorded. Where the gate is a kernel of its own, the two products before it are asked for anew.
+  const downFirst = atOnce && down === 'cpu' && !adapters && (tier || !gated)
+  if (downFirst && takesDownNorm(x.rows, own[0].rank)) {
     const input = tape.tensor(x.rows, x.columns, norm.name, false)
     return { input, downNorm: { x, gain: norm.gain, eps: norm.eps }, members, tier, turns, atOnce }
   }

@@ -6,6 +6,7 @@ import { capacityOf, groupsOf, times, type Count } from '../../gpu/size.ts'
 import { dispatchFlat } from '../common/lanes.ts'
 import { weightView } from '../common/weight.ts'
 import { takesCpu } from '../matmul/cpu.ts'
+import type { InputNorm } from '../matmul/group.ts'
 import { linear } from '../matmul/matmul.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
@@ -37,9 +38,7 @@ export interface StackedRows extends StackLayout {
 }
 
 /** RMSNorm of the input, made on the way: `out` (rows, k) gets it too. */
-export interface DownNorm {
-  gain: Binding
-  eps: number
+export interface DownNorm extends InputNorm {
   out: GpuBuffer
 }
 

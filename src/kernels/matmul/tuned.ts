@@ -1,7 +1,7 @@
 /** Tables of tile sizes in the user's cache, one an adapter and driver: `~/.cache/dawn-rl/tune.json` or below XDG_CACHE_HOME. */
 import { accessSync, constants, mkdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs'
-import { homedir } from 'node:os'
 import { dirname, join } from 'node:path'
+import { cacheFolder } from '../../common/cache.ts'
 import { messageOf, UserError } from '../../common/errors.ts'
 import type { Gpu } from '../../gpu/gpu.ts'
 import type { Tiles } from './tiles.ts'
@@ -14,7 +14,7 @@ interface TuneFile {
 }
 
 function tunePath(): string {
-  return join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'dawn-rl', 'tune.json')
+  return join(cacheFolder(), 'tune.json')
 }
 
 /** Throws UserError where nothing could be kept: to be called before a minute is spent on measuring. */
