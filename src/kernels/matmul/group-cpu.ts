@@ -46,7 +46,7 @@ export function run(gpu: Gpu, { x, rows, members, ys, lora, rotary, gate }: Grou
     BIAS: Number(!!bias),
     ROPE: Number(!!rotary),
   }
-  const vectors = GATED || rotary ? { VEC2: 0, VEC4: 0 } : vectorsOf(NT, ...widths)
+  const vectors = rotary ? { VEC2: 0, VEC4: 0 } : vectorsOf(SPAN, ...widths)
   const half = rotary && { HALF: rotary.headDim / 2 }
   const kernel = gpu.kernel(path, { MT, NT, SPAN, ...half, ...flags, ...vectors, ...weightConstants(weight, slice, 1) })
   const extra: Binding[] = [...ys, ...(lora ? [b!.buffer, ...lora.xa] : []), ...(bias ? [rangeOf(bias).buffer] : [])]

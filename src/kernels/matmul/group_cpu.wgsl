@@ -6,7 +6,7 @@
 // xa_s (rows, rank), y_s (rows, n_s). K and rank are multiples of 8. X_TEX, ROWS_FIRST, row0 as in nt_cpu.wgsl.
 // A dispatch costs such a driver up to 30 us, and a narrow projection alone has too few workgroups for its threads. Each workgroup does what one of nt_cpu.wgsl
 // (FEW: of nt_few_cpu.wgsl, for one or two rows) does for its member s, with that order of the sum, so those bits; GATED, it owns SPAN * 8 columns of
-// both members, so that their product needs no pass of its own. VEC2, VEC4 as in nt_cpu.wgsl: of all n_s; neither with ROPE nor GATED.
+// both members, so that their product needs no pass of its own. VEC2, VEC4 as in nt_cpu.wgsl: of all n_s; neither with ROPE.
 struct Params { row0: u32, rows: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, n_0: u32, n_1: u32, n_2: u32, b_0: u32, b_1: u32, b_2: u32, c_0: u32, c_1: u32, c_2: u32, per_row: u32 }
 #if X_TEX
 @group(0) @binding(0) var x: texture_storage_2d<rgba32float, read>;
@@ -53,6 +53,8 @@ fn xa_of(s: u32, at: u32) -> vec4f {
 }
 #endif
 
+#include "layout_cpu.wgsl"
+
 @compute @workgroup_size(8)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
 #if ROWS_FIRST
@@ -92,6 +94,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #for i in 0..(MT+3)/4
   let row$(i) = min(m0 + $(4*i)u + lane / 2u, p.rows - 1u);
 #end
+  let end = well_laid(min(m0 + $(MT)u, p.rows), lane);
 #for r in 0..MT
 #for j in 0..NT
   var acc_$(r)_$(j) = 0.0;
@@ -125,7 +128,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
 #end
     // In a loop for the reason that lora_b.wgsl has.
-    for (var i = 0u; i < min($((MT+3)/4)u, p.k); i++) {
+    for (var i = 0u; i != min($((MT+3)/4)u, p.k); i++) {
       var row = row0;
 #for i in 1..(MT+3)/4
       row = select(row, row$(i), i == $(i)u);
@@ -139,13 +142,13 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
     }
     // Of rows with different adapters all of these may be another's: what they would add is 0.
-    var here = false;
+    var here = vec4u();
 #for g in 0..NT/SPAN
 #for i in 0..(MT+3)/4
-    here |= any(xa$(g)_$(i) != vec4f());
+    here |= bitcast<vec4u>(xa$(g)_$(i));
 #end
 #end
-    if (!subgroupAny(here)) { continue; }
+    if ((subgroupOr(here.x | here.y | here.z | here.w) & 0x7fffffffu) == 0u) { continue; }
 #for j in 0..NT
     let b_at$(j) = pick(s + $(j/SPAN)u, p.b_0, p.b_1, p.b_2) + col$(j%SPAN) * (p.rank / 4u) + 2u * c;
 #end
@@ -176,7 +179,6 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
 #endif
   // A row a turn: written out for more, stores are most of what the driver compiles (1.5 s of 4), and to pick a row among all costs next to nothing.
-  let end = min(m0 + $(MT)u, p.rows);
   for (var row = m0; row < end; row++) {
 #for j in 0..NT
     var out_$(j) = acc_0_$(j);
@@ -195,15 +197,14 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
 #else
 #if GATED
+    // All before the first store: each is a chain of some 100 cycles, which no processor looks ahead over a store of 8 lanes for.
 #for j in 0..SPAN
-    if (n0 + $(SPAN)u * lane + $(j)u < n) {
-      y_0[row * n + col$(j)] = out_$(j) / (1.0 + exp(-steep(out_$(j)))) * out_$(j+SPAN);
-    }
+    out_$(j) = out_$(j) / (1.0 + exp(-steep(out_$(j)))) * out_$(j+SPAN);
 #end
-#else
+#endif
 #for V in 1+VEC2+3*VEC4..2+VEC2+3*VEC4
-#for v in 0..NT/V
-    if (n0 + $(NT)u * lane + $(V*v)u < n) {
+#for v in 0..SPAN/V
+    if (n0 + $(SPAN)u * lane + $(V*v)u < n) {
       let at = (row * n + col$(V*v)) / $(V)u;
 #if VEC4
       let out = vec4f(out_$(4*v), out_$(4*v+1), out_$(4*v+2), out_$(4*v+3));
@@ -214,13 +215,16 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       let out = out_$(v);
 #endif
 #endif
+#if GATED
+      y_0[at] = out;
+#else
       if (s == 0u) { y_0[at] = out; }
       else if (s == 1u) { y_1[at] = out; }
       else { y_2[at] = out; }
+#endif
     }
 #end
 #end
-#endif
 #endif
   }
 }

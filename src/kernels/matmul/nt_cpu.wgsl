@@ -30,6 +30,8 @@ struct Params { row0: u32, rows: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_
 @group(0) @binding(6) var<storage, read> residual: array<Out>;
 #endif
 
+#include "layout_cpu.wgsl"
+
 @compute @workgroup_size(8)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
 #if ROWS_FIRST
@@ -39,6 +41,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let m0 = p.row0 + group.y * $(MT)u;
   let n0 = group.x * $(NT*8)u;
 #endif
+  let end = well_laid(min(m0 + $(MT)u, p.rows), lane);
 #for j in 0..NT
   let col$(j) = min(n0 + $(NT)u * lane + $(j)u, p.n - 1u);
   let at$(j) = w_origin(p.w_row + col$(j));
@@ -73,11 +76,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     let x$(i) = xa[row$(i) * (p.rank / 4u) + lane % 2u + 2u * c];
 #end
     // Of rows with different adapters all of these may be another's: what they would add is 0.
-    var here = false;
+    var here = vec4u();
 #for i in 0..MT/4
-    here |= any(x$(i) != vec4f());
+    here |= bitcast<vec4u>(x$(i));
 #end
-    if (!subgroupAny(here)) { continue; }
+    if ((subgroupOr(here.x | here.y | here.z | here.w) & 0x7fffffffu) == 0u) { continue; }
 #for j in 0..NT
     let b_at$(j) = (p.first_row + col$(j)) * (p.rank / 4u) + 2u * c;
 #end
@@ -107,7 +110,6 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #endif
 #end
   // Two rows a turn: written out for all rows, loads and stores would be most of what the driver compiles (see attention/common.wgsl); one is slower.
-  let end = min(m0 + $(MT)u, p.rows);
   for (var r0 = m0; r0 < end; r0 += 2u) {
 #for q in 0..2
 #for j in 0..NT
