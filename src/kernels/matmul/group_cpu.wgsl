@@ -127,7 +127,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     var xa$(g)_$(i) = vec4f();
 #end
 #end
-    // In a loop for the reason that lora_b.wgsl has.
+    // In a loop for the reason that lora_b.wgsl has. Of < in place of != the compiler knows how often it turns, and writes all turns out.
     for (var i = 0u; i != min($((MT+3)/4)u, p.k); i++) {
       var row = row0;
 #for i in 1..(MT+3)/4
@@ -141,7 +141,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
 #end
     }
-    // Of rows with different adapters all of these may be another's: what they would add is 0.
+    // Of rows with different adapters all of these may be another's: what they would add is 0. One OR of bits, as subgroupAny goes through lanes and values.
     var here = vec4u();
 #for g in 0..NT/SPAN
 #for i in 0..(MT+3)/4
@@ -197,7 +197,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
 #else
 #if GATED
-    // All before the first store: each is a chain of some 100 cycles, which no processor looks ahead over a store of 8 lanes for.
+    // All before the first store: each is a chain of some 100 cycles, and a store of 8 lanes is too much code for the next one to begin meanwhile.
 #for j in 0..SPAN
     out_$(j) = out_$(j) / (1.0 + exp(-steep(out_$(j)))) * out_$(j+SPAN);
 #end

@@ -1,6 +1,7 @@
 // What LoRA adds to NT columns of a lane for 8 of the rank: b_at0, b_at1, .., vec4 of the bank, -> b0_0 and b0_1, .. of each column.
 // In a loop, as a load of a storage buffer is 2 KB of code on this driver (lavapipe.md), which each workgroup runs once: written out they are as large as the
-// instruction cache, and fetching them anew took 5 us a workgroup of 20 (bench/LOG.md). Its bound is NT, which the compiler must not know.
+// instruction cache, and fetching them anew took 5 us a workgroup of 20 (bench/LOG.md). Its bound was meant
+// to be hidden from the compiler, which finds it all the same and writes the turns out; with != in place of < it does not, and nothing was gained (bench/LOG.md).
 #for j in 0..NT
     var b$(j)_0 = vec4f();
     var b$(j)_1 = vec4f();

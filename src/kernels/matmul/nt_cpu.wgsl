@@ -42,7 +42,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let n0 = group.x * $(NT*8)u;
 #endif
 #if LORA
-  // Measured: with LoRA it lies well as it is, and took 1.03 times as long with this.
+  // With LoRA it took 1.03 times as long with well_laid (512 rows, bench/LOG.md).
   let end = min(m0 + $(MT)u, p.rows);
 #else
   let end = well_laid(min(m0 + $(MT)u, p.rows), lane);
