@@ -12,7 +12,7 @@ import { keepMicroBatch, keptMicroBatch, sizeMicroBatch, type Room } from '../co
 import type { MemoryLimits, SizedModel } from '../config/memory.ts'
 import type { RunConfig } from '../config/schema.ts'
 import type { SftConfig } from '../config/sft-schema.ts'
-import { GpuMemoryError } from '../gpu/errors.ts'
+import { isOutOfMemory } from '../gpu/errors.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 
 const GIB = 2 ** 30
@@ -72,7 +72,7 @@ export function limitMemory(gpu: Gpu, gib: number | undefined): void {
 
 /** What was thrown while a run was opened; a want of memory as a sentence that says what takes it. */
 export function tellMemory(error: unknown): unknown {
-  if (!(error instanceof GpuMemoryError)) return error
+  if (!isOutOfMemory(error)) return error
   return new UserError(
     `The run does not fit before its first step: ${error.message}. Lower inference.max_num_seqs (or kv_cache_bytes), trainer.args.max_seq_len or lora_rank, take a smaller model, or raise gpu_memory where that is the limit; --dry-run lists what takes the memory.`,
   )

@@ -2,7 +2,7 @@
 import { InvalidArgumentError, type Command } from 'commander'
 import { UserError } from '../common/errors.ts'
 import type { TrainingSample } from '../common/types.ts'
-import { GpuMemoryError } from '../gpu/errors.ts'
+import { isOutOfMemory } from '../gpu/errors.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import type { Decoder } from '../model/decoder.ts'
 import type { Quantization } from '../model/types.ts'
@@ -99,7 +99,7 @@ export async function withDecoder(
     try {
       await fn({ gpu, decoder, samples })
     } catch (error) {
-      if (!(error instanceof GpuMemoryError)) throw error
+      if (!isOutOfMemory(error)) throw error
       throw new UserError(
         `The batch does not fit: ${error.message}. Lower --micro-batch-tokens (${options.microBatchTokens}); a sequence is computed whole, however long.`,
       )

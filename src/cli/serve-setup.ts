@@ -3,7 +3,7 @@ import { readFile, realpath } from 'node:fs/promises'
 import { resolve } from 'node:path'
 import { messageOf, UserError } from '../common/errors.ts'
 import type { LogprobsMode } from '../common/types.ts'
-import { GpuMemoryError, type DeviceLostError } from '../gpu/errors.ts'
+import { isOutOfMemory, type DeviceLostError } from '../gpu/errors.ts'
 import { Gpu } from '../gpu/gpu.ts'
 import { Engine } from '../inference/engine.ts'
 import type { ServerOptions, ServerParts } from '../inference/server/parts.ts'
@@ -104,7 +104,7 @@ export async function openServer(options: ServeOptions): Promise<OpenServer> {
     })
     opened.push(engine)
     await gpu.sync('start').catch((error: unknown) => {
-      if (!(error instanceof GpuMemoryError)) throw error
+      if (!isOutOfMemory(error)) throw error
       throw new UserError(
         `The GPU has no room for the model and a KV cache of ${formatBytes(engine.cacheRows * bytesPerToken(model.config, options))} (${error.message.split('\n')[0]}). Lower --kv-cache-bytes, or take a smaller model.`,
       )

@@ -12,3 +12,7 @@ export class GpuMemoryError extends GpuError {
 export class DeviceLostError extends GpuError {
   override name = 'DeviceLostError'
 }
+
+/** Whether it is for want of memory: said by the device, by a limit, or by a driver that had none for a texture, with which the device is lost. */
+export const isOutOfMemory = (error: unknown): error is GpuError =>
+  error instanceof GpuMemoryError || (error instanceof DeviceLostError && /OUT_OF_(DEVICE|HOST)_MEMORY/.test(error.message))

@@ -8,12 +8,14 @@
  */
 import { Tape } from '../autograd/tape.ts'
 import type { Gpu, Plan } from '../gpu/gpu.ts'
-import type { GpuBuffer } from '../gpu/pool.ts'
+import { GpuTexture, type GpuBuffer } from '../gpu/pool.ts'
+import { kvTexture } from '../kernels/common/kv-texture.ts'
 import { feedIds } from '../kernels/embedding/embedding.ts'
-import { copyRows, gatherRows } from '../kernels/rows/rows.ts'
+import { copyCacheRows, copyRows, gatherRows } from '../kernels/rows/rows.ts'
 import type { PagedCache } from '../kernels/attention/attention.ts'
 import { decoderHidden, type Decoder } from '../model/decoder.ts'
 import { stateWords, type CacheArguments, type DeltaState, type LayerCache } from '../model/layer-cache.ts'
+import { rotaryDimOf } from '../model/rope.ts'
 import { isDelta } from '../model/shapes.ts'
 import type { AdapterBank } from './adapter-bank.ts'
 import { needsMore, Sampler, type Sampled } from './sampler.ts'
@@ -41,6 +43,9 @@ export interface StepSizes {
   block: number
 }
 
+/** Rows of a cache in textures that are copied at once. */
+const copiedAtOnce = 256
+
 export class StepCommands {
   readonly #decoder: Decoder
   readonly #gpu: Gpu
@@ -54,6 +59,8 @@ export class StepCommands {
   readonly #info: GpuBuffer
   /** Rows of the cache that are copied before a step: at most a page for each sequence that runs or joins. */
   readonly #pairs: GpuBuffer
+  /** What they go by where the cache lies in textures. */
+  readonly #between: GpuBuffer | undefined
   /** The same of slots of states, in models that have some. */
   readonly #statePairs: GpuBuffer | undefined
   /** The place of each row's adapter, in steps of different ones. */
@@ -93,12 +100,20 @@ export class StepCommands {
     const rows = sizes.pages * sizes.pageSize
     this.#words = (config.kvHeads * config.headDim) / (sizes.f16 ? 2 : 1)
     const room = (words: number, label: string) => gpu.pool.acquire(words * 4, label, { exact: true })
+    const shape = { ...config, rotaryDim: rotaryDimOf(config) }
+    const kept = (): GpuBuffer | GpuTexture =>
+      (sizes.f16 ? undefined : kvTexture(gpu, sizes, shape, 'KV cache')) ?? room(rows * this.#words, 'KV cache')
     const layers = Array.from({ length: config.layers }, (_, i): LayerCache | DeltaState => {
-      if (!isDelta(config, i)) return { k: room(rows * this.#words, 'KV cache'), v: room(rows * this.#words, 'KV cache') }
+      if (!isDelta(config, i)) return { k: kept(), v: kept() }
       const { inputs, states } = stateWords(config.qwen35!)
       const slots = sizes.maxSequences + 1
       return { inputs: room(slots * inputs, 'states'), states: room(slots * states, 'states') }
     })
+    if (layers.some((layer) => 'k' in layer && layer.k instanceof GpuTexture))
+      this.#between = gpu.pool.acquire(
+        Math.min(copiedAtOnce, 2 * sizes.maxSequences * sizes.pageSize) * this.#words * 8,
+        'copied rows',
+      )
     const pages = gpu.pool.acquire(sizes.maxTable * 4, 'engine pages')
     const runs = config.qwen35 && gpu.pool.acquire(sizes.maxRows * 16, 'engine rows')
     this.#statePairs = config.qwen35 && gpu.pool.acquire(sizes.maxSequences * 8, 'copied states')
@@ -106,7 +121,6 @@ export class StepCommands {
       layers,
       runs,
       slots,
-      rows,
       paged: { pages, size: sizes.pageSize, f16: sizes.f16, prompts: true, longest: sizes.maxLength },
     }
   }
@@ -161,7 +175,7 @@ export class StepCommands {
     const gpu = this.#gpu
     gpu.write(this.#pairs, copies)
     for (const layer of this.#cache.layers)
-      if ('k' in layer) copyRows(gpu, [layer.k, layer.v], this.#pairs, copies.length / 2, this.#words)
+      if ('k' in layer) copyCacheRows(gpu, layer, this.#pairs, copies.length / 2, this.#words, this.#between)
   }
 
   /** The state behind a prompt, for each of the sequences that go on from it. */
@@ -200,9 +214,10 @@ export class StepCommands {
     this.#gpu.flush()
     this.#gpu.pool.returnArena(this.#arena.splice(0))
     const { layers, slots, paged, runs } = this.#cache
-    for (const layer of layers) for (const buffer of Object.values(layer) as GpuBuffer[]) buffer.release()
+    for (const layer of layers) for (const buffer of Object.values(layer) as (GpuBuffer | GpuTexture)[]) buffer.release()
     runs?.release()
     this.#statePairs?.release()
+    this.#between?.release()
     for (const buffer of new Set([this.#given, this.#ids, this.#info, this.#pairs, this.#places, slots, paged.pages]))
       buffer.release()
     this.#sampler.release()

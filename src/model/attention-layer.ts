@@ -1,12 +1,12 @@
 /** Attention as a layer has it: projections, norms of heads, rotary embedding, cache, gate. */
-import { attention, rope, type RowLayout } from '../autograd/ops/attention.ts'
+import { attention, attentionOverCache, rope, type RowLayout } from '../autograd/ops/attention.ts'
 import { siluGate } from '../autograd/ops/elementwise.ts'
 import type { Projection } from '../autograd/ops/linear.ts'
 import { linears, linearsIntoCache, linearsTurned, normIntoCache, type LinearsArguments } from '../autograd/ops/linears.ts'
 import { rmsNormTurned, type Norm } from '../autograd/ops/norm.ts'
 import { splitHeads } from '../autograd/ops/rows.ts'
 import type { Tape } from '../autograd/tape.ts'
-import { Tensor } from '../autograd/tensor.ts'
+import type { Tensor } from '../autograd/tensor.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
 import type { HeadShape } from '../kernels/attention/attention.ts'
 import type { CacheArguments, LayerCache } from './layer-cache.ts'
@@ -38,12 +38,14 @@ export function attended(
   cache: (CacheArguments & { index: number }) | undefined,
   options: LinearsArguments,
 ): Tensor {
-  const { q, keys, values, gate } = cache
-    ? throughCache(tape, config, part, x, table, cache, options)
+  const shape = headShape(config, index)
+  const { q, gate, own } = cache
+    ? intoCache(tape, config, part, x, table, cache, options)
     : turned(tape, config, part, x, layout, table, options)
-  const out = attention(tape, q, keys, values, layout, headShape(config, index), cache?.paged)
-  tape.done(q)
-  if (!cache) tape.done(keys, values)
+  const out = own
+    ? attention(tape, q, own.keys, own.values, layout, shape)
+    : attentionOverCache(tape, q, layerCache(cache!), layout, shape, cache?.paged)
+  tape.done(q, ...(own ? [own.keys, own.values] : []))
   if (!gate) return out
   const gated = siluGate(tape, gate, out, 'sigmoid')
   tape.done(gate, out)
@@ -59,8 +61,8 @@ function headShape({ heads, kvHeads, headDim, gemma }: ModelConfig, layer: numbe
 
 interface Attending {
   q: Tensor
-  keys: Tensor
-  values: Tensor
+  /** The batch's own, where they do not lie in a cache. */
+  own?: { keys: Tensor; values: Tensor }
   /** What the sigmoid of is multiplied with what is attended to. */
   gate?: Tensor
 }
@@ -92,33 +94,33 @@ function turned(
     const keys = rmsNormTurned(tape, k, layer.kNorm, layout, table, rotaryDim)
     const attending = rmsNormTurned(tape, q, layer.qNorm, layout, table, rotaryDim)
     tape.done(q, k)
-    return { q: attending, keys, values, gate }
+    return { q: attending, own: { keys, values }, gate }
   }
   const { outputs, turned: done } = linearsTurned(tape, x, projections, { info: layout.info, table, headDim }, options)
   const [q, k, values] = outputs
   const keys = rope(tape, k, layout, table, kvHeads, headDim, done)
-  return { q: rope(tape, q, layout, table, heads, headDim, done), keys, values }
+  return { q: rope(tape, q, layout, table, heads, headDim, done), own: { keys, values } }
 }
 
-/** Turns q, puts this pass's keys, turned, and values into the cache, and gives the cache to read. */
-function throughCache(
+const layerCache = ({ layers, index }: CacheArguments & { index: number }) => layers[index] as LayerCache
+
+/** Turns q and puts this pass's keys, turned, and values into the cache. */
+function intoCache(
   tape: Tape,
   config: ModelConfig,
   layer: AttentionPart,
   x: Tensor,
   table: GpuBuffer,
-  { layers, index, slots, rows, paged }: CacheArguments & { index: number },
+  cache: CacheArguments & { index: number },
   options: LinearsArguments,
 ): Attending {
-  const { kvHeads, headDim } = config
-  const { k: kCache, v: vCache } = layers[index] as LayerCache
+  const { slots, paged } = cache
+  const { k: kCache, v: vCache } = layerCache(cache)
+  const { headDim } = config
   const into = { slots, table, headDim, rotaryDim: rotaryDimOf(config), kCache, vCache, f16: paged?.f16 ?? false }
-  const cached = (buffer: GpuBuffer) => new Tensor(buffer, rows, kvHeads * headDim, false)
-  const [keys, values] = [cached(kCache), cached(vCache)]
-  if (!layer.qNorm || !layer.kNorm) {
-    return { q: linearsIntoCache(tape, x, [layer.q, layer.k, layer.v], into, options), keys, values }
-  }
-  const [projected, k, v] = linears(tape, x, [layer.q, layer.k, layer.v], options)
+  const projections = [layer.q, layer.k, layer.v]
+  if (!layer.qNorm || !layer.kNorm) return { q: linearsIntoCache(tape, x, projections, into, options) }
+  const [projected, k, v] = linears(tape, x, projections, options)
   const { q, gate } = splitGate(tape, projected, config)
-  return { q: normIntoCache(tape, [q, k, v], [layer.qNorm, layer.kNorm], into), keys, values, gate }
+  return { q: normIntoCache(tape, [q, k, v], [layer.qNorm, layer.kNorm], into), gate }
 }

@@ -154,14 +154,16 @@ describe('serve', () => {
   })
 
   test('refuses to start where the GPU has no room for the KV cache', async () => {
-    // The software driver promises larger buffers than it makes.
+    // The software driver promises larger buffers and textures than it makes.
     const hook = `import { globals } from '${import.meta.resolve('webgpu')}'
       const { prototype } = globals.GPUAdapter
       const open = prototype.requestDevice
       prototype.requestDevice = async function (...words) {
         const device = await open.apply(this, words)
-        const create = device.createBuffer.bind(device)
-        device.createBuffer = (of) => create(of.label === 'KV cache' ? { ...of, size: device.limits.maxBufferSize } : of)
+        const [buffer, texture] = [device.createBuffer, device.createTexture].map((create) => create.bind(device))
+        device.createBuffer = (of) => buffer(of.label === 'KV cache' ? { ...of, size: device.limits.maxBufferSize } : of)
+        const { maxTextureDimension2D: most } = device.limits
+        device.createTexture = (of) => texture(of.label === 'KV cache' ? { ...of, size: [most, most] } : of)
         return device
       }`
     const served = serve(['--model', 'models/tiny', '--port', '0'], {

@@ -122,7 +122,7 @@ describe('a loaded model', () => {
         Uint32Array.from({ length: 2 * count }, (_, i) => at + (i >> 1) + (i % 2 === 0 ? first : 0)),
         'slots',
       )
-      got.push(...(await hidden(rowsAt(ids, at, count, first), { layers: cache, slots, rows })))
+      got.push(...(await hidden(rowsAt(ids, at, count, first), { layers: cache, slots })))
       slots.release()
       at += count
     }

@@ -1,5 +1,5 @@
 /** Rotary embedding and attention over a packed batch. */
-import type { GpuBuffer } from '../../gpu/pool.ts'
+import type { GpuBuffer, GpuTexture } from '../../gpu/pool.ts'
 import * as kernels from '../../kernels/attention/attention.ts'
 import type { HeadShape, PagedCache } from '../../kernels/attention/attention.ts'
 import { rope as ropeKernel } from '../../kernels/rope/rope.ts'
@@ -46,36 +46,48 @@ export function rope(
 }
 
 /**
- * o = softmax(scale q kᵀ) v over the keys that `layout` gives each row.
- * @param q (rows, heads * D) @param k,v (rows, kv heads * D): this batch's own, or a cache's in a pass without gradients
- * @param paged how the cache's rows are found
+ * o = softmax(scale q kᵀ) v over the keys of a cache that `layout`, or `paged`, gives each row, in a pass without gradients.
+ * @param q (rows, heads * D) @param cache k, v (cache rows, kv heads * D) @param paged how the cache's rows are found
  */
-export function attention(
+export function attentionOverCache(
   tape: Tape,
   q: Tensor,
-  k: Tensor,
-  v: Tensor,
-  layout: RowLayout,
+  { k, v }: { k: GpuBuffer | GpuTexture; v: GpuBuffer | GpuTexture },
+  { info }: RowLayout,
   shape: HeadShape,
   paged?: PagedCache,
 ): Tensor {
   const { gpu } = tape
   const { rows } = q
-  const o = tape.tensor(rows, q.columns, 'attention', q.needsGrad || k.needsGrad || v.needsGrad)
+  const o = tape.tensor(rows, q.columns, 'attention', false)
   const lse = tape.tensor(rows, shape.heads, 'attention lse', false)
   const splits = paged ? kernels.decodeSplits(gpu, rows, shape, paged) : 1
   // What each split sums, and its (m, l).
   const widths = splits > 1 ? [shape.headDim, 2] : []
   const scratch = widths.map((n) => tape.tensor(rows, shape.heads * splits * n, 'attention splits', false))
   const [parts, stats] = scratch.map(({ buffer }) => buffer)
+  const t = { q: q.buffer, k, v, info, o: o.buffer, lse: lse.buffer, parts, stats }
+  kernels.attention(gpu, t, rows, shape, { paged })
+  tape.done(lse, ...scratch)
+  return o
+}
+
+/**
+ * o = softmax(scale q kᵀ) v over the keys that `layout` gives each row.
+ * @param q (rows, heads * D) @param k,v (rows, kv heads * D): this batch's own
+ */
+export function attention(tape: Tape, q: Tensor, k: Tensor, v: Tensor, layout: RowLayout, shape: HeadShape): Tensor {
+  const { gpu } = tape
+  const { rows } = q
+  const o = tape.tensor(rows, q.columns, 'attention', q.needsGrad || k.needsGrad || v.needsGrad)
+  const lse = tape.tensor(rows, shape.heads, 'attention lse', false)
   kernels.attention(
     gpu,
-    { q: q.buffer, k: k.buffer, v: v.buffer, info: layout.info, o: o.buffer, lse: lse.buffer, parts, stats },
+    { q: q.buffer, k: k.buffer, v: v.buffer, info: layout.info, o: o.buffer, lse: lse.buffer },
     rows,
     shape,
-    { neighbours: layout.keyEnd !== undefined, paged },
+    { neighbours: layout.keyEnd !== undefined },
   )
-  tape.done(...scratch)
   tape.node(o, [q, k, v, o, lse], (dy) => {
     const soft = tape.tensor(rows, shape.heads * 2, 'attention softmax', false)
     const [dq, dk, dv] = [q, k, v].map((t) => tape.tensor(rows, t.columns, 'd attention', false))

@@ -1,9 +1,10 @@
 /** Causal, packed, grouped-query attention: forward for training, prefill and decode, and its backward. */
 import { fileURLToPath } from 'node:url'
 import type { Gpu } from '../../gpu/gpu.ts'
-import type { GpuBuffer, GpuTexture } from '../../gpu/pool.ts'
+import { GpuTexture, type GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, groupsOf, times, type Count } from '../../gpu/size.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
+import { kvConstants } from '../common/kv-texture.ts'
 import { dispatchFlat, lanes } from '../common/lanes.ts'
 import { grid, runTile, scaleOf, tileOf } from './tile.ts'
 
@@ -87,6 +88,8 @@ const maxStaged = 16 << 20
 const stages = new WeakMap<Gpu, Map<string, GpuTexture>>()
 
 type Stage = (role: 'q' | 'k' | 'v' | 'dO', data: GpuBuffer) => GpuTexture
+/** Keys or values: in a texture only as a cache has them (kv-texture.ts). */
+type Kept = GpuBuffer | GpuTexture
 
 /**
  * Copies what is read again and again to textures, which a CPU driver reads three times faster than buffers (see matmul/stage.ts); undefined where that
@@ -136,8 +139,8 @@ export function attention(
   gpu: Gpu,
   t: {
     q: GpuBuffer
-    k: GpuBuffer
-    v: GpuBuffer
+    k: Kept
+    v: Kept
     info: GpuBuffer
     o: GpuBuffer
     lse: GpuBuffer
@@ -152,20 +155,25 @@ export function attention(
   const constants = constantsOf(gpu, shape)
   const params = { rows, lanes: constants.LANES, elements: constants.DE, splits: 1, scale: scaleOf(shape) }
   const stage = neighbours ? stageOf(gpu, rows, shape) : undefined
-  const [k, v] = stage ? [stage('k', t.k), stage('v', t.v)] : [t.k, t.v]
-  const TEX = Number(stage !== undefined)
+  const staged = (role: 'k' | 'v', data: Kept): Kept => (stage && !(data instanceof GpuTexture) ? stage(role, data) : data)
+  const [k, v] = [staged('k', t.k), staged('v', t.v)]
+  const TEX = Number(k instanceof GpuTexture)
   const bindings = [t.q, k, v, t.info, t.o, t.lse, ...(paged ? [paged.pages] : [])]
   const run = (QR: number, cached: Constants): void => {
     // Two values a turn, but where many rows would have many loads from buffers in it, or a GPU has its own way with loops.
     const UNROLL = TEX || (QR === 1 && gpu.facts.software) ? 2 : 1
-    const kernel = gpu.kernel(paths.forward, { ...constants, ...cached, QR, TEX, UNROLL, SPLIT })
-    gpu.dispatch(kernel, bindings, params, grid(groupsOf(rows, QR), shape.heads / constants.HG))
+    // Neighbours in a row of rows of their own have no keys in common: rather the heads, whose keys lie side by side in a cache.
+    const alone = QR === 1 && 'KV_FOLD' in cached ? { HEADS_FIRST: 1, TOUCH: cached.TILED } : undefined
+    const kernel = gpu.kernel(paths.forward, { ...constants, ...cached, QR, TEX, UNROLL, SPLIT, ...alone })
+    const [across, heads, turns] = grid(groupsOf(rows, QR), shape.heads / constants.HG)
+    gpu.dispatch(kernel, bindings, params, alone ? [heads, across, turns] : [across, heads, turns])
   }
   const { QR } = together(gpu, constants)
   const tile = neighbours || paged?.prompts ? tileOf(gpu, 'forward', shape) : undefined
   if (!paged && tile) return runTile(gpu, 'forward', tile, { SPLIT }, bindings, rows, shape)
   if (!paged) return run(neighbours ? QR : 1, {})
-  const cached = { PAGES: paged.size, F16: Number(paged.f16), TILED: Number(paged.size % constants.LANES === 0) }
+  const inTexture = kvConstants(t.k)
+  const cached = { PAGES: paged.size, F16: Number(paged.f16), TILED: Number(paged.size % constants.LANES === 0), ...inTexture }
   const splits = t.parts && t.stats ? decodeSplits(gpu, rows, shape, paged) : 1
   if (splits > 1) {
     const { DE, HEADS, LANES, VEC4, WINDOW } = constants

@@ -6,6 +6,9 @@
 // sum depends on the position alone: training, prefill and decode give the same bits. So are the keys' splits of SPLIT: each is summed by itself and then
 // added to those before it (join.wgsl), here, or (SPLITS) by combine.wgsl when a workgroup takes one split alone, so that few rows of long texts keep a GPU busy:
 // parts (rows, heads, splits, D) and stats (rows, heads, splits) (m, l) instead of o and lse; QR is 1.
+// HEADS_FIRST: neighbouring workgroups share rows, else heads. TOUCH: of each tile of keys and values in a texture's cache every line of memory, of 64 bytes, is loaded once
+// before the tile is gone through, LANES lines a load: asked for at once, they come in the time of a few; as they are needed, a lane's key after the other, memory is waited for
+// most of the time.
 struct Params { rows: u32, lanes: u32, elements: u32, splits: u32, scale: f32 }
 @group(0) @binding(0) var<storage, read> q: array<E>;
 #if TEX
@@ -35,7 +38,11 @@ struct Params { rows: u32, lanes: u32, elements: u32, splits: u32, scale: f32 }
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+#if HEADS_FIRST
+  let row0 = (group.y + group.z * 65535u) * $(QR)u;
+#else
   let row0 = (group.x + group.z * 65535u) * $(QR)u;
+#endif
   if (row0 >= p.rows) { return; }
 #if PART
   var any = false;
@@ -52,7 +59,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   if ((split + 1u) * $(SPLIT)u <= lowest(info[row0].w)) { return; }
 #endif
 #else
+#if HEADS_FIRST
+  let head0 = group.x * $(HG)u;
+#else
   let head0 = group.y * $(HG)u;
+#endif
 #endif
   let kv_head = head0 / GROUP;
 #include "rows.wgsl"
@@ -118,6 +129,14 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
         // A tile lies in one page: its row is looked up once.
         let tile_row = key_row(at, j0);
         let k_row = tile_row + j - j0;
+#if TOUCH
+        var touched = 0u;
+        let tile_at = kv_place(tile_row, kv_head * DE) + vec2u(4u * lane, 0u);
+#for t in 0..(DE+3)/4
+        touched |= bitcast<u32>(textureLoad(k, tile_at + vec2u($(4*t)u * LANES, 0u)).x);
+        touched |= bitcast<u32>(textureLoad(v, tile_at + vec2u($(4*t)u * LANES, 0u)).x);
+#end
+#endif
 #else
         let k_row = key_row(at, j);
 #endif
@@ -147,6 +166,10 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #endif
         s_$(x) = select(-3.0e38, s_$(x) * p.scale, sees_$(x));
         let new_$(x) = max(m_$(x), lanes_max(lane, s_$(x)));
+#if TOUCH
+        // Never so, but for all that the driver knows.
+        s_$(x) = select(s_$(x), f32(touched), p.lanes == 0u);
+#endif
         let w_$(x) = select(0.0, exp(s_$(x) - new_$(x)), sees_$(x));
         let shrink_$(x) = exp(m_$(x) - new_$(x));
         l_$(x) = fma(l_$(x), shrink_$(x), weights_sum(lane, w_$(x)));

@@ -2,6 +2,7 @@
 import { fileURLToPath } from 'node:url'
 import { rangeOf, type Binding, type Gpu } from '../../gpu/gpu.ts'
 import { capacityOf, groupsOf, map, within, type Count } from '../../gpu/size.ts'
+import { kvConstants } from '../common/kv-texture.ts'
 import { weightConstants, weightParams } from '../common/weight.ts'
 import { cachedBytes, forwardTile, stagingColumns, vectorsOf } from './cpu.ts'
 import type { GroupCall } from './group.ts'
@@ -21,7 +22,10 @@ export function run(gpu: Gpu, { x, rows, members, ys, lora, rotary, gate }: Grou
   // This one has no bound on its rows.
   const FEW = Number(many <= 2 && typeof rows === 'number')
   // A gate's workgroup has as many columns of both members.
-  const { MT, ...tile } = FEW ? { MT: many, NT: 4 } : forwardTile(gpu, many, GATED ? columns : widths)
+  const inTextures = GATED ? {} : kvConstants(ys[1])
+  const found = FEW ? { MT: many, NT: 4 } : forwardTile(gpu, many, GATED ? columns : widths)
+  // Of caches in textures a lane, or two, has whole texels of both halves of a head.
+  const { MT, ...tile } = 'KV_FOLD' in inTextures && found.NT % 4 !== 0 ? { MT: Math.min(found.MT, 16), NT: 8 } : found
   // One of each at the least.
   const NT = GATED ? Math.max(2, tile.NT) : tile.NT
   const SPAN = GATED ? NT / 2 : NT
@@ -46,8 +50,8 @@ export function run(gpu: Gpu, { x, rows, members, ys, lora, rotary, gate }: Grou
     BIAS: Number(!!bias),
     ROPE: Number(!!rotary),
   }
-  const vectors = rotary ? { VEC2: 0, VEC4: 0 } : vectorsOf(SPAN, ...widths)
-  const half = rotary && { HALF: rotary.headDim / 2 }
+  const vectors = rotary ? vectorsOf(NT / 2) : vectorsOf(SPAN, ...widths)
+  const half = rotary && { HALF: rotary.headDim / 2, ...inTextures }
   const kernel = gpu.kernel(path, { MT, NT, SPAN, ...half, ...flags, ...vectors, ...weightConstants(weight, slice, 1) })
   const extra: Binding[] = [...ys, ...(lora ? [b!.buffer, ...lora.xa] : []), ...(bias ? [rangeOf(bias).buffer] : [])]
   if (rotary) extra.push(rotary.places, rotary.table)

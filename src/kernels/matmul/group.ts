@@ -4,7 +4,7 @@
  * the input go along too.
  */
 import { rangeOf, type Binding, type BufferRange, type Gpu } from '../../gpu/gpu.ts'
-import type { GpuBuffer } from '../../gpu/pool.ts'
+import type { GpuBuffer, GpuTexture } from '../../gpu/pool.ts'
 import { capacityOf, type Count } from '../../gpu/size.ts'
 import type { Weight, WeightBlocks } from '../common/weight.ts'
 import type { Gate } from '../elementwise/elementwise.ts'
@@ -36,7 +36,7 @@ export interface InputNorm {
 
 /**
  * RoPE of q and k by the kernel of q, k and v: `table` (positions, headDim / 2) of (cos, sin). Of `places`, `perRow` vec2u a row:
- * - 1: (rows) cache row and position. The outputs of k, turned, and v are then caches (cache rows, N_s).
+ * - 1: (rows) cache row and position. The outputs of k, turned, and v are then caches (cache rows, N_s), on CPU drivers in textures as of `kvTexture` too.
  * - 2: `info` of attention, of which only the position is read. The outputs are rows like those of q.
  */
 export interface GroupRotary {
@@ -51,7 +51,7 @@ export interface GroupCall {
   x: GpuBuffer
   rows: Count
   members: GroupMember[]
-  ys: GpuBuffer[]
+  ys: (GpuBuffer | GpuTexture)[]
   lora?: GroupLora
   norm?: InputNorm
   rotary?: GroupRotary
@@ -126,7 +126,7 @@ export function linearGroup(
   x: GpuBuffer,
   rows: Count,
   members: GroupMember[],
-  ys: GpuBuffer[],
+  ys: (GpuBuffer | GpuTexture)[],
   lora?: GroupLora,
   { norm, rotary }: { norm?: InputNorm; rotary?: GroupRotary } = {},
 ): void {

@@ -6,7 +6,8 @@
 // xa_s (rows, rank), y_s (rows, n_s). K and rank are multiples of 8. X_TEX, ROWS_FIRST, row0 as in nt_cpu.wgsl.
 // A dispatch costs such a driver up to 30 us, and a narrow projection alone has too few workgroups for its threads. Each workgroup does what one of nt_cpu.wgsl
 // (FEW: of nt_few_cpu.wgsl, for one or two rows) does for its member s, with that order of the sum, so those bits; GATED, it owns SPAN * 8 columns of
-// both members, so that their product needs no pass of its own. VEC2, VEC4 as in nt_cpu.wgsl: of all n_s; neither with ROPE.
+// both members, so that their product needs no pass of its own. VEC2, VEC4 as in nt_cpu.wgsl: of all n_s, with ROPE of the pairs that a lane has.
+// KV_FOLD: y_1 and y_2 are caches in textures (kv_place.wgsl), and VEC2 or VEC4 holds.
 struct Params { row0: u32, rows: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, n_0: u32, n_1: u32, n_2: u32, b_0: u32, b_1: u32, b_2: u32, c_0: u32, c_1: u32, c_2: u32, per_row: u32 }
 #if X_TEX
 @group(0) @binding(0) var x: texture_storage_2d<rgba32float, read>;
@@ -17,8 +18,13 @@ struct Params { row0: u32, rows: u32, k: u32, rank: u32, w_fold: u32, w_texels: 
 #include "out.wgsl"
 @group(0) @binding(2) var<storage, read_write> y_0: array<Out>;
 #if !GATED
+#if KV_FOLD
+@group(0) @binding(3) var y_1: texture_storage_2d<rgba32float, write>;
+@group(0) @binding(4) var y_2: texture_storage_2d<rgba32float, write>;
+#else
 @group(0) @binding(3) var<storage, read_write> y_1: array<Out>;
 @group(0) @binding(4) var<storage, read_write> y_2: array<Out>;
+#endif
 #endif
 #if LORA
 @group(0) @binding(5) var<storage, read> bank: array<vec4f>;
@@ -34,8 +40,12 @@ struct Params { row0: u32, rows: u32, k: u32, rank: u32, w_fold: u32, w_texels: 
 #if ROPE
 // per_row 1: (cache row, position) of each row; 2: info as of attention/common.wgsl, which ends with the position. And (cos, sin) of (positions, HALF).
 @group(0) @binding(10) var<storage, read> places: array<vec2u>;
+#if VEC4
+@group(0) @binding(11) var<storage, read> table: array<vec4f>;
+#else
 @group(0) @binding(11) var<storage, read> table: array<vec2f>;
-#include "group_turn.wgsl"
+#endif
+#include "group_turn_cpu.wgsl"
 #endif
 
 #if GATED
@@ -191,9 +201,59 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
 #if ROPE
     let place = places[row * p.per_row + p.per_row - 1u];
-    let at_row = select(place.x, row, s == 0u || p.per_row == 2u) * n;
-#for j in 0..NT/2
-    if (pair$(j) < n / 2u) { put_pair(s, at_row + col$(j), place.y * HALF + turn_at$(j), out_$(j), out_$(j+NT/2)); }
+    let to_row = select(place.x, row, s == 0u || p.per_row == 2u);
+#for V in 1+VEC2+3*VEC4..2+VEC2+3*VEC4
+#for v in 0..NT/2/V
+    {
+#if VEC4
+      var pairs = Pairs(vec4f(out_$(4*v), out_$(4*v+1), out_$(4*v+2), out_$(4*v+3)),
+        vec4f(out_$(4*v+NT/2), out_$(4*v+1+NT/2), out_$(4*v+2+NT/2), out_$(4*v+3+NT/2)));
+#else
+#if VEC2
+      var pairs = Pairs(vec2f(out_$(2*v), out_$(2*v+1)), vec2f(out_$(2*v+NT/2), out_$(2*v+1+NT/2)));
+#else
+      var pairs = Pairs(out_$(v), out_$(v+NT/2));
+#endif
+#endif
+      if (s != 2u) { pairs = turned(place.y * HALF + turn_at$(V*v), pairs); }
+      let there = pair$(V*v) < n / 2u;
+      let at = (to_row * n + col$(V*v)) / $(V)u;
+      let apart = HALF / $(V)u;
+#if KV_FOLD
+#if VEC4
+      if (there && s != 0u) {
+        put_texel(s, to_row, col$(4*v), pairs.lower);
+        put_texel(s, to_row, col$(4*v) + HALF, pairs.upper);
+      }
+#else
+      // Two lanes have a texel of the lower half between them, and one of the upper half: each puts one.
+      let lower_of_other = subgroupShuffle(pairs.lower, lane ^ 1u);
+      let upper_of_other = subgroupShuffle(pairs.upper, lane ^ 1u);
+      if (there && s != 0u) {
+        let odd = lane % 2u == 1u;
+        let texel = select(vec4f(pairs.lower, lower_of_other), vec4f(upper_of_other, pairs.upper), odd);
+        put_texel(s, to_row, select(col$(2*v), col$(2*v) - 2u + HALF, odd), texel);
+      }
+#endif
+      if (there && s == 0u) {
+        y_0[at] = pairs.lower;
+        y_0[at + apart] = pairs.upper;
+      }
+#else
+      if (!there) {}
+      else if (s == 0u) {
+        y_0[at] = pairs.lower;
+        y_0[at + apart] = pairs.upper;
+      } else if (s == 1u) {
+        y_1[at] = pairs.lower;
+        y_1[at + apart] = pairs.upper;
+      } else {
+        y_2[at] = pairs.lower;
+        y_2[at + apart] = pairs.upper;
+      }
+#endif
+    }
+#end
 #end
 #else
 #if GATED

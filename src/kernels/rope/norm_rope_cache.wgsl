@@ -1,6 +1,7 @@
 // rope_cache.wgsl for heads that have norms (Qwen3), with those norms, in one dispatch: each head of q and of k is x * r * gain, r = 1 / sqrt(mean of x^2 + eps), as by
 // norm/rms_norm.wgsl with its lanes and order of the sum, so its bits; then q is turned in place, k is turned into its cache row, v is copied into its cache row.
 // q (rows, heads * D), k, v (rows, kv_heads * D), gains (D), D = HELD * LANES, HELD even, so that a lane has both values of a pair; caches and slots as in rope_cache.wgsl.
+// KV_FOLD: the caches are textures (kv_place.wgsl).
 // A workgroup takes ROWS heads of q, then of k, then of v of the rows, one after the other, and loads the gains once.
 struct Params { rows: u32, heads: u32, kv_heads: u32, eps_q: f32, eps_k: f32 }
 @group(0) @binding(0) var<storage, read_write> q: array<f32>;
@@ -10,8 +11,14 @@ struct Params { rows: u32, heads: u32, kv_heads: u32, eps_q: f32, eps_k: f32 }
 @group(0) @binding(4) var<storage, read> gain_k: array<f32>;
 @group(0) @binding(5) var<storage, read> slots: array<vec2u>;
 @group(0) @binding(6) var<storage, read> table: array<vec2f>;
+#if KV_FOLD
+@group(0) @binding(7) var k_cache: texture_storage_2d<rgba32float, write>;
+@group(0) @binding(8) var v_cache: texture_storage_2d<rgba32float, write>;
+#include "kv_place.wgsl"
+#else
 @group(0) @binding(7) var<storage, read_write> k_cache: array<f32>;
 @group(0) @binding(8) var<storage, read_write> v_cache: array<f32>;
+#endif
 #include "lanes.wgsl"
 
 @compute @workgroup_size(LANES)
@@ -29,11 +36,20 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     let is_q = head < p.heads;
     let kv_head = select(head - p.heads, head - p.heads - p.kv_heads, head >= p.heads + p.kv_heads);
     let source = (row * p.kv_heads + kv_head) * $(HELD*LANES)u + lane;
-    let to = (place.x * p.kv_heads + kv_head) * $(HELD*LANES)u + lane;
     if (head >= p.heads + p.kv_heads) {
+#if KV_FOLD
+#for j in 0..HELD
+      let put$(j) = v[source + $(j*LANES)u];
+#end
+#for CACHE in 1..2
+#include "norm_rope_texels.wgsl"
+#end
+#else
+      let to = (place.x * p.kv_heads + kv_head) * $(HELD*LANES)u + lane;
 #for j in 0..HELD
       v_cache[to + $(j*LANES)u] = v[source + $(j*LANES)u];
 #end
+#endif
       continue;
     }
     let at = (row * p.heads + head) * $(HELD*LANES)u + lane;
@@ -68,10 +84,21 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       q[at + $((j+HELD/2)*LANES)u] = upper$(j);
 #end
     } else {
+#if KV_FOLD
+#for j in 0..HELD/2
+      let put$(j) = lower$(j);
+      let put$(j+HELD/2) = upper$(j);
+#end
+#for CACHE in 0..1
+#include "norm_rope_texels.wgsl"
+#end
+#else
+      let to = (place.x * p.kv_heads + kv_head) * $(HELD*LANES)u + lane;
 #for j in 0..HELD/2
       k_cache[to + $(j*LANES)u] = lower$(j);
       k_cache[to + $((j+HELD/2)*LANES)u] = upper$(j);
 #end
+#endif
     }
   }
 }

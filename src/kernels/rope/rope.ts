@@ -1,8 +1,9 @@
 /** Rotary position embedding. */
 import { fileURLToPath } from 'node:url'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
-import type { GpuBuffer } from '../../gpu/pool.ts'
+import type { GpuBuffer, GpuTexture } from '../../gpu/pool.ts'
 import { groupsOf, times, type Count } from '../../gpu/size.ts'
+import { kvConstants } from '../common/kv-texture.ts'
 import { dispatchFlat, lanes, perRow } from '../common/lanes.ts'
 
 const path = fileURLToPath(new URL('rope.wgsl', import.meta.url))
@@ -43,8 +44,9 @@ export interface IntoCacheBuffers {
   v: GpuBuffer
   slots: GpuBuffer
   table: GpuBuffer
-  kCache: GpuBuffer
-  vCache: GpuBuffer
+  /** In textures as of `kvTexture`, or buffers. */
+  kCache: GpuBuffer | GpuTexture
+  vCache: GpuBuffer | GpuTexture
 }
 
 /**
@@ -65,7 +67,8 @@ export function ropeIntoCache(
   const params = { rows, heads: shape.heads, kv_heads: shape.kvHeads, half_dim: half, ...turned }
   const bindings = [t.q, t.k, t.v, t.slots, t.table, t.kCache, t.vCache]
   const elements = ((shape.heads + 2 * shape.kvHeads) * half) / pairs
-  dispatchFlat(gpu, cachePath, { VEC4: Number(pairs > 1), F16: Number(f16), PARTIAL }, bindings, params, times(rows, elements))
+  const constants = { VEC4: Number(pairs > 1), F16: Number(f16), PARTIAL, ...kvConstants(t.kCache) }
+  dispatchFlat(gpu, cachePath, constants, bindings, params, times(rows, elements))
 }
 
 /** Values of a head that a lane keeps at most: loads and stores are written out for each, and on CPU drivers they are most of what is compiled. */
@@ -92,5 +95,6 @@ export function normRopeIntoCache(
   const bindings = [t.q, t.k, t.v, ofQ.gain, ofK.gain, t.slots, t.table, t.kCache, t.vCache]
   const params = { rows, heads: shape.heads, kv_heads: shape.kvHeads, eps_q: ofQ.eps, eps_k: ofK.eps }
   const groups = perRow(groupsOf(times(rows, shape.heads + 2 * shape.kvHeads), ROWS))
-  gpu.dispatch(gpu.kernel(normPath, { ...base, HELD, ROWS }), bindings, params, groups)
+  const inTexture = kvConstants(t.kCache)
+  gpu.dispatch(gpu.kernel(normPath, { ...base, HELD, ROWS, ...inTexture }), bindings, params, groups)
 }

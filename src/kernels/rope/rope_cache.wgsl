@@ -3,6 +3,7 @@
 // q (rows, heads * 2h), k, v (rows, kv_heads * 2h), caches (cache rows, kv_heads * 2h); slots[row] is (cache row, position). An element is a pair (turn.wgsl) of
 // a head of q, then of k, then of v; VEC4: four of them side by side (h a multiple of 4): finding an element's place is dearer than turning it, and four
 // values in one load or store cheaper than four by one. F16: the caches have four f16 to a vec2u.
+// KV_FOLD: they are textures (kv_place.wgsl), with VEC4.
 #if PARTIAL
 struct Params { rows: u32, heads: u32, kv_heads: u32, half_dim: u32, turned: u32 }
 #else
@@ -29,8 +30,14 @@ alias T = vec2f;
 @group(0) @binding(2) var<storage, read> v: array<E>;
 @group(0) @binding(3) var<storage, read> slots: array<vec2u>;
 @group(0) @binding(4) var<storage, read> table: array<T>;
+#if KV_FOLD
+@group(0) @binding(5) var k_cache: texture_storage_2d<rgba32float, write>;
+@group(0) @binding(6) var v_cache: texture_storage_2d<rgba32float, write>;
+#include "kv_place.wgsl"
+#else
 @group(0) @binding(5) var<storage, read_write> k_cache: array<C>;
 @group(0) @binding(6) var<storage, read_write> v_cache: array<C>;
+#endif
 #include "flat.wgsl"
 fn position_of(row: u32) -> u32 { return slots[row].y; }
 
@@ -48,14 +55,32 @@ fn one(e: u32) {
   }
   let kv_head = select(head - p.heads, head - p.heads - p.kv_heads, head >= p.heads + p.kv_heads);
   let source = (row * p.kv_heads + kv_head) * 2u * h + lower;
+#if KV_FOLD
+  let to = kv_place(slots[row].x, kv_head * 2u * h + lower);
+  let beyond = to + vec2u(apart, 0u);
+#else
   let to = (slots[row].x * p.kv_heads + kv_head) * 2u * h + lower;
+  let beyond = to + apart;
+#endif
   if (head < p.heads + p.kv_heads) {
     let a = k[source];
     let b = k[source + apart];
-    k_cache[to] = kept(fma(a, cosine, -(b * sine)));
-    k_cache[to + apart] = kept(fma(b, cosine, a * sine));
+    let lower_turned = fma(a, cosine, -(b * sine));
+    let upper_turned = fma(b, cosine, a * sine);
+#if KV_FOLD
+    textureStore(k_cache, to, lower_turned);
+    textureStore(k_cache, beyond, upper_turned);
+#else
+    k_cache[to] = kept(lower_turned);
+    k_cache[beyond] = kept(upper_turned);
+#endif
   } else {
+#if KV_FOLD
+    textureStore(v_cache, to, v[source]);
+    textureStore(v_cache, beyond, v[source + apart]);
+#else
     v_cache[to] = kept(v[source]);
-    v_cache[to + apart] = kept(v[source + apart]);
+    v_cache[beyond] = kept(v[source + apart]);
+#endif
   }
 }

@@ -1,8 +1,9 @@
 /** Moving rows: gather, and the ordered sum that is a gather's backward. */
 import { fileURLToPath } from 'node:url'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
-import type { GpuBuffer } from '../../gpu/pool.ts'
+import { GpuTexture, type GpuBuffer } from '../../gpu/pool.ts'
 import { times, type Count } from '../../gpu/size.ts'
+import { kvConstants } from '../common/kv-texture.ts'
 import { dispatchFlat } from '../common/lanes.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
@@ -10,6 +11,7 @@ const paths = {
   gather: file('gather.wgsl'),
   add: file('scatter_add.wgsl'),
   copy: file('copy_rows.wgsl'),
+  texels: file('copy_texels.wgsl'),
   split: file('split_heads.wgsl'),
 }
 
@@ -61,6 +63,30 @@ export function addRowLists(
 export function copyRows(gpu: Gpu, [a, ...b]: [GpuBuffer, GpuBuffer?], pairs: GpuBuffer, count: number, words: number): void {
   const both = b.filter((buffer) => buffer !== undefined)
   dispatchFlat(gpu, paths.copy, { BOTH: both.length }, [a, pairs, ...both], { count, width: words }, count * words)
+}
+
+/**
+ * `copyRows` inside the keys and the values of a cache: both in buffers, or both in textures as of `kvTexture`.
+ * @param between where they lie in textures: what rows of both go by, 8 * words bytes a pair; with room for fewer pairs than there are they go in turns
+ */
+export function copyCacheRows(
+  gpu: Gpu,
+  { k, v }: { k: GpuBuffer | GpuTexture; v: GpuBuffer | GpuTexture },
+  pairs: GpuBuffer,
+  count: number,
+  words: number,
+  between?: GpuBuffer,
+): void {
+  if (!(k instanceof GpuTexture) && !(v instanceof GpuTexture)) return copyRows(gpu, [k, v], pairs, count, words)
+  if (!between) throw new Error('rows of a cache in textures are copied by way of a buffer')
+  const most = Math.floor(between.bytes / (8 * words))
+  for (let first = 0; first < count; first += most) {
+    const some = Math.min(most, count - first)
+    for (const OUT of [0, 1]) {
+      const constants = { OUT, ...kvConstants(k) }
+      dispatchFlat(gpu, paths.texels, constants, [k, v, pairs, between], { first, count: some }, (some * words) / 4)
+    }
+  }
 }
 
 /** x (rows, heads * 2 * headDim) into a and b (rows, heads * headDim): of each head the first half, and the second; `join` the other way. */

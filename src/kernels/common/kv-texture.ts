@@ -1,0 +1,36 @@
+/**
+ * KV caches in textures, for CPU drivers: attention over a cache is mostly loads, and such a driver reads a storage texture in half the time of a buffer
+ * (bench/LOG.md). Rows of the cache stand side by side in a row of the texture, as it may be only so high.
+ */
+import type { Binding, Gpu } from '../../gpu/gpu.ts'
+import { GpuTexture } from '../../gpu/pool.ts'
+import type { Constants } from '../../gpu/wgsl.ts'
+
+/** How the values of a cache lie in its texture, for kv_place.wgsl. */
+const layouts = new WeakMap<GpuTexture, Constants>()
+
+/**
+ * A texture for pages of `pageSize` rows of `kvHeads` heads of float32 values; undefined where a buffer is better (a GPU) or has to be: heads that are no whole
+ * texels, or too wide rows.
+ * @param shape.rotaryDim values of a head that are turned: kernels write halves of them, in texels
+ */
+export function kvTexture(
+  gpu: Gpu,
+  { pages, pageSize }: { pages: number; pageSize: number },
+  { kvHeads, headDim, rotaryDim }: { kvHeads: number; headDim: number; rotaryDim: number },
+  label: string,
+): GpuTexture | undefined {
+  const { software, subgroupSize, limits } = gpu.facts
+  if (!software || subgroupSize !== 8 || headDim % 8 !== 0 || rotaryDim % 8 !== 0) return undefined
+  const KV_HEAD = headDim / 4
+  const KV_WIDTH = kvHeads * KV_HEAD
+  const KV_FOLD = 2 ** Math.max(0, Math.ceil(Math.log2(pages / limits.maxTexture)))
+  const columns = KV_FOLD * pageSize * KV_WIDTH
+  if (columns > limits.maxTexture) return undefined
+  const texture = gpu.pool.texture(columns, Math.ceil(pages / KV_FOLD), 'rgba32float', label)
+  layouts.set(texture, { KV_FOLD, KV_PAGE: pageSize, KV_HEAD, KV_WIDTH })
+  return texture
+}
+
+/** What kernels that read or write a cache are told of it: nothing of a buffer. */
+export const kvConstants = (cache: Binding): Constants => (cache instanceof GpuTexture && layouts.get(cache)) || {}
