@@ -8,7 +8,8 @@
  * milliseconds a token after that; and decode, tokens a second from when the last of them has its first token to when the first of them has its last, so
  * while all are decoded together and no prompt is computed. With `--adapter`, a PEFT folder, requests name that adapter. All rows are measured in turn,
  * `--rounds` times, after requests of their size that are not counted; the best of each stands, and the least of its rates beside it says how busy the machine was. Before that, what the server answers to one client must be what it answers to it among 32.
- * Prints a table and one line of JSON; `--save` writes bench/results/serve.json.
+ * How many times one client's tokens a second 32 get that are decoded together is told by the medians of all rounds: the best of a single client is now and then a quarter over its
+ * median. Prints a table and one line of JSON; `--save` writes bench/results/serve.json.
  */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -121,6 +122,7 @@ async function measure(round: string, clients: number, shared: boolean) {
 }
 
 type Measured = Awaited<ReturnType<typeof measure>>
+const seen: Measured[][] = []
 const rows: (Measured & { leastDecodeTokensPerSecond: number | null })[] = []
 try {
   const among = await Promise.all(Array.from({ length: 32 }, (_, i) => ask(promptOf('check', i, true))))
@@ -131,7 +133,7 @@ try {
   const shapes = values.clients
     .split(',')
     .flatMap((clients) => [false, true].map((shared) => ({ clients: Number(clients), shared })))
-  const seen = shapes.map((): Measured[] => [])
+  seen.push(...shapes.map((): Measured[] => []))
   for (const { clients, shared } of shapes) await measure(`warm ${clients}`, clients, shared)
   for (let round = 1; round <= rounds; round++) {
     for (const [i, { clients, shared }] of shapes.entries()) seen[i].push(await measure(`${round} ${clients}`, clients, shared))
@@ -155,10 +157,20 @@ try {
   server.kill('SIGTERM')
   await once(server, 'exit')
 }
-const ratesOf = (count: number): number[] =>
-  rows.filter(({ clients }) => clients === count).map((row) => row.decodeTokensPerSecond ?? 0)
-const decodeRatio = Math.max(...ratesOf(32)) / Math.max(...ratesOf(1))
-if (decodeRatio > 0) console.log(`decoded together, 32 clients get ${decodeRatio.toFixed(2)} times the tokens a second of one`)
+/** Of `of` the rates of all rounds of so many clients, with prompts of their own and shared. */
+const rateOf = (count: number, of: (rates: number[]) => number): number =>
+  of(seen.flat().flatMap(({ clients, decodeTokensPerSecond: rate }) => (clients === count && rate !== null ? [rate] : [])))
+const median = (rates: number[]): number =>
+  at(
+    rates.toSorted((a, b) => a - b),
+    0.5,
+  )
+const decodeRatio = rateOf(32, median) / rateOf(1, median)
+const decodeRatioOfBest = rateOf(32, (rates) => Math.max(...rates)) / rateOf(1, (rates) => Math.max(...rates))
+if (decodeRatio > 0)
+  console.log(
+    `decoded together, 32 clients get ${decodeRatio.toFixed(2)} times the tokens a second of one (the best of each: ${decodeRatioOfBest.toFixed(2)})`,
+  )
 const result = {
   date: new Date().toISOString(),
   model: values.model,
@@ -168,6 +180,7 @@ const result = {
   tokens,
   rounds,
   decodeRatio,
+  decodeRatioOfBest,
   rows,
 }
 const rounded = JSON.stringify(result, (_, value: unknown) => (typeof value === 'number' ? Number(value.toPrecision(4)) : value))
