@@ -8,15 +8,15 @@
  */
 import { Tape } from '../autograd/tape.ts'
 import type { Gpu, Plan } from '../gpu/gpu.ts'
-import { GpuTexture, type GpuBuffer } from '../gpu/pool.ts'
-import { kvTexture } from '../kernels/common/kv-texture.ts'
+import type { GpuBuffer, GpuTexture } from '../gpu/pool.ts'
+import { kvTextures } from '../kernels/common/kv-texture.ts'
 import { feedIds } from '../kernels/embedding/embedding.ts'
 import { copyCacheRows, copyRows, gatherRows } from '../kernels/rows/rows.ts'
 import type { PagedCache } from '../kernels/attention/attention.ts'
 import { decoderHidden, type Decoder } from '../model/decoder.ts'
 import { stateWords, type CacheArguments, type DeltaState, type LayerCache } from '../model/layer-cache.ts'
 import { rotaryDimOf } from '../model/rope.ts'
-import { isDelta } from '../model/shapes.ts'
+import { attentionLayers, isDelta } from '../model/shapes.ts'
 import type { AdapterBank } from './adapter-bank.ts'
 import { needsMore, Sampler, type Sampled } from './sampler.ts'
 import { below, roundRows, type StepRows } from './step-rows.ts'
@@ -101,19 +101,18 @@ export class StepCommands {
     this.#words = (config.kvHeads * config.headDim) / (sizes.f16 ? 2 : 1)
     const room = (words: number, label: string) => gpu.pool.acquire(words * 4, label, { exact: true })
     const shape = { ...config, rotaryDim: rotaryDimOf(config) }
-    const kept = (): GpuBuffer | GpuTexture =>
-      (sizes.f16 ? undefined : kvTexture(gpu, sizes, shape, 'KV cache')) ?? room(rows * this.#words, 'KV cache')
+    const textures = sizes.f16 ? undefined : kvTextures(gpu, 2 * attentionLayers(config), sizes, shape, 'KV cache')
+    const kept = (): GpuBuffer | GpuTexture => textures?.pop() ?? room(rows * this.#words, 'KV cache')
+    if (textures) {
+      const most = Math.min(copiedAtOnce, 2 * sizes.maxSequences * sizes.pageSize)
+      this.#between = gpu.pool.acquire(most * this.#words * 8, 'copied rows')
+    }
     const layers = Array.from({ length: config.layers }, (_, i): LayerCache | DeltaState => {
       if (!isDelta(config, i)) return { k: kept(), v: kept() }
       const { inputs, states } = stateWords(config.qwen35!)
       const slots = sizes.maxSequences + 1
       return { inputs: room(slots * inputs, 'states'), states: room(slots * states, 'states') }
     })
-    if (layers.some((layer) => 'k' in layer && layer.k instanceof GpuTexture))
-      this.#between = gpu.pool.acquire(
-        Math.min(copiedAtOnce, 2 * sizes.maxSequences * sizes.pageSize) * this.#words * 8,
-        'copied rows',
-      )
     const pages = gpu.pool.acquire(sizes.maxTable * 4, 'engine pages')
     const runs = config.qwen35 && gpu.pool.acquire(sizes.maxRows * 16, 'engine rows')
     this.#statePairs = config.qwen35 && gpu.pool.acquire(sizes.maxSequences * 8, 'copied states')

@@ -2,7 +2,7 @@
 import { describe, expect, test } from 'vitest'
 import type { GpuBuffer, GpuTexture } from '../../src/gpu/pool.ts'
 import { attention } from '../../src/kernels/attention/attention.ts'
-import { kvConstants, kvTexture } from '../../src/kernels/common/kv-texture.ts'
+import { kvConstants, kvTextures } from '../../src/kernels/common/kv-texture.ts'
 import { allocateTogether, releaseWeight, writeWeight } from '../../src/kernels/common/weight.ts'
 import { linearGroup, takesRotary } from '../../src/kernels/matmul/group.ts'
 import { setTiles, tileCandidates } from '../../src/kernels/matmul/tiles.ts'
@@ -52,9 +52,9 @@ function ordered(layout: Layout, values: Float32Array, back = false): Float32Arr
 }
 
 function textureOf(layout: Layout): GpuTexture {
-  const texture = kvTexture(gpu, layout, { ...layout, rotaryDim: layout.headDim }, 'test')
-  if (!texture) throw new Error('this cache lies in buffers')
-  return texture
+  const textures = kvTextures(gpu, 1, layout, { ...layout, rotaryDim: layout.headDim }, 'test')
+  if (!textures) throw new Error('this cache lies in buffers')
+  return textures[0]
 }
 
 /** A cache with these values. */
@@ -129,8 +129,8 @@ describe.skipIf(!bench.cpu)(`a KV cache in textures${skipped}`, () => {
     expect(folds).toEqual([1, 1, 1, 4])
     expect(kvConstants(bench.out(4))).toEqual({})
     const given = (change: object, rotaryDim = 64, pages = 5) => {
-      const made = kvTexture(gpu, { pages, pageSize: 16 }, { kvHeads: 3, headDim: 64, rotaryDim, ...change }, 'test')
-      made?.release()
+      const made = kvTextures(gpu, 2, { pages, pageSize: 16 }, { kvHeads: 3, headDim: 64, rotaryDim, ...change }, 'test')
+      made?.forEach((texture) => texture.release())
       return made !== undefined
     }
     expect([given({}), given({ headDim: 60 }), given({}, 12), given({ kvHeads: 4096 })]).toEqual([true, false, false, false])

@@ -10,16 +10,17 @@ import type { Constants } from '../../gpu/wgsl.ts'
 const layouts = new WeakMap<GpuTexture, Constants>()
 
 /**
- * A texture for pages of `pageSize` rows of `kvHeads` heads of float32 values; undefined where a buffer is better (a GPU) or has to be: heads that are no whole
- * texels, or too wide rows.
+ * `count` textures of zeros for pages of `pageSize` rows of `kvHeads` heads of float32 values each; undefined where buffers are better (a GPU) or have to be: heads that
+ * are no whole texels, or too wide rows.
  * @param shape.rotaryDim values of a head that are turned: kernels write halves of them, in texels
  */
-export function kvTexture(
+export function kvTextures(
   gpu: Gpu,
+  count: number,
   { pages, pageSize }: { pages: number; pageSize: number },
   { kvHeads, headDim, rotaryDim }: { kvHeads: number; headDim: number; rotaryDim: number },
   label: string,
-): GpuTexture | undefined {
+): GpuTexture[] | undefined {
   const { software, subgroupSize, limits } = gpu.facts
   if (!software || subgroupSize !== 8 || headDim % 8 !== 0 || rotaryDim % 8 !== 0) return undefined
   const KV_HEAD = headDim / 4
@@ -27,9 +28,16 @@ export function kvTexture(
   const KV_FOLD = 2 ** Math.max(0, Math.ceil(Math.log2(pages / limits.maxTexture)))
   const columns = KV_FOLD * pageSize * KV_WIDTH
   if (columns > limits.maxTexture) return undefined
-  const texture = gpu.pool.texture(columns, Math.ceil(pages / KV_FOLD), 'rgba32float', label)
-  layouts.set(texture, { KV_FOLD, KV_PAGE: pageSize, KV_HEAD, KV_WIDTH })
-  return texture
+  const height = Math.ceil(pages / KV_FOLD)
+  const textures = Array.from({ length: count }, () => gpu.pool.texture(columns, height, 'rgba32float', label))
+  for (const texture of textures) layouts.set(texture, { KV_FOLD, KV_PAGE: pageSize, KV_HEAD, KV_WIDTH })
+  // Left to the first use, Dawn clears each by way of a buffer of its size, all of which are there at once.
+  const bytesPerRow = Math.ceil((columns * 16) / 256) * 256
+  const zeros = gpu.pool.acquire(bytesPerRow * height, 'zeros', { exact: true })
+  for (const texture of textures) gpu.copyToTexture(zeros, texture, { bytesPerRow, rows: height, texels: columns })
+  gpu.flush()
+  zeros.release()
+  return textures
 }
 
 /** What kernels that read or write a cache are told of it: nothing of a buffer. */

@@ -36,7 +36,7 @@ export interface InputNorm {
 
 /**
  * RoPE of q and k by the kernel of q, k and v: `table` (positions, headDim / 2) of (cos, sin). Of `places`, `perRow` vec2u a row:
- * - 1: (rows) cache row and position. The outputs of k, turned, and v are then caches (cache rows, N_s), on CPU drivers in textures as of `kvTexture` too.
+ * - 1: (rows) cache row and position. The outputs of k, turned, and v are then caches (cache rows, N_s), on CPU drivers in textures as of `kvTextures` too.
  * - 2: `info` of attention, of which only the position is read. The outputs are rows like those of q.
  */
 export interface GroupRotary {

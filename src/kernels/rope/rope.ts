@@ -44,7 +44,7 @@ export interface IntoCacheBuffers {
   v: GpuBuffer
   slots: GpuBuffer
   table: GpuBuffer
-  /** In textures as of `kvTexture`, or buffers. */
+  /** In textures as of `kvTextures`, or buffers. */
   kCache: GpuBuffer | GpuTexture
   vCache: GpuBuffer | GpuTexture
 }

@@ -66,7 +66,7 @@ export function copyRows(gpu: Gpu, [a, ...b]: [GpuBuffer, GpuBuffer?], pairs: Gp
 }
 
 /**
- * `copyRows` inside the keys and the values of a cache: both in buffers, or both in textures as of `kvTexture`.
+ * `copyRows` inside the keys and the values of a cache: both in buffers, or both in textures as of `kvTextures`.
  * @param between where they lie in textures: what rows of both go by, 8 * words bytes a pair; with room for fewer pairs than there are they go in turns
  */
 export function copyCacheRows(
