@@ -1,6 +1,7 @@
 /**
  * KV caches in textures, for CPU drivers: attention over a cache is mostly loads, and such a driver reads a storage texture in half the time of a buffer
- * (bench/LOG.md). Rows of the cache stand side by side in a row of the texture, as it may be only so high.
+ * (bench/LOG.md). A page is a row of the texture, or several are where there are more pages than it may be high; in a page the rows of a head follow each other, so that what
+ * a workgroup reads of it is one piece of memory.
  */
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import { GpuTexture } from '../../gpu/pool.ts'
