@@ -162,7 +162,7 @@ export function attention(
   const run = (QR: number, cached: Constants): void => {
     // Two values a turn, but where many rows would have many loads from buffers in it, or a GPU has its own way with loops.
     const UNROLL = TEX || (QR === 1 && gpu.facts.software) ? 2 : 1
-    // Neighbours in a row of rows of their own have no keys in common: rather the heads, whose keys lie side by side in a cache.
+    // A row alone shares keys with the next one at most in a prompt, and they are soon driven out: the heads of a row follow each other, whose keys lie side by side.
     const alone = QR === 1 && 'KV_FOLD' in cached ? { HEADS_FIRST: 1, TOUCH: cached.TILED } : undefined
     const kernel = gpu.kernel(paths.forward, { ...constants, ...cached, QR, TEX, UNROLL, SPLIT, ...alone })
     const [across, heads, turns] = grid(groupsOf(rows, QR), shape.heads / constants.HG)

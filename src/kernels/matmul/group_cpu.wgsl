@@ -219,6 +219,10 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       let there = pair$(V*v) < n / 2u;
       let at = (to_row * n + col$(V*v)) / $(V)u;
       let apart = HALF / $(V)u;
+      if (there && s == 0u) {
+        y_0[at] = pairs.lower;
+        y_0[at + apart] = pairs.upper;
+      }
 #if KV_FOLD
 #if VEC4
       if (there && s != 0u) {
@@ -235,19 +239,12 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
         put_texel(s, to_row, select(col$(2*v), col$(2*v) - 2u + HALF, odd), texel);
       }
 #endif
-      if (there && s == 0u) {
-        y_0[at] = pairs.lower;
-        y_0[at + apart] = pairs.upper;
-      }
 #else
-      if (!there) {}
-      else if (s == 0u) {
-        y_0[at] = pairs.lower;
-        y_0[at + apart] = pairs.upper;
-      } else if (s == 1u) {
+      if (there && s == 1u) {
         y_1[at] = pairs.lower;
         y_1[at + apart] = pairs.upper;
-      } else {
+      }
+      if (there && s == 2u) {
         y_2[at] = pairs.lower;
         y_2[at + apart] = pairs.upper;
       }

@@ -18,6 +18,7 @@ alias T = vec2f;
 @group(0) @binding(0) var<storage, read_write> x: array<E>;
 @group(0) @binding(1) var<storage, read> info: array<vec4u>;
 @group(0) @binding(2) var<storage, read> table: array<T>;
+#include "angles.wgsl"
 #include "flat.wgsl"
 fn position_of(row: u32) -> u32 { return info[row].w; }
 

@@ -38,6 +38,7 @@ alias T = vec2f;
 @group(0) @binding(5) var<storage, read_write> k_cache: array<C>;
 @group(0) @binding(6) var<storage, read_write> v_cache: array<C>;
 #endif
+#include "angles.wgsl"
 #include "flat.wgsl"
 fn position_of(row: u32) -> u32 { return slots[row].y; }
 

@@ -15,16 +15,9 @@
   let lower = i;
   let apart = h;
 #endif
-#if VEC4
-  let turns_0 = table[2u * angle];
-  let turns_1 = table[2u * angle + 1u];
-  var cosine = vec4f(turns_0.xz, turns_1.xz);
-  var sine = vec4f(turns_0.yw, turns_1.yw);
-#else
-  let turn = table[angle];
-  var cosine = turn.x;
-  var sine = turn.y;
-#endif
+  let angles = angles_at($(1+VEC4)u * angle);
+  var cosine = angles.cosine;
+  var sine = angles.sine;
 #if PARTIAL
   if (!turns) {
     cosine = E(1.0);
