@@ -122,7 +122,10 @@ async function measure(round: string, clients: number, shared: boolean) {
 }
 
 type Measured = Awaited<ReturnType<typeof measure>>
-const seen: Measured[][] = []
+const shapes = values.clients
+  .split(',')
+  .flatMap((clients) => [false, true].map((shared) => ({ clients: Number(clients), shared })))
+const seen = shapes.map((): Measured[] => [])
 const rows: (Measured & { leastDecodeTokensPerSecond: number | null })[] = []
 try {
   const among = await Promise.all(Array.from({ length: 32 }, (_, i) => ask(promptOf('check', i, true))))
@@ -130,10 +133,6 @@ try {
     const { ids } = await ask(promptOf('check', i, true))
     if (ids.join() !== among[i].ids.join()) throw new Error(`client ${i} gets other tokens alone than among 32`)
   }
-  const shapes = values.clients
-    .split(',')
-    .flatMap((clients) => [false, true].map((shared) => ({ clients: Number(clients), shared })))
-  seen.push(...shapes.map((): Measured[] => []))
   for (const { clients, shared } of shapes) await measure(`warm ${clients}`, clients, shared)
   for (let round = 1; round <= rounds; round++) {
     for (const [i, { clients, shared }] of shapes.entries()) seen[i].push(await measure(`${round} ${clients}`, clients, shared))

@@ -8,8 +8,8 @@
  */
 import { Tape } from '../autograd/tape.ts'
 import type { Gpu, Plan } from '../gpu/gpu.ts'
-import type { GpuBuffer, GpuTexture } from '../gpu/pool.ts'
-import { kvTextures } from '../kernels/common/kv-texture.ts'
+import type { GpuBuffer } from '../gpu/pool.ts'
+import { kvTextures, type CacheData } from '../kernels/common/kv-texture.ts'
 import { feedIds } from '../kernels/embedding/embedding.ts'
 import { copyCacheRows, copyRows, gatherRows } from '../kernels/rows/rows.ts'
 import type { PagedCache } from '../kernels/attention/attention.ts'
@@ -102,7 +102,7 @@ export class StepCommands {
     const room = (words: number, label: string) => gpu.pool.acquire(words * 4, label, { exact: true })
     const shape = { ...config, rotaryDim: rotaryDimOf(config) }
     const textures = sizes.f16 ? undefined : kvTextures(gpu, 2 * attentionLayers(config), sizes, shape, 'KV cache')
-    const kept = (): GpuBuffer | GpuTexture => textures?.pop() ?? room(rows * this.#words, 'KV cache')
+    const kept = (): CacheData => textures?.pop() ?? room(rows * this.#words, 'KV cache')
     if (textures) {
       const most = Math.min(copiedAtOnce, 2 * sizes.maxSequences * sizes.pageSize)
       this.#between = gpu.pool.acquire(most * this.#words * 8, 'copied rows')
@@ -213,7 +213,7 @@ export class StepCommands {
     this.#gpu.flush()
     this.#gpu.pool.returnArena(this.#arena.splice(0))
     const { layers, slots, paged, runs } = this.#cache
-    for (const layer of layers) for (const buffer of Object.values(layer) as (GpuBuffer | GpuTexture)[]) buffer.release()
+    for (const layer of layers) for (const buffer of Object.values(layer) as CacheData[]) buffer.release()
     runs?.release()
     this.#statePairs?.release()
     this.#between?.release()

@@ -1,13 +1,14 @@
 /** What outlives a pass: keys and values, and the states of layers that have some. */
 import type { PagedCache } from '../kernels/attention/attention.ts'
-import type { GpuBuffer, GpuTexture } from '../gpu/pool.ts'
+import type { GpuBuffer } from '../gpu/pool.ts'
+import type { CacheData } from '../kernels/common/kv-texture.ts'
 import { deltaWidths } from './shapes.ts'
 import type { Qwen35Config } from './types.ts'
 
 /** Keys and values of one layer that outlive a pass: (cache rows, kv heads * D) each, float32 or f16; on CPU drivers float32 in textures (kernels/common/kv-texture.ts). */
 export interface LayerCache {
-  k: GpuBuffer | GpuTexture
-  v: GpuBuffer | GpuTexture
+  k: CacheData
+  v: CacheData
 }
 
 /** What a Gated DeltaNet keeps of each sequence, by slots: the last inputs of its convolution, and its state. */

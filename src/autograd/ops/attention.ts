@@ -1,7 +1,8 @@
 /** Rotary embedding and attention over a packed batch. */
-import type { GpuBuffer, GpuTexture } from '../../gpu/pool.ts'
+import type { GpuBuffer } from '../../gpu/pool.ts'
 import * as kernels from '../../kernels/attention/attention.ts'
 import type { HeadShape, PagedCache } from '../../kernels/attention/attention.ts'
+import type { CacheData } from '../../kernels/common/kv-texture.ts'
 import { rope as ropeKernel } from '../../kernels/rope/rope.ts'
 import { Tensor } from '../tensor.ts'
 import type { Tape } from '../tape.ts'
@@ -52,7 +53,7 @@ export function rope(
 export function attentionOverCache(
   tape: Tape,
   q: Tensor,
-  { k, v }: { k: GpuBuffer | GpuTexture; v: GpuBuffer | GpuTexture },
+  { k, v }: { k: CacheData; v: CacheData },
   { info }: RowLayout,
   shape: HeadShape,
   paged?: PagedCache,

@@ -3,7 +3,8 @@
  * the projections and SwiGLU's gate are a dispatch each, or two; the bits are those of one by one. On GPUs what is recorded has them at once too, but for the gate.
  */
 import type { BufferRange, Gpu } from '../../gpu/gpu.ts'
-import type { GpuBuffer, GpuTexture } from '../../gpu/pool.ts'
+import type { GpuBuffer } from '../../gpu/pool.ts'
+import type { CacheData } from '../../kernels/common/kv-texture.ts'
 import type { Gate } from '../../kernels/elementwise/elementwise.ts'
 import { loraDown, stackedDown, takesDownNorm, takesLoraDown, type StackLayout } from '../../kernels/lora/lora.ts'
 import { downRanges, downStride, groupDown, takesDown } from '../../kernels/matmul/group-tile.ts'
@@ -119,8 +120,8 @@ export interface IntoCache {
   headDim: number
   /** Channels of a head that are turned. Default: all. */
   rotaryDim?: number
-  kCache: GpuBuffer | GpuTexture
-  vCache: GpuBuffer | GpuTexture
+  kCache: CacheData
+  vCache: CacheData
   f16: boolean
 }
 

@@ -4,7 +4,7 @@ import type { Gpu } from '../../gpu/gpu.ts'
 import { GpuTexture, type GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, groupsOf, times, type Count } from '../../gpu/size.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
-import { kvConstants } from '../common/kv-texture.ts'
+import { kvConstants, type CacheData } from '../common/kv-texture.ts'
 import { dispatchFlat, lanes } from '../common/lanes.ts'
 import { grid, runTile, scaleOf, tileOf } from './tile.ts'
 
@@ -88,8 +88,6 @@ const maxStaged = 16 << 20
 const stages = new WeakMap<Gpu, Map<string, GpuTexture>>()
 
 type Stage = (role: 'q' | 'k' | 'v' | 'dO', data: GpuBuffer) => GpuTexture
-/** Keys or values: in a texture only as a cache has them (kv-texture.ts). */
-type Kept = GpuBuffer | GpuTexture
 
 /**
  * Copies what is read again and again to textures, which a CPU driver reads three times faster than buffers (see matmul/stage.ts); undefined where that
@@ -139,8 +137,8 @@ export function attention(
   gpu: Gpu,
   t: {
     q: GpuBuffer
-    k: Kept
-    v: Kept
+    k: CacheData
+    v: CacheData
     info: GpuBuffer
     o: GpuBuffer
     lse: GpuBuffer
@@ -155,7 +153,8 @@ export function attention(
   const constants = constantsOf(gpu, shape)
   const params = { rows, lanes: constants.LANES, elements: constants.DE, splits: 1, scale: scaleOf(shape) }
   const stage = neighbours ? stageOf(gpu, rows, shape) : undefined
-  const staged = (role: 'k' | 'v', data: Kept): Kept => (stage && !(data instanceof GpuTexture) ? stage(role, data) : data)
+  const staged = (role: 'k' | 'v', data: CacheData): CacheData =>
+    stage && !(data instanceof GpuTexture) ? stage(role, data) : data
   const [k, v] = [staged('k', t.k), staged('v', t.v)]
   const TEX = Number(k instanceof GpuTexture)
   const bindings = [t.q, k, v, t.info, t.o, t.lse, ...(paged ? [paged.pages] : [])]

@@ -4,8 +4,11 @@
  * a workgroup reads of it is one piece of memory.
  */
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
-import { GpuTexture } from '../../gpu/pool.ts'
+import { GpuTexture, type GpuBuffer } from '../../gpu/pool.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
+
+/** Keys or values of a cache: in a buffer, or in a texture as of `kvTextures`. */
+export type CacheData = GpuBuffer | GpuTexture
 
 /** How the values of a cache lie in its texture, for kv_place.wgsl. */
 const layouts = new WeakMap<GpuTexture, Constants>()

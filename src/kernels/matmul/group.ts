@@ -4,8 +4,9 @@
  * the input go along too.
  */
 import { rangeOf, type Binding, type BufferRange, type Gpu } from '../../gpu/gpu.ts'
-import type { GpuBuffer, GpuTexture } from '../../gpu/pool.ts'
+import type { GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, type Count } from '../../gpu/size.ts'
+import type { CacheData } from '../common/kv-texture.ts'
 import type { Weight, WeightBlocks } from '../common/weight.ts'
 import type { Gate } from '../elementwise/elementwise.ts'
 import { widen } from '../quantised/quantised.ts'
@@ -51,7 +52,7 @@ export interface GroupCall {
   x: GpuBuffer
   rows: Count
   members: GroupMember[]
-  ys: (GpuBuffer | GpuTexture)[]
+  ys: CacheData[]
   lora?: GroupLora
   norm?: InputNorm
   rotary?: GroupRotary
@@ -126,7 +127,7 @@ export function linearGroup(
   x: GpuBuffer,
   rows: Count,
   members: GroupMember[],
-  ys: (GpuBuffer | GpuTexture)[],
+  ys: CacheData[],
   lora?: GroupLora,
   { norm, rotary }: { norm?: InputNorm; rotary?: GroupRotary } = {},
 ): void {

@@ -1,9 +1,9 @@
 /** Rotary position embedding. */
 import { fileURLToPath } from 'node:url'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
-import type { GpuBuffer, GpuTexture } from '../../gpu/pool.ts'
+import type { GpuBuffer } from '../../gpu/pool.ts'
 import { groupsOf, times, type Count } from '../../gpu/size.ts'
-import { kvConstants } from '../common/kv-texture.ts'
+import { kvConstants, type CacheData } from '../common/kv-texture.ts'
 import { dispatchFlat, lanes, perRow } from '../common/lanes.ts'
 
 const path = fileURLToPath(new URL('rope.wgsl', import.meta.url))
@@ -44,9 +44,8 @@ export interface IntoCacheBuffers {
   v: GpuBuffer
   slots: GpuBuffer
   table: GpuBuffer
-  /** In textures as of `kvTextures`, or buffers. */
-  kCache: GpuBuffer | GpuTexture
-  vCache: GpuBuffer | GpuTexture
+  kCache: CacheData
+  vCache: CacheData
 }
 
 /**

@@ -3,7 +3,7 @@ import { fileURLToPath } from 'node:url'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import { GpuTexture, type GpuBuffer } from '../../gpu/pool.ts'
 import { times, type Count } from '../../gpu/size.ts'
-import { kvConstants } from '../common/kv-texture.ts'
+import { kvConstants, type CacheData } from '../common/kv-texture.ts'
 import { dispatchFlat } from '../common/lanes.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
@@ -71,7 +71,7 @@ export function copyRows(gpu: Gpu, [a, ...b]: [GpuBuffer, GpuBuffer?], pairs: Gp
  */
 export function copyCacheRows(
   gpu: Gpu,
-  { k, v }: { k: GpuBuffer | GpuTexture; v: GpuBuffer | GpuTexture },
+  { k, v }: { k: CacheData; v: CacheData },
   pairs: GpuBuffer,
   count: number,
   words: number,
