@@ -12,6 +12,7 @@ import { rmsNorm } from '../../src/kernels/norm/norm.ts'
 import type { GpuBuffer } from '../../src/gpu/pool.ts'
 import { roundWeight } from '../../src/kernels/optimizer/optimizer.ts'
 import { setTiles, tileCandidates } from '../../src/kernels/matmul/tiles.ts'
+import { cpuLanes } from '../../src/kernels/common/lanes.ts'
 import { rope, ropeIntoCache } from '../../src/kernels/rope/rope.ts'
 import { stackedDown } from '../../src/kernels/lora/lora.ts'
 import { bf16Bits, modes, openBench, sameBits, toBf16 } from './harness.ts'
@@ -55,7 +56,7 @@ function inBank(sizes: number[]) {
 
 /** Products of random matrices: in buffers of their own for CPU drivers, else in one. */
 function products(rows: number, rank: number, count: number) {
-  if (gpu.facts.software && gpu.facts.subgroupSize === 8)
+  if (cpuLanes(gpu).LANES > 0)
     return Array.from({ length: count }, () => bench.up(bench.normals(rows * rank)))
   return downRanges(bench.up(bench.normals(count * downStride(rows, rank))), rows, rank, count)
 }

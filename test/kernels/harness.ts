@@ -7,6 +7,7 @@ import { hashSeed, Random } from '../../src/common/random.ts'
 import type { GpuFacts } from '../../src/gpu/adapter.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
 import type { GpuBuffer } from '../../src/gpu/pool.ts'
+import { cpuLanes } from '../../src/kernels/common/lanes.ts'
 import { uploadWeight, type Weight } from '../../src/kernels/common/weight.ts'
 import { withFacts } from '../facts.ts'
 import { seed, seedWords } from '../seed.ts'
@@ -60,7 +61,7 @@ export class Bench {
 
   /** True where the kernels for CPU drivers run. */
   get cpu(): boolean {
-    return this.gpu.facts.software && this.gpu.facts.subgroupSize === 8
+    return cpuLanes(this.gpu).LANES > 0
   }
 
   /**

@@ -5,7 +5,7 @@ import { GpuTexture, type GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, groupsOf, times, type Count } from '../../gpu/size.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
 import { kvConstants, type CacheData } from '../common/kv-texture.ts'
-import { dispatchFlat, lanes } from '../common/lanes.ts'
+import { cpuLanes, dispatchFlat, lanes } from '../common/lanes.ts'
 import { grid, runTile, scaleOf, tileOf } from './tile.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
@@ -29,7 +29,7 @@ export interface HeadShape {
 }
 
 /** Constants of a head shape. HG: query heads of one kv head that a workgroup takes together, at most 4, a divisor of the group. */
-function constantsOf(gpu: Gpu, { heads, kvHeads, headDim, window = 0 }: HeadShape): Constants & { C: number; HG: number } {
+function constantsOf(gpu: Gpu, { heads, kvHeads, headDim, window = 0 }: HeadShape): Constants & { C: number; HG: number; WIDE?: number } {
   const base = lanes(gpu)
   const group = heads / kvHeads
   const HG = [4, 3, 2, 1].find((n) => group % n === 0)!
@@ -39,6 +39,7 @@ function constantsOf(gpu: Gpu, { heads, kvHeads, headDim, window = 0 }: HeadShap
   return {
     LANES: base.LANES,
     SUBGROUP: base.SUBGROUP,
+    ...(base.WIDE && { WIDE: 1 }),
     ROLLED,
     VEC4,
     DE,
@@ -58,9 +59,9 @@ function constantsOf(gpu: Gpu, { heads, kvHeads, headDim, window = 0 }: HeadShap
  * How many neighbouring rows a workgroup takes in training, so that one load serves them all: QR query rows, KR key rows. On CPU drivers loads are most
  * of the time, and past some 24 vectors of a lane the code outgrows its cache. No bit depends on it.
  */
-function together(gpu: Gpu, { SUBGROUP, C, HG }: ReturnType<typeof constantsOf>): { QR: number; KR: number } {
+function together(gpu: Gpu, { SUBGROUP, C, HG, WIDE }: ReturnType<typeof constantsOf>): { QR: number; KR: number } {
   if (!gpu.facts.software || !SUBGROUP) return { QR: 1, KR: C > 4 ? 1 : 2 }
-  return { QR: most(24, HG * C), KR: most(16, C) }
+  return { QR: most(WIDE ? 12 : 24, HG * C), KR: most(16, C) }
 }
 /** How many rows of so many vectors each fit, a power of two. */
 const most = (vectors: number, each: number): number => [8, 4, 2, 1].find((n) => n * each <= vectors) ?? 1
@@ -94,10 +95,10 @@ type Stage = (role: 'q' | 'k' | 'v' | 'dO', data: GpuBuffer) => GpuTexture
  * cannot be: another adapter, rows that are no multiple of 256 bytes, more than a texture takes.
  */
 function stageOf(gpu: Gpu, rows: Count, { heads, kvHeads, headDim }: HeadShape): Stage | undefined {
-  const { software, subgroupSize, limits } = gpu.facts
+  const { limits } = gpu.facts
   const height = Math.max(16, 2 ** Math.ceil(Math.log2(capacityOf(rows))))
   const widest = heads * headDim
-  if (!software || subgroupSize !== 8 || headDim % 32 !== 0 || (kvHeads * headDim) % 64 !== 0 || widest % 64 !== 0)
+  if (cpuLanes(gpu).LANES === 0 || headDim % 32 !== 0 || (kvHeads * headDim) % 64 !== 0 || widest % 64 !== 0)
     return undefined
   if (height > limits.maxTexture || widest / 4 > limits.maxTexture || height * widest * 4 > maxStaged) return undefined
   const own = stages.get(gpu) ?? new Map<string, GpuTexture>()
@@ -157,13 +158,15 @@ export function attention(
     stage && !(data instanceof GpuTexture) ? stage(role, data) : data
   const [k, v] = [staged('k', t.k), staged('v', t.v)]
   const TEX = Number(k instanceof GpuTexture)
+  // Where shuffles are loops (lanes.wgsl), and loads of textures little code.
+  const WRITTEN = TEX && constants.WIDE
   const bindings = [t.q, k, v, t.info, t.o, t.lse, ...(paged ? [paged.pages] : [])]
   const run = (QR: number, cached: Constants): void => {
     // Two values a turn, but where many rows would have many loads from buffers in it, or a GPU has its own way with loops.
     const UNROLL = TEX || (QR === 1 && gpu.facts.software) ? 2 : 1
     // A row alone shares keys with the next one at most in a prompt, and they are soon driven out: the heads of a row follow each other, whose keys lie side by side.
     const alone = QR === 1 && 'KV_FOLD' in cached ? { HEADS_FIRST: 1, TOUCH: cached.TILED } : undefined
-    const kernel = gpu.kernel(paths.forward, { ...constants, ...cached, QR, TEX, UNROLL, SPLIT, ...alone })
+    const kernel = gpu.kernel(paths.forward, { ...constants, ...cached, QR, TEX, UNROLL, SPLIT, ...alone, ...(WRITTEN && { WRITTEN }) })
     const [across, heads, turns] = grid(groupsOf(rows, QR), shape.heads / constants.HG)
     gpu.dispatch(kernel, bindings, params, alone ? [heads, across, turns] : [across, heads, turns])
   }

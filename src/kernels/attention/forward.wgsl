@@ -143,6 +143,16 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #for x in 0..QR*HG
         var s_$(x) = 0.0;
 #end
+#if WRITTEN
+#for e in 0..DE
+        {
+          let kk = load_k(k_row, kv_head, $(e)u);
+#for x in 0..QR*HG
+          s_$(x) = dot_add(subgroupBroadcast(q_$(x)_$(e/LANES), $(e%LANES)u), kk, s_$(x));
+#end
+        }
+#end
+#else
         for (var c = 0u; c * LANES < elements(); c++) {
 #for x in 0..QR*HG
           var part_$(x) = q_$(x)_0;
@@ -157,6 +167,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
           }
         }
+#endif
         // A row that does not see a tile that another row sees takes it with weights of 0 and a factor of 1, which changes none of its bits.
 #for x in 0..QR*HG
 #if WINDOW
@@ -178,6 +189,32 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
         o_$(x)_$(c) *= shrink_$(x);
 #end
 #end
+#if WRITTEN
+#for i in 0..LANES
+        {
+#if TILED
+          let v_row = tile_row + min($(i)u, keys - 1u - j0);
+#else
+          let v_row = key_row(at, min(j0 + $(i)u, keys - 1u));
+#endif
+#for x in 0..QR*HG
+          let p_$(x) = subgroupBroadcast(w_$(x), $(i)u);
+#end
+#for c in 0..C
+#if EVEN
+          {
+#else
+          if ($(c)u * LANES + lane < DE) {
+#endif
+            let vv = load_v(v_row, kv_head, $(c)u * LANES + lane);
+#for x in 0..QR*HG
+            o_$(x)_$(c) = fma(E(p_$(x)), vv, o_$(x)_$(c));
+#end
+          }
+#end
+        }
+#end
+#else
         for (var i = 0u; i < min(turns(), keys - j0); i += $(UNROLL)u) {
 #for u in 0..UNROLL
 #if TILED
@@ -206,6 +243,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
           }
 #end
         }
+#endif
       }
 #if !SPLITS
       // Rows that have no key in this split stay what they are.

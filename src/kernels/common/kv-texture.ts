@@ -6,6 +6,7 @@
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import { GpuTexture, type GpuBuffer } from '../../gpu/pool.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
+import { cpuLanes } from './lanes.ts'
 
 /** Keys or values of a cache: in a buffer, or in a texture as of `kvTextures`. */
 export type CacheData = GpuBuffer | GpuTexture
@@ -25,8 +26,8 @@ export function kvTextures(
   { kvHeads, headDim, rotaryDim }: { kvHeads: number; headDim: number; rotaryDim: number },
   label: string,
 ): GpuTexture[] | undefined {
-  const { software, subgroupSize, limits } = gpu.facts
-  if (!software || subgroupSize !== 8 || headDim % 8 !== 0 || rotaryDim % 8 !== 0) return undefined
+  const { limits } = gpu.facts
+  if (cpuLanes(gpu).LANES === 0 || headDim % 8 !== 0 || rotaryDim % 8 !== 0) return undefined
   const KV_HEAD = headDim / 4
   const KV_WIDTH = kvHeads * KV_HEAD
   const KV_FOLD = 2 ** Math.max(0, Math.ceil(Math.log2(pages / limits.maxTexture)))

@@ -4,14 +4,25 @@ import { capacityOf, groupsOf, map, type Count } from '../../gpu/size.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
 
 /**
- * LANES and SUBGROUP for lanes.wgsl. A subgroup where its size is fixed; wide rows (a vocabulary) take 256 lanes on a GPU.
+ * LANES, SUBGROUP and WIDE for lanes.wgsl. A subgroup where its size is fixed; wide rows (a vocabulary) take 256 lanes on a GPU.
  * The choice depends on the adapter alone, never on the batch.
  */
 export function lanes(gpu: Gpu, wide = false): Constants {
   const { software, subgroupSize } = gpu.facts
   if (wide && !software) return { LANES: 256, SUBGROUP: 0 }
-  if (subgroupSize >= 4 && subgroupSize <= 64) return { LANES: subgroupSize, SUBGROUP: 1 }
+  const { WIDE } = cpuLanes(gpu)
+  if (subgroupSize >= 4 && subgroupSize <= 64) return { LANES: subgroupSize, SUBGROUP: 1, ...(WIDE && { WIDE }) }
   return { LANES: software ? 8 : 32, SUBGROUP: 0 }
+}
+
+/**
+ * LANES of the kernels that are made for CPU drivers: their subgroup, of 8 invocations or (WIDE) of 16; 0 where they do not run. What they share among the lanes
+ * of a subgroup is told by numbers of lanes, and no bit of a result hangs on which it is.
+ */
+export function cpuLanes(gpu: Gpu): { LANES: number; WIDE: number } {
+  const { software, subgroupSize } = gpu.facts
+  const LANES = software && (subgroupSize === 8 || subgroupSize === 16) ? subgroupSize : 0
+  return { LANES, WIDE: Number(LANES === 16) }
 }
 
 /** Invocations that a large GPU has at a time. */

@@ -1,5 +1,43 @@
 // Reductions over the LANES invocations of a workgroup, written once. SUBGROUP: the workgroup is one subgroup; else a tree through
 // workgroup memory, with a barrier before the scratch is used again. Either way the order depends on LANES alone.
+// WIDE: on a CPU driver's subgroups of 16 each of these, and a shuffle, is a loop over the lanes, and broadcasts of lanes that its compiler knows cost nothing: they are
+// written out with those, in a tree.
+#if WIDE
+fn lanes_sum(lane: u32, value: f32) -> f32 {
+#for i in 0..LANES
+  let v0_$(i) = subgroupBroadcast(value, $(i)u);
+#end
+#for step in 0..4
+#for i in 0..8/2**step
+  let v$(step+1)_$(i) = v$(step)_$(2*i) + v$(step)_$(2*i+1);
+#end
+#end
+  return v4_0;
+}
+fn lanes_max(lane: u32, value: f32) -> f32 {
+#for i in 0..LANES
+  let v0_$(i) = subgroupBroadcast(value, $(i)u);
+#end
+#for step in 0..4
+#for i in 0..8/2**step
+  let v$(step+1)_$(i) = max(v$(step)_$(2*i), v$(step)_$(2*i+1));
+#end
+#end
+  return v4_0;
+}
+fn lanes_any(value: bool) -> bool {
+  let bit = u32(value);
+#for i in 0..LANES
+  let v0_$(i) = subgroupBroadcast(bit, $(i)u);
+#end
+#for step in 0..4
+#for i in 0..8/2**step
+  let v$(step+1)_$(i) = v$(step)_$(2*i) | v$(step)_$(2*i+1);
+#end
+#end
+  return v4_0 != 0u;
+}
+#else
 #if SUBGROUP
 fn lanes_sum(lane: u32, value: f32) -> f32 { return subgroupAdd(value); }
 fn lanes_max(lane: u32, value: f32) -> f32 { return subgroupMax(value); }
@@ -24,4 +62,5 @@ fn lanes_max(lane: u32, value: f32) -> f32 {
   }
   return workgroupUniformLoad(&lanes_scratch[0]);
 }
+#endif
 #endif

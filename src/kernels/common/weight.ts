@@ -5,6 +5,7 @@ import { GpuBuffer, type GpuTexture } from '../../gpu/pool.ts'
 import type { BufferRange } from '../../gpu/gpu.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
 import type { QuantisedFormat } from '../quantised/quantised.ts'
+import { cpuLanes } from './lanes.ts'
 import { matrixUnitOf } from './matrix-units.ts'
 
 /** A matrix (rows N, columns K) in row slices, each in a storage of its own that the adapter can bind. */
@@ -46,7 +47,7 @@ export const sliceRows = 4096
 
 /** Whether a matrix of K columns is kept in a texture: where the kernels for CPU drivers take it. Matrix units read buffers. */
 function keepsInTexture(gpu: Gpu, columns: number): boolean {
-  return gpu.facts.software && gpu.facts.subgroupSize === 8 && columns % 8 === 0 && !matrixUnitOf(gpu)
+  return cpuLanes(gpu).LANES > 0 && columns % 8 === 0 && !matrixUnitOf(gpu)
 }
 
 /** Rows that lie side by side in a texture, and how many texels wide they are together. */

@@ -23,43 +23,47 @@ struct Params { rows: u32, k: u32, rank: u32, a_0: u32, a_1: u32, a_2: u32, scal
 @group(0) @binding(7) var<storage, read> x_values: array<f32>;
 @group(0) @binding(8) var<storage, read> gain: array<vec4f>;
 @group(0) @binding(9) var<storage, read_write> normed: array<vec4f>;
+#include "lanes.wgsl"
 #endif
 
-@compute @workgroup_size(8)
+@compute @workgroup_size($(LANES))
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
   let m0 = group.x * $(MT)u;
-  let r = group.y * 8u + lane;
+  let r = group.y * 8u + lane % 8u;
+  // Of 16 lanes (WIDE) the lower 8 take 4 of 8 rows and the upper the next 4.
+  let half = lane / 8u;
+  let upper = half == 1u;
 #if STACKED
   let place = place_of(group.y * 8u);
   var here = false;
 #for m in 0..MT
   here |= places[min(m0 + $(m)u, p.rows - 1u)] == place;
 #end
-  let turns = select(0u, p.k / 4u, here);
+  let turns = select(0u, p.k / 4u, here && m0 + 4u * half < p.rows);
 #else
-  let turns = p.k / 4u;
+  let turns = select(0u, p.k / 4u, m0 + 4u * half < p.rows);
 #endif
-#for i in 0..MT/4
-  let x_at$(i) = min(m0 + $(4*i)u + lane / 2u, p.rows - 1u) * (p.k / 4u) + lane % 2u;
+#for i in 0..2*MT/LANES
+  let x_at$(i) = min(m0 + $(i*LANES/2)u + lane / 2u, p.rows - 1u) * (p.k / 4u) + lane % 2u;
 #end
 #for g in 0..GROUP
   let a_at$(g) = p.a_$(g) / 4u + r * (p.k / 4u);
-#for m in 0..MT
+#for m in 0..8*MT/LANES
   var acc_$(m)_$(g) = 0.0;
 #end
 #end
 #if NORM
-#for i in 0..MT/4
+#for i in 0..2*MT/LANES
   var rstd$(i) = 0.0;
 #end
   let count = min($(MT)u, max(p.rows, m0) - m0);
   for (var m = 0u; m < count; m++) {
-    let at = (m0 + m) * p.k + lane;
+    let at = (m0 + m) * p.k;
     var sum = 0.0;
-    for (var c = 0u; c < p.k; c += 8u) { let v = x_values[at + c]; sum = fma(v, v, sum); }
-    let one = 1.0 / sqrt(subgroupAdd(sum) / f32(p.k) + p.eps);
-#for i in 0..MT/4
-    rstd$(i) = select(rstd$(i), one, m == $(4*i)u + lane / 2u);
+    for (var c = lane; c < p.k; c += LANES) { let v = x_values[at + c]; sum = fma(v, v, sum); }
+    let one = 1.0 / sqrt(lanes_sum(lane, sum) / f32(p.k) + p.eps);
+#for i in 0..2*MT/LANES
+    rstd$(i) = select(rstd$(i), one, m == $(i*LANES/2)u + lane / 2u);
 #end
   }
 #endif
@@ -67,10 +71,10 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #if NORM
     let gain_of = gain[lane % 2u + c];
 #endif
-#for i in 0..MT/4
+#for i in 0..2*MT/LANES
 #if NORM
     let x$(i) = x[x_at$(i) + c] * rstd$(i) * gain_of;
-    if (group.y == 0u && m0 + $(4*i)u + lane / 2u < p.rows) { normed[x_at$(i) + c] = x$(i); }
+    if (group.y == 0u && m0 + $(i*LANES/2)u + lane / 2u < p.rows) { normed[x_at$(i) + c] = x$(i); }
 #else
     let x$(i) = x[x_at$(i) + c];
 #endif
@@ -79,19 +83,27 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     let lo$(g) = bank[a_at$(g) + c];
     let hi$(g) = bank[a_at$(g) + c + 1u];
 #end
-#for m in 0..MT
+#for m in 0..8*MT/LANES
     {
 #for g in 0..GROUP
       var t$(g) = 0.0;
 #end
 #for q in 0..4
+#if WIDE
+      let xl$(q) = select(subgroupBroadcast(x$(m/4)[$(q)], $((m%4)*2)u), subgroupBroadcast(x$(m/4)[$(q)], $((m%4)*2+8)u), upper);
+#else
       let xl$(q) = subgroupBroadcast(x$(m/4)[$(q)], $((m%4)*2)u);
+#endif
 #for g in 0..GROUP
       t$(g) = fma(xl$(q), lo$(g)[$(q)], t$(g));
 #end
 #end
 #for q in 0..4
+#if WIDE
+      let xh$(q) = select(subgroupBroadcast(x$(m/4)[$(q)], $((m%4)*2+1)u), subgroupBroadcast(x$(m/4)[$(q)], $((m%4)*2+1+8)u), upper);
+#else
       let xh$(q) = subgroupBroadcast(x$(m/4)[$(q)], $((m%4)*2+1)u);
+#endif
 #for g in 0..GROUP
       t$(g) = fma(xh$(q), hi$(g)[$(q)], t$(g));
 #end
@@ -102,15 +114,18 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     }
 #end
   }
-#for m in 0..MT
-  if (m0 + $(m)u < p.rows) {
+#for m in 0..8*MT/LANES
+  {
+    let row = m0 + $((m-m%4)*LANES/8+m%4)u + 4u * half;
+    if (row < p.rows) {
 #for g in 0..GROUP
 #if STACKED
-    xa_$(g)[(m0 + $(m)u) * p.rank + r] = select(0.0, acc_$(m)_$(g) * scales[p.scales_$(g) + place], places[m0 + $(m)u] == place);
+      xa_$(g)[row * p.rank + r] = select(0.0, acc_$(m)_$(g) * scales[p.scales_$(g) + place], places[row] == place);
 #else
-    xa_$(g)[(m0 + $(m)u) * p.rank + r] = acc_$(m)_$(g) * p.scale_$(g);
+      xa_$(g)[row * p.rank + r] = acc_$(m)_$(g) * p.scale_$(g);
 #endif
 #end
+    }
   }
 #end
 }

@@ -3,7 +3,7 @@ import { fileURLToPath } from 'node:url'
 import type { Binding, BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, groupsOf, times, type Count } from '../../gpu/size.ts'
-import { dispatchFlat } from '../common/lanes.ts'
+import { cpuLanes, dispatchFlat } from '../common/lanes.ts'
 import { weightView } from '../common/weight.ts'
 import { takesCpu } from '../matmul/cpu.ts'
 import type { InputNorm } from '../matmul/group.ts'
@@ -79,7 +79,8 @@ export function loraDown(
 ): void {
   // High, so that the matrices are loaded for many rows, but two workgroups of it: one thread of the driver takes twice as long, and cores that are kept awake
   // (src/gpu/awake.ts) do not come too late for the other half.
-  const MT = [4, 8, 16].find((height) => capacityOf(rows) <= 2 * height) ?? 32
+  const { WIDE, LANES } = cpuLanes(gpu)
+  const MT = (WIDE ? [8, 16] : [4, 8, 16]).find((height) => capacityOf(rows) <= 2 * height) ?? 32
   const params: Record<string, Count> = { rows, k, rank, eps: norm?.eps ?? 0, own: stacked?.own ?? 0, width: stacked?.width ?? 0 }
   for (let g = 0; g < maxGroup; g++) {
     params[`a_${g}`] = (projections[g]?.a.offset ?? 0) / 4
@@ -90,7 +91,8 @@ export function loraDown(
   const bindings: Binding[] = [x, projections[0].a.buffer, ...outs]
   if (stacked) bindings.push(stacked.places, stacked.scales)
   if (norm) bindings.push(x, norm.gain, norm.out)
-  const kernel = gpu.kernel(paths.down, { GROUP: projections.length, MT, STACKED: Number(!!stacked), NORM: Number(!!norm) })
+  const flags = { STACKED: Number(!!stacked), NORM: Number(!!norm), SUBGROUP: 1 }
+  const kernel = gpu.kernel(paths.down, { LANES, WIDE, GROUP: projections.length, MT, ...flags })
   gpu.dispatch(kernel, bindings, params, [groupsOf(rows, MT), rank / 8])
 }
 

@@ -1,11 +1,12 @@
 /**
- * The matmul tier for CPU drivers with subgroups of 8 (lavapipe): which kernel, tile and staging a shape takes. What such a driver does with a shader,
+ * The matmul tier for CPU drivers with subgroups of 8 or 16 (lavapipe): which kernel, tile and staging a shape takes. What such a driver does with a shader,
  * and so why, is at the head of each kernel.
  */
 import { fileURLToPath } from 'node:url'
 import type { Binding, BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, groupsOf, map, within, type Count } from '../../gpu/size.ts'
+import { cpuLanes } from '../common/lanes.ts'
 import { weightConstants, weightParams, type Weight } from '../common/weight.ts'
 import type { Extras, Part } from './part.ts'
 import { canStage, stage, stageRows, type Rows } from './stage.ts'
@@ -23,7 +24,7 @@ const paths = {
 
 /** Whether the kernels here run: they read 8 values of a row at a time. */
 export function takesCpu(gpu: Gpu, k: number): boolean {
-  return gpu.facts.software && gpu.facts.subgroupSize === 8 && k % 8 === 0
+  return cpuLanes(gpu).LANES > 0 && k % 8 === 0
 }
 
 /** Columns that read an operand again and again before staging it pays: a thin product (LoRA's) reads it once or twice. */
@@ -34,15 +35,16 @@ export const cachedBytes = 1 << 20
 /** y = alpha * (x Wᵀ + LoRA) + bias + residual of one part. `extra`: xa, B, bias, residual. */
 export function forward(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Binding, part: Part, options: Extras): void {
   const { alpha, rank, flags, extra } = options
+  const { LANES, WIDE } = cpuLanes(gpu)
   const k = weight.columns
   const constants = { ...weightConstants(weight, part.slice, 2), ...flags }
   const place = { w_row: part.row - part.slice.row, first_row: part.row, y_stride: part.width, y_column: part.column }
   const params = { n: part.rows, k, rank, alpha, ...weightParams(weight, part.slice), ...place }
   const many = capacityOf(rows)
   if (many <= 2 && typeof rows === 'number') {
-    const NT = part.rows <= 8 ? 1 : 4
-    const kernel = gpu.kernel(paths.few, { MT: many, NT, ...constants })
-    gpu.dispatch(kernel, [x, y, part.slice.storage, ...extra], params, [Math.ceil(part.rows / (8 * NT))])
+    const NT = part.rows <= LANES ? 1 : 32 / LANES
+    const kernel = gpu.kernel(paths.few, { LANES, ...(WIDE && { WIDE }), MT: many, NT, ...constants })
+    gpu.dispatch(kernel, [x, y, part.slice.storage, ...extra], params, [Math.ceil(part.rows / (LANES * NT))])
     return
   }
   const { MT, NT } = forwardTile(gpu, many, part.rows)
@@ -50,6 +52,7 @@ export function forward(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Bi
   const source: Rows = { data: x, rows, columns: k }
   const X_TEX = Number(many > 4 && part.rows >= stagingColumns && canStage(gpu, source))
   const kernel = gpu.kernel(paths.nt, {
+    LANES,
     MT,
     NT,
     X_TEX,
@@ -60,7 +63,7 @@ export function forward(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Bi
   const most = X_TEX ? stageRows(gpu, k) : many
   for (let row0 = 0; row0 < many; row0 += most) {
     const count = within(rows, row0, most)
-    const [down, across] = [groupsOf(count, MT), Math.ceil(part.rows / (8 * NT))]
+    const [down, across] = [groupsOf(count, MT), Math.ceil(part.rows / (LANES * NT))]
     const from = X_TEX ? stage(gpu, source, row0, count, 'x') : x
     const bindings = [from, y, part.slice.storage, ...extra]
     gpu.dispatch(
@@ -88,17 +91,19 @@ const covered = (count: number, size: number): number => Math.ceil(count / size)
  * @param columns of the weight, or of each of those that one dispatch takes, as a tile lies in one
  */
 export function forwardTile(gpu: Gpu, rows: number, columns: number | number[]): { MT: number; NT: number } {
+  const { LANES } = cpuLanes(gpu)
   const tile = tilesOf(gpu).ntCpu
   const members = Array.isArray(columns) ? columns : [columns]
   const total = members.reduce((sum, n) => sum + n, 0)
   const MT = Math.min(16, Math.ceil(rows / Math.ceil(rows / 16) / 4) * 4)
-  const otherColumns = tile.columns === 64 ? 48 : 64
+  // An even number of vectors, as pairs of columns lie in a lane.
+  const otherColumns = tile.columns !== 64 ? 64 : LANES === 16 ? 32 : 48
   const [own, other] = [tile.columns, otherColumns].map((width) => members.reduce((sum, n) => sum + covered(n, width), 0))
   // 144 columns are 3 x 48 and not 3 x 64, 128 are 2 x 64 and not 3 x 48; such a tile is 16 rows high, as more would not stay in the instruction cache.
-  if (total > 32 && other <= own * (1 - wasted.nt)) return { MT, NT: otherColumns / 8 }
-  const NT = Math.ceil(total / Math.ceil(total / tile.columns) / 8)
+  if (total > 32 && other <= own * (1 - wasted.nt)) return { MT, NT: otherColumns / LANES }
+  const NT = Math.ceil(total / Math.ceil(total / tile.columns) / LANES)
   const takesHigh = rows > 16 && covered(rows, tile.rows) * (1 - wasted.nt) <= covered(rows, MT)
-  return { MT: takesHigh ? tile.rows : MT, NT: total <= 8 ? 1 : NT <= 4 ? 4 : tile.columns / 8 }
+  return { MT: takesHigh ? tile.rows : MT, NT: total <= LANES ? 1 : NT * LANES <= 32 ? 32 / LANES : tile.columns / LANES }
 }
 
 /**
@@ -121,6 +126,7 @@ export function backwardInput(
   options: Extras,
 ): void {
   const { alpha, rank, flags, extra } = options
+  const { LANES, WIDE } = cpuLanes(gpu)
   const k = weight.columns
   const whole = part.rows === weight.rows && part.rows % 4 === 0
   if (k <= 32 && !weight.bf16 && !part.slice.texture && whole && !flags.LORA && !flags.ACCUMULATE) {
@@ -128,7 +134,7 @@ export function backwardInput(
     const DY_TEX = Number(staysWhole(gpu, source))
     const [MT, TURN] = [DY_TEX && capacityOf(rows) > 256 ? 32 : 16, DY_TEX && part.rows % 8 === 0 ? 2 : 1]
     const bindings = [DY_TEX ? stage(gpu, source, 0, rows, 'dy') : dy, dx, part.slice.storage]
-    const kernel = gpu.kernel(paths.thin, { MT, DY_TEX, TURN })
+    const kernel = gpu.kernel(paths.thin, { LANES, WIDE, MT, DY_TEX, TURN })
     gpu.dispatch(kernel, bindings, { rows, n: part.rows, k, alpha }, [k / 8, groupsOf(rows, MT)])
     return
   }
@@ -141,14 +147,14 @@ export function backwardInput(
   const source: Rows = { data: dy, rows, columns: part.rows, stride: part.width, column: part.column }
   const DY_TEX = Number(k >= stagingColumns && part.rows % 8 === 0 && canStage(gpu, source))
   const TURN = DY_TEX && MT <= 24 ? 2 : 1
-  const variant = { MT, BY4, DY_TEX, ROWS_FIRST, TURN, ...weightConstants(weight, part.slice, 2), ...flags }
+  const variant = { LANES, MT, BY4, DY_TEX, ROWS_FIRST, TURN, ...weightConstants(weight, part.slice, 2), ...flags }
   const kernel = gpu.kernel(paths.nn, variant)
   const place = { w_row: part.row - part.slice.row, dy_stride: part.width, dy_column: part.column }
   const params = { n: part.rows, k, rank, alpha, ...weightParams(weight, part.slice), ...place }
   const most = DY_TEX ? stageRows(gpu, part.rows) : many
   for (let row0 = 0; row0 < many; row0 += most) {
     const count = within(rows, row0, most)
-    const [down, across] = [groupsOf(count, MT), Math.ceil(k / 64)]
+    const [down, across] = [groupsOf(count, MT), Math.ceil(k / (8 * LANES))]
     const from = DY_TEX ? stage(gpu, source, row0, count, 'dy') : dy
     const bindings = [from, dx, part.slice.storage, ...extra]
     gpu.dispatch(
@@ -170,13 +176,14 @@ export function backwardWeight(
 ): void {
   const { alpha, accumulate, row } = options
   const [n, k, rows] = [dy.columns, x.columns, dy.rows]
+  const { LANES } = cpuLanes(gpu)
   if (n >= stagingColumns && k >= stagingColumns && canStage(gpu, dy) && canStage(gpu, x)) {
     const COLUMNS_FIRST = Number(k <= n)
-    const across: [number, number] = [Math.ceil(k / 32), Math.ceil(n / 32)]
+    const across: [number, number] = [Math.ceil(k / (4 * LANES)), Math.ceil(n / 32)]
     const most = Math.min(stageRows(gpu, n), stageRows(gpu, k))
     for (let row0 = 0; row0 < capacityOf(rows); row0 += most) {
       const count = within(rows, row0, most)
-      const kernel = gpu.kernel(paths.tnStage, { ACCUMULATE: Number(accumulate || row0 > 0), COLUMNS_FIRST, TURN: 8 })
+      const kernel = gpu.kernel(paths.tnStage, { LANES, ACCUMULATE: Number(accumulate || row0 > 0), COLUMNS_FIRST, TURN: 8 })
       const from = [stage(gpu, dy, row0, count, 'dy'), stage(gpu, x, row0, count, 'x')]
       const params = { rows: count, n, k, out_row: row, alpha }
       gpu.dispatch(kernel, [...from, dw], params, COLUMNS_FIRST ? across : (across.toReversed() as [number, number]))
@@ -184,14 +191,14 @@ export function backwardWeight(
     return
   }
   // Lanes take the wider side: a LoRA factor has one of its sides as narrow as the rank.
-  const TRANSPOSED = Number(k < 32 && n > k)
+  const TRANSPOSED = Number(k < 4 * LANES && n > k)
   const [a, b] = TRANSPOSED ? [x, dy] : [dy, x]
   const RT = a.columns <= 8 ? 8 : 16
   const B_TEX = Number(TRANSPOSED && staysWhole(gpu, b))
-  const kernel = gpu.kernel(paths.tn, { ACCUMULATE: Number(accumulate), TRANSPOSED, RT, B_TEX })
+  const kernel = gpu.kernel(paths.tn, { LANES, ACCUMULATE: Number(accumulate), TRANSPOSED, RT, B_TEX })
   const ofA = { a_count: a.columns, a_stride: a.stride ?? a.columns, a_column: a.column ?? 0 }
   const ofB = { b_count: b.columns, b_stride: b.stride ?? b.columns, b_column: b.column ?? 0 }
-  const groups: [number, number] = [Math.ceil(b.columns / 32), Math.ceil(a.columns / RT)]
+  const groups: [number, number] = [Math.ceil(b.columns / (4 * LANES)), Math.ceil(a.columns / RT)]
   const wide = B_TEX ? stage(gpu, b, 0, rows, 'dy') : b.data
   gpu.dispatch(kernel, [a.data, wide, dw], { rows, ...ofA, ...ofB, out_row: row, alpha }, groups)
 }

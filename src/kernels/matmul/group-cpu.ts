@@ -3,6 +3,7 @@ import { fileURLToPath } from 'node:url'
 import { rangeOf, type Binding, type Gpu } from '../../gpu/gpu.ts'
 import { capacityOf, groupsOf, map, within, type Count } from '../../gpu/size.ts'
 import { kvConstants } from '../common/kv-texture.ts'
+import { cpuLanes } from '../common/lanes.ts'
 import { weightConstants, weightParams } from '../common/weight.ts'
 import { cachedBytes, forwardTile, stagingColumns, vectorsOf } from './cpu.ts'
 import type { GroupCall } from './group.ts'
@@ -14,6 +15,7 @@ const path = fileURLToPath(new URL('group_cpu.wgsl', import.meta.url))
 export function run(gpu: Gpu, { x, rows, members, ys, lora, rotary, gate }: GroupCall): void {
   const [{ weight, bias, b }] = members
   const [slice] = weight.slices
+  const { LANES, WIDE } = cpuLanes(gpu)
   const k = weight.columns
   const widths = members.map((m) => m.weight.rows)
   const columns = widths.reduce((sum, n) => sum + n, 0)
@@ -23,13 +25,14 @@ export function run(gpu: Gpu, { x, rows, members, ys, lora, rotary, gate }: Grou
   const FEW = Number(many <= 2 && typeof rows === 'number')
   // A gate's workgroup has as many columns of both members.
   const inTextures = GATED ? {} : kvConstants(ys[1])
-  const found = FEW ? { MT: many, NT: 4 } : forwardTile(gpu, many, GATED ? columns : widths)
   // Of caches in textures a lane, or two, has whole texels of both halves of a head.
+  const fewest = 'KV_FOLD' in inTextures ? 4 : 32 / LANES
+  const found = FEW ? { MT: many, NT: fewest } : forwardTile(gpu, many, GATED ? columns : widths)
   const { MT, ...tile } = 'KV_FOLD' in inTextures && found.NT % 4 !== 0 ? { MT: Math.min(found.MT, 16), NT: 8 } : found
   // One of each at the least.
   const NT = GATED ? Math.max(2, tile.NT) : tile.NT
   const SPAN = GATED ? NT / 2 : NT
-  const groups = GATED ? [Math.ceil(widths[0] / (8 * SPAN))] : widths.map((n) => Math.ceil(n / (8 * SPAN)))
+  const groups = GATED ? [Math.ceil(widths[0] / (LANES * SPAN))] : widths.map((n) => Math.ceil(n / (LANES * SPAN)))
   const params: Record<string, Count> = { k, rank: lora?.rank ?? 0, per_row: rotary?.perRow ?? 0, ...weightParams(weight, slice) }
   for (let s = 0; s < 3; s++) {
     const member = members[s] ?? members[0]
@@ -52,7 +55,7 @@ export function run(gpu: Gpu, { x, rows, members, ys, lora, rotary, gate }: Grou
   }
   const vectors = rotary ? vectorsOf(NT / 2) : vectorsOf(SPAN, ...widths)
   const half = rotary && { HALF: rotary.headDim / 2, ...inTextures }
-  const kernel = gpu.kernel(path, { MT, NT, SPAN, ...half, ...flags, ...vectors, ...weightConstants(weight, slice, 1) })
+  const kernel = gpu.kernel(path, { LANES, ...(FEW && WIDE && { WIDE }), MT, NT, SPAN, ...half, ...flags, ...vectors, ...weightConstants(weight, slice, 1) })
   const extra: Binding[] = [...ys, ...(lora ? [b!.buffer, ...lora.xa] : []), ...(bias ? [rangeOf(bias).buffer] : [])]
   if (rotary) extra.push(rotary.places, rotary.table)
   const most = X_TEX ? stageRows(gpu, k) : many

@@ -65,7 +65,7 @@ fn xa_of(s: u32, at: u32) -> vec4f {
 
 #include "layout_cpu.wgsl"
 
-@compute @workgroup_size(8)
+@compute @workgroup_size($(LANES))
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
 #if ROWS_FIRST
   let m0 = p.row0 + group.x * $(MT)u;
@@ -76,13 +76,13 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #endif
 #if GATED
   let s = 0u;
-  let n0 = tile * $(SPAN*8)u;
+  let n0 = tile * $(SPAN*LANES)u;
 #else
   // Workgroups (columns) from g1 on are of member 1, from g2 on of member 2.
-  let g1 = (p.n_0 + $(SPAN*8-1)u) / $(SPAN*8)u;
-  let g2 = g1 + (p.n_1 + $(SPAN*8-1)u) / $(SPAN*8)u;
+  let g1 = (p.n_0 + $(SPAN*LANES-1)u) / $(SPAN*LANES)u;
+  let g2 = g1 + (p.n_1 + $(SPAN*LANES-1)u) / $(SPAN*LANES)u;
   let s = u32(tile >= g1) + u32(tile >= g2);
-  let n0 = (tile - pick(s, 0u, g1, g2)) * $(SPAN*8)u;
+  let n0 = (tile - pick(s, 0u, g1, g2)) * $(SPAN*LANES)u;
 #endif
   let n = pick(s, p.n_0, p.n_1, p.n_2);
 #if ROPE
@@ -101,8 +101,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #for j in 0..NT
   let at$(j) = w_origin(pick(s + $(j/SPAN)u, 0u, p.n_0, p.n_0 + p.n_1) + col$(j%SPAN));
 #end
-#for i in 0..(MT+3)/4
-  let row$(i) = min(m0 + $(4*i)u + lane / 2u, p.rows - 1u);
+#for i in 0..(2*MT+LANES-1)/LANES
+  let row$(i) = min(m0 + $(i*LANES/2)u + lane / 2u, p.rows - 1u);
 #end
   let end = well_laid(min(m0 + $(MT)u, p.rows), lane);
 #for r in 0..MT
@@ -112,12 +112,12 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
 #if FEW
   // lane = row * PARTS + part: the part'th vec4 of what a turn needs of the row
-  let row = lane / $(8/MT)u;
+  let row = lane % 8u / $(8/MT)u;
   let part = lane % $(8/MT)u;
 #include "nt_few_loop.wgsl"
 #else
   for (var c = 0u; c < p.k / 8u; c++) {
-#for i in 0..MT/4
+#for i in 0..(2*MT+LANES-1)/LANES
 #if X_TEX
     let x$(i) = textureLoad(x, vec2u(lane % 2u + 2u * c, row$(i) - p.row0));
 #else
@@ -133,20 +133,20 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #if LORA
   for (var c = 0u; c < p.rank / 8u; c++) {
 #for g in 0..NT/SPAN
-#for i in 0..(MT+3)/4
+#for i in 0..(2*MT+LANES-1)/LANES
     var xa$(g)_$(i) = vec4f();
 #end
 #end
     // In a loop for the reason that lora_b.wgsl has. Of < in place of != the compiler knows how often it turns, and writes all turns out.
-    for (var i = 0u; i != min($((MT+3)/4)u, p.k); i++) {
+    for (var i = 0u; i != min($((2*MT+LANES-1)/LANES)u, p.k); i++) {
       var row = row0;
-#for i in 1..(MT+3)/4
+#for i in 1..(2*MT+LANES-1)/LANES
       row = select(row, row$(i), i == $(i)u);
 #end
       let at = row * (p.rank / 4u) + lane % 2u + 2u * c;
 #for g in 0..NT/SPAN
       let xa$(g) = xa_of(s + $(g)u, at);
-#for i in 0..(MT+3)/4
+#for i in 0..(2*MT+LANES-1)/LANES
       xa$(g)_$(i) = select(xa$(g)_$(i), xa$(g), i == $(i)u);
 #end
 #end
@@ -154,7 +154,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     // Of rows with different adapters all of these may be another's: what they would add is 0. One OR of bits, as subgroupAny goes through lanes and values.
     var here = vec4u();
 #for g in 0..NT/SPAN
-#for i in 0..(MT+3)/4
+#for i in 0..(2*MT+LANES-1)/LANES
     here |= bitcast<vec4u>(xa$(g)_$(i));
 #end
 #end
@@ -170,7 +170,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
 #for q in 0..8
 #for g in 0..NT/SPAN
-      let v$(q)_$(g) = subgroupBroadcast(xa$(g)_$(r/4)[$(q%4)], $((r%4)*2+q/4)u);
+      let v$(q)_$(g) = subgroupBroadcast(xa$(g)_$(2*r/LANES)[$(q%4)], $(2*r%LANES+q/4)u);
 #end
 #for j in 0..NT
       t$(j) = fma(v$(q)_$(j/SPAN), b$(j)_$(q/4)[$(q%4)], t$(j));
@@ -230,13 +230,13 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
         put_texel(s, to_row, col$(4*v) + HALF, pairs.upper);
       }
 #else
-      // Two lanes have a texel of the lower half between them, and one of the upper half: each puts one.
-      let lower_of_other = subgroupShuffle(pairs.lower, lane ^ 1u);
-      let upper_of_other = subgroupShuffle(pairs.upper, lane ^ 1u);
-      if (there && s != 0u) {
+      if (s != 0u) {
+        // Two lanes have a texel of the lower half between them, and one of the upper half: each puts one.
+        let lower_of_other = subgroupShuffle(pairs.lower, lane ^ 1u);
+        let upper_of_other = subgroupShuffle(pairs.upper, lane ^ 1u);
         let odd = lane % 2u == 1u;
         let texel = select(vec4f(pairs.lower, lower_of_other), vec4f(upper_of_other, pairs.upper), odd);
-        put_texel(s, to_row, select(col$(2*v), col$(2*v) - 2u + HALF, odd), texel);
+        if (there) { put_texel(s, to_row, select(col$(2*v), col$(2*v) - 2u + HALF, odd), texel); }
       }
 #endif
 #else

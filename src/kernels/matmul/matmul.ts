@@ -7,7 +7,7 @@ import { fileURLToPath } from 'node:url'
 import type { Binding, BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, times, type Count } from '../../gpu/size.ts'
-import { dispatchFlat } from '../common/lanes.ts'
+import { cpuLanes, dispatchFlat } from '../common/lanes.ts'
 import { slicesOf, type Weight } from '../common/weight.ts'
 import { widen } from '../quantised/quantised.ts'
 import { readsBlocks } from './blocks.ts'
@@ -163,7 +163,7 @@ export function linearBackwardWeight(
 ): void {
   const { alpha = 1, accumulate = true, row = 0, dyStride = n, dyColumn = 0 } = options
   const aligned = n % 4 === 0 && k % 4 === 0 && dyStride % 4 === 0 && dyColumn % 4 === 0
-  const tier = gpu.facts.software && gpu.facts.subgroupSize === 8 && aligned ? cpu : tile
+  const tier = cpuLanes(gpu).LANES > 0 && aligned ? cpu : tile
   const ofDy = { data: dy, rows, columns: n, stride: dyStride, column: dyColumn }
   tier.backwardWeight(gpu, ofDy, { data: x, rows, columns: k }, dw, { alpha, accumulate, row })
 }

@@ -24,18 +24,18 @@ struct Params { row0: u32, rows: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_
 @group(0) @binding(4) var<storage, read> lora_a: array<vec4f>;
 #endif
 
-@compute @workgroup_size(8)
+@compute @workgroup_size($(LANES))
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
 #if ROWS_FIRST
   let m0 = p.row0 + group.x * $(MT)u;
-  let column = group.y * 8u + lane;
+  let column = group.y * $(LANES)u + lane;
 #else
   let m0 = p.row0 + group.y * $(MT)u;
-  let column = group.x * 8u + lane;
+  let column = group.x * $(LANES)u + lane;
 #endif
   let c = min(column, p.k / 8u - 1u);
-#for i in 0..MT/8
-  let row$(i) = min(m0 + $(8*i)u + lane, p.rows - 1u);
+#for i in 0..(MT+LANES-1)/LANES
+  let row$(i) = min(m0 + $(i*LANES)u + lane, p.rows - 1u);
 #if !DY_TEX
 #if BY4
   let dy_at$(i) = (row$(i) * p.dy_stride + p.dy_column) / 4u;
@@ -50,7 +50,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
   let end = min(m0 + $(MT)u, p.rows);
   for (var n = 0u; n < p.n; n += $(4*TURN)u) {
-#for i in 0..MT/8
+#for i in 0..(MT+LANES-1)/LANES
 #if DY_TEX
 #for z in 0..TURN
     let g$(i)_$(z) = textureLoad(dy, vec2u(n / 4u + $(z)u, row$(i) - p.row0));
@@ -79,7 +79,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   }
 #if LORA
   for (var n = 0u; n < p.rank; n += 4u) {
-#for i in 0..MT/8
+#for i in 0..(MT+LANES-1)/LANES
     let g$(i)_0 = dxa[row$(i) * (p.rank / 4u) + n / 4u];
 #end
 #for q in 0..4

@@ -6,7 +6,7 @@
       var tl_$(z) = vec4f();
       var th_$(z) = vec4f();
 #for q in 0..4
-      let g_$(z)_$(q) = subgroupBroadcast(g$(r/8)_$(z)[$(q)], $(r%8)u);
+      let g_$(z)_$(q) = subgroupBroadcast(g$(r/LANES)_$(z)[$(q)], $(r%LANES)u);
       tl_$(z) = fma(vec4f(g_$(z)_$(q)), w$(4*z+q).lo, tl_$(z));
       th_$(z) = fma(vec4f(g_$(z)_$(q)), w$(4*z+q).hi, th_$(z));
 #end

@@ -12,19 +12,21 @@ struct Params { rows: u32, n: u32, k: u32, alpha: f32 }
 @group(0) @binding(1) var<storage, read_write> dx: array<f32>;
 @group(0) @binding(2) var<storage, read> w: array<f32>;
 
-@compute @workgroup_size(8)
+@compute @workgroup_size($(LANES))
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
   let m0 = group.y * $(MT)u;
-  let column = group.x * 8u + lane;
-#for i in 0..MT/8
-  let row$(i) = min(m0 + $(8*i)u + lane, p.rows - 1u);
+  let column = group.x * 8u + lane % 8u;
+  // Of 16 lanes (WIDE) the first 8 take 8 rows and the others the next 8.
+  let half = lane / 8u * 8u;
+#for i in 0..MT/LANES
+  let row$(i) = min(m0 + $(i*LANES)u + lane, p.rows - 1u);
 #end
-#for r in 0..MT
+#for r in 0..8*MT/LANES
   var acc_$(r) = 0.0;
 #end
   for (var n = 0u; n < p.n; n += $(4*TURN)u) {
 #for z in 0..TURN
-#for i in 0..MT/8
+#for i in 0..MT/LANES
 #if DY_TEX
     let g$(i)_$(z) = textureLoad(dy, vec2u(n / 4u + $(z)u, row$(i)));
 #else
@@ -35,13 +37,17 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     let w$(4*z+q) = w[(n + $(4*z+q)u) * p.k + column];
 #end
 #end
-#for r in 0..MT
+#for r in 0..8*MT/LANES
     {
       var sum = acc_$(r);
 #for z in 0..TURN
       var t$(z) = 0.0;
 #for q in 0..4
+#if WIDE
+      t$(z) = fma(subgroupShuffle(g$(r/8)_$(z)[$(q)], half + $(r%8)u), w$(4*z+q), t$(z));
+#else
       t$(z) = fma(subgroupBroadcast(g$(r/8)_$(z)[$(q)], $(r%8)u), w$(4*z+q), t$(z));
+#endif
 #end
       sum += t$(z);
 #end
@@ -50,12 +56,13 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
   }
   // Four rows a turn, see nt_cpu.wgsl.
-  let end = min(m0 + $(MT)u, p.rows);
-  for (var r0 = m0; r0 < end; r0 += 4u) {
+  let end = min($(8*MT/LANES)u, p.rows - m0);
+  for (var r = 0u; r < end; r += 4u) {
+    let r0 = m0 + r / 8u * LANES + half + r % 8u;
 #for q in 0..4
     var out_$(q) = acc_$(q);
-#for i in 1..MT/4
-    out_$(q) = select(out_$(q), acc_$(4*i+q), r0 == m0 + $(4*i)u);
+#for i in 1..2*MT/LANES
+    out_$(q) = select(out_$(q), acc_$(4*i+q), r == $(4*i)u);
 #end
     if (r0 + $(q)u < p.rows) { dx[(r0 + $(q)u) * p.k + column] = out_$(q) * p.alpha; }
 #end

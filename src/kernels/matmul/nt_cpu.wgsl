@@ -32,14 +32,14 @@ struct Params { row0: u32, rows: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_
 
 #include "layout_cpu.wgsl"
 
-@compute @workgroup_size(8)
+@compute @workgroup_size($(LANES))
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
 #if ROWS_FIRST
   let m0 = p.row0 + group.x * $(MT)u;
-  let n0 = group.y * $(NT*8)u;
+  let n0 = group.y * $(NT*LANES)u;
 #else
   let m0 = p.row0 + group.y * $(MT)u;
-  let n0 = group.x * $(NT*8)u;
+  let n0 = group.x * $(NT*LANES)u;
 #endif
 #if LORA
   // With LoRA it took 1.03 times as long with well_laid (512 rows, bench/LOG.md).
@@ -51,8 +51,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let col$(j) = min(n0 + $(NT)u * lane + $(j)u, p.n - 1u);
   let at$(j) = w_origin(p.w_row + col$(j));
 #end
-#for i in 0..MT/4
-  let row$(i) = min(m0 + $(4*i)u + lane / 2u, p.rows - 1u);
+#for i in 0..(2*MT+LANES-1)/LANES
+  let row$(i) = min(m0 + $(i*LANES/2)u + lane / 2u, p.rows - 1u);
 #if !X_TEX
   let x_at$(i) = row$(i) * (p.k / 4u) + lane % 2u;
 #endif
@@ -63,7 +63,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
 #end
   for (var c = 0u; c < p.k / 8u; c++) {
-#for i in 0..MT/4
+#for i in 0..(2*MT+LANES-1)/LANES
 #if X_TEX
     let x$(i) = textureLoad(x, vec2u(lane % 2u + 2u * c, row$(i) - p.row0));
 #else
@@ -77,12 +77,12 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   }
 #if LORA
   for (var c = 0u; c < p.rank / 8u; c++) {
-#for i in 0..MT/4
+#for i in 0..(2*MT+LANES-1)/LANES
     let x$(i) = xa[row$(i) * (p.rank / 4u) + lane % 2u + 2u * c];
 #end
     // Of rows with different adapters all of these may be another's: what they would add is 0.
     var here = false;
-#for i in 0..MT/4
+#for i in 0..(2*MT+LANES-1)/LANES
     here |= any(x$(i) != vec4f());
 #end
     if (!subgroupAny(here)) { continue; }

@@ -4,13 +4,13 @@
       var t$(j) = 0.0;
 #end
 #for q in 0..4
-      let lo$(q) = subgroupBroadcast(x$(r/4)[$(q)], $((r%4)*2)u);
+      let lo$(q) = subgroupBroadcast(x$(2*r/LANES)[$(q)], $(2*r%LANES)u);
 #for j in 0..NT
       t$(j) = fma(lo$(q), w$(j).lo[$(q)], t$(j));
 #end
 #end
 #for q in 0..4
-      let hi$(q) = subgroupBroadcast(x$(r/4)[$(q)], $((r%4)*2+1)u);
+      let hi$(q) = subgroupBroadcast(x$(2*r/LANES)[$(q)], $(2*r%LANES+1)u);
 #for j in 0..NT
       t$(j) = fma(hi$(q), w$(j).hi[$(q)], t$(j));
 #end

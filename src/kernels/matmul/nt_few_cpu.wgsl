@@ -16,11 +16,11 @@ struct Params { n: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, w_row: u3
 @group(0) @binding(6) var<storage, read> residual: array<f32>;
 #endif
 
-@compute @workgroup_size(8)
+@compute @workgroup_size($(LANES))
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-  let n0 = group.x * $(NT*8)u;
+  let n0 = group.x * $(NT*LANES)u;
   // lane = row * PARTS + part: the part'th vec4 of what a turn needs of the row
-  let row = lane / $(8/MT)u;
+  let row = lane % 8u / $(8/MT)u;
   let part = lane % $(8/MT)u;
 #for j in 0..NT
   let col$(j) = min(n0 + $(NT)u * lane + $(j)u, p.n - 1u);

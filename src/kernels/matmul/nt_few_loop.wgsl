@@ -2,7 +2,13 @@
   let count = p.k / 8u;
   let whole = count - count % $(4/MT)u;
   for (var c = 0u; c < whole; c += $(4/MT)u) {
+#if WIDE
+    // The driver loads lane by lane, those alone that take part.
+    var xv = vec4f();
+    if (lane < 8u) { xv = x[row * (p.k / 4u) + part + 2u * c]; }
+#else
     let xv = x[row * (p.k / 4u) + part + 2u * c];
+#endif
 #for j in 0..NT
 #for z in 0..4/MT
     let w$(j)_$(z) = w_load8(at$(j), c + $(z)u);

@@ -3,13 +3,14 @@
  * in one order whatever its tile; so a table may come from another run, and be wrong, and only speed is lost.
  */
 import type { Gpu } from '../../gpu/gpu.ts'
+import { cpuLanes } from '../common/lanes.ts'
 import { readTuned } from './tuned.ts'
 
 /** Rows x columns of outputs that one workgroup owns, for many rows (32 and more). Fewer rows, and fewer outputs on GPUs, take smaller tiles by rule. */
 export interface Tiles {
-  /** Forward on a CPU driver: `rows` a multiple of 4, `columns` of 8. */
+  /** Forward on a CPU driver: `rows` a multiple of 4, `columns` of 8, and of 32 with subgroups of 16. */
   ntCpu: Tile
-  /** Backward to the input there: 64 columns; `rows` a multiple of 8. */
+  /** Backward to the input there: 8 columns a lane; `rows` a multiple of 8. */
   nnCpu: Tile
   /** The register tile of GPUs, at most (register-tile.ts). */
   tile: Tile
@@ -32,6 +33,10 @@ export const defaultTiles: Tiles = {
   tile: { rows: 128, columns: 128 },
   units: { rows: 128, columns: 128 },
 }
+/** With subgroups of 16 the same loops make twice as many outputs. */
+const wideTiles: Tiles = { ...defaultTiles, ntCpu: { rows: 32, columns: 64 }, nnCpu: { rows: 32, columns: 128 } }
+/** The heuristic of a device. */
+export const usualTiles = (gpu: Gpu): Tiles => (cpuLanes(gpu).WIDE ? wideTiles : defaultTiles)
 
 /** What `tune` tries. */
 export const tileCandidates: Record<TileName, Tile[]> = {
@@ -61,6 +66,24 @@ export const tileCandidates: Record<TileName, Tile[]> = {
   ],
 }
 
+const wideCandidates: Partial<Record<TileName, Tile[]>> = {
+  ntCpu: [
+    { rows: 16, columns: 64 },
+    { rows: 32, columns: 64 },
+    { rows: 16, columns: 128 },
+    { rows: 32, columns: 32 },
+    { rows: 64, columns: 32 },
+  ],
+  nnCpu: [
+    { rows: 16, columns: 128 },
+    { rows: 24, columns: 128 },
+    { rows: 32, columns: 128 },
+  ],
+}
+/** The candidates of a device. */
+export const candidatesOf = (gpu: Gpu, name: TileName): Tile[] =>
+  (cpuLanes(gpu).WIDE && wideCandidates[name]) || tileCandidates[name]
+
 const chosen = new WeakMap<Gpu, Tiles>()
 const always = new WeakSet<Gpu>()
 
@@ -82,9 +105,9 @@ export const takesAlways = (gpu: Gpu): boolean => always.has(gpu)
  * @param options.always also where few rows or outputs would take a smaller register tile: to measure or test one
  */
 export function setTiles(gpu: Gpu, tiles: Partial<Tiles>, options: { always?: boolean } = {}): void {
-  const own = { ...defaultTiles }
-  for (const name of Object.keys(defaultTiles) as TileName[]) {
-    const known = tileCandidates[name].find((t) => t.rows === tiles[name]?.rows && t.columns === tiles[name]?.columns)
+  const own = { ...usualTiles(gpu) }
+  for (const name of Object.keys(own) as TileName[]) {
+    const known = candidatesOf(gpu, name).find((t) => t.rows === tiles[name]?.rows && t.columns === tiles[name]?.columns)
     if (known) own[name] = known
   }
   chosen.set(gpu, own)

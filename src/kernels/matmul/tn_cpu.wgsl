@@ -1,8 +1,8 @@
 // Gradient of a weight, for CPU drivers with subgroups of 8: dW[n,k] (+)= alpha * sum_m dy[m,n] x[m,k]
 // dy (rows, N), x (rows, K), dW (N, K), all float32; N and K multiples of 4. ACCUMULATE adds to what dW holds (micro-batches).
-// A workgroup is one subgroup and owns RT values of one operand (a) times 32 of the other (b), lane l the values j0 + 4l .. +3 of b:
+// A workgroup is one subgroup and owns RT values of one operand (a) times 4 * LANES of the other (b), lane l the values j0 + 4l .. +3 of b:
 // a is dy and b is x; TRANSPOSED: a is x and b is dy, for a K too small to fill the lanes (LoRA's rank). Outer products, row m by row m.
-// A turn takes 4 rows, so that lanes share what they load of a (a load has 32 / RT rows of it) and each accumulator is written, which is a blend, once for 4.
+// A turn takes 4 rows, so that lanes share what they load of a (a load has up to 4 rows of it) and each accumulator is written, which is a blend, once for 4.
 // Order of the sum: the rows of a turn by themselves, then added to the total (see nt_cpu.wgsl); those left over one by one.
 // B_TEX: columns b_column .. + b_count of b are staged in a texture (stage.ts), whose first row is row 0.
 // A row of a is a_stride apart and starts at a_column, likewise b; dW's first row is out_row.
@@ -21,10 +21,10 @@ fn b_load(m: u32, c: u32) -> vec4f { return b[m * (p.b_stride / 4u) + p.b_column
 @group(0) @binding(2) var<storage, read_write> dw: array<vec4f>;
 #endif
 
-@compute @workgroup_size(8)
+@compute @workgroup_size($(LANES))
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
   let i0 = group.y * $(RT)u;
-  let column = group.x * 8u + lane;
+  let column = group.x * $(LANES)u + lane;
   let c = min(column, p.b_count / 4u - 1u);
   let a_at = min(i0 / 4u + lane % $(RT/4)u, p.a_count / 4u - 1u) + p.a_column / 4u;
 #for r in 0..RT
@@ -32,8 +32,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
   let whole = p.rows - p.rows % 4u;
   for (var m = 0u; m < whole; m += 4u) {
-#for i in 0..RT/8
-    let a$(i) = a[(m + $(i*(32/RT))u + lane / $(RT/4)u) * (p.a_stride / 4u) + a_at];
+#for i in 0..(RT+LANES-1)/LANES
+    let a$(i) = a[(m + min($(i*4*LANES/RT)u + lane / $(RT/4)u, 3u)) * (p.a_stride / 4u) + a_at];
 #end
 #for z in 0..4
     let b$(z) = b_load(m + $(z)u, c);
@@ -42,7 +42,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     {
       var t = vec4f();
 #for z in 0..4
-      t = fma(vec4f(subgroupBroadcast(a$((z*RT/4+r/4)/8)[$(r%4)], $((z*RT/4+r/4)%8)u)), b$(z), t);
+      t = fma(vec4f(subgroupBroadcast(a$((z*RT/4+r/4)/LANES)[$(r%4)], $((z*RT/4+r/4)%LANES)u)), b$(z), t);
 #end
       acc_$(r) += t;
     }

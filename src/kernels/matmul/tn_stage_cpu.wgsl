@@ -1,6 +1,6 @@
 // Gradient of a weight from staged operands (stage.ts), for CPU drivers with subgroups of 8: dW[n,k] (+)= alpha * sum_m dy[m,n] x[m,k]
 // dy (rows, N) and x (rows, K) float32 in textures, dW (N, K). ACCUMULATE adds to what dW holds. N and K are multiples of 4.
-// A workgroup is one subgroup and owns 32 rows of dW x 32 columns: lane l loads dy[m, i0 + 4l ..] and x[m, j0 + 4l ..], broadcasts of the former
+// A workgroup is one subgroup and owns 32 rows of dW x 4 * LANES columns: lane l loads dy[m, i0 + 4l ..] and x[m, j0 + 4l ..], broadcasts of the former
 // times the latter are an outer product a row m. TURN rows m a turn: an accumulator is written once a turn, and each write is a blend.
 // Order of the sum: the rows of a turn by themselves, then added to the total (see nt_cpu.wgsl); those left over one by one.
 // COLUMNS_FIRST: neighbouring workgroups share rows of dW, else columns: what they share should be the larger operand's part, so that the other
@@ -10,31 +10,34 @@ struct Params { rows: u32, n: u32, k: u32, out_row: u32, alpha: f32 }
 @group(0) @binding(1) var x: texture_storage_2d<rgba32float, read>;
 @group(0) @binding(2) var<storage, read_write> dw: array<vec4f>;
 
-@compute @workgroup_size(8)
+@compute @workgroup_size($(LANES))
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
 #if COLUMNS_FIRST
   let i0 = group.y * 32u;
-  let column = group.x * 8u + lane;
+  let column = group.x * $(LANES)u + lane;
 #else
   let i0 = group.x * 32u;
-  let column = group.y * 8u + lane;
+  let column = group.y * $(LANES)u + lane;
 #endif
-  let dy_at = min(i0 / 4u + lane, p.n / 4u - 1u);
+  // 8 lanes have what the workgroup needs of a row of dy, so 16 load two rows at a time.
+  let dy_at = min(i0 / 4u + lane % 8u, p.n / 4u - 1u);
   let c = min(column, p.k / 4u - 1u);
 #for r in 0..32
   var acc_$(r) = vec4f();
 #end
   let whole = p.rows - p.rows % $(TURN)u;
   for (var m = 0u; m < whole; m += $(TURN)u) {
+#for y in 0..8*TURN/LANES
+    let g$(y) = textureLoad(dy, vec2u(dy_at, m + $(y*LANES/8)u + lane / 8u));
+#end
 #for z in 0..TURN
-    let g$(z) = textureLoad(dy, vec2u(dy_at, m + $(z)u));
     let x$(z) = textureLoad(x, vec2u(c, m + $(z)u));
 #end
 #for r in 0..32
     {
       var t = vec4f();
 #for z in 0..TURN
-      t = fma(vec4f(subgroupBroadcast(g$(z)[$(r%4)], $(r/4)u)), x$(z), t);
+      t = fma(vec4f(subgroupBroadcast(g$(8*z/LANES)[$(r%4)], $(8*z%LANES+r/4)u)), x$(z), t);
 #end
       acc_$(r) += t;
     }

@@ -2,9 +2,10 @@
 import { availableParallelism } from 'node:os'
 import { driverSeconds } from '../../common/cpu-time.ts'
 import type { Gpu } from '../../gpu/gpu.ts'
+import { cpuLanes } from '../common/lanes.ts'
 import { releaseWeight, uploadWeight } from '../common/weight.ts'
 import { linear, linearBackwardInput } from './matmul.ts'
-import { defaultTiles, setTiles, tileCandidates, type Tile, type TileName, type Tiles } from './tiles.ts'
+import { candidatesOf, setTiles, usualTiles, type Tile, type TileName, type Tiles } from './tiles.ts'
 import { useMatrixUnits } from '../common/matrix-units.ts'
 import { holdsUnitTile } from './units.ts'
 
@@ -27,8 +28,8 @@ const margin = 1.03
 
 /** The names that this adapter's kernels ask for. */
 function namesFor(gpu: Gpu): TileName[] {
-  const { software, subgroupSize, matrixUnits } = gpu.facts
-  if (software && subgroupSize === 8) return ['ntCpu', 'nnCpu']
+  const { subgroupSize, matrixUnits } = gpu.facts
+  if (cpuLanes(gpu).LANES > 0) return ['ntCpu', 'nnCpu']
   return matrixUnits.length > 0 && subgroupSize > 0 ? ['tile', 'units'] : ['tile']
 }
 
@@ -48,13 +49,13 @@ export async function tuneMatmul(
   const weight = uploadWeight(gpu, 'tune', n, k, new Uint16Array(n * k).fill(0x3f80))
   const [x, y] = [rows * k, rows * n].map((length) => gpu.upload(new Float32Array(length).fill(0.5), 'tune'))
   const names = namesFor(gpu)
-  const tiles: Tiles = { ...defaultTiles }
+  const tiles: Tiles = { ...usualTiles(gpu) }
   const end = performance.now() + seconds * 1000
   try {
     for (const name of names) {
       if (name === 'units') useMatrixUnits(gpu)
       const run = name === 'nnCpu' ? () => linearBackwardInput(gpu, y, rows, weight, x) : () => linear(gpu, x, rows, weight, y)
-      const candidates = tileCandidates[name].filter((tile) => fits(gpu, name, tile))
+      const candidates = candidatesOf(gpu, name).filter((tile) => fits(gpu, name, tile))
       const best = candidates.map(() => Infinity)
       for (let round = 0; round < 5; round++) {
         for (const [i, tile] of candidates.entries()) {
@@ -64,7 +65,7 @@ export async function tuneMatmul(
           if (round > 0) best[i] = Math.min(best[i], time) // the first one compiles
         }
       }
-      const usual = defaultTiles[name]
+      const usual = usualTiles(gpu)[name]
       const own = candidates.findIndex((t) => t.rows === usual.rows && t.columns === usual.columns)
       let chosen = Math.max(0, own)
       for (const i of candidates.keys()) {
