@@ -10,11 +10,32 @@ const workers = Number(process.env.DAWN_RL_TEST_WORKERS ?? Math.min(2, available
 // machine that others keep busy. Elsewhere the first failure stands, so that a flaw that shows itself now and then is seen where it can be mended.
 const retry = process.env.CI ? 1 : 0
 
+// What generates runs on a software driver's subgroups of 16 too, where `serve` and `eval` take them (src/gpu/vector-width.ts); on other adapters the variable says nothing.
+const ofGeneration = ['matmul-cpu', 'group', 'lora', 'lora-rows', 'kv-texture', 'norm-rope', 'sampling', 'lanes'].map(
+  (name) => `test/kernels/${name}.test.ts`,
+)
+
 export default defineConfig({
   test: {
-    include: ['test/**/*.test.ts'],
-    // They need a vLLM and minutes: scripts/test-vllm.sh sets both up.
-    exclude: process.env.DAWN_RL_VLLM ? [] : ['test/vllm/**'],
+    projects: [
+      {
+        extends: true,
+        test: {
+          name: 'all',
+          include: ['test/**/*.test.ts'],
+          // They need a vLLM and minutes: scripts/test-vllm.sh sets both up.
+          exclude: process.env.DAWN_RL_VLLM ? [] : ['test/vllm/**'],
+        },
+      },
+      {
+        extends: true,
+        test: {
+          name: '16 lanes',
+          include: [...ofGeneration, 'test/inference/engine.test.ts'],
+          env: { LP_NATIVE_VECTOR_WIDTH: '512' },
+        },
+      },
+    ],
     retry,
     pool: 'forks',
     fileParallelism: workers > 1,

@@ -80,7 +80,7 @@ export async function openServer(options: ServeOptions): Promise<OpenServer> {
     const model = await openModel(options.model)
     opened.push(model)
     const tokenizer = await model.tokenizer()
-    const gpu = await Gpu.open()
+    const gpu = await Gpu.open({ inferenceOnly: true })
     opened.push(gpu)
     if (gpu.facts.software) console.error(`no GPU here: running on the CPU (${gpu.facts.name})`)
     const decoder = await loadDecoder(gpu, model, {

@@ -9,6 +9,7 @@ import { CLI, SCRIPTS } from '../common/commands.ts'
 import { UserError } from '../common/errors.ts'
 import { separateDriverCache } from './driver-cache.ts'
 import { widestBinding } from './pool.ts'
+import { widenVectors } from './vector-width.ts'
 
 Object.assign(globalThis, globals)
 
@@ -52,6 +53,8 @@ export interface OpenOptions {
   adapter?: string
   /** Dawn's validation and bounds checks: on in tests, off in runs. `DAWN_RL_CHECKS=1` by default. */
   checks?: boolean
+  /** Nothing is trained in this process: a software driver takes the vectors that generate fastest (vector-width.ts), unless it is loaded already. */
+  inferenceOnly?: boolean
 }
 
 const wantedFeatures = ['shader-f16', 'subgroups', 'timestamp-query', 'chromium-experimental-subgroup-matrix'] as const
@@ -66,9 +69,15 @@ export function dawnFlags(checks: boolean): string[] {
   return [`enable-dawn-features=${on.join(',')}`, 'disable-dawn-features=timestamp_quantization']
 }
 
-/** Dawn with these switches; every part of the project that wants one takes it from here. */
-export function createInstance(flags: string[]): GPU {
-  separateDriverCache()
+let loaded = false
+
+/** Dawn with these switches; every part of the project that wants one takes it from here. What a software driver goes by is set before the first, which loads it. */
+export function createInstance(flags: string[], { inferenceOnly = false } = {}): GPU {
+  if (!loaded) {
+    if (inferenceOnly) widenVectors()
+    separateDriverCache()
+  }
+  loaded = true
   return create(flags)
 }
 
@@ -83,7 +92,7 @@ export async function openDevice(
   const name = options.adapter ?? process.env.DAWN_RL_ADAPTER
   const flags = dawnFlags(checks)
   if (name) flags.push(`adapter=${name}`)
-  const gpu = createInstance(flags)
+  const gpu = createInstance(flags, options)
   // Dawn throws, and lists what there is, where none has the name.
   const adapter = await findAdapter(gpu).catch(() => null)
   if (!adapter) {

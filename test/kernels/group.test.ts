@@ -11,7 +11,7 @@ import { linear } from '../../src/kernels/matmul/matmul.ts'
 import { rmsNorm } from '../../src/kernels/norm/norm.ts'
 import type { GpuBuffer } from '../../src/gpu/pool.ts'
 import { roundWeight } from '../../src/kernels/optimizer/optimizer.ts'
-import { setTiles, tileCandidates } from '../../src/kernels/matmul/tiles.ts'
+import { candidatesOf, setTiles, tileCandidates } from '../../src/kernels/matmul/tiles.ts'
 import { cpuLanes } from '../../src/kernels/common/lanes.ts'
 import { rope, ropeIntoCache } from '../../src/kernels/rope/rope.ts'
 import { stackedDown } from '../../src/kernels/lora/lora.ts'
@@ -123,7 +123,7 @@ cpu('with any tile, in folded textures, and with more rows than go through a tex
     { rows: 67, k: 128, widths: [133, 133], rank: 8 },
   ]
   for (const c of some) {
-    for (const tile of tileCandidates.ntCpu.filter(({ rows, columns }) => rows !== 16 || columns !== 48)) {
+    for (const tile of candidatesOf(gpu, 'ntCpu').filter(({ rows, columns }) => rows !== 16 || columns !== 48)) {
       setTiles(gpu, { ntCpu: tile })
       await bench.run(`${tile.rows} x ${tile.columns} ${JSON.stringify(c)}`, {}, () => check(c))
     }

@@ -1,7 +1,8 @@
 import { describe, expect, test, vi } from 'vitest'
+import { cpuLanes } from '../../src/kernels/common/lanes.ts'
 import { forwardTile } from '../../src/kernels/matmul/cpu.ts'
 import { linear, linearBackwardInput } from '../../src/kernels/matmul/matmul.ts'
-import { defaultTiles, setTiles, tileCandidates, tilesOf, type TileName } from '../../src/kernels/matmul/tiles.ts'
+import { candidatesOf, setTiles, tileCandidates, tilesOf, usualTiles, type TileName } from '../../src/kernels/matmul/tiles.ts'
 import { add } from '../../src/kernels/elementwise/elementwise.ts'
 import { modes, openBench, sameBits } from './harness.ts'
 import { casesOf, type Case } from './matmul-cases.ts'
@@ -143,7 +144,7 @@ test('the tile changes no bit', async () => {
       }
       const want = await both()
       for (const key of Object.keys(tileCandidates) as TileName[]) {
-        for (const tile of tileCandidates[key]) {
+        for (const tile of candidatesOf(gpu, key)) {
           setTiles(gpu, { [key]: tile }, { always: true })
           expect(tilesOf(gpu)[key]).toEqual(tile)
           const got = await both()
@@ -156,14 +157,26 @@ test('the tile changes no bit', async () => {
 })
 
 test('tiles that are no candidates are not taken', () => {
-  setTiles(gpu, { ntCpu: { rows: 17, columns: 3 }, nnCpu: tileCandidates.nnCpu[0] })
-  expect(tilesOf(gpu).ntCpu).toEqual(defaultTiles.ntCpu)
-  expect(tilesOf(gpu).nnCpu).toEqual(tileCandidates.nnCpu[0])
+  const [known] = candidatesOf(gpu, 'nnCpu')
+  setTiles(gpu, { ntCpu: { rows: 17, columns: 3 }, nnCpu: known })
+  expect(tilesOf(gpu).ntCpu).toEqual(usualTiles(gpu).ntCpu)
+  expect(tilesOf(gpu).nnCpu).toEqual(known)
   setTiles(gpu, {})
 })
 
 test('forward tiles cover rows and columns without much left over', () => {
   setTiles(gpu, {})
+  if (cpuLanes(gpu).WIDE) {
+    for (const columns of [576, 1536, 384, [576, 192, 192]]) expect(forwardTile(gpu, 32, columns)).toEqual({ MT: 32, NT: 4 })
+    // 96 are 3 x 32 and not 2 x 64
+    expect(forwardTile(gpu, 64, 96)).toEqual({ MT: 16, NT: 2 })
+    setTiles(gpu, { ntCpu: { rows: 64, columns: 32 } })
+    for (const columns of [96, 160]) expect(forwardTile(gpu, 64, columns)).toEqual({ MT: 64, NT: 2 })
+    setTiles(gpu, {})
+    expect(forwardTile(gpu, 20, 576)).toEqual({ MT: 12, NT: 4 })
+    expect(forwardTile(gpu, 5, 16)).toEqual({ MT: 8, NT: 1 })
+    return
+  }
   // 64 columns where they divide the weight, or each of those that go together, and where 48 would save little
   for (const columns of [576, 1536, 384, [576, 192, 192]]) expect(forwardTile(gpu, 32, columns)).toEqual({ MT: 16, NT: 8 })
   // else 48: 3 x 64 is a third more than 144

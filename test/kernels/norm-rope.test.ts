@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import { fullGpu, lanes } from '../../src/kernels/common/lanes.ts'
+import { cpuLanes, fullGpu, lanes } from '../../src/kernels/common/lanes.ts'
 import { addColumnSums, rmsNorm, rmsNormBackward, rmsNormGain, takesTurn } from '../../src/kernels/norm/norm.ts'
 import { normRopeIntoCache, rope, ropeIntoCache, takesNormRope } from '../../src/kernels/rope/rope.ts'
 import { bounds, modes, openBench, sameBits } from './harness.ts'
@@ -88,7 +88,8 @@ describe.each(modes)('RMSNorm, $name', ({ facts, needs }) => {
   })
 })
 
-test.skipIf(!bench.cpu)(
+// Lanes of 16 are summed in an order of their own on CPU drivers.
+test.skipIf(!bench.cpu || cpuLanes(gpu).WIDE === 1)(
   'rows that a GPU holds in registers have the bits of those that a CPU driver goes through twice',
   async () => {
     for (const [rows, channels] of [

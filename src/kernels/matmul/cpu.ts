@@ -48,7 +48,7 @@ export function forward(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Bi
     return
   }
   const { MT, NT } = forwardTile(gpu, many, part.rows)
-  const ROWS_FIRST = Number(many > MT && part.rows * k * 2 > cachedBytes)
+  const ROWS_FIRST = Number(part.rows * k * 2 > cachedBytes)
   const source: Rows = { data: x, rows, columns: k }
   const X_TEX = Number(many > 4 && part.rows >= stagingColumns && canStage(gpu, source))
   const kernel = gpu.kernel(paths.nt, {
@@ -143,7 +143,7 @@ export function backwardInput(
   const takesHigh = many > 16 && covered(many, high) * (1 - wasted.nn) <= covered(many, 16)
   const MT = many <= 8 ? 8 : takesHigh ? high : 16
   const BY4 = Number(part.width % 4 === 0 && part.column % 4 === 0 && part.rows % 4 === 0)
-  const ROWS_FIRST = Number(many > MT && part.rows * k * 2 > cachedBytes)
+  const ROWS_FIRST = Number(part.rows * k * 2 > cachedBytes)
   const source: Rows = { data: dy, rows, columns: part.rows, stride: part.width, column: part.column }
   const DY_TEX = Number(k >= stagingColumns && part.rows % 8 === 0 && canStage(gpu, source))
   const TURN = DY_TEX && MT <= 24 ? 2 : 1

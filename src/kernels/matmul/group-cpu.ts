@@ -40,7 +40,7 @@ export function run(gpu: Gpu, { x, rows, members, ys, lora, rotary, gate }: Grou
     params[`b_${s}`] = (member.b?.offset ?? 0) / 16
     params[`c_${s}`] = member.bias ? rangeOf(member.bias).offset / 4 : 0
   }
-  const ROWS_FIRST = Number(many > MT && columns * k * 2 > cachedBytes)
+  const ROWS_FIRST = Number(columns * k * 2 > cachedBytes)
   const source: Rows = { data: x, rows, columns: k }
   const X_TEX = Number(many > 4 && columns >= stagingColumns && canStage(gpu, source))
   const flags = {

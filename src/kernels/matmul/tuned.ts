@@ -4,6 +4,7 @@ import { dirname, join } from 'node:path'
 import { cacheFolder } from '../../common/cache.ts'
 import { messageOf, UserError } from '../../common/errors.ts'
 import type { Gpu } from '../../gpu/gpu.ts'
+import { cpuLanes } from '../common/lanes.ts'
 import type { Tiles } from './tiles.ts'
 
 const version = 1
@@ -28,10 +29,10 @@ export function checkTunePath(): void {
   }
 }
 
-/** The adapter and its driver: another version of either is tuned anew. */
+/** The adapter and its driver: another version of either is tuned anew, and so are a software driver's vectors of 512 bits. */
 export function tuneKey(gpu: Gpu): string {
   const { vendor, architecture, device, description } = gpu.device.adapterInfo
-  return [vendor, architecture, device, description].join(' | ')
+  return [vendor, architecture, device, description, ...(cpuLanes(gpu).WIDE ? ['512 bits'] : [])].join(' | ')
 }
 
 /** What `tune` found for this adapter; undefined where it has not run, where the file is damaged, and with DAWN_RL_TUNE=0. */

@@ -68,8 +68,10 @@ export function rmsNorm(
   { turn, residual }: { turn?: HeadTurn; residual?: GpuBuffer } = {},
 ): void {
   const { constants, groups } = shapeOf(gpu, rows, channels)
-  const kernel = gpu.kernel(paths.forward, { ...constants, TURN: Number(!!turn), ADD: Number(!!residual) })
-  const bindings = [x, gain, y, rstd, ...(turn ? [turn.info, turn.table] : []), ...(residual ? [residual] : [])]
+  // A CPU driver loads a vector of four in little more time than a value.
+  const VEC4 = Number(gpu.facts.software && constants.HELD === 0 && channels % 4 === 0)
+  const kernel = gpu.kernel(paths.forward, { ...constants, TURN: Number(!!turn), ADD: Number(!!residual), VEC4 })
+  const bindings = [x, gain, y, rstd, ...(turn ? [turn.info, turn.table] : []), ...(residual ? [residual] : []), ...(VEC4 ? [x] : [])]
   gpu.dispatch(kernel, bindings, { rows, channels, eps, heads: turn?.heads ?? 1 }, groups)
 }
 

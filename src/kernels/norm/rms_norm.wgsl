@@ -2,7 +2,7 @@
 // x, y (rows, channels), gain (channels), rstd (rows). LANES invocations a row: lane l sums c = l, l + LANES, .., then the lanes are summed,
 // so the order depends on the channels alone and a row's bits are the same in every batch.
 // HELD: channels / LANES, where a lane's part of a row is small enough to stay in registers; a workgroup then takes ROWS rows and loads the gain once.
-// ADD: + residual[t,c].
+// ADD: + residual[t,c]. VEC4, without HELD: the second time through the row goes by four channels (a multiple of 4), x as x_again too.
 // TURN: rows are heads, `heads` to a token, and y is turned by the token's position besides, with the bits of rope.wgsl (info and table as there): HELD is even,
 // so a lane has both values of a pair.
 #if TURN
@@ -11,15 +11,25 @@ struct Params { rows: u32, channels: u32, heads: u32, eps: f32 }
 struct Params { rows: u32, channels: u32, eps: f32 }
 #endif
 @group(0) @binding(0) var<storage, read> x: array<f32>;
+#if VEC4
+@group(0) @binding(1) var<storage, read> gain: array<vec4f>;
+@group(0) @binding(2) var<storage, read_write> y: array<vec4f>;
+@group(0) @binding(7) var<storage, read> x_again: array<vec4f>;
+#else
 @group(0) @binding(1) var<storage, read> gain: array<f32>;
 @group(0) @binding(2) var<storage, read_write> y: array<f32>;
+#endif
 @group(0) @binding(3) var<storage, read_write> rstd: array<f32>;
 #if TURN
 @group(0) @binding(4) var<storage, read> info: array<vec4u>;
 @group(0) @binding(5) var<storage, read> table: array<vec2f>;
 #endif
 #if ADD
+#if VEC4
+@group(0) @binding(6) var<storage, read> residual: array<vec4f>;
+#else
 @group(0) @binding(6) var<storage, read> residual: array<f32>;
+#endif
 #endif
 #include "lanes.wgsl"
 
@@ -68,10 +78,23 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   var sum = 0.0;
   for (var c = lane; c < p.channels; c += LANES) { let v = x[at + c]; sum = fma(v, v, sum); }
   let r = 1.0 / sqrt(lanes_sum(lane, sum) / f32(p.channels) + p.eps);
+#if VEC4
+  for (var c = lane; c < p.channels / 4u; c += LANES) {
+    let there = at / 4u + c;
 #if ADD
-  for (var c = lane; c < p.channels; c += LANES) { y[at + c] = fma(x[at + c] * r, gain[c], residual[at + c]); }
+    y[there] = fma(x_again[there] * r, gain[c], residual[there]);
 #else
-  for (var c = lane; c < p.channels; c += LANES) { y[at + c] = x[at + c] * r * gain[c]; }
+    y[there] = x_again[there] * r * gain[c];
+#endif
+  }
+#else
+  for (var c = lane; c < p.channels; c += LANES) {
+#if ADD
+    y[at + c] = fma(x[at + c] * r, gain[c], residual[at + c]);
+#else
+    y[at + c] = x[at + c] * r * gain[c];
+#endif
+  }
 #endif
   if (lane == 0u) { rstd[row] = r; }
 #endif

@@ -1,0 +1,42 @@
+/**
+ * Vectors of 512 bits for a software driver, in processes that only generate.
+ *
+ * Lavapipe takes 256 bits (subgroups of 8) unless LP_NATIVE_VECTOR_WIDTH says otherwise, for all of a process's life. With 512 (subgroups of 16) products are 1.3 to 1.5 times as
+ * fast on CPUs that have them in full width, and whatever exchanges values between lanes is slower, which training does more of (bench/LOG.md, "Vectors of 512 bits").
+ */
+import { existsSync, readFileSync } from 'node:fs'
+
+/** Files that are there where a GPU's driver is: DRM, NVIDIA's own, and a WSL guest's. */
+const devices = ['/dev/dri', '/dev/nvidiactl', '/dev/dxg']
+
+/**
+ * Sets LP_NATIVE_VECTOR_WIDTH to 512 where that pays: no GPU, and a CPU of the kinds it was measured on. What the user has set stays. To be called before the driver is loaded.
+ * @param machine for tests: /proc/cpuinfo, and whether a file is there
+ */
+export function widenVectors(
+  env: NodeJS.ProcessEnv = process.env,
+  machine: { cpuinfo?: string; exists?: (path: string) => boolean } = {},
+): void {
+  const { cpuinfo = readCpuinfo(), exists = existsSync } = machine
+  if (env.LP_NATIVE_VECTOR_WIDTH !== undefined || devices.some(exists) || !hasFullWidth(cpuinfo)) return
+  env.LP_NATIVE_VECTOR_WIDTH = '512'
+}
+
+/**
+ * Whether a CPU multiplies and adds vectors of 512 bits in as many units as ones of 256: AMD's from family 26 on (Zen 5; Zen 4 takes two turns for each), and Intel's
+ * servers from Sapphire Rapids on, which have matrix tiles besides (Intel's other ones join two units of 256 bits, or clock lower).
+ */
+function hasFullWidth(cpuinfo: string): boolean {
+  const of = (name: string): string => new RegExp(`^${name}\\s*:\\s*(.*)$`, 'm').exec(cpuinfo)?.[1] ?? ''
+  const flags = of('flags').split(' ')
+  if (!['avx512f', 'avx512bw', 'avx512dq', 'avx512vl'].every((flag) => flags.includes(flag))) return false
+  return of('vendor_id') === 'AuthenticAMD' ? Number(of('cpu family')) >= 26 : flags.includes('amx_tile')
+}
+
+function readCpuinfo(): string {
+  try {
+    return readFileSync('/proc/cpuinfo', 'utf8')
+  } catch {
+    return '' // no Linux
+  }
+}

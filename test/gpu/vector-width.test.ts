@@ -1,0 +1,48 @@
+/** Which processes and machines get vectors of 512 bits. */
+import { spawnSync } from 'node:child_process'
+import { fileURLToPath } from 'node:url'
+import { expect, test } from 'vitest'
+import { widenVectors } from '../../src/gpu/vector-width.ts'
+
+const avx512 = 'avx2 avx512f avx512dq avx512cd avx512bw avx512vl'
+const cpuinfo = (vendor: string, family: number, flags: string): string =>
+  `processor\t: 0\nvendor_id\t: ${vendor}\ncpu family\t: ${family}\nmodel name\t: a CPU\nflags\t\t: fpu ${flags}\n\nprocessor\t: 1\nvendor_id\t: ${vendor}\n`
+
+function widthOf(text: string, { env = {}, files = [] as string[] } = {}): string | undefined {
+  const set: NodeJS.ProcessEnv = { ...env }
+  widenVectors(set, { cpuinfo: text, exists: (path) => files.includes(path) })
+  return set.LP_NATIVE_VECTOR_WIDTH
+}
+
+test('CPUs that have 512 bits in full width are asked for them, others are not', () => {
+  expect(widthOf(cpuinfo('AuthenticAMD', 26, avx512))).toBe('512')
+  expect(widthOf(cpuinfo('GenuineIntel', 6, `${avx512} amx_tile`))).toBe('512')
+  expect(widthOf(cpuinfo('AuthenticAMD', 25, avx512))).toBeUndefined() // Zen 4
+  expect(widthOf(cpuinfo('GenuineIntel', 6, avx512))).toBeUndefined()
+  expect(widthOf(cpuinfo('AuthenticAMD', 26, 'avx2'))).toBeUndefined() // hidden from a virtual machine
+  expect(widthOf('processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd\n')).toBeUndefined()
+  expect(widthOf('')).toBeUndefined()
+})
+
+test('what the user has set stays, and a machine with a GPU is left alone', () => {
+  const zen5 = cpuinfo('AuthenticAMD', 26, avx512)
+  expect(widthOf(zen5, { env: { LP_NATIVE_VECTOR_WIDTH: '256' } })).toBe('256')
+  for (const file of ['/dev/dri', '/dev/nvidiactl', '/dev/dxg']) expect(widthOf(zen5, { files: [file] })).toBeUndefined()
+})
+
+test('a process has the width of the first device that it opens', () => {
+  const child = fileURLToPath(new URL('fixtures/two-devices.ts', import.meta.url))
+  const { LP_NATIVE_VECTOR_WIDTH: _, ...env } = process.env
+  const lanesOf = (first: string, second: string): number[] => {
+    const { stdout, stderr } = spawnSync(process.execPath, [child, first, second], { env, encoding: 'utf8' })
+    expect(stdout, stderr).toContain('[')
+    return JSON.parse(stdout) as number[]
+  }
+  const [usual, again] = lanesOf('any', 'inference')
+  expect(again).toBe(usual)
+  const [wide, after] = lanesOf('inference', 'any')
+  expect(after).toBe(wide)
+  const asked: NodeJS.ProcessEnv = { ...env }
+  widenVectors(asked)
+  expect(wide).toBe(usual === 8 && asked.LP_NATIVE_VECTOR_WIDTH === '512' ? 16 : usual)
+})
