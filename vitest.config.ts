@@ -11,9 +11,17 @@ const workers = Number(process.env.DAWN_RL_TEST_WORKERS ?? Math.min(2, available
 const retry = process.env.CI ? 1 : 0
 
 // What generates runs on a software driver's subgroups of 16 too, where `serve` and `eval` take them (src/gpu/vector-width.ts); on other adapters the variable says nothing.
-const ofGeneration = ['matmul-cpu', 'group', 'lora', 'lora-rows', 'kv-texture', 'norm-rope', 'sampling', 'lanes'].map(
-  (name) => `test/kernels/${name}.test.ts`,
-)
+const ofGeneration = [
+  'matmul-cpu',
+  'group',
+  'lora',
+  'lora-rows',
+  'kv-texture',
+  'norm-rope',
+  'sampling',
+  'lanes',
+  'quantised',
+].map((name) => `test/kernels/${name}.test.ts`)
 
 export default defineConfig({
   test: {

@@ -40,7 +40,7 @@ const [shared, promptTokens, tokens, rank, rounds] = [
   values.rounds,
 ].map(Number)
 
-const gpu = await Gpu.open({ inferenceOnly: true })
+const gpu = await Gpu.open({ wideVectors: true })
 const peaks = await measurePeaks(gpu)
 const files = await modelFor(values.model)
 const lora = rank > 0 ? { ...loraOptions, rank, alpha: 4 * rank } : undefined

@@ -95,7 +95,7 @@ const works: Record<Job['work'], (bench: Bench) => Promise<void>> = {
 }
 
 const job = JSON.parse(readFileSync(process.argv[2], 'utf8')) as Job
-const gpu = await Gpu.open({ inferenceOnly: job.work === 'generate' })
+const gpu = await Gpu.open({ wideVectors: job.work === 'generate' })
 const files = await openModel(job.model)
 const where = { on: gpu.facts.name, device: gpu.facts.software ? ('cpu' as const) : ('gpu' as const) }
 // On a software adapter GPU buffers are memory of this process.

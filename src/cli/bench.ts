@@ -61,7 +61,7 @@ async function bench(what: Topic[], options: Options): Promise<void> {
   if (options.out !== undefined) checkOut(options.out)
   const { Gpu } = await import('../gpu/gpu.ts')
   const { runBench } = await import('../bench/run.ts')
-  const gpu = await Gpu.open({ inferenceOnly: what.every((topic) => topic === 'decode') })
+  const gpu = await Gpu.open({ wideVectors: !options.matrixUnits && what.every((topic) => topic === 'decode') })
   const start = performance.now()
   const progress = (line: string): void => {
     process.stderr.write(`${String(Math.round((performance.now() - start) / 1000)).padStart(5)} s  ${line}\n`)

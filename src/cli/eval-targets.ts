@@ -61,7 +61,7 @@ async function openEmbedded(
     opened.push(model)
     const tokenizer = await model.tokenizer()
     const template = new ChatTemplate(tokenizer)
-    const gpu = await Gpu.open({ inferenceOnly: true })
+    const gpu = await Gpu.open({ wideVectors: true })
     opened.push(gpu)
     if (gpu.facts.software) console.error(`no GPU here: running on the CPU (${gpu.facts.name})`)
     const progress = reporter(`loading ${model.name}`)

@@ -80,7 +80,8 @@ export async function openServer(options: ServeOptions): Promise<OpenServer> {
     const model = await openModel(options.model)
     opened.push(model)
     const tokenizer = await model.tokenizer()
-    const gpu = await Gpu.open({ inferenceOnly: true })
+    // A cache of f16 lies in buffers, of which attention would have to exchange values between 16 lanes; and matrix units have lanes of their own.
+    const gpu = await Gpu.open({ wideVectors: options.kvCacheDtype !== 'f16' && !options.matrixUnits })
     opened.push(gpu)
     if (gpu.facts.software) console.error(`no GPU here: running on the CPU (${gpu.facts.name})`)
     const decoder = await loadDecoder(gpu, model, {

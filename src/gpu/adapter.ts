@@ -53,8 +53,8 @@ export interface OpenOptions {
   adapter?: string
   /** Dawn's validation and bounds checks: on in tests, off in runs. `DAWN_RL_CHECKS=1` by default. */
   checks?: boolean
-  /** Nothing is trained in this process: a software driver takes the vectors that generate fastest (vector-width.ts), unless it is loaded already. */
-  inferenceOnly?: boolean
+  /** A software driver takes vectors of 512 bits where they generate faster, which training does not (vector-width.ts); not where it is loaded already. */
+  wideVectors?: boolean
 }
 
 const wantedFeatures = ['shader-f16', 'subgroups', 'timestamp-query', 'chromium-experimental-subgroup-matrix'] as const
@@ -72,9 +72,9 @@ export function dawnFlags(checks: boolean): string[] {
 let loaded = false
 
 /** Dawn with these switches; every part of the project that wants one takes it from here. What a software driver goes by is set before the first, which loads it. */
-export function createInstance(flags: string[], { inferenceOnly = false } = {}): GPU {
+export function createInstance(flags: string[], { wideVectors = false } = {}): GPU {
   if (!loaded) {
-    if (inferenceOnly) widenVectors()
+    if (wideVectors) widenVectors()
     separateDriverCache()
   }
   loaded = true

@@ -38,9 +38,9 @@ test('a process has the width of the first device that it opens', () => {
     expect(stdout, stderr).toContain('[')
     return JSON.parse(stdout) as number[]
   }
-  const [usual, again] = lanesOf('any', 'inference')
+  const [usual, again] = lanesOf('any', 'generation')
   expect(again).toBe(usual)
-  const [wide, after] = lanesOf('inference', 'any')
+  const [wide, after] = lanesOf('generation', 'any')
   expect(after).toBe(wide)
   const asked: NodeJS.ProcessEnv = { ...env }
   widenVectors(asked)
