@@ -9,6 +9,7 @@
 // HEADS_FIRST: neighbouring workgroups share rows, else heads. TOUCH: of each tile of keys and values in a texture's cache every line of memory, of 64 bytes, is loaded once
 // before the tile is gone through, LANES lines a load: asked for at once, they come in the time of a few; as they are needed, a lane's key after the other, memory is waited for
 // most of the time.
+// WRITTEN: the loops over a tile's elements and keys are written out, as where shuffles are loops over 16 lanes (lanes.wgsl); the last keys of a tile then have weights of 0.
 struct Params { rows: u32, lanes: u32, elements: u32, splits: u32, scale: f32 }
 @group(0) @binding(0) var<storage, read> q: array<E>;
 #if TEX

@@ -1,4 +1,4 @@
-// The first of LoRA's two products for GROUP projections of one input, for CPU drivers with subgroups of 8: xa_g[m,r] = scale_g * sum_k x[m,k] A_g[r,k].
+// The first of LoRA's two products for GROUP projections of one input, for CPU drivers with subgroups of LANES, 8 or 16: xa_g[m,r] = scale_g * sum_k x[m,k] A_g[r,k].
 // x (rows, K), A_g (rank, K) from value a_g of the bank on, xa_g (rows, rank). K and rank are multiples of 8.
 // A dispatch costs such a driver more than this product, so one does it for all that share x. A workgroup is one subgroup and owns MT rows and 8 of the rank,
 // lane l rank r0 + l, in all groups; lanes share what they load of x (see matmul/nt_cpu.wgsl). Order of the sum: as in matmul/nt_cpu.wgsl,
@@ -30,7 +30,7 @@ struct Params { rows: u32, k: u32, rank: u32, a_0: u32, a_1: u32, a_2: u32, scal
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
   let m0 = group.x * $(MT)u;
   let r = group.y * 8u + lane % 8u;
-  // Of 16 lanes (WIDE) the lower 8 take 4 of 8 rows and the upper the next 4.
+  // WIDE: of 16 lanes the lower 8 take 4 of 8 rows and the upper the next 4, all of the same 8 of the rank.
   let half = lane / 8u;
   let upper = half == 1u;
 #if STACKED
@@ -39,9 +39,15 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #for m in 0..MT
   here |= places[min(m0 + $(m)u, p.rows - 1u)] == place;
 #end
-  let turns = select(0u, p.k / 4u, here && m0 + 4u * half < p.rows);
+  let all = select(0u, p.k / 4u, here);
 #else
-  let turns = select(0u, p.k / 4u, m0 + 4u * half < p.rows);
+  let all = p.k / 4u;
+#endif
+#if WIDE
+  // The driver loads for the lanes alone that go round, and the upper ones may have no row.
+  let turns = select(0u, all, m0 + 4u * half < p.rows);
+#else
+  let turns = all;
 #endif
 #for i in 0..2*MT/LANES
   let x_at$(i) = min(m0 + $(i*LANES/2)u + lane / 2u, p.rows - 1u) * (p.k / 4u) + lane % 2u;

@@ -1,11 +1,11 @@
-// Projections of one input whose weights lie in one storage, in one dispatch, for CPU drivers with subgroups of 8:
+// Projections of one input whose weights lie in one storage, in one dispatch, for CPU drivers with subgroups of LANES, 8 or 16:
 //   three of them (q, k, v): y_s[m,n] = sum_k x[m,k] W_s[n,k] (LORA: + sum_r xa_s[m,r] B_s[n,r]) (BIAS: + bias_s[n])
 //   GATED, two (gate, up): y_0[m,n] = silu(g[m,n]) * u[m,n], g and u as above; silu, or GELU, as in elementwise/silu_gate.wgsl
 //   ROPE, three: y_0 and y_1 turned by the rows' positions, as by rope/rope.wgsl after it; with per_row 1 y_1 and y_2 are in cache rows, as after rope/rope_cache.wgsl
 // x (rows, K) float32, W_s (n_s, K) one after the other in the storage, B_s (n_s, rank) from vec4 b_s of the bank on, bias_s from value c_s of its buffer on,
 // xa_s (rows, rank), y_s (rows, n_s). K and rank are multiples of 8. X_TEX, ROWS_FIRST, row0 as in nt_cpu.wgsl.
 // A dispatch costs such a driver up to 30 us, and a narrow projection alone has too few workgroups for its threads. Each workgroup does what one of nt_cpu.wgsl
-// (FEW: of nt_few_cpu.wgsl, for one or two rows) does for its member s, with that order of the sum, so those bits; GATED, it owns SPAN * 8 columns of
+// (FEW: of nt_few_cpu.wgsl, for one or two rows) does for its member s, with that order of the sum, so those bits; GATED, it owns SPAN * LANES columns of
 // both members, so that their product needs no pass of its own. VEC2, VEC4 as in nt_cpu.wgsl: of all n_s, with ROPE of the pairs that a lane has.
 // KV_FOLD: y_1 and y_2 are caches in textures (kv_place.wgsl), and VEC2 or VEC4 holds.
 struct Params { row0: u32, rows: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, n_0: u32, n_1: u32, n_2: u32, b_0: u32, b_1: u32, b_2: u32, c_0: u32, c_1: u32, c_2: u32, per_row: u32 }

@@ -1,6 +1,6 @@
 /**
  * The three products of a linear layer behind one name each. Which kernel runs is chosen here, from the adapter's facts and the shapes: matrix units
- * where a run asks for them (units.ts), the kernels for CPU drivers with subgroups of 8 (cpu.ts), else the register tile (tile.ts). Sums run over the
+ * where a run asks for them (units.ts), the kernels for CPU drivers with subgroups of 8 or 16 (cpu.ts), else the register tile (tile.ts). Sums run over the
  * same index in the same order for any number of rows, so a token's numbers do not depend on its batch.
  */
 import { fileURLToPath } from 'node:url'

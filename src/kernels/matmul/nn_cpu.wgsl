@@ -1,7 +1,7 @@
-// Backward of a linear layer to its input, for CPU drivers with subgroups of 8: dx[m,k] = alpha * sum_n dy[m,n] W[n,k]
+// Backward of a linear layer to its input, for CPU drivers with subgroups of LANES, 8 or 16: dx[m,k] = alpha * sum_n dy[m,n] W[n,k]
 //   LORA: + sum_r dxa[m,r] A[r,k]      ACCUMULATE: added to what dx holds
 // dy (rows, N) float32, W (N, K) with K a multiple of 8, dx (rows, K).
-// A workgroup is one subgroup; it owns MT rows x 64 columns, lane l the 8 columns of texel c0 + l, so W is read as it lies.
+// A workgroup is one subgroup; it owns MT rows x 8 * LANES columns, lane l the 8 columns of texel c0 + l, so W is read as it lies.
 // Order of the sum: four n at a time, summed by themselves and then added to the total (see nt_cpu.wgsl), then r likewise.
 // A slice of W: rows w_row .. w_row + n of its storage belong to columns dy_column .. of dy, whose rows are dy_stride apart.
 // BY4: n, dy_stride and dy_column are multiples of 4; else dy is read value by value, with zeros past n.

@@ -1,4 +1,4 @@
-// Backward of a thin matrix to its input, for CPU drivers with subgroups of 8: dx[m,k] = alpha * sum_n dy[m,n] W[n,k] with few columns K (LoRA's rank).
+// Backward of a thin matrix to its input, for CPU drivers with subgroups of LANES, 8 or 16: dx[m,k] = alpha * sum_n dy[m,n] W[n,k] with few columns K (LoRA's rank).
 // dy (rows, N) with N a multiple of 4, W (N, K) float32 in a buffer, dx (rows, K), K a multiple of 8. nn_cpu.wgsl would leave all lanes but K / 8 idle.
 // A workgroup is one subgroup; it owns MT rows x 8 columns, lane l column c0 + l. A turn takes 4 * TURN n; N is a multiple.
 // Order of the sum: as in nn_cpu.wgsl.

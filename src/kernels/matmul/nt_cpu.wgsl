@@ -1,9 +1,9 @@
-// Linear layer, for CPU drivers with subgroups of 8 (lavapipe): y[m,n] = alpha * sum_k x[m,k] W[n,k]
+// Linear layer, for CPU drivers with subgroups of LANES, 8 or 16 (lavapipe): y[m,n] = alpha * sum_k x[m,k] W[n,k]
 //   LORA: + sum_r xa[m,r] B[n,r] (before alpha; xa holds the scaled product with A)   BIAS: + bias[n]   RESIDUAL: + residual[m,n]
 // x (rows, K) float32, W (N, K), y (rows, N). K and rank are multiples of 8.
 // X_TEX: x is staged in a texture (stage.ts), whose first row is row0 of x; rows row0 .. rows of x, xa, y and residual are computed.
 // ROWS_FIRST: neighbouring workgroups share columns of y, else rows.
-// A workgroup is one subgroup and owns MT rows x NT*8 columns; lane l has columns n0 + NT*l + j: a load of W touches all panels at once, and a store takes
+// A workgroup is one subgroup and owns MT rows x NT*LANES columns; lane l has columns n0 + NT*l + j: a load of W touches all panels at once, and a store takes
 // several columns (VEC2, VEC4: 2, 4 of them, which n, y_column and y_stride are multiples of). A lane loads a different part of x and
 // subgroupBroadcast shares it: a load of the same value by 8 lanes would cost 8 loads on this driver (kernels.md, lavapipe.md).
 // Order of the sum: eight k at a time, summed by themselves and then added to the total, then r likewise: the same for every tile shape, so for every batch.

@@ -1,6 +1,6 @@
-// Linear layer for one or two rows (single-sequence decode), for CPU drivers with subgroups of 8: nt_cpu.wgsl's formula, epilogues and order of the
+// Linear layer for one or two rows (single-sequence decode), for CPU drivers with subgroups of LANES, 8 or 16: nt_cpu.wgsl's formula, epilogues and order of the
 // sum, so its bits. There a turn of 8 k reads each row of W in pieces of 16 bytes and leaves lanes idle that load x; here one load of x
-// serves 4 / MT turns. A workgroup is one subgroup and owns all MT rows x NT*8 columns, lane l columns n0 + NT*l + j.
+// serves 4 / MT turns. A workgroup is one subgroup and owns all MT rows x NT*LANES columns, lane l columns n0 + NT*l + j.
 struct Params { n: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, w_row: u32, first_row: u32, y_stride: u32, y_column: u32, alpha: f32 }
 @group(0) @binding(0) var<storage, read> x: array<vec4f>;
 @group(0) @binding(1) var<storage, read_write> y: array<f32>;

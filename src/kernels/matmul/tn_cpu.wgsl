@@ -1,4 +1,4 @@
-// Gradient of a weight, for CPU drivers with subgroups of 8: dW[n,k] (+)= alpha * sum_m dy[m,n] x[m,k]
+// Gradient of a weight, for CPU drivers with subgroups of LANES, 8 or 16: dW[n,k] (+)= alpha * sum_m dy[m,n] x[m,k]
 // dy (rows, N), x (rows, K), dW (N, K), all float32; N and K multiples of 4. ACCUMULATE adds to what dW holds (micro-batches).
 // A workgroup is one subgroup and owns RT values of one operand (a) times 4 * LANES of the other (b), lane l the values j0 + 4l .. +3 of b:
 // a is dy and b is x; TRANSPOSED: a is x and b is dy, for a K too small to fill the lanes (LoRA's rank). Outer products, row m by row m.

@@ -1,4 +1,4 @@
-// Gradient of a weight from staged operands (stage.ts), for CPU drivers with subgroups of 8: dW[n,k] (+)= alpha * sum_m dy[m,n] x[m,k]
+// Gradient of a weight from staged operands (stage.ts), for CPU drivers with subgroups of LANES, 8 or 16: dW[n,k] (+)= alpha * sum_m dy[m,n] x[m,k]
 // dy (rows, N) and x (rows, K) float32 in textures, dW (N, K). ACCUMULATE adds to what dW holds. N and K are multiples of 4.
 // A workgroup is one subgroup and owns 32 rows of dW x 4 * LANES columns: lane l loads dy[m, i0 + 4l ..] and x[m, j0 + 4l ..], broadcasts of the former
 // times the latter are an outer product a row m. TURN rows m a turn: an accumulator is written once a turn, and each write is a blend.
