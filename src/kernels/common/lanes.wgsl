@@ -25,6 +25,7 @@ fn lanes_max(lane: u32, value: f32) -> f32 {
 #end
   return v4_0;
 }
+// Where some lanes are out of a loop already, what they held last counts too: all the same way is taken then for nothing, and never missed.
 fn lanes_any(value: bool) -> bool {
   let bit = u32(value);
 #for i in 0..LANES
