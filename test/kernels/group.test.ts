@@ -56,8 +56,7 @@ function inBank(sizes: number[]) {
 
 /** Products of random matrices: in buffers of their own for CPU drivers, else in one. */
 function products(rows: number, rank: number, count: number) {
-  if (cpuLanes(gpu).LANES > 0)
-    return Array.from({ length: count }, () => bench.up(bench.normals(rows * rank)))
+  if (cpuLanes(gpu).LANES > 0) return Array.from({ length: count }, () => bench.up(bench.normals(rows * rank)))
   return downRanges(bench.up(bench.normals(count * downStride(rows, rank))), rows, rank, count)
 }
 async function check(c: Case, tier = 'cpu'): Promise<void> {

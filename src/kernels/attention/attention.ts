@@ -29,7 +29,10 @@ export interface HeadShape {
 }
 
 /** Constants of a head shape. HG: query heads of one kv head that a workgroup takes together, at most 4, a divisor of the group. */
-function constantsOf(gpu: Gpu, { heads, kvHeads, headDim, window = 0 }: HeadShape): Constants & { C: number; HG: number; WIDE?: number } {
+function constantsOf(
+  gpu: Gpu,
+  { heads, kvHeads, headDim, window = 0 }: HeadShape,
+): Constants & { C: number; HG: number; WIDE?: number } {
   const base = lanes(gpu)
   const group = heads / kvHeads
   const HG = [4, 3, 2, 1].find((n) => group % n === 0)!
@@ -98,8 +101,7 @@ function stageOf(gpu: Gpu, rows: Count, { heads, kvHeads, headDim }: HeadShape):
   const { limits } = gpu.facts
   const height = Math.max(16, 2 ** Math.ceil(Math.log2(capacityOf(rows))))
   const widest = heads * headDim
-  if (cpuLanes(gpu).LANES === 0 || headDim % 32 !== 0 || (kvHeads * headDim) % 64 !== 0 || widest % 64 !== 0)
-    return undefined
+  if (cpuLanes(gpu).LANES === 0 || headDim % 32 !== 0 || (kvHeads * headDim) % 64 !== 0 || widest % 64 !== 0) return undefined
   if (height > limits.maxTexture || widest / 4 > limits.maxTexture || height * widest * 4 > maxStaged) return undefined
   const own = stages.get(gpu) ?? new Map<string, GpuTexture>()
   stages.set(gpu, own)
@@ -166,7 +168,16 @@ export function attention(
     const UNROLL = TEX || (QR === 1 && gpu.facts.software) ? 2 : 1
     // A row alone shares keys with the next one at most in a prompt, and they are soon driven out: the heads of a row follow each other, whose keys lie side by side.
     const alone = QR === 1 && 'KV_FOLD' in cached ? { HEADS_FIRST: 1, TOUCH: cached.TILED } : undefined
-    const kernel = gpu.kernel(paths.forward, { ...constants, ...cached, QR, TEX, UNROLL, SPLIT, ...alone, ...(WRITTEN && { WRITTEN }) })
+    const kernel = gpu.kernel(paths.forward, {
+      ...constants,
+      ...cached,
+      QR,
+      TEX,
+      UNROLL,
+      SPLIT,
+      ...alone,
+      ...(WRITTEN && { WRITTEN }),
+    })
     const [across, heads, turns] = grid(groupsOf(rows, QR), shape.heads / constants.HG)
     gpu.dispatch(kernel, bindings, params, alone ? [heads, across, turns] : [across, heads, turns])
   }

@@ -55,7 +55,17 @@ export function run(gpu: Gpu, { x, rows, members, ys, lora, rotary, gate }: Grou
   }
   const vectors = rotary ? vectorsOf(NT / 2) : vectorsOf(SPAN, ...widths)
   const half = rotary && { HALF: rotary.headDim / 2, ...inTextures }
-  const kernel = gpu.kernel(path, { LANES, ...(FEW && WIDE && { WIDE }), MT, NT, SPAN, ...half, ...flags, ...vectors, ...weightConstants(weight, slice, 1) })
+  const kernel = gpu.kernel(path, {
+    LANES,
+    ...(FEW && WIDE && { WIDE }),
+    MT,
+    NT,
+    SPAN,
+    ...half,
+    ...flags,
+    ...vectors,
+    ...weightConstants(weight, slice, 1),
+  })
   const extra: Binding[] = [...ys, ...(lora ? [b!.buffer, ...lora.xa] : []), ...(bias ? [rangeOf(bias).buffer] : [])]
   if (rotary) extra.push(rotary.places, rotary.table)
   const most = X_TEX ? stageRows(gpu, k) : many

@@ -71,7 +71,15 @@ export function rmsNorm(
   // A CPU driver loads a vector of four in little more time than a value.
   const VEC4 = Number(gpu.facts.software && constants.HELD === 0 && channels % 4 === 0)
   const kernel = gpu.kernel(paths.forward, { ...constants, TURN: Number(!!turn), ADD: Number(!!residual), VEC4 })
-  const bindings = [x, gain, y, rstd, ...(turn ? [turn.info, turn.table] : []), ...(residual ? [residual] : []), ...(VEC4 ? [x] : [])]
+  const bindings = [
+    x,
+    gain,
+    y,
+    rstd,
+    ...(turn ? [turn.info, turn.table] : []),
+    ...(residual ? [residual] : []),
+    ...(VEC4 ? [x] : []),
+  ]
   gpu.dispatch(kernel, bindings, { rows, channels, eps, heads: turn?.heads ?? 1 }, groups)
 }
 
