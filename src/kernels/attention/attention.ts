@@ -32,7 +32,7 @@ export interface HeadShape {
 function constantsOf(
   gpu: Gpu,
   { heads, kvHeads, headDim, window = 0 }: HeadShape,
-): Constants & { C: number; HG: number; WIDE?: number } {
+): Constants & { C: number; HG: number; WIDE: number } {
   const base = lanes(gpu)
   const group = heads / kvHeads
   const HG = [4, 3, 2, 1].find((n) => group % n === 0)!
@@ -42,7 +42,7 @@ function constantsOf(
   return {
     LANES: base.LANES,
     SUBGROUP: base.SUBGROUP,
-    ...(base.WIDE && { WIDE: 1 }),
+    WIDE: base.WIDE,
     ROLLED,
     VEC4,
     DE,
@@ -161,7 +161,7 @@ export function attention(
   const [k, v] = [staged('k', t.k), staged('v', t.v)]
   const TEX = Number(k instanceof GpuTexture)
   // Where shuffles are loops (lanes.wgsl), and loads of textures little code.
-  const WRITTEN = TEX && constants.WIDE
+  const WRITTEN = TEX * constants.WIDE
   const bindings = [t.q, k, v, t.info, t.o, t.lse, ...(paged ? [paged.pages] : [])]
   const run = (QR: number, cached: Constants): void => {
     // Two values a turn, but where many rows would have many loads from buffers in it, or a GPU has its own way with loops.
@@ -175,8 +175,8 @@ export function attention(
       TEX,
       UNROLL,
       SPLIT,
+      WRITTEN,
       ...alone,
-      ...(WRITTEN && { WRITTEN }),
     })
     const [across, heads, turns] = grid(groupsOf(rows, QR), shape.heads / constants.HG)
     gpu.dispatch(kernel, bindings, params, alone ? [heads, across, turns] : [across, heads, turns])

@@ -9,10 +9,10 @@ import type { Constants } from '../../gpu/wgsl.ts'
  */
 export function lanes(gpu: Gpu, wide = false): Constants {
   const { software, subgroupSize } = gpu.facts
-  if (wide && !software) return { LANES: 256, SUBGROUP: 0 }
   const { WIDE } = cpuLanes(gpu)
-  if (subgroupSize >= 4 && subgroupSize <= 64) return { LANES: subgroupSize, SUBGROUP: 1, ...(WIDE && { WIDE }) }
-  return { LANES: software ? 8 : 32, SUBGROUP: 0 }
+  if (wide && !software) return { LANES: 256, SUBGROUP: 0, WIDE }
+  if (subgroupSize >= 4 && subgroupSize <= 64) return { LANES: subgroupSize, SUBGROUP: 1, WIDE }
+  return { LANES: software ? 8 : 32, SUBGROUP: 0, WIDE }
 }
 
 /**

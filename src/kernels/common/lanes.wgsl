@@ -26,18 +26,7 @@ fn lanes_max(lane: u32, value: f32) -> f32 {
   return v4_0;
 }
 // Where some lanes are out of a loop already, what they held last counts too: all the same way is taken then for nothing, and never missed.
-fn lanes_any(value: bool) -> bool {
-  let bit = u32(value);
-#for i in 0..LANES
-  let v0_$(i) = subgroupBroadcast(bit, $(i)u);
-#end
-#for step in 0..4
-#for i in 0..8/2**step
-  let v$(step+1)_$(i) = v$(step)_$(2*i) | v$(step)_$(2*i+1);
-#end
-#end
-  return v4_0 != 0u;
-}
+fn lanes_any(value: bool) -> bool { return lanes_max(0u, f32(value)) > 0.0; }
 #else
 #if SUBGROUP
 fn lanes_sum(lane: u32, value: f32) -> f32 { return subgroupAdd(value); }

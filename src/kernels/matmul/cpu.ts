@@ -43,7 +43,7 @@ export function forward(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Bi
   const many = capacityOf(rows)
   if (many <= 2 && typeof rows === 'number') {
     const NT = part.rows <= LANES ? 1 : 32 / LANES
-    const kernel = gpu.kernel(paths.few, { LANES, ...(WIDE && { WIDE }), MT: many, NT, ...constants })
+    const kernel = gpu.kernel(paths.few, { LANES, WIDE, MT: many, NT, ...constants })
     gpu.dispatch(kernel, [x, y, part.slice.storage, ...extra], params, [Math.ceil(part.rows / (LANES * NT))])
     return
   }

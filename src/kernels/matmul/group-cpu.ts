@@ -57,7 +57,7 @@ export function run(gpu: Gpu, { x, rows, members, ys, lora, rotary, gate }: Grou
   const half = rotary && { HALF: rotary.headDim / 2, ...inTextures }
   const kernel = gpu.kernel(path, {
     LANES,
-    ...(FEW && WIDE && { WIDE }),
+    WIDE,
     MT,
     NT,
     SPAN,
