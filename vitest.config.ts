@@ -10,8 +10,9 @@ const workers = Number(process.env.DAWN_RL_TEST_WORKERS ?? Math.min(2, available
 // machine that others keep busy. Elsewhere the first failure stands, so that a flaw that shows itself now and then is seen where it can be mended.
 const retry = process.env.CI ? 1 : 0
 
-// What generates runs on a software driver's subgroups of 16 too, where `serve` and `eval` take them (src/gpu/vector-width.ts); on other adapters the variable says nothing.
+// What generates, and attention's backward, runs on a software driver's subgroups of 16 too, which `serve` and `eval` take (src/gpu/vector-width.ts) and a user may ask for; on other adapters the variable says nothing.
 const ofGeneration = [
+  'attention',
   'matmul-cpu',
   'group',
   'lora',

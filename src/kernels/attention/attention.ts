@@ -245,10 +245,11 @@ export function attentionBackward(
   const stage = stageOf(gpu, rows, shape)
   const [TEX, UNROLL] = stage ? [1, 2] : [0, 1]
   const [q, k, v, dO] = stage ? [stage('q', t.q), stage('k', t.k), stage('v', t.v), stage('dO', t.dO)] : [t.q, t.k, t.v, t.dO]
-  const forQ = gpu.kernel(paths.q, { ...constants, QR, TEX, UNROLL })
+  const WRITTEN = TEX * constants.WIDE
+  const forQ = gpu.kernel(paths.q, { ...constants, QR, TEX, UNROLL, WRITTEN })
   gpu.dispatch(forQ, [q, k, v, t.info, dO, t.soft, t.dq], params, grid(groupsOf(rows, QR), shape.heads / constants.HG))
   const { HG: _unused, ...shared } = constants
-  const forKv = gpu.kernel(paths.kv, { ...shared, KR, TEX, UNROLL })
+  const forKv = gpu.kernel(paths.kv, { ...shared, KR, TEX, UNROLL, WRITTEN })
   gpu.dispatch(forKv, [q, k, v, keyEnd, dO, t.soft, t.dk, t.dv], params, grid(groupsOf(rows, KR), shape.kvHeads))
   seen?.release()
 }

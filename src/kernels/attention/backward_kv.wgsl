@@ -2,7 +2,7 @@
 //   dV_r += P dO[t,h], dK_r += scale dS q[t,h]; P and dS as in backward_q.wgsl.
 // A packed batch puts a prompt right before all the rollouts that share it, so the rows that see r are r .. key_end[r] - 1: no list, no
 // atomics. dk, dv (rows, kv heads, D). A workgroup takes KR neighbouring key rows of one kv head (they share the loads of q and dO) and goes through
-// the queries by tiles of LANES, heads in order, rows in order: lane l scores row l of the tile, then owns a part of dk and dv.
+// the queries by tiles of LANES, heads in order, rows in order: lane l scores row l of the tile, then owns a part of dk and dv. WRITTEN as in forward.wgsl.
 struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
 #if TEX
 @group(0) @binding(0) var q: texture_storage_2d<rgba32float, read>;
@@ -40,9 +40,17 @@ fn end_of(row: u32) -> u32 { return key_end[row]; }
 #include "load_kv.wgsl"
 #include "load_q.wgsl"
 
+#if WRITTEN
+#include "layout_cpu.wgsl"
+#endif
+
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+#if WRITTEN
+  let row0 = well_laid(group.x + group.z * 65535u, lane) * $(KR)u;
+#else
   let row0 = (group.x + group.z * 65535u) * $(KR)u;
+#endif
   if (row0 >= p.rows) { return; }
   let kv_head = group.y;
   var last = 0u;
@@ -78,6 +86,18 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       var s_$(r) = 0.0;
       var dp_$(r) = 0.0;
 #end
+#if WRITTEN
+#for e in 0..DE
+      {
+        let qq = load_q(t, head, $(e)u);
+        let gg = load_d_out(t, head, $(e)u);
+#for r in 0..KR
+        s_$(r) = dot_add(subgroupBroadcast(k_$(r)_$(e/LANES), $(e%LANES)u), qq, s_$(r));
+        dp_$(r) = dot_add(subgroupBroadcast(v_$(r)_$(e/LANES), $(e%LANES)u), gg, dp_$(r));
+#end
+      }
+#end
+#else
       for (var c = 0u; c * LANES < elements(); c++) {
 #for r in 0..KR
         var k_part_$(r) = k_$(r)_0;
@@ -96,6 +116,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
         }
       }
+#endif
       let soft_t = soft[t * HEADS + head];
 #for r in 0..KR
 #if WINDOW
@@ -106,6 +127,31 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       let w_$(r) = select(0.0, exp(s_$(r) * p.scale - soft_t.x), seen_$(r));
       let ds_$(r) = select(0.0, w_$(r) * (dp_$(r) - soft_t.y) * p.scale, seen_$(r));
 #end
+#if WRITTEN
+#for i in 0..LANES
+      {
+        let t_of = min(t0 + $(i)u, last - 1u);
+#for r in 0..KR
+        let p_$(r) = subgroupBroadcast(w_$(r), $(i)u);
+        let d_$(r) = subgroupBroadcast(ds_$(r), $(i)u);
+#end
+#for c in 0..C
+#if EVEN
+        {
+#else
+        if ($(c)u * LANES + lane < DE) {
+#endif
+          let qq = load_q(t_of, head, $(c)u * LANES + lane);
+          let gg = load_d_out(t_of, head, $(c)u * LANES + lane);
+#for r in 0..KR
+          dv_$(r)_$(c) = fma(E(p_$(r)), gg, dv_$(r)_$(c));
+          dk_$(r)_$(c) = fma(E(d_$(r)), qq, dk_$(r)_$(c));
+#end
+        }
+#end
+      }
+#end
+#else
       for (var i = 0u; i < min(turns(), last - t0); i += $(UNROLL)u) {
 #for u in 0..UNROLL
         let t_$(u) = min(t0 + i + $(u)u, last - 1u);
@@ -135,6 +181,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
         }
 #end
       }
+#endif
     }
   }
   for (var s = 0u; s < $(KR)u * parts(); s++) {

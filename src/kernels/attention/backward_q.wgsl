@@ -1,5 +1,5 @@
 // Backward of attention to q, probabilities recomputed from the saved lse (arXiv 2307.08691):
-//   P_j = exp(scale q.k_j - lse), dS_j = P_j (dO.v_j - delta), dq = scale sum_j dS_j k_j. Shapes, tiles and rows as in forward.wgsl.
+//   P_j = exp(scale q.k_j - lse), dS_j = P_j (dO.v_j - delta), dq = scale sum_j dS_j k_j. Shapes, tiles, rows and WRITTEN as in forward.wgsl.
 struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
 #if TEX
 @group(0) @binding(0) var q: texture_storage_2d<rgba32float, read>;
@@ -29,9 +29,17 @@ struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
 #include "load_kv.wgsl"
 #include "load_q.wgsl"
 
+#if WRITTEN
+#include "layout_cpu.wgsl"
+#endif
+
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+#if WRITTEN
+  let row0 = well_laid(group.x + group.z * 65535u, lane) * $(QR)u;
+#else
   let row0 = (group.x + group.z * 65535u) * $(QR)u;
+#endif
   if (row0 >= p.rows) { return; }
   let head0 = group.y * $(HG)u;
   let kv_head = head0 / GROUP;
@@ -84,6 +92,18 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       var s_$(x) = 0.0;
       var dp_$(x) = 0.0;
 #end
+#if WRITTEN
+#for e in 0..DE
+      {
+        let kk = load_k(kv_row, kv_head, $(e)u);
+        let vv = load_v(kv_row, kv_head, $(e)u);
+#for x in 0..QR*HG
+        s_$(x) = dot_add(subgroupBroadcast(q_$(x)_$(e/LANES), $(e%LANES)u), kk, s_$(x));
+        dp_$(x) = dot_add(subgroupBroadcast(do_$(x)_$(e/LANES), $(e%LANES)u), vv, dp_$(x));
+#end
+      }
+#end
+#else
       for (var c = 0u; c * LANES < elements(); c++) {
 #for x in 0..QR*HG
         var q_part_$(x) = q_$(x)_0;
@@ -102,6 +122,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
         }
       }
+#endif
 #for x in 0..QR*HG
       let w_$(x) = exp(s_$(x) * p.scale - soft_$(x).x);
 #if WINDOW
@@ -111,6 +132,28 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #endif
       let ds_$(x) = select(0.0, w_$(x) * (dp_$(x) - soft_$(x).y) * p.scale, sees_$(x));
 #end
+#if WRITTEN
+#for i in 0..LANES
+      {
+        let k_row = key_row(at, min(j0 + $(i)u, keys - 1u));
+#for x in 0..QR*HG
+        let d_$(x) = subgroupBroadcast(ds_$(x), $(i)u);
+#end
+#for c in 0..C
+#if EVEN
+        {
+#else
+        if ($(c)u * LANES + lane < DE) {
+#endif
+          let kk = load_k(k_row, kv_head, $(c)u * LANES + lane);
+#for x in 0..QR*HG
+          dq_$(x)_$(c) = fma(E(d_$(x)), kk, dq_$(x)_$(c));
+#end
+        }
+#end
+      }
+#end
+#else
       for (var i = 0u; i < min(turns(), keys - j0); i += $(UNROLL)u) {
 #for u in 0..UNROLL
         let k_row_$(u) = key_row(at, min(j0 + i + $(u)u, keys - 1u));
@@ -135,6 +178,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
         }
 #end
       }
+#endif
     }
   }
   for (var s = 0u; s < $(QR*HG)u * parts(); s++) {

@@ -10,6 +10,7 @@
 // before the tile is gone through, LANES lines a load: asked for at once, they come in the time of a few; as they are needed, a lane's key after the other, memory is waited for
 // most of the time.
 // WRITTEN: the loops over a tile's elements and keys are written out, as where shuffles are loops over 16 lanes (lanes.wgsl); the last keys of a tile then have weights of 0.
+// Its stack begins at a line of memory (well_laid): else half of the vectors there lie across two, and it takes 1.3 times as long (bench/LOG.md, "Vectors of 512 bits").
 struct Params { rows: u32, lanes: u32, elements: u32, splits: u32, scale: f32 }
 @group(0) @binding(0) var<storage, read> q: array<E>;
 #if TEX
@@ -37,12 +38,24 @@ struct Params { rows: u32, lanes: u32, elements: u32, splits: u32, scale: f32 }
 #include "join.wgsl"
 #endif
 
+#if WRITTEN
+#include "layout_cpu.wgsl"
+#endif
+
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
 #if HEADS_FIRST
+#if WRITTEN
+  let row0 = well_laid(group.y + group.z * 65535u, lane) * $(QR)u;
+#else
   let row0 = (group.y + group.z * 65535u) * $(QR)u;
+#endif
+#else
+#if WRITTEN
+  let row0 = well_laid(group.x + group.z * 65535u, lane) * $(QR)u;
 #else
   let row0 = (group.x + group.z * 65535u) * $(QR)u;
+#endif
 #endif
   if (row0 >= p.rows) { return; }
 #if PART

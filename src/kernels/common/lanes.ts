@@ -16,8 +16,8 @@ export function lanes(gpu: Gpu, wide = false): Constants {
 }
 
 /**
- * LANES of the kernels that are made for CPU drivers: their subgroup, of 8 invocations or (WIDE) of 16; 0 where they do not run. Products have the same bits with either;
- * what is summed over lanes (norms, attention) has not, and a process has one of them for all its life.
+ * LANES of the kernels that are made for CPU drivers: their subgroup, of 8 invocations or (WIDE) of 16; 0 where they do not run. Products have the same bits with either, but for
+ * a weight's gradient (tn_stage_cpu.wgsl); what is summed over lanes (norms, attention) has not, and a process has one of them for all its life.
  */
 export function cpuLanes(gpu: Gpu): { LANES: number; WIDE: number } {
   const { software, subgroupSize } = gpu.facts

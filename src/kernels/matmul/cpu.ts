@@ -147,7 +147,7 @@ export function backwardInput(
   const source: Rows = { data: dy, rows, columns: part.rows, stride: part.width, column: part.column }
   const DY_TEX = Number(k >= stagingColumns && part.rows % 8 === 0 && canStage(gpu, source))
   const TURN = DY_TEX && MT <= 24 ? 2 : 1
-  const variant = { LANES, MT, BY4, DY_TEX, ROWS_FIRST, TURN, ...weightConstants(weight, part.slice, 2), ...flags }
+  const variant = { LANES, WIDE, MT, BY4, DY_TEX, ROWS_FIRST, TURN, ...weightConstants(weight, part.slice, 2), ...flags }
   const kernel = gpu.kernel(paths.nn, variant)
   const place = { w_row: part.row - part.slice.row, dy_stride: part.width, dy_column: part.column }
   const params = { n: part.rows, k, rank, alpha, ...weightParams(weight, part.slice), ...place }
@@ -176,14 +176,22 @@ export function backwardWeight(
 ): void {
   const { alpha, accumulate, row } = options
   const [n, k, rows] = [dy.columns, x.columns, dy.rows]
-  const { LANES } = cpuLanes(gpu)
+  const { LANES, WIDE } = cpuLanes(gpu)
   if (n >= stagingColumns && k >= stagingColumns && canStage(gpu, dy) && canStage(gpu, x)) {
     const COLUMNS_FIRST = Number(k <= n)
-    const across: [number, number] = [Math.ceil(k / (4 * LANES)), Math.ceil(n / 32)]
+    const [RT, TURN] = WIDE ? [64, 4] : [32, 8]
+    const across: [number, number] = [Math.ceil(k / (4 * LANES)), Math.ceil(n / RT)]
     const most = Math.min(stageRows(gpu, n), stageRows(gpu, k))
     for (let row0 = 0; row0 < capacityOf(rows); row0 += most) {
       const count = within(rows, row0, most)
-      const kernel = gpu.kernel(paths.tnStage, { LANES, ACCUMULATE: Number(accumulate || row0 > 0), COLUMNS_FIRST, TURN: 8 })
+      const kernel = gpu.kernel(paths.tnStage, {
+        LANES,
+        WIDE,
+        ACCUMULATE: Number(accumulate || row0 > 0),
+        COLUMNS_FIRST,
+        RT,
+        TURN,
+      })
       const from = [stage(gpu, dy, row0, count, 'dy'), stage(gpu, x, row0, count, 'x')]
       const params = { rows: count, n, k, out_row: row, alpha }
       gpu.dispatch(kernel, [...from, dw], params, COLUMNS_FIRST ? across : (across.toReversed() as [number, number]))

@@ -16,8 +16,9 @@ struct Params { rows: u32, n: u32, k: u32, alpha: f32 }
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
   let m0 = group.y * $(MT)u;
   let column = group.x * 8u + lane % 8u;
-  // Of 16 lanes (WIDE) the first 8 take 8 rows and the others the next 8.
+  // Of 16 lanes (WIDE) the first 8 take 8 rows and the others the next 8; of two broadcasts and a select the driver's compiler makes one permutation, of a shuffle a loop.
   let half = lane / 8u * 8u;
+  let upper = lane >= 8u;
 #for i in 0..MT/LANES
   let row$(i) = min(m0 + $(i*LANES)u + lane, p.rows - 1u);
 #end
@@ -44,7 +45,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       var t$(z) = 0.0;
 #for q in 0..4
 #if WIDE
-      t$(z) = fma(subgroupShuffle(g$(r/8)_$(z)[$(q)], half + $(r%8)u), w$(4*z+q), t$(z));
+      t$(z) = fma(select(subgroupBroadcast(g$(r/8)_$(z)[$(q)], $(r%8)u), subgroupBroadcast(g$(r/8)_$(z)[$(q)], $(r%8+8)u), upper), w$(4*z+q), t$(z));
 #else
       t$(z) = fma(subgroupBroadcast(g$(r/8)_$(z)[$(q)], $(r%8)u), w$(4*z+q), t$(z));
 #endif

@@ -1,8 +1,8 @@
 // Gradient of a weight from staged operands (stage.ts), for CPU drivers with subgroups of LANES, 8 or 16: dW[n,k] (+)= alpha * sum_m dy[m,n] x[m,k]
 // dy (rows, N) and x (rows, K) float32 in textures, dW (N, K). ACCUMULATE adds to what dW holds. N and K are multiples of 4.
-// A workgroup is one subgroup and owns 32 rows of dW x 4 * LANES columns: lane l loads dy[m, i0 + 4l ..] and x[m, j0 + 4l ..], broadcasts of the former
+// A workgroup is one subgroup and owns RT rows of dW x 4 * LANES columns: lane l loads dy[m, i0 + 4l ..] and x[m, j0 + 4l ..], broadcasts of the former
 // times the latter are an outer product a row m. TURN rows m a turn: an accumulator is written once a turn, and each write is a blend.
-// Order of the sum: the rows of a turn by themselves, then added to the total (see nt_cpu.wgsl); those left over one by one.
+// Order of the sum: the rows of a turn by themselves, then added to the total (see nt_cpu.wgsl); those left over one by one. So its bits depend on TURN.
 // COLUMNS_FIRST: neighbouring workgroups share rows of dW, else columns: what they share should be the larger operand's part, so that the other
 // stays in the cache. dW's first row is out_row.
 struct Params { rows: u32, n: u32, k: u32, out_row: u32, alpha: f32 }
@@ -10,34 +10,44 @@ struct Params { rows: u32, n: u32, k: u32, out_row: u32, alpha: f32 }
 @group(0) @binding(1) var x: texture_storage_2d<rgba32float, read>;
 @group(0) @binding(2) var<storage, read_write> dw: array<vec4f>;
 
+#if WIDE
+#include "layout_cpu.wgsl"
+#endif
+
 @compute @workgroup_size($(LANES))
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
 #if COLUMNS_FIRST
-  let i0 = group.y * 32u;
+  let i0 = group.y * $(RT)u;
   let column = group.x * $(LANES)u + lane;
 #else
-  let i0 = group.x * 32u;
+  let i0 = group.x * $(RT)u;
   let column = group.y * $(LANES)u + lane;
 #endif
-  // 8 lanes have what the workgroup needs of a row of dy, so 16 load two rows at a time.
-  let dy_at = min(i0 / 4u + lane % 8u, p.n / 4u - 1u);
+  // RT / 4 lanes have what the workgroup needs of a row of dy; lanes beyond load the next row's.
+  let dy_at = min(i0 / 4u + lane % $(RT/4)u, p.n / 4u - 1u);
   let c = min(column, p.k / 4u - 1u);
-#for r in 0..32
+#for r in 0..RT
   var acc_$(r) = vec4f();
 #end
-  let whole = p.rows - p.rows % $(TURN)u;
+#if WIDE
+  // As in nn_cpu.wgsl; of a value that is a multiple of TURN the compiler would know which half of the array is read, and have none.
+  let rows = well_laid(p.rows, lane);
+#else
+  let rows = p.rows;
+#endif
+  let whole = rows - rows % $(TURN)u;
   for (var m = 0u; m < whole; m += $(TURN)u) {
-#for y in 0..8*TURN/LANES
-    let g$(y) = textureLoad(dy, vec2u(dy_at, m + $(y*LANES/8)u + lane / 8u));
+#for y in 0..RT*TURN/4/LANES
+    let g$(y) = textureLoad(dy, vec2u(dy_at, m + $(y*LANES*4/RT)u + lane / $(RT/4)u));
 #end
 #for z in 0..TURN
     let x$(z) = textureLoad(x, vec2u(c, m + $(z)u));
 #end
-#for r in 0..32
+#for r in 0..RT
     {
       var t = vec4f();
 #for z in 0..TURN
-      t = fma(vec4f(subgroupBroadcast(g$(8*z/LANES)[$(r%4)], $(8*z%LANES+r/4)u)), x$(z), t);
+      t = fma(vec4f(subgroupBroadcast(g$((RT*z/4+r/4)/LANES)[$(r%4)], $((RT*z/4+r/4)%LANES)u)), x$(z), t);
 #end
       acc_$(r) += t;
     }
@@ -46,16 +56,16 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   for (var m = whole; m < p.rows; m++) {
     let g = textureLoad(dy, vec2u(dy_at, m));
     let xv = textureLoad(x, vec2u(c, m));
-#for r in 0..32
+#for r in 0..RT
     acc_$(r) = fma(vec4f(subgroupBroadcast(g[$(r%4)], $(r/4)u)), xv, acc_$(r));
 #end
   }
   // Four rows a turn, see nt_cpu.wgsl.
-  let end = min(i0 + 32u, p.n);
+  let end = min(i0 + $(RT)u, p.n);
   for (var i = i0; i < end; i += 4u) {
 #for q in 0..4
     var out_$(q) = acc_$(q);
-#for s in 1..8
+#for s in 1..RT/4
     out_$(q) = select(out_$(q), acc_$(4*s+q), i == i0 + $(4*s)u);
 #end
     if (column < p.k / 4u) {
