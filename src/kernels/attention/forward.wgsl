@@ -45,17 +45,14 @@ struct Params { rows: u32, lanes: u32, elements: u32, splits: u32, scale: f32 }
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
 #if HEADS_FIRST
-#if WRITTEN
-  let row0 = well_laid(group.y + group.z * 65535u, lane) * $(QR)u;
+  let place = group.y + group.z * 65535u;
 #else
-  let row0 = (group.y + group.z * 65535u) * $(QR)u;
+  let place = group.x + group.z * 65535u;
 #endif
-#else
 #if WRITTEN
-  let row0 = well_laid(group.x + group.z * 65535u, lane) * $(QR)u;
+  let row0 = well_laid(place, lane) * $(QR)u;
 #else
-  let row0 = (group.x + group.z * 65535u) * $(QR)u;
-#endif
+  let row0 = place * $(QR)u;
 #endif
   if (row0 >= p.rows) { return; }
 #if PART
