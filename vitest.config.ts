@@ -10,9 +10,10 @@ const workers = Number(process.env.DAWN_RL_TEST_WORKERS ?? Math.min(2, available
 // machine that others keep busy. Elsewhere the first failure stands, so that a flaw that shows itself now and then is seen where it can be mended.
 const retry = process.env.CI ? 1 : 0
 
-// What generates, and attention's backward, runs on a software driver's subgroups of 16 too, which `serve` and `eval` take (src/gpu/vector-width.ts) and a user may ask for; on other adapters the variable says nothing.
-const ofGeneration = [
+// Models with heads of 64 or 128 channels run on a software driver's subgroups of 16 where the CPU has such vectors (src/gpu/vector-width.ts), and a user may ask for them; on other adapters the variable says nothing.
+const kernelsOfLanes = [
   'attention',
+  'head',
   'matmul-cpu',
   'group',
   'lora',
@@ -40,7 +41,7 @@ export default defineConfig({
         extends: true,
         test: {
           name: '16 lanes',
-          include: [...ofGeneration, 'test/inference/engine.test.ts'],
+          include: [...kernelsOfLanes, 'test/inference/engine.test.ts', 'test/golden/smollm2.test.ts'],
           env: { LP_NATIVE_VECTOR_WIDTH: '512' },
         },
       },

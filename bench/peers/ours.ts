@@ -10,6 +10,7 @@ import { Engine } from '../../src/inference/engine.ts'
 import { loadDecoder } from '../../src/model/decoder-load.ts'
 import type { Decoder } from '../../src/model/decoder.ts'
 import { openModel } from '../../src/model/open.ts'
+import { gainsByWideVectors } from '../../src/model/wide-vectors.ts'
 import { scoreSamples } from '../../src/trainer/gradients.ts'
 import { say, type Job, type Result } from './job.ts'
 import { reinforcementSteps } from './ours-rl.ts'
@@ -95,8 +96,10 @@ const works: Record<Job['work'], (bench: Bench) => Promise<void>> = {
 }
 
 const job = JSON.parse(readFileSync(process.argv[2], 'utf8')) as Job
-const gpu = await Gpu.open({ wideVectors: job.work === 'generate' })
 const files = await openModel(job.model)
+// As a run takes them; the peer of these two has 256 bits on the same driver.
+const beside = job.work === 'matmul' || job.work === 'small step'
+const gpu = await Gpu.open({ wideVectors: !beside && gainsByWideVectors([files.config], { trains: true }) })
 const where = { on: gpu.facts.name, device: gpu.facts.software ? ('cpu' as const) : ('gpu' as const) }
 // On a software adapter GPU buffers are memory of this process.
 const report = (result: Omit<Result, 'peakBytes'>) =>

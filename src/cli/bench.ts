@@ -61,7 +61,7 @@ async function bench(what: Topic[], options: Options): Promise<void> {
   if (options.out !== undefined) checkOut(options.out)
   const { Gpu } = await import('../gpu/gpu.ts')
   const { runBench } = await import('../bench/run.ts')
-  const gpu = await Gpu.open({ wideVectors: !options.matrixUnits && what.every((topic) => topic === 'decode') })
+  const gpu = await Gpu.open({ wideVectors: await takesWideVectors(what, options) })
   const start = performance.now()
   const progress = (line: string): void => {
     process.stderr.write(`${String(Math.round((performance.now() - start) / 1000)).padStart(5)} s  ${line}\n`)
@@ -86,6 +86,20 @@ async function bench(what: Topic[], options: Options): Promise<void> {
   } finally {
     gpu.close()
   }
+}
+
+/** As a run of these models takes them: without names there are models of both kinds, and kernels alone are measured with 256 bits. */
+async function takesWideVectors(what: Topic[], { model: names, matrixUnits }: Options): Promise<boolean> {
+  if (names === undefined || !what.every((topic) => topic === 'step' || topic === 'decode')) return false
+  const { modelFor } = await import('../bench/shapes.ts')
+  const { gainsByWideVectors } = await import('../model/wide-vectors.ts')
+  const models: Parameters<typeof gainsByWideVectors>[0][number][] = []
+  for (const name of names) {
+    const { config, tensors } = await modelFor(name)
+    tensors.close()
+    models.push(config)
+  }
+  return gainsByWideVectors(models, { trains: what.includes('step'), matrixUnits })
 }
 
 /** @throws UserError where the file is not there or no report of ours */

@@ -6,6 +6,7 @@ import { Gpu } from '../gpu/gpu.ts'
 import { Engine } from '../inference/engine.ts'
 import { loadDecoder } from '../model/decoder-load.ts'
 import { openModel } from '../model/open.ts'
+import { gainsByWideVectors } from '../model/wide-vectors.ts'
 import { readAdapter } from '../model/peft.ts'
 import { EndpointClient } from './eval-endpoints.ts'
 import type { EvalPlan, EvalSource } from './eval-plan.ts'
@@ -61,7 +62,7 @@ async function openEmbedded(
     opened.push(model)
     const tokenizer = await model.tokenizer()
     const template = new ChatTemplate(tokenizer)
-    const gpu = await Gpu.open({ wideVectors: true })
+    const gpu = await Gpu.open({ wideVectors: gainsByWideVectors([model.config], { trains: false }) })
     opened.push(gpu)
     if (gpu.facts.software) console.error(`no GPU here: running on the CPU (${gpu.facts.name})`)
     const progress = reporter(`loading ${model.name}`)

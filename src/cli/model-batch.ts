@@ -76,6 +76,7 @@ export async function withDecoder(
   const { readBatch } = await import('../model/batch.ts')
   const { loadDecoder } = await import('../model/decoder-load.ts')
   const { Gpu } = await import('../gpu/gpu.ts')
+  const { gainsByWideVectors } = await import('../model/wide-vectors.ts')
   const adapter = options.adapter === undefined ? undefined : await readAdapter(options.adapter)
   const files = await openModel(options.model)
   try {
@@ -86,7 +87,8 @@ export async function withDecoder(
     const most = files.config.maxPositionEmbeddings
     if (longest > most) console.error(`a sequence has ${longest} tokens; ${files.name} was made for ${most} at most`)
     checkOut(options.out)
-    const gpu = await Gpu.open()
+    const { matrixUnits } = options
+    const gpu = await Gpu.open({ wideVectors: gainsByWideVectors([files.config], { trains: true, matrixUnits }) })
     if (gpu.facts.software) console.error(`no GPU here: running on the CPU (${gpu.facts.name})`)
     const report = reporter(`loading ${files.name}`)
     const decoder = await loadDecoder(gpu, files, {

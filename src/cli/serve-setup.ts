@@ -10,6 +10,7 @@ import type { ServerOptions, ServerParts } from '../inference/server/parts.ts'
 import { startServer } from '../inference/server/server.ts'
 import { loadDecoder } from '../model/decoder-load.ts'
 import { openModel } from '../model/open.ts'
+import { gainsByWideVectors } from '../model/wide-vectors.ts'
 import type { ModelConfig, Quantization } from '../model/types.ts'
 import { attentionLayers } from '../model/shapes.ts'
 import { formatBytes, formatCount } from '../monitor/format.ts'
@@ -80,8 +81,7 @@ export async function openServer(options: ServeOptions): Promise<OpenServer> {
     const model = await openModel(options.model)
     opened.push(model)
     const tokenizer = await model.tokenizer()
-    // A cache of f16 lies in buffers, of which attention would have to exchange values between 16 lanes; and matrix units have lanes of their own.
-    const gpu = await Gpu.open({ wideVectors: options.kvCacheDtype !== 'f16' && !options.matrixUnits })
+    const gpu = await Gpu.open({ wideVectors: gainsByWideVectors([model.config], { ...options, trains: false }) })
     opened.push(gpu)
     if (gpu.facts.software) console.error(`no GPU here: running on the CPU (${gpu.facts.name})`)
     const decoder = await loadDecoder(gpu, model, {

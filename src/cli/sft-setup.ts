@@ -13,6 +13,7 @@ import { Gpu } from '../gpu/gpu.ts'
 import { loadDecoder } from '../model/decoder-load.ts'
 import { writeFolderWhole } from '../model/files.ts'
 import { openModel } from '../model/open.ts'
+import { gainsByWideVectors } from '../model/wide-vectors.ts'
 import type { Adapter, LoraConfig } from '../model/peft.ts'
 import { adapterModules } from '../model/shapes.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
@@ -93,7 +94,8 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
   const { train, held } = await samplesOf(loaded.config, source.tokenizer)
   const adapter = loaded.config.model.adapter ? await openAdapter(loaded.config, source) : undefined
   // Before the folder, whose config.toml says what was made of micro_batch_tokens = "auto".
-  const gpu = await Gpu.open()
+  const matrixUnits = loaded.config.trainer.args.matrix_units
+  const gpu = await Gpu.open({ wideVectors: gainsByWideVectors([source.config], { trains: true, matrixUnits }) })
   limitMemory(gpu, loaded.config.trainer.args.gpu_memory)
   const opened: { close(): void }[] = [source, gpu]
   let folder: RunFolder | undefined

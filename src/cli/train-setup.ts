@@ -15,6 +15,7 @@ import type { Decoder } from '../model/decoder.ts'
 import type { ModelFiles } from '../model/open.ts'
 import { ownBlocks, wordsOfBlocks } from '../model/quantise.ts'
 import { weightCount } from '../model/shapes.ts'
+import { gainsByWideVectors } from '../model/wide-vectors.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
 import { formatBytes, formatCount } from '../monitor/format.ts'
 import { readMetrics } from '../monitor/metrics-writer.ts'
@@ -65,7 +66,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
   let folder: RunFolder | undefined
   try {
     // Before the folder, whose config.toml says what was made of micro_batch_tokens = "auto".
-    const gpu = await Gpu.open()
+    const gpu = await Gpu.open({ wideVectors: takesWideVectors(loaded.config, inputs) })
     opened.push(gpu)
     limitMemory(gpu, loaded.config.trainer.args.gpu_memory)
     const { config, line } = withMicroBatch(loaded, { ...model, reference: refModel }, adapterWords(gpu))
@@ -181,6 +182,13 @@ async function closeEnvironments(environments: readonly RunEnvironment[]): Promi
 async function closeAll(opened: { close(): void | Promise<void> }[]): Promise<void> {
   for (const o of opened.toReversed()) await o.close()
   opened.length = 0
+}
+
+/** Whether the policy and its reference, which share the process, gain by vectors of 512 bits. */
+function takesWideVectors({ trainer, inference }: RunConfig, { model, refModel }: Inputs): boolean {
+  const kvCacheDtype = inference.backend === 'embedded' ? inference.kv_cache_dtype : undefined
+  const models = [model.config, ...(refModel ? [refModel.config] : [])]
+  return gainsByWideVectors(models, { trains: true, matrixUnits: trainer.args.matrix_units, kvCacheDtype })
 }
 
 function openFolder(loaded: Loaded<RunConfig>, config: RunConfig): RunFolder {

@@ -1,9 +1,9 @@
 /**
- * Vectors of 512 bits for a software driver, in processes that only generate.
+ * Vectors of 512 bits for a software driver, where the CPU has them in full width.
  *
  * Lavapipe takes 256 bits (subgroups of 8) unless LP_NATIVE_VECTOR_WIDTH says otherwise, for all of a process's life. With 512 (subgroups of 16) products are 1.3 to 1.5 times as
- * fast on CPUs that have them in full width, and whatever exchanges values between lanes by anything but constant broadcasts is slower. Training's kernels have been written for it too, and gain a
- * tenth, but no run takes it by itself yet (bench/LOG.md, "Vectors of 512 bits").
+ * fast on CPUs that have them in full width, and whatever exchanges values between lanes by anything but constant broadcasts is slower: which models gain is in
+ * model/wide-vectors.ts, and what was measured in bench/LOG.md, "Vectors of 512 bits".
  */
 import { existsSync, readFileSync } from 'node:fs'
 

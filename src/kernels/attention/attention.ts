@@ -87,8 +87,12 @@ export function decodeSplits(gpu: Gpu, rows: Count, shape: HeadShape, paged: Pag
   return (paged.splits ?? many / constantsOf(gpu, shape).HG < enough) ? splits : 1
 }
 
-/** Bytes of a staging texture at most, and the textures of a device by operand and shape. */
-const maxStaged = 16 << 20
+/**
+ * Bytes of a staging texture at most, a few hundredths of the activations of as many rows. Of buffers the same takes 1.1 to 1.3 times as long with 8 lanes, and with 16, which exchange
+ * in loops what they have read (lanes.wgsl), many times.
+ */
+const maxStaged = 256 << 20
+/** The textures of a device by operand and shape. */
 const stages = new WeakMap<Gpu, Map<string, GpuTexture>>()
 
 type Stage = (role: 'q' | 'k' | 'v' | 'dO', data: GpuBuffer) => GpuTexture

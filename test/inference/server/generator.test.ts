@@ -38,9 +38,7 @@ async function serve(model: string): Promise<string> {
     'max-num-seqs': 16, 'logprobs-mode': 'processed_logprobs', 'generation-config': 'vllm',
   } // prettier-ignore
   const words = Object.entries(flags).flatMap(([name, value]) => [`--${name}`, String(value)])
-  // The trainer's vectors (docs/api.md), for its very bits.
-  const env = { ...process.env, LP_NATIVE_VECTOR_WIDTH: process.env.LP_NATIVE_VECTOR_WIDTH ?? '256' }
-  const child = spawn(process.execPath, ['cli.js', 'serve', ...words], { cwd: root, env, stdio: ['ignore', 'pipe', 'pipe'] })
+  const child = spawn(process.execPath, ['cli.js', 'serve', ...words], { cwd: root, stdio: ['ignore', 'pipe', 'pipe'] })
   children.push(child)
   let said = ''
   child.stderr!.on('data', (piece: Buffer) => (said = (said + piece.toString()).slice(-4000)))
