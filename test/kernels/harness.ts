@@ -122,14 +122,17 @@ export class Bench {
     return words.slice(0, length)
   }
 
-  /** Reads an output and compares it with the float64 reference. */
-  async check(name: string, buffer: GpuBuffer, reference: Float64Array, bound: number): Promise<void> {
-    compare(name, await this.down(buffer, reference.length), reference, bound)
+  /** Reads an output and compares it with the float64 reference, as `compare` does. */
+  async check(name: string, buffer: GpuBuffer, reference: Float64Array, bound: number, size?: number): Promise<void> {
+    compare(name, await this.down(buffer, reference.length), reference, bound, size)
   }
 }
 
-/** Throws where ||got - reference|| / ||reference|| is over the bound, or a value was never written. */
-export function compare(name: string, got: ArrayLike<number>, reference: ArrayLike<number>, bound: number): void {
+/**
+ * Throws where ||got - reference|| / ||reference|| is over the bound, or a value was never written.
+ * @param size the norm of what was summed, where so few sums are compared that all of them may cancel: the error then counts beside the larger of the two
+ */
+export function compare(name: string, got: ArrayLike<number>, reference: ArrayLike<number>, bound: number, size = 0): void {
   if (got.length !== reference.length) throw new Error(`${name}: ${got.length} values instead of ${reference.length}`)
   let [difference, norm, worst] = [0, 0, 0]
   for (let i = 0; i < got.length; i++) {
@@ -140,7 +143,7 @@ export function compare(name: string, got: ArrayLike<number>, reference: ArrayLi
     norm += reference[i] ** 2
     if (Math.abs(got[i] - reference[i]) > Math.abs(got[worst] - reference[worst])) worst = i
   }
-  const error = Math.sqrt(difference) / Math.max(Math.sqrt(norm), 1e-30)
+  const error = Math.sqrt(difference) / Math.max(Math.sqrt(norm), size, 1e-30)
   if (error > bound) {
     const where = `worst at ${worst} of ${got.length}: ${got[worst]}, reference ${reference[worst]}`
     throw new Error(`${name}: relative error ${error.toExponential(2)} is over ${bound}; ${where} (${seedWords})`)
