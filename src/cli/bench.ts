@@ -93,13 +93,12 @@ async function takesWideVectors(what: Topic[], { model: names, matrixUnits }: Op
   if (names === undefined || !what.every((topic) => topic === 'step' || topic === 'decode')) return false
   const { modelFor } = await import('../bench/shapes.ts')
   const { gainsByWideVectors } = await import('../model/wide-vectors.ts')
-  const models: Parameters<typeof gainsByWideVectors>[0][number][] = []
-  for (const name of names) {
-    const { config, tensors } = await modelFor(name)
-    tensors.close()
-    models.push(config)
-  }
-  return gainsByWideVectors(models, { trains: what.includes('step'), matrixUnits })
+  const models = await Promise.all(names.map(modelFor))
+  for (const { tensors } of models) tensors.close()
+  return gainsByWideVectors(
+    models.map(({ config }) => config),
+    { trains: what.includes('step'), matrixUnits },
+  )
 }
 
 /** @throws UserError where the file is not there or no report of ours */
