@@ -32,7 +32,7 @@ export interface HeadShape {
 function constantsOf(
   gpu: Gpu,
   { heads, kvHeads, headDim, window = 0 }: HeadShape,
-): Constants & { C: number; HG: number; WIDE: number } {
+): Constants & { LANES: number; C: number; HG: number; WIDE: number } {
   const base = lanes(gpu)
   const group = heads / kvHeads
   const HG = [4, 3, 2, 1].find((n) => group % n === 0)!
@@ -167,6 +167,9 @@ export function attention(
   // Where shuffles are loops (lanes.wgsl), and loads of textures little code.
   const WRITTEN = TEX * constants.WIDE
   const bindings = [t.q, k, v, t.info, t.o, t.lse, ...(paged ? [paged.pages] : [])]
+  // Vectors of LANES numbers that have one for each row and head: on CPU drivers what is one number in all lanes costs as much as a vector.
+  const packed = (QR: number): number =>
+    gpu.facts.software && constants.SUBGROUP ? Math.ceil((QR * constants.HG) / constants.LANES) : 0
   const run = (QR: number, cached: Constants): void => {
     // Two values a turn, but where many rows would have many loads from buffers in it, or a GPU has its own way with loops.
     const UNROLL = TEX || (QR === 1 && gpu.facts.software) ? 2 : 1
@@ -176,6 +179,7 @@ export function attention(
       ...constants,
       ...cached,
       QR,
+      PACKED: packed(QR),
       TEX,
       UNROLL,
       SPLIT,
@@ -194,7 +198,16 @@ export function attention(
   const splits = t.parts && t.stats ? decodeSplits(gpu, rows, shape, paged) : 1
   if (splits > 1) {
     const { DE, HEADS, LANES, VEC4, WINDOW } = constants
-    const forward = gpu.kernel(paths.forward, { ...constants, ...cached, QR: 1, TEX, UNROLL: 1, SPLIT, SPLITS: 1 })
+    const forward = gpu.kernel(paths.forward, {
+      ...constants,
+      ...cached,
+      QR: 1,
+      PACKED: packed(1),
+      TEX,
+      UNROLL: 1,
+      SPLIT,
+      SPLITS: 1,
+    })
     const bound = [t.q, k, v, t.info, t.parts!, t.stats!, paged.pages]
     gpu.dispatch(forward, bound, { ...params, splits }, grid(rows, (shape.heads / constants.HG) * splits))
     const combine = gpu.kernel(paths.combine, { DE, HEADS, LANES, VEC4, SPLIT, WINDOW })

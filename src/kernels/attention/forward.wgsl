@@ -9,6 +9,9 @@
 // HEADS_FIRST: neighbouring workgroups share rows, else heads. TOUCH: of each tile of keys and values in a texture's cache every line of memory, of 64 bytes, is loaded once
 // before the tile is gone through, LANES lines a load: asked for at once, they come in the time of a few; as they are needed, a lane's key after the other, memory is waited for
 // most of the time.
+// PACKED: for CPU drivers with subgroups. Each lane adds up the weights of its own keys, and the lanes' sums are added at the end of a split; and what is one number for a row and head
+// (its maximum, its sum, the factors that these ask for) lies beside that of others, lane l of vector v having row and head v * LANES + l, so that one exp serves them all.
+// Else a tile's weights are added before they join the sum, as tile_forward.wgsl does it on GPUs.
 // WRITTEN: the loops over a tile's elements and keys are written out, as where shuffles are loops over 16 lanes (lanes.wgsl); the last keys of a tile then have weights of 0.
 // Its stack begins at a line of memory (well_laid): else half of the vectors there lie across two, and it takes 1.3 times as long (bench/LOG.md, "Vectors of 512 bits").
 struct Params { rows: u32, lanes: u32, elements: u32, splits: u32, scale: f32 }
@@ -86,13 +89,24 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   var all_o_$(x)_$(c) = E();
 #endif
 #end
-  var m_$(x) = -3.0e38;
   var l_$(x) = 0.0;
-#if !SPLITS
+#end
+#if PACKED
+#for i in 1..LANES
+  let is_$(i) = lane == $(i)u;
+#end
+#for v in 0..PACKED
+  var m_$(v) = -3.0e38;
+  var all_m_$(v) = -3.0e38;
+  var all_l_$(v) = 0.0;
+#end
+#else
+#for x in 0..QR*HG
+  var m_$(x) = -3.0e38;
   var all_m_$(x) = -3.0e38;
   var all_l_$(x) = 0.0;
-#endif
 #end
+#endif
   // One load (and below one store) for all rows, heads and parts: see common.wgsl about loops.
   for (var s = 0u; s < $(QR*HG)u * parts(); s++) {
     let x = s / C;
@@ -187,15 +201,40 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
         let sees_$(x) = j0 + lane < keys_$(x/HG);
 #endif
         s_$(x) = select(-3.0e38, s_$(x) * p.scale, sees_$(x));
-        let new_$(x) = max(m_$(x), lanes_max(lane, s_$(x)));
+        let top_$(x) = lanes_max(lane, s_$(x));
+#end
+#if PACKED
+#for v in 0..PACKED
+        var tops_$(v) = top_$(v*LANES);
+#for i in 1..LANES
+        tops_$(v) = select(tops_$(v), top_$((v*LANES+i)%(QR*HG)), is_$(i));
+#end
+        let news_$(v) = max(m_$(v), tops_$(v));
+        let shrinks_$(v) = exp(m_$(v) - news_$(v));
+        m_$(v) = news_$(v);
+#end
+#for x in 0..QR*HG
+        let new_$(x) = subgroupBroadcast(news_$(x/LANES), $(x%LANES)u);
+        let shrink_$(x) = subgroupBroadcast(shrinks_$(x/LANES), $(x%LANES)u);
+#end
+#else
+#for x in 0..QR*HG
+        let new_$(x) = max(m_$(x), top_$(x));
+        let shrink_$(x) = exp(m_$(x) - new_$(x));
+        m_$(x) = new_$(x);
+#end
+#endif
+#for x in 0..QR*HG
 #if TOUCH
         // Never so, but for all that the driver knows.
         s_$(x) = select(s_$(x), f32(touched), p.lanes == 0u);
 #endif
         let w_$(x) = select(0.0, exp(s_$(x) - new_$(x)), sees_$(x));
-        let shrink_$(x) = exp(m_$(x) - new_$(x));
+#if PACKED
+        l_$(x) = fma(l_$(x), shrink_$(x), w_$(x));
+#else
         l_$(x) = fma(l_$(x), shrink_$(x), weights_sum(lane, w_$(x)));
-        m_$(x) = new_$(x);
+#endif
 #for c in 0..C
         o_$(x)_$(c) *= shrink_$(x);
 #end
@@ -256,6 +295,38 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
         }
 #endif
       }
+#if PACKED
+#for x in 0..QR*HG
+      let sum_$(x) = lanes_sum(lane, l_$(x));
+      l_$(x) = 0.0;
+#end
+#for v in 0..PACKED
+      var sums_$(v) = sum_$(v*LANES);
+#for i in 1..LANES
+      sums_$(v) = select(sums_$(v), sum_$((v*LANES+i)%(QR*HG)), is_$(i));
+#end
+#if SPLITS
+      all_l_$(v) = sums_$(v);
+#else
+      // Rows that have no key in this split: what they have is multiplied with 1, and 0 is added.
+      let j_$(v) = joint(all_m_$(v), m_$(v));
+      all_m_$(v) = j_$(v).m;
+      all_l_$(v) = join_l(all_l_$(v), sums_$(v), j_$(v));
+      m_$(v) = -3.0e38;
+#endif
+#end
+#if !SPLITS
+#for x in 0..QR*HG
+      {
+        let j = Joint(0.0, subgroupBroadcast(j_$(x/LANES).before, $(x%LANES)u), subgroupBroadcast(j_$(x/LANES).here, $(x%LANES)u));
+#for c in 0..C
+        all_o_$(x)_$(c) = join_o(all_o_$(x)_$(c), o_$(x)_$(c), j);
+        o_$(x)_$(c) = E();
+#end
+      }
+#end
+#endif
+#else
 #if !SPLITS
       // Rows that have no key in this split stay what they are.
 #for x in 0..QR*HG
@@ -272,6 +343,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       }
 #end
 #endif
+#endif
     }
   }
 #if SPLITS
@@ -280,12 +352,22 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #for c in 0..C
   if ($(c)u * LANES + lane < DE) { parts_out[place_$(x) * DE + $(c)u * LANES + lane] = o_$(x)_$(c); }
 #end
+#if !PACKED
   if (lane == 0u) { stats[place_$(x)] = vec2f(m_$(x), l_$(x)); }
+#endif
 #end
+#if PACKED
+  if (lane < $(HG)u) { stats[(row0 * HEADS + head0 + lane) * p.splits + split] = vec2f(m_0, all_l_0); }
+#endif
 #else
 #for x in 0..QR*HG
+#if PACKED
+  let weight_$(x) = subgroupBroadcast(all_l_$(x/LANES), $(x%LANES)u);
+#else
+  let weight_$(x) = all_l_$(x);
+#endif
 #for c in 0..C
-  o_$(x)_$(c) = all_o_$(x)_$(c) / all_l_$(x);
+  o_$(x)_$(c) = all_o_$(x)_$(c) / weight_$(x);
 #end
 #end
   for (var s = 0u; s < $(QR*HG)u * parts(); s++) {
@@ -299,8 +381,18 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     let e = (s % C) * LANES + lane;
     if (e < DE && takes(row)) { o[(row * HEADS + head0 + s / C % $(HG)u) * DE + e] = part; }
   }
+#if PACKED
+#for v in 0..PACKED
+  {
+    let x = $(v*LANES)u + lane;
+    let row = row0 + x / $(HG)u;
+    if (x < $(QR*HG)u && takes(row)) { lse[row * HEADS + head0 + x % $(HG)u] = all_m_$(v) + log(all_l_$(v)); }
+  }
+#end
+#else
 #for x in 0..QR*HG
   if (lane == 0u && takes(row0 + $(x/HG)u)) { lse[(row0 + $(x/HG)u) * HEADS + head0 + $(x%HG)u] = all_m_$(x) + log(all_l_$(x)); }
 #end
+#endif
 #endif
 }
