@@ -204,19 +204,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
         let top_$(x) = lanes_max(lane, s_$(x));
 #end
 #if PACKED
-#for v in 0..PACKED
-        var tops_$(v) = top_$(v*LANES);
-#for i in 1..LANES
-        tops_$(v) = select(tops_$(v), top_$((v*LANES+i)%(QR*HG)), is_$(i));
-#end
-        let news_$(v) = max(m_$(v), tops_$(v));
-        let shrinks_$(v) = exp(m_$(v) - news_$(v));
-        m_$(v) = news_$(v);
-#end
-#for x in 0..QR*HG
-        let new_$(x) = subgroupBroadcast(news_$(x/LANES), $(x%LANES)u);
-        let shrink_$(x) = subgroupBroadcast(shrinks_$(x/LANES), $(x%LANES)u);
-#end
+#include "packed_tile.wgsl"
 #else
 #for x in 0..QR*HG
         let new_$(x) = max(m_$(x), top_$(x));
@@ -296,36 +284,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #endif
       }
 #if PACKED
-#for x in 0..QR*HG
-      let sum_$(x) = lanes_sum(lane, l_$(x));
-      l_$(x) = 0.0;
-#end
-#for v in 0..PACKED
-      var sums_$(v) = sum_$(v*LANES);
-#for i in 1..LANES
-      sums_$(v) = select(sums_$(v), sum_$((v*LANES+i)%(QR*HG)), is_$(i));
-#end
-#if SPLITS
-      all_l_$(v) = sums_$(v);
-#else
-      // Rows that have no key in this split: what they have is multiplied with 1, and 0 is added.
-      let j_$(v) = joint(all_m_$(v), m_$(v));
-      all_m_$(v) = j_$(v).m;
-      all_l_$(v) = join_l(all_l_$(v), sums_$(v), j_$(v));
-      m_$(v) = -3.0e38;
-#endif
-#end
-#if !SPLITS
-#for x in 0..QR*HG
-      {
-        let j = Joint(0.0, subgroupBroadcast(j_$(x/LANES).before, $(x%LANES)u), subgroupBroadcast(j_$(x/LANES).here, $(x%LANES)u));
-#for c in 0..C
-        all_o_$(x)_$(c) = join_o(all_o_$(x)_$(c), o_$(x)_$(c), j);
-        o_$(x)_$(c) = E();
-#end
-      }
-#end
-#endif
+#include "packed_split.wgsl"
 #else
 #if !SPLITS
       // Rows that have no key in this split stay what they are.
