@@ -4,6 +4,7 @@
  *     #include "weight.wgsl"        the text of a file beside this one or in src/kernels/common
  *     #if NAME / #if !NAME / #else / #endif      NAME is a constant of the variant; zero or missing is false
  *     #for i in 0..ROWS / #end      repeats its lines, with $(expression) replaced; bounds may be expressions too
+ *     #let NAME = expression        a constant for the lines that follow, to the end of the file or of the turn of a loop
  *     $(expression)                 integer arithmetic over constants and loop variables
  *
  * Constants of a variant are also put at the head as `const NAME: u32 = value;`, so the shader compiler folds them. Unrolling
@@ -81,13 +82,17 @@ function expandLines(path: string, lines: string[], from: number, to: number, sc
       const [low, high] = [evaluate(loop[2], scope, where), evaluate(loop[3], scope, where)]
       for (let i = low; i < high; i++) expandLines(path, lines, n + 1, end, { ...scope, [loop[1]]: i }, out)
       n = end
+    } else if (word === 'let') {
+      const named = /^(\w+) = (.+)$/.exec(rest)
+      if (!named) throw new Error(`${where}: '#let' wants '#let NAME = expression'`)
+      scope[named[1]] = evaluate(named[2], scope, where)
     } else {
       throw new Error(`${where}: unexpected directive '#${word}'`)
     }
   }
 }
 
-const directives = ['include', 'if', 'else', 'endif', 'for', 'end']
+const directives = ['include', 'if', 'else', 'endif', 'for', 'end', 'let']
 
 /** The directive of a line, and what follows it but a comment. */
 function directiveOf(line: string): { word: string; rest: string } | undefined {

@@ -2,7 +2,14 @@
 import { attention, attentionOverCache, rope, type RowLayout } from '../autograd/ops/attention.ts'
 import { siluGate } from '../autograd/ops/elementwise.ts'
 import type { Projection } from '../autograd/ops/linear.ts'
-import { linears, linearsIntoCache, linearsTurned, normIntoCache, type LinearsArguments } from '../autograd/ops/linears.ts'
+import {
+  linears,
+  linearsIntoCache,
+  linearsTurned,
+  normIntoCache,
+  type IntoCache,
+  type LinearsArguments,
+} from '../autograd/ops/linears.ts'
 import { rmsNormTurned, type Norm } from '../autograd/ops/norm.ts'
 import { splitHeads } from '../autograd/ops/rows.ts'
 import type { Tape } from '../autograd/tape.ts'
@@ -53,7 +60,7 @@ export function attended(
 }
 
 /** The heads of a layer. */
-function headShape({ heads, kvHeads, headDim, gemma }: ModelConfig, layer: number): HeadShape {
+export function headShape({ heads, kvHeads, headDim, gemma }: ModelConfig, layer: number): HeadShape {
   if (!gemma) return { heads, kvHeads, headDim }
   const window = gemma.slidingLayers.includes(layer) ? gemma.slidingWindow : undefined
   return { heads, kvHeads, headDim, window, scale: gemma.queryPreAttnScalar ** -0.5 }
@@ -102,7 +109,14 @@ function turned(
   return { q: rope(tape, q, layout, table, heads, headDim, done), own: { keys, values } }
 }
 
-const layerCache = ({ layers, index }: CacheArguments & { index: number }) => layers[index] as LayerCache
+export const layerCache = ({ layers, index }: CacheArguments & { index: number }) => layers[index] as LayerCache
+
+/** Where a layer's keys and values go. */
+export function intoCacheOf(config: ModelConfig, table: GpuBuffer, cache: CacheArguments & { index: number }): IntoCache {
+  const { slots, paged } = cache
+  const { k: kCache, v: vCache } = layerCache(cache)
+  return { slots, table, headDim: config.headDim, rotaryDim: rotaryDimOf(config), kCache, vCache, f16: paged?.f16 ?? false }
+}
 
 /** Turns q and puts this pass's keys, turned, and values into the cache. */
 function intoCache(
@@ -114,10 +128,7 @@ function intoCache(
   cache: CacheArguments & { index: number },
   options: LinearsArguments,
 ): Attending {
-  const { slots, paged } = cache
-  const { k: kCache, v: vCache } = layerCache(cache)
-  const { headDim } = config
-  const into = { slots, table, headDim, rotaryDim: rotaryDimOf(config), kCache, vCache, f16: paged?.f16 ?? false }
+  const into = intoCacheOf(config, table, cache)
   const projections = [layer.q, layer.k, layer.v]
   if (!layer.qNorm || !layer.kNorm) return { q: linearsIntoCache(tape, x, projections, into, options) }
   const [projected, k, v] = linears(tape, x, projections, options)

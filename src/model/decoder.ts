@@ -16,6 +16,7 @@ import type { Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
 import type { Count } from '../gpu/size.ts'
 import { attended, type AttentionPart } from './attention-layer.ts'
+import { layerInBlocks } from './block-layer.ts'
 import { deltaMixed, type DeltaPart } from './delta-layer.ts'
 import { stateOf, type CacheArguments } from './layer-cache.ts'
 import { inverseFrequencies, rotaryTable } from './rope.ts'
@@ -175,6 +176,8 @@ function decoderLayer(
   const layer = decoder.layers[index]
   const { gemma } = decoder.config
   const how = { dropoutSeed: batch.dropoutSeed, adapters: batch.adapters }
+  const inBlocks = cache && layerInBlocks(tape, decoder.config, layer, x, batch, table, cache, how)
+  if (inBlocks) return inBlocks
   const options = { ...how, norm: layer.inputNorm }
   const { mixer } = layer
   const mixed =

@@ -50,6 +50,17 @@ test('an include is expanded with the same constants, from beside the file or fr
   expect(expand('#for i in 0..2\n#include "looped.wgsl"\n#end')).toEqual(['row 0', 'row 1'])
 })
 
+test('let gives a name to a value, for the lines behind it in its file and its turn of a loop', () => {
+  const text = '#let B = 2*A\n#if B\n$(B+1)\n#endif\n#for i in 0..2\n#let B = B+i\n$(B)\n#end\n$(B)'
+  expect(expand(text, { A: 3 }).slice(1)).toEqual(['7', '6', '7', '6'])
+  writeFileSync(join(folder, 'named.wgsl'), '$(B)\n#let B = 5')
+  expect(expand('#let B = 1\n#include "named.wgsl"\n$(B)')).toEqual(['1', '1'])
+  // No constant of the shader, whose text stands before it.
+  expect(expand('#let B = 1').join()).not.toContain('const')
+  expect(() => expand('a\n#let B 1')).toThrow(/:2: '#let' wants '#let NAME = expression'/)
+  expect(() => expand('#let B = C')).toThrow(/:1: 'C' is no constant/)
+})
+
 test('comments may follow a directive', () => {
   const text = '#if A // one\na\n#else // or the other\nb\n#endif // A\n#for i in 0..A // times\nc\n#end'
   expect(expand(text, { A: 1 }).slice(1)).toEqual(['a', 'c'])

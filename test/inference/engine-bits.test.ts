@@ -5,11 +5,22 @@ import { afterAll, describe, expect, it } from 'vitest'
 import type { GenerationRequest, GenerationResult } from '../../src/common/types.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
 import { Engine } from '../../src/inference/engine.ts'
+import { cpuLanes } from '../../src/kernels/common/lanes.ts'
 import { loadDecoder } from '../../src/model/decoder-load.ts'
 import { openModel, type ModelFiles } from '../../src/model/open.ts'
+import { LINEAR_MODULES } from '../../src/model/shapes.ts'
 import { readAdapter } from '../../src/model/peft.ts'
 import { withFacts } from '../facts.ts'
-import { engineOf, expectTrainersBits, golden, goldenDecoder, goldenSequences, goldenTensor, sampling } from './helpers.ts'
+import {
+  engineOf,
+  expectTrainersBits,
+  golden,
+  goldenDecoder,
+  goldenSequences,
+  goldenTensor,
+  moveAdapter,
+  sampling,
+} from './helpers.ts'
 
 const gpu = await Gpu.open({ checks: true })
 afterAll(() => gpu.close())
@@ -77,6 +88,27 @@ it("gives the trainer's bits with the kernels of GPUs, drawn from all and throug
     decoder.release()
   })
 })
+
+it.each([{ lora: { rank: 8, alpha: 16, dropout: 0, targetModules: [...LINEAR_MODULES], seed: 0 } }, { full: true as const }])(
+  "gives the trainer's bits for the model that ships, whose layers go by blocks of rows on CPU drivers: %j",
+  async (trained) => {
+    const files = await openModel(join(import.meta.dirname, '../../models/tiny'))
+    const decoder = await loadDecoder(gpu, files, { round: true, ...trained })
+    await moveAdapter(decoder, 1)
+    const engine = engineOf(decoder, { maxSequences: 20, maxPrefillRows: 30 })
+    const requests = Array.from({ length: 20 }, (_, seed) => ({
+      promptIds: Array.from({ length: 3 + (seed % 4) * 7 }, (_, i) => (i * 37 + (seed % 4)) % 250),
+      sampling: sampling({ seed, max_tokens: 2 + seed }),
+    }))
+    let results: GenerationResult[] = []
+    const kernels = await gpu.profile(async () => {
+      results = await Promise.all(requests.map((request) => engine.generate(request)))
+    })
+    const inBlocks = kernels.filter(({ label }) => label.startsWith('row-block/'))
+    expect(inBlocks.length > 0).toBe(cpuLanes(gpu).LANES === 8)
+    await expectBitsOf(engine, files, requests, results)
+  },
+)
 
 /** The trainer's bits, and everything given back. */
 async function expectBitsOf(engine: Engine, files: ModelFiles, requests: GenerationRequest[], results: GenerationResult[]) {

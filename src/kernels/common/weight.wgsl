@@ -3,11 +3,8 @@
 // bytes. A texture lies in panels of W_PANEL rows (8): a row of it holds texel 0 of each row of the panel, then texel 1 of each, and so on, so that the
 // lanes of a subgroup, a row each, read 128 bytes that follow each other. A texture of more panels than it may be high is folded (W_FOLDED): panels
 // fold*i .. stand side by side.
-// bf16 widens exactly: its bits are the upper half of a float32. Lavapipe reads storage textures three times faster than buffers.
-struct W8 { lo: vec4f, hi: vec4f }
-
-fn widen_lo(u: vec4u) -> vec4f { return vec4f(bitcast<f32>(u.x << 16u), bitcast<f32>(u.x & 0xffff0000u), bitcast<f32>(u.y << 16u), bitcast<f32>(u.y & 0xffff0000u)); }
-fn widen_hi(u: vec4u) -> vec4f { return vec4f(bitcast<f32>(u.z << 16u), bitcast<f32>(u.z & 0xffff0000u), bitcast<f32>(u.w << 16u), bitcast<f32>(u.w & 0xffff0000u)); }
+// Lavapipe reads storage textures three times faster than buffers.
+#include "bf16.wgsl"
 
 #if W_TEX
 #if W_BF16

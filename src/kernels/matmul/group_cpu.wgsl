@@ -202,7 +202,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #if ROPE
     let place = places[row * p.per_row + p.per_row - 1u];
     let to_row = select(place.x, row, s == 0u || p.per_row == 2u);
-#for V in 1+VEC2+3*VEC4..2+VEC2+3*VEC4
+#let V = 1+VEC2+3*VEC4
 #for v in 0..NT/2/V
     {
 #if VEC4
@@ -251,7 +251,6 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #endif
     }
 #end
-#end
 #else
 #if GATED
     // All before the first store: each is a chain of some 100 cycles, and a store of 8 lanes is too much code for the next one to begin meanwhile.
@@ -259,7 +258,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     out_$(j) = out_$(j) / (1.0 + exp(-steep(out_$(j)))) * out_$(j+SPAN);
 #end
 #endif
-#for V in 1+VEC2+3*VEC4..2+VEC2+3*VEC4
+#let V = 1+VEC2+3*VEC4
 #for v in 0..SPAN/V
     if (n0 + $(SPAN)u * lane + $(V*v)u < n) {
       let at = (row * n + col$(V*v)) / $(V)u;
@@ -280,7 +279,6 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       else { y_2[at] = out; }
 #endif
     }
-#end
 #end
 #endif
   }

@@ -82,9 +82,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     let w$(q) = w_load8(w_origin(p.w_row + min(n + $(q)u, p.n - 1u)), c);
 #endif
 #end
-#for FOURS in TURN..TURN+1
+#let FOURS = TURN
 #include "nn_cpu_step.wgsl"
-#end
   }
 #if LORA
   for (var n = 0u; n < p.rank; n += 4u) {
@@ -95,9 +94,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     let a_at$(q) = (n + $(q)u) * (p.k / 4u) + 2u * c;
     let w$(q) = W8(lora_a[a_at$(q)], lora_a[a_at$(q) + 1u]);
 #end
-#for FOURS in 1..2
+#let FOURS = 1
 #include "nn_cpu_step.wgsl"
-#end
   }
 #endif
   // Four rows a turn, see nt_cpu.wgsl.

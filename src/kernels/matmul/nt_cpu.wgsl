@@ -97,7 +97,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   }
 #endif
   // Vectors of columns, V each
-#for V in 1+VEC2+3*VEC4..2+VEC2+3*VEC4
+#let V = 1+VEC2+3*VEC4
 #for v in 0..NT/V
 #if BIAS
 #for i in 0..V
@@ -146,5 +146,4 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
 #end
   }
-#end
 }

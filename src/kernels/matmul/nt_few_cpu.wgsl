@@ -41,9 +41,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     let b_at$(j) = (p.first_row + col$(j)) * (p.rank / 4u) + 2u * c;
     let w$(j)_0 = W8(lora_b[b_at$(j)], lora_b[b_at$(j) + 1u]);
 #end
-#for CHUNKS in 1..2
+#let CHUNKS = 1
 #include "nt_few_cpu_step.wgsl"
-#end
   }
 #endif
 #for j in 0..NT

@@ -15,16 +15,14 @@
 #end
 #end
     // CHUNKS of 8 k
-#for CHUNKS in 4/MT..4/MT+1
+#let CHUNKS = 4/MT
 #include "nt_few_cpu_step.wgsl"
-#end
   }
   for (var c = whole; c < count; c++) {
     let xv = x[row * (p.k / 4u) + part % 2u + 2u * c];
 #for j in 0..NT
     let w$(j)_0 = w_load8(at$(j), c);
 #end
-#for CHUNKS in 1..2
+#let CHUNKS = 1
 #include "nt_few_cpu_step.wgsl"
-#end
   }

@@ -1,0 +1,7 @@
+// A row of the tile: written out for all of them, stores would be most of what the driver compiles (see matmul/nt_cpu.wgsl).
+#for j in 0..NT
+        var out_$(j) = acc_0_$(j);
+#for r in 1..MT
+        out_$(j) = select(out_$(j), acc_$(r)_$(j), row == m0 + $(r)u);
+#end
+#end

@@ -1,0 +1,16 @@
+// A tile of a product: MT rows of x_S (K values each) with NT rows of W_S at at_j, in the order of the sum that matmul/nt_cpu.wgsl has.
+#for r in 0..MT
+#for j in 0..NT
+      var acc_$(r)_$(j) = 0.0;
+#end
+#end
+      for (var c = 0u; c < $(K/8)u; c++) {
+#for i in 0..2*MT/LANES
+        let x$(i) = x_$(S)($(i)u, row$(i), 2u * c + lane % 2u);
+#end
+#for j in 0..NT
+        let t$(j) = textureLoad(w_$(S), vec2u(at$(j).x + 8u * c, at$(j).y));
+        let w$(j) = W8(widen_lo(t$(j)), widen_hi(t$(j)));
+#end
+#include "../matmul/nt_cpu_step.wgsl"
+      }

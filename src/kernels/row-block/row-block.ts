@@ -1,0 +1,162 @@
+/**
+ * All of a layer that asks of a row nothing but the row itself, in two kernels for CPU drivers: what lies before attention (qkv_cpu.wgsl) and what lies behind it
+ * (mlp_cpu.wgsl). A workgroup takes a block of rows through one product after the other. A narrow model's products are so short that a driver of this kind takes longer to
+ * begin and end a dispatch with all its threads than to compute one; these are eight dispatches less a layer, and every bit is as it is one by one.
+ */
+import { availableParallelism } from 'node:os'
+import { fileURLToPath } from 'node:url'
+import type { Binding, BufferRange, Gpu } from '../../gpu/gpu.ts'
+import type { GpuBuffer } from '../../gpu/pool.ts'
+import type { Constants } from '../../gpu/wgsl.ts'
+import { kvConstants, type CacheData } from '../common/kv-texture.ts'
+import { cpuLanes } from '../common/lanes.ts'
+import type { Weight } from '../common/weight.ts'
+import type { Gate } from '../elementwise/elementwise.ts'
+import type { InputNorm } from '../matmul/group.ts'
+import { takesNormRope } from '../rope/rope.ts'
+
+const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
+const paths = { qkv: file('qkv_cpu.wgsl'), mlp: file('mlp_cpu.wgsl') }
+
+/** A projection, with the matrices of its adapter: A (rank, K), B (N, rank) in one bank. */
+export interface BlockProjection {
+  weight: Weight
+  lora?: { a: BufferRange; b: BufferRange; rank: number; scale: number }
+}
+
+/** Most bytes of a layer's weights: every thread of the driver reads all of them, so they are to stay in its own cache. */
+const mostBytes = 1 << 20
+/** Widest input that is normalised: each lane keeps its part of the block's rows. */
+const mostHidden = 256
+/** Highest rank: the block's x Aᵀ stay in registers. */
+const mostRank = 16
+/** What a block of so many rows takes a thread, beside others (bench/LOG.md). */
+const costs = [
+  { height: 4, cost: 0.5 },
+  { height: 8, cost: 0.8 },
+  { height: 16, cost: 1.3 },
+]
+
+/** Rows of a workgroup: those with which the driver's threads are through first, of equal ones the higher. */
+export function blockRows(rows: number, threads = availableParallelism()): number {
+  const times = costs.map(({ height, cost }) => ({ height, time: Math.ceil(rows / height / threads) * cost }))
+  return times.reduce((best, one) => (one.time <= best.time ? one : best)).height
+}
+
+/**
+ * Whether both kernels take a layer's projections.
+ * @param groups projections whose weights lie in one storage, and by one another: [q, k, v], [o], [gate, up], [down]
+ */
+export function takesRowBlocks(
+  gpu: Gpu,
+  groups: BlockProjection[][],
+  { headDim, cache }: { headDim: number; cache: CacheData },
+): boolean {
+  const all = groups.flat()
+  const [q, k] = groups[0].map(({ weight }) => weight)
+  const [hidden, inner] = [q.columns, groups[3][0].weight.columns]
+  const bytes = all.reduce((sum, { weight }) => sum + weight.rows * weight.columns * 2, 0)
+  const { lora } = all[0]
+  const alike = all.every(
+    (one) => one.lora?.rank === lora?.rank && one.lora?.a.buffer === lora?.a.buffer && one.lora?.b.buffer === lora?.a.buffer,
+  )
+  const suit = q.rows % 64 === 0 && k.rows % 64 === 0 && hidden % 64 === 0 && inner % 32 === 0
+  return (
+    cpuLanes(gpu).LANES === 8 &&
+    bytes <= mostBytes &&
+    hidden <= mostHidden &&
+    (lora?.rank ?? 0) <= mostRank &&
+    alike &&
+    suit &&
+    groups.every(together) &&
+    'KV_FOLD' in kvConstants(cache) &&
+    takesNormRope(gpu, headDim) &&
+    gpu.facts.limits.maxStorageBuffers >= 10
+  )
+}
+
+/** Whether these weights are all there is in one texture of bf16, one after the other. */
+function together(projections: BlockProjection[]): boolean {
+  let at = 0
+  const { storage } = projections[0].weight.slices[0]
+  return projections.every(({ weight }) => {
+    const [slice] = weight.slices
+    const here =
+      weight.bf16 && slice.texture && slice.panel === 8 && !weight.blocks && slice.storage === storage && slice.row === -at
+    at += weight.rows
+    return here && weight.slices.length === 1 && slice.rows <= slice.fold * slice.panel
+  })
+}
+
+/** What lies before attention, as `normRopeIntoCache` after `linearGroup` has it. */
+export interface QkvBlock {
+  x: GpuBuffer
+  norm: InputNorm
+  /** q, k, v. */
+  projections: BlockProjection[]
+  /** Over the heads of q, of k; none where they have none. */
+  norms?: InputNorm[]
+  /** (rows, heads * headDim): turned. */
+  q: GpuBuffer
+  /** (rows, kvHeads * headDim) each: room for what the kernel puts down in between. */
+  between: [GpuBuffer, GpuBuffer]
+  slots: GpuBuffer
+  table: GpuBuffer
+  kCache: CacheData
+  vCache: CacheData
+  headDim: number
+}
+
+/** RMSNorm of x (rows, hidden), q, k and v of it, RMSNorm of the heads of q and k, RoPE, and k and v into the cache. */
+export function qkvBlock(gpu: Gpu, rows: number, t: QkvBlock): void {
+  const [q, k] = t.projections.map(({ weight }) => weight)
+  const { base, params, bank, groups } = common(gpu, rows, q.columns, t.norm, t.projections)
+  const HELD = t.headDim / base.LANES
+  const [ofQ, ofK] = t.norms ?? []
+  const shape = { HELD, PLAIN: Number(!t.norms), NQ: q.rows, NKV: k.rows }
+  const kernel = gpu.kernel(paths.qkv, { ...base, ...shape, ...kvConstants(t.kCache) })
+  const into = [t.q, ...t.between, t.slots, t.table, t.kCache, t.vCache]
+  const gains = t.norms ? [ofQ.gain, ofK.gain] : []
+  const bindings: Binding[] = [t.x, t.norm.gain, q.slices[0].storage, ...into, ...gains, ...bank]
+  const heads = { heads: q.rows / t.headDim, kv_heads: k.rows / t.headDim, eps_q: ofQ?.eps ?? 0, eps_k: ofK?.eps ?? 0 }
+  gpu.dispatch(kernel, bindings, { ...params, ...heads }, groups)
+}
+
+/** What lies behind attention. */
+export interface MlpBlock {
+  /** What attention gives: (rows, heads * headDim). */
+  attended: GpuBuffer
+  /** The layer's input, (rows, hidden). */
+  residual: GpuBuffer
+  /** Of the MLP's input. */
+  norm: InputNorm
+  /** o, gate, up, down. */
+  projections: BlockProjection[]
+  gate: Gate
+  /** (rows, hidden). */
+  y: GpuBuffer
+  /** (rows, inner): room for what the kernel puts down in between. */
+  gated: GpuBuffer
+}
+
+/** y = m + down(act(gate(n)) * up(n)), m = residual + o(attended), n = RMSNorm(m). */
+export function mlpBlock(gpu: Gpu, rows: number, t: MlpBlock): void {
+  const [o, gate, , down] = t.projections.map(({ weight }) => weight)
+  const { base, params, bank, groups } = common(gpu, rows, o.rows, t.norm, t.projections)
+  const kernel = gpu.kernel(paths.mlp, { ...base, A: o.columns, I: down.columns, GELU: Number(t.gate === 'gelu') })
+  const storages = [o, gate, down].map(({ slices }) => slices[0].storage)
+  gpu.dispatch(kernel, [t.attended, t.residual, t.y, t.gated, t.norm.gain, ...storages, ...bank], params, groups)
+}
+
+function common(gpu: Gpu, rows: number, hidden: number, norm: InputNorm, projections: BlockProjection[]) {
+  const MT = blockRows(rows)
+  const params: Record<string, number> = { rows, k: hidden, eps: norm.eps }
+  projections.forEach(({ lora }, i) => {
+    params[`a_${i}`] = (lora?.a.offset ?? 0) / 16
+    params[`b_${i}`] = (lora?.b.offset ?? 0) / 16
+    params[`scale_${i}`] = lora?.scale ?? 0
+  })
+  const { lora } = projections[0]
+  const base = { ...cpuLanes(gpu), SUBGROUP: 1, MT, NT: 8, H: hidden, LORA: (lora?.rank ?? 0) / 8 } satisfies Constants
+  return { base, params, bank: lora ? [lora.a.buffer] : [], groups: [Math.ceil(rows / MT)] as [number] }
+}
