@@ -6,7 +6,8 @@
  * steps of decode take two thirds of the time (bench/LOG.md). OpenMP's threads, and so PyTorch's, spin for 200 ms for the same reason (KMP_BLOCKTIME).
  *
  * Only in a virtual machine under Linux, where no limit of a container counts the time, and from the second second on that a process waits for its device:
- * a short command does not pay for the threads (10 MB each). `DAWN_RL_AWAKE=0` leaves cores to sleep, `=1` keeps them awake on any Linux.
+ * a short command does not pay for the threads (10 MB each). On some such machines it is a loss, so the first seconds decide (awake-trial.ts), and the threads end where it
+ * is. `DAWN_RL_AWAKE=0` leaves cores to sleep, `=1` keeps them awake on any Linux.
  */
 import { execFile } from 'node:child_process'
 import { readFileSync } from 'node:fs'
@@ -14,6 +15,7 @@ import { availableParallelism, setPriority } from 'node:os'
 import { promisify } from 'node:util'
 import { Worker } from 'node:worker_threads'
 import { awakeThreads } from '../common/cpu-time.ts'
+import { AwakeTrial } from './awake-trial.ts'
 
 /** Milliseconds of waiting in all after which threads are started. */
 const startAfter = 1000
@@ -23,7 +25,7 @@ const lingered = 100
 /** Threads at most. On a machine of more cores a thread of the driver's that sleeps is a smaller part of it. */
 const most = 8
 
-/** What a thread runs. Plain, since it must not depend on how this file is run. */
+/** What one of the threads runs. Plain, since it must not depend on how this file is run. */
 const thread = `
 const { workerData: { state }, parentPort } = require('node:worker_threads')
 parentPort.postMessage(require('node:fs').readlinkSync('/proc/thread-self').split('/').at(-1))
@@ -34,29 +36,59 @@ for (;;) {
   for (let end = Infinity, now = 0; now < end; ) {
     for (let i = 0; i < 200; i++) Atomics.pause()
     now = performance.now()
-    end = Atomics.load(state, 0) ? Infinity : Math.min(end, now + ${lingered})
+    end = Atomics.load(state, 0) ? Infinity : Atomics.load(state, 2) ? Math.min(end, now + ${lingered}) : 0
   }
 }
 `
 
-/** [0]: how many waits there are, [1]: whether the threads may begin. */
-const state = new Int32Array(new SharedArrayBuffer(8))
+/** [0]: how many waits there are that keep cores awake, [1]: whether the threads may begin, [2]: whether they go on for a while after the last wait. */
+const state = new Int32Array(new SharedArrayBuffer(12))
+state[2] = 1
 let waited = 0
 let started = false
+/** While it is tried whether it is a gain. */
+let trial: AwakeTrial | undefined
+let threads: Worker[] = []
 
-/** Keeps cores awake for a device that computes on them, until what it returns is called. */
-export function keepAwake(): () => void {
+/** A wait under way. */
+export interface Wait {
+  /** It is over, or is given up. */
+  rest(): void
+  /** What it was, how long it was behind the wait before it, and for how much work. */
+  took(name: string, ms: number, work: number): void
+}
+
+/** Keeps cores awake for a device that computes on them, until `rest`. */
+export function keepAwake(): Wait {
   if (!started && waited >= startAfter) {
     started = true
     if (wanted()) void startThreads()
   }
-  Atomics.add(state, 0, 1)
-  Atomics.notify(state, 0)
-  const begin = performance.now()
-  return () => {
-    waited += performance.now() - begin
-    Atomics.sub(state, 0, 1)
+  const turn = trial?.turn()
+  const awake = turn?.awake ?? true
+  if (turn) Atomics.store(state, 2, Number(awake))
+  if (awake) {
+    Atomics.add(state, 0, 1)
+    Atomics.notify(state, 0)
   }
+  const begin = performance.now()
+  return {
+    rest: () => {
+      waited += performance.now() - begin
+      if (awake) Atomics.sub(state, 0, 1)
+    },
+    took: (name, ms, work) => {
+      const verdict = turn && trial?.took(turn, name, ms, work)
+      if (verdict !== undefined) settle(verdict)
+    },
+  }
+}
+
+/** Ends the trial, and the threads where they are no gain. */
+function settle(awake: boolean): void {
+  trial = undefined
+  Atomics.store(state, 2, Number(awake))
+  if (!awake) for (const thread of threads.splice(0)) void thread.terminate()
 }
 
 /** Whether cores are worth keeping awake on this machine, by what the system says of it. */
@@ -81,16 +113,17 @@ function readOrNothing(path: string): string {
 
 /** One thread for each of the driver's. Without them everything is as right, so no failure here is told. */
 async function startThreads(): Promise<void> {
-  const workers = Array.from({ length: Math.min(availableParallelism(), most) }, () => {
+  threads = Array.from({ length: Math.min(availableParallelism(), most) }, () => {
     const workerData = { state }
     const resourceLimits = { maxOldGenerationSizeMb: 16, maxYoungGenerationSizeMb: 1, stackSizeMb: 1 }
     return new Worker(thread, { eval: true, workerData, execArgv: [], env: {}, resourceLimits })
   })
-  const all = await Promise.all(workers.map((worker) => lowest(worker).catch(() => false)))
+  const all = await Promise.all(threads.map((worker) => lowest(worker).catch(() => false)))
   if (all.every(Boolean)) {
     Atomics.store(state, 1, 1)
     Atomics.notify(state, 1)
-  } else for (const worker of workers) void worker.terminate()
+    if (process.env.DAWN_RL_AWAKE !== '1') trial = new AwakeTrial()
+  } else settle(false)
 }
 
 /** Gives a thread the priority of an idle machine; where `chrt` (util-linux) is missing, the least of the others. False where the thread has ended. */
@@ -102,6 +135,8 @@ async function lowest(worker: Worker): Promise<boolean> {
   })
   if (id === undefined) return false
   awakeThreads.add(id)
+  // Another thread may get its number.
+  worker.once('exit', () => awakeThreads.delete(id))
   await promisify(execFile)('chrt', ['--idle', '--pid', '0', id]).catch(() => setPriority(Number(id), 19))
   return true
 }

@@ -31,11 +31,11 @@ export class WaitClock {
 
   /** Waits for `start()`, asleep for most of the time that `wait` is expected to take. */
   async through(wait: WaitFor, start: () => Promise<unknown>): Promise<void> {
-    const rest = keepAwake()
+    const awake = keepAwake()
     const begin = performance.now()
     const rates = this.#rates.get(wait.name)
-    const own = (rates ? Math.min(...rates) : 0) * wait.work
-    const due = Math.max(begin, this.#due) + own
+    const expected = (rates ? Math.min(...rates) : 0) * wait.work
+    const due = Math.max(begin, this.#due) + expected
     this.#due = due
     const pause = (due - begin) * slept
     if (pause > 2) await new Promise((resolve) => setTimeout(resolve, pause))
@@ -43,14 +43,16 @@ export class WaitClock {
     try {
       await napping(start())
     } finally {
-      rest()
+      awake.rest()
     }
     const end = performance.now()
     // It may have been over before we woke: then its length is unknown, and shorter than what was slept.
-    const took = (end - Math.max(begin, this.#done)) * (pause > 2 && end - woke < 0.5 ? 0.7 : 1)
+    const own = end - Math.max(begin, this.#done)
+    const took = own * (pause > 2 && end - woke < 0.5 ? 0.7 : 1)
     // The first wait of a name usually holds compilations: count it by half.
     const rate = took / Math.max(1, wait.work)
     this.#rates.set(wait.name, rates ? [rates[1], rate] : [rate / 2, rate])
+    awake.took(wait.name, own, Math.max(1, wait.work))
     this.#done = end
     if (this.#due === due) this.#due = end
   }

@@ -1,0 +1,97 @@
+/**
+ * Whether cores that are kept awake make waits shorter, told from the waits themselves: for blocks of them cores are kept awake, for others not, drawn by lot. What a block took is
+ * held against what waits of the same names took before, by the unit of work, since a decode step is no section of training. On some virtual machines it is a gain of up to a third; where the
+ * system then puts the driver's threads on one core, a loss of up to a tenth (bench/LOG.md).
+ */
+
+/** Milliseconds of waiting in a block: what the system makes of the threads lasts for many waits. */
+const blockMs = 60
+/** Blocks either way before it may be decided, and all blocks after which it is. */
+const fewest = 10
+const most = 400
+/** It is decided earlier by a difference of so many times its standard error. */
+const clear = 3
+/** What keeping cores awake must gain, as a share: it takes power, memory and the host's time. */
+const least = 0.02
+/** Waits of a name that are left out, as they may compile kernels; and after how many more those before are forgotten. */
+const leftOut = 2
+const remembered = 64
+
+/** How a wait goes that begins now. */
+export interface Turn {
+  awake: boolean
+  block: number
+}
+
+/** Numbers that come one by one. */
+class Sample {
+  count = 0
+  mean = 0
+  #squares = 0
+  add(value: number): void {
+    const before = this.mean
+    this.mean += (value - before) / ++this.count
+    this.#squares += (value - before) * (value - this.mean)
+  }
+  /** The square of the mean's standard error. */
+  get error(): number {
+    return this.#squares / (this.count - 1) / this.count
+  }
+}
+
+export class AwakeTrial {
+  readonly #random: () => number
+  /** Of each name: waits so far, and the mean of what a unit of work took. */
+  readonly #names = new Map<string, { seen: number; mean: number }>()
+  /** The logarithms of what blocks took by what was expected of them: asleep, awake. */
+  readonly #sides = [new Sample(), new Sample()]
+  #turn: Turn = { awake: true, block: 0 }
+  /** Of this block: milliseconds in all, of waits from which something is expected, and what that is. */
+  #inBlock = { ms: 0, known: 0, expected: 0 }
+  #verdict: boolean | undefined
+
+  /** @param random numbers in [0, 1) */
+  constructor(random: () => number = Math.random) {
+    this.#random = random
+  }
+
+  turn(): Turn {
+    const { ms, known, expected } = this.#inBlock
+    if (ms < blockMs) return this.#turn
+    if (known > 0 && expected > 0) this.#sides[Number(this.#turn.awake)].add(Math.log(known / expected))
+    this.#inBlock = { ms: 0, known: 0, expected: 0 }
+    this.#turn = { awake: this.#random() < 0.5, block: this.#turn.block + 1 }
+    this.#decide()
+    return this.#turn
+  }
+
+  /**
+   * A wait is over, that was `ms` long for so much work, of those that are under way together the part behind the one before.
+   * @returns whether to keep cores awake from now on, once that is decided
+   */
+  took({ block }: Turn, name: string, ms: number, work: number): boolean | undefined {
+    this.#inBlock.ms += ms
+    // One that reaches into the next block went both ways.
+    if (block === this.#turn.block) this.#count(name, ms, work)
+    return this.#verdict
+  }
+
+  #count(name: string, ms: number, work: number): void {
+    const one = this.#names.get(name) ?? { seen: 0, mean: 0 }
+    this.#names.set(name, one)
+    const before = one.seen++ - leftOut
+    if (before < 0) return
+    if (before > 0) {
+      this.#inBlock.known += ms
+      this.#inBlock.expected += work * one.mean
+    }
+    one.mean += (ms / work - one.mean) / Math.min(before + 1, remembered)
+  }
+
+  #decide(): void {
+    const [asleep, awake] = this.#sides
+    const [gain, error] = [asleep.mean - awake.mean - least, Math.sqrt(asleep.error + awake.error)]
+    const enough = asleep.count >= fewest && awake.count >= fewest && Math.abs(gain) > clear * error
+    if (enough || this.#turn.block >= most) this.#verdict = gain > 0
+  }
+}
