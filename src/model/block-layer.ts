@@ -1,7 +1,7 @@
 /** A layer of few rows, where it goes in two dispatches beside attention's: see autograd/ops/row-block.ts. */
 import { attentionOverCache, type RowLayout } from '../autograd/ops/attention.ts'
 import type { LinearsArguments } from '../autograd/ops/linears.ts'
-import { mlpInBlocks, qkvInBlocks, takesBlocks, type BlockLayer } from '../autograd/ops/row-block.ts'
+import { blocksOf, mlpInBlocks, qkvInBlocks, type BlockLayer } from '../autograd/ops/row-block.ts'
 import type { Tape } from '../autograd/tape.ts'
 import type { Tensor } from '../autograd/tensor.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
@@ -24,11 +24,12 @@ export function layerInBlocks(
   const block = blockLayerOf(config, layer)
   if (!block) return undefined
   const into = intoCacheOf(config, table, cache)
-  if (!takesBlocks(tape, x, block, into, options)) return undefined
-  const q = qkvInBlocks(tape, x, block, into)
+  const height = blocksOf(tape, x, block, into, options)
+  if (!height) return undefined
+  const q = qkvInBlocks(tape, x, block, into, height)
   const attended = attentionOverCache(tape, q, layerCache(cache), layout, headShape(config, cache.index), cache.paged)
   tape.done(q)
-  const out = mlpInBlocks(tape, attended, x, block)
+  const out = mlpInBlocks(tape, attended, x, block, height)
   tape.done(attended)
   return out
 }

@@ -8,7 +8,7 @@ import { allocateTogether, releaseWeight, weightView, writeWeight, type Weight }
 import { siluGate } from '../../src/kernels/elementwise/elementwise.ts'
 import { linear } from '../../src/kernels/matmul/matmul.ts'
 import { rmsNorm } from '../../src/kernels/norm/norm.ts'
-import { blockRows, mlpBlock, qkvBlock, takesRowBlocks, type BlockProjection } from '../../src/kernels/row-block/row-block.ts'
+import { blockRows, mlpBlock, qkvBlock, rowBlocks, type BlockProjection } from '../../src/kernels/row-block/row-block.ts'
 import { normRopeIntoCache, ropeIntoCache } from '../../src/kernels/rope/rope.ts'
 import { bf16Bits, openBench, sameBits } from './harness.ts'
 
@@ -31,8 +31,12 @@ const tiny: Shape = { hidden: 128, inner: 384, heads: 4, kvHeads: 2, headDim: 32
 const narrow: Shape = { hidden: 64, inner: 96, heads: 8, kvHeads: 4, headDim: 16, rank: 0, headNorms: true, gate: 'gelu' }
 const wide: Shape = { hidden: 192, inner: 160, heads: 1, kvHeads: 1, headDim: 64, rank: 16, headNorms: false, gate: 'silu' }
 const shapes: Shape[] = [tiny, narrow, wide]
-/** On two threads blocks of 4, 8 and 16 rows, of which the last is not whole. */
-const rowCounts = [3, 9, 29]
+/** Rows and those of a block, of which the last is not whole. */
+const counts = [
+  [3, 4],
+  [9, 8],
+  [29, 16],
+]
 
 const release: (() => void)[] = []
 const released = (): void => release.splice(0).forEach((fn) => fn())
@@ -110,7 +114,7 @@ async function texelsOf({ raw }: GpuTexture): Promise<Float32Array> {
 
 here.each(shapes)('before attention: $hidden wide, rank $rank', async (shape) => {
   const { hidden, heads, kvHeads, headDim } = shape
-  for (const rows of rowCounts) {
+  for (const [rows, height] of counts) {
     await bench.run(`qkv ${hidden} ${rows}`, {}, async () => {
       const [projections] = layerOf(shape)
       const norm = normOf(hidden)
@@ -127,6 +131,7 @@ here.each(shapes)('before attention: $hidden wide, rank $rank', async (shape) =>
       else ropeIntoCache(gpu, into, rows, { heads, kvHeads, headDim })
       const [q, ...between] = projections.map(({ weight }) => out(rows * weight.rows))
       const block = {
+        height,
         x,
         norm,
         projections,
@@ -151,7 +156,7 @@ here.each(shapes)('before attention: $hidden wide, rank $rank', async (shape) =>
 
 here.each(shapes)('behind attention: $hidden wide, rank $rank', async (shape) => {
   const { hidden, inner, heads, headDim, gate: activation } = shape
-  for (const rows of rowCounts) {
+  for (const [rows, height] of counts) {
     await bench.run(`mlp ${hidden} ${rows}`, {}, async () => {
       const [, [o], [gate, up], [down]] = layerOf(shape)
       const norm = normOf(hidden)
@@ -163,7 +168,7 @@ here.each(shapes)('behind attention: $hidden wide, rank $rank', async (shape) =>
       siluGate(gpu, g, u, product, rows * inner, 1, activation)
       const want = project(product, rows, down, middle)
       const [y, gated] = [out(rows * hidden), out(rows * inner)]
-      mlpBlock(gpu, rows, { attended, residual, norm, projections: [o, gate, up, down], gate: activation, y, gated })
+      mlpBlock(gpu, rows, { height, attended, residual, norm, projections: [o, gate, up, down], gate: activation, y, gated })
       const name = `${rows} rows`
       sameBits(name, await bench.down(y, rows * hidden), await bench.down(want, rows * hidden))
       sameBits(`${name}, the product`, await bench.down(gated, rows * inner), await bench.down(product, rows * inner))
@@ -176,7 +181,7 @@ here('which layers they take', async () => {
   await bench.run('takes', {}, async () => {
     const [cache] = cachesOf(tiny)
     const takes = (groups: BlockProjection[][], headDim = 32, into: typeof cache | ReturnType<typeof out> = cache) =>
-      takesRowBlocks(gpu, groups, { headDim, cache: into })
+      rowBlocks(gpu, 8, groups, { headDim, cache: into }) !== undefined
     for (const shape of shapes) expect(takes(layerOf(shape), shape.headDim)).toBe(true)
     const layer = layerOf(tiny)
     const without = (group: number, change: (one: BlockProjection) => BlockProjection) =>
@@ -188,8 +193,8 @@ here('which layers they take', async () => {
       'a weight of float32': without(1, ({ weight, lora }) => ({ weight: view(weight), lora })),
       'gate and up apart': without(2, ({ weight, lora }) => ({ weight: { ...weight, slices: layer[1][0].weight.slices }, lora })),
       'a rank of 24': layerOf({ ...tiny, rank: 24 }),
-      'too large': layerOf({ ...tiny, inner: 2048 }),
-      'too wide': layerOf({ ...tiny, hidden: 320, inner: 32 }),
+      'too large': layerOf({ ...tiny, inner: 4096 }),
+      'too wide': layerOf({ ...tiny, hidden: 448, inner: 32 }),
       'no whole tiles': layerOf({ ...tiny, kvHeads: 1 }),
     }
     for (const [name, groups] of Object.entries(others)) expect(takes(groups), name).toBe(false)
@@ -199,7 +204,11 @@ here('which layers they take', async () => {
   })
 })
 
-test('blocks are as high as lets the threads end first', () => {
-  expect([1, 4, 8, 16, 24, 32, 40, 64, 1000].map((rows) => blockRows(rows, 2))).toEqual([4, 4, 4, 8, 16, 16, 8, 16, 16])
-  expect([8, 64, 1000].map((rows) => blockRows(rows, 16))).toEqual([4, 4, 16])
+test('blocks are as high as lets the threads end first, where that is faster than to share each product', () => {
+  const tinys = 330_000
+  expect([1, 4, 8, 16, 24, 32, 40, 64, 1000].map((rows) => blockRows(rows, tinys, 2))).toEqual([4, 4, 4, 8, 16, 16, 8, 16, 16])
+  expect([8, 64, 1000].map((rows) => blockRows(rows, tinys, 16))).toEqual([4, 4, 16])
+  // One row keeps one of many threads at work.
+  expect([2, 8, 16].map((threads) => blockRows(1, 1_200_000, threads))).toEqual([4, undefined, undefined])
+  expect([2, 8, 16].map((threads) => blockRows(64, 1_200_000, threads))).toEqual([16, 8, 4])
 })

@@ -24,46 +24,55 @@ export interface BlockProjection {
   lora?: { a: BufferRange; b: BufferRange; rank: number; scale: number }
 }
 
-/** Most bytes of a layer's weights: every thread of the driver reads all of them, so they are to stay in its own cache. */
-const mostBytes = 1 << 20
+/** Most bytes of a layer's weights: every thread of the driver reads all of them, so they are to stay in a cache of its own, or nearly so. */
+const mostBytes = 2.5 * 2 ** 20
 /** Widest input that is normalised: each lane keeps its part of the block's rows. */
-const mostHidden = 256
+const mostHidden = 384
 /** Highest rank: the block's x Aᵀ stay in registers. */
 const mostRank = 16
-/** What a block of so many rows takes a thread, beside others (bench/LOG.md). */
+/** Microseconds that a block of so many rows takes a thread, of a million weights, and those that the dispatches take that fall away (bench/LOG.md): no more than their ratio counts. */
 const costs = [
-  { height: 4, cost: 0.5 },
-  { height: 8, cost: 0.8 },
-  { height: 16, cost: 1.3 },
+  { height: 4, cost: 400 },
+  { height: 8, cost: 600 },
+  { height: 16, cost: 950 },
 ]
+const dispatches = 270
 
-/** Rows of a workgroup: those with which the driver's threads are through first, of equal ones the higher. */
-export function blockRows(rows: number, threads = availableParallelism()): number {
-  const times = costs.map(({ height, cost }) => ({ height, time: Math.ceil(rows / height / threads) * cost }))
-  return times.reduce((best, one) => (one.time <= best.time ? one : best)).height
+/**
+ * Rows of a workgroup for a layer of so many weights: those with which the driver's threads are through first, of equal ones the higher. Undefined where that takes longer than
+ * to share each product among all threads.
+ */
+export function blockRows(rows: number, weights: number, threads = availableParallelism()): number | undefined {
+  const ways = costs.map(({ height, cost }) => {
+    const blocks = Math.ceil(rows / height)
+    return { height, time: Math.ceil(blocks / threads) * cost, shared: (blocks / threads) * cost }
+  })
+  const { height, time, shared } = ways.reduce((best, way) => (way.time <= best.time ? way : best))
+  return ((time - shared) * weights) / 1e6 <= dispatches ? height : undefined
 }
 
 /**
- * Whether both kernels take a layer's projections.
+ * Rows of a workgroup where both kernels take a layer's projections, for so many rows; undefined where they do not, or not as fast as one product after the other.
  * @param groups projections whose weights lie in one storage, and by one another: [q, k, v], [o], [gate, up], [down]
  */
-export function takesRowBlocks(
+export function rowBlocks(
   gpu: Gpu,
+  rows: number,
   groups: BlockProjection[][],
   { headDim, cache }: { headDim: number; cache: CacheData },
-): boolean {
+): number | undefined {
   const all = groups.flat()
   const [q, k] = groups[0].map(({ weight }) => weight)
   const [hidden, inner] = [q.columns, groups[3][0].weight.columns]
-  const bytes = all.reduce((sum, { weight }) => sum + weight.rows * weight.columns * 2, 0)
+  const weights = all.reduce((sum, { weight }) => sum + weight.rows * weight.columns, 0)
   const { lora } = all[0]
   const alike = all.every(
     (one) => one.lora?.rank === lora?.rank && one.lora?.a.buffer === lora?.a.buffer && one.lora?.b.buffer === lora?.a.buffer,
   )
   const suit = q.rows % 64 === 0 && k.rows % 64 === 0 && hidden % 64 === 0 && inner % 32 === 0
-  return (
+  const taken =
     cpuLanes(gpu).LANES === 8 &&
-    bytes <= mostBytes &&
+    2 * weights <= mostBytes &&
     hidden <= mostHidden &&
     (lora?.rank ?? 0) <= mostRank &&
     alike &&
@@ -72,7 +81,7 @@ export function takesRowBlocks(
     'KV_FOLD' in kvConstants(cache) &&
     takesNormRope(gpu, headDim) &&
     gpu.facts.limits.maxStorageBuffers >= 10
-  )
+  return taken ? blockRows(rows, weights) : undefined
 }
 
 /** Whether these weights are all there is in one texture of bf16, one after the other. */
@@ -90,6 +99,8 @@ function together(projections: BlockProjection[]): boolean {
 
 /** What lies before attention, as `normRopeIntoCache` after `linearGroup` has it. */
 export interface QkvBlock {
+  /** Rows of a workgroup: 4, 8 or 16. */
+  height: number
   x: GpuBuffer
   norm: InputNorm
   /** q, k, v. */
@@ -110,7 +121,7 @@ export interface QkvBlock {
 /** RMSNorm of x (rows, hidden), q, k and v of it, RMSNorm of the heads of q and k, RoPE, and k and v into the cache. */
 export function qkvBlock(gpu: Gpu, rows: number, t: QkvBlock): void {
   const [q, k] = t.projections.map(({ weight }) => weight)
-  const { base, params, bank, groups } = common(gpu, rows, q.columns, t.norm, t.projections)
+  const { base, params, bank, groups } = common(gpu, rows, q.columns, t)
   const HELD = t.headDim / base.LANES
   const [ofQ, ofK] = t.norms ?? []
   const shape = { HELD, PLAIN: Number(!t.norms), NQ: q.rows, NKV: k.rows }
@@ -124,6 +135,8 @@ export function qkvBlock(gpu: Gpu, rows: number, t: QkvBlock): void {
 
 /** What lies behind attention. */
 export interface MlpBlock {
+  /** Rows of a workgroup: 4, 8 or 16. */
+  height: number
   /** What attention gives: (rows, heads * headDim). */
   attended: GpuBuffer
   /** The layer's input, (rows, hidden). */
@@ -142,14 +155,13 @@ export interface MlpBlock {
 /** y = m + down(act(gate(n)) * up(n)), m = residual + o(attended), n = RMSNorm(m). */
 export function mlpBlock(gpu: Gpu, rows: number, t: MlpBlock): void {
   const [o, gate, , down] = t.projections.map(({ weight }) => weight)
-  const { base, params, bank, groups } = common(gpu, rows, o.rows, t.norm, t.projections)
+  const { base, params, bank, groups } = common(gpu, rows, o.rows, t)
   const kernel = gpu.kernel(paths.mlp, { ...base, A: o.columns, I: down.columns, GELU: Number(t.gate === 'gelu') })
   const storages = [o, gate, down].map(({ slices }) => slices[0].storage)
   gpu.dispatch(kernel, [t.attended, t.residual, t.y, t.gated, t.norm.gain, ...storages, ...bank], params, groups)
 }
 
-function common(gpu: Gpu, rows: number, hidden: number, norm: InputNorm, projections: BlockProjection[]) {
-  const MT = blockRows(rows)
+function common(gpu: Gpu, rows: number, hidden: number, { height: MT, norm, projections }: QkvBlock | MlpBlock) {
   const params: Record<string, number> = { rows, k: hidden, eps: norm.eps }
   projections.forEach(({ lora }, i) => {
     params[`a_${i}`] = (lora?.a.offset ?? 0) / 16
