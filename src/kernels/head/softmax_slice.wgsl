@@ -19,13 +19,28 @@ struct Params { rows: u32, n: u32, stride: u32, column: u32, first: u32, slice: 
 // Folds columns at .. at + n of the row into its statistics.
 fn fold(at: u32, n: u32, inv: f32, before: vec4f, lane: u32) -> vec4f {
   var high = -3.0e38;
-  for (var c = lane; c < n; c += LANES) { high = max(high, logits[at + c] * inv); }
+  // Four of a lane's values a turn, then those that are left: a turn costs a CPU driver as much as a value.
+  let fours = n - n % $(4*LANES)u;
+  for (var c = lane; c < fours; c += $(4*LANES)u) {
+#for k in 0..4
+    let z$(k) = logits[at + c + $(k*LANES)u] * inv;
+#end
+    high = max(high, max(max(z0, z1), max(z2, z3)));
+  }
+  for (var c = fours + lane; c < n; c += LANES) { high = max(high, logits[at + c] * inv); }
   let m = max(before.x, lanes_max(lane, high));
   var s = 0.0;
   var w = 0.0;
-  for (var c = lane; c < n; c += LANES) {
-    let z = logits[at + c] * inv;
-    let d = z - m;
+  for (var c = lane; c < fours; c += $(4*LANES)u) {
+#for k in 0..4
+    let d$(k) = logits[at + c + $(k*LANES)u] * inv - m;
+    let e$(k) = exp(d$(k));
+#end
+    s = s + e0 + e1 + e2 + e3;
+    w = fma(e3, d3, fma(e2, d2, fma(e1, d1, fma(e0, d0, w))));
+  }
+  for (var c = fours + lane; c < n; c += LANES) {
+    let d = logits[at + c] * inv - m;
     let e = exp(d);
     s += e;
     w = fma(e, d, w);

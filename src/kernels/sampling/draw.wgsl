@@ -173,16 +173,25 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   var value = -3.4e38;
   var token = 0u;
   let seed = seeds[row];
-  for (var v0 = 0u; v0 < p.vocabulary; v0 += LANES) {
-    let v = min(v0 + lane, p.vocabulary - 1u);
-    let z = logits[at + v] * inv;
-    let h = hash3(seed.x, seed.y, v);
-    let kept = v0 + lane < p.vocabulary && code(z) >= least;
-    // Few can still win: for the others no noise is worked out.
-    if (lanes_any(kept && z + select(gumbel_bound(h), 0.0, greedy) > value)) {
-      var noisy = z;
-      if (!greedy) { noisy += gumbel(h); }
-      if (kept && noisy > value) { value = noisy; token = v; }
+  for (var v0 = 0u; v0 < p.vocabulary; v0 += $(4*LANES)u) {
+    // Few can still win: for the others no noise is worked out. Of four at a time, as to ask all lanes costs a CPU driver more than a value.
+    var most = -3.4e38;
+#for k in 0..4
+    let v_$(k) = min(v0 + $(k)u * LANES + lane, p.vocabulary - 1u);
+    let z_$(k) = logits[at + v_$(k)] * inv;
+    let h_$(k) = hash3(seed.x, seed.y, v_$(k));
+    let kept_$(k) = v0 + $(k)u * LANES + lane < p.vocabulary && code(z_$(k)) >= least;
+    let reach_$(k) = select(-3.4e38, z_$(k) + select(gumbel_bound(h_$(k)), 0.0, greedy), kept_$(k));
+    most = max(most, reach_$(k));
+#end
+    if (lanes_any(most > value)) {
+#for k in 0..4
+      if (lanes_any(reach_$(k) > value)) {
+        var noisy = z_$(k);
+        if (!greedy) { noisy += gumbel(h_$(k)); }
+        if (kept_$(k) && noisy > value) { value = noisy; token = v_$(k); }
+      }
+#end
     }
   }
   best_value[lane] = value;
