@@ -9,6 +9,9 @@ const blockMs = 60
 /** Blocks either way before it may be decided, and all blocks after which it is. */
 const fewest = 10
 const most = 400
+/** Blocks either way from which on most go the way that is faster so far, and how many of them do. */
+const known = 5
+const favoured = 0.75
 /** It is decided earlier by a difference of so many times its standard error. */
 const clear = 3
 /** What keeping cores awake must gain, as a share: it takes power, memory and the host's time. */
@@ -47,7 +50,7 @@ export class AwakeTrial {
   readonly #sides = [new Sample(), new Sample()]
   #turn: Turn = { awake: true, block: 0 }
   /** Of this block: milliseconds in all, of waits from which something is expected, and what that is. */
-  #inBlock = { ms: 0, known: 0, expected: 0 }
+  #inBlock = { ms: 0, took: 0, expected: 0 }
   #verdict: boolean | undefined
 
   /** @param random numbers in [0, 1) */
@@ -56,12 +59,14 @@ export class AwakeTrial {
   }
 
   turn(): Turn {
-    const { ms, known, expected } = this.#inBlock
+    const { ms, took, expected } = this.#inBlock
     if (ms < blockMs) return this.#turn
-    if (known > 0 && expected > 0) this.#sides[Number(this.#turn.awake)].add(Math.log(known / expected))
-    this.#inBlock = { ms: 0, known: 0, expected: 0 }
-    this.#turn = { awake: this.#random() < 0.5, block: this.#turn.block + 1 }
+    if (took > 0 && expected > 0) this.#sides[Number(this.#turn.awake)].add(Math.log(took / expected))
+    this.#inBlock = { ms: 0, took: 0, expected: 0 }
     this.#decide()
+    const [asleep, awake] = this.#sides
+    const likely = asleep.count < known || awake.count < known ? 0.5 : this.#gain > 0 ? favoured : 1 - favoured
+    this.#turn = { awake: this.#random() < likely, block: this.#turn.block + 1 }
     return this.#turn
   }
 
@@ -76,13 +81,19 @@ export class AwakeTrial {
     return this.#verdict
   }
 
+  /** What keeping cores awake gains beyond the least, so far. */
+  get #gain(): number {
+    const [asleep, awake] = this.#sides
+    return asleep.mean - awake.mean - least
+  }
+
   #count(name: string, ms: number, work: number): void {
     const one = this.#names.get(name) ?? { seen: 0, mean: 0 }
     this.#names.set(name, one)
     const before = one.seen++ - leftOut
     if (before < 0) return
     if (before > 0) {
-      this.#inBlock.known += ms
+      this.#inBlock.took += ms
       this.#inBlock.expected += work * one.mean
     }
     one.mean += (ms / work - one.mean) / Math.min(before + 1, remembered)
@@ -90,8 +101,8 @@ export class AwakeTrial {
 
   #decide(): void {
     const [asleep, awake] = this.#sides
-    const [gain, error] = [asleep.mean - awake.mean - least, Math.sqrt(asleep.error + awake.error)]
-    const enough = asleep.count >= fewest && awake.count >= fewest && Math.abs(gain) > clear * error
-    if (enough || this.#turn.block >= most) this.#verdict = gain > 0
+    const enough =
+      asleep.count >= fewest && awake.count >= fewest && Math.abs(this.#gain) > clear * Math.sqrt(asleep.error + awake.error)
+    if (enough || this.#turn.block >= most) this.#verdict = this.#gain > 0
   }
 }
