@@ -42,6 +42,7 @@ class Sample {
   }
 }
 
+/** Two ways for waits to go, in turn, until one is found faster. Every wait asks `turn` as it begins and tells `took` when it is over. */
 export class AwakeTrial {
   readonly #random: () => number
   /** Of each name: waits so far, and the mean of what a unit of work took. */
@@ -58,6 +59,7 @@ export class AwakeTrial {
     this.#random = random
   }
 
+  /** The way for a wait that begins now. */
   turn(): Turn {
     const { ms, took, expected } = this.#inBlock
     if (ms < blockMs) return this.#turn

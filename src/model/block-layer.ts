@@ -1,4 +1,4 @@
-/** A layer of few rows, where it goes in two dispatches beside attention's: see autograd/ops/row-block.ts. */
+/** A narrow model's layer over a cache, where it goes in two dispatches beside attention: see autograd/ops/row-block.ts. */
 import { attentionOverCache, type RowLayout } from '../autograd/ops/attention.ts'
 import type { LinearsArguments } from '../autograd/ops/linears.ts'
 import { blocksOf, mlpInBlocks, qkvInBlocks, type BlockLayer } from '../autograd/ops/row-block.ts'
