@@ -26,6 +26,9 @@ alias E = f32;
 fn x_0(i: u32, row: u32, four: u32) -> vec4f { return attended[row * $(A/4)u + four]; }
 fn x_1(i: u32, row: u32, four: u32) -> vec4f { return normed[i * $(H/8)u + four / 2u]; }
 fn x_2(i: u32, row: u32, four: u32) -> vec4f { return gated[row * $(I/4)u + four]; }
+// What a product is added to.
+fn before_0(at: u32) -> f32 { return residual[at]; }
+fn before_2(at: u32) -> f32 { return y[at]; }
 fn to_norm(at: u32) -> f32 { return y[at]; }
 
 @compute @workgroup_size($(LANES))
@@ -40,23 +43,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #let S = 0
 #let K = A
 #let G = 0
-#let G_END = 1
-#let SPAN = 8
-#include "lora_down.wgsl"
-    for (var n0 = 0u; n0 < $(H)u; n0 += $(8*LANES)u) {
-#for j in 0..NT
-      let col$(j) = n0 + 8u * lane + $(j)u;
-      let at$(j) = w_at(col$(j));
-#end
-#include "product.wgsl"
-#include "lora_up.wgsl"
-      for (var row = m0; row < end; row++) {
-#include "one_row.wgsl"
-#for j in 0..NT
-        y[row * $(H)u + col$(j)] = out_$(j) + residual[row * $(H)u + col$(j)];
-#end
-      }
-    }
+#include "to_hidden.wgsl"
   }
   storageBarrier();
 #include "norm.wgsl"
@@ -90,22 +77,6 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #let S = 2
 #let K = I
 #let G = 3
-#let G_END = 4
-#let SPAN = 8
-#include "lora_down.wgsl"
-    for (var n0 = 0u; n0 < $(H)u; n0 += $(8*LANES)u) {
-#for j in 0..NT
-      let col$(j) = n0 + 8u * lane + $(j)u;
-      let at$(j) = w_at(col$(j));
-#end
-#include "product.wgsl"
-#include "lora_up.wgsl"
-      for (var row = m0; row < end; row++) {
-#include "one_row.wgsl"
-#for j in 0..NT
-        y[row * $(H)u + col$(j)] += out_$(j);
-#end
-      }
-    }
+#include "to_hidden.wgsl"
   }
 }
