@@ -1,12 +1,11 @@
 // What LoRA adds to NT columns of a lane for 8 of the rank: b_at0, b_at1, .., vec4 of the bank, -> b0_0 and b0_1, .. of each column.
 // In a loop, as a load of a storage buffer is 2 KB of code on this driver (lavapipe.md), which each workgroup runs once: written out they are as large as the
-// instruction cache, and fetching them anew took 5 us a workgroup of 20 (bench/LOG.md). Its bound was meant
-// to be hidden from the compiler, which finds it all the same and writes the turns out; with != in place of < it does not, and nothing was gained (bench/LOG.md).
+// instruction cache, and fetching them anew took 5 us a workgroup of 20 (bench/LOG.md). Of < in place of != the compiler knows how often it turns, and writes all turns out.
 #for j in 0..NT
     var b$(j)_0 = vec4f();
     var b$(j)_1 = vec4f();
 #end
-    for (var j = 0u; j < min($(NT)u, p.k); j++) {
+    for (var j = 0u; j != min($(NT)u, p.k); j++) {
       var at = b_at0;
 #for j in 1..NT
       at = select(at, b_at$(j), j == $(j)u);
