@@ -28,7 +28,7 @@ export function takesCpu(gpu: Gpu, k: number): boolean {
 }
 
 /** Columns that read an operand again and again before staging it pays: a thin product (LoRA's) reads it once or twice. */
-export const stagingColumns = 128
+export const stagingColumns = 64
 /** Weights larger than this are walked column tile by column tile, so that each is read from memory once and not for every 16 rows. */
 export const cachedBytes = 1 << 20
 
