@@ -90,6 +90,11 @@ async function check(c: Case, tier = 'cpu'): Promise<void> {
       siluGate(gpu, want[0], want[1], product, count, 1, gate)
       linearGated(gpu, x, rows, members, y, lora, { norm, gate })
       sameBits(gate, await bench.down(y, count), await bench.down(product, count))
+      if (tier !== 'cpu') continue
+      const kept = [bench.out(count), bench.out(count)]
+      linearGated(gpu, x, rows, members, y, lora, { norm, gate, kept })
+      sameBits(`${gate}, the rest kept`, await bench.down(y, count), await bench.down(product, count))
+      for (const i of [0, 1]) sameBits(`kept ${i}`, await bench.down(kept[i], count), await bench.down(want[i], count))
     }
   }
   release()

@@ -8,6 +8,12 @@ export function siluGate(tape: Tape, g: Tensor, u: Tensor, gate?: kernels.Gate):
   const { gpu } = tape
   const y = tape.tensor(g.rows, g.columns, 'silu gate', g.needsGrad || u.needsGrad)
   kernels.siluGate(gpu, g.buffer, u.buffer, y.buffer, g.count, g.columns, gate)
+  return siluGateNode(tape, g, u, y, gate)
+}
+
+/** Leaves the node of `siluGate`'s output y, which has been computed. */
+export function siluGateNode(tape: Tape, g: Tensor, u: Tensor, y: Tensor, gate?: kernels.Gate): Tensor {
+  const { gpu } = tape
   return tape.node(y, [g, u], (dy) => {
     const dg = tape.tensor(g.rows, g.columns, 'd gate', false)
     const du = tape.tensor(u.rows, u.columns, 'd up', false)

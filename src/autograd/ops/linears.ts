@@ -1,6 +1,6 @@
 /**
- * Projections of one input at once: q, k, v, and SwiGLU's gate and up. On a tape that keeps nothing, and where the adapter gains by it, LoRA's first product,
- * the projections and SwiGLU's gate are a dispatch each, or two; the bits are those of one by one. On GPUs what is recorded has them at once too, but for the gate.
+ * Projections of one input at once: q, k, v, and SwiGLU's gate and up. Where the adapter gains by it, LoRA's first products, the projections and SwiGLU's
+ * gate are a dispatch each, or two; the bits are those of one by one. What is recorded has the gate apart on GPUs; on CPU drivers its kernel keeps what it multiplies.
  */
 import type { BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
@@ -14,7 +14,7 @@ import * as matmul from '../../kernels/matmul/matmul.ts'
 import { normRopeIntoCache, ropeIntoCache, takesNormRope } from '../../kernels/rope/rope.ts'
 import type { Tape } from '../tape.ts'
 import type { Tensor } from '../tensor.ts'
-import { siluGate } from './elementwise.ts'
+import { siluGate, siluGateNode } from './elementwise.ts'
 import { linear, linearNode, linearOutput, type LinearArguments, type Projection } from './linear.ts'
 import { rmsNorm, type Norm } from './norm.ts'
 
@@ -78,13 +78,25 @@ function projected(
       matmul.linear(gpu, input.buffer, x.rows, weight, ys[i].buffer, added)
     })
   }
-  projections.forEach((projection, i) => {
-    const down = lora && { input, xa: lora.xa[i], held: lora.tensors[0] }
-    linearNode(tape, { x: input, y: ys[i], down }, projection, {})
-  })
+  nodesOf(tape, input, projections, ys, lora)
   tape.done(...(lora?.tensors ?? []))
   if (input !== x) tape.done(input)
   return ys
+}
+
+/** Leaves a node for each projection of one input. */
+function nodesOf(
+  tape: Tape,
+  input: Tensor,
+  projections: Projection[],
+  ys: Tensor[],
+  lora: (GroupLora & { tensors: Tensor[] }) | undefined,
+): void {
+  projections.forEach((projection, i) => {
+    // The products with A lie in a tensor each, or all in one.
+    const down = lora && { input, xa: lora.xa[i], held: lora.tensors[i] ?? lora.tensors[0] }
+    linearNode(tape, { x: input, y: ys[i], down }, projection, {})
+  })
 }
 
 /** By what q and k are turned: `info` as of `RowLayout`, `table` of (cos, sin). */
@@ -194,8 +206,16 @@ export function swiGlu(
   const { input } = how
   if (how.tier) {
     const lora = downs(tape, how, pair, options.adapters)
-    const y = tape.tensor(x.rows, gate.weight.rows, 'silu gate', false)
-    linearGated(tape.gpu, input.buffer, x.rows, how.members, y.buffer, lora, { norm: how.norm, gate: activation })
+    // What the way back reads; a tape that keeps nothing has no use for it.
+    const [g, u] = tape.recording ? pair.map((projection) => linearOutput(tape, input, projection)) : []
+    const y = tape.tensor(x.rows, gate.weight.rows, 'silu gate', !!g?.needsGrad || !!u?.needsGrad)
+    const kept = g && u && [g.buffer, u.buffer]
+    linearGated(tape.gpu, input.buffer, x.rows, how.members, y.buffer, lora, { norm: how.norm, gate: activation, kept })
+    if (g && u) {
+      nodesOf(tape, input, pair, [g, u], lora)
+      siluGateNode(tape, g, u, y, activation)
+      tape.done(g, u)
+    }
     tape.done(...(lora?.tensors ?? []))
     if (input !== x) tape.done(input)
     return y
@@ -241,11 +261,13 @@ function arranged(
   const down = firsts.length > 0 ? downOf(gpu, x.columns, firsts) : 'none'
   const drops = options.dropoutSeed !== undefined && own.some((lora) => lora.dropout > 0)
   const alike = own.length === 0 || (own.length === projections.length && own.every((lora) => lora.rank === own[0].rank))
-  const found = options.residual || drops || !alike || (tape.recording && gated) ? undefined : groupTier(gpu, members, gated)
+  const any = options.residual || drops || !alike ? undefined : groupTier(gpu, members, gated)
+  // What the gate multiplies is kept by the kernel of CPU drivers alone.
+  const found = tape.recording && gated && any !== 'cpu' ? undefined : any
   const even = !gated || projections[0].weight.rows === projections[1].weight.rows
   // On GPUs the first products go together where the projections do, and so go the other way.
   const goes = even && (down === 'none' || down === (found === 'cpu' ? 'cpu' : 'gpu'))
-  const tier = goes && !(tape.recording && found === 'cpu') ? found : undefined
+  const tier = goes ? found : undefined
   const others = !tape.recording && !drops && alike && (down === 'none' || down === 'cpu')
   const atOnce = !!adapters || !!tier || others
   const turns = !!tier && headDim !== undefined && takesRotary(gpu, tier, members, headDim)
@@ -254,8 +276,8 @@ function arranged(
   if (tier && !tape.recording && takesNorm(gpu, tier, members, x.rows, { gated, rotary: turns })) {
     return { input: x, norm: { gain: norm.gain, eps: norm.eps }, members, tier, turns, atOnce }
   }
-  // At once on a CPU driver is never recorded. Where the gate is a kernel of its own, the two products before it are asked for anew.
-  const downFirst = atOnce && down === 'cpu' && !adapters && (tier || !gated)
+  // Where the gate is a kernel of its own, the two products before it are asked for anew.
+  const downFirst = atOnce && !tape.recording && down === 'cpu' && !adapters && (tier || !gated)
   if (downFirst && takesDownNorm(x.rows, own[0].rank)) {
     const input = tape.tensor(x.rows, x.columns, norm.name, false)
     return { input, downNorm: { x, gain: norm.gain, eps: norm.eps }, members, tier, turns, atOnce }

@@ -11,7 +11,7 @@ import { canStage, stage, stageRows, type Rows } from './stage.ts'
 
 const path = fileURLToPath(new URL('group_cpu.wgsl', import.meta.url))
 
-/** Runs a group of three members, or of two that are gated (one output). The xa of each lies in a buffer of its own. */
+/** Runs a group of three members, or of two that are gated: one output, or with what is multiplied three. The xa of each lies in a buffer of its own. */
 export function run(gpu: Gpu, { x, rows, members, ys, lora, rotary, gate }: GroupCall): void {
   const [{ weight, bias, b }] = members
   const [slice] = weight.slices
@@ -19,7 +19,7 @@ export function run(gpu: Gpu, { x, rows, members, ys, lora, rotary, gate }: Grou
   const k = weight.columns
   const widths = members.map((m) => m.weight.rows)
   const columns = widths.reduce((sum, n) => sum + n, 0)
-  const GATED = Number(ys.length === 1)
+  const GATED = Number(members.length === 2)
   const many = capacityOf(rows)
   // This one has no bound on its rows.
   const FEW = Number(many <= 2 && typeof rows === 'number')
@@ -45,6 +45,7 @@ export function run(gpu: Gpu, { x, rows, members, ys, lora, rotary, gate }: Grou
   const X_TEX = Number(many > 4 && columns >= stagingColumns && canStage(gpu, source))
   const flags = {
     GATED,
+    KEEP: Number(members.length === 2 && ys.length > 1),
     GELU: Number(gate === 'gelu'),
     FEW,
     X_TEX,

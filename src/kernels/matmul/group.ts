@@ -47,7 +47,7 @@ export interface GroupRotary {
   headDim: number
 }
 
-/** A group as the tiers take it: of one output where it is gated. */
+/** A group as the tiers take it: of one output where it is gated, and on CPU drivers of three where what is multiplied is kept. */
 export interface GroupCall {
   x: GpuBuffer
   rows: Count
@@ -134,7 +134,10 @@ export function linearGroup(
   run(gpu, { x, rows, members, ys, lora, norm, rotary }, groupTier(gpu, members, false))
 }
 
-/** y = silu(g) * u, or gelu(g) * u, where g and u are x W_sᵀ + xa_s B_sᵀ + bias_s of two members of one width. Parameters as of `linearGroup`. */
+/**
+ * y = silu(g) * u, or gelu(g) * u, where g and u are x W_sᵀ + xa_s B_sᵀ + bias_s of two members of one width. Parameters as of `linearGroup`.
+ * @param options.kept get g and u, which a backward pass reads: on CPU drivers alone
+ */
 export function linearGated(
   gpu: Gpu,
   x: GpuBuffer,
@@ -142,9 +145,9 @@ export function linearGated(
   members: GroupMember[],
   y: GpuBuffer,
   lora?: GroupLora,
-  { norm, gate }: { norm?: InputNorm; gate?: Gate } = {},
+  { norm, gate, kept = [] }: { norm?: InputNorm; gate?: Gate; kept?: GpuBuffer[] } = {},
 ): void {
-  run(gpu, { x, rows, members, ys: [y], lora, norm, gate }, groupTier(gpu, members, true))
+  run(gpu, { x, rows, members, ys: [y, ...kept], lora, norm, gate }, groupTier(gpu, members, true))
 }
 
 /** The members' blocks where the group reads those: all of one format, which the kernel is made for, and the adapter binds each. */

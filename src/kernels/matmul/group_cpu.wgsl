@@ -1,6 +1,6 @@
 // Projections of one input whose weights lie in one storage, in one dispatch, for CPU drivers with subgroups of LANES, 8 or 16:
 //   three of them (q, k, v): y_s[m,n] = sum_k x[m,k] W_s[n,k] (LORA: + sum_r xa_s[m,r] B_s[n,r]) (BIAS: + bias_s[n])
-//   GATED, two (gate, up): y_0[m,n] = silu(g[m,n]) * u[m,n], g and u as above; silu, or GELU, as in elementwise/silu_gate.wgsl
+//   GATED, two (gate, up): y_0[m,n] = silu(g[m,n]) * u[m,n], g and u as above; silu, or GELU, as in elementwise/silu_gate.wgsl; KEEP: y_1 = g and y_2 = u are stored too
 //   ROPE, three: y_0 and y_1 turned by the rows' positions, as by rope/rope.wgsl after it; with per_row 1 y_1 and y_2 are in cache rows, as after rope/rope_cache.wgsl
 // x (rows, K) float32, W_s (n_s, K) one after the other in the storage, B_s (n_s, rank) from vec4 b_s of the bank on, bias_s from value c_s of its buffer on,
 // xa_s (rows, rank), y_s (rows, n_s). K and rank are multiples of 8. X_TEX, ROWS_FIRST, row0 as in nt_cpu.wgsl.
@@ -17,7 +17,12 @@ struct Params { row0: u32, rows: u32, k: u32, rank: u32, w_fold: u32, w_texels: 
 #include "weight.wgsl"
 #include "out.wgsl"
 @group(0) @binding(2) var<storage, read_write> y_0: array<Out>;
-#if !GATED
+#if GATED
+#if KEEP
+@group(0) @binding(3) var<storage, read_write> y_1: array<Out>;
+@group(0) @binding(4) var<storage, read_write> y_2: array<Out>;
+#endif
+#else
 #if KV_FOLD
 @group(0) @binding(3) var y_1: texture_storage_2d<rgba32float, write>;
 @group(0) @binding(4) var y_2: texture_storage_2d<rgba32float, write>;
@@ -253,6 +258,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
 #else
 #if GATED
+#if KEEP
+#for j in 0..SPAN
+    let gate_$(j) = out_$(j);
+#end
+#endif
     // All before the first store: each is a chain of some 100 cycles, and a store of 8 lanes is too much code for the next one to begin meanwhile.
 #for j in 0..SPAN
     out_$(j) = out_$(j) / (1.0 + exp(-steep(out_$(j)))) * out_$(j+SPAN);
@@ -273,6 +283,20 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #endif
 #if GATED
       y_0[at] = out;
+#if KEEP
+#if VEC4
+      y_1[at] = vec4f(gate_$(4*v), gate_$(4*v+1), gate_$(4*v+2), gate_$(4*v+3));
+      y_2[at] = vec4f(out_$(4*v+SPAN), out_$(4*v+1+SPAN), out_$(4*v+2+SPAN), out_$(4*v+3+SPAN));
+#else
+#if VEC2
+      y_1[at] = vec2f(gate_$(2*v), gate_$(2*v+1));
+      y_2[at] = vec2f(out_$(2*v+SPAN), out_$(2*v+1+SPAN));
+#else
+      y_1[at] = gate_$(v);
+      y_2[at] = out_$(v+SPAN);
+#endif
+#endif
+#endif
 #else
       if (s == 0u) { y_0[at] = out; }
       else if (s == 1u) { y_1[at] = out; }
