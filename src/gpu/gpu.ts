@@ -186,6 +186,7 @@ export class Gpu {
     const layout = { offset: buffer.start + start + offset, bytesPerRow, rowsPerImage: most }
     const size: [number, number] = [texels, most]
     this.#open(rows, (n) => (size[1] = n))
+    if (this.#recording && !this.#tracing) this.pool.hold(texture, this.#recording.textures)
     this.#push({ source: buffer.raw, layout, texture: texture.raw, origin, size })
   }
 
@@ -263,6 +264,7 @@ export class Gpu {
   releasePlan(plan: Plan): void {
     this.flush()
     this.pool.returnArena(plan.arena)
+    this.pool.letGo(plan.textures)
     Object.assign(plan, emptyPlan())
   }
 

@@ -1,7 +1,7 @@
 /** Plans: commands that are recorded once and sent again and again, and the counts that they leave open (size.ts). */
 import type { Command } from './commands.ts'
 import { GpuError } from './errors.ts'
-import type { GpuBuffer } from './pool.ts'
+import type { GpuBuffer, GpuTexture } from './pool.ts'
 import type { Size, Variable } from './size.ts'
 
 /** What changes between replays lies in buffers, or is a count that was left open. */
@@ -9,12 +9,14 @@ export interface Plan {
   commands: Command[]
   /** Scratch that belongs to the plan: what its commands took from the pool and gave back. */
   arena: GpuBuffer[]
+  /** Textures that its commands copy into. */
+  textures: Set<GpuTexture>
   /** Places between commands where others' commands may come in between (`gpu.cut`), ascending. */
   cuts: number[]
   openings: Openings
 }
 
-export const emptyPlan = (): Plan => ({ commands: [], arena: [], cuts: [], openings: new Openings() })
+export const emptyPlan = (): Plan => ({ commands: [], arena: [], textures: new Set(), cuts: [], openings: new Openings() })
 
 /** The places in a plan's commands where a number is still to come. */
 class Openings {

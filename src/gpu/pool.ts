@@ -39,6 +39,8 @@ export class GpuTexture {
   readonly bytes: number
   readonly label: string
   released = false
+  /** Plans that copy into it: they must be released before it is. */
+  plans = 0
   readonly #onRelease: (texture: GpuTexture) => void
   constructor(raw: GPUTexture, bytes: number, label: string, onRelease: (texture: GpuTexture) => void) {
     this.raw = raw
@@ -66,6 +68,7 @@ export class BufferPool {
   /** While a plan is recorded: where buffers come from that are not `exact`. */
   scratch: { take(bytes: number, label: string): GpuBuffer } | undefined
   readonly #parts = new WeakMap<GpuBuffer, Map<string, GpuBuffer>>()
+  readonly #staging = new Set<GpuTexture>()
   bytesInUse = 0
   bytesReserved = 0
   peakBytes = 0
@@ -120,19 +123,39 @@ export class BufferPool {
     return new GpuBuffer(raw, size, label, onRelease)
   }
 
-  /** A storage texture for weights or, kept as scratch by the kernels that own it, for activations: that is reserved, and in use by nobody. */
-  texture(
-    width: number,
-    height: number,
-    format: GPUTextureFormat,
-    label: string,
-    options: { scratch?: boolean } = {},
-  ): GpuTexture {
+  /** A storage texture of 16 bytes a texel, for weights or a cache. */
+  texture(width: number, height: number, format: GPUTextureFormat, label: string): GpuTexture {
+    return this.#makeTexture(width, height, format, label, true)
+  }
+
+  /**
+   * A storage texture that kernels keep to stage activations in. It is reserved, and in use while plans have it (`GpuTexture.plans`); otherwise a buffer
+   * may take its room at any time, and who keeps it looks whether it is `released`. Another such texture does not take it: a kernel may be about to read both.
+   */
+  staging(width: number, height: number): GpuTexture {
+    const texture = this.#makeTexture(width, height, 'rgba32float', 'staged', false)
+    this.#staging.add(texture)
+    return texture
+  }
+
+  /** A plan copies into a texture from here on. @param held those that it does already */
+  hold(texture: GpuTexture, held: Set<GpuTexture>): void {
+    if (held.has(texture)) return
+    held.add(texture)
+    if (texture.plans++ === 0 && this.#staging.has(texture)) this.#count(texture.bytes, 0)
+  }
+
+  /** A plan that copied into these is released. */
+  letGo(held: Set<GpuTexture>): void {
+    for (const texture of held) if (--texture.plans === 0 && this.#staging.has(texture)) this.#count(-texture.bytes, 0)
+  }
+
+  #makeTexture(width: number, height: number, format: GPUTextureFormat, label: string, inUse: boolean): GpuTexture {
     const usage = GPUTextureUsage.STORAGE_BINDING | GPUTextureUsage.COPY_DST | GPUTextureUsage.COPY_SRC
     const bytes = width * height * 16
-    this.#haveRoom(bytes, label)
+    this.#haveRoom(bytes, label, inUse)
     const raw = this.#device.createTexture({ size: [width, height], format, usage, label })
-    const used = options.scratch ? 0 : bytes
+    const used = inUse ? bytes : 0
     this.#count(used, bytes)
     return new GpuTexture(raw, bytes, label, (texture) => {
       this.#count(-used, -bytes)
@@ -140,8 +163,13 @@ export class BufferPool {
     })
   }
 
-  /** Destroys the buffers nobody holds. */
+  /** Destroys the buffers nobody holds, and the staging textures that are in no plan. Commands that use them must have been sent. */
   trim(): void {
+    this.#trimBuffers()
+    this.#trimStaging()
+  }
+
+  #trimBuffers(): void {
     for (const list of this.#free.values()) {
       for (const buffer of list) {
         this.#destroy(buffer)
@@ -150,15 +178,28 @@ export class BufferPool {
     this.#free.clear()
   }
 
+  #trimStaging(): void {
+    for (const texture of this.#staging) {
+      if (texture.plans > 0) continue
+      this.#staging.delete(texture)
+      texture.release()
+    }
+  }
+
   /** @throws GpuMemoryError where so many bytes more are over the limit, even without what nobody holds */
-  #haveRoom(bytes: number, label: string): void {
-    if (this.bytesReserved + bytes <= this.limitBytes) return
+  #haveRoom(bytes: number, label: string, ofStaging = true): void {
+    const fits = (): boolean => this.bytesReserved + bytes <= this.limitBytes
+    const trim = (): void => {
+      this.#trimBuffers()
+      if (ofStaging) this.#trimStaging()
+    }
+    if (fits()) return
     this.#flush()
-    this.trim()
-    if (this.bytesReserved + bytes <= this.limitBytes) return
+    trim()
+    if (fits()) return
     for (const give of this.relief) give()
-    this.trim()
-    if (this.bytesReserved + bytes <= this.limitBytes) return
+    trim()
+    if (fits()) return
     const [asked, held, limit] = [bytes, this.bytesReserved, this.limitBytes].map((n) => `${(n / 2 ** 20).toPrecision(4)} MiB`)
     throw new GpuMemoryError(
       `'${label}' needs ${asked} of GPU memory, and ${held} of the ${limit} that the run may fill are taken`,

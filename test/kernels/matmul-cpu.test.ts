@@ -1,4 +1,6 @@
 import { describe, expect, test, vi } from 'vitest'
+import { GpuMemoryError } from '../../src/gpu/errors.ts'
+import type { GpuTexture } from '../../src/gpu/pool.ts'
 import { cpuLanes } from '../../src/kernels/common/lanes.ts'
 import { forwardTile } from '../../src/kernels/matmul/cpu.ts'
 import { linear, linearBackwardInput } from '../../src/kernels/matmul/matmul.ts'
@@ -44,12 +46,52 @@ describe.each(modes)('$name', ({ facts, needs }) => {
 
 test.runIf(bench.cpu)('fewer rows take a texture that was made for more', async () => {
   await bench.run('nt 40', {}, () => forward({ rows: 40, n: 136, k: 448 }))
-  const made = vi.spyOn(gpu.pool, 'texture')
+  const made = vi.spyOn(gpu.pool, 'staging')
   for (const rows of [40, 9, 33]) {
     await bench.run(`nt ${rows}`, {}, () => forward({ rows, n: 136, k: 448, residual: rows === 9 }))
   }
-  expect(made.mock.calls.filter(([, , , label]) => label === 'staged')).toEqual([])
+  expect(made).not.toHaveBeenCalled()
   made.mockRestore()
+})
+
+test.runIf(bench.cpu)('a buffer takes the room of textures that no plan has, and those are made again', async () => {
+  await bench.run('room', {}, async () => {
+    const [rows, n, k] = [40, 136, 832]
+    const { weight } = bench.weight(n, k, true)
+    const [x, y, again] = [bench.up(bench.normals(rows * k)), bench.out(rows * n), bench.out(rows * n)]
+    const { pool } = gpu
+    pool.trim()
+    const before = { used: pool.bytesInUse, reserved: pool.bytesReserved }
+    const made = vi.spyOn(pool, 'staging')
+    linear(gpu, x, rows, weight, y)
+    const want = await bench.down(y, rows * n)
+    const [texture] = made.mock.results.map((result) => result.value as GpuTexture)
+    expect(texture.bytes).toBe(64 * k * 4)
+    expect(pool.bytesReserved - before.reserved).toBe(texture.bytes)
+    const ask = (): void => {
+      pool.limitBytes = pool.bytesReserved + 64
+      try {
+        pool.acquire(4096, 'more than is left', { exact: true }).release()
+      } finally {
+        pool.limitBytes = Infinity
+      }
+    }
+    const plan = gpu.record(() => linear(gpu, x, rows, weight, again))
+    expect(made).toHaveBeenCalledTimes(1)
+    expect(pool.bytesInUse - before.used).toBe(texture.bytes)
+    expect(ask).toThrow(GpuMemoryError)
+    gpu.replay(plan)
+    sameBits('a plan keeps what it has', await bench.down(again, rows * n), want)
+    gpu.releasePlan(plan)
+    expect(pool.bytesInUse).toBe(before.used)
+    ask()
+    expect(texture.released).toBe(true)
+    expect(pool.bytesReserved).toBe(before.reserved)
+    linear(gpu, x, rows, weight, again)
+    sameBits('made again', await bench.down(again, rows * n), want)
+    expect(made).toHaveBeenCalledTimes(2)
+    made.mockRestore()
+  })
 })
 
 test.runIf(bench.cpu)('more rows than go through a texture at once', async () => {

@@ -112,7 +112,8 @@ function stageOf(gpu: Gpu, rows: Count, { heads, kvHeads, headDim }: HeadShape):
   return (role, data) => {
     const columns = (role === 'k' || role === 'v' ? kvHeads : heads) * headDim
     const key = `${role},${columns},${height}`
-    const texture = own.get(key) ?? gpu.pool.texture(columns / 4, height, 'rgba32float', 'staged', { scratch: true })
+    const known = own.get(key)
+    const texture = known && !known.released ? known : gpu.pool.staging(columns / 4, height)
     own.set(key, texture)
     gpu.copyToTexture(data, texture, { bytesPerRow: columns * 4, rows, texels: columns / 4 })
     return texture

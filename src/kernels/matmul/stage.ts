@@ -1,6 +1,6 @@
 /**
  * Activations in textures, for CPU drivers: such a driver reads a storage texture three times faster than a buffer, and copying rows into one costs a
- * memcpy. Textures are kept as long as the device, and fewer rows take one that was made for more: to make one waits for all that the device
+ * memcpy. Textures are kept, as long as nobody needs their room, and fewer rows take one that was made for more: to make one waits for all that the device
  * has been sent (seconds, behind a long prompt). A copy is left out where the texture still holds just that.
  */
 import { rangeOf, type Binding, type Gpu } from '../../gpu/gpu.ts'
@@ -48,12 +48,12 @@ export function stage(gpu: Gpu, source: Rows, from: number, count: Count, role: 
   let own = stages.get(gpu)
   if (!own) stages.set(gpu, (own = new Map()))
   const name = `${role},${columns}`
-  let known = own.get(name)
-  if (!known) own.set(name, (known = []))
+  const known = (own.get(name) ?? []).filter(({ texture }) => !texture.released)
+  own.set(name, known)
   let found = known.find(({ height }) => height >= capacityOf(count))
   if (!found) {
     const height = Math.min(stageRows(gpu, columns), Math.max(16, 2 ** Math.ceil(Math.log2(capacityOf(count)))))
-    found = { texture: gpu.pool.texture(columns / 4, height, 'rgba32float', 'staged', { scratch: true }), height, key: '' }
+    found = { texture: gpu.pool.staging(columns / 4, height), height, key: '' }
     known.push(found)
   }
   const { buffer, offset: start } = rangeOf(data)
