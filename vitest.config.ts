@@ -42,7 +42,7 @@ export default defineConfig({
         test: {
           name: '16 lanes',
           include: [...kernelsOfLanes, 'test/inference/engine.test.ts', 'test/golden/smollm2.test.ts'],
-          env: { LP_NATIVE_VECTOR_WIDTH: '512' },
+          env: { LP_NATIVE_VECTOR_WIDTH: '512', DAWN_RL_TEST_MODES: 'own' },
         },
       },
     ],

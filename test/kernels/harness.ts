@@ -43,6 +43,12 @@ export const modes: Mode[] = [
   { name: 'register tile, lanes of a subgroup', facts: { software: false, shuffled: true }, needs: 'cpu' },
   { name: 'software without subgroups', facts: { software: true, subgroupSize: 0, shuffled: true } },
 ]
+/**
+ * Whether this run has tests of such an adapter. With other vectors (vitest.config.ts) it has this one's alone: what others run does not depend on them, and
+ * takes minutes to compile.
+ */
+export const isRun = ({ facts }: Pick<Mode, 'facts'>): boolean =>
+  process.env.DAWN_RL_TEST_MODES !== 'own' || facts.software === undefined
 
 /** The device of a test file, opened at once and closed after its tests, and helpers bound to it. */
 export async function openBench(): Promise<Bench> {

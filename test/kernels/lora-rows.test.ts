@@ -4,7 +4,7 @@ import type { BufferRange } from '../../src/gpu/gpu.ts'
 import { weightView } from '../../src/kernels/common/weight.ts'
 import { setColumns, stackedDown } from '../../src/kernels/lora/lora.ts'
 import { linear } from '../../src/kernels/matmul/matmul.ts'
-import { bounds, modes, openBench, sameBits } from './harness.ts'
+import { bounds, isRun, modes, openBench, sameBits } from './harness.ts'
 
 const bench = await openBench()
 const { gpu } = bench
@@ -97,7 +97,7 @@ async function check(c: Case): Promise<void> {
   }
 }
 
-describe.each(modes)('$name', ({ facts, needs }) => {
+describe.each(modes.filter(isRun))('$name', ({ facts, needs }) => {
   test.skipIf(needs === 'cpu' && !bench.cpu)('rows of several adapters have the bits of each alone', async () => {
     for (const c of cases) await bench.run(JSON.stringify(c), facts, () => check(c))
   })

@@ -6,7 +6,7 @@ import { forwardTile } from '../../src/kernels/matmul/cpu.ts'
 import { linear, linearBackwardInput } from '../../src/kernels/matmul/matmul.ts'
 import { candidatesOf, setTiles, tileCandidates, tilesOf, usualTiles, type TileName } from '../../src/kernels/matmul/tiles.ts'
 import { add } from '../../src/kernels/elementwise/elementwise.ts'
-import { modes, openBench, sameBits } from './harness.ts'
+import { isRun, modes, openBench, sameBits } from './harness.ts'
 import { casesOf, type Case } from './matmul-cases.ts'
 
 const bench = await openBench()
@@ -21,7 +21,7 @@ const staged: Case[] = [
   { rows: 97, n: 256, k: 192, rank: 16, residual: true, alpha: 0.5 },
 ]
 
-describe.each(modes)('$name', ({ facts, needs }) => {
+describe.each(modes.filter(isRun))('$name', ({ facts, needs }) => {
   const skip = needs === 'cpu' && !bench.cpu
   test.skipIf(skip)('operands in textures', async () => {
     for (const c of staged) {
@@ -172,7 +172,7 @@ test('what a texture holds is copied again when its buffer has changed: by the h
 })
 
 test('the tile changes no bit', async () => {
-  for (const { name, facts } of modes.filter((mode) => mode.needs !== 'cpu' || bench.cpu)) {
+  for (const { name, facts } of modes.filter(isRun).filter((mode) => mode.needs !== 'cpu' || bench.cpu)) {
     await bench.run(name, facts, async () => {
       const [rows, n, k] = [67, 150, 192]
       const { weight } = bench.weight(n, k, true)

@@ -2,7 +2,7 @@ import { describe, expect, test } from 'vitest'
 import { cpuLanes, fullGpu, lanes } from '../../src/kernels/common/lanes.ts'
 import { addColumnSums, rmsNorm, rmsNormBackward, rmsNormGain, takesTurn } from '../../src/kernels/norm/norm.ts'
 import { normRopeIntoCache, rope, ropeIntoCache, takesNormRope } from '../../src/kernels/rope/rope.ts'
-import { bounds, modes, openBench, sameBits } from './harness.ts'
+import { bounds, isRun, modes, openBench, sameBits } from './harness.ts'
 
 const bench = await openBench()
 const { gpu } = bench
@@ -25,7 +25,7 @@ const forGpus = (LANES: number) => [
   [(2 * fullGpu) / LANES + 3, LANES],
 ]
 
-describe.each(modes)('RMSNorm, $name', ({ facts, needs }) => {
+describe.each(modes.filter(isRun))('RMSNorm, $name', ({ facts, needs }) => {
   test.skipIf(needs === 'cpu' && !bench.cpu)('forward, backward and gain', async () => {
     const LANES = facts.subgroupSize === 0 ? 32 : gpu.facts.subgroupSize
     for (const [rows, channels] of [...sizes, many, ...(facts.software === false ? forGpus(LANES) : [])]) {
@@ -217,7 +217,7 @@ test('into a cache: q and k are turned as by rope, to the bit, and k and v go to
   }
 })
 
-test.each(modes.slice(0, 3))(
+test.each(modes.slice(0, 3).filter(isRun))(
   'heads are normalised and turned with the bits of one after the other, and back, $name',
   async ({ facts, needs }) => {
     if (needs === 'cpu' && !bench.cpu) return
@@ -260,7 +260,7 @@ test.each(modes.slice(0, 3))(
   },
 )
 
-test.each(modes.slice(0, 3))(
+test.each(modes.slice(0, 3).filter(isRun))(
   'heads are normalised, turned and put into a cache with the bits of one after the other, $name',
   async ({ facts, needs }) => {
     if (needs === 'cpu' && !bench.cpu) return

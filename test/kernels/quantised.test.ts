@@ -7,7 +7,7 @@ import type { QuantisedFormat } from '../../src/kernels/quantised/quantised.ts'
 import { roundToBf16, widenBf16 } from '../../src/model/bf16.ts'
 import type { BlockFormat } from '../../src/model/gguf-dequant.ts'
 import { quantisedFormats, randomBlocks, widened } from '../model/blocks.ts'
-import { modes, openBench, sameBits } from './harness.ts'
+import { isRun, modes, openBench, sameBits } from './harness.ts'
 
 const bench = await openBench()
 const { gpu } = bench
@@ -41,7 +41,7 @@ test('all of the block formats are held', () => {
   for (const { name, values, bytes } of formats) expect(quantisedBytes(name as QuantisedFormat, values * 3)).toBe(bytes * 3)
 })
 
-describe.each(modes.filter(({ needs }) => needs !== 'cpu' || bench.cpu))('$name', ({ name: mode, facts }) => {
+describe.each(modes.filter(isRun).filter(({ needs }) => needs !== 'cpu' || bench.cpu))('$name', ({ name: mode, facts }) => {
   test.each(formats)('$name is widened to the bits of the host', async (format) => {
     await bench.run(`${mode} ${format.name}`, facts, async () => {
       // Rows that are not whole panels of 8; an odd number of blocks of 18, 22, 34 or 210 bytes begins a row within a word.

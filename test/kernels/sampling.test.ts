@@ -13,7 +13,7 @@ import {
 } from '../../src/kernels/sampling/sampling.ts'
 import { sliceRows } from '../../src/kernels/common/weight.ts'
 import { withFacts } from '../facts.ts'
-import { compare, modes, openBench } from './harness.ts'
+import { compare, isRun, modes, openBench } from './harness.ts'
 
 const bench = await openBench()
 const { gpu } = bench
@@ -61,7 +61,7 @@ async function draw(logits: Float32Array, settings: DrawSettings[], seeds: numbe
   return await bench.words(t.drawn, rows)
 }
 
-describe.each(modes)('$name', ({ facts, needs }) => {
+describe.each(modes.filter(isRun))('$name', ({ facts, needs }) => {
   const skip = needs === 'cpu' && !bench.cpu
   test.skipIf(skip)('the golden distributions, all rows in one batch', async () => {
     await bench.run('golden', facts, async () => {
