@@ -11,6 +11,7 @@ import { times, type Count } from '../gpu/size.ts'
 import { makeTensor, Tensor } from './tensor.ts'
 
 interface Node {
+  /** Its gradient is read here; its values are kept by those alone who need them. */
   output: Tensor
   /** Tensors kept for the rule; dropped after it ran. */
   kept: Tensor[]
@@ -38,11 +39,37 @@ export class Tape {
 
   /** Leaves a node. `kept` are the tensors that `backward` reads. */
   node(output: Tensor, kept: Tensor[], backward: (dy: Tensor) => void): Tensor {
-    if (this.recording && output.needsGrad) {
-      for (const t of kept) t.keep()
-      this.#nodes.push({ output: output.keep(), kept, backward })
-    }
+    if (!this.recording || !output.needsGrad) return output
+    for (const t of kept) t.keep()
+    this.#nodes.push({ output, kept, backward })
     return output
+  }
+
+  /**
+   * Leaves the node of an elementwise operation that makes its output again as it goes back (`Tensor.whenMadeAgain`), so that those who read the values only
+   * to go back need not keep them.
+   * @param backward gets dLoss/doutput, and whether it is to leave the values there; a buffer of its own where it is
+   */
+  nodeMadeAgain(output: Tensor, kept: Tensor[], backward: (dy: Tensor, again: boolean) => void): Tensor {
+    if (!this.recording || !output.needsGrad) return output
+    const uses: ((values: Tensor) => void)[] = (output.whenMadeAgain = [])
+    return this.node(output, kept, (dy) => {
+      if (uses.length === 0) return backward(dy, false)
+      const own = this.ownGrad(dy)
+      backward(own, true)
+      for (const use of uses) use(own)
+      own.drop()
+    })
+  }
+
+  /** Calls `use` with the values of `t`: now, or once they are made again; `kept` are the other tensors that it reads. A rule calls it that did not keep `t`. */
+  withValues(t: Tensor, kept: Tensor[], use: (values: Tensor) => void): void {
+    if (!t.whenMadeAgain) return use(t)
+    for (const other of kept) other.keep()
+    t.whenMadeAgain.push((values) => {
+      use(values)
+      this.done(...kept)
+    })
   }
 
   /** The forward code needs these no longer. */
@@ -101,17 +128,13 @@ export class Tape {
         node.output.grad = undefined
         grad.drop()
       }
-      node.output.drop()
       for (const t of node.kept) t.drop()
     }
   }
 
   /** Forgets what was recorded (a forward pass that will have no backward). */
   discard(): void {
-    for (const node of this.#nodes) {
-      node.output.drop()
-      for (const t of node.kept) t.drop()
-    }
+    for (const { kept } of this.#nodes) for (const t of kept) t.drop()
     this.#nodes = []
     this.#cuts = []
   }

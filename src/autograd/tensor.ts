@@ -19,6 +19,11 @@ export class Tensor {
   references = 1
   /** dLoss / dthis while a backward pass is under way. */
   grad: Tensor | undefined
+  /**
+   * Where the node that made this makes its values again on the way back, so that nobody has to keep them: what is to be done with them then. A rule
+   * that runs before puts here what it needs them for.
+   */
+  whenMadeAgain: ((values: Tensor) => void)[] | undefined
 
   constructor(buffer: GpuBuffer, rows: Count, columns: number, needsGrad: boolean) {
     Tensor.made++

@@ -13,7 +13,8 @@
  *   once more Q + K), q and k turned, the attention's output and log-sum; gate, up and their product; LoRA adds its r intermediates, and
  *   with norms behind attention and MLP (Gemma) 2 H more; with dropout a copy of its input for each projection;
  *   going backward, 4 (2 H + 3 I) more for the gradients that pass through;
- * - activations: with gradient checkpointing one hidden state a layer (4 T H L) and one layer inside; without it L layers inside;
+ * - activations: with gradient checkpointing one hidden state a layer (4 T H L) and one layer inside; without it L layers inside, but for the gates' products,
+ *   which are made again on the way back;
  * - head: logits of up to 512 tokens at a time, at most 48 MiB (never T x V), and a few numbers a token;
  * - KV cache: 2 L S N K float32, exact copies of what the trainer would compute (f16 with kv_cache_dtype), or kv_cache_bytes; none where vLLM samples, whose
  *   memory is its own;
@@ -106,8 +107,8 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
     : [
         {
           name: 'activations kept',
-          bytes: T * recorded * L,
-          how: `everything inside ${L} layers, ${T} tokens (no gradient checkpointing)`,
+          bytes: T * (recorded - 4 * gatedWidth(model)) * L,
+          how: `inside ${L} layers all but the gates' products, ${T} tokens (no gradient checkpointing)`,
         },
         { name: 'one layer', bytes: T * backward, how: `gradients that pass through one layer, ${T} tokens` },
       ]
@@ -156,6 +157,14 @@ const innerWidth = (model: ModelConfig): number => {
   const attention = 3 * Q + 4 * K + (qkNorm ? Q + K : 0) + heads + (qwen35 ? 4 * Q : 0)
   const attending = attentionLayers(model)
   return common + (attention * attending + deltaWidth(model) * (layers - attending)) / layers
+}
+
+/** What gates multiply, of these: the MLP's, and Qwen3.5's of attention and of what a state is read for. */
+function gatedWidth(model: ModelConfig): number {
+  const { intermediateSize: I, heads, headDim, qwen35, layers } = model
+  if (!qwen35) return I
+  const attending = attentionLayers(model)
+  return I + (heads * headDim * attending + deltaWidths(qwen35)[2] * (layers - attending)) / layers
 }
 
 /** Of a Gated DeltaNet: q, k, v as projected and convolved, q and k of length 1, z, what is read, missed, normed and gated, and numbers a head. */

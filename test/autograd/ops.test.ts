@@ -290,6 +290,65 @@ describe.each([
   })
 })
 
+describe("a gate's product is made again on the way back", () => {
+  const [rows, k] = [9, 16]
+  const parts = () => {
+    const parameters = storeOf({ w: { rows: k, columns: k }, a: { rows: 8, columns: k }, b: { rows: k, columns: 8 } })
+    const { store, byName } = parameters
+    const [ofLora, ofOther] = [frozen(k, k), frozen(k, k)]
+    const whole: Projection = {
+      name: 'whole',
+      weight: asWeight(store, byName.w),
+      trained: { store, weight: byName.w },
+    }
+    const lora: Projection = {
+      name: 'lora',
+      weight: ofLora,
+      lora: { store, a: byName.a, b: byName.b, rank: 8, scale: 0.5, dropout: 0 },
+    }
+    return { parameters, whole, lora, other: { name: 'other', weight: ofOther } }
+  }
+
+  test.each([false, true])('for a weight and an adapter; somebody else keeps it: %s', async (keeps) => {
+    const { parameters, whole, lora, other } = parts()
+    const norm = { name: 'norm', gain: put(new Float32Array(k).fill(1), 'gain'), channels: k, eps: 1e-5 }
+    const forward = (tape: Tape, t: Record<string, Tensor>) => {
+      const gated = siluGate(tape, t.g, t.u)
+      const first = linear(tape, gated, whole)
+      const second = linear(tape, gated, lora, { residual: first })
+      tape.done(first)
+      if (!keeps) {
+        tape.done(gated)
+        return second
+      }
+      const normed = rmsNorm(tape, gated, norm)
+      tape.done(gated)
+      const y = linear(tape, normed, other, { residual: second })
+      tape.done(normed, second)
+      return y
+    }
+    const tensors: Record<string, [number, number]> = { g: [rows, k], u: [rows, k] }
+    await new FiniteDifferences(gpu, `gated ${keeps}`).check({ tensors, parameters, forward })
+  })
+
+  test('so it is not kept', () => {
+    const { whole, lora } = parts()
+    for (const projection of [whole, lora]) {
+      const leaf = (label: string) => new Tensor(gpu.upload(new Float32Array(rows * k), label), rows, k, true)
+      const tape = new Tape(gpu, true)
+      const [g, u] = [leaf('g'), leaf('u')]
+      const gated = siluGate(tape, g, u)
+      const y = linear(tape, gated, projection)
+      expect(gated.buffer.released).toBe(false)
+      tape.done(gated)
+      expect(gated.buffer.released).toBe(true)
+      tape.done(y, g, u)
+      tape.discard()
+      gpu.flush()
+    }
+  })
+})
+
 describe('checkpoint', () => {
   const [rows, k] = [9, 16]
   /** Two blocks as a decoder has them: a norm, a gated product with LoRA, a residual path. */

@@ -77,6 +77,13 @@ test('four values an element have the bits of one, and many elements those of fe
           const [gb, ub] = [bench.up(g), bench.up(u)]
           siluGate(gpu, gb, ub, y, n, width)
           siluGateBackward(gpu, { dy: bench.up(dy), g: gb, u: ub, dg, du }, n, width)
+          for (const gate of ['silu', 'gelu', 'sigmoid'] as const) {
+            const [made, again, dg2, du2] = [bench.out(n), bench.up(dy), bench.out(n), bench.out(n)]
+            siluGate(gpu, gb, ub, made, n, width, gate)
+            siluGateBackward(gpu, { dy: again, g: gb, u: ub, dg: dg2, du: du2 }, n, width, gate, true)
+            await bench.check(`${gate} made again`, again, Float64Array.from(await bench.down(made, n)), bounds.sum)
+            if (gate === 'silu') sameBits('its gradient', await bench.down(dg2, n), await bench.down(dg, n))
+          }
           add(gpu, gb, ub, sum, n, width)
           dropout(gpu, gb, dropped, n, 0.3, 5, width)
           results.push(await Promise.all(outs.map((out) => bench.down(out, n))))

@@ -14,11 +14,11 @@ export function siluGate(tape: Tape, g: Tensor, u: Tensor, gate?: kernels.Gate):
 /** Leaves the node of `siluGate`'s output y, which has been computed. */
 export function siluGateNode(tape: Tape, g: Tensor, u: Tensor, y: Tensor, gate?: kernels.Gate): Tensor {
   const { gpu } = tape
-  return tape.node(y, [g, u], (dy) => {
+  return tape.nodeMadeAgain(y, [g, u], (dy, again) => {
     const dg = tape.tensor(g.rows, g.columns, 'd gate', false)
     const du = tape.tensor(u.rows, u.columns, 'd up', false)
     const buffers = { dy: dy.buffer, g: g.buffer, u: u.buffer, dg: dg.buffer, du: du.buffer }
-    kernels.siluGateBackward(gpu, buffers, g.count, g.columns, gate)
+    kernels.siluGateBackward(gpu, buffers, g.count, g.columns, gate, again)
     tape.giveGrad(g, dg)
     tape.giveGrad(u, du)
     tape.done(dg, du)

@@ -79,11 +79,13 @@ export function linearNode(
   { weight, lora, trained }: Projection,
   { residual, dropoutSeed }: LinearArguments,
 ): Tensor {
-  const kept = lora && down ? [down.input, down.held] : trained ? [x] : []
+  const read = lora && down ? [down.input, down.held] : trained ? [x] : []
+  // What is made again on the way back need not be kept.
+  const kept = read.filter((t) => !t.whenMadeAgain)
   return tape.node(y, kept, (dy) => {
     if (lora && down) loraBackward(tape, { x, input: down.input, xa: down.xa, dy }, weight, lora, dropoutSeed)
     else {
-      if (trained) trainedBackward(tape, x, dy, trained)
+      if (trained) tape.withValues(x, [dy], (values) => trainedBackward(tape, values, dy, trained))
       inputBackward(tape, x, dy, weight)
     }
     if (residual) tape.giveGrad(residual, dy)
@@ -116,7 +118,9 @@ function loraBackward(
     alpha: lora.scale,
   })
   matmul.linearBackwardWeight(gpu, t.dy.buffer, t.xa, rows, n, rank, store.gradient(b))
-  matmul.linearBackwardWeight(gpu, dxa.buffer, t.input.buffer, rows, rank, k, store.gradient(a))
+  tape.withValues(t.input, [dxa], ({ buffer }) =>
+    matmul.linearBackwardWeight(gpu, dxa.buffer, buffer, rows, rank, k, store.gradient(a)),
+  )
   if (t.x.needsGrad) {
     const { grad, accumulate } = tape.gradOf(t.x)
     if (t.input === t.x) {

@@ -43,16 +43,22 @@ export function siluGate(
   dispatchFlat(gpu, paths.gate, { VEC4, ...gateConstants(gate) }, [g, u, y], { count }, count)
 }
 
-/** dg and du of y = silu(g) * u, or another gate's. @param width `values` is a multiple of it */
+/**
+ * dg and du of y = silu(g) * u, or another gate's.
+ * @param width `values` is a multiple of it
+ * @param again y is made again, in the place of dy
+ */
 export function siluGateBackward(
   gpu: Gpu,
   t: { dy: GpuBuffer; g: GpuBuffer; u: GpuBuffer; dg: GpuBuffer; du: GpuBuffer },
   values: Count,
   width = 1,
   gate: Gate = 'silu',
+  again = false,
 ): void {
   const { VEC4, count } = elements(values, width)
-  dispatchFlat(gpu, paths.gateBackward, { VEC4, ...gateConstants(gate) }, [t.dy, t.g, t.u, t.dg, t.du], { count }, count)
+  const constants = { VEC4, AGAIN: Number(again), ...gateConstants(gate) }
+  dispatchFlat(gpu, paths.gateBackward, constants, [t.dy, t.g, t.u, t.dg, t.du], { count }, count)
 }
 
 /** y = a + b. @param width `values` is a multiple of it */
