@@ -167,6 +167,7 @@ export class BufferPool {
   trim(): void {
     this.#trimBuffers()
     this.#trimStaging()
+    this.freeDestroyed()
   }
 
   #trimBuffers(): void {
@@ -240,6 +241,15 @@ export class BufferPool {
       for (const part of this.#parts.get(buffer)?.values() ?? []) this.#onDestroy(part.id)
       this.#destroy(buffer)
     }
+    if (arena.length > 0) this.freeDestroyed()
+  }
+
+  /**
+   * Lets the driver free what was destroyed. Dawn does so once something that was sent after it is through: without this that is what comes next, whose own
+   * buffers would lie beside those.
+   */
+  freeDestroyed(): void {
+    this.#device.queue.submit([])
   }
 
   #giveBack(buffer: GpuBuffer, exact: boolean): void {

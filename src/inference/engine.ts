@@ -201,7 +201,10 @@ export class Engine implements ServingEngine {
     await this.#landed()
     this.#commands.release()
     this.adapters.release()
-    this.decoder.gpu.share.engines--
+    const { gpu } = this.decoder
+    gpu.share.engines--
+    // The driver has the cache until this is through, and another engine's would lie beside it. What is wrong with the device those hear who use it.
+    await gpu.sync().catch(() => {})
   }
 
   stats(): EngineStats {
