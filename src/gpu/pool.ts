@@ -193,6 +193,7 @@ export class BufferPool {
     const trim = (): void => {
       this.#trimBuffers()
       if (ofStaging) this.#trimStaging()
+      this.freeDestroyed()
     }
     if (fits()) return
     this.#flush()
