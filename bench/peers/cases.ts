@@ -9,9 +9,9 @@ export const MATMUL = { rows: 512, k: 576, columns: 1536 }
 /** torchlette's small training step: sequences x tokens. */
 export const SMALL = { layers: 4, width: 128, heads: 4, vocabulary: 512, sequences: 64, tokens: 48 }
 
-/** Rows of a micro-batch: a run's room of memory, not all that a machine has; and of the tiny model the whole of a step, as TRL takes it at once. */
+/** Rows of a micro-batch: a run's room of memory, not all that a machine has; of the tiny model half of a step, which TRL takes at once. */
 export const MICRO_BATCH = 512
-const WHOLE_STEP = 2048
+const HALF_STEP = 1024
 
 /** One process a contestant and a round; it may give several figures. */
 export interface Group {
@@ -41,7 +41,7 @@ const rl = (work: Work, lora: boolean): Omit<Group, 'name'> => ({
   job:
     work === 'rl smollm2'
       ? { rollouts: 16, group: 4, tokens: 32, steps: 2, lora }
-      : { rollouts: 64, group: 8, tokens: 24, steps: 5, lora, microBatch: WHOLE_STEP },
+      : { rollouts: 64, group: 8, tokens: 24, steps: 5, lora, microBatch: HALF_STEP },
   quick: { steps: 1 },
   targets: { [work]: { trl: speed('s', 1) } },
 })
