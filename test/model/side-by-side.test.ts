@@ -1,8 +1,12 @@
-/** Weights of q, k, v and of gate, up lie side by side and are multiplied at once where a pass keeps nothing: with the bits of one by one. */
+/**
+ * Weights of q, k, v and of gate, up lie side by side and are multiplied at once, on GPUs gate and up where a pass keeps nothing: with the same bits either way.
+ * Those of one by one are held in test/kernels/group.test.ts.
+ */
 import { afterAll, describe, expect, test } from 'vitest'
 import { Tape } from '../../src/autograd/tape.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
 import { capacityOf } from '../../src/gpu/size.ts'
+import { cpuLanes } from '../../src/kernels/common/lanes.ts'
 import { groupTier } from '../../src/kernels/matmul/group.ts'
 import { widenBf16 } from '../../src/model/bf16.ts'
 import { loadDecoder } from '../../src/model/decoder-load.ts'
@@ -57,7 +61,9 @@ describe.each(['llama', 'qwen2', 'qwen3'])('%s', (name) => {
       for (const rows of [1, 2, 7, 33]) {
         const [kept, plain] = [await hidden(decoder, rows, true), await hidden(decoder, rows, false)]
         expect(plain.values).toEqual(kept.values)
-        expect(plain.dispatches).toBeLessThan(kept.dispatches)
+        // Kernels of CPU drivers keep what the way back reads; LoRA's first products have the norm along where nothing is kept.
+        if (cpuLanes(gpu).LANES > 0 && mode !== 'lora') expect(plain.dispatches).toBe(kept.dispatches)
+        else expect(plain.dispatches).toBeLessThan(kept.dispatches)
       }
       decoder.release()
     },
