@@ -165,42 +165,36 @@ export class BufferPool {
 
   /** Destroys the buffers nobody holds, and the staging textures that are in no plan. Commands that use them must have been sent. */
   trim(): void {
-    this.#trimBuffers()
-    this.#trimStaging()
-    this.freeDestroyed()
+    this.#trim(true)
   }
 
-  #trimBuffers(): void {
+  #trim(staging: boolean): void {
     for (const list of this.#free.values()) {
       for (const buffer of list) {
         this.#destroy(buffer)
       }
     }
     this.#free.clear()
-  }
-
-  #trimStaging(): void {
-    for (const texture of this.#staging) {
+    for (const texture of staging ? this.#staging : []) {
       if (texture.plans > 0) continue
       this.#staging.delete(texture)
       texture.release()
     }
+    this.freeDestroyed()
   }
 
-  /** @throws GpuMemoryError where so many bytes more are over the limit, even without what nobody holds */
-  #haveRoom(bytes: number, label: string, ofStaging = true): void {
+  /**
+   * @param takesStaging whether the room of staging textures may be taken
+   * @throws GpuMemoryError where so many bytes more are over the limit, even without what nobody holds
+   */
+  #haveRoom(bytes: number, label: string, takesStaging = true): void {
     const fits = (): boolean => this.bytesReserved + bytes <= this.limitBytes
-    const trim = (): void => {
-      this.#trimBuffers()
-      if (ofStaging) this.#trimStaging()
-      this.freeDestroyed()
-    }
     if (fits()) return
     this.#flush()
-    trim()
+    this.#trim(takesStaging)
     if (fits()) return
     for (const give of this.relief) give()
-    trim()
+    this.#trim(takesStaging)
     if (fits()) return
     const [asked, held, limit] = [bytes, this.bytesReserved, this.limitBytes].map((n) => `${(n / 2 ** 20).toPrecision(4)} MiB`)
     throw new GpuMemoryError(

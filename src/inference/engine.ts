@@ -203,7 +203,8 @@ export class Engine implements ServingEngine {
     this.adapters.release()
     const { gpu } = this.decoder
     gpu.share.engines--
-    // The driver has the cache until this is through, and another engine's would lie beside it. What is wrong with the device those hear who use it.
+    // The driver has cache and adapters until this is through, and another engine's would lie beside them. What is wrong with the device those hear who use it.
+    gpu.pool.freeDestroyed()
     await gpu.sync().catch(() => {})
   }
 

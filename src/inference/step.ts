@@ -220,7 +220,6 @@ export class StepCommands {
     for (const buffer of new Set([this.#given, this.#ids, this.#info, this.#pairs, this.#places, slots, paged.pages]))
       buffer.release()
     this.#sampler.release()
-    this.#gpu.pool.freeDestroyed()
   }
 
   /**
