@@ -100,16 +100,18 @@ export class UniformRing {
 /**
  * Encodes commands, dispatches that follow each other in one pass.
  * @param how.uniforms where the adapter has no immediates @param how.timer times passes, or dispatches in passes of their own
+ * @returns how many kernels are sent for the first time
  */
 export function encode(
   encoder: GPUCommandEncoder,
   commands: Command[],
   how: { uniforms: UniformRing | undefined; timer: PassTimer | undefined },
-): void {
+): number {
   const { uniforms, timer } = how
   const offsets = uniforms?.fill(commands)
   let pass: GPUComputePassEncoder | undefined
   let uniform = 0
+  let unsent = 0
   for (const c of commands) {
     if (!('kernel' in c)) {
       pass?.end()
@@ -122,6 +124,8 @@ export function encode(
     }
     pass ??= encoder.beginComputePass(timer ? { timestampWrites: timer.next(encoder) } : undefined)
     timer?.add(c)
+    unsent += Number(!c.kernel.sent)
+    c.kernel.sent = true
     pass.setPipeline(c.kernel.pipeline)
     pass.setBindGroup(0, c.group)
     if (c.params) {
@@ -139,4 +143,5 @@ export function encode(
   }
   pass?.end()
   timer?.resolve(encoder)
+  return unsent
 }

@@ -54,8 +54,9 @@ export class Gpu {
   #tracing: ScratchTrace | undefined
   readonly #uniforms: UniformRing | undefined
   readonly #readBuffers: ReadBuffers
-  /** Most of a wait is slept through on a software adapter. */
+  /** Most of a wait is slept through on a software adapter, which compiles each kernel that was sent (how many were) first. */
   readonly #waits = new WaitClock()
+  #sent = 0
 
   static async open(options: OpenOptions = {}): Promise<Gpu> {
     const opened = await openDevice(options)
@@ -316,7 +317,8 @@ export class Gpu {
     this.#errors.throwIfAny()
     const encoder = this.device.createCommandEncoder()
     const trace = this.#trace.begin(commands.length)
-    encode(encoder, commands, { uniforms: this.#uniforms, timer: this.#timer?.running ? this.#timer : trace })
+    const timer = this.#timer?.running ? this.#timer : trace
+    this.#sent += encode(encoder, commands, { uniforms: this.#uniforms, timer })
     this.submits++
     if (!this.checks) {
       this.device.queue.submit([encoder.finish()])
@@ -392,7 +394,7 @@ export class Gpu {
   async #wait(wait: string | WaitFor, start: () => Promise<unknown>): Promise<void> {
     const traced = this.#trace.wait(wait)
     if (!this.facts.software) await start()
-    else await this.#waits.through(typeof wait === 'string' ? { name: wait, work: 1 } : wait, start)
+    else await this.#waits.through(typeof wait === 'string' ? { name: wait, work: 1 } : wait, start, this.#sent)
     traced?.end()
   }
 }

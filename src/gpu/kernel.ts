@@ -17,6 +17,8 @@ export interface Kernel {
   params: { name: string; type: 'u32' | 'i32' | 'f32' }[]
   /** Small number for cache keys. */
   id: number
+  /** Whether it was sent to the device before: a software driver compiles it to machine code only then. */
+  sent: boolean
 }
 
 export class KernelCache {
@@ -95,7 +97,14 @@ export class KernelCache {
           : { buffer: { type: b.kind === 'read' ? ('read-only-storage' as const) : ('storage' as const) } }),
       })),
     })
-    const kernel: Omit<Kernel, 'pipeline'> & Partial<Kernel> = { label, layout, bindings, params, id: this.#kernels.size }
+    const kernel: Omit<Kernel, 'pipeline'> & Partial<Kernel> = {
+      label,
+      layout,
+      bindings,
+      params,
+      id: this.#kernels.size,
+      sent: false,
+    }
     this.#waiting.set(key, () => {
       this.#waiting.delete(key)
       kernel.pipeline = this.#pipelineOf(kernel, source)

@@ -2,8 +2,10 @@
  * Sleeping through waits on a software adapter. While a GPU promise is pending Dawn's Node binding spins on a core, which such an adapter
  * computes with; so most of a wait is slept through first, and the promise is asked for near its end. From then on the event loop naps
  * between its turns, each of which asks the device once.
- * - A wait has a name and an amount of work; what a unit of work takes is learned from the last two waits of that name (the smaller: one that held a kernel's
- *   compilation or a pause of the machine must not make the next ones oversleep).
+ * - A wait has a name and an amount of work; what a unit of work takes is learned from the last two waits of that name (the smaller: one that held a pause of
+ *   the machine must not make the next ones oversleep).
+ * - Nothing is learned from a wait that may have held a kernel's compilation, which this driver does at a kernel's first use: it takes a hundred times as long
+ *   as the work, and who has overslept does not learn by how much.
  * - The device works its queue in order, so a wait begins where the one before it ends: a decode step behind a training step sleeps for both.
  * Cores are kept from halting meanwhile (awake.ts).
  */
@@ -28,9 +30,14 @@ export class WaitClock {
   /** When the device is expected to be through with all that is waited for, and when it last was. */
   #due = 0
   #done = 0
+  /** Kernels that were compiled by the end of the last wait. */
+  #compiled = 0
 
-  /** Waits for `start()`, asleep for most of the time that `wait` is expected to take. */
-  async through(wait: WaitFor, start: () => Promise<unknown>): Promise<void> {
+  /**
+   * Waits for `start()`, asleep for most of the time that `wait` is expected to take.
+   * @param kernels how many were sent so far that had not been sent before
+   */
+  async through(wait: WaitFor, start: () => Promise<unknown>, kernels = 0): Promise<void> {
     const awake = keepAwake()
     const begin = performance.now()
     const rates = this.#rates.get(wait.name)
@@ -49,10 +56,11 @@ export class WaitClock {
     // It may have been over before we woke: then its length is unknown, and shorter than what was slept.
     const own = end - Math.max(begin, this.#done)
     const took = own * (pause > 2 && end - woke < 0.5 ? 0.7 : 1)
-    // The first wait of a name usually holds compilations: count it by half.
-    const rate = took / Math.max(1, wait.work)
-    this.#rates.set(wait.name, rates ? [rates[1], rate] : [rate / 2, rate])
-    awake.took(wait.name, own, Math.max(1, wait.work))
+    if (this.#compiled >= kernels) {
+      const rate = took / Math.max(1, wait.work)
+      this.#rates.set(wait.name, [rates?.[1] ?? rate, rate])
+      awake.took(wait.name, own, Math.max(1, wait.work))
+    } else this.#compiled = kernels
     this.#done = end
     if (this.#due === due) this.#due = end
   }
