@@ -57,6 +57,15 @@ export interface OpenOptions {
   wideVectors?: boolean
 }
 
+export interface OpenDevice {
+  gpu: GPU
+  device: GPUDevice
+  facts: GpuFacts
+  checks: boolean
+  /** Opens another device of the same adapter, with the same features. */
+  another: () => Promise<GPUDevice>
+}
+
 const wantedFeatures = ['shader-f16', 'subgroups', 'timestamp-query', 'chromium-experimental-subgroup-matrix'] as const
 
 /**
@@ -85,9 +94,7 @@ export function createInstance(flags: string[], { wideVectors = false } = {}): G
  * Opens the adapter that `options` ask for.
  * @throws UserError where there is none, saying which command mends it.
  */
-export async function openDevice(
-  options: OpenOptions = {},
-): Promise<{ gpu: GPU; device: GPUDevice; facts: GpuFacts; checks: boolean }> {
+export async function openDevice(options: OpenOptions = {}): Promise<OpenDevice> {
   const checks = options.checks ?? process.env.DAWN_RL_CHECKS === '1'
   const name = options.adapter ?? process.env.DAWN_RL_ADAPTER
   const flags = dawnFlags(checks)
@@ -110,6 +117,9 @@ export async function openDevice(
     if (typeof value === 'number') requiredLimits[key] = value
   }
   const device = await adapter.requestDevice({ requiredFeatures, requiredLimits, label: 'dawn-rl' })
+  // An adapter gives one device.
+  const another = async (): Promise<GPUDevice> =>
+    (await findAdapter(gpu))!.requestDevice({ requiredFeatures, requiredLimits, label: 'dawn-rl, beside' })
   const info = adapter.info
   const fixed = info.subgroupMinSize === info.subgroupMaxSize ? (info.subgroupMinSize ?? 0) : 0
   const software =
@@ -129,7 +139,7 @@ export async function openDevice(
     shuffled: process.env.DAWN_RL_SHUFFLE === '1',
     limits: limitsOf(device.limits),
   }
-  return { gpu, device, facts, checks }
+  return { gpu, device, facts, checks, another }
 }
 
 /** What of an adapter's limits kernels and the pool go by. */

@@ -5,7 +5,7 @@
  *   left open (size.ts) get their numbers there.
  * - A device error surfaces as a GpuError at the next read-back, with the kernels of the failed submit.
  */
-import { openDevice, type GpuFacts, type OpenOptions } from './adapter.ts'
+import { openDevice, type GpuFacts, type OpenDevice, type OpenOptions } from './adapter.ts'
 import { BindGroups } from './bind-groups.ts'
 import { encode, paddedBytes, rangeOf, UniformRing } from './commands.ts'
 import type { Binding, BufferRange, Command, TextureRows, Workgroups } from './commands.ts'
@@ -64,7 +64,7 @@ export class Gpu {
     return new Gpu(opened)
   }
 
-  constructor(opened: { gpu: GPU; device: GPUDevice; facts: GpuFacts; checks: boolean }) {
+  constructor(opened: OpenDevice) {
     instances.push(opened.gpu)
     this.device = opened.device
     this.#errors = new DeviceErrors(opened.device)
@@ -77,7 +77,7 @@ export class Gpu {
       (id) => this.#groups.forget(id),
       () => this.flush(),
     )
-    this.kernels = new KernelCache(this.device, this.facts)
+    this.kernels = new KernelCache(this.device, this.facts, this.checks ? undefined : opened.another)
     this.kernels.onError = (error) => this.#errors.report(error)
     this.#uniforms = this.kernels.uniformLayout && new UniformRing(this.device, this.kernels.uniformLayout)
     this.#timer = this.facts.timestamps ? new KernelTimer(this.device) : undefined

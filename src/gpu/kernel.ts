@@ -2,6 +2,7 @@
 import { relative } from 'node:path'
 import { setImmediate as turn } from 'node:timers/promises'
 import type { GpuFacts } from './adapter.ts'
+import { compileAhead, helpersFor, type Unmade } from './ahead.ts'
 import { GpuError } from './errors.ts'
 import { collectYoung } from './heap.ts'
 import { shuffled } from './shuffle.ts'
@@ -24,20 +25,22 @@ export interface Kernel {
 export class KernelCache {
   readonly #device: GPUDevice
   readonly #facts: GpuFacts
+  readonly #another: (() => Promise<GPUDevice>) | undefined
   /** By path and constants: kernels of several folders may have one label. */
   readonly #kernels = new Map<string, Kernel>()
   /** Those that are known and not compiled yet, likewise. */
-  readonly #waiting = new Map<string, () => void>()
+  readonly #waiting = new Map<string, Unmade>()
+  /** One call of `compile` after the other. */
+  #compiling: Promise<void> = Promise.resolve()
   /** Bind group layout of the uniform that carries parameters where there are no immediates. */
   readonly uniformLayout: GPUBindGroupLayout | undefined
 
-  constructor(device: GPUDevice, facts: GpuFacts) {
+  /** @param another opens a device beside this one (ahead.ts); not with checks, as Dawn then says of each dispatch without workgroups, on stdout, that it is unusual */
+  constructor(device: GPUDevice, facts: GpuFacts, another?: () => Promise<GPUDevice>) {
     this.#device = device
     this.#facts = facts
-    if (!facts.immediates) {
-      const buffer = { type: 'uniform', hasDynamicOffset: true } as const
-      this.uniformLayout = device.createBindGroupLayout({ entries: [{ binding: 0, visibility: GPUShaderStage.COMPUTE, buffer }] })
-    }
+    this.#another = another
+    if (!facts.immediates) this.uniformLayout = uniformLayoutOf(device)
   }
 
   get size(): number {
@@ -54,7 +57,7 @@ export class KernelCache {
     const key = `${path} ${JSON.stringify(constants)}${shuffle ? ' shuffled' : ''}`
     let kernel = this.#kernels.get(key)
     if (!kernel) this.#kernels.set(key, (kernel = this.#expand(path, key, constants, shuffle)))
-    if (!later) this.#waiting.get(key)?.()
+    if (!later) this.#waiting.get(key)?.makeHere()
     return kernel
   }
 
@@ -63,8 +66,15 @@ export class KernelCache {
    * which V8 does not know to be large, and no object is collected for good within a turn. All in one turn hold 100 MB more at once.
    */
   async compile(): Promise<void> {
-    for (const compile of this.#waiting.values()) {
-      compile()
+    this.#compiling = this.#compiling.then(() => this.#compile())
+    await this.#compiling
+  }
+
+  async #compile(): Promise<void> {
+    const helpers = this.#another ? helpersFor(this.#facts.name) : 0
+    if (helpers > 0) await compileAhead([...this.#waiting.values()], helpers, this.#another!)
+    for (const kernel of this.#waiting.values()) {
+      kernel.makeHere()
       await turn()
       if (this.#facts.software) collectYoung()
     }
@@ -87,16 +97,7 @@ export class KernelCache {
     if (this.#facts.immediates && params.length > 0) enables.push('requires immediate_address_space;')
     source = [...enables, source, params.length > 0 ? declaration : ''].join('\n')
     const bindings = bindingsOf(source)
-    const layout = this.#device.createBindGroupLayout({
-      label,
-      entries: bindings.map((b) => ({
-        binding: b.binding,
-        visibility: GPUShaderStage.COMPUTE,
-        ...(b.kind === 'texture'
-          ? { storageTexture: { access: b.access, format: b.format! } }
-          : { buffer: { type: b.kind === 'read' ? ('read-only-storage' as const) : ('storage' as const) } }),
-      })),
-    })
+    const layout = layoutOf(this.#device, label, bindings)
     const kernel: Omit<Kernel, 'pipeline'> & Partial<Kernel> = {
       label,
       layout,
@@ -105,29 +106,64 @@ export class KernelCache {
       id: this.#kernels.size,
       sent: false,
     }
-    this.#waiting.set(key, () => {
-      this.#waiting.delete(key)
-      kernel.pipeline = this.#pipelineOf(kernel, source)
+    const bytes = params.length * 4
+    const immediateBytes = this.#facts.immediates ? bytes : 0
+    const inUniform = bytes > immediateBytes
+    this.#waiting.set(key, {
+      bindings,
+      immediateBytes,
+      length: source.length,
+      make: (device) => {
+        const [own, uniform] = [layoutOf(device, label, bindings), inUniform ? uniformLayoutOf(device) : undefined]
+        return { layout: own, uniform, pipeline: pipelineOf(device, label, source, [own, uniform], immediateBytes) }
+      },
+      makeHere: () => {
+        if (kernel.pipeline) return
+        this.#device.pushErrorScope('validation')
+        const uniform = inUniform ? this.uniformLayout : undefined
+        kernel.pipeline = pipelineOf(this.#device, label, source, [layout, uniform], immediateBytes)
+        // The scope's answer comes later; a broken kernel is then reported by the device's error handler with this label.
+        void this.#device.popErrorScope().then((error) => {
+          if (error)
+            this.onError?.(new GpuError(`kernel '${label}' does not compile: ${error.message}${excerpt(source, error.message)}`))
+        })
+        this.#waiting.delete(key)
+      },
     })
     return kernel as Kernel
   }
 
-  #pipelineOf({ label, layout, params }: Omit<Kernel, 'pipeline'>, code: string): GPUComputePipeline {
-    const uniform = params.length > 0 && this.uniformLayout ? [this.uniformLayout] : []
-    const immediateSize = this.#facts.immediates ? params.length * 4 : 0
-    const pipelineLayout = this.#device.createPipelineLayout({ label, bindGroupLayouts: [layout, ...uniform], immediateSize })
-    this.#device.pushErrorScope('validation')
-    const module = this.#device.createShaderModule({ label, code })
-    const pipeline = this.#device.createComputePipeline({ label, layout: pipelineLayout, compute: { module } })
-    // The scope's answer comes later; a broken kernel is then reported by the device's error handler with this label.
-    void this.#device.popErrorScope().then((error) => {
-      if (error)
-        this.onError?.(new GpuError(`kernel '${label}' does not compile: ${error.message}${excerpt(code, error.message)}`))
-    })
-    return pipeline
-  }
-
   onError: ((error: GpuError) => void) | undefined
+}
+
+function layoutOf(device: GPUDevice, label: string, bindings: BindingDeclaration[]): GPUBindGroupLayout {
+  return device.createBindGroupLayout({
+    label,
+    entries: bindings.map((b) => ({
+      binding: b.binding,
+      visibility: GPUShaderStage.COMPUTE,
+      ...(b.kind === 'texture'
+        ? { storageTexture: { access: b.access, format: b.format! } }
+        : { buffer: { type: b.kind === 'read' ? ('read-only-storage' as const) : ('storage' as const) } }),
+    })),
+  })
+}
+
+function uniformLayoutOf(device: GPUDevice): GPUBindGroupLayout {
+  const buffer = { type: 'uniform', hasDynamicOffset: true } as const
+  return device.createBindGroupLayout({ entries: [{ binding: 0, visibility: GPUShaderStage.COMPUTE, buffer }] })
+}
+
+function pipelineOf(
+  device: GPUDevice,
+  label: string,
+  code: string,
+  layouts: (GPUBindGroupLayout | undefined)[],
+  immediateSize: number,
+): GPUComputePipeline {
+  const bindGroupLayouts = layouts.filter((layout) => layout !== undefined)
+  const layout = device.createPipelineLayout({ label, bindGroupLayouts, immediateSize })
+  return device.createComputePipeline({ label, layout, compute: { module: device.createShaderModule({ label, code }) } })
 }
 
 function labelOf(path: string, constants: Constants): string {

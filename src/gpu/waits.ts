@@ -67,7 +67,7 @@ export class WaitClock {
 }
 
 /** Waits for a promise of the device without taking a core from it. */
-async function napping(promise: Promise<unknown>): Promise<void> {
+export async function napping(promise: Promise<unknown>): Promise<void> {
   const wait = { over: false }
   const end = () => (wait.over = true)
   promise.then(end, end)

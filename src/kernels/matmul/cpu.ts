@@ -48,7 +48,7 @@ export function forward(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Bi
     return
   }
   const { MT, NT } = forwardTile(gpu, many, part.rows)
-  const ROWS_FIRST = Number(part.rows * k * 2 > cachedBytes)
+  const rowsFirst = part.rows * k * 2 > cachedBytes
   const source: Rows = { data: x, rows, columns: k }
   const X_TEX = Number(many > 4 && part.rows >= stagingColumns && canStage(gpu, source))
   const kernel = gpu.kernel(paths.nt, {
@@ -56,7 +56,6 @@ export function forward(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Bi
     MT,
     NT,
     X_TEX,
-    ROWS_FIRST,
     ...vectorsOf(NT, part.rows, part.width, part.column),
     ...constants,
   })
@@ -69,8 +68,8 @@ export function forward(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Bi
     gpu.dispatch(
       kernel,
       bindings,
-      { ...params, row0, rows: map(count, (n) => row0 + n) },
-      ROWS_FIRST ? [down, across] : [across, down],
+      { ...params, row0, rows: map(count, (n) => row0 + n), rows_first: Number(rowsFirst) },
+      rowsFirst ? [down, across] : [across, down],
     )
   }
 }
@@ -143,11 +142,11 @@ export function backwardInput(
   const takesHigh = many > 16 && covered(many, high) * (1 - wasted.nn) <= covered(many, 16)
   const MT = many <= 8 ? 8 : takesHigh ? high : 16
   const BY4 = Number(part.width % 4 === 0 && part.column % 4 === 0 && part.rows % 4 === 0)
-  const ROWS_FIRST = Number(part.rows * k * 2 > cachedBytes)
+  const rowsFirst = part.rows * k * 2 > cachedBytes
   const source: Rows = { data: dy, rows, columns: part.rows, stride: part.width, column: part.column }
   const DY_TEX = Number(k >= stagingColumns && part.rows % 8 === 0 && canStage(gpu, source))
   const TURN = DY_TEX && MT <= 24 ? 2 : 1
-  const variant = { LANES, WIDE, MT, BY4, DY_TEX, ROWS_FIRST, TURN, ...weightConstants(weight, part.slice, 2), ...flags }
+  const variant = { LANES, WIDE, MT, BY4, DY_TEX, TURN, ...weightConstants(weight, part.slice, 2), ...flags }
   const kernel = gpu.kernel(paths.nn, variant)
   const place = { w_row: part.row - part.slice.row, dy_stride: part.width, dy_column: part.column }
   const params = { n: part.rows, k, rank, alpha, ...weightParams(weight, part.slice), ...place }
@@ -160,8 +159,8 @@ export function backwardInput(
     gpu.dispatch(
       kernel,
       bindings,
-      { ...params, row0, rows: map(count, (n) => row0 + n) },
-      ROWS_FIRST ? [down, across] : [across, down],
+      { ...params, row0, rows: map(count, (n) => row0 + n), rows_first: Number(rowsFirst) },
+      rowsFirst ? [down, across] : [across, down],
     )
   }
 }
@@ -178,7 +177,7 @@ export function backwardWeight(
   const [n, k, rows] = [dy.columns, x.columns, dy.rows]
   const { LANES, WIDE } = cpuLanes(gpu)
   if (n >= stagingColumns && k >= stagingColumns && canStage(gpu, dy) && canStage(gpu, x)) {
-    const COLUMNS_FIRST = Number(k <= n)
+    const columnsFirst = k <= n
     const [RT, TURN] = WIDE ? [64, 4] : [32, 8]
     const across: [number, number] = [Math.ceil(k / (4 * LANES)), Math.ceil(n / RT)]
     const most = Math.min(stageRows(gpu, n), stageRows(gpu, k))
@@ -188,13 +187,12 @@ export function backwardWeight(
         LANES,
         WIDE,
         ACCUMULATE: Number(accumulate || row0 > 0),
-        COLUMNS_FIRST,
         RT,
         TURN,
       })
       const from = [stage(gpu, dy, row0, count, 'dy'), stage(gpu, x, row0, count, 'x')]
-      const params = { rows: count, n, k, out_row: row, alpha }
-      gpu.dispatch(kernel, [...from, dw], params, COLUMNS_FIRST ? across : (across.toReversed() as [number, number]))
+      const params = { rows: count, columns_first: Number(columnsFirst), n, k, out_row: row, alpha }
+      gpu.dispatch(kernel, [...from, dw], params, columnsFirst ? across : (across.toReversed() as [number, number]))
     }
     return
   }

@@ -6,8 +6,8 @@
 // A slice of W: rows w_row .. w_row + n of its storage belong to columns dy_column .. of dy, whose rows are dy_stride apart.
 // BY4: n, dy_stride and dy_column are multiples of 4; else dy is read value by value, with zeros past n.
 // DY_TEX: columns dy_column .. + n of dy are staged in a texture (stage.ts), whose first row is row0 of dy; n is a multiple of 4 * TURN.
-// ROWS_FIRST: neighbouring workgroups share columns of dx, else rows. Rows row0 .. rows are computed. TURN: how many times 4 n a turn takes; 1 without DY_TEX.
-struct Params { row0: u32, rows: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, w_row: u32, dy_stride: u32, dy_column: u32, alpha: f32 }
+// rows_first 1: neighbouring workgroups share columns of dx, else rows. Rows row0 .. rows are computed. TURN: how many times 4 n a turn takes; 1 without DY_TEX.
+struct Params { row0: u32, rows: u32, rows_first: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, w_row: u32, dy_stride: u32, dy_column: u32, alpha: f32 }
 #if DY_TEX
 @group(0) @binding(0) var dy: texture_storage_2d<rgba32float, read>;
 #else
@@ -30,13 +30,9 @@ struct Params { row0: u32, rows: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_
 
 @compute @workgroup_size($(LANES))
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-#if ROWS_FIRST
-  let m0 = p.row0 + group.x * $(MT)u;
-  let column = group.y * $(LANES)u + lane;
-#else
-  let m0 = p.row0 + group.y * $(MT)u;
-  let column = group.x * $(LANES)u + lane;
-#endif
+  let tile = select(group.xy, group.yx, p.rows_first == 1u);
+  let m0 = p.row0 + tile.y * $(MT)u;
+  let column = tile.x * $(LANES)u + lane;
   let c = min(column, p.k / 8u - 1u);
 #for i in 0..(MT+LANES-1)/LANES
   let row$(i) = min(m0 + $(i*LANES)u + lane, p.rows - 1u);

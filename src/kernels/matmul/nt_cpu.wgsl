@@ -2,7 +2,7 @@
 //   LORA: + sum_r xa[m,r] B[n,r] (before alpha; xa holds the scaled product with A)   BIAS: + bias[n]   RESIDUAL: + residual[m,n]
 // x (rows, K) float32, W (N, K), y (rows, N). K and rank are multiples of 8.
 // X_TEX: x is staged in a texture (stage.ts), whose first row is row0 of x; rows row0 .. rows of x, xa, y and residual are computed.
-// ROWS_FIRST: neighbouring workgroups share columns of y, else rows.
+// rows_first 1: neighbouring workgroups share columns of y, else rows; a variant each would be compiled for every tile.
 // A workgroup is one subgroup and owns MT rows x NT*LANES columns; lane l has columns n0 + NT*l + j: a load of W touches all panels at once, and a store takes
 // several columns (VEC2, VEC4: 2, 4 of them, which n, y_column and y_stride are multiples of). A lane loads a different part of x and
 // subgroupBroadcast shares it: a load of the same value by 8 lanes would cost 8 loads on this driver (kernels.md, lavapipe.md).
@@ -10,7 +10,7 @@
 // That takes as many operations as one running sum, since this driver multiplies and adds apart, and rounds 0.4 times as much.
 // A slice of W: rows w_row .. w_row + n of its storage, rows first_row .. of the whole W (so of B and bias), are columns y_column .. of y,
 // whose rows are y_stride apart.
-struct Params { row0: u32, rows: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, w_row: u32, first_row: u32, y_stride: u32, y_column: u32, alpha: f32 }
+struct Params { row0: u32, rows: u32, rows_first: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, w_row: u32, first_row: u32, y_stride: u32, y_column: u32, alpha: f32 }
 #include "out.wgsl"
 #if X_TEX
 @group(0) @binding(0) var x: texture_storage_2d<rgba32float, read>;
@@ -34,13 +34,9 @@ struct Params { row0: u32, rows: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_
 
 @compute @workgroup_size($(LANES))
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-#if ROWS_FIRST
-  let m0 = p.row0 + group.x * $(MT)u;
-  let n0 = group.y * $(NT*LANES)u;
-#else
-  let m0 = p.row0 + group.y * $(MT)u;
-  let n0 = group.x * $(NT*LANES)u;
-#endif
+  let tile = select(group.xy, group.yx, p.rows_first == 1u);
+  let m0 = p.row0 + tile.y * $(MT)u;
+  let n0 = tile.x * $(NT*LANES)u;
 #if LORA
   // With LoRA it took 1.03 times as long with well_laid (512 rows, bench/LOG.md).
   let end = min(m0 + $(MT)u, p.rows);

@@ -3,9 +3,9 @@
 // A workgroup is one subgroup and owns RT rows of dW x 4 * LANES columns: lane l loads dy[m, i0 + 4l ..] and x[m, j0 + 4l ..], broadcasts of the former
 // times the latter are an outer product a row m. TURN rows m a turn: an accumulator is written once a turn, and each write is a blend.
 // Order of the sum: the rows of a turn by themselves, then added to the total (see nt_cpu.wgsl); those left over one by one. So its bits depend on TURN.
-// COLUMNS_FIRST: neighbouring workgroups share rows of dW, else columns: what they share should be the larger operand's part, so that the other
+// columns_first 1: neighbouring workgroups share rows of dW, else columns: what they share should be the larger operand's part, so that the other
 // stays in the cache. dW's first row is out_row.
-struct Params { rows: u32, n: u32, k: u32, out_row: u32, alpha: f32 }
+struct Params { rows: u32, columns_first: u32, n: u32, k: u32, out_row: u32, alpha: f32 }
 @group(0) @binding(0) var dy: texture_storage_2d<rgba32float, read>;
 @group(0) @binding(1) var x: texture_storage_2d<rgba32float, read>;
 @group(0) @binding(2) var<storage, read_write> dw: array<vec4f>;
@@ -16,13 +16,9 @@ struct Params { rows: u32, n: u32, k: u32, out_row: u32, alpha: f32 }
 
 @compute @workgroup_size($(LANES))
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-#if COLUMNS_FIRST
-  let i0 = group.y * $(RT)u;
-  let column = group.x * $(LANES)u + lane;
-#else
-  let i0 = group.x * $(RT)u;
-  let column = group.y * $(LANES)u + lane;
-#endif
+  let tile = select(group.yx, group.xy, p.columns_first == 1u);
+  let i0 = tile.y * $(RT)u;
+  let column = tile.x * $(LANES)u + lane;
   // RT / 4 lanes have what the workgroup needs of a row of dy; lanes beyond load the next row's.
   let dy_at = min(i0 / 4u + lane % $(RT/4)u, p.n / 4u - 1u);
   let c = min(column, p.k / 4u - 1u);
