@@ -29,7 +29,7 @@ export interface Group {
 }
 
 const speed = (unit: Target['unit'], at: number | null, memory: number | null = 0.35): Target => ({ unit, speed: at, memory })
-// With an adapter on our side and none on theirs, batch 1 and 16 are only to be seen.
+// Batch 1 and 16 are only to be seen.
 const generation = (batch: number): Partial<Record<Peer, Target>> => ({
   transformers: speed('tokens/s', batch === 32 ? 1 : null),
   vllm: speed('tokens/s', batch === 32 ? 1 : null, null),
@@ -52,7 +52,7 @@ export const GROUPS: readonly Group[] = [
     work: 'generate',
     peers: ['transformers', 'vllm'],
     model: 'smollm2',
-    job: { batches: [1, 16, 32], tokens: 64, repeats: 1 },
+    job: { batches: [1, 16, 32], tokens: 64, repeats: 1, lora: false },
     quick: { tokens: 16 },
     targets: { 'generate 1': generation(1), 'generate 16': generation(16), 'generate 32': generation(32) },
   },

@@ -27,6 +27,8 @@ export interface Unmade {
   length: number
   /** Makes the pipeline of the device that computes: meanwhile the helper compiles. */
   makeHere: () => void
+  /** The same, on a thread of Dawn's; what it is broken by is reported. */
+  makeHereSoon: () => Promise<void>
 }
 
 /** Helpers at most: each compiles a kernel of its own, which takes up to 100 MB meanwhile. */

@@ -1,6 +1,8 @@
 /** A compiled kernel: one pipeline of one variant, and the cache that compiles each only once. */
+import { availableParallelism } from 'node:os'
 import { relative } from 'node:path'
 import { setImmediate as turn } from 'node:timers/promises'
+import { messageOf } from '../common/errors.ts'
 import type { GpuFacts } from './adapter.ts'
 import { compileAhead, helpersFor, type Unmade } from './ahead.ts'
 import { GpuError } from './errors.ts'
@@ -21,6 +23,9 @@ export interface Kernel {
   /** Whether it was sent to the device before: a software driver compiles it to machine code only then. */
   sent: boolean
 }
+
+/** Pipelines that are made at once at most: a driver's compiler may hold a hundred megabytes for each. */
+const mostAtOnce = 8
 
 export class KernelCache {
   readonly #device: GPUDevice
@@ -62,22 +67,32 @@ export class KernelCache {
   }
 
   /**
-   * Compiles what waits for it, a kernel a turn of the event loop: what the compiler leaves (27 MB of a large kernel) is freed with the kernel's module,
+   * Compiles what waits for it; on a software adapter a kernel a turn of the event loop: what the compiler leaves (27 MB of a large kernel) is freed with the kernel's module,
    * which V8 does not know to be large, and no object is collected for good within a turn. All in one turn hold 100 MB more at once.
    */
   async compile(): Promise<void> {
-    this.#compiling = this.#compiling.then(() => this.#compile())
+    this.#compiling = this.#compiling.catch(() => {}).then(() => this.#compile())
     await this.#compiling
   }
 
   async #compile(): Promise<void> {
     const helpers = this.#another ? helpersFor(this.#facts.name) : 0
     if (helpers > 0) await compileAhead([...this.#waiting.values()], helpers, this.#another!)
+    if (!this.#facts.software) return await this.#together()
     for (const kernel of this.#waiting.values()) {
       kernel.makeHere()
       await turn()
-      if (this.#facts.software) collectYoung()
+      collectYoung()
     }
+  }
+
+  /** A GPU's driver compiles when a pipeline is made, for up to half a second: several at a time, on threads that Dawn has for it, while the event loop goes on. */
+  async #together(): Promise<void> {
+    const left = this.#waiting.values()
+    const work = async (): Promise<void> => {
+      for (const kernel of left) await kernel.makeHereSoon()
+    }
+    await Promise.all(Array.from({ length: Math.min(availableParallelism(), mostAtOnce) }, work))
   }
 
   #expand(path: string, key: string, constants: Constants, shuffle: boolean): Kernel {
@@ -109,24 +124,38 @@ export class KernelCache {
     const bytes = params.length * 4
     const immediateBytes = this.#facts.immediates ? bytes : 0
     const inUniform = bytes > immediateBytes
+    const here = inUniform ? this.uniformLayout : undefined
+    const broken = (message: string): void =>
+      this.onError?.(new GpuError(`kernel '${label}' does not compile: ${message}${excerpt(source, message)}`))
     this.#waiting.set(key, {
       bindings,
       immediateBytes,
       length: source.length,
       make: (device) => {
         const [own, uniform] = [layoutOf(device, label, bindings), inUniform ? uniformLayoutOf(device) : undefined]
-        return { layout: own, uniform, pipeline: pipelineOf(device, label, source, [own, uniform], immediateBytes) }
+        const pipeline = device.createComputePipeline(pipelineOf(device, label, source, [own, uniform], immediateBytes))
+        return { layout: own, uniform, pipeline }
       },
       makeHere: () => {
         if (kernel.pipeline) return
         this.#device.pushErrorScope('validation')
-        const uniform = inUniform ? this.uniformLayout : undefined
-        kernel.pipeline = pipelineOf(this.#device, label, source, [layout, uniform], immediateBytes)
+        const descriptor = pipelineOf(this.#device, label, source, [layout, here], immediateBytes)
+        kernel.pipeline = this.#device.createComputePipeline(descriptor)
         // The scope's answer comes later; a broken kernel is then reported by the device's error handler with this label.
-        void this.#device.popErrorScope().then((error) => {
-          if (error)
-            this.onError?.(new GpuError(`kernel '${label}' does not compile: ${error.message}${excerpt(source, error.message)}`))
-        })
+        void this.#device.popErrorScope().then((error) => error && broken(error.message))
+        this.#waiting.delete(key)
+      },
+      makeHereSoon: async () => {
+        if (kernel.pipeline) return
+        this.#device.pushErrorScope('validation')
+        const descriptor = pipelineOf(this.#device, label, source, [layout, here], immediateBytes)
+        const error = await this.#device.popErrorScope()
+        if (error) return broken(error.message)
+        const pipeline = await this.#device
+          .createComputePipelineAsync(descriptor)
+          .catch((thrown: unknown) => broken(messageOf(thrown)))
+        // Whoever needed it meanwhile has made it.
+        if (pipeline) kernel.pipeline ??= pipeline
         this.#waiting.delete(key)
       },
     })
@@ -160,10 +189,10 @@ function pipelineOf(
   code: string,
   layouts: (GPUBindGroupLayout | undefined)[],
   immediateSize: number,
-): GPUComputePipeline {
+): GPUComputePipelineDescriptor {
   const bindGroupLayouts = layouts.filter((layout) => layout !== undefined)
   const layout = device.createPipelineLayout({ label, bindGroupLayouts, immediateSize })
-  return device.createComputePipeline({ label, layout, compute: { module: device.createShaderModule({ label, code }) } })
+  return { label, layout, compute: { module: device.createShaderModule({ label, code }) } }
 }
 
 function labelOf(path: string, constants: Constants): string {

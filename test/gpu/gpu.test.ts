@@ -332,6 +332,25 @@ describe('mistakes are GpuErrors that name the kernel', () => {
     // It stays: later work on a broken device is refused.
     expect(await thrown(() => double(own, x, y, 1))).toBe(error)
   })
+  test('the same where pipelines are made ahead on threads of their own, as on a GPU; others are made all the same', async () => {
+    // One object for the device and all that looks at its facts.
+    Object.assign(own.facts, { software: false })
+    const asked = { sync: 0, soon: 0 }
+    const { device } = own
+    const [sync, soon] = [device.createComputePipeline.bind(device), device.createComputePipelineAsync.bind(device)]
+    device.createComputePipeline = (of) => (asked.sync++, sync(of))
+    device.createComputePipelineAsync = (of) => (asked.soon++, soon(of))
+    await own.makeRoom(() => [() => double(own, x, y, 4)], [])
+    double(own, x, y, 4)
+    expect(Array.from(await own.readF32(y, 4))).toEqual([2, 4, 6, 8])
+    expect(asked).toEqual({ sync: 0, soon: 1 })
+    const error = await thrown(async () => {
+      await own.makeRoom(() => [() => own.dispatch(own.kernel(path('broken')), [y], { count: 1 }, [1])], [])
+      double(own, x, y, 4)
+    })
+    expect(error).toBeInstanceOf(GpuError)
+    expect(error.message).toMatch(/kernel '.*broken' does not compile[\s\S]*unresolved[\s\S]*line \d+: y\[lane\] = nothing;/)
+  })
   test('a binding over the limit: its name and both sizes', async () => {
     Object.assign(own.facts.limits, { maxBinding: 128 })
     const error = await thrown(() => double(own, x, y, 1))
