@@ -133,13 +133,13 @@ export class KernelCache {
       length: source.length,
       make: (device) => {
         const [own, uniform] = [layoutOf(device, label, bindings), inUniform ? uniformLayoutOf(device) : undefined]
-        const pipeline = device.createComputePipeline(pipelineOf(device, label, source, [own, uniform], immediateBytes))
+        const pipeline = device.createComputePipeline(descriptorOf(device, label, source, [own, uniform], immediateBytes))
         return { layout: own, uniform, pipeline }
       },
       makeHere: () => {
         if (kernel.pipeline) return
         this.#device.pushErrorScope('validation')
-        const descriptor = pipelineOf(this.#device, label, source, [layout, here], immediateBytes)
+        const descriptor = descriptorOf(this.#device, label, source, [layout, here], immediateBytes)
         kernel.pipeline = this.#device.createComputePipeline(descriptor)
         // The scope's answer comes later; a broken kernel is then reported by the device's error handler with this label.
         void this.#device.popErrorScope().then((error) => error && broken(error.message))
@@ -148,7 +148,7 @@ export class KernelCache {
       makeHereSoon: async () => {
         if (kernel.pipeline) return
         this.#device.pushErrorScope('validation')
-        const descriptor = pipelineOf(this.#device, label, source, [layout, here], immediateBytes)
+        const descriptor = descriptorOf(this.#device, label, source, [layout, here], immediateBytes)
         const error = await this.#device.popErrorScope()
         if (error) return broken(error.message)
         const pipeline = await this.#device
@@ -183,7 +183,7 @@ function uniformLayoutOf(device: GPUDevice): GPUBindGroupLayout {
   return device.createBindGroupLayout({ entries: [{ binding: 0, visibility: GPUShaderStage.COMPUTE, buffer }] })
 }
 
-function pipelineOf(
+function descriptorOf(
   device: GPUDevice,
   label: string,
   code: string,
