@@ -49,8 +49,8 @@ export function helpersFor(adapter: string, env: NodeJS.ProcessEnv = process.env
   return cores > 1 && /llvmpipe/i.test(adapter) && keepsCode(env) ? Math.min(cores, mostHelpers) : 0
 }
 
-/** Whether Mesa's cache of shaders is on, and can be written. */
-function keepsCode(env: NodeJS.ProcessEnv): boolean {
+/** Whether Mesa's cache of shaders is on, and can be written: else every process compiles every kernel. */
+export function keepsCode(env: NodeJS.ProcessEnv = process.env): boolean {
   if (/^(1|true|yes)$/i.test(env.MESA_SHADER_CACHE_DISABLE ?? env.MESA_GLSL_CACHE_DISABLE ?? '')) return false
   const folder = env.MESA_SHADER_CACHE_DIR || env.XDG_CACHE_HOME || join(homedir(), '.cache')
   try {

@@ -60,6 +60,20 @@ describe('doctor', () => {
     expect(report).toMatchObject({ usable: false, adapters: [] })
   })
 
+  it('says where the driver keeps nothing of what it compiles', async () => {
+    if (!(await listAdapters()).every(({ name }) => name.startsWith('llvmpipe'))) return
+    const { code, out } = cli(['doctor'], { MESA_SHADER_CACHE_DISABLE: 'true' })
+    expect(code).toBe(0)
+    expect(out).toMatch(/^missing +a cache for compiled kernels, .+: MESA_SHADER_CACHE_DISABLE turns it off$/m)
+    expect(out).toMatch(/^mend with +unset MESA_SHADER_CACHE_DISABLE$/m)
+    const file = join(mkdtempSync(join(tmpdir(), 'dawn-rl-doctor-')), 'file')
+    writeFileSync(file, '')
+    expect(cli(['doctor'], { MESA_SHADER_CACHE_DIR: undefined, XDG_CACHE_HOME: file }).out).toMatch(
+      /^missing +.+: its folder cannot be written$/m,
+    )
+    rmSync(dirname(file), { recursive: true })
+  })
+
   it('says that the adapter asked for is not there', () => {
     const { code, out } = cli(['doctor'], { DAWN_RL_ADAPTER: 'no such adapter' })
     expect(code).toBe(2)
