@@ -22,6 +22,7 @@ export async function reinforcementSteps({ job, gpu, files, report }: Bench): Pr
   const longest = Math.max(...job.prompts.map((content) => encode([{ role: 'user', content }]).length))
   const engine = new Engine(decoder, {
     maxSequences: job.rollouts,
+    full: true,
     maxLength: longest + job.tokens,
     eosTokenIds: [],
     decode: (ids) => tokenizer.decode(ids),

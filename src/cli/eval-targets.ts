@@ -75,6 +75,7 @@ async function openEmbedded(
     for (const dir of adapters) ranks.push((await readAdapter(dir)).config.r)
     const engine = new Engine(decoder, {
       maxSequences: together,
+      full: true,
       maxLength,
       cacheBytes: KV_BYTES,
       maxAdapters: 1,

@@ -44,6 +44,7 @@ export async function openSampler(parts: SamplerParts, version: PolicyVersion): 
   const { max_num_seqs, max_num_batched_tokens, kv_cache_bytes, kv_cache_dtype, reuse_kv_cache } = config.inference
   const engine = new Engine(decoder, {
     maxSequences: max_num_seqs,
+    full: true,
     maxLength: config.trainer.args.max_seq_len,
     maxPrefillRows: max_num_batched_tokens && max_num_batched_tokens - max_num_seqs,
     cacheBytes: kv_cache_bytes,

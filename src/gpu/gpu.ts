@@ -228,12 +228,12 @@ export class Gpu {
   /**
    * Makes what recording these would, kernels too, a turn each, and hears whether the device has the memory, which it says late: to be asked before plans
    * that may be too large. What was made stays in the arena, or with whoever took it, also where this throws.
-   * @throws GpuMemoryError
+   * @param used whether all of these are about to run @throws GpuMemoryError
    */
-  async makeRoom(fns: () => (() => void)[], arena: GpuBuffer[]): Promise<void> {
+  async makeRoom(fns: () => (() => void)[], arena: GpuBuffer[], used = true): Promise<void> {
     this.flush()
     await withinMemory(this.device, () => growArena(this.pool, this.#scratchOf(fns()), arena))
-    await this.kernels.compile()
+    await this.kernels.compile(used)
   }
 
   #scratchOf(fns: (() => void)[]): Piece[] {

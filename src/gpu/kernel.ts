@@ -69,14 +69,15 @@ export class KernelCache {
   /**
    * Compiles what waits for it; on a software adapter a kernel a turn of the event loop: what the compiler leaves (27 MB of a large kernel) is freed with the kernel's module,
    * which V8 does not know to be large, and no object is collected for good within a turn. All in one turn hold 100 MB more at once.
+   * @param used whether all of it is about to be used: to machine code, too, where a driver does that at the first use
    */
-  async compile(): Promise<void> {
-    this.#compiling = this.#compiling.catch(() => {}).then(() => this.#compile())
+  async compile(used = true): Promise<void> {
+    this.#compiling = this.#compiling.catch(() => {}).then(() => this.#compile(used))
     await this.#compiling
   }
 
-  async #compile(): Promise<void> {
-    const helpers = this.#another ? helpersFor(this.#facts.name) : 0
+  async #compile(used: boolean): Promise<void> {
+    const helpers = used && this.#another ? helpersFor(this.#facts.name) : 0
     if (helpers > 0) await compileAhead([...this.#waiting.values()], helpers, this.#another!)
     if (!this.#facts.software) return await this.#together()
     for (const kernel of this.#waiting.values()) {

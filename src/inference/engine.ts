@@ -85,7 +85,7 @@ export class Engine implements ServingEngine {
     }
     this.#ahead = options.ahead ?? !gpu.facts.software
     const block = this.#ahead ? (options.readBlock ?? (gpu.facts.software ? 1 : 4)) : 1
-    const kinds = { plans: options.plans ?? true, ahead: this.#ahead, block }
+    const kinds = { plans: options.plans ?? true, ahead: this.#ahead, block, full: options.full ?? false }
     gpu.share.engines++
     const cache = { pages: pages + 1, pageSize, f16, maxTable: this.#scheduler.maxTable(maxLength) }
     const limits = { maxAdapters: options.maxAdapters ?? 4, maxRank: options.maxAdapterRank ?? 16 }

@@ -41,6 +41,8 @@ export interface StepSizes {
   ahead: boolean
   /** Steps that are held at most. */
   block: number
+  /** Whether the largest steps are expected. */
+  full: boolean
 }
 
 /** Rows of a cache in textures that are copied at once. */
@@ -131,7 +133,7 @@ export class StepCommands {
     this.#decoder.rotary.table(maxLength)
     this.ready = true
     const bodies = [() => this.#recordBody(maxRows, true, false), () => this.#recordBody(most, false, false)]
-    await this.#gpu.makeRoom(() => [...bodies, () => this.#sampler.draw(most)], this.#arena)
+    await this.#gpu.makeRoom(() => [...bodies, () => this.#sampler.draw(most)], this.#arena, this.#sizes.full)
   }
 
   /** Records the whole step, in one turn of the event loop, so no other room's commands come between. `read` sends it, or `send`. */

@@ -36,6 +36,11 @@ export interface EngineOptions {
    */
   ahead?: boolean
   /**
+   * Whether as many requests as may run come together, as rollouts do: a software driver then compiles the kernels of the largest steps on all cores before the
+   * first one. Default: no, as one request alone would wait for kernels that it does not need.
+   */
+  full?: boolean
+  /**
    * Steps whose tokens are read back together at most, where steps are begun ahead: two such blocks are in flight at a time. A block is read before it is full
    * when a request draws its last token, or the first of a stream. More take fewer waits; what comes after the end of a sequence is computed for nothing, and
    * tokens are told block by block. Default 4 on GPUs; 1 where steps are not begun ahead.
