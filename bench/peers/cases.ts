@@ -52,7 +52,7 @@ export const GROUPS: readonly Group[] = [
     work: 'generate',
     peers: ['transformers', 'vllm'],
     model: 'smollm2',
-    job: { batches: [1, 16, 32], tokens: 64, repeats: 1, lora: false },
+    job: { batches: [1, 16, 32], tokens: 64, repeats: 1 },
     quick: { tokens: 16 },
     targets: { 'generate 1': generation(1), 'generate 16': generation(16), 'generate 32': generation(32) },
   },

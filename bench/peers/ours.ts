@@ -50,7 +50,7 @@ async function check({ job, gpu, files, report }: Bench): Promise<void> {
 }
 
 async function generate({ job, gpu, files, report }: Bench): Promise<void> {
-  const decoder = await loadDecoder(gpu, files, { round: true, ...(job.lora ? { lora: LORA } : {}) })
+  const decoder = await loadDecoder(gpu, files, { round: true })
   for (const batch of job.batches) {
     const prompts = job.windows.slice(0, batch)
     const engine = engineOf(decoder, batch, prompts[0].length + job.tokens)

@@ -9,7 +9,7 @@ import { arch, cpus, freemem, release, totalmem } from 'node:os'
 import { join, relative } from 'node:path'
 import { Option, type Command } from 'commander'
 import { isCheckout, packageRoot } from '../common/commands.ts'
-import { keepsCode } from '../gpu/ahead.ts'
+import { cacheFault, isLavapipe } from '../gpu/driver-cache.ts'
 import type { AdapterFacts } from '../gpu/inventory.ts'
 import { messageOf } from '../common/errors.ts'
 import { block, json } from './doctor-text.ts'
@@ -149,12 +149,16 @@ function problemsOf(adapters: AdapterFacts[], chosen: string | undefined, proble
         command: 'unset DAWN_RL_ADAPTER',
       })
     else problems.push({ what: `no adapter could be opened: ${problem}`, command: driverCommand() })
-  } else if (/llvmpipe/i.test(chosen) && !keepsCode()) {
-    const off = ['MESA_SHADER_CACHE_DISABLE', 'MESA_GLSL_CACHE_DISABLE'].find((name) => process.env[name])
-    problems.push({
-      what: `a cache for compiled kernels, which every start compiles anew, for up to a minute: ${off ? `${off} turns it off` : 'its folder cannot be written'}`,
-      command: off ? `unset ${off}` : 'export XDG_CACHE_HOME=<a folder that can be written>',
-    })
+  } else if (isLavapipe(chosen)) {
+    const fault = cacheFault()
+    const what = 'a cache for compiled kernels, which every start compiles anew, for up to a minute'
+    if (fault && 'variable' in fault)
+      problems.push({ what: `${what}: ${fault.variable} turns it off`, command: `unset ${fault.variable}` })
+    else if (fault)
+      problems.push({
+        what: `${what}: its folder cannot be written`,
+        command: 'export XDG_CACHE_HOME=<a folder that can be written>',
+      })
   }
   if (isCheckout && !existsSync(join(packageRoot, 'models/SmolLM2-135M-Instruct.Q4_1.gguf'))) {
     problems.push({ what: 'the model of configs/quickstart.toml is not fetched (98 MB)', command: 'bash scripts/get-smollm2.sh' })

@@ -116,10 +116,10 @@ export async function openDevice(options: OpenOptions = {}): Promise<OpenDevice>
     const value = (adapter.limits as unknown as Record<string, unknown>)[key]
     if (typeof value === 'number') requiredLimits[key] = value
   }
-  const device = await adapter.requestDevice({ requiredFeatures, requiredLimits, label: 'dawn-rl' })
+  const open = (of: GPUAdapter, label: string) => of.requestDevice({ requiredFeatures, requiredLimits, label })
+  const device = await open(adapter, 'dawn-rl')
   // An adapter gives one device.
-  const another = async (): Promise<GPUDevice> =>
-    (await findAdapter(gpu))!.requestDevice({ requiredFeatures, requiredLimits, label: 'dawn-rl, beside' })
+  const another = async (): Promise<GPUDevice> => open((await findAdapter(gpu))!, 'dawn-rl, beside')
   const info = adapter.info
   const fixed = info.subgroupMinSize === info.subgroupMaxSize ? (info.subgroupMinSize ?? 0) : 0
   const software =

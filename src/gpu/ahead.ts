@@ -3,9 +3,8 @@
  * one after the other on the thread that runs a device's commands. So devices that do nothing else are opened beside the one that computes: a dispatch of no
  * workgroups makes such a helper compile the kernel, and the other device finds it in the driver's cache.
  */
-import { accessSync, constants, mkdirSync } from 'node:fs'
-import { availableParallelism, homedir } from 'node:os'
-import { join } from 'node:path'
+import { availableParallelism } from 'node:os'
+import { cacheFault, isLavapipe } from './driver-cache.ts'
 import { collectYoung } from './heap.ts'
 import { napping } from './waits.ts'
 import type { BindingDeclaration } from './wgsl.ts'
@@ -27,8 +26,6 @@ export interface Unmade {
   length: number
   /** Makes the pipeline of the device that computes: meanwhile the helper compiles. */
   makeHere: () => void
-  /** The same, on a thread of Dawn's; what it is broken by is reported. */
-  makeHereSoon: () => Promise<void>
 }
 
 /** Helpers at most: each compiles a kernel of its own, which takes up to 100 MB meanwhile. */
@@ -41,25 +38,12 @@ const worthIt = 4
 const dummyBytes = 1 << 16
 
 /**
- * Whether helpers are of use: more than one core, a driver that compiles at the first use, and keeps what it compiled in a folder.
+ * How many helpers are of use, 0 where none is: they ask for more than one core, a driver that compiles at the first use, and keeps what it compiled in a folder.
  * @param adapter its name
  */
 export function helpersFor(adapter: string, env: NodeJS.ProcessEnv = process.env): number {
   const cores = availableParallelism()
-  return cores > 1 && /llvmpipe/i.test(adapter) && keepsCode(env) ? Math.min(cores, mostHelpers) : 0
-}
-
-/** Whether Mesa's cache of shaders is on, and can be written: else every process compiles every kernel. */
-export function keepsCode(env: NodeJS.ProcessEnv = process.env): boolean {
-  if (/^(1|true|yes)$/i.test(env.MESA_SHADER_CACHE_DISABLE ?? env.MESA_GLSL_CACHE_DISABLE ?? '')) return false
-  const folder = env.MESA_SHADER_CACHE_DIR || env.XDG_CACHE_HOME || join(homedir(), '.cache')
-  try {
-    mkdirSync(folder, { recursive: true })
-    accessSync(folder, constants.W_OK)
-    return true
-  } catch {
-    return false
-  }
+  return cores > 1 && isLavapipe(adapter) && !cacheFault(env) ? Math.min(cores, mostHelpers) : 0
 }
 
 /**
@@ -70,10 +54,11 @@ export function keepsCode(env: NodeJS.ProcessEnv = process.env): boolean {
 export async function compileAhead(kernels: Unmade[], helpers: number, open: () => Promise<GPUDevice>): Promise<void> {
   if (kernels.length < worthIt) return
   const left = kernels.toSorted((a, b) => b.length - a.length)
-  let known = 0
-  const help = async (next: () => Unmade | undefined): Promise<void> => {
+  /** Takes kernels until there are no more; gives how many lay in the driver's cache. */
+  const help = async (next: () => Unmade | undefined): Promise<number> => {
+    let known = 0
     const device = await open().catch(() => undefined)
-    if (!device) return
+    if (!device) return known
     device.addEventListener('uncapturederror', (event) => event.preventDefault())
     const dummies = new Dummies(device)
     try {
@@ -91,10 +76,11 @@ export async function compileAhead(kernels: Unmade[], helpers: number, open: () 
     } finally {
       device.destroy()
     }
+    return known
   }
   const probes = [2, 4].flatMap((part) => left.splice(Math.floor(left.length / part), 1))
-  await help(() => probes.shift())
-  if (known === 2) return
+  const tried = probes.length
+  if ((await help(() => probes.shift())) === tried) return
   await Promise.all(Array.from({ length: helpers }, () => help(() => left.shift())))
 }
 

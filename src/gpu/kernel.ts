@@ -24,6 +24,12 @@ export interface Kernel {
   sent: boolean
 }
 
+/** As a GPU's driver compiles it. */
+interface Waiting extends Unmade {
+  /** `makeHere` on a thread of Dawn's; what it is broken by is reported. */
+  makeHereSoon: () => Promise<void>
+}
+
 /** Pipelines that are made at once at most: a driver's compiler may hold a hundred megabytes for each. */
 const mostAtOnce = 8
 
@@ -34,7 +40,7 @@ export class KernelCache {
   /** By path and constants: kernels of several folders may have one label. */
   readonly #kernels = new Map<string, Kernel>()
   /** Those that are known and not compiled yet, likewise. */
-  readonly #waiting = new Map<string, Unmade>()
+  readonly #waiting = new Map<string, Waiting>()
   /** One call of `compile` after the other. */
   #compiling: Promise<void> = Promise.resolve()
   /** Bind group layout of the uniform that carries parameters where there are no immediates. */
@@ -77,6 +83,7 @@ export class KernelCache {
   }
 
   async #compile(used: boolean): Promise<void> {
+    if (this.#waiting.size === 0) return
     const helpers = used && this.#another ? helpersFor(this.#facts.name) : 0
     if (helpers > 0) await compileAhead([...this.#waiting.values()], helpers, this.#another!)
     if (!this.#facts.software) return await this.#together()
@@ -122,9 +129,8 @@ export class KernelCache {
       id: this.#kernels.size,
       sent: false,
     }
-    const bytes = params.length * 4
-    const immediateBytes = this.#facts.immediates ? bytes : 0
-    const inUniform = bytes > immediateBytes
+    const inUniform = params.length > 0 && !this.#facts.immediates
+    const immediateBytes = inUniform ? 0 : params.length * 4
     const here = inUniform ? this.uniformLayout : undefined
     const broken = (message: string): void =>
       this.onError?.(new GpuError(`kernel '${label}' does not compile: ${message}${excerpt(source, message)}`))

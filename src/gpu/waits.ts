@@ -37,7 +37,7 @@ export class WaitClock {
    * Waits for `start()`, asleep for most of the time that `wait` is expected to take.
    * @param kernels how many were sent so far that had not been sent before
    */
-  async through(wait: WaitFor, start: () => Promise<unknown>, kernels = 0): Promise<void> {
+  async through(wait: WaitFor, start: () => Promise<unknown>, kernels: number): Promise<void> {
     const awake = keepAwake()
     const begin = performance.now()
     const rates = this.#rates.get(wait.name)
@@ -57,9 +57,10 @@ export class WaitClock {
     const own = end - Math.max(begin, this.#done)
     const took = own * (pause > 2 && end - woke < 0.5 ? 0.7 : 1)
     if (this.#compiled >= kernels) {
-      const rate = took / Math.max(1, wait.work)
+      const work = Math.max(1, wait.work)
+      const rate = took / work
       this.#rates.set(wait.name, [rates?.[1] ?? rate, rate])
-      awake.took(wait.name, own, Math.max(1, wait.work))
+      awake.took(wait.name, own, work)
     } else this.#compiled = kernels
     this.#done = end
     if (this.#due === due) this.#due = end

@@ -68,7 +68,6 @@ test('where no helper can be opened, or there is little to compile, all is left 
     immediateBytes: 0,
     length: 1,
     makeHere: () => made++,
-    makeHereSoon: () => Promise.resolve(),
   }
   let opened = 0
   const open = (): Promise<GPUDevice> => {
