@@ -36,10 +36,10 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #if STACKED
   let place = place_of(group.y * 8u);
   var here = false;
-#for m in 0..MT
-  here |= places[min(m0 + $(m)u, p.rows - 1u)] == place;
+#for i in 0..(MT+LANES-1)/LANES
+  here |= places[min(m0 + min($(i*LANES)u + lane, $(MT-1)u), p.rows - 1u)] == place;
 #end
-  let all = select(0u, p.k / 4u, here);
+  let all = select(0u, p.k / 4u, subgroupAny(here));
 #else
   let all = p.k / 4u;
 #endif
@@ -120,18 +120,25 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     }
 #end
   }
-#for m in 0..8*MT/LANES
-  {
-    let row = m0 + $((m-m%4)*LANES/8+m%4)u + 4u * half;
-    if (row < p.rows) {
+  // A row a turn: written out, loads and stores were nine tenths of what the driver compiles. It begins at a 0 that the compiler cannot know, or it would write all turns out (row-block/rows.wgsl).
+  for (var m = p.rows >> 31u; m < $(8*MT/LANES)u; m++) {
+    let row = m0 + (m - m % 4u) * $(LANES/8)u + m % 4u + 4u * half;
+    if (row >= p.rows) { break; }
+#for g in 0..GROUP
+    var out_$(g) = acc_0_$(g);
+#for i in 1..8*MT/LANES
+    out_$(g) = select(out_$(g), acc_$(i)_$(g), m == $(i)u);
+#end
+#end
+#if STACKED
+    let has = places[row] == place;
+#endif
 #for g in 0..GROUP
 #if STACKED
-      xa_$(g)[row * p.rank + r] = select(0.0, acc_$(m)_$(g) * scales[p.scales_$(g) + place], places[row] == place);
+    xa_$(g)[row * p.rank + r] = select(0.0, out_$(g) * scales[p.scales_$(g) + place], has);
 #else
-      xa_$(g)[row * p.rank + r] = acc_$(m)_$(g) * p.scale_$(g);
+    xa_$(g)[row * p.rank + r] = out_$(g) * p.scale_$(g);
 #endif
 #end
-    }
   }
-#end
 }

@@ -8,7 +8,7 @@
 #end
 #end
 #end
-    for (var c = 0u; c < $(K/4)u; c += 2u) {
+    for (var c = zero; c < $(K/4)u; c += 2u) {
 #for i in 0..2*MT/LANES
       let x$(i) = x_$(S)($(i)u, row$(i), c + lane % 2u);
 #end

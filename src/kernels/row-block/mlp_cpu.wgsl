@@ -54,7 +54,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #let G_END = 3
 #let SPAN = 4
 #include "lora_down.wgsl"
-    for (var n0 = 0u; n0 < $(I)u; n0 += $(4*LANES)u) {
+    for (var n0 = zero; n0 < $(I)u; n0 += $(4*LANES)u) {
 #for j in 0..SPAN
       let col$(j) = n0 + 4u * lane + $(j)u;
       let col$(j+SPAN) = col$(j);

@@ -10,7 +10,7 @@
     rstd$(i) = select(rstd$(i), one, row == row$(i));
 #end
   }
-  for (var c = 0u; c < $(H/8)u; c++) {
+  for (var c = zero; c < $(H/8)u; c++) {
     let of_gain = gain[2u * c + lane % 2u];
 #for i in 0..2*MT/LANES
     {

@@ -4,7 +4,7 @@
       var acc_$(r)_$(j) = 0.0;
 #end
 #end
-      for (var c = 0u; c < $(K/8)u; c++) {
+      for (var c = zero; c < $(K/8)u; c++) {
 #for i in 0..2*MT/LANES
         let x$(i) = x_$(S)($(i)u, row$(i), 2u * c + lane % 2u);
 #end

@@ -36,7 +36,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #let G = 0
 #let G_END = 3
 #include "lora_down.wgsl"
-    for (var n0 = 0u; n0 < $(NQ+2*NKV)u; n0 += $(8*LANES)u) {
+    for (var n0 = zero; n0 < $(NQ+2*NKV)u; n0 += $(8*LANES)u) {
       // Of which of the three a tile is, and its columns there.
       let s = u32(n0 >= $(NQ)u) + u32(n0 >= $(NQ+NKV)u);
       let n = select($(NKV)u, $(NQ)u, s == 0u);

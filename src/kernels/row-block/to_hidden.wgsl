@@ -2,7 +2,7 @@
 #let G_END = G+1
 #let SPAN = 8
 #include "lora_down.wgsl"
-    for (var n0 = 0u; n0 < $(H)u; n0 += $(8*LANES)u) {
+    for (var n0 = zero; n0 < $(H)u; n0 += $(8*LANES)u) {
 #for j in 0..NT
       let col$(j) = n0 + 8u * lane + $(j)u;
       let at$(j) = w_at(col$(j));
