@@ -53,11 +53,8 @@ export function widened(format: BlockFormat, data: Uint8Array): Float32Array {
 
 const modules = { attn_q: [256, 256], attn_k: [128, 256], attn_v: [128, 256], attn_output: [256, 256], ffn_gate: [512, 256], ffn_up: [512, 256], ffn_down: [256, 512] } // prettier-ignore
 
-/**
- * A random llama of two layers: each matrix of the layers is of another format, one of the last of F16; embedding in bf16.
- * @param formats those that its matrices take in turn
- */
-export function writeQuantisedGguf(path: string, name: string, formats = quantisedFormats): void {
+/** A random llama of two layers: each matrix of the layers is of another format, one of the last of F16; embedding in bf16. */
+export function writeQuantisedGguf(path: string, name: string): void {
   const random = new Random(hashSeed(name))
   const [hidden, vocabulary] = [256, 96]
   const ones = (n: number) => ({ shape: [n], type: 0, bytes: new Uint8Array(new Float32Array(n).fill(1).buffer) })
@@ -72,7 +69,7 @@ export function writeQuantisedGguf(path: string, name: string, formats = quantis
       const count = shape[0] * shape[1]
       // q, k and v of the first layer are all in blocks, those of the second are not.
       const plain = layer === 1 && module === 'attn_v'
-      const format = formats[next++ % formats.length]
+      const format = quantisedFormats[next++ % quantisedFormats.length]
       tensors[`blk.${layer}.${module}.weight`] = plain
         ? { shape, type: 1, bytes: new Uint8Array(new Float16Array(values(count, 0.05)).buffer) }
         : { shape, type: format.type, bytes: randomBlocks(format, count / format.values, random, false) }

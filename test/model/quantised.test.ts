@@ -66,25 +66,15 @@ test('of a GGUF of all formats as of one that is widened: tokens, log-probabilit
   expect(formats.toSorted()).toEqual(quantisedFormats.map(({ name }) => name).toSorted())
   const linear = [...linearShapes(files.config).values()].reduce((sum, [rows, columns]) => sum + rows * columns, 0)
   expect(values).toBe(linear - 128 * 256)
-  const [plain, held] = [await played(files, {}), await played(files, { quantization: 'gguf' })]
-  expect(plain.numbers.first[0].ids).not.toEqual(plain.numbers.second[0].ids)
-  expect(held.numbers).toEqual(plain.numbers)
-  const kept = await played(files, { quantization: 'gguf' }, { checkpointing: false })
+  for (const facts of [{}, { software: false, subgroupSize: 0 }]) {
+    await withFacts(gpu, facts, async () => {
+      const [plain, held] = [await played(files, {}), await played(files, { quantization: 'gguf' })]
+      expect(plain.numbers.first[0].ids).not.toEqual(plain.numbers.second[0].ids)
+      expect(held.numbers).toEqual(plain.numbers)
+    })
+  }
+  const [plain, kept] = [await played(files, {}), await played(files, { quantization: 'gguf' }, { checkpointing: false })]
   expect(kept.numbers).toEqual(plain.numbers)
-  files.close()
-})
-
-// Of two formats, as the kernels of each take a software adapter a minute to compile.
-test('the same with the kernels of GPUs (of all formats: test/kernels/blocks.test.ts)', async () => {
-  const two = join(dir, 'two.gguf')
-  const formats = quantisedFormats.filter(({ name }) => ['Q4_1', 'Q6_K'].includes(name))
-  writeQuantisedGguf(two, 'two', formats)
-  const files = await openModel(two)
-  await withFacts(gpu, { software: false, subgroupSize: 0 }, async () => {
-    const [plain, held] = [await played(files, {}), await played(files, { quantization: 'gguf' })]
-    expect(plain.numbers.first[0].ids).not.toEqual(plain.numbers.second[0].ids)
-    expect(held.numbers).toEqual(plain.numbers)
-  })
   files.close()
 })
 
