@@ -9,7 +9,7 @@ import { capacityOf, groupsOf, map, within, type Count } from '../../gpu/size.ts
 import { cpuLanes } from '../common/lanes.ts'
 import { weightConstants, weightParams, type Weight } from '../common/weight.ts'
 import type { Extras, Part } from './part.ts'
-import { canStage, stage, stageRows, type Rows } from './stage.ts'
+import { canStage, panelsOf, stage, stagePanels, stageRows, type Rows } from './stage.ts'
 import { tilesOf } from './tiles.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
@@ -175,25 +175,9 @@ export function backwardWeight(
 ): void {
   const { alpha, accumulate, row } = options
   const [n, k, rows] = [dy.columns, x.columns, dy.rows]
-  const { LANES, WIDE } = cpuLanes(gpu)
+  const { LANES } = cpuLanes(gpu)
   if (n >= stagingColumns && k >= stagingColumns && canStage(gpu, dy) && canStage(gpu, x)) {
-    const columnsFirst = k <= n
-    const [RT, TURN] = WIDE ? [64, 4] : [32, 8]
-    const across: [number, number] = [Math.ceil(k / (4 * LANES)), Math.ceil(n / RT)]
-    const most = Math.min(stageRows(gpu, n), stageRows(gpu, k))
-    for (let row0 = 0; row0 < capacityOf(rows); row0 += most) {
-      const count = within(rows, row0, most)
-      const kernel = gpu.kernel(paths.tnStage, {
-        LANES,
-        WIDE,
-        ACCUMULATE: Number(accumulate || row0 > 0),
-        RT,
-        TURN,
-      })
-      const from = [stage(gpu, dy, row0, count, 'dy'), stage(gpu, x, row0, count, 'x')]
-      const params = { rows: count, columns_first: Number(columnsFirst), n, k, out_row: row, alpha }
-      gpu.dispatch(kernel, [...from, dw], params, columnsFirst ? across : (across.toReversed() as [number, number]))
-    }
+    stagedBackwardWeight(gpu, dy, x, dw, options)
     return
   }
   // Lanes take the wider side: a LoRA factor has one of its sides as narrow as the rank.
@@ -207,4 +191,45 @@ export function backwardWeight(
   const groups: [number, number] = [Math.ceil(b.columns / (4 * LANES)), Math.ceil(a.columns / RT)]
   const wide = B_TEX ? stage(gpu, b, 0, rows, 'dy') : b.data
   gpu.dispatch(kernel, [a.data, wide, dw], { rows, ...ofA, ...ofB, out_row: row, alpha }, groups)
+}
+
+/** `backwardWeight` of operands in panels: up to 1,024 rows at once, and of them as many columns as there is room for, so that dW is read and written once for all of those. */
+function stagedBackwardWeight(
+  gpu: Gpu,
+  dy: Rows,
+  x: Rows,
+  dw: GpuBuffer | BufferRange,
+  { alpha, accumulate, row }: { alpha: number; accumulate: boolean; row: number },
+): void {
+  const { LANES, WIDE } = cpuLanes(gpu)
+  const room = panelsOf(gpu, dy.rows)
+  for (let row0 = 0; row0 < capacityOf(dy.rows); row0 += room.rows) {
+    const count = within(dy.rows, row0, room.rows)
+    // A turn of the loop fills no more than the instruction cache.
+    const TURN = WIDE ? 4 : 8
+    const kernel = gpu.kernel(paths.tnStage, { LANES, ACCUMULATE: Number(accumulate || row0 > 0), TURN })
+    for (const ofX of columnsOf(x, room.columns)) {
+      const right = stagePanels(gpu, ofX, row0, count, 'x')
+      for (const ofDy of columnsOf(dy, room.columns)) {
+        const left = stagePanels(gpu, ofDy, row0, count, 'dy')
+        const [n, k] = [ofDy.columns, ofX.columns]
+        const columnsFirst = k <= n
+        const across = [Math.ceil(k / (4 * LANES)), Math.ceil(n / 64)]
+        const heights = { dy_height: left.height, x_height: right.height }
+        const place = { stride: x.columns, out_row: row + ofDy.first, out_column: ofX.first }
+        const params = { rows: count, columns_first: Number(columnsFirst), n, k, ...heights, ...place, alpha }
+        const [down, along] = columnsFirst ? across : across.toReversed()
+        gpu.dispatch(kernel, [left.texture, right.texture, dw], params, [down, along])
+      }
+    }
+  }
+}
+
+/** `source` in parts of at most so many columns; `first` is a part's first one. */
+function columnsOf(source: Rows, most: number): (Rows & { first: number })[] {
+  const parts: (Rows & { first: number })[] = []
+  const { columns, stride = columns, column = 0 } = source
+  for (let first = 0; first < columns; first += most)
+    parts.push({ ...source, stride, column: column + first, columns: Math.min(most, columns - first), first })
+  return parts
 }

@@ -18,6 +18,7 @@ export interface Rows {
 
 interface Stage {
   texture: GpuTexture
+  /** In rows of texels. */
   height: number
   /** What it holds. */
   key: string
@@ -44,24 +45,76 @@ export function stageRows(gpu: Gpu, columns: number): number {
  * @param role tells apart two operands of one kernel
  */
 export function stage(gpu: Gpu, source: Rows, from: number, count: Count, role: string): GpuTexture {
-  const { data, columns, stride = columns, column = 0 } = source
+  const { columns } = source
+  const most = stageRows(gpu, columns)
+  const found = roomFor(gpu, `${role},${columns}`, columns / 4, capacityOf(count), most)
+  if (found.key !== (found.key = keyOf(gpu, source, from, count))) copy(gpu, source, from, count, found.texture, 0, columns)
+  return found.texture
+}
+
+/** Columns of a panel: 16 texels, so 256 bytes of a row. */
+const panelColumns = 64
+/** Rows of a panel at most. A constant, as a sum over rows has one order whatever the capacity of a plan. */
+const panelRows = 1024
+
+/** Rows in panels: column c of row m is in texel (c % 64 / 4, c / 64 * height + m). */
+export interface Panels {
+  texture: GpuTexture
+  height: number
+}
+
+/** How many rows go through a texture in panels at once, and how many columns of so many. */
+export function panelsOf(gpu: Gpu, rows: Count): { rows: number; height: number; columns: number } {
+  const { maxTexture } = gpu.facts.limits
+  const most = Math.min(panelRows, maxTexture)
+  const height = Math.min(most, powerAbove(capacityOf(rows)))
+  const panels = Math.max(1, Math.floor(Math.min(maxTexture, maxBytes / (panelColumns * 4)) / height))
+  return { rows: most, height, columns: panels * panelColumns }
+}
+
+/** As `stage`, in panels, for kernels that go down the rows; source has at most `panelsOf` columns. */
+export function stagePanels(gpu: Gpu, source: Rows, from: number, count: Count, role: string): Panels {
+  const { columns } = source
+  const { height } = panelsOf(gpu, count)
+  const panels = Math.ceil(columns / panelColumns)
+  const found = roomFor(gpu, `${role} panels`, panelColumns / 4, panels * height, gpu.facts.limits.maxTexture)
+  if (found.key !== (found.key = `${keyOf(gpu, source, from, count)},${columns}`)) {
+    for (let panel = 0; panel < panels; panel++) {
+      const first = panel * panelColumns
+      const own = { ...source, columns: Math.min(panelColumns, columns - first), column: (source.column ?? 0) + first }
+      copy(gpu, { ...own, stride: source.stride ?? columns }, from, count, found.texture, panel * height, own.columns)
+    }
+  }
+  return { texture: found.texture, height }
+}
+
+const powerAbove = (rows: number): number => Math.max(16, 2 ** Math.ceil(Math.log2(rows)))
+
+/** A texture so wide, of at least `height` rows of texels and of `most` at most. */
+function roomFor(gpu: Gpu, name: string, width: number, height: number, most: number): Stage {
   let own = stages.get(gpu)
   if (!own) stages.set(gpu, (own = new Map()))
-  const name = `${role},${columns}`
   const known = (own.get(name) ?? []).filter(({ texture }) => !texture.released)
   own.set(name, known)
-  let found = known.find(({ height }) => height >= capacityOf(count))
+  let found = known.find((one) => one.height >= height)
   if (!found) {
-    const height = Math.min(stageRows(gpu, columns), Math.max(16, 2 ** Math.ceil(Math.log2(capacityOf(count)))))
-    found = { texture: gpu.pool.staging(columns / 4, height), height, key: '' }
+    const made = Math.min(most, powerAbove(height))
+    found = { texture: gpu.pool.staging(width, made), height: made, key: '' }
     known.push(found)
   }
-  const { buffer, offset: start } = rangeOf(data)
+  return found
+}
+
+/** Tells apart what a texture holds. */
+function keyOf(gpu: Gpu, { data, columns, stride = columns, column = 0 }: Rows, from: number, count: Count): string {
+  const { buffer, offset } = rangeOf(data)
+  const first = offset + (from * stride + column) * 4
+  const rows = typeof count === 'number' ? count : `${count.variable.name} ${count.capacity}`
+  return `${gpu.epoch},${buffer.id},${buffer.writes},${first},${stride},${rows}`
+}
+
+function copy(gpu: Gpu, source: Rows, from: number, rows: Count, texture: GpuTexture, y: number, columns: number): void {
+  const { data, stride = columns, column = 0 } = source
   const offset = (from * stride + column) * 4
-  const key = `${gpu.epoch},${buffer.id},${buffer.writes},${start + offset},${stride},${typeof count === 'number' ? count : `${count.variable.name} ${count.capacity}`}`
-  if (found.key !== key) {
-    gpu.copyToTexture(data, found.texture, { offset, bytesPerRow: stride * 4, rows: count, texels: columns / 4 })
-    found.key = key
-  }
-  return found.texture
+  gpu.copyToTexture(data, texture, { offset, bytesPerRow: stride * 4, rows, texels: columns / 4, origin: [0, y] })
 }
