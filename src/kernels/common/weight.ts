@@ -217,3 +217,24 @@ export function slicesOf(weight: Weight, row = 0, rows = weight.rows): { slice: 
   }
   return parts
 }
+
+/**
+ * Records that whole panels of `bytes` each, which lie one after the other from byte `offset` of a buffer on, become panels [first, first + count) of a slice's
+ * texture. It has `fold` of them below each other, then the next beside these.
+ */
+export function copyPanels(
+  gpu: Gpu,
+  source: GpuBuffer,
+  slice: WeightSlice,
+  { first, count, bytes, offset = 0 }: { first: number; count: number; bytes: number; offset?: number },
+): void {
+  const texels = bytes / 16
+  for (let at = 0; at < count;) {
+    const panel = first + at
+    const rows = Math.min(count - at, slice.fold - (panel % slice.fold))
+    const origin: [number, number] = [Math.floor(panel / slice.fold) * texels, panel % slice.fold]
+    const place = { offset: offset + at * bytes, bytesPerRow: bytes, rows, texels, origin }
+    gpu.copyToTexture(source, slice.storage as GpuTexture, place)
+    at += rows
+  }
+}

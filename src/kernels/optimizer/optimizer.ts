@@ -3,8 +3,8 @@ import { fileURLToPath } from 'node:url'
 import type { Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import type { BufferRange } from '../../gpu/gpu.ts'
-import { dispatchFlat, lanes, perRow } from '../common/lanes.ts'
-import { weightParams, type Weight } from '../common/weight.ts'
+import { cpuLanes, dispatchFlat, lanes, perRow } from '../common/lanes.ts'
+import { copyPanels, weightParams, type Weight, type WeightSlice } from '../common/weight.ts'
 import { BLOCK } from './codes.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
@@ -14,6 +14,7 @@ const paths = {
   squares: file('sum_squares.wgsl'),
   norm: file('norm.wgsl'),
   round: file('round_weight.wgsl'),
+  panels: file('round_panels_cpu.wgsl'),
 }
 
 export interface AdamWStep {
@@ -44,7 +45,7 @@ export function adamw(
   s: AdamWStep,
 ): void {
   const bindings = [t.parameters, t.gradients, t.m, t.v, t.norm]
-  const fours = !gpu.facts.software && range.first % 4 === 0 && range.count % 4 === 0
+  const fours = range.first % 4 === 0 && range.count % 4 === 0
   const size = fours ? 4 : 1
   const [first, count] = [range.first / size, range.count / size]
   dispatchFlat(gpu, paths.adamw, { VEC4: Number(fours) }, bindings, { first, count, ...stepParams(s) }, count)
@@ -93,6 +94,10 @@ export function roundWeight(gpu: Gpu, master: GpuBuffer | BufferRange, weight: W
     // Two bf16 share a word: a part that starts or ends inside one would take its neighbour's value along.
     const splits = ((from - slice.row) * k) % 2 !== 0 || (((to - from) * k) % 2 !== 0 && to < slice.row + slice.rows)
     if (weight.bf16 && splits) throw new Error(`${weight.label}: rows ${from} .. ${to} of ${k} values begin or end inside a word`)
+    if (takesPanels(gpu, slice, from, to, k)) {
+      roundPanels(gpu, master, weight, slice, { first: from - row, from: from - slice.row, rows: to - from })
+      continue
+    }
     const BY8 = Number(!gpu.facts.software && !slice.texture && k % 8 === 0)
     const constants = { W_TEX: Number(slice.texture), W_BF16: Number(weight.bf16), BY8 }
     const params = { rows: to - from, k, first_row: from - row, w_row: from - slice.row, ...weightParams(weight, slice) }
@@ -100,4 +105,36 @@ export function roundWeight(gpu: Gpu, master: GpuBuffer | BufferRange, weight: W
     const count = Math.ceil(((to - from) * k) / values)
     dispatchFlat(gpu, paths.round, constants, [master, slice.storage], params, count)
   }
+}
+
+/** Whether rows [from, to) of a texture are whole panels of it, whose width a copy takes. */
+function takesPanels(gpu: Gpu, slice: WeightSlice, from: number, to: number, k: number): boolean {
+  if (!slice.texture || slice.panel !== 8 || k % 16 !== 0 || cpuLanes(gpu).LANES === 0) return false
+  return (from - slice.row) % 8 === 0 && ((to - slice.row) % 8 === 0 || to === slice.row + slice.rows)
+}
+
+/** Bytes that are rounded into a buffer before they are copied. */
+const roundedBytes = 4 << 20
+
+/** Rows of the master from `first` on become rows `from` .. of a texture. */
+function roundPanels(
+  gpu: Gpu,
+  master: GpuBuffer | BufferRange,
+  weight: Weight,
+  slice: WeightSlice,
+  { first, from, rows }: { first: number; from: number; rows: number },
+): void {
+  const k = weight.columns
+  const bytes = k * 8 * (weight.bf16 ? 2 : 4)
+  const all = Math.ceil(rows / 8)
+  const most = Math.min(all, Math.max(1, Math.floor(roundedBytes / bytes)))
+  const kernel = gpu.kernel(paths.panels, { LANES: cpuLanes(gpu).LANES, W_BF16: Number(weight.bf16) })
+  const panels = gpu.pool.acquire(most * bytes, 'rounded panels')
+  for (let at = 0; at < all; at += most) {
+    const count = Math.min(most, all - at)
+    const params = { rows: Math.min(rows - at * 8, count * 8), k, first_row: first + at * 8 }
+    gpu.dispatch(kernel, [master, panels], params, perRow(count))
+    copyPanels(gpu, panels, slice, { first: from / 8 + at, count, bytes })
+  }
+  panels.release()
 }

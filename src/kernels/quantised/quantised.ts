@@ -6,10 +6,10 @@
 import { fileURLToPath } from 'node:url'
 import { GpuError } from '../../gpu/errors.ts'
 import type { Gpu } from '../../gpu/gpu.ts'
-import type { GpuBuffer, GpuTexture } from '../../gpu/pool.ts'
+import type { GpuBuffer } from '../../gpu/pool.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
 import { dispatchFlat, perRow } from '../common/lanes.ts'
-import { allocateTogether, type Weight, type WeightBlocks, type WeightSlice } from '../common/weight.ts'
+import { allocateTogether, copyPanels, type Weight, type WeightBlocks, type WeightSlice } from '../common/weight.ts'
 
 const path = fileURLToPath(new URL('widen.wgsl', import.meta.url))
 
@@ -138,14 +138,8 @@ function widenSlice(gpu: Gpu, weight: Weight, { format, storage }: WeightBlocks,
   if (!mirror) return dispatchFlat(gpu, path, constants, [storage, slice.storage], params, rows * texels)
   const kernel = gpu.kernel(path, { ...constants, PANELS: 1, W_PANEL: panel })
   gpu.dispatch(kernel, [storage, mirror], params, perRow(Math.ceil(rows / panel)))
-  // Whole panels: others' rows in them are as they were. A texture has `fold` of them below each other, then the next beside these.
-  const width = texels * panel
-  const last = Math.ceil((at + rows) / panel)
-  for (let from = Math.floor(at / panel); from < last;) {
-    const count = Math.min(last - from, slice.fold - (from % slice.fold))
-    const origin: [number, number] = [Math.floor(from / slice.fold) * width, from % slice.fold]
-    const place = { offset: from * width * 16, bytesPerRow: width * 16, rows: count, texels: width, origin }
-    gpu.copyToTexture(mirror, slice.storage as GpuTexture, place)
-    from += count
-  }
+  // Whole panels: others' rows in them are as they were.
+  const first = Math.floor(at / panel)
+  const bytes = texels * panel * 16
+  copyPanels(gpu, mirror, slice, { first, count: Math.ceil((at + rows) / panel) - first, bytes, offset: first * bytes })
 }

@@ -1,0 +1,34 @@
+// As round_weight.wgsl, for CPU drivers, into a buffer with the panels of a texture (weight.wgsl), which is then copied into it: a store of a subgroup to a texture
+// costs three times one to a buffer (bench/LOG.md). Rows first_row .. of the master, whose first is the first of panel 0.
+// A workgroup is the 8 rows of a panel and goes along them; of 16 lanes the upper half takes every other texel.
+struct Params { rows: u32, k: u32, first_row: u32 }
+@group(0) @binding(0) var<storage, read> master: array<vec4f>;
+@group(0) @binding(1) var<storage, read_write> panels: array<vec4u>;
+
+/** Nearest, ties to even, in the upper half of each; a NaN stays one. */
+fn rounded(values: vec4f) -> vec4u {
+  let bits = bitcast<vec4u>(values);
+  let nan = (bits & vec4u(0x7fffffffu)) > vec4u(0x7f800000u);
+  return select(bits + 0x7fffu + ((bits >> vec4u(16u)) & vec4u(1u)), bits | vec4u(0x400000u), nan);
+}
+
+@compute @workgroup_size(LANES)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+  let panel = group.x + group.y * 65535u;
+  let row = panel * 8u + lane % 8u;
+  if (row >= p.rows) { return; }
+  let source = (p.first_row + row) * (p.k / 4u);
+  for (var c = lane / 8u; c < p.k / 8u; c += $(LANES / 8)u) {
+    let lo = master[source + 2u * c];
+    let hi = master[source + 2u * c + 1u];
+#if W_BF16
+    let low = rounded(lo);
+    let high = rounded(hi);
+    panels[panel * p.k + c * 8u + lane % 8u] = (vec4u(low.xz, high.xz) >> vec4u(16u)) | (vec4u(low.yw, high.yw) & vec4u(0xffff0000u));
+#else
+    let to = 2u * (panel * p.k + c * 8u) + lane % 8u;
+    panels[to] = bitcast<vec4u>(lo);
+    panels[to + 8u] = bitcast<vec4u>(hi);
+#endif
+  }
+}
