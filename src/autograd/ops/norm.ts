@@ -58,16 +58,19 @@ function normed(tape: Tape, x: Tensor, norm: Norm, more: { turn?: kernels.HeadTu
     residual: residual?.buffer,
   })
   tape.node(y, [x, rstd], (given) => {
-    // The gain's gradient wants it turned back.
-    const dy = trained && turn ? turnedBack(tape, given, turn) : given.keep()
-    if (trained)
-      kernels.rmsNormGain(gpu, dy.buffer, x.buffer, rstd.buffer, trained.store.gradient(trained.gain), groups, channels)
+    const dgain = trained?.store.gradient(trained.gain)
+    const atOnce = dgain && x.needsGrad && kernels.takesGain(gpu, channels)
+    // Where the gain's gradient is a kernel of its own, that wants it turned back.
+    const apart = dgain && !atOnce
+    const dy = apart && turn ? turnedBack(tape, given, turn) : given.keep()
+    if (apart) kernels.rmsNormGain(gpu, dy.buffer, x.buffer, rstd.buffer, dgain, groups, channels)
     if (x.needsGrad) {
       // What already came down the residual path is added in the same pass.
       const skip = x.grad
       const dx = tape.tensor(x.rows, x.columns, `d ${norm.name}`, false)
-      const t = { dy: dy.buffer, x: x.buffer, gain: norm.gain, rstd: rstd.buffer, dx: dx.buffer, skip: skip?.buffer }
-      kernels.rmsNormBackward(gpu, t, groups, channels, trained ? undefined : turn)
+      const read = { dy: dy.buffer, x: x.buffer, gain: norm.gain, rstd: rstd.buffer, skip: skip?.buffer }
+      const t = { ...read, dx: dx.buffer, dgain: atOnce ? dgain : undefined }
+      kernels.rmsNormBackward(gpu, t, groups, channels, apart ? undefined : turn)
       x.grad = dx
       skip?.drop()
     }

@@ -83,18 +83,36 @@ export function rmsNorm(
   gpu.dispatch(kernel, bindings, { rows, channels, eps, heads: turn?.heads ?? 1 }, groups)
 }
 
-/** dx from dy; `skip` (rows, channels) is added. @param turn dy is that of what was turned */
+/** Rows of which a workgroup of `rmsNormBackward` makes a sum of the gain's gradient: so few that a CPU driver's threads share what there is. */
+const GAIN_ROWS = 64
+
+/** Whether `rmsNormBackward` makes the gain's gradient, too: on CPU drivers, which have dy and x of narrow rows in registers then. */
+export function takesGain(gpu: Gpu, channels: number): boolean {
+  return gpu.facts.software && shapeOf(gpu, 1, channels).constants.HELD !== 0
+}
+
+/**
+ * dx from dy; `skip` (rows, channels) is added.
+ * @param t.dgain the gain's gradient is added to it (`takesGain`) @param turn dy is that of what was turned
+ */
 export function rmsNormBackward(
   gpu: Gpu,
-  t: { dy: GpuBuffer; x: GpuBuffer; gain: Binding; rstd: GpuBuffer; dx: GpuBuffer; skip?: GpuBuffer },
+  t: { dy: GpuBuffer; x: GpuBuffer; gain: Binding; rstd: GpuBuffer; dx: GpuBuffer; skip?: GpuBuffer; dgain?: Binding },
   rows: Count,
   channels: number,
   turn?: HeadTurn,
 ): void {
   const { constants, groups } = shapeOf(gpu, rows, channels)
-  const kernel = gpu.kernel(paths.backward, { ...constants, SKIP: Number(!!t.skip), TURN: Number(!!turn) })
-  const more = [...(t.skip ? [t.skip] : []), ...(turn ? [turn.info, turn.table] : [])]
-  gpu.dispatch(kernel, [t.dy, t.x, t.gain, t.rstd, t.dx, ...more], { rows, channels, heads: turn?.heads ?? 1 }, groups)
+  const flags = { SKIP: Number(!!t.skip), TURN: Number(!!turn), GAIN: Number(!!t.dgain) }
+  const bindings = [t.dy, t.x, t.gain, t.rstd, t.dx, ...(t.skip ? [t.skip] : []), ...(turn ? [turn.info, turn.table] : [])]
+  const params = { rows, channels, heads: turn?.heads ?? 1 }
+  if (!t.dgain) return gpu.dispatch(gpu.kernel(paths.backward, { ...constants, ...flags }), bindings, params, groups)
+  const parts = groupsOf(rows, GAIN_ROWS)
+  const sums = gpu.pool.acquire(capacityOf(parts) * channels * 4, 'sums of parts')
+  const kernel = gpu.kernel(paths.backward, { ...constants, ...flags, ROWS: GAIN_ROWS })
+  gpu.dispatch(kernel, [...bindings, sums], params, perRow(parts))
+  addColumnSums(gpu, sums, t.dgain, parts, channels)
+  sums.release()
 }
 
 /**

@@ -1,6 +1,7 @@
 // Backward of RMSNorm to its input: dx[t,c] = rstd * (dy[c] gain[c] - xhat[c] * mean over c of dy gain xhat), xhat = x * rstd.
 // SKIP: + skip[t,c], the gradient that came past the norm on the residual path. All (rows, channels). LANES invocations a row, lane l sums c = l, l + LANES, ..
 // HELD, ROWS and TURN as in rms_norm.wgsl; with TURN dy is turned back first.
+// GAIN (with HELD): the gradient of the gain as well: parts[group, c] = sum over the group's rows, in order, of dy[t,c] xhat[t,c].
 #if TURN
 struct Params { rows: u32, channels: u32, heads: u32 }
 #else
@@ -18,6 +19,9 @@ struct Params { rows: u32, channels: u32 }
 @group(0) @binding(6) var<storage, read> info: array<vec4u>;
 @group(0) @binding(7) var<storage, read> table: array<vec2f>;
 #endif
+#if GAIN
+@group(0) @binding(8) var<storage, read_write> parts: array<f32>;
+#endif
 #include "lanes.wgsl"
 
 @compute @workgroup_size(LANES)
@@ -27,6 +31,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #for j in 0..HELD
   let gain$(j) = gain[lane + $(j*LANES)u];
 #end
+#if GAIN
+#for j in 0..HELD
+  var dgain$(j) = 0.0;
+#end
+#endif
   for (var row = first; row < min(first + ROWS, p.rows); row++) {
     let at = row * $(HELD*LANES)u + lane;
     let r = rstd[row];
@@ -47,6 +56,9 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #for j in 0..HELD
     let g$(j) = dy$(j) * gain$(j);
     let xhat$(j) = x[at + $(j*LANES)u] * r;
+#if GAIN
+    dgain$(j) = fma(dy$(j), xhat$(j), dgain$(j));
+#endif
 #end
     let sum0 = 0.0;
 #for j in 0..HELD
@@ -61,6 +73,13 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #endif
 #end
   }
+#if GAIN
+  if (first < p.rows) {
+#for j in 0..HELD
+    parts[first / ROWS * $(HELD*LANES)u + lane + $(j*LANES)u] = dgain$(j);
+#end
+  }
+#endif
 #else
   let row = group.x + group.y * 65535u;
   if (row >= p.rows) { return; }
