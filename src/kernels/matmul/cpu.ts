@@ -9,7 +9,7 @@ import { capacityOf, groupsOf, map, within, type Count } from '../../gpu/size.ts
 import { cpuLanes } from '../common/lanes.ts'
 import { weightConstants, weightParams, type Weight } from '../common/weight.ts'
 import type { Extras, Part } from './part.ts'
-import { canStage, panelsOf, stage, stagePanels, stageRows, type Rows } from './stage.ts'
+import { canStage, heldPanels, panelsOf, stage, stagePanels, stageRows, type Rows } from './stage.ts'
 import { tilesOf } from './tiles.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
@@ -147,19 +147,21 @@ export function backwardInput(
   const DY_TEX = Number(k >= stagingColumns && part.rows % 8 === 0 && canStage(gpu, source))
   const TURN = DY_TEX && MT <= 24 ? 2 : 1
   const variant = { LANES, WIDE, MT, BY4, DY_TEX, TURN, ...weightConstants(weight, part.slice, 2), ...flags }
-  const kernel = gpu.kernel(paths.nn, variant)
   const place = { w_row: part.row - part.slice.row, dy_stride: part.width, dy_column: part.column }
   const params = { n: part.rows, k, rank, alpha, ...weightParams(weight, part.slice), ...place }
   const most = DY_TEX ? stageRows(gpu, part.rows) : many
   for (let row0 = 0; row0 < many; row0 += most) {
     const count = within(rows, row0, most)
     const [down, across] = [groupsOf(count, MT), Math.ceil(k / (8 * LANES))]
-    const from = DY_TEX ? stage(gpu, source, row0, count, 'dy') : dy
+    // The gradient of a weight that is trained whole goes before: it has dy in a texture.
+    const held = DY_TEX ? heldPanels(gpu, source, row0, count, 'dy') : undefined
+    const from = held ? held.texture : DY_TEX ? stage(gpu, source, row0, count, 'dy') : dy
     const bindings = [from, dx, part.slice.storage, ...extra]
+    const own = { row0, rows: map(count, (n) => row0 + n), rows_first: Number(rowsFirst), dy_height: held?.height ?? 0 }
     gpu.dispatch(
-      kernel,
+      gpu.kernel(paths.nn, { ...variant, PANELS: Number(!!held) }),
       bindings,
-      { ...params, row0, rows: map(count, (n) => row0 + n), rows_first: Number(rowsFirst) },
+      { ...params, ...own },
       rowsFirst ? [down, across] : [across, down],
     )
   }

@@ -5,9 +5,9 @@
 // Order of the sum: four n at a time, summed by themselves and then added to the total (see nt_cpu.wgsl), then r likewise.
 // A slice of W: rows w_row .. w_row + n of its storage belong to columns dy_column .. of dy, whose rows are dy_stride apart.
 // BY4: n, dy_stride and dy_column are multiples of 4; else dy is read value by value, with zeros past n.
-// DY_TEX: columns dy_column .. + n of dy are staged in a texture (stage.ts), whose first row is row0 of dy; n is a multiple of 4 * TURN.
+// DY_TEX: columns dy_column .. + n of dy are staged in a texture (stage.ts), whose first row is row0 of dy; n is a multiple of 4 * TURN. PANELS: in panels, dy_height high.
 // rows_first 1: neighbouring workgroups share columns of dx, else rows. Rows row0 .. rows are computed. TURN: how many times 4 n a turn takes; 1 without DY_TEX.
-struct Params { row0: u32, rows: u32, rows_first: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, w_row: u32, dy_stride: u32, dy_column: u32, alpha: f32 }
+struct Params { row0: u32, rows: u32, rows_first: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, w_row: u32, dy_stride: u32, dy_column: u32, dy_height: u32, alpha: f32 }
 #if DY_TEX
 @group(0) @binding(0) var dy: texture_storage_2d<rgba32float, read>;
 #else
@@ -36,7 +36,9 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let c = min(column, p.k / 8u - 1u);
 #for i in 0..(MT+LANES-1)/LANES
   let row$(i) = min(m0 + $(i*LANES)u + lane, p.rows - 1u);
-#if !DY_TEX
+#if DY_TEX
+  let y$(i) = row$(i) - p.row0;
+#else
 #if BY4
   let dy_at$(i) = (row$(i) * p.dy_stride + p.dy_column) / 4u;
 #else
@@ -54,11 +56,19 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #else
   let end = min(m0 + $(MT)u, p.rows);
 #endif
+#if PANELS
+  let height = p.dy_height;
+#endif
   for (var n = 0u; n < p.n; n += $(4*TURN)u) {
+#if PANELS
+    let at = vec2u(n / 4u % 16u, n / 64u * height);
+#else
+    let at = vec2u(n / 4u, 0u);
+#endif
 #for i in 0..(MT+LANES-1)/LANES
 #if DY_TEX
 #for z in 0..TURN
-    let g$(i)_$(z) = textureLoad(dy, vec2u(n / 4u + $(z)u, row$(i) - p.row0));
+    let g$(i)_$(z) = textureLoad(dy, vec2u(at.x + $(z)u, at.y + y$(i)));
 #end
 #else
 #if BY4

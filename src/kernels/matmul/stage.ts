@@ -77,7 +77,7 @@ export function stagePanels(gpu: Gpu, source: Rows, from: number, count: Count, 
   const { columns } = source
   const { height } = panelsOf(gpu, count)
   const panels = Math.ceil(columns / panelColumns)
-  const found = roomFor(gpu, `${role} panels`, panelColumns / 4, panels * height, gpu.facts.limits.maxTexture)
+  const found = roomFor(gpu, panelName(role), panelColumns / 4, panels * height, gpu.facts.limits.maxTexture)
   if (found.key !== (found.key = `${keyOf(gpu, source, from, count)},${columns}`)) {
     for (let panel = 0; panel < panels; panel++) {
       const first = panel * panelColumns
@@ -88,6 +88,17 @@ export function stagePanels(gpu: Gpu, source: Rows, from: number, count: Count, 
   return { texture: found.texture, height }
 }
 
+/** Where `stagePanels` has put these rows already, if they are still there. */
+export function heldPanels(gpu: Gpu, source: Rows, from: number, count: Count, role: string): Panels | undefined {
+  const key = `${keyOf(gpu, source, from, count)},${source.columns}`
+  const found = stages
+    .get(gpu)
+    ?.get(panelName(role))
+    ?.find((one) => one.key === key && !one.texture.released)
+  return found && { texture: found.texture, height: panelsOf(gpu, count).height }
+}
+
+const panelName = (role: string): string => `${role} panels`
 const powerAbove = (rows: number): number => Math.max(16, 2 ** Math.ceil(Math.log2(rows)))
 
 /** A texture so wide, of at least `height` rows of texels and of `most` at most. */
