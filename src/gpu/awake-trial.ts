@@ -12,6 +12,8 @@ const most = 400
 /** Blocks either way from which on most go the way that is faster so far, and how many of them do. */
 const known = 5
 const favoured = 0.75
+/** How many blocks keep cores awake before that: few, as runs of some seconds are over then, and where it is a loss they pay for it. */
+const unknown = 0.25
 /** It is decided earlier by a difference of so many times its standard error. */
 const clear = 3
 /** What keeping cores awake must gain, as a share: it takes power, memory and the host's time. */
@@ -49,7 +51,7 @@ export class AwakeTrial {
   readonly #names = new Map<string, { seen: number; mean: number }>()
   /** The logarithms of what blocks took by what was expected of them: asleep, awake. */
   readonly #sides = [new Sample(), new Sample()]
-  #turn: Turn = { awake: true, block: 0 }
+  #turn: Turn = { awake: false, block: 0 }
   /** Of this block: milliseconds in all, of waits from which something is expected, and what that is. */
   #inBlock = { ms: 0, took: 0, expected: 0 }
   #verdict: boolean | undefined
@@ -67,7 +69,7 @@ export class AwakeTrial {
     this.#inBlock = { ms: 0, took: 0, expected: 0 }
     this.#decide()
     const [asleep, awake] = this.#sides
-    const likely = asleep.count < known || awake.count < known ? 0.5 : this.#gain > 0 ? favoured : 1 - favoured
+    const likely = asleep.count < known || awake.count < known ? unknown : this.#gain > 0 ? favoured : 1 - favoured
     this.#turn = { awake: this.#random() < likely, block: this.#turn.block + 1 }
     return this.#turn
   }

@@ -3,7 +3,7 @@ import { GpuMemoryError } from '../../src/gpu/errors.ts'
 import type { GpuTexture } from '../../src/gpu/pool.ts'
 import { cpuLanes } from '../../src/kernels/common/lanes.ts'
 import { forwardTile } from '../../src/kernels/matmul/cpu.ts'
-import { linear, linearBackwardInput } from '../../src/kernels/matmul/matmul.ts'
+import { linear, linearBackwardInput, linearBackwardWeight } from '../../src/kernels/matmul/matmul.ts'
 import { candidatesOf, setTiles, tileCandidates, tilesOf, usualTiles, type TileName } from '../../src/kernels/matmul/tiles.ts'
 import { add } from '../../src/kernels/elementwise/elementwise.ts'
 import { isRun, modes, openBench, sameBits } from './harness.ts'
@@ -99,6 +99,42 @@ test.runIf(bench.cpu)('more rows than go through a texture at once', async () =>
   await bench.run('nt turns', facts, () => forward({ rows: 97, n: 136, k: 128, residual: true, rank: 8 }))
   await bench.run('nn turns', facts, () => backwardInput({ rows: 97, n: 128, k: 136, rank: 8 }))
   await bench.run('tn turns', facts, () => backwardWeight({ rows: 97, n: 128, k: 128, alpha: 0.5 }))
+})
+
+test.runIf(bench.cpu)('a gradient takes its operands by slices of their columns', async () => {
+  // 1,024 rows of 1,024 columns go into a texture at once.
+  for (const c of [
+    { rows: 1030, n: 1092, k: 64 },
+    { rows: 600, n: 64, k: 1092, alpha: 0.5 },
+  ])
+    await bench.run(`tn ${JSON.stringify(c)}`, {}, () => backwardWeight({ ...c, accumulate: c.n > c.k }))
+})
+
+test.runIf(bench.cpu)('dX reads dy where dW has put it, with the same bits, and not once dy has changed', async () => {
+  await bench.run('panels', {}, async () => {
+    const [rows, n, k] = [37, 192, 128]
+    const { weight } = bench.weight(n, k, true)
+    const [dyData, later] = [bench.normals(rows * n), bench.normals(rows * n)]
+    const [dy, x, dw] = [bench.up(dyData), bench.up(bench.normals(rows * k)), bench.out(n * k)]
+    const dxOf = async (): Promise<Float32Array> => {
+      const dx = bench.out(rows * k)
+      linearBackwardInput(gpu, dy, rows, weight, dx)
+      return await bench.down(dx, rows * k)
+    }
+    const copies = vi.spyOn(gpu, 'copyToTexture')
+    const alone = await dxOf()
+    expect(copies).toHaveBeenCalledTimes(1)
+    linearBackwardWeight(gpu, dy, x, rows, n, k, dw, { accumulate: false })
+    expect(copies.mock.calls.length).toBe(1 + n / 64 + k / 64)
+    sameBits('behind dW', await dxOf(), alone)
+    expect(copies.mock.calls.length).toBe(1 + n / 64 + k / 64)
+    gpu.write(dy, later)
+    const changed = await dxOf()
+    expect(copies.mock.calls.length).toBe(2 + n / 64 + k / 64)
+    copies.mockRestore()
+    linearBackwardWeight(gpu, dy, x, rows, n, k, dw, { accumulate: false })
+    sameBits('behind dW, changed', await dxOf(), changed)
+  })
 })
 
 test.runIf(bench.cpu)("LoRA's thin products: dy from a texture or a buffer, rows that are no multiple of a turn", async () => {

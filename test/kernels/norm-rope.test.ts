@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest'
 import { cpuLanes, fullGpu, lanes } from '../../src/kernels/common/lanes.ts'
-import { addColumnSums, rmsNorm, rmsNormBackward, rmsNormGain, takesTurn } from '../../src/kernels/norm/norm.ts'
+import { addColumnSums, rmsNorm, rmsNormBackward, rmsNormGain, takesGain, takesTurn } from '../../src/kernels/norm/norm.ts'
 import { normRopeIntoCache, rope, ropeIntoCache, takesNormRope } from '../../src/kernels/rope/rope.ts'
 import { bounds, isRun, modes, openBench, sameBits } from './harness.ts'
 
@@ -71,6 +71,12 @@ describe.each(modes.filter(isRun))('RMSNorm, $name', ({ facts, needs }) => {
           await bench.check('dx with skip', dxSkip, wantSkip, bounds.sum)
         }
         await bench.check('dgain', dgain, wantG, bounds.sum, channels === 1 ? Math.sqrt(summed) : undefined)
+        if (!takesGain(gpu, channels)) return
+        const [dxToo, dgainToo] = [bench.out(rows * channels), bench.up(before)]
+        const t = { dy: dyb, x: xb, gain: gb, rstd, dx: dxToo, skip: bench.up(skip), dgain: dgainToo }
+        rmsNormBackward(gpu, t, rows, channels)
+        sameBits('dx with dgain', await bench.down(dxToo, rows * channels), await bench.down(dxSkip, rows * channels))
+        await bench.check('dgain with dx', dgainToo, wantG, bounds.sum)
       })
     }
   })
@@ -248,7 +254,19 @@ test.each(modes.slice(0, 3).filter(isRun))(
         rope(gpu, back, info, table, tokens, heads, headDim, true)
         rmsNormBackward(gpu, { dy: back, x, gain, rstd, dx: wantX }, rows, headDim)
         rmsNormBackward(gpu, { dy: back, x, gain, rstd, dx: wantSkip, skip }, rows, headDim)
+        const [dgain, wantGain] = [0, 1].map(() => bench.up(new Float32Array(headDim)))
+        const [dxGain, withGain] = [bench.out(n), takesGain(gpu, headDim)]
+        if (withGain) {
+          rmsNormBackward(gpu, { dy, x, gain, rstd, dx: dxGain, dgain }, rows, headDim, turn)
+          rmsNormBackward(gpu, { dy: back, x, gain, rstd, dx, dgain: wantGain }, rows, headDim)
+        }
         for (const [name, a, b, length] of [
+          ...(withGain
+            ? ([
+                ['dx with gain', dxGain, wantX, n],
+                ['dgain', dgain, wantGain, headDim],
+              ] as const)
+            : []),
           ['y', y, wantY, n],
           ['rstd', rstd, wantR, rows],
           ['dx', dx, wantX, n],

@@ -11,7 +11,6 @@ const paths = {
   slice: file('softmax_slice.wgsl'),
   part: file('softmax_part.wgsl'),
   join: file('softmax_join.wgsl'),
-  pick: file('pick.wgsl'),
   finish: file('finish.wgsl'),
   dlogits: file('dlogits.wgsl'),
 }
@@ -80,8 +79,7 @@ export function scoreRows(gpu: Gpu, t: ScoredRows, at: ScoreOptions): void {
   }
   if (byRow) {
     const params = { n: vocabulary, column: 0, first: 0, slice: sliceRows }
-    foldSlices({ FIRST: 1, PICK: 0, WHOLE: 1 }, [t.logits, t.stats, inverseTemperature], params)
-    dispatchFlat(gpu, paths.pick, {}, [t.logits, t.targets, inverseTemperature, t.stats], { rows, stride }, rows)
+    foldSlices({ FIRST: 1, PICK: 1, WHOLE: 1 }, [t.logits, t.stats, t.targets, inverseTemperature], params)
   } else {
     for (const { row, rows: n } of vocabularySlices(vocabulary)) {
       const flags = { FIRST: Number(row === 0), PICK: 1, WHOLE: 0 }
