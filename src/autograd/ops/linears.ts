@@ -10,7 +10,9 @@ import { loraDown, stackedDown, takesDownNorm, takesLoraDown, type StackLayout }
 import { downRanges, downStride, groupDown, takesDown } from '../../kernels/matmul/group-tile.ts'
 import { groupTier, linearGated, linearGroup, takesNorm, takesRotary } from '../../kernels/matmul/group.ts'
 import type { GroupLora, GroupMember, GroupRotary, GroupTier, InputNorm } from '../../kernels/matmul/group.ts'
+import { jointBackwardInput, jointBackwardWeight, takesJoint } from '../../kernels/matmul/joint.ts'
 import * as matmul from '../../kernels/matmul/matmul.ts'
+import { addColumnSums } from '../../kernels/norm/norm.ts'
 import { normRopeIntoCache, ropeIntoCache, takesNormRope } from '../../kernels/rope/rope.ts'
 import type { Tape } from '../tape.ts'
 import type { Tensor } from '../tensor.ts'
@@ -92,10 +94,56 @@ function nodesOf(
   ys: Tensor[],
   lora: (GroupLora & { tensors: Tensor[] }) | undefined,
 ): void {
+  if (goesBackTogether(tape, projections, ys, lora)) return jointNode(tape, input, projections, ys)
   projections.forEach((projection, i) => {
     // The products with A lie in a tensor each, or all in one.
     const down = lora && { input, xa: lora.xa[i], held: lora.tensors[i] ?? lora.tensors[0] }
     linearNode(tape, { x: input, y: ys[i], down }, projection, {})
+  })
+}
+
+/** Whether projections go back as one: trained whole, or not at all, and all have gradients, as q, k and v have of attention and the two of a gate. */
+function goesBackTogether(tape: Tape, projections: Projection[], ys: Tensor[], lora: GroupLora | undefined): boolean {
+  if (lora || !tape.recording || !ys.every(({ needsGrad }) => needsGrad)) return false
+  const trained = projections.filter((projection) => projection.trained)
+  if (trained.some((projection) => projection.trained!.weight.pieces.length > 1)) return false
+  const alike = trained.length === 0 || trained.length === projections.length
+  return (
+    alike &&
+    takesJoint(
+      tape.gpu,
+      projections.map(({ weight }) => weight),
+    )
+  )
+}
+
+/** A node for each, of which the first, whose turn comes last, does what all of them have to do. */
+function jointNode(tape: Tape, input: Tensor, projections: Projection[], ys: Tensor[]): void {
+  const { gpu } = tape
+  const trained = projections.flatMap((projection) => projection.trained ?? [])
+  const weights = projections.map(({ weight }) => weight)
+  const given: Tensor[] = []
+  const back = (): void => {
+    const gradients = { dys: given.map(({ buffer }) => buffer), rows: input.rows, weights }
+    if (trained.length > 0) {
+      const dws = trained.map(({ store, weight }) => store.gradient(weight))
+      tape.withValues(input, given, ({ buffer }) => jointBackwardWeight(gpu, gradients, buffer, dws))
+      trained.forEach(({ store, bias }, i) => {
+        if (bias) addColumnSums(gpu, given[i].buffer, store.gradient(bias), input.rows, weights[i].rows)
+      })
+    }
+    if (input.needsGrad) {
+      const { grad, accumulate } = tape.gradOf(input)
+      jointBackwardInput(gpu, gradients, grad.buffer, accumulate)
+    }
+    tape.done(...given)
+  }
+  ys.forEach((y, i) => {
+    // What is made again on the way back need not be kept.
+    tape.node(y, trained.length > 0 && !input.whenMadeAgain ? [input] : [], (dy) => {
+      given[i] = dy.keep()
+      if (i === 0) back()
+    })
   })
 }
 

@@ -13,7 +13,7 @@ import { canStage, heldPanels, panelsOf, stage, stagePanels, stageRows, type Row
 import { tilesOf } from './tiles.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
-const paths = {
+export const paths = {
   nt: file('nt_cpu.wgsl'),
   few: file('nt_few_cpu.wgsl'),
   nn: file('nn_cpu.wgsl'),
@@ -114,6 +114,13 @@ function staysWhole(gpu: Gpu, dy: Rows): boolean {
   return many > 512 && canStage(gpu, dy) && many <= stageRows(gpu, dy.columns)
 }
 
+/** Rows of a tile of the product to the input. */
+export function inputTile(gpu: Gpu, rows: number): number {
+  const high = tilesOf(gpu).nnCpu.rows
+  const takesHigh = rows > 16 && covered(rows, high) * (1 - wasted.nn) <= covered(rows, 16)
+  return rows <= 8 ? 8 : takesHigh ? high : 16
+}
+
 /** dx (+)= alpha * (dy W + LoRA) of one part. `extra`: dxa, A. */
 export function backwardInput(
   gpu: Gpu,
@@ -137,10 +144,8 @@ export function backwardInput(
     gpu.dispatch(kernel, bindings, { rows, n: part.rows, k, alpha }, [k / 8, groupsOf(rows, MT)])
     return
   }
-  const high = tilesOf(gpu).nnCpu.rows
   const many = capacityOf(rows)
-  const takesHigh = many > 16 && covered(many, high) * (1 - wasted.nn) <= covered(many, 16)
-  const MT = many <= 8 ? 8 : takesHigh ? high : 16
+  const MT = inputTile(gpu, many)
   const BY4 = Number(part.width % 4 === 0 && part.column % 4 === 0 && part.rows % 4 === 0)
   const rowsFirst = part.rows * k * 2 > cachedBytes
   const source: Rows = { data: dy, rows, columns: part.rows, stride: part.width, column: part.column }
@@ -154,7 +159,7 @@ export function backwardInput(
     const count = within(rows, row0, most)
     const [down, across] = [groupsOf(count, MT), Math.ceil(k / (8 * LANES))]
     // The gradient of a weight that is trained whole goes before: it has dy in a texture.
-    const held = DY_TEX ? heldPanels(gpu, source, row0, count, 'dy') : undefined
+    const held = DY_TEX ? heldPanels(gpu, [source], row0, count, 'dy') : undefined
     const from = held ? held.texture : DY_TEX ? stage(gpu, source, row0, count, 'dy') : dy
     const bindings = [from, dx, part.slice.storage, ...extra]
     const own = { row0, rows: map(count, (n) => row0 + n), rows_first: Number(rowsFirst), dy_height: held?.height ?? 0 }
@@ -179,7 +184,7 @@ export function backwardWeight(
   const [n, k, rows] = [dy.columns, x.columns, dy.rows]
   const { LANES } = cpuLanes(gpu)
   if (n >= stagingColumns && k >= stagingColumns && canStage(gpu, dy) && canStage(gpu, x)) {
-    stagedBackwardWeight(gpu, dy, x, dw, options)
+    stagedBackwardWeight(gpu, [dy], x, dw, options)
     return
   }
   // Lanes take the wider side: a LoRA factor has one of its sides as narrow as the rank.
@@ -195,43 +200,52 @@ export function backwardWeight(
   gpu.dispatch(kernel, [a.data, wide, dw], { rows, ...ofA, ...ofB, out_row: row, alpha }, groups)
 }
 
-/** `backwardWeight` of operands in panels: up to 1,024 rows at once, and of them as many columns as there is room for, so that dW is read and written once for all of those. */
-function stagedBackwardWeight(
+/**
+ * `backwardWeight` of operands in panels: up to 1,024 rows at once, and of them as many columns as there is room for, so that dW is read and written once for all of those.
+ * @param dys one below the other in dW; where there are several, they have room together
+ */
+export function stagedBackwardWeight(
   gpu: Gpu,
-  dy: Rows,
+  dys: Rows[],
   x: Rows,
   dw: GpuBuffer | BufferRange,
   { alpha, accumulate, row }: { alpha: number; accumulate: boolean; row: number },
 ): void {
   const { LANES, WIDE } = cpuLanes(gpu)
-  const room = panelsOf(gpu, dy.rows)
-  for (let row0 = 0; row0 < capacityOf(dy.rows); row0 += room.rows) {
-    const count = within(dy.rows, row0, room.rows)
+  const [{ rows }] = dys
+  const room = panelsOf(gpu, rows)
+  const slices = dys.length > 1 ? [dys] : columnsOf(dys[0], room.columns).map((slice) => [slice])
+  for (let row0 = 0; row0 < capacityOf(rows); row0 += room.rows) {
+    const count = within(rows, row0, room.rows)
     // A turn of the loop fills no more than the instruction cache.
     const TURN = WIDE ? 4 : 8
     const kernel = gpu.kernel(paths.tnStage, { LANES, ACCUMULATE: Number(accumulate || row0 > 0), TURN })
+    let column = 0
     for (const ofX of columnsOf(x, room.columns)) {
-      const right = stagePanels(gpu, ofX, row0, count, 'x')
-      for (const ofDy of columnsOf(dy, room.columns)) {
+      const right = stagePanels(gpu, [ofX], row0, count, 'x')
+      let out = row
+      for (const ofDy of slices) {
         const left = stagePanels(gpu, ofDy, row0, count, 'dy')
-        const [n, k] = [ofDy.columns, ofX.columns]
+        const [n, k] = [ofDy.reduce((sum, { columns }) => sum + columns, 0), ofX.columns]
         const columnsFirst = k <= n
         const across = [Math.ceil(k / (4 * LANES)), Math.ceil(n / 64)]
         const heights = { dy_height: left.height, x_height: right.height }
-        const place = { stride: x.columns, out_row: row + ofDy.first, out_column: ofX.first }
+        const place = { stride: x.columns, out_row: out, out_column: column }
         const params = { rows: count, columns_first: Number(columnsFirst), n, k, ...heights, ...place, alpha }
         const [down, along] = columnsFirst ? across : across.toReversed()
         gpu.dispatch(kernel, [left.texture, right.texture, dw], params, [down, along])
+        out += n
       }
+      column += ofX.columns
     }
   }
 }
 
-/** `source` in parts of at most so many columns; `first` is a part's first one. */
-function columnsOf(source: Rows, most: number): (Rows & { first: number })[] {
-  const parts: (Rows & { first: number })[] = []
+/** `source` in parts of at most so many columns. */
+function columnsOf(source: Rows, most: number): Rows[] {
+  const parts: Rows[] = []
   const { columns, stride = columns, column = 0 } = source
   for (let first = 0; first < columns; first += most)
-    parts.push({ ...source, stride, column: column + first, columns: Math.min(most, columns - first), first })
+    parts.push({ ...source, stride, column: column + first, columns: Math.min(most, columns - first) })
   return parts
 }

@@ -1,6 +1,6 @@
 /**
  * Activations in textures, for CPU drivers: such a driver reads a storage texture three times faster than a buffer, and copying rows into one costs a
- * memcpy. Textures are kept, as long as nobody needs their room, and fewer rows take one that was made for more: to make one waits for all that the device
+ * memcpy. Row by row, or in panels of some columns, where a kernel goes down the rows and so reads on in memory. Textures are kept, as long as nobody needs their room, and fewer rows take one that was made for more: to make one waits for all that the device
  * has been sent (seconds, behind a long prompt). A copy is left out where the texture still holds just that.
  */
 import { rangeOf, type Binding, type Gpu } from '../../gpu/gpu.ts'
@@ -53,7 +53,7 @@ export function stage(gpu: Gpu, source: Rows, from: number, count: Count, role: 
 }
 
 /** Columns of a panel: 16 texels, so 256 bytes of a row. */
-const panelColumns = 64
+export const panelColumns = 64
 /** Rows of a panel at most. A constant, as a sum over rows has one order whatever the capacity of a plan. */
 const panelRows = 1024
 
@@ -72,25 +72,30 @@ export function panelsOf(gpu: Gpu, rows: Count): { rows: number; height: number;
   return { rows: most, height, columns: panels * panelColumns }
 }
 
-/** As `stage`, in panels, for kernels that go down the rows; source has at most `panelsOf` columns. */
-export function stagePanels(gpu: Gpu, source: Rows, from: number, count: Count, role: string): Panels {
-  const { columns } = source
+/**
+ * As `stage`, in panels, for kernels that go down the rows: of one operand, or of several side by side, all but the last of whole panels. They have at most
+ * `panelsOf` columns together.
+ */
+export function stagePanels(gpu: Gpu, sources: Rows[], from: number, count: Count, role: string): Panels {
   const { height } = panelsOf(gpu, count)
-  const panels = Math.ceil(columns / panelColumns)
+  const panels = sources.reduce((sum, { columns }) => sum + Math.ceil(columns / panelColumns), 0)
   const found = roomFor(gpu, panelName(role), panelColumns / 4, panels * height, gpu.facts.limits.maxTexture)
-  if (found.key !== (found.key = `${keyOf(gpu, source, from, count)},${columns}`)) {
-    for (let panel = 0; panel < panels; panel++) {
-      const first = panel * panelColumns
-      const own = { ...source, columns: Math.min(panelColumns, columns - first), column: (source.column ?? 0) + first }
-      copy(gpu, { ...own, stride: source.stride ?? columns }, from, count, found.texture, panel * height, own.columns)
+  if (found.key !== (found.key = panelsKey(gpu, sources, from, count))) {
+    let panel = 0
+    for (const source of sources) {
+      const { columns, stride = columns, column = 0 } = source
+      for (let first = 0; first < columns; first += panelColumns, panel++) {
+        const own = { ...source, stride, column: column + first }
+        copy(gpu, own, from, count, found.texture, panel * height, Math.min(panelColumns, columns - first))
+      }
     }
   }
   return { texture: found.texture, height }
 }
 
 /** Where `stagePanels` has put these rows already, if they are still there. */
-export function heldPanels(gpu: Gpu, source: Rows, from: number, count: Count, role: string): Panels | undefined {
-  const key = `${keyOf(gpu, source, from, count)},${source.columns}`
+export function heldPanels(gpu: Gpu, sources: Rows[], from: number, count: Count, role: string): Panels | undefined {
+  const key = panelsKey(gpu, sources, from, count)
   const found = stages
     .get(gpu)
     ?.get(panelName(role))
@@ -98,6 +103,8 @@ export function heldPanels(gpu: Gpu, source: Rows, from: number, count: Count, r
   return found && { texture: found.texture, height: panelsOf(gpu, count).height }
 }
 
+const panelsKey = (gpu: Gpu, sources: Rows[], from: number, count: Count): string =>
+  sources.map((source) => `${keyOf(gpu, source, from, count)},${source.columns}`).join(' ')
 const panelName = (role: string): string => `${role} panels`
 const powerAbove = (rows: number): number => Math.max(16, 2 ** Math.ceil(Math.log2(rows)))
 
