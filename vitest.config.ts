@@ -23,6 +23,8 @@ const kernelsOfLanes = [
   'sampling',
   'lanes',
   'quantised',
+  'joint',
+  'optimizer',
 ].map((name) => `test/kernels/${name}.test.ts`)
 
 export default defineConfig({
