@@ -1,5 +1,6 @@
 /** What is trained of a decoder: the weights that follow their masters, and the adapter as it is. */
-import type { Parameter } from '../autograd/parameters.ts'
+import type { Parameter, ParameterStore } from '../autograd/parameters.ts'
+import type { BufferRange } from '../gpu/gpu.ts'
 import type { Weight } from '../kernels/common/weight.ts'
 import { gainFromOne } from '../kernels/norm/norm.ts'
 import { roundWeight } from '../kernels/optimizer/optimizer.ts'
@@ -9,11 +10,42 @@ import { normsOf, projectionsOf, type Decoder } from './decoder.ts'
 export function refreshWeights(decoder: Decoder): void {
   const { store, gpu } = decoder
   if (!store) return
-  for (const { weight, trained } of trainedMatrices(decoder)) {
-    for (const piece of trained.pieces) roundWeight(gpu, store.value(trained, piece), weight, piece.row, piece.rows)
-  }
+  for (const { weight, master, row, rows } of stretchesOf(store, trainedMatrices(decoder)))
+    roundWeight(gpu, master, weight, row, rows)
   for (const { gain, fromOne, trained, channels } of [...decoder.layers.flatMap(normsOf), decoder.norm])
     if (fromOne && trained) gainFromOne(gpu, store.value(trained.gain), gain, channels)
+}
+
+/** Rows of a weight and where their master lies. */
+interface Stretch {
+  weight: Weight
+  master: BufferRange
+  row: number
+  rows: number
+}
+
+/** All rows of all matrices; those of which one lies below the other, master and copy both, together: a narrow model's take less than a dispatch. */
+function stretchesOf(store: ParameterStore, matrices: { weight: Weight; trained: Parameter }[]): Stretch[] {
+  const stretches: Stretch[] = []
+  for (const { weight, trained } of matrices) {
+    for (const piece of trained.pieces) {
+      const master = store.value(trained, piece)
+      const last = stretches.at(-1)
+      if (last && follows(last, weight, master)) {
+        last.rows += weight.rows
+        last.weight = { ...last.weight, rows: last.weight.rows + weight.rows }
+        last.master = { ...last.master, bytes: last.master.bytes + master.bytes }
+      } else stretches.push({ weight, master, row: piece.row, rows: piece.rows })
+    }
+  }
+  return stretches
+}
+
+/** Whether a whole weight begins where a stretch ends. */
+function follows({ weight: before, master: { buffer, offset, bytes } }: Stretch, weight: Weight, master: BufferRange): boolean {
+  const [[first, ...more], [own, ...others]] = [before.slices, weight.slices]
+  if (more.length > 0 || others.length > 0 || first.storage !== own.storage || own.row !== first.row - before.rows) return false
+  return master.buffer === buffer && master.offset === offset + bytes && master.bytes === weight.rows * weight.columns * 4
 }
 
 function trainedMatrices(decoder: Decoder): { weight: Weight; trained: Parameter }[] {
