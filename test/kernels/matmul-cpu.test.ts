@@ -38,6 +38,7 @@ describe.each(modes.filter(isRun))('$name', ({ facts, needs }) => {
     for (const c of [
       { rows: 21, n: 128, k: 192, row: 3, dyStride: 256, dyColumn: 64 },
       { rows: 8, n: 132, k: 128, row: 1, dyStride: 192, dyColumn: 4 },
+      { rows: 21, n: 134, k: 128, row: 2, dyStride: 192, dyColumn: 4 },
     ]) {
       await bench.run(`tn ${JSON.stringify(c)}`, facts, () => backwardWeight({ ...c, accumulate: true, alpha: -2 }))
     }

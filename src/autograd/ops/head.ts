@@ -125,7 +125,7 @@ function strideOf(gpu: Gpu, { weight, trained }: Head): number {
   return gpu.facts.software && trained ? Math.ceil(weight.rows / 64) * 64 : weight.rows
 }
 
-/** Adds a chunk's gradient of the head to the pieces of the bank that hold it: four tokens at a time, and what is left of a vocabulary by itself. */
+/** Adds a chunk's gradient of the head to the pieces of the bank that hold it. */
 function headGradient(
   tape: Tape,
   dlogits: Tensor,
@@ -136,15 +136,8 @@ function headGradient(
   const { gpu } = tape
   const { store, weight } = trained
   for (const piece of weight.pieces) {
-    const fours = piece.rows - (piece.rows % 4)
-    for (const [row, count] of [
-      [0, fours],
-      [fours, piece.rows - fours],
-    ]) {
-      if (count === 0) continue
-      const part = { dyStride: dlogits.columns, dyColumn: piece.row + row, row }
-      const target = store.gradient(weight, piece)
-      matmul.linearBackwardWeight(gpu, dlogits.buffer, x, rows, count, weight.columns, target, part)
-    }
+    const part = { dyStride: dlogits.columns, dyColumn: piece.row }
+    const target = store.gradient(weight, piece)
+    matmul.linearBackwardWeight(gpu, dlogits.buffer, x, rows, piece.rows, weight.columns, target, part)
   }
 }

@@ -3,7 +3,7 @@
 // ENTROPY: entropy_weight x the token's entropy H is taken from the loss; dH/dz[v] = -p (log p + H).
 // logits (rows, stride), columns 0 .. n: tokens first .. first + n of the vocabulary; coefficient, targets, lse start at row first_row.
 // A workgroup has elements of one row: no element must look for its row, which a CPU driver does lane by lane. An element is a token, or VEC4 four of them;
-// an invocation does PER of them, 64 apart.
+// an invocation does PER of them, 64 apart. RAGGED: n is no multiple of 4, but the stride is, and there is room for the last vector: beyond n are zeros then.
 #if ENTROPY
 struct Params { rows: u32, n: u32, stride: u32, first: u32, first_row: u32, inv_temperature: f32, entropy_weight: f32 }
 #else
@@ -34,7 +34,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let entropy_t = entropy[t];
   let entropy_factor = p.entropy_weight * p.inv_temperature;
 #endif
-  let elements = p.n / $(1+3*VEC4)u;
+  let elements = (p.n + $(3*RAGGED)u) / $(1+3*VEC4)u;
   let start = group.x * (64u * PER) + lane;
   for (var c = start; c < min(start + 64u * PER, elements); c += 64u) {
     let e = row * (p.stride / $(1+3*VEC4)u) + c;
@@ -46,9 +46,14 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     let hit = select(0.0, 1.0, c == wanted);
 #endif
 #if ENTROPY
-    logits[e] = factor * (hit - probability) + entropy_factor * (probability * (log_probability + entropy_t));
+    let gradient = factor * (hit - probability) + entropy_factor * (probability * (log_probability + entropy_t));
 #else
-    logits[e] = factor * (hit - probability);
+    let gradient = factor * (hit - probability);
+#endif
+#if RAGGED
+    logits[e] = select(gradient, vec4f(), vec4u(4u * c, 4u * c + 1u, 4u * c + 2u, 4u * c + 3u) >= vec4u(p.n));
+#else
+    logits[e] = gradient;
 #endif
   }
 }

@@ -102,8 +102,10 @@ export function logitsBackward(
   const { row: first, rows: n } = at.slice
   const { stride = n } = at
   const params = { rows: at.rows, n, stride, first, first_row: at.firstRow, inv_temperature: at.inverseTemperature }
-  const [VEC4, PER] = [Number(n % 4 === 0 && stride % 4 === 0), gpu.facts.software ? 16 : 4]
-  const kernel = gpu.kernel(paths.dlogits, { VEC4, PER, ENTROPY: Number(!!bonus) })
+  const VEC4 = Number(stride % 4 === 0 && Math.ceil(n / 4) * 4 <= stride)
+  const RAGGED = Number(VEC4 && n % 4 !== 0)
+  const PER = gpu.facts.software ? 16 : 4
+  const kernel = gpu.kernel(paths.dlogits, { VEC4, RAGGED, PER, ENTROPY: Number(!!bonus) })
   const [down, beyond] = perRow(at.rows)
   const bindings = [t.logits, t.targets, t.lse, t.coefficient, ...(bonus ? [bonus.entropy] : [])]
   gpu.dispatch(kernel, bindings, bonus ? { ...params, entropy_weight: bonus.weight } : params, [

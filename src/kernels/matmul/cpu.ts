@@ -172,7 +172,14 @@ export function backwardInput(
   }
 }
 
-/** dW (+)= alpha * dyᵀ x; widths, strides and columns are multiples of 4. */
+/** Whether `backwardWeight` has both operands in textures: any number of columns of dy will do then, where a row of it has room for whole texels. */
+export function stagesWeight(gpu: Gpu, dy: Rows, x: Rows): boolean {
+  return (
+    dy.columns >= stagingColumns && x.columns >= stagingColumns && x.columns % 4 === 0 && canStage(gpu, dy) && canStage(gpu, x)
+  )
+}
+
+/** dW (+)= alpha * dyᵀ x; widths, strides and columns are multiples of 4, but for dy's width where `stagesWeight`. */
 export function backwardWeight(
   gpu: Gpu,
   dy: Rows,
@@ -183,7 +190,7 @@ export function backwardWeight(
   const { alpha, accumulate, row } = options
   const [n, k, rows] = [dy.columns, x.columns, dy.rows]
   const { LANES } = cpuLanes(gpu)
-  if (n >= stagingColumns && k >= stagingColumns && canStage(gpu, dy) && canStage(gpu, x)) {
+  if (stagesWeight(gpu, dy, x)) {
     stagedBackwardWeight(gpu, [dy], x, dw, options)
     return
   }

@@ -162,8 +162,17 @@ export function linearBackwardWeight(
   options: { alpha?: number; accumulate?: boolean; row?: number; dyStride?: number; dyColumn?: number } = {},
 ): void {
   const { alpha = 1, accumulate = true, row = 0, dyStride = n, dyColumn = 0 } = options
-  const aligned = n % 4 === 0 && k % 4 === 0 && dyStride % 4 === 0 && dyColumn % 4 === 0
-  const tier = cpuLanes(gpu).LANES > 0 && aligned ? cpu : tile
   const ofDy = { data: dy, rows, columns: n, stride: dyStride, column: dyColumn }
-  tier.backwardWeight(gpu, ofDy, { data: x, rows, columns: k }, dw, { alpha, accumulate, row })
+  const ofX = { data: x, rows, columns: k }
+  const aligned = k % 4 === 0 && dyStride % 4 === 0 && dyColumn % 4 === 0
+  const onCpu = cpuLanes(gpu).LANES > 0 && aligned
+  if (n % 4 !== 0 && n > 4 && !(onCpu && cpu.stagesWeight(gpu, ofDy, ofX))) {
+    // The fast kernels take four rows of dW at a time; what is left goes by itself.
+    const fours = n - (n % 4)
+    linearBackwardWeight(gpu, dy, x, rows, fours, k, dw, { ...options, dyStride })
+    const rest = { ...options, row: row + fours, dyStride, dyColumn: dyColumn + fours }
+    return linearBackwardWeight(gpu, dy, x, rows, n - fours, k, dw, rest)
+  }
+  const tier = onCpu && (n % 4 === 0 || n > 4) ? cpu : tile
+  tier.backwardWeight(gpu, ofDy, ofX, dw, { alpha, accumulate, row })
 }

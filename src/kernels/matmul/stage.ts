@@ -29,9 +29,10 @@ const maxBytes = 4 << 20
 /** By role and width, the lowest first. */
 const stages = new WeakMap<Gpu, Map<string, Stage[]>>()
 
-/** Whether rows can be staged: a copy wants them a multiple of 256 bytes apart, and a texture has a largest width. */
+/** Whether rows can be staged: a copy wants them a multiple of 256 bytes apart and takes whole texels, for the last of which there is room, and a texture has a largest width. */
 export function canStage(gpu: Gpu, { data, columns, stride = columns, column = 0 }: Rows): boolean {
-  if (data instanceof GpuTexture || stride % 64 !== 0 || columns % 4 !== 0 || column % 4 !== 0) return false
+  const end = column + Math.ceil(columns / 4) * 4
+  if (data instanceof GpuTexture || stride % 64 !== 0 || end > stride || column % 4 !== 0) return false
   return columns / 4 <= gpu.facts.limits.maxTexture
 }
 
@@ -134,5 +135,5 @@ function keyOf(gpu: Gpu, { data, columns, stride = columns, column = 0 }: Rows, 
 function copy(gpu: Gpu, source: Rows, from: number, rows: Count, texture: GpuTexture, y: number, columns: number): void {
   const { data, stride = columns, column = 0 } = source
   const offset = (from * stride + column) * 4
-  gpu.copyToTexture(data, texture, { offset, bytesPerRow: stride * 4, rows, texels: columns / 4, origin: [0, y] })
+  gpu.copyToTexture(data, texture, { offset, bytesPerRow: stride * 4, rows, texels: Math.ceil(columns / 4), origin: [0, y] })
 }

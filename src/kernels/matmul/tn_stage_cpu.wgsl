@@ -1,5 +1,5 @@
 // Gradient of a weight from operands staged in panels (stage.ts), for CPU drivers with subgroups of LANES, 8 or 16: dW[n,k] (+)= alpha * sum_m dy[m,n] x[m,k]
-// dy (rows, n) and x (rows, k) float32: column c of row m is in texel (c % 64 / 4, c / 64 * height + m). n and k are multiples of 4. ACCUMULATE adds to what dW holds.
+// dy (rows, n) and x (rows, k) float32: column c of row m is in texel (c % 64 / 4, c / 64 * height + m). k is a multiple of 4. ACCUMULATE adds to what dW holds.
 // A workgroup is one subgroup and owns 64 rows of dW x 4 * LANES columns: a lane loads of row m the texels lane, lane + LANES .. of those 64 values of dy, and texel
 // j0 / 4 + lane of x; broadcasts of the former times the latter are an outer product. TURN rows m a turn: an accumulator is written once a turn, and each write is a blend.
 // In panels what a workgroup reads lies in one piece, row after row, which the processor fetches ahead; in whole rows it would be 128 or 256 bytes of each.
@@ -22,7 +22,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let c = min(column, p.k / 4u - 1u);
   let x_at = vec2u(c % 16u, c / 16u * p.x_height);
 #for h in 0..PARTS
-  let dy_at$(h) = vec2u(min(lane + $(h*LANES)u, (p.n - i0) / 4u - 1u), i0 / 64u * p.dy_height);
+  let dy_at$(h) = vec2u(min(lane + $(h*LANES)u, (p.n - i0 + 3u) / 4u - 1u), i0 / 64u * p.dy_height);
 #end
 #for r in 0..64
   var acc_$(r) = vec4f();
@@ -64,7 +64,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #for s in 1..16
     out_$(q) = select(out_$(q), acc_$(4*s+q), i == i0 + $(4*s)u);
 #end
-    if (column < p.k / 4u) {
+    if (column < p.k / 4u && i + $(q)u < p.n) {
       let at = ((p.out_row + i + $(q)u) * p.stride + p.out_column) / 4u + c;
 #if ACCUMULATE
       dw[at] += out_$(q) * p.alpha;
