@@ -28,7 +28,7 @@ describe.runIf(bench.cpu)('layers that go back together', () => {
     // More rows than are staged at once.
     { rows: 1030, widths: [64, 64], k: 64, bf16: true, accumulate: false },
   ])('dX is the sum of all, dW each its own: $rows rows, $widths to $k', async ({ rows, widths, k, bf16, accumulate }) => {
-    await bench.run(`joint ${rows} ${widths} ${k}`, {}, async () => {
+    await bench.run(`joint ${rows} ${widths.join()} ${k}`, {}, async () => {
       const { weights, values, release } = together(widths, k, bf16)
       expect(takesJoint(gpu, weights)).toBe(true)
       const data = widths.map((n) => bench.normals(rows * n))
