@@ -11,7 +11,7 @@ import { embedding } from '../../src/kernels/embedding/embedding.ts'
 import { logitsBackward, scoreRows, statisticsWords } from '../../src/kernels/head/head.ts'
 import { loraDown } from '../../src/kernels/lora/lora.ts'
 import { linear, linearBackwardInput, linearBackwardWeight } from '../../src/kernels/matmul/matmul.ts'
-import { addColumnSums, rmsNorm, rmsNormBackward, rmsNormGain } from '../../src/kernels/norm/norm.ts'
+import { addColumnSums, rmsNorm, rmsNormBackward, rmsNormGain, takesGain } from '../../src/kernels/norm/norm.ts'
 import { rope } from '../../src/kernels/rope/rope.ts'
 import { addRowLists, gatherRows } from '../../src/kernels/rows/rows.ts'
 import { seedWords } from '../seed.ts'
@@ -184,11 +184,13 @@ describe.each(modes)('$name', ({ name: mode, facts, needs }) => {
       () => {
         const [x, dy, skip] = [channels, channels, channels].map((width) => normals(capacity, width))
         const gain = bench.up(bench.normals(channels))
-        const [y, rstd, dx] = [channels, 1, channels].map((width) => output(capacity, width))
-        const [dgain, sums] = [fixed(channels), fixed(channels)]
+        const [y, rstd, dx, dxToo] = [channels, 1, channels, channels].map((width) => output(capacity, width))
+        const [dgain, dgainToo, sums] = [fixed(channels), fixed(channels), fixed(channels)]
         const run = (rows: Count) => {
           rmsNorm(gpu, x, gain, y, rstd, rows, channels, 1e-5)
           rmsNormBackward(gpu, { dy, x, gain, rstd, dx, skip }, rows, channels)
+          if (takesGain(gpu, channels))
+            rmsNormBackward(gpu, { dy, x, gain, rstd, dx: dxToo, skip, dgain: dgainToo }, rows, channels)
           rmsNormGain(gpu, dy, x, rstd, dgain, rows, channels)
           addColumnSums(gpu, dy, sums, rows, channels)
         }

@@ -166,13 +166,14 @@ export function linearBackwardWeight(
   const ofX = { data: x, rows, columns: k }
   const aligned = k % 4 === 0 && dyStride % 4 === 0 && dyColumn % 4 === 0
   const onCpu = cpuLanes(gpu).LANES > 0 && aligned
-  if (n % 4 !== 0 && n > 4 && !(onCpu && cpu.stagesWeight(gpu, ofDy, ofX))) {
-    // The fast kernels take four rows of dW at a time; what is left goes by itself.
+  // The fast kernels take four rows of dW at a time, but for staged operands; what is left goes by itself.
+  const whole = n % 4 === 0 || (onCpu && cpu.stagesWeight(gpu, ofDy, ofX))
+  if (!whole && n > 4) {
     const fours = n - (n % 4)
     linearBackwardWeight(gpu, dy, x, rows, fours, k, dw, { ...options, dyStride })
     const rest = { ...options, row: row + fours, dyStride, dyColumn: dyColumn + fours }
     return linearBackwardWeight(gpu, dy, x, rows, n - fours, k, dw, rest)
   }
-  const tier = onCpu && (n % 4 === 0 || n > 4) ? cpu : tile
+  const tier = onCpu && whole ? cpu : tile
   tier.backwardWeight(gpu, ofDy, ofX, dw, { alpha, accumulate, row })
 }

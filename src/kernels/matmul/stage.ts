@@ -1,7 +1,8 @@
 /**
  * Activations in textures, for CPU drivers: such a driver reads a storage texture three times faster than a buffer, and copying rows into one costs a
- * memcpy. Row by row, or in panels of some columns, where a kernel goes down the rows and so reads on in memory. Textures are kept, as long as nobody needs their room, and fewer rows take one that was made for more: to make one waits for all that the device
- * has been sent (seconds, behind a long prompt). A copy is left out where the texture still holds just that.
+ * memcpy. They lie there row by row, or in panels of some columns, where a kernel goes down the rows and so reads on in memory.
+ * Textures are kept, as long as nobody needs their room, and fewer rows take one that was made for more: to make one waits for all that the device has been
+ * sent (seconds, behind a long prompt). A copy is left out where the texture still holds just that.
  */
 import { rangeOf, type Binding, type Gpu } from '../../gpu/gpu.ts'
 import { GpuTexture } from '../../gpu/pool.ts'
@@ -26,7 +27,7 @@ interface Stage {
 
 /** Bytes of a staging texture at most; more rows go through it in turns. */
 const maxBytes = 4 << 20
-/** By role and width, the lowest first. */
+/** By role and width (of panels: by role), as they were made. */
 const stages = new WeakMap<Gpu, Map<string, Stage[]>>()
 
 /** Whether rows can be staged: a copy wants them a multiple of 256 bytes apart and takes whole texels, for the last of which there is room, and a texture has a largest width. */
