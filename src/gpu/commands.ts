@@ -55,6 +55,11 @@ export function rangeOf(binding: Binding): BufferRange {
   return binding
 }
 
+/** Whether a range begins where another ends. */
+export function follows(before: BufferRange, { buffer, offset }: BufferRange): boolean {
+  return buffer === before.buffer && offset === before.offset + before.bytes
+}
+
 /** The bytes of an array, with zeros up to a multiple of 4. */
 export function paddedBytes(data: ArrayBufferView): Uint8Array<ArrayBuffer> {
   const bytes = new Uint8Array(data.buffer as ArrayBuffer, data.byteOffset, data.byteLength)

@@ -7,7 +7,7 @@
  */
 import { openDevice, type GpuFacts, type OpenDevice, type OpenOptions } from './adapter.ts'
 import { BindGroups } from './bind-groups.ts'
-import { encode, paddedBytes, rangeOf, UniformRing } from './commands.ts'
+import { encode, follows, paddedBytes, rangeOf, UniformRing } from './commands.ts'
 import type { Binding, BufferRange, Command, TextureRows, Workgroups } from './commands.ts'
 import { DeviceErrors, withinMemory } from './device-errors.ts'
 import { GpuError, type DeviceLostError } from './errors.ts'
@@ -24,7 +24,7 @@ import { GpuTrace } from './trace.ts'
 import { WaitClock, type WaitFor } from './waits.ts'
 import type { Constants } from './wgsl.ts'
 
-export { rangeOf, type Binding, type BufferRange, type Plan, type Workgroups }
+export { follows, rangeOf, type Binding, type BufferRange, type Plan, type Workgroups }
 
 /** Commands that go out together at most; more only delays the device. */
 const maxPending = 512

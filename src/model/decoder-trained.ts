@@ -1,7 +1,7 @@
 /** What is trained of a decoder: the weights that follow their masters, and the adapter as it is. */
 import type { Parameter, ParameterStore } from '../autograd/parameters.ts'
-import type { BufferRange } from '../gpu/gpu.ts'
-import type { Weight } from '../kernels/common/weight.ts'
+import { follows, type BufferRange } from '../gpu/gpu.ts'
+import { liesBelow, type Weight } from '../kernels/common/weight.ts'
 import { gainFromOne } from '../kernels/norm/norm.ts'
 import { roundWeight } from '../kernels/optimizer/optimizer.ts'
 import { normsOf, projectionsOf, type Decoder } from './decoder.ts'
@@ -31,7 +31,8 @@ function stretchesOf(store: ParameterStore, matrices: { weight: Weight; trained:
     for (const piece of trained.pieces) {
       const master = store.value(trained, piece)
       const last = stretches.at(-1)
-      if (last && follows(last, weight, master)) {
+      // A piece of a weight of many is not all of it.
+      if (last && piece.rows === weight.rows && liesBelow(last.weight, weight) && follows(last.master, master)) {
         last.rows += weight.rows
         last.weight = { ...last.weight, rows: last.weight.rows + weight.rows }
         last.master = { ...last.master, bytes: last.master.bytes + master.bytes }
@@ -39,13 +40,6 @@ function stretchesOf(store: ParameterStore, matrices: { weight: Weight; trained:
     }
   }
   return stretches
-}
-
-/** Whether a whole weight begins where a stretch ends. */
-function follows({ weight: before, master: { buffer, offset, bytes } }: Stretch, weight: Weight, master: BufferRange): boolean {
-  const [[first, ...more], [own, ...others]] = [before.slices, weight.slices]
-  if (more.length > 0 || others.length > 0 || first.storage !== own.storage || own.row !== first.row - before.rows) return false
-  return master.buffer === buffer && master.offset === offset + bytes && master.bytes === weight.rows * weight.columns * 4
 }
 
 function trainedMatrices(decoder: Decoder): { weight: Weight; trained: Parameter }[] {

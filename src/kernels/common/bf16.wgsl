@@ -1,5 +1,14 @@
-// Eight values of a weight's row. bf16 widens exactly: its bits are the upper half of a float32.
+// Eight values of a weight's row. bf16 widens exactly: its bits are the upper half of a float32. And the way there.
 struct W8 { lo: vec4f, hi: vec4f }
 
 fn widen_lo(u: vec4u) -> vec4f { return vec4f(bitcast<f32>(u.x << 16u), bitcast<f32>(u.x & 0xffff0000u), bitcast<f32>(u.y << 16u), bitcast<f32>(u.y & 0xffff0000u)); }
 fn widen_hi(u: vec4u) -> vec4f { return vec4f(bitcast<f32>(u.z << 16u), bitcast<f32>(u.z & 0xffff0000u), bitcast<f32>(u.w << 16u), bitcast<f32>(u.w & 0xffff0000u)); }
+
+// The nearest bf16, ties to even, in the upper half of each; a NaN stays one.
+fn round_bf16(values: vec4f) -> vec4u {
+  let bits = bitcast<vec4u>(values);
+  let nan = (bits & vec4u(0x7fffffffu)) > vec4u(0x7f800000u);
+  return select(bits + 0x7fffu + ((bits >> vec4u(16u)) & vec4u(1u)), bits | vec4u(0x400000u), nan);
+}
+// Eight values, of which these are the bits, two to a word.
+fn pack_bf16(lo: vec4u, hi: vec4u) -> vec4u { return (vec4u(lo.xz, hi.xz) >> vec4u(16u)) | (vec4u(lo.yw, hi.yw) & vec4u(0xffff0000u)); }

@@ -121,6 +121,11 @@ export function allocateTogether(
   return { weights, owned: [joint] }
 }
 
+/** Whether a weight of `allocateTogether` lies below another in their storage. */
+export function liesBelow(above: Weight, { slices: [slice] }: Weight): boolean {
+  return slice.storage === above.slices[0].storage && slice.row === above.slices[0].row - above.rows
+}
+
 /** Writes all values: bf16 bits for a bf16 weight, float32 otherwise; row-major, rows x columns. */
 export function writeWeight(gpu: Gpu, weight: Weight, data: Uint16Array | Float32Array): void {
   const width = weight.columns

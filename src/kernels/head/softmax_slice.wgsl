@@ -1,6 +1,6 @@
 // One vocabulary slice of the output head, folded into running statistics of each row; logits of the slice are scratch.
 // With z = logits * inv_temperature: stats[t] = (m, s, w, z_target) with m = max z, s = sum exp(z - m), w = sum exp(z - m) (z - m); a larger m
-// rescales s and w (arXiv 1805.02867). FIRST starts the row. PICK: the slice that holds targets[t] also keeps its z.
+// rescales s and w (arXiv 1805.02867). FIRST starts the row. The slice that holds targets[t] also keeps its z.
 // logits (rows, stride): this slice is columns column .. column + n, tokens first .. first + n of the vocabulary. One workgroup a row; lanes take every
 // LANES-th column, slices come in order: a row's bits depend on the vocabulary alone.
 // WHOLE: all n tokens of the vocabulary in one go, `slice` at a time, so with the bits of slices one by one, and an inverse temperature for each row; 0: a row
@@ -8,9 +8,7 @@
 struct Params { rows: u32, n: u32, stride: u32, column: u32, first: u32, slice: u32, inv_temperature: f32 }
 @group(0) @binding(0) var<storage, read> logits: array<f32>;
 @group(0) @binding(1) var<storage, read_write> stats: array<vec4f>;
-#if PICK
 @group(0) @binding(2) var<storage, read> targets: array<u32>;
-#endif
 #if WHOLE
 @group(0) @binding(3) var<storage, read> inv_temperatures: array<f32>;
 #endif
@@ -75,10 +73,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #endif
 #endif
   if (lane == 0u) {
-#if PICK
     let token = targets[row];
     if (token >= p.first && token < p.first + p.n) { out.w = logits[at + token - p.first] * inv; }
-#endif
     stats[row] = out;
   }
 }

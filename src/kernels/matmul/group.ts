@@ -7,7 +7,7 @@ import { rangeOf, type Binding, type BufferRange, type Gpu } from '../../gpu/gpu
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, type Count } from '../../gpu/size.ts'
 import type { CacheData } from '../common/kv-texture.ts'
-import type { Weight, WeightBlocks } from '../common/weight.ts'
+import { liesBelow, type Weight, type WeightBlocks } from '../common/weight.ts'
 import type { Gate } from '../elementwise/elementwise.ts'
 import { widen } from '../quantised/quantised.ts'
 import { readsBlocks } from './blocks.ts'
@@ -68,14 +68,10 @@ export type GroupTier = 'cpu' | 'tile' | 'units'
 export function groupTier(gpu: Gpu, members: GroupMember[], gated: boolean): GroupTier | undefined {
   const [{ weight, bias, b }] = members
   const [slice] = weight.slices
-  let at = 0
-  const follows = ({ weight: { rows, slices } }: GroupMember): boolean => {
-    at += rows
-    return slices[0].row === rows - at
-  }
   const together =
     members.length > 1 &&
-    members.every((m) => m.weight.slices[0].storage === slice.storage && follows(m)) &&
+    slice.row === 0 &&
+    members.slice(1).every((m, i) => liesBelow(members[i].weight, m.weight)) &&
     members.every((m) => (m.bias && rangeOf(m.bias).buffer) === (bias && rangeOf(bias).buffer)) &&
     members.every((m) => m.b?.buffer === b?.buffer)
   if (!together || members.length > 3 || (gated && members.length !== 2)) return undefined

@@ -3,11 +3,11 @@
  * and their weights one below the other in another, so that dX is one sum over all of them, and dW one dispatch where the weights' gradients are one range of a bank.
  * A dispatch less is some 50 us less for such a driver, and dx is not read and written again for each layer.
  */
-import { rangeOf, type BufferRange, type Gpu } from '../../gpu/gpu.ts'
+import { follows, rangeOf, type BufferRange, type Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, groupsOf, map, within, type Count } from '../../gpu/size.ts'
 import { cpuLanes } from '../common/lanes.ts'
-import { weightConstants, weightParams, type Weight } from '../common/weight.ts'
+import { liesBelow, weightConstants, weightParams, type Weight } from '../common/weight.ts'
 import { cachedBytes, inputTile, paths, stagedBackwardWeight, takesCpu } from './cpu.ts'
 import { panelColumns, panelsOf, stagePanels, type Rows } from './stage.ts'
 
@@ -27,11 +27,8 @@ const columnsOf = (weights: Weight[]): number => weights.reduce((sum, { rows }) 
 export function takesJoint(gpu: Gpu, weights: Weight[]): boolean {
   const [{ columns: k, slices, blocks }] = weights
   if (weights.length < 2 || !slices[0].texture || blocks || !takesCpu(gpu, k) || k % panelColumns !== 0) return false
-  let { row } = slices[0]
-  for (const { rows, slices: own } of weights) {
-    if (own.length > 1 || own[0].storage !== slices[0].storage || own[0].row !== row || rows % panelColumns !== 0) return false
-    row -= rows
-  }
+  if (!weights.every(({ rows }) => rows % panelColumns === 0)) return false
+  if (!weights.slice(1).every((weight, i) => liesBelow(weights[i], weight))) return false
   return columnsOf(weights) <= panelsOf(gpu, gpu.facts.limits.maxTexture).columns
 }
 
@@ -69,13 +66,8 @@ export function jointBackwardWeight(gpu: Gpu, gradients: JointGradients, x: GpuB
   const ofX: Rows = { data: x, rows, columns: weights[0].columns }
   const options = { alpha: 1, accumulate: true, row: 0 }
   const ranges = dws.map(rangeOf)
-  const [{ buffer, offset }] = ranges
-  let end = offset
-  const follow = ranges.every((range) => {
-    const follows = range.buffer === buffer && range.offset === end
-    end = range.offset + range.bytes
-    return follows
-  })
-  if (follow) stagedBackwardWeight(gpu, operands(gradients), ofX, { buffer, offset, bytes: end - offset }, options)
-  else operands(gradients).forEach((dy, i) => stagedBackwardWeight(gpu, [dy], ofX, dws[i], options))
+  if (ranges.slice(1).every((range, i) => follows(ranges[i], range))) {
+    const bytes = ranges.reduce((sum, range) => sum + range.bytes, 0)
+    stagedBackwardWeight(gpu, operands(gradients), ofX, { ...ranges[0], bytes }, options)
+  } else operands(gradients).forEach((dy, i) => stagedBackwardWeight(gpu, [dy], ofX, dws[i], options))
 }

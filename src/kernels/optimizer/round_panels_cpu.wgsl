@@ -5,12 +5,7 @@ struct Params { rows: u32, k: u32, first_row: u32 }
 @group(0) @binding(0) var<storage, read> master: array<vec4f>;
 @group(0) @binding(1) var<storage, read_write> panels: array<vec4u>;
 
-/** Nearest, ties to even, in the upper half of each; a NaN stays one. */
-fn rounded(values: vec4f) -> vec4u {
-  let bits = bitcast<vec4u>(values);
-  let nan = (bits & vec4u(0x7fffffffu)) > vec4u(0x7f800000u);
-  return select(bits + 0x7fffu + ((bits >> vec4u(16u)) & vec4u(1u)), bits | vec4u(0x400000u), nan);
-}
+#include "bf16.wgsl"
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
@@ -22,9 +17,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     let lo = master[source + 2u * c];
     let hi = master[source + 2u * c + 1u];
 #if W_BF16
-    let low = rounded(lo);
-    let high = rounded(hi);
-    panels[panel * p.k + c * 8u + lane % 8u] = (vec4u(low.xz, high.xz) >> vec4u(16u)) | (vec4u(low.yw, high.yw) & vec4u(0xffff0000u));
+    panels[panel * p.k + c * 8u + lane % 8u] = pack_bf16(round_bf16(lo), round_bf16(hi));
 #else
     let to = 2u * (panel * p.k + c * 8u) + lane % 8u;
     panels[to] = bitcast<vec4u>(lo);

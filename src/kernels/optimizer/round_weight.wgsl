@@ -22,13 +22,7 @@ struct Params { rows: u32, k: u32, first_row: u32, w_row: u32, w_fold: u32, w_pa
 #endif
 #endif
 #include "flat.wgsl"
-
-fn bf16_bits(v: f32) -> u32 {
-  let u = bitcast<u32>(v);
-  if ((u & 0x7fffffffu) > 0x7f800000u) { return (u >> 16u) | 0x40u; }  // a NaN stays one
-  return (u + 0x7fffu + ((u >> 16u) & 1u)) >> 16u;
-}
-fn pair(a: f32, b: f32) -> u32 { return bf16_bits(a) | (bf16_bits(b) << 16u); }
+#include "bf16.wgsl"
 
 fn one(e: u32) {
 #if BY8
@@ -38,7 +32,7 @@ fn one(e: u32) {
   let lo = master[2u * at];
   let hi = master[2u * at + 1u];
 #if W_BF16
-  w_data[p.w_row * groups + e] = vec4u(pair(lo.x, lo.y), pair(lo.z, lo.w), pair(hi.x, hi.y), pair(hi.z, hi.w));
+  w_data[p.w_row * groups + e] = pack_bf16(round_bf16(lo), round_bf16(hi));
 #else
   let to = 2u * (p.w_row * groups + e);
   w_data[to] = bitcast<vec4u>(lo);
@@ -55,7 +49,9 @@ fn one(e: u32) {
   let first = (panel / p.w_fold) * p.w_texels * p.w_panel + (row + p.w_row) % p.w_panel;
   let y = panel % p.w_fold;
 #if W_BF16
-  textureStore(w_data, vec2u(first + c * p.w_panel, y), vec4u(pair(master[at], master[at + 1u]), pair(master[at + 2u], master[at + 3u]), pair(master[at + 4u], master[at + 5u]), pair(master[at + 6u], master[at + 7u])));
+  let lo = vec4f(master[at], master[at + 1u], master[at + 2u], master[at + 3u]);
+  let hi = vec4f(master[at + 4u], master[at + 5u], master[at + 6u], master[at + 7u]);
+  textureStore(w_data, vec2u(first + c * p.w_panel, y), pack_bf16(round_bf16(lo), round_bf16(hi)));
 #else
   textureStore(w_data, vec2u(first + 2u * c * p.w_panel, y), vec4f(master[at], master[at + 1u], master[at + 2u], master[at + 3u]));
   textureStore(w_data, vec2u(first + (2u * c + 1u) * p.w_panel, y), vec4f(master[at + 4u], master[at + 5u], master[at + 6u], master[at + 7u]));
@@ -66,7 +62,7 @@ fn one(e: u32) {
 #if W_BF16
   if (2u * e >= count) { return; }
   let second = select(0.0, master[min(first + 2u * e + 1u, first + count - 1u)], 2u * e + 1u < count);
-  w_data[p.w_row * p.k / 2u + e] = pair(master[first + 2u * e], second);
+  w_data[p.w_row * p.k / 2u + e] = pack_bf16(round_bf16(vec4f(master[first + 2u * e], second, 0.0, 0.0)), vec4u()).x;
 #else
   if (e >= count) { return; }
   w_data[p.w_row * p.k + e] = master[first + e];

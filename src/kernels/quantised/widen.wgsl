@@ -6,15 +6,14 @@ struct Params { rows: u32, k: u32, first_row: u32, w_row: u32, w_texels: u32, sc
 @group(0) @binding(0) var<storage, read> blocks: array<u32>;
 @group(0) @binding(1) var<storage, read_write> w_data: array<vec4u>;
 #include "blocks.wgsl"
+#include "bf16.wgsl"
 #if !PANELS
 #include "flat.wgsl"
 #endif
 
 fn word_of(which: u32, at: u32) -> u32 { return blocks[at]; }
 fn bits_of(lo: vec4f, hi: vec4f) -> vec4u {
-  let low = rounded(lo);
-  let high = rounded(hi);
-  return (vec4u(low.xz, high.xz) >> vec4u(16u)) | (vec4u(low.yw, high.yw) & vec4u(0xffff0000u));
+  return pack_bf16(rounded(lo), rounded(hi));
 }
 fn values(place: u32, j: u32, s: Stretch, i: u32) -> vec4f { return four(own_words(0u, place, j, i), j, s, i); }
 
