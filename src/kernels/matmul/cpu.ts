@@ -13,7 +13,7 @@ import { canStage, heldPanels, panelsOf, stage, stagePanels, stageRows, type Row
 import { tilesOf } from './tiles.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
-export const paths = {
+const paths = {
   nt: file('nt_cpu.wgsl'),
   few: file('nt_few_cpu.wgsl'),
   nn: file('nn_cpu.wgsl'),
@@ -114,14 +114,10 @@ function staysWhole(gpu: Gpu, dy: Rows): boolean {
   return many > 512 && canStage(gpu, dy) && many <= stageRows(gpu, dy.columns)
 }
 
-/** Rows of a tile of the product to the input. */
-export function inputTile(gpu: Gpu, rows: number): number {
-  const high = tilesOf(gpu).nnCpu.rows
-  const takesHigh = rows > 16 && covered(rows, high) * (1 - wasted.nn) <= covered(rows, 16)
-  return rows <= 8 ? 8 : takesHigh ? high : 16
-}
-
-/** dx (+)= alpha * (dy W + LoRA) of one part. `extra`: dxa, A. */
+/**
+ * dx (+)= alpha * (dy W + LoRA) of one part. `extra`: dxa, A.
+ * @param together what dy is put together from, side by side in a texture, in place of `dy` (joint.ts)
+ */
 export function backwardInput(
   gpu: Gpu,
   dy: Binding,
@@ -130,6 +126,7 @@ export function backwardInput(
   dx: Binding,
   part: Part,
   options: Extras,
+  together?: Rows[],
 ): void {
   const { alpha, rank, flags, extra } = options
   const { LANES, WIDE } = cpuLanes(gpu)
@@ -144,22 +141,28 @@ export function backwardInput(
     gpu.dispatch(kernel, bindings, { rows, n: part.rows, k, alpha }, [k / 8, groupsOf(rows, MT)])
     return
   }
+  const high = tilesOf(gpu).nnCpu.rows
   const many = capacityOf(rows)
-  const MT = inputTile(gpu, many)
+  const takesHigh = many > 16 && covered(many, high) * (1 - wasted.nn) <= covered(many, 16)
+  const MT = many <= 8 ? 8 : takesHigh ? high : 16
   const BY4 = Number(part.width % 4 === 0 && part.column % 4 === 0 && part.rows % 4 === 0)
   const rowsFirst = part.rows * k * 2 > cachedBytes
   const source: Rows = { data: dy, rows, columns: part.rows, stride: part.width, column: part.column }
-  const DY_TEX = Number(k >= stagingColumns && part.rows % 8 === 0 && canStage(gpu, source))
+  const DY_TEX = Number(!!together || (k >= stagingColumns && part.rows % 8 === 0 && canStage(gpu, source)))
   const TURN = DY_TEX && MT <= 24 ? 2 : 1
   const variant = { LANES, WIDE, MT, BY4, DY_TEX, TURN, ...weightConstants(weight, part.slice, 2), ...flags }
   const place = { w_row: part.row - part.slice.row, dy_stride: part.width, dy_column: part.column }
   const params = { n: part.rows, k, rank, alpha, ...weightParams(weight, part.slice), ...place }
-  const most = DY_TEX ? stageRows(gpu, part.rows) : many
+  const most = together ? panelsOf(gpu, rows).rows : DY_TEX ? stageRows(gpu, part.rows) : many
   for (let row0 = 0; row0 < many; row0 += most) {
     const count = within(rows, row0, most)
     const [down, across] = [groupsOf(count, MT), Math.ceil(k / (8 * LANES))]
     // The gradient of a weight that is trained whole goes before: it has dy in a texture.
-    const held = DY_TEX ? heldPanels(gpu, [source], row0, count, 'dy') : undefined
+    const held = together
+      ? stagePanels(gpu, together, row0, count, 'dy')
+      : DY_TEX
+        ? heldPanels(gpu, [source], row0, count, 'dy')
+        : undefined
     const from = held ? held.texture : DY_TEX ? stage(gpu, source, row0, count, 'dy') : dy
     const bindings = [from, dx, part.slice.storage, ...extra]
     const own = { row0, rows: map(count, (n) => row0 + n), rows_first: Number(rowsFirst), dy_height: held?.height ?? 0 }

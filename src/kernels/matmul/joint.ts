@@ -5,11 +5,10 @@
  */
 import { follows, rangeOf, type BufferRange, type Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
-import { capacityOf, groupsOf, map, within, type Count } from '../../gpu/size.ts'
-import { cpuLanes } from '../common/lanes.ts'
-import { liesBelow, weightConstants, weightParams, type Weight } from '../common/weight.ts'
-import { cachedBytes, inputTile, paths, stagedBackwardWeight, takesCpu } from './cpu.ts'
-import { panelColumns, panelsOf, stagePanels, type Rows } from './stage.ts'
+import type { Count } from '../../gpu/size.ts'
+import { liesBelow, type Weight } from '../common/weight.ts'
+import { backwardInput, stagedBackwardWeight, takesCpu } from './cpu.ts'
+import { panelColumns, panelsOf, type Rows } from './stage.ts'
 
 /** Gradients of the outputs, (rows, N_i), of layers with the weights (N_i, K). */
 export interface JointGradients {
@@ -38,26 +37,12 @@ function operands({ dys, rows, weights }: JointGradients): Rows[] {
 
 /** dx (+)= the sum of dy_i W_i, (rows, K); where `takesJoint`. */
 export function jointBackwardInput(gpu: Gpu, gradients: JointGradients, dx: GpuBuffer, accumulate: boolean): void {
-  const { rows, weights } = gradients
+  const { dys, rows, weights } = gradients
   const [weight] = weights
-  const [slice] = weight.slices
-  const { LANES, WIDE } = cpuLanes(gpu)
-  const [k, n, many] = [weight.columns, columnsOf(weights), capacityOf(rows)]
-  const MT = inputTile(gpu, many)
-  const flags = { LORA: 0, ACCUMULATE: Number(accumulate), BY4: 1, DY_TEX: 1, PANELS: 1, TURN: MT <= 24 ? 2 : 1 }
-  const kernel = gpu.kernel(paths.nn, { LANES, WIDE, MT, ...flags, ...weightConstants(weight, slice, 2) })
-  const rowsFirst = n * k * 2 > cachedBytes
-  const across = Math.ceil(k / (8 * LANES))
-  const most = panelsOf(gpu, rows).rows
-  for (let row0 = 0; row0 < many; row0 += most) {
-    const count = within(rows, row0, most)
-    const { texture, height } = stagePanels(gpu, operands(gradients), row0, count, 'dy')
-    const own = { row0, rows: map(count, (m) => row0 + m), rows_first: Number(rowsFirst), dy_height: height }
-    const place = { w_row: -slice.row, dy_stride: n, dy_column: 0, ...weightParams(weight, slice) }
-    const down = groupsOf(count, MT)
-    const params = { n, k, rank: 0, alpha: 1, ...place, ...own }
-    gpu.dispatch(kernel, [texture, dx, slice.storage], params, rowsFirst ? [down, across] : [across, down])
-  }
+  const n = columnsOf(weights)
+  const part = { slice: weight.slices[0], row: 0, rows: n, column: 0, width: n }
+  const options = { alpha: 1, rank: 0, flags: { LORA: 0, ACCUMULATE: Number(accumulate) }, extra: [] }
+  backwardInput(gpu, dys[0], rows, weight, dx, part, options, operands(gradients))
 }
 
 /** dW_i += dy_iᵀ x; x (rows, K); where `takesJoint`. `dws` (N_i, K) in one dispatch, where each begins where the one before it ends. */
