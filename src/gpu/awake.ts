@@ -5,9 +5,8 @@
  * machine gives it back to its host: it wakes late, beside whatever ran there meanwhile. A thread a core that does nothing, at the priority of an idle machine, keeps it:
  * steps of decode take two thirds of the time (bench/LOG.md). OpenMP's threads, and so PyTorch's, spin for 200 ms for the same reason (KMP_BLOCKTIME).
  *
- * Only in a virtual machine under Linux, where no limit of a container counts the time, and from the second second on that a process waits for its device:
- * a short command does not pay for the threads (10 MB each). On some such machines it is a loss, so the first seconds decide (awake-trial.ts), and the threads end where it
- * is. `DAWN_RL_AWAKE=0` leaves cores to sleep, `=1` keeps them awake on any Linux.
+ * Only in a virtual machine under Linux, where no limit of a container counts the time. On some such machines it is a loss, so the first seconds decide (awake-trial.ts), and the threads
+ * end where it is. `DAWN_RL_AWAKE=0` leaves cores to sleep, `=1` keeps them awake on any Linux.
  */
 import { execFile } from 'node:child_process'
 import { readFileSync } from 'node:fs'
@@ -15,10 +14,9 @@ import { availableParallelism, setPriority } from 'node:os'
 import { promisify } from 'node:util'
 import { Worker } from 'node:worker_threads'
 import { awakeThreads } from '../common/cpu-time.ts'
+import type { Help, Wait } from './cores.ts'
 import { AwakeTrial } from './awake-trial.ts'
 
-/** Milliseconds of waiting in all after which threads are started. */
-const startAfter = 1000
 /** Milliseconds that they go on after the device is through: the next work comes soon, or not at all. */
 const lingered = 100
 
@@ -44,51 +42,38 @@ for (;;) {
 /** [0]: how many waits there are that keep cores awake, [1]: whether the threads may begin, [2]: whether they go on for a while after the last wait. */
 const state = new Int32Array(new SharedArrayBuffer(12))
 state[2] = 1
-let waited = 0
-let started = false
 /** While it is tried whether it is a gain. */
 let trial: AwakeTrial | undefined
 let threads: Worker[] = []
 
-/** A wait under way. */
-export interface Wait {
-  /** It is over, or is given up. */
-  rest(): void
-  /** What it was, how long it was behind the wait before it, and for how much work. */
-  took(name: string, ms: number, work: number): void
-}
-
-/** Keeps cores awake for a device that computes on them, until `rest`. */
-export function keepAwake(): Wait {
-  if (!started && waited >= startAfter) {
-    started = true
+/** Keeps cores awake for a device that computes on them, while it is waited for. */
+export const awake: Help = {
+  start(): void {
     if (wanted()) void startThreads()
-  }
-  const turn = trial?.turn()
-  const awake = turn?.awake ?? true
-  if (turn) Atomics.store(state, 2, Number(awake))
-  if (awake) {
-    Atomics.add(state, 0, 1)
-    Atomics.notify(state, 0)
-  }
-  const begin = performance.now()
-  return {
-    rest: () => {
-      waited += performance.now() - begin
-      if (awake) Atomics.sub(state, 0, 1)
-    },
-    took: (name, ms, work) => {
-      const verdict = turn && trial?.took(turn, name, ms, work)
-      if (verdict !== undefined) settle(verdict)
-    },
-  }
+  },
+  wait(): Wait {
+    const turn = trial?.turn()
+    const on = turn?.awake ?? true
+    if (turn) Atomics.store(state, 2, Number(on))
+    if (on) {
+      Atomics.add(state, 0, 1)
+      Atomics.notify(state, 0)
+    }
+    return {
+      rest: () => void (on && Atomics.sub(state, 0, 1)),
+      took: (name, ms, work) => {
+        const verdict = turn && trial?.took(turn, name, ms, work)
+        if (verdict !== undefined) settle(verdict)
+      },
+    }
+  },
 }
 
 /** Ends the trial, and the threads where they are no gain. */
-function settle(awake: boolean): void {
+function settle(on: boolean): void {
   trial = undefined
-  Atomics.store(state, 2, Number(awake))
-  if (!awake) for (const thread of threads.splice(0)) void thread.terminate()
+  Atomics.store(state, 2, Number(on))
+  if (!on) for (const thread of threads.splice(0)) void thread.terminate()
 }
 
 /** Whether cores are worth keeping awake on this machine, by what the system says of it. */

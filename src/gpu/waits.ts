@@ -7,10 +7,10 @@
  * - Nothing is learned from a wait that may have held a kernel's compilation, which this driver does at a kernel's first use: it takes a hundred times as long
  *   as the work, and who has overslept does not learn by how much.
  * - The device works its queue in order, so a wait begins where the one before it ends: a decode step behind a training step sleeps for both.
- * Cores are kept from halting meanwhile (awake.ts).
+ * Meanwhile the system is made to give the driver its cores (cores.ts).
  */
 import { setImmediate as turn } from 'node:timers/promises'
-import { keepAwake } from './awake.ts'
+import { beginWait } from './cores.ts'
 
 export interface WaitFor {
   name: string
@@ -38,7 +38,7 @@ export class WaitClock {
    * @param kernels how many were sent so far that had not been sent before
    */
   async through(wait: WaitFor, start: () => Promise<unknown>, kernels: number): Promise<void> {
-    const awake = keepAwake()
+    const cores = beginWait()
     const begin = performance.now()
     const rates = this.#rates.get(wait.name)
     const expected = (rates ? Math.min(...rates) : 0) * wait.work
@@ -50,7 +50,7 @@ export class WaitClock {
     try {
       await napping(start())
     } finally {
-      awake.rest()
+      cores.rest()
     }
     const end = performance.now()
     // It may have been over before we woke: then its length is unknown, and shorter than what was slept.
@@ -60,7 +60,7 @@ export class WaitClock {
       const work = Math.max(1, wait.work)
       const rate = took / work
       this.#rates.set(wait.name, [rates?.[1] ?? rate, rate])
-      awake.took(wait.name, own, work)
+      cores.took(wait.name, own, work)
     } else this.#compiled = kernels
     this.#done = end
     if (this.#due === due) this.#due = end
