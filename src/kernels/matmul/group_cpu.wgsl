@@ -74,18 +74,25 @@ fn xa_of(s: u32, at: u32) -> vec4f {
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
 #if ROWS_FIRST
   let m0 = p.row0 + group.x * $(MT)u;
-  let tile = group.y;
+  let turn = group.y;
 #else
   let m0 = p.row0 + group.y * $(MT)u;
-  let tile = group.x;
+  let turn = group.x;
 #endif
 #if GATED
   let s = 0u;
-  let n0 = tile * $(SPAN*LANES)u;
+  let n0 = turn * $(SPAN*LANES)u;
 #else
   // Workgroups (columns) from g1 on are of member 1, from g2 on of member 2.
   let g1 = (p.n_0 + $(SPAN*LANES-1)u) / $(SPAN*LANES)u;
   let g2 = g1 + (p.n_1 + $(SPAN*LANES-1)u) / $(SPAN*LANES)u;
+#if KV_FOLD
+  // From both ends in turn: the driver's threads get as many workgroups in a row each, and those that store texels, the last ones, take nearly twice as long.
+  let last = g2 + (p.n_2 + $(SPAN*LANES-1)u) / $(SPAN*LANES)u - 1u;
+  let tile = select(turn / 2u, last - turn / 2u, turn % 2u == 1u);
+#else
+  let tile = turn;
+#endif
   let s = u32(tile >= g1) + u32(tile >= g2);
   let n0 = (tile - pick(s, 0u, g1, g2)) * $(SPAN*LANES)u;
 #endif
