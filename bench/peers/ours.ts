@@ -30,7 +30,7 @@ function sampleOf(ids: number[]): TrainingSample {
 
 /** An engine without an end of sequence, so that both sides make the same number of tokens. */
 const engineOf = (decoder: Decoder, maxSequences: number, maxLength: number): Engine =>
-  new Engine(decoder, { maxSequences, full: true, maxLength, eosTokenIds: [], decode: () => '' })
+  new Engine(decoder, { maxSequences, full: true, prefixCaching: false, maxLength, eosTokenIds: [], decode: () => '' })
 
 async function greedy(engine: Engine, prompts: number[][], tokens: number): Promise<number[][]> {
   const params = sampling({ temperature: 0, max_tokens: tokens })
