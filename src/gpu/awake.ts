@@ -48,6 +48,8 @@ let threads: Worker[] = []
 
 /** Keeps cores awake for a device that computes on them, while it is waited for. */
 export const awake: Help = {
+  // Threads of 10 MB each, and the trial, in which some seconds go the slower way.
+  after: 5000,
   start(): void {
     if (wanted()) void startThreads()
   },

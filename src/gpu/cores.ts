@@ -12,24 +12,21 @@ export interface Wait {
 
 /** Something that may make waits shorter. */
 export interface Help {
-  /** The process has waited long enough for it to pay. */
+  /** Milliseconds of waiting in all after which it starts: a short command does not pay for what it takes. */
+  after: number
   start(): void
   /** A wait begins. */
   wait(): Wait
 }
 
-/** Milliseconds of waiting in all after which helps are started: a short command does not pay for threads (10 MB each) and children. */
-const startAfter = 1000
-const helps = [awake, pinned]
+/** In the order of `after`. */
+const helps: Help[] = [pinned, awake]
 let waited = 0
-let started = false
+let started = 0
 
 /** Gives a device that computes on this machine's cores what makes it faster, until `rest`. */
 export function beginWait(): Required<Wait> {
-  if (!started && waited >= startAfter) {
-    started = true
-    for (const help of helps) help.start()
-  }
+  while (started < helps.length && waited >= helps[started].after) helps[started++].start()
   const waits = helps.map((help) => help.wait())
   const begin = performance.now()
   return {

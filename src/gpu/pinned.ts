@@ -36,6 +36,7 @@ let left = 0
 
 /** Gives the driver's threads a core each, once it is known which they are. */
 export const pinned: Help = {
+  after: 1000,
   start(): void {
     if (process.platform !== 'linux' || process.env.DAWN_RL_PIN === '0') return
     cores = coresOf(readFileSync('/proc/self/status', 'utf8'))
