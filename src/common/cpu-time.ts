@@ -42,3 +42,12 @@ function processTime(): Map<string, number> {
   const [all, own] = [process.cpuUsage(), process.threadCpuUsage()]
   return new Map([['', (all.user + all.system - own.user - own.system) * 1000]])
 }
+
+/** A file of the system's, '' where it cannot be read. */
+export function readOrNothing(path: string): string {
+  try {
+    return readFileSync(path, 'utf8')
+  } catch {
+    return ''
+  }
+}

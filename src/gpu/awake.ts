@@ -9,11 +9,10 @@
  * end where it is. `DAWN_RL_AWAKE=0` leaves cores to sleep, `=1` keeps them awake on any Linux.
  */
 import { execFile } from 'node:child_process'
-import { readFileSync } from 'node:fs'
 import { availableParallelism, setPriority } from 'node:os'
 import { promisify } from 'node:util'
 import { Worker } from 'node:worker_threads'
-import { awakeThreads } from '../common/cpu-time.ts'
+import { awakeThreads, readOrNothing } from '../common/cpu-time.ts'
 import type { Help, Wait } from './cores.ts'
 import { AwakeTrial } from './awake-trial.ts'
 
@@ -88,14 +87,6 @@ export function wanted(setting = process.env.DAWN_RL_AWAKE, read = readOrNothing
   const folders = group.split('/').map((_, i, parts) => parts.slice(0, i + 1).join('/'))
   const limited = folders.some((folder) => /^\d/.test(read(`/sys/fs/cgroup${folder}/cpu.max`)))
   return !limited && !/^[1-9]/.test(read('/sys/fs/cgroup/cpu/cpu.cfs_quota_us'))
-}
-
-function readOrNothing(path: string): string {
-  try {
-    return readFileSync(path, 'utf8')
-  } catch {
-    return ''
-  }
 }
 
 /** One thread for each of the driver's. Without them everything is as right, so no failure here is told. */

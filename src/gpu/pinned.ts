@@ -9,9 +9,9 @@
  * for whoever else runs there. `DAWN_RL_PIN=0` leaves the threads to the system.
  */
 import { execFile } from 'node:child_process'
-import { readFileSync } from 'node:fs'
+import { existsSync } from 'node:fs'
 import { promisify } from 'node:util'
-import { driverSeconds, type CpuTime } from '../common/cpu-time.ts'
+import { driverSeconds, readOrNothing, type CpuTime } from '../common/cpu-time.ts'
 import type { Help } from './cores.ts'
 
 /** Milliseconds of waiting after which it is looked which threads computed meanwhile, and how often at most until it is clear. */
@@ -39,7 +39,7 @@ export const pinned: Help = {
   after: 1000,
   start(): void {
     if (process.platform !== 'linux' || process.env.DAWN_RL_PIN === '0') return
-    cores = coresOf(readFileSync('/proc/self/status', 'utf8'))
+    cores = coresOf(readOrNothing('/proc/self/status'))
     if (cores.length > 1) look(driverSeconds(), mostLooks)
   },
   wait() {
@@ -94,11 +94,9 @@ export function isCrowded(before: Times, now: Times): boolean {
 function timesOf(ids: string[]): Times {
   const times = { ran: 0, stoodInLine: 0 }
   for (const id of ids) {
-    try {
-      const [ran, stood] = readFileSync(`/proc/self/task/${id}/schedstat`, 'utf8').split(' ').map(Number)
-      times.ran += ran
-      times.stoodInLine += stood
-    } catch {}
+    const [ran, stood = 0] = readOrNothing(`/proc/self/task/${id}/schedstat`).split(' ').map(Number)
+    times.ran += ran
+    times.stoodInLine += stood
   }
   return times
 }
@@ -131,7 +129,9 @@ export function coresOf(status: string): number[] {
 async function put(apart: boolean): Promise<void> {
   const masks = cores.map((core) => 1n << BigInt(core))
   const any = masks.reduce((all, mask) => all | mask)
-  // One child for all of them: each that is forked takes its time of a core.
-  const commands = threads.map((id, i) => `taskset -p ${(apart ? masks[i] : any).toString(16)} ${id}`)
+  // The number of one that has ended may be that of another process by now. One child for all of them: each that is forked takes its time of a core.
+  const commands = threads.map((id, i) =>
+    existsSync(`/proc/self/task/${id}`) ? `taskset -p ${(apart ? masks[i] : any).toString(16)} ${id}` : ':',
+  )
   await promisify(execFile)('sh', ['-c', commands.join('; ')]).catch(() => {})
 }
