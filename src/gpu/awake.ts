@@ -5,7 +5,7 @@
  * machine gives it back to its host: it wakes late, beside whatever ran there meanwhile. A thread a core that does nothing, at the priority of an idle machine, keeps it:
  * steps of decode take two thirds of the time (bench/LOG.md). OpenMP's threads, and so PyTorch's, spin for 200 ms for the same reason (KMP_BLOCKTIME).
  *
- * Only in a virtual machine under Linux, where no limit of a container counts the time. On some such machines it is a loss, so the first seconds decide (awake-trial.ts), and the threads
+ * Only in a virtual machine under Linux, where no limit of a container counts the time. On some such machines it is a loss, so it is tried for some seconds (awake-trial.ts), and the threads
  * end where it is. `DAWN_RL_AWAKE=0` leaves cores to sleep, `=1` keeps them awake on any Linux.
  */
 import { execFile } from 'node:child_process'
@@ -13,8 +13,8 @@ import { availableParallelism, setPriority } from 'node:os'
 import { promisify } from 'node:util'
 import { Worker } from 'node:worker_threads'
 import { awakeThreads, readOrNothing } from '../common/cpu-time.ts'
-import type { Help, Wait } from './cores.ts'
 import { AwakeTrial } from './awake-trial.ts'
+import type { Help, Wait } from './cores.ts'
 
 /** Milliseconds that they go on after the device is through: the next work comes soon, or not at all. */
 const lingered = 100

@@ -64,15 +64,11 @@ function look(from: CpuTime, looks: number): void {
     const found = busyThreads(from, now, cores.length)
     if (found) {
       threads = found
-      giveCores()
+      void put(true)
+      watch(timesOf(threads))
     } else if (looks > 0) look(now, looks - 1)
     else next = undefined
   })
-}
-
-function giveCores(): void {
-  void put(true)
-  watch(timesOf(threads))
 }
 
 function watch(before: Times): void {
@@ -80,7 +76,8 @@ function watch(before: Times): void {
     const now = timesOf(threads)
     if (!isCrowded(before, now)) return watch(now)
     void put(false)
-    after(againAfter, giveCores)
+    // Anew: the device, and with it these threads, may be another by then.
+    after(againAfter, () => look(driverSeconds(), mostLooks))
   })
 }
 
