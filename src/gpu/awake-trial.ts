@@ -12,8 +12,8 @@ const most = 400
 /** Blocks either way from which on most go the way that is faster so far, and how many of them do. */
 const known = 5
 const favoured = 0.75
-/** How many blocks keep cores awake before that: few, as runs of some seconds are over then, and where it is a loss they pay for it. */
-const unknown = 0.25
+/** How many blocks go the way that is not expected to be the faster one before that: few, as runs of some seconds are over then. */
+const unexpected = 0.25
 /** It is decided earlier by a difference of so many times its standard error. */
 const clear = 3
 /** What keeping cores awake must gain, as a share: it takes power, memory and the host's time. */
@@ -47,18 +47,25 @@ class Sample {
 /** Two ways for waits to go, in turn, until one is found faster. Every wait asks `turn` as it begins and tells `took` when it is over. */
 export class AwakeTrial {
   readonly #random: () => number
+  /** How many blocks keep cores awake before anything is known. */
+  readonly #unknown: number
   /** Of each name: waits so far, and the mean of what a unit of work took. */
   readonly #names = new Map<string, { seen: number; mean: number }>()
   /** The logarithms of what blocks took by what was expected of them: asleep, awake. */
   readonly #sides = [new Sample(), new Sample()]
-  #turn: Turn = { awake: false, block: 0 }
+  #turn: Turn
   /** Of this block: milliseconds in all, of waits from which something is expected, and what that is. */
   #inBlock = { ms: 0, took: 0, expected: 0 }
   #verdict: boolean | undefined
 
-  /** @param random numbers in [0, 1) */
-  constructor(random: () => number = Math.random) {
+  /**
+   * @param expected whether to keep them awake is expected to be a gain
+   * @param random numbers in [0, 1)
+   */
+  constructor(expected: boolean, random: () => number = Math.random) {
     this.#random = random
+    this.#unknown = expected ? 1 - unexpected : unexpected
+    this.#turn = { awake: expected, block: 0 }
   }
 
   /** The way for a wait that begins now. */
@@ -69,7 +76,7 @@ export class AwakeTrial {
     this.#inBlock = { ms: 0, took: 0, expected: 0 }
     this.#decide()
     const [asleep, awake] = this.#sides
-    const likely = asleep.count < known || awake.count < known ? unknown : this.#gain > 0 ? favoured : 1 - favoured
+    const likely = asleep.count < known || awake.count < known ? this.#unknown : this.#gain > 0 ? favoured : 1 - favoured
     this.#turn = { awake: this.#random() < likely, block: this.#turn.block + 1 }
     return this.#turn
   }

@@ -1,5 +1,5 @@
 /** What is done about the cores of a software adapter's driver while it is waited for: they are kept awake (awake.ts), and each of its threads has one of its own (pinned.ts). */
-import { awake } from './awake.ts'
+import { awake, awakeTried } from './awake.ts'
 import { pinned } from './pinned.ts'
 
 /** A wait under way. */
@@ -15,19 +15,19 @@ export interface Help {
   /** Milliseconds of waiting in all after which it starts: a short command does not pay for what it takes. */
   after: number
   start(): void
-  /** A wait begins. */
-  wait(): Wait
+  /** A wait begins, before `start`, too. */
+  wait?(): Wait
 }
 
 /** In the order of `after`. */
-const helps: Help[] = [pinned, awake]
+const helps: Help[] = [awake, pinned, awakeTried]
 let waited = 0
 let started = 0
 
 /** Gives a device that computes on this machine's cores what makes it faster, until `rest`. */
 export function beginWait(): Required<Wait> {
   while (started < helps.length && waited >= helps[started].after) helps[started++].start()
-  const waits = helps.map((help) => help.wait())
+  const waits = helps.flatMap((help) => help.wait?.() ?? [])
   const begin = performance.now()
   return {
     rest() {

@@ -1,0 +1,68 @@
+/** Cores kept awake by threads that spin on them at the priority of an idle machine (SCHED_IDLE), so that whoever has work there takes them at once. */
+import { execFile } from 'node:child_process'
+import { availableParallelism, setPriority } from 'node:os'
+import { promisify } from 'node:util'
+import { Worker } from 'node:worker_threads'
+import { awakeThreads } from '../common/cpu-time.ts'
+import type { Keeper } from './awake.ts'
+
+/** What one of the threads runs. Plain, since it must not depend on how this file is run. */
+const thread = (lingered: number): string => `
+const { workerData: { state }, parentPort } = require('node:worker_threads')
+parentPort.postMessage(require('node:fs').readlinkSync('/proc/thread-self').split('/').at(-1))
+// Until its priority is the lowest.
+Atomics.wait(state, 1, 0)
+for (;;) {
+  Atomics.wait(state, 0, 0)
+  for (let end = Infinity, now = 0; now < end; ) {
+    for (let i = 0; i < 200; i++) Atomics.pause()
+    now = performance.now()
+    end = Atomics.load(state, 0) ? Infinity : Atomics.load(state, 2) ? Math.min(end, now + ${lingered}) : 0
+  }
+}
+`
+
+/** One thread for each of the driver's, of 10 MB, and at most so many. Undefined where they do not start: without them everything is as right, so no failure here is told. */
+export async function keptByThreads(lingered: number, most: number): Promise<Keeper | undefined> {
+  /** [0]: how many waits there are that keep cores awake, [1]: whether the threads may begin, [2]: whether they go on for a while after the last wait. */
+  const state = new Int32Array(new SharedArrayBuffer(12))
+  state[2] = 1
+  const threads = Array.from({ length: Math.min(availableParallelism(), most) }, () => {
+    const resourceLimits = { maxOldGenerationSizeMb: 16, maxYoungGenerationSizeMb: 1, stackSizeMb: 1 }
+    return new Worker(thread(lingered), { eval: true, workerData: { state }, execArgv: [], env: {}, resourceLimits })
+  })
+  const end = (): void => {
+    for (const thread of threads.splice(0)) void thread.terminate()
+  }
+  const all = await Promise.all(threads.map((worker) => lowest(worker).catch(() => false)))
+  if (!all.every(Boolean)) {
+    end()
+    return undefined
+  }
+  Atomics.store(state, 1, 1)
+  Atomics.notify(state, 1)
+  return {
+    hold(): void {
+      Atomics.add(state, 0, 1)
+      Atomics.notify(state, 0)
+    },
+    release: () => void Atomics.sub(state, 0, 1),
+    linger: (on) => void Atomics.store(state, 2, Number(on)),
+    end,
+  }
+}
+
+/** Gives a thread the priority of an idle machine; where `chrt` (util-linux) is missing, the least of the others. False where the thread has ended. */
+async function lowest(worker: Worker): Promise<boolean> {
+  worker.unref()
+  const id = await new Promise<string | undefined>((resolve) => {
+    worker.once('message', resolve)
+    worker.once('error', () => resolve(undefined))
+  })
+  if (id === undefined) return false
+  awakeThreads.add(id)
+  // Another thread may get its number.
+  worker.once('exit', () => awakeThreads.delete(id))
+  await promisify(execFile)('chrt', ['--idle', '--pid', '0', id]).catch(() => setPriority(Number(id), 19))
+  return true
+}
