@@ -2,7 +2,7 @@
  * What a software adapter's threads lose in each dispatch: the clock's time less the processor's, spread over the cores. Rates by processor time do not show it. The driver gives each of its threads the same
  * number of workgroups in a row, so a dispatch whose last workgroups take longer than its first loses; and each loses what it takes to wake the threads, 20 to 60 us, and some 20 of the timestamps here.
  *
- *     node bench/balance.ts decode|prompts|lora|full [--model models/tiny] [--sequences 32] [--tokens 24] [--top 15]
+ *     node bench/balance.ts decode|prompts|lora|full [--model models/tiny] [--sequences 32] [--prompt 32] [--tokens 24] [--top 15]
  *
  * Runs the work twice, then once more to see which plans it replays; each kind of their dispatches is then replayed by itself, in the order of the layers, so that weights come from memory as they do in a step.
  * Prints milliseconds of the work by kind, most lost first, and one line of JSON.
@@ -14,6 +14,7 @@ import { modelFor } from '../src/bench/shapes.ts'
 import { benchTrainer, loraOptions, randomSamples } from '../src/bench/step.ts'
 import { driverSeconds } from '../src/common/cpu-time.ts'
 import { Random } from '../src/common/random.ts'
+import { beginWait } from '../src/gpu/cores.ts'
 import { Gpu } from '../src/gpu/gpu.ts'
 import { emptyPlan, fill, isEmpty, type Plan } from '../src/gpu/plan.ts'
 import { Engine } from '../src/inference/engine.ts'
@@ -25,10 +26,10 @@ const works = ['decode', 'prompts', 'lora', 'full'] as const
 const text = (value: string) => ({ type: 'string', default: value }) as const
 const { values: flags, positionals } = parseArgs({
   allowPositionals: true,
-  options: { model: text('models/tiny'), sequences: text('32'), tokens: text('24'), top: text('15') },
+  options: { model: text('models/tiny'), sequences: text('32'), prompt: text('32'), tokens: text('24'), top: text('15') },
 })
 const work = works.find((name) => name === positionals[0])
-const [sequences, tokens, top] = [flags.sequences, flags.tokens, flags.top].map(Number)
+const [sequences, promptTokens, tokens, top] = [flags.sequences, flags.prompt, flags.tokens, flags.top].map(Number)
 if (!work) {
   console.error(`The work is one of ${works.join(', ')}: node bench/balance.ts decode`)
   process.exit(2)
@@ -43,9 +44,8 @@ if (!gpu.facts.software) {
 const lora = work === 'lora' ? loraOptions : undefined
 const decoder = await loadDecoder(gpu, files, { round: true, full: work === 'full', lora })
 
-/** All requests at once, each with a prompt of its own of 32 tokens. */
+/** All requests at once, each with a prompt of its own. */
 function generation(model: Decoder, newTokens: number): () => Promise<void> {
-  const promptTokens = 32
   const maxLength = promptTokens + newTokens
   const engine = new Engine(model, {
     maxSequences: sequences,
@@ -97,8 +97,10 @@ async function alone(commands: Plan['commands']): Promise<{ ms: number; cpuMs: n
     const times = await gpu.profile(() => {
       replay({ ...emptyPlan(), commands })
       gpu.flush()
-      // So that this thread takes nothing from them.
+      // As in a run, and so that this thread takes nothing from them.
+      const wait = beginWait()
       Atomics.wait(nobody, 0, 0, pause)
+      wait.rest()
       return Promise.resolve()
     })
     const cpuMs = (driverSeconds(before).seconds * 1000) / availableParallelism()

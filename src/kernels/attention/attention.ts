@@ -1,4 +1,5 @@
 /** Causal, packed, grouped-query attention: forward for training, prefill and decode, and its backward. */
+import { availableParallelism } from 'node:os'
 import { fileURLToPath } from 'node:url'
 import type { Gpu } from '../../gpu/gpu.ts'
 import { GpuTexture, type GpuBuffer } from '../../gpu/pool.ts'
@@ -28,11 +29,19 @@ export interface HeadShape {
   window?: number
 }
 
+/** Of a software adapter's driver, by its default. */
+const threads = availableParallelism()
+
+/** Workgroups that take `each` rows of one of `heads`, as `place_of` (common.wgsl) has them. */
+function workgroups(rows: Count, each: number, heads: number, SPREAD: number): [Count, number, Count] {
+  return SPREAD ? [groupsOf(rows, each * SPREAD), heads, SPREAD] : grid(groupsOf(rows, each), heads)
+}
+
 /** Constants of a head shape. HG: query heads of one kv head that a workgroup takes together, at most 4, a divisor of the group. */
 function constantsOf(
   gpu: Gpu,
   { heads, kvHeads, headDim, window = 0 }: HeadShape,
-): Constants & { LANES: number; C: number; HG: number; WIDE: number } {
+): Constants & { LANES: number; C: number; HG: number; WIDE: number; SPREAD: number } {
   const base = lanes(gpu)
   const group = heads / kvHeads
   const HG = [4, 3, 2, 1].find((n) => group % n === 0)!
@@ -55,6 +64,7 @@ function constantsOf(
     EVEN: Number(DE % base.LANES === 0),
     // GPUs that go through many rows by tiles add up by a tree of their own there.
     TREE: Number(!gpu.facts.software && base.SUBGROUP === 1),
+    SPREAD: gpu.facts.software && threads > 1 ? threads : 0,
   }
 }
 
@@ -187,7 +197,7 @@ export function attention(
       WRITTEN,
       ...alone,
     })
-    const [across, heads, turns] = grid(groupsOf(rows, QR), shape.heads / constants.HG)
+    const [across, heads, turns] = workgroups(rows, QR, shape.heads / constants.HG, constants.SPREAD)
     gpu.dispatch(kernel, bindings, params, alone ? [heads, across, turns] : [across, heads, turns])
   }
   const { QR } = together(gpu, constants)
@@ -208,6 +218,7 @@ export function attention(
       UNROLL: 1,
       SPLIT,
       SPLITS: 1,
+      SPREAD: 0,
     })
     const bound = [t.q, k, v, t.info, t.parts!, t.stats!, paged.pages]
     gpu.dispatch(forward, bound, { ...params, splits }, grid(rows, (shape.heads / constants.HG) * splits))
@@ -265,9 +276,14 @@ export function attentionBackward(
   const [q, k, v, dO] = stage ? [stage('q', t.q), stage('k', t.k), stage('v', t.v), stage('dO', t.dO)] : [t.q, t.k, t.v, t.dO]
   const WRITTEN = TEX * constants.WIDE
   const forQ = gpu.kernel(paths.q, { ...constants, QR, TEX, UNROLL, WRITTEN })
-  gpu.dispatch(forQ, [q, k, v, t.info, dO, t.soft, t.dq], params, grid(groupsOf(rows, QR), shape.heads / constants.HG))
+  gpu.dispatch(
+    forQ,
+    [q, k, v, t.info, dO, t.soft, t.dq],
+    params,
+    workgroups(rows, QR, shape.heads / constants.HG, constants.SPREAD),
+  )
   const { HG: _unused, ...shared } = constants
   const forKv = gpu.kernel(paths.kv, { ...shared, KR, TEX, UNROLL, WRITTEN })
-  gpu.dispatch(forKv, [q, k, v, keyEnd, dO, t.soft, t.dk, t.dv], params, grid(groupsOf(rows, KR), shape.kvHeads))
+  gpu.dispatch(forKv, [q, k, v, keyEnd, dO, t.soft, t.dk, t.dv], params, workgroups(rows, KR, shape.kvHeads, constants.SPREAD))
   seen?.release()
 }

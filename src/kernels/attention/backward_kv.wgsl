@@ -47,9 +47,9 @@ fn end_of(row: u32) -> u32 { return key_end[row]; }
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
 #if WRITTEN
-  let row0 = well_laid(group.x + group.z * 65535u, lane) * $(KR)u;
+  let row0 = well_laid(place_of(group.x, group.z, group.y), lane) * $(KR)u;
 #else
-  let row0 = (group.x + group.z * 65535u) * $(KR)u;
+  let row0 = place_of(group.x, group.z, group.y) * $(KR)u;
 #endif
   if (row0 >= p.rows) { return; }
   let kv_head = group.y;

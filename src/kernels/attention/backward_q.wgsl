@@ -36,9 +36,9 @@ struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
 #if WRITTEN
-  let row0 = well_laid(group.x + group.z * 65535u, lane) * $(QR)u;
+  let row0 = well_laid(place_of(group.x, group.z, group.y), lane) * $(QR)u;
 #else
-  let row0 = (group.x + group.z * 65535u) * $(QR)u;
+  let row0 = place_of(group.x, group.z, group.y) * $(QR)u;
 #endif
   if (row0 >= p.rows) { return; }
   let head0 = group.y * $(HG)u;

@@ -20,3 +20,12 @@ fn key_row(i: vec4u, j: u32) -> u32 { return pages[i.x + j / $(PAGES)u] * $(PAGE
 #else
 fn key_row(i: vec4u, j: u32) -> u32 { return select(i.z + j - i.y, i.x + j, j < i.y); }
 #endif
+// Which place among the rows (of QR or KR) a workgroup has. SPREAD: a CPU driver's threads, of which each takes one part of the workgroups, in their order: `turn` goes slowest, and as later rows see more
+// keys, and rows of one kind lie together, each thread has every SPREAD-th place.
+fn place_of(along: u32, turn: u32, head: u32) -> u32 {
+#if SPREAD
+  return along * $(SPREAD)u + (turn + head) % $(SPREAD)u;
+#else
+  return along + turn * 65535u;
+#endif
+}

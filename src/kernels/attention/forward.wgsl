@@ -48,9 +48,9 @@ struct Params { rows: u32, lanes: u32, elements: u32, splits: u32, scale: f32 }
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
 #if HEADS_FIRST
-  let place = group.y + group.z * 65535u;
+  let place = place_of(group.y, group.z, group.x);
 #else
-  let place = group.x + group.z * 65535u;
+  let place = place_of(group.x, group.z, group.y);
 #endif
 #if WRITTEN
   let row0 = well_laid(place, lane) * $(QR)u;
