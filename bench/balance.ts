@@ -35,6 +35,8 @@ if (!work) {
   process.exit(2)
 }
 
+// Whether cores are kept awake is not tried here, as what is measured would go one way for some kinds and the other for others.
+process.env.DAWN_RL_AWAKE ??= '1'
 const files = await modelFor(flags.model)
 const gpu = await Gpu.open({ wideVectors: gainsByWideVectors([files.config], { trains: true }) })
 if (!gpu.facts.software) {

@@ -14,16 +14,19 @@ fn lanes_sum(lane: u32, value: f32) -> f32 {
 #end
   return v4_0;
 }
+// By integers in the order of the numbers, as each maximum of two float32 asks besides whether one is none.
 fn lanes_max(lane: u32, value: f32) -> f32 {
+  let bits = bitcast<i32>(value);
+  let key = bits ^ ((bits >> 31u) & 0x7fffffff);
 #for i in 0..LANES
-  let v0_$(i) = subgroupBroadcast(value, $(i)u);
+  let v0_$(i) = subgroupBroadcast(key, $(i)u);
 #end
 #for step in 0..4
 #for i in 0..8/2**step
   let v$(step+1)_$(i) = max(v$(step)_$(2*i), v$(step)_$(2*i+1));
 #end
 #end
-  return v4_0;
+  return bitcast<f32>(v4_0 ^ ((v4_0 >> 31u) & 0x7fffffff));
 }
 // Where some lanes are out of a loop already, what they held last counts too: all the same way is taken then for nothing, and never missed.
 fn lanes_any(value: bool) -> bool { return lanes_max(0u, f32(value)) > 0.0; }
