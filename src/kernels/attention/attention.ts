@@ -32,16 +32,23 @@ export interface HeadShape {
 /** Of a software adapter's driver, by its default. */
 const threads = availableParallelism()
 
-/** Workgroups that take `each` rows of one of `heads`, as `place_of` (common.wgsl) has them. */
-function workgroups(rows: Count, each: number, heads: number, SPREAD: number): [Count, number, Count] {
-  return SPREAD ? [groupsOf(rows, each * SPREAD), heads, SPREAD] : grid(groupsOf(rows, each), heads)
+/**
+ * Workgroups that take `each` rows of one of `heads`, and what `place_of` (common.wgsl) has to know of them.
+ */
+function workgroups(gpu: Gpu, rows: Count, each: number, heads: number): { SPREAD: number; groups: [Count, number, Count] } {
+  const SPREAD = gpu.facts.software && threads > 1 ? threads : 0
+  const places = groupsOf(rows, each)
+  const dealt = groupsOf(times(places, heads), SPREAD || 1)
+  return SPREAD && capacityOf(dealt) <= 65535
+    ? { SPREAD, groups: [dealt, 1, SPREAD] }
+    : { SPREAD: 0, groups: grid(places, heads) }
 }
 
 /** Constants of a head shape. HG: query heads of one kv head that a workgroup takes together, at most 4, a divisor of the group. */
 function constantsOf(
   gpu: Gpu,
   { heads, kvHeads, headDim, window = 0 }: HeadShape,
-): Constants & { LANES: number; C: number; HG: number; WIDE: number; SPREAD: number } {
+): Constants & { LANES: number; C: number; HG: number; WIDE: number } {
   const base = lanes(gpu)
   const group = heads / kvHeads
   const HG = [4, 3, 2, 1].find((n) => group % n === 0)!
@@ -64,7 +71,6 @@ function constantsOf(
     EVEN: Number(DE % base.LANES === 0),
     // GPUs that go through many rows by tiles add up by a tree of their own there.
     TREE: Number(!gpu.facts.software && base.SUBGROUP === 1),
-    SPREAD: gpu.facts.software && threads > 1 ? threads : 0,
   }
 }
 
@@ -186,9 +192,11 @@ export function attention(
     const UNROLL = TEX || (QR === 1 && gpu.facts.software) ? 2 : 1
     // A row alone shares keys with the next one at most in a prompt, and they are soon driven out: the heads of a row follow each other, whose keys lie side by side.
     const alone = QR === 1 && 'KV_FOLD' in cached ? { HEADS_FIRST: 1, TOUCH: cached.TILED } : undefined
+    const { SPREAD, groups } = workgroups(gpu, rows, QR, shape.heads / constants.HG)
     const kernel = gpu.kernel(paths.forward, {
       ...constants,
       ...cached,
+      SPREAD,
       QR,
       PACKED: packed(QR),
       TEX,
@@ -197,7 +205,7 @@ export function attention(
       WRITTEN,
       ...alone,
     })
-    const [across, heads, turns] = workgroups(rows, QR, shape.heads / constants.HG, constants.SPREAD)
+    const [across, heads, turns] = groups
     gpu.dispatch(kernel, bindings, params, alone ? [heads, across, turns] : [across, heads, turns])
   }
   const { QR } = together(gpu, constants)
@@ -218,7 +226,6 @@ export function attention(
       UNROLL: 1,
       SPLIT,
       SPLITS: 1,
-      SPREAD: 0,
     })
     const bound = [t.q, k, v, t.info, t.parts!, t.stats!, paged.pages]
     gpu.dispatch(forward, bound, { ...params, splits }, grid(rows, (shape.heads / constants.HG) * splits))
@@ -275,15 +282,12 @@ export function attentionBackward(
   const [TEX, UNROLL] = stage ? [1, 2] : [0, 1]
   const [q, k, v, dO] = stage ? [stage('q', t.q), stage('k', t.k), stage('v', t.v), stage('dO', t.dO)] : [t.q, t.k, t.v, t.dO]
   const WRITTEN = TEX * constants.WIDE
-  const forQ = gpu.kernel(paths.q, { ...constants, QR, TEX, UNROLL, WRITTEN })
-  gpu.dispatch(
-    forQ,
-    [q, k, v, t.info, dO, t.soft, t.dq],
-    params,
-    workgroups(rows, QR, shape.heads / constants.HG, constants.SPREAD),
-  )
+  const forQ = workgroups(gpu, rows, QR, shape.heads / constants.HG)
+  const ofQ = gpu.kernel(paths.q, { ...constants, SPREAD: forQ.SPREAD, QR, TEX, UNROLL, WRITTEN })
+  gpu.dispatch(ofQ, [q, k, v, t.info, dO, t.soft, t.dq], params, forQ.groups)
   const { HG: _unused, ...shared } = constants
-  const forKv = gpu.kernel(paths.kv, { ...shared, KR, TEX, UNROLL, WRITTEN })
-  gpu.dispatch(forKv, [q, k, v, keyEnd, dO, t.soft, t.dk, t.dv], params, workgroups(rows, KR, shape.kvHeads, constants.SPREAD))
+  const forKv = workgroups(gpu, rows, KR, shape.kvHeads)
+  const ofKv = gpu.kernel(paths.kv, { ...shared, SPREAD: forKv.SPREAD, KR, TEX, UNROLL, WRITTEN })
+  gpu.dispatch(ofKv, [q, k, v, keyEnd, dO, t.soft, t.dk, t.dv], params, forKv.groups)
   seen?.release()
 }

@@ -46,13 +46,14 @@ fn end_of(row: u32) -> u32 { return key_end[row]; }
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+  let place = place_of(group, $(KR)u, KV_HEADS);
 #if WRITTEN
-  let row0 = well_laid(place_of(group.x, group.z, group.y), lane) * $(KR)u;
+  let row0 = well_laid(place.x, lane) * $(KR)u;
 #else
-  let row0 = place_of(group.x, group.z, group.y) * $(KR)u;
+  let row0 = place.x * $(KR)u;
 #endif
   if (row0 >= p.rows) { return; }
-  let kv_head = group.y;
+  let kv_head = place.y;
   var last = 0u;
 #for r in 0..KR
   let row_$(r) = min(row0 + $(r)u, p.rows - 1u);

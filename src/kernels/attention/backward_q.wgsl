@@ -35,13 +35,14 @@ struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+  let place = place_of(group, $(QR)u, $(HEADS/HG)u);
 #if WRITTEN
-  let row0 = well_laid(place_of(group.x, group.z, group.y), lane) * $(QR)u;
+  let row0 = well_laid(place.x, lane) * $(QR)u;
 #else
-  let row0 = place_of(group.x, group.z, group.y) * $(QR)u;
+  let row0 = place.x * $(QR)u;
 #endif
   if (row0 >= p.rows) { return; }
-  let head0 = group.y * $(HG)u;
+  let head0 = place.y * $(HG)u;
   let kv_head = head0 / GROUP;
 #include "rows.wgsl"
 #for x in 0..QR*HG

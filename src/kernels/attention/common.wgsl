@@ -20,12 +20,19 @@ fn key_row(i: vec4u, j: u32) -> u32 { return pages[i.x + j / $(PAGES)u] * $(PAGE
 #else
 fn key_row(i: vec4u, j: u32) -> u32 { return select(i.z + j - i.y, i.x + j, j < i.y); }
 #endif
-// Which place among the rows (of QR or KR) a workgroup has. SPREAD: a CPU driver's threads, of which each takes one part of the workgroups, in their order: `turn` goes slowest, and as later rows see more
-// keys, and rows of one kind lie together, each thread has every SPREAD-th place.
-fn place_of(along: u32, turn: u32, head: u32) -> u32 {
+// A workgroup's place among the rows, `each` to a place, and its head of `heads`. SPREAD: a CPU driver's threads, of which each takes one part of the workgroups, in their order. Later rows see more keys, and
+// rows of one kind lie together, so all pairs of rows and heads are dealt out in turn: group.z, which goes slowest, is a thread. It has a head's rows one after the other, or a row's heads (HEADS_FIRST).
+fn place_of(group: vec3u, each: u32, heads: u32) -> vec2u {
 #if SPREAD
-  return along * $(SPREAD)u + (turn + head) % $(SPREAD)u;
+  let pair = group.x * $(SPREAD)u + group.z;
+  let places = (p.rows + each - 1u) / each;
+  if (pair >= places * heads) { return vec2u(places, 0u); }
+#if HEADS_FIRST
+  return vec2u(pair / heads, pair % heads);
 #else
-  return along + turn * 65535u;
+  return vec2u(pair % places, pair / places);
+#endif
+#else
+  return vec2u(group.x + group.z * 65535u, group.y);
 #endif
 }

@@ -48,14 +48,14 @@ struct Params { rows: u32, lanes: u32, elements: u32, splits: u32, scale: f32 }
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
 #if HEADS_FIRST
-  let place = place_of(group.y, group.z, group.x);
+  let place = place_of(group.yxz, $(QR)u, $(HEADS/HG)u);
 #else
-  let place = place_of(group.x, group.z, group.y);
+  let place = place_of(group, $(QR)u, $(HEADS/HG)u);
 #endif
 #if WRITTEN
-  let row0 = well_laid(place, lane) * $(QR)u;
+  let row0 = well_laid(place.x, lane) * $(QR)u;
 #else
-  let row0 = place * $(QR)u;
+  let row0 = place.x * $(QR)u;
 #endif
   if (row0 >= p.rows) { return; }
 #if PART
@@ -73,11 +73,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   if ((split + 1u) * $(SPLIT)u <= lowest(info[row0].w)) { return; }
 #endif
 #else
-#if HEADS_FIRST
-  let head0 = group.x * $(HG)u;
-#else
-  let head0 = group.y * $(HG)u;
-#endif
+  let head0 = place.y * $(HG)u;
 #endif
   let kv_head = head0 / GROUP;
 #include "rows.wgsl"
