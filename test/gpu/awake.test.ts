@@ -1,6 +1,6 @@
 /** Cores that are kept from halting: on which machines, and that it ends with the device's work. */
 import { execFileSync } from 'node:child_process'
-import { accessSync, constants, existsSync, mkdtempSync, openSync, readFileSync, readSync, rmSync, writeFileSync } from 'node:fs'
+import { accessSync, constants, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -16,6 +16,8 @@ const virtual = { '/proc/cpuinfo': 'processor : 0\nflags\t\t: fpu vme hypervisor
 const real = { '/proc/cpuinfo': 'processor : 0\nflags\t\t: fpu vme lahf_lm\nmodel name : a hypervisor by name\n' }
 
 const latency = '/dev/cpu_dma_latency'
+/** What the system was told, or what holds by all that it was told. */
+const toldOf = (path: string): number[] => [...new Int32Array(new Uint8Array(readFileSync(path)).buffer)]
 function mayAsk(): boolean {
   try {
     accessSync(latency, constants.R_OK | constants.W_OK)
@@ -57,7 +59,7 @@ describe.runIf(process.platform === 'linux')('cores are kept awake', () => {
       expect(existsSync(path)).toBe(false)
       writeFileSync(path, '')
       const keeper = keptByTheSystem(20, path)!
-      const told = (): number[] => [...new Int32Array(new Uint8Array(readFileSync(path)).buffer)]
+      const told = () => toldOf(path)
       const [atOnce, whenever] = [0, 2_000_000_000]
       expect(told(), 'before the first wait').toEqual([])
       keeper.hold()
@@ -88,10 +90,9 @@ describe.runIf(process.platform === 'linux')('cores are kept awake', () => {
   test.runIf(mayAsk())("the system's own file takes it", () => {
     const keeper = keptByTheSystem(20)!
     keeper.hold()
-    const limit = new Int32Array(1)
-    readSync(openSync(latency, 'r'), limit)
-    expect(limit[0]).toBe(0)
+    const limit = toldOf(latency)
     keeper.end()
+    expect(limit).toEqual([0])
   })
 
   test('by threads of the lowest priority, while the device is waited for, and they hold no process back from its end', () => {
