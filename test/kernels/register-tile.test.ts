@@ -29,9 +29,9 @@ test('forward, in fours: each tile, as deep and as often as workgroup memory hol
       const limits = { ...gpu.facts.limits, maxWorkgroupMemory: memory }
       for (const tile of tileCandidates.tile) {
         await withFacts(gpu, { ...facts, limits }, async () => {
-          const { KT, HALVES } = tileConstants(gpu, tile)
-          const name = `${tile.rows} x ${tile.columns}, ${KT} deep, ${HALVES} times`
-          if (done.has(name) || KT * (tile.rows + tile.columns) * 4 * HALVES > held) return
+          const { KT } = tileConstants(gpu, tile)
+          const name = `${tile.rows} x ${tile.columns}, ${KT} deep`
+          if (done.has(name) || KT * (tile.rows + tile.columns) * 4 > held) return
           done.add(name)
           setTiles(gpu, { tile }, { always: true })
           const y = bench.out(rows * n)
@@ -40,7 +40,7 @@ test('forward, in fours: each tile, as deep and as often as workgroup memory hol
         })
       }
     }
-    expect(done.size).toBeGreaterThanOrEqual(tileCandidates.tile.length * 2)
+    expect(done.size).toBeGreaterThanOrEqual(tileCandidates.tile.length + 3)
   })
 })
 
@@ -73,7 +73,10 @@ test('large outputs take the tuned tile, few rows and few workgroups smaller one
   expect(taken(4096, 4096)).toEqual([128, 128])
   expect(taken(16_384, 1024)).toEqual([128, 128])
   expect(taken(512, 1024)).toEqual([64, 64])
-  for (const rows of [1, 32]) for (const columns of [16, 1024, 151_936]) expect(taken(rows, columns)).toEqual([32, 64])
+  for (const rows of [1, 32]) {
+    for (const columns of [16, 1024]) expect(taken(rows, columns)).toEqual([32, 16])
+    expect(taken(rows, 151_936)).toEqual([32, 64])
+  }
   setTiles(gpu, { tile: { rows: 64, columns: 64 } })
   expect(taken(4096, 4096)).toEqual([64, 64])
 })

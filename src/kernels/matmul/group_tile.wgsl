@@ -158,17 +158,16 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
   let begin = 0u;
   let end = p.k;
 #include "tile_turns.wgsl"
-#for g in 0..RM/4
-#for r in 0..4
+#for r in 0..RM
   {
-  let i = i0 + 4u * ty + $(4*g*TM/RM+r)u;
+  let i = i0 + row_from + $((r-r%4)*TM/RM+r%4)u;
 #if PAIRED
 #for q in 0..RN/2
   {
-    let n = column_of(n0, 4u * tx + $(q)u).y;
+    let n = column_of(n0, column_from + $(q)u).y;
     if (i < p.rows && n < width) {
-      var a = acc$(4*g+r)_$(q/4)[$(q%4)];
-      var b = acc$(4*g+r)_$((q+RN/2)/4)[$((q+RN/2)%4)];
+      var a = acc$(r)_$(q/4)[$(q%4)];
+      var b = acc$(r)_$((q+RN/2)/4)[$((q+RN/2)%4)];
 #if ROPE
 #if BIAS
       a += bias[pick(s, p.c_0, p.c_1, p.c_2) + n];
@@ -189,9 +188,9 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
 #for v in 0..RN/4
 #for q in 0..4
   {
-    let n = n0 + 4u * tx + $(4*v*TN/RN+q)u;
+    let n = n0 + column_from + $(4*v*TN/RN+q)u;
     if (i < p.rows && n < width) {
-      var value = acc$(4*g+r)_$(v)[$(q)];
+      var value = acc$(r)_$(v)[$(q)];
 #if BIAS
       value += bias[pick(s, p.c_0, p.c_1, p.c_2) + n];
 #endif
@@ -202,6 +201,5 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
 #end
 #endif
   }
-#end
 #end
 }

@@ -13,7 +13,9 @@ fn scale_rows(i0: u32, id: u32) {
   let at_$(q) = min(i0 + first + $(q*THREADS/NORM_LANES)u, p.rows - 1u) * p.k;
   var sum_$(q) = 0.0;
 #end
-  for (var c = lane; c < p.k; c += $(NORM_AHEAD*NORM_LANES)u) {
+  // As many turns for each lane.
+  for (var c0 = 0u; c0 < p.k; c0 += $(NORM_AHEAD*NORM_LANES)u) {
+    let c = c0 + lane;
 #for q in 0..NORM_ROUNDS
 #for u in 0..NORM_AHEAD
     let v_$(q)_$(u) = select(0.0, x_value(at_$(q) + min(c + $(u*NORM_LANES)u, p.k - 1u)), c + $(u*NORM_LANES)u < p.k);

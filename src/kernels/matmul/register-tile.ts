@@ -12,16 +12,18 @@ interface RegisterTile extends Tile {
   thread: Tile
   /** Steps of the depth that are staged at once, the best first: what few threads multiply must last as long as a load takes. */
   depths: number[]
-  /** Multiply-adds in a given time beside the others', by what a thread reads of workgroup memory for them (bench/LOG.md). */
+  /** Multiply-adds in a given time beside the others', measured (bench/LOG.md, "On an H200"). */
   rate: number
 }
 
 const registerTiles: RegisterTile[] = [
-  { rows: 128, columns: 128, thread: { rows: 8, columns: 8 }, depths: [16], rate: 1 },
-  { rows: 128, columns: 64, thread: { rows: 8, columns: 8 }, depths: [16], rate: 0.95 },
-  { rows: 64, columns: 64, thread: { rows: 8, columns: 4 }, depths: [32, 16], rate: 0.9 },
-  { rows: 32, columns: 64, thread: { rows: 4, columns: 4 }, depths: [64, 32, 16], rate: 0.7 },
+  { rows: 128, columns: 128, thread: { rows: 8, columns: 8 }, depths: [32, 16], rate: 1 },
+  { rows: 128, columns: 64, thread: { rows: 8, columns: 8 }, depths: [32, 16], rate: 0.97 },
+  { rows: 64, columns: 64, thread: { rows: 8, columns: 4 }, depths: [32, 16], rate: 0.87 },
+  { rows: 32, columns: 64, thread: { rows: 4, columns: 4 }, depths: [16], rate: 0.75 },
 ]
+/** Of few rows (FEW in tile_turns.wgsl): more, and narrower, workgroups of more threads. */
+const fewTile: RegisterTile = { rows: 32, columns: 16, thread: { rows: 1, columns: 4 }, depths: [128, 64, 32], rate: 0.5 }
 
 /** Workgroups that run side by side: about as many as a large GPU has processors. */
 const atOnce = 128
@@ -34,20 +36,21 @@ export function tileFor(gpu: Gpu, rows: Count, columns: Count, parts: Count = 1)
     const groups = Math.ceil(capacityOf(rows) / tile.rows) * Math.ceil(capacityOf(columns) / tile.columns) * capacityOf(parts)
     return (Math.ceil(groups / atOnce) * tile.rows * tile.columns) / tile.rate
   }
+  const wide = Math.ceil(capacityOf(columns) / 64) * capacityOf(parts)
+  if (capacityOf(rows) <= fewTile.rows && wide < 4 * atOnce) return fewTile
   const small = registerTiles.filter((tile) => tile.rows <= most.rows && tile.columns <= most.columns)
   return small.reduce((best, tile) => (cost(tile) < cost(best) ? tile : best))
 }
 
 /** The constants of a tile's kernels on this adapter. */
 export function tileConstants(gpu: Gpu, { rows, columns }: Tile): Constants {
-  const { thread, depths } = registerTiles.find((tile) => tile.rows === rows && tile.columns === columns)!
+  const { thread, depths } = [...registerTiles, fewTile].find((tile) => tile.rows === rows && tile.columns === columns)!
   const [RM, RN] = [thread.rows, thread.columns]
   const THREADS = (rows / RM) * (columns / RN)
   // A quarter stays free: RMSNorm wants some, and a processor should hold two workgroups.
   const room = gpu.facts.limits.maxWorkgroupMemory * 0.75
   const bytes = (depth: number): number => depth * (rows + columns) * 4
   const KT = depths.find((depth) => bytes(depth) <= room) ?? 16
-  const DOUBLE = Number(2 * bytes(KT) <= room)
   // Blocks of 4 x 4 values. What is left over of both operands is at most one a thread.
   const [a, b] = [(rows * KT) / 16, (columns * KT) / 16]
   const [A_REST, B_REST] = [a % THREADS, b % THREADS]
@@ -58,5 +61,5 @@ export function tileConstants(gpu: Gpu, { rows, columns }: Tile): Constants {
     A_REST,
     B_REST,
   }
-  return { TM: rows, TN: columns, RM, RN, KT, DOUBLE, HALVES: 1 + DOUBLE, THREADS, ...blocks }
+  return { TM: rows, TN: columns, RM, RN, FEW: Number(RM === 1), KT, THREADS, ...blocks }
 }

@@ -147,11 +147,9 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
 #endif
 #include "tile_turns.wgsl"
 #if VEC
-#for g in 0..RM/4
-#for r in 0..4
+#for r in 0..RM
 #for v in 0..RN/4
-  put(out_row, i0 + 4u * ty + $(4*g*TM/RM+r)u, j0 + 4u * tx + $(4*v*TN/RN)u, acc$(4*g+r)_$(v));
-#end
+  put(out_row, i0 + row_from + $((r-r%4)*TM/RM+r%4)u, j0 + column_from + $(4*v*TN/RN)u, acc$(r)_$(v));
 #end
 #end
 #else
@@ -164,7 +162,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
   for (var e = 0u; e < $(RM*RN)u; e++) {
     let r = e / $(RN)u;
     let c = e % $(RN)u;
-    put(out_row, i0 + 4u * ty + r / 4u * $(4*TM/RM)u + r % 4u, j0 + 4u * tx + c / 4u * $(4*TN/RN)u + c % 4u, sums[e / 4u][c % 4u]);
+    put(out_row, i0 + row_from + r / 4u * $(4*TM/RM)u + r % 4u, j0 + column_from + c / 4u * $(4*TN/RN)u + c % 4u, sums[e / 4u][c % 4u]);
   }
 #endif
 }

@@ -1,13 +1,13 @@
-// The operands of a register tile in workgroup memory (tile.wgsl, group_tile.wgsl), KT deep, HALVES times: vectors of four rows of the output (b: four columns)
+// The operands of a register tile in workgroup memory (tile.wgsl, group_tile.wgsl), KT deep: vectors of four rows of the output (b: four columns)
 // at one step of the depth. Vector g of step t lies at t * TM/4 + (g ^ turn_of(t / 4)): so eight neighbouring threads, which are served together, meet in no
 // bank of the memory, neither when they read eight vectors of one step nor when they store those of several steps.
-var<workgroup> a_tile: array<vec4f, $(HALVES*KT*TM/4)>;
-var<workgroup> b_tile: array<vec4f, $(HALVES*KT*TN/4)>;
+var<workgroup> a_tile: array<vec4f, $(KT*TM/4)>;
+var<workgroup> b_tile: array<vec4f, $(KT*TN/4)>;
 
 fn turn_of(y: u32) -> u32 { return y * $(1+16/KT)u % 8u; }
 // Where the first step of block (x, y) lies: rows 4x .. 4x+3 at steps 4y .. 4y+3, which follow each other TM/4 (b: TN/4) vectors apart.
-fn a_at(half: u32, block: vec2u) -> u32 { return half * $(KT*TM/4)u + block.y * $(TM)u + (block.x ^ turn_of(block.y)); }
-fn b_at(half: u32, block: vec2u) -> u32 { return half * $(KT*TN/4)u + block.y * $(TN)u + (block.x ^ turn_of(block.y)); }
+fn a_at(block: vec2u) -> u32 { return block.y * $(TM)u + (block.x ^ turn_of(block.y)); }
+fn b_at(block: vec2u) -> u32 { return block.y * $(TN)u + (block.x ^ (turn_of(block.y) & $(TN/4-1)u)); }
 
 #if W_BLOCKS
 #include "../quantised/blocks.wgsl"
@@ -62,8 +62,8 @@ fn a_wide(bits: vec4u, row: u32, gain: vec4f) -> vec4f {
   return bitcast<vec4f>(bits);
 #endif
 }
-fn a_store(half: u32, block: vec2u, gain: vec4f, u0: vec4u, u1: vec4u, u2: vec4u, u3: vec4u) {
-  let at = a_at(half, block);
+fn a_store(block: vec2u, gain: vec4f, u0: vec4u, u1: vec4u, u2: vec4u, u3: vec4u) {
+  let at = a_at(block);
 #for r in 0..4
   let v$(r) = a_wide(u$(r), 4u * block.x + $(r)u, gain);
 #end
@@ -87,8 +87,8 @@ fn b_wide(bits: Loaded, place: u32) -> vec4f {
 #endif
 #endif
 }
-fn b_store(half: u32, j0: u32, t0: u32, block: vec2u, u0: Loaded, u1: Loaded, u2: Loaded, u3: Loaded) {
-  let at = b_at(half, block);
+fn b_store(j0: u32, t0: u32, block: vec2u, u0: Loaded, u1: Loaded, u2: Loaded, u3: Loaded) {
+  let at = b_at(block);
 #if FORM_NT
   let place = t0 + 4u * block.y;
 #else

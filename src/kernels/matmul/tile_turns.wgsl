@@ -1,10 +1,17 @@
 // The sums of a register tile (tile.wgsl, group_tile.wgsl): steps begin .. end of the depth, KT a turn, into acc_r_v: row r (of RM) and columns v (four of RN)
 // of a thread; LORA, in turns of its own, those of the rank.
-// VEC: what a turn needs is asked for before the multiplications of the turn before it, which hide its way, and stored after them: into the other half of
-// workgroup memory where there are two (DOUBLE), else once all have read. A_ROUNDS + B_ROUNDS blocks a thread, and MIXED one more: of a for the first A_REST
-// threads, of b for the last B_REST. Else, and LoRA's, which is little, value by value as it comes.
+// VEC: what a turn needs is asked for before the multiplications of the turn before it, which hide its way, and stored after them, once all have read. A_ROUNDS +
+// B_ROUNDS blocks a thread, and MIXED one more: of a for the first A_REST threads, of b for the last B_REST. Else, and LoRA's, which is little, value by value as it comes.
+// FEW: of a tile of few rows, which few workgroups go through, a thread sums four rows of one column while it goes along the depth, so that there are four times
+// as many threads; at the end they exchange through workgroup memory, and a thread has four columns of one row.
+// row_from and column_from: where a thread's outputs begin, in the tile.
 // Of 32 neighbouring threads (a subgroup of most GPUs) 4 lie below each other and 8 beside each other, which reads least. Even and odd ones read the same of b,
 // and those two apart the same of a: so NVIDIA's GPUs serve half a subgroup at once.
+#if FEW
+  let tx = id % $(TN)u;
+  let ty = id / $(TN)u;
+  var four = vec4f();
+#else
   let tx = id / 2u % 8u + id / 32u % $(TN/RN/8)u * 8u;
   let ty = id % 2u + id / 16u % 2u * 2u + id / $(4*TN/RN)u * 4u;
 #for r in 0..RM
@@ -12,13 +19,13 @@
   var acc$(r)_$(v) = vec4f();
 #end
 #end
+#endif
   let low_begin = begin + (end - begin + $(KT-1)u) / $(KT)u * $(KT)u;
 #if LORA
   let last = low_begin + low_depth();
 #else
   let last = low_begin;
 #endif
-  var half = 0u;
   for (var t0 = begin; ; t0 += $(KT)u) {
 #if VEC
 #for s in 0..A_ROUNDS
@@ -68,27 +75,23 @@
 #include "tile_step.wgsl"
     }
     if (t0 >= last) { break; }
-#if DOUBLE
-    half = 1u - half;
-#else
     workgroupBarrier();
-#endif
     if (t0 < low_begin) {
 #if VEC
 #for s in 0..A_ROUNDS
-    a_store(half, a_block$(s), gain$(s), a$(s)_0, a$(s)_1, a$(s)_2, a$(s)_3);
+    a_store(a_block$(s), gain$(s), a$(s)_0, a$(s)_1, a$(s)_2, a$(s)_3);
 #end
 #for s in 0..B_ROUNDS
-    b_store(half, j0, t0, b_block$(s), b$(s)_0, b$(s)_1, b$(s)_2, b$(s)_3);
+    b_store(j0, t0, b_block$(s), b$(s)_0, b$(s)_1, b$(s)_2, b$(s)_3);
 #end
 #if MIXED
     if (id < A_REST) {
-      a_store(half, a_rest, gain_rest, rest0, rest1, rest2, rest3);
+      a_store(a_rest, gain_rest, rest0, rest1, rest2, rest3);
     } else if (id >= $(THREADS-B_REST)u) {
 #if W_BLOCKS
-      b_store(half, j0, t0, b_rest, words0, words1, words2, words3);
+      b_store(j0, t0, b_rest, words0, words1, words2, words3);
 #else
-      b_store(half, j0, t0, b_rest, rest0, rest1, rest2, rest3);
+      b_store(j0, t0, b_rest, rest0, rest1, rest2, rest3);
 #endif
     }
 #endif
@@ -96,28 +99,41 @@
       for (var e = id; e < $(KT*TM/4)u; e += THREADS) {
         let g = e % $(TM/4)u;
         let t = e / $(TM/4)u;
-        a_tile[a_at(half, vec2u(g, t / 4u)) + t % 4u * $(TM/4)u] = a_four(i0 + 4u * g, t0 + t);
+        a_tile[a_at(vec2u(g, t / 4u)) + t % 4u * $(TM/4)u] = a_four(i0 + 4u * g, t0 + t);
       }
       for (var e = id; e < $(KT*TN/4)u; e += THREADS) {
         let g = e % $(TN/4)u;
         let t = e / $(TN/4)u;
-        b_tile[b_at(half, vec2u(g, t / 4u)) + t % 4u * $(TN/4)u] = b_four(j0 + 4u * g, t0 + t);
+        b_tile[b_at(vec2u(g, t / 4u)) + t % 4u * $(TN/4)u] = b_four(j0 + 4u * g, t0 + t);
       }
 #endif
     }
 #if LORA
     if (t0 >= low_begin) {
-      for (var e = id; e < $(KT*TM/4)u; e += THREADS) {
+      let steps = min($(KT)u, last - t0);
+      for (var e = id; e < steps * $(TM/4)u; e += THREADS) {
         let g = e % $(TM/4)u;
         let t = e / $(TM/4)u;
-        a_tile[a_at(half, vec2u(g, t / 4u)) + t % 4u * $(TM/4)u] = low_a_four(i0 + 4u * g, t0 - low_begin + t);
+        a_tile[a_at(vec2u(g, t / 4u)) + t % 4u * $(TM/4)u] = low_a_four(i0 + 4u * g, t0 - low_begin + t);
       }
-      for (var e = id; e < $(KT*TN/4)u; e += THREADS) {
+      for (var e = id; e < steps * $(TN/4)u; e += THREADS) {
         let g = e % $(TN/4)u;
         let t = e / $(TN/4)u;
-        b_tile[b_at(half, vec2u(g, t / 4u)) + t % 4u * $(TN/4)u] = low_b_four(j0 + 4u * g, t0 - low_begin + t);
+        b_tile[b_at(vec2u(g, t / 4u)) + t % 4u * $(TN/4)u] = low_b_four(j0 + 4u * g, t0 - low_begin + t);
       }
     }
 #endif
     workgroupBarrier();
   }
+#if FEW
+  workgroupBarrier();
+  a_tile[tx * $(TM/4)u + ty] = four;
+  workgroupBarrier();
+  let row_from = id / $(TN/4)u;
+  let column_from = id % $(TN/4)u * 4u;
+  let exchanged = column_from * $(TM/4)u + row_from / 4u;
+  let acc0_0 = vec4f(a_tile[exchanged][row_from % 4u], a_tile[exchanged + $(TM/4)u][row_from % 4u], a_tile[exchanged + $(2*TM/4)u][row_from % 4u], a_tile[exchanged + $(3*TM/4)u][row_from % 4u]);
+#else
+  let row_from = 4u * ty;
+  let column_from = 4u * tx;
+#endif
