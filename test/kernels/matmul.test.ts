@@ -108,7 +108,8 @@ test.each(modes)(
       const dy = new Float32Array(n).fill(-1 / n)
       dy[n - 5] += 1
       const dx = bench.out(k)
-      linearBackwardInput(gpu, bench.up(dy), 1, weightView('vocabulary', bench.up(values), n, k), dx)
+      const weight = { ...weightView('vocabulary', bench.up(values), n, k), lowRank: false }
+      linearBackwardInput(gpu, bench.up(dy), 1, weight, dx)
       const want = product(1, k, n, (_, t) => dy[t], (j, t) => values[t * k + j]) // prettier-ignore
       await bench.check('dx', dx, want, 5e-6) // one running sum: 5e-5
     })

@@ -320,8 +320,8 @@ function arranged(
   const atOnce = !!adapters || !!tier || others
   const turns = !!tier && headDim !== undefined && takesRotary(gpu, tier, members, headDim)
   if (!norm) return { input: x, members, tier, turns, atOnce }
-  // What is recorded keeps the normalised input.
-  if (tier && !tape.recording && takesNorm(gpu, tier, members, x.rows, { gated, rotary: turns })) {
+  // What is recorded keeps the normalised input, and LoRA's first products on GPUs want it as well.
+  if (tier && !tape.recording && down === 'none' && takesNorm(gpu, tier, members, x.rows, { gated, rotary: turns })) {
     return { input: x, norm: { gain: norm.gain, eps: norm.eps }, members, tier, turns, atOnce }
   }
   // Where the gate is a kernel of its own, the two products before it are asked for anew.
@@ -350,7 +350,7 @@ function membersOf(projections: Projection[], adapters: RowAdapters | undefined)
 /** LoRA's first product for all of them; nothing where they have no adapter. */
 function downs(
   tape: Tape,
-  { input, norm, downNorm, tier }: Arrangement,
+  { input, downNorm, tier }: Arrangement,
   projections: Projection[],
   adapters: RowAdapters | undefined,
 ): (GroupLora & { tensors: Tensor[] }) | undefined {
@@ -364,7 +364,7 @@ function downs(
   const parts = stack ? stack.a.map((a) => ({ a, scale: 1 })) : loras.map(({ store, a, scale }) => ({ a: store.value(a), scale }))
   if (tier === 'tile' || tier === 'units') {
     const all = tape.tensor(1, parts.length * downStride(rows, rank), 'lora A', false)
-    groupDown(gpu, input.buffer, rows, { k, rank, parts }, all.buffer, { norm, stacked })
+    groupDown(gpu, input.buffer, rows, { k, rank, parts }, all.buffer, stacked)
     return { rank, xa: downRanges(all.buffer, rows, rank, parts.length), tensors: [all] }
   }
   const tensors = projections.map(({ name }) => tape.tensor(rows, rank, `${name} A`, false))

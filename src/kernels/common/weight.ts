@@ -17,6 +17,8 @@ export interface Weight {
   /** Of a weight in blocks: room for its values, which has them after `widen` (quantised.ts), and not where a product reads the blocks. */
   slices: WeightSlice[]
   blocks?: WeightBlocks
+  /** A matrix of LoRA, whose products may be thin (lora/thin.ts). */
+  lowRank?: boolean
 }
 
 /** The blocks of few bits that a weight is held in. */
@@ -195,7 +197,8 @@ export function uploadWeight(gpu: Gpu, label: string, rows: number, columns: num
 
 /** A float32 matrix in a part of a buffer (LoRA's A and B, in a parameter bank) seen as a weight. */
 export function weightView(label: string, storage: GpuBuffer | BufferRange, rows: number, columns: number): Weight {
-  return { label, rows, columns, bf16: false, slices: [{ row: 0, rows, storage, texture: false, fold: 0, panel: 1 }] }
+  const slices = [{ row: 0, rows, storage, texture: false, fold: 0, panel: 1 }]
+  return { label, rows, columns, bf16: false, slices, lowRank: true }
 }
 
 export function releaseWeight(weight: Weight): void {

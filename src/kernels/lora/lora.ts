@@ -8,6 +8,7 @@ import { weightView } from '../common/weight.ts'
 import { takesCpu } from '../matmul/cpu.ts'
 import type { InputNorm } from '../matmul/group.ts'
 import { linear } from '../matmul/matmul.ts'
+import { takesThin, thinForward } from './thin.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
 const paths = { down: file('down_cpu.wgsl'), select: file('select_rows.wgsl'), columns: file('set_columns.wgsl') }
@@ -96,7 +97,7 @@ export function loraDown(
   gpu.dispatch(kernel, bindings, params, [groupsOf(rows, MT), rank / 8])
 }
 
-/** `loraDown` of stacked adapters on any adapter of the machine: in one dispatch where it takes them, else a matmul and a pass over its rows for each. */
+/** `loraDown` of stacked adapters on any adapter of the machine: in one dispatch where it takes them, on GPUs in one each, else a matmul and a pass over its rows for each. */
 export function stackedDown(
   gpu: Gpu,
   x: GpuBuffer,
@@ -112,6 +113,13 @@ export function stackedDown(
     return loraDown(gpu, x, rows, k, rank, scaled, { stacked })
   }
   const { places, scales, own, width, perProjection } = stacked
+  if (takesThin(gpu, k)) {
+    projections.forEach(({ a, out }, g) => {
+      const shape = { k, rank, parts: [{ at: 0, scale: 1 }] }
+      thinForward(gpu, x, rows, shape, a, { xa: out }, { ...stacked, first: g * perProjection })
+    })
+    return
+  }
   projections.forEach(({ a, out }, g) => {
     linear(gpu, x, rows, weightView('lora_A', a, rank, k), out)
     const params = { rows, rank, own, width, scales: g * perProjection }

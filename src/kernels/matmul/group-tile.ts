@@ -5,9 +5,10 @@ import type { GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, groupsOf, type Count } from '../../gpu/size.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
 import { lanes } from '../common/lanes.ts'
+import { takesThin, thinForward } from '../lora/thin.ts'
 import { blockConstants } from '../quantised/quantised.ts'
 import { takesCpu } from './cpu.ts'
-import type { GroupCall, InputNorm } from './group.ts'
+import type { GroupCall } from './group.ts'
 import { bufferOf } from './part.ts'
 import { tileConstants, tileFor } from './register-tile.ts'
 import type { Tile } from './tiles.ts'
@@ -106,6 +107,7 @@ export function takesDown(gpu: Gpu, k: number, matrices: BufferRange[]): boolean
 
 /**
  * LoRA's first product of two or three members on GPUs, in one dispatch: scale_s * x A_sᵀ, with the bits of `linear`.
+ * @param x (rows, K), already normalised: each workgroup of so short a product would do it again, which takes longer than one dispatch more
  * @param parts A_s (rank, K), all in one bank @param xa as of `downRanges` @param stacked of each row only its own adapter's part, times that one's scale: as `stackedDown`
  */
 export function groupDown(
@@ -114,13 +116,18 @@ export function groupDown(
   rows: Count,
   { k, rank, parts }: { k: number; rank: number; parts: { a: BufferRange; scale: number }[] },
   xa: GpuBuffer,
-  { norm, stacked }: { norm?: InputNorm; stacked?: DownRows } = {},
+  stacked?: DownRows,
 ): void {
+  const inFours = k % 4 === 0 && parts.every(({ a }) => a.offset % 16 === 0)
+  if (inFours && takesThin(gpu, k)) {
+    const thin = parts.map(({ a, scale }) => ({ at: a.offset / 4, scale }))
+    return thinForward(gpu, x, rows, { k, rank, parts: thin }, parts[0].a.buffer, { xa, stride: downStride(rows, rank) }, stacked)
+  }
   const tile = tileFor(gpu, rows, parts.length * rank)
-  const shape = shapeOf(gpu, tile, k % 4 === 0 && parts.every(({ a }) => a.offset % 16 === 0))
-  const variant = variantOf(gpu, { rows, members: [], ys: [xa], norm }, tile.rows, shape.THREADS)
+  const shape = shapeOf(gpu, tile, inFours)
+  const variant = variantOf(gpu, { rows, members: [], ys: [xa] }, tile.rows, shape.THREADS)
   const kernel = gpu.kernel(path, { ...shape, W_BF16: 0, DOWN: 1, STACKED: Number(!!stacked), ...variant })
-  const params: Record<string, Count> = { rows, k, n: rank, xa_stride: downStride(rows, rank), eps: norm?.eps ?? 0 }
+  const params: Record<string, Count> = { rows, k, n: rank, xa_stride: downStride(rows, rank), eps: 0 }
   for (let s = 0; s < 3; s++) {
     params[`w_${s}`] = (parts[s]?.a.offset ?? 0) / 4
     params[`alpha_${s}`] = parts[s]?.scale ?? 0
@@ -128,7 +135,6 @@ export function groupDown(
   Object.assign(params, { own: stacked?.own ?? 0, width: stacked?.width ?? 0, per: stacked?.perProjection ?? 0 })
   const bindings: Binding[] = [x, parts[0].a.buffer, xa]
   if (stacked) bindings.push(stacked.places, stacked.scales)
-  if (norm) bindings.push(norm.gain)
   const across = parts.length * Math.ceil(rank / tile.columns)
   gpu.dispatch(kernel, bindings, params, [across, groupsOf(rows, tile.rows)])
 }

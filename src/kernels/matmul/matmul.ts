@@ -1,7 +1,7 @@
 /**
  * The three products of a linear layer behind one name each. Which kernel runs is chosen here, from the adapter's facts and the shapes: matrix units
- * where a run asks for them (units.ts), the kernels for CPU drivers with subgroups of 8 or 16 (cpu.ts), else the register tile (tile.ts). Sums run over the
- * same index in the same order for any number of rows, so a token's numbers do not depend on its batch.
+ * where a run asks for them (units.ts), the kernels for CPU drivers with subgroups of 8 or 16 (cpu.ts), on GPUs LoRA's own for its thin products (lora/thin.ts),
+ * else the register tile (tile.ts). Sums run over the same index in the same order for any number of rows, so a token's numbers do not depend on its batch.
  */
 import { fileURLToPath } from 'node:url'
 import type { Binding, BufferRange, Gpu } from '../../gpu/gpu.ts'
@@ -9,10 +9,11 @@ import type { GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, times, type Count } from '../../gpu/size.ts'
 import { cpuLanes, dispatchFlat } from '../common/lanes.ts'
 import { slicesOf, type Weight } from '../common/weight.ts'
+import { takesThinBack, takesThinForward, thinBack, thinForward } from '../lora/thin.ts'
 import { widen } from '../quantised/quantised.ts'
 import { readsBlocks } from './blocks.ts'
 import * as cpu from './cpu.ts'
-import type { Part } from './part.ts'
+import { bufferOf, type Part } from './part.ts'
 import * as tile from './tile.ts'
 import * as units from './units.ts'
 
@@ -41,6 +42,10 @@ export interface LinearOptions {
  */
 export function linear(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Binding, options: LinearOptions = {}): void {
   const { alpha = 1, lora, bias, residual } = options
+  if (takesThinForward(gpu, weight) && !lora && !bias && !residual && !options.slice) {
+    const shape = { k: weight.columns, rank: weight.rows, parts: [{ at: 0, scale: alpha }] }
+    return thinForward(gpu, x, rows, shape, bufferOf(weight.slices[0]), { xa: y })
+  }
   const wanted = options.slice ?? { row: 0, rows: weight.rows }
   const flags = { LORA: Number(!!lora), BIAS: Number(!!bias), RESIDUAL: Number(!!residual) }
   const extra: Binding[] = [...(lora ? [lora.x, lora.matrix] : []), ...(bias ? [bias] : []), ...(residual ? [residual] : [])]
@@ -73,6 +78,10 @@ export function linearBackwardInput(
   options: { alpha?: number; lora?: LowRank; accumulate?: boolean; slice?: { row: number; rows: number } } = {},
 ): void {
   const { alpha = 1, lora } = options
+  if (takesThinBack(gpu, weight) && !lora && !options.accumulate && !options.slice) {
+    const shape = { n: weight.rows, rank: weight.columns, alpha }
+    return thinBack(gpu, dy, rows, shape, bufferOf(weight.slices[0]), dx)
+  }
   const wanted = options.slice ?? { row: 0, rows: weight.rows }
   const k = weight.columns
   let accumulate = options.accumulate ?? false

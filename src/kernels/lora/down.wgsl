@@ -1,0 +1,87 @@
+// The first of LoRA's two products on GPUs, for up to three projections of one input: xa_s[m,r] = alpha_s * sum_k x[m,k] A_s[r,k].
+// x (rows, k), A_s (rank, k) from value w_s of the bank on, xa_s (rows, rank) from value s xa_stride on; k and each w_s are multiples of 4, rank of 8.
+// STACKED: adapters of several places lie below each other in A_s (stack.wgsl), and of a row that is of place p only what p's part gives stays, times
+// scales[first + s per + p], as after select_rows.wgsl.
+// So few columns are no work for a register tile, whose threads would have one of eight something to do: it is a matter of reading x once. A workgroup owns ROWS rows
+// and COLUMNS of the rank, its threads go along k side by side, four values each, and what they have is added up at the end (thin_sum.wgsl). A comes from the caches.
+// Order of the sum: thread l has the fours l, l + THREADS, .. one after the other, then come the threads in a tree. It depends on k alone.
+// AHEAD turns are loaded at once. EXACT: k is a multiple of what those take, so none asks whether it is behind the end.
+struct Params { rows: u32, k: u32, rank: u32, w_0: u32, w_1: u32, w_2: u32, alpha_0: f32, alpha_1: f32, alpha_2: f32, xa_stride: u32, own: u32, width: u32, per: u32, first: u32 }
+@group(0) @binding(0) var<storage, read> x: array<vec4f>;
+@group(0) @binding(1) var<storage, read> bank: array<vec4f>;
+@group(0) @binding(2) var<storage, read_write> xa: array<f32>;
+#if STACKED
+@group(0) @binding(3) var<storage, read> places: array<u32>;
+@group(0) @binding(4) var<storage, read> scales: array<f32>;
+#include "stack.wgsl"
+#endif
+fn pick(s: u32, a: u32, b: u32, c: u32) -> u32 { return select(select(a, b, s == 1u), c, s == 2u); }
+// Value e of a workgroup whose member, first row and first column are `at`.
+fn finish(at: vec3u, e: u32, value: f32) {
+  let i = at.y + e / COLUMNS;
+  let n = at.z + e % COLUMNS;
+  if (i >= p.rows) { return; }
+#if STACKED
+  let place = place_of(n);
+  // Not times 0: what another adapter makes of this row may be no number.
+  let kept = select(0.0, value * scales[p.first + at.x * p.per + place], places[i] == place);
+#else
+  let kept = value * bitcast<f32>(pick(at.x, bitcast<u32>(p.alpha_0), bitcast<u32>(p.alpha_1), bitcast<u32>(p.alpha_2)));
+#endif
+  xa[at.x * p.xa_stride + i * p.rank + n] = kept;
+}
+#include "thin_memory.wgsl"
+
+@compute @workgroup_size(THREADS)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id: u32) {
+  // Members and columns of the same rows come one after the other: x is in a cache for the second.
+  let blocks = p.rank / COLUMNS;
+  let at = vec3u(group.x / blocks, group.y * ROWS, group.x % blocks * COLUMNS);
+  let quads = p.k / 4u;
+#for r in 0..ROWS
+  let x_at$(r) = min(at.y + $(r)u, p.rows - 1u) * quads;
+#end
+  let a_at = pick(at.x, p.w_0, p.w_1, p.w_2) / 4u + at.z * quads;
+#for v in 0..ROWS*COLUMNS
+  var acc$(v) = 0.0;
+#end
+  for (var t0 = id; t0 < quads; t0 += $(AHEAD*THREADS)u) {
+#for u in 0..AHEAD
+    let t$(u) = t0 + $(u*THREADS)u;
+#for r in 0..ROWS
+    var x$(u)_$(r) = vec4f();
+#end
+#if !EXACT
+    if (t$(u) < quads) {
+#endif
+#for r in 0..ROWS
+    x$(u)_$(r) = x[x_at$(r) + t$(u)];
+#end
+#if !EXACT
+    }
+#endif
+#end
+#for u in 0..AHEAD
+#if !EXACT
+    if (t$(u) < quads) {
+#else
+    {
+#endif
+#for c in 0..COLUMNS
+      let a$(c) = bank[a_at + $(c)u * quads + t$(u)];
+#end
+#for q in 0..4
+#for r in 0..ROWS
+#for c in 0..COLUMNS
+      acc$(r*COLUMNS+c) = fma(x$(u)_$(r)[$(q)], a$(c)[$(q)], acc$(r*COLUMNS+c));
+#end
+#end
+#end
+    }
+#end
+  }
+#for v in 0..ROWS*COLUMNS
+  let v0_$(v) = acc$(v);
+#end
+#include "thin_sum.wgsl"
+}
