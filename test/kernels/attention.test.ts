@@ -263,7 +263,9 @@ describe('batch invariance', () => {
   const cases = [
     { name: 'as this adapter', facts: {} },
     { name: modes[1].name, facts: modes[1].facts },
+    ...(bench.cpu ? [{ name: modes[2].name, facts: modes[2].facts }] : []),
   ].filter(isRun)
+  const ofSubgroups = cases.slice(2)
   test.each(cases)('a shared prefix gives the bits of an unshared one, $name', async ({ facts }) => {
     await bench.run('shared', facts, async () => {
       const [P, R] = [13, 10]
@@ -374,6 +376,7 @@ describe('batch invariance', () => {
     { ...cases[1], f16: false, headDim: 16, lengths: [257, 3] },
     { ...cases[0], f16: false, headDim: 16, lengths: [1, 255, 256, 257, 700, 512, 513, 16], window: 300 },
     { ...cases[1], f16: false, headDim: 16, lengths: [600, 3], window: 70 },
+    ...ofSubgroups.map((c) => ({ ...c, f16: true, headDim: 40, lengths: [300, 3, 258] })),
   ]
   test.each(splitCases)(
     'splits of long texts in workgroups of their own give the bits of one that goes through all, f16 $f16, width $headDim, window $window, $name',

@@ -48,7 +48,7 @@ function workgroups(gpu: Gpu, rows: Count, each: number, heads: number): { SPREA
 function constantsOf(
   gpu: Gpu,
   { heads, kvHeads, headDim, window = 0 }: HeadShape,
-): Constants & { LANES: number; C: number; HG: number; WIDE: number } {
+): Constants & { LANES: number; DE: number; C: number; HG: number; WIDE: number } {
   const base = lanes(gpu)
   const group = heads / kvHeads
   const HG = [4, 3, 2, 1].find((n) => group % n === 0)!
@@ -82,6 +82,18 @@ function together(gpu: Gpu, { SUBGROUP, C, HG, WIDE }: ReturnType<typeof constan
   if (!gpu.facts.software || !SUBGROUP) return { QR: 1, KR: C > 4 ? 1 : 2 }
   return { QR: most(WIDE ? 12 : 24, HG * C), KR: most(16, C) }
 }
+/**
+ * Loads that a GPU's subgroup asks for at a time in forward.wgsl: of a key's elements (AHEAD) and of a tile's values (UNROLL). Its cores have work for a few of many subgroups
+ * else, and decoding has few. No bit depends on it.
+ */
+function ahead(gpu: Gpu, { LANES, SUBGROUP, DE }: ReturnType<typeof constantsOf>): { AHEAD: number; UNROLL: number } | undefined {
+  if (gpu.facts.software || !SUBGROUP) return undefined
+  const divides = (n: number): boolean => DE % n === 0 && LANES % n === 0
+  return { AHEAD: [mostAhead, mostAhead / 2, 4, 2, 1].find(divides)!, UNROLL: Math.min(LANES, mostAhead) }
+}
+/** Vectors of four registers each. */
+const mostAhead = 16
+
 /** How many rows of so many vectors each fit, a power of two. */
 const most = (vectors: number, each: number): number => [8, 4, 2, 1].find((n) => n * each <= vectors) ?? 1
 
@@ -188,7 +200,7 @@ export function attention(
   const packed = (QR: number): number =>
     gpu.facts.software && constants.SUBGROUP ? Math.ceil((QR * constants.HG) / constants.LANES) : 0
   const run = (QR: number, cached: Constants): void => {
-    // Two values a turn, but where many rows would have many loads from buffers in it, or a GPU has its own way with loops.
+    // Two values a turn, but where many rows would have many loads from buffers in it, or a GPU has its own way with them (ahead).
     const UNROLL = TEX || (QR === 1 && gpu.facts.software) ? 2 : 1
     // A row alone shares keys with the next one at most in a prompt, and they are soon driven out: the heads of a row follow each other, whose keys lie side by side.
     const alone = QR === 1 && 'KV_FOLD' in cached ? { HEADS_FIRST: 1, TOUCH: cached.TILED } : undefined
@@ -204,6 +216,7 @@ export function attention(
       SPLIT,
       WRITTEN,
       ...alone,
+      ...ahead(gpu, constants),
     })
     const [across, heads, turns] = groups
     gpu.dispatch(kernel, bindings, params, alone ? [heads, across, turns] : [across, heads, turns])
@@ -226,6 +239,7 @@ export function attention(
       UNROLL: 1,
       SPLIT,
       SPLITS: 1,
+      ...ahead(gpu, constants),
     })
     const bound = [t.q, k, v, t.info, t.parts!, t.stats!, paged.pages]
     gpu.dispatch(forward, bound, { ...params, splits }, grid(rows, (shape.heads / constants.HG) * splits))

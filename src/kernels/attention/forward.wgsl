@@ -12,6 +12,8 @@
 // PACKED: for CPU drivers with subgroups. Each lane adds up the weights of its own keys, and the lanes' sums are added at the end of a split; and what is one number for a row and head
 // (its maximum, its sum, the factors that these ask for) lies beside that of others, lane l of vector v having row and head v * LANES + l, so that one exp serves them all.
 // Else a tile's weights are added before they join the sum, as tile_forward.wgsl does it on GPUs.
+// AHEAD: for GPUs with subgroups. So many elements of a key, and UNROLL values, are asked for before the first is used: a workgroup has one subgroup, few rows give a
+// processor few of them, and each that waits for one load after the other waits all the time. AHEAD divides DE and LANES, UNROLL divides LANES.
 // WRITTEN: the loops over a tile's elements and keys are written out, as where shuffles are loops over 16 lanes (lanes.wgsl); the last keys of a tile then have weights of 0.
 // Its stack begins at a line of memory (well_laid): else half of the vectors there lie across two, and it takes 1.3 times as long (bench/LOG.md, "Vectors of 512 bits").
 struct Params { rows: u32, lanes: u32, elements: u32, splits: u32, scale: f32 }
@@ -181,12 +183,25 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
           part_$(x) = select(part_$(x), q_$(x)_$(c), c == $(c)u);
 #end
 #end
+#if AHEAD
+          for (var i = 0u; i < min(turns(), elements() - c * LANES); i += $(AHEAD)u) {
+#for u in 0..AHEAD
+            let kk_$(u) = load_k(k_row, kv_head, c * LANES + i + $(u)u);
+#end
+#for u in 0..AHEAD
+#for x in 0..QR*HG
+            s_$(x) = dot_add(e_from(lane, part_$(x), i + $(u)u), kk_$(u), s_$(x));
+#end
+#end
+          }
+#else
           for (var i = 0u; i < min(turns(), elements() - c * LANES); i++) {
             let kk = load_k(k_row, kv_head, c * LANES + i);
 #for x in 0..QR*HG
             s_$(x) = dot_add(e_from(lane, part_$(x), i), kk, s_$(x));
 #end
           }
+#endif
         }
 #endif
         // A row that does not see a tile that another row sees takes it with weights of 0 and a factor of 1, which changes none of its bits.
