@@ -71,8 +71,9 @@ export function run(gpu: Gpu, call: GroupCall): void {
   const { rows, members, norm, blocks } = call
   const [{ weight }] = members
   const columns = members.reduce((sum, { weight: { rows: n } }) => sum + n, 0)
-  const tile = tileFor(gpu, rows, columns)
-  const shape = shapeOf(gpu, tile, weight.columns % 4 === 0)
+  const inFours = weight.columns % 4 === 0
+  const tile = tileFor(gpu, rows, columns, 1, inFours)
+  const shape = shapeOf(gpu, tile, inFours)
   const variant = variantOf(gpu, call, tile.rows, shape.THREADS)
   const kind: Constants = blocks
     ? { W_BF16: 0, W_BLOCKS: blocks.length, ...blockConstants(blocks[0].format) }

@@ -6,7 +6,7 @@ import { matrixUnitOf } from '../common/matrix-units.ts'
 import type { Weight } from '../common/weight.ts'
 import { acrossOf, bindingsOf, placesOf, variantOf } from './group-tile.ts'
 import type { GroupCall } from './group.ts'
-import { shapeFor, takesUnits } from './units.ts'
+import { shapeFor, staged, takesUnits } from './units.ts'
 
 const path = fileURLToPath(new URL('group_units.wgsl', import.meta.url))
 
@@ -22,11 +22,14 @@ export const halves = (gpu: Gpu): boolean => matrixUnitOf(gpu)!.n <= 16
 
 /** Runs a group. */
 export function run(gpu: Gpu, call: GroupCall): void {
-  const { rows, members, norm } = call
+  const { rows, members } = call
   const [{ weight }] = members
+  const k = weight.columns
   const shape = shapeFor(gpu, rows)
   const { TM, TN, SN, THREADS } = shape
-  const kernel = gpu.kernel(path, { ...shape, PART: TN / SN, FORM_NT: 1, ...variantOf(gpu, call, TM, THREADS) })
-  const params = { rows, k: weight.columns, eps: norm?.eps ?? 0, ...placesOf(call) }
-  gpu.dispatch(kernel, bindingsOf(call), params, [acrossOf(call, TN), groupsOf(rows, TM)])
+  const LOW4 = Number(members.every(({ b }) => !b || b.offset % 16 === 0))
+  const kernel = gpu.kernel(path, { ...shape, PART: TN / SN, FORM_NT: 1, LOW4, ...variantOf(gpu, call, TM, THREADS) })
+  const { x } = staged(gpu, { data: call.x, depth: k, stride: k, column: 0, scale: 1 }, rows)
+  gpu.dispatch(kernel, bindingsOf({ ...call, x }), { rows, k, ...placesOf(call) }, [acrossOf(call, TN), groupsOf(rows, TM)])
+  x.release()
 }

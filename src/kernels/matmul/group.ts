@@ -87,7 +87,8 @@ export const normRows = 32
 
 /**
  * Whether a group does RMSNorm of its input too. Every column tile does it again for its rows, so only where they are one tile of the lowest kind: what is read
- * again is then at most as many bytes as the tile's weights, and a product of a sum of squares comes to 32 and more of the projection. It changes no bit.
+ * again is then at most as many bytes as the tile's weights, and a product of a sum of squares comes to 32 and more of the projection. It changes no bit. Matrix units
+ * read what is normalised already, as they read it in f16.
  */
 export function takesNorm(
   gpu: Gpu,
@@ -97,7 +98,7 @@ export function takesNorm(
   { gated = members.length === 2, rotary = false } = {},
 ): boolean {
   const buffers = 1 + buffersOf(members, gated) + (rotary ? 2 : 0)
-  return tier !== 'cpu' && capacityOf(rows) <= normRows && buffers <= gpu.facts.limits.maxStorageBuffers
+  return tier === 'tile' && capacityOf(rows) <= normRows && buffers <= gpu.facts.limits.maxStorageBuffers
 }
 
 /** Storage buffers that a group's kernel binds on GPUs, at the least. */

@@ -8,8 +8,13 @@ alias E = f32;
 @group(0) @binding($(2+o)) var<storage, read_write> y_$(o): array<f32>;
 #end
 #if LORA
+#if LOW4
+@group(0) @binding(5) var<storage, read> bank: array<vec4f>;
+@group(0) @binding(6) var<storage, read> xa: array<vec4f>;
+#else
 @group(0) @binding(5) var<storage, read> bank: array<f32>;
 @group(0) @binding(6) var<storage, read> xa: array<f32>;
+#endif
 #endif
 #if ROPE
 // per_row 1: (cache row, position) of each row; 2: info as of attention/common.wgsl, which ends with the position. And (cos, sin) of (positions, HALF).

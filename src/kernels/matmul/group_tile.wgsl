@@ -157,7 +157,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
   let j0 = 0u;
   let begin = 0u;
   let end = p.k;
+#if FEW
+#include "few_turns.wgsl"
+#else
 #include "tile_turns.wgsl"
+#endif
 #for r in 0..RM
   {
   let i = i0 + row_from + $((r-r%4)*TM/RM+r%4)u;

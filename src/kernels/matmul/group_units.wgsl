@@ -1,17 +1,12 @@
 // Projections of one input in one dispatch on matrix units: what group_tile.wgsl computes (its names and places; not DOWN), as units.wgsl does, with that order of
-// the sum and so those bits. k is a multiple of 8; W in bf16, eight values a vec4u.
+// the sum and so those bits. k is a multiple of 8; x in f16 (units_stage.wgsl) and W in bf16, eight values a vec4u.
 // GATED, of the TN / SN columns of a subgroup the first half are of the first member, the second half the same columns of the second; ROPE, the second half are those
 // that the first makes pairs with.
-struct Params { rows: u32, k: u32, rank: u32, n_0: u32, n_1: u32, n_2: u32, b_0: u32, b_1: u32, b_2: u32, c_0: u32, c_1: u32, c_2: u32, xa_stride: u32, per_row: u32, eps: f32 }
-@group(0) @binding(0) var<storage, read> x: array<vec4f>;
+struct Params { rows: u32, k: u32, rank: u32, n_0: u32, n_1: u32, n_2: u32, b_0: u32, b_1: u32, b_2: u32, c_0: u32, c_1: u32, c_2: u32, xa_stride: u32, per_row: u32 }
+@group(0) @binding(0) var<storage, read> x: array<vec4u>;
 @group(0) @binding(1) var<storage, read> w: array<vec4u>;
 #include "group_members.wgsl"
 #include "units_memory.wgsl"
-#if NORM
-@group(0) @binding(10) var<storage, read> gain: array<vec4f>;
-fn x_value(index: u32) -> f32 { return x[index / 4u][index % 4u]; }
-#include "norm_rows.wgsl"
-#endif
 
 // Of this workgroup: its member, its first column there, and how many columns that has.
 var<private> own: vec3u;
@@ -21,7 +16,17 @@ fn whole(s: u32, i: u32, n: u32, sum: f32) -> f32 {
   var value = sum;
 #if LORA
   let b_at = pick(s, p.b_0, p.b_1, p.b_2) + n * p.rank;
+#if LOW4
+  for (var r = 0u; r < p.rank / 4u; r++) {
+    let low = xa[(s * p.xa_stride + i * p.rank) / 4u + r];
+    let high = bank[b_at / 4u + r];
+#for q in 0..4
+    value = fma(low[$(q)], high[$(q)], value);
+#end
+  }
+#else
   for (var r = 0u; r < p.rank; r++) { value = fma(xa[s * p.xa_stride + i * p.rank + r], bank[b_at + r], value); }
+#endif
 #endif
 #if BIAS
   value += bias[pick(s, p.c_0, p.c_1, p.c_2) + n];
@@ -29,27 +34,15 @@ fn whole(s: u32, i: u32, n: u32, sum: f32) -> f32 {
   return value;
 }
 
-fn a_values(i: u32, t: u32) -> vec4f {
-  if (i >= p.rows || t >= p.k) { return vec4f(); }
-  return x[(i * p.k + t) / 4u];
+fn a_values(i: u32, t: u32) -> vec4u {
+  if (i >= p.rows || t >= p.k) { return vec4u(); }
+  return x[(i * p.k + t) / 8u];
 }
 fn b_values(j: u32, t: u32) -> vec4u {
   let column = column_of(own.y, j);
   if (column.y >= own.z || t >= p.k) { return vec4u(); }
   return w[((pick(own.x + column.x, 0u, p.n_0, p.n_0 + p.n_1) + column.y) * p.k + t) / 8u];
 }
-#if NORM
-fn gain_values(t: u32) -> vec4f {
-  if (t >= p.k) { return vec4f(); }
-  return gain[t / 4u];
-}
-fn a_narrow(value: vec4f, row: u32, gain: vec4f) -> vec4<f16> {
-  return narrow(value * row_scale[min(row, $(NORM_ROUNDS*THREADS/NORM_LANES-1)u)] * gain);
-}
-#else
-fn a_narrow(value: vec4f, row: u32, gain: vec4f) -> vec4<f16> { return narrow(value); }
-#endif
-
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id: u32) {
   let i0 = group.y * $(TM)u;
@@ -58,9 +51,6 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
   let j0 = 0u;
   let begin = 0u;
   let end = p.k;
-#if NORM
-  scale_rows(i0, id);
-#endif
 #include "units_turns.wgsl"
 #for i in 0..TM/SM/FM
 #for j in 0..TN/SN/FN/(1+PAIRED)

@@ -22,35 +22,46 @@ const registerTiles: RegisterTile[] = [
   { rows: 64, columns: 64, thread: { rows: 8, columns: 4 }, depths: [32, 16], rate: 0.87 },
   { rows: 32, columns: 64, thread: { rows: 4, columns: 4 }, depths: [16], rate: 0.75 },
 ]
-/** Of few rows (FEW in tile_turns.wgsl): more, and narrower, workgroups of more threads. */
-const fewTile: RegisterTile = { rows: 32, columns: 16, thread: { rows: 1, columns: 4 }, depths: [128, 64, 32], rate: 0.5 }
+/** Of few rows (few_turns.wgsl): narrow workgroups of many threads, which each sum four rows of a column. */
+const fewTiles: RegisterTile[] = [
+  { rows: 32, columns: 16, thread: { rows: 1, columns: 4 }, depths: [128, 64, 32], rate: 1 },
+  { rows: 32, columns: 32, thread: { rows: 1, columns: 4 }, depths: [128, 64, 32], rate: 1 },
+]
+/** Columns from which on the wider of these has workgroups enough, and columns behind which the others have, and read less of the rows. */
+const fewColumns = [2048, 32_768]
 
 /** Workgroups that run side by side: about as many as a large GPU has processors. */
 const atOnce = 128
 
-/** The tile that is done first with so many outputs: not larger than the tuned one. Few outputs take a small one, so that all of a GPU has work. */
-export function tileFor(gpu: Gpu, rows: Count, columns: Count, parts: Count = 1): Tile {
+/**
+ * The tile that is done first with so many outputs: not larger than the tuned one. Few outputs take a small one, so that all of a GPU has work.
+ * @param few whether it may be one of few rows: forward, in fours
+ */
+export function tileFor(gpu: Gpu, rows: Count, columns: Count, parts: Count = 1, few = false): Tile {
   const most = tilesOf(gpu).tile
   if (takesAlways(gpu)) return most
   const cost = (tile: RegisterTile): number => {
     const groups = Math.ceil(capacityOf(rows) / tile.rows) * Math.ceil(capacityOf(columns) / tile.columns) * capacityOf(parts)
     return (Math.ceil(groups / atOnce) * tile.rows * tile.columns) / tile.rate
   }
-  const wide = Math.ceil(capacityOf(columns) / 64) * capacityOf(parts)
-  if (capacityOf(rows) <= fewTile.rows && wide < 4 * atOnce) return fewTile
+  const wide = capacityOf(columns)
+  if (few && capacityOf(rows) <= 32 && wide <= fewColumns[1]) return fewTiles[Number(wide > fewColumns[0])]
   const small = registerTiles.filter((tile) => tile.rows <= most.rows && tile.columns <= most.columns)
   return small.reduce((best, tile) => (cost(tile) < cost(best) ? tile : best))
 }
 
 /** The constants of a tile's kernels on this adapter. */
 export function tileConstants(gpu: Gpu, { rows, columns }: Tile): Constants {
-  const { thread, depths } = [...registerTiles, fewTile].find((tile) => tile.rows === rows && tile.columns === columns)!
+  const { thread, depths } = [...registerTiles, ...fewTiles].find((tile) => tile.rows === rows && tile.columns === columns)!
   const [RM, RN] = [thread.rows, thread.columns]
   const THREADS = (rows / RM) * (columns / RN)
   // A quarter stays free: RMSNorm wants some, and a processor should hold two workgroups.
   const room = gpu.facts.limits.maxWorkgroupMemory * 0.75
-  const bytes = (depth: number): number => depth * (rows + columns) * 4
-  const KT = depths.find((depth) => bytes(depth) <= room) ?? 16
+  const FEW = Number(RM === 1)
+  const bytes = (depth: number): number => (depth + 4 * FEW) * (rows + columns) * 4
+  const KT = depths.find((depth) => bytes(depth) <= room) ?? depths.at(-1)!
+  const shape = { TM: rows, TN: columns, RM, RN, FEW, KT, THREADS }
+  if (FEW) return { ...shape, A_ROUNDS: (rows * KT) / 4 / THREADS, B_ROUNDS: (columns * KT) / 4 / THREADS }
   // Blocks of 4 x 4 values. What is left over of both operands is at most one a thread.
   const [a, b] = [(rows * KT) / 16, (columns * KT) / 16]
   const [A_REST, B_REST] = [a % THREADS, b % THREADS]
@@ -61,5 +72,5 @@ export function tileConstants(gpu: Gpu, { rows, columns }: Tile): Constants {
     A_REST,
     B_REST,
   }
-  return { TM: rows, TN: columns, RM, RN, FEW: Number(RM === 1), KT, THREADS, ...blocks }
+  return { ...shape, ...blocks }
 }

@@ -26,8 +26,8 @@ function run(
   params: Record<string, Count>,
   parts: Count = 1,
 ): void {
-  const tile = tileFor(gpu, params.rows, params.columns, parts)
   const VEC = Number(inFours(params, !!constants.FORM_TN))
+  const tile = tileFor(gpu, params.rows, params.columns, parts, !!VEC && !!constants.FORM_NT)
   const kernel = gpu.kernel(path, { ...tileConstants(gpu, tile), VEC, NORM: 0, ...nothing, ...constants })
   gpu.dispatch(kernel, bindings, params, [groupsOf(params.columns, tile.columns), groupsOf(params.rows, tile.rows), parts])
 }

@@ -145,7 +145,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
   let end = p.depth;
   let out_row = p.out_row;
 #endif
+#if FEW
+#include "few_turns.wgsl"
+#else
 #include "tile_turns.wgsl"
+#endif
 #if VEC
 #for r in 0..RM
 #for v in 0..RN/4

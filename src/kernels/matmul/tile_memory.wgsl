@@ -1,13 +1,18 @@
 // The operands of a register tile in workgroup memory (tile.wgsl, group_tile.wgsl), KT deep: vectors of four rows of the output (b: four columns)
 // at one step of the depth. Vector g of step t lies at t * TM/4 + (g ^ turn_of(t / 4)): so eight neighbouring threads, which are served together, meet in no
-// bank of the memory, neither when they read eight vectors of one step nor when they store those of several steps.
+// bank of the memory, neither when they read eight vectors of one step nor when they store those of several steps. FEW has an order of its own (few_turns.wgsl).
+#if FEW
+var<workgroup> a_tile: array<vec4f, $((KT/4+1)*TM)>;
+var<workgroup> b_tile: array<vec4f, $((KT/4+1)*TN)>;
+#else
 var<workgroup> a_tile: array<vec4f, $(KT*TM/4)>;
 var<workgroup> b_tile: array<vec4f, $(KT*TN/4)>;
+#endif
 
 fn turn_of(y: u32) -> u32 { return y * $(1+16/KT)u % 8u; }
 // Where the first step of block (x, y) lies: rows 4x .. 4x+3 at steps 4y .. 4y+3, which follow each other TM/4 (b: TN/4) vectors apart.
 fn a_at(block: vec2u) -> u32 { return block.y * $(TM)u + (block.x ^ turn_of(block.y)); }
-fn b_at(block: vec2u) -> u32 { return block.y * $(TN)u + (block.x ^ (turn_of(block.y) & $(TN/4-1)u)); }
+fn b_at(block: vec2u) -> u32 { return block.y * $(TN)u + (block.x ^ turn_of(block.y)); }
 
 #if W_BLOCKS
 #include "../quantised/blocks.wgsl"

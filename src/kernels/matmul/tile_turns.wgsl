@@ -2,16 +2,9 @@
 // of a thread; LORA, in turns of its own, those of the rank.
 // VEC: what a turn needs is asked for before the multiplications of the turn before it, which hide its way, and stored after them, once all have read. A_ROUNDS +
 // B_ROUNDS blocks a thread, and MIXED one more: of a for the first A_REST threads, of b for the last B_REST. Else, and LoRA's, which is little, value by value as it comes.
-// FEW: of a tile of few rows, which few workgroups go through, a thread sums four rows of one column while it goes along the depth, so that there are four times
-// as many threads; at the end they exchange through workgroup memory, and a thread has four columns of one row.
 // row_from and column_from: where a thread's outputs begin, in the tile.
 // Of 32 neighbouring threads (a subgroup of most GPUs) 4 lie below each other and 8 beside each other, which reads least. Even and odd ones read the same of b,
 // and those two apart the same of a: so NVIDIA's GPUs serve half a subgroup at once.
-#if FEW
-  let tx = id % $(TN)u;
-  let ty = id / $(TN)u;
-  var four = vec4f();
-#else
   let tx = id / 2u % 8u + id / 32u % $(TN/RN/8)u * 8u;
   let ty = id % 2u + id / 16u % 2u * 2u + id / $(4*TN/RN)u * 4u;
 #for r in 0..RM
@@ -19,7 +12,6 @@
   var acc$(r)_$(v) = vec4f();
 #end
 #end
-#endif
   let low_begin = begin + (end - begin + $(KT-1)u) / $(KT)u * $(KT)u;
 #if LORA
   let last = low_begin + low_depth();
@@ -125,15 +117,5 @@
 #endif
     workgroupBarrier();
   }
-#if FEW
-  workgroupBarrier();
-  a_tile[tx * $(TM/4)u + ty] = four;
-  workgroupBarrier();
-  let row_from = id / $(TN/4)u;
-  let column_from = id % $(TN/4)u * 4u;
-  let exchanged = column_from * $(TM/4)u + row_from / 4u;
-  let acc0_0 = vec4f(a_tile[exchanged][row_from % 4u], a_tile[exchanged + $(TM/4)u][row_from % 4u], a_tile[exchanged + $(2*TM/4)u][row_from % 4u], a_tile[exchanged + $(3*TM/4)u][row_from % 4u]);
-#else
   let row_from = 4u * ty;
   let column_from = 4u * tx;
-#endif

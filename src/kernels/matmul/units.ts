@@ -6,20 +6,42 @@
 import { fileURLToPath } from 'node:url'
 import type { MatrixUnit } from '../../gpu/adapter.ts'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
+import type { GpuBuffer } from '../../gpu/pool.ts'
+import { capacityOf, groupsOf, times, type Count } from '../../gpu/size.ts'
+import { dispatchFlat } from '../common/lanes.ts'
 import { KT, matrixUnitOf } from '../common/matrix-units.ts'
-import { capacityOf, groupsOf, type Count } from '../../gpu/size.ts'
 import type { Weight } from '../common/weight.ts'
 import { bufferOf, type Extras, type Part } from './part.ts'
 import { tilesOf, type Tile } from './tiles.ts'
 
-const path = fileURLToPath(new URL('units.wgsl', import.meta.url))
+const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
+const paths = { units: file('units.wgsl'), stage: file('units_stage.wgsl') }
 /** Gradients are small: times this they keep their bits down to 6e-8; more than 64 is cut off. A power of two, so it changes no bit otherwise. */
 const gradientScale = 1024
 
-interface Arrangement {
-  /** Subgroups of a workgroup, down and across. */
-  down: number
-  across: number
+/** Activations that a product reads: `depth` columns of rows `stride` apart, from `column` on, times `scale`. */
+interface Activations {
+  data: Binding
+  depth: number
+  stride: number
+  column: number
+  scale: number
+}
+
+/**
+ * Activations in f16, to be released: rows of `stride` values each. Once for all of a product's workgroups, which would each have to convert what they read: it reads
+ * and writes 6 bytes a value, and a workgroup that multiplies 128 x 128 outputs keeps the registers that four bytes a value would take.
+ */
+export function staged(
+  gpu: Gpu,
+  { data, depth, stride, column, scale }: Activations,
+  rows: Count,
+): { x: GpuBuffer; stride: number } {
+  const words = Math.ceil(depth / 8)
+  const x = gpu.pool.acquire(capacityOf(rows) * words * 16, 'activations in f16')
+  const params = { count: times(rows, words), words, depth, x_stride: stride, x_column: column, scale }
+  dispatchFlat(gpu, paths.stage, {}, [data, x], params, times(rows, words))
+  return { x, stride: words * 8 }
 }
 
 /** Whether a product with this weight runs here: `stride` is of the activations that are multiplied, `column` where they start. */
@@ -31,9 +53,9 @@ export function takesUnits(gpu: Gpu, weight: Weight, part: Part, stride: number,
 /** y = alpha * (x Wᵀ + LoRA) + bias + residual of one part. */
 export function forward(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Binding, part: Part, options: Extras): void {
   const k = weight.columns
-  const place = { a_stride: k, a_column: 0, out_stride: part.width, out_column: part.column, first_row: part.row }
-  const size = { rows, columns: part.rows, depth: k }
-  run(gpu, x, y, weight, part, options, { FORM_NT: 1 }, { ...size, ...place, a_scale: 1, out_scale: 1 })
+  const place = { out_stride: part.width, out_column: part.column, first_row: part.row }
+  const activations = { data: x, depth: k, stride: k, column: 0, scale: 1 }
+  run(gpu, activations, y, weight, part, options, { FORM_NT: 1 }, { rows, columns: part.rows, depth: k, ...place })
 }
 
 /** dx (+)= alpha * (dy W + LoRA) of one part. @param parts where `flags` has TN_PART: dx is (parts, rows, K), of so many terms each */
@@ -48,15 +70,14 @@ export function backwardInput(
   parts = 1,
 ): void {
   const k = weight.columns
-  const place = { a_stride: part.width, a_column: part.column, out_stride: k, out_column: 0, first_row: 0 }
-  const size = { rows, columns: k, depth: part.rows }
-  const scales = { a_scale: gradientScale, out_scale: 1 / gradientScale }
-  run(gpu, dy, dx, weight, part, options, { FORM_NT: 0 }, { ...size, ...place, ...scales }, parts)
+  const place = { out_stride: k, out_column: 0, first_row: 0 }
+  const activations = { data: dy, depth: part.rows, stride: part.width, column: part.column, scale: gradientScale }
+  run(gpu, activations, dx, weight, part, options, { FORM_NT: 0 }, { rows, columns: k, depth: part.rows, ...place }, parts)
 }
 
 function run(
   gpu: Gpu,
-  a: Binding,
+  activations: Activations,
   out: Binding,
   weight: Weight,
   part: Part,
@@ -66,20 +87,18 @@ function run(
   parts = 1,
 ): void {
   const shape = shapeFor(gpu, params.rows)
-  const kernel = gpu.kernel(path, {
-    ...shape,
-    NORM: 0,
-    LORA: 0,
-    BIAS: 0,
-    RESIDUAL: 0,
-    ACCUMULATE: 0,
-    TN_PART: 0,
-    ...flags,
-    ...form,
-  })
-  const bindings = [a, out, bufferOf(part.slice), ...extra]
+  const constants = { ...shape, LORA: 0, BIAS: 0, RESIDUAL: 0, ACCUMULATE: 0, TN_PART: 0, ...flags, ...form }
+  const { x, stride } = staged(gpu, activations, params.rows)
+  const bindings = [x, out, bufferOf(part.slice), ...extra]
   const groups: [Count, Count, number] = [groupsOf(params.columns, shape.TN), groupsOf(params.rows, shape.TM), parts]
-  gpu.dispatch(kernel, bindings, { ...params, rank, alpha, b_stride: weight.columns, b_row: part.row - part.slice.row }, groups)
+  const b = { b_stride: weight.columns, b_row: part.row - part.slice.row }
+  gpu.dispatch(
+    gpu.kernel(paths.units, constants),
+    bindings,
+    { ...params, rank, alpha, a_stride: stride, out_scale: 1 / activations.scale, ...b },
+    groups,
+  )
+  x.release()
 }
 
 /** What a workgroup and its subgroups own, and the fragments that they multiply, as constants of the kernels. */
@@ -89,10 +108,16 @@ export function shapeFor(gpu: Gpu, rows: Count) {
   const { down, across } = arrange(tile)
   const LANES = gpu.facts.subgroupSize
   const THREADS = down * across * LANES
-  // Vectors of a thread that are asked for a turn ahead: 32 registers at most.
-  const ahead = (values: number): number => Math.min(4, Math.floor((values * KT) / THREADS))
-  const loads = { THREADS, A_AHEAD: ahead(tile.rows / 4), B_AHEAD: ahead(tile.columns / 8) }
-  return { TM: tile.rows, TN: tile.columns, SM: down, SN: across, LANES, ...loads, KT, FM: m, FN: n, FK: k }
+  const vectors = (side: number): number => (side * KT) / 8 / THREADS
+  // Those of a thread that are asked for a turn ahead: 32 registers at most.
+  const [A_AHEAD, B_AHEAD] = [tile.rows, tile.columns].map((side) => Math.min(4, Math.floor(vectors(side))))
+  const loads = {
+    A_AHEAD,
+    B_AHEAD,
+    A_MORE: Number(A_AHEAD < vectors(tile.rows)),
+    B_MORE: Number(B_AHEAD < vectors(tile.columns)),
+  }
+  return { TM: tile.rows, TN: tile.columns, SM: down, SN: across, LANES, THREADS, ...loads, KT, FM: m, FN: n, FK: k }
 }
 
 /** Small tiles for few rows; else the tuned one, or the largest smaller one that the adapter's workgroup memory holds. */
@@ -102,10 +127,10 @@ function tileFor(gpu: Gpu, rows: number): Tile {
   return few ?? sizes.find((tile) => holdsUnitTile(gpu, tile)) ?? { rows: 32, columns: 64 }
 }
 
-/** Each subgroup owns 32 x 32 outputs, more where there would be over eight of them. */
-function arrange({ rows, columns }: Tile): Arrangement {
-  const [down, across] = [Math.min(2, rows / 32), Math.min(4, columns / 32)]
-  return { down, across }
+/** Subgroups down and across: each owns 64 x 64 outputs of large tiles, which is 128 registers of 32 lanes, and else 32 x 32. */
+function arrange({ rows, columns }: Tile): { down: number; across: number } {
+  const each = rows * columns > 64 * 64 ? 64 : 32
+  return { down: rows / each, across: columns / each }
 }
 
 /** Whether the workgroup memory holds the operands of a tile. Only after `useMatrixUnits`. */

@@ -1,18 +1,22 @@
 // Matmul on matrix units, f16 x f16 -> f32, for GPUs that have them (`chromium-experimental-subgroup-matrix`), forward and backward to the input:
 //   FORM_NT: y[m,n] = sum_k x[m,k] W[n,k]     else (NN): dx[m,k] = sum_n dy[m,n] W[n,k]
 // times alpha. LORA goes on summing over the rank in float32 (NT: xa, B; NN: dxa, A), BIAS and RESIDUAL are added after alpha, ACCUMULATE adds to what is there.
-// `a` is x or dy, float32, times a_scale (a power of two, taken out again by out_scale) and rounded to f16, clamped to its range; `b` is W in bf16,
-// eight values a vec4u, rounded to f16. Strides and columns of a are multiples of 4, of W multiples of 8.
+// `a` is x or dy as units_stage.wgsl leaves it: in f16, times a power of two that out_scale takes out again; `b` is W in bf16, rounded to f16. Both are eight values a
+// vec4u, their strides multiples of 8.
 // A workgroup of SM x SN subgroups owns TM x TN outputs; both operands pass through workgroup memory as f16, KT deep (units_turns.wgsl); a subgroup multiplies
 // fragments of FM x FN x FK. TN_PART: a workgroup takes that many steps of the depth (a multiple of KT), and what it gets is a matrix of its own: out is (parts, rows,
 // columns). Order of the sum: fragments of FK along the depth, one after another, for every tile and number of rows; within one, the unit's own.
-struct Params { rows: u32, columns: u32, depth: u32, rank: u32, a_stride: u32, a_column: u32, b_stride: u32, b_row: u32, out_stride: u32, out_column: u32, first_row: u32, alpha: f32, a_scale: f32, out_scale: f32 }
-@group(0) @binding(0) var<storage, read> a: array<vec4f>;
+struct Params { rows: u32, columns: u32, depth: u32, rank: u32, a_stride: u32, b_stride: u32, b_row: u32, out_stride: u32, out_column: u32, first_row: u32, alpha: f32, out_scale: f32 }
+@group(0) @binding(0) var<storage, read> a: array<vec4u>;
 @group(0) @binding(1) var<storage, read_write> out: array<f32>;
 @group(0) @binding(2) var<storage, read> b: array<vec4u>;
 #if LORA
-@group(0) @binding(3) var<storage, read> lora_x: array<f32>;
+@group(0) @binding(3) var<storage, read> lora_x: array<vec4f>;
+#if FORM_NT
+@group(0) @binding(4) var<storage, read> lora_w: array<vec4f>;
+#else
 @group(0) @binding(4) var<storage, read> lora_w: array<f32>;
+#endif
 #endif
 #if BIAS
 @group(0) @binding(5) var<storage, read> bias: array<f32>;
@@ -26,12 +30,16 @@ fn finish(out_row: u32, i: u32, j: u32, sum: f32) {
   if (i >= p.rows || j >= p.columns) { return; }
   var value = sum * p.out_scale;
 #if LORA
-  for (var r = 0u; r < p.rank; r++) {
+  for (var r = 0u; r < p.rank / 4u; r++) {
+    let low = lora_x[i * p.rank / 4u + r];
 #if FORM_NT
-    value = fma(lora_x[i * p.rank + r], lora_w[(p.first_row + j) * p.rank + r], value);
+    let high = lora_w[(p.first_row + j) * p.rank / 4u + r];
 #else
-    value = fma(lora_x[i * p.rank + r], lora_w[r * p.columns + j], value);
+    let high = vec4f(lora_w[4u * r * p.columns + j], lora_w[(4u * r + 1u) * p.columns + j], lora_w[(4u * r + 2u) * p.columns + j], lora_w[(4u * r + 3u) * p.columns + j]);
 #endif
+#for q in 0..4
+    value = fma(low[$(q)], high[$(q)], value);
+#end
   }
 #endif
   let at = (out_row + i) * p.out_stride + p.out_column + j;
@@ -49,10 +57,10 @@ fn finish(out_row: u32, i: u32, j: u32, sum: f32) {
 #endif
 }
 
-// Four of a's row i from step t on, and eight of b: NT of its row j from step t on, else of step t from column j on.
-fn a_values(i: u32, t: u32) -> vec4f {
-  if (i >= p.rows || t >= p.depth) { return vec4f(); }
-  return a[(i * p.a_stride + p.a_column + t) / 4u];
+// Eight of a's row i from step t on, and eight of b: NT of its row j from step t on, else of step t from column j on.
+fn a_values(i: u32, t: u32) -> vec4u {
+  if (i >= p.rows || t >= p.a_stride) { return vec4u(); }
+  return a[(i * p.a_stride + t) / 8u];
 }
 fn b_values(j: u32, t: u32) -> vec4u {
   if (j >= p.columns || t >= p.depth) { return vec4u(); }
@@ -62,7 +70,6 @@ fn b_values(j: u32, t: u32) -> vec4u {
   return b[((p.b_row + t) * p.b_stride + j) / 8u];
 #endif
 }
-fn a_narrow(value: vec4f, row: u32, gain: vec4f) -> vec4<f16> { return narrow(value * p.a_scale); }
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id: u32) {

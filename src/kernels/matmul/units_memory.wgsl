@@ -1,5 +1,5 @@
 // The operands of matrix units in workgroup memory as f16 (units.wgsl, group_units.wgsl), KT deep. Rows are 8 values longer than they need be, so that fragments
-// do not meet in one memory bank. Vector e of a turn is four values of a, eight of b; neighbours in a row are loaded and stored by neighbouring threads.
+// do not meet in one memory bank. Vector e of a turn is eight values; neighbours in a row are loaded and stored by neighbouring threads.
 var<workgroup> a_tile: array<f16, $(TM*(KT+8))>;
 #if FORM_NT
 var<workgroup> b_tile: array<f16, $(TN*(KT+8))>; // a row a column of the output
@@ -9,7 +9,7 @@ var<workgroup> b_tile: array<f16, $(KT*(TN+8))>; // a row a step of the depth
 var<workgroup> scratch: array<f32, $(SM*SN*FM*FN)>;
 #include "narrow.wgsl"
 
-fn a_vector(i0: u32, t0: u32, e: u32) -> vec4f { return a_values(i0 + e / $(KT/4)u, t0 + e % $(KT/4)u * 4u); }
+fn a_vector(i0: u32, t0: u32, e: u32) -> vec4u { return a_values(i0 + e / $(KT/8)u, t0 + e % $(KT/8)u * 8u); }
 fn b_vector(j0: u32, t0: u32, e: u32) -> vec4u {
 #if FORM_NT
   return b_values(j0 + e / $(KT/8)u, t0 + e % $(KT/8)u * 8u);
@@ -17,20 +17,12 @@ fn b_vector(j0: u32, t0: u32, e: u32) -> vec4u {
   return b_values(j0 + e % $(TN/8)u * 8u, t0 + e / $(TN/8)u);
 #endif
 }
-// What RMSNorm multiplies that vector of a with, besides a row's scale.
-fn gain_vector(t0: u32, e: u32) -> vec4f {
-#if NORM
-  return gain_values(t0 + e % $(KT/4)u * 4u);
-#else
-  return vec4f();
-#endif
-}
-fn a_store(e: u32, value: vec4f, gain: vec4f) {
-  let row = e / $(KT/4)u;
-  let v = a_narrow(value, row, gain);
-  let at = row * $(KT+8)u + e % $(KT/4)u * 4u;
+fn a_store(e: u32, bits: vec4u) {
+  let at = e / $(KT/8)u * $(KT+8)u + e % $(KT/8)u * 8u;
 #for q in 0..4
-  a_tile[at + $(q)u] = v[$(q)];
+  let pair$(q) = bitcast<vec2<f16>>(bits[$(q)]);
+  a_tile[at + $(2*q)u] = pair$(q).x;
+  a_tile[at + $(2*q+1)u] = pair$(q).y;
 #end
 }
 fn b_store(e: u32, bits: vec4u) {

@@ -1,5 +1,5 @@
 // The sums of matrix units (units.wgsl, group_units.wgsl): steps begin .. end of the depth, KT a turn, into fragments acc_i_j. What the next turn needs is asked for before a turn's
-// products, which hide its way, and stored once all have read: A_AHEAD and B_AHEAD vectors a thread, which is all but where subgroups are narrow.
+// products, which hide its way, and stored once all have read: A_AHEAD and B_AHEAD vectors a thread, which is all but where subgroups are narrow (A_MORE, B_MORE).
   let subgroup = id / $(LANES)u;
   let lane = id % $(LANES)u;
   let si = (subgroup / $(SN)u) * $(TM/SM)u;
@@ -11,24 +11,26 @@
 #end
 #for s in 0..A_AHEAD
   var a$(s) = a_vector(i0, begin, id + $(s*THREADS)u);
-  var gain$(s) = gain_vector(begin, id + $(s*THREADS)u);
 #end
 #for s in 0..B_AHEAD
   var b$(s) = b_vector(j0, begin, id + $(s*THREADS)u);
 #end
   for (var t0 = begin; t0 < end; t0 += $(KT)u) {
 #for s in 0..A_AHEAD
-    a_store(id + $(s*THREADS)u, a$(s), gain$(s));
+    a_store(id + $(s*THREADS)u, a$(s));
 #end
-    for (var e = id + $(A_AHEAD*THREADS)u; e < $(TM*KT/4)u; e += THREADS) { a_store(e, a_vector(i0, t0, e), gain_vector(t0, e)); }
+#if A_MORE
+    for (var e = id + $(A_AHEAD*THREADS)u; e < $(TM*KT/8)u; e += THREADS) { a_store(e, a_vector(i0, t0, e)); }
+#endif
 #for s in 0..B_AHEAD
     b_store(id + $(s*THREADS)u, b$(s));
 #end
+#if B_MORE
     for (var e = id + $(B_AHEAD*THREADS)u; e < $(TN*KT/8)u; e += THREADS) { b_store(e, b_vector(j0, t0, e)); }
+#endif
     workgroupBarrier();
 #for s in 0..A_AHEAD
     a$(s) = a_vector(i0, t0 + $(KT)u, id + $(s*THREADS)u);
-    gain$(s) = gain_vector(t0 + $(KT)u, id + $(s*THREADS)u);
 #end
 #for s in 0..B_AHEAD
     b$(s) = b_vector(j0, t0 + $(KT)u, id + $(s*THREADS)u);

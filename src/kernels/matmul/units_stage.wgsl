@@ -1,0 +1,19 @@
+// Activations as the matrix units take them (units.wgsl, group_units.wgsl), made once for all of a product's workgroups: y[i, t] = f16(scale x[i, x_column + t]), eight a
+// word, 0 from `depth` on; rows of y are y_stride values, a multiple of 8. x_stride and x_column are multiples of 4. An element is eight values.
+struct Params { count: u32, words: u32, depth: u32, x_stride: u32, x_column: u32, scale: f32 }
+@group(0) @binding(0) var<storage, read> x: array<vec4f>;
+@group(0) @binding(1) var<storage, read_write> y: array<vec4u>;
+#include "narrow.wgsl"
+#include "flat.wgsl"
+
+fn word(v: vec2<f16>) -> u32 { return bitcast<u32>(v); }
+fn one(index: u32) {
+  if (index >= p.count) { return; }
+  let t = index % p.words * 8u;
+  let at = (index / p.words * p.x_stride + p.x_column + t) / 4u;
+  var v = vec4<f16>();
+  var w = vec4<f16>();
+  if (t < p.depth) { v = narrow(x[at] * p.scale); }
+  if (t + 4u < p.depth) { w = narrow(x[at + 1u] * p.scale); }
+  y[index] = vec4u(word(v.xy), word(v.zw), word(w.xy), word(w.zw));
+}
