@@ -27,33 +27,63 @@ export const grid = (groups: Count, y: number): [Count, number, Count] => [
 /** Most query heads of one kv head that share a tile: their rows are fewer then, and with them what lies behind the diagonal or at a sequence's end. */
 const mostHeads = 8
 
+/** What of a tile's shape no bit depends on, and only the time does. */
+export interface TileShape {
+  /** Rows of the products. */
+  RT: number
+  /** Keys (queries, for `kv`) a tile. */
+  KT: number
+  /** Threads beside each other: a thread has KT / KX keys of the scores. */
+  KX: number
+  /** Vectors of each row and key in workgroup memory at a time, and vectors in a turn of their loop. */
+  DEPTH: number
+  STEPS: number
+  /** Keys whose values are in workgroup memory at a time, and keys in a turn of their loop. */
+  VK: number
+  UNROLL: number
+}
+
+/** Shapes from the best on: the first is taken that the adapter has workgroup memory and threads for. */
+function shapesOf(kind: Kind, DE: number, LANES: number): TileShape[] {
+  // What a thread sums, 4 rows x VC vectors of each matrix, stays within 64 registers of heads up to 128 wide.
+  const sums = (kind === 'kv' ? 2 : 1) * DE
+  const most = kind === 'kv' && sums > 64 ? 32 : kind === 'forward' ? (DE <= 32 ? 8 : 16) : sums <= 16 ? 8 : 16
+  // The forward pass adds up a tile's weights as decoding does; the others go through keys or queries one by one, whatever a tile holds.
+  const widths = kind === 'forward' ? [LANES] : most === 16 ? [64, 32] : [32]
+  return [64, 32].flatMap((RT) =>
+    widths.map((KT) => {
+      const KX = Math.min(KT, most)
+      const VK = Math.max(1, Math.min(KT, 2 ** Math.floor(Math.log2((9 * KT) / DE))))
+      return { RT, KT, KX, DEPTH: 8, STEPS: 2, VK, UNROLL: Math.min(DE > 2 * KX ? 2 : 4, VK) }
+    }),
+  )
+}
+
 /**
  * Constants of a tile kernel, undefined where the adapter or the head shape does not take one.
  * RT rows of the products, of which HG heads of RB rows are used; KT keys (queries, for `kv`) a tile; a thread owns 4 rows and KT / KX keys or VC vectors of four of a head.
- * `room` in workgroup memory holds SUMS times WS vectors of left operands, then of weights, and from B on right operands.
+ * `room` in workgroup memory holds left operands, then weights, and from B on right operands. LEFTS, RIGHTS and VALUES vectors a thread asks for at a time.
+ * @param chosen a shape instead of those that are tried
  */
-export function tileOf(gpu: Gpu, kind: Kind, { heads, kvHeads, headDim, window = 0 }: HeadShape): Constants | undefined {
+export function tileOf(
+  gpu: Gpu,
+  kind: Kind,
+  { heads, kvHeads, headDim, window = 0 }: HeadShape,
+  chosen?: TileShape,
+): Constants | undefined {
   const { LANES } = lanes(gpu)
   const { software, limits } = gpu.facts
   if (software || headDim % 4 !== 0 || LANES < 8 || LANES > 64) return undefined
   const GROUP = heads / kvHeads
   const DE = headDim / 4
-  // The forward pass adds up a tile's weights as decoding does; the others go through keys or queries one by one, whatever a tile holds.
-  const KT = kind === 'forward' ? LANES : 32
-  const SUMS = kind === 'kv' ? 2 : 1
-  // What a thread sums, 4 rows x VC vectors of each matrix, stays within 64 registers of heads up to 128 wide.
-  const KX = Math.min(KT, SUMS * DE <= 32 ? 8 : SUMS * DE <= 64 || kind !== 'kv' ? 16 : 32)
   const HG = kind === 'kv' ? 1 : Array.from({ length: mostHeads }, (_, i) => mostHeads - i).find((n) => GROUP % n === 0)!
-  const VK = Math.max(1, Math.min(KT, 2 ** Math.floor(Math.log2((9 * KT) / DE))))
-  for (const RT of [64, 32]) {
+  for (const shape of chosen ? [chosen] : shapesOf(kind, DE, LANES)) {
+    const { RT, KT, KX, DEPTH, VK } = shape
     const THREADS = (RT / 4) * KX
-    const WS = Math.max(9 * RT, KT * (RT / 4 + 1))
-    const B = SUMS * WS
-    const ROOM = B + Math.max(9 * KT, VK * DE)
+    const B = Math.max((DEPTH + 1) * RT, KT * (RT / 4 + 1))
+    const ROOM = B + Math.max((DEPTH + 1) * KT, VK * DE)
     const bytes = 16 * (ROOM + (kind === 'forward' ? 2 * THREADS : 0)) + 1024
     if (THREADS > limits.maxInvocations || THREADS > 256 || bytes > limits.maxWorkgroupMemory) continue
-    const tile = { RT, RB: Math.floor(RT / HG), KT, KX, VK, VC: Math.ceil(DE / KX), THREADS, ROOM, WS, B, SUMS }
-    const flags = { VEC4: 1, UNROLL: Math.min(DE > 2 * KX ? 2 : 4, VK), SCORES_TWO: Number(kind !== 'forward') }
     const each = KT / KX
     const trees = { KX_16: Number(KX === 16), KEYS_2: Number(each === 2), KEYS_4: Number(each === 4), KEYS_8: Number(each === 8) }
     return {
@@ -63,8 +93,22 @@ export function tileOf(gpu: Gpu, kind: Kind, { heads, kvHeads, headDim, window =
       GROUP,
       HG,
       WINDOW: window,
-      ...tile,
-      ...flags,
+      VEC4: 1,
+      ...shape,
+      RB: Math.floor(RT / HG),
+      VC: Math.ceil(DE / KX),
+      THREADS,
+      ROOM,
+      B,
+      SUMS: kind === 'kv' ? 2 : 1,
+      SCORES_TWO: Number(kind !== 'forward'),
+      PIECES: Math.ceil(DE / DEPTH),
+      RAGGED: Number(DE % DEPTH !== 0),
+      LEFTS: (RT * DEPTH) / THREADS,
+      RIGHTS: Math.ceil((KT * DEPTH) / THREADS),
+      RIGHT_REST: Number((KT * DEPTH) % THREADS !== 0),
+      VALUES: Math.ceil((VK * DE) / THREADS),
+      VALUES_REST: Number((VK * DE) % THREADS !== 0),
       ...(kind === 'forward' ? trees : {}),
     }
   }
@@ -85,6 +129,6 @@ export function runTile(
   const across = kind === 'kv' ? shape.kvHeads : shape.heads / tile.HG
   const each = kind === 'kv' ? tile.RT : tile.RB
   // Bounds that the driver does not know: what is unrolled, the kernels unroll.
-  const params = { rows, elements: tile.DE, scale: scaleOf(shape), ...(kind !== 'forward' && { products: 2 }) }
+  const params = { rows, pieces: tile.PIECES * (1 + tile.SCORES_TWO), depth: tile.DEPTH, scale: scaleOf(shape) }
   gpu.dispatch(kernel, bindings, params, grid(groupsOf(rows, each), across))
 }

@@ -1,16 +1,42 @@
-// sum_u_r_c += weight of key j for the thread's row r, times vector kx + KX c of that key, over the tile's keys in order, for u = 0 .. SUMS - 1. The weights of sum u are
-// in `room` from vector u WS on, (key, RT / 4 + 1) of them, four rows each, 0 where a row does not see a key; the keys' vectors pass through it VK at a time: added_u(j) of key j.
-// Begins with a barrier behind the first load, so what was written to `room` before this is there; ends with one, so all of `room` is free.
-    for (var v0 = 0u; v0 < min($(KT)u, keys - j0); v0 += $(VK)u) {
+// sum_u_r_c += weight of key j for the thread's row r, times vector kx + KX c of that key, over the tile's keys in order, for u = 0 .. SUMS - 1, one sum after the other. The
+// weights of sum 0 are in `room`, (key, RT / 4 + 1) of them, four rows each, 0 where a row does not see a key; those of the next follow there from next_i. The keys' vectors
+// pass through `room` from B on, VK keys at a time: added_u(j) of key j, asked for before the arithmetic of those before them; the first are in value_s (tile_scores.wgsl).
+// Begins with a barrier behind the first store, so what was written to `room` before this is there; ends with one, so all of `room` is free.
+    let many = min($(KT)u, keys - j0);
 #for u in 0..SUMS
-      for (var s = id; s < $(VK*DE)u; s += $(THREADS)u) {
-        room[$(B)u + s] = added_$(u)(at, min(j0 + v0 + s / DE, keys - 1u), head, s % DE);
+#let MORE = SUMS - 1 - u
+#if u
+#for i in 0..KT/KX
+    room[(kx + $(KX*i)u) * $(RT/4+1)u + rows4] = next_$(i);
+#end
+#endif
+    for (var v0 = 0u; v0 < many; v0 += $(VK)u) {
+#for s in 0..VALUES
+#if VALUES_REST
+      if (id + $(s*THREADS)u < $(VK*DE)u) {
+#else
+      {
+#endif
+        room[$(B)u + id + $(s*THREADS)u] = value_$(s);
       }
+#end
       workgroupBarrier();
-      for (var i = 0u; i < min($(VK)u, keys - j0 - v0); i += $(UNROLL)u) {
+      if (v0 + $(VK)u < many) {
+#for s in 0..VALUES
+        value_$(s) = added_$(u)(at, min(j0 + v0 + $(VK)u + (id + $(s*THREADS)u) / DE, keys - 1u), head, (id + $(s*THREADS)u) % DE);
+#end
+      }
+#if MORE
+      else {
+#for s in 0..VALUES
+        value_$(s) = added_$(u+1)(at, min(j0 + (id + $(s*THREADS)u) / DE, keys - 1u), head, (id + $(s*THREADS)u) % DE);
+#end
+      }
+#endif
+      for (var i = 0u; i < min($(VK)u, many - v0); i += $(UNROLL)u) {
 #for n in 0..UNROLL
         {
-          let weight = room[$(u*WS)u + (v0 + i + $(n)u) * $(RT/4+1)u + rows4];
+          let weight = room[(v0 + i + $(n)u) * $(RT/4+1)u + rows4];
 #for c in 0..VC
           {
             let vector = room[$(B)u + (i + $(n)u) * DE + min(kx + $(KX*c)u, $(DE-1)u)];
@@ -23,5 +49,5 @@
 #end
       }
       workgroupBarrier();
-#end
     }
+#end

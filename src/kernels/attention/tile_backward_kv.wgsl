@@ -1,6 +1,6 @@
 // Backward of attention to k and v as in backward_kv.wgsl, to the bit, for GPUs: a workgroup takes RT key rows of one kv head and goes through the queries by tiles of KT rows,
 // heads in order, rows in order. A thread owns four key rows: of the scores the queries kx + KX i, of dk and dv the vectors kx + KX c.
-struct Params { rows: u32, elements: u32, products: u32, scale: f32 }
+struct Params { rows: u32, pieces: u32, depth: u32, scale: f32 }
 @group(0) @binding(0) var<storage, read> q: array<vec4f>;
 @group(0) @binding(1) var<storage, read> k: array<vec4f>;
 @group(0) @binding(2) var<storage, read> v: array<vec4f>;
@@ -24,14 +24,15 @@ var<workgroup> ends: array<u32, $(RT)>;
 var<workgroup> farthest: u32;
 
 // `head` is a query head here: the scores' other operand is q and d_out.
-fn left(at: vec4u, row0: u32, kv_head: u32, x: u32, e: u32, second: u32) -> vec4f {
-  let row = min(row0 + x, p.rows - 1u);
-  if (second == 1u) { return load_v(row, kv_head, e); }
-  return load_k(row, kv_head, e);
+fn left_place(row0: u32, kv_head: u32, x: u32) -> u32 { return (min(row0 + x, p.rows - 1u) * KV_HEADS + kv_head) * DE; }
+fn left(place: u32, second: u32) -> vec4f {
+  if (second == 1u) { return v[place]; }
+  return k[place];
 }
-fn right(at: vec4u, t: u32, head: u32, e: u32, second: u32) -> vec4f {
-  if (second == 1u) { return load_d_out(t, head, e); }
-  return load_q(t, head, e);
+fn right_place(at: vec4u, t: u32, head: u32) -> u32 { return (t * HEADS + head) * DE; }
+fn right(place: u32, second: u32) -> vec4f {
+  if (second == 1u) { return d_out[place]; }
+  return q[place];
 }
 fn added_0(at: vec4u, t: u32, head: u32, e: u32) -> vec4f { return load_d_out(t, head, e); }
 fn added_1(at: vec4u, t: u32, head: u32, e: u32) -> vec4f { return load_q(t, head, e); }
@@ -41,8 +42,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
   let row0 = (group.x + group.z * 65535u) * $(RT)u;
   if (row0 >= p.rows) { return; }
   let head0 = group.y;
-  let rows4 = id / $(KX)u;
-  let kx = id % $(KX)u;
+#include "tile_lanes.wgsl"
   let at = vec4u();
   for (var r = id; r < $(RT)u; r += $(THREADS)u) { ends[r] = select(0u, end_of(min(row0 + r, p.rows - 1u)), row0 + r < p.rows); }
   workgroupBarrier();
@@ -69,21 +69,20 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
   for (var g = 0u; g < GROUP; g++) {
     let head = head0 * GROUP + g;
     for (var j0 = row0; j0 < keys; j0 += $(KT)u) {
+#for i in 0..KT/KX
+      let soft_$(i) = soft[min(j0 + kx + $(KX*i)u, keys - 1u) * HEADS + head];
+#end
 #include "tile_scores.wgsl"
 #for i in 0..KT/KX
-      {
-        let t = j0 + kx + $(KX*i)u;
+      let t_$(i) = j0 + kx + $(KX*i)u;
 #if WINDOW
-        let sees = (vec4u(t) >= from_row) & (vec4u(t) < to_row) & (vec4u(places[min(t, keys - 1u)].y) - position < vec4u(WINDOW));
+      let sees_$(i) = (vec4u(t_$(i)) >= from_row) & (vec4u(t_$(i)) < to_row) & (vec4u(places[min(t_$(i), keys - 1u)].y) - position < vec4u(WINDOW));
 #else
-        let sees = (vec4u(t) >= from_row) & (vec4u(t) < to_row);
+      let sees_$(i) = (vec4u(t_$(i)) >= from_row) & (vec4u(t_$(i)) < to_row);
 #endif
-        let soft_t = soft[min(t, keys - 1u) * HEADS + head];
-        let w = select(vec4f(), exp(first_$(i) * p.scale - soft_t.x), sees);
-        let place = (kx + $(KX*i)u) * $(RT/4+1)u + rows4;
-        room[place] = w;
-        room[$(WS)u + place] = select(vec4f(), w * (score_$(i) - soft_t.y) * p.scale, sees);
-      }
+      let w_$(i) = select(vec4f(), exp(first_$(i) * p.scale - soft_$(i).x), sees_$(i));
+      room[(kx + $(KX*i)u) * $(RT/4+1)u + rows4] = w_$(i);
+      let next_$(i) = select(vec4f(), w_$(i) * (score_$(i) - soft_$(i).y) * p.scale, sees_$(i));
 #end
 #include "tile_add.wgsl"
     }

@@ -1,5 +1,5 @@
 // Backward of attention to q as in backward_q.wgsl, for GPUs: tiles, threads and segments as in tile_forward.wgsl, KT keys at a time.
-struct Params { rows: u32, elements: u32, products: u32, scale: f32 }
+struct Params { rows: u32, pieces: u32, depth: u32, scale: f32 }
 @group(0) @binding(0) var<storage, read> q: array<vec4f>;
 @group(0) @binding(1) var<storage, read> k: array<vec4f>;
 @group(0) @binding(2) var<storage, read> v: array<vec4f>;
@@ -9,19 +9,20 @@ struct Params { rows: u32, elements: u32, products: u32, scale: f32 }
 @group(0) @binding(6) var<storage, read_write> dq: array<vec4f>;
 #include "common.wgsl"
 #include "load_kv.wgsl"
-#include "load_q.wgsl"
 #include "tile_segments.wgsl"
 var<workgroup> room: array<vec4f, $(ROOM)>;
 
-fn left(at: vec4u, row0: u32, head0: u32, x: u32, e: u32, second: u32) -> vec4f {
-  let row = min(row0 + x / $(HG)u, p.rows - 1u);
-  let head = head0 + x % $(HG)u;
-  if (second == 1u) { return load_d_out(row, head, e); }
-  return load_q(row, head, e);
+fn left_place(row0: u32, head0: u32, x: u32) -> u32 {
+  return (min(row0 + x / $(HG)u, p.rows - 1u) * HEADS + head0 + x % $(HG)u) * DE;
 }
-fn right(at: vec4u, j: u32, head: u32, e: u32, second: u32) -> vec4f {
-  if (second == 1u) { return load_v(key_row(at, j), head, e); }
-  return load_k(key_row(at, j), head, e);
+fn left(place: u32, second: u32) -> vec4f {
+  if (second == 1u) { return d_out[place]; }
+  return q[place];
+}
+fn right_place(at: vec4u, j: u32, head: u32) -> u32 { return (key_row(at, j) * KV_HEADS + head) * DE; }
+fn right(place: u32, second: u32) -> vec4f {
+  if (second == 1u) { return v[place]; }
+  return k[place];
 }
 fn added_0(at: vec4u, j: u32, head: u32, e: u32) -> vec4f { return load_k(key_row(at, j), head, e); }
 

@@ -5,7 +5,7 @@
 // multiple of 4.
 // Order of sums: scores over a head's elements; a tile's weights as lanes_sum adds them; values over the keys; splits of SPLIT keys as in join.wgsl,
 // those before lying in o until the last has joined them.
-struct Params { rows: u32, elements: u32, scale: f32 }
+struct Params { rows: u32, pieces: u32, depth: u32, scale: f32 }
 @group(0) @binding(0) var<storage, read> q: array<vec4f>;
 @group(0) @binding(1) var<storage, read> k: array<KV>;
 @group(0) @binding(2) var<storage, read> v: array<KV>;
@@ -23,10 +23,12 @@ var<workgroup> room: array<vec4f, $(ROOM)>;
 var<workgroup> most: array<vec4f, $(THREADS)>;
 var<workgroup> parts: array<vec4f, $(THREADS)>;
 
-fn left(at: vec4u, row0: u32, head0: u32, x: u32, e: u32, second: u32) -> vec4f {
-  return q[(min(row0 + x / $(HG)u, p.rows - 1u) * HEADS + head0 + x % $(HG)u) * DE + e];
+fn left_place(row0: u32, head0: u32, x: u32) -> u32 {
+  return (min(row0 + x / $(HG)u, p.rows - 1u) * HEADS + head0 + x % $(HG)u) * DE;
 }
-fn right(at: vec4u, j: u32, head: u32, e: u32, second: u32) -> vec4f { return load_k(key_row(at, j), head, e); }
+fn left(place: u32, second: u32) -> vec4f { return q[place]; }
+fn right_place(at: vec4u, j: u32, head: u32) -> u32 { return (key_row(at, j) * KV_HEADS + head) * DE; }
+fn right(place: u32, second: u32) -> vec4f { return load_k(0u, 0u, place); }
 fn added_0(at: vec4u, j: u32, head: u32, e: u32) -> vec4f { return load_v(key_row(at, j), head, e); }
 
 @compute @workgroup_size(THREADS)
@@ -59,7 +61,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
         score_$(i) = select(vec4f(-3.0e38), score_$(i) * p.scale, sees_$(i));
         high = max(high, score_$(i));
 #end
-        most[id] = high;
+        most[rows4 * $(KX)u + kx] = high;
         workgroupBarrier();
 #for x in 0..KX
         high = max(high, most[rows4 * $(KX)u + $(x)u]);
@@ -73,15 +75,15 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
 #end
         // The tree of lanes_sum: keys KT / 2 apart, KT / 4, ... 1.
 #if KEYS_8
-        parts[id] = ((w_0 + w_4) + (w_2 + w_6)) + ((w_1 + w_5) + (w_3 + w_7));
+        parts[rows4 * $(KX)u + kx] = ((w_0 + w_4) + (w_2 + w_6)) + ((w_1 + w_5) + (w_3 + w_7));
 #else
 #if KEYS_4
-        parts[id] = (w_0 + w_2) + (w_1 + w_3);
+        parts[rows4 * $(KX)u + kx] = (w_0 + w_2) + (w_1 + w_3);
 #else
 #if KEYS_2
-        parts[id] = w_0 + w_1;
+        parts[rows4 * $(KX)u + kx] = w_0 + w_1;
 #else
-        parts[id] = w_0;
+        parts[rows4 * $(KX)u + kx] = w_0;
 #endif
 #endif
 #endif

@@ -7,8 +7,7 @@
   let row0 = (tiles - 1u - tile) * $(RB)u;
   let head0 = group.y * $(HG)u;
   let head = head0 / GROUP;
-  let rows4 = id / $(KX)u;
-  let kx = id % $(KX)u;
+#include "tile_lanes.wgsl"
   var seen = vec4u();
 #if WINDOW
   var low = vec4u();

@@ -1,41 +1,67 @@
 // The scores of a tile's rows and KT keys, score_i of key kx + KX i, a component for each of the thread's four rows: sums over a head's elements in order, as in forward.wgsl's loop.
-// Both operands pass through `room`, 8 vectors of each row at a time, the rows 9 apart so that threads side by side meet in no memory bank; what a head has not is 0.
-// Of a file that includes this: left(x, e) of the tile's row x, right(j, e) of key j; SCORES_TWO, of two products one after the other, `second` says which. The last
-// scores are in score_i, the first of two in first_i. Ends with a barrier: `room` is free.
+// Both operands pass through `room`, a piece of DEPTH vectors of each row at a time, the rows DEPTH + 1 apart so that threads side by side meet in no memory bank; what a head
+// has not is 0. A piece is asked for before the arithmetic of the one before it, which hides its way, and so are the first values of tile_add.wgsl before that of the last.
+// Of a file that includes this: left_s, where the thread's vectors of the left operand begin (LEFTS of them, in tile_rows.wgsl's order), right_place(j) of key j,
+// and left(place), right(place); SCORES_TWO, of two products one after the other, `second` says which. The last scores are in score_i, the first of two in first_i.
+// Ends with a barrier: `room` is free. The bounds are numbers that the driver does not know: what is unrolled, the kernels unroll.
 #for i in 0..KT/KX
     var score_$(i) = vec4f();
-#end
 #if SCORES_TWO
-#for i in 0..KT/KX
     var first_$(i) = vec4f();
-#end
-    for (var second = 0u; second < p.products; second++) {
-#else
-    {
-      let second = 0u;
 #endif
-      for (var c = 0u; c < p.elements; c += 8u) {
-        for (var s = id; s < $(8*RT)u; s += $(THREADS)u) {
-          var vector = vec4f();
-          if (c + s % 8u < DE) { vector = left(at, row0, head0, s / 8u, c + s % 8u, second); }
-          room[s / 8u * 9u + s % 8u] = vector;
+#end
+#for s in 0..RIGHTS
+    let right_$(s) = right_place(at, min(j0 + id / $(DEPTH)u + $(s*THREADS/DEPTH)u, keys - 1u), head) + id % $(DEPTH)u;
+#end
+#for s in 0..VALUES
+    var value_$(s) = vec4f();
+#end
+    for (var n = 0u; ; n++) {
+#for s in 0..LEFTS
+      var a_$(s) = vec4f();
+#end
+#for s in 0..RIGHTS
+      var b_$(s) = vec4f();
+#end
+      if (n < p.pieces) {
+        let second = n / $(PIECES)u;
+        let c = n % $(PIECES)u * $(DEPTH)u;
+#if RAGGED
+        if (c + id % $(DEPTH)u < DE) {
+#else
+        {
+#endif
+#for s in 0..LEFTS
+          a_$(s) = left(left_$(s) + c, second);
+#end
+#for s in 0..RIGHTS
+          b_$(s) = right(right_$(s) + c, second);
+#end
         }
-        for (var s = id; s < $(8*KT)u; s += $(THREADS)u) {
-          var vector = vec4f();
-          if (c + s % 8u < DE) { vector = right(at, min(j0 + s / 8u, keys - 1u), head, c + s % 8u, second); }
-          room[$(B)u + s / 8u * 9u + s % 8u] = vector;
+      } else {
+#for s in 0..VALUES
+        value_$(s) = added_0(at, min(j0 + (id + $(s*THREADS)u) / DE, keys - 1u), head, (id + $(s*THREADS)u) % DE);
+#end
+      }
+      if (n > 0u) {
+#if SCORES_TWO
+        if (n == $(PIECES+1)u) {
+#for i in 0..KT/KX
+          first_$(i) = score_$(i);
+          score_$(i) = vec4f();
+#end
         }
-        workgroupBarrier();
-        for (var d = 0u; d < min(8u, p.elements - c); d += 2u) {
-#for u in 0..2
+#endif
+        for (var d = 0u; d < min(p.depth, DE - (n - 1u) % $(PIECES)u * $(DEPTH)u); d += $(STEPS)u) {
+#for u in 0..STEPS
           {
 #for r in 0..4
-            let left_$(r) = room[(4u * rows4 + $(r)u) * 9u + d + $(u)u];
+            let x_$(r) = room[(4u * rows4 + $(r)u) * $(DEPTH+1)u + d + $(u)u];
 #end
 #for i in 0..KT/KX
-            let right_$(i) = room[$(B)u + (kx + $(KX*i)u) * 9u + d + $(u)u];
+            let y_$(i) = room[$(B)u + (kx + $(KX*i)u) * $(DEPTH+1)u + d + $(u)u];
 #for r in 0..4
-            score_$(i)[$(r)] = dot_add(left_$(r), right_$(i), score_$(i)[$(r)]);
+            score_$(i)[$(r)] = dot_add(x_$(r), y_$(i), score_$(i)[$(r)]);
 #end
 #end
           }
@@ -43,12 +69,18 @@
         }
         workgroupBarrier();
       }
-#if SCORES_TWO
-      if (second == 0u) {
-#for i in 0..KT/KX
-        first_$(i) = score_$(i);
-        score_$(i) = vec4f();
+      if (n == p.pieces) { break; }
+#for s in 0..LEFTS
+      room[(id / $(DEPTH)u + $(s*THREADS/DEPTH)u) * $(DEPTH+1)u + id % $(DEPTH)u] = a_$(s);
 #end
-      }
+#for s in 0..RIGHTS
+#if RIGHT_REST
+      if (id + $(s*THREADS)u < $(KT*DEPTH)u) {
+#else
+      {
 #endif
+        room[$(B)u + (id / $(DEPTH)u + $(s*THREADS/DEPTH)u) * $(DEPTH+1)u + id % $(DEPTH)u] = b_$(s);
+      }
+#end
+      workgroupBarrier();
     }
