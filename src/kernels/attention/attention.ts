@@ -83,16 +83,18 @@ function together(gpu: Gpu, { SUBGROUP, C, HG, WIDE }: ReturnType<typeof constan
   return { QR: most(WIDE ? 12 : 24, HG * C), KR: most(16, C) }
 }
 /**
- * Loads that a GPU's subgroup asks for at a time in forward.wgsl: of a key's elements (AHEAD) and of a tile's values (UNROLL). Its cores have work for a few of many subgroups
- * else, and decoding has few. No bit depends on it.
+ * Loads that a GPU's subgroup asks for at a time in forward.wgsl: of a key's elements (AHEAD) and of a tile's values (UNROLL). Its processors hide a load's way behind the work of
+ * many subgroups, and decoding has few. No bit depends on it.
  */
-function ahead(gpu: Gpu, { LANES, SUBGROUP, DE }: ReturnType<typeof constantsOf>): { AHEAD: number; UNROLL: number } | undefined {
+function ahead(
+  gpu: Gpu,
+  { LANES, SUBGROUP, DE, C }: ReturnType<typeof constantsOf>,
+): { AHEAD: number; UNROLL: number } | undefined {
   if (gpu.facts.software || !SUBGROUP) return undefined
-  const divides = (n: number): boolean => DE % n === 0 && LANES % n === 0
-  return { AHEAD: [mostAhead, mostAhead / 2, 4, 2, 1].find(divides)!, UNROLL: Math.min(LANES, mostAhead) }
+  const AHEAD = [16, 8, 4, 2, 1].find((n) => DE % n === 0 && LANES % n === 0)!
+  // Of all of a head's parts, half a tile at most.
+  return { AHEAD, UNROLL: [16, 8, 4, 2].find((n) => n * Math.min(C, 8) <= 16 && 2 * n <= LANES)! }
 }
-/** Vectors of four registers each. */
-const mostAhead = 16
 
 /** How many rows of so many vectors each fit, a power of two. */
 const most = (vectors: number, each: number): number => [8, 4, 2, 1].find((n) => n * each <= vectors) ?? 1

@@ -12,8 +12,9 @@
 // PACKED: for CPU drivers with subgroups. Each lane adds up the weights of its own keys, and the lanes' sums are added at the end of a split; and what is one number for a row and head
 // (its maximum, its sum, the factors that these ask for) lies beside that of others, lane l of vector v having row and head v * LANES + l, so that one exp serves them all.
 // Else a tile's weights are added before they join the sum, as tile_forward.wgsl does it on GPUs.
-// AHEAD: for GPUs with subgroups. So many elements of a key, and UNROLL values, are asked for before the first is used: a workgroup has one subgroup, few rows give a
-// processor few of them, and each that waits for one load after the other waits all the time. AHEAD divides DE and LANES, UNROLL divides LANES.
+// AHEAD: for GPUs with subgroups. So many elements of a key, and UNROLL values, are asked for before the first is used, a tile's first values before its scores, and whose row a
+// value has is asked of the lane that has scored its key: a workgroup has one subgroup, few rows give a processor few of them, and each that waits for one load after the other
+// waits all the time. AHEAD divides DE and LANES, UNROLL divides LANES; values behind the last have weights of 0.
 // WRITTEN: the loops over a tile's elements and keys are written out, as where shuffles are loops over 16 lanes (lanes.wgsl); the last keys of a tile then have weights of 0.
 // Its stack begins at a line of memory (well_laid): else half of the vectors there lie across two, and it takes 1.3 times as long (bench/LOG.md, "Vectors of 512 bits").
 struct Params { rows: u32, lanes: u32, elements: u32, splits: u32, scale: f32 }
@@ -163,6 +164,13 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #else
         let k_row = key_row(at, j);
 #endif
+#if AHEAD
+#for u in 0..UNROLL
+#for c in 0..C
+        let first_$(u)_$(c) = load_v(subgroupShuffle(k_row, $(u)u), kv_head, min($(c)u * LANES + lane, DE - 1u));
+#end
+#end
+#endif
 #for x in 0..QR*HG
         var s_$(x) = 0.0;
 #end
@@ -264,6 +272,29 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
         }
 #end
 #else
+#if AHEAD
+#for u in 0..UNROLL
+#for x in 0..QR*HG
+#for c in 0..C
+        o_$(x)_$(c) = fma(E(f_from(lane, w_$(x), $(u)u)), first_$(u)_$(c), o_$(x)_$(c));
+#end
+#end
+#end
+        for (var i = $(UNROLL)u; i < min(LANES, keys - j0); i += $(UNROLL)u) {
+#for u in 0..UNROLL
+#for c in 0..C
+          let vv_$(u)_$(c) = load_v(subgroupShuffle(k_row, i + $(u)u), kv_head, min($(c)u * LANES + lane, DE - 1u));
+#end
+#end
+#for u in 0..UNROLL
+#for x in 0..QR*HG
+#for c in 0..C
+          o_$(x)_$(c) = fma(E(f_from(lane, w_$(x), i + $(u)u)), vv_$(u)_$(c), o_$(x)_$(c));
+#end
+#end
+#end
+        }
+#else
         for (var i = 0u; i < min(turns(), keys - j0); i += $(UNROLL)u) {
 #for u in 0..UNROLL
 #if TILED
@@ -292,6 +323,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
           }
 #end
         }
+#endif
 #endif
       }
 #if PACKED
