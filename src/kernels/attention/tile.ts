@@ -84,7 +84,9 @@ export function tileOf(
     const B = Math.max((DEPTH + 1) * RT, KS * (RT / 4 + 1))
     const ROOM = B + Math.max((DEPTH + 1) * KT, VK * DE)
     const bytes = 16 * (ROOM + (kind === 'forward' ? 2 * THREADS : 0)) + 1024
-    if (KS % KX !== 0 || THREADS > limits.maxInvocations || THREADS > 256 || bytes > limits.maxWorkgroupMemory) continue
+    // Segments of a tile's rows are bits of two words.
+    if (KS % KX !== 0 || (kind !== 'kv' && RT / HG > 64)) continue
+    if (THREADS > limits.maxInvocations || THREADS > 256 || bytes > limits.maxWorkgroupMemory) continue
     const each = KS / KX
     const trees = { KX_16: Number(KX === 16), KEYS_2: Number(each === 2), KEYS_4: Number(each === 4), KEYS_8: Number(each === 8) }
     return {
