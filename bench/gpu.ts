@@ -1,7 +1,7 @@
 /**
  * What a GPU should reach, in one command: each part is measured, stands beside its aim, and is in the file as soon as it is known.
  *
- *     node bench/gpu.ts [--out bench/results/gpu.json] [--only dispatch,compile,peaks,tune,matmul,attention,decode,step] [--quick] [--python python3]
+ *     node bench/gpu.ts [--out bench/results/gpu.json] [--only dispatch,compile,peaks,tune,matmul,attention,decode,step,peers] [--quick] [--python python3]
  *
  * - dispatch: microseconds of a dispatch (recording it; on the device, each waiting for the one before) and of a submit, and how long a read-back takes
  * - compile: the first training step of a small model less the second, with an empty shader cache and with what that left
@@ -10,6 +10,7 @@
  * - attention: backward beside forward, Qwen3-0.6B's heads, 2048 and 8192 tokens
  * - decode: Qwen3-0.6B's shape, 32 sequences: bytes that a step must read (weights, keys, values) a second, beside the copy
  * - step: a LoRA step of that shape on 16k packed tokens, in micro-batches of 4096 and of 16k
+ * - peers: the same step through PEFT, and transformers' generate, where --python has them and PyTorch with CUDA
  * A part that fails says why, and the others go on; the exit code is then 1. Without a GPU, `--quick` shows that all of it works (tiny sizes, no aims).
  */
 import { spawnSync } from 'node:child_process'
@@ -32,7 +33,7 @@ import { useMatrixUnits } from '../src/kernels/common/matrix-units.ts'
 import { loadDecoder } from '../src/model/decoder-load.ts'
 import { weightCount } from '../src/model/shapes.ts'
 
-const parts = ['dispatch', 'compile', 'peaks', 'tune', 'matmul', 'attention', 'decode', 'step'] as const
+const parts = ['dispatch', 'compile', 'peaks', 'tune', 'matmul', 'attention', 'decode', 'step', 'peers'] as const
 type Part = (typeof parts)[number]
 const { values } = parseArgs({
   options: {
@@ -313,6 +314,32 @@ async function steps(): Promise<unknown> {
   return rows
 }
 
+/** The best of ours of a name that begins so, if this run has measured one. */
+function ours(name: string): number | undefined {
+  const found = (report.aims as Aim[]).filter((aim) => aim.name.startsWith(name)).map(({ value }) => value)
+  return found.length > 0 ? Math.max(...found) : undefined
+}
+
+function peers(): unknown {
+  if (facts.software) throw new Error('they are for a GPU')
+  const sizes = { sequences: 16, length: 1024, microBatch: 4, steps: 3, decodeSequences: 32, promptTokens: 64, tokens: 64 }
+  const script = fileURLToPath(new URL('peers/gpu_peer.py', import.meta.url))
+  type Peer = { lora: { tokensPerSecond: number; peakBytes: number }; generate: { tokensPerSecond: number } }
+  const got = answerOf(values.python, [script, JSON.stringify({ ...modelShapes[shape], ...sizes })], {
+    timeout: 120_000,
+  }) as Record<'bf16' | 'float32', Peer>
+  const [step, decode] = [ours('LoRA step'), ours('decode of')]
+  for (const kind of ['bf16', 'float32'] as const) {
+    const { lora, generate } = got[kind]
+    show({ name: `PEFT's LoRA step, micro-batches of 4096, ${kind}`, value: lora.tokensPerSecond, unit: 'tokens/s' })
+    show({ name: '  GPU memory at most', value: lora.peakBytes / 2 ** 30, unit: 'GiB' })
+    if (step) show({ name: '  ours beside it', value: step / lora.tokensPerSecond, unit: 'x' })
+    show({ name: `transformers' generate of 32 sequences, ${kind}`, value: generate.tokensPerSecond, unit: 'tokens/s' })
+    if (decode) show({ name: '  our decoding beside it', value: decode / generate.tokensPerSecond, unit: 'x' })
+  }
+  return got
+}
+
 if (values.child) {
   await compileChild()
   gpu.close()
@@ -328,6 +355,7 @@ const runs: Record<Part, () => unknown> = {
   attention: attentions,
   decode: decodes,
   step: steps,
+  peers,
 }
 console.log(`adapter  ${facts.name}${facts.software ? ' (software: the aims are not for it)' : ''}`)
 console.log(

@@ -69,7 +69,7 @@ async function fmaPeak(gpu: Gpu, options: TimingOptions): Promise<Rate> {
 }
 
 async function copyPeak(gpu: Gpu, options: TimingOptions): Promise<Rate> {
-  const bytes = Math.min(gpu.facts.software ? 64 << 20 : 256 << 20, gpu.facts.limits.maxBinding)
+  const bytes = Math.min(gpu.facts.software ? 64 << 20 : 2 ** 30, gpu.facts.limits.maxBinding)
   const [from, to] = ['from', 'to'].map((label) => gpu.pool.acquire(bytes, label, { exact: true }))
   const { clock, idle } = await timeCalls(gpu, 'peak copy', () => gpu.copy(from, 0, to, 0, bytes), options)
   // A software adapter copies with one thread, so its processor time is what the copy takes.

@@ -91,9 +91,9 @@ function ahead(
   { LANES, SUBGROUP, DE, C }: ReturnType<typeof constantsOf>,
 ): { AHEAD: number; UNROLL: number } | undefined {
   if (gpu.facts.software || !SUBGROUP) return undefined
-  const AHEAD = [16, 8, 4, 2, 1].find((n) => DE % n === 0 && LANES % n === 0)!
-  // Of all of a head's parts, half a tile at most.
-  return { AHEAD, UNROLL: [16, 8, 4, 2].find((n) => n * Math.min(C, 8) <= 16 && 2 * n <= LANES)! }
+  const AHEAD = [32, 16, 8, 4, 2, 1].find((n) => DE % n === 0 && LANES % n === 0)!
+  // Of all of a head's parts, a tile at most: 32 vectors are 128 registers of a subgroup that is alone.
+  return { AHEAD, UNROLL: [32, 16, 8, 4].find((n) => n * Math.min(C, 8) <= 32 && n <= LANES)! }
 }
 
 /** How many rows of so many vectors each fit, a power of two. */

@@ -49,11 +49,14 @@ function shapesOf(kind: Kind, DE: number, LANES: number): TileShape[] {
   const sums = (kind === 'kv' ? 2 : 1) * DE
   const most = kind === 'kv' && sums > 64 ? 32 : kind === 'forward' ? (DE <= 32 ? 8 : 16) : sums <= 16 ? 8 : 16
   const widths = kind === 'forward' ? [LANES] : most === 16 ? [64, 32] : [32]
-  return [64, 32].flatMap((RT) =>
+  // On an H200 32 keys of dk and dv and twice the values were faster than 64 and 8 (bench/LOG.md, "On an H200").
+  const small = kind === 'kv' && most === 16
+  return (small ? [32, 64] : [64, 32]).flatMap((RT) =>
     widths.map((KT) => {
       const KX = Math.min(KT, most)
-      const VK = Math.max(1, Math.min(KT, 2 ** Math.floor(Math.log2((9 * KT) / DE))))
-      return { RT, KT, KX, DEPTH: 8, STEPS: 2, VK, UNROLL: Math.min(DE > 2 * KX ? 2 : 4, VK) }
+      const values = ((kind === 'forward' ? 18 : 9) * KT) / DE
+      const VK = Math.max(1, Math.min(KT, 2 ** Math.floor(Math.log2(values))))
+      return { RT, KT, KX, DEPTH: 8, STEPS: small ? 4 : 2, VK, UNROLL: Math.min(DE > 2 * KX ? 2 : 4, VK) }
     }),
   )
 }

@@ -23,7 +23,7 @@ export function useMatrixUnits(gpu: Gpu, on = true): void {
   const { matrixUnits, subgroupSize, f16, name } = gpu.facts
   // The widest that this kernel's depth takes: 16 x 16 x 16 before 8 x 8 x 8.
   const [unit] = matrixUnits
-    .filter((u) => KT % u.k === 0 && 32 % u.m === 0 && 32 % u.n === 0)
+    .filter((u) => KT % u.k === 0 && 32 % u.m === 0 && 32 % u.n === 0 && subgroupSize % u.n === 0)
     .toSorted((a, b) => b.m * b.n * b.k - a.m * a.n * a.k)
   if (!unit || !f16 || subgroupSize === 0) {
     throw new UserError(

@@ -11,29 +11,16 @@ struct Params { rows: u32, k: u32, rank: u32, n_0: u32, n_1: u32, n_2: u32, b_0:
 // Of this workgroup: its member, its first column there, and how many columns that has.
 var<private> own: vec3u;
 fn width_of(s: u32) -> u32 { return pick(s, p.n_0, p.n_1, p.n_2); }
-// What comes to a product of member s in row i and column n.
-fn whole(s: u32, i: u32, n: u32, sum: f32) -> f32 {
-  var value = sum;
 #if LORA
-  let b_at = pick(s, p.b_0, p.b_1, p.b_2) + n * p.rank;
+// Four values from value `at` on, which with LOW4 is a multiple of 4.
 #if LOW4
-  for (var r = 0u; r < p.rank / 4u; r++) {
-    let low = xa[(s * p.xa_stride + i * p.rank) / 4u + r];
-    let high = bank[b_at / 4u + r];
-#for q in 0..4
-    value = fma(low[$(q)], high[$(q)], value);
-#end
-  }
+fn bank_four(at: u32) -> vec4f { return bank[at / 4u]; }
+fn xa_four(at: u32) -> vec4f { return xa[at / 4u]; }
 #else
-  for (var r = 0u; r < p.rank; r++) { value = fma(xa[s * p.xa_stride + i * p.rank + r], bank[b_at + r], value); }
+fn bank_four(at: u32) -> vec4f { return vec4f(bank[at], bank[at + 1u], bank[at + 2u], bank[at + 3u]); }
+fn xa_four(at: u32) -> vec4f { return vec4f(xa[at], xa[at + 1u], xa[at + 2u], xa[at + 3u]); }
 #endif
 #endif
-#if BIAS
-  value += bias[pick(s, p.c_0, p.c_1, p.c_2) + n];
-#endif
-  return value;
-}
-
 fn a_values(i: u32, t: u32) -> vec4u {
   if (i >= p.rows || t >= p.k) { return vec4u(); }
   return x[(i * p.k + t) / 8u];
@@ -56,36 +43,88 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
 #for j in 0..TN/SN/FN/(1+PAIRED)
   subgroupMatrixStore<row_major>(&scratch, subgroup * $(FM*FN)u, acc_$(i)_$(j), $(FN)u);
   workgroupBarrier();
-#for e in 0..(FM*FN+LANES-1)/LANES
-  let sum_$(i)_$(j)_$(e) = scratch[subgroup * $(FM*FN)u + min(lane + $(e*LANES)u, $(FM*FN-1)u)];
-#end
-  workgroupBarrier();
-#if PAIRED
-  subgroupMatrixStore<row_major>(&scratch, subgroup * $(FM*FN)u, acc_$(i)_$(j+TN/SN/FN/2), $(FN)u);
-  workgroupBarrier();
-#endif
-#for e in 0..(FM*FN+LANES-1)/LANES
   {
-    let e = lane + $(e*LANES)u;
-    let m = i0 + si + $(i*FM)u + e / $(FN)u;
-    let n = column_of(n0, sj + $(j*FN)u + e % $(FN)u).y;
-    if (e < $(FM*FN)u && m < p.rows && n < width) {
-      let value = whole(s, m, n, sum_$(i)_$(j)_$(e));
-#if ROPE
-      finish_pair(s, m, n, width, value, whole(s, m, n + HALF, scratch[subgroup * $(FM*FN)u + e]));
-#else
-      let at = m * width + n;
+    let n = column_of(n0, sj + $(j*FN)u + lane % $(FN)u).y;
+#for e in 0..FM*FN/LANES
+    let m_$(e) = i0 + si + $(i*FM)u + lane / $(FN)u + $(e*LANES/FN)u;
+    var a_$(e) = scratch[subgroup * $(FM*FN)u + lane + $(e*LANES)u];
+#end
+    workgroupBarrier();
+#if PAIRED
+    subgroupMatrixStore<row_major>(&scratch, subgroup * $(FM*FN)u, acc_$(i)_$(j+TN/SN/FN/2), $(FN)u);
+    workgroupBarrier();
+#for e in 0..FM*FN/LANES
+    var b_$(e) = scratch[subgroup * $(FM*FN)u + lane + $(e*LANES)u];
+#end
+#endif
+    // Behind the member's end a lane adds up what is there, and writes nothing.
+    let known = min(n, width - 1u);
+#if LORA
+    let b_at = pick(s, p.b_0, p.b_1, p.b_2) + known * p.rank;
 #if GATED
-      y_0[at] = value / (1.0 + exp(-steep(value))) * whole(1u, m, n, scratch[subgroup * $(FM*FN)u + e]);
+    let pair_b_at = p.b_1 + known * p.rank;
+#else
+#if ROPE
+    let pair_b_at = pick(s, p.b_0, p.b_1, p.b_2) + min(n + HALF, width - 1u) * p.rank;
+#endif
+#endif
+    for (var r = 0u; r < p.rank; r += 4u) {
+      let high = bank_four(b_at + r);
+#if PAIRED
+      let pair_high = bank_four(pair_b_at + r);
+#endif
+#for e in 0..FM*FN/LANES
+      let row_$(e) = min(m_$(e), p.rows - 1u) * p.rank + r;
+      let low_$(e) = xa_four(s * p.xa_stride + row_$(e));
+#if GATED
+      let pair_low_$(e) = xa_four(p.xa_stride + row_$(e));
+#else
+#if ROPE
+      let pair_low_$(e) = low_$(e);
+#endif
+#endif
+#for c in 0..4
+      a_$(e) = fma(low_$(e)[$(c)], high[$(c)], a_$(e));
+#if PAIRED
+      b_$(e) = fma(pair_low_$(e)[$(c)], pair_high[$(c)], b_$(e));
+#endif
+#end
+#end
+    }
+#endif
+#if BIAS
+    let c_at = pick(s, p.c_0, p.c_1, p.c_2) + known;
+#if GATED
+    let pair_bias = bias[p.c_1 + known];
+#else
+#if ROPE
+    let pair_bias = bias[pick(s, p.c_0, p.c_1, p.c_2) + min(n + HALF, width - 1u)];
+#endif
+#endif
+#for e in 0..FM*FN/LANES
+    a_$(e) += bias[c_at];
+#if PAIRED
+    b_$(e) += pair_bias;
+#endif
+#end
+#endif
+#for e in 0..FM*FN/LANES
+    if (m_$(e) < p.rows && n < width) {
+#if ROPE
+      finish_pair(s, m_$(e), n, width, a_$(e), b_$(e));
+#else
+      let at = m_$(e) * width + n;
+#if GATED
+      y_0[at] = a_$(e) / (1.0 + exp(-steep(a_$(e)))) * b_$(e);
 #else
 #for o in 0..OUTPUTS
-      if (s == $(o)u) { y_$(o)[at] = value; }
+      if (s == $(o)u) { y_$(o)[at] = a_$(e); }
 #end
 #endif
 #endif
     }
-  }
 #end
+  }
   workgroupBarrier();
 #end
 #end

@@ -20,15 +20,18 @@ const registerTiles: RegisterTile[] = [
   { rows: 128, columns: 128, thread: { rows: 8, columns: 8 }, depths: [32, 16], rate: 1 },
   { rows: 128, columns: 64, thread: { rows: 8, columns: 8 }, depths: [32, 16], rate: 0.97 },
   { rows: 64, columns: 64, thread: { rows: 8, columns: 4 }, depths: [32, 16], rate: 0.87 },
-  { rows: 32, columns: 64, thread: { rows: 4, columns: 4 }, depths: [16], rate: 0.75 },
+  { rows: 32, columns: 128, thread: { rows: 8, columns: 8 }, depths: [32, 16], rate: 0.8 },
+  { rows: 32, columns: 64, thread: { rows: 4, columns: 4 }, depths: [64, 32, 16], rate: 0.7 },
 ]
-/** Of few rows (few_turns.wgsl): narrow workgroups of many threads, which each sum four rows of a column. */
-const fewTiles: RegisterTile[] = [
-  { rows: 32, columns: 16, thread: { rows: 1, columns: 4 }, depths: [128, 64, 32], rate: 1 },
-  { rows: 32, columns: 32, thread: { rows: 1, columns: 4 }, depths: [128, 64, 32], rate: 1 },
+/**
+ * Of few rows and not many columns, where there are more processors than tiles. Up to `columns` of the product: as narrow as that all have work, with a thread for four rows
+ * of a column (few_turns.wgsl); and up to the next, where what is read of workgroup memory is the bound, with 4 x 4 outputs of a thread.
+ */
+const fewTiles: { upTo: number; tile: RegisterTile }[] = [
+  { upTo: 1024, tile: { rows: 32, columns: 8, thread: { rows: 1, columns: 4 }, depths: [128, 64, 32], rate: 1 } },
+  { upTo: 2048, tile: { rows: 32, columns: 16, thread: { rows: 1, columns: 4 }, depths: [128, 64, 32], rate: 1 } },
+  { upTo: 16_384, tile: { rows: 32, columns: 32, thread: { rows: 4, columns: 4 }, depths: [64, 32, 16], rate: 1 } },
 ]
-/** Columns from which on the wider of these has workgroups enough, and columns behind which the others have, and read less of the rows. */
-const fewColumns = [2048, 32_768]
 
 /** Workgroups that run side by side: about as many as a large GPU has processors. */
 const atOnce = 128
@@ -44,15 +47,17 @@ export function tileFor(gpu: Gpu, rows: Count, columns: Count, parts: Count = 1,
     const groups = Math.ceil(capacityOf(rows) / tile.rows) * Math.ceil(capacityOf(columns) / tile.columns) * capacityOf(parts)
     return (Math.ceil(groups / atOnce) * tile.rows * tile.columns) / tile.rate
   }
-  const wide = capacityOf(columns)
-  if (few && capacityOf(rows) <= 32 && wide <= fewColumns[1]) return fewTiles[Number(wide > fewColumns[0])]
+  const narrow = few && capacityOf(rows) <= 32 && fewTiles.find(({ upTo }) => capacityOf(columns) <= upTo)
+  if (narrow) return narrow.tile
   const small = registerTiles.filter((tile) => tile.rows <= most.rows && tile.columns <= most.columns)
   return small.reduce((best, tile) => (cost(tile) < cost(best) ? tile : best))
 }
 
 /** The constants of a tile's kernels on this adapter. */
 export function tileConstants(gpu: Gpu, { rows, columns }: Tile): Constants {
-  const { thread, depths } = [...registerTiles, ...fewTiles].find((tile) => tile.rows === rows && tile.columns === columns)!
+  const { thread, depths } = [...registerTiles, ...fewTiles.map(({ tile }) => tile)].find(
+    (tile) => tile.rows === rows && tile.columns === columns,
+  )!
   const [RM, RN] = [thread.rows, thread.columns]
   const THREADS = (rows / RM) * (columns / RN)
   // A quarter stays free: RMSNorm wants some, and a processor should hold two workgroups.

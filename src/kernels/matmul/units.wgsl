@@ -26,35 +26,47 @@ struct Params { rows: u32, columns: u32, depth: u32, rank: u32, a_stride: u32, b
 #endif
 #include "units_memory.wgsl"
 
-fn finish(out_row: u32, i: u32, j: u32, sum: f32) {
-  if (i >= p.rows || j >= p.columns) { return; }
-  var value = sum * p.out_scale;
+// What comes to a fragment of products, which lies in `scratch` from `start` on and begins at row i and column j of the output: a lane has one column of it, $(LANES/FN) rows apart.
+fn finish(out_row: u32, i: u32, j: u32, start: u32, lane: u32) {
+  let column = j + lane % $(FN)u;
+#for q in 0..FM*FN/LANES
+  let row_$(q) = i + lane / $(FN)u + $(q*LANES/FN)u;
+  var value_$(q) = scratch[start + lane + $(q*LANES)u] * p.out_scale;
+#end
 #if LORA
+  let known = min(column, p.columns - 1u);
   for (var r = 0u; r < p.rank / 4u; r++) {
-    let low = lora_x[i * p.rank / 4u + r];
 #if FORM_NT
-    let high = lora_w[(p.first_row + j) * p.rank / 4u + r];
+    let high = lora_w[(p.first_row + known) * p.rank / 4u + r];
 #else
-    let high = vec4f(lora_w[4u * r * p.columns + j], lora_w[(4u * r + 1u) * p.columns + j], lora_w[(4u * r + 2u) * p.columns + j], lora_w[(4u * r + 3u) * p.columns + j]);
+    let high = vec4f(lora_w[4u * r * p.columns + known], lora_w[(4u * r + 1u) * p.columns + known], lora_w[(4u * r + 2u) * p.columns + known], lora_w[(4u * r + 3u) * p.columns + known]);
 #endif
-#for q in 0..4
-    value = fma(low[$(q)], high[$(q)], value);
+#for q in 0..FM*FN/LANES
+    let low_$(q) = lora_x[min(row_$(q), p.rows - 1u) * p.rank / 4u + r];
+#for c in 0..4
+    value_$(q) = fma(low_$(q)[$(c)], high[$(c)], value_$(q));
+#end
 #end
   }
 #endif
-  let at = (out_row + i) * p.out_stride + p.out_column + j;
-  value *= p.alpha;
+  if (column >= p.columns) { return; }
+#for q in 0..FM*FN/LANES
+  if (row_$(q) < p.rows) {
+    let at = (out_row + row_$(q)) * p.out_stride + p.out_column + column;
+    var value = value_$(q) * p.alpha;
 #if BIAS
-  value += bias[p.first_row + j];
+    value += bias[p.first_row + column];
 #endif
 #if RESIDUAL
-  value += residual[at];
+    value += residual[at];
 #endif
 #if ACCUMULATE
-  out[at] += value;
+    out[at] += value;
 #else
-  out[at] = value;
+    out[at] = value;
 #endif
+  }
+#end
 }
 
 // Eight of a's row i from step t on, and eight of b: NT of its row j from step t on, else of step t from column j on.
@@ -89,9 +101,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
 #for j in 0..TN/SN/FN
   subgroupMatrixStore<row_major>(&scratch, subgroup * $(FM*FN)u, acc_$(i)_$(j), $(FN)u);
   workgroupBarrier();
-  for (var e = lane; e < $(FM*FN)u; e += $(LANES)u) {
-    finish(out_row, i0 + si + $(i*FM)u + e / $(FN)u, j0 + sj + $(j*FN)u + e % $(FN)u, scratch[subgroup * $(FM*FN)u + e]);
-  }
+  finish(out_row, i0 + si + $(i*FM)u, j0 + sj + $(j*FN)u, subgroup * $(FM*FN)u, lane);
   workgroupBarrier();
 #end
 #end
