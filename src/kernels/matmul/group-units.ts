@@ -25,7 +25,8 @@ export function run(gpu: Gpu, call: GroupCall): void {
   const { rows, members } = call
   const [{ weight }] = members
   const k = weight.columns
-  const shape = shapeFor(gpu, rows)
+  const columns = members.reduce((sum, { weight: { rows: n } }) => sum + n, 0)
+  const shape = shapeFor(gpu, rows, columns)
   const { TM, TN, SN, THREADS } = shape
   const LOW4 = Number(members.every(({ b }) => !b || b.offset % 16 === 0))
   const kernel = gpu.kernel(path, { ...shape, PART: TN / SN, FORM_NT: 1, LOW4, ...variantOf(gpu, call, TM, THREADS) })

@@ -4,7 +4,6 @@
  * An operand rounds to 11 bits (bf16 weights have 8, so they only lose what lies outside f16's range); sums are float32.
  */
 import { fileURLToPath } from 'node:url'
-import type { MatrixUnit } from '../../gpu/adapter.ts'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, groupsOf, times, type Count } from '../../gpu/size.ts'
@@ -86,7 +85,7 @@ function run(
   params: { rows: Count; columns: number } & Record<string, Count>,
   parts = 1,
 ): void {
-  const shape = shapeFor(gpu, params.rows)
+  const shape = shapeFor(gpu, params.rows, params.columns)
   const constants = { ...shape, LORA: 0, BIAS: 0, RESIDUAL: 0, ACCUMULATE: 0, TN_PART: 0, ...flags, ...form }
   const { x, stride } = staged(gpu, activations, params.rows)
   const bindings = [x, out, bufferOf(part.slice), ...extra]
@@ -101,45 +100,56 @@ function run(
   x.release()
 }
 
-/** What a workgroup and its subgroups own, and the fragments that they multiply, as constants of the kernels. */
-export function shapeFor(gpu: Gpu, rows: Count) {
+/** What a workgroup and its subgroups (`down` and `across`) own, and how much of the depth it stages at once. */
+interface UnitTile extends Tile {
+  down: number
+  across: number
+  depth: number
+  /** Vectors of an operand that a thread asks for a turn ahead, at most, of four registers each. */
+  ahead: number
+}
+
+/** What a workgroup and its subgroups own, and the fragments that they multiply, as constants of the kernels. @param columns of the product */
+export function shapeFor(gpu: Gpu, rows: Count, columns: number) {
   const { m, n, k } = matrixUnitOf(gpu)!
-  const tile = tileFor(gpu, capacityOf(rows))
-  const { down, across } = arrange(tile)
+  const tile = tileFor(gpu, capacityOf(rows), columns)
+  const { down, across, depth } = tile
   const LANES = gpu.facts.subgroupSize
   const THREADS = down * across * LANES
-  const vectors = (side: number): number => (side * KT) / 8 / THREADS
-  // Those of a thread that are asked for a turn ahead: 32 registers at most.
-  const [A_AHEAD, B_AHEAD] = [tile.rows, tile.columns].map((side) => Math.min(4, Math.floor(vectors(side))))
+  const vectors = (side: number): number => (side * depth) / 8 / THREADS
+  const [A_AHEAD, B_AHEAD] = [tile.rows, tile.columns].map((side) => Math.min(tile.ahead, Math.floor(vectors(side))))
   const loads = {
     A_AHEAD,
     B_AHEAD,
     A_MORE: Number(A_AHEAD < vectors(tile.rows)),
     B_MORE: Number(B_AHEAD < vectors(tile.columns)),
   }
-  return { TM: tile.rows, TN: tile.columns, SM: down, SN: across, LANES, THREADS, ...loads, KT, FM: m, FN: n, FK: k }
+  return { TM: tile.rows, TN: tile.columns, SM: down, SN: across, LANES, THREADS, ...loads, KT: depth, FM: m, FN: n, FK: k }
 }
+
+/** Few rows and not many columns: narrow workgroups, which go a long way between two barriers, as what they wait for is their loads. */
+const fewTile: UnitTile = { rows: 32, columns: 32, down: 2, across: 1, depth: 4 * KT, ahead: 8 }
+const fewColumns = 16_384
 
 /** Small tiles for few rows; else the tuned one, or the largest smaller one that the adapter's workgroup memory holds. */
-function tileFor(gpu: Gpu, rows: number): Tile {
+function tileFor(gpu: Gpu, rows: number, columns: number): UnitTile {
+  if (rows <= 32) return columns <= fewColumns && holds(gpu, fewTile) ? fewTile : arranged({ rows: 32, columns: 64 })
+  if (rows <= 64) return arranged({ rows: 64, columns: 64 })
   const sizes: Tile[] = [tilesOf(gpu).units, { rows: 128, columns: 128 }, { rows: 64, columns: 64 }]
-  const few = rows <= 32 ? { rows: 32, columns: 64 } : rows <= 64 ? { rows: 64, columns: 64 } : undefined
-  return few ?? sizes.find((tile) => holdsUnitTile(gpu, tile)) ?? { rows: 32, columns: 64 }
+  return arranged(sizes.find((tile) => holdsUnitTile(gpu, tile)) ?? { rows: 32, columns: 64 })
 }
 
-/** Subgroups down and across: each owns 64 x 64 outputs of large tiles, which is 128 registers of 32 lanes, and else 32 x 32. */
-function arrange({ rows, columns }: Tile): { down: number; across: number } {
+/** Each subgroup owns 64 x 64 outputs of large tiles, which is 128 registers of 32 lanes, and else 32 x 32. */
+function arranged({ rows, columns }: Tile): UnitTile {
   const each = rows * columns > 64 * 64 ? 64 : 32
-  return { down: rows / each, across: columns / each }
+  return { rows, columns, down: rows / each, across: columns / each, depth: KT, ahead: 4 }
 }
 
 /** Whether the workgroup memory holds the operands of a tile. Only after `useMatrixUnits`. */
-export function holdsUnitTile(gpu: Gpu, tile: Tile): boolean {
-  return workgroupBytes(matrixUnitOf(gpu)!, tile) <= gpu.facts.limits.maxWorkgroupMemory
-}
+export const holdsUnitTile = (gpu: Gpu, tile: Tile): boolean => holds(gpu, arranged(tile))
 
-function workgroupBytes(unit: MatrixUnit, tile: Tile): number {
-  const { down, across } = arrange(tile)
-  const operands = tile.rows * (KT + 8) + Math.max(tile.columns * (KT + 8), KT * (tile.columns + 8))
-  return operands * 2 + down * across * unit.m * unit.n * 4
+function holds(gpu: Gpu, { rows, columns, down, across, depth }: UnitTile): boolean {
+  const { m, n } = matrixUnitOf(gpu)!
+  const operands = rows * (depth + 8) + Math.max(columns * (depth + 8), depth * (columns + 8))
+  return operands * 2 + down * across * m * n * 4 <= gpu.facts.limits.maxWorkgroupMemory
 }
