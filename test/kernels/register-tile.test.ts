@@ -1,7 +1,7 @@
 /** The register tile of GPUs: every tile and every way to stage its operands has the same bits, and small outputs take small tiles. */
 import { afterEach, expect, test } from 'vitest'
 import { linear, linearBackwardInput, linearBackwardWeight } from '../../src/kernels/matmul/matmul.ts'
-import { tileConstants, tileFor } from '../../src/kernels/matmul/register-tile.ts'
+import { everyTile, tileConstants, tileFor } from '../../src/kernels/matmul/register-tile.ts'
 import { setTiles, tileCandidates } from '../../src/kernels/matmul/tiles.ts'
 import { withFacts } from '../facts.ts'
 import { bounds, modes, openBench, sameBits } from './harness.ts'
@@ -75,10 +75,42 @@ test('large outputs take the tuned tile, few rows and few workgroups smaller one
   expect(taken(512, 1024)).toEqual([64, 64])
   for (const rows of [1, 32]) {
     for (const columns of [16, 1024, 6144]) expect(taken(rows, columns)).toEqual([32, 64])
-    expect(taken(rows, 151_936)).toEqual([32, 128])
+    expect(taken(rows, 151_936)).toEqual([32, 64])
     const few = (columns: number) => tileFor(gpu, rows, columns, 1, true).columns
-    expect([16, 1024, 2048, 6144, 151_936].map(few)).toEqual([8, 8, 16, 32, 128])
+    expect([16, 1024, 4096, 6144, 151_936].map(few)).toEqual([16, 16, 16, 32, 64])
   }
   setTiles(gpu, { tile: { rows: 64, columns: 64 } })
   expect(taken(4096, 4096)).toEqual([64, 64])
+})
+
+test("a tile's threads are 8 or 16 across and down, as its operands lie in workgroup memory", () => {
+  for (const tile of everyTile) {
+    const { TM, TN, RM, RN, FEW, KT, THREADS } = tileConstants(gpu, tile)
+    const name = `${tile.rows} x ${tile.columns}`
+    if (FEW) expect(((TM * KT) / 4) % THREADS, name).toBe(0)
+    else expect([8, 16], name).toEqual(expect.arrayContaining([TM / RM, TN / RN]))
+  }
+})
+
+test('a row has the bits among few rows that it has among many, whatever the number of columns', async () => {
+  const k = 76
+  for (const n of [20, 1028, 4132]) {
+    await bench.run(`few ${n}`, facts, async () => {
+      const { weight } = bench.weight(n, k, true)
+      const [x, xa, b] = [bench.normals(40 * k), bench.normals(40 * 8), bench.up(bench.normals(n * 8))]
+      const [bias, residual] = [bench.up(bench.normals(n)), bench.normals(40 * n)]
+      const first = async (rows: number): Promise<Float32Array> => {
+        const y = bench.out(rows * n)
+        const lora = { x: bench.up(xa.slice(0, rows * 8)), matrix: b, rank: 8 }
+        const more = { lora, bias, residual: bench.up(residual.slice(0, rows * n)) }
+        linear(gpu, bench.up(x.slice(0, rows * k)), rows, weight, y, more)
+        return await bench.down(y, rows * n)
+      }
+      const many = await first(40)
+      for (const rows of [1, 7, 32]) {
+        expect(tileFor(gpu, rows, n, 1, true)).not.toEqual(tileFor(gpu, 40, n, 1, true))
+        sameBits(`${rows} of ${n}`, await first(rows), many.slice(0, rows * n))
+      }
+    })
+  }
 })

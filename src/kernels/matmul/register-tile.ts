@@ -8,7 +8,7 @@ import type { Constants } from '../../gpu/wgsl.ts'
 import { takesAlways, tilesOf, type Tile } from './tiles.ts'
 
 interface RegisterTile extends Tile {
-  /** Rows and columns of outputs of a thread: multiples of 4. Threads are 8 or 16 across, and 8 or 16 down. */
+  /** Rows and columns of outputs of a thread: multiples of 4, but of few_turns.wgsl. Threads are 8 or 16 across, and 8 or 16 down, or operands would not be found where they lie. */
   thread: Tile
   /** Steps of the depth that are staged at once, the best first: what few threads multiply must last as long as a load takes. */
   depths: number[]
@@ -20,18 +20,18 @@ const registerTiles: RegisterTile[] = [
   { rows: 128, columns: 128, thread: { rows: 8, columns: 8 }, depths: [32, 16], rate: 1 },
   { rows: 128, columns: 64, thread: { rows: 8, columns: 8 }, depths: [32, 16], rate: 0.97 },
   { rows: 64, columns: 64, thread: { rows: 8, columns: 4 }, depths: [32, 16], rate: 0.87 },
-  { rows: 32, columns: 128, thread: { rows: 8, columns: 8 }, depths: [32, 16], rate: 0.8 },
   { rows: 32, columns: 64, thread: { rows: 4, columns: 4 }, depths: [64, 32, 16], rate: 0.7 },
 ]
 /**
- * Of few rows and not many columns, where there are more processors than tiles. Up to `columns` of the product: as narrow as that all have work, with a thread for four rows
- * of a column (few_turns.wgsl); and up to the next, where what is read of workgroup memory is the bound, with 4 x 4 outputs of a thread.
+ * Of few rows and not many columns, up to `upTo` of them, where there are more processors than tiles: narrow ones, with a thread for four rows of a column
+ * (few_turns.wgsl); and of more columns, where what is read of workgroup memory is the bound, with 4 x 4 outputs of a thread.
  */
 const fewTiles: { upTo: number; tile: RegisterTile }[] = [
-  { upTo: 1024, tile: { rows: 32, columns: 8, thread: { rows: 1, columns: 4 }, depths: [128, 64, 32], rate: 1 } },
-  { upTo: 2048, tile: { rows: 32, columns: 16, thread: { rows: 1, columns: 4 }, depths: [128, 64, 32], rate: 1 } },
+  { upTo: 4096, tile: { rows: 32, columns: 16, thread: { rows: 1, columns: 4 }, depths: [128, 64, 32], rate: 1 } },
   { upTo: 16_384, tile: { rows: 32, columns: 32, thread: { rows: 4, columns: 4 }, depths: [64, 32, 16], rate: 1 } },
 ]
+/** Every tile that `tileFor` may give. */
+export const everyTile: Tile[] = [...registerTiles, ...fewTiles.map(({ tile }) => tile)]
 
 /** Workgroups that run side by side: about as many as a large GPU has processors. */
 const atOnce = 128
