@@ -64,6 +64,7 @@ export async function tuneMatmul(
           const time = await timeOf(gpu, software ? 4 : 8, run)
           if (round > 0) best[i] = Math.min(best[i], time) // the first one compiles
         }
+        if (round === 0 && !software) await awaken(gpu, run)
       }
       const usual = usualTiles(gpu)[name]
       const own = candidates.findIndex((t) => t.rows === usual.rows && t.columns === usual.columns)
@@ -84,6 +85,16 @@ export async function tuneMatmul(
     releaseWeight(weight)
   }
   return Object.fromEntries(names.map((name) => [name, tiles[name]])) as Partial<Tiles>
+}
+
+/** Seconds that the clock of a GPU takes to rise after kernels were compiled, when it had nothing to do (bench/LOG.md, "On an H200"). */
+const rising = 2.5
+
+async function awaken(gpu: Gpu, run: () => void): Promise<void> {
+  for (const begin = performance.now(); performance.now() - begin < rising * 1000;) {
+    for (let i = 0; i < 8; i++) run()
+    await gpu.sync('tune')
+  }
 }
 
 /** A tile whose operands the adapter's workgroup memory does not hold would be replaced by a smaller one, or not compile. */
