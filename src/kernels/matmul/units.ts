@@ -133,23 +133,26 @@ const fewColumns = 16_384
 
 /** Small tiles for few rows; else the tuned one, or the largest smaller one that the adapter's workgroup memory holds. */
 function tileFor(gpu: Gpu, rows: number, columns: number): UnitTile {
-  if (rows <= 32) return columns <= fewColumns && holds(gpu, fewTile) ? fewTile : arranged({ rows: 32, columns: 64 })
-  if (rows <= 64) return arranged({ rows: 64, columns: 64 })
+  if (rows <= 32) return columns <= fewColumns && holds(gpu, fewTile) ? fewTile : arranged(gpu, { rows: 32, columns: 64 })
+  if (rows <= 64) return arranged(gpu, { rows: 64, columns: 64 })
   const sizes: Tile[] = [tilesOf(gpu).units, { rows: 128, columns: 128 }, { rows: 64, columns: 64 }]
-  return arranged(sizes.find((tile) => holdsUnitTile(gpu, tile)) ?? { rows: 32, columns: 64 })
+  return arranged(gpu, sizes.find((tile) => holdsUnitTile(gpu, tile)) ?? { rows: 32, columns: 64 })
 }
 
-/** Each subgroup owns 64 x 64 outputs of large tiles, which is 128 registers of 32 lanes, and else 32 x 32. */
-function arranged({ rows, columns }: Tile): UnitTile {
-  const each = rows * columns > 64 * 64 ? 64 : 32
+/** Each subgroup owns 64 x 64 outputs of large tiles where it has 32 lanes or more, which is 128 registers of them, and else 32 x 32. */
+function arranged(gpu: Gpu, { rows, columns }: Tile): UnitTile {
+  const each = rows * columns > 64 * 64 && gpu.facts.subgroupSize >= 32 ? 64 : 32
   return { rows, columns, down: rows / each, across: columns / each, depth: KT, ahead: 4 }
 }
 
-/** Whether the workgroup memory holds the operands of a tile. Only after `useMatrixUnits`. */
-export const holdsUnitTile = (gpu: Gpu, tile: Tile): boolean => holds(gpu, arranged(tile))
+/** Whether a workgroup may have the threads of a tile, and its memory holds the operands. Only after `useMatrixUnits`. */
+export const holdsUnitTile = (gpu: Gpu, tile: Tile): boolean => holds(gpu, arranged(gpu, tile))
 
 function holds(gpu: Gpu, { rows, columns, down, across, depth }: UnitTile): boolean {
   const { m, n } = matrixUnitOf(gpu)!
+  const { limits, subgroupSize } = gpu.facts
   const operands = rows * (depth + 8) + Math.max(columns * (depth + 8), depth * (columns + 8))
-  return operands * 2 + down * across * m * n * 4 <= gpu.facts.limits.maxWorkgroupMemory
+  return (
+    operands * 2 + down * across * m * n * 4 <= limits.maxWorkgroupMemory && down * across * subgroupSize <= limits.maxInvocations
+  )
 }
