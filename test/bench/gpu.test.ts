@@ -32,5 +32,5 @@ test('figures beside aims, in the file', () => {
 test('a part that is none', () => {
   const { status, stderr } = run('--only', 'attentoin')
   expect(status).toBe(2)
-  expect(stderr).toContain('--only attentoin: the parts are dispatch, compile, peaks, tune, matmul, attention, decode, step.')
+  expect(stderr).toContain('--only attentoin: the parts are dispatch, compile, peaks, tune, matmul, attention, decode, step, peers.')
 })

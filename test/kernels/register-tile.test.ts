@@ -94,7 +94,7 @@ test("a tile's threads are 8 or 16 across and down, as its operands lie in workg
 
 test('a row has the bits among few rows that it has among many, whatever the number of columns', async () => {
   const k = 76
-  for (const n of [20, 1028, 4132]) {
+  for (const n of [20, 1028, 4132, 20_000]) {
     await bench.run(`few ${n}`, facts, async () => {
       const { weight } = bench.weight(n, k, true)
       const [x, xa, b] = [bench.normals(40 * k), bench.normals(40 * 8), bench.up(bench.normals(n * 8))]
