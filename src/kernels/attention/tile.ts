@@ -31,7 +31,7 @@ const mostHeads = 8
 export interface TileShape {
   /** Rows of the products. */
   RT: number
-  /** Keys (queries, for `kv`) a tile; `forward`: a multiple of the lanes. */
+  /** Keys (queries, for `kv`) a tile. */
   KT: number
   /** Threads beside each other: a thread has KT / KX keys of the scores. */
   KX: number
@@ -48,6 +48,7 @@ function shapesOf(kind: Kind, DE: number, LANES: number): TileShape[] {
   // What a thread sums, 4 rows x VC vectors of each matrix, stays within 64 registers of heads up to 128 wide.
   const sums = (kind === 'kv' ? 2 : 1) * DE
   const most = kind === 'kv' && sums > 64 ? 32 : kind === 'forward' ? (DE <= 32 ? 8 : 16) : sums <= 16 ? 8 : 16
+  // The forward pass adds up a tile's weights as decoding does; the others go through keys or queries one by one, whatever a tile holds.
   const widths = kind === 'forward' ? [LANES] : most === 16 ? [64, 32] : [32]
   // On an H200 32 keys of dk and dv and twice the values were faster than 64 and 8 (bench/LOG.md, "On an H200").
   const small = kind === 'kv' && most === 16
@@ -63,7 +64,7 @@ function shapesOf(kind: Kind, DE: number, LANES: number): TileShape[] {
 
 /**
  * Constants of a tile kernel, undefined where the adapter or the head shape does not take one.
- * RT rows of the products, of which HG heads of RB rows are used; KT keys (queries, for `kv`) a tile, whose weights come KS at a time; a thread owns 4 rows and KT / KX keys or VC vectors of four of a head.
+ * RT rows of the products, of which HG heads of RB rows are used; KT keys (queries, for `kv`) a tile; a thread owns 4 rows and KT / KX keys or VC vectors of four of a head.
  * `room` in workgroup memory holds left operands, then weights, and from B on right operands. LEFTS, RIGHTS and VALUES vectors a thread asks for at a time.
  * @param chosen a shape instead of those that are tried
  */
@@ -82,15 +83,13 @@ export function tileOf(
   for (const shape of chosen ? [chosen] : shapesOf(kind, DE, LANES)) {
     const { RT, KT, KX, DEPTH, VK } = shape
     const THREADS = (RT / 4) * KX
-    // The forward pass adds up weights as decoding does, of as many keys; the others go through keys or queries one by one, whatever a tile holds.
-    const KS = kind === 'forward' ? LANES : KT
-    const B = Math.max((DEPTH + 1) * RT, KS * (RT / 4 + 1))
+    const B = Math.max((DEPTH + 1) * RT, KT * (RT / 4 + 1))
     const ROOM = B + Math.max((DEPTH + 1) * KT, VK * DE)
     const bytes = 16 * (ROOM + (kind === 'forward' ? 2 * THREADS : 0)) + 1024
     // Segments of a tile's rows are bits of two words.
-    if (KS % KX !== 0 || (kind !== 'kv' && RT / HG > 64)) continue
+    if (KT % KX !== 0 || (kind !== 'kv' && RT / HG > 64)) continue
     if (THREADS > limits.maxInvocations || THREADS > 256 || bytes > limits.maxWorkgroupMemory) continue
-    const each = KS / KX
+    const each = KT / KX
     const trees = { KX_16: Number(KX === 16), KEYS_2: Number(each === 2), KEYS_4: Number(each === 4), KEYS_8: Number(each === 8) }
     return {
       DE,
@@ -101,8 +100,6 @@ export function tileOf(
       WINDOW: window,
       VEC4: 1,
       ...shape,
-      KS,
-      NARROW: Number(KS < KT),
       RB: Math.floor(RT / HG),
       VC: Math.ceil(DE / KX),
       THREADS,

@@ -1,13 +1,12 @@
-// sum_u_r_c += weight of key j for the thread's row r, times vector kx + KX c of that key, over KS keys from j1 on in order, for u = 0 .. SUMS - 1, one sum after the other. The
+// sum_u_r_c += weight of key j for the thread's row r, times vector kx + KX c of that key, over the tile's keys in order, for u = 0 .. SUMS - 1, one sum after the other. The
 // weights of sum 0 are in `room`, (key, RT / 4 + 1) of them, four rows each, 0 where a row does not see a key; those of the next follow there from next_i. The keys' vectors
-// pass through `room` from B on, VK keys at a time: added_u(j) of key j, asked for before the arithmetic of those before them; the first are in value_s (tile_scores.wgsl), and
-// at the end those of the next KS keys (NARROW).
+// pass through `room` from B on, VK keys at a time: added_u(j) of key j, asked for before the arithmetic of those before them; the first are in value_s (tile_scores.wgsl).
 // Begins with a barrier behind the first store, so what was written to `room` before this is there; ends with one, so all of `room` is free.
-    let many = min($(KS)u, keys - j1);
+    let many = min($(KT)u, keys - j0);
 #for u in 0..SUMS
 #let MORE = SUMS - 1 - u
 #if u
-#for i in 0..KS/KX
+#for i in 0..KT/KX
     room[(kx + $(KX*i)u) * $(RT/4+1)u + rows4] = next_$(i);
 #end
 #endif
@@ -24,23 +23,15 @@
       workgroupBarrier();
       if (v0 + $(VK)u < many) {
 #for s in 0..VALUES
-        value_$(s) = added_$(u)(at, min(j1 + v0 + $(VK)u + (id + $(s*THREADS)u) / DE, keys - 1u), head, (id + $(s*THREADS)u) % DE);
+        value_$(s) = added_$(u)(at, min(j0 + v0 + $(VK)u + (id + $(s*THREADS)u) / DE, keys - 1u), head, (id + $(s*THREADS)u) % DE);
 #end
       }
 #if MORE
       else {
 #for s in 0..VALUES
-        value_$(s) = added_$(u+1)(at, min(j1 + (id + $(s*THREADS)u) / DE, keys - 1u), head, (id + $(s*THREADS)u) % DE);
+        value_$(s) = added_$(u+1)(at, min(j0 + (id + $(s*THREADS)u) / DE, keys - 1u), head, (id + $(s*THREADS)u) % DE);
 #end
       }
-#else
-#if NARROW
-      else {
-#for s in 0..VALUES
-        value_$(s) = added_0(at, min(j1 + $(KS)u + (id + $(s*THREADS)u) / DE, keys - 1u), head, (id + $(s*THREADS)u) % DE);
-#end
-      }
-#endif
 #endif
       for (var i = 0u; i < min($(VK)u, many - v0); i += $(UNROLL)u) {
 #for n in 0..UNROLL

@@ -84,7 +84,6 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
       room[(kx + $(KX*i)u) * $(RT/4+1)u + rows4] = w_$(i);
       let next_$(i) = select(vec4f(), w_$(i) * (score_$(i) - soft_$(i).y) * p.scale, sees_$(i));
 #end
-      let j1 = j0;
 #include "tile_add.wgsl"
     }
   }

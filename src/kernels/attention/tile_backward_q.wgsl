@@ -56,7 +56,6 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
         room[(kx + $(KX*i)u) * $(RT/4+1)u + rows4] = select(vec4f(), w * (score_$(i) - delta) * p.scale, sees);
       }
 #end
-      let j1 = j0;
 #include "tile_add.wgsl"
     }
   }

@@ -1,6 +1,6 @@
 // Causal attention as in forward.wgsl, to the bit, for GPUs and many neighbouring rows: a workgroup takes RB rows of HG query heads that share a kv head, RB HG <= RT rows of a
-// product, and goes through their keys by tiles of KT, whose scores it has at once, and of these by KS, the LANES of forward.wgsl, both operands of each product passing through
-// workgroup memory. A thread owns four rows: of the scores the keys kx + KX i, of o the vectors kx + KX c. A key is read once for a tile, where forward.wgsl reads it for each row.
+// product, and goes through their keys by tiles of KT, the LANES of forward.wgsl, both operands of each product passing through workgroup memory. A thread owns
+// four rows: of the scores the keys kx + KX i, of o the vectors kx + KX c. A key is read once for a tile, where forward.wgsl reads it for each row.
 // Rows that see other keys (tile_segments.wgsl) go through theirs one segment after another. The last tiles, which mostly see most, come first. Shapes as in forward.wgsl; D is a
 // multiple of 4.
 // Order of sums: scores over a head's elements; a tile's weights as lanes_sum adds them; values over the keys; splits of SPLIT keys as in join.wgsl,
@@ -50,63 +50,58 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
       var l = vec4f();
       for (var j0 = max(first, from_key / $(KT)u * $(KT)u); j0 < min(keys, first + $(SPLIT)u); j0 += $(KT)u) {
 #include "tile_scores.wgsl"
-        for (var j1 = j0; j1 < min(keys, j0 + $(KT)u); j1 += $(KS)u) {
-          // Rows that do not see a key take it with a weight of 0, and a tile of such keys with a factor of 1.
-          var high = vec4f(-3.0e38);
-#for i in 0..KS/KX
+        // Rows that do not see a key take it with a weight of 0, and a tile of such keys with a factor of 1.
+        var high = vec4f(-3.0e38);
+#for i in 0..KT/KX
 #if WINDOW
-          let sees_$(i) = (vec4u(j1 + kx + $(KX*i)u) < mine) & (vec4u(j1 + kx + $(KX*i)u) >= low);
+        let sees_$(i) = (vec4u(j0 + kx + $(KX*i)u) < mine) & (vec4u(j0 + kx + $(KX*i)u) >= low);
 #else
-          let sees_$(i) = vec4u(j1 + kx + $(KX*i)u) < mine;
+        let sees_$(i) = vec4u(j0 + kx + $(KX*i)u) < mine;
 #endif
-          score_$(i) = select(vec4f(-3.0e38), score_$(i) * p.scale, sees_$(i));
-          high = max(high, score_$(i));
+        score_$(i) = select(vec4f(-3.0e38), score_$(i) * p.scale, sees_$(i));
+        high = max(high, score_$(i));
 #end
-          most[rows4 * $(KX)u + kx] = high;
-          workgroupBarrier();
+        most[rows4 * $(KX)u + kx] = high;
+        workgroupBarrier();
 #for x in 0..KX
-          high = max(high, most[rows4 * $(KX)u + $(x)u]);
+        high = max(high, most[rows4 * $(KX)u + $(x)u]);
 #end
-          high = max(m, high);
-          let shrink = exp(m - high);
-          m = high;
-#for i in 0..KS/KX
-          let w_$(i) = select(vec4f(), exp(score_$(i) - high), sees_$(i));
-          room[(kx + $(KX*i)u) * $(RT/4+1)u + rows4] = w_$(i);
+        high = max(m, high);
+        let shrink = exp(m - high);
+        m = high;
+#for i in 0..KT/KX
+        let w_$(i) = select(vec4f(), exp(score_$(i) - high), sees_$(i));
+        room[(kx + $(KX*i)u) * $(RT/4+1)u + rows4] = w_$(i);
 #end
-          // The tree of lanes_sum: keys KS / 2 apart, KS / 4, ... 1.
+        // The tree of lanes_sum: keys KT / 2 apart, KT / 4, ... 1.
 #if KEYS_8
-          parts[rows4 * $(KX)u + kx] = ((w_0 + w_4) + (w_2 + w_6)) + ((w_1 + w_5) + (w_3 + w_7));
+        parts[rows4 * $(KX)u + kx] = ((w_0 + w_4) + (w_2 + w_6)) + ((w_1 + w_5) + (w_3 + w_7));
 #else
 #if KEYS_4
-          parts[rows4 * $(KX)u + kx] = (w_0 + w_2) + (w_1 + w_3);
+        parts[rows4 * $(KX)u + kx] = (w_0 + w_2) + (w_1 + w_3);
 #else
 #if KEYS_2
-          parts[rows4 * $(KX)u + kx] = w_0 + w_1;
+        parts[rows4 * $(KX)u + kx] = w_0 + w_1;
 #else
-          parts[rows4 * $(KX)u + kx] = w_0;
+        parts[rows4 * $(KX)u + kx] = w_0;
 #endif
 #endif
 #endif
 #for r in 0..4
 #for c in 0..VC
-          sum_0_$(r)_$(c) *= shrink[$(r)];
+        sum_0_$(r)_$(c) *= shrink[$(r)];
 #end
 #end
 #include "tile_add.wgsl"
 #for x in 0..KX
-          var part_$(x) = parts[rows4 * $(KX)u + $(x)u];
+        var part_$(x) = parts[rows4 * $(KX)u + $(x)u];
 #end
 #if KX_16
 #for x in 0..KX/2
-          part_$(x) += part_$(x+KX/2);
+        part_$(x) += part_$(x+KX/2);
 #end
 #endif
-          l = fma(l, shrink, ((part_0 + part_4) + (part_2 + part_6)) + ((part_1 + part_5) + (part_3 + part_7)));
-#for i in 0..(KT-KS)/KX
-          score_$(i) = score_$(i+KS/KX);
-#end
-        }
+        l = fma(l, shrink, ((part_0 + part_4) + (part_2 + part_6)) + ((part_1 + part_5) + (part_3 + part_7)));
       }
 #for r in 0..4
       if (first < mine[$(r)]) {
