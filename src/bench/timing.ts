@@ -4,6 +4,7 @@
  */
 import { availableParallelism } from 'node:os'
 import { driverSeconds } from '../common/cpu-time.ts'
+import { awakenClock } from '../gpu/clock.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 
 export interface TimingOptions {
@@ -22,8 +23,6 @@ export interface Timing {
 
 /** Seconds after which a long case is not measured again. */
 const enough = 3
-/** Seconds that a GPU which has had nothing to do may take until its clock is as fast as it gets: an H200 does two and a half (bench/LOG.md, "On an H200"). */
-const warmUp = 4
 
 /** The better of the two figures: what rates and shares are made of. */
 export const bestSeconds = ({ clock, idle }: Timing): number => idle ?? clock
@@ -47,7 +46,7 @@ export async function timeCalls(gpu: Gpu, name: string, run: () => void, options
   // A single call is mostly waiting where it is short.
   const { clock } = once.clock < 0.005 ? await measure(8) : once
   const calls = Math.max(1, Math.min(4096, Math.ceil(seconds / clock)))
-  if (!gpu.facts.software) await awaken(measure, clock)
+  if (!gpu.facts.software) await awakenClock(gpu, run, clock)
   const best: Timing = calls === 1 ? once : gpu.facts.software ? { clock: Infinity, idle: Infinity } : { clock: Infinity }
   const end = performance.now() + enough * 1000
   for (let repeat = calls === 1 ? 1 : 0; repeat <= repeats; repeat++) {
@@ -58,15 +57,4 @@ export async function timeCalls(gpu: Gpu, name: string, run: () => void, options
     if (best.idle !== undefined) best.idle = Math.min(best.idle, timing.idle!)
   }
   return best
-}
-
-/** Runs a case until half a second has brought no better time: the clock of a GPU rises slowly, and falls while data are made and kernels compiled. */
-async function awaken(measure: (calls: number) => Promise<Timing>, clock: number): Promise<void> {
-  const calls = Math.max(1, Math.min(4096, Math.ceil(0.05 / clock)))
-  const begin = performance.now()
-  let [best, since] = [Infinity, begin]
-  for (let now = begin; now - since < 500 && now - begin < warmUp * 1000; now = performance.now()) {
-    const timing = await measure(calls)
-    if (timing.clock < best * 0.98) [best, since] = [timing.clock, performance.now()]
-  }
 }

@@ -15,7 +15,7 @@ struct Params { rows: u32, k: u32, rank: u32, w_0: u32, w_1: u32, w_2: u32, alph
 @group(0) @binding(4) var<storage, read> scales: array<f32>;
 #include "stack.wgsl"
 #endif
-fn pick(s: u32, a: u32, b: u32, c: u32) -> u32 { return select(select(a, b, s == 1u), c, s == 2u); }
+#include "pick.wgsl"
 // Value e of a workgroup whose member, first row and first column are `at`.
 fn finish(at: vec3u, e: u32, value: f32) {
   let i = at.y + e / COLUMNS;

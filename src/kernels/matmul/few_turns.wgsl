@@ -5,12 +5,7 @@
   let tx = id % $(TN)u;
   let ty = id / $(TN)u;
   var four = vec4f();
-  let low_begin = begin + (end - begin + $(KT-1)u) / $(KT)u * $(KT)u;
-#if LORA
-  let last = low_begin + low_depth();
-#else
-  let last = low_begin;
-#endif
+#include "depth_ends.wgsl"
   for (var t0 = begin; ; t0 += $(KT)u) {
 #for s in 0..A_ROUNDS
     let gain$(s) = gain_of(t0 + (id + $(s*THREADS)u) % $(KT/4)u * 4u);

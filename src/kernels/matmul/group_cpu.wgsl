@@ -57,7 +57,7 @@ struct Params { row0: u32, rows: u32, k: u32, rank: u32, w_fold: u32, w_texels: 
 alias E = f32;
 #include "gelu.wgsl"
 #endif
-fn pick(s: u32, a: u32, b: u32, c: u32) -> u32 { return select(select(a, b, s == 1u), c, s == 2u); }
+#include "pick.wgsl"
 #if LORA
 fn xa_of(s: u32, at: u32) -> vec4f {
   if (s == 0u) { return xa_0[at]; }

@@ -31,7 +31,7 @@ fn finish_pair(s: u32, i: u32, n: u32, width: u32, a: f32, b: f32) {
 #if BIAS
 @group(0) @binding(7) var<storage, read> bias: array<f32>;
 #endif
-fn pick(s: u32, a: u32, b: u32, c: u32) -> u32 { return select(select(a, b, s == 1u), c, s == 2u); }
+#include "pick.wgsl"
 // Column j of a workgroup's tile that begins with n0: y is the column of the member, x is 1 where GATED it is of the second. PAIRED, the second half of a part makes
 // pairs with the first: of the other member, or ROPE HALF further in the same heads.
 fn column_of(n0: u32, j: u32) -> vec2u {

@@ -26,12 +26,13 @@ const registerTiles: RegisterTile[] = [
  * Of few rows and not many columns, up to `upTo` of them, where there are more processors than tiles: narrow ones, with a thread for four rows of a column
  * (few_turns.wgsl); and of more columns, where what is read of workgroup memory is the bound, with 4 x 4 outputs of a thread.
  */
-const fewTiles: { upTo: number; tile: RegisterTile }[] = [
-  { upTo: 4096, tile: { rows: 32, columns: 16, thread: { rows: 1, columns: 4 }, depths: [128, 64, 32], rate: 1 } },
-  { upTo: 16_384, tile: { rows: 32, columns: 32, thread: { rows: 4, columns: 4 }, depths: [64, 32, 16], rate: 1 } },
+const fewTiles: { upTo: number; tile: Omit<RegisterTile, 'rate'> }[] = [
+  { upTo: 4096, tile: { rows: 32, columns: 16, thread: { rows: 1, columns: 4 }, depths: [128, 64, 32] } },
+  { upTo: 16_384, tile: { rows: 32, columns: 32, thread: { rows: 4, columns: 4 }, depths: [64, 32, 16] } },
 ]
+const allTiles = [...registerTiles, ...fewTiles.map(({ tile }) => tile)]
 /** Every tile that `tileFor` may give. */
-export const everyTile: Tile[] = [...registerTiles, ...fewTiles.map(({ tile }) => tile)]
+export const everyTile: Tile[] = allTiles
 
 /** Workgroups that run side by side: about as many as a large GPU has processors. */
 const atOnce = 128
@@ -55,9 +56,7 @@ export function tileFor(gpu: Gpu, rows: Count, columns: Count, parts: Count = 1,
 
 /** The constants of a tile's kernels on this adapter. */
 export function tileConstants(gpu: Gpu, { rows, columns }: Tile): Constants {
-  const { thread, depths } = [...registerTiles, ...fewTiles.map(({ tile }) => tile)].find(
-    (tile) => tile.rows === rows && tile.columns === columns,
-  )!
+  const { thread, depths } = allTiles.find((tile) => tile.rows === rows && tile.columns === columns)!
   const [RM, RN] = [thread.rows, thread.columns]
   const THREADS = (rows / RM) * (columns / RN)
   // A quarter stays free: RMSNorm wants some, and a processor should hold two workgroups.

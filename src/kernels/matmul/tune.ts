@@ -1,6 +1,7 @@
 /** Finds the tile sizes of this adapter: every candidate in turn, several rounds, the best time of each. */
 import { availableParallelism } from 'node:os'
 import { driverSeconds } from '../../common/cpu-time.ts'
+import { awakenClock } from '../../gpu/clock.ts'
 import type { Gpu } from '../../gpu/gpu.ts'
 import { cpuLanes } from '../common/lanes.ts'
 import { releaseWeight, uploadWeight } from '../common/weight.ts'
@@ -64,7 +65,7 @@ export async function tuneMatmul(
           const time = await timeOf(gpu, software ? 4 : 8, run)
           if (round > 0) best[i] = Math.min(best[i], time) // the first one compiles
         }
-        if (round === 0 && !software) await awaken(gpu, run)
+        if (round === 0 && !software) await awakenClock(gpu, run, await timeOf(gpu, 1, run))
       }
       const usual = usualTiles(gpu)[name]
       const own = candidates.findIndex((t) => t.rows === usual.rows && t.columns === usual.columns)
@@ -85,16 +86,6 @@ export async function tuneMatmul(
     releaseWeight(weight)
   }
   return Object.fromEntries(names.map((name) => [name, tiles[name]])) as Partial<Tiles>
-}
-
-/** Seconds that the clock of a GPU takes to rise after kernels were compiled, when it had nothing to do (bench/LOG.md, "On an H200"). */
-const rising = 2.5
-
-async function awaken(gpu: Gpu, run: () => void): Promise<void> {
-  for (const begin = performance.now(); performance.now() - begin < rising * 1000;) {
-    for (let i = 0; i < 8; i++) run()
-    await gpu.sync('tune')
-  }
 }
 
 /** A tile whose operands the adapter's workgroup memory does not hold would be replaced by a smaller one, or not compile. */

@@ -24,7 +24,7 @@ struct Params { rows: u32, k: u32, eps: f32, eps_q: f32, eps_k: f32, heads: u32,
 
 fn x_0(i: u32, row: u32, four: u32) -> vec4f { return normed[i * $(H/8)u + four / 2u]; }
 fn to_norm(at: u32) -> f32 { return x[at]; }
-fn pick(s: u32, a: u32, b: u32, c: u32) -> u32 { return select(select(a, b, s == 1u), c, s == 2u); }
+#include "pick.wgsl"
 
 @compute @workgroup_size($(LANES))
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {

@@ -1,0 +1,22 @@
+/** The clock of a GPU: it falls while there is nothing to do, as when data are made and kernels compiled, and takes seconds to rise again. */
+import type { Gpu } from './gpu.ts'
+
+/** Seconds that it takes at most until it is as fast as it gets: an H200's takes two and a half (bench/LOG.md, "On an H200"). */
+const rising = 4
+
+/**
+ * Has the device run a case until half a second has brought no better time, to be called before one is timed. Not for software adapters, which have no clock of their own.
+ * @param run records one call @param seconds that one call is known to take, about
+ */
+export async function awakenClock(gpu: Gpu, run: () => void, seconds: number): Promise<void> {
+  const calls = Math.max(1, Math.min(4096, Math.ceil(0.05 / seconds)))
+  const begin = performance.now()
+  let [best, since] = [Infinity, begin]
+  for (let now = begin; now - since < 500 && now - begin < rising * 1000;) {
+    const from = now
+    for (let i = 0; i < calls; i++) run()
+    await gpu.sync('clock')
+    now = performance.now()
+    if (now - from < best * 0.98) [best, since] = [now - from, now]
+  }
+}
