@@ -28,6 +28,8 @@ export interface GpuFacts {
   timestamps: boolean
   /** Parameters travel with the command (`var<immediate>`), else through a ring of uniform buffers. */
   immediates: boolean
+  /** Of a software driver: it makes one instruction of a multiply-add, as Mesa does from 26 on (LLVM 22). */
+  fused: boolean
   /** Kernels run in another order than the driver's, which shows a missing barrier (shuffle.ts): `DAWN_RL_SHUFFLE=1`. */
   shuffled: boolean
   limits: {
@@ -136,11 +138,15 @@ export async function openDevice(options: OpenOptions = {}): Promise<OpenDevice>
     matrixUnits: features.has('chromium-experimental-subgroup-matrix') && !(software && fixed === 16) ? matrixUnitsOf(info) : [],
     timestamps: features.has('timestamp-query'),
     immediates: language.has('immediate_address_space') && process.env.DAWN_RL_IMMEDIATES !== '0',
+    fused: software && fusesMultiplyAdd(info.description),
     shuffled: process.env.DAWN_RL_SHUFFLE === '1',
     limits: limitsOf(device.limits),
   }
   return { gpu, device, facts, checks, another }
 }
+
+/** Whether a driver that describes itself so is a Mesa of version 26 or newer. */
+export const fusesMultiplyAdd = (description: string): boolean => Number(/\bMesa (\d+)\./.exec(description)?.[1] ?? 0) >= 26
 
 /** What of an adapter's limits kernels and the pool go by. */
 export function limitsOf(limits: GPUSupportedLimits): GpuFacts['limits'] {

@@ -1,7 +1,8 @@
-/** Which processes and machines get vectors of 512 bits. */
+/** Which processes and machines get vectors of 512 bits, and what a software driver says of itself. */
 import { spawnSync } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
 import { expect, test } from 'vitest'
+import { fusesMultiplyAdd } from '../../src/gpu/adapter.ts'
 import { widenVectors } from '../../src/gpu/vector-width.ts'
 
 const avx512 = 'avx2 avx512f avx512dq avx512cd avx512bw avx512vl'
@@ -45,4 +46,12 @@ test('a process has the width of the first device that it opens', () => {
   const asked: NodeJS.ProcessEnv = { ...env }
   widenVectors(asked)
   expect(wide).toBe(usual === 8 && asked.LP_NATIVE_VECTOR_WIDTH === '512' ? 16 : usual)
+})
+
+test('Mesa makes one instruction of a multiply-add from 26 on', () => {
+  expect(fusesMultiplyAdd('Mesa 26.2.6-1 (LLVM 22.1.8)')).toBe(true)
+  expect(fusesMultiplyAdd('llvmpipe: Mesa 27.0.0-devel (LLVM 23.1.0)')).toBe(true)
+  expect(fusesMultiplyAdd('Mesa 25.0.7-2~bpo12+1 (LLVM 15.0.6)')).toBe(false)
+  expect(fusesMultiplyAdd('SwiftShader driver-5.0.0')).toBe(false)
+  expect(fusesMultiplyAdd('')).toBe(false)
 })

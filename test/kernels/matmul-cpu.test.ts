@@ -1,11 +1,12 @@
 import { describe, expect, test, vi } from 'vitest'
 import { GpuMemoryError } from '../../src/gpu/errors.ts'
 import type { GpuTexture } from '../../src/gpu/pool.ts'
-import { cpuLanes } from '../../src/kernels/common/lanes.ts'
+import { apartOf, cpuLanes } from '../../src/kernels/common/lanes.ts'
 import { forwardTile } from '../../src/kernels/matmul/cpu.ts'
 import { linear, linearBackwardInput, linearBackwardWeight } from '../../src/kernels/matmul/matmul.ts'
 import { candidatesOf, setTiles, tileCandidates, tilesOf, usualTiles, type TileName } from '../../src/kernels/matmul/tiles.ts'
 import { add } from '../../src/kernels/elementwise/elementwise.ts'
+import { withFacts } from '../facts.ts'
 import { isRun, modes, openBench, sameBits } from './harness.ts'
 import { casesOf, type Case } from './matmul-cases.ts'
 
@@ -41,6 +42,32 @@ describe.each(modes.filter(isRun))('$name', ({ facts, needs }) => {
       { rows: 21, n: 134, k: 128, row: 2, dyStride: 192, dyColumn: 4 },
     ]) {
       await bench.run(`tn ${JSON.stringify(c)}`, facts, () => backwardWeight({ ...c, accumulate: true, alpha: -2 }))
+    }
+  })
+})
+
+test.runIf(cpuLanes(gpu).WIDE)('rows whose code stands apart, for newer compilers: the same bits', async () => {
+  await bench.run('apart', {}, async () => {
+    for (const [rows, n, k] of [
+      [5, 128, 128],
+      [20, 192, 576],
+      [33, 200, 128],
+      [64, 1088, 64],
+    ]) {
+      const { weight } = bench.weight(n, k, true)
+      const [x, dy, xa, b] = [rows * k, rows * n, rows * 8, n * 8].map((length) => bench.up(bench.normals(length)))
+      const products = async (fused: boolean): Promise<Float32Array[]> => {
+        const [y, dx, dw] = [bench.out(rows * n), bench.out(rows * k), bench.out(n * k)]
+        await withFacts(gpu, { fused }, async () => {
+          expect(apartOf(gpu, 4).SPLIT).toBe(Number(fused))
+          linear(gpu, x, rows, weight, y, { lora: { x: xa, matrix: b, rank: 8 } })
+          linearBackwardInput(gpu, dy, rows, weight, dx)
+          linearBackwardWeight(gpu, dy, x, rows, n, k, dw, { accumulate: false })
+        })
+        return [await bench.down(y, rows * n), await bench.down(dx, rows * k), await bench.down(dw, n * k)]
+      }
+      const [together, apart] = [await products(false), await products(true)]
+      for (const [i, name] of ['y', 'dx', 'dw'].entries()) sameBits(`${name} ${rows} ${n} ${k}`, apart[i], together[i])
     }
   })
 })

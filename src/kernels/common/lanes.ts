@@ -25,6 +25,15 @@ export function cpuLanes(gpu: Gpu): { LANES: number; WIDE: number } {
   return { LANES, WIDE: Number(LANES === 16) }
 }
 
+/**
+ * SPLIT and APART of apart_cpu.wgsl: how many rows of a tile, of so many columns a lane, a block of code has. Some 16 sums and what they are made of are as much as
+ * 32 registers hold. One row, without blocks, where the driver's compiler keeps the order that it is given, or there are 256 bits, with which it gains nothing.
+ */
+export function apartOf(gpu: Gpu, columns: number): { SPLIT: number; APART: number } {
+  if (!gpu.facts.fused || !cpuLanes(gpu).WIDE) return { SPLIT: 0, APART: 1 }
+  return { SPLIT: 1, APART: columns >= 8 ? 2 : 4 }
+}
+
 /** Invocations that a large GPU has at a time. */
 export const fullGpu = 2 ** 18
 

@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url'
 import type { Binding, BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, groupsOf, map, within, type Count } from '../../gpu/size.ts'
-import { cpuLanes } from '../common/lanes.ts'
+import { apartOf, cpuLanes } from '../common/lanes.ts'
 import { weightConstants, weightParams, type Weight } from '../common/weight.ts'
 import type { Extras, Part } from './part.ts'
 import { canStage, heldPanels, panelsOf, stage, stagePanels, stageRows, type Rows } from './stage.ts'
@@ -56,6 +56,7 @@ export function forward(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Bi
     MT,
     NT,
     X_TEX,
+    ...apartOf(gpu, NT),
     ...vectorsOf(NT, part.rows, part.width, part.column),
     ...constants,
   })
@@ -150,7 +151,7 @@ export function backwardInput(
   const source: Rows = { data: dy, rows, columns: part.rows, stride: part.width, column: part.column }
   const DY_TEX = Number(!!together || (k >= stagingColumns && part.rows % 8 === 0 && canStage(gpu, source)))
   const TURN = DY_TEX && MT <= 24 ? 2 : 1
-  const variant = { LANES, WIDE, MT, BY4, DY_TEX, TURN, ...weightConstants(weight, part.slice, 2), ...flags }
+  const variant = { LANES, WIDE, MT, BY4, DY_TEX, TURN, ...apartOf(gpu, 8), ...weightConstants(weight, part.slice, 2), ...flags }
   const place = { w_row: part.row - part.slice.row, dy_stride: part.width, dy_column: part.column }
   const params = { n: part.rows, k, rank, alpha, ...weightParams(weight, part.slice), ...place }
   const most = together ? panelsOf(gpu, rows).rows : DY_TEX ? stageRows(gpu, part.rows) : many
@@ -229,7 +230,7 @@ export function stagedBackwardWeight(
     const count = within(rows, row0, room.rows)
     // A turn of the loop fills no more than the instruction cache.
     const TURN = WIDE ? 4 : 8
-    const kernel = gpu.kernel(paths.tnStage, { LANES, ACCUMULATE: Number(accumulate || row0 > 0), TURN })
+    const kernel = gpu.kernel(paths.tnStage, { LANES, ACCUMULATE: Number(accumulate || row0 > 0), TURN, ...apartOf(gpu, 4) })
     let column = 0
     for (const ofX of columnsOf(x, room.columns)) {
       const right = stagePanels(gpu, [ofX], row0, count, 'x')

@@ -1,22 +1,32 @@
-#for r in 0..MT
-    {
+#for g in 0..MT/APART
+#include "apart_cpu.wgsl"
+#for i in 0..APART
 #for j in 0..NT
-      var t$(j) = 0.0;
-#end
-#for q in 0..4
-      let lo$(q) = subgroupBroadcast(x$(2*r/LANES)[$(q)], $(2*r%LANES)u);
-#for j in 0..NT
-      t$(j) = fma(lo$(q), w$(j).lo[$(q)], t$(j));
+      var t$(i)_$(j) = 0.0;
 #end
 #end
 #for q in 0..4
-      let hi$(q) = subgroupBroadcast(x$(2*r/LANES)[$(q)], $(2*r%LANES+1)u);
+#for i in 0..APART
+#let r = APART*g+i
+      let lo$(i)_$(q) = subgroupBroadcast(x$(2*r/LANES)[$(q)], $(2*r%LANES)u);
 #for j in 0..NT
-      t$(j) = fma(hi$(q), w$(j).hi[$(q)], t$(j));
+      t$(i)_$(j) = fma(lo$(i)_$(q), w$(j).lo[$(q)], t$(i)_$(j));
 #end
 #end
+#end
+#for q in 0..4
+#for i in 0..APART
+#let r = APART*g+i
+      let hi$(i)_$(q) = subgroupBroadcast(x$(2*r/LANES)[$(q)], $(2*r%LANES+1)u);
 #for j in 0..NT
-      acc_$(r)_$(j) += t$(j);
+      t$(i)_$(j) = fma(hi$(i)_$(q), w$(j).hi[$(q)], t$(i)_$(j));
+#end
+#end
+#end
+#for i in 0..APART
+#for j in 0..NT
+      acc_$(APART*g+i)_$(j) += t$(i)_$(j);
+#end
 #end
     }
 #end

@@ -37,13 +37,20 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
     let x$(z) = textureLoad(x, vec2u(x_at.x, x_at.y + m + $(z)u));
 #end
-#for r in 0..64
-    {
-      var t = vec4f();
-#for z in 0..TURN
-      t = fma(vec4f(subgroupBroadcast(g$(z)_$(r/4/LANES)[$(r%4)], $(r/4%LANES)u)), x$(z), t);
+#for g in 0..64/APART
+#include "apart_cpu.wgsl"
+#for i in 0..APART
+      var t$(i) = vec4f();
 #end
-      acc_$(r) += t;
+#for z in 0..TURN
+#for i in 0..APART
+#let r = APART*g+i
+      t$(i) = fma(vec4f(subgroupBroadcast(g$(z)_$(r/4/LANES)[$(r%4)], $(r/4%LANES)u)), x$(z), t$(i));
+#end
+#end
+#for i in 0..APART
+      acc_$(APART*g+i) += t$(i);
+#end
     }
 #end
   }
