@@ -12,7 +12,7 @@ import {
   writeFileSync,
 } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { dirname, join } from 'node:path'
+import { basename, dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { afterAll, describe, expect, it } from 'vitest'
 
@@ -165,18 +165,24 @@ describe('setup.sh', () => {
     expect(out).not.toContain('has changed')
   })
 
-  it.each(['setup', 'setup-verifiers', 'setup-vllm', 'setup-bench-peers', 'setup-chromium', 'peers', 'get-smollm2'])(
-    '%s.sh --help says how it is used, and does nothing',
-    (name) => {
-      const made = folder()
-      for (const part of ['scripts', '.node-version']) cpSync(join(root, part), join(made, part), { recursive: true })
-      const { code, out, err } = bash([join(made, `scripts/${name}.sh`), '--help'], { PATH: '/usr/bin:/bin' })
-      expect({ code, err }).toEqual({ code: 0, err: '' })
-      expect(out).toContain(`usage: bash scripts/${name}.sh`)
-      expect(out).not.toMatch(/^set -/m)
-      expect(readdirSync(made).toSorted()).toEqual(['.node-version', 'scripts'])
-    },
-  )
+  it.each([
+    'setup',
+    'setup-verifiers',
+    'setup-vllm',
+    'setup-bench-peers',
+    'setup-chromium',
+    'newer-mesa',
+    'peers',
+    'get-smollm2',
+  ])('%s.sh --help says how it is used, and does nothing', (name) => {
+    const made = folder()
+    for (const part of ['scripts', '.node-version']) cpSync(join(root, part), join(made, part), { recursive: true })
+    const { code, out, err } = bash([join(made, `scripts/${name}.sh`), '--help'], { PATH: '/usr/bin:/bin' })
+    expect({ code, err }).toEqual({ code: 0, err: '' })
+    expect(out).toContain(`usage: bash scripts/${name}.sh`)
+    expect(out).not.toMatch(/^set -/m)
+    expect(readdirSync(made).toSorted()).toEqual(['.node-version', 'scripts'])
+  })
 
   it('refuses an unknown option', () => {
     expect(bash([join(root, 'scripts/setup.sh'), '--chekc'])).toMatchObject({ code: 2 })
@@ -212,5 +218,48 @@ describe('get-smollm2.sh', () => {
     const { code, out } = bash([join(root, 'scripts/get-smollm2.sh'), made], offline)
     expect(code).toBe(3)
     expect(out).toContain('is not whole')
+  })
+})
+
+/** The dynamic loader of this system, which can play another one's. */
+const loader = ['/lib64/ld-linux-x86-64.so.2', '/lib/ld-linux-aarch64.so.1'].find((path) => existsSync(path))
+
+describe('newer-mesa.sh', () => {
+  it.runIf(loader)('runs a command with a node of its own, which starts itself, also from within', () => {
+    const made = folder({ '.mesa/root/usr/lib/libvulkan_lvp.so': '' })
+    for (const part of ['scripts', '.node-version']) cpSync(join(root, part), join(made, part), { recursive: true })
+    const own = join(made, '.mesa/root/usr/lib')
+    symlinkSync(loader!, join(own, basename(loader!)))
+    const script = join(made, 'scripts/newer-mesa.sh')
+    const env = { PATH: `${dirname(process.execPath)}:${process.env.PATH}`, DAWN_RL_REAL_NODE: undefined }
+    const says = `const { execPath, env } = process
+      const inner = require('child_process').execFileSync(execPath, ['-p', 'process.execPath'], { encoding: 'utf8' })
+      console.log(JSON.stringify({ execPath, inner: inner.trim(), driver: env.VK_DRIVER_FILES, real: env.DAWN_RL_REAL_NODE }))`
+    const node = join(made, '.mesa/bin/node')
+    const want = { execPath: node, inner: node, driver: join(made, '.mesa/driver.json'), real: process.execPath }
+    for (const words of [
+      ['node', '-e', says],
+      ['bash', script, 'node', '-e', says],
+    ]) {
+      const { code, out, err } = bash([script, ...words], env)
+      expect({ code, err }).toEqual({ code: 0, err: '' })
+      expect(JSON.parse(out)).toEqual(want)
+    }
+    const { ICD } = JSON.parse(readFileSync(want.driver, 'utf8'))
+    expect(ICD.library_path).toBe(join(own, 'libvulkan_lvp.so'))
+  })
+
+  it('says what it lacks, and leaves nothing behind', () => {
+    const made = folder()
+    for (const part of ['scripts', '.node-version']) cpSync(join(root, part), join(made, part), { recursive: true })
+    const bin = folder()
+    for (const name of ['bash', 'cat', 'dirname']) {
+      const found = ['/usr/bin', '/bin'].map((place) => join(place, name)).find((path) => existsSync(path))
+      symlinkSync(found!, join(bin, name))
+    }
+    const { code, err } = bash([join(made, 'scripts/newer-mesa.sh'), 'node', '-v'], { PATH: bin })
+    expect(code).toBe(4)
+    expect(err).toMatch(/^newer-mesa: this system has no apt-get, [^\n]+\n$/)
+    expect(readdirSync(made).toSorted()).toEqual(['.node-version', 'scripts'])
   })
 })
