@@ -31,7 +31,7 @@ export function cpuLanes(gpu: Gpu): { LANES: number; WIDE: number } {
  */
 export function apartOf(gpu: Gpu, columns: number): { SPLIT: number; APART: number } {
   if (!gpu.facts.fused || !cpuLanes(gpu).WIDE) return { SPLIT: 0, APART: 1 }
-  return { SPLIT: 1, APART: columns >= 8 ? 2 : 4 }
+  return { SPLIT: 1, APART: columns > 4 ? 2 : 4 }
 }
 
 /** Invocations that a large GPU has at a time. */

@@ -10,7 +10,7 @@ import { apartOf, cpuLanes } from '../common/lanes.ts'
 import { weightConstants, weightParams, type Weight } from '../common/weight.ts'
 import type { Extras, Part } from './part.ts'
 import { canStage, heldPanels, panelsOf, stage, stagePanels, stageRows, type Rows } from './stage.ts'
-import { tilesOf } from './tiles.ts'
+import { isUsual, tilesOf } from './tiles.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
 const paths = {
@@ -87,22 +87,39 @@ const wasted = { nt: 0.08, nn: 0.04 }
 const covered = (count: number, size: number): number => Math.ceil(count / size) * size
 
 /**
+ * Columns of tiles of 512 bits where a multiply-add is one instruction, and how long a column takes in them: the more of them a tile has, the more products a broadcast of x serves. Where
+ * a multiplication and an addition are apart, the code of wide ones does not stay in the instruction cache.
+ */
+const fusedWidths = [
+  { columns: 128, time: 1 },
+  { columns: 96, time: 1.06 },
+  { columns: 64, time: 1.1 },
+]
+
+/**
  * Rows are split evenly into tiles, so that 20 rows are 12 + 8 and not 16 + 4; columns likewise, in few widths.
  * @param columns of the weight, or of each of those that one dispatch takes, as a tile lies in one
+ * @param inFours whether a lane should have a multiple of four columns
  */
-export function forwardTile(gpu: Gpu, rows: number, columns: number | number[]): { MT: number; NT: number } {
+export function forwardTile(gpu: Gpu, rows: number, columns: number | number[], inFours = false): { MT: number; NT: number } {
   const { LANES } = cpuLanes(gpu)
   const tile = tilesOf(gpu).ntCpu
   const members = Array.isArray(columns) ? columns : [columns]
   const total = members.reduce((sum, n) => sum + n, 0)
   const MT = Math.min(16, Math.ceil(rows / Math.ceil(rows / 16) / 4) * 4)
+  const takesHigh = rows > 16 && covered(rows, tile.rows) * (1 - wasted.nt) <= covered(rows, MT)
+  const computed = (width: number): number => members.reduce((sum, n) => sum + covered(n, width), 0)
+  if (apartOf(gpu, tile.columns / LANES).SPLIT && isUsual(gpu, 'ntCpu') && total >= 64 && (takesHigh || MT === 16)) {
+    const widths = fusedWidths.filter(({ columns: width }) => !inFours || width % (4 * LANES) === 0)
+    const cost = ({ columns: width, time }: { columns: number; time: number }): number => computed(width) * time
+    const best = widths.reduce((least, width) => (cost(width) < cost(least) ? width : least))
+    return { MT: takesHigh ? tile.rows : MT, NT: best.columns / LANES }
+  }
   // An even number of vectors, as pairs of columns lie in a lane.
   const otherColumns = tile.columns !== 64 ? 64 : LANES === 16 ? 32 : 48
-  const [own, other] = [tile.columns, otherColumns].map((width) => members.reduce((sum, n) => sum + covered(n, width), 0))
   // 144 columns are 3 x 48 and not 3 x 64, 128 are 2 x 64 and not 3 x 48; such a tile is 16 rows high, as more would not stay in the instruction cache.
-  if (total > 32 && other <= own * (1 - wasted.nt)) return { MT, NT: otherColumns / LANES }
+  if (total > 32 && computed(otherColumns) <= computed(tile.columns) * (1 - wasted.nt)) return { MT, NT: otherColumns / LANES }
   const NT = Math.ceil(total / Math.ceil(total / tile.columns) / LANES)
-  const takesHigh = rows > 16 && covered(rows, tile.rows) * (1 - wasted.nt) <= covered(rows, MT)
   return { MT: takesHigh ? tile.rows : MT, NT: total <= LANES ? 1 : NT * LANES <= 32 ? 32 / LANES : tile.columns / LANES }
 }
 
@@ -229,8 +246,9 @@ export function stagedBackwardWeight(
   for (let row0 = 0; row0 < capacityOf(rows); row0 += room.rows) {
     const count = within(rows, row0, room.rows)
     // A turn of the loop fills no more than the instruction cache.
-    const TURN = WIDE ? 4 : 8
-    const kernel = gpu.kernel(paths.tnStage, { LANES, ACCUMULATE: Number(accumulate || row0 > 0), TURN, ...apartOf(gpu, 4) })
+    const apart = apartOf(gpu, 4)
+    const TURN = WIDE && !apart.SPLIT ? 4 : 8
+    const kernel = gpu.kernel(paths.tnStage, { LANES, ACCUMULATE: Number(accumulate || row0 > 0), TURN, ...apart })
     let column = 0
     for (const ofX of columnsOf(x, room.columns)) {
       const right = stagePanels(gpu, [ofX], row0, count, 'x')

@@ -97,6 +97,12 @@ export function tilesOf(gpu: Gpu): Tiles {
   return own
 }
 
+/** Whether products of a kind take the heuristic's tile: none that was tuned or set. */
+export function isUsual(gpu: Gpu, name: TileName): boolean {
+  const [own, usual] = [tilesOf(gpu)[name], usualTiles(gpu)[name]]
+  return !takesAlways(gpu) && own.rows === usual.rows && own.columns === usual.columns
+}
+
 /** Whether a product of any size takes the tile of `tilesOf`. */
 export const takesAlways = (gpu: Gpu): boolean => always.has(gpu)
 
