@@ -8,7 +8,6 @@
  * Prints milliseconds of the work by kind, most lost first, and one line of JSON.
  */
 import { availableParallelism, tmpdir } from 'node:os'
-import { parseArgs } from 'node:util'
 import { plainSampling } from '../src/bench/data.ts'
 import { modelFor } from '../src/bench/shapes.ts'
 import { benchTrainer, loraOptions, randomSamples } from '../src/bench/step.ts'
@@ -21,10 +20,10 @@ import { Engine } from '../src/inference/engine.ts'
 import { loadDecoder } from '../src/model/decoder-load.ts'
 import type { Decoder } from '../src/model/decoder.ts'
 import { gainsByWideVectors } from '../src/model/wide-vectors.ts'
+import { text, wordsOf } from './words.ts'
 
 const works = ['decode', 'prompts', 'lora', 'full'] as const
-const text = (value: string) => ({ type: 'string', default: value }) as const
-const { values: flags, positionals } = parseArgs({
+const { values: flags, positionals } = wordsOf(import.meta.filename, {
   allowPositionals: true,
   options: { model: text('models/tiny'), sequences: text('32'), prompt: text('32'), tokens: text('24'), top: text('15') },
 })

@@ -11,16 +11,15 @@
  */
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { parseArgs } from 'node:util'
 import { benchDecode, type DecodeRow } from '../src/bench/decode.ts'
 import { measurePeaks } from '../src/bench/peaks.ts'
 import { modelFor } from '../src/bench/shapes.ts'
 import { loraOptions } from '../src/bench/step.ts'
 import { Gpu } from '../src/gpu/gpu.ts'
 import { loadDecoder } from '../src/model/decoder-load.ts'
+import { text, wordsOf } from './words.ts'
 
-const text = (value: string) => ({ type: 'string', default: value }) as const
-const { values } = parseArgs({
+const { values } = wordsOf(import.meta.filename, {
   options: {
     model: text('models/SmolLM2-135M-Instruct.Q4_1.gguf'),
     sequences: text('1,16,32'),

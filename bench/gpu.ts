@@ -18,7 +18,6 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { parseArgs } from 'node:util'
 import { attentionCase } from '../src/bench/attention.ts'
 import { runCase, type KernelCase } from '../src/bench/case.ts'
 import { benchDecode } from '../src/bench/decode.ts'
@@ -32,10 +31,11 @@ import { dispatchFlat } from '../src/kernels/common/lanes.ts'
 import { useMatrixUnits } from '../src/kernels/common/matrix-units.ts'
 import { loadDecoder } from '../src/model/decoder-load.ts'
 import { weightCount } from '../src/model/shapes.ts'
+import { wordsOf } from './words.ts'
 
 const parts = ['dispatch', 'compile', 'peaks', 'tune', 'matmul', 'attention', 'decode', 'step', 'peers'] as const
 type Part = (typeof parts)[number]
-const { values } = parseArgs({
+const { values } = wordsOf(import.meta.filename, {
   options: {
     out: { type: 'string', default: 'bench/results/gpu.json' },
     only: { type: 'string', default: parts.join(',') },

@@ -10,9 +10,9 @@
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { parseArgs } from 'node:util'
 import { hashSeed, Random } from '../src/common/random.ts'
 import { drawKill, KINDS, KillRuns, type Left, type Trial } from './kill-runs.ts'
+import { wordsOf } from './words.ts'
 
 /** Kills of one run at most. */
 const MOST = 12
@@ -35,7 +35,7 @@ interface Chunk {
   minutes: number
 }
 
-const { values } = parseArgs({
+const { values } = wordsOf(import.meta.filename, {
   options: {
     kills: { type: 'string', default: '100' },
     async: { type: 'string', default: '0' },

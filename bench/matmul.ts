@@ -7,15 +7,14 @@
  * The cases, their checks and their clocks are those of `node cli.js bench matmul` (src/bench/matmul.ts); here any shape can be asked for.
  * `x plain` is how many times as fast as a plain kernel with one output an invocation at 32 rows. Ends with one line of JSON.
  */
-import { parseArgs } from 'node:util'
 import { runCase, type KernelRow } from '../src/bench/case.ts'
 import { matmulCase, matmulForms, plainRate, type MatmulForm } from '../src/bench/matmul.ts'
 import { measurePeaks } from '../src/bench/peaks.ts'
 import { peakLines, tablesOf, textOf } from '../src/bench/report.ts'
 import { Gpu } from '../src/gpu/gpu.ts'
+import { text, wordsOf } from './words.ts'
 
-const text = (value: string) => ({ type: 'string', default: value }) as const
-const { values: options } = parseArgs({
+const { values: options } = wordsOf(import.meta.filename, {
   options: {
     rows: text('1,16,32,512'),
     shapes: text('576x576,1536x576,576x1536'),

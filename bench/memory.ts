@@ -12,7 +12,6 @@
  */
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
-import { parseArgs } from 'node:util'
 import { hashSeed, Random } from '../src/common/random.ts'
 import type { TrainingSample } from '../src/common/types.ts'
 import { Gpu } from '../src/gpu/gpu.ts'
@@ -23,9 +22,9 @@ import { LINEAR_MODULES, madeTensors } from '../src/model/shapes.ts'
 import type { ModelConfig } from '../src/model/types.ts'
 import { accumulateGradients } from '../src/trainer/gradients.ts'
 import { loadLoss } from '../src/trainer/losses/index.ts'
+import { text, wordsOf } from './words.ts'
 
-const text = (value: string) => ({ type: 'string', default: value }) as const
-const { values } = parseArgs({
+const { values } = wordsOf(import.meta.filename, {
   options: {
     models: text('tiny,models/SmolLM2-135M-Instruct.Q4_1.gguf'),
     tokens: text('512,700,1024,1500,2048,3000,4096,6000,8192'),

@@ -8,7 +8,6 @@
  */
 import { writeFileSync } from 'node:fs'
 import { cpus, tmpdir } from 'node:os'
-import { parseArgs } from 'node:util'
 import { plainSampling } from '../src/bench/data.ts'
 import { modelFor } from '../src/bench/shapes.ts'
 import { benchTrainer, loraOptions, randomSamples } from '../src/bench/step.ts'
@@ -16,9 +15,9 @@ import { Gpu } from '../src/gpu/gpu.ts'
 import { Engine } from '../src/inference/engine.ts'
 import { loadDecoder } from '../src/model/decoder-load.ts'
 import { QUANTIZATIONS, type Quantization } from '../src/model/types.ts'
+import { text, wordsOf } from './words.ts'
 
-const text = (value: string) => ({ type: 'string', default: value }) as const
-const { values } = parseArgs({
+const { values } = wordsOf(import.meta.filename, {
   options: {
     model: text('models/SmolLM2-135M-Instruct.Q4_1.gguf'),
     quantization: text('gguf'),

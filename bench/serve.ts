@@ -17,11 +17,10 @@ import { writeFileSync } from 'node:fs'
 import { Agent, request } from 'node:http'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
-import { parseArgs } from 'node:util'
 import { hashSeed, Random } from '../src/common/random.ts'
+import { text, wordsOf } from './words.ts'
 
-const text = (value: string) => ({ type: 'string', default: value }) as const
-const { values } = parseArgs({
+const { values } = wordsOf(import.meta.filename, {
   options: {
     model: text('models/SmolLM2-135M-Instruct.Q4_1.gguf'),
     adapter: { type: 'string' },

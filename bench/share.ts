@@ -11,7 +11,6 @@ import { writeFileSync } from 'node:fs'
 import { cpus, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { parseArgs } from 'node:util'
 import { benchTrainer, loraOptions, randomSamples } from '../src/bench/step.ts'
 import { plainSampling } from '../src/bench/data.ts'
 import { modelFor } from '../src/bench/shapes.ts'
@@ -19,9 +18,9 @@ import type { TrainingBatch } from '../src/common/types.ts'
 import { Gpu } from '../src/gpu/gpu.ts'
 import { Engine } from '../src/inference/engine.ts'
 import { loadDecoder } from '../src/model/decoder-load.ts'
+import { text, wordsOf } from './words.ts'
 
-const text = (value: string) => ({ type: 'string', default: value }) as const
-const { values } = parseArgs({
+const { values } = wordsOf(import.meta.filename, {
   options: {
     model: text('smollm2-135m'),
     sequences: text('16'),

@@ -16,12 +16,12 @@ import { spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { availableParallelism, loadavg, tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
-import { parseArgs } from 'node:util'
 import { openModel } from '../../src/model/open.ts'
 import { GROUPS, MICRO_BATCH, type Group, type Peer } from './cases.ts'
 import { ChildError, runJob, type Job, type Result } from './job.ts'
 import { Differences, agreement } from './same.ts'
 import { rowOf, tableLines, type Row, type Side } from './table.ts'
+import { wordsOf } from '../words.ts'
 
 const root = join(import.meta.dirname, '../..')
 process.chdir(root)
@@ -39,7 +39,7 @@ const QUESTIONS = [
   'What is the opposite of early?',
 ]
 
-const { values } = parseArgs({
+const { values } = wordsOf(import.meta.filename, {
   options: {
     only: { type: 'string', default: GROUPS.map(({ name }) => name).join() },
     quick: { type: 'boolean', default: false },
