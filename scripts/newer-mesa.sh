@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs a command on the Mesa of Debian's unstable release (26 or newer), whose software driver makes one instruction of a multiply-add, and has matrix units to
 # test their kernels with. It lies in .mesa with the C library that it needs; the system's packages stay as they are. The first time it fetches 80 MB (230 MB on disk).
-# Debian, or a system with apt and Debian's keys (package debian-archive-keyring).
+# Other drivers, a GPU's too, are not seen meanwhile. Debian, or a system with apt and Debian's keys (package debian-archive-keyring).
 # usage: bash scripts/newer-mesa.sh COMMAND...     for example: node train.js @ config.toml, npm test -- test/kernels
 #        bash scripts/newer-mesa.sh                sets it up, and says what is there
 #        bash scripts/newer-mesa.sh --renew        fetches today's anew
