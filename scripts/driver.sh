@@ -1,4 +1,4 @@
-# The software Vulkan driver (Mesa's lavapipe): how it is looked for, and where it comes from. Sourced by setup.sh.
+# The software Vulkan driver (Mesa's lavapipe): how it is looked for, and where it comes from. Sourced by setup.sh and newer-mesa.sh.
 #   Debian 12: from bookworm-backports, as its own Mesa 22.3 is too old for Dawn; the source is added with the mirror apt has already.
 #   Debian 13, Ubuntu 24.04 and other systems with apt: their own mesa-vulkan-drivers.
 # usage as a command, for the tests: bash scripts/driver.sh --backports-source APT_DIR

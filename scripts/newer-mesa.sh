@@ -9,6 +9,7 @@
 set -euo pipefail
 me=newer-mesa
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+. "$root/scripts/driver.sh"
 help_wanted "$@"
 home=$root/.mesa
 if [ "${1:-}" = --renew ]; then
@@ -71,7 +72,11 @@ echo "{ \"file_format_version\": \"1.0.1\", \"ICD\": { \"library_path\": \"$libr
 export DAWN_RL_REAL_NODE=$real
 export PATH=$home/bin:$PATH VK_DRIVER_FILES=$home/driver.json
 if [ $# = 0 ]; then
-  say "$(node "$root/scripts/probe.js" 2>/dev/null || echo 'no adapter')"
+  NODE=$home/bin/node
+  code=0
+  answer=$(probe_adapter) || code=$?
+  say "$answer"
+  [ $code != 1 ] || exit 4
   exit 0
 fi
 exec "$@"

@@ -35,6 +35,13 @@ function bash(args: string[], env: Record<string, string | undefined> = {}) {
   return { code: result.status, out: result.stdout, err: result.stderr }
 }
 
+/** The scripts, and nothing that they set up. */
+function scriptsAlone(files: Record<string, string> = {}): string {
+  const made = folder(files)
+  for (const part of ['scripts', '.node-version']) cpSync(join(root, part), join(made, part), { recursive: true })
+  return made
+}
+
 /** A checkout that has just the scripts, the lock file and, as this one, its packages. */
 function checkout(): string {
   const made = folder()
@@ -175,8 +182,7 @@ describe('setup.sh', () => {
     'peers',
     'get-smollm2',
   ])('%s.sh --help says how it is used, and does nothing', (name) => {
-    const made = folder()
-    for (const part of ['scripts', '.node-version']) cpSync(join(root, part), join(made, part), { recursive: true })
+    const made = scriptsAlone()
     const { code, out, err } = bash([join(made, `scripts/${name}.sh`), '--help'], { PATH: '/usr/bin:/bin' })
     expect({ code, err }).toEqual({ code: 0, err: '' })
     expect(out).toContain(`usage: bash scripts/${name}.sh`)
@@ -226,8 +232,7 @@ const loader = ['/lib64/ld-linux-x86-64.so.2', '/lib/ld-linux-aarch64.so.1'].fin
 
 describe('newer-mesa.sh', () => {
   it.runIf(loader)('runs a command with a node of its own, which starts itself, also from within', () => {
-    const made = folder({ '.mesa/root/usr/lib/libvulkan_lvp.so': '' })
-    for (const part of ['scripts', '.node-version']) cpSync(join(root, part), join(made, part), { recursive: true })
+    const made = scriptsAlone({ '.mesa/root/usr/lib/libvulkan_lvp.so': '' })
     const own = join(made, '.mesa/root/usr/lib')
     symlinkSync(loader!, join(own, basename(loader!)))
     const script = join(made, 'scripts/newer-mesa.sh')
@@ -249,9 +254,20 @@ describe('newer-mesa.sh', () => {
     expect(ICD.library_path).toBe(join(own, 'libvulkan_lvp.so'))
   })
 
+  it.runIf(loader)('exits with 4 where what it has set up gives no adapter', () => {
+    const made = checkout()
+    const own = join(made, '.mesa/root/usr/lib')
+    mkdirSync(own, { recursive: true })
+    writeFileSync(join(own, 'libvulkan_lvp.so'), '')
+    symlinkSync(loader!, join(own, basename(loader!)))
+    const { code, out } = bash([join(made, 'scripts/newer-mesa.sh')], {
+      PATH: `${dirname(process.execPath)}:${process.env.PATH}`,
+    })
+    expect({ code, out }).toEqual({ code: 4, out: 'newer-mesa: there is no Vulkan driver that it can use\n' })
+  })
+
   it('says what it lacks, and leaves nothing behind', () => {
-    const made = folder()
-    for (const part of ['scripts', '.node-version']) cpSync(join(root, part), join(made, part), { recursive: true })
+    const made = scriptsAlone()
     const bin = folder()
     for (const name of ['bash', 'cat', 'dirname']) {
       const found = ['/usr/bin', '/bin'].map((place) => join(place, name)).find((path) => existsSync(path))

@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url'
 import type { Binding, BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, groupsOf, map, within, type Count } from '../../gpu/size.ts'
-import { apartOf, cpuLanes } from '../common/lanes.ts'
+import { apartOf, cpuLanes, fusesWide } from '../common/lanes.ts'
 import { weightConstants, weightParams, type Weight } from '../common/weight.ts'
 import type { Extras, Part } from './part.ts'
 import { canStage, heldPanels, panelsOf, stage, stagePanels, stageRows, type Rows } from './stage.ts'
@@ -109,7 +109,7 @@ export function forwardTile(gpu: Gpu, rows: number, columns: number | number[], 
   const MT = Math.min(16, Math.ceil(rows / Math.ceil(rows / 16) / 4) * 4)
   const takesHigh = rows > 16 && covered(rows, tile.rows) * (1 - wasted.nt) <= covered(rows, MT)
   const computed = (width: number): number => members.reduce((sum, n) => sum + covered(n, width), 0)
-  if (apartOf(gpu, tile.columns / LANES).SPLIT && isUsual(gpu, 'ntCpu') && total >= 64 && (takesHigh || MT === 16)) {
+  if (fusesWide(gpu) && isUsual(gpu, 'ntCpu') && total >= 64 && (takesHigh || MT === 16)) {
     const widths = fusedWidths.filter(({ columns: width }) => !inFours || width % (4 * LANES) === 0)
     const cost = ({ columns: width, time }: { columns: number; time: number }): number => computed(width) * time
     const best = widths.reduce((least, width) => (cost(width) < cost(least) ? width : least))
@@ -246,9 +246,8 @@ export function stagedBackwardWeight(
   for (let row0 = 0; row0 < capacityOf(rows); row0 += room.rows) {
     const count = within(rows, row0, room.rows)
     // A turn of the loop fills no more than the instruction cache.
-    const apart = apartOf(gpu, 4)
-    const TURN = WIDE && !apart.SPLIT ? 4 : 8
-    const kernel = gpu.kernel(paths.tnStage, { LANES, ACCUMULATE: Number(accumulate || row0 > 0), TURN, ...apart })
+    const TURN = WIDE && !fusesWide(gpu) ? 4 : 8
+    const kernel = gpu.kernel(paths.tnStage, { LANES, ACCUMULATE: Number(accumulate || row0 > 0), TURN, ...apartOf(gpu, 4) })
     let column = 0
     for (const ofX of columnsOf(x, room.columns)) {
       const right = stagePanels(gpu, [ofX], row0, count, 'x')
