@@ -1,4 +1,4 @@
-/** Bind groups, made once for a kernel and what it binds. */
+/** Bind groups, made once for a layout and what is bound: kernels that differ in their code alone share them. */
 import { rangeOf, type Binding } from './commands.ts'
 import { GpuError, GpuMemoryError } from './errors.ts'
 import type { Kernel } from './kernel.ts'
@@ -28,7 +28,7 @@ export class BindGroups {
     if (bindings.length !== kernel.bindings.length) {
       throw new GpuError(`${kernel.label} takes ${kernel.bindings.length} bindings, got ${bindings.length}`)
     }
-    let key = `${kernel.id}`
+    let key = `${kernel.layoutId}`
     for (const b of bindings) {
       key += b instanceof GpuBuffer || b instanceof GpuTexture ? `,${b.id}` : `,${b.buffer.id}:${b.offset}:${b.bytes}`
     }

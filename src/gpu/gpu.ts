@@ -204,18 +204,18 @@ export class Gpu {
    * @param arena scratch that this plan shares with others, which never run at the same time: it is used and made larger, and is the caller's to give back
    *   (`pool.returnArena`). Without one it stays with the plan until `releasePlan`.
    */
-  record(fn: () => void, arena?: GpuBuffer[]): Plan {
-    return this.recordAll([fn], arena)[0]
+  record(fn: () => void, arena?: GpuBuffer[], least = 0): Plan {
+    return this.recordAll([fn], arena, least)[0]
   }
 
-  /** Records plans that are replayed one after the other: what one takes, a later one may give back. */
-  recordAll(fns: (() => void)[], arena?: GpuBuffer[]): Plan[] {
+  /** Records plans that are replayed one after the other: what one takes, a later one may give back. @param least of scratch (scratch.ts `roomOf`) */
+  recordAll(fns: (() => void)[], arena?: GpuBuffer[], least = 0): Plan[] {
     if (this.#recording) throw new GpuError('a plan is being recorded already')
     this.flush()
     const plans = fns.map(emptyPlan)
     let whole = false
     try {
-      this.pool.scratch = new PlacedScratch(this.pool, this.#scratchOf(fns), arena ?? plans[0].arena)
+      this.pool.scratch = new PlacedScratch(this.pool, this.#scratchOf(fns, least), arena ?? plans[0].arena, least)
       for (const [i, fn] of fns.entries()) this.#recordInto(plans[i], fn)
       whole = true
     } finally {
@@ -230,16 +230,16 @@ export class Gpu {
    * that may be too large. What was made stays in the arena, or with whoever took it, also where this throws.
    * @param used whether all of these are about to run @throws GpuMemoryError
    */
-  async makeRoom(fns: () => (() => void)[], arena: GpuBuffer[], used = true): Promise<void> {
+  async makeRoom(fns: () => (() => void)[], arena: GpuBuffer[], used = true, least = 0): Promise<void> {
     this.flush()
-    await withinMemory(this.device, () => growArena(this.pool, this.#scratchOf(fns()), arena))
+    await withinMemory(this.device, () => growArena(this.pool, this.#scratchOf(fns(), least), arena))
     await this.kernels.compile(used)
   }
 
-  #scratchOf(fns: (() => void)[]): Piece[] {
+  #scratchOf(fns: (() => void)[], least: number): Piece[] {
     const nothing = this.pool.acquire(16, 'nothing')
     try {
-      const trace = (this.pool.scratch = this.#tracing = new ScratchTrace(nothing.raw))
+      const trace = (this.pool.scratch = this.#tracing = new ScratchTrace(nothing.raw, least))
       for (const fn of fns) this.#recordInto(emptyPlan(), fn)
       return trace.end()
     } finally {

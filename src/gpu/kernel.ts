@@ -18,8 +18,8 @@ export interface Kernel {
   layout: GPUBindGroupLayout
   bindings: BindingDeclaration[]
   params: { name: string; type: 'u32' | 'i32' | 'f32' }[]
-  /** Small number for cache keys. */
-  id: number
+  /** Small number for cache keys: of the layout, which other kernels may have as well. */
+  layoutId: number
   /** Whether it was sent to the device before: a software driver compiles it to machine code only then. */
   sent: boolean
 }
@@ -38,6 +38,8 @@ export class KernelCache {
   readonly #facts: GpuFacts
   readonly #another: (() => Promise<GPUDevice>) | undefined
   /** By path and constants: kernels of several folders may have one label. */
+  /** By what they bind. */
+  readonly #layouts = new Map<string, { layout: GPUBindGroupLayout; layoutId: number }>()
   readonly #kernels = new Map<string, Kernel>()
   /** Those that are known and not compiled yet, likewise. */
   readonly #waiting = new Map<string, Waiting>()
@@ -120,13 +122,13 @@ export class KernelCache {
     if (this.#facts.immediates && params.length > 0) enables.push('requires immediate_address_space;')
     source = [...enables, source, params.length > 0 ? declaration : ''].join('\n')
     const bindings = bindingsOf(source)
-    const layout = layoutOf(this.#device, label, bindings)
+    const { layout, layoutId } = this.#layoutOf(bindings)
     const kernel: Omit<Kernel, 'pipeline'> & Partial<Kernel> = {
       label,
       layout,
       bindings,
       params,
-      id: this.#kernels.size,
+      layoutId,
       sent: false,
     }
     const inUniform = params.length > 0 && !this.#facts.immediates
@@ -139,7 +141,7 @@ export class KernelCache {
       immediateBytes,
       length: source.length,
       make: (device) => {
-        const [own, uniform] = [layoutOf(device, label, bindings), inUniform ? uniformLayoutOf(device) : undefined]
+        const [own, uniform] = [layoutOf(device, bindings), inUniform ? uniformLayoutOf(device) : undefined]
         const pipeline = device.createComputePipeline(descriptorOf(device, label, source, [own, uniform], immediateBytes))
         return { layout: own, uniform, pipeline }
       },
@@ -169,12 +171,18 @@ export class KernelCache {
     return kernel as Kernel
   }
 
+  #layoutOf(bindings: BindingDeclaration[]): { layout: GPUBindGroupLayout; layoutId: number } {
+    const key = JSON.stringify(bindings.map(({ binding, kind, access, format }) => [binding, kind, access, format]))
+    let known = this.#layouts.get(key)
+    if (!known) this.#layouts.set(key, (known = { layout: layoutOf(this.#device, bindings), layoutId: this.#layouts.size }))
+    return known
+  }
+
   onError: ((error: GpuError) => void) | undefined
 }
 
-function layoutOf(device: GPUDevice, label: string, bindings: BindingDeclaration[]): GPUBindGroupLayout {
+function layoutOf(device: GPUDevice, bindings: BindingDeclaration[]): GPUBindGroupLayout {
   return device.createBindGroupLayout({
-    label,
     entries: bindings.map((b) => ({
       binding: b.binding,
       visibility: GPUShaderStage.COMPUTE,

@@ -61,22 +61,31 @@ function gapFor(piece: Piece, bytes: number, held: { piece: Piece; start: number
   return bytes - at >= piece.bytes ? at : -1
 }
 
-const roundUp = (bytes: number): number => Math.max(1, Math.ceil(bytes / aligned)) * aligned
+/** Larger pieces are made to measure in any plan: a power of two could be much room for nothing. */
+const mostRounded = 4 * 2 ** 20
+
+/** The room of a piece. @param least where it is given, a power of two and no less than this: plans of about the same sizes have the same places then */
+function roomOf(bytes: number, least = 0): number {
+  if (least > 0 && bytes <= mostRounded) return Math.max(least, 2 ** Math.ceil(Math.log2(Math.max(1, bytes))))
+  return Math.max(1, Math.ceil(bytes / aligned)) * aligned
+}
 
 /** The first run: who takes what, for how long, and what one command uses together. The buffers that it hands out are of no use. */
 export class ScratchTrace {
   readonly pieces: (Piece & { label: string })[] = []
   readonly #of = new Map<GpuBuffer, Piece>()
   readonly #nothing: GPUBuffer
+  readonly #least: number
   #now = 0
 
-  /** @param nothing stands for all buffers */
-  constructor(nothing: GPUBuffer) {
+  /** @param nothing stands for all buffers @param least of a piece (`roomOf`) */
+  constructor(nothing: GPUBuffer, least = 0) {
     this.#nothing = nothing
+    this.#least = least
   }
 
   take(bytes: number, label: string): GpuBuffer {
-    const piece = { bytes: roundUp(bytes), from: this.#now++, to: Infinity, apart: new Set<Piece>(), label }
+    const piece = { bytes: roomOf(bytes, this.#least), from: this.#now++, to: Infinity, apart: new Set<Piece>(), label }
     this.pieces.push(piece)
     const buffer = new GpuBuffer(this.#nothing, piece.bytes, label, () => {
       buffer.released = true
@@ -118,10 +127,12 @@ export function growArena(pool: BufferPool, pieces: Piece[], arena: GpuBuffer[])
 /** The second run: hands out the places of the pieces. */
 export class PlacedScratch {
   readonly #buffers: GpuBuffer[]
+  readonly #least: number
   #next = 0
 
-  /** @param arena buffers that are there; what is missing is made and added */
-  constructor(pool: BufferPool, pieces: Piece[], arena: GpuBuffer[]) {
+  /** @param arena buffers that are there; what is missing is made and added @param least as in the first run */
+  constructor(pool: BufferPool, pieces: Piece[], arena: GpuBuffer[], least = 0) {
+    this.#least = least
     const places = growArena(pool, pieces, arena)
     this.#buffers = places.map(({ buffer, start }, i) => pool.partOf(arena[buffer], start, pieces[i].bytes))
     for (const buffer of this.#buffers) buffer.released = true
@@ -130,7 +141,7 @@ export class PlacedScratch {
   /** @throws GpuError where this is not what was taken in the first run */
   take(bytes: number, label: string): GpuBuffer {
     const buffer = this.#buffers[this.#next++]
-    if (!buffer?.released || buffer.bytes !== roundUp(bytes)) {
+    if (!buffer?.released || buffer.bytes !== roomOf(bytes, this.#least)) {
       throw new GpuError(`a plan takes other scratch the second time it is run: '${label}'`)
     }
     buffer.released = false

@@ -45,6 +45,12 @@ export interface StepSizes {
   full: boolean
 }
 
+/**
+ * Scratch of a step's plans has this many bytes a piece, or a power of two: steps of about the same rows then find the same places, and with them the bind groups
+ * of each other. A bind group is a page of memory on a software adapter and as many calls of the driver as it has bindings on any; there are hundreds in a plan.
+ */
+const leastScratch = 2 ** 18
+
 /** Rows of a cache in textures that are copied at once. */
 const copiedAtOnce = 256
 
@@ -133,7 +139,7 @@ export class StepCommands {
     this.#decoder.rotary.table(maxLength)
     this.ready = true
     const bodies = [() => this.#recordBody(maxRows, true, false), () => this.#recordBody(most, false, false)]
-    await this.#gpu.makeRoom(() => [...bodies, () => this.#sampler.draw(most)], this.#arena, this.#sizes.full)
+    await this.#gpu.makeRoom(() => [...bodies, () => this.#sampler.draw(most)], this.#arena, this.#sizes.full, leastScratch)
   }
 
   /** Records the whole step, in one turn of the event loop, so no other room's commands come between. `read` sends it, or `send`. */
@@ -226,7 +232,7 @@ export class StepCommands {
 
   /**
    * Makes one more of the plans that steps to come may need: to be called while the device is busy. Not before steps differ in size: requests that begin
-   * and end together need no others, and a plan takes a megabyte. Nor behind prompts: a driver may let nobody make a kernel before it is through with what
+   * and end together need no others, and a plan takes time and memory. Nor behind prompts: a driver may let nobody make a kernel before it is through with what
    * it was sent, which is up to a second or two then, and this thread has streams to serve.
    */
   prepare(): void {
@@ -276,7 +282,7 @@ export class StepCommands {
 
   #plan(key: string, record: () => void): Plan {
     let plan = this.#plans.get(key)
-    if (!plan) this.#plans.set(key, (plan = this.#gpu.record(record, this.#arena)))
+    if (!plan) this.#plans.set(key, (plan = this.#gpu.record(record, this.#arena, leastScratch)))
     return plan
   }
 

@@ -100,7 +100,7 @@ class Loader {
       this.#fills.shift()!()
       if (done % 8 === 0) await this.#gpu.sync('loading')
     }
-    await this.#gpu.sync('loading')
+    await this.#uploads.done()
     const rotary = new RotaryCache(this.#gpu, config)
     const trained = this.#store.parameters.length > 0
     const trainedOf = (m: { weight: Weight; parameter?: Parameter }) => ({

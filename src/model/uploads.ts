@@ -1,13 +1,17 @@
 /** Bounds what a model's tensors take beside their places on the device while they are written there. */
+import { arrayBytes, collectAll, collectYoung } from '../gpu/heap.ts'
 import type { Gpu } from '../gpu/gpu.ts'
-import { collectYoung } from '../gpu/heap.ts'
 
 /** Bytes that may wait on the device to be copied into their places; without a bound the driver holds a model twice, and what was read of the files is a third. */
-const mostWaiting = 16 * 2 ** 20
+const mostWaiting = 4 * 2 ** 20
+/** Bytes of arrays that may have piled up: one that outlived two collections of young objects (a large tensor does) is not seen by a third. */
+const mostPiled = 32 * 2 ** 20
 
 export class Uploads {
   readonly #gpu: Gpu
   #waiting = 0
+  /** Bytes of arrays that are there for good, as far as is known. */
+  #kept = arrayBytes()
 
   constructor(gpu: Gpu) {
     this.#gpu = gpu
@@ -24,5 +28,19 @@ export class Uploads {
     this.#waiting = 0
     await this.#gpu.sync('loading')
     collectYoung()
+    this.#collect(mostPiled)
+  }
+
+  /** Waits until all are in their places, and frees what was read of them. */
+  async done(): Promise<void> {
+    await this.#gpu.sync('loading')
+    // A small model's load takes less time than a collection.
+    this.#collect(mostWaiting)
+  }
+
+  #collect(most: number): void {
+    if (arrayBytes() - this.#kept <= most) return
+    collectAll()
+    this.#kept = arrayBytes()
   }
 }

@@ -24,6 +24,21 @@ test('the space for young objects stays small, unless its size is given', () => 
   expect(youngBytes(true, '--max-semi-space-size=32')).toBeGreaterThan(4 * small)
 })
 
+test('arrays that nobody holds are freed when all is collected, also where they are old', () => {
+  const program = `
+    import { arrayBytes, collectAll, collectYoung } from ${JSON.stringify(module)}
+    const before = arrayBytes()
+    let held = new Uint8Array(2 ** 24)
+    for (let i = 0; i < 3; i++) collectYoung()
+    held = undefined
+    collectYoung()
+    const old = arrayBytes() - before
+    collectAll()
+    console.log(old > 2 ** 23, arrayBytes() - before < 2 ** 20)`
+  const { stdout, stderr } = spawnSync(process.execPath, ['--input-type=module', '-e', program], { encoding: 'utf8' })
+  expect([stdout, stderr]).toEqual(['true true\n', ''])
+})
+
 test('young objects are collected when it is asked for, and nobody else is shown how', () => {
   const program = `
     import { getHeapSpaceStatistics } from 'node:v8'

@@ -113,6 +113,33 @@ test('plans of one arena go on in what the first one took, and add what is missi
   gpu.pool.returnArena(arena)
 })
 
+test('plans of about the same sizes share places and bind groups, where scratch has a least size', () => {
+  const x = gpu.upload(new Float32Array(1024), 'x')
+  const run = (count: number) => () => {
+    const [a, b] = [gpu.pool.acquire(count * 4, 'a'), gpu.pool.acquire(count * 4, 'b')]
+    double(x, a, count)
+    double(a, b, count)
+    for (const buffer of [a, b]) buffer.release()
+  }
+  const groupsOf = (least: number): number[] => {
+    const arena: GpuBuffer[] = []
+    const before = gpu.bindGroups
+    const plans = [1024, 700, 300, 20].map((count) => ({
+      plan: gpu.record(run(count), arena, least),
+      groups: gpu.bindGroups - before,
+    }))
+    for (const { plan } of plans) gpu.releasePlan(plan)
+    gpu.pool.returnArena(arena)
+    expect(gpu.bindGroups).toBe(before)
+    return plans.map(({ groups }) => groups)
+  }
+  expect(groupsOf(0)).toEqual([2, 4, 6, 8])
+  expect(groupsOf(4096)).toEqual([2, 2, 2, 2])
+  // 4,096, 2,800 and 1,200 bytes, each its power of two or more.
+  expect(groupsOf(1024)).toEqual([2, 2, 4, 6])
+  x.release()
+})
+
 test('one plan may take what the next one gives back; nothing may outlive them, or be different the second time', async () => {
   const [x, y] = [gpu.upload(Float32Array.of(1, 2), 'x'), gpu.pool.acquire(8, 'y')]
   let held: GpuBuffer | undefined

@@ -76,6 +76,28 @@ describe('plans', () => {
     },
   )
 
+  it('of steps of other sizes share bind groups', async () => {
+    const decoder = await goldenDecoder(gpu, 'llama')
+    const [promptIds] = goldenSequences('llama')
+    const engine = engineOf(decoder, { maxSequences: 32, maxLength: 32, full: true })
+    const run = (count: number, seed: number) =>
+      Promise.all(
+        Array.from({ length: count }, (_, i) =>
+          engine.generate({
+            promptIds: promptIds.slice(0, 3),
+            sampling: sampling({ seed: seed + i, max_tokens: 4 + 2 * (i % 8) }),
+          }),
+        ),
+      )
+    await run(32, 0)
+    const first = gpu.bindGroups
+    for (const [i, count] of [24, 20, 12, 8, 5, 3, 1].entries()) await run(count, 100 * i)
+    // The plans of a dozen sizes, each with as many commands as those that there were.
+    expect(gpu.bindGroups).toBeLessThan(1.5 * first)
+    await engine.close()
+    decoder.release()
+  })
+
   it('are made before any part of the step is sent, as a kernel that is made then waits for it', async () => {
     const decoder = await goldenDecoder(gpu, 'llama')
     const engine = engineOf(decoder, { ahead: false })
