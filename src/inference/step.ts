@@ -45,11 +45,17 @@ export interface StepSizes {
   full: boolean
 }
 
+/** Rows for which each piece of a step's scratch has room. */
+const rowsOfScratch = 32
+
 /**
- * Scratch of a step's plans has this many bytes a piece, or a power of two: steps of about the same rows then find the same places, and with them the bind groups
- * of each other. A bind group is a page of memory on a software adapter and as many calls of the driver as it has bindings on any; there are hundreds in a plan.
+ * Bytes of a piece of scratch at least: steps of up to 32 rows find the same places then, and with them the bind groups of each other. A bind group is a page of
+ * memory on a software adapter and as many calls of the driver as it has bindings on any; there are hundreds in a plan.
  */
-const leastScratch = 2 ** 18
+function leastScratch({ config }: Decoder, { maxRows }: StepSizes): number {
+  const widest = Math.max(config.hiddenSize, config.intermediateSize, config.heads * config.headDim)
+  return 2 ** Math.ceil(Math.log2(4 * widest * Math.min(rowsOfScratch, maxRows)))
+}
 
 /** Rows of a cache in textures that are copied at once. */
 const copiedAtOnce = 256
@@ -87,6 +93,8 @@ export class StepCommands {
   /** Whether there is nothing for `makeReady` to do. */
   ready: boolean
   readonly #arena: GpuBuffer[] = []
+  /** Bytes of a piece of it at least. */
+  readonly #least: number
   /** The rotary table that the plans read: a longer one may replace it. */
   #table: GpuBuffer | undefined
 
@@ -97,6 +105,7 @@ export class StepCommands {
     this.#adapters = adapters
     this.#gpu = gpu
     this.#sizes = sizes
+    this.#least = leastScratch(decoder, sizes)
     this.ready = !sizes.plans
     this.#sampler = new Sampler(decoder, sizes.maxRows, sizes.block)
     const [ids, info, slots, places] = [1, 4, 2, 1].map((n) => gpu.pool.acquire(sizes.maxRows * n * 4, 'engine rows'))
@@ -139,7 +148,7 @@ export class StepCommands {
     this.#decoder.rotary.table(maxLength)
     this.ready = true
     const bodies = [() => this.#recordBody(maxRows, true, false), () => this.#recordBody(most, false, false)]
-    await this.#gpu.makeRoom(() => [...bodies, () => this.#sampler.draw(most)], this.#arena, this.#sizes.full, leastScratch)
+    await this.#gpu.makeRoom(() => [...bodies, () => this.#sampler.draw(most)], this.#arena, this.#sizes.full, this.#least)
   }
 
   /** Records the whole step, in one turn of the event loop, so no other room's commands come between. `read` sends it, or `send`. */
@@ -282,7 +291,7 @@ export class StepCommands {
 
   #plan(key: string, record: () => void): Plan {
     let plan = this.#plans.get(key)
-    if (!plan) this.#plans.set(key, (plan = this.#gpu.record(record, this.#arena, leastScratch)))
+    if (!plan) this.#plans.set(key, (plan = this.#gpu.record(record, this.#arena, this.#least)))
     return plan
   }
 

@@ -25,10 +25,10 @@ describe('uploads', () => {
   test('are waited for once they are many, not before', async () => {
     const sync = vi.spyOn(gpu, 'sync')
     const uploads = new Uploads(gpu)
-    uploads.add(10 * 2 ** 20)
+    uploads.add(3 * 2 ** 20)
     await uploads.room()
     expect(sync).toHaveBeenCalledTimes(0)
-    uploads.add(10 * 2 ** 20)
+    uploads.add(3 * 2 ** 20)
     await uploads.room()
     expect(sync).toHaveBeenCalledTimes(1)
     await uploads.room()
