@@ -14,12 +14,14 @@ struct Params { count: u32, mask_ratio_low: f32, mask_ratio_high: f32, inverse_t
 #if KL
 @group(0) @binding(5) var<storage, read> ref_logprobs: array<f32>;
 
-// exp(d) - d - 1, and its derivative by the logprob, 1 - exp(d). Near 0 both are differences of nearly equal numbers: there by their series.
+// exp(d) - d - 1, and its derivative by the logprob, 1 - exp(d). Near 0 both are differences of nearly equal numbers: there by their series, which is
+// right to float32 where |d| is below 1/2.
 fn kl_term(d: f32) -> vec2f {
-  let slope = d * fma(d, fma(d, fma(d, 1.0 / 24.0, 1.0 / 6.0), 0.5), 1.0);
-  let value = d * d * fma(d, fma(d, fma(d, 1.0 / 120.0, 1.0 / 24.0), 1.0 / 6.0), 0.5);
+  var v = fma(d, 1.0 / 40320.0, 1.0 / 5040.0);
+  v = fma(d, fma(d, fma(d, fma(d, fma(d, v, 1.0 / 720.0), 1.0 / 120.0), 1.0 / 24.0), 1.0 / 6.0), 0.5);
+  let value = d * d * v;
   let e = exp(d) - 1.0;
-  return select(vec2f(e - d, -e), vec2f(value, -slope), abs(d) < 0.0625);
+  return select(vec2f(e - d, -e), vec2f(value, -(d + value)), abs(d) < 0.5);
 }
 #endif
 #include "flat.wgsl"
