@@ -1,5 +1,5 @@
 // Gradient of RMSNorm's gain, added to what is there: dgain[c] += sum over t of dy[t,c] x[t,c] rstd[t]. One invocation a channel and part of PART rows; the
-// order of a part's sum is t = 0, 1, .. TURN rows a turn; WIDTH channels a workgroup, few where a CPU driver's threads should all have some.
+// order of a part's sum is t = 0, 1, .. TURN rows a turn, each turn by itself; WIDTH channels a workgroup, few where a CPU driver's threads should all have some.
 // An invocation has a channel, or VEC4 four of them. PARTIAL: out[part, c] is the part's sum (column_sum.wgsl adds these up); else there is one part, and out[c] is added to.
 struct Params { rows: u32, channels: u32 }
 #if VEC4
@@ -24,11 +24,12 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let whole = end - (end - first) % $(TURN)u;
   for (var t = first; t < whole; t += $(TURN)u) {
     let at = t * channels + c;
-    var next = sum;
+    // By themselves first: what is added to a long sum is rounded to its size.
+    var next = E();
 #for z in 0..TURN
     next = fma(dy[at + $(z)u * channels], x[at + $(z)u * channels] * rstd[t + $(z)u], next);
 #end
-    sum = next;
+    sum += next;
   }
   for (var t = whole; t < end; t++) { sum = fma(dy[t * channels + c], x[t * channels + c] * rstd[t], sum); }
 #if PARTIAL
