@@ -202,13 +202,13 @@ export class Gpu {
   /**
    * Runs `fn` and keeps its commands instead of sending them. `fn` runs twice: first nothing but its scratch is noted, which then gets its places.
    * @param arena scratch that this plan shares with others, which never run at the same time: it is used and made larger, and is the caller's to give back
-   *   (`pool.returnArena`). Without one it stays with the plan until `releasePlan`.
+   *   (`pool.returnArena`). Without one it stays with the plan until `releasePlan`. @param least of a piece of it (scratch.ts `roomOf`)
    */
   record(fn: () => void, arena?: GpuBuffer[], least = 0): Plan {
     return this.recordAll([fn], arena, least)[0]
   }
 
-  /** Records plans that are replayed one after the other: what one takes, a later one may give back. @param least of scratch (scratch.ts `roomOf`) */
+  /** Records plans that are replayed one after the other: what one takes, a later one may give back. @param least as in `record` */
   recordAll(fns: (() => void)[], arena?: GpuBuffer[], least = 0): Plan[] {
     if (this.#recording) throw new GpuError('a plan is being recorded already')
     this.flush()
@@ -228,7 +228,7 @@ export class Gpu {
   /**
    * Makes what recording these would, kernels too, a turn each, and hears whether the device has the memory, which it says late: to be asked before plans
    * that may be too large. What was made stays in the arena, or with whoever took it, also where this throws.
-   * @param used whether all of these are about to run @throws GpuMemoryError
+   * @param used whether all of these are about to run @param least as in `record` @throws GpuMemoryError
    */
   async makeRoom(fns: () => (() => void)[], arena: GpuBuffer[], used = true, least = 0): Promise<void> {
     this.flush()

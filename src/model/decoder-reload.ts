@@ -74,7 +74,7 @@ export async function reloadDecoder(decoder: Decoder, files: ModelTensors): Prom
     }
     uploads.add(data.byteLength)
   }
-  await gpu.sync('loading')
+  await uploads.done()
 }
 
 async function valuesOf(tensors: TensorSource, { name, weight, fromOne }: Target): Promise<TensorData> {

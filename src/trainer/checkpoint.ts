@@ -217,6 +217,7 @@ export async function loadCheckpoint(dir: string, trainer: Trainer, about: Weigh
       optimizer.write(parameter, { exp_avg, exp_avg_sq })
       uploads.add(3 * value.byteLength)
     }
+    await uploads.done()
   } finally {
     source.close()
   }
