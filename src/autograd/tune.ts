@@ -4,6 +4,7 @@ import { tuneMatmul, type TuneRow } from '../kernels/matmul/tune.ts'
 import type { Tiles } from '../kernels/matmul/tiles.ts'
 import { checkTunePath, writeTuned } from '../kernels/matmul/tuned.ts'
 
+export { tileText } from '../kernels/matmul/tiles.ts'
 export { tileWords, type TuneRow } from '../kernels/matmul/tune.ts'
 
 /** Measures, within a minute, and writes the user's cache. `report` hears of each candidate. Gives the file and what was chosen. */

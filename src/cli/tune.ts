@@ -13,18 +13,18 @@ export function register(program: Command): void {
     )
     .action(async (options: { json?: boolean }) => {
       const { Gpu } = await import('../gpu/gpu.ts')
-      const { tileWords, tuneKernels } = await import('../autograd/tune.ts')
+      const { tileText, tileWords, tuneKernels } = await import('../autograd/tune.ts')
       const gpu = await Gpu.open()
       const say = (line: string): void => {
         if (!options.json) console.log(line)
       }
       const rows: TuneRow[] = []
       say(`adapter  ${gpu.facts.name}`)
-      say(`${'kernel'.padEnd(36)}${'tile'.padEnd(12)}${gpu.facts.software ? 'GFLOP/s*' : ' GFLOP/s'}`)
+      say(`${'kernel'.padEnd(36)}${'tile'.padEnd(28)}${gpu.facts.software ? 'GFLOP/s*' : ' GFLOP/s'}`)
       const { path, tiles } = await tuneKernels(gpu, (row) => {
         rows.push(row)
-        const tile = `${row.rows} x ${row.columns}`.padEnd(12)
-        say(`${tileWords[row.name].padEnd(36)}${tile}${row.gflops.toFixed(1).padStart(8)}${row.chosen ? '  chosen' : ''}`)
+        const speed = Number.isNaN(row.gflops) ? 'wrong' : row.gflops.toFixed(1)
+        say(`${tileWords[row.name].padEnd(36)}${tileText(row).padEnd(28)}${speed.padStart(8)}${row.chosen ? '  chosen' : ''}`)
       })
       if (gpu.facts.software) say('* by processor time: what an idle machine gives')
       say(`kept in ${path}`)

@@ -11,7 +11,7 @@ import { linear } from '../../src/kernels/matmul/matmul.ts'
 import { rmsNorm } from '../../src/kernels/norm/norm.ts'
 import type { GpuBuffer } from '../../src/gpu/pool.ts'
 import { roundWeight } from '../../src/kernels/optimizer/optimizer.ts'
-import { candidatesOf, setTiles, tileCandidates } from '../../src/kernels/matmul/tiles.ts'
+import { candidatesOf, setTiles, tileCandidates, type Tiles } from '../../src/kernels/matmul/tiles.ts'
 import { cpuLanes } from '../../src/kernels/common/lanes.ts'
 import { rope, ropeIntoCache } from '../../src/kernels/rope/rope.ts'
 import { stackedDown } from '../../src/kernels/lora/lora.ts'
@@ -309,9 +309,12 @@ test.skipIf(none)(`matrix units: each of a group has the bits of its own matmul$
     { rows: 70, k: 40, widths: [68, 68] },
   ]
   for (const c of some) {
-    for (const tile of tileCandidates.units.slice(0, 1)) {
-      await bench.run(`units ${tile.rows} x ${tile.columns} ${JSON.stringify(c)}`, { software: false }, async () => {
-        setTiles(gpu, { units: tile })
+    const loaders = tileCandidates.units.find((tile) => tile.loaders)!
+    const straight = tileCandidates.fewUnits.filter((tile) => tile.straight === 256 && tile.columns < 32)
+    const tiles: Partial<Tiles>[] = [{}, ...(c.rows > 32 ? [{ units: loaders }] : straight.map((fewUnits) => ({ fewUnits })))]
+    for (const own of tiles) {
+      await bench.run(`units ${JSON.stringify(own)} ${JSON.stringify(c)}`, { software: false }, async () => {
+        setTiles(gpu, { units: tileCandidates.units[0], ...own })
         useMatrixUnits(gpu)
         try {
           if ('headDim' in c) await checkRotary(c, 'units', true)

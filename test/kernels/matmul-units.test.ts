@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest'
 import { linear, linearBackwardInput } from '../../src/kernels/matmul/matmul.ts'
-import { defaultTiles, setTiles, tileCandidates, tilesOf } from '../../src/kernels/matmul/tiles.ts'
+import { defaultTiles, setTiles, tileCandidates, tilesOf, tileText } from '../../src/kernels/matmul/tiles.ts'
 import { tuneMatmul, type TuneRow } from '../../src/kernels/matmul/tune.ts'
 import { checkF16Range, useMatrixUnits } from '../../src/kernels/common/matrix-units.ts'
 import { bounds, compare, openBench, sameBits } from './harness.ts'
@@ -117,35 +117,42 @@ describe(`matrix units${none}`, () => {
     })
   })
   test.skipIf(none)('a row has the same bits in every batch and every tile', async () => {
-    await withUnits('units bits', async () => {
-      const [rows, n, k] = [131, 72, 136]
-      const { weight } = bench.weight(n, k, true)
-      const [x, dy] = [bench.normals(rows * k), bench.normals(rows * n)]
-      const at = async (from: number, count: number): Promise<Float32Array[]> => {
-        const [y, dx] = [bench.out(count * n), bench.out(count * k)]
-        linear(gpu, bench.up(x.slice(from * k, (from + count) * k)), count, weight, y)
-        linearBackwardInput(gpu, bench.up(dy.slice(from * n, (from + count) * n)), count, weight, dx)
-        return [await bench.down(y, count * n), await bench.down(dx, count * k)]
-      }
-      const [y, dx] = await at(0, rows)
-      const check = async (from: number, count: number, name: string): Promise<void> => {
-        const got = await at(from, count)
-        sameBits(`y ${name}`, got[0], y.slice(from * n, (from + count) * n))
-        sameBits(`dx ${name}`, got[1], dx.slice(from * k, (from + count) * k))
-      }
-      for (const [from, count] of [
-        [0, 1],
-        [130, 1],
-        [17, 32],
-        [40, 64],
-      ]) {
-        await check(from, count, `rows from ${from}`)
-      }
-      for (const tile of tileCandidates.units) {
-        setTiles(gpu, { units: tile })
-        await check(0, rows, `${tile.rows} x ${tile.columns}`)
-      }
-    })
+    // Depths of an odd number of turns and of fragments, and of several turns of the deepest tile.
+    for (const k of [136, 1056])
+      await withUnits(`units bits ${k}`, async () => {
+        const [rows, n] = [131, 72]
+        const { weight } = bench.weight(n, k, true)
+        const [x, dy] = [bench.normals(rows * k), bench.normals(rows * n)]
+        const at = async (from: number, count: number): Promise<Float32Array[]> => {
+          const [y, dx] = [bench.out(count * n), bench.out(count * k)]
+          linear(gpu, bench.up(x.slice(from * k, (from + count) * k)), count, weight, y)
+          linearBackwardInput(gpu, bench.up(dy.slice(from * n, (from + count) * n)), count, weight, dx)
+          return [await bench.down(y, count * n), await bench.down(dx, count * k)]
+        }
+        const [y, dx] = await at(0, rows)
+        const check = async (from: number, count: number, name: string): Promise<void> => {
+          const got = await at(from, count)
+          sameBits(`y ${name}`, got[0], y.slice(from * n, (from + count) * n))
+          sameBits(`dx ${name}`, got[1], dx.slice(from * k, (from + count) * k))
+        }
+        for (const [from, count] of [
+          [0, 1],
+          [130, 1],
+          [17, 32],
+          [40, 64],
+        ]) {
+          await check(from, count, `rows from ${from}`)
+        }
+        for (const tile of tileCandidates.units) {
+          setTiles(gpu, { units: tile })
+          await check(0, rows, tileText(tile))
+        }
+        for (const tile of tileCandidates.fewUnits) {
+          setTiles(gpu, { fewUnits: tile })
+          await check(0, 1, tileText(tile))
+          await check(99, 32, tileText(tile))
+        }
+      })
   })
 })
 
@@ -160,8 +167,13 @@ test('tune measures the kernels of each kind of adapter, and leaves matrix units
     await bench.run(`tune ${JSON.stringify(facts)}`, facts, async () => {
       const rows: TuneRow[] = []
       const tiles = await tuneMatmul(gpu, { size: [64, 128, 64], seconds: 0.1, report: (row) => rows.push(row) })
+      const onGpus = ['tile', 'few', 'fewWide']
       const names =
-        bench.cpu && !('software' in facts) ? ['ntCpu', 'nnCpu'] : none || 'matrixUnits' in facts ? ['tile'] : ['tile', 'units']
+        bench.cpu && !('software' in facts)
+          ? ['ntCpu', 'nnCpu']
+          : none || 'matrixUnits' in facts
+            ? onGpus
+            : [...onGpus, 'units', 'fewUnits']
       expect(Object.keys(tiles)).toEqual(names)
       expect(rows.filter((row) => row.chosen).map((row) => row.name)).toEqual(names)
       for (const row of rows) expect(row.gflops).toBeGreaterThan(0)

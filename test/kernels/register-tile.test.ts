@@ -2,7 +2,7 @@
 import { afterEach, expect, test } from 'vitest'
 import { linear, linearBackwardInput, linearBackwardWeight } from '../../src/kernels/matmul/matmul.ts'
 import { everyTile, tileConstants, tileFor } from '../../src/kernels/matmul/register-tile.ts'
-import { setTiles, tileCandidates } from '../../src/kernels/matmul/tiles.ts'
+import { defaultTiles, setTiles, tileCandidates, tileText } from '../../src/kernels/matmul/tiles.ts'
 import { withFacts } from '../facts.ts'
 import { bounds, modes, openBench, sameBits } from './harness.ts'
 import { product } from './matmul-cases.ts'
@@ -83,11 +83,39 @@ test('large outputs take the tuned tile, few rows and few workgroups smaller one
   expect(taken(4096, 4096)).toEqual([64, 64])
 })
 
+test('few rows: tiles that tune may choose, with adapters of several ranks, have the bits of many rows', async () => {
+  // The rest is held against the usual tile where tune is tested; a variant takes the software driver seconds to compile.
+  const some = [
+    { name: 'few', n: 132, k: 268, rank: 4, tiles: tileCandidates.few.filter(({ vectors }, i) => i === 1 || vectors === 2) },
+    { name: 'few', n: 132, k: 256, rank: 12, tiles: [defaultTiles.few] },
+    { name: 'fewWide', n: 4132, k: 268, rank: 4, tiles: [defaultTiles.fewWide, tileCandidates.fewWide.at(-1)!] },
+  ]
+  for (const { name, n, k, rank, tiles } of some) {
+    await bench.run(`${name} ${n} ${rank}`, facts, async () => {
+      const rows = 20
+      const { weight } = bench.weight(n, k, true)
+      const [x, xa, b] = [bench.normals(40 * k), bench.normals(40 * rank), bench.up(bench.normals(n * rank))]
+      const first = async (count: number): Promise<Float32Array> => {
+        const y = bench.out(count * n)
+        const lora = { x: bench.up(xa.slice(0, count * rank)), matrix: b, rank }
+        linear(gpu, bench.up(x.slice(0, count * k)), count, weight, y, { lora })
+        return await bench.down(y, count * n)
+      }
+      const many = await first(40)
+      for (const tile of tiles) {
+        setTiles(gpu, { [name]: tile })
+        expect(tileFor(gpu, rows, n, 1, true)).toEqual(tile)
+        sameBits(`${tileText(tile)}, rank ${rank}`, await first(rows), many.slice(0, rows * n))
+      }
+    })
+  }
+})
+
 test("a tile's threads are 8 or 16 across and down, as its operands lie in workgroup memory", () => {
   for (const tile of everyTile) {
     const { TM, TN, RM, RN, FEW, KT, THREADS } = tileConstants(gpu, tile)
-    const name = `${tile.rows} x ${tile.columns}`
-    if (FEW) expect(((TM * KT) / 4) % THREADS, name).toBe(0)
+    const name = tileText(tile)
+    if (FEW) expect([((TM * KT) / 4) % THREADS, ((TN * KT) / 4) % THREADS], name).toEqual([0, 0])
     else expect([8, 16], name).toEqual(expect.arrayContaining([TM / RM, TN / RN]))
   }
 })

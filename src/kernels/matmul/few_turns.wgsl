@@ -2,6 +2,7 @@
 // that waits for its weights. A thread sums four rows of one column, so that there are as many threads as the order of a sum leaves; both operands lie in workgroup
 // memory along the depth, rows a vector longer than they need be, so that neither neighbouring columns nor rows meet in a memory bank. At the end threads exchange what they
 // have, and each has four columns of one row: acc0_0, whose place in the tile row_from and column_from say.
+// VECTORS: of the depth, that a thread has read of W's row and of each of the four of x before it multiplies them: what a read of workgroup memory takes is waited for once.
   let tx = id % $(TN)u;
   let ty = id / $(TN)u;
   var four = vec4f();
@@ -16,18 +17,18 @@
 #end
     if (t0 > begin) {
 #if LORA
-      let steps = min($(KT)u, last - (t0 - $(KT)u));
+      let quads = whole_quads(last - (t0 - $(KT)u));
 #else
-      let steps = $(KT)u;
+      let quads = $(KT/4)u;
 #endif
-      for (var y = 0u; y < steps / 4u; y += 2u) {
-#for u in 0..2
+      for (var y = 0u; y < quads; y += $(VECTORS)u) {
+#for u in 0..VECTORS
         let w_$(u) = b_tile[tx * $(KT/4+1)u + y + $(u)u];
 #for r in 0..4
         let x_$(u)_$(r) = a_tile[(4u * ty + $(r)u) * $(KT/4+1)u + y + $(u)u];
 #end
 #end
-#for u in 0..2
+#for u in 0..VECTORS
 #for t in 0..4
         four = fma(vec4f(x_$(u)_0[$(t)], x_$(u)_1[$(t)], x_$(u)_2[$(t)], x_$(u)_3[$(t)]), vec4f(w_$(u)[$(t)]), four);
 #end
@@ -46,7 +47,7 @@
     }
 #if LORA
     if (t0 >= low_begin) {
-      let quads = min($(KT)u, last - t0) / 4u;
+      let quads = whole_quads(last - t0); // behind the rank, zeros
       for (var e = id; e < quads * $(TM)u; e += THREADS) {
         let r = t0 - low_begin + e % quads * 4u;
         let i = i0 + e / quads;

@@ -26,11 +26,12 @@ export function run(gpu: Gpu, call: GroupCall): void {
   const [{ weight }] = members
   const k = weight.columns
   const columns = members.reduce((sum, { weight: { rows: n } }) => sum + n, 0)
-  const shape = shapeFor(gpu, rows, columns)
+  const paired = call.ys.length === 1 || !!call.rotary
+  const shape = shapeFor(gpu, rows, columns, { depth: k, forward: true, paired })
   const { TM, TN, SN, THREADS } = shape
   const LOW4 = Number(members.every(({ b }) => !b || b.offset % 16 === 0))
   const kernel = gpu.kernel(path, { ...shape, PART: TN / SN, FORM_NT: 1, LOW4, ...variantOf(gpu, call, TM, THREADS) })
-  const { x } = staged(gpu, { data: call.x, depth: k, stride: k, column: 0, scale: 1 }, rows)
+  const { x } = staged(gpu, { data: call.x, depth: k, stride: k, column: 0, scale: 1 }, rows, shape)
   gpu.dispatch(kernel, bindingsOf({ ...call, x }), { rows, k, ...placesOf(call) }, [acrossOf(call, TN), groupsOf(rows, TM)])
   x.release()
 }

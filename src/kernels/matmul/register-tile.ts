@@ -5,7 +5,7 @@
 import type { Gpu } from '../../gpu/gpu.ts'
 import { capacityOf, type Count } from '../../gpu/size.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
-import { takesAlways, tilesOf, type Tile } from './tiles.ts'
+import { takesAlways, tileCandidates, tilesOf, type Tile } from './tiles.ts'
 
 interface RegisterTile extends Tile {
   /** Rows and columns of outputs of a thread: multiples of 4, but of few_turns.wgsl. Threads are 8 or 16 across, and 8 or 16 down, or operands would not be found where they lie. */
@@ -23,16 +23,19 @@ const registerTiles: RegisterTile[] = [
   { rows: 32, columns: 64, thread: { rows: 4, columns: 4 }, depths: [64, 32, 16], rate: 0.7 },
 ]
 /**
- * Of few rows and not many columns, up to `upTo` of them, where there are more processors than tiles: narrow ones, with a thread for four rows of a column
- * (few_turns.wgsl); and of more columns, where what is read of workgroup memory is the bound, with 4 x 4 outputs of a thread.
+ * Of few rows and not many columns, where there are more processors than tiles: narrow ones, with a thread for four rows of a column (few_turns.wgsl); and of
+ * more columns, where what is read of workgroup memory is the bound, one with 4 x 4 outputs of a thread, unless `tune` finds another.
  */
-const fewTiles: { upTo: number; tile: Omit<RegisterTile, 'rate'> }[] = [
-  { upTo: 4096, tile: { rows: 32, columns: 16, thread: { rows: 1, columns: 4 }, depths: [128, 64, 32] } },
-  { upTo: 16_384, tile: { rows: 32, columns: 32, thread: { rows: 4, columns: 4 }, depths: [64, 32, 16] } },
-]
-const allTiles = [...registerTiles, ...fewTiles.map(({ tile }) => tile)]
+const wideTile: RegisterTile = { rows: 32, columns: 32, thread: { rows: 4, columns: 4 }, depths: [64, 32, 16], rate: 1 }
+const fewColumns = { few: 4096, fewWide: 16_384 }
 /** Every tile that `tileFor` may give. */
-export const everyTile: Tile[] = allTiles
+export const everyTile: Tile[] = [...registerTiles, wideTile, ...tileCandidates.few, ...tileCandidates.fewWide]
+
+/** How a tile's threads share the work. */
+function registerTileOf({ rows, columns, vectors }: Tile): RegisterTile {
+  if (vectors) return { rows, columns, vectors, thread: { rows: 1, columns: 4 }, depths: [128, 64, 32], rate: 1 }
+  return [...registerTiles, wideTile].find((tile) => tile.rows === rows && tile.columns === columns)!
+}
 
 /** Workgroups that run side by side: about as many as a large GPU has processors. */
 const atOnce = 128
@@ -48,24 +51,27 @@ export function tileFor(gpu: Gpu, rows: Count, columns: Count, parts: Count = 1,
     const groups = Math.ceil(capacityOf(rows) / tile.rows) * Math.ceil(capacityOf(columns) / tile.columns) * capacityOf(parts)
     return (Math.ceil(groups / atOnce) * tile.rows * tile.columns) / tile.rate
   }
-  const narrow = few && capacityOf(rows) <= 32 && fewTiles.find(({ upTo }) => capacityOf(columns) <= upTo)
-  if (narrow) return narrow.tile
+  if (few && capacityOf(rows) <= 32) {
+    const [n, tiles] = [capacityOf(columns), tilesOf(gpu)]
+    if (n <= fewColumns.few) return tiles.few
+    if (n <= fewColumns.fewWide) return tiles.fewWide
+  }
   const small = registerTiles.filter((tile) => tile.rows <= most.rows && tile.columns <= most.columns)
   return small.reduce((best, tile) => (cost(tile) < cost(best) ? tile : best))
 }
 
 /** The constants of a tile's kernels on this adapter. */
-export function tileConstants(gpu: Gpu, { rows, columns }: Tile): Constants {
-  const { thread, depths } = allTiles.find((tile) => tile.rows === rows && tile.columns === columns)!
+export function tileConstants(gpu: Gpu, tile: Tile): Constants {
+  const { rows, columns, vectors, thread, depths } = registerTileOf(tile)
   const [RM, RN] = [thread.rows, thread.columns]
   const THREADS = (rows / RM) * (columns / RN)
   // A quarter stays free: RMSNorm wants some, and a processor should hold two workgroups.
   const room = gpu.facts.limits.maxWorkgroupMemory * 0.75
-  const FEW = Number(RM === 1)
+  const FEW = Number(vectors !== undefined)
   const bytes = (depth: number): number => (depth + 4 * FEW) * (rows + columns) * 4
   const KT = depths.find((depth) => bytes(depth) <= room) ?? depths.at(-1)!
   const shape = { TM: rows, TN: columns, RM, RN, FEW, KT, THREADS }
-  if (FEW) return { ...shape, A_ROUNDS: (rows * KT) / 4 / THREADS, B_ROUNDS: (columns * KT) / 4 / THREADS }
+  if (vectors) return { ...shape, VECTORS: vectors, A_ROUNDS: (rows * KT) / 4 / THREADS, B_ROUNDS: (columns * KT) / 4 / THREADS }
   // Blocks of 4 x 4 values. What is left over of both operands is at most one a thread.
   const [a, b] = [(rows * KT) / 16, (columns * KT) / 16]
   const [A_REST, B_REST] = [a % THREADS, b % THREADS]

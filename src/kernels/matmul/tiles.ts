@@ -14,14 +14,32 @@ export interface Tiles {
   nnCpu: Tile
   /** The register tile of GPUs, at most (register-tile.ts). */
   tile: Tile
+  /** Up to 32 rows on GPUs, forward, with up to 4096 columns and with up to 16,384 (register-tile.ts). */
+  few: Tile
+  fewWide: Tile
   /** Matrix units. */
   units: Tile
+  /** Up to 32 rows and 16,384 columns there. */
+  fewUnits: Tile
 }
 export interface Tile {
   rows: number
   columns: number
+  /** Of a register tile with a thread for four rows of one column (few_turns.wgsl): vectors of the depth that it reads before it multiplies them. */
+  vectors?: number
+  /** Of matrix units: subgroups of their own load (units_loaders.wgsl); or x comes straight from memory, and W so many steps of the depth at once. */
+  loaders?: boolean
+  straight?: number
 }
 export type TileName = keyof Tiles
+
+/** A tile in words. */
+export function tileText({ rows, columns, vectors, loaders, straight }: Tile): string {
+  const how = [vectors && `${vectors} vectors`, loaders && 'loaders', straight && `straight, ${straight}`]
+  return [`${rows} x ${columns}`, ...how.filter(Boolean)].join(', ')
+}
+/** Whether two tiles are one. */
+export const sameTile = (a: Tile, b: Tile): boolean => tileText(a) === tileText(b)
 
 /**
  * The heuristic. On CPU drivers the loops of these have 1024 multiply-adds of vectors: those of 1536 (32 x 48, 24 x 64) are some 3% faster on a processor
@@ -31,12 +49,20 @@ export const defaultTiles: Tiles = {
   ntCpu: { rows: 16, columns: 64 },
   nnCpu: { rows: 32, columns: 64 },
   tile: { rows: 128, columns: 128 },
+  few: { rows: 32, columns: 16, vectors: 2 },
+  fewWide: { rows: 32, columns: 32 },
   units: { rows: 128, columns: 128 },
+  fewUnits: { rows: 32, columns: 32 },
 }
 /** With subgroups of 16 the same loops make twice as many outputs. */
 const wideTiles: Tiles = { ...defaultTiles, ntCpu: { rows: 32, columns: 64 }, nnCpu: { rows: 32, columns: 128 } }
 /** The heuristic of a device. */
 export const usualTiles = (gpu: Gpu): Tiles => (cpuLanes(gpu).WIDE ? wideTiles : defaultTiles)
+
+/** Narrow tiles of few rows, with so many vectors at once. */
+const narrow = (columns: number, ...vectors: number[]): Tile[] => vectors.map((v) => ({ rows: 32, columns, vectors: v }))
+/** Fragments of x straight from memory, W so deep. */
+const straight = (columns: number, ...depths: number[]): Tile[] => depths.map((d) => ({ rows: 32, columns, straight: d }))
 
 /** What `tune` tries. */
 export const tileCandidates: Record<TileName, Tile[]> = {
@@ -58,12 +84,18 @@ export const tileCandidates: Record<TileName, Tile[]> = {
     { rows: 128, columns: 64 },
     { rows: 128, columns: 128 },
   ],
+  few: [...narrow(8, 4, 8), ...narrow(16, 2, 4, 8), ...narrow(32, 4, 8)],
+  fewWide: [{ rows: 32, columns: 32 }, ...narrow(16, 8), ...narrow(32, 4, 8)],
   units: [
     { rows: 64, columns: 64 },
     { rows: 128, columns: 64 },
     { rows: 128, columns: 128 },
     { rows: 128, columns: 256 },
+    { rows: 64, columns: 128, loaders: true },
+    { rows: 128, columns: 64, loaders: true },
+    { rows: 128, columns: 128, loaders: true },
   ],
+  fewUnits: [{ rows: 32, columns: 32 }, ...straight(8, 256, 512), ...straight(16, 128, 256, 512), ...straight(32, 128, 256)],
 }
 
 const wideCandidates: Partial<Record<TileName, Tile[]>> = {
@@ -99,8 +131,7 @@ export function tilesOf(gpu: Gpu): Tiles {
 
 /** Whether products of a kind take the heuristic's tile: none that was tuned or set. */
 export function isUsual(gpu: Gpu, name: TileName): boolean {
-  const [own, usual] = [tilesOf(gpu)[name], usualTiles(gpu)[name]]
-  return !takesAlways(gpu) && own.rows === usual.rows && own.columns === usual.columns
+  return !takesAlways(gpu) && sameTile(tilesOf(gpu)[name], usualTiles(gpu)[name])
 }
 
 /** Whether a product of any size takes the tile of `tilesOf`. */
@@ -113,7 +144,8 @@ export const takesAlways = (gpu: Gpu): boolean => always.has(gpu)
 export function setTiles(gpu: Gpu, tiles: Partial<Tiles>, options: { always?: boolean } = {}): void {
   const own = { ...usualTiles(gpu) }
   for (const name of Object.keys(own) as TileName[]) {
-    const known = candidatesOf(gpu, name).find((t) => t.rows === tiles[name]?.rows && t.columns === tiles[name]?.columns)
+    const given = tiles[name]
+    const known = given && candidatesOf(gpu, name).find((tile) => sameTile(tile, given))
     if (known) own[name] = known
   }
   chosen.set(gpu, own)

@@ -1,17 +1,19 @@
 /** Finds the tile sizes of this adapter: every candidate in turn, several rounds, the best time of each. */
 import { availableParallelism } from 'node:os'
 import { driverSeconds } from '../../common/cpu-time.ts'
+import { Random } from '../../common/random.ts'
 import { awakenClock } from '../../gpu/clock.ts'
 import type { Gpu } from '../../gpu/gpu.ts'
 import { cpuLanes } from '../common/lanes.ts'
-import { releaseWeight, uploadWeight } from '../common/weight.ts'
+import { releaseWeight, uploadWeight, type Weight } from '../common/weight.ts'
 import { linear, linearBackwardInput } from './matmul.ts'
-import { candidatesOf, setTiles, usualTiles, type Tile, type TileName, type Tiles } from './tiles.ts'
+import { candidatesOf, sameTile, setTiles, usualTiles, type Tile, type TileName, type Tiles } from './tiles.ts'
 import { useMatrixUnits } from '../common/matrix-units.ts'
 import { holdsUnitTile } from './units.ts'
 
 export interface TuneRow extends Tile {
   name: TileName
+  /** NaN where its result had other bits than the heuristic's tile: a driver's fault, and no choice. */
   gflops: number
   chosen: boolean
 }
@@ -21,7 +23,10 @@ export const tileWords: Record<TileName, string> = {
   ntCpu: 'forward, CPU driver',
   nnCpu: 'backward to the input, CPU driver',
   tile: 'register tile',
+  few: 'register tile, few rows',
+  fewWide: 'the same, more columns',
   units: 'matrix units',
+  fewUnits: 'matrix units, few rows',
 }
 
 /** A tile has to beat the heuristic's by this, so that noise changes nothing. */
@@ -31,89 +36,144 @@ const margin = 1.03
 function namesFor(gpu: Gpu): TileName[] {
   const { subgroupSize, matrixUnits } = gpu.facts
   if (cpuLanes(gpu).LANES > 0) return ['ntCpu', 'nnCpu']
-  return matrixUnits.length > 0 && subgroupSize > 0 ? ['tile', 'units'] : ['tile']
+  const units: TileName[] = matrixUnits.length > 0 && subgroupSize > 0 ? ['units', 'fewUnits'] : []
+  return ['tile', 'few', 'fewWide', ...units]
 }
 
+const isUnits = (name: TileName): boolean => name === 'units' || name === 'fewUnits'
+
+/** Rows, N and K of what a name is measured with, where `size` is that of products of many rows: few rows have the widths that a small model's layers have. */
+function sizeFor(name: TileName, [rows, n, k]: Size): Size {
+  if (name === 'few' || name === 'fewUnits') return [Math.min(rows, 32), Math.min(n, 2048), k]
+  return name === 'fewWide' ? [Math.min(rows, 32), 6144, Math.min(k, 1024)] : [rows, n, k]
+}
+type Size = [rows: number, n: number, k: number]
+
+/** Weights that products of few rows go through in turn, as a model's layers do: the same one again would come from a cache of the GPU. */
+const layers = 8
+
 /**
- * Measures every candidate and sets the best on this device. The results of products do not change.
+ * Measures every candidate and sets the best on this device. The results of products do not change: a candidate that gives other bits than the heuristic's tile
+ * (a driver's fault) is not taken.
  * @param options.seconds measured in all, at most; compiling comes on top
  * @param options.size rows, N and K of the product: by default of a small model on a CPU driver, of a large one on a GPU
  * @returns the tiles of the kernels that this adapter has
  */
 export async function tuneMatmul(
   gpu: Gpu,
-  options: { seconds?: number; size?: [number, number, number]; report?: (row: TuneRow) => void } = {},
+  options: { seconds?: number; size?: Size; report?: (row: TuneRow) => void } = {},
 ): Promise<Partial<Tiles>> {
   const { software } = gpu.facts
   const { seconds = 30, size = software ? [96, 1152, 576] : [2048, 2048, 2048], report } = options
-  const [rows, n, k] = size
-  const weight = uploadWeight(gpu, 'tune', n, k, new Uint16Array(n * k).fill(0x3f80))
-  const [x, y] = [rows * k, rows * n].map((length) => gpu.upload(new Float32Array(length).fill(0.5), 'tune'))
   const names = namesFor(gpu)
   const tiles: Tiles = { ...usualTiles(gpu) }
-  const end = performance.now() + seconds * 1000
+  const start = performance.now()
   try {
-    for (const name of names) {
-      if (name === 'units') useMatrixUnits(gpu)
-      const run = name === 'nnCpu' ? () => linearBackwardInput(gpu, y, rows, weight, x) : () => linear(gpu, x, rows, weight, y)
-      const candidates = candidatesOf(gpu, name).filter((tile) => fits(gpu, name, tile))
-      const best = candidates.map(() => Infinity)
-      for (let round = 0; round < 5; round++) {
-        for (const [i, tile] of candidates.entries()) {
-          if (round > 1 && performance.now() > end) continue
-          setTiles(gpu, { ...tiles, [name]: tile }, { always: true })
-          const time = await timeOf(gpu, software ? 4 : 8, run)
-          if (round > 0) best[i] = Math.min(best[i], time) // the first one compiles
-        }
-        if (round === 0 && !software) await awakenClock(gpu, run, await timeOf(gpu, 1, run))
-      }
-      const usual = usualTiles(gpu)[name]
-      const own = candidates.findIndex((t) => t.rows === usual.rows && t.columns === usual.columns)
-      let chosen = Math.max(0, own)
-      for (const i of candidates.keys()) {
-        const bar = best[chosen] / (chosen === own ? margin : 1)
-        if (best[i] < bar) chosen = i
-      }
-      tiles[name] = candidates[chosen]
-      for (const [i, tile] of candidates.entries()) {
-        report?.({ name, ...tile, gflops: (2 * rows * n * k) / best[i] / 1e9, chosen: i === chosen })
-      }
+    for (const [i, name] of names.entries()) {
+      const end = start + (seconds * 1000 * (i + 1)) / names.length
+      tiles[name] = await tuneTile(gpu, name, { tiles, size: sizeFor(name, size), end, report })
     }
   } finally {
     useMatrixUnits(gpu, false)
     setTiles(gpu, tiles)
-    for (const buffer of [x, y]) buffer.release()
-    releaseWeight(weight)
   }
   return Object.fromEntries(names.map((name) => [name, tiles[name]])) as Partial<Tiles>
 }
 
+interface TuneCase {
+  /** Those of the names before this one. */
+  tiles: Tiles
+  size: Size
+  /** When measuring ends (`performance.now()`): two rounds are always made. */
+  end: number
+  report?: (row: TuneRow) => void
+}
+
+/** The best tile of a name. */
+async function tuneTile(gpu: Gpu, name: TileName, { tiles, size: [rows, n, k], end, report }: TuneCase): Promise<Tile> {
+  const { software } = gpu.facts
+  const few = name.startsWith('few')
+  useMatrixUnits(gpu, isUnits(name))
+  const values = noiseBits(n * k)
+  const weights = Array.from({ length: few ? layers : 1 }, () => uploadWeight(gpu, 'tune', n, k, values))
+  const [x, y] = [rows * k, rows * n].map((length) => gpu.upload(noise(length), 'tune'))
+  const backward = name === 'nnCpu'
+  const out = backward ? x : y
+  const run = (weight: Weight): void => {
+    if (backward) linearBackwardInput(gpu, y, rows, weight, x)
+    else linear(gpu, x, rows, weight, y)
+  }
+  try {
+    const usual = usualTiles(gpu)[name]
+    const candidates = candidatesOf(gpu, name).filter((tile) => fits(gpu, name, tile))
+    const own = candidates.findIndex((tile) => sameTile(tile, usual))
+    const take = (tile: Tile): void => setTiles(gpu, { ...tiles, [name]: tile }, { always: !few })
+    const bitsOf = async (tile: Tile): Promise<Buffer> => {
+      take(tile)
+      run(weights[0])
+      return Buffer.from(await gpu.read(out, 'tune'))
+    }
+    const bits = await bitsOf(usual)
+    const best: number[] = []
+    for (const tile of candidates) best.push((await bitsOf(tile)).equals(bits) ? Infinity : NaN) // these compile
+    const calls = few ? layers : software ? 4 : 8
+    const all = (): void => {
+      for (let i = 0; i < calls; i++) run(weights[i % weights.length])
+    }
+    if (!software) await awakenClock(gpu, all, await timeOf(gpu, all))
+    for (let round = 0; round < 4; round++) {
+      for (const [i, tile] of candidates.entries()) {
+        if (Number.isNaN(best[i]) || (round > 0 && performance.now() > end)) continue
+        take(tile)
+        best[i] = Math.min(best[i], (await timeOf(gpu, all)) / calls)
+      }
+    }
+    let chosen = Math.max(0, own)
+    for (const i of candidates.keys()) {
+      const bar = best[chosen] / (chosen === own ? margin : 1)
+      if (best[i] < bar) chosen = i
+    }
+    for (const [i, tile] of candidates.entries()) {
+      report?.({ name, ...tile, gflops: (2 * rows * n * k) / best[i] / 1e9, chosen: i === chosen })
+    }
+    return candidates[chosen]
+  } finally {
+    for (const buffer of [x, y]) buffer.release()
+    for (const weight of weights) releaseWeight(weight)
+  }
+}
+
+/** Values of -1 to 1, the same each time: among constants, rows or steps could change places unseen. */
+function noise(length: number): Float32Array<ArrayBuffer> {
+  const random = new Random(1)
+  return Float32Array.from({ length }, () => 2 * random.next() - 1)
+}
+const noiseBits = (length: number): Uint16Array<ArrayBuffer> =>
+  Uint16Array.from(new Uint32Array(noise(length).buffer), (bits) => bits >>> 16)
+
 /** A tile whose operands the adapter's workgroup memory does not hold would be replaced by a smaller one, or not compile. */
 function fits(gpu: Gpu, name: TileName, tile: Tile): boolean {
-  if (name === 'units') return holdsUnitTile(gpu, tile)
+  if (isUnits(name)) return holdsUnitTile(gpu, tile)
   const bytes = name === 'tile' ? 16 * (tile.rows + tile.columns) * 4 : 0
   return bytes <= gpu.facts.limits.maxWorkgroupMemory
 }
 
-/** Seconds of one call: by timestamps, or on a software adapter by the processor time of its driver, as an idle machine would take. */
-async function timeOf(gpu: Gpu, calls: number, run: () => void): Promise<number> {
-  const repeat = (): void => {
-    for (let i = 0; i < calls; i++) run()
-  }
+/** Seconds of a run: by timestamps, or on a software adapter by the processor time of its driver, as an idle machine would take. */
+async function timeOf(gpu: Gpu, run: () => void): Promise<number> {
   if (gpu.facts.software) {
     await gpu.sync('tune')
     const before = driverSeconds()
-    repeat()
+    run()
     await gpu.sync('tune')
-    return driverSeconds(before).seconds / availableParallelism() / calls
+    return driverSeconds(before).seconds / availableParallelism()
   }
   if (gpu.facts.timestamps) {
-    const times = await gpu.profile(async () => repeat())
-    return times.reduce((sum, t) => sum + t.milliseconds, 0) / 1000 / calls
+    const times = await gpu.profile(async () => run())
+    return times.reduce((sum, t) => sum + t.milliseconds, 0) / 1000
   }
   await gpu.sync('tune')
   const start = performance.now()
-  repeat()
+  run()
   await gpu.sync('tune')
-  return (performance.now() - start) / 1000 / calls
+  return (performance.now() - start) / 1000
 }

@@ -7,7 +7,11 @@
 // fragments of FM x FN x FK. TN_PART: a workgroup takes that many steps of the depth (a multiple of KT), and what it gets is a matrix of its own: out is (parts, rows,
 // columns). Order of the sum: fragments of FK along the depth, one after another, for every tile and number of rows; within one, the unit's own.
 struct Params { rows: u32, columns: u32, depth: u32, rank: u32, a_stride: u32, b_stride: u32, b_row: u32, out_stride: u32, out_column: u32, first_row: u32, alpha: f32, out_scale: f32 }
+#if STRAIGHT
+@group(0) @binding(0) var<storage, read> a: array<f16>;
+#else
 @group(0) @binding(0) var<storage, read> a: array<vec4u>;
+#endif
 @group(0) @binding(1) var<storage, read_write> out: array<f32>;
 @group(0) @binding(2) var<storage, read> b: array<vec4u>;
 #if LORA
@@ -70,10 +74,14 @@ fn finish(out_row: u32, i: u32, j: u32, start: u32, lane: u32) {
 }
 
 // Eight of a's row i from step t on, and eight of b: NT of its row j from step t on, else of step t from column j on.
+#if STRAIGHT
+fn a_row() -> u32 { return p.a_stride; }
+#else
 fn a_values(i: u32, t: u32) -> vec4u {
   if (i >= p.rows || t >= p.a_stride) { return vec4u(); }
   return a[(i * p.a_stride + t) / 8u];
 }
+#endif
 fn b_values(j: u32, t: u32) -> vec4u {
   if (j >= p.columns || t >= p.depth) { return vec4u(); }
 #if FORM_NT
@@ -99,9 +107,9 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
 #include "units_turns.wgsl"
 #for i in 0..TM/SM/FM
 #for j in 0..TN/SN/FN
-  subgroupMatrixStore<row_major>(&scratch, subgroup * $(FM*FN)u, acc_$(i)_$(j), $(FN)u);
+  if (multiplies) { subgroupMatrixStore<row_major>(&scratch, subgroup * $(FM*FN)u, acc_$(i)_$(j), $(FN)u); }
   workgroupBarrier();
-  finish(out_row, i0 + si + $(i*FM)u, j0 + sj + $(j*FN)u, subgroup * $(FM*FN)u, lane);
+  if (multiplies) { finish(out_row, i0 + si + $(i*FM)u, j0 + sj + $(j*FN)u, subgroup * $(FM*FN)u, lane); }
   workgroupBarrier();
 #end
 #end
