@@ -9,7 +9,7 @@ import { CLI, SCRIPTS } from '../common/commands.ts'
 import { UserError } from '../common/errors.ts'
 import { separateDriverCache } from './driver-cache.ts'
 import { widestBinding } from './pool.ts'
-import { widenVectors } from './vector-width.ts'
+import { vectorRegisters, widenVectors } from './vector-width.ts'
 
 Object.assign(globalThis, globals)
 
@@ -30,6 +30,8 @@ export interface GpuFacts {
   immediates: boolean
   /** Of a software driver: it makes one instruction of a multiply-add, as Mesa does from 26 on (LLVM 22). */
   fused: boolean
+  /** Of the CPU that a software driver runs on (vector-width.ts). */
+  vectorRegisters: number
   /** Kernels run in another order than the driver's, which shows a missing barrier (shuffle.ts): `DAWN_RL_SHUFFLE=1`. */
   shuffled: boolean
   limits: {
@@ -139,6 +141,7 @@ export async function openDevice(options: OpenOptions = {}): Promise<OpenDevice>
     timestamps: features.has('timestamp-query'),
     immediates: language.has('immediate_address_space') && process.env.DAWN_RL_IMMEDIATES !== '0',
     fused: software && fusesMultiplyAdd(info.description),
+    vectorRegisters: vectorRegisters(),
     shuffled: process.env.DAWN_RL_SHUFFLE === '1',
     limits: limitsOf(device.limits),
   }

@@ -34,6 +34,12 @@ function hasFullWidth(cpuinfo: string): boolean {
   return of('vendor_id') === 'AuthenticAMD' ? Number(of('cpu family')) >= 26 : flags.includes('amx_tile')
 }
 
+/** Registers for vectors of up to 256 bits of the CPU: 16 of x86 without AVX-512VL, else 32. What cannot be found out counts as 32. @param cpuinfo for tests */
+export function vectorRegisters(cpuinfo: string = readCpuinfo()): number {
+  const flags = /^flags\s*:\s*(.*)$/m.exec(cpuinfo)?.[1].split(' ')
+  return flags && !flags.includes('avx512vl') ? 16 : 32
+}
+
 function readCpuinfo(): string {
   try {
     return readFileSync('/proc/cpuinfo', 'utf8')

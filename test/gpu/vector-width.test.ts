@@ -3,7 +3,7 @@ import { spawnSync } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
 import { expect, test } from 'vitest'
 import { fusesMultiplyAdd } from '../../src/gpu/adapter.ts'
-import { widenVectors } from '../../src/gpu/vector-width.ts'
+import { vectorRegisters, widenVectors } from '../../src/gpu/vector-width.ts'
 
 const avx512 = 'avx2 avx512f avx512dq avx512cd avx512bw avx512vl'
 const cpuinfo = (vendor: string, family: number, flags: string): string =>
@@ -14,6 +14,13 @@ function widthOf(text: string, { env = {}, files = [] as string[] } = {}): strin
   widenVectors(set, { cpuinfo: text, exists: (path) => files.includes(path) })
   return set.LP_NATIVE_VECTOR_WIDTH
 }
+
+test('registers are 16 on x86 without AVX-512VL, else 32', () => {
+  expect(vectorRegisters(cpuinfo('AuthenticAMD', 25, 'avx2 fma'))).toBe(16)
+  expect(vectorRegisters(cpuinfo('GenuineIntel', 6, avx512))).toBe(32)
+  expect(vectorRegisters('processor\t: 0\nFeatures\t: fp asimd\n')).toBe(32)
+  expect(vectorRegisters('')).toBe(32)
+})
 
 test('CPUs that have 512 bits in full width are asked for them, others are not', () => {
   expect(widthOf(cpuinfo('AuthenticAMD', 26, avx512))).toBe('512')

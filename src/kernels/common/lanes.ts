@@ -25,15 +25,17 @@ export function cpuLanes(gpu: Gpu): { LANES: number; WIDE: number } {
   return { LANES, WIDE: Number(LANES === 16) }
 }
 
-/** Whether kernels for CPU drivers are laid out for 512 bits and multiply-adds of one instruction. With 256 bits what they then do gains nothing. */
+/** Whether kernels for CPU drivers are laid out for 512 bits and multiply-adds of one instruction. */
 export const fusesWide = (gpu: Gpu): boolean => gpu.facts.fused && cpuLanes(gpu).WIDE === 1
 
 /**
  * SPLIT and APART of apart_cpu.wgsl: how many rows of a tile, of so many columns a lane, a block of code has. Some 16 sums and what they are made of are as much as
- * 32 registers hold. One row, without blocks, where the driver's compiler keeps the order that it is given.
+ * 32 registers hold, 8 as much as 16. One row, without blocks, where the driver's compiler keeps the order that it is given, and with 256 bits in 32 registers.
  */
 export function apartOf(gpu: Gpu, columns: number): { SPLIT: number; APART: number } {
-  return fusesWide(gpu) ? { SPLIT: 1, APART: columns > 4 ? 2 : 4 } : { SPLIT: 0, APART: 1 }
+  if (fusesWide(gpu)) return { SPLIT: 1, APART: columns > 4 ? 2 : 4 }
+  if (gpu.facts.fused && gpu.facts.vectorRegisters <= 16) return { SPLIT: 1, APART: columns > 4 ? 1 : columns > 2 ? 2 : 4 }
+  return { SPLIT: 0, APART: 1 }
 }
 
 /** Invocations that a large GPU has at a time. */

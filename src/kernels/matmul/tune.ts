@@ -84,7 +84,7 @@ interface TuneCase {
   /** Those of the names before this one. */
   tiles: Tiles
   size: Size
-  /** When measuring ends (`performance.now()`): two rounds are always made. */
+  /** When measuring ends (`performance.now()`): one round is always made. */
   end: number
   report?: (row: TuneRow) => void
 }
@@ -110,6 +110,7 @@ async function tuneTile(gpu: Gpu, name: TileName, { tiles, size: [rows, n, k], e
     const take = (tile: Tile): void => setTiles(gpu, { ...tiles, [name]: tile }, { always: !few })
     const bitsOf = async (tile: Tile): Promise<Buffer> => {
       take(tile)
+      gpu.clear(out) // what another has left there says nothing
       run(weights[0])
       return Buffer.from(await gpu.read(out, 'tune'))
     }

@@ -12,6 +12,5 @@
         let t$(j) = textureLoad(w_$(S), vec2u(at$(j).x + 8u * c, at$(j).y));
         let w$(j) = W8(widen_lo(t$(j)), widen_hi(t$(j)));
 #end
-#let APART = 1
 #include "../matmul/nt_cpu_step.wgsl"
       }

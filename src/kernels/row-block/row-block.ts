@@ -9,7 +9,7 @@ import type { Binding, BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
 import { kvConstants, type CacheData } from '../common/kv-texture.ts'
-import { cpuLanes } from '../common/lanes.ts'
+import { apartOf, cpuLanes } from '../common/lanes.ts'
 import type { Weight } from '../common/weight.ts'
 import type { Gate } from '../elementwise/elementwise.ts'
 import type { InputNorm } from '../matmul/group.ts'
@@ -169,6 +169,14 @@ function common(gpu: Gpu, rows: number, hidden: number, { height: MT, norm, proj
     params[`scale_${i}`] = lora?.scale ?? 0
   })
   const { lora } = projections[0]
-  const base = { ...cpuLanes(gpu), SUBGROUP: 1, MT, NT: 8, H: hidden, LORA: (lora?.rank ?? 0) / 8 } satisfies Constants
+  const base = {
+    ...cpuLanes(gpu),
+    ...apartOf(gpu, 8),
+    SUBGROUP: 1,
+    MT,
+    NT: 8,
+    H: hidden,
+    LORA: (lora?.rank ?? 0) / 8,
+  } satisfies Constants
   return { base, params, bank: lora ? [lora.a.buffer] : [], groups: [Math.ceil(rows / MT)] as [number] }
 }
