@@ -30,7 +30,7 @@ export interface GpuFacts {
   immediates: boolean
   /** Of a software driver: it makes one instruction of a multiply-add, as Mesa does from 26 on (LLVM 22). */
   fused: boolean
-  /** Of the CPU that a software driver runs on (vector-width.ts). */
+  /** Of the CPU that a software driver runs on (vector-width.ts); of a GPU nobody asks. */
   vectorRegisters: number
   /** Kernels run in another order than the driver's, which shows a missing barrier (shuffle.ts): `DAWN_RL_SHUFFLE=1`. */
   shuffled: boolean
@@ -141,7 +141,7 @@ export async function openDevice(options: OpenOptions = {}): Promise<OpenDevice>
     timestamps: features.has('timestamp-query'),
     immediates: language.has('immediate_address_space') && process.env.DAWN_RL_IMMEDIATES !== '0',
     fused: software && fusesMultiplyAdd(info.description),
-    vectorRegisters: vectorRegisters(),
+    vectorRegisters: software ? vectorRegisters() : 32,
     shuffled: process.env.DAWN_RL_SHUFFLE === '1',
     limits: limitsOf(device.limits),
   }
