@@ -3,7 +3,7 @@ import { fileURLToPath } from 'node:url'
 import type { Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { groupsOf, map, times, type Count } from '../../gpu/size.ts'
-import { dispatchFlat, perRow } from '../common/lanes.ts'
+import { cpuLanes, dispatchFlat, perRow } from '../common/lanes.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
 const paths = {
@@ -61,9 +61,12 @@ function scanOf(gpu: Gpu, shape: DeltaShape, rows: Count, lines: number, vectors
   const { keyHeads, heads, keyDim: KEY, valueDim: VALUE } = shape
   const WIDTH = widthOf(gpu)
   const BLOCKS = Math.ceil(lines / WIDTH)
+  // Whole subgroups have lines, or none.
+  const { LANES: subgroup } = cpuLanes(gpu)
+  const LANES = lines % subgroup === 0 ? subgroup : 0
   const [across, deep] = perRow(groupsOf(rows, each))
   return {
-    constants: { KEY, VALUE, WIDTH, BLOCKS, ROWS: each, TOKENS: tokensFor(vectors, held) },
+    constants: { KEY, VALUE, WIDTH, LANES, BLOCKS, ROWS: each, TOKENS: tokensFor(vectors, held) },
     params: { rows, heads, ratio: heads / keyHeads },
     groups: [across, heads * BLOCKS, deep] as [Count, number, Count],
   }

@@ -11,10 +11,7 @@ struct Params { rows: u32, heads: u32, ratio: u32 }
 @group(0) @binding(6) var<storage, read_write> dq: array<f32>;
 @group(0) @binding(7) var<storage, read_write> dk: array<f32>;
 #include "run.wgsl"
-
-var<workgroup> o_near: array<vec4f, $(TOKENS*VALUE/4)>;
-var<workgroup> w_near: array<vec4f, $(TOKENS*VALUE/4)>;
-var<workgroup> d_near: array<vec4f, $(TOKENS*VALUE/4)>;
+#include "near_values.wgsl"
 
 @compute @workgroup_size(WIDTH)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
@@ -29,21 +26,14 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #for c in 0..VALUE/4
     var s$(c) = vec4f();
 #end
-    for (var first = 0u; first < count; first += TOKENS) {
-      let some = min(TOKENS, count - first);
-      workgroupBarrier();
-      for (var e = lane; e < some * $(VALUE/4)u; e += WIDTH) {
-        let source = ((row + first + e / $(VALUE/4)u) * p.heads + head) * $(VALUE/4)u + e % $(VALUE/4)u;
-        o_near[e] = d_o[source];
-        w_near[e] = -dv[source];
-        d_near[e] = moved[source];
-      }
-      workgroupBarrier();
+    for (var first = row; first < row + count; first += TOKENS) {
+      let some = min(TOKENS, row + count - first);
+      bring_values(first, some, head, lane);
       let own = select(0u, some, i < KEY);
       for (var t = 0u; t < own; t++) {
-        let token = row + first + t;
+        let token = first + t;
         let of_head = token * p.heads + head;
-        let near = t * $(VALUE/4)u;
+#include "near_value.wgsl"
         let keeps = exp(decay[of_head]);
         let writes = vec4f(k[(token * key_heads + key_head) * KEY + i]);
         var by_k = vec4f();

@@ -21,16 +21,12 @@ struct Params { rows: u32, heads: u32, ratio: u32 }
 @group(0) @binding(8) var<storage, read_write> u: array<f32>;
 #endif
 #include "run.wgsl"
-
-var<workgroup> q_near: array<vec4f, $(TOKENS*KEY/4)>;
-var<workgroup> k_near: array<vec4f, $(TOKENS*KEY/4)>;
+#include "near_keys.wgsl"
 
 @compute @workgroup_size(WIDTH)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
   let head = group.y / $(BLOCKS)u;
   let c = group.y % $(BLOCKS)u * WIDTH + lane;
-  let key_heads = p.heads / p.ratio;
-  let key_head = head / p.ratio;
   let begin = (group.x + group.z * 65535u) * ROWS;
   for (var row = begin; row < min(begin + ROWS, p.rows); row++) {
     let count = count_of(row);
@@ -46,19 +42,13 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
     }
 #endif
-    for (var first = 0u; first < count; first += TOKENS) {
-      let some = min(TOKENS, count - first);
-      workgroupBarrier();
-      for (var e = lane; e < some * $(KEY/4)u; e += WIDTH) {
-        let source = ((row + first + e / $(KEY/4)u) * key_heads + key_head) * $(KEY/4)u + e % $(KEY/4)u;
-        q_near[e] = q[source];
-        k_near[e] = k[source];
-      }
-      workgroupBarrier();
+    for (var first = row; first < row + count; first += TOKENS) {
+      let some = min(TOKENS, row + count - first);
+      bring_keys(first, some, head, lane);
       let own = select(0u, some, c < VALUE);
       for (var t = 0u; t < own; t++) {
-        let of_head = (row + first + t) * p.heads + head;
-        let near = t * $(KEY/4)u;
+        let of_head = (first + t) * p.heads + head;
+#include "near_key.wgsl"
         let keeps = exp(decay[of_head]);
         var found = vec4f();
 #for i in 0..KEY/4

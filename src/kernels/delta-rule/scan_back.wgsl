@@ -11,16 +11,12 @@ struct Params { rows: u32, heads: u32, ratio: u32 }
 @group(0) @binding(6) var<storage, read_write> dd: array<f32>;
 @group(0) @binding(7) var<storage, read_write> dv: array<f32>;
 #include "run.wgsl"
-
-var<workgroup> q_near: array<vec4f, $(TOKENS*KEY/4)>;
-var<workgroup> k_near: array<vec4f, $(TOKENS*KEY/4)>;
+#include "near_keys.wgsl"
 
 @compute @workgroup_size(WIDTH)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
   let head = group.y / $(BLOCKS)u;
   let c = group.y % $(BLOCKS)u * WIDTH + lane;
-  let key_heads = p.heads / p.ratio;
-  let key_head = head / p.ratio;
   let begin = (group.x + group.z * 65535u) * ROWS;
   for (var row = begin; row < min(begin + ROWS, p.rows); row++) {
     let count = count_of(row);
@@ -31,17 +27,12 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     for (var left = count; left > 0u; left -= min(left, TOKENS)) {
       let some = min(TOKENS, left);
       let first = row + left - some;
-      workgroupBarrier();
-      for (var e = lane; e < some * $(KEY/4)u; e += WIDTH) {
-        let source = ((first + e / $(KEY/4)u) * key_heads + key_head) * $(KEY/4)u + e % $(KEY/4)u;
-        q_near[e] = q[source];
-        k_near[e] = k[source];
-      }
-      workgroupBarrier();
+      bring_keys(first, some, head, lane);
       let own = select(0u, some, c < VALUE);
-      for (var t = own; t > 0u; t--) {
-        let of_head = (first + t - 1u) * p.heads + head;
-        let near = (t - 1u) * $(KEY/4)u;
+      for (var after = own; after > 0u; after--) {
+        let t = after - 1u;
+        let of_head = (first + t) * p.heads + head;
+#include "near_key.wgsl"
         let keeps = exp(decay[of_head]);
         let given = vec4f(d_o[of_head * VALUE + c]);
         var sum = vec4f();

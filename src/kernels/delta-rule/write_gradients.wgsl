@@ -10,10 +10,7 @@ struct Params { rows: u32, heads: u32, ratio: u32 }
 @group(0) @binding(6) var<storage, read> key_end: array<u32>;
 @group(0) @binding(7) var<storage, read_write> dk: array<f32>;
 #include "run.wgsl"
-
-var<workgroup> o_near: array<vec4f, $(TOKENS*VALUE/4)>;
-var<workgroup> w_near: array<vec4f, $(TOKENS*VALUE/4)>;
-var<workgroup> d_near: array<vec4f, $(TOKENS*VALUE/4)>;
+#include "near_values.wgsl"
 
 @compute @workgroup_size(WIDTH)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
@@ -31,19 +28,13 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     for (var left = count; left > 0u; left -= min(left, TOKENS)) {
       let some = min(TOKENS, left);
       let first = row + left - some;
-      workgroupBarrier();
-      for (var e = lane; e < some * $(VALUE/4)u; e += WIDTH) {
-        let source = ((first + e / $(VALUE/4)u) * p.heads + head) * $(VALUE/4)u + e % $(VALUE/4)u;
-        o_near[e] = d_o[source];
-        w_near[e] = -dv[source];
-        d_near[e] = moved[source];
-      }
-      workgroupBarrier();
+      bring_values(first, some, head, lane);
       let own = select(0u, some, i < KEY);
-      for (var t = own; t > 0u; t--) {
-        let token = first + t - 1u;
+      for (var after = own; after > 0u; after--) {
+        let t = after - 1u;
+        let token = first + t;
         let of_head = token * p.heads + head;
-        let near = (t - 1u) * $(VALUE/4)u;
+#include "near_value.wgsl"
         let of_key = (token * key_heads + key_head) * KEY + i;
         let keeps = exp(decay[of_head]);
         let reads = vec4f(q[of_key]);
