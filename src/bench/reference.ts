@@ -3,9 +3,16 @@ import type { ModelTensors } from '../model/decoder-load.ts'
 import { widenBf16 } from '../model/bf16.ts'
 import { inverseFrequencies } from '../model/rope.ts'
 import { linearPath, type LinearModule } from '../model/shapes.ts'
+import type { ModelConfig } from '../model/types.ts'
+
+/** Whether a model is of what is written here: attention over all tokens before, rotated in every layer, and SiLU's gate. Gemma 3, Qwen3.5 and SmolLM3 have other layers. */
+export function referenceKnows({ gemma, qwen35, layersWithoutRope }: ModelConfig): boolean {
+  return !gemma && !qwen35 && !layersWithoutRope
+}
 
 /**
  * Log-probability of each token but the first, by a model as `loadDecoder` would load it with `round`.
+ * `referenceKnows` says of which models.
  * @param ids a few tokens: a token costs two operations a weight
  * @returns ids.length - 1 values
  */

@@ -33,6 +33,13 @@ function changing(tensor: string): ModelTensors {
 }
 
 describe('steps', () => {
+  test('of layers that the float64 reference does not have', async () => {
+    const qwen35 = { deltaLayers: [0], keyHeads: 2, valueHeads: 2, keyDim: 16, valueDim: 16, taps: 4, rotaryDim: 8 }
+    const config = { ...small, family: 'qwen3_5_text' as const, qwen35 }
+    const row = await benchStep(gpu, randomModel('deltas', config), 'score', size, peaks, 1)
+    expect(row.tokensPerSecond).toBeGreaterThan(0)
+  })
+
   test.each(stepKinds)('%s', async (kind) => {
     const row = await benchStep(gpu, randomModel('small', small), kind, size, peaks, 1)
     expect(row).toMatchObject({ group: 'step', name: kind, model: 'small (random weights)', ...size })
