@@ -349,7 +349,7 @@ const floats = (data: TensorData): Float32Array => (data.dtype === 'bf16' ? wide
 export const gained = (weight: Float32Array, fromOne = false): Float32Array => (fromOne ? weight.map((w) => 1 + w) : weight)
 
 /** Gemma's: in the dtype of the embedding, as transformers rounds it. */
-function embeddingScale({ hiddenSize }: ModelConfig, bf16: boolean): number {
+export function embeddingScale({ hiddenSize }: ModelConfig, bf16: boolean): number {
   const exact = new Float32Array([Math.sqrt(hiddenSize)])
   return bf16 ? widenBf16(roundToBf16(exact))[0] : exact[0]
 }

@@ -1,5 +1,6 @@
 /** Whole steps and decode at the smallest size: their rows, and that a wrong model is not timed. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { randomFloats } from '../../src/bench/data.ts'
 import { benchDecode } from '../../src/bench/decode.ts'
 import { measurePeaks, type Peaks } from '../../src/bench/peaks.ts'
 import { referenceLogprobs } from '../../src/bench/reference.ts'
@@ -9,6 +10,7 @@ import { benchStep, loraOptions, randomSamples, stepKinds } from '../../src/benc
 import { kernelShares, modelFlops } from '../../src/bench/usage.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
 import { loadDecoder, type ModelTensors } from '../../src/model/decoder-load.ts'
+import type { ModelConfig } from '../../src/model/types.ts'
 import { scoreSamples } from '../../src/trainer/gradients.ts'
 
 const gpu = await Gpu.open({ checks: true })
@@ -32,14 +34,21 @@ function changing(tensor: string): ModelTensors {
   return { ...files, tensors: { ...files.tensors, read } }
 }
 
-describe('steps', () => {
-  test('of layers that the float64 reference does not have', async () => {
-    const qwen35 = { deltaLayers: [0], keyHeads: 2, valueHeads: 2, keyDim: 16, valueDim: 16, taps: 4, rotaryDim: 8 }
-    const config = { ...small, family: 'qwen3_5_text' as const, qwen35 }
-    const row = await benchStep(gpu, randomModel('deltas', config), 'score', size, peaks, 1)
-    expect(row.tokensPerSecond).toBeGreaterThan(0)
-  })
+/** Vectors that are not all ones; decays (A_log) of some tokens' reach. */
+function varied(files: ModelTensors): ModelTensors {
+  const read: ModelTensors['tensors']['read'] = async (name, options) => {
+    const { shape } = await files.tensors.read(name, options)
+    if (shape.length === 2) return await files.tensors.read(name, options)
+    const values = randomFloats(
+      files.tensors.shape(name).reduce((a, b) => a * b, 1),
+      name,
+    )
+    return { dtype: 'f32', shape, data: values.map((value) => value / 4 + (name.endsWith('A_log') ? -3 : 1)) }
+  }
+  return { ...files, tensors: { ...files.tensors, read } }
+}
 
+describe('steps', () => {
   test.each(stepKinds)('%s', async (kind) => {
     const row = await benchStep(gpu, randomModel('small', small), kind, size, peaks, 1)
     expect(row).toMatchObject({ group: 'step', name: kind, model: 'small (random weights)', ...size })
@@ -91,8 +100,23 @@ test.each([
   ],
   ['qwen2, biases', { family: 'qwen2', qkNorm: false, qkvBias: true }],
   ['stretched positions', { ropeScaling: { type: 'linear', factor: 4 } }],
-] as const)('the float64 pass and the kernels agree: %s', async (_, change) => {
-  const files = randomModel('small', { ...small, ...change })
+  ['smollm3, a layer that turns nothing', { family: 'smollm3', qkNorm: false, layersWithoutRope: [1] }],
+  [
+    'gemma, a window',
+    {
+      family: 'gemma3_text',
+      gemma: { queryPreAttnScalar: 20, slidingLayers: [0], slidingWindow: 3, localRopeTheta: 100 },
+    },
+  ],
+  [
+    'qwen3.5',
+    {
+      family: 'qwen3_5_text',
+      qwen35: { deltaLayers: [0], keyHeads: 2, valueHeads: 4, keyDim: 16, valueDim: 8, taps: 4, rotaryDim: 8 },
+    },
+  ],
+] as [string, Partial<ModelConfig>][])('the float64 pass and the kernels agree: %s', async (_, change) => {
+  const files = varied(randomModel('small', { ...small, ...change }))
   const [sample] = randomSamples({ sequences: 1, length: 11 }, 300)
   const want = await referenceLogprobs(files, [...sample.ids])
   const decoder = await loadDecoder(gpu, files, { round: true })
