@@ -51,6 +51,47 @@ export const modelShapes: Record<string, ModelConfig> = {
   'qwen3-0.6b': { ...qwen3, hiddenSize: 1024, intermediateSize: 3072, layers: 28, heads: 16 },
   'qwen3-1.7b': { ...qwen3, hiddenSize: 2048, intermediateSize: 6144, layers: 28, heads: 16 },
   'qwen3-4b': { ...qwen3, hiddenSize: 2560, intermediateSize: 9728, layers: 36, heads: 32 },
+  'qwen3.5-0.8b': {
+    ...base,
+    family: 'qwen3_5_text',
+    hiddenSize: 1024,
+    intermediateSize: 3584,
+    layers: 24,
+    heads: 8,
+    headDim: 256,
+    vocabSize: 248320,
+    ropeTheta: 1e7,
+    qwen35: {
+      // Every fourth layer attends.
+      deltaLayers: Array.from({ length: 24 }, (_, i) => i).filter((i) => i % 4 !== 3),
+      keyHeads: 16,
+      valueHeads: 16,
+      keyDim: 128,
+      valueDim: 128,
+      taps: 4,
+      rotaryDim: 64,
+    },
+    maxPositionEmbeddings: 262144,
+  },
+  'gemma-3-270m': {
+    ...base,
+    family: 'gemma3_text',
+    hiddenSize: 640,
+    intermediateSize: 2048,
+    layers: 18,
+    heads: 4,
+    kvHeads: 1,
+    headDim: 256,
+    vocabSize: 262144,
+    gemma: {
+      queryPreAttnScalar: 256,
+      // Every sixth layer sees all tokens before.
+      slidingLayers: Array.from({ length: 18 }, (_, i) => i).filter((i) => i % 6 !== 5),
+      slidingWindow: 512,
+      localRopeTheta: 1e4,
+    },
+    maxPositionEmbeddings: 32768,
+  },
 }
 
 /** A model of random bf16 weights, made tensor by tensor as it is read; activations keep their size through the layers. */

@@ -46,7 +46,7 @@ export function register(program: Command): void {
 }
 
 const words = `
-Shapes: tiny, smollm2-135m, qwen3-0.6b, qwen3-1.7b, qwen3-4b.
+Shapes: tiny, smollm2-135m, qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3.5-0.8b, gemma-3-270m.
 Every case is checked first: kernels against float64 at sampled points, a model's log-probabilities against a float64 pass on the host,
 what was generated against the trainer's forward pass. A result that is wrong is an error that names the case.
 'of peak' is the share of a multiply-add loop in registers (matrix units: of a loop on them), 'of copy' that of a copy, both measured first.

@@ -131,6 +131,8 @@ test('shapes: weights as their models have them, random ones the same each time,
   expect(millions('qwen3-0.6b')).toBe(596)
   expect(millions('qwen3-1.7b')).toBe(1720.6)
   expect(millions('qwen3-4b')).toBe(4022.5)
+  expect(millions('qwen3.5-0.8b')).toBe(752.4)
+  expect(millions('gemma-3-270m')).toBe(268.1)
   const [a, b] = await Promise.all(
     ['tiny', 'tiny'].map(async (name) => await (await modelFor(name)).tensors.read('model.layers.0.mlp.up_proj.weight')),
   )
@@ -138,7 +140,7 @@ test('shapes: weights as their models have them, random ones the same each time,
   const other = await (await modelFor('tiny')).tensors.read('model.layers.1.mlp.up_proj.weight')
   expect(other).not.toEqual(a)
   await expect(modelFor('qwen3-4B')).rejects.toThrow(
-    '--model qwen3-4B is neither a file or folder here nor a shape with random weights, which are tiny, smollm2-135m, qwen3-0.6b, qwen3-1.7b, qwen3-4b. Did you mean qwen3-4b?',
+    '--model qwen3-4B is neither a file or folder here nor a shape with random weights, which are tiny, smollm2-135m, qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3.5-0.8b, gemma-3-270m. Did you mean qwen3-4b?',
   )
 })
 
