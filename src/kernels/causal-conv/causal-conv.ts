@@ -23,16 +23,25 @@ export interface ConvCache {
 }
 
 export interface ConvShape {
+  /** A multiple of 4, as are the first one and the width of a range. */
   channels: number
   /** Inputs that an output is made of. */
   taps: number
 }
+
+const tapsOf = (taps: number): { TAPS: number; FOUR: number } => ({ TAPS: taps, FOUR: Number(taps === 4) })
 
 /** The channels that an output has: `width` from `first` on. */
 export interface ChannelRange {
   first: number
   width: number
 }
+
+const foursOf = (channels: number, { first, width }: ChannelRange): ChannelRange & { channels: number } => ({
+  channels: channels / 4,
+  first: first / 4,
+  width: width / 4,
+})
 
 /**
  * y (rows, width) of x (rows, channels), weight (channels, taps).
@@ -48,8 +57,9 @@ export function causalConv(
 ): void {
   const cached = 'runs' in from
   const bindings = [x, weight, y, ...(cached ? [from.runs, from.inputs] : [from.info])]
-  const constants = { TAPS: taps, CACHE: Number(cached), BACKWARD: 0 }
-  dispatchFlat(gpu, paths.forward, constants, bindings, { rows, channels, ...range }, times(rows, range.width))
+  const constants = { ...tapsOf(taps), CACHE: Number(cached), BACKWARD: 0 }
+  const fours = foursOf(channels, range)
+  dispatchFlat(gpu, paths.forward, constants, bindings, { rows, ...fours }, times(rows, fours.width))
 }
 
 /** The gradient before SiLU, dz (rows, channels), of the channels that dy (rows, width) has. */
@@ -60,9 +70,10 @@ export function causalConvGate(
   { channels, taps }: ConvShape,
   range: ChannelRange,
 ): void {
-  const constants = { TAPS: taps, CACHE: 0, BACKWARD: 1 }
+  const constants = { ...tapsOf(taps), CACHE: 0, BACKWARD: 1 }
   const bindings = [t.x, t.weight, t.dy, t.dz, t.info]
-  dispatchFlat(gpu, paths.forward, constants, bindings, { rows, channels, ...range }, times(rows, range.width))
+  const fours = foursOf(channels, range)
+  dispatchFlat(gpu, paths.forward, constants, bindings, { rows, ...fours }, times(rows, fours.width))
 }
 
 /** dx (rows, channels) of dz. @param t.keyEnd (rows) u32: a row's sequence ends before it */
@@ -73,7 +84,8 @@ export function causalConvInput(
   { channels, taps }: ConvShape,
 ): void {
   const bindings = [t.dz, t.weight, t.keyEnd, t.dx]
-  dispatchFlat(gpu, paths.input, { TAPS: taps }, bindings, { rows, channels }, times(rows, channels))
+  const fours = channels / 4
+  dispatchFlat(gpu, paths.input, tapsOf(taps), bindings, { rows, channels: fours }, times(rows, fours))
 }
 
 /** Rows whose sum one invocation makes; the sums are added up in order. */
@@ -102,5 +114,6 @@ export function keepInputs(
   rows: Count,
   { channels, taps }: ConvShape,
 ): void {
-  dispatchFlat(gpu, paths.keep, { TAPS: taps }, [x, runs, inputs], { rows, channels }, times(rows, channels))
+  const fours = channels / 4
+  dispatchFlat(gpu, paths.keep, { TAPS: taps }, [x, runs, inputs], { rows, channels: fours }, times(rows, fours))
 }

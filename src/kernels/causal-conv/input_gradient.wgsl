@@ -1,16 +1,26 @@
-// dx[t,c] = sum over j of weight[c, TAPS-1-j] dz[t+j, c], for the rows t + j of t's sequence, which ends before key_end[t]. All (rows, channels).
+// dx[t,c] = sum over j of weight[c, TAPS-1-j] dz[t+j, c], for the rows t + j of t's sequence, which ends before key_end[t]. All (rows, channels), of which an invocation has four
+// neighbouring ones; `channels` counts such fours.
 struct Params { rows: u32, channels: u32 }
-@group(0) @binding(0) var<storage, read> dz: array<f32>;
+@group(0) @binding(0) var<storage, read> dz: array<vec4f>;
+#if FOUR
+@group(0) @binding(1) var<storage, read> weight: array<vec4f>;
+#else
 @group(0) @binding(1) var<storage, read> weight: array<f32>;
+#endif
 @group(0) @binding(2) var<storage, read> key_end: array<u32>;
-@group(0) @binding(3) var<storage, read_write> dx: array<f32>;
+@group(0) @binding(3) var<storage, read_write> dx: array<vec4f>;
 #include "flat.wgsl"
+#include "taps.wgsl"
 
 fn one(e: u32) {
   let t = e / p.channels;
   if (t >= p.rows) { return; }
   let c = e % p.channels;
-  var sum = 0.0;
-  for (var j = 0u; j < min(TAPS, key_end[t] - t); j++) { sum = fma(weight[c * TAPS + TAPS - 1u - j], dz[e + j * p.channels], sum); }
+  let taps = taps_of(c);
+  let after = key_end[t] - t;
+  var sum = vec4f();
+#for j in 0..TAPS
+  if ($(j)u < after) { sum = fma(taps[$(j)], dz[e + $(j)u * p.channels], sum); }
+#end
   dx[e] = sum;
 }

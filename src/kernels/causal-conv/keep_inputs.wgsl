@@ -1,9 +1,10 @@
 // After a pass, of each sequence in it: the slot's inputs become the last TAPS - 1 of them, oldest first, those of earlier passes among them where this one has
-// fewer. x (rows, channels), inputs (slots, TAPS - 1, channels); runs as in before.wgsl. An invocation moves a channel's up in order.
+// fewer. x (rows, channels), inputs (slots, TAPS - 1, channels); runs as in before.wgsl. An invocation moves those of
+// four neighbouring channels up in order; `channels` counts such fours.
 struct Params { rows: u32, channels: u32 }
-@group(0) @binding(0) var<storage, read> x: array<f32>;
+@group(0) @binding(0) var<storage, read> x: array<vec4f>;
 @group(0) @binding(1) var<storage, read> runs: array<vec4u>;
-@group(0) @binding(2) var<storage, read_write> inputs: array<f32>;
+@group(0) @binding(2) var<storage, read_write> inputs: array<vec4f>;
 #include "flat.wgsl"
 
 fn one(e: u32) {
@@ -16,7 +17,7 @@ fn one(e: u32) {
   for (var i = 0u; i < $(TAPS-1)u; i++) {
     // Of the old inputs and this pass's, one after the other.
     let at = run.z + i;
-    var value = 0.0;
+    var value = vec4f();
     if (at >= $(TAPS-1)u) {
       value = x[(t + at - $(TAPS-1)u) * p.channels + c];
     } else if (run.w == 1u) {
