@@ -1,8 +1,8 @@
 /** What mixes tokens in the float64 reference (reference.ts): attention, and the Gated DeltaNets of Qwen3.5. */
 import { inverseFrequencies } from '../model/rope.ts'
-import type { LinearModule } from '../model/shapes.ts'
+import { isDelta, type LinearModule } from '../model/shapes.ts'
 import type { ModelConfig } from '../model/types.ts'
-import { dot, matrix, rmsNorm, rotate, sigmoid, silu, softplus } from './reference-math.ts'
+import { dot, matrix, rotate, sigmoid, silu, softplus } from './reference-math.ts'
 
 /** A layer's place in the model, and what is read of it. */
 export interface ReferenceLayer {
@@ -10,15 +10,15 @@ export interface ReferenceLayer {
   index: number
   /** A linear layer of it. */
   linear: (module: LinearModule, input: Float64Array[]) => Promise<Float64Array[]>
-  /** The norm with the weight of this name below the layer. */
-  norm: (name: string, input: Float64Array[]) => Promise<Float64Array[]>
+  /** The norm with the weight of this name below the layer. @param fromOne whether it multiplies with 1 + that weight, by default as the model's norms do */
+  norm: (name: string, input: Float64Array[], fromOne?: boolean) => Promise<Float64Array[]>
   /** The values of a tensor below the layer, as the files have them. */
   values: (name: string) => Promise<Float32Array>
 }
 
 /** What the layer adds to x before its MLP, of normed rows: (rows, hidden). */
 export async function mixed(layer: ReferenceLayer, x: Float64Array[]): Promise<Float64Array[]> {
-  return layer.config.qwen35?.deltaLayers.includes(layer.index) ? await deltaNet(layer, x) : await attention(layer, x)
+  return isDelta(layer.config, layer.index) ? await deltaNet(layer, x) : await attention(layer, x)
 }
 
 async function attention({ config, index, linear, norm }: ReferenceLayer, x: Float64Array[]): Promise<Float64Array[]> {
@@ -62,7 +62,7 @@ function partOfHeads(x: Float64Array[], heads: number, D: number, part: number):
 }
 
 /** arXiv 2412.06464, token by token with a state of (keyDim, valueDim) a head. */
-async function deltaNet({ config, linear, values }: ReferenceLayer, x: Float64Array[]): Promise<Float64Array[]> {
+async function deltaNet({ config, linear, norm, values }: ReferenceLayer, x: Float64Array[]): Promise<Float64Array[]> {
   const { keyHeads, valueHeads, keyDim: K, valueDim: V, taps } = config.qwen35!
   const [qkv, z] = [await linear('in_proj_qkv', x), await linear('in_proj_z', x)]
   const [a, b] = [await linear('in_proj_a', x), await linear('in_proj_b', x)]
@@ -93,7 +93,7 @@ async function deltaNet({ config, linear, values }: ReferenceLayer, x: Float64Ar
       }
     })
   }
-  const normed = rmsNorm(read, await values('linear_attn.norm.weight'), config.rmsNormEps)
+  const normed = await norm('linear_attn.norm', read, false)
   const gated = normed.map((row, t) => row.map((value, c) => value * silu(z[t][c])))
   return await linear('out_proj', gated)
 }

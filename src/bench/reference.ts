@@ -17,9 +17,9 @@ export async function referenceLogprobs({ config, tensors }: ModelTensors, ids: 
     const { dtype, data } = await tensors.read(name, { round })
     return dtype === 'bf16' ? widenBf16(data) : data
   }
-  const norm = async (name: string, input: Float64Array[]): Promise<Float64Array[]> => {
+  const norm = async (name: string, input: Float64Array[], fromOne = normsFromOne(config)): Promise<Float64Array[]> => {
     const weight = await read(`${name}.weight`)
-    return rmsNorm(input, normsFromOne(config) ? Float64Array.from(weight, (w) => 1 + w) : weight, config.rmsNormEps)
+    return rmsNorm(input, fromOne ? Float64Array.from(weight, (w) => 1 + w) : weight, config.rmsNormEps)
   }
   const embedding = await read('model.embed_tokens.weight')
   const scale = gemma ? embeddingScale(config, true) : 1
@@ -36,8 +36,8 @@ export async function referenceLogprobs({ config, tensors }: ModelTensors, ids: 
         const bias = tensors.has(`${name}.bias`) ? await read(`${name}.bias`) : undefined
         return multiply(input, await read(`${name}.weight`), bias)
       },
-      norm: (name, input) => norm(`${path}.${name}`, input),
-      values: (name) => read(`${path}.${name}`, name.endsWith('norm.weight')),
+      norm: (name, ...rest) => norm(`${path}.${name}`, ...rest),
+      values: (name) => read(`${path}.${name}`, false),
     }
     const attended = await mixed(layer, await layer.norm('input_layernorm', x))
     // Gemma 3 normalises what attention and the MLP give, too.

@@ -3,11 +3,7 @@
 // An invocation has four neighbouring channels; `channels`, `first` and `width` count such fours.
 struct Params { rows: u32, channels: u32, first: u32, width: u32 }
 @group(0) @binding(0) var<storage, read> x: array<vec4f>;
-#if FOUR
-@group(0) @binding(1) var<storage, read> weight: array<vec4f>;
-#else
-@group(0) @binding(1) var<storage, read> weight: array<f32>;
-#endif
+#include "taps.wgsl"
 #if BACKWARD
 @group(0) @binding(2) var<storage, read> dy: array<vec4f>;
 @group(0) @binding(3) var<storage, read_write> dz: array<vec4f>;
@@ -21,7 +17,6 @@ struct Params { rows: u32, channels: u32, first: u32, width: u32 }
 @group(0) @binding(4) var<storage, read> info: array<vec4u>;
 #endif
 #include "flat.wgsl"
-#include "taps.wgsl"
 #include "before.wgsl"
 
 fn one(e: u32) {

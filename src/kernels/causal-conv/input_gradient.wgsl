@@ -2,15 +2,10 @@
 // neighbouring ones; `channels` counts such fours.
 struct Params { rows: u32, channels: u32 }
 @group(0) @binding(0) var<storage, read> dz: array<vec4f>;
-#if FOUR
-@group(0) @binding(1) var<storage, read> weight: array<vec4f>;
-#else
-@group(0) @binding(1) var<storage, read> weight: array<f32>;
-#endif
+#include "taps.wgsl"
 @group(0) @binding(2) var<storage, read> key_end: array<u32>;
 @group(0) @binding(3) var<storage, read_write> dx: array<vec4f>;
 #include "flat.wgsl"
-#include "taps.wgsl"
 
 fn one(e: u32) {
   let t = e / p.channels;

@@ -1,4 +1,9 @@
 // The weights of the four channels from 4c on, by taps, of which tap 0 is the newest input's. FOUR: four taps, so a channel's lie in one vector.
+#if FOUR
+@group(0) @binding(1) var<storage, read> weight: array<vec4f>;
+#else
+@group(0) @binding(1) var<storage, read> weight: array<f32>;
+#endif
 fn taps_of(c: u32) -> array<vec4f, TAPS> {
   var taps: array<vec4f, TAPS>;
 #if FOUR
