@@ -309,9 +309,9 @@ test.skipIf(none)(`matrix units: each of a group has the bits of its own matmul$
     { rows: 70, k: 40, widths: [68, 68] },
   ]
   for (const c of some) {
-    const loaders = tileCandidates.units.find((tile) => tile.loaders)!
-    const straight = tileCandidates.fewUnits.filter((tile) => tile.straight === 256 && tile.columns < 32)
-    const tiles: Partial<Tiles>[] = [{}, ...(c.rows > 32 ? [{ units: loaders }] : straight.map((fewUnits) => ({ fewUnits })))]
+    const deep = tileCandidates.units.find((tile) => tile.depth)!
+    const narrow = tileCandidates.fewUnits.find((tile) => tile.columns < 32)!
+    const tiles: Partial<Tiles>[] = [{}, c.rows > 32 ? { units: deep } : { fewUnits: narrow }]
     for (const own of tiles) {
       await bench.run(`units ${JSON.stringify(own)} ${JSON.stringify(c)}`, { software: false }, async () => {
         setTiles(gpu, { units: tileCandidates.units[0], ...own })

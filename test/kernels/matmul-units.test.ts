@@ -167,7 +167,7 @@ test('tune measures the kernels of each kind of adapter, and leaves matrix units
     await bench.run(`tune ${JSON.stringify(facts)}`, facts, async () => {
       const rows: TuneRow[] = []
       const tiles = await tuneMatmul(gpu, { size: [64, 128, 64], seconds: 0.1, report: (row) => rows.push(row) })
-      const onGpus = ['tile', 'few', 'fewWide']
+      const onGpus = ['tile', 'few', 'fewMore', 'fewWide']
       const names =
         bench.cpu && !('software' in facts)
           ? ['ntCpu', 'nnCpu']

@@ -1,53 +1,60 @@
 // The sums of a register tile of few rows (tile.wgsl, group_tile.wgsl), FORM_NT and in fours: as tile_turns.wgsl, with its order of the sum, for the few workgroups of a product
-// that waits for its weights. A thread sums four rows of one column, so that there are as many threads as the order of a sum leaves; both operands lie in workgroup
-// memory along the depth, rows a vector longer than they need be, so that neither neighbouring columns nor rows meet in a memory bank. At the end threads exchange what they
-// have, and each has four columns of one row: acc0_0, whose place in the tile row_from and column_from say.
-// VECTORS: of the depth, that a thread has read of W's row and of each of the four of x before it multiplies them: what a read of workgroup memory takes is waited for once.
-  let tx = id % $(TN)u;
-  let ty = id / $(TN)u;
-  var four = vec4f();
-#include "depth_ends.wgsl"
-  for (var t0 = begin; ; t0 += $(KT)u) {
+// that waits for its weights. A thread sums RR rows of RC columns; both operands lie in workgroup memory along the depth, rows a vector longer than they need be, so that
+// neighbouring columns do not meet in a memory bank. What bounds it is what workgroup memory hands to registers, 128 bytes a cycle also where threads read the same
+// (bench/LOG.md, "On an H200"): 4 (RR + RC) bytes for RR x RC multiply-adds, so a thread has several of both, as far as there are threads enough. At the end threads exchange
+// what they have, and each has four columns of RM rows: acc_r_0, whose place in the tile row_from and column_from say.
+// VECTORS: of the depth, that a thread has read of its rows and columns before it multiplies them: what a read of workgroup memory takes is waited for once.
+  let tx = id % $(TN/RC)u;
+  let ty = id / $(TN/RC)u;
+#for r in 0..RR
+#for c in 0..RC
+  var sum$(r)_$(c) = 0.0;
+#end
+#end
+  // The step where LoRA's turns begin, and where all ends.
+  let low_begin = begin + (end - begin + $(KT-1)u) / $(KT)u * $(KT)u;
+#if LORA
+  let last = low_begin + low_depth();
+#else
+  let last = low_begin;
+#endif
+  // A thread's vectors of a turn are of the same steps. Behind the last step x is zero, and W what lies in its place.
+  let own_step = id % $(KT/4)u;
+  let last_step = end / 4u - 1u;
 #for s in 0..A_ROUNDS
-    let gain$(s) = gain_of(t0 + (id + $(s*THREADS)u) % $(KT/4)u * 4u);
-    let a$(s) = a_quad(i0 + (id + $(s*THREADS)u) / $(KT/4)u, t0 + (id + $(s*THREADS)u) % $(KT/4)u * 4u);
+  let a_from$(s) = a_begin(i0 + (id + $(s*THREADS)u) / $(KT/4)u);
+#end
+#if !W_BLOCKS
+#for s in 0..B_ROUNDS
+  let b_from$(s) = b_begin(j0 + (id + $(s*THREADS)u) / $(KT/4)u);
+#end
+#endif
+  var inside = true;
+  var step = 0u;
+  var gain = vec4f();
+#for s in 0..A_ROUNDS
+  var a$(s) = vec4u();
 #end
 #for s in 0..B_ROUNDS
-    let b$(s) = b_quad(j0 + (id + $(s*THREADS)u) / $(KT/4)u, t0 + (id + $(s*THREADS)u) % $(KT/4)u * 4u);
+  var b$(s) = Loaded();
 #end
-    if (t0 > begin) {
-#if LORA
-      let quads = whole_quads(last - (t0 - $(KT)u));
-#else
-      let quads = $(KT/4)u;
-#endif
-      for (var y = 0u; y < quads; y += $(VECTORS)u) {
-#for u in 0..VECTORS
-        let w_$(u) = b_tile[tx * $(KT/4+1)u + y + $(u)u];
-#for r in 0..4
-        let x_$(u)_$(r) = a_tile[(4u * ty + $(r)u) * $(KT/4+1)u + y + $(u)u];
-#end
-#end
-#for u in 0..VECTORS
-#for t in 0..4
-        four = fma(vec4f(x_$(u)_0[$(t)], x_$(u)_1[$(t)], x_$(u)_2[$(t)], x_$(u)_3[$(t)]), vec4f(w_$(u)[$(t)]), four);
-#end
-#end
-      }
-    }
-    if (t0 >= last) { break; }
-    workgroupBarrier();
+#let FIRST = 1
+#include "few_loads.wgsl"
+  // What the next turn needs is asked for before a turn's multiplications, which hide its way, and stays in variables until the turn begins: a driver may put a load
+  // whose value has one use beside that use, behind them.
+  for (var t0 = begin; t0 < last; t0 += $(KT)u) {
+    var quads = whole_quads(end - min(t0, end));
     if (t0 < low_begin) {
 #for s in 0..A_ROUNDS
-      a_tile[(id + $(s*THREADS)u) / $(KT/4)u * $(KT/4+1)u + (id + $(s*THREADS)u) % $(KT/4)u] = a_wide(a$(s), (id + $(s*THREADS)u) / $(KT/4)u, gain$(s));
+      a_tile[(id + $(s*THREADS)u) / $(KT/4)u * $(KT/4+1)u + own_step] = select(vec4f(), a_wide(a$(s), (id + $(s*THREADS)u) / $(KT/4)u, gain), inside);
 #end
 #for s in 0..B_ROUNDS
-      b_tile[(id + $(s*THREADS)u) / $(KT/4)u * $(KT/4+1)u + (id + $(s*THREADS)u) % $(KT/4)u] = b_wide(b$(s), t0 + (id + $(s*THREADS)u) % $(KT/4)u * 4u);
+      b_tile[(id + $(s*THREADS)u) / $(KT/4)u * $(KT/4+1)u + own_step] = b_wide(b$(s), 4u * step);
 #end
     }
 #if LORA
     if (t0 >= low_begin) {
-      let quads = whole_quads(last - t0); // behind the rank, zeros
+      quads = whole_quads(last - t0); // behind the rank, zeros
       for (var e = id; e < quads * $(TM)u; e += THREADS) {
         let r = t0 - low_begin + e % quads * 4u;
         let i = i0 + e / quads;
@@ -61,11 +68,47 @@
     }
 #endif
     workgroupBarrier();
+#let FIRST = 0
+#include "few_loads.wgsl"
+    for (var y = 0u; y < quads; y += $(VECTORS)u) {
+#for u in 0..VECTORS
+#for c in 0..RC
+      let w_$(u)_$(c) = b_tile[(tx + $(c*TN/RC)u) * $(KT/4+1)u + y + $(u)u];
+#end
+#for r in 0..RR
+      let x_$(u)_$(r) = a_tile[($(RR)u * ty + $(r)u) * $(KT/4+1)u + y + $(u)u];
+#end
+#end
+#for u in 0..VECTORS
+#for t in 0..4
+#for r in 0..RR
+#for c in 0..RC
+      sum$(r)_$(c) = fma(x_$(u)_$(r)[$(t)], w_$(u)_$(c)[$(t)], sum$(r)_$(c));
+#end
+#end
+#end
+#end
+    }
+    workgroupBarrier();
   }
+#for r in 0..RR
+#for c in 0..RC
+  sums_tile[($(RR)u * ty + $(r)u) * $(TN)u + tx + $(c*TN/RC)u] = sum$(r)_$(c);
+#end
+#end
   workgroupBarrier();
-  a_tile[tx * $(TM/4)u + ty] = four;
-  workgroupBarrier();
-  let row_from = id / $(TN/4)u;
-  let column_from = id % $(TN/4)u * 4u;
-  let exchanged = column_from * $(TM/4)u + row_from / 4u;
-  let acc0_0 = vec4f(a_tile[exchanged][row_from % 4u], a_tile[exchanged + $(TM/4)u][row_from % 4u], a_tile[exchanged + $(2*TM/4)u][row_from % 4u], a_tile[exchanged + $(3*TM/4)u][row_from % 4u]);
+#let ITEMS = TM*TN/4/RM
+#let IDLE = THREADS-ITEMS
+#if IDLE
+  // Threads that are left over have rows behind all.
+  let item = min(id, $(ITEMS-1)u);
+  let row_from = item / $(TN/4)u * $(RM)u + select(0u, 0x40000000u, id > item);
+#else
+  let item = id;
+  let row_from = item / $(TN/4)u * $(RM)u;
+#endif
+  let column_from = item % $(TN/4)u * 4u;
+#for r in 0..RM
+  let from$(r) = (item / $(TN/4)u * $(RM)u + $(r)u) * $(TN)u + column_from;
+  let acc$(r)_0 = vec4f(sums_tile[from$(r)], sums_tile[from$(r) + 1u], sums_tile[from$(r) + 2u], sums_tile[from$(r) + 3u]);
+#end

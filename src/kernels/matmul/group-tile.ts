@@ -45,7 +45,7 @@ export function placesOf({ members, lora, rotary }: GroupCall): Record<string, n
 }
 
 /** Inputs and outputs of a group in the order of its kernels' bindings. */
-export function bindingsOf({ x, members: [{ weight, bias, b }], ys, lora, norm, rotary, blocks }: GroupCall): Binding[] {
+export function bindingsOf(x: Binding, { members: [{ weight, bias, b }], ys, lora, norm, rotary, blocks }: GroupCall): Binding[] {
   const [w, ...ws] = blocks?.map(({ storage }) => storage) ?? [bufferOf(weight.slices[0])]
   const more: Binding[] = lora ? [b!.buffer, rangeOf(lora.xa[0]).buffer] : []
   if (bias) more.push(rangeOf(bias).buffer)
@@ -80,7 +80,7 @@ export function run(gpu: Gpu, call: GroupCall): void {
     : { W_BF16: Number(weight.bf16) }
   const kernel = gpu.kernel(path, { ...shape, ...kind, DOWN: 0, STACKED: 0, ...variant })
   const params = { rows, k: weight.columns, eps: norm?.eps ?? 0, ...placesOf(call) }
-  gpu.dispatch(kernel, bindingsOf(call), params, [acrossOf(call, tile.columns), groupsOf(rows, tile.rows)])
+  gpu.dispatch(kernel, bindingsOf(call.x, call), params, [acrossOf(call, tile.columns), groupsOf(rows, tile.rows)])
 }
 
 /** Rows of different adapters, of which each keeps its own part of the product: as of lora.ts. */

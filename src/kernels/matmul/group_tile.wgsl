@@ -64,6 +64,24 @@ fn w_at(s: u32, n: u32) -> u32 { return pick(s, p.w_0, p.w_1, p.w_2) + n * p.k; 
 fn width_of(s: u32) -> u32 { return pick(s, p.n_0, p.n_1, p.n_2); }
 fn w_at(s: u32, n: u32) -> u32 { return (pick(s, 0u, p.n_0, p.n_0 + p.n_1) + n) * p.k; }
 #endif
+#if FEW
+// As in tile.wgsl.
+fn a_begin(i: u32) -> u32 { return min(i, p.rows - 1u) * p.k / 4u; }
+fn a_take(at: u32) -> vec4u { return bitcast<vec4u>(x[at]); }
+#if !W_BLOCKS
+fn b_begin(j: u32) -> u32 {
+  let column = column_of(own.y, j);
+  return w_at(own.x + column.x, min(column.y, own.z - 1u)) / 4u;
+}
+fn b_take(at: u32) -> vec4u {
+#if W_BF16
+  return vec4u(w[at], 0u, 0u);
+#else
+  return bitcast<vec4u>(w[at]);
+#endif
+}
+#endif
+#endif
 #if VEC
 fn a_quad(i: u32, t: u32) -> vec4u {
   if (i >= p.rows || t >= p.k) { return vec4u(); }

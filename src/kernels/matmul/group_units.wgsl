@@ -1,14 +1,14 @@
 // Projections of one input in one dispatch on matrix units: what group_tile.wgsl computes (its names and places; not DOWN), as units.wgsl does, with that order of
-// the sum and so those bits. k is a multiple of 8; x in f16 (`a`, units_stage.wgsl) and W in bf16, eight values a vec4u.
+// the sum and so those bits. k is a multiple of 8; x (`a`) as there, W in bf16, eight values a vec4u.
 // GATED, of the TN / SN columns of a subgroup the first half are of the first member, the second half the same columns of the second; ROPE, the second half are those
 // that the first makes pairs with.
-struct Params { rows: u32, k: u32, rank: u32, n_0: u32, n_1: u32, n_2: u32, b_0: u32, b_1: u32, b_2: u32, c_0: u32, c_1: u32, c_2: u32, xa_stride: u32, per_row: u32 }
-#if STRAIGHT
-@group(0) @binding(0) var<storage, read> a: array<f16>;
-#else
+struct Params { rows: u32, k: u32, rank: u32, n_0: u32, n_1: u32, n_2: u32, b_0: u32, b_1: u32, b_2: u32, c_0: u32, c_1: u32, c_2: u32, xa_stride: u32, per_row: u32, a_stride: u32 }
+#if STAGED
 @group(0) @binding(0) var<storage, read> a: array<vec4u>;
+#else
+@group(0) @binding(0) var<storage, read> a: array<vec4f>;
 #endif
-@group(0) @binding(1) var<storage, read> w: array<vec4u>;
+@group(0) @binding(1) var<storage, read> b: array<vec4u>;
 #include "group_members.wgsl"
 #include "units_memory.wgsl"
 
@@ -25,18 +25,13 @@ fn bank_four(at: u32) -> vec4f { return vec4f(bank[at], bank[at + 1u], bank[at +
 fn xa_four(at: u32) -> vec4f { return vec4f(xa[at], xa[at + 1u], xa[at + 2u], xa[at + 3u]); }
 #endif
 #endif
-#if STRAIGHT
-fn a_row() -> u32 { return p.k; }
-#else
-fn a_values(i: u32, t: u32) -> vec4u {
-  if (i >= p.rows || t >= p.k) { return vec4u(); }
-  return a[(i * p.k + t) / 8u];
-}
-#endif
-fn b_values(j: u32, t: u32) -> vec4u {
+// As in units.wgsl.
+fn a_row(i: u32) -> u32 { return min(i, p.rows - 1u) * p.a_stride / 8u; }
+fn a_vectors() -> u32 { return p.a_stride / 8u; }
+fn b_depth() -> u32 { return p.k; }
+fn b_row(j: u32) -> u32 {
   let column = column_of(own.y, j);
-  if (column.y >= own.z || t >= p.k) { return vec4u(); }
-  return w[((pick(own.x + column.x, 0u, p.n_0, p.n_0 + p.n_1) + column.y) * p.k + t) / 8u];
+  return (pick(own.x + column.x, 0u, p.n_0, p.n_0 + p.n_1) + min(column.y, own.z - 1u)) * p.k / 8u;
 }
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id: u32) {
@@ -49,7 +44,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
 #include "units_turns.wgsl"
 #for i in 0..TM/SM/FM
 #for j in 0..TN/SN/FN/(1+PAIRED)
-  if (multiplies) { subgroupMatrixStore<row_major>(&scratch, subgroup * $(FM*FN)u, acc_$(i)_$(j), $(FN)u); }
+  subgroupMatrixStore<row_major>(&scratch, subgroup * $(FM*FN)u, acc_$(i)_$(j), $(FN)u);
   workgroupBarrier();
   {
     let n = column_of(n0, sj + $(j*FN)u + lane % $(FN)u).y;
@@ -59,81 +54,79 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
 #end
     workgroupBarrier();
 #if PAIRED
-    if (multiplies) { subgroupMatrixStore<row_major>(&scratch, subgroup * $(FM*FN)u, acc_$(i)_$(j+TN/SN/FN/2), $(FN)u); }
+    subgroupMatrixStore<row_major>(&scratch, subgroup * $(FM*FN)u, acc_$(i)_$(j+TN/SN/FN/2), $(FN)u);
     workgroupBarrier();
 #for e in 0..FM*FN/LANES
     var b_$(e) = scratch[subgroup * $(FM*FN)u + lane + $(e*LANES)u];
 #end
 #endif
-    if (multiplies) {
-      // Behind the member's end a lane adds up what is there, and writes nothing.
-      let known = min(n, width - 1u);
+    // Behind the member's end a lane adds up what is there, and writes nothing.
+    let known = min(n, width - 1u);
 #if LORA
-      let b_at = pick(s, p.b_0, p.b_1, p.b_2) + known * p.rank;
+    let b_at = pick(s, p.b_0, p.b_1, p.b_2) + known * p.rank;
 #if GATED
-      let pair_b_at = p.b_1 + known * p.rank;
+    let pair_b_at = p.b_1 + known * p.rank;
 #else
 #if ROPE
-      let pair_b_at = pick(s, p.b_0, p.b_1, p.b_2) + min(n + HALF, width - 1u) * p.rank;
+    let pair_b_at = pick(s, p.b_0, p.b_1, p.b_2) + min(n + HALF, width - 1u) * p.rank;
 #endif
 #endif
-      for (var r = 0u; r < p.rank; r += 4u) {
-        let high = bank_four(b_at + r);
+    for (var r = 0u; r < p.rank; r += 4u) {
+      let high = bank_four(b_at + r);
 #if PAIRED
-        let pair_high = bank_four(pair_b_at + r);
+      let pair_high = bank_four(pair_b_at + r);
 #endif
 #for e in 0..FM*FN/LANES
-        let row_$(e) = min(m_$(e), p.rows - 1u) * p.rank + r;
-        let low_$(e) = xa_four(s * p.xa_stride + row_$(e));
+      let row_$(e) = min(m_$(e), p.rows - 1u) * p.rank + r;
+      let low_$(e) = xa_four(s * p.xa_stride + row_$(e));
 #if GATED
-        let pair_low_$(e) = xa_four(p.xa_stride + row_$(e));
+      let pair_low_$(e) = xa_four(p.xa_stride + row_$(e));
 #else
 #if ROPE
-        let pair_low_$(e) = low_$(e);
+      let pair_low_$(e) = low_$(e);
 #endif
 #endif
 #for c in 0..4
-        a_$(e) = fma(low_$(e)[$(c)], high[$(c)], a_$(e));
+      a_$(e) = fma(low_$(e)[$(c)], high[$(c)], a_$(e));
 #if PAIRED
-        b_$(e) = fma(pair_low_$(e)[$(c)], pair_high[$(c)], b_$(e));
+      b_$(e) = fma(pair_low_$(e)[$(c)], pair_high[$(c)], b_$(e));
 #endif
 #end
-#end
-      }
-#endif
-#if BIAS
-      let c_at = pick(s, p.c_0, p.c_1, p.c_2) + known;
-#if GATED
-      let pair_bias = bias[p.c_1 + known];
-#else
-#if ROPE
-      let pair_bias = bias[pick(s, p.c_0, p.c_1, p.c_2) + min(n + HALF, width - 1u)];
-#endif
-#endif
-#for e in 0..FM*FN/LANES
-      a_$(e) += bias[c_at];
-#if PAIRED
-      b_$(e) += pair_bias;
-#endif
-#end
-#endif
-#for e in 0..FM*FN/LANES
-      if (m_$(e) < p.rows && n < width) {
-#if ROPE
-        finish_pair(s, m_$(e), n, width, a_$(e), b_$(e));
-#else
-        let at = m_$(e) * width + n;
-#if GATED
-        y_0[at] = a_$(e) / (1.0 + exp(-steep(a_$(e)))) * b_$(e);
-#else
-#for o in 0..OUTPUTS
-        if (s == $(o)u) { y_$(o)[at] = a_$(e); }
-#end
-#endif
-#endif
-      }
 #end
     }
+#endif
+#if BIAS
+    let c_at = pick(s, p.c_0, p.c_1, p.c_2) + known;
+#if GATED
+    let pair_bias = bias[p.c_1 + known];
+#else
+#if ROPE
+    let pair_bias = bias[pick(s, p.c_0, p.c_1, p.c_2) + min(n + HALF, width - 1u)];
+#endif
+#endif
+#for e in 0..FM*FN/LANES
+    a_$(e) += bias[c_at];
+#if PAIRED
+    b_$(e) += pair_bias;
+#endif
+#end
+#endif
+#for e in 0..FM*FN/LANES
+    if (m_$(e) < p.rows && n < width) {
+#if ROPE
+      finish_pair(s, m_$(e), n, width, a_$(e), b_$(e));
+#else
+      let at = m_$(e) * width + n;
+#if GATED
+      y_0[at] = a_$(e) / (1.0 + exp(-steep(a_$(e)))) * b_$(e);
+#else
+#for o in 0..OUTPUTS
+      if (s == $(o)u) { y_$(o)[at] = a_$(e); }
+#end
+#endif
+#endif
+    }
+#end
   }
   workgroupBarrier();
 #end

@@ -23,17 +23,23 @@ const registerTiles: RegisterTile[] = [
   { rows: 32, columns: 64, thread: { rows: 4, columns: 4 }, depths: [64, 32, 16], rate: 0.7 },
 ]
 /**
- * Of few rows and not many columns, where there are more processors than tiles: narrow ones, with a thread for four rows of a column (few_turns.wgsl); and of
- * more columns, where what is read of workgroup memory is the bound, one with 4 x 4 outputs of a thread, unless `tune` finds another.
+ * Of few rows and not many columns, where there are more processors than tiles: narrow ones (few_turns.wgsl); and of more columns, where what is read of workgroup
+ * memory is the bound, one with 4 x 4 outputs of a thread, unless `tune` finds another.
  */
 const wideTile: RegisterTile = { rows: 32, columns: 32, thread: { rows: 4, columns: 4 }, depths: [64, 32, 16], rate: 1 }
-const fewColumns = { few: 4096, fewWide: 16_384 }
+const fewColumns = { few: 2048, fewMore: 4096, fewWide: 16_384 }
 /** Every tile that `tileFor` may give. */
-export const everyTile: Tile[] = [...registerTiles, wideTile, ...tileCandidates.few, ...tileCandidates.fewWide]
+export const everyTile: Tile[] = [
+  ...registerTiles,
+  wideTile,
+  ...tileCandidates.few,
+  ...tileCandidates.fewMore,
+  ...tileCandidates.fewWide,
+]
 
 /** How a tile's threads share the work. */
-function registerTileOf({ rows, columns, vectors }: Tile): RegisterTile {
-  if (vectors) return { rows, columns, vectors, thread: { rows: 1, columns: 4 }, depths: [128, 64, 32], rate: 1 }
+function registerTileOf({ rows, columns, vectors, thread }: Tile): RegisterTile {
+  if (vectors && thread) return { rows, columns, vectors, thread, depths: [128, 64, 32], rate: 1 }
   return [...registerTiles, wideTile].find((tile) => tile.rows === rows && tile.columns === columns)!
 }
 
@@ -54,6 +60,7 @@ export function tileFor(gpu: Gpu, rows: Count, columns: Count, parts: Count = 1,
   if (few && capacityOf(rows) <= 32) {
     const [n, tiles] = [capacityOf(columns), tilesOf(gpu)]
     if (n <= fewColumns.few) return tiles.few
+    if (n <= fewColumns.fewMore) return tiles.fewMore
     if (n <= fewColumns.fewWide) return tiles.fewWide
   }
   const small = registerTiles.filter((tile) => tile.rows <= most.rows && tile.columns <= most.columns)
@@ -68,10 +75,16 @@ export function tileConstants(gpu: Gpu, tile: Tile): Constants {
   // A quarter stays free: RMSNorm wants some, and a processor should hold two workgroups.
   const room = gpu.facts.limits.maxWorkgroupMemory * 0.75
   const FEW = Number(vectors !== undefined)
-  const bytes = (depth: number): number => (depth + 4 * FEW) * (rows + columns) * 4
+  const bytes = (depth: number): number => (depth + 4 * FEW) * (rows + columns) * 4 + FEW * rows * columns * 4
   const KT = depths.find((depth) => bytes(depth) <= room) ?? depths.at(-1)!
+  if (vectors) {
+    // At the end a thread has four columns.
+    const shape = { TM: rows, TN: columns, RM: Math.max(1, (RM * RN) / 4), RN: 4, RR: RM, RC: RN, FEW, KT, THREADS }
+    // What is written out: little for narrow subgroups, which software drivers have, and take long to compile.
+    const VECTORS = gpu.facts.subgroupSize >= 32 ? vectors : Math.min(2, vectors)
+    return { ...shape, VECTORS, A_ROUNDS: (rows * KT) / 4 / THREADS, B_ROUNDS: (columns * KT) / 4 / THREADS }
+  }
   const shape = { TM: rows, TN: columns, RM, RN, FEW, KT, THREADS }
-  if (vectors) return { ...shape, VECTORS: vectors, A_ROUNDS: (rows * KT) / 4 / THREADS, B_ROUNDS: (columns * KT) / 4 / THREADS }
   // Blocks of 4 x 4 values. What is left over of both operands is at most one a thread.
   const [a, b] = [(rows * KT) / 16, (columns * KT) / 16]
   const [A_REST, B_REST] = [a % THREADS, b % THREADS]

@@ -39,6 +39,21 @@ alias Bf16 = u32;
 #endif
 #include "tile_memory.wgsl"
 
+#if FEW
+// Where row i of a begins, and row j of b; the last one for those behind it, whose sums nobody takes. What lies there, as a_quad and b_quad give it.
+fn a_begin(i: u32) -> u32 { return (min(i, p.rows - 1u) * p.a_stride + p.a_column) / 4u; }
+fn a_take(at: u32) -> vec4u { return bitcast<vec4u>(a[at]); }
+#if !W_BLOCKS
+fn b_begin(j: u32) -> u32 { return (p.b_row + min(j, p.columns - 1u)) * p.b_stride / 4u; }
+fn b_take(at: u32) -> vec4u {
+#if W_BF16
+  return vec4u(b[at], 0u, 0u);
+#else
+  return bitcast<vec4u>(b[at]);
+#endif
+}
+#endif
+#endif
 #if VEC
 // The bits of a's row i at steps t .. t+3, for TN of its rows i .. i+3 at step t; zeros behind the end.
 fn a_quad(i: u32, t: u32) -> vec4u {

@@ -4,6 +4,7 @@
 #if FEW
 var<workgroup> a_tile: array<vec4f, $((KT/4+1)*TM)>;
 var<workgroup> b_tile: array<vec4f, $((KT/4+1)*TN)>;
+var<workgroup> sums_tile: array<f32, $(TM*TN)>;
 // Vectors of the depth of one turn where so many steps are left: whole groups of VECTORS.
 fn whole_quads(steps: u32) -> u32 { return (min($(KT)u, steps) + $(4*VECTORS-1)u) / $(4*VECTORS)u * $(VECTORS)u; }
 #else

@@ -12,7 +12,13 @@
   var acc$(r)_$(v) = vec4f();
 #end
 #end
-#include "depth_ends.wgsl"
+  // The step where LoRA's turns begin, and where all ends.
+  let low_begin = begin + (end - begin + $(KT-1)u) / $(KT)u * $(KT)u;
+#if LORA
+  let last = low_begin + low_depth();
+#else
+  let last = low_begin;
+#endif
   for (var t0 = begin; ; t0 += $(KT)u) {
 #if VEC
 #for s in 0..A_ROUNDS

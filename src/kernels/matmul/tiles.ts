@@ -14,8 +14,9 @@ export interface Tiles {
   nnCpu: Tile
   /** The register tile of GPUs, at most (register-tile.ts). */
   tile: Tile
-  /** Up to 32 rows on GPUs, forward, with up to 4096 columns and with up to 16,384 (register-tile.ts). */
+  /** Up to 32 rows on GPUs, forward, with up to 2048 columns, up to 4096, and up to 16,384 (register-tile.ts). */
   few: Tile
+  fewMore: Tile
   fewWide: Tile
   /** Matrix units. */
   units: Tile
@@ -25,17 +26,24 @@ export interface Tiles {
 export interface Tile {
   rows: number
   columns: number
-  /** Of a register tile with a thread for four rows of one column (few_turns.wgsl): vectors of the depth that it reads before it multiplies them. */
+  /** Of a register tile of few rows (few_turns.wgsl): vectors of the depth that a thread reads before it multiplies them, */
   vectors?: number
-  /** Of matrix units: subgroups of their own load (units_loaders.wgsl); or x comes straight from memory, and W so many steps of the depth at once. */
-  loaders?: boolean
-  straight?: number
+  /** and its outputs. */
+  thread?: { rows: number; columns: number }
+  /** Of matrix units: steps of the sum that are staged at once (default 32), and the outputs of a subgroup (units.ts). */
+  depth?: number
+  subgroup?: { rows: number; columns: number }
 }
 export type TileName = keyof Tiles
 
 /** A tile in words. */
-export function tileText({ rows, columns, vectors, loaders, straight }: Tile): string {
-  const how = [vectors && `${vectors} vectors`, loaders && 'loaders', straight && `straight, ${straight}`]
+export function tileText({ rows, columns, vectors, thread, depth, subgroup }: Tile): string {
+  const how = [
+    vectors && `${vectors} vectors`,
+    thread && `${thread.rows} x ${thread.columns} a thread`,
+    depth && `depth ${depth}`,
+    subgroup && `${subgroup.rows} x ${subgroup.columns} a subgroup`,
+  ]
   return [`${rows} x ${columns}`, ...how.filter(Boolean)].join(', ')
 }
 /** Whether two tiles are one. */
@@ -49,20 +57,33 @@ export const defaultTiles: Tiles = {
   ntCpu: { rows: 16, columns: 64 },
   nnCpu: { rows: 32, columns: 64 },
   tile: { rows: 128, columns: 128 },
-  few: { rows: 32, columns: 16, vectors: 2 },
+  few: { rows: 16, columns: 16, vectors: 8, thread: { rows: 2, columns: 1 } },
+  fewMore: { rows: 32, columns: 32, vectors: 4, thread: { rows: 4, columns: 2 } },
   fewWide: { rows: 32, columns: 32 },
   units: { rows: 128, columns: 128 },
-  fewUnits: { rows: 32, columns: 32 },
+  fewUnits: { rows: 32, columns: 16, depth: 128 },
 }
 /** With subgroups of 16 the same loops make twice as many outputs. */
 const wideTiles: Tiles = { ...defaultTiles, ntCpu: { rows: 32, columns: 64 }, nnCpu: { rows: 32, columns: 128 } }
 /** The heuristic of a device. */
 export const usualTiles = (gpu: Gpu): Tiles => (cpuLanes(gpu).WIDE ? wideTiles : defaultTiles)
 
-/** Narrow tiles of few rows, with so many vectors at once. */
-const narrow = (columns: number, ...vectors: number[]): Tile[] => vectors.map((v) => ({ rows: 32, columns, vectors: v }))
-/** Fragments of x straight from memory, W so deep. */
-const straight = (columns: number, ...depths: number[]): Tile[] => depths.map((d) => ({ rows: 32, columns, straight: d }))
+/** A register tile of few rows: `vectors` of the depth at once, for so many outputs of a thread. */
+const few = (rows: number, columns: number, vectors: number, down: number, across: number): Tile => ({
+  rows,
+  columns,
+  vectors,
+  thread: { rows: down, columns: across },
+})
+/** Tiles of matrix units, so deep. */
+const deep = (rows: number, columns: number, ...depths: number[]): Tile[] => depths.map((depth) => ({ rows, columns, depth }))
+/** Tiles of matrix units with subgroups of half of 64 x 64. */
+const halved = (rows: number, columns: number, more: Partial<Tile> = {}): Tile => ({
+  rows,
+  columns,
+  ...more,
+  subgroup: { rows: 64, columns: 32 },
+})
 
 /** What `tune` tries. */
 export const tileCandidates: Record<TileName, Tile[]> = {
@@ -84,18 +105,29 @@ export const tileCandidates: Record<TileName, Tile[]> = {
     { rows: 128, columns: 64 },
     { rows: 128, columns: 128 },
   ],
-  few: [...narrow(8, 4, 8), ...narrow(16, 2, 4, 8), ...narrow(32, 4, 8)],
-  fewWide: [{ rows: 32, columns: 32 }, ...narrow(16, 8), ...narrow(32, 4, 8)],
+  few: [
+    few(32, 16, 2, 4, 1),
+    few(16, 16, 8, 2, 1),
+    few(8, 32, 8, 2, 1),
+    few(8, 32, 8, 4, 1),
+    few(16, 16, 8, 2, 2),
+    few(32, 32, 4, 4, 2),
+  ],
+  fewMore: [few(32, 16, 2, 4, 1), few(32, 32, 4, 4, 2), few(16, 64, 4, 4, 2), few(32, 32, 8, 2, 2), few(16, 16, 8, 2, 2)],
+  fewWide: [{ rows: 32, columns: 32 }, few(32, 32, 4, 4, 2), few(32, 32, 8, 4, 2), few(32, 64, 4, 4, 4)],
   units: [
     { rows: 64, columns: 64 },
     { rows: 128, columns: 64 },
     { rows: 128, columns: 128 },
     { rows: 128, columns: 256 },
-    { rows: 64, columns: 128, loaders: true },
-    { rows: 128, columns: 64, loaders: true },
-    { rows: 128, columns: 128, loaders: true },
+    { rows: 256, columns: 128 },
+    halved(128, 64),
+    halved(128, 128),
+    { rows: 128, columns: 128, subgroup: { rows: 32, columns: 64 } },
+    halved(128, 256),
+    halved(128, 128, { depth: 64 }),
   ],
-  fewUnits: [{ rows: 32, columns: 32 }, ...straight(8, 256, 512), ...straight(16, 128, 256, 512), ...straight(32, 128, 256)],
+  fewUnits: [...deep(32, 16, 128, 256), ...deep(32, 32, 64, 128, 256)],
 }
 
 const wideCandidates: Partial<Record<TileName, Tile[]>> = {

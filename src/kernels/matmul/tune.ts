@@ -24,7 +24,8 @@ export const tileWords: Record<TileName, string> = {
   nnCpu: 'backward to the input, CPU driver',
   tile: 'register tile',
   few: 'register tile, few rows',
-  fewWide: 'the same, more columns',
+  fewMore: 'the same, more columns',
+  fewWide: 'the same, many columns',
   units: 'matrix units',
   fewUnits: 'matrix units, few rows',
 }
@@ -37,14 +38,15 @@ function namesFor(gpu: Gpu): TileName[] {
   const { subgroupSize, matrixUnits } = gpu.facts
   if (cpuLanes(gpu).LANES > 0) return ['ntCpu', 'nnCpu']
   const units: TileName[] = matrixUnits.length > 0 && subgroupSize > 0 ? ['units', 'fewUnits'] : []
-  return ['tile', 'few', 'fewWide', ...units]
+  return ['tile', 'few', 'fewMore', 'fewWide', ...units]
 }
 
 const isUnits = (name: TileName): boolean => name === 'units' || name === 'fewUnits'
 
 /** Rows, N and K of what a name is measured with, where `size` is that of products of many rows: few rows have the widths that a small model's layers have. */
 function sizeFor(name: TileName, [rows, n, k]: Size): Size {
-  if (name === 'few' || name === 'fewUnits') return [Math.min(rows, 32), Math.min(n, 2048), k]
+  if (name === 'few' || name === 'fewUnits') return [Math.min(rows, 32), Math.min(n, 1024), k]
+  if (name === 'fewMore') return [Math.min(rows, 32), Math.min(2 * n, 4096), Math.min(k, 1024)]
   return name === 'fewWide' ? [Math.min(rows, 32), 6144, Math.min(k, 1024)] : [rows, n, k]
 }
 type Size = [rows: number, n: number, k: number]

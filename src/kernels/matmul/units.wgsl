@@ -1,16 +1,16 @@
 // Matmul on matrix units, f16 x f16 -> f32, for GPUs that have them (`chromium-experimental-subgroup-matrix`), forward and backward to the input:
 //   FORM_NT: y[m,n] = sum_k x[m,k] W[n,k]     else (NN): dx[m,k] = sum_n dy[m,n] W[n,k]
 // times alpha. LORA goes on summing over the rank in float32 (NT: xa, B; NN: dxa, A), BIAS and RESIDUAL are added after alpha, ACCUMULATE adds to what is there.
-// `a` is x or dy as units_stage.wgsl leaves it: in f16, times a power of two that out_scale takes out again; `b` is W in bf16, rounded to f16. Both are eight values a
-// vec4u, their strides multiples of 8.
+// STAGED, `a` is x or dy as units_stage.wgsl leaves it: in f16, times a power of two that out_scale takes out again, eight values a vec4u, rows a multiple of KT apart with zeros
+// behind the depth; else it is x in float32. `b` is W in bf16, which becomes f16 here, eight values a vec4u. Rows of both are multiples of 8.
 // A workgroup of SM x SN subgroups owns TM x TN outputs; both operands pass through workgroup memory as f16, KT deep (units_turns.wgsl); a subgroup multiplies
 // fragments of FM x FN x FK. TN_PART: a workgroup takes that many steps of the depth (a multiple of KT), and what it gets is a matrix of its own: out is (parts, rows,
 // columns). Order of the sum: fragments of FK along the depth, one after another, for every tile and number of rows; within one, the unit's own.
 struct Params { rows: u32, columns: u32, depth: u32, rank: u32, a_stride: u32, b_stride: u32, b_row: u32, out_stride: u32, out_column: u32, first_row: u32, alpha: f32, out_scale: f32 }
-#if STRAIGHT
-@group(0) @binding(0) var<storage, read> a: array<f16>;
-#else
+#if STAGED
 @group(0) @binding(0) var<storage, read> a: array<vec4u>;
+#else
+@group(0) @binding(0) var<storage, read> a: array<vec4f>;
 #endif
 @group(0) @binding(1) var<storage, read_write> out: array<f32>;
 @group(0) @binding(2) var<storage, read> b: array<vec4u>;
@@ -73,23 +73,16 @@ fn finish(out_row: u32, i: u32, j: u32, start: u32, lane: u32) {
 #end
 }
 
-// Eight of a's row i from step t on, and eight of b: NT of its row j from step t on, else of step t from column j on.
-#if STRAIGHT
-fn a_row() -> u32 { return p.a_stride; }
-#else
-fn a_values(i: u32, t: u32) -> vec4u {
-  if (i >= p.rows || t >= p.a_stride) { return vec4u(); }
-  return a[(i * p.a_stride + t) / 8u];
-}
-#endif
-fn b_values(j: u32, t: u32) -> vec4u {
-  if (j >= p.columns || t >= p.depth) { return vec4u(); }
+// Of units_memory.wgsl: where a row of `a` or W begins, and how long it is, in vectors of eight; those behind the end are the last, and nobody takes what comes of them.
+fn a_row(i: u32) -> u32 { return min(i, p.rows - 1u) * p.a_stride / 8u; }
+fn a_vectors() -> u32 { return p.a_stride / 8u; }
+fn b_depth() -> u32 { return p.depth; }
 #if FORM_NT
-  return b[((p.b_row + j) * p.b_stride + t) / 8u];
+fn b_row(j: u32) -> u32 { return (p.b_row + min(j, p.columns - 1u)) * p.b_stride / 8u; }
 #else
-  return b[((p.b_row + t) * p.b_stride + j) / 8u];
+fn b_column(j: u32) -> u32 { return min(j, p.columns - 8u) / 8u; }
+fn b_step(t: u32) -> u32 { return (p.b_row + t) * p.b_stride / 8u; }
 #endif
-}
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id: u32) {
@@ -107,9 +100,9 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
 #include "units_turns.wgsl"
 #for i in 0..TM/SM/FM
 #for j in 0..TN/SN/FN
-  if (multiplies) { subgroupMatrixStore<row_major>(&scratch, subgroup * $(FM*FN)u, acc_$(i)_$(j), $(FN)u); }
+  subgroupMatrixStore<row_major>(&scratch, subgroup * $(FM*FN)u, acc_$(i)_$(j), $(FN)u);
   workgroupBarrier();
-  if (multiplies) { finish(out_row, i0 + si + $(i*FM)u, j0 + sj + $(j*FN)u, subgroup * $(FM*FN)u, lane); }
+  finish(out_row, i0 + si + $(i*FM)u, j0 + sj + $(j*FN)u, subgroup * $(FM*FN)u, lane);
   workgroupBarrier();
 #end
 #end

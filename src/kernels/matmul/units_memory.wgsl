@@ -1,44 +1,84 @@
-// The operands of matrix units in workgroup memory as f16 (units.wgsl, group_units.wgsl), KT deep; or two turns of
-// them, HALVES. Rows are 8 values longer than they need be, so that fragments do not meet in one memory bank. Vector e of a turn
-// is eight values; neighbours in a row are loaded and stored by neighbouring threads. STRAIGHT: `a` is not there.
-#if !STRAIGHT
-var<workgroup> a_tile: array<f16, $(HALVES*A_HALF)>;
-#endif
-var<workgroup> b_tile: array<f16, $(HALVES*B_HALF)>; // a row a column of the output (FORM_NT), or a step of the depth
-var<workgroup> scratch: array<f32, $(SM*SN*FM*FN)>;
-#include "narrow.wgsl"
-
-#if !STRAIGHT
-fn a_vector(i0: u32, t0: u32, e: u32) -> vec4u { return a_values(i0 + e / $(KT/8)u, t0 + e % $(KT/8)u * 8u); }
-#endif
-fn b_vector(j0: u32, t0: u32, e: u32) -> vec4u {
+// The operands of matrix units in workgroup memory as f16 (units.wgsl, group_units.wgsl), KT deep. Rows are 8 values longer than they need be, so that fragments do not meet in
+// one memory bank. Vector e of a turn is eight values; neighbours in a row are loaded and stored by neighbouring threads. Drivers make two stores of a vector, four values each:
+// of sixteen threads eight store the first half first and eight the second, so that they do not all meet in the same half of the banks.
+// How much of it a workgroup takes matters: an H200 runs two of them side by side where each has 31 KB at most (bench/LOG.md, "On an H200").
+var<workgroup> a_tile: array<f16, $(TM*(KT+8))>;
 #if FORM_NT
-  return b_values(j0 + e / $(KT/8)u, t0 + e % $(KT/8)u * 8u);
+var<workgroup> b_tile: array<f16, $(TN*(KT+8))>; // a row a column of the output
 #else
-  return b_values(j0 + e % $(TN/8)u * 8u, t0 + e / $(TN/8)u);
+var<workgroup> b_tile: array<f16, $(KT*(TN+8))>; // a row a step of the depth
+#endif
+var<workgroup> scratch: array<f32, $(SM*SN*FM*FN)>;
+
+// Row and first step of vector e where rows run along the depth.
+fn place_of_vector(e: u32) -> vec2u { return vec2u(e / $(KT/8)u, e % $(KT/8)u * 8u); }
+// Where the row of vector e begins in `a`, and from there the vector of the turn that begins with step t0; behind the last turn any.
+fn a_from(i0: u32, e: u32) -> u32 { return a_row(i0 + place_of_vector(e).x); }
+fn a_place(t0: u32, e: u32) -> u32 { return min((t0 + place_of_vector(e).y) / 8u, a_vectors() - 1u); }
+// Likewise in W, where anything may stand behind the depth.
+fn b_from(j0: u32, e: u32) -> u32 {
+#if FORM_NT
+  return b_row(j0 + place_of_vector(e).x);
+#else
+  return b_column(j0 + e % $(TN/8)u * 8u);
 #endif
 }
-#if !STRAIGHT
-// `begins`: where the half begins.
-fn a_store(begins: u32, e: u32, bits: vec4u) {
-  let at = begins + e / $(KT/8)u * $(KT+8)u + e % $(KT/8)u * 8u;
-#for q in 0..4
-  let pair$(q) = bitcast<vec2<f16>>(bits[$(q)]);
-  a_tile[at + $(2*q)u] = pair$(q).x;
-  a_tile[at + $(2*q+1)u] = pair$(q).y;
+fn b_place(t0: u32, e: u32) -> u32 {
+#if FORM_NT
+  return min(t0 + place_of_vector(e).y, b_depth() - 8u) / 8u;
+#else
+  return b_step(min(t0 + e / $(TN/8)u, b_depth() - 1u));
+#endif
+}
+// Eight values of `a`, as they are asked for and as the units take them.
+#if STAGED
+alias Eight = vec4u;
+fn a_take(at: u32) -> Eight { return a[at]; }
+fn a_words(t: u32, eight: Eight) -> vec4u { return eight; }
+#else
+#include "narrow.wgsl"
+struct Eight { low: vec4f, high: vec4f }
+fn a_take(at: u32) -> Eight { return Eight(a[2u * at], a[2u * at + 1u]); }
+fn a_words(t: u32, eight: Eight) -> vec4u {
+  if (t >= b_depth()) { return vec4u(); }
+  let low = narrow(eight.low);
+  let high = narrow(eight.high);
+  return vec4u(bitcast<u32>(low.xy), bitcast<u32>(low.zw), bitcast<u32>(high.xy), bitcast<u32>(high.zw));
+}
+#endif
+fn a_store(t0: u32, e: u32, eight: Eight) {
+  let place = place_of_vector(e);
+  let bits = a_words(t0 + place.y, eight);
+  let at = place.x * $(KT+8)u + place.y;
+  let late = e / 8u % 2u;
+  let words = select(bits, bits.zwxy, late == 1u);
+  // In this form a driver sees that four values are 8 bytes aligned, and stores them at once.
+  let half0 = at + late * 4u;
+  let half1 = at + (1u - late) * 4u;
+#for h in 0..2
+#for q in 0..2
+  let pair$(h)_$(q) = bitcast<vec2<f16>>(words[$(2*h+q)]);
+  a_tile[half$(h) + $(2*q)u] = pair$(h)_$(q).x;
+  a_tile[half$(h) + $(2*q+1)u] = pair$(h)_$(q).y;
+#end
 #end
 }
-#endif
-fn b_store(begins: u32, e: u32, bits: vec4u) {
-  let even = narrow(low(bits));
-  let odd = narrow(high(bits));
+// W in f16: its range was looked at when it was loaded, so nothing is clamped; what training drives out of it becomes infinite, and does not go unseen.
+fn b_store(e: u32, bits: vec4u) {
 #if FORM_NT
-  let at = begins + e / $(KT/8)u * $(KT+8)u + e % $(KT/8)u * 8u;
+  let place = place_of_vector(e);
+  let at = place.x * $(KT+8)u + place.y;
 #else
-  let at = begins + e / $(TN/8)u * $(TN+8)u + e % $(TN/8)u * 8u;
+  let at = e / $(TN/8)u * $(TN+8)u + e % $(TN/8)u * 8u;
 #endif
-#for q in 0..4
-  b_tile[at + $(2*q)u] = even[$(q)];
-  b_tile[at + $(2*q+1)u] = odd[$(q)];
+  let late = e / 8u % 2u;
+  let words = select(bits, bits.zwxy, late == 1u);
+  let half0 = at + late * 4u;
+  let half1 = at + (1u - late) * 4u;
+#for h in 0..2
+#for q in 0..2
+  b_tile[half$(h) + $(2*q)u] = f16(bitcast<f32>(words[$(2*h+q)] << 16u));
+  b_tile[half$(h) + $(2*q+1)u] = f16(bitcast<f32>(words[$(2*h+q)] & 0xffff0000u));
+#end
 #end
 }

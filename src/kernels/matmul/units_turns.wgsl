@@ -1,12 +1,6 @@
 // The sums of matrix units (units.wgsl, group_units.wgsl): steps begin .. end of the depth, KT a turn, into fragments acc_i_j. What the next turn needs is asked for before a turn's
 // products, which hide its way, and stored once all have read: A_AHEAD and B_AHEAD vectors a thread, which is all but where subgroups are narrow (A_MORE, B_MORE).
-// LOADERS and STRAIGHT: other ways, units_loaders.wgsl and units_straight.wgsl. A subgroup that only loads does not multiply: it stands in the place of the last that does.
-  let subgroup = min(id / $(LANES)u, $(SM*SN-1)u);
-#if LOADERS
-  let multiplies = id < $(WORKERS)u;
-#else
-  const multiplies = true;
-#endif
+  let subgroup = id / $(LANES)u;
   let lane = id % $(LANES)u;
   let si = (subgroup / $(SN)u) * $(TM/SM)u;
   let sj = (subgroup % $(SN)u) * $(TN/SN)u;
@@ -15,41 +9,51 @@
   var acc_$(i)_$(j): subgroup_matrix_result<f32, $(FN), $(FM)>;
 #end
 #end
-#if LOADERS
-#include "units_loaders.wgsl"
-#else
 #for s in 0..A_AHEAD
-  var a$(s) = a_vector(i0, begin, id + $(s*LOAD_THREADS)u);
+  let a_from$(s) = a_from(i0, id + $(s*THREADS)u);
+  var a$(s) = a_take(a_from$(s) + a_place(begin, id + $(s*THREADS)u));
 #end
 #for s in 0..B_AHEAD
-  var b$(s) = b_vector(j0, begin, id + $(s*LOAD_THREADS)u);
+  let b_from$(s) = b_from(j0, id + $(s*THREADS)u);
+  var b$(s) = b[b_from$(s) + b_place(begin, id + $(s*THREADS)u)];
 #end
   for (var t0 = begin; t0 < end; t0 += $(KT)u) {
 #for s in 0..A_AHEAD
-    a_store(0u, id + $(s*LOAD_THREADS)u, a$(s));
+    a_store(t0, id + $(s*THREADS)u, a$(s));
 #end
 #if A_MORE
-    for (var e = id + $(A_AHEAD*LOAD_THREADS)u; e < $(TM*KT/8)u; e += $(LOAD_THREADS)u) { a_store(0u, e, a_vector(i0, t0, e)); }
+    for (var e = id + $(A_AHEAD*THREADS)u; e < $(TM*KT/8)u; e += $(THREADS)u) { a_store(t0, e, a_take(a_from(i0, e) + a_place(t0, e))); }
 #endif
 #for s in 0..B_AHEAD
-    b_store(0u, id + $(s*LOAD_THREADS)u, b$(s));
+    b_store(id + $(s*THREADS)u, b$(s));
 #end
 #if B_MORE
-    for (var e = id + $(B_AHEAD*LOAD_THREADS)u; e < $(TN*KT/8)u; e += $(LOAD_THREADS)u) { b_store(0u, e, b_vector(j0, t0, e)); }
+    for (var e = id + $(B_AHEAD*THREADS)u; e < $(TN*KT/8)u; e += $(THREADS)u) { b_store(e, b[b_from(j0, e) + b_place(t0, e)]); }
 #endif
     workgroupBarrier();
 #for s in 0..A_AHEAD
-    a$(s) = a_vector(i0, t0 + $(KT)u, id + $(s*LOAD_THREADS)u);
+    a$(s) = a_take(a_from$(s) + a_place(t0 + $(KT)u, id + $(s*THREADS)u));
 #end
 #for s in 0..B_AHEAD
-    b$(s) = b_vector(j0, t0 + $(KT)u, id + $(s*LOAD_THREADS)u);
+    b$(s) = b[b_from$(s) + b_place(t0 + $(KT)u, id + $(s*THREADS)u)];
 #end
-#if STRAIGHT
-#include "units_straight.wgsl"
+    // DEEP fragments are written out: all of a turn's, but for units of software drivers, whose products are thousands of instructions.
+    for (var d0 = 0u; d0 < $(KT/FK)u; d0 += $(DEEP)u) {
+#for d in 0..DEEP
+#for i in 0..TM/SM/FM
+      let left_$(d)_$(i) = subgroupMatrixLoad<subgroup_matrix_left<f16, $(FK), $(FM)>, row_major>(&a_tile, (d0 + $(d)u) * $(FK)u + (si + $(i*FM)u) * $(KT+8)u, $(KT+8)u);
+#end
+#for j in 0..TN/SN/FN
+#if FORM_NT
+      let right_$(d)_$(j) = subgroupMatrixLoad<subgroup_matrix_right<f16, $(FN), $(FK)>, col_major>(&b_tile, (d0 + $(d)u) * $(FK)u + (sj + $(j*FN)u) * $(KT+8)u, $(KT+8)u);
 #else
-#let H = 0
-#include "units_step.wgsl"
+      let right_$(d)_$(j) = subgroupMatrixLoad<subgroup_matrix_right<f16, $(FN), $(FK)>, row_major>(&b_tile, (d0 + $(d)u) * $(FK*(TN+8))u + sj + $(j*FN)u, $(TN+8)u);
 #endif
+#for i in 0..TM/SM/FM
+      acc_$(i)_$(j) = subgroupMatrixMultiplyAccumulate(left_$(d)_$(i), right_$(d)_$(j), acc_$(i)_$(j));
+#end
+#end
+#end
+    }
     workgroupBarrier();
   }
-#endif
