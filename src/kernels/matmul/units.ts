@@ -27,30 +27,18 @@ interface Activations {
   scale: number
 }
 
-/** What a kernel multiplies: values a row, and `staged` where it lies in a buffer to be released. */
-interface Operand {
-  x: Binding
-  stride: number
-  staged?: GpuBuffer
-}
-
-/** Rows that workgroups make f16 of as they read them. */
-const fewRows = 32
-
 /**
- * Activations as the units take them: in f16, made once for all of a product's workgroups, which would each have to convert what they read. It reads and writes 6 bytes a
- * value, and a workgroup that multiplies 128 x 128 outputs keeps the registers that four bytes a value would take. Few rows, of a decode step, are so little that a
- * dispatch of their own takes longer: they stay as they are.
- * @param KT of the kernel that reads them: rows in f16 end with zeros up to a multiple of it
+ * Activations in f16, to be released: rows of `stride` values each. Once for all of a product's workgroups, which would each have to convert what they read: it reads
+ * and writes 6 bytes a value, and a workgroup that multiplies 128 x 128 outputs keeps the registers that four bytes a value would take.
+ * @param KT of the kernel that reads them: rows end with zeros up to a multiple of it
  */
-export function operandOf(gpu: Gpu, activations: Activations, rows: Count, KT: number, forward: boolean): Operand {
+export function staged(gpu: Gpu, activations: Activations, rows: Count, KT: number): { x: GpuBuffer; stride: number } {
   const { data, depth, stride, column, scale } = activations
-  if (forward && capacityOf(rows) <= fewRows) return { x: data, stride }
   const words = (Math.ceil(depth / KT) * KT) / 8
-  const staged = gpu.pool.acquire(capacityOf(rows) * words * 16, 'activations in f16')
+  const x = gpu.pool.acquire(capacityOf(rows) * words * 16, 'activations in f16')
   const params = { count: times(rows, words), words, depth, x_stride: stride, x_column: column, scale }
-  dispatchFlat(gpu, paths.stage, {}, [data, staged], params, times(rows, words))
-  return { x: staged, stride: words * 8, staged }
+  dispatchFlat(gpu, paths.stage, {}, [data, x], params, times(rows, words))
+  return { x, stride: words * 8 }
 }
 
 /** Whether a product with this weight runs here: `stride` is of the activations that are multiplied, `column` where they start. */
@@ -96,10 +84,9 @@ function run(
   parts = 1,
 ): void {
   const shape = shapeFor(gpu, params.rows, params.columns)
-  const operand = operandOf(gpu, activations, params.rows, shape.KT, !!form.FORM_NT)
+  const { x, stride } = staged(gpu, activations, params.rows, shape.KT)
   const constants = {
     ...shape,
-    STAGED: Number(!!operand.staged),
     LORA: 0,
     BIAS: 0,
     RESIDUAL: 0,
@@ -108,16 +95,16 @@ function run(
     ...flags,
     ...form,
   }
-  const bindings = [operand.x, out, bufferOf(part.slice), ...extra]
+  const bindings = [x, out, bufferOf(part.slice), ...extra]
   const groups: [Count, Count, number] = [groupsOf(params.columns, shape.TN), groupsOf(params.rows, shape.TM), parts]
   const b = { b_stride: weight.columns, b_row: part.row - part.slice.row }
   gpu.dispatch(
     gpu.kernel(paths.units, constants),
     bindings,
-    { ...params, rank, alpha, a_stride: operand.stride, out_scale: 1 / activations.scale, ...b },
+    { ...params, rank, alpha, a_stride: stride, out_scale: 1 / activations.scale, ...b },
     groups,
   )
-  operand.staged?.release()
+  x.release()
 }
 
 /** What a workgroup and its subgroups (`down` and `across`) own, and how much of the depth it stages at once. */
@@ -154,7 +141,7 @@ const fewColumns = 16_384
 
 /** Small tiles for few rows; else the tuned one, or the largest smaller one that the adapter's workgroup memory holds. */
 function tileFor(gpu: Gpu, rows: number, columns: number, paired = false): UnitTile {
-  if (rows <= fewRows) {
+  if (rows <= 32) {
     const tile = arranged(gpu, tilesOf(gpu).fewUnits, paired)
     return columns <= fewColumns && holds(gpu, tile) ? tile : arranged(gpu, { rows: 32, columns: 64 })
   }

@@ -1,17 +1,13 @@
 // Matmul on matrix units, f16 x f16 -> f32, for GPUs that have them (`chromium-experimental-subgroup-matrix`), forward and backward to the input:
 //   FORM_NT: y[m,n] = sum_k x[m,k] W[n,k]     else (NN): dx[m,k] = sum_n dy[m,n] W[n,k]
 // times alpha. LORA goes on summing over the rank in float32 (NT: xa, B; NN: dxa, A), BIAS and RESIDUAL are added after alpha, ACCUMULATE adds to what is there.
-// STAGED, `a` is x or dy as units_stage.wgsl leaves it: in f16, times a power of two that out_scale takes out again, eight values a vec4u, rows a multiple of KT apart with zeros
-// behind the depth; else it is x in float32. `b` is W in bf16, which becomes f16 here, eight values a vec4u. Rows of both are multiples of 8.
+// `a` is x or dy as units_stage.wgsl leaves it: in f16, times a power of two that out_scale takes out again, rows a multiple of KT apart with zeros behind the depth; `b` is W in
+// bf16, which becomes f16 here. Both are eight values a vec4u, and W's rows too are multiples of 8.
 // A workgroup of SM x SN subgroups owns TM x TN outputs; both operands pass through workgroup memory as f16, KT deep (units_turns.wgsl); a subgroup multiplies
 // fragments of FM x FN x FK. TN_PART: a workgroup takes that many steps of the depth (a multiple of KT), and what it gets is a matrix of its own: out is (parts, rows,
 // columns). Order of the sum: fragments of FK along the depth, one after another, for every tile and number of rows; within one, the unit's own.
 struct Params { rows: u32, columns: u32, depth: u32, rank: u32, a_stride: u32, b_stride: u32, b_row: u32, out_stride: u32, out_column: u32, first_row: u32, alpha: f32, out_scale: f32 }
-#if STAGED
 @group(0) @binding(0) var<storage, read> a: array<vec4u>;
-#else
-@group(0) @binding(0) var<storage, read> a: array<vec4f>;
-#endif
 @group(0) @binding(1) var<storage, read_write> out: array<f32>;
 @group(0) @binding(2) var<storage, read> b: array<vec4u>;
 #if LORA

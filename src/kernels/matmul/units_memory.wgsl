@@ -12,7 +12,7 @@ var<workgroup> scratch: array<f32, $(SM*SN*FM*FN)>;
 
 // Row and first step of vector e where rows run along the depth.
 fn place_of_vector(e: u32) -> vec2u { return vec2u(e / $(KT/8)u, e % $(KT/8)u * 8u); }
-// Where the row of vector e begins in `a`, and from there the vector of the turn that begins with step t0; behind the last turn any.
+// Where the row of vector e begins in `a`, and from there the vector of the turn that begins with step t0; behind the last turn any. Behind the depth `a` has zeros.
 fn a_from(i0: u32, e: u32) -> u32 { return a_row(i0 + place_of_vector(e).x); }
 fn a_place(t0: u32, e: u32) -> u32 { return min((t0 + place_of_vector(e).y) / 8u, a_vectors() - 1u); }
 // Likewise in W, where anything may stand behind the depth.
@@ -30,25 +30,8 @@ fn b_place(t0: u32, e: u32) -> u32 {
   return b_step(min(t0 + e / $(TN/8)u, b_depth() - 1u));
 #endif
 }
-// Eight values of `a`, as they are asked for and as the units take them.
-#if STAGED
-alias Eight = vec4u;
-fn a_take(at: u32) -> Eight { return a[at]; }
-fn a_words(t: u32, eight: Eight) -> vec4u { return eight; }
-#else
-#include "narrow.wgsl"
-struct Eight { low: vec4f, high: vec4f }
-fn a_take(at: u32) -> Eight { return Eight(a[2u * at], a[2u * at + 1u]); }
-fn a_words(t: u32, eight: Eight) -> vec4u {
-  if (t >= b_depth()) { return vec4u(); }
-  let low = narrow(eight.low);
-  let high = narrow(eight.high);
-  return vec4u(bitcast<u32>(low.xy), bitcast<u32>(low.zw), bitcast<u32>(high.xy), bitcast<u32>(high.zw));
-}
-#endif
-fn a_store(t0: u32, e: u32, eight: Eight) {
+fn a_store(e: u32, bits: vec4u) {
   let place = place_of_vector(e);
-  let bits = a_words(t0 + place.y, eight);
   let at = place.x * $(KT+8)u + place.y;
   let late = e / 8u % 2u;
   let words = select(bits, bits.zwxy, late == 1u);

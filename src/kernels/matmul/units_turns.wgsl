@@ -11,7 +11,7 @@
 #end
 #for s in 0..A_AHEAD
   let a_from$(s) = a_from(i0, id + $(s*THREADS)u);
-  var a$(s) = a_take(a_from$(s) + a_place(begin, id + $(s*THREADS)u));
+  var a$(s) = a[a_from$(s) + a_place(begin, id + $(s*THREADS)u)];
 #end
 #for s in 0..B_AHEAD
   let b_from$(s) = b_from(j0, id + $(s*THREADS)u);
@@ -19,10 +19,10 @@
 #end
   for (var t0 = begin; t0 < end; t0 += $(KT)u) {
 #for s in 0..A_AHEAD
-    a_store(t0, id + $(s*THREADS)u, a$(s));
+    a_store(id + $(s*THREADS)u, a$(s));
 #end
 #if A_MORE
-    for (var e = id + $(A_AHEAD*THREADS)u; e < $(TM*KT/8)u; e += $(THREADS)u) { a_store(t0, e, a_take(a_from(i0, e) + a_place(t0, e))); }
+    for (var e = id + $(A_AHEAD*THREADS)u; e < $(TM*KT/8)u; e += $(THREADS)u) { a_store(e, a[a_from(i0, e) + a_place(t0, e)]); }
 #endif
 #for s in 0..B_AHEAD
     b_store(id + $(s*THREADS)u, b$(s));
@@ -32,7 +32,7 @@
 #endif
     workgroupBarrier();
 #for s in 0..A_AHEAD
-    a$(s) = a_take(a_from$(s) + a_place(t0 + $(KT)u, id + $(s*THREADS)u));
+    a$(s) = a[a_from$(s) + a_place(t0 + $(KT)u, id + $(s*THREADS)u)];
 #end
 #for s in 0..B_AHEAD
     b$(s) = b[b_from$(s) + b_place(t0 + $(KT)u, id + $(s*THREADS)u)];
