@@ -115,9 +115,6 @@ export function encode(
   const { uniforms, timer } = how
   const offsets = uniforms?.fill(commands)
   let pass: GPUComputePassEncoder | undefined
-  // What the pass has already: setting it is most of a microsecond.
-  let pipeline: GPUComputePipeline | undefined
-  let group: GPUBindGroup | undefined
   let uniform = 0
   let unsent = 0
   for (const c of commands) {
@@ -130,16 +127,12 @@ export function encode(
       else encoder.copyBufferToBuffer(c.source, c.sourceOffset, c.target, c.targetOffset, c.bytes)
       continue
     }
-    if (!pass) {
-      pass = encoder.beginComputePass(timer ? { timestampWrites: timer.next(encoder) } : undefined)
-      pipeline = undefined
-      group = undefined
-    }
+    pass ??= encoder.beginComputePass(timer ? { timestampWrites: timer.next(encoder) } : undefined)
     timer?.add(c)
     unsent += Number(!c.kernel.sent)
     c.kernel.sent = true
-    if (pipeline !== c.kernel.pipeline) pass.setPipeline((pipeline = c.kernel.pipeline))
-    if (group !== c.group) pass.setBindGroup(0, (group = c.group))
+    pass.setPipeline(c.kernel.pipeline)
+    pass.setBindGroup(0, c.group)
     if (c.params) {
       if (!offsets) pass.setImmediates(0, c.params)
       else {

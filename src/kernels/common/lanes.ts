@@ -38,6 +38,9 @@ export function apartOf(gpu: Gpu, columns: number): { SPLIT: number; APART: numb
   return { SPLIT: 0, APART: 1 }
 }
 
+/** Whether a GPU's subgroups have the lanes that most have: those of narrow ones (and of software drivers) would have to hold, and their compilers to write out, many times as much. */
+export const hasWideSubgroups = (gpu: Gpu): boolean => gpu.facts.subgroupSize >= 32
+
 /** Invocations that a large GPU has at a time. */
 export const fullGpu = 2 ** 18
 

@@ -11,13 +11,7 @@
   var sum$(r)_$(c) = 0.0;
 #end
 #end
-  // The step where LoRA's turns begin, and where all ends.
-  let low_begin = begin + (end - begin + $(KT-1)u) / $(KT)u * $(KT)u;
-#if LORA
-  let last = low_begin + low_depth();
-#else
-  let last = low_begin;
-#endif
+#include "depth_ends.wgsl"
   // A thread's vectors of a turn are of the same steps. Behind the last step x is zero, and W what lies in its place.
   let own_step = id % $(KT/4)u;
   let last_step = end / 4u - 1u;
@@ -29,8 +23,6 @@
   let b_from$(s) = b_begin(j0 + (id + $(s*THREADS)u) / $(KT/4)u);
 #end
 #endif
-  var inside = true;
-  var step = 0u;
   var gain = vec4f();
 #for s in 0..A_ROUNDS
   var a$(s) = vec4u();
@@ -38,18 +30,19 @@
 #for s in 0..B_ROUNDS
   var b$(s) = Loaded();
 #end
-#let FIRST = 1
+  let next = begin;
 #include "few_loads.wgsl"
   // What the next turn needs is asked for before a turn's multiplications, which hide its way, and stays in variables until the turn begins: a driver may put a load
   // whose value has one use beside that use, behind them.
   for (var t0 = begin; t0 < last; t0 += $(KT)u) {
     var quads = whole_quads(end - min(t0, end));
     if (t0 < low_begin) {
+      let step = t0 / 4u + own_step;
 #for s in 0..A_ROUNDS
-      a_tile[(id + $(s*THREADS)u) / $(KT/4)u * $(KT/4+1)u + own_step] = select(vec4f(), a_wide(a$(s), (id + $(s*THREADS)u) / $(KT/4)u, gain), inside);
+      a_tile[(id + $(s*THREADS)u) / $(KT/4)u * $(KT/4+1)u + own_step] = select(vec4f(), a_wide(a$(s), (id + $(s*THREADS)u) / $(KT/4)u, gain), step <= last_step);
 #end
 #for s in 0..B_ROUNDS
-      b_tile[(id + $(s*THREADS)u) / $(KT/4)u * $(KT/4+1)u + own_step] = b_wide(b$(s), 4u * step);
+      b_tile[(id + $(s*THREADS)u) / $(KT/4)u * $(KT/4+1)u + own_step] = b_wide(b$(s), 4u * min(step, last_step));
 #end
     }
 #if LORA
@@ -68,7 +61,7 @@
     }
 #endif
     workgroupBarrier();
-#let FIRST = 0
+    let next = t0 + $(KT)u;
 #include "few_loads.wgsl"
     for (var y = 0u; y < quads; y += $(VECTORS)u) {
 #for u in 0..VECTORS

@@ -21,17 +21,17 @@ alias Bf16 = vec2u;
 alias Value = f32;
 alias Bf16 = u32;
 #endif
-@group(0) @binding(0) var<storage, read> x: array<Value>;
+@group(0) @binding(0) var<storage, read> a: array<Value>;
 #if W_BLOCKS
-@group(0) @binding(1) var<storage, read> w: array<u32>;
+@group(0) @binding(1) var<storage, read> b: array<u32>;
 #for s in 1..W_BLOCKS
 @group(0) @binding($(12+s)) var<storage, read> w_$(s): array<u32>;
 #end
 #else
 #if W_BF16
-@group(0) @binding(1) var<storage, read> w: array<Bf16>;
+@group(0) @binding(1) var<storage, read> b: array<Bf16>;
 #else
-@group(0) @binding(1) var<storage, read> w: array<Value>;
+@group(0) @binding(1) var<storage, read> b: array<Value>;
 #endif
 #endif
 #include "group_members.wgsl"
@@ -43,13 +43,13 @@ alias Bf16 = u32;
 #if NORM
 @group(0) @binding(10) var<storage, read> gain: array<Value>;
 #if VEC
-fn x_value(index: u32) -> f32 { return x[index / 4u][index % 4u]; }
+fn x_value(index: u32) -> f32 { return a[index / 4u][index % 4u]; }
 fn gain_quad(t: u32) -> vec4f {
   if (t >= p.k) { return vec4f(); }
   return gain[t / 4u];
 }
 #else
-fn x_value(index: u32) -> f32 { return x[index]; }
+fn x_value(index: u32) -> f32 { return a[index]; }
 #endif
 #include "norm_rows.wgsl"
 #endif
@@ -67,32 +67,24 @@ fn w_at(s: u32, n: u32) -> u32 { return (pick(s, 0u, p.n_0, p.n_0 + p.n_1) + n) 
 #if FEW
 // As in tile.wgsl.
 fn a_begin(i: u32) -> u32 { return min(i, p.rows - 1u) * p.k / 4u; }
-fn a_take(at: u32) -> vec4u { return bitcast<vec4u>(x[at]); }
 #if !W_BLOCKS
 fn b_begin(j: u32) -> u32 {
   let column = column_of(own.y, j);
   return w_at(own.x + column.x, min(column.y, own.z - 1u)) / 4u;
-}
-fn b_take(at: u32) -> vec4u {
-#if W_BF16
-  return vec4u(w[at], 0u, 0u);
-#else
-  return bitcast<vec4u>(w[at]);
-#endif
 }
 #endif
 #endif
 #if VEC
 fn a_quad(i: u32, t: u32) -> vec4u {
   if (i >= p.rows || t >= p.k) { return vec4u(); }
-  return bitcast<vec4u>(x[(i * p.k + t) / 4u]);
+  return a_take((i * p.k + t) / 4u);
 }
 #if W_BLOCKS
 fn word_of(which: u32, at: u32) -> u32 {
 #for s in 1..W_BLOCKS
   if (which == $(s)u) { return w_$(s)[at]; }
 #end
-  return w[at];
+  return b[at];
 }
 fn b_quad(j: u32, t: u32) -> Words {
   let column = column_of(own.y, j);
@@ -105,32 +97,23 @@ fn b_quad(j: u32, t: u32) -> vec4u {
   let column = column_of(own.y, j);
   if (column.y >= own.z || t >= p.k) { return vec4u(); }
   let at = (w_at(own.x + column.x, column.y) + t) / 4u;
-#if W_BF16
-  return vec4u(w[at], 0u, 0u);
-#else
-  return bitcast<vec4u>(w[at]);
-#endif
+  return b_take(at);
 }
 #endif
 #else
 fn a_value(i: u32, t: u32) -> f32 {
   if (i >= p.rows || t >= p.k) { return 0.0; }
 #if NORM
-  return x[i * p.k + t] * row_scale[i % $(TM)u] * gain[t];
+  return a[i * p.k + t] * row_scale[i % $(TM)u] * gain[t];
 #else
-  return x[i * p.k + t];
+  return a[i * p.k + t];
 #endif
 }
 fn b_value(j: u32, t: u32) -> f32 {
   let column = column_of(own.y, j);
   if (column.y >= own.z || t >= p.k) { return 0.0; }
   let at = w_at(own.x + column.x, column.y) + t;
-#if W_BF16
-  let pair = w[at / 2u];
-  return bitcast<f32>(select(pair << 16u, pair & 0xffff0000u, (at & 1u) == 1u));
-#else
-  return w[at];
-#endif
+  return b_take(at);
 }
 #endif
 #if LORA

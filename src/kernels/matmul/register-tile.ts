@@ -5,6 +5,7 @@
 import type { Gpu } from '../../gpu/gpu.ts'
 import { capacityOf, type Count } from '../../gpu/size.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
+import { hasWideSubgroups } from '../common/lanes.ts'
 import { takesAlways, tileCandidates, tilesOf, type Tile } from './tiles.ts'
 
 interface RegisterTile extends Tile {
@@ -80,8 +81,7 @@ export function tileConstants(gpu: Gpu, tile: Tile): Constants {
   if (vectors) {
     // At the end a thread has four columns.
     const shape = { TM: rows, TN: columns, RM: Math.max(1, (RM * RN) / 4), RN: 4, RR: RM, RC: RN, FEW, KT, THREADS }
-    // What is written out: little for narrow subgroups, which software drivers have, and take long to compile.
-    const VECTORS = gpu.facts.subgroupSize >= 32 ? vectors : Math.min(2, vectors)
+    const VECTORS = hasWideSubgroups(gpu) ? vectors : Math.min(2, vectors)
     return { ...shape, VECTORS, A_ROUNDS: (rows * KT) / 4 / THREADS, B_ROUNDS: (columns * KT) / 4 / THREADS }
   }
   const shape = { TM: rows, TN: columns, RM, RN, FEW, KT, THREADS }

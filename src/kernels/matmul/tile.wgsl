@@ -40,18 +40,10 @@ alias Bf16 = u32;
 #include "tile_memory.wgsl"
 
 #if FEW
-// Where row i of a begins, and row j of b; the last one for those behind it, whose sums nobody takes. What lies there, as a_quad and b_quad give it.
+// Where row i of a begins, and row j of b; the last one for those behind it, whose sums nobody takes.
 fn a_begin(i: u32) -> u32 { return (min(i, p.rows - 1u) * p.a_stride + p.a_column) / 4u; }
-fn a_take(at: u32) -> vec4u { return bitcast<vec4u>(a[at]); }
 #if !W_BLOCKS
 fn b_begin(j: u32) -> u32 { return (p.b_row + min(j, p.columns - 1u)) * p.b_stride / 4u; }
-fn b_take(at: u32) -> vec4u {
-#if W_BF16
-  return vec4u(b[at], 0u, 0u);
-#else
-  return bitcast<vec4u>(b[at]);
-#endif
-}
 #endif
 #endif
 #if VEC
@@ -59,9 +51,9 @@ fn b_take(at: u32) -> vec4u {
 fn a_quad(i: u32, t: u32) -> vec4u {
   if (i >= p.rows || t >= p.depth) { return vec4u(); }
 #if FORM_TN
-  return bitcast<vec4u>(a[(t * p.a_stride + p.a_column + i) / 4u]);
+  return a_take((t * p.a_stride + p.a_column + i) / 4u);
 #else
-  return bitcast<vec4u>(a[(i * p.a_stride + p.a_column + t) / 4u]);
+  return a_take((i * p.a_stride + p.a_column + t) / 4u);
 #endif
 }
 // Likewise of b's row j, but for NT of its rows j .. j+3, as they are stored.
@@ -83,11 +75,7 @@ fn b_quad(j: u32, t: u32) -> vec4u {
 #else
   let at = ((p.b_row + t) * p.b_stride + j) / 4u;
 #endif
-#if W_BF16
-  return vec4u(b[at], 0u, 0u);
-#else
-  return bitcast<vec4u>(b[at]);
-#endif
+  return b_take(at);
 }
 #endif
 #else
@@ -106,12 +94,7 @@ fn b_value(j: u32, t: u32) -> f32 {
 #else
   let at = (p.b_row + t) * p.b_stride + j;
 #endif
-#if W_BF16
-  let pair = b[at / 2u];
-  return bitcast<f32>(select(pair << 16u, pair & 0xffff0000u, (at & 1u) == 1u));
-#else
-  return b[at];
-#endif
+  return b_take(at);
 }
 #endif
 #if LORA

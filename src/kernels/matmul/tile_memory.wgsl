@@ -23,6 +23,30 @@ alias Loaded = Words;
 #else
 alias Loaded = vec4u;
 #endif
+// What lies at a place of an operand, of W a value widened; VEC: four of them, as they are in memory.
+#if VEC
+fn a_take(at: u32) -> vec4u { return bitcast<vec4u>(a[at]); }
+#endif
+#if !W_BLOCKS
+#if VEC
+fn b_take(at: u32) -> vec4u {
+#if W_BF16
+  return vec4u(b[at], 0u, 0u);
+#else
+  return bitcast<vec4u>(b[at]);
+#endif
+}
+#else
+fn b_take(at: u32) -> f32 {
+#if W_BF16
+  let pair = b[at / 2u];
+  return bitcast<f32>(select(pair << 16u, pair & 0xffff0000u, (at & 1u) == 1u));
+#else
+  return b[at];
+#endif
+}
+#endif
+#endif
 #if VEC
 // What RMSNorm multiplies steps t .. t+3 with, besides a row's scale.
 fn gain_of(t: u32) -> vec4f {

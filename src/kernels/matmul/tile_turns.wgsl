@@ -12,13 +12,7 @@
   var acc$(r)_$(v) = vec4f();
 #end
 #end
-  // The step where LoRA's turns begin, and where all ends.
-  let low_begin = begin + (end - begin + $(KT-1)u) / $(KT)u * $(KT)u;
-#if LORA
-  let last = low_begin + low_depth();
-#else
-  let last = low_begin;
-#endif
+#include "depth_ends.wgsl"
   for (var t0 = begin; ; t0 += $(KT)u) {
 #if VEC
 #for s in 0..A_ROUNDS

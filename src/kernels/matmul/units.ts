@@ -7,7 +7,7 @@ import { fileURLToPath } from 'node:url'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, groupsOf, times, type Count } from '../../gpu/size.ts'
-import { dispatchFlat } from '../common/lanes.ts'
+import { dispatchFlat, hasWideSubgroups } from '../common/lanes.ts'
 import { KT, matrixUnitOf } from '../common/matrix-units.ts'
 import type { Weight } from '../common/weight.ts'
 import { bufferOf, type Extras, type Part } from './part.ts'
@@ -85,16 +85,7 @@ function run(
 ): void {
   const shape = shapeFor(gpu, params.rows, params.columns)
   const { x, stride } = staged(gpu, activations, params.rows, shape.KT)
-  const constants = {
-    ...shape,
-    LORA: 0,
-    BIAS: 0,
-    RESIDUAL: 0,
-    ACCUMULATE: 0,
-    TN_PART: 0,
-    ...flags,
-    ...form,
-  }
+  const constants = { ...shape, LORA: 0, BIAS: 0, RESIDUAL: 0, ACCUMULATE: 0, TN_PART: 0, ...flags, ...form }
   const bindings = [x, out, bufferOf(part.slice), ...extra]
   const groups: [Count, Count, number] = [groupsOf(params.columns, shape.TN), groupsOf(params.rows, shape.TM), parts]
   const b = { b_stride: weight.columns, b_row: part.row - part.slice.row }
@@ -113,6 +104,7 @@ interface UnitTile extends Tile {
   across: number
   depth: number
 }
+
 /**
  * What a workgroup and its subgroups own, and the fragments that they multiply, as constants of the kernels.
  * @param columns of the product
@@ -125,18 +117,15 @@ export function shapeFor(gpu: Gpu, rows: Count, columns: number, paired = false)
   const LANES = gpu.facts.subgroupSize
   const THREADS = down * across * LANES
   const vectors = (side: number): number => (side * depth) / 8 / THREADS
-  const ahead = (side: number): number => Math.min(isWide(gpu) ? 16 : 2, Math.floor(vectors(side)))
+  const ahead = (side: number): number => Math.min(hasWideSubgroups(gpu) ? 16 : 2, Math.floor(vectors(side)))
   const [A_AHEAD, B_AHEAD] = [ahead(tile.rows), ahead(tile.columns)]
   const sizes = { TM: tile.rows, TN: tile.columns, SM: down, SN: across, LANES, KT: depth, FM: m, FN: n, FK: k, THREADS }
   const more = { A_MORE: Number(A_AHEAD < vectors(tile.rows)), B_MORE: Number(B_AHEAD < vectors(tile.columns)) }
   // What is written out: of a software driver's units, whose products are thousands of instructions, little.
-  return { ...sizes, A_AHEAD, B_AHEAD, ...more, DEEP: isWide(gpu) ? depth / k : 1 }
+  return { ...sizes, A_AHEAD, B_AHEAD, ...more, DEEP: hasWideSubgroups(gpu) ? depth / k : 1 }
 }
 
-/** Whether a GPU's subgroups have the lanes that most have: those of narrow ones (and of software drivers) would have to hold, and their compilers to write out, many times as much. */
-const isWide = (gpu: Gpu): boolean => gpu.facts.subgroupSize >= 32
-
-/** Few rows and not many columns: narrow workgroups, which go a long way between two barriers, as what they wait for is their loads. */
+/** Columns at most of which few rows take narrow workgroups, which go a long way between two barriers, as what they wait for is their loads. */
 const fewColumns = 16_384
 
 /** Small tiles for few rows; else the tuned one, or the largest smaller one that the adapter's workgroup memory holds. */
@@ -160,7 +149,7 @@ function arranged(gpu: Gpu, { rows, columns, depth = KT, subgroup }: Tile, paire
     return { rows, columns: Math.max(columns, n * (paired ? 2 : 1)), down: 32 / Math.max(16, m), across: 1, depth }
   }
   const side = rows * columns > 64 * 64 ? 64 : 32
-  const own = isWide(gpu) ? (subgroup ?? { rows: side, columns: side }) : { rows: 32, columns: 32 }
+  const own = hasWideSubgroups(gpu) ? (subgroup ?? { rows: side, columns: side }) : { rows: 32, columns: 32 }
   return { rows, columns, down: rows / own.rows, across: columns / own.columns, depth }
 }
 

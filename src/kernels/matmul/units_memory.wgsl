@@ -30,38 +30,41 @@ fn b_place(t0: u32, e: u32) -> u32 {
   return b_step(min(t0 + e / $(TN/8)u, b_depth() - 1u));
 #endif
 }
-fn a_store(e: u32, bits: vec4u) {
+// Where vector e lies in workgroup memory.
+fn a_at(e: u32) -> u32 {
   let place = place_of_vector(e);
-  let at = place.x * $(KT+8)u + place.y;
-  let late = e / 8u % 2u;
-  let words = select(bits, bits.zwxy, late == 1u);
-  // In this form a driver sees that four values are 8 bytes aligned, and stores them at once.
-  let half0 = at + late * 4u;
-  let half1 = at + (1u - late) * 4u;
+  return place.x * $(KT+8)u + place.y;
+}
+fn b_at(e: u32) -> u32 {
+#if FORM_NT
+  return a_at(e);
+#else
+  return e / $(TN/8)u * $(TN+8)u + e % $(TN/8)u * 8u;
+#endif
+}
+// Its words, and where the halves go that they are of, in the order in which they are stored: in this form a driver sees that four values are 8 bytes aligned, and stores them at once.
+fn late(e: u32) -> u32 { return e / 8u % 2u; }
+fn in_turn(bits: vec4u, e: u32) -> vec4u { return select(bits, bits.zwxy, late(e) == 1u); }
+fn halves(at: u32, e: u32) -> vec2u { return vec2u(at + late(e) * 4u, at + (1u - late(e)) * 4u); }
+fn a_store(e: u32, bits: vec4u) {
+  let half = halves(a_at(e), e);
+  let words = in_turn(bits, e);
 #for h in 0..2
 #for q in 0..2
   let pair$(h)_$(q) = bitcast<vec2<f16>>(words[$(2*h+q)]);
-  a_tile[half$(h) + $(2*q)u] = pair$(h)_$(q).x;
-  a_tile[half$(h) + $(2*q+1)u] = pair$(h)_$(q).y;
+  a_tile[half[$(h)] + $(2*q)u] = pair$(h)_$(q).x;
+  a_tile[half[$(h)] + $(2*q+1)u] = pair$(h)_$(q).y;
 #end
 #end
 }
 // W in f16: its range was looked at when it was loaded, so nothing is clamped; what training drives out of it becomes infinite, and does not go unseen.
 fn b_store(e: u32, bits: vec4u) {
-#if FORM_NT
-  let place = place_of_vector(e);
-  let at = place.x * $(KT+8)u + place.y;
-#else
-  let at = e / $(TN/8)u * $(TN+8)u + e % $(TN/8)u * 8u;
-#endif
-  let late = e / 8u % 2u;
-  let words = select(bits, bits.zwxy, late == 1u);
-  let half0 = at + late * 4u;
-  let half1 = at + (1u - late) * 4u;
+  let half = halves(b_at(e), e);
+  let words = in_turn(bits, e);
 #for h in 0..2
 #for q in 0..2
-  b_tile[half$(h) + $(2*q)u] = f16(bitcast<f32>(words[$(2*h+q)] << 16u));
-  b_tile[half$(h) + $(2*q+1)u] = f16(bitcast<f32>(words[$(2*h+q)] & 0xffff0000u));
+  b_tile[half[$(h)] + $(2*q)u] = f16(bitcast<f32>(words[$(2*h+q)] << 16u));
+  b_tile[half[$(h)] + $(2*q+1)u] = f16(bitcast<f32>(words[$(2*h+q)] & 0xffff0000u));
 #end
 #end
 }
