@@ -1,4 +1,5 @@
 import { availableParallelism } from 'node:os'
+import { join } from 'node:path'
 import { defineConfig } from 'vitest/config'
 
 // One GPU device a test file. Two files run at a time, in forked processes, because a process must be able to end although Dawn holds threads: a software
@@ -48,6 +49,8 @@ export default defineConfig({
         },
       },
     ],
+    // For the commands that tests start: what cli.js keeps in the user's cache.
+    env: { NODE_COMPILE_CACHE: join(import.meta.dirname, 'node_modules/.cache/node') },
     retry,
     pool: 'forks',
     fileParallelism: workers > 1,

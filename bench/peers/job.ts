@@ -2,6 +2,7 @@
 import { spawn } from 'node:child_process'
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { cacheFolder } from '../../src/common/cache.ts'
 
 /** What is measured in one process. */
 export type Work =
@@ -105,7 +106,9 @@ export async function runJob(command: string[], job: Job, folder: string, limitM
   const file = join(folder, 'job.json')
   writeFileSync(file, JSON.stringify(job))
   const [program, ...words] = command
-  const child = spawn(program, [...words, file], { stdio: ['ignore', 'pipe', 'pipe'], detached: true })
+  // As cli.js has it for our commands.
+  const env = { ...process.env, NODE_COMPILE_CACHE: process.env.NODE_COMPILE_CACHE ?? join(cacheFolder(), 'modules') }
+  const child = spawn(program, [...words, file], { stdio: ['ignore', 'pipe', 'pipe'], detached: true, env })
   let [out, errors] = ['', '']
   child.stdout.setEncoding('utf8').on('data', (text: string) => (out += text))
   child.stderr.setEncoding('utf8').on('data', (text: string) => (errors += text))

@@ -6,7 +6,8 @@ import { Progress } from '../../src/monitor/progress.ts'
 import groupMean from '../../src/orchestrator/advantages/group_mean.ts'
 import { Orchestrator } from '../../src/orchestrator/orchestrator.ts'
 import { loadLoss } from '../../src/trainer/losses/index.ts'
-import { LORA, sampling, trainerOf, type Bench } from './ours-shared.ts'
+import { LORA, sampling, type Bench } from './ours-shared.ts'
+import { trainerOf } from './ours-trainer.ts'
 import { median } from './table.ts'
 
 /** The share of e among the letters; TRL's side has the same. */

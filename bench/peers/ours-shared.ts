@@ -1,13 +1,9 @@
-/** What our jobs share: settings, time, and a trainer of cross-entropy. */
-import { tmpdir } from 'node:os'
+/** What our jobs share: settings and time. */
 import { plainSampling } from '../../src/bench/data.ts'
 import type { SamplingParams } from '../../src/common/types.ts'
 import type { Gpu } from '../../src/gpu/gpu.ts'
-import type { Decoder } from '../../src/model/decoder.ts'
 import type { ModelFiles } from '../../src/model/open.ts'
 import { LINEAR_MODULES } from '../../src/model/shapes.ts'
-import { negativeLogLikelihood, type Loss } from '../../src/trainer/losses/index.ts'
-import { Trainer } from '../../src/trainer/trainer.ts'
 import type { Job, Result } from './job.ts'
 import { median } from './table.ts'
 
@@ -41,25 +37,3 @@ export async function secondsOf(run: () => Promise<unknown>, repeats: number, wa
   }
   return median(times)
 }
-
-/** AdamW at 1e-4, as the peers' steps. */
-export function trainerOf(
-  decoder: Decoder,
-  loss: Loss,
-  options: { microBatchTokens: number; checkpointing: boolean; maxGradNorm: number },
-): Trainer {
-  return new Trainer(decoder, {
-    loss,
-    temperature: 1,
-    microBatchTokens: options.microBatchTokens,
-    checkpointing: options.checkpointing,
-    optimizer: { beta1: 0.9, beta2: 0.999, eps: 1e-8, weightDecay: 0, maxGradNorm: options.maxGradNorm },
-    schedule: { type: 'constant', learningRate: 1e-4, warmupSteps: 0, maxSteps: 1000 },
-    seed: 0,
-    runFolder: tmpdir(),
-  })
-}
-
-/** A trainer of cross-entropy whose gradients are not clipped. */
-export const supervisedTrainer = (decoder: Decoder, microBatchTokens: number, checkpointing: boolean): Trainer =>
-  trainerOf(decoder, negativeLogLikelihood, { microBatchTokens, checkpointing, maxGradNorm: 1e9 })

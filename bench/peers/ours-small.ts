@@ -7,7 +7,8 @@ import { loadDecoder, type ModelTensors } from '../../src/model/decoder-load.ts'
 import { madeTensors } from '../../src/model/shapes.ts'
 import type { ModelConfig } from '../../src/model/types.ts'
 import { MATMUL, SMALL } from './cases.ts'
-import { secondsOf, supervisedTrainer, type Bench } from './ours-shared.ts'
+import { secondsOf, type Bench } from './ours-shared.ts'
+import { supervisedTrainer } from './ours-trainer.ts'
 
 /** Products recorded before one wait, so that the wait is a small part of the time. */
 const CALLS = 8

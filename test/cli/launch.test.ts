@@ -3,7 +3,17 @@
  * system Node is one); the cases that need none run everywhere.
  */
 import { spawn, spawnSync, type ChildProcess } from 'node:child_process'
-import { cpSync, existsSync, mkdirSync, mkdtempSync, realpathSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import {
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  realpathSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import { delimiter, dirname, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -147,6 +157,34 @@ describe('the right Node', () => {
     const run = await start(process.execPath, [join(checkout(), 'cli.js'), 'count', '400'])
     expect(run.pid).toBe(run.process.pid)
     expect(await run.ended).toEqual([7, null])
+  })
+
+  it("keeps what Node made of our modules in the user's cache, and says nothing where it cannot", () => {
+    const made = checkout()
+    const home = mkdtempSync(join(tmpdir(), 'dawn-rl-launch-'))
+    folders.push(home)
+    const main = `file://${join(made, 'src/cli/main.ts')}`
+    const run = (cache: string) => {
+      const { NODE_COMPILE_CACHE: _, ...env } = process.env
+      return spawnSync(process.execPath, [join(made, 'cli.js'), 'exit', '5'], {
+        encoding: 'utf8',
+        env: { ...env, XDG_CACHE_HOME: cache, NODE_DEBUG_NATIVE: 'COMPILE_CACHE' },
+      })
+    }
+    // Node's own words on what it looked up: JavaScript without types that it need not make again.
+    const known = `retrieving transpile cache for StrippedTypeScript ${main}...success`
+    const first = run(home)
+    expect(first.status).toBe(5)
+    expect(first.stderr).not.toContain(known)
+    expect(readdirSync(join(home, 'dawn-rl/modules'))).toHaveLength(1)
+    expect(run(home).stderr).toContain(known)
+
+    writeFileSync(join(home, 'file'), '')
+    const without = spawnSync(process.execPath, [join(made, 'cli.js'), 'exit', '5'], {
+      encoding: 'utf8',
+      env: { ...process.env, NODE_COMPILE_CACHE: '', XDG_CACHE_HOME: join(home, 'file') },
+    })
+    expect(without).toMatchObject({ status: 5, stderr: '' })
   })
 
   it('says in one sentence that the packages are missing', () => {
