@@ -201,7 +201,7 @@ async function checkDown(rows: number, k: number, c: { own: number; width: numbe
   const compare = async (stacked: Parameters<typeof stackedDown>[6] | undefined) => {
     const xa = bench.out(count * downStride(rows, rank))
     gpu.write(xa, new Float32Array(count * downStride(rows, rank)))
-    groupDown(gpu, x, rows, { k, rank, parts }, xa, stacked)
+    groupDown(gpu, x, rows, { k, rank, parts }, xa, { stacked })
     const got = await bench.down(xa, count * downStride(rows, rank))
     const outs = parts.map(({ a, scale }) => ({ a, scale, out: bench.out(rows * rank) }))
     if (stacked) stackedDown(gpu, x, rows, k, rank, outs, stacked)

@@ -1,7 +1,9 @@
 import { describe, expect, test } from 'vitest'
+import { thinForward } from '../../src/kernels/lora/thin.ts'
 import { linear, linearBackwardInput } from '../../src/kernels/matmul/matmul.ts'
 import { defaultTiles, setTiles, tileCandidates, tilesOf, tileText } from '../../src/kernels/matmul/tiles.ts'
 import { tuneMatmul, type TuneRow } from '../../src/kernels/matmul/tune.ts'
+import { takesHalf } from '../../src/kernels/matmul/units.ts'
 import { checkF16Range, useMatrixUnits } from '../../src/kernels/common/matrix-units.ts'
 import { bounds, compare, openBench, sameBits } from './harness.ts'
 import { product, type Case } from './matmul-cases.ts'
@@ -38,6 +40,27 @@ const cases: (Case & { accumulate?: boolean })[] = [
 ]
 
 describe(`matrix units${none}`, () => {
+  test.skipIf(none)('activations that another kernel has left in f16 give the bits of those that are staged', async () => {
+    for (const rows of [5, 70]) {
+      await withUnits(`left in f16, ${rows} rows`, async () => {
+        const [n, k, rank] = [40, 512, 8]
+        const { weight } = bench.weight(n, k, true)
+        expect([takesHalf(gpu, weight), takesHalf(gpu, bench.weight(n, k - 8, true).weight)]).toEqual([true, false])
+        const [x, bank, b] = [rows * k, rank * k, n * rank].map((count) => bench.up(bench.normals(count)))
+        const [xa, half] = [bench.out(rows * rank), bench.out((rows * k) / 2)]
+        thinForward(gpu, x, rows, { k, rank, parts: [{ at: 0, scale: 1 }] }, bank, { xa }, { half })
+        const lora = { x: xa, matrix: b, rank }
+        const [y, staged] = [bench.out(rows * n), bench.out(rows * n)]
+        const before = gpu.dispatches
+        linear(gpu, x, rows, weight, y, { lora, half })
+        expect(gpu.dispatches - before).toBe(1)
+        linear(gpu, x, rows, weight, staged, { lora })
+        expect(gpu.dispatches - before).toBe(3)
+        sameBits(`${rows}`, await bench.down(y, rows * n), await bench.down(staged, rows * n))
+      })
+    }
+  })
+
   test.skipIf(none)('forward: the product of rounded operands, and near that of float32', async () => {
     for (const c of cases) {
       await withUnits(`units nt ${JSON.stringify(c)}`, async () => {

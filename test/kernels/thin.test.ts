@@ -1,6 +1,7 @@
 /** LoRA's thin products on GPUs: against float64, and a row's bits whatever it runs with, on whatever lanes its sums are added up. */
 import { describe, expect, test } from 'vitest'
 import type { GpuFacts } from '../../src/gpu/adapter.ts'
+import type { GpuBuffer } from '../../src/gpu/pool.ts'
 import { weightView, type Weight } from '../../src/kernels/common/weight.ts'
 import {
   takesThinBack,
@@ -8,9 +9,11 @@ import {
   thinBack,
   thinConstants,
   thinForward,
+  type ThinForward,
   type ThinTile,
 } from '../../src/kernels/lora/thin.ts'
 import { linear, linearBackwardInput } from '../../src/kernels/matmul/matmul.ts'
+import { rmsNorm } from '../../src/kernels/norm/norm.ts'
 import { withFacts } from '../facts.ts'
 import { bounds, compare, isRun, modes, openBench, sameBits } from './harness.ts'
 import { product } from './matmul-cases.ts'
@@ -99,13 +102,61 @@ test.runIf(bench.cpu && isRun(modes[1]))(
           await withFacts(gpu, { software: false, ...facts }, async () => {
             const out = bench.out(rows * rank)
             const shape = { k: depth, rank, parts: [{ at: 0, scale: 1 }] }
-            if (kind === 'forward') thinForward(gpu, x, rows, shape, w, { xa: out }, undefined, tile)
+            if (kind === 'forward') thinForward(gpu, x, rows, shape, w, { xa: out }, { tile })
             else thinBack(gpu, x, rows, { n: depth, rank, alpha: 1 }, w, out, tile)
             results.push(await bench.down(out, rows * rank))
           })
         }
         for (const facts of [{}, { subgroupSize: 0 }]) for (const tile of [undefined, ...tiles]) await run(facts, tile)
         for (const [i, result] of results.entries()) sameBits(`${kind}, ${i}`, result, results[0])
+      })
+    }
+  },
+)
+
+test.runIf(bench.cpu && isRun(modes[1]))(
+  'x is normalised on the way, and left in f16, with the bits of kernels of their own',
+  async () => {
+    const [rank, rows, eps] = [8, 5, 1e-5]
+    // Whole turns, and some that are not; more rows than one a workgroup.
+    const kinds: { depth: number; facts: Partial<GpuFacts>; tile?: ThinTile }[] = [
+      { depth: 1024, facts: {} },
+      { depth: 776, facts: { subgroupSize: 0 }, tile: { rows: 4, columns: 4, threads: 128, ahead: 2 } },
+    ]
+    for (const { depth, facts, tile } of kinds) {
+      await bench.run(`leaves ${depth}`, { software: false, ...facts }, async () => {
+        const input = bench.normals(rows * depth)
+        // What f16 has no room for, and no number: the first is cut off, the second stays one.
+        const [large, none] = [3, 2 * depth + 5]
+        input[large] = 1e6
+        input[none] = NaN
+        const [x, gain] = [bench.up(input), bench.up(bench.normals(depth))]
+        const bank = bench.up(bench.normals(3 * rank * depth))
+        const shape = { k: depth, rank, parts: [0, 1, 2].map((s) => ({ at: s * rank * depth, scale: 1 + s })) }
+        const stride = rows * rank
+        const run = async (of: GpuBuffer, more: ThinForward) => {
+          const xa = bench.out(3 * stride)
+          thinForward(gpu, of, rows, shape, bank, { xa, stride }, { ...more, tile })
+          return bench.down(xa, 3 * stride)
+        }
+        const half = bench.out((rows * depth) / 2)
+        const expectHalf = async (kept: Float32Array) => {
+          const want = Float16Array.from(kept, (v) => Math.max(-65504, Math.min(65504, v)))
+          const halves = new Float16Array((await bench.down(half, (rows * depth) / 2)).buffer)
+          expect(halves).toEqual(want)
+          return halves
+        }
+        const plain = await run(x, {})
+        sameBits('as it is', await run(x, { half }), plain)
+        const halves = await expectHalf(input)
+        expect([halves[large], halves[none]]).toEqual([65504, NaN])
+
+        const [y, rstd, out] = [bench.out(rows * depth), bench.out(rows), bench.out(rows * depth)]
+        rmsNorm(gpu, x, gain, y, rstd, rows, depth, eps)
+        const normed = await bench.down(y, rows * depth)
+        sameBits('normalised', await run(x, { half, norm: { gain, eps, out } }), await run(y, {}))
+        sameBits('what it leaves', await bench.down(out, rows * depth), normed)
+        await expectHalf(normed)
       })
     }
   },

@@ -4,15 +4,18 @@
  */
 import { afterAll, describe, expect, test } from 'vitest'
 import { Tape } from '../../src/autograd/tape.ts'
+import { modelShapes, randomModel } from '../../src/bench/shapes.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
 import { capacityOf } from '../../src/gpu/size.ts'
 import { cpuLanes } from '../../src/kernels/common/lanes.ts'
+import { useMatrixUnits } from '../../src/kernels/common/matrix-units.ts'
 import { groupTier } from '../../src/kernels/matmul/group.ts'
 import { widenBf16 } from '../../src/model/bf16.ts'
 import { loadDecoder } from '../../src/model/decoder-load.ts'
 import { decoderHidden, projectionsOf, type Decoder } from '../../src/model/decoder.ts'
 import type { CacheArguments } from '../../src/model/layer-cache.ts'
 import { openModel } from '../../src/model/open.ts'
+import { LINEAR_MODULES } from '../../src/model/shapes.ts'
 import type { TensorSource } from '../../src/model/types.ts'
 import { fixtures, openDecoder } from '../golden/cases.ts'
 import { withFacts } from '../facts.ts'
@@ -70,17 +73,53 @@ describe.each(['llama', 'qwen2', 'qwen3'])('%s', (name) => {
   )
 })
 
-test('as on a GPU: RMSNorm, LoRA and the projections of an input are three dispatches', async () => {
+test('as on a GPU: LoRA with RMSNorm and the projections of an input are two dispatches', async () => {
   await withFacts(gpu, { software: false, subgroupSize: 0 }, async () => {
     const dir = `${fixtures}golden/qwen2`
     const decoder = await openDecoder(gpu, `${dir}/model`, 'lora', { adapterDir: `${dir}/adapter` })
     expect(new Set(together(decoder))).toEqual(new Set([true]))
     const { layers } = decoder.config
-    // A layer's 2 norms, 12 products of these inputs and SiLU-gate: 7 dispatches where they are recorded, 6 else.
+    // A layer's 2 norms, 12 products of these inputs and SiLU-gate: 7 dispatches where they are recorded, 4 else, and of many rows 6.
     const [kept, plain] = [await hidden(decoder, 7, true), await hidden(decoder, 7, false)]
     expect(plain.values).toEqual(kept.values)
-    expect(kept.dispatches - plain.dispatches).toBe(layers)
+    expect(kept.dispatches - plain.dispatches).toBe(3 * layers)
+    const [many, alone] = [await hidden(decoder, 70, true), await hidden(decoder, 70, false)]
+    expect(alone.values).toEqual(many.values)
+    expect(many.dispatches - alone.dispatches).toBe(layers)
     decoder.release()
+  })
+})
+
+const none = gpu.facts.matrixUnits.length === 0 ? ' (skipped: this adapter shows no matrix units)' : ''
+test.skipIf(none)(`matrix units: what they multiply in f16 is left by LoRA's first products${none}`, async () => {
+  const config = {
+    ...modelShapes['qwen3-0.6b'],
+    hiddenSize: 256,
+    intermediateSize: 512,
+    layers: 2,
+    heads: 4,
+    kvHeads: 2,
+    headDim: 64,
+    vocabSize: 64,
+  }
+  const lora = { rank: 8, alpha: 16, dropout: 0, targetModules: [...LINEAR_MODULES], seed: 0 }
+  await withFacts(gpu, { software: false }, async () => {
+    const counts: number[] = []
+    for (const matrixUnits of [true, false]) {
+      const decoder = await loadDecoder(gpu, randomModel('narrow', config), { round: true, lora, matrixUnits })
+      useMatrixUnits(gpu, matrixUnits)
+      try {
+        const [kept, plain] = [await hidden(decoder, 7, true), await hidden(decoder, 7, false)]
+        expect(plain.values).toEqual(kept.values)
+        expect(plain.values.every(Number.isFinite)).toBe(true)
+        counts.push(kept.dispatches, plain.dispatches)
+      } finally {
+        useMatrixUnits(gpu, false)
+        decoder.release()
+      }
+    }
+    // As many as where nothing has to be in f16.
+    expect(counts.slice(0, 2)).toEqual(counts.slice(2))
   })
 })
 

@@ -4,7 +4,9 @@ import type { GpuBuffer } from '../../gpu/pool.ts'
 import { map, type Count } from '../../gpu/size.ts'
 import { weightView, type Weight } from '../../kernels/common/weight.ts'
 import { dropout } from '../../kernels/elementwise/elementwise.ts'
+import { takesThinForward, thinForward } from '../../kernels/lora/thin.ts'
 import * as matmul from '../../kernels/matmul/matmul.ts'
+import { takesHalf } from '../../kernels/matmul/units.ts'
 import { addColumnSums } from '../../kernels/norm/norm.ts'
 import type { Parameter, ParameterStore } from '../parameters.ts'
 import type { Tape } from '../tape.ts'
@@ -50,15 +52,35 @@ export function linear(tape: Tape, x: Tensor, projection: Projection, options: L
   }
   const input = droppedOut(tape, x, lora, options.dropoutSeed)
   const xa = tape.tensor(x.rows, lora.rank, `${projection.name} A`, false)
-  const a = weightView('lora_A', lora.store.value(lora.a), lora.rank, weight.columns)
-  matmul.linear(gpu, input.buffer, x.rows, a, xa.buffer, { alpha: lora.scale })
+  const half = firstProduct(tape, x, input, weight, lora, xa)
   const lowRank = { x: xa.buffer, matrix: lora.store.value(lora.b), rank: lora.rank }
-  matmul.linear(gpu, x.buffer, x.rows, weight, y.buffer, { bias, residual: residual?.buffer, lora: lowRank })
+  const added = { bias, residual: residual?.buffer, lora: lowRank }
+  matmul.linear(gpu, x.buffer, x.rows, weight, y.buffer, { ...added, half: half?.buffer })
+  if (half) tape.done(half)
   linearNode(tape, { x, y, down: { input, xa: xa.buffer, held: xa } }, projection, options)
   tape.done(xa)
   if (input !== x) tape.done(input)
   return y
 }
+
+/** xa = scale * input Aᵀ. On GPUs it leaves x in f16 too, where what comes next is a product on matrix units that reads it so. */
+function firstProduct(tape: Tape, x: Tensor, input: Tensor, weight: Weight, lora: Lora, xa: Tensor): Tensor | undefined {
+  const { gpu } = tape
+  const { rank, scale: alpha } = lora
+  const [bank, k] = [lora.store.value(lora.a), weight.columns]
+  const a = weightView('lora_A', bank, rank, k)
+  if (input !== x || !takesHalf(gpu, weight) || !takesThinForward(gpu, a)) {
+    matmul.linear(gpu, input.buffer, x.rows, a, xa.buffer, { alpha })
+    return undefined
+  }
+  const half = roomInHalf(tape, x)
+  const parts = [{ at: 0, scale: alpha }]
+  thinForward(gpu, x.buffer, x.rows, { k, rank, parts }, bank, { xa: xa.buffer }, { half: half.buffer })
+  return half
+}
+
+/** Room for x in f16. */
+export const roomInHalf = (tape: Tape, x: Tensor): Tensor => tape.tensor(x.rows, x.columns / 2, 'activations in f16', false)
 
 /** Room for the output of a projection. */
 export function linearOutput(tape: Tape, x: Tensor, { name, weight, lora, trained }: Projection, residual?: Tensor): Tensor {

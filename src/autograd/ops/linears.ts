@@ -7,17 +7,19 @@ import type { GpuBuffer } from '../../gpu/pool.ts'
 import type { CacheData } from '../../kernels/common/kv-texture.ts'
 import type { Gate } from '../../kernels/elementwise/elementwise.ts'
 import { loraDown, stackedDown, takesDownNorm, takesLoraDown, type StackLayout } from '../../kernels/lora/lora.ts'
-import { downRanges, downStride, groupDown, takesDown } from '../../kernels/matmul/group-tile.ts'
+import { takesThin } from '../../kernels/lora/thin.ts'
+import { downRanges, downStride, groupDown, takesDown, takesThinDown } from '../../kernels/matmul/group-tile.ts'
 import { groupTier, linearGated, linearGroup, takesNorm, takesRotary } from '../../kernels/matmul/group.ts'
 import type { GroupLora, GroupMember, GroupRotary, GroupTier, InputNorm } from '../../kernels/matmul/group.ts'
 import { jointBackwardInput, jointBackwardWeight, takesJoint } from '../../kernels/matmul/joint.ts'
 import * as matmul from '../../kernels/matmul/matmul.ts'
+import { takesHalf } from '../../kernels/matmul/units.ts'
 import { addColumnSums } from '../../kernels/norm/norm.ts'
 import { normRopeIntoCache, ropeIntoCache, takesNormRope } from '../../kernels/rope/rope.ts'
 import type { Tape } from '../tape.ts'
 import type { Tensor } from '../tensor.ts'
 import { siluGate, siluGateNode } from './elementwise.ts'
-import { linear, linearNode, linearOutput, type LinearArguments, type Projection } from './linear.ts'
+import { linear, linearNode, linearOutput, roomInHalf, type LinearArguments, type Projection } from './linear.ts'
 import { rmsNorm, type Norm } from './norm.ts'
 
 /** The adapters of projections of one input, one below the other: A_i (rank, K) and B_i (N_i, rank) of each, in one buffer. */
@@ -76,28 +78,21 @@ function projected(
   } else {
     members.forEach(({ weight, bias, b }, i) => {
       const lowRank = lora && { x: lora.xa[i], matrix: b!, rank: lora.rank }
-      const added = { bias, residual: options.residual?.buffer, lora: lowRank }
+      const added = { bias, residual: options.residual?.buffer, lora: lowRank, half: lora?.half }
       matmul.linear(gpu, input.buffer, x.rows, weight, ys[i].buffer, added)
     })
   }
   nodesOf(tape, input, projections, ys, lora)
-  tape.done(...(lora?.tensors ?? []))
+  tape.done(...(lora?.room ?? []))
   if (input !== x) tape.done(input)
   return ys
 }
 
 /** Leaves a node for each projection of one input. */
-function nodesOf(
-  tape: Tape,
-  input: Tensor,
-  projections: Projection[],
-  ys: Tensor[],
-  lora: (GroupLora & { tensors: Tensor[] }) | undefined,
-): void {
+function nodesOf(tape: Tape, input: Tensor, projections: Projection[], ys: Tensor[], lora: Downs | undefined): void {
   if (goesBackTogether(tape, projections, ys, lora)) return jointNode(tape, input, projections, ys)
   projections.forEach((projection, i) => {
-    // The products with A lie in a tensor each, or all in one.
-    const down = lora && { input, xa: lora.xa[i], held: lora.tensors[i] ?? lora.tensors[0] }
+    const down = lora && { input, xa: lora.xa[i], held: lora.held[i] }
     linearNode(tape, { x: input, y: ys[i], down }, projection, {})
   })
 }
@@ -213,7 +208,7 @@ export function linearsIntoCache(
     norm: how.norm,
     rotary: { places: slots, perRow: 1, table, headDim },
   })
-  tape.done(...(lora?.tensors ?? []))
+  tape.done(...(lora?.room ?? []))
   if (input !== x) tape.done(input)
   return q
 }
@@ -264,7 +259,7 @@ export function swiGlu(
       siluGateNode(tape, g, u, y, activation)
       tape.done(g, u)
     }
-    tape.done(...(lora?.tensors ?? []))
+    tape.done(...(lora?.room ?? []))
     if (input !== x) tape.done(input)
     return y
   }
@@ -325,8 +320,8 @@ function arranged(
     return { input: x, norm: { gain: norm.gain, eps: norm.eps }, members, tier, turns, atOnce }
   }
   // Where the gate is a kernel of its own, the two products before it are asked for anew.
-  const downFirst = atOnce && !tape.recording && down === 'cpu' && !adapters && (tier || !gated)
-  if (downFirst && takesDownNorm(x.rows, own[0].rank)) {
+  const first = down === 'cpu' ? tier || !gated : tier && down === 'gpu' && takesThinDown(gpu, x.columns, firsts)
+  if (atOnce && !tape.recording && !adapters && first && takesDownNorm(gpu, x.rows, own[0].rank)) {
     const input = tape.tensor(x.rows, x.columns, norm.name, false)
     return { input, downNorm: { x, gain: norm.gain, eps: norm.eps }, members, tier, turns, atOnce }
   }
@@ -347,13 +342,19 @@ function membersOf(projections: Projection[], adapters: RowAdapters | undefined)
   })
 }
 
+/** LoRA's first products: the tensor that each lies in, all in one perhaps, and what is let go when the projections are through. */
+interface Downs extends GroupLora {
+  held: Tensor[]
+  room: Tensor[]
+}
+
 /** LoRA's first product for all of them; nothing where they have no adapter. */
 function downs(
   tape: Tape,
-  { input, downNorm, tier }: Arrangement,
+  { input, downNorm, members, tier }: Arrangement,
   projections: Projection[],
   adapters: RowAdapters | undefined,
-): (GroupLora & { tensors: Tensor[] }) | undefined {
+): Downs | undefined {
   const { gpu } = tape
   const { rows, columns: k } = input
   const stack = adapters?.of(projections)
@@ -362,19 +363,28 @@ function downs(
   const rank = stack?.rank ?? loras[0].rank
   const stacked = stack && { ...stack, places: adapters!.places }
   const parts = stack ? stack.a.map((a) => ({ a, scale: 1 })) : loras.map(({ store, a, scale }) => ({ a: store.value(a), scale }))
-  if (tier === 'tile' || tier === 'units') {
+  const matrices = parts.map(({ a }) => a)
+  const onGpu = tier === 'tile' || tier === 'units'
+  // The kernel that reads x for these leaves it as those on matrix units read it.
+  const leaves = onGpu ? takesThinDown(gpu, k, matrices) : !!stacked && takesThin(gpu, k)
+  const half = leaves && members.every(({ weight }) => takesHalf(gpu, weight)) ? roomInHalf(tape, input) : undefined
+  const more = half ? [half] : []
+  if (onGpu) {
     const all = tape.tensor(1, parts.length * downStride(rows, rank), 'lora A', false)
-    groupDown(gpu, input.buffer, rows, { k, rank, parts }, all.buffer, stacked)
-    return { rank, xa: downRanges(all.buffer, rows, rank, parts.length), tensors: [all] }
+    const norm = downNorm && { gain: downNorm.gain, eps: downNorm.eps, out: input.buffer }
+    const from = (downNorm?.x ?? input).buffer
+    groupDown(gpu, from, rows, { k, rank, parts }, all.buffer, { stacked, norm, half: half?.buffer })
+    const xa = downRanges(all.buffer, rows, rank, parts.length)
+    return { rank, xa, half: half?.buffer, held: parts.map(() => all), room: [all, ...more] }
   }
   const tensors = projections.map(({ name }) => tape.tensor(rows, rank, `${name} A`, false))
   const xa = tensors.map(({ buffer }) => buffer)
   const outs = parts.map((part, i) => ({ ...part, out: xa[i] }))
-  if (stacked) stackedDown(gpu, input.buffer, rows, k, rank, outs, stacked)
+  if (stacked) stackedDown(gpu, input.buffer, rows, k, rank, outs, stacked, half?.buffer)
   else if (!downNorm) loraDown(gpu, input.buffer, rows, k, rank, outs)
   else {
     const { x, gain, eps } = downNorm
     loraDown(gpu, x.buffer, rows, k, rank, outs, { norm: { gain, eps, out: input.buffer } })
   }
-  return { rank, xa, tensors }
+  return { rank, xa, half: half?.buffer, held: tensors, room: [...tensors, ...more] }
 }

@@ -6,7 +6,9 @@
 // and COLUMNS of the rank, its threads go along k side by side, four values each, and what they have is added up at the end (thin_sum.wgsl). A comes from the caches.
 // Order of the sum: thread l has the fours l, l + THREADS, .. one after the other, then come the threads in a tree. It depends on k alone.
 // AHEAD turns are loaded at once. EXACT: k is a multiple of what those take, so none asks whether it is behind the end.
-struct Params { rows: u32, k: u32, rank: u32, w_0: u32, w_1: u32, w_2: u32, alpha_0: f32, alpha_1: f32, alpha_2: f32, xa_stride: u32, own: u32, width: u32, per: u32, first: u32 }
+// What x is read for is done on the way, by the workgroups of the first member's first columns. NORM: x is RMSNorm's input, which each workgroup normalises (norm_rows.wgsl), and
+// `normed` (rows, k) gets that. F16: `half` (rows, k) gets what is multiplied in f16, for matrix units.
+struct Params { rows: u32, k: u32, rank: u32, w_0: u32, w_1: u32, w_2: u32, alpha_0: f32, alpha_1: f32, alpha_2: f32, xa_stride: u32, own: u32, width: u32, per: u32, first: u32, eps: f32 }
 @group(0) @binding(0) var<storage, read> x: array<vec4f>;
 @group(0) @binding(1) var<storage, read> bank: array<vec4f>;
 @group(0) @binding(2) var<storage, read_write> xa: array<f32>;
@@ -14,6 +16,16 @@ struct Params { rows: u32, k: u32, rank: u32, w_0: u32, w_1: u32, w_2: u32, alph
 @group(0) @binding(3) var<storage, read> places: array<u32>;
 @group(0) @binding(4) var<storage, read> scales: array<f32>;
 #include "stack.wgsl"
+#endif
+#if NORM
+@group(0) @binding(5) var<storage, read> gain: array<vec4f>;
+@group(0) @binding(6) var<storage, read_write> normed: array<vec4f>;
+fn x_value(index: u32) -> f32 { return x[index / 4u][index % 4u]; }
+#include "norm_rows.wgsl"
+#endif
+#if F16
+@group(0) @binding(7) var<storage, read_write> half: array<vec2u>;
+#include "narrow.wgsl"
 #endif
 #include "pick.wgsl"
 // Value e of a workgroup whose member, first row and first column are `at`.
@@ -38,6 +50,13 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
   let blocks = p.rank / COLUMNS;
   let at = vec3u(group.x / blocks, group.y * ROWS, group.x % blocks * COLUMNS);
   let quads = p.k / 4u;
+#if NORM
+  scale_rows(at.y, id);
+#endif
+#let LEAVES = NORM + F16
+#if LEAVES
+  let leaves = at.x == 0u && at.z == 0u;
+#endif
 #for r in 0..ROWS
   let x_at$(r) = min(at.y + $(r)u, p.rows - 1u) * quads;
 #end
@@ -51,12 +70,18 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
 #for r in 0..ROWS
     var x$(u)_$(r) = vec4f();
 #end
+#if NORM
+    var gain$(u) = vec4f();
+#endif
 #if !EXACT
     if (t$(u) < quads) {
 #endif
 #for r in 0..ROWS
     x$(u)_$(r) = x[x_at$(r) + t$(u)];
 #end
+#if NORM
+    gain$(u) = gain[t$(u)];
+#endif
 #if !EXACT
     }
 #endif
@@ -66,6 +91,25 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
     if (t$(u) < quads) {
 #else
     {
+#endif
+#if NORM
+#for r in 0..ROWS
+      x$(u)_$(r) = x$(u)_$(r) * row_scale[$(r)] * gain$(u);
+#end
+#endif
+#if LEAVES
+      if (leaves) {
+#for r in 0..ROWS
+        if (at.y + $(r)u < p.rows) {
+#if NORM
+          normed[x_at$(r) + t$(u)] = x$(u)_$(r);
+#endif
+#if F16
+          half[x_at$(r) + t$(u)] = narrow(x$(u)_$(r));
+#endif
+        }
+#end
+      }
 #endif
 #for c in 0..COLUMNS
       let a$(c) = bank[a_at + $(c)u * quads + t$(u)];

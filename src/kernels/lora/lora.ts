@@ -44,15 +44,15 @@ export interface DownNorm extends InputNorm {
 }
 
 /**
- * Ranks up to which `loraDown` normalises its input itself, on few rows: each 8 of the rank do it again, and many rows are normalised faster by as many
- * workgroups.
+ * Ranks up to which LoRA's first products normalise their input themselves, on few rows: each 8 of the rank on CPU drivers, and each 4 on GPUs, do it again, and many rows
+ * are normalised faster by as many workgroups.
  */
-const normRank = 16
+const normRank = (gpu: Gpu): number => (gpu.facts.software ? 16 : 32)
 const normRows = 64
 
-/** Whether `loraDown` takes a norm: where it takes these at all, and a dispatch costs more than doing the norm again. */
-export function takesDownNorm(rows: Count, rank: number): boolean {
-  return rank <= normRank && capacityOf(rows) <= normRows
+/** Whether `loraDown`, or on GPUs `groupDown`, takes a norm: where it takes these at all, and a dispatch costs more than doing the norm again. */
+export function takesDownNorm(gpu: Gpu, rows: Count, rank: number): boolean {
+  return rank <= normRank(gpu) && capacityOf(rows) <= normRows
 }
 
 /** Most projections that one dispatch takes. */
@@ -97,7 +97,10 @@ export function loraDown(
   gpu.dispatch(kernel, bindings, params, [groupsOf(rows, MT), rank / 8])
 }
 
-/** `loraDown` of stacked adapters on any adapter of the machine: in one dispatch where it takes them, on GPUs in one each, else a matmul and a pass over its rows for each. */
+/**
+ * `loraDown` of stacked adapters on any adapter of the machine: in one dispatch where it takes them, on GPUs in one each, else a matmul and a pass over its rows for each.
+ * @param half gets x in f16, (rows, k), where `takesThin`
+ */
 export function stackedDown(
   gpu: Gpu,
   x: GpuBuffer,
@@ -106,6 +109,7 @@ export function stackedDown(
   rank: number,
   projections: { a: BufferRange; out: GpuBuffer }[],
   stacked: StackedRows,
+  half?: GpuBuffer,
 ): void {
   const matrices = projections.map(({ a }) => a)
   if (takesLoraDown(gpu, k, matrices)) {
@@ -116,7 +120,18 @@ export function stackedDown(
   if (takesThin(gpu, k)) {
     projections.forEach(({ a, out }, g) => {
       const shape = { k, rank, parts: [{ at: 0, scale: 1 }] }
-      thinForward(gpu, x, rows, shape, a, { xa: out }, { ...stacked, first: g * perProjection })
+      thinForward(
+        gpu,
+        x,
+        rows,
+        shape,
+        a,
+        { xa: out },
+        {
+          stacked: { ...stacked, first: g * perProjection },
+          half: g === 0 ? half : undefined,
+        },
+      )
     })
     return
   }

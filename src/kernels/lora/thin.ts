@@ -4,10 +4,12 @@
  */
 import { fileURLToPath } from 'node:url'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
+import type { GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, groupsOf, type Count } from '../../gpu/size.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
+import { lanes } from '../common/lanes.ts'
 import type { Weight } from '../common/weight.ts'
-import type { StackedRows } from './lora.ts'
+import type { DownNorm, StackedRows } from './lora.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
 const paths = { down: file('down.wgsl'), back: file('down_back.wgsl') }
@@ -81,16 +83,30 @@ export function thinConstants(gpu: Gpu, tile: ThinTile, steps: number): Constant
   }
 }
 
+/** Of norm_rows.wgsl. Threads that have no row of their own go through one of another's, so that none waits for a barrier more. */
+function normConstants(gpu: Gpu, { rows, threads }: ThinTile): Constants {
+  const { LANES, SUBGROUP } = lanes(gpu)
+  const NORM_ROWS = Math.min(rows, threads / LANES)
+  return { NORM_LANES: LANES, NORM_SUBGROUP: SUBGROUP, NORM_ROWS, NORM_ROUNDS: rows / NORM_ROWS, NORM_AHEAD: 16 }
+}
+
 /** A of one projection: the value of the bank that it begins with, and what its product is multiplied with. */
 export interface ThinPart {
   at: number
   scale: number
 }
 
-/**
- * scale_s * x A_sᵀ of up to three projections in one dispatch: (rows, rank) each, `stride` values apart.
- * @param stacked of each row only its own adapter's part, times that one's scale in place of `scale`; these begin with value `first`
- */
+export interface ThinForward {
+  /** Of each row only its own adapter's part, times that one's scale in place of `scale`; these begin with value `first`. */
+  stacked?: StackedRows & { first?: number }
+  /** Of x, on the way: as each workgroup does it for its rows, few of them. Not with `stacked`. */
+  norm?: DownNorm
+  /** Gets what is multiplied in f16, (rows, k). */
+  half?: GpuBuffer
+  tile?: ThinTile
+}
+
+/** scale_s * x A_sᵀ of up to three projections in one dispatch: (rows, rank) each, `stride` values apart. */
 export function thinForward(
   gpu: Gpu,
   x: Binding,
@@ -98,18 +114,21 @@ export function thinForward(
   { k, rank, parts }: { k: number; rank: number; parts: ThinPart[] },
   bank: Binding,
   { xa, stride = 0 }: { xa: Binding; stride?: number },
-  stacked?: StackedRows & { first?: number },
-  tile: ThinTile = tileFor(rows),
+  { stacked, norm, half, tile = tileFor(rows) }: ThinForward = {},
 ): void {
-  const params: Record<string, Count> = { rows, k, rank, xa_stride: stride }
+  const params: Record<string, Count> = { rows, k, rank, xa_stride: stride, eps: norm?.eps ?? 0 }
   for (let s = 0; s < 3; s++) {
     params[`w_${s}`] = parts[s]?.at ?? 0
     params[`alpha_${s}`] = parts[s]?.scale ?? 0
   }
   const { own = 0, width = 0, perProjection: per = 0, first = 0 } = stacked ?? {}
   Object.assign(params, { own, width, per, first })
-  const kernel = gpu.kernel(paths.down, { ...thinConstants(gpu, tile, k / 4), STACKED: Number(!!stacked) })
-  const bindings: Binding[] = [x, bank, xa, ...(stacked ? [stacked.places, stacked.scales] : [])]
+  const flags = { STACKED: Number(!!stacked), NORM: Number(!!norm), F16: Number(!!half) }
+  const kernel = gpu.kernel(paths.down, { ...thinConstants(gpu, tile, k / 4), ...flags, ...(norm && normConstants(gpu, tile)) })
+  const bindings: Binding[] = [x, bank, xa]
+  if (stacked) bindings.push(stacked.places, stacked.scales)
+  if (norm) bindings.push(norm.gain, norm.out)
+  if (half) bindings.push(half)
   gpu.dispatch(kernel, bindings, params, [(parts.length * rank) / tile.columns, groupsOf(rows, tile.rows)])
 }
 

@@ -5,7 +5,7 @@ import type { GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, groupsOf, type Count } from '../../gpu/size.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
 import { lanes } from '../common/lanes.ts'
-import { takesThin, thinForward } from '../lora/thin.ts'
+import { takesThin, thinForward, type ThinForward } from '../lora/thin.ts'
 import { blockConstants } from '../quantised/quantised.ts'
 import { takesCpu } from './cpu.ts'
 import type { GroupCall } from './group.ts'
@@ -27,7 +27,14 @@ export function variantOf(gpu: Gpu, call: Omit<GroupCall, 'x'>, tileRows: number
   const atOnce = ofThreads / LANES
   const NORM_ROUNDS = capacityOf(rows) <= atOnce ? 1 : Math.ceil(tileRows / atOnce)
   const NORM_AHEAD = Math.ceil(16 / NORM_ROUNDS)
-  const lanesOfRows = { NORM_LANES: LANES, NORM_SUBGROUP: SUBGROUP, NORM_ROUNDS, NORM_AHEAD, THREADS: ofThreads }
+  const lanesOfRows = {
+    NORM_LANES: LANES,
+    NORM_SUBGROUP: SUBGROUP,
+    NORM_ROWS: atOnce,
+    NORM_ROUNDS,
+    NORM_AHEAD,
+    THREADS: ofThreads,
+  }
   return { ...flags, OUTPUTS: ys.length, NORM: 1, ...lanesOfRows }
 }
 
@@ -106,10 +113,19 @@ export function takesDown(gpu: Gpu, k: number, matrices: BufferRange[]): boolean
   return !takesCpu(gpu, k) && matrices.length > 1 && matrices.every(({ buffer }) => buffer === matrices[0].buffer)
 }
 
+/** Whether `groupDown` is thin.ts's, which leaves x normalised and in f16 besides. */
+export function takesThinDown(gpu: Gpu, k: number, matrices: BufferRange[]): boolean {
+  return takesThin(gpu, k) && matrices.every(({ offset }) => offset % 16 === 0)
+}
+
+/** What `groupDown` is asked besides: `stacked` as of `stackedDown`; `norm` and `half` as of `thinForward`, where `takesThinDown`. */
+export interface GroupDown extends Pick<ThinForward, 'norm' | 'half'> {
+  stacked?: DownRows
+}
+
 /**
  * LoRA's first product of two or three members on GPUs, in one dispatch: scale_s * x A_sᵀ, with the bits of `linear`.
- * @param x (rows, K), already normalised: each workgroup of so short a product would do it again, which takes longer than one dispatch more
- * @param parts A_s (rank, K), all in one bank @param xa as of `downRanges` @param stacked of each row only its own adapter's part, times that one's scale: as `stackedDown`
+ * @param x (rows, K) @param parts A_s (rank, K), all in one bank @param xa as of `downRanges`
  */
 export function groupDown(
   gpu: Gpu,
@@ -117,13 +133,15 @@ export function groupDown(
   rows: Count,
   { k, rank, parts }: { k: number; rank: number; parts: { a: BufferRange; scale: number }[] },
   xa: GpuBuffer,
-  stacked?: DownRows,
+  { stacked, norm, half }: GroupDown = {},
 ): void {
-  const inFours = k % 4 === 0 && parts.every(({ a }) => a.offset % 16 === 0)
-  if (inFours && takesThin(gpu, k)) {
-    const thin = parts.map(({ a, scale }) => ({ at: a.offset / 4, scale }))
-    return thinForward(gpu, x, rows, { k, rank, parts: thin }, parts[0].a.buffer, { xa, stride: downStride(rows, rank) }, stacked)
+  const matrices = parts.map(({ a }) => a)
+  if (takesThinDown(gpu, k, matrices)) {
+    const shape = { k, rank, parts: parts.map(({ a, scale }) => ({ at: a.offset / 4, scale })) }
+    const out = { xa, stride: downStride(rows, rank) }
+    return thinForward(gpu, x, rows, shape, matrices[0].buffer, out, { stacked, norm, half })
   }
+  const inFours = k % 4 === 0 && matrices.every(({ offset }) => offset % 16 === 0)
   const tile = tileFor(gpu, rows, parts.length * rank)
   const shape = shapeOf(gpu, tile, inFours)
   const variant = variantOf(gpu, { rows, members: [], ys: [xa] }, tile.rows, shape.THREADS)

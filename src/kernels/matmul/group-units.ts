@@ -6,7 +6,7 @@ import { matrixUnitOf } from '../common/matrix-units.ts'
 import type { Weight } from '../common/weight.ts'
 import { acrossOf, bindingsOf, placesOf, variantOf } from './group-tile.ts'
 import type { GroupCall } from './group.ts'
-import { shapeFor, staged, takesUnits } from './units.ts'
+import { inHalf, shapeFor, takesUnits } from './units.ts'
 
 const path = fileURLToPath(new URL('group_units.wgsl', import.meta.url))
 
@@ -30,11 +30,12 @@ export function run(gpu: Gpu, call: GroupCall): void {
   const shape = shapeFor(gpu, rows, columns, paired)
   const { TM, TN, SN, THREADS } = shape
   const LOW4 = Number(members.every(({ b }) => !b || b.offset % 16 === 0))
-  const { x, stride } = staged(gpu, { data: call.x, depth: k, stride: k, column: 0, scale: 1 }, rows, shape.KT)
+  const activations = { data: call.x, depth: k, stride: k, column: 0, scale: 1, half: call.lora?.half }
+  const { x, stride, release } = inHalf(gpu, activations, rows, shape.KT)
   const kernel = gpu.kernel(path, { ...shape, PART: TN / SN, FORM_NT: 1, LOW4, ...variantOf(gpu, call, TM, THREADS) })
   gpu.dispatch(kernel, bindingsOf(x, call), { rows, k, a_stride: stride, ...placesOf(call) }, [
     acrossOf(call, TN),
     groupsOf(rows, TM),
   ])
-  x.release()
+  release()
 }

@@ -27,6 +27,8 @@ export interface GroupMember {
 export interface GroupLora {
   xa: (GpuBuffer | BufferRange)[]
   rank: number
+  /** What the members multiply in f16, (rows, K), where their first products have left it for matrix units (`takesHalf`). */
+  half?: GpuBuffer
 }
 
 /** RMSNorm of the rows of the input: `gain` (K). */

@@ -32,6 +32,8 @@ export interface LinearOptions {
   lora?: LowRank
   bias?: GpuBuffer | BufferRange
   residual?: GpuBuffer
+  /** x in f16, (rows, K), where a kernel before has left it: products on matrix units read that (`takesHalf` of units.ts). */
+  half?: GpuBuffer
   /** Only these rows of the weight, the bias and lora.matrix; y and residual then have as many columns. */
   slice?: { row: number; rows: number }
 }
@@ -41,7 +43,7 @@ export interface LinearOptions {
  * @param x (rows, K) @param weight (N, K) @param y (rows, N); lora.matrix is B (N, rank)
  */
 export function linear(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Binding, options: LinearOptions = {}): void {
-  const { alpha = 1, lora, bias, residual } = options
+  const { alpha = 1, lora, bias, residual, half } = options
   if (takesThinForward(gpu, weight) && !lora && !bias && !residual && !options.slice) {
     const shape = { k: weight.columns, rank: weight.rows, parts: [{ at: 0, scale: alpha }] }
     return thinForward(gpu, x, rows, shape, bufferOf(weight.slices[0]), { xa: y })
@@ -52,7 +54,7 @@ export function linear(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Bin
   const [k, rank] = [weight.columns, lora?.rank ?? 0]
   for (const part of partsOf(gpu, weight, rows, wanted.rows, wanted)) {
     const tier = units.takesUnits(gpu, weight, part, k, 0) ? units : cpu.takesCpu(gpu, k) ? cpu : tile
-    tier.forward(gpu, x, rows, weight, y, part, { alpha, rank, flags, extra })
+    tier.forward(gpu, x, rows, weight, y, part, { alpha, rank, flags, extra, half })
   }
 }
 

@@ -20,6 +20,8 @@ export interface Extras {
   rank: number
   flags: Record<string, number>
   extra: Binding[]
+  /** What is multiplied in f16, where a kernel before has left it: matrix units take it so. */
+  half?: GpuBuffer
 }
 
 /** The buffer of a slice. @throws Error where it lies in a texture: only the kernels for CPU drivers read those */

@@ -25,20 +25,35 @@ interface Activations {
   stride: number
   column: number
   scale: number
+  /** The same in f16, (rows, depth), where a kernel before has left it (`takesHalf`). */
+  half?: GpuBuffer
+}
+
+/** Values of the depth that no tile goes by more of at a time. */
+const deepest = 256
+
+/** Whether products with this weight on matrix units, of any number of rows, take activations in f16 that another kernel has left, (rows, K) without room between them. */
+export function takesHalf(gpu: Gpu, weight: Weight): boolean {
+  return !!matrixUnitOf(gpu) && weight.bf16 && weight.columns % deepest === 0
 }
 
 /**
- * Activations in f16, to be released: rows of `stride` values each. Once for all of a product's workgroups, which would each have to convert what they read: it reads
+ * Activations in f16, of which `release` is called after use: rows of `stride` values each. Once for all of a product's workgroups, which would each have to convert what they read: it reads
  * and writes 6 bytes a value, and a workgroup that multiplies 128 x 128 outputs keeps the registers that four bytes a value would take.
  * @param KT of the kernel that reads them: rows end with zeros up to a multiple of it
  */
-export function staged(gpu: Gpu, activations: Activations, rows: Count, KT: number): { x: GpuBuffer; stride: number } {
-  const { data, depth, stride, column, scale } = activations
+export function inHalf(
+  gpu: Gpu,
+  { data, depth, stride, column, scale, half }: Activations,
+  rows: Count,
+  KT: number,
+): { x: GpuBuffer; stride: number; release: () => void } {
+  if (half) return { x: half, stride: depth, release: () => {} }
   const words = (Math.ceil(depth / KT) * KT) / 8
   const x = gpu.pool.acquire(capacityOf(rows) * words * 16, 'activations in f16')
   const params = { count: times(rows, words), words, depth, x_stride: stride, x_column: column, scale }
   dispatchFlat(gpu, paths.stage, {}, [data, x], params, times(rows, words))
-  return { x, stride: words * 8 }
+  return { x, stride: words * 8, release: () => x.release() }
 }
 
 /** Whether a product with this weight runs here: `stride` is of the activations that are multiplied, `column` where they start. */
@@ -51,7 +66,7 @@ export function takesUnits(gpu: Gpu, weight: Weight, part: Part, stride: number,
 export function forward(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Binding, part: Part, options: Extras): void {
   const k = weight.columns
   const place = { out_stride: part.width, out_column: part.column, first_row: part.row }
-  const activations = { data: x, depth: k, stride: k, column: 0, scale: 1 }
+  const activations = { data: x, depth: k, stride: k, column: 0, scale: 1, half: options.half }
   run(gpu, activations, y, weight, part, options, { FORM_NT: 1 }, { rows, columns: part.rows, depth: k, ...place })
 }
 
@@ -84,7 +99,7 @@ function run(
   parts = 1,
 ): void {
   const shape = shapeFor(gpu, params.rows, params.columns)
-  const { x, stride } = staged(gpu, activations, params.rows, shape.KT)
+  const { x, stride, release } = inHalf(gpu, activations, params.rows, shape.KT)
   const constants = { ...shape, LORA: 0, BIAS: 0, RESIDUAL: 0, ACCUMULATE: 0, TN_PART: 0, ...flags, ...form }
   const bindings = [x, out, bufferOf(part.slice), ...extra]
   const groups: [Count, Count, number] = [groupsOf(params.columns, shape.TN), groupsOf(params.rows, shape.TM), parts]
@@ -95,7 +110,7 @@ function run(
     { ...params, rank, alpha, a_stride: stride, out_scale: 1 / activations.scale, ...b },
     groups,
   )
-  x.release()
+  release()
 }
 
 /** What a workgroup and its subgroups (`down` and `across`) own, and how much of the depth it stages at once. */

@@ -4,20 +4,14 @@ struct Params { count: u32, words: u32, depth: u32, x_stride: u32, x_column: u32
 @group(0) @binding(0) var<storage, read> x: array<vec4f>;
 @group(0) @binding(1) var<storage, read_write> y: array<vec4u>;
 #include "flat.wgsl"
-
-// Rounded to f16 and clamped to its range. A NaN, told from its bits (see optimizer/norm.wgsl), stays one: clamped it would be an end of the range, and nobody would learn of it.
-fn narrow(v: vec4f) -> vec4<f16> {
-  let number = (bitcast<vec4u>(v) & vec4u(0x7fffffffu)) <= vec4u(0x7f800000u);
-  return vec4<f16>(select(v, clamp(v, vec4f(-65504.0), vec4f(65504.0)), number));
-}
-fn word(v: vec2<f16>) -> u32 { return bitcast<u32>(v); }
+#include "narrow.wgsl"
 fn one(index: u32) {
   if (index >= p.count) { return; }
   let t = index % p.words * 8u;
   let at = (index / p.words * p.x_stride + p.x_column + t) / 4u;
-  var v = vec4<f16>();
-  var w = vec4<f16>();
+  var v = vec2u();
+  var w = vec2u();
   if (t < p.depth) { v = narrow(x[at] * p.scale); }
   if (t + 4u < p.depth) { w = narrow(x[at + 1u] * p.scale); }
-  y[index] = vec4u(word(v.xy), word(v.zw), word(w.xy), word(w.zw));
+  y[index] = vec4u(v, w);
 }

@@ -1,16 +1,16 @@
-// RMSNorm as a prologue (group_tile.wgsl, group_units.wgsl): row_scale[i] = 1 / sqrt(mean over c of x[i0+i,c]^2 + eps) for the rows of a workgroup, which is to be
+// RMSNorm as a prologue (group_tile.wgsl, down.wgsl): row_scale[i] = 1 / sqrt(mean over c of x[i0+i,c]^2 + eps) for the rows of a workgroup, which is to be
 // multiplied as x * row_scale * gain. A row has the lanes that it has in norm/rms_norm.wgsl (NORM_LANES, NORM_SUBGROUP) and that order of the sum, so those bits;
-// NORM_ROUNDS rows follow each other in the same lanes; NORM_AHEAD values of each are asked for at once, since few workgroups run and each waits for its own.
+// NORM_ROWS rows are gone through at once, each by as many lanes again as there are, and NORM_ROUNDS of them follow each other; NORM_AHEAD values of each are asked for at once, since few workgroups run and each waits for its own.
 // x_value(index) is an element of x.
-var<workgroup> row_scale: array<f32, $(NORM_ROUNDS*THREADS/NORM_LANES)>;
+var<workgroup> row_scale: array<f32, $(NORM_ROUNDS*NORM_ROWS)>;
 #if !NORM_SUBGROUP
 var<workgroup> norm_scratch: array<f32, THREADS>;
 #endif
 fn scale_rows(i0: u32, id: u32) {
   let lane = id % NORM_LANES;
-  let first = id / NORM_LANES;
+  let first = id / NORM_LANES % NORM_ROWS;
 #for q in 0..NORM_ROUNDS
-  let at_$(q) = min(i0 + first + $(q*THREADS/NORM_LANES)u, p.rows - 1u) * p.k;
+  let at_$(q) = min(i0 + first + $(q*NORM_ROWS)u, p.rows - 1u) * p.k;
   var sum_$(q) = 0.0;
 #end
   // As many turns for each lane.
@@ -40,7 +40,7 @@ fn scale_rows(i0: u32, id: u32) {
   let total_$(q) = norm_scratch[id - lane];
   workgroupBarrier();
 #endif
-  if (lane == 0u) { row_scale[first + $(q*THREADS/NORM_LANES)u] = 1.0 / sqrt(total_$(q) / f32(p.k) + p.eps); }
+  if (lane == 0u && id < $(NORM_ROWS*NORM_LANES)u) { row_scale[first + $(q*NORM_ROWS)u] = 1.0 / sqrt(total_$(q) / f32(p.k) + p.eps); }
 #end
   workgroupBarrier();
 }
