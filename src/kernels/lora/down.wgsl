@@ -6,7 +6,7 @@
 // and COLUMNS of the rank, its threads go along k side by side, four values each, and what they have is added up at the end (thin_sum.wgsl). A comes from the caches.
 // Order of the sum: thread l has the fours l, l + THREADS, .. one after the other, then come the threads in a tree. It depends on k alone.
 // AHEAD turns are loaded at once. EXACT: k is a multiple of what those take, so none asks whether it is behind the end.
-// What x is read for is done on the way, by the workgroups of the first member's first columns. NORM: x is RMSNorm's input, which each workgroup normalises (norm_rows.wgsl), and
+// What x is read for is done on the way, by the workgroups of the first member's first columns. NORM: x (x_values by single ones) is RMSNorm's input, which each workgroup normalises (norm_rows.wgsl), and
 // `normed` (rows, k) gets that. F16: `half` (rows, k) gets what is multiplied in f16, for matrix units.
 struct Params { rows: u32, k: u32, rank: u32, w_0: u32, w_1: u32, w_2: u32, alpha_0: f32, alpha_1: f32, alpha_2: f32, xa_stride: u32, own: u32, width: u32, per: u32, first: u32, eps: f32 }
 @group(0) @binding(0) var<storage, read> x: array<vec4f>;
@@ -20,7 +20,8 @@ struct Params { rows: u32, k: u32, rank: u32, w_0: u32, w_1: u32, w_2: u32, alph
 #if NORM
 @group(0) @binding(5) var<storage, read> gain: array<vec4f>;
 @group(0) @binding(6) var<storage, read_write> normed: array<vec4f>;
-fn x_value(index: u32) -> f32 { return x[index / 4u][index % 4u]; }
+@group(0) @binding(8) var<storage, read> x_values: array<f32>;
+fn x_value(index: u32) -> f32 { return x_values[index]; }
 #include "norm_rows.wgsl"
 #endif
 #if F16

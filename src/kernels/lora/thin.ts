@@ -129,6 +129,7 @@ export function thinForward(
   if (stacked) bindings.push(stacked.places, stacked.scales)
   if (norm) bindings.push(norm.gain, norm.out)
   if (half) bindings.push(half)
+  if (norm) bindings.push(x)
   gpu.dispatch(kernel, bindings, params, [(parts.length * rank) / tile.columns, groupsOf(rows, tile.rows)])
 }
 
