@@ -48,6 +48,7 @@ async function run() {
  */
 function keepCode() {
   try {
+    // The folder of src/common/cache.ts, whose loading would be the first that is not kept.
     modules.enableCompileCache?.(join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'dawn-rl', 'modules'))
   } catch {
     // A user without a home.

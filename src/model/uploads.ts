@@ -35,10 +35,10 @@ export class Uploads {
   async done(): Promise<void> {
     await this.#gpu.sync('loading')
     // Dawn sees that a piece of what it wrote through (4 MiB each, nine of them for SmolLM2) is through with one submit, and destroys it with the next: else they lie
-    // beside what a first step makes.
+    // beside what a first step makes. Waits of another name, as nothing is computed: those that load would be slept through, and learn that loading takes no time.
     for (let turn = 0; turn < 2; turn++) {
       this.#gpu.pool.freeDestroyed()
-      await this.#gpu.sync('loading')
+      await this.#gpu.sync('freeing')
     }
     // A small model's load takes less time than a collection.
     this.#collect(mostWaiting)

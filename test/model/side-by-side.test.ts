@@ -107,7 +107,6 @@ test.skipIf(none)(`matrix units: what they multiply in f16 is left by LoRA's fir
     const counts: number[] = []
     for (const matrixUnits of [true, false]) {
       const decoder = await loadDecoder(gpu, randomModel('narrow', config), { round: true, lora, matrixUnits })
-      useMatrixUnits(gpu, matrixUnits)
       try {
         const [kept, plain] = [await hidden(decoder, 7, true), await hidden(decoder, 7, false)]
         expect(plain.values).toEqual(kept.values)

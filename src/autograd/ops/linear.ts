@@ -4,7 +4,7 @@ import type { GpuBuffer } from '../../gpu/pool.ts'
 import { map, type Count } from '../../gpu/size.ts'
 import { weightView, type Weight } from '../../kernels/common/weight.ts'
 import { dropout } from '../../kernels/elementwise/elementwise.ts'
-import { takesThinForward, thinForward } from '../../kernels/lora/thin.ts'
+import { takesThinForward } from '../../kernels/lora/thin.ts'
 import * as matmul from '../../kernels/matmul/matmul.ts'
 import { takesHalf } from '../../kernels/matmul/units.ts'
 import { addColumnSums } from '../../kernels/norm/norm.ts'
@@ -66,16 +66,10 @@ export function linear(tape: Tape, x: Tensor, projection: Projection, options: L
 /** xa = scale * input Aᵀ. On GPUs it leaves x in f16 too, where what comes next is a product on matrix units that reads it so. */
 function firstProduct(tape: Tape, x: Tensor, input: Tensor, weight: Weight, lora: Lora, xa: Tensor): Tensor | undefined {
   const { gpu } = tape
-  const { rank, scale: alpha } = lora
-  const [bank, k] = [lora.store.value(lora.a), weight.columns]
-  const a = weightView('lora_A', bank, rank, k)
-  if (input !== x || !takesHalf(gpu, weight) || !takesThinForward(gpu, a)) {
-    matmul.linear(gpu, input.buffer, x.rows, a, xa.buffer, { alpha })
-    return undefined
-  }
-  const half = roomInHalf(tape, x)
-  const parts = [{ at: 0, scale: alpha }]
-  thinForward(gpu, x.buffer, x.rows, { k, rank, parts }, bank, { xa: xa.buffer }, { half: half.buffer })
+  const a = weightView('lora_A', lora.store.value(lora.a), lora.rank, weight.columns)
+  const leaves = input === x && takesHalf(gpu, weight) && takesThinForward(gpu, a)
+  const half = leaves ? roomInHalf(tape, x) : undefined
+  matmul.linear(gpu, input.buffer, x.rows, a, xa.buffer, { alpha: lora.scale, leaves: half?.buffer })
   return half
 }
 

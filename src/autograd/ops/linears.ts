@@ -369,10 +369,10 @@ function downs(
   const leaves = onGpu ? takesThinDown(gpu, k, matrices) : !!stacked && takesThin(gpu, k)
   const half = leaves && members.every(({ weight }) => takesHalf(gpu, weight)) ? roomInHalf(tape, input) : undefined
   const more = half ? [half] : []
+  const norm = downNorm && { gain: downNorm.gain, eps: downNorm.eps, out: input.buffer }
+  const from = (downNorm?.x ?? input).buffer
   if (onGpu) {
     const all = tape.tensor(1, parts.length * downStride(rows, rank), 'lora A', false)
-    const norm = downNorm && { gain: downNorm.gain, eps: downNorm.eps, out: input.buffer }
-    const from = (downNorm?.x ?? input).buffer
     groupDown(gpu, from, rows, { k, rank, parts }, all.buffer, { stacked, norm, half: half?.buffer })
     const xa = downRanges(all.buffer, rows, rank, parts.length)
     return { rank, xa, half: half?.buffer, held: parts.map(() => all), room: [all, ...more] }
@@ -380,11 +380,7 @@ function downs(
   const tensors = projections.map(({ name }) => tape.tensor(rows, rank, `${name} A`, false))
   const xa = tensors.map(({ buffer }) => buffer)
   const outs = parts.map((part, i) => ({ ...part, out: xa[i] }))
-  if (stacked) stackedDown(gpu, input.buffer, rows, k, rank, outs, stacked, half?.buffer)
-  else if (!downNorm) loraDown(gpu, input.buffer, rows, k, rank, outs)
-  else {
-    const { x, gain, eps } = downNorm
-    loraDown(gpu, x.buffer, rows, k, rank, outs, { norm: { gain, eps, out: input.buffer } })
-  }
+  if (stacked) stackedDown(gpu, from, rows, k, rank, outs, stacked, half?.buffer)
+  else loraDown(gpu, from, rows, k, rank, outs, { norm })
   return { rank, xa, half: half?.buffer, held: tensors, room: [...tensors, ...more] }
 }

@@ -120,18 +120,8 @@ export function stackedDown(
   if (takesThin(gpu, k)) {
     projections.forEach(({ a, out }, g) => {
       const shape = { k, rank, parts: [{ at: 0, scale: 1 }] }
-      thinForward(
-        gpu,
-        x,
-        rows,
-        shape,
-        a,
-        { xa: out },
-        {
-          stacked: { ...stacked, first: g * perProjection },
-          half: g === 0 ? half : undefined,
-        },
-      )
+      const more = { stacked: { ...stacked, first: g * perProjection }, half: g === 0 ? half : undefined }
+      thinForward(gpu, x, rows, shape, a, { xa: out }, more)
     })
     return
   }

@@ -113,10 +113,13 @@ export function takesDown(gpu: Gpu, k: number, matrices: BufferRange[]): boolean
   return !takesCpu(gpu, k) && matrices.length > 1 && matrices.every(({ buffer }) => buffer === matrices[0].buffer)
 }
 
+/** Whether rows of K, and where matrices begin, are whole vectors of four. */
+const areInFours = (k: number, matrices: BufferRange[]): boolean =>
+  k % 4 === 0 && matrices.every(({ offset }) => offset % 16 === 0)
+
 /** Whether `groupDown` is thin.ts's, which leaves x normalised and in f16 besides. */
-export function takesThinDown(gpu: Gpu, k: number, matrices: BufferRange[]): boolean {
-  return takesThin(gpu, k) && matrices.every(({ offset }) => offset % 16 === 0)
-}
+export const takesThinDown = (gpu: Gpu, k: number, matrices: BufferRange[]): boolean =>
+  takesThin(gpu, k) && areInFours(k, matrices)
 
 /** What `groupDown` is asked besides: `stacked` as of `stackedDown`; `norm` and `half` as of `thinForward`, where `takesThinDown`. */
 export interface GroupDown extends Pick<ThinForward, 'norm' | 'half'> {
@@ -141,9 +144,8 @@ export function groupDown(
     const out = { xa, stride: downStride(rows, rank) }
     return thinForward(gpu, x, rows, shape, matrices[0].buffer, out, { stacked, norm, half })
   }
-  const inFours = k % 4 === 0 && matrices.every(({ offset }) => offset % 16 === 0)
   const tile = tileFor(gpu, rows, parts.length * rank)
-  const shape = shapeOf(gpu, tile, inFours)
+  const shape = shapeOf(gpu, tile, areInFours(k, matrices))
   const variant = variantOf(gpu, { rows, members: [], ys: [xa] }, tile.rows, shape.THREADS)
   const kernel = gpu.kernel(path, { ...shape, W_BF16: 0, DOWN: 1, STACKED: Number(!!stacked), ...variant })
   const params: Record<string, Count> = { rows, k, n: rank, xa_stride: downStride(rows, rank), eps: 0 }

@@ -34,6 +34,8 @@ export interface LinearOptions {
   residual?: GpuBuffer
   /** x in f16, (rows, K), where a kernel before has left it: products on matrix units read that (`takesHalf` of units.ts). */
   half?: GpuBuffer
+  /** Gets x in f16, (rows, K), where the product is LoRA's thin one (`takesThinForward`). */
+  leaves?: GpuBuffer
   /** Only these rows of the weight, the bias and lora.matrix; y and residual then have as many columns. */
   slice?: { row: number; rows: number }
 }
@@ -46,7 +48,7 @@ export function linear(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Bin
   const { alpha = 1, lora, bias, residual, half } = options
   if (takesThinForward(gpu, weight) && !lora && !bias && !residual && !options.slice) {
     const shape = { k: weight.columns, rank: weight.rows, parts: [{ at: 0, scale: alpha }] }
-    return thinForward(gpu, x, rows, shape, bufferOf(weight.slices[0]), { xa: y })
+    return thinForward(gpu, x, rows, shape, bufferOf(weight.slices[0]), { xa: y }, { half: options.leaves })
   }
   const wanted = options.slice ?? { row: 0, rows: weight.rows }
   const flags = { LORA: Number(!!lora), BIAS: Number(!!bias), RESIDUAL: Number(!!residual) }

@@ -11,7 +11,7 @@ import { dispatchFlat, hasWideSubgroups } from '../common/lanes.ts'
 import { KT, matrixUnitOf } from '../common/matrix-units.ts'
 import type { Weight } from '../common/weight.ts'
 import { bufferOf, type Extras, type Part } from './part.ts'
-import { tilesOf, type Tile } from './tiles.ts'
+import { tileCandidates, tilesOf, type Tile } from './tiles.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
 const paths = { units: file('units.wgsl'), stage: file('units_stage.wgsl') }
@@ -29,8 +29,8 @@ interface Activations {
   half?: GpuBuffer
 }
 
-/** Values of the depth that no tile goes by more of at a time. */
-const deepest = 256
+/** Steps of the depth that the deepest tile goes by at a time, of which those of all others are parts. */
+const deepest = Math.max(KT, ...[...tileCandidates.units, ...tileCandidates.fewUnits].map(({ depth = KT }) => depth))
 
 /** Whether products with this weight on matrix units, of any number of rows, take activations in f16 that another kernel has left, (rows, K) without room between them. */
 export function takesHalf(gpu: Gpu, weight: Weight): boolean {
