@@ -7,7 +7,7 @@
  * - compile: the first training step of a small model less the second, with an empty shader cache and with what that left
  * - peaks: multiply-adds and matrix units in registers, copies;  tune: the tuner's choice and its seconds
  * - matmul: 4096 x 4096 x 4096 on matrix units and in register tiles, beside cuBLAS where --python has PyTorch with CUDA
- * - attention: backward beside forward, Qwen3-0.6B's heads, 2048 and 8192 tokens
+ * - attention: backward beside forward, Qwen3-0.6B's heads, 2048 and 8192 tokens; backward on matrix units, at 2048 tokens in each of its shapes
  * - decode: Qwen3-0.6B's shape, 32 sequences: bytes that a step must read (weights, keys, values) a second, beside the copy
  * - step: a LoRA step of that shape on 16k packed tokens, in micro-batches of 4096 and of 16k
  * - peers: the same step through PEFT, and transformers' generate, where --python has them and PyTorch with CUDA
@@ -18,7 +18,8 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { attentionCase } from '../src/bench/attention.ts'
+import { attentionCase, attentionTakesUnits } from '../src/bench/attention.ts'
+import type { UnitShape } from '../src/kernels/attention/units.ts'
 import { runCase, type KernelCase } from '../src/bench/case.ts'
 import { benchDecode } from '../src/bench/decode.ts'
 import { hasUnits, matmulCase, type MatmulForm } from '../src/bench/matmul.ts'
@@ -249,23 +250,33 @@ async function matmuls(): Promise<unknown> {
   return { rows, cublas: peer }
 }
 
+/** Shapes of backward on matrix units beside the adapter's own, which is the first. */
+const unitShapes: UnitShape[] = [64, 32].flatMap((RT) => [32, 16].flatMap((KT) => [1, 0].map((HOLD) => ({ RT, KT, HOLD }))))
+
 async function attentions(): Promise<unknown> {
   const { heads, kvHeads, headDim } = modelShapes[shape]
+  const ofHeads = { heads, kvHeads, headDim }
   const rows: Awaited<ReturnType<typeof rowOf>>[] = []
+  const most = { unit: 'x', aim: 2.5, most: true }
   for (const length of quick ? [64] : [2048, 8192]) {
-    const [forward, backward] = [
-      await rowOf(attentionCase('forward', length, { heads, kvHeads, headDim }, shape)),
-      await rowOf(attentionCase('backward', length, { heads, kvHeads, headDim }, shape)),
-    ]
+    const forward = await rowOf(attentionCase('forward', length, ofHeads, shape))
+    const backward = await rowOf(attentionCase('backward', length, ofHeads, shape))
     rows.push(forward, backward)
     show({ name: `attention forward, ${length} tokens`, value: forward.gflops, unit: 'GFLOP/s' })
-    show({
-      name: `attention backward / forward, ${length} tokens`,
-      value: backward.ms / forward.ms,
-      unit: 'x',
-      aim: 2.5,
-      most: true,
-    })
+    show({ name: `attention backward / forward, ${length} tokens`, value: backward.ms / forward.ms, ...most })
+    if (!attentionTakesUnits(gpu, ofHeads)) continue
+    const onUnits = await rowOf(attentionCase('backward', length, ofHeads, shape, { units: true }))
+    rows.push(onUnits)
+    show({ name: `attention backward, matrix units, ${length} tokens`, value: onUnits.gflops, unit: 'GFLOP/s' })
+    show({ name: '  beside forward in float32', value: onUnits.ms / forward.ms, ...most })
+    // Which shape is best: at one length, as each case is checked in float64 first.
+    for (const units of quick || length > 2048 ? [] : unitShapes) {
+      if (!attentionTakesUnits(gpu, ofHeads, units)) continue
+      const tiles = `tiles of ${units.RT} x ${units.KT}${units.HOLD ? ', rows in registers' : ''}`
+      const row = await rowOf(attentionCase('backward', length, ofHeads, `${shape}, ${tiles}`, { units }))
+      rows.push(row)
+      show({ name: `  in ${tiles}`, value: row.gflops, unit: 'GFLOP/s' })
+    }
   }
   return rows
 }

@@ -2,9 +2,12 @@
 import { Random } from '../common/random.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import { attention, attentionBackward, type HeadShape } from '../kernels/attention/attention.ts'
+import { unitsOf, type UnitShape } from '../kernels/attention/units.ts'
+import { useMatrixUnits } from '../kernels/common/matrix-units.ts'
 import type { KernelCase, OpenCase } from './case.ts'
 import { checkPoints, tolerances } from './check.ts'
 import { poisoned, randomFloats } from './data.ts'
+import { hasUnits } from './matmul.ts'
 
 export const attentionForms = ['forward', 'backward', 'decode'] as const
 export type AttentionForm = (typeof attentionForms)[number]
@@ -12,8 +15,15 @@ export type AttentionForm = (typeof attentionForms)[number]
 /**
  * Attention of one sequence of `length` tokens (forward, backward), or one token of each of `sequences` with `length` keys (decode).
  * Counts the products that the result asks for: two forward, five backward, of heads x head size x keys seen.
+ * @param units backward on the adapter's matrix units: in its own shape, or in one to try
  */
-export function attentionCase(form: AttentionForm, length: number, s: HeadShape, of: string, sequences = 1): KernelCase {
+export function attentionCase(
+  form: AttentionForm,
+  length: number,
+  s: HeadShape,
+  of: string,
+  { sequences = 1, units }: { sequences?: number; units?: boolean | UnitShape } = {},
+): KernelCase {
   const decode = form === 'decode'
   const rows = decode ? sequences : length
   const keys = decode ? sequences * length : (length * (length + 1)) / 2
@@ -29,8 +39,18 @@ export function attentionCase(form: AttentionForm, length: number, s: HeadShape,
     flops: (form === 'backward' ? 10 : 4) * s.heads * s.headDim * keys,
     bytes: 4 * (form === 'backward' ? 4 * rows * q + 4 * keyRows * kv : 2 * rows * q + 2 * keyRows * kv),
     binding: 4 * Math.max(rows * q, keyRows * kv),
-    open: (gpu) => open(gpu, name, form, { rows, length, keyRows }, s),
+    ...(units ? { units: true } : {}),
+    open: (gpu) => open(gpu, name, form, { rows, length, keyRows }, s, units),
   }
+}
+
+/** Whether backward takes matrix units with such heads here, in this shape of its kernels. */
+export function attentionTakesUnits(gpu: Gpu, s: HeadShape, shape?: UnitShape): boolean {
+  if (!hasUnits(gpu, s.headDim)) return false
+  useMatrixUnits(gpu)
+  const kernels = [unitsOf(gpu, 'q', s, shape), unitsOf(gpu, 'kv', s, shape)]
+  useMatrixUnits(gpu, false)
+  return kernels.every(Boolean)
 }
 
 /** Rows of one sequence, or the last token of many, each with keys of its own: where a row's keys begin, and its position. */
@@ -40,7 +60,14 @@ interface Layout {
   keyRows: number
 }
 
-function open(gpu: Gpu, name: string, form: AttentionForm, { rows, length, keyRows }: Layout, s: HeadShape): OpenCase {
+function open(
+  gpu: Gpu,
+  name: string,
+  form: AttentionForm,
+  { rows, length, keyRows }: Layout,
+  s: HeadShape,
+  units?: boolean | UnitShape,
+): OpenCase {
   const decode = form === 'decode'
   const { heads: H, kvHeads: KV, headDim: D } = s
   const [hq, hk, hv, hdO] = [
@@ -99,13 +126,18 @@ function open(gpu: Gpu, name: string, form: AttentionForm, { rows, length, keyRo
     return { at, ka, p, ds: p.map((w, j) => (w * (dp[j] - delta)) / Math.sqrt(D)) }
   }
   return {
-    run: () => attentionBackward(gpu, { q, k, v, info, keyEnd, o, lse, dO, soft, dq, dk, dv }, rows, s),
+    run() {
+      if (units) useMatrixUnits(gpu)
+      const chosen = typeof units === 'object' ? units : undefined
+      attentionBackward(gpu, { q, k, v, info, keyEnd, o, lse, dO, soft, dq, dk, dv }, rows, s, chosen)
+      if (units) useMatrixUnits(gpu, false)
+    },
     async check() {
       const wantQ = (index: number) => {
         const { ka, ds } = dScores(Math.floor(index / (H * D)), Math.floor(index / D) % H)
         return { value: ds.reduce((sum, g, j) => sum + g * hk[ka[j] + (index % D)], 0), size: 1 }
       }
-      const few = { random, tolerance: tolerances.softmax, points: Math.min(points, 100) }
+      const few = { random, tolerance: units ? tolerances.softmaxF16 : tolerances.softmax, points: Math.min(points, 100) }
       const worst = [checkPoints(`${name} dq`, await gpu.readF32(dq, rows * H * D), wantQ, few)]
       // A key's gradient sums over all rows that see it: late keys, which few see, and the first of all.
       const sampled = [0, keyRows - 1, ...Array.from({ length: 6 }, () => keyRows - 1 - random.int(Math.min(keyRows, 32)))]

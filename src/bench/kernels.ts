@@ -1,7 +1,7 @@
 /** Which kernels are measured at which sizes, and the loop over them. */
 import type { Gpu } from '../gpu/gpu.ts'
 import type { ModelConfig } from '../model/types.ts'
-import { attentionCase } from './attention.ts'
+import { attentionCase, attentionTakesUnits } from './attention.ts'
 import { caseName, runCase, whyNot, type KernelCase, type KernelGroup, type KernelRow } from './case.ts'
 import { headCase, headForms } from './head.ts'
 import { hasUnits, linearShapesOf, matmulCase, plainRate, type MatmulForm } from './matmul.ts'
@@ -63,8 +63,12 @@ function attentionCases(gpu: Gpu, of: string, shape: ModelConfig, plan: KernelPl
   const lengths = plan.quick ? [128] : brief ? [512] : software ? [512, 2048] : [512, 2048, 8192]
   const decode = plan.quick ? [[2, 256]] : brief ? [[1, 16384]] : [[1, 1024], [1, 16384], [8, 16384], [32, 1024], [128, 256]] // prettier-ignore
   return [
-    ...lengths.flatMap((length) => [attentionCase('forward', length, shape, of), attentionCase('backward', length, shape, of)]),
-    ...decode.map(([sequences, keys]) => attentionCase('decode', keys, shape, of, sequences)),
+    ...lengths.flatMap((length) => [
+      attentionCase('forward', length, shape, of),
+      attentionCase('backward', length, shape, of),
+      ...(attentionTakesUnits(gpu, shape) ? [attentionCase('backward', length, shape, of, { units: true })] : []),
+    ]),
+    ...decode.map(([sequences, keys]) => attentionCase('decode', keys, shape, of, { sequences })),
   ]
 }
 

@@ -6,6 +6,7 @@ import { UserError } from '../common/errors.ts'
 import { hashSeed, Random } from '../common/random.ts'
 import type { BufferRange, Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
+import { holdUnits } from '../kernels/attention/units-check.ts'
 import { checkF16Range, useMatrixUnits } from '../kernels/common/matrix-units.ts'
 import { allocateTogether, allocateWeight, releaseWeight, writeWeight, type Weight } from '../kernels/common/weight.ts'
 import { allocateBlocks, allocateRooms, writeBlocks } from '../kernels/quantised/quantised.ts'
@@ -60,6 +61,8 @@ export async function loadDecoder(gpu: Gpu, files: ModelTensors, options: LoadOp
       `${files.name} is a Gemma model, whose activations do not fit the f16 of matrix units: leave matrix_units out.`,
     )
   if (options.matrixUnits) useMatrixUnits(gpu)
+  const trains = options.full ?? options.lora ?? options.adapter
+  if (options.matrixUnits && trains && !gpu.facts.software) await holdUnits(gpu, files.config)
   const loader = new Loader(gpu, files, options)
   return await loader.load()
 }

@@ -25,7 +25,7 @@ const heads = { heads: 4, kvHeads: 2, headDim: 16 }
 const cases: KernelCase[] = [
   ...matmulForms.map((form) => matmulCase(form, 19, { n: 72, k: 40, of: 'test' })),
   matmulCase('nt', 1, { n: 64, k: 64, of: 'test' }),
-  ...attentionForms.map((form) => attentionCase(form, 21, heads, 'test', 3)),
+  ...attentionForms.map((form) => attentionCase(form, 21, heads, 'test', { sequences: 3 })),
   ...normForms.map((form) => normCase(form, 5, 48, 'test')),
   ...headForms.map((form) => headCase(form, 3, 515, 32, 'test')),
   ...optimizerForms.map((form) => optimizerCase(form, 8192, 'test')),
@@ -76,7 +76,7 @@ describe('kernels', () => {
     expect(whyNot(gpu, cases[0])).toBeUndefined()
     // 128 sequences of 16k tokens at the 4B model's width: 8 GiB of keys.
     const config = modelShapes['qwen3-4b']
-    expect(whyNot(gpu, attentionCase('decode', 16384, config, 'qwen3-4b', 128)) === undefined).toBe(
+    expect(whyNot(gpu, attentionCase('decode', 16384, config, 'qwen3-4b', { sequences: 128 })) === undefined).toBe(
       gpu.facts.limits.maxBinding >= 2 ** 33,
     )
   })

@@ -1,99 +1,11 @@
 import { describe, expect, test } from 'vitest'
 import { attention, attentionBackward, decodeSplits, type HeadShape } from '../../src/kernels/attention/attention.ts'
 import { tileOf } from '../../src/kernels/attention/tile.ts'
+import { dot, groups, pack, reference, small, windowed, type Group } from './attention-cases.ts'
 import { bounds, isRun, modes, openBench, sameBits } from './harness.ts'
 
 const bench = await openBench()
 const { gpu } = bench
-
-/** A prompt and the rollouts that share it, all in one packed batch. */
-interface Group {
-  prompt: number
-  rollouts: number[]
-}
-interface Layout {
-  info: Uint32Array
-  keyEnd: Uint32Array
-  rows: number
-}
-
-/** Packs groups as the trainer does: a prompt's rows, then its rollouts' rows, one after another. */
-function pack(groups: Group[]): Layout {
-  const [info, keyEnd]: number[][] = [[], []]
-  for (const { prompt, rollouts } of groups) {
-    const start = keyEnd.length
-    const end = start + prompt + rollouts.reduce((sum, n) => sum + n, 0)
-    for (let i = 0; i < prompt; i++) {
-      info.push(start, 0, start, i)
-      keyEnd.push(end)
-    }
-    for (const length of rollouts) {
-      const own = keyEnd.length
-      for (let i = 0; i < length; i++) {
-        info.push(start, prompt, own, prompt + i)
-        keyEnd.push(own + length)
-      }
-    }
-    // Prompt rows of a group without a rollout end where the prompt ends: `end` is that already.
-  }
-  return { info: Uint32Array.from(info), keyEnd: Uint32Array.from(keyEnd), rows: keyEnd.length }
-}
-
-/** Rows of the keys that row r sees, in logical order: the last `window` of them. */
-function keysOf({ info }: { info: Uint32Array }, r: number, window = Infinity): number[] {
-  const [prefix, length, own, position] = info.subarray(4 * r, 4 * r + 4)
-  return Array.from({ length: position + 1 }, (_, j) => (j < length ? prefix + j : own + j - length)).slice(
-    Math.max(0, position + 1 - window),
-  )
-}
-
-interface Result {
-  o: Float64Array
-  lse: Float64Array
-  dq: Float64Array
-  dk: Float64Array
-  dv: Float64Array
-}
-
-/** Attention and its backward in float64, straight from the definition. */
-function reference(layout: Layout, s: HeadShape, q: Float32Array, k: Float32Array, v: Float32Array, dO: Float32Array): Result {
-  const { heads: H, kvHeads: KV, headDim: D } = s
-  const [o, dq, dk, dv] = [q, q, k, v].map((t) => new Float64Array(t.length))
-  const lse = new Float64Array(layout.rows * H)
-  const scale = s.scale ?? 1 / Math.sqrt(D)
-  for (let r = 0; r < layout.rows; r++) {
-    const keys = keysOf(layout, r, s.window)
-    for (let h = 0; h < H; h++) {
-      const qa = (r * H + h) * D
-      const ka = keys.map((row) => (row * KV + Math.floor(h / (H / KV))) * D)
-      const scores = ka.map((at) => scale * dot(q, qa, k, at, D))
-      const high = Math.max(...scores)
-      const sum = scores.reduce((t, z) => t + Math.exp(z - high), 0)
-      lse[r * H + h] = high + Math.log(sum)
-      const p = scores.map((z) => Math.exp(z - high) / sum)
-      p.forEach((w, j) => {
-        for (let i = 0; i < D; i++) o[qa + i] += w * v[ka[j] + i]
-      })
-      const dp = ka.map((at) => dot(dO, qa, v, at, D))
-      const delta = p.reduce((t, w, j) => t + w * dp[j], 0)
-      p.forEach((w, j) => {
-        const ds = w * (dp[j] - delta) * scale
-        for (let i = 0; i < D; i++) {
-          dq[qa + i] += ds * k[ka[j] + i]
-          dk[ka[j] + i] += ds * q[qa + i]
-          dv[ka[j] + i] += w * dO[qa + i]
-        }
-      })
-    }
-  }
-  return { o, lse, dq, dk, dv }
-}
-
-function dot(a: Float32Array, i: number, b: Float32Array, j: number, n: number): number {
-  let sum = 0
-  for (let t = 0; t < n; t++) sum += a[i + t] * b[j + t]
-  return sum
-}
 
 /**
  * @param of.alone whether this adapter has the lanes that the mode's kernels of a row at a time count on
@@ -139,19 +51,6 @@ async function compareWithReference(groups: Group[], s: HeadShape, { alone = tru
   await bench.down(t.soft, rows * s.heads * 2)
 }
 
-/** Groups, single sequences, a prompt of one token, a rollout of one token; 58 rows. */
-const groups: Group[] = [
-  { prompt: 11, rollouts: [7, 1, 9] },
-  { prompt: 1, rollouts: [5, 3] },
-  { prompt: 17, rollouts: [] },
-  { prompt: 1, rollouts: [] },
-  { prompt: 2, rollouts: [1] },
-]
-const small: Group[] = [
-  { prompt: 5, rollouts: [3, 6] },
-  { prompt: 9, rollouts: [] },
-]
-
 /** Adapters with lanes of both kinds; an odd number of heads and of rows in a tile; less workgroup memory, and a width that its vectors do not divide. */
 const [, memoryLanes, subgroupLanes] = modes
 const small16 = { ...memoryLanes, facts: { ...memoryLanes.facts, limits: { ...gpu.facts.limits, maxWorkgroupMemory: 16_384 } } }
@@ -194,8 +93,6 @@ describe('attention against float64', () => {
       await compareWithReference(groups, s, { alone, backward: s.headDim < 256 })
     })
   })
-  // Prompts longer and shorter than the window and than tiles, and what is shared of them seen from some rollouts' rows alone.
-  const windowed: Group[] = [...groups, { prompt: 50, rollouts: [40, 3, 13] }, { prompt: 70, rollouts: [] }]
   const windows = [
     { ...modes[0], s: { heads: 4, kvHeads: 2, headDim: 16, window: 12, scale: 0.2 } },
     { ...modes[0], s: { heads: 3, kvHeads: 1, headDim: 6, window: 1 } },

@@ -8,6 +8,7 @@ import type { Constants } from '../../gpu/wgsl.ts'
 import { kvConstants, type CacheData } from '../common/kv-texture.ts'
 import { cpuLanes, dispatchFlat, lanes } from '../common/lanes.ts'
 import { grid, runTile, scaleOf, tileOf } from './tile.ts'
+import { unitsBackward, unitsOf, type UnitShape } from './units.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
 const paths = {
@@ -258,6 +259,7 @@ export function attention(
 /**
  * dq, dk, dv from dO; k and v are this batch's own rows.
  * @param t as in `attention`, with keyEnd (rows) u32: rows r .. keyEnd[r] - 1 see key row r; soft (rows, heads, 2) is scratch
+ * @param chosen of the kernels on matrix units a shape other than the adapter's, to measure and test it
  */
 export function attentionBackward(
   gpu: Gpu,
@@ -277,6 +279,7 @@ export function attentionBackward(
   },
   rows: Count,
   shape: HeadShape,
+  chosen?: UnitShape,
 ): void {
   const constants = constantsOf(gpu, shape)
   const params = { rows, lanes: constants.LANES, elements: constants.DE, scale: scaleOf(shape) }
@@ -286,6 +289,12 @@ export function attentionBackward(
   const seen = WINDOW ? gpu.pool.acquire(capacityOf(rows) * 8, 'key places') : undefined
   const keyEnd = seen ?? t.keyEnd
   if (seen) dispatchFlat(gpu, paths.places, { WINDOW }, [t.info, t.keyEnd, seen], { rows }, rows)
+  const [unitsQ, unitsKv] = [unitsOf(gpu, 'q', shape, chosen), unitsOf(gpu, 'kv', shape, chosen)]
+  if (unitsQ && unitsKv) {
+    unitsBackward(gpu, { ...t, ends: keyEnd }, rows, shape, { q: unitsQ, kv: unitsKv })
+    seen?.release()
+    return
+  }
   const [tileQ, tileKv] = [tileOf(gpu, 'q', shape), tileOf(gpu, 'kv', shape)]
   if (tileQ && tileKv) {
     runTile(gpu, 'q', tileQ, {}, [t.q, t.k, t.v, t.info, t.dO, t.soft, t.dq], rows, shape)

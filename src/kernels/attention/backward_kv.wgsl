@@ -19,14 +19,7 @@ struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
 #else
 @group(0) @binding(2) var<storage, read> v: array<E>;
 #endif
-#if WINDOW
-// See key_places.wgsl.
-@group(0) @binding(3) var<storage, read> places: array<vec2u>;
-fn end_of(row: u32) -> u32 { return places[row].x; }
-#else
-@group(0) @binding(3) var<storage, read> key_end: array<u32>;
-fn end_of(row: u32) -> u32 { return key_end[row]; }
-#endif
+#include "key_ends.wgsl"
 #if TEX
 @group(0) @binding(4) var d_out: texture_storage_2d<rgba32float, read>;
 #else

@@ -4,14 +4,7 @@ struct Params { rows: u32, pieces: u32, depth: u32, scale: f32 }
 @group(0) @binding(0) var<storage, read> q: array<vec4f>;
 @group(0) @binding(1) var<storage, read> k: array<vec4f>;
 @group(0) @binding(2) var<storage, read> v: array<vec4f>;
-#if WINDOW
-// See key_places.wgsl.
-@group(0) @binding(3) var<storage, read> places: array<vec2u>;
-fn end_of(row: u32) -> u32 { return places[row].x; }
-#else
-@group(0) @binding(3) var<storage, read> key_end: array<u32>;
-fn end_of(row: u32) -> u32 { return key_end[row]; }
-#endif
+#include "key_ends.wgsl"
 @group(0) @binding(4) var<storage, read> d_out: array<vec4f>;
 @group(0) @binding(5) var<storage, read> soft: array<vec2f>;
 @group(0) @binding(6) var<storage, read_write> dk: array<vec4f>;
@@ -44,14 +37,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
   let head0 = group.y;
 #include "tile_lanes.wgsl"
   let at = vec4u();
-  for (var r = id; r < $(RT)u; r += $(THREADS)u) { ends[r] = select(0u, end_of(min(row0 + r, p.rows - 1u)), row0 + r < p.rows); }
-  workgroupBarrier();
-  if (id == 0u) {
-    var far = 0u;
-    for (var r = 0u; r < min($(RT)u, p.rows - row0); r++) { far = max(far, ends[r]); }
-    farthest = far;
-  }
-  let keys = workgroupUniformLoad(&farthest);
+#include "tile_ends.wgsl"
+  let keys = end;
   let from_row = vec4u(row0 + 4u * rows4) + vec4u(0u, 1u, 2u, 3u);
   let to_row = vec4u(ends[4u * rows4], ends[4u * rows4 + 1u], ends[4u * rows4 + 2u], ends[4u * rows4 + 3u]);
 #if WINDOW

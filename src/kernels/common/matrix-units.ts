@@ -10,6 +10,8 @@ const most = 65504
 const mostBits = 0x477f
 /** Steps of the depth that a workgroup stages at once; a unit's depth divides it. */
 export const KT = 32
+/** Gradients are small: times this they keep their bits in f16 down to 6e-8; more than 64 is cut off. A power of two, so it changes no bit otherwise. */
+export const gradientScale = 1024
 
 const inUse = new WeakMap<Gpu, MatrixUnit>()
 

@@ -8,16 +8,13 @@ import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, groupsOf, times, type Count } from '../../gpu/size.ts'
 import { dispatchFlat, hasWideSubgroups } from '../common/lanes.ts'
-import { KT, matrixUnitOf } from '../common/matrix-units.ts'
+import { gradientScale, KT, matrixUnitOf } from '../common/matrix-units.ts'
 import type { Weight } from '../common/weight.ts'
 import { bufferOf, type Extras, type Part } from './part.ts'
 import { tileCandidates, tilesOf, type Tile } from './tiles.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
 const paths = { units: file('units.wgsl'), stage: file('units_stage.wgsl') }
-/** Gradients are small: times this they keep their bits down to 6e-8; more than 64 is cut off. A power of two, so it changes no bit otherwise. */
-const gradientScale = 1024
-
 /** Activations that a product reads: `depth` columns of rows `stride` apart, from `column` on, times `scale`. */
 interface Activations {
   data: Binding
@@ -41,16 +38,18 @@ export function takesHalf(gpu: Gpu, weight: Weight): boolean {
  * Activations in f16, of which `release` is called after use: rows of `stride` values each. Once for all of a product's workgroups, which would each have to convert what they read: it reads
  * and writes 6 bytes a value, and a workgroup that multiplies 128 x 128 outputs keeps the registers that four bytes a value would take.
  * @param KT of the kernel that reads them: rows end with zeros up to a multiple of it
+ * @param behind rows that there is room for behind the last, for a kernel that reads some whatever they hold
  */
 export function inHalf(
   gpu: Gpu,
   { data, depth, stride, column, scale, half }: Activations,
   rows: Count,
   KT: number,
+  behind = 0,
 ): { x: GpuBuffer; stride: number; release: () => void } {
   if (half) return { x: half, stride: depth, release: () => {} }
   const words = (Math.ceil(depth / KT) * KT) / 8
-  const x = gpu.pool.acquire(capacityOf(rows) * words * 16, 'activations in f16')
+  const x = gpu.pool.acquire((capacityOf(rows) + behind) * words * 16, 'activations in f16')
   const params = { count: times(rows, words), words, depth, x_stride: stride, x_column: column, scale }
   dispatchFlat(gpu, paths.stage, {}, [data, x], params, times(rows, words))
   return { x, stride: words * 8, release: () => x.release() }

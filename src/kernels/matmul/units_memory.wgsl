@@ -1,6 +1,5 @@
 // The operands of matrix units in workgroup memory as f16 (units.wgsl, group_units.wgsl), KT deep. Rows are 8 values longer than they need be, so that fragments do not meet in
-// one memory bank. Vector e of a turn is eight values; neighbours in a row are loaded and stored by neighbouring threads. Drivers make two stores of a vector, four values each:
-// of sixteen threads eight store the first half first and eight the second, so that they do not all meet in the same half of the banks.
+// one memory bank. Vector e of a turn is eight values; neighbours in a row are loaded and stored by neighbouring threads.
 // How much of it a workgroup takes matters: an H200 runs two of them side by side where each has 31 KB at most (bench/LOG.md, "On an H200").
 var<workgroup> a_tile: array<f16, $(TM*(KT+8))>;
 #if FORM_NT
@@ -42,10 +41,7 @@ fn b_at(e: u32) -> u32 {
   return e / $(TN/8)u * $(TN+8)u + e % $(TN/8)u * 8u;
 #endif
 }
-// Its words, and where the halves go that they are of, in the order in which they are stored: in this form a driver sees that four values are 8 bytes aligned, and stores them at once.
-fn late(e: u32) -> u32 { return e / 8u % 2u; }
-fn in_turn(bits: vec4u, e: u32) -> vec4u { return select(bits, bits.zwxy, late(e) == 1u); }
-fn halves(at: u32, e: u32) -> vec2u { return vec2u(at + late(e) * 4u, at + (1u - late(e)) * 4u); }
+#include "half_turns.wgsl"
 fn a_store(e: u32, bits: vec4u) {
   let half = halves(a_at(e), e);
   let words = in_turn(bits, e);

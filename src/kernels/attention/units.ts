@@ -1,0 +1,133 @@
+/**
+ * Attention's backward pass on matrix units, f16 x f16 -> float32, where a run asks for them (`useMatrixUnits`). The forward pass stays in float32, so that what training makes of a
+ * token has the bits that sampling made of it; its statistics (lse, delta) are float32's too.
+ */
+import { fileURLToPath } from 'node:url'
+import type { Gpu } from '../../gpu/gpu.ts'
+import type { GpuBuffer } from '../../gpu/pool.ts'
+import { groupsOf, type Count } from '../../gpu/size.ts'
+import type { Constants } from '../../gpu/wgsl.ts'
+import { hasWideSubgroups } from '../common/lanes.ts'
+import { gradientScale, matrixUnitOf } from '../common/matrix-units.ts'
+import { inHalf } from '../matmul/units.ts'
+import type { HeadShape } from './attention.ts'
+import { grid, scaleOf } from './tile.ts'
+
+const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
+const paths = { q: file('units_backward_q.wgsl'), kv: file('units_backward_kv.wgsl') }
+type Kind = keyof typeof paths
+
+/** What of a kernel's shape the time depends on alone, but for the order of sums over queries and keys, which goes by turns of KT. */
+export interface UnitShape {
+  /** Rows of a tile, and columns a turn. */
+  RT: number
+  KT: number
+  /** Whether a subgroup keeps its rows' fragments of both left operands in registers, or reads them anew each turn. */
+  HOLD: number
+}
+
+/** Devices whose results were not float32's (units-check.ts). */
+const mistrusted = new WeakSet<Gpu>()
+/** Whether attention runs on the matrix units that products run on, from here on. */
+export const trustUnits = (gpu: Gpu, on: boolean): unknown => (on ? mistrusted.delete(gpu) : mistrusted.add(gpu))
+
+/** Channels of a head up to which they are kept: 128 are 64 registers where a subgroup has 16 rows and 32 lanes, beside as many of dk's and dv's sums. */
+const mostHeld = 128
+
+/** Shapes from the best on: the first is taken that the adapter has workgroup memory and threads for. */
+function shapesOf(gpu: Gpu, headDim: number): UnitShape[] {
+  // Of a software driver's units, whose products are thousands of instructions, a subgroup has one fragment of the scores, as on GPUs.
+  if (!hasWideSubgroups(gpu)) return [{ RT: 32, KT: 16, HOLD: 0 }]
+  const HOLD = Number(headDim <= mostHeld)
+  return [32, 16].flatMap((KT) => [64, 32].map((RT) => ({ RT, KT, HOLD })))
+}
+
+/**
+ * Constants of a kernel (units_tiles.wgsl); undefined where products do not run on matrix units, or where theirs, or the adapter's workgroup memory, do not take the shape of heads.
+ * @param chosen a shape instead of those that are tried
+ */
+export function unitsOf(
+  gpu: Gpu,
+  kind: Kind,
+  { heads, kvHeads, headDim: D, window = 0 }: HeadShape,
+  chosen?: UnitShape,
+): Constants | undefined {
+  const unit = matrixUnitOf(gpu)
+  if (!unit || mistrusted.has(gpu)) return undefined
+  const { m: FM, n: FN, k: FK } = unit
+  const { limits, subgroupSize: LANES } = gpu.facts
+  if (D % 8 !== 0 || D % FN !== 0 || D % FK !== 0 || (FM * FN) % (4 * LANES) !== 0) return undefined
+  const SUMS = kind === 'kv' ? 2 : 1
+  for (const { RT, KT, HOLD } of chosen ? [chosen] : shapesOf(gpu, D)) {
+    const SM = Math.min(4, RT / FM)
+    const SN = D % (2 * FN) === 0 && KT % (2 * FN) === 0 ? 2 : 1
+    const THREADS = SM * SN * LANES
+    const bytes = 2 * 2 * KT * (D + 8) + 4 * 2 * RT * KT + 2 * SUMS * RT * (KT + 8) + 4 * RT + 64
+    if (KT % FN !== 0 || KT % FK !== 0 || THREADS > limits.maxInvocations || bytes > limits.maxWorkgroupMemory) continue
+    const vectors = (KT * D) / 8
+    // Steps that are written out of the loops over a head's channels and over a turn's columns.
+    const deep = hasWideSubgroups(gpu) ? [4, 2, 1].find((n) => (D / FK) % n === 0)! : 1
+    return {
+      D,
+      FM,
+      FN,
+      FK,
+      RT,
+      KT,
+      SM,
+      SN,
+      LANES,
+      THREADS,
+      SUMS,
+      HOLD,
+      HEADS: heads,
+      KV_HEADS: kvHeads,
+      GROUP: heads / kvHeads,
+      LEFT_HEADS: kind === 'kv' ? kvHeads : heads,
+      WINDOW: window,
+      VEC4: 1,
+      RB: RT,
+      LOADS: Math.ceil(vectors / THREADS),
+      LOAD_REST: Number(vectors % THREADS !== 0),
+      DEEP: HOLD ? D / FK : deep,
+      STEPS: hasWideSubgroups(gpu) ? KT / FK : 1,
+    }
+  }
+  return undefined
+}
+
+/** What both kernels read. */
+interface Operands {
+  q: GpuBuffer
+  k: GpuBuffer
+  v: GpuBuffer
+  dO: GpuBuffer
+  soft: GpuBuffer
+}
+
+/**
+ * dq, dk, dv as `attentionBackward` has them.
+ * @param t with `soft` filled, and `ends` of the key rows, with places where the heads have a window (key_places.wgsl)
+ * @param constants of both kernels, from `unitsOf`
+ */
+export function unitsBackward(
+  gpu: Gpu,
+  t: Operands & { info: GpuBuffer; ends: GpuBuffer; dq: GpuBuffer; dk: GpuBuffer; dv: GpuBuffer },
+  rows: Count,
+  shape: HeadShape,
+  constants: { q: Constants; kv: Constants },
+): void {
+  const { heads, kvHeads, headDim } = shape
+  // Fragments of the last tile's rows are read whole, whatever stands behind the last row.
+  const half = (data: GpuBuffer, of: number, scale = 1) =>
+    inHalf(gpu, { data, depth: of * headDim, stride: of * headDim, column: 0, scale }, rows, 8, 64)
+  const [q, k, v, dO] = [half(t.q, heads), half(t.k, kvHeads), half(t.v, kvHeads), half(t.dO, heads, gradientScale)]
+  const params = { rows, scale: scaleOf(shape), gradient_scale: gradientScale }
+  const run = (kind: Kind, bindings: GpuBuffer[], across: number): void => {
+    const groups = grid(groupsOf(rows, constants[kind].RT), across)
+    gpu.dispatch(gpu.kernel(paths[kind], constants[kind]), bindings, params, groups)
+  }
+  run('q', [q.x, dO.x, k.x, t.info, v.x, t.soft, t.dq], heads)
+  run('kv', [k.x, v.x, q.x, t.ends, dO.x, t.soft, t.dk, t.dv], kvHeads)
+  for (const { release } of [q, k, v, dO]) release()
+}

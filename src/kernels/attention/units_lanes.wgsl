@@ -1,0 +1,27 @@
+  // What a subgroup has of a tile of RT rows from row0 on, and a lane of a fragment: its first row of the tile (si), first column of the scores (sj), first channel of the sums (sc),
+  // and of each fragment of scores, from `own` on in `scratch`, four columns from `across` on in the rows down_q. left_at: where its rows' channels begin.
+  let subgroup = id / $(LANES)u;
+  let lane = id % $(LANES)u;
+  let si = subgroup / $(SN)u * $(RT/SM)u;
+  let sj = subgroup % $(SN)u * $(KT/SN)u;
+  let sc = subgroup % $(SN)u * $(D/SN)u;
+  let own = subgroup * $(2*RT*KT/SM/SN)u;
+  let across = lane % $(FN/4)u * 4u;
+#for q in 0..FM*FN/4/LANES
+  let down_$(q) = lane / $(FN/4)u + $(q*LANES*4/FN)u;
+#end
+  let left_at = ((row0 + si) * LEFT_HEADS + left_head) * $(D)u;
+#for i in 0..RT/SM/FM
+#for u in 0..SUMS
+#for c in 0..D/SN/FN
+  var sum_$(u)_$(i)_$(c): subgroup_matrix_result<f32, $(FN), $(FM)>;
+#end
+#end
+#if HOLD
+#for t in 1..3
+#for d in 0..D/FK
+  let left_$(t)_$(i)_$(d) = subgroupMatrixLoad<subgroup_matrix_left<f16, $(FK), $(FM)>, row_major>(&left_$(t), left_at + $(i*FM)u * LEFT_HEADS * $(D)u + $(d*FK)u, LEFT_HEADS * $(D)u);
+#end
+#end
+#endif
+#end

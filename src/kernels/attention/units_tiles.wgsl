@@ -1,0 +1,41 @@
+// Attention's backward pass on matrix units (units_backward_q.wgsl, units_backward_kv.wgsl): RT rows, of which the products of scores have their left operands, against KT columns a turn.
+// All operands are f16, (rows, heads, D), D a multiple of 8: left_1, left_2 of the rows, right_1, right_2 of the columns, which pass through workgroup memory.
+// A workgroup is SM x SN subgroups. Of the scores a subgroup has RT/SM rows x KT/SN columns, of the sums as many rows and D/SN of the head's channels, in fragments of FM x FN, FK steps
+// of the sum each. WGSL lets nobody see into a fragment, so scores go through `scratch`, a lane has $(FM*FN/4/LANES) times four of a row of each, and come back as `weights`.
+@group(0) @binding(0) var<storage, read> left_1: array<f16>;
+@group(0) @binding(1) var<storage, read> left_2: array<f16>;
+@group(0) @binding(2) var<storage, read> right_1: array<vec4u>;
+@group(0) @binding(4) var<storage, read> right_2: array<vec4u>;
+// Rows are 8 values longer than they need be, so that fragments do not meet in one memory bank.
+#for t in 1..3
+var<workgroup> tile_$(t): array<f16, $(KT*(D+8))>;
+#end
+var<workgroup> scratch: array<f32, $(2*RT*KT)>;
+var<workgroup> weights: array<f16, $(SUMS*RT*(KT+8))>;
+#include "half_turns.wgsl"
+#include "narrow.wgsl"
+
+#for t in 1..3
+fn store_$(t)(e: u32, bits: vec4u) {
+  let half = halves(e / $(D/8)u * $(D+8)u + e % $(D/8)u * 8u, e);
+  let words = in_turn(bits, e);
+#for h in 0..2
+#for q in 0..2
+  let pair$(h)_$(q) = bitcast<vec2<f16>>(words[$(2*h+q)]);
+  tile_$(t)[half[$(h)] + $(2*q)u] = pair$(h)_$(q).x;
+  tile_$(t)[half[$(h)] + $(2*q+1)u] = pair$(h)_$(q).y;
+#end
+#end
+}
+#end
+// Four scores that follow each other in a row of a fragment.
+fn four(at: u32) -> vec4f { return vec4f(scratch[at], scratch[at + 1u], scratch[at + 2u], scratch[at + 3u]); }
+// Four weights, likewise.
+fn weigh(at: u32, value: vec4f) {
+  let bits = narrow(value);
+#for h in 0..2
+  let pair$(h) = bitcast<vec2<f16>>(bits[$(h)]);
+  weights[at + $(2*h)u] = pair$(h).x;
+  weights[at + $(2*h+1)u] = pair$(h).y;
+#end
+}
