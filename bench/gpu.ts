@@ -18,8 +18,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { attentionCase, attentionTakesUnits } from '../src/bench/attention.ts'
-import type { UnitShape } from '../src/kernels/attention/units.ts'
+import { attentionCase, attentionTakesUnits, unitShapes } from '../src/bench/attention.ts'
 import { runCase, type KernelCase } from '../src/bench/case.ts'
 import { benchDecode } from '../src/bench/decode.ts'
 import { hasUnits, matmulCase, type MatmulForm } from '../src/bench/matmul.ts'
@@ -249,9 +248,6 @@ async function matmuls(): Promise<unknown> {
   else show({ name: 'cuBLAS in f16', value: peer.f16!, unit: 'GFLOP/s' })
   return { rows, cublas: peer }
 }
-
-/** Shapes of backward on matrix units beside the adapter's own, which is the first. */
-const unitShapes: UnitShape[] = [64, 32].flatMap((RT) => [32, 16].flatMap((KT) => [1, 0].map((HOLD) => ({ RT, KT, HOLD }))))
 
 async function attentions(): Promise<unknown> {
   const { heads, kvHeads, headDim } = modelShapes[shape]

@@ -44,6 +44,11 @@ export function attentionCase(
   }
 }
 
+/** Shapes of backward on matrix units to measure beside the adapter's own, which on a GPU is the first. */
+export const unitShapes: UnitShape[] = [64, 32].flatMap((RT) =>
+  [32, 16].flatMap((KT) => [1, 0].map((HOLD) => ({ RT, KT, HOLD }))),
+)
+
 /** Whether backward takes matrix units with such heads here, in this shape of its kernels. */
 export function attentionTakesUnits(gpu: Gpu, s: HeadShape, shape?: UnitShape): boolean {
   if (!hasUnits(gpu, s.headDim)) return false
