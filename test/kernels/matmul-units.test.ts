@@ -3,7 +3,7 @@ import { thinForward } from '../../src/kernels/lora/thin.ts'
 import { linear, linearBackwardInput } from '../../src/kernels/matmul/matmul.ts'
 import { defaultTiles, setTiles, tileCandidates, tilesOf, tileText } from '../../src/kernels/matmul/tiles.ts'
 import { tuneMatmul, type TuneRow } from '../../src/kernels/matmul/tune.ts'
-import { takesHalf } from '../../src/kernels/matmul/units.ts'
+import { shapeFor, takesHalf } from '../../src/kernels/matmul/units.ts'
 import { checkF16Range, useMatrixUnits } from '../../src/kernels/common/matrix-units.ts'
 import { bounds, compare, openBench, sameBits } from './harness.ts'
 import { product, type Case } from './matmul-cases.ts'
@@ -94,6 +94,24 @@ describe(`matrix units${none}`, () => {
         expect(() => compare('float32', got, want(x), bounds.sum)).toThrow('relative error')
       })
     }
+  })
+  test.skipIf(none)('the rows of a chunk of the head have the bits of few and of many, in tiles of their own', async () => {
+    await withUnits('head', async () => {
+      const [n, k] = [32_776, 8]
+      const tiles = [16, 40, 65].map((rows) => shapeFor(gpu, rows, n)).map(({ TM, TN }) => [TM, TN])
+      expect(tiles[1]).toEqual([64, 128])
+      expect(new Set(tiles.map(String)).size).toBe(3)
+      const { weight } = bench.weight(n, k, true)
+      const x = bench.normals(65 * k)
+      const of = async (rows: number): Promise<Float32Array> => {
+        const y = bench.out(rows * n)
+        linear(gpu, bench.up(x.slice(0, rows * k)), rows, weight, y)
+        return await bench.down(y, rows * n)
+      }
+      const [few, chunk, many] = [await of(16), await of(40), await of(65)]
+      sameBits('few', few, chunk.slice(0, few.length))
+      sameBits('many', chunk, many.slice(0, chunk.length))
+    })
   })
   test.skipIf(none)('backward to the input: small gradients keep their bits, large ones are cut off', async () => {
     for (const c of cases) {
