@@ -61,7 +61,7 @@ export async function loadDecoder(gpu: Gpu, files: ModelTensors, options: LoadOp
       `${files.name} is a Gemma model, whose activations do not fit the f16 of matrix units: leave matrix_units out.`,
     )
   if (options.matrixUnits) useMatrixUnits(gpu)
-  const trains = options.full ?? options.lora ?? options.adapter
+  const trains = [options.full, options.lora, options.adapter].some(Boolean)
   if (options.matrixUnits && trains && !gpu.facts.software) await holdUnits(gpu, files.config)
   const loader = new Loader(gpu, files, options)
   return await loader.load()
