@@ -23,13 +23,31 @@ export class Tape {
   readonly gpu: Gpu
   /** False: a forward pass alone; operations keep nothing. */
   readonly recording: boolean
+  /** Whether this is the second run of what is checkpointed: for its backward pass alone, as its output is there already. */
+  readonly again: boolean
+  /** What a checkpointed run keeps: its first run puts it here, its second takes it (`once`). */
+  readonly #kept: Tensor[][] | undefined
+  #taken = 0
   #nodes: Node[] = []
   /** How many nodes there were at each cut. */
   #cuts: number[] = []
 
-  constructor(gpu: Gpu, recording: boolean) {
+  /** @param run which run of what is checkpointed, and what it keeps */
+  constructor(gpu: Gpu, recording: boolean, run: { again?: boolean; kept?: Tensor[][] } = {}) {
     this.gpu = gpu
     this.recording = recording
+    this.again = run.again ?? false
+    this.#kept = run.kept
+  }
+
+  /**
+   * Tensors that are dear to make and small to keep: of a checkpointed run that keeps such, the second run has those of the first. As if `make` had just made them, with a
+   * reference of the caller's to each; always the same calls, in the same order.
+   */
+  once(make: () => Tensor[]): Tensor[] {
+    if (!this.#kept) return make()
+    if (!this.again) this.#kept.push(make())
+    return this.#kept[this.#taken++].map((t) => t.keep())
   }
 
   /** A new tensor for an operation's output. */
@@ -142,15 +160,17 @@ export class Tape {
 
 /**
  * Gradient checkpointing (arXiv 1604.06174): runs `fn` keeping only its input, and runs it again when its gradient is asked for.
- * `fn` must be a pure function of its input and of parameters; it does not drop `x`.
+ * `fn` must be a pure function of its input and of parameters; it does not drop `x`. Its last product may leave its values out of the second run (`Tape.again`).
+ * @param keeps what `fn` makes by `once` is kept, too, and not made again
  */
-export function checkpoint(tape: Tape, x: Tensor, fn: (tape: Tape, x: Tensor) => Tensor): Tensor {
+export function checkpoint(tape: Tape, x: Tensor, fn: (tape: Tape, x: Tensor) => Tensor, keeps = false): Tensor {
   if (!tape.recording) return fn(tape, x)
-  const forward = new Tape(tape.gpu, false)
-  const plain = fn(forward, x)
+  const kept: Tensor[][] | undefined = keeps ? [] : undefined
+  const plain = fn(new Tape(tape.gpu, false, { kept }), x)
   const y = new Tensor(plain.buffer, plain.rows, plain.columns, true)
-  return tape.node(y, [x], (dy) => {
-    const again = new Tape(tape.gpu, true)
+  const dear = kept?.flat() ?? []
+  tape.node(y, [x, ...dear], (dy) => {
+    const again = new Tape(tape.gpu, true, { again: true, kept })
     const input = new Tensor(x.buffer, x.rows, x.columns, x.needsGrad)
     const output = fn(again, input)
     again.giveGrad(output, dy)
@@ -161,4 +181,6 @@ export function checkpoint(tape: Tape, x: Tensor, fn: (tape: Tape, x: Tensor) =>
       input.grad.drop()
     }
   })
+  tape.done(...dear)
+  return y
 }

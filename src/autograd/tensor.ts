@@ -15,7 +15,8 @@ export class Tensor {
   readonly rows: Count
   readonly columns: number
   readonly buffer: GpuBuffer
-  readonly needsGrad: boolean
+  /** Of what a checkpointed run keeps for its second run (`Tape.once`) as that one says. */
+  needsGrad: boolean
   references = 1
   /** dLoss / dthis while a backward pass is under way. */
   grad: Tensor | undefined

@@ -6,7 +6,7 @@ import { hashSeed, Random } from '../common/random.ts'
 import type { TrainingSample } from '../common/types.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import { loadDecoder, type LoadOptions, type ModelTensors } from '../model/decoder-load.ts'
-import type { Decoder } from '../model/decoder.ts'
+import type { Checkpointing, Decoder } from '../model/decoder.ts'
 import { useMatrixUnits } from '../kernels/common/matrix-units.ts'
 import { LINEAR_MODULES, weightCount } from '../model/shapes.ts'
 import { scoreSamples } from '../trainer/gradients.ts'
@@ -27,7 +27,7 @@ export interface StepSize {
   /** Of a micro-batch. Default 2048. */
   microBatchTokens?: number
   /** Layers are computed again going backward. Default: no. */
-  checkpointing?: boolean
+  checkpointing?: Checkpointing
   /** Large products on the adapter's matrix units, and MFU as a share of their peak. Default: no. */
   matrixUnits?: boolean
 }

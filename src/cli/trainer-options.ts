@@ -9,6 +9,7 @@ type Shared = Pick<
   | 'temperature'
   | 'micro_batch_tokens'
   | 'gradient_checkpointing'
+  | 'keep_attention'
   | 'optim'
   | 'adam_beta1'
   | 'adam_beta2'
@@ -27,7 +28,7 @@ export function trainerOptions(args: Shared, loss: Loss, folder: RunFolder): Tra
     loss,
     temperature: args.temperature,
     microBatchTokens: args.micro_batch_tokens,
-    checkpointing: args.gradient_checkpointing,
+    checkpointing: args.gradient_checkpointing && args.keep_attention ? 'keep attention' : args.gradient_checkpointing,
     optimizer: {
       beta1: args.adam_beta1,
       beta2: args.adam_beta2,

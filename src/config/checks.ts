@@ -213,6 +213,7 @@ function idleKeys(args: RunConfig['trainer']['args'] | SftConfig['trainer']['arg
   const notices: string[] = []
   if (!args.use_lora)
     notices.push(...idle(['lora_rank', 'lora_alpha', 'lora_dropout', 'lora_target_modules'], 'use_lora is false'))
+  if (!args.gradient_checkpointing) notices.push(...idle(['keep_attention'], 'gradient_checkpointing is false, so all is kept'))
   if (args.lr_scheduler_type === 'constant')
     notices.push(...idle(['warmup_steps'], 'lr_scheduler_type is "constant"; write "constant_with_warmup"'))
   // A resolved config has both, in agreement.

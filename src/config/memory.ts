@@ -13,7 +13,7 @@
  *   once more Q + K), q and k turned, the attention's output and log-sum; gate, up and their product; LoRA adds its r intermediates, and
  *   with norms behind attention and MLP (Gemma) 2 H more; with dropout a copy of its input for each projection;
  *   going backward, 4 (2 H + 3 I) more for the gradients that pass through;
- * - activations: with gradient checkpointing one hidden state a layer (4 T H L) and one layer inside; without it L layers inside, but for the gates' products,
+ * - activations: with gradient checkpointing one hidden state a layer (4 T H L) and one layer inside, and with keep_attention 4 T (Q + heads) of each layer; without it L layers inside, but for the gates' products,
  *   which are made again on the way back;
  * - head: logits of up to 512 tokens at a time, at most 48 MiB (never T x V), and a few numbers a token;
  * - KV cache: 2 L S N K float32, exact copies of what the trainer would compute (f16 with kv_cache_dtype), or kv_cache_bytes; none where vLLM samples, whose
@@ -42,6 +42,8 @@ export interface MemoryOptions {
   /** Tokens of a micro-batch. */
   microBatchTokens: number
   gradientCheckpointing: boolean
+  /** With it: what attention gave is kept, too. */
+  keepAttention?: boolean
   bf16: boolean
   /** Of the layers' matrices, where they are quantised: values and bytes in blocks, and the blocks' formats. */
   blocks?: { values: number; bytes: number; formats: string[] }
@@ -99,9 +101,10 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
   const backward = 4 * Math.max(2 * H + 3 * I, deltaBackward(model))
   const logits = Math.min(T, headRows(V))
   const sampled = Math.min(S, Math.max(1, Math.floor(SAMPLER_BYTES / (V * 4))))
-  const [kept, layer]: [MemoryRow, MemoryRow] = options.gradientCheckpointing
+  const kept: MemoryRow[] = options.gradientCheckpointing
     ? [
         { name: 'activations kept', bytes: 4 * T * H * L, how: `one hidden state a layer: ${L} layers x ${T} tokens x ${H}` },
+        ...(options.keepAttention ? [attentionKept(model, T)] : []),
         { name: 'one layer', bytes: T * (recorded + backward), how: `inside one layer, forward and backward, ${T} tokens` },
       ]
     : [
@@ -131,12 +134,11 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
     { name: 'weights', ...weightsHeld(options) },
     { name: 'widened', bytes: (inBlocks / L) * 2, how: 'values of the matrices of one layer, bf16' },
     { name: 'adapter', bytes: adapter * 4, how: `LoRA rank ${options.loraRank}: ${millions(adapter)} parameters, float32` },
-    ...referenceRows(options, adapter, kept.bytes + layer.bytes),
+    ...referenceRows(options, adapter, sum(kept.map(({ bytes }) => bytes))),
     { name: 'masters', bytes: options.useLora ? 0 : weights * 4, how: 'what is trained: each weight in float32' },
     { name: 'gradients', bytes: trained * 4, how: `${millions(trained)} trained parameters, float32` },
     { name: 'Adam', bytes: moments, how: `two moments of each, ${in8bit ? '8 bits and a scale for every 256' : 'float32'}` },
-    kept,
-    layer,
+    ...kept,
     { name: 'head', bytes: 4 * (logits * V + 2 * T * H + 3 * T), how: `logits of ${logits} tokens at a time x ${V} words` },
     kvCache,
     ...stateRows(model, S),
@@ -157,6 +159,14 @@ const innerWidth = (model: ModelConfig): number => {
   const attention = 3 * Q + 4 * K + (qkNorm ? Q + K : 0) + heads + (qwen35 ? 4 * Q : 0)
   const attending = attentionLayers(model)
   return common + (attention * attending + deltaWidth(model) * (layers - attending)) / layers
+}
+
+/** With keep_attention: what attention gave of each layer, and its log-sums. */
+function attentionKept(model: ModelConfig, tokens: number): MemoryRow {
+  const { heads, headDim } = model
+  const layers = attentionLayers(model)
+  const how = `what attention gave: ${layers} layers x ${tokens} tokens x ${heads * headDim}`
+  return { name: 'attention kept', bytes: 4 * tokens * (heads * headDim + heads) * layers, how }
 }
 
 /** What gates multiply, of these: the MLP's, and Qwen3.5's of attention and of what a state is read for. */
@@ -240,6 +250,7 @@ export function memoryOf(config: RunConfig | SftConfig, model: SizedModel): Memo
     loraTargetModules: adapterModules(model.config, args.lora_target_modules),
     microBatchTokens: args.micro_batch_tokens,
     gradientCheckpointing: args.gradient_checkpointing,
+    keepAttention: args.keep_attention,
     bf16: args.bf16,
     blocks: args.quantization && model.tensors && blocksOf(model.config, model.tensors, args.quantization),
     optim: args.optim,

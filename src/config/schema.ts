@@ -120,7 +120,13 @@ export const microBatchFields = {
     .boolean()
     .default(true)
     .describe(
-      'Keep one hidden state a layer and compute the rest again in the backward pass: far less memory, about a third more work.',
+      'Keep one hidden state a layer and compute the rest again in the backward pass: far less memory, about a quarter more work.',
+    ),
+  keep_attention: z
+    .boolean()
+    .default(false)
+    .describe(
+      'With gradient_checkpointing: keep what attention gave each layer, too, and do not compute it again. The longer the sequences the more time it saves; it takes heads x head size x 4 bytes more for each token and layer. The same bits.',
     ),
   matrix_units: z
     .boolean()

@@ -141,22 +141,27 @@ export interface RowBatch extends RowLayout {
   adapters?: RowAdapters
 }
 
+/** Whether a layer's activations are made again on the way back: not, all, or all but what attention gave. */
+export type Checkpointing = boolean | 'keep attention'
+
 /**
  * Hidden states after the last layer, before the last norm: (rows, hidden).
- * @param options.checkpointing keeps only each layer's input for the backward pass and computes the layer again
+ * @param options.checkpointing keeps only each layer's input for the backward pass and computes the layer again: all but the last, whose turn comes first
  */
 export function decoderHidden(
   tape: Tape,
   decoder: Decoder,
   batch: RowBatch,
-  options: { cache?: CacheArguments; checkpointing?: boolean } = {},
+  options: { cache?: CacheArguments; checkpointing?: Checkpointing } = {},
 ): Tensor {
   let hidden = embedding(tape, batch.ids, batch.rows, decoder.embedding, batch.tokenLists)
   decoder.layers.forEach((_, i) => {
     const table = decoder.rotary.table(batch.positions, i)
     const run = (t: Tape, x: Tensor) =>
       decoderLayer(t, decoder, i, x, batch, table, options.cache && { ...options.cache, index: i })
-    const next = options.checkpointing ? checkpoint(tape, hidden, run) : run(tape, hidden)
+    // The last layer's backward pass comes first, with room for what it would make again.
+    const checkpointing = i < decoder.layers.length - 1 && options.checkpointing
+    const next = checkpointing ? checkpoint(tape, hidden, run, checkpointing === 'keep attention') : run(tape, hidden)
     tape.done(hidden)
     hidden = next
     if (!options.cache) tape.cut()
@@ -187,14 +192,14 @@ function decoderLayer(
   const middle = added(tape, mixed, mixer.kind === 'delta' ? mixer.out : mixer.o, how, x, layer.oNorm)
   tape.done(mixed)
   const gated = swiGlu(tape, middle, layer.gate, layer.up, { ...how, norm: layer.postNorm }, gemma ? 'gelu' : 'silu')
-  const out = added(tape, gated, layer.down, how, middle, layer.downNorm)
+  const out = added(tape, gated, layer.down, { ...how, last: true }, middle, layer.downNorm)
   tape.done(gated, middle)
   return out
 }
 
 /** residual + projection(x), or its norm where it has one. */
 function added(tape: Tape, x: Tensor, projection: Projection, how: LinearsArguments, residual: Tensor, norm?: Norm): Tensor {
-  const [y] = linears(tape, x, [projection], norm ? how : { ...how, residual })
+  const [y] = linears(tape, x, [projection], norm ? { ...how, last: false } : { ...how, residual })
   if (!norm) return y
   const sum = rmsNormAdded(tape, y, norm, residual)
   tape.done(y)

@@ -7,7 +7,7 @@ import type { Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
 import { capacityOf, type Count } from '../gpu/size.ts'
 import type { RowLists } from '../kernels/rows/rows.ts'
-import { decoderHidden, type Decoder, type RowBatch } from '../model/decoder.ts'
+import { decoderHidden, type Checkpointing, type Decoder, type RowBatch } from '../model/decoder.ts'
 import { listsByKey, listsByToken, type PackedBatch } from '../model/packed.ts'
 
 /** How many of what a batch has: numbers, or in a plan capacities. */
@@ -112,7 +112,7 @@ export function forwardLogprobs(
   tape: Tape,
   decoder: Decoder,
   batch: DeviceBatch,
-  options: { temperature: number; checkpointing: boolean; chunkLoss?: ChunkLoss; entropyWeight?: Count },
+  options: { temperature: number; checkpointing: Checkpointing; chunkLoss?: ChunkLoss; entropyWeight?: Count },
 ): HeadOutput {
   const hidden = decoderHidden(tape, decoder, batch.rows, { checkpointing: options.checkpointing })
   const scored = gather(tape, hidden, batch.hiddenRow, batch.count, batch.scoredByRow)

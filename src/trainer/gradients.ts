@@ -3,7 +3,7 @@
  * not change with the size of the micro-batches.
  */
 import type { TrainingBatch, TrainingSample } from '../common/types.ts'
-import type { Decoder } from '../model/decoder.ts'
+import type { Checkpointing, Decoder } from '../model/decoder.ts'
 import { microBatches, pack, sharesPrompts, type PackedBatch } from '../model/packed.ts'
 import { runHostLoss, type Loss } from './losses/index.ts'
 import { withKl } from './losses/kl.ts'
@@ -14,7 +14,7 @@ import { scoreReference } from './reference.ts'
 export interface GradientOptions extends AddedTerms {
   loss: Loss
   temperature: number
-  checkpointing: boolean
+  checkpointing: Checkpointing
   /** Rows of a micro-batch at most; one group that needs more gets a micro-batch of its own. */
   microBatchTokens: number
   /** Keeps what it recorded for the next step; without one, one is made for this call. */

@@ -14,7 +14,7 @@ import type { Plan } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
 import { sendInSections } from '../gpu/share.ts'
 import { capacityOf, map, Size, times, type Count } from '../gpu/size.ts'
-import type { Decoder } from '../model/decoder.ts'
+import type { Checkpointing, Decoder } from '../model/decoder.ts'
 import { listsByToken, type PackedBatch } from '../model/packed.ts'
 import { forwardLogprobs, makeBatch, positionsOf, writeBatch, type BatchCounts, type DeviceBatch } from './device-batch.ts'
 import { runLossKernel, type Loss } from './losses/index.ts'
@@ -33,7 +33,7 @@ export interface Work extends AddedTerms {
   /** `score`: nothing is trained; `reference`: the same, by the reference model. `loss`: forward, a built-in loss and backward. `host`: forward; `backward` follows. */
   kind: 'score' | 'reference' | 'loss' | 'host'
   temperature: number
-  checkpointing: boolean
+  checkpointing: Checkpointing
   /** The built-in loss. */
   loss?: Loss
   /** N of the loss. */

@@ -8,7 +8,7 @@ import { hashSeed } from '../common/random.ts'
 import { phase } from '../common/timeline.ts'
 import { tracer } from '../common/trace.ts'
 import type { Metrics, TrainingBatch } from '../common/types.ts'
-import { projectionsOf, type Decoder } from '../model/decoder.ts'
+import { projectionsOf, type Checkpointing, type Decoder } from '../model/decoder.ts'
 import { refreshWeights } from '../model/decoder-trained.ts'
 import { NotFiniteError, writeBadStep } from './bad-step.ts'
 import { Fitting } from './fitting.ts'
@@ -28,7 +28,7 @@ export interface TrainerOptions extends AddedTerms {
   temperature: number
   /** Rows of a micro-batch at most. */
   microBatchTokens: number
-  checkpointing: boolean
+  checkpointing: Checkpointing
   /** False: commands are made anew for every micro-batch (micro-batch.ts). */
   plans?: boolean
   optimizer: AdamWOptions

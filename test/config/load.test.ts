@@ -45,7 +45,7 @@ test("an almost empty file gets RLTrainer's defaults", () => {
     use_lora: true, lora_rank: 8, lora_alpha: 32, lora_dropout: 0, learning_rate: 1e-5, lr_scheduler_type: 'constant', max_steps: 500,
     max_grad_norm: 1, weight_decay: 0, micro_batch_size: 8, rollouts_per_example: 16, batch_size: 512, max_seq_len: 2048, max_prompt_len: 512,
     max_tokens: 1536, temperature: 1, top_p: 1, mask_ratio_low: 0.125, mask_ratio_high: 8, max_concurrent: 1024, generation_timeout: 600,
-    eval_strategy: 'no', gradient_checkpointing: true, bf16: true, output_dir: 'outputs', max_async_level: 1, loss: 'cispo', micro_batch_tokens: 8 * 2048,
+    eval_strategy: 'no', gradient_checkpointing: true, keep_attention: false, bf16: true, output_dir: 'outputs', max_async_level: 1, loss: 'cispo', micro_batch_tokens: 8 * 2048,
   }) // prettier-ignore
   expect(batchLine(config)).toBe('32 tasks x 16 rollouts = 512 rollouts a step, 500 steps; up to 512 + 1536 tokens each')
 })

@@ -49,7 +49,7 @@ export async function measureRun(
       loss: await loadLoss('cispo', args),
       temperature: 1,
       microBatchTokens: args.micro_batch_tokens,
-      checkpointing: args.gradient_checkpointing,
+      checkpointing: args.gradient_checkpointing && args.keep_attention ? 'keep attention' : args.gradient_checkpointing,
       optimizer: {
         beta1: 0.9,
         beta2: 0.999,

@@ -53,6 +53,7 @@ describe('within a quarter of the truth', () => {
   test.each([
     ['LoRA', 'lora_rank = 12'],
     ['LoRA, everything kept', 'gradient_checkpointing = false'],
+    ['LoRA, attention kept', 'keep_attention = true'],
     ['LoRA with dropout, everything kept', 'lora_dropout = 0.1\ngradient_checkpointing = false'],
     ['LoRA, layers in 8 bits', 'quantization = "q8_0"'],
     ['full fine-tuning', 'use_lora = false'],

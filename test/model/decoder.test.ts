@@ -6,7 +6,7 @@ import { Gpu } from '../../src/gpu/gpu.ts'
 import { capacityOf } from '../../src/gpu/size.ts'
 import { loadDecoder } from '../../src/model/decoder-load.ts'
 import { readLora, refreshWeights } from '../../src/model/decoder-trained.ts'
-import { decoderHidden, type Decoder, type RowBatch } from '../../src/model/decoder.ts'
+import { decoderHidden, type Checkpointing, type Decoder, type RowBatch } from '../../src/model/decoder.ts'
 import type { CacheArguments, LayerCache } from '../../src/model/layer-cache.ts'
 import { openModel } from '../../src/model/open.ts'
 import { pack } from '../../src/model/packed.ts'
@@ -45,7 +45,10 @@ describe('a loaded model', () => {
 
   const score = (samples: TrainingSample[], microBatchTokens = 4096) =>
     scoreSamples(decoder, samples, { temperature, microBatchTokens })
-  const gradients = async (samples: TrainingSample[], options: { microBatchTokens?: number; checkpointing?: boolean } = {}) => {
+  const gradients = async (
+    samples: TrainingSample[],
+    options: { microBatchTokens?: number; checkpointing?: Checkpointing } = {},
+  ) => {
     const { microBatchTokens = 4096, checkpointing = false } = options
     const loss = await loadLoss('cispo', { mask_ratio_low: 0.125, mask_ratio_high: 8 })
     decoder.store!.zeroGradients()
@@ -89,8 +92,16 @@ describe('a loaded model', () => {
 
   test('checkpointing changes no bit, and neither does doing it again', async () => {
     const plain = await gradients(grouped)
-    expect((await gradients(grouped, { checkpointing: true })).gradients).toEqual(plain.gradients)
-    expect((await gradients(grouped)).gradients).toEqual(plain.gradients)
+    const dispatches: number[] = []
+    for (const checkpointing of [true, 'keep attention', false] as const) {
+      const before = gpu.dispatches
+      expect((await gradients(grouped, { checkpointing })).gradients).toEqual(plain.gradients)
+      dispatches.push(gpu.dispatches - before)
+    }
+    // Counted as they are recorded and as they are sent, of all layers but the last: attention, and what is made again at all.
+    const [whole, kept, none] = dispatches.map((n) => n / 2 / (decoder.layers.length - 1))
+    expect(whole - kept).toBe(1)
+    expect(none).toBeLessThan(kept)
   })
 
   test('all memory is given back, with or without checkpointing, after scores and after gradients', async () => {
@@ -98,7 +109,7 @@ describe('a loaded model', () => {
     const start = gpu.pool.bytesInUse
     await score(alone)
     expect(gpu.pool.bytesInUse).toBe(start)
-    for (const checkpointing of [false, true]) {
+    for (const checkpointing of [false, true, 'keep attention'] as const) {
       await gradients(grouped, { checkpointing })
       expect(gpu.pool.bytesInUse).toBe(start)
     }

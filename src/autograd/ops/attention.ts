@@ -80,15 +80,14 @@ export function attentionOverCache(
 export function attention(tape: Tape, q: Tensor, k: Tensor, v: Tensor, layout: RowLayout, shape: HeadShape): Tensor {
   const { gpu } = tape
   const { rows } = q
-  const o = tape.tensor(rows, q.columns, 'attention', q.needsGrad || k.needsGrad || v.needsGrad)
-  const lse = tape.tensor(rows, shape.heads, 'attention lse', false)
-  kernels.attention(
-    gpu,
-    { q: q.buffer, k: k.buffer, v: v.buffer, info: layout.info, o: o.buffer, lse: lse.buffer },
-    rows,
-    shape,
-    { neighbours: layout.keyEnd !== undefined },
-  )
+  const [o, lse] = tape.once(() => {
+    const made = [q.columns, shape.heads].map((n, i) => tape.tensor(rows, n, i === 0 ? 'attention' : 'attention lse', false))
+    const [out, sums] = made.map(({ buffer }) => buffer)
+    const t = { q: q.buffer, k: k.buffer, v: v.buffer, info: layout.info, o: out, lse: sums }
+    kernels.attention(gpu, t, rows, shape, { neighbours: layout.keyEnd !== undefined })
+    return made
+  })
+  o.needsGrad = tape.recording && (q.needsGrad || k.needsGrad || v.needsGrad)
   tape.node(o, [q, k, v, o, lse], (dy) => {
     const soft = tape.tensor(rows, shape.heads * 2, 'attention softmax', false)
     const [dq, dk, dv] = [q, k, v].map((t) => tape.tensor(rows, t.columns, 'd attention', false))

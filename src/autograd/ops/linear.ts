@@ -38,6 +38,8 @@ export interface LinearArguments {
   residual?: Tensor
   /** Seed of LoRA's dropout for this micro-batch; no dropout without one. */
   dropoutSeed?: Count
+  /** The output is a checkpointed layer's: its values are not made where that runs again. */
+  last?: boolean
 }
 
 /** y = x Wᵀ (+ LoRA) (+ bias) (+ residual); x (rows, K), y (rows, N). */
@@ -46,8 +48,11 @@ export function linear(tape: Tape, x: Tensor, projection: Projection, options: L
   const { weight, lora, bias } = projection
   const { residual } = options
   const y = linearOutput(tape, x, projection, residual)
+  const product = (how: Parameters<typeof matmul.linear>[5]): void => {
+    if (!options.last || !tape.again) matmul.linear(gpu, x.buffer, x.rows, weight, y.buffer, how)
+  }
   if (!lora) {
-    matmul.linear(gpu, x.buffer, x.rows, weight, y.buffer, { bias, residual: residual?.buffer })
+    product({ bias, residual: residual?.buffer })
     return linearNode(tape, { x, y }, projection, options)
   }
   const input = droppedOut(tape, x, lora, options.dropoutSeed)
@@ -55,7 +60,7 @@ export function linear(tape: Tape, x: Tensor, projection: Projection, options: L
   const half = firstProduct(tape, x, input, weight, lora, xa)
   const lowRank = { x: xa.buffer, matrix: lora.store.value(lora.b), rank: lora.rank }
   const added = { bias, residual: residual?.buffer, lora: lowRank }
-  matmul.linear(gpu, x.buffer, x.rows, weight, y.buffer, { ...added, half: half?.buffer })
+  product({ ...added, half: half?.buffer })
   if (half) tape.done(half)
   linearNode(tape, { x, y, down: { input, xa: xa.buffer, held: xa } }, projection, options)
   tape.done(xa)
