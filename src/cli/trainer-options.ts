@@ -1,5 +1,6 @@
 /** From the keys of [trainer.args], which train and sft share, to what the trainer takes. */
 import type { TrainerArgs } from '../config/schema.ts'
+import type { Checkpointing } from '../model/decoder.ts'
 import type { RunFolder } from '../monitor/run-folder.ts'
 import type { Loss } from '../trainer/losses/index.ts'
 import type { TrainerOptions } from '../trainer/trainer.ts'
@@ -23,12 +24,16 @@ type Shared = Pick<
   | 'seed'
 >
 
+/** What of a layer is made again on the way back. */
+export const checkpointingOf = (args: Pick<TrainerArgs, 'gradient_checkpointing' | 'keep_attention'>): Checkpointing =>
+  args.gradient_checkpointing && args.keep_attention ? 'keep attention' : args.gradient_checkpointing
+
 export function trainerOptions(args: Shared, loss: Loss, folder: RunFolder): TrainerOptions {
   return {
     loss,
     temperature: args.temperature,
     microBatchTokens: args.micro_batch_tokens,
-    checkpointing: args.gradient_checkpointing && args.keep_attention ? 'keep attention' : args.gradient_checkpointing,
+    checkpointing: checkpointingOf(args),
     optimizer: {
       beta1: args.adam_beta1,
       beta2: args.adam_beta2,

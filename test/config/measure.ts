@@ -1,4 +1,5 @@
 /** Runs a step of generation and one of training at the full size that a config allows, as `train` would, and reports the memory that it took. */
+import { checkpointingOf } from '../../src/cli/trainer-options.ts'
 import { hashSeed, Random } from '../../src/common/random.ts'
 import type { TrainingSample } from '../../src/common/types.ts'
 import type { RunConfig } from '../../src/config/schema.ts'
@@ -49,7 +50,7 @@ export async function measureRun(
       loss: await loadLoss('cispo', args),
       temperature: 1,
       microBatchTokens: args.micro_batch_tokens,
-      checkpointing: args.gradient_checkpointing && args.keep_attention ? 'keep attention' : args.gradient_checkpointing,
+      checkpointing: checkpointingOf(args),
       optimizer: {
         beta1: 0.9,
         beta2: 0.999,

@@ -2,9 +2,10 @@ import { describe, expect, test, vi } from 'vitest'
 import { attention, attentionBackward, type HeadShape } from '../../src/kernels/attention/attention.ts'
 import { checkUnits, holdUnits } from '../../src/kernels/attention/units-check.ts'
 import { trustUnits, unitsOf, type UnitShape } from '../../src/kernels/attention/units.ts'
-import { gradientScale, useMatrixUnits } from '../../src/kernels/common/matrix-units.ts'
+import { gradientScale } from '../../src/kernels/common/matrix-units.ts'
 import { dot, groups, keysOf, pack, reference, windowed, type Group } from './attention-cases.ts'
 import { compare, openBench, sameBits } from './harness.ts'
+import { withUnits } from './units.ts'
 
 const bench = await openBench()
 const { gpu } = bench
@@ -14,17 +15,6 @@ const none = gpu.facts.matrixUnits.length === 0 ? ' (skipped: this adapter shows
 const sums = 1e-4
 /** What rounding q, k, v, dO, P and dS to f16 does to the gradients: 2^-11 of each at most, of random sign, and what an error of a score makes of its weight. */
 const rounding = 3e-3
-
-async function withUnits(name: string, fn: () => Promise<void>): Promise<void> {
-  await bench.run(name, { software: false }, async () => {
-    useMatrixUnits(gpu)
-    try {
-      await fn()
-    } finally {
-      useMatrixUnits(gpu, false)
-    }
-  })
-}
 
 interface Inputs {
   q: Float32Array
@@ -88,7 +78,7 @@ describe(`attention's backward on matrix units${none}`, () => {
     { heads: 1, kvHeads: 1, headDim: 256 },
     { heads: 3, kvHeads: 1, headDim: 64, scale: 0.2, window: 33 },
   ])('$heads heads, $kvHeads kv heads, width $headDim, window $window', async (s) => {
-    await withUnits(JSON.stringify(s), async () => {
+    await withUnits(bench, JSON.stringify(s), async () => {
       expect([unitsOf(gpu, 'q', s)?.D, unitsOf(gpu, 'kv', s)?.D]).toEqual([s.headDim, s.headDim])
       const batch = s.headDim > 64 ? groups : windowed
       const layout = pack(batch)
@@ -102,7 +92,7 @@ describe(`attention's backward on matrix units${none}`, () => {
   })
 
   test.skipIf(none)('more than a fragment a subgroup, and rows that stay in registers', async () => {
-    await withUnits('shapes', async () => {
+    await withUnits(bench, 'shapes', async () => {
       const s = { heads: 2, kvHeads: 1, headDim: 16 }
       const given = inputs(pack(windowed).rows, s)
       const got = await gradients(windowed, s, given, { RT: 64, KT: 32, HOLD: 1 })
@@ -111,7 +101,7 @@ describe(`attention's backward on matrix units${none}`, () => {
   })
 
   test.skipIf(none)("a row's dq has the same bits wherever its sequence stands in the batch", async () => {
-    await withUnits('places', async () => {
+    await withUnits(bench, 'places', async () => {
       const s = { heads: 2, kvHeads: 1, headDim: 32 }
       const own: Group = { prompt: 9, rollouts: [30, 41] }
       const rows = 80
@@ -129,7 +119,7 @@ describe(`attention's backward on matrix units${none}`, () => {
 
   test.skipIf(none)('are held against float32, and left where they do not agree', async () => {
     const warn = vi.spyOn(process, 'emitWarning').mockImplementation(() => {})
-    await withUnits('check', async () => {
+    await withUnits(bench, 'check', async () => {
       const s = { heads: 4, kvHeads: 2, headDim: 32 }
       const error = await checkUnits(gpu, s)
       expect(error).toBeGreaterThan(1e-6)
@@ -147,7 +137,7 @@ describe(`attention's backward on matrix units${none}`, () => {
   })
 
   test.skipIf(none)('heads that no fragment divides, and memory that holds no tile, take the kernels of float32', async () => {
-    await withUnits('others', async () => {
+    await withUnits(bench, 'others', async () => {
       expect(unitsOf(gpu, 'q', { heads: 2, kvHeads: 1, headDim: 20 })).toBeUndefined()
       const { limits } = gpu.facts
       const s = { heads: 2, kvHeads: 1, headDim: 256 }

@@ -7,6 +7,7 @@ import { shapeFor, takesHalf } from '../../src/kernels/matmul/units.ts'
 import { checkF16Range, useMatrixUnits } from '../../src/kernels/common/matrix-units.ts'
 import { bounds, compare, openBench, sameBits } from './harness.ts'
 import { product, type Case } from './matmul-cases.ts'
+import { withUnits } from './units.ts'
 
 const bench = await openBench()
 const { gpu } = bench
@@ -17,18 +18,6 @@ const none =
 /** What rounding activations to f16 does to a product: 2^-11 at most of each term, of random sign; about 2e-4 of the whole. */
 const rounding = 4e-4
 const half = (values: Float32Array): Float32Array => values.map((v) => Math.f16round(v))
-
-async function withUnits(name: string, fn: () => Promise<void>): Promise<void> {
-  await bench.run(name, { software: false }, async () => {
-    useMatrixUnits(gpu)
-    try {
-      await fn()
-    } finally {
-      useMatrixUnits(gpu, false)
-      setTiles(gpu, {})
-    }
-  })
-}
 
 const cases: (Case & { accumulate?: boolean })[] = [
   { rows: 1, n: 8, k: 8 },
@@ -42,7 +31,7 @@ const cases: (Case & { accumulate?: boolean })[] = [
 describe(`matrix units${none}`, () => {
   test.skipIf(none)('activations that another kernel has left in f16 give the bits of those that are staged', async () => {
     for (const rows of [5, 70]) {
-      await withUnits(`left in f16, ${rows} rows`, async () => {
+      await withUnits(bench, `left in f16, ${rows} rows`, async () => {
         const [n, k, rank] = [40, 512, 8]
         const { weight } = bench.weight(n, k, true)
         expect([takesHalf(gpu, weight), takesHalf(gpu, bench.weight(n, k - 8, true).weight)]).toEqual([true, false])
@@ -63,7 +52,7 @@ describe(`matrix units${none}`, () => {
 
   test.skipIf(none)('forward: the product of rounded operands, and near that of float32', async () => {
     for (const c of cases) {
-      await withUnits(`units nt ${JSON.stringify(c)}`, async () => {
+      await withUnits(bench, `units nt ${JSON.stringify(c)}`, async () => {
         const { rows, n, k, rank = 0, alpha = 1, slice = { row: 0, rows: n } } = c
         const { weight, values } = bench.weight(n, k, true)
         const [x, xa, b] = [bench.normals(rows * k), bench.normals(rows * rank), bench.normals(n * rank)]
@@ -96,7 +85,7 @@ describe(`matrix units${none}`, () => {
     }
   })
   test.skipIf(none)('the rows of a chunk of the head have the bits of few and of many, in tiles of their own', async () => {
-    await withUnits('head', async () => {
+    await withUnits(bench, 'head', async () => {
       const [n, k] = [32_776, 8]
       const tiles = [16, 40, 65].map((rows) => shapeFor(gpu, rows, n)).map(({ TM, TN }) => [TM, TN])
       expect(tiles[1]).toEqual([64, 128])
@@ -116,7 +105,7 @@ describe(`matrix units${none}`, () => {
   test.skipIf(none)('backward to the input: small gradients keep their bits, large ones are cut off', async () => {
     for (const c of cases) {
       for (const size of [1, 1e-6]) {
-        await withUnits(`units nn ${size} ${JSON.stringify(c)}`, async () => {
+        await withUnits(bench, `units nn ${size} ${JSON.stringify(c)}`, async () => {
           const { rows, n, k, rank = 0, alpha = 1, accumulate = false, slice = { row: 0, rows: n } } = c
           const { weight, values } = bench.weight(n, k, true)
           const dy = bench.normals(rows * slice.rows, size)
@@ -137,7 +126,7 @@ describe(`matrix units${none}`, () => {
         })
       }
     }
-    await withUnits('units nn large', async () => {
+    await withUnits(bench, 'units nn large', async () => {
       const { weight } = bench.weight(8, 8, true)
       const dx = bench.out(64)
       linearBackwardInput(gpu, bench.up(new Float32Array(64).fill(1e6)), 8, weight, dx)
@@ -145,7 +134,7 @@ describe(`matrix units${none}`, () => {
     })
   })
   test.skipIf(none)('what is no number stays none, and is not taken for the end of the range', async () => {
-    await withUnits('units NaN', async () => {
+    await withUnits(bench, 'units NaN', async () => {
       const { weight } = bench.weight(8, 8, true)
       const values = Float32Array.from({ length: 16 }, (_, i) => (i === 3 ? NaN : i))
       const [y, dx] = [bench.out(16), bench.out(16)]
@@ -160,7 +149,7 @@ describe(`matrix units${none}`, () => {
   test.skipIf(none)('a row has the same bits in every batch and every tile', async () => {
     // Depths of an odd number of turns and of fragments, and of several turns of the deepest tile.
     for (const k of [136, 1056])
-      await withUnits(`units bits ${k}`, async () => {
+      await withUnits(bench, `units bits ${k}`, async () => {
         const [rows, n] = [131, 72]
         const { weight } = bench.weight(n, k, true)
         const [x, dy] = [bench.normals(rows * k), bench.normals(rows * n)]

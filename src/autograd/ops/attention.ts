@@ -81,11 +81,10 @@ export function attention(tape: Tape, q: Tensor, k: Tensor, v: Tensor, layout: R
   const { gpu } = tape
   const { rows } = q
   const [o, lse] = tape.once(() => {
-    const made = [q.columns, shape.heads].map((n, i) => tape.tensor(rows, n, i === 0 ? 'attention' : 'attention lse', false))
-    const [out, sums] = made.map(({ buffer }) => buffer)
-    const t = { q: q.buffer, k: k.buffer, v: v.buffer, info: layout.info, o: out, lse: sums }
+    const [out, sums] = [tape.tensor(rows, q.columns, 'attention', false), tape.tensor(rows, shape.heads, 'attention lse', false)]
+    const t = { q: q.buffer, k: k.buffer, v: v.buffer, info: layout.info, o: out.buffer, lse: sums.buffer }
     kernels.attention(gpu, t, rows, shape, { neighbours: layout.keyEnd !== undefined })
-    return made
+    return [out, sums]
   })
   o.needsGrad = tape.recording && (q.needsGrad || k.needsGrad || v.needsGrad)
   tape.node(o, [q, k, v, o, lse], (dy) => {

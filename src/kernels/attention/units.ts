@@ -29,7 +29,10 @@ export interface UnitShape {
 /** Devices whose results were not float32's (units-check.ts). */
 const mistrusted = new WeakSet<Gpu>()
 /** Whether attention runs on the matrix units that products run on, from here on. */
-export const trustUnits = (gpu: Gpu, on: boolean): unknown => (on ? mistrusted.delete(gpu) : mistrusted.add(gpu))
+export function trustUnits(gpu: Gpu, on: boolean): void {
+  if (on) mistrusted.delete(gpu)
+  else mistrusted.add(gpu)
+}
 
 /** Channels of a head up to which they are kept: 128 are 64 registers where a subgroup has 16 rows and 32 lanes, beside as many of dk's and dv's sums. */
 const mostHeld = 128

@@ -29,17 +29,13 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
 #endif
 #end
 #end
-#for s in 0..LOADS
-  var one_$(s) = vec4u();
-  var two_$(s) = vec4u();
-#end
   for (var g = 0u; g < GROUP; g++) {
     let head = left_head * GROUP + g;
-    for (var j0 = row0; j0 < end; j0 += $(KT)u) {
-      if (j0 == row0) {
-        let next = j0;
+    {
+      let next = row0;
 #include "units_ask.wgsl"
-      }
+    }
+    for (var j0 = row0; j0 < end; j0 += $(KT)u) {
 #for j in 0..KT/SN/FN
 #for c in 0..4
       let soft_$(j)_$(c) = soft[min(j0 + sj + $(j*FN+c)u + across, end - 1u) * HEADS + head];

@@ -44,15 +44,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
     let mine_$(i)_$(q) = select(0u, seen_$(i)_$(q), in_tile_$(i)_$(q) >= begin && in_tile_$(i)_$(q) < behind_last);
 #end
 #end
-#for s in 0..LOADS
-    var one_$(s) = vec4u();
-    var two_$(s) = vec4u();
-#end
-    for (var j0 = first_key; j0 < end; j0 += $(KT)u) {
-      if (j0 == first_key) {
-        let next = j0;
+    {
+      let next = first_key;
 #include "units_ask.wgsl"
-      }
+    }
+    for (var j0 = first_key; j0 < end; j0 += $(KT)u) {
 #include "units_scores.wgsl"
 #for i in 0..RT/SM/FM
 #for j in 0..KT/SN/FN

@@ -25,3 +25,8 @@
 #end
 #endif
 #end
+  // The columns that are asked for (units_ask.wgsl).
+#for s in 0..LOADS
+  var one_$(s) = vec4u();
+  var two_$(s) = vec4u();
+#end
