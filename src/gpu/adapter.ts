@@ -9,7 +9,7 @@ import { CLI, SCRIPTS } from '../common/commands.ts'
 import { UserError } from '../common/errors.ts'
 import { separateDriverCache } from './driver-cache.ts'
 import { widestBinding } from './pool.ts'
-import { vectorRegisters, widenVectors } from './vector-width.ts'
+import { isAmd, vectorRegisters, widenVectors } from './vector-width.ts'
 
 Object.assign(globalThis, globals)
 
@@ -32,6 +32,7 @@ export interface GpuFacts {
   fused: boolean
   /** Of the CPU that a software driver runs on (vector-width.ts); of a GPU nobody asks. */
   vectorRegisters: number
+  amd: boolean
   /** Kernels run in another order than the driver's, which shows a missing barrier (shuffle.ts): `DAWN_RL_SHUFFLE=1`. */
   shuffled: boolean
   limits: {
@@ -142,6 +143,7 @@ export async function openDevice(options: OpenOptions = {}): Promise<OpenDevice>
     immediates: language.has('immediate_address_space') && process.env.DAWN_RL_IMMEDIATES !== '0',
     fused: software && fusesMultiplyAdd(info.description),
     vectorRegisters: software ? vectorRegisters() : 32,
+    amd: software && isAmd(),
     shuffled: process.env.DAWN_RL_SHUFFLE === '1',
     limits: limitsOf(device.limits),
   }

@@ -28,16 +28,23 @@ export function widenVectors(
  * servers from Sapphire Rapids on, which have matrix tiles besides (Intel's other ones join two units of 256 bits, or clock lower).
  */
 function hasFullWidth(cpuinfo: string): boolean {
-  const of = (name: string): string => new RegExp(`^${name}\\s*:\\s*(.*)$`, 'm').exec(cpuinfo)?.[1] ?? ''
-  const flags = of('flags').split(' ')
+  const flags = field(cpuinfo, 'flags').split(' ')
   if (!['avx512f', 'avx512bw', 'avx512dq', 'avx512vl'].every((flag) => flags.includes(flag))) return false
-  return of('vendor_id') === 'AuthenticAMD' ? Number(of('cpu family')) >= 26 : flags.includes('amx_tile')
+  return isAmd(cpuinfo) ? Number(field(cpuinfo, 'cpu family')) >= 26 : flags.includes('amx_tile')
 }
 
 /** Registers for vectors of up to 256 bits of the CPU: 16 of x86 without AVX-512VL, else 32. What cannot be found out counts as 32. @param cpuinfo for tests */
 export function vectorRegisters(cpuinfo: string = readCpuinfo()): number {
-  const flags = /^flags\s*:\s*(.*)$/m.exec(cpuinfo)?.[1].split(' ')
-  return flags && !flags.includes('avx512vl') ? 16 : 32
+  const flags = field(cpuinfo, 'flags')
+  return flags !== '' && !flags.split(' ').includes('avx512vl') ? 16 : 32
+}
+
+/** Whether the CPU is one of AMD's: what a loop of a product should not outgrow is less there than on Intel's. @param cpuinfo for tests */
+export const isAmd = (cpuinfo: string = readCpuinfo()): boolean => field(cpuinfo, 'vendor_id') === 'AuthenticAMD'
+
+/** What /proc/cpuinfo says first under a name; empty where it says nothing. */
+function field(cpuinfo: string, name: string): string {
+  return new RegExp(`^${name}\\s*:\\s*(.*)$`, 'm').exec(cpuinfo)?.[1] ?? ''
 }
 
 function readCpuinfo(): string {

@@ -3,7 +3,7 @@ import { spawnSync } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
 import { expect, test } from 'vitest'
 import { fusesMultiplyAdd } from '../../src/gpu/adapter.ts'
-import { vectorRegisters, widenVectors } from '../../src/gpu/vector-width.ts'
+import { isAmd, vectorRegisters, widenVectors } from '../../src/gpu/vector-width.ts'
 
 const avx512 = 'avx2 avx512f avx512dq avx512cd avx512bw avx512vl'
 const cpuinfo = (vendor: string, family: number, flags: string): string =>
@@ -20,6 +20,12 @@ test('registers are 16 on x86 without AVX-512VL, else 32', () => {
   expect(vectorRegisters(cpuinfo('GenuineIntel', 6, avx512))).toBe(32)
   expect(vectorRegisters('processor\t: 0\nFeatures\t: fp asimd\n')).toBe(32)
   expect(vectorRegisters('')).toBe(32)
+})
+
+test("AMD's CPUs are known by their vendor", () => {
+  expect(isAmd(cpuinfo('AuthenticAMD', 26, avx512))).toBe(true)
+  expect(isAmd(cpuinfo('GenuineIntel', 6, avx512))).toBe(false)
+  expect(isAmd('')).toBe(false)
 })
 
 test('CPUs that have 512 bits in full width are asked for them, others are not', () => {

@@ -47,7 +47,7 @@ describe.each(modes.filter(isRun))('$name', ({ facts, needs }) => {
 })
 
 test.runIf(bench.cpu)(
-  'for drivers that fuse multiply-adds: rows whose code stands apart and wide tiles change no bit',
+  'for drivers that fuse multiply-adds, and for AMD: rows whose code stands apart and wide tiles change no bit',
   async () => {
     const shapes = [
       [5, 128, 128],
@@ -60,22 +60,30 @@ test.runIf(bench.cpu)(
       await bench.run(`apart ${rows} ${n} ${k}`, {}, async () => {
         const { weight } = bench.weight(n, k, true)
         const [x, dy, xa, b] = [rows * k, rows * n, rows * 8, n * 8].map((length) => bench.up(bench.normals(length)))
-        const products = async (fused: boolean): Promise<Float32Array[]> => {
+        const products = async (fused: boolean, vectorRegisters: number, amd: boolean): Promise<Float32Array[]> => {
           const [y, dx] = [bench.out(rows * n), bench.out(rows * k)]
-          await withFacts(gpu, { fused, vectorRegisters: 16 }, async () => {
+          await withFacts(gpu, { fused, vectorRegisters, amd }, async () => {
             expect(apartOf(gpu, 4).SPLIT).toBe(Number(fused))
             linear(gpu, x, rows, weight, y, { lora: { x: xa, matrix: b, rank: 8 } })
             linearBackwardInput(gpu, dy, rows, weight, dx)
           })
           return [await bench.down(y, rows * n), await bench.down(dx, rows * k)]
         }
-        const [together, apart] = [await products(false), await products(true)]
-        for (const [i, name] of ['y', 'dx'].entries()) sameBits(name, apart[i], together[i])
+        const together = await products(false, 16, false)
+        for (const [registers, amd] of [
+          [16, false],
+          [32, true],
+        ] as const) {
+          const apart = await products(true, registers, amd)
+          for (const [i, name] of ['y', 'dx'].entries()) sameBits(`${name}, ${registers} registers`, apart[i], together[i])
+        }
       })
-      // With 512 bits a weight's gradient takes more rows a turn there, which is another order of the sum.
-      await bench.run(`tn ${rows} ${n} ${k}`, { fused: true, vectorRegisters: 16 }, () =>
-        backwardWeight({ rows, n, k, accumulate: rows === 20 }),
-      )
+      // A weight's gradient takes more rows a turn on some, which is another order of the sum.
+      for (const amd of [false, true]) {
+        await bench.run(`tn ${rows} ${n} ${k}, ${amd ? 'AMD' : 'other'}`, { fused: true, vectorRegisters: 16, amd }, () =>
+          backwardWeight({ rows, n, k, accumulate: rows === 20 }),
+        )
+      }
     }
   },
 )
@@ -280,7 +288,7 @@ test('tiles that are no candidates are not taken', () => {
 
 test.runIf(cpuLanes(gpu).WIDE)('forward tiles of 512 bits cover rows and columns without much left over', async () => {
   setTiles(gpu, {})
-  await withFacts(gpu, { fused: false }, async () => {
+  await withFacts(gpu, { fused: false, amd: false }, async () => {
     for (const columns of [576, 1536, 384, [576, 192, 192]]) expect(forwardTile(gpu, 32, columns)).toEqual({ MT: 32, NT: 4 })
     // 96 are 3 x 32 and not 2 x 64
     expect(forwardTile(gpu, 64, 96)).toEqual({ MT: 16, NT: 2 })
@@ -290,8 +298,23 @@ test.runIf(cpuLanes(gpu).WIDE)('forward tiles of 512 bits cover rows and columns
     expect(forwardTile(gpu, 20, 576)).toEqual({ MT: 12, NT: 4 })
     expect(forwardTile(gpu, 5, 16)).toEqual({ MT: 8, NT: 1 })
   })
-  // The widest that divides the columns where multiply-adds are one instruction; but for fours of them a lane, few rows, and a tile that was tuned
-  await withFacts(gpu, { fused: true }, async () => {
+  // On AMD's CPUs 16 rows of 96; but for fours of columns a lane, few rows, and a tile that was tuned
+  await withFacts(gpu, { fused: false, amd: true }, async () => {
+    for (const columns of [576, 1536, 384, [576, 192, 192]]) expect(forwardTile(gpu, 32, columns)).toEqual({ MT: 16, NT: 6 })
+    expect(forwardTile(gpu, 64, 128)).toEqual({ MT: 16, NT: 8 })
+    expect(forwardTile(gpu, 32, 576, true)).toEqual({ MT: 32, NT: 4 })
+    expect(forwardTile(gpu, 20, 576)).toEqual({ MT: 12, NT: 4 })
+    setTiles(gpu, { ntCpu: { rows: 64, columns: 32 } })
+    expect(forwardTile(gpu, 64, 576)).toEqual({ MT: 64, NT: 2 })
+    setTiles(gpu, {})
+  })
+  // The widest that divides the columns where multiply-adds are one instruction, or 96 on AMD's
+  await withFacts(gpu, { fused: true, amd: true }, async () => {
+    expect(forwardTile(gpu, 32, 1536)).toEqual({ MT: 32, NT: 6 })
+    expect(forwardTile(gpu, 32, 1024)).toEqual({ MT: 32, NT: 6 })
+    expect(forwardTile(gpu, 32, 128)).toEqual({ MT: 32, NT: 4 })
+  })
+  await withFacts(gpu, { fused: true, amd: false }, async () => {
     expect(forwardTile(gpu, 32, 1536)).toEqual({ MT: 32, NT: 8 })
     expect(forwardTile(gpu, 32, 576)).toEqual({ MT: 32, NT: 6 })
     expect(forwardTile(gpu, 32, 576, true)).toEqual({ MT: 32, NT: 4 })

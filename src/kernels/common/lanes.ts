@@ -30,12 +30,13 @@ export const fusesWide = (gpu: Gpu): boolean => gpu.facts.fused && cpuLanes(gpu)
 
 /**
  * SPLIT and APART of apart_cpu.wgsl: how many rows of a tile, of so many columns a lane, a block of code has. Some 16 sums and what they are made of are as much as
- * 32 registers hold, 8 as much as 16. One row, without blocks, where the driver's compiler keeps the order that it is given, and with 256 bits in 32 registers.
+ * 32 registers hold, 8 as much as 16. One row, without blocks, where the driver's compiler keeps the order that it is given.
  */
 export function apartOf(gpu: Gpu, columns: number): { SPLIT: number; APART: number } {
-  if (fusesWide(gpu)) return { SPLIT: 1, APART: columns > 4 ? 2 : 4 }
-  if (gpu.facts.fused && gpu.facts.vectorRegisters <= 16) return { SPLIT: 1, APART: columns > 4 ? 1 : columns > 2 ? 2 : 4 }
-  return { SPLIT: 0, APART: 1 }
+  const { fused, vectorRegisters } = gpu.facts
+  if (!fused) return { SPLIT: 0, APART: 1 }
+  if (vectorRegisters <= 16) return { SPLIT: 1, APART: columns > 4 ? 1 : columns > 2 ? 2 : 4 }
+  return { SPLIT: 1, APART: columns > 4 ? 2 : 4 }
 }
 
 /** Whether a GPU's subgroups have the lanes that most have: those of narrow ones (and of software drivers) would have to hold, and their compilers to write out, many times as much. */

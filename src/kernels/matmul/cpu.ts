@@ -86,14 +86,24 @@ const wasted = { nt: 0.08, nn: 0.04 }
 /** What tiles of so many rows (or columns) compute, in all. */
 const covered = (count: number, size: number): number => Math.ceil(count / size) * size
 
+/** A width of tiles, in columns, and how long a column takes in it. */
+interface Width {
+  columns: number
+  time: number
+}
 /**
- * Columns of tiles of 512 bits where a multiply-add is one instruction, and how long a column takes in them: the more of them a tile has, the more products a broadcast of x serves. Where
- * a multiplication and an addition are apart, the code of wide ones does not stay in the instruction cache.
+ * Tiles of 512 bits, `rows` high, in widths to choose from: the more columns a tile has, the more products a broadcast of x serves. Where a multiplication and an addition are apart, the code
+ * of 32 rows of more than 64 columns does not stay in the instruction cache, and AMD's Zen 5 is faster with 16 rows of 96 (bench/LOG.md, "Zen 5 again"). None: the usual tile.
  */
-const fusedWidths = [
-  { columns: 128, time: 1 },
-  { columns: 96, time: 1.06 },
-  { columns: 64, time: 1.1 },
+function wideTiles(gpu: Gpu, inFours: boolean): { rows: number; widths: Width[] } | undefined {
+  const { amd } = gpu.facts
+  if (fusesWide(gpu)) return { rows: 32, widths: amd ? widths(1.09, 1, 1.07) : widths(1, 1.06, 1.1) }
+  return amd && cpuLanes(gpu).WIDE && !inFours ? { rows: 16, widths: widths(1.02, 1, 1.08) } : undefined
+}
+const widths = (of128: number, of96: number, of64: number): Width[] => [
+  { columns: 128, time: of128 },
+  { columns: 96, time: of96 },
+  { columns: 64, time: of64 },
 ]
 
 /**
@@ -109,11 +119,12 @@ export function forwardTile(gpu: Gpu, rows: number, columns: number | number[], 
   const MT = Math.min(16, Math.ceil(rows / Math.ceil(rows / 16) / 4) * 4)
   const takesHigh = rows > 16 && covered(rows, tile.rows) * (1 - wasted.nt) <= covered(rows, MT)
   const computed = (width: number): number => members.reduce((sum, n) => sum + covered(n, width), 0)
-  if (fusesWide(gpu) && isUsual(gpu, 'ntCpu') && total >= 64 && (takesHigh || MT === 16)) {
-    const widths = fusedWidths.filter(({ columns: width }) => !inFours || width % (4 * LANES) === 0)
-    const cost = ({ columns: width, time }: { columns: number; time: number }): number => computed(width) * time
-    const best = widths.reduce((least, width) => (cost(width) < cost(least) ? width : least))
-    return { MT: takesHigh ? tile.rows : MT, NT: best.columns / LANES }
+  const wide = isUsual(gpu, 'ntCpu') && total >= 64 && (takesHigh || MT === 16) ? wideTiles(gpu, inFours) : undefined
+  if (wide) {
+    const fit = wide.widths.filter(({ columns: width }) => !inFours || width % (4 * LANES) === 0)
+    const cost = ({ columns: width, time }: Width): number => computed(width) * time
+    const best = fit.reduce((least, width) => (cost(width) < cost(least) ? width : least))
+    return { MT: takesHigh ? wide.rows : MT, NT: best.columns / LANES }
   }
   // An even number of vectors, as pairs of columns lie in a lane.
   const otherColumns = tile.columns !== 64 ? 64 : LANES === 16 ? 32 : 48
@@ -245,8 +256,8 @@ export function stagedBackwardWeight(
   const slices = dys.length > 1 ? [dys] : columnsOf(dys[0], room.columns).map((slice) => [slice])
   for (let row0 = 0; row0 < capacityOf(rows); row0 += room.rows) {
     const count = within(rows, row0, room.rows)
-    // A turn of the loop fills no more than the instruction cache.
-    const TURN = WIDE && !fusesWide(gpu) ? 4 : 8
+    // A turn of the loop fills no more than the instruction cache, or on AMD's CPUs the smaller one of decoded instructions.
+    const TURN = gpu.facts.amd || (WIDE && !fusesWide(gpu)) ? 4 : 8
     const kernel = gpu.kernel(paths.tnStage, { LANES, ACCUMULATE: Number(accumulate || row0 > 0), TURN, ...apartOf(gpu, 4) })
     let column = 0
     for (const ofX of columnsOf(x, room.columns)) {
