@@ -1,5 +1,6 @@
 /** The words of `doctor`: a report as one block of text, or as JSON. */
 import type { AdapterFacts } from '../gpu/inventory.ts'
+import { fusesMultiplyAdd } from '../gpu/vector-width.ts'
 import type { Report } from './doctor.ts'
 
 /** The limits that decide what fits: the rest is in `--json`. */
@@ -64,6 +65,11 @@ function adapterLines(a: AdapterFacts): string[] {
     lines.push(item(i === 0 ? 'limits' : '', pair.map((name) => `${name} ${amount(name, a.limits[name])}`).join(', ')))
   }
   if (a.problem) lines.push(item('problem', a.problem))
+  // Mesa's own software driver of before it made one instruction of a multiply-add
+  const { description } = a
+  if (a.software && !a.problem && /\bMesa \d/.test(description) && !fusesMultiplyAdd(description)) {
+    lines.push(item('faster', 'with Mesa 26 or newer, 1.1 to 1.4 times: docs/performance.md, "On a newer Mesa"'))
+  }
   return lines
 }
 

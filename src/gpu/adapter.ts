@@ -9,7 +9,7 @@ import { CLI, SCRIPTS } from '../common/commands.ts'
 import { UserError } from '../common/errors.ts'
 import { separateDriverCache } from './driver-cache.ts'
 import { widestBinding } from './pool.ts'
-import { isAmd, vectorRegisters, widenVectors } from './vector-width.ts'
+import { fusesMultiplyAdd, isAmd, vectorRegisters, widenVectors } from './vector-width.ts'
 
 Object.assign(globalThis, globals)
 
@@ -149,9 +149,6 @@ export async function openDevice(options: OpenOptions = {}): Promise<OpenDevice>
   }
   return { gpu, device, facts, checks, another }
 }
-
-/** Whether a driver that describes itself so is a Mesa of version 26 or newer. */
-export const fusesMultiplyAdd = (description: string): boolean => Number(/\bMesa (\d+)\./.exec(description)?.[1] ?? 0) >= 26
 
 /** What of an adapter's limits kernels and the pool go by. */
 export function limitsOf(limits: GPUSupportedLimits): GpuFacts['limits'] {

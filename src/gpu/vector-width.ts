@@ -1,5 +1,5 @@
 /**
- * Vectors of 512 bits for a software driver, where the CPU has them in full width.
+ * What the CPU that a software driver runs on can do, and vectors of 512 bits where it has them in full width.
  *
  * Lavapipe takes 256 bits (subgroups of 8) unless LP_NATIVE_VECTOR_WIDTH says otherwise, for all of a process's life. With 512 (subgroups of 16) products are 1.3 to 1.5 times as
  * fast on CPUs that have them in full width, and whatever exchanges values between lanes by anything but constant broadcasts is slower: which models gain is in
@@ -41,6 +41,9 @@ export function vectorRegisters(cpuinfo: string = readCpuinfo()): number {
 
 /** Whether the CPU is one of AMD's: what a loop of a product should not outgrow is less there than on Intel's. @param cpuinfo for tests */
 export const isAmd = (cpuinfo: string = readCpuinfo()): boolean => field(cpuinfo, 'vendor_id') === 'AuthenticAMD'
+
+/** Whether a software driver that describes itself so makes one instruction of a multiply-add: a Mesa of version 26 or newer. */
+export const fusesMultiplyAdd = (description: string): boolean => Number(/\bMesa (\d+)\./.exec(description)?.[1] ?? 0) >= 26
 
 /** What /proc/cpuinfo says first under a name; empty where it says nothing. */
 function field(cpuinfo: string, name: string): string {

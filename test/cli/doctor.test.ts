@@ -7,6 +7,7 @@ import { fileURLToPath } from 'node:url'
 import { afterAll, describe, expect, it } from 'vitest'
 import type { Report } from '../../src/cli/doctor.ts'
 import { listAdapters } from '../../src/gpu/inventory.ts'
+import { fusesMultiplyAdd } from '../../src/gpu/vector-width.ts'
 
 const root = join(dirname(fileURLToPath(import.meta.url)), '../..')
 const noDriver = { VK_DRIVER_FILES: '/nonexistent', VK_ICD_FILENAMES: undefined }
@@ -58,6 +59,14 @@ describe('doctor', () => {
     expect(out).toMatch(/^mend with +unset VK_DRIVER_FILES$/m)
     const report = JSON.parse(cli(['doctor', '--json'], noDriver).out) as Report
     expect(report).toMatchObject({ usable: false, adapters: [] })
+  })
+
+  it('says that a newer Mesa is faster where its software driver is an older one', async () => {
+    const old = (await listAdapters()).filter(
+      ({ description }) => /\bMesa \d/.test(description) && !fusesMultiplyAdd(description),
+    )
+    const { out } = cli(['doctor'])
+    expect(out.match(/^ +faster +with Mesa 26 or newer/gm) ?? []).toHaveLength(old.filter((a) => a.software).length)
   })
 
   it('says where the driver keeps nothing of what it compiles', async () => {

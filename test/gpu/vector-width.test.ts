@@ -2,8 +2,7 @@
 import { spawnSync } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
 import { expect, test } from 'vitest'
-import { fusesMultiplyAdd } from '../../src/gpu/adapter.ts'
-import { isAmd, vectorRegisters, widenVectors } from '../../src/gpu/vector-width.ts'
+import { fusesMultiplyAdd, isAmd, vectorRegisters, widenVectors } from '../../src/gpu/vector-width.ts'
 
 const avx512 = 'avx2 avx512f avx512dq avx512cd avx512bw avx512vl'
 const cpuinfo = (vendor: string, family: number, flags: string): string =>
