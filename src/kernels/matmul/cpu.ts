@@ -95,7 +95,7 @@ interface Width {
  * Tiles of 512 bits, `rows` high, in widths to choose from: the more columns a tile has, the more products a broadcast of x serves. Where a multiplication and an addition are apart, the code
  * of 32 rows of more than 64 columns does not stay in the instruction cache, and AMD's Zen 5 is faster with 16 rows of 96 (bench/LOG.md, "Zen 5 again"). None: the usual tile.
  */
-function wideTiles(gpu: Gpu, inFours: boolean): { rows: number; widths: Width[] } | undefined {
+function wideShapes(gpu: Gpu, inFours: boolean): { rows: number; widths: Width[] } | undefined {
   const { amd } = gpu.facts
   if (fusesWide(gpu)) return { rows: 32, widths: amd ? widths(1.09, 1, 1.07) : widths(1, 1.06, 1.1) }
   return amd && cpuLanes(gpu).WIDE && !inFours ? { rows: 16, widths: widths(1.02, 1, 1.08) } : undefined
@@ -119,7 +119,7 @@ export function forwardTile(gpu: Gpu, rows: number, columns: number | number[], 
   const MT = Math.min(16, Math.ceil(rows / Math.ceil(rows / 16) / 4) * 4)
   const takesHigh = rows > 16 && covered(rows, tile.rows) * (1 - wasted.nt) <= covered(rows, MT)
   const computed = (width: number): number => members.reduce((sum, n) => sum + covered(n, width), 0)
-  const wide = isUsual(gpu, 'ntCpu') && total >= 64 && (takesHigh || MT === 16) ? wideTiles(gpu, inFours) : undefined
+  const wide = isUsual(gpu, 'ntCpu') && total >= 64 && (takesHigh || MT === 16) ? wideShapes(gpu, inFours) : undefined
   if (wide) {
     const fit = wide.widths.filter(({ columns: width }) => !inFours || width % (4 * LANES) === 0)
     const cost = ({ columns: width, time }: Width): number => computed(width) * time
