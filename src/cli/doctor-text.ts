@@ -1,4 +1,5 @@
 /** The words of `doctor`: a report as one block of text, or as JSON. */
+import { isLavapipe } from '../gpu/driver-cache.ts'
 import type { AdapterFacts } from '../gpu/inventory.ts'
 import { fusesMultiplyAdd } from '../gpu/vector-width.ts'
 import type { Report } from './doctor.ts'
@@ -65,9 +66,8 @@ function adapterLines(a: AdapterFacts): string[] {
     lines.push(item(i === 0 ? 'limits' : '', pair.map((name) => `${name} ${amount(name, a.limits[name])}`).join(', ')))
   }
   if (a.problem) lines.push(item('problem', a.problem))
-  // Mesa's own software driver of before it made one instruction of a multiply-add
-  const { description } = a
-  if (a.software && !a.problem && /\bMesa \d/.test(description) && !fusesMultiplyAdd(description)) {
+  // Of before it made one instruction of a multiply-add
+  if (isLavapipe(a.description) && !a.problem && !fusesMultiplyAdd(a.description)) {
     lines.push(item('faster', 'with Mesa 26 or newer, 1.1 to 1.4 times: docs/performance.md, "On a newer Mesa"'))
   }
   return lines

@@ -32,6 +32,7 @@ export interface GpuFacts {
   fused: boolean
   /** Of the CPU that a software driver runs on (vector-width.ts); of a GPU nobody asks. */
   vectorRegisters: number
+  /** That CPU is one of AMD's, whose products take tiles and turns of their own (kernels/matmul/cpu.ts). */
   amd: boolean
   /** Kernels run in another order than the driver's, which shows a missing barrier (shuffle.ts): `DAWN_RL_SHUFFLE=1`. */
   shuffled: boolean

@@ -50,10 +50,13 @@ function field(cpuinfo: string, name: string): string {
   return new RegExp(`^${name}\\s*:\\s*(.*)$`, 'm').exec(cpuinfo)?.[1] ?? ''
 }
 
+/** Read once: of many cores the system takes milliseconds to write it. */
+let read: string | undefined
 function readCpuinfo(): string {
   try {
-    return readFileSync('/proc/cpuinfo', 'utf8')
+    read ??= readFileSync('/proc/cpuinfo', 'utf8')
   } catch {
-    return '' // no Linux
+    read = '' // no Linux
   }
+  return read
 }
