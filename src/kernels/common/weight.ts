@@ -40,7 +40,7 @@ export interface WeightSlice {
   fold: number
   /** Of a texture that is room for values of weights in blocks: a buffer with the same panels one after the other, from which they are copied. */
   mirror?: GpuBuffer
-  /** Rows that lie side by side in the texture: 8, or 1 where 8 would be wider than a texture may be; see weight.wgsl. */
+  /** Rows that lie side by side in the texture: a subgroup's lanes, or fewer (8, or 1) where so many would be wider than a texture may be; see weight.wgsl. */
   panel: number
 }
 
@@ -55,7 +55,7 @@ function keepsInTexture(gpu: Gpu, columns: number): boolean {
 /** Rows that lie side by side in a texture, and how many texels wide they are together. */
 function panelOf(gpu: Gpu, bytesPerRow: number): { panel: number; width: number } {
   const texels = Math.ceil(bytesPerRow / 16)
-  const panel = texels * 8 <= gpu.facts.limits.maxTexture ? 8 : 1
+  const panel = [cpuLanes(gpu).LANES, 8].find((rows) => rows > 0 && texels * rows <= gpu.facts.limits.maxTexture) ?? 1
   return { panel, width: texels * panel }
 }
 

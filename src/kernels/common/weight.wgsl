@@ -1,7 +1,7 @@
 // A weight W (N rows, K columns), eight consecutive values of a row at a time: w_load8(w_origin(n), c) gives W[n, 8c .. 8c+7].
 // Storage: W_TEX: a storage texture, one texel of 16 bytes holds 8 bf16 (W_BF16) or 4 float32; else a storage buffer with the same
-// bytes. A texture lies in panels of W_PANEL rows (8): a row of it holds texel 0 of each row of the panel, then texel 1 of each, and so on, so that the
-// lanes of a subgroup, a row each, read 128 bytes that follow each other. A texture of more panels than it may be high is folded (W_FOLDED): panels
+// bytes. A texture lies in panels of W_PANEL rows (8 or 16): a row of it holds texel 0 of each row of the panel, then texel 1 of each, and so on, so that the
+// lanes of a subgroup, a row each, read 128 or 256 bytes that follow each other. A texture of more panels than it may be high is folded (W_FOLDED): panels
 // fold*i .. stand side by side.
 // Lavapipe reads storage textures three times faster than buffers.
 #include "bf16.wgsl"

@@ -94,7 +94,7 @@ export function roundWeight(gpu: Gpu, master: GpuBuffer | BufferRange, weight: W
     // Two bf16 share a word: a part that starts or ends inside one would take its neighbour's value along.
     const splits = ((from - slice.row) * k) % 2 !== 0 || (((to - from) * k) % 2 !== 0 && to < slice.row + slice.rows)
     if (weight.bf16 && splits) throw new Error(`${weight.label}: rows ${from} .. ${to} of ${k} values begin or end inside a word`)
-    if (takesPanels(gpu, slice, from, to, k)) {
+    if (takesPanels(slice, from, to, k)) {
       roundPanels(gpu, master, weight, slice, { first: from - row, from: from - slice.row, rows: to - from })
       continue
     }
@@ -108,9 +108,9 @@ export function roundWeight(gpu: Gpu, master: GpuBuffer | BufferRange, weight: W
 }
 
 /** Whether rows [from, to) of a texture are whole panels of it, whose width a copy takes. */
-function takesPanels(gpu: Gpu, slice: WeightSlice, from: number, to: number, k: number): boolean {
-  if (!slice.texture || slice.panel !== 8 || k % 16 !== 0 || cpuLanes(gpu).LANES === 0) return false
-  return (from - slice.row) % 8 === 0 && ((to - slice.row) % 8 === 0 || to === slice.row + slice.rows)
+function takesPanels(slice: WeightSlice, from: number, to: number, k: number): boolean {
+  if (!slice.texture || slice.panel < 8 || k % 16 !== 0) return false
+  return (from - slice.row) % slice.panel === 0 && ((to - slice.row) % slice.panel === 0 || to === slice.row + slice.rows)
 }
 
 /** Bytes that are rounded into a buffer before they are copied. */
@@ -125,16 +125,17 @@ function roundPanels(
   { first, from, rows }: { first: number; from: number; rows: number },
 ): void {
   const k = weight.columns
-  const bytes = k * 8 * (weight.bf16 ? 2 : 4)
-  const all = Math.ceil(rows / 8)
+  const { panel } = slice
+  const bytes = k * panel * (weight.bf16 ? 2 : 4)
+  const all = Math.ceil(rows / panel)
   const most = Math.min(all, Math.max(1, Math.floor(roundedBytes / bytes)))
-  const kernel = gpu.kernel(paths.panels, { LANES: cpuLanes(gpu).LANES, W_BF16: Number(weight.bf16) })
+  const kernel = gpu.kernel(paths.panels, { LANES: cpuLanes(gpu).LANES, PANEL: panel, W_BF16: Number(weight.bf16) })
   const panels = gpu.pool.acquire(most * bytes, 'rounded panels')
   for (let at = 0; at < all; at += most) {
     const count = Math.min(most, all - at)
-    const params = { rows: Math.min(rows - at * 8, count * 8), k, first_row: first + at * 8 }
+    const params = { rows: Math.min(rows - at * panel, count * panel), k, first_row: first + at * panel }
     gpu.dispatch(kernel, [master, panels], params, perRow(count))
-    copyPanels(gpu, panels, slice, { first: from / 8 + at, count, bytes })
+    copyPanels(gpu, panels, slice, { first: from / panel + at, count, bytes })
   }
   panels.release()
 }

@@ -136,7 +136,7 @@ function widenSlice(gpu: Gpu, weight: Weight, { format, storage }: WeightBlocks,
   const constants = blockConstants(format)
   const { panel, mirror } = slice
   if (!mirror) return dispatchFlat(gpu, path, constants, [storage, slice.storage], params, rows * texels)
-  const kernel = gpu.kernel(path, { ...constants, PANELS: 1, W_PANEL: panel })
+  const kernel = gpu.kernel(path, { ...constants, PANELS: 1, W_PANEL: panel, LANES: Math.max(panel, 8) })
   gpu.dispatch(kernel, [storage, mirror], params, perRow(Math.ceil(rows / panel)))
   // Whole panels: others' rows in them are as they were.
   const first = Math.floor(at / panel)

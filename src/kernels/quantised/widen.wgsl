@@ -1,7 +1,7 @@
 // The values of a weight that is held in GGUF's blocks (blocks.wgsl), in bf16: rows first_row .. of the weight become rows w_row .. of a storage slice as of
 // weight.wgsl, or of the buffer that is copied into its texture (panels of W_PANEL rows; 1: row after row). The scales of two bytes begin at word `scales`.
-// Eight values an invocation; for CPU drivers (PANELS), which divide lane by lane and store eight lanes as one stretch, a workgroup is the rows of a panel and
-// goes along them, 32 values a turn.
+// Eight values an invocation; for CPU drivers (PANELS), which divide lane by lane and store neighbouring lanes as one stretch, a workgroup is the rows of a panel and
+// goes along them, 32 values a turn; eight lanes at least.
 struct Params { rows: u32, k: u32, first_row: u32, w_row: u32, w_texels: u32, scales: u32 }
 @group(0) @binding(0) var<storage, read> blocks: array<u32>;
 @group(0) @binding(1) var<storage, read_write> w_data: array<vec4u>;
@@ -18,7 +18,7 @@ fn bits_of(lo: vec4f, hi: vec4f) -> vec4u {
 fn values(place: u32, j: u32, s: Stretch, i: u32) -> vec4f { return four(own_words(0u, place, j, i), j, s, i); }
 
 #if PANELS
-@compute @workgroup_size(8)
+@compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
   let row = (group.x + group.y * 65535u) * $(W_PANEL)u + lane % $(W_PANEL)u;
   if (row >= p.rows) { return; }
@@ -26,7 +26,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let first = (p.first_row + row) * (stretches / $(VALUES / 32)u);
   let at = p.w_row + row;
   let to = at / $(W_PANEL)u * p.w_texels * $(W_PANEL)u + at % $(W_PANEL)u;
-  for (var n = lane / $(W_PANEL)u; n < stretches; n += $(8 / W_PANEL)u) {
+  for (var n = lane / $(W_PANEL)u; n < stretches; n += $(LANES / W_PANEL)u) {
     let place = first + n / $(VALUES / 32)u;
     let j = n % $(VALUES / 32)u;
     let s = stretch_of(common_words(0u, place, p.scales), j);
