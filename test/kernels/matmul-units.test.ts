@@ -1,11 +1,17 @@
 import { describe, expect, test } from 'vitest'
+import { releaseWeight, writeWeight } from '../../src/kernels/common/weight.ts'
+import { embedding } from '../../src/kernels/embedding/embedding.ts'
 import { thinForward } from '../../src/kernels/lora/thin.ts'
 import { linear, linearBackwardInput } from '../../src/kernels/matmul/matmul.ts'
 import { defaultTiles, setTiles, tileCandidates, tilesOf, tileText } from '../../src/kernels/matmul/tiles.ts'
 import { tuneMatmul, type TuneRow } from '../../src/kernels/matmul/tune.ts'
 import { shapeFor, takesHalf } from '../../src/kernels/matmul/units.ts'
 import { checkF16Range, useMatrixUnits } from '../../src/kernels/common/matrix-units.ts'
-import { bounds, compare, openBench, sameBits } from './harness.ts'
+import { roundWeight } from '../../src/kernels/optimizer/optimizer.ts'
+import { allocateBlocks, allocateRooms, writeBlocks, type QuantisedFormat } from '../../src/kernels/quantised/quantised.ts'
+import { roundToBf16, widenBf16 } from '../../src/model/bf16.ts'
+import { quantisedFormats, randomBlocks, widened } from '../model/blocks.ts'
+import { bf16Bits, bounds, compare, openBench, sameBits, toBf16 } from './harness.ts'
 import { product, type Case } from './matmul-cases.ts'
 import { withUnits } from './units.ts'
 
@@ -48,6 +54,67 @@ describe(`matrix units${none}`, () => {
         sameBits(`${rows}`, await bench.down(y, rows * n), await bench.down(staged, rows * n))
       })
     }
+  })
+
+  test.skipIf(none)('weights lie in f16, and whatever reads or writes them goes by their values', async () => {
+    // 36 rows are the units' own, 37 the register tile's, which reads some of either value by value.
+    for (const n of [36, 37]) {
+      await withUnits(bench, `weights in f16, ${n} rows`, async () => {
+        const k = 72
+        const { weight, values } = bench.weight(n, k, true)
+        expect([weight.f16, bench.weight(n, k, false).weight.f16, bench.weight(n, 7, true).weight.f16]).toEqual([
+          true,
+          false,
+          false,
+        ])
+        const read = async (): Promise<Float32Array> => {
+          const [ids, rows] = [bench.up(Uint32Array.from({ length: n }, (_, i) => i)), bench.out(n * k)]
+          embedding(gpu, ids, weight, rows, n)
+          return await bench.down(rows, n * k)
+        }
+        sameBits('uploaded', await read(), half(values))
+        const other = bench.normals(n * k)
+        writeWeight(gpu, weight, bf16Bits(other.map(toBf16)))
+        sameBits('written again', await read(), half(other.map(toBf16)))
+        const master = bench.normals(n * k)
+        roundWeight(gpu, bench.up(master), weight, 0, n)
+        const trained = half(master.map(toBf16))
+        sameBits('trained', await read(), trained)
+        useMatrixUnits(gpu, false)
+        const [x, dy, y, dx] = [bench.normals(5 * k), bench.normals(5 * n), bench.out(5 * n), bench.out(5 * k)]
+        linear(gpu, bench.up(x), 5, weight, y)
+        linearBackwardInput(gpu, bench.up(dy), 5, weight, dx)
+        const at = (data: Float32Array, width: number) => (i: number, t: number) => data[i * width + t]
+        await bench.check('y', y, product(5, n, k, at(x, k), at(trained, k)), bounds.sum)
+        await bench.check(
+          'dx',
+          dx,
+          product(5, k, n, at(dy, n), (j, t) => trained[t * k + j]),
+          bounds.sum,
+        )
+      })
+    }
+  })
+  test.skipIf(none)('weights in blocks are widened to f16', async () => {
+    await withUnits(bench, 'blocks in f16', async () => {
+      const [format] = quantisedFormats
+      const [n, k] = [40, format.values * 2]
+      const { rooms, owned } = allocateRooms(gpu, [{ label: 'room', rows: n }], k)
+      const weight = allocateBlocks(gpu, 'blocks', rooms[0], format.name as QuantisedFormat)
+      const data = randomBlocks(format, (n * k) / format.values, bench.random, true)
+      writeBlocks(gpu, weight.blocks!, data)
+      const values = half(widenBf16(roundToBf16(widened(format, data))))
+      // So many rows of x that no tile reads the blocks itself.
+      const [x, y] = [bench.normals(70 * k), bench.out(70 * n)]
+      linear(gpu, bench.up(x), 70, weight, y)
+      const at = (data: Float32Array) => (i: number, t: number) => data[i * k + t]
+      await bench.check('y', y, product(70, n, k, at(half(x)), at(values)), bounds.sum)
+      weight.blocks!.storage.release()
+      for (const one of owned) {
+        if ('slices' in one) releaseWeight(one)
+        else one.release()
+      }
+    })
   })
 
   test.skipIf(none)('forward: the product of rounded operands, and near that of float32', async () => {

@@ -4,6 +4,12 @@ struct W8 { lo: vec4f, hi: vec4f }
 fn widen_lo(u: vec4u) -> vec4f { return vec4f(bitcast<f32>(u.x << 16u), bitcast<f32>(u.x & 0xffff0000u), bitcast<f32>(u.y << 16u), bitcast<f32>(u.y & 0xffff0000u)); }
 fn widen_hi(u: vec4u) -> vec4f { return vec4f(bitcast<f32>(u.z << 16u), bitcast<f32>(u.z & 0xffff0000u), bitcast<f32>(u.w << 16u), bitcast<f32>(u.w & 0xffff0000u)); }
 
+#if W_F16
+// The same of f16.
+fn f16_lo(u: vec4u) -> vec4f { return vec4f(unpack2x16float(u.x), unpack2x16float(u.y)); }
+fn f16_hi(u: vec4u) -> vec4f { return vec4f(unpack2x16float(u.z), unpack2x16float(u.w)); }
+#endif
+
 // The nearest bf16, ties to even, in the upper half of each; a NaN stays one.
 fn round_bf16(values: vec4f) -> vec4u {
   let bits = bitcast<vec4u>(values);
@@ -12,3 +18,13 @@ fn round_bf16(values: vec4f) -> vec4u {
 }
 // Eight values, of which these are the bits, two to a word.
 fn pack_bf16(lo: vec4u, hi: vec4u) -> vec4u { return (vec4u(lo.xz, hi.xz) >> vec4u(16u)) | (vec4u(lo.yw, hi.yw) & vec4u(0xffff0000u)); }
+// The same as a weight has them (W_F16: Weight.f16): what training drives out of the range of f16 becomes infinite, and does not go unseen.
+fn pack_weight(lo: vec4u, hi: vec4u) -> vec4u {
+#if W_F16
+  let a = vec4<f16>(bitcast<vec4f>(lo & vec4u(0xffff0000u)));
+  let b = vec4<f16>(bitcast<vec4f>(hi & vec4u(0xffff0000u)));
+  return vec4u(bitcast<u32>(a.xy), bitcast<u32>(a.zw), bitcast<u32>(b.xy), bitcast<u32>(b.zw));
+#else
+  return pack_bf16(lo, hi);
+#endif
+}

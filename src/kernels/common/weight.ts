@@ -1,12 +1,15 @@
 /** Where a weight lies on the GPU. Kernels read it through weight.wgsl; the autograd room gives it a meaning. */
+import { fileURLToPath } from 'node:url'
 import type { Gpu } from '../../gpu/gpu.ts'
 import { GpuError } from '../../gpu/errors.ts'
 import { GpuBuffer, type GpuTexture } from '../../gpu/pool.ts'
 import type { BufferRange } from '../../gpu/gpu.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
 import type { QuantisedFormat } from '../quantised/quantised.ts'
-import { cpuLanes } from './lanes.ts'
+import { cpuLanes, dispatchFlat } from './lanes.ts'
 import { matrixUnitOf } from './matrix-units.ts'
+
+const narrowPath = fileURLToPath(new URL('narrow_weight.wgsl', import.meta.url))
 
 /** A matrix (rows N, columns K) in row slices, each in a storage of its own that the adapter can bind. */
 export interface Weight {
@@ -14,6 +17,8 @@ export interface Weight {
   rows: number
   columns: number
   bf16: boolean
+  /** Whether these bf16 values lie as f16, which matrix units multiply and every other kernel widens: where units are in use when room is made. */
+  f16?: boolean
   /** Of a weight in blocks: room for its values, which has them after `widen` (quantised.ts), and not where a product reads the blocks. */
   slices: WeightSlice[]
   blocks?: WeightBlocks
@@ -77,6 +82,7 @@ function rowsOfSlice(gpu: Gpu, rows: number, bytesPerRow: number, texture: boole
  */
 export function allocateWeight(gpu: Gpu, label: string, rows: number, columns: number, bf16: boolean): Weight {
   const texture = keepsInTexture(gpu, columns)
+  const f16 = bf16 && columns % 8 === 0 && !!matrixUnitOf(gpu)
   const bytesPerRow = columns * (bf16 ? 2 : 4)
   const per = rowsOfSlice(gpu, rows, bytesPerRow, texture)
   const slices: WeightSlice[] = []
@@ -93,7 +99,7 @@ export function allocateWeight(gpu: Gpu, label: string, rows: number, columns: n
       slices.push({ row, rows: count, storage, texture, fold: 0, panel: 1 })
     }
   }
-  return { label, rows, columns, bf16, slices }
+  return { label, rows, columns, bf16, f16, slices }
 }
 
 /**
@@ -118,7 +124,7 @@ export function allocateTogether(
   const weights = parts.map(({ label, rows }) => {
     const slices = [{ ...joint.slices[0], row: -at }]
     at += rows
-    return { label, rows, columns, bf16, slices }
+    return { ...joint, label, rows, slices }
   })
   return { weights, owned: [joint] }
 }
@@ -135,6 +141,10 @@ export function writeWeight(gpu: Gpu, weight: Weight, data: Uint16Array | Float3
     const part = data.subarray(row * width, (row + rows) * width)
     if (!slice.texture) {
       gpu.write(slice.storage as GpuBuffer, part, (row - slice.row) * width * (weight.bf16 ? 2 : 4))
+      if (weight.f16) {
+        const [first, count] = [row - slice.row, rows].map((n) => (n * width) / 2)
+        dispatchFlat(gpu, narrowPath, {}, [slice.storage], { first, count }, count)
+      }
       continue
     }
     gpu.flush()
@@ -205,10 +215,15 @@ export function releaseWeight(weight: Weight): void {
   for (const { storage } of weight.slices) (storage as GpuBuffer | GpuTexture).release()
 }
 
+/** Constants that say how a kernel finds values of W in a buffer. */
+export function kindOf(weight: Weight): Constants {
+  return { W_BF16: Number(weight.bf16), ...(weight.f16 && { W_F16: 1 }) }
+}
+
 /** Constants and parameters that weight.wgsl wants for one slice. `at` is the binding's number. */
 export function weightConstants(weight: Weight, slice: WeightSlice, at: number): Constants {
   const folded = slice.texture && slice.rows > slice.fold * slice.panel
-  return { W_TEX: Number(slice.texture), W_BF16: Number(weight.bf16), W_FOLDED: Number(folded), W_PANEL: slice.panel, W_AT: at }
+  return { W_TEX: Number(slice.texture), ...kindOf(weight), W_FOLDED: Number(folded), W_PANEL: slice.panel, W_AT: at }
 }
 
 export function weightParams(weight: Weight, slice: WeightSlice): { w_fold: number; w_panel: number; w_texels: number } {

@@ -5,6 +5,7 @@ import type { GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, groupsOf, type Count } from '../../gpu/size.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
 import { lanes } from '../common/lanes.ts'
+import { kindOf } from '../common/weight.ts'
 import { takesThin, thinForward, type ThinForward } from '../lora/thin.ts'
 import { blockConstants } from '../quantised/quantised.ts'
 import { takesCpu } from './cpu.ts'
@@ -82,9 +83,7 @@ export function run(gpu: Gpu, call: GroupCall): void {
   const tile = tileFor(gpu, rows, columns, 1, inFours)
   const shape = shapeOf(gpu, tile, inFours)
   const variant = variantOf(gpu, call, tile.rows, shape.THREADS)
-  const kind: Constants = blocks
-    ? { W_BF16: 0, W_BLOCKS: blocks.length, ...blockConstants(blocks[0].format) }
-    : { W_BF16: Number(weight.bf16) }
+  const kind: Constants = blocks ? { W_BF16: 0, W_BLOCKS: blocks.length, ...blockConstants(blocks[0].format) } : kindOf(weight)
   const kernel = gpu.kernel(path, { ...shape, ...kind, DOWN: 0, STACKED: 0, ...variant })
   const params = { rows, k: weight.columns, eps: norm?.eps ?? 0, ...placesOf(call) }
   gpu.dispatch(kernel, bindingsOf(call.x, call), params, [acrossOf(call, tile.columns), groupsOf(rows, tile.rows)])

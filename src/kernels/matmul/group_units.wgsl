@@ -1,5 +1,5 @@
 // Projections of one input in one dispatch on matrix units: what group_tile.wgsl computes (its names and places; not DOWN), as units.wgsl does, with that order of
-// the sum and so those bits. k is a multiple of 8; x in f16 (`a`, units_stage.wgsl) and W in bf16, eight values a vec4u.
+// the sum and so those bits. k is a multiple of 8; x (`a`, units_stage.wgsl) and W (Weight.f16) in f16, eight values a vec4u.
 // GATED, of the TN / SN columns of a subgroup the first half are of the first member, the second half the same columns of the second; ROPE, the second half are those
 // that the first makes pairs with.
 struct Params { rows: u32, k: u32, rank: u32, n_0: u32, n_1: u32, n_2: u32, b_0: u32, b_1: u32, b_2: u32, c_0: u32, c_1: u32, c_2: u32, xa_stride: u32, per_row: u32, a_stride: u32 }

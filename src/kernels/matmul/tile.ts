@@ -4,7 +4,7 @@ import type { Binding, BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, groupsOf, type Count } from '../../gpu/size.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
-import type { Weight } from '../common/weight.ts'
+import { kindOf, type Weight } from '../common/weight.ts'
 import { addColumnSums } from '../norm/norm.ts'
 import { blockConstants, scalesAt } from '../quantised/quantised.ts'
 import { bufferOf, type Extras, type Part } from './part.ts'
@@ -42,7 +42,7 @@ function inFours(params: Record<string, Count>, tn: boolean): boolean {
 function operandOf(weight: Weight, { slice, row, blocks }: Part): { kind: Constants; w: Binding; place: Record<string, number> } {
   const b_stride = weight.columns
   if (!blocks) {
-    return { kind: { W_BF16: Number(weight.bf16) }, w: bufferOf(slice), place: { b_stride, b_row: row - slice.row, scales: 0 } }
+    return { kind: kindOf(weight), w: bufferOf(slice), place: { b_stride, b_row: row - slice.row, scales: 0 } }
   }
   const kind = { W_BF16: 0, W_BLOCKS: 1, ...blockConstants(blocks.format) }
   return { kind, w: blocks.storage, place: { b_stride, b_row: row, scales: scalesAt(blocks.format, weight.rows, b_stride) } }

@@ -40,7 +40,11 @@ fn b_take(at: u32) -> vec4u {
 fn b_take(at: u32) -> f32 {
 #if W_BF16
   let pair = b[at / 2u];
+#if W_F16
+  return unpack2x16float(pair)[at & 1u];
+#else
   return bitcast<f32>(select(pair << 16u, pair & 0xffff0000u, (at & 1u) == 1u));
+#endif
 #else
   return b[at];
 #endif
@@ -112,10 +116,14 @@ fn b_wide(bits: Loaded, place: u32) -> vec4f {
 #if W_BLOCKS
   return values_of(bits, place);
 #else
+#if W_F16
+  return vec4f(unpack2x16float(bits.x), unpack2x16float(bits.y));
+#else
 #if W_BF16
   return bitcast<vec4f>(vec4u(bits.x << 16u, bits.x & 0xffff0000u, bits.y << 16u, bits.y & 0xffff0000u));
 #else
   return bitcast<vec4f>(bits);
+#endif
 #endif
 #endif
 }

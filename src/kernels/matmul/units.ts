@@ -1,7 +1,7 @@
 /**
  * The matmul tier of matrix units: f16 x f16 -> float32. Off unless a run asks for it (`useMatrixUnits`), since arithmetic is float32 otherwise. Whether
  * a product is taken depends on the weight's shape and never on the number of rows, so a row has the same bits in every batch here too.
- * An operand rounds to 11 bits (bf16 weights have 8, so they only lose what lies outside f16's range); sums are float32.
+ * An operand rounds to 11 bits (bf16 weights have 8, so they only lose what lies outside f16's range, when they are written; Weight.f16); sums are float32.
  */
 import { fileURLToPath } from 'node:url'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
@@ -31,7 +31,7 @@ const deepest = Math.max(KT, ...[...tileCandidates.units, ...tileCandidates.fewU
 
 /** Whether products with this weight on matrix units, of any number of rows, take activations in f16 that another kernel has left, (rows, K) without room between them. */
 export function takesHalf(gpu: Gpu, weight: Weight): boolean {
-  return !!matrixUnitOf(gpu) && weight.bf16 && weight.columns % deepest === 0
+  return !!matrixUnitOf(gpu) && !!weight.f16 && weight.columns % deepest === 0
 }
 
 /**
@@ -57,8 +57,8 @@ export function inHalf(
 
 /** Whether a product with this weight runs here: `stride` is of the activations that are multiplied, `column` where they start. */
 export function takesUnits(gpu: Gpu, weight: Weight, part: Part, stride: number, column: number): boolean {
-  if (!matrixUnitOf(gpu) || !weight.bf16 || part.slice.texture) return false
-  return weight.columns % 8 === 0 && stride % 4 === 0 && column % 4 === 0 && part.rows % 4 === 0
+  if (!matrixUnitOf(gpu) || !weight.f16) return false
+  return stride % 4 === 0 && column % 4 === 0 && part.rows % 4 === 0
 }
 
 /** y = alpha * (x Wᵀ + LoRA) + bias + residual of one part. */

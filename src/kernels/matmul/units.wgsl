@@ -2,7 +2,7 @@
 //   FORM_NT: y[m,n] = sum_k x[m,k] W[n,k]     else (NN): dx[m,k] = sum_n dy[m,n] W[n,k]
 // times alpha. LORA goes on summing over the rank in float32 (NT: xa, B; NN: dxa, A), BIAS and RESIDUAL are added after alpha, ACCUMULATE adds to what is there.
 // `a` is x or dy as units_stage.wgsl leaves it: in f16, times a power of two that out_scale takes out again, rows a multiple of KT apart with zeros behind the depth; `b` is W in
-// bf16, which becomes f16 here. Both are eight values a vec4u, and W's rows too are multiples of 8.
+// f16 too (Weight.f16). Both are eight values a vec4u, and W's rows too are multiples of 8.
 // A workgroup of SM x SN subgroups owns TM x TN outputs; both operands pass through workgroup memory as f16, KT deep (units_turns.wgsl); a subgroup multiplies
 // fragments of FM x FN x FK. TN_PART: a workgroup takes that many steps of the depth (a multiple of KT), and what it gets is a matrix of its own: out is (parts, rows,
 // columns). Order of the sum: fragments of FK along the depth, one after another, for every tile and number of rows; within one, the unit's own.

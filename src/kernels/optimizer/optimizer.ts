@@ -4,7 +4,7 @@ import type { Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import type { BufferRange } from '../../gpu/gpu.ts'
 import { cpuLanes, dispatchFlat, lanes, perRow } from '../common/lanes.ts'
-import { copyPanels, weightParams, type Weight, type WeightSlice } from '../common/weight.ts'
+import { copyPanels, kindOf, weightParams, type Weight, type WeightSlice } from '../common/weight.ts'
 import { BLOCK } from './codes.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
@@ -99,7 +99,7 @@ export function roundWeight(gpu: Gpu, master: GpuBuffer | BufferRange, weight: W
       continue
     }
     const BY8 = Number(!gpu.facts.software && !slice.texture && k % 8 === 0)
-    const constants = { W_TEX: Number(slice.texture), W_BF16: Number(weight.bf16), BY8 }
+    const constants = { W_TEX: Number(slice.texture), ...kindOf(weight), BY8 }
     const params = { rows: to - from, k, first_row: from - row, w_row: from - slice.row, ...weightParams(weight, slice) }
     const values = slice.texture || BY8 ? 8 : weight.bf16 ? 2 : 1
     const count = Math.ceil(((to - from) * k) / values)

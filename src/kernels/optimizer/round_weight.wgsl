@@ -1,4 +1,4 @@
-// The working copy of a trained weight from its float32 master: rounded to bf16 (nearest, ties to even) or copied.
+// The working copy of a trained weight from its float32 master: rounded to bf16 (nearest, ties to even; W_F16: which lies as f16) or copied.
 // One invocation a group of 8 values of a row (of a buffer: BY8, else a word's values); rows first_row .. of the master become rows w_row .. of this storage slice.
 // w_fold, w_panel and w_texels as in weight.wgsl.
 struct Params { rows: u32, k: u32, first_row: u32, w_row: u32, w_fold: u32, w_panel: u32, w_texels: u32 }
@@ -32,7 +32,7 @@ fn one(e: u32) {
   let lo = master[2u * at];
   let hi = master[2u * at + 1u];
 #if W_BF16
-  w_data[p.w_row * groups + e] = pack_bf16(round_bf16(lo), round_bf16(hi));
+  w_data[p.w_row * groups + e] = pack_weight(round_bf16(lo), round_bf16(hi));
 #else
   let to = 2u * (p.w_row * groups + e);
   w_data[to] = bitcast<vec4u>(lo);
@@ -51,7 +51,7 @@ fn one(e: u32) {
 #if W_BF16
   let lo = vec4f(master[at], master[at + 1u], master[at + 2u], master[at + 3u]);
   let hi = vec4f(master[at + 4u], master[at + 5u], master[at + 6u], master[at + 7u]);
-  textureStore(w_data, vec2u(first + c * p.w_panel, y), pack_bf16(round_bf16(lo), round_bf16(hi)));
+  textureStore(w_data, vec2u(first + c * p.w_panel, y), pack_weight(round_bf16(lo), round_bf16(hi)));
 #else
   textureStore(w_data, vec2u(first + 2u * c * p.w_panel, y), vec4f(master[at], master[at + 1u], master[at + 2u], master[at + 3u]));
   textureStore(w_data, vec2u(first + (2u * c + 1u) * p.w_panel, y), vec4f(master[at + 4u], master[at + 5u], master[at + 6u], master[at + 7u]));
@@ -62,7 +62,7 @@ fn one(e: u32) {
 #if W_BF16
   if (2u * e >= count) { return; }
   let second = select(0.0, master[min(first + 2u * e + 1u, first + count - 1u)], 2u * e + 1u < count);
-  w_data[p.w_row * p.k / 2u + e] = pack_bf16(round_bf16(vec4f(master[first + 2u * e], second, 0.0, 0.0)), vec4u()).x;
+  w_data[p.w_row * p.k / 2u + e] = pack_weight(round_bf16(vec4f(master[first + 2u * e], second, 0.0, 0.0)), vec4u()).x;
 #else
   if (e >= count) { return; }
   w_data[p.w_row * p.k + e] = master[first + e];

@@ -13,7 +13,7 @@ struct Params { rows: u32, k: u32, first_row: u32, w_row: u32, w_texels: u32, sc
 
 fn word_of(which: u32, at: u32) -> u32 { return blocks[at]; }
 fn bits_of(lo: vec4f, hi: vec4f) -> vec4u {
-  return pack_bf16(rounded(lo), rounded(hi));
+  return pack_weight(rounded(lo), rounded(hi));
 }
 fn values(place: u32, j: u32, s: Stretch, i: u32) -> vec4f { return four(own_words(0u, place, j, i), j, s, i); }
 
