@@ -90,23 +90,24 @@ test('as on a GPU: LoRA with RMSNorm and the projections of an input are two dis
   })
 })
 
+/** A narrow model whose weights are as wide as matrix units want them for activations that another kernel leaves in f16. */
+const narrow = {
+  ...modelShapes['qwen3-0.6b'],
+  hiddenSize: 256,
+  intermediateSize: 512,
+  layers: 2,
+  heads: 4,
+  kvHeads: 2,
+  headDim: 64,
+  vocabSize: 64,
+}
 const none = gpu.facts.matrixUnits.length === 0 ? ' (skipped: this adapter shows no matrix units)' : ''
 test.skipIf(none)(`matrix units: what they multiply in f16 is left by LoRA's first products${none}`, async () => {
-  const config = {
-    ...modelShapes['qwen3-0.6b'],
-    hiddenSize: 256,
-    intermediateSize: 512,
-    layers: 2,
-    heads: 4,
-    kvHeads: 2,
-    headDim: 64,
-    vocabSize: 64,
-  }
   const lora = { rank: 8, alpha: 16, dropout: 0, targetModules: [...LINEAR_MODULES], seed: 0 }
   await withFacts(gpu, { software: false }, async () => {
     const counts: number[] = []
     for (const matrixUnits of [true, false]) {
-      const decoder = await loadDecoder(gpu, randomModel('narrow', config), { round: true, lora, matrixUnits })
+      const decoder = await loadDecoder(gpu, randomModel('narrow', narrow), { round: true, lora, matrixUnits })
       try {
         const [kept, plain] = [await hidden(decoder, 7, true), await hidden(decoder, 7, false)]
         expect(plain.values).toEqual(kept.values)
@@ -119,6 +120,28 @@ test.skipIf(none)(`matrix units: what they multiply in f16 is left by LoRA's fir
     }
     // As many as where nothing has to be in f16.
     expect(counts.slice(0, 2)).toEqual(counts.slice(2))
+  })
+})
+
+test.skipIf(none)(`matrix units: without an adapter norms are made in f16, with the bits of what is staged${none}`, async () => {
+  await withFacts(gpu, { software: false }, async () => {
+    const counts: number[] = []
+    for (const matrixUnits of [true, false]) {
+      const decoder = await loadDecoder(gpu, randomModel('narrow', narrow), { round: true, matrixUnits })
+      try {
+        // What is recorded keeps norms in float32, and stages them.
+        const [kept, plain] = [await hidden(decoder, 40, true), await hidden(decoder, 40, false)]
+        expect(plain.values).toEqual(kept.values)
+        expect(plain.values.every(Number.isFinite)).toBe(true)
+        counts.push(kept.dispatches, plain.dispatches)
+      } finally {
+        useMatrixUnits(gpu, false)
+        decoder.release()
+      }
+    }
+    // What is staged is what attention and the gate give, once a layer each.
+    expect(counts[1] - counts[3]).toBe(2 * narrow.layers)
+    expect(counts[0] - counts[2]).toBe(4 * narrow.layers)
   })
 })
 

@@ -20,7 +20,7 @@ import type { Tape } from '../tape.ts'
 import type { Tensor } from '../tensor.ts'
 import { siluGate, siluGateNode } from './elementwise.ts'
 import { linear, linearNode, linearOutput, roomInHalf, type LinearArguments, type Projection } from './linear.ts'
-import { rmsNorm, type Norm } from './norm.ts'
+import { rmsNorm, rmsNormInHalf, type Norm } from './norm.ts'
 
 /** The adapters of projections of one input, one below the other: A_i (rank, K) and B_i (N_i, rank) of each, in one buffer. */
 export interface StackedLora extends StackLayout {
@@ -74,7 +74,7 @@ function projected(
   const ys = projections.map((projection) => linearOutput(tape, input, projection))
   if (tier) {
     const outputs = ys.map(({ buffer }) => buffer)
-    linearGroup(gpu, input.buffer, x.rows, members, outputs, lora, { norm: how.norm, rotary })
+    linearGroup(gpu, input.buffer, x.rows, members, outputs, lora, { norm: how.norm, half: halfOf(how, lora), rotary })
   } else {
     members.forEach(({ weight, bias, b }, i) => {
       const lowRank = lora && { x: lora.xa[i], matrix: b!, rank: lora.rank }
@@ -83,7 +83,7 @@ function projected(
     })
   }
   nodesOf(tape, input, projections, ys, lora)
-  tape.done(...(lora?.room ?? []))
+  tape.done(...(lora?.room ?? []), ...(how.half ? [how.half] : []))
   if (input !== x) tape.done(input)
   return ys
 }
@@ -206,9 +206,10 @@ export function linearsIntoCache(
   const outputs = [q.buffer, kCache, vCache]
   linearGroup(gpu, input.buffer, x.rows, members, outputs, lora, {
     norm: how.norm,
+    half: halfOf(how, lora),
     rotary: { places: slots, perRow: 1, table, headDim },
   })
-  tape.done(...(lora?.room ?? []))
+  tape.done(...(lora?.room ?? []), ...(how.half ? [how.half] : []))
   if (input !== x) tape.done(input)
   return q
 }
@@ -253,13 +254,14 @@ export function swiGlu(
     const [g, u] = tape.recording ? pair.map((projection) => linearOutput(tape, input, projection)) : []
     const y = tape.tensor(x.rows, gate.weight.rows, 'silu gate', !!g?.needsGrad || !!u?.needsGrad)
     const kept = g && u && [g.buffer, u.buffer]
-    linearGated(tape.gpu, input.buffer, x.rows, how.members, y.buffer, lora, { norm: how.norm, gate: activation, kept })
+    const half = halfOf(how, lora)
+    linearGated(tape.gpu, input.buffer, x.rows, how.members, y.buffer, lora, { norm: how.norm, half, gate: activation, kept })
     if (g && u) {
       nodesOf(tape, input, pair, [g, u], lora)
       siluGateNode(tape, g, u, y, activation)
       tape.done(g, u)
     }
-    tape.done(...(lora?.room ?? []))
+    tape.done(...(lora?.room ?? []), ...(how.half ? [how.half] : []))
     if (input !== x) tape.done(input)
     return y
   }
@@ -276,6 +278,8 @@ interface Arrangement {
   input: Tensor
   norm?: InputNorm
   downNorm?: InputNorm & { x: Tensor }
+  /** The norm of x in f16, in place of `input`, which is x then: where matrix units alone read it. */
+  half?: Tensor
   members: GroupMember[]
   /** The kernel that does all of them; none: one by one. */
   tier?: GroupTier
@@ -319,6 +323,9 @@ function arranged(
   if (tier && !tape.recording && down === 'none' && takesNorm(gpu, tier, members, x.rows, { gated, rotary: turns })) {
     return { input: x, norm: { gain: norm.gain, eps: norm.eps }, members, tier, turns, atOnce }
   }
+  if (tier === 'units' && !tape.recording && down === 'none' && members.every(({ weight }) => takesHalf(gpu, weight))) {
+    return { input: x, half: rmsNormInHalf(tape, x, norm), members, tier, turns, atOnce }
+  }
   // Where the gate is a kernel of its own, the two products before it are asked for anew.
   const first = down === 'cpu' ? tier || !gated : tier && down === 'gpu' && takesThinDown(gpu, x.columns, firsts)
   if (atOnce && !tape.recording && !adapters && first && takesDownNorm(gpu, x.rows, own[0].rank)) {
@@ -344,9 +351,14 @@ function membersOf(projections: Projection[], adapters: RowAdapters | undefined)
 
 /** LoRA's first products: the tensor that each lies in, all in one perhaps, and what is let go when the projections are through. */
 interface Downs extends GroupLora {
+  /** What the projections multiply in f16, where the first products have left it. */
+  half?: GpuBuffer
   held: Tensor[]
   room: Tensor[]
 }
+
+/** What matrix units read in place of the input. */
+const halfOf = (how: Arrangement, lora: Downs | undefined): GpuBuffer | undefined => how.half?.buffer ?? lora?.half
 
 /** LoRA's first product for all of them; nothing where they have no adapter. */
 function downs(

@@ -8,6 +8,7 @@ import type { Parameter, ParameterStore } from '../parameters.ts'
 import type { Tape } from '../tape.ts'
 import type { Tensor } from '../tensor.ts'
 import { rope, type RowLayout } from './attention.ts'
+import { roomInHalf } from './linear.ts'
 
 export interface Norm {
   name: string
@@ -23,6 +24,15 @@ export interface Norm {
 /** y = x / rms(x) * gain over groups of `norm.channels` columns: a whole row, or each head of it. */
 export function rmsNorm(tape: Tape, x: Tensor, norm: Norm): Tensor {
   return normed(tape, x, norm)
+}
+
+/** `rmsNorm` of whole rows in f16, for products on matrix units alone (`takesHalf`); on a tape that keeps nothing. */
+export function rmsNormInHalf(tape: Tape, x: Tensor, { name, gain, channels, eps }: Norm): Tensor {
+  const y = roomInHalf(tape, x)
+  const rstd = tape.tensor(x.rows, 1, `${name} rstd`, false)
+  kernels.rmsNorm(tape.gpu, x.buffer, gain, y.buffer, rstd.buffer, x.rows, channels, eps, { half: true })
+  tape.done(rstd)
+  return y
 }
 
 /** residual + `rmsNorm` of x, both of whole rows. */

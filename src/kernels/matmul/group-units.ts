@@ -30,7 +30,7 @@ export function run(gpu: Gpu, call: GroupCall): void {
   const shape = shapeFor(gpu, rows, columns, paired)
   const { TM, TN, SN, THREADS } = shape
   const LOW4 = Number(members.every(({ b }) => !b || b.offset % 16 === 0))
-  const activations = { data: call.x, depth: k, stride: k, column: 0, scale: 1, half: call.lora?.half }
+  const activations = { data: call.x, depth: k, stride: k, column: 0, scale: 1, half: call.half }
   const { x, stride, release } = inHalf(gpu, activations, rows, shape.KT)
   const kernel = gpu.kernel(path, { ...shape, PART: TN / SN, FORM_NT: 1, LOW4, ...variantOf(gpu, call, TM, THREADS) })
   gpu.dispatch(kernel, bindingsOf(x, call), { rows, k, a_stride: stride, ...placesOf(call) }, [

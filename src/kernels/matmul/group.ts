@@ -27,8 +27,6 @@ export interface GroupMember {
 export interface GroupLora {
   xa: (GpuBuffer | BufferRange)[]
   rank: number
-  /** What the members multiply in f16, (rows, K), where their first products have left it for matrix units (`takesHalf`). */
-  half?: GpuBuffer
 }
 
 /** RMSNorm of the rows of the input: `gain` (K). */
@@ -56,6 +54,8 @@ export interface GroupCall {
   members: GroupMember[]
   ys: CacheData[]
   lora?: GroupLora
+  /** What the members multiply in f16, (rows, K), where LoRA's first products or a norm have left it for matrix units (`takesHalf`). */
+  half?: GpuBuffer
   norm?: InputNorm
   rotary?: GroupRotary
   /** Of each member, where they are read in place of its values: on the register tile. */
@@ -120,6 +120,7 @@ export function takesRotary(gpu: Gpu, tier: GroupTier, members: GroupMember[], h
 /**
  * y_s = x W_sᵀ + xa_s B_sᵀ + bias_s for three members, on GPUs also for two; where `groupTier` has one for them.
  * @param x (rows, K) @param ys (rows, N_s) each @param norm of x, where `takesNorm` @param rotary where `takesRotary`
+ * @param half as of `GroupCall`; x is not read then
  */
 export function linearGroup(
   gpu: Gpu,
@@ -128,9 +129,9 @@ export function linearGroup(
   members: GroupMember[],
   ys: CacheData[],
   lora?: GroupLora,
-  { norm, rotary }: { norm?: InputNorm; rotary?: GroupRotary } = {},
+  { norm, half, rotary }: { norm?: InputNorm; half?: GpuBuffer; rotary?: GroupRotary } = {},
 ): void {
-  run(gpu, { x, rows, members, ys, lora, norm, rotary }, groupTier(gpu, members, false))
+  run(gpu, { x, rows, members, ys, lora, half, norm, rotary }, groupTier(gpu, members, false))
 }
 
 /**
@@ -144,9 +145,9 @@ export function linearGated(
   members: GroupMember[],
   y: GpuBuffer,
   lora?: GroupLora,
-  { norm, gate, kept = [] }: { norm?: InputNorm; gate?: Gate; kept?: GpuBuffer[] } = {},
+  { norm, half, gate, kept = [] }: { norm?: InputNorm; half?: GpuBuffer; gate?: Gate; kept?: GpuBuffer[] } = {},
 ): void {
-  run(gpu, { x, rows, members, ys: [y, ...kept], lora, norm, gate }, groupTier(gpu, members, true))
+  run(gpu, { x, rows, members, ys: [y, ...kept], lora, half, norm, gate }, groupTier(gpu, members, true))
 }
 
 /** The members' blocks where the group reads those: all of one format, which the kernel is made for, and the adapter binds each. */

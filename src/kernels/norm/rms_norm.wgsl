@@ -3,6 +3,7 @@
 // so the order depends on the channels alone and a row's bits are the same in every batch.
 // HELD: channels / LANES, where a lane's part of a row is small enough to stay in registers; a workgroup then takes ROWS rows and loads the gain once.
 // ADD: + residual[t,c]. VEC4, without HELD: the second time through the row goes by four channels (a multiple of 4), x as x_again too.
+// F16, without ADD and TURN: y is in f16, rounded as by matmul/units_stage.wgsl, for products on matrix units that read it so.
 // TURN: rows are heads, `heads` to a token, and y is turned by the token's position besides, with the bits of rope.wgsl (info and table as there): HELD is even,
 // so a lane has both values of a pair.
 #if TURN
@@ -17,7 +18,12 @@ struct Params { rows: u32, channels: u32, eps: f32 }
 @group(0) @binding(7) var<storage, read> x_again: array<vec4f>;
 #else
 @group(0) @binding(1) var<storage, read> gain: array<f32>;
+#if F16
+@group(0) @binding(2) var<storage, read_write> y: array<f16>;
+#include "narrow.wgsl"
+#else
 @group(0) @binding(2) var<storage, read_write> y: array<f32>;
+#endif
 #endif
 @group(0) @binding(3) var<storage, read_write> rstd: array<f32>;
 #if TURN
@@ -65,7 +71,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #if ADD
     y[at + $(j*LANES)u] = fma(x$(j) * r, gain$(j), residual[at + $(j*LANES)u]);
 #else
+#if F16
+    y[at + $(j*LANES)u] = narrow_one(x$(j) * r * gain$(j));
+#else
     y[at + $(j*LANES)u] = x$(j) * r * gain$(j);
+#endif
 #endif
 #end
 #endif
@@ -92,7 +102,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #if ADD
     y[at + c] = fma(x[at + c] * r, gain[c], residual[at + c]);
 #else
+#if F16
+    y[at + c] = narrow_one(x[at + c] * r * gain[c]);
+#else
     y[at + c] = x[at + c] * r * gain[c];
+#endif
 #endif
   }
 #endif
