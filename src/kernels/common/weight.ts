@@ -144,6 +144,8 @@ export function writeWeight(gpu: Gpu, weight: Weight, data: Uint16Array | Float3
       if (weight.f16) {
         const [first, count] = [row - slice.row, rows].map((n) => (n * width) / 2)
         dispatchFlat(gpu, narrowPath, {}, [slice.storage], { first, count }, count)
+        // Before anything else is sent, which might read them.
+        gpu.flush()
       }
       continue
     }
