@@ -93,12 +93,13 @@ interface Width {
 }
 /**
  * Tiles of 512 bits, `rows` high, in widths to choose from: the more columns a tile has, the more products a broadcast of x serves. Where a multiplication and an addition are apart, the code
- * of 32 rows of more than 64 columns does not stay in the instruction cache, and AMD's Zen 5 is faster with 16 rows of 96 (bench/LOG.md, "Zen 5 again"). None: the usual tile.
+ * of 32 rows of more than 64 columns does not stay in the instruction cache, and AMD's Zen 5 is faster with 16 rows of 96, in fours of 64 (bench/LOG.md, "Zen 5 again"). None: the usual tile.
  */
 function wideShapes(gpu: Gpu, inFours: boolean): { rows: number; widths: Width[] } | undefined {
   const { amd } = gpu.facts
   if (fusesWide(gpu)) return { rows: 32, widths: amd ? widths(1.09, 1, 1.07) : widths(1, 1.06, 1.1) }
-  return amd && cpuLanes(gpu).WIDE && !inFours ? { rows: 16, widths: widths(1.02, 1, 1.08) } : undefined
+  if (!amd || !cpuLanes(gpu).WIDE) return undefined
+  return { rows: 16, widths: inFours ? [{ columns: 64, time: 1 }] : widths(1.02, 1, 1.08) }
 }
 const widths = (of128: number, of96: number, of64: number): Width[] => [
   { columns: 128, time: of128 },
