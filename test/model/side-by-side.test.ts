@@ -11,7 +11,7 @@ import { cpuLanes } from '../../src/kernels/common/lanes.ts'
 import { useMatrixUnits } from '../../src/kernels/common/matrix-units.ts'
 import { groupTier } from '../../src/kernels/matmul/group.ts'
 import { widenBf16 } from '../../src/model/bf16.ts'
-import { loadDecoder } from '../../src/model/decoder-load.ts'
+import { loadDecoder, type LoadOptions } from '../../src/model/decoder-load.ts'
 import { decoderHidden, projectionsOf, type Decoder } from '../../src/model/decoder.ts'
 import type { CacheArguments } from '../../src/model/layer-cache.ts'
 import { openModel } from '../../src/model/open.ts'
@@ -102,14 +102,14 @@ const narrow = {
   vocabSize: 64,
 }
 const none = gpu.facts.matrixUnits.length === 0 ? ' (skipped: this adapter shows no matrix units)' : ''
-test.skipIf(none)(`matrix units: what they multiply in f16 is left by LoRA's first products${none}`, async () => {
-  const lora = { rank: 8, alpha: 16, dropout: 0, targetModules: [...LINEAR_MODULES], seed: 0 }
+/** Dispatches of a pass over `narrow` as on a GPU, which has the same bits recorded and not: on matrix units recorded and not, then in float32. */
+async function dispatchesOf(rows: number, lora?: LoadOptions['lora']): Promise<number[]> {
+  const counts: number[] = []
   await withFacts(gpu, { software: false }, async () => {
-    const counts: number[] = []
     for (const matrixUnits of [true, false]) {
       const decoder = await loadDecoder(gpu, randomModel('narrow', narrow), { round: true, lora, matrixUnits })
       try {
-        const [kept, plain] = [await hidden(decoder, 7, true), await hidden(decoder, 7, false)]
+        const [kept, plain] = [await hidden(decoder, rows, true), await hidden(decoder, rows, false)]
         expect(plain.values).toEqual(kept.values)
         expect(plain.values.every(Number.isFinite)).toBe(true)
         counts.push(kept.dispatches, plain.dispatches)
@@ -118,31 +118,20 @@ test.skipIf(none)(`matrix units: what they multiply in f16 is left by LoRA's fir
         decoder.release()
       }
     }
-    // As many as where nothing has to be in f16.
-    expect(counts.slice(0, 2)).toEqual(counts.slice(2))
   })
+  return counts
+}
+test.skipIf(none)(`matrix units: what they multiply in f16 is left by LoRA's first products${none}`, async () => {
+  const counts = await dispatchesOf(7, { rank: 8, alpha: 16, dropout: 0, targetModules: [...LINEAR_MODULES], seed: 0 })
+  // As many as where nothing has to be in f16.
+  expect(counts.slice(0, 2)).toEqual(counts.slice(2))
 })
 
 test.skipIf(none)(`matrix units: without an adapter norms are made in f16, with the bits of what is staged${none}`, async () => {
-  await withFacts(gpu, { software: false }, async () => {
-    const counts: number[] = []
-    for (const matrixUnits of [true, false]) {
-      const decoder = await loadDecoder(gpu, randomModel('narrow', narrow), { round: true, matrixUnits })
-      try {
-        // What is recorded keeps norms in float32, and stages them.
-        const [kept, plain] = [await hidden(decoder, 40, true), await hidden(decoder, 40, false)]
-        expect(plain.values).toEqual(kept.values)
-        expect(plain.values.every(Number.isFinite)).toBe(true)
-        counts.push(kept.dispatches, plain.dispatches)
-      } finally {
-        useMatrixUnits(gpu, false)
-        decoder.release()
-      }
-    }
-    // What is staged is what attention and the gate give, once a layer each.
-    expect(counts[1] - counts[3]).toBe(2 * narrow.layers)
-    expect(counts[0] - counts[2]).toBe(4 * narrow.layers)
-  })
+  const counts = await dispatchesOf(40)
+  // What is recorded keeps norms in float32, and stages them; else only what attention and the gate give is staged, once a layer each.
+  expect(counts[1] - counts[3]).toBe(2 * narrow.layers)
+  expect(counts[0] - counts[2]).toBe(4 * narrow.layers)
 })
 
 /** A cache of float32 for the rows of one sequence, which go to its first rows. */

@@ -83,8 +83,7 @@ function projected(
     })
   }
   nodesOf(tape, input, projections, ys, lora)
-  tape.done(...(lora?.room ?? []), ...(how.half ? [how.half] : []))
-  if (input !== x) tape.done(input)
+  letGo(tape, x, how, lora)
   return ys
 }
 
@@ -209,8 +208,7 @@ export function linearsIntoCache(
     half: halfOf(how, lora),
     rotary: { places: slots, perRow: 1, table, headDim },
   })
-  tape.done(...(lora?.room ?? []), ...(how.half ? [how.half] : []))
-  if (input !== x) tape.done(input)
+  letGo(tape, x, how, lora)
   return q
 }
 
@@ -261,8 +259,7 @@ export function swiGlu(
       siluGateNode(tape, g, u, y, activation)
       tape.done(g, u)
     }
-    tape.done(...(lora?.room ?? []), ...(how.half ? [how.half] : []))
-    if (input !== x) tape.done(input)
+    letGo(tape, x, how, lora)
     return y
   }
   const [g, u] = linears(tape, input, pair, { ...options, norm: undefined })
@@ -355,6 +352,11 @@ interface Downs extends GroupLora {
   half?: GpuBuffer
   held: Tensor[]
   room: Tensor[]
+}
+
+/** When the projections of x are through. */
+function letGo(tape: Tape, x: Tensor, { input, half }: Arrangement, lora: Downs | undefined): void {
+  tape.done(...(lora?.room ?? []), ...(half ? [half] : []), ...(input === x ? [] : [input]))
 }
 
 /** What matrix units read in place of the input. */

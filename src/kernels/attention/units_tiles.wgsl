@@ -16,17 +16,7 @@ var<workgroup> weights: array<f16, $(SUMS*RT*(KT+8))>;
 #include "narrow.wgsl"
 
 #for t in 1..3
-fn store_$(t)(e: u32, bits: vec4u) {
-  let half = halves(e / $(D/8)u * $(D+8)u + e % $(D/8)u * 8u, e);
-  let words = in_turn(bits, e);
-#for h in 0..2
-#for q in 0..2
-  let pair$(h)_$(q) = bitcast<vec2<f16>>(words[$(2*h+q)]);
-  tile_$(t)[half[$(h)] + $(2*q)u] = pair$(h)_$(q).x;
-  tile_$(t)[half[$(h)] + $(2*q+1)u] = pair$(h)_$(q).y;
-#end
-#end
-}
+fn at_$(t)(e: u32) -> u32 { return e / $(D/8)u * $(D+8)u + e % $(D/8)u * 8u; }
 #end
 // Four scores that follow each other in a row of a fragment.
 fn four(at: u32) -> vec4f { return vec4f(scratch[at], scratch[at + 1u], scratch[at + 2u], scratch[at + 3u]); }

@@ -1,13 +1,12 @@
-// Eight values of a weight's row. bf16 widens exactly: its bits are the upper half of a float32. And the way there.
+// Eight values of a weight's row. bf16 widens exactly: its bits are the upper half of a float32; so does f16 (W_F16: Weight.f16). And the way there.
 struct W8 { lo: vec4f, hi: vec4f }
 
+#if W_F16
+fn widen_lo(u: vec4u) -> vec4f { return vec4f(unpack2x16float(u.x), unpack2x16float(u.y)); }
+fn widen_hi(u: vec4u) -> vec4f { return vec4f(unpack2x16float(u.z), unpack2x16float(u.w)); }
+#else
 fn widen_lo(u: vec4u) -> vec4f { return vec4f(bitcast<f32>(u.x << 16u), bitcast<f32>(u.x & 0xffff0000u), bitcast<f32>(u.y << 16u), bitcast<f32>(u.y & 0xffff0000u)); }
 fn widen_hi(u: vec4u) -> vec4f { return vec4f(bitcast<f32>(u.z << 16u), bitcast<f32>(u.z & 0xffff0000u), bitcast<f32>(u.w << 16u), bitcast<f32>(u.w & 0xffff0000u)); }
-
-#if W_F16
-// The same of f16.
-fn f16_lo(u: vec4u) -> vec4f { return vec4f(unpack2x16float(u.x), unpack2x16float(u.y)); }
-fn f16_hi(u: vec4u) -> vec4f { return vec4f(unpack2x16float(u.z), unpack2x16float(u.w)); }
 #endif
 
 // The nearest bf16, ties to even, in the upper half of each; a NaN stays one.
@@ -18,7 +17,7 @@ fn round_bf16(values: vec4f) -> vec4u {
 }
 // Eight values, of which these are the bits, two to a word.
 fn pack_bf16(lo: vec4u, hi: vec4u) -> vec4u { return (vec4u(lo.xz, hi.xz) >> vec4u(16u)) | (vec4u(lo.yw, hi.yw) & vec4u(0xffff0000u)); }
-// The same as a weight has them (W_F16: Weight.f16): what training drives out of the range of f16 becomes infinite, and does not go unseen.
+// The same as a weight has them, with W_F16 in f16: what training drives out of the range of f16 becomes infinite, and does not go unseen.
 fn pack_weight(lo: vec4u, hi: vec4u) -> vec4u {
 #if W_F16
   let a = vec4<f16>(bitcast<vec4f>(lo & vec4u(0xffff0000u)));

@@ -4,3 +4,17 @@
 fn late(e: u32) -> u32 { return e / 8u % 2u; }
 fn in_turn(bits: vec4u, e: u32) -> vec4u { return select(bits, bits.zwxy, late(e) == 1u); }
 fn halves(at: u32, e: u32) -> vec2u { return vec2u(at + late(e) * 4u, at + (1u - late(e)) * 4u); }
+// Vector e into tile_1 or tile_2 of who includes this, where at_1 or at_2 says that it lies.
+#for t in 1..3
+fn store_$(t)(e: u32, bits: vec4u) {
+  let half = halves(at_$(t)(e), e);
+  let words = in_turn(bits, e);
+#for h in 0..2
+#for q in 0..2
+  let pair$(h)_$(q) = bitcast<vec2<f16>>(words[$(2*h+q)]);
+  tile_$(t)[half[$(h)] + $(2*q)u] = pair$(h)_$(q).x;
+  tile_$(t)[half[$(h)] + $(2*q+1)u] = pair$(h)_$(q).y;
+#end
+#end
+}
+#end

@@ -4,7 +4,4 @@ fn narrow(v: vec4f) -> vec2u {
   let f = vec4<f16>(select(v, clamp(v, vec4f(-65504.0), vec4f(65504.0)), number));
   return vec2u(bitcast<u32>(f.xy), bitcast<u32>(f.zw));
 }
-fn narrow_one(v: f32) -> f16 {
-  let number = (bitcast<u32>(v) & 0x7fffffffu) <= 0x7f800000u;
-  return f16(select(v, clamp(v, -65504.0, 65504.0), number));
-}
+fn narrow_one(v: f32) -> f16 { return bitcast<vec2<f16>>(narrow(vec4f(v)).x).x; }

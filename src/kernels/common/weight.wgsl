@@ -33,11 +33,7 @@ fn w_load8(at: vec2u, c: u32) -> W8 {
 #if W_BF16
 @group(0) @binding($(W_AT)) var<storage, read> w_data: array<vec4u>;
 fn w_origin(n: u32) -> u32 { return n * p.w_texels; }
-#if W_F16
-fn w_load8(at: u32, c: u32) -> W8 { let t = w_data[at + c]; return W8(f16_lo(t), f16_hi(t)); }
-#else
 fn w_load8(at: u32, c: u32) -> W8 { let t = w_data[at + c]; return W8(widen_lo(t), widen_hi(t)); }
-#endif
 #else
 @group(0) @binding($(W_AT)) var<storage, read> w_data: array<vec4f>;
 fn w_origin(n: u32) -> u32 { return n * p.w_texels; }

@@ -21,6 +21,7 @@ fn b_at(block: vec2u) -> u32 { return block.y * $(TN)u + (block.x ^ turn_of(bloc
 #include "../quantised/blocks.wgsl"
 alias Loaded = Words;
 #else
+#include "bf16.wgsl"
 alias Loaded = vec4u;
 #endif
 // What lies at a place of an operand, of W a value widened; VEC: four of them, as they are in memory.
@@ -116,14 +117,10 @@ fn b_wide(bits: Loaded, place: u32) -> vec4f {
 #if W_BLOCKS
   return values_of(bits, place);
 #else
-#if W_F16
-  return vec4f(unpack2x16float(bits.x), unpack2x16float(bits.y));
-#else
 #if W_BF16
-  return bitcast<vec4f>(vec4u(bits.x << 16u, bits.x & 0xffff0000u, bits.y << 16u, bits.y & 0xffff0000u));
+  return widen_lo(bits);
 #else
   return bitcast<vec4f>(bits);
-#endif
 #endif
 #endif
 }

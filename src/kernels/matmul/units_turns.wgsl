@@ -19,16 +19,16 @@
 #end
   for (var t0 = begin; t0 < end; t0 += $(KT)u) {
 #for s in 0..A_AHEAD
-    a_store(id + $(s*THREADS)u, a$(s));
+    store_1(id + $(s*THREADS)u, a$(s));
 #end
 #if A_MORE
-    for (var e = id + $(A_AHEAD*THREADS)u; e < $(TM*KT/8)u; e += $(THREADS)u) { a_store(e, a[a_from(i0, e) + a_place(t0, e)]); }
+    for (var e = id + $(A_AHEAD*THREADS)u; e < $(TM*KT/8)u; e += $(THREADS)u) { store_1(e, a[a_from(i0, e) + a_place(t0, e)]); }
 #endif
 #for s in 0..B_AHEAD
-    b_store(id + $(s*THREADS)u, b$(s));
+    store_2(id + $(s*THREADS)u, b$(s));
 #end
 #if B_MORE
-    for (var e = id + $(B_AHEAD*THREADS)u; e < $(TN*KT/8)u; e += $(THREADS)u) { b_store(e, b[b_from(j0, e) + b_place(t0, e)]); }
+    for (var e = id + $(B_AHEAD*THREADS)u; e < $(TN*KT/8)u; e += $(THREADS)u) { store_2(e, b[b_from(j0, e) + b_place(t0, e)]); }
 #endif
     workgroupBarrier();
 #for s in 0..A_AHEAD
@@ -41,13 +41,13 @@
     for (var d0 = 0u; d0 < $(KT/FK)u; d0 += $(DEEP)u) {
 #for d in 0..DEEP
 #for i in 0..TM/SM/FM
-      let left_$(d)_$(i) = subgroupMatrixLoad<subgroup_matrix_left<f16, $(FK), $(FM)>, row_major>(&a_tile, (d0 + $(d)u) * $(FK)u + (si + $(i*FM)u) * $(KT+8)u, $(KT+8)u);
+      let left_$(d)_$(i) = subgroupMatrixLoad<subgroup_matrix_left<f16, $(FK), $(FM)>, row_major>(&tile_1, (d0 + $(d)u) * $(FK)u + (si + $(i*FM)u) * $(KT+8)u, $(KT+8)u);
 #end
 #for j in 0..TN/SN/FN
 #if FORM_NT
-      let right_$(d)_$(j) = subgroupMatrixLoad<subgroup_matrix_right<f16, $(FN), $(FK)>, col_major>(&b_tile, (d0 + $(d)u) * $(FK)u + (sj + $(j*FN)u) * $(KT+8)u, $(KT+8)u);
+      let right_$(d)_$(j) = subgroupMatrixLoad<subgroup_matrix_right<f16, $(FN), $(FK)>, col_major>(&tile_2, (d0 + $(d)u) * $(FK)u + (sj + $(j*FN)u) * $(KT+8)u, $(KT+8)u);
 #else
-      let right_$(d)_$(j) = subgroupMatrixLoad<subgroup_matrix_right<f16, $(FN), $(FK)>, row_major>(&b_tile, (d0 + $(d)u) * $(FK*(TN+8))u + sj + $(j*FN)u, $(TN+8)u);
+      let right_$(d)_$(j) = subgroupMatrixLoad<subgroup_matrix_right<f16, $(FN), $(FK)>, row_major>(&tile_2, (d0 + $(d)u) * $(FK*(TN+8))u + sj + $(j*FN)u, $(TN+8)u);
 #endif
 #for i in 0..TM/SM/FM
       acc_$(i)_$(j) = subgroupMatrixMultiplyAccumulate(left_$(d)_$(i), right_$(d)_$(j), acc_$(i)_$(j));

@@ -21,8 +21,10 @@ struct Params { rows: u32, channels: u32, eps: f32 }
 #if F16
 @group(0) @binding(2) var<storage, read_write> y: array<f16>;
 #include "narrow.wgsl"
+fn out_of(v: f32) -> f16 { return narrow_one(v); }
 #else
 @group(0) @binding(2) var<storage, read_write> y: array<f32>;
+fn out_of(v: f32) -> f32 { return v; }
 #endif
 #endif
 @group(0) @binding(3) var<storage, read_write> rstd: array<f32>;
@@ -71,11 +73,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #if ADD
     y[at + $(j*LANES)u] = fma(x$(j) * r, gain$(j), residual[at + $(j*LANES)u]);
 #else
-#if F16
-    y[at + $(j*LANES)u] = narrow_one(x$(j) * r * gain$(j));
-#else
-    y[at + $(j*LANES)u] = x$(j) * r * gain$(j);
-#endif
+    y[at + $(j*LANES)u] = out_of(x$(j) * r * gain$(j));
 #endif
 #end
 #endif
@@ -102,11 +100,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #if ADD
     y[at + c] = fma(x[at + c] * r, gain[c], residual[at + c]);
 #else
-#if F16
-    y[at + c] = narrow_one(x[at + c] * r * gain[c]);
-#else
-    y[at + c] = x[at + c] * r * gain[c];
-#endif
+    y[at + c] = out_of(x[at + c] * r * gain[c]);
 #endif
   }
 #endif

@@ -9,7 +9,7 @@ import type { Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
 import { dispatchFlat, perRow } from '../common/lanes.ts'
-import { allocateTogether, copyPanels, type Weight, type WeightBlocks, type WeightSlice } from '../common/weight.ts'
+import { allocateTogether, copyPanels, kindOf, type Weight, type WeightBlocks, type WeightSlice } from '../common/weight.ts'
 
 const path = fileURLToPath(new URL('widen.wgsl', import.meta.url))
 
@@ -133,7 +133,7 @@ function widenSlice(gpu: Gpu, weight: Weight, { format, storage }: WeightBlocks,
   const [rows, at] = [end - row, row - slice.row]
   const texels = k / 8
   const params = { rows, k, first_row: row, w_row: at, w_texels: texels, scales: scalesAt(format, all, k) }
-  const constants = { ...blockConstants(format), ...(weight.f16 && { W_F16: 1 }) }
+  const constants = { ...blockConstants(format), ...kindOf(weight) }
   const { panel, mirror } = slice
   if (!mirror) return dispatchFlat(gpu, path, constants, [storage, slice.storage], params, rows * texels)
   const kernel = gpu.kernel(path, { ...constants, PANELS: 1, W_PANEL: panel, LANES: Math.max(panel, 8) })
