@@ -26,6 +26,27 @@ const forGpus = (LANES: number) => [
 ]
 
 describe.each(modes.filter(isRun))('RMSNorm, $name', ({ facts, needs }) => {
+  test.skipIf((needs === 'cpu' && !bench.cpu) || !gpu.facts.f16)(
+    'in f16, for matrix units: the same values, rounded',
+    async () => {
+      for (const [rows, channels] of [
+        [3, 64],
+        [5, 256],
+        [2, 1024],
+        [33, 2560],
+      ]) {
+        await bench.run(`in f16, ${rows} x ${channels}`, facts, async () => {
+          const [x, gain] = [bench.up(bench.normals(rows * channels)), bench.up(bench.normals(channels))]
+          const [y, half, rstd] = [bench.out(rows * channels), bench.out((rows * channels) / 2), bench.out(rows)]
+          rmsNorm(gpu, x, gain, y, rstd, rows, channels, 1e-6)
+          rmsNorm(gpu, x, gain, half, rstd, rows, channels, 1e-6, { half: true })
+          const halves = new Float16Array((await bench.down(half, (rows * channels) / 2)).buffer)
+          sameBits('halves', Float32Array.from(halves), (await bench.down(y, rows * channels)).map(Math.f16round))
+        })
+      }
+    },
+  )
+
   test.skipIf(needs === 'cpu' && !bench.cpu)('forward, backward and gain', async () => {
     const LANES = facts.subgroupSize === 0 ? 32 : gpu.facts.subgroupSize
     for (const [rows, channels] of [...sizes, many, ...(facts.software === false ? forGpus(LANES) : [])]) {

@@ -55,7 +55,7 @@ export function takesTurn(gpu: Gpu, channels: number): boolean {
 /**
  * y = x * rstd * gain; x, y (rows, channels), rstd (rows).
  * @param more.turn y is turned, too, with the bits of `rope` (`takesTurn`) @param more.residual (rows, channels) is added; not with `turn`
- * @param more.half y is in f16, as matrix units read it (`takesHalf`); on GPUs, without the others
+ * @param more.half y is in f16, as matrix units read it (`takesHalf`); without the others
  */
 export function rmsNorm(
   gpu: Gpu,
@@ -69,8 +69,8 @@ export function rmsNorm(
   { turn, residual, half }: { turn?: HeadTurn; residual?: GpuBuffer; half?: boolean } = {},
 ): void {
   const { constants, groups } = shapeOf(gpu, rows, channels)
-  // A CPU driver loads a vector of four in little more time than a value.
-  const VEC4 = Number(gpu.facts.software && constants.HELD === 0 && channels % 4 === 0)
+  // A CPU driver loads a vector of four in little more time than a value; what is written in f16 goes value by value.
+  const VEC4 = Number(gpu.facts.software && !half && constants.HELD === 0 && channels % 4 === 0)
   const kernel = gpu.kernel(paths.forward, {
     ...constants,
     TURN: Number(!!turn),
