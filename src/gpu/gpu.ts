@@ -17,9 +17,10 @@ import { emptyPlan, fill, isEmpty, type Plan } from './plan.ts'
 import { BufferPool, GpuBuffer, GpuTexture } from './pool.ts'
 import { ReadBuffers } from './read-buffers.ts'
 import { growArena, PlacedScratch, ScratchTrace, type Piece } from './scratch.ts'
+import { SecondCopies, takesSecondCopies } from './second-copies.ts'
 import { DeviceShare } from './share.ts'
 import { capacityOf, type Count } from './size.ts'
-import { KernelTimer, type KernelTime } from './timing.ts'
+import { DispatchTimer, summed, type KernelTime } from './timing.ts'
 import { GpuTrace } from './trace.ts'
 import { WaitClock, type WaitFor } from './waits.ts'
 import type { Constants } from './wgsl.ts'
@@ -45,7 +46,8 @@ export class Gpu {
   epoch = 0
   #pending: Command[] = []
   readonly #groups: BindGroups
-  readonly #timer: KernelTimer | undefined
+  readonly #timer: DispatchTimer<string> | undefined
+  readonly #copies: SecondCopies | undefined
   readonly #trace: GpuTrace
   readonly #errors: DeviceErrors
   /** The plan that is being recorded. */
@@ -80,7 +82,8 @@ export class Gpu {
     this.kernels = new KernelCache(this.device, this.facts, this.checks ? undefined : opened.another)
     this.kernels.onError = (error) => this.#errors.report(error)
     this.#uniforms = this.kernels.uniformLayout && new UniformRing(this.device, this.kernels.uniformLayout)
-    this.#timer = this.facts.timestamps ? new KernelTimer(this.device) : undefined
+    if (this.facts.timestamps) this.#timer = new DispatchTimer(this.device, ({ kernel }) => kernel.label)
+    if (!this.checks && takesSecondCopies(this.facts)) this.#copies = new SecondCopies(this.device)
     this.#trace = new GpuTrace(this.device, this.facts.timestamps, () => this.pool.bytesInUse)
   }
 
@@ -307,8 +310,7 @@ export class Gpu {
   /** Sends what was recorded. */
   flush(): void {
     if (this.#recording || this.#pending.length === 0) return
-    const commands = this.#pending
-    this.#pending = []
+    const commands = this.#pending.splice(0)
     this.#submit(commands)
     this.#trace.sent()
   }
@@ -317,7 +319,7 @@ export class Gpu {
     this.#errors.throwIfAny()
     const encoder = this.device.createCommandEncoder()
     const trace = this.#trace.begin(commands.length)
-    const timer = this.#timer?.running ? this.#timer : trace
+    const timer = this.#timer?.running ? this.#timer : (trace ?? this.#copies?.timer(commands))
     this.#sent += encode(encoder, commands, { uniforms: this.#uniforms, timer })
     this.submits++
     if (!this.checks) {
@@ -368,10 +370,7 @@ export class Gpu {
   async profile(fn: () => Promise<void>): Promise<KernelTime[]> {
     if (!this.#timer) throw new GpuError(`${this.facts.name} has no timestamp queries`)
     this.flush()
-    return await this.#timer.times(async () => {
-      await fn()
-      await this.sync()
-    })
+    return summed(await this.#timer.spans(() => fn().then(() => this.sync())))
   }
 
   /** Ends the device. The process can exit afterwards. */

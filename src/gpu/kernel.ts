@@ -22,6 +22,8 @@ export interface Kernel {
   layoutId: number
   /** Whether it was sent to the device before: a software driver compiles it to machine code only then. */
   sent: boolean
+  /** Another pipeline of it, whose machine code lies elsewhere (second-copies.ts). */
+  copy: () => Promise<GPUComputePipeline>
 }
 
 /** As a GPU's driver compiles it. */
@@ -107,22 +109,12 @@ export class KernelCache {
 
   #expand(path: string, key: string, constants: Constants, shuffle: boolean): Kernel {
     const label = labelOf(path, constants)
-    let source = expandWgsl(path, constants)
-    if (shuffle) source = shuffled(source, constants, this.#facts.subgroupSize)
-    const params = paramsOf(source, label)
-    const declaration = this.#facts.immediates ? 'var<immediate> p: Params;' : '@group(1) @binding(0) var<uniform> p: Params;'
-    const enables: string[] = []
-    // A comment may speak of f16 on an adapter that has none and refuses a kernel that enables it.
-    const code = source.replaceAll(/\/\/.*/g, '')
-    if (/\bsubgroup[A-Z]/.test(code)) enables.push('enable subgroups;', 'diagnostic(off, subgroup_uniformity);')
-    if (/\bf16\b/.test(code)) enables.push('enable f16;')
-    if (/\bsubgroup_matrix/.test(code)) {
-      enables.push('enable chromium_experimental_subgroup_matrix;', 'diagnostic(off, chromium.subgroup_matrix_uniformity);')
-    }
-    if (this.#facts.immediates && params.length > 0) enables.push('requires immediate_address_space;')
-    source = [...enables, source, params.length > 0 ? declaration : ''].join('\n')
+    const { source, params } = this.#sourceOf(path, label, constants, shuffle)
     const bindings = bindingsOf(source)
     const { layout, layoutId } = this.#layoutOf(bindings)
+    const inUniform = params.length > 0 && !this.#facts.immediates
+    const immediateBytes = inUniform ? 0 : params.length * 4
+    const here = inUniform ? this.uniformLayout : undefined
     const kernel: Omit<Kernel, 'pipeline'> & Partial<Kernel> = {
       label,
       layout,
@@ -130,10 +122,13 @@ export class KernelCache {
       params,
       layoutId,
       sent: false,
+      copy: async () => {
+        // The text is made anew, since those of all kernels are megabytes. Of the same text Dawn gives the pipeline that is there.
+        const text = `${this.#sourceOf(path, label, constants, shuffle).source}\nconst SECOND_COPY = 2;`
+        const descriptor = descriptorOf(this.#device, label, text, [layout, here], immediateBytes)
+        return await this.#device.createComputePipelineAsync(descriptor)
+      },
     }
-    const inUniform = params.length > 0 && !this.#facts.immediates
-    const immediateBytes = inUniform ? 0 : params.length * 4
-    const here = inUniform ? this.uniformLayout : undefined
     const broken = (message: string): void =>
       this.onError?.(new GpuError(`kernel '${label}' does not compile: ${message}${excerpt(source, message)}`))
     this.#waiting.set(key, {
@@ -169,6 +164,24 @@ export class KernelCache {
       },
     })
     return kernel as Kernel
+  }
+
+  /** The text that is compiled, and the parameters that it declares. */
+  #sourceOf(path: string, label: string, constants: Constants, shuffle: boolean): { source: string; params: Kernel['params'] } {
+    let source = expandWgsl(path, constants)
+    if (shuffle) source = shuffled(source, constants, this.#facts.subgroupSize)
+    const params = paramsOf(source, label)
+    const declaration = this.#facts.immediates ? 'var<immediate> p: Params;' : '@group(1) @binding(0) var<uniform> p: Params;'
+    const enables: string[] = []
+    // A comment may speak of f16 on an adapter that has none and refuses a kernel that enables it.
+    const code = source.replaceAll(/\/\/.*/g, '')
+    if (/\bsubgroup[A-Z]/.test(code)) enables.push('enable subgroups;', 'diagnostic(off, subgroup_uniformity);')
+    if (/\bf16\b/.test(code)) enables.push('enable f16;')
+    if (/\bsubgroup_matrix/.test(code)) {
+      enables.push('enable chromium_experimental_subgroup_matrix;', 'diagnostic(off, chromium.subgroup_matrix_uniformity);')
+    }
+    if (this.#facts.immediates && params.length > 0) enables.push('requires immediate_address_space;')
+    return { source: [...enables, source, params.length > 0 ? declaration : ''].join('\n'), params }
   }
 
   #layoutOf(bindings: BindingDeclaration[]): { layout: GPUBindGroupLayout; layoutId: number } {

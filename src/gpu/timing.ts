@@ -1,4 +1,4 @@
-/** Timestamp timing per kernel: two timestamps around every dispatch, summed by label. */
+/** Timestamp timing per dispatch: two timestamps around each. */
 import type { Dispatch } from './commands.ts'
 
 /** Gives passes their timestamps while commands are encoded. */
@@ -22,10 +22,18 @@ export interface KernelTime {
 /** Timestamps a query set may hold. */
 export const capacity = 4096
 
-export class KernelTimer implements PassTimer {
+/** How long a dispatch took, under what the timer calls it. */
+export interface Span<Name> {
+  name: Name
+  milliseconds: number
+}
+
+/** Times each dispatch. */
+export class DispatchTimer<Name> implements PassTimer {
   readonly each = true
   readonly #device: GPUDevice
-  #labels: string[][] = []
+  readonly #nameOf: (dispatch: Dispatch) => Name
+  #names: Name[][] = []
   #results: GPUBuffer[] = []
   /** Query sets and buffers of submits that have not run yet; destroyed with the results. */
   #spent: { destroy(): void }[] = []
@@ -33,14 +41,16 @@ export class KernelTimer implements PassTimer {
   #used = 0
   running = false
 
-  constructor(device: GPUDevice) {
+  /** @param nameOf is asked as a dispatch is encoded, before its pipeline is */
+  constructor(device: GPUDevice, nameOf: (dispatch: Dispatch) => Name) {
     this.#device = device
+    this.#nameOf = nameOf
   }
 
-  /** Times what `fn` has done by the time it resolves: by label, the longest first. */
-  async times(fn: () => Promise<void>): Promise<KernelTime[]> {
+  /** Times what `fn` has sent by the time it resolves, in order. */
+  async spans(fn: () => Promise<void>): Promise<Span<Name>[]> {
     this.running = true
-    this.#labels = []
+    this.#names = []
     this.#results = []
     try {
       await fn()
@@ -54,14 +64,14 @@ export class KernelTimer implements PassTimer {
   next(encoder: GPUCommandEncoder): GPUComputePassTimestampWrites {
     if (this.#used + 2 > capacity) this.resolve(encoder)
     this.#set ??= this.#device.createQuerySet({ type: 'timestamp', count: capacity })
-    if (this.#used === 0) this.#labels.push([])
+    if (this.#used === 0) this.#names.push([])
     const begin = this.#used
     this.#used += 2
     return { querySet: this.#set, beginningOfPassWriteIndex: begin, endOfPassWriteIndex: begin + 1 }
   }
 
-  add({ kernel }: Dispatch): void {
-    this.#labels.at(-1)!.push(kernel.label)
+  add(dispatch: Dispatch): void {
+    this.#names.at(-1)!.push(this.#nameOf(dispatch))
   }
 
   /** Its timestamps are copied out, since the set is used again. */
@@ -78,21 +88,28 @@ export class KernelTimer implements PassTimer {
     this.#used = 0
   }
 
-  async #result(): Promise<KernelTime[]> {
-    const table = new Map<string, KernelTime>()
+  async #result(): Promise<Span<Name>[]> {
+    const spans: Span<Name>[] = []
     for (const [i, staging] of this.#results.entries()) {
       await staging.mapAsync(GPUMapMode.READ)
       const stamps = new BigUint64Array(staging.getMappedRange())
-      this.#labels[i].forEach((label, k) => {
-        const row = table.get(label) ?? { label, calls: 0, milliseconds: 0 }
-        row.calls++
-        row.milliseconds += Number(stamps[2 * k + 1] - stamps[2 * k]) / 1e6
-        table.set(label, row)
-      })
+      this.#names[i].forEach((name, k) => spans.push({ name, milliseconds: Number(stamps[2 * k + 1] - stamps[2 * k]) / 1e6 }))
       staging.unmap()
       staging.destroy()
     }
     for (const made of this.#spent.splice(0)) made.destroy()
-    return [...table.values()].sort((a, b) => b.milliseconds - a.milliseconds)
+    return spans
   }
+}
+
+/** Spans summed by name, the longest first. */
+export function summed(spans: Span<string>[]): KernelTime[] {
+  const table = new Map<string, KernelTime>()
+  for (const { name: label, milliseconds } of spans) {
+    const row = table.get(label) ?? { label, calls: 0, milliseconds: 0 }
+    row.calls++
+    row.milliseconds += milliseconds
+    table.set(label, row)
+  }
+  return [...table.values()].sort((a, b) => b.milliseconds - a.milliseconds)
 }

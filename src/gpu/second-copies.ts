@@ -1,0 +1,161 @@
+/**
+ * A second copy of a kernel's machine code, for where the first lies badly.
+ *
+ * AMD's cores (Zen 3 and Zen 5 were looked at) cannot hold the code of some two pages of memory at once, whatever their addresses: the pages' places in the machine decide.
+ * A kernel whose loop has such two among its four to nine pages runs at 0.4 to 0.9 of its speed as long as the process lives: one of fifty with vectors of 512 bits
+ * (bench/LOG.md, "How often code lies badly"). No program can choose its pages, but a copy of the code has others. So a kernel that has taken a while is loaded from the
+ * driver's cache once more; dispatches go with one or the other, timed, and the slower copy is let go. Both are the same instructions: no bit depends on it.
+ */
+import type { GpuFacts } from './adapter.ts'
+import type { Command, Dispatch } from './commands.ts'
+import { cacheFault, isLavapipe } from './driver-cache.ts'
+import type { Kernel } from './kernel.ts'
+import { DispatchTimer, type PassTimer, type Span } from './timing.ts'
+
+/** Milliseconds that a kernel has taken before it gets a second copy: that takes 100 to 150 of a core, and one kernel in fifty gains its time again. */
+const worthIt = 5000
+/** Submits with a kernel before one of them is timed, to tell what it takes; then as many again as there were. In the first the driver compiles. */
+const firstLook = 2
+/** Dispatches with either copy before one is chosen, and timed submits after which it is chosen anyway. */
+const enough = 10
+const mostSubmits = 30
+/** The copy takes the first one's place if it needs less than this share of its time. */
+const clear = 0.93
+
+/** Whether second copies may gain here: they come from the driver's cache in no time, and nowhere else. */
+export const takesSecondCopies = ({ amd, name, timestamps }: GpuFacts): boolean =>
+  amd && timestamps && isLavapipe(name) && !cacheFault()
+
+/** A kernel that is not settled yet. */
+interface Open {
+  /** Submits that it was in, and those since one was timed. */
+  submits: number
+  since: number
+  /** Milliseconds so far, by those that were timed. */
+  spent: number
+  trial?: Trial
+}
+/** Two copies, and what dispatches took with either, by what they were asked to do. */
+interface Trial {
+  pipelines: [GPUComputePipeline, GPUComputePipeline]
+  submits: number
+  works: Map<string, { sent: [number, number]; took: [number[], number[]] }>
+}
+/** A dispatch that was timed. */
+interface Timed {
+  kernel: Kernel
+  /** Where what it took with a copy belongs. */
+  took?: number[]
+}
+
+export class SecondCopies {
+  readonly #timer: DispatchTimer<Timed>
+  readonly #worth: number
+  readonly #open = new Map<Kernel, Open>()
+  readonly #settled = new WeakSet<Kernel>()
+  /** While timestamps are on their way, or copies made; for good if the device is gone. */
+  #busy = false
+  /** Kernels whose two copies were compared, and those of them that go with the second now. */
+  compared = 0
+  replaced = 0
+
+  /** @param worth milliseconds that a kernel has taken before it gets a second copy */
+  constructor(device: GPUDevice, worth = worthIt) {
+    this.#worth = worth
+    this.#timer = new DispatchTimer(device, (dispatch) => this.#timed(dispatch))
+  }
+
+  /** What times a submit, which is encoded and sent before anything else happens; undefined where it need not be timed. */
+  timer(commands: Command[]): PassTimer | undefined {
+    const kernels = new Set<Kernel>()
+    for (const c of commands) if ('kernel' in c && !this.#settled.has(c.kernel)) kernels.add(c.kernel)
+    let due = false
+    for (const kernel of kernels) {
+      let open = this.#open.get(kernel)
+      if (!open) this.#open.set(kernel, (open = { submits: 0, since: 0, spent: 0 }))
+      open.submits++
+      open.since++
+      due ||= !!open.trial || open.since >= Math.max(firstLook, open.submits / 2)
+    }
+    if (!due || this.#busy) return undefined
+    this.#busy = true
+    void this.#time().then(
+      () => (this.#busy = false),
+      () => {}, // The device is lost or closed, which whoever waits for it hears.
+    )
+    return this.#timer
+  }
+
+  /** A dispatch that is about to be encoded: those of the same work take turns with the copies. */
+  #timed({ kernel, params, workgroups }: Dispatch): Timed {
+    const trial = this.#open.get(kernel)?.trial
+    if (!trial) return { kernel }
+    const asked = `${workgroups.join()} ${params ? new Uint32Array(params).join() : ''}`
+    let work = trial.works.get(asked)
+    if (!work) trial.works.set(asked, (work = { sent: [0, 0], took: [[], []] }))
+    const { sent, took } = work
+    // By lot where both had as many: layers would take turns the same way in every submit.
+    const copy = Math.random() < 0.5 + (sent[0] - sent[1]) / 2 ? 1 : 0
+    sent[copy]++
+    kernel.pipeline = trial.pipelines[copy]
+    return { kernel, took: took[copy] }
+  }
+
+  async #time(): Promise<void> {
+    const spans = await this.#timer.spans(async () => {})
+    for (const [kernel, { trial }] of this.#open) if (trial) kernel.pipeline = trial.pipelines[0]
+    this.#note(spans)
+    for (const [kernel, { spent, trial }] of this.#open) {
+      if (trial) this.#judge(kernel, trial)
+      else if (spent >= this.#worth) await this.#copy(kernel)
+    }
+  }
+
+  #note(spans: Span<Timed>[]): void {
+    const sums = new Map<Kernel, number>()
+    for (const { name, milliseconds } of spans) {
+      name.took?.push(milliseconds)
+      sums.set(name.kernel, (sums.get(name.kernel) ?? 0) + milliseconds)
+    }
+    for (const [kernel, sum] of sums) {
+      const open = this.#open.get(kernel)
+      if (!open) continue
+      open.spent += open.since * sum
+      open.since = 0
+    }
+  }
+
+  #judge(kernel: Kernel, trial: Trial): void {
+    const { pipelines, works } = trial
+    const sums = [0, 0]
+    let least = 0
+    for (const { took } of works.values()) {
+      const both = Math.min(took[0].length, took[1].length)
+      least += both
+      if (both > 0) took.forEach((list, copy) => (sums[copy] += both * median(list)))
+    }
+    if (least < enough && ++trial.submits < mostSubmits) return
+    this.compared++
+    if (sums[1] < clear * sums[0]) {
+      kernel.pipeline = pipelines[1]
+      this.replaced++
+    }
+    this.#settle(kernel)
+  }
+
+  async #copy(kernel: Kernel): Promise<void> {
+    const copy = await kernel.copy().catch(() => undefined)
+    if (copy) this.#open.get(kernel)!.trial = { pipelines: [kernel.pipeline, copy], submits: 0, works: new Map() }
+    else this.#settle(kernel)
+  }
+
+  #settle(kernel: Kernel): void {
+    this.#settled.add(kernel)
+    this.#open.delete(kernel)
+  }
+}
+
+function median(values: number[]): number {
+  const sorted = values.toSorted((a, b) => a - b)
+  return sorted[Math.floor(sorted.length / 2)]
+}
