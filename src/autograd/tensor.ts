@@ -18,6 +18,8 @@ export class Tensor {
   /** Of what a checkpointed run keeps for its second run (`Tape.once`) as that one says. */
   needsGrad: boolean
   references = 1
+  /** Values of f16, two in the place of one (`columns` is half of theirs): what products on matrix units alone read (`takesHalf`). */
+  half = false
   /** dLoss / dthis while a backward pass is under way. */
   grad: Tensor | undefined
   /**

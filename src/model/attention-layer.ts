@@ -1,15 +1,9 @@
 /** Attention as a layer has it: projections, norms of heads, rotary embedding, cache, gate. */
 import { attention, attentionOverCache, rope, type RowLayout } from '../autograd/ops/attention.ts'
 import { siluGate } from '../autograd/ops/elementwise.ts'
+import { normIntoCache, type IntoCache } from '../autograd/ops/into-cache.ts'
 import type { Projection } from '../autograd/ops/linear.ts'
-import {
-  linears,
-  linearsIntoCache,
-  linearsTurned,
-  normIntoCache,
-  type IntoCache,
-  type LinearsArguments,
-} from '../autograd/ops/linears.ts'
+import { linears, linearsIntoCache, linearsTurned, readsHalf, type LinearsArguments } from '../autograd/ops/linears.ts'
 import { rmsNormTurned, type Norm } from '../autograd/ops/norm.ts'
 import { splitHeads } from '../autograd/ops/rows.ts'
 import type { Tape } from '../autograd/tape.ts'
@@ -51,7 +45,15 @@ export function attended(
     : turned(tape, config, part, x, layout, table, options)
   const out = own
     ? attention(tape, q, own.keys, own.values, layout, shape)
-    : attentionOverCache(tape, q, layerCache(cache!), layout, shape, cache?.paged)
+    : attentionOverCache(
+        tape,
+        q,
+        layerCache(cache!),
+        layout,
+        shape,
+        cache?.paged,
+        !gate && readsHalf(tape, part.o, options.adapters),
+      )
   tape.done(q, ...(own ? [own.keys, own.values] : []))
   if (!gate) return out
   const gated = siluGate(tape, gate, out, 'sigmoid')

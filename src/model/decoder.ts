@@ -6,7 +6,7 @@
 import type { RowLayout } from '../autograd/ops/attention.ts'
 import type { Head } from '../autograd/ops/head.ts'
 import type { Projection } from '../autograd/ops/linear.ts'
-import { linears, swiGlu, type LinearsArguments, type RowAdapters } from '../autograd/ops/linears.ts'
+import { linears, readsHalf, swiGlu, type LinearsArguments, type RowAdapters } from '../autograd/ops/linears.ts'
 import { rmsNormAdded, type Norm } from '../autograd/ops/norm.ts'
 import { embedding, type Embedding, type TokenLists } from '../autograd/ops/rows.ts'
 import type { ParameterStore, TrainedValues } from '../autograd/parameters.ts'
@@ -191,7 +191,8 @@ function decoderLayer(
       : attended(tape, decoder.config, mixer, index, x, batch, table, cache, options)
   const middle = added(tape, mixed, mixer.kind === 'delta' ? mixer.out : mixer.o, how, x, layer.oNorm)
   tape.done(mixed)
-  const gated = swiGlu(tape, middle, layer.gate, layer.up, { ...how, norm: layer.postNorm }, gemma ? 'gelu' : 'silu')
+  const half = readsHalf(tape, layer.down, batch.adapters)
+  const gated = swiGlu(tape, middle, layer.gate, layer.up, { ...how, norm: layer.postNorm }, gemma ? 'gelu' : 'silu', half)
   const out = added(tape, gated, layer.down, { ...how, last: true }, middle, layer.downNorm)
   tape.done(gated, middle)
   return out

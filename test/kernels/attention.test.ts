@@ -308,6 +308,12 @@ describe('batch invariance', () => {
         attention(gpu, apart, rows, shape, { paged: { ...paged, splits: true } })
         sameBits('o', await bench.down(apart.o, rows * wide), await bench.down(whole.o, rows * wide))
         sameBits('lse', await bench.down(apart.lse, rows * 6), await bench.down(whole.lse, rows * 6))
+        for (const splitting of gpu.facts.f16 ? [false, true] : []) {
+          const halves = { ...base, ...scratch, o: bench.out((rows * wide) / 2), lse: bench.out(rows * 6) }
+          attention(gpu, halves, rows, shape, { paged: { ...paged, splits: splitting }, half: true })
+          const values = new Float16Array((await bench.down(halves.o, (rows * wide) / 2)).buffer)
+          sameBits('in f16', Float32Array.from(values), (await bench.down(whole.o, rows * wide)).map(Math.f16round))
+        }
         // And what they give is right: one text, laid out in a row, in float64.
         const [i, n] = [lengths.indexOf(longest), longest]
         const own = (t: Float32Array) =>

@@ -6,6 +6,7 @@ import type { CacheData } from '../../kernels/common/kv-texture.ts'
 import { rope as ropeKernel } from '../../kernels/rope/rope.ts'
 import { Tensor } from '../tensor.ts'
 import type { Tape } from '../tape.ts'
+import { roomInHalf } from './linear.ts'
 
 /** Where each row of a packed batch stands; see kernels/attention/common.wgsl. */
 export interface RowLayout {
@@ -49,6 +50,7 @@ export function rope(
 /**
  * o = softmax(scale q kᵀ) v over the keys of a cache that `layout`, or `paged`, gives each row, in a pass without gradients.
  * @param q (rows, heads * D) @param cache k, v (cache rows, kv heads * D) @param paged how the cache's rows are found
+ * @param half o may be in f16 (`readsHalf` of linears.ts): where its kernel writes it so
  */
 export function attentionOverCache(
   tape: Tape,
@@ -57,10 +59,13 @@ export function attentionOverCache(
   { info }: RowLayout,
   shape: HeadShape,
   paged?: PagedCache,
+  half = false,
 ): Tensor {
   const { gpu } = tape
-  const { rows } = q
-  const o = tape.tensor(rows, q.columns, 'attention', false)
+  const { rows, columns } = q
+  // Tiles of prompts' rows go by float32.
+  const narrow = half && !paged?.prompts
+  const o = narrow ? roomInHalf(tape, { rows, columns }) : tape.tensor(rows, columns, 'attention', false)
   const lse = tape.tensor(rows, shape.heads, 'attention lse', false)
   const splits = paged ? kernels.decodeSplits(gpu, rows, shape, paged) : 1
   // What each split sums, and its (m, l).
@@ -68,7 +73,7 @@ export function attentionOverCache(
   const scratch = widths.map((n) => tape.tensor(rows, shape.heads * splits * n, 'attention splits', false))
   const [parts, stats] = scratch.map(({ buffer }) => buffer)
   const t = { q: q.buffer, k, v, info, o: o.buffer, lse: lse.buffer, parts, stats }
-  kernels.attention(gpu, t, rows, shape, { paged })
+  kernels.attention(gpu, t, rows, shape, { paged, half: narrow })
   tape.done(lse, ...scratch)
   return o
 }

@@ -52,7 +52,7 @@ export function linear(tape: Tape, x: Tensor, projection: Projection, options: L
     if (!options.last || !tape.again) matmul.linear(gpu, x.buffer, x.rows, weight, y.buffer, how)
   }
   if (!lora) {
-    product({ bias, residual: residual?.buffer })
+    product({ bias, residual: residual?.buffer, half: x.half ? x.buffer : undefined })
     return linearNode(tape, { x, y }, projection, options)
   }
   const input = droppedOut(tape, x, lora, options.dropoutSeed)
@@ -78,8 +78,12 @@ function firstProduct(tape: Tape, x: Tensor, input: Tensor, weight: Weight, lora
   return half
 }
 
-/** Room for x in f16. */
-export const roomInHalf = (tape: Tape, x: Tensor): Tensor => tape.tensor(x.rows, x.columns / 2, 'activations in f16', false)
+/** Room for (rows, columns) values in f16. */
+export function roomInHalf(tape: Tape, { rows, columns }: { rows: Count; columns: number }): Tensor {
+  const made = tape.tensor(rows, columns / 2, 'activations in f16', false)
+  made.half = true
+  return made
+}
 
 /** Room for the output of a projection. */
 export function linearOutput(tape: Tape, x: Tensor, { name, weight, lora, trained }: Projection, residual?: Tensor): Tensor {

@@ -4,7 +4,6 @@
  */
 import type { BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
-import type { CacheData } from '../../kernels/common/kv-texture.ts'
 import type { Gate } from '../../kernels/elementwise/elementwise.ts'
 import { loraDown, stackedDown, takesDownNorm, takesLoraDown, type StackLayout } from '../../kernels/lora/lora.ts'
 import { takesThin } from '../../kernels/lora/thin.ts'
@@ -15,10 +14,10 @@ import { jointBackwardInput, jointBackwardWeight, takesJoint } from '../../kerne
 import * as matmul from '../../kernels/matmul/matmul.ts'
 import { takesHalf } from '../../kernels/matmul/units.ts'
 import { addColumnSums } from '../../kernels/norm/norm.ts'
-import { normRopeIntoCache, ropeIntoCache, takesNormRope } from '../../kernels/rope/rope.ts'
 import type { Tape } from '../tape.ts'
 import type { Tensor } from '../tensor.ts'
 import { siluGate, siluGateNode } from './elementwise.ts'
+import { turnIntoCache, type IntoCache } from './into-cache.ts'
 import { linear, linearNode, linearOutput, roomInHalf, type LinearArguments, type Projection } from './linear.ts'
 import { rmsNorm, rmsNormInHalf, type Norm } from './norm.ts'
 
@@ -78,7 +77,7 @@ function projected(
   } else {
     members.forEach(({ weight, bias, b }, i) => {
       const lowRank = lora && { x: lora.xa[i], matrix: b!, rank: lora.rank }
-      const added = { bias, residual: options.residual?.buffer, lora: lowRank, half: lora?.half }
+      const added = { bias, residual: options.residual?.buffer, lora: lowRank, half: halfOf(how, lora) }
       matmul.linear(gpu, input.buffer, x.rows, weight, ys[i].buffer, added)
     })
   }
@@ -165,21 +164,6 @@ export function linearsTurned(
 }
 
 /**
- * Where a pass without gradients puts its keys and values: `slots` (rows) vec2u of cache row and position, caches (cache rows, kv heads * headDim) of float32 or
- * f16.
- */
-export interface IntoCache {
-  slots: GpuBuffer
-  table: GpuBuffer
-  headDim: number
-  /** Channels of a head that are turned. Default: all. */
-  rotaryDim?: number
-  kCache: CacheData
-  vCache: CacheData
-  f16: boolean
-}
-
-/**
  * q, turned by its rows' positions, of the projections q, k and v; k, turned likewise, and v go into the cache. In the projections' own dispatch where their
  * kernel does it (`takesRotary`), else in the one after it, with the same bits.
  */
@@ -212,29 +196,10 @@ export function linearsIntoCache(
   return q
 }
 
-/** Turns q in place and puts k, turned, and v into the cache. */
-function turnIntoCache(tape: Tape, { q, k, v }: { q: Tensor; k: Tensor; v: Tensor }, into: IntoCache): void {
-  const { headDim, rotaryDim, f16 } = into
-  const shape = { heads: q.columns / headDim, kvHeads: k.columns / headDim, headDim }
-  ropeIntoCache(tape.gpu, { ...into, q: q.buffer, k: k.buffer, v: v.buffer }, q.rows, shape, f16, rotaryDim)
-}
-
-/** As `turnIntoCache` of q and k whose heads are normalised first: q, and it drops what it was given. With one dispatch where heads and cache suit it. */
-export function normIntoCache(tape: Tape, [q, k, v]: Tensor[], [ofQ, ofK]: [Norm, Norm], into: IntoCache): Tensor {
-  const { headDim, rotaryDim = headDim, f16 } = into
-  if (f16 || rotaryDim < headDim || tape.recording || !takesNormRope(tape.gpu, headDim)) {
-    const [qn, kn] = [rmsNorm(tape, q, ofQ), rmsNorm(tape, k, ofK)]
-    turnIntoCache(tape, { q: qn, k: kn, v }, into)
-    tape.done(q, k, kn, v)
-    return qn
-  }
-  const shape = { heads: q.columns / headDim, kvHeads: k.columns / headDim, headDim }
-  normRopeIntoCache(tape.gpu, { ...into, q: q.buffer, k: k.buffer, v: v.buffer }, [ofQ, ofK], q.rows, shape)
-  tape.done(k, v)
-  return q
-}
-
-/** silu(gate(x)) * up(x), or with `activation` gelu: (rows, N). */
+/**
+ * silu(gate(x)) * up(x), or with `activation` gelu: (rows, N).
+ * @param half it may be in f16 (`readsHalf`): where its kernel writes it so
+ */
 export function swiGlu(
   tape: Tape,
   x: Tensor,
@@ -242,6 +207,7 @@ export function swiGlu(
   up: Projection,
   options: LinearsArguments,
   activation?: Gate,
+  half = false,
 ): Tensor {
   const pair = [gate, up]
   const how = arranged(tape, x, pair, options, true)
@@ -250,10 +216,13 @@ export function swiGlu(
     const lora = downs(tape, how, pair, options.adapters)
     // What the way back reads; a tape that keeps nothing has no use for it.
     const [g, u] = tape.recording ? pair.map((projection) => linearOutput(tape, input, projection)) : []
-    const y = tape.tensor(x.rows, gate.weight.rows, 'silu gate', !!g?.needsGrad || !!u?.needsGrad)
+    const narrow = half && how.tier === 'units'
+    const columns = gate.weight.rows
+    const needsGrad = !!g?.needsGrad || !!u?.needsGrad
+    const y = narrow ? roomInHalf(tape, { rows: x.rows, columns }) : tape.tensor(x.rows, columns, 'silu gate', needsGrad)
     const kept = g && u && [g.buffer, u.buffer]
-    const half = halfOf(how, lora)
-    linearGated(tape.gpu, input.buffer, x.rows, how.members, y.buffer, lora, { norm: how.norm, half, gate: activation, kept })
+    const more = { norm: how.norm, half: halfOf(how, lora), gate: activation, kept, narrow }
+    linearGated(tape.gpu, input.buffer, x.rows, how.members, y.buffer, lora, more)
     if (g && u) {
       nodesOf(tape, input, pair, [g, u], lora)
       siluGateNode(tape, g, u, y, activation)
@@ -268,6 +237,13 @@ export function swiGlu(
   tape.done(g, u)
   return y
 }
+
+/**
+ * Whether what makes a projection's input may leave it in f16 (`Tensor.half`): in a pass that keeps nothing, on matrix units, and without an adapter, whose first
+ * product leaves it so itself.
+ */
+export const readsHalf = (tape: Tape, projection: Projection, adapters?: RowAdapters): boolean =>
+  !tape.recording && !(adapters ? adapters.of([projection]) : projection.lora) && takesHalf(tape.gpu, projection.weight)
 
 /** How projections of one input run. */
 interface Arrangement {
@@ -360,7 +336,9 @@ function letGo(tape: Tape, x: Tensor, { input, half }: Arrangement, lora: Downs 
 }
 
 /** What matrix units read in place of the input. */
-const halfOf = (how: Arrangement, lora: Downs | undefined): GpuBuffer | undefined => how.half?.buffer ?? lora?.half
+function halfOf({ input, half }: Arrangement, lora: Downs | undefined): GpuBuffer | undefined {
+  return (half ?? (input.half ? input : undefined))?.buffer ?? lora?.half
+}
 
 /** LoRA's first product for all of them; nothing where they have no adapter. */
 function downs(

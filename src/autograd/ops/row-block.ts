@@ -4,7 +4,8 @@ import { mlpBlock, qkvBlock, rowBlocks, type BlockProjection } from '../../kerne
 import type { Tape } from '../tape.ts'
 import type { Tensor } from '../tensor.ts'
 import type { Projection } from './linear.ts'
-import type { IntoCache, LinearsArguments } from './linears.ts'
+import type { IntoCache } from './into-cache.ts'
+import type { LinearsArguments } from './linears.ts'
 import type { Norm } from './norm.ts'
 
 /** A layer without biases, and without norms over what o and down give. */

@@ -171,6 +171,7 @@ export interface PagedCache {
  *   with `decodeSplits` above 1 parts (rows, heads, splits, D) and stats (rows, heads, splits, 2), scratch;
  *   info (rows) vec4u: prefix start, prefix length, own start, position, or with pages: first entry, 1 for a prompt's row, 0, position (see attention/common.wgsl)
  * @param options.neighbours k and v are this batch's own rows, so that neighbouring rows mostly see the same keys and go together: faster, the same bits
+ * @param options.half o is in f16, as products on matrix units read it (`takesHalf`): over a cache, where no rows are of prompts
  */
 export function attention(
   gpu: Gpu,
@@ -186,9 +187,10 @@ export function attention(
   },
   rows: Count,
   shape: HeadShape,
-  options: { neighbours?: boolean; paged?: PagedCache } = {},
+  options: { neighbours?: boolean; paged?: PagedCache; half?: boolean } = {},
 ): void {
-  const { neighbours = false, paged } = options
+  const { neighbours = false, paged, half } = options
+  const O = half && { O_F16: 1 }
   const constants = constantsOf(gpu, shape)
   const params = { rows, lanes: constants.LANES, elements: constants.DE, splits: 1, scale: scaleOf(shape) }
   const stage = neighbours ? stageOf(gpu, rows, shape) : undefined
@@ -219,6 +221,7 @@ export function attention(
       SPLIT,
       WRITTEN,
       ...alone,
+      ...O,
       ...ahead(gpu, constants),
     })
     const [across, heads, turns] = groups
@@ -246,7 +249,7 @@ export function attention(
     })
     const bound = [t.q, k, v, t.info, t.parts!, t.stats!, paged.pages]
     gpu.dispatch(forward, bound, { ...params, splits }, grid(rows, (shape.heads / constants.HG) * splits))
-    const combine = gpu.kernel(paths.combine, { DE, HEADS, LANES, VEC4, SPLIT, WINDOW })
+    const combine = gpu.kernel(paths.combine, { DE, HEADS, LANES, VEC4, SPLIT, WINDOW, ...O })
     gpu.dispatch(combine, [t.parts!, t.stats!, t.info, t.o, t.lse], { rows, splits }, [rows, shape.heads])
     return
   }

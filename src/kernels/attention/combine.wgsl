@@ -1,16 +1,17 @@
 // Puts the splits of a row's keys together (forward.wgsl, SPLITS), in their order and with its operations (join.wgsl), so with its bits. At the end o / l, and lse = m + log(l).
-// parts (rows, heads, splits, D), stats (rows, heads, splits) (m, l), info as in common.wgsl, o (rows, heads, D), lse (rows, heads). A workgroup a row and head.
+// parts (rows, heads, splits, D), stats (rows, heads, splits) (m, l), info as in common.wgsl, o (rows, heads, D; O_F16: in f16), lse (rows, heads). A workgroup a row and head.
 struct Params { rows: u32, splits: u32 }
 @group(0) @binding(0) var<storage, read> parts_in: array<E>;
 @group(0) @binding(1) var<storage, read> stats: array<vec2f>;
 @group(0) @binding(2) var<storage, read> info: array<vec4u>;
-@group(0) @binding(3) var<storage, read_write> o: array<E>;
+@group(0) @binding(3) var<storage, read_write> o: array<O>;
 @group(0) @binding(4) var<storage, read_write> lse: array<f32>;
 #if VEC4
 alias E = vec4f;
 #else
 alias E = f32;
 #endif
+#include "narrow_out.wgsl"
 #include "join.wgsl"
 #include "window.wgsl"
 
@@ -36,7 +37,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       l = join_l(l, part.y, j);
       sum = join_o(sum, parts_in[(at + s) * DE + e], j);
     }
-    o[(row * HEADS + head) * DE + e] = sum / l;
+    o[(row * HEADS + head) * DE + e] = out_of(sum / l);
     if (e == 0u) { lse[row * HEADS + head] = m + log(l); }
   }
 }

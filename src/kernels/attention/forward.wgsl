@@ -15,6 +15,7 @@
 // AHEAD: for GPUs with subgroups. So many elements of a key, and UNROLL values, are asked for before the first is used, a tile's first values before its scores, and whose row a
 // value has is asked of the lane that has scored its key: a workgroup has one subgroup, few rows give a processor few of them, and each that waits for one load after the other
 // waits all the time. AHEAD divides DE and LANES, UNROLL divides LANES; values behind the last have weights of 0.
+// O_F16: o in f16 (narrow_out.wgsl).
 // WRITTEN: the loops over a tile's elements and keys are written out, as where shuffles are loops over 16 lanes (lanes.wgsl); the last keys of a tile then have weights of 0.
 // Its stack begins at a line of memory (well_laid): else half of the vectors there lie across two, and it takes 1.3 times as long (bench/LOG.md, "Vectors of 512 bits").
 struct Params { rows: u32, lanes: u32, elements: u32, splits: u32, scale: f32 }
@@ -31,7 +32,8 @@ struct Params { rows: u32, lanes: u32, elements: u32, splits: u32, scale: f32 }
 @group(0) @binding(4) var<storage, read_write> parts_out: array<E>;
 @group(0) @binding(5) var<storage, read_write> stats: array<vec2f>;
 #else
-@group(0) @binding(4) var<storage, read_write> o: array<E>;
+#include "narrow_out.wgsl"
+@group(0) @binding(4) var<storage, read_write> o: array<O>;
 @group(0) @binding(5) var<storage, read_write> lse: array<f32>;
 #endif
 #if PAGES
@@ -381,7 +383,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
     let row = row0 + s / C / $(HG)u;
     let e = (s % C) * LANES + lane;
-    if (e < DE && takes(row)) { o[(row * HEADS + head0 + s / C % $(HG)u) * DE + e] = part; }
+    if (e < DE && takes(row)) { o[(row * HEADS + head0 + s / C % $(HG)u) * DE + e] = out_of(part); }
   }
 #if PACKED
 #for v in 0..PACKED

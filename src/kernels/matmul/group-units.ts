@@ -32,7 +32,14 @@ export function run(gpu: Gpu, call: GroupCall): void {
   const LOW4 = Number(members.every(({ b }) => !b || b.offset % 16 === 0))
   const activations = { data: call.x, depth: k, stride: k, column: 0, scale: 1, half: call.half }
   const { x, stride, release } = inHalf(gpu, activations, rows, shape.KT)
-  const kernel = gpu.kernel(path, { ...shape, PART: TN / SN, FORM_NT: 1, LOW4, ...variantOf(gpu, call, TM, THREADS) })
+  const kernel = gpu.kernel(path, {
+    ...shape,
+    PART: TN / SN,
+    FORM_NT: 1,
+    LOW4,
+    ...variantOf(gpu, call, TM, THREADS),
+    ...(call.narrow && { Y_F16: 1 }),
+  })
   gpu.dispatch(kernel, bindingsOf(x, call), { rows, k, a_stride: stride, ...placesOf(call) }, [
     acrossOf(call, TN),
     groupsOf(rows, TM),

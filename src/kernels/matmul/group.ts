@@ -62,6 +62,8 @@ export interface GroupCall {
   blocks?: WeightBlocks[]
   /** Of the first of a gated pair. Default: silu. */
   gate?: Gate
+  /** What a gated pair gives is in f16, as products on matrix units read it (`takesHalf`): where it runs on them. */
+  narrow?: boolean
 }
 
 export type GroupTier = 'cpu' | 'tile' | 'units'
@@ -136,7 +138,7 @@ export function linearGroup(
 
 /**
  * y = silu(g) * u, or gelu(g) * u, where g and u are x W_sᵀ + xa_s B_sᵀ + bias_s of two members of one width. Parameters as of `linearGroup`.
- * @param options.kept get g and u, which a backward pass reads: on CPU drivers alone
+ * @param options.kept get g and u, which a backward pass reads: on CPU drivers alone @param options.narrow as of `GroupCall`
  */
 export function linearGated(
   gpu: Gpu,
@@ -145,9 +147,10 @@ export function linearGated(
   members: GroupMember[],
   y: GpuBuffer,
   lora?: GroupLora,
-  { norm, half, gate, kept = [] }: { norm?: InputNorm; half?: GpuBuffer; gate?: Gate; kept?: GpuBuffer[] } = {},
+  options: Pick<GroupCall, 'norm' | 'half' | 'gate' | 'narrow'> & { kept?: GpuBuffer[] } = {},
 ): void {
-  run(gpu, { x, rows, members, ys: [y, ...kept], lora, half, norm, gate }, groupTier(gpu, members, true))
+  const { kept = [], ...more } = options
+  run(gpu, { x, rows, members, ys: [y, ...kept], lora, ...more }, groupTier(gpu, members, true))
 }
 
 /** The members' blocks where the group reads those: all of one format, which the kernel is made for, and the adapter binds each. */

@@ -1,12 +1,17 @@
 // The members of a group (group_tile.wgsl, group_units.wgsl): outputs, biases and LoRA, and which columns are whose. PART: neighbouring columns of a tile of one owner,
-// a thread or a subgroup.
+// a thread or a subgroup. Y_F16, GATED on matrix units: y in f16, as products there read it.
 #if GATED
 alias E = f32;
 #include "gelu.wgsl"
 #endif
+#if Y_F16
+#include "narrow.wgsl"
+@group(0) @binding(2) var<storage, read_write> y_0: array<f16>;
+#else
 #for o in 0..OUTPUTS
 @group(0) @binding($(2+o)) var<storage, read_write> y_$(o): array<f32>;
 #end
+#endif
 #if LORA
 #if LOW4
 @group(0) @binding(5) var<storage, read> bank: array<vec4f>;

@@ -114,7 +114,12 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
 #else
       let at = m_$(e) * width + n;
 #if GATED
-      y_0[at] = a_$(e) / (1.0 + exp(-steep(a_$(e)))) * b_$(e);
+      let y = a_$(e) / (1.0 + exp(-steep(a_$(e)))) * b_$(e);
+#if Y_F16
+      y_0[at] = narrow_one(y);
+#else
+      y_0[at] = y;
+#endif
 #else
 #for o in 0..OUTPUTS
       if (s == $(o)u) { y_$(o)[at] = a_$(e); }

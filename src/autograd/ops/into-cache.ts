@@ -1,0 +1,44 @@
+/** Keys and values of a pass without gradients, on their way into a cache. */
+import type { GpuBuffer } from '../../gpu/pool.ts'
+import type { CacheData } from '../../kernels/common/kv-texture.ts'
+import { normRopeIntoCache, ropeIntoCache, takesNormRope } from '../../kernels/rope/rope.ts'
+import type { Tape } from '../tape.ts'
+import type { Tensor } from '../tensor.ts'
+import { rmsNorm, type Norm } from './norm.ts'
+
+/**
+ * Where a pass without gradients puts its keys and values: `slots` (rows) vec2u of cache row and position, caches (cache rows, kv heads * headDim) of float32 or
+ * f16.
+ */
+export interface IntoCache {
+  slots: GpuBuffer
+  table: GpuBuffer
+  headDim: number
+  /** Channels of a head that are turned. Default: all. */
+  rotaryDim?: number
+  kCache: CacheData
+  vCache: CacheData
+  f16: boolean
+}
+
+/** Turns q in place and puts k, turned, and v into the cache. */
+export function turnIntoCache(tape: Tape, { q, k, v }: { q: Tensor; k: Tensor; v: Tensor }, into: IntoCache): void {
+  const { headDim, rotaryDim, f16 } = into
+  const shape = { heads: q.columns / headDim, kvHeads: k.columns / headDim, headDim }
+  ropeIntoCache(tape.gpu, { ...into, q: q.buffer, k: k.buffer, v: v.buffer }, q.rows, shape, f16, rotaryDim)
+}
+
+/** As `turnIntoCache` of q and k whose heads are normalised first: q, and it drops what it was given. With one dispatch where heads and cache suit it. */
+export function normIntoCache(tape: Tape, [q, k, v]: Tensor[], [ofQ, ofK]: [Norm, Norm], into: IntoCache): Tensor {
+  const { headDim, rotaryDim = headDim, f16 } = into
+  if (f16 || rotaryDim < headDim || tape.recording || !takesNormRope(tape.gpu, headDim)) {
+    const [qn, kn] = [rmsNorm(tape, q, ofQ), rmsNorm(tape, k, ofK)]
+    turnIntoCache(tape, { q: qn, k: kn, v }, into)
+    tape.done(q, k, kn, v)
+    return qn
+  }
+  const shape = { heads: q.columns / headDim, kvHeads: k.columns / headDim, headDim }
+  normRopeIntoCache(tape.gpu, { ...into, q: q.buffer, k: k.buffer, v: v.buffer }, [ofQ, ofK], q.rows, shape)
+  tape.done(k, v)
+  return q
+}

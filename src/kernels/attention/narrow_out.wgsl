@@ -1,0 +1,14 @@
+// What attention writes: O_F16, in f16, rounded as by matmul/units_stage.wgsl, for a product on matrix units that reads it so.
+#if O_F16
+#include "narrow.wgsl"
+#if VEC4
+alias O = vec2u;
+fn out_of(v: vec4f) -> O { return narrow(v); }
+#else
+alias O = f16;
+fn out_of(v: f32) -> O { return narrow_one(v); }
+#endif
+#else
+alias O = E;
+fn out_of(v: E) -> O { return v; }
+#endif
