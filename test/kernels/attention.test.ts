@@ -97,6 +97,7 @@ describe('attention against float64', () => {
     { ...modes[0], s: { heads: 4, kvHeads: 2, headDim: 16, window: 12, scale: 0.2 } },
     { ...modes[0], s: { heads: 3, kvHeads: 1, headDim: 6, window: 1 } },
     { ...modes[0], s: { heads: 2, kvHeads: 2, headDim: 64, window: 33 } },
+    { ...modes[0], s: { heads: 6, kvHeads: 2, headDim: 32, window: 9, scale: 0.2 } },
     { ...memoryLanes, s: { heads: 4, kvHeads: 2, headDim: 16, window: 12 } },
     { ...subgroupLanes, s: { heads: 3, kvHeads: 1, headDim: 24, window: 33, scale: 0.2 } },
     { ...memoryLanes, s: { heads: 3, kvHeads: 1, headDim: 6, window: 5 } },
@@ -155,15 +156,18 @@ describe('attention against float64', () => {
 })
 
 describe('batch invariance', () => {
-  const s = { heads: 4, kvHeads: 2, headDim: 16 }
-  const [hq, hk] = [64, 32]
+  const narrow = { heads: 4, kvHeads: 2, headDim: 16 }
+  // On a CPU driver the second shape's keys lie in textures, and rows in lanes.
   const cases = [
-    { name: 'as this adapter', facts: {} },
-    { name: modes[1].name, facts: modes[1].facts },
-    ...(bench.cpu ? [{ name: modes[2].name, facts: modes[2].facts }] : []),
+    { name: 'as this adapter', facts: {}, s: narrow },
+    { name: 'as this adapter, in textures', facts: {}, s: { heads: 6, kvHeads: 2, headDim: 32 } },
+    { name: modes[1].name, facts: modes[1].facts, s: narrow },
+    ...(bench.cpu ? [{ name: modes[2].name, facts: modes[2].facts, s: narrow }] : []),
   ].filter(isRun)
-  const ofSubgroups = cases.slice(2)
-  test.each(cases)('a shared prefix gives the bits of an unshared one, $name', async ({ facts }) => {
+  const [ofGpus, ofSubgroups] = [cases.slice(2, 3), cases.slice(3)]
+  const widthsOf = ({ heads, kvHeads, headDim }: HeadShape): [number, number] => [heads * headDim, kvHeads * headDim]
+  test.each(cases)('a shared prefix gives the bits of an unshared one, $name', async ({ facts, s }) => {
+    const [hq, hk] = widthsOf(s)
     await bench.run('shared', facts, async () => {
       const [P, R] = [13, 10]
       const [q, k, v] = [bench.normals((P + 2 * R) * hq), bench.normals((P + 2 * R) * hk), bench.normals((P + 2 * R) * hk)]
@@ -171,10 +175,10 @@ describe('batch invariance', () => {
         Float32Array.of(...t.slice(0, P * width), ...t.slice(first * width, (first + R) * width))
       const run = async (groupsOf: Group[], tensors: Float32Array[]): Promise<[Float32Array, Float32Array]> => {
         const layout = pack(groupsOf)
-        const [o, lse] = [bench.out(layout.rows * hq), bench.out(layout.rows * 4)]
+        const [o, lse] = [bench.out(layout.rows * hq), bench.out(layout.rows * s.heads)]
         const [qb, kb, vb] = tensors.map((t) => bench.up(t))
         attention(gpu, { q: qb, k: kb, v: vb, info: bench.up(layout.info), o, lse }, layout.rows, s, { neighbours: true })
-        return [await bench.down(o, layout.rows * hq), await bench.down(lse, layout.rows * 4)]
+        return [await bench.down(o, layout.rows * hq), await bench.down(lse, layout.rows * s.heads)]
       }
       const [o, lse] = await run([{ prompt: P, rollouts: [R, R] }], [q, k, v])
       for (const first of [P, P + R]) {
@@ -184,12 +188,13 @@ describe('batch invariance', () => {
         )
         sameBits('prompt', alone.slice(0, P * hq), o.slice(0, P * hq))
         sameBits('rollout', alone.slice(P * hq), o.slice(first * hq, (first + R) * hq))
-        sameBits('lse', aloneLse.slice(P * 4), lse.slice(first * 4, (first + R) * 4))
+        sameBits('lse', aloneLse.slice(P * s.heads), lse.slice(first * s.heads, (first + R) * s.heads))
       }
     })
   })
   // Of the kernels for GPUs two of the four: they take this adapter long to compile.
   const pagedCases = cases
+    .filter(({ s }) => s === narrow)
     .flatMap((c) => [4, 16].flatMap((size) => [false, true].map((f16) => ({ ...c, size, f16 }))))
     .filter(({ facts, size, f16 }) => facts.software !== false || (size === 4) === f16)
     .flatMap((c) => [undefined, ...((c.size === 4) === c.f16 ? [13] : [])].map((window) => ({ ...c, window })))
@@ -197,7 +202,8 @@ describe('batch invariance', () => {
     'pages of $size anywhere in a cache give the bits of rows one after the other, f16 $f16, window $window, $name',
     async (c) => {
       const { facts, size, f16 } = c
-      const s = { heads: 4, kvHeads: 2, headDim: 16, window: c.window }
+      const s = { ...narrow, window: c.window }
+      const [hq, hk] = widthsOf(s)
       await bench.run('paged', facts, async () => {
         // Two sequences: of one the last 11 rows are a prompt's, of the other the last row is decoded.
         const lengths = [30, 41]
@@ -241,12 +247,13 @@ describe('batch invariance', () => {
       })
     },
   )
-  test.each(cases)('decode of one row over a cache gives the bits of the whole sequence, $name', async ({ facts }) => {
+  test.each(cases)('decode of one row over a cache gives the bits of the whole sequence, $name', async ({ facts, s }) => {
+    const [hq, hk] = widthsOf(s)
     await bench.run('decode', facts, async () => {
       const rows = 41
       const [q, k, v] = [bench.normals(rows * hq), bench.normals(rows * hk), bench.normals(rows * hk)]
       const layout = pack([{ prompt: rows, rollouts: [] }])
-      const [o, lse] = [bench.out(rows * hq), bench.out(rows * 4)]
+      const [o, lse] = [bench.out(rows * hq), bench.out(rows * s.heads)]
       attention(gpu, { q: bench.up(q), k: bench.up(k), v: bench.up(v), info: bench.up(layout.info), o, lse }, rows, s, {
         neighbours: true,
       })
@@ -261,7 +268,7 @@ describe('batch invariance', () => {
       })
       for (const r of [0, 7, 18, 19, 23, 24, 40]) {
         const info = bench.up(Uint32Array.of(prefix, P, own, r))
-        const [one, oneLse] = [bench.out(hq), bench.out(4)]
+        const [one, oneLse] = [bench.out(hq), bench.out(s.heads)]
         attention(gpu, { q: bench.up(q.slice(r * hq, (r + 1) * hq)), k: cache[0], v: cache[1], info, o: one, lse: oneLse }, 1, s)
         sameBits(`row ${r}`, await bench.down(one, hq), all.slice(r * hq, (r + 1) * hq))
       }
@@ -270,9 +277,11 @@ describe('batch invariance', () => {
   const splitCases: ((typeof cases)[number] & { f16: boolean; headDim: number; lengths: number[]; window?: number })[] = [
     { ...cases[0], f16: false, headDim: 16, lengths: [1, 255, 256, 257, 700, 512, 513, 16] },
     { ...cases[0], f16: true, headDim: 24, lengths: [257, 300] },
-    { ...cases[1], f16: false, headDim: 16, lengths: [257, 3] },
+    { ...cases[0], f16: false, headDim: 32, lengths: [1, 255, 256, 257, 700, 512, 513, 16] },
+    { ...cases[0], f16: false, headDim: 64, lengths: [300, 257, 30], window: 270 },
+    ...ofGpus.map((c) => ({ ...c, f16: false, headDim: 16, lengths: [257, 3] })),
     { ...cases[0], f16: false, headDim: 16, lengths: [1, 255, 256, 257, 700, 512, 513, 16], window: 300 },
-    { ...cases[1], f16: false, headDim: 16, lengths: [600, 3], window: 70 },
+    ...ofGpus.map((c) => ({ ...c, f16: false, headDim: 16, lengths: [600, 3], window: 70 })),
     ...ofSubgroups.map((c) => ({ ...c, f16: true, headDim: 40, lengths: [300, 3, 258] })),
   ]
   test.each(splitCases)(

@@ -7,6 +7,7 @@ import { capacityOf, groupsOf, times, type Count } from '../../gpu/size.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
 import { kvConstants, type CacheData } from '../common/kv-texture.ts'
 import { cpuLanes, dispatchFlat, lanes } from '../common/lanes.ts'
+import { backwardByKeys, backwardByRows, forwardByRows, type Deal } from './row-lanes.ts'
 import { grid, runTile, scaleOf, tileOf } from './tile.ts'
 import { unitsBackward, unitsOf, type UnitShape } from './units.ts'
 
@@ -83,6 +84,8 @@ function together(gpu: Gpu, { SUBGROUP, C, HG, WIDE }: ReturnType<typeof constan
   if (!gpu.facts.software || !SUBGROUP) return { QR: 1, KR: C > 4 ? 1 : 2 }
   return { QR: most(WIDE ? 12 : 24, HG * C), KR: most(16, C) }
 }
+/** Whether rows, or keys, in lanes are for this adapter and these heads, once what is read again and again lies in textures: a CPU driver with subgroups. */
+const takesRowLanes = ({ facts }: Gpu, { SUBGROUP, VEC4 }: Constants): boolean => facts.software && SUBGROUP === 1 && VEC4 === 1
 /**
  * Loads that a GPU's subgroup asks for at a time in forward.wgsl: of a key's elements (AHEAD) and of a tile's values (UNROLL). Its processors hide a load's way behind the work of
  * many subgroups, and decoding has few. No bit depends on it.
@@ -198,6 +201,11 @@ export function attention(
     stage && !(data instanceof GpuTexture) ? stage(role, data) : data
   const [k, v] = [staged('k', t.k), staged('v', t.v)]
   const TEX = Number(k instanceof GpuTexture)
+  const inLanes = TEX && takesRowLanes(gpu, constants)
+  const byRows = (cached: Constants): void =>
+    forwardByRows(gpu, { ...constants, ...cached, TEX, SPLIT }, bindings, params, shape, (each, heads) =>
+      workgroups(gpu, rows, each, heads),
+    )
   // Where shuffles are loops (lanes.wgsl), and loads of textures little code.
   const WRITTEN = TEX * constants.WIDE
   const bindings = [t.q, k, v, t.info, t.o, t.lse, ...(paged ? [paged.pages] : [])]
@@ -230,7 +238,7 @@ export function attention(
   const { QR } = together(gpu, constants)
   const tile = neighbours || paged?.prompts ? tileOf(gpu, 'forward', shape) : undefined
   if (!paged && tile) return runTile(gpu, 'forward', tile, { SPLIT }, bindings, rows, shape)
-  if (!paged) return run(neighbours ? QR : 1, {})
+  if (!paged) return neighbours && inLanes ? byRows({}) : run(neighbours ? QR : 1, {})
   const inTexture = kvConstants(t.k)
   const cached = { PAGES: paged.size, F16: Number(paged.f16), TILED: Number(paged.size % constants.LANES === 0), ...inTexture }
   const splits = t.parts && t.stats ? decodeSplits(gpu, rows, shape, paged) : 1
@@ -253,9 +261,10 @@ export function attention(
     gpu.dispatch(combine, [t.parts!, t.stats!, t.info, t.o, t.lse], { rows, splits }, [rows, shape.heads])
     return
   }
-  if (!paged.prompts || (QR === 1 && !tile)) return run(1, cached)
+  if (!paged.prompts || (QR === 1 && !tile && !inLanes)) return run(1, cached)
   run(1, { ...cached, PART: 1 })
   if (tile) runTile(gpu, 'forward', tile, { ...cached, PART: 2, SPLIT }, bindings, rows, shape)
+  else if (inLanes) byRows({ ...cached, PART: 2 })
   else run(QR, { ...cached, PART: 2 })
 }
 
@@ -306,16 +315,22 @@ export function attentionBackward(
     return
   }
   const { QR, KR } = together(gpu, constants)
-  const stage = stageOf(gpu, rows, shape)
-  const [TEX, UNROLL] = stage ? [1, 2] : [0, 1]
-  const [q, k, v, dO] = stage ? [stage('q', t.q), stage('k', t.k), stage('v', t.v), stage('dO', t.dO)] : [t.q, t.k, t.v, t.dO]
-  const WRITTEN = TEX * constants.WIDE
-  const forQ = workgroups(gpu, rows, QR, shape.heads / constants.HG)
-  const ofQ = gpu.kernel(paths.q, { ...constants, SPREAD: forQ.SPREAD, QR, TEX, UNROLL, WRITTEN })
-  gpu.dispatch(ofQ, [q, k, v, t.info, dO, t.soft, t.dq], params, forQ.groups)
+  const stage = takesRowLanes(gpu, constants) ? stageOf(gpu, rows, shape) : undefined
+  const deal: Deal = (each, heads) => workgroups(gpu, rows, each, heads)
+  if (stage) {
+    const [q, k, v, dO] = [stage('q', t.q), stage('k', t.k), stage('v', t.v), stage('dO', t.dO)]
+    const staged = { ...constants, TEX: 1 }
+    backwardByRows(gpu, staged, [q, k, v, t.info, dO, t.soft, t.dq], params, shape, deal)
+    backwardByKeys(gpu, staged, [q, k, v, keyEnd, dO, t.soft, t.dk, t.dv], params, shape, deal)
+    seen?.release()
+    return
+  }
+  const forQ = deal(QR, shape.heads / constants.HG)
+  const ofQ = gpu.kernel(paths.q, { ...constants, SPREAD: forQ.SPREAD, QR })
+  gpu.dispatch(ofQ, [t.q, t.k, t.v, t.info, t.dO, t.soft, t.dq], params, forQ.groups)
   const { HG: _unused, ...shared } = constants
-  const forKv = workgroups(gpu, rows, KR, shape.kvHeads)
-  const ofKv = gpu.kernel(paths.kv, { ...shared, SPREAD: forKv.SPREAD, KR, TEX, UNROLL, WRITTEN })
-  gpu.dispatch(ofKv, [q, k, v, keyEnd, dO, t.soft, t.dk, t.dv], params, forKv.groups)
+  const forKv = deal(KR, shape.kvHeads)
+  const ofKv = gpu.kernel(paths.kv, { ...shared, SPREAD: forKv.SPREAD, KR })
+  gpu.dispatch(ofKv, [t.q, t.k, t.v, keyEnd, t.dO, t.soft, t.dk, t.dv], params, forKv.groups)
   seen?.release()
 }

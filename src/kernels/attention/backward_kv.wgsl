@@ -2,29 +2,13 @@
 //   dV_r += P dO[t,h], dK_r += scale dS q[t,h]; P and dS as in backward_q.wgsl.
 // A packed batch puts a prompt right before all the rollouts that share it, so the rows that see r are r .. key_end[r] - 1: no list, no
 // atomics. dk, dv (rows, kv heads, D). A workgroup takes KR neighbouring key rows of one kv head (they share the loads of q and dO) and goes through
-// the queries by tiles of LANES, heads in order, rows in order: lane l scores row l of the tile, then owns a part of dk and dv. WRITTEN as in forward.wgsl.
+// the queries by tiles of LANES, heads in order, rows in order: lane l scores row l of the tile, then owns a part of dk and dv.
 struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
-#if TEX
-@group(0) @binding(0) var q: texture_storage_2d<rgba32float, read>;
-#else
 @group(0) @binding(0) var<storage, read> q: array<E>;
-#endif
-#if TEX
-@group(0) @binding(1) var k: texture_storage_2d<rgba32float, read>;
-#else
 @group(0) @binding(1) var<storage, read> k: array<E>;
-#endif
-#if TEX
-@group(0) @binding(2) var v: texture_storage_2d<rgba32float, read>;
-#else
 @group(0) @binding(2) var<storage, read> v: array<E>;
-#endif
 #include "key_ends.wgsl"
-#if TEX
-@group(0) @binding(4) var d_out: texture_storage_2d<rgba32float, read>;
-#else
 @group(0) @binding(4) var<storage, read> d_out: array<E>;
-#endif
 @group(0) @binding(5) var<storage, read> soft: array<vec2f>;
 @group(0) @binding(6) var<storage, read_write> dk: array<E>;
 @group(0) @binding(7) var<storage, read_write> dv: array<E>;
@@ -33,18 +17,10 @@ struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
 #include "load_kv.wgsl"
 #include "load_q.wgsl"
 
-#if WRITTEN
-#include "layout_cpu.wgsl"
-#endif
-
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
   let place = place_of(group, $(KR)u, KV_HEADS);
-#if WRITTEN
-  let row0 = well_laid(place.x, lane) * $(KR)u;
-#else
   let row0 = place.x * $(KR)u;
-#endif
   if (row0 >= p.rows) { return; }
   let kv_head = place.y;
   var last = 0u;
@@ -80,18 +56,6 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       var s_$(r) = 0.0;
       var dp_$(r) = 0.0;
 #end
-#if WRITTEN
-#for e in 0..DE
-      {
-        let qq = load_q(t, head, $(e)u);
-        let gg = load_d_out(t, head, $(e)u);
-#for r in 0..KR
-        s_$(r) = dot_add(subgroupBroadcast(k_$(r)_$(e/LANES), $(e%LANES)u), qq, s_$(r));
-        dp_$(r) = dot_add(subgroupBroadcast(v_$(r)_$(e/LANES), $(e%LANES)u), gg, dp_$(r));
-#end
-      }
-#end
-#else
       for (var c = 0u; c * LANES < elements(); c++) {
 #for r in 0..KR
         var k_part_$(r) = k_$(r)_0;
@@ -110,7 +74,6 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
         }
       }
-#endif
       let soft_t = soft[t * HEADS + head];
 #for r in 0..KR
 #if WINDOW
@@ -121,13 +84,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       let w_$(r) = select(0.0, exp(s_$(r) * p.scale - soft_t.x), seen_$(r));
       let ds_$(r) = select(0.0, w_$(r) * (dp_$(r) - soft_t.y) * p.scale, seen_$(r));
 #end
-#if WRITTEN
-#for i in 0..LANES
-      {
-        let t_of = min(t0 + $(i)u, last - 1u);
+      for (var i = 0u; i < min(turns(), last - t0); i++) {
+        let t_of = min(t0 + i, last - 1u);
 #for r in 0..KR
-        let p_$(r) = subgroupBroadcast(w_$(r), $(i)u);
-        let d_$(r) = subgroupBroadcast(ds_$(r), $(i)u);
+        let p_$(r) = f_from(lane, w_$(r), i);
+        let d_$(r) = f_from(lane, ds_$(r), i);
 #end
 #for c in 0..C
 #if EVEN
@@ -144,38 +105,6 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
         }
 #end
       }
-#end
-#else
-      for (var i = 0u; i < min(turns(), last - t0); i += $(UNROLL)u) {
-#for u in 0..UNROLL
-        let t_$(u) = min(t0 + i + $(u)u, last - 1u);
-#for r in 0..KR
-        let w_$(u)_$(r) = f_from(lane, w_$(r), i + $(u)u);
-        let ds_$(u)_$(r) = f_from(lane, ds_$(r), i + $(u)u);
-#end
-#end
-#for c in 0..C
-#if EVEN
-        {
-#else
-        if ($(c)u * LANES + lane < DE) {
-#endif
-#for u in 0..UNROLL
-          let qq_$(u) = load_q(t_$(u), head, $(c)u * LANES + lane);
-          let gg_$(u) = load_d_out(t_$(u), head, $(c)u * LANES + lane);
-#end
-#for r in 0..KR
-#for u in 0..UNROLL
-          dv_$(r)_$(c) = fma(E(w_$(u)_$(r)), gg_$(u), dv_$(r)_$(c));
-#end
-#for u in 0..UNROLL
-          dk_$(r)_$(c) = fma(E(ds_$(u)_$(r)), qq_$(u), dk_$(r)_$(c));
-#end
-#end
-        }
-#end
-      }
-#endif
     }
   }
   for (var s = 0u; s < $(KR)u * parts(); s++) {

@@ -1,27 +1,11 @@
 // Backward of attention to q, probabilities recomputed from the saved lse (arXiv 2307.08691):
-//   P_j = exp(scale q.k_j - lse), dS_j = P_j (dO.v_j - delta), dq = scale sum_j dS_j k_j. Shapes, tiles, rows and WRITTEN as in forward.wgsl.
+//   P_j = exp(scale q.k_j - lse), dS_j = P_j (dO.v_j - delta), dq = scale sum_j dS_j k_j. Shapes, tiles and rows as in forward.wgsl.
 struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
-#if TEX
-@group(0) @binding(0) var q: texture_storage_2d<rgba32float, read>;
-#else
 @group(0) @binding(0) var<storage, read> q: array<E>;
-#endif
-#if TEX
-@group(0) @binding(1) var k: texture_storage_2d<rgba32float, read>;
-#else
 @group(0) @binding(1) var<storage, read> k: array<E>;
-#endif
-#if TEX
-@group(0) @binding(2) var v: texture_storage_2d<rgba32float, read>;
-#else
 @group(0) @binding(2) var<storage, read> v: array<E>;
-#endif
 @group(0) @binding(3) var<storage, read> info: array<vec4u>;
-#if TEX
-@group(0) @binding(4) var d_out: texture_storage_2d<rgba32float, read>;
-#else
 @group(0) @binding(4) var<storage, read> d_out: array<E>;
-#endif
 @group(0) @binding(5) var<storage, read> soft: array<vec2f>;
 @group(0) @binding(6) var<storage, read_write> dq: array<E>;
 #include "common.wgsl"
@@ -29,18 +13,10 @@ struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
 #include "load_kv.wgsl"
 #include "load_q.wgsl"
 
-#if WRITTEN
-#include "layout_cpu.wgsl"
-#endif
-
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
   let place = place_of(group, $(QR)u, $(HEADS/HG)u);
-#if WRITTEN
-  let row0 = well_laid(place.x, lane) * $(QR)u;
-#else
   let row0 = place.x * $(QR)u;
-#endif
   if (row0 >= p.rows) { return; }
   let head0 = place.y * $(HG)u;
   let kv_head = head0 / GROUP;
@@ -93,18 +69,6 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       var s_$(x) = 0.0;
       var dp_$(x) = 0.0;
 #end
-#if WRITTEN
-#for e in 0..DE
-      {
-        let kk = load_k(kv_row, kv_head, $(e)u);
-        let vv = load_v(kv_row, kv_head, $(e)u);
-#for x in 0..QR*HG
-        s_$(x) = dot_add(subgroupBroadcast(q_$(x)_$(e/LANES), $(e%LANES)u), kk, s_$(x));
-        dp_$(x) = dot_add(subgroupBroadcast(do_$(x)_$(e/LANES), $(e%LANES)u), vv, dp_$(x));
-#end
-      }
-#end
-#else
       for (var c = 0u; c * LANES < elements(); c++) {
 #for x in 0..QR*HG
         var q_part_$(x) = q_$(x)_0;
@@ -123,7 +87,6 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
         }
       }
-#endif
 #for x in 0..QR*HG
       let w_$(x) = exp(s_$(x) * p.scale - soft_$(x).x);
 #if WINDOW
@@ -133,12 +96,10 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #endif
       let ds_$(x) = select(0.0, w_$(x) * (dp_$(x) - soft_$(x).y) * p.scale, sees_$(x));
 #end
-#if WRITTEN
-#for i in 0..LANES
-      {
-        let k_row = key_row(at, min(j0 + $(i)u, keys - 1u));
+      for (var i = 0u; i < min(turns(), keys - j0); i++) {
+        let k_row = key_row(at, min(j0 + i, keys - 1u));
 #for x in 0..QR*HG
-        let d_$(x) = subgroupBroadcast(ds_$(x), $(i)u);
+        let d_$(x) = f_from(lane, ds_$(x), i);
 #end
 #for c in 0..C
 #if EVEN
@@ -153,33 +114,6 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
         }
 #end
       }
-#end
-#else
-      for (var i = 0u; i < min(turns(), keys - j0); i += $(UNROLL)u) {
-#for u in 0..UNROLL
-        let k_row_$(u) = key_row(at, min(j0 + i + $(u)u, keys - 1u));
-#for x in 0..QR*HG
-        let d_$(u)_$(x) = f_from(lane, ds_$(x), i + $(u)u);
-#end
-#end
-#for c in 0..C
-#if EVEN
-        {
-#else
-        if ($(c)u * LANES + lane < DE) {
-#endif
-#for u in 0..UNROLL
-          let kk_$(u) = load_k(k_row_$(u), kv_head, $(c)u * LANES + lane);
-#end
-#for x in 0..QR*HG
-#for u in 0..UNROLL
-          dq_$(x)_$(c) = fma(E(d_$(u)_$(x)), kk_$(u), dq_$(x)_$(c));
-#end
-#end
-        }
-#end
-      }
-#endif
     }
   }
   for (var s = 0u; s < $(QR*HG)u * parts(); s++) {

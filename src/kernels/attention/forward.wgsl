@@ -46,6 +46,11 @@ struct Params { rows: u32, lanes: u32, elements: u32, splits: u32, scale: f32 }
 #include "join.wgsl"
 #endif
 
+#if PACKED
+#if !WIDE
+#include "lanes_tree.wgsl"
+#endif
+#endif
 #if WRITTEN
 #include "layout_cpu.wgsl"
 #endif

@@ -1,6 +1,6 @@
 // The end of a split of the keys for all rows and heads (PACKED in forward.wgsl): lanes are added up, and sums join those before them with join.wgsl's operations.
 #for x in 0..QR*HG
-      let sum_$(x) = lanes_sum(lane, l_$(x));
+      let sum_$(x) = lanes_tree(l_$(x));
       l_$(x) = 0.0;
 #end
 #for v in 0..PACKED

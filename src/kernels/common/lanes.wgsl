@@ -3,17 +3,8 @@
 // WIDE: on a CPU driver's subgroups of 16 each of these, and a shuffle, is a loop over the lanes, and broadcasts of lanes that its compiler knows cost nothing: they are
 // written out with those, in a tree.
 #if WIDE
-fn lanes_sum(lane: u32, value: f32) -> f32 {
-#for i in 0..LANES
-  let v0_$(i) = subgroupBroadcast(value, $(i)u);
-#end
-#for step in 0..4
-#for i in 0..8/2**step
-  let v$(step+1)_$(i) = v$(step)_$(2*i) + v$(step)_$(2*i+1);
-#end
-#end
-  return v4_0;
-}
+#include "lanes_tree.wgsl"
+fn lanes_sum(lane: u32, value: f32) -> f32 { return lanes_tree(value); }
 // By integers in the order of the numbers, as each maximum of two float32 asks besides whether one is none.
 fn lanes_max(lane: u32, value: f32) -> f32 {
   let bits = bitcast<i32>(value);

@@ -1,0 +1,14 @@
+  // Rows with the same keys go through them together, the others meanwhile with weights of 0, which changes none of their bits: those whose keys are the same as of the first lane
+  // that is left, and so on. Opens the loop over these; `limit` keys are seen by a lane, `keys` by all of them at most, and WINDOW none before `low_own`, `low`.
+  var left = taken;
+  for (var next = lanes_max(lane, select(-1.0, f32(LANES - 1u - lane), left)); next >= 0.0; next = lanes_max(lane, select(-1.0, f32(LANES - 1u - lane), left))) {
+    let first_lane = LANES - 1u - u32(next);
+    let at = vec4u(subgroupShuffle(own.x, first_lane), subgroupShuffle(own.y, first_lane), subgroupShuffle(own.z, first_lane), 0u);
+    let mine = left && all(own.xyz == at.xyz);
+    left = left && !mine;
+    let limit = select(0u, own.w + 1u, mine);
+    let keys = u32(lanes_max(lane, f32(limit)));
+#if WINDOW
+    let low_own = select(0xffffffffu, lowest(own.w), mine);
+    let low = keys - u32(lanes_max(lane, select(0.0, f32(keys - min(low_own, keys)), mine)));
+#endif

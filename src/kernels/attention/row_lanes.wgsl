@@ -1,0 +1,194 @@
+// The sums of forward.wgsl, to the bit, with a row of the batch in each lane, HG heads of it: for CPU drivers, where neighbouring rows have the same keys. There a lane has a key of a tile, and what
+// is written out for some rows is two to four times the code that a core holds, or goes round short loops of exchanges; here a turn is of KU keys, whose elements are broadcast to all rows,
+// and a tile's maxima are taken without an exchange (bench/LOG.md, "Attention with rows in lanes"). Keys go by the same tiles, splits and orders. A row's weights of a tile's key i
+// are added to a sum of their own, l_i, and these as lanes_tree.wgsl adds up lanes.
+struct Params { rows: u32, lanes: u32, elements: u32, splits: u32, scale: f32 }
+@group(0) @binding(0) var<storage, read> q: array<E>;
+@group(0) @binding(1) var k: texture_storage_2d<rgba32float, read>;
+@group(0) @binding(2) var v: texture_storage_2d<rgba32float, read>;
+@group(0) @binding(3) var<storage, read> info: array<vec4u>;
+@group(0) @binding(4) var<storage, read_write> o: array<E>;
+@group(0) @binding(5) var<storage, read_write> lse: array<f32>;
+#if PAGES
+@group(0) @binding(6) var<storage, read> pages: array<u32>;
+#endif
+#include "common.wgsl"
+#include "lanes.wgsl"
+#include "load_kv.wgsl"
+#include "join.wgsl"
+#include "layout_cpu.wgsl"
+
+@compute @workgroup_size(LANES)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+  let place = place_of(group, LANES, $(HEADS/HG)u);
+  let row0 = well_laid(place.x, lane) * LANES;
+  if (row0 >= p.rows) { return; }
+  let head0 = place.y * $(HG)u;
+  let kv_head = head0 / GROUP;
+  let row = row0 + lane;
+  let own = info[min(row, p.rows - 1u)];
+  let taken = takes(row);
+#for h in 0..HG
+#for e in 0..DE
+  var q_$(h)_$(e) = E();
+  var all_o_$(h)_$(e) = E();
+  var o_$(h)_$(e) = E();
+#end
+#for i in 0..LANES
+  var l_$(h)_$(i) = 0.0;
+#end
+  var m_$(h) = -3.0e38;
+  var all_m_$(h) = -3.0e38;
+  var all_l_$(h) = 0.0;
+#end
+  for (var e = 0u; e < p.elements; e++) {
+#for h in 0..HG
+    let part_$(h) = q[(min(row, p.rows - 1u) * HEADS + head0 + $(h)u) * DE + e];
+#for e in 0..DE
+    q_$(h)_$(e) = select(q_$(h)_$(e), part_$(h), e == $(e)u);
+#end
+#end
+  }
+#include "lanes_leads.wgsl"
+#if WINDOW
+    for (var first = low / $(SPLIT)u * $(SPLIT)u; first < keys; first += $(SPLIT)u) {
+      let end = min(keys, first + $(SPLIT)u);
+      for (var j0 = max(first, low / LANES * LANES); j0 < end; j0 += LANES) {
+#else
+    for (var first = 0u; first < keys; first += $(SPLIT)u) {
+      let end = min(keys, first + $(SPLIT)u);
+      for (var j0 = first; j0 < end; j0 += LANES) {
+#endif
+#if TILED
+        // A tile lies in one page.
+        let tile_row = key_row(at, j0);
+#endif
+#for h in 0..HG
+        var top_$(h) = -3.0e38;
+#for i in 0..LANES
+        var s_$(h)_$(i) = 0.0;
+#end
+#end
+        for (var i = 0u; i < p.lanes; i += $(KU)u) {
+#for u in 0..KU
+#if TILED
+          let k_row_$(u) = tile_row + min(i + $(u)u, keys - 1u - j0);
+#else
+          let k_row_$(u) = key_row(at, min(j0 + i + $(u)u, keys - 1u));
+#endif
+#for c in 0..C
+          let k_$(u)_$(c) = load_k(k_row_$(u), kv_head, min($(c)u * LANES + lane, DE - 1u));
+#end
+#for h in 0..HG
+          var dot_$(h)_$(u) = 0.0;
+#end
+#end
+#for e in 0..DE
+#for u in 0..KU
+          {
+            let kk = subgroupBroadcast(k_$(u)_$(e/LANES), $(e%LANES)u);
+#for h in 0..HG
+            dot_$(h)_$(u) = dot_add(q_$(h)_$(e), kk, dot_$(h)_$(u));
+#end
+          }
+#end
+#end
+#for u in 0..KU
+#if WINDOW
+          let sees_$(u) = j0 + i + $(u)u < limit && j0 + i + $(u)u >= low_own;
+#else
+          let sees_$(u) = j0 + i + $(u)u < limit;
+#endif
+#for h in 0..HG
+          dot_$(h)_$(u) = select(-3.0e38, dot_$(h)_$(u) * p.scale, sees_$(u));
+          top_$(h) = max(top_$(h), dot_$(h)_$(u));
+#for g in 0..LANES/KU
+          s_$(h)_$(g*KU+u) = select(s_$(h)_$(g*KU+u), dot_$(h)_$(u), i == $(g*KU)u);
+#end
+#end
+#end
+        }
+#for h in 0..HG
+        let new_$(h) = max(m_$(h), top_$(h));
+        let shrink_$(h) = exp(m_$(h) - new_$(h));
+        m_$(h) = new_$(h);
+#for i in 0..LANES
+#if WINDOW
+        s_$(h)_$(i) = select(0.0, exp(s_$(h)_$(i) - new_$(h)), j0 + $(i)u < limit && j0 + $(i)u >= low_own);
+#else
+        s_$(h)_$(i) = select(0.0, exp(s_$(h)_$(i) - new_$(h)), j0 + $(i)u < limit);
+#endif
+        l_$(h)_$(i) = fma(l_$(h)_$(i), shrink_$(h), s_$(h)_$(i));
+#end
+#end
+        for (var i = 0u; i < p.lanes; i += $(KU)u) {
+#for u in 0..KU
+#if TILED
+          let v_row_$(u) = tile_row + min(i + $(u)u, keys - 1u - j0);
+#else
+          let v_row_$(u) = key_row(at, min(j0 + i + $(u)u, keys - 1u));
+#endif
+#for c in 0..C
+          let v_$(u)_$(c) = load_v(v_row_$(u), kv_head, min($(c)u * LANES + lane, DE - 1u));
+#end
+#for h in 0..HG
+          var w_$(h)_$(u) = s_$(h)_$(u);
+#for g in 1..LANES/KU
+          w_$(h)_$(u) = select(w_$(h)_$(u), s_$(h)_$(g*KU+u), i == $(g*KU)u);
+#end
+#end
+#end
+#for h in 0..HG
+          let shrinks_$(h) = select(1.0, shrink_$(h), i == 0u);
+#end
+#for e in 0..DE
+          {
+#for u in 0..KU
+            let vv_$(u) = subgroupBroadcast(v_$(u)_$(e/LANES), $(e%LANES)u);
+#end
+#for h in 0..HG
+            var sum_$(h) = o_$(h)_$(e) * shrinks_$(h);
+#for u in 0..KU
+            sum_$(h) = fma(E(w_$(h)_$(u)), vv_$(u), sum_$(h));
+#end
+            o_$(h)_$(e) = sum_$(h);
+#end
+          }
+#end
+        }
+      }
+      // The end of a split.
+#for h in 0..HG
+#for i in 0..LANES
+      let v0_$(h)_$(i) = l_$(h)_$(i);
+      l_$(h)_$(i) = 0.0;
+#end
+#for step in 0..LANES/8+2
+#for i in 0..LANES/2/2**step
+      let v$(step+1)_$(h)_$(i) = v$(step)_$(h)_$(2*i) + v$(step)_$(h)_$(2*i+1);
+#end
+#end
+      let j_$(h) = joint(all_m_$(h), m_$(h));
+      all_m_$(h) = j_$(h).m;
+      all_l_$(h) = join_l(all_l_$(h), v$(LANES/8+2)_$(h)_0, j_$(h));
+      m_$(h) = -3.0e38;
+#for e in 0..DE
+      all_o_$(h)_$(e) = join_o(all_o_$(h)_$(e), o_$(h)_$(e), j_$(h));
+      o_$(h)_$(e) = E();
+#end
+#end
+    }
+  }
+  for (var e = 0u; e < p.elements; e++) {
+#for h in 0..HG
+    var part_$(h) = all_o_$(h)_0;
+#for e in 1..DE
+    part_$(h) = select(part_$(h), all_o_$(h)_$(e), e == $(e)u);
+#end
+    if (taken) { o[(row * HEADS + head0 + $(h)u) * DE + e] = part_$(h) / all_l_$(h); }
+#end
+  }
+#for h in 0..HG
+  if (taken) { lse[row * HEADS + head0 + $(h)u] = all_m_$(h) + log(all_l_$(h)); }
+#end
+}
