@@ -98,14 +98,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   var l_$(x) = 0.0;
 #end
 #if PACKED
-#for i in 1..LANES
-  let is_$(i) = lane == $(i)u;
-#end
-#for v in 0..PACKED
-  var m_$(v) = -3.0e38;
-  var all_m_$(v) = -3.0e38;
-  var all_l_$(v) = 0.0;
-#end
+#include "packed_begin.wgsl"
 #else
 #for x in 0..QR*HG
   var m_$(x) = -3.0e38;
@@ -391,13 +384,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     if (e < DE && takes(row)) { o[(row * HEADS + head0 + s / C % $(HG)u) * DE + e] = out_of(part); }
   }
 #if PACKED
-#for v in 0..PACKED
-  {
-    let x = $(v*LANES)u + lane;
-    let row = row0 + x / $(HG)u;
-    if (x < $(QR*HG)u && takes(row)) { lse[row * HEADS + head0 + x % $(HG)u] = all_m_$(v) + log(all_l_$(v)); }
-  }
-#end
+#include "packed_lse.wgsl"
 #else
 #for x in 0..QR*HG
   if (lane == 0u && takes(row0 + $(x/HG)u)) { lse[(row0 + $(x/HG)u) * HEADS + head0 + $(x%HG)u] = all_m_$(x) + log(all_l_$(x)); }
