@@ -126,7 +126,12 @@ export class KernelCache {
         // The text is made anew, since those of all kernels are megabytes. Of the same text Dawn gives the pipeline that is there.
         const text = `${this.#sourceOf(path, label, constants, shuffle).source}\nconst SECOND_COPY = 2;`
         const descriptor = descriptorOf(this.#device, label, text, [layout, here], immediateBytes)
-        return await this.#device.createComputePipelineAsync(descriptor)
+        // At once: a process that ends while Dawn's threads compile is told of errors that are none.
+        this.#device.pushErrorScope('validation')
+        const pipeline = this.#device.createComputePipeline(descriptor)
+        const error = await this.#device.popErrorScope()
+        if (error) throw new GpuError(`a copy of kernel '${label}' does not compile: ${error.message}`)
+        return pipeline
       },
     }
     const broken = (message: string): void =>

@@ -12,7 +12,7 @@ import { cacheFault, isLavapipe } from './driver-cache.ts'
 import type { Kernel } from './kernel.ts'
 import { DispatchTimer, type PassTimer, type Span } from './timing.ts'
 
-/** Milliseconds that a kernel has taken before it gets a second copy: that takes 100 to 150 of a core, and one kernel in fifty gains its time again. */
+/** Milliseconds that a kernel has taken before it gets a second copy: that takes 100 to 150 of the main thread, and one kernel in fifty gains its time again. */
 const worthIt = 5000
 /** Submits with a kernel before one of them is timed, to tell what it takes; then as many again as there were. In the first the driver compiles. */
 const firstLook = 2
