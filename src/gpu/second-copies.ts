@@ -12,8 +12,8 @@ import { cacheFault, isLavapipe } from './driver-cache.ts'
 import type { Kernel } from './kernel.ts'
 import { DispatchTimer, type PassTimer, type Span } from './timing.ts'
 
-/** Milliseconds that a kernel has taken before it gets a second copy: that takes 100 to 150 of the main thread, and one kernel in fifty gains its time again. */
-const worthIt = 5000
+/** Milliseconds that a kernel has taken before it gets a second copy: that takes 100 to 150 of the main thread, and one kernel in fifty gains its time again, so after 5 to 7 s a copy is worth what it costs. */
+const worthIt = 20_000
 /** Submits with a kernel before one of them is timed, to tell what it takes; then as many again as there were. In the first the driver compiles. */
 const firstLook = 2
 /** Dispatches with either copy before one is chosen, and timed submits after which it is chosen anyway. */
