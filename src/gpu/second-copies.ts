@@ -104,25 +104,27 @@ export class SecondCopies {
   async #time(): Promise<void> {
     const spans = await this.#timer.spans(async () => {})
     for (const [kernel, { trial }] of this.#open) if (trial) kernel.pipeline = trial.pipelines[0]
-    this.#note(spans)
-    for (const [kernel, { spent, trial }] of this.#open) {
+    for (const kernel of this.#note(spans)) {
+      const { spent, trial } = this.#open.get(kernel)!
       if (trial) this.#judge(kernel, trial)
       else if (spent >= this.#worth) await this.#copy(kernel)
     }
   }
 
-  #note(spans: Span<Timed>[]): void {
+  /** Adds up what was timed; gives the kernels of it that are not settled. */
+  #note(spans: Span<Timed>[]): Kernel[] {
     const sums = new Map<Kernel, number>()
     for (const { name, milliseconds } of spans) {
       name.took?.push(milliseconds)
       sums.set(name.kernel, (sums.get(name.kernel) ?? 0) + milliseconds)
     }
-    for (const [kernel, sum] of sums) {
-      const open = this.#open.get(kernel)
-      if (!open) continue
-      open.spent += open.since * sum
+    const kernels = [...sums.keys()].filter((kernel) => this.#open.has(kernel))
+    for (const kernel of kernels) {
+      const open = this.#open.get(kernel)!
+      open.spent += open.since * sums.get(kernel)!
       open.since = 0
     }
+    return kernels
   }
 
   #judge(kernel: Kernel, trial: Trial): void {

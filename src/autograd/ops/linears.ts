@@ -247,12 +247,10 @@ export const readsHalf = (tape: Tape, projection: Projection, adapters?: RowAdap
 
 /** How projections of one input run. */
 interface Arrangement {
-  /** What they read: x, or its norm where no kernel of theirs makes that by itself (`norm`). With `downNorm` it is there after LoRA's first products, of `x`. */
+  /** What they read: x, or its norm where no kernel of theirs makes that by itself (`norm`), in f16 where matrix units alone read it. With `downNorm` it is there after LoRA's first products, of `x`. */
   input: Tensor
   norm?: InputNorm
   downNorm?: InputNorm & { x: Tensor }
-  /** The norm of x in f16, in place of `input`, which is x then: where matrix units alone read it. */
-  half?: Tensor
   members: GroupMember[]
   /** The kernel that does all of them; none: one by one. */
   tier?: GroupTier
@@ -297,7 +295,7 @@ function arranged(
     return { input: x, norm: { gain: norm.gain, eps: norm.eps }, members, tier, turns, atOnce }
   }
   if (tier === 'units' && !tape.recording && down === 'none' && members.every(({ weight }) => takesHalf(gpu, weight))) {
-    return { input: x, half: rmsNormInHalf(tape, x, norm), members, tier, turns, atOnce }
+    return { input: rmsNormInHalf(tape, x, norm), members, tier, turns, atOnce }
   }
   // Where the gate is a kernel of its own, the two products before it are asked for anew.
   const first = down === 'cpu' ? tier || !gated : tier && down === 'gpu' && takesThinDown(gpu, x.columns, firsts)
@@ -331,14 +329,13 @@ interface Downs extends GroupLora {
 }
 
 /** When the projections of x are through. */
-function letGo(tape: Tape, x: Tensor, { input, half }: Arrangement, lora: Downs | undefined): void {
-  tape.done(...(lora?.room ?? []), ...(half ? [half] : []), ...(input === x ? [] : [input]))
+function letGo(tape: Tape, x: Tensor, { input }: Arrangement, lora: Downs | undefined): void {
+  tape.done(...(lora?.room ?? []), ...(input === x ? [] : [input]))
 }
 
 /** What matrix units read in place of the input. */
-function halfOf({ input, half }: Arrangement, lora: Downs | undefined): GpuBuffer | undefined {
-  return (half ?? (input.half ? input : undefined))?.buffer ?? lora?.half
-}
+const halfOf = ({ input }: Arrangement, lora: Downs | undefined): GpuBuffer | undefined =>
+  input.half ? input.buffer : lora?.half
 
 /** LoRA's first product for all of them; nothing where they have no adapter. */
 function downs(

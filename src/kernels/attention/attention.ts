@@ -1,14 +1,13 @@
 /** Causal, packed, grouped-query attention: forward for training, prefill and decode, and its backward. */
-import { availableParallelism } from 'node:os'
 import { fileURLToPath } from 'node:url'
 import type { Gpu } from '../../gpu/gpu.ts'
 import { GpuTexture, type GpuBuffer } from '../../gpu/pool.ts'
-import { capacityOf, groupsOf, times, type Count } from '../../gpu/size.ts'
+import { capacityOf, times, type Count } from '../../gpu/size.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
 import { kvConstants, type CacheData } from '../common/kv-texture.ts'
 import { cpuLanes, dispatchFlat, lanes } from '../common/lanes.ts'
-import { backwardByKeys, backwardByRows, forwardByRows, type Deal } from './row-lanes.ts'
-import { grid, runTile, scaleOf, tileOf } from './tile.ts'
+import { runInLanes } from './row-lanes.ts'
+import { grid, runTile, scaleOf, tileOf, workgroups } from './tile.ts'
 import { unitsBackward, unitsOf, type UnitShape } from './units.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
@@ -29,21 +28,6 @@ export interface HeadShape {
   scale?: number
   /** Tokens that a row sees, itself included: the last so many. Default: all before it. */
   window?: number
-}
-
-/** Of a software adapter's driver, by its default. */
-const threads = availableParallelism()
-
-/**
- * Workgroups that take `each` rows of one of `heads`, and what `place_of` (common.wgsl) has to know of them.
- */
-function workgroups(gpu: Gpu, rows: Count, each: number, heads: number): { SPREAD: number; groups: [Count, number, Count] } {
-  const SPREAD = gpu.facts.software && threads > 1 ? threads : 0
-  const places = groupsOf(rows, each)
-  const dealt = groupsOf(times(places, heads), SPREAD || 1)
-  return SPREAD && capacityOf(dealt) <= 65535
-    ? { SPREAD, groups: [dealt, 1, SPREAD] }
-    : { SPREAD: 0, groups: grid(places, heads) }
 }
 
 /** Constants of a head shape. HG: query heads of one kv head that a workgroup takes together, at most 4, a divisor of the group. */
@@ -203,9 +187,7 @@ export function attention(
   const TEX = Number(k instanceof GpuTexture)
   const inLanes = TEX && takesRowLanes(gpu, constants)
   const byRows = (cached: Constants): void =>
-    forwardByRows(gpu, { ...constants, ...cached, TEX, SPLIT }, bindings, params, shape, (each, heads) =>
-      workgroups(gpu, rows, each, heads),
-    )
+    runInLanes(gpu, 'forward', { ...constants, ...cached, TEX, SPLIT }, bindings, params, shape)
   // Where shuffles are loops (lanes.wgsl), and loads of textures little code.
   const WRITTEN = TEX * constants.WIDE
   const bindings = [t.q, k, v, t.info, t.o, t.lse, ...(paged ? [paged.pages] : [])]
@@ -316,20 +298,19 @@ export function attentionBackward(
   }
   const { QR, KR } = together(gpu, constants)
   const stage = takesRowLanes(gpu, constants) ? stageOf(gpu, rows, shape) : undefined
-  const deal: Deal = (each, heads) => workgroups(gpu, rows, each, heads)
   if (stage) {
     const [q, k, v, dO] = [stage('q', t.q), stage('k', t.k), stage('v', t.v), stage('dO', t.dO)]
     const staged = { ...constants, TEX: 1 }
-    backwardByRows(gpu, staged, [q, k, v, t.info, dO, t.soft, t.dq], params, shape, deal)
-    backwardByKeys(gpu, staged, [q, k, v, keyEnd, dO, t.soft, t.dk, t.dv], params, shape, deal)
+    runInLanes(gpu, 'q', staged, [q, k, v, t.info, dO, t.soft, t.dq], params, shape)
+    runInLanes(gpu, 'kv', staged, [q, k, v, keyEnd, dO, t.soft, t.dk, t.dv], params, shape)
     seen?.release()
     return
   }
-  const forQ = deal(QR, shape.heads / constants.HG)
+  const forQ = workgroups(gpu, rows, QR, shape.heads / constants.HG)
   const ofQ = gpu.kernel(paths.q, { ...constants, SPREAD: forQ.SPREAD, QR })
   gpu.dispatch(ofQ, [t.q, t.k, t.v, t.info, t.dO, t.soft, t.dq], params, forQ.groups)
   const { HG: _unused, ...shared } = constants
-  const forKv = deal(KR, shape.kvHeads)
+  const forKv = workgroups(gpu, rows, KR, shape.kvHeads)
   const ofKv = gpu.kernel(paths.kv, { ...shared, SPREAD: forKv.SPREAD, KR })
   gpu.dispatch(ofKv, [t.q, t.k, t.v, keyEnd, t.dO, t.soft, t.dk, t.dv], params, forKv.groups)
   seen?.release()

@@ -4,16 +4,13 @@ import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import type { Count } from '../../gpu/size.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
 import type { HeadShape } from './attention.ts'
+import { workgroups } from './tile.ts'
 
 const file = (name: string) => fileURLToPath(new URL(name, import.meta.url))
 const paths = { forward: file('row_lanes.wgsl'), q: file('row_lanes_q.wgsl'), kv: file('key_lanes_kv.wgsl') }
 
 /** Constants of a head shape, of a driver with subgroups of LANES and keys in textures. */
 type Shared = Constants & { LANES: number; DE: number }
-type Params = Record<string, Count>
-/** How many workgroups there are of `each` rows and one of `heads`, dealt out to the driver's threads. */
-export type Deal = (each: number, heads: number) => { SPREAD: number; groups: [Count, number, Count] }
-
 /**
  * Heads of a kv head that a workgroup takes together: what is broadcast of a key serves them all, but their vectors (q, o and two of sums of a split) have to stay
  * in the first cache.
@@ -21,45 +18,23 @@ export type Deal = (each: number, heads: number) => { SPREAD: number; groups: [C
 const headsOf = ({ heads, kvHeads }: HeadShape, DE: number): number =>
   [4, 3, 2].find((n) => (heads / kvHeads) % n === 0 && n * DE <= 64) ?? 1
 
-/** Forward of rows whose neighbours have the same keys, mostly. @param bindings q, k, v, info, o, lse, and the pages of a cache */
-export function forwardByRows(
+/**
+ * Runs the kernel of a part of attention for rows whose neighbours have the same keys, mostly.
+ * @param part forward, backward to q, or to k and v
+ * @param bindings q, k, v, then info, o, lse, and the pages of a cache; info, dO, soft, dq; ends of keys, dO, soft, dk, dv
+ */
+export function runInLanes(
   gpu: Gpu,
+  part: keyof typeof paths,
   constants: Shared,
   bindings: Binding[],
-  params: Params,
+  params: Record<string, Count> & { rows: Count },
   shape: HeadShape,
-  deal: Deal,
 ): void {
-  const HG = headsOf(shape, constants.DE)
-  const { SPREAD, groups } = deal(constants.LANES, shape.heads / HG)
-  gpu.dispatch(gpu.kernel(paths.forward, { ...constants, HG, SPREAD, KU: 2 }), bindings, params, groups)
-}
-
-/** Backward to q. @param bindings q, k, v, info, dO, soft, dq */
-export function backwardByRows(
-  gpu: Gpu,
-  constants: Shared,
-  bindings: Binding[],
-  params: Params,
-  shape: HeadShape,
-  deal: Deal,
-): void {
-  const HG = headsOf(shape, constants.DE)
-  const { SPREAD, groups } = deal(constants.LANES, shape.heads / HG)
-  gpu.dispatch(gpu.kernel(paths.q, { ...constants, HG, SPREAD, KU: 1 }), bindings, params, groups)
-}
-
-/** Backward to k and v. @param bindings q, k, v, ends of keys, dO, soft, dk, dv */
-export function backwardByKeys(
-  gpu: Gpu,
-  constants: Shared,
-  bindings: Binding[],
-  params: Params,
-  shape: HeadShape,
-  deal: Deal,
-): void {
-  const KB = constants.DE <= 32 ? 2 : 1
-  const { HG: _, ...shared } = constants
-  const { SPREAD, groups } = deal(KB * constants.LANES, shape.kvHeads)
-  gpu.dispatch(gpu.kernel(paths.kv, { ...shared, SPREAD, KB, TU: 2 }), bindings, params, groups)
+  const { LANES, DE } = constants
+  const [HG, KB] = [headsOf(shape, DE), DE <= 32 ? 2 : 1]
+  const [own, each, heads] =
+    part === 'kv' ? [{ KB, TU: 2 }, KB * LANES, shape.kvHeads] : [{ HG, KU: part === 'forward' ? 2 : 1 }, LANES, shape.heads / HG]
+  const { SPREAD, groups } = workgroups(gpu, params.rows, each, heads)
+  gpu.dispatch(gpu.kernel(paths[part], { ...constants, ...own, SPREAD }), bindings, params, groups)
 }

@@ -18,16 +18,18 @@ struct Params { rows: u32, lanes: u32, elements: u32, splits: u32, scale: f32 }
 #include "join.wgsl"
 #include "layout_cpu.wgsl"
 
+// The row of key i of the tile that begins with key j0, or of the last of `keys` behind these. TILED: a tile lies in one page, and tile_row is where its keys begin.
+fn row_in_tile(at: vec4u, tile_row: u32, j0: u32, i: u32, keys: u32) -> u32 {
+#if TILED
+  return tile_row + min(i, keys - 1u - j0);
+#else
+  return key_row(at, min(j0 + i, keys - 1u));
+#endif
+}
+
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-  let place = place_of(group, LANES, $(HEADS/HG)u);
-  let row0 = well_laid(place.x, lane) * LANES;
-  if (row0 >= p.rows) { return; }
-  let head0 = place.y * $(HG)u;
-  let kv_head = head0 / GROUP;
-  let row = row0 + lane;
-  let own = info[min(row, p.rows - 1u)];
-  let taken = takes(row);
+#include "lanes_rows.wgsl"
 #for h in 0..HG
 #for e in 0..DE
   var q_$(h)_$(e) = E();
@@ -59,10 +61,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       let end = min(keys, first + $(SPLIT)u);
       for (var j0 = first; j0 < end; j0 += LANES) {
 #endif
-#if TILED
-        // A tile lies in one page.
         let tile_row = key_row(at, j0);
-#endif
 #for h in 0..HG
         var top_$(h) = -3.0e38;
 #for i in 0..LANES
@@ -71,11 +70,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
         for (var i = 0u; i < p.lanes; i += $(KU)u) {
 #for u in 0..KU
-#if TILED
-          let k_row_$(u) = tile_row + min(i + $(u)u, keys - 1u - j0);
-#else
-          let k_row_$(u) = key_row(at, min(j0 + i + $(u)u, keys - 1u));
-#endif
+          let k_row_$(u) = row_in_tile(at, tile_row, j0, i + $(u)u, keys);
 #for c in 0..C
           let k_$(u)_$(c) = load_k(k_row_$(u), kv_head, min($(c)u * LANES + lane, DE - 1u));
 #end
@@ -123,11 +118,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
         for (var i = 0u; i < p.lanes; i += $(KU)u) {
 #for u in 0..KU
-#if TILED
-          let v_row_$(u) = tile_row + min(i + $(u)u, keys - 1u - j0);
-#else
-          let v_row_$(u) = key_row(at, min(j0 + i + $(u)u, keys - 1u));
-#endif
+          let v_row_$(u) = row_in_tile(at, tile_row, j0, i + $(u)u, keys);
 #for c in 0..C
           let v_$(u)_$(c) = load_v(v_row_$(u), kv_head, min($(c)u * LANES + lane, DE - 1u));
 #end

@@ -15,14 +15,7 @@ struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-  let place = place_of(group, LANES, $(HEADS/HG)u);
-  let row0 = well_laid(place.x, lane) * LANES;
-  if (row0 >= p.rows) { return; }
-  let head0 = place.y * $(HG)u;
-  let kv_head = head0 / GROUP;
-  let row = row0 + lane;
-  let own = info[min(row, p.rows - 1u)];
-  let taken = takes(row);
+#include "lanes_rows.wgsl"
 #for h in 0..HG
 #for e in 0..DE
   var q_$(h)_$(e) = E();

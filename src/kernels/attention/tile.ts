@@ -1,7 +1,8 @@
 /** Attention of many neighbouring rows on GPUs: tiles of rows and keys that pass through workgroup memory, with the bits of the kernels that take a row at a time. */
+import { availableParallelism } from 'node:os'
 import { fileURLToPath } from 'node:url'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
-import { groupsOf, map, type Count } from '../../gpu/size.ts'
+import { capacityOf, groupsOf, map, times, type Count } from '../../gpu/size.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
 import { lanes } from '../common/lanes.ts'
 import type { HeadShape } from './attention.ts'
@@ -23,6 +24,26 @@ export const grid = (groups: Count, y: number): [Count, number, Count] => [
   y,
   groupsOf(groups, 65535),
 ]
+
+/** Of a software adapter's driver, by its default. */
+const threads = availableParallelism()
+
+/**
+ * Workgroups that take `each` rows of one of `heads`, and what `place_of` (common.wgsl) has to know of them.
+ */
+export function workgroups(
+  gpu: Gpu,
+  rows: Count,
+  each: number,
+  heads: number,
+): { SPREAD: number; groups: [Count, number, Count] } {
+  const SPREAD = gpu.facts.software && threads > 1 ? threads : 0
+  const places = groupsOf(rows, each)
+  const dealt = groupsOf(times(places, heads), SPREAD || 1)
+  return SPREAD && capacityOf(dealt) <= 65535
+    ? { SPREAD, groups: [dealt, 1, SPREAD] }
+    : { SPREAD: 0, groups: grid(places, heads) }
+}
 
 /** Most query heads of one kv head that share a tile: their rows are fewer then, and with them what lies behind the diagonal or at a sequence's end. */
 const mostHeads = 8
