@@ -45,7 +45,8 @@ function inputsOf({ keyHeads, heads, keyDim, valueDim }: DeltaShape, rows: numbe
   }
 }
 
-type Found = Record<'o' | 'u' | 'dq' | 'dk' | 'dv' | 'dDecay' | 'dBeta', Float64Array>
+/** `reads`: the squares of what dDecay is a sum of (flow.wgsl), of each token and head. */
+type Found = Record<'o' | 'u' | 'dq' | 'dk' | 'dv' | 'dDecay' | 'dBeta' | 'reads', Float64Array>
 
 /** The recurrence and what goes back through it, step by step with every state kept. */
 function reference(shape: DeltaShape, lengths: number[], x: Inputs, dO: ArrayLike<number>): Found {
@@ -55,6 +56,7 @@ function reference(shape: DeltaShape, lengths: number[], x: Inputs, dO: ArrayLik
   const zeros = (n: number) => new Float64Array(n)
   const out: Found = {
     o: zeros(ofValues), u: zeros(ofValues), dq: zeros(ofKeys), dk: zeros(ofKeys), dv: zeros(ofValues), dDecay: zeros(ofHeads), dBeta: zeros(ofHeads),
+    reads: zeros(ofHeads),
   } // prettier-ignore
   for (let h = 0; h < heads; h++) {
     const keyHead = Math.floor(h / (heads / keyHeads))
@@ -84,9 +86,12 @@ function reference(shape: DeltaShape, lengths: number[], x: Inputs, dO: ArrayLik
         const keeps = Math.exp(x.decay[head])
         for (let i = 0; i < K; i++) {
           for (let c = 0; c < V; c++) {
-            out.dq[key + i] += states[t + 1][i * V + c] * dO[value + c]
+            const read = states[t + 1][i * V + c] * dO[value + c]
             ds[i * V + c] += x.q[key + i] * dO[value + c]
-            out.dk[key + i] += ds[i * V + c] * x.beta[head] * out.u[value + c]
+            const readBy = ds[i * V + c] * x.beta[head] * out.u[value + c]
+            out.dq[key + i] += read
+            out.dk[key + i] += readBy
+            out.reads[head] += (x.q[key + i] * read) ** 2 + (x.k[key + i] * readBy) ** 2
           }
         }
         for (let c = 0; c < V; c++) {
@@ -169,8 +174,8 @@ test.each(some)('forward and backward: $name', async ({ facts }) => {
       ] as const)
         // prettier-ignore
         await bench.check(gradient, buffer, want[gradient], bounds.softmax)
-      // Sums of what tokens read of the state (flow.wgsl), next to nothing where it decays at once: of five tokens all may.
-      const reads = Math.hypot(...want.dq.map((value, i) => value * q[i]))
+      // Of five tokens none may find anything in the state (it decays at once, or no step before has a size): their sums cancel.
+      const reads = Math.sqrt(want.reads.reduce((a, b) => a + b))
       await bench.check('dDecay', dDecay, want.dDecay, bounds.softmax, lengths.length === 1 ? reads : undefined)
     })
   }
