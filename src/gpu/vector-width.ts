@@ -42,6 +42,14 @@ export function vectorRegisters(cpuinfo: string = readCpuinfo()): number {
 /** Whether the CPU is one of AMD's: what a loop of a product should not outgrow is less there than on Intel's. @param cpuinfo for tests */
 export const isAmd = (cpuinfo: string = readCpuinfo()): boolean => field(cpuinfo, 'vendor_id') === 'AuthenticAMD'
 
+/** Bytes of data in the first cache of a core, 32 KiB where the system does not say. @param folder for tests: what Linux says of the caches of a core */
+export function firstCacheBytes(folder = '/sys/devices/system/cpu/cpu0/cache'): number {
+  const says = (index: number, name: string) => readOr(`${folder}/index${index}/${name}`, '').trim()
+  const data = [0, 1, 2, 3].find((index) => says(index, 'level') === '1' && says(index, 'type') !== 'Instruction') ?? 0
+  const [, count, unit] = /^(\d+)([KM]?)$/.exec(says(data, 'size')) ?? ['', '32', 'K']
+  return Number(count) * { '': 1, K: 2 ** 10, M: 2 ** 20 }[unit]!
+}
+
 /** Whether a software driver that describes itself so makes one instruction of a multiply-add: a Mesa of version 26 or newer. */
 export const fusesMultiplyAdd = (description: string): boolean => Number(/\bMesa (\d+)\./.exec(description)?.[1] ?? 0) >= 26
 
@@ -52,11 +60,13 @@ function field(cpuinfo: string, name: string): string {
 
 /** Read once: of many cores the system takes milliseconds to write it. */
 let read: string | undefined
-function readCpuinfo(): string {
+const readCpuinfo = (): string => (read ??= readOr('/proc/cpuinfo', ''))
+
+/** A file's text, or what to take where there is none: on no Linux. */
+function readOr(path: string, instead: string): string {
   try {
-    read ??= readFileSync('/proc/cpuinfo', 'utf8')
+    return readFileSync(path, 'utf8')
   } catch {
-    read = '' // no Linux
+    return instead
   }
-  return read
 }

@@ -1,8 +1,11 @@
 /** Which processes and machines get vectors of 512 bits, and what a software driver says of itself. */
 import { spawnSync } from 'node:child_process'
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { expect, test } from 'vitest'
-import { fusesMultiplyAdd, isAmd, vectorRegisters, widenVectors } from '../../src/gpu/vector-width.ts'
+import { expect, onTestFinished, test } from 'vitest'
+import { firstCacheBytes, fusesMultiplyAdd, isAmd, vectorRegisters, widenVectors } from '../../src/gpu/vector-width.ts'
 
 const avx512 = 'avx2 avx512f avx512dq avx512cd avx512bw avx512vl'
 const cpuinfo = (vendor: string, family: number, flags: string): string =>
@@ -25,6 +28,23 @@ test("AMD's CPUs are known by their vendor", () => {
   expect(isAmd(cpuinfo('AuthenticAMD', 26, avx512))).toBe(true)
   expect(isAmd(cpuinfo('GenuineIntel', 6, avx512))).toBe(false)
   expect(isAmd('')).toBe(false)
+})
+
+test("bytes of a core's first cache, as Linux tells", () => {
+  const cachesOf = (...caches: [level: string, type: string, size: string][]): string => {
+    const folder = mkdtempSync(join(tmpdir(), 'caches-'))
+    onTestFinished(() => rmSync(folder, { recursive: true }))
+    caches.forEach(([level, type, size], i) => {
+      mkdirSync(join(folder, `index${i}`))
+      for (const [name, value] of Object.entries({ level, type, size }))
+        writeFileSync(join(folder, `index${i}`, name), `${value}\n`)
+    })
+    return folder
+  }
+  expect(firstCacheBytes(cachesOf(['1', 'Data', '48K'], ['1', 'Instruction', '32K'], ['2', 'Unified', '2048K']))).toBe(48 * 1024)
+  expect(firstCacheBytes(cachesOf(['1', 'Instruction', '64K'], ['1', 'Data', '128K']))).toBe(128 * 1024)
+  expect(firstCacheBytes(cachesOf())).toBe(32 * 1024)
+  expect(firstCacheBytes(cachesOf(['1', 'Data', 'unknown']))).toBe(32 * 1024)
 })
 
 test('CPUs that have 512 bits in full width are asked for them, others are not', () => {

@@ -128,6 +128,26 @@ describe('attention against float64', () => {
       })
     }
   })
+  // What a workgroup takes together follows a core's first cache (row-lanes.ts).
+  test.each([64, 128])('first caches of any size give the same bits, heads of %i', async (headDim) => {
+    const all: Float32Array[][] = []
+    for (const firstCache of [2 ** 14, 2 ** 15, 2 ** 18]) {
+      await bench.run(`first caches ${headDim}`, { firstCache }, async () => {
+        const s = { heads: 4, kvHeads: 2, headDim }
+        const layout = pack(small)
+        const { rows } = layout
+        const widths = { q: rows * 4 * headDim, kv: rows * 2 * headDim }
+        const [q, k, v, dO] = [widths.q, widths.kv, widths.kv, widths.q].map((n) => bench.up(bench.normals(n)))
+        const [dq, dk, dv] = [widths.q, widths.kv, widths.kv].map((n) => bench.out(n))
+        const [o, lse, soft] = [bench.out(widths.q), bench.out(rows * 4), bench.out(rows * 8)]
+        const t = { q, k, v, dO, info: bench.up(layout.info), keyEnd: bench.up(layout.keyEnd), o, lse, soft, dq, dk, dv }
+        attention(gpu, t, rows, s, { neighbours: true })
+        attentionBackward(gpu, t, rows, s)
+        all.push([await bench.down(dq, widths.q), await bench.down(dk, widths.kv), await bench.down(dv, widths.kv)])
+      })
+    }
+    for (const gradients of all.slice(1)) gradients.forEach((out, i) => sameBits(['dq', 'dk', 'dv'][i], out, all[0][i]))
+  })
   test.runIf(isRun(modes[3]))('software without subgroups', async () => {
     await bench.run('memory lanes', modes[3].facts, () => compareWithReference(groups, { heads: 4, kvHeads: 2, headDim: 16 }))
   })

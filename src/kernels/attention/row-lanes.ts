@@ -11,12 +11,31 @@ const paths = { forward: file('row_lanes.wgsl'), q: file('row_lanes_q.wgsl'), kv
 
 /** Constants of a head shape, of a driver with subgroups of LANES and keys in textures. */
 type Shared = Constants & { LANES: number; DE: number }
+
+/** How much of the work a workgroup and a turn of its loop take: heads and keys, or blocks of keys and queries. */
+export type LanesTile = { HG: number; KU: number } | { KB: number; TU: number }
+
 /**
- * Heads of a kv head that a workgroup takes together: what is broadcast of a key serves them all, but their vectors (q, o and two of sums of a split) have to stay
- * in the first cache.
+ * The tile of a part, by what fits the first cache; every one gives the same bits. What is broadcast serves all heads, or blocks, that a workgroup takes together, but on the way back the vectors that every turn goes through have to lie in the
+ * first cache beside what is broadcast: q, dO and dq of each head, or k, v, dk and dv of each block. (Forward leaves q alone between the sums of a split, and loses nothing.) A turn of
+ * more keys or queries stores sums more rarely, as long as its code fits that of the same core: some 18 KB for 16 vectors with a query.
+ * @param firstCache bytes
  */
-const headsOf = ({ heads, kvHeads }: HeadShape, DE: number): number =>
-  [4, 3, 2].find((n) => (heads / kvHeads) % n === 0 && n * DE <= 64) ?? 1
+export function lanesTileOf(
+  part: keyof typeof paths,
+  { LANES, DE }: Pick<Shared, 'LANES' | 'DE'>,
+  { heads, kvHeads }: Pick<HeadShape, 'heads' | 'kvHeads'>,
+  firstCache: number,
+): LanesTile {
+  const vectors = DE * LANES * 16
+  if (part === 'kv') {
+    const KB = DE <= 32 && 2 * 4 * vectors < firstCache ? 2 : 1
+    return { KB, TU: KB === 1 && DE > 16 ? 1 : 2 }
+  }
+  const fits = (n: number) => n * DE <= 64 && (part === 'forward' || n * 3 * vectors < firstCache)
+  const HG = [4, 3, 2].find((n) => (heads / kvHeads) % n === 0 && fits(n)) ?? 1
+  return { HG, KU: part === 'forward' || HG === 1 ? 2 : 1 }
+}
 
 /**
  * Runs the kernel of a part of attention for rows whose neighbours have the same keys, mostly.
@@ -31,10 +50,9 @@ export function runInLanes(
   params: Record<string, Count> & { rows: Count },
   shape: HeadShape,
 ): void {
-  const { LANES, DE } = constants
-  const [HG, KB] = [headsOf(shape, DE), DE <= 32 ? 2 : 1]
-  const [own, each, heads] =
-    part === 'kv' ? [{ KB, TU: 2 }, KB * LANES, shape.kvHeads] : [{ HG, KU: part === 'forward' ? 2 : 1 }, LANES, shape.heads / HG]
+  const { LANES } = constants
+  const tile = lanesTileOf(part, constants, shape, gpu.facts.firstCache)
+  const [each, heads] = 'KB' in tile ? [tile.KB * LANES, shape.kvHeads] : [LANES, shape.heads / tile.HG]
   const { SPREAD, groups } = workgroups(gpu, params.rows, each, heads)
-  gpu.dispatch(gpu.kernel(paths[part], { ...constants, ...own, SPREAD }), bindings, params, groups)
+  gpu.dispatch(gpu.kernel(paths[part], { ...constants, ...tile, SPREAD }), bindings, params, groups)
 }
