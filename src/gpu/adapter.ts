@@ -61,7 +61,7 @@ export interface OpenOptions {
   adapter?: string
   /** Dawn's validation and bounds checks: on in tests, off in runs. `DAWN_RL_CHECKS=1` by default. */
   checks?: boolean
-  /** A software driver takes vectors of 512 bits where the CPU has them in full width (vector-width.ts), for models that gain by them (model/wide-vectors.ts); not where it is loaded already. Default: no. */
+  /** A software driver takes vectors of 512 bits where the CPU gains by them (vector-width.ts), for models that gain by them (model/wide-vectors.ts); not where it is loaded already. Default: no. */
   wideVectors?: boolean
 }
 

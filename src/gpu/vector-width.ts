@@ -1,8 +1,8 @@
 /**
- * What the CPU that a software driver runs on can do, and vectors of 512 bits where it has them in full width.
+ * What the CPU that a software driver runs on can do, and vectors of 512 bits where it gains by them.
  *
  * Lavapipe takes 256 bits (subgroups of 8) unless LP_NATIVE_VECTOR_WIDTH says otherwise, for all of a process's life. With 512 (subgroups of 16) products are 1.3 to 1.5 times as
- * fast on CPUs that have them in full width, and whatever exchanges values between lanes by anything but constant broadcasts is slower: which models gain is in
+ * fast on CPUs that have them in full width (Zen 4, which takes two turns for each, 1.1 to 1.3 times), and whatever exchanges values between lanes by anything but constant broadcasts is slower: which models gain is in
  * model/wide-vectors.ts, and what was measured in bench/LOG.md, "Vectors of 512 bits".
  */
 import { existsSync, readFileSync } from 'node:fs'
@@ -19,18 +19,18 @@ export function widenVectors(
   machine: { cpuinfo?: string; exists?: (path: string) => boolean } = {},
 ): void {
   const { cpuinfo = readCpuinfo(), exists = existsSync } = machine
-  if (env.LP_NATIVE_VECTOR_WIDTH !== undefined || devices.some(exists) || !hasFullWidth(cpuinfo)) return
+  if (env.LP_NATIVE_VECTOR_WIDTH !== undefined || devices.some(exists) || !gainsByThem(cpuinfo)) return
   env.LP_NATIVE_VECTOR_WIDTH = '512'
 }
 
 /**
- * Whether a CPU multiplies and adds vectors of 512 bits in as many units as ones of 256: AMD's from family 26 on (Zen 5; Zen 4 takes two turns for each, gains 7% and compiles half a minute longer), and Intel's
- * servers from Sapphire Rapids on, which have matrix tiles besides (Intel's other ones join two units of 256 bits, or clock lower).
+ * Whether a CPU is of a kind that was measured to gain: AMD's with AVX-512 (Zen 5 has 512 bits in full width; Zen 4 takes two turns for each, but half as many instructions), and Intel's servers from
+ * Sapphire Rapids on, which have matrix tiles besides (Intel's other ones join two units of 256 bits, or clock lower).
  */
-function hasFullWidth(cpuinfo: string): boolean {
+function gainsByThem(cpuinfo: string): boolean {
   const flags = field(cpuinfo, 'flags').split(' ')
   if (!['avx512f', 'avx512bw', 'avx512dq', 'avx512vl'].every((flag) => flags.includes(flag))) return false
-  return isAmd(cpuinfo) ? Number(field(cpuinfo, 'cpu family')) >= 26 : flags.includes('amx_tile')
+  return isAmd(cpuinfo) || flags.includes('amx_tile')
 }
 
 /** Registers for vectors of up to 256 bits of the CPU: 16 of x86 without AVX-512VL, else 32. What cannot be found out counts as 32. @param cpuinfo for tests */

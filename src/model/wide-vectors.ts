@@ -9,7 +9,7 @@ export interface WideVectorWork {
 }
 
 /**
- * Whether work with these models is faster with vectors of 512 bits where the CPU has them in full width. All of them share the process, and so its width.
+ * Whether work with these models is faster with vectors of 512 bits where the CPU gains by them (gpu/vector-width.ts). All of them share the process, and so its width.
  *
  * Heads of 64 and 128 channels are 16 and 32 vectors of 4, which 16 lanes share evenly: training gains 15 to 25%. Others lose in attention what products gain, or far more:
  * with 32 channels half of the lanes idle, with 80 a training step took 6 to 9 times as long, and with 256 training lost a quarter while decoding gained

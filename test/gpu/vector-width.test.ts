@@ -47,10 +47,11 @@ test("bytes of a core's first cache, as Linux tells", () => {
   expect(firstCacheBytes(cachesOf(['1', 'Data', 'unknown']))).toBe(32 * 1024)
 })
 
-test('CPUs that have 512 bits in full width are asked for them, others are not', () => {
+test('CPUs that gain by 512 bits are asked for them, others are not', () => {
   expect(widthOf(cpuinfo('AuthenticAMD', 26, avx512))).toBe('512')
   expect(widthOf(cpuinfo('GenuineIntel', 6, `${avx512} amx_tile`))).toBe('512')
-  expect(widthOf(cpuinfo('AuthenticAMD', 25, avx512))).toBeUndefined() // Zen 4
+  expect(widthOf(cpuinfo('AuthenticAMD', 25, avx512))).toBe('512') // Zen 4
+  expect(widthOf(cpuinfo('AuthenticAMD', 25, 'avx2'))).toBeUndefined() // Zen 3
   expect(widthOf(cpuinfo('GenuineIntel', 6, avx512))).toBeUndefined()
   expect(widthOf(cpuinfo('AuthenticAMD', 26, 'avx2'))).toBeUndefined() // hidden from a virtual machine
   expect(widthOf('processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd\n')).toBeUndefined()
