@@ -45,9 +45,9 @@ export const isAmd = (cpuinfo: string = readCpuinfo()): boolean => field(cpuinfo
 /** Bytes of data in the first cache of a core, 32 KiB where the system does not say. @param folder for tests: what Linux says of the caches of a core */
 export function firstCacheBytes(folder = '/sys/devices/system/cpu/cpu0/cache'): number {
   const says = (index: number, name: string) => readOr(`${folder}/index${index}/${name}`, '').trim()
-  const data = [0, 1, 2, 3].find((index) => says(index, 'level') === '1' && says(index, 'type') !== 'Instruction') ?? 0
-  const [, count, unit] = /^(\d+)([KM]?)$/.exec(says(data, 'size')) ?? ['', '32', 'K']
-  return Number(count) * { '': 1, K: 2 ** 10, M: 2 ** 20 }[unit]!
+  const data = [0, 1, 2, 3].find((index) => says(index, 'level') === '1' && says(index, 'type') !== 'Instruction')
+  const [, kibibytes] = (data !== undefined && /^(\d+)K$/.exec(says(data, 'size'))) || ['', '32']
+  return Number(kibibytes) * 1024
 }
 
 /** Whether a software driver that describes itself so makes one instruction of a multiply-add: a Mesa of version 26 or newer. */

@@ -1,4 +1,5 @@
 import { describe, expect, test } from 'vitest'
+import type { GpuFacts } from '../../src/gpu/adapter.ts'
 import { attention, attentionBackward, decodeSplits, type HeadShape } from '../../src/kernels/attention/attention.ts'
 import { tileOf } from '../../src/kernels/attention/tile.ts'
 import { dot, groups, pack, reference, small, windowed, type Group } from './attention-cases.ts'
@@ -7,16 +8,11 @@ import { bounds, isRun, modes, openBench, sameBits } from './harness.ts'
 const bench = await openBench()
 const { gpu } = bench
 
-/**
- * @param of.alone whether this adapter has the lanes that the mode's kernels of a row at a time count on
- * @param of.backward whether the gradients are compared, too
- */
-async function compareWithReference(groups: Group[], s: HeadShape, { alone = true, backward = true } = {}): Promise<void> {
-  const layout = pack(groups)
+/** Random inputs, on the host too, and room for what both passes give. */
+function tensorsOf(layout: ReturnType<typeof pack>, s: HeadShape, scaleOfQ = 1) {
   const { rows } = layout
   const [nq, nk] = [rows * s.heads * s.headDim, rows * s.kvHeads * s.headDim]
-  // Scores spread over several units, so that a wrong softmax shows.
-  const [q, k, v, dO] = [bench.normals(nq, 2), bench.normals(nk), bench.normals(nk), bench.normals(nq)]
+  const [q, k, v, dO] = [bench.normals(nq, scaleOfQ), bench.normals(nk), bench.normals(nk), bench.normals(nq)]
   const t = {
     q: bench.up(q),
     k: bench.up(k),
@@ -31,6 +27,38 @@ async function compareWithReference(groups: Group[], s: HeadShape, { alone = tru
     dk: bench.out(nk),
     dv: bench.out(nk),
   }
+  return { t, nq, nk, q, k, v, dO }
+}
+
+/** Whether each of these gives the same bits forward and backward, of the same inputs. */
+async function sameInBothPasses(
+  name: string,
+  groups: Group[],
+  ways: { facts: Partial<GpuFacts>; s: HeadShape }[],
+): Promise<void> {
+  const found: Record<string, Float32Array>[] = []
+  for (const { facts, s } of ways) {
+    await bench.run(name, facts, async () => {
+      const layout = pack(groups)
+      const { t, nq, nk } = tensorsOf(layout, s)
+      attention(gpu, t, layout.rows, s, { neighbours: true })
+      attentionBackward(gpu, t, layout.rows, s)
+      const [o, dq] = [await bench.down(t.o, nq), await bench.down(t.dq, nq)]
+      found.push({ o, dq, dk: await bench.down(t.dk, nk), dv: await bench.down(t.dv, nk) })
+    })
+  }
+  for (const out of found.slice(1)) for (const [of, bits] of Object.entries(out)) sameBits(of, bits, found[0][of])
+}
+
+/**
+ * @param of.alone whether this adapter has the lanes that the mode's kernels of a row at a time count on
+ * @param of.backward whether the gradients are compared, too
+ */
+async function compareWithReference(groups: Group[], s: HeadShape, { alone = true, backward = true } = {}): Promise<void> {
+  const layout = pack(groups)
+  const { rows } = layout
+  // Scores spread over several units, so that a wrong softmax shows.
+  const { t, nq, q, k, v, dO } = tensorsOf(layout, s, 2)
   // As training does, where neighbouring rows go together, and row by row, as decode does.
   attention(gpu, t, rows, s, { neighbours: true })
   if (alone) {
@@ -109,44 +137,15 @@ describe('attention against float64', () => {
   })
   test('a window that no sequence passes gives the bits of none', async () => {
     for (const { facts } of [modes[0], memoryLanes].filter(isRun)) {
-      await bench.run('wide window', facts, async () => {
-        const s = { heads: 4, kvHeads: 2, headDim: 16 }
-        const layout = pack(windowed)
-        const { rows } = layout
-        const [q, k, v, dO] = [64, 32, 32, 64].map((width) => bench.up(bench.normals(rows * width)))
-        const [info, keyEnd] = [bench.up(layout.info), bench.up(layout.keyEnd)]
-        const both: Float32Array[][] = []
-        for (const window of [undefined, 90]) {
-          const [o, lse, dq, dk, dv] = [64, 4, 64, 32, 32].map((width) => bench.out(rows * width))
-          const t = { q, k, v, dO, info, keyEnd, o, lse, soft: bench.out(rows * 8), dq, dk, dv }
-          attention(gpu, t, rows, { ...s, window }, { neighbours: true })
-          attentionBackward(gpu, t, rows, { ...s, window })
-          both.push(await Promise.all([o, dq].map((out) => bench.down(out, rows * 64))))
-          both.at(-1)!.push(...(await Promise.all([dk, dv].map((out) => bench.down(out, rows * 32)))))
-        }
-        both[0].forEach((out, i) => sameBits(['o', 'dq', 'dk', 'dv'][i], both[1][i], out))
-      })
+      const ways = [undefined, 90].map((window) => ({ facts, s: { heads: 4, kvHeads: 2, headDim: 16, window } }))
+      await sameInBothPasses('wide window', windowed, ways)
     }
   })
   // What a workgroup takes together follows a core's first cache (row-lanes.ts).
   test.each([64, 128])('first caches of any size give the same bits, heads of %i', async (headDim) => {
-    const all: Float32Array[][] = []
-    for (const firstCache of [2 ** 14, 2 ** 15, 2 ** 18]) {
-      await bench.run(`first caches ${headDim}`, { firstCache }, async () => {
-        const s = { heads: 4, kvHeads: 2, headDim }
-        const layout = pack(small)
-        const { rows } = layout
-        const widths = { q: rows * 4 * headDim, kv: rows * 2 * headDim }
-        const [q, k, v, dO] = [widths.q, widths.kv, widths.kv, widths.q].map((n) => bench.up(bench.normals(n)))
-        const [dq, dk, dv] = [widths.q, widths.kv, widths.kv].map((n) => bench.out(n))
-        const [o, lse, soft] = [bench.out(widths.q), bench.out(rows * 4), bench.out(rows * 8)]
-        const t = { q, k, v, dO, info: bench.up(layout.info), keyEnd: bench.up(layout.keyEnd), o, lse, soft, dq, dk, dv }
-        attention(gpu, t, rows, s, { neighbours: true })
-        attentionBackward(gpu, t, rows, s)
-        all.push([await bench.down(dq, widths.q), await bench.down(dk, widths.kv), await bench.down(dv, widths.kv)])
-      })
-    }
-    for (const gradients of all.slice(1)) gradients.forEach((out, i) => sameBits(['dq', 'dk', 'dv'][i], out, all[0][i]))
+    const s = { heads: 4, kvHeads: 2, headDim }
+    const ways = [2 ** 14, 2 ** 15, 2 ** 18].map((firstCache) => ({ facts: { firstCache }, s }))
+    await sameInBothPasses(`first caches ${headDim}`, small, ways)
   })
   test.runIf(isRun(modes[3]))('software without subgroups', async () => {
     await bench.run('memory lanes', modes[3].facts, () => compareWithReference(groups, { heads: 4, kvHeads: 2, headDim: 16 }))

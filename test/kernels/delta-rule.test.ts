@@ -45,7 +45,7 @@ function inputsOf({ keyHeads, heads, keyDim, valueDim }: DeltaShape, rows: numbe
   }
 }
 
-/** `reads`: the squares of what dDecay is a sum of (flow.wgsl), of each token and head. */
+/** `reads`: of each token and head the squares of what dDecay adds up (flow.wgsl), which are what it reads of the state and what is read of what it writes. */
 type Found = Record<'o' | 'u' | 'dq' | 'dk' | 'dv' | 'dDecay' | 'dBeta' | 'reads', Float64Array>
 
 /** The recurrence and what goes back through it, step by step with every state kept. */

@@ -16,9 +16,9 @@ type Shared = Constants & { LANES: number; DE: number }
 export type LanesTile = { HG: number; KU: number } | { KB: number; TU: number }
 
 /**
- * The tile of a part, by what fits the first cache; every one gives the same bits. What is broadcast serves all heads, or blocks, that a workgroup takes together, but on the way back the vectors that every turn goes through have to lie in the
- * first cache beside what is broadcast: q, dO and dq of each head, or k, v, dk and dv of each block. (Forward leaves q alone between the sums of a split, and loses nothing.) A turn of
- * more keys or queries stores sums more rarely, as long as its code fits that of the same core: some 18 KB for 16 vectors with a query.
+ * The tile of a part, by what fits the first cache; every one gives the same bits. What is broadcast serves all heads, or blocks, that a workgroup takes together, but on the way back the
+ * vectors that every turn goes through have to lie in the first cache beside what is broadcast: q, dO and dq of each head, or k, v, dk and dv of each block. (Forward leaves q alone between
+ * the sums of a split, and loses nothing.) A turn of two keys or queries stores sums half as often, as long as its code, some 1 KB a vector for each, fits the same core's.
  * @param firstCache bytes
  */
 export function lanesTileOf(
@@ -27,14 +27,14 @@ export function lanesTileOf(
   { heads, kvHeads }: Pick<HeadShape, 'heads' | 'kvHeads'>,
   firstCache: number,
 ): LanesTile {
-  const vectors = DE * LANES * 16
+  const fits = (vectors: number) => vectors * DE * LANES * 16 < firstCache
   if (part === 'kv') {
-    const KB = DE <= 32 && 2 * 4 * vectors < firstCache ? 2 : 1
-    return { KB, TU: KB === 1 && DE > 16 ? 1 : 2 }
+    const KB = DE <= 32 && fits(2 * 4) ? 2 : 1
+    return { KB, TU: KB === 2 || DE <= 16 ? 2 : 1 }
   }
-  const fits = (n: number) => n * DE <= 64 && (part === 'forward' || n * 3 * vectors < firstCache)
-  const HG = [4, 3, 2].find((n) => (heads / kvHeads) % n === 0 && fits(n)) ?? 1
-  return { HG, KU: part === 'forward' || HG === 1 ? 2 : 1 }
+  const forward = part === 'forward'
+  const HG = [4, 3, 2].find((n) => (heads / kvHeads) % n === 0 && n * DE <= 64 && (forward || fits(n * 3))) ?? 1
+  return { HG, KU: forward || (HG === 1 && DE <= 16) ? 2 : 1 }
 }
 
 /**
