@@ -9,7 +9,7 @@ import { CLI, SCRIPTS } from '../common/commands.ts'
 import { UserError } from '../common/errors.ts'
 import { separateDriverCache } from './driver-cache.ts'
 import { widestBinding } from './pool.ts'
-import { firstCacheBytes, fusesMultiplyAdd, isAmd, vectorRegisters, widenVectors } from './vector-width.ts'
+import { firstCacheBytes, fusesMultiplyAdd, isAmd, isZen4, vectorRegisters, widenVectors } from './vector-width.ts'
 
 Object.assign(globalThis, globals)
 
@@ -34,6 +34,8 @@ export interface GpuFacts {
   vectorRegisters: number
   /** That CPU is one of AMD's, whose products take tiles and turns of their own (kernels/matmul/cpu.ts). */
   amd: boolean
+  /** It is a Zen 4, which has its own again. */
+  zen4: boolean
   /** Bytes of data in the first cache of that CPU's core. */
   firstCache: number
   /** Kernels run in another order than the driver's, which shows a missing barrier (shuffle.ts): `DAWN_RL_SHUFFLE=1`. */
@@ -147,6 +149,7 @@ export async function openDevice(options: OpenOptions = {}): Promise<OpenDevice>
     fused: software && fusesMultiplyAdd(info.description),
     vectorRegisters: software ? vectorRegisters() : 32,
     amd: software && isAmd(),
+    zen4: software && isZen4(),
     firstCache: software ? firstCacheBytes() : 0,
     shuffled: process.env.DAWN_RL_SHUFFLE === '1',
     limits: limitsOf(device.limits),

@@ -42,6 +42,13 @@ export function vectorRegisters(cpuinfo: string = readCpuinfo()): number {
 /** Whether the CPU is one of AMD's: what a loop of a product should not outgrow is less there than on Intel's. @param cpuinfo for tests */
 export const isAmd = (cpuinfo: string = readCpuinfo()): boolean => field(cpuinfo, 'vendor_id') === 'AuthenticAMD'
 
+/**
+ * Whether the CPU is an AMD Zen 4. It takes two turns for each operation of 512 bits, so that a loop's code is fetched in time however long it is, and tiles may be larger than on a Zen 5
+ * (bench/LOG.md, "Zen 4, larger tiles"). @param cpuinfo for tests
+ */
+export const isZen4 = (cpuinfo: string = readCpuinfo()): boolean =>
+  isAmd(cpuinfo) && field(cpuinfo, 'cpu family') === '25' && field(cpuinfo, 'flags').split(' ').includes('avx512f')
+
 /** Bytes of data in the first cache of a core, 32 KiB where the system does not say. @param folder for tests: what Linux says of the caches of a core */
 export function firstCacheBytes(folder = '/sys/devices/system/cpu/cpu0/cache'): number {
   const says = (index: number, name: string) => readOr(`${folder}/index${index}/${name}`, '').trim()

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { expect, onTestFinished, test } from 'vitest'
-import { firstCacheBytes, fusesMultiplyAdd, isAmd, vectorRegisters, widenVectors } from '../../src/gpu/vector-width.ts'
+import { firstCacheBytes, fusesMultiplyAdd, isAmd, isZen4, vectorRegisters, widenVectors } from '../../src/gpu/vector-width.ts'
 
 const avx512 = 'avx2 avx512f avx512dq avx512cd avx512bw avx512vl'
 const cpuinfo = (vendor: string, family: number, flags: string): string =>
@@ -28,6 +28,17 @@ test("AMD's CPUs are known by their vendor", () => {
   expect(isAmd(cpuinfo('AuthenticAMD', 26, avx512))).toBe(true)
   expect(isAmd(cpuinfo('GenuineIntel', 6, avx512))).toBe(false)
   expect(isAmd('')).toBe(false)
+})
+
+test('a Zen 4 by its family and its vectors of 512 bits', () => {
+  expect(isZen4(cpuinfo('AuthenticAMD', 25, avx512))).toBe(true)
+  // Zen 3, Zen 5, and an Intel CPU
+  for (const [vendor, family, flags] of [
+    ['AuthenticAMD', 25, 'avx2 fma'],
+    ['AuthenticAMD', 26, avx512],
+    ['GenuineIntel', 25, avx512],
+  ] as const)
+    expect(isZen4(cpuinfo(vendor, family, flags))).toBe(false)
 })
 
 test("bytes of a core's first cache, as Linux tells", () => {

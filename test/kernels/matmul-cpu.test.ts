@@ -60,9 +60,9 @@ test.runIf(bench.cpu)(
       await bench.run(`apart ${rows} ${n} ${k}`, {}, async () => {
         const { weight } = bench.weight(n, k, true)
         const [x, dy, xa, b] = [rows * k, rows * n, rows * 8, n * 8].map((length) => bench.up(bench.normals(length)))
-        const products = async (fused: boolean, vectorRegisters: number, amd: boolean): Promise<Float32Array[]> => {
+        const products = async (fused: boolean, vectorRegisters: number, amd: boolean, zen4 = false): Promise<Float32Array[]> => {
           const [y, dx] = [bench.out(rows * n), bench.out(rows * k)]
-          await withFacts(gpu, { fused, vectorRegisters, amd }, async () => {
+          await withFacts(gpu, { fused, vectorRegisters, amd, zen4 }, async () => {
             expect(apartOf(gpu, 4).SPLIT).toBe(Number(fused))
             linear(gpu, x, rows, weight, y, { lora: { x: xa, matrix: b, rank: 8 } })
             linearBackwardInput(gpu, dy, rows, weight, dx)
@@ -76,6 +76,10 @@ test.runIf(bench.cpu)(
         ] as const) {
           const apart = await products(true, registers, amd)
           for (const [i, name] of ['y', 'dx'].entries()) sameBits(`${name}, ${registers} registers`, apart[i], together[i])
+        }
+        for (const fused of [false, true]) {
+          const zen4 = await products(fused, 32, true, true)
+          for (const [i, name] of ['y', 'dx'].entries()) sameBits(`${name}, Zen 4, fused ${fused}`, zen4[i], together[i])
         }
       })
       // A weight's gradient takes more rows a turn on some, which is another order of the sum.
@@ -288,7 +292,7 @@ test('tiles that are no candidates are not taken', () => {
 
 test.runIf(cpuLanes(gpu).WIDE)('forward tiles of 512 bits cover rows and columns without much left over', async () => {
   setTiles(gpu, {})
-  await withFacts(gpu, { fused: false, amd: false }, async () => {
+  await withFacts(gpu, { fused: false, amd: false, zen4: false }, async () => {
     for (const columns of [576, 1536, 384, [576, 192, 192]]) expect(forwardTile(gpu, 32, columns)).toEqual({ MT: 32, NT: 4 })
     // 96 are 3 x 32 and not 2 x 64
     expect(forwardTile(gpu, 64, 96)).toEqual({ MT: 16, NT: 2 })
@@ -299,7 +303,7 @@ test.runIf(cpuLanes(gpu).WIDE)('forward tiles of 512 bits cover rows and columns
     expect(forwardTile(gpu, 5, 16)).toEqual({ MT: 8, NT: 1 })
   })
   // On AMD's CPUs 16 rows of 96, or with fours of columns a lane of 64; but for few rows, and a tile that was tuned
-  await withFacts(gpu, { fused: false, amd: true }, async () => {
+  await withFacts(gpu, { fused: false, amd: true, zen4: false }, async () => {
     for (const columns of [576, 1536, 384, [576, 192, 192]]) expect(forwardTile(gpu, 32, columns)).toEqual({ MT: 16, NT: 6 })
     expect(forwardTile(gpu, 64, 128)).toEqual({ MT: 16, NT: 8 })
     expect(forwardTile(gpu, 32, 576, true)).toEqual({ MT: 16, NT: 4 })
@@ -308,13 +312,22 @@ test.runIf(cpuLanes(gpu).WIDE)('forward tiles of 512 bits cover rows and columns
     expect(forwardTile(gpu, 64, 576)).toEqual({ MT: 64, NT: 2 })
     setTiles(gpu, {})
   })
+  // On a Zen 4 32 rows of 128, or of what divides the columns
+  for (const fused of [false, true])
+    await withFacts(gpu, { fused, amd: true, zen4: true }, async () => {
+      for (const columns of [1536, 1024, 128]) expect(forwardTile(gpu, 32, columns)).toEqual({ MT: 32, NT: 8 })
+      expect(forwardTile(gpu, 32, 576)).toEqual({ MT: 32, NT: 6 })
+      expect(forwardTile(gpu, 32, 576, true)).toEqual({ MT: 32, NT: 4 })
+      expect(forwardTile(gpu, 32, 3072, true)).toEqual({ MT: 32, NT: 8 })
+      expect(forwardTile(gpu, 16, 1536)).toEqual({ MT: 16, NT: 8 })
+    })
   // The widest that divides the columns where multiply-adds are one instruction, or 96 on AMD's
-  await withFacts(gpu, { fused: true, amd: true }, async () => {
+  await withFacts(gpu, { fused: true, amd: true, zen4: false }, async () => {
     expect(forwardTile(gpu, 32, 1536)).toEqual({ MT: 32, NT: 6 })
     expect(forwardTile(gpu, 32, 1024)).toEqual({ MT: 32, NT: 6 })
     expect(forwardTile(gpu, 32, 128)).toEqual({ MT: 32, NT: 4 })
   })
-  await withFacts(gpu, { fused: true, amd: false }, async () => {
+  await withFacts(gpu, { fused: true, amd: false, zen4: false }, async () => {
     expect(forwardTile(gpu, 32, 1536)).toEqual({ MT: 32, NT: 8 })
     expect(forwardTile(gpu, 32, 576)).toEqual({ MT: 32, NT: 6 })
     expect(forwardTile(gpu, 32, 576, true)).toEqual({ MT: 32, NT: 4 })

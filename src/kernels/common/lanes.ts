@@ -30,11 +30,14 @@ export const fusesWide = (gpu: Gpu): boolean => gpu.facts.fused && cpuLanes(gpu)
 
 /**
  * SPLIT and APART of apart_cpu.wgsl: how many rows of a tile, of so many columns a lane, a block of code has. Some 16 sums and what they are made of are as much as
- * 32 registers hold, 8 as much as 16. One row, without blocks, where the driver's compiler keeps the order that it is given.
+ * 32 registers hold, 8 as much as 16. One row, without blocks, where the driver's compiler keeps the order that it is given. A Zen 4 gains by one row a block (bench/LOG.md).
+ * @param forward whether it is a product of the forward pass
  */
-export function apartOf(gpu: Gpu, columns: number): { SPLIT: number; APART: number } {
-  const { fused, vectorRegisters } = gpu.facts
-  if (!fused) return { SPLIT: 0, APART: 1 }
+export function apartOf(gpu: Gpu, columns: number, forward = false): { SPLIT: number; APART: number } {
+  const { fused, vectorRegisters, zen4 } = gpu.facts
+  const wide = cpuLanes(gpu).WIDE === 1
+  if (!fused) return { SPLIT: Number(zen4 && forward && !wide), APART: 1 }
+  if (zen4 && wide) return { SPLIT: 1, APART: 1 }
   if (vectorRegisters <= 16) return { SPLIT: 1, APART: columns > 4 ? 1 : columns > 2 ? 2 : 4 }
   return { SPLIT: 1, APART: columns > 4 ? 2 : 4 }
 }

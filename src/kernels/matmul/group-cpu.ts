@@ -65,7 +65,7 @@ export function run(gpu: Gpu, { x, rows, members, ys, lora, rotary, gate }: Grou
     MT,
     NT,
     SPAN,
-    ...apartOf(gpu, NT),
+    ...apartOf(gpu, NT, true),
     ...half,
     ...flags,
     ...vectors,
