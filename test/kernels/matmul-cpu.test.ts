@@ -83,8 +83,12 @@ test.runIf(bench.cpu)(
         }
       })
       // A weight's gradient takes more rows a turn on some, which is another order of the sum.
-      for (const amd of [false, true]) {
-        await bench.run(`tn ${rows} ${n} ${k}, ${amd ? 'AMD' : 'other'}`, { fused: true, vectorRegisters: 16, amd }, () =>
+      for (const [cpu, amd, zen4] of [
+        ['other', false, false],
+        ['AMD', true, false],
+        ['Zen 4', true, true],
+      ] as const) {
+        await bench.run(`tn ${rows} ${n} ${k}, ${cpu}`, { fused: true, vectorRegisters: 16, amd, zen4 }, () =>
           backwardWeight({ rows, n, k, accumulate: rows === 20 }),
         )
       }

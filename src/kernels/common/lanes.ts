@@ -30,7 +30,8 @@ export const fusesWide = (gpu: Gpu): boolean => gpu.facts.fused && cpuLanes(gpu)
 
 /**
  * SPLIT and APART of apart_cpu.wgsl: how many rows of a tile, of so many columns a lane, a block of code has. Some 16 sums and what they are made of are as much as
- * 32 registers hold, 8 as much as 16. One row, without blocks, where the driver's compiler keeps the order that it is given. A Zen 4 gains by one row a block (bench/LOG.md).
+ * 32 registers hold, 8 as much as 16. One row, without blocks, where the driver's compiler keeps the order that it is given.
+ * On a Zen 4 it is one row a block, and without fused multiply-adds in forward passes of 256 bits alone (bench/LOG.md, "Zen 4, larger tiles").
  * @param forward whether it is a product of the forward pass
  */
 export function apartOf(gpu: Gpu, columns: number, forward = false): { SPLIT: number; APART: number } {

@@ -182,6 +182,7 @@ export function backwardInput(
   const rowsFirst = part.rows * k * 2 > cachedBytes
   const source: Rows = { data: dy, rows, columns: part.rows, stride: part.width, column: part.column }
   const DY_TEX = Number(!!together || (k >= stagingColumns && part.rows % 8 === 0 && canStage(gpu, source)))
+  // Two turns at once write a sum once for both, but are twice the code: with 32 rows only a Zen 4 gains.
   const TURN = DY_TEX && (MT <= 24 || (WIDE && gpu.facts.zen4)) ? 2 : 1
   const variant = { LANES, WIDE, MT, BY4, DY_TEX, TURN, ...apartOf(gpu, 8), ...weightConstants(weight, part.slice, 2), ...flags }
   const place = { w_row: part.row - part.slice.row, dy_stride: part.width, dy_column: part.column }
@@ -261,7 +262,7 @@ export function stagedBackwardWeight(
   const slices = dys.length > 1 ? [dys] : columnsOf(dys[0], room.columns).map((slice) => [slice])
   for (let row0 = 0; row0 < capacityOf(rows); row0 += room.rows) {
     const count = within(rows, row0, room.rows)
-    // A turn of the loop fills no more than the instruction cache, or on AMD's CPUs the smaller one of decoded instructions.
+    // A turn of the loop fills no more than the instruction cache, or on AMD's CPUs the smaller one of decoded instructions, which a Zen 4 gains nothing by where multiply-adds are fused.
     const TURN = fusesWide(gpu) ? (amd && !zen4 ? 4 : 8) : amd || WIDE ? 4 : 8
     const kernel = gpu.kernel(paths.tnStage, { LANES, ACCUMULATE: Number(accumulate || row0 > 0), TURN, ...apartOf(gpu, 4) })
     let column = 0
