@@ -28,15 +28,13 @@ export function widenVectors(
  * Sapphire Rapids on, which have matrix tiles besides (Intel's other ones join two units of 256 bits, or clock lower).
  */
 function gainsByThem(cpuinfo: string): boolean {
-  const flags = field(cpuinfo, 'flags').split(' ')
-  if (!['avx512f', 'avx512bw', 'avx512dq', 'avx512vl'].every((flag) => flags.includes(flag))) return false
-  return isAmd(cpuinfo) || flags.includes('amx_tile')
+  if (!['avx512f', 'avx512bw', 'avx512dq', 'avx512vl'].every((flag) => has(cpuinfo, flag))) return false
+  return isAmd(cpuinfo) || has(cpuinfo, 'amx_tile')
 }
 
 /** Registers for vectors of up to 256 bits of the CPU: 16 of x86 without AVX-512VL, else 32. What cannot be found out counts as 32. @param cpuinfo for tests */
 export function vectorRegisters(cpuinfo: string = readCpuinfo()): number {
-  const flags = field(cpuinfo, 'flags')
-  return flags !== '' && !flags.split(' ').includes('avx512vl') ? 16 : 32
+  return field(cpuinfo, 'flags') !== '' && !has(cpuinfo, 'avx512vl') ? 16 : 32
 }
 
 /** Whether the CPU is one of AMD's: what a loop of a product should not outgrow is less there than on Intel's. @param cpuinfo for tests */
@@ -47,7 +45,7 @@ export const isAmd = (cpuinfo: string = readCpuinfo()): boolean => field(cpuinfo
  * (bench/LOG.md, "Zen 4, larger tiles"). @param cpuinfo for tests
  */
 export const isZen4 = (cpuinfo: string = readCpuinfo()): boolean =>
-  isAmd(cpuinfo) && field(cpuinfo, 'cpu family') === '25' && field(cpuinfo, 'flags').split(' ').includes('avx512f')
+  isAmd(cpuinfo) && field(cpuinfo, 'cpu family') === '25' && has(cpuinfo, 'avx512f')
 
 /** Bytes of data in the first cache of a core, 32 KiB where the system does not say. @param folder for tests: what Linux says of the caches of a core */
 export function firstCacheBytes(folder = '/sys/devices/system/cpu/cpu0/cache'): number {
@@ -64,6 +62,9 @@ export const fusesMultiplyAdd = (description: string): boolean => Number(/\bMesa
 function field(cpuinfo: string, name: string): string {
   return new RegExp(`^${name}\\s*:\\s*(.*)$`, 'm').exec(cpuinfo)?.[1] ?? ''
 }
+
+/** Whether the CPU can do what a flag of /proc/cpuinfo stands for. */
+const has = (cpuinfo: string, flag: string): boolean => field(cpuinfo, 'flags').split(' ').includes(flag)
 
 /** Read once: of many cores the system takes milliseconds to write it. */
 let read: string | undefined

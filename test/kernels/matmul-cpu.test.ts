@@ -1,6 +1,7 @@
 import { describe, expect, test, vi } from 'vitest'
 import { GpuMemoryError } from '../../src/gpu/errors.ts'
 import type { GpuTexture } from '../../src/gpu/pool.ts'
+import type { GpuFacts } from '../../src/gpu/adapter.ts'
 import { apartOf, cpuLanes } from '../../src/kernels/common/lanes.ts'
 import { forwardTile } from '../../src/kernels/matmul/cpu.ts'
 import { linear, linearBackwardInput, linearBackwardWeight } from '../../src/kernels/matmul/matmul.ts'
@@ -46,6 +47,8 @@ describe.each(modes.filter(isRun))('$name', ({ facts, needs }) => {
   })
 })
 
+type CpuFacts = Pick<GpuFacts, 'fused' | 'vectorRegisters' | 'amd' | 'zen4'>
+
 test.runIf(bench.cpu)(
   'for drivers that fuse multiply-adds, and for AMD: rows whose code stands apart and wide tiles change no bit',
   async () => {
@@ -60,26 +63,24 @@ test.runIf(bench.cpu)(
       await bench.run(`apart ${rows} ${n} ${k}`, {}, async () => {
         const { weight } = bench.weight(n, k, true)
         const [x, dy, xa, b] = [rows * k, rows * n, rows * 8, n * 8].map((length) => bench.up(bench.normals(length)))
-        const products = async (fused: boolean, vectorRegisters: number, amd: boolean, zen4 = false): Promise<Float32Array[]> => {
+        const products = async (facts: CpuFacts): Promise<Float32Array[]> => {
           const [y, dx] = [bench.out(rows * n), bench.out(rows * k)]
-          await withFacts(gpu, { fused, vectorRegisters, amd, zen4 }, async () => {
-            expect(apartOf(gpu, 4).SPLIT).toBe(Number(fused))
+          await withFacts(gpu, facts, async () => {
+            expect(apartOf(gpu, 4).SPLIT).toBe(Number(facts.fused))
             linear(gpu, x, rows, weight, y, { lora: { x: xa, matrix: b, rank: 8 } })
             linearBackwardInput(gpu, dy, rows, weight, dx)
           })
           return [await bench.down(y, rows * n), await bench.down(dx, rows * k)]
         }
-        const together = await products(false, 16, false)
-        for (const [registers, amd] of [
-          [16, false],
-          [32, true],
-        ] as const) {
-          const apart = await products(true, registers, amd)
-          for (const [i, name] of ['y', 'dx'].entries()) sameBits(`${name}, ${registers} registers`, apart[i], together[i])
-        }
-        for (const fused of [false, true]) {
-          const zen4 = await products(fused, 32, true, true)
-          for (const [i, name] of ['y', 'dx'].entries()) sameBits(`${name}, Zen 4, fused ${fused}`, zen4[i], together[i])
+        const together = await products({ fused: false, vectorRegisters: 16, amd: false, zen4: false })
+        for (const [cpu, facts] of Object.entries({
+          '16 registers': { fused: true, vectorRegisters: 16, amd: false, zen4: false },
+          '32 registers': { fused: true, vectorRegisters: 32, amd: true, zen4: false },
+          'Zen 4': { fused: false, vectorRegisters: 32, amd: true, zen4: true },
+          'Zen 4, fused': { fused: true, vectorRegisters: 32, amd: true, zen4: true },
+        })) {
+          const apart = await products(facts)
+          for (const [i, name] of ['y', 'dx'].entries()) sameBits(`${name}, ${cpu}`, apart[i], together[i])
         }
       })
       // A weight's gradient takes more rows a turn on some, which is another order of the sum.

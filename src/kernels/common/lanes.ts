@@ -36,9 +36,8 @@ export const fusesWide = (gpu: Gpu): boolean => gpu.facts.fused && cpuLanes(gpu)
  */
 export function apartOf(gpu: Gpu, columns: number, forward = false): { SPLIT: number; APART: number } {
   const { fused, vectorRegisters, zen4 } = gpu.facts
-  const wide = cpuLanes(gpu).WIDE === 1
-  if (!fused) return { SPLIT: Number(zen4 && forward && !wide), APART: 1 }
-  if (zen4 && wide) return { SPLIT: 1, APART: 1 }
+  if (!fused) return { SPLIT: Number(zen4 && forward && !cpuLanes(gpu).WIDE), APART: 1 }
+  if (zen4 && fusesWide(gpu)) return { SPLIT: 1, APART: 1 }
   if (vectorRegisters <= 16) return { SPLIT: 1, APART: columns > 4 ? 1 : columns > 2 ? 2 : 4 }
   return { SPLIT: 1, APART: columns > 4 ? 2 : 4 }
 }

@@ -257,13 +257,14 @@ export function stagedBackwardWeight(
 ): void {
   const { amd, zen4 } = gpu.facts
   const { LANES, WIDE } = cpuLanes(gpu)
+  // A turn of the loop fills no more than the instruction cache, or on AMD's CPUs the smaller one of decoded instructions; a Zen 4 gains by longer ones where multiply-adds are fused.
+  const long = fusesWide(gpu) ? !amd || zen4 : !amd && !WIDE
+  const TURN = long ? 8 : 4
   const [{ rows }] = dys
   const room = panelsOf(gpu, rows)
   const slices = dys.length > 1 ? [dys] : columnsOf(dys[0], room.columns).map((slice) => [slice])
   for (let row0 = 0; row0 < capacityOf(rows); row0 += room.rows) {
     const count = within(rows, row0, room.rows)
-    // A turn of the loop fills no more than the instruction cache, or on AMD's CPUs the smaller one of decoded instructions, which a Zen 4 gains nothing by where multiply-adds are fused.
-    const TURN = fusesWide(gpu) ? (amd && !zen4 ? 4 : 8) : amd || WIDE ? 4 : 8
     const kernel = gpu.kernel(paths.tnStage, { LANES, ACCUMULATE: Number(accumulate || row0 > 0), TURN, ...apartOf(gpu, 4) })
     let column = 0
     for (const ofX of columnsOf(x, room.columns)) {
