@@ -9,7 +9,7 @@ import { CLI, SCRIPTS } from '../common/commands.ts'
 import { UserError } from '../common/errors.ts'
 import { separateDriverCache } from './driver-cache.ts'
 import { widestBinding } from './pool.ts'
-import { firstCacheBytes, fusesMultiplyAdd, isAmd, isZen4, vectorRegisters, widenVectors } from './vector-width.ts'
+import { cpuKind, firstCacheBytes, fusesMultiplyAdd, vectorRegisters, widenVectors, type CpuKind } from './vector-width.ts'
 
 Object.assign(globalThis, globals)
 
@@ -32,10 +32,8 @@ export interface GpuFacts {
   fused: boolean
   /** Of the CPU that a software driver runs on (vector-width.ts); of a GPU nobody asks. */
   vectorRegisters: number
-  /** That CPU is one of AMD's, whose products take tiles and turns of their own (kernels/matmul/cpu.ts). */
-  amd: boolean
-  /** It is a Zen 4, which has its own again. */
-  zen4: boolean
+  /** Which kind that CPU is, as some have tiles and turns of their own. */
+  cpu: CpuKind
   /** Bytes of data in the first cache of that CPU's core. */
   firstCache: number
   /** Kernels run in another order than the driver's, which shows a missing barrier (shuffle.ts): `DAWN_RL_SHUFFLE=1`. */
@@ -148,8 +146,7 @@ export async function openDevice(options: OpenOptions = {}): Promise<OpenDevice>
     immediates: language.has('immediate_address_space') && process.env.DAWN_RL_IMMEDIATES !== '0',
     fused: software && fusesMultiplyAdd(info.description),
     vectorRegisters: software ? vectorRegisters() : 32,
-    amd: software && isAmd(),
-    zen4: software && isZen4(),
+    cpu: software ? cpuKind() : 'other',
     firstCache: software ? firstCacheBytes() : 0,
     shuffled: process.env.DAWN_RL_SHUFFLE === '1',
     limits: limitsOf(device.limits),

@@ -23,8 +23,8 @@ const mostSubmits = 30
 const clear = 0.93
 
 /** Whether second copies may gain here: they come from the driver's cache in no time, and nowhere else. */
-export const takesSecondCopies = ({ amd, name, timestamps }: GpuFacts): boolean =>
-  amd && timestamps && isLavapipe(name) && !cacheFault()
+export const takesSecondCopies = ({ cpu, name, timestamps }: GpuFacts): boolean =>
+  cpu !== 'other' && timestamps && isLavapipe(name) && !cacheFault()
 
 /** A kernel that is not settled yet. */
 interface Open {

@@ -29,7 +29,7 @@ export function widenVectors(
  */
 function gainsByThem(cpuinfo: string): boolean {
   if (!['avx512f', 'avx512bw', 'avx512dq', 'avx512vl'].every((flag) => has(cpuinfo, flag))) return false
-  return isAmd(cpuinfo) || has(cpuinfo, 'amx_tile')
+  return cpuKind(cpuinfo) !== 'other' || has(cpuinfo, 'amx_tile')
 }
 
 /** Registers for vectors of up to 256 bits of the CPU: 16 of x86 without AVX-512VL, else 32. What cannot be found out counts as 32. @param cpuinfo for tests */
@@ -37,15 +37,17 @@ export function vectorRegisters(cpuinfo: string = readCpuinfo()): number {
   return field(cpuinfo, 'flags') !== '' && !has(cpuinfo, 'avx512vl') ? 16 : 32
 }
 
-/** Whether the CPU is one of AMD's: what a loop of a product should not outgrow is less there than on Intel's. @param cpuinfo for tests */
-export const isAmd = (cpuinfo: string = readCpuinfo()): boolean => field(cpuinfo, 'vendor_id') === 'AuthenticAMD'
+/** The kinds of CPU whose products take tiles and turns of their own (kernels/matmul/cpu.ts). */
+export type CpuKind = 'zen4' | 'amd' | 'other'
 
 /**
- * Whether the CPU is an AMD Zen 4. It takes two turns for each operation of 512 bits, so that a loop's code is fetched in time however long it is, and tiles may be larger than on a Zen 5
- * (bench/LOG.md, "Zen 4, larger tiles"). @param cpuinfo for tests
+ * Which kind the CPU is. What a loop of a product should not outgrow is less on AMD's CPUs than on others. But a Zen 4 (family 25 with AVX-512) takes two turns for each operation of
+ * 512 bits, so that a loop's code is fetched in time however long it is, and tiles may be larger (bench/LOG.md, "Zen 4, larger tiles"). @param cpuinfo for tests
  */
-export const isZen4 = (cpuinfo: string = readCpuinfo()): boolean =>
-  isAmd(cpuinfo) && field(cpuinfo, 'cpu family') === '25' && has(cpuinfo, 'avx512f')
+export function cpuKind(cpuinfo: string = readCpuinfo()): CpuKind {
+  if (field(cpuinfo, 'vendor_id') !== 'AuthenticAMD') return 'other'
+  return field(cpuinfo, 'cpu family') === '25' && has(cpuinfo, 'avx512f') ? 'zen4' : 'amd'
+}
 
 /** Bytes of data in the first cache of a core, 32 KiB where the system does not say. @param folder for tests: what Linux says of the caches of a core */
 export function firstCacheBytes(folder = '/sys/devices/system/cpu/cpu0/cache'): number {

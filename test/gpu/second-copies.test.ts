@@ -94,8 +94,8 @@ test('a copy is a pipeline of its own with the same results, and one that cannot
 })
 
 test('they are for lavapipe on CPUs of AMD', () => {
-  const facts = { ...gpu.facts, name: 'llvmpipe: Mesa 25.0.7', amd: true, timestamps: true }
-  expect(takesSecondCopies({ ...facts, amd: false })).toBe(false)
+  const facts = { ...gpu.facts, name: 'llvmpipe: Mesa 25.0.7', cpu: 'amd' as const, timestamps: true }
+  expect(takesSecondCopies({ ...facts, cpu: 'other' })).toBe(false)
   expect(takesSecondCopies({ ...facts, name: 'NVIDIA' })).toBe(false)
   expect(takesSecondCopies({ ...facts, timestamps: false })).toBe(false)
 })

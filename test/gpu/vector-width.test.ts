@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { expect, onTestFinished, test } from 'vitest'
-import { firstCacheBytes, fusesMultiplyAdd, isAmd, isZen4, vectorRegisters, widenVectors } from '../../src/gpu/vector-width.ts'
+import { cpuKind, firstCacheBytes, fusesMultiplyAdd, vectorRegisters, widenVectors } from '../../src/gpu/vector-width.ts'
 
 const avx512 = 'avx2 avx512f avx512dq avx512cd avx512bw avx512vl'
 const cpuinfo = (vendor: string, family: number, flags: string): string =>
@@ -24,21 +24,13 @@ test('registers are 16 on x86 without AVX-512VL, else 32', () => {
   expect(vectorRegisters('')).toBe(32)
 })
 
-test("AMD's CPUs are known by their vendor", () => {
-  expect(isAmd(cpuinfo('AuthenticAMD', 26, avx512))).toBe(true)
-  expect(isAmd(cpuinfo('GenuineIntel', 6, avx512))).toBe(false)
-  expect(isAmd('')).toBe(false)
-})
-
-test('a Zen 4 by its family and its vectors of 512 bits', () => {
-  expect(isZen4(cpuinfo('AuthenticAMD', 25, avx512))).toBe(true)
-  // Zen 3, Zen 5, and an Intel CPU
-  for (const [vendor, family, flags] of [
-    ['AuthenticAMD', 25, 'avx2 fma'],
-    ['AuthenticAMD', 26, avx512],
-    ['GenuineIntel', 25, avx512],
-  ] as const)
-    expect(isZen4(cpuinfo(vendor, family, flags))).toBe(false)
+test('the kinds of CPU: a Zen 4 by its family and its vectors of 512 bits', () => {
+  expect(cpuKind(cpuinfo('AuthenticAMD', 25, avx512))).toBe('zen4')
+  // Zen 3 and Zen 5
+  expect(cpuKind(cpuinfo('AuthenticAMD', 25, 'avx2 fma'))).toBe('amd')
+  expect(cpuKind(cpuinfo('AuthenticAMD', 26, avx512))).toBe('amd')
+  expect(cpuKind(cpuinfo('GenuineIntel', 25, avx512))).toBe('other')
+  expect(cpuKind('')).toBe('other')
 })
 
 test("bytes of a core's first cache, as Linux tells", () => {

@@ -47,7 +47,7 @@ describe.each(modes.filter(isRun))('$name', ({ facts, needs }) => {
   })
 })
 
-type CpuFacts = Pick<GpuFacts, 'fused' | 'vectorRegisters' | 'amd' | 'zen4'>
+type CpuFacts = Pick<GpuFacts, 'fused' | 'vectorRegisters' | 'cpu'>
 
 test.runIf(bench.cpu)(
   'for drivers that fuse multiply-adds, and for AMD: rows whose code stands apart and wide tiles change no bit',
@@ -72,24 +72,20 @@ test.runIf(bench.cpu)(
           })
           return [await bench.down(y, rows * n), await bench.down(dx, rows * k)]
         }
-        const together = await products({ fused: false, vectorRegisters: 16, amd: false, zen4: false })
-        for (const [cpu, facts] of Object.entries({
-          '16 registers': { fused: true, vectorRegisters: 16, amd: false, zen4: false },
-          '32 registers': { fused: true, vectorRegisters: 32, amd: true, zen4: false },
-          'Zen 4': { fused: false, vectorRegisters: 32, amd: true, zen4: true },
-          'Zen 4, fused': { fused: true, vectorRegisters: 32, amd: true, zen4: true },
+        const together = await products({ fused: false, vectorRegisters: 16, cpu: 'other' })
+        for (const [cpu, facts] of Object.entries<CpuFacts>({
+          '16 registers': { fused: true, vectorRegisters: 16, cpu: 'other' },
+          '32 registers': { fused: true, vectorRegisters: 32, cpu: 'amd' },
+          'Zen 4': { fused: false, vectorRegisters: 32, cpu: 'zen4' },
+          'Zen 4, fused': { fused: true, vectorRegisters: 32, cpu: 'zen4' },
         })) {
           const apart = await products(facts)
           for (const [i, name] of ['y', 'dx'].entries()) sameBits(`${name}, ${cpu}`, apart[i], together[i])
         }
       })
       // A weight's gradient takes more rows a turn on some, which is another order of the sum.
-      for (const [cpu, amd, zen4] of [
-        ['other', false, false],
-        ['AMD', true, false],
-        ['Zen 4', true, true],
-      ] as const) {
-        await bench.run(`tn ${rows} ${n} ${k}, ${cpu}`, { fused: true, vectorRegisters: 16, amd, zen4 }, () =>
+      for (const cpu of ['other', 'amd', 'zen4'] as const) {
+        await bench.run(`tn ${rows} ${n} ${k}, ${cpu}`, { fused: true, vectorRegisters: 16, cpu }, () =>
           backwardWeight({ rows, n, k, accumulate: rows === 20 }),
         )
       }
@@ -297,7 +293,7 @@ test('tiles that are no candidates are not taken', () => {
 
 test.runIf(cpuLanes(gpu).WIDE)('forward tiles of 512 bits cover rows and columns without much left over', async () => {
   setTiles(gpu, {})
-  await withFacts(gpu, { fused: false, amd: false, zen4: false }, async () => {
+  await withFacts(gpu, { fused: false, cpu: 'other' }, async () => {
     for (const columns of [576, 1536, 384, [576, 192, 192]]) expect(forwardTile(gpu, 32, columns)).toEqual({ MT: 32, NT: 4 })
     // 96 are 3 x 32 and not 2 x 64
     expect(forwardTile(gpu, 64, 96)).toEqual({ MT: 16, NT: 2 })
@@ -308,7 +304,7 @@ test.runIf(cpuLanes(gpu).WIDE)('forward tiles of 512 bits cover rows and columns
     expect(forwardTile(gpu, 5, 16)).toEqual({ MT: 8, NT: 1 })
   })
   // On AMD's CPUs 16 rows of 96, or with fours of columns a lane of 64; but for few rows, and a tile that was tuned
-  await withFacts(gpu, { fused: false, amd: true, zen4: false }, async () => {
+  await withFacts(gpu, { fused: false, cpu: 'amd' }, async () => {
     for (const columns of [576, 1536, 384, [576, 192, 192]]) expect(forwardTile(gpu, 32, columns)).toEqual({ MT: 16, NT: 6 })
     expect(forwardTile(gpu, 64, 128)).toEqual({ MT: 16, NT: 8 })
     expect(forwardTile(gpu, 32, 576, true)).toEqual({ MT: 16, NT: 4 })
@@ -319,7 +315,7 @@ test.runIf(cpuLanes(gpu).WIDE)('forward tiles of 512 bits cover rows and columns
   })
   // On a Zen 4 32 rows of 128, or of what divides the columns
   for (const fused of [false, true])
-    await withFacts(gpu, { fused, amd: true, zen4: true }, async () => {
+    await withFacts(gpu, { fused, cpu: 'zen4' }, async () => {
       for (const columns of [1536, 1024, 128]) expect(forwardTile(gpu, 32, columns)).toEqual({ MT: 32, NT: 8 })
       expect(forwardTile(gpu, 32, 576)).toEqual({ MT: 32, NT: 6 })
       expect(forwardTile(gpu, 32, 576, true)).toEqual({ MT: 32, NT: 4 })
@@ -327,12 +323,12 @@ test.runIf(cpuLanes(gpu).WIDE)('forward tiles of 512 bits cover rows and columns
       expect(forwardTile(gpu, 16, 1536)).toEqual({ MT: 16, NT: 8 })
     })
   // The widest that divides the columns where multiply-adds are one instruction, or 96 on AMD's
-  await withFacts(gpu, { fused: true, amd: true, zen4: false }, async () => {
+  await withFacts(gpu, { fused: true, cpu: 'amd' }, async () => {
     expect(forwardTile(gpu, 32, 1536)).toEqual({ MT: 32, NT: 6 })
     expect(forwardTile(gpu, 32, 1024)).toEqual({ MT: 32, NT: 6 })
     expect(forwardTile(gpu, 32, 128)).toEqual({ MT: 32, NT: 4 })
   })
-  await withFacts(gpu, { fused: true, amd: false, zen4: false }, async () => {
+  await withFacts(gpu, { fused: true, cpu: 'other' }, async () => {
     expect(forwardTile(gpu, 32, 1536)).toEqual({ MT: 32, NT: 8 })
     expect(forwardTile(gpu, 32, 576)).toEqual({ MT: 32, NT: 6 })
     expect(forwardTile(gpu, 32, 576, true)).toEqual({ MT: 32, NT: 4 })

@@ -35,7 +35,8 @@ export const fusesWide = (gpu: Gpu): boolean => gpu.facts.fused && cpuLanes(gpu)
  * @param forward whether it is a product of the forward pass
  */
 export function apartOf(gpu: Gpu, columns: number, forward = false): { SPLIT: number; APART: number } {
-  const { fused, vectorRegisters, zen4 } = gpu.facts
+  const { fused, vectorRegisters, cpu } = gpu.facts
+  const zen4 = cpu === 'zen4'
   if (!fused) return { SPLIT: Number(zen4 && forward && !cpuLanes(gpu).WIDE), APART: 1 }
   if (zen4 && fusesWide(gpu)) return { SPLIT: 1, APART: 1 }
   if (vectorRegisters <= 16) return { SPLIT: 1, APART: columns > 4 ? 1 : columns > 2 ? 2 : 4 }

@@ -94,14 +94,14 @@ interface Width {
 /**
  * Tiles of 512 bits, `rows` high, in widths to choose from: the more columns a tile has, the more products a broadcast of x serves. Where a multiplication and an addition are apart, the code
  * of 32 rows of more than 64 columns does not stay in the instruction cache, and AMD's Zen 5 is faster with 16 rows of 96, in fours of 64 (bench/LOG.md, "Zen 5 again"), but a Zen 4 with
- * the largest (isZen4). None: the usual tile.
+ * the largest. None: the usual tile.
  */
 function wideShapes(gpu: Gpu, inFours: boolean): { rows: number; widths: Width[] } | undefined {
-  const { fused, amd, zen4 } = gpu.facts
+  const { fused, cpu } = gpu.facts
   if (!cpuLanes(gpu).WIDE) return undefined
-  if (zen4) return { rows: 32, widths: widths(1, 1.03, 1.1) }
-  if (fused) return { rows: 32, widths: amd ? widths(1.09, 1, 1.07) : widths(1, 1.06, 1.1) }
-  if (!amd) return undefined
+  if (cpu === 'zen4') return { rows: 32, widths: widths(1, 1.03, 1.1) }
+  if (fused) return { rows: 32, widths: cpu === 'amd' ? widths(1.09, 1, 1.07) : widths(1, 1.06, 1.1) }
+  if (cpu === 'other') return undefined
   return { rows: 16, widths: inFours ? [{ columns: 64, time: 1 }] : widths(1.02, 1, 1.08) }
 }
 const widths = (of128: number, of96: number, of64: number): Width[] => [
@@ -183,7 +183,7 @@ export function backwardInput(
   const source: Rows = { data: dy, rows, columns: part.rows, stride: part.width, column: part.column }
   const DY_TEX = Number(!!together || (k >= stagingColumns && part.rows % 8 === 0 && canStage(gpu, source)))
   // Two turns at once write a sum once for both, but are twice the code: with 32 rows only a Zen 4 gains.
-  const TURN = DY_TEX && (MT <= 24 || (WIDE && gpu.facts.zen4)) ? 2 : 1
+  const TURN = DY_TEX && (MT <= 24 || (WIDE && gpu.facts.cpu === 'zen4')) ? 2 : 1
   const variant = { LANES, WIDE, MT, BY4, DY_TEX, TURN, ...apartOf(gpu, 8), ...weightConstants(weight, part.slice, 2), ...flags }
   const place = { w_row: part.row - part.slice.row, dy_stride: part.width, dy_column: part.column }
   const params = { n: part.rows, k, rank, alpha, ...weightParams(weight, part.slice), ...place }
@@ -255,10 +255,10 @@ export function stagedBackwardWeight(
   dw: GpuBuffer | BufferRange,
   { alpha, accumulate, row }: { alpha: number; accumulate: boolean; row: number },
 ): void {
-  const { amd, zen4 } = gpu.facts
+  const { cpu } = gpu.facts
   const { LANES, WIDE } = cpuLanes(gpu)
   // A turn of the loop fills no more than the instruction cache, or on AMD's CPUs the smaller one of decoded instructions; a Zen 4 gains by longer ones where multiply-adds are fused.
-  const long = fusesWide(gpu) ? !amd || zen4 : !amd && !WIDE
+  const long = fusesWide(gpu) ? cpu !== 'amd' : cpu === 'other' && !WIDE
   const TURN = long ? 8 : 4
   const [{ rows }] = dys
   const room = panelsOf(gpu, rows)

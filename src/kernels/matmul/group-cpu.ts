@@ -28,7 +28,7 @@ export function run(gpu: Gpu, { x, rows, members, ys, lora, rotary, gate }: Grou
   // Of caches in textures a lane, or two, has whole texels of both halves of a head.
   const fewest = 'KV_FOLD' in inTextures ? 4 : 32 / LANES
   // Columns stored in fours, but on AMD's CPUs, which gain more by another width; apart from what LoRA and a gate add to each tile, where that takes as long as what is gained.
-  const asFits = gpu.facts.amd && (gpu.facts.fused || !GATED || !lora)
+  const asFits = gpu.facts.cpu !== 'other' && (gpu.facts.fused || !GATED || !lora)
   const inFours = 'KV_FOLD' in inTextures || (!asFits && (!!GATED || !!rotary))
   const found = FEW ? { MT: many, NT: fewest } : forwardTile(gpu, many, GATED ? columns : widths, inFours)
   const { MT, ...tile } = 'KV_FOLD' in inTextures && found.NT % 4 !== 0 ? { MT: Math.min(found.MT, 16), NT: 8 } : found
