@@ -20,6 +20,14 @@ fn key_row(i: vec4u, j: u32) -> u32 { return pages[i.x + j / $(PAGES)u] * $(PAGE
 #else
 fn key_row(i: vec4u, j: u32) -> u32 { return select(i.z + j - i.y, i.x + j, j < i.y); }
 #endif
+// The row of key i of the tile that begins with key j0, or of the last of `keys` behind these. TILED: a tile lies in one page, and tile_row is where its keys begin.
+fn row_in_tile(at: vec4u, tile_row: u32, j0: u32, i: u32, keys: u32) -> u32 {
+#if TILED
+  return tile_row + min(i, keys - 1u - j0);
+#else
+  return key_row(at, min(j0 + i, keys - 1u));
+#endif
+}
 // A workgroup's place among the rows, `each` to a place, and its head of `heads`. SPREAD: a CPU driver's threads, of which each takes one part of the workgroups, in their order. Later rows see more keys, and
 // rows of one kind lie together, so all pairs of rows and heads are dealt out in turn: group.z, which goes slowest, is a thread. It has a head's rows one after the other, or a row's heads (HEADS_FIRST).
 fn place_of(group: vec3u, each: u32, heads: u32) -> vec2u {

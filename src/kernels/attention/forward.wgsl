@@ -148,11 +148,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #else
       for (var j0 = first; j0 < end; j0 += LANES) {
 #endif
-        let j = min(j0 + lane, keys - 1u);
-#if TILED
-        // A tile lies in one page: its row is looked up once.
         let tile_row = key_row(at, j0);
-        let k_row = tile_row + j - j0;
+        let k_row = row_in_tile(at, tile_row, j0, lane, keys);
 #if TOUCH
         var touched = 0u;
         let tile_at = kv_place(tile_row, kv_head * DE) + vec2u(4u * lane, 0u);
@@ -160,9 +157,6 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
         touched |= bitcast<u32>(textureLoad(k, tile_at + vec2u($(4*t)u * LANES, 0u)).x);
         touched |= bitcast<u32>(textureLoad(v, tile_at + vec2u($(4*t)u * LANES, 0u)).x);
 #end
-#endif
-#else
-        let k_row = key_row(at, j);
 #endif
 #if AHEAD
 #for u in 0..UNROLL
@@ -249,11 +243,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #if WRITTEN
 #for i in 0..LANES
         {
-#if TILED
-          let v_row = tile_row + min($(i)u, keys - 1u - j0);
-#else
-          let v_row = key_row(at, min(j0 + $(i)u, keys - 1u));
-#endif
+          let v_row = row_in_tile(at, tile_row, j0, $(i)u, keys);
 #for x in 0..QR*HG
           let p_$(x) = subgroupBroadcast(w_$(x), $(i)u);
 #end
@@ -297,11 +287,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #else
         for (var i = 0u; i < min(turns(), keys - j0); i += $(UNROLL)u) {
 #for u in 0..UNROLL
-#if TILED
-          let v_row_$(u) = tile_row + min(i + $(u)u, keys - 1u - j0);
-#else
-          let v_row_$(u) = key_row(at, min(j0 + i + $(u)u, keys - 1u));
-#endif
+          let v_row_$(u) = row_in_tile(at, tile_row, j0, i + $(u)u, keys);
 #for x in 0..QR*HG
           let p_$(u)_$(x) = f_from(lane, w_$(x), i + $(u)u);
 #end

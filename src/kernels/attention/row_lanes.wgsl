@@ -18,15 +18,6 @@ struct Params { rows: u32, lanes: u32, elements: u32, splits: u32, scale: f32 }
 #include "join.wgsl"
 #include "layout_cpu.wgsl"
 
-// The row of key i of the tile that begins with key j0, or of the last of `keys` behind these. TILED: a tile lies in one page, and tile_row is where its keys begin.
-fn row_in_tile(at: vec4u, tile_row: u32, j0: u32, i: u32, keys: u32) -> u32 {
-#if TILED
-  return tile_row + min(i, keys - 1u - j0);
-#else
-  return key_row(at, min(j0 + i, keys - 1u));
-#endif
-}
-
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
 #include "lanes_rows.wgsl"
