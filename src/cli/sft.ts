@@ -53,7 +53,7 @@ async function runOnce(loaded: LoadedSft, stop: AbortSignal): Promise<void> {
   let trace: StepTrace | undefined
   let failed = false
   try {
-    const before = await heldOutLoss(run, timeline)
+    const before = stop.aborted ? undefined : await heldOutLoss(run, timeline)
     const begun = trainer.step
     const when = begun === 0 ? 'before training' : `at step ${begun}`
     if (before !== undefined) out.print(`held-out loss ${when} ${before.toFixed(3)} (${held.length} examples)`)
@@ -62,7 +62,7 @@ async function runOnce(loaded: LoadedSft, stop: AbortSignal): Promise<void> {
     // Whoever asks to stop does not wait for it; without a step it is the same again.
     const after = stop.aborted || trainer.step === begun ? undefined : await heldOutLoss(run, timeline)
     if (after !== undefined) out.print(`held-out loss after training ${after.toFixed(3)}`)
-    out.print(`checkpoint: ${folder.checkpointPath(trainer.step)}`)
+    if (trainer.step > 0) out.print(`checkpoint: ${folder.checkpointPath(trainer.step)}`)
     if (trainer.step < args.max_steps)
       out.print(
         `stopped after step ${trainer.step} of ${args.max_steps}; go on: ${CLI} sft @ ${shellWord(folder.configPath)} --resume`,

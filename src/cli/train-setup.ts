@@ -129,6 +129,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
       groupsPerStep: args.batch_size / args.rollouts_per_example,
       done: state && { step: firstStep, tasks: tasksDone(state, config) },
       rolloutsPerExample: args.rollouts_per_example,
+      evalRolloutsPerExample: args.eval_strategy === 'no' ? undefined : args.eval_rollouts_per_example,
       spareGroups: spareGroups(args.batch_size / args.rollouts_per_example, args.oversampling_factor),
       zeroTruncated: args.zero_truncated_completions,
       maxConcurrent: args.max_concurrent,
@@ -299,17 +300,23 @@ async function trainOn(
   { monitor, moving, isFirst }: { monitor: Monitor; moving?: ReferenceSync; isFirst: boolean },
 ): Promise<{ metrics: Metrics }> {
   const wait = monitor.progress.wait(`training step ${batch.step}`, { limitMs: 24 * 3_600_000 })
+  let begun = false
   try {
     const compiles = isFirst ? 'the first one, for which the driver compiles the kernels' : ''
     const progress = (done: number, total: number) =>
       wait.update(total > 1 ? `micro-batch ${Math.min(done + 1, total)} of ${total}` : compiles)
     if (moving?.isDue(trainer.step)) await moveReference(moving, trainer.step, monitor)
-    const result = await trainer.trainStep(batch, { progress, published, warn: (line) => monitor.console.warn(line) })
+    const hooks = { progress, warn: (line: string) => monitor.console.warn(line) }
+    const updated = (share: number): void => {
+      begun = true
+      published(share)
+    }
+    const result = await trainer.trainStep(batch, { ...hooks, published: updated })
     monitor.noteTokens(trainerTokens(batch, result.samples))
     return result
   } catch (error) {
-    // A step that did not end was not made: what is saved now is the step before it.
-    trainer.step = batch.step - 1
+    // A step without an update was not made: what is saved now is the step before it.
+    if (!begun) trainer.step = batch.step - 1
     throw error
   } finally {
     wait.done()

@@ -8,6 +8,8 @@ import type { RunEnvironment, Task } from './tasks.ts'
 /** Rollouts that are waited for together: a step's, or an evaluation's. */
 export interface RolloutSet {
   work: Promise<Rollout[]>
+  /** All its groups have ended, also where `work` has failed by one of them. */
+  ended: Promise<unknown>
   abort: AbortController
   total: number
   /** Groups that may take the place of others, one after the other at worst. */

@@ -56,7 +56,7 @@ export interface LoopResult {
   after: Evaluation[]
 }
 
-/** @throws whatever stopped the run; the last finished step is saved then too */
+/** @throws whatever stopped the run; the last step is saved then too, finished or as far as its updates came */
 export async function trainingLoop(parts: LoopParts, options: LoopOptions): Promise<LoopResult> {
   const { orchestrator, monitor, publish, train, save } = parts
   const { firstStep, maxSteps, maxAsyncLevel, saveSteps, stop } = options
@@ -79,21 +79,26 @@ export async function trainingLoop(parts: LoopParts, options: LoopOptions): Prom
       const { batch, rollouts, dropped, metrics: sampled } = await orchestrator.batch(step, done)
       const pushed = new Map<PolicyVersion, ReturnType<LoopParts['publish']>>()
       const push = (version: PolicyVersion) => void pushed.set(version, publish(version))
-      const { metrics: trained } = await train(batch, (share) => push(step - 1 + share))
+      const { metrics: trained } = await train(batch, (share) => push(step - 1 + share)).catch((error: unknown) => {
+        // With an update made the weights are this step's, as far as it came, and not those of the step before.
+        if (pushed.size > 0) [done, row] = [step, undefined]
+        throw error
+      })
       // A skipped step is a version too, of the same weights.
       if (!pushed.has(step)) push(step)
       done = step
       row = undefined
-      const arrived = (await pushed.get(step)) ?? {}
+      // Errors from here on are thrown once the step, which is made, has its row.
+      const failed: unknown[] = []
+      const arrived = await Promise.resolve(pushed.get(step)).catch((e) => void failed.push(e))
 
       const time = { 'time/step': (performance.now() - begin) / 1000 }
-      const isEvalStep = !stop.aborted && (step === maxSteps || step % options.evalSteps === 0)
-      const failed: unknown[] = []
+      const isEvalStep = failed.length === 0 && !stop.aborted && (step === maxSteps || step % options.evalSteps === 0)
       const evaluations = isEvalStep ? await evaluate(parts, options, step, 'steps').catch((e) => (failed.push(e), [])) : []
       if (evaluations.length > 0) after = evaluations
       const metrics = { ...time, ...sampled, ...trained, ...arrived, ...metricsOf(evaluations) }
       row = await monitor.finishStep({ step, rollouts, version: step - 1, dropped, metrics })
-      if (failed.length > 0) throw failed[0] // not before its step, which is made, has a row
+      if (failed.length > 0) throw failed[0]
       const isDue = step === maxSteps || stop.aborted || (saveSteps > 0 && step % saveSteps === 0)
       if (isDue || parts.isBest?.(step, row)) {
         await save(step, row)

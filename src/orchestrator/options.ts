@@ -14,6 +14,8 @@ export interface OrchestratorOptions {
   /** Groups of a step, and rollouts of a group. */
   groupsPerStep: number
   rolloutsPerExample: number
+  /** Rollouts of a group of an evaluation, where there are any. */
+  evalRolloutsPerExample?: number
   /** Groups of a step that are replaced at most, where they are not trained on (spares.ts). Default 0. */
   spareGroups?: number
   /** Training rollouts that were cut off have the reward 0. */

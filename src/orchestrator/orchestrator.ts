@@ -50,11 +50,13 @@ export class Orchestrator {
     this.#places = new Slots(options.maxConcurrent)
     this.#replays = new Replays(options.again, options.warn)
     this.#samplers = new Slots(options.maxSampling)
-    const { environments, maxConcurrent, rolloutsPerExample } = options
+    const { environments, maxConcurrent, rolloutsPerExample, evalRolloutsPerExample = 1 } = options
     const together = environments.find(({ env }) => env.playsGroups)
-    if (together && maxConcurrent < rolloutsPerExample)
+    const most = together?.env.evalDataset.length ? Math.max(rolloutsPerExample, evalRolloutsPerExample) : rolloutsPerExample
+    if (together && maxConcurrent < most)
       throw new UserError(
-        `${together.name} plays the rollouts of a task together: max_concurrent (${maxConcurrent}) must be rollouts_per_example (${rolloutsPerExample}) or more.`,
+        `${together.name} plays the rollouts of a task together: max_concurrent (${maxConcurrent}) must be ` +
+          `${most === rolloutsPerExample ? 'rollouts_per_example' : 'eval_rollouts_per_example'} (${most}) or more.`,
       )
   }
 
@@ -156,7 +158,7 @@ export class Orchestrator {
   /** Ends everything in flight and waits until it has ended; what was waited for comes back as failed. */
   async close(): Promise<void> {
     for (const set of this.#sets) set.abort.abort('the run ends')
-    await Promise.allSettled([...this.#sets].map((set) => set.work))
+    await Promise.allSettled([...this.#sets].map((set) => set.ended))
   }
 
   /** @param replace the rollouts to play in the place of a group's; none where it is trained on */
@@ -174,31 +176,43 @@ export class Orchestrator {
       replaced[place] = await play(others)
       return rollouts
     }
-    const work = Promise.all(groups.map(play)).then((all) => [...all, ...replaced].flat())
-    const set: RolloutSet = { work, abort, total: plans.length, spares: replace ? this.#spares.most : 0, pending }
+    const plays = groups.map(play)
+    const work = Promise.all(plays).then((all) => [...all, ...replaced].flat())
+    const ended = Promise.allSettled(plays)
+    const set: RolloutSet = { work, ended, abort, total: plans.length, spares: replace ? this.#spares.most : 0, pending }
     this.#sets.add(set)
-    // A set may end before anybody waits for it; an error stays in `work` for those who do.
-    void work.catch(() => {}).finally(() => this.#sets.delete(set))
+    // A set may end before anybody waits for it; an error (of a filter) stays in `work` for those who do, and nobody needs the groups that still play.
+    work.catch(() => abort.abort('a group of its step failed'))
+    void ended.finally(() => this.#sets.delete(set))
     return set
   }
 
   /** The rollouts of one task, and what its rubric says of them together. */
   async #group(plans: Plan[], pending: Set<Flight>, signal: AbortSignal, meter: Meter): Promise<Rollout[]> {
     const { rewardTimeoutSeconds } = this.#options
-    const { task, zeroTruncated } = plans[0]
+    const { task, zeroTruncated, soon } = plans[0]
     const { source } = task
-    const played = await Promise.all(plans.map((plan) => this.#rollout(plan, plans.length, pending, signal, meter)))
+    // What plays together begins together: two groups that each hold a part of the places would wait for each other.
+    const places = source.env.playsGroups ? this.#places.take(soon, plans.length) : undefined
+    const start = (plan: Plan) => this.#rollout(plan, plans.length, places ?? this.#places.take(soon), { pending, signal, meter })
+    const played = await Promise.all(plans.map(start))
     const rollouts = await scoreGroup(source.env, played, { signal, rewardTimeoutSeconds })
     const reward = (r: Rollout) => (zeroTruncated && r.isTruncated && r.reward !== null ? 0 : r.reward)
     return rollouts.map((rollout) => ({ ...rollout, env: source.name, reward: reward(rollout) }))
   }
 
-  async #rollout(plan: Plan, size: number, pending: Set<Flight>, signal: AbortSignal, meter: Meter): Promise<Rollout> {
+  /** @param place when it has one of those that may play at once */
+  async #rollout(
+    plan: Plan,
+    size: number,
+    place: Promise<void>,
+    { pending, signal, meter }: { pending: Set<Flight>; signal: AbortSignal; meter: Meter },
+  ): Promise<Rollout> {
     const { client, generationTimeoutSeconds, rolloutTimeoutSeconds, rewardTimeoutSeconds } = this.#options
     const { task, group, index, sampling, seed } = plan
     const flight: Flight = { state: 'queued' }
     pending.add(flight)
-    await this.#places.take(plan.soon)
+    await place
     const gate = gateOf(flight, this.#samplers, [meter, this.#sampled], plan.soon)
     try {
       const rollout = await runRollout(task.source.env, task.row, {

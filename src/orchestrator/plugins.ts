@@ -26,12 +26,11 @@ export interface AlgorithmOptions {
 export async function loadAlgorithm(options: AlgorithmOptions): Promise<Algorithm> {
   const advantageShape = '(group, args) => one number, or one array of numbers a token, for each rollout'
   const filterShape = '(group, args) => true to train on the group'
-  const passing = options.filters.map((name) => load('filters', name, filters, options.filter_args, filterShape))
-  return {
-    advantage: await load('advantage', options.advantage, advantages, options.advantage_args, advantageShape),
-    filters: await Promise.all(passing),
-    maskTruncated: options.mask_truncated_completions,
-  }
+  const [advantage, passing] = await Promise.all([
+    load('advantage', options.advantage, advantages, options.advantage_args, advantageShape),
+    Promise.all(options.filters.map((name) => load('filters', name, filters, options.filter_args, filterShape))),
+  ])
+  return { advantage, filters: passing, maskTruncated: options.mask_truncated_completions }
 }
 
 /**

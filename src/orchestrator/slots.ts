@@ -1,6 +1,9 @@
 /** Counting what runs at once: permits, and the time in which anything runs. */
 
-/** Permits, handed out first come, first served; those who come again go before those who have not begun. */
+/**
+ * Permits, handed out first come, first served; those who come again go before those who have not begun. Whoever takes several gets them all at once, and those behind wait until
+ * there are enough for it.
+ */
 export class Slots {
   #free: number
   readonly #queue = new Queue()
@@ -10,29 +13,51 @@ export class Slots {
     this.#free = count
   }
 
-  async take(again = false): Promise<void> {
-    if (this.#free > 0) this.#free--
-    else await new Promise<void>((resolve) => (again ? this.#again : this.#queue).push(resolve))
+  /** @param count at most as many as there are; more are never given */
+  async take(again = false, count = 1): Promise<void> {
+    const queue = again ? this.#again : this.#queue
+    await new Promise<void>((begin) => {
+      queue.push({ count, begin })
+      this.#hand()
+    })
   }
 
   /** Gives a permit back. It goes straight to the first in the queue, so that nobody slips in between. */
   give(): void {
-    const next = this.#again.shift() ?? this.#queue.shift()
-    if (next) next()
-    else this.#free++
+    this.#free++
+    this.#hand()
   }
+
+  #hand(): void {
+    for (;;) {
+      const queue = this.#again.first ? this.#again : this.#queue
+      if (!queue.first || queue.first.count > this.#free) return
+      const { count, begin } = queue.shift()!
+      this.#free -= count
+      begin()
+    }
+  }
+}
+
+interface Waiting {
+  count: number
+  begin: () => void
 }
 
 /** First in, first out; an array's own shift moves all that is behind it. */
 class Queue {
-  #items: (() => void)[] = []
+  #items: Waiting[] = []
   #head = 0
 
-  push(item: () => void): void {
+  get first(): Waiting | undefined {
+    return this.#items[this.#head]
+  }
+
+  push(item: Waiting): void {
     this.#items.push(item)
   }
 
-  shift(): (() => void) | undefined {
+  shift(): Waiting | undefined {
     if (this.#head === this.#items.length) return undefined
     const item = this.#items[this.#head++]
     if (this.#head > 64 && this.#head * 2 > this.#items.length) {

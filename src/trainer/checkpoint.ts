@@ -236,8 +236,11 @@ async function adapterValues(
   refuse: (what: string) => UserError,
 ): Promise<Map<string, Float32Array>> {
   const { config, tensors } = await readAdapter(dir)
-  if (config.loraAlpha !== lora.loraAlpha || config.useRslora !== lora.useRslora)
-    throw refuse(`has lora_alpha ${config.loraAlpha}, and this run ${lora.loraAlpha}`)
+  if (config.useRslora !== lora.useRslora)
+    throw refuse(
+      `has use_rslora ${config.useRslora}, and this run ${lora.useRslora} (model.adapter names the adapter that a run begins with)`,
+    )
+  if (config.loraAlpha !== lora.loraAlpha) throw refuse(`has lora_alpha ${config.loraAlpha}, and this run ${lora.loraAlpha}`)
   const values = new Map<string, Float32Array>()
   for (const [path, { A, B }] of tensors) values.set(`${path}.lora_A.weight`, A).set(`${path}.lora_B.weight`, B)
   return values

@@ -286,11 +286,12 @@ async function steps(
 ): Promise<void> {
   const { maxSteps, saveSteps, save, onStep, stopRequested, warn, around = (_, work) => work() } = options
   let saved: number | undefined
-  while (trainer.step < maxSteps) {
+  let last: Metrics | undefined
+  // Asked here, too: a save takes long enough to be asked to stop in, and so does what comes before the first step.
+  while (trainer.step < maxSteps && !stopRequested()) {
     const step = trainer.step + 1
     const begin = performance.now()
     const { metrics } = await around(step, (progress) => trainer.trainStep(data.batch(step), { warn, progress }))
-    const last = step === maxSteps || stopRequested()
     const row = {
       ...metrics,
       'time/step': (performance.now() - begin) / 1000,
@@ -300,12 +301,16 @@ async function steps(
     // The weights are those of this step from here on, even where its row cannot be written.
     reached.done = step
     await onStep(step, row)
-    if (last || (saveSteps > 0 && step % saveSteps === 0)) {
+    if (step === maxSteps || stopRequested() || (saveSteps > 0 && step % saveSteps === 0)) {
       const start = performance.now()
       await save(row)
       reached.saved = step
       saved = (performance.now() - start) / 1000
-    }
-    if (last) return
+    } else last = row
+  }
+  // Asked to stop between the lines above and the condition.
+  if (reached.done > reached.saved) {
+    await save(last)
+    reached.saved = reached.done
   }
 }

@@ -153,7 +153,7 @@ export class Trainer {
     this.badSteps++
     if (this.badSteps < MOST_BAD_STEPS) return
     throw new NotFiniteError(
-      `${MOST_BAD_STEPS} steps in a row were not finite (at step ${batch.step} ${what}), so the run stops; the weights are those of the last good step. ` +
+      `${MOST_BAD_STEPS} steps in a row were not finite (at step ${batch.step} ${what}), so the run stops; the weights are those of the last good update. ` +
         `Lower trainer.args.learning_rate or max_grad_norm; ${dir} holds the batch.`,
     )
   }

@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { expect, onTestFinished, test } from 'vitest'
-import type { TrainingBatch } from '../../src/common/types.ts'
+import type { PolicyVersion, TrainingBatch } from '../../src/common/types.ts'
 import { Monitor } from '../../src/monitor/monitor.ts'
 import { metricInfo } from '../../src/monitor/metrics-table.ts'
 import { readRollouts } from '../../src/monitor/rollout-writer.ts'
@@ -28,6 +28,10 @@ interface Setup {
   skipsLate?: boolean
   /** Shares of a step after which it publishes; default: once, when it is made. */
   updates?: (step: number) => number[]
+  /** Called after each of them. */
+  onUpdate?: (step: number) => void
+  /** Called when weights travel to the sampler. */
+  onPublish?: (version: PolicyVersion) => Promise<void>
   onEval?: (step: number) => void
   /** Steps whose evaluation is the best so far. */
   best?: number[]
@@ -66,12 +70,17 @@ async function setUp(setup: Setup = {}) {
       await setup.onTrain?.(batch)
       const skipped = setup.skips?.(batch.step) ?? false
       const made = setup.updates?.(batch.step) ?? [1]
-      if (!skipped || setup.skipsLate) for (const share of made) published(share)
+      if (!skipped || setup.skipsLate)
+        for (const share of made) {
+          published(share)
+          setup.onUpdate?.(batch.step)
+        }
       return { metrics: { 'loss/mean': 0 } }
     },
     publish: (version) => {
       events.push(`publish ${version}`)
       generator.version = version
+      return setup.onPublish?.(version).then(() => ({}))
     },
     save: (step, row) => Promise.resolve(void events.push(`save ${step}`, `row ${step}: ${row?.reward}`)),
     isBest: (step) => !!setup.best?.includes(step),
@@ -280,4 +289,24 @@ test('a fault of the trainer reaches the caller, the step before it is saved', a
   const { loop, events } = await setUp({ onTrain: ({ step }) => { if (step === 3) throw new Error('3 steps in a row were not finite') } }) // prettier-ignore
   await expect(loop()).rejects.toThrow('3 steps in a row were not finite')
   expect(only(events, 'train', 'save')).toEqual(['train 1', 'train 2', 'train 3', 'save 2'])
+})
+
+test('a fault behind the first of several updates: what is saved is the step that they belong to', async () => {
+  const onUpdate = (step: number) => { if (step === 3) throw new Error('the loss is NaN') } // prettier-ignore
+  const { loop, events, stream } = await setUp({ updates: () => [1 / 2, 1], onUpdate })
+  await expect(loop()).rejects.toThrow('the loss is NaN')
+  expect(only(events, 'save', 'row')).toEqual(['save 3', 'row 3: undefined'])
+  expect(stream.text).toContain('step 3 is saved, and --resume goes on from there.')
+})
+
+test('weights that do not arrive end the run with the row, the rollouts and the checkpoint of their step', async () => {
+  const onPublish = async (version: PolicyVersion) => {
+    await sleep(1)
+    if (version === 2) throw new Error('vLLM is gone')
+  }
+  const { loop, events, rows, folder } = await setUp({ evaluated: true, options: { evalSteps: 2, maxAsyncLevel: 0 }, onPublish })
+  await expect(loop()).rejects.toThrow('vLLM is gone')
+  expect(only(events, 'save', 'row', 'eval')).toEqual(['eval 0', 'save 2', `row 2: ${rows()[2].reward}`])
+  expect(rows().map((row) => row.step)).toEqual([0, 1, 2])
+  expect(readRollouts(folder, 2)).toHaveLength(6)
 })

@@ -54,3 +54,13 @@ test.each([
 test('the key of a filter is named', async () => {
   await expect(load({ filters: ['none'] })).rejects.toThrow(/trainer\.args\.filters: there is no file 'none'/)
 })
+
+test('a filter that cannot be loaded is told once, also while an advantage still loads', async () => {
+  const advantage = file(
+    'slow.ts',
+    'await new Promise((resolve) => setTimeout(resolve, 30))\nexport default (g: object[]) => g.map(() => 0)',
+  )
+  const filters = [file('broken.ts', "throw new Error('a typo')")]
+  // Without the wait an unhandled rejection would end these tests.
+  await expect(load({ advantage, filters })).rejects.toThrow(/trainer\.args\.filters: .*broken\.ts cannot be loaded: a typo/)
+})

@@ -45,3 +45,26 @@ test('the meter counts time in which anything ran, once', async () => {
   // What was counted is not counted again.
   expect(third.seconds).toBeLessThan(second.seconds)
 })
+
+test('several permits come at once, and those behind do not overtake who waits for them', async () => {
+  const slots = new Slots(3)
+  const order: string[] = []
+  const take = (name: string, count: number, again = false) => slots.take(again, count).then(() => order.push(name))
+  void take('a', 1)
+  void take('three', 3)
+  void take('b', 1)
+  void take('two more', 2, true)
+  await sleep(1)
+  // Who comes again goes before the three that wait.
+  expect(order).toEqual(['a', 'two more'])
+  slots.give()
+  slots.give()
+  await sleep(1)
+  expect(order).toHaveLength(2)
+  slots.give()
+  await sleep(1)
+  expect(order).toEqual(['a', 'two more', 'three'])
+  slots.give()
+  await sleep(1)
+  expect(order.at(-1)).toBe('b')
+})

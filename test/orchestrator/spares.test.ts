@@ -4,7 +4,7 @@ import { expect, test } from 'vitest'
 import { Random } from '../../src/common/random.ts'
 import { spareGroups } from '../../src/config/algorithm-schema.ts'
 import { Spares } from '../../src/orchestrator/spares.ts'
-import { makeOrchestrator, numbersEnv, type Script } from './helpers.ts'
+import { algorithm, makeOrchestrator, numbersEnv, type Script } from './helpers.ts'
 
 const rows = 12
 const rowOf = (prompt: string) => Number(/\d+$/.exec(prompt)![0])
@@ -89,6 +89,55 @@ test('they go before what waits for later steps', async () => {
   const before = generator.requests.slice(0, 9).map((request) => request.seed)
   for (const { rollout } of rollouts) expect(before).toContain(rollout.seed)
   await orchestrator.close()
+})
+
+test('an environment that plays groups together: no two groups wait for the places that the other holds', async () => {
+  const { env, ...source } = await numbersEnv('numbers', rows)
+  const groups = new Map<string, (() => void)[]>()
+  // A rollout goes on once all of its group have begun, as the bridge's do.
+  const together = (group: string, size: number) =>
+    new Promise<void>((resolve) => {
+      const here = [...(groups.get(group) ?? []), resolve]
+      groups.set(group, here)
+      if (here.length === size) for (const begin of here) begin()
+    })
+  const random = new Random(3)
+  const own: typeof env = Object.create(env, {
+    playsGroups: { value: true },
+    rollout: { value: async (...[row, context]: Parameters<typeof env.rollout>) => {
+      await together(context.group!.id, context.group!.size)
+      return await env.rollout(row, context)
+    } },
+  }) // prettier-ignore
+  const options = { environments: [{ ...source, env: own }], groupsPerStep: 4, spareGroups: 8, maxConcurrent: 4 }
+  const { orchestrator } = await makeOrchestrator(
+    (prompt, n, request) => ({ ...answer(prompt, n, request), afterMs: random.next() * 4 }),
+    options,
+  )
+  for (let step = 1; step <= 6; step++) {
+    orchestrator.prepare(step + 1)
+    const { rollouts } = await orchestrator.batch(step, step - 1)
+    // All that fail are those whose answer is no number.
+    for (const { rollout } of rollouts) expect(rollout.error ?? '').not.toContain('limit')
+  }
+  await orchestrator.close()
+  const few = { ...options, evalRolloutsPerExample: 5 }
+  await expect(makeOrchestrator(answer, few)).rejects.toThrow(
+    'numbers plays the rollouts of a task together: max_concurrent (4) must be eval_rollouts_per_example (5) or more.',
+  )
+})
+
+test('a filter that throws ends the groups that still play, and close waits for them', async () => {
+  const filters = [{ name: 'wrong', args: {}, run: () => { throw new Error('a typo') } }] // prettier-ignore
+  const { orchestrator, generator } = await makeOrchestrator((_, n) => ({ text: String(n), hangs: n >= 3 }), {
+    spareGroups: 2,
+    algorithm: { ...algorithm, filters },
+  })
+  orchestrator.prepare(1)
+  while (generator.aborted === 0) await sleep(1)
+  await orchestrator.close()
+  expect([generator.running, generator.aborted]).toEqual([0, 3])
+  await expect(orchestrator.batch(1, 0)).rejects.toThrow('a typo')
 })
 
 test('none begins once the run ends', async () => {

@@ -1,4 +1,5 @@
 /** What must not change the gradient: the size of micro-batches, a prompt computed once, layers computed again. And dropout. */
+import { setTimeout as sleep } from 'node:timers/promises'
 import { describe, expect, test } from 'vitest'
 import { pad, unpad } from '../../src/autograd/parameters.ts'
 import { Random } from '../../src/common/random.ts'
@@ -6,8 +7,10 @@ import type { TrainingSample } from '../../src/common/types.ts'
 import { loadDecoder } from '../../src/model/decoder-load.ts'
 import type { Decoder } from '../../src/model/decoder.ts'
 import { accumulateGradients, scoreSamples, type GradientOptions } from '../../src/trainer/gradients.ts'
+import type { MicroBatchRunner } from '../../src/trainer/micro-batch.ts'
 import { loadLoss } from '../../src/trainer/losses/index.ts'
 import type { LossFunction } from '../../src/trainer/losses/types.ts'
+import { withFacts } from '../facts.ts'
 import { batchOf, bounds, freshLora, loadCase, openCase, openGpu, readAll, worst } from './helpers.ts'
 
 const { gpu } = openGpu()
@@ -65,6 +68,28 @@ describe.each(['adapter', 'full'] as const)('%s', (how) => {
     expect(worst(split.gradients, a.gradients).distance).toBeLessThan(2e-6)
     decoder.release()
   })
+})
+
+test('a device that is lost while the next micro-batch is under way ends the call with its error alone', async () => {
+  const { batch } = await openCase('qwen3')
+  const decoder = await loadCase(await gpu, 'qwen3', 'adapter')
+  let [begun, ended] = [0, 0]
+  const runner = {
+    makeRoom: async () => {},
+    // The second one fails first, while the first is still waited for: nobody hears it then.
+    run: async () => {
+      await sleep(++begun === 1 ? 40 : 10)
+      ended++
+      throw new Error('the GPU device was lost')
+    },
+  } as unknown as MicroBatchRunner
+  await withFacts(await gpu, { software: false }, async () => {
+    const work = gradients(decoder, batch.samples, { microBatchTokens: 40, runner })
+    await expect(work).rejects.toThrow('the GPU device was lost')
+  })
+  expect([begun, ended]).toEqual([2, 2])
+  await (await gpu).sync()
+  decoder.release()
 })
 
 test('a loss in TypeScript gives the gradient of its kernel', async () => {

@@ -231,8 +231,18 @@ test('a new model learns, is written in bf16, and reads back the same', async ()
     await trainSft(trainer, data, { ...loop, maxSteps: 40 })
     expect([rows.length, saves]).toEqual([40, 3])
     expect(await meanLoss(trainer, samples)).toBeLessThan(0.1)
+    // Asked to stop in its save, or within a step; and asked before.
+    let stops = false
+    const save = async (row: Metrics | undefined) => {
+      await loop.save(row)
+      stops = true
+    }
+    await trainSft(trainer, data, { ...loop, maxSteps: 50, save, stopRequested: () => stops })
+    expect([trainer.step, saves]).toEqual([45, 4])
+    await trainSft(trainer, data, { ...loop, maxSteps: 50, stopRequested: () => trainer.step === 46 })
+    expect([trainer.step, saves]).toEqual([46, 5])
     await trainSft(trainer, data, { ...loop, maxSteps: 50, stopRequested: () => true })
-    expect(trainer.step).toBe(41)
+    expect([trainer.step, saves]).toEqual([46, 5])
   })
   const dir = join(folder, 'made')
   await writeWeights(dir, decoder, { rawConfig: made.rawConfig, tokenizer: made.tokenizer })
