@@ -4,6 +4,7 @@ import { expect, test } from 'vitest'
 import { Random } from '../../src/common/random.ts'
 import { spareGroups } from '../../src/config/algorithm-schema.ts'
 import { Spares } from '../../src/orchestrator/spares.ts'
+import type { RunEnvironment } from '../../src/orchestrator/tasks.ts'
 import { algorithm, makeOrchestrator, numbersEnv, type Script } from './helpers.ts'
 
 const rows = 12
@@ -91,39 +92,38 @@ test('they go before what waits for later steps', async () => {
   await orchestrator.close()
 })
 
-test('an environment that plays groups together: no two groups wait for the places that the other holds', async () => {
+/** Where a rollout goes on once all of its group have begun, as the bridge's do. */
+async function playsTogether(): Promise<RunEnvironment> {
   const { env, ...source } = await numbersEnv('numbers', rows)
   const groups = new Map<string, (() => void)[]>()
-  // A rollout goes on once all of its group have begun, as the bridge's do.
-  const together = (group: string, size: number) =>
+  const begun = (group: string, size: number) =>
     new Promise<void>((resolve) => {
       const here = [...(groups.get(group) ?? []), resolve]
       groups.set(group, here)
       if (here.length === size) for (const begin of here) begin()
     })
-  const random = new Random(3)
-  const own: typeof env = Object.create(env, {
-    playsGroups: { value: true },
-    rollout: { value: async (...[row, context]: Parameters<typeof env.rollout>) => {
-      await together(context.group!.id, context.group!.size)
-      return await env.rollout(row, context)
-    } },
-  }) // prettier-ignore
-  const options = { environments: [{ ...source, env: own }], groupsPerStep: 4, spareGroups: 8, maxConcurrent: 4 }
-  const { orchestrator } = await makeOrchestrator(
-    (prompt, n, request) => ({ ...answer(prompt, n, request), afterMs: random.next() * 4 }),
-    options,
-  )
-  for (let step = 1; step <= 6; step++) {
-    orchestrator.prepare(step + 1)
-    const { rollouts } = await orchestrator.batch(step, step - 1)
-    // All that fail are those whose answer is no number.
-    for (const { rollout } of rollouts) expect(rollout.error ?? '').not.toContain('limit')
+  const rollout: typeof env.rollout = async (row, context) => {
+    await begun(context.group!.id, context.group!.size)
+    return await env.rollout(row, context)
   }
-  await orchestrator.close()
-  const few = { ...options, evalRolloutsPerExample: 5 }
+  return { ...source, env: Object.assign(Object.create(env) as typeof env, { playsGroups: true, rollout }) }
+}
+
+test('an environment that plays groups together: no two groups wait for the places that the other holds', async () => {
+  const random = new Random(3)
+  const options = { groupsPerStep: 10, rolloutsPerExample: 8, spareGroups: 30, maxConcurrent: 12, generationTimeoutSeconds: 2 }
+  // Nothing is learned from any, so all spares are played, which go before those that wait.
+  const script: Script = () => ({ text: '1', afterMs: random.next() < 0.2 ? 40 : 2 + random.next() * 10 })
+  const play = async (): Promise<number> => {
+    const { orchestrator } = await makeOrchestrator(script, { ...options, environments: [await playsTogether()] })
+    const { rollouts } = await orchestrator.batch(1, 0)
+    await orchestrator.close()
+    return rollouts.filter(({ rollout }) => rollout.error).length
+  }
+  expect(await Promise.all(Array.from({ length: 12 }, play))).toEqual(Array.from({ length: 12 }, () => 0))
+  const few = { ...options, environments: [await playsTogether()], evalRolloutsPerExample: 13 }
   await expect(makeOrchestrator(answer, few)).rejects.toThrow(
-    'numbers plays the rollouts of a task together: max_concurrent (4) must be eval_rollouts_per_example (5) or more.',
+    'numbers plays the rollouts of a task together: max_concurrent (12) must be eval_rollouts_per_example (13) or more.',
   )
 })
 
