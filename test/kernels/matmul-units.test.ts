@@ -10,6 +10,7 @@ import { checkF16Range, useMatrixUnits } from '../../src/kernels/common/matrix-u
 import { roundWeight } from '../../src/kernels/optimizer/optimizer.ts'
 import { allocateBlocks, allocateRooms, writeBlocks, type QuantisedFormat } from '../../src/kernels/quantised/quantised.ts'
 import { roundToBf16, widenBf16 } from '../../src/model/bf16.ts'
+import { withFacts } from '../facts.ts'
 import { quantisedFormats, randomBlocks, widened } from '../model/blocks.ts'
 import { bf16Bits, bounds, compare, openBench, sameBits, toBf16 } from './harness.ts'
 import { product, type Case } from './matmul-cases.ts'
@@ -157,6 +158,9 @@ describe(`matrix units${none}`, () => {
       const tiles = [16, 40, 65].map((rows) => shapeFor(gpu, rows, n)).map(({ TM, TN }) => [TM, TN])
       expect(tiles[1]).toEqual([64, 128])
       expect(new Set(tiles.map(String)).size).toBe(3)
+      await withFacts(gpu, { limits: { ...gpu.facts.limits, maxWorkgroupMemory: 16_384 } }, async () => {
+        expect(shapeFor(gpu, 40, n)).toMatchObject({ TM: 64, TN: 64 })
+      })
       const { weight } = bench.weight(n, k, true)
       const x = bench.normals(65 * k)
       const of = async (rows: number): Promise<Float32Array> => {

@@ -1,8 +1,8 @@
 /** The register tile of GPUs: every tile and every way to stage its operands has the same bits, and small outputs take small tiles. */
 import { afterEach, expect, test } from 'vitest'
 import { linear, linearBackwardInput, linearBackwardWeight } from '../../src/kernels/matmul/matmul.ts'
-import { everyTile, tileConstants, tileFor } from '../../src/kernels/matmul/register-tile.ts'
-import { defaultTiles, setTiles, tileCandidates, tileText } from '../../src/kernels/matmul/tiles.ts'
+import { everyTile, holdsRegisterTile, tileConstants, tileFor } from '../../src/kernels/matmul/register-tile.ts'
+import { defaultTiles, setTiles, tileCandidates, tileText, type Tile } from '../../src/kernels/matmul/tiles.ts'
 import { withFacts } from '../facts.ts'
 import { bounds, modes, openBench, sameBits } from './harness.ts'
 import { product } from './matmul-cases.ts'
@@ -148,4 +148,18 @@ test('a row has the bits among few rows that it has among many, whatever the num
       }
     })
   }
+})
+
+test('the tuner tries what workgroup memory holds, and the usual tiles are held by the least that WebGPU promises', async () => {
+  const held = async (memory: number, tiles: Tile[]): Promise<Tile[]> => {
+    let found: Tile[] = []
+    await withFacts(gpu, { ...facts, limits: { ...gpu.facts.limits, maxWorkgroupMemory: memory } }, async () => {
+      found = tiles.filter((tile) => holdsRegisterTile(gpu, tile))
+    })
+    return found
+  }
+  expect(await held(32_768, everyTile)).toEqual(everyTile)
+  expect(await held(16_384, everyTile)).toHaveLength(everyTile.length - 1)
+  const usual = (['tile', 'few', 'fewMore', 'fewWide'] as const).map((name) => defaultTiles[name])
+  expect(await held(16_384, usual)).toEqual(usual)
 })

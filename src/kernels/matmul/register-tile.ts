@@ -44,6 +44,15 @@ function registerTileOf({ rows, columns, vectors, thread }: Tile): RegisterTile 
   return [...registerTiles, wideTile].find((tile) => tile.rows === rows && tile.columns === columns)!
 }
 
+/** Workgroup memory for so many steps of the depth: both operands, and of few rows the threads' sums. */
+function bytesOf({ rows, columns, vectors }: Tile, depth: number): number {
+  return vectors ? (depth + 4) * (rows + columns) * 4 + rows * columns * 4 : depth * (rows + columns) * 4
+}
+
+/** Whether the adapter's workgroup memory holds the fewest steps of the depth that a tile is made for. */
+export const holdsRegisterTile = (gpu: Gpu, tile: Tile): boolean =>
+  bytesOf(tile, registerTileOf(tile).depths.at(-1)!) <= gpu.facts.limits.maxWorkgroupMemory
+
 /** Workgroups that run side by side: about as many as a large GPU has processors. */
 const atOnce = 128
 
@@ -76,8 +85,7 @@ export function tileConstants(gpu: Gpu, tile: Tile): Constants {
   // A quarter stays free: RMSNorm wants some, and a processor should hold two workgroups.
   const room = gpu.facts.limits.maxWorkgroupMemory * 0.75
   const FEW = Number(vectors !== undefined)
-  const bytes = (depth: number): number => (depth + 4 * FEW) * (rows + columns) * 4 + FEW * rows * columns * 4
-  const KT = depths.find((depth) => bytes(depth) <= room) ?? depths.at(-1)!
+  const KT = depths.find((depth) => bytesOf(tile, depth) <= room) ?? depths.at(-1)!
   if (vectors) {
     // At the end a thread has four columns.
     const shape = { TM: rows, TN: columns, RM: Math.max(1, (RM * RN) / 4), RN: 4, RR: RM, RC: RN, FEW, KT, THREADS }

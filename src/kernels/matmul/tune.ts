@@ -9,6 +9,7 @@ import { releaseWeight, uploadWeight, type Weight } from '../common/weight.ts'
 import { linear, linearBackwardInput } from './matmul.ts'
 import { candidatesOf, sameTile, setTiles, usualTiles, type Tile, type TileName, type Tiles } from './tiles.ts'
 import { useMatrixUnits } from '../common/matrix-units.ts'
+import { holdsRegisterTile } from './register-tile.ts'
 import { holdsUnitTile } from './units.ts'
 
 export interface TuneRow extends Tile {
@@ -157,8 +158,7 @@ const noiseBits = (length: number): Uint16Array<ArrayBuffer> =>
 /** A tile whose operands the adapter's workgroup memory does not hold would be replaced by a smaller one, or not compile. */
 function fits(gpu: Gpu, name: TileName, tile: Tile): boolean {
   if (isUnits(name)) return holdsUnitTile(gpu, tile)
-  const bytes = name === 'tile' ? 16 * (tile.rows + tile.columns) * 4 : 0
-  return bytes <= gpu.facts.limits.maxWorkgroupMemory
+  return name === 'ntCpu' || name === 'nnCpu' || holdsRegisterTile(gpu, tile)
 }
 
 /** Seconds of a run: by timestamps, or on a software adapter by the processor time of its driver, as an idle machine would take. */

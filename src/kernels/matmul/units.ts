@@ -154,7 +154,8 @@ function tileFor(gpu: Gpu, rows: number, columns: number, paired = false): UnitT
     const tile = arranged(gpu, tilesOf(gpu).fewUnits, paired)
     return columns <= fewColumns && holds(gpu, tile) ? tile : arranged(gpu, { rows: 32, columns: 64 })
   }
-  if (rows <= 64) return arranged(gpu, columns >= headColumns ? headTile : { rows: 64, columns: 64 })
+  if (rows <= 64)
+    return arranged(gpu, columns >= headColumns && holdsUnitTile(gpu, headTile) ? headTile : { rows: 64, columns: 64 })
   const sizes: Tile[] = [tilesOf(gpu).units, { rows: 128, columns: 128 }, { rows: 64, columns: 64 }]
   return arranged(gpu, sizes.find((tile) => holdsUnitTile(gpu, tile)) ?? { rows: 32, columns: 64 })
 }
