@@ -186,6 +186,9 @@ test('rewind: later rows, rollouts and checkpoints go; earlier ones stay, byte f
   const third = open(base, { resume: 4, configText: 'model = "other"\n' })
   expect(readMetrics(third.metricsPath).map((row) => row.step)).toEqual([0, 1, 2, 3, 4])
   expect(third.attempt).toBe(3)
+  // It may be refused yet.
+  expect(readFileSync(join(third.path, 'config.toml'), 'utf8')).toBe('model = "m"\n')
+  third.keepConfig()
   expect(readFileSync(join(third.path, 'config.toml'), 'utf8')).toBe('model = "other"\n')
   expect(readFileSync(join(third.path, 'config.attempt_2.toml'), 'utf8')).toBe('model = "m"\n')
 })
