@@ -33,6 +33,7 @@ import {
 } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { isSystemError, messageOf, UserError } from '../common/errors.ts'
+import { makeFolder } from '../common/folders.ts'
 import { dropLaterRows, settleFolder, writeFileAtomic } from './files.ts'
 import { acquireLock, isAlive } from './run-lock.ts'
 import type { ReleaseLock } from './run-lock.ts'
@@ -98,7 +99,7 @@ export function openRunFolder(options: RunFolderOptions): RunFolder {
   }
   let release: ReleaseLock | undefined
   try {
-    mkdirSync(path, { recursive: true })
+    makeFolder(path)
     release = acquireLock(join(path, lockName), path)
     if (!resuming && readdirSync(path).some((name) => name !== lockName)) {
       throw new UserError(

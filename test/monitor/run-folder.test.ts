@@ -69,6 +69,8 @@ test('what cannot be a run folder is refused in one sentence', () => {
   }
   expect(errorOf(() => open(join(base, 'file'), {}), base)).toContain('Cannot make the run folder')
   expect(readdirSync(base)).toEqual(['file'])
+  // A file system that says of a folder that there is none.
+  if (existsSync('/proc/self')) expect(errorOf(() => open('/proc/none'), base)).toContain('Cannot make the run folder')
 })
 
 test.runIf(process.platform === 'linux')('a run folder that is made by half is taken away again', () => {
