@@ -6,7 +6,7 @@ import { CLI } from '../common/commands.ts'
 import { messageOf, UserError } from '../common/errors.ts'
 import { hashSeed, Random } from '../common/random.ts'
 import type { SamplingParams } from '../common/types.ts'
-import { parseConfig, parseSftConfig } from '../config/load.ts'
+import { parseConfig, parseEvalConfig, parseSftConfig } from '../config/load.ts'
 import type { EnvConfig, RunConfig } from '../config/schema.ts'
 import { loadEnvironment, type Environment, type LoadOptions, type Row } from '../environments/index.ts'
 import type { Quantization } from '../model/types.ts'
@@ -109,8 +109,8 @@ export async function planEval(words: readonly string[], options: EvalOptions): 
   const { config } = asked
   const args = config?.trainer.args
   const source = sourceOf(options, asked)
-  const { sampling, extra } = samplingOf(options, args, source)
-  const notices: string[] = []
+  const { sampling, extra } = samplingOf(options, asked, source)
+  const notices = [...(asked.notices ?? [])]
   if (asked.wanted.length === 0)
     throw new UserError(
       `eval: no environment. Name one (${CLI} eval short-answers -m MODEL), a config (@ FILE) or a run (--run outputs/X).`,
@@ -146,6 +146,9 @@ interface Asked {
   wanted: Wanted[]
   config?: RunConfig
   model?: string
+  /** Of an eval config: what --sampling-args would hold. */
+  sampling?: Record<string, unknown>
+  notices?: string[]
 }
 
 function readAsked(words: readonly string[], options: EvalOptions): Asked {
@@ -197,18 +200,19 @@ function readFile(file: string): Asked {
     const { config } = parseConfig(text, file)
     return { config, model: config.model.name, wanted: config.env.map(wantedOf) }
   }
-  const number = (value: unknown) => (typeof value === 'number' ? value : undefined)
-  const wanted = (table.eval as Record<string, unknown>[]).map((item): Wanted => {
-    if (typeof item.env_id !== 'string') throw new UserError(`${file}: an [[eval]] has no env_id.`)
-    return {
-      id: item.env_id,
-      name: typeof item.name === 'string' ? item.name : undefined,
-      args: (item.env_args ?? {}) as Record<string, unknown>,
-      examples: number(item.num_examples ?? table.num_examples),
-      k: number(item.rollouts_per_example ?? table.rollouts_per_example),
-    }
-  })
-  return { wanted, model: typeof table.model === 'string' ? table.model : undefined }
+  const { config: read, notices } = parseEvalConfig(text, file)
+  const wanted = read.evals.map(
+    ({ env_id: id, name, env_args: args, num_examples: examples, rollouts_per_example: k }): Wanted => ({
+      id,
+      name,
+      args,
+      examples,
+      k,
+    }),
+  )
+  const { model, temperature, max_tokens, sampling_args } = read.evals[0]
+  const drawn = { ...(temperature !== undefined && { temperature }), ...(max_tokens !== undefined && { max_tokens }) }
+  return { wanted, model, sampling: { ...sampling_args, ...drawn }, notices }
 }
 
 /** An [env] of a training config; those in Python are opened as a run opens them. */
@@ -297,21 +301,20 @@ const KNOWN = ['temperature', 'top_p', 'top_k', 'min_p', 'repetition_penalty', '
 
 function samplingOf(
   options: EvalOptions,
-  args: RunConfig['trainer']['args'] | undefined,
+  { config, sampling: ofFile }: Asked,
   source: EvalSource,
 ): { sampling: SamplingParams; extra: Record<string, unknown> } {
-  const given = jsonOf('--sampling-args', options.samplingArgs) ?? {}
+  const args = config?.trainer.args
+  const given = { ...ofFile, ...jsonOf('--sampling-args', options.samplingArgs) }
   const { top_p = 1, top_k = 0, min_p = 0, repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0 } = args ?? {}
   const known = Object.fromEntries(Object.entries(given).filter(([key]) => KNOWN.includes(key)))
   const extra = Object.fromEntries(Object.entries(given).filter(([key]) => !KNOWN.includes(key)))
   const unknown = Object.keys(extra)
   if (unknown.length > 0 && source.kind !== 'endpoint')
-    throw new UserError(
-      `--sampling-args: ${unknown.join(', ')} is not known to the embedded engine. It knows ${KNOWN.join(', ')}.`,
-    )
+    throw new UserError(`Sampling: ${unknown.join(', ')} is not known to the embedded engine. It knows ${KNOWN.join(', ')}.`)
   const asked = known.max_tokens
   if (asked !== undefined && !(Number.isSafeInteger(asked) && (asked as number) >= 1))
-    throw new UserError(`--sampling-args: max_tokens is ${JSON.stringify(asked)}; it must be a whole number from 1 on.`)
+    throw new UserError(`Sampling: max_tokens is ${JSON.stringify(asked)}; it must be a whole number from 1 on.`)
   const drawn = { top_p, top_k, min_p, repetition_penalty, presence_penalty, frequency_penalty, ...known }
   const sampling: SamplingParams = {
     temperature: args?.eval_temperature ?? 1,

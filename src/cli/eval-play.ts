@@ -8,8 +8,9 @@
  * and those with an answer that failed.
  */
 import { randomBytes } from 'node:crypto'
-import { appendFileSync, existsSync, mkdirSync, readdirSync, readFileSync, statSync } from 'node:fs'
+import { appendFileSync, existsSync, readdirSync, readFileSync, statSync } from 'node:fs'
 import { join } from 'node:path'
+import { makeFolder } from '../common/folders.ts'
 import { hashSeed } from '../common/random.ts'
 import type { ChatClient, Rollout } from '../common/types.ts'
 import { runRollout, scoreGroup, type Row } from '../environments/index.ts'
@@ -73,7 +74,7 @@ export function openEvalFolder(work: EvalWork): EvalFolder {
     if (same.length > 0) return { path: same[0], done: wholeExamples(same[0], work.environment) }
   }
   const path = join(root, randomBytes(4).toString('hex'))
-  mkdirSync(path, { recursive: true })
+  makeFolder(path)
   writeFileAtomic(join(path, 'metadata.json'), `${JSON.stringify(settings, null, 2)}\n`)
   return { path, done: [] }
 }

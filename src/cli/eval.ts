@@ -1,11 +1,12 @@
 /** `eval`: environments against a model, an endpoint or the checkpoints of a run. This file is its words and the order of things. */
-import { mkdirSync } from 'node:fs'
 import { InvalidArgumentError, Option, type Command } from 'commander'
+import { makeFolder } from '../common/folders.ts'
 import type { EvalOptions } from './eval-plan.ts'
 import type { EvalScore } from './eval-score.ts'
 import { notNegative } from './model-batch.ts'
+import { checkOutFolder } from './out-file.ts'
 import { quantizationOption } from './quantization.ts'
-import { stopOnSignal } from './stop.ts'
+import { outliveReaders, stopOnSignal } from './stop.ts'
 
 /** Adds the verb to the program. Short words are those of verifiers' vf-eval where it has them. */
 export function register(program: Command): void {
@@ -64,16 +65,18 @@ async function evaluate(words: string[], options: EvalOptions): Promise<void> {
   const { adviceOf, evalTable, scoreOf, spreadLine } = await import('./eval-score.ts')
   const { EvalProgress } = await import('./eval-progress.ts')
   const plan = await planEval(words, options)
+  outliveReaders()
   const stop = stopOnSignal('what is under way is left, whole examples are kept')
   try {
     for (const notice of plan.notices) console.error(`note: ${notice}`)
+    checkOutFolder('--output-dir', options.outputDir)
     const { targets, together, close } = await openTargets(plan, options.maxConcurrent)
     const scores: EvalScore[] = []
     const folders: string[] = []
     try {
       // Those that play with a process of their own write its log beside the results.
       const opened = plan.environments.filter(({ env }) => env.open !== undefined)
-      if (opened.length > 0) mkdirSync(options.outputDir, { recursive: true })
+      if (opened.length > 0) makeFolder(options.outputDir)
       for (const { env } of opened) await env.open!({ logs: options.outputDir })
       for (const target of targets) {
         const client = await target.open()

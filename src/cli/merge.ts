@@ -4,6 +4,7 @@
  */
 import type { Command } from 'commander'
 import { isSystemError, UserError } from '../common/errors.ts'
+import { checkModelFolder } from './out-file.ts'
 
 interface MergeOptions {
   model: string
@@ -20,7 +21,7 @@ export function register(program: Command): void {
     .requiredOption('--model <ref>', 'a folder, a .gguf file or a hub id; with --adapter the model that it was trained on')
     .option('--adapter <dir>', 'a PEFT adapter folder; without it the model itself is written')
     .requiredOption('--out <dir>', 'the folder to write')
-    .option('--force', 'replace --out when it exists')
+    .option('--force', 'replace --out when it is a model')
     .action(merge)
 }
 
@@ -28,6 +29,7 @@ async function merge(options: MergeOptions): Promise<void> {
   const { openModel } = await import('../model/open.ts')
   const { readAdapter } = await import('../model/peft.ts')
   const { writeMerged } = await import('../model/export.ts')
+  if (options.force) checkModelFolder('--out', options.out)
   const adapter = options.adapter === undefined ? null : await readAdapter(options.adapter)
   const model = await openModel(options.model)
   try {

@@ -1,5 +1,5 @@
 /** `report`: one HTML file of a run, and its metrics to the sinks that have not got them yet. */
-import { existsSync, readFileSync, statSync } from 'node:fs'
+import { existsSync, statSync } from 'node:fs'
 import { basename, join, resolve } from 'node:path'
 import { InvalidArgumentError, type Command } from 'commander'
 import { isSystemError, messageOf, UserError } from '../common/errors.ts'
@@ -76,10 +76,10 @@ export async function reportAtEnd(path: string, warn: (line: string) => void): P
 
 async function send(path: string, names: SinkName[]): Promise<void> {
   const { checkSinks, followRun } = await import('../monitor/sinks/index.ts')
-  const { parse } = await import('smol-toml')
+  const { readSource } = await import('../config/compose.ts')
   checkSinks(names)
   const file = join(path, 'config.toml')
-  const config = existsSync(file) ? parse(readFileSync(file, 'utf8')) : {}
+  const config = existsSync(file) ? readSource(file).table : {}
   const run = { path, name: basename(path), config }
   const failed: string[] = []
   const sinks = followRun(names, run, { warn: (line) => failed.push(line), closeMs: 600_000 })

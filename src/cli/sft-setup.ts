@@ -1,6 +1,5 @@
 /** Builds a supervised run: model, data, device, folder, trainer. Everything that can be refused is refused here. */
-import { existsSync, readdirSync, statSync } from 'node:fs'
-import { basename, dirname, join, resolve } from 'node:path'
+import { basename, resolve } from 'node:path'
 import { setImmediate } from 'node:timers/promises'
 import { UserError } from '../common/errors.ts'
 import type { TrainingSample } from '../common/types.ts'
@@ -30,7 +29,8 @@ import { newModel } from '../trainer/new-model.ts'
 import { exampleOf, sampleOf, SftData, type SftTokenizer } from '../trainer/sft.ts'
 import { Trainer } from '../trainer/trainer.ts'
 import { adapterWords, limitMemory, tellMemory, withMicroBatch } from './gpu-memory.ts'
-import { dataChanges, noteFork, RunCheckpoints, tellDisk } from './train-checkpoints.ts'
+import { checkModelFolder } from './out-file.ts'
+import { dataChanges, noteFork, placeOf, RunCheckpoints, tellDisk } from './train-checkpoints.ts'
 import { openAdapter } from './train-inputs.ts'
 import { trainerOptions } from './trainer-options.ts'
 
@@ -89,7 +89,7 @@ export async function openSource(config: SftConfig): Promise<Source> {
  */
 export async function openSft(loaded: LoadedSft): Promise<SftRun> {
   const { save_to: target } = loaded.config.trainer.args
-  if (target) checkSaveTo(target)
+  if (target) checkModelFolder('trainer.args.save_to', target)
   const source = await openSource(loaded.config)
   const { train, held } = await samplesOf(loaded.config, source.tokenizer)
   const adapter = loaded.config.model.adapter ? await openAdapter(loaded.config, source) : undefined
@@ -152,6 +152,7 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
     const metrics = new MetricsWriter({ path: folder.metricsPath, onWarning: (message) => out.warn(message) })
     opened.push(metrics)
     out.history = readMetrics(folder.metricsPath)
+    folder.keepConfig()
     return {
       config,
       folder,
@@ -289,18 +290,9 @@ function asInRollouts(tokenizer: Tokenizer): SftTokenizer {
 
 function openFolder({ config, resume }: LoadedSft): RunFolder {
   const { args } = config.trainer
-  const dir = resume?.kind === 'dir' ? resolve(resume.dir) : undefined
-  const runName = dir ? basename(dir) : args.run_name
-  const configText = stringifyConfig({ ...config, trainer: { ...config.trainer, args: { ...args, run_name: runName } } })
-  return openRunFolder({ outputDir: dir ? dirname(dir) : args.output_dir, runName, configText, resume: !!resume })
-}
-
-/** A model folder is replaced, anything else is not. */
-function checkSaveTo(dir: string): void {
-  if (!existsSync(dir)) return
-  const names = statSync(dir).isDirectory() ? readdirSync(dir) : ['']
-  if (names.length === 0 || ['config.json', 'adapter_config.json'].some((file) => existsSync(join(dir, file)))) return
-  throw new UserError(`trainer.args.save_to is ${dir}, which holds something that is no model. Name another folder.`)
+  const place = placeOf(resume, args)
+  const configText = stringifyConfig({ ...config, trainer: { ...config.trainer, args: { ...args, ...place } } })
+  return openRunFolder({ outputDir: place.output_dir, runName: place.run_name, configText, resume: !!resume })
 }
 
 /** Writes the finished model (bf16) or adapter as a folder of its own, whole or not at all. */

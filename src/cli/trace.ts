@@ -1,7 +1,7 @@
 /** `--trace`: which steps of a run are traced, their phases, and the file that comes of it. Without the flag nothing here is loaded. */
-import { mkdirSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { messageOf, UserError } from '../common/errors.ts'
+import { makeFolder } from '../common/folders.ts'
 import { startTrace, stopTrace, tracer, type Span } from '../common/trace.ts'
 import type { TraceWish } from '../config/load.ts'
 import { writeTrace } from '../monitor/trace-file.ts'
@@ -47,7 +47,7 @@ export class StepTrace {
     ;[this.#first, this.#last] = [first, Math.min(last, maxSteps)]
     this.#file = wish.file ?? join(folder, 'trace.json')
     try {
-      mkdirSync(dirname(this.#file), { recursive: true })
+      makeFolder(dirname(this.#file))
     } catch (error) {
       throw new UserError(`--trace ${this.#file}: its folder cannot be made (${messageOf(error)}).`)
     }

@@ -1,7 +1,7 @@
 /** The checkpoints of a training run: what it begins with (its own, another run's, or nothing), and what it leaves behind. */
 import { createHash } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
-import { join, resolve } from 'node:path'
+import { basename, dirname, join, resolve } from 'node:path'
 import { UserError } from '../common/errors.ts'
 import type { Metrics } from '../common/types.ts'
 import type { Fork, Loaded, Resume } from '../config/load.ts'
@@ -182,6 +182,17 @@ export class RunCheckpoints {
       extra: { ...extra, micro_batch_tokens: sizes, ...(this.#origin && { forked_from: this.#origin }) },
     })
   }
+}
+
+/** The folder of a run, as the keys that name it: that of the config, or the one to go on with, which may have been moved since it was written. */
+export function placeOf(
+  resume: Resume | undefined,
+  { output_dir, run_name }: { output_dir: string; run_name: string },
+): { output_dir: string; run_name: string } {
+  if (resume?.kind !== 'dir') return { output_dir, run_name }
+  const dir = resolve(resume.dir)
+  const isThere = resolve(output_dir) === dirname(dir)
+  return { output_dir: isThere ? output_dir : dirname(dir), run_name: basename(dir) }
 }
 
 /**

@@ -1,5 +1,5 @@
 /** Builds a run out of its inputs: folder, device, weights, engine, orchestrator, trainer, monitor. Everything that can be refused is refused here. */
-import { basename, dirname, join, resolve } from 'node:path'
+import { join } from 'node:path'
 import { FAILED_STEP, whenThereIsRoom } from '../common/faults.ts'
 import type { Metrics, SamplingParams, TrainingBatch } from '../common/types.ts'
 import { keepsReference, spareGroups } from '../config/algorithm-schema.ts'
@@ -35,7 +35,7 @@ import { firstPrompts } from './first-prompt.ts'
 import { adapterWords, limitMemory, tellMemory, withMicroBatch } from './gpu-memory.ts'
 import { toolCallParser } from './tool-calls.ts'
 import { trainerOptions } from './trainer-options.ts'
-import { dataChanges, noteFork, RunCheckpoints, tellDisk } from './train-checkpoints.ts'
+import { dataChanges, noteFork, placeOf, RunCheckpoints, tellDisk } from './train-checkpoints.ts'
 import { openInputs, type Inputs } from './train-inputs.ts'
 import { openSampler } from './train-sampler.ts'
 
@@ -159,6 +159,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
       evaluated: { begin: firstStep === 0 ? evaluated : missedEvals(evaluated, firstStep, config, folder), steps: evaluated },
     }
     const loop = loopOptions(config, firstStep)
+    folder.keepConfig()
     return { config, folder, adapter: gpu.facts.name, parts, lost: () => gpu.lost, loop, close: () => closeAll(opened) }
   } catch (error) {
     await closeAll(opened)
@@ -194,11 +195,11 @@ function takesWideVectors({ trainer, inference }: RunConfig, { model, refModel }
 
 function openFolder(loaded: Loaded<RunConfig>, config: RunConfig): RunFolder {
   const { args } = config.trainer
-  const fromDir = loaded.resume?.kind === 'dir' ? basename(resolve(loaded.resume.dir)) : undefined
-  const outputDir = loaded.resume?.kind === 'dir' ? dirname(resolve(loaded.resume.dir)) : args.output_dir
-  const runName = fromDir ?? (args.run_name || defaultRunName(config.env[0].name, config.model.name))
-  const named = { ...config, trainer: { ...config.trainer, args: { ...args, run_name: runName } } }
-  return openRunFolder({ outputDir, runName, configText: stringifyConfig(named), resume: !!loaded.resume })
+  const place = placeOf(loaded.resume, args)
+  const runName = place.run_name || defaultRunName(config.env[0].name, config.model.name)
+  const named = { ...config, trainer: { ...config.trainer, args: { ...args, ...place, run_name: runName } } }
+  const configText = stringifyConfig(named)
+  return openRunFolder({ outputDir: place.output_dir, runName, configText, resume: !!loaded.resume })
 }
 
 function announce(monitor: Monitor, loaded: Loaded<RunConfig>, gpu: Gpu, folder: RunFolder, notices: readonly string[]): void {

@@ -162,9 +162,9 @@ function findKey(typed: string, merged: Table, tree: SchemaNode): string[] | str
     path.push(nodeAt(tree, path)?.type === 'free' ? parts[i] : parts[i].replaceAll('-', '_'))
   }
   if (path.length === 1 && path[0] === 'model') return ['model', 'name']
-  const alias =
-    path.length === 1 || path.slice(0, -1).join('.') === 'trainer.args' ? CKPT_ALIASES[path[path.length - 1]] : undefined
-  if (alias) return ['trainer', 'ckpt', alias]
+  const isOfArgs = path.length === 1 || path.slice(0, -1).join('.') === 'trainer.args'
+  const last = path[path.length - 1]
+  if (isOfArgs && Object.hasOwn(CKPT_ALIASES, last)) return ['trainer', 'ckpt', CKPT_ALIASES[last]]
   if (nodeAt(tree, path)) return path
   const leaves = leafPaths(tree).map((leaf) => leaf.path)
   const [first, ...rest] = parts

@@ -23,6 +23,7 @@ import {
   valueAt,
 } from './compose.ts'
 import { describeSchema } from './describe.ts'
+import { evalChecks, type EvalFile, evalNotices, evalSchema, resolveEval } from './eval-schema.ts'
 import { backendOf, findForeign, judge } from './foreign.ts'
 import { schemaProblems, sentence, show } from './problems.ts'
 import { resolveRun, resolveSft } from './resolve.ts'
@@ -66,6 +67,9 @@ const rl: Dialect<z.output<typeof rlSchema>, RunConfig> = {
 const sft: Dialect<z.output<typeof sftSchema>, SftConfig> = {
   verb: 'sft', schema: sftSchema, resolve: resolveSft, checks: sftChecks, notices: sftNotices, example: { model: {}, data: {} },
 } // prettier-ignore
+const evals: Dialect<z.output<typeof evalSchema>, EvalFile> = {
+  verb: 'eval', schema: evalSchema, resolve: resolveEval, checks: evalChecks, notices: evalNotices, example: { eval: [{ env_id: 'x' }] },
+} // prettier-ignore
 
 /**
  * Reads an RL config: `@ a.toml [@ b.toml ...] [--dotted.key value ...] [--dry-run] [--resume [latest | step N | folder]] [--fork folder[@step]] [--trace ...] [--help]`.
@@ -83,6 +87,10 @@ export const parseConfig = (text: string, label = 'config.toml'): Loaded<RunConf
 /** An SFT config from TOML text. */
 export const parseSftConfig = (text: string, label = 'config.toml'): Loaded<SftConfig> =>
   finish(sft, [sourceOf(text, label)], [label], [])
+
+/** An eval config of verifiers from TOML text. */
+export const parseEvalConfig = (text: string, label: string): Loaded<EvalFile> =>
+  finish(evals, [sourceOf(text, label)], [label], [])
 
 function load<Parsed, Config>(argv: readonly string[], dialect: Dialect<Parsed, Config>): Loaded<Config> | { help: string } {
   const words = readWords(argv)

@@ -88,13 +88,20 @@ function badValue(issue: z.core.$ZodIssue, value: unknown, node: SchemaNode | un
     return `is ${show(value)}, which ${node.later[value]}.`
   if (node?.type === 'list' && Array.isArray(value))
     return `has ${value.length} entries; it needs at least ${node.minItems ?? 0}.`
+  // TOML has no such number, so that the word stayed text.
+  if (node?.type === 'integer' && typeof value === 'string' && /^[+-]?\d+$/.test(value) && !Number.isSafeInteger(Number(value)))
+    return `is ${value}; an integer must be from ${Number.MIN_SAFE_INTEGER} to ${Number.MAX_SAFE_INTEGER}.`
   const meant = node?.words && typeof value === 'string' ? nearest(value, node.words) : undefined
   const quoted = typeof value === 'string' && (node?.type === 'number' || node?.type === 'integer' || node?.type === 'boolean')
-  const hint = meant
-    ? ` Did you mean ${show(meant)}?`
-    : quoted && /^[\d.eE+-]+$|^(true|false)$/.test(value)
-      ? ' Write it without quotes.'
-      : ''
+  // The table's own words have its short form.
+  const isWholeTable = node?.keys ?? node?.items?.keys
+  const hint = isWholeTable
+    ? ` ${node?.description}`.trimEnd()
+    : meant
+      ? ` Did you mean ${show(meant)}?`
+      : quoted && /^[\d.eE+-]+$|^(true|false)$/.test(value)
+        ? ' Write it without quotes.'
+        : ''
   return `is ${show(value)}${quoted ? ', a string' : ''}; it must be ${allowed}.${hint}`
 }
 

@@ -90,7 +90,7 @@ export function nodeAt(root: SchemaNode, path: readonly (string | number)[]): Sc
   let node: SchemaNode | undefined = root
   for (const part of path) {
     if (node?.type === 'free') return node
-    node = node?.type === 'list' ? node.items : node?.keys?.[part]
+    node = node?.type === 'list' ? node.items : node?.keys && Object.hasOwn(node.keys, part) ? node.keys[part] : undefined
   }
   return node
 }

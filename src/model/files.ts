@@ -7,6 +7,7 @@ import { lstat, mkdir, open, readFile, rename, rm, stat } from 'node:fs/promises
 import { dirname, resolve } from 'node:path'
 import { promisify } from 'node:util'
 import { UserError, messageOf } from '../common/errors.ts'
+import { makeFolder } from '../common/folders.ts'
 
 const readAt = promisify(read)
 /** One read call takes at most 2 GiB - 1 on Linux. */
@@ -75,12 +76,9 @@ export async function readJson(path: string): Promise<Record<string, unknown>> {
   return value as Record<string, unknown>
 }
 
-/** mkdir -p. Of a whole path: where the working directory was deleted, Node's own would try a relative one for ever. */
-const makeFolder = (path: string) => mkdir(resolve(path), { recursive: true })
-
 /** Writes a file aside, syncs and renames it, so that `path` is the whole new content or what it was before. */
 export async function writeWhole(path: string, chunks: AsyncIterable<Uint8Array> | Iterable<Uint8Array | string>): Promise<void> {
-  await makeFolder(dirname(path))
+  makeFolder(dirname(path))
   const aside = `${path}.partial-${process.pid}`
   try {
     const handle = await open(aside, 'w')
@@ -125,7 +123,7 @@ export async function writeFolderWhole(
   if (before === null && (await lstat(dir).catch(() => null)))
     throw new UserError(`${path} is a link that leads nowhere. Remove it or name another place.`)
   if (before === 'folder' && !options.replace) throw new UserError(`${path} exists already. Remove it or name another folder.`)
-  await makeFolder(dirname(dir))
+  makeFolder(dirname(dir))
   const aside = `${dir}.partial-${process.pid}`
   const old = `${dir}.old-${process.pid}`
   try {

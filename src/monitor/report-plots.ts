@@ -1,6 +1,7 @@
 /** A plot of a report: as a figure of the page, and as files of its own, SVG and PNG, that a paper or a slide can take. */
-import { mkdirSync, writeFileSync } from 'node:fs'
+import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { makeFolder } from '../common/folders.ts'
 import { escapeHtml } from './report-chart.ts'
 import { openPainter } from './report-png.ts'
 
@@ -85,7 +86,7 @@ export async function plotFiles(plots: readonly Plot[]): Promise<{ files: PlotFi
 
 /** Writes the files into a folder, which is made where it is not there. */
 export function writePlots(folder: string, files: readonly PlotFiles[]): void {
-  mkdirSync(folder, { recursive: true })
+  makeFolder(folder)
   for (const { name, svg, png } of files) {
     writeFileSync(join(folder, `${name}.svg`), svg)
     if (png) writeFileSync(join(folder, `${name}.png`), png)

@@ -33,6 +33,7 @@ import {
 } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { isSystemError, messageOf, UserError } from '../common/errors.ts'
+import { makeFolder } from '../common/folders.ts'
 import { dropLaterRows, settleFolder, writeFileAtomic } from './files.ts'
 import { acquireLock, isAlive } from './run-lock.ts'
 import type { ReleaseLock } from './run-lock.ts'
@@ -98,7 +99,7 @@ export function openRunFolder(options: RunFolderOptions): RunFolder {
   }
   let release: ReleaseLock | undefined
   try {
-    mkdirSync(path, { recursive: true })
+    makeFolder(path)
     release = acquireLock(join(path, lockName), path)
     if (!resuming && readdirSync(path).some((name) => name !== lockName)) {
       throw new UserError(
@@ -130,12 +131,14 @@ export class RunFolder {
   readonly timelinePath: string
   readonly checkpointsPath: string
   readonly logPath: string
+  readonly #configText: string
   readonly #release: ReleaseLock
   readonly #madeHere: boolean
 
   constructor(path: string, runName: string, configText: string, release: ReleaseLock, madeHere: boolean) {
     this.path = path
     this.runName = runName
+    this.#configText = configText
     this.#release = release
     this.#madeHere = madeHere
     this.configPath = join(path, 'config.toml')
@@ -149,7 +152,18 @@ export class RunFolder {
     this.logPath = join(logs, `attempt_${this.attempt}.log`)
     writeFileSync(this.logPath, '')
     pointAt(join(logs, 'latest'), `attempt_${this.attempt}.log`)
-    this.#keepConfig(configText)
+    if (!existsSync(this.configPath)) writeFileAtomic(this.configPath, configText)
+  }
+
+  /**
+   * Writes the configuration of this start over that of an earlier one, which is kept under another name. Not before all that can be refused was:
+   * a start that comes to nothing leaves config.toml to the run.
+   */
+  keepConfig(): void {
+    const old = readFileSync(this.configPath, 'utf8')
+    if (old === this.#configText) return
+    writeFileAtomic(join(this.path, `config.attempt_${this.attempt - 1}.toml`), old)
+    writeFileAtomic(this.configPath, this.#configText)
   }
 
   /** Rollouts of a step, one a line. */
@@ -221,13 +235,6 @@ export class RunFolder {
     }
     // Anything else in it is not ours, and then the folder stays.
     if (readdirSync(this.path).length === 0) rmdirSync(this.path)
-  }
-
-  #keepConfig(text: string): void {
-    const old = existsSync(this.configPath) ? readFileSync(this.configPath, 'utf8') : null
-    if (old === text) return
-    if (old !== null) writeFileAtomic(join(this.path, `config.attempt_${this.attempt - 1}.toml`), old)
-    writeFileAtomic(this.configPath, text)
   }
 }
 

@@ -188,25 +188,30 @@ export async function loadCheckpoint(dir: string, trainer: Trainer, about: Weigh
   const state = JSON.parse(readFileSync(join(dir, 'state.json'), 'utf8')) as CheckpointState
   const { decoder, optimizer } = trainer
   const trains = about.lora ? 'adapter' : 'all weights'
-  const refuse = (what: string) =>
-    new UserError(`The checkpoint ${dir} ${what}. Resume with the config that the run was started with.`)
+  const refuse: Refuse = (what, key) =>
+    new UserError(`The checkpoint ${dir} ${what}. Set ${key} as it was in the run that wrote the checkpoint.`)
   if (!(state.format >= 1 && state.format <= FORMAT))
-    throw refuse(`has format ${state.format}, and this version of dawn-rl reads 1 to ${FORMAT}`)
-  if (state.trains !== trains) throw refuse(`trains ${state.trains}, and this run ${trains}`)
-  if (baseName(state.model) !== baseName(decoder.name)) throw refuse(`is of the model ${state.model}, not of ${decoder.name}`)
+    throw new UserError(
+      `The checkpoint ${dir} has format ${state.format}, and this version of dawn-rl reads 1 to ${FORMAT}. Use the version that wrote it.`,
+    )
+  if (state.trains !== trains) throw refuse(`trains ${state.trains}, and this run ${trains}`, 'trainer.args.use_lora')
+  if (baseName(state.model) !== baseName(decoder.name))
+    throw refuse(`is of the model ${state.model}, not of ${decoder.name}`, 'model')
+  const [modules, sizes] = about.lora ? ['trainer.args.lora_target_modules', 'trainer.args.lora_rank'] : ['model', 'model']
   const values = about.lora ? await adapterValues(dir, about.lora, refuse) : undefined
   const source = await openSafetensors(join(dir, 'optimizer.safetensors'))
   try {
     const store = decoder.store!
     // Everything is compared before anything is written.
     for (const { name, shape } of store.parameters) {
-      if (!source.has(`${name}.exp_avg`)) throw refuse(`does not train ${name}, and this run does`)
+      if (!source.has(`${name}.exp_avg`)) throw refuse(`does not train ${name}, and this run does`, modules)
       const found = source.shape(`${name}.exp_avg`)
       if (found.join() !== shape.join())
-        throw refuse(`has ${name} in the shape [${found.join(', ')}], and this run in [${shape.join(', ')}]`)
+        throw refuse(`has ${name} in the shape [${found.join(', ')}], and this run in [${shape.join(', ')}]`, sizes)
     }
     const count = source.names().filter((name) => name.endsWith('.exp_avg')).length
-    if (count !== store.parameters.length) throw refuse(`trains ${count} tensors, and this run ${store.parameters.length}`)
+    if (count !== store.parameters.length)
+      throw refuse(`trains ${count} tensors, and this run ${store.parameters.length}`, modules)
     const uploads = new Uploads(store.gpu)
     for (const parameter of store.parameters) {
       const { name } = parameter
@@ -229,18 +234,19 @@ export async function loadCheckpoint(dir: string, trainer: Trainer, about: Weigh
   return state
 }
 
+/** What a checkpoint is, and which key of the config makes this run another. */
+type Refuse = (what: string, key: string) => UserError
+
 /** The adapter's factors under the names that parameters have. */
-async function adapterValues(
-  dir: string,
-  lora: LoraConfig,
-  refuse: (what: string) => UserError,
-): Promise<Map<string, Float32Array>> {
+async function adapterValues(dir: string, lora: LoraConfig, refuse: Refuse): Promise<Map<string, Float32Array>> {
   const { config, tensors } = await readAdapter(dir)
   if (config.useRslora !== lora.useRslora)
     throw refuse(
-      `has use_rslora ${config.useRslora}, and this run ${lora.useRslora} (model.adapter names the adapter that a run begins with)`,
+      `has use_rslora ${config.useRslora}, and this run ${lora.useRslora}, of the adapter that it begins with`,
+      'model.adapter',
     )
-  if (config.loraAlpha !== lora.loraAlpha) throw refuse(`has lora_alpha ${config.loraAlpha}, and this run ${lora.loraAlpha}`)
+  if (config.loraAlpha !== lora.loraAlpha)
+    throw refuse(`has lora_alpha ${config.loraAlpha}, and this run ${lora.loraAlpha}`, 'trainer.args.lora_alpha')
   const values = new Map<string, Float32Array>()
   for (const [path, { A, B }] of tensors) values.set(`${path}.lora_A.weight`, A).set(`${path}.lora_B.weight`, B)
   return values

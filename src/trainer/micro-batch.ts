@@ -124,7 +124,8 @@ export class MicroBatchRunner {
    * @throws GpuMemoryError; the runner then holds nothing, and smaller micro-batches may be tried
    */
   async makeRoom(batches: PackedBatch[], work: Work): Promise<void> {
-    if (this.#options.plans === false || batches.length === 0) return
+    // Without scored tokens there is nothing to run.
+    if (this.#options.plans === false || batches.every(({ targets }) => targets.length === 0)) return
     const positions = Math.max(...batches.map(positionsOf))
     const { rows, scored, heldRows, heldScored } = this.#needs(batches)
     if (rows <= heldRows && scored <= heldScored && this.#known(work, positions)) return

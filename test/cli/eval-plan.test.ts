@@ -1,9 +1,9 @@
-/** What `eval --run` makes of the folder of a run. */
+/** What `eval` makes of the folder of a run, and of an eval config of verifiers. */
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { expect, test } from 'vitest'
-import { closeEnvironments, planEval } from '../../src/cli/eval-plan.ts'
+import { afterAll, describe, expect, test } from 'vitest'
+import { closeEnvironments, planEval, type EvalOptions } from '../../src/cli/eval-plan.ts'
 
 test('a run of sft: its environment, its checkpoints, and the model that it began with where there was one', async () => {
   const run = mkdtempSync(join(tmpdir(), 'dawn-rl-plan-'))
@@ -30,4 +30,61 @@ test('a run of sft: its environment, its checkpoints, and the model that it bega
   } finally {
     rmSync(run, { recursive: true })
   }
+})
+
+describe('an eval config of verifiers', () => {
+  const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-plan-'))
+  afterAll(() => rmSync(folder, { recursive: true }))
+  const file = join(folder, 'eval.toml')
+  const options = { base: true, split: 'eval', maxConcurrent: 1, outputDir: folder, seed: 0, solvedAt: 0.5 } as const
+  const planOf = async (text: string, words: Partial<EvalOptions> = {}) => {
+    writeFileSync(file, text)
+    const plan = await planEval(['@', file], { ...options, ...words })
+    await closeEnvironments(plan.environments)
+    return plan
+  }
+
+  test('what it says of all, of one environment, and how answers are sampled', async () => {
+    const text = `model = "models/tiny"
+num_examples = 3
+temperature = 0.5
+max_tokens = 7
+sampling_args = { top_p = 0.9, temperature = 2 }
+save_results = true
+[[eval]]
+env_id = "reverse-text"
+rollouts_per_example = 2
+[[eval]]
+env_id = "arithmetic"
+name = "sums"
+num_examples = 1
+`
+    const plan = await planOf(text)
+    expect(plan.environments.map(({ name, rows, k }) => [name, rows.length, k])).toEqual([['reverse-text', 3, 2], ['sums', 1, 4]]) // prettier-ignore
+    expect(plan.source).toMatchObject({ kind: 'model', model: 'models/tiny' })
+    expect(plan.sampling).toMatchObject({ temperature: 0.5, max_tokens: 7, top_p: 0.9 })
+    expect(plan.notices).toEqual(['save_results has no effect: results are always written, and progress is told.'])
+    // Words of the command line go first.
+    const words = { temperature: 0, samplingArgs: '{"top_p": 1}', numExamples: 2 }
+    const other = await planOf(text, words)
+    expect(other.sampling).toMatchObject({ temperature: 0, max_tokens: 7, top_p: 1 })
+    expect(other.environments.map(({ rows }) => rows.length)).toEqual([2, 2])
+  })
+
+  test.each([
+    ['num_examples = "2"', '4:1: eval.num_examples is "2", a string; it must be an integer >= -1. Write it without quotes.'],
+    ['num_examples = 0', '4:1: num_examples is 0; it must be an integer >= 1, or -1 for all.'],
+    ['rollout_per_example = 1', '4:1: eval.rollout_per_example is not a key of [eval]. Did you mean rollouts_per_example?'],
+    ['max_concurrent = 4', '4:1: eval.max_concurrent is not a key of [eval]. Keys there: env_id, name, env_args, model, '],
+    ['temperature = -1', '4:1: eval.temperature is -1; it must be a number >= 0.'],
+    ['[[eval]]', '4:1: eval.1.env_id is missing. It takes a string.'],
+    [
+      '[[eval]]\nenv_id = "arithmetic"\ntemperature = 1',
+      '6:1: eval: temperature is not set for reverse-text and 1 for arithmetic, and an evaluation has one. Evaluate them by a file each.',
+    ],
+  ])('%s', async (line, message) => {
+    await expect(planOf(`model = "models/tiny"\n[[eval]]\nenv_id = "reverse-text"\n${line}\n`)).rejects.toThrow(
+      `${file}:${message}`,
+    )
+  })
 })

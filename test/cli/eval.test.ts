@@ -1,6 +1,6 @@
 /** `node cli.js eval` as a user runs it: a model, the checkpoints of a run, our own server as an endpoint, and going on after a stop. */
-import { spawn } from 'node:child_process'
-import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { spawn, spawnSync } from 'node:child_process'
+import { existsSync, globSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { beforeAll, expect, test } from 'vitest'
 import type { RolloutRow } from '../../src/monitor/rollout-writer.ts'
@@ -122,6 +122,17 @@ test(
   },
 )
 
+test.skipIf(process.platform === 'win32')('whoever reads what is said may leave: the evaluation goes on to its end', () => {
+  const words = './even.ts -m tiny -n 3 -r 2 -t 6 -o unread'
+  const command = `set -o pipefail; '${process.execPath}' '${cli}' eval ${words} 2>&1 | head -1`
+  const { status } = spawnSync('bash', ['-c', command], { cwd: runs.dir, timeout: 120_000, killSignal: 'SIGKILL' })
+  expect(status).toBe(0)
+  const results = globSync('unread/*/*/metadata.json', { cwd: runs.dir })
+  expect(results.map((name) => JSON.parse(readFileSync(runs.path(name), 'utf8')) as unknown)).toEqual([
+    expect.objectContaining({ num_examples: 2, avg_error: 0 }),
+  ])
+})
+
 test('mistakes are sentences, and leave nothing behind', { timeout: 120_000 }, async () => {
   for (const [words, message] of [
     [['-m', 'tiny'], 'eval: no environment'],
@@ -136,5 +147,10 @@ test('mistakes are sentences, and leave nothing behind', { timeout: 120_000 }, a
     expect(code).toBe(2)
   }
   expect(existsSync(runs.path('refused'))).toBe(false)
+  const file = await evaluate(['./even.ts', '-m', 'tiny', '-o', 'run.toml'])
+  expect(file).toMatchObject({
+    code: 2,
+    stderr: expect.stringContaining('--output-dir run.toml cannot be written: EEXIST') as string,
+  })
   expect(readdirSync(runs.outputs)).toContain('made')
 })

@@ -1,6 +1,6 @@
 /** `merge` without an adapter, as a user runs it: how a GGUF becomes a folder that transformers and vLLM read. */
 import { spawnSync } from 'node:child_process'
-import { mkdtempSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -52,6 +52,17 @@ test('a folder is written as it is, with its tokenizer', async () => {
   // As a shell completes it.
   merge('models/tiny', `${out}/`, '--force')
   expect(readdirSync(folder)).toEqual(['tiny'])
+})
+
+test('--force replaces a model, and nothing else', () => {
+  const mine = join(folder, 'mine')
+  mkdirSync(mine)
+  writeFileSync(join(mine, 'notes.txt'), '')
+  const words = ['merge', '--model', 'models/tiny', '--out', mine, '--force']
+  const { stderr, status } = spawnSync(process.execPath, [join(root, 'cli.js'), ...words], { cwd: root, encoding: 'utf8' })
+  expect([stderr, status]).toEqual([`--out is ${mine}, which holds something that is no model. Name another folder.\n`, 2])
+  expect(readdirSync(mine)).toEqual(['notes.txt'])
+  rmSync(mine, { recursive: true })
 })
 
 test('a place that cannot be written is said, with what to do', () => {

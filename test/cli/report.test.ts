@@ -1,6 +1,6 @@
 /** What a run leaves beside metrics.jsonl, and `node cli.js report` as a user runs it. */
 import { spawnSync } from 'node:child_process'
-import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs'
+import { cpSync, existsSync, readdirSync, readFileSync, statSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { beforeAll, expect, test } from 'vitest'
 import { TinyRuns, type Outcome } from './tiny-run.ts'
@@ -57,6 +57,12 @@ test('mistakes are sentences', async () => {
   expect(report(['nowhere'])).toMatchObject({ status: 2, stderr: expect.stringContaining('has no metrics.jsonl') as string })
   expect(report([])).toMatchObject({ status: 2, stderr: expect.stringContaining('give outputs/NAME, or --bench FILE') as string })
   expect(report(['outputs/made', '--sync', 'wanda'])).toMatchObject({ status: 2 })
+  cpSync(runs.path('outputs/made'), runs.path('broken'), { recursive: true })
+  runs.write('broken/config.toml', 'model = "x"\nenv = [\n')
+  expect(report(['broken', '--sync', 'trackio'], { TRACKIO_DIR: runs.path('trackio') })).toMatchObject({
+    status: 2,
+    stderr: expect.stringMatching(/broken\/config\.toml:\d:\d is not valid TOML: /) as string,
+  })
   expect(report(['outputs/made', '--out', 'no/folder.html'])).toMatchObject({
     status: 2,
     stderr: expect.stringContaining('The report cannot be made: ENOENT') as string,

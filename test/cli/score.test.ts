@@ -54,6 +54,9 @@ test('takes an adapter, shards and sequences of one token; the temperature is 1 
   const plain = await run([])
   expect(relativeError(plain, expected)).toBeGreaterThan(1e-3)
   expect(await run(['--temperature', '1'])).toEqual(plain)
+  const short = join(folder, 'short.json')
+  writeFileSync(short, '[{"input_ids": [5]}]')
+  expect(await run(['--batch', short])).toEqual(Float32Array.of(0))
 })
 
 test('--quantization q8_0 holds the layers in 8 bits', async () => {

@@ -1,5 +1,6 @@
+import { resolve } from 'node:path'
 import { expect, test } from 'vitest'
-import { dataChanges } from '../../src/cli/train-checkpoints.ts'
+import { dataChanges, placeOf } from '../../src/cli/train-checkpoints.ts'
 
 test('a run that goes on with other data is told what follows', () => {
   const data = { seed: 1, environments: [{ name: 'a', weight: 1, rows: 9 }] }
@@ -18,4 +19,12 @@ test('a run that goes on with other data is told what follows', () => {
       "the environments were a (9 rows, weight 1) and are a (10 rows, weight 2): the tasks from here on are not those that were to come.",
     ]
   `)
+})
+
+test('a run that was moved is named by where it is; one that was not keeps its words', () => {
+  const config = { output_dir: 'outputs', run_name: 'first' }
+  expect(placeOf(undefined, config)).toEqual(config)
+  expect(placeOf({ kind: 'latest' }, config)).toEqual(config)
+  expect(placeOf({ kind: 'dir', dir: 'outputs/first/' }, config)).toEqual(config)
+  expect(placeOf({ kind: 'dir', dir: 'moved/copy' }, config)).toEqual({ output_dir: resolve('moved'), run_name: 'copy' })
 })

@@ -1,6 +1,7 @@
 /** `node train.js` as a user runs it, on a model of random weights: what it writes, what it repeats, how it ends. */
-import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { cpSync, existsSync, readdirSync, readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
+import { parse } from 'smol-toml'
 import { beforeAll, describe, expect, test } from 'vitest'
 import { parseConfig } from '../../src/config/load.ts'
 import { openModel } from '../../src/model/open.ts'
@@ -121,6 +122,24 @@ describe('a run in turns (max_async_level = 0)', () => {
     const learned = (text: string) => text.slice(text.indexOf('What was learned'), text.indexOf('Where the files are'))
     expect(learned(second.stdout)).toBe(learned(whole4.stdout))
     expect(existsSync(runs.path('outputs/halves/config.attempt_1.toml'))).toBe(true)
+  })
+
+  test('a resume that is refused leaves config.toml as it was', async () => {
+    const before = readFileSync(runs.path('outputs/whole/config.toml'), 'utf8')
+    const refused = await runs.run(['--resume', 'outputs/whole', 'lora_rank=8', ...inTurns])
+    expect(refused, refused.stderr).toMatchObject({ code: 2 })
+    expect(refused.stderr).toContain('in the shape [4, 32], and this run in [8, 32]')
+    expect(readFileSync(runs.path('outputs/whole/config.toml'), 'utf8')).toBe(before)
+  })
+
+  test('a run that was copied goes on where it is, and so does its config.toml', async () => {
+    cpSync(runs.path('outputs/whole'), runs.path('moved/copy'), { recursive: true })
+    const outcome = await runs.run(['--resume', 'moved/copy', 'max_steps=5', ...inTurns])
+    good(outcome)
+    const file = runs.path('moved/copy/config.toml')
+    expect(outcome.stdout).toContain(`train longer: node train.js @ ${file} --resume`)
+    const { args } = parse(readFileSync(file, 'utf8')).trainer as { args: Record<string, unknown> }
+    expect([args.output_dir, args.run_name]).toEqual([runs.path('moved'), 'copy'])
   })
 })
 

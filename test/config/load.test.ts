@@ -223,6 +223,31 @@ describe('one mistake is one sentence', () => {
     )
   })
 
+  test('of a table in the place of which there is a value: its short form', () => {
+    expect(errorOf(() => parseConfig('model = 5\nenv = "reverse-text"\n', 'a.toml'))).toMatchInlineSnapshot(`
+      "2 mistakes in the config:
+        a.toml:1:1: model is 5; it must be a table. \`model = "folder, hub id or file.gguf"\`, or a table with \`name\` and \`adapter\`.
+        a.toml:2:1: env is "reverse-text"; it must be a list of tables. One environment as [env], or a mixture as several [[env]]."
+    `)
+  })
+
+  test.each([
+    ['--constructor', '3', '--constructor is not a key. --help lists them.'],
+    [
+      '--trainer.args.constructor',
+      '3',
+      '--trainer.args.constructor: trainer.args.constructor is not a key of [trainer.args]. --help lists the keys.',
+    ],
+    [
+      '--seed',
+      '9007199254740993',
+      '--seed: trainer.args.seed is 9007199254740993; an integer must be from -9007199254740991 to 9007199254740991.',
+    ],
+  ])('of the words %s %s', (key, value, message) => {
+    const path = file('whole.toml', minimal)
+    expect(errorOf(() => load('@', path, key, value))).toBe(message)
+  })
+
   test('of environments that share a name', () => {
     const twice = 'model = "x"\n[[env]]\nid = "reverse-text"\n[[env]]\nid = "reverse-text"\n'
     expect(errorOf(() => parseConfig(twice, 'a.toml'))).toContain('two environments are named "reverse-text"')

@@ -69,6 +69,8 @@ test('what cannot be a run folder is refused in one sentence', () => {
   }
   expect(errorOf(() => open(join(base, 'file'), {}), base)).toContain('Cannot make the run folder')
   expect(readdirSync(base)).toEqual(['file'])
+  // A file system that says of a folder that there is none.
+  if (existsSync('/proc/self')) expect(errorOf(() => open('/proc/none'), base)).toContain('Cannot make the run folder')
 })
 
 test.runIf(process.platform === 'linux')('a run folder that is made by half is taken away again', () => {
@@ -186,6 +188,9 @@ test('rewind: later rows, rollouts and checkpoints go; earlier ones stay, byte f
   const third = open(base, { resume: 4, configText: 'model = "other"\n' })
   expect(readMetrics(third.metricsPath).map((row) => row.step)).toEqual([0, 1, 2, 3, 4])
   expect(third.attempt).toBe(3)
+  // It may be refused yet.
+  expect(readFileSync(join(third.path, 'config.toml'), 'utf8')).toBe('model = "m"\n')
+  third.keepConfig()
   expect(readFileSync(join(third.path, 'config.toml'), 'utf8')).toBe('model = "other"\n')
   expect(readFileSync(join(third.path, 'config.attempt_2.toml'), 'utf8')).toBe('model = "m"\n')
 })

@@ -1,0 +1,30 @@
+/** Folders that a user names. */
+import { existsSync, mkdirSync, statSync } from 'node:fs'
+import { dirname, resolve } from 'node:path'
+
+/**
+ * Makes a folder, and those above it that are not there. Node's own `recursive` would try for ever where a file system answers that there is no such
+ * folder, as /proc does and a working directory that was deleted.
+ * @returns those that were made, the outermost first
+ */
+export function makeFolder(path: string): string[] {
+  const missing: string[] = []
+  let at = resolve(path)
+  for (; !existsSync(at); at = dirname(at)) missing.unshift(at)
+  // A file there, or above it, is told by the system's own error.
+  if (missing.length === 0 && !isFolder(at)) mkdirSync(at)
+  return missing.filter(makeOne)
+}
+
+/** False where another process made it meanwhile. */
+function makeOne(path: string): boolean {
+  try {
+    mkdirSync(path)
+    return true
+  } catch (error) {
+    if (isFolder(path)) return false
+    throw error
+  }
+}
+
+const isFolder = (path: string) => statSync(path, { throwIfNoEntry: false })?.isDirectory() ?? false

@@ -1,0 +1,84 @@
+/** The schema of an eval config of verifiers, as `eval @ FILE` reads it: `[[eval]]` tables, with defaults of theirs at the top of the file. */
+import * as z from 'zod'
+import { freeTable } from './algorithm-schema.ts'
+import type { Check, Written } from './checks.ts'
+import { show } from './problems.ts'
+
+const defaults = {
+  num_examples: z.int().min(-1).optional().describe('Examples; -1: all.'),
+  rollouts_per_example: z.int().min(1).optional().describe('Answers of each example.'),
+  temperature: z.number().min(0).optional().describe('Temperature of the answers; 0 is greedy.'),
+  max_tokens: z.int().min(1).optional().describe('Tokens of an answer at most.'),
+  sampling_args: freeTable().optional().describe('top_p, top_k, ...; what else an endpoint knows is handed on.'),
+}
+
+const idle = Object.fromEntries(
+  ['save_results', 'verbose', 'debug'].map((key) => [key, z.boolean().optional().describe('Has no effect.')]),
+)
+
+/** The whole file. */
+export const evalSchema = z.strictObject({
+  model: z
+    .strictObject({ name: z.string().min(1).describe('Folder, hub id, file.gguf or name of an endpoint.') })
+    .optional()
+    .describe('`model = "folder, hub id, file.gguf or name of an endpoint"`.'),
+  ...defaults,
+  ...idle,
+  eval: z
+    .array(
+      z.strictObject({
+        env_id: z.string().min(1).describe('Id or path of the environment.'),
+        name: z.string().min(1).optional().describe('Its name in the results. Default: env_id.'),
+        env_args: freeTable().default({}).describe('Handed to the environment.'),
+        model: z.string().min(1).optional().describe('As at the top of the file.'),
+        ...defaults,
+        ...idle,
+      }),
+    )
+    .min(1)
+    .describe('What is played.'),
+})
+
+type Parsed = z.output<typeof evalSchema>
+/** Every `[[eval]]`, with what the top of the file says for all. */
+export interface EvalFile {
+  evals: Parsed['eval']
+}
+
+export function resolveEval({ model, eval: evals, ...common }: Parsed): EvalFile {
+  return { evals: evals.map((one) => ({ ...(model && { model: model.name }), ...common, ...one })) }
+}
+
+/** One model answers to all of them, and is sampled in one way. */
+const ALIKE = ['model', 'temperature', 'max_tokens', 'sampling_args'] as const
+
+export const evalChecks: Check<EvalFile>[] = [
+  ...ALIKE.map((key): Check<EvalFile> => ({
+    keys: [key, 'eval'],
+    find({ evals }) {
+      const i = evals.findIndex((one) => JSON.stringify(one[key]) !== JSON.stringify(evals[0][key]))
+      if (i < 0) return undefined
+      const valueOf = (one: EvalFile['evals'][number]) => (one[key] === undefined ? 'not set' : show(one[key]))
+      const [first, other] = [evals[0], evals[i]].map((one) => `${valueOf(one)} for ${one.env_id}`)
+      return {
+        key: `eval.${i}.${key}`,
+        text: `eval: ${key} is ${first} and ${other}, and an evaluation has one. Evaluate them by a file each.`,
+      }
+    },
+  })),
+  {
+    keys: ['num_examples', 'eval'],
+    find({ evals }, written) {
+      const i = evals.findIndex((one) => one.num_examples === 0)
+      const own = `eval.${i}.num_examples`
+      const text = 'num_examples is 0; it must be an integer >= 1, or -1 for all.'
+      return i < 0 ? undefined : { key: written.isSet(own) ? own : 'num_examples', text }
+    },
+  },
+]
+
+export function evalNotices({ evals }: EvalFile, written: Written): string[] {
+  const places = ['', ...evals.map((_, i) => `eval.${i}.`)]
+  const set = Object.keys(idle).filter((key) => places.some((place) => written.isSet(place + key)))
+  return set.map((key) => `${key} has no effect: results are always written, and progress is told.`)
+}
