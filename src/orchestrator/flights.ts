@@ -38,6 +38,12 @@ export interface Flight {
   since?: number
 }
 
+/** What the rollouts of a set have in common while they are played. */
+export interface Course extends Pick<RolloutSet, 'pending'> {
+  signal: AbortSignal
+  meter: Meter
+}
+
 /** A rollout has a place at the sampler while it is answered, not while it waits for its environment or is scored. */
 export function gateOf(flight: Flight, samplers: Slots, meters: readonly Meter[], soon = false): Gate {
   return {

@@ -1,4 +1,5 @@
 /** What an orchestrator is made of. */
+import { UserError } from '../common/errors.ts'
 import type { ChatClient, SamplingParams } from '../common/types.ts'
 import type { Progress } from '../monitor/progress.ts'
 import type { Again } from './again.ts'
@@ -35,4 +36,22 @@ export interface OrchestratorOptions {
   /** How often a step is played again whose rollouts all failed. Default: not. */
   again?: Again
   warn?: (line: string) => void
+}
+
+/** @throws UserError where a group that plays together would wait for more places than there are */
+export function checkPlaces({
+  environments,
+  maxConcurrent,
+  rolloutsPerExample,
+  evalRolloutsPerExample = 1,
+}: OrchestratorOptions): void {
+  const together = environments.find(({ env }) => env.playsGroups)
+  if (!together) return
+  const evaluated = together.env.evalDataset.length > 0 ? evalRolloutsPerExample : 1
+  const most = Math.max(rolloutsPerExample, evaluated)
+  if (maxConcurrent >= most) return
+  const key = most === rolloutsPerExample ? 'rollouts_per_example' : 'eval_rollouts_per_example'
+  throw new UserError(
+    `${together.name} plays the rollouts of a task together: max_concurrent (${maxConcurrent}) must be ${key} (${most}) or more.`,
+  )
 }

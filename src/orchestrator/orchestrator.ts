@@ -5,14 +5,13 @@
  * - Every rollout that starts ends exactly once: scored, failed (never trained on), or dropped because its tokens are too old.
  * - A step's tasks and seeds follow from the run's seed and the step's number alone: a resumed run goes on with the same tasks.
  */
-import { UserError } from '../common/errors.ts'
 import { hashSeed } from '../common/random.ts'
 import type { Metrics, PolicyVersion, Rollout, TrainingBatch } from '../common/types.ts'
 import { runRollout, scoreGroup } from '../environments/index.ts'
 import { Replays } from './again.ts'
 import { assignAdvantages, trainedOn } from './algorithm.ts'
-import { gateOf, left, limitMs, type Flight, type Plan, type RolloutSet } from './flights.ts'
-import type { OrchestratorOptions } from './options.ts'
+import { gateOf, left, limitMs, type Course, type Flight, type Plan, type RolloutSet } from './flights.ts'
+import { checkPlaces, type OrchestratorOptions } from './options.ts'
 import { trainingBatch, type AdvantagedRollout } from './samples.ts'
 import { Meter, Slots } from './slots.ts'
 import { Spares } from './spares.ts'
@@ -50,14 +49,7 @@ export class Orchestrator {
     this.#places = new Slots(options.maxConcurrent)
     this.#replays = new Replays(options.again, options.warn)
     this.#samplers = new Slots(options.maxSampling)
-    const { environments, maxConcurrent, rolloutsPerExample, evalRolloutsPerExample = 1 } = options
-    const together = environments.find(({ env }) => env.playsGroups)
-    const most = together?.env.evalDataset.length ? Math.max(rolloutsPerExample, evalRolloutsPerExample) : rolloutsPerExample
-    if (together && maxConcurrent < most)
-      throw new UserError(
-        `${together.name} plays the rollouts of a task together: max_concurrent (${maxConcurrent}) must be ` +
-          `${most === rolloutsPerExample ? 'rollouts_per_example' : 'eval_rollouts_per_example'} (${most}) or more.`,
-      )
+    checkPlaces(options)
   }
 
   /** Starts the rollouts of a step, once. */
@@ -168,7 +160,7 @@ export class Orchestrator {
     const groups = [...Map.groupBy(plans, (plan) => plan.group).values()]
     const replaced: Rollout[][] = []
     const play = async (group: Plan[]): Promise<Rollout[]> => {
-      const rollouts = await this.#group(group, pending, abort.signal, meter)
+      const rollouts = await this.#group(group, { pending, signal: abort.signal, meter })
       const others = (!abort.signal.aborted && replace?.(rollouts)) || []
       if (others.length === 0) return rollouts
       set.total += others.length
@@ -188,26 +180,21 @@ export class Orchestrator {
   }
 
   /** The rollouts of one task, and what its rubric says of them together. */
-  async #group(plans: Plan[], pending: Set<Flight>, signal: AbortSignal, meter: Meter): Promise<Rollout[]> {
+  async #group(plans: Plan[], course: Course): Promise<Rollout[]> {
     const { rewardTimeoutSeconds } = this.#options
     const { task, zeroTruncated, soon } = plans[0]
     const { source } = task
     // What plays together begins together: two groups that each hold a part of the places would wait for each other.
     const places = source.env.playsGroups ? this.#places.take(soon, plans.length) : undefined
-    const start = (plan: Plan) => this.#rollout(plan, plans.length, places ?? this.#places.take(soon), { pending, signal, meter })
+    const start = (plan: Plan) => this.#rollout(plan, plans.length, places ?? this.#places.take(soon), course)
     const played = await Promise.all(plans.map(start))
-    const rollouts = await scoreGroup(source.env, played, { signal, rewardTimeoutSeconds })
+    const rollouts = await scoreGroup(source.env, played, { signal: course.signal, rewardTimeoutSeconds })
     const reward = (r: Rollout) => (zeroTruncated && r.isTruncated && r.reward !== null ? 0 : r.reward)
     return rollouts.map((rollout) => ({ ...rollout, env: source.name, reward: reward(rollout) }))
   }
 
   /** @param place when it has one of those that may play at once */
-  async #rollout(
-    plan: Plan,
-    size: number,
-    place: Promise<void>,
-    { pending, signal, meter }: { pending: Set<Flight>; signal: AbortSignal; meter: Meter },
-  ): Promise<Rollout> {
+  async #rollout(plan: Plan, size: number, place: Promise<void>, { pending, signal, meter }: Course): Promise<Rollout> {
     const { client, generationTimeoutSeconds, rolloutTimeoutSeconds, rewardTimeoutSeconds } = this.#options
     const { task, group, index, sampling, seed } = plan
     const flight: Flight = { state: 'queued' }

@@ -94,9 +94,12 @@ export async function accumulateGradients(
       if (packed.targets.length === 0) continue
       const own = { ...work, dropoutSeed: dropoutSeed === undefined ? undefined : dropoutSeed + index }
       if (options.loss.kernel) {
-        const numbers = awaitedLater(runner.run(packed, own, lossData(batch, packed, beta)))
+        const numbers = runner.run(packed, own, lossData(batch, packed, beta))
+        // While one of the two is waited for, an error of the other must not count as one for which nobody waits.
+        numbers.catch(() => {})
         await behind
-        behind = awaitedLater(collect(packed, numbers))
+        behind = collect(packed, numbers)
+        behind.catch(() => {})
         // A GPU has the next micro-batch before it is through with this one; a software adapter's cores are better left alone.
         if (decoder.gpu.facts.software || decoder.gpu.share.engines > 0) await behind
       } else {
@@ -116,12 +119,6 @@ export async function accumulateGradients(
 
 const packedBatches = (decoder: Decoder, samples: TrainingSample[], rowsAtMost: number, scored: 'loss' | 'all'): PackedBatch[] =>
   microBatches(samples, rowsAtMost, sharesPrompts(decoder.config)).map((groups) => pack(samples, groups, scored))
-
-/** Marks a promise as one that is awaited, though not yet: until then an error of it must not count as one for which nobody waits. */
-function awaitedLater<T>(promise: Promise<T>): Promise<T> {
-  promise.catch(() => {})
-  return promise
-}
 
 /** With the caller's runner, or one for this call. */
 async function withRunner(
