@@ -309,23 +309,27 @@ export class VllmSampler implements Generator {
     }
     this.#reviving ??= this.#restore().finally(() => (this.#reviving = undefined))
     // Where the server can't be brought back this stays rejected: every request then ends with the reason.
-    this.#ready = this.#reviving.then(() => {})
+    this.#ready = this.#reviving.then(() => void (this.#gone = false))
     this.#ready.catch(() => (this.#gone = true))
     return await this.#reviving
   }
 
   async #restore(): Promise<boolean> {
+    // Until it was started again, or has said that it is another one.
+    let same = true
     for (let tries = 1; ; tries++) {
-      const restarted = await this.#host.revive()
-      if (!restarted && tries === 1 && (await this.#hasCurrent())) return true
-      this.#life++
-      this.#loaded.clear()
+      if (await this.#host.revive()) same = false
       try {
+        if (same && (await this.#hasCurrent())) return true
+        same = false
+        this.#life++
+        this.#loaded.clear()
         await this.#equip()
         return false
       } catch (error) {
         // It may die again under this.
         if (!(error instanceof VllmError) || !error.passing || tries >= TRIES || this.#closed) throw error
+        await sleep(pauseMs(tries - 1))
       }
     }
   }
