@@ -67,6 +67,8 @@ export class VllmSampler implements Generator {
   readonly #alone = oneAtATime()
   /** While full weights are replaced, new requests wait. */
   #gate: Promise<void> = Promise.resolve()
+  /** What ends the requests that the server is working on. */
+  readonly #running = new Set<AbortController>()
   #noise = 0
   #retried = 0
   #closed = false
@@ -121,7 +123,7 @@ export class VllmSampler implements Generator {
     checkRequest(request, { maxLength, cacheRows: Infinity, vocabulary })
     const { signal } = request
     for (let failed = 0; ; this.#retried++) {
-      if (this.#closed) throw new Error('the sampler is closed')
+      if (this.#closed) throw new Error('the sampler was closed')
       const life = this.#life
       try {
         await unlessAborted(this.#ready, signal)
@@ -130,9 +132,10 @@ export class VllmSampler implements Generator {
       } catch (error) {
         if (signal?.aborted)
           return { ids: [], logprobs: [], versions: [], text: '', finishReason: 'abort', stopCondition: 'abort' }
+        if (this.#closed) throw new Error('the sampler was closed')
         // What vLLM refuses it would refuse again; but an adapter that it does not know means that it is another server by now.
         const refused = error instanceof VllmError && !error.passing && error.status !== 404
-        if (refused || error instanceof UserError || this.#closed) throw error
+        if (refused || error instanceof UserError) throw error
         const wasWell = await unlessAborted(this.#revive(life), signal).catch((fatal: unknown) => {
           if (!signal?.aborted) throw fatal
         })
@@ -147,6 +150,7 @@ export class VllmSampler implements Generator {
   async #attempt(request: GenerationRequest): Promise<GenerationResult> {
     const policy = this.#current!
     const control = new AbortController()
+    this.#running.add(control)
     policy.inFlight++
     try {
       return await new Promise<GenerationResult>((done, reject) => {
@@ -157,6 +161,7 @@ export class VllmSampler implements Generator {
       })
     } finally {
       control.abort()
+      this.#running.delete(control)
       policy.inFlight--
       this.#tidy(policy)
     }
@@ -225,6 +230,7 @@ export class VllmSampler implements Generator {
   async close(): Promise<void> {
     if (this.#closed) return
     this.#closed = true
+    for (const control of this.#running) control.abort()
     // Somebody else's server is left without our adapters.
     if ('url' in this.#options.where) {
       for (const name of this.#loaded) await this.#host.api.unloadAdapter(name).catch(() => {})

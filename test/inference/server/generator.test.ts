@@ -98,11 +98,18 @@ describe('adapters by name', () => {
     elsewhere.remove()
   })
 
-  it('leave with the sampler', async () => {
+  it('leave with the sampler, which ends the requests that run', async () => {
     const { sampler, url } = opened
+    const begun = Promise.withResolvers<void>()
+    const promptIds = [5, 6, 7]
+    const long = sampler.generate({ promptIds, sampling: sampling({ max_tokens: 400 }), onToken: () => begun.resolve() })
+    const ended = expect(long).rejects.toThrow('the sampler was closed')
+    await begun.promise
     const names = async () => (await new VllmApi(url).models()).filter((card) => card.parent).map((card) => card.id)
     expect(await names()).toHaveLength(1)
     await sampler.close()
+    await ended
+    await expect(sampler.generate({ promptIds, sampling: sampling() })).rejects.toThrow('the sampler was closed')
     expect(await names()).toEqual([])
     expect(await new VllmApi(url).healthy()).toBe(true)
   })
