@@ -128,6 +128,7 @@ export interface GenerationRequest {
   adapter?: string | null
   /** Requests share cached keys and values only with those of the same salt. */
   cacheSalt?: string
+  /** The embedded engine only, as is `constraint`. */
   logprobs?: LogprobsRequest
   constraint?: TokenConstraint
   /** Stop strings are looked for in the text without special tokens, as whoever leaves them out shows it. Default false. The embedded engine only. */

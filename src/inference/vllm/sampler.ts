@@ -19,7 +19,7 @@ import { checkMaxLoras, checkServer, explainLoadError, explainRefusal, type Foun
 import { VllmHost, type HostOptions } from './host.ts'
 import { shaOf, type Policy } from './policy.ts'
 import { distance, OTHER_MODEL, probePositions, staleBecause } from './probe.ts'
-import { COMPLETIONS, GENERATE, requestBody, takeStream, tellsLogprob } from './requests.ts'
+import { checkServed, COMPLETIONS, GENERATE, requestBody, takeStream, tellsLogprob } from './requests.ts'
 import { oneAtATime, pauseMs, unlessAborted, withRetries } from './wait.ts'
 
 export interface VllmSamplerOptions extends HostOptions, Needs {
@@ -121,6 +121,7 @@ export class VllmSampler implements Generator {
   async generate(request: GenerationRequest): Promise<GenerationResult> {
     const { maxLength, vocabulary } = this.#options
     checkRequest(request, { maxLength, cacheRows: Infinity, vocabulary })
+    checkServed(request)
     const { signal } = request
     for (let failed = 0; ; this.#retried++) {
       if (this.#closed) throw new Error('the sampler was closed')
@@ -246,7 +247,7 @@ export class VllmSampler implements Generator {
     const chunks = this.#host.api.stream(path, requestBody(request, route), signal)
     // An adapter's name is its version; of full weights the server tells at the end, and until then the newest is as good as known.
     const version = () => (kind === 'lora' ? policy.version : this.version)
-    await takeStream(chunks, sequence, { version, known: tellsLogprob(request.sampling, logprobsMode) })
+    await takeStream(chunks, sequence, { version, known: (at) => tellsLogprob(request.sampling, logprobsMode, at) })
     this.#host.worked()
   }
 
