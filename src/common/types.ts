@@ -128,11 +128,15 @@ export interface GenerationRequest {
   adapter?: string | null
   /** Requests share cached keys and values only with those of the same salt. */
   cacheSalt?: string
+  /** The embedded engine only, as is `constraint`. */
   logprobs?: LogprobsRequest
   constraint?: TokenConstraint
   /** Stop strings are looked for in the text without special tokens, as whoever leaves them out shows it. Default false. The embedded engine only. */
   skipSpecialTokens?: boolean
-  /** Called with each token as it comes. What it throws fails the request. */
+  /**
+   * Called with each token as it comes. What it throws fails the request. A request that a vLLM server lost is asked again: its tokens then come again from the
+   * first, and need not be the same.
+   */
   onToken?: (token: SampledToken) => void
 }
 

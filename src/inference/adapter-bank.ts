@@ -12,7 +12,7 @@ import type { BufferRange, Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
 import { setColumns } from '../kernels/lora/lora.ts'
 import { projectionsOf, type Decoder } from '../model/decoder.ts'
-import type { Adapter, ReadLoraPair } from '../model/peft.ts'
+import type { Adapter } from '../model/peft.ts'
 import { firstNamed, placeOfPolicy } from './step-rows.ts'
 
 /** Parts of a buffer begin at multiples of so many values, as bindings must. */
@@ -68,7 +68,6 @@ export class AdapterBank {
   refresh(): void {
     if (!this.#made) this.#arrange(this.#width, this.#room, undefined)
     if (!this.#stale) return
-    this.#stale = false
     for (const { projections, own, stack } of this.#groups) {
       if (own === 0) continue
       projections.forEach(({ lora, weight }, i) => {
@@ -79,6 +78,7 @@ export class AdapterBank {
         setColumns(this.#gpu, { data: store.value(b), stride: rank, column: 0 }, rank, to, weight.rows, rank)
       })
     }
+    this.#stale = false
   }
 
   /** What rows of a step read, by the places in `places`. */
@@ -88,7 +88,7 @@ export class AdapterBank {
 
   /**
    * Puts an adapter at a place, in commands of this turn of the event loop: steps recorded before have what was there, steps after it have this.
-   * @throws UserError where the bank would be larger than this adapter of the machine binds; nothing was written then
+   * @throws UserError where the bank would be larger than this adapter of the machine binds, GpuMemoryError; nothing was written then
    */
   write(place: number, { tensors }: Adapter): void {
     const gpu = this.#gpu
@@ -99,28 +99,31 @@ export class AdapterBank {
     if (!this.#made || width > this.#width || room > this.#room || this.#groups.some((g) => !g.stack && touches(g, tensors))) {
       this.#arrange(width, room, tensors)
     }
+    const pairs = this.#groups.flatMap(({ projections, stack }) =>
+      projections.flatMap(({ name, weight: { rows } }, i) => {
+        const pair = tensors.get(name)
+        return stack && pair ? [{ pair, stack, i, rows }] : []
+      }),
+    )
+    const uploads = allOrNone(pairs, ({ pair }) => gpu.upload(pair.B, 'adapter', { exact: true }))
     this.#scales[index] = new Map([...tensors].map(([name, { scale }]) => [name, scale]))
-    const uploads: { pair: ReadLoraPair; b: GpuBuffer; stack: StackedLora; i: number; rows: number }[] = []
     for (const { projections, own, stack } of this.#groups) {
       if (!stack) continue
       this.#writeScales(projections, stack)
       projections.forEach(({ name, weight }, i) => {
-        const pair = tensors.get(name)
         const { buffer, offset } = stack.a[i]
-        const rows = new Float32Array(this.#width * weight.columns)
-        if (pair) rows.set(pair.A)
-        gpu.write(buffer, rows, offset + (own + index * this.#width) * weight.columns * 4)
         // Without A nothing is left of what B was.
-        if (!pair) return
-        uploads.push({ pair, b: gpu.upload(pair.B, 'adapter', { exact: true }), stack, i, rows: weight.rows })
+        const rows = new Float32Array(this.#width * weight.columns)
+        rows.set(tensors.get(name)?.A ?? [])
+        gpu.write(buffer, rows, offset + (own + index * this.#width) * weight.columns * 4)
       })
     }
-    for (const { pair, b, stack, i, rows } of uploads) {
+    for (const [n, { pair, stack, i, rows }] of pairs.entries()) {
       const to = { data: stack.b[i], stride: stack.rank, column: stack.own + index * this.#width }
-      setColumns(gpu, { data: b, stride: pair.r, column: 0 }, pair.r, to, rows, this.#width)
+      setColumns(gpu, { data: uploads[n], stride: pair.r, column: 0 }, pair.r, to, rows, this.#width)
     }
     gpu.flush()
-    for (const { b } of uploads) b.release()
+    for (const buffer of uploads) buffer.release()
   }
 
   release(): void {
@@ -146,30 +149,30 @@ export class AdapterBank {
         `${room} adapters of rank ${width} beside each other need a buffer of ${most} bytes, and this device binds ${maxBinding}. Load fewer, or of a smaller rank.`,
       )
     }
-    const old = this.#groups.map(({ buffer, stack }) => ({ buffer, stack }))
+    const groups = this.#groups.flatMap((group, g) => (plans[g] ? [{ group, plan: plans[g] }] : []))
+    // Before anything changes: where there is no room all stays as it is.
+    const buffers = allOrNone(groups, ({ plan }) => gpu.pool.acquire(plan.values * 4, 'adapters', { exact: true }))
+    const old = this.#groups.map(({ buffer }) => buffer)
     const [oldWidth, oldRoom] = [this.#width, this.#room]
     this.#width = width
     this.#room = room
     this.#made = this.#stale = true
     this.layout++
-    this.#groups.forEach((group, g) => {
-      const plan = plans[g]
-      if (!plan) return
-      const buffer = gpu.pool.acquire(plan.values * 4, 'adapters', { exact: true })
+    groups.forEach(({ group, plan }, g) => {
+      const buffer = buffers[g]
       gpu.clear(buffer)
       const range = ([from, count]: [number, number]): BufferRange => ({ buffer, offset: from * 4, bytes: count * 4 })
-      const { own } = group
+      const { own, stack: before } = group
       const [a, b] = [plan.a.map(range), plan.b.map(range)]
       const stack = { own, width, rank: plan.rank, a, b, scales: range(plan.scales), perProjection: firstNamed + room }
       Object.assign(group, { buffer, stack })
-      const before = old[g].stack
       if (before) {
         for (let i = 0; i < oldRoom; i++) bringOver(gpu, group.projections, before, stack, own + i * oldWidth, own + i * width)
       }
       this.#writeScales(group.projections, stack)
     })
     gpu.flush()
-    for (const { buffer } of old) buffer?.release()
+    for (const buffer of old) buffer?.release()
   }
 
   #writeScales(projections: Projection[], { scales, perProjection }: StackedLora): void {
@@ -184,6 +187,18 @@ export class AdapterBank {
 
 const touches = ({ projections }: Group, tensors: Adapter['tensors']): boolean =>
   projections.some(({ name }) => tensors.has(name))
+
+/** A buffer for each item; where one of them can not be had, the others are given back. */
+function allOrNone<T>(items: readonly T[], acquire: (item: T) => GpuBuffer): GpuBuffer[] {
+  const made: GpuBuffer[] = []
+  try {
+    for (const item of items) made.push(acquire(item))
+    return made
+  } catch (error) {
+    for (const buffer of made) buffer.release()
+    throw error
+  }
+}
 
 /** Where what lies in a group's buffer, in values: from, count. */
 function planOf({ projections, own }: Group, width: number, room: number) {

@@ -286,6 +286,8 @@ export class Engine implements ServingEngine {
         if (!this.#blocks.isOpen) await (goesOn ? before : this.#landing)
       } catch (error) {
         this.#failAll(error)
+        // Its rows count as computed from when it was put together, and may never have been sent.
+        this.resetPrefixCache()
         await this.#landed()
         this.#landing = Promise.resolve()
         this.#inFlight = 0

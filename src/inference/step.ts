@@ -7,6 +7,7 @@
  * - `plans: false` records every step anew: the slow, plain way that tests compare with.
  */
 import { Tape } from '../autograd/tape.ts'
+import { GpuMemoryError } from '../gpu/errors.ts'
 import type { Gpu, Plan } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
 import { kvTextures, type CacheData } from '../kernels/common/kv-texture.ts'
@@ -242,11 +243,17 @@ export class StepCommands {
   /**
    * Makes one more of the plans that steps to come may need: to be called while the device is busy. Not before steps differ in size: requests that begin
    * and end together need no others, and a plan takes time and memory. Nor behind prompts: a driver may let nobody make a kernel before it is through with what
-   * it was sent, which is up to a second or two then, and this thread has streams to serve.
+   * it was sent, which is up to a second or two then, and this thread has streams to serve. Where there is no memory for one, they are left to the steps themselves.
    */
   prepare(): void {
     if (!this.#sizes.plans || !this.#vary || this.#prompts) return
-    if (this.#table === this.#decoder.rotary.table(this.#sizes.maxLength)) this.#missing.pop()?.make()
+    if (this.#table !== this.#decoder.rotary.table(this.#sizes.maxLength)) return
+    try {
+      this.#missing.pop()?.make()
+    } catch (error) {
+      if (!(error instanceof GpuMemoryError)) throw error
+      this.#missing.length = 0
+    }
   }
 
   #body(rows: number, prompts: boolean, mixed: boolean): Plan {

@@ -1,10 +1,11 @@
 /** Finds stop strings in a completion as its tokens come, decoding only the last few tokens each time. */
+import { settledIds } from '../model/settled.ts'
 
 /** Tokens to text: a tokenizer's `decode`. */
 export type Decode = (ids: readonly number[], options?: { skipSpecialTokens?: boolean }) => string
 
 /**
- * Keeps the text of a completion, token by token. Text whose last bytes are no character yet decodes with U+FFFD at its end; such tokens are
+ * Keeps the text of a completion, token by token. Text whose last bytes are no character yet decodes with U+FFFD at its end; the last few tokens of such are
  * decoded again with the next one, together with the tokens before them (some decoders treat the first token of a list otherwise).
  */
 export class StopWatch {
@@ -39,11 +40,13 @@ export class StopWatch {
     if (!look) this.#skipped = (this.#text + fresh).replace(/\ufffd+$/, '').length
     const found = look && earliest(this.#text.slice(from) + fresh, this.#stop, this.#skipped - from)
     if (found) return { stop: found.stop, text: (this.#text + fresh).slice(0, from + found.at) }
-    if (tail.length > this.#settledText.length && !tail.endsWith('\ufffd')) {
-      this.#text += fresh
+    const all = { count: this.#ids.length, text: tail }
+    const settled = tail.endsWith('\ufffd') ? settledIds(this.#ids, this.#settled, tail, this.#decode) : all
+    if (settled && tail.length > this.#settledText.length) {
+      this.#text += settled.text.slice(this.#settledText.length)
       this.#ids = this.#ids.slice(this.#settled)
-      this.#settled = this.#ids.length
-      this.#settledText = this.#decode(this.#ids)
+      this.#settled = settled.count - this.#settled
+      this.#settledText = this.#decode(this.#ids.slice(0, this.#settled))
     }
     return undefined
   }

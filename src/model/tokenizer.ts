@@ -13,6 +13,7 @@ import { UserError, messageOf } from '../common/errors.ts'
 import type { Message, ToolDefinition } from '../common/types.ts'
 import { jsonText, kindOf, readJson, readText, writeWhole } from './files.ts'
 import { compileTemplate } from './jinja.ts'
+import { settledIds } from './settled.ts'
 import { bytesOfToken } from './token-bytes.ts'
 
 type Json = Record<string, unknown>
@@ -314,27 +315,31 @@ export interface StreamDecoder {
 
 /**
  * Decodes ids one at a time; the pieces together are `tokenizer.decode` of all ids. Text is held back while it ends in U+FFFD, which is
- * how the first bytes of an unfinished character decode. Each step decodes only the ids since the last piece and the piece before it
- * (decoders that treat the first token otherwise, as SentencePiece's, then still join right).
+ * how the first bytes of an unfinished character decode, but no more of it than such bytes can be. Each step decodes only the ids since the last piece and the
+ * piece before it (decoders that treat the first token otherwise, as SentencePiece's, then still join right).
  */
 export function decodeStream(tokenizer: Tokenizer, options: { skipSpecialTokens?: boolean } = {}): StreamDecoder {
   let ids: number[] = []
   /** Ids of `ids` whose text was given out. */
   let given = 0
   let givenText = ''
-  const take = (text: string) => {
+  const decode = (some: readonly number[]) => tokenizer.decode(some, options)
+  const take = (text: string, count: number) => {
     const piece = text.slice(givenText.length)
     ids = ids.slice(given)
-    given = ids.length
-    givenText = tokenizer.decode(ids, options)
+    given = count - given
+    givenText = decode(ids.slice(0, given))
     return piece
   }
   return {
     push(id) {
       ids.push(id)
-      const text = tokenizer.decode(ids, options)
-      return text.length <= givenText.length || text.endsWith('\ufffd') ? '' : take(text)
+      const text = decode(ids)
+      if (text.length <= givenText.length) return ''
+      if (!text.endsWith('\ufffd')) return take(text, ids.length)
+      const settled = settledIds(ids, given, text, decode)
+      return settled ? take(settled.text, settled.count) : ''
     },
-    flush: () => take(tokenizer.decode(ids, options)),
+    flush: () => take(decode(ids), ids.length),
   }
 }

@@ -3,6 +3,7 @@ import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, describe, expect, it } from 'vitest'
 import type { GenerationRequest, GenerationResult } from '../../src/common/types.ts'
+import { GpuMemoryError } from '../../src/gpu/errors.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
 import type { Engine } from '../../src/inference/engine.ts'
 import { loadDecoder } from '../../src/model/decoder-load.ts'
@@ -213,6 +214,51 @@ it('refuses what does not fit, in words, and goes on with what is there', async 
   expect(() => engineOf(decoder, { maxAdapterRank: 12 })).toThrow(/maxAdapterRank is 12; it must be a multiple of 8/)
   expect(engine.adapters.list()).toEqual([{ name: 'good', path: good, rank: 8, version: 1 }])
   expect(bits(await engine.generate(request))).toEqual(bits(result))
+  await engine.close()
+  decoder.release()
+})
+
+it('what finds no memory changes nothing, and goes well once there is some', async () => {
+  const decoder = await goldenDecoder(gpu, 'llama')
+  const engine = engineOf(decoder, { maxSequences: 4, prefixCaching: false })
+  const [a, b] = [await randomAdapter(decoder.config, 'small'), await randomAdapter(decoder.config, 'wider', { rank: 16 })]
+  const request = { promptIds: goldenSequences('llama')[0].slice(0, 9), sampling: sampling() }
+  const ask = async (adapter?: string | null) => bits(await engine.generate({ ...request, adapter }))
+  const policy = await ask()
+  /** Tries with more and more room, until there is enough. @returns how often there was not */
+  const withRoom = async (work: () => Promise<unknown>, unchanged: () => Promise<void>): Promise<number> => {
+    for (let tries = 0; ; tries++) {
+      await gpu.sync()
+      gpu.pool.trim()
+      gpu.pool.limitBytes = gpu.pool.bytesReserved + 2 ** (10 + tries)
+      const error: unknown = await work().then(() => {}, (reason: unknown) => reason) // prettier-ignore
+      gpu.pool.limitBytes = Infinity
+      if (!error) return tries
+      expect(error).toBeInstanceOf(GpuMemoryError)
+      await unchanged()
+    }
+  }
+  // The first step with several adapters makes the room for them.
+  const first = await withRoom(
+    () => ask(null),
+    async () => expect(await ask()).toEqual(policy),
+  )
+  expect(first).toBeGreaterThan(3)
+  const none = await ask(null)
+  const kept: [string | null | undefined, unknown][] = [[undefined, policy], [null, none]] // prettier-ignore
+  const keeps = async () => {
+    for (const [adapter, result] of kept) expect(await ask(adapter)).toEqual(result)
+  }
+  for (const [name, dir] of [['one', a], ['two', b], ['one', b]]) {
+    const tries = await withRoom(() => engine.adapters.load(name, dir, { inPlace: engine.adapters.has(name) }), keeps)
+    expect(tries, name).toBeGreaterThan(0)
+    const at = kept.findIndex(([adapter]) => adapter === name)
+    kept.splice(at < 0 ? kept.length : at, 1, [name, await ask(name)])
+    await keeps()
+    const owner = await decoderWith('llama', dir)
+    await expectTrainersBits(owner, [{ request, result: await engine.generate({ ...request, adapter: name }) }])
+    owner.release()
+  } // prettier-ignore
   await engine.close()
   decoder.release()
 })

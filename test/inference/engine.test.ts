@@ -2,6 +2,7 @@
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { UserError } from '../../src/common/errors.ts'
 import type { GenerationResult } from '../../src/common/types.ts'
+import { GpuMemoryError } from '../../src/gpu/errors.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
 import type { Engine } from '../../src/inference/engine.ts'
 import { cpuLanes } from '../../src/kernels/common/lanes.ts'
@@ -310,6 +311,25 @@ describe.each(ways)('a step that fails, $way', ({ ahead, readBlock }) => {
     expect(engine.stats()).toMatchObject({ running: 0, waiting: 0, kvRowsUsed: 0, failed: 5 })
     await engine.idle()
     lost.close()
+  })
+
+  it('for want of memory leaves nothing in the cache that was not computed', async () => {
+    const decoder = await goldenDecoder(gpu, 'llama')
+    const engine = engineOf(decoder)
+    const request = { promptIds: prompts[1], sampling: sampling() }
+    decoder.rotary.table(64)
+    gpu.pool.trim()
+    gpu.pool.limitBytes = gpu.pool.bytesReserved
+    // The first ends before any step, for want of room for one; the second while its step is recorded.
+    for (let i = 0; i < 2; i++) await expect(engine.generate(request)).rejects.toThrow(GpuMemoryError)
+    gpu.pool.limitBytes = Infinity
+    const result = await engine.generate(request)
+    expect(result.cachedTokens).toBe(0)
+    await engine.close()
+    const other = engineOf(decoder)
+    expect(await other.generate(request)).toEqual(result)
+    await other.close()
+    decoder.release()
   })
 
   it('rejects only the request whose text can not be made', async () => {

@@ -107,6 +107,23 @@ export function testGenerator(name: string, create: () => Promise<GeneratorUnder
       expectWhole(result)
     })
 
+    it('draws only what it may, and ends no earlier than it may', async () => {
+      const free = await generate(test.prompts[2], { max_tokens: 12, seed: 3 })
+      const known = (logprobs: number[]) => logprobs.map((l) => test.tellsFiltered || Number.isFinite(l))
+      const [first, second] = [...new Set(free.ids)]
+      const two = await generate(test.prompts[2], { max_tokens: 12, seed: 3, allowed_token_ids: [first, second] })
+      expect(two.ids.filter((id) => id !== first && id !== second)).toEqual([])
+      const one = await generate(test.prompts[2], { max_tokens: 4, seed: 3, logit_bias: { [second]: 100 } })
+      expect(one.ids).toEqual([second, second, second, second])
+      for (const { logprobs } of [two, one]) expect(known(logprobs)).toEqual(logprobs.map(() => test.tellsFiltered))
+      // Every token that would come in its time ends it, but not before the fifth.
+      const ends = { stop_token_ids: [...new Set(free.ids)], min_tokens: 5 }
+      const late = await generate(test.prompts[2], { max_tokens: 12, seed: 3, ...ends })
+      expect(late.ids.length).toBeGreaterThan(5)
+      expect(late.ids.slice(0, 5).some((id) => ends.stop_token_ids.includes(id))).toBe(false)
+      expect(known(late.logprobs)).toEqual(late.ids.map((_, i) => test.tellsFiltered || i >= 5))
+    })
+
     it('ends an aborted request with what it has', async () => {
       const before = new AbortController()
       before.abort()

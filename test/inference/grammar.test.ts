@@ -6,8 +6,13 @@ import { afterAll, describe, expect, test } from 'vitest'
 import { z } from 'zod'
 import { UserError } from '../../src/common/errors.ts'
 import { Random } from '../../src/common/random.ts'
+import { Automaton, type State } from '../../src/inference/grammar/automaton.ts'
+import { readEbnf } from '../../src/inference/grammar/ebnf.ts'
+import { formatGrammar } from '../../src/inference/grammar/formats.ts'
 import { createGrammars } from '../../src/inference/grammar/grammars.ts'
+import { buildNetwork } from '../../src/inference/grammar/network.ts'
 import { regexGrammar } from '../../src/inference/grammar/regex.ts'
+import { buildTrie } from '../../src/inference/grammar/token-trie.ts'
 import type { GrammarConstraint, GrammarFormat, Grammars } from '../../src/inference/grammar/types.ts'
 import { planTools } from '../../src/inference/parsers/tools/choice.ts'
 import type { Tokenizer } from '../../src/model/tokenizer.ts'
@@ -352,6 +357,39 @@ test('references that double each other, and rules that lean on each other, are 
   const grammar = ['root ::= "a" a0', ...rules, 'a6000 ::= "" | "b"'].join('\n')
   await grammars.constraint({ type: 'grammar', grammar })
   expect(performance.now() - begin).toBeLessThan(30_000)
+})
+
+test('what is worked out for a grammar is forgotten before it is too much, and who stands in it goes on as before', () => {
+  const trie = buildTrie(256, (id) => Uint8Array.of(id))
+  const automatonOf = () => new Automaton(buildNetwork(readEbnf(formatGrammar({ type: 'json_object' }))), trie)
+  const automaton = automatonOf()
+  const random = new Random(seed)
+  const nested = (): string[] => ['{"a":', ...Array.from({ length: 40 }, () => random.pick(['[', '{"a":']))]
+  const after = (which: Automaton, text: string, from = which.start): State =>
+    Buffer.from(text).reduce((state, byte) => which.step(state, byte)!, from)
+  const opened = nested()
+  let state = after(automaton, opened.join(''))
+  const first = automaton.maskOf(automaton.start)
+  for (let i = 0; i < 1000; i++) after(automaton, nested().join(''))
+  const states = new Set([automaton.start])
+  for (const { next } of states) for (const one of next) if (one) states.add(one)
+  const stacks = new Set(automaton.start.places.flatMap(({ stack }) => stack ?? []))
+  for (const { above } of stacks) for (const one of above.values()) stacks.add(one)
+  // Of about 90 000 states.
+  expect(states.size).toBeLessThanOrEqual(20_001)
+  expect(stacks.size).toBeLessThanOrEqual(20_001)
+  const fresh = automatonOf()
+  expect(fresh.maskOf(fresh.start)).toEqual(first)
+  expect(automaton.maskOf(automaton.start)).toEqual(first)
+  let other = after(fresh, `${opened.join('')}0`)
+  state = after(automaton, '0', state)
+  for (const open of opened.toReversed()) {
+    expect(automaton.maskOf(state)).toEqual(fresh.maskOf(other))
+    const close = open === '[' ? ']' : '}'
+    state = after(automaton, close, state)
+    other = after(fresh, close, other)
+  }
+  expect(state.accepting).toBe(true)
 })
 
 test('a list of values keeps to the bounds beside it, and a bound alone may have decimals', async () => {

@@ -55,7 +55,10 @@ describe('stop watch', () => {
     }
   })
 
-  it('decodes only the end of a long completion', () => {
+  it.each([
+    ['text', (i: number) => 97 + (i % 20)],
+    ['bytes of no text', () => 0xff],
+  ])('decodes only the end of a long completion: %s', (_, byteAt) => {
     let decoded = 0
     const watch = new StopWatch(
       (ids) => {
@@ -64,7 +67,10 @@ describe('stop watch', () => {
       },
       ['zz'],
     )
-    for (let i = 0; i < 1000; i++) watch.push(97 + (i % 20))
-    expect(decoded).toBeLessThan(4000)
+    for (let i = 0; i < 1000; i++) watch.push(byteAt(i))
+    expect(decoded).toBeLessThan(20_000)
+    for (const byte of Buffer.from('a€')) watch.push(byte)
+    watch.push(122)
+    expect(watch.push(122)).toEqual({ stop: 'zz', text: `${decode(Array.from({ length: 1000 }, (_, i) => byteAt(i)))}a€` })
   })
 })

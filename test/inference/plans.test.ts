@@ -118,6 +118,26 @@ describe('plans', () => {
     decoder.release()
   })
 
+  it('that no step needs yet may find no memory: those that run have theirs', async () => {
+    const decoder = await goldenDecoder(gpu, 'llama')
+    const engine = engineOf(decoder)
+    const [promptIds] = goldenSequences('llama').map((ids) => ids.slice(0, 9))
+    const round = () => {
+      engine.resetPrefixCache()
+      return Promise.all(
+        [6, 12].map((max_tokens) => engine.generate({ promptIds, sampling: sampling({ seed: max_tokens, max_tokens }) })),
+      )
+    }
+    const first = await round()
+    await gpu.sync()
+    gpu.pool.trim()
+    gpu.pool.limitBytes = gpu.pool.bytesReserved
+    const again = await round().finally(() => (gpu.pool.limitBytes = Infinity))
+    expect(again).toEqual(first)
+    await engine.close()
+    decoder.release()
+  })
+
   it('are made anew where longer sequences made the rotary table longer', async () => {
     const decoder = await goldenDecoder(gpu, 'llama')
     const engine = engineOf(decoder)

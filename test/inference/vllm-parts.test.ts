@@ -1,8 +1,9 @@
 /** Parts of the vLLM client that need no server. */
 import { describe, expect, it } from 'vitest'
+import { UserError } from '../../src/common/errors.ts'
 import { loraRankFlag, serverFlags, vllmFlags } from '../../src/inference/vllm/flags.ts'
 import { distance, probePositions, staleBecause } from '../../src/inference/vllm/probe.ts'
-import { COMPLETIONS, GENERATE, requestBody, tellsLogprob } from '../../src/inference/vllm/requests.ts'
+import { checkServed, COMPLETIONS, GENERATE, requestBody, tellsLogprob } from '../../src/inference/vllm/requests.ts'
 import { VllmError } from '../../src/inference/vllm/api.ts'
 import { becomes, pauseMs, withRetries } from '../../src/inference/vllm/wait.ts'
 import { sampling } from './helpers.ts'
@@ -46,6 +47,23 @@ describe('requests', () => {
     const generate = requestBody(request, { ...route, path: GENERATE })
     expect(generate).toMatchObject({ model: 'run-v000003', cache_salt: 's', token_ids: [1, 2], sampling_params: wanted })
   })
+  it('say which tokens may be drawn and which end an answer, and are refused where they want what a server is not asked for', () => {
+    const choice = { min_tokens: 3, logit_bias: { 4: -2.5 }, allowed_token_ids: [4, 7] }
+    const request = { promptIds: [1, 2], sampling: sampling({ ...choice, stop_token_ids: [7], ignore_eos: true }) }
+    const route = { model: 'm', salt: 's', eosTokenIds: [9] }
+    const wanted = { ...choice, stop_token_ids: [7] }
+    expect(requestBody(request, { ...route, path: COMPLETIONS })).toMatchObject(wanted)
+    expect(requestBody(request, { ...route, path: GENERATE })).toMatchObject({ sampling_params: wanted })
+    expect(() => checkServed({ ...request, logprobs: { mode: 'policy' } })).not.toThrow()
+    const constraint = { fill: () => {}, accept: () => {} }
+    const refused = [{ adapter: null }, { constraint }, { logprobs: { mode: 'raw' } }, { logprobs: { top: 0 } }, { logprobs: { prompt: 0 } }] as const // prettier-ignore
+    const words = ['an adapter', 'a constraint', 'logprobs.mode', 'logprobs.top', 'logprobs.prompt']
+    refused.forEach((fields, i) => {
+      const check = () => checkServed({ ...request, ...fields })
+      expect(check).toThrow(UserError)
+      expect(check).toThrow(`The request has ${words[i]}, which vLLM is not asked for here.`)
+    })
+  })
   it.each([
     [{}, true, false],
     [{ temperature: 1 }, true, true],
@@ -53,9 +71,14 @@ describe('requests', () => {
     [{ temperature: 1, top_p: 0.9 }, false, true],
     [{ temperature: 0.8, min_p: 0.1 }, false, false],
     [{ temperature: 1, presence_penalty: 0.5 }, false, true],
-  ])('with %j the log-probability is known in processed mode: %s, in raw mode: %s', (changes, processed, raw) => {
-    expect(tellsLogprob(sampling(changes), 'processed_logprobs')).toBe(processed)
-    expect(tellsLogprob(sampling(changes), 'raw_logprobs')).toBe(raw)
+    [{ temperature: 1, logit_bias: { 3: 1 } }, false, true],
+    [{ temperature: 1, logit_bias: {} }, true, true],
+    [{ temperature: 0, allowed_token_ids: [3] }, false, true],
+    [{ temperature: 1, min_tokens: 6 }, false, true],
+    [{ temperature: 1, min_tokens: 5 }, true, true],
+  ])('with %j the log-probability of token 5 is known in processed mode: %s, in raw mode: %s', (changes, processed, raw) => {
+    expect(tellsLogprob(sampling(changes), 'processed_logprobs', 5)).toBe(processed)
+    expect(tellsLogprob(sampling(changes), 'raw_logprobs', 5)).toBe(raw)
   })
 })
 

@@ -88,10 +88,14 @@ describe('a byte-level tokenizer of a folder', () => {
     expect(streamed(tokenizer, bytes)).toEqual(['', 'é', '', '', '', '😀', '!', ''])
     expect(streamed(tokenizer, [0xf0, 0x9f])).toEqual(['', '', '\ufffd'])
     expect(streamed(tokenizer, [0xff, 0x61, 257, 0x62], { skipSpecialTokens: true })).toEqual(['', '\ufffda', '', 'b', ''])
+    // What can not become a character any more is not held back.
+    expect(streamed(tokenizer, Array(6).fill(0xff))).toEqual(['', '', '', '\ufffd', '\ufffd', '\ufffd', '\ufffd\ufffd\ufffd'])
+    const anyId = fc.oneof(fc.nat({ max: 257 }), fc.constantFrom(...Buffer.from('€😀\ufffd'), 0xff, 257))
     fc.assert(
-      fc.property(fc.array(fc.nat({ max: 257 }), { maxLength: 30 }), (ids) => {
-        expect(streamed(tokenizer, ids).join('')).toBe(tokenizer.decode(ids))
+      fc.property(fc.array(anyId, { maxLength: 30 }), fc.boolean(), (ids, skipSpecialTokens) => {
+        expect(streamed(tokenizer, ids, { skipSpecialTokens }).join('')).toBe(tokenizer.decode(ids, { skipSpecialTokens }))
       }),
+      { numRuns: 1000 },
     )
   })
   test('renders chats with the template of tokenizer_config.json, or of chat_template.jinja before it', async () => {

@@ -43,8 +43,8 @@ export class Automaton {
   readonly start: State
   readonly #network: Network
   readonly #trie: TokenTrie
-  #states = new Map<string, State>()
-  #bottom = new Map<number, Stack>()
+  readonly #states = new Map<string, State>()
+  readonly #bottom = new Map<number, Stack>()
   #stackIds = 0
   #masked: State[] = []
   /** By node, 0: not known yet, 1: it does nothing but end its rule, 2: it does more. */
@@ -137,14 +137,20 @@ export class Automaton {
       .join()}${accepting ? '!' : ''}`
     let state = this.#states.get(key)
     if (!state) {
-      if (this.#states.size >= MOST_STATES) {
-        this.#states = new Map()
-        this.#bottom = new Map()
-      }
+      if (this.#states.size >= MOST_STATES) this.#forget()
       state = { places: waiting, accepting, next: Array.from({ length: 256 }) }
       this.#states.set(key, state)
     }
     return state
+  }
+
+  /** From here on nobody has the states but those who stand in them; what follows them is worked out anew. The first one is kept, with nothing behind it. */
+  #forget(): void {
+    for (const { next } of [this.start, ...this.#states.values()]) next.fill(undefined)
+    this.#states.clear()
+    this.#masked = this.#masked.filter((state) => state === this.start)
+    this.#bottom.clear()
+    for (const { stack } of this.start.places) for (let here = stack; here; here = here.below) here.above.clear()
   }
 
   #endsAt(node: number): boolean {

@@ -24,6 +24,8 @@ interface Wish {
   work: Work
   thinking: Thinking
   server: ServerContext
+  /** Events of its stream so far. */
+  sent: number
 }
 
 export function addResponses(app: App, server: ServerContext): void {
@@ -32,7 +34,7 @@ export function addResponses(app: App, server: ServerContext): void {
     const { model, adapter } = modelOf(server, body.model)
     const id = idOf(context, 'resp', body.request_id)
     const item = `msg_${randomUUID().replaceAll('-', '')}`
-    const wish: Wish = { id, item, created: now(), model, body, server, ...prepare(server, body, adapter) }
+    const wish: Wish = { id, item, created: now(), model, body, server, sent: 0, ...prepare(server, body, adapter) }
     const works = [wish.work]
     if (body.stream !== true) return await answerWhole(context, server, { id, works, answer: (g) => whole(g, wish) })
     const pieces = (generation: Generation) => events(generation, wish)
@@ -43,7 +45,13 @@ export function addResponses(app: App, server: ServerContext): void {
       pieces,
       fault: (error) => ({
         event: 'error',
-        data: { type: 'error', code: String(error.status), message: error.message, param: error.param, sequence_number: 0 },
+        data: {
+          type: 'error',
+          code: String(error.status),
+          message: error.message,
+          param: error.param,
+          sequence_number: wish.sent++,
+        },
       }),
     })
   })
@@ -199,10 +207,9 @@ function whole(generation: Generation, wish: Wish): object {
 }
 
 async function* events(generation: Generation, wish: Wish): AsyncGenerator<SsePiece> {
-  let sequence_number = 0
   const event = (type: string, fields: object): SsePiece => ({
     event: type,
-    data: { type, sequence_number: sequence_number++, ...fields },
+    data: { type, sequence_number: wish.sent++, ...fields },
   })
   const text = answerTo(wish.server, wish.thinking)
   yield event('response.created', { response: response(wish) })

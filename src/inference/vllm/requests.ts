@@ -1,4 +1,5 @@
 /** A generation request as vLLM takes it, and what comes back as tokens of the policy. */
+import { UserError } from '../../common/errors.ts'
 import type { GenerationRequest, PolicyVersion, SamplingParams } from '../../common/types.ts'
 import type { Ending, Sequence } from '../sequence.ts'
 import type { TokenChunk } from './api.ts'
@@ -18,16 +19,34 @@ export interface Route {
 export const COMPLETIONS = '/v1/completions'
 export const GENERATE = '/inference/v1/generate'
 
+/** @throws UserError for what only the embedded engine does: a server would never hear of it */
+export function checkServed({ adapter, constraint, logprobs = {} }: GenerationRequest): void {
+  const asked = {
+    'an adapter': adapter !== undefined,
+    'a constraint': constraint !== undefined,
+    'logprobs.mode': logprobs.mode !== undefined && logprobs.mode !== 'policy',
+    'logprobs.top': logprobs.top !== undefined,
+    'logprobs.prompt': logprobs.prompt !== undefined,
+  }
+  const found = Object.entries(asked).find(([, is]) => is)
+  if (!found) return
+  throw new UserError(
+    `The request has ${found[0]}, which vLLM is not asked for here. Leave it out, or sample with the embedded engine (backend = "embedded" under [inference]).`,
+  )
+}
+
 /**
  * The body of a request. Every value that shapes sampling is sent, neutral or not: what is left out would be filled in from the model's
  * generation_config.json on a server that was not started by us. The end tokens are those of the trainer's files (in `stop_token_ids`).
  */
 export function requestBody({ promptIds, sampling }: GenerationRequest, route: Route): object {
   const { temperature, top_p, top_k, min_p, repetition_penalty, presence_penalty, frequency_penalty } = sampling
+  const { min_tokens = 0, ignore_eos, logit_bias, allowed_token_ids } = sampling
+  const ends = [...(ignore_eos ? [] : route.eosTokenIds), ...sampling.stop_token_ids]
   const params = {
     temperature, top_p, top_k: Math.max(top_k, 0), min_p, repetition_penalty, presence_penalty, frequency_penalty,
-    n: 1, seed: sampling.seed, max_tokens: sampling.max_tokens, min_tokens: 0, ignore_eos: true,
-    stop: sampling.stop, stop_token_ids: [...new Set([...route.eosTokenIds, ...sampling.stop_token_ids])],
+    n: 1, seed: sampling.seed, max_tokens: sampling.max_tokens, min_tokens, ignore_eos: true,
+    stop: sampling.stop, stop_token_ids: [...new Set(ends)], logit_bias, allowed_token_ids,
     include_stop_str_in_output: false, skip_special_tokens: false, logprobs: 0,
   } // prettier-ignore
   const common = { model: route.model, cache_salt: route.salt }
@@ -35,24 +54,29 @@ export function requestBody({ promptIds, sampling }: GenerationRequest, route: R
   return { ...common, ...params, prompt: promptIds, add_special_tokens: false, return_token_ids: true }
 }
 
-/** Whether the server's log-probability is the one over the full vocabulary at the sampling temperature, which training needs. */
-export function tellsLogprob(sampling: SamplingParams, mode: LogprobsMode): boolean {
+/**
+ * Whether the server's log-probability of a completion's token is the one over the full vocabulary at the sampling temperature, which training needs.
+ * @param at place of the token
+ */
+export function tellsLogprob(sampling: SamplingParams, mode: LogprobsMode, at: number): boolean {
   const { temperature, top_p, top_k, min_p, repetition_penalty, presence_penalty, frequency_penalty } = sampling
+  const { min_tokens = 0, logit_bias = {}, allowed_token_ids } = sampling
   if (mode === 'raw_logprobs') return temperature === 1 || temperature === 0
   const filtered = temperature > 0 && (top_p < 1 || top_k > 0 || min_p > 0)
-  return !filtered && repetition_penalty === 1 && presence_penalty === 0 && frequency_penalty === 0
+  const chosen = at < min_tokens || allowed_token_ids !== undefined || Object.keys(logit_bias).length > 0
+  return !filtered && !chosen && repetition_penalty === 1 && presence_penalty === 0 && frequency_penalty === 0
 }
 
 /**
  * Takes the pieces of a streamed answer into a sequence, by the rules that the embedded engine ends its sequences by, and finishes it.
  * @param version of the weights that answer now
- * @param known whether the server's log-probabilities are the policy's; else NaN, which is never trained on
+ * @param known whether the server's log-probability of a token, by its place, is the policy's; else NaN, which is never trained on
  * @throws Error where the answer is not whole
  */
 export async function takeStream(
   chunks: AsyncIterable<TokenChunk>,
   sequence: Sequence,
-  { version, known }: { version: () => PolicyVersion; known: boolean },
+  { version, known }: { version: () => PolicyVersion; known: (at: number) => boolean },
 ): Promise<void> {
   let ending: Ending | undefined
   for await (const { choices } of chunks) {
@@ -64,10 +88,11 @@ export async function takeStream(
       throw new Error(`vLLM sent ${ids.length} tokens with ${logprobs.length} log-probabilities; the request asked for one each`)
     }
     for (const [i, id] of ids.entries()) {
+      const tells = known(sequence.ids.length)
       const logprob = logprobs[i]
-      if (known && !Number.isFinite(logprob)) throw new Error(`vLLM gave token ${id} the log-probability ${logprob}`)
+      if (tells && !Number.isFinite(logprob)) throw new Error(`vLLM gave token ${id} the log-probability ${logprob}`)
       // vLLM may go on for a piece after a stop string that only our decoding of the ids sees.
-      ending ??= sequence.push(id, known ? logprob! : NaN, version())
+      ending ??= sequence.push(id, tells ? logprob! : NaN, version())
     }
     for (const span of choice.weight_versions ?? []) {
       const made = Number(span.version)

@@ -19,7 +19,7 @@ import { checkMaxLoras, checkServer, explainLoadError, explainRefusal, type Foun
 import { VllmHost, type HostOptions } from './host.ts'
 import { shaOf, type Policy } from './policy.ts'
 import { distance, OTHER_MODEL, probePositions, staleBecause } from './probe.ts'
-import { COMPLETIONS, GENERATE, requestBody, takeStream, tellsLogprob } from './requests.ts'
+import { checkServed, COMPLETIONS, GENERATE, requestBody, takeStream, tellsLogprob } from './requests.ts'
 import { oneAtATime, pauseMs, unlessAborted, withRetries } from './wait.ts'
 
 export interface VllmSamplerOptions extends HostOptions, Needs {
@@ -67,6 +67,8 @@ export class VllmSampler implements Generator {
   readonly #alone = oneAtATime()
   /** While full weights are replaced, new requests wait. */
   #gate: Promise<void> = Promise.resolve()
+  /** What ends the requests that the server is working on. */
+  readonly #running = new Set<AbortController>()
   #noise = 0
   #retried = 0
   #closed = false
@@ -119,9 +121,10 @@ export class VllmSampler implements Generator {
   async generate(request: GenerationRequest): Promise<GenerationResult> {
     const { maxLength, vocabulary } = this.#options
     checkRequest(request, { maxLength, cacheRows: Infinity, vocabulary })
+    checkServed(request)
     const { signal } = request
     for (let failed = 0; ; this.#retried++) {
-      if (this.#closed) throw new Error('the sampler is closed')
+      if (this.#closed) throw new Error('the sampler was closed')
       const life = this.#life
       try {
         await unlessAborted(this.#ready, signal)
@@ -130,9 +133,10 @@ export class VllmSampler implements Generator {
       } catch (error) {
         if (signal?.aborted)
           return { ids: [], logprobs: [], versions: [], text: '', finishReason: 'abort', stopCondition: 'abort' }
+        if (this.#closed) throw new Error('the sampler was closed')
         // What vLLM refuses it would refuse again; but an adapter that it does not know means that it is another server by now.
         const refused = error instanceof VllmError && !error.passing && error.status !== 404
-        if (refused || error instanceof UserError || this.#closed) throw error
+        if (refused || error instanceof UserError) throw error
         const wasWell = await unlessAborted(this.#revive(life), signal).catch((fatal: unknown) => {
           if (!signal?.aborted) throw fatal
         })
@@ -147,6 +151,7 @@ export class VllmSampler implements Generator {
   async #attempt(request: GenerationRequest): Promise<GenerationResult> {
     const policy = this.#current!
     const control = new AbortController()
+    this.#running.add(control)
     policy.inFlight++
     try {
       return await new Promise<GenerationResult>((done, reject) => {
@@ -157,6 +162,7 @@ export class VllmSampler implements Generator {
       })
     } finally {
       control.abort()
+      this.#running.delete(control)
       policy.inFlight--
       this.#tidy(policy)
     }
@@ -225,6 +231,7 @@ export class VllmSampler implements Generator {
   async close(): Promise<void> {
     if (this.#closed) return
     this.#closed = true
+    for (const control of this.#running) control.abort()
     // Somebody else's server is left without our adapters.
     if ('url' in this.#options.where) {
       for (const name of this.#loaded) await this.#host.api.unloadAdapter(name).catch(() => {})
@@ -240,7 +247,7 @@ export class VllmSampler implements Generator {
     const chunks = this.#host.api.stream(path, requestBody(request, route), signal)
     // An adapter's name is its version; of full weights the server tells at the end, and until then the newest is as good as known.
     const version = () => (kind === 'lora' ? policy.version : this.version)
-    await takeStream(chunks, sequence, { version, known: tellsLogprob(request.sampling, logprobsMode) })
+    await takeStream(chunks, sequence, { version, known: (at) => tellsLogprob(request.sampling, logprobsMode, at) })
     this.#host.worked()
   }
 
@@ -309,23 +316,27 @@ export class VllmSampler implements Generator {
     }
     this.#reviving ??= this.#restore().finally(() => (this.#reviving = undefined))
     // Where the server can't be brought back this stays rejected: every request then ends with the reason.
-    this.#ready = this.#reviving.then(() => {})
+    this.#ready = this.#reviving.then(() => void (this.#gone = false))
     this.#ready.catch(() => (this.#gone = true))
     return await this.#reviving
   }
 
   async #restore(): Promise<boolean> {
+    // Until it was started again, or has said that it is another one.
+    let same = true
     for (let tries = 1; ; tries++) {
-      const restarted = await this.#host.revive()
-      if (!restarted && tries === 1 && (await this.#hasCurrent())) return true
-      this.#life++
-      this.#loaded.clear()
+      if (await this.#host.revive()) same = false
       try {
+        if (same && (await this.#hasCurrent())) return true
+        same = false
+        this.#life++
+        this.#loaded.clear()
         await this.#equip()
         return false
       } catch (error) {
         // It may die again under this.
         if (!(error instanceof VllmError) || !error.passing || tries >= TRIES || this.#closed) throw error
+        await sleep(pauseMs(tries - 1))
       }
     }
   }

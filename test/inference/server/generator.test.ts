@@ -4,7 +4,7 @@
  */
 import { spawn, type ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
-import { createServer, request as httpRequest } from 'node:http'
+import { createServer, request as httpRequest, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
@@ -49,6 +49,26 @@ async function serve(model: string): Promise<string> {
   throw new Error(`the server ended: ${said}`)
 }
 
+/** A server in front of another one. What `first` answers, or ends, does not get there. */
+async function inFrontOf(
+  url: string,
+  first: (request: IncomingMessage, response: ServerResponse) => Promise<void> | void,
+): Promise<{ url: string; close: () => void }> {
+  const front = createServer(async (request, response) => {
+    await first(request, response)
+    if (response.writableEnded || response.destroyed) return
+    const { method, headers } = request
+    const onward = httpRequest(`${url}${request.url}`, { method, headers }, (answer) => {
+      response.writeHead(answer.statusCode!, answer.headers)
+      answer.pipe(response)
+    })
+    request.pipe(onward.on('error', () => response.destroy()))
+    response.on('close', () => onward.destroy())
+  })
+  await once(front.listen(0, '127.0.0.1'), 'listening')
+  return { url: `http://127.0.0.1:${(front.address() as AddressInfo).port}`, close: () => void front.close() }
+}
+
 let opened: { sampler: VllmSampler; url: string }
 
 async function open(kind: 'lora' | 'full'): Promise<GeneratorUnderTest> {
@@ -78,11 +98,18 @@ describe('adapters by name', () => {
     elsewhere.remove()
   })
 
-  it('leave with the sampler', async () => {
+  it('leave with the sampler, which ends the requests that run', async () => {
     const { sampler, url } = opened
+    const begun = Promise.withResolvers<void>()
+    const promptIds = [5, 6, 7]
+    const long = sampler.generate({ promptIds, sampling: sampling({ max_tokens: 400 }), onToken: () => begun.resolve() })
+    const ended = expect(long).rejects.toThrow('the sampler was closed')
+    await begun.promise
     const names = async () => (await new VllmApi(url).models()).filter((card) => card.parent).map((card) => card.id)
     expect(await names()).toHaveLength(1)
     await sampler.close()
+    await ended
+    await expect(sampler.generate({ promptIds, sampling: sampling() })).rejects.toThrow('the sampler was closed')
     expect(await names()).toEqual([])
     expect(await new VllmApi(url).healthy()).toBe(true)
   })
@@ -110,24 +137,15 @@ describe('adapters by name', () => {
     const { url } = opened
     const direct = new VllmApi(url)
     const trainer = await openTrainer(gpu, 'lora')
-    // In front of the server, so that one answer can be held back: the last that is waited for before the lost weights are loaded anew.
+    // One answer is held back: the last that is waited for before the lost weights are loaded anew.
     let lists = NaN
     const held = Promise.withResolvers<void>()
     const release = Promise.withResolvers<void>()
-    const front = createServer(async (request, response) => {
-      if (request.url === '/v1/models' && ++lists === 3) {
-        held.resolve()
-        await release.promise
-      }
-      const { method, headers } = request
-      const onward = httpRequest(`${url}${request.url}`, { method, headers }, (answer) => {
-        response.writeHead(answer.statusCode!, answer.headers)
-        answer.pipe(response)
-      })
-      request.pipe(onward.on('error', () => response.destroy()))
+    const where = await inFrontOf(url, async (request) => {
+      if (request.url !== '/v1/models' || ++lists !== 3) return
+      held.resolve()
+      await release.promise
     })
-    await once(front.listen(0, '127.0.0.1'), 'listening')
-    const where = { url: `http://127.0.0.1:${(front.address() as AddressInfo).port}` }
     const sampler = await VllmSampler.open(samplerOptions(trainer, where, join(folder.path, 'lost'), { runName: 'lost' }), 0)
     const ask = () =>
       sampler.generate({ promptIds: trainer.encode('Reverse the text: lost'), sampling: sampling({ max_tokens: 2 }) })
@@ -147,7 +165,35 @@ describe('adapters by name', () => {
     } finally {
       release.resolve()
       await sampler.close()
-      front.close()
+      where.close()
+      trainer.decoder.release()
+    }
+  })
+
+  it('are where they were after a server that had no time for a moment, and a run that gave it up finds it again', async () => {
+    const trainer = await openTrainer(gpu, 'lora')
+    let [lost, busy] = [0, 0]
+    const where = await inFrontOf(opened.url, (request, response) => {
+      if (request.url === '/v1/completions' && lost-- > 0) response.destroy()
+      if (request.url === '/v1/models' && busy-- > 0) response.writeHead(503).end()
+    })
+    const sampler = await VllmSampler.open(samplerOptions(trainer, where, join(folder.path, 'busy'), { runName: 'busy' }), 0)
+    const ask = () =>
+      sampler.generate({ promptIds: trainer.encode('Reverse the text: busy'), sampling: sampling({ max_tokens: 2 }) })
+    try {
+      const first = await ask()
+      ;[lost, busy] = [1, 1]
+      expect(await ask()).toEqual(first)
+      expect(sampler).toMatchObject({ gone: false, stats: { retried: 1, restarts: 0 } })
+      ;[lost, busy] = [1, 100]
+      await expect(ask()).rejects.toThrow(/v1\/models.* answered 503/)
+      expect(sampler.gone).toBe(true)
+      busy = 0
+      expect(await ask()).toEqual(first)
+      expect(sampler.gone).toBe(false)
+    } finally {
+      await sampler.close()
+      where.close()
       trainer.decoder.release()
     }
   })

@@ -298,3 +298,27 @@ test('a fault of ours is a 500 with an id that stands in the log', async () => {
   expect(line!.fields.stack).toMatch(/the library is broken[\s\S]*at /)
   await faulty.close()
 })
+
+test('a fault in the midst of a stream is its last event, counted on', async () => {
+  let left = 3
+  const constraint = {
+    complete: false,
+    fill: (mask: Uint32Array) => {
+      if (left-- === 0) throw new Error('the library is broken')
+      mask[0] = 2 ** 31
+    },
+    accept: () => {},
+    release: () => {},
+  }
+  const faulty = await tiny.serve({}, { grammars: async () => ({ constraint: async () => constraint, close: () => {} }) })
+  const { text } = await ask(`${faulty.url}/v1/responses`, {
+    input: 'a',
+    text: { format: { type: 'json_object' } },
+    stream: true,
+  })
+  const events = [...text.matchAll(/^data: (.*)$/gm)].map(([, json]) => JSON.parse(json))
+  expect(events.length).toBeGreaterThan(3)
+  expect(events.at(-1)).toMatchObject({ type: 'error', code: '500', message: expect.stringMatching(/its log says what/) })
+  expect(events.map((event) => event.sequence_number)).toEqual([...events.keys()])
+  await faulty.close()
+})
