@@ -54,6 +54,14 @@ describe('the prompt', () => {
     expect(tiny.renderChat([call('{"a":1}')], { chatTemplate: calls })).toBe('{"a": 1}')
     expect(tiny.renderChat([call('')], { chatTemplate: calls })).toBe('{}')
     expect(tiny.renderChat([call('{"a":')], { chatTemplate: calls })).toBe(String.raw`"{\"a\":"`)
+    // DeepSeek-R1's template joins them to text.
+    const joined = "{{ '```json\\n' + messages[0].tool_calls[0].function.arguments }}"
+    expect(tiny.renderChat([call('{"a":1}')], { chatTemplate: joined })).toBe('```json\n{"a":1}')
+    expect(tiny.renderChat([call('')], { chatTemplate: joined })).toBe('```json\n')
+    const refuses = '{{ raise_exception(messages[0].tool_calls[0].function.arguments | tojson) }}'
+    expect(await userErrorOf(() => tiny.renderChat([call('{"a":1}')], { chatTemplate: refuses }))).toContain(
+      'messages: {"a": 1}.',
+    )
     expect(await userErrorOf(() => tiny.renderChat(messages, { chatTemplate: '{% for %}' }))).toContain(
       'The chat_template of the request',
     )
