@@ -8,7 +8,7 @@ import type { Tokenizer } from '../model/tokenizer.ts'
  * begun in tags and is broken is a call too, with its text as arguments: the tool then says what is wrong with them, and it is counted.
  */
 export function toolCallParser(name: string, tokenizer: Tokenizer, template: ChatTemplate): ToolCallParser {
-  const own = template.showsTools ? toolParserFor(tokenizer.chatTemplate) : 'hermes'
+  const own = template.showsTools ? toolParserFor(tokenizer.toolTemplate) : 'hermes'
   const parser = name === 'auto' ? own : name
   return (text, tools) => {
     const parsed = toolParser(parser, { names: tools.map((tool) => tool.function.name) }).parse(text)

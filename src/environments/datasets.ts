@@ -3,9 +3,10 @@
  * `example_id`. Other columns go into `info`, where reward functions find them.
  */
 import { stat } from 'node:fs/promises'
+import { inspect } from 'node:util'
 import { messageOf, UserError } from '../common/errors.ts'
 import { hashSeed, Random } from '../common/random.ts'
-import type { Message } from '../common/types.ts'
+import type { Message, ToolCall } from '../common/types.ts'
 import { isHubId, type SplitOptions, splitOfFolder, splitOfHub } from './datasets-hub.ts'
 import { readTable, type TableRow } from './tables.ts'
 import type { Row } from './types.ts'
@@ -136,7 +137,7 @@ function toRow(columns: Record<string, unknown>, where: string, index: number, s
   const exampleId = columns.example_id ?? index
   if (typeof exampleId !== 'number' || !Number.isInteger(exampleId) || exampleId < 0) {
     throw new UserError(
-      `${where}: example_id is ${JSON.stringify(exampleId)}. It must be a whole number from 0 on; leave it out to count rows.`,
+      `${where}: example_id is ${short(exampleId)}. It must be a whole number from 0 on; leave it out to count rows.`,
     )
   }
   let prompt = toMessages(columns, where)
@@ -165,27 +166,38 @@ function toMessages(columns: Record<string, unknown>, where: string): Message[] 
     )
   }
   return value.map((message: Partial<Message> | null, i) => {
-    const { role, content } = message ?? {}
+    const { role, tool_call_id, name } = message ?? {}
+    const calls = message?.tool_calls?.length
+      ? { tool_calls: toCalls(message.tool_calls, `${where}: message ${i} of its prompt`) }
+      : {}
+    // An answer that only calls has no text: null in most files, as is each field that a message has not.
+    const content = message?.content ?? (calls.tool_calls ? '' : undefined)
     if (!['system', 'user', 'assistant', 'tool'].includes(role ?? '') || typeof content !== 'string') {
       throw new UserError(
         `${where}: message ${i} of its prompt must be {role: system|user|assistant|tool, content: text}, found ${short(message)}.`,
       )
     }
-    const { tool_calls, tool_call_id, name } = message!
-    return {
-      role: role!,
-      content,
-      ...(tool_calls && { tool_calls }),
-      ...(tool_call_id !== undefined && { tool_call_id }),
-      ...(name !== undefined && { name }),
-    }
+    return { role: role!, content, ...calls, ...(tool_call_id && { tool_call_id }), ...(name && { name }) }
+  })
+}
+
+/** Calls of an earlier answer, their arguments as the text that a model writes. */
+function toCalls(calls: unknown, where: string): ToolCall[] {
+  const wrong = () =>
+    new UserError(`${where} must have tool_calls as a list of {function: {name, arguments}}, found ${short(calls)}.`)
+  if (!Array.isArray(calls)) throw wrong()
+  return calls.map((call: Partial<ToolCall> | null, i) => {
+    const { name, arguments: given } = (call?.function ?? {}) as { name?: unknown; arguments?: unknown }
+    if (typeof name !== 'string' || given === undefined) throw wrong()
+    const text = typeof given === 'string' ? given : JSON.stringify(given)
+    return { id: call!.id ?? `call_${i}`, type: 'function', function: { name, arguments: text } }
   })
 }
 
 function toAnswer(value: unknown, where: string): string {
   if (value === undefined || value === null) return ''
   if (typeof value === 'string') return value
-  if (typeof value === 'number' || typeof value === 'boolean') return String(value)
+  if ((typeof value === 'number' && Number.isFinite(value)) || typeof value === 'boolean') return String(value)
   throw new UserError(`${where}: its answer must be text or a number, found ${short(value)}. Put objects into info.`)
 }
 
@@ -205,8 +217,19 @@ function toInfo(value: unknown, where: string): Record<string, unknown> {
   return object as Record<string, unknown>
 }
 
+/** As JSON, or as code where JSON has no word for it: NaN, a BigInt, what holds itself. */
+function textOf(value: unknown): string {
+  let json: string | undefined
+  try {
+    if (typeof value !== 'number') json = JSON.stringify(value) as string | undefined
+  } catch {
+    // inspect has a word for it
+  }
+  return json ?? inspect(value, { depth: 1, breakLength: Infinity })
+}
+
 function short(value: unknown): string {
-  const text = JSON.stringify(value) ?? String(value)
+  const text = textOf(value)
   return text.length > 80 ? `${text.slice(0, 77)}...` : text
 }
 

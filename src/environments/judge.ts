@@ -227,14 +227,21 @@ function questionOf(prompt: readonly Message[]): string {
   return asked.length === 1 ? asked[0].content : asked.map((message) => `${message.role}: ${message.content}`).join('\n\n')
 }
 
-/** 1 where a reply says yes, 0 where it says no: its first word, or its last line's only word. Throws for a reply that says neither. */
+/**
+ * 1 where a reply says yes, 0 where it says no: its first word, or the only word of its last line, of its last sentence or after its last
+ * colon. Throws for a reply that says neither or both ("so the answer is not yes" says neither).
+ */
 export function yesOrNo(reply: string): number {
   // A template may have opened the thought in the prompt, and max_tokens may have cut it off: neither is a verdict.
   const [said] = reply.split('</think>').at(-1)!.split('<think>')
-  const words = said.toLowerCase().match(/[a-z]+/gu) ?? []
-  const word = [words[0], words.at(-1)].find((candidate) => candidate === 'yes' || candidate === 'no')
-  if (word === undefined) throw new Error(`the judge said neither yes nor no: ${JSON.stringify(reply.slice(0, 120))}`)
-  return word === 'yes' ? 1 : 0
+  const text = said.toLowerCase().trim()
+  const ends = /(?:[\n:.!?]|^)[^a-z\n]*([a-z]+)[^a-z]*$/u.exec(text)
+  const words = [/[a-z]+/u.exec(text)?.[0], ends?.[1]].filter((word) => word === 'yes' || word === 'no')
+  if (new Set(words).size !== 1) {
+    const what = words.length === 0 ? 'neither yes nor no' : 'both yes and no'
+    throw new Error(`the judge said ${what}: ${JSON.stringify(reply.slice(0, 120))}`)
+  }
+  return words[0] === 'yes' ? 1 : 0
 }
 
 /** A reward function that may ask the judge: `judge(args)` gives its reply to the prompt, `judge.complete` to messages. */

@@ -2,8 +2,9 @@
  * Several turns: the policy answers, the environment answers, until something ends it. Names as in verifiers' MultiTurnEnv.
  *
  * What ends a rollout, asked before each of the policy's turns but the first: `final_env_response` (the environment has said its last
- * word), `max_turns_reached`, the environment's own conditions in their order; and at any time `timeout_reached` (its own limit) and
- * `prompt_too_long` (no room for another answer). Those last two leave what was played before, as truncated.
+ * word), the environment's own conditions in their order, and last `max_turns_reached`, so that an end of the environment's own is called
+ * so (verifiers asks in the order of names); and at any time `timeout_reached` (its own limit) and `prompt_too_long` (no room for another
+ * answer). Those last two leave what was played before, as truncated.
  */
 import { hashSeed } from '../common/random.ts'
 import type { ChatCompletion, Message, ToolDefinition } from '../common/types.ts'

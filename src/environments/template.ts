@@ -33,6 +33,7 @@ export class ChatTemplate {
   readonly #tokenizer: ChatTokenizer
   readonly #variables: Record<string, unknown>
   #showsTools: boolean | undefined
+  #callsShown: boolean | undefined
 
   /** `variables`: more variables for the template, such as Qwen3's `enable_thinking`. */
   constructor(tokenizer: ChatTokenizer, variables: Record<string, unknown> = {}) {
@@ -47,8 +48,21 @@ export class ChatTemplate {
     const parameters = { type: 'object', properties: {} }
     const tools: ToolDefinition[] = [{ type: 'function', function: { name, description: name, parameters } }]
     const user: Message = { role: 'user', content: 'x' }
-    const shows = () => this.#tokenizer.renderChat([user], { variables: this.#variables, tools }).includes(name)
-    return (this.#showsTools = attempt(shows) ?? false)
+    return (this.#showsTools = this.#contains(name, [user], tools))
+  }
+
+  /** Whether the template writes an answer's calls, which some do that show no tools. */
+  get #showsCalls(): boolean {
+    if (this.#callsShown !== undefined) return this.#callsShown
+    const name = 'probe_7c1'
+    const call: ToolCall = { id: 'probe7c1x', type: 'function', function: { name, arguments: '{}' } }
+    const answer: Message = { role: 'assistant', content: '', tool_calls: [call] }
+    return (this.#callsShown = this.#contains(name, [{ role: 'user', content: 'x' }, answer]))
+  }
+
+  #contains(name: string, messages: readonly Message[], tools?: Tools): boolean {
+    const options = { variables: this.#variables, ...(tools && { tools }) }
+    return attempt(() => this.#tokenizer.renderChat(messages, options).includes(name)) ?? false
   }
 
   /** A whole conversation up to the opening of the next answer. Throws the template's complaint. */
@@ -111,8 +125,10 @@ export class ChatTemplate {
   /** A conversation as text, the tools in the template's own form or as text; `addGenerationPrompt` opens the next answer. */
   render(messages: readonly Message[], tools: Tools, addGenerationPrompt: boolean): string {
     const wanted = tools !== undefined && tools.length > 0
-    const shown = wanted && !this.showsTools
-    const given = shown ? withToolsAsText(messages, tools) : messages
+    const called = messages.some(({ role, tool_calls }) => role === 'tool' || tool_calls?.length)
+    // With tools that stand there as text, calls are written as it says.
+    const shown = !this.showsTools && (wanted || (called && !this.#showsCalls))
+    const given = shown ? withToolsAsText(messages, tools ?? []) : messages
     const told = wanted && !shown ? { tools } : {}
     return this.#tokenizer.renderChat(given, { addGenerationPrompt, variables: this.#variables, ...told })
   }
@@ -139,10 +155,6 @@ function attempt<T>(work: () => T): T | undefined {
 
 /** Tools, calls and results as text, in the tags that Hermes' models are trained on, for templates that know nothing of tools. */
 function withToolsAsText(messages: readonly Message[], tools: readonly ToolDefinition[]): Message[] {
-  const list = tools.map((tool) => JSON.stringify(tool.function)).join('\n')
-  const how =
-    `These functions can be called:\n<tools>\n${list}\n</tools>\nTo call one, answer in this form, and its result comes back in ` +
-    `<tool_response> tags:\n${callText({ function: { name: tools[0].function.name, arguments: exampleOf(tools[0]) } })}`
   const plain: Message[] = []
   for (const message of messages) {
     const before = plain.at(-1)
@@ -157,6 +169,11 @@ function withToolsAsText(messages: readonly Message[], tools: readonly ToolDefin
       plain.push({ role: 'assistant', content: [message.content, ...calls].filter((part) => part !== '').join('\n') })
     } else plain.push(message)
   }
+  if (tools.length === 0) return plain
+  const list = tools.map((tool) => JSON.stringify(tool.function)).join('\n')
+  const how =
+    `These functions can be called:\n<tools>\n${list}\n</tools>\nTo call one, answer in this form, and its result comes back in ` +
+    `<tool_response> tags:\n${callText({ function: { name: tools[0].function.name, arguments: exampleOf(tools[0]) } })}`
   const [first, ...rest] = plain
   return first?.role === 'system'
     ? [{ role: 'system', content: `${first.content}\n\n${how}` }, ...rest]

@@ -1,99 +1,216 @@
 /**
- * Chat templates. The only file that knows the template library, whose `strip`, `lstrip` and `rstrip` take off white space whatever
- * letters they are given: Qwen3's `content.lstrip('\n')` took the indentation of an answer with it. Here they are Python's. And its filter `string`
- * knows no objects, which SmolLM3's template writes tools with (`tool | string`): here as Python writes a dict.
+ * Chat templates. The only file that knows the template library, whose interpreter writes, compares and joins values as JavaScript does in
+ * many places. Templates are made for Python's jinja2: here `evaluate` takes those places over (`lstrip('\n')` took the indentation of an
+ * answer off, `'a' + {}` was "a[object Map]", `{{ none }}` nothing), and leaves the rest to the library.
  */
-import { Template } from '@huggingface/jinja'
+import { Environment, Interpreter, Template } from '@huggingface/jinja'
+import { pythonText, same, strftime, stripped, type Value } from './python-text.ts'
 
-type Node = { type?: string } & Record<string, unknown>
+/** A part of a parsed template. `Given` and `Iterated` are ours: a value that is there already, and what a loop goes over. */
+interface Node {
+  type: string
+  value?: unknown
+  operator?: { value: string }
+  left?: Node
+  right?: Node
+  operand?: Node
+  filter?: Node
+  test?: Node
+  negate?: boolean
+  callee?: Node
+  args?: Node[]
+  object?: Node
+  property?: Node
+  computed?: boolean
+  iterable?: Node
+  lhs?: Node
+}
 
-/** What Python's methods take off by themselves. */
-const WHITE_SPACE =
-  '\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000'
+type Truth = Value & { __bool__(): { value: boolean } }
+
+/** The library's interpreter with what is overridden here: its types call `evaluateBlock` private. */
+const Library = Interpreter as unknown as new (scope: Environment) => {
+  run(program: unknown): Value
+  evaluate(node: Node | undefined, scope: Environment): Value
+  evaluateBlock(statements: Node[], scope: Environment): Value
+}
+
+/** The library's value of a plain one. */
+const made = (plain: unknown): Value => new Environment().set('value', plain)
+const kindOf = (plain: unknown) => made(plain).constructor as new (value: unknown) => Value
+const [TextValue, TruthValue, ListValue] = [kindOf(''), kindOf(true), kindOf([])]
+const text = (value: string): Value => new TextValue(value)
+const truth = (value: boolean): Value => new TruthValue(value)
+const list = (items: Value[]): Value => new ListValue(items)
+const given = (value: Value): Node => ({ type: 'Given', value })
+
 const STRIPS: Record<string, { start: boolean; end: boolean }> = {
   strip: { start: true, end: true },
   lstrip: { start: true, end: false },
   rstrip: { start: false, end: true },
 }
-/** Names that no template has. */
-const nameOf = (method: string) => `python ${method}`
+const METHODS = new Set([...Object.keys(STRIPS), 'join'])
+/** Statements that write nothing, which the library tells by their value, none. */
+const SILENT = new Set(['Set', 'Macro', 'Comment'])
+/** Filters of texts, which are given the text of anything else. */
+const OF_TEXTS = new Set(['lower', 'upper', 'title', 'capitalize'])
+const ITERABLE = new Set(['ArrayValue', 'TupleValue', 'ObjectValue', 'StringValue', 'UndefinedValue'])
+/** What filters make of something that is not there. */
+const OF_NOTHING = new Map<string, unknown>([
+  ['length', 0],
+  ['join', ''],
+  ...['items', 'list', 'map', 'selectattr', 'rejectattr', 'sort', 'reverse', 'unique'].map((name) => [name, []] as const),
+])
+
+const GLOBALS = {
+  true: true,
+  false: false,
+  none: null,
+  True: true,
+  False: false,
+  None: null,
+  range: (from: number, to?: number, step = 1) => {
+    const [start, end] = to === undefined ? [0, from] : [from, to]
+    return Array.from({ length: Math.max(0, Math.ceil((end - start) / step)) }, (_, i) => start + i * step)
+  },
+  strftime_now: (format: string) => strftime(format, new Date()),
+  raise_exception: (message: string) => {
+    throw new Error(message)
+  },
+}
 
 /** A template made ready; throws where it cannot be read. What it gives throws the template's own complaint. */
 export function compileTemplate(source: string): (variables: Record<string, unknown>) => string {
-  const template = new Template(source)
-  callOurs(template.parsed)
-  const ours = Object.entries(STRIPS).map(([method, { start, end }]) => [
-    nameOf(method),
-    (text: unknown, letters?: string | null) => stripped(text, letters ?? WHITE_SPACE, start, end),
-  ])
-  ours.push([nameOf('string'), pythonText])
-  return (variables) => template.render({ ...variables, ...(Object.fromEntries(ours) as object) })
+  // As jinja2 has it, in texts too.
+  const { parsed } = new Template(source.replace(/\r\n?/gu, '\n'))
+  return (variables) => {
+    const scope = new Environment()
+    for (const [name, value] of Object.entries({ ...GLOBALS, ...variables })) scope.set(name, value)
+    return new PythonInterpreter(scope).run(parsed).value as string
+  }
 }
 
-/** Makes `text.lstrip(letters)` a call of our function with (text, letters), and `value | string` of the other one, in a whole tree. */
-function callOurs(part: unknown): void {
-  if (typeof part !== 'object' || part === null) return
-  const node = part as Node
-  if (node.type === 'FilterExpression' && (node.filter as Node).value === 'string') {
-    const { operand, filter } = node as { operand?: unknown; filter?: unknown }
-    Object.assign(node, { type: 'CallExpression', callee: { ...(filter as Node), value: nameOf('string') }, args: [operand] })
-    delete node.operand
-    delete node.filter
-  }
-  const callee = node.type === 'CallExpression' ? (node.callee as Node) : undefined
-  if (callee?.type === 'MemberExpression' && !callee.computed) {
-    const property = callee.property as Node
-    if (Object.hasOwn(STRIPS, property.value as string)) {
-      node.callee = { ...property, value: nameOf(property.value as string) }
-      node.args = [callee.object, ...(node.args as Node[])]
+class PythonInterpreter extends Library {
+  override evaluate(node: Node | undefined, scope: Environment): Value {
+    switch (node?.type) {
+      case 'Given':
+        return node.value as Value
+      case 'Iterated': {
+        const over = this.evaluate(node.operand, scope)
+        return over.type === 'UndefinedValue' ? list([]) : over
+      }
+      case 'For':
+        return super.evaluate({ ...node, iterable: iterated(node.iterable!) }, scope)
+      case 'BinaryExpression':
+        return this.#binary(node, scope)
+      case 'FilterExpression':
+        return this.#filter(node, scope)
+      case 'CallExpression':
+        return this.#call(node, scope)
+      case 'TestExpression':
+        if (node.test!.value !== 'iterable') break
+        return truth(ITERABLE.has(this.evaluate(node.operand, scope).type) !== node.negate)
     }
+    return super.evaluate(node, scope)
   }
-  // The pairs of an object written in a template are a Map.
-  for (const child of node instanceof Map ? [...node].flat() : Object.values(node)) callOurs(child)
-}
 
-function stripped(text: unknown, letters: string, start: boolean, end: boolean): string {
-  if (typeof text !== 'string') throw new Error('strip, lstrip and rstrip are asked of something that is no text')
-  const off = new Set(letters)
-  const all = Array.from(text)
-  let [from, to] = [0, all.length]
-  while (start && from < to && off.has(all[from])) from++
-  while (end && to > from && off.has(all[to - 1])) to--
-  return all.slice(from, to).join('')
-}
-
-/** A value inside a list or an object, as the template library has it. */
-interface Inner {
-  type: string
-  value: unknown
-}
-
-/** Python's `str(value)` of what a template hands on: lists are arrays of `Inner`, objects Maps of them. */
-function pythonText(value: unknown): string {
-  if (typeof value === 'string') return value
-  if (value === undefined || value === null) return '' // none and what is not there look alike here
-  if (typeof value === 'boolean') return value ? 'True' : 'False'
-  if (Array.isArray(value)) return `[${(value as Inner[]).map(pythonRepr).join(', ')}]`
-  if (value instanceof Map)
-    return `{${[...(value as Map<string, Inner>)].map(([key, inner]) => `${quoted(key)}: ${pythonRepr(inner)}`).join(', ')}}`
-  return (value as number).toString()
-}
-
-function pythonRepr({ type, value }: Inner): string {
-  if (type === 'NullValue') return 'None'
-  if (type === 'FloatValue') return Number.isInteger(value) ? `${String(value)}.0` : String(value).replace(/e-(\d)$/, 'e-0$1')
-  return typeof value === 'string' ? quoted(value) : pythonText(value)
-}
-
-/** Python's `repr` of a string: in single quotes, if it has none or has double ones too; what cannot be seen is written as its number. */
-function quoted(text: string): string {
-  const quote = text.includes("'") && !text.includes('"') ? '"' : "'"
-  const names: Record<string, string> = { '\n': '\\n', '\r': '\\r', '\t': '\\t', '\\': '\\\\', [quote]: `\\${quote}` }
-  const hidden = (sign: string): string => {
-    const code = sign.codePointAt(0)!
-    const [mark, digits] = code < 0x100 ? ['x', 2] : code < 0x10000 ? ['u', 4] : ['U', 8]
-    return `\\${mark}${code.toString(16).padStart(digits as number, '0')}`
+  override evaluateBlock(statements: Node[], scope: Environment): Value {
+    let written = ''
+    for (const statement of statements) {
+      const value = this.evaluate(statement, scope)
+      if (!SILENT.has(statement.type)) written += pythonText(value)
+    }
+    return text(written)
   }
-  const written = (sign: string) => names[sign] ?? (sign !== ' ' && /[\p{C}\p{Z}]/u.test(sign) ? hidden(sign) : sign)
-  return quote + Array.from(text, written).join('') + quote
+
+  #binary(node: Node, scope: Environment): Value {
+    const operator = node.operator!.value
+    if (operator === 'and' || operator === 'or') return super.evaluate(node, scope)
+    const [left, right] = [this.evaluate(node.left, scope), this.evaluate(node.right, scope)]
+    const texts = [left, right].filter(({ type }) => type === 'StringValue').length
+    if (operator === '~') return text(pythonText(left) + pythonText(right))
+    if (operator === '==' || operator === '!=') return truth(same(left, right) === (operator === '=='))
+    if (operator === '+' && texts === 1)
+      throw new Error(`+ joins text with text only, and here ${nameOf(left)} with ${nameOf(right)}`)
+    if (operator === '*' && texts === 1) {
+      const [repeated, times] = left.type === 'StringValue' ? [left, right] : [right, left]
+      if (times.type === 'IntegerValue') return text((repeated.value as string).repeat(Math.max(0, times.value as number)))
+    }
+    if (operator === 'in' || operator === 'not in') {
+      const found = isIn(left, right)
+      if (found !== undefined) return truth(found === (operator === 'in'))
+    }
+    return super.evaluate({ ...node, left: given(left), right: given(right) }, scope)
+  }
+
+  #filter(node: Node, scope: Environment): Value {
+    const operand = this.evaluate(node.operand, scope)
+    const { callee, args = [] } = node.filter!
+    const name = (callee ?? node.filter!).value as string
+    if (operand.type === 'UndefinedValue' && OF_NOTHING.has(name)) return made(OF_NOTHING.get(name))
+    const first = () =>
+      args[0] && this.evaluate(args[0].type === 'KeywordArgumentExpression' ? (args[0].value as Node) : args[0], scope)
+    const items = Array.isArray(operand.value) ? (operand.value as Value[]) : undefined
+    if (name === 'string') return text(pythonText(operand))
+    if (name === 'trim') return text(stripped(pythonText(operand), first()?.value, true, true))
+    if (name === 'length' && operand.type === 'StringValue') return made(Array.from(operand.value as string).length)
+    if (items && name === 'join') return text(items.map(pythonText).join((first()?.value as string | undefined) ?? ''))
+    if (items?.length === 0 && (name === 'first' || name === 'last')) return made(undefined)
+    if (items && (name === 'selectattr' || name === 'rejectattr')) {
+      const [attribute, test, ...others] = args.map((arg) => this.evaluate(arg, scope))
+      const holds = (item: Value) => {
+        const value = item.value instanceof Map ? (item.value as Map<string, Value>).get(attribute.value as string) : undefined
+        return passes(scope, value ?? made(undefined), test?.value as string | undefined, others)
+      }
+      return list(items.filter((item) => holds(item) === (name === 'selectattr')))
+    }
+    if (items && name === 'map' && args[0]?.type === 'StringLiteral') {
+      const inner: Node = { type: 'Identifier', value: args[0].value }
+      const filter = args.length > 1 ? { type: 'CallExpression', callee: inner, args: args.slice(1) } : inner
+      return list(items.map((item) => this.evaluate({ type: 'FilterExpression', operand: given(item), filter }, scope)))
+    }
+    return super.evaluate({ ...node, operand: given(OF_TEXTS.has(name) ? text(pythonText(operand)) : operand) }, scope)
+  }
+
+  /** Methods of texts, of which others go on to the library. */
+  #call(node: Node, scope: Environment): Value {
+    const callee = node.callee!
+    const method = callee.type === 'MemberExpression' && !callee.computed ? (callee.property!.value as string) : ''
+    if (!METHODS.has(method)) return super.evaluate(node, scope)
+    const object = this.evaluate(callee.object, scope)
+    const [argument] = node.args!.map((arg) => this.evaluate(arg, scope))
+    if (method === 'join' && object.type === 'StringValue' && Array.isArray(argument?.value))
+      return text((argument.value as Value[]).map(pythonText).join(object.value as string))
+    if (method === 'join') return super.evaluate({ ...node, callee: { ...callee, object: given(object) } }, scope)
+    return text(stripped(object.value, argument?.value, STRIPS[method].start, STRIPS[method].end))
+  }
+}
+
+/** What kind of value it is, for errors: `object`, `string`, `undefined`. */
+const nameOf = ({ type }: Value) => type.replace('Value', '').toLowerCase()
+
+/**
+ * What a loop goes over: nothing, where it is not there. Of a text these would be its characters, but templates for images loop over the
+ * parts of a content, and would leave a text out without a word: the library refuses it.
+ */
+function iterated(over: Node): Node {
+  const node = (operand: Node): Node => ({ type: 'Iterated', operand })
+  return over.type === 'SelectExpression' ? { ...over, lhs: node(over.lhs!) } : node(over)
+}
+
+/** Python's `left in right` of lists and of objects; undefined for what else there is. */
+function isIn(left: Value, right: Value): boolean | undefined {
+  if (Array.isArray(right.value)) return (right.value as Value[]).some((item) => same(left, item))
+  return right.value instanceof Map ? left.type === 'StringValue' && right.value.has(left.value) : undefined
+}
+
+/** Whether a value passes one of jinja2's tests; without a name, whether it is true. */
+function passes(scope: Environment, value: Value, name: string | undefined, others: Value[]): boolean {
+  if (name === undefined) return (value as Truth).__bool__().value
+  if (name === 'in') return isIn(value, others[0]) ?? pythonText(others[0]).includes(pythonText(value))
+  if (['eq', 'equalto', '=='].includes(name)) return same(value, others[0])
+  if (['ne', '!='].includes(name)) return !same(value, others[0])
+  const test = scope.tests.get(name)
+  if (test === undefined) throw new Error(`there is no test named ${name}`)
+  return test(value as Parameters<typeof test>[0])
 }

@@ -4,6 +4,7 @@
  */
 import { join } from 'node:path'
 import { UserError } from '../common/errors.ts'
+import { loraRankFlag } from '../common/vllm-ranks.ts'
 import { jsonText, kindOf, readJson, writeFolderWhole, writeWhole } from './files.ts'
 import { openSafetensors, writeSafetensors } from './safetensors.ts'
 import type { SafetensorsSource, TensorToWrite } from './safetensors.ts'
@@ -217,7 +218,9 @@ export async function writeAdapterFiles(dir: string, adapter: Parameters<typeof 
     jsonText(adapterJson(config, config.targetModules.length > 0 ? config.targetModules : [...trained])),
   ])
   await tokenizer?.saveTo(dir)
-  await writeWhole(join(dir, 'README.md'), [cardText(config, card ?? {})])
+  await writeWhole(join(dir, 'README.md'), [
+    cardText(config, card ?? {}, Math.max(config.r, ...[...tensors.values()].map(({ r }) => r))),
+  ])
 }
 
 function adapterJson(config: LoraConfig, targetModules: string[]): Record<string, unknown> {
@@ -241,7 +244,8 @@ function adapterJson(config: LoraConfig, targetModules: string[]): Record<string
   }
 }
 
-function cardText(config: LoraConfig, card: AdapterCard): string {
+/** `largest`: of the ranks of its tensors, which `rank_pattern` may give each. */
+function cardText(config: LoraConfig, card: AdapterCard, largest: number): string {
   const base = config.baseModel
   // The hub takes only ids of its own as base_model.
   const isHubId = base !== null && /^[\w-][\w.-]*\/[\w-][\w.-]*$/.test(base)
@@ -264,7 +268,7 @@ function cardText(config: LoraConfig, card: AdapterCard): string {
       '```python\nfrom peft import PeftModel\nfrom transformers import AutoModelForCausalLM\n' +
         `model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("${base ?? 'BASE_MODEL'}"), "THIS_FOLDER")\n\`\`\``,
       'or serve it with vLLM:',
-      `\`\`\`\nvllm serve ${base ?? 'BASE_MODEL'} --enable-lora --max-lora-rank ${config.r} --lora-modules tuned=THIS_FOLDER\n\`\`\``,
+      `\`\`\`\nvllm serve ${base ?? 'BASE_MODEL'} --enable-lora --max-lora-rank ${loraRankFlag(largest) ?? largest} --lora-modules tuned=THIS_FOLDER\n\`\`\``,
     ].join('\n\n'),
   ]
     .join('\n\n')

@@ -11,6 +11,7 @@ import { mkdir, readFile } from 'node:fs/promises'
 import { basename, join } from 'node:path'
 import { UserError, messageOf } from '../common/errors.ts'
 import type { Message, ToolDefinition } from '../common/types.ts'
+import { rendered, unfinished } from './chat-messages.ts'
 import { jsonText, kindOf, readJson, readText, writeWhole } from './files.ts'
 import { compileTemplate } from './jinja.ts'
 import { settledIds } from './settled.ts'
@@ -40,6 +41,8 @@ export interface Tokenizer {
   readonly hasChatTemplate: boolean
   /** The template as it was written, for those who must know what a model was taught to write; null without one. */
   readonly chatTemplate: string | null
+  /** The template of prompts that tell of tools: the model's `tool_use` where it has one, as transformers takes it. */
+  readonly toolTemplate: string | null
   /** Special tokens written in the text (`<|im_end|>`) become their ids. `addSpecialTokens` (default true): bos where the model wants one. */
   encode(text: string, options?: { addSpecialTokens?: boolean }): number[]
   /** Bytes that are not UTF-8 become U+FFFD, ids outside the vocabulary nothing. `skipSpecialTokens` defaults to false. */
@@ -65,6 +68,8 @@ export interface TokenizerParts {
   tokenizerJson: Json
   tokenizerConfig: Json
   chatTemplate: string | null
+  /** Where it is another one. */
+  toolTemplate?: string | null
   eosTokenIds: readonly number[]
   files?: string[]
 }
@@ -92,19 +97,25 @@ export async function loadTokenizer(dir: string, eosTokenIds: readonly number[])
   const tokenizerConfig = (await kindOf(configPath)) === 'file' ? await readJson(configPath) : {}
   const jinja = join(dir, 'chat_template.jinja')
   const legacy = join(dir, 'chat_template.json')
-  let chatTemplate = templateOf(tokenizerConfig.chat_template)
-  if ((await kindOf(jinja)) === 'file') chatTemplate = await readText(jinja)
-  else if ((await kindOf(legacy)) === 'file') chatTemplate = templateOf((await readJson(legacy)).chat_template) ?? chatTemplate
+  let templates = tokenizerConfig.chat_template
+  // An editor's mark at the beginning of the file is no text of a prompt.
+  if ((await kindOf(jinja)) === 'file') templates = (await readText(jinja)).replace(/^\ufeff/u, '')
+  else if ((await kindOf(legacy)) === 'file') {
+    const { chat_template: older } = await readJson(legacy)
+    if (templateOf(older) !== null) templates = older
+  }
+  const [chatTemplate, toolTemplate] = [templateOf(templates), templateOf(templates, 'tool_use')]
   const files: string[] = []
   for (const name of COPIED) if ((await kindOf(join(dir, name))) === 'file') files.push(join(dir, name))
-  return makeTokenizer({ label: dir, tokenizerJson: await readJson(jsonPath), tokenizerConfig, chatTemplate, eosTokenIds, files })
+  const tokenizerJson = await readJson(jsonPath)
+  return makeTokenizer({ label: dir, tokenizerJson, tokenizerConfig, chatTemplate, toolTemplate, eosTokenIds, files })
 }
 
-/** A template is a string, or a list of named ones of which `default` counts. */
-function templateOf(value: unknown): string | null {
+/** A template is a string, or a list of named ones: `default`, and `tool_use` for prompts that tell of tools. */
+function templateOf(value: unknown, name = 'default'): string | null {
   if (typeof value === 'string') return value
   if (!Array.isArray(value)) return null
-  const named = (value as ({ name?: unknown; template?: unknown } | null)[]).find((entry) => entry?.name === 'default')
+  const named = (value as ({ name?: unknown; template?: unknown } | null)[]).find((entry) => entry?.name === name)
   return typeof named?.template === 'string' ? named.template : null
 }
 
@@ -118,18 +129,21 @@ class HuggingFaceTokenizer implements Tokenizer {
   readonly eosTokenIds: readonly number[]
   readonly hasChatTemplate: boolean
   readonly chatTemplate: string | null
+  readonly toolTemplate: string | null
   #parts: TokenizerParts
   #library: LibraryTokenizer
   #special = new Set<number>()
   /** Tokens that were added to the vocabulary: they are spelled as they are. */
   #added = new Map<number, string>()
   #byteLevel: boolean
-  #template: ReturnType<typeof compileTemplate> | null = null
+  /** The model's own templates made ready, by their text. */
+  #templates = new Map<string, ReturnType<typeof compileTemplate>>()
 
   constructor(parts: TokenizerParts) {
     this.#parts = parts
     this.eosTokenIds = parts.eosTokenIds
     this.chatTemplate = parts.chatTemplate
+    this.toolTemplate = parts.toolTemplate ?? parts.chatTemplate
     this.hasChatTemplate = parts.chatTemplate !== null
     this.#byteLevel = JSON.stringify(parts.tokenizerJson.decoder ?? null).includes('"ByteLevel"')
     try {
@@ -138,6 +152,7 @@ class HuggingFaceTokenizer implements Tokenizer {
     } catch (error) {
       throw new UserError(`The tokenizer of ${parts.label} cannot be read: ${messageOf(error)}.`)
     }
+    keepByteOrderMarks(this.#library.decoder as LibraryDecoder | null)
     let largest = -1
     for (const id of this.#library.get_vocab().values()) largest = Math.max(largest, id)
     this.vocabSize = largest + 1
@@ -164,7 +179,8 @@ class HuggingFaceTokenizer implements Tokenizer {
   renderChat(messages: readonly Message[], options: ChatOptions = {}): string {
     const { label, tokenizerConfig } = this.#parts
     const given = options.chatTemplate !== undefined
-    const source = options.chatTemplate ?? this.chatTemplate
+    const tools = options.tools?.length ? options.tools : null
+    const source = options.chatTemplate ?? (tools ? this.toolTemplate : this.chatTemplate)
     if (source === null)
       throw new UserError(`The tokenizer of ${label} has no chat template. Put a chat_template.jinja beside it.`)
     const goesOn = options.continueFinalMessage ?? false
@@ -172,22 +188,30 @@ class HuggingFaceTokenizer implements Tokenizer {
       throw new UserError(
         'continue_final_message and add_generation_prompt are both set; an answer is either begun or gone on with.',
       )
-    const variables: Json = { tools: options.tools?.length ? options.tools : null, documents: null }
+    const variables: Json = { tools, documents: null }
     for (const name of SPECIAL_NAMES) {
       const token = contentOf(tokenizerConfig[name])
       if (token !== null) variables[name] = token
     }
     try {
-      const template = given ? compileTemplate(source) : (this.#template ??= compileTemplate(source))
+      const template = given ? compileTemplate(source) : this.#compiled(source)
       const prompt = options.addGenerationPrompt ?? !goesOn
-      const render = (shown: readonly object[]) =>
-        template({ ...variables, ...options.variables, messages: shown.map(withArguments), add_generation_prompt: prompt })
-      return goesOn ? unfinished(messages, render) : render(messages)
+      const written = (shown: readonly object[]) =>
+        template({ ...variables, ...options.variables, messages: shown, add_generation_prompt: prompt })
+      return goesOn ? unfinished(messages, written) : rendered(messages, written)
     } catch (error) {
       if (error instanceof UserError) throw error
       const whose = given ? 'The chat_template of the request' : `The chat template of ${label}`
       throw new UserError(`${whose} does not take these messages: ${messageOf(error)}.`)
     }
+  }
+
+  #compiled(source: string): ReturnType<typeof compileTemplate> {
+    const known = this.#templates.get(source)
+    if (known) return known
+    const template = compileTemplate(source)
+    this.#templates.set(source, template)
+    return template
   }
 
   encodeChat(messages: readonly Message[], options: ChatOptions = {}): number[] {
@@ -219,46 +243,24 @@ class HuggingFaceTokenizer implements Tokenizer {
     const written = new Set(files?.map((file) => basename(file)))
     if (!written.has('tokenizer.json')) await writeWhole(join(dir, 'tokenizer.json'), [JSON.stringify(tokenizerJson)])
     if (!written.has('tokenizer_config.json')) await writeWhole(join(dir, 'tokenizer_config.json'), [jsonText(tokenizerConfig)])
-    if (chatTemplate !== null && !written.has('chat_template.jinja'))
+    // A list in tokenizer_config.json is all of them, and the file would stand before it.
+    const named = tokenizerConfig.chat_template
+    const listed = Array.isArray(named) && templateOf(named) === chatTemplate
+    if (chatTemplate !== null && !listed && !written.has('chat_template.jinja'))
       await writeWhole(join(dir, 'chat_template.jinja'), [chatTemplate])
   }
 }
 
-/**
- * Where the text of a message that is gone on with stands in the rendered prompt: no text has it by chance. Of a template that trims texts
- * the space at its end is missing.
- */
-const HERE = '\u{f8ff}here\u{f8ff} '
-
-/** The prompt up to the end of the last message's text, without the white space there where the template trims texts (as transformers has it). */
-function unfinished(messages: readonly Message[], render: (messages: readonly object[]) => string): string {
-  const last = messages.at(-1)
-  if (last === undefined || typeof last.content !== 'string')
-    throw new UserError('continue_final_message needs a last message with text to go on with.')
-  const marked = render([...messages.slice(0, -1), { ...last, content: last.content + HERE }])
-  const at = marked.lastIndexOf(HERE.trimEnd())
-  if (at < 0) throw new UserError('continue_final_message: the chat template does not write the last message.')
-  return marked.startsWith(HERE, at) ? marked.slice(0, at) : marked.slice(0, at).trimEnd()
+interface LibraryDecoder {
+  config: { type?: string }
+  decoders?: LibraryDecoder[]
+  text_decoder?: unknown
 }
 
-/** Templates write a call's arguments with `tojson`: they are given as an object where their text is one, as Python's servers give them. */
-function withArguments(message: object): object {
-  const calls = (message as Message).tool_calls
-  if (!Array.isArray(calls)) return message
-  const read = (text: unknown): unknown => {
-    if (typeof text !== 'string') return text
-    if (text.trim() === '') return {}
-    try {
-      const value: unknown = JSON.parse(text)
-      return typeof value === 'object' && value !== null ? value : text
-    } catch {
-      return text
-    }
-  }
-  return {
-    ...message,
-    tool_calls: calls.map((call) => ({ ...call, function: { ...call.function, arguments: read(call.function?.arguments) } })),
-  }
+/** SentencePiece's bytes become text by a decoder that drops U+FEFF, which a model may write as any other letter. */
+function keepByteOrderMarks(decoder: LibraryDecoder | null): void {
+  for (const part of decoder?.decoders ?? []) keepByteOrderMarks(part)
+  if (decoder?.config.type === 'ByteFallback') decoder.text_decoder = new TextDecoder('utf-8', { ignoreBOM: true })
 }
 
 /** A special token of tokenizer_config.json: a string, or an object with `content`. */

@@ -150,6 +150,12 @@ function encodeChat(
         `${where}: the chat template does not write the reasoning_content of message ${i}. Put it into the content as the model is to write it, or take it out.`,
       )
     }
+    const silent = (messages[i].tool_calls ?? []).find((call) => !after.slice(before.length).includes(call.function.name))
+    if (silent) {
+      throw new UserError(
+        `${where}: the chat template does not write the call of ${silent.function.name} in message ${i}. Put it into the content as the model is to write it, or take it out.`,
+      )
+    }
     context(before.slice(done.length))
     answer(after.slice(before.length))
     done = after

@@ -103,6 +103,13 @@ describe('rows of a file', () => {
     expect(text).toContain('<tools>\n{"name":"look"')
     expect(text).toContain('<|user|><tool_response>\nhere\n</tool_response><|end|>')
   })
+  test('calls without tools are written as text where the chat template writes none', async () => {
+    const sample = await read({ messages: messages({ function: { name: 'look', arguments: { at: 'x' } } }) })
+    expect(learned(sample)).toBe(answers)
+    const text = tokenizer.decode(sample.ids)
+    expect(text).not.toContain('<tools>')
+    expect(text).toContain('<|user|><tool_response>\nhere\n</tool_response><|end|>')
+  })
   test('what is broken is refused with its place', async () => {
     const broken = read({ messages: messages({ name: 'look' }), tools: [look] })
     await expect(broken).rejects.toThrow(/rows\.jsonl:1: message 1 of its messages must have tool_calls as a list of/)

@@ -72,6 +72,27 @@ describe('rows', () => {
       },
     ])
   })
+  test("messages in OpenAI's form: null for what a message has not, calls with their arguments as text or as an object", async () => {
+    const none = { name: null, tool_calls: null, tool_call_id: null }
+    const calls = [
+      { id: 'a', type: 'function', function: { name: 'f', arguments: '{"x": 1}' } },
+      { function: { name: 'f', arguments: { x: 1 } } },
+    ]
+    const prompt = [
+      { role: 'user', content: 'q', ...none },
+      { ...none, role: 'assistant', content: null, tool_calls: calls },
+      { ...none, role: 'tool', content: '2', tool_call_id: 'a', name: 'f' },
+    ]
+    expect((await loadRows([{ prompt: prompt as never }]))[0].prompt).toEqual([
+      { role: 'user', content: 'q' },
+      {
+        role: 'assistant',
+        content: '',
+        tool_calls: [calls[0], { id: 'call_1', type: 'function', function: { name: 'f', arguments: '{"x":1}' } }],
+      },
+      { role: 'tool', content: '2', tool_call_id: 'a', name: 'f' },
+    ])
+  })
   test('from a generator function of the seed, sync or async', async () => {
     const make = function* (seed: number) {
       for (let i = 0; i < 3; i++) yield { question: `${seed}.${i}` }
@@ -91,6 +112,27 @@ describe('rows', () => {
     ['bad message', { prompt: [{ role: 'bot', content: 'x' } as never] }, 'message 0 of its prompt must be {role:'],
     ['message of null', { prompt: [null as never] }, 'message 0 of its prompt must be {role:'],
     ['object answer', { prompt: 'x', answer: {} as never }, 'its answer must be text or a number, found {}.'],
+    [
+      'an answer that is no number',
+      { prompt: 'x', answer: NaN },
+      'dataset row 0: its answer must be text or a number, found NaN.',
+    ],
+    [
+      'a BigInt as answer',
+      { prompt: 'x', answer: 10n as never },
+      'dataset row 0: its answer must be text or a number, found 10n.',
+    ],
+    ['a BigInt as example_id', { prompt: 'x', example_id: 1n as never }, 'dataset row 0: example_id is 1n.'],
+    [
+      'an answer without text or calls',
+      { prompt: [{ role: 'assistant', content: null } as never] },
+      'message 0 of its prompt must be {role:',
+    ],
+    [
+      'broken calls',
+      { prompt: [{ role: 'assistant', content: null, tool_calls: [{ name: 'f' }] } as never] },
+      'message 0 of its prompt must have tool_calls as a list of {function: {name, arguments}}, found [{"name":"f"}].',
+    ],
     ['broken info', { prompt: 'x', info: '{' }, 'its info is text but not JSON'],
     ['info of a wrong type', { prompt: 'x', info: '[1]' }, 'its info must be an object, found [1].'],
     ['info that JSON has no word for', { prompt: 'x', info: { n: 10n } }, 'dataset row 0: its info cannot be written as JSON'],

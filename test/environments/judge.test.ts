@@ -250,11 +250,14 @@ describe('what goes wrong', () => {
   })
 })
 
-test.each<[string, number]>([['yes', 1], ['No.', 0], ['**Yes**', 1], ['<think>no?</think>yes', 1], ['Yes, but the year differs.</think>\n\nNo', 0], ['It agrees, so: yes', 1], ['no, it is not yes, no', 0]])('%j is %d', (text, value) => {
+test.each<[string, number]>([['yes', 1], ['No.', 0], ['**Yes**', 1], ['<think>no?</think>yes', 1], ['Yes, but the year differs.</think>\n\nNo', 0], ['It agrees, so: yes', 1], ['no, it is not yes, no', 0], ['They differ.\n\n**No.**', 0], ['Both say 4. Yes.', 1], ['**Verdict:**\n- no', 0]])('%j is %d', (text, value) => {
   expect(yesOrNo(text)).toBe(value)
 }) // prettier-ignore
 test('neither yes nor no is an error', () => {
   expect(() => yesOrNo('maybe')).toThrow('neither yes nor no: "maybe"')
+  for (const text of ['The two differ, so the answer is not yes.', 'I cannot decide between yes and no', 'Verdict: not yes'])
+    expect(() => yesOrNo(text)).toThrow('neither yes nor no')
+  expect(() => yesOrNo('No doubt about it: yes')).toThrow('both yes and no')
   expect(() => yesOrNo('<think>I compare them. The reference says no')).toThrow('neither yes nor no')
 })
 

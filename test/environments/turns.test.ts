@@ -204,6 +204,24 @@ describe.each(cases)(`%s, template %s (${seedWords})`, async (kind, family) => {
   })
 })
 
+test.each([
+  ['plain', '[user]\n<tool_response>\nIt is 12.', '<tool_call>\n{"name": "add", "arguments": {"a":1}}\n</tool_call>'],
+  ['strict', '[tool] It is 12.', '[CALL]{"name": "add", "arguments": {"a": 1}}'],
+] as const)(
+  'calls in a prompt without tools, template %s: as text where the template writes none',
+  async (family, result, call) => {
+    const messages: Message[] = [
+      { role: 'user', content: 'Add.' },
+      { role: 'assistant', content: '', tool_calls: calls },
+      { role: 'tool', content: 'It is 12.', tool_call_id: 'call_1' },
+    ]
+    const text = new ChatTemplate(withTemplate(await openTiny(), family)).text(messages)
+    expect(text).toContain(result)
+    expect(text).toContain(call)
+    expect(text).not.toContain('<tools>')
+  },
+)
+
 test('a template that forgets thoughts: gone on with as they stand and counted, or a sequence a turn', async () => {
   const tiny = await openTiny()
   const chat = withTemplate(tiny, 'forgets')

@@ -1,7 +1,8 @@
 /** Parts of the vLLM client that need no server. */
 import { describe, expect, it } from 'vitest'
 import { UserError } from '../../src/common/errors.ts'
-import { loraRankFlag, serverFlags, vllmFlags } from '../../src/inference/vllm/flags.ts'
+import { loraRankFlag } from '../../src/common/vllm-ranks.ts'
+import { serverFlags, vllmFlags } from '../../src/inference/vllm/flags.ts'
 import { distance, probePositions, staleBecause } from '../../src/inference/vllm/probe.ts'
 import { checkServed, COMPLETIONS, GENERATE, requestBody, tellsLogprob } from '../../src/inference/vllm/requests.ts'
 import { VllmError } from '../../src/inference/vllm/api.ts'

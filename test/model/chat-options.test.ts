@@ -2,6 +2,7 @@
 import { describe, expect, test } from 'vitest'
 import type { Message, ToolDefinition } from '../../src/common/types.ts'
 import { compileTemplate } from '../../src/model/jinja.ts'
+import { strftime } from '../../src/model/python-text.ts'
 import { openGgufTokenizer, openTiny } from '../inference/tokenizers.ts'
 import { smollm2, userErrorOf, withoutSmollm2 } from './helpers.ts'
 
@@ -53,6 +54,14 @@ describe('the prompt', () => {
     expect(tiny.renderChat([call('{"a":1}')], { chatTemplate: calls })).toBe('{"a": 1}')
     expect(tiny.renderChat([call('')], { chatTemplate: calls })).toBe('{}')
     expect(tiny.renderChat([call('{"a":')], { chatTemplate: calls })).toBe(String.raw`"{\"a\":"`)
+    // DeepSeek-R1's template joins them to text.
+    const joined = "{{ '```json\\n' + messages[0].tool_calls[0].function.arguments }}"
+    expect(tiny.renderChat([call('{"a":1}')], { chatTemplate: joined })).toBe('```json\n{"a":1}')
+    expect(tiny.renderChat([call('')], { chatTemplate: joined })).toBe('```json\n')
+    const refuses = '{{ raise_exception(messages[0].tool_calls[0].function.arguments | tojson) }}'
+    expect(await userErrorOf(() => tiny.renderChat([call('{"a":1}')], { chatTemplate: refuses }))).toContain(
+      'messages: {"a": 1}.',
+    )
     expect(await userErrorOf(() => tiny.renderChat(messages, { chatTemplate: '{% for %}' }))).toContain(
       'The chat_template of the request',
     )
@@ -105,4 +114,52 @@ test('the filter string writes lists and objects as Python does, as jinja2 was s
     '{{ v | string }}|{{ v.numbers | string }}|{{ v.one | string }}|{{ 3 | string }}|{{ true | string }}|{{ w | string }}|{{ (v.nested | string) + "!" }}',
   )
   expect(render({ v: value })).toBe([whole, numbers, "it's", '3', 'True', '', `${nested}!`].join('|'))
+})
+
+test.each([
+  ['{{ none }} {{ true }} {{ false }} {{ missing }}|', 'None True False |'],
+  [
+    "{{ v }} {{ v.list }} {{ ['a', none, 1.0] }} {{ 1 if false }}",
+    "{'list': [1, True, None], 'text': 'it'} [1, True, None] ['a', None, 1.0] ",
+  ],
+  ["{{ 'a' ~ none ~ true ~ 1.0 ~ v.list ~ missing ~ {'b': 1} }}", "aNoneTrue1.0[1, True, None]{'b': 1}"],
+  ["{{ [true, none, 'a'] | join(',') }} {{ ', '.join(['a', 'b']) }} {{ missing | join }}|", 'True,None,a a, b |'],
+  ['{% for m in missing %}x{% else %}nothing{% endfor %} {{ missing | length }}', 'nothing 0'],
+  ['{% for m in v.none_such if m %}x{% endfor %}|', '|'],
+  [
+    "{{ [1] == [1] }} {{ {'a': [1]} == {'a': [1]} }} {{ [] == '' }} {{ '1' == 1 }} {{ none == missing }}",
+    'True True False False False',
+  ],
+  [
+    "{{ 1 == 1.0 }} {{ [1] != [2] }} {{ {'a': 1} in [{'a': 1}] }} {{ none in [none] }} {{ 2 not in [1] }}",
+    'True True True True True',
+  ],
+  ["{{ v is iterable }} {{ v.list is iterable }} {{ 'a' is iterable }} {{ 1 is not iterable }}", 'True True True True'],
+  [
+    "{{ '\ufeffa\u0085 ' | trim }}|{{ 'xax' | trim('x') }}|{{ missing | trim }}|{{ ['a', none] | upper }}|{{ '\u{1f600}' | length }}",
+    "\ufeffa|a||['A', NONE]|1",
+  ],
+  ["{{ messages | selectattr('role', 'in', ['user', 'tool']) | list | length }}", '1'],
+  ["{{ messages | rejectattr('role', 'equalto', 'user') | map(attribute='content') | map('upper') | join }}", 'B'],
+  ["{{ 'ab' * 2 }} {{ 2 * 3 }} {{ [1] + [2] }} {{ [3, 1] | first }} {{ [] | first is defined }}", 'abab 6 [1, 2] 3 False'],
+  [
+    '{% macro m(x) %}{{ x }}{% endmacro %}{% set y = none %}{{ m(none) }}{# a remark #}{{ range(1, 6, 2) | list }}',
+    'None[1, 3, 5]',
+  ],
+])('a template writes, joins and compares values as jinja2 was seen to: %s', (chatTemplate, text) => {
+  const v = { list: [1, true, null], text: 'it' }
+  const roles = [{ role: 'user', content: 'a' }, { role: 'assistant', content: 'b' }] // prettier-ignore
+  expect(compileTemplate(chatTemplate)({ v, messages: roles })).toBe(text)
+})
+
+test("a template's + joins text with text only, its strftime_now knows Python's letters, and its line ends are read as one kind", () => {
+  for (const other of ['v', '[1]', '1', 'true']) {
+    expect(() => compileTemplate(`{{ 'a' + ${other} }}`)({ v: {} })).toThrow('+ joins text with text only, and here string with')
+  }
+  const date = new Date(2024, 0, 9, 15, 4, 5)
+  expect(strftime('%A %a %B %b %d %-d %e %H:%M:%S %I %p %j %y %Y %F %% %Q', date)).toBe(
+    'Tuesday Tue January Jan 09 9  9 15:04:05 03 PM 009 24 2024 2024-01-09 % %Q',
+  )
+  expect(compileTemplate("{{ strftime_now('%Y') }}")({})).toBe(String(new Date().getFullYear()))
+  expect(compileTemplate("{% if true %}\r\na\r\n{% endif %}\r\n{{ 'b\r\nc' }}\r\n")({})).toBe('a\nb\nc')
 })

@@ -56,10 +56,21 @@ describe('the written folder', () => {
     expect(card).toMatch(/^---\nbase_model: Qwen\/Qwen2\.5-0\.5B\nlibrary_name: peft\n/)
     expect(card).toContain('# Capitals\n\nA LoRA adapter (rank 8, alpha 16;')
     expect(card).toContain('Step 12.')
+    expect(card).toContain('--max-lora-rank 8 ')
     expect(await userErrorOf(() => writeAdapter(out, adapter))).toBe(`${out} exists already. Remove it or name another folder.`)
     await writeAdapter(out, { ...adapter, card: {} }, { replace: true })
     expect(readFileSync(join(out, 'README.md'), 'utf8')).toContain('# LoRA adapter\n')
     expect(readdirSync(dir).filter((name) => name.startsWith('card'))).toEqual(['card'])
+  })
+  test("names a rank in its card that vLLM takes and that holds each tensor's", async () => {
+    const { config, tensors } = await readAdapter(join(golden, 'qwen2/adapter'))
+    const [[path, pair]] = tensors
+    const wide = { ...pair, A: new Float32Array(20 * pair.inputs), B: new Float32Array(pair.outputs * 20), r: 20 }
+    for (const [r, shown, more] of [[4, 8, {}], [24, 32, {}], [8, 32, { [path]: wide }], [600, 600, {}]] as const) {
+      const out = join(dir, `rank-${r}-${shown}`)
+      await writeAdapter(out, { config: { ...config, r }, tensors: new Map(Object.entries(more)) })
+      expect(readFileSync(join(out, 'README.md'), 'utf8')).toContain(`--enable-lora --max-lora-rank ${shown} --lora-modules`)
+    } // prettier-ignore
   })
 })
 

@@ -1,4 +1,4 @@
-import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
 import { GgufFile } from '../../src/model/gguf.ts'
@@ -116,6 +116,38 @@ describe('a byte-level tokenizer of a folder', () => {
     writeFileSync(join(dir, 'chat_template.jinja'), "{{ raise_exception('roles must alternate') }}")
     const refusing = await loadTokenizer(dir, [])
     expect(await userErrorOf(() => refusing.renderChat(messages))).toContain('does not take these messages: roles must alternate')
+  })
+  test("is told of tools by the template's list entry tool_use, and its list is saved as it is", async () => {
+    const named = ['default', 'tool_use'].map((name) => ({ name, template: `${name} {{ tools | tojson }}` }))
+    const dir = byteTokenizer({ chat_template: named })
+    const out = join(newFolder(), 'named')
+    await (await loadTokenizer(dir, [])).saveTo(out)
+    expect(existsSync(join(out, 'chat_template.jinja'))).toBe(false)
+    for (const each of [dir, out]) {
+      const tokenizer = await loadTokenizer(each, [])
+      expect([tokenizer.chatTemplate, tokenizer.toolTemplate]).toEqual(named.map(({ template }) => template))
+      const tools = [{ type: 'function' as const, function: { name: 'add', parameters: {} } }]
+      expect(tokenizer.renderChat([], { tools })).toContain('tool_use [{"type"')
+      expect(tokenizer.renderChat([], { tools: [] })).toBe('default null')
+      expect(tokenizer.renderChat([])).toBe('default null')
+    }
+    // The file stands before them, and an editor may have put a mark at its beginning.
+    writeFileSync(join(dir, 'chat_template.jinja'), '\ufeffall')
+    const ofFile = await loadTokenizer(dir, [])
+    expect([ofFile.chatTemplate, ofFile.toolTemplate]).toEqual(['all', 'all'])
+  })
+  test('with bytes as SentencePiece has them keeps U+FEFF', async () => {
+    const dir = byteTokenizer()
+    const json = JSON.parse(readFileSync(join(dir, 'tokenizer.json'), 'utf8')) as Record<string, unknown>
+    const bytes = Array.from({ length: 256 }, (_, i) => `<0x${i.toString(16).toUpperCase().padStart(2, '0')}>`)
+    const model = { type: 'BPE', vocab: Object.fromEntries([...bytes, 'x'].map((token, id) => [token, id])), merges: [] }
+    const fallback = { type: 'ByteFallback' }
+    for (const decoder of [fallback, { type: 'Sequence', decoders: [fallback, { type: 'Fuse' }] }]) {
+      const tokenizerJson = { ...json, model: { ...model, byte_fallback: true }, pre_tokenizer: null, decoder }
+      const tokenizer = makeTokenizer({ label: dir, tokenizerJson, tokenizerConfig: {}, chatTemplate: null, eosTokenIds: [] })
+      expect(tokenizer.decode([256, 0xef, 0xbb, 0xbf, 256])).toBe('x\ufeffx')
+      expect(tokenizer.decode([0xef, 0xbb, 0xbf, 256])).toBe('\ufeffx')
+    }
   })
   test('says what is missing or broken', async () => {
     const dir = newFolder()

@@ -93,6 +93,13 @@ describe('what is learned', () => {
       'd.jsonl:3: the chat template does not write the reasoning_content of message 1. Put it into the content',
     )
   })
+  test('an answer whose call the chat template leaves out is refused', () => {
+    const answer = { role: 'assistant', content: null, tool_calls: [{ function: { name: 'look', arguments: {} } }] }
+    const row = exampleOf({ messages: [user('look'), answer] }, 'row', true)
+    expect(() => sampleOf(row, tokenizer, 'd.jsonl:3')).toThrow(
+      'd.jsonl:3: the chat template does not write the call of look in message 1. Put it into the content',
+    )
+  })
   test('without a chat template it is plain text', () => {
     const s = sampleOf(exampleOf({ prompt: 'a', completion: 'b' }, 'row', false), tokenizer, 'row')
     expect([...s.ids]).toEqual([97, 98, BYTE_END])

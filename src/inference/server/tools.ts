@@ -14,8 +14,8 @@ export interface ToolPlan extends Plan {
   finishReason(reason: string, calls: number): string
 }
 
-/** The template that prompts are made with. */
-const templateOf = ({ parts }: ServerContext): string | null => parts.chatTemplate ?? parts.tokenizer.chatTemplate
+/** The template that prompts with tools are made with. */
+const templateOf = ({ parts }: ServerContext): string | null => parts.chatTemplate ?? parts.tokenizer.toolTemplate
 
 /** @throws HttpError for tools that this server can't serve */
 export function planTools(server: ServerContext, body: ChatBody): ToolPlan {

@@ -1,5 +1,6 @@
 /** What a server must be able to do for a run, found out by asking it, each refusal with what to start it with. */
 import { UserError } from '../../common/errors.ts'
+import { loraRankFlag } from '../../common/vllm-ranks.ts'
 import { VllmError, type ModelCard, type VllmApi } from './api.ts'
 import { adaptersInFlight, type LogprobsMode } from './flags.ts'
 import { GENERATE } from './requests.ts'
@@ -125,7 +126,7 @@ export function explainLoadError(error: unknown, api: VllmApi, rank: number): un
   // vLLM's words, or dawn-rl's.
   if (/max_lora_rank|LoRA rank \d+ is greater|has rank \d+ .*is the largest/i.test(error.message)) {
     return new UserError(
-      `The adapter has rank ${rank}, more than ${api.url} takes. Start vLLM with --max-lora-rank ${rank}, or lower lora_rank.`,
+      `The adapter has rank ${rank}, more than ${api.url} takes. Start vLLM with --max-lora-rank ${loraRankFlag(rank) ?? rank}, or lower lora_rank.`,
     )
   }
   const refused = explainRefusal(error, api)

@@ -1,4 +1,5 @@
 /** vLLM's command line: `[inference.args]` as flags, and those that the run sets itself. */
+import { loraRankFlag } from '../../common/vllm-ranks.ts'
 
 /** A value of `[inference.args]`. A table becomes JSON, as vLLM takes it. */
 export type FlagValue = string | number | boolean | readonly (string | number | boolean)[] | { readonly [key: string]: unknown }
@@ -16,12 +17,6 @@ export function vllmFlags(args: Readonly<Record<string, FlagValue>>): string[] {
     return [`--${name}`, typeof value === 'object' ? JSON.stringify(value) : String(value)]
   })
 }
-
-/** Ranks that vLLM has kernels for (its LoRAConfig, 0.32). */
-const RANKS = [1, 8, 16, 32, 64, 128, 256, 320, 512]
-
-/** The smallest of vLLM's ranks that holds an adapter of this one; undefined above 512. */
-export const loraRankFlag = (rank: number): number | undefined => RANKS.find((r) => r >= rank)
 
 /** What of a run decides how its server is started. */
 export interface ServerNeeds {
