@@ -73,7 +73,7 @@ export class Engine implements ServingEngine {
       prefixCaching: (options.prefixCaching ?? true) && !config.qwen35,
       acrossVersions: options.cacheAcrossVersions ?? false,
     }
-    this.#scheduler = new Scheduler({ maxSequences, maxPrefillRows, pages, pageSize, ...caching })
+    this.#scheduler = new Scheduler({ maxSequences, maxPrefillRows, maxLength, pages, pageSize, ...caching })
     this.#rules = { eosTokenIds: new Set(options.eosTokenIds), decode: options.decode, vocabulary: config.vocabSize }
     const { maxRows } = this.#scheduler
     const widest = 4 * Math.max(config.hiddenSize, config.intermediateSize, config.heads * config.headDim)
@@ -87,7 +87,7 @@ export class Engine implements ServingEngine {
     const block = this.#ahead ? (options.readBlock ?? (gpu.facts.software ? 1 : 4)) : 1
     const kinds = { plans: options.plans ?? true, ahead: this.#ahead, block, full: options.full ?? false }
     gpu.share.engines++
-    const cache = { pages: pages + 1, pageSize, f16, maxTable: this.#scheduler.maxTable(maxLength) }
+    const cache = { pages: pages + 1, pageSize, f16, maxTable: this.#scheduler.maxTable }
     const limits = { maxAdapters: options.maxAdapters ?? 4, maxRank: options.maxAdapterRank ?? 16 }
     this.adapters = new Adapters(decoder, limits, (name, space) => this.#scheduler.forget(name, space))
     this.#commands = new StepCommands(decoder, this.adapters.bank, { maxSequences, maxRows, maxLength, ...cache, ...kinds })
@@ -106,6 +106,8 @@ export class Engine implements ServingEngine {
     this.#version = version
     this.adapters.bank.changed()
     this.#scheduler.forget(undefined, version)
+    // Trained whole, the weights below all adapters are others too.
+    if (this.decoder.store && !this.adapters.bank.hasOwn) this.adapters.reloaded()
   }
 
   /**
@@ -331,6 +333,8 @@ export class Engine implements ServingEngine {
   /** Takes the tokens of a step, after those of the step before. */
   async #land({ sampled }: StepRows, versions: PolicyVersion[], reading: Promise<Sampled>, before: Promise<void>): Promise<void> {
     const begin = performance.now()
+    // Both, also where one fails: whoever sees that counts the steps in flight anew.
+    await Promise.allSettled([reading, before])
     const [read] = await Promise.all([reading, before])
     const end = performance.now()
     this.decoder.gpu.share.stepped(end - Math.max(begin, this.#lastLanding))

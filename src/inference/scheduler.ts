@@ -34,6 +34,8 @@ export interface Prefill {
 export interface SchedulerOptions {
   maxSequences: number
   maxPrefillRows: number
+  /** Tokens of a sequence at most. */
+  maxLength: number
   /** Pages that are handed out; page number `pages` is one more, which padding writes to. */
   pages: number
   pageSize: number
@@ -51,7 +53,7 @@ export class Scheduler {
   /** Prompt tokens that were asked for, those of them that were in the cache, and times that a sequence lost its pages. */
   readonly counts = { queried: 0, shared: 0, preemptions: 0 }
   readonly #options: SchedulerOptions
-  /** By namespace and tokens where other requests may join, else by the request. */
+  /** By namespace, adapter and tokens where other requests may join, else by a key of its own. */
   readonly #prefills = new Map<unknown, Prefill>()
   /** Copies before the next step, and pages that are held until it is put together, for what is copied from them. */
   #copies: { from: Page; to: Page; count: number }[] = []
@@ -75,17 +77,17 @@ export class Scheduler {
     return roundRows(this.#options.maxSequences + this.#options.maxPrefillRows)
   }
 
-  /** Most entries of `pages` of a step, for sequences of at most `length` tokens. */
-  maxTable(length: number): number {
-    return 1 + 2 * this.#options.maxSequences * Math.ceil(length / this.pool.size)
+  /** Most entries of `pages` of a step: of all sequences that run, and of as many prefills. */
+  get maxTable(): number {
+    const { maxSequences, maxLength } = this.#options
+    return 1 + 2 * maxSequences * Math.ceil(maxLength / this.pool.size)
   }
 
   /** Takes a sequence out, wherever it is, and frees its pages. */
   remove(sequence: Sequence): void {
     this.waiting.delete(sequence)
-    if (!this.running.delete(sequence)) return
-    this.#leave(sequence)
-    // Nobody is left to whom it could be of use.
+    if (this.running.delete(sequence)) this.#leave(sequence)
+    // Nobody is left to whom it could be of use, also where the last one had lost its pages before.
     if (this.running.size === 0) for (const key of this.#prefills.keys()) this.#end(key)
   }
 
@@ -120,7 +122,8 @@ export class Scheduler {
     const name = JSON.stringify([owner, acrossVersions ? 0 : version, sequence.cacheSalt ?? null])
     const again = sequence.ids.length > 0
     const scored = sequence.wantsPrompt
-    const key = again || scored ? sequence : `${name} ${sequence.promptKey}`
+    // A name that an adapter had and another one has now is not enough, and what others have begun on is joined by nobody who wants more of it.
+    const key = again || scored ? Symbol(name) : `${name} ${sequence.adapterIndex} ${sequence.promptKey}`
     const ids = again ? [...sequence.promptIds, ...sequence.ids] : sequence.promptIds
     const joined = this.#prefills.get(key)
     if (joined) {
@@ -226,7 +229,8 @@ export class Scheduler {
     const stateCopies = this.#stateCopies.splice(0)
     let left = this.#options.maxPrefillRows
     for (const [key, prefill] of this.#prefills) {
-      if (left === 0) break
+      // Prefills that nobody waits for any more may be many; the first one always fits.
+      if (left === 0 || step.entries + prefill.pages.length > this.maxTable) break
       const count = Math.min(left, prefill.ids.length - prefill.computed)
       left -= count
       this.#compute(step, prefill, count)
@@ -339,8 +343,9 @@ export class Scheduler {
     const prefill = this.#prefills.get(prefillKey)!
     prefill.starting.splice(prefill.starting.indexOf(sequence), 1)
     if (prefill.scored === sequence) prefill.scored = undefined
-    // Others may have begun on what it was to compute.
-    const needed = prefill.pages.some((page) => page.ready < page.tokens.length && page.holders > 1)
+    // Others may have begun on what it was to compute, which another prefill's pages before it are not.
+    const own = prefill.pages.slice(Math.floor(prefill.computed / this.pool.size))
+    const needed = own.some((page) => page.ready < page.tokens.length && page.holders > 1)
     if (prefill.starting.length === 0 && !needed) this.#end(prefillKey)
   }
 

@@ -68,6 +68,11 @@ export class StepBuilder {
     this.#table = [this.#spare]
   }
 
+  /** Entries of `pages` so far. */
+  get entries(): number {
+    return this.#table.length
+  }
+
   /** Adds a row; its number. */
   put(id: number, pages: Page[], position: number, slot: number, adapter: number, prompt = false): number {
     let begin = this.#begins.get(pages)

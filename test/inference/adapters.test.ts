@@ -2,11 +2,13 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, describe, expect, it } from 'vitest'
+import { pad } from '../../src/autograd/parameters.ts'
 import type { GenerationRequest, GenerationResult } from '../../src/common/types.ts'
 import { GpuMemoryError } from '../../src/gpu/errors.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
 import type { Engine } from '../../src/inference/engine.ts'
 import { loadDecoder } from '../../src/model/decoder-load.ts'
+import { refreshWeights } from '../../src/model/decoder-trained.ts'
 import type { Decoder } from '../../src/model/decoder.ts'
 import { openModel } from '../../src/model/open.ts'
 import { readAdapter } from '../../src/model/peft.ts'
@@ -293,5 +295,30 @@ it('steps with several adapters make nothing once they are warm, and all memory 
   expect(gpu.submits - submits).toBe(engine.stats().decodeSteps - steps)
   await engine.close()
   expect(gpu.pool.bytesInUse).toBe(before)
+  decoder.release()
+})
+
+it('an adapter beside a model that is trained whole: nothing of it is found again once the weights below it have changed', async () => {
+  const files = await openModel(golden('llama/model'))
+  const decoder = await loadDecoder(gpu, files, { full: true })
+  files.close()
+  const engine = engineOf(decoder)
+  await engine.adapters.load('one', await randomAdapter(decoder.config, 'over-trained'))
+  const [promptIds] = goldenSequences('llama')
+  const ask = () => engine.generate({ promptIds, adapter: 'one', sampling: sampling({ max_tokens: 4 }) })
+  await ask()
+  expect((await ask()).cachedTokens).toBeGreaterThan(0)
+  const store = decoder.store!
+  for (const p of store.parameters) {
+    const values = await store.read(p)
+    store.write(p, pad(values.map((v) => v * 1.5), p)) // prettier-ignore
+  }
+  refreshWeights(decoder)
+  engine.publish(1)
+  const after = await ask()
+  expect(after.cachedTokens).toBe(0)
+  engine.resetPrefixCache()
+  expect(await ask()).toEqual(after)
+  await engine.close()
   decoder.release()
 })

@@ -4,6 +4,8 @@
  */
 import { describe, expect, it } from 'vitest'
 import { Random } from '../../src/common/random.ts'
+import type { GenerationRequest, GenerationResult } from '../../src/common/types.ts'
+import type { HeldAdapter } from '../../src/inference/adapters.ts'
 import { fromDrawn } from '../../src/kernels/embedding/embedding.ts'
 import { Scheduler, type SchedulerOptions } from '../../src/inference/scheduler.ts'
 import type { StepRows } from '../../src/inference/step-rows.ts'
@@ -23,7 +25,7 @@ class Simulation {
   readonly size: number
   readonly cache: (Entry | undefined)[] = []
   readonly admitted = new Map<Sequence, number>()
-  readonly ended = new Set<Sequence>()
+  readonly results = new Map<Sequence, GenerationResult>()
   version = 0
   steps = 0
   /** Draws of steps that have not landed: at most one, as in an engine that runs ahead. */
@@ -31,16 +33,23 @@ class Simulation {
 
   constructor(random: Random, options: Partial<SchedulerOptions>) {
     this.random = random
-    const defaults = { maxSequences: 6, maxPrefillRows: 9, pages: 14, pageSize: 4, prefixCaching: true, acrossVersions: false }
+    const cache = { pages: 14, pageSize: 4, prefixCaching: true, acrossVersions: false }
+    const defaults = { maxSequences: 6, maxPrefillRows: 9, maxLength: 64, ...cache }
     this.scheduler = new Scheduler({ ...defaults, ...options })
     this.size = this.scheduler.pool.size
   }
 
-  submit(promptIds: number[], maxTokens: number, cacheSalt?: string): Sequence {
+  submit(
+    promptIds: number[],
+    maxTokens: number,
+    { cacheSalt, adapter, logprobs }: Partial<GenerationRequest> = {},
+    weights?: HeldAdapter,
+  ): Sequence {
     const sequence: Sequence = new Sequence(
-      { promptIds, sampling: sampling({ max_tokens: maxTokens }), cacheSalt },
+      { promptIds, sampling: sampling({ max_tokens: maxTokens }), cacheSalt, adapter, logprobs },
       { eosTokenIds: new Set(), decode: (ids) => ids.join(' ') },
-      { resolve: () => this.ended.add(sequence), reject: () => this.ended.add(sequence), abort: () => {} },
+      { resolve: (result) => this.results.set(sequence, result), reject: () => {}, abort: () => {} },
+      weights,
     )
     this.scheduler.waiting.add(sequence)
     return sequence
@@ -69,7 +78,8 @@ class Simulation {
     this.steps++
     this.#copy(step.copies)
     this.#compute(step)
-    for (const [place, { sequence }] of step.sampled.entries()) {
+    for (const [place, { sequence, target }] of step.sampled.entries()) {
+      if (target !== undefined) continue
       sequence.pending++
       sequence.place = place
     }
@@ -82,7 +92,11 @@ class Simulation {
   land(): void {
     const { flight } = this
     this.flight = undefined
-    for (const { sequence } of flight?.sampled ?? []) {
+    for (const { sequence, target, position } of flight?.sampled ?? []) {
+      if (target !== undefined) {
+        if (!sequence.ended) sequence.takePrompt(position!, -1, { ids: [], logprobs: [], rank: 1 })
+        continue
+      }
       sequence.pending--
       if (sequence.ended) continue
       const ending = sequence.push(1 + this.random.int(3), 0, this.version)
@@ -116,12 +130,12 @@ class Simulation {
       const last = position > 0 ? this.cache[row(table, position - 1)]! : { text: '', version: Infinity }
       this.cache[slot] = { text: `${last.text} ${id}`, version: Math.min(last.version, this.version) }
     }
-    for (const { sequence, row: at } of step.sampled) {
+    for (const { sequence, row: at, target, position: scored } of step.sampled) {
       const [table, , , position] = step.info.subarray(4 * at, 4 * at + 4)
       const entry = this.cache[row(table, position)]!
       const known = [...sequence.promptIds, ...sequence.ids]
       const words = entry.text.trim().split(' ')
-      expect(position + 1).toBe(sequence.promptIds.length + sequence.drawn)
+      expect(position + 1).toBe(target === undefined ? sequence.promptIds.length + sequence.drawn : scored)
       expect(words.length).toBe(position + 1)
       // Tokens that were on their way when their row was computed are known by their place alone.
       words.forEach((word, j) => word.startsWith('?') || expect(word, `token ${j}`).toBe(String(known[j])))
@@ -149,7 +163,12 @@ describe(`the scheduler, ${seedWords}`, () => {
         const prompt = Array.from({ length: 1 + random.int(most - 6) }, () => 1 + random.int(2))
         const group = random.int(3) === 0 ? 1 + random.int(4) : 1
         for (let i = 0; i < group; i++)
-          all.push(simulation.submit(prompt, 1 + random.int(6), random.int(4) === 0 ? 'salt' : undefined))
+          all.push(
+            simulation.submit(prompt, 1 + random.int(6), {
+              cacheSalt: random.int(4) === 0 ? 'salt' : undefined,
+              logprobs: random.int(6) === 0 ? { prompt: 0 } : undefined,
+            }),
+          )
       } else if (dice === 3 && all.length > 0) {
         const sequence = all[random.int(all.length)]
         if (!sequence.ended) simulation.abort(sequence)
@@ -160,6 +179,9 @@ describe(`the scheduler, ${seedWords}`, () => {
     let left = 5000
     while (scheduler.running.size + scheduler.waiting.size > 0 && left-- > 0) simulation.step()
     expect(all.filter((s) => !s.ended)).toEqual([])
+    for (const [{ promptIds }, { promptLogprobs, finishReason }] of simulation.results)
+      if (promptLogprobs && finishReason !== 'abort')
+        expect(promptLogprobs.map((known) => known !== null)).toEqual(promptIds.map((_, i) => i > 0))
     expect(scheduler.pool.held, 'after all of them no page is held').toBe(0)
     if (options.pages === 5 || !('pageSize' in options)) expect(scheduler.counts.preemptions).toBeGreaterThan(0)
     if (!('prefixCaching' in options)) expect(scheduler.counts.shared).toBeGreaterThan(0)
@@ -246,5 +268,68 @@ describe(`the scheduler, ${seedWords}`, () => {
     for (let i = 0; i < 60 && scheduler.running.size + scheduler.waiting.size > 0; i++) simulation.step()
     expect(scheduler.counts.preemptions).toBeGreaterThan(0)
     expect([first.ids.length, second.ids.length]).toEqual([11, 8])
+  })
+
+  it('scores the whole of a prompt whose request lost its pages while others had begun on them', () => {
+    const simulation = new Simulation(new Random(1), { maxSequences: 8, maxLength: 128, pages: 10, pageSize: 8 })
+    const { scheduler } = simulation
+    for (const [id, tokens] of [[9, 7], [8, 20], [7, 20]]) simulation.submit([id, id, id], tokens) // prettier-ignore
+    for (let i = 0; i < 5; i++) simulation.step()
+    const prompt = Array.from({ length: 40 }, (_, i) => 100 + i)
+    const scored = simulation.submit(prompt, 1, { logprobs: { prompt: 0 } })
+    simulation.step()
+    simulation.submit([...prompt.slice(0, 9), 1, 2], 1)
+    for (let i = 0; i < 60 && scheduler.running.size + scheduler.waiting.size > 0; i++) simulation.step()
+    expect(scheduler.counts.preemptions).toBeGreaterThan(0)
+    expect(simulation.results.get(scored)!.promptLogprobs!.filter((known) => known === null)).toHaveLength(1)
+  })
+
+  it('holds no page for prefills that nobody waits for, once nobody is left', () => {
+    const simulation = new Simulation(new Random(1), { maxPrefillRows: 1, pages: 16, pageSize: 1 })
+    const { scheduler } = simulation
+    const first = simulation.submit([9], 12)
+    simulation.step()
+    const others = [2, 3].map((last) => {
+      const other = simulation.submit([1, 2, 3, 4, 5, 6, 7, 8, 1, last], 1)
+      simulation.step()
+      return other
+    })
+    simulation.abort(others[0])
+    // The first one takes its own pages back, as the last of those that run.
+    for (let i = 0; i < 12 && scheduler.running.size > 0; i++) simulation.step()
+    expect(scheduler.running.size).toBe(0)
+    for (const sequence of [first, others[1]]) simulation.abort(sequence)
+    expect(scheduler.pool.held).toBe(0)
+  })
+
+  it('keeps the page table of a step within its buffer, however many prefills are left by those who asked for them', () => {
+    const [maxLength, pageSize] = [256, 1]
+    const options = { maxSequences: 2, maxPrefillRows: 8, maxLength, pageSize, pages: 4 * maxLength }
+    const simulation = new Simulation(new Random(1), options)
+    const { scheduler } = simulation
+    const common = Array.from({ length: 216 }, (_, i) => i + 10)
+    let [longest, left] = [0, 40]
+    let [before, last]: (Sequence | undefined)[] = [undefined, simulation.submit(common, 1)]
+    for (let i = 0; i < 2000 && scheduler.running.size + scheduler.waiting.size > 0; i++) {
+      simulation.step()
+      longest = Math.max(longest, simulation.flight?.pages.length ?? 0)
+      // Each begins on what the one before it computes, which then is not asked for any more.
+      if (left === 0 || last!.prefillKey === undefined) continue
+      const next = simulation.submit([...common, 1, left--], 1)
+      if (before) simulation.abort(before)
+      ;[before, last] = [last, next]
+    }
+    expect(left).toBeLessThan(20)
+    expect(longest).toBeLessThanOrEqual(scheduler.maxTable)
+    expect(scheduler.pool.held).toBe(0)
+  })
+
+  it('joins no prefill of another adapter that had the name', () => {
+    const simulation = new Simulation(new Random(1), { maxPrefillRows: 2, acrossVersions: true })
+    const at = (place: number): HeldAdapter => ({ place, version: () => 0, space: () => 0, release: () => {} })
+    const prompt = [1, 2, 3, 4, 5, 6]
+    const [one, two] = [3, 4].map((place) => simulation.submit(prompt, 1, { adapter: 'a' }, at(place)))
+    simulation.scheduler.admit(() => 0)
+    expect(one.prefillKey).not.toBe(two.prefillKey)
   })
 })
