@@ -30,17 +30,6 @@ export async function hubAccess(): Promise<{ hubUrl: string; accessToken?: strin
   return { hubUrl: hubUrl(), ...(accessToken && { accessToken }) }
 }
 
-/** Runs without console.debug: @huggingface/hub prints paths of its own there, into standard output. */
-export async function quietly<T>(work: () => Promise<T>): Promise<T> {
-  const { debug } = console
-  console.debug = () => {}
-  try {
-    return await work()
-  } finally {
-    console.debug = debug
-  }
-}
-
 /** Why a `what` could not be fetched, in words for someone who does not know HTTP's numbers. */
 export function hubFailure(error: unknown, what: string): string {
   const status = (error as { statusCode?: unknown }).statusCode
