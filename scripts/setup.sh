@@ -102,7 +102,8 @@ set_up_driver() {
   fi
   say "WebGPU adapter: $answer"
   # not from --driver: root's file would be in the way of its owner's
-  if [ $check = no ] && [ $only_driver = no ]; then driver_facts >"$stamp"; fi
+  # nor where it cannot be kept, as in the npm package, which mostly has no node_modules of its own: then WebGPU is asked each time
+  if [ $check = no ] && [ $only_driver = no ] && [ -w "$root/node_modules" ]; then driver_facts >"$stamp" || true; fi
 }
 
 if [ $only_driver = yes ]; then

@@ -127,6 +127,17 @@ describe('setup.sh', () => {
     expect(bash([join(made, 'scripts/setup.sh'), '--check'])).toMatchObject({ code: 0 })
   })
 
+  it('is done in the npm package too, whose packages lie beside it', () => {
+    const made = checkout()
+    const installed = join(made, 'node_modules/dawn-rl')
+    for (const name of ['scripts', 'package.json', '.node-version'])
+      cpSync(join(root, name), join(installed, name), { recursive: true })
+    const { code, out, err } = bash([join(installed, 'scripts/setup.sh')])
+    expect({ code, err }).toEqual({ code: 0, err: '' })
+    expect(out).toMatch(/WebGPU adapter: .+\nsetup: nothing is missing\n$/)
+    expect(readdirSync(installed).toSorted()).toEqual(['.node-version', 'package.json', 'scripts'])
+  })
+
   it('names a changed lock file with --check and changes nothing', () => {
     const made = checkout()
     writeFileSync(join(made, 'package-lock.json'), '{}')
