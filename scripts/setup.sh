@@ -71,7 +71,7 @@ set_up_packages() {
   (cd "$root" && use_node && npm ci --no-audit --no-fund --loglevel=error) || { warn "npm ci failed; its words are above"; exit 1; }
   # Nor does it say a word where one of them could not be fetched.
   local absent
-  absent=$("$NODE" -p "Object.keys(require('$root/package.json').optionalDependencies ?? {}).filter((name) => !require('fs').existsSync('$root/node_modules/' + name)).join(' ')")
+  absent=$("$NODE" -p 'const folder = process.argv[1]; Object.keys(require(folder + "/package.json").optionalDependencies ?? {}).filter((name) => !require("fs").existsSync(folder + "/node_modules/" + name)).join(" ")' "$root")
   [ -z "$absent" ] || warn "not installed, and needed by what uses them: $absent. Run 'npm ci' again, or go on without"
   echo "$lock" >"$stamp"
 }

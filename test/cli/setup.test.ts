@@ -7,6 +7,7 @@ import {
   mkdtempSync,
   readdirSync,
   readFileSync,
+  renameSync,
   rmSync,
   symlinkSync,
   writeFileSync,
@@ -138,6 +139,18 @@ describe('setup.sh', () => {
     expect(readdirSync(installed).toSorted()).toEqual(['.node-version', 'package.json', 'scripts'])
   })
 
+  it('says which packages npm left out, in a folder with an apostrophe too', () => {
+    const made = join(folder(), "o'brien")
+    renameSync(checkout(), made)
+    writeFileSync(join(made, 'node_modules/.dawn-rl-lock'), 'another')
+    const bin = folder({ npm: '#!/bin/sh\n' })
+    symlinkSync(process.execPath, join(bin, 'node'))
+    bash(['-c', `chmod +x '${bin}/npm'`])
+    const { code, err } = bash([join(made, 'scripts/setup.sh')], { PATH: `${bin}:${process.env.PATH}` })
+    expect(code).toBe(0)
+    expect(err).toMatch(/^setup: not installed, and needed by what uses them: @cortex-js\/compute-engine [^\n]+\n$/)
+  })
+
   it('names a changed lock file with --check and changes nothing', () => {
     const made = checkout()
     writeFileSync(join(made, 'package-lock.json'), '{}')
@@ -243,7 +256,8 @@ const loader = ['/lib64/ld-linux-x86-64.so.2', '/lib/ld-linux-aarch64.so.1'].fin
 
 describe('newer-mesa.sh', () => {
   it.runIf(loader)('runs a command with a node of its own, which starts itself, also from within', () => {
-    const made = scriptsAlone({ '.mesa/root/usr/lib/libvulkan_lvp.so': '' })
+    const made = join(folder(), "o'brien")
+    renameSync(scriptsAlone({ '.mesa/root/usr/lib/libvulkan_lvp.so': '' }), made)
     const own = join(made, '.mesa/root/usr/lib')
     symlinkSync(loader!, join(own, basename(loader!)))
     const script = join(made, 'scripts/newer-mesa.sh')
