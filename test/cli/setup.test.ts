@@ -7,6 +7,7 @@ import {
   mkdtempSync,
   readdirSync,
   readFileSync,
+  realpathSync,
   renameSync,
   rmSync,
   symlinkSync,
@@ -216,6 +217,18 @@ describe('setup.sh', () => {
 
   it('refuses an unknown option', () => {
     expect(bash([join(root, 'scripts/setup.sh'), '--chekc'])).toMatchObject({ code: 2 })
+  })
+})
+
+describe('setup-verifiers.sh', () => {
+  it("adds packages by a path that starts from the user's folder", () => {
+    const wanted = /^wanted='(.+)'$/m.exec(readFileSync(join(root, 'scripts/setup-verifiers.sh'), 'utf8'))![1]
+    const made = scriptsAlone({ '.venv-verifiers/ready': wanted, '.venv-verifiers/bin/uv': '#!/bin/sh\necho "$PWD: $*"\n' })
+    bash(['-c', `chmod +x '${made}/.venv-verifiers/bin/uv'`])
+    const users = realpathSync(folder())
+    const { code, out } = bash(['-c', `cd '${users}' && bash '${made}/scripts/setup-verifiers.sh' ./my-env-package`])
+    expect(code).toBe(0)
+    expect(out).toContain(`${users}: pip install ${wanted} ./my-env-package `)
   })
 })
 
