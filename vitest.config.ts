@@ -29,6 +29,8 @@ const kernelsOfLanes = [
 ].map((name) => `test/kernels/${name}.test.ts`)
 
 export default defineConfig({
+  // As src/environments/load.ts points it, which Vite does not ask.
+  resolve: { alias: { 'dawn-rl/environments': join(import.meta.dirname, 'src/environments/index.ts') } },
   test: {
     projects: [
       {

@@ -61,12 +61,15 @@ real=$("$NODE" -p 'process.env.DAWN_RL_REAL_NODE ?? process.execPath')
 # put FILE: at once, as another run of this script may be reading what was there
 put() { cat >"$home/$1.$$" && chmod +x "$home/$1.$$" && mv "$home/$1.$$" "$home/$1"; }
 
+# quoted TEXT: as one word of a shell script
+quoted() { printf '%s' "$1" | sed "s/'/'\\\\''/g; 1s/^/'/; \$s/\$/'/"; }
+
 # A `node` that is started by unstable's dynamic loader, with unstable's libraries. Node takes what it is started by for itself: what it starts must be this again.
 mkdir -p "$home/bin"
-echo "process.execPath = '$home/bin/node'" | put itself.cjs
+"$real" -p '`process.execPath = ${JSON.stringify(process.argv[1])}`' "$home/bin/node" | put itself.cjs
 put bin/node <<END
 #!/bin/sh
-exec '$loader' --library-path '$libraries' --argv0 node '$real' --require '$home/itself.cjs' "\$@"
+exec $(quoted "$loader") --library-path $(quoted "$libraries") --argv0 node $(quoted "$real") --require $(quoted "$home/itself.cjs") "\$@"
 END
 echo "{ \"file_format_version\": \"1.0.1\", \"ICD\": { \"library_path\": \"$libraries/libvulkan_lvp.so\", \"api_version\": \"1.4.0\" } }" | put driver.json
 export DAWN_RL_REAL_NODE=$real

@@ -6,6 +6,7 @@ set -euo pipefail
 me=setup-verifiers
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 help_wanted "$@"
+users_folder=$PWD
 cd "$root"
 # 0.3.0 is the last version with environments that load_environment makes, and a server for them.
 wanted='verifiers==0.3.0 reasoning-gym==0.1.25'
@@ -17,7 +18,7 @@ if ! venv_is_there; then
   uv install $wanted
   venv_works 'import reasoning_gym; from verifiers.serve import ZMQEnvServer'
 fi
-# Beside these versions: an environment that wants others is refused, not given them.
+# Beside these versions: an environment that wants others is refused, not given them. A path among PACKAGES starts from the user's folder.
 # shellcheck disable=SC2086
-[ $# = 0 ] || uv install $wanted "$@"
+[ $# = 0 ] || (cd "$users_folder" && uv install $wanted "$@")
 say "$wanted are in .venv-verifiers${*:+, with $*}: node train.js @ configs/python-env.toml"

@@ -71,7 +71,7 @@ set_up_packages() {
   (cd "$root" && use_node && npm ci --no-audit --no-fund --loglevel=error) || { warn "npm ci failed; its words are above"; exit 1; }
   # Nor does it say a word where one of them could not be fetched.
   local absent
-  absent=$("$NODE" -p "Object.keys(require('$root/package.json').optionalDependencies ?? {}).filter((name) => !require('fs').existsSync('$root/node_modules/' + name)).join(' ')")
+  absent=$("$NODE" -p 'const folder = process.argv[1]; Object.keys(require(folder + "/package.json").optionalDependencies ?? {}).filter((name) => !require("fs").existsSync(folder + "/node_modules/" + name)).join(" ")' "$root")
   [ -z "$absent" ] || warn "not installed, and needed by what uses them: $absent. Run 'npm ci' again, or go on without"
   echo "$lock" >"$stamp"
 }
@@ -102,7 +102,8 @@ set_up_driver() {
   fi
   say "WebGPU adapter: $answer"
   # not from --driver: root's file would be in the way of its owner's
-  if [ $check = no ] && [ $only_driver = no ]; then driver_facts >"$stamp"; fi
+  # nor where it cannot be kept, as in the npm package, which mostly has no node_modules of its own: then WebGPU is asked each time
+  if [ $check = no ] && [ $only_driver = no ] && [ -w "$root/node_modules" ]; then driver_facts >"$stamp" || true; fi
 }
 
 if [ $only_driver = yes ]; then

@@ -93,6 +93,16 @@ describe('imports', () => {
     }
   })
 
+  test('of packages are of those that package.json lists, as the ones of the viewer are', () => {
+    const { dependencies, optionalDependencies } = JSON.parse(text('package.json')) as Record<string, object>
+    const listed = new Set(Object.keys({ ...dependencies, ...optionalDependencies }))
+    const vendored = [...text('src/monitor/view/static.ts').matchAll(/module: '([^']+)'/g)].map(([, name]) => name)
+    expect(vendored.length).toBeGreaterThan(5)
+    const names = [...modules.flatMap((m) => m.imports), ...vendored].filter((name) => !/^(?:\.|node:|dawn-rl\/)/.test(name))
+    const packages = names.map((name) => /^(?:@[^/]+\/)?[^/]+/.exec(name)![0])
+    expect([...new Set(packages)].filter((name) => !listed.has(name))).toEqual([])
+  })
+
   test('make no circle of files', () => {
     const graph = new Map(modules.map((m) => [m.file, importedValues(text(m.file)).map((i) => join(dirname(m.file), i))]))
     const done = new Set<string>()

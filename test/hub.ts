@@ -9,6 +9,10 @@ export interface TinyHub {
   asked: { path: string; token: string | undefined }[]
   /** Connections break after so many requests of a test. */
   failAfter: number
+  /** What is sent for a file, its own bytes unless a test says otherwise. */
+  send: (path: string, data: Buffer) => Buffer
+  /** What the second half of a large file waits for. */
+  rest: Promise<void>
   /** Makes the hub, and this cache, those of the process until the test is over. */
   use(cache: string): void
 }
@@ -16,11 +20,15 @@ export interface TinyHub {
 /** Open while the tests of the file or `describe` that calls this run. */
 export function openHub(kind: 'models' | 'datasets', sha: string, files: ReadonlyMap<string, Buffer>): TinyHub {
   const oid = (path: string) => createHash('sha1').update(path).digest('hex')
+  const isLarge = (path: string) => /\.(?:safetensors|parquet)$/.test(path)
   const entry = (path: string) => ({
     type: 'file',
     path,
     size: files.get(path)?.length,
     oid: oid(path),
+    ...(isLarge(path) && {
+      lfs: { oid: createHash('sha256').update(files.get(path)!).digest('hex'), size: files.get(path)!.length, pointerSize: 1 },
+    }),
     lastCommit: { id: sha, title: '', date: '' },
   })
   const api = `/api/${kind}/owner/tiny`
@@ -38,11 +46,17 @@ export function openHub(kind: 'models' | 'datasets', sha: string, files: Readonl
       request.on('end', () => send((JSON.parse(body) as { paths: string[] }).paths.map(entry)))
       return
     }
-    const data = files.get(pathname.replace(`${kind === 'datasets' ? '/datasets' : ''}/owner/tiny/resolve/${sha}/`, ''))
+    const path = pathname.replace(`${kind === 'datasets' ? '/datasets' : ''}/owner/tiny/resolve/${sha}/`, '')
+    const data = files.get(path)
     if (!data) return void response.writeHead(404, { 'X-Error-Code': 'RepoNotFound' }).end('{}')
     const [, from, to] = /bytes=(\d+)-(\d*)/.exec(request.headers.range ?? '') ?? []
     response.setHeader('etag', `"${oid(pathname)}"`)
-    if (from === undefined) return void response.end(data)
+    if (from === undefined) {
+      const sent = hub.send(path, data)
+      response.write(sent.subarray(0, sent.length / 2))
+      const rest = isLarge(path) ? hub.rest : Promise.resolve()
+      return void rest.then(() => response.end(sent.subarray(sent.length / 2)))
+    }
     const last = to ? Math.min(Number(to), data.length - 1) : data.length - 1
     response
       .writeHead(206, { 'content-range': `bytes ${from}-${last}/${data.length}` })
@@ -52,6 +66,8 @@ export function openHub(kind: 'models' | 'datasets', sha: string, files: Readonl
   const hub: TinyHub = {
     asked: [],
     failAfter: Infinity,
+    send: (_, data) => data,
+    rest: Promise.resolve(),
     use(cache) {
       for (const name of [
         'HF_HOME',
@@ -71,6 +87,8 @@ export function openHub(kind: 'models' | 'datasets', sha: string, files: Readonl
     process.env = { ...environment }
     hub.asked.length = 0
     hub.failAfter = Infinity
+    hub.send = (_, data) => data
+    hub.rest = Promise.resolve()
   })
   afterAll(() => void server.close())
   return hub

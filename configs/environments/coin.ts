@@ -3,10 +3,8 @@
  * answers with it.
  * Reward: 2 LCS / (length of the answer + length of the side that is up), LCS being the longest common subsequence; 0 without a call
  * that came back. Metrics: `right`, whether it is that side exactly; `called`, whether a call came back.
- *
- * To start from a copy elsewhere, write 'dawn-rl/environments' for the path in the import.
  */
-import { hashSeed, lcsRatio, type Message, parseArgs, Random, Rubric, tool, ToolEnv, z } from '../../src/environments/index.ts'
+import { hashSeed, lcsRatio, type Message, parseArgs, Random, Rubric, tool, ToolEnv, z } from 'dawn-rl/environments'
 
 const shape = {
   sides: z.array(z.string().min(1)).min(2).default(['heads', 'tails']).describe('What may be up.'),

@@ -2,10 +2,8 @@
  * Reverse one word after another, in one conversation: configs/tiny-turns.toml. Each turn asks for another word.
  * Reward: the mean over the turns of 2 LCS / (length of the answer + length of the right one), LCS being the longest common
  * subsequence; a turn that was not reached counts as 0. Metrics: the same of each turn.
- *
- * To start from a copy elsewhere, write 'dawn-rl/environments' for the path in the import.
  */
-import { lcsRatio, MultiTurnEnv, parseArgs, Random, type RewardArgs, Rubric, z } from '../../src/environments/index.ts'
+import { lcsRatio, MultiTurnEnv, parseArgs, Random, type RewardArgs, Rubric, z } from 'dawn-rl/environments'
 
 const shape = {
   turns: z.int().min(1).max(9).default(3).describe('Words, one a turn.'),

@@ -3,6 +3,9 @@
  * say what is wrong, where, and what to do; the command line prints it without a stack and exits with code 2. Anything else is a
  * fault of ours or of the machine and exits with code 1.
  */
+import { existsSync } from 'node:fs'
+import { dirname, isAbsolute, join } from 'node:path'
+
 export class UserError extends Error {
   override name = 'UserError'
 }
@@ -23,6 +26,17 @@ export function causeOf(error: unknown): string {
 export function messageWithPlace(error: unknown): string {
   const place = error instanceof Error ? /^ +at .*$/m.exec(error.stack ?? '')?.[0].trim() : undefined
   return `${messageOf(error)}${place ? ` (${place})` : ''}`
+}
+
+/** The message of what importing a user's file threw. Of a .js file that Node takes for CommonJS, as `npm init` makes its folder say, with what to do about it. */
+export function messageOfImport(error: unknown): string {
+  const message = messageOf(error)
+  // Of an ES module Node names the URL there.
+  const file = error instanceof SyntaxError ? /^(.+\.js):\d+\n/.exec(error.stack ?? '')?.[1] : undefined
+  if (!file || !isAbsolute(file) || !/outside a module|Unexpected token 'export'/.test(message)) return message
+  let folder = dirname(file)
+  while (!existsSync(join(folder, 'package.json')) && folder !== dirname(folder)) folder = dirname(folder)
+  return `${message} (Node reads ${file} as CommonJS: name it .mjs, or set "type": "module" in ${join(folder, 'package.json')})`
 }
 
 /** Whether the system refused a call: a place that cannot be read or written, a full disk. */

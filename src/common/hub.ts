@@ -1,17 +1,16 @@
 /** What models and data sets of the Hugging Face hub share: the cache of the Python libraries (HF_HUB_CACHE, HF_HOME), the token, the address, words for what fails. */
 import { readFile } from 'node:fs/promises'
-import { homedir } from 'node:os'
 import { join } from 'node:path'
+import { cacheRoot } from './cache.ts'
 import { messageOf } from './errors.ts'
+
+/** The folder of the Python libraries for what they keep: files of the hub, and the token. */
+export const hubHome = (): string => process.env.HF_HOME || join(cacheRoot(), 'huggingface')
 
 /** Where the Python libraries keep the hub's files. */
 export function hubCache(): string {
-  const { HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE, HF_HOME, XDG_CACHE_HOME } = process.env
-  return (
-    HF_HUB_CACHE ??
-    HUGGINGFACE_HUB_CACHE ??
-    join(HF_HOME ?? join(XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'huggingface'), 'hub')
-  )
+  const { HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE } = process.env
+  return HF_HUB_CACHE ?? HUGGINGFACE_HUB_CACHE ?? join(hubHome(), 'hub')
 }
 
 export function hubUrl(): string {
@@ -25,20 +24,9 @@ export function isOffline(...names: string[]): boolean {
 
 /** What every call of @huggingface/hub takes: the address, and HF_TOKEN or the token that `hf auth login` left. */
 export async function hubAccess(): Promise<{ hubUrl: string; accessToken?: string }> {
-  const path = process.env.HF_TOKEN_PATH ?? join(process.env.HF_HOME ?? join(homedir(), '.cache', 'huggingface'), 'token')
+  const path = process.env.HF_TOKEN_PATH ?? join(hubHome(), 'token')
   const accessToken = process.env.HF_TOKEN || (await readFile(path, 'utf8').catch(() => '')).trim()
   return { hubUrl: hubUrl(), ...(accessToken && { accessToken }) }
-}
-
-/** Runs without console.debug: @huggingface/hub prints paths of its own there, into standard output. */
-export async function quietly<T>(work: () => Promise<T>): Promise<T> {
-  const { debug } = console
-  console.debug = () => {}
-  try {
-    return await work()
-  } finally {
-    console.debug = debug
-  }
 }
 
 /** Why a `what` could not be fetched, in words for someone who does not know HTTP's numbers. */

@@ -7,7 +7,8 @@ import { existsSync } from 'node:fs'
 import { mkdir, readdir, readFile, writeFile } from 'node:fs/promises'
 import { basename, dirname, extname, join, sep } from 'node:path'
 import { UserError } from '../common/errors.ts'
-import { hubAccess, hubCache, hubFailure, hubUrl, isOffline, quietly } from '../common/hub.ts'
+import { hubAccess, hubCache, hubFailure, hubUrl, isOffline } from '../common/hub.ts'
+import { fetchHubFile, sizeOf, type HubEntry } from '../common/hub-file.ts'
 import { tableEndings } from './tables.ts'
 
 export interface SplitOptions {
@@ -141,17 +142,18 @@ async function download(id: string, revision: string, repoFolder: string, option
   const access = await hubAccess()
   const repo = { type: 'dataset', name: id } as const
   const { sha } = await hub.datasetInfo({ name: id, revision, additionalFields: ['sha'], ...access })
-  const sizes = new Map<string, number>()
+  const entries = new Map<string, HubEntry>()
   for await (const entry of hub.listFiles({ repo, revision: sha, recursive: true, ...access })) {
-    if (entry.type === 'file') sizes.set(entry.path, entry.lfs?.size ?? entry.size)
+    if (entry.type === 'file') entries.set(entry.path, entry)
   }
-  const wanted = filesOfSplit([...sizes.keys()], id, options)
+  const wanted = filesOfSplit([...entries.keys()], id, options)
   for (const path of wanted) {
-    process.stderr.write(`fetching ${id}/${path} (${((sizes.get(path) ?? 0) / 1e6).toFixed(1)} MB)\n`)
-    await quietly(() => hub.downloadFileToCacheDir({ repo, path, revision: sha, cacheDir: dirname(repoFolder), ...access }))
+    const entry = entries.get(path)!
+    process.stderr.write(`fetching ${id}/${path} (${(sizeOf(entry) / 1e6).toFixed(1)} MB)\n`)
+    await fetchHubFile(repoFolder, sha, entry, () => hub.downloadFile({ repo, path, revision: sha, ...access }))
   }
   for (const [file, text] of [
-    [listOf(repoFolder, sha), JSON.stringify([...sizes.keys()])],
+    [listOf(repoFolder, sha), JSON.stringify([...entries.keys()])],
     [join(repoFolder, 'refs', revision), sha],
   ] as const) {
     await mkdir(dirname(file), { recursive: true })

@@ -10,7 +10,7 @@ import { isAbsolute, join, resolve } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 import { z } from 'zod'
 import { SCRIPTS } from '../common/commands.ts'
-import { messageOf, nearest, UserError } from '../common/errors.ts'
+import { messageOfImport, nearest, UserError } from '../common/errors.ts'
 import { pythonKnows } from './python/bridge.ts'
 import type { PythonOptions } from './python/environment.ts'
 import type { Environment, Row } from './types.ts'
@@ -120,7 +120,9 @@ async function attempt<T>(id: string, what: string, work: () => T | Promise<T>):
       error instanceof Error
         ? error.stack?.split('\n').find((frame) => frame.includes('file:') || frame.includes('.ts:'))
         : undefined
-    throw new UserError(`environment ${id} ${what}: ${messageOf(error)}${line ? ` (${line.trim()})` : ''}`, { cause: error })
+    throw new UserError(`environment ${id} ${what}: ${messageOfImport(error)}${line ? ` (${line.trim()})` : ''}`, {
+      cause: error,
+    })
   }
 }
 

@@ -5,10 +5,11 @@
  *  - The revision's name is written last, so that a download which was cut off is taken up again and never counts as whole.
  */
 import { existsSync } from 'node:fs'
-import { mkdir, readFile, readdir, stat, writeFile } from 'node:fs/promises'
+import { mkdir, readFile, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { UserError } from '../common/errors.ts'
-import { hubAccess, hubCache, hubFailure, hubUrl, isOffline, quietly } from '../common/hub.ts'
+import { hubAccess, hubCache, hubFailure, hubUrl, isOffline } from '../common/hub.ts'
+import { fetchHubFile, sizeOf, type HubEntry } from '../common/hub-file.ts'
 import { readJson } from './files.ts'
 
 export const SINGLE_FILE = 'model.safetensors'
@@ -83,26 +84,26 @@ async function download(id: string, repoFolder: string): Promise<string> {
   const hub = await import('@huggingface/hub')
   const access = await hubAccess()
   const info = await hub.modelInfo({ name: id, revision: REVISION, additionalFields: ['sha'], ...access })
-  const sizes = new Map<string, number>()
+  const entries = new Map<string, HubEntry>()
   for await (const entry of hub.listFiles({ repo: id, revision: info.sha, ...access })) {
-    if (entry.type === 'file') sizes.set(entry.path, entry.lfs?.size ?? entry.size)
+    if (entry.type === 'file') entries.set(entry.path, entry)
   }
   const fetchFile = async (path: string) => {
-    const stop = reportProgress(path, sizes.get(path) ?? 0, join(repoFolder, 'blobs'))
+    const entry = entries.get(path)!
+    const progress = reportProgress(entry)
     try {
-      return await quietly(() =>
-        hub.downloadFileToCacheDir({ repo: id, path, revision: info.sha, cacheDir: dirname(repoFolder), ...access }),
-      )
+      const open = () => hub.downloadFile({ repo: id, path, revision: info.sha, ...access })
+      return await fetchHubFile(repoFolder, info.sha, entry, open, progress.onBytes)
     } finally {
-      stop()
+      progress.stop()
     }
   }
-  if (!sizes.has('config.json')) throw new UserError(`The hub's ${id} has no config.json, so it is not a transformers model.`)
-  for (const name of SMALL_FILES) if (sizes.has(name)) await fetchFile(name)
+  if (!entries.has('config.json')) throw new UserError(`The hub's ${id} has no config.json, so it is not a transformers model.`)
+  for (const name of SMALL_FILES) if (entries.has(name)) await fetchFile(name)
   let weights = [SINGLE_FILE]
-  if (!sizes.has(SINGLE_FILE) && sizes.has(INDEX_FILE))
+  if (!entries.has(SINGLE_FILE) && entries.has(INDEX_FILE))
     weights = shardsOf(await readJson(await fetchFile(INDEX_FILE)), INDEX_FILE)
-  const absent = weights.find((name) => !sizes.has(name))
+  const absent = weights.find((name) => !entries.has(name))
   if (absent)
     throw new UserError(
       `The hub's ${id} has no ${absent}; only safetensors weights are read. Take a version of the model that has them.`,
@@ -116,28 +117,12 @@ async function download(id: string, repoFolder: string): Promise<string> {
 
 const megabytes = (bytes: number) => `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)} MB`
 
-/** Says on standard error that a file is being fetched, and every ten seconds how far it is. Returns what stops that. */
-function reportProgress(path: string, size: number, blobs: string): () => void {
+/** Says on standard error that a file is being fetched, and every ten seconds how far it is. */
+function reportProgress(entry: HubEntry): { onBytes: (bytes: number) => void; stop: () => void } {
   const say = (line: string) => process.stderr.write(`${line}\n`)
-  say(`fetching ${path} (${megabytes(size)})`)
-  const timer = setInterval(() => {
-    void bytesUnderway(blobs).then((bytes) => say(`fetching ${path}: ${megabytes(bytes)} of ${megabytes(size)}`))
-  }, 10_000)
-  return () => clearInterval(timer)
-}
-
-/** The size of what @huggingface/hub is writing just now. */
-async function bytesUnderway(blobs: string): Promise<number> {
-  const names = await readdir(blobs).catch(() => [])
-  const sizes = await Promise.all(
-    names
-      .filter((name) => name.endsWith('.incomplete'))
-      .map((name) =>
-        stat(join(blobs, name)).then(
-          (s) => s.size,
-          () => 0,
-        ),
-      ),
-  )
-  return Math.max(0, ...sizes)
+  const size = megabytes(sizeOf(entry))
+  let bytes = 0
+  say(`fetching ${entry.path} (${size})`)
+  const timer = setInterval(() => say(`fetching ${entry.path}: ${megabytes(bytes)} of ${size}`), 10_000)
+  return { onBytes: (now) => (bytes = now), stop: () => clearInterval(timer) }
 }

@@ -1,7 +1,7 @@
 /** SVG to PNG, by an optional package (@resvg/resvg-js) and a font of the machine. */
 import { existsSync } from 'node:fs'
-import { homedir } from 'node:os'
 import { join } from 'node:path'
+import { home } from '../common/cache.ts'
 
 /** Paints, or says what is missing for it. */
 export type Painter = { paint: (svg: string) => Uint8Array } | { missing: string }
@@ -17,7 +17,7 @@ const FONTS = [
   '/usr/share/fonts/truetype/liberation/LiberationSans-Regular.ttf',
   '/System/Library/Fonts/Supplemental/Arial.ttf',
   join(process.env.WINDIR ?? 'C:\\Windows', 'Fonts', 'arial.ttf'),
-  join(homedir(), '.fonts', 'DejaVuSans.ttf'),
+  join(home(), '.fonts', 'DejaVuSans.ttf'),
 ]
 
 /**

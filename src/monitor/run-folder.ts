@@ -34,8 +34,9 @@ import {
 import { dirname, join } from 'node:path'
 import { isSystemError, messageOf, UserError } from '../common/errors.ts'
 import { makeFolder } from '../common/folders.ts'
+import { isAlive } from '../common/processes.ts'
 import { dropLaterRows, settleFolder, writeFileAtomic } from './files.ts'
-import { acquireLock, isAlive } from './run-lock.ts'
+import { acquireLock } from './run-lock.ts'
 import type { ReleaseLock } from './run-lock.ts'
 
 const lockName = 'run.lock'

@@ -8,6 +8,7 @@
 import { linkSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { hostname } from 'node:os'
 import { UserError } from '../common/errors.ts'
+import { isAlive } from '../common/processes.ts'
 
 interface Holder {
   pid: number
@@ -116,16 +117,6 @@ function whyHeld(holder: Holder): string | null {
   const started = startOf(holder.pid)
   if (holder.started !== null && started !== null && holder.started !== started) return null
   return `process ${holder.pid} (since ${holder.since})`
-}
-
-/** True where a process with this id exists, ours or anybody's. */
-export function isAlive(pid: number): boolean {
-  try {
-    process.kill(pid, 0)
-    return true
-  } catch (error) {
-    return (error as NodeJS.ErrnoException).code === 'EPERM'
-  }
 }
 
 /** Field 22 of /proc/PID/stat; the second field, the command in brackets, may itself hold brackets and spaces. */

@@ -2,7 +2,7 @@
 import { existsSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { pathToFileURL } from 'node:url'
-import { messageOf, UserError } from '../common/errors.ts'
+import { messageOf, messageOfImport, UserError } from '../common/errors.ts'
 import groupMean from './advantages/group_mean.ts'
 import type { Rollout } from '../common/types.ts'
 import { assignAdvantages, type Algorithm, type Plugin } from './algorithm.ts'
@@ -71,7 +71,7 @@ async function load<Run>(
   try {
     module = (await import(pathToFileURL(path).href)) as { default?: unknown }
   } catch (error) {
-    throw new UserError(`trainer.args.${key}: ${name} cannot be loaded: ${messageOf(error)}`)
+    throw new UserError(`trainer.args.${key}: ${name} cannot be loaded: ${messageOfImport(error)}`)
   }
   if (typeof module.default !== 'function')
     throw new UserError(`trainer.args.${key}: ${name} must export a function as its default: ${shape}.`)

@@ -114,6 +114,10 @@ describe('the npm package', () => {
       const { code, err } = dawn('train', '@', `configs/${config}.toml`, '--model', 'models/tiny', '--dry-run')
       expect(code, err).toBe(0)
     }
+    for (const file of readdirSync(join(project, 'configs/environments'))) {
+      const { out, err } = dawn('env', 'check', `./configs/environments/${file}`)
+      expect(out, err).toContain('What answers earn')
+    }
   })
 
   it('loads every module that it ships', () => {

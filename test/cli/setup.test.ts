@@ -7,6 +7,8 @@ import {
   mkdtempSync,
   readdirSync,
   readFileSync,
+  realpathSync,
+  renameSync,
   rmSync,
   symlinkSync,
   writeFileSync,
@@ -127,6 +129,29 @@ describe('setup.sh', () => {
     expect(bash([join(made, 'scripts/setup.sh'), '--check'])).toMatchObject({ code: 0 })
   })
 
+  it('is done in the npm package too, whose packages lie beside it', () => {
+    const made = checkout()
+    const installed = join(made, 'node_modules/dawn-rl')
+    for (const name of ['scripts', 'package.json', '.node-version'])
+      cpSync(join(root, name), join(installed, name), { recursive: true })
+    const { code, out, err } = bash([join(installed, 'scripts/setup.sh')])
+    expect({ code, err }).toEqual({ code: 0, err: '' })
+    expect(out).toMatch(/WebGPU adapter: .+\nsetup: nothing is missing\n$/)
+    expect(readdirSync(installed).toSorted()).toEqual(['.node-version', 'package.json', 'scripts'])
+  })
+
+  it('says which packages npm left out, in a folder with an apostrophe too', () => {
+    const made = join(folder(), "o'brien")
+    renameSync(checkout(), made)
+    writeFileSync(join(made, 'node_modules/.dawn-rl-lock'), 'another')
+    const bin = folder({ npm: '#!/bin/sh\n' })
+    symlinkSync(process.execPath, join(bin, 'node'))
+    bash(['-c', `chmod +x '${bin}/npm'`])
+    const { code, err } = bash([join(made, 'scripts/setup.sh')], { PATH: `${bin}:${process.env.PATH}` })
+    expect(code).toBe(0)
+    expect(err).toMatch(/^setup: not installed, and needed by what uses them: @cortex-js\/compute-engine [^\n]+\n$/)
+  })
+
   it('names a changed lock file with --check and changes nothing', () => {
     const made = checkout()
     writeFileSync(join(made, 'package-lock.json'), '{}')
@@ -195,6 +220,18 @@ describe('setup.sh', () => {
   })
 })
 
+describe('setup-verifiers.sh', () => {
+  it("adds packages by a path that starts from the user's folder", () => {
+    const wanted = /^wanted='(.+)'$/m.exec(readFileSync(join(root, 'scripts/setup-verifiers.sh'), 'utf8'))![1]
+    const made = scriptsAlone({ '.venv-verifiers/ready': wanted, '.venv-verifiers/bin/uv': '#!/bin/sh\necho "$PWD: $*"\n' })
+    bash(['-c', `chmod +x '${made}/.venv-verifiers/bin/uv'`])
+    const users = realpathSync(folder())
+    const { code, out } = bash(['-c', `cd '${users}' && bash '${made}/scripts/setup-verifiers.sh' ./my-env-package`])
+    expect(code).toBe(0)
+    expect(out).toContain(`${users}: pip install ${wanted} ./my-env-package `)
+  })
+})
+
 describe('get-smollm2.sh', () => {
   const name = 'SmolLM2-135M-Instruct.Q4_1.gguf'
   const offline = {
@@ -232,7 +269,8 @@ const loader = ['/lib64/ld-linux-x86-64.so.2', '/lib/ld-linux-aarch64.so.1'].fin
 
 describe('newer-mesa.sh', () => {
   it.runIf(loader)('runs a command with a node of its own, which starts itself, also from within', () => {
-    const made = scriptsAlone({ '.mesa/root/usr/lib/libvulkan_lvp.so': '' })
+    const made = join(folder(), "o'brien")
+    renameSync(scriptsAlone({ '.mesa/root/usr/lib/libvulkan_lvp.so': '' }), made)
     const own = join(made, '.mesa/root/usr/lib')
     symlinkSync(loader!, join(own, basename(loader!)))
     const script = join(made, 'scripts/newer-mesa.sh')

@@ -73,6 +73,26 @@ describe('where an environment comes from', () => {
     writeFileSync(join(sub, 'more.ts'), userFile)
     expect(inNode(`console.log(JSON.stringify((await loadEnvironment('commonjs/mine.ts', {}, { base })).id))`)).toBe('shout')
   })
+  test("a user's .js file in such a folder is refused with what to do, and so are losses, advantages and filters", () => {
+    const sub = join(folder, 'plain')
+    mkdirSync(sub)
+    writeFileSync(join(sub, 'package.json'), '{"type": "commonjs"}')
+    writeFileSync(join(sub, 'mine.js'), `import fs from 'node:fs'\nexport default () => fs`)
+    writeFileSync(join(sub, 'loss.js'), 'export default () => 0')
+    const source = (path: string) => JSON.stringify(new URL(`../../src/${path}`, import.meta.url).href)
+    const messages = inNode(`
+      const { loadLoss } = await import(${source('trainer/losses/index.ts')})
+      const { loadAlgorithm } = await import(${source('orchestrator/plugins.ts')})
+      const plugins = { advantage: 'group_mean', advantage_args: {}, filters: [], filter_args: {} }
+      const told = await Promise.allSettled([
+        loadEnvironment('./plain/mine.js', {}, { base }), loadLoss('plain/loss.js', {}),
+        loadAlgorithm({ ...plugins, advantage: 'plain/loss.js' }), loadAlgorithm({ ...plugins, filters: ['plain/loss.js'] })])
+      console.log(JSON.stringify(told.map(({ reason }) => reason.message)))`) as string[]
+    const advice = (file: string) =>
+      `(Node reads ${join(sub, file)} as CommonJS: name it .mjs, or set "type": "module" in ${join(sub, 'package.json')})`
+    expect(messages[0]).toContain(`Cannot use import statement outside a module ${advice('mine.js')}`)
+    for (const message of messages.slice(1)) expect(message).toContain(`Unexpected token 'export' ${advice('loss.js')}`)
+  })
   test("a user's file that refuses its arguments", () => {
     expect(
       inNode(`

@@ -1,5 +1,9 @@
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { cpSync, existsSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { text } from 'node:stream/consumers'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest'
 import { openModel } from '../../src/model/open.ts'
 import { writeSafetensors } from '../../src/model/safetensors.ts'
@@ -142,6 +146,52 @@ describe('a name on the hub', () => {
     ;(await openModel('owner/tiny')).close()
     // config.json came the first time.
     expect(hub.asked.slice(before).some(({ path }) => path.endsWith('/config.json'))).toBe(false)
+  })
+  test('is whole for two processes that fetch it at once, and what one that was killed left is gone', async () => {
+    const cache = newFolder()
+    const blobs = join(cache, 'models--owner--tiny/blobs')
+    hub.use(cache)
+    const { promise, resolve } = Promise.withResolvers<void>()
+    hub.rest = promise
+    const script = "import(process.argv[1]).then(({ hubFolder }) => hubFolder('owner/tiny')).then(console.log)"
+    const start = () => spawn(process.execPath, ['-e', script, new URL('../../src/model/hub.ts', import.meta.url).href])
+    const asksWeights = async (times: number) => {
+      const asked = () => hub.asked.filter(({ path }) => path.endsWith('/model.safetensors')).length
+      while (asked() < times) await sleep(20)
+      await sleep(100)
+    }
+    const killed = start()
+    // The size, and the file.
+    await asksWeights(2)
+    const first = start()
+    await asksWeights(4)
+    killed.kill('SIGKILL')
+    await once(killed, 'close')
+    expect(readdirSync(blobs).filter((name) => name.endsWith('.part'))).toHaveLength(2)
+    const second = start()
+    await asksWeights(6)
+    resolve()
+    const ends = await Promise.all(
+      [first, second].map(async (child) => {
+        const [out, [code]] = await Promise.all([text(child.stdout), once(child, 'close')])
+        return [code, out.trim()]
+      }),
+    )
+    const snapshot = join(cache, 'models--owner--tiny/snapshots', sha)
+    expect(ends).toEqual([[0, snapshot], [0, snapshot]]) // prettier-ignore
+    for (const name of readdirSync(snapshot)) expect(readFileSync(join(snapshot, name)), name).toEqual(files.get(name))
+    expect(readdirSync(blobs).filter((name) => name.includes('.'))).toEqual([])
+  })
+  test('whose file came damaged, or not to its end, is not taken', async () => {
+    hub.use(newFolder())
+    const weights = 'model.safetensors'
+    hub.send = (path, data) => (path === weights ? Buffer.from(data).fill(0, 5000, 9000) : data)
+    expect(await userErrorOf(() => openModel('owner/tiny'))).toContain(`${weights} came damaged`)
+    hub.send = (path, data) => (path === weights ? data.subarray(0, 5000) : data)
+    const size = files.get(weights)!.length
+    expect(await userErrorOf(() => openModel('owner/tiny'))).toContain(`5000 bytes of ${weights} came, and it has ${size}`)
+    hub.send = (_, data) => data
+    ;(await openModel('owner/tiny')).close()
   })
   test('that does not exist, or may not be fetched, is said in a sentence', async () => {
     const cache = newFolder()

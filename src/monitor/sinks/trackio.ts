@@ -1,11 +1,11 @@
 /**
- * Trackio keeps runs in SQLite files, `<project>.db` in TRACKIO_DIR (else `trackio` in HF_HOME, or in ~/.cache/huggingface), and
+ * Trackio keeps runs in SQLite files, `<project>.db` in TRACKIO_DIR (else `trackio` in HF_HOME, or in huggingface of the user's cache), and
  * `trackio show` reads them. Rows go into its tables (those of trackio 0.43) by node:sqlite; TRACKIO_PROJECT names the project.
  */
 import { createHash, randomUUID } from 'node:crypto'
 import { mkdirSync } from 'node:fs'
-import { homedir } from 'node:os'
 import { join } from 'node:path'
+import { hubHome } from '../../common/hub.ts'
 import type { MetricsRow } from '../metrics-writer.ts'
 import { flatConfig, type OpenSink, type Sink, type SinkRun, type SinkState } from './types.ts'
 
@@ -76,8 +76,7 @@ class TrackioSink implements Sink {
 }
 
 function trackioFolder(): string {
-  const { TRACKIO_DIR, HF_HOME } = process.env
-  return TRACKIO_DIR || join(HF_HOME || join(homedir(), '.cache', 'huggingface'), 'trackio')
+  return process.env.TRACKIO_DIR || join(hubHome(), 'trackio')
 }
 
 /** Trackio's own rule for the name of the file. */

@@ -2,7 +2,7 @@
 import { existsSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
-import { messageOf, messageWithPlace, UserError } from '../../common/errors.ts'
+import { messageOfImport, messageWithPlace, UserError } from '../../common/errors.ts'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import { map, type Count } from '../../gpu/size.ts'
 import { dispatchFlat } from '../../kernels/common/lanes.ts'
@@ -44,7 +44,7 @@ export async function loadLoss(name: string, bounds: RatioBounds, args: Record<s
   try {
     module = (await import(pathToFileURL(path).href)) as typeof module
   } catch (error) {
-    throw new UserError(`The loss ${name} cannot be loaded: ${messageOf(error)}`)
+    throw new UserError(`The loss ${name} cannot be loaded: ${messageOfImport(error)}`)
   }
   if (typeof module.default !== 'function') {
     throw new UserError(

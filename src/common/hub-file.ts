@@ -1,0 +1,106 @@
+/**
+ * One file of the Hugging Face hub into the cache of the Python libraries: `blobs/<its hash>`, and a link to it in the snapshot's folder.
+ * Several processes may fetch the same file at once: each writes a file of its own, which takes its place only after size and SHA-256 were compared with the hub's.
+ */
+import { createHash } from 'node:crypto'
+import { createWriteStream } from 'node:fs'
+import { copyFile, mkdir, readdir, rename, rm, stat, symlink } from 'node:fs/promises'
+import { hostname } from 'node:os'
+import { dirname, join, relative, sep } from 'node:path'
+import { Readable } from 'node:stream'
+import { pipeline } from 'node:stream/promises'
+import type { ReadableStream } from 'node:stream/web'
+import { isAlive } from './processes.ts'
+
+/** What the hub says of a file, in the words of its own list. */
+export interface HubEntry {
+  path: string
+  size: number
+  oid?: string
+  /** Of a large file, whose `oid` here is its SHA-256. */
+  lfs?: { oid: string; size: number }
+  xetHash?: string
+}
+
+export const sizeOf = (entry: HubEntry): number => entry.lfs?.size ?? entry.size
+
+let parts = 0
+
+/**
+ * The path of a file in the snapshot's folder. What is there already, as a link or as a blob alone, is not fetched again.
+ * @param open begins the download
+ * @param onBytes told how many bytes have come
+ */
+export async function fetchHubFile(
+  repoFolder: string,
+  sha: string,
+  entry: HubEntry,
+  open: () => Promise<Blob | null>,
+  onBytes: (bytes: number) => void = () => {},
+): Promise<string> {
+  const snapshot = join(repoFolder, 'snapshots', sha)
+  const link = join(snapshot, entry.path)
+  const hash = entry.lfs?.oid ?? entry.xetHash ?? entry.oid ?? ''
+  // Both are the hub's words, and say where something is written.
+  if (!link.startsWith(snapshot + sep)) throw new Error(`its list names ${JSON.stringify(entry.path)} as a file`)
+  if (!/^\w+$/u.test(hash)) throw new Error(`its list has no hash of ${entry.path}`)
+  const isWhole = (path: string) => stat(path).then(({ size }) => size === sizeOf(entry), () => false) // prettier-ignore
+  if (await isWhole(link)) return link
+  const blobs = join(repoFolder, 'blobs')
+  const blob = join(blobs, hash)
+  await mkdir(blobs, { recursive: true })
+  await mkdir(dirname(link), { recursive: true })
+  await removeLeftovers(blobs)
+  const part = join(blobs, `${hash}.${hostname()}-${process.pid}-${++parts}.part`)
+  try {
+    if (!(await isWhole(blob))) {
+      await download(entry, open, part, onBytes)
+      await rename(part, blob).catch(async (error: unknown) => {
+        // Windows replaces no file that is open, as the same blob of a process that was faster may be.
+        if (!(await isWhole(blob))) throw error
+        await rm(part)
+      })
+    }
+    // Made elsewhere and moved, so that another process finds the old link or the new one. Not every system has links.
+    await symlink(relative(dirname(link), blob), part).catch(() => copyFile(blob, part))
+    await rename(part, link)
+  } finally {
+    await rm(part, { force: true })
+  }
+  return link
+}
+
+/** Writes the file to `part`. Throws where it is not the one that the hub's list names. */
+async function download(
+  entry: HubEntry,
+  open: () => Promise<Blob | null>,
+  part: string,
+  onBytes: (bytes: number) => void,
+): Promise<void> {
+  const blob = await open()
+  if (!blob) throw new Error(`it has no ${entry.path}, which its list names`)
+  const sha256 = createHash('sha256')
+  let bytes = 0
+  await pipeline(
+    Readable.fromWeb(blob.stream() as ReadableStream<Uint8Array>),
+    async function* (chunks: AsyncIterable<Uint8Array>) {
+      for await (const chunk of chunks) {
+        sha256.update(chunk)
+        onBytes((bytes += chunk.length))
+        yield chunk
+      }
+    },
+    createWriteStream(part, { flags: 'wx' }),
+  )
+  if (bytes !== sizeOf(entry)) throw new Error(`${bytes} bytes of ${entry.path} came, and it has ${sizeOf(entry)}: try it again`)
+  if (entry.lfs && sha256.digest('hex') !== entry.lfs.oid)
+    throw new Error(`${entry.path} came damaged, its SHA-256 is not the one of the hub's list: try it again`)
+}
+
+/** Removes what processes of this machine have left that ended before their download did. */
+async function removeLeftovers(blobs: string): Promise<void> {
+  for (const name of await readdir(blobs)) {
+    const [, host, pid] = /^\w+\.(.+)-(\d+)-\d+\.part$/u.exec(name) ?? []
+    if (host === hostname() && !isAlive(Number(pid))) await rm(join(blobs, name), { force: true })
+  }
+}

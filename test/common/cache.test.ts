@@ -1,0 +1,43 @@
+import { execFileSync } from 'node:child_process'
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, expect, onTestFinished, test } from 'vitest'
+import { hubAccess, hubCache } from '../../src/common/hub.ts'
+
+const environment = { ...process.env }
+afterEach(() => void (process.env = { ...environment }))
+
+test.runIf(process.getuid?.() === 0)('a user whom the system does not know has a cache in the folder for temporary files', () => {
+  const source = (path: string) => JSON.stringify(new URL(`../../src/${path}`, import.meta.url).href)
+  const script = `
+    const [{ cacheFolder }, { hubCache }] = [await import(${source('common/cache.ts')}), await import(${source('common/hub.ts')})]
+    process.setuid(54321)
+    const { separateDriverCache } = await import(${source('gpu/driver-cache.ts')})
+    separateDriverCache()
+    await import(${source('monitor/report-png.ts')})
+    console.log(JSON.stringify([cacheFolder(), hubCache(), process.env.MESA_SHADER_CACHE_DIR]))`
+  const places = ['HOME', 'XDG_CACHE_HOME', 'HF_HOME', 'HF_HUB_CACHE', 'HUGGINGFACE_HUB_CACHE', 'MESA_SHADER_CACHE_DIR']
+  const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-home-'))
+  onTestFinished(() => rmSync(folder, { recursive: true }))
+  execFileSync('chown', ['54321', folder])
+  const env = { ...process.env, ...Object.fromEntries(places.map((name) => [name, undefined])), TMPDIR: folder }
+  const out = execFileSync(process.execPath, ['--input-type=module', '-e', script], {
+    encoding: 'utf8',
+    env: { ...env, LP_NATIVE_VECTOR_WIDTH: '512' },
+  })
+  expect(JSON.parse(out)).toEqual(
+    ['.cache/dawn-rl', '.cache/huggingface/hub', '.cache/dawn-rl/lavapipe-512-bit'].map((path) => join(folder, path)),
+  )
+})
+
+test("the hub's token lies beside its files, wherever the user's cache is", async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-token-'))
+  onTestFinished(() => rmSync(folder, { recursive: true }))
+  for (const name of ['HF_HOME', 'HF_HUB_CACHE', 'HUGGINGFACE_HUB_CACHE', 'HF_TOKEN', 'HF_TOKEN_PATH']) delete process.env[name]
+  process.env.XDG_CACHE_HOME = folder
+  mkdirSync(join(folder, 'huggingface'))
+  writeFileSync(join(folder, 'huggingface/token'), 'hf_secret\n')
+  expect(hubCache()).toBe(join(folder, 'huggingface/hub'))
+  expect((await hubAccess()).accessToken).toBe('hf_secret')
+})

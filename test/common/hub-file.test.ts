@@ -1,0 +1,17 @@
+import { mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { expect, onTestFinished, test } from 'vitest'
+import { fetchHubFile } from '../../src/common/hub-file.ts'
+
+test("a hub's list says nothing that lies outside the snapshot's folder", async () => {
+  const repo = mkdtempSync(join(tmpdir(), 'dawn-rl-hub-file-'))
+  onTestFinished(() => rmSync(repo, { recursive: true }))
+  const fetched = (path: string, oid: string) =>
+    fetchHubFile(repo, 'main', { path, oid, size: 1 }, () => Promise.resolve(new Blob(['x'])))
+  await expect(fetched('../../train.jsonl', 'a1')).rejects.toThrow('names "../../train.jsonl" as a file')
+  await expect(fetched('train.jsonl', '../../a1')).rejects.toThrow('has no hash of train.jsonl')
+  expect(readdirSync(repo)).toEqual([])
+  expect(await fetched('main/train.jsonl', 'a1')).toBe(join(repo, 'snapshots/main/main/train.jsonl'))
+  expect(readdirSync(join(repo, 'blobs'))).toEqual(['a1'])
+})
