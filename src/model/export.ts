@@ -51,7 +51,7 @@ export async function writeModelFolder(dir: string, model: ModelToWrite, options
 
 /** The files of `writeModelFolder`, into a folder that is there: for a checkpoint, whose own folder is what becomes whole. */
 export async function writeModelFiles(dir: string, model: ModelToWrite, shardBytes = SHARD_BYTES): Promise<void> {
-  const matrices = model.tensors.filter((tensor) => tensor.shape.length > 1)
+  const matrices = model.tensors.filter((tensor) => tensor.shape.length === 2)
   const dtype = matrices.every((tensor) => tensor.dtype === 'bf16') ? 'bfloat16' : 'float32'
   const { torch_dtype: _old, quantization_config: _quantization, ...rest } = model.rawConfig
   await writeWhole(join(dir, 'config.json'), [jsonText({ ...rest, dtype, torch_dtype: dtype })])
