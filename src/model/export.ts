@@ -133,18 +133,20 @@ export function mergeAdapter(weight: TensorData, A: Float32Array, B: Float32Arra
 
 /**
  * Writes a model, with an adapter folded in where there is one, in bf16 as a Hugging Face folder: a quantised GGUF is widened. A model
- * without a tokenizer is written without one. Throws UserError where the adapter is for another model.
+ * without a tokenizer is written without one. Throws UserError where the adapter is for another model, and where `signal` ends the writing
+ * between two tensors; nothing is left of it then.
  */
 export async function writeMerged(
   dir: string,
   model: ModelFiles,
   adapter: Adapter | null,
-  options: WriteModelOptions = {},
+  options: WriteModelOptions & { signal?: AbortSignal } = {},
 ): Promise<void> {
   if (adapter) checkAdapter(adapter, model.config, model.name)
   const tensors = [...tensorShapes(model.config)].map(([name, shape]): TensorMaker => {
     const pair = adapter?.tensors.get(name.replace(/\.weight$/, ''))
     const read = async () => {
+      options.signal?.throwIfAborted()
       if (!pair) return model.tensors.read(name, { round: true })
       return mergeAdapter(await model.tensors.read(name), pair.A, pair.B, pair.scale)
     }
