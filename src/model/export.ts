@@ -4,7 +4,7 @@ import { roundToBf16, widenBf16 } from './bf16.ts'
 import { jsonText, writeFolderWhole, writeWhole } from './files.ts'
 import { INDEX_FILE } from './hub.ts'
 import type { ModelFiles } from './open.ts'
-import { checkAdapter } from './peft.ts'
+import { checkAdapter, checkFinite } from './peft.ts'
 import type { Adapter } from './peft.ts'
 import { tensorBytes, writeSafetensors } from './safetensors.ts'
 import type { TensorToWrite } from './safetensors.ts'
@@ -133,7 +133,7 @@ export function mergeAdapter(weight: TensorData, A: Float32Array, B: Float32Arra
 
 /**
  * Writes a model, with an adapter folded in where there is one, in bf16 as a Hugging Face folder: a quantised GGUF is widened. A model
- * without a tokenizer is written without one. Throws UserError where the adapter is for another model, and where `signal` ends the writing
+ * without a tokenizer is written without one. Throws UserError where the adapter is for another model or not finite, and where `signal` ends the writing
  * between two tensors; nothing is left of it then.
  */
 export async function writeMerged(
@@ -142,7 +142,10 @@ export async function writeMerged(
   adapter: Adapter | null,
   options: WriteModelOptions & { signal?: AbortSignal } = {},
 ): Promise<void> {
-  if (adapter) checkAdapter(adapter, model.config, model.name)
+  if (adapter) {
+    checkAdapter(adapter, model.config, model.name)
+    checkFinite(adapter)
+  }
   const tensors = [...tensorShapes(model.config)].map(([name, shape]): TensorMaker => {
     const pair = adapter?.tensors.get(name.replace(/\.weight$/, ''))
     const read = async () => {

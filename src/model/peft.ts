@@ -193,6 +193,13 @@ export function checkAdapter(adapter: Adapter, config: ModelConfig, modelName: s
   }
 }
 
+/** @throws UserError for a value that is no number: a merge would write it into the model, and in the engine it would spread to the rows of all other adapters */
+export function checkFinite({ dir, tensors }: Adapter): void {
+  for (const [path, { A, B }] of tensors)
+    if (!A.every(Number.isFinite) || !B.every(Number.isFinite))
+      throw new UserError(`The adapter ${dir} holds a value that is not finite (${path}).`)
+}
+
 /** What the adapter's model card says beside its config. */
 export interface AdapterCard {
   title?: string
