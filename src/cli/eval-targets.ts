@@ -6,7 +6,7 @@ import { Gpu } from '../gpu/gpu.ts'
 import { Engine } from '../inference/engine.ts'
 import { loadDecoder } from '../model/decoder-load.ts'
 import { openModel } from '../model/open.ts'
-import { readAdapter } from '../model/peft.ts'
+import { largestRank, readAdapter } from '../model/peft.ts'
 import { gainsByWideVectors } from '../model/wide-vectors.ts'
 import { EndpointClient } from './eval-endpoints.ts'
 import type { EvalPlan, EvalSource } from './eval-plan.ts'
@@ -72,7 +72,7 @@ async function openEmbedded(
     const together = Math.min(32, maxConcurrent)
     const adapters = source.adapter === undefined ? [] : [source.adapter]
     const ranks = source.kind === 'run' ? [source.rank] : []
-    for (const dir of adapters) ranks.push((await readAdapter(dir)).config.r)
+    for (const dir of adapters) ranks.push(largestRank((await readAdapter(dir)).config))
     const engine = new Engine(decoder, {
       maxSequences: together,
       full: true,

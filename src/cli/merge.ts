@@ -5,6 +5,7 @@
 import type { Command } from 'commander'
 import { isSystemError, UserError } from '../common/errors.ts'
 import { checkModelFolder } from './out-file.ts'
+import { stopOnSignal } from './stop.ts'
 
 interface MergeOptions {
   model: string
@@ -32,8 +33,10 @@ async function merge(options: MergeOptions): Promise<void> {
   if (options.force) checkModelFolder('--out', options.out)
   const adapter = options.adapter === undefined ? null : await readAdapter(options.adapter)
   const model = await openModel(options.model)
+  const stop = stopOnSignal('what was written is removed')
+  const { signal } = stop
   try {
-    await writeMerged(options.out, model, adapter, { replace: options.force === true }).catch((error: unknown) => {
+    await writeMerged(options.out, model, adapter, { replace: options.force === true, signal }).catch((error: unknown) => {
       if (isSystemError(error))
         throw new UserError(`--out ${options.out} cannot be written: ${error.message}. Name another place, or make room there.`)
       throw error
@@ -41,7 +44,11 @@ async function merge(options: MergeOptions): Promise<void> {
     const changed = adapter ? ` with the ${adapter.tensors.size} changed layers of ${options.adapter}` : ''
     const without = (await model.tokenizerOrNull()) ? '' : ' (without a tokenizer: the model came without one)'
     console.log(`${options.out}: ${model.name}${changed}, in bf16${without}`)
+  } catch (error) {
+    if (error !== signal.reason) throw error
+    process.exitCode = 130
   } finally {
+    stop.release()
     model.close()
   }
 }

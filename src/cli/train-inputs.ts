@@ -6,9 +6,9 @@ import type { EnvConfig, RunConfig } from '../config/schema.ts'
 import type { SftConfig } from '../config/sft-schema.ts'
 import { ChatTemplate, hookResolve, loadEnvironment, type Row } from '../environments/index.ts'
 import { openModel, type ModelFiles } from '../model/open.ts'
-import { checkAdapter, readAdapter, type Adapter } from '../model/peft.ts'
+import { checkAdapter, modulesOf, readAdapter, type Adapter } from '../model/peft.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
-import { adapterModules } from '../model/shapes.ts'
+import { adapterModules, linearShapes } from '../model/shapes.ts'
 import type { Algorithm } from '../orchestrator/algorithm.ts'
 import { loadAlgorithm, tryAlgorithm } from '../orchestrator/plugins.ts'
 import { membersOf, type RunEnvironment } from '../orchestrator/tasks.ts'
@@ -119,14 +119,14 @@ export async function openAdapter(config: RunConfig | SftConfig, model: Pick<Mod
   const { args } = config.trainer
   const adapter = await readAdapter(config.model.adapter!)
   checkAdapter(adapter, model.config, model.name)
-  const { r, loraAlpha, targetModules } = adapter.config
-  const modules = Array.isArray(targetModules) ? targetModules : undefined
+  const { r, loraAlpha } = adapter.config
+  const modules = modulesOf(adapter.tensors.keys()).toSorted()
+  const there = modulesOf(linearShapes(model.config).keys())
+  const asked = adapterModules(model.config, args.lora_target_modules).filter((module) => there.includes(module))
   const differs = [
     r !== args.lora_rank && `lora_rank = ${r}`,
     loraAlpha !== args.lora_alpha && `lora_alpha = ${loraAlpha}`,
-    modules?.toSorted().join() !== adapterModules(model.config, args.lora_target_modules).toSorted().join() &&
-      modules &&
-      `lora_target_modules = [${modules.map((module) => `"${module}"`).join(', ')}]`,
+    modules.join() !== asked.toSorted().join() && `lora_target_modules = [${modules.map((module) => `"${module}"`).join(', ')}]`,
   ].filter(Boolean)
   if (differs.length === 0) return adapter
   throw new UserError(

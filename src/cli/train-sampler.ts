@@ -8,6 +8,7 @@ import type { RunConfig } from '../config/schema.ts'
 import { evenShare } from '../gpu/share.ts'
 import { Engine } from '../inference/engine.ts'
 import type { Decoder } from '../model/decoder.ts'
+import { largestRank } from '../model/peft.ts'
 import { createLogger } from '../monitor/logger.ts'
 import type { Monitor } from '../monitor/monitor.ts'
 import type { RunFolder } from '../monitor/run-folder.ts'
@@ -121,6 +122,8 @@ async function openVllm(parts: SamplerParts, version: PolicyVersion): Promise<Ru
     !!args.presence_penalty ||
     !!args.frequency_penalty
   const kind = args.use_lora ? 'lora' : 'full'
+  // An adapter that the run goes on from may have modules of more.
+  const rank = weights.lora ? largestRank(weights.lora) : args.lora_rank
   const needs = {
     model: resolve(model.path),
     maxLength: args.max_seq_len,
@@ -138,7 +141,7 @@ async function openVllm(parts: SamplerParts, version: PolicyVersion): Promise<Ru
     ...(kind === 'full' && { model: resolve(base) }),
     servedName: 'base',
     maxSequences: inference.max_num_seqs,
-    loraRank: args.use_lora ? args.lora_rank : undefined,
+    loraRank: args.use_lora ? rank : undefined,
     args: inference.args,
     python: inference.python,
     logFile: join(folder.path, 'logs', 'vllm.log'),
@@ -152,7 +155,7 @@ async function openVllm(parts: SamplerParts, version: PolicyVersion): Promise<Ru
     maxRestarts: inference.max_restarts,
     log: (line: string) => monitor.console.warn(line),
     runName: basename(folder.path),
-    rank: args.lora_rank,
+    rank,
     vocabulary: model.config.vocabSize,
     rules: { eosTokenIds: new Set(model.config.eosTokenIds), decode: (ids: readonly number[]) => tokenizer.decode([...ids]) },
     weightsDir,

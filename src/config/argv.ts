@@ -10,7 +10,7 @@
 import { parse } from 'smol-toml'
 import { nearest } from '../common/errors.ts'
 import type { TraceLevel } from '../common/trace.ts'
-import { isTable, mergeSources, type Source, type Table, valueAt } from './compose.ts'
+import { copyOf, isTable, mergeSources, NO_KEY, type Source, type Table, valueAt } from './compose.ts'
 import { CKPT_ALIASES } from './ckpt-schema.ts'
 import { allowedText, leafPaths, nodeAt, type SchemaNode } from './schema-tree.ts'
 import { pathKey } from './toml-lines.ts'
@@ -124,6 +124,10 @@ export function overrideSources(
       problems.push(`${flag} needs a value: ${node ? allowedText(node) : 'any'}.`)
       continue
     }
+    if (found.includes(NO_KEY) || (node?.type !== 'string' && value?.includes(NO_KEY))) {
+      problems.push(`${flag}: ${NO_KEY} is no name for a key. Give it another name.`)
+      continue
+    }
     const table: Table = {}
     const places = new Map([[pathKey(found), flag]])
     // Lists of tables ([[env]]) are copied whole, so that one element can be changed.
@@ -132,7 +136,7 @@ export function overrideSources(
       const path = found.slice(0, i + 1)
       const existing = valueAt(mergeSources([...files, ...sources]), path)
       const next: unknown = Array.isArray(existing)
-        ? existing.map((item: unknown) => (isTable(item) ? structuredClone(item) : item))
+        ? copyOf<unknown>(existing)
         : isTable(at[part])
           ? at[part]
           : nodeAt(tree, path)?.type === 'list'

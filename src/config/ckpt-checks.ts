@@ -67,7 +67,7 @@ export function ckptNotices({ trainer: { args, ckpt } }: RunConfig | SftConfig, 
       ]
 }
 
-function leastCommonMultiple(a: number, b: number): number {
+export function leastCommonMultiple(a: number, b: number): number {
   let [x, y] = [a, b]
   while (y > 0) [x, y] = [y, x % y]
   return (a / x) * b

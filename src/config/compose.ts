@@ -53,8 +53,13 @@ export function sourceOf(text: string, label: string): Source {
     throw new UserError(`${label}:${error.line}:${error.column} is not valid TOML: ${reason}.\n${error.codeblock.trimEnd()}`)
   }
   const places = new Map([...tomlPositions(text)].map(([key, at]) => [key, `${label}:${at.line}:${at.column}`]))
+  const bad = [...places].find(([key]) => key.split(pathKey(['', ''])).includes(NO_KEY))
+  if (bad) throw new UserError(`${bad[1]}: ${NO_KEY} is no name for a key. Give it another name.`)
   return normalize({ label, table, places, replacesEnv: Array.isArray(table.env) })
 }
+
+/** Set on an object it would change all objects of the process. */
+export const NO_KEY = '__proto__'
 
 /** The short forms written out: `model = "x"` is model.name, one [env] is a list of one (its places move along), and so is a word of report_to; other names of [trainer.ckpt]. */
 export function normalize(source: Source): Source {
@@ -92,7 +97,7 @@ function moveAliases(trainer: Table, args: Table, places: Map<string, string>): 
 export function mergeSources(sources: Source[]): Table {
   const merged: Table = {}
   for (const source of sources) {
-    const table = structuredClone(source.table)
+    const table = copyOf(source.table)
     const env = table.env
     if (
       !source.replacesEnv &&
@@ -109,6 +114,13 @@ export function mergeSources(sources: Source[]): Table {
     } else mergeInto(merged, table)
   }
   return merged
+}
+
+/** Tables and lists anew. structuredClone would make moments of TOML's days and times of day. */
+export function copyOf<Value>(value: Value): Value {
+  if (Array.isArray(value)) return value.map(copyOf) as Value
+  if (!isTable(value)) return value
+  return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, copyOf(inner)])) as Value
 }
 
 function mergeInto(target: Table, from: Table): Table {

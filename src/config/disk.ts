@@ -14,6 +14,7 @@ import { dirname, join, resolve } from 'node:path'
 import { adapterModules, linearShapes, tensorShapes } from '../model/shapes.ts'
 import type { ModelConfig } from '../model/types.ts'
 import { keepsReference, spareGroups } from './algorithm-schema.ts'
+import { leastCommonMultiple } from './ckpt-checks.ts'
 import { formatBytes } from './memory.ts'
 import type { RunConfig } from './schema.ts'
 import type { SftConfig } from './sft-schema.ts'
@@ -85,11 +86,11 @@ function tokenizerBytes(model: ModelConfig, path: string): number {
 /** Checkpoints that are there at once at most, with words for each kind; the one that is being written counts. */
 export function checkpointsKept({ trainer: { args, ckpt } }: DiskConfig): { count: number; words: string } {
   const { interval, keep_last: last, keep_interval: every, keep_best: best } = ckpt
-  const steps: number[] = []
-  if (interval > 0) for (let step = interval; step <= args.max_steps; step += interval) steps.push(step)
-  if (steps.at(-1) !== args.max_steps) steps.push(args.max_steps)
-  const newest = Math.min(last, steps.length)
-  const divided = every === undefined ? 0 : steps.slice(0, -newest).filter((step) => step % every === 0).length
+  // Not one by one: a run that is to go on for ever has a billion steps.
+  const saved = interval > 0 ? Math.ceil(args.max_steps / interval) : 1
+  const newest = Math.min(last, saved)
+  const divided =
+    every === undefined ? 0 : Math.floor(((saved - newest) * interval) / (leastCommonMultiple(interval, every) || 1))
   const parts: [number, string][] = [
     [newest, `${newest} newest`],
     [divided, `${divided} of every ${every} steps`],

@@ -6,7 +6,7 @@
 import { UserError } from '../common/errors.ts'
 import type { PolicyVersion } from '../common/types.ts'
 import type { Decoder } from '../model/decoder.ts'
-import { checkAdapter, readAdapter, type Adapter } from '../model/peft.ts'
+import { checkAdapter, checkFinite, readAdapter, type Adapter } from '../model/peft.ts'
 import { AdapterBank } from './adapter-bank.ts'
 import { firstNamed, placeOfNone, placeOfPolicy } from './step-rows.ts'
 import type { AdapterInfo, AdapterSet } from './types.ts'
@@ -152,14 +152,10 @@ export class Adapters implements AdapterSet {
   #check(adapter: Adapter): void {
     const { config, name } = this.#decoder
     checkAdapter(adapter, config, name)
+    checkFinite(adapter)
     const { maxRank } = this.#limits
-    for (const [path, { A, B, r }] of adapter.tensors) {
+    for (const [path, { r }] of adapter.tensors)
       if (r > maxRank) throw new UserError(`The adapter ${adapter.dir} has rank ${r} (${path}), and ${maxRank} is the largest.`)
-      // One value that is no number would spread to the rows of all other adapters.
-      if (!A.every(Number.isFinite) || !B.every(Number.isFinite)) {
-        throw new UserError(`The adapter ${adapter.dir} holds a value that is not finite (${path}).`)
-      }
-    }
   }
 
   #tidy(entry: Entry): void {

@@ -42,6 +42,10 @@ function stretchesOf(store: ParameterStore, matrices: { weight: Weight; trained:
   return stretches
 }
 
+/** The dtype in which each matrix of a wholly trained model runs, by its name: files may hold some in bf16 exactly, and others not. */
+export const matrixDtypes = (decoder: Decoder): Map<string, 'bf16' | 'f32'> =>
+  new Map(trainedMatrices(decoder).map(({ weight, trained }) => [trained.name, weight.bf16 ? 'bf16' : 'f32']))
+
 function trainedMatrices(decoder: Decoder): { weight: Weight; trained: Parameter }[] {
   const found = new Map<Weight, Parameter>()
   const note = (m: { weight: Weight; trained?: { weight: Parameter } }) => m.trained && found.set(m.weight, m.trained.weight)

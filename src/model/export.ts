@@ -4,7 +4,7 @@ import { roundToBf16, widenBf16 } from './bf16.ts'
 import { jsonText, writeFolderWhole, writeWhole } from './files.ts'
 import { INDEX_FILE } from './hub.ts'
 import type { ModelFiles } from './open.ts'
-import { checkAdapter } from './peft.ts'
+import { checkAdapter, checkFinite } from './peft.ts'
 import type { Adapter } from './peft.ts'
 import { tensorBytes, writeSafetensors } from './safetensors.ts'
 import type { TensorToWrite } from './safetensors.ts'
@@ -51,7 +51,7 @@ export async function writeModelFolder(dir: string, model: ModelToWrite, options
 
 /** The files of `writeModelFolder`, into a folder that is there: for a checkpoint, whose own folder is what becomes whole. */
 export async function writeModelFiles(dir: string, model: ModelToWrite, shardBytes = SHARD_BYTES): Promise<void> {
-  const matrices = model.tensors.filter((tensor) => tensor.shape.length > 1)
+  const matrices = model.tensors.filter((tensor) => tensor.shape.length === 2)
   const dtype = matrices.every((tensor) => tensor.dtype === 'bf16') ? 'bfloat16' : 'float32'
   const { torch_dtype: _old, quantization_config: _quantization, ...rest } = model.rawConfig
   await writeWhole(join(dir, 'config.json'), [jsonText({ ...rest, dtype, torch_dtype: dtype })])
@@ -133,18 +133,23 @@ export function mergeAdapter(weight: TensorData, A: Float32Array, B: Float32Arra
 
 /**
  * Writes a model, with an adapter folded in where there is one, in bf16 as a Hugging Face folder: a quantised GGUF is widened. A model
- * without a tokenizer is written without one. Throws UserError where the adapter is for another model.
+ * without a tokenizer is written without one. Throws UserError where the adapter is for another model or not finite, and where `signal` ends the writing
+ * between two tensors; nothing is left of it then.
  */
 export async function writeMerged(
   dir: string,
   model: ModelFiles,
   adapter: Adapter | null,
-  options: WriteModelOptions = {},
+  options: WriteModelOptions & { signal?: AbortSignal } = {},
 ): Promise<void> {
-  if (adapter) checkAdapter(adapter, model.config, model.name)
+  if (adapter) {
+    checkAdapter(adapter, model.config, model.name)
+    checkFinite(adapter)
+  }
   const tensors = [...tensorShapes(model.config)].map(([name, shape]): TensorMaker => {
     const pair = adapter?.tensors.get(name.replace(/\.weight$/, ''))
     const read = async () => {
+      options.signal?.throwIfAborted()
       if (!pair) return model.tensors.read(name, { round: true })
       return mergeAdapter(await model.tensors.read(name), pair.A, pair.B, pair.scale)
     }

@@ -7,6 +7,7 @@ import { UserError } from '../common/errors.ts'
 import { isQuantised, type QuantisedFormat } from '../kernels/quantised/quantised.ts'
 import { familyNames } from './config.ts'
 import type { GgufFile, GgufValue } from './gguf.ts'
+import { tensorShapes } from './shapes.ts'
 import type { ModelConfig, ModelFamily, RopeScaling, TensorBlocks, TensorData, TensorSource } from './types.ts'
 
 /** By general.architecture; Mistral's files say llama. */
@@ -117,6 +118,17 @@ export async function ggufConfig(file: GgufFile, eosTokenIds: number[]): Promise
     bosTokenId: meta.number('tokenizer.ggml.bos_token_id') ?? null,
     padTokenId: meta.number('tokenizer.ggml.padding_token_id') ?? null,
   }
+}
+
+/** Tensors that a model computes with, but for the angles of old files, which follow from the metadata. */
+const COMPUTED = /^(?:blk\.\d+|token_embd\w*|output\w*)\.(?!attn_rot_embd\.)/
+
+/** @throws UserError for a tensor that the decoder has no place for (a bias in the MLP): without it, it would be another model */
+export function refuseOtherTensors(file: GgufFile, config: ModelConfig): void {
+  const known = tensorShapes(config)
+  const other = [...file.tensors.keys()].find((name) => COMPUTED.test(name) && !known.has(hfName(name) ?? ''))
+  if (other !== undefined)
+    throw new UserError(`${file.path}: its tensor ${other} is not supported, and without it the model would be another one.`)
 }
 
 /** The decimal that was meant by a float32 (9.99999974e-06 is 1e-5): the shortest that rounds to it. */

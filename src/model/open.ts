@@ -5,7 +5,7 @@ import { UserError } from '../common/errors.ts'
 import { configToJson, parseConfig, textConfig } from './config.ts'
 import { kindOf, readJson } from './files.ts'
 import { GgufFile } from './gguf.ts'
-import { GgufTensors, ggufConfig } from './gguf-model.ts'
+import { GgufTensors, ggufConfig, refuseOtherTensors } from './gguf-model.ts'
 import { ggufEosTokenIds, ggufTokenizerParts } from './gguf-tokenizer.ts'
 import { INDEX_FILE, SINGLE_FILE, hubFolder, shardsOf } from './hub.ts'
 import { openSafetensors } from './safetensors.ts'
@@ -135,6 +135,7 @@ async function openGguf(path: string, ref: string): Promise<ModelFiles> {
     const config = await ggufConfig(file, ggufEosTokenIds(file))
     const tensors = new GgufTensors(file, config)
     checkTensors(config, tensors, path)
+    refuseOtherTensors(file, config)
     return {
       name: basename(path, '.gguf'),
       ref,

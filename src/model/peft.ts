@@ -135,6 +135,14 @@ function byPattern(patterns: Record<string, number> | undefined, path: string): 
 
 const pathPattern = (key: string): RegExp => new RegExp(`^(.*\\.)?(${key})$`)
 
+/** The modules that an adapter changes: the last parts of its tensors' paths. What target_modules says may be a regular expression, or whole paths. */
+export const modulesOf = (paths: Iterable<string>): string[] => [
+  ...new Set([...paths].map((path) => path.slice(path.lastIndexOf('.') + 1))),
+]
+
+/** The largest rank of an adapter's modules. */
+export const largestRank = ({ r, rankPattern = {} }: LoraConfig): number => Math.max(r, ...Object.values(rankPattern))
+
 async function readPairs(source: SafetensorsSource, config: LoraConfig, file: string): Promise<Map<string, ReadLoraPair>> {
   const names = new Map<string, { A?: string; B?: string }>()
   for (const name of source.names()) {
@@ -169,7 +177,7 @@ export function checkAdapter(adapter: Adapter, config: ModelConfig, modelName: s
   for (const [path, { r, inputs, outputs }] of adapter.tensors) {
     const shape = shapes.get(path)
     if (!shape) {
-      const trained = [...new Set([...shapes.keys()].map((name) => name.slice(name.lastIndexOf('.') + 1)))].join(', ')
+      const trained = modulesOf(shapes.keys()).join(', ')
       throw new UserError(
         `The adapter ${adapter.dir} changes ${path}, and in ${modelName} only ${trained} of ${config.layers} layers can be. Is it for another model?`,
       )
@@ -183,6 +191,13 @@ export function checkAdapter(adapter: Adapter, config: ModelConfig, modelName: s
       )
     }
   }
+}
+
+/** @throws UserError for a value that is no number: a merge would write it into the model, and in the engine it would spread to the rows of all other adapters */
+export function checkFinite({ dir, tensors }: Adapter): void {
+  for (const [path, { A, B }] of tensors)
+    if (!A.every(Number.isFinite) || !B.every(Number.isFinite))
+      throw new UserError(`The adapter ${dir} holds a value that is not finite (${path}).`)
 }
 
 /** What the adapter's model card says beside its config. */
@@ -213,9 +228,8 @@ export async function writeAdapterFiles(dir: string, adapter: Parameters<typeof 
     out[`${PREFIX}${path}.lora_B.weight`] = { dtype: 'F32', shape: [B.length / r, r], data: B }
   }
   await writeSafetensors(join(dir, WEIGHTS), out, { format: 'pt' })
-  const trained = new Set([...tensors.keys()].map((path) => path.slice(path.lastIndexOf('.') + 1)))
   await writeWhole(join(dir, CONFIG), [
-    jsonText(adapterJson(config, config.targetModules.length > 0 ? config.targetModules : [...trained])),
+    jsonText(adapterJson(config, config.targetModules.length > 0 ? config.targetModules : modulesOf(tensors.keys()))),
   ])
   await tokenizer?.saveTo(dir)
   await writeWhole(join(dir, 'README.md'), [

@@ -14,7 +14,7 @@
 import { readdirSync, readFileSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import { messageOf, UserError } from '../common/errors.ts'
-import { refreshWeights, readLora } from '../model/decoder-trained.ts'
+import { matrixDtypes, readLora, refreshWeights } from '../model/decoder-trained.ts'
 import { pad } from '../autograd/parameters.ts'
 import { writeModelFiles, type TensorMaker } from '../model/export.ts'
 import { jsonText, writeFolderWhole, writeWhole } from '../model/files.ts'
@@ -65,22 +65,19 @@ export interface CheckpointState {
   extra: Record<string, unknown>
 }
 
-/** Writes what is trained into a folder that is there: a PEFT adapter, or the whole model (`dtype`: default that which it runs in). */
-export async function writeWeights(
-  dir: string,
-  decoder: Decoder,
-  about: WeightsAbout,
-  dtype: 'bf16' | 'f32' = decoder.embedding.weight.bf16 ? 'bf16' : 'f32',
-): Promise<void> {
+/** Writes what is trained into a folder that is there: a PEFT adapter, or the whole model (`dtype`: default that which each matrix runs in). */
+export async function writeWeights(dir: string, decoder: Decoder, about: WeightsAbout, dtype?: 'bf16'): Promise<void> {
   const { lora, tokenizer } = about
   if (lora) {
     await writeAdapterFiles(dir, { config: lora, tensors: await readLora(decoder), tokenizer })
     return
   }
   const store = decoder.store!
+  const matrices = matrixDtypes(decoder)
+  const others = [...matrices.values()].includes('f32') ? 'f32' : 'bf16'
   const tensors = store.parameters.map((parameter): TensorMaker => ({
     name: parameter.name,
-    dtype,
+    dtype: dtype ?? matrices.get(parameter.name) ?? others,
     shape: parameter.shape,
     read: async () => ({ dtype: 'f32', shape: parameter.shape, data: await store.read(parameter) }),
   }))

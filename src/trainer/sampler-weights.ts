@@ -1,7 +1,7 @@
 /** The trainer's weights as another process samples from them: the very values that the trainer computes with. */
 import { mkdirSync } from 'node:fs'
 import type { Decoder } from '../model/decoder.ts'
-import { readLora } from '../model/decoder-trained.ts'
+import { matrixDtypes, readLora } from '../model/decoder-trained.ts'
 import { writeModelFiles, type TensorMaker } from '../model/export.ts'
 import { writeAdapterFiles } from '../model/peft.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
@@ -9,7 +9,7 @@ import type { WeightsAbout } from './checkpoint.ts'
 
 /**
  * Writes what is trained into a new folder: a PEFT adapter, or a Hugging Face model.
- * - Matrices have the dtype that the trainer runs them in, norms and biases are float32 as there: a checkpoint rounds them to bf16, and a
+ * - Matrices have the dtype that the trainer runs them in, what is no matrix is float32 as there: a checkpoint rounds them to bf16, and a
  *   server would then sample from a model that is not quite the trainer's.
  * - A head that is tied to the embedding is written out as `lm_head.weight`, and config.json says that it is not tied: vLLM 0.32 reloads the
  *   embedding in place, but not the head that it made from it when it started.
@@ -28,10 +28,10 @@ export async function writeSamplerWeights(
     return
   }
   const store = decoder.store!
-  const matrices = decoder.embedding.weight.bf16 ? 'bf16' : 'f32'
+  const matrices = matrixDtypes(decoder)
   const tensors = store.parameters.map((parameter): TensorMaker => ({
     name: parameter.name,
-    dtype: parameter.shape.length > 1 ? matrices : 'f32',
+    dtype: matrices.get(parameter.name) ?? 'f32',
     shape: parameter.shape,
     read: async () => ({ dtype: 'f32', shape: parameter.shape, data: await store.read(parameter) }),
   }))

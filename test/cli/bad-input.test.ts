@@ -2,8 +2,11 @@
  * What a user can get wrong: one clear sentence, exit code 2, nothing left behind. Most of it shows before a device is opened, so these
  * processes are short.
  */
-import { cpSync, existsSync, readFileSync } from 'node:fs'
+import { cpSync, existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { beforeAll, describe, expect, test } from 'vitest'
+import { openAdapter } from '../../src/cli/train-inputs.ts'
+import { parseConfig } from '../../src/config/load.ts'
+import { openModel } from '../../src/model/open.ts'
 import { writeAdapter, type LoraPair } from '../../src/model/peft.ts'
 import { TinyRuns, type Outcome } from './tiny-run.ts'
 
@@ -94,6 +97,30 @@ describe('files', () => {
       ['--model.adapter', 'rank2'],
       /^The adapter rank2 was made with lora_rank = 2, lora_target_modules = \["q_proj"\], and this config says otherwise/,
     )
+  })
+
+  test("modules as PEFT may name them in an adapter's file are those of its tensors", async () => {
+    const model = await openModel(runs.path('tiny'))
+    const pair: LoraPair = { A: new Float32Array(8 * 32), B: new Float32Array(32 * 8), r: 8 }
+    const path = 'model.layers.0.self_attn.q_proj'
+    const config = { r: 8, loraAlpha: 32, loraDropout: 0, targetModules: [path], useRslora: false, baseModel: 'tiny' }
+    await writeAdapter(runs.path('named'), { config, tensors: new Map([[path, pair]]) })
+    const file = runs.path('named', 'adapter_config.json')
+    const open = (modules: string) =>
+      openAdapter(
+        parseConfig(
+          `model = { name = "tiny", adapter = "${runs.path('named')}" }\n[env]\nid = "reverse-text"\n[trainer.args]\n${modules}`,
+        ).config,
+        model,
+      )
+    for (const named of [[path], '.*self_attn\\.q_proj', 'all-linear']) {
+      writeFileSync(file, JSON.stringify({ ...(JSON.parse(readFileSync(file, 'utf8')) as object), target_modules: named }))
+      // A module that the model has not is nobody's.
+      for (const asked of ['["q_proj"]', '["q_proj", "in_proj_z"]'])
+        expect((await open(`lora_target_modules = ${asked}`)).tensors.size).toBe(1)
+      await expect(open('')).rejects.toThrow(/was made with lora_target_modules = \["q_proj"\], and this config says otherwise/)
+    }
+    model.close()
   })
 })
 

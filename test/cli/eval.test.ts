@@ -3,6 +3,7 @@ import { spawn, spawnSync } from 'node:child_process'
 import { existsSync, globSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { beforeAll, expect, test } from 'vitest'
+import { writeAdapter, type LoraPair } from '../../src/model/peft.ts'
 import type { RolloutRow } from '../../src/monitor/rollout-writer.ts'
 import { TinyRuns, type Outcome } from './tiny-run.ts'
 
@@ -71,6 +72,14 @@ test('the checkpoints of a run beside the model that it began with', { timeout: 
   expect(whole.slice(0, 3)).toEqual(lines.slice(0, 3))
   expect(texts(base)).toEqual(lines.slice(0, 6).map((line) => (JSON.parse(line) as RolloutRow).completion.at(-1)!.content))
   expect(again.stdout).toContain('there is')
+})
+
+test('an adapter of which a module has a larger rank than the others', { timeout: 300_000 }, async () => {
+  const pair: LoraPair = { A: new Float32Array(16 * 32).fill(0.1), B: new Float32Array(32 * 16).fill(0.1), r: 16 }
+  const config = { r: 8, loraAlpha: 8, loraDropout: 0, targetModules: ['q_proj'], useRslora: false, rankPattern: { q_proj: 16 }, baseModel: 'tiny' } // prettier-ignore
+  await writeAdapter(runs.path('wide'), { config, tensors: new Map([['model.layers.0.self_attn.q_proj', pair]]) })
+  const outcome = await evaluate(['./even.ts', '-m', 'tiny', '--adapter', 'wide', ...small])
+  expect(outcome, outcome.stderr).toMatchObject({ code: 0 })
 })
 
 test('an endpoint by its name in endpoints.toml answers as the engine does', { timeout: 300_000 }, async () => {

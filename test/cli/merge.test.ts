@@ -1,10 +1,10 @@
 /** `merge` without an adapter, as a user runs it: how a GGUF becomes a folder that transformers and vLLM read. */
-import { spawnSync } from 'node:child_process'
-import { mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { spawn, spawnSync } from 'node:child_process'
+import { globSync, mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { afterAll, expect, test } from 'vitest'
+import { afterAll, expect, test, vi } from 'vitest'
 import { readJson } from '../../src/model/files.ts'
 import { openModel, type ModelFiles } from '../../src/model/open.ts'
 import { openSafetensors } from '../../src/model/safetensors.ts'
@@ -63,6 +63,17 @@ test('--force replaces a model, and nothing else', () => {
   expect([stderr, status]).toEqual([`--out is ${mine}, which holds something that is no model. Name another folder.\n`, 2])
   expect(readdirSync(mine)).toEqual(['notes.txt'])
   rmSync(mine, { recursive: true })
+})
+
+test.skipIf(withoutSmollm2)('Ctrl-C leaves nothing of a model that is half written', async () => {
+  const before = readdirSync(folder)
+  const words = ['merge', '--model', smollm2, '--out', join(folder, 'cut')]
+  const child = spawn(process.execPath, [join(root, 'cli.js'), ...words], { cwd: root })
+  const ended = new Promise((resolve) => child.on('close', resolve))
+  await vi.waitFor(() => expect(globSync(join(folder, 'cut.partial-*/*.safetensors*'))).not.toEqual([]), { timeout: 20_000 })
+  child.kill('SIGINT')
+  expect(await ended).toBe(130)
+  expect(readdirSync(folder)).toEqual(before)
 })
 
 test('a place that cannot be written is said, with what to do', () => {

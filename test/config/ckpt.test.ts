@@ -131,6 +131,12 @@ test('the checkpoints that are there at once', () => {
   expect(kept('interval = 0', 100)).toEqual({ count: 2, words: '1 newest + one being written' })
   // 20, 40, 60, 80 and 100, of which 100 is among the newest, and the best.
   expect(kept('interval = 10\nkeep_last = 1\nkeep_interval = 20\nkeep_best = "eval/reverse-text/avg@1"', 100).count).toBe(7)
+  // Saved are 7, 14, ... 98 and 100; of the first 13 six divides 42 and 84.
+  expect(kept('interval = 7\nkeep_last = 2\nkeep_interval = 6', 100).count).toBe(2 + 2 + 1)
+  expect(kept('interval = 0\nkeep_interval = 50', 100).count).toBe(2)
+  // A run without an end.
+  expect(kept('interval = 1', 1e12).count).toBe(4)
+  expect(kept('interval = 1\nkeep_interval = 1000', 1e9).count).toBe(3 + 999_999 + 1)
   expect(freeBytes(join(tmpdir(), 'not', 'there', 'yet'))).toBeGreaterThan(0)
 })
 

@@ -150,7 +150,7 @@ y = []
     expect(mistakesOf(vllm(flags))).toEqual([
       'a.toml:7:1: inference.args.host is set by the run: the server listens on this machine alone; inference.base_url attaches to one that runs elsewhere. Remove it.',
       'a.toml:8:1: inference.args.max_loras and inference.args.max-loras are the same flag. Keep one of them.',
-      'a.toml:10:1: inference.args.seed is 2026-01-01T00:00:00.000Z; a flag takes a string, a number, true or false, a list of those, or a table.',
+      'a.toml:10:1: inference.args.seed is 2026-01-01; a flag takes a string, a number, true or false, a list of those, or a table.',
       'a.toml:11:1: inference.args.max_model_len is NaN; a flag takes a string, a number, true or false, a list of those, or a table.',
       'a.toml:12:1: inference.args.x is [[1]]; a flag takes a string, a number, true or false, a list of those, or a table.',
       'a.toml:13:1: inference.args.y is []; a flag takes a string, a number, true or false, a list of those, or a table.',

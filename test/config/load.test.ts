@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { afterAll, describe, expect, test } from 'vitest'
 import { messageOf, UserError } from '../../src/common/errors.ts'
 import { batchLine, loadConfig, loadSftConfig, parseConfig, parseSftConfig } from '../../src/config/load.ts'
+import { stringifyConfig } from '../../src/config/toml-write.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'dawn-config-'))
 afterAll(() => rmSync(folder, { recursive: true }))
@@ -423,4 +424,34 @@ describe('sft', () => {
     `)
     expect(errorOf(() => loadSftConfig([]))).toContain('configs/tiny-sft.toml')
   })
+})
+
+test("TOML's days and times of day reach an environment as they are, by a file and by a word", () => {
+  const dates = file(
+    'dates.toml',
+    `${minimal}args = { day = 2024-02-29, times = [10:00:00], at = { moment = 2024-02-29T10:00:00+01:00 } }\n`,
+  )
+  const { config } = load('@', dates, '--env.args.until', '2024-03-01')
+  const text =
+    '{"day":"2024-02-29","times":["10:00:00.000"],"at":{"moment":"2024-02-29T10:00:00.000+01:00"},"until":"2024-03-01"}'
+  expect(JSON.stringify(config.env[0].args)).toBe(text)
+  expect(JSON.stringify(parseConfig(stringifyConfig(config)).config.env[0].args)).toBe(text)
+})
+
+test('__proto__ is told, and changes no other object', () => {
+  for (const [text, place] of [
+    ['[__proto__]\nx = 1', '4:1'],
+    ['args = { a = { __proto__ = { x = 1 } } }', '4:16'],
+    ['[trainer.args]\n__proto__ = 1', '5:1'],
+  ])
+    expect(errorOf(() => parseConfig(minimal + text))).toBe(
+      `config.toml:${place}: __proto__ is no name for a key. Give it another name.`,
+    )
+  const run = file('run.toml', minimal)
+  for (const words of [
+    ['--env.args.__proto__.x', '1'],
+    ['--env.args.a', '{ __proto__ = { x = 1 } }'],
+  ])
+    expect(errorOf(() => load('@', run, ...words))).toBe(`${words[0]}: __proto__ is no name for a key. Give it another name.`)
+  expect(({} as { x?: number }).x).toBeUndefined()
 })

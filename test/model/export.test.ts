@@ -48,6 +48,17 @@ describe('a merge', () => {
     expect(readdirSync(dir).filter((name) => name.startsWith('wrong'))).toEqual([])
     base.close()
   })
+  test('with an adapter that is not finite is refused, and nothing is left', async () => {
+    const base = await openModel(model('qwen3'))
+    const adapter = await readAdapter(join(golden, 'qwen3/adapter'))
+    const path = 'model.layers.1.mlp.up_proj'
+    adapter.tensors.get(path)!.B[3] = NaN
+    expect(await userErrorOf(() => writeMerged(join(dir, 'nan'), base, adapter))).toContain(
+      `holds a value that is not finite (${path})`,
+    )
+    expect(readdirSync(dir).filter((name) => name.startsWith('nan'))).toEqual([])
+    base.close()
+  })
 })
 
 /** The largest relative error of the merged weights against W + scale B A in float64. */

@@ -47,7 +47,7 @@ const layerNames: Record<string, string> = {
 async function asGguf(
   family: string,
   path: string,
-  more: { metadata?: Record<string, MetadataValue>; factors?: Float32Array } = {},
+  more: { metadata?: Record<string, MetadataValue>; factors?: Float32Array; vectors?: string[] } = {},
 ) {
   const model = await openModel(join(fixtures, family === 'smollm3' ? 'odd' : 'golden', family, 'model'))
   const { config } = model
@@ -73,6 +73,7 @@ async function asGguf(
   }
   if (more.factors)
     tensors['rope_freqs.weight'] = { shape: [more.factors.length], type: 0, bytes: new Uint8Array(more.factors.buffer) }
+  for (const name of more.vectors ?? []) tensors[name] = { shape: [8], type: 0, bytes: new Uint8Array(32).fill(1) }
   writeGguf(path, { ...metadataOf(family, config), ...more.metadata }, tensors)
   return model
 }
@@ -189,6 +190,23 @@ describe('a GGUF of a golden model', () => {
     expect(text).toContain(path)
     expect(text).toContain(message)
   })
+})
+
+test('a tensor that a model computes with and the decoder does not is refused; others are left', async () => {
+  const path = join(dir, 'more.gguf')
+  // Of Granite's code models, which are llama with a bias everywhere.
+  for (const name of [
+    'blk.1.ffn_gate.bias',
+    'blk.0.ffn_down.bias',
+    'output.bias',
+    'token_embd_norm.weight',
+    'blk.9.attn_q.weight',
+  ]) {
+    ;(await asGguf('llama', path, { vectors: [name] })).close()
+    expect(await userErrorOf(() => openModel(path))).toContain(`${path}: its tensor ${name} is not supported`)
+  }
+  ;(await asGguf('llama', path, { vectors: ['blk.0.attn_rot_embd.weight', 'cls.output.weight'] })).close()
+  ;(await openModel(path)).close()
 })
 
 describe('a broken file', () => {

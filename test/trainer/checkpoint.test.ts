@@ -7,9 +7,11 @@ import type { TrainingBatch } from '../../src/common/types.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
 import { loadDecoder, type LoadOptions } from '../../src/model/decoder-load.ts'
 import { decode } from '../../src/kernels/optimizer/codes.ts'
+import { widenBf16 } from '../../src/model/bf16.ts'
 import { openModel } from '../../src/model/open.ts'
 import { readAdapter } from '../../src/model/peft.ts'
 import { openSafetensors } from '../../src/model/safetensors.ts'
+import type { TensorData, TensorSource } from '../../src/model/types.ts'
 import { Uploads } from '../../src/model/uploads.ts'
 import { MOMENTS } from '../../src/trainer/optimizer.ts'
 import {
@@ -18,7 +20,9 @@ import {
   saveCheckpoint,
   tidyCheckpoints,
   type WeightsAbout,
+  writeWeights,
 } from '../../src/trainer/checkpoint.ts'
+import { writeSamplerWeights } from '../../src/trainer/sampler-weights.ts'
 import { Trainer } from '../../src/trainer/trainer.ts'
 import { distance, freshLora, goldenPath, loraConfig, openCase, readAll, tempFolder, trainerOptions } from './helpers.ts'
 
@@ -160,6 +164,38 @@ test.each([
       expect(distance(data, want.get(name)!), name).toBeLessThan(0.06)
     second.end()
   }
+})
+
+test('of a model that runs partly in float32 each matrix is written as it runs, in a checkpoint and for a sampler', async () => {
+  const device = await Gpu.open({ checks: true })
+  const files = await openModel(goldenPath('qwen2', 'model'))
+  const names = ['model.embed_tokens.weight', 'model.layers.0.mlp.down_proj.weight']
+  for (const inFloat32 of names) {
+    const read = async (name: string): Promise<TensorData> => {
+      const tensor = await files.tensors.read(name)
+      if (name !== inFloat32 || tensor.dtype === 'f32') return tensor
+      return { dtype: 'f32', shape: tensor.shape, data: widenBf16(tensor.data).map((w) => w * 1.001) }
+    }
+    const { tensors } = files
+    const mixed: TensorSource = { read, names: () => tensors.names(), has: (n) => tensors.has(n), shape: (n) => tensors.shape(n), close() {} } // prettier-ignore
+    const decoder = await loadDecoder(device, { name: 'mixed', config: files.config, tensors: mixed }, { full: true })
+    const about = { rawConfig: files.rawConfig() }
+    const [kept, sampled] = ['kept', 'sampled'].map((kind) => join(folder, `mixed-${kind}-${names.indexOf(inFloat32)}`))
+    mkdirSync(kept)
+    await writeWeights(kept, decoder, about)
+    await writeSamplerWeights(sampled, decoder, about)
+    for (const dir of [kept, sampled]) {
+      const written = await openModel(dir)
+      for (const name of names) expect(await written.tensors.read(name), `${name} of ${dir}`).toEqual(await read(name))
+      expect(written.rawConfig().dtype).toBe('float32')
+      const stored = await openSafetensors(join(dir, 'model.safetensors'))
+      for (const name of names) expect(stored.dtype(name)).toBe(name === inFloat32 ? 'F32' : 'BF16')
+      stored.close()
+      written.close()
+    }
+    decoder.release()
+  }
+  device.close()
 })
 
 test('the folder is a PEFT adapter, or a Hugging Face model in the dtype that it came in', async () => {
