@@ -31,7 +31,7 @@ import {
   symlinkSync,
   writeFileSync,
 } from 'node:fs'
-import { dirname, join } from 'node:path'
+import { dirname, join, resolve } from 'node:path'
 import { isSystemError, messageOf, UserError } from '../common/errors.ts'
 import { makeFolder } from '../common/folders.ts'
 import { dropLaterRows, settleFolder, writeFileAtomic } from './files.ts'
@@ -98,20 +98,22 @@ export function openRunFolder(options: RunFolderOptions): RunFolder {
     throw new UserError(`Nothing to resume: ${path} does not exist. Leave --resume out to start it, or mend run_name.`)
   }
   let release: ReleaseLock | undefined
+  let made = false
   try {
-    makeFolder(path)
+    made = makeFolder(path).includes(resolve(path))
     release = acquireLock(join(path, lockName), path)
-    if (!resuming && readdirSync(path).some((name) => name !== lockName)) {
+    // Beside the lock there may be files of other processes that want it at this moment.
+    if (!resuming && readdirSync(path).some((name) => !name.startsWith(lockName))) {
       throw new UserError(
         `${path} already holds a run: choose another run_name, go on with it with --resume, or delete the folder.`,
       )
     }
-    const folder = new RunFolder(path, runName, configText, release, !before)
+    const folder = new RunFolder(path, runName, configText, release, made)
     if (typeof resume === 'number') folder.rewind(resume)
     return folder
   } catch (error) {
-    // What was made of a new one until the disk was full would be a run that is in the way.
-    if (release && !before) rmSync(path, { recursive: true, force: true })
+    // What was made of a new one until the disk was full would be a run that is in the way. A UserError says that it is another's.
+    if (release && made && !(error instanceof UserError)) rmSync(path, { recursive: true, force: true })
     release?.()
     if (!isSystemError(error)) throw error
     throw new UserError(

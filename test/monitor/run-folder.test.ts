@@ -148,6 +148,26 @@ test('a lock of a reused process id is stale, one of another machine is not, a t
   }
 })
 
+test('of several processes that find a dead lock, or a new folder, one at a time is at work, and the others do not spoil it', () => {
+  const base = temporaryFolder()
+  open(base).close()
+  const lock = join(base, 'first', 'run.lock')
+  const dead = JSON.stringify({ pid: 4194304, host: hostname(), started: '1', since: 'then' })
+  writeFileSync(lock, dead)
+  // Another one has read the same dead lock, and is about to put its own in its place.
+  writeFileSync(`${lock}.turn`, '1')
+  expect(errorOf(() => open(base, { resume: true }), base)).toContain('being taken by other processes at the same time')
+  expect(readFileSync(lock, 'utf8')).toBe(dead)
+  // That one was killed in the midst of it.
+  utimesSync(`${lock}.turn`, new Date(Date.now() - 60_000), new Date(Date.now() - 60_000))
+  open(base, { resume: true }).close()
+  expect(existsSync(`${lock}.turn`)).toBe(false)
+  // What another writes aside, to have the lock of a new folder, is no run in it.
+  mkdirSync(join(base, 'second'))
+  writeFileSync(join(base, 'second', `run.lock.${process.ppid}.tmp`), '')
+  open(base, { runName: 'second' })
+})
+
 test('rewind: later rows, rollouts and checkpoints go; earlier ones stay, byte for byte', () => {
   const base = temporaryFolder()
   const first = open(base)
