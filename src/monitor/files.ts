@@ -103,6 +103,23 @@ export function appendRows(files: readonly { fd: number; rows: readonly unknown[
   }
 }
 
+/**
+ * Appends bytes to a file: all of them, or, where they cannot be written, none.
+ * @throws what the system says
+ */
+export function appendWhole(path: string, bytes: Uint8Array): void {
+  const fd = openSync(path, 'a')
+  const { size } = fstatSync(fd)
+  try {
+    writeAll(fd, bytes)
+  } catch (error) {
+    cutBack(fd, size)
+    throw error
+  } finally {
+    closeSync(fd)
+  }
+}
+
 /** A disk that runs full takes a part of what is written before it refuses. */
 function writeAll(fd: number, bytes: Uint8Array): void {
   for (let done = 0; done < bytes.length;) done += writeSync(fd, bytes, done)
