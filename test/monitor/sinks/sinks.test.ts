@@ -149,6 +149,25 @@ test('a sink that is away is said once, stops nothing, and has every row in the 
   expect(said.at(-1)).toContain('1 rows of metrics.jsonl were not sent')
 })
 
+test('a sink to which many rows are too many at once gets fewer at a time', async () => {
+  const sent: number[] = []
+  const open: OpenSink = () => ({
+    send: (some) => {
+      if (some.length > 30) return Promise.reject(new Error('413: too large'))
+      sent.push(...some.map(({ step }) => step))
+      return Promise.resolve({})
+    },
+    finish: () => Promise.resolve(),
+  })
+  const steps = Array.from({ length: 500 }, (_, i) => i + 1)
+  append(rows(steps))
+  const said: string[] = []
+  expect(await new Follower('x', run(), open, { warn: (line) => said.push(line) }).close()).toBe(true)
+  expect(sent).toEqual(steps)
+  expect(said).toHaveLength(2)
+  expect(said[1]).toBe('x: it is back, and has all metrics again.')
+})
+
 test('a server that never answers is given up at the end of the run', async () => {
   const { url } = await listen(() => undefined)
   server!.removeAllListeners('request')
