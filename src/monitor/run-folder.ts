@@ -193,20 +193,21 @@ export class RunFolder {
    * taken for the newest; the trainer deletes them once they are made again (trainer/checkpoint-keep.ts).
    */
   rewind(step: number): RewindReport {
-    const report: RewindReport = { metricsRows: dropLaterRows(this.metricsPath, step), rolloutFiles: 0, checkpoints: [] }
+    // Checkpoints first, from the newest on: whoever resumes after a kill in the midst of it finds none whose rows are gone.
+    const late = this.checkpointSteps().filter((n) => n > step)
+    for (const n of late.toReversed()) {
+      const aside = `${this.checkpointPath(n)}.superseded`
+      rmSync(aside, { recursive: true, force: true })
+      renameSync(this.checkpointPath(n), aside)
+    }
+    const report: RewindReport = { metricsRows: dropLaterRows(this.metricsPath, step), rolloutFiles: 0, checkpoints: late }
     dropLaterRows(this.timelinePath, step)
-    for (const late of numbersIn(join(this.path, 'rollouts'), /^step_(\d+)(?:\.tokens)?\.jsonl$/)) {
-      if (late <= step) continue
-      for (const file of [this.rolloutsPath(late), this.tokensPath(late)]) {
+    for (const n of numbersIn(join(this.path, 'rollouts'), /^step_(\d+)(?:\.tokens)?\.jsonl$/)) {
+      if (n <= step) continue
+      for (const file of [this.rolloutsPath(n), this.tokensPath(n)]) {
         if (existsSync(file)) report.rolloutFiles++
         rmSync(file, { force: true })
       }
-    }
-    for (const late of this.checkpointSteps().filter((n) => n > step)) {
-      const aside = `${this.checkpointPath(late)}.superseded`
-      rmSync(aside, { recursive: true, force: true })
-      renameSync(this.checkpointPath(late), aside)
-      report.checkpoints.push(late)
     }
     return report
   }

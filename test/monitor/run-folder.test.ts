@@ -215,6 +215,22 @@ test('rewind: later rows, rollouts and checkpoints go; earlier ones stay, byte f
   expect(readFileSync(join(third.path, 'config.attempt_2.toml'), 'utf8')).toBe('model = "m"\n')
 })
 
+test('a rewind that is cut off leaves no checkpoint whose rows are gone', () => {
+  const base = temporaryFolder()
+  const folder = open(base)
+  const metrics = new MetricsWriter({ path: folder.metricsPath, onWarning: () => {} })
+  for (const step of [1, 2, 3]) {
+    metrics.write(step, { reward: 0 })
+    mkdirSync(folder.checkpointPath(step))
+  }
+  metrics.close()
+  // It goes no further than here: this cannot be replaced.
+  mkdirSync(`${folder.metricsPath}.${process.pid}.tmp`)
+  expect(() => folder.rewind(1)).toThrow('EISDIR')
+  expect(folder.checkpointSteps()).toEqual([1])
+  expect(readMetrics(folder.metricsPath)).toHaveLength(3)
+})
+
 test('discard takes back a start that came to nothing, and nothing else', () => {
   const base = temporaryFolder()
   open(base).discard()
