@@ -230,6 +230,15 @@ describe('rollouts', () => {
     expect((await server.error('/api/runs/a/rollouts/2/0')).status).toBe(404)
   })
 
+  test('of one step are searched, however many an evaluation has', { timeout: 60_000 }, async () => {
+    const outputs = new Outputs()
+    outputs.run('a')
+    const line = '{"prompt":[],"completion":[],"reward":1,"split":"eval","group":"0","index":0}\n'
+    writeFileSync(outputs.file('a', 'rollouts', 'step_0.jsonl'), line.repeat(150_000))
+    const server = await outputs.serve()
+    expect(await server.json('/api/runs/a/rollouts?limit=1')).toMatchObject({ total: 150_000, truncated: false })
+  })
+
   test('of many steps are searched for as long as one likes to wait', async () => {
     const outputs = new Outputs()
     outputs.run('a')
