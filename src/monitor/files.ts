@@ -4,6 +4,7 @@ import {
   existsSync,
   fsyncSync,
   ftruncateSync,
+  lstatSync,
   openSync,
   readFileSync,
   readSync,
@@ -34,6 +35,11 @@ export function writeFileAtomic(path: string, text: string): void {
     throw error
   }
   syncFolder(dirname(path))
+}
+
+/** Whether a file can be put in the place of what is there: a link, a pipe or a device that a user names is to stay one, and is written into. */
+export function isReplaceable(path: string): boolean {
+  return lstatSync(path, { throwIfNoEntry: false })?.isFile() ?? true
 }
 
 /** Makes a rename in a folder last. Windows cannot open folders and needs no such thing. */

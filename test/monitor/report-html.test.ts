@@ -1,5 +1,5 @@
 /** report.html from the files of a run: what must be in it, and that text of a model can't become markup. */
-import { appendFileSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { appendFileSync, lstatSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, expect, test } from 'vitest'
@@ -48,6 +48,23 @@ test('curves, evaluations, samples before and after, config', async () => {
       html.match(new RegExp(`</${tag}>`, 'g'))?.length,
     ])
   expect(await writeReport([dir])).toMatchObject({ path: join(dir, 'report.html'), plots: join(dir, 'plots') })
+})
+
+test('roles and ids are text too; a page goes into a link, which stays one', async () => {
+  const run = join(dir, 'roles')
+  mkdirSync(join(run, 'rollouts'), { recursive: true })
+  writeFileSync(join(run, 'metrics.jsonl'), lines([{ step: 1, time: 1, reward: 0 }]))
+  const evil = '<meta http-equiv="refresh" content="0;url=//x">'
+  const row = { ...answer(1, 1, 'a', 0), example_id: evil, prompt: [{ role: evil, content: 'q' }] }
+  writeFileSync(join(run, 'rollouts/step_1.jsonl'), lines([row]))
+  const [target, link] = ['target.html', 'link.html'].map((name) => join(run, name))
+  writeFileSync(target, '')
+  symlinkSync(target, link)
+  await writeReport([run], { out: link })
+  expect(lstatSync(link).isSymbolicLink()).toBe(true)
+  const html = readFileSync(target, 'utf8')
+  expect(html).toContain('<article>')
+  expect(html).not.toContain(evil)
 })
 
 test('a run of one row, and a folder with nothing', async () => {
