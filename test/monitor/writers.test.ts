@@ -1,5 +1,5 @@
 import { spawnSync } from 'node:child_process'
-import { appendFileSync, readFileSync } from 'node:fs'
+import { appendFileSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import { expect, test } from 'vitest'
@@ -7,6 +7,7 @@ import { readJsonLines } from '../../src/monitor/files.ts'
 import { createLogger } from '../../src/monitor/logger.ts'
 import { MetricsWriter, readMetrics } from '../../src/monitor/metrics-writer.ts'
 import { readRollouts, rolloutRow, RolloutWriter, tokensRow, type TokensRow } from '../../src/monitor/rollout-writer.ts'
+import { writeTrace } from '../../src/monitor/trace-file.ts'
 import fc from '../fast-check.ts'
 import { rollout, scored, temporaryFolder } from './helpers.ts'
 
@@ -168,4 +169,17 @@ test('a float32 log-probability comes back from the file bit for bit', () => {
       expect(back.map(Math.fround)).toEqual(values.map((v) => v + 0 || 0))
     }),
   )
+})
+
+test('a trace that cannot be written to its end leaves the one before', async () => {
+  const folder = temporaryFolder()
+  const path = join(folder, 'trace.json')
+  const event = { ph: 'X', name: 'a', pid: 1, tid: 1, ts: 0, dur: 1 } as const
+  await writeTrace(path, [event], { steps: 'step 1' })
+  const before = readFileSync(path, 'utf8')
+  expect(JSON.parse(before)).toMatchObject({ traceEvents: [event] })
+  const broken = { ...event, args: { bytes: 1n as unknown as number } }
+  await expect(writeTrace(path, [event, broken], { steps: 'step 2' })).rejects.toThrow('BigInt')
+  expect(readFileSync(path, 'utf8')).toBe(before)
+  expect(readdirSync(folder)).toEqual(['trace.json'])
 })
