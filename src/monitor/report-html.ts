@@ -175,8 +175,10 @@ function samples(path: string): string {
   const before = evals(steps[0])
   const after = before.length > 0 ? evals(steps.findLast((step, i) => i > 0 && evals(step).length > 0)) : []
   if (after.length > 0) {
+    const keyOf = ({ env, example_id: id, index }: RolloutRow) => JSON.stringify([env, id, index])
+    const byKey = new Map(after.map((row) => [keyOf(row), row]))
     const pairs = before.flatMap((b) => {
-      const a = after.find((one) => one.env === b.env && one.example_id === b.example_id && one.index === b.index)
+      const a = byKey.get(keyOf(b))
       return a ? [{ b, a, gain: (a.reward ?? 0) - (b.reward ?? 0) }] : []
     })
     const chosen = [...Map.groupBy(pairs, ({ b }) => b.env).values()].flatMap((own) => {

@@ -67,6 +67,18 @@ test('roles and ids are text too; a page goes into a link, which stays one', asy
   expect(html).not.toContain(evil)
 })
 
+test('two evaluations of many answers are put side by side at once', async () => {
+  const run = join(dir, 'many')
+  mkdirSync(join(run, 'rollouts'), { recursive: true })
+  writeFileSync(join(run, 'metrics.jsonl'), lines([{ step: 1, time: 1, reward: 0 }]))
+  const evaluation = (step: number) => lines(Array.from({ length: 60_000 }, (_, i) => answer(step, i, 'a', 0)))
+  for (const step of [0, 5]) writeFileSync(join(run, `rollouts/step_${step}.jsonl`), evaluation(step))
+  const begin = process.cpuUsage()
+  expect((await reportHtml([run])).html).toContain('after: reward 0')
+  // Each with each were 10 s.
+  expect(process.cpuUsage(begin).user / 1e6).toBeLessThan(4)
+})
+
 test('a run of one row, and a folder with nothing', async () => {
   const empty = join(dir, 'empty')
   mkdirSync(empty)
