@@ -136,6 +136,7 @@ export class RunFolder {
   readonly #configText: string
   readonly #release: ReleaseLock
   readonly #madeHere: boolean
+  #closed = false
 
   constructor(path: string, runName: string, configText: string, release: ReleaseLock, madeHere: boolean) {
     this.path = path
@@ -219,6 +220,7 @@ export class RunFolder {
 
   /** Gives the lock back. */
   close(): void {
+    this.#closed = true
     this.#release()
   }
 
@@ -227,17 +229,33 @@ export class RunFolder {
    * metrics, rollouts or checkpoints are in it. Closes it in any case.
    */
   discard(): void {
-    const hasResults =
-      existsSync(this.metricsPath) && statSync(this.metricsPath).size > 0
-        ? true
-        : readdirSync(join(this.path, 'rollouts')).length + readdirSync(this.checkpointsPath).length > 0
-    this.#release()
-    if (!this.#madeHere || hasResults) return
-    for (const name of ['config.toml', 'metrics.jsonl', 'fork.json', 'logs', 'rollouts', 'checkpoints']) {
-      rmSync(join(this.path, name), { recursive: true, force: true })
+    if (!this.#madeHere) return this.close()
+    const release = this.#closed ? this.#lockAgain() : this.#release
+    this.#closed = true
+    if (!release) return
+    if (!this.#hasResults()) {
+      for (const name of ['config.toml', 'metrics.jsonl', 'fork.json', 'logs', 'rollouts', 'checkpoints']) {
+        rmSync(join(this.path, name), { recursive: true, force: true })
+      }
     }
+    release()
     // Anything else in it is not ours, and then the folder stays.
     if (readdirSync(this.path).length === 0) rmdirSync(this.path)
+  }
+
+  /** Undefined where another process has begun with the folder since it was closed. */
+  #lockAgain(): ReleaseLock | undefined {
+    try {
+      return acquireLock(join(this.path, lockName), this.path)
+    } catch (error) {
+      if (error instanceof UserError) return undefined
+      throw error
+    }
+  }
+
+  #hasResults(): boolean {
+    if (existsSync(this.metricsPath) && statSync(this.metricsPath).size > 0) return true
+    return readdirSync(join(this.path, 'rollouts')).length + readdirSync(this.checkpointsPath).length > 0
   }
 }
 
