@@ -93,7 +93,7 @@ function summary(rows: readonly MetricsRow[]): string {
   const rewards = values(rows, 'reward').map(([, reward]) => reward)
   const facts: [string, string][] = [
     ['steps', String(last.step)],
-    ['began', new Date(first.time * 1000).toISOString().replace('T', ' ').slice(0, 16)],
+    ['began', `${new Date(first.time * 1000).toISOString().replace('T', ' ').slice(0, 16)} UTC`],
     ['time', formatDuration(last.time - first.time)],
   ]
   if (rewards.length > 0) {

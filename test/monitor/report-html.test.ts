@@ -31,6 +31,7 @@ test('curves, evaluations, samples before and after, config', async () => {
   expect(html).not.toContain('<script')
   expect(html).toContain('&#60;script&#62;')
   expect(html).toContain('model = &#34;a&#38;b&#34;')
+  expect(html).toContain('<dd>1970-01-01 00:16 UTC</dd>')
   expect(html).toContain('0.25 (step 0)</td><td>0.75 (step 20)')
   expect(html.indexOf('before: reward 0')).toBeLessThan(html.indexOf('after: reward 1'))
   expect(html).toContain('<b>assistant</b> the answer')
