@@ -139,6 +139,18 @@ test('a rollout row has the keys of RolloutOutput and ours; tokens are apart', (
   })
 })
 
+test('what an environment put into info is written as a text where JSON has no word for it', () => {
+  const self: Record<string, unknown> = {}
+  self.again = self
+  const folder = temporaryFolder()
+  const at = (ending: string) => (step: number) => join(folder, `${step}${ending}`)
+  const paths = { rolloutsPath: at('.jsonl'), tokensPath: at('.tokens.jsonl') }
+  new RolloutWriter(paths).write(1, 'train', scored([rollout({ info: { size: 12n, self, plain: [1] } })]))
+  expect(readRollouts(paths, 1).map(({ info }) => info)).toEqual([
+    { size: '12n', self: '<ref *1> { again: [Circular *1] }', plain: [1] },
+  ])
+})
+
 test('train and eval rollouts of a step share a file, row for row with their tokens', () => {
   const base = temporaryFolder()
   const folder = {
