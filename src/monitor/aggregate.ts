@@ -122,7 +122,7 @@ export function totalsOf(rows: readonly Metrics[]): RunTotals {
  */
 export function evalMetrics(env: string, rollouts: readonly Rollout[], version: PolicyVersion): Metrics {
   const perExample = groupBy(rollouts, (r) => String(r.exampleId))
-  const k = Math.max(0, ...perExample.map((g) => g.length))
+  const k = perExample.reduce((most, g) => Math.max(most, g.length), 0)
   const rewards = perExample.map((g) => g.flatMap((r) => r.reward ?? [])).filter((g) => g.length > 0)
   const scored = rollouts.filter((r) => r.reward !== null)
   const at = (key: string) => `eval/${env}/${key}`

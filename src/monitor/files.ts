@@ -4,6 +4,7 @@ import {
   existsSync,
   fsyncSync,
   ftruncateSync,
+  lstatSync,
   openSync,
   readFileSync,
   readSync,
@@ -34,6 +35,11 @@ export function writeFileAtomic(path: string, text: string): void {
     throw error
   }
   syncFolder(dirname(path))
+}
+
+/** Whether a file can be put in the place of what is there: a link, a pipe or a device that a user names is to stay one, and is written into. */
+export function isReplaceable(path: string): boolean {
+  return lstatSync(path, { throwIfNoEntry: false })?.isFile() ?? true
 }
 
 /** Makes a rename in a folder last. Windows cannot open folders and needs no such thing. */
@@ -100,6 +106,23 @@ export function appendRows(files: readonly { fd: number; rows: readonly unknown[
   } catch (error) {
     for (const [i, { fd }] of files.entries()) cutBack(fd, sizes[i])
     throw error
+  }
+}
+
+/**
+ * Appends bytes to a file: all of them, or, where they cannot be written, none.
+ * @throws what the system says
+ */
+export function appendWhole(path: string, bytes: Uint8Array): void {
+  const fd = openSync(path, 'a')
+  const { size } = fstatSync(fd)
+  try {
+    writeAll(fd, bytes)
+  } catch (error) {
+    cutBack(fd, size)
+    throw error
+  } finally {
+    closeSync(fd)
   }
 }
 

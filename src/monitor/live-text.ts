@@ -2,7 +2,7 @@
 
 /** East Asian wide and fullwidth characters, and pictures: two columns each. */
 const WIDE =
-  /^[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6]|^\p{Emoji_Presentation}/u
+  /^[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6\u{16fe0}-\u{18cff}\u{1aff0}-\u{1b2ff}\u{20000}-\u{3fffd}]|^\p{Emoji_Presentation}/u
 const NONE = /^[\p{M}\u200b-\u200f]/u
 // oxlint-disable-next-line no-control-regex
 const STYLE = /\x1b\[[\d;]*m/g

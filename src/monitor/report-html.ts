@@ -2,9 +2,9 @@
  * `report.html`: curves, evaluations, samples and config of a run, several runs over one another, and benchmarks, in one file that opens from
  * disk, loads nothing and runs no script. Its plots are in it as SVG and PNG to save, and beside it as files.
  */
-import { existsSync, readdirSync } from 'node:fs'
+import { existsSync, readdirSync, writeFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
-import { textOf, writeFileAtomic } from './files.ts'
+import { isReplaceable, textOf, writeFileAtomic } from './files.ts'
 import { formatDuration, formatNumber, formatPercent } from './format.ts'
 import { mean } from './aggregate.ts'
 import { readMetrics, type MetricsRow } from './metrics-writer.ts'
@@ -45,7 +45,8 @@ export async function writeReport(paths: readonly string[], options: ReportOptio
   const { out = join(paths[0], 'report.html') } = options
   const folder = options.plots ?? (options.out === undefined ? join(paths[0], 'plots') : undefined)
   const { html, files, note } = await reportHtml(paths, options.bench)
-  writeFileAtomic(out, html)
+  if (isReplaceable(out)) writeFileAtomic(out, html)
+  else writeFileSync(out, html)
   if (folder !== undefined && files.length > 0) writePlots(folder, files)
   return { path: out, ...(folder !== undefined && { plots: folder }), ...(note !== undefined && { note }) }
 }
@@ -92,7 +93,7 @@ function summary(rows: readonly MetricsRow[]): string {
   const rewards = values(rows, 'reward').map(([, reward]) => reward)
   const facts: [string, string][] = [
     ['steps', String(last.step)],
-    ['began', new Date(first.time * 1000).toISOString().replace('T', ' ').slice(0, 16)],
+    ['began', `${new Date(first.time * 1000).toISOString().replace('T', ' ').slice(0, 16)} UTC`],
     ['time', formatDuration(last.time - first.time)],
   ]
   if (rewards.length > 0) {
@@ -174,8 +175,10 @@ function samples(path: string): string {
   const before = evals(steps[0])
   const after = before.length > 0 ? evals(steps.findLast((step, i) => i > 0 && evals(step).length > 0)) : []
   if (after.length > 0) {
+    const keyOf = ({ env, example_id: id, index }: RolloutRow) => JSON.stringify([env, id, index])
+    const byKey = new Map(after.map((row) => [keyOf(row), row]))
     const pairs = before.flatMap((b) => {
-      const a = after.find((one) => one.env === b.env && one.example_id === b.example_id && one.index === b.index)
+      const a = byKey.get(keyOf(b))
       return a ? [{ b, a, gain: (a.reward ?? 0) - (b.reward ?? 0) }] : []
     })
     const chosen = [...Map.groupBy(pairs, ({ b }) => b.env).values()].flatMap((own) => {
@@ -201,7 +204,7 @@ function sample(row: RolloutRow, answers: [string, RolloutRow][]): string {
     (messages ?? [])
       .map(({ role, content, tool_calls: calls }) => {
         const called = calls?.map((call) => `${call.function.name}(${call.function.arguments})`).join('\n') ?? ''
-        return `<div class="turn"><b>${role}</b> ${cut([content, called].filter(Boolean).join('\n'))}</div>`
+        return `<div class="turn"><b>${escapeHtml(String(role))}</b> ${cut([content, called].filter(Boolean).join('\n'))}</div>`
       })
       .join('')
   const columns = answers.map(
@@ -209,7 +212,7 @@ function sample(row: RolloutRow, answers: [string, RolloutRow][]): string {
       `<div><i>${when}: reward ${formatNumber(reward)}${truncated ? ', cut off' : ''}</i>${turns(completion)}</div>`,
   )
   const expected = row.answer ? `<p>expected: ${cut(row.answer)}</p>` : ''
-  return `<article><p class="env">${escapeHtml(row.env)} #${row.example_id}</p>${turns(row.prompt)}${expected}<div class="answers">${columns.join('')}</div></article>`
+  return `<article><p class="env">${escapeHtml(`${row.env} #${row.example_id}`)}</p>${turns(row.prompt)}${expected}<div class="answers">${columns.join('')}</div></article>`
 }
 
 const STYLE = `

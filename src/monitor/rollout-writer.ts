@@ -3,6 +3,7 @@
  * what opens those opens these, and ours beside them. Token ids and log-probabilities go to a sibling file, row for row.
  */
 import { closeSync } from 'node:fs'
+import { inspect } from 'node:util'
 import type { Message, PolicyVersion, Rollout, RolloutTurn } from '../common/types.ts'
 import { promptTokens, type ScoredRollout } from './aggregate.ts'
 import { appendRows, openForAppend, readJsonLines, settleFile } from './files.ts'
@@ -73,7 +74,7 @@ export function rolloutRow(step: number, split: Split, scored: ScoredRollout): R
     prompt: rollout.prompt,
     completion: rollout.completion,
     answer: rollout.answer,
-    info: rollout.info,
+    info: writable(rollout.info),
     reward: rollout.reward,
     metrics: rollout.metrics,
     error: rollout.error === null ? null : errorInfo(rollout.error),
@@ -92,6 +93,23 @@ export function rolloutRow(step: number, split: Split, scored: ScoredRollout): R
     step,
   }
   return { ...rollout.metrics, ...row }
+}
+
+/** An environment may have put anything there (a handle, a BigInt, what holds itself): what JSON has no word for is a text, and ends no run. */
+function writable(info: Rollout['info']): Rollout['info'] {
+  if (isJson(info)) return info
+  return Object.fromEntries(
+    Object.entries(info).map(([key, value]) => [key, isJson(value) ? value : inspect(value, { depth: 1 }).slice(0, 1000)]),
+  )
+}
+
+function isJson(value: unknown): boolean {
+  try {
+    JSON.stringify(value)
+    return true
+  } catch {
+    return false
+  }
 }
 
 /** The token row of a rollout. */

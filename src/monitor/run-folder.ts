@@ -31,7 +31,7 @@ import {
   symlinkSync,
   writeFileSync,
 } from 'node:fs'
-import { dirname, join } from 'node:path'
+import { dirname, join, resolve } from 'node:path'
 import { isSystemError, messageOf, UserError } from '../common/errors.ts'
 import { makeFolder } from '../common/folders.ts'
 import { isAlive } from '../common/processes.ts'
@@ -99,20 +99,22 @@ export function openRunFolder(options: RunFolderOptions): RunFolder {
     throw new UserError(`Nothing to resume: ${path} does not exist. Leave --resume out to start it, or mend run_name.`)
   }
   let release: ReleaseLock | undefined
+  let made = false
   try {
-    makeFolder(path)
+    made = makeFolder(path).includes(resolve(path))
     release = acquireLock(join(path, lockName), path)
-    if (!resuming && readdirSync(path).some((name) => name !== lockName)) {
+    // Beside the lock there may be files of other processes that want it at this moment.
+    if (!resuming && readdirSync(path).some((name) => !name.startsWith(lockName))) {
       throw new UserError(
         `${path} already holds a run: choose another run_name, go on with it with --resume, or delete the folder.`,
       )
     }
-    const folder = new RunFolder(path, runName, configText, release, !before)
+    const folder = new RunFolder(path, runName, configText, release, made)
     if (typeof resume === 'number') folder.rewind(resume)
     return folder
   } catch (error) {
-    // What was made of a new one until the disk was full would be a run that is in the way.
-    if (release && !before) rmSync(path, { recursive: true, force: true })
+    // What was made of a new one until the disk was full would be a run that is in the way. A UserError says that it is another's.
+    if (release && made && !(error instanceof UserError)) rmSync(path, { recursive: true, force: true })
     release?.()
     if (!isSystemError(error)) throw error
     throw new UserError(
@@ -135,6 +137,7 @@ export class RunFolder {
   readonly #configText: string
   readonly #release: ReleaseLock
   readonly #madeHere: boolean
+  #closed = false
 
   constructor(path: string, runName: string, configText: string, release: ReleaseLock, madeHere: boolean) {
     this.path = path
@@ -192,20 +195,21 @@ export class RunFolder {
    * taken for the newest; the trainer deletes them once they are made again (trainer/checkpoint-keep.ts).
    */
   rewind(step: number): RewindReport {
-    const report: RewindReport = { metricsRows: dropLaterRows(this.metricsPath, step), rolloutFiles: 0, checkpoints: [] }
+    // Checkpoints first, from the newest on: whoever resumes after a kill in the midst of it finds none whose rows are gone.
+    const late = this.checkpointSteps().filter((n) => n > step)
+    for (const n of late.toReversed()) {
+      const aside = `${this.checkpointPath(n)}.superseded`
+      rmSync(aside, { recursive: true, force: true })
+      renameSync(this.checkpointPath(n), aside)
+    }
+    const report: RewindReport = { metricsRows: dropLaterRows(this.metricsPath, step), rolloutFiles: 0, checkpoints: late }
     dropLaterRows(this.timelinePath, step)
-    for (const late of numbersIn(join(this.path, 'rollouts'), /^step_(\d+)(?:\.tokens)?\.jsonl$/)) {
-      if (late <= step) continue
-      for (const file of [this.rolloutsPath(late), this.tokensPath(late)]) {
+    for (const n of numbersIn(join(this.path, 'rollouts'), /^step_(\d+)(?:\.tokens)?\.jsonl$/)) {
+      if (n <= step) continue
+      for (const file of [this.rolloutsPath(n), this.tokensPath(n)]) {
         if (existsSync(file)) report.rolloutFiles++
         rmSync(file, { force: true })
       }
-    }
-    for (const late of this.checkpointSteps().filter((n) => n > step)) {
-      const aside = `${this.checkpointPath(late)}.superseded`
-      rmSync(aside, { recursive: true, force: true })
-      renameSync(this.checkpointPath(late), aside)
-      report.checkpoints.push(late)
     }
     return report
   }
@@ -217,6 +221,7 @@ export class RunFolder {
 
   /** Gives the lock back. */
   close(): void {
+    this.#closed = true
     this.#release()
   }
 
@@ -225,17 +230,33 @@ export class RunFolder {
    * metrics, rollouts or checkpoints are in it. Closes it in any case.
    */
   discard(): void {
-    const hasResults =
-      existsSync(this.metricsPath) && statSync(this.metricsPath).size > 0
-        ? true
-        : readdirSync(join(this.path, 'rollouts')).length + readdirSync(this.checkpointsPath).length > 0
-    this.#release()
-    if (!this.#madeHere || hasResults) return
-    for (const name of ['config.toml', 'metrics.jsonl', 'fork.json', 'logs', 'rollouts', 'checkpoints']) {
-      rmSync(join(this.path, name), { recursive: true, force: true })
+    if (!this.#madeHere) return this.close()
+    const release = this.#closed ? this.#lockAgain() : this.#release
+    this.#closed = true
+    if (!release) return
+    if (!this.#hasResults()) {
+      for (const name of ['config.toml', 'metrics.jsonl', 'fork.json', 'logs', 'rollouts', 'checkpoints']) {
+        rmSync(join(this.path, name), { recursive: true, force: true })
+      }
     }
+    release()
     // Anything else in it is not ours, and then the folder stays.
     if (readdirSync(this.path).length === 0) rmdirSync(this.path)
+  }
+
+  /** Undefined where another process has begun with the folder since it was closed. */
+  #lockAgain(): ReleaseLock | undefined {
+    try {
+      return acquireLock(join(this.path, lockName), this.path)
+    } catch (error) {
+      if (error instanceof UserError) return undefined
+      throw error
+    }
+  }
+
+  #hasResults(): boolean {
+    if (existsSync(this.metricsPath) && statSync(this.metricsPath).size > 0) return true
+    return readdirSync(join(this.path, 'rollouts')).length + readdirSync(this.checkpointsPath).length > 0
   }
 }
 

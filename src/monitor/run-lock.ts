@@ -5,7 +5,7 @@
  * - A lock whose process is gone is taken over; a killed run can always be resumed on its machine.
  * - A lock of another machine cannot be checked from here, and counts as held.
  */
-import { linkSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { linkSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { hostname } from 'node:os'
 import { UserError } from '../common/errors.ts'
 import { isAlive } from '../common/processes.ts'
@@ -32,19 +32,19 @@ export function acquireLock(path: string, folder: string): ReleaseLock {
     started: startOf(process.pid),
     since: new Date().toISOString(),
   } satisfies Holder)
-  for (let attempt = 0; attempt < 3; attempt++) {
+  for (let attempt = 0; attempt < 10; attempt++) {
     if (writeNew(path, mine)) return holdUntilExit(path, mine)
     const text = readOrNull(path)
     if (text === null) continue
     const holder = parse(text)
-    const problem = holder ? whyHeld(holder) : halfWritten(path) ? 'another process that is just starting' : null
+    const problem = holder ? whyHeld(holder) : isRecent(path) ? 'another process that is just starting' : null
     if (problem) {
       throw new UserError(
         `${folder} is in use by ${problem}. Wait for it or stop it, or choose another run_name` +
           `${holder && holder.host !== hostname() ? `; if that process is gone, delete ${path}` : ''}.`,
       )
     }
-    takeAside(path, text)
+    removeDead(path, text)
   }
   throw new UserError(`${folder} is being taken by other processes at the same time: try again, or choose another run_name.`)
 }
@@ -76,22 +76,21 @@ function writeNew(path: string, text: string): boolean {
 
 const codeOf = (error: unknown) => (error as NodeJS.ErrnoException).code ?? ''
 
-/** Moves a dead lock out of the way, unless another process has replaced it meanwhile: then that one is put back. */
-function takeAside(path: string, expected: string): void {
-  const aside = `${path}.${process.pid}.stale`
-  try {
-    renameSync(path, aside)
-  } catch {
+/**
+ * Removes a dead lock, by one process at a time: of several that found it dead, a slower one would else remove the lock of a faster one, and two would
+ * hold the folder. Where it is another's turn, nothing happens; a turn that a killed process left is over after a few seconds.
+ */
+function removeDead(path: string, dead: string): void {
+  const turn = `${path}.turn`
+  if (!writeNew(turn, String(process.pid))) {
+    if (!isRecent(turn, true)) rmSync(turn, { force: true })
     return
   }
-  if (readOrNull(aside) !== expected) {
-    try {
-      writeFileSync(path, readOrNull(aside) ?? '', { flag: 'wx' })
-    } catch {
-      // Someone holds it again already.
-    }
+  try {
+    if (readOrNull(path) === dead) rmSync(path, { force: true })
+  } finally {
+    rmSync(turn, { force: true })
   }
-  rmSync(aside, { force: true })
 }
 
 function holdUntilExit(path: string, mine: string): ReleaseLock {
@@ -108,7 +107,7 @@ export function lockState(path: string): 'held' | 'dead' | 'none' {
   const text = readOrNull(path)
   if (text === null) return 'none'
   const holder = parse(text)
-  return (holder ? whyHeld(holder) !== null : halfWritten(path)) ? 'held' : 'dead'
+  return (holder ? whyHeld(holder) !== null : isRecent(path)) ? 'held' : 'dead'
 }
 
 function whyHeld(holder: Holder): string | null {
@@ -134,12 +133,15 @@ function parse(text: string): Holder | null {
   }
 }
 
-/** An unreadable lock is being written at this moment, or was left so by a full disk; a few seconds tell the two apart. */
-function halfWritten(path: string): boolean {
+/**
+ * Of an unreadable lock, or of a turn: its process is at work at this moment, or it was left so by a full disk or a kill; a few seconds tell the two apart.
+ * @param absent the answer where it is not there any more
+ */
+function isRecent(path: string, absent = false): boolean {
   try {
     return Date.now() - statSync(path).mtimeMs < 5000
   } catch {
-    return false
+    return absent
   }
 }
 

@@ -1,16 +1,29 @@
 /** The file of a trace: Chrome's Trace Event format in its object form, an event a line, for ui.perfetto.dev and chrome://tracing. */
-import { open } from 'node:fs/promises'
+import { open, rename, rm } from 'node:fs/promises'
 import type { TraceEvent } from '../common/trace.ts'
+import { isReplaceable } from './files.ts'
 
 /** Events that become text between two turns of the event loop. */
 const atOnce = 2000
 
 /**
- * Writes events in their order.
+ * Writes events in their order; the file is there when it is whole, and until then the one before it.
  * @param about goes into the file's `otherData`, which the viewers show
  * @throws Error of the file system
  */
 export async function writeTrace(path: string, events: readonly TraceEvent[], about: Record<string, string>): Promise<void> {
+  const replaces = isReplaceable(path)
+  const aside = replaces ? `${path}.${process.pid}.tmp` : path
+  try {
+    await writeEvents(aside, events, about)
+    if (replaces) await rename(aside, path)
+  } catch (error) {
+    if (replaces) await rm(aside, { force: true })
+    throw error
+  }
+}
+
+async function writeEvents(path: string, events: readonly TraceEvent[], about: Record<string, string>): Promise<void> {
   const file = await open(path, 'w')
   try {
     await file.write(`{"displayTimeUnit":"ms","otherData":${JSON.stringify(about)},"traceEvents":[\n`)

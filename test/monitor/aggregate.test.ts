@@ -115,6 +115,12 @@ test('evaluation: avg@k and pass@k over examples, failed answers left out', () =
   })
 })
 
+test('evaluation: of more examples than a call takes arguments', () => {
+  const one = rollout({ reward: 1 })
+  const many = Array.from({ length: 200_000 }, (_, exampleId) => ({ ...one, exampleId }))
+  expect(evalMetrics('e', many, 0)).toMatchObject({ 'eval/e/avg@1': 1, 'eval/e/pass@1': 1 })
+})
+
 test('pass@k is the part of all draws of k that holds a right answer', () => {
   const small = fc.integer({ min: 1, max: 7 })
   fc.assert(

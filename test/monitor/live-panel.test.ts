@@ -117,6 +117,6 @@ test('the line of a step leaves out what matters least, until it fits', () => {
 })
 
 test('wide characters take two columns, marks none', () => {
-  expect(['abc', '日本', 'e\u0301', '🙂', '\x1b[31mred\x1b[39m', '▁━'].map(textWidth)).toEqual([3, 4, 1, 2, 3, 2])
+  expect(['abc', '日本', '𠮷', 'e\u0301', '🙂', '\x1b[31mred\x1b[39m', '▁━'].map(textWidth)).toEqual([3, 4, 2, 1, 2, 3, 2])
   expect([cut('日本語', 5), cut('日本語', 4), cut('日本語', 6), cut('abc', 2)]).toEqual(['日本…', '日…', '日本語', 'a…'])
 })

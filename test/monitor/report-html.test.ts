@@ -1,5 +1,5 @@
 /** report.html from the files of a run: what must be in it, and that text of a model can't become markup. */
-import { appendFileSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { appendFileSync, lstatSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, expect, test } from 'vitest'
@@ -31,6 +31,7 @@ test('curves, evaluations, samples before and after, config', async () => {
   expect(html).not.toContain('<script')
   expect(html).toContain('&#60;script&#62;')
   expect(html).toContain('model = &#34;a&#38;b&#34;')
+  expect(html).toContain('<dd>1970-01-01 00:16 UTC</dd>')
   expect(html).toContain('0.25 (step 0)</td><td>0.75 (step 20)')
   expect(html.indexOf('before: reward 0')).toBeLessThan(html.indexOf('after: reward 1'))
   expect(html).toContain('<b>assistant</b> the answer')
@@ -48,6 +49,35 @@ test('curves, evaluations, samples before and after, config', async () => {
       html.match(new RegExp(`</${tag}>`, 'g'))?.length,
     ])
   expect(await writeReport([dir])).toMatchObject({ path: join(dir, 'report.html'), plots: join(dir, 'plots') })
+})
+
+test('roles and ids are text too; a page goes into a link, which stays one', async () => {
+  const run = join(dir, 'roles')
+  mkdirSync(join(run, 'rollouts'), { recursive: true })
+  writeFileSync(join(run, 'metrics.jsonl'), lines([{ step: 1, time: 1, reward: 0 }]))
+  const evil = '<meta http-equiv="refresh" content="0;url=//x">'
+  const row = { ...answer(1, 1, 'a', 0), example_id: evil, prompt: [{ role: evil, content: 'q' }] }
+  writeFileSync(join(run, 'rollouts/step_1.jsonl'), lines([row]))
+  const [target, link] = ['target.html', 'link.html'].map((name) => join(run, name))
+  writeFileSync(target, '')
+  symlinkSync(target, link)
+  await writeReport([run], { out: link })
+  expect(lstatSync(link).isSymbolicLink()).toBe(true)
+  const html = readFileSync(target, 'utf8')
+  expect(html).toContain('<article>')
+  expect(html).not.toContain(evil)
+})
+
+test('two evaluations of many answers are put side by side at once', async () => {
+  const run = join(dir, 'many')
+  mkdirSync(join(run, 'rollouts'), { recursive: true })
+  writeFileSync(join(run, 'metrics.jsonl'), lines([{ step: 1, time: 1, reward: 0 }]))
+  const evaluation = (step: number) => lines(Array.from({ length: 60_000 }, (_, i) => answer(step, i, 'a', 0)))
+  for (const step of [0, 5]) writeFileSync(join(run, `rollouts/step_${step}.jsonl`), evaluation(step))
+  const begin = process.cpuUsage()
+  expect((await reportHtml([run])).html).toContain('after: reward 0')
+  // Each with each were 10 s.
+  expect(process.cpuUsage(begin).user / 1e6).toBeLessThan(4)
 })
 
 test('a run of one row, and a folder with nothing', async () => {

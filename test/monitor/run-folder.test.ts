@@ -148,6 +148,26 @@ test('a lock of a reused process id is stale, one of another machine is not, a t
   }
 })
 
+test('of several processes that find a dead lock, or a new folder, one at a time is at work, and the others do not spoil it', () => {
+  const base = temporaryFolder()
+  open(base).close()
+  const lock = join(base, 'first', 'run.lock')
+  const dead = JSON.stringify({ pid: 4194304, host: hostname(), started: '1', since: 'then' })
+  writeFileSync(lock, dead)
+  // Another one has read the same dead lock, and is about to put its own in its place.
+  writeFileSync(`${lock}.turn`, '1')
+  expect(errorOf(() => open(base, { resume: true }), base)).toContain('being taken by other processes at the same time')
+  expect(readFileSync(lock, 'utf8')).toBe(dead)
+  // That one was killed in the midst of it.
+  utimesSync(`${lock}.turn`, new Date(Date.now() - 60_000), new Date(Date.now() - 60_000))
+  open(base, { resume: true }).close()
+  expect(existsSync(`${lock}.turn`)).toBe(false)
+  // What another writes aside, to have the lock of a new folder, is no run in it.
+  mkdirSync(join(base, 'second'))
+  writeFileSync(join(base, 'second', `run.lock.${process.ppid}.tmp`), '')
+  open(base, { runName: 'second' })
+})
+
 test('rewind: later rows, rollouts and checkpoints go; earlier ones stay, byte for byte', () => {
   const base = temporaryFolder()
   const first = open(base)
@@ -195,6 +215,22 @@ test('rewind: later rows, rollouts and checkpoints go; earlier ones stay, byte f
   expect(readFileSync(join(third.path, 'config.attempt_2.toml'), 'utf8')).toBe('model = "m"\n')
 })
 
+test('a rewind that is cut off leaves no checkpoint whose rows are gone', () => {
+  const base = temporaryFolder()
+  const folder = open(base)
+  const metrics = new MetricsWriter({ path: folder.metricsPath, onWarning: () => {} })
+  for (const step of [1, 2, 3]) {
+    metrics.write(step, { reward: 0 })
+    mkdirSync(folder.checkpointPath(step))
+  }
+  metrics.close()
+  // It goes no further than here: this cannot be replaced.
+  mkdirSync(`${folder.metricsPath}.${process.pid}.tmp`)
+  expect(() => folder.rewind(1)).toThrow('EISDIR')
+  expect(folder.checkpointSteps()).toEqual([1])
+  expect(readMetrics(folder.metricsPath)).toHaveLength(3)
+})
+
 test('discard takes back a start that came to nothing, and nothing else', () => {
   const base = temporaryFolder()
   open(base).discard()
@@ -206,6 +242,15 @@ test('discard takes back a start that came to nothing, and nothing else', () => 
   open(base, { resume: true }).discard()
   expect(readMetrics(run.metricsPath)).toHaveLength(1)
   rmSync(join(base, 'first'), { recursive: true })
+  // Closed, and another one goes on with it: it is that one's now.
+  const ended = open(base)
+  ended.close()
+  const next = open(base, { resume: true })
+  ended.discard()
+  expect(readdirSync(next.path).toSorted()).toEqual(['checkpoints', 'config.toml', 'logs', 'rollouts', 'run.lock'])
+  next.close()
+  ended.discard()
+  expect(readdirSync(base)).toEqual([])
   const foreign = open(base)
   writeFileSync(join(foreign.path, 'mine.txt'), 'kept')
   foreign.discard()

@@ -1,5 +1,5 @@
 import { spawnSync } from 'node:child_process'
-import { appendFileSync, readFileSync } from 'node:fs'
+import { appendFileSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import { expect, test } from 'vitest'
@@ -7,6 +7,7 @@ import { readJsonLines } from '../../src/monitor/files.ts'
 import { createLogger } from '../../src/monitor/logger.ts'
 import { MetricsWriter, readMetrics } from '../../src/monitor/metrics-writer.ts'
 import { readRollouts, rolloutRow, RolloutWriter, tokensRow, type TokensRow } from '../../src/monitor/rollout-writer.ts'
+import { writeTrace } from '../../src/monitor/trace-file.ts'
 import fc from '../fast-check.ts'
 import { rollout, scored, temporaryFolder } from './helpers.ts'
 
@@ -138,6 +139,18 @@ test('a rollout row has the keys of RolloutOutput and ours; tokens are apart', (
   })
 })
 
+test('what an environment put into info is written as a text where JSON has no word for it', () => {
+  const self: Record<string, unknown> = {}
+  self.again = self
+  const folder = temporaryFolder()
+  const at = (ending: string) => (step: number) => join(folder, `${step}${ending}`)
+  const paths = { rolloutsPath: at('.jsonl'), tokensPath: at('.tokens.jsonl') }
+  new RolloutWriter(paths).write(1, 'train', scored([rollout({ info: { size: 12n, self, plain: [1] } })]))
+  expect(readRollouts(paths, 1).map(({ info }) => info)).toEqual([
+    { size: '12n', self: '<ref *1> { again: [Circular *1] }', plain: [1] },
+  ])
+})
+
 test('train and eval rollouts of a step share a file, row for row with their tokens', () => {
   const base = temporaryFolder()
   const folder = {
@@ -168,4 +181,17 @@ test('a float32 log-probability comes back from the file bit for bit', () => {
       expect(back.map(Math.fround)).toEqual(values.map((v) => v + 0 || 0))
     }),
   )
+})
+
+test('a trace that cannot be written to its end leaves the one before', async () => {
+  const folder = temporaryFolder()
+  const path = join(folder, 'trace.json')
+  const event = { ph: 'X', name: 'a', pid: 1, tid: 1, ts: 0, dur: 1 } as const
+  await writeTrace(path, [event], { steps: 'step 1' })
+  const before = readFileSync(path, 'utf8')
+  expect(JSON.parse(before)).toMatchObject({ traceEvents: [event] })
+  const broken = { ...event, args: { bytes: 1n as unknown as number } }
+  await expect(writeTrace(path, [event, broken], { steps: 'step 2' })).rejects.toThrow('BigInt')
+  expect(readFileSync(path, 'utf8')).toBe(before)
+  expect(readdirSync(folder)).toEqual(['trace.json'])
 })

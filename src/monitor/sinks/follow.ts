@@ -28,7 +28,7 @@ export interface FollowOptions {
   closeMs?: number
 }
 
-/** Rows of one send, at most. */
+/** Rows of one send, at most: half as many after one that failed, as it may have been too large or too slow, and twice as many after one that did not. */
 const ROWS = 200
 /** Limit of one send. */
 const SEND_MS = 30_000
@@ -49,6 +49,9 @@ export class Follower {
   #timer: NodeJS.Timeout | undefined
   #working: Promise<boolean> | undefined
   #failures = 0
+  #rows = ROWS
+  /** Whether it was said that it is away. */
+  #away = false
   #closed = false
 
   constructor(name: string, run: SinkRun, open: OpenSink, options: FollowOptions) {
@@ -113,11 +116,13 @@ export class Follower {
     this.#timer.unref()
   }
 
-  /** Sends the next rows. True where there may be more. Never throws. */
+  /** Sends the next rows. True where there may be more, or fewer at a time to try. Never throws. */
   async #sendSome(end?: AbortSignal): Promise<boolean> {
+    let count = 0
     try {
-      const { rows, offset, last } = rowsFrom(this.#file, this.#cursor.offset, ROWS)
-      if (rows.length === 0) return false
+      const { rows, offset, last } = rowsFrom(this.#file, this.#cursor.offset, this.#rows)
+      count = rows.length
+      if (count === 0) return false
       this.#sink ??= this.#open(this.#run, this.#cursor.state, this.#rewound)
       const limit = AbortSignal.timeout(SEND_MS)
       const state = await this.#sink.send(rows, end ? AbortSignal.any([limit, end]) : limit)
@@ -125,15 +130,23 @@ export class Follower {
       this.#rewound = false
       mkdirSync(join(this.#run.path, 'sinks'), { recursive: true })
       writeFileAtomic(this.#cursorFile, `${JSON.stringify(this.#cursor)}\n`)
-      if (this.#failures > 0) this.#options.warn(`${this.name}: it is back, and has all metrics again.`)
+      const more = count === this.#rows
       this.#failures = 0
-      return rows.length === ROWS
+      this.#rows = Math.min(ROWS, this.#rows * 2)
+      if (this.#away && this.behind === 0) {
+        this.#away = false
+        this.#options.warn(`${this.name}: it is back, and has all metrics again.`)
+      }
+      return more
     } catch (error) {
-      if (this.#failures++ === 0)
+      this.#failures++
+      this.#rows = Math.max(1, Math.floor(count / 2))
+      if (!this.#away)
         this.#options.warn(
           `${this.name}: metrics are not sent for now (${messageOf(error)}). The run goes on; they follow later.`,
         )
-      return false
+      this.#away = true
+      return count > 1
     }
   }
 }

@@ -2,9 +2,10 @@
  * TensorBoard event files: `tensorboard/events.out.tfevents.*` in the run folder, so that `tensorboard --logdir outputs` shows all runs.
  * A file is a sequence of records: length (uint64), its masked CRC-32C, the bytes of an Event (a protocol buffer), their masked CRC-32C.
  */
-import { appendFileSync, mkdirSync } from 'node:fs'
+import { mkdirSync } from 'node:fs'
 import { hostname } from 'node:os'
 import { join } from 'node:path'
+import { appendWhole } from '../files.ts'
 import type { MetricsRow } from '../metrics-writer.ts'
 import type { OpenSink, Sink, SinkState } from './types.ts'
 
@@ -40,7 +41,8 @@ class TensorboardSink implements Sink {
       )
       records.push(record([wallTime(time), varint(2, step), bytes(5, Buffer.concat(values))]))
     }
-    appendFileSync(this.#file, Buffer.concat(records))
+    // Readers go no further than half a record.
+    appendWhole(this.#file, Buffer.concat(records))
     this.#head = undefined
     return Promise.resolve(this.#state)
   }

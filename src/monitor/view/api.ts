@@ -8,13 +8,16 @@ import { compareConfigs } from './config.ts'
 import type { Events } from './events.ts'
 import { ViewError } from './guard.ts'
 import { Kernels } from './kernels.ts'
-import { openFile, parseRow, readSmall } from './lines.ts'
+import { Cache, openFile, parseRow, readSmall } from './lines.ts'
 import { glossary } from './metrics.ts'
 import { rolloutDetails, type TokenBytes } from './rollout.ts'
 import { Rollouts } from './rollouts.ts'
 import type { Run, Runs } from './runs.ts'
 import { TimelineFile } from './timeline.ts'
 import type { RolloutQuery, RunDetails } from './types.ts'
+
+/** Of so many runs at once: one takes up to 100 MB. */
+const mostTokenizers = 4
 
 export interface ApiParts {
   runs: Runs
@@ -30,7 +33,7 @@ export function addApi(app: Hono, parts: ApiParts): void {
   const rollouts = new Rollouts()
   const kernels = new Kernels()
   const timelines = new Map<string, TimelineFile>()
-  const tokenizers = new Map<string, Promise<TokenBytes | string>>()
+  const tokenizers = new Cache<Promise<TokenBytes | string>>(mostTokenizers, () => 1)
 
   const runOf = async (id: string): Promise<Run> => {
     const run = await runs.get(id)
@@ -45,12 +48,14 @@ export function addApi(app: Hono, parts: ApiParts): void {
   }
   const tokenizerOf = async (run: Run): Promise<TokenBytes | string> => {
     const { model } = await run.config()
-    const opened = tokenizers.get(`${run.path} ${model}`) ?? parts.tokenizer?.(model, run.path)
-    if (!opened) return 'this viewer was started without tokenizers'
-    tokenizers.set(`${run.path} ${model}`, opened)
+    const open = parts.tokenizer
+    if (!open) return 'this viewer was started without tokenizers'
+    const key = `${run.path} ${model}`
+    const opened = tokenizers.get(key, () => open(model, run.path))
+    tokenizers.trim()
     const found = await opened
     // A model that is not there may come later.
-    if (typeof found === 'string') tokenizers.delete(`${run.path} ${model}`)
+    if (typeof found === 'string') tokenizers.delete(key)
     return found
   }
 

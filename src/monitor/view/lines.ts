@@ -195,6 +195,10 @@ export class Cache<T> {
     return value
   }
 
+  delete(key: string): void {
+    this.#items.delete(key)
+  }
+
   /** Lets go of what was used longest ago; the newest one stays, whatever it weighs. */
   trim(): void {
     let total = [...this.#items.values()].reduce((sum, value) => sum + this.#weigh(value), 0)

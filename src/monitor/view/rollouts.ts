@@ -109,7 +109,8 @@ export class Rollouts {
       }
       const file = await this.file(run, step)
       const found = file.summaries.filter((summary) => summary !== null).filter((summary) => fits(summary, query))
-      matches.push(...(query.text ? await withText(file, found, query.text) : found))
+      // One by one: a call does not take as many arguments as an evaluation may have rollouts.
+      for (const match of query.text ? await withText(file, found, query.text) : found) matches.push(match)
       searched = Math.min(searched ?? Infinity, step)
     }
     const sorted = sort.endsWith('step') ? matches : matches.toSorted(orderOf(sort))

@@ -1,10 +1,12 @@
 /** Sinks against what the real programs write and send: recorded (wandb), decoded by hand (TensorBoard), and what holds for all of them. */
+import { spawnSync } from 'node:child_process'
 import { appendFileSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
+import { pathToFileURL } from 'node:url'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { Follower } from '../../../src/monitor/sinks/follow.ts'
 import { checkSinks, followRun } from '../../../src/monitor/sinks/index.ts'
@@ -147,6 +149,25 @@ test('a sink that is away is said once, stops nothing, and has every row in the 
   expect(said.at(-1)).toContain('1 rows of metrics.jsonl were not sent')
 })
 
+test('a sink to which many rows are too many at once gets fewer at a time', async () => {
+  const sent: number[] = []
+  const open: OpenSink = () => ({
+    send: (some) => {
+      if (some.length > 30) return Promise.reject(new Error('413: too large'))
+      sent.push(...some.map(({ step }) => step))
+      return Promise.resolve({})
+    },
+    finish: () => Promise.resolve(),
+  })
+  const steps = Array.from({ length: 500 }, (_, i) => i + 1)
+  append(rows(steps))
+  const said: string[] = []
+  expect(await new Follower('x', run(), open, { warn: (line) => said.push(line) }).close()).toBe(true)
+  expect(sent).toEqual(steps)
+  expect(said).toHaveLength(2)
+  expect(said[1]).toBe('x: it is back, and has all metrics again.')
+})
+
 test('a server that never answers is given up at the end of the run', async () => {
   const { url } = await listen(() => undefined)
   server!.removeAllListeners('request')
@@ -223,14 +244,8 @@ function fields(data: Buffer): Map<number, (number | Buffer)[]> {
   return found
 }
 
-test('TensorBoard: records with their checksums, and events in them', async () => {
-  expect(crc32c(Buffer.from('123456789'))).toBe(0xe3069283)
-  append(rows([1, 300]))
-  await followRun(['tensorboard'], run(), { warn: () => {} }).close()
-  const folder = join(path, 'tensorboard')
-  const [file] = readdirSync(folder)
-  expect(file).toMatch(/^events\.out\.tfevents\.\d{10}\./)
-  const data = readFileSync(join(folder, file))
+/** The events of a file, whose records must be whole and have their checksums. */
+function eventsOf(data: Buffer): Map<number, (number | Buffer)[]>[] {
   const events: Map<number, (number | Buffer)[]>[] = []
   const unmask = (value: number) => {
     const rotated = (value - 0xa282ead8) >>> 0
@@ -244,6 +259,18 @@ test('TensorBoard: records with their checksums, and events in them', async () =
     events.push(fields(event))
     at += length + 16
   }
+  return events
+}
+
+test('TensorBoard: records with their checksums, and events in them', async () => {
+  expect(crc32c(Buffer.from('123456789'))).toBe(0xe3069283)
+  append(rows([1, 300]))
+  await followRun(['tensorboard'], run(), { warn: () => {} }).close()
+  const folder = join(path, 'tensorboard')
+  const [file] = readdirSync(folder)
+  expect(file).toMatch(/^events\.out\.tfevents\.\d{10}\./)
+  const data = readFileSync(join(folder, file))
+  const events = eventsOf(data)
   expect(events).toHaveLength(3)
   expect(String(events[0].get(3))).toBe('brain.Event:2')
   expect(events.slice(1).map((event) => [event.get(1), event.get(2)])).toEqual([[[1001], [1]], [[1300], [300]]]) // prettier-ignore
@@ -253,6 +280,26 @@ test('TensorBoard: records with their checksums, and events in them', async () =
     ['eval/a/avg@1', 0.25],
   ])
 })
+
+test.skipIf(process.platform === 'win32')(
+  'TensorBoard: what a full disk took of a row is taken back: readers would stop there',
+  () => {
+    const url = pathToFileURL(join(import.meta.dirname, '../../../src/monitor/sinks/tensorboard.ts')).href
+    const script = `import { openTensorboard } from ${JSON.stringify(url)}
+    const sink = openTensorboard({ path: ${JSON.stringify(path)}, name: 'r', config: {} }, {}, false)
+    const metrics = Object.fromEntries(Array.from({ length: 20 }, (_, i) => ['metric/' + i, i]))
+    try {
+      for (let step = 1; ; step++) await sink.send([{ step, time: step, ...metrics }], AbortSignal.timeout(9999))
+    } catch (error) {
+      console.log(error.code)
+    }`
+    // A limit on the size of files, which cuts a write off as a full disk does.
+    const words = ['-c', 'ulimit -f 16; trap "" XFSZ; exec "$0" --input-type=module -e "$1"', process.execPath, script]
+    expect(spawnSync('bash', words, { encoding: 'utf8' }).stdout).toBe('EFBIG\n')
+    const folder = join(path, 'tensorboard')
+    expect(eventsOf(readFileSync(join(folder, readdirSync(folder)[0]))).length).toBeGreaterThan(10)
+  },
+)
 
 test('Trackio: rows in its tables, each once', async () => {
   Object.assign(process.env, { TRACKIO_DIR: join(dir, 'trackio'), TRACKIO_PROJECT: 'my.project' })

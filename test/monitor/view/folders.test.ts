@@ -2,6 +2,7 @@
 import { once } from 'node:events'
 import { spawn } from 'node:child_process'
 import { createWriteStream, renameSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
+import { basename } from 'node:path'
 import { hostname } from 'node:os'
 import { describe, expect, test } from 'vitest'
 import { Random } from '../../../src/common/random.ts'
@@ -230,6 +231,15 @@ describe('rollouts', () => {
     expect((await server.error('/api/runs/a/rollouts/2/0')).status).toBe(404)
   })
 
+  test('of one step are searched, however many an evaluation has', { timeout: 60_000 }, async () => {
+    const outputs = new Outputs()
+    outputs.run('a')
+    const line = '{"prompt":[],"completion":[],"reward":1,"split":"eval","group":"0","index":0}\n'
+    writeFileSync(outputs.file('a', 'rollouts', 'step_0.jsonl'), line.repeat(150_000))
+    const server = await outputs.serve()
+    expect(await server.json('/api/runs/a/rollouts?limit=1')).toMatchObject({ total: 150_000, truncated: false })
+  })
+
   test('of many steps are searched for as long as one likes to wait', async () => {
     const outputs = new Outputs()
     outputs.run('a')
@@ -300,6 +310,21 @@ describe('rollouts', () => {
     const { tokens, tokenizer } = await server.json<RolloutDetails>('/api/runs/a/rollouts/1/0')
     expect(tokenizer).toEqual({ ok: false, about: 'the model none is not on this machine' })
     expect(tokens.map(({ text }) => text)).toEqual(['1', '2', '3', '4', '5', '6', '7'])
+  })
+
+  test('are spelled by the tokenizers of the runs that were looked at last: of all runs they would fill the memory', async () => {
+    const outputs = new Outputs()
+    const runs = ['a', 'b', 'c', 'd', 'e'].map((id) => outputs.run(id))
+    for (const id of runs) outputs.rollouts(id, 1, rows(1, 1))
+    const opened: string[] = []
+    const server = await outputs.serve({
+      tokenizer: async (_, folder) => {
+        opened.push(basename(folder))
+        return { about: 'bytes', bytes: () => null }
+      },
+    })
+    for (const id of [...runs, 'e', 'b', 'a']) await server.json(`/api/runs/${id}/rollouts/1/0`)
+    expect(opened).toEqual([...runs, 'a'])
   })
 })
 
