@@ -100,9 +100,11 @@ function summaries(answers: Answer[]): EvalSummary[] {
 
 /** Questions that show the change: the same ones before and after, those that gained most first. */
 function pairs(before: Answer[], after: Answer[]): SamplePair[] {
+  const keyOf = ({ env, exampleId, index }: Answer) => `${exampleId} ${index} ${env}`
+  const later = new Map(after.map((answer) => [keyOf(answer), answer]))
   return before
     .flatMap((b) => {
-      const a = after.find((one) => one.env === b.env && one.exampleId === b.exampleId && one.index === b.index)
+      const a = later.get(keyOf(b))
       return a ? [{ b, a, gain: (a.reward ?? 0) - (b.reward ?? 0) }] : []
     })
     .toSorted((x, y) => y.gain - x.gain)
