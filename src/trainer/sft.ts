@@ -104,16 +104,23 @@ export function sampleOf(example: SftExample, tokenizer: SftTokenizer, where: st
       mask.push(learned)
     }
   }
+  let before = ''
+  const goOn = (text: string): number[] => {
+    const tokens = encodeAfter(tokenizer, before, text)
+    before = text
+    return tokens
+  }
   const answer = (text: string) => {
-    const tokens = tokenizer.encode(text, { addSpecialTokens: false })
+    const tokens = goOn(text)
     const end = tokens.findIndex((id) => tokenizer.eosTokenIds.includes(id))
     put(end < 0 ? [...tokens, ...tokenizer.eosTokenIds.slice(0, 1)] : tokens.slice(0, end + 1), 1)
     if (end >= 0) put(tokens.slice(end + 1), 0)
   }
   if ('text' in example) {
     put(tokenizer.encode(example.text.prompt), 0)
+    before = example.text.prompt
     answer(example.text.completion)
-  } else encodeChat(example, tokenizer, where, (text) => put(tokenizer.encode(text, { addSpecialTokens: false }), 0), answer)
+  } else encodeChat(example, tokenizer, where, (text) => put(goOn(text), 0), answer)
   // What follows the last answer predicts nothing that is learned.
   const length = mask.lastIndexOf(1) + 1
   if (length === 0) throw new UserError(`${where} has no answer of the assistant to learn from.`)
@@ -125,6 +132,19 @@ export function sampleOf(example: SftExample, tokenizer: SftTokenizer, where: st
     inferenceLogprobs: new Float32Array(length),
     advantages: Float32Array.from(lossMask),
   }
+}
+
+/** Characters before a text that are enough to tell how it is encoded behind them. */
+const NEAR = 64
+
+/** Encodes what stands after other text. SentencePiece begins every text with a space, which an answer behind a prompt does not have. */
+function encodeAfter(tokenizer: SftTokenizer, before: string, text: string): number[] {
+  const encode = (part: string) => tokenizer.encode(part, { addSpecialTokens: false })
+  const near = before.slice(-NEAR)
+  if (near === '') return encode(text)
+  const [own, both] = [encode(near), encode(near + text)]
+  // Where a token would reach over the seam, the prompt stays as it is for sampling.
+  return own.every((id, i) => both[i] === id) ? both.slice(own.length) : encode(text)
 }
 
 function encodeChat(

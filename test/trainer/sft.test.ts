@@ -5,6 +5,7 @@ import { describe, expect, test } from 'vitest'
 import { UserError } from '../../src/common/errors.ts'
 import { NotFiniteError } from '../../src/trainer/bad-step.ts'
 import { loadDecoder } from '../../src/model/decoder-load.ts'
+import { makeTokenizer } from '../../src/model/tokenizer.ts'
 import { openModel } from '../../src/model/open.ts'
 import { byteTokenizer, BYTE_END } from '../../src/trainer/byte-tokenizer.ts'
 import { writeWeights } from '../../src/trainer/checkpoint.ts'
@@ -99,6 +100,34 @@ describe('what is learned', () => {
     expect(() => sampleOf(row, tokenizer, 'd.jsonl:3')).toThrow(
       'd.jsonl:3: the chat template does not write the call of look in message 1. Put it into the content',
     )
+  })
+  test('of SentencePiece, whose texts begin with a space, the tokens of the conversation as a whole', () => {
+    const tokens = ['<unk>', '<s>', '</s>', '\u2581', ...Array.from('hiyou[]/\n'), '\u2581\u2581', '\u2581h', '\u2581hi']
+    const special = (id: number) => ({ id, content: tokens[id], special: true, single_word: false, lstrip: false, rstrip: false, normalized: false }) // prettier-ignore
+    const replaced = { type: 'Replace', pattern: { String: ' ' }, content: '\u2581' }
+    const pieces = (chatTemplate: string | null) =>
+      makeTokenizer({
+        label: 'pieces', tokenizerConfig: {}, chatTemplate, eosTokenIds: [2],
+        tokenizerJson: {
+          added_tokens: [0, 1, 2].map(special),
+          normalizer: { type: 'Sequence', normalizers: [{ type: 'Prepend', prepend: '\u2581' }, replaced] },
+          decoder: { type: 'Fuse' },
+          model: { type: 'BPE', unk_token: '<unk>', fuse_unk: true, vocab: Object.fromEntries(tokens.map((token, id) => [token, id])), merges: ['\u2581 \u2581', '\u2581 h', '\u2581h i'] },
+        },
+      }) // prettier-ignore
+    const messages = [user('hi'), assistant('hi you'), user('you'), assistant('hi')]
+    const templates = {
+      llama: "<s>{% for m in messages %}{% if m.role == 'user' %}[i] {{ m.content }} [/i]{% else %} {{ m.content }}</s>{% endif %}{% endfor %}",
+      zephyr: '{% for m in messages %}[{{ m.role[0] }}]\n{{ m.content }}</s>\n{% endfor %}{% if add_generation_prompt %}[a]\n{% endif %}',
+    } // prettier-ignore
+    for (const [name, template] of Object.entries(templates)) {
+      const own = pieces(template)
+      const s = sampleOf(exampleOf({ messages }, 'row', true), own, 'row')
+      expect([...s.ids], name).toEqual(own.encodeChat(messages, { addGenerationPrompt: false }).slice(0, s.ids.length))
+    }
+    const plain = pieces(null)
+    const s = sampleOf(exampleOf({ prompt: 'you', completion: ' hi' }, 'row', false), plain, 'row')
+    expect([...s.ids]).toEqual([...plain.encode('you hi', { addSpecialTokens: false }), 2])
   })
   test('without a chat template it is plain text', () => {
     const s = sampleOf(exampleOf({ prompt: 'a', completion: 'b' }, 'row', false), tokenizer, 'row')
