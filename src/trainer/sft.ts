@@ -79,6 +79,13 @@ function thoughtsOf(message: Partial<Message> | null): string | undefined {
   return typeof thoughts === 'string' && thoughts.trim() !== '' ? thoughts : undefined
 }
 
+/** What an answer's text says before the end of its thoughts: some templates leave it out of every answer, as DeepSeek-R1's. */
+const thoughtsIn = (content: string): string =>
+  content.slice(0, Math.max(0, content.lastIndexOf('</think>'))).replace(/^\s*<think>/u, '')
+
+/** Templates write white space in their own way. */
+const dense = (text: string): string => text.replace(/\s+/gu, '')
+
 function callsOf(calls: unknown, where: string): ToolCall[] {
   const wrong = () => new UserError(`${where} must have tool_calls as a list of {function: {name, arguments}}.`)
   if (!Array.isArray(calls)) throw wrong()
@@ -160,14 +167,27 @@ function encodeChat(
     if (messages[i].role !== 'assistant' || weightOf(messages[i]) === 0) continue
     const before = tokenizer.renderChat(messages.slice(0, i), { addGenerationPrompt: true, tools })
     const after = tokenizer.renderChat(messages.slice(0, i + 1), { addGenerationPrompt: false, tools })
+    if (before.startsWith(done) && !after.startsWith(before)) {
+      const bare = tokenizer.renderChat(messages.slice(0, i), { addGenerationPrompt: false, tools })
+      if (after.startsWith(bare))
+        throw new UserError(
+          `${where}: the chat template opens an answer with ${JSON.stringify(before.slice(bare.length))} and writes message ${i} otherwise, so what it is to follow is never seen. Put a chat_template.jinja beside the model that writes both alike.`,
+        )
+    }
     if (!before.startsWith(done) || !after.startsWith(before)) {
       throw new UserError(
         `${where}: the chat template writes earlier turns differently once message ${i} is there, so they cannot be learned together. Make one row of each answer.`,
       )
     }
-    if (!after.slice(done.length).includes(thoughtsOf(messages[i])?.trim() ?? '')) {
+    const written = dense(after.slice(done.length))
+    if (!written.includes(dense(thoughtsOf(messages[i]) ?? ''))) {
       throw new UserError(
         `${where}: the chat template does not write the reasoning_content of message ${i}. Put it into the content as the model is to write it, or take it out.`,
+      )
+    }
+    if (!written.includes(dense(thoughtsIn(messages[i].content)))) {
+      throw new UserError(
+        `${where}: the chat template leaves out the thoughts in the content of message ${i}, up to its </think>. Put a chat_template.jinja beside the model that writes them, or take them out.`,
       )
     }
     const silent = (messages[i].tool_calls ?? []).find((call) => !after.slice(before.length).includes(call.function.name))

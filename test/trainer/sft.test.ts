@@ -94,6 +94,25 @@ describe('what is learned', () => {
       'd.jsonl:3: the chat template does not write the reasoning_content of message 1. Put it into the content',
     )
   })
+  test('thoughts in an answer that the template leaves out are refused, and so is an answer that it opens otherwise', () => {
+    const opening = (written: string) => ({
+      encode: tokenizer.encode.bind(tokenizer),
+      eosTokenIds: tokenizer.eosTokenIds,
+      // As DeepSeek-R1's distilled models have it.
+      renderChat: (messages: readonly { role: string; content: string }[], options: { addGenerationPrompt?: boolean } = {}) =>
+        messages.map((m) => `<|${m.role}|>${m.content.split('</think>').at(-1)}<|end|>`).join('') +
+        (options.addGenerationPrompt ? written : ''),
+    })
+    const row = (content: string) => exampleOf({ messages: [user('a'), assistant(content)] }, 'row', true)
+    expect(learned(sampleOf(row('b'), opening('<|assistant|>'), 'row'))).toBe('b<|end|>')
+    expect(() => sampleOf(row('<think>\nhm</think>b'), opening('<|assistant|>'), 'd.jsonl:3')).toThrow(
+      'd.jsonl:3: the chat template leaves out the thoughts in the content of message 1, up to its </think>. Put a chat_template',
+    )
+    expect(() => sampleOf(row('b'), opening('<|assistant|><think>'), 'd.jsonl:3')).toThrow(
+      'd.jsonl:3: the chat template opens an answer with "<|assistant|><think>" and writes message 1 otherwise',
+    )
+    expect(learned(sampleOf(row('<think>\nhm</think>b'), tokenizer, 'row'))).toBe('<think>\nhm</think>b<|end|>')
+  })
   test('an answer whose call the chat template leaves out is refused', () => {
     const answer = { role: 'assistant', content: null, tool_calls: [{ function: { name: 'look', arguments: {} } }] }
     const row = exampleOf({ messages: [user('look'), answer] }, 'row', true)
