@@ -164,6 +164,13 @@ describe.skipIf(withoutVerifiers)('environments in Python', () => {
     expect(await play('single', () => '0', { seconds: 120 })).toMatchObject({ reward: 1.5, error: null })
   })
 
+  test('whose worker ends each time are given up', async () => {
+    const { error, asked } = await play('hostile', () => 'kill', { seconds: 120 })
+    expect(error).toBe('the environment raised the end of its process, 3 times while this was played')
+    expect(asked).toHaveLength(3)
+    expect(await play('single', () => '0')).toMatchObject({ reward: 1.5, error: null })
+  })
+
   test('whose server is killed are asked again of a new one, and nothing is left when it closes', async () => {
     const host = await env.server()
     const { pid, restarts } = host
@@ -202,6 +209,22 @@ describe.skipIf(withoutVerifiers)('an environment server', () => {
     while (processesOf(pid).length > 0 && performance.now() < until) await new Promise((resolve) => setTimeout(resolve, 200))
     expect(processesOf(pid)).toEqual([])
     expect(readFileSync(join(logs, 'env-bridge_tasks.log'), 'utf8')).toContain('ZMQEnvServer')
+  })
+
+  test('that is still being loaded ends with the run too', async () => {
+    const child = spawn(process.execPath, [join(fixtures, 'holds.ts'), fixtures, newFolder(), 'slow'], { stdio: 'ignore' })
+    const until = performance.now() + 60_000
+    const wait = async (holds: () => boolean) => {
+      while (!holds() && performance.now() < until) await new Promise((resolve) => setTimeout(resolve, 200))
+    }
+    const children = () => execFileSync('ps', ['-eo', 'ppid=,pid=,args='], { encoding: 'utf8' }).split('\n')
+      .map((line) => line.trim().split(/\s+/)).filter(([parent, , ...words]) => Number(parent) === child.pid && words.join(' ').includes('bridge.py')) // prettier-ignore
+    await wait(() => children().length > 0)
+    const pid = Number(children()[0]?.[1])
+    expect(processesOf(pid)).toHaveLength(1)
+    child.kill('SIGKILL')
+    await wait(() => processesOf(pid).length === 0)
+    expect(processesOf(pid)).toEqual([])
   })
 
   test('starts where its log has more than a text can hold, and where temporary files have a long name', async () => {
