@@ -8,7 +8,7 @@ import { messageOf, UserError } from '../common/errors.ts'
 import { hashSeed, Random } from '../common/random.ts'
 import type { Message, ToolCall } from '../common/types.ts'
 import { isHubId, type SplitOptions, splitOfFolder, splitOfHub } from './datasets-hub.ts'
-import { readTable, type TableRow } from './tables.ts'
+import { exactJson, readTable, type TableRow } from './tables.ts'
 import type { Row } from './types.ts'
 
 /** A row as a user writes it in code. */
@@ -203,10 +203,10 @@ function toAnswer(value: unknown, where: string): string {
 
 function toInfo(value: unknown, where: string): Record<string, unknown> {
   if (value === undefined || value === null || value === '') return {}
-  let object = value
+  let object: unknown = value
   if (typeof value === 'string') {
     try {
-      object = JSON.parse(value)
+      object = exactJson(value)
     } catch (error) {
       throw new UserError(`${where}: its info is text but not JSON (${messageOf(error)}).`)
     }

@@ -2,7 +2,7 @@
 import { createRequire } from 'node:module'
 import { messageOf, UserError } from '../common/errors.ts'
 import { withLimit } from './limit.ts'
-import type { JsonSchema, Tool } from './tools.ts'
+import { type JsonSchema, type Tool, ToolGoneError } from './tools.ts'
 
 /** A program that speaks MCP on stdin and stdout, or the URL of a server (Streamable HTTP). */
 export type McpServer = (
@@ -35,8 +35,58 @@ export async function connectMcp(servers: readonly McpServer[]): Promise<McpConn
   }
 }
 
+interface Opened {
+  client: Caller & { close(): Promise<void> }
+  tools: { name: string; description?: string; inputSchema: object }[]
+  /** The connection has ended, or a call was not carried. */
+  gone: boolean
+}
+
+/** A server's tools. One that went away is connected with anew by the next call. */
 async function connect(server: McpServer): Promise<McpConnection> {
-  const label = 'url' in server ? server.url : [server.command, ...(server.args ?? [])].join(' ')
+  let opening = open(server)
+  let closed = false
+  const { tools } = await opening
+  const current = async (): Promise<Opened> => {
+    const seen = opening
+    const last = await seen.catch(() => undefined)
+    if (closed) throw new ToolGoneError(`the MCP server ${labelOf(server)} is closed`)
+    if (last && !last.gone) return last
+    // The first of those who wait does it for all.
+    if (opening === seen) opening = open(server)
+    return await opening.catch((error: unknown) => {
+      throw new ToolGoneError(messageOf(error))
+    })
+  }
+  const seconds = server.timeoutSeconds ?? 30
+  const call: Call = async (name, args, signal) => {
+    const opened = await current()
+    try {
+      return await opened.client.callTool({ name, arguments: args }, { signal, timeout: seconds * 1000 })
+    } catch (error) {
+      if (signal.aborted || !(opened.gone ||= isUncarried(error))) throw error
+      throw new ToolGoneError(`the MCP server ${labelOf(server)} went away in a call of ${name}: ${messageOf(error)}`)
+    }
+  }
+  return {
+    tools: tools.map((one) => toolOf(one, call, seconds)),
+    async close() {
+      closed = true
+      await (await opening.catch(() => undefined))?.client.close()
+    },
+  }
+}
+
+const labelOf = (server: McpServer) => ('url' in server ? server.url : [server.command, ...(server.args ?? [])].join(' '))
+
+/** Whether no server has answered: what it answers itself, also to arguments that are wrong, is for the model. */
+function isUncarried(error: unknown): boolean {
+  const { code } = (error ?? {}) as { code?: unknown }
+  // fetch throws a TypeError where nobody listens.
+  return error instanceof TypeError || /^(?:NOT_CONNECTED|CONNECTION_CLOSED|SEND_FAILED|CLIENT_HTTP)/u.test(String(code))
+}
+
+async function open(server: McpServer): Promise<Opened> {
   const seconds = server.timeoutSeconds ?? 30
   const { Client, StreamableHTTPClientTransport } = await library(() => import('@modelcontextprotocol/client'))
   const client = new Client({ name: 'dawn-rl', version: '1' })
@@ -57,12 +107,13 @@ async function connect(server: McpServer): Promise<McpConnection> {
       const missing = server.tools?.filter((name) => !tools.some((one) => one.name === name)) ?? []
       if (missing.length > 0)
         throw new Error(`it has no tool ${missing.join(', ')} (it has ${tools.map((t) => t.name).join(', ')})`)
-      const wanted = tools.filter(({ name }) => server.tools?.includes(name) ?? true)
-      return { tools: wanted.map((one) => toolOf(one, client, seconds)), close: () => client.close() }
+      const opened: Opened = { client, tools: tools.filter(({ name }) => server.tools?.includes(name) ?? true), gone: false }
+      client.onclose = () => (opened.gone = true)
+      return opened
     })
   } catch (error) {
     await client.close().catch(() => {})
-    throw new UserError(`The MCP server ${label} cannot be used: ${messageOf(error)}.`)
+    throw new UserError(`The MCP server ${labelOf(server)} cannot be used: ${messageOf(error)}.`)
   }
 }
 
@@ -73,25 +124,29 @@ interface McpPart {
   uri?: string
 }
 
+interface McpResult {
+  content: unknown
+  isError?: unknown
+  structuredContent?: unknown
+}
+
 interface Caller {
   callTool(
     params: { name: string; arguments: Record<string, unknown> },
     options: { signal: AbortSignal; timeout: number },
-  ): Promise<{ content: unknown; isError?: unknown; structuredContent?: unknown }>
+  ): Promise<McpResult>
 }
 
-function toolOf(
-  { name, description = '', inputSchema }: { name: string; description?: string; inputSchema: object },
-  client: Caller,
-  timeoutSeconds: number,
-): Tool {
+type Call = (name: string, args: Record<string, unknown>, signal: AbortSignal) => Promise<McpResult>
+
+function toolOf({ name, description = '', inputSchema }: Opened['tools'][number], call: Call, timeoutSeconds: number): Tool {
   return {
     name,
     description,
     parameters: inputSchema as JsonSchema,
     timeoutSeconds,
     async run(args, { signal }) {
-      const result = await client.callTool({ name, arguments: args }, { signal, timeout: timeoutSeconds * 1000 })
+      const result = await call(name, args, signal)
       const parts = (Array.isArray(result.content) ? result.content : []) as McpPart[]
       // A file comes as a resource that holds its text, or as a link to it.
       const texts = parts.map((part) => part.text ?? part.resource?.text ?? part.uri ?? `[${part.type}]`)

@@ -1,7 +1,7 @@
 /**
  * Tools: functions that the model may call. A tool says what it takes as a zod object (or, of a server, as a JSON schema); the chat
  * template shows that to the model, and what the model calls is checked against it. Whatever goes wrong in a call goes back to the
- * model as the tool's words, is counted, and ends nothing.
+ * model as the tool's words, is counted, and ends nothing; but for what runs a tool being away (ToolGoneError).
  */
 import { z } from 'zod'
 import { messageOf } from '../common/errors.ts'
@@ -32,6 +32,9 @@ export interface JsonSchema {
   properties?: Record<string, unknown>
   [key: string]: unknown
 }
+
+/** What runs a tool is away: no word of the tool's. It fails the rollout, which would be trained on tools that do nothing otherwise. */
+export class ToolGoneError extends Error {}
 
 /** A tool whose arguments have the types that its schema says: `tool({ name, description, parameters: z.object({...}), run })`. */
 export function tool<Shape extends z.ZodRawShape>(options: {
@@ -109,7 +112,7 @@ export class Toolbox {
         if (this.#tools.has(name)) count(state, `${name}_calls`)
         const content = await this.#run(call, i, state).catch((thrown: unknown) => {
           const error = thrown instanceof Error ? thrown : new Error(messageOf(thrown))
-          if (this.#options.stopsAt?.(error) || state.signal.aborted) throw error
+          if (error instanceof ToolGoneError || this.#options.stopsAt?.(error) || state.signal.aborted) throw error
           count(state, 'tool_errors')
           return this.#options.formatError?.(error) ?? `Error: ${error.message}`
         })

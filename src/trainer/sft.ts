@@ -79,6 +79,13 @@ function thoughtsOf(message: Partial<Message> | null): string | undefined {
   return typeof thoughts === 'string' && thoughts.trim() !== '' ? thoughts : undefined
 }
 
+/** What an answer's text says before the end of its thoughts: some templates leave it out of every answer, as DeepSeek-R1's. */
+const thoughtsIn = (content: string): string =>
+  content.slice(0, Math.max(0, content.lastIndexOf('</think>'))).replace(/^\s*<think>/u, '')
+
+/** Templates write white space in their own way. */
+const dense = (text: string): string => text.replace(/\s+/gu, '')
+
 function callsOf(calls: unknown, where: string): ToolCall[] {
   const wrong = () => new UserError(`${where} must have tool_calls as a list of {function: {name, arguments}}.`)
   if (!Array.isArray(calls)) throw wrong()
@@ -104,16 +111,23 @@ export function sampleOf(example: SftExample, tokenizer: SftTokenizer, where: st
       mask.push(learned)
     }
   }
+  let before = ''
+  const goOn = (text: string): number[] => {
+    const tokens = encodeAfter(tokenizer, before, text)
+    before = text
+    return tokens
+  }
   const answer = (text: string) => {
-    const tokens = tokenizer.encode(text, { addSpecialTokens: false })
+    const tokens = goOn(text)
     const end = tokens.findIndex((id) => tokenizer.eosTokenIds.includes(id))
     put(end < 0 ? [...tokens, ...tokenizer.eosTokenIds.slice(0, 1)] : tokens.slice(0, end + 1), 1)
     if (end >= 0) put(tokens.slice(end + 1), 0)
   }
   if ('text' in example) {
     put(tokenizer.encode(example.text.prompt), 0)
+    before = example.text.prompt
     answer(example.text.completion)
-  } else encodeChat(example, tokenizer, where, (text) => put(tokenizer.encode(text, { addSpecialTokens: false }), 0), answer)
+  } else encodeChat(example, tokenizer, where, (text) => put(goOn(text), 0), answer)
   // What follows the last answer predicts nothing that is learned.
   const length = mask.lastIndexOf(1) + 1
   if (length === 0) throw new UserError(`${where} has no answer of the assistant to learn from.`)
@@ -125,6 +139,19 @@ export function sampleOf(example: SftExample, tokenizer: SftTokenizer, where: st
     inferenceLogprobs: new Float32Array(length),
     advantages: Float32Array.from(lossMask),
   }
+}
+
+/** Characters before a text that are enough to tell how it is encoded behind them. */
+const NEAR = 64
+
+/** Encodes what stands after other text. SentencePiece begins every text with a space, which an answer behind a prompt does not have. */
+function encodeAfter(tokenizer: SftTokenizer, before: string, text: string): number[] {
+  const encode = (part: string) => tokenizer.encode(part, { addSpecialTokens: false })
+  const near = before.slice(-NEAR)
+  if (near === '') return encode(text)
+  const [own, both] = [encode(near), encode(near + text)]
+  // Where a token would reach over the seam, the prompt stays as it is for sampling.
+  return own.every((id, i) => both[i] === id) ? both.slice(own.length) : encode(text)
 }
 
 function encodeChat(
@@ -140,14 +167,27 @@ function encodeChat(
     if (messages[i].role !== 'assistant' || weightOf(messages[i]) === 0) continue
     const before = tokenizer.renderChat(messages.slice(0, i), { addGenerationPrompt: true, tools })
     const after = tokenizer.renderChat(messages.slice(0, i + 1), { addGenerationPrompt: false, tools })
+    if (before.startsWith(done) && !after.startsWith(before)) {
+      const bare = tokenizer.renderChat(messages.slice(0, i), { addGenerationPrompt: false, tools })
+      if (after.startsWith(bare))
+        throw new UserError(
+          `${where}: the chat template opens an answer with ${JSON.stringify(before.slice(bare.length))} and writes message ${i} otherwise, so what it is to follow is never seen. Put a chat_template.jinja beside the model that writes both alike.`,
+        )
+    }
     if (!before.startsWith(done) || !after.startsWith(before)) {
       throw new UserError(
         `${where}: the chat template writes earlier turns differently once message ${i} is there, so they cannot be learned together. Make one row of each answer.`,
       )
     }
-    if (!after.slice(done.length).includes(thoughtsOf(messages[i])?.trim() ?? '')) {
+    const written = dense(after.slice(done.length))
+    if (!written.includes(dense(thoughtsOf(messages[i]) ?? ''))) {
       throw new UserError(
         `${where}: the chat template does not write the reasoning_content of message ${i}. Put it into the content as the model is to write it, or take it out.`,
+      )
+    }
+    if (!written.includes(dense(thoughtsIn(messages[i].content)))) {
+      throw new UserError(
+        `${where}: the chat template leaves out the thoughts in the content of message ${i}, up to its </think>. Put a chat_template.jinja beside the model that writes them, or take them out.`,
       )
     }
     const silent = (messages[i].tool_calls ?? []).find((call) => !after.slice(before.length).includes(call.function.name))

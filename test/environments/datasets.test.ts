@@ -188,6 +188,8 @@ describe('files', () => {
       expect(answer).toBe('99999999980000000001')
       expect(info).toEqual({ n: ['-9007199254740993', 9007199254740991, 1e30, 0.1234567890123456] })
     }
+    const [{ info }] = await loadRows([{ question: 'a', info: '{"seed": 1152921504606846977}' }])
+    expect(info).toEqual({ seed: '1152921504606846977' })
   })
   test('parquet: structs, int64 as numbers (as text beyond 2^53), dates, four compressions', async () => {
     const rows = await loadRows(parquet)

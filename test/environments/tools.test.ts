@@ -149,7 +149,7 @@ describe('tools of MCP servers', () => {
   const turn = calling(['add', '{"a": 2, "b": 3}'], ['fails', '{}'], ['hangs', '{}'], ['add', '{"a": "x"}'])
   const check = async (env: ToolEnv) => {
     onTestFinished(() => env.close())
-    expect(env.tools.map((one) => one.function.name)).toEqual(['add', 'fails', 'hangs'])
+    expect(env.tools.map((one) => one.function.name)).toEqual(['add', 'fails', 'hangs', 'dies'])
     expect(env.tools[0].function).toMatchObject({ description: 'a + b', parameters: { required: ['a', 'b'] } })
     const rollout = await play(env, turn, 'done')
     expect(rollout).toMatchObject({ error: null, metrics: { total_tool_calls: 4, tool_errors: 3 } })
@@ -166,11 +166,34 @@ describe('tools of MCP servers', () => {
     const [port] = (await once(server.stdout, 'data')) as [Buffer]
     await check(await make({ tools: [], mcp: [{ url: `http://127.0.0.1:${String(port).trim()}/mcp`, timeoutSeconds: 3 }] }))
   })
+  test('a server that dies fails the rollout that called it, and is started again by the next one', async () => {
+    const env = await ToolEnv.create({ ...common, mcp: [stdio] })
+    onTestFinished(() => env.close())
+    const add = calling(['add', '{"a": 2, "b": 3}'])
+    const dead = await play(env, calling(['dies', '{}']), 'done')
+    expect(dead).toMatchObject({ reward: null, error: expect.stringMatching(/^the MCP server .* went away in a call of dies/) })
+    const both = await Promise.all([play(env, add, 'done'), play(env, add, 'done')])
+    for (const { error, completion } of both) expect([error, results(completion)]).toEqual([null, ['add c0: 5']])
+  })
+  test('a server that is away over HTTP fails the rollout: no tool has said so', async () => {
+    const server = spawn(process.execPath, [file, 'http'], { stdio: ['ignore', 'pipe', 'inherit'] })
+    const [port] = (await once(server.stdout, 'data')) as [Buffer]
+    const url = `http://127.0.0.1:${String(port).trim()}/mcp`
+    const env = await ToolEnv.create({ ...common, mcp: [{ url }] })
+    onTestFinished(() => env.close())
+    server.kill('SIGKILL')
+    await once(server, 'exit')
+    const add = calling(['add', '{"a": 2, "b": 3}'])
+    expect((await play(env, add, 'done')).error).toMatch(/went away in a call of add: fetch failed/)
+    expect((await play(env, add, 'done')).error).toMatch(/The MCP server .* cannot be used/)
+  })
   test('a server that is not there, or lacks a tool, is one sentence', async () => {
     await expect(make({ mcp: [{ command: 'no-such-program' }] })).rejects.toThrow(
       /^The MCP server no-such-program cannot be used: .*ENOENT/,
     )
-    await expect(make({ mcp: [{ ...stdio, tools: ['mul'] }] })).rejects.toThrow('it has no tool mul (it has add, fails, hangs)')
+    await expect(make({ mcp: [{ ...stdio, tools: ['mul'] }] })).rejects.toThrow(
+      'it has no tool mul (it has add, fails, hangs, dies)',
+    )
     await expect(make({ mcp: [{ ...stdio, tools: ['add'] }] })).rejects.toThrow('two tools have one name')
   })
 })

@@ -1,15 +1,18 @@
 /** The bridge to environments of verifiers: real ones, in a real environment server, played with a policy that says what it is told. */
 import { execFileSync, spawn } from 'node:child_process'
-import { existsSync, readFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readFileSync, statSync, truncateSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
-import { beforeAll, describe, expect, test } from 'vitest'
+import { beforeAll, describe, expect, test, vi } from 'vitest'
 import type { Rollout } from '../../src/common/types.ts'
 import { loadEnvironment, runRollout } from '../../src/environments/index.ts'
 import type { PythonEnv } from '../../src/environments/python/environment.ts'
 import { trainingBatch } from '../../src/orchestrator/samples.ts'
 import { sampling } from '../environments/scripted.ts'
 import { fixtures, newFolder, openTasks, saying, withoutVerifiers } from './helpers.ts'
+
+/** Of the fixture's helpers. */
+const HELPER_SECONDS = 60
 
 describe.skipIf(withoutVerifiers)('environments in Python', () => {
   let env: PythonEnv
@@ -161,6 +164,13 @@ describe.skipIf(withoutVerifiers)('environments in Python', () => {
     expect(await play('single', () => '0', { seconds: 120 })).toMatchObject({ reward: 1.5, error: null })
   })
 
+  test('whose worker ends each time are given up', async () => {
+    const { error, asked } = await play('hostile', () => 'kill', { seconds: 120 })
+    expect(error).toBe('the environment raised the end of its process, 3 times while this was played')
+    expect(asked).toHaveLength(3)
+    expect(await play('single', () => '0')).toMatchObject({ reward: 1.5, error: null })
+  })
+
   test('whose server is killed are asked again of a new one, and nothing is left when it closes', async () => {
     const host = await env.server()
     const { pid, restarts } = host
@@ -199,6 +209,40 @@ describe.skipIf(withoutVerifiers)('an environment server', () => {
     while (processesOf(pid).length > 0 && performance.now() < until) await new Promise((resolve) => setTimeout(resolve, 200))
     expect(processesOf(pid)).toEqual([])
     expect(readFileSync(join(logs, 'env-bridge_tasks.log'), 'utf8')).toContain('ZMQEnvServer')
+  })
+
+  test('that is still being loaded ends with the run too', async () => {
+    const child = spawn(process.execPath, [join(fixtures, 'holds.ts'), fixtures, newFolder(), 'slow'], { stdio: 'ignore' })
+    const until = performance.now() + 60_000
+    const wait = async (holds: () => boolean) => {
+      while (!holds() && performance.now() < until) await new Promise((resolve) => setTimeout(resolve, 200))
+    }
+    const children = () => execFileSync('ps', ['-eo', 'ppid=,pid=,args='], { encoding: 'utf8' }).split('\n')
+      .map((line) => line.trim().split(/\s+/)).filter(([parent, , ...words]) => Number(parent) === child.pid && words.join(' ').includes('bridge.py')) // prettier-ignore
+    await wait(() => children().length > 0)
+    const pid = Number(children()[0]?.[1])
+    expect(processesOf(pid)).toHaveLength(1)
+    child.kill('SIGKILL')
+    await wait(() => processesOf(pid).length === 0)
+    expect(processesOf(pid)).toEqual([])
+  })
+
+  test('starts where its log has more than a text can hold, and where temporary files have a long name', async () => {
+    const logs = newFolder()
+    const log = join(logs, 'env-tasks.log')
+    writeFileSync(log, '')
+    truncateSync(log, 2200 * 2 ** 20)
+    const temporary = join(logs, 'a'.repeat(100))
+    mkdirSync(temporary)
+    vi.stubEnv('TMPDIR', temporary)
+    const env = (await loadEnvironment('./bridge_tasks.py', {}, { base: fixtures })) as PythonEnv
+    try {
+      await env.open({ logs, name: 'tasks' })
+      expect(statSync(log).size).toBeGreaterThan(2200 * 2 ** 20)
+    } finally {
+      vi.unstubAllEnvs()
+      await env.close()
+    }
   })
 })
 
@@ -246,6 +290,13 @@ test.skipIf(withoutVerifiers)('a reward function named reward is a part of the s
   expect(rollout).toMatchObject({ error: null, reward: 1.5, metrics: { reward: 1, length: 1 } })
 })
 
+test.skipIf(withoutVerifiers)('processes that an environment begins while it is loaded are not waited for', async () => {
+  const begin = performance.now()
+  const env = await loadEnvironment('./bridge_tasks.py', { kind: 'helped' }, { base: fixtures })
+  expect(env.dataset).toHaveLength(6)
+  expect(performance.now() - begin).toBeLessThan(HELPER_SECONDS * 1000)
+})
+
 describe('an environment that cannot be had is one sentence', () => {
   const load = (id: string, args = {}, options = {}) => loadEnvironment(id, args, { base: fixtures, ...options })
 
@@ -256,6 +307,13 @@ describe('an environment that cannot be had is one sentence', () => {
     await expect(load('short-answers', {}, { python: false, workers: 2 })).rejects.toThrow(
       /num_workers are for environments in Python/,
     )
+  })
+
+  test('for an id that nothing knows, beside a Python that cannot be started', async () => {
+    const base = newFolder()
+    mkdirSync(join(base, '.venv-verifiers', 'bin'), { recursive: true })
+    writeFileSync(join(base, '.venv-verifiers', 'bin', 'python'), 'no program')
+    await expect(load('no-such-environment-here', {}, { base })).rejects.toThrow(/no-such-environment-here.*not found/s)
   })
 
   test.skipIf(withoutVerifiers)('for an id that is not there, and a Python without verifiers', async () => {

@@ -5,6 +5,7 @@ import { describe, expect, test } from 'vitest'
 import { UserError } from '../../src/common/errors.ts'
 import { NotFiniteError } from '../../src/trainer/bad-step.ts'
 import { loadDecoder } from '../../src/model/decoder-load.ts'
+import { makeTokenizer } from '../../src/model/tokenizer.ts'
 import { openModel } from '../../src/model/open.ts'
 import { byteTokenizer, BYTE_END } from '../../src/trainer/byte-tokenizer.ts'
 import { writeWeights } from '../../src/trainer/checkpoint.ts'
@@ -93,12 +94,59 @@ describe('what is learned', () => {
       'd.jsonl:3: the chat template does not write the reasoning_content of message 1. Put it into the content',
     )
   })
+  test('thoughts in an answer that the template leaves out are refused, and so is an answer that it opens otherwise', () => {
+    const opening = (written: string) => ({
+      encode: tokenizer.encode.bind(tokenizer),
+      eosTokenIds: tokenizer.eosTokenIds,
+      // As DeepSeek-R1's distilled models have it.
+      renderChat: (messages: readonly { role: string; content: string }[], options: { addGenerationPrompt?: boolean } = {}) =>
+        messages.map((m) => `<|${m.role}|>${m.content.split('</think>').at(-1)}<|end|>`).join('') +
+        (options.addGenerationPrompt ? written : ''),
+    })
+    const row = (content: string) => exampleOf({ messages: [user('a'), assistant(content)] }, 'row', true)
+    expect(learned(sampleOf(row('b'), opening('<|assistant|>'), 'row'))).toBe('b<|end|>')
+    expect(() => sampleOf(row('<think>\nhm</think>b'), opening('<|assistant|>'), 'd.jsonl:3')).toThrow(
+      'd.jsonl:3: the chat template leaves out the thoughts in the content of message 1, up to its </think>. Put a chat_template',
+    )
+    expect(() => sampleOf(row('b'), opening('<|assistant|><think>'), 'd.jsonl:3')).toThrow(
+      'd.jsonl:3: the chat template opens an answer with "<|assistant|><think>" and writes message 1 otherwise',
+    )
+    expect(learned(sampleOf(row('<think>\nhm</think>b'), tokenizer, 'row'))).toBe('<think>\nhm</think>b<|end|>')
+  })
   test('an answer whose call the chat template leaves out is refused', () => {
     const answer = { role: 'assistant', content: null, tool_calls: [{ function: { name: 'look', arguments: {} } }] }
     const row = exampleOf({ messages: [user('look'), answer] }, 'row', true)
     expect(() => sampleOf(row, tokenizer, 'd.jsonl:3')).toThrow(
       'd.jsonl:3: the chat template does not write the call of look in message 1. Put it into the content',
     )
+  })
+  test('of SentencePiece, whose texts begin with a space, the tokens of the conversation as a whole', () => {
+    const tokens = ['<unk>', '<s>', '</s>', '\u2581', ...Array.from('hiyou[]/\n'), '\u2581\u2581', '\u2581h', '\u2581hi']
+    const special = (id: number) => ({ id, content: tokens[id], special: true, single_word: false, lstrip: false, rstrip: false, normalized: false }) // prettier-ignore
+    const replaced = { type: 'Replace', pattern: { String: ' ' }, content: '\u2581' }
+    const pieces = (chatTemplate: string | null) =>
+      makeTokenizer({
+        label: 'pieces', tokenizerConfig: {}, chatTemplate, eosTokenIds: [2],
+        tokenizerJson: {
+          added_tokens: [0, 1, 2].map(special),
+          normalizer: { type: 'Sequence', normalizers: [{ type: 'Prepend', prepend: '\u2581' }, replaced] },
+          decoder: { type: 'Fuse' },
+          model: { type: 'BPE', unk_token: '<unk>', fuse_unk: true, vocab: Object.fromEntries(tokens.map((token, id) => [token, id])), merges: ['\u2581 \u2581', '\u2581 h', '\u2581h i'] },
+        },
+      }) // prettier-ignore
+    const messages = [user('hi'), assistant('hi you'), user('you'), assistant('hi')]
+    const templates = {
+      llama: "<s>{% for m in messages %}{% if m.role == 'user' %}[i] {{ m.content }} [/i]{% else %} {{ m.content }}</s>{% endif %}{% endfor %}",
+      zephyr: '{% for m in messages %}[{{ m.role[0] }}]\n{{ m.content }}</s>\n{% endfor %}{% if add_generation_prompt %}[a]\n{% endif %}',
+    } // prettier-ignore
+    for (const [name, template] of Object.entries(templates)) {
+      const own = pieces(template)
+      const s = sampleOf(exampleOf({ messages }, 'row', true), own, 'row')
+      expect([...s.ids], name).toEqual(own.encodeChat(messages, { addGenerationPrompt: false }).slice(0, s.ids.length))
+    }
+    const plain = pieces(null)
+    const s = sampleOf(exampleOf({ prompt: 'you', completion: ' hi' }, 'row', false), plain, 'row')
+    expect([...s.ids]).toEqual([...plain.encode('you hi', { addSpecialTokens: false }), 2])
   })
   test('without a chat template it is plain text', () => {
     const s = sampleOf(exampleOf({ prompt: 'a', completion: 'b' }, 'row', false), tokenizer, 'row')

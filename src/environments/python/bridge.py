@@ -21,6 +21,8 @@ import time
 import traceback
 
 OLDEST, NEWEST = (0, 1, 14), (0, 3, 0)
+# Ends of the process that plays a rollout.
+MOST_DEATHS = 3
 # What follows is left out of a message: the wrapping of verifiers itself.
 FRAMES = (os.sep + "verifiers" + os.sep, "importlib", os.path.basename(__file__))
 
@@ -175,8 +177,43 @@ def end_with(stream, writer):
         os.killpg(0, signal.SIGKILL)
 
 
+def give_up_after(deaths):
+    """
+    Answers a request whose worker has ended so many times with that. verifiers would play it for ever: each playing asks the policy anew,
+    so that no limit of time is reached, and takes with it all that plays beside it.
+    """
+    import msgpack
+    from verifiers.serve.server.env_router import EnvRouter
+
+    run, restart_worker = EnvRouter.run, EnvRouter.restart_worker
+
+    async def run_and_know(self, on_response, stop_event):
+        self.answer_with = on_response
+        await run(self, on_response, stop_event)
+
+    async def restart(self, worker_id):
+        worker = self.workers.get(worker_id)
+        for info in list(worker.active_requests.values()) if worker else []:
+            info.deaths = getattr(info, "deaths", 0) + 1
+            if info.deaths >= deaths:
+                self.complete_request(info.request_id)
+                reply = {"success": False, "error": f"the end of its process, {deaths} times while this was played"}
+                await self.answer_with(info.client_id, info.request_id, msgpack.packb(reply))
+        await restart_worker(self, worker_id)
+
+    EnvRouter.run, EnvRouter.restart_worker = run_and_know, restart
+
+
+def end_alone(stream):
+    """Ends everything when the run is gone, at once: there is nothing to put in order."""
+    while os.read(stream, 1):
+        pass
+    os.killpg(0, signal.SIGKILL)
+
+
 def serve(wish):
     check_version()
+    give_up_after(MOST_DEATHS)
     import multiprocessing
 
     from verifiers.serve import ZMQEnvServer
@@ -214,6 +251,8 @@ def main():
         if wish["do"] == "find":
             write({"found": find(wish)})
         elif wish["do"] == "describe":
+            # By its number: a thread that waits in the file itself would hold it when Python ends.
+            threading.Thread(target=end_alone, args=(0,), daemon=True).start()
             describe(wish, write)
         else:
             serve(wish)

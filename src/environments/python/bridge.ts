@@ -29,6 +29,8 @@ const root = fileURLToPath(new URL('../../../', import.meta.url))
 const bundled = join(root, 'environments', 'python')
 /** Seconds that loading an environment may take; its data set may have to come from far. */
 const DESCRIBE_SECONDS = 1800
+/** What it has said until its end is read by then. */
+const LAST_WORDS_MS = 1000
 const SETUP = `bash ${SCRIPTS}/setup-verifiers.sh`
 
 /** The Python of a config's `python_path`, or of scripts/setup-verifiers.sh where it names none. Undefined where there is none. */
@@ -84,8 +86,9 @@ export function pythonKnows(id: string, base: string): boolean {
   if (python === undefined) return false
   const { name, cwd, env } = placeOf(id, base)
   const input = JSON.stringify({ do: 'find', id: name }) + '\n'
-  const { stdout } = spawnSync(python, [script], { input, cwd, env, encoding: 'utf8', timeout: 60_000 })
-  return stdout.includes('"found": true')
+  const { stdout, error } = spawnSync(python, [script], { input, cwd, env, encoding: 'utf8', timeout: 60_000 })
+  // A Python that can't be started knows nothing, and has written nothing.
+  return error === undefined && stdout.includes('"found": true')
 }
 
 /** The module behind an id, and where Python looks for it. */
@@ -160,6 +163,11 @@ async function ask(
   }, seconds * 1000)
   let said = ''
   child.stderr!.on('data', (data: Buffer) => (said = (said + data.toString()).slice(-4000)))
+  // Processes that the environment has begun hold its standard error open, and one with a group of its own is not killed.
+  child.once('exit', () => {
+    kill()
+    setTimeout(() => child.stderr!.destroy(), LAST_WORDS_MS).unref()
+  })
   const ended = new Promise<string>((resolved, reject) => {
     child.once('error', reject)
     child.once('close', (code, by) => resolved(by ? `was ended by ${by}` : code === 0 ? '' : `ended with exit code ${code}`))

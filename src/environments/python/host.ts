@@ -3,7 +3,7 @@
  * started again and asked again what it had not answered. Its workers are its own: it starts those anew that die or stop answering.
  */
 import { randomUUID } from 'node:crypto'
-import { closeSync, existsSync, mkdirSync, mkdtempSync, openSync, readFileSync, rmSync } from 'node:fs'
+import { closeSync, existsSync, fstatSync, mkdirSync, mkdtempSync, openSync, readSync, rmSync, statSync } from 'node:fs'
 import type { ChildProcess } from 'node:child_process'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
@@ -37,11 +37,15 @@ const STOP_MS = 15_000
 const STARTUP_SECONDS = 900
 /** Seconds without a sign of life after which verifiers starts a worker anew; they give one in 10. */
 const HEARTBEAT = 60
+/** Of the log's end that are read. */
+const LOG_BYTES = 4 * 2 ** 20
+/** Of a folder whose sockets can be named: a socket's path has 104 bytes at most on some systems. verifiers has its own in /tmp. */
+const MOST_SOCKET_PATH = 75
 const PROBE = 'dawn-rl-probe'
 
 export class EnvHost {
   readonly #options: HostOptions
-  readonly #folder = mkdtempSync(join(tmpdir(), 'dawn-rl-env-'))
+  readonly #folder = mkdtempSync(join(tmpdir().length > MOST_SOCKET_PATH ? '/tmp' : tmpdir(), 'dawn-rl-env-'))
   readonly #pending = new Map<string, Pending>()
   #child: ChildProcess | undefined
   #exited: Promise<void> = Promise.resolve()
@@ -141,7 +145,7 @@ export class EnvHost {
   async #begin(): Promise<void> {
     const { logFile, workers, env, stuckSeconds: _, ...wish } = this.#options
     const address = `ipc://${join(this.#folder, `${++this.#lives}`)}`
-    this.#logStart = existsSync(logFile) ? readFileSync(logFile).length : 0
+    this.#logStart = statSync(logFile, { throwIfNoEntry: false })?.size ?? 0
     const log = openSync(logFile, 'a')
     let child: ChildProcess
     try {
@@ -244,10 +248,19 @@ export class EnvHost {
     clearTimeout(late)
   }
 
-  /** What this life has said. */
+  /** What this life has said, the last of it where it is much: an environment may fill gigabytes. */
   #log(): string {
     const { logFile } = this.#options
-    return existsSync(logFile) ? readFileSync(logFile).subarray(this.#logStart).toString() : ''
+    if (!existsSync(logFile)) return ''
+    const file = openSync(logFile, 'r')
+    try {
+      const end = fstatSync(file).size
+      const begin = Math.max(this.#logStart, end - LOG_BYTES)
+      const bytes = Buffer.alloc(Math.max(0, end - begin))
+      return bytes.subarray(0, readSync(file, bytes, 0, bytes.length, begin)).toString()
+    } finally {
+      closeSync(file)
+    }
   }
 
   /** The errors at the log's end, else its last line. */
