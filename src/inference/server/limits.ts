@@ -24,12 +24,7 @@ export class Gate {
    */
   enter(completions: number): () => void {
     if (this.#draining) throw shuttingDown()
-    if (completions > this.#most) {
-      throw badRequest(
-        `n: the request asks for ${completions} completions, and this server takes ${this.#most} at once (--max-num-seqs and --max-queue). Ask for fewer.`,
-        'n',
-      )
-    }
+    this.check(completions)
     if (this.#held + completions > this.#most) {
       throw new HttpError(
         429,
@@ -45,6 +40,15 @@ export class Gate {
       this.#held -= completions
       if (this.#held === 0) for (const resolve of this.#idle.splice(0)) resolve()
     }
+  }
+
+  /** @throws HttpError 400 for so many completions that there is never room for them */
+  check(completions: number): void {
+    if (completions <= this.#most) return
+    throw badRequest(
+      `n: the request asks for ${completions} completions, and this server takes ${this.#most} at once (--max-num-seqs and --max-queue). Ask for fewer.`,
+      'n',
+    )
   }
 
   /** Nothing more is taken in. */

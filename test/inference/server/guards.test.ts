@@ -4,6 +4,8 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import OpenAI from 'openai'
 import { afterAll, afterEach, describe, expect, test } from 'vitest'
+import { chatBody, responsesBody } from '../../../src/inference/server/schemas/chat.ts'
+import { completionsBody, detokenizeBody } from '../../../src/inference/server/schemas/completions.ts'
 import { ask, expectError, rawBytes, rawGet, Tiny, tinyPath } from './helpers.ts'
 
 const tiny = await Tiny.open()
@@ -113,6 +115,29 @@ describe('sizes and times', () => {
     for (const one of many) expect(one.status).toBe(413)
   })
 
+  test.each([
+    [completionsBody, { prompt: Array(1000).fill({}) }, 'prompt'],
+    [completionsBody, { prompt: [...Array(1000).fill(1), -1] }, 'prompt'],
+    [completionsBody, { prompt: Array(1000).fill([1, -1, -1]) }, 'prompt'],
+    [completionsBody, { prompt: 'a', stop: Array(60).fill('') }, 'stop'],
+    [completionsBody, { prompt: 'a', allowed_token_ids: Array(1000).fill('a') }, 'allowed_token_ids'],
+    [
+      completionsBody,
+      { prompt: 'a', logit_bias: Object.fromEntries([...Array(1000).keys()].map((i) => [i, 'a'])) },
+      'logit_bias',
+    ],
+    [chatBody, { messages: Array(1000).fill(0) }, 'messages'],
+    [chatBody, { messages: [{ role: 'user', content: Array(1000).fill({}) }] }, 'messages'],
+    [chatBody, { messages: [{ role: 'user' }], tools: Array(1000).fill({}) }, 'tools'],
+    [responsesBody, { input: Array(1000).fill({}) }, 'input'],
+    [detokenizeBody, { tokens: Array(1000).fill('a') }, 'tokens'],
+  ])('a list with many mistakes is looked at up to the first: %# ', (schema, body, field) => {
+    const { error } = schema.safeParse(body)
+    expect(error!.issues.map(({ path }) => path[0])).toEqual([field])
+    // Those of all forms that a field may have, too.
+    expect(JSON.stringify(error!.issues).match(/"path"/g)!.length).toBeLessThan(20)
+  })
+
   test('a body that does not come, a head that does not come, and no HTTP', async () => {
     const head =
       'POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{"mo'
@@ -128,6 +153,9 @@ describe('sizes and times', () => {
     const small = await tiny.serve({ maxHeld: 3 })
     const body = { prompt: 'a', max_tokens: 400, ignore_eos: true, stream: true, n: 3 }
     expectError(await ask(`${small.url}/v1/completions`, { ...body, n: 4 }), 400, /4 completions, and this server takes 3/, 'n')
+    // None of them is read before: there may be millions.
+    const long = { prompt: Array(4).fill('a'.repeat(600)) }
+    expectError(await ask(`${small.url}/v1/completions`, long), 400, /4 completions, and this server takes 3/, 'n')
     const abort = new AbortController()
     const held = await fetch(`${small.url}/v1/completions`, {
       method: 'POST', body: JSON.stringify(body), headers: { 'content-type': 'application/json' }, signal: abort.signal,
