@@ -263,13 +263,17 @@ export class Generation {
   }
 }
 
-/** Pieces of one completion that follow each other, as one. In order of the first. */
-function joined(pieces: readonly Piece[]): Piece[] {
+/** Pieces of one completion that follow each other, as one. In order of the first. There may be as many as a long answer has tokens. */
+export function joined(pieces: readonly Piece[]): Piece[] {
   const byIndex = new Map<number, Piece>()
   for (const { index, tokens, text, finished } of pieces) {
     const before = byIndex.get(index)
     if (!before) byIndex.set(index, { index, tokens: [...tokens], text, finished })
-    else byIndex.set(index, { index, tokens: [...before.tokens, ...tokens], text: before.text + text, finished })
+    else {
+      for (const token of tokens) before.tokens.push(token)
+      before.text += text
+      before.finished = finished
+    }
   }
   return [...byIndex.values()]
 }
