@@ -77,18 +77,22 @@ async function readJson(context: Context, limits: BodyLimits): Promise<Record<st
   return value as Record<string, unknown>
 }
 
-/** Names of fields that a body has and a schema has not; of objects in it too. */
-function unknownFields(schema: z.ZodObject, body: Record<string, unknown>, prefix = ''): string[] {
-  const shape = schema.shape as Record<string, z.ZodType>
-  return Object.entries(body).flatMap(([key, value]) => {
-    if (!Object.hasOwn(shape, key)) return [prefix + key]
-    const isObject = typeof value === 'object' && value !== null && !Array.isArray(value)
-    const below = shape[key] as z.ZodType & { shape?: unknown }
-    return isObject && below.shape
-      ? unknownFields(below as z.ZodObject, value as Record<string, unknown>, `${prefix}${key}.`)
-      : []
-  })
+/** Names of fields that a body has and what was taken of it has not; of objects and lists in it too. Null is as good as left out. */
+function unknownFields(body: unknown, taken: unknown, prefix = '', found = new Set<string>()): Set<string> {
+  // What is taken as it is has nothing unknown.
+  if (body === taken || !isObject(body) || !isObject(taken)) return found
+  if (Array.isArray(body) && Array.isArray(taken)) {
+    for (let i = 0; i < body.length; i++) if (isObject(body[i])) unknownFields(body[i], taken[i], prefix, found)
+    return found
+  }
+  for (const [key, value] of Object.entries(body)) {
+    if (Object.hasOwn(taken, key)) unknownFields(value, taken[key], `${prefix}${key}.`, found)
+    else if (value !== null) found.add(prefix + key)
+  }
+  return found
 }
+
+const isObject = (value: unknown): value is Record<string, unknown> => typeof value === 'object' && value !== null
 
 /** Reads bodies by their schemas. */
 export class BodyReader {
@@ -111,7 +115,7 @@ export class BodyReader {
       const path = issue.path.map(String).join('.')
       throw badRequest(`${path || 'body'}: ${issue.message}.`, path || undefined)
     }
-    for (const field of unknownFields(schema, body)) {
+    for (const field of unknownFields(body, parsed.data)) {
       if (this.#named.has(field) || this.#named.size >= 1000) continue
       this.#named.add(field)
       this.#warn(`${context.req.path}: the field ${field.slice(0, 100)} is unknown and ignored`)

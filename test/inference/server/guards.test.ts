@@ -99,6 +99,27 @@ describe('a request that is wrong', () => {
   test('has unknown fields: they are ignored, and named once in the log', async () => {
     for (let i = 0; i < 2; i++) expect((await completions({ extra_thing: 1, temperature: null })).status).toBe(200)
     expect(tiny.lines.filter((line) => line.message.includes('extra_thing'))).toHaveLength(1)
+    // In objects and lists too; null is as good as left out.
+    const call = { function: { name: 'f', argument: { a: 1 } } }
+    const talk = [
+      { role: 'user', content: [{ type: 'text', text: 'a', cache: 1 }], refusal: null },
+      { role: 'assistant', tool_calls: [call, call] },
+    ]
+    const told = tiny.lines.length
+    const tools = [{ type: 'function', function: { name: 'f', params: {}, parameters: { type: 'object', own: 1 } } }]
+    const answer = await chat({
+      messages: talk,
+      tools,
+      response_format: { type: 'text', strict: true },
+      chat_template_kwargs: { b: 1 },
+    })
+    expect(answer.status).toBe(200)
+    expect(tiny.lines.slice(told).flatMap(({ level, message }) => (level === 'warn' ? message.split(' ')[3] : []))).toEqual([
+      'messages.content.cache',
+      'messages.tool_calls.function.argument',
+      'tools.function.params',
+      'response_format.strict',
+    ])
   })
 })
 

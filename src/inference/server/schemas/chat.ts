@@ -2,7 +2,13 @@
 import * as z from 'zod'
 import { ignored, list, only, requestFields, samplingFields } from './common.ts'
 
-const textPart = z.object({ type: z.enum(['text', 'input_text', 'output_text']), text: z.string() })
+const textPart = z.object({
+  type: z.enum(['text', 'input_text', 'output_text']),
+  text: z.string(),
+  // Of an answer that is sent back.
+  annotations: ignored,
+  logprobs: ignored,
+})
 const content = z.union([z.string(), list(textPart)], {
   error: 'it must be a text, or parts of type "text"; this model takes no others',
 })
