@@ -48,6 +48,26 @@ async function readBytes(request: Request, { maxBytes, ms }: BodyLimits): Promis
   return pieces.length === 1 ? pieces[0] : Buffer.concat(pieces)
 }
 
+/** Objects and lists within each other. Schemas, templates and grammars go down into what they are given, as far as the stack goes. */
+const MOST_LEVELS = 200
+
+/** Whether JSON has more objects and lists within each other. */
+function isDeeperThan(most: number, json: Uint8Array): boolean {
+  let depth = 0
+  let inString = false
+  for (let i = 0; i < json.length; i++) {
+    const sign = json[i]
+    if (inString) {
+      if (sign === 0x5c) i++
+      else if (sign === 0x22) inString = false
+    } else if (sign === 0x22) inString = true
+    else if (sign === 0x7b || sign === 0x5b) {
+      if (++depth > most) return true
+    } else if (sign === 0x7d || sign === 0x5d) depth--
+  }
+  return false
+}
+
 /** The body as JSON. @throws HttpError for what is no JSON, no object, or not UTF-8 */
 async function readJson(context: Context, limits: BodyLimits): Promise<Record<string, unknown>> {
   const type = context.req.header('content-type')?.split(';')[0].trim().toLowerCase()
@@ -67,6 +87,8 @@ async function readJson(context: Context, limits: BodyLimits): Promise<Record<st
   } catch {
     throw badRequest('The body is not UTF-8.')
   }
+  if (isDeeperThan(MOST_LEVELS, bytes))
+    throw badRequest(`The body has more than ${MOST_LEVELS} objects and lists within each other; this server takes no more.`)
   let value: unknown
   try {
     value = JSON.parse(text)

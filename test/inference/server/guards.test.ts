@@ -159,6 +159,29 @@ describe('sizes and times', () => {
     expect(JSON.stringify(error!.issues).match(/"path"/g)!.length).toBeLessThan(20)
   })
 
+  test('objects and lists within each other, as many as are taken, and more', async () => {
+    const nest = (levels: number, open: string, close: string, inner = '1') =>
+      JSON.parse(open.repeat(levels) + inner + close.repeat(levels)) as object
+    const bodies = (levels: number) => {
+      const lists = nest(levels, '[', ']')
+      const schema = nest(levels, '{"type":"array","items":', '}', '{}')
+      const tools = [{ type: 'function', function: { name: 'f', parameters: { type: 'object', properties: { a: schema } } } }]
+      const call = { function: { name: 'f', arguments: { a: lists } } }
+      return [
+        { documents: lists },
+        { chat_template_kwargs: { a: lists } },
+        { tools, tool_choice: 'required' },
+        { messages: [{ role: 'assistant', tool_calls: [call] }] },
+        { response_format: { type: 'json_schema', json_schema: { schema } } },
+      ]
+    }
+    for (const body of bodies(190)) expect((await chat(body)).status).toBeLessThan(500)
+    // A string's braces are none.
+    expect((await completions({ prompt: '"{['.repeat(100) })).status).toBe(200)
+    for (const body of bodies(250)) expectError(await chat(body), 400, /more than 200 objects and lists/)
+    expectError(await ask(`${url}/v1/completions`, '['.repeat(15_000)), 400, /more than 200 objects and lists/)
+  })
+
   test('a body that does not come, a head that does not come, and no HTTP', async () => {
     const head =
       'POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{"mo'
