@@ -3,7 +3,7 @@ import { mkdirSync, mkdtempSync, rmSync, symlinkSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import OpenAI from 'openai'
-import { afterAll, afterEach, describe, expect, test } from 'vitest'
+import { afterAll, afterEach, describe, expect, test, vi } from 'vitest'
 import { chatBody, responsesBody } from '../../../src/inference/server/schemas/chat.ts'
 import { completionsBody, detokenizeBody } from '../../../src/inference/server/schemas/completions.ts'
 import { ask, expectError, rawBytes, rawGet, Tiny, tinyPath } from './helpers.ts'
@@ -211,6 +211,25 @@ describe('sizes and times', () => {
     abort.abort()
     await tiny.expectIdle()
     expect((await ask(`${small.url}/v1/completions`, { prompt: 'a', max_tokens: 1, n: 3 })).status).toBe(200)
+    await small.close()
+  })
+
+  test('a client that reads nothing of its stream holds no place of the queue once all of it is made', async () => {
+    const small = await tiny.serve({ maxHeld: 8 })
+    const asked = {
+      messages: [{ role: 'user', content: 'a' }], n: 8, max_tokens: 480, ignore_eos: true, stream: true, logprobs: true, top_logprobs: 20, seed: 5,
+    } // prettier-ignore
+    const abort = new AbortController()
+    await fetch(`${small.url}/v1/chat/completions`, {
+      method: 'POST', body: JSON.stringify(asked), headers: { 'content-type': 'application/json' }, signal: abort.signal,
+    }) // prettier-ignore
+    expectError(await ask(`${small.url}/v1/completions`, { prompt: 'a' }), 429, /queue is full: 8/)
+    await tiny.expectIdle()
+    // It is not read to its end: more than the connection holds is left.
+    expect((await ask(`${small.url}/load`)).json.server_load).toBe(1)
+    expect((await ask(`${small.url}/v1/completions`, { prompt: 'a', max_tokens: 1, n: 8 })).status).toBe(200)
+    abort.abort()
+    await vi.waitFor(async () => expect((await ask(`${small.url}/load`)).json.server_load).toBe(0))
     await small.close()
   })
 })
