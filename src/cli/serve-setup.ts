@@ -91,6 +91,8 @@ export async function openServer(options: ServeOptions): Promise<OpenServer> {
     })
     opened.push({ close: () => decoder.release() })
     const { maxLength, cacheRows } = roomFor(options, model.config, gpu)
+    const made = model.config.maxPositionEmbeddings
+    if (maxLength > made) console.error(`--max-model-len is ${maxLength}; ${model.name} was made for ${made} tokens at most`)
     const engine = new Engine(decoder, {
       maxSequences: options.maxNumSeqs,
       maxLength,

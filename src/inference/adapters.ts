@@ -131,7 +131,7 @@ export class Adapters implements AdapterSet {
     if (name === '') throw new UserError('An adapter needs a name.')
     if (this.#named.has(name)) {
       if (inPlace) return
-      throw new UserError(`An adapter ${name} is loaded already: unload it first, or load it in place.`)
+      throw new UserError(`An adapter ${name} has already been loaded: unload it first, or load it in place.`)
     }
     this.#freePlace(name)
   }

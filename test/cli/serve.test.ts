@@ -52,7 +52,7 @@ describe('serve', () => {
         '--served-model-name',
         'other',
         '--max-model-len',
-        '200',
+        '600',
         '--api-key',
         'k1',
       ],
@@ -62,8 +62,9 @@ describe('serve', () => {
     )
     const url = await urlOf(served)
     expect(served.out()).toMatch(
-      /^tiny, other at http:\/\/127\.0\.0\.1:\d+\/v1 \| context 200 tokens \| KV cache of [\d.]+k? tokens \([\d.]+ \w+\)\n$/,
+      /^tiny, other at http:\/\/127\.0\.0\.1:\d+\/v1 \| context 600 tokens \| KV cache of [\d.]+k? tokens \([\d.]+ \w+\)\n$/,
     )
+    expect(served.err()).toMatch(/--max-model-len is 600; .*tiny was made for 512 tokens at most\n/)
     const [client, second] = ['k1', 'k2'].map((apiKey) => new OpenAI({ baseURL: `${url}/v1`, apiKey, maxRetries: 0 }))
     const { data } = await second.models.list()
     expect(data.map(({ id }) => id)).toEqual(['tiny', 'other'])

@@ -201,7 +201,9 @@ it('refuses what does not fit, in words, and goes on with what is there', async 
   const good = await randomAdapter(config, 'good')
   await engine.adapters.load('good', good)
   const result = await engine.generate(request)
-  await expect(engine.adapters.load('good', good)).rejects.toThrow(/good is loaded already: unload it first, or load it in place/)
+  await expect(engine.adapters.load('good', good)).rejects.toThrow(
+    /good has already been loaded: unload it first, or load it in place/,
+  )
   const again = (dir: string) => engine.adapters.load('good', dir, { inPlace: true })
   await expect(again(await randomAdapter(config, 'large', { rank: 24 }))).rejects.toThrow(/has rank 24 .* and 16 is the largest/)
   await expect(again(await randomAdapter(config, 'nan', { spoil: Number.NaN }))).rejects.toThrow(/a value that is not finite/)

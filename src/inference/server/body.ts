@@ -48,6 +48,26 @@ async function readBytes(request: Request, { maxBytes, ms }: BodyLimits): Promis
   return pieces.length === 1 ? pieces[0] : Buffer.concat(pieces)
 }
 
+/** Objects and lists within each other. Schemas, templates and grammars go down into what they are given, as far as the stack goes. */
+const MOST_LEVELS = 200
+
+/** Whether JSON has more objects and lists within each other. */
+function isDeeperThan(most: number, json: Uint8Array): boolean {
+  let depth = 0
+  let inString = false
+  for (let i = 0; i < json.length; i++) {
+    const sign = json[i]
+    if (inString) {
+      if (sign === 0x5c) i++
+      else if (sign === 0x22) inString = false
+    } else if (sign === 0x22) inString = true
+    else if (sign === 0x7b || sign === 0x5b) {
+      if (++depth > most) return true
+    } else if (sign === 0x7d || sign === 0x5d) depth--
+  }
+  return false
+}
+
 /** The body as JSON. @throws HttpError for what is no JSON, no object, or not UTF-8 */
 async function readJson(context: Context, limits: BodyLimits): Promise<Record<string, unknown>> {
   const type = context.req.header('content-type')?.split(';')[0].trim().toLowerCase()
@@ -67,6 +87,8 @@ async function readJson(context: Context, limits: BodyLimits): Promise<Record<st
   } catch {
     throw badRequest('The body is not UTF-8.')
   }
+  if (isDeeperThan(MOST_LEVELS, bytes))
+    throw badRequest(`The body has more than ${MOST_LEVELS} objects and lists within each other; this server takes no more.`)
   let value: unknown
   try {
     value = JSON.parse(text)
@@ -77,18 +99,22 @@ async function readJson(context: Context, limits: BodyLimits): Promise<Record<st
   return value as Record<string, unknown>
 }
 
-/** Names of fields that a body has and a schema has not; of objects in it too. */
-function unknownFields(schema: z.ZodObject, body: Record<string, unknown>, prefix = ''): string[] {
-  const shape = schema.shape as Record<string, z.ZodType>
-  return Object.entries(body).flatMap(([key, value]) => {
-    if (!Object.hasOwn(shape, key)) return [prefix + key]
-    const isObject = typeof value === 'object' && value !== null && !Array.isArray(value)
-    const below = shape[key] as z.ZodType & { shape?: unknown }
-    return isObject && below.shape
-      ? unknownFields(below as z.ZodObject, value as Record<string, unknown>, `${prefix}${key}.`)
-      : []
-  })
+/** Names of fields that a body has and what was taken of it has not; of objects and lists in it too. Null is as good as left out. */
+function unknownFields(body: unknown, taken: unknown, prefix = '', found = new Set<string>()): Set<string> {
+  // What is taken as it is has nothing unknown.
+  if (body === taken || !isObject(body) || !isObject(taken)) return found
+  if (Array.isArray(body) && Array.isArray(taken)) {
+    for (let i = 0; i < body.length; i++) if (isObject(body[i])) unknownFields(body[i], taken[i], prefix, found)
+    return found
+  }
+  for (const [key, value] of Object.entries(body)) {
+    if (Object.hasOwn(taken, key)) unknownFields(value, taken[key], `${prefix}${key}.`, found)
+    else if (value !== null) found.add(prefix + key)
+  }
+  return found
 }
+
+const isObject = (value: unknown): value is Record<string, unknown> => typeof value === 'object' && value !== null
 
 /** Reads bodies by their schemas. */
 export class BodyReader {
@@ -111,7 +137,7 @@ export class BodyReader {
       const path = issue.path.map(String).join('.')
       throw badRequest(`${path || 'body'}: ${issue.message}.`, path || undefined)
     }
-    for (const field of unknownFields(schema, body)) {
+    for (const field of unknownFields(body, parsed.data)) {
       if (this.#named.has(field) || this.#named.size >= 1000) continue
       this.#named.add(field)
       this.#warn(`${context.req.path}: the field ${field.slice(0, 100)} is unknown and ignored`)

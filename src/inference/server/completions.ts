@@ -60,6 +60,8 @@ function worksOf(
   const { temperature } = samplingOf(body, parts.defaults)
   const n = completionsOf(body, temperature)
   const constraint = constraintOf(server, body)
+  // Before each of them is tokenised, which of millions takes long.
+  server.gate.check(n * countOf(body.prompt))
   return promptsOf(server, body).map((ids) => {
     const promptIds = truncate(ids, body, maxLength)
     // Nothing is to be made: one token is, and left out.
@@ -82,6 +84,9 @@ function worksOf(
     }
   })
 }
+
+const countOf = (prompt: CompletionsBody['prompt']): number =>
+  typeof prompt === 'string' || typeof prompt[0] === 'number' ? 1 : prompt.length
 
 function promptsOf(server: ServerContext, { prompt, add_special_tokens, truncate_prompt_tokens }: CompletionsBody): number[][] {
   const cut = typeof truncate_prompt_tokens === 'number'

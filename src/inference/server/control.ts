@@ -37,11 +37,17 @@ export function addControl(app: App, server: ServerContext): void {
   })
 
   app.post('/collective_rpc', async (context: Context) => {
-    const { method, kwargs } = await server.bodies.read(context, rpcBody)
+    const { method, args, kwargs } = await server.bodies.read(context, rpcBody)
     if (method !== 'reload_weights')
       throw badRequest(`method: there is no ${JSON.stringify(method.slice(0, 100))} here, only reload_weights.`, 'method')
     if (!parts.reloadWeights)
       throw badRequest("method: the weights of this server are a training run's, which alone changes them.", 'method')
+    // Any other way to name a folder would bring the model's own weights back, and be told as a success.
+    const other = Object.entries(kwargs ?? {}).find(([key, value]) => key !== 'weights_path' && value !== null)?.[0]
+    if (other !== undefined || (args?.length ?? 0) > 0) {
+      const [field, param] = other === undefined ? ['args', 'args'] : [`kwargs.${other.slice(0, 100)}`, 'kwargs']
+      throw badRequest(`${field}: reload_weights takes kwargs.weights_path alone. Leave it out.`, param)
+    }
     const given = kwargs?.weights_path
     if (given !== undefined && given !== null && typeof given !== 'string')
       throw badRequest('kwargs.weights_path: it must be a path.', 'kwargs')

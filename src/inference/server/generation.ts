@@ -7,6 +7,7 @@ import type { Context } from 'hono'
 import { UserError } from '../../common/errors.ts'
 import type { GenerationRequest, GenerationResult, SampledToken, SamplingParams } from '../../common/types.ts'
 import type { GrammarConstraint } from '../grammar/types.ts'
+import type { Place } from './limits.ts'
 import type { ServerContext } from './parts.ts'
 import { nextSeed } from './sampling.ts'
 import { OutputText, type TextRules } from './text.ts'
@@ -55,7 +56,7 @@ export interface Usage {
 export class Generation {
   readonly #server: ServerContext
   readonly #items: { index: number; work: Work; seed: number }[]
-  readonly #leave: () => void
+  readonly #place: Place
   readonly #abort = new AbortController()
   readonly #constraints: GrammarConstraint[] = []
   readonly #cleanups: (() => void)[] = []
@@ -72,7 +73,7 @@ export class Generation {
     this.#server = server
     this.#items = works.flatMap((work) => Array.from({ length: work.n }, (_, i) => ({ work, seed: nextSeed(work.sampling.seed, i) })))
       .map((item, index) => ({ ...item, index })) // prettier-ignore
-    this.#leave = server.gate.enter(this.#items.length)
+    this.#place = server.gate.enter(this.#items.length)
     // Nobody reads on, and nobody may come to close it.
     const abort = () => void this.close()
     const signals: AbortSignal[] = [context.req.raw.signal, server.ending.signal]
@@ -163,7 +164,7 @@ export class Generation {
     await Promise.allSettled(this.#started)
     for (const cleanup of this.#cleanups.splice(0)) cleanup()
     for (const constraint of this.#constraints.splice(0)) constraint.release()
-    this.#leave()
+    this.#place.leave()
   }
 
   usage(): Usage {
@@ -254,6 +255,8 @@ export class Generation {
     } catch (error) {
       if (!(error instanceof UserError)) this.#server.failuresInARow++
       throw error
+    } finally {
+      this.#place.ended()
     }
   }
 
@@ -263,13 +266,17 @@ export class Generation {
   }
 }
 
-/** Pieces of one completion that follow each other, as one. In order of the first. */
-function joined(pieces: readonly Piece[]): Piece[] {
+/** Pieces of one completion that follow each other, as one. In order of the first. There may be as many as a long answer has tokens. */
+export function joined(pieces: readonly Piece[]): Piece[] {
   const byIndex = new Map<number, Piece>()
   for (const { index, tokens, text, finished } of pieces) {
     const before = byIndex.get(index)
     if (!before) byIndex.set(index, { index, tokens: [...tokens], text, finished })
-    else byIndex.set(index, { index, tokens: [...before.tokens, ...tokens], text: before.text + text, finished })
+    else {
+      for (const token of tokens) before.tokens.push(token)
+      before.text += text
+      before.finished = finished
+    }
   }
   return [...byIndex.values()]
 }

@@ -54,7 +54,9 @@ export class OutputText {
     const reach = Math.max(...this.#rules.stop.map((word) => word.length)) - 1
     this.#held += piece
     this.#fresh = piece.length
-    const certain = Math.max(0, this.#held.length - piece.length - reach)
+    let certain = Math.max(0, this.#held.length - piece.length - reach)
+    // Half of a character would be no text: other languages can't join it with its other half again.
+    if (/[\ud800-\udbff]/.test(this.#held.charAt(certain - 1))) certain--
     const given = this.#held.slice(0, certain)
     this.#held = this.#held.slice(certain)
     return given

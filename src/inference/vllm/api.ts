@@ -4,6 +4,7 @@
  */
 import OpenAI, { APIConnectionError, APIError, OpenAIError } from 'openai'
 import { messageOf } from '../../common/errors.ts'
+import { patientFetch } from '../../common/patient-fetch.ts'
 
 /** A call that failed. `status` is missing where no answer came: the server is not there, or the limit passed; 0 where nothing was sent. */
 export class VllmError extends Error {
@@ -57,7 +58,8 @@ export class VllmApi {
   constructor(url: string, apiKey = process.env.VLLM_API_KEY) {
     this.url = url.replace(/\/(v1\/?)?$/, '')
     // Retries are decided by who calls: a push may be repeated, a rollout goes through the restart of a server.
-    this.#client = new OpenAI({ baseURL: this.url, apiKey: apiKey ?? 'none', maxRetries: 0, timeout: QUICK_MS, logLevel: 'off' })
+    const common = { maxRetries: 0, timeout: QUICK_MS, logLevel: 'off', fetch: patientFetch } as const
+    this.#client = new OpenAI({ baseURL: this.url, apiKey: apiKey ?? 'none', ...common })
   }
 
   /** Whether the server answers and its engine lives. */

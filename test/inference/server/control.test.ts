@@ -165,6 +165,11 @@ describe('weights', () => {
     expect(back.logprobs).toEqual(before.logprobs)
     expectError(await reload('smaller'), 400, /another model than tiny: its layers is 4, not 5/, 'kwargs.weights_path')
     expectError(await post('/collective_rpc', { method: 'shutdown' }), 400, /only reload_weights/, 'method')
+    // A folder that is named otherwise is not taken for none.
+    const rpc = (fields: object) => post('/collective_rpc', { method: 'reload_weights', ...fields })
+    expectError(await rpc({ args: ['other'] }), 400, /^args: reload_weights takes kwargs.weights_path alone/, 'args')
+    expectError(await rpc({ kwargs: { weight_path: 'other' } }), 400, /^kwargs.weight_path: reload_weights takes/, 'kwargs')
+    expect((await rpc({ args: [], kwargs: { weights_path: null } })).status).toBe(200)
   })
 
   test('that change in flight are told of, token by token', async () => {

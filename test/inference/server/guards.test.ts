@@ -3,7 +3,9 @@ import { mkdirSync, mkdtempSync, rmSync, symlinkSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import OpenAI from 'openai'
-import { afterAll, afterEach, describe, expect, test } from 'vitest'
+import { afterAll, afterEach, describe, expect, test, vi } from 'vitest'
+import { chatBody, responsesBody } from '../../../src/inference/server/schemas/chat.ts'
+import { completionsBody, detokenizeBody } from '../../../src/inference/server/schemas/completions.ts'
 import { ask, expectError, rawBytes, rawGet, Tiny, tinyPath } from './helpers.ts'
 
 const tiny = await Tiny.open()
@@ -97,6 +99,27 @@ describe('a request that is wrong', () => {
   test('has unknown fields: they are ignored, and named once in the log', async () => {
     for (let i = 0; i < 2; i++) expect((await completions({ extra_thing: 1, temperature: null })).status).toBe(200)
     expect(tiny.lines.filter((line) => line.message.includes('extra_thing'))).toHaveLength(1)
+    // In objects and lists too; null is as good as left out.
+    const call = { function: { name: 'f', argument: { a: 1 } } }
+    const talk = [
+      { role: 'user', content: [{ type: 'text', text: 'a', cache: 1 }], refusal: null },
+      { role: 'assistant', tool_calls: [call, call] },
+    ]
+    const told = tiny.lines.length
+    const tools = [{ type: 'function', function: { name: 'f', params: {}, parameters: { type: 'object', own: 1 } } }]
+    const answer = await chat({
+      messages: talk,
+      tools,
+      response_format: { type: 'text', strict: true },
+      chat_template_kwargs: { b: 1 },
+    })
+    expect(answer.status).toBe(200)
+    expect(tiny.lines.slice(told).flatMap(({ level, message }) => (level === 'warn' ? message.split(' ')[3] : []))).toEqual([
+      'messages.content.cache',
+      'messages.tool_calls.function.argument',
+      'tools.function.params',
+      'response_format.strict',
+    ])
   })
 })
 
@@ -111,6 +134,52 @@ describe('sizes and times', () => {
     // Many at once, all of which hear of it.
     const many = await Promise.all(Array.from({ length: 20 }, () => completions({ prompt: 'a'.repeat(30_000) })))
     for (const one of many) expect(one.status).toBe(413)
+  })
+
+  test.each([
+    [completionsBody, { prompt: Array(1000).fill({}) }, 'prompt'],
+    [completionsBody, { prompt: [...Array(1000).fill(1), -1] }, 'prompt'],
+    [completionsBody, { prompt: Array(1000).fill([1, -1, -1]) }, 'prompt'],
+    [completionsBody, { prompt: 'a', stop: Array(60).fill('') }, 'stop'],
+    [completionsBody, { prompt: 'a', allowed_token_ids: Array(1000).fill('a') }, 'allowed_token_ids'],
+    [
+      completionsBody,
+      { prompt: 'a', logit_bias: Object.fromEntries([...Array(1000).keys()].map((i) => [i, 'a'])) },
+      'logit_bias',
+    ],
+    [chatBody, { messages: Array(1000).fill(0) }, 'messages'],
+    [chatBody, { messages: [{ role: 'user', content: Array(1000).fill({}) }] }, 'messages'],
+    [chatBody, { messages: [{ role: 'user' }], tools: Array(1000).fill({}) }, 'tools'],
+    [responsesBody, { input: Array(1000).fill({}) }, 'input'],
+    [detokenizeBody, { tokens: Array(1000).fill('a') }, 'tokens'],
+  ])('a list with many mistakes is looked at up to the first: %# ', (schema, body, field) => {
+    const { error } = schema.safeParse(body)
+    expect(error!.issues.map(({ path }) => path[0])).toEqual([field])
+    // Those of all forms that a field may have, too.
+    expect(JSON.stringify(error!.issues).match(/"path"/g)!.length).toBeLessThan(20)
+  })
+
+  test('objects and lists within each other, as many as are taken, and more', async () => {
+    const nest = (levels: number, open: string, close: string, inner = '1') =>
+      JSON.parse(open.repeat(levels) + inner + close.repeat(levels)) as object
+    const bodies = (levels: number) => {
+      const lists = nest(levels, '[', ']')
+      const schema = nest(levels, '{"type":"array","items":', '}', '{}')
+      const tools = [{ type: 'function', function: { name: 'f', parameters: { type: 'object', properties: { a: schema } } } }]
+      const call = { function: { name: 'f', arguments: { a: lists } } }
+      return [
+        { documents: lists },
+        { chat_template_kwargs: { a: lists } },
+        { tools, tool_choice: 'required' },
+        { messages: [{ role: 'assistant', tool_calls: [call] }] },
+        { response_format: { type: 'json_schema', json_schema: { schema } } },
+      ]
+    }
+    for (const body of bodies(190)) expect((await chat(body)).status).toBeLessThan(500)
+    // A string's braces are none.
+    expect((await completions({ prompt: '"{['.repeat(100) })).status).toBe(200)
+    for (const body of bodies(250)) expectError(await chat(body), 400, /more than 200 objects and lists/)
+    expectError(await ask(`${url}/v1/completions`, '['.repeat(15_000)), 400, /more than 200 objects and lists/)
   })
 
   test('a body that does not come, a head that does not come, and no HTTP', async () => {
@@ -128,6 +197,9 @@ describe('sizes and times', () => {
     const small = await tiny.serve({ maxHeld: 3 })
     const body = { prompt: 'a', max_tokens: 400, ignore_eos: true, stream: true, n: 3 }
     expectError(await ask(`${small.url}/v1/completions`, { ...body, n: 4 }), 400, /4 completions, and this server takes 3/, 'n')
+    // None of them is read before: there may be millions.
+    const long = { prompt: Array(4).fill('a'.repeat(600)) }
+    expectError(await ask(`${small.url}/v1/completions`, long), 400, /4 completions, and this server takes 3/, 'n')
     const abort = new AbortController()
     const held = await fetch(`${small.url}/v1/completions`, {
       method: 'POST', body: JSON.stringify(body), headers: { 'content-type': 'application/json' }, signal: abort.signal,
@@ -139,6 +211,25 @@ describe('sizes and times', () => {
     abort.abort()
     await tiny.expectIdle()
     expect((await ask(`${small.url}/v1/completions`, { prompt: 'a', max_tokens: 1, n: 3 })).status).toBe(200)
+    await small.close()
+  })
+
+  test('a client that reads nothing of its stream holds no place of the queue once all of it is made', async () => {
+    const small = await tiny.serve({ maxHeld: 8 })
+    const asked = {
+      messages: [{ role: 'user', content: 'a' }], n: 8, max_tokens: 480, ignore_eos: true, stream: true, logprobs: true, top_logprobs: 20, seed: 5,
+    } // prettier-ignore
+    const abort = new AbortController()
+    await fetch(`${small.url}/v1/chat/completions`, {
+      method: 'POST', body: JSON.stringify(asked), headers: { 'content-type': 'application/json' }, signal: abort.signal,
+    }) // prettier-ignore
+    expectError(await ask(`${small.url}/v1/completions`, { prompt: 'a' }), 429, /queue is full: 8/)
+    await tiny.expectIdle()
+    // It is not read to its end: more than the connection holds is left.
+    expect((await ask(`${small.url}/load`)).json.server_load).toBe(1)
+    expect((await ask(`${small.url}/v1/completions`, { prompt: 'a', max_tokens: 1, n: 8 })).status).toBe(200)
+    abort.abort()
+    await vi.waitFor(async () => expect((await ask(`${small.url}/load`)).json.server_load).toBe(0))
     await small.close()
   })
 })

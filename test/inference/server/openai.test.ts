@@ -1,6 +1,9 @@
 /** The server through the client that people use: what it answers is what the engine gives, whole or streamed. */
 import OpenAI from 'openai'
 import { afterEach, describe, expect, test } from 'vitest'
+import { joined } from '../../../src/inference/server/generation.ts'
+import { OutputText } from '../../../src/inference/server/text.ts'
+import fc from '../../fast-check.ts'
 import { sampling } from '../helpers.ts'
 import { ask, Tiny } from './helpers.ts'
 
@@ -164,6 +167,19 @@ describe('completions', () => {
     for await (const chunk of await client.completions.create({ ...later, stream: true })) streamed += chunk.choices[0].text
     expect(streamed).toBe(whole.text)
   })
+
+  test('are streamed in whole characters while stop strings are not yet looked for', () => {
+    const words = fc.array(fc.constantFrom('a', '😀', 'é', '👍🏽'), { minLength: 1, maxLength: 9 }).map((some) => some.join(''))
+    fc.assert(
+      fc.property(words, words, (text, stop) => {
+        const rules = { skipSpecialTokens: true, stop: [stop], stopTokens: new Set<number>(), includeStop: false, minTokens: 99 }
+        const output = new OutputText(tiny.tokenizer, rules)
+        const pieces = [...tiny.tokenizer.encode(text).map((id) => output.push(id)), output.flush(undefined)]
+        expect(pieces.join('')).toBe(text)
+        for (const piece of pieces) expect(piece.isWellFormed()).toBe(true)
+      }),
+    )
+  })
 })
 
 describe('chat', () => {
@@ -287,6 +303,19 @@ describe('responses', () => {
       'response.content_part.done', 'response.output_item.done', 'response.incomplete',
     ]) // prettier-ignore
   })
+})
+
+test('what a client lets wait is joined in one go, however long it is', () => {
+  const token = { id: 5, logprob: -1, version: 0 }
+  const waiting = Array.from({ length: 60_000 }, (_, i) => ({ index: i % 2, tokens: [token], text: 'a' }))
+  const begin = performance.now()
+  const pieces = joined(waiting)
+  // Were the tokens so far copied for each, it would take many seconds, in which nobody else is answered.
+  expect(performance.now() - begin).toBeLessThan(2000)
+  expect(pieces.map(({ index, tokens, text }) => [index, tokens.length, text.length])).toEqual([
+    [0, 30_000, 30_000],
+    [1, 30_000, 30_000],
+  ])
 })
 
 describe('a client that goes', () => {

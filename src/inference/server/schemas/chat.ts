@@ -1,9 +1,15 @@
 /** Bodies that hold messages: /v1/chat/completions, /tokenize, /v1/responses. */
 import * as z from 'zod'
-import { ignored, only, requestFields, samplingFields } from './common.ts'
+import { ignored, list, only, requestFields, samplingFields } from './common.ts'
 
-const textPart = z.object({ type: z.enum(['text', 'input_text', 'output_text']), text: z.string() })
-const content = z.union([z.string(), z.array(textPart)], {
+const textPart = z.object({
+  type: z.enum(['text', 'input_text', 'output_text']),
+  text: z.string(),
+  // Of an answer that is sent back.
+  annotations: ignored,
+  logprobs: ignored,
+})
+const content = z.union([z.string(), list(textPart)], {
   error: 'it must be a text, or parts of type "text"; this model takes no others',
 })
 
@@ -17,7 +23,7 @@ const message = z.object({
   role: z.enum(['system', 'developer', 'user', 'assistant', 'tool']),
   content: content.nullish(),
   name: z.string().nullish(),
-  tool_calls: z.array(toolCall).nullish(),
+  tool_calls: list(toolCall).nullish(),
   tool_call_id: z.string().nullish(),
   reasoning: z.string().nullish(),
   reasoning_content: z.string().nullish(),
@@ -37,8 +43,8 @@ export type ToolBody = z.infer<typeof tool>
 
 /** What turns messages into a prompt. */
 const templateFields = {
-  messages: z.array(message).min(1),
-  tools: z.array(tool).nullish(),
+  messages: list(message, { least: 1 }),
+  tools: list(tool).nullish(),
   add_generation_prompt: z.boolean().nullish(),
   continue_final_message: z.boolean().nullish(),
   add_special_tokens: z.boolean().nullish(),
@@ -109,7 +115,7 @@ const inputItem = z.object({
 /** What an answer before thought, sent back with the rest of its output. */
 const reasoningItem = z.object({
   type: z.literal('reasoning'),
-  content: z.array(z.object({ type: z.literal('reasoning_text'), text: z.string() })).nullish(),
+  content: list(z.object({ type: z.literal('reasoning_text'), text: z.string() })).nullish(),
   summary: ignored,
   encrypted_content: only(),
   id: ignored,
@@ -119,7 +125,7 @@ const reasoningItem = z.object({
 /** OpenAI's Responses API: text in, text out, nothing is kept. */
 export const responsesBody = z.object({
   model: z.string().nullish(),
-  input: z.union([z.string(), z.array(z.union([inputItem, reasoningItem])).min(1)], {
+  input: z.union([z.string(), list(z.union([inputItem, reasoningItem]), { least: 1 })], {
     error: 'it must be a text or a list of messages with text',
   }),
   instructions: z.string().nullish(),

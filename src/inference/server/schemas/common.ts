@@ -20,10 +20,41 @@ export const ignored = z.unknown().optional()
 
 export const tokenId = z.int().min(0)
 
+/** The value as the schema takes it; its first mistake is told as the whole's. */
+function part<T extends z.ZodType>(schema: T, key: PropertyKey, value: unknown, context: z.RefinementCtx): z.output<T> {
+  const { data, error } = schema.safeParse(value)
+  if (!error) return data
+  const [issue] = error.issues
+  context.addIssue({ ...issue, path: [key, ...issue.path] } as z.core.$ZodRawIssue)
+  return z.NEVER
+}
+
+/** A list that is looked at up to its first wrong element: zod tells of each, and a body has room for millions of them, which the memory has not. */
+export function list<T extends z.ZodType>(element: T, { least = 0, most = Infinity }: { least?: number; most?: number } = {}) {
+  return z.custom<unknown[]>(Array.isArray, 'Invalid input: expected array').transform((values, context) => {
+    if (values.length < least) context.addIssue({ code: 'custom', message: 'it is empty' })
+    if (values.length > most) context.addIssue({ code: 'custom', message: `it has ${values.length}, and may have ${most}` })
+    const taken: z.output<T>[] = []
+    for (let i = 0; i < values.length && context.issues.length === 0; i++) taken.push(part(element, i, values[i], context))
+    return taken
+  })
+}
+
 /** A whole number of up to 64 bits; JSON's numbers are not exact beyond 53. */
 const wide = z.number().refine(Number.isInteger, 'it must be a whole number')
 
-const bias = z.record(z.string().regex(/^\d{1,9}$/, 'keys are token ids'), z.number().min(-100).max(100))
+const biasKey = z.string().regex(/^\d{1,9}$/, 'keys are token ids')
+const biasValue = z.number().min(-100).max(100)
+/** Looked at up to its first wrong entry, as lists are. */
+const bias = z.record(z.string(), z.unknown()).transform((map, context) => {
+  const taken: Record<string, number> = {}
+  for (const [key, value] of Object.entries(map)) {
+    part(biasKey, key, key, context)
+    if (context.issues.length === 0) taken[key] = part(biasValue, key, value, context)
+    if (context.issues.length > 0) break
+  }
+  return taken
+})
 
 export const streamOptions = z
   .object({ include_usage: z.boolean().nullish(), continuous_usage_stats: z.boolean().nullish() })
@@ -40,12 +71,12 @@ export const samplingFields = {
   presence_penalty: z.number().min(-2).max(2).nullish(),
   frequency_penalty: z.number().min(-2).max(2).nullish(),
   seed: wide.nullish(),
-  stop: z.union([z.string().min(1), z.array(z.string().min(1)).max(64)]).nullish(),
-  stop_token_ids: z.array(tokenId).max(1024).nullish(),
+  stop: z.union([z.string().min(1), list(z.string().min(1), { most: 64 })]).nullish(),
+  stop_token_ids: list(tokenId, { most: 1024 }).nullish(),
   min_tokens: z.int().min(0).nullish(),
   ignore_eos: z.boolean().nullish(),
   logit_bias: bias.nullish(),
-  allowed_token_ids: z.array(tokenId).min(1).nullish(),
+  allowed_token_ids: list(tokenId, { least: 1 }).nullish(),
   bad_words: only([]),
   include_stop_str_in_output: z.boolean().nullish(),
   skip_special_tokens: z.boolean().nullish(),
@@ -60,7 +91,7 @@ const structuredOutputs = z
   .object({
     json: z.union([z.string(), z.record(z.string(), z.unknown())]).nullish(),
     regex: z.string().nullish(),
-    choice: z.array(z.string()).min(1).nullish(),
+    choice: list(z.string(), { least: 1 }).nullish(),
     grammar: z.string().nullish(),
     json_object: z.boolean().nullish(),
     structural_tag: only(),

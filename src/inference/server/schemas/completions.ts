@@ -1,13 +1,16 @@
 /** Bodies of /v1/completions and of the routes that take and give token ids. */
 import * as z from 'zod'
-import { ignored, only, requestFields, samplingFields, streamOptions, tokenId } from './common.ts'
+import { ignored, list, only, requestFields, samplingFields, streamOptions, tokenId } from './common.ts'
 
 export const completionsBody = z.object({
   ...samplingFields,
   ...requestFields,
-  prompt: z.union([z.string(), z.array(z.string()).min(1), z.array(tokenId).min(1), z.array(z.array(tokenId).min(1)).min(1)], {
-    error: 'it must be a text, token ids, or a list of either',
-  }),
+  prompt: z.union(
+    [z.string(), list(z.string(), { least: 1 }), list(tokenId, { least: 1 }), list(list(tokenId, { least: 1 }), { least: 1 })],
+    {
+      error: 'it must be a text, token ids, or a list of either',
+    },
+  ),
   max_tokens: z.int().min(0).nullish(),
   logprobs: z.int().min(-1).nullish(),
   echo: z.boolean().nullish(),
@@ -29,7 +32,7 @@ const samplingParams = z.object({
 
 export const generateBody = z.object({
   model: z.string().nullish(),
-  token_ids: z.array(tokenId).min(1),
+  token_ids: list(tokenId, { least: 1 }),
   sampling_params: samplingParams,
   request_id: z.string().max(256).nullish(),
   stream: z.boolean().nullish(),
@@ -46,4 +49,4 @@ export const generateBody = z.object({
 })
 export type GenerateBody = z.infer<typeof generateBody>
 
-export const detokenizeBody = z.object({ model: z.string().nullish(), tokens: z.array(tokenId) })
+export const detokenizeBody = z.object({ model: z.string().nullish(), tokens: list(tokenId) })
