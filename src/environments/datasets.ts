@@ -6,6 +6,7 @@ import { stat } from 'node:fs/promises'
 import { inspect } from 'node:util'
 import { messageOf, UserError } from '../common/errors.ts'
 import { hashSeed, Random } from '../common/random.ts'
+import { toolCallsOf } from '../common/tool-calls.ts'
 import type { Message, ToolCall } from '../common/types.ts'
 import { isHubId, type SplitOptions, splitOfFolder, splitOfHub } from './datasets-hub.ts'
 import { exactJson, readTable, type TableRow } from './tables.ts'
@@ -181,18 +182,12 @@ function toMessages(columns: Record<string, unknown>, where: string): Message[] 
   })
 }
 
-/** Calls of an earlier answer, their arguments as the text that a model writes. */
-function toCalls(calls: unknown, where: string): ToolCall[] {
-  const wrong = () =>
-    new UserError(`${where} must have tool_calls as a list of {function: {name, arguments}}, found ${short(calls)}.`)
-  if (!Array.isArray(calls)) throw wrong()
-  return calls.map((call: Partial<ToolCall> | null, i) => {
-    const { name, arguments: given } = (call?.function ?? {}) as { name?: unknown; arguments?: unknown }
-    if (typeof name !== 'string' || given === undefined) throw wrong()
-    const text = typeof given === 'string' ? given : JSON.stringify(given)
-    return { id: call!.id ?? `call_${i}`, type: 'function', function: { name, arguments: text } }
-  })
-}
+/** Calls of an earlier answer. */
+const toCalls = (calls: unknown, where: string): ToolCall[] =>
+  toolCallsOf(
+    calls,
+    () => new UserError(`${where} must have tool_calls as a list of {function: {name, arguments}}, found ${short(calls)}.`),
+  )
 
 function toAnswer(value: unknown, where: string): string {
   if (value === undefined || value === null) return ''

@@ -1,6 +1,7 @@
 /** Supervised training on completions: examples to tokens, their order, and the loop. */
 import { messageOf, UserError } from '../common/errors.ts'
 import { hashSeed, Random } from '../common/random.ts'
+import { toolCallsOf } from '../common/tool-calls.ts'
 import type { Message, Metrics, ToolCall, ToolDefinition, TrainingBatch, TrainingSample } from '../common/types.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
 import { scoreSamples } from './gradients.ts'
@@ -86,16 +87,8 @@ const thoughtsIn = (content: string): string =>
 /** Templates write white space in their own way. */
 const dense = (text: string): string => text.replace(/\s+/gu, '')
 
-function callsOf(calls: unknown, where: string): ToolCall[] {
-  const wrong = () => new UserError(`${where} must have tool_calls as a list of {function: {name, arguments}}.`)
-  if (!Array.isArray(calls)) throw wrong()
-  return calls.map((call: Partial<ToolCall> | null, i) => {
-    const { name, arguments: given } = (call?.function ?? {}) as { name?: string; arguments?: unknown }
-    if (typeof name !== 'string' || given === undefined) throw wrong()
-    const text = typeof given === 'string' ? given : JSON.stringify(given)
-    return { id: call!.id ?? `call_${i}`, type: 'function', function: { name, arguments: text } }
-  })
-}
+const callsOf = (calls: unknown, where: string): ToolCall[] =>
+  toolCallsOf(calls, () => new UserError(`${where} must have tool_calls as a list of {function: {name, arguments}}.`))
 
 /**
  * Tokens and loss mask of an example. Prompts are encoded exactly as for sampling; an answer is learned up to and including the token
@@ -332,13 +325,13 @@ async function steps(
 ): Promise<void> {
   const { maxSteps, saveSteps, save, onStep, stopRequested, warn, around = (_, work) => work() } = options
   let saved: number | undefined
-  let last: Metrics | undefined
+  let row: Metrics | undefined
   // Asked here, too: a save takes long enough to be asked to stop in, and so does what comes before the first step.
   while (trainer.step < maxSteps && !stopRequested()) {
     const step = trainer.step + 1
     const begin = performance.now()
     const { metrics } = await around(step, (progress) => trainer.trainStep(data.batch(step), { warn, progress }))
-    const row = {
+    row = {
       ...metrics,
       'time/step': (performance.now() - begin) / 1000,
       ...(saved !== undefined && { 'time/save_ckpt': saved }),
@@ -347,16 +340,15 @@ async function steps(
     // The weights are those of this step from here on, even where its row cannot be written.
     reached.done = step
     await onStep(step, row)
-    if (step === maxSteps || stopRequested() || (saveSteps > 0 && step % saveSteps === 0)) {
-      const start = performance.now()
-      await save(row)
-      reached.saved = step
-      saved = (performance.now() - start) / 1000
-    } else last = row
+    if (saveSteps <= 0 || step % saveSteps !== 0) continue
+    const start = performance.now()
+    await save(row)
+    reached.saved = step
+    saved = (performance.now() - start) / 1000
   }
-  // Asked to stop between the lines above and the condition.
+  // The last one, whether it was that of all or the one that was asked to stop in.
   if (reached.done > reached.saved) {
-    await save(last)
+    await save(row)
     reached.saved = reached.done
   }
 }

@@ -1,0 +1,16 @@
+/** Calls of tools as rows of data sets have them. */
+import type { ToolCall } from './types.ts'
+
+/**
+ * Calls of an answer in OpenAI's form, their arguments as the text that a model writes.
+ * @param wrong made and thrown where they are no list of `{ function: { name, arguments } }`
+ */
+export function toolCallsOf(calls: unknown, wrong: () => Error): ToolCall[] {
+  if (!Array.isArray(calls)) throw wrong()
+  return calls.map((call: Partial<ToolCall> | null, i) => {
+    const { name, arguments: given } = (call?.function ?? {}) as { name?: unknown; arguments?: unknown }
+    if (typeof name !== 'string' || given === undefined) throw wrong()
+    const text = typeof given === 'string' ? given : JSON.stringify(given)
+    return { id: call!.id ?? `call_${i}`, type: 'function', function: { name, arguments: text } }
+  })
+}
