@@ -67,8 +67,11 @@ set_up_packages() {
   [ -f "$stamp" ] && why='package-lock.json has changed since they were installed'
   needed "npm packages from the lock file, about 300 MB on disk" "$why" || return 0
   command -v npm >/dev/null || { warn "npm is missing: on Debian 'apt-get install npm', then run this again"; exit 1; }
-  # By the Node that will run: under an older one npm leaves out, without a word, optional packages that want a newer one.
-  (cd "$root" && use_node && npm ci --no-audit --no-fund --loglevel=error) || { warn "npm ci failed; its words are above"; exit 1; }
+  # By the Node that will run, and by an npm that is new enough: under an older one npm leaves out, without a word, optional packages that
+  # want a newer one, as compute-engine wants npm 10.5, and Debian's and Ubuntu's is 9.2.
+  local npm=(npm)
+  case $(npm -v) in [0-9].* | 10.[0-4].*) npm=(npm exec --yes --loglevel=error --package=npm@11 -- npm) ;; esac
+  (cd "$root" && use_node && "${npm[@]}" ci --no-audit --no-fund --loglevel=error) || { warn "npm ci failed; its words are above"; exit 1; }
   # Nor does it say a word where one of them could not be fetched.
   local absent
   absent=$("$NODE" -p 'const folder = process.argv[1]; Object.keys(require(folder + "/package.json").optionalDependencies ?? {}).filter((name) => !require("fs").existsSync(folder + "/node_modules/" + name)).join(" ")' "$root")

@@ -1,6 +1,7 @@
 /** The parts of the setup scripts that decide something, run as the real scripts in folders of their own. */
 import { spawnSync } from 'node:child_process'
 import {
+  chmodSync,
   cpSync,
   existsSync,
   mkdirSync,
@@ -150,6 +151,21 @@ describe('setup.sh', () => {
     const { code, err } = bash([join(made, 'scripts/setup.sh')], { PATH: `${bin}:${process.env.PATH}` })
     expect(code).toBe(0)
     expect(err).toMatch(/^setup: not installed, and needed by what uses them: @cortex-js\/compute-engine [^\n]+\n$/)
+  })
+
+  it("has a newer npm install the packages where the system's leaves some out, as Debian's and Ubuntu's does", () => {
+    const install = (version: string): string => {
+      const made = checkout()
+      writeFileSync(join(made, 'node_modules/.dawn-rl-lock'), 'another')
+      const said = join(folder(), 'said')
+      const bin = folder({ npm: `#!/bin/sh\n[ "$1" = -v ] && echo ${version} || echo "$@" >>'${said}'\n` })
+      symlinkSync(process.execPath, join(bin, 'node'))
+      chmodSync(join(bin, 'npm'), 0o755)
+      expect(bash([join(made, 'scripts/setup.sh')], { PATH: `${bin}:${process.env.PATH}` }).code).toBe(0)
+      return readFileSync(said, 'utf8')
+    }
+    for (const old of ['9.2.0', '10.4.9']) expect(install(old)).toMatch(/^exec .*--package=npm@11 -- npm ci /)
+    for (const current of ['10.5.0', '11.19.1']) expect(install(current)).toMatch(/^ci /)
   })
 
   it('names a changed lock file with --check and changes nothing', () => {
