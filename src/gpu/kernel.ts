@@ -39,9 +39,9 @@ export class KernelCache {
   readonly #device: GPUDevice
   readonly #facts: GpuFacts
   readonly #another: (() => Promise<GPUDevice>) | undefined
-  /** By path and constants: kernels of several folders may have one label. */
   /** By what they bind. */
   readonly #layouts = new Map<string, { layout: GPUBindGroupLayout; layoutId: number }>()
+  /** By path and constants: kernels of several folders may have one label. */
   readonly #kernels = new Map<string, Kernel>()
   /** Those that are known and not compiled yet, likewise. */
   readonly #waiting = new Map<string, Waiting>()

@@ -5,7 +5,7 @@
 var<workgroup> e_scratch: array<E, LANES>;
 var<workgroup> f_scratch: array<f32, LANES>;
 #endif
-// The value that lane `from` holds, for a `from` that all lanes agree on.
+// The value that lane `source` holds, for a `source` that all lanes agree on.
 fn e_from(lane: u32, value: E, source: u32) -> E {
 #if SUBGROUP
   return subgroupShuffle(value, source);

@@ -106,7 +106,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   var all_l_$(x) = 0.0;
 #end
 #endif
-  // One load (and below one store) for all rows, heads and parts: see common.wgsl about loops.
+  // One load (and below one store) for all rows, heads and parts: see across.wgsl about loops.
   for (var s = 0u; s < $(QR*HG)u * parts(); s++) {
     let x = s / C;
     let row = min(row0 + x / $(HG)u, p.rows - 1u);

@@ -25,7 +25,7 @@ export async function holdUnits(gpu: Gpu, shape: HeadShape, most = bound): Promi
 }
 
 /**
- * Runs a packed batch of ${'`rows`'} rows both ways, and leaves attention on matrix units from here on only where they agree.
+ * Runs a packed batch both ways, and leaves attention on matrix units from here on only where they agree.
  * @param most on ||x - y|| / ||y|| of each gradient
  * @returns the largest of the three; undefined where such heads do not go on matrix units anyway
  */
@@ -64,7 +64,7 @@ export async function checkUnits(gpu: Gpu, shape: HeadShape, most = bound): Prom
   }
 }
 
-/** The batch: where each row's keys are, and behind which row nobody sees it (common.wgsl). */
+/** The batch: where each row's keys are, and behind which row nobody sees it (common.wgsl, key_ends.wgsl). */
 function packed(upload: (data: Uint32Array) => GpuBuffer): { info: GpuBuffer; keyEnd: GpuBuffer } {
   const info = new Uint32Array(rows * 4)
   const keyEnd = new Uint32Array(rows)

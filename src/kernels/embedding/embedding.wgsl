@@ -1,4 +1,4 @@
-// Rows of a weight, widened: y[t, :] = W[ids[t], :]; W (N, K) bf16 or float32, y (rows, K). W8: eight values an invocation, else one
+// Rows of a weight, widened: y[t, :] = W[ids[t], :]; W (N, K) bf16 or float32, y (rows, K). BY8: eight values an invocation, else one
 // (K not a multiple of 8; W then lies in a buffer). Ids outside [first_row, first_row + n) belong to another slice of W.
 // SCALE: times `scale`.
 #if SCALE

@@ -1,5 +1,5 @@
-// out[e] = sum over i of parts[i, e], i in order; ACCUMULATE: beginning with what is there, so with the bits of parts that are added to it one after the other.
-// parts (parts, count), out (count); an element is a value, or VEC4 four of them.
+// out[e] = sum over i of products[i, e], i in order; ACCUMULATE: beginning with what is there, so with the bits of products that are added to it one after the other.
+// products (parts, count), out (count); an element is a value, or VEC4 four of them.
 struct Params { count: u32, parts: u32 }
 #if VEC4
 alias E = vec4f;

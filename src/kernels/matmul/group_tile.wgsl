@@ -6,7 +6,7 @@
 //   each other in A (lora/stack.wgsl), and of a row that is of place p only what p's part gives stays, times scales[s per + p], as after lora/select_rows.wgsl
 // B_s (n_s, rank) from value b_s of the bank on, bias_s from value c_s of its buffer on. The xa_s, which DOWN writes, lie in one buffer, from value s xa_stride on.
 // W_BLOCKS: each W_s is a GGUF's blocks of one format, in a storage of its own.
-// So there are at most 8 storage buffers, 9 with NORM, BIAS and LORA, 2 more with ROPE (`takesNorm` and `takesRotary` say what an adapter binds), and with W_BLOCKS one more for each member but the first (`readsGroup`). NORM: x is RMSNorm's input, normalised as it is loaded (norm_rows.wgsl).
+// So there are at most 8 storage buffers, 9 with NORM, BIAS and LORA, 2 more with ROPE (`takesNorm` and `takesRotary` say what an adapter binds), and with W_BLOCKS one more for each member but the first (`blocksOf`). NORM: x is RMSNorm's input, normalised as it is loaded (norm_rows.wgsl).
 // The register tile of tile.wgsl (tile_turns.wgsl) with its order of the sum, so its bits; VEC: k, and where matrices begin, are multiples of 4. GATED and ROPE, a thread owns as many
 // columns of both members, or of both halves of heads.
 #if DOWN

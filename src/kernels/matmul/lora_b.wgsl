@@ -1,5 +1,5 @@
 // What LoRA adds to NT columns of a lane for 8 of the rank: b_at0, b_at1, .., vec4 of the bank, -> b0_0 and b0_1, .. of each column.
-// In a loop, as a load of a storage buffer is 2 KB of code on this driver (lavapipe.md), which each workgroup runs once: written out they are as large as the
+// In a loop, as a load of a storage buffer is 2 KB of code on this driver (attention/across.wgsl), which each workgroup runs once: written out they are as large as the
 // instruction cache, and fetching them anew took 5 us a workgroup of 20 (bench/LOG.md). Of < in place of != the compiler knows how often it turns, and writes all turns out.
 #for j in 0..NT
     var b$(j)_0 = vec4f();

@@ -5,7 +5,7 @@
 // rows_first 1: neighbouring workgroups share columns of y, else rows; a variant each would be compiled for every tile.
 // A workgroup is one subgroup and owns MT rows x NT*LANES columns; lane l has columns n0 + NT*l + j: a load of W touches all panels at once, and a store takes
 // several columns (VEC2, VEC4: 2, 4 of them, which n, y_column and y_stride are multiples of). A lane loads a different part of x and
-// subgroupBroadcast shares it: a load of the same value by 8 lanes would cost 8 loads on this driver (kernels.md, lavapipe.md).
+// subgroupBroadcast shares it: a load of the same value by 8 lanes would cost 8 loads on this driver.
 // Order of the sum: eight k at a time, summed by themselves and then added to the total, then r likewise: the same for every tile shape, so for every batch.
 // That takes as many operations as one running sum, since this driver multiplies and adds apart, and rounds 0.4 times as much.
 // A slice of W: rows w_row .. w_row + n of its storage, rows first_row .. of the whole W (so of B and bias), are columns y_column .. of y,
@@ -110,7 +110,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #endif
 #endif
 #end
-  // Two rows a turn: written out for all rows, loads and stores would be most of what the driver compiles (see attention/common.wgsl); one is slower.
+  // Two rows a turn: written out for all rows, loads and stores would be most of what the driver compiles (see attention/across.wgsl); one is slower.
   for (var r0 = m0; r0 < end; r0 += 2u) {
 #for q in 0..2
 #for j in 0..NT

@@ -1,5 +1,5 @@
 // The three products of a linear layer for GPUs, and for shapes that the CPU kernels do not take:
-//   FORM_NT: y[m,n] = sum_k x[m,k] W[n,k]     FORM_NN: dx[m,k] = sum_n dy[m,n] W[n,k]     else (TN): dW[n,k] = sum_m dy[m,n] x[m,k]
+//   FORM_NT: y[m,n] = sum_k x[m,k] W[n,k]     FORM_TN: dW[n,k] = sum_m dy[m,n] x[m,k]     else (NN): dx[m,k] = sum_n dy[m,n] W[n,k]
 // all times alpha. LORA goes on summing over the rank (NT: xa, B; NN: dxa, A), BIAS and RESIDUAL are added after alpha, ACCUMULATE adds
 // to what is there. `a` is x or dy (float32), `b` is W (bf16 pairs, float32, or W_BLOCKS: a GGUF's blocks, whose scales of two bytes begin at word `scales`) or, for TN, x. Any sizes; VEC: all strides, offsets and lengths of rows are
 // multiples of 4, and four values are read and written at once.

@@ -55,7 +55,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     acc_$(r) = fma(vec4f(subgroupBroadcast(av[$(r%4)], $(r/4)u)), bv, acc_$(r));
 #end
   }
-  // A row of a a turn: written out for all, loads and stores would be most of what the driver compiles (see attention/common.wgsl).
+  // A row of a a turn: written out for all, loads and stores would be most of what the driver compiles (see attention/across.wgsl).
   let end = min(i0 + $(RT)u, p.a_count);
   for (var i = i0; i < end; i++) {
     var out = acc_0;
