@@ -43,21 +43,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
 #end
   }
-  for (; leads != 0u; leads &= leads - 1u) {
-    let f = firstTrailingBit(leads);
-    let at = info[min(row0 + f, p.rows - 1u)];
-    var keys = 0u;
-#for r in 0..QR
-    let keys_$(r) = select(0u, at_$(r).w + 1u, lead_$(r) == f);
-    keys = max(keys, keys_$(r));
-#end
-#if WINDOW
-    var low = keys;
-#for r in 0..QR
-    let low_$(r) = lowest(at_$(r).w);
-    low = select(low, min(low, low_$(r)), lead_$(r) == f);
-#end
-#endif
+#include "rows_leads.wgsl"
 #if WINDOW
     for (var j0 = low / LANES * LANES; j0 < keys; j0 += LANES) {
 #else

@@ -6,11 +6,7 @@ struct Params { rows: u32, splits: u32 }
 @group(0) @binding(2) var<storage, read> info: array<vec4u>;
 @group(0) @binding(3) var<storage, read_write> o: array<O>;
 @group(0) @binding(4) var<storage, read_write> lse: array<f32>;
-#if VEC4
-alias E = vec4f;
-#else
-alias E = f32;
-#endif
+#include "vectors.wgsl"
 #include "narrow_out.wgsl"
 #include "join.wgsl"
 #include "window.wgsl"

@@ -79,10 +79,10 @@ export function scoreRows(gpu: Gpu, t: ScoredRows, at: ScoreOptions): void {
   }
   if (byRow) {
     const params = { n: vocabulary, column: 0, first: 0, slice: sliceRows }
-    foldSlices({ FIRST: 1, WHOLE: 1 }, [t.logits, t.stats, t.targets, inverseTemperature], params)
+    foldSlices({ FIRST: 1, BY_ROW: 1 }, [t.logits, t.stats, t.targets, inverseTemperature], params)
   } else {
     for (const { row, rows: n } of vocabularySlices(vocabulary)) {
-      const flags = { FIRST: Number(row === 0), WHOLE: 0 }
+      const flags = { FIRST: Number(row === 0), BY_ROW: 0 }
       foldSlices(flags, [t.logits, t.stats, t.targets], { n, column: row, first: row, slice: 0 })
     }
   }

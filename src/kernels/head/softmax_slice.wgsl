@@ -3,13 +3,13 @@
 // rescales s and w (arXiv 1805.02867). FIRST starts the row. The slice that holds targets[t] also keeps its z.
 // logits (rows, stride): this slice is columns column .. column + n, tokens first .. first + n of the vocabulary. One workgroup a row; lanes take every
 // LANES-th column, slices come in order: a row's bits depend on the vocabulary alone.
-// WHOLE: all n tokens of the vocabulary in one go, `slice` at a time, so with the bits of slices one by one, and an inverse temperature for each row; 0: a row
-// that is not in use.
+// BY_ROW: all n tokens of the vocabulary in one go, `slice` at a time, so with the bits of slices one by one, and an inverse temperature for each row; 0: a row
+// that is left out.
 struct Params { rows: u32, n: u32, stride: u32, column: u32, first: u32, slice: u32, inv_temperature: f32 }
 @group(0) @binding(0) var<storage, read> logits: array<f32>;
 @group(0) @binding(1) var<storage, read_write> stats: array<vec4f>;
 @group(0) @binding(2) var<storage, read> targets: array<u32>;
-#if WHOLE
+#if BY_ROW
 @group(0) @binding(3) var<storage, read> inv_temperatures: array<f32>;
 #endif
 #include "lanes.wgsl"
@@ -53,16 +53,9 @@ fn fold(at: u32, n: u32, inv: f32, before: vec4f, lane: u32) -> vec4f {
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-  let row = group.x + group.y * 65535u;
-  if (row >= p.rows) { return; }
+#include "softmax_row.wgsl"
   let at = row * p.stride + p.column;
-#if WHOLE
-  let inv = inv_temperatures[row];
-  if (inv == 0.0) { return; }
-#else
-  let inv = p.inv_temperature;
-#endif
-#if WHOLE
+#if BY_ROW
   var out = vec4f(-3.0e38, 0.0, 0.0, 0.0);
   for (var c = 0u; c < p.n; c += p.slice) { out = fold(at + c, min(p.slice, p.n - c), inv, out, lane); }
 #else
