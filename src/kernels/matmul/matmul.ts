@@ -145,7 +145,7 @@ function sideBySide(
     const parts = Math.ceil(own.rows / most)
     const products = gpu.pool.acquire(parts * bytes, 'products of parts')
     const tier = units.takesUnits(gpu, weight, own, own.width, own.column) ? units : tile
-    const flags = { LORA: 0, ACCUMULATE: 0, TN_PART: most }
+    const flags = { LORA: 0, ACCUMULATE: 0, SPLIT_K: most }
     tier.backwardInput(gpu, dy, rows, weight, products, own, { alpha, rank: 0, flags, extra: [] }, parts)
     const ACCUMULATE = Number(accumulate || i > 0)
     dispatchFlat(gpu, addPath, { ACCUMULATE, VEC4 }, [products, dx], { count, parts }, count)

@@ -59,7 +59,7 @@ export function forward(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Bi
   run(gpu, { ...forms.nt, ...kind, ...flags }, [x, y, w, ...extra], params)
 }
 
-/** dx (+)= alpha * (dy W + LoRA) of one part. @param parts where `flags` has TN_PART: dx is (parts, rows, K), of so many terms each */
+/** dx (+)= alpha * (dy W + LoRA) of one part. @param parts where `flags` has SPLIT_K: dx is (parts, rows, K), of so many terms each */
 export function backwardInput(
   gpu: Gpu,
   dy: Binding,
@@ -93,11 +93,11 @@ export function backwardWeight(
   const of_out = { out_stride: k, out_row: row, out_column: 0, first_row: 0 }
   const params = { rows: n, columns: k, depth: dy.rows, rank: 0, alpha, ...of_a, b_stride: k, b_row: 0, scales: 0, ...of_out }
   const constants = { ...forms.tn, W_BF16: 0 }
-  if (!accumulate || row > 0 || n * k > mostInParts || capacityOf(dy.rows) <= TN_PART)
+  if (!accumulate || row > 0 || n * k > mostInParts || capacityOf(dy.rows) <= SPLIT_K)
     return run(gpu, { ...constants, ACCUMULATE: Number(accumulate) }, [dy.data, dw, x.data], params)
-  const parts = groupsOf(dy.rows, TN_PART)
+  const parts = groupsOf(dy.rows, SPLIT_K)
   const products = gpu.pool.acquire(capacityOf(parts) * n * k * 4, 'products of parts')
-  run(gpu, { ...constants, TN_PART }, [dy.data, products, x.data], params, parts)
+  run(gpu, { ...constants, SPLIT_K }, [dy.data, products, x.data], params, parts)
   addColumnSums(gpu, products, dw, parts, n * k)
   products.release()
 }
@@ -106,6 +106,6 @@ export function backwardWeight(
  * Tokens of which the product to a small dW is made, before these are added up: LoRA's A and B have a few tiles, so a few workgroups would go through all tokens
  * while the rest of a GPU has nothing to do. Parts begin at token 0: the bits do not depend on the capacity of a plan.
  */
-const TN_PART = 1024
+const SPLIT_K = 1024
 /** Outputs of a dW that has workgroups enough. */
 const mostInParts = 2 ** 18

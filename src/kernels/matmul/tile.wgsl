@@ -5,7 +5,7 @@
 // multiples of 4, and four values are read and written at once.
 // Register tile (tile_turns.wgsl): a workgroup owns TM x TN outputs, a thread RM x RN of them; both operands pass through workgroup memory, KT deep.
 // Order of the sum: t = 0 .. depth-1, one accumulator an output, whatever the number of rows and the tile.
-// TN_PART: a workgroup takes that many steps of the depth (a multiple of KT), and what it gets is a matrix of its own: out is (parts, rows, columns).
+// SPLIT_K: a workgroup takes that many steps of the depth (a multiple of KT), and what it gets is a matrix of its own: out is (parts, rows, columns).
 // Slices: a starts at column a_column of rows a_stride apart, b at row b_row of rows b_stride apart, out at row out_row and column out_column;
 // NT: column j of the slice is row first_row + j of the whole W, so of B and of bias.
 struct Params { rows: u32, columns: u32, depth: u32, rank: u32, a_stride: u32, a_column: u32, b_stride: u32, b_row: u32, out_stride: u32, out_row: u32, out_column: u32, first_row: u32, scales: u32, alpha: f32 }
@@ -134,9 +134,9 @@ fn put(out_row: u32, i: u32, j: u32, sum: Value) {
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id: u32) {
   let i0 = group.y * $(TM)u;
   let j0 = group.x * $(TN)u;
-#if TN_PART
-  let begin = group.z * TN_PART;
-  let end = min(begin + TN_PART, p.depth);
+#if SPLIT_K
+  let begin = group.z * SPLIT_K;
+  let end = min(begin + SPLIT_K, p.depth);
   let out_row = group.z * p.rows;
 #else
   let begin = 0u;

@@ -69,7 +69,7 @@ export function forward(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Bi
   run(gpu, activations, y, weight, part, options, { FORM_NT: 1 }, { rows, columns: part.rows, depth: k, ...place })
 }
 
-/** dx (+)= alpha * (dy W + LoRA) of one part. @param parts where `flags` has TN_PART: dx is (parts, rows, K), of so many terms each */
+/** dx (+)= alpha * (dy W + LoRA) of one part. @param parts where `flags` has SPLIT_K: dx is (parts, rows, K), of so many terms each */
 export function backwardInput(
   gpu: Gpu,
   dy: Binding,
@@ -99,7 +99,7 @@ function run(
 ): void {
   const shape = shapeFor(gpu, params.rows, params.columns)
   const { x, stride, release } = inHalf(gpu, activations, params.rows, shape.KT)
-  const constants = { ...shape, LORA: 0, BIAS: 0, RESIDUAL: 0, ACCUMULATE: 0, TN_PART: 0, ...flags, ...form }
+  const constants = { ...shape, LORA: 0, BIAS: 0, RESIDUAL: 0, ACCUMULATE: 0, SPLIT_K: 0, ...flags, ...form }
   const bindings = [x, out, bufferOf(part.slice), ...extra]
   const groups: [Count, Count, number] = [groupsOf(params.columns, shape.TN), groupsOf(params.rows, shape.TM), parts]
   const b = { b_stride: weight.columns, b_row: part.row - part.slice.row }

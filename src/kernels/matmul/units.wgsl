@@ -4,7 +4,7 @@
 // `a` is x or dy as units_stage.wgsl leaves it: in f16, times a power of two that out_scale takes out again, rows a multiple of KT apart with zeros behind the depth; `b` is W in
 // f16 too (Weight.f16). Both are eight values a vec4u, and W's rows too are multiples of 8.
 // A workgroup of SM x SN subgroups owns TM x TN outputs; both operands pass through workgroup memory as f16, KT deep (units_turns.wgsl); a subgroup multiplies
-// fragments of FM x FN x FK. TN_PART: a workgroup takes that many steps of the depth (a multiple of KT), and what it gets is a matrix of its own: out is (parts, rows,
+// fragments of FM x FN x FK. SPLIT_K: a workgroup takes that many steps of the depth (a multiple of KT), and what it gets is a matrix of its own: out is (parts, rows,
 // columns). Order of the sum: fragments of FK along the depth, one after another, for every tile and number of rows; within one, the unit's own.
 struct Params { rows: u32, columns: u32, depth: u32, rank: u32, a_stride: u32, b_stride: u32, b_row: u32, out_stride: u32, out_column: u32, first_row: u32, alpha: f32, out_scale: f32 }
 @group(0) @binding(0) var<storage, read> a: array<vec4u>;
@@ -84,9 +84,9 @@ fn b_step(t: u32) -> u32 { return (p.b_row + t) * p.b_stride / 8u; }
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id: u32) {
   let i0 = group.y * $(TM)u;
   let j0 = group.x * $(TN)u;
-#if TN_PART
-  let begin = group.z * TN_PART;
-  let end = min(begin + TN_PART, p.depth);
+#if SPLIT_K
+  let begin = group.z * SPLIT_K;
+  let end = min(begin + SPLIT_K, p.depth);
   let out_row = group.z * p.rows;
 #else
   let begin = 0u;
