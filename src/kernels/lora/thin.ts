@@ -106,6 +106,17 @@ export interface ThinForward {
   tile?: ThinTile
 }
 
+/** Which values of the bank and which rows are whose, as parameters of down.wgsl and of group_tile.wgsl (DOWN). */
+export function downParams(parts: ThinPart[], stacked?: ThinForward['stacked']): Record<string, number> {
+  const { own = 0, width = 0, perProjection: per = 0, first = 0 } = stacked ?? {}
+  const params: Record<string, number> = { own, width, per, first }
+  for (let s = 0; s < 3; s++) {
+    params[`w_${s}`] = parts[s]?.at ?? 0
+    params[`alpha_${s}`] = parts[s]?.scale ?? 0
+  }
+  return params
+}
+
 /** scale_s * x A_sᵀ of up to three projections in one dispatch: (rows, rank) each, `stride` values apart. */
 export function thinForward(
   gpu: Gpu,
@@ -116,13 +127,7 @@ export function thinForward(
   { xa, stride = 0 }: { xa: Binding; stride?: number },
   { stacked, norm, half, tile = tileFor(rows) }: ThinForward = {},
 ): void {
-  const params: Record<string, Count> = { rows, k, rank, xa_stride: stride, eps: norm?.eps ?? 0 }
-  for (let s = 0; s < 3; s++) {
-    params[`w_${s}`] = parts[s]?.at ?? 0
-    params[`alpha_${s}`] = parts[s]?.scale ?? 0
-  }
-  const { own = 0, width = 0, perProjection: per = 0, first = 0 } = stacked ?? {}
-  Object.assign(params, { own, width, per, first })
+  const params = { rows, k, rank, xa_stride: stride, eps: norm?.eps ?? 0, ...downParams(parts, stacked) }
   const flags = { STACKED: Number(!!stacked), NORM: Number(!!norm), F16: Number(!!half) }
   const kernel = gpu.kernel(paths.down, { ...thinConstants(gpu, tile, k / 4), ...flags, ...(norm && normConstants(gpu, tile)) })
   const bindings: Binding[] = [x, bank, xa]

@@ -6,7 +6,7 @@ import { capacityOf, groupsOf, type Count } from '../../gpu/size.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
 import { lanes } from '../common/lanes.ts'
 import { kindOf } from '../common/weight.ts'
-import { takesThin, thinForward, type ThinForward } from '../lora/thin.ts'
+import { downParams, takesThin, thinForward, type ThinForward } from '../lora/thin.ts'
 import { blockConstants } from '../quantised/quantised.ts'
 import { takesCpu } from './cpu.ts'
 import type { GroupCall } from './group.ts'
@@ -89,15 +89,6 @@ export function run(gpu: Gpu, call: GroupCall): void {
   gpu.dispatch(kernel, bindingsOf(call.x, call), params, [acrossOf(call, tile.columns), groupsOf(rows, tile.rows)])
 }
 
-/** Rows of different adapters, of which each keeps its own part of the product: as of lora.ts. */
-export interface DownRows {
-  own: number
-  width: number
-  places: GpuBuffer
-  scales: BufferRange
-  perProjection: number
-}
-
 /** Values from one xa of a group to the next, so that each can be bound by itself. */
 export const downStride = (rows: Count, rank: number): number => Math.ceil((capacityOf(rows) * rank) / 64) * 64
 
@@ -120,14 +111,10 @@ const areInFours = (k: number, matrices: BufferRange[]): boolean =>
 export const takesThinDown = (gpu: Gpu, k: number, matrices: BufferRange[]): boolean =>
   takesThin(gpu, k) && areInFours(k, matrices)
 
-/** What `groupDown` is asked besides: `stacked` as of `stackedDown`; `norm` and `half` as of `thinForward`, where `takesThinDown`. */
-export interface GroupDown extends Pick<ThinForward, 'norm' | 'half'> {
-  stacked?: DownRows
-}
-
 /**
  * LoRA's first product of two or three members on GPUs, in one dispatch: scale_s * x A_sᵀ, with the bits of `linear`.
  * @param x (rows, K) @param parts A_s (rank, K), all in one bank @param xa as of `downRanges`
+ * @param more as of `thinForward`; `norm` and `half` where `takesThinDown`
  */
 export function groupDown(
   gpu: Gpu,
@@ -135,25 +122,20 @@ export function groupDown(
   rows: Count,
   { k, rank, parts }: { k: number; rank: number; parts: { a: BufferRange; scale: number }[] },
   xa: GpuBuffer,
-  { stacked, norm, half }: GroupDown = {},
+  more: Pick<ThinForward, 'stacked' | 'norm' | 'half'> = {},
 ): void {
   const matrices = parts.map(({ a }) => a)
-  if (takesThinDown(gpu, k, matrices)) {
-    const shape = { k, rank, parts: parts.map(({ a, scale }) => ({ at: a.offset / 4, scale })) }
-    const out = { xa, stride: downStride(rows, rank) }
-    return thinForward(gpu, x, rows, shape, matrices[0].buffer, out, { stacked, norm, half })
-  }
+  const places = parts.map(({ a, scale }) => ({ at: a.offset / 4, scale }))
+  const stride = downStride(rows, rank)
+  if (takesThinDown(gpu, k, matrices))
+    return thinForward(gpu, x, rows, { k, rank, parts: places }, matrices[0].buffer, { xa, stride }, more)
+  const { stacked } = more
   const tile = tileFor(gpu, rows, parts.length * rank)
   const shape = shapeOf(gpu, tile, areInFours(k, matrices))
   const variant = variantOf(gpu, { rows, members: [], ys: [xa] }, tile.rows, shape.THREADS)
   const kernel = gpu.kernel(path, { ...shape, W_BF16: 0, DOWN: 1, STACKED: Number(!!stacked), ...variant })
-  const params: Record<string, Count> = { rows, k, n: rank, xa_stride: downStride(rows, rank), eps: 0 }
-  for (let s = 0; s < 3; s++) {
-    params[`w_${s}`] = (parts[s]?.a.offset ?? 0) / 4
-    params[`alpha_${s}`] = parts[s]?.scale ?? 0
-  }
-  Object.assign(params, { own: stacked?.own ?? 0, width: stacked?.width ?? 0, per: stacked?.perProjection ?? 0 })
-  const bindings: Binding[] = [x, parts[0].a.buffer, xa]
+  const params = { rows, k, n: rank, xa_stride: stride, eps: 0, ...downParams(places, stacked) }
+  const bindings: Binding[] = [x, matrices[0].buffer, xa]
   if (stacked) bindings.push(stacked.places, stacked.scales)
   const across = parts.length * Math.ceil(rank / tile.columns)
   gpu.dispatch(kernel, bindings, params, [across, groupsOf(rows, tile.rows)])
