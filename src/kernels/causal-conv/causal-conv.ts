@@ -2,9 +2,9 @@
 import { fileURLToPath } from 'node:url'
 import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
-import { capacityOf, groupsOf, times, type Count } from '../../gpu/size.ts'
+import { groupsOf, times, type Count } from '../../gpu/size.ts'
 import { dispatchFlat } from '../common/lanes.ts'
-import { addColumnSums } from '../norm/norm.ts'
+import { addParts } from '../norm/norm.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
 const paths = {
@@ -99,11 +99,10 @@ export function causalConvWeight(
   { channels, taps }: ConvShape,
 ): void {
   const parts = groupsOf(rows, PART)
-  const sums = gpu.pool.acquire(capacityOf(parts) * channels * taps * 4, 'sums of parts')
   const constants = { TAPS: taps, PART }
-  dispatchFlat(gpu, paths.weight, constants, [t.x, t.dz, t.info, sums], { rows, channels }, times(parts, channels * taps))
-  addColumnSums(gpu, sums, t.dweight, parts, channels * taps)
-  sums.release()
+  addParts(gpu, t.dweight, parts, channels * taps, (sums) =>
+    dispatchFlat(gpu, paths.weight, constants, [t.x, t.dz, t.info, sums], { rows, channels }, times(parts, channels * taps)),
+  )
 }
 
 /** Leaves the last inputs of a pass, x (rows, channels), in the cache; after `causalConv`. */

@@ -5,7 +5,7 @@ import type { GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, groupsOf, type Count } from '../../gpu/size.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
 import { kindOf, type Weight } from '../common/weight.ts'
-import { addColumnSums } from '../norm/norm.ts'
+import { addParts } from '../norm/norm.ts'
 import { blockConstants, scalesAt } from '../quantised/quantised.ts'
 import { bufferOf, type Extras, type Part } from './part.ts'
 import { tileConstants, tileFor } from './register-tile.ts'
@@ -96,10 +96,7 @@ export function backwardWeight(
   if (!accumulate || row > 0 || n * k > mostInParts || capacityOf(dy.rows) <= SPLIT_K)
     return run(gpu, { ...constants, ACCUMULATE: Number(accumulate) }, [dy.data, dw, x.data], params)
   const parts = groupsOf(dy.rows, SPLIT_K)
-  const products = gpu.pool.acquire(capacityOf(parts) * n * k * 4, 'products of parts')
-  run(gpu, { ...constants, SPLIT_K }, [dy.data, products, x.data], params, parts)
-  addColumnSums(gpu, products, dw, parts, n * k)
-  products.release()
+  addParts(gpu, dw, parts, n * k, (sums) => run(gpu, { ...constants, SPLIT_K }, [dy.data, sums, x.data], params, parts))
 }
 
 /**

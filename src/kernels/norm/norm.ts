@@ -115,11 +115,8 @@ export function rmsNormBackward(
   const params = { rows, channels, heads: turn?.heads ?? 1 }
   if (!t.dgain) return gpu.dispatch(gpu.kernel(paths.backward, { ...constants, ...flags }), bindings, params, groups)
   const parts = groupsOf(rows, GAIN_ROWS)
-  const sums = gpu.pool.acquire(capacityOf(parts) * channels * 4, 'sums of parts')
   const kernel = gpu.kernel(paths.backward, { ...constants, ...flags, ROWS: GAIN_ROWS })
-  gpu.dispatch(kernel, [...bindings, sums], params, perRow(parts))
-  addColumnSums(gpu, sums, t.dgain, parts, channels)
-  sums.release()
+  addParts(gpu, t.dgain, parts, channels, (sums) => gpu.dispatch(kernel, [...bindings, sums], params, perRow(parts)))
 }
 
 /**
@@ -143,9 +140,14 @@ function inParts(
       0,
     )
   const parts = groupsOf(rows, PART)
-  const sums = gpu.pool.acquire(capacityOf(parts) * channels * 4, 'sums of parts')
-  fn(sums, parts, 1)
-  addColumnSums(gpu, sums, out, parts, channels)
+  addParts(gpu, out, parts, channels, (sums) => fn(sums, parts, 1))
+}
+
+/** out (columns) += the sums over parts of what `fn` makes, (parts, columns). */
+export function addParts(gpu: Gpu, out: Binding, parts: Count, columns: number, fn: (sums: GpuBuffer) => void): void {
+  const sums = gpu.pool.acquire(capacityOf(parts) * columns * 4, 'sums of parts')
+  fn(sums)
+  addColumnSums(gpu, sums, out, parts, columns)
   sums.release()
 }
 
