@@ -1,6 +1,6 @@
 /** Causal, packed, grouped-query attention: forward for training, prefill and decode, and its backward. */
 import { fileURLToPath } from 'node:url'
-import type { Gpu } from '../../gpu/gpu.ts'
+import type { Binding, Gpu } from '../../gpu/gpu.ts'
 import { GpuTexture, type GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, times, type Count } from '../../gpu/size.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
@@ -30,11 +30,11 @@ export interface HeadShape {
   window?: number
 }
 
-/** Constants of a head shape. HG: query heads of one kv head that a workgroup takes together, at most 4, a divisor of the group. */
-function constantsOf(
-  gpu: Gpu,
-  { heads, kvHeads, headDim, window = 0 }: HeadShape,
-): Constants & { LANES: number; DE: number; C: number; HG: number; WIDE: number } {
+/** HG: query heads of one kv head that a workgroup takes together, at most 4, a divisor of the group. */
+type HeadConstants = Constants & { LANES: number; DE: number; C: number; HG: number; WIDE: number }
+
+/** Constants of a head shape. */
+function constantsOf(gpu: Gpu, { heads, kvHeads, headDim, window = 0 }: HeadShape): HeadConstants {
   const base = lanes(gpu)
   const group = heads / kvHeads
   const HG = [4, 3, 2, 1].find((n) => group % n === 0)!
@@ -64,28 +64,27 @@ function constantsOf(
  * How many neighbouring rows a workgroup takes in training, so that one load serves them all: QR query rows, KR key rows. On CPU drivers loads are most
  * of the time, and past some 24 vectors of a lane the code outgrows its cache. No bit depends on it.
  */
-function together(gpu: Gpu, { SUBGROUP, C, HG, WIDE }: ReturnType<typeof constantsOf>): { QR: number; KR: number } {
+function together(gpu: Gpu, { SUBGROUP, C, HG }: HeadConstants): { QR: number; KR: number } {
   if (!gpu.facts.software || !SUBGROUP) return { QR: 1, KR: C > 4 ? 1 : 2 }
-  return { QR: most(WIDE ? 12 : 24, HG * C), KR: most(16, C) }
+  return { QR: most(24, HG * C), KR: most(16, C) }
 }
+/** How many rows of so many vectors each fit, a power of two. */
+const most = (vectors: number, each: number): number => [8, 4, 2, 1].find((n) => n * each <= vectors) ?? 1
+/** Vectors of LANES numbers that have one for each of QR rows and their heads: on CPU drivers what is one number in all lanes costs as much as a vector. */
+const packed = (gpu: Gpu, { SUBGROUP, HG, LANES }: HeadConstants, QR: number): number =>
+  gpu.facts.software && SUBGROUP ? Math.ceil((QR * HG) / LANES) : 0
 /** Whether rows, or keys, in lanes are for this adapter and these heads, once what is read again and again lies in textures: a CPU driver with subgroups. */
 const takesRowLanes = ({ facts }: Gpu, { SUBGROUP, VEC4 }: Constants): boolean => facts.software && SUBGROUP === 1 && VEC4 === 1
 /**
  * Loads that a GPU's subgroup asks for at a time in forward.wgsl: of a key's elements (AHEAD) and of a tile's values (UNROLL). Its processors hide a load's way behind the work of
  * many subgroups, and decoding has few. No bit depends on it.
  */
-function ahead(
-  gpu: Gpu,
-  { LANES, SUBGROUP, DE, C }: ReturnType<typeof constantsOf>,
-): { AHEAD: number; UNROLL: number } | undefined {
+function ahead(gpu: Gpu, { LANES, SUBGROUP, DE, C }: HeadConstants): { AHEAD: number; UNROLL: number } | undefined {
   if (gpu.facts.software || !SUBGROUP) return undefined
   const AHEAD = [32, 16, 8, 4, 2, 1].find((n) => DE % n === 0 && LANES % n === 0)!
   // Of all of a head's parts, a tile at most: 32 vectors are 128 registers of a subgroup that is alone.
   return { AHEAD, UNROLL: [32, 16, 8, 4].find((n) => n * Math.min(C, 8) <= 32 && n <= LANES)! }
 }
-
-/** How many rows of so many vectors each fit, a power of two. */
-const most = (vectors: number, each: number): number => [8, 4, 2, 1].find((n) => n * each <= vectors) ?? 1
 
 /** Keys that are summed by themselves before they join those before them, in every pass: a multiple of a tile's and of a page's. */
 const SPLIT = 256
@@ -152,6 +151,18 @@ export interface PagedCache {
   splits?: boolean
 }
 
+/** What attention reads and writes. */
+interface ForwardBuffers {
+  q: GpuBuffer
+  k: CacheData
+  v: CacheData
+  info: GpuBuffer
+  o: GpuBuffer
+  lse: GpuBuffer
+  parts?: GpuBuffer
+  stats?: GpuBuffer
+}
+
 /**
  * o and lse from q, k, v.
  * @param t q, o (rows, heads, D); k, v (key rows, kv heads, D): this batch's own rows, or a cache where `paged` says how to find them; lse (rows, heads);
@@ -162,22 +173,13 @@ export interface PagedCache {
  */
 export function attention(
   gpu: Gpu,
-  t: {
-    q: GpuBuffer
-    k: CacheData
-    v: CacheData
-    info: GpuBuffer
-    o: GpuBuffer
-    lse: GpuBuffer
-    parts?: GpuBuffer
-    stats?: GpuBuffer
-  },
+  t: ForwardBuffers,
   rows: Count,
   shape: HeadShape,
   options: { neighbours?: boolean; paged?: PagedCache; half?: boolean } = {},
 ): void {
   const { neighbours = false, paged, half } = options
-  const O = half && { O_F16: 1 }
+  const O = half ? { O_F16: 1 } : undefined
   const constants = constantsOf(gpu, shape)
   const params = { rows, lanes: constants.LANES, elements: constants.DE, splits: 1, scale: scaleOf(shape) }
   const stage = neighbours ? stageOf(gpu, rows, shape) : undefined
@@ -191,9 +193,6 @@ export function attention(
   // Where shuffles are loops (lanes.wgsl), and loads of textures little code.
   const WRITTEN = TEX * constants.WIDE
   const bindings = [t.q, k, v, t.info, t.o, t.lse, ...(paged ? [paged.pages] : [])]
-  // Vectors of LANES numbers that have one for each row and head: on CPU drivers what is one number in all lanes costs as much as a vector.
-  const packed = (QR: number): number =>
-    gpu.facts.software && constants.SUBGROUP ? Math.ceil((QR * constants.HG) / constants.LANES) : 0
   const run = (QR: number, cached: Constants): void => {
     // Two values a turn, but where many rows would have many loads from buffers in it, or a GPU has its own way with them (ahead).
     const UNROLL = TEX || (QR === 1 && gpu.facts.software) ? 2 : 1
@@ -205,7 +204,7 @@ export function attention(
       ...cached,
       SPREAD,
       QR,
-      PACKED: packed(QR),
+      PACKED: packed(gpu, constants, QR),
       TEX,
       UNROLL,
       SPLIT,
@@ -224,30 +223,44 @@ export function attention(
   const inTexture = kvConstants(t.k)
   const cached = { PAGES: paged.size, F16: Number(paged.f16), TILED: Number(paged.size % constants.LANES === 0), ...inTexture }
   const splits = t.parts && t.stats ? decodeSplits(gpu, rows, shape, paged) : 1
-  if (splits > 1) {
-    const { DE, HEADS, LANES, VEC4, WINDOW } = constants
-    const forward = gpu.kernel(paths.forward, {
-      ...constants,
-      ...cached,
-      QR: 1,
-      PACKED: packed(1),
-      TEX,
-      UNROLL: 1,
-      SPLIT,
-      SPLITS: 1,
-      ...ahead(gpu, constants),
-    })
-    const bound = [t.q, k, v, t.info, t.parts!, t.stats!, paged.pages]
-    gpu.dispatch(forward, bound, { ...params, splits }, grid(rows, (shape.heads / constants.HG) * splits))
-    const combine = gpu.kernel(paths.combine, { DE, HEADS, LANES, VEC4, SPLIT, WINDOW, ...O })
-    gpu.dispatch(combine, [t.parts!, t.stats!, t.info, t.o, t.lse], { rows, splits }, [rows, shape.heads])
-    return
-  }
+  if (splits > 1) return bySplits(gpu, { ...t, pages: paged.pages }, { ...params, splits }, { ...constants, ...cached, TEX }, O)
   if (!paged.prompts || (QR === 1 && !tile && !inLanes)) return run(1, cached)
   run(1, { ...cached, PART: 1 })
   if (tile) runTile(gpu, 'forward', tile, { ...cached, PART: 2, SPLIT }, bindings, rows, shape)
   else if (inLanes) byRows({ ...cached, PART: 2 })
   else run(QR, { ...cached, PART: 2 })
+}
+
+/** `attention` over a cache where each split of a row's keys has a workgroup of its own (`decodeSplits`). @param written how o is written */
+function bySplits(
+  gpu: Gpu,
+  t: ForwardBuffers & { pages: GpuBuffer },
+  params: { rows: Count; splits: number } & Record<string, Count>,
+  constants: HeadConstants,
+  written: Constants | undefined,
+): void {
+  const { rows, splits } = params
+  const { DE, HEADS, HG, LANES, VEC4, WINDOW } = constants
+  const alone = { QR: 1, PACKED: packed(gpu, constants, 1), UNROLL: 1, SPLIT, SPLITS: 1, ...ahead(gpu, constants) }
+  const forward = gpu.kernel(paths.forward, { ...constants, ...alone })
+  const bound = [t.q, t.k, t.v, t.info, t.parts!, t.stats!, t.pages]
+  gpu.dispatch(forward, bound, params, grid(rows, (HEADS / HG) * splits))
+  const combine = gpu.kernel(paths.combine, { DE, HEADS, LANES, VEC4, SPLIT, WINDOW, ...written })
+  gpu.dispatch(combine, [t.parts!, t.stats!, t.info, t.o, t.lse], { rows, splits }, [rows, HEADS])
+}
+
+/** What the kernels of the backward pass read and write: `ends` of the key rows, with their places where the heads have a window (key_places.wgsl); `soft` filled. */
+export interface BackwardBuffers {
+  q: GpuBuffer
+  k: GpuBuffer
+  v: GpuBuffer
+  info: GpuBuffer
+  ends: GpuBuffer
+  dO: GpuBuffer
+  soft: GpuBuffer
+  dq: GpuBuffer
+  dk: GpuBuffer
+  dv: GpuBuffer
 }
 
 /**
@@ -257,61 +270,48 @@ export function attention(
  */
 export function attentionBackward(
   gpu: Gpu,
-  t: {
-    q: GpuBuffer
-    k: GpuBuffer
-    v: GpuBuffer
-    info: GpuBuffer
-    keyEnd: GpuBuffer
-    o: GpuBuffer
-    lse: GpuBuffer
-    dO: GpuBuffer
-    soft: GpuBuffer
-    dq: GpuBuffer
-    dk: GpuBuffer
-    dv: GpuBuffer
-  },
+  t: Omit<BackwardBuffers, 'ends'> & { keyEnd: GpuBuffer; o: GpuBuffer; lse: GpuBuffer },
   rows: Count,
   shape: HeadShape,
   chosen?: UnitShape,
 ): void {
-  const constants = constantsOf(gpu, shape)
-  const params = { rows, lanes: constants.LANES, elements: constants.DE, scale: scaleOf(shape) }
+  const { VEC4, DE, WINDOW } = constantsOf(gpu, shape)
   const count = times(rows, shape.heads)
-  const { VEC4, DE, WINDOW } = constants
   dispatchFlat(gpu, paths.delta, { VEC4 }, [t.dO, t.o, t.lse, t.soft], { count, width: DE }, count)
-  const seen = WINDOW ? gpu.pool.acquire(capacityOf(rows) * 8, 'key places') : undefined
-  const keyEnd = seen ?? t.keyEnd
-  if (seen) dispatchFlat(gpu, paths.places, { WINDOW }, [t.info, t.keyEnd, seen], { rows }, rows)
+  if (!WINDOW) return gradients(gpu, { ...t, ends: t.keyEnd }, rows, shape, chosen)
+  const places = gpu.pool.acquire(capacityOf(rows) * 8, 'key places')
+  dispatchFlat(gpu, paths.places, { WINDOW }, [t.info, t.keyEnd, places], { rows }, rows)
+  gradients(gpu, { ...t, ends: places }, rows, shape, chosen)
+  places.release()
+}
+
+function gradients(gpu: Gpu, t: BackwardBuffers, rows: Count, shape: HeadShape, chosen: UnitShape | undefined): void {
   const [unitsQ, unitsKv] = [unitsOf(gpu, 'q', shape, chosen), unitsOf(gpu, 'kv', shape, chosen)]
-  if (unitsQ && unitsKv) {
-    unitsBackward(gpu, { ...t, ends: keyEnd }, rows, shape, { q: unitsQ, kv: unitsKv })
-    seen?.release()
-    return
-  }
+  if (unitsQ && unitsKv) return unitsBackward(gpu, t, rows, shape, { q: unitsQ, kv: unitsKv })
+  const bindingsOf = ({ q, k, v, dO }: Record<'q' | 'k' | 'v' | 'dO', Binding>) => ({
+    q: [q, k, v, t.info, dO, t.soft, t.dq],
+    kv: [q, k, v, t.ends, dO, t.soft, t.dk, t.dv],
+  })
+  const bindings = bindingsOf(t)
   const [tileQ, tileKv] = [tileOf(gpu, 'q', shape), tileOf(gpu, 'kv', shape)]
   if (tileQ && tileKv) {
-    runTile(gpu, 'q', tileQ, {}, [t.q, t.k, t.v, t.info, t.dO, t.soft, t.dq], rows, shape)
-    runTile(gpu, 'kv', tileKv, {}, [t.q, t.k, t.v, keyEnd, t.dO, t.soft, t.dk, t.dv], rows, shape)
-    seen?.release()
+    runTile(gpu, 'q', tileQ, {}, bindings.q, rows, shape)
+    runTile(gpu, 'kv', tileKv, {}, bindings.kv, rows, shape)
+    return
+  }
+  const constants = constantsOf(gpu, shape)
+  const params = { rows, lanes: constants.LANES, elements: constants.DE, scale: scaleOf(shape) }
+  const stage = takesRowLanes(gpu, constants) ? stageOf(gpu, rows, shape) : undefined
+  if (stage) {
+    const staged = bindingsOf({ q: stage('q', t.q), k: stage('k', t.k), v: stage('v', t.v), dO: stage('dO', t.dO) })
+    runInLanes(gpu, 'q', { ...constants, TEX: 1 }, staged.q, params, shape)
+    runInLanes(gpu, 'kv', { ...constants, TEX: 1 }, staged.kv, params, shape)
     return
   }
   const { QR, KR } = together(gpu, constants)
-  const stage = takesRowLanes(gpu, constants) ? stageOf(gpu, rows, shape) : undefined
-  if (stage) {
-    const [q, k, v, dO] = [stage('q', t.q), stage('k', t.k), stage('v', t.v), stage('dO', t.dO)]
-    const staged = { ...constants, TEX: 1 }
-    runInLanes(gpu, 'q', staged, [q, k, v, t.info, dO, t.soft, t.dq], params, shape)
-    runInLanes(gpu, 'kv', staged, [q, k, v, keyEnd, dO, t.soft, t.dk, t.dv], params, shape)
-    seen?.release()
-    return
-  }
   const forQ = workgroups(gpu, rows, QR, shape.heads / constants.HG)
-  const ofQ = gpu.kernel(paths.q, { ...constants, SPREAD: forQ.SPREAD, QR })
-  gpu.dispatch(ofQ, [t.q, t.k, t.v, t.info, t.dO, t.soft, t.dq], params, forQ.groups)
+  gpu.dispatch(gpu.kernel(paths.q, { ...constants, SPREAD: forQ.SPREAD, QR }), bindings.q, params, forQ.groups)
   const { HG: _unused, ...shared } = constants
   const forKv = workgroups(gpu, rows, KR, shape.kvHeads)
-  const ofKv = gpu.kernel(paths.kv, { ...shared, SPREAD: forKv.SPREAD, KR })
-  gpu.dispatch(ofKv, [t.q, t.k, t.v, keyEnd, t.dO, t.soft, t.dk, t.dv], params, forKv.groups)
-  seen?.release()
+  gpu.dispatch(gpu.kernel(paths.kv, { ...shared, SPREAD: forKv.SPREAD, KR }), bindings.kv, params, forKv.groups)
 }

@@ -10,7 +10,7 @@ import type { Constants } from '../../gpu/wgsl.ts'
 import { hasWideSubgroups } from '../common/lanes.ts'
 import { gradientScale, matrixUnitOf } from '../common/matrix-units.ts'
 import { inHalf } from '../matmul/units.ts'
-import type { HeadShape } from './attention.ts'
+import type { BackwardBuffers, HeadShape } from './attention.ts'
 import { grid, scaleOf } from './tile.ts'
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
@@ -99,23 +99,13 @@ export function unitsOf(
   return undefined
 }
 
-/** What both kernels read. */
-interface Operands {
-  q: GpuBuffer
-  k: GpuBuffer
-  v: GpuBuffer
-  dO: GpuBuffer
-  soft: GpuBuffer
-}
-
 /**
  * dq, dk, dv as `attentionBackward` has them.
- * @param t with `soft` filled, and `ends` of the key rows, with places where the heads have a window (key_places.wgsl)
  * @param constants of both kernels, from `unitsOf`
  */
 export function unitsBackward(
   gpu: Gpu,
-  t: Operands & { info: GpuBuffer; ends: GpuBuffer; dq: GpuBuffer; dk: GpuBuffer; dv: GpuBuffer },
+  t: BackwardBuffers,
   rows: Count,
   shape: HeadShape,
   constants: { q: Constants; kv: Constants },
