@@ -32,9 +32,9 @@ export interface TrainedValues {
 }
 
 interface Bank {
-  /** Values in use; those before `decayed` get weight decay. */
+  /** Values in use, and whether they get weight decay. */
   count: number
-  decayed: number
+  decays: boolean
   values: GpuBuffer
   gradients: GpuBuffer
 }
@@ -92,7 +92,7 @@ export class ParameterStore {
       const gradients = this.gpu.pool.acquire(count * 4, 'gradients', { exact: true })
       this.gpu.clear(values)
       this.gpu.clear(gradients)
-      return { count, decayed: decay ? count : 0, values, gradients }
+      return { count, decays: decay, values, gradients }
     })
   }
 

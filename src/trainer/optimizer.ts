@@ -55,8 +55,8 @@ export class AdamW {
       gpu.clear(buffer)
       return buffer
     }
-    this.#states = banks.map(({ count, decayed }) => {
-      const in8bit = options.moments === '8bit' && decayed > 0
+    this.#states = banks.map(({ count, decays }) => {
+      const in8bit = options.moments === '8bit' && decays
       const bytes = in8bit ? count : count * 4
       const moments = { exp_avg: zeros(bytes, 'first moments'), exp_avg_sq: zeros(bytes, 'second moments') }
       if (!in8bit) return moments
@@ -91,9 +91,9 @@ export class AdamW {
     this.#pending = true
     const { weightDecay, beta1, beta2, eps } = this.options
     const { gpu, banks } = this.store
-    banks.forEach(({ values: parameters, gradients, count, decayed }, i) => {
+    banks.forEach(({ values: parameters, gradients, count, decays }, i) => {
       const { exp_avg: m, exp_avg_sq: v, scale } = this.#states[i]
-      const decay = decayed > 0 ? weightDecay : 0
+      const decay = decays ? weightDecay : 0
       const settings = { learningRate, beta1, beta2, eps, weightDecay: decay, step: this.steps + 1 }
       const tensors = { parameters, gradients, m, v, norm: this.#norm }
       if (scale) adamw8bit(gpu, { ...tensors, scale }, count, settings)

@@ -13,6 +13,7 @@ import * as matmul from '../../kernels/matmul/matmul.ts'
 import type { Parameter, ParameterStore } from '../parameters.ts'
 import type { Tape } from '../tape.ts'
 import type { Tensor } from '../tensor.ts'
+import { weightBackward } from './linear.ts'
 
 export interface Head {
   weight: Weight
@@ -83,7 +84,7 @@ export function logprobHead(
     logitsBackward(gpu, t, at, entropyWeight === undefined ? undefined : { weight: entropyWeight, entropy: entropy.buffer })
     const { grad } = tape.gradOf(hidden)
     matmul.linearBackwardInput(gpu, dlogits.buffer, count, weight, rowsOf(grad, chunk), wide)
-    if (head.trained) headGradient(tape, dlogits, rowsOf(hidden, chunk), count, head.trained)
+    if (head.trained) weightBackward(tape, rowsOf(hidden, chunk), count, dlogits, head.trained)
   }
   for (const chunk of chunks) {
     gpu.cut()
@@ -123,21 +124,4 @@ export function logprobHead(
 /** Columns of a row of logits. For a trained head CPU drivers want a multiple of 64: dW's operands are staged then (kernels/matmul/stage.ts). */
 function strideOf(gpu: Gpu, { weight, trained }: Head): number {
   return gpu.facts.software && trained ? Math.ceil(weight.rows / 64) * 64 : weight.rows
-}
-
-/** Adds a chunk's gradient of the head to the pieces of the bank that hold it. */
-function headGradient(
-  tape: Tape,
-  dlogits: Tensor,
-  x: BufferRange,
-  rows: Count,
-  trained: { store: ParameterStore; weight: Parameter },
-): void {
-  const { gpu } = tape
-  const { store, weight } = trained
-  for (const piece of weight.pieces) {
-    const part = { dyStride: dlogits.columns, dyColumn: piece.row }
-    const target = store.gradient(weight, piece)
-    matmul.linearBackwardWeight(gpu, dlogits.buffer, x, rows, piece.rows, weight.columns, target, part)
-  }
 }

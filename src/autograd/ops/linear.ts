@@ -170,19 +170,22 @@ function inputBackward(tape: Tape, x: Tensor, dy: Tensor, weight: Weight): void 
 }
 
 function trainedBackward(tape: Tape, x: Tensor, dy: Tensor, trained: NonNullable<Projection['trained']>): void {
-  const { store, weight, bias } = trained
-  for (const piece of weight.pieces) {
-    const part = { dyStride: weight.rows, dyColumn: piece.row }
-    matmul.linearBackwardWeight(
-      tape.gpu,
-      dy.buffer,
-      x.buffer,
-      x.rows,
-      piece.rows,
-      weight.columns,
-      store.gradient(weight, piece),
-      part,
-    )
-  }
+  const { store, bias } = trained
+  weightBackward(tape, x.buffer, x.rows, dy, trained)
   if (bias) addColumnSums(tape.gpu, dy.buffer, store.gradient(bias), dy.rows, dy.columns)
+}
+
+/** Adds dyᵀ x, of their first `rows` rows, to the pieces of the bank that hold a weight's gradient. */
+export function weightBackward(
+  { gpu }: Tape,
+  x: Binding,
+  rows: Count,
+  dy: Tensor,
+  { store, weight }: { store: ParameterStore; weight: Parameter },
+): void {
+  for (const piece of weight.pieces) {
+    const part = { dyStride: dy.columns, dyColumn: piece.row }
+    const gradient = store.gradient(weight, piece)
+    matmul.linearBackwardWeight(gpu, dy.buffer, x, rows, piece.rows, weight.columns, gradient, part)
+  }
 }
