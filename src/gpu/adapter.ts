@@ -130,8 +130,7 @@ export async function openDevice(options: OpenOptions = {}): Promise<OpenDevice>
   const another = async (): Promise<GPUDevice> => open((await findAdapter(gpu))!, 'dawn-rl, beside')
   const info = adapter.info
   const fixed = info.subgroupMinSize === info.subgroupMaxSize ? (info.subgroupMinSize ?? 0) : 0
-  const software =
-    info.isFallbackAdapter || /llvmpipe|swiftshader|software/i.test(`${info.device} ${info.description} ${info.architecture}`)
+  const software = isSoftware(info)
   const language = gpu.wgslLanguageFeatures
   const facts: GpuFacts = {
     name: info.description || info.device || info.architecture,
@@ -166,13 +165,22 @@ export function limitsOf(limits: GPUSupportedLimits): GpuFacts['limits'] {
   }
 }
 
-/** Configurations that no version of the WebGPU types knows yet. */
-interface MatrixConfigs {
-  subgroupMatrixConfigs?: Iterable<{ componentType: string; resultComponentType: string; M: number; N: number; K: number }>
+/** Whether a CPU plays the GPU. @param name by which Dawn lists it, where that is known */
+export function isSoftware({ isFallbackAdapter, device, description, architecture }: GPUAdapterInfo, name = ''): boolean {
+  return isFallbackAdapter || /llvmpipe|swiftshader|software/i.test(`${name} ${device} ${description} ${architecture}`)
 }
 
-function matrixUnitsOf(info: GPUAdapterInfo & MatrixConfigs): MatrixUnit[] {
+/** What an adapter says of its matrix units, which no version of the WebGPU types knows yet. */
+export function matrixConfigsOf(
+  info: GPUAdapterInfo & {
+    subgroupMatrixConfigs?: Iterable<{ componentType: string; resultComponentType: string; M: number; N: number; K: number }>
+  },
+) {
   return [...(info.subgroupMatrixConfigs ?? [])]
+}
+
+function matrixUnitsOf(info: GPUAdapterInfo): MatrixUnit[] {
+  return matrixConfigsOf(info)
     .filter((c) => c.componentType === 'f16' && c.resultComponentType === 'f32')
     .map(({ M, N, K }) => ({ m: M, n: N, k: K }))
 }

@@ -3,7 +3,7 @@
  * names all adapters when asked for one that is not there) and then for each by name.
  */
 import { messageOf } from '../common/errors.ts'
-import { createInstance, dawnFlags } from './adapter.ts'
+import { createInstance, dawnFlags, isSoftware, matrixConfigsOf } from './adapter.ts'
 
 export interface AdapterFacts {
   /** Part of this is what DAWN_RL_ADAPTER takes. */
@@ -78,9 +78,11 @@ async function factsOf(gpu: GPU, adapter: GPUAdapter, backend: string, name: str
     vendor: info.vendor,
     architecture: info.architecture,
     description: info.description,
-    software: info.isFallbackAdapter || /llvmpipe|swiftshader|software/i.test(`${name} ${info.description} ${info.architecture}`),
+    software: isSoftware(info, name),
     subgroupSizes: features.includes('subgroups') ? [info.subgroupMinSize ?? 0, info.subgroupMaxSize ?? 0] : undefined,
-    subgroupMatrixConfigs: matrixConfigs(info),
+    subgroupMatrixConfigs: matrixConfigsOf(info).map(
+      (c) => `${c.M}x${c.N}x${c.K} ${c.componentType} -> ${c.resultComponentType}`,
+    ),
     f16: features.includes('shader-f16'),
     timestamps: features.includes('timestamp-query'),
     features,
@@ -88,17 +90,4 @@ async function factsOf(gpu: GPU, adapter: GPUAdapter, backend: string, name: str
     wgslFeatures: [...gpu.wgslLanguageFeatures].toSorted(),
     problem,
   }
-}
-
-interface MatrixConfig {
-  M: number
-  N: number
-  K: number
-  componentType: string
-  resultComponentType: string
-}
-
-function matrixConfigs(info: GPUAdapterInfo): string[] {
-  const configs = (info as { subgroupMatrixConfigs?: Iterable<MatrixConfig> }).subgroupMatrixConfigs ?? []
-  return [...configs].map((c) => `${c.M}x${c.N}x${c.K} ${c.componentType} -> ${c.resultComponentType}`)
 }

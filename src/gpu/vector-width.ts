@@ -5,7 +5,8 @@
  * fast on CPUs that have them in full width (Zen 4, which takes two turns for each, 1.1 to 1.3 times), and whatever exchanges values between lanes by anything but constant broadcasts is slower: which models gain is in
  * model/wide-vectors.ts, and what was measured in bench/LOG.md, "Vectors of 512 bits".
  */
-import { existsSync, readFileSync } from 'node:fs'
+import { existsSync } from 'node:fs'
+import { readOrNothing } from '../common/cpu-time.ts'
 
 /** Files that are there where a GPU's driver is: DRM, NVIDIA's own, and a WSL guest's. */
 const devices = ['/dev/dri', '/dev/nvidiactl', '/dev/dxg']
@@ -51,7 +52,7 @@ export function cpuKind(cpuinfo: string = readCpuinfo()): CpuKind {
 
 /** Bytes of data in the first cache of a core, 32 KiB where the system does not say. @param folder for tests: what Linux says of the caches of a core */
 export function firstCacheBytes(folder = '/sys/devices/system/cpu/cpu0/cache'): number {
-  const says = (index: number, name: string) => readOr(`${folder}/index${index}/${name}`, '').trim()
+  const says = (index: number, name: string) => readOrNothing(`${folder}/index${index}/${name}`).trim()
   const data = [0, 1, 2, 3].find((index) => says(index, 'level') === '1' && says(index, 'type') !== 'Instruction')
   const [, kibibytes] = (data !== undefined && /^(\d+)K$/.exec(says(data, 'size'))) || ['', '32']
   return Number(kibibytes) * 1024
@@ -70,13 +71,4 @@ const has = (cpuinfo: string, flag: string): boolean => field(cpuinfo, 'flags').
 
 /** Read once: of many cores the system takes milliseconds to write it. */
 let read: string | undefined
-const readCpuinfo = (): string => (read ??= readOr('/proc/cpuinfo', ''))
-
-/** A file's text, or what to take where there is none: on no Linux. */
-function readOr(path: string, instead: string): string {
-  try {
-    return readFileSync(path, 'utf8')
-  } catch {
-    return instead
-  }
-}
+const readCpuinfo = (): string => (read ??= readOrNothing('/proc/cpuinfo'))
