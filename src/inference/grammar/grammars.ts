@@ -132,10 +132,6 @@ class Matching implements GrammarConstraint {
     if (!state || !bytes?.length) throw new Error(`Token ${token} is not one that the grammar allows here.`)
     this.#state = state
   }
-
-  release(): void {
-    this.#state = null
-  }
 }
 
 /** Anything until a token was taken, then a constraint. */
@@ -164,9 +160,5 @@ class Later implements GrammarConstraint {
   accept(token: number): void {
     if (this.#begun) this.#inner.accept(token)
     else this.#begun = token === this.#token
-  }
-
-  release(): void {
-    this.#inner.release()
   }
 }

@@ -15,8 +15,6 @@ export type GrammarFormat =
 export interface GrammarConstraint extends TokenConstraint {
   /** True when nothing but an end-of-sequence token may follow, or one was taken. */
   readonly complete: boolean
-  /** Forgets the text. Not needed: nothing is held that garbage collection does not find. */
-  release(): void
 }
 
 export interface ConstraintOptions {

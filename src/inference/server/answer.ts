@@ -37,14 +37,7 @@ export class AnswerText {
     const split = this.#reasoning?.flush()
     const first = split?.content ? (this.#tools?.push(split.content) ?? { content: split.content }) : {}
     const delta = this.#add({ reasoning: split?.reasoning }, first)
-    const last = this.#tools ? this.#add({}, this.#tools.flush()) : {}
-    const content = (delta.content ?? '') + (last.content ?? '')
-    const tool_calls = [...(delta.tool_calls ?? []), ...(last.tool_calls ?? [])]
-    return {
-      ...(delta.reasoning ? { reasoning: delta.reasoning } : {}),
-      ...(content ? { content } : {}),
-      ...(tool_calls.length > 0 ? { tool_calls } : {}),
-    }
+    return this.#tools ? joined(delta, this.#add({}, this.#tools.flush())) : delta
   }
 
   #add({ reasoning }: { reasoning?: string }, { content, tool_calls }: Omit<MessageDelta, 'reasoning'>): MessageDelta {
@@ -61,5 +54,17 @@ export class AnswerText {
       ...(content ? { content } : {}),
       ...(calls.length > 0 ? { tool_calls: calls } : {}),
     }
+  }
+}
+
+/** What two pieces of text add, one after the other. */
+export function joined(a: MessageDelta, b: MessageDelta): MessageDelta {
+  const reasoning = (a.reasoning ?? '') + (b.reasoning ?? '')
+  const content = (a.content ?? '') + (b.content ?? '')
+  const tool_calls = [...(a.tool_calls ?? []), ...(b.tool_calls ?? [])]
+  return {
+    ...(reasoning ? { reasoning } : {}),
+    ...(content ? { content } : {}),
+    ...(tool_calls.length > 0 ? { tool_calls } : {}),
   }
 }

@@ -1,7 +1,7 @@
 /** /v1/chat/completions: messages through the model's chat template. */
 import type { Context } from 'hono'
 import type { Thinking } from '../parsers/reasoning.ts'
-import type { AnswerText } from './answer.ts'
+import { joined, type AnswerText } from './answer.ts'
 import { badRequest } from './errors.ts'
 import type { Finished, Generation, Work } from './generation.ts'
 import { chatLogprobs, promptLogprobs, Spelling } from './logprobs.ts'
@@ -89,7 +89,7 @@ const answerTextOf = ({ server, thinking, tools }: Wish): AnswerText => answerTo
 
 function answer(generation: Generation, wish: Wish): object {
   const { id, model, body, work, spelling, prompt } = wish
-  const finished = generation.finished.toSorted((a, b) => a.index - b.index)
+  const { finished } = generation
   const known = finished[0]?.result.promptLogprobs
   return {
     id,
@@ -164,17 +164,4 @@ async function* chunks(generation: Generation, wish: Wish): AsyncGenerator<SsePi
     yield chunk(choice)
   }
   yield* usage.last(envelope)
-}
-
-type Delta = ReturnType<AnswerText['push']>
-
-function joined(a: Delta, b: Delta): Delta {
-  const reasoning = (a.reasoning ?? '') + (b.reasoning ?? '')
-  const content = (a.content ?? '') + (b.content ?? '')
-  const tool_calls = [...(a.tool_calls ?? []), ...(b.tool_calls ?? [])]
-  return {
-    ...(reasoning ? { reasoning } : {}),
-    ...(content ? { content } : {}),
-    ...(tool_calls.length > 0 ? { tool_calls } : {}),
-  }
 }

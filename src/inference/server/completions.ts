@@ -99,7 +99,7 @@ function promptsOf(server: ServerContext, { prompt, add_special_tokens, truncate
 
 function answer(generation: Generation, wish: Wish): object {
   const { id, model, body } = wish
-  const finished = generation.finished.toSorted((a, b) => a.index - b.index)
+  const { finished } = generation
   return {
     id,
     object: 'text_completion',

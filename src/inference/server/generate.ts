@@ -64,7 +64,7 @@ function prepare(
 
 function answer(generation: Generation, { id, model, body, work, top, server }: Wish): object {
   const spelling = new Spelling(server.parts.tokenizer, false)
-  const finished = generation.finished.toSorted((a, b) => a.index - b.index)
+  const { finished } = generation
   const known = finished[0]?.result.promptLogprobs
   return {
     request_id: id,

@@ -58,7 +58,6 @@ export class Generation {
   readonly #items: { index: number; work: Work; seed: number }[]
   readonly #place: Place
   readonly #abort = new AbortController()
-  readonly #constraints: GrammarConstraint[] = []
   readonly #cleanups: (() => void)[] = []
   #starting: Promise<void> = Promise.resolve()
   #started: Promise<Finished>[] = []
@@ -84,8 +83,9 @@ export class Generation {
     }
   }
 
-  get finished(): readonly Finished[] {
-    return this.#done
+  /** Those that have ended, in order. */
+  get finished(): Finished[] {
+    return this.#done.toSorted((a, b) => a.index - b.index)
   }
 
   /** What the index-th completion is of. */
@@ -112,9 +112,7 @@ export class Generation {
 
   async #startAll(): Promise<void> {
     for (const item of this.#items) {
-      const constraint = await item.work.constraint?.()
-      if (constraint) this.#constraints.push(constraint)
-      const run = this.#run(item, constraint)
+      const run = this.#run(item, await item.work.constraint?.())
       run.catch(() => {})
       this.#started.push(run)
     }
@@ -163,7 +161,6 @@ export class Generation {
     await this.#starting.catch(() => {})
     await Promise.allSettled(this.#started)
     for (const cleanup of this.#cleanups.splice(0)) cleanup()
-    for (const constraint of this.#constraints.splice(0)) constraint.release()
     this.#place.leave()
   }
 

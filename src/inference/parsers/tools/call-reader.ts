@@ -20,7 +20,7 @@ const KNOWN = new Set(['name', 'type', 'id', ...ARGUMENTS])
 /** What is held back at most: a name, and arguments that come before it. */
 const LONGEST_NAME = 256
 const LONGEST_EARLY = 20_000
-const isSpace = (sign: string) => sign === ' ' || sign === '\n' || sign === '\t' || sign === '\r'
+export const isSpace = (sign: string): boolean => sign === ' ' || sign === '\n' || sign === '\t' || sign === '\r'
 
 export interface CallRules {
   events: CallEvents

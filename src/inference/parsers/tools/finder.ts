@@ -3,7 +3,7 @@
  * two, and before and after all of them), other text is content. Text that looked like a call and is none is content again.
  */
 import type { AnswerDelta, AnswerStream } from '../types.ts'
-import { CallReader } from './call-reader.ts'
+import { CallReader, isSpace } from './call-reader.ts'
 import { DeltaWriter } from './stream.ts'
 
 export interface FinderRules {
@@ -21,8 +21,6 @@ export interface FinderRules {
 }
 
 type State = 'text' | 'call' | 'after' | 'list'
-
-const isSpace = (sign: string) => sign === ' ' || sign === '\n' || sign === '\t' || sign === '\r'
 
 export class CallFinder implements AnswerStream {
   readonly #rules: FinderRules
