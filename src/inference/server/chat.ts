@@ -7,13 +7,13 @@ import type { Finished, Generation, Work } from './generation.ts'
 import { chatLogprobs, promptLogprobs, Spelling } from './logprobs.ts'
 import type { App, ServerContext } from './parts.ts'
 import { encodeChat } from './prompt.ts'
-import { answerStreamed, answerWhole, fingerprint, idOf, modelOf, now } from './route.ts'
+import { fingerprint, idOf, modelOf, now, respond } from './route.ts'
 import { completionsOf, logprobsOf, maxTokensOf, samplingOf, truncate } from './sampling.ts'
 import { chatBody, type ChatBody } from './schemas/chat.ts'
 import type { SsePiece } from './stream.ts'
 import { constraintOf } from './structured.ts'
 import { answerTo, planTools, readsWithoutSpecialTokens, thoughtsEnd, type ToolPlan } from './tools.ts'
-import { checkStreamOptions, StreamUsage } from './usage.ts'
+import { checkStream, StreamUsage } from './usage.ts'
 
 interface Wish {
   id: string
@@ -35,11 +35,8 @@ export function addChat(app: App, server: ServerContext): void {
     const body = await server.bodies.read(context, chatBody)
     const { model, adapter } = modelOf(server, body.model)
     const wish = { id: idOf(context, 'chatcmpl', body.request_id), model, server, body, ...prepare(server, body, adapter) }
-    const { id } = wish
-    if (body.stream !== true)
-      return await answerWhole(context, server, { id, works: [wish.work], answer: (g) => answer(g, wish) })
-    const pieces = (generation: Generation) => chunks(generation, wish)
-    return await answerStreamed(context, server, { id, works: [wish.work], done: true, pieces })
+    const how = { answer: (g: Generation) => answer(g, wish), pieces: (g: Generation) => chunks(g, wish) }
+    return await respond(context, server, body, { id: wish.id, works: [wish.work], ...how })
   })
 }
 
@@ -49,10 +46,8 @@ function prepare(
   adapter: string | null | undefined,
 ): Pick<Wish, 'work' | 'prompt' | 'thinking' | 'top' | 'spelling' | 'tools'> {
   const { parts, engine } = server
-  checkStreamOptions(body)
+  checkStream(body, body.prompt_logprobs)
   if (body.logprobs !== true && body.top_logprobs) throw badRequest('top_logprobs: it needs logprobs to be true.', 'top_logprobs')
-  if (body.stream === true && typeof body.prompt_logprobs === 'number')
-    throw badRequest('prompt_logprobs: they are not streamed. Ask without stream.', 'prompt_logprobs')
   const top = body.logprobs === true ? (body.top_logprobs ?? 0) : undefined
   const logprobs = logprobsOf(parts, { top, prompt: body.prompt_logprobs, field: 'top_logprobs' })
   const tools = planTools(server, body)

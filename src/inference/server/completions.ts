@@ -5,12 +5,12 @@ import type { Finished, Generation, Usage, Work } from './generation.ts'
 import { completionLogprobs, lengthOf, Offsets, promptLogprobs, Spelling, type CompletionToken } from './logprobs.ts'
 import type { App, ServerContext } from './parts.ts'
 import { checkIds, encodeText } from './prompt.ts'
-import { answerStreamed, answerWhole, fingerprint, idOf, modelOf, now } from './route.ts'
+import { fingerprint, idOf, modelOf, now, respond } from './route.ts'
 import { completionsOf, logprobsOf, maxTokensOf, samplingOf, truncate } from './sampling.ts'
 import { completionsBody, type CompletionsBody } from './schemas/completions.ts'
 import type { SsePiece } from './stream.ts'
 import { constraintOf } from './structured.ts'
-import { checkStreamOptions, StreamUsage } from './usage.ts'
+import { checkStream, StreamUsage } from './usage.ts'
 
 /** What a request without max_tokens gets. */
 const DEFAULT_TOKENS = 16
@@ -34,9 +34,8 @@ export function addCompletions(app: App, server: ServerContext): void {
     const works = worksOf(server, body, { top, echo, adapter })
     const spelling = new Spelling(server.parts.tokenizer, body.return_tokens_as_token_ids === true)
     const wish: Wish = { id: idOf(context, 'cmpl', body.request_id), model, body, top, spelling, server }
-    if (body.stream !== true) return await answerWhole(context, server, { id: wish.id, works, answer: (g) => answer(g, wish) })
-    const pieces = (generation: Generation) => chunks(generation, wish)
-    return await answerStreamed(context, server, { id: wish.id, works, done: true, pieces })
+    const how = { answer: (g: Generation) => answer(g, wish), pieces: (g: Generation) => chunks(g, wish) }
+    return await respond(context, server, body, { id: wish.id, works, ...how })
   })
 }
 
@@ -47,10 +46,8 @@ function worksOf(
 ): Work[] {
   const { parts, engine } = server
   const { top, echo, adapter } = wish
-  checkStreamOptions(body)
+  checkStream(body, body.prompt_logprobs)
   if (body.max_tokens === 0 && !echo) throw badRequest('max_tokens: it must be 1 or more, or 0 with echo.', 'max_tokens')
-  if (body.stream === true && typeof body.prompt_logprobs === 'number')
-    throw badRequest('prompt_logprobs: they are not streamed. Ask without stream.', 'prompt_logprobs')
   if (body.stream === true && echo && top !== undefined)
     throw badRequest('echo: with logprobs it is not streamed. Ask without stream.', 'echo')
   // Echoed tokens have log-probabilities like the others.

@@ -1,16 +1,15 @@
 /** /inference/v1/generate: token ids in, token ids out, with the version of the weights that made each. */
 import type { Context } from 'hono'
-import { badRequest } from './errors.ts'
 import type { Generation, Work } from './generation.ts'
 import { generateLogprobs, promptLogprobs, Spelling, weightVersions } from './logprobs.ts'
 import type { App, ServerContext } from './parts.ts'
 import { checkIds } from './prompt.ts'
-import { answerStreamed, answerWhole, idOf, modelOf, now } from './route.ts'
+import { idOf, modelOf, now, respond } from './route.ts'
 import { completionsOf, logprobsOf, maxTokensOf, samplingOf, truncate } from './sampling.ts'
 import { generateBody, type GenerateBody } from './schemas/completions.ts'
 import type { SsePiece } from './stream.ts'
 import { constraintOf } from './structured.ts'
-import { checkStreamOptions, StreamUsage } from './usage.ts'
+import { checkStream, StreamUsage } from './usage.ts'
 
 interface Wish {
   id: string
@@ -27,10 +26,8 @@ export function addGenerate(app: App, server: ServerContext): void {
     const { model, adapter } = modelOf(server, body.model)
     const { work, top } = prepare(server, body, adapter)
     const wish: Wish = { id: idOf(context, 'generate-tokens', body.request_id), model, body, work, top, server }
-    if (body.stream !== true)
-      return await answerWhole(context, server, { id: wish.id, works: [work], answer: (g) => answer(g, wish) })
-    const pieces = (generation: Generation) => chunks(generation, wish)
-    return await answerStreamed(context, server, { id: wish.id, works: [work], done: true, pieces })
+    const how = { answer: (g: Generation) => answer(g, wish), pieces: (g: Generation) => chunks(g, wish) }
+    return await respond(context, server, body, { id: wish.id, works: [work], ...how })
   })
 }
 
@@ -41,12 +38,7 @@ function prepare(
 ): { work: Work; top: number | undefined } {
   const { parts, engine } = server
   const params = body.sampling_params
-  checkStreamOptions(body)
-  if (body.stream === true && typeof params.prompt_logprobs === 'number')
-    throw badRequest(
-      'sampling_params.prompt_logprobs: they are not streamed. Ask without stream.',
-      'sampling_params.prompt_logprobs',
-    )
+  checkStream(body, params.prompt_logprobs, 'sampling_params.prompt_logprobs')
   const top = params.logprobs ?? undefined
   const logprobs = logprobsOf(parts, { top, prompt: params.prompt_logprobs, field: 'sampling_params.logprobs' })
   // What is not said is neutral here, as in vLLM: the model's own defaults are for texts.

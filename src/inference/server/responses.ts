@@ -7,7 +7,7 @@ import type { AnswerText } from './answer.ts'
 import type { Generation, Usage, Work } from './generation.ts'
 import type { App, ServerContext } from './parts.ts'
 import { encodeChat } from './prompt.ts'
-import { answerStreamed, answerWhole, idOf, modelOf, now } from './route.ts'
+import { idOf, modelOf, now, respond } from './route.ts'
 import { maxTokensOf, samplingOf } from './sampling.ts'
 import { responsesBody, type ChatMessage, type ResponsesBody } from './schemas/chat.ts'
 import type { ResponseFormat } from './schemas/common.ts'
@@ -35,14 +35,12 @@ export function addResponses(app: App, server: ServerContext): void {
     const id = idOf(context, 'resp', body.request_id)
     const item = `msg_${randomUUID().replaceAll('-', '')}`
     const wish: Wish = { id, item, created: now(), model, body, server, sent: 0, ...prepare(server, body, adapter) }
-    const works = [wish.work]
-    if (body.stream !== true) return await answerWhole(context, server, { id, works, answer: (g) => whole(g, wish) })
-    const pieces = (generation: Generation) => events(generation, wish)
-    return await answerStreamed(context, server, {
+    return await respond(context, server, body, {
       id,
-      works,
+      works: [wish.work],
+      answer: (generation) => whole(generation, wish),
+      pieces: (generation) => events(generation, wish),
       done: false,
-      pieces,
       fault: (error) => ({
         event: 'error',
         data: {

@@ -39,12 +39,30 @@ function note(context: Context, id: string, generation: Generation): void {
   context.set('note', { request: id, prompt_tokens, completion_tokens, ended })
 }
 
-/** Runs the works, and answers with what `answer` makes of them. */
-export async function answerWhole(
+/** How a request is answered. */
+interface Answering {
+  id: string
+  works: readonly Work[]
+  /** Makes the answer of what has ended, */
+  answer: (generation: Generation) => object
+  /** and the stream of what comes. */
+  pieces: (generation: Generation) => AsyncGenerator<SsePiece>
+  /** Whether the stream ends in [DONE]. Default: yes. */
+  done?: boolean
+  fault?: (error: HttpError) => SsePiece
+}
+
+/** Runs the works, and answers whole, or with a stream where the request wants one. */
+export async function respond(
   context: Context,
   server: ServerContext,
-  { id, works, answer }: { id: string; works: readonly Work[]; answer: (generation: Generation) => object },
+  { stream }: { stream?: boolean | null },
+  how: Answering,
 ): Promise<Response> {
+  return stream === true ? await answerStreamed(context, server, how) : await answerWhole(context, server, how)
+}
+
+async function answerWhole(context: Context, server: ServerContext, { id, works, answer }: Answering): Promise<Response> {
   const generation = new Generation(context, server, works)
   try {
     await generation.start(false)
@@ -56,25 +74,14 @@ export async function answerWhole(
   }
 }
 
-/** Runs the works, and streams what `pieces` makes of them. A refusal of the engine is an answer with its status; what fails later is an event. */
-export async function answerStreamed(
-  context: Context,
-  server: ServerContext,
-  options: {
-    id: string
-    works: readonly Work[]
-    /** Whether the stream ends in [DONE]. */
-    done: boolean
-    pieces: (generation: Generation) => AsyncGenerator<SsePiece>
-    fault?: (error: HttpError) => SsePiece
-  },
-): Promise<Response> {
-  const { id, works, done, fault } = options
+/** A refusal of the engine is an answer with its status; what fails later is an event. */
+async function answerStreamed(context: Context, server: ServerContext, how: Answering): Promise<Response> {
+  const { id, works, done = true, fault } = how
   const generation = new Generation(context, server, works)
   await generation.start(true)
   const pieces = async function* (): AsyncGenerator<SsePiece> {
     try {
-      yield* options.pieces(generation)
+      yield* how.pieces(generation)
     } finally {
       note(context, id, generation)
       await generation.close()

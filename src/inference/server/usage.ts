@@ -7,9 +7,15 @@ interface StreamBody {
   stream_options?: { include_usage?: boolean | null; continuous_usage_stats?: boolean | null } | null
 }
 
-/** @throws HttpError for stream_options of an answer that is no stream */
-export function checkStreamOptions({ stream, stream_options }: StreamBody): void {
+/** @param field that asks for `promptLogprobs` @throws HttpError for stream_options of an answer that is no stream, and for what streams do not carry */
+export function checkStream(
+  { stream, stream_options }: StreamBody,
+  promptLogprobs: number | null | undefined,
+  field = 'prompt_logprobs',
+): void {
   if (stream_options && stream !== true) throw badRequest('stream_options: it needs stream to be true.', 'stream_options')
+  if (stream === true && typeof promptLogprobs === 'number')
+    throw badRequest(`${field}: they are not streamed. Ask without stream.`, field)
 }
 
 export class StreamUsage {
