@@ -92,7 +92,7 @@ export class BufferPool {
   }
 
   /** A buffer of at least `bytes` bytes with undefined content. `exact` ones are made to measure (weights). */
-  acquire(bytes: number, label: string, options: { exact?: boolean; usage?: number } = {}): GpuBuffer {
+  acquire(bytes: number, label: string, options: { exact?: boolean } = {}): GpuBuffer {
     if (this.scratch && !options.exact) return this.scratch.take(bytes, label)
     const exactly = Math.max(16, Math.ceil(bytes / 16) * 16)
     // A class may pass the largest binding although the bytes asked for do not.
@@ -100,23 +100,19 @@ export class BufferPool {
     const size = options.exact || (sizeClass(bytes) > most && exactly <= most) ? exactly : sizeClass(bytes)
     const list = options.exact ? undefined : this.#free.get(size)
     const known = list && takeOldest(list)
-    if (!known) return this.#make(size, label, (b) => this.#giveBack(b, options.exact === true), options.usage)
+    if (!known) return this.#make(size, label, (b) => this.#giveBack(b, options.exact === true))
     known.released = false
     known.label = label
     this.#count(known.bytes, 0)
     return known
   }
 
-  #make(
-    size: number,
-    label: string,
-    onRelease: (buffer: GpuBuffer) => void,
-    usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST,
-  ): GpuBuffer {
+  #make(size: number, label: string, onRelease: (buffer: GpuBuffer) => void): GpuBuffer {
     const max = this.#device.limits.maxBufferSize
     if (size > max)
       throw new GpuMemoryError(`buffer '${label}' needs ${size} bytes; this adapter makes buffers of at most ${max}`)
     this.#haveRoom(size, label)
+    const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST
     const raw = this.#device.createBuffer({ size, usage, label })
     this.buffersMade++
     this.#count(size)

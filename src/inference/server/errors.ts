@@ -46,8 +46,8 @@ export function badRequest(message: string, param?: string): HttpError {
   return new HttpError(400, message, { param })
 }
 
-/** A field of OpenAI's or vLLM's that is not there. */
-export function unsupported(field: string, why = 'it is not supported by this server'): HttpError {
+/** A field that this server does not serve. */
+export function unsupported(field: string, why: string): HttpError {
   return badRequest(`${field}: ${why}. Leave it out.`, field)
 }
 

@@ -49,7 +49,7 @@ export function workgroups(
 const mostHeads = 8
 
 /** What of a tile's shape no bit depends on, and only the time does. */
-export interface TileShape {
+interface TileShape {
   /** Rows of the products. */
   RT: number
   /** Keys (queries, for `kv`) a tile. */
@@ -87,21 +87,15 @@ function shapesOf(kind: Kind, DE: number, LANES: number): TileShape[] {
  * Constants of a tile kernel, undefined where the adapter or the head shape does not take one.
  * RT rows of the products, of which HG heads of RB rows are used; KT keys (queries, for `kv`) a tile; a thread owns 4 rows and KT / KX keys or VC vectors of four of a head.
  * `room` in workgroup memory holds left operands, then weights, and from B on right operands. LEFTS, RIGHTS and VALUES vectors a thread asks for at a time.
- * @param chosen a shape instead of those that are tried
  */
-export function tileOf(
-  gpu: Gpu,
-  kind: Kind,
-  { heads, kvHeads, headDim, window = 0 }: HeadShape,
-  chosen?: TileShape,
-): Constants | undefined {
+export function tileOf(gpu: Gpu, kind: Kind, { heads, kvHeads, headDim, window = 0 }: HeadShape): Constants | undefined {
   const { LANES } = lanes(gpu)
   const { software, limits } = gpu.facts
   if (software || headDim % 4 !== 0 || LANES < 8 || LANES > 64) return undefined
   const GROUP = heads / kvHeads
   const DE = headDim / 4
   const HG = kind === 'kv' ? 1 : Array.from({ length: mostHeads }, (_, i) => mostHeads - i).find((n) => GROUP % n === 0)!
-  for (const shape of chosen ? [chosen] : shapesOf(kind, DE, LANES)) {
+  for (const shape of shapesOf(kind, DE, LANES)) {
     const { RT, KT, KX, DEPTH, VK } = shape
     const THREADS = (RT / 4) * KX
     const B = Math.max((DEPTH + 1) * RT, KT * (RT / 4 + 1))

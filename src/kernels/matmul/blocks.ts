@@ -16,17 +16,10 @@ import { tileFor } from './register-tile.ts'
 const mostUnpacked = 2
 
 /**
- * Whether a product with rows `part` of a weight reads its blocks: where that is less than widening, and everything is read and written in fours.
+ * Whether a product with a weight reads its blocks: where that is less than widening. Who asks sees to it that all is read and written in fours.
  * @param columns of the product
  */
-export function readsBlocks(
-  gpu: Gpu,
-  weight: Weight,
-  rows: Count,
-  columns: number,
-  part = { row: 0, rows: weight.rows },
-): boolean {
+export function readsBlocks(gpu: Gpu, weight: Weight, rows: Count, columns: number): boolean {
   if (!weight.blocks || matrixUnitOf(gpu) || takesCpu(gpu, weight.columns)) return false
-  const tile = tileFor(gpu, rows, columns)
-  return part.row % 4 === 0 && part.rows % 4 === 0 && capacityOf(rows) <= mostUnpacked * tile.rows
+  return capacityOf(rows) <= mostUnpacked * tileFor(gpu, rows, columns).rows
 }

@@ -159,12 +159,9 @@ function blocksOf(gpu: Gpu, { members, ys, rows, norm, rotary }: GroupCall): Wei
   const blocks = members.flatMap(({ weight }) => weight.blocks ?? [])
   const buffers = buffersOf(members, ys.length === 1) + members.length - 1 + (norm ? 1 : 0) + (rotary ? 2 : 0)
   const alike = blocks.length === members.length && blocks.every(({ format }) => format === blocks[0].format)
-  const reads =
-    alike && buffers <= gpu.facts.limits.maxStorageBuffers && readsBlocks(gpu, members[0].weight, rows, columns, wholeTiles)
+  const reads = alike && buffers <= gpu.facts.limits.maxStorageBuffers && readsBlocks(gpu, members[0].weight, rows, columns)
   return reads ? blocks : undefined
 }
-/** A group is read in fours, whatever the members' rows. */
-const wholeTiles = { row: 0, rows: 0 }
 
 function run(gpu: Gpu, call: GroupCall, tier: GroupTier | undefined): void {
   if (!tier) throw new Error('these projections are no group')

@@ -63,7 +63,7 @@ export function linear(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Bin
 /** Rows `wanted` of a weight: its blocks where the product reads those, else its slices, which have its values. @param columns of the product */
 function partsOf(gpu: Gpu, weight: Weight, rows: Count, columns: number, wanted: { row: number; rows: number }): Part[] {
   const width = wanted.rows
-  if (readsBlocks(gpu, weight, rows, columns, wanted))
+  if (wanted.row % 4 === 0 && width % 4 === 0 && readsBlocks(gpu, weight, rows, columns))
     return [{ slice: weight.slices[0], ...wanted, column: 0, width, blocks: weight.blocks }]
   widen(gpu, weight)
   return slicesOf(weight, wanted.row, wanted.rows).map((part) => ({ ...part, column: part.row - wanted.row, width }))
