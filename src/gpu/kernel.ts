@@ -114,7 +114,8 @@ export class KernelCache {
     const { layout, layoutId } = this.#layoutOf(bindings)
     const inUniform = params.length > 0 && !this.#facts.immediates
     const immediateBytes = inUniform ? 0 : params.length * 4
-    const here = inUniform ? this.uniformLayout : undefined
+    const layouts = [layout, inUniform ? this.uniformLayout : undefined]
+    const describe = (text: string) => descriptorOf(this.#device, label, text, layouts, immediateBytes)
     const kernel: Omit<Kernel, 'pipeline'> & Partial<Kernel> = {
       label,
       layout,
@@ -125,10 +126,9 @@ export class KernelCache {
       copy: async () => {
         // The text is made anew, since those of all kernels are megabytes. Of the same text Dawn gives the pipeline that is there.
         const text = `${this.#sourceOf(path, label, constants, shuffle).source}\nconst SECOND_COPY = 2;`
-        const descriptor = descriptorOf(this.#device, label, text, [layout, here], immediateBytes)
         // At once: a process that ends while Dawn's threads compile is told of errors that are none.
         this.#device.pushErrorScope('validation')
-        const pipeline = this.#device.createComputePipeline(descriptor)
+        const pipeline = this.#device.createComputePipeline(describe(text))
         const error = await this.#device.popErrorScope()
         if (error) throw new GpuError(`a copy of kernel '${label}' does not compile: ${error.message}`)
         return pipeline
@@ -148,8 +148,7 @@ export class KernelCache {
       makeHere: () => {
         if (kernel.pipeline) return
         this.#device.pushErrorScope('validation')
-        const descriptor = descriptorOf(this.#device, label, source, [layout, here], immediateBytes)
-        kernel.pipeline = this.#device.createComputePipeline(descriptor)
+        kernel.pipeline = this.#device.createComputePipeline(describe(source))
         // The scope's answer comes later; a broken kernel is then reported by the device's error handler with this label.
         void this.#device.popErrorScope().then((error) => error && broken(error.message))
         this.#waiting.delete(key)
@@ -157,7 +156,7 @@ export class KernelCache {
       makeHereSoon: async () => {
         if (kernel.pipeline) return
         this.#device.pushErrorScope('validation')
-        const descriptor = descriptorOf(this.#device, label, source, [layout, here], immediateBytes)
+        const descriptor = describe(source)
         const error = await this.#device.popErrorScope()
         if (error) return broken(error.message)
         const pipeline = await this.#device

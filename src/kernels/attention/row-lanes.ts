@@ -13,7 +13,7 @@ const paths = { forward: file('row_lanes.wgsl'), q: file('row_lanes_q.wgsl'), kv
 type Shared = Constants & { LANES: number; DE: number }
 
 /** How much of the work a workgroup and a turn of its loop take: heads and keys, or blocks of keys and queries. */
-export type LanesTile = { HG: number; KU: number } | { KB: number; TU: number }
+type LanesTile = { HG: number; KU: number } | { KB: number; TU: number }
 
 /**
  * The tile of a part, by what fits the first cache; every one gives the same bits. What is broadcast serves all heads, or blocks, that a workgroup takes together, but on the way back the
@@ -21,7 +21,7 @@ export type LanesTile = { HG: number; KU: number } | { KB: number; TU: number }
  * the sums of a split, and loses nothing.) A turn of two keys or queries stores sums half as often, as long as its code, some 1 KB a vector for each, fits the same core's.
  * @param firstCache bytes
  */
-export function lanesTileOf(
+function lanesTileOf(
   part: keyof typeof paths,
   { LANES, DE }: Pick<Shared, 'LANES' | 'DE'>,
   { heads, kvHeads }: Pick<HeadShape, 'heads' | 'kvHeads'>,
