@@ -54,14 +54,7 @@ export class VllmHost {
     const { where, startupMs } = this.#options
     if (this.#closed) throw new Error('the run ends')
     if ('url' in where) {
-      if (
-        await becomes(
-          () => this.#api.healthy(),
-          Math.min(startupMs, 30_000),
-          () => !this.#closed,
-        )
-      )
-        return
+      if (await this.#answers(Math.min(startupMs, 30_000))) return
       throw new UserError(
         `No vLLM answers at ${where.url}/health. Start one there, or remove base_url under [inference] and let the run start one.`,
       )
@@ -74,12 +67,7 @@ export class VllmHost {
       gone = how
       if (!this.#closed && this.#server === server) this.onGone()
     })
-    const up = await becomes(
-      () => this.#api.healthy(),
-      startupMs,
-      () => gone === undefined && !this.#closed,
-    )
-    if (up) return
+    if (await this.#answers(startupMs, () => gone === undefined && !this.#closed)) return
     const why = gone === undefined ? `did not answer within startup_timeout (${startupMs / 1000} s)` : gone
     await server.stop()
     if (this.#closed) throw new Error('the run ends')
@@ -101,12 +89,8 @@ export class VllmHost {
     if ('url' in where) {
       if (await this.#api.healthy()) return false
       log(`vLLM at ${where.url} does not answer; waiting for it`)
-      const back = await becomes(
-        () => this.#api.healthy(),
-        startupMs,
-        () => !this.#closed,
-      )
-      if (!back) throw new UserError(`vLLM at ${where.url} has not answered for startup_timeout (${startupMs / 1000} s).`)
+      if (!(await this.#answers(startupMs)))
+        throw new UserError(`vLLM at ${where.url} has not answered for startup_timeout (${startupMs / 1000} s).`)
       this.restarts++
       return true
     }
@@ -115,14 +99,7 @@ export class VllmHost {
       let gone: string | undefined
       void server.exited.then((how) => (gone = how))
       // An engine that died takes its server down within seconds.
-      if (
-        await becomes(
-          () => this.#api.healthy(),
-          LIMBO_MS,
-          () => gone === undefined,
-        )
-      )
-        return false
+      if (await this.#answers(LIMBO_MS, () => gone === undefined)) return false
       await server.stop()
       log(`vLLM ${await server.exited}; starting it again (log: ${server.logFile})`)
     }
@@ -142,6 +119,11 @@ export class VllmHost {
         log(messageOf(error))
       }
     }
+  }
+
+  /** Whether the server answers within so many milliseconds; asked as long as `given` holds. */
+  async #answers(ms: number, given = () => !this.#closed): Promise<boolean> {
+    return await becomes(() => this.#api.healthy(), ms, given)
   }
 
   async close(): Promise<void> {
