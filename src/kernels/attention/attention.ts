@@ -194,8 +194,8 @@ export function attention(
   const WRITTEN = TEX * constants.WIDE
   const bindings = [t.q, k, v, t.info, t.o, t.lse, ...(paged ? [paged.pages] : [])]
   const run = (QR: number, cached: Constants): void => {
-    // Two values a turn, but where many rows would have many loads from buffers in it, or a GPU has its own way with them (ahead).
-    const UNROLL = TEX || (QR === 1 && gpu.facts.software) ? 2 : 1
+    // Two values a turn, but where many rows would have many loads in it, or a GPU has its own way with them (ahead).
+    const UNROLL = QR === 1 && gpu.facts.software ? 2 : 1
     // A row alone shares keys with the next one at most in a prompt, and they are soon driven out: the heads of a row follow each other, whose keys lie side by side.
     const alone = QR === 1 && 'KV_FOLD' in cached ? { HEADS_FIRST: 1, TOUCH: cached.TILED } : undefined
     const { SPREAD, groups } = workgroups(gpu, rows, QR, shape.heads / constants.HG)

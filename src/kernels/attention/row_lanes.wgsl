@@ -2,7 +2,7 @@
 // is written out for some rows is two to four times the code that a core holds, or goes round short loops of exchanges; here a turn is of KU keys, whose elements are broadcast to all rows,
 // and a tile's maxima are taken without an exchange (bench/LOG.md, "Attention with rows in lanes"). Keys go by the same tiles, splits and orders. A row's weights of a tile's key i
 // are added to a sum of their own, l_i, and these as lanes_tree.wgsl adds up lanes.
-struct Params { rows: u32, lanes: u32, elements: u32, splits: u32, scale: f32 }
+struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
 @group(0) @binding(0) var<storage, read> q: array<E>;
 @group(0) @binding(1) var k: texture_storage_2d<rgba32float, read>;
 @group(0) @binding(2) var v: texture_storage_2d<rgba32float, read>;

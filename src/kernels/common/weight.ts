@@ -1,9 +1,8 @@
 /** Where a weight lies on the GPU. Kernels read it through weight.wgsl; the autograd room gives it a meaning. */
 import { fileURLToPath } from 'node:url'
-import type { Gpu } from '../../gpu/gpu.ts'
+import type { BufferRange, Gpu } from '../../gpu/gpu.ts'
 import { GpuError } from '../../gpu/errors.ts'
 import { GpuBuffer, type GpuTexture } from '../../gpu/pool.ts'
-import type { BufferRange } from '../../gpu/gpu.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
 import type { QuantisedFormat } from '../quantised/quantised.ts'
 import { cpuLanes, dispatchFlat } from './lanes.ts'

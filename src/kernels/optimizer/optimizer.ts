@@ -1,8 +1,7 @@
 /** AdamW, the global norm of the gradients, and the working copy of a trained weight. */
 import { fileURLToPath } from 'node:url'
-import type { Gpu } from '../../gpu/gpu.ts'
+import type { BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
-import type { BufferRange } from '../../gpu/gpu.ts'
 import { cpuLanes, dispatchFlat, lanes, perRow } from '../common/lanes.ts'
 import { copyPanels, kindOf, weightParams, type Weight, type WeightSlice } from '../common/weight.ts'
 import { BLOCK } from './codes.ts'
