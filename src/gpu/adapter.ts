@@ -91,7 +91,7 @@ let loaded = false
 /** Dawn with these switches; every part of the project that wants one takes it from here. What a software driver goes by is set before the first, which loads it. */
 export function createInstance(flags: string[], { wideVectors = false } = {}): GPU {
   if (!loaded) {
-    if (wideVectors) widenVectors()
+    widenVectors(wideVectors)
     separateDriverCache()
   }
   loaded = true

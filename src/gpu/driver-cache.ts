@@ -1,24 +1,23 @@
 /**
  * The cache of a software driver: whether it keeps what it compiled, and a cache of its own for another width of vectors.
  *
- * Lavapipe keeps what it compiled in Mesa's cache under a key that leaves out how wide its vectors are (Mesa 25.0: `LP_NATIVE_VECTOR_WIDTH`, 256 bits unless
- * somebody says otherwise). A process of another width is given that code, and a call from one to the other hands over half of a vector: reads of textures
+ * Lavapipe keeps what it compiled in Mesa's cache under a key that leaves out how wide its vectors are (Mesa 25.0: `LP_NATIVE_VECTOR_WIDTH`, mostly
+ * 256 bits where nobody says otherwise). A process of another width is given that code, and a call from one to the other hands over half of a vector: reads of textures
  * came back as 0 in the upper lanes, silently (bench/LOG.md). So each other width gets a folder of its own.
  */
 import { accessSync, constants, mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { cacheFolder, cacheRoot } from '../common/cache.ts'
-
-/** What the driver takes where nobody says anything. */
-const usualBits = 256
+import { usualBits } from './vector-width.ts'
 
 /**
  * Sets MESA_SHADER_CACHE_DIR, or where that folder cannot be made MESA_SHADER_CACHE_DISABLE, when LP_NATIVE_VECTOR_WIDTH names another width. To be called
  * before the driver is loaded; a second call changes nothing.
+ * @param usual for tests: the width that the driver takes by itself
  */
-export function separateDriverCache(env: NodeJS.ProcessEnv = process.env): void {
-  const bits = Number(env.LP_NATIVE_VECTOR_WIDTH ?? usualBits)
-  if (!Number.isInteger(bits) || bits === usualBits) return
+export function separateDriverCache(env: NodeJS.ProcessEnv = process.env, usual: number = usualBits()): void {
+  const bits = Number(env.LP_NATIVE_VECTOR_WIDTH ?? usual)
+  if (!Number.isInteger(bits) || bits === usual) return
   const own = `lavapipe-${bits}-bit`
   const base = env.MESA_SHADER_CACHE_DIR || cacheFolder(env)
   if (base.endsWith(own)) return

@@ -1,7 +1,8 @@
 /**
- * What the CPU that a software driver runs on can do, and vectors of 512 bits where it gains by them.
+ * What the CPU that a software driver runs on can do, and how wide the driver's vectors are.
  *
- * Lavapipe takes 256 bits (subgroups of 8) unless LP_NATIVE_VECTOR_WIDTH says otherwise, for all of a process's life. With 512 (subgroups of 16) products are 1.3 to 1.5 times as
+ * Lavapipe takes 256 bits (subgroups of 8), or 128 (of 4) where the CPU has no wider ones, unless LP_NATIVE_VECTOR_WIDTH says otherwise, for all of a process's life. The kernels for CPU
+ * drivers have 8 or 16 lanes: with vectors that the compiler makes of two of the CPU's, products are 2 to 50 times as fast as in kernels for GPUs with 4 (bench/LOG.md, "CPUs with vectors of 128 bits"). With 512 (subgroups of 16) products are 1.3 to 1.5 times as
  * fast on CPUs that have them in full width (Zen 4, which takes two turns for each, 1.1 to 1.3 times), and whatever exchanges values between lanes by anything but constant broadcasts is slower: which models gain is in
  * model/wide-vectors.ts, and what was measured in bench/LOG.md, "Vectors of 512 bits".
  */
@@ -12,17 +13,23 @@ import { readOrNothing } from '../common/cpu-time.ts'
 const devices = ['/dev/dri', '/dev/nvidiactl', '/dev/dxg']
 
 /**
- * Sets LP_NATIVE_VECTOR_WIDTH to 512 where that pays: no GPU, and a CPU of the kinds it was measured on. What the user has set stays. To be called before the driver is loaded.
+ * Sets LP_NATIVE_VECTOR_WIDTH to 512 where that pays (no GPU, and a CPU of the kinds it was measured on) and is `wanted`, and to 256 where the driver would take less. What the user has set
+ * stays. To be called before the driver is loaded.
  * @param machine for tests: /proc/cpuinfo, and whether a file is there
  */
 export function widenVectors(
+  wanted: boolean,
   env: NodeJS.ProcessEnv = process.env,
   machine: { cpuinfo?: string; exists?: (path: string) => boolean } = {},
 ): void {
   const { cpuinfo = readCpuinfo(), exists = existsSync } = machine
-  if (env.LP_NATIVE_VECTOR_WIDTH !== undefined || devices.some(exists) || !gainsByThem(cpuinfo)) return
-  env.LP_NATIVE_VECTOR_WIDTH = '512'
+  if (env.LP_NATIVE_VECTOR_WIDTH !== undefined) return
+  if (wanted && !devices.some(exists) && gainsByThem(cpuinfo)) env.LP_NATIVE_VECTOR_WIDTH = '512'
+  else if (usualBits(cpuinfo) < 256) env.LP_NATIVE_VECTOR_WIDTH = '256'
 }
+
+/** Bits of a vector where nobody tells lavapipe: 128 on ARM, and on x86 without AVX. What cannot be found out counts as 256. @param cpuinfo for tests */
+export const usualBits = (cpuinfo: string = readCpuinfo()): 128 | 256 => (cpuinfo === '' || has(cpuinfo, 'avx') ? 256 : 128)
 
 /**
  * Whether a CPU is of a kind that was measured to gain: AMD's with AVX-512 (Zen 5 has 512 bits in full width; Zen 4 takes two turns for each, but half as many instructions), and Intel's servers from

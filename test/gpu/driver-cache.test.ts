@@ -28,17 +28,20 @@ test('processes of three widths, one after the other with one cache, read the sa
 })
 
 test('the usual width keeps the usual cache; another one a folder in it, once; none where no folder can be made', () => {
-  const set = (env: NodeJS.ProcessEnv) => {
-    separateDriverCache(env)
+  const set = (env: NodeJS.ProcessEnv, usual?: number) => {
+    separateDriverCache(env, usual)
     return env
   }
   const home = temporaryFolder()
   for (const env of [{}, { LP_NATIVE_VECTOR_WIDTH: '256' }, { LP_NATIVE_VECTOR_WIDTH: 'wide' }])
     expect(set({ ...env })).toEqual(env)
+  expect(set({ LP_NATIVE_VECTOR_WIDTH: '128' }, 128)).toEqual({ LP_NATIVE_VECTOR_WIDTH: '128' })
   const wide = { LP_NATIVE_VECTOR_WIDTH: '512', XDG_CACHE_HOME: home }
   const MESA_SHADER_CACHE_DIR = join(home, 'dawn-rl', 'lavapipe-512-bit')
   expect(set({ ...wide })).toEqual({ ...wide, MESA_SHADER_CACHE_DIR })
   expect(set(set({ ...wide }))).toEqual({ ...wide, MESA_SHADER_CACHE_DIR })
+  const widened = { LP_NATIVE_VECTOR_WIDTH: '256', XDG_CACHE_HOME: home }
+  expect(set({ ...widened }, 128).MESA_SHADER_CACHE_DIR).toBe(join(home, 'dawn-rl', 'lavapipe-256-bit'))
   expect(set({ ...wide, MESA_SHADER_CACHE_DIR: join(home, 'own') }).MESA_SHADER_CACHE_DIR).toBe(
     join(home, 'own', 'lavapipe-512-bit'),
   )

@@ -9,11 +9,11 @@ import { cpuKind, firstCacheBytes, fusesMultiplyAdd, vectorRegisters, widenVecto
 
 const avx512 = 'avx2 avx512f avx512dq avx512cd avx512bw avx512vl'
 const cpuinfo = (vendor: string, family: number, flags: string): string =>
-  `processor\t: 0\nvendor_id\t: ${vendor}\ncpu family\t: ${family}\nmodel name\t: a CPU\nflags\t\t: fpu ${flags}\n\nprocessor\t: 1\nvendor_id\t: ${vendor}\n`
+  `processor\t: 0\nvendor_id\t: ${vendor}\ncpu family\t: ${family}\nmodel name\t: a CPU\nflags\t\t: fpu avx ${flags}\n\nprocessor\t: 1\nvendor_id\t: ${vendor}\n`
 
-function widthOf(text: string, { env = {}, files = [] as string[] } = {}): string | undefined {
+function widthOf(text: string, { env = {}, files = [] as string[], wanted = true } = {}): string | undefined {
   const set: NodeJS.ProcessEnv = { ...env }
-  widenVectors(set, { cpuinfo: text, exists: (path) => files.includes(path) })
+  widenVectors(wanted, set, { cpuinfo: text, exists: (path) => files.includes(path) })
   return set.LP_NATIVE_VECTOR_WIDTH
 }
 
@@ -57,8 +57,17 @@ test('CPUs that gain by 512 bits are asked for them, others are not', () => {
   expect(widthOf(cpuinfo('AuthenticAMD', 25, 'avx2'))).toBeUndefined() // Zen 3
   expect(widthOf(cpuinfo('GenuineIntel', 6, avx512))).toBeUndefined()
   expect(widthOf(cpuinfo('AuthenticAMD', 26, 'avx2'))).toBeUndefined() // hidden from a virtual machine
-  expect(widthOf('processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd\n')).toBeUndefined()
+  expect(widthOf(cpuinfo('AuthenticAMD', 26, avx512), { wanted: false })).toBeUndefined()
   expect(widthOf('')).toBeUndefined()
+})
+
+test('CPUs whose vectors have 128 bits are asked for 256, whoever opens a device', () => {
+  const arm = 'processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd\n'
+  for (const text of [arm, 'vendor_id\t: GenuineIntel\nflags\t\t: fpu sse4_1 sse4_2\n']) {
+    expect(widthOf(text)).toBe('256')
+    expect(widthOf(text, { wanted: false, files: ['/dev/dri'] })).toBe('256')
+    expect(widthOf(text, { env: { LP_NATIVE_VECTOR_WIDTH: '128' } })).toBe('128')
+  }
 })
 
 test('what the user has set stays, and a machine with a GPU is left alone', () => {
@@ -80,7 +89,7 @@ test('a process has the width of the first device that it opens', () => {
   const [wide, after] = lanesOf('generation', 'any')
   expect(after).toBe(wide)
   const asked: NodeJS.ProcessEnv = { ...env }
-  widenVectors(asked)
+  widenVectors(true, asked)
   expect(wide).toBe(usual === 8 && asked.LP_NATIVE_VECTOR_WIDTH === '512' ? 16 : usual)
 })
 
