@@ -17,6 +17,7 @@ import { modelFor } from '../src/bench/shapes.ts'
 import { loraOptions } from '../src/bench/step.ts'
 import { Gpu } from '../src/gpu/gpu.ts'
 import { loadDecoder } from '../src/model/decoder-load.ts'
+import { gainsByWideVectors } from '../src/model/wide-vectors.ts'
 import { text, wordsOf } from './words.ts'
 
 const { values } = wordsOf(import.meta.filename, {
@@ -39,9 +40,9 @@ const [shared, promptTokens, tokens, rank, rounds] = [
   values.rounds,
 ].map(Number)
 
-const gpu = await Gpu.open({ wideVectors: true })
-const peaks = await measurePeaks(gpu)
 const files = await modelFor(values.model)
+const gpu = await Gpu.open({ wideVectors: gainsByWideVectors([files.config], { trains: true }) })
+const peaks = await measurePeaks(gpu)
 const lora = rank > 0 ? { ...loraOptions, rank, alpha: 4 * rank } : undefined
 const decoder = await loadDecoder(gpu, files, { round: true, lora })
 const rounded = (_: string, value: unknown): unknown => (typeof value === 'number' ? Number(value.toPrecision(4)) : value)

@@ -1,4 +1,4 @@
-/** The scripts of bench/ say how they are used. */
+/** The scripts of bench/ say how they are used, and measure a model with the kernels that its runs take. */
 import { spawnSync } from 'node:child_process'
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -25,4 +25,8 @@ test('--help prints how a script is used, and a word that it does not know ends 
 test('each has a head that names its command', () => {
   expect(scripts.length).toBeGreaterThan(7)
   for (const name of scripts) expect(headOf(join(bench, name))).toContain(`node bench/${name}`)
+})
+
+test('vectors of 512 bits are taken where a run of the model takes them, not for all models', () => {
+  for (const name of scripts) expect(readFileSync(join(bench, name), 'utf8'), name).not.toMatch(/wideVectors: true/)
 })
