@@ -161,6 +161,7 @@ describe('the shape check', () => {
     custom((x) => change({ gradient: new Float32Array(x.logprobs.length), loss: 0 }) as ReturnType<LossFunction>)
   test.each([
     ['nothing', () => undefined, /must return \{ gradient: Float32Array of 6 values/],
+    ['a promise', (out: object) => Promise.resolve(out), /it returned a promise \(the function must not be async\)/],
     ['an array', (out: object) => ({ ...out, gradient: [0, 0, 0, 0, 0, 0] }), /it returned gradient: Array of 6/],
     ['too few', (out: object) => ({ ...out, gradient: new Float32Array(2) }), /Float32Array of 2/],
     ['NaN', (out: object) => ({ ...out, gradient: Float32Array.of(0, 0, NaN, 0, 0, 0) }), /gives token 2 the gradient NaN/],

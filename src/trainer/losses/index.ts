@@ -120,6 +120,7 @@ export function runHostLoss(loss: Loss, inputs: LossInputs): LossOutputs {
 }
 
 function describe(out: unknown): string {
+  if (out instanceof Promise) return 'a promise (the function must not be async)'
   if (typeof out !== 'object' || out === null) return String(out)
   const { gradient, loss } = out as { gradient?: ArrayLike<number>; loss?: unknown }
   return `gradient: ${gradient ? `${gradient.constructor.name} of ${gradient.length}` : 'none'}, loss: ${String(loss)}`
