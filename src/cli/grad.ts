@@ -17,7 +17,7 @@ interface GradOptions extends ModelBatchOptions {
 export function register(program: Command): void {
   withModelAndBatch(program.command('grad'))
     .description(
-      "Write the gradient of every trainable tensor, and loss and grad_norm: the adapter's tensors with --adapter, else every weight.",
+      "Write the gradient of every trainable tensor, and loss and grad_norm: with --adapter the adapter's tensors, each under two names (with and without base_model.model), else every weight.",
     )
     .option('--loss <name>', 'cispo, cispo_mask, or the file of a loss of yours', 'cispo')
     .option('--mask-ratio-low <number>', 'lower bound of the importance ratio', notNegative, 0.125)
