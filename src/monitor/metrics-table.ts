@@ -43,7 +43,7 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
   },
   'reward/<func>': {
     group: 'Reward',
-    formula: 'mean of the unweighted value of reward function or metric <func>, over the rollouts for which it was not null',
+    formula: 'mean of the unweighted value of reward function or metric <func>, over the rollouts that did not fail and have it',
     unit: 'as the function gives it',
     healthy: 'the functions rise together; one that rises while the others fall is being gamed',
     trl: 'rewards/<func>/mean',
@@ -63,7 +63,7 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
   'advantage/absmean': {
     group: 'Reward',
     formula:
-      'sum of |A_i| / m over the m rollouts trained on; A_i = r_i - mean reward of its group (of an A per token the mean of its absolute values)',
+      'sum of |A_i| / m over the m rollouts trained on; A_i = r_i - mean reward of its group, or what a file gave (of an A per token the mean of its absolute values)',
     unit: 'reward',
     healthy: 'above 0; falls as the answers become alike',
   },
@@ -152,7 +152,7 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
   'loss/mean': {
     group: 'Loss',
     formula:
-      'sum over loss tokens of their loss / N; N = loss tokens of the whole batch. cispo: -stopgrad(clamp(ratio, low, high)) A logp; `sft`: -logp',
+      'sum over loss tokens of their loss / N; N = loss tokens of the whole batch. cispo: -stopgrad(clamp(ratio, low, high)) A logp; `sft`: -logp. The terms of `beta` and `entropy_coef` are in it',
     unit: 'nats x reward; `sft`: nats',
     healthy:
       'near 0 with either sign: the advantages of a group add up to 0. It is not what should fall; watch `reward`. Of `sft` it should fall',
@@ -199,19 +199,19 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
   },
   'is_masked/mean': {
     group: 'Loss',
-    formula: 'loss tokens with ratio outside [mask_ratio_low, mask_ratio_high] / N; cispo clamps, cispo_mask drops them',
+    formula: 'ratios outside [mask_ratio_low, mask_ratio_high] / N; cispo clamps, cispo_mask drops them; built-in losses alone',
     unit: fraction,
     healthy: `under ${LIMITS['is_masked/mean'].high}`,
   },
   'is_masked_low/mean': {
     group: 'Loss',
-    formula: 'loss tokens with ratio < mask_ratio_low / N',
+    formula: 'loss tokens with ratio < mask_ratio_low / N; built-in losses alone',
     unit: fraction,
     healthy: `under ${LIMITS['is_masked/mean'].high}`,
   },
   'is_masked_high/mean': {
     group: 'Loss',
-    formula: 'loss tokens with ratio > mask_ratio_high / N',
+    formula: 'loss tokens with ratio > mask_ratio_high / N; built-in losses alone',
     unit: fraction,
     healthy: `under ${LIMITS['is_masked/mean'].high}`,
     trl: 'cispo_clip_ratio',
