@@ -2,25 +2,12 @@
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { CLI, isCheckout, TRAIN } from '../common/commands.ts'
-import type { Message, Rollout } from '../common/types.ts'
+import { mean } from '../monitor/aggregate.ts'
 import { shellWord } from '../monitor/format.ts'
 import { finalReport, type EvalSummary, type SamplePair } from '../monitor/report.ts'
-import { readRollouts, type RolloutRow } from '../monitor/rollout-writer.ts'
+import { answerPairs, readRollouts, rolloutRow, type RolloutRow } from '../monitor/rollout-writer.ts'
 import type { LoopResult } from '../orchestrator/loop.ts'
 import { missedEvals, type Run } from './train-setup.ts'
-
-/** One held-out question and what was answered. */
-interface Answer {
-  env: string
-  exampleId: number
-  index: number
-  question: string
-  expected: string
-  text: string
-  reward: number | null
-  tokens: number
-  isTruncated: boolean
-}
 
 /** Prints what was learned, where the files are and what to try next. */
 export function reportRun(run: Run, result: LoopResult): void {
@@ -31,8 +18,10 @@ export function reportRun(run: Run, result: LoopResult): void {
   if (lastStep === 0) return out.print('\nStopped before the first step was done: there is nothing to go on from.')
   if (lastStep < args.max_steps) out.print(`\nStopped after step ${lastStep} of ${args.max_steps}; it is saved.`)
   // A resumed run was evaluated before its first step by the process that began it.
-  const before = readRollouts(folder, 0).filter((row) => row.split === 'eval').map(answerOfRow) // prettier-ignore
-  const after = result.after.flatMap(({ rollouts }) => rollouts.map(answerOf))
+  const before = readRollouts(folder, 0).filter((row) => row.split === 'eval')
+  const after = result.after.flatMap(({ rollouts }) =>
+    rollouts.map((rollout) => rolloutRow(lastStep, 'eval', { rollout, advantage: null })),
+  )
   const checkpoint = folder.checkpointPath(lastStep)
   const files = {
     [args.use_lora ? 'adapter (PEFT)' : 'model (Hugging Face)']: checkpoint,
@@ -44,7 +33,7 @@ export function reportRun(run: Run, result: LoopResult): void {
   const text = finalReport({
     before: after.length > 0 ? summaries(before) : [],
     after: summaries(after),
-    samples: pairs(before, after).slice(0, 3),
+    samples: samples(before, after).slice(0, 3),
     files: Object.fromEntries(Object.entries(files).filter(([, path]) => existsSync(path))),
     next:
       lastStep < args.max_steps || missedEvals(run.parts.evaluated.steps, lastStep, config, folder).length > 0
@@ -70,48 +59,32 @@ function suggestions(run: Run, checkpoint: string): string[] {
   return next
 }
 
-const lastAnswer = (completion: readonly Message[]) => completion.findLast(({ role }) => role === 'assistant')?.content ?? ''
-
-function answerOf(r: Rollout): Answer {
-  const { env, exampleId, index, answer: expected, reward, isTruncated } = r
-  const [question, text] = [r.prompt.at(-1)?.content ?? '', lastAnswer(r.completion)]
-  return { env, exampleId, index, question, expected, text, reward, tokens: r.completion_tokens.ids.length, isTruncated }
-}
-
-function answerOfRow(row: RolloutRow): Answer {
-  const { env, example_id: exampleId, index, answer: expected, reward, is_truncated: isTruncated } = row
-  const [question, text] = [row.prompt.at(-1)?.content ?? '', lastAnswer(row.completion)]
-  return { env, exampleId, index, question, expected, text, reward, tokens: row.token_usage.output_tokens, isTruncated }
-}
-
-function summaries(answers: Answer[]): EvalSummary[] {
-  return [...Map.groupBy(answers, (a) => a.env)].map(([env, all]) => {
-    const scored = all.filter((a) => a.reward !== null)
-    const mean = (value: (a: Answer) => number) => scored.reduce((sum, a) => sum + value(a), 0) / Math.max(1, scored.length)
+function summaries(rows: readonly RolloutRow[]): EvalSummary[] {
+  return [...Map.groupBy(rows, ({ env }) => env)].map(([env, all]) => {
+    const scored = all.filter(({ reward }) => reward !== null)
+    const average = (value: (row: RolloutRow) => number) => mean(scored.map(value)) ?? 0
     return {
       env,
-      reward: mean((a) => a.reward!),
+      reward: average(({ reward }) => reward!),
       rollouts: scored.length,
-      tokens: mean((a) => a.tokens),
-      truncated: mean((a) => Number(a.isTruncated)),
+      tokens: average((row) => row.token_usage.output_tokens),
+      truncated: average((row) => Number(row.is_truncated)),
     }
   })
 }
 
-/** Questions that show the change: the same ones before and after, those that gained most first. */
-function pairs(before: Answer[], after: Answer[]): SamplePair[] {
-  const keyOf = ({ env, exampleId, index }: Answer) => `${exampleId} ${index} ${env}`
-  const later = new Map(after.map((answer) => [keyOf(answer), answer]))
-  return before
-    .flatMap((b) => {
-      const a = later.get(keyOf(b))
-      return a ? [{ b, a, gain: (a.reward ?? 0) - (b.reward ?? 0) }] : []
-    })
+/** Questions that show the change: those that gained most first. */
+function samples(before: readonly RolloutRow[], after: readonly RolloutRow[]): SamplePair[] {
+  const side = ({ completion, reward }: RolloutRow) => ({
+    text: completion.findLast(({ role }) => role === 'assistant')?.content ?? '',
+    reward,
+  })
+  return answerPairs(before, after)
     .toSorted((x, y) => y.gain - x.gain)
-    .map(({ b, a }) => ({
-      question: b.question,
-      expected: b.expected || undefined,
-      before: { text: b.text, reward: b.reward },
-      after: { text: a.text, reward: a.reward },
+    .map((pair) => ({
+      question: pair.before.prompt.at(-1)?.content ?? '',
+      expected: pair.before.answer || undefined,
+      before: side(pair.before),
+      after: side(pair.after),
     }))
 }

@@ -14,7 +14,7 @@ import { chart, escapeHtml, type Series } from './report-chart.ts'
 import { comparedPlots, comparedTables, compareTitle, readRuns } from './report-compare.ts'
 import { evalKeys, FIRST, keysOf, section, table, values } from './report-parts.ts'
 import { figure, PLOT_STYLE, plotFiles, writePlots, type Plot, type PlotFiles } from './report-plots.ts'
-import { readRollouts, type RolloutRow } from './rollout-writer.ts'
+import { answerPairs, readRollouts, type RolloutRow } from './rollout-writer.ts'
 
 /** Samples of each environment, and characters of one answer. */
 const SAMPLES = 4
@@ -175,18 +175,12 @@ function samples(path: string): string {
   const before = evals(steps[0])
   const after = before.length > 0 ? evals(steps.findLast((step, i) => i > 0 && evals(step).length > 0)) : []
   if (after.length > 0) {
-    const keyOf = ({ env, example_id: id, index }: RolloutRow) => JSON.stringify([env, id, index])
-    const byKey = new Map(after.map((row) => [keyOf(row), row]))
-    const pairs = before.flatMap((b) => {
-      const a = byKey.get(keyOf(b))
-      return a ? [{ b, a, gain: (a.reward ?? 0) - (b.reward ?? 0) }] : []
-    })
-    const chosen = [...Map.groupBy(pairs, ({ b }) => b.env).values()].flatMap((own) => {
+    const chosen = [...Map.groupBy(answerPairs(before, after), (pair) => pair.before.env).values()].flatMap((own) => {
       const sorted = own.toSorted((x, y) => y.gain - x.gain)
       // What was gained most, and what was lost most.
       return sorted.length <= SAMPLES ? sorted : [...sorted.slice(0, SAMPLES - 1), sorted.at(-1)!]
     })
-    return chosen.map(({ b, a }) => sample(b, [['before', b], ['after', a]])).join('\n') // prettier-ignore
+    return chosen.map((pair) => sample(pair.before, [['before', pair.before], ['after', pair.after]])).join('\n') // prettier-ignore
   }
   const last = steps.at(-1)
   if (last === undefined) return ''

@@ -226,3 +226,20 @@ export class RolloutWriter {
 export function readRollouts(folder: Pick<RunFolder, 'rolloutsPath'>, step: number): RolloutRow[] {
   return readJsonLines<RolloutRow>(folder.rolloutsPath(step))
 }
+
+/** One answer to a question in two evaluations, and by how much its reward grew. */
+export interface AnswerPair {
+  before: RolloutRow
+  after: RolloutRow
+  gain: number
+}
+
+/** The answers that both evaluations have, in the order of the first. Found by their keys: there may be a hundred thousand. */
+export function answerPairs(before: readonly RolloutRow[], after: readonly RolloutRow[]): AnswerPair[] {
+  const keyOf = ({ env, example_id: id, index }: RolloutRow) => JSON.stringify([env, id, index])
+  const later = new Map(after.map((row) => [keyOf(row), row]))
+  return before.flatMap((row) => {
+    const pair = later.get(keyOf(row))
+    return pair ? [{ before: row, after: pair, gain: (pair.reward ?? 0) - (row.reward ?? 0) }] : []
+  })
+}
