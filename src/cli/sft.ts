@@ -102,7 +102,7 @@ async function train(
   await trainSft(trainer, data, {
     maxSteps: args.max_steps,
     saveSteps: ckpt.interval,
-    save: (row) => trace?.saving(() => save(row)) ?? save(row),
+    save: (row) => trace?.during('save_ckpt', () => save(row)) ?? save(row),
     stopRequested: () => stop.aborted,
     warn,
     around: (step, work) => {

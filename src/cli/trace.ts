@@ -3,9 +3,10 @@ import { dirname, join } from 'node:path'
 import { messageOf, UserError } from '../common/errors.ts'
 import { makeFolder } from '../common/folders.ts'
 import { startTrace, stopTrace, tracer, type Span } from '../common/trace.ts'
+import type { PolicyVersion } from '../common/types.ts'
 import type { TraceWish } from '../config/load.ts'
 import { writeTrace } from '../monitor/trace-file.ts'
-import type { LoopParts } from '../orchestrator/loop.ts'
+import type { Phases, Pushed } from './phases.ts'
 import { versionOf } from './version.ts'
 
 /** Some 80 MB of text, which the viewers still open. */
@@ -22,7 +23,7 @@ export interface TraceOptions {
   warn: (line: string) => void
 }
 
-export class StepTrace {
+export class StepTrace implements Phases {
   readonly #options: TraceOptions
   readonly #wish: TraceWish
   readonly #first: number
@@ -53,7 +54,6 @@ export class StepTrace {
     }
   }
 
-  /** A step begins, and the one before it has ended: to be called before anything is done for it. */
   begin(step: number): void {
     this.#step?.end()
     this.#step = undefined
@@ -65,48 +65,22 @@ export class StepTrace {
     }
   }
 
-  /** The parts of a training loop, with the phases of its steps: those that metrics have as `time/...` are called so. */
-  around(parts: LoopParts): LoopParts {
-    const { orchestrator, monitor } = parts
-    let between = true
-    return {
-      ...parts,
-      orchestrator: {
-        prepare: (step) => {
-          // The loop prepares the step that it makes first, then those ahead.
-          if (between) this.begin(step)
-          between = false
-          orchestrator.prepare(step)
-        },
-        batch: async (step, version) => {
-          between = true
-          return await during('wait_for_batch', () => orchestrator.batch(step, version))
-        },
-        evaluate: (source, options) => during(`eval ${source.name}`, () => orchestrator.evaluate(source, options)),
-        abandonAfter: (step) => orchestrator.abandonAfter(step),
-        close: () => orchestrator.close(),
-      },
-      monitor: {
-        console: monitor.console,
-        finishStep: (done) => during('log', () => monitor.finishStep(done)),
-        finishEval: (done) => monitor.finishEval(done),
-        writeRow: (step, metrics) => monitor.writeRow(step, metrics),
-      },
-      publish: (version) => {
-        const pushed = parts.publish(version)
-        if (!pushed) return undefined
-        const flight = tracer?.flight('weights', 'broadcast_weights', { version })
-        const end = (): void => flight?.end()
-        pushed.then(end, end)
-        return pushed
-      },
-      save: (step, row) => this.saving(() => parts.save(step, row)),
+  async during<T>(name: string, work: () => Promise<T>): Promise<T> {
+    const span = tracer?.span('steps', name)
+    try {
+      return await work()
+    } finally {
+      span?.end()
     }
   }
 
-  /** A checkpoint is written. */
-  saving(save: () => Promise<void>): Promise<void> {
-    return during('save_ckpt', save)
+  publish(version: PolicyVersion, push: () => Pushed): Pushed {
+    const pushed = push()
+    if (!pushed) return undefined
+    const flight = tracer?.flight('weights', 'broadcast_weights', { version })
+    const end = (): void => flight?.end()
+    pushed.then(end, end)
+    return pushed
   }
 
   /** Ends what is still recorded, and waits for the file. To be called while the device is open. */
@@ -134,15 +108,5 @@ export class StepTrace {
       for (const note of full) warn(`--trace: ${note}`)
     }
     this.#writing = write().catch((error: unknown) => warn(`--trace: ${this.#file} could not be written (${messageOf(error)}).`))
-  }
-}
-
-/** A phase of a step. */
-async function during<T>(name: string, work: () => Promise<T>): Promise<T> {
-  const span = tracer?.span('steps', name)
-  try {
-    return await work()
-  } finally {
-    span?.end()
   }
 }

@@ -51,6 +51,7 @@ async function runOnce(loaded: Loaded<RunConfig>, stop: AbortSignal): Promise<vo
   const { reportRun } = await import('./train-report.ts')
   const { followRun } = await import('../monitor/sinks/index.ts')
   const { LostRun } = await import('./train-again.ts')
+  const { withPhases } = await import('./phases.ts')
   const { StepTimeline } = await import('./timeline.ts')
   const { writeOrigin } = await import('./run-origin.ts')
   const run = await openRun(loaded)
@@ -64,7 +65,8 @@ async function runOnce(loaded: Loaded<RunConfig>, stop: AbortSignal): Promise<vo
   const sinks = followRun(config.trainer.args.report_to, about, { warn: (line) => parts.monitor.console.warn(line) })
   try {
     trace = loaded.trace && (await openTrace(loaded.trace, run))
-    const result = await trainingLoop(timeline.around(trace?.around(run.parts) ?? run.parts), { ...run.loop, stop })
+    const traced = trace ? withPhases(run.parts, trace) : run.parts
+    const result = await trainingLoop(withPhases(traced, timeline), { ...run.loop, stop })
     keep = result.lastStep > 0
     if (keep) await reportAtEnd(folder.path, (line) => parts.monitor.console.warn(line))
     reportRun(run, result)
