@@ -1,10 +1,11 @@
 /** `bench`: how fast kernels and whole steps are on this adapter, beside what it can do at best. */
 import { readFileSync, writeFileSync } from 'node:fs'
-import { Argument, InvalidArgumentError, type Command } from 'commander'
+import { Argument, type Command } from 'commander'
 import { CLI } from '../common/commands.ts'
 import { messageOf, UserError } from '../common/errors.ts'
 import { shellWord } from '../monitor/format.ts'
 import type { BenchReport, Topic } from '../bench/run.ts'
+import { whole } from './options.ts'
 import { checkOut } from './out-file.ts'
 import { versionOf } from './version.ts'
 
@@ -21,11 +22,6 @@ interface Options {
 
 const topics: Topic[] = ['kernels', 'matmul', 'attention', 'norm', 'head', 'optimizer', 'sampler', 'step', 'decode', 'all']
 
-const count = (text: string): number => {
-  const value = Number(text)
-  if (!Number.isInteger(value) || value < 1) throw new InvalidArgumentError('It must be a whole number, 1 or more.')
-  return value
-}
 const list = (text: string): string[] => text.split(',').map((part) => part.trim())
 
 export function register(program: Command): void {
@@ -34,9 +30,11 @@ export function register(program: Command): void {
     .description('measure kernels, training steps and decoding on this adapter, as a table and one last line of JSON')
     .addArgument(new Argument('[what...]', 'what to measure').choices(topics).default(['all'], 'all'))
     .option('--model <names>', 'shapes with random weights (qwen3-0.6b), folders or .gguf files; several with commas', list)
-    .option('--rows <numbers>', 'rows of products, norms, head and sampler; sequences of decode', (text) => list(text).map(count))
-    .option('--tokens <number>', "tokens of a training step's batch", count)
-    .option('--repeats <number>', 'measurements of each case, of which the best counts (default: 3)', count)
+    .option('--rows <numbers>', 'rows of products, norms, head and sampler; sequences of decode', (text) =>
+      list(text).map(whole(1)),
+    )
+    .option('--tokens <number>', "tokens of a training step's batch", whole(1))
+    .option('--repeats <number>', 'measurements of each case, of which the best counts (default: 3)', whole(1))
     .option('--matrix-units', "steps and decode on the GPU's matrix units, in f16; products are measured on both anyway")
     .option('--quick', 'few and small cases, in a minute: to see that all is right, not how fast it is')
     .option('--out <file>', 'write the JSON there too')

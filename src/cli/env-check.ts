@@ -2,7 +2,7 @@
  * What `env check` says of an environment. A few answers are played through the real way of a rollout (template, tokenizer, tools,
  * rewards), with a sampler that says what it is told in place of a model.
  */
-import { messageOf, UserError } from '../common/errors.ts'
+import { UserError } from '../common/errors.ts'
 import type { GenerationResult, Generator, Message, Rollout, SamplingParams } from '../common/types.ts'
 import {
   ChatTemplate,
@@ -17,6 +17,7 @@ import { PythonEnv } from '../environments/python/environment.ts'
 import { openModel } from '../model/open.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
 import { firstPrompt } from './first-prompt.ts'
+import { jsonObject } from './options.ts'
 import { toolCallParser } from './tool-calls.ts'
 
 /** Seconds that an answer, the environment's part of a turn, or a reward may take here. */
@@ -28,7 +29,7 @@ export async function checkEnvironment(
   options: { args: string; model: string; pythonPath?: string },
   print: (line: string) => void,
 ): Promise<void> {
-  const env = await loadEnvironment(id, argsOf(options.args), { python: options.pythonPath })
+  const env = await loadEnvironment(id, jsonObject('env check', '--args', options.args), { python: options.pythonPath })
   const model = await openModel(options.model)
   try {
     const tokenizer = await model.tokenizer()
@@ -49,16 +50,6 @@ export async function checkEnvironment(
     model.close()
     await env.close?.()
   }
-}
-
-function argsOf(text: string): Record<string, unknown> {
-  try {
-    const args: unknown = JSON.parse(text)
-    if (args !== null && typeof args === 'object' && !Array.isArray(args)) return args as Record<string, unknown>
-  } catch (error) {
-    throw new UserError(`env check: --args is no JSON (${messageOf(error)}). Write --args '{"seed": 1}'.`)
-  }
-  throw new UserError(`env check: --args must be a JSON object, as '{"seed": 1}'.`)
 }
 
 function printRows(env: Environment, template: ChatTemplate, print: (line: string) => void, wrong: string[]): void {

@@ -7,11 +7,13 @@ import { messageOf, UserError } from '../common/errors.ts'
 import { hashSeed, Random } from '../common/random.ts'
 import type { SamplingParams } from '../common/types.ts'
 import { parseConfig, parseEvalConfig, parseSftConfig } from '../config/load.ts'
-import type { EnvConfig, RunConfig } from '../config/schema.ts'
+import type { RunConfig } from '../config/schema.ts'
 import { loadEnvironment, type Environment, type LoadOptions, type Row } from '../environments/index.ts'
 import type { Quantization } from '../model/types.ts'
 import { membersOf } from '../orchestrator/tasks.ts'
+import { closeEnvironments, loadOptionsOf } from './environments.ts'
 import { endpointNamed, type Endpoint } from './eval-endpoints.ts'
+import { jsonObject } from './options.ts'
 
 export interface EvalOptions {
   model?: string
@@ -138,10 +140,6 @@ export async function planEval(words: readonly string[], options: EvalOptions): 
   }
 }
 
-export async function closeEnvironments(environments: readonly EvalEnvironment[]): Promise<void> {
-  await Promise.allSettled(environments.map(async ({ env }) => await env.close?.()))
-}
-
 interface Asked {
   wanted: Wanted[]
   config?: RunConfig
@@ -152,7 +150,7 @@ interface Asked {
 }
 
 function readAsked(words: readonly string[], options: EvalOptions): Asked {
-  const envArgs = jsonOf('--env-args', options.envArgs)
+  const envArgs = options.envArgs === undefined ? undefined : jsonObject('eval', '--env-args', options.envArgs)
   const ids: string[] = []
   const files: string[] = []
   for (let i = 0; i < words.length; i++) {
@@ -198,7 +196,8 @@ function readFile(file: string): Asked {
   }
   if (!Array.isArray(table.eval)) {
     const { config } = parseConfig(text, file)
-    return { config, model: config.model.name, wanted: config.env.map(wantedOf) }
+    const wanted = config.env.map((env): Wanted => ({ id: env.id, name: env.name, args: env.args, load: loadOptionsOf(env) }))
+    return { config, model: config.model.name, wanted }
   }
   const { config: read, notices } = parseEvalConfig(text, file)
   const wanted = read.evals.map(
@@ -213,11 +212,6 @@ function readFile(file: string): Asked {
   const { model, temperature, max_tokens, sampling_args } = read.evals[0]
   const drawn = { ...(temperature !== undefined && { temperature }), ...(max_tokens !== undefined && { max_tokens }) }
   return { wanted, model, sampling: { ...sampling_args, ...drawn }, notices }
-}
-
-/** An [env] of a training config; those in Python are opened as a run opens them. */
-function wantedOf({ id, name, args, python, python_path, extra_env_kwargs: kwargs, num_workers: workers }: EnvConfig): Wanted {
-  return { id, name, args, load: { python: python === false ? false : (python_path ?? python), kwargs, workers } }
 }
 
 async function openWanted(
@@ -305,7 +299,7 @@ function samplingOf(
   source: EvalSource,
 ): { sampling: SamplingParams; extra: Record<string, unknown> } {
   const args = config?.trainer.args
-  const given = { ...ofFile, ...jsonOf('--sampling-args', options.samplingArgs) }
+  const given = { ...ofFile, ...jsonObject('eval', '--sampling-args', options.samplingArgs ?? '{}') }
   const { top_p = 1, top_k = 0, min_p = 0, repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0 } = args ?? {}
   const known = Object.fromEntries(Object.entries(given).filter(([key]) => KNOWN.includes(key)))
   const extra = Object.fromEntries(Object.entries(given).filter(([key]) => !KNOWN.includes(key)))
@@ -327,15 +321,4 @@ function samplingOf(
     seed: 0,
   }
   return { sampling, extra }
-}
-
-function jsonOf(option: string, text: string | undefined): Record<string, unknown> | undefined {
-  if (text === undefined) return undefined
-  try {
-    const value: unknown = JSON.parse(text)
-    if (value !== null && typeof value === 'object' && !Array.isArray(value)) return value as Record<string, unknown>
-  } catch (error) {
-    throw new UserError(`eval: ${option} is no JSON (${messageOf(error)}). Write ${option} '{"key": 1}'.`)
-  }
-  throw new UserError(`eval: ${option} must be a JSON object, as '{"key": 1}'.`)
 }

@@ -1,11 +1,10 @@
 /** `eval`: environments against a model, an endpoint or the checkpoints of a run. This file is its words and the order of things. */
-import { InvalidArgumentError, Option, type Command } from 'commander'
+import { Option, type Command } from 'commander'
 import { makeFolder } from '../common/folders.ts'
 import type { EvalOptions } from './eval-plan.ts'
 import type { EvalScore } from './eval-score.ts'
-import { notNegative } from './model-batch.ts'
 import { checkOutFolder } from './out-file.ts'
-import { quantizationOption } from './quantization.ts'
+import { countOrAll, notNegative, quantizationOption, whole } from './options.ts'
 import { outliveReaders, stopOnSignal } from './stop.ts'
 
 /** Adds the verb to the program. Short words are those of verifiers' vf-eval where it has them. */
@@ -28,7 +27,7 @@ export function register(program: Command): void {
     .option(
       '-n, --num-examples <count>',
       'examples of each environment; -1: all (default: eval_examples of the config, else 32)',
-      whole(-1),
+      countOrAll,
     )
     .option('-r, --rollouts-per-example <count>', 'answers of each example (default: 4)', whole(1))
     .option('-a, --env-args <json>', 'arguments of the environments')
@@ -50,16 +49,9 @@ export function register(program: Command): void {
     .action(evaluate)
 }
 
-function whole(least: number): (text: string) => number {
-  return (text) => {
-    const value = Number(text)
-    if (text.trim() !== '' && Number.isSafeInteger(value) && value >= least && !(least === -1 && value === 0)) return value
-    throw new InvalidArgumentError(`It must be a whole number from ${least === -1 ? '1 on, or -1 for all' : `${least} on`}.`)
-  }
-}
-
 async function evaluate(words: string[], options: EvalOptions): Promise<void> {
-  const { planEval, closeEnvironments } = await import('./eval-plan.ts')
+  const { planEval } = await import('./eval-plan.ts')
+  const { closeEnvironments } = await import('./environments.ts')
   const { openTargets } = await import('./eval-targets.ts')
   const { openEvalFolder, playEval, finishEval } = await import('./eval-play.ts')
   const { adviceOf, evalTable, scoreOf, spreadLine } = await import('./eval-score.ts')

@@ -2,7 +2,8 @@
 import type { Command } from 'commander'
 import { UserError } from '../common/errors.ts'
 import type { TensorToWrite } from '../model/safetensors.ts'
-import { notNegative, number, reporter, withDecoder, withModelAndBatch, type ModelBatchOptions } from './model-batch.ts'
+import { reporter, withDecoder, withModelAndBatch, type ModelBatchOptions } from './model-batch.ts'
+import { notNegative, number } from './options.ts'
 
 interface GradOptions extends ModelBatchOptions {
   loss: string

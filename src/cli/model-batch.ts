@@ -1,13 +1,13 @@
 /** What `score` and `grad` share: their options, a model on the GPU with or without an adapter, progress on stderr. */
-import { InvalidArgumentError, type Command } from 'commander'
+import type { Command } from 'commander'
 import { UserError } from '../common/errors.ts'
 import type { TrainingSample } from '../common/types.ts'
 import { isOutOfMemory } from '../gpu/errors.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import type { Decoder } from '../model/decoder.ts'
 import type { Quantization } from '../model/types.ts'
+import { positive, quantizationOption, whole } from './options.ts'
 import { checkOut } from './out-file.ts'
-import { quantizationOption } from './quantization.ts'
 
 export interface ModelBatchOptions {
   model: string
@@ -28,37 +28,9 @@ export function withModelAndBatch(command: Command): Command {
     .requiredOption('--batch <file>', 'a JSON list of { input_ids, loss_mask, inference_logprobs, advantages }')
     .requiredOption('--out <file>', 'the safetensors file to write')
     .option('--temperature <number>', 'logits are divided by it', positive, 1)
-    .option('--micro-batch-tokens <count>', 'tokens computed at once at most; changes memory, not the result', count, 2048)
+    .option('--micro-batch-tokens <count>', 'tokens computed at once at most; changes memory, not the result', whole(1), 2048)
     .option('--matrix-units', "large products on the GPU's matrix units, in f16")
     .addOption(quantizationOption())
-}
-
-/** A number above 0, for commander. */
-function positive(text: string): number {
-  const value = Number(text)
-  if (text.trim() === '' || !Number.isFinite(value) || value <= 0) throw new InvalidArgumentError('It must be a number above 0.')
-  return value
-}
-
-/** A number that is not negative, for commander. */
-export function notNegative(text: string): number {
-  const value = Number(text)
-  if (text.trim() === '' || !Number.isFinite(value) || value < 0)
-    throw new InvalidArgumentError('It must be a number, 0 or above.')
-  return value
-}
-
-/** Any number, for commander. */
-export function number(text: string): number {
-  const value = Number(text)
-  if (text.trim() === '' || !Number.isFinite(value)) throw new InvalidArgumentError('It must be a number.')
-  return value
-}
-
-function count(text: string): number {
-  const value = Number(text)
-  if (!Number.isInteger(value) || value < 1) throw new InvalidArgumentError('It must be a whole number above 0.')
-  return value
 }
 
 /**

@@ -1,7 +1,7 @@
 /** `serve`: the OpenAI-compatible server over the embedded engine. This file is its words; serve-setup.ts builds it. */
 import { once } from 'node:events'
 import { InvalidArgumentError, Option, type Command } from 'commander'
-import { quantizationOption } from './quantization.ts'
+import { quantizationOption, whole } from './options.ts'
 import type { ServeOptions } from './serve-setup.ts'
 import { outliveReaders, stopOnSignal } from './stop.ts'
 
@@ -111,14 +111,6 @@ function withLimits(command: Command): void {
 }
 
 const listed = (value: string, before: string[] | undefined): string[] => [...(before ?? []), value]
-
-function whole(least: number, most: number): (text: string) => number {
-  return (text) => {
-    const value = Number(text)
-    if (text.trim() !== '' && Number.isInteger(value) && value >= least && value <= most) return value
-    throw new InvalidArgumentError(`It must be a whole number from ${least} to ${most}.`)
-  }
-}
 
 function bytes(text: string): number {
   const [, digits, unit] = /^(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?$/i.exec(text) ?? []

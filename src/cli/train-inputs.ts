@@ -15,6 +15,7 @@ import { membersOf, type RunEnvironment } from '../orchestrator/tasks.ts'
 import { checkLossShape } from '../trainer/losses/check.ts'
 import { loadLoss, type Loss } from '../trainer/losses/index.ts'
 import { checkSameTokens } from '../trainer/reference.ts'
+import { loadOptionsOf } from './environments.ts'
 
 export interface Inputs {
   environments: RunEnvironment[]
@@ -82,18 +83,9 @@ async function openReference(ref: string, policy: Parameters<typeof checkSameTok
 }
 
 async function openEnvironments(config: RunConfig): Promise<RunEnvironment[]> {
-  const open = async ({
-    id,
-    args,
-    name,
-    weight,
-    python,
-    python_path,
-    extra_env_kwargs: kwargs,
-    num_workers: workers,
-  }: EnvConfig) => {
-    const env = await loadEnvironment(id, args, { python: python === false ? false : (python_path ?? python), kwargs, workers })
-    return membersOf({ name, weight, env })
+  const open = async (wanted: EnvConfig) => {
+    const env = await loadEnvironment(wanted.id, wanted.args, loadOptionsOf(wanted))
+    return membersOf({ name: wanted.name, weight: wanted.weight, env })
   }
   const environments = (await Promise.all(config.env.map(open))).flat()
   const names = environments.map(({ name }) => name)

@@ -31,6 +31,7 @@ import type { CheckpointState, WeightsAbout } from '../trainer/checkpoint.ts'
 import { loadOtherReference, loadReference } from '../trainer/reference.ts'
 import { ReferenceSync } from '../trainer/reference-sync.ts'
 import { Trainer } from '../trainer/trainer.ts'
+import { closeEnvironments } from './environments.ts'
 import { firstPrompts } from './first-prompt.ts'
 import { adapterWords, limitMemory, tellMemory, withMicroBatch } from './gpu-memory.ts'
 import { toolCallParser } from './tool-calls.ts'
@@ -175,10 +176,6 @@ async function startEnvironments(environments: readonly RunEnvironment[], folder
     if (env.open) await monitor.progress.run(`starting ${name}`, { limitMs: 3_600_000 }, () => env.open!({ logs, name }))
   }
   await Promise.all(environments.map(start))
-}
-
-async function closeEnvironments(environments: readonly RunEnvironment[]): Promise<void> {
-  await Promise.allSettled(environments.map(async ({ env }) => await env.close?.()))
 }
 
 async function closeAll(opened: { close(): void | Promise<void> }[]): Promise<void> {

@@ -2,9 +2,10 @@
 import { existsSync } from 'node:fs'
 import { readdir } from 'node:fs/promises'
 import { dirname, isAbsolute, join, resolve } from 'node:path'
-import { InvalidArgumentError, type Command } from 'commander'
+import type { Command } from 'commander'
 import { messageOf, UserError } from '../common/errors.ts'
 import type { TokenBytes } from '../monitor/view/rollout.ts'
+import { whole } from './options.ts'
 
 interface ViewCliOptions {
   host: string
@@ -21,18 +22,12 @@ export function register(program: Command): void {
     )
     .argument('[dir]', 'a folder of runs, or one run', 'outputs')
     .option('--host <address>', 'where to listen; an address that other machines reach needs a key', '127.0.0.1')
-    .option('--port <number>', '0: a free one', portOf, 0)
+    .option('--port <number>', '0: a free one', whole(0, 65535), 0)
     .option(
       '--key <key>',
       'what the page needs to be seen (default: a random one, printed in the address; better in DAWN_RL_VIEW_KEY: others see the command line)',
     )
     .action(view)
-}
-
-function portOf(text: string): number {
-  const port = Number(text)
-  if (/^\d+$/.test(text) && port <= 65535) return port
-  throw new InvalidArgumentError('It must be a whole number from 0 to 65535.')
 }
 
 async function view(dir: string, { host, port, key = process.env.DAWN_RL_VIEW_KEY }: ViewCliOptions): Promise<void> {

@@ -3,7 +3,8 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, describe, expect, test } from 'vitest'
-import { closeEnvironments, planEval, type EvalOptions } from '../../src/cli/eval-plan.ts'
+import { closeEnvironments } from '../../src/cli/environments.ts'
+import { planEval, type EvalOptions } from '../../src/cli/eval-plan.ts'
 
 test('a run of sft: its environment, its checkpoints, and the model that it began with where there was one', async () => {
   const run = mkdtempSync(join(tmpdir(), 'dawn-rl-plan-'))

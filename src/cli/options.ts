@@ -1,0 +1,45 @@
+/** What several verbs share of their options: the values that they take, for commander, and `--quantization`. */
+import { InvalidArgumentError, Option } from 'commander'
+import { messageOf, UserError } from '../common/errors.ts'
+import { QUANTIZATIONS } from '../model/types.ts'
+
+type Value = (text: string) => number
+
+function value(isGood: (value: number) => boolean, words: string): Value {
+  return (text) => {
+    const read = text.trim() === '' ? NaN : Number(text)
+    if (Number.isFinite(read) && isGood(read)) return read
+    throw new InvalidArgumentError(`It must be ${words}.`)
+  }
+}
+
+export const number = value(() => true, 'a number')
+export const positive = value((x) => x > 0, 'a number above 0')
+export const notNegative = value((x) => x >= 0, 'a number, 0 or above')
+
+/** A whole number of a range. */
+export function whole(least: number, most?: number): Value {
+  const range = most === undefined ? `from ${least} on` : `from ${least} to ${most}`
+  return value((x) => Number.isSafeInteger(x) && x >= least && x <= (most ?? x), `a whole number ${range}`)
+}
+
+/** A number of things, 1 or more; -1 is all of them. */
+export const countOrAll = value((x) => Number.isSafeInteger(x) && (x >= 1 || x === -1), 'a whole number from 1 on, or -1 for all')
+
+/** @throws UserError for a text that is no JSON object */
+export function jsonObject(verb: string, option: string, text: string): Record<string, unknown> {
+  try {
+    const read: unknown = JSON.parse(text)
+    if (read !== null && typeof read === 'object' && !Array.isArray(read)) return read as Record<string, unknown>
+  } catch (error) {
+    throw new UserError(`${verb}: ${option} is no JSON (${messageOf(error)}). Write ${option} '{"key": 1}'.`)
+  }
+  throw new UserError(`${verb}: ${option} must be a JSON object, as '{"key": 1}'.`)
+}
+
+/** With what it may be; its value is a `Quantization`. */
+export const quantizationOption = (): Option =>
+  new Option(
+    '--quantization <how>',
+    'hold the layers in few bits: gguf as a quantised GGUF file has them, q8_0 these, and all others in 8 (default: bf16)',
+  ).choices(QUANTIZATIONS)
