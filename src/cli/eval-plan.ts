@@ -1,9 +1,10 @@
 /** From the words of `eval` to what is to be played: environments and their rows, sampling, and the models that answer. */
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
-import { basename, join } from 'node:path'
+import { join } from 'node:path'
 import { parse } from 'smol-toml'
 import { CLI } from '../common/commands.ts'
 import { messageOf, UserError } from '../common/errors.ts'
+import { numbersIn } from '../common/folders.ts'
 import { hashSeed, Random } from '../common/random.ts'
 import type { SamplingParams } from '../common/types.ts'
 import { parseConfig, parseEvalConfig, parseSftConfig } from '../config/load.ts'
@@ -284,10 +285,7 @@ function runSource(dir: string, options: EvalOptions): EvalSource {
 function checkpointSteps(dir: string): number[] {
   const root = join(dir, 'checkpoints')
   if (!existsSync(root)) return []
-  return readdirSync(root)
-    .filter((name) => /^step_\d+$/u.test(name) && existsSync(join(root, name, 'STABLE')))
-    .map((name) => Number(basename(name).slice('step_'.length)))
-    .toSorted((a, b) => a - b)
+  return numbersIn(readdirSync(root), /^step_(\d+)$/).filter((step) => existsSync(join(root, `step_${step}`, 'STABLE')))
 }
 
 /** Names of sampling that we know; what else -S holds goes to an endpoint as it is. */

@@ -4,6 +4,7 @@ import { readdir } from 'node:fs/promises'
 import { dirname, isAbsolute, join, resolve } from 'node:path'
 import type { Command } from 'commander'
 import { messageOf, UserError } from '../common/errors.ts'
+import { numbersIn } from '../common/folders.ts'
 import type { TokenBytes } from '../monitor/view/rollout.ts'
 import { whole } from './options.ts'
 
@@ -78,10 +79,9 @@ const bytesOf = (tokenizer: { tokenBytes(id: number): Uint8Array | null }, about
 
 async function newestTokenizer(runFolder: string): Promise<string | undefined> {
   const names = await readdir(join(runFolder, 'checkpoints')).catch(() => [])
-  const steps = names.flatMap((name) => Number(/^step_(\d+)$/.exec(name)?.[1] ?? NaN)).filter(Number.isInteger).toSorted((a, b) => b - a) // prettier-ignore
-  return steps
+  return numbersIn(names, /^step_(\d+)$/)
     .map((step) => join(runFolder, 'checkpoints', `step_${step}`))
-    .find((folder) => existsSync(join(folder, 'tokenizer.json')))
+    .findLast((folder) => existsSync(join(folder, 'tokenizer.json')))
 }
 
 /** A path is as the run saw it from where it was started: here, or a folder above its own; a hub id, in the cache. */

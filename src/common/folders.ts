@@ -1,4 +1,4 @@
-/** Folders that a user names. */
+/** Making folders that a user names, and reading what the names in one say. */
 import { existsSync, mkdirSync, statSync } from 'node:fs'
 import { dirname, resolve } from 'node:path'
 
@@ -28,3 +28,9 @@ function makeOne(path: string): boolean {
 }
 
 const isFolder = (path: string) => statSync(path, { throwIfNoEntry: false })?.isDirectory() ?? false
+
+/** The numbers in those of the names that match, each once, ascending: of `step_N.jsonl`, of `attempt_N.log`. */
+export function numbersIn(names: readonly string[], pattern: RegExp): number[] {
+  const found = names.flatMap((name) => pattern.exec(name)?.[1] ?? [])
+  return [...new Set(found.map(Number))].toSorted((a, b) => a - b)
+}

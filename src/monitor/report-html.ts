@@ -4,6 +4,7 @@
  */
 import { existsSync, readdirSync, writeFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
+import { numbersIn } from '../common/folders.ts'
 import { isReplaceable, textOf, writeFileAtomic } from './files.ts'
 import { formatDuration, formatNumber, formatPercent } from './format.ts'
 import { mean } from './aggregate.ts'
@@ -165,10 +166,7 @@ function otherCurves(rows: readonly MetricsRow[]): string {
 function samples(path: string): string {
   const folder = join(path, 'rollouts')
   if (!existsSync(folder)) return ''
-  const steps = readdirSync(folder)
-    .flatMap((name) => /^step_(\d+)\.jsonl$/.exec(name)?.[1] ?? [])
-    .map(Number)
-    .toSorted((a, b) => a - b)
+  const steps = numbersIn(readdirSync(folder), /^step_(\d+)\.jsonl$/)
   const read = (step: number) => readRollouts({ rolloutsPath: (n) => join(folder, `step_${n}.jsonl`) }, step)
   const evals = (step: number | undefined) => (step === undefined ? [] : read(step).filter(({ split }) => split === 'eval'))
   // Evaluations are few and at both ends, and a run that begins without one is not searched: not every file of a long run is read.

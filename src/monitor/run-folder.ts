@@ -33,7 +33,7 @@ import {
 } from 'node:fs'
 import { dirname, join, resolve } from 'node:path'
 import { isSystemError, messageOf, UserError } from '../common/errors.ts'
-import { makeFolder } from '../common/folders.ts'
+import { makeFolder, numbersIn } from '../common/folders.ts'
 import { isAlive } from '../common/processes.ts'
 import { dropLaterRows, settleFolder, writeFileAtomic } from './files.ts'
 import { acquireLock } from './run-lock.ts'
@@ -152,7 +152,7 @@ export class RunFolder {
     this.timelinePath = join(logs, 'timeline.jsonl')
     for (const folder of [path, logs]) clearAside(folder)
     for (const folder of [logs, this.checkpointsPath, join(path, 'rollouts')]) mkdirSync(folder, { recursive: true })
-    this.attempt = 1 + Math.max(0, ...numbersIn(logs, /^attempt_(\d+)\.log$/))
+    this.attempt = 1 + Math.max(0, ...numbersIn(namesIn(logs), /^attempt_(\d+)\.log$/))
     this.logPath = join(logs, `attempt_${this.attempt}.log`)
     writeFileSync(this.logPath, '')
     pointAt(join(logs, 'latest'), `attempt_${this.attempt}.log`)
@@ -186,7 +186,7 @@ export class RunFolder {
 
   /** Steps that have a `checkpoints/step_N` folder, ascending. Whether one is whole is for its reader to say. */
   checkpointSteps(): number[] {
-    return numbersIn(this.checkpointsPath, /^step_(\d+)$/).toSorted((a, b) => a - b)
+    return numbersIn(namesIn(this.checkpointsPath), /^step_(\d+)$/)
   }
 
   /**
@@ -204,7 +204,7 @@ export class RunFolder {
     }
     const report: RewindReport = { metricsRows: dropLaterRows(this.metricsPath, step), rolloutFiles: 0, checkpoints: late }
     dropLaterRows(this.timelinePath, step)
-    for (const n of numbersIn(join(this.path, 'rollouts'), /^step_(\d+)(?:\.tokens)?\.jsonl$/)) {
+    for (const n of numbersIn(namesIn(join(this.path, 'rollouts')), /^step_(\d+)(?:\.tokens)?\.jsonl$/)) {
       if (n <= step) continue
       for (const file of [this.rolloutsPath(n), this.tokensPath(n)]) {
         if (existsSync(file)) report.rolloutFiles++
@@ -262,8 +262,7 @@ export class RunFolder {
 
 /** Takes away what a process left that was killed while it wrote a file aside. The lock says that no other one is writing. */
 function clearAside(folder: string): void {
-  if (!existsSync(folder)) return
-  for (const name of readdirSync(folder)) {
+  for (const name of namesIn(folder)) {
     const pid = /\.(\d+)\.(tmp|stale)$/.exec(name)?.[1]
     if (pid === undefined) continue
     // Beside the lock another process may be at work, one that wants to have it.
@@ -272,12 +271,8 @@ function clearAside(folder: string): void {
   }
 }
 
-/** The numbers in the names of a folder that match, each once; none where there is no folder. */
-function numbersIn(folder: string, pattern: RegExp): number[] {
-  if (!existsSync(folder)) return []
-  const found = readdirSync(folder).flatMap((name) => pattern.exec(name)?.[1] ?? [])
-  return [...new Set(found.map(Number))]
-}
+/** The names in a folder; none where there is no folder. */
+const namesIn = (folder: string): string[] => (existsSync(folder) ? readdirSync(folder) : [])
 
 /** A relative link; where links are not allowed (Windows without developer mode) a text file with the name. */
 export function pointAt(link: string, target: string): void {

@@ -4,6 +4,7 @@ import { readdir } from 'node:fs/promises'
 import { Readable } from 'node:stream'
 import type { Hono } from 'hono'
 import { CLI } from '../../common/commands.ts'
+import { numbersIn } from '../../common/folders.ts'
 import { compareConfigs } from './config.ts'
 import type { Events } from './events.ts'
 import { ViewError } from './guard.ts'
@@ -143,9 +144,9 @@ export function addApi(app: Hono, parts: ApiParts): void {
 /** What the newest start of the run wrote down of itself (cli/run-origin.ts). */
 async function originOf(run: Run): Promise<Pick<RunDetails, 'versions' | 'gitDiff'>> {
   const names = await readdir(run.file('logs')).catch(() => [])
-  const attempts = names.flatMap((name) => Number(/^attempt_(\d{1,9})\.versions\.json$/.exec(name)?.[1] ?? NaN)).filter(Number.isInteger) // prettier-ignore
-  if (attempts.length === 0) return {}
-  const path = run.file('logs', `attempt_${attempts.reduce((a, b) => Math.max(a, b))}`)
+  const newest = numbersIn(names, /^attempt_(\d{1,9})\.versions\.json$/).at(-1)
+  if (newest === undefined) return {}
+  const path = run.file('logs', `attempt_${newest}`)
   const [text, diff] = await Promise.all([readSmall(`${path}.versions.json`), readSmall(`${path}.diff`)])
   const found = text === null ? null : parseRow(Buffer.from(text))
   const versions = found && Object.fromEntries(Object.entries(found).map(([name, version]) => [name, String(version)]))

@@ -5,6 +5,7 @@
 import { constants } from 'node:fs'
 import { access, lstat, readdir, stat } from 'node:fs/promises'
 import { basename, join } from 'node:path'
+import { numbersIn } from '../../common/folders.ts'
 import { lockState } from '../run-lock.ts'
 import { readConfig, type RunConfigText } from './config.ts'
 import { Cache, readSmall } from './lines.ts'
@@ -47,7 +48,7 @@ export class Run {
   /** Steps that have a file of rollouts, ascending. */
   async rolloutSteps(): Promise<number[]> {
     const names = await readdir(this.file('rollouts')).catch(() => [])
-    return names.flatMap((name) => Number(/^step_(\d{1,9})\.jsonl$/.exec(name)?.[1] ?? NaN)).filter(Number.isInteger).toSorted((a, b) => a - b) // prettier-ignore
+    return numbersIn(names, /^step_(\d{1,9})\.jsonl$/)
   }
 }
 
