@@ -4,16 +4,12 @@ import { setImmediate } from 'node:timers/promises'
 import { UserError } from '../common/errors.ts'
 import type { TrainingSample } from '../common/types.ts'
 import type { Loaded } from '../config/load.ts'
-import { diskLine, folderBytes } from '../config/disk.ts'
 import type { SftConfig } from '../config/sft-schema.ts'
-import { stringifyConfig } from '../config/toml-write.ts'
 import { ChatTemplate, loadEnvironment, readTable, sftRows } from '../environments/index.ts'
 import { Gpu } from '../gpu/gpu.ts'
 import { loadDecoder } from '../model/decoder-load.ts'
 import { writeFolderWhole } from '../model/files.ts'
 import { openModel } from '../model/open.ts'
-import type { Adapter, LoraConfig } from '../model/peft.ts'
-import { adapterModules } from '../model/shapes.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
 import { gainsByWideVectors } from '../model/wide-vectors.ts'
 import type { ModelConfig, TensorSource } from '../model/types.ts'
@@ -22,7 +18,7 @@ import { formatBytes, formatCount } from '../monitor/format.ts'
 import { createLogger } from '../monitor/logger.ts'
 import { MetricsWriter, readMetrics } from '../monitor/metrics-writer.ts'
 import { Progress } from '../monitor/progress.ts'
-import { openRunFolder, type RunFolder } from '../monitor/run-folder.ts'
+import type { RunFolder } from '../monitor/run-folder.ts'
 import { writeWeights, type CheckpointState, type WeightsAbout } from '../trainer/checkpoint.ts'
 import { negativeLogLikelihood } from '../trainer/losses/index.ts'
 import { newModel } from '../trainer/new-model.ts'
@@ -30,9 +26,10 @@ import { exampleOf, sampleOf, SftData, type SftTokenizer } from '../trainer/sft.
 import { Trainer } from '../trainer/trainer.ts'
 import { adapterWords, limitMemory, tellMemory, withMicroBatch } from './gpu-memory.ts'
 import { checkModelFolder } from './out-file.ts'
-import { dataChanges, noteFork, placeOf, RunCheckpoints, tellDisk } from './train-checkpoints.ts'
+import { dataChanges, noteFork, RunCheckpoints } from './train-checkpoints.ts'
+import { openFolder, tellDisk } from './train-folder.ts'
 import { openAdapter } from './train-inputs.ts'
-import { trainerOptions } from './trainer-options.ts'
+import { adapterConfig, trainerOptions, whatToTrain } from './trainer-options.ts'
 
 export type LoadedSft = Loaded<SftConfig>
 
@@ -102,7 +99,7 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
   try {
     const { config, line } = withMicroBatch(loaded, source, adapterWords(gpu))
     const { args } = config.trainer
-    folder = openFolder({ ...loaded, config })
+    folder = openFolder(config, loaded)
     if (loaded.fork) noteFork(folder, loaded.fork)
     opened.push(folder)
     const logger = createLogger(folder.logPath)
@@ -114,14 +111,14 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
     out.print(`adapter  ${gpu.facts.name}${gpu.facts.software ? ' (software: no GPU was found, so this is slow)' : ''}`)
     out.print(`run      ${folder.path}`)
     if (line) out.print(`micro    ${line}`)
-    tellDisk(diskLine(config, source.config, config.model.name ?? '', folder.path, folderBytes(folder.path)), out)
+    tellDisk(config, { config: source.config, path: config.model.name ?? '' }, folder, out)
     const decoder = await progress.run(`loading ${source.name}`, { limitMs: 3_600_000 }, (wait) =>
       loadDecoder(gpu, source, {
         round: args.bf16,
         quantization: args.quantization,
         matrixUnits: args.matrix_units,
         progress: (share) => wait.update(`${Math.round(share * 100)}%`),
-        ...whatToTrain(config, source.config, adapter),
+        ...whatToTrain(args, source.config, adapter),
       }),
     )
     const trained = `${formatCount(decoder.store!.size)} trained ${args.use_lora ? `(LoRA rank ${args.lora_rank})` : '(all weights)'}`
@@ -134,7 +131,7 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
     if (longest > most) out.warn(`an example has ${longest} tokens; ${source.name} was made for ${most} at most.`)
     const trainer = new Trainer(decoder, trainerOptions(args, negativeLogLikelihood, folder))
     const { tokenizer, rawConfig, rawGenerationConfig } = source
-    const lora = args.use_lora ? loraConfig(config, source.config, adapter) : undefined
+    const lora = adapterConfig(args, source.config, adapter, config.model.name ?? null)
     const about = { lora, rawConfig, rawGenerationConfig, tokenizer }
     const checkpoints = new RunCheckpoints({
       folder,
@@ -193,27 +190,6 @@ function changesOf(
       `the data had ${extra.examples} examples and has ${train.length}: those from here on are not those that were to come.`,
     )
   return changes
-}
-
-function whatToTrain(config: SftConfig, model: ModelConfig, adapter: Adapter | undefined) {
-  const { args } = config.trainer
-  if (!args.use_lora) return { full: true }
-  const { lora_rank: rank, lora_alpha: alpha, lora_dropout: dropout, seed } = args
-  const targetModules = adapterModules(model, args.lora_target_modules)
-  return { lora: { rank, alpha, dropout, targetModules, seed }, adapter }
-}
-
-function loraConfig(config: SftConfig, model: ModelConfig, adapter: Adapter | undefined): LoraConfig {
-  if (adapter) return adapter.config
-  const { args } = config.trainer
-  return {
-    r: args.lora_rank,
-    loraAlpha: args.lora_alpha,
-    loraDropout: args.lora_dropout,
-    targetModules: adapterModules(model, args.lora_target_modules),
-    useRslora: false,
-    baseModel: config.model.name ?? null,
-  }
 }
 
 /** Examples to train on, and held-out ones of an environment, as tokens. */
@@ -286,13 +262,6 @@ function asInRollouts(tokenizer: Tokenizer): SftTokenizer {
     encode: (text, options) => tokenizer.encode(text, options),
     renderChat: (messages, { tools, addGenerationPrompt = true } = {}) => template.render(messages, tools, addGenerationPrompt),
   }
-}
-
-function openFolder({ config, resume }: LoadedSft): RunFolder {
-  const { args } = config.trainer
-  const place = placeOf(resume, args)
-  const configText = stringifyConfig({ ...config, trainer: { ...config.trainer, args: { ...args, ...place } } })
-  return openRunFolder({ outputDir: place.output_dir, runName: place.run_name, configText, resume: !!resume })
 }
 
 /** Writes the finished model (bf16) or adapter as a folder of its own, whole or not at all. */

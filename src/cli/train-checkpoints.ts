@@ -1,14 +1,12 @@
 /** The checkpoints of a training run: what it begins with (its own, another run's, or nothing), and what it leaves behind. */
 import { createHash } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
-import { basename, dirname, join, resolve } from 'node:path'
+import { join, resolve } from 'node:path'
 import { UserError } from '../common/errors.ts'
 import type { Metrics } from '../common/types.ts'
 import type { Fork, Loaded, Resume } from '../config/load.ts'
 import type { CkptConfig } from '../config/ckpt-schema.ts'
-import type { diskLine } from '../config/disk.ts'
 import { formatNumber } from '../monitor/format.ts'
-import type { RunConsole } from '../monitor/console.ts'
 import { writeFileAtomic } from '../monitor/files.ts'
 import type { RewindReport, RunFolder } from '../monitor/run-folder.ts'
 import {
@@ -184,32 +182,12 @@ export class RunCheckpoints {
   }
 }
 
-/** The folder of a run, as the keys that name it: that of the config, or the one to go on with, which may have been moved since it was written. */
-export function placeOf(
-  resume: Resume | undefined,
-  { output_dir, run_name }: { output_dir: string; run_name: string },
-): { output_dir: string; run_name: string } {
-  if (resume?.kind !== 'dir') return { output_dir, run_name }
-  const dir = resolve(resume.dir)
-  const isThere = resolve(output_dir) === dirname(dir)
-  return { output_dir: isThere ? output_dir : dirname(dir), run_name: basename(dir) }
-}
-
 /**
  * Writes down where a fork comes from, first of all: killed before its first checkpoint it is begun again from there.
  * @throws UserError where there is no such checkpoint
  */
 export function noteFork(folder: RunFolder, fork: Fork): void {
   writeFileAtomic(join(folder.path, ORIGIN), `${JSON.stringify(originOf(fork), null, 2)}\n`)
-}
-
-/** What the run will need, and a warning where the disk has not that much. */
-export function tellDisk({ line, short }: ReturnType<typeof diskLine>, out: Pick<RunConsole, 'print' | 'warn'>): void {
-  out.print(`disk     ${line}`)
-  if (short === undefined) return
-  out.warn(
-    `${short} will not fit on this disk: lower keep_last under [trainer.ckpt], or choose another output_dir. A run that finds the disk full waits for room.`,
-  )
 }
 
 function originOf({ dir, step }: Fork): Origin {

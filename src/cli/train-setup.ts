@@ -4,15 +4,14 @@ import { FAILED_STEP, whenThereIsRoom } from '../common/faults.ts'
 import type { Metrics, SamplingParams, TrainingBatch } from '../common/types.ts'
 import { keepsReference, spareGroups } from '../config/algorithm-schema.ts'
 import { batchLine, type Loaded } from '../config/load.ts'
-import { diskLine, folderBytes } from '../config/disk.ts'
 import type { RunConfig } from '../config/schema.ts'
-import { stringifyConfig } from '../config/toml-write.ts'
 import { PolicyClient, type Environment } from '../environments/index.ts'
 import type { DeviceLostError } from '../gpu/errors.ts'
 import { Gpu } from '../gpu/gpu.ts'
 import { loadDecoder, type LoadOptions } from '../model/decoder-load.ts'
 import type { Decoder } from '../model/decoder.ts'
 import type { ModelFiles } from '../model/open.ts'
+import type { Adapter } from '../model/peft.ts'
 import { ownBlocks, wordsOfBlocks } from '../model/quantise.ts'
 import { weightCount } from '../model/shapes.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
@@ -20,9 +19,7 @@ import { gainsByWideVectors } from '../model/wide-vectors.ts'
 import { formatBytes, formatCount } from '../monitor/format.ts'
 import { readMetrics } from '../monitor/metrics-writer.ts'
 import { Monitor } from '../monitor/monitor.ts'
-import type { Adapter, LoraConfig } from '../model/peft.ts'
-import { adapterModules } from '../model/shapes.ts'
-import { defaultRunName, openRunFolder, type RunFolder } from '../monitor/run-folder.ts'
+import type { RunFolder } from '../monitor/run-folder.ts'
 import type { LoopOptions, LoopParts } from '../orchestrator/loop.ts'
 import { Orchestrator } from '../orchestrator/orchestrator.ts'
 import { trainerTokens } from '../orchestrator/samples.ts'
@@ -35,8 +32,9 @@ import { closeEnvironments } from './environments.ts'
 import { firstPrompts } from './first-prompt.ts'
 import { adapterWords, limitMemory, tellMemory, withMicroBatch } from './gpu-memory.ts'
 import { toolCallParser } from './tool-calls.ts'
-import { trainerOptions } from './trainer-options.ts'
-import { dataChanges, noteFork, placeOf, RunCheckpoints, tellDisk } from './train-checkpoints.ts'
+import { adapterConfig, trainerOptions, whatToTrain } from './trainer-options.ts'
+import { dataChanges, noteFork, RunCheckpoints } from './train-checkpoints.ts'
+import { openFolder, tellDisk } from './train-folder.ts'
 import { openInputs, type Inputs } from './train-inputs.ts'
 import { openSampler } from './train-sampler.ts'
 
@@ -72,7 +70,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     limitMemory(gpu, loaded.config.trainer.args.gpu_memory)
     const { config, line } = withMicroBatch(loaded, { ...model, reference: refModel }, adapterWords(gpu))
     const { args } = config.trainer
-    folder = openFolder(loaded, config)
+    folder = openFolder(config, loaded)
     if (loaded.fork) noteFork(folder, loaded.fork)
     opened.push(folder)
     const monitor = new Monitor({
@@ -88,7 +86,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
     announce(monitor, loaded, gpu, folder, inputs.notices)
     monitor.console.dim(...firstPrompts(environments, inputs))
     if (line) monitor.console.print(`micro    ${line}`)
-    tellDisk(diskLine(config, model.config, model.path, folder.path, folderBytes(folder.path)), monitor.console)
+    tellDisk(config, model, folder, monitor.console)
     const { decoder, reference } = await load(gpu, inputs, config, monitor)
     const { beta, entropy_coef: entropyCoef, num_iterations: iterations } = args
     const trainer = new Trainer(decoder, { ...trainerOptions(args, loss, folder), reference, beta, entropyCoef, iterations })
@@ -190,15 +188,6 @@ function takesWideVectors({ trainer, inference }: RunConfig, { model, refModel }
   return gainsByWideVectors(models, { trains: true, matrixUnits: trainer.args.matrix_units, kvCacheDtype })
 }
 
-function openFolder(loaded: Loaded<RunConfig>, config: RunConfig): RunFolder {
-  const { args } = config.trainer
-  const place = placeOf(loaded.resume, args)
-  const runName = place.run_name || defaultRunName(config.env[0].name, config.model.name)
-  const named = { ...config, trainer: { ...config.trainer, args: { ...args, ...place, run_name: runName } } }
-  const configText = stringifyConfig(named)
-  return openRunFolder({ outputDir: place.output_dir, runName, configText, resume: !!loaded.resume })
-}
-
 function announce(monitor: Monitor, loaded: Loaded<RunConfig>, gpu: Gpu, folder: RunFolder, notices: readonly string[]): void {
   const { config } = loaded
   for (const notice of notices) monitor.console.warn(notice)
@@ -217,13 +206,6 @@ async function load(
   monitor: Monitor,
 ): Promise<{ decoder: Decoder; reference?: Decoder }> {
   const { args } = config.trainer
-  const lora = {
-    rank: args.lora_rank,
-    alpha: args.lora_alpha,
-    dropout: args.lora_dropout,
-    targetModules: adapterModules(model.config, args.lora_target_modules),
-    seed: args.seed,
-  }
   const wait = monitor.progress.wait(`loading ${model.name}`, { limitMs: 3_600_000 })
   try {
     const progress = (share: number) => wait.update(`${Math.round(share * 100)}%`)
@@ -232,7 +214,7 @@ async function load(
       quantization: args.quantization,
       matrixUnits: args.matrix_units,
       progress,
-      ...(args.use_lora ? { lora, adapter } : { full: true }),
+      ...whatToTrain(args, model.config, adapter),
     }
     const decoder = await loadDecoder(gpu, model, options)
     // Before a checkpoint's weights take the place of those that the run began with.
@@ -328,16 +310,7 @@ async function moveReference(moving: ReferenceSync, step: number, { console: out
 }
 
 function aboutWeights(config: RunConfig, adapter: Adapter | undefined, model: ModelFiles, tokenizer: Tokenizer): WeightsAbout {
-  const { args } = config.trainer
-  const fresh: LoraConfig = {
-    r: args.lora_rank,
-    loraAlpha: args.lora_alpha,
-    loraDropout: args.lora_dropout,
-    targetModules: adapterModules(model.config, args.lora_target_modules),
-    useRslora: false,
-    baseModel: model.name,
-  }
-  const lora = args.use_lora ? (adapter?.config ?? fresh) : undefined
+  const lora = adapterConfig(config.trainer.args, model.config, adapter, model.name)
   return { lora, rawConfig: lora ? {} : model.rawConfig(), rawGenerationConfig: model.rawGenerationConfig, tokenizer }
 }
 

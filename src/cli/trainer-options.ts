@@ -1,6 +1,10 @@
-/** From the keys of [trainer.args], which train and sft share, to what the trainer takes. */
+/** From the keys of [trainer.args], which train and sft share, to what model and trainer take. */
 import type { TrainerArgs } from '../config/schema.ts'
 import type { Checkpointing } from '../model/decoder.ts'
+import type { LoadOptions } from '../model/decoder-load.ts'
+import type { Adapter, LoraConfig } from '../model/peft.ts'
+import { adapterModules } from '../model/shapes.ts'
+import type { ModelConfig } from '../model/types.ts'
 import type { RunFolder } from '../monitor/run-folder.ts'
 import type { Loss } from '../trainer/losses/index.ts'
 import type { TrainerOptions } from '../trainer/trainer.ts'
@@ -23,6 +27,34 @@ type Shared = Pick<
   | 'max_steps'
   | 'seed'
 >
+
+type LoraArgs = Pick<TrainerArgs, 'use_lora' | 'lora_rank' | 'lora_alpha' | 'lora_dropout' | 'lora_target_modules' | 'seed'>
+
+/** All weights, or an adapter: a fresh one, or the one to go on from. */
+export function whatToTrain(
+  args: LoraArgs,
+  model: ModelConfig,
+  adapter: Adapter | undefined,
+): Pick<LoadOptions, 'full' | 'lora' | 'adapter'> {
+  if (!args.use_lora) return { full: true }
+  const { lora_rank: rank, lora_alpha: alpha, lora_dropout: dropout, seed } = args
+  const targetModules = adapterModules(model, args.lora_target_modules)
+  return { lora: { rank, alpha, dropout, targetModules, seed }, adapter }
+}
+
+/** What an adapter's file says of it; undefined where all weights are trained. */
+export function adapterConfig(
+  args: LoraArgs,
+  model: ModelConfig,
+  adapter: Adapter | undefined,
+  baseModel: string | null,
+): LoraConfig | undefined {
+  if (!args.use_lora) return undefined
+  if (adapter) return adapter.config
+  const { lora_rank: r, lora_alpha: loraAlpha, lora_dropout: loraDropout } = args
+  const targetModules = adapterModules(model, args.lora_target_modules)
+  return { r, loraAlpha, loraDropout, targetModules, useRslora: false, baseModel }
+}
 
 /** What of a layer is made again on the way back. */
 export const checkpointingOf = (args: Pick<TrainerArgs, 'gradient_checkpointing' | 'keep_attention'>): Checkpointing =>

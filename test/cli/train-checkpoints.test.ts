@@ -1,6 +1,7 @@
 import { resolve } from 'node:path'
 import { expect, test } from 'vitest'
-import { dataChanges, placeOf } from '../../src/cli/train-checkpoints.ts'
+import { dataChanges } from '../../src/cli/train-checkpoints.ts'
+import { placeOf } from '../../src/cli/train-folder.ts'
 
 test('a run that goes on with other data is told what follows', () => {
   const data = { seed: 1, environments: [{ name: 'a', weight: 1, rows: 9 }] }

@@ -1,0 +1,46 @@
+/** The folder of a run of `train` or `sft`: which it is, and whether the disk has room for what goes into it. */
+import { basename, dirname, resolve } from 'node:path'
+import { diskLine, folderBytes } from '../config/disk.ts'
+import type { Loaded, Resume } from '../config/load.ts'
+import type { RunConfig } from '../config/schema.ts'
+import type { SftConfig } from '../config/sft-schema.ts'
+import { stringifyConfig } from '../config/toml-write.ts'
+import type { ModelConfig } from '../model/types.ts'
+import type { RunConsole } from '../monitor/console.ts'
+import { openRunFolder, type RunFolder } from '../monitor/run-folder.ts'
+
+/** The folder of a run, as the keys that name it: that of the config, or the one to go on with, which may have been moved since it was written. */
+export function placeOf(
+  resume: Resume | undefined,
+  { output_dir, run_name }: { output_dir: string; run_name: string },
+): { output_dir: string; run_name: string } {
+  if (resume?.kind !== 'dir') return { output_dir, run_name }
+  const dir = resolve(resume.dir)
+  const isThere = resolve(output_dir) === dirname(dir)
+  return { output_dir: isThere ? output_dir : dirname(dir), run_name: basename(dir) }
+}
+
+/** @throws UserError where it cannot be opened */
+export function openFolder(config: RunConfig | SftConfig, { resume }: Pick<Loaded<unknown>, 'resume'>): RunFolder {
+  const { args } = config.trainer
+  const place = placeOf(resume, args)
+  // Of the kind that it was.
+  const named = { ...config, trainer: { ...config.trainer, args: { ...args, ...place } } } as typeof config
+  const options = { outputDir: place.output_dir, runName: place.run_name, resume: !!resume }
+  return openRunFolder({ ...options, configText: stringifyConfig(named) })
+}
+
+/** What the run will need, and a warning where the disk has not that much. */
+export function tellDisk(
+  config: RunConfig | SftConfig,
+  model: { config: ModelConfig; path: string },
+  folder: RunFolder,
+  out: Pick<RunConsole, 'print' | 'warn'>,
+): void {
+  const { line, short } = diskLine(config, model.config, model.path, folder.path, folderBytes(folder.path))
+  out.print(`disk     ${line}`)
+  if (short === undefined) return
+  out.warn(
+    `${short} will not fit on this disk: lower keep_last under [trainer.ckpt], or choose another output_dir. A run that finds the disk full waits for room.`,
+  )
+}
