@@ -53,7 +53,7 @@ export function CompareView({ runs, chosen, run }) {
             <thead>
               <tr>
                 <th scope="col">Key</th>
-                ${chosen.map(({ id, name }, i) => html`<th scope="col" key=${id}><${Swatch} i=${i} /><bdi>${id === '.' ? name : id}</bdi></th>`)}
+                ${chosen.map(({ id }, i) => html`<th scope="col" key=${id}><${Swatch} i=${i} /><bdi>${id}</bdi></th>`)}
               </tr>
             </thead>
             <tbody>
@@ -70,7 +70,7 @@ export function CompareView({ runs, chosen, run }) {
       }
     </section>
     <section aria-labelledby="whole">
-      <h2 id="whole"><bdi>${run.id === '.' ? run.name : run.id}</bdi></h2>
+      <h2 id="whole"><bdi>${run.id}</bdi></h2>
       ${details.data === undefined && details.loading && html`<${Loading} what="the config" />`}
       ${
         flat.length > 0 &&

@@ -40,9 +40,7 @@ export function CurvesView({ runs, chosen, params }) {
         key,
         lines: chosen.flatMap((run, i) => {
           const answer = answers.get(run.id)
-          return answer && !hidden.has(run.id)
-            ? [{ id: run.id, name: run.id === '.' ? run.name : run.id, i, line: lineOf(answer, key, axis) }]
-            : []
+          return answer && !hidden.has(run.id) ? [{ id: run.id, i, line: lineOf(answer, key, axis) }] : []
         }),
       })),
     [answers, wanted.join(), ids.join(), axis, hidden],
@@ -57,7 +55,7 @@ export function CurvesView({ runs, chosen, params }) {
       <h1>Curves</h1>
       <div class="legend" role="group" aria-label="Runs">
         ${chosen.map(
-          ({ id, name }, i) =>
+          ({ id }, i) =>
             html`<button
               type="button"
               class="chip"
@@ -66,7 +64,7 @@ export function CurvesView({ runs, chosen, params }) {
               onClick=${() => toggle(id)}
               title="Show or hide"
             >
-              <${Swatch} i=${i} /><bdi>${id === '.' ? name : id}</bdi>
+              <${Swatch} i=${i} /><bdi>${id}</bdi>
             </button>`,
         )}
         <${AddRun} runs=${runs} ids=${ids} />
@@ -208,7 +206,7 @@ function AddRun({ runs, ids }) {
       onChange=${(/** @type {any} */ event) => event.target.value && setParams({ runs: joinIds([...ids, event.target.value]) })}
     >
       <option value="">+ run</option>
-      ${others.map(({ id, name }) => html`<option key=${id} value=${id}>${id === '.' ? name : id}</option>`)}
+      ${others.map(({ id }) => html`<option key=${id} value=${id}>${id}</option>`)}
     </select></label
   >`
 }

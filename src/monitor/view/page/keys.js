@@ -48,27 +48,15 @@ addEventListener('keydown', onKey)
 
 /** Keys that are in force while the component stands. A view's own go before the page's. @param {KeyMap} map */
 export function useKeys(map) {
-  const holder = useHolder(map)
+  // One object that keeps the newest map, so that keys see today's state without being registered anew.
+  const holder = useRef({ map }).current
+  holder.map = map
   useEffect(() => {
     stack.push(holder)
     return () => {
       stack.splice(stack.indexOf(holder), 1)
     }
   }, [])
-}
-
-/** One object that keeps the newest map, so that handlers see today's state without being registered anew. @param {KeyMap} map */
-function useHolder(map) {
-  const holder = useRefOnce(() => ({ map }))
-  holder.map = map
-  return holder
-}
-
-/** @template T @param {() => T} make @returns {T} */
-export function useRefOnce(make) {
-  const ref = useRef(/** @type {T | null} */ (null))
-  ref.current ??= make()
-  return ref.current
 }
 
 /** Moves the focus among elements: the next one after the one that has it (or holds what has it). @param {string} selector @param {number} by */

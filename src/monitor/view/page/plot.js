@@ -7,7 +7,7 @@ import { DASHES, RUN_COLOURS, Swatch, Words, html, nearest, useMedia } from './u
 
 /** @typedef {import('./series.js').Line} Line */
 /** @typedef {import('../types.ts').GlossaryEntry} GlossaryEntry */
-/** @typedef {{ id: string, name: string, i: number, line: Line }} RunLine */
+/** @typedef {{ id: string, i: number, line: Line }} RunLine */
 
 const HEIGHT = 210
 /** A line of at most so many points has its points drawn. */
@@ -114,9 +114,7 @@ export function Chart({ metric, lines, entry, axis, smooth, log, sync, open }) {
     event.preventDefault()
     event.stopPropagation()
   }
-  const spoken = at?.own
-    ? `${axisText(axis, at.x, values)}: ${values.map(({ run, y }) => `${run.name} ${num(y)}`).join(', ')}`
-    : ''
+  const spoken = at?.own ? `${axisText(axis, at.x, values)}: ${values.map(({ run, y }) => `${run.id} ${num(y)}`).join(', ')}` : ''
   const range = rangeText(entry?.range, (x) => num(x, 3))
   const lasts = shown.map((run, k) => ({ run, y: curves[k].ys.at(-1) }))
   return html`<figure class="card" aria-label=${metric}>
@@ -124,7 +122,7 @@ export function Chart({ metric, lines, entry, axis, smooth, log, sync, open }) {
       <span class="metric" title=${entry?.help}><bdi>${metric}</bdi></span>
       <span class="muted unit">${entry?.unit ?? ''}</span>
       <span class="lasts">
-        ${(at === null ? lasts : values).map(({ run, y }) => html`<span key=${run.id} title=${run.name}><${Swatch} i=${run.i} />${num(y, 3)}</span>`)}
+        ${(at === null ? lasts : values).map(({ run, y }) => html`<span key=${run.id} title=${run.id}><${Swatch} i=${run.i} />${num(y, 3)}</span>`)}
       </span>
     </figcaption>
     ${
@@ -136,7 +134,7 @@ export function Chart({ metric, lines, entry, axis, smooth, log, sync, open }) {
               ref=${box}
               tabindex="0"
               role="group"
-              aria-label=${`Curve of ${metric}. ${lasts.map(({ run, y }) => `${run.name}: ${num(y)}`).join(', ')}. Arrow keys move along it, Enter opens the rollouts of the step.`}
+              aria-label=${`Curve of ${metric}. ${lasts.map(({ run, y }) => `${run.id}: ${num(y)}`).join(', ')}. Arrow keys move along it, Enter opens the rollouts of the step.`}
               onKeyDown=${onKey}
               onClick=${(/** @type {MouseEvent} */ event) => event.detail === 1 && /** @type {any} */ (event.target).closest('.u-over') && openAt()}
             ></div>
@@ -160,7 +158,7 @@ function Tip({ at, values, axis, width }) {
     ${sorted.map(
       ({ run, y, step }) =>
         html`<span class="tip-row" key=${run.id}
-          ><${Swatch} i=${run.i} /><bdi>${run.name}</bdi
+          ><${Swatch} i=${run.i} /><bdi>${run.id}</bdi
           ><span class="number">${num(y)}</span>${apart && html`<span class="muted">step ${step}</span>`}</span
         >`,
     )}
@@ -203,10 +201,10 @@ const SIGN = 6.6
 function optionsOf({ width, shown, axis, faint, log, range, sync }) {
   const [ink, grid] = [css('--muted'), css('--grid')]
   const font = `12px ${css('--sans')}`
-  const series = (/** @type {RunLine} */ { i, name, line }, /** @type {boolean} */ pale) => {
+  const series = (/** @type {RunLine} */ { id, i, line }, /** @type {boolean} */ pale) => {
     const colour = css(`--run-${i % RUN_COLOURS}`)
     return {
-      label: name,
+      label: id,
       stroke: pale ? `color-mix(in srgb, ${colour} 30%, transparent)` : colour,
       width: pale ? 1 : 1.75,
       dash: DASHES[Math.floor(i / RUN_COLOURS) % DASHES.length],

@@ -12,7 +12,7 @@ import { Loading, Nothing, Problem, RunSelect, html, useMedia, useSize } from '.
 /** @typedef {import('../types.ts').RolloutSummary} RolloutSummary */
 /** @typedef {import('../types.ts').RunDetails} RunDetails */
 
-/** Pixels of a row: style.css says the same. */
+/** Pixels of a row: rollouts.css says the same. */
 const ROW = 64
 const SORTS = { '-step': 'newest first', step: 'oldest first', '-reward': 'best first', reward: 'worst first', '-tokens': 'longest first', tokens: 'shortest first', '-advantage': 'highest advantage', advantage: 'lowest advantage' } // prettier-ignore
 

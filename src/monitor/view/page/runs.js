@@ -115,7 +115,7 @@ function RunRow({ run, checked, choose }) {
     </td>
     <th scope="row" role="rowheader" class="name">
       <a class="run-name" href=${hrefFrom('curves', { runs: encodeURIComponent(run.id), run: run.id, step: '' })}
-        ><bdi>${run.id === '.' ? run.name : run.id}</bdi></a
+        ><bdi>${run.id}</bdi></a
       >
       <span class="narrow-only second"><bdi>${shortModel(run.model)}</bdi> · <bdi>${envs}</bdi> · ${ago(run.updated)}</span>
     </th>

@@ -13,7 +13,7 @@ import { html } from './ui.js'
 const MANY = 6000
 
 /** @type {{ name: string, title: string, about: string, ends: [string, string, string?], tint: (token: ViewToken, scale: number) => Tint }[]} */
-export const MODES = [
+const MODES = [
   {
     name: 'logprob', title: 'Log-probability', about: 'how unlikely the sampler found it', ends: ['certain', 'unlikely'],
     tint: ({ logprob }) => (logprob === undefined ? null : { hue: 'warm', t: Math.min(1, -logprob / 5) }),

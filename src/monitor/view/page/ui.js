@@ -15,7 +15,7 @@ export const RUN_COLOURS = 6
 export const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3]]
 
 /** The colour of the i-th run as a CSS value. @param {number} i */
-export const runColour = (i) => `var(--run-${i % RUN_COLOURS})`
+const runColour = (i) => `var(--run-${i % RUN_COLOURS})`
 
 /** A short piece of a run's line, as a legend shows it. @param {{ i: number }} props */
 export function Swatch({ i }) {
@@ -102,7 +102,7 @@ export function RunSelect({ runs, value, onPick, label = 'Run' }) {
   return html`<label class="field grow"
     ><span>${label}</span>
     <select value=${value} onChange=${(/** @type {any} */ event) => onPick(event.target.value)}>
-      ${runs.map(({ id, name }) => html`<option value=${id} key=${id} selected=${id === value}>${id === '.' ? name : id}</option>`)}
+      ${runs.map(({ id }) => html`<option value=${id} key=${id} selected=${id === value}>${id}</option>`)}
     </select></label
   >`
 }
