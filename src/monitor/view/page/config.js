@@ -2,7 +2,8 @@
 import { useState } from 'preact/hooks'
 import { runPath, useApi } from './api.js'
 import { joinIds, setParams } from './router.js'
-import { Loading, Nothing, Problem, RunSelect, Swatch, html } from './ui.js'
+import { hasWords } from './text.js'
+import { Loading, Nothing, Problem, RunSelect, SearchField, Swatch, html } from './ui.js'
 
 /** @typedef {import('../types.ts').CompareAnswer} CompareAnswer */
 /** @typedef {import('../types.ts').RunDetails} RunDetails */
@@ -18,21 +19,13 @@ export function CompareView({ runs, chosen, run }) {
     useApi(runPath(run.id))
   )
   const [text, setText] = useState('')
-  const words = text.toLowerCase().split(/\s+/).filter(Boolean)
-  const fits = (/** @type {string} */ line) => words.every((word) => line.toLowerCase().includes(word))
+  const fits = hasWords(text)
   const differing = compared.data?.keys.filter(({ key, values }) => fits(`${key} ${values.join(' ')}`)) ?? []
   const flat = Object.entries(details.data?.flat ?? {}).filter(([key, value]) => fits(`${key} ${value}`))
   const changed = new Set(compared.data?.keys.map(({ key }) => key))
   return html`<div class="title-row"><h1>Config</h1></div>
     <div class="toolbar">
-      <label class="field grow"
-        ><span>Search</span
-        ><input
-          type="search"
-          value=${text}
-          placeholder="a key or a value"
-          onInput=${(/** @type {any} */ e) => setText(e.target.value)}
-      /></label>
+      <${SearchField} text=${text} onText=${setText} placeholder="a key or a value" grow />
       <${RunSelect}
         runs=${runs}
         value=${run.id}
@@ -45,7 +38,7 @@ export function CompareView({ runs, chosen, run }) {
       <h2 id="differences">Differences</h2>
       ${!several && html`<p class="muted">Choose two runs or more in the list of runs to see where they differ.</p>`}
       ${several && compared.data === undefined && compared.loading && html`<${Loading} what="the configs" />`}
-      ${several && compared.data && differing.length === 0 && html`<${Nothing} title=${words.length > 0 ? 'No difference matches' : 'These runs have the same configuration'} />`}
+      ${several && compared.data && differing.length === 0 && html`<${Nothing} title=${text.trim() !== '' ? 'No difference matches' : 'These runs have the same configuration'} />`}
       ${
         differing.length > 0 &&
         html`<div class="scroll" tabindex="0" role="region" aria-label="Differences">

@@ -5,7 +5,8 @@ import { useKeys } from './keys.js'
 import { Chart } from './plot.js'
 import { go, hrefFrom, joinIds, setParams } from './router.js'
 import { TOKENS, firstKeys, lineOf } from './series.js'
-import { Loading, Nothing, Problem, Swatch, html } from './ui.js'
+import { hasWords } from './text.js'
+import { Loading, Nothing, Problem, SearchField, Swatch, html } from './ui.js'
 
 /** @typedef {import('../types.ts').MetricsAnswer} MetricsAnswer */
 /** @typedef {import('../types.ts').GlossaryEntry} GlossaryEntry */
@@ -214,8 +215,7 @@ function AddRun({ runs, ids }) {
 /** The list of metrics with a search. @param {{ keys: string[], wanted: string[] }} props */
 function Metrics({ keys, wanted }) {
   const [text, setText] = useState('')
-  const words = text.toLowerCase().split(/\s+/).filter(Boolean)
-  const found = keys.filter((key) => words.every((word) => key.toLowerCase().includes(word)))
+  const found = keys.filter(hasWords(text))
   const set = (/** @type {string[]} */ next) => setParams({ keys: next.join(',') })
   const box = useRef(/** @type {HTMLDetailsElement | null} */ (null))
   useEffect(() => {
@@ -237,14 +237,7 @@ function Metrics({ keys, wanted }) {
   >
     <summary class="button">Metrics <span class="muted">${wanted.length} of ${keys.length}</span></summary>
     <div class="popover-body">
-      <label class="field"
-        ><span>Search</span
-        ><input
-          type="search"
-          value=${text}
-          placeholder="reward, time, eval …"
-          onInput=${(/** @type {any} */ e) => setText(e.target.value)}
-      /></label>
+      <${SearchField} text=${text} onText=${setText} placeholder="reward, time, eval …" />
       <div class="row">
         <button type="button" onClick=${() => setParams({ keys: '' })}>Usual ones</button>
         <button type="button" onClick=${() => set([...new Set([...wanted, ...found])])}>All found</button>

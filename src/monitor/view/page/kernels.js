@@ -3,7 +3,7 @@ import { useState } from 'preact/hooks'
 import { runPath, useApi } from './api.js'
 import { num, percent } from './format.js'
 import { setParams } from './router.js'
-import { Bar, Loading, Nothing, Problem, RunSelect, html } from './ui.js'
+import { Bar, Loading, Nothing, Problem, RunSelect, SearchField, html } from './ui.js'
 
 /** @typedef {import('../types.ts').KernelsAnswer} KernelsAnswer */
 /** @typedef {import('../types.ts').KernelRow} KernelRow */
@@ -39,9 +39,7 @@ export function KernelsView({ runs, run }) {
     </div>
     <div class="toolbar">
       <${RunSelect} runs=${runs} value=${run.id} onPick=${(/** @type {string} */ id) => setParams({ run: id })} />
-      <label class="field"
-        ><span>Search</span><input type="search" value=${text} onInput=${(/** @type {any} */ e) => setText(e.target.value)}
-      /></label>
+      <${SearchField} text=${text} onText=${setText} />
     </div>
     <${Problem} message=${error} />
     ${data === undefined && loading && html`<${Loading} what="the kernels" />`}

@@ -7,7 +7,7 @@ import { useRollouts } from './pages.js'
 import { RolloutDetail } from './rollout.js'
 import { setParams } from './router.js'
 import { visible } from './text.js'
-import { Loading, Nothing, Problem, RunSelect, html, useMedia, useSize } from './ui.js'
+import { Loading, Nothing, Problem, RunSelect, SearchField, html, useMedia, useSize } from './ui.js'
 
 /** @typedef {import('../types.ts').RolloutSummary} RolloutSummary */
 /** @typedef {import('../types.ts').RunDetails} RunDetails */
@@ -116,14 +116,12 @@ function Search({ runs, run, params, details }) {
         </select></label
       >
     </div>
-    <label class="field"
-      ><span>Text</span
-      ><input
-        type="search"
-        value=${params.text ?? ''}
-        placeholder="in question, conversation or answer"
-        onInput=${(/** @type {any} */ e) => set({ text: value(e) })}
-    /></label>
+    <${SearchField}
+      label="Text"
+      text=${params.text ?? ''}
+      onText=${(/** @type {string} */ text) => set({ text })}
+      placeholder="in question, conversation or answer"
+    />
     <details open=${more > 0}>
       <summary>More filters${more > 0 ? ` (${more})` : ''}</summary>
       <div class="row">

@@ -3,7 +3,8 @@ import { useEffect, useState } from 'preact/hooks'
 import { ago, num, shortModel } from './format.js'
 import { moveFocus, useKeys } from './keys.js'
 import { hrefFrom, joinIds, setParams, splitIds } from './router.js'
-import { Bar, Nothing, Sparkline, Status, html } from './ui.js'
+import { hasWords } from './text.js'
+import { Bar, Nothing, SearchField, Sparkline, Status, html } from './ui.js'
 
 /** @typedef {import('../types.ts').RunSummary} RunSummary */
 
@@ -20,13 +21,9 @@ export function RunsView({ runs, params }) {
   const [text, setText] = useState('')
   const sort = SORTS[params.sort] ? params.sort : 'updated'
   const ids = new Set(splitIds(params.runs))
-  const words = text.toLowerCase().split(/\s+/).filter(Boolean)
+  const fits = hasWords(text)
   const shown = runs
-    .filter((run) =>
-      words.every((word) =>
-        `${run.id} ${run.name} ${run.model ?? ''} ${run.envs.join(' ')} ${run.status}`.toLowerCase().includes(word),
-      ),
-    )
+    .filter(({ id, name, model, envs, status }) => fits(`${id} ${name} ${model ?? ''} ${envs.join(' ')} ${status}`))
     .toSorted((a, b) => compare(SORTS[sort](a), SORTS[sort](b)))
   const choose = (/** @type {string} */ id) => {
     if (ids.has(id)) ids.delete(id)
@@ -54,14 +51,7 @@ export function RunsView({ runs, params }) {
       <p class="muted">${runs.length} in all${running > 0 ? `, ${running} running` : ''}</p>
     </div>
     <div class="toolbar">
-      <label class="field grow"
-        ><span>Search</span
-        ><input
-          type="search"
-          placeholder="name, model, environment, status"
-          value=${text}
-          onInput=${(/** @type {any} */ e) => setText(e.target.value)}
-      /></label>
+      <${SearchField} text=${text} onText=${setText} placeholder="name, model, environment, status" grow />
       <label class="field"
         ><span>Sort by</span>
         <select value=${sort} onChange=${(/** @type {any} */ e) => setParams({ sort: e.target.value })}>

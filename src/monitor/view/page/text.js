@@ -1,4 +1,4 @@
-/** Text of models, which may hold anything. */
+/** Text of models, which may hold anything, and what is searched for in text. */
 
 /**
  * Text with what cannot be seen made visible: the end of a line as an arrow before it, control characters as their pictures, marks of direction and joiners
@@ -15,4 +15,10 @@ export function visible(text) {
       return code === 127 ? '\u2421' : `\u27e8${code.toString(16)}\u27e9`
     },
   )
+}
+
+/** Whether a line has all words of a text, whatever the case. @param {string} text @returns {(line: string) => boolean} */
+export function hasWords(text) {
+  const words = text.toLowerCase().split(/\s+/).filter(Boolean)
+  return (line) => words.every((word) => line.toLowerCase().includes(word))
 }

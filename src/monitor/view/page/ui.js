@@ -107,6 +107,18 @@ export function RunSelect({ runs, value, onPick, label = 'Run' }) {
   >`
 }
 
+/** A field to search with. @param {{ text: string, onText: (text: string) => void, label?: string, placeholder?: string, grow?: boolean }} props */
+export function SearchField({ text, onText, label = 'Search', placeholder, grow }) {
+  return html`<label class=${grow ? 'field grow' : 'field'}
+    ><span>${label}</span
+    ><input
+      type="search"
+      value=${text}
+      placeholder=${placeholder}
+      onInput=${(/** @type {any} */ event) => onText(event.target.value)}
+  /></label>`
+}
+
 /**
  * A step of those there are: a slider, buttons and the number.
  * @param {{ steps: number[], value: number | null, onPick: (step: number) => void }} props
