@@ -182,13 +182,7 @@ export class RunConsole {
       // Beside a panel, which has the rest, a step stays on one line.
       this.#write(this.#panelShown ? lineOf(line, this.#paint, this.#columns) : whole)
     }
-    if (samplesEvery > 0 && (step === 1 || step % samplesEvery === 0)) this.samples(rollouts, samplesCount)
-  }
-
-  /** Whole samples: the best, the worst, then those between. */
-  samples(rollouts: readonly ScoredRollout[], count: number): void {
-    const lines = pickSamples(rollouts, count).flatMap((r) => sampleLines(r, {}, this.#paint))
-    if (lines.length > 0) this.print(...lines)
+    if (samplesEvery > 0 && (step === 1 || step % samplesEvery === 0)) this.#samples(rollouts, samplesCount)
   }
 
   /** The line of an evaluation; `when`: 'before training', 'at step 5'. */
@@ -208,6 +202,12 @@ export class RunConsole {
     this.#screen?.close()
     this.#stream.off('resize', this.#onResize).off('error', ignoreDeadOutput)
     process.off('SIGCONT', this.#onContinue).off('exit', this.#onExit)
+  }
+
+  /** Whole samples: the best, the worst, then those between. */
+  #samples(rollouts: readonly ScoredRollout[], count: number): void {
+    const lines = pickSamples(rollouts, count).flatMap((r) => sampleLines(r, {}, this.#paint))
+    if (lines.length > 0) this.print(...lines)
   }
 
   get #columns(): number {

@@ -10,7 +10,7 @@ import type { RunTotals, ScoredRollout } from './aggregate.ts'
 import { RunConsole } from './console.ts'
 import type { ConsoleOptions } from './console.ts'
 import { createLogger } from './logger.ts'
-import type { Logger, LogLevel } from './logger.ts'
+import type { Logger } from './logger.ts'
 import { MetricsWriter, readMetrics } from './metrics-writer.ts'
 import { Progress } from './progress.ts'
 import { RolloutWriter, type TrainerTokens } from './rollout-writer.ts'
@@ -22,8 +22,6 @@ export interface MonitorOptions extends Omit<ConsoleOptions, 'progress' | 'logge
   /** Open. Where the run is resumed: rewound, or to be taken back with `rewind`. */
   folder: RunFolder
   watch: WatchOptions
-  logLevel?: LogLevel
-  progress?: Progress
 }
 
 /** One finished step. */
@@ -41,7 +39,7 @@ export interface FinishedStep {
 
 export class Monitor {
   readonly folder: RunFolder
-  readonly progress: Progress
+  readonly progress = new Progress()
   readonly console: RunConsole
   readonly logger: Logger & { close(): void }
   #metrics: MetricsWriter
@@ -50,13 +48,12 @@ export class Monitor {
   #totals: RunTotals
 
   constructor(options: MonitorOptions) {
-    const { folder, watch, logLevel, progress = new Progress(), ...consoleOptions } = options
+    const { folder, watch, ...consoleOptions } = options
     this.folder = folder
-    this.progress = progress
     const rows = readMetrics(folder.metricsPath)
     this.#totals = totalsOf(rows)
-    this.logger = createLogger(folder.logPath, logLevel)
-    this.console = new RunConsole({ panel: true, ...consoleOptions, progress, logger: this.logger, history: rows })
+    this.logger = createLogger(folder.logPath)
+    this.console = new RunConsole({ panel: true, ...consoleOptions, progress: this.progress, logger: this.logger, history: rows })
     this.#metrics = this.#openMetrics()
     this.#rollouts = new RolloutWriter(folder)
     this.#watch = new Watch(watch)

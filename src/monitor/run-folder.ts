@@ -47,8 +47,8 @@ export interface RunFolderOptions {
   runName: string
   /** The resolved configuration as TOML text. */
   configText: string
-  /** true: go on with an existing run (then call `rewind`). A number: that, and rewind to this step at once. */
-  resume?: boolean | number
+  /** Go on with an existing run; then call `rewind`. */
+  resume?: boolean
 }
 
 /** What a rewind removed: rows of metrics, files of rollouts, and checkpoints that were set aside. */
@@ -90,12 +90,11 @@ export function openRunFolder(options: RunFolderOptions): RunFolder {
     )
   }
   const path = join(outputDir, runName)
-  const resuming = resume !== false
   if (existsSync(path) && !statSync(path).isDirectory()) {
     throw new UserError(`${path} is a file, not a folder: choose another run_name or output_dir, or move the file.`)
   }
   const before = existsSync(path)
-  if (resuming && !before) {
+  if (resume && !before) {
     throw new UserError(`Nothing to resume: ${path} does not exist. Leave --resume out to start it, or mend run_name.`)
   }
   let release: ReleaseLock | undefined
@@ -104,14 +103,12 @@ export function openRunFolder(options: RunFolderOptions): RunFolder {
     made = makeFolder(path).includes(resolve(path))
     release = acquireLock(join(path, lockName), path)
     // Beside the lock there may be files of other processes that want it at this moment.
-    if (!resuming && readdirSync(path).some((name) => !name.startsWith(lockName))) {
+    if (!resume && readdirSync(path).some((name) => !name.startsWith(lockName))) {
       throw new UserError(
         `${path} already holds a run: choose another run_name, go on with it with --resume, or delete the folder.`,
       )
     }
-    const folder = new RunFolder(path, runName, configText, release, made)
-    if (typeof resume === 'number') folder.rewind(resume)
-    return folder
+    return new RunFolder(path, runName, configText, release, made)
   } catch (error) {
     // What was made of a new one until the disk was full would be a run that is in the way. A UserError says that it is another's.
     if (release && made && !(error instanceof UserError)) rmSync(path, { recursive: true, force: true })

@@ -9,7 +9,8 @@ import { Capture, groupsOf, scored, temporaryFolder } from './helpers.ts'
 
 function start(outputDir: string, resume?: number) {
   const stream = new Capture(false)
-  const folder = openRunFolder({ outputDir, runName: 'run', configText: 'x = 1\n', resume })
+  const folder = openRunFolder({ outputDir, runName: 'run', configText: 'x = 1\n', resume: resume !== undefined })
+  if (resume !== undefined) folder.rewind(resume)
   const monitor = new Monitor({ folder, maxSteps: 4, stream, colour: false, samplesEvery: 0, watch: { maxTokens: 24 } })
   onTestFinished(() => monitor.close())
   return { folder, monitor, stream }

@@ -205,7 +205,8 @@ test('rewind: later rows, rollouts and checkpoints go; earlier ones stay, byte f
   expect(again.rewind(8)).toEqual({ metricsRows: 0, rolloutFiles: 0, checkpoints: [] })
   again.close()
 
-  const third = open(base, { resume: 4, configText: 'model = "other"\n' })
+  const third = open(base, { resume: true, configText: 'model = "other"\n' })
+  third.rewind(4)
   expect(readMetrics(third.metricsPath).map((row) => row.step)).toEqual([0, 1, 2, 3, 4])
   expect(third.attempt).toBe(3)
   // It may be refused yet.

@@ -43,7 +43,7 @@ async function setUp(setup: Setup = {}) {
   const dir = mkdtempSync(join(tmpdir(), 'dawn-rl-loop-'))
   const folder = openRunFolder({ outputDir: dir, runName: 'run', configText: '' })
   const stream = new Capture()
-  const monitor = new Monitor({ folder, maxSteps: 4, watch: { maxTokens: 8 }, stream, samplesEvery: 0, logLevel: 'warn' })
+  const monitor = new Monitor({ folder, maxSteps: 4, watch: { maxTokens: 8 }, stream, samplesEvery: 0 })
   onTestFinished(() => {
     monitor.close()
     rmSync(dir, { recursive: true, force: true })
