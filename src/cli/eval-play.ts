@@ -14,6 +14,7 @@ import { makeFolder } from '../common/folders.ts'
 import { hashSeed } from '../common/random.ts'
 import type { ChatClient, Rollout } from '../common/types.ts'
 import { runRollout, scoreGroup, type Row } from '../environments/index.ts'
+import { mean } from '../monitor/aggregate.ts'
 import { readJsonLines, writeFileAtomic } from '../monitor/files.ts'
 import { rolloutRow, type RolloutRow } from '../monitor/rollout-writer.ts'
 import { gateOf, type Flight } from '../orchestrator/flights.ts'
@@ -169,12 +170,11 @@ export function finishEval(
   writeFileAtomic(join(folder.path, 'results.jsonl'), linesOf(rows))
   const scored = rows.filter((row) => row.reward !== null)
   const names = [...new Set(scored.flatMap((row) => Object.keys(row.metrics)))]
-  const average = (values: number[]) => (values.length === 0 ? null : values.reduce((a, b) => a + b, 0) / values.length)
   const groups = [...Map.groupBy(scored, (row) => row.example_id).values()]
   const solved = (group: RolloutRow[]) => group.filter((row) => row.reward! >= work.options.solvedAt).length
   const passAll = passKs(score.k).flatMap((k) => {
     const enough = groups.filter((group) => group.length >= k)
-    const value = average(enough.map((group) => passAllK(group.length, solved(group), k)))
+    const value = mean(enough.map((group) => passAllK(group.length, solved(group), k)))
     return value === null ? [] : [[String(k), value] as const]
   })
   const metadata = {
@@ -182,16 +182,16 @@ export function finishEval(
     time: seconds,
     avg_reward: score.avg?.mean ?? null,
     avg_reward_interval: score.avg?.low === undefined ? null : [score.avg.low, score.avg.high],
-    avg_metrics: Object.fromEntries(names.map((name) => [name, average(scored.flatMap((row) => row.metrics[name] ?? []))])),
+    avg_metrics: Object.fromEntries(names.map((name) => [name, mean(scored.flatMap((row) => row.metrics[name] ?? []))])),
     avg_error: score.errors / Math.max(1, score.rollouts),
-    pass_at_k: Object.fromEntries(Object.entries(score.pass).map(([k, { mean }]) => [k, mean])),
+    pass_at_k: Object.fromEntries(Object.entries(score.pass).map(([k, value]) => [k, value.mean])),
     pass_at_k_interval: Object.fromEntries(
       Object.entries(score.pass).map(([k, { low, high }]) => [k, [low ?? null, high ?? null]]),
     ),
     pass_all_k: Object.fromEntries(passAll),
     usage: {
-      input_tokens: average(rows.map((row) => row.token_usage.input_tokens)),
-      output_tokens: average(rows.map((row) => row.token_usage.output_tokens)),
+      input_tokens: mean(rows.map((row) => row.token_usage.input_tokens)),
+      output_tokens: mean(rows.map((row) => row.token_usage.output_tokens)),
     },
     version_info: { dawn_rl_version: versionOf('dawn-rl') ?? null },
     state_columns: [],

@@ -139,6 +139,9 @@ export function evalMetrics(env: string, rollouts: readonly Rollout[], version: 
   return metrics
 }
 
+/** The environment whose held-out reward a metric is: of `eval/<env>/avg@<k>`. */
+export const heldOutEnv = (key: string): string | undefined => /^eval\/(.+)\/avg@\d+$/.exec(key)?.[1]
+
 /**
  * The chance that k of n answers, drawn without replacement, hold a right one, when c of the n are right:
  * 1 - C(n - c, k) / C(n, k) (arXiv 2107.03374), as a product that cannot overflow.

@@ -1,6 +1,6 @@
 /** What the panel of a run knows, and its keys. console.ts decides whether and when it is drawn. */
 import type { Metrics } from '../common/types.ts'
-import type { ScoredRollout } from './aggregate.ts'
+import { heldOutEnv, type ScoredRollout } from './aggregate.ts'
 import type { ConsoleStream } from './console.ts'
 import { oneLine, wrap } from './format.ts'
 import { Keys } from './keys.ts'
@@ -83,7 +83,7 @@ export class LiveView {
   /** The metrics of an evaluation, or any others. */
   eval(metrics: Metrics): void {
     for (const [key, value] of Object.entries(metrics)) {
-      const env = /^eval\/(.+)\/avg@\d+$/.exec(key)?.[1]
+      const env = heldOutEnv(key)
       if (env !== undefined) this.#heldOut.set(env, { first: this.#heldOut.get(env)?.first ?? value, last: value })
     }
   }

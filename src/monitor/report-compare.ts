@@ -1,12 +1,11 @@
 /** Several runs on one page: where they differ, where they ended, and each curve with a line a run. */
 import { basename, join } from 'node:path'
-import { mean } from './aggregate.ts'
 import { textOf } from './files.ts'
 import { formatDuration, formatNumber } from './format.ts'
 import { readMetrics, type MetricsRow } from './metrics-writer.ts'
 import { metricInfo } from './metrics-table.ts'
 import { chart, escapeHtml, movingMean } from './report-chart.ts'
-import { evalKeys, FIRST, section, table, values } from './report-parts.ts'
+import { evalKeys, FIRST, rewardEnds, section, table, values } from './report-parts.ts'
 import type { Plot } from './report-plots.ts'
 import { compareConfigs, readConfig } from './view/config.ts'
 
@@ -53,8 +52,6 @@ export function comparedPlots(runs: readonly ComparedRun[]): Plot[] {
 export function comparedTables(runs: readonly ComparedRun[]): string {
   const evals = [...new Set(runs.flatMap(({ rows }) => evalKeys(rows)))]
   const lines = runs.map(({ name, rows }) => {
-    const reward = values(rows, 'reward').map(([, value]) => value)
-    const ends = Math.min(10, Math.ceil(reward.length / 2))
     const [first, last] = [rows[0]?.time ?? 0, rows.at(-1)?.time ?? 0]
     const held = evals.map((key) => {
       const points = values(rows, key)
@@ -65,7 +62,7 @@ export function comparedTables(runs: readonly ComparedRun[]): string {
       name,
       String(rows.at(-1)?.step ?? 0),
       formatDuration(last - first),
-      `${formatNumber(mean(reward.slice(0, ends)))} to ${formatNumber(mean(reward.slice(-ends)))}`,
+      rewardEnds(rows).text,
       ...held,
       tokens?.toLocaleString('en') ?? '',
     ]

@@ -7,13 +7,12 @@ import { basename, join } from 'node:path'
 import { numbersIn } from '../common/folders.ts'
 import { isReplaceable, textOf, writeFileAtomic } from './files.ts'
 import { formatDuration, formatNumber, formatPercent } from './format.ts'
-import { mean } from './aggregate.ts'
 import { readMetrics, type MetricsRow } from './metrics-writer.ts'
 import { metricInfo, METRICS } from './metrics-table.ts'
 import { benchPlots } from './report-bench.ts'
 import { chart, escapeHtml, type Series } from './report-chart.ts'
 import { comparedPlots, comparedTables, compareTitle, readRuns } from './report-compare.ts'
-import { evalKeys, FIRST, keysOf, section, table, values } from './report-parts.ts'
+import { evalKeys, FIRST, keysOf, rewardEnds, section, table, values } from './report-parts.ts'
 import { figure, PLOT_STYLE, plotFiles, writePlots, type Plot, type PlotFiles } from './report-plots.ts'
 import { answerPairs, readRollouts, type RolloutRow } from './rollout-writer.ts'
 
@@ -91,17 +90,13 @@ export async function reportHtml(
 function summary(rows: readonly MetricsRow[]): string {
   if (rows.length === 0) return '<p>No step is done yet.</p>'
   const [first, last] = [rows[0], rows.at(-1)!]
-  const rewards = values(rows, 'reward').map(([, reward]) => reward)
   const facts: [string, string][] = [
     ['steps', String(last.step)],
     ['began', `${new Date(first.time * 1000).toISOString().replace('T', ' ').slice(0, 16)} UTC`],
     ['time', formatDuration(last.time - first.time)],
   ]
-  if (rewards.length > 0) {
-    const part = Math.min(10, Math.ceil(rewards.length / 2))
-    const [begin, end] = [mean(rewards.slice(0, part)), mean(rewards.slice(-part))]
-    facts.push([`reward, ${part} step${part > 1 ? 's' : ''} at each end`, `${formatNumber(begin)} to ${formatNumber(end)}`])
-  }
+  const { steps, text } = rewardEnds(rows)
+  if (steps > 0) facts.push([`reward, ${steps} step${steps > 1 ? 's' : ''} at each end`, text])
   const tokens = values(rows, 'progress/total_tokens').at(-1)
   if (tokens) facts.push(['tokens', tokens[1].toLocaleString('en')])
   return `<dl>${facts.map(([term, value]) => `<div><dt>${escapeHtml(term)}</dt><dd>${escapeHtml(value)}</dd></div>`).join('')}</dl>`

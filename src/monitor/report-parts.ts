@@ -1,5 +1,7 @@
 /** What the parts of a report share. */
+import { heldOutEnv, mean } from './aggregate.ts'
 import type { MetricsRow } from './metrics-writer.ts'
+import { formatNumber } from './format.ts'
 import { escapeHtml } from './report-chart.ts'
 
 /** The curves that are seen at once, in this order; the others are folded away under their groups. */
@@ -26,4 +28,12 @@ export const values = (rows: readonly MetricsRow[], key: string): [number, numbe
 /** All keys that some row has. */
 export const keysOf = (rows: readonly MetricsRow[]): string[] => [...new Set(rows.flatMap((row) => Object.keys(row)))]
 /** The rewards of evaluations: one key an environment. */
-export const evalKeys = (rows: readonly MetricsRow[]): string[] => keysOf(rows).filter((key) => /^eval\/.+\/avg@\d+$/.test(key))
+export const evalKeys = (rows: readonly MetricsRow[]): string[] => keysOf(rows).filter((key) => heldOutEnv(key) !== undefined)
+
+/** The mean reward of a run's first steps and of its last ones: of ten, or of half of them where there are fewer. */
+export function rewardEnds(rows: readonly MetricsRow[]): { steps: number; text: string } {
+  const rewards = values(rows, 'reward').map(([, reward]) => reward)
+  const steps = Math.min(10, Math.ceil(rewards.length / 2))
+  const [first, last] = [mean(rewards.slice(0, steps)), mean(rewards.slice(-steps))]
+  return { steps, text: `${formatNumber(first)} to ${formatNumber(last)}` }
+}

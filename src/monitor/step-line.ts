@@ -1,6 +1,6 @@
 /** The lines of a run, as pure functions of its metrics. Reward first: the loss of a group baseline is near 0 all the time. */
 import type { Metrics } from '../common/types.ts'
-import type { ScoredRollout } from './aggregate.ts'
+import { heldOutEnv, type ScoredRollout } from './aggregate.ts'
 import { formatCount, formatDuration, formatNumber, formatPercent, oneLine, printable, sparkline } from './format.ts'
 import { healthOf, LIMITS } from './health.ts'
 import { textWidth } from './live-text.ts'
@@ -40,7 +40,7 @@ export function stepLine(line: StepLine, paint: Paint = plain, width = Infinity)
   const reward = m.reward == null ? 'n/a' : m.reward.toFixed(2)
   add(0, `${paint('bold', `reward ${reward}`)} ${paint('cyan', sparkline(line.rewards))}`.trimEnd())
   for (const [key, value] of Object.entries(m)) {
-    const env = /^eval\/(.+)\/avg@\d+$/.exec(key)?.[1]
+    const env = heldOutEnv(key)
     if (env !== undefined) add(1, paint('green', `held-out ${env} ${value == null ? 'n/a' : value.toFixed(2)}`))
   }
   const show = (rank: number, key: string, text: (value: number | null) => string) => {

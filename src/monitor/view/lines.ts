@@ -89,6 +89,18 @@ export function parseRow<T extends object>(line: Buffer | null): T | null {
   }
 }
 
+/** The line at an offset of a file as an object; null where it is none. */
+export async function rowAt<T extends object>(path: string, start: number): Promise<T | null> {
+  const file = await openFile(path)
+  if (!file) return null
+  try {
+    for await (const { line } of linesOf(file, start, (await file.stat()).size)) return parseRow<T>(line)
+    return null
+  } finally {
+    await file.close()
+  }
+}
+
 /** Something that is made of a file line by line, and goes on where the file has grown. */
 export abstract class GrowingFile {
   readonly path: string
@@ -175,37 +187,3 @@ export abstract class GrowingFile {
 }
 
 const tailOf = (bytes: Buffer, end: number): string => bytes.toString('latin1', Math.max(0, end - tailBytes), end)
-
-/** Keeps what was used last, up to a weight. */
-export class Cache<T> {
-  readonly #most: number
-  readonly #weigh: (value: T) => number
-  readonly #items = new Map<string, T>()
-
-  /** @param weigh of a value now; it may grow between two calls of `get` */
-  constructor(most: number, weigh: (value: T) => number) {
-    this.#most = most
-    this.#weigh = weigh
-  }
-
-  get(key: string, make: () => T): T {
-    const value = this.#items.get(key) ?? make()
-    this.#items.delete(key)
-    this.#items.set(key, value)
-    return value
-  }
-
-  delete(key: string): void {
-    this.#items.delete(key)
-  }
-
-  /** Lets go of what was used longest ago; the newest one stays, whatever it weighs. */
-  trim(): void {
-    let total = [...this.#items.values()].reduce((sum, value) => sum + this.#weigh(value), 0)
-    for (const [key, value] of this.#items) {
-      if (total <= this.#most || this.#items.size === 1) return
-      this.#items.delete(key)
-      total -= this.#weigh(value)
-    }
-  }
-}

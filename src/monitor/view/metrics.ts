@@ -1,4 +1,5 @@
 /** metrics.jsonl as columns: what charts want, and a tenth of what rows of objects take. */
+import { mean } from '../aggregate.ts'
 import { LIMITS, type Limits } from '../health.ts'
 import { metricInfo, METRICS } from '../metrics-table.ts'
 import { GrowingFile, parseRow } from './lines.ts'
@@ -66,7 +67,6 @@ export class MetricsTable extends GrowingFile {
     if (rewards.length === 0) return null
     const parts = Math.min(40, rewards.length)
     const bound = (i: number): number => Math.round((i * rewards.length) / parts)
-    const mean = (list: number[]): number => list.reduce((a, b) => a + b, 0) / list.length
     const sparkline = Array.from({ length: parts }, (_, i) => mean(rewards.slice(bound(i), bound(i + 1))))
     const best = rewards.reduce((a, b) => Math.max(a, b))
     return { first: rewards[0], last: rewards.at(-1)!, best, points: sparkline }

@@ -1,6 +1,8 @@
 /** One rollout in full: its tokens with all that is known of each, its turns, and the other answers to the same task. */
+import { mean } from '../aggregate.ts'
 import type { RolloutRow, TokensRow } from '../rollout-writer.ts'
-import { messagesOf, rowAt, type Rollouts } from './rollouts.ts'
+import { rowAt } from './lines.ts'
+import { messagesOf, type Rollouts } from './rollouts.ts'
 import type { Run } from './runs.ts'
 import type { RolloutDetails, TokenKind, ViewSibling, ViewToken, ViewTurn } from './types.ts'
 
@@ -83,7 +85,7 @@ function viewTokens(
     for (const end = Math.min(sampled + part.sampled, row.completion_ids.length); sampled < end; sampled++)
       tokens.push(sampledToken(row, sampled, advantage, tokens.length > begin))
     const logprobs = tokens.slice(sampledFirst).flatMap(({ logprob }) => logprob ?? [])
-    const logprob = logprobs.length > 0 ? logprobs.reduce((a, b) => a + b, 0) / logprobs.length : null
+    const logprob = mean(logprobs)
     turns.push({ index, parent: branch ? null : index - 1, branch, first, sampledFirst, end: tokens.length, logprob })
   })
   if (texts) spell(tokens, begin, texts)

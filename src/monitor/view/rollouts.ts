@@ -2,7 +2,8 @@
 import { setImmediate as turn } from 'node:timers/promises'
 import type { Message } from '../../common/types.ts'
 import type { RolloutRow } from '../rollout-writer.ts'
-import { Cache, GrowingFile, linesOf, openFile, parseRow } from './lines.ts'
+import { Cache } from './cache.ts'
+import { GrowingFile, linesOf, openFile, parseRow } from './lines.ts'
 import type { Run } from './runs.ts'
 import type { RolloutQuery, RolloutsAnswer, RolloutSummary } from './types.ts'
 
@@ -43,18 +44,6 @@ export class TokensFile extends GrowingFile {
 
   protected take(_: Buffer | null, start: number): void {
     this.starts.push(start)
-  }
-}
-
-/** One line of a file as an object; null where it is none. */
-export async function rowAt<T extends object>(path: string, start: number): Promise<T | null> {
-  const file = await openFile(path)
-  if (!file) return null
-  try {
-    for await (const { line } of linesOf(file, start, (await file.stat()).size)) return parseRow<T>(line)
-    return null
-  } finally {
-    await file.close()
   }
 }
 

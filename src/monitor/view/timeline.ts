@@ -1,7 +1,6 @@
 /** logs/timeline.jsonl of a run (written by ../timeline-writer.ts): who ran when, a line a step. */
 import type { TimelineRow } from '../timeline-writer.ts'
-import { GrowingFile } from './lines.ts'
-import { rowAt } from './rollouts.ts'
+import { GrowingFile, rowAt } from './lines.ts'
 import type { TimelineAnswer, TimelineSpan } from './types.ts'
 
 export class TimelineFile extends GrowingFile {
@@ -56,5 +55,5 @@ export class TimelineFile extends GrowingFile {
   }
 }
 
-/** The two lines parse each other's clocks to a microsecond at most. */
+/** More digits are noise of the sums. */
 const rounded = (seconds: number): number => Math.round(seconds * 1e6) / 1e6

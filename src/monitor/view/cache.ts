@@ -1,0 +1,35 @@
+/** What the viewer keeps in memory of large files. */
+
+/** Keeps what was used last, up to a weight. */
+export class Cache<T> {
+  readonly #most: number
+  readonly #weigh: (value: T) => number
+  readonly #items = new Map<string, T>()
+
+  /** @param weigh of a value now; it may grow between two calls of `get` */
+  constructor(most: number, weigh: (value: T) => number) {
+    this.#most = most
+    this.#weigh = weigh
+  }
+
+  get(key: string, make: () => T): T {
+    const value = this.#items.get(key) ?? make()
+    this.#items.delete(key)
+    this.#items.set(key, value)
+    return value
+  }
+
+  delete(key: string): void {
+    this.#items.delete(key)
+  }
+
+  /** Lets go of what was used longest ago; the newest one stays, whatever it weighs. */
+  trim(): void {
+    let total = [...this.#items.values()].reduce((sum, value) => sum + this.#weigh(value), 0)
+    for (const [key, value] of this.#items) {
+      if (total <= this.#most || this.#items.size === 1) return
+      this.#items.delete(key)
+      total -= this.#weigh(value)
+    }
+  }
+}
