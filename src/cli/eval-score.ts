@@ -9,7 +9,7 @@
 import { hashSeed, Random } from '../common/random.ts'
 import { hasVariance, mean, passAtK, populationStd } from '../monitor/aggregate.ts'
 import { formatPercent, printable } from '../monitor/format.ts'
-import { textWidth } from '../monitor/live-text.ts'
+import { textWidth } from '../monitor/terminal/text-width.ts'
 import type { RolloutRow } from '../monitor/rollout-writer.ts'
 
 /** A mean with its interval; no interval where there are fewer than two examples. */

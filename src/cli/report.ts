@@ -52,7 +52,7 @@ async function report(dirs: string[], { out, plots, bench = [], sync }: Options)
     for (const path of paths) await send(path, sync)
     return
   }
-  const { writeReport } = await import('../monitor/report-html.ts')
+  const { writeReport } = await import('../monitor/report/html.ts')
   const page = out ?? (dirs.length === 1 ? undefined : dirs.length === 0 ? 'bench.html' : 'compare.html')
   const made = await writeReport(paths, { out: page, plots, bench }).catch((error: unknown) => {
     if (isSystemError(error))
@@ -67,7 +67,7 @@ async function report(dirs: string[], { out, plots, bench = [], sync }: Options)
 /** The report that a run ends with. One that cannot be written is no fault of the run's. */
 export async function reportAtEnd(path: string, warn: (line: string) => void): Promise<void> {
   try {
-    const { writeReport } = await import('../monitor/report-html.ts')
+    const { writeReport } = await import('../monitor/report/html.ts')
     await writeReport([path])
   } catch (error) {
     warn(`report.html could not be written: ${messageOf(error)}.`)

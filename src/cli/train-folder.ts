@@ -6,7 +6,7 @@ import type { RunConfig } from '../config/schema.ts'
 import type { SftConfig } from '../config/sft-schema.ts'
 import { stringifyConfig } from '../config/toml-write.ts'
 import type { ModelConfig } from '../model/types.ts'
-import type { RunConsole } from '../monitor/console.ts'
+import type { RunConsole } from '../monitor/terminal/console.ts'
 import { openRunFolder, type RunFolder } from '../monitor/run-folder.ts'
 
 /** The folder of a run, as the keys that name it: that of the config, or the one to go on with, which may have been moved since it was written. */

@@ -1,5 +1,5 @@
 /** Numbers as people read them. Pure functions; a missing or non-finite value is always 'n/a'. */
-import { chop, textWidth } from './live-text.ts'
+import { chop, textWidth } from './terminal/text-width.ts'
 
 const blocks = '▁▂▃▄▅▆▇█'
 

@@ -10,7 +10,7 @@
  *   logs/attempt_<n>.log         one a start; logs/latest points at the newest
  *   logs/attempt_<n>.versions.json, .diff  what it was made of (cli/run-origin.ts)
  *   logs/timeline.jsonl          who ran when, a line a step (timeline-writer.ts)
- *   report.html                  written at the end (report-html.ts)
+ *   report.html                  written at the end (report/html.ts)
  *   sinks/NAME.json              how far each sink of report_to is in metrics.jsonl
  *   trace.json                   of a start with --trace, the newest
  *   fork.json                    of a run that began with the checkpoint of another: which

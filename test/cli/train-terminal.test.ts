@@ -1,7 +1,7 @@
 /** `train` in a real terminal: what a person sees of a run, and ends it with a key. */
 import { fileURLToPath } from 'node:url'
 import { beforeAll, expect, test } from 'vitest'
-import { noTerminal, TestTerminal } from '../monitor/terminal.ts'
+import { noTerminal, TestTerminal } from '../monitor/terminal/terminal.ts'
 import { TinyRuns } from './tiny-run.ts'
 
 const runs = new TinyRuns()

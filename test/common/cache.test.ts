@@ -15,7 +15,7 @@ test.runIf(process.getuid?.() === 0)('a user whom the system does not know has a
     process.setuid(54321)
     const { separateDriverCache } = await import(${source('gpu/driver-cache.ts')})
     separateDriverCache()
-    await import(${source('monitor/report-png.ts')})
+    await import(${source('monitor/report/png.ts')})
     console.log(JSON.stringify([cacheFolder(), hubCache(), process.env.MESA_SHADER_CACHE_DIR]))`
   const places = ['HOME', 'XDG_CACHE_HOME', 'HF_HOME', 'HF_HUB_CACHE', 'HUGGINGFACE_HUB_CACHE', 'MESA_SHADER_CACHE_DIR']
   const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-home-'))

@@ -1,8 +1,8 @@
 /** The panel of a run in a terminal: a few lines, as a pure function of what is known. Every line is at most `width` columns wide. */
-import type { Metrics } from '../common/types.ts'
-import { formatBytes, formatCount, formatDuration, formatNumber, formatPercent, sparkline } from './format.ts'
-import { healthOf, type Health } from './health.ts'
-import { cut, textWidth } from './live-text.ts'
+import type { Metrics } from '../../common/types.ts'
+import { formatBytes, formatCount, formatDuration, formatNumber, formatPercent, sparkline } from '../format.ts'
+import { healthOf, type Health } from '../health.ts'
+import { cut, textWidth } from './text-width.ts'
 import { plain, type Paint } from './step-line.ts'
 
 export interface PanelState {

@@ -2,13 +2,13 @@
 import { appendFileSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { expect, test } from 'vitest'
-import { benchPlots } from '../../src/monitor/report-bench.ts'
-import { bars } from '../../src/monitor/report-bars.ts'
-import { chart } from '../../src/monitor/report-chart.ts'
-import { reportHtml, writeReport } from '../../src/monitor/report-html.ts'
-import { picture, plotFiles, type Plot } from '../../src/monitor/report-plots.ts'
-import { openPainter } from '../../src/monitor/report-png.ts'
-import { temporaryFolder, withoutData } from './helpers.ts'
+import { benchPlots } from '../../../src/monitor/report/bench.ts'
+import { bars } from '../../../src/monitor/report/bars.ts'
+import { chart } from '../../../src/monitor/report/chart.ts'
+import { reportHtml, writeReport } from '../../../src/monitor/report/html.ts'
+import { picture, plotFiles, type Plot } from '../../../src/monitor/report/plots.ts'
+import { openPainter } from '../../../src/monitor/report/png.ts'
+import { temporaryFolder, withoutData } from '../helpers.ts'
 
 const results = (name: string) => resolve('bench/results', `${name}.json`)
 const curve = (title: string): Plot => ({

@@ -4,15 +4,15 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
 import { expect, test } from 'vitest'
-import { temporaryFolder } from './helpers.ts'
+import { temporaryFolder } from '../helpers.ts'
 import { noTerminal, TestTerminal, type TerminalOptions } from './terminal.ts'
 
-const url = (name: string) => JSON.stringify(pathToFileURL(join(import.meta.dirname, '../..', name)).href)
+const url = (name: string) => JSON.stringify(pathToFileURL(join(import.meta.dirname, '../../..', name)).href)
 
 /** A program that shows two steps of a run, and then goes on step by step: `at(n)` waits for the test's `go(n)`, a file in its folder. */
 const program = (body: string) => `
 import { existsSync, writeFileSync } from 'node:fs'
-import { RunConsole } from ${url('src/monitor/console.ts')}
+import { RunConsole } from ${url('src/monitor/terminal/console.ts')}
 import { Progress } from ${url('src/monitor/progress.ts')}
 process.on('SIGHUP', () => {})
 const progress = new Progress()

@@ -1,23 +1,23 @@
 /**
  * The terminal of a run.
  * - What is printed stays: a line, once written, is never drawn over.
- * - In a terminal that is large enough, a panel below shows the last step, what is being waited for, and keys (live-panel.ts, keys.ts); in a
+ * - In a terminal that is large enough, a panel below shows the last step, what is being waited for, and keys (panel.ts, keys.ts); in a
  *   small one, a line says what is being waited for. Anywhere else (a pipe, a CI log, a job in the background) there is no escape sequence
  *   and no redraw; a wait that takes long is mentioned after 30 s, then after 1, 2, 4 ... minutes.
  * - Its timers never keep the process alive, and a closed pipe (`| head`) never ends a run.
  */
 import { isatty } from 'node:tty'
 import { styleText } from 'node:util'
-import { isDeadOutput } from '../common/faults.ts'
-import type { Metrics } from '../common/types.ts'
-import type { ScoredRollout } from './aggregate.ts'
-import { formatDuration, oneLine, printable } from './format.ts'
+import { isDeadOutput } from '../../common/faults.ts'
+import type { Metrics } from '../../common/types.ts'
+import type { ScoredRollout } from '../aggregate.ts'
+import { formatDuration, oneLine, printable } from '../format.ts'
 import { inForeground } from './keys.ts'
-import { LiveScreen } from './live-screen.ts'
-import { withoutStyle } from './live-text.ts'
+import { LiveScreen } from './screen.ts'
+import { withoutStyle } from './text-width.ts'
 import { LiveView } from './live-view.ts'
-import type { Logger } from './logger.ts'
-import type { Progress, Wait } from './progress.ts'
+import type { Logger } from '../logger.ts'
+import type { Progress, Wait } from '../progress.ts'
 import { etaSeconds, evalLine, legend, pickSamples, plain, sampleLines, stepLine, supervisedLine } from './step-line.ts'
 import type { Paint } from './step-line.ts'
 

@@ -1,9 +1,9 @@
 /** The lines of a run, as pure functions of its metrics. Reward first: the loss of a group baseline is near 0 all the time. */
-import type { Metrics } from '../common/types.ts'
-import { heldOutEnv, type ScoredRollout } from './aggregate.ts'
-import { formatCount, formatDuration, formatNumber, formatPercent, oneLine, printable, sparkline } from './format.ts'
-import { healthOf, LIMITS } from './health.ts'
-import { textWidth } from './live-text.ts'
+import type { Metrics } from '../../common/types.ts'
+import { heldOutEnv, type ScoredRollout } from '../aggregate.ts'
+import { formatCount, formatDuration, formatNumber, formatPercent, oneLine, printable, sparkline } from '../format.ts'
+import { healthOf, LIMITS } from '../health.ts'
+import { textWidth } from './text-width.ts'
 
 export type Style = 'bold' | 'dim' | 'red' | 'yellow' | 'green' | 'cyan'
 /** Colours a text, or gives it back as it is. */

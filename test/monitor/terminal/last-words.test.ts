@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest'
-import { textWidth } from '../../src/monitor/live-text.ts'
-import { finalReport } from '../../src/monitor/report.ts'
-import type { FinalReport } from '../../src/monitor/report.ts'
+import { textWidth } from '../../../src/monitor/terminal/text-width.ts'
+import { finalReport } from '../../../src/monitor/terminal/last-words.ts'
+import type { FinalReport } from '../../../src/monitor/terminal/last-words.ts'
 
 const report: FinalReport = {
   before: [{ env: 'short-answers', reward: 0.284, rollouts: 96, tokens: 23.1, truncated: 0.7 }],

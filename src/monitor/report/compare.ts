@@ -1,13 +1,13 @@
 /** Several runs on one page: where they differ, where they ended, and each curve with a line a run. */
 import { basename, join } from 'node:path'
-import { textOf } from './files.ts'
-import { formatDuration, formatNumber } from './format.ts'
-import { readMetrics, type MetricsRow } from './metrics-writer.ts'
-import { metricInfo } from './metrics-table.ts'
-import { chart, escapeHtml, movingMean } from './report-chart.ts'
-import { evalKeys, FIRST, rewardEnds, section, table, values } from './report-parts.ts'
-import type { Plot } from './report-plots.ts'
-import { compareConfigs, readConfig } from './view/config.ts'
+import { textOf } from '../files.ts'
+import { formatDuration, formatNumber } from '../format.ts'
+import { readMetrics, type MetricsRow } from '../metrics-writer.ts'
+import { metricInfo } from '../metrics-table.ts'
+import { chart, escapeHtml, movingMean } from './chart.ts'
+import { evalKeys, FIRST, rewardEnds, section, table, values } from './parts.ts'
+import type { Plot } from './plots.ts'
+import { compareConfigs, readConfig } from '../view/config.ts'
 
 interface ComparedRun {
   name: string

@@ -3,9 +3,9 @@ import { appendFileSync, lstatSync, mkdirSync, mkdtempSync, readFileSync, rmSync
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, expect, test } from 'vitest'
-import { chart, movingMean, ticks } from '../../src/monitor/report-chart.ts'
-import { reportHtml, writeReport } from '../../src/monitor/report-html.ts'
-import { withoutData } from './helpers.ts'
+import { chart, movingMean, ticks } from '../../../src/monitor/report/chart.ts'
+import { reportHtml, writeReport } from '../../../src/monitor/report/html.ts'
+import { withoutData } from '../helpers.ts'
 
 const dir = mkdtempSync(join(tmpdir(), 'dawn-rl-report-'))
 afterAll(() => rmSync(dir, { recursive: true, force: true }))

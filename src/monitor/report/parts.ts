@@ -1,8 +1,8 @@
 /** What the parts of a report share. */
-import { heldOutEnv, mean } from './aggregate.ts'
-import type { MetricsRow } from './metrics-writer.ts'
-import { formatNumber } from './format.ts'
-import { escapeHtml } from './report-chart.ts'
+import { heldOutEnv, mean } from '../aggregate.ts'
+import type { MetricsRow } from '../metrics-writer.ts'
+import { formatNumber } from '../format.ts'
+import { escapeHtml } from './chart.ts'
 
 /** The curves that are seen at once, in this order; the others are folded away under their groups. */
 export const FIRST = [

@@ -1,5 +1,5 @@
 /** Line charts as SVG text: no script, colours from the page, values as tooltips. */
-import { formatNumber } from './format.ts'
+import { formatNumber } from '../format.ts'
 
 export interface Series {
   name: string

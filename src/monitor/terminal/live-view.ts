@@ -1,12 +1,12 @@
 /** What the panel of a run knows, and its keys. console.ts decides whether and when it is drawn. */
-import type { Metrics } from '../common/types.ts'
-import { heldOutEnv, type ScoredRollout } from './aggregate.ts'
+import type { Metrics } from '../../common/types.ts'
+import { heldOutEnv, type ScoredRollout } from '../aggregate.ts'
 import type { ConsoleStream } from './console.ts'
-import { oneLine, wrap } from './format.ts'
+import { oneLine, wrap } from '../format.ts'
 import { Keys } from './keys.ts'
-import { PANEL_METRICS, panelHeight, panelLines } from './live-panel.ts'
-import { metricInfo } from './metrics-table.ts'
-import type { Progress } from './progress.ts'
+import { PANEL_METRICS, panelHeight, panelLines } from './panel.ts'
+import { metricInfo } from '../metrics-table.ts'
+import type { Progress } from '../progress.ts'
 import { pickSamples, sampleLines, type Paint } from './step-line.ts'
 
 export interface ViewOptions {

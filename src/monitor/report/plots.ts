@@ -1,9 +1,9 @@
 /** A plot of a report: as a figure of the page, and as files of its own, SVG and PNG, that a paper or a slide can take. */
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { makeFolder } from '../common/folders.ts'
-import { escapeHtml } from './report-chart.ts'
-import { openPainter } from './report-png.ts'
+import { makeFolder } from '../../common/folders.ts'
+import { escapeHtml } from './chart.ts'
+import { openPainter } from './png.ts'
 
 export interface Plot {
   /** What its files are called, without an ending; default: its title. */

@@ -1,5 +1,5 @@
-/** Horizontal bars as SVG text, in the style of report-chart.ts. */
-import { escapeHtml, round } from './report-chart.ts'
+/** Horizontal bars as SVG text, in the style of chart.ts. */
+import { escapeHtml, round } from './chart.ts'
 
 export interface Bar {
   name: string

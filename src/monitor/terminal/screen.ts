@@ -4,7 +4,7 @@
  */
 import { createLogUpdate } from 'log-update'
 import type { ConsoleStream } from './console.ts'
-import { textWidth } from './live-text.ts'
+import { textWidth } from './text-width.ts'
 
 type Write = ConsoleStream['write']
 

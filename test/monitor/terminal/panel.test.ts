@@ -1,11 +1,11 @@
 import { expect, test } from 'vitest'
-import { healthOf, LIMITS } from '../../src/monitor/health.ts'
-import { PANEL_METRICS, panelHeight, panelLines, type PanelState } from '../../src/monitor/live-panel.ts'
-import { cut, textWidth } from '../../src/monitor/live-text.ts'
-import { METRICS, metricInfo } from '../../src/monitor/metrics-table.ts'
-import { stepLine } from '../../src/monitor/step-line.ts'
-import { Random } from '../../src/common/random.ts'
-import { seed, seedWords } from '../seed.ts'
+import { healthOf, LIMITS } from '../../../src/monitor/health.ts'
+import { PANEL_METRICS, panelHeight, panelLines, type PanelState } from '../../../src/monitor/terminal/panel.ts'
+import { cut, textWidth } from '../../../src/monitor/terminal/text-width.ts'
+import { METRICS, metricInfo } from '../../../src/monitor/metrics-table.ts'
+import { stepLine } from '../../../src/monitor/terminal/step-line.ts'
+import { Random } from '../../../src/common/random.ts'
+import { seed, seedWords } from '../../seed.ts'
 
 const random = new Random(seed)
 const anyValue = (): number | null => [0, null, random.next(), 1e9 * random.next(), 1e-9 * random.next()][random.int(5)]

@@ -5,11 +5,11 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
 import { stripVTControlCharacters } from 'node:util'
 import { expect, onTestFinished, test, vi } from 'vitest'
-import { RunConsole, wantsColour } from '../../src/monitor/console.ts'
-import type { ConsoleOptions } from '../../src/monitor/console.ts'
-import { Progress } from '../../src/monitor/progress.ts'
-import { etaSeconds, evalLine, legend, pickSamples, sampleLines, stepLine } from '../../src/monitor/step-line.ts'
-import { Capture, groupsOf, rollout, scored } from './helpers.ts'
+import { RunConsole, wantsColour } from '../../../src/monitor/terminal/console.ts'
+import type { ConsoleOptions } from '../../../src/monitor/terminal/console.ts'
+import { Progress } from '../../../src/monitor/progress.ts'
+import { etaSeconds, evalLine, legend, pickSamples, sampleLines, stepLine } from '../../../src/monitor/terminal/step-line.ts'
+import { Capture, groupsOf, rollout, scored } from '../helpers.ts'
 
 const metrics = {
   reward: 0.517,
@@ -210,13 +210,13 @@ test('a resumed run goes on with its sparkline', () => {
 })
 
 test('a reader that goes away (| head) does not end the run, and an open console does not keep it alive', async () => {
-  const url = (name: string) => JSON.stringify(pathToFileURL(join(import.meta.dirname, '../../src/monitor', name)).href)
+  const url = (name: string) => JSON.stringify(pathToFileURL(join(import.meta.dirname, '../../../src/monitor', name)).href)
   const child = spawn(
     process.execPath,
     [
       '--input-type=module',
       '-e',
-      `import { RunConsole } from ${url('console.ts')}
+      `import { RunConsole } from ${url('terminal/console.ts')}
        import { Progress } from ${url('progress.ts')}
        const out = new RunConsole({ progress: new Progress(), maxSteps: 3 })
        for (let i = 0; i < 50; i++) { out.print('line ' + i); await new Promise((r) => setTimeout(r, 5)) }

@@ -1,6 +1,6 @@
 /** The last words of a run: what was learned, where the files are, what to try next. */
-import { formatNumber, oneLine, printable, wrap } from './format.ts'
-import { textWidth } from './live-text.ts'
+import { formatNumber, oneLine, printable, wrap } from '../format.ts'
+import { textWidth } from './text-width.ts'
 
 /** An evaluation in a few numbers. */
 export interface EvalSummary {

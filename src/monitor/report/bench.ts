@@ -1,12 +1,12 @@
 /** Plots of the JSON files of benchmarks: of `bench --out`, and of the scripts in bench/. Their rows are read by what they hold. */
 import { readFileSync } from 'node:fs'
 import { basename } from 'node:path'
-import { CLI } from '../common/commands.ts'
-import { messageOf, UserError } from '../common/errors.ts'
-import { formatCount, formatPercent } from './format.ts'
-import { bars } from './report-bars.ts'
-import { chart } from './report-chart.ts'
-import type { Plot } from './report-plots.ts'
+import { CLI } from '../../common/commands.ts'
+import { messageOf, UserError } from '../../common/errors.ts'
+import { formatCount, formatPercent } from '../format.ts'
+import { bars } from './bars.ts'
+import { chart } from './chart.ts'
+import type { Plot } from './plots.ts'
 
 export interface BenchPlots {
   /** The file's name, and what it says of machine and date. */

@@ -1,7 +1,7 @@
 /** SVG to PNG, by an optional package (@resvg/resvg-js) and a font of the machine. */
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
-import { home } from '../common/cache.ts'
+import { home } from '../../common/cache.ts'
 
 /** Paints, or says what is missing for it. */
 export type Painter = { paint: (svg: string) => Uint8Array } | { missing: string }

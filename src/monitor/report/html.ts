@@ -4,17 +4,17 @@
  */
 import { existsSync, readdirSync, writeFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
-import { numbersIn } from '../common/folders.ts'
-import { isReplaceable, textOf, writeFileAtomic } from './files.ts'
-import { formatDuration, formatNumber, formatPercent } from './format.ts'
-import { readMetrics, type MetricsRow } from './metrics-writer.ts'
-import { metricInfo, METRICS } from './metrics-table.ts'
-import { benchPlots } from './report-bench.ts'
-import { chart, escapeHtml, type Series } from './report-chart.ts'
-import { comparedPlots, comparedTables, compareTitle, readRuns } from './report-compare.ts'
-import { evalKeys, FIRST, keysOf, rewardEnds, section, table, values } from './report-parts.ts'
-import { figure, PLOT_STYLE, plotFiles, writePlots, type Plot, type PlotFiles } from './report-plots.ts'
-import { answerPairs, readRollouts, type RolloutRow } from './rollout-writer.ts'
+import { numbersIn } from '../../common/folders.ts'
+import { isReplaceable, textOf, writeFileAtomic } from '../files.ts'
+import { formatDuration, formatNumber, formatPercent } from '../format.ts'
+import { readMetrics, type MetricsRow } from '../metrics-writer.ts'
+import { metricInfo, METRICS } from '../metrics-table.ts'
+import { benchPlots } from './bench.ts'
+import { chart, escapeHtml, type Series } from './chart.ts'
+import { comparedPlots, comparedTables, compareTitle, readRuns } from './compare.ts'
+import { evalKeys, FIRST, keysOf, rewardEnds, section, table, values } from './parts.ts'
+import { figure, PLOT_STYLE, plotFiles, writePlots, type Plot, type PlotFiles } from './plots.ts'
+import { answerPairs, readRollouts, type RolloutRow } from '../rollout-writer.ts'
 
 /** Samples of each environment, and characters of one answer. */
 const SAMPLES = 4
