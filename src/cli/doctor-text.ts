@@ -66,7 +66,7 @@ function adapterLines(a: AdapterFacts): string[] {
     lines.push(item(i === 0 ? 'limits' : '', pair.map((name) => `${name} ${amount(name, a.limits[name])}`).join(', ')))
   }
   if (a.problem) lines.push(item('problem', a.problem))
-  // Of before it made one instruction of a multiply-add
+  // Mesa before 26 makes two instructions of a multiply-add.
   if (isLavapipe(a.description) && !a.problem && !fusesMultiplyAdd(a.description)) {
     lines.push(item('faster', 'with Mesa 26 or newer, 1.1 to 1.4 times: docs/performance.md, "On a newer Mesa"'))
   }

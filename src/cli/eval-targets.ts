@@ -2,15 +2,14 @@
 import { basename, resolve } from 'node:path'
 import type { ChatClient, Generator } from '../common/types.ts'
 import { ChatTemplate, PolicyClient } from '../environments/index.ts'
-import { Gpu } from '../gpu/gpu.ts'
 import { Engine } from '../inference/engine.ts'
 import { loadDecoder } from '../model/decoder-load.ts'
 import { openModel } from '../model/open.ts'
 import { largestRank, readAdapter } from '../model/peft.ts'
-import { gainsByWideVectors } from '../model/wide-vectors.ts'
 import { EndpointClient } from './eval-endpoints.ts'
 import type { EvalPlan, EvalSource } from './eval-plan.ts'
 import { reporter } from './model-batch.ts'
+import { closeAll, openGpu, reloadWeights } from './opening.ts'
 import { toolCallParser } from './tool-calls.ts'
 
 /** One model to evaluate. */
@@ -36,6 +35,8 @@ const KV_BYTES = 2 ** 30
 /** Room of a sequence where answers have several turns and nobody says. */
 const TURNS_TOKENS = 2048
 
+type EmbeddedSource = Exclude<EvalSource, { kind: 'endpoint' }>
+
 /** @throws UserError for a model, adapter or length that does not fit */
 export async function openTargets(plan: EvalPlan, maxConcurrent: number): Promise<EvalTargets> {
   const { source } = plan
@@ -48,31 +49,23 @@ export async function openTargets(plan: EvalPlan, maxConcurrent: number): Promis
   return await openEmbedded(plan, source, maxConcurrent)
 }
 
-async function openEmbedded(
-  plan: EvalPlan,
-  source: Exclude<EvalSource, { kind: 'endpoint' }>,
-  maxConcurrent: number,
-): Promise<EvalTargets> {
+async function openEmbedded(plan: EvalPlan, source: EmbeddedSource, maxConcurrent: number): Promise<EvalTargets> {
   const opened: { close(): unknown }[] = []
-  const close = async () => {
-    for (const one of opened.splice(0).toReversed()) await one.close()
-  }
+  const close = () => closeAll(opened)
   try {
     const model = await openModel(source.model)
     opened.push(model)
     const tokenizer = await model.tokenizer()
     const template = new ChatTemplate(tokenizer)
-    const gpu = await Gpu.open({ wideVectors: gainsByWideVectors([model.config], { trains: false }) })
+    const gpu = await openGpu(model.config, { trains: false })
     opened.push(gpu)
-    if (gpu.facts.software) console.error(`no GPU here: running on the CPU (${gpu.facts.name})`)
     const progress = reporter(`loading ${model.name}`)
     const decoder = await loadDecoder(gpu, model, { quantization: source.quantization, progress })
     opened.push({ close: () => decoder.release() })
     const maxLength = lengthOf(plan, template, model.config.maxPositionEmbeddings)
     const together = Math.min(32, maxConcurrent)
-    const adapters = source.adapter === undefined ? [] : [source.adapter]
     const ranks = source.kind === 'run' ? [source.rank] : []
-    for (const dir of adapters) ranks.push(largestRank((await readAdapter(dir)).config))
+    if (source.adapter !== undefined) ranks.push(largestRank((await readAdapter(source.adapter)).config))
     const engine = new Engine(decoder, {
       maxSequences: together,
       full: true,
@@ -91,44 +84,40 @@ async function openEmbedded(
         strategy: plan.strategy,
         parseTools: toolCallParser(plan.toolCallParser, tokenizer, template),
       })
-    const withOne = (label: string, name: string, dir?: string): EvalTarget => ({
-      label,
-      model: name,
-      open: async () => {
-        for (const { name: loaded } of engine.adapters.list()) await engine.adapters.unload(loaded)
-        if (dir === undefined) return clientOf(null)
-        await engine.adapters.load(label, dir)
-        return clientOf(label)
-      },
-    })
-    const reloaded = (label: string, name: string, dir: string): EvalTarget => ({
-      label,
-      model: name,
-      open: async () => {
-        const files = await openModel(dir)
-        try {
-          await engine.reloadWeights(files)
-        } finally {
-          files.close()
-        }
-        return clientOf(null)
-      },
-    })
-    const targets: EvalTarget[] = []
-    if (source.kind === 'model') {
-      const label = source.adapter === undefined ? basename(source.model) : basename(resolve(source.adapter))
-      targets.push(withOne(label, source.adapter ?? source.model, source.adapter))
-    } else {
-      const run = basename(resolve(source.dir))
-      if (source.base) targets.push(withOne('base', source.adapter ?? source.model, source.adapter))
-      for (const dir of source.checkpoints)
-        targets.push((source.lora ? withOne : reloaded)(basename(dir), `${run}@${basename(dir)}`, dir))
-    }
-    return { targets, together, close }
+    return { targets: targetsOf(source, engine, clientOf), together, close }
   } catch (error) {
     await close()
     throw error
   }
+}
+
+/** A model, or the checkpoints of a run, one after the other in one engine. */
+function targetsOf(source: EmbeddedSource, engine: Engine, clientOf: (adapter: string | null) => ChatClient): EvalTarget[] {
+  const withAdapterOf = (label: string, model: string, dir?: string): EvalTarget => ({
+    label,
+    model,
+    open: async () => {
+      for (const { name } of engine.adapters.list()) await engine.adapters.unload(name)
+      if (dir === undefined) return clientOf(null)
+      await engine.adapters.load(label, dir)
+      return clientOf(label)
+    },
+  })
+  const withWeightsOf = (label: string, model: string, dir: string): EvalTarget => ({
+    label,
+    model,
+    open: async () => {
+      await reloadWeights(engine, dir)
+      return clientOf(null)
+    },
+  })
+  const begin = (label: string): EvalTarget => withAdapterOf(label, source.adapter ?? source.model, source.adapter)
+  if (source.kind === 'model')
+    return [begin(source.adapter === undefined ? basename(source.model) : basename(resolve(source.adapter)))]
+  const run = basename(resolve(source.dir))
+  const ofStep = source.lora ? withAdapterOf : withWeightsOf
+  const steps = source.checkpoints.map((dir) => ofStep(basename(dir), `${run}@${basename(dir)}`, dir))
+  return source.base ? [begin('base'), ...steps] : steps
 }
 
 /** The engine, with one adapter in every request. */

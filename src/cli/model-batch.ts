@@ -47,8 +47,7 @@ export async function withDecoder(
   const { checkAdapter, readAdapter } = await import('../model/peft.ts')
   const { readBatch } = await import('../model/batch.ts')
   const { loadDecoder } = await import('../model/decoder-load.ts')
-  const { Gpu } = await import('../gpu/gpu.ts')
-  const { gainsByWideVectors } = await import('../model/wide-vectors.ts')
+  const { openGpu } = await import('./opening.ts')
   const adapter = options.adapter === undefined ? undefined : await readAdapter(options.adapter)
   const files = await openModel(options.model)
   try {
@@ -60,13 +59,12 @@ export async function withDecoder(
     if (longest > most) console.error(`a sequence has ${longest} tokens; ${files.name} was made for ${most} at most`)
     checkOut(options.out)
     const { matrixUnits } = options
-    const gpu = await Gpu.open({ wideVectors: gainsByWideVectors([files.config], { trains: true, matrixUnits }) })
-    if (gpu.facts.software) console.error(`no GPU here: running on the CPU (${gpu.facts.name})`)
+    const gpu = await openGpu(files.config, { trains: true, matrixUnits })
     const report = reporter(`loading ${files.name}`)
     const decoder = await loadDecoder(gpu, files, {
       adapter,
       full: full && !adapter,
-      matrixUnits: options.matrixUnits,
+      matrixUnits,
       quantization: options.quantization,
       progress: report,
     })

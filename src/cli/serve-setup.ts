@@ -4,7 +4,7 @@ import { resolve } from 'node:path'
 import { messageOf, UserError } from '../common/errors.ts'
 import type { LogprobsMode } from '../common/types.ts'
 import { isOutOfMemory, type DeviceLostError } from '../gpu/errors.ts'
-import { Gpu } from '../gpu/gpu.ts'
+import type { Gpu } from '../gpu/gpu.ts'
 import { Engine } from '../inference/engine.ts'
 import type { ServerOptions, ServerParts } from '../inference/server/parts.ts'
 import { startServer } from '../inference/server/server.ts'
@@ -12,11 +12,11 @@ import { loadDecoder } from '../model/decoder-load.ts'
 import { openModel } from '../model/open.ts'
 import type { ModelConfig, Quantization } from '../model/types.ts'
 import { attentionLayers } from '../model/shapes.ts'
-import { gainsByWideVectors } from '../model/wide-vectors.ts'
 import { formatBytes, formatCount } from '../monitor/format.ts'
 import { createLogger, standardError, type LogLevel } from '../monitor/logger.ts'
 import { adapterWords, roomOf } from './gpu-memory.ts'
 import { reporter } from './model-batch.ts'
+import { closeAll, openGpu, reloadWeights } from './opening.ts'
 import { modelParts } from './serve-parts.ts'
 
 export interface ServeOptions {
@@ -74,16 +74,12 @@ export async function openServer(options: ServeOptions): Promise<OpenServer> {
   const chatTemplate = options.chatTemplate === undefined ? undefined : await textOf(options.chatTemplate)
   const adapterRoot = options.adapterRoot === undefined ? undefined : await rootOf(options.adapterRoot)
   const opened: { close(): unknown }[] = []
-  const closeAll = async () => {
-    for (const one of opened.splice(0).toReversed()) await one.close()
-  }
   try {
     const model = await openModel(options.model)
     opened.push(model)
     const tokenizer = await model.tokenizer()
-    const gpu = await Gpu.open({ wideVectors: gainsByWideVectors([model.config], { ...options, trains: false }) })
+    const gpu = await openGpu(model.config, { ...options, trains: false })
     opened.push(gpu)
-    if (gpu.facts.software) console.error(`no GPU here: running on the CPU (${gpu.facts.name})`)
     const decoder = await loadDecoder(gpu, model, {
       matrixUnits: options.matrixUnits,
       quantization: options.quantization,
@@ -124,14 +120,7 @@ export async function openServer(options: ServeOptions): Promise<OpenServer> {
       logprobsMode: options.logprobsMode.replace('_logprobs', '') as LogprobsMode,
       maxLogprobs: options.maxLogprobs,
       maxAdapters: options.maxLoras,
-      reloadWeights: async (dir) => {
-        const files = await openModel(dir ?? options.model)
-        try {
-          await engine.reloadWeights(files)
-        } finally {
-          files.close()
-        }
-      },
+      reloadWeights: (dir) => reloadWeights(engine, dir ?? options.model),
     }
     const server = await startServer(engine, parts, { ...serverOptions(options), adapterRoot })
     const names = [...parts.names, ...adapters.map(({ name }) => name)].join(', ')
@@ -144,11 +133,11 @@ export async function openServer(options: ServeOptions): Promise<OpenServer> {
         // What a pause holds could not end, and nobody can ask for its end any more.
         engine.resume()
         await server.close(drainSeconds)
-        await closeAll()
+        await closeAll(opened)
       },
     }
   } catch (error) {
-    await closeAll()
+    await closeAll(opened)
     throw error
   }
 }

@@ -31,6 +31,7 @@ import { Trainer } from '../trainer/trainer.ts'
 import { closeEnvironments } from './environments.ts'
 import { firstPrompts } from './first-prompt.ts'
 import { adapterWords, limitMemory, tellMemory, withMicroBatch } from './gpu-memory.ts'
+import { closeAll } from './opening.ts'
 import { toolCallParser } from './tool-calls.ts'
 import { adapterConfig, trainerOptions, whatToTrain } from './trainer-options.ts'
 import { dataChanges, noteFork, RunCheckpoints } from './train-checkpoints.ts'
@@ -57,7 +58,7 @@ export interface Run {
 export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
   const inputs = await openInputs(loaded.config)
   const { environments, loss, algorithm, model, tokenizer, template, adapter, refModel } = inputs
-  const opened: { close(): void | Promise<void> }[] = [
+  const opened: { close(): unknown }[] = [
     model,
     ...(refModel ? [refModel] : []),
     { close: () => closeEnvironments(environments) },
@@ -174,11 +175,6 @@ async function startEnvironments(environments: readonly RunEnvironment[], folder
     if (env.open) await monitor.progress.run(`starting ${name}`, { limitMs: 3_600_000 }, () => env.open!({ logs, name }))
   }
   await Promise.all(environments.map(start))
-}
-
-async function closeAll(opened: { close(): void | Promise<void> }[]): Promise<void> {
-  for (const o of opened.toReversed()) await o.close()
-  opened.length = 0
 }
 
 /** Whether the policy and its reference, which share the process, gain by vectors of 512 bits. */

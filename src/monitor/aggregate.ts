@@ -24,7 +24,7 @@ export interface StepRollouts {
   rollouts: readonly ScoredRollout[]
   /** Version of the weights that this step's forward pass uses; a token sampled with version v is `version - v` steps old. */
   version: PolicyVersion
-  /** Those of them that were not trained on because they were too old. */
+  /** Rollouts that were not trained on because they were too old. */
   dropped?: number
   /** Of the run before this step; `totalsOf` the last row of metrics.jsonl on resume. */
   totals: RunTotals

@@ -9,8 +9,6 @@
 import { spawnSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 
-export type KeyStream = NodeJS.ReadStream
-
 /** Keys that may come at once from a hand. */
 const LONGEST = 3
 
@@ -34,14 +32,14 @@ export function inForeground(): boolean {
 }
 
 export class Keys {
-  readonly #stream: KeyStream
+  readonly #stream: NodeJS.ReadStream
   readonly #onKey: (key: string) => void
   // The terminal's settings before, as `stty -g` names them.
   #saved: string | undefined
   #listening = false
 
   /** Nothing is touched before `listen`. */
-  constructor(stream: KeyStream, onKey: (key: string) => void) {
+  constructor(stream: NodeJS.ReadStream, onKey: (key: string) => void) {
     this.#stream = stream
     this.#onKey = onKey
   }

@@ -17,7 +17,7 @@ const flags = constants.O_RDONLY | (constants.O_NOFOLLOW ?? 0)
 const tailBytes = 256
 
 /** What a file was when it was read: another one, or one that shrank, is read anew. */
-export interface FileStamp {
+interface FileStamp {
   ino: number
   size: number
   mtimeMs: number
