@@ -3,7 +3,7 @@ import { existsSync, statSync } from 'node:fs'
 import { basename, join, resolve } from 'node:path'
 import { InvalidArgumentError, type Command } from 'commander'
 import { isSystemError, messageOf, UserError } from '../common/errors.ts'
-import type { SinkName } from '../monitor/sinks/types.ts'
+import { SINKS, type SinkName } from '../monitor/sinks/types.ts'
 
 interface Options {
   out?: string
@@ -28,13 +28,11 @@ export function register(program: Command): void {
     .action(report)
 }
 
-const NAMES: readonly SinkName[] = ['wandb', 'tensorboard', 'mlflow', 'trackio']
-
 function sinkNames(text: string): SinkName[] {
   return text.split(',').map((word) => {
-    const name = NAMES.find((one) => one === word.trim())
+    const name = SINKS.find((one) => one === word.trim())
     if (name) return name
-    throw new InvalidArgumentError(`It must be one or several of ${NAMES.join(', ')}, with commas between.`)
+    throw new InvalidArgumentError(`It must be one or several of ${SINKS.join(', ')}, with commas between.`)
   })
 }
 

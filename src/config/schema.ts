@@ -10,6 +10,7 @@
  */
 import * as z from 'zod'
 import { QUANTIZATIONS } from '../model/types.ts'
+import { SINKS } from '../monitor/sinks/types.ts'
 import { algorithmFields, freeTable } from './algorithm-schema.ts'
 import { type CkptConfig, ckptSchema } from './ckpt-schema.ts'
 import { type InferenceConfig, inferenceFields } from './inference-schema.ts'
@@ -18,8 +19,7 @@ import { type InferenceConfig, inferenceFields } from './inference-schema.ts'
 const ALL_LAYERS = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'] as const
 export const LINEAR_LAYERS = [...ALL_LAYERS, 'in_proj_qkv', 'in_proj_z', 'in_proj_b', 'in_proj_a', 'out_proj'] as const
 
-/** Programs that metrics can go to; src/monitor/sinks has them. */
-const REPORTERS = ['none', 'wandb', 'tensorboard', 'mlflow', 'trackio'] as const
+const REPORTERS = ['none', ...SINKS] as const
 
 export const runFields = {
   run_name: z

@@ -1,7 +1,9 @@
 /** The one shape of whatever metrics are sent to beside metrics.jsonl. */
 import type { MetricsRow } from '../metrics-writer.ts'
 
-export type SinkName = 'wandb' | 'tensorboard' | 'mlflow' | 'trackio'
+/** Programs that metrics can go to. */
+export const SINKS = ['wandb', 'tensorboard', 'mlflow', 'trackio'] as const
+export type SinkName = (typeof SINKS)[number]
 
 /** The run that is shown. */
 export interface SinkRun {
