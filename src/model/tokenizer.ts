@@ -2,8 +2,8 @@
  * Text to token ids and back, and chat messages to a prompt. The only file that knows the tokenizer library.
  *  - The library is @huggingface/tokenizers with @huggingface/jinja (jinja.ts), which transformers.js itself is made of: it needs none
  *    of that package's native code, so an installed dawn-rl does not depend on npm overrides.
- *  - Where the library reads a tokenizer.json otherwise than Python's tokenizers does (`exactPreTokenizer`), the file is rewritten in
- *    memory to a form that both read alike.
+ *  - Where the library reads a tokenizer.json otherwise than Python's tokenizers does, the file is rewritten in memory to a form that both
+ *    read alike (tokenizer-form.ts).
  *  - Decoding never "cleans up" spaces: text must be what the tokens say.
  */
 import { Tokenizer as LibraryTokenizer } from '@huggingface/tokenizers'
@@ -16,6 +16,7 @@ import { jsonText, kindOf, readJson, readText, writeWhole } from './files.ts'
 import { compileTemplate } from './jinja.ts'
 import { settledIds } from './settled.ts'
 import { bytesOfToken } from './token-bytes.ts'
+import { exactForm } from './tokenizer-form.ts'
 
 type Json = Record<string, unknown>
 
@@ -268,43 +269,6 @@ function contentOf(value: unknown): string | null {
   if (typeof value === 'string') return value
   const content = (value as { content?: unknown } | null | undefined)?.content
   return typeof content === 'string' ? content : null
-}
-
-/** tokenizer.json in the form that the library reads as Python does, with the added tokens that only tokenizer_config.json knows. */
-function exactForm(tokenizerJson: Json, tokenizerConfig: Json): Json {
-  const added = [...((tokenizerJson.added_tokens ?? []) as { id: number }[])]
-  const known = new Set(added.map((token) => token.id))
-  for (const [id, token] of Object.entries((tokenizerConfig.added_tokens_decoder ?? {}) as Record<string, Json>)) {
-    if (!known.has(Number(id))) added.push({ ...token, id: Number(id) })
-  }
-  return {
-    normalizer: null,
-    post_processor: null,
-    decoder: null,
-    ...tokenizerJson,
-    added_tokens: added,
-    pre_tokenizer: exactPreTokenizer((tokenizerJson.pre_tokenizer ?? null) as Json | null),
-  }
-}
-
-/** GPT-2's split, as Rust's ByteLevel has it built in. */
-const GPT2_SPLIT = String.raw`'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
-
-const split = (regex: string): Json => ({ type: 'Split', pattern: { Regex: regex }, behavior: 'Isolated', invert: false })
-
-/**
- * Two pre-tokenizers differ between the library and Rust: `Digits` (JavaScript's \d is ASCII, Rust's is_numeric is all of \p{N}) and
- * ByteLevel's own regex (JavaScript's \s has U+FEFF and lacks U+0085). As `Split` with a regex both are read alike.
- */
-function exactPreTokenizer(pre: Json | null): Json | null {
-  if (pre?.type === 'Sequence') {
-    return { ...pre, pretokenizers: ((pre.pretokenizers ?? []) as Json[]).map((part) => exactPreTokenizer(part)) }
-  }
-  if (pre?.type === 'Digits') return split(pre.individual_digits ? String.raw`\p{N}` : String.raw`\p{N}+`)
-  if (pre?.type === 'ByteLevel' && pre.use_regex !== false && !pre.add_prefix_space) {
-    return { type: 'Sequence', pretokenizers: [split(GPT2_SPLIT), { ...pre, use_regex: false }] }
-  }
-  return pre
 }
 
 /** Turns a stream of ids into text, piece by piece. */

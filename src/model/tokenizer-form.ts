@@ -1,0 +1,118 @@
+/**
+ * A tokenizer.json in the form that @huggingface/tokenizers reads as Python's tokenizers read the file. What that library would silently
+ * do otherwise is rewritten here, or refused: a text that is split in another way is other tokens than the model was trained on.
+ */
+
+type Json = Record<string, unknown>
+
+/**
+ * The rewritten file, with the added tokens that only tokenizer_config.json knows.
+ * @throws Error that says what the library has not
+ */
+export function exactForm(tokenizerJson: Json, tokenizerConfig: Json): Json {
+  const added = [...((tokenizerJson.added_tokens ?? []) as AddedToken[])]
+  const known = new Set(added.map((token) => token.id))
+  for (const [id, token] of Object.entries((tokenizerConfig.added_tokens_decoder ?? {}) as Record<string, AddedToken>)) {
+    if (!known.has(Number(id))) added.push({ ...token, id: Number(id) })
+  }
+  const word = added.find((token) => token.single_word)
+  if (word)
+    throw new Error(
+      `its added token ${JSON.stringify(word.content)} is a single_word, one only between spaces, and such are not supported`,
+    )
+  const { continuing_subword_prefix: prefix, type } = (tokenizerJson.model ?? {}) as Json
+  if (prefix && type === 'BPE')
+    throw new Error(
+      `its continuing_subword_prefix is ${JSON.stringify(prefix)}, and of BPE models only those without one are supported`,
+    )
+  return {
+    normalizer: null,
+    post_processor: null,
+    ...tokenizerJson,
+    added_tokens: added,
+    pre_tokenizer: exactPreTokenizer((tokenizerJson.pre_tokenizer ?? null) as Json | null),
+    decoder: exactDecoder((tokenizerJson.decoder ?? null) as Json | null),
+  }
+}
+
+interface AddedToken {
+  id: number
+  content?: string
+  single_word?: boolean
+}
+
+/** GPT-2's split, as Rust's ByteLevel has it built in. */
+const GPT2_SPLIT = String.raw`'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
+/** Rust's \w. */
+const WORD = String.raw`\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\u200c\u200d`
+const PUNCTUATION = String.raw`[\p{P}!-\/:-@\[-\`{-~]`
+
+const split = (regex: string, behavior = 'Isolated', invert = false): Json => ({
+  type: 'Split',
+  pattern: { Regex: regex },
+  behavior,
+  invert,
+})
+const literally = (text: string) => text.replaceAll(/[.*+?^${}()|[\]\\]/gu, String.raw`\$&`)
+
+/**
+ * The library's `Digits` has JavaScript's \d, which is ASCII (Rust's is_numeric is all of \p{N}), its `Whitespace` likewise \w, and its
+ * ByteLevel JavaScript's \s, which has U+FEFF and lacks U+0085; `Metaspace` never splits there, and `Punctuation` and `Split` have only
+ * one or two of the behaviours. As `Split` with a regex all are read alike.
+ */
+function exactPreTokenizer(pre: Json | null): Json | null {
+  switch (pre?.type) {
+    case 'Sequence':
+      return { ...pre, pretokenizers: ((pre.pretokenizers ?? []) as Json[]).map((part) => exactPreTokenizer(part)) }
+    case 'Digits':
+      return split(pre.individual_digits ? String.raw`\p{N}` : String.raw`\p{N}+`)
+    case 'Whitespace':
+      return split(String.raw`[${WORD}]+|[^${WORD}\s]+`, 'Removed', true)
+    case 'Punctuation':
+      return exactSplit(split(PUNCTUATION, (pre.behavior as string | undefined) ?? 'Isolated'))
+    case 'Split':
+      return exactSplit(pre)
+    case 'Metaspace': {
+      if (pre.split === false) return pre
+      const space = literally((pre.replacement as string | undefined) ?? '\u2581')
+      return { type: 'Sequence', pretokenizers: [pre, split(`${space}(?:(?!${space})[\\s\\S])*`)] }
+    }
+    case 'ByteLevel':
+      if (pre.use_regex === false || pre.add_prefix_space) return pre
+      return { type: 'Sequence', pretokenizers: [split(GPT2_SPLIT), { ...pre, use_regex: false }] }
+  }
+  return pre
+}
+
+/** A Split whose behaviour the library has. */
+function exactSplit(pre: Json): Json {
+  const { Regex: regex, String: text } = pre.pattern as { Regex?: string; String?: string }
+  const found = regex ?? literally(text ?? '')
+  const between = `(?:(?!${found})[\\s\\S])+`
+  switch (`${pre.invert ? 'inverted ' : ''}${String(pre.behavior)}`) {
+    case 'Isolated':
+    case 'inverted Isolated':
+      return split(found)
+    case 'Removed':
+      return split(found, 'Removed')
+    case 'inverted Removed':
+      return split(found, 'Removed', true)
+    case 'Contiguous':
+      return split(`(?:${found})+`)
+    case 'MergedWithPrevious':
+      return split(`${between}(?:${found})?|${found}`)
+    case 'MergedWithNext':
+      return split(`(?:${found})${between}|${found}`)
+  }
+  throw new Error(
+    `its pre-tokenizer's Split with behavior ${String(pre.behavior)} and invert ${String(pre.invert)} is not supported`,
+  )
+}
+
+/** The library's Metaspace takes a space off the beginning of a text, whether one was put there or not. */
+function exactDecoder(decoder: Json | null): Json | null {
+  if (decoder?.type === 'Sequence')
+    return { ...decoder, decoders: ((decoder.decoders ?? []) as Json[]).map((part) => exactDecoder(part)) }
+  if (decoder?.type !== 'Metaspace' || decoder.prepend_scheme !== 'never') return decoder
+  return { type: 'Replace', pattern: { String: decoder.replacement ?? '\u2581' }, content: ' ' }
+}

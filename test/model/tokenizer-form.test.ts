@@ -1,0 +1,78 @@
+/** Parts of a tokenizer.json that the library reads otherwise than Python's tokenizers, whose splits these are (0.23). */
+import { describe, expect, test } from 'vitest'
+import { makeTokenizer } from '../../src/model/tokenizer.ts'
+import { userErrorOf } from './helpers.ts'
+
+type Json = Record<string, unknown>
+
+const text = 'a  b\u0085é1, «ok»!? café\ufeff x_y'
+
+function tokenizerOf(tokenizerJson: Json) {
+  return makeTokenizer({
+    label: 'folder',
+    tokenizerJson: { added_tokens: [], ...tokenizerJson },
+    tokenizerConfig: {},
+    chatTemplate: null,
+    eosTokenIds: [],
+  })
+}
+
+const splitOf = (behavior: string, invert = false, pattern: Json = { String: ' ' }) => ({
+  type: 'Split',
+  pattern,
+  behavior,
+  invert,
+})
+const words = { Regex: String.raw`\w+` }
+
+describe('text is split as Python splits it by', () => {
+  test.each<[Json, string[]]>([
+    [
+      { type: 'Metaspace', replacement: '\u2581' },
+      ['\u2581a', '\u2581', '\u2581b\u0085é1,', '\u2581«ok»!?', '\u2581café\ufeff', '\u2581x_y'],
+    ],
+    [
+      { type: 'Metaspace', replacement: '\u2581', prepend_scheme: 'never', split: false },
+      ['a\u2581\u2581b\u0085é1,\u2581«ok»!?\u2581café\ufeff\u2581x_y'],
+    ],
+    [{ type: 'Whitespace' }, ['a', 'b', 'é1', ',', '«', 'ok', '»!?', 'café', '\ufeff', 'x_y']],
+    [{ type: 'Punctuation' }, ['a  b\u0085é1', ',', ' ', '«', 'ok', '»', '!', '?', ' café\ufeff x', '_', 'y']],
+    [{ type: 'Punctuation', behavior: 'MergedWithPrevious' }, ['a  b\u0085é1,', ' «', 'ok»', '!', '?', ' café\ufeff x_', 'y']],
+    [splitOf('MergedWithPrevious'), ['a ', ' ', 'b\u0085é1, ', '«ok»!? ', 'café\ufeff ', 'x_y']],
+    [splitOf('MergedWithNext'), ['a', ' ', ' b\u0085é1,', ' «ok»!?', ' café\ufeff', ' x_y']],
+    [splitOf('Contiguous'), ['a', '  ', 'b\u0085é1,', ' ', '«ok»!?', ' ', 'café\ufeff', ' ', 'x_y']],
+    [splitOf('Removed'), ['a', 'b\u0085é1,', '«ok»!?', 'café\ufeff', 'x_y']],
+    [splitOf('Isolated', true), ['a', ' ', ' ', 'b\u0085é1,', ' ', '«ok»!?', ' ', 'café\ufeff', ' ', 'x_y']],
+    [splitOf('Removed', true, words), ['a', 'b', 'é1', 'ok', 'café', 'x_y']],
+    [splitOf('Removed', false, words), ['  ', '\u0085', ', «', '»!? ', '\ufeff ']],
+  ])('%j', (pre, pieces) => {
+    const vocab = Object.fromEntries([...new Set(pieces)].map((piece, id) => [piece, id]))
+    const tokenizer = tokenizerOf({ model: { type: 'WordLevel', vocab }, pre_tokenizer: pre })
+    expect(tokenizer.encode(text).map((id) => tokenizer.idToToken(id))).toEqual(pieces)
+  })
+})
+
+test('a Metaspace decoder takes the first space away only where one was put there', () => {
+  const model = { type: 'WordLevel', vocab: { '\u2581a': 0, '\u2581b': 1 } }
+  const decoded = (prepend_scheme: string) =>
+    tokenizerOf({ model, decoder: { type: 'Metaspace', replacement: '\u2581', prepend_scheme } }).decode([0, 1])
+  expect([decoded('first'), decoded('never')]).toEqual(['a b', ' a b'])
+})
+
+test.each<[Json, string]>([
+  [
+    { added_tokens: [{ id: 1, content: 'model', single_word: true }] },
+    'its added token "model" is a single_word, one only between spaces, and such are not supported.',
+  ],
+  [
+    { model: { type: 'BPE', vocab: { a: 0 }, merges: [], continuing_subword_prefix: '##' } },
+    'its continuing_subword_prefix is "##", and of BPE models only those without one are supported.',
+  ],
+  [
+    { pre_tokenizer: splitOf('MergedWithNext', true) },
+    "its pre-tokenizer's Split with behavior MergedWithNext and invert true is not supported.",
+  ],
+])('what would be read wrong is refused: %j', async (part, message) => {
+  const model = { type: 'WordLevel', vocab: { a: 0 } }
+  expect(await userErrorOf(() => tokenizerOf({ model, ...part }))).toBe(`The tokenizer of folder cannot be read: ${message}`)
+})
