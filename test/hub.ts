@@ -32,14 +32,25 @@ export function openHub(kind: 'models' | 'datasets', sha: string, files: Readonl
     lastCommit: { id: sha, title: '', date: '' },
   })
   const api = `/api/${kind}/owner/tiny`
+  /** What lies in a folder: files, and its folders. */
+  const listed = (folder: string) => {
+    const inside = [...files.keys()].filter((path) => path.startsWith(folder)).map((path) => path.slice(folder.length))
+    const folders = new Set(inside.filter((path) => path.includes('/')).map((path) => folder + path.split('/')[0]))
+    return [
+      ...inside.filter((path) => !path.includes('/')).map((path) => entry(folder + path)),
+      ...[...folders].map((path) => ({ type: 'directory', path, size: 0, oid: oid(path) })),
+    ]
+  }
   const server = createServer((request, response) => {
-    const { pathname } = new URL(request.url ?? '', 'http://localhost')
+    const { pathname, searchParams } = new URL(request.url ?? '', 'http://localhost')
     hub.asked.push({ path: pathname, token: request.headers.authorization })
     if (hub.asked.length > hub.failAfter) return void response.destroy()
     const send = (value: unknown) => response.setHeader('content-type', 'application/json').end(JSON.stringify(value))
     if (pathname === `${api}/revision/main`)
       return void send({ _id: '1', id: 'owner/tiny', sha, siblings: [], lastModified: new Date(0) })
-    if (pathname === `${api}/tree/${sha}`) return void send([...files.keys()].map(entry))
+    const tree = `${api}/tree/${sha}`
+    if (pathname === tree && searchParams.get('recursive') === 'true') return void send([...files.keys()].map(entry))
+    if (pathname.startsWith(tree)) return void send(listed(pathname === tree ? '' : `${pathname.slice(tree.length + 1)}/`))
     if (pathname === `${api}/paths-info/${sha}`) {
       let body = ''
       request.on('data', (chunk) => (body += String(chunk)))

@@ -91,6 +91,8 @@ export function ggufTokenizerParts(file: GgufFile): TokenizerParts {
   const bos = tokenOf('bos_token_id')
   const addBos = (meta.flag('tokenizer.ggml.add_bos_token') ?? kind.addBos) && bos !== undefined
   const chatTemplate = meta.string('tokenizer.chat_template') ?? null
+  const toolTemplate = meta.string('tokenizer.chat_template.tool_use')
+  const named = Object.entries({ default: chatTemplate, tool_use: toolTemplate }).map(([name, template]) => ({ name, template }))
   const tokenizerJson: Json = {
     version: '1.0',
     truncation: null,
@@ -121,9 +123,10 @@ export function ggufTokenizerParts(file: GgufFile): TokenizerParts {
       ...definedOnly({ bos_token: bos, eos_token: tokenOf('eos_token_id'), pad_token: tokenOf('padding_token_id') }),
       clean_up_tokenization_spaces: false,
       model_max_length: meta.number(`${meta.string('general.architecture')}.context_length`) ?? 1e30,
-      ...(chatTemplate === null ? {} : { chat_template: chatTemplate }),
+      ...(chatTemplate !== null && { chat_template: toolTemplate === undefined ? chatTemplate : named }),
     },
     chatTemplate,
+    toolTemplate,
     eosTokenIds: ggufEosTokenIds(file),
   }
 }

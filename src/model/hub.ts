@@ -24,6 +24,7 @@ const SMALL_FILES = [
   'added_tokens.json',
   'chat_template.jinja',
   'chat_template.json',
+  'additional_chat_templates/tool_use.jinja',
   'vocab.json',
   'merges.txt',
 ]
@@ -85,9 +86,13 @@ async function download(id: string, repoFolder: string): Promise<string> {
   const access = await hubAccess()
   const info = await hub.modelInfo({ name: id, revision: REVISION, additionalFields: ['sha'], ...access })
   const entries = new Map<string, HubEntry>()
-  for await (const entry of hub.listFiles({ repo: id, revision: info.sha, ...access })) {
-    if (entry.type === 'file') entries.set(entry.path, entry)
+  const list = async (path?: string) => {
+    for await (const entry of hub.listFiles({ repo: id, path, revision: info.sha, ...access })) {
+      if (entry.type === 'file') entries.set(entry.path, entry)
+      else if (SMALL_FILES.some((name) => dirname(name) === entry.path)) await list(entry.path)
+    }
   }
+  await list()
   const fetchFile = async (path: string) => {
     const entry = entries.get(path)!
     const progress = reportProgress(entry)

@@ -8,7 +8,7 @@
  */
 import { Tokenizer as LibraryTokenizer } from '@huggingface/tokenizers'
 import { mkdir, readFile } from 'node:fs/promises'
-import { basename, join } from 'node:path'
+import { join } from 'node:path'
 import { UserError, messageOf } from '../common/errors.ts'
 import type { Message, ToolDefinition } from '../common/types.ts'
 import { rendered, unfinished } from './chat-messages.ts'
@@ -72,13 +72,17 @@ export interface TokenizerParts {
   /** Where it is another one. */
   toolTemplate?: string | null
   eosTokenIds: readonly number[]
+  /** By their names in the folder `label`. */
   files?: string[]
 }
 
+/** Where transformers writes the template of that name since templates are files. */
+const TOOL_TEMPLATE = 'additional_chat_templates/tool_use.jinja'
 const COPIED = [
   'tokenizer.json',
   'tokenizer_config.json',
   'chat_template.jinja',
+  TOOL_TEMPLATE,
   'special_tokens_map.json',
   'added_tokens.json',
   'vocab.json',
@@ -99,18 +103,23 @@ export async function loadTokenizer(dir: string, eosTokenIds: readonly number[])
   const jinja = join(dir, 'chat_template.jinja')
   const legacy = join(dir, 'chat_template.json')
   let templates = tokenizerConfig.chat_template
-  // An editor's mark at the beginning of the file is no text of a prompt.
-  if ((await kindOf(jinja)) === 'file') templates = (await readText(jinja)).replace(/^\ufeff/u, '')
+  if ((await kindOf(jinja)) === 'file') templates = await readTemplate(jinja)
   else if ((await kindOf(legacy)) === 'file') {
     const { chat_template: older } = await readJson(legacy)
     if (templateOf(older) !== null) templates = older
   }
-  const [chatTemplate, toolTemplate] = [templateOf(templates), templateOf(templates, 'tool_use')]
   const files: string[] = []
-  for (const name of COPIED) if ((await kindOf(join(dir, name))) === 'file') files.push(join(dir, name))
+  for (const name of COPIED) if ((await kindOf(join(dir, name))) === 'file') files.push(name)
+  const chatTemplate = templateOf(templates)
+  const toolTemplate = files.includes(TOOL_TEMPLATE)
+    ? await readTemplate(join(dir, TOOL_TEMPLATE))
+    : templateOf(templates, 'tool_use')
   const tokenizerJson = await readJson(jsonPath)
   return makeTokenizer({ label: dir, tokenizerJson, tokenizerConfig, chatTemplate, toolTemplate, eosTokenIds, files })
 }
+
+/** An editor's mark at the beginning of the file is no text of a prompt. */
+const readTemplate = async (path: string) => (await readText(path)).replace(/^\ufeff/u, '')
 
 /** A template is a string, or a list of named ones: `default`, and `tool_use` for prompts that tell of tools. */
 function templateOf(value: unknown, name = 'default'): string | null {
@@ -238,10 +247,10 @@ class HuggingFaceTokenizer implements Tokenizer {
   }
 
   async saveTo(dir: string): Promise<void> {
-    const { files, tokenizerJson, tokenizerConfig, chatTemplate } = this.#parts
+    const { label, files, tokenizerJson, tokenizerConfig, chatTemplate } = this.#parts
     await mkdir(dir, { recursive: true })
-    for (const file of files ?? []) await writeWhole(join(dir, basename(file)), [await readFile(file)])
-    const written = new Set(files?.map((file) => basename(file)))
+    for (const file of files ?? []) await writeWhole(join(dir, file), [await readFile(join(label, file))])
+    const written = new Set(files)
     if (!written.has('tokenizer.json')) await writeWhole(join(dir, 'tokenizer.json'), [JSON.stringify(tokenizerJson)])
     if (!written.has('tokenizer_config.json')) await writeWhole(join(dir, 'tokenizer_config.json'), [jsonText(tokenizerConfig)])
     // A list in tokenizer_config.json is all of them, and the file would stand before it.

@@ -135,6 +135,15 @@ describe('a byte-level tokenizer of a folder', () => {
     writeFileSync(join(dir, 'chat_template.jinja'), '\ufeffall')
     const ofFile = await loadTokenizer(dir, [])
     expect([ofFile.chatTemplate, ofFile.toolTemplate]).toEqual(['all', 'all'])
+    // Where there are several, transformers writes the others into a folder.
+    mkdirSync(join(dir, 'additional_chat_templates'))
+    writeFileSync(join(dir, 'additional_chat_templates/tool_use.jinja'), '\ufeffwith tools')
+    const again = join(newFolder(), 'files')
+    await (await loadTokenizer(dir, [])).saveTo(again)
+    for (const each of [dir, again]) {
+      const tokenizer = await loadTokenizer(each, [])
+      expect([tokenizer.chatTemplate, tokenizer.toolTemplate]).toEqual(['all', 'with tools'])
+    }
   })
   test('with bytes as SentencePiece has them keeps U+FEFF', async () => {
     const dir = byteTokenizer()
@@ -191,7 +200,7 @@ describe('a GGUF whose tokenizer is not known', () => {
     expect(text).toContain(message)
     file.close()
   })
-  test('tokens that end a turn, unused tokens, and the bos of Llama 3', async () => {
+  test('tokens that end a turn, unused tokens, the bos of Llama 3, and a template for tools', async () => {
     const tokens = [...alphabet, '<|begin_of_text|>', '<|eot_id|>', '<|end_of_text|>', '[PAD]', '<tool>']
     const types = [...alphabet.map(() => 1), 3, 3, 3, 5, 4]
     const metadata = {
@@ -202,11 +211,17 @@ describe('a GGUF whose tokenizer is not known', () => {
       'tokenizer.ggml.merges': ['h e'],
       'tokenizer.ggml.bos_token_id': { u32: 256 },
       'tokenizer.ggml.eos_token_id': { u32: 257 },
+      'tokenizer.chat_template': 'plain',
+      'tokenizer.chat_template.tool_use': 'with tools',
     }
     writeGguf(path, metadata, {})
     const file = await GgufFile.open(path)
     const tokenizer = makeTokenizer(ggufTokenizerParts(file))
     expect(tokenizer.eosTokenIds).toEqual([257, 258])
+    const saved = newFolder()
+    await tokenizer.saveTo(saved)
+    for (const each of [tokenizer, await loadTokenizer(saved, [])])
+      expect([each.chatTemplate, each.toolTemplate]).toEqual(['plain', 'with tools'])
     expect(tokenizer.encode('a<tool>')).toEqual([256, 97, 260])
     expect(tokenizer.encode('a', { addSpecialTokens: false })).toEqual([97])
     expect([tokenizer.idToToken(259), tokenizer.isSpecial(260), tokenizer.isSpecial(257)]).toEqual([null, false, true])
