@@ -17,6 +17,7 @@ import type { DeltaPart } from './delta-layer.ts'
 import { loraScale, type Adapter } from './peft.ts'
 import { checkQuantization, heldFormat, readBlocks } from './quantise.ts'
 import { DELTA_PART, isDelta, linearPath, normsFromOne, type LinearModule } from './shapes.ts'
+import { refuseOtherHead } from './tied-head.ts'
 import type { ModelConfig, Quantization, Qwen35Config, TensorBlocks, TensorData, TensorSource } from './types.ts'
 import { Uploads } from './uploads.ts'
 
@@ -91,7 +92,8 @@ class Loader {
   }
 
   async load(): Promise<Decoder> {
-    const { config, name } = this.#files
+    const { config, name, tensors } = this.#files
+    await refuseOtherHead(name, config, tensors)
     const embed = await this.#matrix('model.embed_tokens.weight')
     const layers: DecoderLayer[] = []
     for (let i = 0; i < config.layers; i++) layers.push(await this.#layer(i))

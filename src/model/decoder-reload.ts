@@ -10,6 +10,7 @@ import { gained, type ModelTensors } from './decoder-load.ts'
 import { normsOf, projectionsOf, valuesOf as layerValues, type Decoder } from './decoder.ts'
 import { readBlocks } from './quantise.ts'
 import { checkTensors } from './shapes.ts'
+import { headIsEmbedding, refuseOtherHead } from './tied-head.ts'
 import type { ModelConfig, TensorData, TensorSource } from './types.ts'
 import { Uploads } from './uploads.ts'
 
@@ -45,6 +46,7 @@ export async function reloadDecoder(decoder: Decoder, files: ModelTensors): Prom
       throw new UserError(`${name} is another model than ${decoder.name}: its ${key} is ${found}, not ${wanted}.`)
   }
   checkTensors(config, tensors, name)
+  await refuseOtherHead(name, config, tensors)
   const { tieWordEmbeddings: tied } = decoder.config
   if (tied !== config.tieWordEmbeddings && !(tied && (await headIsEmbedding(tensors)))) {
     throw new UserError(
@@ -84,13 +86,6 @@ async function valuesOf(tensors: TensorSource, { name, weight, fromOne }: Target
   if (!isBf16 && read.dtype === 'bf16') return { dtype: 'f32', shape: read.shape, data: gained(widenBf16(read.data), fromOne) }
   if (fromOne && read.dtype === 'f32') return { ...read, data: gained(read.data, fromOne) }
   return read
-}
-
-/** A tied head may be written out beside the embedding, as trainers send it (sampler-weights.ts). */
-async function headIsEmbedding(tensors: TensorSource): Promise<boolean> {
-  const [head, embedding] = [await tensors.read('lm_head.weight'), await tensors.read('model.embed_tokens.weight')]
-  const bytes = ({ data }: TensorData) => new Uint8Array(data.buffer, data.byteOffset, data.byteLength)
-  return head.dtype === embedding.dtype && Buffer.compare(bytes(head), bytes(embedding)) === 0
 }
 
 function targetsOf({ embedding, layers, norm, head }: Decoder): Target[] {

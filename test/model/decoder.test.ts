@@ -5,6 +5,7 @@ import type { TrainingSample } from '../../src/common/types.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
 import { capacityOf } from '../../src/gpu/size.ts'
 import { loadDecoder } from '../../src/model/decoder-load.ts'
+import { reloadDecoder } from '../../src/model/decoder-reload.ts'
 import { readLora, refreshWeights } from '../../src/model/decoder-trained.ts'
 import { decoderHidden, type Checkpointing, type Decoder, type RowBatch } from '../../src/model/decoder.ts'
 import type { CacheArguments, LayerCache } from '../../src/model/layer-cache.ts'
@@ -288,4 +289,32 @@ test('the head of a tied model gives its gradient to the embedding', async () =>
   expect(decoder.head.trained!.weight).toBe(decoder.embedding.trained!.weight)
   expect(c.expected.has('full.clipped.grad.lm_head.weight')).toBe(false)
   decoder.release()
+})
+
+test('a head beside the embedding that it is tied to must be the same: transformers 4 and 5 run different ones', async () => {
+  const files = await openModel(`${fixtures}odd/llama-odd/model`)
+  const { tensors } = files
+  const withHead = (isOther: boolean) => ({
+    ...files,
+    tensors: {
+      ...tensors,
+      names: () => [...tensors.names(), 'lm_head.weight'],
+      has: (name: string) => name === 'lm_head.weight' || tensors.has(name),
+      shape: (name: string) => tensors.shape(name),
+      read: async (name: string, options?: { round?: boolean }) => {
+        if (name !== 'lm_head.weight') return await tensors.read(name, options)
+        const head = await tensors.read('model.embed_tokens.weight', options)
+        if (isOther) head.data[5] += 1
+        return head
+      },
+      close: () => {},
+    },
+  })
+  const decoder = await loadDecoder(gpu, withHead(false))
+  const refusal = /tie_word_embeddings is true in config.json, and lm_head.weight is another matrix/
+  await expect(loadDecoder(gpu, withHead(true))).rejects.toThrow(refusal)
+  await reloadDecoder(decoder, withHead(false))
+  await expect(reloadDecoder(decoder, withHead(true))).rejects.toThrow(refusal)
+  decoder.release()
+  files.close()
 })
