@@ -16,7 +16,7 @@ export function ropeOf(raw: Json, file: string, maxPositions: number, otherwise:
   // Of a model that sees pictures, how the angles of a place in them are made; in a text they are the same in all three directions.
   const { mrope_section: _section, mrope_interleaved: _interleaved, ...rope } = given as Json
   const key = keyReader(rope, `${file}: ${where}`)
-  const nested = Object.entries(rope).find(([, value]) => typeof value === 'object' && value !== null)
+  const nested = Object.entries(rope).find(([, value]) => typeof value === 'object' && value !== null && !Array.isArray(value))
   if (nested)
     throw new UserError(`${file}: ${where}.${nested[0]} is an object; rope parameters for each layer type are not supported.`)
   if ((rope.partial_rotary_factor ?? 1) !== 1 && raw.model_type !== 'qwen3_5_text') {

@@ -288,6 +288,10 @@ describe('what is refused names file and key', () => {
       { rope_parameters: { rope_type: 'dynamic' } },
       'm/config.json: rope_parameters.rope_type is "dynamic", and only default, linear and llama3 are supported.',
     ],
+    [
+      { rope_scaling: { type: 'longrope', long_factor: [1, 2], short_factor: [1, 1] } },
+      'm/config.json: rope_scaling.rope_type is "longrope", and only default, linear and llama3 are supported.',
+    ],
     [{ rope_scaling: { rope_type: 'llama3' } }, 'm/config.json: rope_scaling: factor is missing.'],
     [
       { rope_parameters: { full_attention: { rope_type: 'default' } } },
