@@ -1,6 +1,7 @@
 /** Messages as chat templates take them. */
 import { UserError } from '../common/errors.ts'
 import type { Message } from '../common/types.ts'
+import { pythonJson } from './python-text.ts'
 
 /** What a template writes of messages. */
 type Written = (messages: readonly object[]) => string
@@ -43,7 +44,7 @@ function withArguments(message: object): object {
     if (typeof text !== 'string') return text
     if (text.trim() === '') return {}
     try {
-      const value: unknown = JSON.parse(text)
+      const value = pythonJson(text)
       return typeof value === 'object' && value !== null ? value : text
     } catch {
       return text

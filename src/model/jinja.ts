@@ -4,7 +4,7 @@
  * answer off, `'a' + {}` was "a[object Map]", `{{ none }}` nothing), and leaves the rest to the library.
  */
 import { Environment, Interpreter, Template } from '@huggingface/jinja'
-import { pythonText, same, strftime, stripped, type Value } from './python-text.ts'
+import { PythonFloat, floatText, pythonText, same, strftime, stripped, type Value } from './python-text.ts'
 
 /** A part of a parsed template. `Given` and `Iterated` are ours: a value that is there already, and what a loop goes over. */
 interface Node {
@@ -35,13 +35,17 @@ const Library = Interpreter as unknown as new (scope: Environment) => {
   evaluateBlock(statements: Node[], scope: Environment): Value
 }
 
+type Declared = Parameters<Environment['setVariable']>[1]
+
 /** The library's value of a plain one. */
 const made = (plain: unknown): Value => new Environment().set('value', plain)
 const kindOf = (plain: unknown) => made(plain).constructor as new (value: unknown) => Value
-const [TextValue, TruthValue, ListValue] = [kindOf(''), kindOf(true), kindOf([])]
+const [TextValue, TruthValue, ListValue, ObjectValue] = [kindOf(''), kindOf(true), kindOf([]), kindOf({})]
+const [IntegerValue, FloatValue] = [kindOf(1), kindOf(0.5)]
 const text = (value: string): Value => new TextValue(value)
 const truth = (value: boolean): Value => new TruthValue(value)
 const list = (items: Value[]): Value => new ListValue(items)
+const object = (items: Iterable<[string, Value]>): Value => new ObjectValue(new Map(items))
 const given = (value: Value): Node => ({ type: 'Given', value })
 
 const STRIPS: Record<string, { start: boolean; end: boolean }> = {
@@ -79,13 +83,36 @@ const GLOBALS = {
   },
 }
 
+/** As `made`, with the numbers that JavaScript has not. */
+function valueOf(plain: unknown): Value {
+  if (typeof plain === 'string') return text(plain)
+  if (plain instanceof PythonFloat) return new FloatValue(plain.value)
+  if (typeof plain === 'bigint') return new IntegerValue(plain)
+  if (Array.isArray(plain)) return list(plain.map(valueOf))
+  if (typeof plain !== 'object' || plain === null) return made(plain)
+  return object(Object.entries(plain).map(([key, value]) => [key, valueOf(value)]))
+}
+
+/** JSON.stringify writes such a number as the text says. */
+const { rawJSON } = JSON as { rawJSON?: (text: string) => unknown }
+
+/** A value for the library's `tojson`, which writes numbers with JSON.stringify: Python writes 5.0 and not 5. */
+function forJson(operand: Value): Value {
+  const { type, value } = operand
+  if (rawJSON && type === 'FloatValue' && Number.isFinite(value)) return new FloatValue(rawJSON(floatText(value as number)))
+  if (rawJSON && typeof value === 'bigint') return new IntegerValue(rawJSON(String(value)))
+  if (type === 'ArrayValue') return list((value as Value[]).map(forJson))
+  if (type === 'ObjectValue') return object([...(value as Map<string, Value>)].map(([key, inner]) => [key, forJson(inner)]))
+  return operand
+}
+
 /** A template made ready; throws where it cannot be read. What it gives throws the template's own complaint. */
 export function compileTemplate(source: string): (variables: Record<string, unknown>) => string {
   // As jinja2 has it, in texts too.
   const { parsed } = new Template(source.replace(/\r\n?/gu, '\n'))
   return (variables) => {
     const scope = new Environment()
-    for (const [name, value] of Object.entries({ ...GLOBALS, ...variables })) scope.set(name, value)
+    for (const [name, value] of Object.entries({ ...GLOBALS, ...variables })) scope.setVariable(name, valueOf(value) as Declared)
     return new PythonInterpreter(scope).run(parsed).value as string
   }
 }
@@ -152,6 +179,7 @@ class PythonInterpreter extends Library {
       args[0] && this.evaluate(args[0].type === 'KeywordArgumentExpression' ? (args[0].value as Node) : args[0], scope)
     const items = Array.isArray(operand.value) ? (operand.value as Value[]) : undefined
     if (name === 'string') return text(pythonText(operand))
+    if (name === 'tojson') return super.evaluate({ ...node, operand: given(forJson(operand)) }, scope)
     if (name === 'trim') return text(stripped(pythonText(operand), first()?.value, true, true))
     if (name === 'length' && operand.type === 'StringValue') return made(Array.from(operand.value as string).length)
     if (items && name === 'join') return text(items.map(pythonText).join((first()?.value as string | undefined) ?? ''))

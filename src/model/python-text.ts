@@ -6,6 +6,23 @@ export interface Value {
   value: unknown
 }
 
+/** A number that Python reads as a float although it may be whole: 5.0, 1e3. */
+export class PythonFloat {
+  readonly value: number
+  constructor(value: number) {
+    this.value = value
+  }
+}
+
+/** JSON text as Python reads it: 5.0 is no 5, and of a whole number no digit is lost. Node 20 does not say how a number was written. */
+export function pythonJson(text: string): unknown {
+  return JSON.parse(text, (_, value: unknown, { source = '' }: { source?: string } = {}) => {
+    if (typeof value !== 'number' || source === '') return value
+    if (/[.e]/iu.test(source)) return new PythonFloat(value)
+    return Number.isSafeInteger(value) ? value : BigInt(source)
+  })
+}
+
 /** What Python's methods take off by themselves. */
 const WHITE_SPACE =
   '\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000'
@@ -41,7 +58,8 @@ function pythonRepr({ type, value }: Value): string {
   return String(value)
 }
 
-function floatText(value: number): string {
+/** Python's `repr` of a float. */
+export function floatText(value: number): string {
   const size = Math.abs(value)
   if (size !== 0 && (size < 1e-4 || size >= 1e16)) return value.toExponential().replace(/([+-])(\d)$/, '$10$2')
   const text = Object.is(value, -0) ? '-0' : String(value)

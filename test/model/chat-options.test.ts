@@ -54,6 +54,15 @@ describe('the prompt', () => {
     expect(tiny.renderChat([call('{"a":1}')], { chatTemplate: calls })).toBe('{"a": 1}')
     expect(tiny.renderChat([call('')], { chatTemplate: calls })).toBe('{}')
     expect(tiny.renderChat([call('{"a":')], { chatTemplate: calls })).toBe(String.raw`"{\"a\":"`)
+    // As Python reads and writes numbers: a float stays one, and an id keeps its digits.
+    const numbers = '{"a": 5.0, "id": 1234567890123456789, "b": [1e-7, 2, -0.0, 1E3]}'
+    const asPython = '{"a": 5.0, "id": 1234567890123456789, "b": [1e-07, 2, -0.0, 1000.0]}'
+    expect(tiny.renderChat([call(numbers)], { chatTemplate: calls })).toBe(asPython)
+    expect(tiny.renderChat([call(numbers)], { chatTemplate: calls.replace('arguments | tojson', 'arguments') })).toBe(
+      asPython.replaceAll('"', "'"),
+    )
+    const items = '{% for name, value in messages[0].tool_calls[0].function.arguments.items() %}{{ value }},{% endfor %}'
+    expect(tiny.renderChat([call('{"a": 1.0, "b": 0.0}')], { chatTemplate: items })).toBe('1.0,0.0,')
     // DeepSeek-R1's template joins them to text.
     const joined = "{{ '```json\\n' + messages[0].tool_calls[0].function.arguments }}"
     expect(tiny.renderChat([call('{"a":1}')], { chatTemplate: joined })).toBe('```json\n{"a":1}')
