@@ -3,7 +3,7 @@
  *  - The library is @huggingface/tokenizers with @huggingface/jinja (jinja.ts), which transformers.js itself is made of: it needs none
  *    of that package's native code, so an installed dawn-rl does not depend on npm overrides.
  *  - Where the library reads a tokenizer.json otherwise than Python's tokenizers does, the file is rewritten in memory to a form that both
- *    read alike (tokenizer-form.ts).
+ *    read alike (tokenizer-form.ts), or a part of what the library made of it is changed (tokenizer-exact.ts).
  *  - Decoding never "cleans up" spaces: text must be what the tokens say.
  */
 import { Tokenizer as LibraryTokenizer } from '@huggingface/tokenizers'
@@ -16,6 +16,7 @@ import { jsonText, kindOf, readJson, readText, writeWhole } from './files.ts'
 import { compileTemplate } from './jinja.ts'
 import { settledIds } from './settled.ts'
 import { bytesOfToken } from './token-bytes.ts'
+import { correct } from './tokenizer-exact.ts'
 import { exactForm } from './tokenizer-form.ts'
 
 type Json = Record<string, unknown>
@@ -159,10 +160,10 @@ class HuggingFaceTokenizer implements Tokenizer {
     try {
       const config = { ...parts.tokenizerConfig, clean_up_tokenization_spaces: false, additional_special_tokens: [] }
       this.#library = new LibraryTokenizer(exactForm(parts.tokenizerJson, parts.tokenizerConfig), config)
+      correct(this.#library)
     } catch (error) {
       throw new UserError(`The tokenizer of ${parts.label} cannot be read: ${messageOf(error)}.`)
     }
-    keepByteOrderMarks(this.#library.decoder as LibraryDecoder | null)
     let largest = -1
     for (const id of this.#library.get_vocab().values()) largest = Math.max(largest, id)
     this.vocabSize = largest + 1
@@ -259,18 +260,6 @@ class HuggingFaceTokenizer implements Tokenizer {
     if (chatTemplate !== null && !listed && !written.has('chat_template.jinja'))
       await writeWhole(join(dir, 'chat_template.jinja'), [chatTemplate])
   }
-}
-
-interface LibraryDecoder {
-  config: { type?: string }
-  decoders?: LibraryDecoder[]
-  text_decoder?: unknown
-}
-
-/** SentencePiece's bytes become text by a decoder that drops U+FEFF, which a model may write as any other letter. */
-function keepByteOrderMarks(decoder: LibraryDecoder | null): void {
-  for (const part of decoder?.decoders ?? []) keepByteOrderMarks(part)
-  if (decoder?.config.type === 'ByteFallback') decoder.text_decoder = new TextDecoder('utf-8', { ignoreBOM: true })
 }
 
 /** A special token of tokenizer_config.json: a string, or an object with `content`. */

@@ -1,7 +1,10 @@
 /** Parts of a tokenizer.json that the library reads otherwise than Python's tokenizers, whose splits these are (0.23). */
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
+import { charsmapOf } from '../../src/model/charsmap.ts'
 import { makeTokenizer } from '../../src/model/tokenizer.ts'
-import { userErrorOf } from './helpers.ts'
+import { fixtures, userErrorOf } from './helpers.ts'
 
 type Json = Record<string, unknown>
 
@@ -75,4 +78,29 @@ test.each<[Json, string]>([
 ])('what would be read wrong is refused: %j', async (part, message) => {
   const model = { type: 'WordLevel', vocab: { a: 0 } }
   expect(await userErrorOf(() => tokenizerOf({ model, ...part }))).toBe(`The tokenizer of folder cannot be read: ${message}`)
+})
+
+test("a precompiled table of letters is the file's own", async () => {
+  const { charsmap, texts } = JSON.parse(readFileSync(join(fixtures, 'charsmap.json'), 'utf8')) as {
+    charsmap: string
+    texts: [string, string][]
+  }
+  const written = charsmapOf(charsmap)
+  expect(texts.map(([text]) => [text, written(text)])).toEqual(texts)
+  const tokenizer = (precompiled_charsmap: string) => {
+    const normalizer = { type: 'Sequence', normalizers: [{ type: 'Precompiled', precompiled_charsmap }] }
+    return tokenizerOf({ model: { type: 'WordLevel', vocab: { aBBa: 0 } }, normalizer })
+  }
+  expect(tokenizer(charsmap).encode('ABBA')).toEqual([0])
+  expect(await userErrorOf(() => tokenizer('AAQAAAAw'))).toContain('its precompiled_charsmap is not whole')
+})
+
+test('a Unigram model that falls back to bytes gives them, and the unknown token where it has them not', () => {
+  const vocab = ['<unk>', '<0x0A>', '<0xC3>', '<0xA9>', 'a'].map((piece, i) => [piece, -i])
+  const tokenizer = (byte_fallback: boolean) =>
+    tokenizerOf({ model: { type: 'Unigram', vocab, unk_id: 0, byte_fallback }, decoder: { type: 'ByteFallback' } })
+  expect(tokenizer(true).encode('a\né')).toEqual([4, 1, 2, 3])
+  expect(tokenizer(true).encode('a\u20ac')).toEqual([4, 0])
+  expect(tokenizer(true).decode([4, 1, 2, 3])).toBe('a\né')
+  expect(tokenizer(false).encode('a\né\u20ac')).toEqual([4, 0])
 })

@@ -1,0 +1,44 @@
+/**
+ * SentencePiece's precompiled table of letters and what is written for them, in base64: the bytes of a trie, as many as its first number
+ * says, then the texts, each with a zero behind it. The trie is a double array (darts-clone): a unit of 32 bits a node.
+ */
+
+const label = (unit: number) => unit & 0x800000ff
+const hasValue = (unit: number) => ((unit >>> 8) & 1) === 1
+const offset = (unit: number) => (unit >>> 10) << ((unit & 0x200) >>> 6)
+
+/**
+ * Writes a text by the table, as Python's tokenizers do: a grapheme of at most five bytes at once, else each of its letters.
+ * @throws Error for what is no such table
+ */
+export function charsmapOf(base64: string): (text: string) => string {
+  const bytes = Buffer.from(base64, 'base64')
+  const size = bytes.length < 4 ? Infinity : bytes.readUInt32LE(0)
+  if (size + 4 > bytes.length || size % 4 !== 0) throw new Error('its precompiled_charsmap is not whole')
+  const trie = Uint32Array.from({ length: size / 4 }, (_, i) => bytes.readUInt32LE(4 + 4 * i))
+  const texts = bytes.subarray(4 + size)
+  /** What is written for the shortest beginning of `part` that the table has, and with it for all of it. */
+  const written = (part: Uint8Array): string | undefined => {
+    let at = offset(trie[0])
+    for (const byte of part) {
+      at ^= byte
+      const unit = trie[at]
+      if (unit === undefined || label(unit) !== byte) return undefined
+      at ^= offset(unit)
+      if (!hasValue(unit)) continue
+      const start = trie[at] & 0x7fffffff
+      return texts.toString('utf8', start, texts.indexOf(0, start))
+    }
+    return undefined
+  }
+  const graphemes = new Intl.Segmenter('en', { granularity: 'grapheme' })
+  return (text) => {
+    let out = ''
+    for (const { segment } of graphemes.segment(text)) {
+      const whole = Buffer.from(segment)
+      const known = whole.length < 6 ? written(whole) : undefined
+      out += known ?? Array.from(segment, (sign) => written(Buffer.from(sign)) ?? sign).join('')
+    }
+    return out
+  }
+}
