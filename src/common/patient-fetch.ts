@@ -1,32 +1,85 @@
 /** `fetch` for answers that take their time. */
-import { request as requestHttp, type IncomingMessage } from 'node:http'
-import { request as requestHttps } from 'node:https'
+import { Agent as AgentHttp, globalAgent, request as requestHttp, type AgentOptions, type IncomingMessage } from 'node:http'
+import { Agent as AgentHttps, request as requestHttps } from 'node:https'
 import { Readable } from 'node:stream'
+
+/** The most redirects that are followed, as by `fetch`. */
+const REDIRECTS = 20
+/** What is meant for one server alone. */
+const SECRETS = ['authorization', 'cookie', 'proxy-authorization']
+const THIS_MACHINE = /^(localhost|127(\.\d+){3}|\[::1\])$/u
+/** Its options are there, and in no type. */
+const { proxyEnv } = (globalAgent as unknown as { options: AgentOptions }).options
 
 /**
  * As `fetch`, without limits of its own: Node's ends a request whose answer, or whose next piece, has not come after five minutes, whatever limit the client
- * was given, and a completion may wait longer than that for its turn. Each request has its own connection, and redirects are not followed.
+ * was given, and a completion may wait longer than that for its turn. Each request has its own connection. Redirects are followed, and proxies of the
+ * environment asked where Node is told to (NODE_USE_ENV_PROXY), as by `fetch`; but never for this machine, where a run's own servers are.
  */
 export async function patientFetch(...asked: Parameters<typeof fetch>): Promise<Response> {
-  const { url, method, headers, signal, body } = new Request(...asked)
-  const sent = body === null ? undefined : Buffer.from(await new Response(body).arrayBuffer())
-  const request = url.startsWith('https:') ? requestHttps : requestHttp
-  const incoming = await new Promise<IncomingMessage>((resolve, reject) => {
-    const outgoing = request(url, { method, headers: Object.fromEntries(headers), signal, agent: false }, resolve)
+  const request = new Request(...asked)
+  const { signal, redirect } = request
+  const headers = new Headers(request.headers)
+  // What comes is not unpacked here.
+  headers.set('accept-encoding', 'identity')
+  let { url, method } = request
+  let body = request.body === null ? undefined : Buffer.from(await request.arrayBuffer())
+  for (let redirects = 0; ; redirects++) {
+    const incoming = await send(new URL(url), { method, headers, signal, body })
+    const { statusCode = 500 } = incoming
+    const place = [301, 302, 303, 307, 308].includes(statusCode) ? incoming.headers.location : undefined
+    if (place === undefined || redirect === 'manual') return responseOf(incoming, method)
+    incoming.destroy()
+    if (redirect === 'error' || redirects === REDIRECTS)
+      throw new TypeError(`${url} redirects to ${place}${redirect === 'error' ? '' : `, after ${REDIRECTS} such answers`}`)
+    const next = new URL(place, url)
+    if (!/^https?:$/u.test(next.protocol)) throw new TypeError(`${url} redirects to ${place}, which is no web address`)
+    if (next.origin !== new URL(url).origin) for (const name of SECRETS) headers.delete(name)
+    if (statusCode === 303 ? method !== 'HEAD' : statusCode < 303 && method === 'POST') {
+      method = 'GET'
+      body = undefined
+      for (const name of Array.from(headers.keys())) if (name.startsWith('content-')) headers.delete(name)
+    }
+    url = next.href
+  }
+}
+
+/**
+ * `patientFetch` that is over when the body is there. A client's time limit and retries end where the promise of its `fetch` does, which is at the
+ * headers: so they hold for a body that never ends or breaks off, too.
+ */
+export async function fetchWhole(...asked: Parameters<typeof fetch>): Promise<Response> {
+  const request = new Request(...asked)
+  const response = await patientFetch(request)
+  const body = await response.arrayBuffer().catch((error: unknown) => {
+    // Of a body that was given up Node says that the connection was lost.
+    throw request.signal.aborted ? request.signal.reason : error
+  })
+  // Where a status has no body, an empty one is refused.
+  return new Response(body.byteLength > 0 ? body : null, response)
+}
+
+async function send(
+  url: URL,
+  { method, headers, signal, body }: { method: string; headers: Headers; signal: AbortSignal; body?: Buffer },
+): Promise<IncomingMessage> {
+  const [request, Agent] = url.protocol === 'https:' ? [requestHttps, AgentHttps] : [requestHttp, AgentHttp]
+  const agent = new Agent({ proxyEnv: THIS_MACHINE.test(url.hostname) ? undefined : proxyEnv })
+  return await new Promise((resolve, reject) => {
+    const outgoing = request(url, { method, headers: Object.fromEntries(headers), signal, agent }, resolve)
     outgoing.on('error', reject)
     // Of a machine that is gone without a word one hears in this way.
     outgoing.setSocketKeepAlive(true, 30_000)
-    outgoing.end(sent)
+    outgoing.end(body)
   })
+}
+
+function responseOf(incoming: IncomingMessage, method: string): Response {
   const { statusCode: status = 500, statusMessage: statusText } = incoming
-  const known = new Headers()
+  const headers = new Headers()
   for (const [name, values = []] of Object.entries(incoming.headersDistinct))
-    for (const value of values) known.append(name, value)
-  const hasBody = status !== 204 && status !== 304 && method !== 'HEAD'
+    for (const value of values) headers.append(name, value)
+  const hasBody = ![204, 205, 304].includes(status) && method !== 'HEAD'
   if (!hasBody) incoming.resume()
-  return new Response(hasBody ? (Readable.toWeb(incoming) as ReadableStream<Uint8Array>) : null, {
-    status,
-    statusText,
-    headers: known,
-  })
+  return new Response(hasBody ? (Readable.toWeb(incoming) as ReadableStream<Uint8Array>) : null, { status, statusText, headers })
 }

@@ -1,10 +1,15 @@
 /** Requests that wait as long as their client does, over real connections. */
+import { execFile } from 'node:child_process'
 import { once } from 'node:events'
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
+import { promisify } from 'node:util'
 import { afterAll, afterEach, expect, test, vi } from 'vitest'
+import { EndpointClient } from '../../src/cli/eval-endpoints.ts'
 import { patientFetch } from '../../src/common/patient-fetch.ts'
+import { Judge } from '../../src/environments/judge.ts'
 import { VllmApi, VllmError } from '../../src/inference/vllm/api.ts'
+import { sampling } from '../environments/scripted.ts'
 
 let answer: (incoming: IncomingMessage, outgoing: ServerResponse) => void
 const http = createServer((incoming, outgoing) => answer(incoming, outgoing)).listen(0, '127.0.0.1')
@@ -64,4 +69,74 @@ test("vLLM is asked by it: Node's fetch gives up after five minutes without a to
   answer = (_, outgoing) =>
     void outgoing.writeHead(429, { 'content-type': 'application/json' }).end('{"error":{"message":"full"}}')
   await expect(api.version()).rejects.toMatchObject({ status: 429, message: expect.stringMatching(/answered 429: full/) })
+})
+
+test('judges and the endpoints of eval are asked by it, too', async () => {
+  vi.stubGlobal('fetch', () => {
+    throw new Error('it is not asked')
+  })
+  answer = (_, outgoing) =>
+    void outgoing
+      .writeHead(200, { 'content-type': 'application/json' })
+      .end('{"choices":[{"message":{"content":"yes"},"finish_reason":"stop"}]}')
+  const messages = [{ role: 'user' as const, content: 'Well?' }]
+  expect(await new Judge({ model: 'm', baseURL: url }).complete(messages)).toBe('yes')
+  expect(await new EndpointClient({ model: 'm', url }).complete(messages, sampling)).toMatchObject({ text: 'yes' })
+  // A body that does not come has the client's limit as well.
+  answer = (_, outgoing) => void outgoing.writeHead(200, { 'content-type': 'application/json' }).write('{')
+  const late = new EndpointClient({ model: 'm', url }, { retries: 0, timeoutSeconds: 0.2 })
+  await expect(late.complete(messages, sampling)).rejects.toThrow(/timed out/)
+})
+
+test('redirects are followed as fetch follows them, and secrets stay with the server that they were meant for', async () => {
+  const other = createServer((incoming, outgoing) => answer(incoming, outgoing)).listen(0, '127.0.0.1')
+  await once(other, 'listening')
+  const elsewhere = `http://127.0.0.1:${(other.address() as AddressInfo).port}`
+  answer = async (incoming, outgoing) => {
+    const [, status, ...to] = incoming.url!.split('_')
+    if (status) return void outgoing.writeHead(Number(status), { location: to.join('_') }).end()
+    let body = ''
+    for await (const piece of incoming) body += piece
+    const { method, url: path, headers } = incoming
+    outgoing.end(JSON.stringify({ method, path, body, type: headers['content-type'], key: headers.authorization }))
+  }
+  const init = { method: 'POST', body: '{}', headers: { authorization: 'k', 'content-type': 'application/json' } }
+  const places = ['_307_/a', '_301_/a', '_303_/a', `_308_${elsewhere}/a`, `_308_/_302_${elsewhere}/a`].map(
+    (place) => `${url}/${place}`,
+  )
+  for (const place of places) {
+    const [ours, theirs] = await Promise.all([patientFetch(place, init), fetch(place, init)])
+    expect(await ours.json(), place).toEqual(await theirs.json())
+  }
+  const type = 'application/json'
+  expect(await (await patientFetch(`${url}/_308_${elsewhere}/a`, init)).json()).toEqual({
+    method: 'POST',
+    path: '/a',
+    body: '{}',
+    type,
+  })
+  expect((await patientFetch(`${url}/_307_/a`, { redirect: 'manual' })).status).toBe(307)
+  await expect(patientFetch(`${url}/_307_/a`, { redirect: 'error' })).rejects.toThrow(/\/_307_\/a redirects to \/a$/)
+  await expect(patientFetch(`${url}/_307_file:///etc/hosts`)).rejects.toThrow(/no web address/)
+  answer = (_, outgoing) => void outgoing.writeHead(302, { location: '/' }).end()
+  await expect(patientFetch(url)).rejects.toThrow(/after 20 such answers/)
+  other.close()
+})
+
+test('proxies are asked where Node is told to, and not for this machine', async () => {
+  answer = (incoming, outgoing) => void outgoing.end(incoming.url)
+  const code = `const { patientFetch } = await import(process.argv[1])
+    for (const url of process.argv.slice(2)) console.log(await patientFetch(url).then((it) => it.text(), (error) => error.code))`
+  const asked = async (env: Record<string, string>) => {
+    const file = new URL('../../src/common/patient-fetch.ts', import.meta.url).href
+    const words = ['--input-type=module', '-e', code, file, 'http://judge.invalid/v1', `${url}/own`]
+    const { stdout } = await promisify(execFile)(process.execPath, words, { env: { ...process.env, HTTP_PROXY: url, ...env } })
+    return stdout.trim().split('\n')
+  }
+  expect(await asked({ NODE_USE_ENV_PROXY: '1' })).toEqual(['http://judge.invalid/v1', '/own'])
+  expect(await asked({ NODE_USE_ENV_PROXY: '1', NO_PROXY: '.invalid' })).toEqual([
+    expect.stringMatching(/ENOTFOUND|EAI_AGAIN/),
+    '/own',
+  ])
+  expect(await asked({})).toEqual([expect.stringMatching(/ENOTFOUND|EAI_AGAIN/), '/own'])
 })
