@@ -91,7 +91,8 @@ def mlflow(run, rows, folder):
         assert made.info.run_name == run.name and made.info.status == 'FINISHED' and len(made.data.params) > 20
         found = {}
         for key in {key for row in rows for key in row} - {'step', 'time'}:
-            for metric in client.get_metric_history(made.info.run_id, key.replace('@', '_at_')):
+            name = 'reward/all/mean' if key == 'reward' else key.replace('@', '_at_')
+            for metric in client.get_metric_history(made.info.run_id, name):
                 found.setdefault((key, metric.step), []).append(metric.value)
         return compare('mlflow', rows, found)
     finally:

@@ -123,7 +123,8 @@ export class Follower {
       const { rows, offset, last } = rowsFrom(this.#file, this.#cursor.offset, this.#rows)
       count = rows.length
       if (count === 0) return false
-      this.#sink ??= this.#open(this.#run, this.#cursor.state, this.#rewound)
+      const warn = (message: string) => this.#options.warn(`${this.name}: ${message}`)
+      this.#sink ??= this.#open(this.#run, this.#cursor.state, this.#rewound, warn)
       const limit = AbortSignal.timeout(SEND_MS)
       const state = await this.#sink.send(rows, end ? AbortSignal.any([limit, end]) : limit)
       this.#cursor = { offset, line: last, time: rows.at(-1)!.time, state }

@@ -1,3 +1,5 @@
+import { causeOf } from '../../common/errors.ts'
+
 /** JSON over HTTP, as sinks need it: an answer that is no success is an error with its text. */
 export async function postJson<T>(
   url: string,
@@ -10,6 +12,9 @@ export async function postJson<T>(
     signal,
     headers: { ...(body === undefined ? {} : { 'content-type': 'application/json' }), ...headers },
     ...(body !== undefined && { body: JSON.stringify(body) }),
+  }).catch((error: unknown) => {
+    // Its own words are 'fetch failed'.
+    throw signal.aborted ? error : new Error(`${new URL(url).origin} cannot be reached: ${causeOf(error)}`, { cause: error })
   })
   const text = await response.text()
   if (!response.ok)

@@ -6,7 +6,7 @@ import type { MetricsRow } from '../metrics-writer.ts'
 import { HttpError, postJson } from './http.ts'
 import { flatConfig, type OpenSink, type Sink, type SinkRun, type SinkState } from './types.ts'
 
-export const openMlflow: OpenSink = (run, state) => new MlflowSink(run, state)
+export const openMlflow: OpenSink = (run, state, _, warn) => new MlflowSink(run, state, warn)
 
 /** What is missing to send there, in a sentence. */
 export function mlflowNeeds(): string | undefined {
@@ -21,6 +21,13 @@ const PARAMS = 100
 /** Longest value of a parameter. */
 const VALUE = 6000
 
+interface Metric {
+  key: string
+  value: number
+  timestamp: number
+  step: number
+}
+
 interface RunInfo {
   run: { info: { run_id: string; status: string } }
 }
@@ -28,31 +35,65 @@ interface RunInfo {
 class MlflowSink implements Sink {
   readonly #run: SinkRun
   readonly #base = `${(process.env.MLFLOW_TRACKING_URI ?? '').replace(/\/+$/, '')}/api/2.0/mlflow`
+  readonly #warn: (message: string) => void
+  /** Names that the server does not take. */
+  readonly #refused = new Set<string>()
   #id: string | undefined
   /** Whether the run was made here and has not got its config yet. */
   #untold = false
   #ready = false
 
-  constructor(run: SinkRun, state: SinkState) {
+  constructor(run: SinkRun, state: SinkState, warn: (message: string) => void) {
     this.#run = run
+    this.#warn = warn
     this.#id = state.id === undefined ? undefined : String(state.id)
   }
 
   async send(rows: readonly MetricsRow[], signal: AbortSignal): Promise<SinkState> {
     await this.#open(rows[0].time, signal)
-    const metrics = rows.flatMap(({ step, time, ...values }) =>
-      Object.entries(values).flatMap(([key, value]) =>
-        value === null ? [] : [{ key: keyOf(key), value, timestamp: Math.round(time * 1000), step }],
-      ),
+    const all = rows.flatMap(({ step, time, ...values }) =>
+      Object.entries(values).flatMap(([name, value]): Metric[] => {
+        const key = metricOf(name)
+        return value === null || this.#refused.has(key) ? [] : [{ key, value, timestamp: Math.round(time * 1000), step }]
+      }),
     )
-    for (let at = 0; at < metrics.length; at += METRICS)
-      await this.#call('runs/log-batch', { run_id: this.#id, metrics: metrics.slice(at, at + METRICS) }, signal)
+    for (let at = 0; at < all.length; at += METRICS) {
+      const metrics = all.slice(at, at + METRICS)
+      try {
+        await this.#log(metrics, signal)
+      } catch (error) {
+        // Rows come one by one once they failed together.
+        if (rows.length > 1 || !isRefusal(error)) throw error
+        await this.#logEach(metrics, error, signal)
+      }
+    }
     return { id: this.#id! }
   }
 
   async finish(signal: AbortSignal, failed: boolean): Promise<void> {
     const status = failed ? 'FAILED' : 'FINISHED'
     if (this.#ready) await this.#call('runs/update', { run_id: this.#id, status, end_time: Date.now() }, signal)
+  }
+
+  /** What the server refuses while it takes others it would always refuse, with all that comes after: it is left out. */
+  async #logEach(metrics: readonly Metric[], why: Error, signal: AbortSignal): Promise<void> {
+    const refused: string[] = []
+    for (const metric of metrics) {
+      try {
+        await this.#log([metric], signal)
+      } catch (error) {
+        if (!isRefusal(error)) throw error
+        refused.push(metric.key)
+      }
+    }
+    // It is not these: the run was deleted there, say.
+    if (refused.length === metrics.length) throw why
+    for (const key of refused) this.#refused.add(key)
+    this.#warn(`it refuses ${refused.join(', ')} (${why.message}). They are left out there; metrics.jsonl has them.`)
+  }
+
+  async #log(metrics: readonly Metric[], signal: AbortSignal): Promise<void> {
+    await this.#call('runs/log-batch', { run_id: this.#id, metrics }, signal)
   }
 
   async #open(time: number, signal: AbortSignal): Promise<void> {
@@ -82,7 +123,7 @@ class MlflowSink implements Sink {
       for (let at = 0; at < params.length; at += PARAMS)
         await this.#call('runs/log-batch', { run_id: this.#id, params: params.slice(at, at + PARAMS) }, signal)
     } catch (error) {
-      this.#untold = !(error instanceof HttpError && error.status === 400)
+      this.#untold = !isRefusal(error)
       throw error
     }
     this.#untold = false
@@ -113,6 +154,11 @@ class MlflowSink implements Sink {
     return postJson<T>(`${this.#base}/${path}`, body, { headers, signal, method })
   }
 }
+
+const isRefusal = (error: unknown): error is HttpError => error instanceof HttpError && error.status === 400
+
+/** A server that keeps its runs in files has no room for `reward` beside `reward/<func>`: one would be the file, the other its folder. */
+const metricOf = (name: string): string => keyOf(name === 'reward' ? 'reward/all/mean' : name)
 
 /** A name that MLflow takes: it has no @, and read as a path it goes nowhere else, as that of an environment would, "eval/./my_env.ts/avg". */
 function keyOf(name: string): string {

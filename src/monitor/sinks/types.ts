@@ -28,8 +28,8 @@ export interface Sink {
   finish(signal: AbortSignal, failed: boolean): Promise<void>
 }
 
-/** `rewound`: the run was taken back to an earlier step; the next row goes on after it. */
-export type OpenSink = (run: SinkRun, state: SinkState, rewound: boolean) => Sink
+/** `rewound`: the run was taken back to an earlier step; the next row goes on after it. `warn` tells the user what a sink can't do. */
+export type OpenSink = (run: SinkRun, state: SinkState, rewound: boolean, warn: (message: string) => void) => Sink
 
 /** A flat config of dotted keys, values as text: what dashboards that know no tables show. */
 export function flatConfig(value: unknown, prefix = ''): [string, string][] {

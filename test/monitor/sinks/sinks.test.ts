@@ -146,6 +146,7 @@ test('a sink that is away is said once, stops nothing, and has every row in the 
   append(rows([4]))
   const late = followRun(['wandb'], run(), { warn: (line) => said.push(line), everyMs: 5 })
   expect(await late.close()).toEqual(['wandb'])
+  expect(said.at(-2)).toMatch(/\(http:\/\/127\.0\.0\.1:\d+ cannot be reached: (ECONNREFUSED|UND_ERR_SOCKET)\)/)
   expect(said.at(-1)).toContain('1 rows of metrics.jsonl were not sent')
 })
 
@@ -336,7 +337,7 @@ test('MLflow: a run whose config did not arrive at first gets it with the next t
     return 'params' in body ? (answers.pop() ?? {}) : {}
   })
   Object.assign(process.env, { MLFLOW_TRACKING_URI: url, MLFLOW_TRACKING_TOKEN: 'secret' })
-  let sink = openMlflow(run(), {}, false)
+  let sink = openMlflow(run(), {}, false, () => {})
   const send = async () => await sink.send(rows([1, 2]), AbortSignal.timeout(30_000))
   const sent = () =>
     got.splice(0).map(({ path: asked, body }) => `${asked.split('/').at(-1)!.split('?')[0]}${'params' in body ? ' params' : ''}`)
@@ -346,7 +347,7 @@ test('MLflow: a run whose config did not arrive at first gets it with the next t
   expect(sent()).toEqual(['get-by-name', 'create', 'log-batch params', 'log-batch params', 'log-batch', 'log-batch'])
   // A config that is refused holds no metrics back.
   answers.push(400)
-  sink = openMlflow(run(), {}, false)
+  sink = openMlflow(run(), {}, false, () => {})
   await expect(send()).rejects.toThrow('answered 400')
   expect(await send()).toEqual({ id: 'r1' })
   expect(sent()).toEqual(['get-by-name', 'create', 'log-batch params', 'update', 'log-batch'])
@@ -363,8 +364,35 @@ test('MLflow: names are such as it takes, those of environments that are files t
   await followRun(['mlflow'], run(), { warn: () => {} }).close()
   const sent = got.flatMap(({ body }) => (body as { metrics?: { key: string }[] }).metrics ?? [])
   expect(sent.map(({ key }) => key)).toEqual([
-    'reward', 'eval/my_env.ts/avg_at_1', 'eval/__/up/my env.ts/avg_at_1', 'reward/srv/env.ts/mean', 'reward/__',
+    'reward/all/mean', 'eval/my_env.ts/avg_at_1', 'eval/__/up/my env.ts/avg_at_1', 'reward/srv/env.ts/mean', 'reward/__',
   ]) // prettier-ignore
+})
+
+test('MLflow: a metric that it refuses holds nothing back; a run that takes none is not left out piece by piece', async () => {
+  let deleted = false
+  const { url, got } = await listen(({ path: asked, body }) => {
+    if (asked.includes('get-by-name')) return { experiment: { experiment_id: '1' } }
+    if (asked.endsWith('runs/create')) return { run: { info: { run_id: 'r1', status: 'RUNNING' } } }
+    const { metrics = [] } = body as { metrics?: { key: string }[] }
+    return metrics.length > 0 && (deleted || metrics.some(({ key }) => key === 'bad')) ? 400 : {}
+  })
+  Object.assign(process.env, { MLFLOW_TRACKING_URI: url, MLFLOW_TRACKING_TOKEN: 'secret' })
+  const sent = () => got.splice(0).flatMap(({ body }) => (body as { metrics?: { key: string; step: number }[] }).metrics ?? [])
+  const row = (step: number) => ({ step, time: step, 'loss/mean': 1, ...(step > 2 && { bad: 1 }), 'optim/lr': 1 })
+  append([1, 2, 3, 4, 5].map(row))
+  const said: string[] = []
+  const warn = (line: string) => said.push(line)
+  expect(await followRun(['mlflow'], run(), { warn }).close()).toEqual([])
+  expect(said).toHaveLength(3)
+  expect(said[1]).toMatch(/^mlflow: it refuses bad \(.*answered 400.*\)\. They are left out there; metrics\.jsonl has them\.$/)
+  const there = sent()
+  for (const key of ['loss/mean', 'optim/lr'])
+    expect([...new Set(there.flatMap((one) => (one.key === key ? one.step : [])))], key).toEqual([1, 2, 3, 4, 5])
+
+  deleted = true
+  append([row(6)])
+  expect(await followRun(['mlflow'], run(), { warn }).close()).toEqual(['mlflow'])
+  expect(said.at(-1)).toContain('1 rows of metrics.jsonl were not sent')
 })
 
 test('a run that failed is a failed one, and one that goes on afterwards is not', async () => {
