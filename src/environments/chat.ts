@@ -72,13 +72,12 @@ export class PolicyClient implements ChatClient {
     const prompt = this.#promptOf(messages, turn)
     const promptIds = prompt.ids
     const room = maxSeqTokens - promptIds.length
+    const count = `${prompt.cut ? 'more than ' : ''}${promptIds.length} tokens`
     if (!previous && promptIds.length > maxPromptTokens) {
-      throw new Error(
-        `the prompt has ${promptIds.length} tokens, more than max_prompt_len (${maxPromptTokens}); raise it or shorten the prompt`,
-      )
+      throw new Error(`the prompt has ${count}, more than max_prompt_len (${maxPromptTokens}); raise it or shorten the prompt`)
     }
     if (previous && room < 1) {
-      throw new ContextFullError(`the conversation has ${promptIds.length} tokens, which fill max_seq_len (${maxSeqTokens})`)
+      throw new ContextFullError(`the conversation has ${count}, which fill max_seq_len (${maxSeqTokens})`)
     }
     const drawn = sampling.max_tokens > room ? { ...sampling, max_tokens: Math.max(1, room) } : sampling
     const result = await this.#generator.generate({ promptIds, sampling: drawn, signal })
@@ -96,19 +95,23 @@ export class PolicyClient implements ChatClient {
 
   #promptOf(messages: Message[], { previous, tools }: ChatTurn): EncodedPrompt & { rewritten?: boolean } {
     const encode = this.#encode
+    const { maxPromptTokens = Infinity, maxSeqTokens = Infinity } = this.#options
+    // What has more is refused, whichever turn it is.
+    const most = Math.max(maxPromptTokens, maxSeqTokens)
     const whole = (): EncodedPrompt => {
       const key = JSON.stringify([messages, tools])
       if (this.#last?.key !== key) {
         const plain = !(encode instanceof ChatTemplate)
-        this.#last = { key, prompt: plain ? { ids: encode(messages, tools), text: '' } : encode.prompt(messages, tools) }
+        this.#last = { key, prompt: plain ? { ids: encode(messages, tools), text: '' } : encode.prompt(messages, tools, most) }
       }
-      const { ids, text } = this.#last.prompt
-      return { ids: [...ids], text }
+      const { prompt } = this.#last
+      return { ...prompt, ids: [...prompt.ids] }
     }
     if (!(encode instanceof ChatTemplate) || !previous || this.#options.strategy === 'branching') return whole()
-    const next = encode.next(messages, previous, tools)
+    const next = encode.next(messages, previous, tools, most)
     if (next === null) return { ...whole(), rewritten: true }
     const text = (this.#texts.get(previous) ?? '') + encode.textOf(previous.ids) + next.text
+    if (next.cut) return next
     return { ids: next.ids, text, rewritten: encode.text(messages, tools) !== text }
   }
 }

@@ -23,11 +23,15 @@ export interface ChatTokenizer {
 export interface EncodedPrompt {
   ids: number[]
   text: string
+  /** There are more ids than these, which are too many already. */
+  cut?: boolean
 }
 
 type Tools = readonly ToolDefinition[] | undefined
 
 const MARK = 'the-last-answer-5c1f0e'
+/** Of a token: texts with more of them for each token that there is room for are encoded from their beginning. */
+const LETTERS = 16
 
 export class ChatTemplate {
   readonly #tokenizer: ChatTokenizer
@@ -75,17 +79,27 @@ export class ChatTemplate {
     return this.#tokenizer.decode(ids)
   }
 
-  /** `text`, and its ids. */
-  prompt(messages: readonly Message[], tools?: Tools): EncodedPrompt {
+  /** `text`, and its ids; of far more than `most` not all. */
+  prompt(messages: readonly Message[], tools?: Tools, most = Infinity): EncodedPrompt {
     const text = this.text(messages, tools)
-    return { text, ids: this.#tokenizer.encode(text, { addSpecialTokens: false }) }
+    return { text, ...this.#encode(text, most) }
+  }
+
+  /** A message of 40 MB would take a minute, in which nothing else goes on, only to be refused: of such a text the beginning tells. */
+  #encode(text: string, most: number): { ids: number[]; cut?: boolean } {
+    for (let end = LETTERS * most; end < text.length; end *= 4) {
+      const ids = this.#tokenizer.encode(text.slice(0, end), { addSpecialTokens: false })
+      // Where it is cut its last tokens may be others.
+      if (ids.length > 2 * most) return { ids, cut: true }
+    }
+    return { ids: this.#tokenizer.encode(text, { addSpecialTokens: false }) }
   }
 
   /**
-   * A conversation that goes on after `previous`, whose tokens it begins with. `text`: of the new tokens alone.
+   * A conversation that goes on after `previous`, whose tokens it begins with. `text`: of the new tokens alone; of far more than `most` not all.
    * null where the template gives the answer no place of its own.
    */
-  next(messages: readonly Message[], previous: ChatCompletion, tools?: Tools): EncodedPrompt | null {
+  next(messages: readonly Message[], previous: ChatCompletion, tools?: Tools, most = Infinity): EncodedPrompt | null {
     const at = placeOf(messages, previous)
     if (at < 0) throw new Error('the messages have no answer that they could go on after')
     const rendered = this.#afterMark(messages, at, tools)
@@ -94,18 +108,16 @@ export class ChatTemplate {
     const own = last !== undefined && tokenizer.eosTokenIds.includes(last) ? tokenizer.decode([last]) : ''
     const ended = own !== '' && rendered.trimStart().startsWith(own)
     const text = ended ? rendered.slice(rendered.indexOf(own) + own.length) : rendered
-    const ids = this.#encodeAfter(text, ended ? own : '')
-    return { text, ids: [...previous.promptIds, ...previous.ids, ...ids] }
+    const { ids, cut } = this.#encodeAfter(text, ended ? own : '', most)
+    return { text, ids: [...previous.promptIds, ...previous.ids, ...ids], cut }
   }
 
   /** Encodes text that stands after a special token: some tokenizers treat the beginning of a text otherwise. */
-  #encodeAfter(text: string, anchor: string): number[] {
+  #encodeAfter(text: string, anchor: string, most: number): { ids: number[]; cut?: boolean } {
     const { eosTokenIds } = this.#tokenizer
     const before = anchor || (eosTokenIds.length > 0 ? this.#tokenizer.decode([eosTokenIds[0]]) : '')
-    const ids = this.#tokenizer.encode(before + text, { addSpecialTokens: false })
-    return before !== '' && eosTokenIds.includes(ids[0])
-      ? ids.slice(1)
-      : this.#tokenizer.encode(text, { addSpecialTokens: false })
+    const { ids, cut } = this.#encode(before + text, most)
+    return before !== '' && eosTokenIds.includes(ids[0]) ? { ids: ids.slice(1), cut } : this.#encode(text, most)
   }
 
   #afterMark(messages: readonly Message[], at: number, tools: Tools): string | null {

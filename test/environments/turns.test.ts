@@ -242,6 +242,46 @@ test('a template that forgets thoughts: gone on with as they stand and counted, 
   expect(apart.trajectory.tokens).toEqual(joined.trajectory.tokens)
 })
 
+test('a text far over the limits is refused by its beginning: to encode all of it would hold up everything else', async () => {
+  const tokenizer = await openTiny()
+  let encoded = 0
+  const counting: ChatTokenizer = {
+    eosTokenIds: tokenizer.eosTokenIds,
+    renderChat: (messages, options) => tokenizer.renderChat(messages, options),
+    decode: (ids) => tokenizer.decode(ids),
+    encode: (text, options) => {
+      encoded += text.length
+      return tokenizer.encode(text, options)
+    },
+  }
+  const ids = [...tokenizer.encode('ok'), tokenizer.eosTokenIds[0]]
+  const answer = {
+    text: 'ok',
+    ids,
+    logprobs: ids.map(() => -1),
+    versions: ids.map(() => 0),
+    finishReason: 'stop' as const,
+    stopCondition: 'eos',
+  }
+  const generator: Generator = { version: 0, generate: () => Promise.resolve(answer) }
+  const client = new PolicyClient(generator, new ChatTemplate(counting), { maxPromptTokens: 64, maxSeqTokens: 128 })
+  const huge: Message = { role: 'user', content: 'word '.repeat(200_000) }
+  await expect(client.complete([huge], sampling)).rejects.toThrow(
+    /^the prompt has more than \d{4} tokens, more than max_prompt_len \(64\)/,
+  )
+  const user: Message = { role: 'user', content: 'say' }
+  const previous = await client.complete([user], sampling)
+  const messages = [user, { role: 'assistant', content: 'ok' } as const, huge]
+  const later = client.complete(messages, sampling, undefined, { previous })
+  await expect(later).rejects.toThrow(ContextFullError)
+  await expect(later).rejects.toThrow(/^the conversation has more than \d{4} tokens, which fill max_seq_len \(128\)/)
+  expect(encoded).toBeLessThan(20_000)
+  // What may fit is encoded whole, however long it is: its letters are one token here.
+  const few: ChatTokenizer = { ...counting, encode: (text) => (text.length > 3000 ? [1, 2, 3] : [1]) }
+  const roomy = new PolicyClient(generator, new ChatTemplate(few), { maxPromptTokens: 64, maxSeqTokens: 128 })
+  expect((await roomy.complete([{ role: 'user', content: 'x'.repeat(4000) }], sampling)).promptIds).toEqual([1, 2, 3])
+})
+
 test('later turns have what is left of max_seq_len, and end where nothing is', async () => {
   const tiny = await openTiny()
   const answer = { ids: [...tiny.encode('yes'), tiny.eosTokenIds[0]] }
