@@ -13,6 +13,7 @@ import type { TraceLevel } from '../common/trace.ts'
 import { copyOf, isTable, mergeSources, NO_KEY, type Source, type Table, valueAt } from './compose.ts'
 import { CKPT_ALIASES } from './ckpt-schema.ts'
 import { allowedText, leafPaths, nodeAt, type SchemaNode } from './schema-tree.ts'
+import { backendOf, findForeign } from './foreign.ts'
 import { pathKey } from './toml-lines.ts'
 
 /** What to go on from. */
@@ -177,6 +178,8 @@ function findKey(typed: string, merged: Table, tree: SchemaNode): string[] | str
   if (owners.length === 1 && owners[0].length > 1 && (!rest.length || nodeAt(tree, [...owners[0], ...rest])?.type === 'free'))
     return findKey([...owners[0], ...rest].join('.'), merged, tree)
   if (owners.length > 1 && !rest.length) return `could mean ${owners.map((leaf) => `--${leaf.join('.')}`).join(' or ')}.`
+  // What another trainer names otherwise is told by the schema, too.
+  if (path.length === 1 && findForeign('trainer.args', path[0], backendOf(merged))) return ['trainer', 'args', path[0]]
   const short = parts[parts.length - 1].replaceAll('-', '_')
   const guess =
     nearest(

@@ -146,7 +146,7 @@ export const foreignKeys: ForeignKey[] = [
     when: (v) => v === true,
     otherwise: { verdict: 'refused', say: 'is not a key here: filters = [] keeps every group.' },
   },
-  write(args, ['num_batches_ahead'], 'is named max_async_level here.'),
+  write(args, ['num_batches_ahead', 'async_level'], 'is named max_async_level here.'),
   write(args, ['async_generation_timeout'], 'is named generation_timeout here.'),
   write(args, ['async_max_queue_size'], 'is not a key here: max_async_level and max_concurrent bound what is in flight.'),
   write(
@@ -155,7 +155,7 @@ export const foreignKeys: ForeignKey[] = [
     'is not a key here: mask_ratio_low and mask_ratio_high bound the importance ratio.',
   ),
   // TRL and the Hugging Face Trainer
-  write(args, ['num_generations'], 'is named rollouts_per_example here.'),
+  write(args, ['num_generations', 'group_size'], 'is named rollouts_per_example here.'),
   write(args, ['num_generations_eval'], 'is named eval_rollouts_per_example here.'),
   write(
     args,
@@ -195,7 +195,7 @@ export const foreignKeys: ForeignKey[] = [
   write(args, ['ppo_epochs', 'num_ppo_epochs', 'mu'], 'is named num_iterations here.'),
   write(
     args,
-    ['epsilon', 'epsilon_high', 'delta'],
+    ['epsilon', 'epsilon_high', 'delta', 'clip_ratio'],
     'is not a key here: set mask_ratio_low and mask_ratio_high, or see configs/losses/ppo-clip.ts for a clipped loss.',
   ),
   write(
@@ -211,6 +211,10 @@ export const foreignKeys: ForeignKey[] = [
   write(args, ['entropy_coeff', 'entropy_loss_coef', 'entropy_bonus', 'ent_coef'], 'is named entropy_coef here.'),
   write(args, ['entropy_*'], 'is not there: entropy_coef adds a bonus for the entropy of all loss tokens.'),
   write(args, ['warmup_ratio'], 'is not a key here: warmup_steps = warmup_ratio x max_steps.'),
+  write(args, ['steps'], 'is named max_steps here.'),
+  write(args, ['eval_interval'], 'is named eval_steps here.'),
+  write(args, ['optimizer'], 'is named optim here.'),
+  write(args, ['wandb', 'wandb_project'], 'is not a key here: report_to = "wandb" sends metrics there, to WANDB_PROJECT.'),
   write(args, ['lr', 'lr_scheduler'], 'is not a key here: they are named learning_rate and lr_scheduler_type.'),
   write(
     args,

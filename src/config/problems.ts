@@ -53,6 +53,8 @@ function unknownKey(path: Path, raw: Table, tree: SchemaNode): string {
   const where = table ? `of [${table}]` : 'at the top of a config'
   if (elsewhere.length && !siblings.includes(key))
     return `is not a key ${where}. It belongs in [${elsewhere[0].slice(0, -1).join('.')}].`
+  const trainers = table === '' ? findForeign('trainer.args', key, backendOf(raw)) : undefined
+  if (trainers) return `${trainers.say} Training is set in [trainer.args].`
   const near = nearest(key, siblings)
   if (near) return `is not a key ${where}. Did you mean ${near}?`
   const far = nearest(

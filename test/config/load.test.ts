@@ -98,6 +98,13 @@ max_seq_len = 2048
   `)
 })
 
+test('a name of another trainer is known at the top of a file as well', () => {
+  const path = file('top.toml', 'num_generations = 4\nmodel = "models/tiny"\n[env]\nid = "reverse-text"\n')
+  expect(errorOf(() => load('@', path))).toBe(
+    'top.toml:1:1: num_generations is named rollouts_per_example here. Training is set in [trainer.args].',
+  )
+})
+
 test('all mistakes of a file at once, each with its place', () => {
   const path = file(
     'bad.toml',
@@ -313,13 +320,16 @@ describe('composition', () => {
           '1',
           '--name',
           'x',
+          '--num-generations',
+          '4',
         ),
       ),
     ).toMatchInlineSnapshot(`
-      "7 mistakes in the config:
+      "8 mistakes in the config:
         --dry-rum is not a key. Did you mean --dry-run?
         --max-step is not a key. Did you mean --trainer.args.max_steps?
         --name could mean --model.name or --env.name.
+        --num-generations: trainer.args.num_generations is named rollouts_per_example here.
         --seed needs a value: an integer >= 0.
         --trainer.args.sync_ref_model: trainer.args.sync_ref_model is not a key here: ref_model_sync_steps above 0 does it.
         "word" is not understood here. A config file comes after @, a key after --.
