@@ -2,9 +2,10 @@
 import { UserError } from '../common/errors.ts'
 import type { Message, ToolDefinition } from '../common/types.ts'
 import { keepsReference } from '../config/algorithm-schema.ts'
+import type { Loaded } from '../config/load.ts'
 import type { EnvConfig, RunConfig } from '../config/schema.ts'
 import type { SftConfig } from '../config/sft-schema.ts'
-import { ChatTemplate, hookResolve, loadEnvironment, type Row } from '../environments/index.ts'
+import { ArgsError, ChatTemplate, hookResolve, loadEnvironment, type Row } from '../environments/index.ts'
 import { openModel, type ModelFiles } from '../model/open.ts'
 import { checkAdapter, modulesOf, readAdapter, type Adapter } from '../model/peft.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
@@ -35,9 +36,10 @@ export interface Inputs {
 }
 
 /** @throws UserError for anything that is wrong with them */
-export async function openInputs(config: RunConfig): Promise<Inputs> {
+export async function openInputs(loaded: Pick<Loaded<RunConfig>, 'config' | 'at'>): Promise<Inputs> {
+  const { config } = loaded
   const { args } = config.trainer
-  const environments = await openEnvironments(config)
+  const environments = await openEnvironments(loaded)
   hookResolve() // an environment in Python has not
   const loss = await loadLoss(args.loss, args, args.loss_args)
   if (!loss.kernel) checkLossShape(loss, keepsReference(args))
@@ -82,10 +84,17 @@ async function openReference(ref: string, policy: Parameters<typeof checkSameTok
   }
 }
 
-async function openEnvironments(config: RunConfig): Promise<RunEnvironment[]> {
-  const open = async (wanted: EnvConfig) => {
-    const env = await loadEnvironment(wanted.id, wanted.args, loadOptionsOf(wanted))
-    return membersOf({ name: wanted.name, weight: wanted.weight, env })
+async function openEnvironments({ config, at }: Pick<Loaded<RunConfig>, 'config' | 'at'>): Promise<RunEnvironment[]> {
+  const open = async (wanted: EnvConfig, index: number) => {
+    try {
+      const env = await loadEnvironment(wanted.id, wanted.args, loadOptionsOf(wanted))
+      return membersOf({ name: wanted.name, weight: wanted.weight, env })
+    } catch (error) {
+      // What is wrong in a file of rows has that place.
+      if (!(error instanceof UserError && error.message.startsWith('environment '))) throw error
+      const key = error instanceof ArgsError ? ['args', ...error.path] : ['id']
+      throw new UserError(`${at(['env', String(index), ...key])}: ${error.message}`, { cause: error })
+    }
   }
   const environments = (await Promise.all(config.env.map(open))).flat()
   const names = environments.map(({ name }) => name)

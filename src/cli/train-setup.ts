@@ -56,7 +56,7 @@ export interface Run {
  * @throws UserError for anything of the user's that is wrong; a fresh folder is then taken away again
  */
 export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
-  const inputs = await openInputs(loaded.config)
+  const inputs = await openInputs(loaded)
   const { environments, loss, algorithm, model, tokenizer, template, adapter, refModel } = inputs
   const opened: { close(): unknown }[] = [
     model,

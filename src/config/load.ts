@@ -42,6 +42,8 @@ export interface Loaded<Config> {
   /** "trainer.args.seed = 7" for every key that is not at its default. */
   changed: string[]
   files: string[]
+  /** Where the value at a path was written ("a.toml:7:1"), or its nearest table: for mistakes that show later. */
+  at: (path: Path) => string
   /** `micro_batch_tokens` says "auto": the number in the config is the most there can be, and the verb puts the right one there (sizeMicroBatch). */
   autoMicroBatch: boolean
   dryRun: boolean
@@ -185,7 +187,7 @@ function finish<Parsed, Config>(
   if (problems.length) throw mistakes(problems)
   notices.push(...dialect.notices(config, written))
   const autoMicroBatch = valueAt(raw, ['trainer', 'args', 'micro_batch_tokens']) === 'auto'
-  return { config, notices, changed: changedKeys(raw, tree), files, autoMicroBatch, dryRun: false }
+  return { config, notices, changed: changedKeys(raw, tree), files, at, autoMicroBatch, dryRun: false }
 }
 
 /** One error for all mistakes, by file and line. */

@@ -33,7 +33,15 @@ export {
 export type { SplitOptions } from './datasets-hub.ts'
 export { EnvGroup, type EnvGroupOptions } from './env-group.ts'
 export { Judge, type JudgeOptions, type JudgeRewardFunction, JudgeRubric, type JudgeRubricOptions, yesOrNo } from './judge.ts'
-export { bundledEnvironments, hookResolve, loadEnvironment, type LoadOptions, parseArgs, resolveEnvironment } from './load.ts'
+export {
+  ArgsError,
+  bundledEnvironments,
+  hookResolve,
+  loadEnvironment,
+  type LoadOptions,
+  parseArgs,
+  resolveEnvironment,
+} from './load.ts'
 export {
   extractAnswer,
   lastBoxed,

@@ -143,6 +143,15 @@ function checked(id: string, made: unknown): Environment {
   return env as Environment
 }
 
+/** A mistake in an environment's arguments; `path` leads to the first of them. */
+export class ArgsError extends UserError {
+  readonly path: string[]
+  constructor(message: string, path: string[]) {
+    super(message)
+    this.path = path
+  }
+}
+
 let hooked = false
 
 /**
@@ -166,7 +175,7 @@ export function hookResolve(): void {
 
 /**
  * Checks an environment's arguments against a zod shape and fills in defaults.
- * Throws one UserError that names the environment and every wrong key.
+ * Throws one ArgsError that names the environment and every wrong key.
  *
  *     const { max } = parseArgs('arithmetic', { max: z.int().min(1).default(20) }, args)
  */
@@ -186,5 +195,7 @@ export function parseArgs<Shape extends z.ZodRawShape>(id: string, shape: Shape,
     const message = issue.message.replace(/^Invalid (?:input|option): /u, '').replace(/, received .*$/u, '')
     return `${key || 'args'} is ${JSON.stringify(given) ?? 'missing'}: ${message}`
   })
-  throw new UserError(`environment ${id}: ${wrong.join('; ')}.`)
+  const [first] = result.error.issues
+  const path = [...first.path, ...(first.code === 'unrecognized_keys' ? first.keys.slice(0, 1) : [])].map(String)
+  throw new ArgsError(`environment ${id}: ${wrong.join('; ')}.`, path)
 }

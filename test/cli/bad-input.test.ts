@@ -39,6 +39,21 @@ describe('the config', () => {
     await refused(['@', 'wrong.toml'], /^wrong\.toml:3:1: trainer\.args\.max_steps is "many", a string; it must be an integer/)
   })
 
+  test('arguments of an environment, and what goes wrong in its file, with the line', async () => {
+    runs.write('args.toml', '[env]\nid = "arithmetic"\n[env.args]\nmin = 1\nmaxx = 3\n')
+    await refused(
+      ['@', 'args.toml'],
+      /^args\.toml:5:1: environment arithmetic: maxx is not one of its arguments \(did you mean max\?\)\.$/,
+    )
+    await refused(
+      ['@', 'args.toml', '--env.args.maxx', '4', '--env.args.min', 'x'],
+      /^--env\.args\.min: environment arithmetic: min is "x"/,
+    )
+    runs.write('throwing.ts', 'export default () => { throw new Error("no data here") }\n')
+    runs.write('file.toml', '[env]\nid = "./throwing.ts"\n')
+    await refused(['@', 'file.toml'], /^file\.toml:2:1: environment \.\/throwing\.ts loadEnvironment threw: no data here/)
+  })
+
   test('all mistakes at once', async () => {
     const { code, stderr } = await runs.run(['max_steps=0', 'batch_size=9'])
     expect(code).toBe(2)
@@ -172,7 +187,7 @@ describe('files of the algorithm', () => {
     runs.write('throws.ts', 'export default () => {\n  throw new Error("no tasks today")\n}\n')
     await refused(
       ['--env.id', './throws.ts'],
-      /^environment \.\/throws\.ts loadEnvironment threw: no tasks today \(.*throws\.ts:2/,
+      /^--env\.id: environment \.\/throws\.ts loadEnvironment threw: no tasks today \(.*throws\.ts:2/,
     )
   })
 })
