@@ -171,8 +171,9 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
 /** Those that play with something of their own, as a server of Python's, start it before the first rollout. */
 async function startEnvironments(environments: readonly RunEnvironment[], folder: RunFolder, monitor: Monitor): Promise<void> {
   const logs = join(folder.path, 'logs')
+  const warn = (line: string) => monitor.console.warn(line)
   const start = async ({ name, env }: RunEnvironment) => {
-    if (env.open) await monitor.progress.run(`starting ${name}`, { limitMs: 3_600_000 }, () => env.open!({ logs, name }))
+    if (env.open) await monitor.progress.run(`starting ${name}`, { limitMs: 3_600_000 }, () => env.open!({ logs, name, warn }))
   }
   await Promise.all(environments.map(start))
 }

@@ -62,8 +62,8 @@ export interface Environment {
   readonly members?: readonly EnvMember[]
   /** True: its rollouts of one task are played together; none ends before all of them have begun. */
   readonly playsGroups?: boolean
-  /** Starts what it plays with, before the first rollout. `logs`: the run's folder for logs; `name`: its own name in the run, default its id. */
-  open?(run: { logs: string; name?: string }): Promise<void>
+  /** Starts what it plays with, before the first rollout. `logs`: the run's folder for logs; `name`: its own name in the run, default its id; `warn`: tells the user. */
+  open?(run: { logs: string; name?: string; warn?: (message: string) => void }): Promise<void>
   /** Ends what it holds open (servers of tools), when the run ends. */
   close?(): Promise<void>
   /** Plays one task. May throw: `runRollout` turns that into a rollout with an error, which is never trained on. */

@@ -192,6 +192,29 @@ describe.skipIf(withoutVerifiers)('environments in Python', () => {
     expect(processesOf(now)).toEqual([])
     expect(await play('single', () => '0')).toMatchObject({ reward: null, error: expect.stringMatching(/closed/) })
   })
+
+  test('whose server dies after each answer are given up: a run would spend its time on starts', async () => {
+    const dying = (await loadEnvironment('./bridge_tasks.py', { kind: 'single' }, { base: fixtures })) as PythonEnv
+    const said: string[] = []
+    await dying.open({ logs: newFolder(), warn: (line) => said.push(line) })
+    const host = await dying.server()
+    const { client } = await saying(() => '0')
+    const context = { client, sampling, group: 'g', index: 0, generationTimeoutSeconds: 120 }
+    const ask = async () => (await runRollout(dying, dying.dataset[0], context)).error
+    for (let life = 1; life <= 4; life++) {
+      expect(await ask()).toBe(null)
+      const { pid } = host
+      process.kill(pid!, 'SIGKILL')
+      if (life < 4) await vi.waitFor(() => expect(host.pid).not.toBe(pid), 30_000)
+    }
+    const given = await ask()
+    expect(given).toMatch(/^The environment server of \.\/bridge_tasks\.py was ended by SIGKILL: /)
+    expect([said.length, host.restarts]).toEqual([3, 3])
+    expect(said[0]).toMatch(
+      /was ended by SIGKILL: .* Its log: .* It is started again, and plays anew what it had not answered\.$/,
+    )
+    await dying.close()
+  })
 })
 
 describe.skipIf(withoutVerifiers)('an environment server', () => {

@@ -68,6 +68,7 @@ export class PythonEnv implements Environment {
   readonly #groups = new Map<string, GroupRequest>()
   readonly #columns: string[]
   #opened: Promise<{ host: EnvHost; endpoint: PolicyEndpoint }> | undefined
+  #warn: ((message: string) => void) | undefined
   #closed = false
 
   constructor(wish: PythonWish, about: Description & { rows: PythonRow[] }, options: PythonOptions) {
@@ -89,7 +90,8 @@ export class PythonEnv implements Environment {
   }
 
   /** Starts the environment server. Without it the first rollout does, with a log among temporary files. */
-  async open({ logs, name = this.id }: { logs: string; name?: string }): Promise<void> {
+  async open({ logs, name = this.id, warn }: Parameters<NonNullable<Environment['open']>>[0]): Promise<void> {
+    this.#warn = warn
     await this.#start(join(logs, `env-${plain(name)}.log`))
   }
 
@@ -209,6 +211,7 @@ export class PythonEnv implements Environment {
         workers: this.#options.workers ?? 1,
         stuckSeconds: this.#options.stuckSeconds,
         logFile,
+        warn: this.#warn,
         env: { [KEY_VARIABLE]: endpoint.key, NO_PROXY: noProxy, no_proxy: noProxy },
       })
       return { host, endpoint }

@@ -22,6 +22,8 @@ export interface HostOptions extends PythonWish {
   env: Record<string, string>
   /** Seconds in which a cancelled rollout must have ended; a server one of whose workers stands still is started anew. Default 60. */
   stuckSeconds?: number
+  /** Told each time that the server has died. */
+  warn?: (message: string) => void
 }
 
 interface Pending {
@@ -30,8 +32,9 @@ interface Pending {
   reject: (error: Error) => void
 }
 
-/** Deaths in a row, without an answer in between, after which it is given up. */
+/** Deaths after which it is given up, and the answers in between that make up for one: with fewer a run would spend its time on starts. */
 const MOST_DEATHS = 3
+const ANSWERS_A_DEATH = 8
 const STOP_MS = 15_000
 /** Until the environment is loaded. */
 const STARTUP_SECONDS = 900
@@ -143,7 +146,7 @@ export class EnvHost {
   }
 
   async #begin(): Promise<void> {
-    const { logFile, workers, env, stuckSeconds: _, ...wish } = this.#options
+    const { logFile, workers, env, stuckSeconds: _, warn: __, ...wish } = this.#options
     const address = `ipc://${join(this.#folder, `${++this.#lives}`)}`
     this.#logStart = statSync(logFile, { throwIfNoEntry: false })?.size ?? 0
     const log = openSync(logFile, 'a')
@@ -210,7 +213,7 @@ export class EnvHost {
     // Of one that was cancelled, or that an earlier life answers late.
     if (!pending) return
     this.#pending.delete(id)
-    this.#deaths = 0
+    this.#deaths = Math.max(0, this.#deaths - 1 / ANSWERS_A_DEATH)
     if (reply) pending.resolve(reply)
     else pending.reject(mismatch(this.#options.id))
   }
@@ -224,6 +227,7 @@ export class EnvHost {
       this.#fail(error)
       return
     }
+    this.#options.warn?.(`${error.message} It is started again, and plays anew what it had not answered.`)
     try {
       await this.#begin()
       if (this.#closed) await this.#stop()
