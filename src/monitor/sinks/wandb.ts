@@ -7,6 +7,7 @@
 import { createHash } from 'node:crypto'
 import { hostname } from 'node:os'
 import { join } from 'node:path'
+import { CLI } from '../../common/commands.ts'
 import { readMetrics, type MetricsRow } from '../metrics-writer.ts'
 import { postJson } from './http.ts'
 import type { OpenSink, Sink, SinkRun, SinkState } from './types.ts'
@@ -15,7 +16,10 @@ export const openWandb: OpenSink = (run, state) => new WandbSink(run, state)
 
 /** What is missing to send there, in a sentence. */
 export function wandbNeeds(): string | undefined {
-  return process.env.WANDB_API_KEY ? undefined : 'wandb needs a key, and WANDB_API_KEY holds no key. Set it, or leave wandb out.'
+  const { WANDB_MODE: mode = '', WANDB_API_KEY: key } = process.env
+  if (/^(offline|disabled|dryrun)$/u.test(mode))
+    return `WANDB_MODE=${mode} says that nothing is sent, and files of wandb's own are not written here. Leave wandb out; without WANDB_MODE \`${CLI} report outputs/NAME --sync wandb\` sends a run later.`
+  return key ? undefined : 'wandb needs a key, and WANDB_API_KEY holds no key. Set it, or leave wandb out.'
 }
 
 interface Bucket {

@@ -419,6 +419,12 @@ test('what a sink lacks is said before anything begins', () => {
   process.env.MLFLOW_TRACKING_URI = 'file:///tmp'
   // Of report --sync too, where no report_to was written.
   expect(() => checkSinks(['wandb'])).toThrow(/^wandb needs a key, and WANDB_API_KEY holds no key/)
+  Object.assign(process.env, { WANDB_API_KEY: 'k', WANDB_MODE: 'online' })
+  expect(() => checkSinks(['wandb'])).not.toThrow()
+  process.env.WANDB_MODE = 'offline'
+  expect(() => checkSinks(['wandb'])).toThrow(
+    /^WANDB_MODE=offline says that nothing is sent, .*Leave wandb out; .*--sync wandb` sends a run later\.$/,
+  )
   expect(() => checkSinks(['tensorboard', 'mlflow'])).toThrow('MLFLOW_TRACKING_URI is no http address')
   expect(flatConfig({ a: { b: [1, 2], c: [{ d: 'x' }] } })).toEqual([['a.b', '[1,2]'], ['a.c.0.d', 'x']]) // prettier-ignore
 })
