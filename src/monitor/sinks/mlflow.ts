@@ -111,7 +111,15 @@ class MlflowSink implements Sink {
       )
       this.#id = made.run.info.run_id
       this.#untold = true
-    } else if (!this.#untold) await this.#call('runs/update', { run_id: this.#id, status: 'RUNNING' }, signal)
+    } else if (!this.#untold) {
+      await this.#call('runs/update', { run_id: this.#id, status: 'RUNNING' }, signal).catch((error: unknown) => {
+        if (!(isRefusal(error) || (error instanceof HttpError && error.status === 404))) throw error
+        // Deleted there, or this is another server.
+        throw new Error(`${error.message}. To send all of it as a new run, delete sinks/mlflow.json in the run folder`, {
+          cause: error,
+        })
+      })
+    }
     if (this.#untold) await this.#tell(signal)
     this.#ready = true
   }

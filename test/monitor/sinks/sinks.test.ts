@@ -370,9 +370,11 @@ test('MLflow: names are such as it takes, those of environments that are files t
 
 test('MLflow: a metric that it refuses holds nothing back; a run that takes none is not left out piece by piece', async () => {
   let deleted = false
+  let elsewhere = false
   const { url, got } = await listen(({ path: asked, body }) => {
     if (asked.includes('get-by-name')) return { experiment: { experiment_id: '1' } }
     if (asked.endsWith('runs/create')) return { run: { info: { run_id: 'r1', status: 'RUNNING' } } }
+    if (elsewhere && asked.endsWith('runs/update')) return 404
     const { metrics = [] } = body as { metrics?: { key: string }[] }
     return metrics.length > 0 && (deleted || metrics.some(({ key }) => key === 'bad')) ? 400 : {}
   })
@@ -393,6 +395,9 @@ test('MLflow: a metric that it refuses holds nothing back; a run that takes none
   append([row(6)])
   expect(await followRun(['mlflow'], run(), { warn }).close()).toEqual(['mlflow'])
   expect(said.at(-1)).toContain('1 rows of metrics.jsonl were not sent')
+  elsewhere = true
+  expect(await followRun(['mlflow'], run(), { warn }).close()).toEqual(['mlflow'])
+  expect(said.at(-2)).toContain('To send all of it as a new run, delete sinks/mlflow.json in the run folder')
 })
 
 test('a run that failed is a failed one, and one that goes on afterwards is not', async () => {
