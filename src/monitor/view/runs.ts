@@ -2,7 +2,7 @@
  * The runs below a folder. An id is looked up among those that were found, so no path is ever made of what a request says; links are not followed.
  * Files are read when they are asked for, and again only where they have changed.
  */
-import { constants } from 'node:fs'
+import { constants, lstatSync } from 'node:fs'
 import { access, lstat, readdir, stat } from 'node:fs/promises'
 import { basename, join } from 'node:path'
 import { numbersIn } from '../../common/folders.ts'
@@ -35,8 +35,11 @@ export class Run {
     this.path = path
   }
 
-  file(...names: string[]): string {
-    return join(this.path, ...names)
+  /** The path of a file; of one in a folder that is a link the link's own, which nothing opens. */
+  file(folder: string, ...names: string[]): string {
+    const path = join(this.path, folder)
+    const isLink = names.length > 0 && lstatSync(path, { throwIfNoEntry: false })?.isSymbolicLink() === true
+    return isLink ? path : join(path, ...names)
   }
 
   async config(): Promise<RunConfigText> {
@@ -48,7 +51,8 @@ export class Run {
 
   /** Steps that have a file of rollouts, ascending. */
   async rolloutSteps(): Promise<number[]> {
-    const names = await readdir(this.file('rollouts')).catch(() => [])
+    const isThere = (await mtimeOf(this.file('rollouts'))) > 0
+    const names = isThere ? await readdir(this.file('rollouts')).catch(() => []) : []
     return numbersIn(names, /^step_(\d{1,9})\.jsonl$/)
   }
 }
@@ -120,9 +124,9 @@ export class Runs {
     const config = await run.config()
     const table = await this.metrics(run)
     const step = table.steps.at(-1) ?? 0
-    const files = ['metrics.jsonl', 'config.toml', 'rollouts', join('logs', 'timeline.jsonl'), 'trace.json', 'report.html']
-    const [metrics, begun, rollouts, timeline, trace, report] = await Promise.all(files.map((name) => mtimeOf(run.file(name))))
-    const bench = await mtimeOf(run.file('bench.json'))
+    const files = ['metrics.jsonl', 'config.toml', 'rollouts', 'trace.json', 'report.html']
+    const [metrics, begun, rollouts, trace, report] = await Promise.all(files.map((name) => mtimeOf(run.file(name))))
+    const [timeline, bench] = [await mtimeOf(run.file('logs', 'timeline.jsonl')), await mtimeOf(run.file('bench.json'))]
     const times = (table.columns.get('time') ?? []).filter((time) => time !== null)
     const newest = Math.max(metrics, rollouts, begun)
     return {

@@ -118,6 +118,19 @@ test('no path leaves the folder', async () => {
     expect(JSON.parse(text)).toEqual({ error: { message: expect.stringMatching(/\w.*\.$/) } })
   }
   expect(await server.json('/api/runs/b/rollouts')).toMatchObject({ total: 0, rows: [] })
+  // Nor by a folder of a run that is a link.
+  outputs.run('d')
+  outputs.write(
+    join('a', 'rollouts', 'step_1.jsonl'),
+    '{"step":1,"split":"train","env":"x","group":"1","reward":1,"prompt":[],"completion":[]}\n',
+  )
+  symlinkSync(outputs.file('a', 'rollouts'), outputs.file('d', 'rollouts'))
+  symlinkSync(outside, outputs.file('d', 'logs'))
+  writeFileSync(join(outside, 'timeline.jsonl'), '{"secret":1}\n')
+  expect((await server.json<{ total: number }>('/api/runs/a/rollouts')).total).toBeGreaterThan(0)
+  expect(await server.json('/api/runs/d')).toMatchObject({ summary: { has: { rollouts: false, timeline: false } } })
+  expect(await server.json('/api/runs/d/rollouts')).toMatchObject({ total: 0, rows: [] })
+  expect((await server.ask('/api/runs/d/rollouts/1/0')).status).toBe(404)
 })
 
 test('a folder that is not there, or a port that is taken, is a sentence', async () => {
