@@ -3,8 +3,10 @@
  * say what is wrong, where, and what to do; the command line prints it without a stack and exits with code 2. Anything else is a
  * fault of ours or of the machine and exits with code 1.
  */
+import { spawnSync } from 'node:child_process'
 import { existsSync } from 'node:fs'
-import { dirname, isAbsolute, join } from 'node:path'
+import { basename, dirname, isAbsolute, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
 
 export class UserError extends Error {
   override name = 'UserError'
@@ -28,12 +30,33 @@ export function messageWithPlace(error: unknown): string {
   return `${messageOf(error)}${place ? ` (${place})` : ''}`
 }
 
-/** The message of what importing a user's file threw. Of a .js file that Node takes for CommonJS, as `npm init` makes its folder say, with what to do about it. */
-export function messageOfImport(error: unknown): string {
+const ownFolder = fileURLToPath(new URL('..', import.meta.url))
+
+/** Where a user's code threw, as my_env.ts:12:3; undefined where our own code did, whose sentences say by themselves what is wrong. */
+export function placeOf(error: unknown): string | undefined {
+  const stack = error instanceof Error ? (error.stack ?? '') : ''
+  const places = [...stack.matchAll(/(?:file:\/\/|[ (])(\/[^\s()]+):\d+:\d+/gu)]
+  const place = places.find(([, path]) => !path.includes('/node_modules/'))
+  return place && !place[1].startsWith(ownFolder) ? basename(place[0]) : undefined
+}
+
+/**
+ * The message of what importing a user's file threw, with the line of what is no JavaScript or TypeScript. Of a .js file that Node takes
+ * for CommonJS, as `npm init` makes its folder say, with what to do about it.
+ */
+export function messageOfImport(error: unknown, path: string): string {
   const message = messageOf(error)
+  if (!(error instanceof SyntaxError)) return message
+  const place = /^(.+):(\d+)\r?\n/
+  // A stack that begins with no place is that of an ES module in JavaScript, of which Node keeps it to itself.
+  const [, file, line] =
+    place.exec(error.stack ?? '') ??
+    place.exec(spawnSync(process.execPath, ['--check', path], { encoding: 'utf8' }).stderr ?? '') ??
+    []
+  if (!file) return message
   // Of an ES module Node names the URL there.
-  const file = error instanceof SyntaxError ? /^(.+\.js):\d+\n/.exec(error.stack ?? '')?.[1] : undefined
-  if (!file || !isAbsolute(file) || !/outside a module|Unexpected token 'export'/.test(message)) return message
+  if (!file.endsWith('.js') || !isAbsolute(file) || !/outside a module|Unexpected token 'export'/.test(message))
+    return `${message} (${basename(file)}:${line})`
   let folder = dirname(file)
   while (!existsSync(join(folder, 'package.json')) && folder !== dirname(folder)) folder = dirname(folder)
   return `${message} (Node reads ${file} as CommonJS: name it .mjs, or set "type": "module" in ${join(folder, 'package.json')})`

@@ -10,7 +10,7 @@ import { isAbsolute, join, resolve } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 import { z } from 'zod'
 import { SCRIPTS } from '../common/commands.ts'
-import { messageOfImport, nearest, UserError } from '../common/errors.ts'
+import { messageOf, messageOfImport, nearest, placeOf, UserError } from '../common/errors.ts'
 import { pythonKnows } from './python/bridge.ts'
 import type { PythonOptions } from './python/environment.ts'
 import type { Environment, Row } from './types.ts'
@@ -98,31 +98,27 @@ export async function loadEnvironment(
     throw new UserError(`environment ${id}: extra_env_kwargs and num_workers are for environments in Python, which it is not.`)
   const url = resolveEnvironment(id, options)
   hookResolve()
-  const module = await attempt(id, 'failed to load', () => import(url) as Promise<Record<string, unknown>>)
+  const module = await attempt(id, fileURLToPath(url), 'failed to load', () => import(url) as Promise<Record<string, unknown>>)
   const make = module.default ?? module.loadEnvironment
   if (typeof make !== 'function') {
     throw new UserError(
       `environment ${id}: ${url} has no default export that is a function. Write "export default function loadEnvironment(args) { ... }".`,
     )
   }
-  const made: unknown = await attempt(id, 'loadEnvironment threw', () =>
+  const made: unknown = await attempt(id, fileURLToPath(url), 'loadEnvironment threw', () =>
     (make as (args: Record<string, unknown>) => unknown)(args),
   )
   return checked(id, made)
 }
 
-async function attempt<T>(id: string, what: string, work: () => T | Promise<T>): Promise<T> {
+async function attempt<T>(id: string, path: string, what: string, work: () => T | Promise<T>): Promise<T> {
   try {
     return await work()
   } catch (error) {
     if (error instanceof UserError) throw error
-    const line =
-      error instanceof Error
-        ? error.stack?.split('\n').find((frame) => frame.includes('file:') || frame.includes('.ts:'))
-        : undefined
-    throw new UserError(`environment ${id} ${what}: ${messageOfImport(error)}${line ? ` (${line.trim()})` : ''}`, {
-      cause: error,
-    })
+    const place = placeOf(error)
+    const message = place ? `${messageOf(error)} (${place})` : messageOfImport(error, path)
+    throw new UserError(`environment ${id} ${what}: ${message}`, { cause: error })
   }
 }
 

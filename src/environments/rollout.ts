@@ -3,9 +3,7 @@
  * in generation, in the environment's code or in a reward function becomes a rollout with `error` set and `reward` null, and such a
  * rollout is never trained on.
  */
-import { basename } from 'node:path'
-import { fileURLToPath } from 'node:url'
-import { messageOf } from '../common/errors.ts'
+import { messageOf, placeOf } from '../common/errors.ts'
 import { stepOfGroup, timeline, type TimelineTrack } from '../common/timeline.ts'
 import { tracer, type TraceArgs } from '../common/trace.ts'
 import type { ChatClient, ChatCompletion, Message, Rollout, SamplingParams, ToolDefinition } from '../common/types.ts'
@@ -112,15 +110,11 @@ function own<T>(value: T): T {
   }
 }
 
-const ownFolder = fileURLToPath(new URL('..', import.meta.url))
-
 /** What a user's environment threw, with the place in its code; what is thrown here says by itself whose it is. */
 function told(thrown: unknown): string {
   if (!(thrown instanceof Error)) return `the environment threw: ${messageOf(thrown)}`
-  const places = [...(thrown.stack ?? '').matchAll(/(?:file:\/\/|[ (])(\/[^\s()]+):\d+:\d+/gu)]
-  const place = places.find(([, path]) => !path.includes('/node_modules/'))
-  const isOurs = !place || place[1].startsWith(ownFolder)
-  return isOurs ? thrown.message : `the environment threw: ${thrown.message} (${basename(place[0])})`
+  const place = placeOf(thrown)
+  return place ? `the environment threw: ${thrown.message} (${place})` : thrown.message
 }
 
 /** Tells the timeline what a rollout has done since a time. */

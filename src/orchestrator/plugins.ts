@@ -71,7 +71,7 @@ async function load<Run>(
   try {
     module = (await import(pathToFileURL(path).href)) as { default?: unknown }
   } catch (error) {
-    throw new UserError(`trainer.args.${key}: ${name} cannot be loaded: ${messageOfImport(error)}`)
+    throw new UserError(`trainer.args.${key}: ${name} cannot be loaded: ${messageOfImport(error, path)}`)
   }
   if (typeof module.default !== 'function')
     throw new UserError(`trainer.args.${key}: ${name} must export a function as its default: ${shape}.`)

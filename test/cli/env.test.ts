@@ -69,12 +69,17 @@ describe('env check', () => {
     expect(found.status).toBe(2)
     expect(found.stdout).toContain('nothing                  failed: reward function "odd" threw: ␛[1mempty')
     expect(found.stdout).toContain('! 2 held-out tasks are in the training rows too.')
-    expect(found.stdout).toContain('! nothing: reward function "odd" threw: ␛[1mempty.')
+    expect(found.stdout).toContain('! nothing: reward function "odd" threw: ␛[1mempty (throws.ts:3:')
     expect(found.stderr).toContain('env check: ./throws.ts has 3 problems; see the lines with ! above.')
     writeFileSync(join(folder, 'same.ts'), env('() => 1', '[{ question: "c" }]'))
     expect(run('check', './same.ts', '--model', tiny).stdout).toContain(
       '! every answer earns 1: a reward that does not tell answers apart',
     )
+  })
+  // In a process of its own: vitest reads files otherwise than Node does.
+  test.each(['slip.js', 'slip.ts'])('names the line of %s, which is no code', (name) => {
+    writeFileSync(join(folder, name), "import 'dawn-rl/environments'\n\nexport default ( => 1\n")
+    expect(run('check', `./${name}`).stderr).toMatch(new RegExp(`failed to load: .+ \\(${name}:3\\)\n$`))
   })
   test('refuses what cannot be looked at', async () => {
     expect(await check('wordel')).toContain('did you mean wordle?')

@@ -314,7 +314,7 @@ describe('ends', () => {
     const outcome = await runs.run(['run_name=away', '--env.args.fails', 'true'])
     expect(outcome).toMatchObject({ code: 2 })
     expect(outcome.stderr).toContain(
-      'All 8 rollouts of step 1 failed. The first one: reward function "even" threw: the judge is away.',
+      'All 8 rollouts of step 1 failed. The first one: reward function "even" threw: the judge is away (even.ts:5:27).',
     )
     expect(runs.runs()).not.toContain('away')
   })

@@ -114,7 +114,9 @@ describe('refused in one sentence', () => {
     expect(await refusal('primeintellect/wordle')).toContain('not found. Bundled:')
   })
   test('modules that fail or are none', async () => {
-    expect(await refusal('./throws.ts')).toMatch(/^environment \.\/throws\.ts loadEnvironment threw: no data here/u)
+    expect(await refusal('./throws.ts')).toMatch(
+      /^environment \.\/throws\.ts loadEnvironment threw: no data here \(throws\.ts:\d+:\d+\)$/u,
+    )
     expect(await refusal('./syntax.js')).toMatch(/^environment \.\/syntax\.js failed to load: /u)
     expect(await refusal('./nothing.js')).toContain('has no default export that is a function')
     expect(await refusal('./partial.js')).toContain('what loadEnvironment returned has no dataset')

@@ -130,7 +130,7 @@ describe('a rollout that fails has an error and no reward', () => {
       },
     })
     expect(await play(new ScriptedClient('x'), {}, { rubric })).toMatchObject({
-      error: 'reward function "judge" threw: no key',
+      error: 'reward function "judge" threw: no key (rollout.test.ts:129:15)',
       completion: [{ content: 'x' }],
     })
   })

@@ -96,9 +96,13 @@ describe('failures name the function and are no reward', () => {
           },
         }),
       ),
-    ).toBe('reward function "judge" threw: no key')
-    expect(await errorOf(new Rubric({ judge: async () => await Promise.reject(new Error('503')) }))).toBe(
-      'reward function "judge" threw: 503',
+    ).toMatch(/^reward function "judge" threw: no key \(rubric\.test\.ts:\d+:\d+\)$/)
+    expect(await errorOf(new Rubric({ judge: async () => await Promise.reject(new Error('503')) }))).toMatch(
+      /^reward function "judge" threw: 503 \(/,
+    )
+    // In the user's own line, also where it is a function of JavaScript's or of ours that throws.
+    expect(await errorOf(new Rubric({ judge: () => Number(JSON.parse('{')) }))).toMatch(
+      / in JSON .* \(rubric\.test\.ts:\d+:\d+\)$/,
     )
     expect(await errorOf(new Rubric({ ratio: () => 0 / 0 }))).toContain('reward function "ratio" returned NaN')
     expect(await errorOf(new Rubric({ ratio: () => 1 / 0 }))).toContain('returned Infinity')
@@ -144,7 +148,7 @@ describe('failures name the function and are no reward', () => {
         throw new Error('first')
       },
     })
-    expect((await rubric.score(scorable('x'))).error).toBe('reward function "fails" threw: first')
+    expect((await rubric.score(scorable('x'))).error).toContain('reward function "fails" threw: first')
     expect(aborted).toHaveLength(1)
   })
   test('an outer abort ends the wait', async () => {

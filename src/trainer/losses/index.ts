@@ -44,7 +44,7 @@ export async function loadLoss(name: string, bounds: RatioBounds, args: Record<s
   try {
     module = (await import(pathToFileURL(path).href)) as typeof module
   } catch (error) {
-    throw new UserError(`The loss ${name} cannot be loaded: ${messageOfImport(error)}`)
+    throw new UserError(`The loss ${name} cannot be loaded: ${messageOfImport(error, path)}`)
   }
   if (typeof module.default !== 'function') {
     throw new UserError(
