@@ -21,7 +21,7 @@ export function newEnvironment(name: string, kind: string, folder: string): stri
   return [
     `wrote ${name}.ts`,
     `look at it:  ${CLI} env check ./${name}.ts`,
-    `train on it: ${TRAIN} @ configs/smollm2-arithmetic.toml --env.id ./${name}.ts`,
+    `train on it: ${TRAIN} @ configs/smollm2-arithmetic.toml --env.id ./${name}.ts${known === 'single' ? '' : ' --trainer.args.max_seq_len 512'}`,
   ].join('\n')
 }
 

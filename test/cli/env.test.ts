@@ -34,6 +34,8 @@ describe('env new', () => {
       status: 0,
       stdout: expect.stringContaining(`node cli.js env check ./my-${kind}.ts`),
     })
+    // Of several turns, more than that config has room for.
+    expect(made.stdout.includes('--trainer.args.max_seq_len 512')).toBe(kind !== 'single')
     const checked = run('check', `./my-${kind}.ts`, '--model', tiny, '--args', '{"size": 50}')
     expect(checked.stdout + checked.stderr).toContain(`./my-${kind}.ts is in order.`)
     expect(checked.status).toBe(0)
