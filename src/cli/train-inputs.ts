@@ -53,7 +53,7 @@ export async function openInputs(loaded: Pick<Loaded<RunConfig>, 'config' | 'at'
     const adapter = config.model.adapter ? await openAdapter(config, model) : undefined
     const template = new ChatTemplate(tokenizer)
     const encode: Inputs['encode'] = (messages, tools) => template.prompt(messages, tools).ids
-    const notices = environments.flatMap((source) => checkPrompts(source, encode, args.max_prompt_len))
+    const notices = environments.flatMap((source) => checkPrompts(source, encode, args))
     if (environments.some(({ env }) => env.tools && env.tools.length > 0) && !template.showsTools)
       notices.push("the model's chat template shows no tools: they are described in the system message, in Hermes' form.")
     if (tokenizer.eosTokenIds.length === 0)
@@ -136,14 +136,17 @@ export async function openAdapter(config: RunConfig | SftConfig, model: Pick<Mod
 }
 
 /** Prompts that cannot fit would fail one by one in the middle of the run; a look at the first rows says so now. */
-function checkPrompts({ name, env }: RunEnvironment, encode: Inputs['encode'], limit: number): string[] {
+function checkPrompts({ name, env }: RunEnvironment, encode: Inputs['encode'], args: RunConfig['trainer']['args']): string[] {
+  const limit = args.max_prompt_len
   const lengths = [...env.dataset.slice(0, 200), ...env.evalDataset.slice(0, 50)].map(
     (row: Row) => encode(row.prompt, env.tools).length,
   )
   const tooLong = lengths.filter((length) => length > limit).length
   if (tooLong === 0) return []
   const longest = Math.max(...lengths)
-  const mend = `Set trainer.args.max_prompt_len to ${longest} or more.`
+  const whole = longest + args.max_tokens
+  const room = whole > args.max_seq_len ? ` and trainer.args.max_seq_len to ${whole}` : ''
+  const mend = `Set trainer.args.max_prompt_len to ${longest}${room} or more.`
   if (tooLong === lengths.length) {
     throw new UserError(
       `The prompts of ${name} are up to ${longest} tokens long and max_prompt_len is ${limit}: none fits. ${mend}`,

@@ -141,6 +141,10 @@ describe('files', () => {
 
 test('prompts that are all too long', async () => {
   await refused(
+    ['max_seq_len=16', 'max_prompt_len=3', 'max_tokens=13'],
+    /max_prompt_len is 3: none fits\. Set trainer\.args\.max_prompt_len to 9 and trainer\.args\.max_seq_len to 22 or more\.$/,
+  )
+  await refused(
     ['max_prompt_len=3'],
     /^The prompts of even are up to 9 tokens long and max_prompt_len is 3: none fits\. Set trainer\.args\.max_prompt_len to 9 or more\.$/,
   )

@@ -225,6 +225,10 @@ test('all rollouts failing stops with the first reason; exit code 2 where the re
   const reward = await wrong.orchestrator.batch(1, 0).catch((e: unknown) => e)
   expect(reward).toBeInstanceOf(UserError)
   expect(reward).toMatchObject({ message: expect.stringContaining('reward function "says" threw: "x" is no number') })
+  const long = await makeOrchestrator(counting, { maxPromptTokens: 1 })
+  const prompt = await long.orchestrator.batch(1, 0).catch((e: unknown) => e)
+  expect(prompt).toBeInstanceOf(UserError)
+  expect(prompt).toMatchObject({ message: expect.stringContaining('more than max_prompt_len (1)') })
   const source = await numbersEnv('one', 1)
   const rollout = () => Promise.reject(new Error('no board'))
   const env = Object.assign(Object.create(source.env), { rollout }) as typeof source.env
