@@ -125,8 +125,8 @@ function load<Parsed, Config>(argv: readonly string[], dialect: Dialect<Parsed, 
     problems.push(
       '--resume: set trainer.args.run_name to the name of the run to go on with, or give its folder: --resume outputs/<run_name>.',
     )
-  // Where a whole file is missing, what its keys would be is anyone's guess: report that alone.
-  if (sources.length < files.length) throw mistakes(problems)
+  // Where a whole file is missing, or was named without its @, what its keys would be is anyone's guess: report that alone.
+  if (sources.length < files.length || (files.length === 0 && words.problems.length > 0)) throw mistakes(problems)
   const loaded = finish(dialect, [...sources, ...overrides.sources], files, problems)
   const { dryRun, resume, fork, trace } = words
   return { ...loaded, dryRun, ...(resume && { resume }), ...(fork && { fork }), ...(trace && { trace }) }

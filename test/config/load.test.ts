@@ -229,6 +229,8 @@ describe('one mistake is one sentence', () => {
     expect(errorOf(() => load())).toMatchInlineSnapshot(
       `"No config file. Write it after @, as in \`node cli.js train @ configs/quickstart.toml\`; --help lists the keys."`,
     )
+    // And not that all of its keys are missing.
+    expect(errorOf(() => load('x.toml'))).toBe('x.toml: write @ before a config file: `@ x.toml`.')
   })
 
   test('of a table in the place of which there is a value: its short form', () => {
