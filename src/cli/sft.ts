@@ -70,7 +70,7 @@ async function runOnce(loaded: LoadedSft, stop: AbortSignal): Promise<void> {
     await reportAtEnd(folder.path, warn)
     if (args.save_to && trainer.step === args.max_steps) {
       await saveTo(args.save_to, run)
-      out.print(`model: ${args.save_to}`)
+      out.print(`${args.use_lora ? 'adapter' : 'model'}: ${args.save_to}`)
     }
   } catch (error) {
     failed = true

@@ -64,6 +64,8 @@ async function openFolder(dir: string, ref: string, name: string): Promise<Model
   if ((await kindOf(configPath)) === null) {
     const ggufs = (await readdir(dir)).filter((file) => file.endsWith('.gguf'))
     if (ggufs.length === 1) return openGguf(join(dir, ggufs[0]), ref)
+    if ((await kindOf(join(dir, 'adapter_config.json'))) !== null)
+      throw new UserError(`${dir} is an adapter, not a model: name the model that it was made for, and ${dir} as its adapter.`)
     throw new UserError(`${dir} has no config.json, so it is not a Hugging Face model folder.`)
   }
   const rawConfig = await readJson(configPath)

@@ -80,6 +80,8 @@ describe('a folder', () => {
     expect(await userErrorOf(() => openModel(dir))).toContain('has neither model.safetensors nor model.safetensors.index.json')
     rmSync(config)
     expect(await userErrorOf(() => openModel(dir))).toContain('has no config.json')
+    writeFileSync(join(dir, 'adapter_config.json'), '{}')
+    expect(await userErrorOf(() => openModel(dir))).toContain('is an adapter, not a model')
   })
   test('that is not there is not asked for on the hub', async () => {
     const dir = newFolder()

@@ -143,13 +143,14 @@ test('makes a model from nothing, goes on where it stopped with the same numbers
     config(
       'b.toml',
       `model = ${JSON.stringify(made)}`,
-      'max_steps = 2\nlora_rank = 4\nlora_dropout = 0.1\nmicro_batch_tokens = "auto"',
+      `max_steps = 2\nlora_rank = 4\nlora_dropout = 0.1\nmicro_batch_tokens = "auto"\nsave_to = ${JSON.stringify(join(folder, 'lora'))}`,
     ),
     '--run-name',
     'adapter',
   )
   expect(adapted.code, adapted.text).toBe(0)
   expect(adapted.text).toContain('micro    micro_batch_tokens = 256 ("auto")')
+  expect(adapted.text).toContain(`adapter: ${join(folder, 'lora')}`)
   const adapter = await readAdapter(join(folder, 'out/adapter/checkpoints/step_2'))
   expect(adapter.config).toMatchObject({ r: 4, loraAlpha: 32, baseModel: made })
 
