@@ -307,7 +307,7 @@ async function moveReference(moving: ReferenceSync, step: number, { console: out
 }
 
 function aboutWeights(config: RunConfig, adapter: Adapter | undefined, model: ModelFiles, tokenizer: Tokenizer): WeightsAbout {
-  const lora = adapterConfig(config.trainer.args, model.config, adapter, model.name)
+  const lora = adapterConfig(config.trainer.args, model.config, adapter, model.ref)
   return { lora, rawConfig: lora ? {} : model.rawConfig(), rawGenerationConfig: model.rawGenerationConfig, tokenizer }
 }
 

@@ -298,7 +298,14 @@ describe('ends', () => {
        let calls = 0
        export default (x) => ({ gradient: x.lossMask.reduce((g, m, t) => (g[t] = m ? (calls > 9 ? NaN : 0.1) : 0, g), new Float32Array(x.lossMask.length)), loss: 0, metrics: { calls: ++calls } })`,
     )
-    const outcome = await runs.run(['run_name=nan', 'loss=./broken-loss.ts', 'max_steps=9', 'max_async_level=0'])
+    const outcome = await runs.run([
+      'run_name=nan',
+      'loss=./broken-loss.ts',
+      'max_steps=9',
+      'max_async_level=0',
+      '--model.name',
+      './tiny',
+    ])
     expect(outcome).toMatchObject({ code: 2 })
     expect(outcome.stderr).toContain('3 steps in a row were not finite')
     expect(outcome.stderr).not.toContain('fault of dawn-rl')
@@ -306,6 +313,7 @@ describe('ends', () => {
     const steps = readdirSync(runs.path('outputs/nan/checkpoints'))
     expect(steps).toHaveLength(1)
     const adapter = await readAdapter(runs.path('outputs/nan/checkpoints', steps[0]))
+    expect(adapter.config.baseModel).toBe('./tiny') // where PEFT finds it
     for (const { A, B } of adapter.tensors.values()) expect([...A, ...B].every(Number.isFinite)).toBe(true)
     expect(readdirSync(runs.path('outputs/nan')).filter((name) => name.startsWith('nan_step_'))).toHaveLength(3)
   })
