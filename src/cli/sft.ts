@@ -1,6 +1,6 @@
 /** `sft`: supervised training on the answers of a data file or of an environment. It also makes new, small models. */
 import type { Command } from 'commander'
-import { CLI } from '../common/commands.ts'
+import { CLI, TRAIN } from '../common/commands.ts'
 import { whenThereIsRoom } from '../common/faults.ts'
 import type { Metrics } from '../common/types.ts'
 import type { TraceWish } from '../config/load.ts'
@@ -71,6 +71,14 @@ async function runOnce(loaded: LoadedSft, stop: AbortSignal): Promise<void> {
     if (args.save_to && trainer.step === args.max_steps) {
       await saveTo(args.save_to, run)
       out.print(`${args.use_lora ? 'adapter' : 'model'}: ${args.save_to}`)
+    }
+    if (trainer.step === args.max_steps) {
+      const made = shellWord(args.save_to ?? folder.checkpointPath(trainer.step))
+      const words =
+        args.use_lora && config.model.name
+          ? `--model.name ${shellWord(config.model.name)} --model.adapter ${made}`
+          : `--model ${made}`
+      out.print(`reinforcement learning goes on from it: ${TRAIN} @ FILE ${words}`)
     }
   } catch (error) {
     failed = true

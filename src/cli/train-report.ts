@@ -5,7 +5,7 @@ import { CLI, isCheckout, TRAIN } from '../common/commands.ts'
 import { mean } from '../monitor/aggregate.ts'
 import { shellWord } from '../monitor/format.ts'
 import { finalReport, type EvalSummary, type SamplePair } from '../monitor/terminal/last-words.ts'
-import { answerPairs, readRollouts, rolloutRow, type RolloutRow } from '../monitor/rollout-writer.ts'
+import { answerPairs, readRollouts, rolloutRow, type AnswerPair, type RolloutRow } from '../monitor/rollout-writer.ts'
 import type { LoopResult } from '../orchestrator/loop.ts'
 import { missedEvals, type Run } from './train-setup.ts'
 
@@ -33,7 +33,7 @@ export function reportRun(run: Run, result: LoopResult): void {
   const text = finalReport({
     before: after.length > 0 ? summaries(before) : [],
     after: summaries(after),
-    samples: samples(before, after).slice(0, 3),
+    samples: samplePairs(before, after).slice(0, 3),
     files: Object.fromEntries(Object.entries(files).filter(([, path]) => existsSync(path))),
     next:
       lastStep < args.max_steps || missedEvals(run.parts.evaluated.steps, lastStep, config, folder).length > 0
@@ -73,16 +73,20 @@ function summaries(rows: readonly RolloutRow[]): EvalSummary[] {
   })
 }
 
-/** Questions that show the change: those that gained most first. */
-function samples(before: readonly RolloutRow[], after: readonly RolloutRow[]): SamplePair[] {
+const promptOf = (pair: AnswerPair): string => pair.before.prompt.at(-1)?.content ?? ''
+
+/** Questions that show the change, each once: those that gained most first. */
+export function samplePairs(before: readonly RolloutRow[], after: readonly RolloutRow[]): SamplePair[] {
   const side = ({ completion, reward }: RolloutRow) => ({
     text: completion.findLast(({ role }) => role === 'assistant')?.content ?? '',
     reward,
   })
+  const seen = new Set<string>()
   return answerPairs(before, after)
     .toSorted((x, y) => y.gain - x.gain)
+    .filter((pair) => !seen.has(promptOf(pair)) && seen.add(promptOf(pair)))
     .map((pair) => ({
-      question: pair.before.prompt.at(-1)?.content ?? '',
+      question: promptOf(pair),
       expected: pair.before.answer || undefined,
       before: side(pair.before),
       after: side(pair.after),

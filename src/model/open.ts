@@ -3,7 +3,7 @@ import { readdir } from 'node:fs/promises'
 import { basename, dirname, join, resolve } from 'node:path'
 import { UserError } from '../common/errors.ts'
 import { configToJson, parseConfig, textConfig } from './config.ts'
-import { kindOf, readJson } from './files.ts'
+import { checkpointHint, kindOf, readJson } from './files.ts'
 import { GgufFile } from './gguf.ts'
 import { GgufTensors, ggufConfig, refuseOtherTensors } from './gguf-model.ts'
 import { ggufEosTokenIds, ggufTokenizerParts } from './gguf-tokenizer.ts'
@@ -66,7 +66,7 @@ async function openFolder(dir: string, ref: string, name: string): Promise<Model
     if (ggufs.length === 1) return openGguf(join(dir, ggufs[0]), ref)
     if ((await kindOf(join(dir, 'adapter_config.json'))) !== null)
       throw new UserError(`${dir} is an adapter, not a model: name the model that it was made for, and ${dir} as its adapter.`)
-    throw new UserError(`${dir} has no config.json, so it is not a Hugging Face model folder.`)
+    throw new UserError(`${dir} has no config.json, so it is not a Hugging Face model folder.${await checkpointHint(dir)}`)
   }
   const rawConfig = await readJson(configPath)
   const generationPath = join(dir, 'generation_config.json')

@@ -5,7 +5,7 @@
 import { join } from 'node:path'
 import { UserError } from '../common/errors.ts'
 import { loraRankFlag } from '../common/vllm-ranks.ts'
-import { jsonText, kindOf, readJson, writeFolderWhole, writeWhole } from './files.ts'
+import { jsonText, checkpointHint, kindOf, readJson, writeFolderWhole, writeWhole } from './files.ts'
 import { openSafetensors, writeSafetensors } from './safetensors.ts'
 import type { SafetensorsSource, TensorToWrite } from './safetensors.ts'
 import { linearShapes } from './shapes.ts'
@@ -69,7 +69,8 @@ export function loraScale(alpha: number, r: number, useRslora: boolean): number 
 /** Reads an adapter folder whole. Throws UserError naming file and key or tensor for what is missing, wrong or not supported. */
 export async function readAdapter(dir: string): Promise<Adapter> {
   const configPath = join(dir, CONFIG)
-  if ((await kindOf(configPath)) !== 'file') throw new UserError(`${dir} has no ${CONFIG}, so it is not a PEFT adapter folder.`)
+  if ((await kindOf(configPath)) !== 'file')
+    throw new UserError(`${dir} has no ${CONFIG}, so it is not a PEFT adapter folder.${await checkpointHint(dir)}`)
   const config = parseAdapterConfig(await readJson(configPath), configPath)
   const path = join(dir, WEIGHTS)
   if ((await kindOf(path)) !== 'file')

@@ -1,4 +1,4 @@
-import { cpSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { cpSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
 import { parseConfig } from '../../src/model/config.ts'
@@ -119,6 +119,12 @@ describe('what is refused', () => {
   })
   test('missing parts', async () => {
     expect(await userErrorOf(() => readAdapter(dir))).toContain('has no adapter_config.json, so it is not a PEFT adapter folder.')
+    const run = variant('run', {})
+    rmSync(join(run, 'adapter_config.json'))
+    for (const step of ['step_2', 'step_10', 'step_9_aside']) mkdirSync(join(run, 'checkpoints', step), { recursive: true })
+    expect(await userErrorOf(() => readAdapter(run))).toContain(
+      `folder. It is a run, whose newest checkpoint is ${join(run, 'checkpoints/step_10')}.`,
+    )
     const folder = variant('parts', {})
     const file = join(folder, 'adapter_model.safetensors')
     const data = new Float32Array(64 * 8)

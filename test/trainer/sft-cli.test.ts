@@ -96,6 +96,7 @@ test('makes a model from nothing, goes on where it stopped with the same numbers
   expect(straight.code, straight.text).toBe(0)
   expect(straight.text).toMatch(/step 1\/8 \| loss 5\.\d+ \| entropy/)
   expect(straight.text).toContain(`model: ${made}`)
+  expect(straight.text).toMatch(/goes on from it: .* --model \S+$/m)
   const rows = metrics('straight')
   expect(rows.map((r) => r.step)).toEqual([1, 2, 3, 4, 5, 6, 7, 8])
   expect(rows[7]['loss/mean']).toBeLessThan(rows[0]['loss/mean'])
@@ -151,6 +152,7 @@ test('makes a model from nothing, goes on where it stopped with the same numbers
   expect(adapted.code, adapted.text).toBe(0)
   expect(adapted.text).toContain('micro    micro_batch_tokens = 256 ("auto")')
   expect(adapted.text).toContain(`adapter: ${join(folder, 'lora')}`)
+  expect(adapted.text).toMatch(/goes on from it: .* --model\.name \S+ --model\.adapter \S+lora'?$/m)
   const adapter = await readAdapter(join(folder, 'out/adapter/checkpoints/step_2'))
   expect(adapter.config).toMatchObject({ r: 4, loraAlpha: 32, baseModel: made })
 
