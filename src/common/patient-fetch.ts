@@ -18,7 +18,8 @@ const { proxyEnv } = (globalAgent as unknown as { options: AgentOptions }).optio
  */
 export async function patientFetch(...asked: Parameters<typeof fetch>): Promise<Response> {
   const request = new Request(...asked)
-  const { signal, redirect } = request
+  const { redirect } = request
+  const signal = signalOf(asked)
   const headers = new Headers(request.headers)
   // What comes is not unpacked here.
   headers.set('accept-encoding', 'identity')
@@ -44,16 +45,20 @@ export async function patientFetch(...asked: Parameters<typeof fetch>): Promise<
   }
 }
 
+/** The caller's own signal: a new Request's follows it only until the collector takes the Request, and whoever gives up after that is not heard. */
+const signalOf = ([input, init]: Parameters<typeof fetch>): AbortSignal | undefined =>
+  init?.signal ?? (input instanceof Request ? input.signal : undefined)
+
 /**
  * `patientFetch` that is over when the body is there. A client's time limit and retries end where the promise of its `fetch` does, which is at the
  * headers: so they hold for a body that never ends or breaks off, too.
  */
 export async function fetchWhole(...asked: Parameters<typeof fetch>): Promise<Response> {
-  const request = new Request(...asked)
-  const response = await patientFetch(request)
+  const response = await patientFetch(...asked)
   const body = await response.arrayBuffer().catch((error: unknown) => {
     // Of a body that was given up Node says that the connection was lost.
-    throw request.signal.aborted ? request.signal.reason : error
+    const signal = signalOf(asked)
+    throw signal?.aborted ? signal.reason : error
   })
   // Where a status has no body, an empty one is refused.
   return new Response(body.byteLength > 0 ? body : null, response)
@@ -61,7 +66,7 @@ export async function fetchWhole(...asked: Parameters<typeof fetch>): Promise<Re
 
 async function send(
   url: URL,
-  { method, headers, signal, body }: { method: string; headers: Headers; signal: AbortSignal; body?: Buffer },
+  { method, headers, signal, body }: { method: string; headers: Headers; signal: AbortSignal | undefined; body?: Buffer },
 ): Promise<IncomingMessage> {
   const [request, Agent] = url.protocol === 'https:' ? [requestHttps, AgentHttps] : [requestHttp, AgentHttp]
   const agent = new Agent({ proxyEnv: THIS_MACHINE.test(url.hostname) ? undefined : proxyEnv })

@@ -4,9 +4,11 @@ import { once } from 'node:events'
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { promisify } from 'node:util'
+import { setFlagsFromString } from 'node:v8'
+import { runInNewContext } from 'node:vm'
 import { afterAll, afterEach, expect, test, vi } from 'vitest'
 import { EndpointClient } from '../../src/cli/eval-endpoints.ts'
-import { patientFetch } from '../../src/common/patient-fetch.ts'
+import { fetchWhole, patientFetch } from '../../src/common/patient-fetch.ts'
 import { Judge } from '../../src/environments/judge.ts'
 import { VllmApi, VllmError } from '../../src/inference/vllm/api.ts'
 import { sampling } from '../environments/scripted.ts'
@@ -33,6 +35,29 @@ test('sends what fetch sends, and gives what it gives', async () => {
   answer = (_, outgoing) => void outgoing.writeHead(204).end()
   expect([(await patientFetch(url)).status, await (await patientFetch(url)).text()]).toEqual([204, ''])
 })
+
+test.each([patientFetch, fetchWhole])(
+  'whoever gives up is heard after the collector has run, too: %o',
+  async (asks) => {
+    setFlagsFromString('--expose-gc')
+    const collect = runInNewContext('gc') as () => void
+    const closed = new Promise((resolve) => {
+      answer = (_, outgoing) => {
+        outgoing.once('close', resolve).write('the first of many words')
+      }
+    })
+    const control = new AbortController()
+    const whole = asks(url, { signal: control.signal }).then((response) => response.text())
+    const ends = expect(whole).rejects.toThrow()
+    for (let turn = 0; turn < 10; turn++) {
+      await new Promise((resolve) => setTimeout(resolve, 10))
+      collect()
+    }
+    control.abort()
+    await Promise.all([ends, closed])
+  },
+  30_000,
+)
 
 test("vLLM is asked by it: Node's fetch gives up after five minutes without a token", async () => {
   vi.stubGlobal('fetch', () => {
