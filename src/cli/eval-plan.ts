@@ -1,10 +1,10 @@
 /** From the words of `eval` to what is to be played: environments and their rows, sampling, and the models that answer. */
-import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { parse } from 'smol-toml'
 import { CLI } from '../common/commands.ts'
 import { messageOf, UserError } from '../common/errors.ts'
-import { numbersIn } from '../common/folders.ts'
+import { stepFolders } from '../common/folders.ts'
 import { hashSeed, Random } from '../common/random.ts'
 import type { SamplingParams } from '../common/types.ts'
 import { parseConfig, parseEvalConfig, parseSftConfig } from '../config/load.ts'
@@ -284,8 +284,7 @@ function runSource(dir: string, options: EvalOptions): EvalSource {
 /** Steps with a whole checkpoint: the marker is written last. */
 function checkpointSteps(dir: string): number[] {
   const root = join(dir, 'checkpoints')
-  if (!existsSync(root)) return []
-  return numbersIn(readdirSync(root), /^step_(\d+)$/).filter((step) => existsSync(join(root, `step_${step}`, 'STABLE')))
+  return stepFolders(root).filter((step) => existsSync(join(root, `step_${step}`, 'STABLE')))
 }
 
 /** Names of sampling that we know; what else -S holds goes to an endpoint as it is. */

@@ -68,11 +68,11 @@ async function runOnce(loaded: LoadedSft, stop: AbortSignal): Promise<void> {
         `stopped after step ${trainer.step} of ${args.max_steps}; go on: ${CLI} sft @ ${shellWord(folder.configPath)} --resume`,
       )
     await reportAtEnd(folder.path, warn)
-    if (args.save_to && trainer.step === args.max_steps) {
-      await saveTo(args.save_to, run)
-      out.print(`${args.use_lora ? 'adapter' : 'model'}: ${args.save_to}`)
-    }
     if (trainer.step === args.max_steps) {
+      if (args.save_to) {
+        await saveTo(args.save_to, run)
+        out.print(`${args.use_lora ? 'adapter' : 'model'}: ${args.save_to}`)
+      }
       const made = shellWord(args.save_to ?? folder.checkpointPath(trainer.step))
       const words =
         args.use_lora && config.model.name

@@ -3,6 +3,7 @@ import { createHash } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { UserError } from '../common/errors.ts'
+import { stepFolders } from '../common/folders.ts'
 import type { Metrics } from '../common/types.ts'
 import type { Fork, Loaded, Resume } from '../config/load.ts'
 import type { CkptConfig } from '../config/ckpt-schema.ts'
@@ -13,7 +14,6 @@ import {
   loadCheckpoint,
   newestCheckpoint,
   saveCheckpoint,
-  stepFolders,
   tidyCheckpoints,
   type CheckpointState,
   type WeightsAbout,

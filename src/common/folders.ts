@@ -1,5 +1,5 @@
 /** Making folders that a user names, and reading what the names in one say. */
-import { existsSync, mkdirSync, statSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, statSync } from 'node:fs'
 import { dirname, resolve } from 'node:path'
 
 /**
@@ -33,4 +33,9 @@ const isFolder = (path: string) => statSync(path, { throwIfNoEntry: false })?.is
 export function numbersIn(names: readonly string[], pattern: RegExp): number[] {
   const found = names.flatMap((name) => pattern.exec(name)?.[1] ?? [])
   return [...new Set(found.map(Number))].toSorted((a, b) => a - b)
+}
+
+/** Steps that have a folder in `root`, as checkpoints do, whole or not, ascending; none where there is no `root`. */
+export function stepFolders(root: string): number[] {
+  return numbersIn(existsSync(root) ? readdirSync(root) : [], /^step_(\d+)$/)
 }

@@ -3,11 +3,11 @@
  * (written aside, synced, renamed).
  */
 import { closeSync, fstatSync, openSync, read } from 'node:fs'
-import { lstat, mkdir, open, readdir, readFile, rename, rm, stat } from 'node:fs/promises'
+import { lstat, mkdir, open, readFile, rename, rm, stat } from 'node:fs/promises'
 import { dirname, join, resolve } from 'node:path'
 import { promisify } from 'node:util'
 import { UserError, messageOf } from '../common/errors.ts'
-import { makeFolder, numbersIn } from '../common/folders.ts'
+import { makeFolder, stepFolders } from '../common/folders.ts'
 
 const readAt = promisify(read)
 /** One read call takes at most 2 GiB - 1 on Linux. */
@@ -55,10 +55,10 @@ export async function kindOf(path: string): Promise<'file' | 'folder' | null> {
 }
 
 /** A sentence for whoever names a run where one of its checkpoints is wanted: which is the newest. Empty where the folder is no run. */
-export async function checkpointHint(dir: string): Promise<string> {
-  const names = await readdir(join(dir, 'checkpoints')).catch(() => [])
-  const newest = numbersIn(names, /^step_(\d+)$/).at(-1)
-  return newest === undefined ? '' : ` It is a run, whose newest checkpoint is ${join(dir, 'checkpoints', `step_${newest}`)}.`
+export function checkpointHint(dir: string): string {
+  const root = join(dir, 'checkpoints')
+  const newest = stepFolders(root).at(-1)
+  return newest === undefined ? '' : ` It is a run, whose newest checkpoint is ${join(root, `step_${newest}`)}.`
 }
 
 /** A text file; UserError where it cannot be read. */

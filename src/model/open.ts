@@ -66,7 +66,7 @@ async function openFolder(dir: string, ref: string, name: string): Promise<Model
     if (ggufs.length === 1) return openGguf(join(dir, ggufs[0]), ref)
     if ((await kindOf(join(dir, 'adapter_config.json'))) !== null)
       throw new UserError(`${dir} is an adapter, not a model: name the model that it was made for, and ${dir} as its adapter.`)
-    throw new UserError(`${dir} has no config.json, so it is not a Hugging Face model folder.${await checkpointHint(dir)}`)
+    throw new UserError(`${dir} has no config.json, so it is not a Hugging Face model folder.${checkpointHint(dir)}`)
   }
   const rawConfig = await readJson(configPath)
   const generationPath = join(dir, 'generation_config.json')

@@ -70,7 +70,7 @@ export function loraScale(alpha: number, r: number, useRslora: boolean): number 
 export async function readAdapter(dir: string): Promise<Adapter> {
   const configPath = join(dir, CONFIG)
   if ((await kindOf(configPath)) !== 'file')
-    throw new UserError(`${dir} has no ${CONFIG}, so it is not a PEFT adapter folder.${await checkpointHint(dir)}`)
+    throw new UserError(`${dir} has no ${CONFIG}, so it is not a PEFT adapter folder.${checkpointHint(dir)}`)
   const config = parseAdapterConfig(await readJson(configPath), configPath)
   const path = join(dir, WEIGHTS)
   if ((await kindOf(path)) !== 'file')

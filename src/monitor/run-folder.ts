@@ -33,7 +33,7 @@ import {
 } from 'node:fs'
 import { dirname, join, resolve } from 'node:path'
 import { isSystemError, messageOf, UserError } from '../common/errors.ts'
-import { makeFolder, numbersIn } from '../common/folders.ts'
+import { makeFolder, numbersIn, stepFolders } from '../common/folders.ts'
 import { isAlive } from '../common/processes.ts'
 import { dropLaterRows, settleFolder, writeFileAtomic } from './files.ts'
 import { acquireLock } from './run-lock.ts'
@@ -183,7 +183,7 @@ export class RunFolder {
 
   /** Steps that have a `checkpoints/step_N` folder, ascending. Whether one is whole is for its reader to say. */
   checkpointSteps(): number[] {
-    return numbersIn(namesIn(this.checkpointsPath), /^step_(\d+)$/)
+    return stepFolders(this.checkpointsPath)
   }
 
   /**

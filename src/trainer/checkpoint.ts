@@ -14,7 +14,7 @@
 import { readdirSync, readFileSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import { messageOf, UserError } from '../common/errors.ts'
-import { numbersIn } from '../common/folders.ts'
+import { stepFolders } from '../common/folders.ts'
 import { matrixDtypes, readLora, refreshWeights } from '../model/decoder-trained.ts'
 import { pad } from '../autograd/parameters.ts'
 import { writeModelFiles, type TensorMaker } from '../model/export.ts'
@@ -279,12 +279,6 @@ export function brokenBecause(dir: string): string | undefined {
     if (found?.size !== size) return found ? `${name} has ${found.size} bytes instead of ${size}` : `${name} is missing`
   }
   return undefined
-}
-
-/** Steps that have a folder, whole or not, ascending. */
-export function stepFolders(root: string): number[] {
-  const names = statSync(root, { throwIfNoEntry: false }) ? readdirSync(root) : []
-  return numbersIn(names, /^step_(\d+)$/)
 }
 
 const wholeSteps = (root: string) => stepFolders(root).filter((step) => !brokenBecause(join(root, `step_${step}`)))
