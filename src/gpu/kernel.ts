@@ -158,10 +158,8 @@ export class KernelCache {
         this.#device.pushErrorScope('validation')
         const descriptor = describe(source)
         const error = await this.#device.popErrorScope()
-        if (error) return broken(error.message)
-        const pipeline = await this.#device
-          .createComputePipelineAsync(descriptor)
-          .catch((thrown: unknown) => broken(messageOf(thrown)))
+        const make = () => this.#device.createComputePipelineAsync(descriptor)
+        const pipeline = error ? broken(error.message) : await make().catch((thrown: unknown) => broken(messageOf(thrown)))
         // Whoever needed it meanwhile has made it.
         if (pipeline) kernel.pipeline ??= pipeline
         this.#waiting.delete(key)

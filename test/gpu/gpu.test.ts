@@ -350,6 +350,9 @@ describe('mistakes are GpuErrors that name the kernel', () => {
     })
     expect(error).toBeInstanceOf(GpuError)
     expect(error.message).toMatch(/kernel '.*broken' does not compile[\s\S]*unresolved[\s\S]*line \d+: y\[lane\] = nothing;/)
+    // Nor is it tried again with what comes next.
+    device.createShaderModule = () => expect.fail('a kernel that was reported is compiled again')
+    await own.kernels.compile()
   })
   test('a binding over the limit: its name and both sizes', async () => {
     Object.assign(own.facts.limits, { maxBinding: 128 })
