@@ -44,6 +44,8 @@ export class ParameterStore {
   readonly gpu: Gpu
   readonly parameters: Parameter[] = []
   banks: Bank[] = []
+  /** What `release` gives back: not the gradients that a snapshot has of another store. */
+  readonly #owned: GpuBuffer[] = []
   #planned: { parameter: Parameter; decay: boolean }[] = []
 
   constructor(gpu: Gpu) {
@@ -88,21 +90,26 @@ export class ParameterStore {
     }
     this.#planned = []
     this.banks = plans.map(({ count, decay }) => {
-      const values = this.gpu.pool.acquire(count * 4, 'parameters', { exact: true })
-      const gradients = this.gpu.pool.acquire(count * 4, 'gradients', { exact: true })
+      const [values, gradients] = ['parameters', 'gradients'].map((label) => this.#acquire(count, label))
       this.gpu.clear(values)
       this.gpu.clear(gradients)
       return { count, decays: decay, values, gradients }
     })
   }
 
-  /** Values of a parameter that lies in one piece, for binding. */
+  #acquire(count: number, label: string): GpuBuffer {
+    const buffer = this.gpu.pool.acquire(count * 4, label, { exact: true })
+    this.#owned.push(buffer)
+    return buffer
+  }
+
+  /** Values of a parameter, or of one of its pieces, for binding. */
   value(parameter: Parameter, piece = parameter.pieces[0]): BufferRange {
     return { buffer: this.banks[piece.bank].values, offset: piece.offset * 4, bytes: piece.rows * parameter.columns * 4 }
   }
 
   gradient(parameter: Parameter, piece = parameter.pieces[0]): BufferRange {
-    return { buffer: this.banks[piece.bank].gradients, offset: piece.offset * 4, bytes: piece.rows * parameter.columns * 4 }
+    return { ...this.value(parameter, piece), buffer: this.banks[piece.bank].gradients }
   }
 
   /** Trainable values, padding included in none. */
@@ -115,7 +122,7 @@ export class ParameterStore {
     const copy = new ParameterStore(this.gpu)
     copy.parameters.push(...this.parameters)
     copy.banks = this.banks.map((bank) => {
-      const values = this.gpu.pool.acquire(bank.count * 4, 'frozen parameters', { exact: true })
+      const values = copy.#acquire(bank.count, 'frozen parameters')
       this.gpu.copy(bank.values, 0, values, 0, bank.count * 4)
       return { ...bank, values }
     })
@@ -138,19 +145,14 @@ export class ParameterStore {
   async read(parameter: Parameter, what: 'values' | 'gradients' = 'values'): Promise<Float32Array> {
     const whole = new Float32Array(parameter.rows * parameter.columns)
     for (const piece of parameter.pieces) {
-      const buffer = this.banks[piece.bank][what]
-      const bytes = piece.rows * parameter.columns * 4
-      const data = new Float32Array(await this.gpu.read({ buffer, offset: piece.offset * 4, bytes }, 'parameters'))
-      whole.set(data, piece.row * parameter.columns)
+      const range = what === 'values' ? this.value(parameter, piece) : this.gradient(parameter, piece)
+      whole.set(new Float32Array(await this.gpu.read(range, 'parameters')), piece.row * parameter.columns)
     }
     return unpad(whole, parameter)
   }
 
   release(): void {
-    for (const bank of this.banks) {
-      bank.values.release()
-      bank.gradients.release()
-    }
+    for (const buffer of this.#owned.splice(0)) buffer.release()
     this.banks = []
   }
 }

@@ -46,7 +46,7 @@ export interface ModelTensors {
 }
 
 /**
- * Loads a model.
+ * Loads a model, or leaves nothing of it on the device.
  * @throws UserError for files that are missing or broken, for matrix units that the adapter has not or a model does not fit, and for a quantization that the
  *   model does not have; GpuError where the adapter has no room
  */
@@ -65,7 +65,13 @@ export async function loadDecoder(gpu: Gpu, files: ModelTensors, options: LoadOp
   const trains = [options.full, options.lora, options.adapter].some(Boolean)
   if (options.matrixUnits && trains && !gpu.facts.software) await holdUnits(gpu, files.config)
   const loader = new Loader(gpu, files, options)
-  return await loader.load()
+  try {
+    return await loader.load()
+  } catch (error) {
+    gpu.flush()
+    loader.release()
+    throw error
+  }
 }
 
 class Loader {
@@ -123,14 +129,18 @@ class Loader {
       store: trained ? this.#store : undefined,
       rotary,
       release: () => {
-        for (const owned of this.#owned) {
-          if ('slices' in owned) releaseWeight(owned)
-          else owned.release()
-        }
+        this.release()
         rotary.release()
-        this.#store.release()
       },
     }
+  }
+
+  release(): void {
+    for (const owned of this.#owned) {
+      if ('slices' in owned) releaseWeight(owned)
+      else owned.release()
+    }
+    this.#store.release()
   }
 
   async #layer(index: number): Promise<DecoderLayer> {

@@ -72,7 +72,7 @@ export const withoutAdapter = (policy: Decoder): Decoder => withAdapterOf(policy
 function withAdapterOf(policy: Decoder, store: ParameterStore | undefined): Decoder {
   const frozen = ({ lora, ...rest }: Projection): Projection => ({ ...rest, lora: lora && store && { ...lora, store } })
   const layers = policy.layers.map((layer) => withProjections(layer, frozen))
-  return { ...policy, layers, store: undefined, release: () => store?.banks.forEach((bank) => bank.values.release()) }
+  return { ...policy, layers, store: undefined, release: () => store?.release() }
 }
 
 /** Gives the samples the log-probabilities of their loss tokens under the runner's reference model, where they have none. */

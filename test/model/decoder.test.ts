@@ -2,6 +2,7 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { Tape } from '../../src/autograd/tape.ts'
 import type { TrainingSample } from '../../src/common/types.ts'
+import { GpuMemoryError } from '../../src/gpu/errors.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
 import { capacityOf } from '../../src/gpu/size.ts'
 import { loadDecoder } from '../../src/model/decoder-load.ts'
@@ -277,6 +278,26 @@ test('wholly trained: the working copies follow the masters, rounded to the dtyp
   refreshWeights(decoder)
   expect(relativeError(await score(), before)).toBeGreaterThan(1e-3)
   decoder.release()
+})
+
+test('a model that does not fit gives back what was made of it, and the device can be used as before', async () => {
+  const files = await openModel(`${dir}/model`)
+  gpu.pool.trim()
+  const [bytesInUse, reserved] = [gpu.pool.bytesInUse, gpu.pool.bytesReserved]
+  const whole = await loadDecoder(gpu, files, { full: true })
+  const bytes = gpu.pool.bytesReserved - reserved
+  whole.release()
+  try {
+    for (const share of [0.05, 0.3, 0.6, 0.9]) {
+      gpu.pool.limitBytes = reserved + share * bytes
+      await expect(loadDecoder(gpu, files, { full: true }), `${share}`).rejects.toThrow(GpuMemoryError)
+      expect(gpu.pool.bytesInUse, `${share}`).toBe(bytesInUse)
+    }
+  } finally {
+    gpu.pool.limitBytes = Infinity
+  }
+  await gpu.sync()
+  files.close()
 })
 
 test('the head of a tied model gives its gradient to the embedding', async () => {
