@@ -27,14 +27,18 @@ export async function keptByThreads(lingered: number, most: number): Promise<Kee
   /** [0]: how many waits there are that keep cores awake, [1]: whether the threads may begin, [2]: whether they go on for a while after the last wait. */
   const state = new Int32Array(new SharedArrayBuffer(12))
   state[2] = 1
-  const threads = Array.from({ length: Math.min(availableParallelism(), most) }, () => {
+  const threads: Worker[] = []
+  // Throws where the system has no thread left for this process.
+  const start = async (): Promise<boolean> => {
     const resourceLimits = { maxOldGenerationSizeMb: 16, maxYoungGenerationSizeMb: 1, stackSizeMb: 1 }
-    return new Worker(thread(lingered), { eval: true, workerData: { state }, execArgv: [], env: {}, resourceLimits })
-  })
+    threads.push(new Worker(thread(lingered), { eval: true, workerData: { state }, execArgv: [], env: {}, resourceLimits }))
+    return await lowest(threads.at(-1)!)
+  }
   const end = (): void => {
     for (const thread of threads.splice(0)) void thread.terminate()
   }
-  const all = await Promise.all(threads.map((worker) => lowest(worker).catch(() => false)))
+  const starts = Array.from({ length: Math.min(availableParallelism(), most) }, () => start().catch(() => false))
+  const all = await Promise.all(starts)
   if (!all.every(Boolean)) {
     end()
     return undefined

@@ -1,13 +1,16 @@
 /** Cores that are kept from halting: on which machines, and that it ends with the device's work. */
 import { execFileSync } from 'node:child_process'
 import { accessSync, constants, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { syncBuiltinESMExports } from 'node:module'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import workers from 'node:worker_threads'
 import { describe, expect, test } from 'vitest'
 import { Random } from '../../src/common/random.ts'
 import { AwakeTrial } from '../../src/gpu/awake-trial.ts'
 import { keptByTheSystem } from '../../src/gpu/awake-idle.ts'
+import { keptByThreads } from '../../src/gpu/awake-threads.ts'
 import { isLimited, wanted } from '../../src/gpu/awake.ts'
 import { seed } from '../seed.ts'
 
@@ -107,6 +110,22 @@ describe.runIf(process.platform === 'linux')('cores are kept awake', () => {
     expect(seen.lowest).toBeGreaterThan(0)
     expect(seen.driverMs, "time that is not the driver's is not counted as such").toBeLessThan(seen.awakeMs)
     expect(seen.rests, 'they sleep once nothing is waited for').toBe(true)
+  })
+
+  test('not by threads where the system starts no more of them, which Node throws at once', async () => {
+    const { Worker } = workers
+    workers.Worker = class {
+      constructor() {
+        throw new Error('ERR_WORKER_INIT_FAILED: EAGAIN')
+      }
+    } as unknown as typeof Worker
+    syncBuiltinESMExports()
+    try {
+      expect(await keptByThreads(20, 2)).toBeUndefined()
+    } finally {
+      workers.Worker = Worker
+      syncBuiltinESMExports()
+    }
   })
 })
 
