@@ -20,7 +20,7 @@ import { Engine } from '../src/inference/engine.ts'
 import { loadDecoder } from '../src/model/decoder-load.ts'
 import type { Decoder } from '../src/model/decoder.ts'
 import { gainsByWideVectors } from '../src/model/wide-vectors.ts'
-import { text, wordsOf } from './words.ts'
+import { rounded, text, wordsOf } from './words.ts'
 
 const works = ['decode', 'prompts', 'lora', 'full'] as const
 const { values: flags, positionals } = wordsOf(import.meta.filename, {
@@ -147,6 +147,5 @@ const total = (key: 'ms' | 'cpuMs' | 'lostMs' | 'calls') => rows.reduce((sum, ro
 const sums = { ms: total('ms'), cpuMs: total('cpuMs'), lostMs: total('lostMs'), calls: total('calls') }
 console.log(`all: ${sums.ms.toFixed(1)} ms, of them lost ${sums.lostMs.toFixed(1)}, in ${sums.calls} dispatches`)
 const about = { bench: 'balance', adapter: gpu.facts.name, date: new Date().toISOString().slice(0, 10), work, model: files.name }
-const rounded = (_: string, value: unknown): unknown => (typeof value === 'number' ? Number(value.toPrecision(4)) : value)
 console.log(JSON.stringify({ ...about, sequences, tokens, ...sums, rows }, rounded))
 process.exit(0)

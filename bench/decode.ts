@@ -18,7 +18,7 @@ import { loraOptions } from '../src/bench/step.ts'
 import { Gpu } from '../src/gpu/gpu.ts'
 import { loadDecoder } from '../src/model/decoder-load.ts'
 import { gainsByWideVectors } from '../src/model/wide-vectors.ts'
-import { text, wordsOf } from './words.ts'
+import { rounded, text, wordsOf } from './words.ts'
 
 const { values } = wordsOf(import.meta.filename, {
   options: {
@@ -45,7 +45,6 @@ const gpu = await Gpu.open({ wideVectors: gainsByWideVectors([files.config], { t
 const peaks = await measurePeaks(gpu)
 const lora = rank > 0 ? { ...loraOptions, rank, alpha: 4 * rank } : undefined
 const decoder = await loadDecoder(gpu, files, { round: true, lora })
-const rounded = (_: string, value: unknown): unknown => (typeof value === 'number' ? Number(value.toPrecision(4)) : value)
 
 const results: DecodeRow[] = []
 for (const sequences of values.sequences.split(',').map(Number)) {

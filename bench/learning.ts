@@ -5,12 +5,11 @@
  *
  * Prints a table, and writes OUT.json: one object a run with its seed, environment, curve and seconds.
  */
-import { writeFileSync } from 'node:fs'
+import { readFileSync, writeFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
 import { parseConfig } from '../src/config/load.ts'
 import { formatDuration, sparkline } from '../src/monitor/format.ts'
 import { readMetrics } from '../src/monitor/metrics-writer.ts'
-import { readFileSync } from 'node:fs'
 
 const [out, ...folders] = process.argv.slice(2)
 if (!out || folders.length === 0) {

@@ -8,18 +8,17 @@
  * For each model, with and without gradient checkpointing: the peak of bytes in use over a forward and backward pass (LoRA of rank 8 on all
  * linear layers, one packed micro-batch of sequences, every token but the first of each counted by the loss), less what is held before. The line
  * through the points, its worst deviation (buffers are rounded up by up to 14%), and what is still held afterwards. `tiny` is a Qwen3 of 1M
- * random weights. The peak is counted, not timed, so load on the machine does not change it.
+ * random weights (src/bench/shapes.ts). The peak is counted, not timed, so load on the machine does not change it.
  */
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
+import { modelFor } from '../src/bench/shapes.ts'
+import { loraOptions } from '../src/bench/step.ts'
 import { hashSeed, Random } from '../src/common/random.ts'
 import type { TrainingSample } from '../src/common/types.ts'
 import { Gpu } from '../src/gpu/gpu.ts'
-import { loadDecoder, type ModelTensors } from '../src/model/decoder-load.ts'
+import { loadDecoder } from '../src/model/decoder-load.ts'
 import type { Decoder } from '../src/model/decoder.ts'
-import { openModel } from '../src/model/open.ts'
-import { LINEAR_MODULES, madeTensors } from '../src/model/shapes.ts'
-import type { ModelConfig } from '../src/model/types.ts'
 import { accumulateGradients } from '../src/trainer/gradients.ts'
 import { loadLoss } from '../src/trainer/losses/index.ts'
 import { text, wordsOf } from './words.ts'
@@ -35,38 +34,6 @@ const { values } = wordsOf(import.meta.filename, {
 })
 const numbers = (list: string) => list.split(',').map(Number)
 const sequence = Number(values.sequence)
-
-/** A Qwen3 of about 1M parameters with random weights. */
-function tinyModel(): ModelTensors {
-  const config: ModelConfig = {
-    family: 'qwen3',
-    hiddenSize: 128,
-    intermediateSize: 384,
-    layers: 4,
-    heads: 4,
-    kvHeads: 2,
-    headDim: 32,
-    vocabSize: 512,
-    rmsNormEps: 1e-6,
-    ropeTheta: 10_000,
-    ropeScaling: { type: 'default' },
-    tieWordEmbeddings: true,
-    qkvBias: false,
-    outputBias: false,
-    qkNorm: true,
-    maxPositionEmbeddings: 8192,
-    eosTokenIds: [],
-    bosTokenId: null,
-    padTokenId: null,
-  }
-  const tensors = madeTensors(config, (name, shape) => {
-    const random = new Random(hashSeed('tiny', name))
-    const scale = shape.length === 1 ? 1 : 1 / Math.sqrt(shape[1])
-    const data = Float32Array.from({ length: shape.reduce((a, b) => a * b, 1) }, () => random.normal() * scale)
-    return { dtype: 'f32', shape, data }
-  })
-  return { name: 'tiny', config, tensors }
-}
 
 /** Sequences of `sequence` tokens, the last one shorter, that take `tokens` rows together (a last token has no row). */
 function samplesOf(tokens: number, vocabulary: number): TrainingSample[] {
@@ -126,9 +93,8 @@ function fit(points: Point[]): { base: number; perToken: number; worstDeviation:
 const gpu = await Gpu.open()
 const report: object[] = []
 for (const ref of values.models.split(',')) {
-  const files = ref === 'tiny' ? tinyModel() : await openModel(ref)
-  const lora = { rank: 8, alpha: 16, dropout: 0, targetModules: [...LINEAR_MODULES], seed: 0 }
-  const decoder = await loadDecoder(gpu, files, { round: true, lora })
+  const files = await modelFor(ref)
+  const decoder = await loadDecoder(gpu, files, { round: true, lora: loraOptions })
   files.tensors.close()
   const { vocabSize, layers, hiddenSize } = files.config
   console.log(

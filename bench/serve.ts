@@ -18,7 +18,7 @@ import { Agent, request } from 'node:http'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { hashSeed, Random } from '../src/common/random.ts'
-import { text, wordsOf } from './words.ts'
+import { rounded, text, wordsOf } from './words.ts'
 
 const { values } = wordsOf(import.meta.filename, {
   options: {
@@ -182,6 +182,6 @@ const result = {
   decodeRatioOfBest,
   rows,
 }
-const rounded = JSON.stringify(result, (_, value: unknown) => (typeof value === 'number' ? Number(value.toPrecision(4)) : value))
-console.log(rounded)
-if (values.save) writeFileSync(join(import.meta.dirname, 'results/serve.json'), `${rounded}\n`)
+const json = JSON.stringify(result, rounded)
+console.log(json)
+if (values.save) writeFileSync(join(import.meta.dirname, 'results/serve.json'), `${json}\n`)

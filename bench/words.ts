@@ -4,6 +4,9 @@ import { basename } from 'node:path'
 import { parseArgs, type ParseArgsConfig } from 'node:util'
 import { messageOf } from '../src/common/errors.ts'
 
+/** For JSON.stringify: four digits of a number are enough. */
+export const rounded = (_: string, value: unknown): unknown => (typeof value === 'number' ? Number(value.toPrecision(4)) : value)
+
 /** An option that takes a text. */
 export const text = (value: string) => ({ type: 'string', default: value }) as const
 

@@ -8,6 +8,7 @@ import type { KernelCase, OpenCase } from './case.ts'
 import { checkPoints, tolerances } from './check.ts'
 import { poisoned, randomFloats } from './data.ts'
 import { hasUnits } from './matmul.ts'
+import { dot } from './reference-math.ts'
 
 export const attentionForms = ['forward', 'backward', 'decode'] as const
 export type AttentionForm = (typeof attentionForms)[number]
@@ -177,10 +178,4 @@ function open(
     }
     return sum
   }
-}
-
-function dot(a: Float32Array, i: number, b: Float32Array, j: number, n: number): number {
-  let sum = 0
-  for (let t = 0; t < n; t++) sum += a[i + t] * b[j + t]
-  return sum
 }

@@ -2,6 +2,7 @@
  * How fast the engine generates: prompts shared by some sequences, all requests at once, tokens a second with the prompts and of decode steps alone.
  * Before it is timed, what it generated is scored by the trainer's forward pass: the log-probabilities must agree.
  */
+import { availableParallelism } from 'node:os'
 import { hashSeed, Random } from '../common/random.ts'
 import type { GenerationResult, TrainingSample } from '../common/types.ts'
 import { driverSeconds } from '../common/cpu-time.ts'
@@ -13,7 +14,6 @@ import { CheckError } from './check.ts'
 import { plainSampling } from './data.ts'
 import { peakOf, type Peaks } from './peaks.ts'
 import { peakFor } from './step.ts'
-import { availableParallelism } from 'node:os'
 import { kernelShares, modelFlops, type KernelShares } from './usage.ts'
 
 export interface DecodeSize {

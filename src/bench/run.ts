@@ -1,7 +1,7 @@
 /** What `bench` runs: which groups, on which models, at which sizes; and the report that it leaves. */
 import { freemem } from 'node:os'
 import { messageOf, UserError } from '../common/errors.ts'
-import { GpuError } from '../gpu/errors.ts'
+import { GpuMemoryError } from '../gpu/errors.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import { loadDecoder } from '../model/decoder-load.ts'
 import { weightCount } from '../model/shapes.ts'
@@ -215,14 +215,9 @@ async function attempt(
   try {
     if (!why) return await run()
   } catch (error) {
-    if (!(error instanceof UserError) && !isRoom(error)) throw error
+    if (!(error instanceof UserError || error instanceof GpuMemoryError)) throw error
     report.skipped.push({ case: name, why: messageOf(error) })
     return
   }
   report.skipped.push({ case: name, why })
-}
-
-/** An error of the device that asks for less, not one of the code. */
-function isRoom(error: unknown): boolean {
-  return error instanceof GpuError && /out of memory|binds at most|buffers of at most/i.test(error.message)
 }

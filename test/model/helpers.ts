@@ -1,6 +1,5 @@
 /** Shared by the model room's tests: where the fixtures are, folders that are removed again, a small GGUF writer. */
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { existsSync } from 'node:fs'
+import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll } from 'vitest'
