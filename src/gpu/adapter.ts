@@ -119,11 +119,7 @@ export async function openDevice(options: OpenOptions = {}): Promise<OpenDevice>
   }
   const features = new Set<string>(adapter.features)
   const requiredFeatures = wantedFeatures.filter((f) => features.has(f)) as GPUFeatureName[]
-  const requiredLimits: Record<string, number> = {}
-  for (const key in adapter.limits) {
-    const value = (adapter.limits as unknown as Record<string, unknown>)[key]
-    if (typeof value === 'number') requiredLimits[key] = value
-  }
+  const requiredLimits = allLimits(adapter)
   const open = (of: GPUAdapter, label: string) => of.requestDevice({ requiredFeatures, requiredLimits, label })
   const device = await open(adapter, 'dawn-rl')
   // An adapter gives one device.
@@ -151,6 +147,16 @@ export async function openDevice(options: OpenOptions = {}): Promise<OpenDevice>
     limits: limitsOf(device.limits),
   }
   return { gpu, device, facts, checks, another }
+}
+
+/** An adapter's limits by their names, which are no properties of the object's own. */
+export function allLimits({ limits }: GPUAdapter): Record<string, number> {
+  const found: Record<string, number> = {}
+  for (const key in limits) {
+    const value = (limits as unknown as Record<string, unknown>)[key]
+    if (typeof value === 'number') found[key] = value
+  }
+  return found
 }
 
 /** What of an adapter's limits kernels and the pool go by. */

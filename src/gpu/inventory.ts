@@ -3,7 +3,7 @@
  * names all adapters when asked for one that is not there) and then for each by name.
  */
 import { messageOf } from '../common/errors.ts'
-import { createInstance, dawnFlags, isSoftware, matrixConfigsOf } from './adapter.ts'
+import { allLimits, createInstance, dawnFlags, isSoftware, matrixConfigsOf } from './adapter.ts'
 
 export interface AdapterFacts {
   /** Part of this is what DAWN_RL_ADAPTER takes. */
@@ -60,11 +60,6 @@ async function namedAdapters(): Promise<{ backend: string; name: string }[]> {
 async function factsOf(gpu: GPU, adapter: GPUAdapter, backend: string, name: string): Promise<AdapterFacts> {
   const { info } = adapter
   const features = [...adapter.features].toSorted()
-  const limits: Record<string, number> = {}
-  for (const key in adapter.limits) {
-    const value = (adapter.limits as unknown as Record<string, unknown>)[key]
-    if (typeof value === 'number') limits[key] = value
-  }
   let problem: string | undefined
   try {
     const device = await adapter.requestDevice()
@@ -86,7 +81,7 @@ async function factsOf(gpu: GPU, adapter: GPUAdapter, backend: string, name: str
     f16: features.includes('shader-f16'),
     timestamps: features.includes('timestamp-query'),
     features,
-    limits,
+    limits: allLimits(adapter),
     wgslFeatures: [...gpu.wgslLanguageFeatures].toSorted(),
     problem,
   }

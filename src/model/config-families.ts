@@ -46,14 +46,20 @@ export function refuseOfGemma(raw: Json, refuse: (key: string, why: string) => U
     throw refuse('use_bidirectional_attention', 'and a token that sees those after it is not supported')
 }
 
+/** The layers of a kind, where the others have full attention: as layer_types says, else all but each `interval`th. */
+function layersOf(kind: string, interval: number, raw: Json, file: string, layers: number): number[] {
+  const kinds = [kind, 'full_attention']
+  const types = raw.layer_types ?? Array.from({ length: layers }, (_, layer) => kinds[Number((layer + 1) % interval === 0)])
+  if (!Array.isArray(types) || types.length < layers || types.some((type) => !kinds.includes(type as string)))
+    throw new UserError(`${file}: layer_types must be a list of ${layers} words, each ${kinds.join(' or ')}.`)
+  return types.slice(0, layers).flatMap((type, layer) => (type === kind ? [layer] : []))
+}
+
 /** Qwen3.5's own keys. */
 export function qwen35Of(raw: Json, file: string, layers: number, headDim: number): Qwen35Config {
   const key = keyReader(raw, file)
-  const kinds = ['linear_attention', 'full_attention']
   const interval = key.optionalCount('full_attention_interval') ?? QWEN35.interval
-  const types = raw.layer_types ?? Array.from({ length: layers }, (_, layer) => kinds[Number((layer + 1) % interval === 0)])
-  if (!Array.isArray(types) || types.length < layers || types.some((type) => !kinds.includes(type as string)))
-    throw new UserError(`${file}: layer_types must be a list of ${layers} words, each linear_attention or full_attention.`)
+  const deltaLayers = layersOf('linear_attention', interval, raw, file, layers)
   const keyHeads = key.optionalCount('linear_num_key_heads') ?? QWEN35.keyHeads
   const valueHeads = key.optionalCount('linear_num_value_heads') ?? QWEN35.valueHeads
   if (valueHeads % keyHeads !== 0)
@@ -71,7 +77,7 @@ export function qwen35Of(raw: Json, file: string, layers: number, headDim: numbe
       `${file}: partial_rotary_factor is ${share}, which turns ${rotaryDim} of a head's ${headDim} channels; it must be an even number of them.`,
     )
   return {
-    deltaLayers: types.slice(0, layers).flatMap((type, layer) => (type === kinds[0] ? [layer] : [])),
+    deltaLayers,
     keyHeads,
     valueHeads,
     keyDim,
@@ -98,16 +104,12 @@ export function qwen35ToJson({ layers, headDim, ropeTheta }: ModelConfig, qwen35
 export function gemmaOf(raw: Json, file: string, layers: number, maxPositions: number): { config: GemmaConfig; rope: Rope } {
   const key = keyReader(raw, file)
   const pattern = key.optionalCount('sliding_window_pattern') ?? key.optionalCount('_sliding_window_pattern') ?? GEMMA.pattern
-  const kinds = ['sliding_attention', 'full_attention']
-  const types = raw.layer_types ?? Array.from({ length: layers }, (_, layer) => kinds[Number((layer + 1) % pattern === 0)])
-  if (!Array.isArray(types) || types.length < layers || types.some((type) => !kinds.includes(type as string)))
-    throw new UserError(`${file}: layer_types must be a list of ${layers} words, each sliding_attention or full_attention.`)
-  const slidingLayers = types.slice(0, layers).flatMap((type, layer) => (type === kinds[0] ? [layer] : []))
+  const slidingLayers = layersOf('sliding_attention', pattern, raw, file, layers)
   // Since transformers 5 each kind of layer has an object of its own.
   const given = (raw.rope_parameters ?? {}) as Json
-  const [local, global] = kinds.map((kind): Json => {
+  const [local, global] = ['sliding_attention', 'full_attention'].map((kind): Json => {
     const { rope_scaling: scaling = null, ...rest } = raw
-    const own = raw.rope_parameters ? (given[kind] ?? {}) : kind === kinds[1] ? (scaling ?? {}) : {}
+    const own = raw.rope_parameters ? (given[kind] ?? {}) : kind === 'full_attention' ? (scaling ?? {}) : {}
     return { ...rest, rope_parameters: own }
   })
   const localTheta = key.optionalNumber('rope_local_base_freq') ?? GEMMA.localRopeTheta

@@ -7,7 +7,7 @@ import type { RowLayout } from '../autograd/ops/attention.ts'
 import type { Head } from '../autograd/ops/head.ts'
 import type { Projection } from '../autograd/ops/linear.ts'
 import { linears, readsHalf, swiGlu, type LinearsArguments, type RowAdapters } from '../autograd/ops/linears.ts'
-import { rmsNormAdded, type Norm } from '../autograd/ops/norm.ts'
+import { rmsNorm, type Norm } from '../autograd/ops/norm.ts'
 import { embedding, type Embedding, type TokenLists } from '../autograd/ops/rows.ts'
 import type { ParameterStore, TrainedValues } from '../autograd/parameters.ts'
 import { checkpoint, type Tape } from '../autograd/tape.ts'
@@ -39,12 +39,10 @@ export interface DecoderLayer {
 
 /** A layer's projections, together those of one input. */
 export function projectionsOf({ mixer, gate, up, down }: DecoderLayer): Projection[][] {
-  return [...mixerProjections(mixer), [gate, up], [down]]
-}
-
-function mixerProjections(mixer: DecoderLayer['mixer']): Projection[][] {
-  if (mixer.kind === 'delta') return [[mixer.qkv, mixer.z, mixer.b, mixer.a], [mixer.out]]
-  return [[mixer.q, mixer.k, mixer.v], [mixer.o]]
+  const { kind } = mixer
+  const mixing =
+    kind === 'delta' ? [[mixer.qkv, mixer.z, mixer.b, mixer.a], [mixer.out]] : [[mixer.q, mixer.k, mixer.v], [mixer.o]]
+  return [...mixing, [gate, up], [down]]
 }
 
 /** A layer with other projections in the places of its own. */
@@ -202,7 +200,7 @@ function decoderLayer(
 function added(tape: Tape, x: Tensor, projection: Projection, how: LinearsArguments, residual: Tensor, norm?: Norm): Tensor {
   const [y] = linears(tape, x, [projection], norm ? { ...how, last: false } : { ...how, residual })
   if (!norm) return y
-  const sum = rmsNormAdded(tape, y, norm, residual)
+  const sum = rmsNorm(tape, y, norm, { residual })
   tape.done(y)
   return sum
 }

@@ -10,7 +10,7 @@ import { rmsNorm, type Norm } from '../autograd/ops/norm.ts'
 import type { TrainedValues } from '../autograd/parameters.ts'
 import type { Tape } from '../autograd/tape.ts'
 import type { Tensor } from '../autograd/tensor.ts'
-import type { GpuBuffer } from '../gpu/pool.ts'
+import type { stateOf } from './layer-cache.ts'
 import { deltaWidths } from './shapes.ts'
 import type { Qwen35Config } from './types.ts'
 
@@ -34,13 +34,6 @@ export interface DeltaPart {
   norm: Norm
 }
 
-/** Where a pass finds and leaves what a layer keeps of each sequence. */
-export interface DeltaCacheOf {
-  runs: GpuBuffer
-  inputs: GpuBuffer
-  states: GpuBuffer
-}
-
 /** What the layer's last projection takes: (rows, value heads * value channels). */
 export function deltaMixed(
   tape: Tape,
@@ -48,7 +41,7 @@ export function deltaMixed(
   part: DeltaPart,
   x: Tensor,
   layout: RowLayout,
-  cache: DeltaCacheOf | undefined,
+  cache: ReturnType<typeof stateOf> | undefined,
   options: LinearsArguments,
 ): Tensor {
   const { keyHeads, valueHeads: heads, keyDim, valueDim } = shape

@@ -4,10 +4,8 @@ import { roundToBf16, widenBf16 } from './bf16.ts'
 import { jsonText, writeFolderWhole, writeWhole } from './files.ts'
 import { INDEX_FILE } from './hub.ts'
 import type { ModelFiles } from './open.ts'
-import { checkAdapter, checkFinite } from './peft.ts'
-import type { Adapter } from './peft.ts'
-import { tensorBytes, writeSafetensors } from './safetensors.ts'
-import type { TensorToWrite } from './safetensors.ts'
+import { checkAdapter, checkFinite, type Adapter } from './peft.ts'
+import { tensorBytes, writeSafetensors, type TensorToWrite } from './safetensors.ts'
 import { tensorShapes } from './shapes.ts'
 import type { Tokenizer } from './tokenizer.ts'
 import type { TensorData } from './types.ts'
@@ -92,19 +90,13 @@ async function writeWeights(dir: string, tensors: readonly TensorMaker[], shardB
 }
 
 function toWrite(tensor: TensorMaker): TensorToWrite {
-  const { shape } = tensor
-  if (tensor.dtype === 'f32') {
-    const data = async () => {
-      const made = await tensor.read()
-      return made.dtype === 'f32' ? made.data : widenBf16(made.data)
-    }
-    return { dtype: 'F32', shape, data }
-  }
+  const { dtype, shape } = tensor
   const data = async () => {
     const made = await tensor.read()
-    return made.dtype === 'bf16' ? made.data : roundToBf16(made.data)
+    if (made.dtype === dtype) return made.data
+    return made.dtype === 'f32' ? roundToBf16(made.data) : widenBf16(made.data)
   }
-  return { dtype: 'BF16', shape, data }
+  return { dtype: dtype === 'f32' ? 'F32' : 'BF16', shape, data }
 }
 
 /**

@@ -13,32 +13,31 @@ import type { ModelConfig, ModelFamily, RopeScaling, TensorBlocks, TensorData, T
 /** By general.architecture; Mistral's files say llama. */
 const ARCHITECTURES: readonly string[] = ['llama', 'smollm3', 'qwen2', 'qwen3']
 const architectureNames = new Intl.ListFormat('en-GB').format(ARCHITECTURES)
-const GLOBAL_NAMES: Record<string, string> = {
-  'model.embed_tokens': 'token_embd',
-  'model.norm': 'output_norm',
-  lm_head: 'output',
-}
-const LAYER_NAMES: Record<string, string> = {
-  input_layernorm: 'attn_norm',
-  post_attention_layernorm: 'ffn_norm',
-  'self_attn.q_proj': 'attn_q',
-  'self_attn.k_proj': 'attn_k',
-  'self_attn.v_proj': 'attn_v',
-  'self_attn.o_proj': 'attn_output',
-  'self_attn.q_norm': 'attn_q_norm',
-  'self_attn.k_norm': 'attn_k_norm',
-  'mlp.gate_proj': 'ffn_gate',
-  'mlp.up_proj': 'ffn_up',
-  'mlp.down_proj': 'ffn_down',
-}
-const HF_LAYER_NAMES = Object.fromEntries(Object.entries(LAYER_NAMES).map(([hf, gguf]) => [gguf, hf]))
-const HF_GLOBAL_NAMES = Object.fromEntries(Object.entries(GLOBAL_NAMES).map(([hf, gguf]) => [gguf, hf]))
+/** Hugging Face's names by those of a GGUF. */
+const GLOBAL_NAMES = new Map([
+  ['token_embd', 'model.embed_tokens'],
+  ['output_norm', 'model.norm'],
+  ['output', 'lm_head'],
+])
+const LAYER_NAMES = new Map([
+  ['attn_norm', 'input_layernorm'],
+  ['ffn_norm', 'post_attention_layernorm'],
+  ['attn_q', 'self_attn.q_proj'],
+  ['attn_k', 'self_attn.k_proj'],
+  ['attn_v', 'self_attn.v_proj'],
+  ['attn_output', 'self_attn.o_proj'],
+  ['attn_q_norm', 'self_attn.q_norm'],
+  ['attn_k_norm', 'self_attn.k_norm'],
+  ['ffn_gate', 'mlp.gate_proj'],
+  ['ffn_up', 'mlp.up_proj'],
+  ['ffn_down', 'mlp.down_proj'],
+])
 
 /** The Hugging Face name of a GGUF tensor, or null for one that has none (rope_freqs.weight). */
 function hfName(ggufName: string): string | null {
   const [, layer, part, kind] = /^(?:blk\.(\d+)\.)?(.+)\.(weight|bias)$/.exec(ggufName) ?? []
   if (part === undefined) return null
-  const name = layer === undefined ? HF_GLOBAL_NAMES[part] : HF_LAYER_NAMES[part]
+  const name = (layer === undefined ? GLOBAL_NAMES : LAYER_NAMES).get(part)
   if (name === undefined) return null
   return layer === undefined ? `${name}.${kind}` : `model.layers.${layer}.${name}.${kind}`
 }

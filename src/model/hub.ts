@@ -50,9 +50,12 @@ export async function hubFolder(id: string): Promise<string> {
   }
 }
 
+/** Whether it is written as the hub writes names, `owner/name`: a path may be, too. */
+export const isHubId = (text: string): boolean => /^[\w-][\w.-]*\/[\w-][\w.-]*$/.test(text)
+
 /** The folder of a hub model with its tokenizer where the cache has it; the network is not touched. */
 export async function cachedModel(id: string): Promise<string | undefined> {
-  if (!/^[\w-][\w.-]*\/[\w-][\w.-]*$/.test(id)) return undefined
+  if (!isHubId(id)) return undefined
   return (await cachedSnapshot(join(hubCache(), `models--${id.replace('/', '--')}`), true)) ?? undefined
 }
 

@@ -7,7 +7,7 @@ import { checkpointHint, kindOf, readJson } from './files.ts'
 import { GgufFile } from './gguf.ts'
 import { GgufTensors, ggufConfig, refuseOtherTensors } from './gguf-model.ts'
 import { ggufEosTokenIds, ggufTokenizerParts } from './gguf-tokenizer.ts'
-import { INDEX_FILE, SINGLE_FILE, hubFolder, shardsOf } from './hub.ts'
+import { INDEX_FILE, SINGLE_FILE, hubFolder, isHubId, shardsOf } from './hub.ts'
 import { openSafetensors } from './safetensors.ts'
 import { checkTensors } from './shapes.ts'
 import { loadTokenizer, makeTokenizer } from './tokenizer.ts'
@@ -55,8 +55,7 @@ export async function openModel(ref: string): Promise<ModelFiles> {
 
 /** `owner/name`, and not the path of a file that is missing in a folder that is there (models/x). */
 async function looksLikeHubId(ref: string): Promise<boolean> {
-  if (!/^[\w-][\w.-]*\/[\w-][\w.-]*$/.test(ref) || ref.endsWith('.gguf')) return false
-  return (await kindOf(dirname(ref))) === null
+  return isHubId(ref) && !ref.endsWith('.gguf') && (await kindOf(dirname(ref))) === null
 }
 
 async function openFolder(dir: string, ref: string, name: string): Promise<ModelFiles> {

@@ -6,8 +6,8 @@ import { join } from 'node:path'
 import { UserError } from '../common/errors.ts'
 import { loraRankFlag } from '../common/vllm-ranks.ts'
 import { jsonText, checkpointHint, kindOf, readJson, writeFolderWhole, writeWhole } from './files.ts'
-import { openSafetensors, writeSafetensors } from './safetensors.ts'
-import type { SafetensorsSource, TensorToWrite } from './safetensors.ts'
+import { isHubId } from './hub.ts'
+import { openSafetensors, writeSafetensors, type SafetensorsSource, type TensorToWrite } from './safetensors.ts'
 import { linearShapes } from './shapes.ts'
 import type { Tokenizer } from './tokenizer.ts'
 import type { ModelConfig } from './types.ts'
@@ -263,9 +263,8 @@ function adapterJson(config: LoraConfig, targetModules: string[]): Record<string
 function cardText(config: LoraConfig, card: AdapterCard, largest: number): string {
   const base = config.baseModel
   // The hub takes only ids of its own as base_model.
-  const isHubId = base !== null && /^[\w-][\w.-]*\/[\w-][\w.-]*$/.test(base)
   const head = [
-    ...(isHubId ? [`base_model: ${base}`] : []),
+    ...(base !== null && isHubId(base) ? [`base_model: ${base}`] : []),
     'library_name: peft',
     'pipeline_tag: text-generation',
     'tags:',

@@ -4,7 +4,7 @@ import { attention, rope, type RowLayout } from '../../src/autograd/ops/attentio
 import { siluGate } from '../../src/autograd/ops/elementwise.ts'
 import { logprobHead, type HeadOutput } from '../../src/autograd/ops/head.ts'
 import { linear, type Lora, type Projection } from '../../src/autograd/ops/linear.ts'
-import { rmsNorm, rmsNormAdded, rmsNormTurned } from '../../src/autograd/ops/norm.ts'
+import { rmsNorm, rmsNormTurned } from '../../src/autograd/ops/norm.ts'
 import { embedding, gather } from '../../src/autograd/ops/rows.ts'
 import { ParameterStore, type Parameter } from '../../src/autograd/parameters.ts'
 import { checkpoint, Tape } from '../../src/autograd/tape.ts'
@@ -130,7 +130,7 @@ describe.each([
   test.runIf(channels === columns)('with a residual that is added behind it', async () => {
     const { parameters, norm } = gains()
     const fd = new FiniteDifferences(gpu, `${words} added`)
-    const forward = (tape: Tape, t: Record<string, Tensor>) => rmsNormAdded(tape, t.x, norm, t.residual)
+    const forward = (tape: Tape, t: Record<string, Tensor>) => rmsNorm(tape, t.x, norm, { residual: t.residual })
     await fd.check({ tensors: { x: [rows, columns], residual: [rows, columns] }, parameters, forward })
   })
   test('beside a residual path, whose gradient is there first', async () => {

@@ -21,11 +21,6 @@ export interface Norm {
   trained?: { store: ParameterStore; gain: Parameter }
 }
 
-/** y = x / rms(x) * gain over groups of `norm.channels` columns: a whole row, or each head of it. */
-export function rmsNorm(tape: Tape, x: Tensor, norm: Norm): Tensor {
-  return normed(tape, x, norm)
-}
-
 /** `rmsNorm` of whole rows in f16, for products on matrix units alone (`takesHalf`); on a tape that keeps nothing. */
 export function rmsNormInHalf(tape: Tape, x: Tensor, { name, gain, channels, eps }: Norm): Tensor {
   const y = roomInHalf(tape, x)
@@ -33,11 +28,6 @@ export function rmsNormInHalf(tape: Tape, x: Tensor, { name, gain, channels, eps
   kernels.rmsNorm(tape.gpu, x.buffer, gain, y.buffer, rstd.buffer, x.rows, channels, eps, { half: true })
   tape.done(rstd)
   return y
-}
-
-/** residual + `rmsNorm` of x, both of whole rows. */
-export function rmsNormAdded(tape: Tape, x: Tensor, norm: Norm, residual: Tensor): Tensor {
-  return normed(tape, x, norm, { residual })
 }
 
 /** `rope` of `rmsNorm` over each head of x, to the bit; in one dispatch, and one back, where the kernels take heads so wide. */
@@ -52,11 +42,15 @@ export function rmsNormTurned(
   const { channels } = norm
   const heads = x.columns / channels
   if (rotaryDim === channels && kernels.takesTurn(tape.gpu, channels))
-    return normed(tape, x, norm, { turn: { info, table, heads } })
+    return rmsNorm(tape, x, norm, { turn: { info, table, heads } })
   return rope(tape, rmsNorm(tape, x, norm), { info }, table, heads, channels, false, rotaryDim)
 }
 
-function normed(tape: Tape, x: Tensor, norm: Norm, more: { turn?: kernels.HeadTurn; residual?: Tensor } = {}): Tensor {
+/**
+ * y = x / rms(x) * gain over groups of `norm.channels` columns: a whole row, or each head of it.
+ * @param more.turn heads are turned afterwards (`rmsNormTurned`) @param more.residual added afterwards, of whole rows
+ */
+export function rmsNorm(tape: Tape, x: Tensor, norm: Norm, more: { turn?: kernels.HeadTurn; residual?: Tensor } = {}): Tensor {
   const { gpu } = tape
   const { channels, trained } = norm
   const { turn, residual } = more
