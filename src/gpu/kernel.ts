@@ -26,6 +26,9 @@ export interface Kernel {
   copy: () => Promise<GPUComputePipeline>
 }
 
+/** A kernel whose pipeline may be still to come. */
+type Coming = Omit<Kernel, 'pipeline'> & Partial<Kernel>
+
 /** As a GPU's driver compiles it. */
 interface Waiting extends Unmade {
   /** `makeHere` on a thread of Dawn's; what it is broken by is reported. */
@@ -116,7 +119,7 @@ export class KernelCache {
     const immediateBytes = inUniform ? 0 : params.length * 4
     const layouts = [layout, inUniform ? this.uniformLayout : undefined]
     const describe = (text: string) => descriptorOf(this.#device, label, text, layouts, immediateBytes)
-    const kernel: Omit<Kernel, 'pipeline'> & Partial<Kernel> = {
+    const kernel: Coming = {
       label,
       layout,
       bindings,
@@ -134,9 +137,23 @@ export class KernelCache {
         return pipeline
       },
     }
+    this.#waiting.set(key, this.#waitingFor(kernel, key, source, describe, immediateBytes))
+    return kernel as Kernel
+  }
+
+  /** In a function of its own: what a kernel holds on to (`copy`) would hold the text with it, as closures of one function share what they see. */
+  #waitingFor(
+    kernel: Coming,
+    key: string,
+    source: string,
+    describe: (text: string) => GPUComputePipelineDescriptor,
+    immediateBytes: number,
+  ): Waiting {
+    const { label, bindings, params } = kernel
+    const inUniform = params.length > 0 && immediateBytes === 0
     const broken = (message: string): void =>
       this.onError?.(new GpuError(`kernel '${label}' does not compile: ${message}${excerpt(source, message)}`))
-    this.#waiting.set(key, {
+    return {
       bindings,
       immediateBytes,
       length: source.length,
@@ -164,8 +181,7 @@ export class KernelCache {
         if (pipeline) kernel.pipeline ??= pipeline
         this.#waiting.delete(key)
       },
-    })
-    return kernel as Kernel
+    }
   }
 
   /** The text that is compiled, and the parameters that it declares. */

@@ -20,7 +20,7 @@ export interface DeltaState {
 /** Where a pass puts its keys and values, and finds those of earlier passes: row i goes to cache row slots[i].x; `layout` and `paged` name cache rows. */
 export interface CacheArguments {
   layers: (LayerCache | DeltaState)[]
-  /** (rows) vec4u, for layers with a state: see DeltaCache (autograd/ops/delta-rule.ts). */
+  /** (rows) vec4u, for layers with a state: see DeltaCache (kernels/delta-rule). */
   runs?: GpuBuffer
   /** (rows) vec2u: cache row and position. */
   slots: GpuBuffer

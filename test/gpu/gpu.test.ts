@@ -2,10 +2,11 @@ import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'nod
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { afterAll, afterEach, beforeEach, describe, expect, test } from 'vitest'
+import { afterAll, afterEach, beforeEach, describe, expect, onTestFinished, test } from 'vitest'
 import { limitsOf } from '../../src/gpu/adapter.ts'
 import { GpuError } from '../../src/gpu/errors.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
+import { collectAll } from '../../src/gpu/heap.ts'
 import { sizeClass, type GpuBuffer } from '../../src/gpu/pool.ts'
 import { releaseWeight, uploadWeight } from '../../src/kernels/common/weight.ts'
 import { linear } from '../../src/kernels/matmul/matmul.ts'
@@ -96,6 +97,21 @@ describe('caches', () => {
     expect(gpu.kernel(path('double'), { A: 1 })).toBe(gpu.kernel(path('double'), { A: 1 }))
     x.release()
     y.release()
+  })
+  test("a kernel's text is let go once it is compiled: those of all kernels are megabytes", async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-kernels-'))
+    onTestFinished(() => rmSync(folder, { recursive: true }))
+    const long = join(folder, 'long.wgsl')
+    writeFileSync(long, `${readFileSync(path('double'), 'utf8')}#for i in 0..LINES\n// $(i)${'.'.repeat(1000)}\n#end\n`)
+    const heap = async (): Promise<number> => {
+      await gpu.sync()
+      collectAll()
+      return process.memoryUsage().heapUsed
+    }
+    const before = await heap()
+    for (let i = 0; i < 4; i++) expect(gpu.kernel(long, { LINES: 5000 + i }).pipeline).toBeDefined()
+    // 5 MB each; regular expressions remember the last one.
+    expect((await heap()) - before).toBeLessThan(1e7)
   })
   test('kernels of two folders that are called alike are two', async () => {
     const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-kernels-'))
