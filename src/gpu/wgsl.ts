@@ -10,7 +10,7 @@
  * Constants of a variant are also put at the head as `const NAME: u32 = value;`, so the shader compiler folds them. Unrolling
  * happens here and not in the driver because lavapipe keeps dynamically indexed arrays in memory.
  */
-import { readFileSync } from 'node:fs'
+import { existsSync, readFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
@@ -32,15 +32,14 @@ function readSource(path: string): string {
  * @throws Error naming file and line for a malformed directive
  */
 export function expandWgsl(path: string, constants: Constants): string {
-  const head = Object.entries(constants).map(([name, value]) => `const ${name}: u32 = ${value}u;`)
-  return [...head, ...expandFile(path, constants)].join('\n')
+  const out = Object.entries(constants).map(([name, value]) => `const ${name}: u32 = ${value}u;`)
+  expandFile(path, constants, out)
+  return out.join('\n')
 }
 
-function expandFile(path: string, constants: Constants): string[] {
+function expandFile(path: string, constants: Constants, out: string[]): void {
   const lines = readSource(path).split('\n')
-  const out: string[] = []
   expandLines(path, lines, 0, lines.length, { ...constants }, out)
-  return out
 }
 
 function expandLines(path: string, lines: string[], from: number, to: number, scope: Constants, out: string[]): void {
@@ -55,18 +54,10 @@ function expandLines(path: string, lines: string[], from: number, to: number, sc
     const where = `${path}:${n + 1}`
     if (word === 'include') {
       const name = rest.replaceAll('"', '')
-      let included = join(dirname(path), name)
-      try {
-        readSource(included)
-      } catch {
-        included = join(commonFolder, name)
-        try {
-          readSource(included)
-        } catch {
-          throw new Error(`${where}: there is no '${name}' beside the file or in kernels/common`)
-        }
-      }
-      out.push(...expandFile(included, scope))
+      const places = [dirname(path), commonFolder].map((folder) => join(folder, name))
+      const included = places.find((place) => files.has(place) || existsSync(place))
+      if (included === undefined) throw new Error(`${where}: there is no '${name}' beside the file or in kernels/common`)
+      expandFile(included, scope, out)
     } else if (word === 'if') {
       const { middle, end } = matching(lines, n, to, 'if', path)
       if (!/^!?\w+$/.test(rest)) throw new Error(`${where}: '#if' wants '#if NAME' or '#if !NAME', not '${rest}'`)
