@@ -3,6 +3,7 @@ import { setTimeout as wait } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { encode, type Dispatch } from '../../src/gpu/commands.ts'
+import { cacheFault } from '../../src/gpu/driver-cache.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
 import type { Kernel } from '../../src/gpu/kernel.ts'
 import type { GpuBuffer } from '../../src/gpu/pool.ts'
@@ -95,6 +96,7 @@ test('a copy is a pipeline of its own with the same results, and one that cannot
 
 test('they are for lavapipe on CPUs of AMD', () => {
   const facts = { ...gpu.facts, name: 'llvmpipe: Mesa 25.0.7', cpu: 'amd' as const, timestamps: true }
+  expect(takesSecondCopies(facts)).toBe(cacheFault() === undefined)
   expect(takesSecondCopies({ ...facts, cpu: 'other' })).toBe(false)
   expect(takesSecondCopies({ ...facts, name: 'NVIDIA' })).toBe(false)
   expect(takesSecondCopies({ ...facts, timestamps: false })).toBe(false)

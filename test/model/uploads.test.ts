@@ -1,6 +1,5 @@
 /** What waits on the device while a model is loaded is bounded, and nothing of it stays on the host. */
 import { execFileSync } from 'node:child_process'
-import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { setFlagsFromString } from 'node:v8'
@@ -11,8 +10,8 @@ import { loadDecoder } from '../../src/model/decoder-load.ts'
 import { openModel } from '../../src/model/open.ts'
 import type { TensorSource } from '../../src/model/types.ts'
 import { Uploads } from '../../src/model/uploads.ts'
+import { smollm2, withoutSmollm2 } from './helpers.ts'
 
-const model = join(import.meta.dirname, '../../models/SmolLM2-135M-Instruct.Q4_1.gguf')
 const tiny = join(import.meta.dirname, '../../models/tiny')
 
 describe('uploads', () => {
@@ -62,11 +61,11 @@ describe('uploads', () => {
   })
 
   // With 64 MB waiting it is 104 to 180.
-  test.runIf(process.platform === 'linux' && existsSync(model))(
+  test.runIf(process.platform === 'linux' && !withoutSmollm2)(
     'let a model be loaded in little more memory than it then has',
     () => {
       const script = join(import.meta.dirname, 'loaded-memory.ts')
-      const { most, now } = JSON.parse(execFileSync(process.execPath, [script, model], { encoding: 'utf8', timeout: 120_000 }))
+      const { most, now } = JSON.parse(execFileSync(process.execPath, [script, smollm2], { encoding: 'utf8', timeout: 120_000 }))
       expect(now).toBeGreaterThan(300)
       expect(most - now).toBeLessThan(70)
     },
