@@ -138,9 +138,14 @@ export async function writeFolderWhole(
     await mkdir(aside)
     await fill(aside)
     await syncFolder(aside)
-    if (before) await rename(dir, old)
+    if (before) {
+      await rm(old, { recursive: true, force: true })
+      await rename(dir, old)
+    }
     await rename(aside, dir)
   } catch (error) {
+    // Unless it never had its name taken.
+    if (before && !(await kindOf(dir))) await rename(old, dir).catch(() => {})
     await rm(aside, { recursive: true, force: true })
     throw error
   }

@@ -1,8 +1,31 @@
 import { execFileSync } from 'node:child_process'
-import { mkdtempSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
+import { writeFolderWhole } from '../../src/model/files.ts'
+import { newFolder } from './helpers.ts'
+
+test('a folder that was to be replaced is there as it was where the new one cannot take its place', async () => {
+  const root = newFolder()
+  const dir = join(root, 'model')
+  mkdirSync(dir)
+  writeFileSync(join(dir, 'a.txt'), 'kept')
+  const gone = (aside: string) => Promise.resolve(rmSync(aside, { recursive: true }))
+  await expect(writeFolderWhole(dir, gone, { replace: true })).rejects.toThrow('ENOENT')
+  expect([readdirSync(root), readdirSync(dir)]).toEqual([['model'], ['a.txt']])
+})
+
+test('a folder is replaced where a process of the same number, as in a container each is, was killed as it did so', async () => {
+  const root = newFolder()
+  const [dir, old] = ['model', `model.old-${process.pid}`].map((name) => join(root, name))
+  for (const folder of [dir, old]) {
+    mkdirSync(folder)
+    writeFileSync(join(folder, 'a.txt'), '')
+  }
+  await writeFolderWhole(dir, (aside) => Promise.resolve(writeFileSync(join(aside, 'b.txt'), '')), { replace: true })
+  expect([readdirSync(root), readdirSync(dir)]).toEqual([['model'], ['b.txt']])
+})
 
 test('a file that is to be written where the working directory was deleted is an error, not a wait without end', () => {
   const cwd = mkdtempSync(join(tmpdir(), 'dawn-rl-gone-'))
