@@ -37,7 +37,6 @@ class NeedMore extends Error {
 /** An open GGUF file. */
 export class GgufFile {
   readonly path: string
-  readonly version: number
   readonly metadata: Map<string, GgufValue>
   readonly tensors: Map<string, GgufTensor>
   #file: RangeFile
@@ -45,7 +44,6 @@ export class GgufFile {
   private constructor(file: RangeFile, header: Header) {
     this.#file = file
     this.path = file.path
-    this.version = header.version
     this.metadata = header.metadata
     this.tensors = header.tensors
   }
@@ -113,7 +111,6 @@ export class GgufFile {
 }
 
 interface Header {
-  version: number
   metadata: Map<string, GgufValue>
   tensors: Map<string, GgufTensor>
 }
@@ -154,7 +151,7 @@ function parseHeader(bytes: Uint8Array<ArrayBuffer>, file: RangeFile): Header {
       throw bad(`tensor ${tensor.name} should end at byte ${end}, the file ends at ${file.size}; fetch it again`)
     tensors.set(tensor.name, tensor)
   }
-  return { version, metadata, tensors }
+  return { metadata, tensors }
 }
 
 function tensorOf(name: string, shape: number[], type: number, start: number, bad: (what: string) => UserError): GgufTensor {

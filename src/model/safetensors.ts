@@ -49,8 +49,6 @@ interface Entry {
 
 /** One safetensors file, or the shards of one model. */
 export interface SafetensorsSource extends TensorSource {
-  /** The `__metadata__` of the files, together. */
-  readonly metadata: Record<string, string>
   dtype(name: string): string
   /** Reads a tensor of dtype F32, BF16, F16, I32 or U8 as it is. */
   readRaw(name: string): Promise<RawTensor>
@@ -63,14 +61,11 @@ export async function openSafetensors(paths: string | readonly string[]): Promis
   const list = typeof paths === 'string' ? [paths] : paths
   const files: RangeFile[] = []
   const entries = new Map<string, Entry>()
-  const metadata: Record<string, string> = {}
   try {
     for (const path of list) {
       const file = new RangeFile(path)
       files.push(file)
-      const header = await readHeader(file)
-      Object.assign(metadata, header.metadata)
-      for (const [name, entry] of header.entries) {
+      for (const [name, entry] of await readHeader(file)) {
         const other = entries.get(name)
         if (other)
           throw new UserError(
@@ -83,10 +78,10 @@ export async function openSafetensors(paths: string | readonly string[]): Promis
     for (const file of files) file.close()
     throw error
   }
-  return new Source(files, entries, metadata, list.join(', '))
+  return new Source(files, entries, list.join(', '))
 }
 
-async function readHeader(file: RangeFile): Promise<{ entries: Map<string, Entry>; metadata: Record<string, string> }> {
+async function readHeader(file: RangeFile): Promise<Map<string, Entry>> {
   const bad = (what: string) => new UserError(`${file.path} is not a whole safetensors file: ${what}. Fetch or write it again.`)
   if (file.size < 8) throw bad(`it has only ${file.size} bytes`)
   const headerLength = Number(new DataView((await file.bytes(0, 8)).buffer).getBigUint64(0, true))
@@ -104,11 +99,8 @@ async function readHeader(file: RangeFile): Promise<{ entries: Map<string, Entry
   if (typeof header !== 'object' || header === null || Array.isArray(header)) throw bad('its header is not a JSON object')
   const dataStart = 8 + headerLength
   const entries = new Map<string, Entry>()
-  const metadata: Record<string, string> = {}
-  for (const [name, value] of Object.entries(header)) {
-    if (name === '__metadata__') Object.assign(metadata, value)
-    else entries.set(name, checkEntry(name, value, file, dataStart, bad))
-  }
+  for (const [name, value] of Object.entries(header))
+    if (name !== '__metadata__') entries.set(name, checkEntry(name, value, file, dataStart, bad))
   let end = dataStart
   let previous = ''
   for (const [name, entry] of [...entries].toSorted((a, b) => a[1].start - b[1].start || a[1].length - b[1].length)) {
@@ -116,7 +108,7 @@ async function readHeader(file: RangeFile): Promise<{ entries: Map<string, Entry
     end = entry.start + entry.length
     previous = name
   }
-  return { entries, metadata }
+  return entries
 }
 
 const isCount = (n: unknown): n is number => typeof n === 'number' && Number.isSafeInteger(n) && n >= 0
@@ -138,15 +130,13 @@ function checkEntry(name: string, value: unknown, file: RangeFile, dataStart: nu
 }
 
 class Source implements SafetensorsSource {
-  readonly metadata: Record<string, string>
   #files: RangeFile[]
   #entries: Map<string, Entry>
   #label: string
-  constructor(files: RangeFile[], entries: Map<string, Entry>, metadata: Record<string, string>, label: string) {
+  constructor(files: RangeFile[], entries: Map<string, Entry>, label: string) {
     this.#files = files
     this.#entries = entries
     this.#label = label
-    this.metadata = metadata
   }
   names(): string[] {
     return [...this.#entries.keys()]
