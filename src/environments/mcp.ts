@@ -30,10 +30,12 @@ export async function connectMcp(servers: readonly McpServer[]): Promise<McpConn
     for (const server of servers) open.push(await connect(server))
     return open
   } catch (error) {
-    await Promise.allSettled(open.map((connection) => connection.close()))
+    await closeMcp(open)
     throw error
   }
 }
+
+export const closeMcp = (open: readonly McpConnection[]) => Promise.allSettled(open.map((connection) => connection.close()))
 
 interface Opened {
   client: Caller & { close(): Promise<void> }

@@ -1,6 +1,6 @@
 /** Environments in which the policy calls tools until it answers without a call. Names as in verifiers. */
 import type { Message } from '../common/types.ts'
-import { connectMcp, type McpConnection, type McpServer } from './mcp.ts'
+import { closeMcp, connectMcp, type McpConnection, type McpServer } from './mcp.ts'
 import { type MultiTurnOptions, type State, TurnsEnv } from './multi-turn.ts'
 import { readTasks, type WithRows } from './task-env.ts'
 import { Toolbox, type ToolboxOptions, type ToolContext } from './tools.ts'
@@ -43,7 +43,21 @@ class ToolsEnv<Own extends object> extends TurnsEnv<Own> {
   }
 
   async close(): Promise<void> {
-    await Promise.allSettled(this.#servers.map((server) => server.close()))
+    await closeMcp(this.#servers)
+  }
+}
+
+/** An environment with the tools of servers, which are closed again where it cannot be made: a program would outlive it. */
+async function withServers<Env>(
+  { mcp = [] }: { mcp?: readonly McpServer[] },
+  make: (open: McpConnection[]) => Env,
+): Promise<Env> {
+  const open = await connectMcp(mcp)
+  try {
+    return make(open)
+  } catch (error) {
+    await closeMcp(open)
+    throw error
   }
 }
 
@@ -55,7 +69,7 @@ export class ToolEnv<Own extends object = Record<string, unknown>> extends Tools
   /** Reads the datasets and asks the servers for their tools. Throws UserError for data or a server that is not usable. */
   static async create<Own extends object = Record<string, unknown>>(options: ToolEnvOptions<Own>): Promise<ToolEnv<Own>> {
     const read = await readTasks(options)
-    return new ToolEnv(read, await connectMcp(options.mcp ?? []))
+    return await withServers(options, (open) => new ToolEnv(read, open))
   }
 }
 
@@ -78,7 +92,7 @@ export class StatefulToolEnv<Own extends object = Record<string, unknown>> exten
     const updateArgs: ToolboxOptions['updateArgs'] = (name, args, state) =>
       options.updateToolArgs(name, args, state as unknown as State<Own>)
     const read = await readTasks(options)
-    return new StatefulToolEnv({ ...read, updateArgs }, await connectMcp(options.mcp ?? []))
+    return await withServers(options, (open) => new StatefulToolEnv({ ...read, updateArgs }, open))
   }
 }
 

@@ -91,7 +91,8 @@ export class Toolbox {
   constructor(options: ToolboxOptions) {
     this.#options = options
     this.#tools = new Map(options.tools.map((one) => [one.name, one]))
-    if (this.#tools.size < options.tools.length) throw new Error('two tools have one name')
+    const twice = options.tools.find((one) => this.#tools.get(one.name) !== one)
+    if (twice) throw new Error(`two tools are named "${twice.name}"; give one of them another name`)
     for (const name of Object.keys(options.hidden ?? {})) {
       if (!this.#tools.has(name)) throw new Error(`there is no tool "${name}" with arguments to hide`)
     }

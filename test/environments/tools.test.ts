@@ -194,6 +194,15 @@ describe('tools of MCP servers', () => {
     await expect(make({ mcp: [{ ...stdio, tools: ['mul'] }] })).rejects.toThrow(
       'it has no tool mul (it has add, fails, hangs, dies)',
     )
-    await expect(make({ mcp: [{ ...stdio, tools: ['add'] }] })).rejects.toThrow('two tools have one name')
+  })
+  test('of a server whose tool has the name of another one nothing is left running', async () => {
+    const running = () => process.getActiveResourcesInfo().filter((name) => name === 'ProcessWrap').length
+    const before = running()
+    const mcp = [{ ...stdio, tools: ['add'] }]
+    await expect(make({ mcp })).rejects.toThrow('two tools are named "add"')
+    await expect(StatefulToolEnv.create({ ...common, mcp, hidden: { none: [] }, updateToolArgs: (_, a) => a })).rejects.toThrow(
+      'there is no tool "none"',
+    )
+    await expect.poll(running, { timeout: 10_000 }).toBe(before)
   })
 })
