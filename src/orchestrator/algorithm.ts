@@ -1,6 +1,5 @@
 /** What the algorithm makes of finished rollouts: filters say which groups are trained on, then each rollout gets its advantage. */
-import { basename } from 'node:path'
-import { messageOf, UserError } from '../common/errors.ts'
+import { messageOf, placeOf, UserError } from '../common/errors.ts'
 import type { Rollout } from '../common/types.ts'
 import type { AdvantagedRollout } from './samples.ts'
 import type { AdvantageFunction, FilterFunction, Group } from './types.ts'
@@ -21,7 +20,8 @@ export interface Algorithm {
 
 /**
  * Advantages of a step's rollouts, in their order; null for what is not trained on: rollouts that failed, are too old or masked, groups of
- * which fewer than 2 are left, and groups that a filter turns down. A group is frozen: sorted in place, its advantages would go to others.
+ * which fewer than 2 are left, and groups that a filter turns down. A group and its rollouts are frozen: sorted in place, its advantages would go
+ * to others, and a reward that is written over would be written down.
  * @throws UserError where a filter or the advantage throws or gives something else than it must
  */
 export function assignAdvantages(
@@ -41,7 +41,7 @@ export function assignAdvantages(
 
 /** Of a group the rollouts that have an advantage; undefined for fewer than 2, where a filter turns them down, and where all are masked. */
 export function trainedOn(group: Group, algorithm: Algorithm, tooOld?: (rollout: Rollout) => boolean): Group | undefined {
-  const scored = Object.freeze(group.filter((r) => r.reward !== null && !tooOld?.(r)))
+  const scored = Object.freeze(group.filter((r) => r.reward !== null && !tooOld?.(r)).map((r) => Object.freeze(r)))
   if (scored.length < 2 || (algorithm.maskTruncated && scored.every((r) => r.isTruncated))) return undefined
   return algorithm.filters.every((filter) => passes(filter, scored)) ? scored : undefined
 }
@@ -76,10 +76,8 @@ function call<T>(kind: string, name: string, run: () => T): T {
   try {
     return run()
   } catch (error) {
-    // The first line of the stack that is in the file, as file.ts:12:3.
-    const lines = error instanceof Error ? (error.stack ?? '').match(/[^\s/\\(]+:\d+:\d+/g) : undefined
-    const line = lines?.find((at) => at.startsWith(`${basename(name)}:`))
-    throw new UserError(`The ${kind} ${name} threw: ${messageOf(error).replace(/\.$/, '')}${line ? ` (${line})` : ''}.`)
+    const place = placeOf(error)
+    throw new UserError(`The ${kind} ${name} threw: ${messageOf(error).replace(/\.$/, '')}${place ? ` (${place})` : ''}.`)
   }
 }
 

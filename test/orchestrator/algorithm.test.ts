@@ -87,6 +87,12 @@ test('an advantage that sorts the group in place is refused: values are taken in
   expect(() => advantagesOf(group([1, 0]), withAdvantage(ranks))).toThrow(/threw: Cannot assign to read only/)
 })
 
+test('an advantage, or a filter, that writes a reward over is refused: what is written down is what was earned', () => {
+  const shifts = (rollouts: Rollout[]) => rollouts.map((r) => (r.reward! -= 0.5))
+  expect(() => advantagesOf(group([1, 0]), withAdvantage(shifts))).toThrow(/threw: .*read only property 'reward'/)
+  expect(() => advantagesOf(group([1, 0]), withFilter(shifts))).toThrow(/threw: .*read only property 'reward'/)
+})
+
 test('a filter must say true or false: a promise is always true', () => {
   expect(() =>
     advantagesOf(
