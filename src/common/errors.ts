@@ -6,7 +6,6 @@
 import { spawnSync } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { basename, dirname, isAbsolute, join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 
 export class UserError extends Error {
   override name = 'UserError'
@@ -30,7 +29,8 @@ export function messageWithPlace(error: unknown): string {
   return `${messageOf(error)}${place ? ` (${place})` : ''}`
 }
 
-const ownFolder = fileURLToPath(new URL('..', import.meta.url))
+/** As stacks have it: a space in a URL is %20. */
+const ownFolder = new URL('..', import.meta.url).pathname
 
 /** Where a user's code threw, as my_env.ts:12:3; undefined where our own code did, whose sentences say by themselves what is wrong. */
 export function placeOf(error: unknown): string | undefined {
