@@ -28,7 +28,7 @@ export interface Check<Config> {
   /** Dotted keys; the problem is reported at the first one that is set. */
   keys: string[]
   /** The whole sentence without its place, several of them, or undefined where all is well. */
-  find: (config: Config, written: Written) => Found | Exclude<Found, undefined>[]
+  find: (config: Config, written: Written) => Found | Found[]
 }
 
 /** `key`: where to report it, if not at the first of `keys` that is set. */
@@ -136,7 +136,7 @@ export const rlChecks: Check<RunConfig>[] = [
   { keys: [`${A}advantage`], find: ({ trainer: { args } }) => pluginProblem('advantage', args.advantage) },
   {
     keys: [`${A}filters`],
-    find: ({ trainer: { args } }) => args.filters.map((name) => pluginProblem('filters', name)).find((text) => text),
+    find: ({ trainer: { args } }) => args.filters.map((name) => pluginProblem('filters', name)),
   },
   ...(['loss', 'advantage'] as const).map((kind): Check<RunConfig> => ({
     keys: [`${A}${kind}_args`, A + kind],
@@ -157,7 +157,7 @@ export const rlChecks: Check<RunConfig>[] = [
   },
   {
     keys: ['env'],
-    find: ({ env }) => env.map(({ id, ...about }, i) => environmentProblem(`env.${i}.id`, id, about)).find((problem) => problem),
+    find: ({ env }) => env.map(({ id, ...about }, i) => environmentProblem(`env.${i}.id`, id, about)),
   },
   ...(shared as Check<RunConfig>[]),
   ...ckptChecks,

@@ -118,9 +118,9 @@ export const inferenceChecks: Check<RunConfig>[] = [
       : undefined,
   ),
   forVllm([ARGS], (_, { args }) =>
-    Object.entries(args).flatMap(([key, value]) => {
+    Object.entries(args).map(([key, value]) => {
       const text = flagProblem(key, value, Object.keys(args))
-      return text === undefined ? [] : { key: `${ARGS}.${key}`, text }
+      return text === undefined ? undefined : { key: `${ARGS}.${key}`, text }
     }),
   ),
   forVllm([`${A}quantization`, 'inference.backend'], ({ trainer: { args } }) =>

@@ -225,7 +225,8 @@ function mended(raw: Table, issues: readonly z.core.$ZodIssue[], example: Table)
   const paths = issues.flatMap((issue) =>
     issue.code === 'unrecognized_keys' ? issue.keys.map((key) => [...issue.path, key] as Path) : [issue.path as Path],
   )
-  for (const path of paths.toSorted((a, b) => (pathKey(a) < pathKey(b) ? 1 : -1))) if (path.length) removeAt(copy, path)
+  const later = (a: Path, b: Path) => b.join('.').localeCompare(a.join('.'), 'en', { numeric: true })
+  for (const path of paths.toSorted(later)) if (path.length) removeAt(copy, path)
   for (const [key, value] of Object.entries(example)) {
     const own = copy[key]
     if (Array.isArray(value))

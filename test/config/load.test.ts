@@ -164,6 +164,24 @@ stop = "x"
   `)
 })
 
+test('entries of a long list do not hide what is wrong beside them', () => {
+  const stop = Array.from({ length: 12 }, (_, i) => (i === 2 || i === 10 ? i : `"${i}"`))
+  const message = errorOf(() => parseConfig(withArgs(`stop = [${stop.join(', ')}]\nbatch_size = 5`), 'a.toml'))
+  expect(message).toMatch(/^3 mistakes .*stop\.2 is 2.*stop\.10 is 10.*batch_size is 5, not a multiple/s)
+})
+
+test('of several filters and environments each that is not there is told', () => {
+  const text = `model = "models/tiny"
+[[env]]
+id = "nowhere"
+[[env]]
+id = "./none.ts"
+[trainer.args]
+filters = ["./none.ts", "zero_varianze"]`
+  const message = errorOf(() => parseConfig(text, 'a.toml'))
+  expect(message).toMatch(/^4 mistakes .*:3:1: .*nowhere.*:5:1: .*none\.ts.*:7:1: .*none\.ts.*:7:1: .*zero_varianze/s)
+})
+
 test("PyTorch's names of AdamW are AdamW, and ours are kept", () => {
   for (const name of ['adamw_torch', 'adamw_torch_fused', 'adamw_hf']) {
     const { config, notices } = parseConfig(withArgs(`optim = "${name}"\nrollouts_per_example = 16`), 'a.toml')
