@@ -128,7 +128,13 @@ async function cachedFiles(repoFolder: string, revision: string, id: string, opt
   if (!existsSync(folder)) return null
   const list = await readFile(listOf(repoFolder, sha.trim()), 'utf8').catch(() => null)
   if (list !== null) {
-    const found = filesOfSplit(JSON.parse(list) as string[], id, options).map((path) => join(folder, path))
+    let names: string[]
+    try {
+      names = JSON.parse(list) as string[]
+    } catch {
+      return null // a process was killed while it wrote it
+    }
+    const found = filesOfSplit(names, id, options).map((path) => join(folder, path))
     return found.every((path) => existsSync(path)) ? found : null
   }
   return await splitOfFolder(folder, options).catch(() => null)

@@ -102,6 +102,15 @@ describe('a hub id', () => {
       await loadRows(fileURLToPath(new URL('fixtures/tasks.parquet', import.meta.url))),
     )
   })
+  test('a list that a process was killed at is fetched anew', async () => {
+    hub.use(join(folder, 'killed'))
+    const rows = await loadRows({ path: 'owner/tiny', split: 'test' })
+    const list = join(folder, 'killed', 'datasets--owner--tiny/.dawn-rl', `${sha}.json`)
+    expect(JSON.parse(readFileSync(list, 'utf8'))).toEqual([...files.keys()])
+    writeFileSync(list, '')
+    expect(await loadRows({ path: 'owner/tiny', split: 'test' })).toEqual(rows)
+    expect(JSON.parse(readFileSync(list, 'utf8'))).toEqual([...files.keys()])
+  })
   test('one that is not there', async () => {
     hub.use(join(folder, 'b'))
     await expect(loadRows('owner/other')).rejects.toThrow(/The dataset owner\/other could not be fetched from http:\S+: /)
