@@ -68,11 +68,11 @@ export function updateMetrics(
 const OF_FIRST = /^mismatch_kl\//
 const OF_LAST = /^(?:optim\/lr|perf\/(?:peak_memory|buffers_made))$/
 
-/** Metrics of a step out of those of its updates by one batch: times add up, the rest are means, null where one is. */
+/** Metrics of a step out of those of its updates by one batch: times add up, the rest are means over those that have it, null where one is. */
 export function ofAllUpdates(updates: readonly Metrics[]): Metrics {
   const [first, last] = [updates[0], updates.at(-1)!]
   if (updates.length === 1) return first
-  const of = (name: string) => updates.map((update) => update[name] as number | null)
+  const of = (name: string) => updates.flatMap((update) => (name in update ? [update[name]] : []))
   const sum = (values: (number | null)[]) => values.reduce<number | null>((a, b) => (a === null || b === null ? null : a + b), 0)
   const seconds = of('time/forward_backward') as number[]
   const combined = (name: string): number | null => {
@@ -82,9 +82,9 @@ export function ofAllUpdates(updates: readonly Metrics[]): Metrics {
     if (name === 'time/forward_backward') return sum(seconds)
     if (name === 'perf/throughput') return sum(values.map((v, i) => v! * seconds[i]))! / sum(seconds)!
     const total = sum(values)
-    return total === null ? null : total / updates.length
+    return total === null ? null : total / values.length
   }
-  return Object.fromEntries(Object.keys(first).map((name) => [name, combined(name)]))
+  return Object.fromEntries(Array.from(new Set(updates.flatMap(Object.keys)), (name) => [name, combined(name)]))
 }
 
 /** null for what JSON has no word for. */

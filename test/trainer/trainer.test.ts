@@ -10,6 +10,7 @@ import { refreshWeights } from '../../src/model/decoder-trained.ts'
 import { scoreSamples } from '../../src/trainer/gradients.ts'
 import { loadLoss, negativeLogLikelihood } from '../../src/trainer/losses/index.ts'
 import { AdamW } from '../../src/trainer/optimizer.ts'
+import { ofAllUpdates } from '../../src/trainer/metrics.ts'
 import { NotFiniteError } from '../../src/trainer/bad-step.ts'
 import { METRICS } from '../../src/monitor/metrics-table.ts'
 import { bounds, freshLora, loadCase, openCase, openGpu, readAll, tempFolder, trainerOptions, withTrainer } from './helpers.ts'
@@ -194,6 +195,12 @@ describe('a step', () => {
     for (const name of ['mismatch_kl/all/mean', 'mismatch_kl/all/max', 'optim/lr'])
       expect(row[name], name).toBe(apart.rows[0][name])
     expect(Object.keys(row)).toEqual(Object.keys(apart.rows[0]))
+  })
+
+  test("of several updates has a loss's own metrics of those that gave them", () => {
+    const update = (own: object) => ({ 'loss/mean': 1, 'time/forward_backward': 2, ...own })
+    const row = ofAllUpdates([update({ 'loss/early': 4 }), update({ 'loss/clipped': 1 }), update({ 'loss/clipped': 2 })])
+    expect(row).toEqual({ 'loss/mean': 1, 'time/forward_backward': 6, 'loss/early': 4, 'loss/clipped': 1.5 })
   })
 
   test('lowers the loss of what it trains on', async () => {
