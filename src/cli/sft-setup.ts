@@ -14,7 +14,7 @@ import type { Tokenizer } from '../model/tokenizer.ts'
 import { gainsByWideVectors } from '../model/wide-vectors.ts'
 import type { ModelConfig, TensorSource } from '../model/types.ts'
 import { RunConsole } from '../monitor/terminal/console.ts'
-import { formatBytes, formatCount } from '../monitor/format.ts'
+import { counted, formatBytes, formatCount } from '../monitor/format.ts'
 import { createLogger } from '../monitor/logger.ts'
 import { MetricsWriter, readMetrics } from '../monitor/metrics-writer.ts'
 import { Progress } from '../monitor/progress.ts'
@@ -125,7 +125,7 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
     out.print(`model    ${source.name}: ${trained}, ${formatBytes(gpu.pool.bytesInUse)} on the GPU`)
     const tokens = train.reduce((sum, s) => sum + s.ids.length, 0)
     out.print(
-      `data     ${train.length} examples, ${formatCount(tokens)} tokens; ${args.batch_size} examples a step, ${args.max_steps} steps`,
+      `data     ${counted(train.length, 'example')}, ${formatCount(tokens)} tokens; ${counted(args.batch_size, 'example')} a step, ${counted(args.max_steps, 'step')}`,
     )
     const [longest, most] = [train.reduce((n, s) => Math.max(n, s.ids.length), 0), source.config.maxPositionEmbeddings]
     if (longest > most) out.warn(`an example has ${longest} tokens; ${source.name} was made for ${most} at most.`)

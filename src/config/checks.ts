@@ -7,6 +7,7 @@ import { CLI } from '../common/commands.ts'
 import { messageOf, nearest } from '../common/errors.ts'
 import { resolveEnvironment } from '../environments/load.ts'
 import { needPython, pythonKnows } from '../environments/python/bridge.ts'
+import { counted } from '../monitor/format.ts'
 import { ckptChecks, ckptNotices, sftCkptChecks } from './ckpt-checks.ts'
 import { inferenceChecks, inferenceNotices } from './inference-checks.ts'
 import { show } from './problems.ts'
@@ -246,7 +247,7 @@ export function rlNotices(config: RunConfig, written: Written): string[] {
   if (!keepsReference(args)) idle(['ref_model_sync_steps'], 'beta is 0 and use_ref_model false, so there is no reference model')
   const groups = args.batch_size / args.rollouts_per_example
   if (spareGroups(groups, args.oversampling_factor) === 0)
-    idle(['oversampling_factor'], `of ${groups} group${groups === 1 ? '' : 's'} it makes no whole group more`)
+    idle(['oversampling_factor'], `of ${counted(groups, 'group')} it makes no whole group more`)
   if (args.filters.every((name) => BUILT_IN.filters.includes(name)) && Object.keys(args.filter_args).length)
     notices.push(`${A}filter_args has no effect: no filter is a file.`)
   if (args.rollouts_per_example < 4 && args.filters.includes('zero_variance'))

@@ -13,6 +13,7 @@ import { readdirSync, statfsSync, statSync } from 'node:fs'
 import { dirname, join, resolve } from 'node:path'
 import { adapterModules, linearShapes, tensorShapes } from '../model/shapes.ts'
 import type { ModelConfig } from '../model/types.ts'
+import { counted } from '../monitor/format.ts'
 import { keepsReference, spareGroups } from './algorithm-schema.ts'
 import { leastCommonMultiple } from './ckpt-checks.ts'
 import { formatBytes } from './memory.ts'
@@ -107,7 +108,7 @@ export function recordBytes(config: DiskConfig): { bytes: number; words: string 
   const steps = args.max_steps
   const ofSteps = (rollouts: number) =>
     steps * (STEP_BYTES + SPAN_BYTES * Math.min(SPANS_AT_MOST, STEP_SPANS + ROLLOUT_SPANS * rollouts))
-  if (!('rollouts_per_example' in args)) return { bytes: ofSteps(0), words: `metrics and logs of ${steps} steps` }
+  if (!('rollouts_per_example' in args)) return { bytes: ofSteps(0), words: `metrics and logs of ${counted(steps, 'step')}` }
   const { max_prompt_len: prompt, max_tokens: answer } = args
   const { rollouts_per_example: group } = args
   const batch_size = args.batch_size + group * spareGroups(args.batch_size / group, args.oversampling_factor)

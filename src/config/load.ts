@@ -5,6 +5,7 @@ import { join } from 'node:path'
 import type * as z from 'zod'
 import { CLI } from '../common/commands.ts'
 import { UserError } from '../common/errors.ts'
+import { counted } from '../monitor/format.ts'
 import { spareGroups } from './algorithm-schema.ts'
 import { type Fork, overrideSources, readWords, type Resume, type TraceWish, type Words } from './argv.ts'
 import { type Check, rlChecks, rlNotices, sftChecks, sftNotices, type Written } from './checks.ts'
@@ -255,5 +256,5 @@ export function batchLine({ trainer: { args } }: RunConfig): string {
   const tasks = args.batch_size / args.rollouts_per_example
   const most = args.batch_size + spareGroups(tasks, args.oversampling_factor) * args.rollouts_per_example
   const spare = most > args.batch_size ? ` (up to ${most} where some are not trained on)` : ''
-  return `${tasks} task${tasks === 1 ? '' : 's'} x ${args.rollouts_per_example} rollouts = ${args.batch_size} rollouts a step${spare}, ${args.max_steps} steps; up to ${args.max_prompt_len} + ${args.max_tokens} tokens each`
+  return `${counted(tasks, 'task')} x ${args.rollouts_per_example} rollouts = ${args.batch_size} rollouts a step${spare}, ${counted(args.max_steps, 'step')}; up to ${args.max_prompt_len} + ${args.max_tokens} tokens each`
 }

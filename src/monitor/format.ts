@@ -36,6 +36,9 @@ export function formatCount(count: number | null | undefined): string {
   return scaled(count, 1000, ['k', 'M', 'B', 'T'])
 }
 
+/** '1 step', '2 steps'. */
+export const counted = (count: number, one: string): string => `${count} ${one}${count === 1 ? '' : 's'}`
+
 /** `value / base^n` with three significant digits and the unit of n; the last unit takes whatever is left. */
 function scaled(value: number, base: number, units: string[]): string {
   let unit = 0

@@ -1,6 +1,7 @@
 /** What the algorithm makes of finished rollouts: filters say which groups are trained on, then each rollout gets its advantage. */
 import { messageOf, placeOf, UserError } from '../common/errors.ts'
 import type { Rollout } from '../common/types.ts'
+import { counted } from '../monitor/format.ts'
 import type { AdvantagedRollout } from './samples.ts'
 import type { AdvantageFunction, FilterFunction, Group } from './types.ts'
 
@@ -59,13 +60,14 @@ function advantagesOf({ name, run, args }: Plugin<AdvantageFunction>, group: Gro
       `The advantage ${name} ${what}. It must give one finite number, or an array with one a completion token, for each rollout of the group.`,
     )
   if (!Array.isArray(advantages)) throw wrong(`returned ${show(advantages)}`)
-  if (advantages.length !== group.length) throw wrong(`returned ${advantages.length} values for ${group.length} rollouts`)
+  if (advantages.length !== group.length)
+    throw wrong(`returned ${counted(advantages.length, 'value')} for ${group.length} rollouts`)
   advantages.forEach((advantage: unknown, i) => {
     const tokens = group[i].completion_tokens.ids.length
     const values = typeof advantage === 'number' ? [advantage] : listOf(advantage)
     if (!values) throw wrong(`gave rollout ${i} ${show(advantage)}`)
     if (typeof advantage !== 'number' && values.length !== tokens)
-      throw wrong(`gave rollout ${i}, which has ${tokens} tokens, ${values.length} values`)
+      throw wrong(`gave rollout ${i}, which has ${counted(tokens, 'token')}, ${counted(values.length, 'value')}`)
     const bad = values.find((value) => !Number.isFinite(value))
     if (bad !== undefined) throw wrong(`gave rollout ${i} the value ${show(bad)}`)
   })

@@ -5,6 +5,7 @@ import { CLI } from '../common/commands.ts'
 import { UserError } from '../common/errors.ts'
 import { whenThereIsRoom } from '../common/faults.ts'
 import type { TrainingBatch } from '../common/types.ts'
+import { counted } from '../monitor/format.ts'
 
 /** Training has left the finite numbers, which a config or a reward mends. The weights are still those of the last good step: save them. */
 export class NotFiniteError extends UserError {
@@ -52,7 +53,7 @@ function write(dir: string, batch: TrainingBatch, { what, index }: BadUpdate): v
     index > 0
       ? `Update ${index + 1} of step ${batch.step} was skipped, and those after it: ${what}. The weights are those of the update before.`
       : `Step ${batch.step} was skipped: ${what}. The weights are those of the step before.`,
-    `${batch.samples.length} sequences, ${batch.lossTokenCount} loss tokens. ${broken} of their inputs were not finite${broken ? ' (written as 0 in batch.json)' : ''}.`,
+    `${counted(batch.samples.length, 'sequence')}, ${counted(batch.lossTokenCount, 'loss token')}. ${broken} of their inputs were not finite${broken ? ' (written as 0 in batch.json)' : ''}.`,
     `To look at it again: ${CLI} score --model MODEL [--adapter CHECKPOINT] --batch batch.json --out scores.safetensors`,
     'Usual reasons: a learning rate that is too high, a loss or a reward that divides by 0.',
   ]

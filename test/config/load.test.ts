@@ -49,6 +49,8 @@ test("an almost empty file gets RLTrainer's defaults", () => {
     eval_strategy: 'no', gradient_checkpointing: true, keep_attention: false, bf16: true, output_dir: 'outputs', max_async_level: 1, loss: 'cispo', micro_batch_tokens: 8 * 2048,
   }) // prettier-ignore
   expect(batchLine(config)).toBe('32 tasks x 16 rollouts = 512 rollouts a step, 500 steps; up to 512 + 1536 tokens each')
+  const one = parseConfig(withArgs('batch_size = 8\nrollouts_per_example = 8\nmax_steps = 1')).config
+  expect(batchLine(one)).toBe('1 task x 8 rollouts = 8 rollouts a step, 1 step; up to 512 + 1536 tokens each')
 })
 
 // The minimal example of vf-rl's own documentation, with a bundled environment.

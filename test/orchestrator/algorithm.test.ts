@@ -71,8 +71,8 @@ test('advantages a token, and arguments', () => {
 test.each([
   ['NaN', () => [NaN, 1], /gave rollout 0 the value NaN/],
   ['Infinity in an array', () => [[0, Infinity, 0], 1], /gave rollout 0 the value Infinity/],
-  ['too few', () => [1], /returned 1 values for 2 rollouts/],
-  ['an array of another length', () => [1, [1, 2]], /gave rollout 1, which has 3 tokens, 2 values/],
+  ['too few', () => [1], /returned 1 value for 2 rollouts/],
+  ['an array of another length', () => [1, [1]], /gave rollout 1, which has 3 tokens, 1 value\./],
   ['nothing', () => undefined, /returned undefined/],
   ['a promise', async () => [1, 2], /returned a promise \(the function must not be async\)/],
   ['text', () => ['a', 'b'], /gave rollout 0 the text a/],
