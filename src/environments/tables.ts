@@ -78,7 +78,10 @@ async function* lines(path: string, maxLineBytes: number): AsyncGenerator<Uint8A
 }
 
 async function readJson(path: string): Promise<TableRow[]> {
-  const value = parseJson(textOf(await readFile(path), path), path)
+  const bytes = await readFile(path).catch((error: unknown) => {
+    throw unread(path, error)
+  })
+  const value = parseJson(textOf(bytes, path), path)
   if (!Array.isArray(value))
     throw new UserError(`${path}: expected an array of objects, one a task. For one object a line, name the file .jsonl.`)
   return value.map((item, i) => {
@@ -117,9 +120,19 @@ const utf8 = new TextDecoder('utf-8', { fatal: true })
 function textOf(bytes: Uint8Array, where: string): string {
   try {
     return utf8.decode(bytes)
-  } catch {
-    throw new UserError(`${where} is not UTF-8 text. Save the file as UTF-8.`)
+  } catch (error) {
+    throw unread(where, error)
   }
+}
+
+/** Why bytes are no text: a text of Node's has half a gigabyte at most, a file that it reads at once two. */
+function unread(where: string, error: unknown): UserError {
+  const { code } = error as NodeJS.ErrnoException
+  if (code === 'ERR_ENCODING_INVALID_ENCODED_DATA') return new UserError(`${where} is not UTF-8 text. Save the file as UTF-8.`)
+  const isLarge = code === 'ERR_FS_FILE_TOO_LARGE' || code === 'ERR_STRING_TOO_LONG'
+  return new UserError(
+    `${where} ${isLarge ? 'is too large to be read at once. Write one object a line, and name the file .jsonl.' : `cannot be read: ${messageOf(error)}.`}`,
+  )
 }
 
 /** JSON, of which whole numbers beyond 2^53 become text, as those of parquet do: as numbers they would lie. */

@@ -1,4 +1,4 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -220,6 +220,14 @@ describe('files', () => {
     ['rows.csv', 'a,b', 'dataset ./rows.csv: cannot read ".csv". Use one of .jsonl, .ndjson, .json, .parquet.'],
   ])('refused: %s', async (name, content, message) => {
     expect(await refusal(loadRows(file(name, content)))).toContain(message)
+  })
+  test('refused: a JSON file of more than Node reads at once', async () => {
+    const path = file('large.json', '[')
+    truncateSync(path, 3 * 2 ** 30) // takes no room on the disk
+    expect(await refusal(loadRows(path))).toBe(
+      './large.json is too large to be read at once. Write one object a line, and name the file .jsonl.',
+    )
+    rmSync(path)
   })
   test('refused: missing file, an empty folder, a line over the cap', async () => {
     expect(await refusal(loadRows(join(folder, 'none.jsonl')))).toBe(
