@@ -1,4 +1,5 @@
 /** The time limit of a rollout's steps: each answer of the policy, and each stretch of the environment's own work between two of them. */
+import { abortError } from './limit.ts'
 
 /**
  * A limit that starts anew with each step, and one of all steps together. `ended` rejects when a step is late or the outer signal fires;
@@ -24,7 +25,7 @@ export class StepClock {
     this.#outer = outer
     this.ended = new Promise((_, reject) => (this.#reject = reject))
     this.ended.catch(() => {}) // nobody may be waiting when it comes
-    this.#onAbort = () => this.#end(new Error(`generation was aborted${reasonOf(outer!)}`))
+    this.#onAbort = () => this.#end(abortError('generation', outer!))
     if (outer?.aborted) this.#onAbort()
     else outer?.addEventListener('abort', this.#onAbort, { once: true })
   }
@@ -60,9 +61,4 @@ export class StepClock {
     this.#reject(error) // before the abort, so that it is this error that wins, not what the work throws when aborted
     this.#controller.abort(error)
   }
-}
-
-function reasonOf({ reason }: AbortSignal): string {
-  if (reason instanceof Error) return reason.name === 'AbortError' ? '' : `: ${reason.message}`
-  return typeof reason === 'string' ? `: ${reason}` : ''
 }

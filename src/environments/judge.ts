@@ -12,7 +12,7 @@ import { causeOf, messageOf, UserError } from '../common/errors.ts'
 import { isFullDisk } from '../common/faults.ts'
 import { fetchWhole } from '../common/patient-fetch.ts'
 import type { Message } from '../common/types.ts'
-import { Parser } from './parsers.ts'
+import type { Parser } from './parsers.ts'
 import { type GroupRewardSpec, type RewardSpec, Rubric } from './rubric.ts'
 import { load } from './sandbox/pool.ts'
 import type { RewardArgs, RewardValue } from './types.ts'
@@ -275,7 +275,7 @@ export class JudgeRubric extends Rubric {
         return [name, { timeoutSeconds: 1800, ...given, reward: (args: RewardArgs) => given.reward(args, judge) }]
       }),
     )
-    super({ ...functions, ...options.functions }, { parser: options.parser ?? new Parser(), group: options.group })
+    super({ ...functions, ...options.functions }, { parser: options.parser, group: options.group })
     this.judge = judge
   }
 }

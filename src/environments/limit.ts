@@ -49,7 +49,8 @@ export async function withLimit<T>(limits: Limits, work: (signal: AbortSignal) =
   }
 }
 
-function abortError(what: string, signal: AbortSignal): Error {
+/** That `what` was aborted, with the reason that the signal has. */
+export function abortError(what: string, signal: AbortSignal): Error {
   const reason: unknown = signal.reason
   const why =
     reason instanceof Error && reason.name !== 'AbortError'

@@ -3,14 +3,15 @@
  * call belongs to a rollout under way, takes that rollout's place at the sampler, and is answered by its `ChatClient`, whoever samples.
  * Answers carry token ids and log-probabilities as vLLM's do.
  */
-import { randomBytes, timingSafeEqual } from 'node:crypto'
+import { randomBytes } from 'node:crypto'
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { messageOf } from '../../common/errors.ts'
-import type { SamplingParams, ToolDefinition } from '../../common/types.ts'
+import { digest, isKnown } from '../../common/keys.ts'
+import type { SamplingParams } from '../../common/types.ts'
 import { ContextFullError } from '../chat.ts'
 import type { Answered, Asked, Calls } from './calls.ts'
-import { messagesOf } from './types.ts'
+import { messagesOf, toolOf, type LooseTool } from './types.ts'
 
 /** In a call's body: which request of the environment server it belongs to. */
 export const REQUEST_FIELD = 'dawn_rl_request'
@@ -75,7 +76,8 @@ export class PolicyEndpoint {
   }
 
   async #answer(request: IncomingMessage, signal: AbortSignal): Promise<{ status: number; body: object }> {
-    if (!this.#isKnown(request.headers.authorization)) return { status: 401, body: fault('The key is not that of this run.') }
+    if (!isKnown(request.headers.authorization, [digest(`Bearer ${this.key}`)]))
+      return { status: 401, body: fault('The key is not that of this run.') }
     const path = request.url?.split('?')[0]
     if (path === '/v1/models') return { status: 200, body: { object: 'list', data: [{ id: 'policy', object: 'model' }] } }
     if (path !== '/v1/chat/completions' || request.method !== 'POST')
@@ -87,11 +89,6 @@ export class PolicyEndpoint {
     const session = request.headers[SESSION_HEADER.toLowerCase()]
     const answered = await calls.answer(typeof session === 'string' ? session : '', askedOf(body), signal)
     return { status: 200, body: completionOf(answered, String(body.model)) }
-  }
-
-  #isKnown(header: string | undefined): boolean {
-    const [given, own] = [Buffer.from(header ?? ''), Buffer.from(`Bearer ${this.key}`)]
-    return given.length === own.length && timingSafeEqual(given, own)
   }
 }
 
@@ -135,14 +132,10 @@ function askedOf(body: Body): Asked {
   if (typeof body.stop === 'string') sampling.stop = [body.stop]
   else if (Array.isArray(body.stop)) sampling.stop = body.stop as string[]
   if (typeof body.temperature === 'number') sampling.temperature = body.temperature
-  const tools = Array.isArray(body.tools) && body.tools.length > 0 ? (body.tools as ToolDefinition[]).map(toolOf) : undefined
+  const given = Array.isArray(body.tools) ? (body.tools as { function: LooseTool }[]) : []
+  const tools = given.length > 0 ? given.map((tool) => toolOf(tool.function)) : undefined
   return { messages: messagesOf(body.messages, 'the call'), tools, sampling }
 }
-
-const toolOf = ({ function: { name, description, parameters } }: ToolDefinition): ToolDefinition => ({
-  type: 'function',
-  function: { name, ...(description ? { description } : {}), parameters: parameters ?? { type: 'object', properties: {} } },
-})
 
 /** A completion as vLLM gives it with return_token_ids and logprobs; without either where the sampler does not tell its tokens (id -1), as in evaluation. */
 function completionOf({ id, message, completion }: Answered, model: string): object {

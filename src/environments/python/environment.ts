@@ -15,7 +15,7 @@ import { describe, needPython, type PythonWish } from './bridge.ts'
 import { Calls } from './calls.ts'
 import { PolicyEndpoint, REQUEST_FIELD, SESSION_HEADER } from './endpoint.ts'
 import { EnvHost } from './host.ts'
-import { messagesOf, type Description, type Output, type PythonRow } from './types.ts'
+import { messagesOf, toolOf, type Description, type Output, type PythonRow } from './types.ts'
 import { EnvWire, type Reply } from './wire.ts'
 
 export interface PythonOptions {
@@ -83,10 +83,7 @@ export class PythonEnv implements Environment {
     this.#columns = ['trajectory', ...about.rewards.flatMap(([name]) => (name === 'reward' ? [name] : []))]
     this.maxTurns = about.max_turns
     this.playsGroups = about.group
-    this.tools = about.tools.map(({ name, description, parameters }) => ({
-      type: 'function',
-      function: { name, ...(description ? { description } : {}), parameters: parameters ?? { type: 'object', properties: {} } },
-    }))
+    this.tools = about.tools.map(toolOf)
   }
 
   /** Starts the environment server. Without it the first rollout does, with a log among temporary files. */

@@ -1,5 +1,5 @@
 /** What crosses the bridge to Python, in verifiers' words (its serve/types.py), as far as it is read here. */
-import type { Message, ToolCall } from '../../common/types.ts'
+import type { Message, ToolCall, ToolDefinition } from '../../common/types.ts'
 import type { Row } from '../types.ts'
 
 /** A row of a Python environment; `packed`: the row as the environment server is sent it, msgpack. */
@@ -14,10 +14,23 @@ export interface Description {
   max_turns: number
   message_type: string
   system_prompt: string | null
-  tools: { name: string; description?: string | null; parameters?: Record<string, unknown> | null }[]
+  tools: LooseTool[]
   rewards: [name: string, weight: number][]
   train: number
 }
+
+/** A tool in verifiers' words. */
+export interface LooseTool {
+  name: string
+  description?: string | null
+  parameters?: Record<string, unknown> | null
+}
+
+/** The tool as the model is told of it. */
+export const toolOf = ({ name, description, parameters }: LooseTool): ToolDefinition => ({
+  type: 'function',
+  function: { name, ...(description ? { description } : {}), parameters: parameters ?? { type: 'object', properties: {} } },
+})
 
 /** What a rollout left, a RolloutOutput. */
 export interface Output {
