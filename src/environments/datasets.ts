@@ -252,34 +252,3 @@ export function splitRows(
   const chosen = new Set(new Random(hashSeed(seed, 'held-out')).shuffle(keys).slice(0, wanted))
   return { train: rows.filter((row) => !chosen.has(keyOf(row))), held: rows.filter((row) => chosen.has(keyOf(row))) }
 }
-
-/**
- * The endless order in which rows are asked: each epoch holds every row once, shuffled anew by seed and epoch. The row at a position
- * depends on nothing else, so a run resumes from its position alone.
- */
-export class RowOrder {
-  readonly #rows: readonly Row[]
-  readonly #seed: number
-  readonly #shuffle: boolean
-  #epoch = -1
-  #order: number[] = [] // the order of #epoch, kept because positions are mostly asked one after another
-
-  constructor(rows: readonly Row[], options: { seed: number; shuffle?: boolean }) {
-    if (rows.length === 0) throw new Error('RowOrder: no rows')
-    this.#rows = rows
-    this.#seed = options.seed
-    this.#shuffle = options.shuffle ?? true
-  }
-
-  /** The row at `position` (0, 1, 2, ... without end). */
-  at(position: number): Row {
-    const n = this.#rows.length
-    if (!this.#shuffle) return this.#rows[position % n]
-    const epoch = Math.floor(position / n)
-    if (epoch !== this.#epoch) {
-      this.#order = new Random(hashSeed(this.#seed, 'epoch', epoch)).shuffle(Array.from({ length: n }, (_, i) => i))
-      this.#epoch = epoch
-    }
-    return this.#rows[this.#order[position % n]]
-  }
-}

@@ -21,15 +21,7 @@ export {
   type ToolCallParser,
   type TrajectoryStrategy,
 } from './chat.ts'
-export {
-  type DatasetOptions,
-  type DatasetSource,
-  loadRows,
-  RowOrder,
-  type RowInput,
-  splitRows,
-  type StoredDataset,
-} from './datasets.ts'
+export { type DatasetOptions, type DatasetSource, loadRows, type RowInput, splitRows, type StoredDataset } from './datasets.ts'
 export type { SplitOptions } from './datasets-hub.ts'
 export { EnvGroup, type EnvGroupOptions } from './env-group.ts'
 export { Judge, type JudgeOptions, type JudgeRewardFunction, JudgeRubric, type JudgeRubricOptions, yesOrNo } from './judge.ts'

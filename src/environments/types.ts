@@ -44,7 +44,7 @@ export interface RolloutDraft extends Pick<
 export interface Environment {
   readonly id: string
   readonly systemPrompt?: string | undefined
-  /** Rows to train on, in a fixed order; `RowOrder` shuffles. */
+  /** Rows to train on, in a fixed order; a run shuffles them. */
   readonly dataset: readonly Row[]
   /** Held-out rows; empty where there are none. */
   readonly evalDataset: readonly Row[]

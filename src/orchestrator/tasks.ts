@@ -1,6 +1,6 @@
 /** Which task comes when: a mixture of environments, in an order that depends on the seed and the position alone. */
-import { hashSeed, Random } from '../common/random.ts'
-import { RowOrder, type Environment, type Row } from '../environments/index.ts'
+import { EpochOrder, hashSeed, Random } from '../common/random.ts'
+import type { Environment, Row } from '../environments/index.ts'
 
 /** An environment in a run, under the name that metrics use. */
 export interface RunEnvironment {
@@ -29,14 +29,14 @@ export interface Task {
  * run resumes from its position alone.
  */
 export class TaskOrder {
-  readonly #sources: { source: RunEnvironment; order: RowOrder }[]
+  readonly #sources: { source: RunEnvironment; order: EpochOrder }[]
   readonly #seed: number
   /** #place[p] = which source position p takes and its position there; grown as positions are asked. */
   readonly #place: { index: number; at: number }[] = []
   readonly #taken: number[]
 
   constructor(sources: readonly RunEnvironment[], seed: number) {
-    this.#sources = sources.map((source, i) => ({ source, order: new RowOrder(source.env.dataset, { seed: hashSeed(seed, i) }) }))
+    this.#sources = sources.map((source, i) => ({ source, order: new EpochOrder(source.env.dataset.length, hashSeed(seed, i)) }))
     this.#taken = sources.map(() => 0)
     this.#seed = seed
   }
@@ -47,7 +47,8 @@ export class TaskOrder {
       this.#place.push({ index, at: this.#taken[index]++ })
     }
     const { index, at } = this.#place[position]
-    return { source: this.#sources[index].source, row: this.#sources[index].order.at(at) }
+    const { source, order } = this.#sources[index]
+    return { source, row: source.env.dataset[order.at(at)] }
   }
 
   #pick(position: number): number {

@@ -1,6 +1,6 @@
 /** Supervised training on completions: examples to tokens, their order, and the loop. */
 import { messageOf, UserError } from '../common/errors.ts'
-import { hashSeed, Random } from '../common/random.ts'
+import { EpochOrder } from '../common/random.ts'
 import { toolCallsOf } from '../common/tool-calls.ts'
 import type { Message, Metrics, ToolCall, ToolDefinition, TrainingBatch, TrainingSample } from '../common/types.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
@@ -195,14 +195,12 @@ function encodeChat(
   }
 }
 
-/** Examples in an order that depends on the seed and the position alone: each epoch holds every one once, shuffled anew. */
+/** Examples in an order that depends on the seed and the position alone. */
 export class SftData {
   readonly samples: readonly TrainingSample[]
   readonly #batchSize: number
-  readonly #seed: number
+  readonly #order: EpochOrder
   readonly #done: { step: number; examples: number }
-  #epoch = -1
-  #order: number[] = []
 
   /** `done`: of a run that goes on, its steps before this start and the examples that they had, perhaps in batches of another size. */
   constructor(
@@ -211,7 +209,7 @@ export class SftData {
   ) {
     this.samples = withSharedStart(samples)
     this.#batchSize = options.batchSize
-    this.#seed = options.seed
+    this.#order = new EpochOrder(samples.length, options.seed)
     this.#done = options.done ?? { step: 0, examples: 0 }
   }
 
@@ -223,19 +221,8 @@ export class SftData {
   /** The batch of a step; steps count from 1. */
   batch(step: number): TrainingBatch {
     const first = this.examplesBefore(step)
-    return batchOf(
-      step,
-      Array.from({ length: this.#batchSize }, (_, i) => this.#at(first + i)),
-    )
-  }
-
-  #at(position: number): TrainingSample {
-    const epoch = Math.floor(position / this.samples.length)
-    if (epoch !== this.#epoch) {
-      this.#order = new Random(hashSeed(this.#seed, 'epoch', epoch)).shuffle([...this.samples.keys()])
-      this.#epoch = epoch
-    }
-    return this.samples[this.#order[position % this.samples.length]]
+    const samples = Array.from({ length: this.#batchSize }, (_, i) => this.samples[this.#order.at(first + i)])
+    return batchOf(step, samples)
   }
 }
 

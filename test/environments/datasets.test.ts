@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { afterAll, describe, expect, test } from 'vitest'
 import { UserError } from '../../src/common/errors.ts'
-import { loadRows, RowOrder, type RowInput, splitRows } from '../../src/environments/datasets.ts'
+import { loadRows, type RowInput, splitRows } from '../../src/environments/datasets.ts'
 import { readTable } from '../../src/environments/tables.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'dawn-rl-data-'))
@@ -264,28 +264,5 @@ describe('splitting', async () => {
       'x.jsonl: cannot hold out 50 of 50 different prompts',
     )
     expect(() => splitRows(rows, { seed: 1, evalSize: -1 })).toThrow(UserError)
-  })
-})
-
-describe('the order of rows', async () => {
-  const rows = await loadRows(Array.from({ length: 7 }, (_, i) => ({ question: `q${i}` })))
-  const take = (order: RowOrder, from: number, to: number) =>
-    Array.from({ length: to - from }, (_, i) => order.at(from + i).exampleId)
-  test('each epoch has every row once, shuffled by seed and epoch', () => {
-    const order = new RowOrder(rows, { seed: 3 })
-    const epochs = [take(order, 0, 7), take(order, 7, 14), take(order, 14, 21)]
-    for (const epoch of epochs) expect(epoch.toSorted((a, b) => a - b)).toEqual([0, 1, 2, 3, 4, 5, 6])
-    expect(new Set(epochs.map(String)).size).toBeGreaterThan(1)
-    expect(take(new RowOrder(rows, { seed: 4 }), 0, 21)).not.toEqual(epochs.flat())
-  })
-  test('a position alone decides the row, so a resumed run goes on with the same rows', () => {
-    const whole = take(new RowOrder(rows, { seed: 3 }), 0, 30)
-    expect(take(new RowOrder(rows, { seed: 3 }), 12, 30)).toEqual(whole.slice(12))
-    const order = new RowOrder(rows, { seed: 3 })
-    expect([29, 3, 29, 0].map((i) => order.at(i).exampleId)).toEqual([29, 3, 29, 0].map((i) => whole[i]))
-  })
-  test('unshuffled it is the order of the rows', () => {
-    expect(take(new RowOrder(rows, { seed: 3, shuffle: false }), 5, 9)).toEqual([5, 6, 0, 1])
-    expect(() => new RowOrder([], { seed: 0 })).toThrow('no rows')
   })
 })
