@@ -33,7 +33,7 @@ export function messageWithPlace(error: unknown): string {
 const ownFolder = new URL('..', import.meta.url).pathname
 
 /** Where a user's code threw, as my_env.ts:12:3; undefined where our own code did, whose sentences say by themselves what is wrong. */
-export function placeOf(error: unknown): string | undefined {
+export function placeInCode(error: unknown): string | undefined {
   const stack = error instanceof Error ? (error.stack ?? '') : ''
   const places = [...stack.matchAll(/(?:file:\/\/|[ (])(\/[^\s()]+):\d+:\d+/gu)]
   const place = places.find(([, path]) => !path.includes('/node_modules/'))

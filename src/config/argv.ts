@@ -180,22 +180,12 @@ function findKey(typed: string, merged: Table, tree: SchemaNode): string[] | str
   if (owners.length > 1 && !rest.length) return `could mean ${owners.map((leaf) => `--${leaf.join('.')}`).join(' or ')}.`
   // What another trainer names otherwise is told by the schema, too.
   if (path.length === 1 && findForeign('trainer.args', path[0], backendOf(merged))) return ['trainer', 'args', path[0]]
-  const short = parts[parts.length - 1].replaceAll('-', '_')
-  const guess =
-    nearest(
-      path.join('.'),
-      leaves.map((leaf) => leaf.join('.')),
-    ) ??
-    leaves
-      .find(
-        (leaf) =>
-          leaf[leaf.length - 1] ===
-          nearest(
-            short,
-            leaves.map((l) => l[l.length - 1]),
-          ),
-      )
-      ?.join('.')
+  const dotted = leaves.map((leaf) => leaf.join('.'))
+  const short = nearest(
+    last,
+    leaves.map((leaf) => leaf.at(-1)!),
+  )
+  const guess = nearest(path.join('.'), dotted) ?? dotted.find((_, i) => leaves[i].at(-1) === short)
   const flag = nearest(`--${typed}`, FLAGS)
   // An unknown key with a known table goes to the schema, which knows the keys of other trainers.
   if (parts.length > 1 && nodeAt(tree, path.slice(0, -1))?.keys) return path

@@ -4,6 +4,7 @@ import { nearest } from '../common/errors.ts'
 import { dotted, isTable, type Path, type Table, valueAt } from './compose.ts'
 import { backendOf, findForeign, judge, renamed } from './foreign.ts'
 import { allowedText, leafPaths, nodeAt, type SchemaNode } from './schema-tree.ts'
+import { pathKey } from './toml-lines.ts'
 
 /** One mistake. `text` goes on where the key's name ends: "is 100, not a multiple of ...". */
 export interface Problem {
@@ -30,8 +31,8 @@ export function schemaProblems(issues: readonly z.core.$ZodIssue[], raw: Table, 
     const path = issue.path as Path
     if (issue.code === 'unrecognized_keys') {
       for (const key of issue.keys) problems.push({ path: [...path, key], text: unknownKey([...path, key], raw, tree) })
-    } else if (!seen.has(path.join('\u0000'))) {
-      seen.add(path.join('\u0000'))
+    } else if (!seen.has(pathKey(path))) {
+      seen.add(pathKey(path))
       problems.push({ path, text: badValue(issue, valueAt(raw, path), nodeAt(tree, path)) })
     }
   }

@@ -10,7 +10,7 @@ import { isAbsolute, join, resolve } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 import { z } from 'zod'
 import { SCRIPTS } from '../common/commands.ts'
-import { messageOf, messageOfImport, nearest, placeOf, UserError } from '../common/errors.ts'
+import { messageOf, messageOfImport, nearest, placeInCode, UserError } from '../common/errors.ts'
 import { pythonKnows } from './python/bridge.ts'
 import type { PythonOptions } from './python/environment.ts'
 import type { Environment, Row } from './types.ts'
@@ -116,7 +116,7 @@ async function attempt<T>(id: string, path: string, what: string, work: () => T 
     return await work()
   } catch (error) {
     if (error instanceof UserError) throw error
-    const place = placeOf(error)
+    const place = placeInCode(error)
     const message = place ? `${messageOf(error)} (${place})` : messageOfImport(error, path)
     throw new UserError(`environment ${id} ${what}: ${message}`, { cause: error })
   }

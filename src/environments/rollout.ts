@@ -3,7 +3,7 @@
  * in generation, in the environment's code or in a reward function becomes a rollout with `error` set and `reward` null, and such a
  * rollout is never trained on.
  */
-import { messageOf, placeOf } from '../common/errors.ts'
+import { messageOf, placeInCode } from '../common/errors.ts'
 import { stepOfGroup, timeline, type TimelineTrack } from '../common/timeline.ts'
 import { tracer, type TraceArgs } from '../common/trace.ts'
 import type { ChatClient, ChatCompletion, Message, Rollout, SamplingParams, ToolDefinition } from '../common/types.ts'
@@ -113,7 +113,7 @@ function own<T>(value: T): T {
 /** What a user's environment threw, with the place in its code; what is thrown here says by itself whose it is. */
 function told(thrown: unknown): string {
   if (!(thrown instanceof Error)) return `the environment threw: ${messageOf(thrown)}`
-  const place = placeOf(thrown)
+  const place = placeInCode(thrown)
   return place ? `the environment threw: ${thrown.message} (${place})` : thrown.message
 }
 

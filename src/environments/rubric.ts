@@ -6,7 +6,7 @@
  * - Functions of one rollout run side by side; the first failure aborts the others.
  * - Group functions see the rollouts of one task side by side, once all of them have ended, and are parts of the same sum.
  */
-import { messageOf, placeOf } from '../common/errors.ts'
+import { messageOf, placeInCode } from '../common/errors.ts'
 import { tracer } from '../common/trace.ts'
 import type { Message, Rollout } from '../common/types.ts'
 import { withLimit } from './limit.ts'
@@ -263,7 +263,7 @@ async function limited<T>(
   } catch (error) {
     const message = messageOf(error)
     if (message.startsWith(what) || !started) throw error
-    const place = placeOf(error)
+    const place = placeInCode(error)
     throw new Error(`${what} threw: ${message}${place ? ` (${place})` : ''}`, { cause: error })
   }
 }

@@ -100,7 +100,7 @@ export class ChatTemplate {
    * null where the template gives the answer no place of its own.
    */
   next(messages: readonly Message[], previous: ChatCompletion, tools?: Tools, most = Infinity): EncodedPrompt | null {
-    const at = placeOf(messages, previous)
+    const at = answerAt(messages, previous)
     if (at < 0) throw new Error('the messages have no answer that they could go on after')
     const rendered = this.#afterMark(messages, at, tools)
     if (rendered === null) return null
@@ -147,7 +147,7 @@ export class ChatTemplate {
 }
 
 /** Where the answer of a completion stands among messages. */
-function placeOf(messages: readonly Message[], previous: ChatCompletion): number {
+function answerAt(messages: readonly Message[], previous: ChatCompletion): number {
   const same = previous.message ? messages.lastIndexOf(previous.message) : -1
   return same >= 0 ? same : messages.findLastIndex((message) => message.role === 'assistant')
 }

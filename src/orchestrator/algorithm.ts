@@ -1,5 +1,5 @@
 /** What the algorithm makes of finished rollouts: filters say which groups are trained on, then each rollout gets its advantage. */
-import { messageOf, placeOf, UserError } from '../common/errors.ts'
+import { messageOf, placeInCode, UserError } from '../common/errors.ts'
 import type { Rollout } from '../common/types.ts'
 import { counted } from '../monitor/format.ts'
 import type { AdvantagedRollout } from './samples.ts'
@@ -78,7 +78,7 @@ function call<T>(kind: string, name: string, run: () => T): T {
   try {
     return run()
   } catch (error) {
-    const place = placeOf(error)
+    const place = placeInCode(error)
     throw new UserError(`The ${kind} ${name} threw: ${messageOf(error).replace(/\.$/, '')}${place ? ` (${place})` : ''}.`)
   }
 }

@@ -32,7 +32,7 @@ export class Slots {
     for (;;) {
       const queue = this.#again.first ? this.#again : this.#queue
       if (!queue.first || queue.first.count > this.#free) return
-      const { count, begin } = queue.shift()!
+      const { count, begin } = queue.shift()
       this.#free -= count
       begin()
     }
@@ -57,8 +57,8 @@ class Queue {
     this.#items.push(item)
   }
 
-  shift(): Waiting | undefined {
-    if (this.#head === this.#items.length) return undefined
+  /** Takes the first one, which must be there. */
+  shift(): Waiting {
     const item = this.#items[this.#head++]
     if (this.#head > 64 && this.#head * 2 > this.#items.length) {
       this.#items = this.#items.slice(this.#head)

@@ -108,8 +108,7 @@ export class MicroBatchRunner {
   }
 
   /** Makes room for the largest of several micro-batches at once, so that plans are recorded once for all of them. */
-  reserve(batches: Counted[]): void {
-    if (this.#options.plans === false) return
+  #reserve(batches: Counted[]): void {
     const { rows, scored, heldRows, heldScored } = this.#needs(batches)
     if (rows <= heldRows && scored <= heldScored) return
     this.release()
@@ -130,7 +129,7 @@ export class MicroBatchRunner {
     const { rows, scored, heldRows, heldScored } = this.#needs(batches)
     if (rows <= heldRows && scored <= heldScored && this.#known(work, positions)) return
     const passes = (): (() => void)[] => {
-      this.reserve(batches)
+      this.#reserve(batches)
       this.#room!.batch.rows.positions = positions
       this.#decoderOf(work).rotary.table(positions)
       return this.#passes(this.#room!, work)
@@ -165,7 +164,7 @@ export class MicroBatchRunner {
     ]
     const plans = this.#options.plans !== false
     let sent: Promise<void> | undefined
-    if (plans) this.reserve([packed])
+    if (plans) this.#reserve([packed])
     else this.#room = this.#makeRoom(packed.rows, packed.targets.length, false, packed, work)
     const room = this.#room!
     const byToken = room.batch.rows.tokenLists && trains(work) ? listsByToken(packed.ids) : undefined
@@ -184,7 +183,7 @@ export class MicroBatchRunner {
         'loss tokens': work.lossTokens ?? 0,
         'dropout seed': work.dropoutSeed ?? 0,
       }
-      const { forward, backward } = this.#plansFor(room, work, packed)
+      const { forward, backward } = this.#plansFor(room, work)
       sent = this.#send(forward, values, packed.rows)
       this.#backward = backward && (() => this.#send(backward, values, packed.rows))
     } else this.#runEager(room, work)
@@ -215,11 +214,7 @@ export class MicroBatchRunner {
   release(): void {
     const { gpu } = this.#decoder
     gpu.flush()
-    for (const { forward, backward } of this.#plans.values()) {
-      gpu.releasePlan(forward)
-      if (backward) gpu.releasePlan(backward)
-    }
-    this.#plans.clear()
+    for (const plans of this.#plans.values()) this.#drop(plans)
     gpu.pool.returnArena(this.#arena.splice(0))
     this.#freeRoom()
   }
@@ -272,8 +267,8 @@ export class MicroBatchRunner {
   }
 
   /** The plans of this kind of work: those there are, or where something in them has changed new ones. */
-  #plansFor(room: Room, work: Work, packed: PackedBatch): Plans {
-    const positions = positionsOf(packed)
+  #plansFor(room: Room, work: Work): Plans {
+    const { positions } = room.batch.rows
     const known = this.#known(work, positions)
     if (known) return known
     const other = this.#plans.get(work.kind)

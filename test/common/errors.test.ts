@@ -16,8 +16,8 @@ test("a place is told of a user's code and not of ours, in a folder with a space
   const [ours, theirs] = [join(common, 'ours.ts'), join(folder, 'a copy/mine.ts')]
   writeFileSync(ours, thrown)
   writeFileSync(theirs, `\n${thrown}`)
-  const code = `import { placeOf } from ${JSON.stringify(join(common, 'errors.ts'))}
-    for (const file of ${JSON.stringify([ours, theirs])}) console.log(placeOf((await import(file)).thrown))`
+  const code = `import { placeInCode } from ${JSON.stringify(join(common, 'errors.ts'))}
+    for (const file of ${JSON.stringify([ours, theirs])}) console.log(placeInCode((await import(file)).thrown))`
   const { stdout } = spawnSync(process.execPath, ['--input-type=module', '--eval', code], { encoding: 'utf8' })
   expect(stdout).toBe('undefined\nmine.ts:2:23\n')
 })

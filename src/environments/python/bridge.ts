@@ -58,7 +58,7 @@ export function startBridge(
   env: Record<string, string> = {},
 ): ChildProcess {
   const { python, base, id, ...rest } = wish
-  const place = placeOf(id, base)
+  const place = moduleOf(id, base)
   const child = spawn(python, ['-u', script], {
     cwd: place.cwd,
     stdio: ['pipe', stdio.stdout, stdio.stderr],
@@ -84,7 +84,7 @@ export function killGroup({ pid }: ChildProcess): void {
 export function pythonKnows(id: string, base: string): boolean {
   const python = /^[\w/-]+$/u.test(id) ? pythonOf(undefined, base) : undefined
   if (python === undefined) return false
-  const { name, cwd, env } = placeOf(id, base)
+  const { name, cwd, env } = moduleOf(id, base)
   const input = JSON.stringify({ do: 'find', id: name }) + '\n'
   const { stdout, error } = spawnSync(python, [script], { input, cwd, env, encoding: 'utf8', timeout: 60_000 })
   // A Python that can't be started knows nothing, and has written nothing.
@@ -92,7 +92,7 @@ export function pythonKnows(id: string, base: string): boolean {
 }
 
 /** The module behind an id, and where Python looks for it. */
-function placeOf(id: string, base: string): { name: string; cwd: string; env: NodeJS.ProcessEnv } {
+function moduleOf(id: string, base: string): { name: string; cwd: string; env: NodeJS.ProcessEnv } {
   const cwd = resolve(base)
   const isFile = id.endsWith('.py')
   const name = isFile ? basename(id, '.py') : id
