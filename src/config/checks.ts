@@ -9,7 +9,7 @@ import { resolveEnvironment } from '../environments/load.ts'
 import { needPython, pythonKnows } from '../environments/python/bridge.ts'
 import { counted } from '../monitor/format.ts'
 import { ckptChecks, ckptNotices, sftCkptChecks } from './ckpt-checks.ts'
-import { inferenceChecks, inferenceNotices } from './inference-checks.ts'
+import { filtersOf, inferenceChecks, inferenceNotices, withoutEffect } from './inference-checks.ts'
 import { show } from './problems.ts'
 import { BUILT_IN, keepsReference, spareGroups } from './algorithm-schema.ts'
 import type { RunConfig } from './schema.ts'
@@ -65,15 +65,13 @@ function environmentProblem(key: string, id: string, about: { python?: boolean; 
   }
 }
 
-function microBatchProblem(args: { micro_batch_tokens: number; max_seq_len: number }): string | undefined {
-  if (args.micro_batch_tokens >= args.max_seq_len) return undefined
-  return `${A}micro_batch_tokens is ${args.micro_batch_tokens}, less than one sequence of max_seq_len (${args.max_seq_len}). Raise it to ${args.max_seq_len}, or lower max_seq_len.`
-}
-
 const shared: Check<RunConfig | SftConfig>[] = [
   {
     keys: ['micro_batch_tokens', 'max_seq_len', 'micro_batch_size'].map((key) => A + key),
-    find: ({ trainer }) => microBatchProblem(trainer.args),
+    find: ({ trainer: { args } }) =>
+      args.micro_batch_tokens < args.max_seq_len
+        ? `${A}micro_batch_tokens is ${args.micro_batch_tokens}, less than one sequence of max_seq_len (${args.max_seq_len}). Raise it to ${args.max_seq_len}, or lower max_seq_len.`
+        : undefined,
   },
   {
     keys: [`${A}use_lora`, 'model.adapter'],
@@ -209,17 +207,15 @@ export const sftChecks: Check<SftConfig>[] = [
 
 /** Keys that have no effect because of another one: told, where they were set to something. */
 function idleKeys(args: RunConfig['trainer']['args'] | SftConfig['trainer']['args'], written: Written): string[] {
-  const idle = (keys: string[], because: string) =>
-    keys.filter((key) => written.isChanged(A + key)).map((key) => `${A}${key} has no effect: ${because}.`)
   const notices: string[] = []
-  if (!args.use_lora)
-    notices.push(...idle(['lora_rank', 'lora_alpha', 'lora_dropout', 'lora_target_modules'], 'use_lora is false'))
-  if (!args.gradient_checkpointing) notices.push(...idle(['keep_attention'], 'gradient_checkpointing is false, so all is kept'))
+  const idle = (keys: string[], because: string) => notices.push(...withoutEffect(written, A, keys, because))
+  if (!args.use_lora) idle(['lora_rank', 'lora_alpha', 'lora_dropout', 'lora_target_modules'], 'use_lora is false')
+  if (!args.gradient_checkpointing) idle(['keep_attention'], 'gradient_checkpointing is false, so all is kept')
   if (args.lr_scheduler_type === 'constant')
-    notices.push(...idle(['warmup_steps'], 'lr_scheduler_type is "constant"; write "constant_with_warmup"'))
+    idle(['warmup_steps'], 'lr_scheduler_type is "constant"; write "constant_with_warmup"')
   // A resolved config has both, in agreement.
   if (written.isSet(`${A}micro_batch_tokens`) && written.value(`${A}micro_batch_size`) !== args.micro_batch_size)
-    notices.push(...idle(['micro_batch_size'], 'micro_batch_tokens is set'))
+    idle(['micro_batch_size'], 'micro_batch_tokens is set')
   return notices
 }
 
@@ -227,12 +223,8 @@ function idleKeys(args: RunConfig['trainer']['args'] | SftConfig['trainer']['arg
 export function rlNotices(config: RunConfig, written: Written): string[] {
   const { args } = config.trainer
   const notices = [...idleKeys(args, written), ...ckptNotices(config, written), ...inferenceNotices(config, written)]
-  const idle = (keys: string[], because: string) => {
-    for (const key of keys) if (written.isChanged(A + key)) notices.push(`${A}${key} has no effect: ${because}.`)
-  }
-  const drawn = (['top_p', 'top_k', 'min_p', 'repetition_penalty', 'presence_penalty', 'frequency_penalty'] as const).filter(
-    (key) => written.isChanged(A + key) && !(key === 'top_k' && args.top_k <= 0),
-  )
+  const idle = (keys: string[], because: string) => notices.push(...withoutEffect(written, A, keys, because))
+  const drawn = filtersOf(args)
   if (drawn.length)
     notices.push(
       `${A}${drawn.join(', ')}: changes what is drawn, not the log-probability that is trained on (which is over the full vocabulary); far from neutral it biases the importance ratio.`,

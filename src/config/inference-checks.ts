@@ -83,19 +83,13 @@ function ggufProblem(model: string): string | undefined {
   return `model.name is ${show(model)}, and vLLM reads Hugging Face folders: run \`${CLI} merge --model ${shellWord(gguf)} --out ${shellWord(out)}\`, and set model = ${show(out)}.`
 }
 
-/** What is drawn from anything but the softmax of the logits at the temperature. */
-function filtersOf(args: RunConfig['trainer']['args']): string[] {
-  return [
-    args.top_p < 1 && 'top_p',
-    args.top_k > 0 && 'top_k',
-    args.min_p > 0 && 'min_p',
-    args.repetition_penalty !== 1 && 'repetition_penalty',
-    args.presence_penalty !== 0 && 'presence_penalty',
-    args.frequency_penalty !== 0 && 'frequency_penalty',
-  ].filter((name) => name !== false)
-}
+/** Values at which what is drawn follows the softmax of the logits at the temperature. */
+const NEUTRAL = { top_p: 1, top_k: 0, min_p: 0, repetition_penalty: 1, presence_penalty: 0, frequency_penalty: 0 }
+const FILTERS = Object.keys(NEUTRAL) as (keyof typeof NEUTRAL)[]
 
-const samplingKeys = ['top_p', 'top_k', 'min_p', 'repetition_penalty', 'presence_penalty', 'frequency_penalty', 'temperature']
+/** The keys by which it does not. */
+export const filtersOf = (args: RunConfig['trainer']['args']) =>
+  FILTERS.filter((key) => (key === 'top_k' ? args.top_k > 0 : args[key] !== NEUTRAL[key]))
 
 export const inferenceChecks: Check<RunConfig>[] = [
   {
@@ -155,7 +149,7 @@ export const inferenceChecks: Check<RunConfig>[] = [
       : undefined,
   ),
   forVllm(
-    samplingKeys.map((key) => A + key),
+    [...FILTERS, 'temperature'].map((key) => A + key),
     ({ trainer: { args } }) => {
       const filters = filtersOf(args)
       return filters.length && args.temperature !== 1
@@ -165,13 +159,13 @@ export const inferenceChecks: Check<RunConfig>[] = [
   ),
 ]
 
+/** Of keys of a table (`prefix`: its name and a dot) those that were set to something, one line each. */
+export const withoutEffect = (written: Written, prefix: string, keys: readonly string[], because: string): string[] =>
+  keys.filter((key) => written.isChanged(prefix + key)).map((key) => `${prefix}${key} has no effect: ${because}.`)
+
 /** Keys of [inference] that have no effect, one line each. */
 export function inferenceNotices({ inference }: RunConfig, written: Written): string[] {
-  const idle = (keys: readonly string[], because: string) =>
-    keys
-      .map((key) => `inference.${key}`)
-      .filter((key) => written.isChanged(key))
-      .map((key) => `${key} has no effect: ${because}.`)
+  const idle = (keys: readonly string[], because: string) => withoutEffect(written, 'inference.', keys, because)
   if (inference.backend === 'embedded') {
     const other = idle(VLLM_KEYS, 'the embedded engine samples; write backend = "vllm"')
     return inference.serve ? other : [...other, ...idle(['serve_host', 'serve_port'], 'nothing is served; write serve = true')]
