@@ -73,16 +73,19 @@ export async function writeWeights(dir: string, decoder: Decoder, about: Weights
     await writeAdapterFiles(dir, { config: lora, tensors: await readLora(decoder), tokenizer })
     return
   }
-  const store = decoder.store!
   const matrices = matrixDtypes(decoder)
   const others = [...matrices.values()].includes('f32') ? 'f32' : 'bf16'
-  const tensors = store.parameters.map((parameter): TensorMaker => ({
+  await writeModelFiles(dir, { ...about, tensors: weightTensors(decoder, (name) => dtype ?? matrices.get(name) ?? others) })
+}
+
+/** Every weight of full training, read when its turn to be written comes, in the dtype that is said of its name. */
+export function weightTensors({ store }: Decoder, dtypeOf: (name: string) => TensorMaker['dtype']): TensorMaker[] {
+  return store!.parameters.map((parameter) => ({
     name: parameter.name,
-    dtype: dtype ?? matrices.get(parameter.name) ?? others,
+    dtype: dtypeOf(parameter.name),
     shape: parameter.shape,
-    read: async () => ({ dtype: 'f32', shape: parameter.shape, data: await store.read(parameter) }),
+    read: async () => ({ dtype: 'f32', shape: parameter.shape, data: await store!.read(parameter) }),
   }))
-  await writeModelFiles(dir, { ...about, tensors })
 }
 
 /**

@@ -8,7 +8,7 @@ import type { GpuBuffer } from '../gpu/pool.ts'
 import { capacityOf, type Count } from '../gpu/size.ts'
 import type { RowLists } from '../kernels/rows/rows.ts'
 import { decoderHidden, type Checkpointing, type Decoder, type RowBatch } from '../model/decoder.ts'
-import { listsByKey, listsByToken, type PackedBatch } from '../model/packed.ts'
+import { listsByKey, type listsByToken, type PackedBatch } from '../model/packed.ts'
 
 /** How many of what a batch has: numbers, or in a plan capacities. */
 export interface BatchCounts {
@@ -92,19 +92,6 @@ export function positionsOf(packed: PackedBatch): number {
   let positions = 1
   for (let r = 0; r < packed.rows; r++) positions = Math.max(positions, packed.info[4 * r + 3] + 1)
   return positions
-}
-
-/** A packed batch in room of its own. `trainsEmbedding` adds the lists that an embedding's gradient needs. */
-export function uploadBatch(
-  gpu: Gpu,
-  packed: PackedBatch,
-  options: { trainsEmbedding: boolean; dropoutSeed?: number },
-): DeviceBatch {
-  const byToken = options.trainsEmbedding ? listsByToken(packed.ids) : undefined
-  const counts = { rows: packed.rows, scored: packed.targets.length, tokens: byToken?.tokens.length }
-  const batch = makeBatch(gpu, counts, options.dropoutSeed)
-  writeBatch(gpu, batch, packed, byToken)
-  return batch
 }
 
 /** Log-probabilities and entropies of the scored tokens of a batch at `temperature`. Only their rows pass the last norm and the head. */

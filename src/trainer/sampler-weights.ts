@@ -2,10 +2,10 @@
 import { mkdirSync } from 'node:fs'
 import type { Decoder } from '../model/decoder.ts'
 import { matrixDtypes, readLora } from '../model/decoder-trained.ts'
-import { writeModelFiles, type TensorMaker } from '../model/export.ts'
+import { writeModelFiles } from '../model/export.ts'
 import { writeAdapterFiles } from '../model/peft.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
-import type { WeightsAbout } from './checkpoint.ts'
+import { weightTensors, type WeightsAbout } from './checkpoint.ts'
 
 /**
  * Writes what is trained into a new folder: a PEFT adapter, or a Hugging Face model.
@@ -27,14 +27,8 @@ export async function writeSamplerWeights(
     await writeAdapterFiles(dir, { config: lora, tensors: await readLora(decoder), tokenizer })
     return
   }
-  const store = decoder.store!
   const matrices = matrixDtypes(decoder)
-  const tensors = store.parameters.map((parameter): TensorMaker => ({
-    name: parameter.name,
-    dtype: matrices.get(parameter.name) ?? 'f32',
-    shape: parameter.shape,
-    read: async () => ({ dtype: 'f32', shape: parameter.shape, data: await store.read(parameter) }),
-  }))
+  const tensors = weightTensors(decoder, (name) => matrices.get(name) ?? 'f32')
   const tied = decoder.config.tieWordEmbeddings
   if (tied) tensors.push({ ...tensors.find(({ name }) => name === 'model.embed_tokens.weight')!, name: 'lm_head.weight' })
   const config = tied ? { ...rawConfig, tie_word_embeddings: false } : rawConfig

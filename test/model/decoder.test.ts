@@ -12,7 +12,7 @@ import { decoderHidden, type Checkpointing, type Decoder, type RowBatch } from '
 import type { CacheArguments, LayerCache } from '../../src/model/layer-cache.ts'
 import { openModel } from '../../src/model/open.ts'
 import { pack } from '../../src/model/packed.ts'
-import { forwardLogprobs, uploadBatch } from '../../src/trainer/device-batch.ts'
+import { forwardLogprobs, makeBatch, writeBatch, type DeviceBatch } from '../../src/trainer/device-batch.ts'
 import { accumulateGradients, scoreSamples } from '../../src/trainer/gradients.ts'
 import { loadLoss } from '../../src/trainer/losses/index.ts'
 import { fixtures, openCase, openDecoder, relativeError } from '../golden/cases.ts'
@@ -181,7 +181,12 @@ describe('a loaded model', () => {
       targets: packed.targets.map((id) => (id + 3) % 300),
     }
     const store = decoder.store!
-    const step = (batch: ReturnType<typeof uploadBatch>, coefficient: ReturnType<typeof gpu.upload>) => {
+    const room = (p: typeof packed) => {
+      const batch = makeBatch(gpu, { rows: p.rows, scored: p.targets.length })
+      writeBatch(gpu, batch, p)
+      return batch
+    }
+    const step = (batch: DeviceBatch, coefficient: ReturnType<typeof gpu.upload>) => {
       store.zeroGradients()
       const tape = new Tape(gpu, true)
       const out = forwardLogprobs(tape, decoder, batch, { temperature, checkpointing: true })
@@ -196,10 +201,7 @@ describe('a loaded model', () => {
     }
     const eager: Float32Array[][] = []
     for (const p of [packed, other]) {
-      const [batch, coefficient] = [
-        uploadBatch(gpu, p, { trainsEmbedding: false }),
-        gpu.upload(coefficientOf(p.targets.length), 'coefficient'),
-      ]
+      const [batch, coefficient] = [room(p), gpu.upload(coefficientOf(p.targets.length), 'coefficient')]
       step(batch, coefficient)
       eager.push(await read())
       batch.release()
@@ -207,10 +209,7 @@ describe('a loaded model', () => {
     }
     expect(relativeError(eager[0][0], eager[1][0])).toBeGreaterThan(0.1)
 
-    const [batch, coefficient] = [
-      uploadBatch(gpu, packed, { trainsEmbedding: false }),
-      gpu.upload(coefficientOf(packed.targets.length), 'coefficient'),
-    ]
+    const [batch, coefficient] = [room(packed), gpu.upload(coefficientOf(packed.targets.length), 'coefficient')]
     const plan = gpu.record(() => step(batch, coefficient))
     const made = gpu.pool.buffersMade
     gpu.replay(plan)
