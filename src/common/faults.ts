@@ -4,6 +4,7 @@
  * often it is started again, is in src/inference/vllm/wait.ts and host.ts.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
+import { messageOf } from './errors.ts'
 
 /** Pauses that double from the first to the longest, in milliseconds. */
 export interface Pauses {
@@ -33,6 +34,16 @@ export const isGoneReader = (error: unknown): boolean =>
 
 /** An output on which nothing can be said: nobody reads it, or its file finds the disk full. */
 export const isDeadOutput = (error: unknown): boolean => isGoneReader(error) || isFullDisk(error)
+
+/** What was learned until an error is not lost to it: saves the last step, and tells that, or why it cannot be saved. */
+export async function saveAfter(step: number, save: () => Promise<void>, warn?: (line: string) => void): Promise<void> {
+  try {
+    await save()
+    warn?.(`an error ends the run; step ${step} is saved, and --resume goes on from there.`)
+  } catch (error) {
+    warn?.(`an error ends the run, and step ${step} cannot be saved either (${messageOf(error)}).`)
+  }
+}
 
 /**
  * Does `work`, and where the disk is full does it again after growing pauses, until there is room.

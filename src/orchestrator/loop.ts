@@ -2,7 +2,7 @@
  * The training loop: sample ahead, train, publish, evaluate, save. Everything it drives is handed in, so it reads like the recipe.
  * Steps are counted from 1; the weights after step n are policy version n, and those after half of its updates n - 1/2.
  */
-import { messageOf } from '../common/errors.ts'
+import { saveAfter } from '../common/faults.ts'
 import type { Metrics, PolicyVersion, Rollout, TrainingBatch } from '../common/types.ts'
 import type { Monitor } from '../monitor/monitor.ts'
 import type { Orchestrator } from './orchestrator.ts'
@@ -110,21 +110,12 @@ export async function trainingLoop(parts: LoopParts, options: LoopOptions): Prom
     return { lastStep: done, after: after.map(plain) }
   } catch (error) {
     await orchestrator.close()
-    if (done > saved && !parts.lost?.()) await saveAfter(done, row, parts)
+    const warn = (line: string) => monitor.console.warn(line)
+    if (done > saved && !parts.lost?.()) await saveAfter(done, () => save(done, row), warn)
     throw error
   } finally {
     stop.removeEventListener('abort', abandon)
     await orchestrator.close()
-  }
-}
-
-/** What was learned until an error is not lost to it. */
-async function saveAfter(step: number, row: Metrics | undefined, { save, monitor }: LoopParts): Promise<void> {
-  try {
-    await save(step, row)
-    monitor.console.warn(`an error ends the run; step ${step} is saved, and --resume goes on from there.`)
-  } catch (error) {
-    monitor.console.warn(`an error ends the run, and step ${step} cannot be saved either (${messageOf(error)}).`)
   }
 }
 

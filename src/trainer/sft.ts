@@ -1,5 +1,6 @@
 /** Supervised training on completions: examples to tokens, their order, and the loop. */
-import { messageOf, UserError } from '../common/errors.ts'
+import { UserError } from '../common/errors.ts'
+import { saveAfter } from '../common/faults.ts'
 import { EpochOrder } from '../common/random.ts'
 import { toolCallsOf } from '../common/tool-calls.ts'
 import type { Message, Metrics, ToolCall, ToolDefinition, TrainingBatch, TrainingSample } from '../common/types.ts'
@@ -293,12 +294,7 @@ export async function trainSft(trainer: Trainer, data: SftData, options: SftLoop
     if (trainer.decoder.gpu.lost || reached.done === reached.saved) throw error
     // A step that did not end was not made.
     trainer.step = reached.done
-    try {
-      await options.save(undefined)
-      options.warn?.(`an error ends the run; step ${reached.done} is saved, and --resume goes on from there.`)
-    } catch (second) {
-      options.warn?.(`an error ends the run, and step ${reached.done} cannot be saved either (${messageOf(second)}).`)
-    }
+    await saveAfter(reached.done, () => options.save(undefined), options.warn)
     throw error
   }
 }
