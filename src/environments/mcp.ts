@@ -1,8 +1,10 @@
 /** Tools of MCP servers, over stdio or HTTP. The library is loaded when a server is named, and is optional. */
-import { createRequire } from 'node:module'
 import { messageOf, UserError } from '../common/errors.ts'
 import { withLimit } from './limit.ts'
+import { load } from './sandbox/pool.ts'
 import { type JsonSchema, type Tool, ToolGoneError } from './tools.ts'
+
+const LIBRARY = '@modelcontextprotocol/client'
 
 /** A program that speaks MCP on stdin and stdout, or the URL of a server (Streamable HTTP). */
 export type McpServer = (
@@ -90,7 +92,7 @@ function isUncarried(error: unknown): boolean {
 
 async function open(server: McpServer): Promise<Opened> {
   const seconds = server.timeoutSeconds ?? 30
-  const { Client, StreamableHTTPClientTransport } = await library(() => import('@modelcontextprotocol/client'))
+  const { Client, StreamableHTTPClientTransport } = await load(LIBRARY, () => import('@modelcontextprotocol/client'))
   const client = new Client({ name: 'dawn-rl', version: '1' })
   try {
     return await withLimit({ what: 'connecting', seconds: 3 * seconds }, async (signal) => {
@@ -98,7 +100,10 @@ async function open(server: McpServer): Promise<Opened> {
         const transport = new StreamableHTTPClientTransport(new URL(server.url), { requestInit: { headers: server.headers } })
         await client.connect(transport, { signal })
       } else {
-        const { getDefaultEnvironment, StdioClientTransport } = await library(() => import('@modelcontextprotocol/client/stdio'))
+        const { getDefaultEnvironment, StdioClientTransport } = await load(
+          LIBRARY,
+          () => import('@modelcontextprotocol/client/stdio'),
+        )
         const { command, args, cwd } = server
         const env = { ...getDefaultEnvironment(), ...server.env }
         await client.connect(new StdioClientTransport({ command, args: [...(args ?? [])], env, cwd, stderr: 'ignore' }), {
@@ -156,26 +161,5 @@ function toolOf({ name, description = '', inputSchema }: Opened['tools'][number]
       if (result.isError) throw new Error(text)
       return text
     },
-  }
-}
-
-async function library<T>(load: () => Promise<T>): Promise<T> {
-  try {
-    return await load()
-  } catch (error) {
-    const there = isThere()
-    if (there) throw error
-    throw new UserError(
-      'Tools of MCP servers need the npm package @modelcontextprotocol/client, which is not installed. Run: npm install @modelcontextprotocol/client',
-    )
-  }
-}
-
-function isThere(): boolean {
-  try {
-    createRequire(import.meta.url).resolve('@modelcontextprotocol/client')
-    return true
-  } catch {
-    return false
   }
 }

@@ -90,7 +90,6 @@ export function weightTensors({ store }: Decoder, dtypeOf: (name: string) => Ten
 
 /**
  * Writes `<root>/step_N/` for the trainer's step, points `best` at the best one, and deletes the whole ones that no rule keeps.
- * @param options.keep rules, or how many newest ones stay
  * @returns its path
  */
 export async function saveCheckpoint(
@@ -98,7 +97,7 @@ export async function saveCheckpoint(
   trainer: Trainer,
   about: WeightsAbout,
   options: {
-    keep: number | KeepRules
+    keep: KeepRules
     best?: Best
     extra?: Record<string, unknown>
     /** Puts more into the folder before it is whole. */
@@ -132,7 +131,7 @@ export async function saveCheckpoint(
     await writeWhole(join(aside, MARKER), [jsonText(sizes)])
   }
   await writeFolderWhole(dir, fill, { replace: true })
-  tidyCheckpoints(root, typeof options.keep === 'number' ? { last: options.keep } : options.keep, options.best)
+  tidyCheckpoints(root, options.keep, options.best)
   return dir
 }
 

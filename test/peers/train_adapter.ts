@@ -51,6 +51,6 @@ for (let step = 1; step <= steps; step++) {
   if (skipped) throw new Error(`step ${step} was skipped: ${JSON.stringify(metrics)}`)
 }
 const lora = { r: rank, loraAlpha: 2 * rank, loraDropout: 0.05, targetModules, useRslora: false, baseModel: null }
-const dir = await saveCheckpoint(values.out!, trainer, { lora, rawConfig: files.rawConfig(), tokenizer }, { keep: 1 })
+const dir = await saveCheckpoint(values.out!, trainer, { lora, rawConfig: files.rawConfig(), tokenizer }, { keep: { last: 1 } })
 console.log(dir)
 process.exit(0)

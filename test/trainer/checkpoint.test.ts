@@ -79,7 +79,10 @@ describe.each([
 
     const first = await start(name, load, moments)
     for (let step = 1; step <= 2; step++) await first.trainer.trainStep(batchAt(batch, step))
-    const dir = await saveCheckpoint(root, first.trainer, first.about, { keep: 3, extra: { position: 17, random: 123456 } })
+    const dir = await saveCheckpoint(root, first.trainer, first.about, {
+      keep: { last: 3 },
+      extra: { position: 17, random: 123456 },
+    })
     const saved = await readAll(first.trainer.decoder)
     first.end()
 
@@ -97,7 +100,7 @@ describe.each([
 test('what is read of a checkpoint waits on the device in bounds, not all of it at once', async () => {
   const root = join(folder, 'bounds')
   const { trainer, about, end } = await start('llama', { full: true })
-  const dir = await saveCheckpoint(root, trainer, about, { keep: 1 })
+  const dir = await saveCheckpoint(root, trainer, about, { keep: { last: 1 } })
   const [room, add] = [vi.spyOn(Uploads.prototype, 'room'), vi.spyOn(Uploads.prototype, 'add')]
   await loadCheckpoint(dir, trainer, about)
   const { parameters, size } = trainer.decoder.store!
@@ -114,7 +117,7 @@ test('8-bit moments in the file: codes and scales under clear names, a quarter o
   await trainer.trainStep(batchAt(batch, 2))
   await trainer.trainStep(batchAt(batch, 3))
   const file = await openSafetensors(
-    join(await saveCheckpoint(join(folder, 'codes'), trainer, about, { keep: 1 }), 'optimizer.safetensors'),
+    join(await saveCheckpoint(join(folder, 'codes'), trainer, about, { keep: { last: 1 } }), 'optimizer.safetensors'),
   )
   let bytes = 0
   for (const { name, shape, rows, columns } of trainer.decoder.store!.parameters) {
@@ -140,7 +143,7 @@ test.each([
   for (const load of [freshLora(), whole]) {
     const first = await start('qwen2', load, before)
     for (let step = 1; step <= 2; step++) await first.trainer.trainStep(batchAt(batch, step))
-    const dir = await saveCheckpoint(join(folder, `change-${after}`), first.trainer, first.about, { keep: 1 })
+    const dir = await saveCheckpoint(join(folder, `change-${after}`), first.trainer, first.about, { keep: { last: 1 } })
     const moments = async ({ trainer }: typeof first) => {
       const all = new Map<string, Float32Array>()
       for (const p of trainer.decoder.store!.parameters)
@@ -200,13 +203,15 @@ test('of a model that runs partly in float32 each matrix is written as it runs, 
 
 test('the folder is a PEFT adapter, or a Hugging Face model in the dtype that it came in', async () => {
   const adapter = await start('llama', freshLora())
-  const dir = await saveCheckpoint(join(folder, 'formats'), adapter.trainer, adapter.about, { keep: 1 })
+  const dir = await saveCheckpoint(join(folder, 'formats'), adapter.trainer, adapter.about, { keep: { last: 1 } })
   const read = await readAdapter(dir)
   expect(read.config).toMatchObject({ r: 4, loraAlpha: 8 })
   expect(read.tensors.size).toBe(7 * adapter.trainer.decoder.config.layers)
   adapter.end()
   const full = await start('qwen2', { full: true })
-  const whole = await openModel(await saveCheckpoint(join(folder, 'formats-full'), full.trainer, full.about, { keep: 1 }))
+  const whole = await openModel(
+    await saveCheckpoint(join(folder, 'formats-full'), full.trainer, full.about, { keep: { last: 1 } }),
+  )
   const original = await openModel(goldenPath('qwen2', 'model'))
   for (const tensor of original.tensors.names())
     expect(await whole.tensors.read(tensor)).toEqual(await original.tensors.read(tensor))
@@ -220,7 +225,7 @@ describe('which one is the newest', () => {
     const { trainer, about, end } = await start('llama', freshLora())
     const save = async (step: number) => {
       trainer.step = step
-      return await saveCheckpoint(root, trainer, about, { keep: 2 })
+      return await saveCheckpoint(root, trainer, about, { keep: { last: 2 } })
     }
     await save(1)
     mkdirSync(join(root, 'step_9.partial-123'))
@@ -259,7 +264,7 @@ describe('which one is the newest', () => {
     const root = join(folder, 'formats-of-state')
     const { trainer, about, end } = await start('llama', freshLora())
     trainer.step = 5
-    const dir = await saveCheckpoint(root, trainer, about, { keep: 1 })
+    const dir = await saveCheckpoint(root, trainer, about, { keep: { last: 1 } })
     // What 0.1 wrote; the size in STABLE is that of the file.
     const write = (format: number) => {
       const text = `{"format": ${format}, "step": 5, "model": "model", "trains": "adapter", "optimizer_steps": 0, "bad_steps": 0, "extra": {"data_position": 5}}`
@@ -289,9 +294,9 @@ describe('which one is the newest', () => {
     const root = join(folder, what.replaceAll(' ', '-'))
     const { trainer, about, end } = await start('llama', freshLora())
     trainer.step = 4
-    await saveCheckpoint(root, trainer, about, { keep: 3 })
+    await saveCheckpoint(root, trainer, about, { keep: { last: 3 } })
     trainer.step = 8
-    const late = await saveCheckpoint(root, trainer, about, { keep: 3 })
+    const late = await saveCheckpoint(root, trainer, about, { keep: { last: 3 } })
     harm(late)
     const { newest, broken } = newestCheckpoint(root)
     expect(newest?.step).toBe(4)
@@ -304,7 +309,7 @@ describe('which one is the newest', () => {
     const root = join(folder, 'fails')
     const { trainer, about, end } = await start('llama', freshLora())
     const tokenizer = { saveTo: () => Promise.reject(new Error('disk full')) } as never
-    await expect(saveCheckpoint(root, trainer, { ...about, tokenizer }, { keep: 1 })).rejects.toThrow('disk full')
+    await expect(saveCheckpoint(root, trainer, { ...about, tokenizer }, { keep: { last: 1 } })).rejects.toThrow('disk full')
     expect(existsSync(root) ? readdirSync(root) : []).toEqual([])
     end()
   })
@@ -314,7 +319,7 @@ describe('refused', () => {
   const refused = async (load: LoadOptions, about: Partial<WeightsAbout>, message: RegExp, change?: (dir: string) => void) => {
     const root = join(folder, `refused-${Math.random()}`)
     const made = await start('llama', freshLora())
-    const dir = await saveCheckpoint(root, made.trainer, made.about, { keep: 1 })
+    const dir = await saveCheckpoint(root, made.trainer, made.about, { keep: { last: 1 } })
     change?.(dir)
     made.end()
     const other = await start('llama', load)

@@ -27,7 +27,7 @@ test('a checkpoint before the first step has the files of the model; gains follo
   const decoder = await loadDecoder(gpu, files, { full: true })
   const trainer = new Trainer(decoder, options)
   const store = decoder.store!
-  const untrained = await openModel(await saveCheckpoint(join(folder, 'start'), trainer, about, { keep: 1 }))
+  const untrained = await openModel(await saveCheckpoint(join(folder, 'start'), trainer, about, { keep: { last: 1 } }))
   for (const name of files.tensors.names()) expect(await untrained.tensors.read(name)).toEqual(await files.tensors.read(name))
 
   const follow = async () => {
@@ -44,7 +44,7 @@ test('a checkpoint before the first step has the files of the model; gains follo
   expect(await store.read(decoder.layers[1].oNorm!.trained!.gain)).not.toEqual(before)
   await follow()
 
-  const saved = await saveCheckpoint(join(folder, 'step'), trainer, about, { keep: 1 })
+  const saved = await saveCheckpoint(join(folder, 'step'), trainer, about, { keep: { last: 1 } })
   const whole = await openModel(saved)
   const name = 'model.layers.1.post_feedforward_layernorm.weight'
   const written = await whole.tensors.read(name, { round: true })

@@ -32,7 +32,7 @@ test('convolution, decay and the norm behind the delta rule are trained, saved a
   const about = { lora: undefined, rawConfig: files.rawConfig(), rawGenerationConfig: files.rawGenerationConfig }
   const decoder = await loadDecoder(gpu, files, { full: true })
   const trainer = new Trainer(decoder, options)
-  const untrained = await openModel(await saveCheckpoint(join(folder, 'start'), trainer, about, { keep: 1 }))
+  const untrained = await openModel(await saveCheckpoint(join(folder, 'start'), trainer, about, { keep: { last: 1 } }))
   for (const name of files.tensors.names()) expect(await untrained.tensors.read(name)).toEqual(await files.tensors.read(name))
 
   const store = decoder.store!
@@ -46,7 +46,7 @@ test('convolution, decay and the norm behind the delta rule are trained, saved a
   const after = await read()
   after.forEach((now, i) => expect(now, values[i].name).not.toEqual(before[i]))
 
-  const saved = await saveCheckpoint(join(folder, 'step'), trainer, about, { keep: 1 })
+  const saved = await saveCheckpoint(join(folder, 'step'), trainer, about, { keep: { last: 1 } })
   const scores = await scoreSamples(decoder, samples, { temperature: 1, microBatchTokens: 4096 })
   await trainer.trainStep(batchOf(samples, 2))
   await loadCheckpoint(saved, trainer, about)

@@ -73,7 +73,7 @@ describe.each(Object.keys(ways))('%s', (way) => {
     mkdirSync(root)
     const kl: number[] = []
     const save = (trainer: Trainer) =>
-      saveCheckpoint(root, trainer, first.about, { keep: 9, fill: (aside) => first.sync.saveTo(aside) })
+      saveCheckpoint(root, trainer, first.about, { keep: { last: 9 }, fill: (aside) => first.sync.saveTo(aside) })
     const atStart = await first.score(first.reference)
     let atTwo: Float32Array[] = []
     await withTrainer(first.decoder, first.options, async (trainer) => {
