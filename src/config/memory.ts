@@ -25,7 +25,7 @@
  */
 import { blocksOf, ownBlocks } from '../model/quantise.ts'
 import { stateWords } from '../model/layer-cache.ts'
-import { adapterModules, attentionLayers, deltaWidths, linearShapes, tensorShapes } from '../model/shapes.ts'
+import { adapterModules, attentionLayers, deltaWidths, linearShapes, tensorShapes, weightCount } from '../model/shapes.ts'
 import type { ModelConfig, TensorSource } from '../model/types.ts'
 import { keepsReference } from './algorithm-schema.ts'
 import type { RunConfig, TrainerArgs } from './schema.ts'
@@ -87,13 +87,12 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
   const { model, microBatchTokens: T, maxNumSeqs: S, maxSeqLen: N } = options
   const { hiddenSize: H, intermediateSize: I, layers: L, vocabSize: V } = model
   const K = model.kvHeads * model.headDim
-  const shapes = [...tensorShapes(model).values()]
-  const valuesOf = (some: number[][]) => sum(some.map((shape) => shape.reduce((a, b) => a * b, 1)))
-  const weights = valuesOf(shapes)
+  const weights = weightCount(model)
   const adapter = options.useLora ? adapterParameters(options) : 0
   const trained = options.useLora ? adapter : weights
   const in8bit = options.optim === 'adamw_8bit'
-  const vectors = options.useLora ? 0 : valuesOf(shapes.filter((shape) => shape.length === 1))
+  const ofVectors = [...tensorShapes(model).values()].map(([length, ...more]) => (more.length > 0 ? 0 : length))
+  const vectors = options.useLora ? 0 : sum(ofVectors)
   const moments = in8bit ? (trained - vectors) * (2 + 8 / 256) + vectors * 8 : trained * 8
   const loraInner = options.useLora ? options.loraTargetModules.length * paddedRank(options.loraRank) : 0
   const inner = 4 * (innerWidth(model) + loraInner)
@@ -202,7 +201,7 @@ function stateRows({ qwen35 }: ModelConfig, sequences: number): MemoryRow[] {
 
 /** A model's weights as kernels read them. */
 function weightsHeld({ model, blocks, bf16 }: OtherModel & { bf16: boolean }): Pick<MemoryRow, 'bytes' | 'how'> {
-  const weights = sum([...tensorShapes(model).values()].map((shape) => shape.reduce((a, b) => a * b, 1)))
+  const weights = weightCount(model)
   const [inBlocks, kind] = [blocks?.values ?? 0, bf16 ? 'bf16' : 'float32']
   return {
     bytes: (weights - inBlocks) * (bf16 ? 2 : 4) + (blocks?.bytes ?? 0),
