@@ -51,7 +51,7 @@ export function tool<Shape extends z.ZodRawShape>(options: {
 export function definitionOf(one: Tool, hidden: readonly string[] = []): ToolDefinition {
   const { name, description } = one
   if (!/^[\w-]{1,64}$/u.test(name)) throw new Error(`tool "${name}": a name has letters, digits, - and _, at most 64`)
-  const { $schema: _, ...schema } = isZod(one.parameters) ? z.toJSONSchema(one.parameters, { io: 'input' }) : one.parameters
+  const { $schema: _, ...schema } = isZod(one.parameters) ? jsonSchemaOf(name, one.parameters) : one.parameters
   const properties = { ...(schema.properties as Record<string, unknown> | undefined) }
   for (const key of hidden) {
     if (!(key in properties)) throw new Error(`tool "${name}" has no argument "${key}" to hide`)
@@ -61,6 +61,14 @@ export function definitionOf(one: Tool, hidden: readonly string[] = []): ToolDef
   const parameters: Record<string, unknown> = { ...schema, properties, required }
   if (required.length === 0) delete parameters.required
   return { type: 'function', function: { name, description, parameters } }
+}
+
+function jsonSchemaOf(name: string, parameters: z.ZodObject) {
+  try {
+    return z.toJSONSchema(parameters, { io: 'input' })
+  } catch (error) {
+    throw new Error(`tool "${name}": no model can be shown its parameters (${messageOf(error)}); take what JSON has a word for`)
+  }
 }
 
 const isZod = (schema: Tool['parameters']): schema is z.ZodObject => 'safeParse' in schema

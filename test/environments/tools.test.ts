@@ -64,6 +64,9 @@ test('the model is told names, descriptions and a JSON schema', () => {
     },
   })
   expect(() => definitionOf({ ...add, name: 'two words' })).toThrow('a name has letters')
+  expect(() => definitionOf({ ...add, parameters: z.object({ day: z.date() }) })).toThrow(
+    'tool "add": no model can be shown its parameters (Date cannot be represented in JSON Schema)',
+  )
 })
 
 test('calls run side by side, results come in the order of the calls, an answer without a call ends it', async () => {
