@@ -151,7 +151,14 @@ class GatedClient implements ChatClient {
     this.#mark = mark
   }
 
-  async complete(...[messages, sampling, signal, turn]: Parameters<ChatClient['complete']>): Promise<ChatCompletion> {
+  complete(...asked: Parameters<ChatClient['complete']>): Promise<ChatCompletion> {
+    const answer = this.#complete(...asked)
+    // One that its environment does not wait for fails once the rollout has ended, and is nobody's error then.
+    answer.catch(() => {})
+    return answer
+  }
+
+  async #complete(...[messages, sampling, signal, turn]: Parameters<ChatClient['complete']>): Promise<ChatCompletion> {
     const own = this.#clock.signal
     this.#markTurn()
     if (this.#gate) {
@@ -167,6 +174,7 @@ class GatedClient implements ChatClient {
       this.#mark('orchestrator', 'queued', since)
     }
     own.throwIfAborted()
+    if (this.#closed) throw new Error('the rollout has ended')
     this.#again = true
     this.#sampling++
     this.#clock.step('generation')

@@ -213,3 +213,35 @@ test('a conversation that a group begins with is encoded once, and each rollout 
   expect([two, await ask('b'), await ask('ab')]).toEqual([[97, 98], [98], [97, 98]])
   expect(encoded).toEqual(['ab', 'b', 'ab'])
 })
+
+test('an answer that its environment does not wait for is not sampled once the rollout has ended', async () => {
+  const env = changed(await echoes(), {
+    rollout: async ({ prompt }, { client, sampling: params }) => {
+      const { ids, logprobs, versions, promptIds } = await client.complete(prompt, params)
+      void client.complete(prompt, params)
+      return {
+        completion: [],
+        completion_tokens: { ids, logprobs, versions },
+        promptIds,
+        isTruncated: false,
+        stopCondition: 'eos',
+      }
+    },
+  })
+  const client = new ScriptedClient('1')
+  const second = Promise.withResolvers<void>()
+  let taken = 0
+  const gate = {
+    take: async (again: boolean) => {
+      taken++
+      if (again) await second.promise
+    },
+    give: () => void taken--,
+  }
+  expect(await runRollout(env, env.dataset[0], { ...common, client, gate, generationTimeoutSeconds: 60 })).toMatchObject({
+    error: null,
+  })
+  second.resolve()
+  await new Promise(setImmediate)
+  expect([client.asked.length, taken]).toEqual([1, 0])
+})
