@@ -3,11 +3,12 @@
  * (written aside, synced, renamed).
  */
 import { closeSync, fstatSync, openSync, read } from 'node:fs'
-import { lstat, mkdir, open, readFile, rename, rm, stat } from 'node:fs/promises'
-import { dirname, join, resolve } from 'node:path'
+import { lstat, mkdir, open, readdir, readFile, rename, rm, stat } from 'node:fs/promises'
+import { basename, dirname, join, resolve } from 'node:path'
 import { promisify } from 'node:util'
 import { UserError, messageOf } from '../common/errors.ts'
 import { makeFolder, stepFolders } from '../common/folders.ts'
+import { isAlive } from '../common/processes.ts'
 
 const readAt = promisify(read)
 /** One read call takes at most 2 GiB - 1 on Linux. */
@@ -125,6 +126,7 @@ export async function writeFolderWhole(
 ): Promise<void> {
   // Without a slash at its end, or it would be written aside within itself.
   const dir = resolve(path)
+  await clearLeft(dir)
   const before = await kindOf(dir)
   if (before === 'file') throw new UserError(`${path} is a file; a folder is to be written there. Name another place.`)
   if (before === null && (await lstat(dir).catch(() => null)))
@@ -134,14 +136,10 @@ export async function writeFolderWhole(
   const aside = `${dir}.partial-${process.pid}`
   const old = `${dir}.old-${process.pid}`
   try {
-    await rm(aside, { recursive: true, force: true })
     await mkdir(aside)
     await fill(aside)
     await syncFolder(aside)
-    if (before) {
-      await rm(old, { recursive: true, force: true })
-      await rename(dir, old)
-    }
+    if (before) await rename(dir, old)
     await rename(aside, dir)
   } catch (error) {
     // Unless it never had its name taken.
@@ -151,6 +149,20 @@ export async function writeFolderWhole(
   }
   await rm(old, { recursive: true, force: true })
   await syncFolder(dirname(dir))
+}
+
+/**
+ * Removes what a process that was killed in the midst of `writeFolderWhole` left beside a folder, a whole model's size, and brings back the folder that
+ * it was about to replace. In a container every process may have the same id: what bears ours is an earlier one's.
+ */
+async function clearLeft(dir: string): Promise<void> {
+  const [folder, name] = [dirname(dir), basename(dir)]
+  for (const left of await readdir(folder).catch(() => [])) {
+    const [, kind, pid] = /\.(partial|old)-(\d+)$/.exec(left) ?? []
+    if (left !== `${name}.${kind}-${pid}` || (Number(pid) !== process.pid && isAlive(Number(pid)))) continue
+    if (kind === 'old' && (await kindOf(dir)) === null) await rename(join(folder, left), dir)
+    else await rm(join(folder, left), { recursive: true, force: true })
+  }
 }
 
 /** Makes a folder's entries durable; file systems without this are let be. */

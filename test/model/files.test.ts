@@ -1,5 +1,5 @@
-import { execFileSync } from 'node:child_process'
-import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { execFileSync, spawnSync } from 'node:child_process'
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
@@ -36,4 +36,38 @@ test('a file that is to be written where the working directory was deleted is an
     console.log(await writeWhole('outputs/run/a.txt', ['x']).catch((error) => error.code ?? String(error)))`
   const said = execFileSync(process.execPath, ['--input-type=module', '-e', code], { cwd, encoding: 'utf8', timeout: 60_000 })
   expect(said).toMatch(/ENOENT/)
+})
+
+test('what a killed process left of a folder goes with the next one, and what it was about to replace is back', async () => {
+  const parent = mkdtempSync(join(tmpdir(), 'dawn-rl-left-'))
+  const dir = join(parent, 'model')
+  const files = join(import.meta.dirname, '../../src/model/files.ts')
+  const code = `
+    const { writeFolderWhole } = await import(${JSON.stringify(files)})
+    await writeFolderWhole(${JSON.stringify(dir)}, async (aside) => {
+      ;(await import('node:fs')).writeFileSync(aside + '/half', '')
+      process.kill(process.pid, 'SIGKILL')
+    }, {})`
+  const { pid, signal } = spawnSync(process.execPath, ['--input-type=module', '-e', code], { timeout: 60_000 })
+  expect(signal).toBe('SIGKILL')
+  expect(readdirSync(parent)).toEqual([`model.partial-${pid}`])
+  // Another's, and those of processes that are alive.
+  const others = ['model-b.partial-1', 'model.partial-1', `other.old-${pid}`]
+  for (const name of others) mkdirSync(join(parent, name))
+  await writeFolderWhole(dir, async (aside) => writeFileSync(join(aside, 'first'), ''), {})
+  expect(readdirSync(parent).toSorted()).toEqual(['model', ...others].toSorted())
+
+  // Killed between the two renames; in a container the next process may have the same id.
+  for (const left of [pid, process.pid]) {
+    renameSync(dir, `${dir}.old-${left}`)
+    const failing = writeFolderWhole(dir, () => Promise.reject(new Error('no room')), { replace: true })
+    await expect(failing).rejects.toThrow('no room')
+    expect(existsSync(join(dir, 'first'))).toBe(true)
+    expect(readdirSync(parent).toSorted()).toEqual(['model', ...others].toSorted())
+  }
+  mkdirSync(join(parent, `model.old-${process.pid}`, 'rest'), { recursive: true })
+  await writeFolderWhole(dir, async (aside) => writeFileSync(join(aside, 'second'), ''), { replace: true })
+  expect(readdirSync(dir)).toEqual(['second'])
+  expect(readdirSync(parent).toSorted()).toEqual(['model', ...others].toSorted())
+  rmSync(parent, { recursive: true })
 })
