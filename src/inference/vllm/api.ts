@@ -77,7 +77,10 @@ export class VllmApi {
   }
 
   async models(): Promise<ModelCard[]> {
-    return (await this.#get<{ data: ModelCard[] }>('/v1/models')).data
+    const answer = await this.#get<{ data?: ModelCard[] } | null>('/v1/models')
+    // What stands before a server that is away may answer for it, with a page.
+    if (!Array.isArray(answer?.data)) throw new VllmError(`/v1/models of ${this.url} answered with no list of models`)
+    return answer.data
   }
 
   /** The text of /metrics (Prometheus). */

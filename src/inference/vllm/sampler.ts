@@ -61,8 +61,6 @@ export class VllmSampler implements Generator {
   /** Counts the server's lives, so that many failed requests revive it once. */
   #life = 0
   #reviving: Promise<boolean> | undefined
-  /** Names of the adapters in the server. */
-  readonly #loaded = new Set<string>()
   /** A push, and bringing a new server the current weights, do not mix. */
   readonly #alone = oneAtATime()
   /** While full weights are replaced, new requests wait. */
@@ -233,9 +231,7 @@ export class VllmSampler implements Generator {
     this.#closed = true
     for (const control of this.#running) control.abort()
     // Somebody else's server is left without our adapters.
-    if ('url' in this.#options.where) {
-      for (const name of this.#loaded) await this.#host.api.unloadAdapter(name).catch(() => {})
-    }
+    if ('url' in this.#options.where) await this.#unloadOthers().catch(() => {})
     await this.#host.close()
     rmSync(this.#options.weightsDir, { recursive: true, force: true })
   }
@@ -262,7 +258,6 @@ export class VllmSampler implements Generator {
         const isThere = error instanceof VllmError && error.status === 400 && /already been loaded/.test(error.message)
         if (!isThere) throw explainLoadError(error, api, this.#options.rank)
       }
-      this.#loaded.add(policy.model)
       return
     }
     const { promise, resolve: open } = Promise.withResolvers<void>()
@@ -330,7 +325,6 @@ export class VllmSampler implements Generator {
         if (same && (await this.#hasCurrent())) return true
         same = false
         this.#life++
-        this.#loaded.clear()
         await this.#equip()
         return false
       } catch (error) {
@@ -359,17 +353,16 @@ export class VllmSampler implements Generator {
 
   /**
    * Unloads adapters under this run's names that it does not use: a run that was killed left them, with weights that need not be those of this one,
-   * or the server kept them while it could not be reached. Requests that still run on one end on it; what is refused shows with the next push.
+   * or the server kept them while it could not be reached; all of them at the end. Requests that still run on one end on it; what is refused shows with the next push.
    */
   async #unloadOthers(): Promise<void> {
     const { kind, runName } = this.#options
     if (kind === 'full') return
     const { api } = this.#host
-    const used = [this.#current?.version, this.#arriving]
+    const used = this.#closed ? [] : [this.#current?.version, this.#arriving]
     for (const { id } of await api.models()) {
       const version = id.startsWith(`${runName}-v`) ? Number(id.slice(runName.length + 2)) : NaN
       if (!Number.isInteger(version) || used.includes(version)) continue
-      this.#loaded.delete(id)
       await api.unloadAdapter(id).catch(() => {})
     }
   }
@@ -389,9 +382,11 @@ export class VllmSampler implements Generator {
   #tidy(policy: Policy): void {
     if (policy === this.#current || policy.inFlight > 0 || this.#closed || !policy.dir) return
     const { dir, model } = policy
+    const { kind, pushMs } = this.#options
     policy.dir = ''
-    // One that a restart has forgotten can't be unloaded, and need not be.
-    const unloaded = this.#loaded.delete(model) ? this.#host.api.unloadAdapter(model) : Promise.resolve()
+    // Again where no answer came: it would keep its place, which the version after the next one needs. One that a restart has forgotten can't be unloaded.
+    const unload = () => this.#host.api.unloadAdapter(model)
+    const unloaded = kind === 'lora' ? withRetries(unload, pushMs) : Promise.resolve()
     void unloaded.catch(() => {}).then(() => rmSync(dir, { recursive: true, force: true }))
   }
 }

@@ -9,7 +9,7 @@ import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { afterAll, describe, expect, it } from 'vitest'
+import { afterAll, describe, expect, it, vi } from 'vitest'
 import { UserError } from '../../../src/common/errors.ts'
 import { Gpu } from '../../../src/gpu/gpu.ts'
 import { VllmApi } from '../../../src/inference/vllm/api.ts'
@@ -191,6 +191,42 @@ describe('adapters by name', () => {
       busy = 0
       expect(await ask()).toEqual(first)
       expect(sampler.gone).toBe(false)
+      // It knows of its adapter all the same.
+      await sampler.close()
+      expect((await new VllmApi(opened.url).models()).filter((card) => card.parent)).toEqual([])
+    } finally {
+      await sampler.close()
+      where.close()
+      trainer.decoder.release()
+    }
+  })
+
+  it('give their places back to a server that did not hear it at first, or for which another one answered', async () => {
+    const trainer = await openTrainer(gpu, 'lora')
+    const failing = [(to: ServerResponse) => to.destroy(), (to: ServerResponse) => to.writeHead(429).end()]
+    let [lost, page] = [0, 0]
+    const where = await inFrontOf(opened.url, (request, response) => {
+      if (request.url === '/v1/unload_lora_adapter') failing.pop()?.(response)
+      if (request.url === '/v1/completions' && lost-- > 0) response.destroy()
+      if (request.url === '/v1/models' && page-- > 0)
+        response.writeHead(200, { 'content-type': 'text/html' }).end('<html>back soon</html>')
+    })
+    const sampler = await VllmSampler.open(samplerOptions(trainer, where, join(folder.path, 'deaf'), { runName: 'deaf' }), 0)
+    const names = async () =>
+      (await new VllmApi(opened.url).models()).filter((card) => card.parent).map((card) => card.id.slice('deaf-v'.length))
+    try {
+      for (const version of [1, 2]) {
+        await moveAdapter(trainer.decoder, version)
+        await sampler.push(version)
+        await vi.waitFor(async () => expect(await names()).toEqual([`00000${version}`]), { timeout: 20_000 })
+      }
+      expect(failing).toEqual([])
+      ;[lost, page] = [1, 2]
+      const { versions } = await sampler.generate({
+        promptIds: trainer.encode('Reverse the text: deaf'),
+        sampling: sampling({ max_tokens: 2 }),
+      })
+      expect(versions).toEqual([2, 2])
     } finally {
       await sampler.close()
       where.close()
