@@ -20,7 +20,9 @@ export function messageOf(error: unknown): string {
 export function causeOf(error: unknown): string {
   let inner = error
   while (inner instanceof Error && inner.cause !== undefined) inner = inner.cause
-  return (inner as { code?: string }).code ?? messageOf(inner)
+  const { code } = inner as { code?: unknown }
+  // An abort has a number there, which says nothing.
+  return typeof code === 'string' ? code : messageOf(inner)
 }
 
 /** The message, with the first place of the stack behind it: for what a user's code threw. */

@@ -136,11 +136,14 @@ export class Judge {
         const words = this.#explain(client, error)
         throw signal?.aborted ? new Aborted(words) : new Error(words, { cause: error })
       })
-      const { choices, error: failed } = response as OpenAI.ChatCompletion & { error?: unknown }
-      const text = replyText(choices?.[0]?.message?.content)
+      // What stands before a judge answers with a page, or with nothing.
+      const reply = response as (Partial<OpenAI.ChatCompletion> & { error?: unknown }) | null | undefined
+      const choice = reply?.choices?.[0]
+      const text = replyText(choice?.message?.content)
       if (text.trim() === '') {
-        const why = choices?.[0]?.finish_reason
+        const why = choice?.finish_reason
         // With status 200 too some say that they failed.
+        const failed = reply?.error ?? (choice ? undefined : reply)
         const said = failed ? `: ${JSON.stringify(failed).slice(0, 300)}` : why ? ` (finish_reason ${why})` : ''
         throw new Error(`judge ${model} at ${client.baseURL} replied without text${said}`)
       }

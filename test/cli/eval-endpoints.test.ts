@@ -112,6 +112,20 @@ test('an endpoint that is not there: with the cause', async () => {
   await expect(client.complete([{ role: 'user', content: '?' }], sampling)).rejects.toThrow(/^m at http.*: .*\(ECONNREFUSED\)$/)
 })
 
+test('an endpoint that hangs: in words, and with no number of an exception', async () => {
+  const server = createServer(() => {})
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  try {
+    const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`
+    const client = new EndpointClient({ model: 'm', url }, { retries: 0, timeoutSeconds: 0.2 })
+    const asked = client.complete([{ role: 'user', content: '?' }], sampling)
+    await expect(asked).rejects.toThrow(/^m at http.*: .*timed out\. \([^\d]*abort[^\d]*\)$/)
+  } finally {
+    server.closeAllConnections()
+    server.close()
+  }
+})
+
 test('a page of HTML in place of an answer is told in its first words', async () => {
   const page = `<html><title>502 Bad Gateway</title>${'x'.repeat(5000)}`
   const server = createServer((_, response) => void response.writeHead(502, { 'content-type': 'text/html' }).end(page))

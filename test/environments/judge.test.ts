@@ -241,6 +241,15 @@ describe('what goes wrong', () => {
     answer = (_, response) =>
       void response.setHeader('content-type', 'application/json').end('{"error": {"message": "the provider is down"}}')
     await expect(judgeOf().ask(question('two'))).rejects.toThrow(/replied without text: .*the provider is down/)
+    // What stands before it answers for it.
+    for (const [status, type, body, said] of [
+      [200, 'application/json', 'null', ''],
+      [204, 'application/json', '', ''],
+      [200, 'text/html', '<html>back soon', ': "<html>back soon"'],
+    ] as const) {
+      answer = (_, response) => void response.writeHead(status, { 'content-type': type }).end(body)
+      await expect(judgeOf().ask(question('two'))).rejects.toThrow(new RegExp(`/v1 replied without text${said}$`))
+    }
     answer = (_, response) => void response.end('<html>')
     await expect(judgeOf({ retries: 0 }).ask(question('two'))).rejects.toThrow(/judge j at/)
   })
