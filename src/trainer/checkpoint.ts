@@ -9,10 +9,10 @@
  *     reference/                                       of a reference model that was moved on: its weights (reference-sync.ts)
  *     STABLE                                           written last: the files and their sizes
  *
- * A folder is written aside, synced and renamed; one without STABLE, or with a file of another size, does not count.
+ * A folder is written aside, synced and renamed; one without STABLE, or with a file of another size or of other bytes at its beginning, does not count.
  */
-import { readdirSync, readFileSync, statSync } from 'node:fs'
-import { join } from 'node:path'
+import { closeSync, openSync, readdirSync, readFileSync, readSync, statSync } from 'node:fs'
+import { basename, join } from 'node:path'
 import { messageOf, UserError } from '../common/errors.ts'
 import { stepFolders } from '../common/folders.ts'
 import { matrixDtypes, readLora, refreshWeights } from '../model/decoder-trained.ts'
@@ -279,8 +279,23 @@ export function brokenBecause(dir: string): string | undefined {
   for (const [name, size] of Object.entries(sizes)) {
     const found = statSync(join(dir, name), { throwIfNoEntry: false })
     if (found?.size !== size) return found ? `${name} has ${found.size} bytes instead of ${size}` : `${name} is missing`
+    if (!beginsWell(join(dir, name))) return `${name} has its size, and something else in it`
   }
   return undefined
+}
+
+/** Of a damaged disk a file comes back in its size, but as zeros or as another's bytes: those that are loaded begin with a brace, tensors after 8 bytes. */
+function beginsWell(file: string): boolean {
+  const tensors = file.endsWith('.safetensors')
+  if (!tensors && !['state.json', 'adapter_config.json'].includes(basename(file))) return true
+  const fd = openSync(file, 'r')
+  try {
+    const byte = Buffer.alloc(1)
+    readSync(fd, byte, 0, 1, tensors ? 8 : 0)
+    return byte.toString() === '{'
+  } finally {
+    closeSync(fd)
+  }
 }
 
 const wholeSteps = (root: string) => stepFolders(root).filter((step) => !brokenBecause(join(root, `step_${step}`)))

@@ -1,5 +1,15 @@
 /** Checkpoints: the numbers of a resumed run, what counts as whole, and what is refused. */
-import { existsSync, mkdirSync, readdirSync, readFileSync, readlinkSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
+import {
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  readlinkSync,
+  rmSync,
+  statSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, test, vi } from 'vitest'
 import { UserError } from '../../src/common/errors.ts'
@@ -289,6 +299,13 @@ describe('which one is the newest', () => {
       /optimizer\.safetensors has 1000 bytes instead of/,
     ],
     ['a file gone', (dir: string) => rmSync(join(dir, 'adapter_config.json')), /adapter_config\.json is missing/],
+    ...['state.json', 'adapter_config.json', 'adapter_model.safetensors', 'optimizer.safetensors'].map(
+      (file): [string, (dir: string) => void, RegExp] => [
+        `zeros in ${file}`,
+        (dir) => writeFileSync(join(dir, file), Buffer.alloc(statSync(join(dir, file)).size)),
+        new RegExp(`${file} has its size, and something else in it`),
+      ],
+    ),
     ['an empty folder', (dir: string) => readdirSync(dir).forEach((f) => rmSync(join(dir, f))), /no STABLE/],
   ])('half-written: %s', async (what, harm, why) => {
     const root = join(folder, what.replaceAll(' ', '-'))
