@@ -69,11 +69,12 @@ async function runOnce(loaded: LoadedSft, stop: AbortSignal): Promise<void> {
       )
     await reportAtEnd(folder.path, warn)
     if (trainer.step === args.max_steps) {
-      if (args.save_to) {
-        await saveTo(args.save_to, run)
-        out.print(`${args.use_lora ? 'adapter' : 'model'}: ${args.save_to}`)
+      const { save_to: target } = args
+      if (target) {
+        await whenThereIsRoom(target, () => saveTo(target, run), warn)
+        out.print(`${args.use_lora ? 'adapter' : 'model'}: ${target}`)
       }
-      const made = shellWord(args.save_to ?? folder.checkpointPath(trainer.step))
+      const made = shellWord(target ?? folder.checkpointPath(trainer.step))
       const words =
         args.use_lora && config.model.name
           ? `--model.name ${shellWord(config.model.name)} --model.adapter ${made}`

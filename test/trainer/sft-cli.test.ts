@@ -1,5 +1,5 @@
 /** `cli.js sft` as one runs it: a real process, real files. */
-import { spawn } from 'node:child_process'
+import { spawn, spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { pathToFileURL } from 'node:url'
@@ -185,6 +185,26 @@ test('the loss on held-out examples says of which step it is, and is computed on
   expect(stopped.code, stopped.text).toBe(0)
   expect(stopped.text).toMatch(/stopped after step [2-8] of 9; go on: node cli\.js sft @ \S+config\.toml --resume\n/)
   expect(stopped.text).not.toContain('after training')
+})
+
+const canMount = spawnSync('unshare', ['-rm', 'sh', '-c', 'mount -t tmpfs -o size=1m t /mnt']).status === 0
+test.skipIf(!canMount)('a disk that has no room for the finished model: the run waits for room', () => {
+  const path = config('full.toml', newModel, 'use_lora = false\nmax_steps = 1')
+  const script = write(
+    'full.sh',
+    `cd '${folder}' && mkdir disk && mount -t tmpfs -o size=1m t disk
+dd if=/dev/zero of=disk/ballast bs=1k count=9000 2> /dev/null
+"$@" > full.out 2>&1 &
+pid=$!
+until grep -q 'no room for' full.out || ! kill -0 $pid; do sleep 0.05; done
+rm disk/ballast
+wait $pid; echo "code $?"; ls disk/model`,
+  )
+  const words = [join(root, 'cli.js'), 'sft', '@', path, '--run-name', 'full', '--save-to', join(folder, 'disk/model')]
+  const { stdout } = spawnSync('unshare', ['-rm', 'bash', script, process.execPath, ...words], { encoding: 'utf8' })
+  const said = readFileSync(join(folder, 'full.out'), 'utf8')
+  expect(said).toMatch(/warning: the disk is full: no room for \S+\/disk\/model\. The run waits/)
+  expect([stdout, said]).toEqual([expect.stringMatching(/^code 0\n.*model\.safetensors/s), expect.any(String)])
 })
 
 test.each([
