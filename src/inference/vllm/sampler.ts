@@ -193,7 +193,7 @@ export class VllmSampler implements Generator {
     let probe
     this.#arriving = version
     try {
-      while (true) {
+      for (let tries = 0; ; tries++) {
         const life = this.#life
         try {
           probe = await this.#alone(async () => {
@@ -204,11 +204,14 @@ export class VllmSampler implements Generator {
           })
           break
         } catch (error) {
-          if (!(error instanceof VllmError) || !error.passing || this.#closed) throw error
+          // One that does not know the adapter that it was just given is another one, as in `generate`.
+          const passing = error instanceof VllmError && (error.passing || (last && error.status === 404))
+          if (!passing || this.#closed) throw error
           // The server may be dying under the push: its next life gets the old weights, and then these, which it has the whole limit for.
           const wasWell = await this.#revive(life)
           if (wasWell && performance.now() > end) throw error
           if (!wasWell) end = performance.now() + pushMs
+          await sleep(pauseMs(tries))
         }
       }
     } finally {

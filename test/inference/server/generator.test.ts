@@ -201,6 +201,36 @@ describe('adapters by name', () => {
     }
   })
 
+  it('are pushed again to a server that came back without them before they were probed, with pauses where it stays ill', async () => {
+    const trainer = await openTrainer(gpu, 'lora')
+    const direct = new VllmApi(opened.url)
+    let [ill, probes, forgets] = [false, 0, false]
+    const where = await inFrontOf(opened.url, async (request, response) => {
+      if (request.url !== '/v1/completions') return
+      probes++
+      if (ill) response.writeHead(500).end()
+      if (forgets) for (const version of [0, 1]) await direct.unloadAdapter(`ill-v00000${version}`)
+      forgets = false
+    })
+    const options = { ...samplerOptions(trainer, where, join(folder.path, 'ill'), { runName: 'ill' }), pushMs: 3000 }
+    const sampler = await VllmSampler.open(options, 0)
+    try {
+      await moveAdapter(trainer.decoder, 1)
+      forgets = true
+      await sampler.push(1)
+      expect(sampler.version).toBe(1)
+      expect((await direct.models()).map(({ id }) => id)).toContain('ill-v000001')
+      ;[ill, probes] = [true, 0]
+      await expect(sampler.push(2)).rejects.toThrow(/v1\/completions.* answered 500/)
+      expect(probes).toBeGreaterThan(1)
+      expect(probes).toBeLessThan(10)
+    } finally {
+      await sampler.close()
+      where.close()
+      trainer.decoder.release()
+    }
+  })
+
   it('give their places back to a server that did not hear it at first, or for which another one answered', async () => {
     const trainer = await openTrainer(gpu, 'lora')
     const failing = [(to: ServerResponse) => to.destroy(), (to: ServerResponse) => to.writeHead(429).end()]
