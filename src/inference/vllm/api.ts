@@ -77,10 +77,7 @@ export class VllmApi {
   }
 
   async models(): Promise<ModelCard[]> {
-    const answer = await this.#get<{ data?: ModelCard[] } | null>('/v1/models')
-    // What stands before a server that is away may answer for it, with a page.
-    if (!Array.isArray(answer?.data)) throw new VllmError(`/v1/models of ${this.url} answered with no list of models`)
-    return answer.data
+    return this.#part(await this.#get<{ data: ModelCard[] }>('/v1/models'), 'data')
   }
 
   /** The text of /metrics (Prometheus). */
@@ -117,7 +114,7 @@ export class VllmApi {
 
   /** The name of the weights that are in place. */
   async weightsName(): Promise<string> {
-    return (await this.#get<{ weight_version: string }>('/weight_info')).weight_version
+    return this.#part(await this.#get<{ weight_version: string }>('/weight_info'), 'weight_version')
   }
 
   /**
@@ -158,7 +155,7 @@ export class VllmApi {
       logprobs: 0, logprob_token_ids: [...new Set(positions.map((t) => ids[t]))], return_tokens_as_token_ids: true,
     } // prettier-ignore
     type Choice = { index: number; logprobs?: { top_logprobs?: Record<string, number>[] } | null }
-    const { choices } = await this.#post<{ choices: Choice[] }>('/v1/completions', body, { timeoutMs })
+    const choices = this.#part(await this.#post<{ choices: Choice[] }>('/v1/completions', body, { timeoutMs }), 'choices')
     const byPosition = new Map(choices.map((choice) => [positions[choice.index], choice.logprobs?.top_logprobs?.[0]]))
     return (t) => byPosition.get(t)?.[`token_id:${ids[t]}`]
   }
@@ -166,7 +163,7 @@ export class VllmApi {
   async #scorePrompt(common: object, ids: readonly number[], timeoutMs: number): Promise<Scored> {
     type Choice = { prompt_logprobs?: (Record<string, { logprob: number }> | null)[] | null }
     const body = { ...common, prompt: ids, prompt_logprobs: 0 }
-    const { choices } = await this.#post<{ choices: Choice[] }>('/v1/completions', body, { timeoutMs })
+    const choices = this.#part(await this.#post<{ choices: Choice[] }>('/v1/completions', body, { timeoutMs }), 'choices')
     return (t) => choices[0]?.prompt_logprobs?.[t]?.[ids[t]]?.logprob
   }
 
@@ -207,6 +204,14 @@ export class VllmApi {
     } catch (error) {
       throw this.#explain(path, error)
     }
+  }
+
+  /** A part of an answer. What stands before a server that is away may answer for it, with a page: that passes. */
+  #part<Answer, Key extends keyof Answer>(answer: Answer | null, key: Key): Answer[Key] {
+    const part = answer?.[key]
+    if (part === undefined || part === null)
+      throw new VllmError(`${this.url} gave an answer without ${String(key)}: is it vLLM that answers?`)
+    return part
   }
 
   #explain(path: string, error: unknown): VllmError {

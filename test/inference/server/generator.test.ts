@@ -204,11 +204,12 @@ describe('adapters by name', () => {
   it('are pushed again to a server that came back without them before they were probed, with pauses where it stays ill', async () => {
     const trainer = await openTrainer(gpu, 'lora')
     const direct = new VllmApi(opened.url)
-    let [ill, probes, forgets] = [false, 0, false]
+    let [ill, probes, forgets, pages] = [false, 0, false, 0]
     const where = await inFrontOf(opened.url, async (request, response) => {
       if (request.url !== '/v1/completions') return
       probes++
       if (ill) response.writeHead(500).end()
+      if (pages-- > 0) response.writeHead(200, { 'content-type': 'text/html' }).end('<html>back soon</html>')
       if (forgets) for (const version of [0, 1]) await direct.unloadAdapter(`ill-v00000${version}`)
       forgets = false
     })
@@ -220,8 +221,11 @@ describe('adapters by name', () => {
       await sampler.push(1)
       expect(sampler.version).toBe(1)
       expect((await direct.models()).map(({ id }) => id)).toContain('ill-v000001')
+      await moveAdapter(trainer.decoder, 2)
+      pages = 1
+      await sampler.push(2)
       ;[ill, probes] = [true, 0]
-      await expect(sampler.push(2)).rejects.toThrow(/v1\/completions.* answered 500/)
+      await expect(sampler.push(3)).rejects.toThrow(/v1\/completions.* answered 500/)
       expect(probes).toBeGreaterThan(1)
       expect(probes).toBeLessThan(10)
     } finally {
