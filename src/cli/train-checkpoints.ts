@@ -9,6 +9,7 @@ import type { Fork, Loaded, Resume } from '../config/load.ts'
 import type { CkptConfig } from '../config/ckpt-schema.ts'
 import { formatNumber } from '../monitor/format.ts'
 import { writeFileAtomic } from '../monitor/files.ts'
+import { readMetrics } from '../monitor/metrics-writer.ts'
 import type { RewindReport, RunFolder } from '../monitor/run-folder.ts'
 import {
   loadCheckpoint,
@@ -104,6 +105,13 @@ export class RunCheckpoints {
     const gone = removed(rewind(state.step))
     tidyCheckpoints(folder.checkpointsPath, this.#rules, this.#best)
     print(`resumed  step ${state.step} from ${dir}: ${this.#restored(dir, state)}${gone}`)
+    const rows = new Set(readMetrics(folder.metricsPath).map((row) => row.step))
+    const first = (this.#origin?.step ?? 0) + 1
+    const missing = Array.from({ length: state.step + 1 - first }, (_, i) => first + i).filter((step) => !rows.has(step))
+    if (missing.length > 0)
+      warn(
+        `metrics.jsonl has no row of ${missing.length} of the steps so far, the last of them ${missing.at(-1)}: it could not be written, or was taken away. Curves and totals go without.`,
+      )
     return state
   }
 

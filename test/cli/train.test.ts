@@ -1,11 +1,12 @@
 /** `node train.js` as a user runs it, on a model of random weights: what it writes, what it repeats, how it ends. */
-import { cpSync, existsSync, readdirSync, readFileSync } from 'node:fs'
+import { cpSync, existsSync, readdirSync, readFileSync, statSync, truncateSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { parse } from 'smol-toml'
 import { beforeAll, describe, expect, test } from 'vitest'
 import { parseConfig } from '../../src/config/load.ts'
 import { openModel } from '../../src/model/open.ts'
 import { checkAdapter, readAdapter } from '../../src/model/peft.ts'
+import { readMetrics } from '../../src/monitor/metrics-writer.ts'
 import { metricInfo } from '../../src/monitor/metrics-table.ts'
 import { brokenBecause } from '../../src/trainer/checkpoint.ts'
 import { TinyRuns, type Outcome } from './tiny-run.ts'
@@ -116,6 +117,7 @@ describe('a run in turns (max_async_level = 0)', () => {
     const second = await runs.run(['run_name=halves', 'max_steps=4', ...inTurns, '--resume'])
     good(second)
     expect(second.stdout).toMatch(/resumed {2}step 2 from .*step_2/)
+    expect(second.stdout).not.toContain('metrics.jsonl has no row')
     expect(runs.numbers('halves')).toEqual(runs.numbers('whole'))
     expect(adapterOf('halves', 4).equals(adapterOf('whole', 4))).toBe(true)
     // What was learned is told against the evaluation of the first process.
@@ -134,8 +136,13 @@ describe('a run in turns (max_async_level = 0)', () => {
 
   test('a run that was copied goes on where it is, and so does its config.toml', async () => {
     cpSync(runs.path('outputs/whole'), runs.path('moved/copy'), { recursive: true })
+    // Of its last row the copy has a half.
+    const rows = runs.path('moved/copy/metrics.jsonl')
+    truncateSync(rows, statSync(rows).size - 100)
     const outcome = await runs.run(['--resume', 'moved/copy', 'max_steps=5', ...inTurns])
     good(outcome)
+    expect(outcome.stdout).toContain('warning: metrics.jsonl has no row of 1 of the steps so far, the last of them 4')
+    expect(readMetrics(rows).map((row) => row.step)).toEqual([0, 1, 2, 3, 5])
     const file = runs.path('moved/copy/config.toml')
     expect(outcome.stdout).toContain(`train longer: node train.js @ ${file} --resume`)
     const { args } = parse(readFileSync(file, 'utf8')).trainer as { args: Record<string, unknown> }
