@@ -168,3 +168,11 @@ export function microBatches(samples: TrainingSample[], rowsAtMost: number, shar
   flush()
   return batches
 }
+
+/** Samples as the micro-batches of a model take them. */
+export const packedBatches = (
+  config: ModelConfig,
+  samples: TrainingSample[],
+  rowsAtMost: number,
+  scored: 'loss' | 'all',
+): PackedBatch[] => microBatches(samples, rowsAtMost, sharesPrompts(config)).map((groups) => pack(samples, groups, scored))

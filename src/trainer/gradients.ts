@@ -4,7 +4,7 @@
  */
 import type { TrainingBatch, TrainingSample } from '../common/types.ts'
 import type { Checkpointing, Decoder } from '../model/decoder.ts'
-import { microBatches, pack, sharesPrompts, type PackedBatch } from '../model/packed.ts'
+import { packedBatches, type PackedBatch } from '../model/packed.ts'
 import { runHostLoss, type Loss } from './losses/index.ts'
 import { withKl } from './losses/kl.ts'
 import type { LossInputs } from './losses/types.ts'
@@ -51,7 +51,7 @@ export async function scoreSamples(
   options: { temperature: number; microBatchTokens: number; runner?: MicroBatchRunner },
 ): Promise<SampleResult[]> {
   const results = samples.map(emptyResult)
-  const batches = packedBatches(decoder, samples, options.microBatchTokens, 'all')
+  const batches = packedBatches(decoder.config, samples, options.microBatchTokens, 'all')
   const work: Work = { kind: 'score', temperature: options.temperature, checkpointing: false }
   await withRunner(decoder, options, async (runner) => {
     await runner.makeRoom(batches, work)
@@ -74,7 +74,7 @@ export async function accumulateGradients(
   const { samples } = batch
   const { temperature, checkpointing, dropoutSeed, beta, entropyCoef } = options
   const results = samples.map(emptyResult)
-  const batches = packedBatches(decoder, samples, options.microBatchTokens, 'loss')
+  const batches = packedBatches(decoder.config, samples, options.microBatchTokens, 'loss')
   const custom: Record<string, number>[] = []
   let loss = 0
   const collect = async (packed: PackedBatch, numbers: Promise<TokenResults>): Promise<void> => {
@@ -87,7 +87,7 @@ export async function accumulateGradients(
     const common = { temperature, checkpointing, dropoutSeed, beta, entropyCoef, lossTokens: batch.lossTokenCount }
     const work: Work = options.loss.kernel ? { ...common, kind: 'loss', loss: options.loss } : { ...common, kind: 'host' }
     await runner.makeRoom(batches, work)
-    if (options.reference) await scoreReference(runner, samples, batches, temperature)
+    if (options.reference) await scoreReference(runner, samples, options.reference, options)
     let behind: Promise<void> | undefined
     for (const [index, packed] of batches.entries()) {
       options.progress?.(index, batches.length)
@@ -116,9 +116,6 @@ export async function accumulateGradients(
   const rows = batches.reduce((sum, packed) => sum + packed.rows, 0)
   return { loss, samples: results, lossMetrics: meanOfEach(custom), microBatches: batches.length, rows }
 }
-
-const packedBatches = (decoder: Decoder, samples: TrainingSample[], rowsAtMost: number, scored: 'loss' | 'all'): PackedBatch[] =>
-  microBatches(samples, rowsAtMost, sharesPrompts(decoder.config)).map((groups) => pack(samples, groups, scored))
 
 /** With the caller's runner, or one for this call. */
 async function withRunner(

@@ -9,7 +9,7 @@ import type { TrainingSample } from '../common/types.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import { loadDecoder, type LoadOptions, type ModelTensors } from '../model/decoder-load.ts'
 import { withProjections, type Decoder } from '../model/decoder.ts'
-import type { PackedBatch } from '../model/packed.ts'
+import { packedBatches } from '../model/packed.ts'
 import { ownBlocks } from '../model/quantise.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
 import type { ModelConfig } from '../model/types.ts'
@@ -75,14 +75,15 @@ function withAdapterOf(policy: Decoder, store: ParameterStore | undefined): Deco
   return { ...policy, layers, store: undefined, release: () => store?.release() }
 }
 
-/** Gives the samples the log-probabilities of their loss tokens under the runner's reference model, where they have none. */
+/** Gives the samples the log-probabilities of their loss tokens under the runner's reference model, where they have none. Packed as that takes them: it may share no prompts. */
 export async function scoreReference(
   runner: MicroBatchRunner,
   samples: TrainingSample[],
-  batches: PackedBatch[],
-  temperature: number,
+  { config }: Decoder,
+  { temperature, microBatchTokens }: { temperature: number; microBatchTokens: number },
 ): Promise<void> {
   if (samples.every((sample) => sample.refLogprobs)) return
+  const batches = packedBatches(config, samples, microBatchTokens, 'loss')
   const work: Work = { kind: 'reference', temperature, checkpointing: false }
   await runner.makeRoom(batches, work)
   const found = samples.map((sample) => new Float32Array(sample.ids.length))

@@ -2,7 +2,9 @@
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
 import { Random } from '../../src/common/random.ts'
+import type { TrainingSample } from '../../src/common/types.ts'
 import { BUILT_IN } from '../../src/config/algorithm-schema.ts'
+import { readBatch } from '../../src/model/batch.ts'
 import { loadDecoder } from '../../src/model/decoder-load.ts'
 import type { Decoder } from '../../src/model/decoder.ts'
 import { openModel } from '../../src/model/open.ts'
@@ -17,7 +19,7 @@ import { checkSameTokens, loadOtherReference, loadReference, withoutAdapter } fr
 import { bars, fixtures, floats, relativeError } from '../golden/cases.ts'
 import { writeQuantisedGguf } from '../model/blocks.ts'
 import { seed, seedWords } from '../seed.ts'
-import { bounds, freshLora, openCase, openGpu, readAll, tempFolder, trainerOptions, withTrainer } from './helpers.ts'
+import { batchOf, bounds, freshLora, openCase, openGpu, readAll, tempFolder, trainerOptions, withTrainer } from './helpers.ts'
 
 const { gpu } = openGpu()
 const folder = tempFolder()
@@ -192,6 +194,24 @@ describe("a run's reference", () => {
     reference.release()
     decoder.release()
     expect((await gpu).pool.bytesInUse).toBe(start)
+  })
+
+  test('that goes on from the state behind a prompt scores whole sequences, where the policy computes their prompt once', async () => {
+    const other = await openModel(join(fixtures, 'odd/qwen35/model'))
+    const [sample] = await readBatch(join(fixtures, 'odd/qwen35/batch.json'))
+    const group = [0, 1, 2].map((i) => ({ ...sample, ids: sample.ids.with(40, i), promptKey: 'one', promptLength: 30 }))
+    const { files } = await openCase('llama')
+    const decoder = await loadDecoder(await gpu, files, freshLora())
+    const reference = await loadOtherReference(await gpu, other, {})
+    const own = await scoreSamples(reference, group, { temperature: 0.8, microBatchTokens: 256 })
+    const work = { loss: await loadLoss('cispo', bounds), temperature: 0.8, checkpointing: true, microBatchTokens: 256 }
+    const { rows } = await accumulateGradients(decoder, batchOf(group), { ...work, reference, beta: 0.1 })
+    expect(rows).toBe(30 + 3 * (sample.ids.length - 31))
+    for (const [i, { refLogprobs, lossMask }] of (group as TrainingSample[]).entries())
+      for (const [t, counts] of lossMask.entries()) if (counts) expect(refLogprobs![t]).toBe(own[i].logprobs[t])
+    reference.release()
+    decoder.release()
+    other.close()
   })
 
   test('is held in its blocks where its file is quantised: the same log-probabilities', async () => {
