@@ -87,7 +87,7 @@ export class Monitor {
     this.console.step(step, row, rollouts)
     const all = rollouts.map((r) => r.rollout)
     const trained = rollouts.some((r) => r.advantage !== null)
-    for (const warning of this.#watch.check(step, all, trained)) this.console.warn(warning)
+    for (const warning of this.#watch.check(step, all, trained, row['optim/grad_norm'])) this.console.warn(warning)
     return row
   }
 

@@ -29,9 +29,12 @@ export class Watch {
     this.#options = options
   }
 
-  /** What is to be said after this step's rollouts (all that ended, failed ones included), of which some were `trained` on: often nothing. */
-  check(step: number, rollouts: readonly Rollout[], trained = true): string[] {
-    const found = conditions(step, rollouts, this.#options, trained)
+  /**
+   * What is to be said after this step's rollouts (all that ended, failed ones included), of which some were `trained` on: often nothing.
+   * @param norm of the step's gradient: above 0 without any difference in rewards, something else teaches
+   */
+  check(step: number, rollouts: readonly Rollout[], trained = true, norm: number | null = 0): string[] {
+    const found = conditions(step, rollouts, this.#options, { trained, norm })
     const next = new Map<Condition, number>()
     const said: string[] = []
     for (const name of this.#options.rewardFunctions ?? []) {
@@ -57,7 +60,12 @@ function isDue(streak: number): boolean {
 }
 
 /** What is wrong with one batch. A cause hides what follows from it: equal rewards are not news when all of them are 0. */
-function conditions(step: number, rollouts: readonly Rollout[], options: WatchOptions, trained: boolean): Map<Condition, string> {
+function conditions(
+  step: number,
+  rollouts: readonly Rollout[],
+  options: WatchOptions,
+  { trained, norm }: { trained: boolean; norm: number | null },
+): Map<Condition, string> {
   const found = new Map<Condition, string>()
   const scored = rollouts.filter((r) => r.reward !== null)
   const failed = rollouts.filter((r) => r.reward === null)
@@ -73,6 +81,8 @@ function conditions(step: number, rollouts: readonly Rollout[], options: WatchOp
     )
   }
   const groups = groupRewards(scored)
+  // A teacher, or an advantage of one's own: rewards then only measure.
+  if (norm && !groups.some(hasVariance)) return found
   if (scored.every((r) => r.reward === 0)) {
     found.set(
       'zero',

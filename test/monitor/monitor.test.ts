@@ -67,6 +67,16 @@ test('a run that ends after step 3 and is resumed from step 2 leaves the files o
   expect(log).not.toContain('"msg":"step 2"')
 })
 
+test('equal rewards are no word where a teacher gave the step a gradient', async () => {
+  const { monitor, stream } = start(temporaryFolder())
+  const finish = (step: number, norm: number) =>
+    monitor.finishStep({ step, rollouts: scored(groupsOf([[0, 0]]), 0), version: step - 1, metrics: { 'optim/grad_norm': norm } })
+  await finish(1, 0.5)
+  expect(stream.text).not.toContain('warning')
+  for (const step of [2, 3, 4]) await finish(step, 0)
+  expect(stream.text).toContain('for 3 steps: all 2 rewards are 0, so nothing can be learned')
+})
+
 test('rewind: rows, totals and files go back, and what is written next follows the row it went back to', async () => {
   const folder = openRunFolder({ outputDir: temporaryFolder(), runName: 'run', configText: '' })
   const stream = new Capture()
