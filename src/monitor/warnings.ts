@@ -99,7 +99,7 @@ function conditions(
     found.set(
       'filtered',
       `none of ${groups.length} groups was left to train on, so nothing is learned from this batch: trainer.args.filters turned them down, ` +
-        `or max_off_policy_steps.`,
+        `mask_truncated_completions or max_off_policy_steps.`,
     )
   } else {
     for (const name of options.rewardFunctions ?? Object.keys(scored[0].metrics)) {
