@@ -62,15 +62,15 @@ function advantagesOf({ name, run, args }: Plugin<AdvantageFunction>, group: Gro
   if (!Array.isArray(advantages)) throw wrong(`returned ${show(advantages)}`)
   if (advantages.length !== group.length)
     throw wrong(`returned ${counted(advantages.length, 'value')} for ${group.length} rollouts`)
-  advantages.forEach((advantage: unknown, i) => {
+  for (const [i, advantage] of (advantages as unknown[]).entries()) {
     const tokens = group[i].completion_tokens.ids.length
     const values = typeof advantage === 'number' ? [advantage] : listOf(advantage)
     if (!values) throw wrong(`gave rollout ${i} ${show(advantage)}`)
     if (typeof advantage !== 'number' && values.length !== tokens)
       throw wrong(`gave rollout ${i}, which has ${counted(tokens, 'token')}, ${counted(values.length, 'value')}`)
-    const bad = values.find((value) => !Number.isFinite(value))
-    if (bad !== undefined) throw wrong(`gave rollout ${i} the value ${show(bad)}`)
-  })
+    const bad = values.findIndex((value) => !Number.isFinite(value))
+    if (bad >= 0) throw wrong(`gave rollout ${i} the value ${show(values[bad])}`)
+  }
   return advantages as (number | ArrayLike<number>)[]
 }
 

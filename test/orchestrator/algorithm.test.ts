@@ -71,6 +71,8 @@ test('advantages a token, and arguments', () => {
 test.each([
   ['NaN', () => [NaN, 1], /gave rollout 0 the value NaN/],
   ['Infinity in an array', () => [[0, Infinity, 0], 1], /gave rollout 0 the value Infinity/],
+  ['a place in an array that nothing was put into', () => [Object.assign([], { 2: 1 }), 1], /gave rollout 0 the value undefined/],
+  ['none for a rollout', () => Object.assign([], { 1: 1 }), /gave rollout 0 undefined/],
   ['too few', () => [1], /returned 1 value for 2 rollouts/],
   ['an array of another length', () => [1, [1]], /gave rollout 1, which has 3 tokens, 1 value\./],
   ['nothing', () => undefined, /returned undefined/],
