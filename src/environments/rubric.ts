@@ -243,7 +243,8 @@ async function runGroup(
     if (!Array.isArray(values) || values.length !== group.length) {
       throw new Error(`${what} must return an array with one value for each of the ${group.length} rollouts`)
     }
-    return values.map((value: unknown) => checked(what, value))
+    // Not values.map: it passes over empty places.
+    return Array.from(values, (value: unknown) => checked(what, value))
   })
 }
 

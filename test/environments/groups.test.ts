@@ -69,6 +69,7 @@ describe('group functions', () => {
   test.each<[string, () => number[] | Promise<number[]>, string]>([
     ['throws', () => { throw new Error('odd') }, 'group reward function "bad" threw: odd'],
     ['gives too few', () => [1], 'group reward function "bad" must return an array with one value for each of the 2 rollouts'],
+    ['gives nothing for a rollout', () => Object.assign([], { 1: 1 }) as number[], 'group reward function "bad" returned undefined'],
     ['gives NaN', () => [1, Number.NaN], 'group reward function "bad" returned NaN'],
     ['hangs', () => new Promise(() => {}), 'group reward function "bad" took longer than its limit of 0.02 s'],
   ])('one that %s fails the group', async (_, bad, error) => {
