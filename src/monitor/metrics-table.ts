@@ -220,7 +220,7 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
     group: 'Optimizer',
     formula: 'sqrt(sum of g^2) over all trained parameters, before clipping to max_grad_norm',
     unit: 'gradient',
-    healthy: `no spikes (${LIMITS['optim/grad_norm'].spike} times the median of the steps before); null when the step was skipped because it was not finite`,
+    healthy: `no spikes (${LIMITS['optim/grad_norm'].spike} times the median of the steps before); null when the step, or a later update of it, was skipped because it was not finite`,
     trl: 'grad_norm',
   },
   'optim/lr': {
