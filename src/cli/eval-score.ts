@@ -170,9 +170,9 @@ export function spreadLine(score: EvalScore): string {
   const [least, most] = values.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [0, 1])
   const width = (most - least) / 5
   const edge = (i: number) => Number((least + i * width).toFixed(2))
-  const counts = [0, 1, 2, 3, 4].map(
-    (i) => values.filter((value) => Math.min(4, Math.floor((value - least) / width)) === i).length,
-  )
+  // 0.6 / 0.2 is a little less than 3.
+  const binOf = (value: number) => Math.min(4, Math.floor((value - least) / width + 1e-9))
+  const counts = [0, 1, 2, 3, 4].map((i) => values.filter((value) => binOf(value) === i).length)
   const bins = counts.map((count, i) => `${edge(i)}-${edge(i + 1)}: ${count}`).join(', ')
   const within = score.within === null ? '' : `; within an example the rewards deviate by ${number(score.within)}`
   return `examples by mean reward: ${bins}${within}`

@@ -79,6 +79,9 @@ test('means are over examples, failed answers are left out and counted', () => {
   expect(s.mixed).toBe(0.5)
   expect(s.within).toBeCloseTo(0.25)
   expect(spreadLine(s)).toContain('0-0.2: 1, 0.2-0.4: 0, 0.4-0.6: 1, 0.6-0.8: 0, 0.8-1: 1')
+  // What lies on an edge belongs to what begins there.
+  const edges = score([[0], [0.2], [0.4], [0.6], [1, 1, 1, 0, 0], [0.8], [1]])
+  expect(spreadLine(edges)).toContain('0-0.2: 1, 0.2-0.4: 1, 0.4-0.6: 1, 0.6-0.8: 2, 0.8-1: 2')
 })
 
 test('changes are paired: a sure gain has a narrow interval though examples differ', () => {
