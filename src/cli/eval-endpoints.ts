@@ -70,7 +70,7 @@ export function endpointNamed(name: string, file?: string): Endpoint | undefined
 }
 
 /** How servers say that a conversation has no room left: OpenAI, vLLM, SGLang, llama.cpp, ours. No code is common to them. */
-const CONTEXT_IS_FULL = /context[ _](length|window|size)|model's context|maximum model length|prompt is too long/iu
+const CONTEXT_IS_FULL = /context[ _](length|window|size)|maximum model length|prompt is too long/iu
 
 /** An answer as it comes, of which endpoints leave out this and that. */
 type Reply = Partial<OpenAI.ChatCompletion> & {
