@@ -137,7 +137,11 @@ function response(wish: Wish, ended?: Ended): object {
     usage: ended?.usage
       ? {
           input_tokens: ended.usage.prompt_tokens,
-          input_tokens_details: { cached_tokens: ended.usage.prompt_tokens_details?.cached_tokens ?? 0 },
+          // Clients read both unasked. No write has a price of its own, of which the second tells.
+          input_tokens_details: {
+            cached_tokens: ended.usage.prompt_tokens_details?.cached_tokens ?? 0,
+            cache_write_tokens: 0,
+          },
           output_tokens: ended.usage.completion_tokens,
           output_tokens_details: { reasoning_tokens: ended.thoughts ?? 0 },
           total_tokens: ended.usage.total_tokens,

@@ -282,7 +282,10 @@ describe('responses', () => {
     const whole = await client.responses.create(asked)
     expect(whole).toMatchObject({ object: 'response', status: 'incomplete', incomplete_details: { reason: 'max_output_tokens' } })
     expect(whole.output_text.length).toBeGreaterThan(0)
-    expect(whole.usage).toMatchObject({ output_tokens: 10 })
+    expect(whole.usage).toMatchObject({
+      output_tokens: 10,
+      input_tokens_details: { cached_tokens: expect.any(Number), cache_write_tokens: 0 },
+    })
     const chat = await client.chat.completions.create({
       model: 'tiny', max_tokens: 10, seed: 2, messages: [{ role: 'system', content: 'short' }, ...messages], ...extra<object>({ ignore_eos: true }),
     }) // prettier-ignore

@@ -228,7 +228,13 @@ describe('thoughts', () => {
       "{% for m in messages %}[{{ m.role }}:{{ m.reasoning_content or '' }}:{{ m.content }}]{% endfor %}{% if add_generation_prompt %}<think>{% endif %}"
     const open = await tiny.serve({}, { grammars: () => Promise.resolve(grammars), chatTemplate: template, reasoning: true })
     const format = { type: 'json_schema' as const, name: 'x', schema: { const: 'hm</think>yes' } }
-    const { output } = await open.client.responses.create({ model: 'tiny', input: 'a', text: { format }, max_output_tokens: 60 })
+    const { output } = await open.client.responses.create({
+      model: 'tiny',
+      input: 'a',
+      text: { format },
+      max_output_tokens: 60,
+      include: ['reasoning.encrypted_content'],
+    })
     expect(output.map(({ type }) => type)).toEqual(['reasoning', 'message'])
     const user = (content: string) => ({ role: 'user' as const, content })
     const input = [user('a'), ...(output as OpenAI.Responses.ResponseInputItem[]), user('b')]

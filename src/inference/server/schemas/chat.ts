@@ -171,7 +171,8 @@ export const responsesBody = z.object({
   conversation: only(),
   prompt: only(),
   background: only(false),
-  include: only([]),
+  // Who keeps nothing asks for thoughts to send back: they are there, and in the clear.
+  include: only([], ['reasoning.encrypted_content']),
   reasoning: z.object({ effort: templateFields.reasoning_effort, summary: ignored, generate_summary: ignored }).nullish(),
   top_logprobs: only(0),
   service_tier: ignored,
