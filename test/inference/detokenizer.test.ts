@@ -2,6 +2,7 @@
 import { describe, expect, test } from 'vitest'
 import { Detokenizer } from '../../src/inference/detokenizer.ts'
 import type { DetokenizerOptions } from '../../src/inference/detokenizer.ts'
+import { Offsets } from '../../src/inference/server/logprobs.ts'
 import type { Tokenizer } from '../../src/model/tokenizer.ts'
 import { smollm2, withoutSmollm2 } from '../model/helpers.ts'
 import fc from '../fast-check.ts'
@@ -23,6 +24,26 @@ describe.each(tokenizers)('%s', (_, open) => {
     fc.assert(
       fc.property(ids, fc.boolean(), (list, skipSpecialTokens) => {
         expect(streamed(tokenizer, list, { skipSpecialTokens }).text).toBe(tokenizer.decode(list, { skipSpecialTokens }))
+      }),
+      { numRuns: 300 },
+    )
+  })
+  test('places in a text: a token begins where the character does that its first byte is in', async () => {
+    const tokenizer = await open()
+    const sign = fc.oneof(fc.constantFrom(' ', 'a', '日', '語', '😀', 'é', '\n'), fc.string({ unit: 'grapheme', maxLength: 1 }))
+    const texts = fc.array(sign, { maxLength: 20 }).map((signs) => signs.join('').replaceAll('\ufffd', ''))
+    fc.assert(
+      fc.property(texts, (text) => {
+        const ids = tokenizer.encode(text, { addSpecialTokens: false })
+        const offsets = new Offsets(tokenizer, true)
+        const characters = Array.from(text, (character, i) => Array<number>(Buffer.byteLength(character)).fill(i)).flat()
+        let bytes = 0
+        const begins = ids.map((id) => {
+          const begin = characters[bytes]
+          bytes += tokenizer.tokenBytes(id)!.length
+          return begin
+        })
+        expect(ids.map((id) => offsets.next(id))).toEqual(begins)
       }),
       { numRuns: 300 },
     )

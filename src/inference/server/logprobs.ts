@@ -59,23 +59,28 @@ export const lengthOf = (text: string): number => {
 /** Where the tokens of a text begin in it. All tokens of one character begin where it does, and a token that is not shown where the next one does. */
 export class Offsets {
   readonly #decoder: StreamDecoder
-  readonly #textOf: (id: number) => string
+  readonly #textOf: (ids: readonly number[]) => string
   /** End of the characters that are whole. */
   #end: number
+  /** Tokens after them: more bytes of their last character are to come. */
+  #open: number[] = []
 
   /** @param begin characters before the first token; below 0: of so many at the beginning nothing is shown */
   constructor(tokenizer: Tokenizer, skipSpecialTokens: boolean, begin = 0) {
     this.#decoder = decodeStream(tokenizer, { skipSpecialTokens })
-    this.#textOf = (id) => tokenizer.decode([id], { skipSpecialTokens })
+    this.#textOf = (ids) => tokenizer.decode(ids, { skipSpecialTokens })
     this.#end = begin
   }
 
   next(id: number): number {
-    const begin = this.#end
+    // The first of them may have had a space too, before the character that this token goes on with.
+    const begin = this.#end + lengthOf(this.#textOf(this.#open).replace(/\ufffd+$/u, ''))
     const piece = this.#decoder.push(id)
     this.#end += lengthOf(piece)
     // Bytes before it that never became a character are shown with it, and are not its own.
-    const own = this.#textOf(id)
+    const own = this.#textOf([id])
+    if (piece !== '') this.#open = []
+    else if (own !== '') this.#open.push(id)
     return Math.max(0, piece.endsWith(own) ? this.#end - lengthOf(own) : begin)
   }
 }
