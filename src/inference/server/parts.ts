@@ -82,6 +82,8 @@ export interface ServerContext {
   weightNames: Map<number, string>
   /** Completions that failed by no fault of their clients, since the last one that did not. */
   failuresInARow: number
+  /** Writes into the log what is to be said once. */
+  warnOnce(message: string): void
   /** Is told of a fault, under the id that the client sees. */
   fault(id: string, error: unknown): void
 }

@@ -89,6 +89,11 @@ export function encodeChat(
     if (error instanceof UserError) throw badRequest(error.message, 'messages')
     throw error
   }
+  // Many templates know of no tools and leave them out without a word.
+  if (shown.length > 0 && !shown.some((tool) => text.includes(tool.function.name)))
+    server.warnOnce(
+      'the chat template shows no tools: the model does not see those of requests, nor calls among messages. A --chat-template that writes them, or a system message, can tell it of them.',
+    )
   const cut = typeof body.truncate_prompt_tokens === 'number'
   const ids = encodeText(server, text, { field: 'messages', addSpecialTokens: body.add_special_tokens ?? false, cut })
   return { text, ids, thinking: thinkingAt(text, goesOn ? messages.at(-1)?.content : '') }

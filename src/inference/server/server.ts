@@ -68,6 +68,7 @@ export async function startServer(
 
 function contextOf(engine: ServingEngine, parts: ServerParts, options: ServerOptions): ServerContext {
   const limits = { maxBytes: options.maxBodyBytes ?? 32 * 2 ** 20, ms: (options.bodySeconds ?? 30) * 1000 }
+  const said = new Set<string>()
   const server: ServerContext = {
     engine,
     parts,
@@ -79,6 +80,10 @@ function contextOf(engine: ServingEngine, parts: ServerParts, options: ServerOpt
     // Those that it began with, as vLLM calls them. A training run's have its own numbers.
     weightNames: new Map(parts.reloadWeights ? [[engine.version, 'default']] : []),
     failuresInARow: 0,
+    warnOnce: (message) => {
+      if (!said.has(message)) parts.log.warn(message)
+      said.add(message)
+    },
     fault: (id, error) => {
       parts.log.error({ fault: id, stack: error instanceof Error ? error.stack : String(error) }, 'a request failed')
     },

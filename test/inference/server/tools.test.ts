@@ -141,6 +141,18 @@ describe('tools', () => {
   })
 })
 
+test('tools that the chat template does not show are told of in the log, once', async () => {
+  // The tiny model's own shows none.
+  const own = await tiny.serve({}, { grammars: () => Promise.resolve(grammars) })
+  const told = () => tiny.lines.filter((line) => line.level === 'warn' && line.message.includes('shows no tools')).length
+  const before = told()
+  await client.chat.completions.create({ ...base, tools, max_tokens: 1 })
+  expect(told()).toBe(before)
+  for (let i = 0; i < 2; i++) await own.client.chat.completions.create({ ...base, tools, max_tokens: 1 })
+  expect(told()).toBe(before + 1)
+  await own.close()
+})
+
 describe('thoughts', () => {
   test('are told apart', async () => {
     const asked = { ...base, ...forced('<think>hm, well</think>yes') }
