@@ -147,17 +147,20 @@ export class BodyReader {
 }
 
 interface Issue {
+  code: string
   path: PropertyKey[]
   message: string
 }
 
-/** Of a field that may have several forms, what is wrong with the form that came nearest. */
+/** Of a field that may have several forms, what is wrong with the form that came nearest; where several came as near, the field's own words tell of all. */
 function deepest(issue: z.core.$ZodIssue): Issue {
   if (issue.code !== 'invalid_union' || issue.errors.length === 0) return issue
-  const best = issue.errors
+  const inner = issue.errors
     .map((issues) => issues[0])
     .filter((inner) => inner !== undefined && inner.path.length > 0)
     .map((inner) => deepest({ ...inner, path: [...issue.path, ...inner.path] } as z.core.$ZodIssue))
-    .toSorted((a, b) => b.path.length - a.path.length)[0]
-  return best ?? issue
+  const depth = Math.max(...inner.map(({ path }) => path.length))
+  const nearest = inner.filter(({ path }) => path.length === depth)
+  // One that has the right type came nearer than those that have not.
+  return nearest.find(({ code }) => code !== 'invalid_type') ?? (nearest.length === 1 ? nearest[0] : issue)
 }

@@ -31,7 +31,7 @@ function part<T extends z.ZodType>(schema: T, key: PropertyKey, value: unknown, 
 
 /** A list that is looked at up to its first wrong element: zod tells of each, and a body has room for millions of them, which the memory has not. */
 export function list<T extends z.ZodType>(element: T, { least = 0, most = Infinity }: { least?: number; most?: number } = {}) {
-  return z.custom<unknown[]>(Array.isArray, 'Invalid input: expected array').transform((values, context) => {
+  return z.array(z.unknown()).transform((values, context) => {
     if (values.length < least) context.addIssue({ code: 'custom', message: 'it is empty' })
     if (values.length > most) context.addIssue({ code: 'custom', message: `it has ${values.length}, and may have ${most}` })
     const taken: z.output<T>[] = []
