@@ -53,6 +53,7 @@ describe('a request that is wrong', () => {
     [{ priority: 2 }, 'priority', /only 0/],
     [{ suffix: 'end' }, 'suffix', /supported/],
     [{ use_beam_search: true }, 'use_beam_search', /supported/],
+    [{ guided_choice: ['a'] }, 'guided_choice', /older name.*structured_outputs\.choice now/],
     [{ structured_outputs: { choice: ['a'], regex: 'b' } }, 'structured_outputs', /one of/],
   ])('%j', async (body, param, words) => {
     expectError(await completions(body), 400, words, param)
@@ -61,16 +62,20 @@ describe('a request that is wrong', () => {
   test.each([
     [{ messages: [] }, 'messages'],
     [{ messages: [{ role: 'king', content: 'a' }] }, 'messages.0.role'],
-    [{ messages: [{ role: 'user', content: [{ type: 'image_url', image_url: { url: 'x' } }] }] }, 'messages.0.content.0.type'],
+    [
+      { messages: [{ role: 'user', content: [{ type: 'image_url', image_url: { url: 'x' } }] }] },
+      'messages.0.content.0.type',
+      /must be "text"; the model reads no images/,
+    ],
     [{ top_logprobs: 2 }, 'top_logprobs'],
     [{ max_completion_tokens: 4000 }, 'max_completion_tokens'],
     [{ tool_choice: 'required' }, 'tool_choice'],
     [{ chat_template: '{{ 1 }}' }, 'chat_template'],
     [{ continue_final_message: true, add_generation_prompt: true }, 'continue_final_message'],
-    [{ functions: [{ name: 'f' }] }, 'functions'],
-  ])('in a chat: %j', async (body, param) => {
+    [{ functions: [{ name: 'f' }] }, 'functions', /it is tools now/],
+  ] as [object, string, RegExp?][])('in a chat: %j', async (body, param, words = /./) => {
     const answer = await chat(body)
-    expectError(answer, 400, /./, param)
+    expectError(answer, 400, words, param)
   })
 
   test('names no model that is there', async () => {

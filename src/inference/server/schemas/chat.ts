@@ -1,16 +1,16 @@
 /** Bodies that hold messages: /v1/chat/completions, /tokenize, /v1/responses. */
 import * as z from 'zod'
-import { ignored, list, only, requestFields, samplingFields } from './common.ts'
+import { formerly, ignored, list, only, requestFields, samplingFields } from './common.ts'
 
 const textPart = z.object({
-  type: z.enum(['text', 'input_text', 'output_text']),
+  type: z.enum(['text', 'input_text', 'output_text'], { error: 'it must be "text"; the model reads no images, sounds or files' }),
   text: z.string(),
   // Of an answer that is sent back.
   annotations: ignored,
   logprobs: ignored,
 })
 const content = z.union([z.string(), list(textPart)], {
-  error: 'it must be a text, or parts of type "text"; this model takes no others',
+  error: 'it must be a text, or parts of type "text"',
 })
 
 const toolCall = z.object({
@@ -83,8 +83,8 @@ export const chatBody = z.object({
   include_reasoning: z.boolean().nullish(),
   return_prompt_text: z.boolean().nullish(),
   echo: only(false),
-  functions: only(),
-  function_call: only(),
+  functions: formerly('tools'),
+  function_call: formerly('tool_choice'),
   modalities: only(['text']),
   audio: only(),
   prediction: only(),

@@ -4,14 +4,21 @@ import * as z from 'zod'
 /** A field that exists elsewhere and does nothing here: taken only with a value that asks for nothing. */
 export function only(...neutral: unknown[]) {
   const taken = new Set(neutral.map((value) => JSON.stringify(value)))
+  const words =
+    neutral.length > 0 ? `only ${[...taken].join(' or ')} is supported by this server` : 'not supported by this server'
+  return refused(words, taken)
+}
+
+/** A field that older clients send, and that has another name now. */
+export const formerly = (now: string) => refused(`an older name, not supported by this server; it is ${now} now`)
+
+function refused(message: string, taken: ReadonlySet<string> = new Set()) {
   return z
     .unknown()
     .optional()
     .superRefine((value, context) => {
       if (value === undefined || value === null || taken.has(JSON.stringify(value))) return
-      const words =
-        neutral.length > 0 ? `only ${[...taken].join(' or ')} is supported by this server` : 'not supported by this server'
-      context.addIssue({ code: 'custom', message: words })
+      context.addIssue({ code: 'custom', message })
     })
 }
 
@@ -145,10 +152,10 @@ export const requestFields = {
   vllm_xargs: only({}),
   repetition_detection: only(),
   prompt_embeds: only(),
-  guided_json: only(),
-  guided_regex: only(),
-  guided_choice: only(),
-  guided_grammar: only(),
+  guided_json: formerly('structured_outputs.json'),
+  guided_regex: formerly('structured_outputs.regex'),
+  guided_choice: formerly('structured_outputs.choice'),
+  guided_grammar: formerly('structured_outputs.grammar'),
   detokenize: only(true),
 }
 
