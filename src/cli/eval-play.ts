@@ -14,7 +14,7 @@ import { makeFolder } from '../common/folders.ts'
 import { hashSeed } from '../common/random.ts'
 import type { ChatClient, Rollout } from '../common/types.ts'
 import { runRollout, scoreGroup, type Row } from '../environments/index.ts'
-import { mean } from '../monitor/aggregate.ts'
+import { mean, reaches } from '../monitor/aggregate.ts'
 import { readJsonLines, writeFileAtomic } from '../monitor/files.ts'
 import { rolloutRow, type RolloutRow } from '../monitor/rollout-writer.ts'
 import { gateOf, type Flight } from '../orchestrator/flights.ts'
@@ -171,7 +171,7 @@ export function finishEval(
   const scored = rows.filter((row) => row.reward !== null)
   const names = [...new Set(scored.flatMap((row) => Object.keys(row.metrics)))]
   const groups = [...Map.groupBy(scored, (row) => row.example_id).values()]
-  const solved = (group: RolloutRow[]) => group.filter((row) => row.reward! >= work.options.solvedAt).length
+  const solved = (group: RolloutRow[]) => group.filter((row) => reaches(row.reward!, work.options.solvedAt)).length
   const passAll = passKs(score.k).flatMap((k) => {
     const enough = groups.filter((group) => group.length >= k)
     const value = mean(enough.map((group) => passAllK(group.length, solved(group), k)))

@@ -7,7 +7,7 @@
  * - An answer that failed has no reward and counts in `errors` alone.
  */
 import { hashSeed, Random } from '../common/random.ts'
-import { hasVariance, mean, passAtK, populationStd } from '../monitor/aggregate.ts'
+import { hasVariance, mean, passAtK, populationStd, reaches } from '../monitor/aggregate.ts'
 import { formatPercent, printable } from '../monitor/format.ts'
 import { textWidth } from '../monitor/terminal/text-width.ts'
 import type { RolloutRow } from '../monitor/rollout-writer.ts'
@@ -90,7 +90,7 @@ export function scoreOf(
   const pass: Record<number, Estimate> = {}
   for (const n of passKs(k)) {
     const enough = rewards.filter((group) => group.rewards.length >= n)
-    const solved = (group: number[]) => group.filter((r) => r >= solvedAt).length
+    const solved = (group: number[]) => group.filter((r) => reaches(r, solvedAt)).length
     const value = estimate(enough.map((group) => passAtK(group.rewards.length, solved(group.rewards), n)))
     if (value) pass[n] = value
   }

@@ -33,6 +33,7 @@ export interface StepRollouts {
 /** A reward of at least this counts as solved, in `solved_*` and `pass@k`. verifiers has the same default. */
 const solvedAt = 0.5
 
+/** Rewards that are no more than this apart are equal but for rounding: 0.7 + 0.2 + 0.1 is 0.9999999999999999. */
 const sameReward = 1e-6
 
 /** Mean, or null of nothing. */
@@ -129,7 +130,7 @@ export function evalMetrics(env: string, rollouts: readonly Rollout[], version: 
   const metrics: Metrics = { [at(`avg@${k}`)]: mean(rewards.map((g) => mean(g)!)) }
   for (let n = 1; n <= k; n *= 2) {
     const enough = rewards.filter((g) => g.length >= n)
-    metrics[at(`pass@${n}`)] = mean(enough.map((g) => passAtK(g.length, g.filter((r) => r >= solvedAt).length, n)))
+    metrics[at(`pass@${n}`)] = mean(enough.map((g) => passAtK(g.length, g.filter((r) => reaches(r, solvedAt)).length, n)))
   }
   for (const name of metricNames(scored)) metrics[at(`reward/${name}`)] = mean(scored.flatMap((r) => r.metrics[name] ?? []))
   metrics[at('is_truncated/mean')] = mean(scored.map((r) => Number(r.isTruncated)))
@@ -158,6 +159,9 @@ export function hasVariance(rewards: readonly number[]): boolean {
   return rewards.length > 1 && Math.max(...rewards) - Math.min(...rewards) > sameReward
 }
 
+/** Whether a reward is at least this, but for rounding. */
+export const reaches = (reward: number, least: number): boolean => reward >= least - sameReward
+
 /** Rewards of each group that has any, failed rollouts left out. */
 export function groupRewards(rollouts: readonly Rollout[]): number[][] {
   return groupBy(rollouts, (r) => r.group)
@@ -169,8 +173,8 @@ function solvedFractions(scored: readonly Rollout[]): Metrics {
   const groups = groupRewards(scored)
   const fraction = (test: (rewards: number[]) => boolean) => mean(groups.map((g) => Number(test(g))))
   return {
-    solved_none: fraction((g) => !hasVariance(g) && g[0] < solvedAt),
-    solved_all: fraction((g) => !hasVariance(g) && g[0] >= solvedAt),
+    solved_none: fraction((g) => !hasVariance(g) && !reaches(g[0], solvedAt)),
+    solved_all: fraction((g) => !hasVariance(g) && reaches(g[0], solvedAt)),
     solved_some: fraction(hasVariance),
   }
 }

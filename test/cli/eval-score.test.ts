@@ -65,6 +65,11 @@ test('intervals hold the true mean about as often as they say', () => {
   expect(estimate([1, 0, 1, 1])).toEqual(estimate([1, 0, 1, 1]))
 })
 
+test('an answer that earns all of its parts is solved at 1, though 0.7 + 0.2 + 0.1 is below it', () => {
+  const s = scoreOf(rowsOf([[0.7 + 0.2 + 0.1, 0.3]]), { env: 'e', target: 'm', k: 2, solvedAt: 1 })
+  expect([s.pass[1].mean, s.pass[2].mean]).toEqual([0.5, 1])
+})
+
 test('means are over examples, failed answers are left out and counted', () => {
   const s = score([
     [1, 1, 0, 0],

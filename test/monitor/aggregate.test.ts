@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { evalMetrics, passAtK, populationStd, rolloutMetrics, totalsOf } from '../../src/monitor/aggregate.ts'
+import { evalMetrics, passAtK, populationStd, reaches, rolloutMetrics, totalsOf } from '../../src/monitor/aggregate.ts'
 import { METRICS, metricInfo } from '../../src/monitor/metrics-table.ts'
 import fc from '../fast-check.ts'
 import { groupsOf, rollout, scored } from './helpers.ts'
@@ -79,6 +79,18 @@ test('nothing but failures, and nothing at all, give nulls and no NaN', () => {
 test('rewards that differ by rounding alone are no variance', () => {
   const m = rolloutMetrics({ rollouts: scored(groupsOf([[0.1 + 0.2, 0.3]])), version: 0, totals: nothingYet })
   expect(m).toMatchObject({ solved_none: 1, solved_all: 0, solved_some: 0 })
+})
+
+test('a reward that rounding left below the bound reaches it', () => {
+  const parts = 0.1 + 0.1 + 0.1 + 0.1 + 0.1 + 0.1 + 0.1 - 0.2 // 0.49999999999999994
+  expect(parts).toBeLessThan(0.5)
+  const rollouts = groupsOf([[parts, parts]])
+  expect(rolloutMetrics({ rollouts: scored(rollouts), version: 0, totals: nothingYet })).toMatchObject({
+    solved_all: 1,
+    solved_none: 0,
+  })
+  expect(evalMetrics('e', rollouts, 0)).toMatchObject({ 'eval/e/pass@1': 1 })
+  expect([reaches(0.7 + 0.2 + 0.1, 1), reaches(0.999, 1)]).toEqual([true, false])
 })
 
 test('an advantage a token counts by its mean, a reward function called std is not lost, environments are told apart', () => {

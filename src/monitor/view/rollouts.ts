@@ -1,6 +1,7 @@
 /** Rollouts of a run: each step's file as a list of short summaries, and a search over them from the newest step back. */
 import { setImmediate as turn } from 'node:timers/promises'
 import type { Message } from '../../common/types.ts'
+import { reaches } from '../aggregate.ts'
 import type { RolloutRow } from '../rollout-writer.ts'
 import { Cache } from './cache.ts'
 import { GrowingFile, linesOf, openFile, parseRow } from './lines.ts'
@@ -115,8 +116,8 @@ function fits(summary: RolloutSummary, query: RolloutQuery): boolean {
     (env === undefined || summary.env === env) &&
     (group === undefined || summary.group === group) &&
     (error === undefined || (summary.error !== null) === error) &&
-    (least === undefined || (reward !== null && reward >= least)) &&
-    (most === undefined || (reward !== null && reward <= most))
+    (least === undefined || (reward !== null && reaches(reward, least))) &&
+    (most === undefined || (reward !== null && reaches(most, reward)))
   )
 }
 

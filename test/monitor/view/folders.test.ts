@@ -202,6 +202,11 @@ describe('rollouts', () => {
     outputs.rollouts('a', 12, scored([rollout({ completion: [{ role: 'assistant', content: '', tool_calls: [call] }] })], 0.5))
     for (const text of ['look_up', '"city": "paris', call.function.arguments])
       expect((await server.json<RolloutsAnswer>(`/api/runs/a/rollouts?text=${encodeURIComponent(text)}`)).total).toBe(1)
+
+    // Of 0.7 + 0.2 + 0.1, which is 0.9999999999999999, the page writes 1.
+    outputs.rollouts('a', 13, scored([rollout({ reward: 0.7 + 0.2 + 0.1 })], 0.5))
+    expect((await ask('step=13&min_reward=1')).total).toBe(1)
+    expect((await ask('step=13&max_reward=0.9')).total).toBe(0)
   })
 
   test('that are broken are passed over, and keep their line', async () => {
