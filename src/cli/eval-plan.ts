@@ -15,6 +15,7 @@ import { membersOf } from '../orchestrator/tasks.ts'
 import { closeEnvironments, loadOptionsOf } from './environments.ts'
 import { endpointNamed, type Endpoint } from './eval-endpoints.ts'
 import { jsonObject } from './options.ts'
+import { bestStep } from './train-checkpoints.ts'
 
 export interface EvalOptions {
   model?: string
@@ -267,7 +268,8 @@ function runSource(dir: string, options: EvalOptions): EvalSource {
   // A new model of sft's has only its checkpoints.
   const base = options.base && named !== undefined
   const there = checkpointSteps(dir)
-  const asked = options.steps === undefined || options.steps === 'all' ? there.map(String) : options.steps.split(',')
+  const words = options.steps === undefined || options.steps === 'all' ? there.map(String) : options.steps.split(',')
+  const asked = words.map((word) => (word.trim() === 'best' ? String(bestStep(dir) ?? word) : word))
   const missing = asked.find((word) => !there.includes(Number(word)))
   const steps = [...new Set(asked.map(Number))]
   if (missing !== undefined || (steps.length === 0 && !base))

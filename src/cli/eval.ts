@@ -22,7 +22,7 @@ export function register(program: Command): void {
     .option('-k, --api-key-var <name>', 'the environment variable with its key')
     .option('-e, --endpoints <file>', 'where endpoints have names (default: configs/endpoints.toml, endpoints.toml)')
     .option('--run <dir>', 'the checkpoints of a run, and the model that it began with; environments are those of the run')
-    .option('--steps <list>', 'of --run: these steps, as 10,50,100 (default: all that are kept)')
+    .option('--steps <list>', 'of --run: these steps, as 10,50,100 or best (default: all that are kept)')
     .option('--no-base', 'of --run: without the model that it began with')
     .option(
       '-n, --num-examples <count>',

@@ -201,11 +201,13 @@ export function noteFork(folder: RunFolder, fork: Fork): void {
 function originOf({ dir, step }: Fork): Origin {
   const root = join(dir, 'checkpoints')
   if (!existsSync(root)) throw new UserError(`--fork ${dir}: that is no run folder, it has no checkpoints.`)
-  if (typeof step === 'number') {
-    stepFolder(dir, step, '--fork')
-    return { from: resolve(dir), step }
+  const named = step === 'best' ? bestStep(dir) : step
+  if (named === undefined)
+    throw new UserError(`--fork ${dir}@best: that run keeps no best checkpoint (trainer.ckpt.keep_best was not set).`)
+  if (named !== 'latest') {
+    stepFolder(dir, named, '--fork')
+    return { from: resolve(dir), step: named }
   }
-  if (step === 'best') return { from: resolve(dir), step: bestStep(dir, root) }
   const { newest, broken } = newestCheckpoint(root)
   if (!newest) throw new UserError(`--fork ${dir}: ${broken[0] ?? 'it has no checkpoint'}.`)
   return { from: resolve(dir), step: newest.step }
@@ -220,13 +222,11 @@ function stepFolder(dir: string, step: number, word: string): string {
   throw new UserError(`${word}: ${dir} has no checkpoint of step ${step}. ${there}.`)
 }
 
-/** The step that `checkpoints/best` names: by the newest state.json, which every checkpoint has. */
-function bestStep(dir: string, root: string): number {
-  const { newest } = newestCheckpoint(root)
+/** The step that a run's `checkpoints/best` names: by the newest state.json, which every checkpoint has. Undefined where it keeps none. */
+export function bestStep(dir: string): number | undefined {
+  const { newest } = newestCheckpoint(join(dir, 'checkpoints'))
   const state = newest && (JSON.parse(readFileSync(join(newest.dir, 'state.json'), 'utf8')) as CheckpointState)
-  if (!state?.best)
-    throw new UserError(`--fork ${dir}@best: that run keeps no best checkpoint (trainer.ckpt.keep_best was not set).`)
-  return state.best.step
+  return state?.best?.step
 }
 
 function readOrigin(folder: RunFolder): Origin | undefined {

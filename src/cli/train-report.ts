@@ -7,6 +7,7 @@ import { shellWord } from '../monitor/format.ts'
 import { finalReport, type EvalSummary, type SamplePair } from '../monitor/terminal/last-words.ts'
 import { answerPairs, readRollouts, rolloutRow, type AnswerPair, type RolloutRow } from '../monitor/rollout-writer.ts'
 import type { LoopResult } from '../orchestrator/loop.ts'
+import { bestStep } from './train-checkpoints.ts'
 import { missedEvals, type Run } from './train-setup.ts'
 
 /** Prints what was learned, where the files are and what to try next. */
@@ -23,8 +24,11 @@ export function reportRun(run: Run, result: LoopResult): void {
     rollouts.map((rollout) => rolloutRow(lastStep, 'eval', { rollout, advantage: null })),
   )
   const checkpoint = folder.checkpointPath(lastStep)
+  const best = config.trainer.ckpt.keep_best === undefined ? undefined : bestStep(folder.path)
   const files = {
     [args.use_lora ? 'adapter (PEFT)' : 'model (Hugging Face)']: checkpoint,
+    // What was asked to be kept is rarely the last.
+    ...(best !== undefined && { [`best: step ${best}`]: folder.checkpointPath(best) }),
     metrics: folder.metricsPath,
     rollouts: folder.rolloutsPath(lastStep),
     config: folder.configPath,

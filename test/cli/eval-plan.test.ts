@@ -11,6 +11,7 @@ test('a run of sft: its environment, its checkpoints, and the model that it bega
   const step = join(run, 'checkpoints', 'step_3')
   mkdirSync(step, { recursive: true })
   writeFileSync(join(step, 'STABLE'), '{}')
+  writeFileSync(join(step, 'state.json'), '{}') // of a run that keeps no best one
   const options = { run, base: true, split: 'eval', maxConcurrent: 1, outputDir: run, seed: 0, solvedAt: 0.5, numExamples: 2 } as const // prettier-ignore
   const planOf = async (model: string) => {
     writeFileSync(join(run, 'config.toml'), `${model}\n[data.env]\nid = "reverse-text"\n[trainer.args]\nuse_lora = false\n`)

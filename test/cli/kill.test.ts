@@ -16,7 +16,7 @@ import {
   writeFileSync,
 } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { join, resolve } from 'node:path'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { KillRuns, type Kill, type Kind } from '../../bench/kill-runs.ts'
 
@@ -63,6 +63,20 @@ test('the start tells the bytes of a checkpoint, and of all that is written besi
   const [, about] = /; up to about ([\d.]+) KiB beside them \(an estimate: 4 x 8 rollouts and 9 of evaluations/.exec(output) ?? []
   expect(Number(about) * 1024, `${written} bytes`).toBeGreaterThan(0.95 * written)
   expect(Number(about) * 1024).toBeLessThan(2 * written)
+})
+
+test('the last words name the best checkpoint, and eval knows it by that word', async () => {
+  const { folder } = await runs.reference(kind)
+  const best = readlinkSync(join(folder, 'checkpoints/best'))
+  const log = readFileSync(join(folder, 'logs/latest'), 'utf8')
+  expect(log).toMatch(new RegExp(`best: ${best.replace('_', ' ')} +outputs/[^\\\\]+/checkpoints/${best}\\\\n`))
+  const words = ['--run', folder, '--steps', 'best', '--no-base', '-n', '2', '-r', '1', '-o', join(dir, 'evals')]
+  const { status, stdout, stderr } = spawnSync(process.execPath, [resolve('cli.js'), 'eval', ...words], {
+    cwd: dir,
+    encoding: 'utf8',
+  })
+  expect(status, stderr).toBe(0)
+  expect(stdout).toMatch(new RegExp(`^even +${best} `, 'm'))
 })
 
 test('--fork begins a run with the best checkpoint of another, and leaves that alone', async () => {
