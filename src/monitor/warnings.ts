@@ -107,8 +107,8 @@ function conditions(
       if (values.length < 2 || values[0] === null || values.some((v) => v !== values[0])) continue
       found.set(
         `function ${name}`,
-        `reward function ${name} gave ${formatNumber(values[0])} to all ${values.length} answers: it teaches nothing; mend it, or take ` +
-          `it out of the environment (env.id, env.args).`,
+        `reward function ${name} gave ${formatNumber(values[0])} to all ${values.length} answers: it teaches nothing; ` +
+          `${values[0] > 0 ? 'fine where that is the most that it gives, else ' : ''}mend it, or take it out of the environment (env.id, env.args).`,
       )
     }
   }

@@ -46,7 +46,7 @@ test('each sentence names what holds and the key to change', () => {
   const constant = healthy.map((r) => ({ ...r, metrics: { ends: 1, exact: r.reward, turns: 1 } }))
   expect(first(constant, ['ends', 'exact'])).toMatchInlineSnapshot(`
     [
-      "reward function ends gave 1 to all 4 answers: it teaches nothing; mend it, or take it out of the environment (env.id, env.args).",
+      "reward function ends gave 1 to all 4 answers: it teaches nothing; fine where that is the most that it gives, else mend it, or take it out of the environment (env.id, env.args).",
     ]
   `)
 })
