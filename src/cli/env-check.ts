@@ -66,7 +66,8 @@ function printRows(env: Environment, template: ChatTemplate, print: (line: strin
       .map(([name, weight]) => `${name} (weight ${weight})`)
       .join(', ')}`,
   )
-  const key = ({ prompt, answer, info }: Row) => JSON.stringify([prompt, answer, info])
+  // A row's id or date, which is in info, makes no other task of it; where there is no answer, info alone may tell tasks apart.
+  const key = ({ prompt, answer, info }: Row) => JSON.stringify([prompt, answer === '' ? info : answer])
   const train = new Set(dataset.map(key))
   const shared = evalDataset.filter((row) => train.has(key(row))).length
   if (shared > 0) wrong.push(`${shared} held-out tasks are in the training rows too.`)
@@ -135,8 +136,9 @@ async function printAnswers(
   if (same && (own.length === 0 || isPython))
     print(`  (each earns ${rewards[0]}: fine if none of them is right, else the reward does not tell answers apart)`)
   else if (same) wrong.push(`every answer earns ${rewards[0]}: a reward that does not tell answers apart teaches nothing.`)
-  if (!same && own.length > 0 && rewards.length > 1 && scored[0].reward !== null && scored[0].reward < Math.max(...rewards))
-    print(`  (its own answer does not earn the most: fine where answer is only a part of a right one)`)
+  const others = scored.slice(1).flatMap((r) => r.reward ?? [])
+  if (!same && own.length > 0 && scored[0].reward !== null && scored[0].reward <= Math.max(...others))
+    print(`  (its own answer earns no more than another: fine where answer is only a part of a right one)`)
 }
 
 /** What the environment would answer itself, as the policy would write it: one text, or one a turn. */

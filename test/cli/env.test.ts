@@ -58,6 +58,7 @@ describe('env check', () => {
     expect(text).toContain(`${id} is in order.`)
     expect(text).toMatch(/first prompt of .+: \d+ tokens, [1-9]\d* of them special/)
     expect(text).toContain('<|user|>')
+    expect(text).not.toContain('earns no more than another')
   })
   test('says what is wrong with rewards and rows, with exit code 2', () => {
     const env = (reward: string, evalRows: string) => `import { Rubric, SingleTurnEnv } from 'dawn-rl/environments'
@@ -77,6 +78,21 @@ describe('env check', () => {
     expect(run('check', './same.ts', '--model', tiny).stdout).toContain(
       '! every answer earns 1: a reward that does not tell answers apart',
     )
+    writeFileSync(
+      join(folder, 'short.ts'),
+      env('({ text, info }) => Number(text === info.word || text.length < 9)', '[{ question: "c" }]'),
+    )
+    expect(run('check', './short.ts', '--model', tiny).stdout).toContain('(its own answer earns no more than another: fine where')
+  })
+  test('a held-out row with the prompt and the answer of a training row is the same task, whatever its id', () => {
+    writeFileSync(
+      join(folder, 'ids.ts'),
+      `import { Rubric, SingleTurnEnv } from 'dawn-rl/environments'
+      const rubric = new Rubric({ right: ({ text, answer }) => Number(text === answer) })
+      const rows = (from) => [['a', 'x'], ['b', '']].map(([question, answer], i) => ({ question, answer, ticket: from + i }))
+      export default () => SingleTurnEnv.create({ id: 'ids', rubric, dataset: rows(0), evalDataset: rows(2) })`,
+    )
+    expect(run('check', './ids.ts', '--model', tiny).stdout).toContain('! 1 held-out tasks are in the training rows too.')
   })
   // In a process of its own: vitest reads files otherwise than Node does.
   test.each(['slip.js', 'slip.ts'])('names the line of %s, which is no code', (name) => {
