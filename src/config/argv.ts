@@ -86,7 +86,9 @@ export function readWords(argv: readonly string[]): Words {
       words.problems.push(
         word.endsWith('.toml')
           ? `${word}: write @ before a config file: \`@ ${word}\`.`
-          : `"${word}" is not understood here. A config file comes after @, a key after --.`,
+          : /^-[A-Za-z]/.test(word)
+            ? `"${word}" is not understood here. A value that begins with - comes after =, as in --keep-best=-loss/mean.`
+            : `"${word}" is not understood here. A config file comes after @, a key after --.`,
       )
   }
   return words
@@ -198,6 +200,9 @@ function readValue(text: string, node: SchemaNode | undefined): unknown {
   try {
     return parse(`v = ${text}`).v
   } catch {
+    // Numbers as shells and their tools write them, and TOML does not: .5 (bc), 01 (seq -w).
+    const number = (node?.type === 'number' || node?.type === 'integer') && /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(text)
+    if (number && Math.abs(Number(text)) <= Number.MAX_SAFE_INTEGER) return Number(text)
     // --lora_target_modules q_proj,v_proj
     return node?.type === 'list' && node.items?.type === 'string' ? text.split(',').map((item) => item.trim()) : text
   }

@@ -359,6 +359,15 @@ describe('composition', () => {
     `)
   })
 
+  test('numbers of overrides as a shell writes them', () => {
+    const { config } = load('@', base, '--learning-rate', '.0005', '--temperature', '1.', '--seed', '03', '--beta', '+.5e-1')
+    expect(config.trainer.args).toMatchObject({ learning_rate: 0.0005, temperature: 1, seed: 3, beta: 0.05 })
+    expect(errorOf(() => load('@', base, '--seed', '.5'))).toContain('trainer.args.seed is 0.5; it must be')
+    expect(errorOf(() => load('@', base, '--keep-best', '-loss/mean'))).toContain(
+      '"-loss/mean" is not understood here. A value that begins with - comes after =, as in --keep-best=-loss/mean.',
+    )
+  })
+
   test('flags', () => {
     expect(load('@', base, '--dry-run').dryRun).toBe(true)
     expect(load('@', base).resume).toBeUndefined()
