@@ -10,6 +10,8 @@ export function metricsGlossary(): string {
     '',
     'Each row of `outputs/<run_name>/metrics.jsonl` is one flat JSON object: `step`, `time` (seconds since 1970), and the names below. Steps',
     'count from 1; row 0 is the evaluation before training. A value that was not finite is null. Names in angle brackets stand for any text.',
+    'What a step had nothing of is left out: evaluations stand in the rows of their steps alone, and a `stop_condition/<name>` that is missing is 0.',
+    '`pandas.read_json(path, lines=True)` makes NaN of null and of what is left out.',
     '',
     '`ratio` = exp(logp of the trainer - logp of the sampler), both over the full vocabulary at the sampling temperature. A *loss token* is a',
     'token that the model sampled, in a rollout that is trained on. A *group* is the rollouts of one question.',
