@@ -11,6 +11,7 @@ import { parseConfig, parseEvalConfig, parseSftConfig } from '../config/load.ts'
 import type { RunConfig } from '../config/schema.ts'
 import { loadEnvironment, type Environment, type LoadOptions, type Row } from '../environments/index.ts'
 import type { Quantization } from '../model/types.ts'
+import { shellWord } from '../monitor/format.ts'
 import { membersOf } from '../orchestrator/tasks.ts'
 import { closeEnvironments, loadOptionsOf } from './environments.ts'
 import { endpointNamed, type Endpoint } from './eval-endpoints.ts'
@@ -117,7 +118,9 @@ export async function planEval(words: readonly string[], options: EvalOptions): 
   const notices = [...(asked.notices ?? [])]
   if (asked.wanted.length === 0)
     throw new UserError(
-      `eval: no environment. Name one (${CLI} eval short-answers -m MODEL), a config (@ FILE) or a run (--run outputs/X).`,
+      options.run === undefined
+        ? `eval: no environment. Name one (${CLI} eval short-answers -m MODEL), a config (@ FILE) or a run (--run outputs/X).`
+        : `eval: ${options.run} learned from a file, which has no environment. Name one: ${CLI} eval ./my_env.ts --run ${shellWord(options.run)}`,
     )
   const environments: EvalEnvironment[] = []
   try {

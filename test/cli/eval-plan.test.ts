@@ -27,6 +27,8 @@ test('a run of sft: its environment, its checkpoints, and the model that it bega
     const thrice = await planEval([], { ...options, steps: '3, 3,3' })
     expect(thrice.source).toMatchObject({ checkpoints: [step] })
     await expect(planEval([], { ...options, steps: '3,best' })).rejects.toThrow('no checkpoint of step best. There are 3.')
+    writeFileSync(join(run, 'config.toml'), 'model = "models/tiny"\n[data]\npath = "package.json"\n')
+    await expect(planEval([], options)).rejects.toThrow(`${run} learned from a file, which has no environment. Name one: `)
     const made = await planOf('[model.new]\nfamily = "qwen3"\nhidden_size = 64\nintermediate_size = 64\nnum_hidden_layers = 1\nnum_attention_heads = 2\nnum_key_value_heads = 1\nhead_dim = 32') // prettier-ignore
     expect(made.source).toMatchObject({ model: step, checkpoints: [step], base: false })
   } finally {
