@@ -112,23 +112,28 @@ export class RunCheckpoints {
       warn(
         `metrics.jsonl has no row of ${missing.length} of the steps so far, the last of them ${missing.at(-1)}: it could not be written, or was taken away. Curves and totals go without.`,
       )
+    this.#warnAtTheEnd("a run's", state.step)
     return state
   }
 
   /** The first checkpoint of the new run is the other run's, so that from here on it needs nothing of that. */
   async #fork(origin: Origin): Promise<CheckpointState> {
-    const { print, warn, trainer } = this.#parts
+    const { print } = this.#parts
     const dir = join(origin.from, 'checkpoints', `step_${origin.step}`)
     const state = await this.#load(dir)
     this.#origin = origin
     await this.save(state.step, undefined, state.extra)
     print(`forked   step ${state.step} from ${dir}: ${this.#restored(dir, state)}`)
-    const { maxSteps } = trainer.options.schedule
-    if (state.step >= maxSteps)
-      warn(
-        `nothing is left to train: a fork's steps go on from ${state.step}, and trainer.args.max_steps is ${maxSteps}. Raise it.`,
-      )
+    this.#warnAtTheEnd("a fork's", state.step)
     return state
+  }
+
+  #warnAtTheEnd(whose: string, step: number): void {
+    const { maxSteps } = this.#parts.trainer.options.schedule
+    if (step >= maxSteps)
+      this.#parts.warn(
+        `nothing is left to train: ${whose} steps go on from ${step}, and trainer.args.max_steps is ${maxSteps}. Raise it.`,
+      )
   }
 
   async #load(dir: string): Promise<CheckpointState> {

@@ -42,16 +42,16 @@ export function reportRun(run: Run, result: LoopResult): void {
     next:
       lastStep < args.max_steps || missedEvals(run.parts.evaluated.steps, lastStep, config, folder).length > 0
         ? [`go on: ${TRAIN} @ ${shellWord(folder.configPath)} --resume`]
-        : suggestions(run, checkpoint),
+        : suggestions(run, lastStep, checkpoint),
   })
   out.print(`\n${text}\n`)
 }
 
-function suggestions(run: Run, checkpoint: string): string[] {
+function suggestions(run: Run, lastStep: number, checkpoint: string): string[] {
   const { config } = run
   const { args } = config.trainer
   const next = [
-    `train longer: ${TRAIN} @ ${shellWord(run.folder.configPath)} --resume --trainer.args.max_steps ${args.max_steps * 2}`,
+    `train longer: ${TRAIN} @ ${shellWord(run.folder.configPath)} --resume --trainer.args.max_steps ${lastStep * 2}`,
     'another task: set [env] id to arithmetic or reverse-text, or write your own (docs/environments.md)',
     `another loss: copy ${isCheckout ? 'src/trainer/losses/cispo.ts' : 'configs/losses/ppo-clip.ts'}, change it, and name it: --trainer.args.loss ./my_loss.ts`,
   ]

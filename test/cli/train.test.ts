@@ -124,6 +124,13 @@ describe('a run in turns (max_async_level = 0)', () => {
     const learned = (text: string) => text.slice(text.indexOf('What was learned'), text.indexOf('Where the files are'))
     expect(learned(second.stdout)).toBe(learned(whole4.stdout))
     expect(existsSync(runs.path('outputs/halves/config.attempt_1.toml'))).toBe(true)
+    // Whoever takes max_steps for what is added is told.
+    const added = await runs.run(['run_name=halves', 'max_steps=2', ...inTurns, '--resume'])
+    good(added)
+    expect(added.stderr + added.stdout).toContain(
+      "nothing is left to train: a run's steps go on from 4, and trainer.args.max_steps is 2.",
+    )
+    expect(added.stdout).toContain('--resume --trainer.args.max_steps 8')
   })
 
   test('a resume that is refused leaves config.toml as it was', async () => {
