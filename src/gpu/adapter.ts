@@ -9,7 +9,7 @@ import { CLI, SCRIPTS } from '../common/commands.ts'
 import { UserError } from '../common/errors.ts'
 import { separateDriverCache } from './driver-cache.ts'
 import { widestBinding } from './pool.ts'
-import { cpuKind, firstCacheBytes, fusesMultiplyAdd, vectorRegisters, widenVectors, type CpuKind } from './vector-width.ts'
+import { broadcastsMemory, cpuKind, firstCacheBytes, fusesMultiplyAdd, vectorRegisters, widenVectors, type CpuKind } from './vector-width.ts'
 
 Object.assign(globalThis, globals)
 
@@ -32,6 +32,8 @@ export interface GpuFacts {
   fused: boolean
   /** Of the CPU that a software driver runs on (vector-width.ts); of a GPU nobody asks. */
   vectorRegisters: number
+  /** Its operations take one value of memory for all lanes. */
+  broadcasts: boolean
   /** Which kind that CPU is, as some have tiles and turns of their own. */
   cpu: CpuKind
   /** Bytes of data in the first cache of that CPU's core. */
@@ -141,6 +143,7 @@ export async function openDevice(options: OpenOptions = {}): Promise<OpenDevice>
     immediates: language.has('immediate_address_space') && process.env.DAWN_RL_IMMEDIATES !== '0',
     fused: software && fusesMultiplyAdd(info.description),
     vectorRegisters: software ? vectorRegisters() : 32,
+    broadcasts: software && broadcastsMemory(),
     cpu: software ? cpuKind() : 'other',
     firstCache: software ? firstCacheBytes() : 0,
     shuffled: process.env.DAWN_RL_SHUFFLE === '1',

@@ -45,6 +45,9 @@ export function vectorRegisters(cpuinfo: string = readCpuinfo()): number {
   return field(cpuinfo, 'flags') !== '' && !has(cpuinfo, 'avx512vl') ? 16 : 32
 }
 
+/** Whether the CPU's operations take one value of memory for all lanes of a vector (AVX-512's broadcasts). @param cpuinfo for tests */
+export const broadcastsMemory = (cpuinfo: string = readCpuinfo()): boolean => has(cpuinfo, 'avx512vl')
+
 /** The kinds of CPU whose products take tiles and turns of their own (kernels/matmul/cpu.ts). */
 export type CpuKind = 'zen4' | 'amd' | 'other'
 

@@ -47,10 +47,10 @@ describe.each(modes.filter(isRun))('$name', ({ facts, needs }) => {
   })
 })
 
-type CpuFacts = Pick<GpuFacts, 'fused' | 'vectorRegisters' | 'cpu'>
+type CpuFacts = Pick<GpuFacts, 'fused' | 'vectorRegisters' | 'broadcasts' | 'cpu'>
 
 test.runIf(bench.cpu)(
-  'for drivers that fuse multiply-adds, and for AMD: rows whose code stands apart and wide tiles change no bit',
+  'for drivers that fuse multiply-adds, for AMD and for AVX-512: rows whose code stands apart, wide tiles and operands on the stack change no bit',
   async () => {
     const shapes = [
       [5, 128, 128],
@@ -72,12 +72,14 @@ test.runIf(bench.cpu)(
           })
           return [await bench.down(y, rows * n), await bench.down(dx, rows * k)]
         }
-        const together = await products({ fused: false, vectorRegisters: 16, cpu: 'other' })
+        const usual = { fused: false, vectorRegisters: 16, broadcasts: false, cpu: 'other' } as const
+        const together = await products(usual)
         for (const [cpu, facts] of Object.entries<CpuFacts>({
-          '16 registers': { fused: true, vectorRegisters: 16, cpu: 'other' },
-          '32 registers': { fused: true, vectorRegisters: 32, cpu: 'amd' },
-          'Zen 4': { fused: false, vectorRegisters: 32, cpu: 'zen4' },
-          'Zen 4, fused': { fused: true, vectorRegisters: 32, cpu: 'zen4' },
+          '16 registers': { ...usual, fused: true },
+          '32 registers': { ...usual, fused: true, vectorRegisters: 32, cpu: 'amd' },
+          'AVX-512': { ...usual, vectorRegisters: 32, broadcasts: true },
+          'Zen 4': { ...usual, vectorRegisters: 32, broadcasts: true, cpu: 'zen4' },
+          'Zen 4, fused': { fused: true, vectorRegisters: 32, broadcasts: true, cpu: 'zen4' },
         })) {
           const apart = await products(facts)
           for (const [i, name] of ['y', 'dx'].entries()) sameBits(`${name}, ${cpu}`, apart[i], together[i])
@@ -85,9 +87,11 @@ test.runIf(bench.cpu)(
       })
       // A weight's gradient takes more rows a turn on some, which is another order of the sum.
       for (const cpu of ['other', 'amd', 'zen4'] as const) {
-        await bench.run(`tn ${rows} ${n} ${k}, ${cpu}`, { fused: true, vectorRegisters: 16, cpu }, () =>
-          backwardWeight({ rows, n, k, accumulate: rows === 20 }),
-        )
+        for (const broadcasts of [false, true]) {
+          await bench.run(`tn ${rows} ${n} ${k}, ${cpu}, ${broadcasts}`, { fused: true, vectorRegisters: 16, broadcasts, cpu }, () =>
+            backwardWeight({ rows, n, k, accumulate: rows === 20 }),
+          )
+        }
       }
     }
   },

@@ -31,16 +31,22 @@ export const fusesWide = (gpu: Gpu): boolean => gpu.facts.fused && cpuLanes(gpu)
 /**
  * SPLIT and APART of apart_cpu.wgsl: how many rows of a tile, of so many columns a lane, a block of code has. Some 16 sums and what they are made of are as much as
  * 32 registers hold, 8 as much as 16. One row, without blocks, where the driver's compiler keeps the order that it is given.
- * On a Zen 4 it is one row a block, and without fused multiply-adds in forward passes of 256 bits alone (bench/LOG.md, "Zen 4, larger tiles").
- * @param forward whether it is a product of the forward pass
  */
-export function apartOf(gpu: Gpu, columns: number, forward = false): { SPLIT: number; APART: number } {
-  const { fused, vectorRegisters, cpu } = gpu.facts
-  const zen4 = cpu === 'zen4'
-  if (!fused) return { SPLIT: Number(zen4 && forward && !cpuLanes(gpu).WIDE), APART: 1 }
-  if (zen4 && fusesWide(gpu)) return { SPLIT: 1, APART: 1 }
+export function apartOf(gpu: Gpu, columns: number): { SPLIT: number; APART: number } {
+  const { fused, vectorRegisters } = gpu.facts
+  if (!fused) return { SPLIT: 0, APART: 1 }
   if (vectorRegisters <= 16) return { SPLIT: 1, APART: columns > 4 ? 1 : columns > 2 ? 2 : 4 }
   return { SPLIT: 1, APART: columns > 4 ? 2 : 4 }
+}
+
+/**
+ * The same, and HELD: where the CPU takes an operand of memory for all lanes, x of a forward product (dy of a backward one) lies on the stack (held_cpu.wgsl), and a block is one column
+ * of 8 rows: 8 sums, and what they take of W, whatever the driver (bench/LOG.md, "Operands on the stack").
+ * @param rows of a tile, a multiple of 4
+ */
+export function heldOf(gpu: Gpu, rows: number, columns: number): { HELD: number; SPLIT: number; APART: number } {
+  if (!gpu.facts.broadcasts) return { HELD: 0, ...apartOf(gpu, columns) }
+  return { HELD: 1, SPLIT: 1, APART: rows % 8 === 0 ? 8 : rows }
 }
 
 /** Whether a GPU's subgroups have the lanes that most have: those of narrow ones (and of software drivers) would have to hold, and their compilers to write out, many times as much. */

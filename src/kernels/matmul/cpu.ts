@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url'
 import type { Binding, BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import { capacityOf, groupsOf, map, within, type Count } from '../../gpu/size.ts'
-import { apartOf, cpuLanes, fusesWide } from '../common/lanes.ts'
+import { apartOf, cpuLanes, fusesWide, heldOf } from '../common/lanes.ts'
 import { weightConstants, weightParams, type Weight } from '../common/weight.ts'
 import type { Extras, Part } from './part.ts'
 import { canStage, heldPanels, panelsOf, stage, stagePanels, stageRows, type Rows } from './stage.ts'
@@ -56,7 +56,7 @@ export function forward(gpu: Gpu, x: Binding, rows: Count, weight: Weight, y: Bi
     MT,
     NT,
     X_TEX,
-    ...apartOf(gpu, NT, true),
+    ...heldOf(gpu, MT, NT),
     ...vectorsOf(NT, part.rows, part.width, part.column),
     ...constants,
   })
@@ -184,7 +184,8 @@ export function backwardInput(
   const DY_TEX = Number(!!together || (k >= stagingColumns && part.rows % 8 === 0 && canStage(gpu, source)))
   // Two turns at once write a sum once for both, but are twice the code: with 32 rows only a Zen 4 gains.
   const TURN = DY_TEX && (MT <= 24 || (WIDE && gpu.facts.cpu === 'zen4')) ? 2 : 1
-  const variant = { LANES, WIDE, MT, BY4, DY_TEX, TURN, ...apartOf(gpu, 8), ...weightConstants(weight, part.slice, 2), ...flags }
+  const blocks = DY_TEX ? heldOf(gpu, MT, 8) : { HELD: 0, ...apartOf(gpu, 8) }
+  const variant = { LANES, WIDE, MT, BY4, DY_TEX, TURN, ...blocks, ...weightConstants(weight, part.slice, 2), ...flags }
   const place = { w_row: part.row - part.slice.row, dy_stride: part.width, dy_column: part.column }
   const params = { n: part.rows, k, rank, alpha, ...weightParams(weight, part.slice), ...place }
   const most = together ? panelsOf(gpu, rows).rows : DY_TEX ? stageRows(gpu, part.rows) : many
@@ -265,7 +266,7 @@ export function stagedBackwardWeight(
   const slices = dys.length > 1 ? [dys] : columnsOf(dys[0], room.columns).map((slice) => [slice])
   for (let row0 = 0; row0 < capacityOf(rows); row0 += room.rows) {
     const count = within(rows, row0, room.rows)
-    const kernel = gpu.kernel(paths.tnStage, { LANES, ACCUMULATE: Number(accumulate || row0 > 0), TURN, ...apartOf(gpu, 4) })
+    const kernel = gpu.kernel(paths.tnStage, { LANES, ACCUMULATE: Number(accumulate || row0 > 0), TURN, ...heldOf(gpu, 64, 4) })
     let column = 0
     for (const ofX of columnsOf(x, room.columns)) {
       const right = stagePanels(gpu, [ofX], row0, count, 'x')

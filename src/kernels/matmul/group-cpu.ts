@@ -3,7 +3,7 @@ import { fileURLToPath } from 'node:url'
 import { rangeOf, type Binding, type Gpu } from '../../gpu/gpu.ts'
 import { capacityOf, groupsOf, map, within, type Count } from '../../gpu/size.ts'
 import { kvConstants } from '../common/kv-texture.ts'
-import { apartOf, cpuLanes } from '../common/lanes.ts'
+import { cpuLanes, heldOf } from '../common/lanes.ts'
 import { weightConstants, weightParams } from '../common/weight.ts'
 import { cachedBytes, forwardTile, stagingColumns, vectorsOf } from './cpu.ts'
 import type { GroupCall } from './group.ts'
@@ -65,7 +65,7 @@ export function run(gpu: Gpu, { x, rows, members, ys, lora, rotary, gate }: Grou
     MT,
     NT,
     SPAN,
-    ...apartOf(gpu, NT, true),
+    ...heldOf(gpu, MT, NT),
     ...half,
     ...flags,
     ...vectors,

@@ -24,7 +24,8 @@ struct Params { row0: u32, rows: u32, rows_first: u32, n: u32, k: u32, rank: u32
 @group(0) @binding(4) var<storage, read> lora_a: array<vec4f>;
 #endif
 
-#if WIDE
+#let LAID = WIDE+HELD
+#if LAID
 #include "layout_cpu.wgsl"
 #endif
 
@@ -50,8 +51,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   var lo_$(r) = vec4f();
   var hi_$(r) = vec4f();
 #end
-#if WIDE
-  // Half of the loads and stores of the stack would go across two cache lines of 64 bytes: 101 -> 131 GFLOP/s. With 8 lanes it lies well by itself.
+#if LAID
+  // Half of the loads and stores of the stack would go across two cache lines of 64 bytes: 101 -> 131 GFLOP/s. With 8 lanes, and nothing held, it lies well by itself.
   let end = well_laid(min(m0 + $(MT)u, p.rows), lane);
 #else
   let end = min(m0 + $(MT)u, p.rows);
@@ -59,12 +60,27 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #if PANELS
   let height = p.dy_height;
 #endif
-  for (var n = 0u; n < p.n; n += $(4*TURN)u) {
-#if PANELS
-    let at = vec2u(n / 4u % 16u, n / 64u * height);
-#else
-    let at = vec2u(n / 4u, 0u);
+#let LOADS = TURN*((MT+LANES-1)/LANES)
+#include "held_cpu.wgsl"
+#if HELD
+#for i in 0..(MT+LANES-1)/LANES
+#for z in 0..TURN
+  held[$(TURN*i+z)] = textureLoad(dy, vec2u($(z)u, y$(i)));
+#end
+#end
 #endif
+  for (var n = 0u; n < p.n; n += $(4*TURN)u) {
+#if HELD
+    let asked = min(n + $(4*TURN)u, p.n - $(4*TURN)u);
+#else
+    let asked = n;
+#endif
+#if PANELS
+    let at = vec2u(asked / 4u % 16u, asked / 64u * height);
+#else
+    let at = vec2u(asked / 4u, 0u);
+#endif
+#if !HELD
 #for i in 0..(MT+LANES-1)/LANES
 #if DY_TEX
 #for z in 0..TURN
@@ -81,6 +97,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #endif
 #endif
 #end
+#endif
 #for q in 0..4*TURN
 #if BY4
     let w$(q) = w_load8(w_origin(p.w_row + n + $(q)u), c);
@@ -90,6 +107,13 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
 #let FOURS = TURN
 #include "nn_cpu_step.wgsl"
+#if HELD
+#for i in 0..(MT+LANES-1)/LANES
+#for z in 0..TURN
+    held[$(TURN*i+z)] = textureLoad(dy, vec2u(at.x + $(z)u, at.y + y$(i)));
+#end
+#end
+#endif
   }
 #if LORA
   for (var n = 0u; n < p.rank; n += 4u) {
@@ -101,6 +125,9 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     let w$(q) = W8(lora_a[a_at$(q)], lora_a[a_at$(q) + 1u]);
 #end
 #let FOURS = 1
+#let HELD = 0
+#let SPLIT = 0
+#let APART = 1
 #include "nn_cpu_step.wgsl"
   }
 #endif

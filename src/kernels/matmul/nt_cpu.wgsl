@@ -5,7 +5,7 @@
 // rows_first 1: neighbouring workgroups share columns of y, else rows; a variant each would be compiled for every tile.
 // A workgroup is one subgroup and owns MT rows x NT*LANES columns; lane l has columns n0 + NT*l + j: a load of W touches all panels at once, and a store takes
 // several columns (VEC2, VEC4: 2, 4 of them, which n, y_column and y_stride are multiples of). A lane loads a different part of x and
-// subgroupBroadcast shares it: a load of the same value by 8 lanes would cost 8 loads on this driver.
+// subgroupBroadcast shares it, from a register or (HELD, held_cpu.wgsl) from the stack: a load of the same value by 8 lanes would cost 8 loads on this driver.
 // Order of the sum: eight k at a time, summed by themselves and then added to the total, then r likewise: the same for every tile shape, so for every batch.
 // That takes as many operations as one running sum, since this driver multiplies and adds apart, and rounds 0.4 times as much.
 // A slice of W: rows w_row .. w_row + n of its storage, rows first_row .. of the whole W (so of B and bias), are columns y_column .. of y,
@@ -32,6 +32,15 @@ struct Params { row0: u32, rows: u32, rows_first: u32, n: u32, k: u32, rank: u32
 
 #include "layout_cpu.wgsl"
 
+// A row of x, and the part'th vec4 of it
+#if X_TEX
+fn x_row(row: u32) -> u32 { return row - p.row0; }
+fn x_load(row: u32, part: u32) -> vec4f { return textureLoad(x, vec2u(part, row)); }
+#else
+fn x_row(row: u32) -> u32 { return row * (p.k / 4u); }
+fn x_load(row: u32, part: u32) -> vec4f { return x[row + part]; }
+#endif
+
 @compute @workgroup_size($(LANES))
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
   let tile = select(group.xy, group.yx, p.rows_first == 1u);
@@ -49,27 +58,36 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
 #for i in 0..(2*MT+LANES-1)/LANES
   let row$(i) = min(m0 + $(i*LANES/2)u + lane / 2u, p.rows - 1u);
-#if !X_TEX
-  let x_at$(i) = row$(i) * (p.k / 4u) + lane % 2u;
-#endif
+  let x_row$(i) = x_row(row$(i));
 #end
 #for r in 0..MT
 #for j in 0..NT
   var acc_$(r)_$(j) = 0.0;
 #end
 #end
-  for (var c = 0u; c < p.k / 8u; c++) {
-#for i in 0..(2*MT+LANES-1)/LANES
-#if X_TEX
-    let x$(i) = textureLoad(x, vec2u(lane % 2u + 2u * c, row$(i) - p.row0));
-#else
-    let x$(i) = x[x_at$(i) + 2u * c];
-#endif
+#let LOADS = (2*MT+LANES-1)/LANES
+#include "held_cpu.wgsl"
+#if HELD
+#for i in 0..LOADS
+  held[$(i)] = x_load(x_row$(i), lane % 2u);
 #end
+#endif
+  for (var c = 0u; c < p.k / 8u; c++) {
+#if !HELD
+#for i in 0..LOADS
+    let x$(i) = x_load(x_row$(i), lane % 2u + 2u * c);
+#end
+#endif
 #for j in 0..NT
     let w$(j) = w_load8(at$(j), c);
 #end
 #include "nt_cpu_step.wgsl"
+#if HELD
+    let next = lane % 2u + 2u * min(c + 1u, p.k / 8u - 1u);
+#for i in 0..LOADS
+    held[$(i)] = x_load(x_row$(i), next);
+#end
+#endif
   }
 #if LORA
   for (var c = 0u; c < p.rank / 8u; c++) {
@@ -89,6 +107,10 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #for j in 0..NT
     let w$(j) = W8(b$(j)_0, b$(j)_1);
 #end
+// Of a rank of 8 there is no next turn, for which x would be held.
+#let HELD = 0
+#let SPLIT = 0
+#let APART = 1
 #include "nt_cpu_step.wgsl"
   }
 #endif

@@ -30,14 +30,54 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   // Of a value that is a multiple of TURN the compiler would know which half of the array is read, and have none.
   let rows = well_laid(p.rows, lane);
   let whole = rows - rows % $(TURN)u;
+#let LOADS = TURN*PARTS
+#include "held_cpu.wgsl"
+#if HELD
+#for z in 0..TURN
+#for h in 0..PARTS
+  held[$(PARTS*z+h)] = textureLoad(dy, vec2u(dy_at$(h).x, dy_at$(h).y + $(z)u));
+#end
+#end
+#endif
   for (var m = 0u; m < whole; m += $(TURN)u) {
+#for z in 0..TURN
+    let x$(z) = textureLoad(x, vec2u(x_at.x, x_at.y + m + $(z)u));
+#end
+#if HELD
+#for k in 0..4
+#for g in 0..64/APART
+#let BLOCK = k*64/APART+g
+#include "apart_cpu.wgsl"
+#for i in 0..APART
+      var t$(i) = 0.0;
+#end
+#for z in 0..TURN
+#for i in 0..APART
+#let r = APART*g+i
+#let PART = r/4/LANES
+      t$(i) = fma(subgroupBroadcast(held[$(PARTS*z+PART)][$(r%4)], $(r/4%LANES)u), x$(z)[$(k)], t$(i));
+#end
+#end
+#for i in 0..APART
+      acc_$(APART*g+i)[$(k)] += t$(i);
+#end
+    }
+#end
+#end
+    let next = min(m + $(TURN)u, whole - $(TURN)u);
+#for z in 0..TURN
+#for h in 0..PARTS
+    held[$(PARTS*z+h)] = textureLoad(dy, vec2u(dy_at$(h).x, dy_at$(h).y + next + $(z)u));
+#end
+#end
+#else
 #for z in 0..TURN
 #for h in 0..PARTS
     let g$(z)_$(h) = textureLoad(dy, vec2u(dy_at$(h).x, dy_at$(h).y + m + $(z)u));
 #end
-    let x$(z) = textureLoad(x, vec2u(x_at.x, x_at.y + m + $(z)u));
 #end
 #for g in 0..64/APART
+#let BLOCK = g
 #include "apart_cpu.wgsl"
 #for i in 0..APART
       var t$(i) = vec4f();
@@ -53,6 +93,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
     }
 #end
+#endif
   }
   for (var m = whole; m < p.rows; m++) {
 #for h in 0..PARTS

@@ -9,7 +9,7 @@ import type { Binding, BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
 import type { Constants } from '../../gpu/wgsl.ts'
 import { kvConstants, type CacheData } from '../common/kv-texture.ts'
-import { apartOf, cpuLanes } from '../common/lanes.ts'
+import { cpuLanes, heldOf } from '../common/lanes.ts'
 import type { Weight } from '../common/weight.ts'
 import type { Gate } from '../elementwise/elementwise.ts'
 import type { InputNorm } from '../matmul/group.ts'
@@ -171,7 +171,7 @@ function common(gpu: Gpu, rows: number, hidden: number, { height: MT, norm, proj
   const { lora } = projections[0]
   const base = {
     ...cpuLanes(gpu),
-    ...apartOf(gpu, 8),
+    ...heldOf(gpu, MT, 8),
     SUBGROUP: 1,
     MT,
     NT: 8,

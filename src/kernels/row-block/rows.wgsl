@@ -7,3 +7,5 @@
   let row$(i) = min(m0 + $(i*LANES/2)u + lane / 2u, p.rows - 1u);
 #end
   let end = well_laid(min(m0 + $(MT)u, p.rows), lane);
+#let LOADS = 2*MT/LANES
+#include "held_cpu.wgsl"
