@@ -9,7 +9,15 @@ import { CLI, SCRIPTS } from '../common/commands.ts'
 import { UserError } from '../common/errors.ts'
 import { separateDriverCache } from './driver-cache.ts'
 import { widestBinding } from './pool.ts'
-import { broadcastsMemory, cpuKind, firstCacheBytes, fusesMultiplyAdd, vectorRegisters, widenVectors, type CpuKind } from './vector-width.ts'
+import {
+  broadcastsMemory,
+  cpuKind,
+  firstCacheBytes,
+  fusesMultiplyAdd,
+  vectorRegisters,
+  widenVectors,
+  type CpuKind,
+} from './vector-width.ts'
 
 Object.assign(globalThis, globals)
 

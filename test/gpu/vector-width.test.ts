@@ -5,7 +5,14 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { expect, onTestFinished, test } from 'vitest'
-import { cpuKind, firstCacheBytes, fusesMultiplyAdd, vectorRegisters, widenVectors } from '../../src/gpu/vector-width.ts'
+import {
+  broadcastsMemory,
+  cpuKind,
+  firstCacheBytes,
+  fusesMultiplyAdd,
+  vectorRegisters,
+  widenVectors,
+} from '../../src/gpu/vector-width.ts'
 
 const avx512 = 'avx2 avx512f avx512dq avx512cd avx512bw avx512vl'
 const cpuinfo = (vendor: string, family: number, flags: string): string =>
@@ -22,6 +29,13 @@ test('registers are 16 on x86 without AVX-512VL, else 32', () => {
   expect(vectorRegisters(cpuinfo('GenuineIntel', 6, avx512))).toBe(32)
   expect(vectorRegisters('processor\t: 0\nFeatures\t: fp asimd\n')).toBe(32)
   expect(vectorRegisters('')).toBe(32)
+})
+
+test('operations that take one value of memory for all lanes are AVX-512', () => {
+  expect(broadcastsMemory(cpuinfo('GenuineIntel', 6, avx512))).toBe(true)
+  for (const other of [cpuinfo('AuthenticAMD', 25, 'avx2 fma'), 'processor\t: 0\nFeatures\t: fp asimd\n', '']) {
+    expect(broadcastsMemory(other)).toBe(false)
+  }
 })
 
 test('the kinds of CPU: a Zen 4 by its family and its vectors of 512 bits', () => {

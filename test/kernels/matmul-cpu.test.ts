@@ -88,8 +88,10 @@ test.runIf(bench.cpu)(
       // A weight's gradient takes more rows a turn on some, which is another order of the sum.
       for (const cpu of ['other', 'amd', 'zen4'] as const) {
         for (const broadcasts of [false, true]) {
-          await bench.run(`tn ${rows} ${n} ${k}, ${cpu}, ${broadcasts}`, { fused: true, vectorRegisters: 16, broadcasts, cpu }, () =>
-            backwardWeight({ rows, n, k, accumulate: rows === 20 }),
+          await bench.run(
+            `tn ${rows} ${n} ${k}, ${cpu}, ${broadcasts}`,
+            { fused: true, vectorRegisters: 16, broadcasts, cpu },
+            () => backwardWeight({ rows, n, k, accumulate: rows === 20 }),
           )
         }
       }
