@@ -70,12 +70,7 @@ fn xa_of(s: u32, at: u32) -> vec4f {
 
 #include "layout_cpu.wgsl"
 
-// The part'th vec4 of a row of x
-#if X_TEX
-fn x_load(row: u32, part: u32) -> vec4f { return textureLoad(x, vec2u(part, row - p.row0)); }
-#else
-fn x_load(row: u32, part: u32) -> vec4f { return x[row * (p.k / 4u) + part]; }
-#endif
+#include "nt_cpu_rows.wgsl"
 
 @compute @workgroup_size($(LANES))
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
@@ -122,6 +117,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
 #for i in 0..(2*MT+LANES-1)/LANES
   let row$(i) = min(m0 + $(i*LANES/2)u + lane / 2u, p.rows - 1u);
+  let x_row$(i) = x_row(row$(i));
 #end
   let end = well_laid(min(m0 + $(MT)u, p.rows), lane);
 #for r in 0..MT
@@ -135,30 +131,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let part = lane % $(8/MT)u;
 #include "nt_few_loop.wgsl"
 #else
-#let LOADS = (2*MT+LANES-1)/LANES
-#include "held_cpu.wgsl"
-#if HELD
-#for i in 0..LOADS
-  held[$(i)] = x_load(row$(i), lane % 2u);
-#end
-#endif
-  for (var c = 0u; c < p.k / 8u; c++) {
-#if !HELD
-#for i in 0..LOADS
-    let x$(i) = x_load(row$(i), lane % 2u + 2u * c);
-#end
-#endif
-#for j in 0..NT
-    let w$(j) = w_load8(at$(j), c);
-#end
-#include "nt_cpu_step.wgsl"
-#if HELD
-    let next = lane % 2u + 2u * min(c + 1u, p.k / 8u - 1u);
-#for i in 0..LOADS
-    held[$(i)] = x_load(row$(i), next);
-#end
-#endif
-  }
+#include "nt_cpu_loop.wgsl"
 #endif
 #if LORA
   for (var c = 0u; c < p.rank / 8u; c++) {

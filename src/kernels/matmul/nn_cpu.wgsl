@@ -125,9 +125,12 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     let w$(q) = W8(lora_a[a_at$(q)], lora_a[a_at$(q) + 1u]);
 #end
 #let FOURS = 1
+// As in nt_cpu.wgsl.
+#if HELD
 #let HELD = 0
 #let SPLIT = 0
 #let APART = 1
+#endif
 #include "nn_cpu_step.wgsl"
   }
 #endif

@@ -1,6 +1,7 @@
 // A turn of a product to the input: lo_r and hi_r += the sums of FOURS times 4 n of dy times those of W in w_q. dy is in g_i_z, or HELD on the stack (held_cpu.wgsl).
 #if HELD
-#for k in 0..4
+#for k in 0..8
+#let HIGH = k/4
 #for g in 0..MT/APART
 #let BLOCK = k*MT/APART+g
 #include "apart_cpu.wgsl"
@@ -12,37 +13,21 @@
 #for i in 0..APART
 #let r = APART*g+i
 #let LOAD = r/LANES
-      t$(i)_$(z) = fma(subgroupBroadcast(held[$(FOURS*LOAD+z)][$(q)], $(r%LANES)u), w$(4*z+q).lo[$(k)], t$(i)_$(z));
+#if HIGH
+      t$(i)_$(z) = fma(subgroupBroadcast(held[$(FOURS*LOAD+z)][$(q)], $(r%LANES)u), w$(4*z+q).hi[$(k%4)], t$(i)_$(z));
+#else
+      t$(i)_$(z) = fma(subgroupBroadcast(held[$(FOURS*LOAD+z)][$(q)], $(r%LANES)u), w$(4*z+q).lo[$(k%4)], t$(i)_$(z));
+#endif
 #end
 #end
 #end
 #for i in 0..APART
 #for z in 0..FOURS
-      lo_$(APART*g+i)[$(k)] += t$(i)_$(z);
-#end
-#end
-    }
-#end
-#end
-#for k in 0..4
-#for g in 0..MT/APART
-#let BLOCK = 4*MT/APART+k*MT/APART+g
-#include "apart_cpu.wgsl"
-#for z in 0..FOURS
-#for i in 0..APART
-      var t$(i)_$(z) = 0.0;
-#end
-#for q in 0..4
-#for i in 0..APART
-#let r = APART*g+i
-#let LOAD = r/LANES
-      t$(i)_$(z) = fma(subgroupBroadcast(held[$(FOURS*LOAD+z)][$(q)], $(r%LANES)u), w$(4*z+q).hi[$(k)], t$(i)_$(z));
-#end
-#end
-#end
-#for i in 0..APART
-#for z in 0..FOURS
-      hi_$(APART*g+i)[$(k)] += t$(i)_$(z);
+#if HIGH
+      hi_$(APART*g+i)[$(k%4)] += t$(i)_$(z);
+#else
+      lo_$(APART*g+i)[$(k%4)] += t$(i)_$(z);
+#endif
 #end
 #end
     }

@@ -32,14 +32,7 @@ struct Params { row0: u32, rows: u32, rows_first: u32, n: u32, k: u32, rank: u32
 
 #include "layout_cpu.wgsl"
 
-// A row of x, and the part'th vec4 of it
-#if X_TEX
-fn x_row(row: u32) -> u32 { return row - p.row0; }
-fn x_load(row: u32, part: u32) -> vec4f { return textureLoad(x, vec2u(part, row)); }
-#else
-fn x_row(row: u32) -> u32 { return row * (p.k / 4u); }
-fn x_load(row: u32, part: u32) -> vec4f { return x[row + part]; }
-#endif
+#include "nt_cpu_rows.wgsl"
 
 @compute @workgroup_size($(LANES))
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
@@ -65,30 +58,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   var acc_$(r)_$(j) = 0.0;
 #end
 #end
-#let LOADS = (2*MT+LANES-1)/LANES
-#include "held_cpu.wgsl"
-#if HELD
-#for i in 0..LOADS
-  held[$(i)] = x_load(x_row$(i), lane % 2u);
-#end
-#endif
-  for (var c = 0u; c < p.k / 8u; c++) {
-#if !HELD
-#for i in 0..LOADS
-    let x$(i) = x_load(x_row$(i), lane % 2u + 2u * c);
-#end
-#endif
-#for j in 0..NT
-    let w$(j) = w_load8(at$(j), c);
-#end
-#include "nt_cpu_step.wgsl"
-#if HELD
-    let next = lane % 2u + 2u * min(c + 1u, p.k / 8u - 1u);
-#for i in 0..LOADS
-    held[$(i)] = x_load(x_row$(i), next);
-#end
-#endif
-  }
+#include "nt_cpu_loop.wgsl"
 #if LORA
   for (var c = 0u; c < p.rank / 8u; c++) {
 #for i in 0..(2*MT+LANES-1)/LANES
@@ -108,9 +78,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     let w$(j) = W8(b$(j)_0, b$(j)_1);
 #end
 // Of a rank of 8 there is no next turn, for which x would be held.
+#if HELD
 #let HELD = 0
 #let SPLIT = 0
 #let APART = 1
+#endif
 #include "nt_cpu_step.wgsl"
   }
 #endif
