@@ -4,11 +4,12 @@
  * Only the files of the split asked for are fetched; when the cache has them, the network is not touched, and HF_HUB_OFFLINE=1 forbids it.
  */
 import { existsSync } from 'node:fs'
-import { mkdir, readdir, readFile, writeFile } from 'node:fs/promises'
+import { mkdir, readdir, readFile } from 'node:fs/promises'
 import { basename, dirname, extname, join, sep } from 'node:path'
 import { UserError } from '../common/errors.ts'
 import { hubAccess, hubCache, hubFailure, hubUrl, isOffline } from '../common/hub.ts'
 import { fetchHubFile, sizeOf, type HubEntry } from '../common/hub-file.ts'
+import { writeFileAtomic } from '../monitor/files.ts'
 import { tableEndings } from './tables.ts'
 
 export interface SplitOptions {
@@ -163,7 +164,7 @@ async function download(id: string, revision: string, repoFolder: string, option
     [join(repoFolder, 'refs', revision), sha],
   ] as const) {
     await mkdir(dirname(file), { recursive: true })
-    if (basename(file) !== sha) await writeFile(file, text)
+    if (basename(file) !== sha) writeFileAtomic(file, text)
   }
   return wanted.map((path) => join(repoFolder, 'snapshots', sha, path))
 }

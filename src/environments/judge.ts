@@ -14,7 +14,7 @@ import { fetchWhole } from '../common/patient-fetch.ts'
 import type { Message } from '../common/types.ts'
 import type { Parser } from './parsers.ts'
 import { type GroupRewardSpec, type RewardSpec, Rubric } from './rubric.ts'
-import { load } from './sandbox/pool.ts'
+import { load } from './packages.ts'
 import type { RewardArgs, RewardValue } from './types.ts'
 
 export interface JudgeOptions {

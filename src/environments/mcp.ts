@@ -1,7 +1,7 @@
 /** Tools of MCP servers, over stdio or HTTP. The library is loaded when a server is named, and is optional. */
 import { messageOf, UserError } from '../common/errors.ts'
 import { withLimit } from './limit.ts'
-import { load } from './sandbox/pool.ts'
+import { load } from './packages.ts'
 import { type JsonSchema, type Tool, ToolGoneError } from './tools.ts'
 
 const LIBRARY = '@modelcontextprotocol/client'

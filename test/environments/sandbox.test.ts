@@ -10,7 +10,8 @@ import { fileURLToPath, pathToFileURL } from 'node:url'
 import { Worker } from 'node:worker_threads'
 import { afterAll, describe, expect, test } from 'vitest'
 import { closeSandbox, runSandboxed, type SandboxCause, type SandboxOptions } from '../../src/environments/sandbox/index.ts'
-import { load, Workers } from '../../src/environments/sandbox/pool.ts'
+import { load } from '../../src/environments/packages.ts'
+import { Workers } from '../../src/environments/sandbox/pool.ts'
 import fc from '../fast-check.ts'
 
 afterAll(closeSandbox)

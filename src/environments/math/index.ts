@@ -6,7 +6,8 @@
 import type { Message } from '../../common/types.ts'
 import { MaybeThinkParser, type Parser } from '../parsers.ts'
 import { type GroupRewardSpec, type RewardSpec, Rubric } from '../rubric.ts'
-import { CallEnded, load, Workers } from '../sandbox/pool.ts'
+import { load } from '../packages.ts'
+import { CallEnded, Workers } from '../sandbox/pool.ts'
 import type { RewardArgs } from '../types.ts'
 import { extractAnswer } from './extract.ts'
 

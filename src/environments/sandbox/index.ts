@@ -6,7 +6,8 @@
  * may open no file but its own code, and start nothing; and what breaks the child breaks nothing else. A child starts as fast as a thread
  * (docs/environments.md).
  */
-import { CallEnded, load, Workers } from './pool.ts'
+import { load } from '../packages.ts'
+import { CallEnded, Workers } from './pool.ts'
 import type { SandboxJob, SandboxResult } from './protocol.ts'
 
 export type { SandboxCall, SandboxCause, SandboxResult } from './protocol.ts'

@@ -11,7 +11,7 @@ import { existsSync, realpathSync } from 'node:fs'
 import { basename, dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { Worker } from 'node:worker_threads'
-import { messageOf, UserError } from '../../common/errors.ts'
+import { messageOf } from '../../common/errors.ts'
 import type { WorkerReply } from './serve.ts'
 
 export interface WorkersOptions {
@@ -244,16 +244,3 @@ function readableFor(script: string, packages: readonly string[]): string[] {
   const linked = real.map((file) => file.slice(0, file.lastIndexOf('node_modules') + 'node_modules'.length))
   return [...new Set([...own, ...folders, ...linked])]
 }
-
-/** Imports an optional package. Throws UserError that says how to get it. */
-export async function load<T>(name: string, importIt: () => Promise<T>): Promise<T> {
-  try {
-    return await importIt()
-  } catch (error) {
-    throw new UserError(
-      `The package ${name} is needed here and could not be loaded (${firstLine(messageOf(error))}). Run: npm install ${name}`,
-    )
-  }
-}
-
-const firstLine = (text: string) => text.split('\n')[0]
