@@ -5,7 +5,7 @@ import { thinkingAt, type Thinking } from '../parsers/reasoning.ts'
 import { readTools } from '../parsers/tools/choice.ts'
 import { badRequest } from './errors.ts'
 import type { ServerContext } from './parts.ts'
-import { contextOf } from './sampling.ts'
+import { contextWords } from './sampling.ts'
 import type { ChatMessage, TemplateBody, ToolBody } from './schemas/chat.ts'
 import type { SamplingBody } from './schemas/common.ts'
 
@@ -29,7 +29,7 @@ export function encodeText(
     const least = tokenizer.encode(text.slice(0, size), { addSpecialTokens }).length
     if (least <= 2 * maxLength) continue
     throw badRequest(
-      `${field}: the prompt has more than ${least} tokens (${text.length} characters), and ${contextOf(maxLength)}. Shorten it.`,
+      `${field}: the prompt has more than ${least} tokens (${text.length} characters), and ${contextWords(maxLength)}. Shorten it.`,
       field,
     )
   }

@@ -48,7 +48,7 @@ export function completionsOf(body: SamplingBody, temperature: number): number {
 }
 
 /** How long the context is, in vLLM's words, which clients know: LiteLLM, Inspect and others look for them to tell a conversation that is full from a mistake. */
-export const contextOf = (maxLength: number): string => `this model's maximum context length is ${maxLength} tokens`
+export const contextWords = (maxLength: number): string => `this model's maximum context length is ${maxLength} tokens`
 
 /**
  * How many tokens may come after a prompt.
@@ -65,13 +65,13 @@ export function maxTokensOf(
   const room = maxLength - promptLength
   if (room < 1) {
     throw badRequest(
-      `${prompt}: the prompt has ${promptLength} tokens, and ${contextOf(maxLength)}, of which an answer needs at least one. Shorten it.`,
+      `${prompt}: the prompt has ${promptLength} tokens, and ${contextWords(maxLength)}, of which an answer needs at least one. Shorten it.`,
       prompt,
     )
   }
   if (given !== undefined && given !== null && given > room) {
     throw badRequest(
-      `${field}: ${given} is too large: the prompt has ${promptLength} tokens, together ${promptLength + given}, and ${contextOf(maxLength)}.`,
+      `${field}: ${given} is too large: the prompt has ${promptLength} tokens, together ${promptLength + given}, and ${contextWords(maxLength)}.`,
       field,
     )
   }
