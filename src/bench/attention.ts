@@ -1,8 +1,10 @@
 /** Attention: forward and backward over one packed sequence, and decode of many sequences over a cache. */
 import { Random } from '../common/random.ts'
 import type { Gpu } from '../gpu/gpu.ts'
-import { attention, attentionBackward, type HeadShape } from '../kernels/attention/attention.ts'
+import type { GpuBuffer } from '../gpu/pool.ts'
+import { attention, attentionBackward, decodeSplits, type HeadShape } from '../kernels/attention/attention.ts'
 import { unitsOf, type UnitShape } from '../kernels/attention/units.ts'
+import { kvConstants, kvTextures, type CacheData } from '../kernels/common/kv-texture.ts'
 import { useMatrixUnits } from '../kernels/common/matrix-units.ts'
 import type { KernelCase, OpenCase } from './case.ts'
 import { checkPoints, tolerances } from './check.ts'
@@ -29,7 +31,7 @@ export function attentionCase(
   const rows = decode ? sequences : length
   const keys = decode ? sequences * length : (length * (length + 1)) / 2
   const [q, kv] = [s.heads * s.headDim, s.kvHeads * s.headDim]
-  const keyRows = decode ? sequences * length : length
+  const keyRows = decode ? sequences * inPages(length) : length
   const shape = decode ? `${sequences} x ${length} keys` : `${length}`
   const name = `attention ${form} ${shape} (${of})`
   return {
@@ -66,6 +68,54 @@ interface Layout {
   keyRows: number
 }
 
+/** Rows of a page of a cache, as engines have them, and of the pages of so many. */
+const pageSize = 16
+const inPages = (length: number): number => Math.ceil(length / pageSize) * pageSize
+
+/** A cache of these keys and values as an engine of this adapter has it, page after page, in textures or in buffers; and room for what splits of a row's keys leave. */
+function cacheOf(
+  gpu: Gpu,
+  t: Record<'k' | 'v', GpuBuffer> & Record<'hk' | 'hv', Float32Array>,
+  { rows, length, keyRows }: Layout,
+  s: HeadShape,
+) {
+  const count = keyRows / pageSize
+  const pages = gpu.upload(
+    Uint32Array.from({ length: count }, (_, page) => page),
+    'pages',
+  )
+  const paged = { pages, size: pageSize, f16: false, prompts: false, longest: length }
+  const splits = decodeSplits(gpu, rows, s, paged)
+  const textures = kvTextures(gpu, 2, { pages: count, pageSize }, { ...s, rotaryDim: s.headDim }, 'attention')
+  const data: Record<'k' | 'v', CacheData> = { k: t.k, v: t.v }
+  textures?.forEach((texture, i) => {
+    const { KV_FOLD, KV_WIDTH } = kvConstants(texture)
+    const texels = KV_FOLD * pageSize * KV_WIDTH
+    const height = Math.ceil(count / KV_FOLD)
+    const values = new Float32Array(height * texels * 4)
+    values.set(byHeads(i === 0 ? t.hk : t.hv, s))
+    const from = gpu.upload(values, 'attention')
+    gpu.copyToTexture(from, texture, { bytesPerRow: texels * 16, rows: height, texels })
+    gpu.flush()
+    from.release()
+    data[i === 0 ? 'k' : 'v'] = texture
+  })
+  const sums = gpu.pool.acquire(splits > 1 ? rows * s.heads * splits * s.headDim * 4 : 16, 'attention')
+  const stats = gpu.pool.acquire(splits > 1 ? rows * s.heads * splits * 8 : 16, 'attention')
+  return { paged, tensors: { ...data, parts: sums, stats }, held: [pages, sums, stats, ...(textures ?? [])] }
+}
+
+/** Rows of a cache, (rows, kv heads, D), in the order that a texture has them: in a page the rows of a head follow each other (kv-texture.ts). */
+function byHeads(values: Float32Array, { kvHeads, headDim: D }: HeadShape): Float32Array {
+  const out = new Float32Array(values.length)
+  for (let at = 0; at < values.length; at += D) {
+    const [row, head] = [Math.floor(at / D / kvHeads), (at / D) % kvHeads]
+    const [page, inPage] = [Math.floor(row / pageSize), row % pageSize]
+    out.set(values.subarray(at, at + D), ((page * kvHeads + head) * pageSize + inPage) * D)
+  }
+  return out
+}
+
 function open(
   gpu: Gpu,
   name: string,
@@ -83,16 +133,19 @@ function open(
     randomFloats(rows * H * D, 'dO'),
   ]
   const [q, k, v, dO] = [hq, hk, hv, hdO].map((data) => gpu.upload(data, 'attention'))
-  const first = (row: number): number => (decode ? row * length : 0)
+  const first = (row: number): number => (decode ? row * inPages(length) : 0)
   const position = (row: number): number => (decode ? length - 1 : row)
   const infoWords = new Uint32Array(rows * 4)
-  for (let row = 0; row < rows; row++) infoWords.set([first(row), 0, first(row), position(row)], row * 4)
+  for (let row = 0; row < rows; row++)
+    infoWords.set(decode ? [first(row) / pageSize, 0, 0, position(row)] : [0, 0, 0, row], row * 4)
   const info = gpu.upload(infoWords, 'info')
   const keyEnd = gpu.upload(new Uint32Array(rows).fill(rows), 'key ends')
   const o = poisoned(gpu, rows * H * D, 'o')
   const lse = poisoned(gpu, rows * H, 'lse')
-  const held = [q, k, v, dO, info, keyEnd, o, lse]
-  const forward = () => attention(gpu, { q, k, v, info, o, lse }, rows, s, { neighbours: !decode })
+  const held: { release(): void }[] = [q, k, v, dO, info, keyEnd, o, lse]
+  const cache = decode ? cacheOf(gpu, { k, v, hk, hv }, { rows, length, keyRows }, s) : undefined
+  held.push(...(cache?.held ?? []))
+  const forward = () => attention(gpu, { q, k, v, info, o, lse, ...cache?.tensors }, rows, s, { neighbours: !decode, ...cache })
 
   /** Probabilities of a row's keys for a head, in float64, and where each key begins. */
   const softmax = (row: number, head: number) => {
@@ -116,7 +169,7 @@ function open(
         }
         return checkPoints(name, await gpu.readF32(o, rows * H * D), want, { random, tolerance: tolerances.softmax, points })
       },
-      release: () => held.forEach((buffer) => buffer.release()),
+      release: () => held.forEach((one) => one.release()),
     }
   }
   forward()

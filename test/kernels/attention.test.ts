@@ -144,8 +144,17 @@ describe('attention against float64', () => {
   // What a workgroup takes together follows a core's first cache (row-lanes.ts).
   test.each([64, 128])('first caches of any size give the same bits, heads of %i', async (headDim) => {
     const s = { heads: 4, kvHeads: 2, headDim }
-    const ways = [2 ** 14, 2 ** 15, 2 ** 18].map((firstCache) => ({ facts: { firstCache }, s }))
+    const ways = [2 ** 14, 2 ** 15, 2 ** 18].map((firstCache) => ({ facts: { firstCache, broadcasts: false }, s }))
     await sameInBothPasses(`first caches ${headDim}`, small, ways)
+  })
+  test.each([
+    { heads: 4, kvHeads: 2, headDim: 32, window: 33 },
+    { heads: 6, kvHeads: 2, headDim: 64 },
+    { heads: 2, kvHeads: 1, headDim: 128 },
+    { heads: 1, kvHeads: 1, headDim: 256 },
+  ])('operands on the stack change no bit: width $headDim', async (s) => {
+    const ways = [false, true].map((broadcasts) => ({ facts: { broadcasts }, s }))
+    await sameInBothPasses(`held ${s.headDim}`, s.headDim < 128 ? windowed : small, ways)
   })
   test.runIf(isRun(modes[3]))('software without subgroups', async () => {
     await bench.run('memory lanes', modes[3].facts, () => compareWithReference(groups, { heads: 4, kvHeads: 2, headDim: 16 }))

@@ -66,7 +66,7 @@ test.runIf(bench.cpu)(
         const products = async (facts: CpuFacts): Promise<Float32Array[]> => {
           const [y, dx] = [bench.out(rows * n), bench.out(rows * k)]
           await withFacts(gpu, facts, async () => {
-            expect(apartOf(gpu, 4).SPLIT).toBe(Number(facts.fused))
+            expect(apartOf(gpu, 4).GUARDED).toBe(Number(facts.fused))
             linear(gpu, x, rows, weight, y, { lora: { x: xa, matrix: b, rank: 8 } })
             linearBackwardInput(gpu, dy, rows, weight, dx)
           })

@@ -1,5 +1,6 @@
 // The sums of backward_kv.wgsl, to the bit, with a key in each lane, as row_lanes.wgsl has rows: a workgroup takes KB blocks of LANES neighbouring keys of one kv head and goes through the queries
-// that see any of them, TU a turn, whose elements are broadcast to all keys.
+// that see any of them, TU a turn, whose elements are broadcast to all keys. HELD: as in
+// row_lanes.wgsl, block by block: the queries of a turn and then what comes back for their outputs.
 struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
 @group(0) @binding(0) var q: texture_storage_2d<rgba32float, read>;
 @group(0) @binding(1) var k: texture_storage_2d<rgba32float, read>;
@@ -44,17 +45,29 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
 #end
   }
+#let LOADS = 2*TU*C
+#include "held_cpu.wgsl"
   for (var g = 0u; g < GROUP; g++) {
     let head = kv_head * GROUP + g;
+#if HELD
+#for u in 0..TU
+#for c in 0..C
+    held[$(C*u+c)] = load_q(min(row0 + $(u)u, last - 1u), head, min($(c)u * LANES + lane, DE - 1u));
+    held[$(C*TU+C*u+c)] = load_d_out(min(row0 + $(u)u, last - 1u), head, min($(c)u * LANES + lane, DE - 1u));
+#end
+#end
+#endif
     for (var t0 = row0; t0 < last; t0 += LANES) {
       let softs = soft[min(t0 + lane, last - 1u) * HEADS + head];
       for (var i = 0u; i < min(p.lanes, last - t0); i += $(TU)u) {
 #for u in 0..TU
         let t_$(u) = min(t0 + i + $(u)u, last - 1u);
+#if !HELD
 #for c in 0..C
         let q_$(u)_$(c) = load_q(t_$(u), head, min($(c)u * LANES + lane, DE - 1u));
         let g_$(u)_$(c) = load_d_out(t_$(u), head, min($(c)u * LANES + lane, DE - 1u));
 #end
+#endif
         var soft_$(u) = subgroupBroadcast(softs, $(u)u);
 #for n in 1..LANES/TU
         soft_$(u) = select(soft_$(u), subgroupBroadcast(softs, $(n*TU+u)u), i == $(n*TU)u);
@@ -64,6 +77,26 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
         var dp_$(u)_$(b) = 0.0;
 #end
 #end
+#if HELD
+#for b in 0..KB
+#let BLOCK = 2*b
+#include "apart_cpu.wgsl"
+#for e in 0..DE
+#for u in 0..TU
+          s_$(u)_$(b) = dot_add(k_$(b)_$(e), subgroupBroadcast(held[$(C*u+e/LANES)], $(e%LANES)u), s_$(u)_$(b));
+#end
+#end
+        }
+#let BLOCK = 2*b+1
+#include "apart_cpu.wgsl"
+#for e in 0..DE
+#for u in 0..TU
+          dp_$(u)_$(b) = dot_add(v_$(b)_$(e), subgroupBroadcast(held[$(C*TU+C*u+e/LANES)], $(e%LANES)u), dp_$(u)_$(b));
+#end
+#end
+        }
+#end
+#else
 #for e in 0..DE
 #for u in 0..TU
         {
@@ -76,6 +109,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
         }
 #end
 #end
+#endif
 #for u in 0..TU
 #for b in 0..KB
 #if WINDOW
@@ -87,6 +121,37 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
         let ds_$(u)_$(b) = select(0.0, w_$(u)_$(b) * (dp_$(u)_$(b) - soft_$(u).y) * p.scale, seen_$(u)_$(b));
 #end
 #end
+#if HELD
+#for b in 0..KB
+#let BLOCK = 2*b
+#include "apart_cpu.wgsl"
+#for e in 0..DE
+          var dv_sum_$(e) = dv_$(b)_$(e);
+#for u in 0..TU
+          dv_sum_$(e) = fma(E(w_$(u)_$(b)), subgroupBroadcast(held[$(C*TU+C*u+e/LANES)], $(e%LANES)u), dv_sum_$(e));
+#end
+          dv_$(b)_$(e) = dv_sum_$(e);
+#end
+        }
+#let BLOCK = 2*b+1
+#include "apart_cpu.wgsl"
+#for e in 0..DE
+          var dk_sum_$(e) = dk_$(b)_$(e);
+#for u in 0..TU
+          dk_sum_$(e) = fma(E(ds_$(u)_$(b)), subgroupBroadcast(held[$(C*u+e/LANES)], $(e%LANES)u), dk_sum_$(e));
+#end
+          dk_$(b)_$(e) = dk_sum_$(e);
+#end
+        }
+#end
+#for u in 0..TU
+        let next_$(u) = min(t0 + i + $(TU+u)u, last - 1u);
+#for c in 0..C
+        held[$(C*u+c)] = load_q(next_$(u), head, min($(c)u * LANES + lane, DE - 1u));
+        held[$(C*TU+C*u+c)] = load_d_out(next_$(u), head, min($(c)u * LANES + lane, DE - 1u));
+#end
+#end
+#else
 #for e in 0..DE
         {
 #for u in 0..TU
@@ -105,6 +170,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
         }
 #end
+#endif
       }
     }
   }

@@ -12,8 +12,8 @@ const paths = { forward: file('row_lanes.wgsl'), q: file('row_lanes_q.wgsl'), kv
 /** Constants of a head shape, of a driver with subgroups of LANES and keys in textures. */
 type Shared = Constants & { LANES: number; DE: number }
 
-/** How much of the work a workgroup and a turn of its loop take: heads and keys, or blocks of keys and queries. */
-type LanesTile = { HG: number; KU: number } | { KB: number; TU: number }
+/** How much of the work a workgroup and a turn of its loop take: heads and keys, or blocks of keys and queries. HELD, GUARDED: see held_cpu.wgsl and apart_cpu.wgsl. */
+type LanesTile = ({ HG: number; KU: number } | { KB: number; TU: number }) & { HELD: number; GUARDED: number }
 
 /**
  * The tile of a part, by what fits the first cache; every one gives the same bits. What is broadcast serves all heads, or blocks, that a workgroup takes together, but on the way back the
@@ -27,14 +27,31 @@ function lanesTileOf(
   { heads, kvHeads }: Pick<HeadShape, 'heads' | 'kvHeads'>,
   firstCache: number,
 ): LanesTile {
+  const apart = { HELD: 0, GUARDED: 0 }
   const fits = (vectors: number) => vectors * DE * LANES * 16 < firstCache
   if (part === 'kv') {
     const KB = DE <= 32 && fits(2 * 4) ? 2 : 1
-    return { KB, TU: KB === 2 || DE <= 16 ? 2 : 1 }
+    return { KB, TU: KB === 2 || DE <= 16 ? 2 : 1, ...apart }
   }
   const forward = part === 'forward'
   const HG = [4, 3, 2].find((n) => (heads / kvHeads) % n === 0 && n * DE <= 64 && (forward || fits(n * 3))) ?? 1
-  return { HG, KU: forward || (HG === 1 && DE <= 16) ? 2 : 1 }
+  return { HG, KU: forward || (HG === 1 && DE <= 16) ? 2 : 1, ...apart }
+}
+
+/**
+ * The same where what is broadcast lies on the stack: then it costs nothing, a sum is loaded and stored once for the keys of a turn, and heads go one after the other. So a turn has
+ * up to half a tile's keys, of as many heads as share their loads without more code than pays: it takes some 10 ms to compile for each key and vector of a head (bench/LOG.md, "Attention's operands on the stack").
+ */
+function heldTileOf(
+  part: keyof typeof paths,
+  { LANES, DE }: Pick<Shared, 'LANES' | 'DE'>,
+  { heads, kvHeads }: Pick<HeadShape, 'heads' | 'kvHeads'>,
+): LanesTile {
+  const held = { HELD: 1, GUARDED: 1 }
+  const [ofOne, ofAll] = part === 'forward' ? [256, 384] : [128, 128]
+  const KU = [8, 4, 2].find((n) => n <= LANES / 2 && n * DE <= ofOne) ?? 1
+  if (part === 'kv') return { KB: 2 * KU * DE <= ofAll ? 2 : 1, TU: KU, ...held }
+  return { HG: [4, 3, 2].find((n) => (heads / kvHeads) % n === 0 && n * KU * DE <= ofAll) ?? 1, KU, ...held }
 }
 
 /**
@@ -51,7 +68,8 @@ export function runInLanes(
   shape: HeadShape,
 ): void {
   const { LANES } = constants
-  const tile = lanesTileOf(part, constants, shape, gpu.facts.firstCache)
+  const { broadcasts, firstCache } = gpu.facts
+  const tile = broadcasts ? heldTileOf(part, constants, shape) : lanesTileOf(part, constants, shape, firstCache)
   const [each, heads] = 'KB' in tile ? [tile.KB * LANES, shape.kvHeads] : [LANES, shape.heads / tile.HG]
   const { SPREAD, groups } = workgroups(gpu, params.rows, each, heads)
   gpu.dispatch(gpu.kernel(paths[part], { ...constants, ...tile, SPREAD }), bindings, params, groups)

@@ -1,6 +1,7 @@
 // The sums of forward.wgsl, to the bit, with a row of the batch in each lane, HG heads of it: for CPU drivers, where neighbouring rows have the same keys. There a lane has a key of a tile, and what
 // is written out for some rows is two to four times the code that a core holds, or goes round short loops of exchanges; here a turn is of KU keys, whose elements are broadcast to all rows,
-// and a tile's maxima are taken without an exchange (bench/LOG.md, "Attention with rows in lanes"). Keys go by the same tiles, splits and orders. A row's weights of a tile's key i
+// and a tile's maxima are taken without an exchange (bench/LOG.md, "Attention with rows in lanes"). HELD: what is broadcast lies on the stack (held_cpu.wgsl), the keys of a turn and
+// then its values, and products go head by head, so that what KU keys add to a head's scores, or values to one of its sums, stays in registers. Keys go by the same tiles, splits and orders. A row's weights of a tile's key i
 // are added to a sum of their own, l_i, and these as lanes_tree.wgsl adds up lanes.
 struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
 @group(0) @binding(0) var<storage, read> q: array<E>;
@@ -42,7 +43,23 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
 #end
   }
+#let LOADS = 2*KU*C
+#include "held_cpu.wgsl"
 #include "lanes_leads.wgsl"
+#if HELD
+#if WINDOW
+    let j_first = low / LANES * LANES;
+#else
+    let j_first = 0u;
+#endif
+    let rows_first = row_in_tile(at, key_row(at, j_first), j_first, lane, keys);
+#for u in 0..KU
+#for c in 0..C
+    held[$(C*u+c)] = load_k(subgroupBroadcast(rows_first, $(u)u), kv_head, min($(c)u * LANES + lane, DE - 1u));
+    held[$(C*KU+C*u+c)] = load_v(subgroupBroadcast(rows_first, $(u)u), kv_head, min($(c)u * LANES + lane, DE - 1u));
+#end
+#end
+#endif
 #if WINDOW
     for (var first = low / $(SPLIT)u * $(SPLIT)u; first < keys; first += $(SPLIT)u) {
       let end = min(keys, first + $(SPLIT)u);
@@ -53,6 +70,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       for (var j0 = first; j0 < end; j0 += LANES) {
 #endif
         let tile_row = key_row(at, j0);
+#if HELD
+        let rows_here = row_in_tile(at, tile_row, j0, lane, keys);
+        let j_next = min(j0 + LANES, keys - 1u);
+        let rows_next = row_in_tile(at, key_row(at, j_next), j_next, lane, keys);
+#endif
 #for h in 0..HG
         var top_$(h) = -3.0e38;
 #for i in 0..LANES
@@ -60,6 +82,27 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
 #end
         for (var i = 0u; i < p.lanes; i += $(KU)u) {
+#if HELD
+#for h in 0..HG
+#for u in 0..KU
+          var dot_$(h)_$(u) = 0.0;
+#end
+#let BLOCK = h
+#include "apart_cpu.wgsl"
+#for e in 0..DE
+#for u in 0..KU
+            dot_$(h)_$(u) = dot_add(q_$(h)_$(e), subgroupBroadcast(held[$(C*u+e/LANES)], $(e%LANES)u), dot_$(h)_$(u));
+#end
+#end
+          }
+#end
+#include "next_rows.wgsl"
+#for u in 0..KU
+#for c in 0..C
+          held[$(C*u+c)] = load_k(row_$(u), kv_head, min($(c)u * LANES + lane, DE - 1u));
+#end
+#end
+#else
 #for u in 0..KU
           let k_row_$(u) = row_in_tile(at, tile_row, j0, i + $(u)u, keys);
 #for c in 0..C
@@ -79,6 +122,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
           }
 #end
 #end
+#endif
 #for u in 0..KU
 #if WINDOW
           let sees_$(u) = j0 + i + $(u)u < limit && j0 + i + $(u)u >= low_own;
@@ -87,8 +131,9 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #endif
 #for h in 0..HG
           dot_$(h)_$(u) = select(-3.0e38, dot_$(h)_$(u) * p.scale, sees_$(u));
-          top_$(h) = max(top_$(h), dot_$(h)_$(u));
-#for g in 0..LANES/KU
+          top_$(h) = select(top_$(h), dot_$(h)_$(u), dot_$(h)_$(u) > top_$(h));
+          s_$(h)_$(LANES-KU+u) = dot_$(h)_$(u);
+#for g in 0..LANES/KU-1
           s_$(h)_$(g*KU+u) = select(s_$(h)_$(g*KU+u), dot_$(h)_$(u), i == $(g*KU)u);
 #end
 #end
@@ -109,10 +154,6 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
         for (var i = 0u; i < p.lanes; i += $(KU)u) {
 #for u in 0..KU
-          let v_row_$(u) = row_in_tile(at, tile_row, j0, i + $(u)u, keys);
-#for c in 0..C
-          let v_$(u)_$(c) = load_v(v_row_$(u), kv_head, min($(c)u * LANES + lane, DE - 1u));
-#end
 #for h in 0..HG
           var w_$(h)_$(u) = s_$(h)_$(u);
 #for g in 1..LANES/KU
@@ -122,6 +163,32 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
 #for h in 0..HG
           let shrinks_$(h) = select(1.0, shrink_$(h), i == 0u);
+#end
+#if HELD
+#for h in 0..HG
+#let BLOCK = h
+#include "apart_cpu.wgsl"
+#for e in 0..DE
+            var sum_$(e) = o_$(h)_$(e) * shrinks_$(h);
+#for u in 0..KU
+            sum_$(e) = fma(E(w_$(h)_$(u)), subgroupBroadcast(held[$(C*KU+C*u+e/LANES)], $(e%LANES)u), sum_$(e));
+#end
+            o_$(h)_$(e) = sum_$(e);
+#end
+          }
+#end
+#include "next_rows.wgsl"
+#for u in 0..KU
+#for c in 0..C
+          held[$(C*KU+C*u+c)] = load_v(row_$(u), kv_head, min($(c)u * LANES + lane, DE - 1u));
+#end
+#end
+#else
+#for u in 0..KU
+          let v_row_$(u) = row_in_tile(at, tile_row, j0, i + $(u)u, keys);
+#for c in 0..C
+          let v_$(u)_$(c) = load_v(v_row_$(u), kv_head, min($(c)u * LANES + lane, DE - 1u));
+#end
 #end
 #for e in 0..DE
           {
@@ -137,6 +204,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
           }
 #end
+#endif
         }
       }
       // The end of a split.

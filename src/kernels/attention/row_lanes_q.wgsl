@@ -1,4 +1,4 @@
-// The sums of backward_q.wgsl, to the bit, with a row of the batch in each lane, as in row_lanes.wgsl.
+// The sums of backward_q.wgsl, to the bit, with a row of the batch in each lane, as in row_lanes.wgsl; so is HELD.
 struct Params { rows: u32, elements: u32, scale: f32 }
 @group(0) @binding(0) var q: texture_storage_2d<rgba32float, read>;
 @group(0) @binding(1) var k: texture_storage_2d<rgba32float, read>;
@@ -34,12 +34,48 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
 #end
   }
+#let LOADS = 2*KU*C
+#include "held_cpu.wgsl"
 #include "lanes_leads.wgsl"
 #if WINDOW
-    for (var j = low / LANES * LANES; j < keys; j += $(KU)u) {
+    let j_first = low / LANES * LANES;
 #else
-    for (var j = 0u; j < keys; j += $(KU)u) {
+    let j_first = 0u;
 #endif
+#if HELD
+    let rows_first = key_row(at, min(j_first + lane, keys - 1u));
+#for u in 0..KU
+#for c in 0..C
+    held[$(C*u+c)] = load_k(subgroupBroadcast(rows_first, $(u)u), kv_head, min($(c)u * LANES + lane, DE - 1u));
+    held[$(C*KU+C*u+c)] = load_v(subgroupBroadcast(rows_first, $(u)u), kv_head, min($(c)u * LANES + lane, DE - 1u));
+#end
+#end
+#endif
+    for (var j = j_first; j < keys; j += $(KU)u) {
+#if HELD
+#for h in 0..HG
+#for u in 0..KU
+      var s_$(h)_$(u) = 0.0;
+      var dp_$(h)_$(u) = 0.0;
+#end
+#let BLOCK = 2*h
+#include "apart_cpu.wgsl"
+#for e in 0..DE
+#for u in 0..KU
+        s_$(h)_$(u) = dot_add(q_$(h)_$(e), subgroupBroadcast(held[$(C*u+e/LANES)], $(e%LANES)u), s_$(h)_$(u));
+#end
+#end
+      }
+#let BLOCK = 2*h+1
+#include "apart_cpu.wgsl"
+#for e in 0..DE
+#for u in 0..KU
+        dp_$(h)_$(u) = dot_add(do_$(h)_$(e), subgroupBroadcast(held[$(C*KU+C*u+e/LANES)], $(e%LANES)u), dp_$(h)_$(u));
+#end
+#end
+      }
+#end
+#else
 #for u in 0..KU
       let kv_row_$(u) = key_row(at, min(j + $(u)u, keys - 1u));
 #for c in 0..C
@@ -63,6 +99,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       }
 #end
 #end
+#endif
 #for u in 0..KU
 #if WINDOW
       let sees_$(u) = j + $(u)u < limit && j + $(u)u >= low_own;
@@ -74,6 +111,27 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       let ds_$(h)_$(u) = select(0.0, w_$(h)_$(u) * (dp_$(h)_$(u) - soft_$(h).y) * p.scale, sees_$(u));
 #end
 #end
+#if HELD
+#for h in 0..HG
+#let BLOCK = h
+#include "apart_cpu.wgsl"
+#for e in 0..DE
+        var sum_$(e) = dq_$(h)_$(e);
+#for u in 0..KU
+        sum_$(e) = fma(E(ds_$(h)_$(u)), subgroupBroadcast(held[$(C*u+e/LANES)], $(e%LANES)u), sum_$(e));
+#end
+        dq_$(h)_$(e) = sum_$(e);
+#end
+      }
+#end
+      let rows_next = key_row(at, min(j + $(KU)u + lane, keys - 1u));
+#for u in 0..KU
+#for c in 0..C
+      held[$(C*u+c)] = load_k(subgroupBroadcast(rows_next, $(u)u), kv_head, min($(c)u * LANES + lane, DE - 1u));
+      held[$(C*KU+C*u+c)] = load_v(subgroupBroadcast(rows_next, $(u)u), kv_head, min($(c)u * LANES + lane, DE - 1u));
+#end
+#end
+#else
 #for e in 0..DE
       {
 #for u in 0..KU
@@ -88,6 +146,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
       }
 #end
+#endif
     }
   }
   for (var e = 0u; e < p.elements; e++) {

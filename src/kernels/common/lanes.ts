@@ -29,14 +29,14 @@ export function cpuLanes(gpu: Gpu): { LANES: number; WIDE: number } {
 export const fusesWide = (gpu: Gpu): boolean => gpu.facts.fused && cpuLanes(gpu).WIDE === 1
 
 /**
- * SPLIT and APART of apart_cpu.wgsl: how many rows of a tile, of so many columns a lane, a block of code has. Some 16 sums and what they are made of are as much as
+ * GUARDED and APART of apart_cpu.wgsl: how many rows of a tile, of so many columns a lane, a block of code has. Some 16 sums and what they are made of are as much as
  * 32 registers hold, 8 as much as 16. One row, without blocks, where the driver's compiler keeps the order that it is given.
  */
-export function apartOf(gpu: Gpu, columns: number): { SPLIT: number; APART: number } {
+export function apartOf(gpu: Gpu, columns: number): { GUARDED: number; APART: number } {
   const { fused, vectorRegisters } = gpu.facts
-  if (!fused) return { SPLIT: 0, APART: 1 }
-  if (vectorRegisters <= 16) return { SPLIT: 1, APART: columns > 4 ? 1 : columns > 2 ? 2 : 4 }
-  return { SPLIT: 1, APART: columns > 4 ? 2 : 4 }
+  if (!fused) return { GUARDED: 0, APART: 1 }
+  if (vectorRegisters <= 16) return { GUARDED: 1, APART: columns > 4 ? 1 : columns > 2 ? 2 : 4 }
+  return { GUARDED: 1, APART: columns > 4 ? 2 : 4 }
 }
 
 /**
@@ -44,9 +44,9 @@ export function apartOf(gpu: Gpu, columns: number): { SPLIT: number; APART: numb
  * of 8 rows: 8 sums, and what they take of W, whatever the driver (bench/LOG.md, "Operands on the stack").
  * @param rows of a tile, a multiple of 4
  */
-export function heldOf(gpu: Gpu, rows: number, columns: number): { HELD: number; SPLIT: number; APART: number } {
+export function heldOf(gpu: Gpu, rows: number, columns: number): { HELD: number; GUARDED: number; APART: number } {
   if (!gpu.facts.broadcasts) return { HELD: 0, ...apartOf(gpu, columns) }
-  return { HELD: 1, SPLIT: 1, APART: rows % 8 === 0 ? 8 : rows }
+  return { HELD: 1, GUARDED: 1, APART: rows % 8 === 0 ? 8 : rows }
 }
 
 /** Whether a GPU's subgroups have the lanes that most have: those of narrow ones (and of software drivers) would have to hold, and their compilers to write out, many times as much. */

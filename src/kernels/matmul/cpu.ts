@@ -144,7 +144,7 @@ export function forwardTile(gpu: Gpu, rows: number, columns: number | number[], 
  */
 function staysWhole(gpu: Gpu, dy: Rows): boolean {
   const many = capacityOf(dy.rows)
-  return many > 512 && canStage(gpu, dy) && many <= stageRows(gpu, dy.columns)
+  return many >= 128 && canStage(gpu, dy) && many <= stageRows(gpu, dy.columns)
 }
 
 /**
@@ -191,7 +191,6 @@ export function backwardInput(
   const most = together ? panelsOf(gpu, rows).rows : DY_TEX ? stageRows(gpu, part.rows) : many
   for (let row0 = 0; row0 < many; row0 += most) {
     const count = within(rows, row0, most)
-    const [down, across] = [groupsOf(count, MT), Math.ceil(k / (8 * LANES))]
     // The gradient of a weight that is trained whole goes before: it has dy in a texture.
     const held = together
       ? stagePanels(gpu, together, row0, count, 'dy')
@@ -201,13 +200,20 @@ export function backwardInput(
     const from = held ? held.texture : DY_TEX ? stage(gpu, source, row0, count, 'dy') : dy
     const bindings = [from, dx, part.slice.storage, ...extra]
     const own = { row0, rows: map(count, (n) => row0 + n), rows_first: Number(rowsFirst), dy_height: held?.height ?? 0 }
-    gpu.dispatch(
-      gpu.kernel(paths.nn, { ...variant, PANELS: Number(!!held) }),
-      bindings,
-      { ...params, ...own },
-      rowsFirst ? [down, across] : [across, down],
-    )
+    const down = groupsOf(count, MT)
+    for (const { COLS, first, across } of columnTiles(k, LANES)) {
+      const kernel = gpu.kernel(paths.nn, { ...variant, COLS, PANELS: Number(!!held) })
+      gpu.dispatch(kernel, bindings, { ...params, ...own, first_texel: first / 8 }, rowsFirst ? [down, across] : [across, down])
+    }
   }
+}
+
+/** Tiles of a product to the input, `across` of so many columns a lane: whole ones, and one of half as many where no more are left, as of the 576 of SmolLM2. */
+function columnTiles(k: number, lanes: number): { COLS: number; first: number; across: number }[] {
+  const [whole, left] = [Math.floor(k / (8 * lanes)), k % (8 * lanes)]
+  const halved = left > 0 && left <= 4 * lanes
+  const tiles = { COLS: 8, first: 0, across: whole + Number(left > 0 && !halved) }
+  return [tiles, { COLS: 4, first: whole * 8 * lanes, across: Number(halved) }].filter(({ across }) => across > 0)
 }
 
 /** Whether `backwardWeight` has both operands in textures: any number of columns of dy will do then, where a row of it has room for whole texels. */

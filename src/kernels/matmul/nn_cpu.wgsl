@@ -1,13 +1,14 @@
 // Backward of a linear layer to its input, for CPU drivers with subgroups of LANES, 8 or 16: dx[m,k] = alpha * sum_n dy[m,n] W[n,k]
 //   LORA: + sum_r dxa[m,r] A[r,k]      ACCUMULATE: added to what dx holds
 // dy (rows, N) float32, W (N, K) with K a multiple of 8, dx (rows, K).
-// A workgroup is one subgroup; it owns MT rows x 8 * LANES columns, lane l the 8 columns of texel c0 + l, so W is read as it lies.
+// A workgroup is one subgroup; it owns MT rows x 8 * LANES columns, lane l the 8 columns of texel c0 + l, so W is read as it lies. COLS 4 in
+// place of 8: half as many columns, two lanes to a texel.
 // Order of the sum: four n at a time, summed by themselves and then added to the total (see nt_cpu.wgsl), then r likewise.
 // A slice of W: rows w_row .. w_row + n of its storage belong to columns dy_column .. of dy, whose rows are dy_stride apart.
 // BY4: n, dy_stride and dy_column are multiples of 4; else dy is read value by value, with zeros past n.
 // DY_TEX: columns dy_column .. + n of dy are staged in a texture (stage.ts), whose first row is row0 of dy; n is a multiple of 4 * TURN. PANELS: in panels, dy_height high.
-// rows_first 1: neighbouring workgroups share columns of dx, else rows. Rows row0 .. rows are computed. TURN: how many times 4 n a turn takes; 1 without DY_TEX.
-struct Params { row0: u32, rows: u32, rows_first: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, w_row: u32, dy_stride: u32, dy_column: u32, dy_height: u32, alpha: f32 }
+// rows_first 1: neighbouring workgroups share columns of dx, else rows. Rows row0 .. rows and the columns from first_texel's on are computed. TURN: how many times 4 n a turn takes; 1 without DY_TEX.
+struct Params { row0: u32, rows: u32, first_texel: u32, rows_first: u32, n: u32, k: u32, rank: u32, w_fold: u32, w_texels: u32, w_row: u32, dy_stride: u32, dy_column: u32, dy_height: u32, alpha: f32 }
 #if DY_TEX
 @group(0) @binding(0) var dy: texture_storage_2d<rgba32float, read>;
 #else
@@ -24,6 +25,7 @@ struct Params { row0: u32, rows: u32, rows_first: u32, n: u32, k: u32, rank: u32
 @group(0) @binding(4) var<storage, read> lora_a: array<vec4f>;
 #endif
 
+#let HALF = 8-COLS
 #let LAID = WIDE+HELD
 #if LAID
 #include "layout_cpu.wgsl"
@@ -33,8 +35,15 @@ struct Params { row0: u32, rows: u32, rows_first: u32, n: u32, k: u32, rank: u32
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
   let tile = select(group.xy, group.yx, p.rows_first == 1u);
   let m0 = p.row0 + tile.y * $(MT)u;
-  let column = tile.x * $(LANES)u + lane;
+#if HALF
+  let column = p.first_texel + tile.x * $(LANES/2)u + lane / 2u;
   let c = min(column, p.k / 8u - 1u);
+  let at_k = 2u * c + lane % 2u;
+#else
+  let column = p.first_texel + tile.x * $(LANES)u + lane;
+  let c = min(column, p.k / 8u - 1u);
+  let at_k = 2u * c;
+#endif
 #for i in 0..(MT+LANES-1)/LANES
   let row$(i) = min(m0 + $(i*LANES)u + lane, p.rows - 1u);
 #if DY_TEX
@@ -48,8 +57,9 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #endif
 #end
 #for r in 0..MT
-  var lo_$(r) = vec4f();
-  var hi_$(r) = vec4f();
+#for v in 0..COLS/4
+  var acc_$(r)_$(v) = vec4f();
+#end
 #end
 #if LAID
   // Half of the loads and stores of the stack would go across two cache lines of 64 bytes: 101 -> 131 GFLOP/s. With 8 lanes, and nothing held, it lies well by itself.
@@ -104,6 +114,12 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #else
     let w$(q) = w_load8(w_origin(p.w_row + min(n + $(q)u, p.n - 1u)), c);
 #endif
+#if HALF
+    let w$(q)_0 = select(w$(q).lo, w$(q).hi, lane % 2u == 1u);
+#else
+    let w$(q)_0 = w$(q).lo;
+    let w$(q)_1 = w$(q).hi;
+#endif
 #end
 #let FOURS = TURN
 #include "nn_cpu_step.wgsl"
@@ -121,14 +137,15 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     let g$(i)_0 = dxa[row$(i) * (p.rank / 4u) + n / 4u];
 #end
 #for q in 0..4
-    let a_at$(q) = (n + $(q)u) * (p.k / 4u) + 2u * c;
-    let w$(q) = W8(lora_a[a_at$(q)], lora_a[a_at$(q) + 1u]);
+#for v in 0..COLS/4
+    let w$(q)_$(v) = lora_a[(n + $(q)u) * (p.k / 4u) + at_k + $(v)u];
+#end
 #end
 #let FOURS = 1
 // As in nt_cpu.wgsl.
 #if HELD
 #let HELD = 0
-#let SPLIT = 0
+#let GUARDED = 0
 #let APART = 1
 #endif
 #include "nn_cpu_step.wgsl"
@@ -137,21 +154,21 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   // Four rows a turn, see nt_cpu.wgsl.
   for (var r0 = m0; r0 < end; r0 += 4u) {
 #for q in 0..4
-    var lo_out_$(q) = lo_$(q);
-    var hi_out_$(q) = hi_$(q);
+#for v in 0..COLS/4
+    var out_$(q)_$(v) = acc_$(q)_$(v);
 #for i in 1..MT/4
-    lo_out_$(q) = select(lo_out_$(q), lo_$(4*i+q), r0 == m0 + $(4*i)u);
-    hi_out_$(q) = select(hi_out_$(q), hi_$(4*i+q), r0 == m0 + $(4*i)u);
+    out_$(q)_$(v) = select(out_$(q)_$(v), acc_$(4*i+q)_$(v), r0 == m0 + $(4*i)u);
+#end
 #end
     if (r0 + $(q)u < p.rows && column < p.k / 8u) {
-      let at = (r0 + $(q)u) * (p.k / 4u) + 2u * c;
+      let at = (r0 + $(q)u) * (p.k / 4u) + at_k;
+#for v in 0..COLS/4
 #if ACCUMULATE
-      dx[at] += lo_out_$(q) * p.alpha;
-      dx[at + 1u] += hi_out_$(q) * p.alpha;
+      dx[at + $(v)u] += out_$(q)_$(v) * p.alpha;
 #else
-      dx[at] = lo_out_$(q) * p.alpha;
-      dx[at + 1u] = hi_out_$(q) * p.alpha;
+      dx[at + $(v)u] = out_$(q)_$(v) * p.alpha;
 #endif
+#end
     }
 #end
   }

@@ -1,7 +1,7 @@
-// A turn of a product to the input: lo_r and hi_r += the sums of FOURS times 4 n of dy times those of W in w_q. dy is in g_i_z, or HELD on the stack (held_cpu.wgsl).
+// A turn of a product to the input: acc_r_v += the sums of FOURS times 4 n of dy times those of W in w_q_v, v a vec4 of COLS columns. dy is in g_i_z, or HELD on the stack (held_cpu.wgsl).
 #if HELD
-#for k in 0..8
-#let HIGH = k/4
+#for k in 0..COLS
+#let V = k/4
 #for g in 0..MT/APART
 #let BLOCK = k*MT/APART+g
 #include "apart_cpu.wgsl"
@@ -13,21 +13,13 @@
 #for i in 0..APART
 #let r = APART*g+i
 #let LOAD = r/LANES
-#if HIGH
-      t$(i)_$(z) = fma(subgroupBroadcast(held[$(FOURS*LOAD+z)][$(q)], $(r%LANES)u), w$(4*z+q).hi[$(k%4)], t$(i)_$(z));
-#else
-      t$(i)_$(z) = fma(subgroupBroadcast(held[$(FOURS*LOAD+z)][$(q)], $(r%LANES)u), w$(4*z+q).lo[$(k%4)], t$(i)_$(z));
-#endif
+      t$(i)_$(z) = fma(subgroupBroadcast(held[$(FOURS*LOAD+z)][$(q)], $(r%LANES)u), w$(4*z+q)_$(V)[$(k%4)], t$(i)_$(z));
 #end
 #end
 #end
 #for i in 0..APART
 #for z in 0..FOURS
-#if HIGH
-      hi_$(APART*g+i)[$(k%4)] += t$(i)_$(z);
-#else
-      lo_$(APART*g+i)[$(k%4)] += t$(i)_$(z);
-#endif
+      acc_$(APART*g+i)_$(V)[$(k%4)] += t$(i)_$(z);
 #end
 #end
     }
@@ -38,30 +30,35 @@
 #let BLOCK = g
 #include "apart_cpu.wgsl"
 #for i in 0..APART
-      var lo$(i) = lo_$(APART*g+i);
-      var hi$(i) = hi_$(APART*g+i);
+#for v in 0..COLS/4
+      var sum$(i)_$(v) = acc_$(APART*g+i)_$(v);
+#end
 #end
 #for z in 0..FOURS
 #for i in 0..APART
-      var tl$(i)_$(z) = vec4f();
-      var th$(i)_$(z) = vec4f();
+#for v in 0..COLS/4
+      var t$(i)_$(z)_$(v) = vec4f();
+#end
 #end
 #for q in 0..4
 #for i in 0..APART
 #let r = APART*g+i
       let g$(i)_$(z)_$(q) = subgroupBroadcast(g$(r/LANES)_$(z)[$(q)], $(r%LANES)u);
-      tl$(i)_$(z) = fma(vec4f(g$(i)_$(z)_$(q)), w$(4*z+q).lo, tl$(i)_$(z));
-      th$(i)_$(z) = fma(vec4f(g$(i)_$(z)_$(q)), w$(4*z+q).hi, th$(i)_$(z));
+#for v in 0..COLS/4
+      t$(i)_$(z)_$(v) = fma(vec4f(g$(i)_$(z)_$(q)), w$(4*z+q)_$(v), t$(i)_$(z)_$(v));
 #end
-#end
-#for i in 0..APART
-      lo$(i) += tl$(i)_$(z);
-      hi$(i) += th$(i)_$(z);
 #end
 #end
 #for i in 0..APART
-      lo_$(APART*g+i) = lo$(i);
-      hi_$(APART*g+i) = hi$(i);
+#for v in 0..COLS/4
+      sum$(i)_$(v) += t$(i)_$(z)_$(v);
+#end
+#end
+#end
+#for i in 0..APART
+#for v in 0..COLS/4
+      acc_$(APART*g+i)_$(v) = sum$(i)_$(v);
+#end
 #end
     }
 #end

@@ -80,7 +80,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 // Of a rank of 8 there is no next turn, for which x would be held.
 #if HELD
 #let HELD = 0
-#let SPLIT = 0
+#let GUARDED = 0
 #let APART = 1
 #endif
 #include "nt_cpu_step.wgsl"
