@@ -69,7 +69,9 @@ export function runInLanes(
 ): void {
   const { LANES } = constants
   const { broadcasts, firstCache } = gpu.facts
-  const tile = broadcasts ? heldTileOf(part, constants, shape) : lanesTileOf(part, constants, shape, firstCache)
+  // With 8 lanes and more than 32 values a head it would be slower (Mesa 26) or as fast.
+  const held = broadcasts && (LANES === 16 || constants.DE <= 8)
+  const tile = held ? heldTileOf(part, constants, shape) : lanesTileOf(part, constants, shape, firstCache)
   const [each, heads] = 'KB' in tile ? [tile.KB * LANES, shape.kvHeads] : [LANES, shape.heads / tile.HG]
   const { SPREAD, groups } = workgroups(gpu, params.rows, each, heads)
   gpu.dispatch(gpu.kernel(paths[part], { ...constants, ...tile, SPREAD }), bindings, params, groups)
