@@ -274,7 +274,7 @@ function checked(draft: RolloutDraft): RolloutDraft {
   } = (draft ?? {}) as Partial<RolloutDraft>
   const { ids, logprobs, versions } = completion_tokens ?? nothingPlayed.completion_tokens
   const isThere = {
-    'completion, a list of messages': Array.isArray(completion),
+    'completion, a list of messages': Array.isArray(completion) && completion.every((m) => typeof m?.role === 'string'),
     'promptIds, a list of numbers': Array.isArray(promptIds),
     'completion_tokens, three lists of numbers': completion_tokens && [ids, logprobs, versions].every(Array.isArray),
     'isTruncated, true or false': typeof isTruncated === 'boolean',

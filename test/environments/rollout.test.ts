@@ -150,6 +150,8 @@ describe('a rollout that fails has an error and no reward', () => {
   test.each([
     ['completion', undefined, 'must return completion, a list of messages'],
     ['completion', 'text', 'must return completion, a list of messages'],
+    ['completion', [undefined], 'must return completion, a list of messages'],
+    ['completion', ['text'], 'must return completion, a list of messages'],
     ['promptIds', undefined, 'must return promptIds, a list of numbers'],
     ['completion_tokens', undefined, 'must return completion_tokens, three lists of numbers'],
     ['completion_tokens', { ids: [1], logprobs: [-1] }, 'must return completion_tokens, three lists of numbers'],
