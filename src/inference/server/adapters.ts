@@ -13,9 +13,13 @@ import { loadAdapterBody, unloadAdapterBody } from './schemas/control.ts'
  */
 export async function pathUnderRoot(root: string | undefined, path: string, field: string): Promise<string> {
   if (root === undefined) {
-    throw new HttpError(403, `${field}: nothing is loaded at run time here; start the server with --adapter-root.`, {
-      param: field,
-    })
+    throw new HttpError(
+      403,
+      `${field}: nothing is loaded at run time here; serve does with --adapter-root, a training run's server never.`,
+      {
+        param: field,
+      },
+    )
   }
   const outside = badRequest(`${field}: the folder must lie below the server's --adapter-root.`, field)
   if (path.includes('\0')) throw outside
@@ -24,7 +28,8 @@ export async function pathUnderRoot(root: string | undefined, path: string, fiel
   const wanted = resolve(real, path)
   if (!isBelow(wanted, real) && !isBelow(wanted, resolve(root))) throw outside
   const found = await realpath(wanted).catch(() => undefined)
-  if (found === undefined) throw new HttpError(404, `${field}: there is no such folder.`, { param: field })
+  if (found === undefined)
+    throw new HttpError(404, `${field}: there is no such folder below the server's --adapter-root.`, { param: field })
   if (!isBelow(found, real)) throw outside
   return found
 }

@@ -118,8 +118,8 @@ function appOf(server: ServerContext, { loopback, devMode }: { loopback: boolean
     const { path } = context.req
     const methods = app.routes.filter((route) => route.path === path && route.method !== 'ALL').map((route) => route.method)
     if (methods.length === 0) {
-      const words =
-        !devMode && controlRoutes.has(path) ? 'it is off at this address; --dev-mode turns it on' : 'there is no such route'
+      const off = "it is off here; serve has it on loopback or with --dev-mode, a training run's server never"
+      const words = !devMode && controlRoutes.has(path) ? off : 'there is no such route'
       return fail(context, new HttpError(404, `${context.req.method} ${path.slice(0, 200)}: ${words}.`))
     }
     const allow = [...new Set(methods)].join(', ')

@@ -294,7 +294,7 @@ describe('who may ask', () => {
     await expect(tiny.serve({ host: '0.0.0.0' })).rejects.toThrow(/needs a key/)
     const open = await tiny.serve({ host: '0.0.0.0', apiKeys: ['k'] })
     const headers = { authorization: 'Bearer k' }
-    expectError(await ask(`${open.url}/pause`, {}, { headers }), 404, /--dev-mode/)
+    expectError(await ask(`${open.url}/pause`, {}, { headers }), 404, /--dev-mode, a training run's server never/)
     // Other names are fine there.
     const { status } = await rawGet(`${open.url}/health`, { host: 'gpu-box.example' })
     expect(status).toBe(200)
@@ -332,14 +332,14 @@ describe('who may ask', () => {
 
   test('folders are opened below the root alone', async () => {
     const load = (at: string, lora_path: string) => ask(`${at}/v1/load_lora_adapter`, { lora_name: 'x', lora_path })
-    expectError(await load(url, tinyPath), 403, /--adapter-root/, 'lora_path')
+    expectError(await load(url, tinyPath), 403, /--adapter-root, a training run's server never/, 'lora_path')
     mkdirSync(join(root, 'inside'))
     symlinkSync(tinyPath, join(root, 'link'))
     const rooted = await tiny.serve({ adapterRoot: root })
     for (const path of [tinyPath, '..', '../..', join(root, '..'), 'link', `${root}-else`, root, '/etc']) {
       expectError(await load(rooted.url, path), 400, /below the server's --adapter-root/, 'lora_path')
     }
-    expectError(await load(rooted.url, 'missing'), 404, /no such folder/, 'lora_path')
+    expectError(await load(rooted.url, 'missing'), 404, /no such folder below the server's --adapter-root/, 'lora_path')
     // Below the root, and no adapter.
     expectError(await load(rooted.url, 'inside'), 400, /adapter/, 'lora_path')
     expectError(await ask(`${rooted.url}/v1/unload_lora_adapter`, { lora_name: 'x' }), 404, /no adapter x/, 'lora_name')
