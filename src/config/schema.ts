@@ -319,7 +319,7 @@ export const envSchema = z.strictObject({
     .string()
     .min(1)
     .describe(
-      'A bundled environment ("short-answers", "reverse-text", "arithmetic"), a file such as "./my_env.ts", or one that Python knows.',
+      'A bundled environment ("short-answers", "reverse-text", "arithmetic"), a file such as "./my_env.ts", an npm package, or one that Python knows.',
     ),
   args: freeTable().default({}).describe('Handed to the environment, which checks them.'),
   name: z.string().min(1).optional().describe('Name in metrics and rollouts. Default: the id.'),

@@ -153,7 +153,7 @@ function toMessages(columns: Record<string, unknown>, where: string): Message[] 
   if (value === undefined || value === null) {
     const found = Object.keys(columns).join(', ') || 'none'
     throw new UserError(
-      `${where} has neither a prompt nor a question (columns found: ${found}). Rename the column that holds the task.`,
+      `${where} has neither a prompt nor a question (columns found: ${found}). Rename the column that holds the task; that of a file may be named in the dataset's columns.`,
     )
   }
   const column = columns.prompt === undefined || columns.prompt === null ? 'question' : 'prompt'

@@ -235,7 +235,7 @@ describe('one mistake is one sentence', () => {
     expect(
       errorOf(() => parseConfig('model = "x"\n[[env]]\nid = "reverse-text"\n[[env]]\nweight = 2', 'a.toml')),
     ).toMatchInlineSnapshot(
-      `"a.toml:4:1: env.1.id is missing. It takes a string. A bundled environment ("short-answers", "reverse-text", "arithmetic"), a file such as "./my_env.ts", or one that Python knows."`,
+      `"a.toml:4:1: env.1.id is missing. It takes a string. A bundled environment ("short-answers", "reverse-text", "arithmetic"), a file such as "./my_env.ts", an npm package, or one that Python knows."`,
     )
     expect(errorOf(() => load('@', join(folder, 'none.toml')))).toMatchInlineSnapshot(
       `"none.toml: there is no such file. Paths are relative to <here>."`,

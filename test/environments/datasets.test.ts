@@ -104,7 +104,11 @@ describe('rows', () => {
     expect((await loadRows(slow, { seed: 6 }))[0].prompt[0].content).toBe('6')
   })
   test.each<[string, RowInput, string]>([
-    ['no prompt', { text: 'hi', label: 1 }, 'dataset row 0 has neither a prompt nor a question (columns found: text, label).'],
+    [
+      'no prompt',
+      { text: 'hi', label: 1 },
+      "dataset row 0 has neither a prompt nor a question (columns found: text, label). Rename the column that holds the task; that of a file may be named in the dataset's columns.",
+    ],
     ['no columns', {}, '(columns found: none)'],
     ['empty prompt', { prompt: ' ' }, 'dataset row 0: its prompt is empty.'],
     ['prompt of a wrong type', { prompt: 4 as never }, 'its prompt must be text or a list of messages, found 4.'],
