@@ -57,6 +57,7 @@ function allFailed(step: number, rollouts: Rollout[], times: number): Error {
   const limit = limitKey(error ?? '')
   const message = `All ${rollouts.length} rollouts of step ${step} failed${often}. The first one: ${error}.${limit ? ` Raise ${limit}.` : ''}`
   // What the environment's code did, asked at too great a length, or could not score, is its author's to mend; the rest is the sampler's, or a time limit's.
-  const isTheirs = completion_tokens.ids.length > 0 || /^the (?:environment(?:'s| threw)|prompt has)/u.test(error ?? '')
+  const isTheirs =
+    completion_tokens.ids.length > 0 || /^the (?:environment(?:'s| threw| raised| ended with)|prompt has)/u.test(error ?? '')
   return isTheirs ? new UserError(message) : new Error(message)
 }

@@ -236,6 +236,16 @@ test('all rollouts failing stops with the first reason; exit code 2 where the re
   const environment = await own.orchestrator.batch(1, 0).catch((e: unknown) => e)
   expect(environment).toBeInstanceOf(UserError)
   expect(environment).toMatchObject({ message: expect.stringContaining('The first one: the environment threw: no board (') })
+  // One in Python; what the bridge throws has a place in code of ours.
+  for (const said of ["the environment raised KeyError('x')", "the environment ended with ToolError('x')"]) {
+    const python = Object.assign(Object.create(source.env), {
+      rollout: () => Promise.reject(Object.assign(new Error(said), { stack: '' })),
+    }) as typeof source.env
+    const theirs = await makeOrchestrator(() => ({ text: '1' }), { environments: [{ ...source, env: python }] })
+    const error = await theirs.orchestrator.batch(1, 0).catch((e: unknown) => e)
+    expect(error).toBeInstanceOf(UserError)
+    expect(error).toMatchObject({ message: expect.stringContaining(`The first one: ${said}.`) })
+  }
 })
 
 describe('a step whose rollouts all failed', () => {
