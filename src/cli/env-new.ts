@@ -89,7 +89,7 @@ export default async function loadEnvironment(args: Record<string, unknown>) {
 }
 `,
   tools: (name) => `/** ${name}: the model looks a word up with a tool, and answers. */
-import { containsWords, parseArgs, Random, Rubric, tool, ToolEnv, z } from 'dawn-rl/environments'
+import { containsWords, type Message, parseArgs, Random, Rubric, tool, ToolEnv, z } from 'dawn-rl/environments'
 
 ${shape}
 
@@ -111,9 +111,12 @@ export default async function loadEnvironment(args: Record<string, unknown>) {
   })
   const rubric = new Rubric({
     right: { reward: ({ text, answer }) => (containsWords(text, answer) ? 1 : 0), weight: 0.8 },
-    looked: { reward: ({ completion }) => Number(completion.some(({ role }) => role === 'tool')), weight: 0.2 },
+    looked: { reward: ({ completion }) => Number(completion.some(isResult)), weight: 0.2 },
   })
   return await ToolEnv.create({ id: '${name}', rubric, dataset: rows, tools: [lookUp], maxTurns: 4 })
 }
+
+/** What the tool said, and not that a call was broken: a reward for any call is earned by broken ones too. */
+const isResult = ({ role, content }: Message) => role === 'tool' && !content.startsWith('Error')
 `,
 }

@@ -41,6 +41,7 @@ describe('env new', () => {
     expect(checked.status).toBe(0)
     expect(checked.stdout).toContain(`my-${kind}: 45 rows to train on, 5 held out`)
     expect(checked.stdout).toMatch(/its own answer +reward (1|0\.8)\.?\d* /)
+    if (kind === 'tools') expect(checked.stdout).toMatch(/a call that is broken +reward 0\.000 /)
   })
   test('leaves what is there, and refuses what is no name', () => {
     writeFileSync(join(folder, 'mine.ts'), 'kept')
