@@ -1,5 +1,6 @@
-/** Making folders that a user names, and reading what the names in one say. */
+/** Making folders that a user names, reading what the names in one say, and making them last. */
 import { existsSync, mkdirSync, readdirSync, statSync } from 'node:fs'
+import { open } from 'node:fs/promises'
 import { dirname, resolve } from 'node:path'
 
 /**
@@ -28,6 +29,16 @@ function makeOne(path: string): boolean {
 }
 
 const isFolder = (path: string) => statSync(path, { throwIfNoEntry: false })?.isDirectory() ?? false
+
+/** Waits until the disk has the names in a folder, where the system can: Windows cannot open one, and some file systems refuse. */
+export async function syncFolder(path: string): Promise<void> {
+  try {
+    await using handle = await open(path, 'r')
+    await handle.sync()
+  } catch {
+    // What was renamed is whole all the same.
+  }
+}
 
 /** The numbers in those of the names that match, each once, ascending: of `step_N.jsonl`, of `attempt_N.log`. */
 export function numbersIn(names: readonly string[], pattern: RegExp): number[] {

@@ -7,7 +7,7 @@ import { lstat, mkdir, open, readdir, readFile, rename, rm, stat } from 'node:fs
 import { basename, dirname, join, resolve } from 'node:path'
 import { promisify } from 'node:util'
 import { UserError, messageOf } from '../common/errors.ts'
-import { makeFolder, stepFolders } from '../common/folders.ts'
+import { makeFolder, stepFolders, syncFolder } from '../common/folders.ts'
 import { isAlive } from '../common/processes.ts'
 
 const readAt = promisify(read)
@@ -89,13 +89,7 @@ export async function writeWhole(path: string, chunks: AsyncIterable<Uint8Array>
   makeFolder(dirname(path))
   const aside = `${path}.partial-${process.pid}`
   try {
-    const handle = await open(aside, 'w')
-    try {
-      for await (const chunk of chunks) await writeAll(handle, typeof chunk === 'string' ? Buffer.from(chunk) : chunk)
-      await handle.sync()
-    } finally {
-      await handle.close()
-    }
+    await writeSynced(aside, chunks)
     await rename(aside, path)
   } catch (error) {
     await rm(aside, { force: true })
@@ -103,11 +97,16 @@ export async function writeWhole(path: string, chunks: AsyncIterable<Uint8Array>
   }
 }
 
-async function writeAll(handle: Awaited<ReturnType<typeof open>>, bytes: Uint8Array): Promise<void> {
-  for (let done = 0; done < bytes.length;) {
-    const { bytesWritten } = await handle.write(bytes, done, Math.min(bytes.length - done, LARGEST_READ))
-    done += bytesWritten
+async function writeSynced(path: string, chunks: Parameters<typeof writeWhole>[1]): Promise<void> {
+  await using handle = await open(path, 'w')
+  for await (const chunk of chunks) {
+    const bytes = typeof chunk === 'string' ? Buffer.from(chunk) : chunk
+    for (let done = 0; done < bytes.length;) {
+      const { bytesWritten } = await handle.write(bytes, done, Math.min(bytes.length - done, LARGEST_READ))
+      done += bytesWritten
+    }
   }
+  await handle.sync()
 }
 
 /** JSON text as Hugging Face writes it: two spaces, a newline at the end. */
@@ -162,19 +161,5 @@ async function clearLeft(dir: string): Promise<void> {
     if (left !== `${name}.${kind}-${pid}` || (Number(pid) !== process.pid && isAlive(Number(pid)))) continue
     if (kind === 'old' && (await kindOf(dir)) === null) await rename(join(folder, left), dir)
     else await rm(join(folder, left), { recursive: true, force: true })
-  }
-}
-
-/** Makes a folder's entries durable; file systems without this are let be. */
-async function syncFolder(dir: string): Promise<void> {
-  try {
-    const handle = await open(dir, 'r')
-    try {
-      await handle.sync()
-    } finally {
-      await handle.close()
-    }
-  } catch {
-    // Windows cannot open a folder; the files themselves are synced.
   }
 }

@@ -58,28 +58,10 @@ function syncFolder(path: string): void {
 /** Waits until the disk has all of a file, without holding up the process; nothing to wait for where it is not there any more. */
 export async function settleFile(path: string): Promise<void> {
   try {
-    const handle = await open(path, 'r+')
-    try {
-      await handle.datasync()
-    } finally {
-      await handle.close()
-    }
+    await using handle = await open(path, 'r+')
+    await handle.datasync()
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error
-  }
-}
-
-/** The same of the names in a folder, where the system can. */
-export async function settleFolder(path: string): Promise<void> {
-  try {
-    const handle = await open(path, 'r')
-    try {
-      await handle.sync()
-    } finally {
-      await handle.close()
-    }
-  } catch {
-    // As above.
   }
 }
 

@@ -33,9 +33,9 @@ import {
 } from 'node:fs'
 import { dirname, join, resolve } from 'node:path'
 import { isSystemError, messageOf, UserError } from '../common/errors.ts'
-import { makeFolder, numbersIn, stepFolders } from '../common/folders.ts'
+import { makeFolder, numbersIn, stepFolders, syncFolder } from '../common/folders.ts'
 import { isAlive } from '../common/processes.ts'
-import { dropLaterRows, settleFolder, writeFileAtomic } from './files.ts'
+import { dropLaterRows, writeFileAtomic } from './files.ts'
 import { acquireLock } from './run-lock.ts'
 import type { ReleaseLock } from './run-lock.ts'
 
@@ -213,7 +213,7 @@ export class RunFolder {
 
   /** Waits until the disk has the names of all files that are there so far. */
   async settle(): Promise<void> {
-    for (const path of [join(this.path, 'rollouts'), this.path, dirname(this.path)]) await settleFolder(path)
+    for (const path of [join(this.path, 'rollouts'), this.path, dirname(this.path)]) await syncFolder(path)
   }
 
   /** Gives the lock back. */

@@ -24,17 +24,13 @@ export async function writeTrace(path: string, events: readonly TraceEvent[], ab
 }
 
 async function writeEvents(path: string, events: readonly TraceEvent[], about: Record<string, string>): Promise<void> {
-  const file = await open(path, 'w')
-  try {
-    await file.write(`{"displayTimeUnit":"ms","otherData":${JSON.stringify(about)},"traceEvents":[\n`)
-    for (let first = 0; first < events.length; first += atOnce) {
-      const lines = events.slice(first, first + atOnce).map((event) => JSON.stringify(event, rounded))
-      await file.write(`${lines.join(',\n')}${first + atOnce < events.length ? ',\n' : '\n'}`)
-    }
-    await file.write(']}\n')
-  } finally {
-    await file.close()
+  await using file = await open(path, 'w')
+  await file.write(`{"displayTimeUnit":"ms","otherData":${JSON.stringify(about)},"traceEvents":[\n`)
+  for (let first = 0; first < events.length; first += atOnce) {
+    const lines = events.slice(first, first + atOnce).map((event) => JSON.stringify(event, rounded))
+    await file.write(`${lines.join(',\n')}${first + atOnce < events.length ? ',\n' : '\n'}`)
   }
+  await file.write(']}\n')
 }
 
 /** Nanoseconds are enough. */

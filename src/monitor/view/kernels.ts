@@ -36,26 +36,22 @@ async function stampOf(path: string): Promise<string> {
 
 /** Sums over the events of the trace's GPU tracks, an event a line. */
 async function ofTrace(run: Run, command: string): Promise<KernelsAnswer | null> {
-  const file = await openFile(run.file('trace.json'))
+  await using file = await openFile(run.file('trace.json'))
   if (!file) return null
   const sums = new Map<string, { calls: number; us: number }>()
   const tracks = new Map<number, string>()
   let notes: string[] = []
-  try {
-    for await (const { line, start } of linesOf(file, 0, (await file.stat()).size)) {
-      if (!line) continue
-      if (start === 0) notes = notesOf(line)
-      const event = parseRow<TraceEvent>(line.at(-1) === 44 ? line.subarray(0, -1) : line)
-      if (event?.pid !== gpuProcess) continue
-      if (event.ph === 'M' && event.name === 'thread_name') tracks.set(event.tid, String(event.args?.name))
-      if (event.ph !== 'X' || tracks.get(event.tid) === 'submits' || typeof event.dur !== 'number') continue
-      const sum = sums.get(event.name) ?? { calls: 0, us: 0 }
-      sum.calls += typeof event.args?.dispatches === 'number' ? event.args.dispatches : 1
-      sum.us += event.dur
-      sums.set(event.name, sum)
-    }
-  } finally {
-    await file.close()
+  for await (const { line, start } of linesOf(file, 0, (await file.stat()).size)) {
+    if (!line) continue
+    if (start === 0) notes = notesOf(line)
+    const event = parseRow<TraceEvent>(line.at(-1) === 44 ? line.subarray(0, -1) : line)
+    if (event?.pid !== gpuProcess) continue
+    if (event.ph === 'M' && event.name === 'thread_name') tracks.set(event.tid, String(event.args?.name))
+    if (event.ph !== 'X' || tracks.get(event.tid) === 'submits' || typeof event.dur !== 'number') continue
+    const sum = sums.get(event.name) ?? { calls: 0, us: 0 }
+    sum.calls += typeof event.args?.dispatches === 'number' ? event.args.dispatches : 1
+    sum.us += event.dur
+    sums.set(event.name, sum)
   }
   const total = [...sums.values()].reduce((sum, { us }) => sum + us, 0)
   if (total === 0) return null

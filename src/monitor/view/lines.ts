@@ -34,14 +34,10 @@ export async function openFile(path: string): Promise<FileHandle | null> {
 
 /** A small file as text; null where there is none, or it is larger than 4 MiB. */
 export async function readSmall(path: string): Promise<string | null> {
-  const file = await openFile(path)
+  await using file = await openFile(path)
   if (!file) return null
-  try {
-    const stat = await file.stat()
-    return stat.isFile() && stat.size <= 4 << 20 ? await file.readFile('utf8') : null
-  } finally {
-    await file.close()
-  }
+  const stat = await file.stat()
+  return stat.isFile() && stat.size <= 4 << 20 ? await file.readFile('utf8') : null
 }
 
 /**
@@ -91,14 +87,10 @@ export function parseRow<T extends object>(line: Buffer | null): T | null {
 
 /** The line at an offset of a file as an object; null where it is none. */
 export async function rowAt<T extends object>(path: string, start: number): Promise<T | null> {
-  const file = await openFile(path)
+  await using file = await openFile(path)
   if (!file) return null
-  try {
-    for await (const { line } of linesOf(file, start, (await file.stat()).size)) return parseRow<T>(line)
-    return null
-  } finally {
-    await file.close()
-  }
+  for await (const { line } of linesOf(file, start, (await file.stat()).size)) return parseRow<T>(line)
+  return null
 }
 
 /** Something that is made of a file line by line, and goes on where the file has grown. */
@@ -159,23 +151,19 @@ export abstract class GrowingFile {
   }
 
   async #takeLarge(size: number): Promise<void> {
-    const file = await openFile(this.path)
+    await using file = await openFile(this.path)
     if (!file) return
     const tail = async (): Promise<string> => {
       const begin = Math.max(0, this.#read - tailBytes)
       const { buffer, bytesRead } = await file.read(Buffer.alloc(this.#read - begin), 0, this.#read - begin, begin)
       return buffer.toString('latin1', 0, bytesRead)
     }
-    try {
-      if ((await tail()) !== this.#tail) this.#forget()
-      for await (const { line, start, next } of linesOf(file, this.#read, size)) {
-        this.take(line, start)
-        this.#read = next
-      }
-      this.#tail = await tail()
-    } finally {
-      await file.close()
+    if ((await tail()) !== this.#tail) this.#forget()
+    for await (const { line, start, next } of linesOf(file, this.#read, size)) {
+      this.take(line, start)
+      this.#read = next
     }
+    this.#tail = await tail()
   }
 
   #forget(): void {

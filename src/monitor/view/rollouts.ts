@@ -123,22 +123,18 @@ function fits(summary: RolloutSummary, query: RolloutQuery): boolean {
 
 /** Those of them in whose prompt, completion or answer the text stands. */
 async function withText(source: RolloutFile, candidates: RolloutSummary[], text: string): Promise<RolloutSummary[]> {
-  const file = candidates.length > 0 ? await openFile(source.path) : null
+  await using file = candidates.length > 0 ? await openFile(source.path) : null
   if (!file) return []
   const wanted = text.toLowerCase()
   // As it stands in JSON: most lines need not be parsed.
   const escaped = JSON.stringify(wanted).slice(1, -1)
   const byStart = new Map(candidates.map((summary) => [source.starts[summary.row], summary]))
   const found: RolloutSummary[] = []
-  try {
-    for await (const { line, start } of linesOf(file, 0, (await file.stat()).size)) {
-      const summary = byStart.get(start)
-      if (!summary || !line?.toString('utf8').toLowerCase().includes(escaped)) continue
-      const row = parseRow<RolloutRow>(line)
-      if (row && textOf(row).toLowerCase().includes(wanted)) found.push(summary)
-    }
-  } finally {
-    await file.close()
+  for await (const { line, start } of linesOf(file, 0, (await file.stat()).size)) {
+    const summary = byStart.get(start)
+    if (!summary || !line?.toString('utf8').toLowerCase().includes(escaped)) continue
+    const row = parseRow<RolloutRow>(line)
+    if (row && textOf(row).toLowerCase().includes(wanted)) found.push(summary)
   }
   return found
 }
