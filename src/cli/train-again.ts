@@ -17,13 +17,11 @@ import { outliveReaders, stopOnSignal, stopOnStray } from './stop.ts'
 export class LostRun extends Error {
   override name = 'LostRun'
   readonly folder: RunFolder
-  readonly lost: DeviceLostError
   /** What the run goes by: with the number that "auto" came to on this machine. */
   readonly config: RunConfig | SftConfig
   constructor(folder: RunFolder, lost: DeviceLostError, config: RunConfig | SftConfig) {
     super(lost.message)
     this.folder = folder
-    this.lost = lost
     this.config = config
   }
 }

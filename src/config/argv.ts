@@ -149,7 +149,7 @@ export function overrideSources(
       at = next as Table
     })
     at[found[found.length - 1]] = value === undefined ? true : readValue(value, node)
-    sources.push({ label: flag, table, places, replacesEnv: true })
+    sources.push({ table, places, replacesEnv: true })
   }
   return { sources, problems }
 }

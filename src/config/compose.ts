@@ -15,7 +15,6 @@ export type Path = readonly (string | number)[]
 
 /** One file, or one word of the command line, with the places of its keys ("a.toml:7:1", "--trainer.args.seed"). */
 export interface Source {
-  label: string
   table: Table
   /** By pathKey. */
   places: Map<string, string>
@@ -55,7 +54,7 @@ export function sourceOf(text: string, label: string): Source {
   const places = new Map([...tomlPositions(text)].map(([key, at]) => [key, `${label}:${at.line}:${at.column}`]))
   const bad = [...places].find(([key]) => key.split(pathKey(['', ''])).includes(NO_KEY))
   if (bad) throw new UserError(`${bad[1]}: ${NO_KEY} is no name for a key. Give it another name.`)
-  return normalize({ label, table, places, replacesEnv: Array.isArray(table.env) })
+  return normalize({ table, places, replacesEnv: Array.isArray(table.env) })
 }
 
 /** Set on an object it would change all objects of the process. */

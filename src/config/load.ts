@@ -42,7 +42,6 @@ export interface Loaded<Config> {
   notices: string[]
   /** "trainer.args.seed = 7" for every key that is not at its default. */
   changed: string[]
-  files: string[]
   /** Where the value at a path was written ("a.toml:7:1"), or its nearest table: for mistakes that show later. */
   at: (path: Path) => string
   /** `micro_batch_tokens` says "auto": the number in the config is the most there can be, and the verb puts the right one there (sizeMicroBatch). */
@@ -85,15 +84,15 @@ export const loadSftConfig = (argv: readonly string[]): Loaded<SftConfig> | { he
 
 /** An RL config from TOML text; `label` stands for the file name in messages. Throws UserError as loadConfig does. */
 export const parseConfig = (text: string, label = 'config.toml'): Loaded<RunConfig> =>
-  finish(rl, [sourceOf(text, label)], [label], [])
+  finish(rl, [sourceOf(text, label)], label, [])
 
 /** An SFT config from TOML text. */
 export const parseSftConfig = (text: string, label = 'config.toml'): Loaded<SftConfig> =>
-  finish(sft, [sourceOf(text, label)], [label], [])
+  finish(sft, [sourceOf(text, label)], label, [])
 
 /** An eval config of verifiers from TOML text. */
 export const parseEvalConfig = (text: string, label: string): Loaded<EvalFile> =>
-  finish(evals, [sourceOf(text, label)], [label], [])
+  finish(evals, [sourceOf(text, label)], label, [])
 
 function load<Parsed, Config>(argv: readonly string[], dialect: Dialect<Parsed, Config>): Loaded<Config> | { help: string } {
   const words = readWords(argv)
@@ -128,7 +127,7 @@ function load<Parsed, Config>(argv: readonly string[], dialect: Dialect<Parsed, 
     )
   // Where a whole file is missing, or was named without its @, what its keys would be is anyone's guess: report that alone.
   if (sources.length < files.length || (files.length === 0 && words.problems.length > 0)) throw mistakes(problems)
-  const loaded = finish(dialect, [...sources, ...overrides.sources], files, problems)
+  const loaded = finish(dialect, [...sources, ...overrides.sources], files[0] ?? 'command line', problems)
   const { dryRun, resume, fork, trace } = words
   return { ...loaded, dryRun, ...(resume && { resume }), ...(fork && { fork }), ...(trace && { trace }) }
 }
@@ -146,15 +145,16 @@ function withoutName(source: Source): Source {
   return source
 }
 
+/** @param place of what no source names */
 function finish<Parsed, Config>(
   dialect: Dialect<Parsed, Config>,
   sources: Source[],
-  files: string[],
+  place: string,
   problems: string[],
 ): Loaded<Config> {
   const tree = schemaTree(dialect.schema)
   const raw = mergeSources(sources)
-  const at = (path: Path) => placeOf(sources, path)?.place ?? files[0] ?? 'command line'
+  const at = (path: Path) => placeOf(sources, path)?.place ?? place
   const notices = dropIgnored(raw, at)
 
   const wrong = new Set<string>()
@@ -188,7 +188,7 @@ function finish<Parsed, Config>(
   if (problems.length) throw mistakes(problems)
   notices.push(...dialect.notices(config, written))
   const autoMicroBatch = valueAt(raw, ['trainer', 'args', 'micro_batch_tokens']) === 'auto'
-  return { config, notices, changed: changedKeys(raw, tree), files, at, autoMicroBatch, dryRun: false }
+  return { config, notices, changed: changedKeys(raw, tree), at, autoMicroBatch, dryRun: false }
 }
 
 /** One error for all mistakes, by file and line. */

@@ -28,8 +28,6 @@ export interface ModelToWrite {
   rawGenerationConfig?: Record<string, unknown> | null
   tensors: readonly TensorMaker[]
   tokenizer?: Tokenizer | null
-  /** README.md, where there is something to say. */
-  readme?: string
 }
 
 export interface WriteModelOptions {
@@ -40,7 +38,7 @@ export interface WriteModelOptions {
 }
 
 /**
- * Writes config.json, generation_config.json, model.safetensors (or shards with their index), the tokenizer's files and README.md into a
+ * Writes config.json, generation_config.json, model.safetensors (or shards with their index) and the tokenizer's files into a
  * folder, whole or not at all. Throws UserError where the folder is there already.
  */
 export async function writeModelFolder(dir: string, model: ModelToWrite, options: WriteModelOptions = {}): Promise<void> {
@@ -56,7 +54,6 @@ export async function writeModelFiles(dir: string, model: ModelToWrite, shardByt
   if (model.rawGenerationConfig) await writeWhole(join(dir, 'generation_config.json'), [jsonText(model.rawGenerationConfig)])
   await writeWeights(dir, model.tensors, shardBytes)
   await model.tokenizer?.saveTo(dir)
-  if (model.readme !== undefined) await writeWhole(join(dir, 'README.md'), [model.readme])
 }
 
 const five = (n: number) => String(n).padStart(5, '0')

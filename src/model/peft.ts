@@ -201,20 +201,13 @@ export function checkFinite({ dir, tensors }: Adapter): void {
       throw new UserError(`The adapter ${dir} holds a value that is not finite (${path}).`)
 }
 
-/** What the adapter's model card says beside its config. */
-export interface AdapterCard {
-  title?: string
-  /** Paragraphs or list lines, in Markdown. */
-  body?: string[]
-}
-
 /**
  * Writes an adapter folder whole or not at all: adapter_config.json, adapter_model.safetensors (float32), tokenizer files and README.md.
  * A folder that is there already is refused unless `replace`.
  */
 export async function writeAdapter(
   dir: string,
-  adapter: { config: LoraConfig; tensors: ReadonlyMap<string, LoraPair>; tokenizer?: Tokenizer | null; card?: AdapterCard },
+  adapter: { config: LoraConfig; tensors: ReadonlyMap<string, LoraPair>; tokenizer?: Tokenizer | null },
   options: { replace?: boolean } = {},
 ): Promise<void> {
   await writeFolderWhole(dir, (aside) => writeAdapterFiles(aside, adapter), options)
@@ -222,7 +215,7 @@ export async function writeAdapter(
 
 /** The files of `writeAdapter`, into a folder that is there: for a checkpoint, whose own folder is what becomes whole. */
 export async function writeAdapterFiles(dir: string, adapter: Parameters<typeof writeAdapter>[1]): Promise<void> {
-  const { config, tensors, tokenizer, card } = adapter
+  const { config, tensors, tokenizer } = adapter
   const out: Record<string, TensorToWrite> = {}
   for (const [path, { A, B, r }] of tensors) {
     out[`${PREFIX}${path}.lora_A.weight`] = { dtype: 'F32', shape: [r, A.length / r], data: A }
@@ -233,9 +226,8 @@ export async function writeAdapterFiles(dir: string, adapter: Parameters<typeof 
     jsonText(adapterJson(config, config.targetModules.length > 0 ? config.targetModules : modulesOf(tensors.keys()))),
   ])
   await tokenizer?.saveTo(dir)
-  await writeWhole(join(dir, 'README.md'), [
-    cardText(config, card ?? {}, Math.max(config.r, ...[...tensors.values()].map(({ r }) => r))),
-  ])
+  const largest = Math.max(config.r, ...[...tensors.values()].map(({ r }) => r))
+  await writeWhole(join(dir, 'README.md'), [cardText(config, largest)])
 }
 
 function adapterJson(config: LoraConfig, targetModules: string[]): Record<string, unknown> {
@@ -260,7 +252,7 @@ function adapterJson(config: LoraConfig, targetModules: string[]): Record<string
 }
 
 /** `largest`: of the ranks of its tensors, which `rank_pattern` may give each. */
-function cardText(config: LoraConfig, card: AdapterCard, largest: number): string {
+function cardText(config: LoraConfig, largest: number): string {
   const base = config.baseModel
   // The hub takes only ids of its own as base_model.
   const head = [
@@ -274,9 +266,8 @@ function cardText(config: LoraConfig, card: AdapterCard, largest: number): strin
   const rank = `rank ${config.r}, alpha ${config.loraAlpha}${config.useRslora ? ' (rsLoRA)' : ''}`
   return [
     `---\n${head.join('\n')}\n---`,
-    `# ${card.title ?? 'LoRA adapter'}`,
+    '# LoRA adapter',
     `A LoRA adapter (${rank}; ${config.targetModules.join(', ')})${base ? ` for \`${base}\`` : ''}, trained with dawn-rl.`,
-    ...(card.body ?? []),
     [
       'Load it with PEFT:',
       '```python\nfrom peft import PeftModel\nfrom transformers import AutoModelForCausalLM\n' +

@@ -1,6 +1,6 @@
 /**
  * What a run is waiting for. Every wait has a name and a limit; there is no way to wait without saying for what.
- * - A wait that reaches its limit rejects with an Error that names it, and aborts its signal, so that the work behind it can stop.
+ * - A wait that reaches its limit rejects with an Error that names it; the work behind it goes on, and nobody hears what comes of it.
  * - The timer of a wait keeps the process alive: a promise that nobody will settle ends in that error, not in a silent exit.
  */
 import { formatDuration } from './format.ts'
@@ -17,11 +17,6 @@ export interface WaitOptions {
 /** The error of a wait that reached its limit. */
 export class WaitTimeoutError extends Error {
   override name = 'WaitTimeoutError'
-  readonly wait: string
-  constructor(wait: string, message: string) {
-    super(message)
-    this.wait = wait
-  }
 }
 
 /** One thing that is being waited for. Made by `Progress.wait`. */
@@ -31,8 +26,6 @@ export interface Wait {
   readonly startedAt: number
   /** Rejects at the limit; never resolves, and stays pending after `done`. */
   readonly expired: Promise<never>
-  /** Aborted at the limit. */
-  readonly signal: AbortSignal
   /** Replaces what stands behind the name: 'micro-batch 2 of 4'. A function is asked anew each time the line is drawn. */
   update(details: string | (() => string)): void
   /** Replaces the whole text, name included: 'waiting for 3 of 32 rollouts, oldest 12s, decoding'. */
@@ -73,7 +66,6 @@ export class Progress {
     if (!(limitMs > 0 && Number.isFinite(limitMs)))
       throw new RangeError(`wait "${name}": limitMs is ${limitMs}, not a positive number`)
     let text: () => string = textOf(name, options.details ?? '')
-    const abort = new AbortController()
     const { promise: expired, reject } = Promise.withResolvers<never>()
     // Whoever does not race with it must not be ended by an unhandled rejection.
     expired.catch(() => {})
@@ -89,7 +81,6 @@ export class Progress {
       name,
       startedAt: this.#now(),
       expired,
-      signal: abort.signal,
       update: (details) => change(textOf(name, details)),
       say: (line) => change(typeof line === 'string' ? () => line : line),
       text: () => text(),
@@ -98,11 +89,9 @@ export class Progress {
     const timer = setTimeout(
       () => {
         const error = new WaitTimeoutError(
-          name,
           `Gave up on "${name}" after ${formatDuration(limitMs / 1000)}, its limit (it was at: ${text()})${hint ? `: ${hint}` : ''}.`,
         )
         end()
-        abort.abort(error)
         reject(error)
       },
       Math.min(limitMs, 2 ** 31 - 1),
@@ -112,7 +101,7 @@ export class Progress {
     return wait
   }
 
-  /** Runs `work` as a wait: its value or error, or a WaitTimeoutError at the limit (the work is told through `wait.signal`). */
+  /** Runs `work` as a wait: its value or error, or a WaitTimeoutError at the limit. */
   async run<T>(name: string, options: WaitOptions, work: (wait: Wait) => Promise<T>): Promise<T> {
     const wait = this.wait(name, options)
     try {

@@ -49,16 +49,14 @@ describe('the written folder', () => {
     const adapter = {
       config: { ...config, baseModel: 'Qwen/Qwen2.5-0.5B' },
       tensors,
-      card: { title: 'Capitals', body: ['Step 12.'] },
     }
     await writeAdapter(out, adapter)
     const card = readFileSync(join(out, 'README.md'), 'utf8')
     expect(card).toMatch(/^---\nbase_model: Qwen\/Qwen2\.5-0\.5B\nlibrary_name: peft\n/)
-    expect(card).toContain('# Capitals\n\nA LoRA adapter (rank 8, alpha 16;')
-    expect(card).toContain('Step 12.')
+    expect(card).toContain('# LoRA adapter\n\nA LoRA adapter (rank 8, alpha 16;')
     expect(card).toContain('--max-lora-rank 8 ')
     expect(await userErrorOf(() => writeAdapter(out, adapter))).toBe(`${out} exists already. Remove it or name another folder.`)
-    await writeAdapter(out, { ...adapter, card: {} }, { replace: true })
+    await writeAdapter(out, adapter, { replace: true })
     expect(readFileSync(join(out, 'README.md'), 'utf8')).toContain('# LoRA adapter\n')
     expect(readdirSync(dir).filter((name) => name.startsWith('card'))).toEqual(['card'])
   })
