@@ -1,24 +1,12 @@
 /** Random inputs, made fast: a pattern of prime length over and over, so that no two rows of a matrix are alike. */
 import { hashSeed, Random } from '../common/random.ts'
-import type { SamplingParams } from '../common/types.ts'
+import { neutralSampling } from '../common/sampling.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
 import { roundToBf16 } from '../model/bf16.ts'
 
 /** Sampling that cuts nothing off. */
-export const plainSampling: SamplingParams = {
-  temperature: 0.8,
-  top_p: 1,
-  top_k: 0,
-  min_p: 0,
-  repetition_penalty: 1,
-  presence_penalty: 0,
-  frequency_penalty: 0,
-  max_tokens: 1,
-  stop: [],
-  stop_token_ids: [],
-  seed: 0,
-}
+export const plainSampling = { ...neutralSampling, temperature: 0.8 }
 
 const period = 1_048_573
 

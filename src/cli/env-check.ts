@@ -3,7 +3,8 @@
  * rewards), with a sampler that says what it is told in place of a model.
  */
 import { UserError } from '../common/errors.ts'
-import type { GenerationResult, Generator, Message, Rollout, SamplingParams } from '../common/types.ts'
+import { neutralSampling } from '../common/sampling.ts'
+import type { GenerationResult, Generator, Message, Rollout } from '../common/types.ts'
 import {
   ChatTemplate,
   loadEnvironment,
@@ -165,21 +166,12 @@ function line({ reward, metrics, turns, stopCondition, error }: Rollout): string
 
 function said({ role, content, tool_calls }: Message): string {
   const calls = tool_calls?.map((call) => `-> ${call.function.name}(${call.function.arguments})`) ?? []
-  return `${role}: ${short(
-    [content, ...calls]
-      .filter((part) => part !== '')
-      .join(' ')
-      .replace(/\s+/gu, ' '),
-    160,
-  )}`
+  const parts = [content, ...calls].filter((part) => part !== '')
+  const text = parts.join(' ').replace(/\s+/gu, ' ')
+  return `${role}: ${text.length > 160 ? `${text.slice(0, 160)}...` : text}`
 }
 
-const short = (text: string, most: number) => (text.length > most ? `${text.slice(0, most)}...` : text)
-
-const sampling: SamplingParams = {
-  temperature: 1, top_p: 1, top_k: 0, min_p: 0, repetition_penalty: 1, presence_penalty: 0, frequency_penalty: 0, max_tokens: 4096, stop: [],
-  stop_token_ids: [], seed: 0,
-} // prettier-ignore
+const sampling = { ...neutralSampling, max_tokens: 4096 }
 
 /** Samples one text, always. */
 class Parrot implements Generator {

@@ -1,4 +1,5 @@
 /** `view`: the runs of a folder on a local web page, live and afterwards. */
+import { once } from 'node:events'
 import { existsSync } from 'node:fs'
 import { readdir } from 'node:fs/promises'
 import { dirname, isAbsolute, join, resolve } from 'node:path'
@@ -40,9 +41,7 @@ async function view(dir: string, { host, port, key = process.env.DAWN_RL_VIEW_KE
   const found =
     size === 0 ? `no run in ${dir} yet; one that begins shows up by itself` : `${size} run${size === 1 ? '' : 's'} in ${dir}`
   console.log(`${server.url}\n${found}; Ctrl-C ends`)
-  await new Promise<void>((done) => {
-    for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.once(signal, () => done())
-  })
+  await Promise.race(['SIGINT', 'SIGTERM', 'SIGHUP'].map((signal) => once(process, signal)))
   await server.close()
 }
 

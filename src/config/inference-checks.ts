@@ -2,6 +2,7 @@
 import { readdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { CLI } from '../common/commands.ts'
+import { NEUTRAL } from '../common/sampling.ts'
 import { shellWord } from '../monitor/format.ts'
 import type { Check, Written } from './checks.ts'
 import { isTable } from './compose.ts'
@@ -83,13 +84,12 @@ function ggufProblem(model: string): string | undefined {
   return `model.name is ${show(model)}, and vLLM reads Hugging Face folders: run \`${CLI} merge --model ${shellWord(gguf)} --out ${shellWord(out)}\`, and set model = ${show(out)}.`
 }
 
-/** Values at which what is drawn follows the softmax of the logits at the temperature. */
-const NEUTRAL = { top_p: 1, top_k: 0, min_p: 0, repetition_penalty: 1, presence_penalty: 0, frequency_penalty: 0 }
-const FILTERS = Object.keys(NEUTRAL) as (keyof typeof NEUTRAL)[]
+const { temperature: _, ...OFF } = NEUTRAL
+const FILTERS = Object.keys(OFF) as (keyof typeof OFF)[]
 
-/** The keys by which it does not. */
+/** The keys by which what is drawn does not follow the softmax of the logits at the temperature. */
 export const filtersOf = (args: RunConfig['trainer']['args']) =>
-  FILTERS.filter((key) => (key === 'top_k' ? args.top_k > 0 : args[key] !== NEUTRAL[key]))
+  FILTERS.filter((key) => (key === 'top_k' ? args.top_k > 0 : args[key] !== OFF[key]))
 
 export const inferenceChecks: Check<RunConfig>[] = [
   {

@@ -6,7 +6,8 @@ import { abortError } from './limit.ts'
  * `signal` fires with it, so that what is under way can stop.
  */
 export class StepClock {
-  readonly ended: Promise<never>
+  readonly #ending = Promise.withResolvers<never>()
+  readonly ended = this.#ending.promise
   readonly #seconds: number
   readonly #total: number
   /** Milliseconds of the steps before, and since when the one under way runs; undefined where none does. */
@@ -15,7 +16,6 @@ export class StepClock {
   readonly #outer: AbortSignal | undefined
   readonly #controller = new AbortController()
   readonly #onAbort: () => void
-  #reject!: (error: Error) => void
   #timer: ReturnType<typeof setTimeout> | undefined
 
   /** `seconds`: of one step, `total`: of all of them; Infinity: no limit. */
@@ -23,7 +23,6 @@ export class StepClock {
     this.#seconds = seconds
     this.#total = total
     this.#outer = outer
-    this.ended = new Promise((_, reject) => (this.#reject = reject))
     this.ended.catch(() => {}) // nobody may be waiting when it comes
     this.#onAbort = () => this.#end(abortError('generation', outer!))
     if (outer?.aborted) this.#onAbort()
@@ -58,7 +57,7 @@ export class StepClock {
 
   #end(error: Error): void {
     clearTimeout(this.#timer)
-    this.#reject(error) // before the abort, so that it is this error that wins, not what the work throws when aborted
+    this.#ending.reject(error) // before the abort, so that it is this error that wins, not what the work throws when aborted
     this.#controller.abort(error)
   }
 }

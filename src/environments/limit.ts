@@ -26,26 +26,22 @@ export async function withLimit<T>(limits: Limits, work: (signal: AbortSignal) =
   const { what, seconds, signal } = limits
   if (signal?.aborted) throw abortError(what, signal)
   const controller = new AbortController()
-  let timer: ReturnType<typeof setTimeout> | undefined
-  let onAbort: (() => void) | undefined
-  const ended = new Promise<never>((_, reject) => {
-    const end = (error: Error) => {
-      reject(error) // before the abort, so that it is this error that wins, not what the work throws when aborted
-      controller.abort(error)
-    }
-    // setTimeout counts in 32 bits; 24 days and more mean no limit.
-    if (seconds * 1000 < 2 ** 31 - 1) {
-      timer = setTimeout(() => end(new TimeLimitError(what, seconds)), seconds * 1000)
-    }
-    onAbort = () => end(abortError(what, signal!))
-    signal?.addEventListener('abort', onAbort, { once: true })
-  })
+  const { promise: ended, reject } = Promise.withResolvers<never>()
+  const end = (error: Error) => {
+    reject(error) // before the abort, so that it is this error that wins, not what the work throws when aborted
+    controller.abort(error)
+  }
+  const ms = seconds * 1000
+  // setTimeout counts in 32 bits; 24 days and more mean no limit.
+  const timer = ms < 2 ** 31 - 1 ? setTimeout(() => end(new TimeLimitError(what, seconds)), ms) : undefined
+  const onAbort = () => end(abortError(what, signal!))
+  signal?.addEventListener('abort', onAbort, { once: true })
   try {
     // Both promises are raced, so a late rejection of the work is seen and never unhandled.
     return await Promise.race([ended, Promise.resolve(controller.signal).then(work)])
   } finally {
     clearTimeout(timer)
-    if (onAbort) signal?.removeEventListener('abort', onAbort)
+    signal?.removeEventListener('abort', onAbort)
   }
 }
 

@@ -6,15 +6,12 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
 import { EndpointClient, readEndpoints } from '../../src/cli/eval-endpoints.ts'
-import type { SamplingParams } from '../../src/common/types.ts'
+import { neutralSampling } from '../../src/common/sampling.ts'
 import { MultiTurnEnv } from '../../src/environments/multi-turn.ts'
 import { runRollout } from '../../src/environments/rollout.ts'
 import { Rubric } from '../../src/environments/rubric.ts'
 
-const sampling: SamplingParams = {
-  temperature: 0.5, top_p: 0.9, top_k: 0, min_p: 0, repetition_penalty: 1, presence_penalty: 0, frequency_penalty: 0, max_tokens: 7, stop: [],
-  stop_token_ids: [], seed: 3,
-} // prettier-ignore
+const sampling = { ...neutralSampling, temperature: 0.5, top_p: 0.9, max_tokens: 7, seed: 3 }
 const call = { id: 'call_1', type: 'function' as const, function: { name: 'add', arguments: '{"a":1}' } }
 
 test('tools and their answers, failures that pass, and what is cut off', async () => {

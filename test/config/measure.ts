@@ -1,6 +1,7 @@
 /** Runs a step of generation and one of training at the full size that a config allows, as `train` would, and reports the memory that it took. */
 import { checkpointingOf } from '../../src/cli/trainer-options.ts'
 import { hashSeed, Random } from '../../src/common/random.ts'
+import { neutralSampling } from '../../src/common/sampling.ts'
 import type { TrainingSample } from '../../src/common/types.ts'
 import type { RunConfig } from '../../src/config/schema.ts'
 import { Gpu } from '../../src/gpu/gpu.ts'
@@ -69,10 +70,7 @@ export async function measureRun(
       const random = new Random(hashSeed(name))
       return Array.from({ length: count }, () => random.int(vocabSize))
     }
-    const sampling = {
-      temperature: 1, top_p: 1, top_k: 0, min_p: 0, repetition_penalty: 1, presence_penalty: 0, frequency_penalty: 0, max_tokens: 2, stop: [],
-      stop_token_ids: [], seed: 1,
-    } // prettier-ignore
+    const sampling = { ...neutralSampling, max_tokens: 2, seed: 1 }
     const ask = (i: number) => engine.generate({ promptIds: tokens(`prompt ${i}`, promptTokens), sampling })
     await Promise.all(Array.from({ length: config.inference.max_num_seqs }, (_, i) => ask(i)))
     const samples = Array.from({ length: Math.floor(args.micro_batch_tokens / args.max_seq_len) }, (_, i): TrainingSample => {

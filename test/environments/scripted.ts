@@ -1,19 +1,8 @@
 /** A ChatClient that answers from a script: the real interface without a model, so that what an environment does with an answer is tested alone. */
+import { neutralSampling } from '../../src/common/sampling.ts'
 import type { ChatClient, ChatCompletion, FinishReason, Message, SamplingParams } from '../../src/common/types.ts'
 
-export const sampling: SamplingParams = {
-  temperature: 1,
-  top_p: 1,
-  top_k: 0,
-  min_p: 0,
-  repetition_penalty: 1,
-  presence_penalty: 0,
-  frequency_penalty: 0,
-  max_tokens: 24,
-  stop: [],
-  stop_token_ids: [],
-  seed: 7,
-}
+export const sampling = { ...neutralSampling, max_tokens: 24, seed: 7 }
 
 /** A completion with one token a character. */
 export function completionOf(text: string, finishReason: FinishReason = 'stop'): ChatCompletion {

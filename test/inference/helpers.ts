@@ -2,6 +2,7 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect } from 'vitest'
+import { neutralSampling } from '../../src/common/sampling.ts'
 import type { GenerationRequest, GenerationResult, SamplingParams, TrainingSample } from '../../src/common/types.ts'
 import type { Gpu } from '../../src/gpu/gpu.ts'
 import { Engine, type EngineOptions } from '../../src/inference/engine.ts'
@@ -48,20 +49,7 @@ export function engineOf(decoder: Decoder, options: Partial<EngineOptions> = {})
 }
 
 export function sampling(changes: Partial<SamplingParams> = {}): SamplingParams {
-  return {
-    temperature: 0.8,
-    top_p: 1,
-    top_k: 0,
-    min_p: 0,
-    repetition_penalty: 1,
-    presence_penalty: 0,
-    frequency_penalty: 0,
-    max_tokens: 12,
-    stop: [],
-    stop_token_ids: [],
-    seed: 1,
-    ...changes,
-  }
+  return { ...neutralSampling, temperature: 0.8, max_tokens: 12, seed: 1, ...changes }
 }
 
 /** What a request and its result are for the trainer. */

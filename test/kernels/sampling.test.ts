@@ -1,6 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { describe, expect, test } from 'vitest'
+import { NEUTRAL } from '../../src/common/sampling.ts'
 import { dispatchFlat } from '../../src/kernels/common/lanes.ts'
 import {
   adjustLogits,
@@ -26,15 +27,6 @@ interface GoldenCase {
   probs: number[]
 }
 const golden: GoldenCase[] = JSON.parse(readFileSync(new URL('../fixtures/golden/misc/sampling.json', import.meta.url), 'utf8'))
-const neutral: DrawSettings = {
-  temperature: 1,
-  top_p: 1,
-  top_k: 0,
-  min_p: 0,
-  repetition_penalty: 1,
-  presence_penalty: 0,
-  frequency_penalty: 0,
-}
 
 /** The changes that penalties make: each token of prompt and output once, with how often the output has it. */
 function penaltiesOf({ prompt_ids, output_ids }: { prompt_ids: number[]; output_ids: number[] }): RowChanges {
@@ -103,7 +95,7 @@ describe.each(modes.filter(isRun))('$name', ({ facts, needs }) => {
         const seeds = Array.from({ length: 2 * draws }, (_, e) => (e % 2 === 0 ? 1234 + i : e / 2))
         const tokens = await draw(
           logits,
-          Array.from({ length: draws }, () => ({ ...neutral, temperature: 0.8 })),
+          Array.from({ length: draws }, () => ({ ...NEUTRAL, temperature: 0.8 })),
           seeds,
         )
         expectDistribution(tokens, c.probs)
@@ -114,7 +106,7 @@ describe.each(modes.filter(isRun))('$name', ({ facts, needs }) => {
   test.skipIf(skip).each([1, 9, 700, 2500])('what top_k and top_p keep of %i tokens, beside float64', async (vocabulary) => {
     await bench.run(`kept ${vocabulary}`, facts, async () => {
       const filters = [1, 20, vocabulary - 1, vocabulary + 1, 0].flatMap((top_k) =>
-        [1, 1e-6, 0.3, 0.8, 0.9999].map((top_p) => ({ ...neutral, temperature: 0.5, top_k, top_p })),
+        [1, 1e-6, 0.3, 0.8, 0.9999].map((top_p) => ({ ...NEUTRAL, temperature: 0.5, top_k, top_p })),
       )
       const settings = kinds.flatMap(() => filters)
       const logits = Float32Array.from(kinds.flatMap((kind) => filters.flatMap(() => [...kind(vocabulary)])))
@@ -149,7 +141,7 @@ describe.each(modes.filter(isRun))('$name', ({ facts, needs }) => {
         ties.forEach((v) => (row[v] = 50))
         return ties[0]
       })
-      const settings = [0, 1, 2, 3].map(() => ({ ...neutral, temperature: 0, top_p: 0.1, top_k: 3 }))
+      const settings = [0, 1, 2, 3].map(() => ({ ...NEUTRAL, temperature: 0, top_p: 0.1, top_k: 3 }))
       expect([...(await draw(logits, settings, [1, 2, 3, 4, 5, 6, 7, 8]))]).toEqual(want)
     })
   })
@@ -221,7 +213,7 @@ test('a large vocabulary: one token as likely as fifty thousand others', async (
     const seeds = Array.from({ length: 2 * rows }, (_, e) => (e % 2 === 0 ? 99 : e / 2))
     const tokens = await draw(
       logits,
-      Array.from({ length: rows }, () => neutral),
+      Array.from({ length: rows }, () => NEUTRAL),
       seeds,
     )
     // The other half falls evenly into eight parts of the vocabulary.
@@ -244,7 +236,7 @@ test('a workgroup a slice draws the tokens that a workgroup a row draws', async 
         for (const v of [5, 7 * sliceRows - 1, 7 * sliceRows]) logits[r * vocabulary + v] = 9.5
       }
       const packed = packSettings(
-        settings.map((s) => ({ ...neutral, ...s })),
+        settings.map((s) => ({ ...NEUTRAL, ...s })),
         rows,
         (r) => r === 6,
       )
@@ -278,7 +270,7 @@ test('workgroups that share a row change its logits as one does', async () => {
         return { entries, mask: r === 1 ? undefined : bench.ids(Math.ceil(vocabulary / 32), 2 ** 32) }
       })
       const settings = bench.up(
-        packSettings(changed.map(() => ({ ...neutral, repetition_penalty: 1.2, presence_penalty: 0.3, frequency_penalty: 0.1 }))),
+        packSettings(changed.map(() => ({ ...NEUTRAL, repetition_penalty: 1.2, presence_penalty: 0.3, frequency_penalty: 0.1 }))),
       )
       await withFacts(gpu, facts, async () => {
         adjustLogits(gpu, { logits, settings, ...upChanges(changed) }, rows, vocabulary)
@@ -295,7 +287,7 @@ test('the same seed and position draw the same token in any batch, others differ
   await bench.run('seeds', {}, async () => {
     const vocabulary = 300
     const row = bench.normals(vocabulary)
-    const settings = { ...neutral, temperature: 1.3, top_k: 200, top_p: 0.98, min_p: 0.001 }
+    const settings = { ...NEUTRAL, temperature: 1.3, top_k: 200, top_p: 0.98, min_p: 0.001 }
     const [alone] = await draw(row, [settings], [42, 7])
     for (const [rows, at] of [
       [2, 1],
@@ -305,7 +297,7 @@ test('the same seed and position draw the same token in any batch, others differ
       const logits = bench.normals(rows * vocabulary)
       logits.set(row, at * vocabulary)
       const all = Array.from({ length: rows }, (_, r) =>
-        r === at ? settings : { ...neutral, temperature: 0.1 + r / 10, top_k: r },
+        r === at ? settings : { ...NEUTRAL, temperature: 0.1 + r / 10, top_k: r },
       )
       const seeds = Array.from({ length: 2 * rows }, () => bench.random.int(1000))
       seeds.splice(2 * at, 2, 42, 7)
@@ -334,7 +326,7 @@ test('filters at their ends: top_k 1, a tiny top_p and min_p 1 leave the largest
   await bench.run('ends', {}, async () => {
     const logits = Float32Array.of(1, 4, 3, 3, -2, 0)
     const settings = [{ top_k: 1 }, { top_p: 1e-6 }, { min_p: 1 }, { top_k: 2 }, { top_k: 6 }, { top_k: 100 }].map((s) => ({
-      ...neutral,
+      ...NEUTRAL,
       ...s,
     }))
     const rows = settings.length
@@ -353,7 +345,7 @@ test('filters at their ends: top_k 1, a tiny top_p and min_p 1 leave the largest
 
 test('0 and -0 are equal logits: both stay, and a largest of -0 is not below itself', async () => {
   await bench.run('zeros', {}, async () => {
-    const settings = [{ top_k: 1 }, { top_p: 0.1 }, { min_p: 1 }, { min_p: 1 }].map((s) => ({ ...neutral, ...s }))
+    const settings = [{ top_k: 1 }, { top_p: 0.1 }, { min_p: 1 }, { min_p: 1 }].map((s) => ({ ...NEUTRAL, ...s }))
     const t = {
       logits: bench.up(Float32Array.of(0, -0, -1, -0, 0, -1, -0, 0, -1, -2, -0, -1)),
       settings: bench.up(packSettings(settings)),
@@ -377,7 +369,7 @@ test('a token that is given comes out as it is, and rows that draw do not change
     const drawn = async (given: number[]) => {
       const settings = bench.up(
         packSettings(
-          Array.from({ length: 4 }, () => neutral),
+          Array.from({ length: 4 }, () => NEUTRAL),
           rows,
           (r) => given.includes(r),
         ),

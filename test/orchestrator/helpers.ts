@@ -1,4 +1,5 @@
 /** A generator that follows a script behind the real chat client, and a small real environment: everything of a run but the model. */
+import { neutralSampling } from '../../src/common/sampling.ts'
 import type { GenerationRequest, GenerationResult, Generator, PolicyVersion, Rollout } from '../../src/common/types.ts'
 import { PolicyClient, Rubric, SingleTurnEnv, type RewardFunction } from '../../src/environments/index.ts'
 import { Progress } from '../../src/monitor/progress.ts'
@@ -108,10 +109,7 @@ export async function makeOrchestrator(
   const orchestrator = new Orchestrator({
     environments: options.environments ?? [await numbersEnv()],
     client: new PolicyClient(generator, encode, { maxPromptTokens }),
-    sampling: {
-      temperature: 1, top_p: 1, top_k: 0, min_p: 0, repetition_penalty: 1, presence_penalty: 0, frequency_penalty: 0, max_tokens: 8, stop: [],
-      stop_token_ids: [], seed: 0,
-    },
+    sampling: { ...neutralSampling, max_tokens: 8 },
     seed: 1,
     groupsPerStep: 2,
     rolloutsPerExample: 3,

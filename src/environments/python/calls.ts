@@ -38,22 +38,18 @@ interface Session {
 
 /** A rollout. */
 class Member {
-  readonly arrived: Promise<RolloutContext>
+  readonly #arrival = Promise.withResolvers<RolloutContext>()
+  readonly arrived = this.#arrival.promise
   ctx: RolloutContext | undefined
   /** What went wrong on this side. */
   failure: string | undefined
   /** Answers that were asked for, and those under way. */
   asked = 0
   inFlight = 0
-  #arrive!: (ctx: RolloutContext) => void
-
-  constructor() {
-    this.arrived = new Promise((resolve) => (this.#arrive = resolve))
-  }
 
   arrive(ctx: RolloutContext): void {
     this.ctx = ctx
-    this.#arrive(ctx)
+    this.#arrival.resolve(ctx)
   }
 }
 

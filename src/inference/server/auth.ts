@@ -4,7 +4,7 @@
  * and a request that says which page it comes from (Origin) is refused unless that page is allowed.
  */
 import type { MiddlewareHandler } from 'hono'
-import { digest, isKnown, isLoopback } from '../../common/keys.ts'
+import { digest, isKnown, isLoopback } from '../../common/servers.ts'
 import { HttpError } from './errors.ts'
 
 /** Answered without a key: that the server lives. */

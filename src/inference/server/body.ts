@@ -24,12 +24,10 @@ async function readBytes(request: Request, { maxBytes, ms }: BodyLimits): Promis
   const reader = request.body.getReader()
   const pieces: Uint8Array[] = []
   let size = 0
-  let timer: NodeJS.Timeout | undefined
-  const late = new Promise<never>((_, reject) => {
-    const error = new HttpError(408, `The body was not whole after ${ms / 1000} s.`, { headers: closing })
-    timer = setTimeout(() => reject(error), ms)
-  })
+  const { promise: late, reject } = Promise.withResolvers<never>()
   late.catch(() => {})
+  const error = new HttpError(408, `The body was not whole after ${ms / 1000} s.`, { headers: closing })
+  const timer = setTimeout(() => reject(error), ms)
   try {
     while (true) {
       const { done, value } = await Promise.race([reader.read(), late])

@@ -1,17 +1,16 @@
 /** From a request's fields to the engine's words: defaults, limits, lengths. */
 import { randomInt } from 'node:crypto'
+import { NEUTRAL } from '../../common/sampling.ts'
 import type { LogprobsRequest, SamplingParams } from '../../common/types.ts'
 import { badRequest } from './errors.ts'
 import type { SamplingDefaults, ServerParts } from './parts.ts'
 import type { SamplingBody } from './schemas/common.ts'
 
-const neutral = { temperature: 1, top_p: 1, top_k: 0, min_p: 0, repetition_penalty: 1, presence_penalty: 0, frequency_penalty: 0 }
-
 /** All but max_tokens. `seed` is a fresh one where none was given. */
 export function samplingOf(body: SamplingBody, defaults: SamplingDefaults = {}): Omit<SamplingParams, 'max_tokens'> {
   const { max_tokens: _, ...given } = defaults
-  const value = <K extends keyof typeof neutral>(name: K): number =>
-    body[name] ?? (given as Partial<Record<K, number>>)[name] ?? neutral[name]
+  const value = <K extends keyof typeof NEUTRAL>(name: K): number =>
+    body[name] ?? (given as Partial<Record<K, number>>)[name] ?? NEUTRAL[name]
   const stop = body.stop ?? []
   return {
     // So little is greedy, as in vLLM.

@@ -8,7 +8,7 @@ import { getRequestListener } from '@hono/node-server'
 import { Hono, type Context } from 'hono'
 import type { ContentfulStatusCode } from 'hono/utils/http-status'
 import { UserError } from '../../common/errors.ts'
-import { isLoopback } from '../../common/keys.ts'
+import { isLoopback, listen } from '../../common/servers.ts'
 import type { ServingEngine } from '../types.ts'
 import { addAdapters } from './adapters.ts'
 import { guardBrowsers, requireKey } from './auth.ts'
@@ -57,7 +57,7 @@ export async function startServer(
   const server = contextOf(engine, parts, options)
   const app = appOf(server, { loopback, devMode: options.devMode ?? loopback })
   const http = httpServer(app, server)
-  await listen(http, host, options.port ?? 0)
+  await listen('server', http, host, options.port ?? 0)
   const { port } = http.address() as AddressInfo
   let closing: Promise<void> | undefined
   return {
@@ -219,16 +219,6 @@ function answerBroken(error: NodeJS.ErrnoException, socket: Socket): void {
   const body = JSON.stringify(new HttpError(status, said).body)
   const head = `HTTP/1.1 ${status} ${words}\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: ${Buffer.byteLength(body)}\r\n\r\n`
   socket.end(head + body)
-}
-
-async function listen(http: Server, host: string, port: number): Promise<void> {
-  await new Promise<void>((resolve, reject) => {
-    http.once('error', (error: NodeJS.ErrnoException) => {
-      const why = error.code === 'EADDRINUSE' ? 'something listens there already' : (error.code ?? error.message)
-      reject(new UserError(`The server can't listen on ${host}:${port}: ${why}. Choose another --port or --host.`))
-    })
-    http.listen({ host, port }, resolve)
-  })
 }
 
 async function close(http: Server, server: ServerContext, drainSeconds: number): Promise<void> {

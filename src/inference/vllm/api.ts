@@ -5,6 +5,7 @@
 import OpenAI, { APIConnectionError, APIError, OpenAIError } from 'openai'
 import { messageOf } from '../../common/errors.ts'
 import { patientFetch } from '../../common/patient-fetch.ts'
+import { NEUTRAL } from '../../common/sampling.ts'
 
 /** A call that failed. `status` is missing where no answer came: the server is not there, or the limit passed; 0 where nothing was sent. */
 export class VllmError extends Error {
@@ -130,10 +131,7 @@ export class VllmApi {
     salt: string,
     timeoutMs: number,
   ): Promise<number[]> {
-    const common = {
-      model, max_tokens: 1, temperature: 1, top_p: 1, top_k: 0, min_p: 0, seed: 0, repetition_penalty: 1, presence_penalty: 0,
-      frequency_penalty: 0, cache_salt: salt, add_special_tokens: false,
-    } // prettier-ignore
+    const common = { model, ...NEUTRAL, max_tokens: 1, seed: 0, cache_salt: salt, add_special_tokens: false }
     const scored = this.#scoresPrompts
       ? await this.#scorePrompt(common, ids, timeoutMs)
       : await this.#scoreTokens(common, ids, positions, timeoutMs).catch((error: unknown) => {

@@ -1,5 +1,6 @@
 /** What a server must be able to do for a run, found out by asking it, each refusal with what to start it with. */
 import { UserError } from '../../common/errors.ts'
+import { NEUTRAL } from '../../common/sampling.ts'
 import { loraRankFlag } from '../../common/vllm-ranks.ts'
 import { VllmError, type ModelCard, type VllmApi } from './api.ts'
 import { adaptersInFlight, type LogprobsMode } from './flags.ts'
@@ -59,8 +60,7 @@ function baseModel(cards: ModelCard[], { model, maxLength }: Needs, url: string)
 /** One token drawn from the single most likely one: after the filters its log-probability is 0, before them it is that of the model. */
 async function checkLogprobs(api: VllmApi, model: string, wanted: LogprobsMode, tokens: readonly number[]): Promise<void> {
   const body = {
-    model, prompt: tokens.slice(0, 2), max_tokens: 1, temperature: 1, top_p: 1, top_k: 1, min_p: 0, repetition_penalty: 1,
-    presence_penalty: 0, frequency_penalty: 0, logprobs: 0, return_token_ids: true, cache_salt: 'check',
+    model, prompt: tokens.slice(0, 2), ...NEUTRAL, top_k: 1, max_tokens: 1, logprobs: 0, return_token_ids: true, cache_salt: 'check',
   } // prettier-ignore
   const answer = await api.complete(body, 300_000)
   const logprob = answer.choices[0]?.logprobs?.token_logprobs?.[0]

@@ -5,7 +5,7 @@
 import { createHmac } from 'node:crypto'
 import type { MiddlewareHandler } from 'hono'
 import { CLI } from '../../common/commands.ts'
-import { digest, isKnown, isLoopback } from '../../common/keys.ts'
+import { digest, isKnown, isLoopback } from '../../common/servers.ts'
 
 /** An answer that is no success. */
 export class ViewError extends Error {

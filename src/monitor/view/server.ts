@@ -9,7 +9,7 @@ import { resolve } from 'node:path'
 import { getRequestListener } from '@hono/node-server'
 import { Hono, type Context } from 'hono'
 import { messageOf, UserError } from '../../common/errors.ts'
-import { isLoopback } from '../../common/keys.ts'
+import { isLoopback, listen } from '../../common/servers.ts'
 import { addApi } from './api.ts'
 import { Events } from './events.ts'
 import { guard, ViewError } from './guard.ts'
@@ -72,7 +72,7 @@ export async function startView(options: ViewOptions): Promise<RunningView> {
     return fail(context, 500, 'Something went wrong in the viewer; its terminal says what.')
   })
   const http = httpServer(app)
-  await listen(http, host, options.port ?? 0)
+  await listen('viewer', http, host, options.port ?? 0)
   port = (http.address() as AddressInfo).port
   const origin = `http://${host.includes(':') ? `[${host}]` : host}:${port}`
   return {
@@ -120,14 +120,4 @@ function httpServer(app: Hono): Server {
   })
   http.maxConnections = 256
   return http
-}
-
-async function listen(http: Server, host: string, port: number): Promise<void> {
-  await new Promise<void>((done, reject) => {
-    http.once('error', (error: NodeJS.ErrnoException) => {
-      const why = error.code === 'EADDRINUSE' ? 'something listens there already' : (error.code ?? error.message)
-      reject(new UserError(`The viewer can't listen on ${host}:${port}: ${why}. Choose another --port or --host.`))
-    })
-    http.listen({ host: host.replace(/^\[|\]$/g, ''), port }, done)
-  })
 }

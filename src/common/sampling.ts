@@ -1,0 +1,16 @@
+/** Sampling from the model's own distribution. */
+import type { SamplingParams } from './types.ts'
+
+/** Values at which a token is drawn from the softmax of the logits: none is cut off, none made more or less likely. */
+export const NEUTRAL = {
+  temperature: 1,
+  top_p: 1,
+  top_k: 0,
+  min_p: 0,
+  repetition_penalty: 1,
+  presence_penalty: 0,
+  frequency_penalty: 0,
+}
+
+/** One token so, to be changed where more is asked. */
+export const neutralSampling: SamplingParams = { ...NEUTRAL, max_tokens: 1, stop: [], stop_token_ids: [], seed: 0 }

@@ -1,0 +1,30 @@
+/** What our servers have in common: listening, which addresses are this machine's own, and keys that are compared in constant time. */
+import { createHash, timingSafeEqual } from 'node:crypto'
+import { isIP, type Server } from 'node:net'
+import { UserError } from './errors.ts'
+
+/** @param who the server, as errors call it @param host an IPv6 address in brackets, too @throws UserError where it can't listen there */
+export async function listen(who: string, server: Server, host: string, port: number): Promise<void> {
+  await new Promise<void>((resolve, reject) => {
+    server.once('error', (error: NodeJS.ErrnoException) => {
+      const why = error.code === 'EADDRINUSE' ? 'something listens there already' : (error.code ?? error.message)
+      reject(new UserError(`The ${who} can't listen on ${host}:${port}: ${why}. Choose another --port or --host.`))
+    })
+    server.listen({ host: host.replace(/^\[|\]$/g, ''), port }, resolve)
+  })
+}
+
+/** Whether an address is this machine's own. */
+export function isLoopback(host: string): boolean {
+  const bare = host.replace(/^\[|\]$/g, '').toLowerCase()
+  return bare === 'localhost' || bare === '::1' || (isIP(bare) === 4 && bare.startsWith('127.'))
+}
+
+/** A key as it is compared: of one length, whatever was given. */
+export const digest = (text: string): Buffer => createHash('sha256').update(text).digest()
+
+/** Whether a key is one of those known, by their digests. All of them are compared, so that time does not tell which one came near. */
+export function isKnown(given: string | undefined, known: readonly Buffer[]): boolean {
+  const hash = digest(given ?? '')
+  return known.filter((key) => timingSafeEqual(key, hash)).length > 0 && given !== undefined
+}
