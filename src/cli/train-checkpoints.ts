@@ -7,7 +7,7 @@ import { stepFolders } from '../common/folders.ts'
 import type { Metrics } from '../common/types.ts'
 import type { Fork, Loaded, Resume } from '../config/load.ts'
 import type { CkptConfig } from '../config/ckpt-schema.ts'
-import { formatNumber } from '../monitor/format.ts'
+import { counted, formatNumber } from '../monitor/format.ts'
 import { writeFileAtomic } from '../monitor/files.ts'
 import { readMetrics } from '../monitor/metrics-writer.ts'
 import type { RewindReport, RunFolder } from '../monitor/run-folder.ts'
@@ -242,8 +242,8 @@ function readOrigin(folder: RunFolder): Origin | undefined {
 /** What a rewind took out, in words. */
 function removed({ metricsRows, rolloutFiles, checkpoints }: RewindReport): string {
   const parts = [
-    metricsRows > 0 && `${metricsRows} later row${metricsRows === 1 ? '' : 's'} of metrics taken out`,
-    rolloutFiles > 0 && `${rolloutFiles} later file${rolloutFiles === 1 ? '' : 's'} of rollouts taken out`,
+    metricsRows > 0 && `${counted(metricsRows, 'later row')} of metrics taken out`,
+    rolloutFiles > 0 && `${counted(rolloutFiles, 'later file')} of rollouts taken out`,
     checkpoints.length > 0 && `checkpoint${checkpoints.length === 1 ? '' : 's'} of step ${checkpoints.join(', ')} set aside`,
   ].filter((part) => part !== false)
   return parts.length > 0 ? `; ${parts.join(', ')}` : ''

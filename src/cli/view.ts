@@ -6,6 +6,7 @@ import { dirname, isAbsolute, join, resolve } from 'node:path'
 import type { Command } from 'commander'
 import { messageOf, UserError } from '../common/errors.ts'
 import { numbersIn } from '../common/folders.ts'
+import { counted } from '../monitor/format.ts'
 import type { TokenBytes } from '../monitor/view/rollout.ts'
 import { whole } from './options.ts'
 
@@ -38,8 +39,7 @@ async function view(dir: string, { host, port, key = process.env.DAWN_RL_VIEW_KE
   if (key === '') throw new UserError('The key is empty: leave --key out for a random one.')
   const server = await startView({ outputs: dir, host, port, key, tokenizer: tokenBytes })
   const { size } = await new Runs(resolve(dir)).scan()
-  const found =
-    size === 0 ? `no run in ${dir} yet; one that begins shows up by itself` : `${size} run${size === 1 ? '' : 's'} in ${dir}`
+  const found = size === 0 ? `no run in ${dir} yet; one that begins shows up by itself` : `${counted(size, 'run')} in ${dir}`
   console.log(`${server.url}\n${found}; Ctrl-C ends`)
   await Promise.race(['SIGINT', 'SIGTERM', 'SIGHUP'].map((signal) => once(process, signal)))
   await server.close()

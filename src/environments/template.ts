@@ -11,10 +11,7 @@ import type { ChatCompletion, Message, ToolCall, ToolDefinition } from '../commo
 /** What is needed of a tokenizer; the model room's has it. */
 export interface ChatTokenizer {
   readonly eosTokenIds: readonly number[]
-  renderChat(
-    messages: readonly Message[],
-    options?: { addGenerationPrompt?: boolean; variables?: Record<string, unknown>; tools?: readonly ToolDefinition[] },
-  ): string
+  renderChat(messages: readonly Message[], options?: { addGenerationPrompt?: boolean; tools?: readonly ToolDefinition[] }): string
   encode(text: string, options?: { addSpecialTokens?: boolean }): number[]
   decode(ids: ArrayLike<number>): string
 }
@@ -35,14 +32,11 @@ const LETTERS = 16
 
 export class ChatTemplate {
   readonly #tokenizer: ChatTokenizer
-  readonly #variables: Record<string, unknown>
   #showsTools: boolean | undefined
   #callsShown: boolean | undefined
 
-  /** `variables`: more variables for the template, such as Qwen3's `enable_thinking`. */
-  constructor(tokenizer: ChatTokenizer, variables: Record<string, unknown> = {}) {
+  constructor(tokenizer: ChatTokenizer) {
     this.#tokenizer = tokenizer
-    this.#variables = variables
   }
 
   /** Whether the template writes tools into the prompt. Where it does not, they are described in the system message. */
@@ -65,8 +59,7 @@ export class ChatTemplate {
   }
 
   #contains(name: string, messages: readonly Message[], tools?: Tools): boolean {
-    const options = { variables: this.#variables, ...(tools && { tools }) }
-    return attempt(() => this.#tokenizer.renderChat(messages, options).includes(name)) ?? false
+    return attempt(() => this.#tokenizer.renderChat(messages, tools && { tools }).includes(name)) ?? false
   }
 
   /** A whole conversation up to the opening of the next answer. Throws the template's complaint. */
@@ -142,7 +135,7 @@ export class ChatTemplate {
     const shown = !this.showsTools && (wanted || (called && !this.#showsCalls))
     const given = shown ? withToolsAsText(messages, tools ?? []) : messages
     const told = wanted && !shown ? { tools } : {}
-    return this.#tokenizer.renderChat(given, { addGenerationPrompt, variables: this.#variables, ...told })
+    return this.#tokenizer.renderChat(given, { addGenerationPrompt, ...told })
   }
 }
 

@@ -5,6 +5,7 @@
 import { UserError } from '../common/errors.ts'
 import type { GgufFile } from './gguf.ts'
 import { metadataReader } from './gguf-model.ts'
+import { bpeModel } from './tokenizer-form.ts'
 import type { TokenizerParts } from './tokenizer.ts'
 
 type Json = Record<string, unknown>
@@ -102,18 +103,11 @@ export function ggufTokenizerParts(file: GgufFile): TokenizerParts {
     pre_tokenizer: kind.preTokenizer,
     post_processor: addBos ? bosTemplate(bos, tokens.indexOf(bos)) : { ...byteLevel(false), trim_offsets: false },
     decoder: { type: 'ByteLevel', add_prefix_space: true, trim_offsets: true, use_regex: true },
-    model: {
-      type: 'BPE',
-      dropout: null,
-      unk_token: null,
-      continuing_subword_prefix: null,
-      end_of_word_suffix: null,
-      fuse_unk: false,
-      byte_fallback: false,
-      ignore_merges: kind.ignoreMerges,
-      vocab: Object.fromEntries(tokens.flatMap((token, id) => (types[id] === UNUSED ? [] : [[token, id]]))),
-      merges: merges.map((merge) => merge.split(' ', 2)),
-    },
+    model: bpeModel(
+      Object.fromEntries(tokens.flatMap((token, id) => (types[id] === UNUSED ? [] : [[token, id]]))),
+      merges.map((merge) => merge.split(' ', 2)),
+      kind.ignoreMerges,
+    ),
   }
   return {
     label: file.path,

@@ -5,6 +5,20 @@
 
 type Json = Record<string, unknown>
 
+/** The model of a tokenizer.json that is byte-level BPE. */
+export const bpeModel = (vocab: Record<string, number>, merges: string[][], ignoreMerges: boolean): Json => ({
+  type: 'BPE',
+  dropout: null,
+  unk_token: null,
+  continuing_subword_prefix: null,
+  end_of_word_suffix: null,
+  fuse_unk: false,
+  byte_fallback: false,
+  ignore_merges: ignoreMerges,
+  vocab,
+  merges,
+})
+
 /**
  * The rewritten file, with the added tokens that only tokenizer_config.json knows.
  * @throws Error that says what the library has not

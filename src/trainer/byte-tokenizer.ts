@@ -1,4 +1,6 @@
 /** A tokenizer for models made from nothing: one token a UTF-8 byte, and one token for each role and end of a chat. */
+import { byteOfSign } from '../model/token-bytes.ts'
+import { bpeModel } from '../model/tokenizer-form.ts'
 import { makeTokenizer, type Tokenizer } from '../model/tokenizer.ts'
 
 /** Ids 256 and on. A whole chat costs two tokens a message beside its text. */
@@ -13,18 +15,10 @@ const chatTemplate =
   "{% for message in messages %}{{ '<|' + message.role + '|>' + message.content + '<|end|>' }}{% endfor %}" +
   "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 
-/** GPT-2's way to write any byte as a printable character: bytes that are none take the characters from U+0100 on. */
-function byteCharacters(): string[] {
-  const printable = (b: number) => (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174
-  let next = 256
-  return Array.from({ length: 256 }, (_, byte) => String.fromCodePoint(printable(byte) ? byte : next++))
-}
-
 /** In the form of Hugging Face's files: byte-level BPE without merges. Id b is byte b. */
 export function byteTokenizer(maxLength: number): Tokenizer {
   const byteLevel = { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: false }
   const flags = { single_word: false, lstrip: false, rstrip: false, normalized: false, special: true }
-  const vocab = Object.fromEntries(byteCharacters().map((character, byte) => [character, byte]))
   return makeTokenizer({
     label: 'the byte tokenizer',
     tokenizerJson: {
@@ -36,18 +30,7 @@ export function byteTokenizer(maxLength: number): Tokenizer {
       pre_tokenizer: byteLevel,
       post_processor: null,
       decoder: byteLevel,
-      model: {
-        type: 'BPE',
-        dropout: null,
-        unk_token: null,
-        continuing_subword_prefix: null,
-        end_of_word_suffix: null,
-        fuse_unk: false,
-        byte_fallback: false,
-        ignore_merges: false,
-        vocab,
-        merges: [],
-      },
+      model: bpeModel(Object.fromEntries(byteOfSign), [], false),
     },
     tokenizerConfig: {
       tokenizer_class: 'PreTrainedTokenizerFast',

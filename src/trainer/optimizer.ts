@@ -102,8 +102,8 @@ export class AdamW {
   }
 
   /** Waits for the GPU and counts the update, if there was one and the norm was finite. @returns the norm that was measured last */
-  async settle(wait = 'gradient norm'): Promise<number> {
-    const [norm, , isFinite] = await this.store.gpu.readF32(this.#norm, 3, wait)
+  async settle(): Promise<number> {
+    const [norm, , isFinite] = await this.store.gpu.readF32(this.#norm, 3, 'optimizer step')
     if (this.#pending && isFinite === 1) this.steps++
     this.#pending = false
     return isFinite === 1 || norm === Infinity ? norm : NaN

@@ -132,7 +132,7 @@ export class Trainer {
       decoder.gpu.flush()
       hooks.published?.((index + 1) / iterations)
     }
-    const norm = await optimizer.settle('optimizer step')
+    const norm = await optimizer.settle()
     optimizing.end()
     whole?.end()
     const skipped = !Number.isFinite(result.loss) || !Number.isFinite(norm)

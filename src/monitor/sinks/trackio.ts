@@ -37,36 +37,32 @@ class TrackioSink implements Sink {
     const { DatabaseSync } = await import('node:sqlite')
     const folder = trackioFolder()
     mkdirSync(folder, { recursive: true })
-    const db = new DatabaseSync(join(folder, `${projectFile()}.db`))
-    try {
-      // Trackio itself may be writing.
-      db.exec('PRAGMA busy_timeout = 5000; BEGIN IMMEDIATE')
-      for (const sql of TABLES) db.exec(sql)
-      const at = (time: number) => new Date(time * 1000).toISOString()
-      this.#created ||= rows[0].time
-      const config = Object.fromEntries(flatConfig(this.#run.config))
-      const about = JSON.stringify({ ...config, _Username: null, _Created: at(this.#created), _Group: null })
-      // As trackio does: a resumed run may have another config.
-      db.prepare('INSERT OR REPLACE INTO configs (run_id, run_name, config, created_at) VALUES (?, ?, ?, ?)').run(
-        this.#id,
-        this.#run.name,
-        about,
-        at(this.#created),
-      )
-      const insert = db.prepare(
-        'INSERT OR IGNORE INTO metrics (run_id, timestamp, run_name, step, metrics, log_id) VALUES (?, ?, ?, ?, ?, ?)',
-      )
-      for (const row of rows) {
-        const { step, time, ...metrics } = row
-        const text = JSON.stringify(metrics)
-        // The same row is the same line, however often it is sent.
-        const logId = createHash('sha256').update(`${this.#id} ${step} ${time} ${text}`).digest('hex').slice(0, 32)
-        insert.run(this.#id, at(time), this.#run.name, step, text, logId)
-      }
-      db.exec('COMMIT')
-    } finally {
-      db.close()
+    using db = new DatabaseSync(join(folder, `${projectFile()}.db`))
+    // Trackio itself may be writing.
+    db.exec('PRAGMA busy_timeout = 5000; BEGIN IMMEDIATE')
+    for (const sql of TABLES) db.exec(sql)
+    const at = (time: number) => new Date(time * 1000).toISOString()
+    this.#created ||= rows[0].time
+    const config = Object.fromEntries(flatConfig(this.#run.config))
+    const about = JSON.stringify({ ...config, _Username: null, _Created: at(this.#created), _Group: null })
+    // As trackio does: a resumed run may have another config.
+    db.prepare('INSERT OR REPLACE INTO configs (run_id, run_name, config, created_at) VALUES (?, ?, ?, ?)').run(
+      this.#id,
+      this.#run.name,
+      about,
+      at(this.#created),
+    )
+    const insert = db.prepare(
+      'INSERT OR IGNORE INTO metrics (run_id, timestamp, run_name, step, metrics, log_id) VALUES (?, ?, ?, ?, ?, ?)',
+    )
+    for (const row of rows) {
+      const { step, time, ...metrics } = row
+      const text = JSON.stringify(metrics)
+      // The same row is the same line, however often it is sent.
+      const logId = createHash('sha256').update(`${this.#id} ${step} ${time} ${text}`).digest('hex').slice(0, 32)
+      insert.run(this.#id, at(time), this.#run.name, step, text, logId)
     }
+    db.exec('COMMIT')
     return { id: this.#id, created: this.#created }
   }
 

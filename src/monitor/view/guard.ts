@@ -32,11 +32,7 @@ const headers = {
  */
 const exchanged = `<!doctype html><meta charset="utf-8"><title>dawn-rl</title><script>location.replace(location.pathname + location.hash)</script>
 <noscript><meta http-equiv="refresh" content="0;url=./"></noscript>`
-const exchangedPolicy = `default-src 'none'; script-src 'sha256-${digestBase64('location.replace(location.pathname + location.hash)')}'`
-
-function digestBase64(text: string): string {
-  return digest(text).toString('base64')
-}
+const exchangedPolicy = `default-src 'none'; script-src 'sha256-${digest('location.replace(location.pathname + location.hash)').toString('base64')}'`
 
 /** All checks of a request, before anything is looked at. `port` is known once the server listens. */
 export function guard(options: { key: string; loopback: boolean; port: () => number }): MiddlewareHandler {
