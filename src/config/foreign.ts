@@ -28,17 +28,13 @@ export type Backend = 'embedded' | 'vllm'
 export const backendOf = (raw: Table): Backend =>
   isTable(raw.inference) && raw.inference.backend === 'vllm' ? 'vllm' : 'embedded'
 
-const entry =
+/** Keys of a table, by their names (with spaces between), and what is said of them. */
+const entries =
   (verdict: ForeignKey['verdict']) =>
-  (table: ForeignKey['table'], names: string[], say: string, backend?: Backend): ForeignKey => ({
-    table,
-    names,
-    verdict,
-    say,
-    ...(backend && { backend }),
-  })
-const write = entry('refused')
-const ignore = entry('ignored')
+  (table: ForeignKey['table'], said: Record<string, string>, backend?: Backend): ForeignKey[] =>
+    Object.entries(said).map(([names, say]) => ({ table, names: names.split(' '), verdict, say, ...(backend && { backend }) }))
+const write = entries('refused')
+const ignore = entries('ignored')
 const args = 'trainer.args' as const
 
 const oneGpu = {
@@ -48,10 +44,9 @@ const oneGpu = {
 const isOne = (value: unknown) => value === 1 || value === 0
 
 /** Flags of vLLM that prime-rl and others write right under [inference]. */
-const vllmFlags = [
-  'gpu_memory_utilization', 'max_model_len', 'enforce_eager', 'port', 'dtype', 'tensor_parallel_size', 'data_parallel_size', 'max_loras',
-  'max_cpu_loras', 'quantization', 'enable_prefix_caching', 'trust_remote_code', 'api_server_count',
-] // prettier-ignore
+const vllmFlags =
+  'gpu_memory_utilization max_model_len enforce_eager port dtype tensor_parallel_size data_parallel_size ' +
+  'max_loras max_cpu_loras quantization enable_prefix_caching trust_remote_code api_server_count'
 
 export const foreignKeys: ForeignKey[] = [
   // vf-rl and RLTrainer
@@ -84,60 +79,56 @@ export const foreignKeys: ForeignKey[] = [
     },
     backend: 'vllm',
   },
-  ignore(
+  ...ignore(
     'inference',
-    ['args'],
-    'are flags of vLLM and are ignored: the embedded engine generates in this process. backend = "vllm" under [inference] would use them.',
+    {
+      args: 'are flags of vLLM and are ignored: the embedded engine generates in this process. backend = "vllm" under [inference] would use them.',
+    },
     'embedded',
   ),
-  ignore(
+  ...ignore(args, {
+    'use_liger use_liger_kernel': 'is ignored: the output head, the log-probabilities and the loss are always fused.',
+    mask_env_responses: 'is ignored: only tokens that the policy sampled are ever trained on.',
+  }),
+  ...ignore(
     args,
-    ['use_liger', 'use_liger_kernel'],
-    'is ignored: the output head, the log-probabilities and the loss are always fused.',
-  ),
-  ignore(args, ['mask_env_responses'], 'is ignored: only tokens that the policy sampled are ever trained on.'),
-  ignore(
-    args,
-    ['vllm_server_*', 'vllm_gpu_*', 'vllm_tensor_*', 'vllm_mode', 'use_vllm'],
-    'is ignored: the embedded engine generates in this process, without a server.',
+    {
+      'vllm_server_* vllm_gpu_* vllm_tensor_* vllm_mode use_vllm':
+        'is ignored: the embedded engine generates in this process, without a server.',
+    },
     'embedded',
   ),
-  ignore(args, ['vllm_mode', 'use_vllm'], 'is ignored: inference.backend says it.', 'vllm'),
-  write(
+  ...ignore(
     args,
-    ['vllm_server_*'],
-    'is not a key here: inference.base_url = "http://HOST:PORT" attaches to a server that runs already; without it the run starts its own.',
+    {
+      'vllm_mode use_vllm': 'is ignored: inference.backend says it.',
+    },
     'vllm',
   ),
-  write(
+  ...write(
     args,
-    ['vllm_gpu_*', 'vllm_tensor_*'],
-    'is not a key here: write gpu_memory_utilization or tensor_parallel_size under [inference.args].',
+    {
+      'vllm_server_*':
+        'is not a key here: inference.base_url = "http://HOST:PORT" attaches to a server that runs already; without it the run starts its own.',
+      'vllm_gpu_* vllm_tensor_*':
+        'is not a key here: write gpu_memory_utilization or tensor_parallel_size under [inference.args].',
+    },
     'vllm',
   ),
-  ignore(
-    args,
-    ['ds3_*', 'ddp_*', 'dataloader_*', 'log_on_each_node', 'local_rank', 'remove_unused_columns'],
-    'is ignored: there is one process and no data loader.',
-  ),
-  ignore(args, ['save_only_model'], 'is ignored: a checkpoint always holds the optimizer too, so that every one can be resumed.'),
-  ignore(args, ['shuffle_dataset'], 'is ignored: tasks come in an order drawn from seed.'),
-  ignore(
-    args,
-    ['gradient_checkpointing_kwargs', 'torch_compile*', 'logging_first_step', 'tf32', 'disable_tqdm'],
-    'is a matter of PyTorch or of the Hugging Face Trainer, and is ignored.',
-  ),
-  write(args, ['lora_r'], 'is named lora_rank here.'),
-  write(
-    args,
-    ['lora_use_rslora', 'use_rslora'],
-    'is not a key here: rank-stabilised scaling is lora_alpha = alpha x sqrt(lora_rank).',
-  ),
-  write(
-    args,
-    ['lora_modules_to_save', 'lora_config'],
-    'is not there: choose layers with lora_target_modules, or train all weights with use_lora = false.',
-  ),
+  ...ignore(args, {
+    'ds3_* ddp_* dataloader_* log_on_each_node local_rank remove_unused_columns':
+      'is ignored: there is one process and no data loader.',
+    save_only_model: 'is ignored: a checkpoint always holds the optimizer too, so that every one can be resumed.',
+    shuffle_dataset: 'is ignored: tasks come in an order drawn from seed.',
+    'gradient_checkpointing_kwargs torch_compile* logging_first_step tf32 disable_tqdm':
+      'is a matter of PyTorch or of the Hugging Face Trainer, and is ignored.',
+  }),
+  ...write(args, {
+    lora_r: 'is named lora_rank here.',
+    'lora_use_rslora use_rslora': 'is not a key here: rank-stabilised scaling is lora_alpha = alpha x sqrt(lora_rank).',
+    'lora_modules_to_save lora_config':
+      'is not there: choose layers with lora_target_modules, or train all weights with use_lora = false.',
+  }),
   {
     table: args,
     names: ['online_difficulty_filtering'],
@@ -146,81 +137,46 @@ export const foreignKeys: ForeignKey[] = [
     when: (v) => v === true,
     otherwise: { verdict: 'refused', say: 'is not a key here: filters = [] keeps every group.' },
   },
-  write(args, ['num_batches_ahead', 'async_level'], 'is named max_async_level here.'),
-  write(args, ['async_generation_timeout'], 'is named generation_timeout here.'),
-  write(args, ['async_max_queue_size'], 'is not a key here: max_async_level and max_concurrent bound what is in flight.'),
-  write(
-    args,
-    ['vllm_importance_sampling_*'],
-    'is not a key here: mask_ratio_low and mask_ratio_high bound the importance ratio.',
-  ),
+  ...write(args, {
+    'num_batches_ahead async_level': 'is named max_async_level here.',
+    async_generation_timeout: 'is named generation_timeout here.',
+    async_max_queue_size: 'is not a key here: max_async_level and max_concurrent bound what is in flight.',
+    'vllm_importance_sampling_*': 'is not a key here: mask_ratio_low and mask_ratio_high bound the importance ratio.',
+  }),
   // TRL and the Hugging Face Trainer
-  write(args, ['num_generations', 'group_size'], 'is named rollouts_per_example here.'),
-  write(args, ['num_generations_eval'], 'is named eval_rollouts_per_example here.'),
-  write(
-    args,
-    ['per_device_train_batch_size', 'per_device_eval_batch_size', 'auto_find_batch_size'],
-    'is named micro_batch_size here, in rollouts; it only sets memory.',
-  ),
-  write(
-    args,
-    ['gradient_accumulation_steps', 'generation_batch_size', 'steps_per_generation'],
-    'is not a key here: batch_size is the rollouts of one optimizer step, whatever the micro-batches.',
-  ),
-  write(args, ['max_completion_length', 'max_new_tokens'], 'is named max_tokens here.'),
-  write(args, ['max_prompt_length'], 'is named max_prompt_len here.'),
-  write(args, ['max_seq_length', 'max_length', 'seq_len'], 'is named max_seq_len here.'),
-  write(args, ['kl_coef', 'kl_penalty', 'kl_beta', 'kl_loss_coef', 'use_kl_loss'], 'is named beta here.'),
-  write(
-    args,
-    ['ref_model_name_or_path', 'ref_model_path', 'teacher_model_name_or_path', 'teacher_model', 'teacher'],
-    'is named ref_model here.',
-  ),
-  write(
-    args,
-    ['teacher_tau', 'distillation_coef', 'distill_coef'],
-    'is not a key here: on-policy distillation is ref_model with loss = "configs/losses/on-policy-distillation.ts" and its loss_args (docs/algorithms.md).',
-  ),
-  write(args, ['sync_ref_model'], 'is not a key here: ref_model_sync_steps above 0 does it.'),
-  write(
-    args,
-    ['ref_model_mixup_alpha'],
-    "is not there: after ref_model_sync_steps the reference takes the policy's weights whole.",
-  ),
-  write(
-    args,
-    ['num_train_epochs', 'num_epochs'],
-    'is not a key here: max_steps is the length of a run, and num_iterations the updates by each batch.',
-  ),
-  write(args, ['ppo_epochs', 'num_ppo_epochs', 'mu'], 'is named num_iterations here.'),
-  write(
-    args,
-    ['epsilon', 'epsilon_high', 'delta', 'clip_ratio'],
-    'is not a key here: set mask_ratio_low and mask_ratio_high, or see configs/losses/ppo-clip.ts for a clipped loss.',
-  ),
-  write(
-    args,
-    ['loss_type', 'importance_sampling_level'],
-    'is not a key here: trainer.args.loss is "cispo", "cispo_mask" or a file of your own.',
-  ),
-  write(
-    args,
-    ['scale_rewards'],
-    'is not a key here: the advantage is reward - group mean; trainer.args.advantage can name a file of your own.',
-  ),
-  write(args, ['entropy_coeff', 'entropy_loss_coef', 'entropy_bonus', 'ent_coef'], 'is named entropy_coef here.'),
-  write(args, ['entropy_*'], 'is not there: entropy_coef adds a bonus for the entropy of all loss tokens.'),
-  write(args, ['warmup_ratio'], 'is not a key here: warmup_steps = warmup_ratio x max_steps.'),
-  write(args, ['steps'], 'is named max_steps here.'),
-  write(args, ['eval_interval'], 'is named eval_steps here.'),
-  write(args, ['optimizer'], 'is named optim here.'),
-  write(args, ['wandb', 'wandb_project'], 'is not a key here: report_to = "wandb" sends metrics there, to WANDB_PROJECT.'),
-  write(args, ['lr', 'lr_scheduler'], 'is not a key here: they are named learning_rate and lr_scheduler_type.'),
-  write(
-    args,
-    ['lr_scheduler_kwargs'],
-    'is not there: constant, constant_with_warmup, linear and cosine take no further numbers.',
-  ),
+  ...write(args, {
+    'num_generations group_size': 'is named rollouts_per_example here.',
+    num_generations_eval: 'is named eval_rollouts_per_example here.',
+    'per_device_train_batch_size per_device_eval_batch_size auto_find_batch_size':
+      'is named micro_batch_size here, in rollouts; it only sets memory.',
+    'gradient_accumulation_steps generation_batch_size steps_per_generation':
+      'is not a key here: batch_size is the rollouts of one optimizer step, whatever the micro-batches.',
+    'max_completion_length max_new_tokens': 'is named max_tokens here.',
+    max_prompt_length: 'is named max_prompt_len here.',
+    'max_seq_length max_length seq_len': 'is named max_seq_len here.',
+    'kl_coef kl_penalty kl_beta kl_loss_coef use_kl_loss': 'is named beta here.',
+    'ref_model_name_or_path ref_model_path teacher_model_name_or_path teacher_model teacher': 'is named ref_model here.',
+    'teacher_tau distillation_coef distill_coef':
+      'is not a key here: on-policy distillation is ref_model with loss = "configs/losses/on-policy-distillation.ts" and its loss_args (docs/algorithms.md).',
+    sync_ref_model: 'is not a key here: ref_model_sync_steps above 0 does it.',
+    ref_model_mixup_alpha: "is not there: after ref_model_sync_steps the reference takes the policy's weights whole.",
+    'num_train_epochs num_epochs':
+      'is not a key here: max_steps is the length of a run, and num_iterations the updates by each batch.',
+    'ppo_epochs num_ppo_epochs mu': 'is named num_iterations here.',
+    'epsilon epsilon_high delta clip_ratio':
+      'is not a key here: set mask_ratio_low and mask_ratio_high, or see configs/losses/ppo-clip.ts for a clipped loss.',
+    'loss_type importance_sampling_level': 'is not a key here: trainer.args.loss is "cispo", "cispo_mask" or a file of your own.',
+    scale_rewards: 'is not a key here: the advantage is reward - group mean; trainer.args.advantage can name a file of your own.',
+    'entropy_coeff entropy_loss_coef entropy_bonus ent_coef': 'is named entropy_coef here.',
+    'entropy_*': 'is not there: entropy_coef adds a bonus for the entropy of all loss tokens.',
+    warmup_ratio: 'is not a key here: warmup_steps = warmup_ratio x max_steps.',
+    steps: 'is named max_steps here.',
+    eval_interval: 'is named eval_steps here.',
+    optimizer: 'is named optim here.',
+    'wandb wandb_project': 'is not a key here: report_to = "wandb" sends metrics there, to WANDB_PROJECT.',
+    'lr lr_scheduler': 'is not a key here: they are named learning_rate and lr_scheduler_type.',
+    lr_scheduler_kwargs: 'is not there: constant, constant_with_warmup, linear and cosine take no further numbers.',
+  }),
   {
     table: args,
     names: ['optim'],
@@ -240,105 +196,74 @@ export const foreignKeys: ForeignKey[] = [
       say: 'is not there: arithmetic is float32 over bf16 weights, so no loss scaling is needed. Remove the key.',
     },
   },
-  write(
-    args,
-    ['load_in_4bit', 'load_in_8bit', 'quantization_config'],
-    'is not a key here: quantization = "q8_0" holds the layers in 8 bits, and quantization = "gguf" as a quantised GGUF file has them (4 bits: a Q4_K_M file).',
-  ),
-  write(
-    args,
-    ['deepspeed', 'fsdp', 'fsdp_*', 'accelerator_config', 'parallelism_config'],
-    'is not there: one process trains on one GPU. Remove the key.',
-  ),
-  write(args, ['save_steps'], 'is interval of [trainer.ckpt], which is written there too. Keep one of them.'),
-  write(args, ['save_total_limit'], 'is keep_last of [trainer.ckpt], which is written there too. Keep one of them.'),
-  write(args, ['save_strategy'], 'is not a key here: interval of [trainer.ckpt] says how often (0: only at the end).'),
-  write(args, ['logging_strategy'], 'is not a key here: logging_steps says how often.'),
-  write(args, ['resume_from_checkpoint'], 'is not a key here: write --resume [latest | step N | folder] on the command line.'),
-  write(
-    args,
-    ['push_to_hub', 'hub_*'],
-    'is not there: checkpoints are PEFT or Hugging Face folders that can be uploaded as they are.',
-  ),
-  write(args, ['logging_dir', 'overwrite_output_dir'], 'is not a key here: a run is written to <output_dir>/<run_name>.'),
-  write(
-    args,
-    ['load_best_model_at_end', 'metric_for_best_model', 'greater_is_better'],
-    'is not a key here: keep_best = "eval/<env>/avg@k" under [trainer.ckpt] keeps the best checkpoint as checkpoints/best.',
-  ),
-  write(
-    args,
-    ['wandb_*', 'sampling_args'],
-    'is not a key here: see report_to for metrics, and temperature, top_p, max_tokens and their neighbours for sampling.',
-  ),
+  ...write(args, {
+    'load_in_4bit load_in_8bit quantization_config':
+      'is not a key here: quantization = "q8_0" holds the layers in 8 bits, and quantization = "gguf" as a quantised GGUF file has them (4 bits: a Q4_K_M file).',
+    'deepspeed fsdp fsdp_* accelerator_config parallelism_config': 'is not there: one process trains on one GPU. Remove the key.',
+    save_steps: 'is interval of [trainer.ckpt], which is written there too. Keep one of them.',
+    save_total_limit: 'is keep_last of [trainer.ckpt], which is written there too. Keep one of them.',
+    save_strategy: 'is not a key here: interval of [trainer.ckpt] says how often (0: only at the end).',
+    logging_strategy: 'is not a key here: logging_steps says how often.',
+    resume_from_checkpoint: 'is not a key here: write --resume [latest | step N | folder] on the command line.',
+    'push_to_hub hub_*': 'is not there: checkpoints are PEFT or Hugging Face folders that can be uploaded as they are.',
+    'logging_dir overwrite_output_dir': 'is not a key here: a run is written to <output_dir>/<run_name>.',
+    'load_best_model_at_end metric_for_best_model greater_is_better':
+      'is not a key here: keep_best = "eval/<env>/avg@k" under [trainer.ckpt] keeps the best checkpoint as checkpoints/best.',
+    'wandb_* sampling_args':
+      'is not a key here: see report_to for metrics, and temperature, top_p, max_tokens and their neighbours for sampling.',
+  }),
   // prime-rl and hosted training
-  write('', ['model_name'], 'is named model here.'),
-  write('', ['seq_len'], 'is named trainer.args.max_seq_len here.'),
-  write('', ['environment', 'envs'], 'is named [env] here, with id and args.'),
-  write(
-    '',
-    ['sampling', 'orchestrator', 'optim', 'buffer', 'eval', 'args'],
-    'is not a table here: its keys go to [trainer.args]',
-  ),
-  write(
-    'trainer',
-    ['optim', 'model', 'tokenizer', 'loss', 'data', 'weights'],
-    'is not a table here: its keys go to [trainer.args]',
-  ),
-  write('', ['ckpt'], 'is the table [trainer.ckpt] here.'),
-  write('trainer.ckpt', ['resume_step'], 'is not a key here: write --resume step N on the command line.'),
-  write(
-    'trainer.ckpt',
-    ['weights', 'weights_only', 'skip_*', 'wait_for_weights_timeout', 'output_dir'],
-    'is not a key here: a checkpoint holds weights, optimizer and state, in <output_dir>/<run_name>/checkpoints.',
-  ),
-  write(
-    '',
-    ['wandb', 'monitor', 'log'],
-    'is not a table here: metrics.jsonl in the run folder holds every metric; see trainer.args.report_to.',
-  ),
-  write('', ['inference_gpu_ids', 'trainer_gpu_ids', 'num_gpus', 'tensor_parallel_size', 'deployment', 'gpus'], oneGpu.say),
-  write('', ['env_file', 'env_files', 'slurm', 'hosted'], 'has no meaning here. Remove it.'),
-  write(
-    '',
-    ['teacher', 'teacher_model', 'teacher_inference', 'reference', 'ref_model'],
-    'is not a table here: trainer.args.ref_model names a reference model or a teacher, which the trainer scores with itself.',
-  ),
-  write(
+  ...write('', {
+    model_name: 'is named model here.',
+    seq_len: 'is named trainer.args.max_seq_len here.',
+    'environment envs': 'is named [env] here, with id and args.',
+    'sampling orchestrator optim buffer eval args': 'is not a table here: its keys go to [trainer.args]',
+  }),
+  ...write('trainer', {
+    'optim model tokenizer loss data weights': 'is not a table here: its keys go to [trainer.args]',
+  }),
+  ...write('', {
+    ckpt: 'is the table [trainer.ckpt] here.',
+  }),
+  ...write('trainer.ckpt', {
+    resume_step: 'is not a key here: write --resume step N on the command line.',
+    'weights weights_only skip_* wait_for_weights_timeout output_dir':
+      'is not a key here: a checkpoint holds weights, optimizer and state, in <output_dir>/<run_name>/checkpoints.',
+  }),
+  ...write('', {
+    'wandb monitor log': 'is not a table here: metrics.jsonl in the run folder holds every metric; see trainer.args.report_to.',
+    'inference_gpu_ids trainer_gpu_ids num_gpus tensor_parallel_size deployment gpus': oneGpu.say,
+    'env_file env_files slurm hosted': 'has no meaning here. Remove it.',
+    'teacher teacher_model teacher_inference reference ref_model':
+      'is not a table here: trainer.args.ref_model names a reference model or a teacher, which the trainer scores with itself.',
+  }),
+  ...write(
     'inference',
-    ['model', 'server', 'parallel', 'vllm_extra', 'host', 'enable_lora', 'max_lora_rank', ...vllmFlags],
-    'is a setting of vLLM: the embedded engine takes max_num_seqs, and lengths come from trainer.args.max_seq_len. Remove it, or set backend = "vllm" and write it under [inference.args].',
+    {
+      [`model server parallel vllm_extra host enable_lora max_lora_rank ${vllmFlags}`]:
+        'is a setting of vLLM: the embedded engine takes max_num_seqs, and lengths come from trainer.args.max_seq_len. Remove it, or set backend = "vllm" and write it under [inference.args].',
+    },
     'embedded',
   ),
-  write('inference', vllmFlags, 'is a flag of vLLM: write it under [inference.args].', 'vllm'),
-  write(
+  ...write(
     'inference',
-    ['model', 'parallel', 'vllm_extra'],
-    'is not a table here: vLLM serves the `model` of the config, and its flags (dtype, max_model_len, enforce_eager, tensor_parallel_size) are keys of [inference.args]. Move them there.',
+    {
+      [vllmFlags]: 'is a flag of vLLM: write it under [inference.args].',
+      'model parallel vllm_extra':
+        'is not a table here: vLLM serves the `model` of the config, and its flags (dtype, max_model_len, enforce_eager, tensor_parallel_size) are keys of [inference.args]. Move them there.',
+      'server host':
+        'is not a key here: a server that the run starts listens on this machine alone (port goes under [inference.args]); inference.base_url = "http://HOST:PORT" attaches to one that runs already.',
+      'enable_lora max_lora_rank': 'is not a key here: trainer.args.use_lora and trainer.args.lora_rank set it.',
+    },
     'vllm',
   ),
-  write(
-    'inference',
-    ['server', 'host'],
-    'is not a key here: a server that the run starts listens on this machine alone (port goes under [inference.args]); inference.base_url = "http://HOST:PORT" attaches to one that runs already.',
-    'vllm',
-  ),
-  write(
-    'inference',
-    ['enable_lora', 'max_lora_rank'],
-    'is not a key here: trainer.args.use_lora and trainer.args.lora_rank set it.',
-    'vllm',
-  ),
-  write(
-    'model',
-    ['trust_remote_code', 'attn', 'ac', 'lora', 'impl', 'compile', 'revision'],
-    'is not a key here: model is a folder, a hub id or a .gguf file; training keys are in [trainer.args].',
-  ),
-  write(
-    'env',
-    ['taskset', 'harness'],
-    'belongs to the v1 environments of verifiers, which are not there: an environment takes args.',
-  ),
+  ...write('model', {
+    'trust_remote_code attn ac lora impl compile revision':
+      'is not a key here: model is a folder, a hub id or a .gguf file; training keys are in [trainer.args].',
+  }),
+  ...write('env', {
+    'taskset harness': 'belongs to the v1 environments of verifiers, which are not there: an environment takes args.',
+  }),
 ]
 
 /** Names that prime-rl's tables give to keys of [trainer.args]. */
