@@ -4,11 +4,12 @@
  */
 import { availableParallelism } from 'node:os'
 import { hashSeed, Random } from '../common/random.ts'
-import type { GenerationResult, TrainingSample } from '../common/types.ts'
+import type { GenerationResult } from '../common/types.ts'
 import { driverSeconds } from '../common/cpu-time.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import { Engine } from '../inference/engine.ts'
 import type { Decoder } from '../model/decoder.ts'
+import { untrained } from '../model/packed.ts'
 import { scoreSamples } from '../trainer/gradients.ts'
 import { CheckError } from './check.ts'
 import { plainSampling } from './data.ts'
@@ -107,15 +108,8 @@ async function scoringError(decoder: Decoder, size: DecodeSize, results: Generat
   for (const i of new Set([0, results.length - 1])) {
     const prompt = promptOf(size, decoder.config.vocabSize, 0, i)
     const ids = Int32Array.from([...prompt, ...results[i].ids])
-    const lossMask = new Uint8Array(ids.length).fill(1, 1)
-    const sample: TrainingSample = {
-      ids,
-      lossMask,
-      inferenceLogprobs: new Float32Array(ids.length),
-      advantages: new Float32Array(ids.length),
-    }
     const options = { temperature: plainSampling.temperature, microBatchTokens: ids.length }
-    const [{ logprobs }] = await scoreSamples(decoder, [sample], options)
+    const [{ logprobs }] = await scoreSamples(decoder, [untrained(ids)], options)
     results[i].logprobs.forEach((l, t) => (worst = Math.max(worst, Math.abs(l - logprobs[prompt.length + t]))))
   }
   if (worst <= tolerance) return worst

@@ -7,6 +7,7 @@ import type { TrainingSample } from '../common/types.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 import { loadDecoder, type LoadOptions, type ModelTensors } from '../model/decoder-load.ts'
 import type { Checkpointing, Decoder } from '../model/decoder.ts'
+import { untrained } from '../model/packed.ts'
 import { useMatrixUnits } from '../kernels/common/matrix-units.ts'
 import { LINEAR_MODULES, weightCount } from '../model/shapes.ts'
 import { scoreSamples } from '../trainer/gradients.ts'
@@ -67,12 +68,10 @@ export const peakFor = (peaks: Peaks, matrixUnits: boolean): Rate => (matrixUnit
 export function randomSamples({ sequences, length }: StepSize, vocabulary: number): TrainingSample[] {
   return Array.from({ length: sequences }, (_, i) => {
     const random = new Random(hashSeed('bench', i))
-    return {
-      ids: Int32Array.from({ length: length + 1 }, () => random.int(vocabulary)),
-      lossMask: new Uint8Array(length + 1).fill(1, 1),
-      inferenceLogprobs: new Float32Array(length + 1),
-      advantages: new Float32Array(length + 1).fill(1),
-    }
+    const sample = untrained(Int32Array.from({ length: length + 1 }, () => random.int(vocabulary)))
+    sample.lossMask.fill(1, 1)
+    sample.advantages.fill(1)
+    return sample
   })
 }
 
@@ -156,8 +155,10 @@ async function scoringError(
   const ids = [...samples[0].ids.subarray(0, referenceTokens)]
   const want = await referenceLogprobs(files, ids)
   const length = ids.length
-  const short = { ...samples[0], ids: Int32Array.from(ids), lossMask: new Uint8Array(length).fill(1, 1) }
-  const [{ logprobs }] = await scoreSamples(decoder, [short], { temperature: 1, microBatchTokens: length })
+  const [{ logprobs }] = await scoreSamples(decoder, [untrained(Int32Array.from(ids))], {
+    temperature: 1,
+    microBatchTokens: length,
+  })
   let worst = 0
   want.forEach((value, i) => {
     const error = Math.abs(logprobs[i + 1] - value) / Math.max(1, Math.abs(value))

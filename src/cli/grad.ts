@@ -41,6 +41,7 @@ async function grad(options: GradOptions): Promise<void> {
   const { checkLossGradient, checkLossShape } = await import('../trainer/losses/check.ts')
   const { loadLoss } = await import('../trainer/losses/index.ts')
   const { withoutAdapter } = await import('../trainer/reference.ts')
+  const { batchOf } = await import('../model/packed.ts')
   const { writeSafetensors } = await import('../model/safetensors.ts')
   const bounds = { mask_ratio_low: options.maskRatioLow, mask_ratio_high: options.maskRatioHigh }
   const { hookResolve } = await import('../environments/load.ts')
@@ -60,25 +61,21 @@ async function grad(options: GradOptions): Promise<void> {
       )
     }
     const store = decoder.store!
-    const lossTokenCount = samples.reduce((sum, s) => sum + s.lossMask.reduce((a, b) => a + b, 0), 0)
+    const batch = batchOf(0, samples)
     const report = reporter('gradients')
     store.zeroGradients()
-    const result = await accumulateGradients(
-      decoder,
-      { step: 0, samples, lossTokenCount },
-      {
-        loss,
-        beta: options.beta,
-        entropyCoef: options.entropyCoef,
-        reference: options.beta > 0 && given === 0 ? withoutAdapter(decoder) : undefined,
-        temperature: options.temperature,
-        checkpointing: options.gradientCheckpointing,
-        microBatchTokens: options.microBatchTokens,
-        progress: (done, total) => report(done / total),
-        // A loss of the user's is held against finite differences, as a run does on its first batch.
-        inspect: (inputs) => (checked ||= checkLossGradient(loss, inputs)),
-      },
-    )
+    const result = await accumulateGradients(decoder, batch, {
+      loss,
+      beta: options.beta,
+      entropyCoef: options.entropyCoef,
+      reference: options.beta > 0 && given === 0 ? withoutAdapter(decoder) : undefined,
+      temperature: options.temperature,
+      checkpointing: options.gradientCheckpointing,
+      microBatchTokens: options.microBatchTokens,
+      progress: (done, total) => report(done / total),
+      // A loss of the user's is held against finite differences, as a run does on its first batch.
+      inspect: (inputs) => (checked ||= checkLossGradient(loss, inputs)),
+    })
     let squares = 0
     for (const parameter of store.parameters) {
       for (const value of await store.read(parameter, 'gradients')) squares += value * value
@@ -96,7 +93,7 @@ async function grad(options: GradOptions): Promise<void> {
     await writeSafetensors(options.out, tensors)
     const seconds = ((performance.now() - start) / 1000).toFixed(1)
     console.log(
-      `${options.out}: ${loss.name} loss ${result.loss.toPrecision(6)}, gradient norm ${norm.toPrecision(6)}, ${store.parameters.length} tensors, ${lossTokenCount} loss tokens in ${result.microBatches} micro-batches (${seconds} s)`,
+      `${options.out}: ${loss.name} loss ${result.loss.toPrecision(6)}, gradient norm ${norm.toPrecision(6)}, ${store.parameters.length} tensors, ${batch.lossTokenCount} loss tokens in ${result.microBatches} micro-batches (${seconds} s)`,
     )
   })
 }

@@ -3,11 +3,13 @@ import { rmSync } from 'node:fs'
 import { basename, join, resolve } from 'node:path'
 import { whenThereIsRoom } from '../common/faults.ts'
 import type { Generator, Message, PolicyVersion } from '../common/types.ts'
+import { filtersOf } from '../config/inference-checks.ts'
 import type { EmbeddedConfig } from '../config/inference-schema.ts'
 import type { RunConfig } from '../config/schema.ts'
 import { evenShare } from '../gpu/share.ts'
 import { Engine } from '../inference/engine.ts'
 import type { Decoder } from '../model/decoder.ts'
+import { untrained } from '../model/packed.ts'
 import { largestRank } from '../model/peft.ts'
 import { createLogger } from '../monitor/logger.ts'
 import type { Monitor } from '../monitor/monitor.ts'
@@ -114,13 +116,7 @@ async function openVllm(parts: SamplerParts, version: PolicyVersion): Promise<Ru
   const { VllmSampler } = await import('../inference/vllm/sampler.ts')
   const { model, tokenizer, encode, environments } = inputs
   // After filters only the log-probability before them is the policy's; the config has seen to temperature 1 then.
-  const filtered =
-    args.top_p < 1 ||
-    args.top_k > 0 ||
-    args.min_p > 0 ||
-    args.repetition_penalty !== 1 ||
-    !!args.presence_penalty ||
-    !!args.frequency_penalty
+  const filtered = filtersOf(args).length > 0
   const kind = args.use_lora ? 'lora' : 'full'
   // An adapter that the run goes on from may have modules of more.
   const rank = weights.lora ? largestRank(weights.lora) : args.lora_rank
@@ -193,13 +189,7 @@ function probeOf(prompt: Message[], encode: Inputs['encode']): number[] {
 
 /** Log-probabilities at temperature 1. */
 async function scoreIds(decoder: Decoder, ids: readonly number[]): Promise<Float32Array> {
-  const n = ids.length
-  const sample = {
-    ids: Int32Array.from(ids),
-    lossMask: new Uint8Array(n),
-    inferenceLogprobs: new Float32Array(n),
-    advantages: new Float32Array(n),
-  }
-  const [{ logprobs }] = await scoreSamples(decoder, [sample], { temperature: 1, microBatchTokens: n })
+  const options = { temperature: 1, microBatchTokens: ids.length }
+  const [{ logprobs }] = await scoreSamples(decoder, [untrained(Int32Array.from(ids))], options)
   return logprobs
 }

@@ -38,7 +38,7 @@ export class Engine implements ServingEngine {
   readonly #scheduler: Scheduler
   readonly #commands: StepCommands
   readonly #rules: EndRules
-  /** The loop while it runs. */
+  /** The loop while it runs, which is as long as there are requests. */
   #loop: Promise<void> | undefined
   #paused = false
   /** Only requests that have begun go on; when none is left, the engine is paused, and who waits for that is told. */
@@ -46,7 +46,6 @@ export class Engine implements ServingEngine {
   #drained: (() => void)[] = []
   #closed = false
   #wake: (() => void) | undefined
-  #idle: (() => void)[] = []
   readonly #ahead: boolean
   readonly #blocks: ReadBlocks
   /** Settles when the last step that was begun has landed: its tokens are taken. */
@@ -189,8 +188,7 @@ export class Engine implements ServingEngine {
 
   /** Resolves when no request is left. */
   async idle(): Promise<void> {
-    if (this.#empty) return
-    await new Promise<void>((resolve) => this.#idle.push(resolve))
+    await this.#loop
   }
 
   /** Ends the engine: requests that are left are rejected, and its memory is given back. The decoder stays. */
@@ -265,7 +263,6 @@ export class Engine implements ServingEngine {
         this.#blocks.close()
         this.#loop = undefined
         share.rest()
-        for (const resolve of this.#idle.splice(0)) resolve()
         return
       }
       if (this.#paused || this.#reloading) {

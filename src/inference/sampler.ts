@@ -299,10 +299,6 @@ function changesOf(sequence: Sequence): RowChanges {
   const { choice, drawn } = sequence
   const bias = choice?.bias ?? new Map<number, number>()
   const counts = sequence.hasPenalties ? sequence.counts : new Map<number, number>()
-  const entries: RowChanges['entries'] = [...counts.keys(), ...[...bias.keys()].filter((id) => !counts.has(id))].map((id) => [
-    id,
-    counts.get(id) ?? none,
-    bias.get(id) ?? 0,
-  ])
-  return { mask: choice?.mask(drawn), entries }
+  const ids = [...new Set([...counts.keys(), ...bias.keys()])]
+  return { mask: choice?.mask(drawn), entries: ids.map((id) => [id, counts.get(id) ?? none, bias.get(id) ?? 0]) }
 }

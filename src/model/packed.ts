@@ -4,7 +4,7 @@
  *   The result is the same as for separate sequences, bit for bit, at a fraction of the rows.
  * - The last token of a sequence is predicted but predicts nothing, so it has no row.
  */
-import type { TrainingSample } from '../common/types.ts'
+import type { TrainingBatch, TrainingSample } from '../common/types.ts'
 import type { ModelConfig } from './types.ts'
 
 /** Rows of a packed batch, on the host. All arrays are as long as `rows` (info: 4 values a row). */
@@ -25,6 +25,21 @@ export interface PackedBatch extends PackedRows {
   sample: Uint32Array
   token: Uint32Array
 }
+
+/** A sample whose tokens may be scored, and none of which has a loss. */
+export const untrained = (ids: Int32Array): TrainingSample => ({
+  ids,
+  lossMask: new Uint8Array(ids.length),
+  inferenceLogprobs: new Float32Array(ids.length),
+  advantages: new Float32Array(ids.length),
+})
+
+/** One optimizer step's batch; its N counts the tokens that have a loss. */
+export const batchOf = (step: number, samples: TrainingSample[]): TrainingBatch => ({
+  step,
+  samples,
+  lossTokenCount: samples.reduce((sum, s) => sum + s.lossMask.reduce((a, b) => a + b, 0), 0),
+})
 
 /** Samples that are computed together: alone, or around one prompt. */
 export interface PackGroup {

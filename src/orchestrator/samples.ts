@@ -1,5 +1,6 @@
 /** Scored groups become training samples: the turns of a rollout that go on with each other are one sequence with one loss mask. */
 import type { Rollout, RolloutTurn, TrainingBatch, TrainingSample } from '../common/types.ts'
+import { batchOf, untrained } from '../model/packed.ts'
 import type { TrainerTokens } from '../monitor/rollout-writer.ts'
 
 /** A rollout with its advantage; null where it is not trained on. */
@@ -15,8 +16,7 @@ export interface AdvantagedRollout {
  */
 export function trainingBatch(step: number, rollouts: readonly AdvantagedRollout[]): TrainingBatch {
   const samples = rollouts.flatMap(({ rollout, advantage }) => (advantage === null ? [] : samplesOf(rollout, advantage)))
-  const lossTokenCount = samples.reduce((sum, s) => sum + s.lossMask.reduce((a, b) => a + b, 0), 0)
-  return { step, samples, lossTokenCount }
+  return batchOf(step, samples)
 }
 
 /** Its turns by the sequences that they make. */
@@ -50,10 +50,7 @@ function sampleOf(
   const length = turns.reduce((sum, turn) => sum + turn.promptIds.length + turn.sampled, 0)
   const [{ promptIds }] = turns
   const sample: TrainingSample = {
-    ids: new Int32Array(length),
-    lossMask: new Uint8Array(length),
-    inferenceLogprobs: new Float32Array(length),
-    advantages: new Float32Array(length),
+    ...untrained(new Int32Array(length)),
     rollout,
     // Rollouts of one prompt are computed around one copy of it.
     promptKey: promptIds.join(','),

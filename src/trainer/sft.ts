@@ -4,6 +4,7 @@ import { saveAfter } from '../common/faults.ts'
 import { EpochOrder } from '../common/random.ts'
 import { toolCallsOf } from '../common/tool-calls.ts'
 import type { Message, Metrics, ToolCall, ToolDefinition, TrainingBatch, TrainingSample } from '../common/types.ts'
+import { batchOf, untrained } from '../model/packed.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
 import { scoreSamples } from './gradients.ts'
 import type { StepHooks, Trainer } from './trainer.ts'
@@ -127,12 +128,7 @@ export function sampleOf(example: SftExample, tokenizer: SftTokenizer, where: st
   if (length === 0) throw new UserError(`${where} has no answer of the assistant to learn from.`)
   const lossMask = Uint8Array.from(mask.slice(0, length))
   lossMask[0] = 0
-  return {
-    ids: Int32Array.from(ids.slice(0, length)),
-    lossMask,
-    inferenceLogprobs: new Float32Array(length),
-    advantages: Float32Array.from(lossMask),
-  }
+  return { ...untrained(Int32Array.from(ids.slice(0, length))), lossMask, advantages: Float32Array.from(lossMask) }
 }
 
 /** Characters before a text that are enough to tell how it is encoded behind them. */
@@ -238,10 +234,6 @@ export function withSharedStart(samples: readonly TrainingSample[]): TrainingSam
     shared = same
   }
   return samples.map((s) => (shared > 0 ? { ...s, promptKey: 'start', promptLength: shared } : s))
-}
-
-function batchOf(step: number, samples: TrainingSample[]): TrainingBatch {
-  return { step, samples, lossTokenCount: samples.reduce((sum, s) => sum + s.lossMask.reduce((a, b) => a + b, 0), 0) }
 }
 
 /**

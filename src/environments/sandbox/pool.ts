@@ -182,7 +182,7 @@ export class Workers {
   }
 }
 
-function startThread(file: string, heapMb: number) {
+function startThread(file: string, heapMb: number): Handle & { worker: Worker } {
   // What it writes is not shown, and not read either: a stream that is read keeps the process alive. Its error comes as an event.
   const worker = new Worker(file, {
     resourceLimits: { maxOldGenerationSizeMb: heapMb },
@@ -191,7 +191,7 @@ function startThread(file: string, heapMb: number) {
     stderr: true,
     stdout: true,
   })
-  const handle: Handle & { worker: Worker } = {
+  return {
     worker,
     post: (message) => worker.postMessage(message),
     kill: () => void worker.terminate(),
@@ -200,7 +200,6 @@ function startThread(file: string, heapMb: number) {
     job: null,
     ready: false,
   }
-  return handle
 }
 
 function startChild(file: string, heapMb: number, readable: readonly string[]) {
