@@ -5,6 +5,7 @@ import { liesBelow, type Weight } from '../kernels/common/weight.ts'
 import { gainFromOne } from '../kernels/norm/norm.ts'
 import { roundWeight } from '../kernels/optimizer/optimizer.ts'
 import { normsOf, projectionsOf, type Decoder } from './decoder.ts'
+import type { LoraPair } from './peft.ts'
 
 /** After an optimizer step on a wholly trained model: writes the working copies of all matrices from their masters, and gains that are no masters themselves. */
 export function refreshWeights(decoder: Decoder): void {
@@ -56,8 +57,8 @@ function trainedMatrices(decoder: Decoder): { weight: Weight; trained: Parameter
 }
 
 /** Path and factors of every adapter matrix, as they are now, for writing an adapter folder. */
-export async function readLora(decoder: Decoder): Promise<Map<string, { A: Float32Array; B: Float32Array; r: number }>> {
-  const pairs = new Map<string, { A: Float32Array; B: Float32Array; r: number }>()
+export async function readLora(decoder: Decoder): Promise<Map<string, LoraPair>> {
+  const pairs = new Map<string, LoraPair>()
   for (const layer of decoder.layers) {
     for (const p of projectionsOf(layer).flat()) {
       if (!p.lora) continue

@@ -1,8 +1,8 @@
 /** What the algorithm makes of finished rollouts: filters say which groups are trained on, then each rollout gets its advantage. */
 import { messageOf, placeInCode, UserError } from '../common/errors.ts'
 import type { Rollout } from '../common/types.ts'
+import type { ScoredRollout } from '../monitor/aggregate.ts'
 import { counted } from '../monitor/format.ts'
-import type { AdvantagedRollout } from './samples.ts'
 import type { AdvantageFunction, FilterFunction, Group } from './types.ts'
 
 /** A function under the name that the config gives it. */
@@ -29,8 +29,8 @@ export function assignAdvantages(
   rollouts: readonly Rollout[],
   algorithm: Algorithm,
   tooOld: (rollout: Rollout) => boolean = () => false,
-): AdvantagedRollout[] {
-  const advantages = new Map<Rollout, AdvantagedRollout['advantage']>()
+): ScoredRollout[] {
+  const advantages = new Map<Rollout, ScoredRollout['advantage']>()
   for (const group of Map.groupBy(rollouts, (r) => r.group).values()) {
     const scored = trainedOn(group, algorithm, tooOld)
     if (!scored) continue

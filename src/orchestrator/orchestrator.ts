@@ -12,7 +12,7 @@ import { Replays } from './again.ts'
 import { assignAdvantages, trainedOn } from './algorithm.ts'
 import { gateOf, left, limitMs, type Course, type Flight, type Plan, type RolloutSet } from './flights.ts'
 import { checkPlaces, type OrchestratorOptions } from './options.ts'
-import { trainingBatch, type AdvantagedRollout } from './samples.ts'
+import { trainingBatch } from './samples.ts'
 import { Meter, Slots } from './slots.ts'
 import { Spares } from './spares.ts'
 import { TaskOrder, type RunEnvironment, type Task } from './tasks.ts'
@@ -21,7 +21,7 @@ import { TaskOrder, type RunEnvironment, type Task } from './tasks.ts'
 export interface StepBatch {
   batch: TrainingBatch
   /** All rollouts of the step, with what the algorithm gave them: null for those not trained on. */
-  rollouts: AdvantagedRollout[]
+  rollouts: ReturnType<typeof assignAdvantages>
   /** Those of them that were too old. */
   dropped: number
   /** Time waited here, and what was sampled since the last batch. */

@@ -1,20 +1,15 @@
 /** Scored groups become training samples: the turns of a rollout that go on with each other are one sequence with one loss mask. */
 import type { Rollout, RolloutTurn, TrainingBatch, TrainingSample } from '../common/types.ts'
 import { batchOf, untrained } from '../model/packed.ts'
+import type { ScoredRollout } from '../monitor/aggregate.ts'
 import type { TrainerTokens } from '../monitor/rollout-writer.ts'
-
-/** A rollout with its advantage; null where it is not trained on. */
-export interface AdvantagedRollout {
-  rollout: Rollout
-  advantage: number | ArrayLike<number> | null
-}
 
 /**
  * One optimizer step's batch. Loss on the tokens that the policy sampled, in all turns, and on none of the prompt's, the environment's
  * or the tools'; a token whose log-probability is not finite (a broken sampler) is left out. N
  * counts the loss tokens of the whole batch.
  */
-export function trainingBatch(step: number, rollouts: readonly AdvantagedRollout[]): TrainingBatch {
+export function trainingBatch(step: number, rollouts: readonly ScoredRollout[]): TrainingBatch {
   const samples = rollouts.flatMap(({ rollout, advantage }) => (advantage === null ? [] : samplesOf(rollout, advantage)))
   return batchOf(step, samples)
 }

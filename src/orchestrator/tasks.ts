@@ -1,13 +1,9 @@
 /** Which task comes when: a mixture of environments, in an order that depends on the seed and the position alone. */
 import { EpochOrder, hashSeed, Random } from '../common/random.ts'
-import type { Environment, Row } from '../environments/index.ts'
+import type { EnvMember, Row } from '../environments/index.ts'
 
 /** An environment in a run, under the name that metrics use. */
-export interface RunEnvironment {
-  name: string
-  env: Environment
-  weight: number
-}
+export type RunEnvironment = EnvMember
 
 /** The environments of a group stand for themselves, each with its part of the group's share of the tasks. */
 export function membersOf(source: RunEnvironment): RunEnvironment[] {
