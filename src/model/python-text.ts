@@ -14,10 +14,10 @@ export class PythonFloat {
   }
 }
 
-/** JSON text as Python reads it: 5.0 is no 5, and of a whole number no digit is lost. Node 20 does not say how a number was written. */
+/** JSON text as Python reads it: 5.0 is no 5, and of a whole number no digit is lost. */
 export function pythonJson(text: string): unknown {
   return JSON.parse(text, (_, value: unknown, { source = '' }: { source?: string } = {}) => {
-    if (typeof value !== 'number' || source === '') return value
+    if (typeof value !== 'number') return value
     if (/[.e]/iu.test(source)) return new PythonFloat(value)
     return Number.isSafeInteger(value) ? value : BigInt(source)
   })
