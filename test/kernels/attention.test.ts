@@ -159,6 +159,38 @@ describe('attention against float64', () => {
   test.runIf(isRun(modes[3]))('software without subgroups', async () => {
     await bench.run('memory lanes', modes[3].facts, () => compareWithReference(groups, { heads: 4, kvHeads: 2, headDim: 16 }))
   })
+  // Rows that see other keys go through a neighbour's with weights of 0, and 0 times what is not finite is not a number.
+  const mixed = [
+    ...[...modes, { ...modes[0], facts: { broadcasts: false } }].map((m) => ({ ...m, s: { heads: 4, kvHeads: 2, headDim: 32 } })),
+    { ...modes[0], s: { heads: 3, kvHeads: 1, headDim: 24 } },
+    { ...modes[0], s: { heads: 2, kvHeads: 1, headDim: 64, window: 9 } },
+  ].filter(isRun)
+  test.each(mixed)('what is not finite stays in its sequence: $name, $facts, $s', async ({ facts, s, needs }) => {
+    if (needs === 'cpu' && !bench.cpu) return
+    await bench.run(`not finite ${JSON.stringify(s)}`, facts, async () => {
+      const layout = pack([...[5, 6].map((prompt) => ({ prompt, rollouts: [] })), { prompt: 20, rollouts: [3, 4, 5] }])
+      const { t, nq, k, v } = tensorsOf(layout, s)
+      const width = nq / layout.rows
+      const run = async () => {
+        attention(gpu, t, layout.rows, s, { neighbours: true })
+        return await bench.down(t.o, nq)
+      }
+      const clean = await run()
+      // A whole sequence, and one of the rollouts of a prompt.
+      const places = { 5: 11, 34: 38 }
+      for (const [first, end] of Object.entries(places).map(([from, to]) => [Number(from), to])) {
+        for (const [of, data] of Object.entries({ k, v })) {
+          const at = [first + 2, first + 3].map((row) => (row * data.length) / layout.rows)
+          gpu.write(t[of as 'k' | 'v'], data.slice().fill(of === 'k' ? Infinity : NaN, ...at))
+          const got = await run()
+          expect(got.slice(first * width, end * width).some(Number.isNaN)).toBe(true)
+          sameBits(`before ${of}`, got.slice(0, first * width), clean.slice(0, first * width))
+          sameBits(`behind ${of}`, got.slice(end * width), clean.slice(end * width))
+          gpu.write(t[of as 'k' | 'v'], data)
+        }
+      }
+    })
+  })
   test('scores of hundreds neither overflow nor vanish', async () => {
     await bench.run('large scores', {}, async () => {
       const s = { heads: 4, kvHeads: 2, headDim: 16 }

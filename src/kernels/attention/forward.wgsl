@@ -302,7 +302,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #include "packed_split.wgsl"
 #else
 #if !SPLITS
-      // Rows that have no key in this split stay what they are.
+      // Rows that have no key in this split stay what they are; what they hold is 0, or not a number where a neighbour's values are none.
 #for x in 0..QR*HG
       if (first < keys_$(x/HG)) {
         let j = joint(all_m_$(x), m_$(x));
@@ -310,11 +310,13 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
         all_l_$(x) = join_l(all_l_$(x), l_$(x), j);
 #for c in 0..C
         all_o_$(x)_$(c) = join_o(all_o_$(x)_$(c), o_$(x)_$(c), j);
-        o_$(x)_$(c) = E();
 #end
         m_$(x) = -3.0e38;
         l_$(x) = 0.0;
       }
+#for c in 0..C
+      o_$(x)_$(c) = E();
+#end
 #end
 #endif
 #endif

@@ -23,7 +23,8 @@
       {
         let j = Joint(0.0, subgroupBroadcast(j_$(x/LANES).before, $(x%LANES)u), subgroupBroadcast(j_$(x/LANES).here, $(x%LANES)u));
 #for c in 0..C
-        all_o_$(x)_$(c) = join_o(all_o_$(x)_$(c), o_$(x)_$(c), j);
+        // Of such rows o is 0, or not a number where a neighbour's values are none.
+        all_o_$(x)_$(c) = select(all_o_$(x)_$(c), join_o(all_o_$(x)_$(c), o_$(x)_$(c), j), first < keys_$(x/HG));
         o_$(x)_$(c) = E();
 #end
       }

@@ -207,7 +207,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #endif
         }
       }
-      // The end of a split.
+      // The end of a split. What rows that have no key in it hold is 0, or not a number where a neighbour's values are none: it stays out.
 #for h in 0..HG
 #for i in 0..LANES
       let v0_$(h)_$(i) = l_$(h)_$(i);
@@ -223,7 +223,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       all_l_$(h) = join_l(all_l_$(h), v$(LANES/8+2)_$(h)_0, j_$(h));
       m_$(h) = -3.0e38;
 #for e in 0..DE
-      all_o_$(h)_$(e) = join_o(all_o_$(h)_$(e), o_$(h)_$(e), j_$(h));
+      all_o_$(h)_$(e) = select(all_o_$(h)_$(e), join_o(all_o_$(h)_$(e), o_$(h)_$(e), j_$(h)), first < limit);
       o_$(h)_$(e) = E();
 #end
 #end

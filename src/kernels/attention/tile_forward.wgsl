@@ -117,10 +117,13 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) id
           let value = join_o(before, sum_0_$(r)_$(c), j);
           o[place] = select(value, value / all_l[$(r)], last);
         }
-        sum_0_$(r)_$(c) = vec4f();
 #end
         if (kx == 0u && last) { lse[place_$(r)] = all_m[$(r)] + log(all_l[$(r)]); }
       }
+      // What rows of other segments hold is 0, or not a number where this one's values are none.
+#for c in 0..VC
+      sum_0_$(r)_$(c) = vec4f();
+#end
 #end
     }
   }
