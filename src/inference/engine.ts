@@ -347,6 +347,8 @@ export class Engine implements ServingEngine {
   #take({ sequence, target, position }: Draw, { tokens, logprobs, tops }: Sampled, i: number, version: PolicyVersion): void {
     try {
       if (!Number.isFinite(logprobs[i])) {
+        // Rows before the one that spoilt it lie in its pages, and go through a kernel's tiles with it: others would find them, and fail as well.
+        this.resetPrefixCache()
         const place = target === undefined ? `token ${sequence.ids.length}` : `token ${position} of the prompt`
         throw new Error(`the model's logits at ${place} are not finite (weights of version ${version})`)
       }

@@ -22,8 +22,13 @@ afterAll(() => {
   rmSync(root, { recursive: true, force: true })
 })
 
-/** Weights of a model of this shape, as a file; values are exact in bf16 where `halves` says so. */
-async function otherWeights(config: ModelConfig, name: string, halves: boolean): Promise<ModelTensors & { close(): void }> {
+/** Weights of a model of this shape, as a file; values are exact in bf16 where `halves` says so. @param spoilt a token whose embedding is not a number */
+async function otherWeights(
+  config: ModelConfig,
+  name: string,
+  halves: boolean,
+  spoilt?: number,
+): Promise<ModelTensors & { close(): void }> {
   const path = join(root, `${name}.safetensors`)
   const random = new Random(hashSeed(seed, name))
   const tensors = [...tensorShapes(config)].map(([tensor, shape]) => {
@@ -32,6 +37,8 @@ async function otherWeights(config: ModelConfig, name: string, halves: boolean):
       // Vectors are not rounded when weights are reloaded, and are when they are loaded.
       return halves || shape.length === 1 ? Math.round(value * 64) / 64 : value
     })
+    if (spoilt !== undefined && tensor.endsWith('embed_tokens.weight'))
+      values.fill(NaN, spoilt * shape[1], (spoilt + 1) * shape[1])
     return [tensor, { dtype: 'F32' as const, shape, data: values }] as const
   })
   await writeSafetensors(path, Object.fromEntries(tensors), { format: 'pt' })
@@ -148,5 +155,33 @@ it('refuses what does not fit before anything is written', async () => {
   for (const one of [engine, trainers]) await one.close()
   for (const one of [decoder, trained]) one.release()
   model.close()
+  files.close()
+})
+
+it('a prompt whose logits are not finite fails alone, also where others begin or come with it', async () => {
+  const model = await openModel(golden('llama/model'))
+  const files = await otherWeights(model.config, 'spoilt', true, 200)
+  model.close()
+  const decoder = await loadDecoder(gpu, files)
+  const others = [1, 2, 3].map((n) => Array.from({ length: 20 }, (_, i) => 10 * n + (i % 7)))
+  const requestOf = (promptIds: number[]) => ({ promptIds, sampling: sampling() })
+  const alone = engineOf(decoder, { prefixCaching: false })
+  const want = []
+  for (const ids of others) want.push(bits(await alone.generate(requestOf(ids))))
+  await alone.close()
+  const engine = engineOf(decoder)
+  // The second begins as the one that fails, which is computed with it, or before.
+  const spoilt = [...others[1].slice(0, 18), 200, 5]
+  for (const together of [true, false]) {
+    const failed = engine.generate(requestOf(spoilt))
+    const refused = expect(failed).rejects.toThrow('logits at token 0 are not finite')
+    if (!together) await refused
+    const results = await Promise.all(others.map((ids) => engine.generate(requestOf(ids))))
+    await refused
+    expect(results.map(bits)).toEqual(want)
+    engine.resetPrefixCache()
+  }
+  await engine.close()
+  decoder.release()
   files.close()
 })
