@@ -25,7 +25,7 @@ export class EnvGroup implements Environment {
   /** Throws UserError for no members, two of one name, or a weight that is none. */
   constructor({ id, envs }: EnvGroupOptions) {
     this.id = id
-    this.members = envs.map(({ env, name = env.id, weight = 1 }) => ({ env, name, weight }))
+    this.members = envs.flatMap(({ env, name = env.id, weight = 1 }) => membersOf({ env, name, weight }))
     const names = this.members.map((member) => member.name)
     if (names.length === 0) throw new UserError(`environment ${id}: a group needs at least one environment.`)
     const twice = names.find((name, i) => names.indexOf(name) < i)
@@ -62,6 +62,14 @@ export class EnvGroup implements Environment {
     if (!member) throw new Error(`the row's info.env_id is ${JSON.stringify(info.env_id)}, which no member is named`)
     return member
   }
+}
+
+/** Of a group within a group its members, with their shares of its weight: a row is known by one name, and is played by who has it. */
+function membersOf({ env, name, weight }: EnvMember): EnvMember[] {
+  const inner = env.members ?? []
+  if (inner.length === 0) return [{ env, name, weight }]
+  const total = inner.reduce((sum, member) => sum + member.weight, 0)
+  return inner.map((one) => ({ ...one, name: `${name}/${one.name}`, weight: (weight * one.weight) / total }))
 }
 
 /** Scores a rollout by the rubric of its member. */

@@ -123,6 +123,12 @@ describe('a group of environments', () => {
     const nested = new EnvGroup({ id: 'outer', envs: [{ env: both }] })
     expect(membersOf({ name: 'n', env: nested, weight: 1 }).map(({ name }) => name)).toEqual(['n/both/a', 'n/both/bee'])
   })
+  test('within a group stands for its members there too, with their share of its weight', async () => {
+    const nested = new EnvGroup({ id: 'outer', envs: [{ env: await group(), weight: 2 }, { env: await saying('c', length) }] }) // prettier-ignore
+    expect(nested.members.map(({ name, weight }) => [name, weight])).toEqual([['both/a', 1.5], ['both/bee', 0.5], ['c', 1]]) // prettier-ignore
+    const earned = await Promise.all([0, 3, 6].map(async (i) => (await play(nested, 'yes', nested.dataset[i])).metrics))
+    expect(earned).toEqual([{ length: 3 }, { same: 1 }, { length: 3 }])
+  })
   test('is refused without members, with two of one name, or with a weight that is none', async () => {
     const env = await saying('a', length)
     expect(() => new EnvGroup({ id: 'g', envs: [] })).toThrow('needs at least one environment')
