@@ -53,6 +53,7 @@ export function stepLine(line: StepLine, paint: Paint = plain, width = Infinity)
   show(3, 'is_truncated/mean', (v) => `truncated ${formatPercent(v)}`)
   show(6, 'tokens/completion', (v) => `${v === null ? 'n/a' : Math.round(v)} tokens`)
   show(1, 'has_error/mean', (v) => (v ? `failed ${formatPercent(v)}` : ''))
+  show(1, 'discarded/mean', (v) => (v === 1 ? paint('yellow', 'none trained on') : ''))
   show(4, 'entropy/all/mean', (v) => `entropy ${formatNumber(v)}`)
   const most = width === Infinity ? m['mismatch_kl/all/max'] : null
   show(4, 'mismatch_kl/all/mean', (v) => `kl ${formatNumber(v)}${v && most != null ? ` (max ${formatNumber(most)})` : ''}`)
@@ -150,6 +151,10 @@ export function sampleLines(
   const prompt = oneLineTail(rollout.prompt.at(-1)?.content ?? '', limits.prompt ?? 200)
   const facts = [`reward ${rollout.reward === null ? 'none (failed)' : rollout.reward.toFixed(2)}`]
   if (typeof advantage === 'number') facts.push(`advantage ${advantage.toFixed(2)}`)
+  else if (advantage?.length) {
+    const all = Float64Array.from(advantage).toSorted()
+    facts.push(`advantages ${all[0].toFixed(2)} to ${all.at(-1)!.toFixed(2)}`)
+  }
   for (const [name, value] of Object.entries(rollout.metrics)) facts.push(`${name} ${formatNumber(value)}`)
   facts.push(rollout.isTruncated ? 'truncated' : rollout.stopCondition, `${rollout.completion_tokens.ids.length} tokens`)
   const lines = [`${paint('dim', '  prompt')}  ${prompt}`]

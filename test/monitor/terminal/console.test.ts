@@ -43,6 +43,11 @@ test('the line of a step: reward first', () => {
     `"step 12/12 | reward n/a ▄ | held-out short-answers 0.90 | mixed 75% | truncated 3% | 17 tokens | failed 25% | entropy 0.812 | kl 0.00123 | grad n/a: step skipped | sample 120 tok/s | train 1.34k tok/s"`,
   )
   expect(stepLine({ step: 1, maxSteps: 2, metrics: {}, rewards: [] })).toBe('step 1/2 | reward n/a')
+  // Filters turned all groups down: a step without an update looked like others.
+  const metricsOf = (discarded: number) => ({ reward: 0.7, solved_some: 1, 'discarded/mean': discarded })
+  const lineOf = (discarded: number) => stepLine({ step: 4, maxSteps: 9, metrics: metricsOf(discarded), rewards: [] })
+  expect(lineOf(1)).toBe('step 4/9 | reward 0.70 | mixed 100% | none trained on')
+  expect(lineOf(0.75)).toBe('step 4/9 | reward 0.70 | mixed 100%')
 })
 
 test('the line of an evaluation', () => {
@@ -86,6 +91,8 @@ test('samples: the best, the worst, then between; whole, safe, each answer once'
       "          reward 0.80, advantage 0.25, ends 1, eos, 3 tokens",
     ]
   `)
+  const byToken = { rollout: long, advantage: Float32Array.of(0.5, -0.25, 0) }
+  expect(sampleLines(byToken).at(-1)).toBe('          reward 0.80, advantages -0.25 to 0.50, ends 1, eos, 3 tokens')
   const cut = rollout({
     completion: [{ role: 'assistant', content: 'x'.repeat(50) }],
     isTruncated: true,
