@@ -71,6 +71,11 @@ export class Judge {
     this.#options = options
     const { concurrency = 16, retries = 4, timeoutSeconds = 60, maxRequests = 1 } = options
     if (!options.model) throw new UserError('judge: no model is named. Give the name under which the endpoint serves it.')
+    // A slip like {answer} for it: each answer would earn what the first one did.
+    if (options.prompt !== undefined && !options.prompt.includes('{response}'))
+      throw new UserError(
+        'judge: its prompt has no {response}, so it would judge all answers alike. Write {response} where the answer is to stand.',
+      )
     if (!(concurrency >= 1 && retries >= 0 && timeoutSeconds > 0 && maxRequests >= 0)) {
       throw new UserError('judge: concurrency must be 1 or more, retries and maxRequests 0 or more, timeoutSeconds above 0.')
     }

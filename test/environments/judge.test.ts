@@ -256,6 +256,7 @@ describe('what goes wrong', () => {
   test('options that cannot be', async () => {
     expect(() => judgeOf({ concurrency: 0 })).toThrow('concurrency must be 1 or more')
     expect(() => judgeOf({ model: '' })).toThrow('no model is named')
+    expect(() => judgeOf({ prompt: 'Rate {question}: {answer}' })).toThrow('its prompt has no {response}, so it would judge all')
   })
 })
 
