@@ -2,6 +2,7 @@
  * What `env check` says of an environment. A few answers are played through the real way of a rollout (template, tokenizer, tools,
  * rewards), with a sampler that says what it is told in place of a model.
  */
+import { tmpdir } from 'node:os'
 import { UserError } from '../common/errors.ts'
 import { neutralSampling } from '../common/sampling.ts'
 import type { GenerationResult, Generator, Message, Rollout } from '../common/types.ts'
@@ -40,6 +41,8 @@ export async function checkEnvironment(
     print(`\nAs ${options.model} sees it:`)
     const whole = { lines: Infinity, width: Infinity }
     for (const line of firstPrompt({ name: env.id, env }, { tokenizer, template }, whole)) print(line)
+    for (const one of [env, ...(env.members ?? []).map((member) => member.env)])
+      await one.open?.({ logs: tmpdir(), name: `${one.id}-${process.pid}`, warn: (line) => wrong.push(line) })
     await printAnswers(env, tokenizer, template, print, wrong)
     for (const line of wrong) print(`! ${line}`)
     if (wrong.length > 0)

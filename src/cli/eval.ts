@@ -69,7 +69,8 @@ async function evaluate(words: string[], options: EvalOptions): Promise<void> {
       // Those that play with a process of their own write its log beside the results.
       const opened = plan.environments.filter(({ env }) => env.open !== undefined)
       if (opened.length > 0) makeFolder(options.outputDir)
-      for (const { env } of opened) await env.open!({ logs: options.outputDir })
+      const warn = (line: string) => console.error(`warning: ${line}`)
+      for (const { env } of opened) await env.open!({ logs: options.outputDir, warn })
       for (const target of targets) {
         const client = await target.open()
         for (const environment of plan.environments) {

@@ -313,6 +313,30 @@ test.skipIf(withoutVerifiers)('a reward function named reward is a part of the s
   expect(rollout).toMatchObject({ error: null, reward: 1.5, metrics: { reward: 1, length: 1 } })
 })
 
+test.skipIf(withoutVerifiers)(
+  'a reward function that raises is told of, once: verifiers takes it for a reward of 0',
+  async () => {
+    const env = (await loadEnvironment('./bridge_tasks.py', { kind: 'raises_rewards' }, { base: fixtures })) as PythonEnv
+    const said: string[] = []
+    await env.open({ logs: newFolder(), warn: (line) => said.push(line) })
+    try {
+      const { client } = await saying(() => '1')
+      const context = { client, sampling, generationTimeoutSeconds: 60 }
+      for (const index of [0, 1]) {
+        const rollout = await runRollout(env, env.dataset[1], { ...context, group: `g${index}`, index: 0 })
+        expect(rollout).toMatchObject({ error: null, reward: 1, metrics: { right: 1, raises: 0, none_at_all: 0 } })
+      }
+      const sentence = (name: string, what: string) =>
+        expect.stringMatching(
+          `^Reward function ${name} of \\./bridge_tasks\\.py raised "${what}", which verifiers takes for a reward of 0\\. Mend it; each time stands in .*\\.log\\.$`,
+        )
+      expect(said).toEqual([sentence('raises', "'1'"), sentence('none_at_all', 'nothing here')])
+    } finally {
+      await env.close()
+    }
+  },
+)
+
 test.skipIf(withoutVerifiers)('processes that an environment begins while it is loaded are not waited for', async () => {
   const begin = performance.now()
   const env = await loadEnvironment('./bridge_tasks.py', { kind: 'helped' }, { base: fixtures })

@@ -22,7 +22,7 @@ export interface HostOptions extends PythonWish {
   env: Record<string, string>
   /** Seconds in which a cancelled rollout must have ended; a server one of whose workers stands still is started anew. Default 60. */
   stuckSeconds?: number
-  /** Told each time that the server has died. */
+  /** Told each time that the server has died, and once of each reward function that has raised. */
   warn?: (message: string) => void
 }
 
@@ -45,6 +45,8 @@ const LOG_BYTES = 4 * 2 ** 20
 /** Of a folder whose sockets can be named: a socket's path has 104 bytes at most on some systems. verifiers has its own in /tmp. */
 const MOST_SOCKET_PATH = 75
 const PROBE = 'dawn-rl-probe'
+/** verifiers' line in the log of a reward function that has raised. */
+const RAISED = /Error calling (?:group )?reward function (\S+): (.*)/gu
 
 export class EnvHost {
   readonly #options: HostOptions
@@ -62,6 +64,9 @@ export class EnvHost {
   #closed = false
   #failed: Error | undefined
   #logStart = 0
+  /** Where the log was last searched for reward functions that raise, and those that were found. */
+  #heard = 0
+  readonly #raised = new Set<string>()
   readonly #onExit = () => this.#child && killGroup(this.#child)
 
   /**
@@ -148,7 +153,7 @@ export class EnvHost {
   async #begin(): Promise<void> {
     const { logFile, workers, env, stuckSeconds: _, warn: __, ...wish } = this.#options
     const address = `ipc://${join(this.#folder, `${++this.#lives}`)}`
-    this.#logStart = statSync(logFile, { throwIfNoEntry: false })?.size ?? 0
+    this.#logStart = this.#heard = statSync(logFile, { throwIfNoEntry: false })?.size ?? 0
     const log = openSync(logFile, 'a')
     let child: ChildProcess
     try {
@@ -214,8 +219,25 @@ export class EnvHost {
     if (!pending) return
     this.#pending.delete(id)
     this.#deaths = Math.max(0, this.#deaths - 1 / ANSWERS_A_DEATH)
+    this.#tellRaised()
     if (reply) pending.resolve(reply)
     else pending.reject(mismatch(this.#options.id))
+  }
+
+  /** verifiers takes what a reward function raises for a reward of 0, and says so in the log alone: a run would train on it unknowing. */
+  #tellRaised(): void {
+    const { id, logFile, warn } = this.#options
+    if (!warn) return
+    const end = statSync(logFile).size
+    const said = this.#log(this.#heard)
+    this.#heard = end
+    for (const [, name, what] of said.matchAll(RAISED)) {
+      if (this.#raised.has(name)) continue
+      this.#raised.add(name)
+      warn(
+        `Reward function ${name} of ${id} raised "${what.slice(0, 200)}", which verifiers takes for a reward of 0. Mend it; each time stands in ${logFile}.`,
+      )
+    }
   }
 
   async #revive(error: Error): Promise<void> {
@@ -252,14 +274,14 @@ export class EnvHost {
     clearTimeout(late)
   }
 
-  /** What this life has said, the last of it where it is much: an environment may fill gigabytes. */
-  #log(): string {
+  /** What this life has said, from a place in its log on; the last of it where it is much: an environment may fill gigabytes. */
+  #log(from = this.#logStart): string {
     const { logFile } = this.#options
     if (!existsSync(logFile)) return ''
     const file = openSync(logFile, 'r')
     try {
       const end = fstatSync(file).size
-      const begin = Math.max(this.#logStart, end - LOG_BYTES)
+      const begin = Math.max(from, end - LOG_BYTES)
       const bytes = Buffer.alloc(Math.max(0, end - begin))
       return bytes.subarray(0, readSync(file, bytes, 0, bytes.length, begin)).toString()
     } finally {
