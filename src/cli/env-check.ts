@@ -74,7 +74,12 @@ function printRows(env: Environment, template: ChatTemplate, print: (line: strin
   const key = ({ prompt, answer, info }: Row) => JSON.stringify([prompt, answer === '' ? info : answer])
   const train = new Set(dataset.map(key))
   const shared = evalDataset.filter((row) => train.has(key(row))).length
-  if (shared > 0) wrong.push(`${shared} held-out tasks are in the training rows too.`)
+  if (shared > 0) wrong.push(`${shared} held-out ${shared === 1 ? 'task is' : 'tasks are'} in the training rows too.`)
+  const answered = dataset.filter(({ prompt }) => prompt.at(-1)?.role === 'assistant').length
+  if (answered > 0)
+    wrong.push(
+      `${answered} of the ${dataset.length} prompts end with an assistant's message, after which the model is asked for another one. Leave it out; where it is the right answer, make it the column answer.`,
+    )
   const lengths = dataset
     .slice(0, 200)
     .map((row) => template.prompt(row.prompt, tools).ids.length)

@@ -166,7 +166,7 @@ function toMessages(columns: Record<string, unknown>, where: string): Message[] 
       `${where}: its ${column} must be text${column === 'prompt' ? ' or a list of messages' : ''}, found ${short(value)}.`,
     )
   }
-  return value.map((message: Partial<Message> | null, i) => {
+  const messages = value.map((message: Partial<Message> | null, i): Message => {
     const { role, tool_call_id, name } = message ?? {}
     const calls = message?.tool_calls?.length
       ? { tool_calls: toCalls(message.tool_calls, `${where}: message ${i} of its prompt`) }
@@ -180,6 +180,9 @@ function toMessages(columns: Record<string, unknown>, where: string): Message[] 
     }
     return { role: role!, content, ...calls, ...(tool_call_id && { tool_call_id }), ...(name && { name }) }
   })
+  if (messages.every(({ content, tool_calls }) => content.trim() === '' && !tool_calls))
+    throw new UserError(`${where}: its ${column} is empty.`)
+  return messages
 }
 
 /** Calls of an earlier answer. */

@@ -93,7 +93,21 @@ describe('env check', () => {
       const rows = (from) => [['a', 'x'], ['b', '']].map(([question, answer], i) => ({ question, answer, ticket: from + i }))
       export default () => SingleTurnEnv.create({ id: 'ids', rubric, dataset: rows(0), evalDataset: rows(2) })`,
     )
-    expect(run('check', './ids.ts', '--model', tiny).stdout).toContain('! 1 held-out tasks are in the training rows too.')
+    expect(run('check', './ids.ts', '--model', tiny).stdout).toContain('! 1 held-out task is in the training rows too.')
+  })
+  test('prompts that end with an answer, as conversations of data sets do, are told of', () => {
+    writeFileSync(
+      join(folder, 'whole.ts'),
+      `import { Rubric, SingleTurnEnv } from 'dawn-rl/environments'
+      const rubric = new Rubric({ brief: ({ text }) => -text.length })
+      const rows = ['a', 'b', 'c'].map((content) => ({ prompt: [{ role: 'user', content }, { role: 'assistant', content: 'x' }] }))
+      export default () => SingleTurnEnv.create({ id: 'whole', rubric, dataset: [...rows, { question: 'd' }], evalSize: 0 })`,
+    )
+    const { stdout, status } = run('check', './whole.ts', '--model', tiny)
+    expect(stdout).toContain(
+      "! 3 of the 4 prompts end with an assistant's message, after which the model is asked for another one.",
+    )
+    expect(status).toBe(2)
   })
   // In a process of its own: vitest reads files otherwise than Node does.
   test.each(['slip.js', 'slip.ts'])('names the line of %s, which is no code', (name) => {

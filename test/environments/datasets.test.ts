@@ -111,6 +111,7 @@ describe('rows', () => {
     ],
     ['no columns', {}, '(columns found: none)'],
     ['empty prompt', { prompt: ' ' }, 'dataset row 0: its prompt is empty.'],
+    ['messages that say nothing', { prompt: [{ role: 'user', content: ' ' }] }, 'dataset row 0: its prompt is empty.'],
     ['prompt of a wrong type', { prompt: 4 as never }, 'its prompt must be text or a list of messages, found 4.'],
     ['messages in question', { question: [] as never }, 'its question must be text, found [].'],
     ['bad message', { prompt: [{ role: 'bot', content: 'x' } as never] }, 'message 0 of its prompt must be {role:'],
