@@ -130,14 +130,18 @@ function mergeInto(target: Table, from: Table): Table {
   return target
 }
 
-/** Where the value at `path` was written: the last source that has it, else its nearest table. Undefined: nowhere. */
+/** Where the value at `path` was written: the last source that has it, else a key of it, else its nearest table. Undefined: nowhere. */
 export function placeOf(sources: Source[], path: Path): { place: string; exact: boolean } | undefined {
+  const inside = pathKey([...path, ''])
   for (let n = path.length; n > 0; n--) {
     const key = pathKey(path.slice(0, n))
     for (let i = sources.length - 1; i >= 0; i--) {
       const place = sources[i].places.get(key)
       if (place) return { place, exact: n === path.length }
     }
+    // On the command line a table is written key by key.
+    const keys = n === path.length ? sources.flatMap(({ places }) => [...places].filter(([one]) => one.startsWith(inside))) : []
+    if (keys.length > 0) return { place: keys.at(-1)![1], exact: false }
   }
   return undefined
 }

@@ -278,6 +278,13 @@ describe('one mistake is one sentence', () => {
     expect(errorOf(() => load('@', path, key, value))).toBe(message)
   })
 
+  test('of a table that words write key by key: the place is theirs, not that of the file’s table around it', () => {
+    const path = file('around.toml', `${minimal}[trainer.args]\nmax_steps = 5\n`)
+    expect(errorOf(() => load('@', path, '--trainer.args.loss_args.clip', '1'))).toMatch(
+      /^--trainer\.args\.loss_args\.clip: .* takes none/,
+    )
+  })
+
   test('of environments that share a name', () => {
     const twice = 'model = "x"\n[[env]]\nid = "reverse-text"\n[[env]]\nid = "reverse-text"\n'
     expect(errorOf(() => parseConfig(twice, 'a.toml'))).toContain('two environments are named "reverse-text"')
