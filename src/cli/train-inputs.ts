@@ -1,7 +1,7 @@
 /** What a run is made of that needs no device: environments, loss, algorithm, model files. Opened and checked first, so that mistakes show in a moment. */
 import { UserError } from '../common/errors.ts'
 import type { Message, ToolDefinition } from '../common/types.ts'
-import { keepsReference } from '../config/algorithm-schema.ts'
+import { BUILT_IN, keepsReference } from '../config/algorithm-schema.ts'
 import type { Loaded } from '../config/load.ts'
 import type { EnvConfig, RunConfig } from '../config/schema.ts'
 import type { SftConfig } from '../config/sft-schema.ts'
@@ -17,6 +17,7 @@ import { checkLossShape } from '../trainer/losses/check.ts'
 import { loadLoss, type Loss } from '../trainer/losses/index.ts'
 import { checkSameTokens } from '../trainer/reference.ts'
 import { loadOptionsOf } from './environments.ts'
+import { unreadNotices, watchArgs } from './watched-args.ts'
 
 export interface Inputs {
   environments: RunEnvironment[]
@@ -42,9 +43,8 @@ export async function openInputs(loaded: Pick<Loaded<RunConfig>, 'config' | 'at'
   const environments = await openEnvironments(loaded)
   hookResolve() // an environment in Python has not
   const loss = await loadLoss(args.loss, args, args.loss_args)
-  if (!loss.kernel) checkLossShape(loss, keepsReference(args))
   const algorithm = await loadAlgorithm(args)
-  tryAlgorithm(algorithm, exampleOf(environments[0]))
+  const unread = tryPlugins(loss, algorithm, environments[0], keepsReference(args))
   const model = await openModel(config.model.name)
   let refModel: ModelFiles | undefined
   try {
@@ -53,7 +53,7 @@ export async function openInputs(loaded: Pick<Loaded<RunConfig>, 'config' | 'at'
     const adapter = config.model.adapter ? await openAdapter(config, model) : undefined
     const template = new ChatTemplate(tokenizer)
     const encode: Inputs['encode'] = (messages, tools) => template.prompt(messages, tools).ids
-    const notices = environments.flatMap((source) => checkPrompts(source, encode, args))
+    const notices = [...unread, ...environments.flatMap((source) => checkPrompts(source, encode, args))]
     if (environments.some(({ env }) => env.tools && env.tools.length > 0) && !template.showsTools)
       notices.push("the model's chat template shows no tools: they are described in the system message, in Hermes' form.")
     if (tokenizer.eosTokenIds.length === 0)
@@ -104,6 +104,24 @@ async function openEnvironments({ config, at }: Pick<Loaded<RunConfig>, 'config'
   const empty = environments.find(({ env }) => env.dataset.length === 0)
   if (empty) throw new UserError(`The environment ${empty.name} has no rows to train on.`)
   return environments
+}
+
+/**
+ * Tries what the user wrote before anything else is loaded; what to know of it, one line each.
+ * @throws UserError where it goes wrong
+ */
+function tryPlugins(loss: Loss, algorithm: Algorithm, source: RunEnvironment, reference: boolean): string[] {
+  const { advantage, filters } = algorithm
+  const [ofLoss, ofAdvantage, ofFilters] = [loss.args, advantage.args, filters[0]?.args ?? {}].map(watchArgs)
+  if (!loss.kernel) checkLossShape({ ...loss, args: ofLoss.args }, reference)
+  const watched = { ...algorithm, advantage: { ...advantage, args: ofAdvantage.args } }
+  tryAlgorithm({ ...watched, filters: filters.map((filter) => ({ ...filter, args: ofFilters.args })) }, exampleOf(source))
+  const files = filters.filter(({ name }) => !BUILT_IN.filters.includes(name)).map(({ name }) => name)
+  return [
+    ...(loss.kernel ? [] : unreadNotices(ofLoss, 'loss_args', loss.name)),
+    ...unreadNotices(ofAdvantage, 'advantage_args', advantage.name),
+    ...(files.length > 0 ? unreadNotices(ofFilters, 'filter_args', files.join(' and ')) : []),
+  ]
 }
 
 /** The first task, as rollouts of it would carry it. */

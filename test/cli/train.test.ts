@@ -165,6 +165,7 @@ test('one step off-policy, two environments, a loss, an advantage and a filter o
   runs.write('any.ts', "export default (group: { group: string }[]) => group.length > 2 && !group[0].group.endsWith('.0')")
   runs.write('run2.toml', `env = [{ id = "./even.ts", name = "even" }, { id = "./even.ts", name = "odd" }]\n`)
   const plugins = [`loss=${ppoClip}`, 'advantage=./scaled.ts', '--trainer.args.advantage_args.by', '2', 'filters=["./any.ts"]']
+  const slips = ['--trainer.args.loss_args.clip_hihg', '0.3', '--trainer.args.loss_args.clip_low', '0.2']
   const outcome = await runs.run([
     '@',
     'run2.toml',
@@ -174,8 +175,12 @@ test('one step off-policy, two environments, a loss, an advantage and a filter o
     'oversampling_factor=2',
     'num_iterations=2',
     ...plugins,
+    ...slips,
   ])
   good(outcome)
+  expect(outcome.stdout.match(/.* did not look at it .*/g)).toEqual([
+    `warning: trainer.args.loss_args.clip_hihg: ${ppoClip} did not look at it in a try on made-up numbers. A slip in its name? Then its default is used.`,
+  ])
   const rows = runs.rows('mix', 'metrics.jsonl')
   expect(rows.map((row) => row.step)).toEqual([1, 2, 3])
   for (const row of rows) expect(row['loss/clipped']).toBeGreaterThanOrEqual(0)
