@@ -5,7 +5,7 @@ import { CLI, isCheckout, TRAIN } from '../common/commands.ts'
 import { mean } from '../monitor/aggregate.ts'
 import { shellWord } from '../monitor/format.ts'
 import { finalReport, type EvalSummary, type SamplePair } from '../monitor/terminal/last-words.ts'
-import { answerPairs, readRollouts, rolloutRow, type AnswerPair, type RolloutRow } from '../monitor/rollout-writer.ts'
+import { answerPairs, readBriefs, rolloutRow, type RolloutBrief, type RolloutRow } from '../monitor/rollout-writer.ts'
 import type { LoopResult } from '../orchestrator/loop.ts'
 import { bestStep } from './train-checkpoints.ts'
 import { missedEvals, type Run } from './train-setup.ts'
@@ -19,7 +19,7 @@ export function reportRun(run: Run, result: LoopResult): void {
   if (lastStep === 0) return out.print('\nStopped before the first step was done: there is nothing to go on from.')
   if (lastStep < args.max_steps) out.print(`\nStopped after step ${lastStep} of ${args.max_steps}; it is saved.`)
   // A resumed run was evaluated before its first step by the process that began it.
-  const before = readRollouts(folder, 0).filter((row) => row.split === 'eval')
+  const before = readBriefs(folder.rolloutsPath(0)).filter(({ split }) => split === 'eval')
   const after = result.after.flatMap(({ rollouts }) =>
     rollouts.map((rollout) => rolloutRow(lastStep, 'eval', { rollout, advantage: null })),
   )
@@ -37,7 +37,7 @@ export function reportRun(run: Run, result: LoopResult): void {
   const text = finalReport({
     before: after.length > 0 ? summaries(before) : [],
     after: summaries(after),
-    samples: samplePairs(before, after).slice(0, 3),
+    samples: samplePairs(before, after, 3),
     files: Object.fromEntries(Object.entries(files).filter(([, path]) => existsSync(path))),
     next:
       lastStep < args.max_steps || missedEvals(run.parts.evaluated.steps, lastStep, config, folder).length > 0
@@ -63,10 +63,12 @@ function suggestions(run: Run, lastStep: number, checkpoint: string): string[] {
   return next
 }
 
-function summaries(rows: readonly RolloutRow[]): EvalSummary[] {
+type Facts = Pick<RolloutRow, 'env' | 'reward' | 'token_usage' | 'is_truncated'>
+
+function summaries(rows: readonly Facts[]): EvalSummary[] {
   return [...Map.groupBy(rows, ({ env }) => env)].map(([env, all]) => {
     const scored = all.filter(({ reward }) => reward !== null)
-    const average = (value: (row: RolloutRow) => number) => mean(scored.map(value)) ?? 0
+    const average = (value: (row: Facts) => number) => mean(scored.map(value)) ?? 0
     return {
       env,
       reward: average(({ reward }) => reward!),
@@ -77,10 +79,10 @@ function summaries(rows: readonly RolloutRow[]): EvalSummary[] {
   })
 }
 
-const promptOf = (pair: AnswerPair): string => pair.before.prompt.at(-1)?.content ?? ''
+const promptOf = ({ prompt }: RolloutRow): string => prompt.at(-1)?.content ?? ''
 
-/** Questions that show the change, each once: those that gained most first. */
-export function samplePairs(before: readonly RolloutRow[], after: readonly RolloutRow[]): SamplePair[] {
+/** Some questions that show the change, each once: those that gained most first. */
+export function samplePairs(before: readonly RolloutBrief[], after: readonly RolloutRow[], count: number): SamplePair[] {
   const side = ({ completion, reward }: RolloutRow) => ({
     text: completion.findLast(({ role }) => role === 'assistant')?.content ?? '',
     reward,
@@ -88,11 +90,12 @@ export function samplePairs(before: readonly RolloutRow[], after: readonly Rollo
   const seen = new Set<string>()
   return answerPairs(before, after)
     .toSorted((x, y) => y.gain - x.gain)
-    .filter((pair) => !seen.has(promptOf(pair)) && seen.add(promptOf(pair)))
+    .filter((pair) => !seen.has(promptOf(pair.after)) && seen.add(promptOf(pair.after)))
+    .slice(0, count)
     .map((pair) => ({
-      question: promptOf(pair),
-      expected: pair.before.answer || undefined,
-      before: side(pair.before),
+      question: promptOf(pair.after),
+      expected: pair.after.answer || undefined,
+      before: side(pair.before.row()),
       after: side(pair.after),
     }))
 }

@@ -148,19 +148,51 @@ export function textOf(path: string): string {
   return statSync(path, { throwIfNoEntry: false })?.isFile() ? readFileSync(path, 'utf8') : ''
 }
 
-/** Every whole row of a file of JSON lines; a missing file has none. A line that is no JSON (cut off), or no object, is left out. */
-export function readJsonLines<T = Record<string, unknown>>(path: string): T[] {
-  const rows: T[] = []
-  for (const line of textOf(path).split('\n')) {
-    if (line.trim() === '') continue
+/**
+ * The whole rows of a file of JSON lines from an offset on, each with where it begins; a missing file, or a folder in its place, has none. Read in pieces: a file
+ * may be larger than a text can be. A line that is no JSON (cut off), or no object, is left out.
+ */
+export function* jsonLines<T = Record<string, unknown>>(path: string, from = 0): Generator<{ row: T; at: number }> {
+  if (!statSync(path, { throwIfNoEntry: false })?.isFile()) return
+  for (const { line, at } of linesOf(path, from)) {
     try {
-      const row: unknown = JSON.parse(line)
-      if (row !== null && typeof row === 'object' && !Array.isArray(row)) rows.push(row as T)
+      const row: unknown = JSON.parse(line.toString())
+      if (row !== null && typeof row === 'object' && !Array.isArray(row)) yield { row: row as T, at }
     } catch {
       // Cut off by a killed process: there is no whole row to give back.
     }
   }
-  return rows
+}
+
+/** Bytes are valid until the next line is asked for. */
+function* linesOf(path: string, from: number): Generator<{ line: Buffer; at: number }> {
+  const fd = openSync(path, 'r')
+  try {
+    const chunk = Buffer.alloc(1 << 18)
+    let pieces: Buffer[] = []
+    let [start, at] = [from, from]
+    for (let got = readSync(fd, chunk, 0, chunk.length, at); got > 0; got = readSync(fd, chunk, 0, chunk.length, at)) {
+      const bytes = chunk.subarray(0, got)
+      let begin = 0
+      for (let end = bytes.indexOf(10); end >= 0; end = bytes.indexOf(10, begin)) {
+        const part = bytes.subarray(begin, end)
+        yield { line: pieces.length > 0 ? Buffer.concat([...pieces, part]) : part, at: start }
+        pieces = []
+        begin = end + 1
+        start = at + begin
+      }
+      pieces.push(Buffer.from(bytes.subarray(begin)))
+      at += got
+    }
+    yield { line: Buffer.concat(pieces), at: start }
+  } finally {
+    closeSync(fd)
+  }
+}
+
+/** Every whole row of a file of JSON lines. */
+export function readJsonLines<T = Record<string, unknown>>(path: string): T[] {
+  return Array.from(jsonLines<T>(path), ({ row }) => row)
 }
 
 /**

@@ -6,7 +6,7 @@ import { closeSync } from 'node:fs'
 import { inspect } from 'node:util'
 import type { Message, PolicyVersion, Rollout, RolloutTurn } from '../common/types.ts'
 import { promptTokens, type ScoredRollout } from './aggregate.ts'
-import { appendRows, openForAppend, readJsonLines, settleFile } from './files.ts'
+import { appendRows, jsonLines, openForAppend, readJsonLines, settleFile } from './files.ts'
 import type { RunFolder } from './run-folder.ts'
 
 export type Split = 'train' | 'eval'
@@ -227,16 +227,38 @@ export function readRollouts(folder: Pick<RunFolder, 'rolloutsPath'>, step: numb
   return readJsonLines<RolloutRow>(folder.rolloutsPath(step))
 }
 
+/** What tells how a rollout went. Its row is read when it is asked for: those of an evaluation may be more than the memory holds. */
+export interface RolloutBrief extends AnswerKeys, Pick<RolloutRow, 'split' | 'is_truncated' | 'token_usage'> {
+  row: () => RolloutRow
+}
+
+/** The rollouts of a step in short; none where the step has no file. */
+export function readBriefs(path: string): RolloutBrief[] {
+  const rowAt = (from: number): RolloutRow => {
+    for (const { row } of jsonLines<RolloutRow>(path, from)) return row
+    throw new Error(`${path} was changed while it was read.`)
+  }
+  return Array.from(jsonLines<RolloutRow>(path), ({ row, at }) => {
+    const { env, example_id, index, split, reward, is_truncated, token_usage } = row
+    return { env, example_id, index, split, reward, is_truncated, token_usage, row: () => rowAt(at) }
+  })
+}
+
+type AnswerKeys = Pick<RolloutRow, 'env' | 'example_id' | 'index' | 'reward'>
+
 /** One answer to a question in two evaluations, and by how much its reward grew. */
-export interface AnswerPair {
-  before: RolloutRow
-  after: RolloutRow
+export interface AnswerPair<Before, After> {
+  before: Before
+  after: After
   gain: number
 }
 
 /** The answers that both evaluations have, in the order of the first. Found by their keys: there may be a hundred thousand. */
-export function answerPairs(before: readonly RolloutRow[], after: readonly RolloutRow[]): AnswerPair[] {
-  const keyOf = ({ env, example_id: id, index }: RolloutRow) => JSON.stringify([env, id, index])
+export function answerPairs<Before extends AnswerKeys, After extends AnswerKeys>(
+  before: readonly Before[],
+  after: readonly After[],
+): AnswerPair<Before, After>[] {
+  const keyOf = ({ env, example_id: id, index }: AnswerKeys) => JSON.stringify([env, id, index])
   const later = new Map(after.map((row) => [keyOf(row), row]))
   return before.flatMap((row) => {
     const pair = later.get(keyOf(row))

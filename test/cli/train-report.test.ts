@@ -1,7 +1,7 @@
 /** Which answers a run's last words show. */
 import { expect, test } from 'vitest'
 import { samplePairs } from '../../src/cli/train-report.ts'
-import type { RolloutRow } from '../../src/monitor/rollout-writer.ts'
+import type { RolloutBrief, RolloutRow } from '../../src/monitor/rollout-writer.ts'
 
 const row = (id: number, question: string, reward: number) =>
   ({
@@ -17,7 +17,8 @@ const row = (id: number, question: string, reward: number) =>
 test('a question that several rows ask is shown once, with the answer that gained most, and those that gained most first', () => {
   const before = [row(1, 'a', 0.5), row(2, 'a', 0), row(3, 'b', 0), row(4, 'c', 1)]
   const after = [row(1, 'a', 0.6), row(2, 'a', 0.3), row(3, 'b', 1), row(4, 'c', 0)]
-  const shown = samplePairs(before, after).map(({ question, after: now }) => [question, now.text])
+  const briefs = before.map((whole) => ({ ...whole, row: () => whole }) as RolloutBrief)
+  const shown = samplePairs(briefs, after, 3).map(({ question, after: now }) => [question, now.text])
   expect(shown).toEqual([
     ['b', 'answer 3'],
     ['a', 'answer 2'],

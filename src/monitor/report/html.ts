@@ -14,7 +14,7 @@ import { chart, escapeHtml, type Series } from './chart.ts'
 import { comparedPlots, comparedTables, compareTitle, readRuns } from './compare.ts'
 import { evalKeys, FIRST, keysOf, rewardEnds, section, table, values } from './parts.ts'
 import { figure, PLOT_STYLE, plotFiles, writePlots, type Plot, type PlotFiles } from './plots.ts'
-import { answerPairs, readRollouts, type RolloutRow } from '../rollout-writer.ts'
+import { answerPairs, readBriefs, type RolloutBrief, type RolloutRow } from '../rollout-writer.ts'
 
 /** Samples of each environment, and characters of one answer. */
 const SAMPLES = 4
@@ -104,15 +104,15 @@ function summary(rows: readonly MetricsRow[]): string {
 
 /** One line an environment: its evaluations before and after, and the best. */
 function environments(rows: readonly MetricsRow[]): string {
-  const keys = evalKeys(rows)
-  const lines = keys.flatMap((key) => {
+  const keys = keysOf(rows)
+  const lines = evalKeys(rows).flatMap((key) => {
     const points = values(rows, key)
     if (points.length === 0) return []
     const [env, k] = [key.slice('eval/'.length, key.lastIndexOf('/')), key.slice(key.lastIndexOf('/') + 1)]
     const [before, after] = [points[0], points.at(-1)!]
     const best = points.reduce((a, b) => (b[1] > a[1] ? b : a))
     const cut = values(rows, `eval/${env}/is_truncated/mean`)
-    const passes = keysOf(rows)
+    const passes = keys
       .filter((name) => name.startsWith(`eval/${env}/pass@`))
       .map((name) => `${name.slice(name.lastIndexOf('/') + 1)} ${formatNumber(values(rows, name).at(-1)?.[1])}`)
     const cells = [
@@ -162,7 +162,7 @@ function samples(path: string): string {
   const folder = join(path, 'rollouts')
   if (!existsSync(folder)) return ''
   const steps = numbersIn(readdirSync(folder), /^step_(\d+)\.jsonl$/)
-  const read = (step: number) => readRollouts({ rolloutsPath: (n) => join(folder, `step_${n}.jsonl`) }, step)
+  const read = (step: number) => readBriefs(join(folder, `step_${step}.jsonl`))
   const evals = (step: number | undefined) => (step === undefined ? [] : read(step).filter(({ split }) => split === 'eval'))
   // Evaluations are few and at both ends, and a run that begins without one is not searched: not every file of a long run is read.
   const before = evals(steps[0])
@@ -173,7 +173,7 @@ function samples(path: string): string {
       // What was gained most, and what was lost most.
       return sorted.length <= SAMPLES ? sorted : [...sorted.slice(0, SAMPLES - 1), sorted.at(-1)!]
     })
-    return chosen.map((pair) => sample(pair.before, [['before', pair.before], ['after', pair.after]])).join('\n') // prettier-ignore
+    return chosen.map(({ before, after }) => sample([['before', before], ['after', after]])).join('\n') // prettier-ignore
   }
   const last = steps.at(-1)
   if (last === undefined) return ''
@@ -181,10 +181,13 @@ function samples(path: string): string {
     .filter(({ reward }) => reward !== null)
     .toSorted((x, y) => y.reward! - x.reward!)
   const chosen = sorted.length <= SAMPLES ? sorted : [...sorted.slice(0, SAMPLES / 2), ...sorted.slice(-SAMPLES / 2)]
-  return chosen.map((row) => sample(row, [[`step ${last}`, row]])).join('\n')
+  return chosen.map((brief) => sample([[`step ${last}`, brief]])).join('\n')
 }
 
-function sample(row: RolloutRow, answers: [string, RolloutRow][]): string {
+/** One question with some answers. */
+function sample(briefs: [string, RolloutBrief][]): string {
+  const answers = briefs.map(([when, brief]) => [when, brief.row()] as const)
+  const [[, row]] = answers
   const cut = (text: string) =>
     escapeHtml(text.length > CHARS ? `${text.slice(0, CHARS)} [${text.length - CHARS} more characters]` : text)
   const turns = (messages: RolloutRow['prompt'] | undefined) =>

@@ -1,5 +1,17 @@
 /** report.html from the files of a run: what must be in it, and that text of a model can't become markup. */
-import { appendFileSync, lstatSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import {
+  appendFileSync,
+  closeSync,
+  lstatSync,
+  mkdirSync,
+  mkdtempSync,
+  openSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+  writeSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, expect, test } from 'vitest'
@@ -79,6 +91,33 @@ test('two evaluations of many answers are put side by side at once', async () =>
   // Each with each were 10 s.
   expect(process.cpuUsage(begin).user / 1e6).toBeLessThan(4)
 })
+
+test('evaluations of more than half a gigabyte, which no text of Node holds', async () => {
+  const run = join(dir, 'large')
+  mkdirSync(join(run, 'rollouts'), { recursive: true })
+  writeFileSync(join(run, 'metrics.jsonl'), lines([{ step: 1, time: 1, reward: 0 }]))
+  writeFileSync(join(run, 'rollouts/step_0.jsonl'), lines([answer(0, 1, '', 0), answer(0, 2, '', 1)]))
+  const fd = openSync(join(run, 'rollouts/step_5.jsonl'), 'w')
+  writeSync(fd, lines([answer(5, 1, 'the first', 1)]))
+  // Holes, which take no room of the disk.
+  for (let at = 1; at <= 33; at++) writeSync(fd, '\n', at * 2 ** 24)
+  writeSync(fd, lines([answer(5, 2, 'the last', 0)]), 33 * 2 ** 24 + 1)
+  closeSync(fd)
+  const { html } = await reportHtml([run])
+  for (const text of ['after: reward 1', '<b>assistant</b> the first', '<b>assistant</b> the last']) expect(html).toContain(text)
+}, 60_000)
+
+test('a row of many evaluations: the keys of all rows are gathered once, and not for each', async () => {
+  const run = join(dir, 'evaluations')
+  mkdirSync(run)
+  const values = Object.fromEntries(Array.from({ length: 500 }, (_, i) => [`eval/e${i}/avg@1`, 0.5]))
+  writeFileSync(join(run, 'metrics.jsonl'), lines(Array.from({ length: 300 }, (_, step) => ({ step, time: step, ...values }))))
+  const begin = process.cpuUsage()
+  const { html } = await reportHtml([run])
+  expect(html.includes('<td>e499</td>')).toBe(true)
+  // For each evaluation anew it were 4 s.
+  expect(process.cpuUsage(begin).user / 1e6).toBeLessThan(2)
+}, 60_000)
 
 test('a run of one row, and a folder with nothing', async () => {
   const empty = join(dir, 'empty')
