@@ -7,7 +7,7 @@ import { GpuBuffer, GpuTexture } from './pool.ts'
 export class BindGroups {
   readonly #device: GPUDevice
   readonly #limits: { maxBinding: number }
-  readonly #groups = new Map<string, GPUBindGroup>()
+  readonly #groups = new Map<string, { group: GPUBindGroup; ids: number[] }>()
   /** Keys of `#groups` by the id of each buffer and texture in them. */
   readonly #keys = new Map<number, Set<string>>()
 
@@ -33,12 +33,12 @@ export class BindGroups {
       key += b instanceof GpuBuffer || b instanceof GpuTexture ? `,${b.id}` : `,${b.buffer.id}:${b.offset}:${b.bytes}`
     }
     const known = this.#groups.get(key)
-    if (known) return known
+    if (known) return known.group
     const entries = bindings.map((b, i) => ({ binding: kernel.bindings[i].binding, resource: this.#resource(kernel, b, i) }))
     const group = this.#device.createBindGroup({ layout: kernel.layout, entries, label: kernel.label })
-    this.#groups.set(key, group)
-    for (const b of bindings) {
-      const { id } = b instanceof GpuBuffer || b instanceof GpuTexture ? b : b.buffer
+    const ids = bindings.map((b) => (b instanceof GpuBuffer || b instanceof GpuTexture ? b.id : b.buffer.id))
+    this.#groups.set(key, { group, ids })
+    for (const id of ids) {
       const keys = this.#keys.get(id)
       if (keys) keys.add(key)
       else this.#keys.set(id, new Set([key]))
@@ -48,7 +48,11 @@ export class BindGroups {
 
   /** Forgets the bind groups of a buffer or texture that is gone: they would keep its memory. */
   forget(id: number): void {
-    for (const key of this.#keys.get(id) ?? []) this.#groups.delete(key)
+    for (const key of this.#keys.get(id) ?? []) {
+      // What else is bound there may stay for as long as the process, as weights do.
+      for (const other of this.#groups.get(key)!.ids) this.#keys.get(other)?.delete(key)
+      this.#groups.delete(key)
+    }
     this.#keys.delete(id)
   }
 

@@ -162,6 +162,29 @@ describe('caches', () => {
     gpu.pool.trim()
     expect(gpu.bindGroups).toBeLessThanOrEqual(groups)
   })
+  test('a buffer that stays keeps no names of all that was ever bound beside it', async () => {
+    const y = gpu.pool.acquire(256, 'y')
+    const heapAfter = async (times: number): Promise<number> => {
+      for (let i = 0; i < times; i++) {
+        const exact = gpu.pool.acquire(16, 'exact', { exact: true })
+        double(gpu, exact, y, 1)
+        gpu.flush()
+        exact.release()
+        if (i % 500 === 0) await gpu.sync()
+      }
+      // What objects of the driver held is let go in a turn of its own.
+      for (let i = 0; i < 3; i++) {
+        await gpu.sync()
+        await new Promise((resolve) => setImmediate(resolve))
+        collectAll()
+      }
+      return process.memoryUsage().heapUsed
+    }
+    const before = await heapAfter(2000)
+    const after = await heapAfter(10_000)
+    expect(after - before).toBeLessThan(350_000)
+    y.release()
+  })
   test('ranges of one buffer are bound apart', async () => {
     const bank = gpu.upload(
       new Float32Array(256).map((_, i) => i),
