@@ -245,7 +245,8 @@ export function splitRows(
 ): { train: Row[]; held: Row[] } {
   const { seed, evalSize, name = 'dataset' } = options
   if (evalSize === 0) return { train: [...rows], held: [] }
-  const keys = [...new Set(rows.map(keyOf))]
+  const keyOfRow = rows.map(keyOf)
+  const keys = [...new Set(keyOfRow)]
   const wanted = evalSize < 1 ? Math.max(1, Math.round(keys.length * evalSize)) : Math.floor(evalSize)
   if (!(evalSize > 0) || wanted >= keys.length) {
     throw new UserError(
@@ -253,5 +254,6 @@ export function splitRows(
     )
   }
   const chosen = new Set(new Random(hashSeed(seed, 'held-out')).shuffle(keys).slice(0, wanted))
-  return { train: rows.filter((row) => !chosen.has(keyOf(row))), held: rows.filter((row) => chosen.has(keyOf(row))) }
+  const isHeld = keyOfRow.map((key) => chosen.has(key))
+  return { train: rows.filter((_, i) => !isHeld[i]), held: rows.filter((_, i) => isHeld[i]) }
 }

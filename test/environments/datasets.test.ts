@@ -263,6 +263,18 @@ describe('splitting', async () => {
     expect(ids(1)).toHaveLength(10)
     expect(ids(1)).not.toEqual(ids(2))
   })
+  test('each prompt is read once, as there may be a million', () => {
+    let read = 0
+    const counted = rows.map(({ prompt, ...row }) => ({
+      ...row,
+      get prompt() {
+        read++
+        return prompt
+      },
+    }))
+    splitRows(counted, { seed: 1, evalSize: 0.2 })
+    expect(read).toBe(rows.length)
+  })
   test('none, or too many', () => {
     expect(splitRows(rows, { seed: 1, evalSize: 0 }).held).toEqual([])
     expect(() => splitRows(rows, { seed: 1, evalSize: 50, name: 'x.jsonl' })).toThrow(
