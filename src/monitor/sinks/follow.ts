@@ -134,7 +134,7 @@ export class Follower {
       const more = count === this.#rows
       this.#failures = 0
       this.#rows = Math.min(ROWS, this.#rows * 2)
-      if (this.#away && this.behind === 0) {
+      if (this.#away && rowsFrom(this.#file, offset, 1).rows.length === 0) {
         this.#away = false
         this.#options.warn(`${this.name}: it is back, and has all metrics again.`)
       }

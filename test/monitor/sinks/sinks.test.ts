@@ -169,6 +169,28 @@ test('a sink to which many rows are too many at once gets fewer at a time', asyn
   expect(said[1]).toBe('x: it is back, and has all metrics again.')
 })
 
+test('a sink that was away catches up with a long run: what is left is not read whole after each send', async () => {
+  let sent = 0
+  let away = true
+  const open: OpenSink = () => ({
+    send: (some) => {
+      if (away) {
+        away = false
+        return Promise.reject(new Error('503'))
+      }
+      sent += some.length
+      return Promise.resolve({})
+    },
+    finish: () => Promise.resolve(),
+  })
+  append(rows(Array.from({ length: 30_000 }, (_, i) => i + 1)))
+  const begin = process.cpuUsage()
+  expect(await new Follower('x', run(), open, { warn: () => {}, closeMs: 60_000 }).close()).toBe(true)
+  // It took 6 s, in which nothing else ran.
+  expect(process.cpuUsage(begin).user / 1e6).toBeLessThan(2)
+  expect(sent).toBe(30_000)
+}, 60_000)
+
 test('a server that never answers is given up at the end of the run', async () => {
   const { url } = await listen(() => undefined)
   server!.removeAllListeners('request')
