@@ -72,13 +72,16 @@ export class MetricsTable extends GrowingFile {
     return { first: rewards[0], last: rewards.at(-1)!, best, points: sparkline }
   }
 
-  /** The rows that hold an evaluation. */
+  /** The rows that hold an evaluation. Column by column: most cells of a long run are empty. */
   evalRows(): EvalRow[] {
-    const keys = [...this.columns.keys()].filter((key) => key.startsWith('eval/'))
-    return this.steps.flatMap((step, at) => {
-      const values = keys.flatMap((key) => (this.value(key, at) === null ? [] : [[key, this.value(key, at)] as const]))
-      return values.length > 0 ? [{ step, time: this.value('time', at), ...Object.fromEntries(values) }] : []
-    })
+    const rows: EvalRow[] = []
+    for (const [key, column] of this.columns) {
+      if (!key.startsWith('eval/')) continue
+      column.forEach((value, at) => {
+        if (value !== null) (rows[at] ??= { step: this.steps[at], time: this.value('time', at) })[key] = value
+      })
+    }
+    return rows.filter(Boolean)
   }
 }
 

@@ -6,6 +6,7 @@ import type { TimelineAnswer, TimelineSpan } from './types.ts'
 export class TimelineFile extends GrowingFile {
   /** Where the line of each step begins; of a step that was made again after a resume, the last one. */
   readonly starts = new Map<number, number>()
+  #newest = -1
 
   get steps(): number[] {
     return [...this.starts.keys()].toSorted((a, b) => a - b)
@@ -13,15 +14,18 @@ export class TimelineFile extends GrowingFile {
 
   protected reset(): void {
     this.starts.clear()
+    this.#newest = -1
   }
 
   protected take(line: Buffer | null, start: number): void {
     // The step is the first word of the line; the rest is read when it is asked for.
-    const step = /^\{"step":(\d{1,9}),/.exec(line?.subarray(0, 32).toString('latin1') ?? '')?.[1]
-    if (!step) return
+    const found = /^\{"step":(\d{1,9}),/.exec(line?.subarray(0, 32).toString('latin1') ?? '')?.[1]
+    if (!found) return
+    const step = Number(found)
     // A resumed run makes steps again: what came after them is gone.
-    for (const later of this.starts.keys()) if (later > Number(step)) this.starts.delete(later)
-    this.starts.set(Number(step), start)
+    if (step < this.#newest) for (const later of this.starts.keys()) if (later > step) this.starts.delete(later)
+    this.starts.set(step, start)
+    this.#newest = step
   }
 
   /**

@@ -8,6 +8,8 @@ import { describe, expect, test } from 'vitest'
 import { Random } from '../../../src/common/random.ts'
 import { acquireLock } from '../../../src/monitor/run-lock.ts'
 import { TimelineWriter } from '../../../src/monitor/timeline-writer.ts'
+import { MetricsTable } from '../../../src/monitor/view/metrics.ts'
+import { TimelineFile } from '../../../src/monitor/view/timeline.ts'
 import type {
   CompareAnswer, GlossaryEntry, KernelsAnswer, MetricsAnswer, RolloutDetails, RolloutsAnswer, RunDetails, RunSummary, TimelineAnswer,
 } from '../../../src/monitor/view/types.ts' // prettier-ignore
@@ -330,6 +332,34 @@ describe('rollouts', () => {
     })
     for (const id of [...runs, 'e', 'b', 'a']) await server.json(`/api/runs/${id}/rollouts/1/0`)
     expect(opened).toEqual([...runs, 'a'])
+  })
+})
+
+describe('long runs', () => {
+  const seconds = async (work: () => unknown): Promise<number> => {
+    const begin = process.cpuUsage()
+    await work()
+    return process.cpuUsage(begin).user / 1e6
+  }
+  test('a timeline of 40,000 steps is read in one go', async () => {
+    const outputs = new Outputs()
+    const lines = Array.from({ length: 40_000 }, (_, i) => `{"step":${i + 1},"began":1,"length":1,"spans":[],"left_out":0}\n`)
+    outputs.write('timeline.jsonl', lines.join(''))
+    const timeline = new TimelineFile(outputs.file('timeline.jsonl'))
+    // A look at all steps before each one took 20 s.
+    expect(await seconds(() => timeline.refresh())).toBeLessThan(2)
+    expect(timeline.starts.size).toBe(40_000)
+  })
+  test('rows without an evaluation cost nothing, however many evaluations there are', async () => {
+    const outputs = new Outputs()
+    const evals = Object.fromEntries(Array.from({ length: 2000 }, (_, i) => [`eval/e${i}/avg@1`, 0.5]))
+    const rows = Array.from({ length: 10_000 }, (_, i) => ({ step: i, time: i, reward: 1, ...(i % 5000 === 0 && evals) }))
+    outputs.write('metrics.jsonl', rows.map((row) => `${JSON.stringify(row)}\n`).join(''))
+    const table = new MetricsTable(outputs.file('metrics.jsonl'))
+    await table.refresh()
+    // Each of the 20 million cells by itself took 1 s.
+    expect(await seconds(() => table.evalRows())).toBeLessThan(0.5)
+    expect(table.evalRows()).toEqual([0, 5000].map((step) => ({ step, time: step, ...evals })))
   })
 })
 
