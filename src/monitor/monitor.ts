@@ -3,6 +3,7 @@
  * A step's row is on disk before its line is printed, and both before `finishStep` resolves; a disk that is full is waited for.
  */
 import { existsSync } from 'node:fs'
+import { setImmediate as turn } from 'node:timers/promises'
 import { whenThereIsRoom } from '../common/faults.ts'
 import type { Metrics, PolicyVersion, Rollout } from '../common/types.ts'
 import { evalMetrics, rolloutMetrics, totalsOf } from './aggregate.ts'
@@ -13,10 +14,13 @@ import { createLogger } from './logger.ts'
 import type { Logger } from './logger.ts'
 import { MetricsWriter, readMetrics } from './metrics-writer.ts'
 import { Progress } from './progress.ts'
-import { RolloutWriter, type TrainerTokens } from './rollout-writer.ts'
+import { RolloutWriter, type Split, type TrainerTokens } from './rollout-writer.ts'
 import type { RewindReport, RunFolder } from './run-folder.ts'
 import { Watch } from './warnings.ts'
 import type { WatchOptions } from './warnings.ts'
+
+/** Rollouts that are written in one turn of the event loop. */
+const ROLLOUTS_AT_ONCE = 16
 
 export interface MonitorOptions extends Omit<ConsoleOptions, 'progress' | 'logger' | 'history'> {
   /** Open. Where the run is resumed: rewound, or to be taken back with `rewind`. */
@@ -78,7 +82,7 @@ export class Monitor {
   /** Writes the step's rollouts and its row, prints its line, some samples, and what there is to warn of. Returns the row's metrics. */
   async finishStep(done: FinishedStep): Promise<Metrics> {
     const { step, rollouts } = done
-    await this.#write(`the rollouts of step ${step}`, () => this.#rollouts.write(step, 'train', rollouts))
+    await this.#writeRollouts(`the rollouts of step ${step}`, step, 'train', rollouts)
     const metrics = { ...rolloutMetrics({ ...done, totals: this.#totals }), ...done.metrics }
     this.#totals = totalsOf([metrics])
     // What is not finite is null from here on, on the screen as in the file.
@@ -104,7 +108,7 @@ export class Monitor {
   }): Promise<Metrics> {
     const { step, env, rollouts, version, seconds } = done
     const scored = rollouts.map((rollout) => ({ rollout, advantage: null }))
-    await this.#write(`the rollouts of the evaluation of ${env}`, () => this.#rollouts.write(step, 'eval', scored))
+    await this.#writeRollouts(`the rollouts of the evaluation of ${env}`, step, 'eval', scored)
     const metrics = evalMetrics(env, rollouts, version)
     this.logger.info({ metrics }, `eval at step ${step}`)
     this.console.eval(step === 0 ? 'before training' : `at step ${step}`, metrics, seconds)
@@ -128,6 +132,14 @@ export class Monitor {
     this.#metrics.close()
     this.logger.close()
     this.folder.close()
+  }
+
+  /** Some at a time, with a turn for the sampler and its clients between: two thousand rollouts of a thousand tokens take a second. */
+  async #writeRollouts(what: string, step: number, split: Split, rollouts: readonly ScoredRollout[]): Promise<void> {
+    for (let from = 0; from < rollouts.length; from += ROLLOUTS_AT_ONCE) {
+      await this.#write(what, () => this.#rollouts.write(step, split, rollouts.slice(from, from + ROLLOUTS_AT_ONCE)))
+      await turn()
+    }
   }
 
   async #write<T>(what: string, write: () => T): Promise<T> {

@@ -92,6 +92,24 @@ test('rewind: rows, totals and files go back, and what is written next follows t
   expect(readRollouts(folder, 3)).toHaveLength(0)
 })
 
+test('the sampler and its clients get turns while many rollouts are written', async () => {
+  const { folder, monitor } = start(temporaryFolder())
+  let turns = 0
+  const count = setInterval(() => turns++, 0)
+  onTestFinished(() => clearInterval(count))
+  const rewards = Array.from({ length: 100 }, (_, i) => Array.from({ length: 10 }, () => i))
+  const long = groupsOf(rewards).map((one) => {
+    const ids = Array.from({ length: 500 }, (_, i) => i)
+    return { ...one, completion_tokens: { ids, logprobs: ids.map((i) => -i / 7), versions: ids.map(() => 0) } }
+  })
+  await monitor.finishStep({ step: 1, rollouts: scored(long, 0.5), version: 0, metrics: {} })
+  await monitor.finishEval({ step: 1, env: 'e', rollouts: long, version: 1 })
+  expect(turns).toBeGreaterThan(20)
+  expect(readRollouts(folder, 1).map((row) => [row.split, row.group, row.index])).toEqual(
+    ['train', 'eval'].flatMap((split) => long.map(({ group, index }) => [split, group, index])),
+  )
+})
+
 test('a run folder that is deleted under a run is named', async () => {
   const { folder, monitor } = start(temporaryFolder())
   rmSync(folder.path, { recursive: true })
