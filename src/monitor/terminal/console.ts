@@ -77,7 +77,8 @@ function canRedraw(stream: ConsoleStream, env: NodeJS.ProcessEnv): boolean {
 }
 
 export class RunConsole {
-  readonly #o: Required<Pick<ConsoleOptions, 'linesEvery' | 'samplesEvery' | 'samplesCount' | 'longWaitMs'>> & ConsoleOptions
+  readonly #o: Required<Pick<ConsoleOptions, 'linesEvery' | 'samplesEvery' | 'samplesCount' | 'longWaitMs'>> &
+    Omit<ConsoleOptions, 'history'>
   readonly #stream: ConsoleStream
   readonly #screen: LiveScreen | null
   readonly #view: LiveView | null
@@ -95,7 +96,9 @@ export class RunConsole {
   #closed = false
 
   constructor(options: ConsoleOptions) {
-    this.#o = { linesEvery: 1, samplesEvery: 5, samplesCount: 2, longWaitMs: 30_000, ...options }
+    // The rows of a long run are tens of megabytes, of which a few numbers are needed.
+    const { history = [], ...rest } = options
+    this.#o = { linesEvery: 1, samplesEvery: 5, samplesCount: 2, longWaitMs: 30_000, ...rest }
     const { progress, env = process.env } = options
     this.#stream = options.stream ?? process.stdout
     const ours = this.#stream === process.stdout
@@ -118,7 +121,7 @@ export class RunConsole {
             redraw: () => this.#draw(),
           })
         : null
-    this.history = options.history ?? []
+    this.history = history
     this.#stream.on('error', ignoreDeadOutput)
     this.#unsubscribe = progress.onChange(() => this.#schedule())
     this.#front = !this.#screen || !ours || inForeground()

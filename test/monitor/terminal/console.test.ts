@@ -5,6 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
 import { stripVTControlCharacters } from 'node:util'
 import { expect, onTestFinished, test, vi } from 'vitest'
+import { collectAll } from '../../../src/gpu/heap.ts'
 import { RunConsole, wantsColour } from '../../../src/monitor/terminal/console.ts'
 import type { ConsoleOptions } from '../../../src/monitor/terminal/console.ts'
 import { Progress } from '../../../src/monitor/progress.ts'
@@ -31,6 +32,18 @@ function consoleOn(stream: Capture, over: Partial<ConsoleOptions> = {}) {
   onTestFinished(() => console.close())
   return { console, progress }
 }
+
+test('rows of the steps before, megabytes of a long run, are let go', async () => {
+  const { row, out } = (() => {
+    const history = [{ ...metrics }, { ...metrics }]
+    return { row: new WeakRef(history[0]), out: consoleOn(new Capture(true), { history, panel: true }).console }
+  })()
+  // A reference keeps what it was made of to the end of the turn.
+  await sleep(1)
+  collectAll()
+  expect(row.deref()).toBeUndefined()
+  out.close()
+})
 
 test('the line of a step: reward first', () => {
   expect(
