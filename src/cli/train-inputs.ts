@@ -53,7 +53,7 @@ export async function openInputs(loaded: Pick<Loaded<RunConfig>, 'config' | 'at'
     const adapter = config.model.adapter ? await openAdapter(config, model) : undefined
     const template = new ChatTemplate(tokenizer)
     const encode: Inputs['encode'] = (messages, tools) => template.prompt(messages, tools).ids
-    const notices = [...unread, ...environments.flatMap((source) => checkPrompts(source, encode, args))]
+    const notices = [...unread, ...environments.flatMap((source) => checkPrompts(source, template, args))]
     if (environments.some(({ env }) => env.tools && env.tools.length > 0) && !template.showsTools)
       notices.push("the model's chat template shows no tools: they are described in the system message, in Hermes' form.")
     if (tokenizer.eosTokenIds.length === 0)
@@ -153,24 +153,30 @@ export async function openAdapter(config: RunConfig | SftConfig, model: Pick<Mod
   )
 }
 
+/** Prompts of up to twice as many tokens are counted whole: of 250 texts of megabytes each the rest would take minutes. */
+const COUNTED = 2048
+
 /** Prompts that cannot fit would fail one by one in the middle of the run; a look at the first rows says so now. */
-function checkPrompts({ name, env }: RunEnvironment, encode: Inputs['encode'], args: RunConfig['trainer']['args']): string[] {
+function checkPrompts({ name, env }: RunEnvironment, template: ChatTemplate, args: RunConfig['trainer']['args']): string[] {
   const limit = args.max_prompt_len
-  const lengths = [...env.dataset.slice(0, 200), ...env.evalDataset.slice(0, 50)].map(
-    (row: Row) => encode(row.prompt, env.tools).length,
-  )
-  const tooLong = lengths.filter((length) => length > limit).length
+  const prompts = [...env.dataset.slice(0, 200), ...env.evalDataset.slice(0, 50)].map((row: Row) => {
+    const { ids, cut } = template.prompt(row.prompt, env.tools, Math.max(limit, COUNTED))
+    return { length: ids.length, cut }
+  })
+  const tooLong = prompts.filter(({ length }) => length > limit).length
   if (tooLong === 0) return []
-  const longest = Math.max(...lengths)
+  const longest = Math.max(...prompts.map(({ length }) => length))
   const whole = longest + args.max_tokens
   const room = whole > args.max_seq_len ? ` and trainer.args.max_seq_len to ${whole}` : ''
-  const mend = `Set trainer.args.max_prompt_len to ${longest}${room} or more.`
-  if (tooLong === lengths.length) {
-    throw new UserError(
-      `The prompts of ${name} are up to ${longest} tokens long and max_prompt_len is ${limit}: none fits. ${mend}`,
-    )
+  const cut = prompts.some((prompt) => prompt.cut)
+  const mend = cut
+    ? `Some have more than ${longest} tokens: shorten them, or leave them out.`
+    : `Set trainer.args.max_prompt_len to ${longest}${room} or more.`
+  if (tooLong === prompts.length) {
+    const size = cut ? 'too long' : `up to ${longest} tokens long`
+    throw new UserError(`The prompts of ${name} are ${size} and max_prompt_len is ${limit}: none fits. ${mend}`)
   }
   return [
-    `${tooLong} of the first ${lengths.length} prompts of ${name} are longer than max_prompt_len (${limit}); their rollouts will fail. ${mend}`,
+    `${tooLong} of the first ${prompts.length} prompts of ${name} are longer than max_prompt_len (${limit}); their rollouts will fail. ${mend}`,
   ]
 }

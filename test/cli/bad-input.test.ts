@@ -139,6 +139,20 @@ describe('files', () => {
   })
 })
 
+test('prompts of megabytes are refused by what they begin with: to count their tokens took minutes', async () => {
+  runs.write(
+    'books.ts',
+    `import { Rubric, SingleTurnEnv } from 'dawn-rl/environments'
+    const rows = Array.from({ length: 20 }, (_, i) => ({ question: i + ' lorem ipsum'.repeat(80_000), answer: '' }))
+    export default () => SingleTurnEnv.create({ id: 'books', rubric: new Rubric({ one: () => 1 }), dataset: rows })`,
+  )
+  runs.write('books.toml', '[env]\nid = "./books.ts"\nname = "books"\n')
+  await refused(
+    ['@', 'books.toml'],
+    /^The prompts of books are too long and max_prompt_len is \d+: none fits\. Some have more than \d+ tokens: shorten them, or leave them out\.$/,
+  )
+}, 30_000)
+
 test('prompts that are all too long', async () => {
   await refused(
     ['max_seq_len=16', 'max_prompt_len=3', 'max_tokens=13'],
