@@ -329,7 +329,10 @@ test('a class has what negated ones inside it have; a group has its name as Java
     const expected = new RegExp(`^(?:${pattern.replace('?P<', '?<')})$`, 'u')
     for (let i = 0; i < 5; i++) expect(await walk({ type: 'regex', pattern }, which, random), seedWords).toMatch(expected)
   }
-  expect([regexGrammar(String.raw`[\s\S]`), regexGrammar(String.raw`[\Da0-8]`)]).toEqual(['[^]', '[^9]'])
+  expect([regexGrammar(String.raw`[\s\S]`), regexGrammar(String.raw`[\Da0-8]`)]).toEqual([
+    '[\\u0000-\\U0010FFFF]',
+    '[\\u0000-8:-\\U0010FFFF]',
+  ])
   expect(await walk({ type: 'choice', choices: [''] }, which, random)).toBe('')
 })
 
@@ -353,6 +356,18 @@ test('references that double each other, and rules that lean on each other, are 
   const grammar = ['root ::= "a" a0', ...rules, 'a6000 ::= "" | "b"'].join('\n')
   await grammars.constraint({ type: 'grammar', grammar })
   expect(performance.now() - begin).toBeLessThan(30_000)
+})
+
+test('wide classes, long lists and long rows of repetitions are read soon, or refused', async () => {
+  const { grammars } = await opened()
+  const begin = performance.now()
+  await grammars.constraint({ type: 'regex', pattern: String.raw`[\u0000-\ud7ff]`.repeat(5000) })
+  await grammars.constraint({ type: 'json_schema', schema: { enum: Array.from({ length: 30_000 }, (_, i) => i) } })
+  const refused = async (format: GrammarFormat) => await userErrorOf(() => grammars.constraint(format))
+  expect(await refused({ type: 'grammar', grammar: `root ::= "a"${'*'.repeat(100_000)}` })).toContain('more than 200 deep')
+  expect(await refused({ type: 'regex', pattern: 'a'.repeat(3_000_000) })).toContain('longer than 200000 characters')
+  expect((await refused({ type: 'regex', pattern: `${'a'.repeat(100_000)}(` })).length).toBeLessThan(400)
+  expect(performance.now() - begin).toBeLessThan(20_000)
 })
 
 test('what is worked out for a grammar is forgotten before it is too much, and who stands in it goes on as before', () => {

@@ -130,7 +130,8 @@ class Reader {
   #repeated(part: Expression): Expression {
     this.#space()
     let out = part
-    for (;;) {
+    for (let deep = 0; ; deep++) {
+      if (deep > MOST_DEPTH) this.#fail(`repetitions stand more than ${MOST_DEPTH} deep`)
       if (this.#take('*')) out = { kind: 'repeat', part: out, least: 0, most: Infinity }
       else if (this.#take('+')) out = { kind: 'repeat', part: out, least: 1, most: Infinity }
       else if (this.#take('?')) out = { kind: 'repeat', part: out, least: 0, most: 1 }
@@ -183,7 +184,8 @@ class Reader {
   }
 }
 
-function complement(ranges: Range[]): Range[] {
+/** All other code points, in order; twice, it puts ranges in order and joins those that touch. */
+export function complement(ranges: readonly Range[]): Range[] {
   const out: Range[] = []
   let next = 0
   for (const [from, to] of ranges.toSorted((a, b) => a[0] - b[0])) {

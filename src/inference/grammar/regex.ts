@@ -3,28 +3,36 @@
  * what must be escaped there is written so. What a grammar cannot do (looking around, back references, word boundaries) is refused.
  */
 import { UserError } from '../../common/errors.ts'
-import { literal, oneCharacter } from './rules.ts'
+import { complement, type Range } from './ebnf.ts'
+import { inRanges, literal } from './rules.ts'
 
 /** Most repetitions of all brackets that stand in each other, multiplied. */
 const MOST_REPEATS = 20_000
 const MOST_DEPTH = 50
-/** Code points of one character class, at most. */
-const MOST_POINTS = 70_000
+/** Each character is a node of the network at least, which has no room for more. */
+const MOST_LENGTH = 200_000
+/** Of the expression, in errors. */
+const SHOWN = 100
 
+/** Kept as ranges: taken apart into its characters, a class of a few signs is 50,000 of them. */
 interface Class {
-  points: Set<number>
-  negated: boolean
+  ranges: readonly Range[]
+  /** A negated class is in it: in JSON it leaves out what must be escaped there. */
+  open: boolean
 }
 
-const range = (from: number, to: number) => Array.from({ length: to - from + 1 }, (_, i) => from + i)
+const each = (points: readonly number[]) => points.map((point): Range => [point, point])
 const points = (text: string) => Array.from(text, (sign) => sign.codePointAt(0)!)
-const DIGITS = range(48, 57)
-const WORD = [...DIGITS, ...range(65, 90), 95, ...range(97, 122)]
-const SPACE = points(' \t\n\r\f\v')
-const SHORTHAND: Record<string, number[]> = { d: DIGITS, w: WORD, s: SPACE }
+const DIGITS: Range[] = [[48, 57]]
+const WORD: Range[] = [...DIGITS, [65, 90], [95, 95], [97, 122]]
+const SPACE = each(points(' \t\n\r\f\v'))
+const SHORTHAND: Record<string, Range[]> = { d: DIGITS, w: WORD, s: SPACE }
 const CONTROL: Record<string, number> = { n: 10, r: 13, t: 9, f: 12, v: 11, '0': 0 }
 /** What a JSON string has only behind a backslash. */
-const JSON_SPECIAL = [...range(0, 31), 34, 92]
+const JSON_SPECIAL = [...Array(32).keys(), 34, 92]
+
+/** Ranges without some points. */
+const without = (ranges: readonly Range[], some: readonly number[]) => complement([...complement(ranges), ...each(some)])
 
 /** An EBNF expression of a regular expression. @throws UserError that names the place in the pattern. */
 export function regexGrammar(pattern: string, mode: 'text' | 'json' = 'text'): string {
@@ -42,6 +50,7 @@ class Parser {
 
   constructor(pattern: string, json: boolean) {
     this.#pattern = pattern
+    if (pattern.length > MOST_LENGTH) throw new UserError(`The regular expression is longer than ${MOST_LENGTH} characters.`)
     this.#signs = Array.from(pattern)
     this.#json = json
   }
@@ -53,7 +62,8 @@ class Parser {
   }
 
   #fail(why: string): never {
-    throw new UserError(`The regular expression ${JSON.stringify(this.#pattern)}: ${why} (at character ${this.#at + 1}).`)
+    const shown = `${JSON.stringify(this.#pattern.slice(0, SHOWN))}${this.#pattern.length > SHOWN ? '...' : ''}`
+    throw new UserError(`The regular expression ${shown}: ${why} (at character ${this.#at + 1}).`)
   }
 
   #take(sign: string): boolean {
@@ -108,15 +118,13 @@ class Parser {
       return `(${inner})`
     }
     if (sign === '[') return this.#characters(this.#class())
-    if (sign === '.') return this.#characters({ points: new Set([10, 13]), negated: true })
+    if (sign === '.') return this.#characters({ ranges: complement(each([10, 13])), open: true })
     if (sign === '\\') {
       const escape = this.#escape()
-      return typeof escape === 'number'
-        ? this.#characters({ points: new Set([escape]), negated: false })
-        : this.#characters(escape)
+      return this.#characters(typeof escape === 'number' ? { ranges: each([escape]), open: false } : escape)
     }
     if ('^$*+?'.includes(sign)) this.#fail(`${sign} cannot stand here`)
-    return this.#characters({ points: new Set(points(sign)), negated: false })
+    return this.#characters({ ranges: each(points(sign)), open: false })
   }
 
   /** Behind a backslash: a code point, or a class. */
@@ -124,7 +132,8 @@ class Parser {
     const sign = this.#signs[this.#at++]
     if (sign === undefined) this.#fail('it ends with a backslash')
     const shorthand = SHORTHAND[sign.toLowerCase()]
-    if (shorthand) return { points: new Set(shorthand), negated: sign !== sign.toLowerCase() }
+    if (shorthand)
+      return sign === sign.toLowerCase() ? { ranges: shorthand, open: false } : { ranges: complement(shorthand), open: true }
     if (Object.hasOwn(CONTROL, sign)) return CONTROL[sign]
     if (sign === 'x') return this.#hex(2)
     if (sign === 'u') {
@@ -147,14 +156,13 @@ class Parser {
 
   #class(): Class {
     const negated = this.#take('^')
-    const out = new Set<number>()
-    /** All that no negated class inside (\S, \D, \W) has; undefined without one. */
-    let missing: Set<number> | undefined
+    const ranges: Range[] = []
+    let open = false
     while (!this.#take(']')) {
       const from = this.#member()
       if (typeof from !== 'number') {
-        if (from.negated) missing = missing ? missing.intersection(from.points) : from.points
-        else for (const point of from.points) out.add(point)
+        for (const range of from.ranges) ranges.push(range)
+        open ||= from.open
         continue
       }
       let to = from
@@ -164,10 +172,10 @@ class Parser {
         if (typeof end !== 'number' || end < from) this.#fail('a range of characters goes backwards')
         to = end
       }
-      if (out.size + to - from > MOST_POINTS) this.#fail(`a class has more than ${MOST_POINTS} characters; negate it`)
-      for (let point = from; point <= to; point++) out.add(point)
+      ranges.push([from, to])
     }
-    return missing ? { points: missing.difference(out), negated: !negated } : { points: out, negated }
+    const others = complement(ranges)
+    return negated ? { ranges: others, open: true } : { ranges: complement(others), open }
   }
 
   #member(): number | Class {
@@ -177,15 +185,18 @@ class Parser {
   }
 
   /** A class as an expression. In JSON, negated classes leave out what must be escaped, others have it escaped. */
-  #characters({ points: set, negated }: Class): string {
-    const all = [...set]
-    if (all.some((point) => point >= 0xd800 && point <= 0xdfff)) this.#fail('halves of surrogate pairs are no characters')
-    if (negated) return oneCharacter(this.#json ? [...all, ...JSON_SPECIAL] : all, true)
-    if (all.length === 0) this.#fail('a class is empty')
-    const special = this.#json ? all.filter((point) => JSON_SPECIAL.includes(point)) : []
-    const plain = all.filter((point) => !special.includes(point))
+  #characters({ ranges, open }: Class): string {
+    if (ranges.length === 0) this.#fail('a class is empty')
+    if (open) return inRanges(this.#json ? without(ranges, JSON_SPECIAL) : ranges)
+    if (ranges.some(([from, to]) => from <= 0xdfff && to >= 0xd800)) this.#fail('halves of surrogate pairs are no characters')
+    const isIn = (point: number) => ranges.some(([from, to]) => from <= point && point <= to)
+    const special = this.#json ? JSON_SPECIAL.filter(isIn) : []
+    const plain = special.length > 0 ? without(ranges, special) : ranges
     const parts = special.map((point) => literal(JSON.stringify(String.fromCodePoint(point)).slice(1, -1)))
-    if (plain.length > 0) parts.push(plain.length === 1 ? literal(String.fromCodePoint(plain[0])) : oneCharacter(plain))
+    if (plain.length > 0) {
+      const [[from, to]] = plain
+      parts.push(plain.length === 1 && from === to ? literal(String.fromCodePoint(from)) : inRanges(plain))
+    }
     return parts.length === 1 ? parts[0] : `(${parts.join(' | ')})`
   }
 

@@ -1,5 +1,6 @@
 /** Pieces of an EBNF grammar (GBNF's spelling, as `ebnf.ts` reads it), written so that any text can stand in them. */
 import { UserError } from '../../common/errors.ts'
+import { complement, type Range } from './ebnf.ts'
 
 /** A grammar that grows larger than this is refused: compiling it would stand in the way of everything else. */
 const MAX_LENGTH = 2_000_000
@@ -49,20 +50,13 @@ export function literal(text: string): string {
 
 /** One of the code points, or (`negated`) any other. */
 export function oneCharacter(points: Iterable<number>, negated = false): string {
-  const sorted = [...new Set(points)].toSorted((a, b) => a - b)
-  let body = ''
-  for (let i = 0; i < sorted.length; i++) {
-    const from = i
-    while (i + 1 < sorted.length && sorted[i + 1] === sorted[i] + 1) i++
-    body +=
-      i - from > 1
-        ? `${escaped(sorted[from])}-${escaped(sorted[i])}`
-        : sorted
-            .slice(from, i + 1)
-            .map(escaped)
-            .join('')
-  }
-  return `[${negated ? '^' : ''}${body}]`
+  const others = complement(Array.from(points, (point): Range => [point, point]))
+  return inRanges(negated ? others : complement(others))
+}
+
+/** One of the code points of some ranges. */
+export function inRanges(ranges: readonly Range[]): string {
+  return `[${ranges.map(([from, to]) => (from === to ? escaped(from) : `${escaped(from)}-${escaped(to)}`)).join('')}]`
 }
 
 function escaped(point: number): string {

@@ -135,7 +135,14 @@ class Converter {
     if (schema.pattern !== undefined)
       throw new UserError(`${path}: a list of values and a pattern cannot both be held. Leave the pattern out.`)
     const types = schema.type === undefined ? TYPES : [schema.type].flat()
-    const kept = values.filter((value) => typesOfValue(value).some((type) => types.includes(type)) && isWithin(value, schema))
+    // Of a const, whether the list beside it has it.
+    const listed = Array.isArray(schema.enum) ? new Set(schema.enum.map((value) => JSON.stringify(value))) : undefined
+    const kept = values.filter(
+      (value) =>
+        typesOfValue(value).some((type) => types.includes(type)) &&
+        isWithin(value, schema) &&
+        (listed?.has(JSON.stringify(value)) ?? true),
+    )
     if (kept.length === 0) throw new UserError(`${path}: no value of its list is of its type, and within its bounds.`)
     return this.rules.add(oneOf([...new Set(kept.map((value) => literal(JSON.stringify(value))))]))
   }
@@ -307,8 +314,6 @@ function typesOfValue(value: unknown): string[] {
 
 /** Whether a value of a list keeps to the other keywords that stand beside the list; of objects and arrays, to none but the list. */
 function isWithin(value: unknown, schema: Schema): boolean {
-  const listed = (list: unknown) => !Array.isArray(list) || list.some((one) => JSON.stringify(one) === JSON.stringify(value))
-  if (!listed(schema.enum)) return false
   const bound = (name: string, otherwise: number) => (typeof schema[name] === 'number' ? schema[name] : otherwise)
   if (typeof value === 'string') {
     const length = Array.from(value).length
