@@ -366,6 +366,7 @@ test('wide classes, long lists and long rows of repetitions are read soon, or re
   const refused = async (format: GrammarFormat) => await userErrorOf(() => grammars.constraint(format))
   expect(await refused({ type: 'grammar', grammar: `root ::= "a"${'*'.repeat(100_000)}` })).toContain('more than 200 deep')
   expect(await refused({ type: 'regex', pattern: 'a'.repeat(3_000_000) })).toContain('longer than 200000 characters')
+  expect(await refused({ type: 'choice', choices: ['a'.repeat(20_000_000)] })).toContain('500000 characters together at most')
   expect((await refused({ type: 'regex', pattern: `${'a'.repeat(100_000)}(` })).length).toBeLessThan(400)
   expect(performance.now() - begin).toBeLessThan(20_000)
 })

@@ -6,6 +6,7 @@ import { schemaGrammar } from './schema.ts'
 import type { GrammarFormat } from './types.ts'
 
 const MOST_CHOICES = 10_000
+const MOST_TEXT = 500_000
 
 /** The format as an EBNF grammar with the rule `root`. @throws UserError for one that cannot be written so */
 export function formatGrammar(format: GrammarFormat): string {
@@ -20,5 +21,8 @@ export function formatGrammar(format: GrammarFormat): string {
   const choices = [...new Set(format.choices)]
   if (choices.length === 0 || choices.length > MOST_CHOICES)
     throw new UserError(`A choice has 1 to ${MOST_CHOICES} texts; it has ${choices.length}.`)
+  const length = choices.reduce((sum, text) => sum + text.length, 0)
+  if (length > MOST_TEXT)
+    throw new UserError(`The texts of a choice have ${MOST_TEXT} characters together at most; these have ${length}.`)
   return rules.text(rules.add(oneOf(choices.map(literal))))
 }

@@ -48,10 +48,14 @@ async function readBytes(request: Request, { maxBytes, ms }: BodyLimits): Promis
 
 /** Objects and lists within each other. Schemas, templates and grammars go down into what they are given, as far as the stack goes. */
 const MOST_LEVELS = 200
+/** Of all objects together. One with a million is a minute's work for the engine of JavaScript, in which everyone waits. */
+const MOST_FIELDS = 250_000
 
-/** Whether JSON has more objects and lists within each other. */
-function isDeeperThan(most: number, json: Uint8Array): boolean {
+/** JSON, looked at before it is parsed. @throws HttpError for more levels or fields than are taken */
+export function checkSize(json: Uint8Array, what: string, field?: string): void {
+  const refuse = (most: string) => badRequest(`${what} has more than ${most}; this server takes no more.`, field)
   let depth = 0
+  let fields = 0
   let inString = false
   for (let i = 0; i < json.length; i++) {
     const sign = json[i]
@@ -60,10 +64,10 @@ function isDeeperThan(most: number, json: Uint8Array): boolean {
       else if (sign === 0x22) inString = false
     } else if (sign === 0x22) inString = true
     else if (sign === 0x7b || sign === 0x5b) {
-      if (++depth > most) return true
+      if (++depth > MOST_LEVELS) throw refuse(`${MOST_LEVELS} objects and lists within each other`)
     } else if (sign === 0x7d || sign === 0x5d) depth--
+    else if (sign === 0x3a && ++fields > MOST_FIELDS) throw refuse(`${MOST_FIELDS} fields`)
   }
-  return false
 }
 
 /** The body as JSON. @throws HttpError for what is no JSON, no object, or not UTF-8 */
@@ -85,8 +89,7 @@ async function readJson(context: Context, limits: BodyLimits): Promise<Record<st
   } catch {
     throw badRequest('The body is not UTF-8.')
   }
-  if (isDeeperThan(MOST_LEVELS, bytes))
-    throw badRequest(`The body has more than ${MOST_LEVELS} objects and lists within each other; this server takes no more.`)
+  checkSize(bytes, 'The body')
   let value: unknown
   try {
     value = JSON.parse(text)

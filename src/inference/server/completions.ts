@@ -1,4 +1,5 @@
 /** /v1/completions: prompts as text or token ids, one or many. */
+import { setImmediate as turn } from 'node:timers/promises'
 import type { Context } from 'hono'
 import { badRequest } from './errors.ts'
 import type { Finished, Generation, Usage, Work } from './generation.ts'
@@ -31,7 +32,7 @@ export function addCompletions(app: App, server: ServerContext): void {
     const { model, adapter } = modelOf(server, body.model)
     const top = body.logprobs ?? undefined
     const echo = body.echo === true
-    const works = worksOf(server, body, { top, echo, adapter })
+    const works = await worksOf(server, body, { top, echo, adapter })
     const spelling = new Spelling(server.parts.tokenizer, body.return_tokens_as_token_ids === true)
     const wish: Wish = { id: idOf(context, 'cmpl', body.request_id), model, body, top, spelling, server }
     const how = { answer: (g: Generation) => answer(g, wish), pieces: (g: Generation) => chunks(g, wish) }
@@ -39,11 +40,11 @@ export function addCompletions(app: App, server: ServerContext): void {
   })
 }
 
-function worksOf(
+async function worksOf(
   server: ServerContext,
   body: CompletionsBody,
   wish: { top: number | undefined; echo: boolean; adapter?: string | null },
-): Work[] {
+): Promise<Work[]> {
   const { parts, engine } = server
   const { top, echo, adapter } = wish
   checkStream(body, body.prompt_logprobs)
@@ -59,7 +60,8 @@ function worksOf(
   const constraint = constraintOf(server, body)
   // Before each of them is tokenised, which of millions takes long.
   server.gate.check(n * countOf(body.prompt))
-  return promptsOf(server, body).map((ids) => {
+  const prompts = await promptsOf(server, body)
+  return prompts.map((ids) => {
     const promptIds = truncate(ids, body, maxLength)
     // Nothing is to be made: one token is, and left out.
     const asked = body.max_tokens === 0 ? 1 : body.max_tokens
@@ -85,13 +87,22 @@ function worksOf(
 const countOf = (prompt: CompletionsBody['prompt']): number =>
   typeof prompt === 'string' || typeof prompt[0] === 'number' ? 1 : prompt.length
 
-function promptsOf(server: ServerContext, { prompt, add_special_tokens, truncate_prompt_tokens }: CompletionsBody): number[][] {
+async function promptsOf(
+  server: ServerContext,
+  { prompt, add_special_tokens, truncate_prompt_tokens }: CompletionsBody,
+): Promise<number[][]> {
   const cut = typeof truncate_prompt_tokens === 'number'
   const encode = (text: string) =>
     encodeText(server, text, { field: 'prompt', addSpecialTokens: add_special_tokens ?? true, cut })
   if (typeof prompt === 'string') return [encode(prompt)]
   if (typeof prompt[0] === 'number') return [checkIds(server, prompt as number[], 'prompt')]
-  return (prompt as (string | number[])[]).map((one) => (typeof one === 'string' ? encode(one) : checkIds(server, one, 'prompt')))
+  const all: number[][] = []
+  for (const one of prompt as (string | number[])[]) {
+    all.push(typeof one === 'string' ? encode(one) : checkIds(server, one, 'prompt'))
+    // Long ones take their time, and others have their turn between them.
+    await turn()
+  }
+  return all
 }
 
 function answer(generation: Generation, wish: Wish): object {

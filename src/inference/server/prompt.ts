@@ -11,6 +11,8 @@ import type { SamplingBody } from './schemas/common.ts'
 
 /** Characters a token that a text may have before its beginning is looked at alone. */
 const USUAL = 8
+/** Characters of a text that is truncated as tokens, at least: it is tokenised whole, a second's work or two that everyone waits for. */
+const MOST_CUT = 500_000
 
 /**
  * @param options.cut the prompt is truncated later, so its length is no reason to refuse it
@@ -24,6 +26,11 @@ export function encodeText(
   const { field, addSpecialTokens, cut } = options
   const { tokenizer } = server.parts
   const { maxLength } = server.engine
+  const mostCut = Math.max(MOST_CUT, 2 * USUAL * maxLength)
+  if (cut && text.length > mostCut) {
+    const words = `the text has ${text.length} characters, and at most ${mostCut} are tokenised to be truncated`
+    throw badRequest(`${field}: ${words}. Send the part that is to be kept.`, field)
+  }
   // A text of megabytes would keep everyone waiting while it is tokenised: its beginning shows whether it can fit.
   for (let size = USUAL * maxLength; size < text.length && !cut; size *= 2) {
     const least = tokenizer.encode(text.slice(0, size), { addSpecialTokens }).length
@@ -69,6 +76,10 @@ export function encodeChat(
   if (goesOn && body.add_generation_prompt === true) {
     throw badRequest('continue_final_message: add_generation_prompt must not be set with it.', 'continue_final_message')
   }
+  const { maxLength } = server.engine
+  // A template writes a token a message at least, and takes long over a million of them.
+  if (body.messages.length > maxLength)
+    throw badRequest(`messages: there are ${body.messages.length}, and ${contextWords(maxLength)}. Send fewer.`, 'messages')
   const effort = body.reasoning_effort
   const shown = tools ?? toolsOf(body.tools)
   const variables = {

@@ -1,5 +1,6 @@
 /** response_format and structured_outputs as constraints on the draw. */
 import type { GrammarConstraint, GrammarFormat } from '../grammar/types.ts'
+import { checkSize } from './body.ts'
 import { badRequest, unsupported } from './errors.ts'
 import type { ServerContext } from './parts.ts'
 import type { ResponseFormat, StructuredOutputs } from './schemas/common.ts'
@@ -28,6 +29,7 @@ function formatOf(
 
 function schemaOf(json: string | Record<string, unknown>): unknown {
   if (typeof json !== 'string') return json
+  checkSize(Buffer.from(json), 'structured_outputs.json: the schema', 'structured_outputs')
   try {
     return JSON.parse(json)
   } catch {

@@ -169,6 +169,21 @@ describe('sizes and times', () => {
     expect(JSON.stringify(error!.issues).match(/"path"/g)!.length).toBeLessThan(20)
   })
 
+  test('texts to be truncated, and conversations, that would keep everyone waiting', async () => {
+    const long = await tiny.serve({})
+    const post = (path: string, body: object) => ask(`${long.url}${path}`, { max_tokens: 1, ...body })
+    const text = 'ab '.repeat(200_000)
+    const cut = await post('/v1/completions', { prompt: text, truncate_prompt_tokens: 4 })
+    expectError(cut, 400, /600000 characters, and at most 500000 are tokenised to be truncated/, 'prompt')
+    expect((await post('/v1/completions', { prompt: text.slice(0, 60_000), truncate_prompt_tokens: 4 })).status).toBe(200)
+    const fields = Array.from({ length: 300_000 }, (_, i) => `"k${i}":1`)
+    const wide = await ask(`${long.url}/v1/completions`, `{"prompt":"a",${fields.join()}}`)
+    expectError(wide, 400, /The body has more than 250000 fields/)
+    const messages = Array.from({ length: 100_000 }, () => ({ role: 'user', content: 'a' }))
+    const chatted = await post('/v1/chat/completions', { messages, truncate_prompt_tokens: 4 })
+    expectError(chatted, 400, /there are 100000, and this model's maximum context length is 512 tokens/, 'messages')
+  })
+
   test('objects and lists within each other, as many as are taken, and more', async () => {
     const nest = (levels: number, open: string, close: string, inner = '1') =>
       JSON.parse(open.repeat(levels) + inner + close.repeat(levels)) as object
@@ -190,6 +205,10 @@ describe('sizes and times', () => {
     expect((await completions({ prompt: '"{['.repeat(100) })).status).toBe(200)
     for (const body of bodies(250)) expectError(await chat(body), 400, /more than 200 objects and lists/)
     expectError(await ask(`${url}/v1/completions`, '['.repeat(15_000)), 400, /more than 200 objects and lists/)
+    // A schema as a text has levels of its own.
+    const json = `{"enum":[${'['.repeat(5000)}${']'.repeat(5000)}]}`
+    const schema = await completions({ structured_outputs: { json } })
+    expectError(schema, 400, /the schema has more than 200 objects and lists/, 'structured_outputs')
   })
 
   test('a body that does not come, a head that does not come, and no HTTP', async () => {

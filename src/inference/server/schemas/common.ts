@@ -25,7 +25,7 @@ function refused(message: string, taken: ReadonlySet<string> = new Set()) {
 /** Taken and without effect here: it names the caller, or tunes what this server does anyway. */
 export const ignored = z.unknown().optional()
 
-export const tokenId = z.int().min(0)
+const tokenId = z.int().min(0)
 
 /** The value as the schema takes it; its first mistake is told as the whole's. */
 function part<T extends z.ZodType>(schema: T, key: PropertyKey, value: unknown, context: z.RefinementCtx): z.output<T> {
@@ -36,16 +36,28 @@ function part<T extends z.ZodType>(schema: T, key: PropertyKey, value: unknown, 
   return z.NEVER
 }
 
+interface ListLimits {
+  least?: number
+  most?: number
+  /** Whether an element is surely one, as it is. */
+  isFine?: (value: unknown) => boolean
+}
+
 /** A list that is looked at up to its first wrong element: zod tells of each, and a body has room for millions of them, which the memory has not. */
-export function list<T extends z.ZodType>(element: T, { least = 0, most = Infinity }: { least?: number; most?: number } = {}) {
+export function list<T extends z.ZodType>(element: T, { least = 0, most = Infinity, isFine }: ListLimits = {}) {
   return z.array(z.unknown()).transform((values, context) => {
     if (values.length < least) context.addIssue({ code: 'custom', message: 'it is empty' })
     if (values.length > most) context.addIssue({ code: 'custom', message: `it has ${values.length}, and may have ${most}` })
     const taken: z.output<T>[] = []
-    for (let i = 0; i < values.length && context.issues.length === 0; i++) taken.push(part(element, i, values[i], context))
+    for (let i = 0; i < values.length && context.issues.length === 0; i++)
+      taken.push(isFine?.(values[i]) ? (values[i] as z.output<T>) : part(element, i, values[i], context))
     return taken
   })
 }
+
+/** Token ids, of which a body may have ten millions: zod is asked about those that are none, for its words. */
+export const tokenIds = (limits: ListLimits = {}) =>
+  list(tokenId, { ...limits, isFine: (value) => Number.isSafeInteger(value) && (value as number) >= 0 })
 
 /** A whole number of up to 64 bits; JSON's numbers are not exact beyond 53. */
 const wide = z.number().refine(Number.isInteger, 'it must be a whole number')
@@ -79,11 +91,11 @@ export const samplingFields = {
   frequency_penalty: z.number().min(-2).max(2).nullish(),
   seed: wide.nullish(),
   stop: z.union([z.string().min(1), list(z.string().min(1), { most: 64 })]).nullish(),
-  stop_token_ids: list(tokenId, { most: 1024 }).nullish(),
+  stop_token_ids: tokenIds({ most: 1024 }).nullish(),
   min_tokens: z.int().min(0).nullish(),
   ignore_eos: z.boolean().nullish(),
   logit_bias: bias.nullish(),
-  allowed_token_ids: list(tokenId, { least: 1 }).nullish(),
+  allowed_token_ids: tokenIds({ least: 1 }).nullish(),
   bad_words: only([]),
   include_stop_str_in_output: z.boolean().nullish(),
   skip_special_tokens: z.boolean().nullish(),

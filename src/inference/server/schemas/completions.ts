@@ -1,12 +1,12 @@
 /** Bodies of /v1/completions and of the routes that take and give token ids. */
 import * as z from 'zod'
-import { ignored, list, only, requestFields, samplingFields, streamOptions, tokenId } from './common.ts'
+import { ignored, list, only, requestFields, samplingFields, streamOptions, tokenIds } from './common.ts'
 
 export const completionsBody = z.object({
   ...samplingFields,
   ...requestFields,
   prompt: z.union(
-    [z.string(), list(z.string(), { least: 1 }), list(tokenId, { least: 1 }), list(list(tokenId, { least: 1 }), { least: 1 })],
+    [z.string(), list(z.string(), { least: 1 }), tokenIds({ least: 1 }), list(tokenIds({ least: 1 }), { least: 1 })],
     {
       error: 'it must be a text, token ids, or a list of either',
     },
@@ -32,7 +32,7 @@ const samplingParams = z.object({
 
 export const generateBody = z.object({
   model: z.string().nullish(),
-  token_ids: list(tokenId, { least: 1 }),
+  token_ids: tokenIds({ least: 1 }),
   sampling_params: samplingParams,
   request_id: z.string().max(256).nullish(),
   stream: z.boolean().nullish(),
@@ -49,4 +49,4 @@ export const generateBody = z.object({
 })
 export type GenerateBody = z.infer<typeof generateBody>
 
-export const detokenizeBody = z.object({ model: z.string().nullish(), tokens: list(tokenId) })
+export const detokenizeBody = z.object({ model: z.string().nullish(), tokens: tokenIds() })
