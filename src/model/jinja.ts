@@ -58,6 +58,8 @@ const METHODS = new Set([...Object.keys(STRIPS), 'join'])
 const SILENT = new Set(['Set', 'Macro', 'Comment'])
 /** Filters of texts, which are given the text of anything else. */
 const OF_TEXTS = new Set(['lower', 'upper', 'title', 'capitalize'])
+/** Parts that make a value which was not there. */
+const MAKING = new Set(['BinaryExpression', 'FilterExpression', 'CallExpression'])
 const ITERABLE = new Set(['ArrayValue', 'TupleValue', 'ObjectValue', 'StringValue', 'UndefinedValue'])
 /** What filters make of something that is not there. */
 const OF_NOTHING = new Map<string, unknown>([
@@ -65,6 +67,11 @@ const OF_NOTHING = new Map<string, unknown>([
   ['join', ''],
   ...['items', 'list', 'map', 'selectattr', 'rejectattr', 'sort', 'reverse', 'unique'].map((name) => [name, []] as const),
 ])
+
+/** Of one rendering: parts of the template evaluated, values of lists made, and texts made at 16 characters each. Ten seconds' work; a prompt is a hundredth of it. */
+const MOST_WORK = 10_000_000
+/** Numbers of a range, as many as jinja2's sandbox allows. */
+const MOST_RANGE = 100_000
 
 const GLOBALS = {
   true: true,
@@ -75,6 +82,7 @@ const GLOBALS = {
   None: null,
   range: (from: number, to?: number, step = 1) => {
     const [start, end] = to === undefined ? [0, from] : [from, to]
+    if (!((end - start) / step <= MOST_RANGE)) throw new Error(`a range must have ${MOST_RANGE} numbers at most`)
     return Array.from({ length: Math.max(0, Math.ceil((end - start) / step)) }, (_, i) => start + i * step)
   },
   strftime_now: (format: string) => strftime(format, new Date()),
@@ -118,7 +126,24 @@ export function compileTemplate(source: string): (variables: Record<string, unkn
 }
 
 class PythonInterpreter extends Library {
+  #work = 0
+
+  /** A template comes with a model, from anyone: one that never ends, or fills the memory, is refused as any other. */
+  #count(work: number): void {
+    this.#work += work
+    if (this.#work > MOST_WORK) throw new Error('the template does too much: it may have a loop that never ends')
+  }
+
   override evaluate(node: Node | undefined, scope: Environment): Value {
+    this.#count(1)
+    const value = this.#valueOf(node, scope)
+    const made = node && MAKING.has(node.type) ? value.value : undefined
+    if (Array.isArray(made)) this.#count(made.length)
+    if (typeof made === 'string') this.#count(made.length / 16)
+    return value
+  }
+
+  #valueOf(node: Node | undefined, scope: Environment): Value {
     switch (node?.type) {
       case 'Given':
         return node.value as Value
@@ -142,6 +167,7 @@ class PythonInterpreter extends Library {
   }
 
   override evaluateBlock(statements: Node[], scope: Environment): Value {
+    this.#count(1)
     let written = ''
     for (const statement of statements) {
       const value = this.evaluate(statement, scope)

@@ -77,6 +77,27 @@ describe('the prompt', () => {
   })
 })
 
+test.each([
+  ['a long range', '{% for i in range(1000000000) %}{% endfor %}', 'a range must have 100000 numbers at most'],
+  [
+    'loops in loops',
+    '{% set r = range(90000) %}{% for a in r %}{% for b in r %}{% endfor %}{% endfor %}',
+    'may have a loop that never ends',
+  ],
+  [
+    'lists that double',
+    '{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}',
+    'too much',
+  ],
+  [
+    'macros that call themselves twice',
+    '{% macro f(n) %}{{ f(n) }}{{ f(n) }}{% endmacro %}{{ f(1) }}',
+    'does not take these messages',
+  ],
+])('a template that never ends or fills the memory is refused: %s', async (_, chatTemplate, words) => {
+  expect(await userErrorOf(() => tiny.renderChat([{ role: 'user', content: 'a' }], { chatTemplate }))).toContain(words)
+})
+
 test("a template's strip, lstrip and rstrip take off the letters that they are given, as Python's", () => {
   // Qwen3's template has all three: an answer's indentation stays.
   const indented: Message[] = [{ role: 'user', content: '\n\n  def f():\n    pass\n\n' }]
