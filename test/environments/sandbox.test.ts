@@ -114,6 +114,7 @@ describe('hostile code', () => {
     ['a wait', 'new Promise(() => {})', 'code', /never settles/],
     ['a timer', 'setTimeout(() => {}, 1e9)', 'code', /not defined/],
     ['huge output', 'for (;;) console.log("x".repeat(1000))', 'output', /wrote more than its limit of 65536/],
+    ['long lines', 'for (;;) console.log("x".repeat(1e6))', 'output', /wrote more than its limit of 65536/],
     ['a huge value', '"x".repeat(1e6)', 'output', /value is longer than 65536/],
     ['no JavaScript', 'Here is the answer: 3', 'code', /SyntaxError/],
     ['a throw', '\n\nthrow new Error("hey")', 'code', /^Error: hey \(line 3\)$/],

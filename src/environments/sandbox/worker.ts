@@ -111,7 +111,10 @@ function play(job: SandboxJob, context: QuickJSContext, memory: WasmMemory, resu
     const room = job.outputBytes - written
     written += text.length + 1
     if (room > 0) result.stdout += `${text.slice(0, room)}\n`
-    if (written > job.outputBytes) over ??= new Stopped('output', `it wrote more than its limit of ${job.outputBytes} characters`)
+    if (written <= job.outputBytes) return
+    over ??= new Stopped('output', `it wrote more than its limit of ${job.outputBytes} characters`)
+    // Long lines are seconds' work before QuickJS asks for the deadline the next time.
+    throw over
   })
   const tools = take(
     context.callFunction(take(context.evalCode(prelude, 'prelude.js')), context.undefined, write, context.newNumber(job.seed)),
