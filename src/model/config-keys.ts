@@ -6,6 +6,9 @@ export type Json = Record<string, unknown>
 const isCount = (value: unknown): value is number => Number.isInteger(value) && (value as number) > 0
 const isNumber = (value: unknown): value is number => typeof value === 'number' && Number.isFinite(value) && value > 0
 
+/** Layers of a model, ten times those of the deepest: what is made for each of a thousand millions never ends. */
+export const MOST_LAYERS = 10_000
+
 /** Readers of `raw`, which stands in `file`; each throws UserError for a value that is not of its kind. */
 export function keyReader(raw: Json, file: string) {
   const wrong = (key: string, what: string) =>
@@ -15,9 +18,10 @@ export function keyReader(raw: Json, file: string) {
         : `${file}: ${key} is ${JSON.stringify(raw[key])}; it must be ${what}.`,
     )
   const absent = (key: string) => raw[key] === undefined || raw[key] === null
-  const count = (key: string): number => {
+  const count = (key: string, most = Infinity): number => {
     const value = raw[key]
     if (!isCount(value)) throw wrong(key, 'a whole number above 0')
+    if (value > most) throw wrong(key, `at most ${most}`)
     return value
   }
   const number = (key: string): number => {

@@ -13,7 +13,7 @@ import {
   refuseOfGemma,
   windowOf,
 } from './config-families.ts'
-import { keyReader, type Json } from './config-keys.ts'
+import { keyReader, MOST_LAYERS, type Json } from './config-keys.ts'
 import { ropeOf, ropeScalingToJson } from './config-rope.ts'
 import { FAMILIES, type ModelConfig, type ModelFamily } from './types.ts'
 
@@ -36,7 +36,7 @@ export function parseConfig(
   const hiddenSize = key.count('hidden_size')
   const heads = key.count('num_attention_heads')
   const kvHeads = key.optionalCount('num_key_value_heads') ?? heads
-  const layers = key.count('num_hidden_layers')
+  const layers = key.count('num_hidden_layers', MOST_LAYERS)
   if (family !== 'gemma3_text' && family !== 'qwen3_5_text') refuseSlidingWindow(raw, file, layers)
   const headDim = key.optionalCount('head_dim') ?? headDimOf[family] ?? hiddenSize / heads
   if (!Number.isInteger(headDim))

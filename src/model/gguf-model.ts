@@ -5,6 +5,7 @@
  */
 import { UserError } from '../common/errors.ts'
 import { isQuantised, type QuantisedFormat } from '../kernels/quantised/quantised.ts'
+import { MOST_LAYERS } from './config-keys.ts'
 import { familyNames } from './config.ts'
 import type { GgufFile, GgufValue } from './gguf.ts'
 import { tensorShapes } from './shapes.ts'
@@ -56,16 +57,24 @@ export function metadataReader(file: GgufFile) {
     if (!is(value)) throw new UserError(`${file.path}: ${key} must be ${what}.`)
     return value
   }
+  const above0 = (key: string, otherwise?: number): number => {
+    const value = get<number>(key, isNumber, 'a number') ?? otherwise
+    if (value === undefined) throw new UserError(`${file.path}: the metadata has no ${key}. Is it a whole model?`)
+    if (!(value > 0 && value < Infinity)) throw new UserError(`${file.path}: ${key} is ${value}; it must be a number above 0.`)
+    return value
+  }
   return {
     number: (key: string) => get<number>(key, isNumber, 'a number'),
     string: (key: string) => get<string>(key, isString, 'a string'),
     flag: (key: string) => get<boolean>(key, isFlag, 'true or false'),
     strings: (key: string) => get<string[]>(key, isStrings, 'a list of strings'),
     numbers: (key: string) => get<number[]>(key, isNumbers, 'a list of numbers'),
-    need: (key: string): number => {
-      const value = get<number>(key, isNumber, 'a number')
-      if (value === undefined) throw new UserError(`${file.path}: the metadata has no ${key}. Is it a whole model?`)
-      return value
+    above0,
+    count: (key: string, most = Infinity): number => {
+      const value = above0(key)
+      if (Number.isInteger(value) && value <= most) return value
+      const bounds = most === Infinity ? 'a whole number above 0' : `a whole number from 1 to ${most}`
+      throw new UserError(`${file.path}: ${key} is ${value}; it must be ${bounds}.`)
     },
   }
 }
@@ -86,24 +95,24 @@ export async function ggufConfig(file: GgufFile, eosTokenIds: number[]): Promise
     throw new UserError(`${file.path} is one part of a split GGUF; join the parts first (llama-gguf-split --merge).`)
   }
   if ((meta.number(`${arch}.expert_count`) ?? 0) > 0) throw new UserError(`${file.path}: mixtures of experts are not supported.`)
-  const hiddenSize = meta.need(`${arch}.embedding_length`)
-  const heads = meta.need(`${arch}.attention.head_count`)
+  const hiddenSize = meta.count(`${arch}.embedding_length`)
+  const heads = meta.count(`${arch}.attention.head_count`)
   const headDim = meta.number(`${arch}.attention.key_length`) ?? meta.number(`${arch}.rope.dimension_count`) ?? hiddenSize / heads
   const ropeDim = meta.number(`${arch}.rope.dimension_count`) ?? headDim
   if (ropeDim !== headDim)
     throw new UserError(`${file.path}: rotary embeddings turn ${ropeDim} of ${headDim} sizes of a head; only all are supported.`)
-  const layers = meta.need(`${arch}.block_count`)
-  const ropeTheta = exactDecimal(meta.number(`${arch}.rope.freq_base`) ?? 10_000)
+  const layers = meta.count(`${arch}.block_count`, MOST_LAYERS)
+  const ropeTheta = exactDecimal(meta.above0(`${arch}.rope.freq_base`, 10_000))
   return {
     family: arch as ModelFamily,
     hiddenSize,
-    intermediateSize: meta.need(`${arch}.feed_forward_length`),
+    intermediateSize: meta.count(`${arch}.feed_forward_length`),
     layers,
     heads,
     kvHeads: meta.number(`${arch}.attention.head_count_kv`) ?? heads,
     headDim,
     vocabSize: file.tensor('token_embd.weight').shape[0],
-    rmsNormEps: exactDecimal(meta.need(`${arch}.attention.layer_norm_rms_epsilon`)),
+    rmsNormEps: exactDecimal(meta.above0(`${arch}.attention.layer_norm_rms_epsilon`)),
     ropeTheta,
     ropeScaling: await ropeScaling(file, arch, headDim, ropeTheta),
     // No key says it: llama.cpp has the number in its code.
@@ -112,7 +121,7 @@ export async function ggufConfig(file: GgufFile, eosTokenIds: number[]): Promise
     qkvBias: file.tensors.has('blk.0.attn_q.bias'),
     outputBias: file.tensors.has('blk.0.attn_output.bias'),
     qkNorm: file.tensors.has('blk.0.attn_q_norm.weight'),
-    maxPositionEmbeddings: meta.need(`${arch}.context_length`),
+    maxPositionEmbeddings: meta.count(`${arch}.context_length`),
     eosTokenIds,
     bosTokenId: meta.number('tokenizer.ggml.bos_token_id') ?? null,
     padTokenId: meta.number('tokenizer.ggml.padding_token_id') ?? null,

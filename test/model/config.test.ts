@@ -235,6 +235,7 @@ describe('qwen3_5_text', () => {
 
 describe('what is refused names file and key', () => {
   test.each([
+    [{ num_hidden_layers: 1e9 }, 'm/config.json: num_hidden_layers is 1000000000; it must be at most 10000.'],
     [
       { model_type: 'gemma3' },
       'm/config.json: model_type "gemma3" is not supported; dawn-rl runs llama, mistral, smollm3, qwen2, qwen3, gemma3_text and qwen3_5_text models.',
