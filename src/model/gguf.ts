@@ -23,6 +23,8 @@ export interface GgufTensor {
 const FIRST_READ = 8 << 20
 /** Values widened at a time, so that a large matrix is never whole in float32. A multiple of every block size. */
 const CHUNK_VALUES = 1 << 20
+/** Lists within each other; models have lists of values alone. */
+const MOST_DEPTH = 16
 const VALUE_BYTES: Record<number, number> = { 0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8 }
 
 /** Says that the bytes read so far end inside the header, which goes on to `end` at least. */
@@ -204,15 +206,16 @@ class Cursor {
     const at = this.#take(length)
     return this.#text.decode(this.#bytes.subarray(at, at + length))
   }
-  value(type: number): GgufValue {
+  value(type: number, depth = 0): GgufValue {
     if (type === 8) return this.string()
     if (type === 9) {
+      if (depth > MOST_DEPTH) throw this.#bad(`its metadata has lists more than ${MOST_DEPTH} deep`)
       const inner = this.uint32()
       const count = this.uint64()
       const least = this.at + count * (VALUE_BYTES[inner] ?? 1)
       if (inner !== 8 && inner !== 9 && least > this.#bytes.length) throw new NeedMore(least)
       const out: GgufValue[] = []
-      for (let i = 0; i < count; i++) out.push(this.value(inner))
+      for (let i = 0; i < count; i++) out.push(this.value(inner, depth + 1))
       return out
     }
     const size = VALUE_BYTES[type]

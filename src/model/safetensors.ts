@@ -113,13 +113,23 @@ async function readHeader(file: RangeFile): Promise<Map<string, Entry>> {
 
 const isCount = (n: unknown): n is number => typeof n === 'number' && Number.isSafeInteger(n) && n >= 0
 
+/** What stands in a header, for errors: a broken one may hold megabytes, or lists as deep as no stack goes. */
+function shown(value: unknown): string {
+  try {
+    const text = JSON.stringify(value) ?? 'undefined'
+    return text.length > 100 ? `${text.slice(0, 100)}...` : text
+  } catch {
+    return 'of lists without end'
+  }
+}
+
 function checkEntry(name: string, value: unknown, file: RangeFile, dataStart: number, bad: (what: string) => UserError): Entry {
   const { dtype, shape, data_offsets: offsets } = (value ?? {}) as { dtype?: unknown; shape?: unknown; data_offsets?: unknown }
   if (typeof dtype !== 'string' || !Object.hasOwn(DTYPE_BYTES, dtype))
-    throw bad(`tensor ${name} has the unknown dtype ${JSON.stringify(dtype)}`)
-  if (!Array.isArray(shape) || !shape.every(isCount)) throw bad(`tensor ${name} has the shape ${JSON.stringify(shape)}`)
+    throw bad(`tensor ${name} has the unknown dtype ${shown(dtype)}`)
+  if (!Array.isArray(shape) || !shape.every(isCount)) throw bad(`tensor ${name} has the shape ${shown(shape)}`)
   if (!Array.isArray(offsets) || offsets.length !== 2 || !offsets.every(isCount) || offsets[0] > offsets[1]) {
-    throw bad(`tensor ${name} has the offsets ${JSON.stringify(offsets)}`)
+    throw bad(`tensor ${name} has the offsets ${shown(offsets)}`)
   }
   const [from, to] = offsets as [number, number]
   const needed = shape.reduce((a: number, b: number) => a * b, 1) * DTYPE_BYTES[dtype]

@@ -244,6 +244,14 @@ describe('a broken file', () => {
     expect(await userErrorOf(() => GgufFile.open(path))).toContain('does not begin with GGUF')
     writeFileSync(path, Buffer.concat([Buffer.from('GGUF'), Buffer.from([1, 0, 0, 0]), Buffer.alloc(100)]))
     expect(await userErrorOf(() => GgufFile.open(path))).toContain('its version is 1, and versions 2 and 3 are read')
+    const lists = Buffer.alloc(12 * 50_000)
+    for (let i = 0; i < lists.length; i += 12) lists.set([9, 0, 0, 0, 1], i)
+    const [key, list] = [Buffer.from([1, 0, 0, 0, 0, 0, 0, 0, 0x61]), Buffer.from([9, 0, 0, 0])]
+    const head = Buffer.alloc(24)
+    head.set([...Buffer.from('GGUF'), 3])
+    head[16] = 1
+    writeFileSync(path, Buffer.concat([head, key, list, lists]))
+    expect(await userErrorOf(() => GgufFile.open(path))).toContain('its metadata has lists more than 16 deep')
     writeGguf(path, {}, { x: { shape: [256], type: 10, bytes: Buffer.alloc(84) } })
     expect(await userErrorOf(() => GgufFile.open(path))).toContain('tensor x has the type Q2_K')
   })
