@@ -1,5 +1,5 @@
   // Rows with the same keys go through them together, the others meanwhile with weights of 0, which changes none of their bits: those whose keys are the same as of the first lane
-  // that is left, and so on. Opens the loop over these; `limit` keys are seen by a lane, `keys` by all of them at most, and WINDOW none before `low_own`, `low`.
+  // that is left, and so on. Opens the loop over these; `limit` keys are seen by a lane, `keys` by all of them at most, and WINDOW none before `low_own`, `low`; their tiles begin with key `j_first`.
   var left = taken;
   for (var next = lanes_max(lane, select(-1.0, f32(LANES - 1u - lane), left)); next >= 0.0; next = lanes_max(lane, select(-1.0, f32(LANES - 1u - lane), left))) {
     let first_lane = LANES - 1u - u32(next);
@@ -11,4 +11,7 @@
 #if WINDOW
     let low_own = select(0xffffffffu, lowest(own.w), mine);
     let low = keys - u32(lanes_max(lane, select(0.0, f32(keys - min(low_own, keys)), mine)));
+    let j_first = low / LANES * LANES;
+#else
+    let j_first = 0u;
 #endif

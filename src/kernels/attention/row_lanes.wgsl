@@ -47,28 +47,12 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #include "held_cpu.wgsl"
 #include "lanes_leads.wgsl"
 #if HELD
-#if WINDOW
-    let j_first = low / LANES * LANES;
-#else
-    let j_first = 0u;
+    let rows_held = row_in_tile(at, key_row(at, j_first), j_first, lane, keys);
+#include "held_kv.wgsl"
 #endif
-    let rows_first = row_in_tile(at, key_row(at, j_first), j_first, lane, keys);
-#for u in 0..KU
-#for c in 0..C
-    held[$(C*u+c)] = load_k(subgroupBroadcast(rows_first, $(u)u), kv_head, min($(c)u * LANES + lane, DE - 1u));
-    held[$(C*KU+C*u+c)] = load_v(subgroupBroadcast(rows_first, $(u)u), kv_head, min($(c)u * LANES + lane, DE - 1u));
-#end
-#end
-#endif
-#if WINDOW
-    for (var first = low / $(SPLIT)u * $(SPLIT)u; first < keys; first += $(SPLIT)u) {
+    for (var first = j_first / $(SPLIT)u * $(SPLIT)u; first < keys; first += $(SPLIT)u) {
       let end = min(keys, first + $(SPLIT)u);
-      for (var j0 = max(first, low / LANES * LANES); j0 < end; j0 += LANES) {
-#else
-    for (var first = 0u; first < keys; first += $(SPLIT)u) {
-      let end = min(keys, first + $(SPLIT)u);
-      for (var j0 = first; j0 < end; j0 += LANES) {
-#endif
+      for (var j0 = max(first, j_first); j0 < end; j0 += LANES) {
         let tile_row = key_row(at, j0);
 #if HELD
         let rows_here = row_in_tile(at, tile_row, j0, lane, keys);

@@ -37,19 +37,9 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #let LOADS = 2*KU*C
 #include "held_cpu.wgsl"
 #include "lanes_leads.wgsl"
-#if WINDOW
-    let j_first = low / LANES * LANES;
-#else
-    let j_first = 0u;
-#endif
 #if HELD
-    let rows_first = key_row(at, min(j_first + lane, keys - 1u));
-#for u in 0..KU
-#for c in 0..C
-    held[$(C*u+c)] = load_k(subgroupBroadcast(rows_first, $(u)u), kv_head, min($(c)u * LANES + lane, DE - 1u));
-    held[$(C*KU+C*u+c)] = load_v(subgroupBroadcast(rows_first, $(u)u), kv_head, min($(c)u * LANES + lane, DE - 1u));
-#end
-#end
+    let rows_held = key_row(at, min(j_first + lane, keys - 1u));
+#include "held_kv.wgsl"
 #endif
     for (var j = j_first; j < keys; j += $(KU)u) {
 #if HELD
@@ -124,13 +114,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
       }
 #end
-      let rows_next = key_row(at, min(j + $(KU)u + lane, keys - 1u));
-#for u in 0..KU
-#for c in 0..C
-      held[$(C*u+c)] = load_k(subgroupBroadcast(rows_next, $(u)u), kv_head, min($(c)u * LANES + lane, DE - 1u));
-      held[$(C*KU+C*u+c)] = load_v(subgroupBroadcast(rows_next, $(u)u), kv_head, min($(c)u * LANES + lane, DE - 1u));
-#end
-#end
+      let rows_held = key_row(at, min(j + $(KU)u + lane, keys - 1u));
+#include "held_kv.wgsl"
 #else
 #for e in 0..DE
       {

@@ -1,0 +1,7 @@
+// Of row_lanes.wgsl and row_lanes_q.wgsl: puts the keys and values of a turn on the stack (held_cpu.wgsl), key u of those of the rows that the lanes of rows_held name.
+#for u in 0..KU
+#for c in 0..C
+    held[$(C*u+c)] = load_k(subgroupBroadcast(rows_held, $(u)u), kv_head, min($(c)u * LANES + lane, DE - 1u));
+    held[$(C*KU+C*u+c)] = load_v(subgroupBroadcast(rows_held, $(u)u), kv_head, min($(c)u * LANES + lane, DE - 1u));
+#end
+#end
