@@ -264,15 +264,17 @@ export function stagedBackwardWeight(
 ): void {
   const { cpu } = gpu.facts
   const { LANES, WIDE } = cpuLanes(gpu)
-  // A turn of the loop fills no more than the instruction cache, or on AMD's CPUs the smaller one of decoded instructions; a Zen 4 gains by longer ones where multiply-adds are fused.
+  const held = heldOf(gpu, 64, 4)
+  // A turn of the loop fills no more than the instruction cache, or on AMD's CPUs the smaller one of decoded instructions; longer ones gain where multiply-adds are fused, or where
+  // what is broadcast is an operand on the stack, so that its instructions are a multiply-add each.
   const long = fusesWide(gpu) ? cpu !== 'amd' : cpu === 'other' && !WIDE
-  const TURN = long ? 8 : 4
+  const TURN = long || (WIDE && held.HELD) ? 8 : 4
   const [{ rows }] = dys
   const room = panelsOf(gpu, rows)
   const slices = dys.length > 1 ? [dys] : columnsOf(dys[0], room.columns).map((slice) => [slice])
   for (let row0 = 0; row0 < capacityOf(rows); row0 += room.rows) {
     const count = within(rows, row0, room.rows)
-    const kernel = gpu.kernel(paths.tnStage, { LANES, ACCUMULATE: Number(accumulate || row0 > 0), TURN, ...heldOf(gpu, 64, 4) })
+    const kernel = gpu.kernel(paths.tnStage, { LANES, ACCUMULATE: Number(accumulate || row0 > 0), TURN, ...held })
     let column = 0
     for (const ofX of columnsOf(x, room.columns)) {
       const right = stagePanels(gpu, [ofX], row0, count, 'x')
