@@ -21,7 +21,7 @@ import { matrixDtypes, readLora, refreshWeights } from '../model/decoder-trained
 import { pad } from '../autograd/parameters.ts'
 import { writeModelFiles, type TensorMaker } from '../model/export.ts'
 import { jsonText, writeFolderWhole, writeWhole } from '../model/files.ts'
-import { readAdapter, writeAdapterFiles, type LoraConfig } from '../model/peft.ts'
+import { readAdapter, scaleOf, writeAdapterFiles, type LoraConfig } from '../model/peft.ts'
 import { openSafetensors, writeSafetensors, type SafetensorsSource, type TensorToWrite } from '../model/safetensors.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
 import type { Decoder } from '../model/decoder.ts'
@@ -258,7 +258,15 @@ async function adapterValues(dir: string, lora: LoraConfig, refuse: Refuse): Pro
   if (config.loraAlpha !== lora.loraAlpha)
     throw refuse(`has lora_alpha ${config.loraAlpha}, and this run ${lora.loraAlpha}`, 'trainer.args.lora_alpha')
   const values = new Map<string, Float32Array>()
-  for (const [path, { A, B }] of tensors) values.set(`${path}.lora_A.weight`, A).set(`${path}.lora_B.weight`, B)
+  for (const [path, { A, B, r, scale }] of tensors) {
+    const here = scaleOf(lora, path, r)
+    if (here !== scale)
+      throw refuse(
+        `multiplies ${path} by ${scale}, and this run by ${here}, as alpha_pattern of the adapter that it begins with has it`,
+        'model.adapter',
+      )
+    values.set(`${path}.lora_A.weight`, A).set(`${path}.lora_B.weight`, B)
+  }
   return values
 }
 

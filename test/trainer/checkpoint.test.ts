@@ -396,6 +396,12 @@ describe('refused', () => {
       { lora: { ...loraConfig, loraAlpha: 9 } },
       /has lora_alpha 8, and this run 9\. Set trainer\.args\.lora_alpha /,
     ))
+  test('another alpha of one module', () =>
+    refused(
+      freshLora(),
+      { lora: { ...loraConfig, alphaPattern: { 'layers.1.self_attn.q_proj': 16 } } },
+      /multiplies model\.layers\.1\.self_attn\.q_proj by 2, and this run by 4, as alpha_pattern .+ Set model\.adapter as/,
+    ))
   test('full training', () =>
     refused({ full: true }, {}, /trains adapter, and this run all weights\. Set trainer\.args\.use_lora /))
   test('another model', () =>
