@@ -1,6 +1,7 @@
 /** Bodies: read whole under a limit of bytes and of time, as JSON, and checked against a schema. What a schema does not know is named in the log. */
 import type { Context } from 'hono'
 import type * as z from 'zod'
+import { jsonWithTools } from '../../common/json-floats.ts'
 import { badRequest, HttpError } from './errors.ts'
 
 export interface BodyLimits {
@@ -92,7 +93,7 @@ async function readJson(context: Context, limits: BodyLimits): Promise<Record<st
   checkSize(bytes, 'The body')
   let value: unknown
   try {
-    value = JSON.parse(text)
+    value = jsonWithTools(text)
   } catch (error) {
     throw badRequest(`The body is not JSON: ${(error as Error).message}`)
   }
