@@ -29,6 +29,7 @@ export interface Found {
  */
 export async function checkServer(api: VllmApi, needs: Needs, tokens: readonly number[]): Promise<Found> {
   const version = await api.version().catch((error: unknown) => {
+    if (error instanceof VllmError && error.passing) throw error
     throw new UserError(
       `${api.url} has no /version, so it is no vLLM, or one that is too old: ${(error as Error).message}. Start vLLM 0.32 or newer.`,
     )

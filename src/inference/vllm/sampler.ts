@@ -45,6 +45,8 @@ export interface VllmSamplerOptions extends HostOptions, Needs {
 
 /** A request that fails although the server is well is asked so often. */
 const TRIES = 4
+/** Milliseconds that what is asked of a server at the start is asked again where it fails in passing. */
+const START_MS = 30_000
 /** Nats a token: what float32 may differ by in another order of summation. */
 const LEAST_NOISE = 1e-5
 const SALT = 'dawn-rl-v'
@@ -78,12 +80,14 @@ export class VllmSampler implements Generator {
    */
   static async open(options: VllmSamplerOptions, version: PolicyVersion): Promise<VllmSampler> {
     const sampler = new VllmSampler(options)
+    const { kind, maxAsyncLevel, probeIds, log } = options
+    const patiently = <T>(ask: () => Promise<T>) => withRetries(ask, START_MS, log)
     try {
       await sampler.#host.start()
-      sampler.#found = await checkServer(sampler.#host.api, options, options.probeIds)
-      await sampler.#unloadOthers()
+      sampler.#found = await patiently(() => checkServer(sampler.#host.api, options, probeIds))
+      await patiently(() => sampler.#unloadOthers())
       await sampler.push(version)
-      if (options.kind === 'lora') await checkMaxLoras(sampler.#host.api, options.maxAsyncLevel)
+      if (kind === 'lora') await patiently(() => checkMaxLoras(sampler.#host.api, maxAsyncLevel))
       return sampler
     } catch (error) {
       await sampler.close()
@@ -197,7 +201,7 @@ export class VllmSampler implements Generator {
         const life = this.#life
         try {
           probe = await this.#alone(async () => {
-            await withRetries((ms) => this.#install(policy, ms), left())
+            await withRetries((ms) => this.#install(policy, ms), left(), this.#options.log)
             const found = await this.#probe(policy, last, left())
             this.#current = policy
             return found
