@@ -18,7 +18,8 @@ export interface Needs {
 
 /** What was found. */
 export interface Found {
-  version: string
+  /** What answers, with its version: vLLM, or dawn-rl's own server. */
+  server: string
   /** Name of the base model in requests. */
   base: string
 }
@@ -39,7 +40,7 @@ export async function checkServer(api: VllmApi, needs: Needs, tokens: readonly n
   if (needs.kind === 'full') await checkResume(api)
   await checkLogprobs(api, base.id, needs.logprobsMode, tokens)
   if (needs.kind === 'full') await checkFullWeights(api, base.id, tokens)
-  return { version, base: base.id }
+  return { server: `${base.owned_by === 'dawn-rl' ? 'dawn-rl' : 'vLLM'} ${version}`, base: base.id }
 }
 
 /** The served model that the run is about: that of our name, else the only one. */

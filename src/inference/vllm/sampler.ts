@@ -54,7 +54,7 @@ const SALT = 'dawn-rl-v'
 export class VllmSampler implements Generator {
   readonly #options: VllmSamplerOptions
   readonly #host: VllmHost
-  #found: Found = { version: '', base: '' }
+  #found: Found = { server: '', base: '' }
   #current: Policy | undefined
   /** The version whose weights are being pushed: the server may have them already. */
   #arriving: PolicyVersion | undefined
@@ -111,9 +111,9 @@ export class VllmSampler implements Generator {
     return this.#gone
   }
 
-  get stats(): { serverVersion: string; url: string; pid: number | undefined; restarts: number; retried: number } {
+  get stats(): { server: string; url: string; pid: number | undefined; restarts: number; retried: number } {
     const { api, pid, restarts } = this.#host
-    return { serverVersion: this.#found.version, url: api.url, pid, restarts, retried: this.#retried }
+    return { server: this.#found.server, url: api.url, pid, restarts, retried: this.#retried }
   }
 
   /**

@@ -249,6 +249,7 @@ describe('adapters by name', () => {
       log: (line) => told.push(line),
     })
     const sampler = await VllmSampler.open(options, 0)
+    expect(sampler.stats.server).toMatch(/^dawn-rl \d/)
     const paths = ['version', 'v1/models', 'v1/completions', 'v1/load_lora_adapter', 'metrics']
     expect([...asked]).toEqual(paths.map((path) => `/${path}`))
     expect(told.join()).toMatch(/\/version of http.* answered 500.*; asking again for up to 30 s.*load_lora_adapter/)
