@@ -74,6 +74,22 @@ test('the checkpoints of a run beside the model that it began with', { timeout: 
   expect(again.stdout).toContain('there is')
 })
 
+test(
+  'prompts of megabytes are refused by what they begin with: to count their tokens took minutes',
+  { timeout: 60_000 },
+  async () => {
+    runs.write(
+      'books.ts',
+      `import { Rubric, SingleTurnEnv } from 'dawn-rl/environments'
+    const rows = Array.from({ length: 60 }, (_, i) => ({ question: i + ' lorem ipsum'.repeat(80_000), answer: '' }))
+    export default () => SingleTurnEnv.create({ id: 'books', rubric: new Rubric({ one: () => 1 }), dataset: rows })`,
+    )
+    const { code, stdout } = await evaluate(['./books.ts', '-m', 'tiny', '--split', 'train', '-n', '-1', '-r', '2', '-t', '6'])
+    expect(code).toBe(1)
+    expect(stdout).toMatch(/The first: the prompt has more than \d{4} tokens, which leave no answer room in max_seq_len \(\d+\)/)
+  },
+)
+
 test('an adapter of which a module has a larger rank than the others', { timeout: 300_000 }, async () => {
   const pair: LoraPair = { A: new Float32Array(16 * 32).fill(0.1), B: new Float32Array(32 * 16).fill(0.1), r: 16 }
   const config = { r: 8, loraAlpha: 8, loraDropout: 0, targetModules: ['q_proj'], useRslora: false, rankPattern: { q_proj: 16 }, baseModel: 'tiny' } // prettier-ignore
