@@ -2,6 +2,7 @@
 import { mean } from '../monitor/aggregate.ts'
 import { formatDuration } from '../monitor/format.ts'
 import type { RolloutRow } from '../monitor/rollout-writer.ts'
+import { cut } from '../monitor/terminal/text-width.ts'
 
 export class EvalProgress {
   readonly #what: string
@@ -30,9 +31,11 @@ export class EvalProgress {
     const failed = rows.length - scored.length
     const reward = mean(scored)?.toFixed(3) ?? '-'
     const eta = rows.length < this.#total ? ` | eta ${formatDuration(left)}` : ` | ${formatDuration(seconds)}`
-    const line = `${this.#what}: ${rows.length}/${this.#total} answers | reward ${reward}${failed > 0 ? ` | ${failed} failed` : ''}${eta}`
-    if (tty) process.stderr.write(`\r\x1b[2K${line}`)
-    else console.error(line)
+    const how = `: ${rows.length}/${this.#total} answers | reward ${reward}${failed > 0 ? ` | ${failed} failed` : ''}${eta}`
+    if (!tty) return console.error(this.#what + how)
+    // A line that is broken into two is not drawn over; of a long one the name gives way.
+    const room = (process.stderr.columns || 80) - 1
+    process.stderr.write(`\r\x1b[2K${cut(cut(this.#what, Math.max(8, room - how.length)) + how, room)}`)
   }
 
   end(): void {

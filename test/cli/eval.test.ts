@@ -5,6 +5,7 @@ import { fileURLToPath } from 'node:url'
 import { beforeAll, expect, test } from 'vitest'
 import { writeAdapter, type LoraPair } from '../../src/model/peft.ts'
 import type { RolloutRow } from '../../src/monitor/rollout-writer.ts'
+import { noTerminal, TestTerminal } from '../monitor/terminal/terminal.ts'
 import { TinyRuns, type Outcome } from './tiny-run.ts'
 
 const runs = new TinyRuns()
@@ -90,6 +91,18 @@ test(
   },
 )
 
+test.skipIf(noTerminal !== '')(
+  'how far it is stands in one line, however narrow the terminal',
+  { timeout: 100_000 },
+  async () => {
+    const words = [process.execPath, cli, 'eval', './even.ts', '-m', 'tiny', '-n', '6', '-r', '2', '-t', '6']
+    const terminal = new TestTerminal(words, { columns: 44, rows: 40, cwd: runs.dir })
+    expect(await terminal.ended()).toBe(0)
+    const told = terminal.all().filter((line) => line.includes(' answers | '))
+    expect(told).toEqual([expect.stringMatching(/^tiny on…: 4\/4 answers \| reward [\d.]+ \| /)])
+  },
+)
+
 test('an adapter of which a module has a larger rank than the others', { timeout: 300_000 }, async () => {
   const pair: LoraPair = { A: new Float32Array(16 * 32).fill(0.1), B: new Float32Array(32 * 16).fill(0.1), r: 16 }
   const config = { r: 8, loraAlpha: 8, loraDropout: 0, targetModules: ['q_proj'], useRslora: false, rankPattern: { q_proj: 16 }, baseModel: 'tiny' } // prettier-ignore
@@ -165,6 +178,7 @@ test('mistakes are sentences, and leave nothing behind', { timeout: 120_000 }, a
     [['./even.ts', '-m', 'tiny', '-S', '{"top_a": 1}'], 'top_a is not known to the embedded engine'],
     [['--run', 'outputs/made', '--steps', '7'], 'there is no checkpoint of step 7'],
     [['--run', 'nowhere'], 'there is no config.toml in it'],
+    [['run.toml', '-m', 'tiny'], 'run.toml: write @ before a config file: `@ run.toml`.'],
     [['./even.ts', '-m', 'x', '-e', 'none.toml'], "none.toml can't be read"],
   ] as const) {
     const { code, stderr } = await evaluate([...words, '-o', 'refused'])
