@@ -31,11 +31,10 @@ export function readSource(file: string): Source {
   try {
     text = readFileSync(file, 'utf8')
   } catch (error) {
-    const missing = (error as NodeJS.ErrnoException).code === 'ENOENT'
+    const { code } = error as NodeJS.ErrnoException
+    if (code === 'ENOENT') throw new UserError(`${file}: there is no such file. Paths are relative to ${process.cwd()}.`)
     throw new UserError(
-      missing
-        ? `${file}: there is no such file. Paths are relative to ${process.cwd()}.`
-        : `${file} cannot be read: ${messageOf(error)}.`,
+      code === 'EISDIR' ? `${file} is a folder. Name a .toml file in it.` : `${file} cannot be read: ${messageOf(error)}.`,
     )
   }
   return sourceOf(text, file)

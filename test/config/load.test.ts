@@ -246,6 +246,15 @@ describe('one mistake is one sentence', () => {
       2:  seed = = 3
                  ^"
     `)
+    expect(errorOf(() => load('@', folder))).toBe(`${folder} is a folder. Name a .toml file in it.`)
+    // And not each of its keys.
+    const given = 'model = "x"\n[data]\npath = "a.jsonl"\n'
+    expect(errorOf(() => parseConfig(given, 'a.toml'))).toBe(
+      'a.toml:2:1: a config with [data] and without [env] is one for `node cli.js sft @ FILE`.',
+    )
+    expect(errorOf(() => parseSftConfig(minimal, 'a.toml'))).toBe(
+      'a.toml:2:1: a config with [env] and without [data] is one for `node cli.js train @ FILE`.',
+    )
     // Of a long line what stands around the mistake.
     const long = `x = "${'a'.repeat(500)}" b "${'c'.repeat(500)}"\n`
     const [head, line, mark] = errorOf(() => parseConfig(long, 'a.toml')).split('\n')
