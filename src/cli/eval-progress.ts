@@ -17,6 +17,8 @@ export class EvalProgress {
     this.#total = total
     this.#before = before
     if (before > 0) console.error(`${what}: ${before} of ${total} answers are there already`)
+    // The first answers of a large model take minutes.
+    if (process.stderr.isTTY) this.#draw(`: ${before}/${total} answers`)
   }
 
   tell(rows: readonly RolloutRow[]): void {
@@ -33,7 +35,11 @@ export class EvalProgress {
     const eta = rows.length < this.#total ? ` | eta ${formatDuration(left)}` : ` | ${formatDuration(seconds)}`
     const how = `: ${rows.length}/${this.#total} answers | reward ${reward}${failed > 0 ? ` | ${failed} failed` : ''}${eta}`
     if (!tty) return console.error(this.#what + how)
-    // A line that is broken into two is not drawn over; of a long one the name gives way.
+    this.#draw(how)
+  }
+
+  /** A line that is broken into two is not drawn over: of a long one the name gives way. */
+  #draw(how: string): void {
     const room = (process.stderr.columns || 80) - 1
     process.stderr.write(`\r\x1b[2K${cut(cut(this.#what, Math.max(8, room - how.length)) + how, room)}`)
   }

@@ -97,6 +97,7 @@ test.skipIf(noTerminal !== '')(
   async () => {
     const words = [process.execPath, cli, 'eval', './even.ts', '-m', 'tiny', '-n', '6', '-r', '2', '-t', '6']
     const terminal = new TestTerminal(words, { columns: 44, rows: 40, cwd: runs.dir })
+    await terminal.sees(/^tiny on \.\/even\.ts: 0\/4 answers$/m)
     expect(await terminal.ended()).toBe(0)
     const told = terminal.all().filter((line) => line.includes(' answers | '))
     expect(told).toEqual([expect.stringMatching(/^tiny on…: 4\/4 answers \| reward [\d.]+ \| /)])
