@@ -122,6 +122,12 @@ export function explainRefusal(error: unknown, api: VllmApi): unknown {
   )
 }
 
+const refusedFor = (words: RegExp) => (error: unknown) =>
+  error instanceof VllmError && error.status === 400 && words.test(error.message)
+export const isThereAlready = refusedFor(/already been loaded/)
+/** In dawn-rl's words; vLLM lets the adapter go that was used longest ago. */
+export const hasNoPlace = refusedFor(/no place for the adapter/)
+
 /** Why an adapter could not be loaded, where that is how the server was started; else the error itself. */
 export function explainLoadError(error: unknown, api: VllmApi, rank: number): unknown {
   if (!(error instanceof VllmError)) return error
@@ -133,6 +139,11 @@ export function explainLoadError(error: unknown, api: VllmApi, rank: number): un
   }
   const refused = explainRefusal(error, api)
   if (refused !== error) return refused
+  if (hasNoPlace(error)) {
+    return new UserError(
+      `${api.url} has no place for this run's next adapter (${error.message}). POST {"lora_name": NAME} to its /v1/unload_lora_adapter for one that nobody uses (a run that was killed leaves its own), or start it with a larger --max-loras.`,
+    )
+  }
   if (error.status === 404 && /no adapter found|not found for/i.test(error.message)) {
     return new UserError(
       `${api.url} can't read the adapter's folder (${error.message}). It must share this machine's files: run it here, or mount output_dir there.`,

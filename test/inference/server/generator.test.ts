@@ -274,9 +274,10 @@ describe('adapters by name', () => {
     try {
       for (const version of [1, 2]) {
         await moveAdapter(trainer.decoder, version)
+        // At once after the one before: the first has left its place by then, or is waited for.
         await sampler.push(version)
-        await vi.waitFor(async () => expect(await names()).toEqual([`00000${version}`]), { timeout: 20_000 })
       }
+      await vi.waitFor(async () => expect(await names()).toEqual(['000002']), { timeout: 20_000 })
       expect(failing).toEqual([])
       ;[lost, page] = [1, 2]
       const { versions } = await sampler.generate({
@@ -284,6 +285,11 @@ describe('adapters by name', () => {
         sampling: sampling({ max_tokens: 2 }),
       })
       expect(versions).toEqual([2, 2])
+      // Nor at the end.
+      page = 1
+      failing.push((to) => to.destroy())
+      await sampler.close()
+      expect({ left: await names(), failing }).toEqual({ left: [], failing: [] })
     } finally {
       await sampler.close()
       where.close()
