@@ -184,6 +184,7 @@ export class RunCheckpoints {
    */
   async save(step: number, row: Metrics | undefined, extra: Record<string, unknown>): Promise<void> {
     const { folder, trainer, reference, weights, ckpt, settle } = this.#parts
+    folder.check()
     // Before the checkpoint is whole, which promises them.
     await settle()
     this.#best = bestAfter(step, row, ckpt.keep_best, this.#best)
