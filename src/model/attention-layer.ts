@@ -62,8 +62,8 @@ export function attended(
 }
 
 /** The heads of a layer. */
-export function headShape({ heads, kvHeads, headDim, gemma }: ModelConfig, layer: number): HeadShape {
-  if (!gemma) return { heads, kvHeads, headDim }
+export function headShape({ heads, kvHeads, headDim, gemma, slidingWindow }: ModelConfig, layer: number): HeadShape {
+  if (!gemma) return { heads, kvHeads, headDim, window: slidingWindow }
   const window = gemma.slidingLayers.includes(layer) ? gemma.slidingWindow : undefined
   return { heads, kvHeads, headDim, window, scale: gemma.queryPreAttnScalar ** -0.5 }
 }

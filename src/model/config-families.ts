@@ -18,9 +18,9 @@ export const headDimOf: Partial<Record<ModelFamily, number>> = {
   qwen3_5_text: QWEN35.headDim,
 }
 
-/** Tokens that a Mistral layer looks back over: sequences up to so many are as without a window. */
-export function windowOf(raw: Json, file: string): number {
-  if (raw.sliding_window === null) return Infinity
+/** Tokens that a Mistral layer looks back over; undefined: all. */
+export function windowOf(raw: Json, file: string): number | undefined {
+  if (raw.sliding_window === null) return undefined
   return keyReader(raw, file).optionalCount('sliding_window') ?? MISTRAL_WINDOW
 }
 

@@ -63,13 +63,14 @@ export function parseConfig(
     ropeTheta: rope.theta,
     ropeScaling: rope.scaling,
     ...(family === 'smollm3' && { layersWithoutRope: layersWithoutRope(raw, file, layers) }),
+    ...(family === 'mistral' && { slidingWindow: windowOf(raw, file) }),
     tieWordEmbeddings: key.flag('tie_word_embeddings', family === 'smollm3' || family === 'gemma3_text'),
     qkvBias: family === 'qwen2' || attentionBias,
     outputBias: attentionBias,
     qkNorm: family === 'qwen3' || family === 'gemma3_text' || family === 'qwen3_5_text',
     ...(gemma && { gemma: gemma.config }),
     ...(qwen35 && { qwen35 }),
-    maxPositionEmbeddings: family === 'mistral' ? Math.min(positions, windowOf(raw, file)) : positions,
+    maxPositionEmbeddings: positions,
     eosTokenIds: tokenIds([raw, file], [generation, generationFile]),
     bosTokenId: key.optionalId('bos_token_id'),
     padTokenId: key.optionalId('pad_token_id'),
@@ -99,7 +100,7 @@ export function configToJson(config: ModelConfig): Json {
     ...(family === 'qwen2' || family === 'mistral' ? {} : { attention_bias: config.qkvBias }),
     ...(family === 'llama' || family === 'smollm3' ? { mlp_bias: false } : {}),
     ...(family === 'mistral'
-      ? { sliding_window: null }
+      ? { sliding_window: config.slidingWindow ?? null }
       : family === 'llama' || family === 'gemma3_text' || family === 'qwen3_5_text'
         ? {}
         : { use_sliding_window: false }),

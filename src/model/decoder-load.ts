@@ -11,7 +11,7 @@ import { checkF16Range, useMatrixUnits } from '../kernels/common/matrix-units.ts
 import { allocateTogether, allocateWeight, releaseWeight, writeWeight, type Weight } from '../kernels/common/weight.ts'
 import { allocateBlocks, allocateRooms, writeBlocks } from '../kernels/quantised/quantised.ts'
 import { roundToBf16, widenBf16 } from './bf16.ts'
-import type { AttentionPart } from './attention-layer.ts'
+import { headShape, type AttentionPart } from './attention-layer.ts'
 import { RotaryCache, type Decoder, type DecoderLayer } from './decoder.ts'
 import type { DeltaPart } from './delta-layer.ts'
 import { loraScale, type Adapter } from './peft.ts'
@@ -63,7 +63,7 @@ export async function loadDecoder(gpu: Gpu, files: ModelTensors, options: LoadOp
     )
   if (options.matrixUnits) useMatrixUnits(gpu)
   const trains = [options.full, options.lora, options.adapter].some(Boolean)
-  if (options.matrixUnits && trains && !gpu.facts.software) await holdUnits(gpu, files.config)
+  if (options.matrixUnits && trains && !gpu.facts.software) await holdUnits(gpu, headShape(files.config, 0))
   const loader = new Loader(gpu, files, options)
   try {
     return await loader.load()

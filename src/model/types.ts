@@ -61,6 +61,8 @@ export interface ModelConfig {
   ropeScaling: RopeScaling
   /** Layers that do not turn q and k (NoPE), as SmolLM3 has. Default: none. */
   layersWithoutRope?: number[]
+  /** Tokens that every layer looks back over, the last one included: Mistral's, where it has a window. Those of Gemma's layers stand in `gemma`. */
+  slidingWindow?: number
   tieWordEmbeddings: boolean
   /** q, k, v projections have a bias (Qwen2; Llama and Qwen3 with attention_bias). */
   qkvBias: boolean
