@@ -1,7 +1,7 @@
 /** What single families have in config.json beside what all have. */
 import { UserError } from '../common/errors.ts'
 import { keyReader, type Json } from './config-keys.ts'
-import { ropeOf, type Rope } from './config-rope.ts'
+import { ropeKeys, ropeOf, type Rope } from './config-rope.ts'
 import type { GemmaConfig, ModelConfig, ModelFamily, Qwen35Config } from './types.ts'
 
 /** MistralConfig's. */
@@ -44,6 +44,7 @@ export function refuseOfGemma(raw: Json, refuse: (key: string, why: string) => U
     if ((raw[key] ?? null) !== null) throw refuse(key, 'and soft caps are not supported')
   if (raw.use_bidirectional_attention)
     throw refuse('use_bidirectional_attention', 'and a token that sees those after it is not supported')
+  if (raw.sliding_window === null) throw refuse('sliding_window', 'and layers of sliding_attention need a number')
 }
 
 /** The layers of a kind, where the others have full attention: as layer_types says, else all but each `interval`th. */
@@ -69,8 +70,7 @@ export function qwen35Of(raw: Json, file: string, layers: number, headDim: numbe
     if (channels % 4 !== 0) throw new UserError(`${file}: ${name} is ${channels}; it must be a multiple of 4.`)
     return channels
   })
-  const rope = (raw.rope_parameters ?? {}) as Json
-  const share = keyReader({ ...raw, ...rope }, file).optionalNumber('partial_rotary_factor') ?? QWEN35.rotary
+  const share = keyReader({ ...raw, ...ropeKeys(raw, file).given }, file).optionalNumber('partial_rotary_factor') ?? QWEN35.rotary
   const rotaryDim = Math.trunc(headDim * share)
   if (rotaryDim < 2 || rotaryDim > headDim || rotaryDim % 2 !== 0)
     throw new UserError(
@@ -103,15 +103,15 @@ export function qwen35ToJson({ layers, headDim, ropeTheta }: ModelConfig, qwen35
 /** Gemma 3's own keys, old and new spelling. */
 export function gemmaOf(raw: Json, file: string, layers: number, maxPositions: number): { config: GemmaConfig; rope: Rope } {
   const key = keyReader(raw, file)
-  const pattern = key.optionalCount('sliding_window_pattern') ?? key.optionalCount('_sliding_window_pattern') ?? GEMMA.pattern
+  const pattern = key.optionalCount('sliding_window_pattern') ?? GEMMA.pattern
   const slidingLayers = layersOf('sliding_attention', pattern, raw, file, layers)
   // Since transformers 5 each kind of layer has an object of its own.
-  const given = (raw.rope_parameters ?? {}) as Json
-  const [local, global] = ['sliding_attention', 'full_attention'].map((kind): Json => {
-    const { rope_scaling: scaling = null, ...rest } = raw
-    const own = raw.rope_parameters ? (given[kind] ?? {}) : kind === 'full_attention' ? (scaling ?? {}) : {}
-    return { ...rest, rope_parameters: own }
-  })
+  const { rope_scaling: _scaling, rope_parameters: parameters, ...rest } = raw
+  const given = (parameters ?? {}) as Json
+  const kinds = ['sliding_attention', 'full_attention']
+  if (Object.keys(given).length > 0 && !kinds.some((kind) => kind in given))
+    throw new UserError(`${file}: rope_parameters must have an object for each kind of layer, ${kinds.join(' and ')}.`)
+  const [local, global] = kinds.map((kind, i): Json => ({ ...(i === 0 ? rest : raw), rope_parameters: given[kind] }))
   const localTheta = key.optionalNumber('rope_local_base_freq') ?? GEMMA.localRopeTheta
   const { theta, scaling } = ropeOf({ ...local, rope_theta: localTheta }, file, maxPositions, localTheta)
   if (scaling.type !== 'default')

@@ -8,13 +8,33 @@ export interface Rope {
   scaling: RopeScaling
 }
 
+/**
+ * The keys of rope_parameters, or of rope_scaling as they were called before transformers 5, and which of the two.
+ * @throws UserError where both are there and differ: transformers takes rope_scaling, with a base that may stand in neither
+ */
+export function ropeKeys(raw: Json, file: string): { where: string; given: Json } {
+  const [parameters, scaling] = ['rope_parameters', 'rope_scaling'].map((where): Json => {
+    const given = raw[where] ?? {}
+    if (typeof given !== 'object' || Array.isArray(given)) throw new UserError(`${file}: ${where} must be an object.`)
+    return given as Json
+  })
+  if (Object.keys(parameters).length === 0) return { where: 'rope_scaling', given: scaling }
+  if (Object.keys(scaling).length > 0) {
+    const [a, b] = [parameters, scaling].map(
+      ({ type, ...rest }) => ({ rope_type: type, rope_theta: raw.rope_theta, ...rest }) as Json,
+    )
+    const other = Object.keys({ ...a, ...b }).find((key) => JSON.stringify(a[key]) !== JSON.stringify(b[key]))
+    if (other !== undefined)
+      throw new UserError(`${file}: rope_parameters and rope_scaling are both there and differ in ${other}; keep one of the two.`)
+  }
+  return { where: 'rope_parameters', given: parameters }
+}
+
 /** @param otherwise the base, where the file says none @throws UserError for what is not supported */
 export function ropeOf(raw: Json, file: string, maxPositions: number, otherwise: number): Rope {
-  const where = raw.rope_parameters ? 'rope_parameters' : 'rope_scaling'
-  const given = raw.rope_parameters ?? raw.rope_scaling ?? {}
-  if (typeof given !== 'object' || Array.isArray(given)) throw new UserError(`${file}: ${where} must be an object.`)
+  const { where, given } = ropeKeys(raw, file)
   // Of a model that sees pictures, how the angles of a place in them are made; in a text they are the same in all three directions.
-  const { mrope_section: _section, mrope_interleaved: _interleaved, ...rope } = given as Json
+  const { mrope_section: _section, mrope_interleaved: _interleaved, ...rope } = given
   const key = keyReader(rope, `${file}: ${where}`)
   const nested = Object.entries(rope).find(([, value]) => typeof value === 'object' && value !== null && !Array.isArray(value))
   if (nested)
@@ -36,6 +56,11 @@ export function ropeOf(raw: Json, file: string, maxPositions: number, otherwise:
       highFreqFactor: key.number('high_freq_factor'),
       originalMaxPositionEmbeddings: key.optionalNumber('original_max_position_embeddings') ?? maxPositions,
     } as const
+    const { original_max_position_embeddings: outside = null } = raw
+    if (outside !== null && outside !== scaling.originalMaxPositionEmbeddings)
+      throw new UserError(
+        `${file}: original_max_position_embeddings is ${JSON.stringify(outside)}, and of ${where} ${scaling.originalMaxPositionEmbeddings}; keep one of the two.`,
+      )
     return { theta, scaling }
   }
   throw new UserError(

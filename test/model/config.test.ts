@@ -113,6 +113,8 @@ describe('gemma3_text', () => {
       ropeTheta: 1e6,
       ropeScaling: { type: 'linear', factor: 8 },
     })
+    // Written beside layer_types, and read by none.
+    expect(parse({ ...old, _sliding_window_pattern: 3 })).toEqual(parse(old))
     expect(parse({ ...old, sliding_window_pattern: 3 }).gemma!.slidingLayers).toEqual([0, 1, 3, 4, 6])
     const types = Array.from({ length: 7 }, (_, i) => (i === 2 ? 'sliding_attention' : 'full_attention'))
     expect(parse({ ...old, layer_types: types }).gemma!.slidingLayers).toEqual([2])
@@ -144,6 +146,11 @@ describe('old and new spelling', () => {
       highFreqFactor: 4,
       originalMaxPositionEmbeddings: 8192,
     })
+    expect(parse({ rope_parameters: {}, rope_scaling: scaling })).toMatchObject({ ropeTheta: 10000, ropeScaling: scaling })
+    const [both, type] = [{ factor: 4, rope_theta: 5e5 }, 'linear']
+    expect(
+      parse({ rope_theta: 5e5, rope_parameters: { ...both, rope_type: type }, rope_scaling: { type, factor: 4 } }),
+    ).toMatchObject({ ropeTheta: 5e5, ropeScaling: { type, factor: 4 } })
     expect(parse({ rope_scaling: null })).toMatchObject({ ropeTheta: 10000, ropeScaling: { type: 'default' } })
   })
   test('defaults: heads for key-value heads, size / heads for the head (128 for qwen3), an untied head', () => {
@@ -199,6 +206,8 @@ describe('qwen3_5_text', () => {
     expect(parseConfig(whole, '')).toMatchObject({ ...wanted, tieWordEmbeddings: true })
     const types = Array.from({ length: 6 }, (_, i) => (i === 1 ? 'full_attention' : 'linear_attention'))
     expect(parse({ ...text, layer_types: types }).qwen35!.deltaLayers).toEqual([0, 2, 3, 4, 5])
+    const { rope_parameters, ...older } = text
+    expect(parse({ ...older, rope_scaling: { ...rope_parameters, partial_rotary_factor: 0.5 } }).qwen35!.rotaryDim).toBe(128)
     expect(parse({ ...text, full_attention_interval: 2 }).qwen35!.deltaLayers).toEqual([0, 2, 4])
   })
   test('the config.json that says the same', () => {
@@ -232,6 +241,7 @@ describe('qwen3_5_text', () => {
 })
 
 describe('what is refused names file and key', () => {
+  const llama3 = { rope_type: 'llama3', factor: 8, low_freq_factor: 1, high_freq_factor: 4 }
   test.each([
     [{ num_hidden_layers: 1e9 }, 'm/config.json: num_hidden_layers is 1000000000; it must be at most 10000.'],
     [
@@ -292,6 +302,27 @@ describe('what is refused names file and key', () => {
       'm/config.json: rope_scaling.rope_type is "longrope", and only default, linear and llama3 are supported.',
     ],
     [{ rope_scaling: { rope_type: 'llama3' } }, 'm/config.json: rope_scaling: factor is missing.'],
+    // As model cards tell to add it, in a file that transformers 5 has written.
+    [
+      { rope_parameters: { rope_type: 'default', rope_theta: 1e6 }, rope_scaling: { rope_type: 'yarn', factor: 4 } },
+      'm/config.json: rope_parameters and rope_scaling are both there and differ in rope_type; keep one of the two.',
+    ],
+    [
+      { rope_parameters: { rope_type: 'linear', factor: 2, rope_theta: 1e6 }, rope_scaling: { type: 'linear', factor: 2 } },
+      'm/config.json: rope_parameters and rope_scaling are both there and differ in rope_theta; keep one of the two.',
+    ],
+    [
+      { rope_scaling: { ...llama3, original_max_position_embeddings: 64 }, original_max_position_embeddings: 32 },
+      'm/config.json: original_max_position_embeddings is 32, and of rope_scaling 64; keep one of the two.',
+    ],
+    [
+      { model_type: 'gemma3_text', rope_parameters: { rope_type: 'linear', factor: 8 } },
+      'm/config.json: rope_parameters must have an object for each kind of layer, sliding_attention and full_attention.',
+    ],
+    [
+      { model_type: 'gemma3_text', sliding_window: null },
+      'm/config.json: sliding_window is null, and layers of sliding_attention need a number.',
+    ],
     [
       { rope_parameters: { full_attention: { rope_type: 'default' } } },
       'm/config.json: rope_parameters.full_attention is an object; rope parameters for each layer type are not supported.',
