@@ -150,8 +150,10 @@ function exactDecimal(value: number): number {
 
 async function ropeScaling(file: GgufFile, arch: string, headDim: number, theta: number): Promise<RopeScaling> {
   const meta = metadataReader(file)
-  const type = meta.string(`${arch}.rope.scaling.type`) ?? 'none'
-  const factor = meta.number(`${arch}.rope.scaling.factor`) ?? meta.number(`${arch}.rope.scale_linear`) ?? 1
+  // As llama.cpp reads them: linear where no type is said, no factor beside "none", and a factor of 0 is none.
+  const type = meta.string(`${arch}.rope.scaling.type`) ?? 'linear'
+  const given = meta.number(`${arch}.rope.scaling.factor`) ?? meta.number(`${arch}.rope.scale_linear`)
+  const factor = (type === 'linear' && given) || 1
   if (type !== 'none' && type !== 'linear')
     throw new UserError(`${file.path}: rope scaling "${type}" is not supported; none, linear and llama3 are.`)
   if (file.tensors.has('rope_factors_long.weight'))

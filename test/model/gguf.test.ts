@@ -173,6 +173,21 @@ describe('a GGUF of a golden model', () => {
   })
 
   test.each([
+    [{ 'llama.rope.scaling.factor': { f32: 8 } }, { type: 'linear', factor: 8 }],
+    [{ 'llama.rope.scaling.type': 'none', 'llama.rope.scaling.factor': { f32: 8 } }, { type: 'default' }],
+    [{ 'llama.rope.scaling.type': 'linear', 'llama.rope.scaling.factor': { f32: 0 } }, { type: 'default' }],
+  ] as [Record<string, MetadataValue>, object][])(
+    'a factor of the rotary angles, as llama.cpp reads it: %j',
+    async (metadata, scaling) => {
+      const path = join(dir, 'factor.gguf')
+      ;(await asGguf('llama', path, { metadata })).close()
+      const model = await openModel(path)
+      expect(model.config.ropeScaling).toEqual(scaling)
+      model.close()
+    },
+  )
+
+  test.each([
     [
       { 'general.architecture': 'gemma3' },
       'its architecture "gemma3" is not supported; of GGUF files dawn-rl runs llama, smollm3, qwen2 and qwen3.',
