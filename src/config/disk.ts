@@ -48,7 +48,7 @@ const STEP_SPANS = 20
 const SPANS_AT_MOST = 400
 
 /** The parts of a config that count. */
-export type DiskConfig = Pick<RunConfig | SftConfig, 'trainer'> & { env?: readonly unknown[] }
+type DiskConfig = Pick<RunConfig | SftConfig, 'trainer'> & { env?: readonly unknown[] }
 
 /** Bytes of one checkpoint. `path`: of the model, for the tokenizer's files. */
 export function checkpointBytes({ trainer: { args } }: DiskConfig, model: ModelConfig, path: string): number {

@@ -62,12 +62,12 @@ export interface MemoryOptions {
 }
 
 /** A reference model that is not the policy's, and what of its layers lies in blocks. */
-export interface OtherModel {
+interface OtherModel {
   model: ModelConfig
   blocks?: MemoryOptions['blocks']
 }
 
-export interface MemoryRow {
+interface MemoryRow {
   name: string
   bytes: number
   /** How the bytes come about. */
@@ -79,7 +79,7 @@ const MIB = 2 ** 20
 export const headRows = (vocabulary: number): number =>
   Math.min(512, Math.max(64, Math.floor((48 * MIB) / (vocabulary * 4) / 64) * 64))
 /** Prompt tokens that one step of the engine computes, and bytes of the sampler's logits (src/inference/engine.ts, sampler.ts). */
-export const PREFILL_ROWS = 256
+const PREFILL_ROWS = 256
 const SAMPLER_BYTES = 64 * MIB
 
 /** The memory of a run, part by part; parts that are 0 are left out. */

@@ -31,7 +31,7 @@ export interface Root {
 }
 
 /** What a text has in the cache: full pages, and a page whose first `common` tokens go on with it. */
-export interface Match {
+interface Match {
   pages: Page[]
   partial?: { page: Page; common: number }
 }

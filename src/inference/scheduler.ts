@@ -14,7 +14,7 @@ import type { Sequence } from './sequence.ts'
 import { roundRows, StepBuilder, type StepRows } from './step-rows.ts'
 
 /** Tokens that are to be computed before the first draw of the requests that have them. */
-export interface Prefill {
+interface Prefill {
   ids: readonly number[]
   pages: Page[]
   /** The place of the adapter that they are computed with. */

@@ -22,7 +22,7 @@ import type { AdapterBank } from './adapter-bank.ts'
 import { needsMore, Sampler, type Sampled } from './sampler.ts'
 import { below, roundRows, type StepRows } from './step-rows.ts'
 
-export interface StepSizes {
+interface StepSizes {
   /** Sequences that run together at most. */
   maxSequences: number
   /** Rows of a step at most. */

@@ -18,7 +18,7 @@ import { Spares } from './spares.ts'
 import { TaskOrder, type RunEnvironment, type Task } from './tasks.ts'
 
 /** What a step's rollouts came to. */
-export interface StepBatch {
+interface StepBatch {
   batch: TrainingBatch
   /** All rollouts of the step, with what the algorithm gave them: null for those not trained on. */
   rollouts: ReturnType<typeof assignAdvantages>

@@ -141,7 +141,7 @@ function jointNode(tape: Tape, input: Tensor, projections: Projection[], ys: Ten
 }
 
 /** By what q and k are turned: `info` as of `RowLayout`, `table` of (cos, sin). */
-export interface Turning {
+interface Turning {
   info: GpuBuffer
   table: GpuBuffer
   headDim: number

@@ -3,7 +3,7 @@ import type { Context } from 'hono'
 import type * as z from 'zod'
 import { badRequest, HttpError } from './errors.ts'
 
-export interface BodyLimits {
+interface BodyLimits {
   maxBytes: number
   /** Until the body is whole. */
   ms: number
