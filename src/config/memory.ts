@@ -27,6 +27,7 @@ import { blocksOf, ownBlocks } from '../model/quantise.ts'
 import { stateWords } from '../model/layer-cache.ts'
 import { adapterModules, attentionLayers, deltaWidths, linearShapes, tensorShapes, weightCount } from '../model/shapes.ts'
 import type { ModelConfig, TensorSource } from '../model/types.ts'
+import { formatBytes } from '../monitor/format.ts'
 import { keepsReference } from './algorithm-schema.ts'
 import type { RunConfig, TrainerArgs } from './schema.ts'
 import type { SftConfig } from './sft-schema.ts'
@@ -297,14 +298,6 @@ export function memoryTable(rows: MemoryRow[], model?: ModelConfig, limits?: Mem
     )
   }
   return lines.join('\n')
-}
-
-/** 1536 -> "1.5 KiB". */
-export function formatBytes(bytes: number): string {
-  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB']
-  const power = bytes < 1 ? 0 : Math.min(units.length - 1, Math.floor(Math.log2(bytes) / 10))
-  const value = bytes / 1024 ** power
-  return `${power === 0 || value >= 100 ? Math.round(value) : value.toFixed(1)} ${units[power]}`
 }
 
 function adapterParameters({ model, loraRank, loraTargetModules }: MemoryOptions): number {
