@@ -181,7 +181,7 @@ describe('examples', () => {
   const file = (name: string, body: string) => {
     mkdirSync(folder, { recursive: true })
     const path = join(folder, name)
-    writeFileSync(path, body)
+    writeFileSync(path, body.replaceAll("'./configs/", `'${root}/configs/`))
     return path
   }
   /** A type that an example imports must be there, although Node only erases it. */
@@ -193,7 +193,7 @@ describe('examples', () => {
   }
 
   test('there are some of each kind', () => {
-    expect(['loss', 'advantage', 'filter', 'environment'].map((kind) => examples(kind).length)).toEqual([2, 2, 2, 2])
+    expect(['loss', 'advantage', 'filter', 'environment'].map((kind) => examples(kind).length)).toEqual([3, 2, 2, 2])
   })
 
   test.each(examples('loss'))('loss of %s (%i)', async (page, i, body) => {

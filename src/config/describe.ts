@@ -126,6 +126,7 @@ export function configReference(): string {
     '',
     'A config of vf-rl runs with few changes. These keys of vf-rl, prime-rl, TRL and the Hugging Face Trainer are not keys here. *Ignored*: the run goes on and',
     'says so in one line. *Refused*: it would mean something else; the sentence says what to write. Every message starts with the key.',
+    'Options that make an algorithm, and those of the same name: [algorithms.md](algorithms.md#from-trl-and-prime-rl).',
     '',
     '| key | verdict | the key ... |',
     '|---|---|---|',

@@ -154,7 +154,8 @@ export const foreignKeys: ForeignKey[] = [
     'max_completion_length max_new_tokens': 'is named max_tokens here.',
     max_prompt_length: 'is named max_prompt_len here.',
     'max_seq_length max_length seq_len': 'is named max_seq_len here.',
-    'kl_coef kl_penalty kl_beta kl_loss_coef use_kl_loss': 'is named beta here.',
+    'kl_beta kl_loss_coef use_kl_loss': 'is named beta here.',
+    'kl_coef kl_penalty': 'is not there: beta adds a KL term to the loss, and none is taken from rewards.',
     'ref_model_name_or_path ref_model_path teacher_model_name_or_path teacher_model teacher': 'is named ref_model here.',
     'teacher_tau distillation_coef distill_coef':
       'is not a key here: on-policy distillation is ref_model with loss = "configs/losses/on-policy-distillation.ts" and its loss_args (docs/algorithms.md).',
@@ -163,10 +164,15 @@ export const foreignKeys: ForeignKey[] = [
     'num_train_epochs num_epochs':
       'is not a key here: max_steps is the length of a run, and num_iterations the updates by each batch.',
     'ppo_epochs num_ppo_epochs mu': 'is named num_iterations here.',
-    'epsilon epsilon_high delta clip_ratio':
-      'is not a key here: set mask_ratio_low and mask_ratio_high, or see configs/losses/ppo-clip.ts for a clipped loss.',
-    'loss_type importance_sampling_level': 'is not a key here: trainer.args.loss is "cispo", "cispo_mask" or a file of your own.',
-    scale_rewards: 'is not a key here: the advantage is reward - group mean; trainer.args.advantage can name a file of your own.',
+    'epsilon epsilon_high clip_ratio clip_ratio_low clip_ratio_high':
+      'is not a key here: loss = "configs/losses/ppo-clip.ts" clips, with loss_args = { clip_low = 0.2, clip_high = 0.28 }; the epsilon_high of CISPO is mask_ratio_high.',
+    'delta sapo_* vespo_* off_policy_mask_threshold': 'is not there: a loss of your own can do it (docs/algorithms.md).',
+    'loss_type importance_sampling_level loss_agg_mode':
+      'is not a key here: trainer.args.loss is "cispo", "cispo_mask" or a file; which is which: docs/algorithms.md, "From TRL and prime-rl".',
+    scale_rewards:
+      'is not a key here: the advantage is reward - group mean, as with false; of "group", trainer.args.advantage names a file (normalised.ts in docs/algorithms.md).',
+    'reward_weights reward_funcs':
+      'is not a key here: rewards and their weights are the rubric of the environment (docs/environments.md).',
     'entropy_coeff entropy_loss_coef entropy_bonus ent_coef': 'is named entropy_coef here.',
     'entropy_*': 'is not there: entropy_coef adds a bonus for the entropy of all loss tokens.',
     warmup_ratio: 'is not a key here: warmup_steps = warmup_ratio x max_steps.',
@@ -184,6 +190,17 @@ export const foreignKeys: ForeignKey[] = [
     say: 'of this name (adamw_torch, adamw_torch_fused, ...) is AdamW in float32, as "adamw" is.',
     when: (v) => typeof v === 'string' && v.startsWith('adamw_') && !v.includes('8bit') && !v.includes('4bit'),
     otherwise: { verdict: 'refused', say: 'is "adamw" or "adamw_8bit".' },
+  },
+  {
+    table: args,
+    names: ['use_bias_correction_kl'],
+    verdict: 'ignored',
+    say: 'is false here anyway.',
+    when: (v) => v === false,
+    otherwise: {
+      verdict: 'refused',
+      say: 'is not there: the KL term of beta is not multiplied with the importance ratio. Remove the key, or write the term in a loss of your own, with use_ref_model.',
+    },
   },
   {
     table: args,
@@ -209,7 +226,7 @@ export const foreignKeys: ForeignKey[] = [
     'logging_dir overwrite_output_dir': 'is not a key here: a run is written to <output_dir>/<run_name>.',
     'load_best_model_at_end metric_for_best_model greater_is_better':
       'is not a key here: keep_best = "eval/<env>/avg@k" under [trainer.ckpt] keeps the best checkpoint as checkpoints/best.',
-    'wandb_* sampling_args':
+    'wandb_* sampling_args generation_kwargs':
       'is not a key here: see report_to for metrics, and temperature, top_p, max_tokens and their neighbours for sampling.',
   }),
   // prime-rl and hosted training
@@ -220,7 +237,8 @@ export const foreignKeys: ForeignKey[] = [
     'sampling orchestrator optim buffer eval args': 'is not a table here: its keys go to [trainer.args]',
   }),
   ...write('trainer', {
-    'optim model tokenizer loss data weights': 'is not a table here: its keys go to [trainer.args]',
+    'optim model tokenizer data weights': 'is not a table here: its keys go to [trainer.args]',
+    loss: 'is not a table here: trainer.args.loss is "cispo", "cispo_mask" or a file; which is which: docs/algorithms.md, "From TRL and prime-rl".',
   }),
   ...write('', {
     ckpt: 'is the table [trainer.ckpt] here.',
@@ -231,16 +249,17 @@ export const foreignKeys: ForeignKey[] = [
       'is not a key here: a checkpoint holds weights, optimizer and state, in <output_dir>/<run_name>/checkpoints.',
   }),
   ...write('', {
-    'wandb monitor log': 'is not a table here: metrics.jsonl in the run folder holds every metric; see trainer.args.report_to.',
+    'wandb monitor monitors log':
+      'is not a table here: metrics.jsonl in the run folder holds every metric; see trainer.args.report_to.',
     'inference_gpu_ids trainer_gpu_ids num_gpus tensor_parallel_size deployment gpus': oneGpu.say,
-    'env_file env_files slurm hosted': 'has no meaning here. Remove it.',
+    'env_file env_files slurm hosted weight_broadcast': 'has no meaning here. Remove it.',
     'teacher teacher_model teacher_inference reference ref_model':
       'is not a table here: trainer.args.ref_model names a reference model or a teacher, which the trainer scores with itself.',
   }),
   ...write(
     'inference',
     {
-      [`model server parallel vllm_extra host enable_lora max_lora_rank ${vllmFlags}`]:
+      [`model server parallel vllm vllm_extra host enable_lora max_lora_rank ${vllmFlags}`]:
         'is a setting of vLLM: the embedded engine takes max_num_seqs, and lengths come from trainer.args.max_seq_len. Remove it, or set backend = "vllm" and write it under [inference.args].',
     },
     'embedded',
@@ -249,7 +268,7 @@ export const foreignKeys: ForeignKey[] = [
     'inference',
     {
       [vllmFlags]: 'is a flag of vLLM: write it under [inference.args].',
-      'model parallel vllm_extra':
+      'model parallel vllm vllm_extra':
         'is not a table here: vLLM serves the `model` of the config, and its flags (dtype, max_model_len, enforce_eager, tensor_parallel_size) are keys of [inference.args]. Move them there.',
       'server host':
         'is not a key here: a server that the run starts listens on this machine alone (port goes under [inference.args]); inference.base_url = "http://HOST:PORT" attaches to one that runs already.',
@@ -266,11 +285,12 @@ export const foreignKeys: ForeignKey[] = [
   }),
 ]
 
-/** Names that prime-rl's tables give to keys of [trainer.args]. */
+/** Names that prime-rl's tables give to keys of [trainer.args]; '' is a name of ours that means something else there (requests in flight). */
 export const renamed: Record<string, string> = {
   lr: 'learning_rate', rank: 'lora_rank', alpha: 'lora_alpha', dropout: 'lora_dropout',
   target_modules: 'lora_target_modules', max_norm: 'max_grad_norm', betas1: 'adam_beta1', betas2: 'adam_beta2', num_examples: 'eval_examples',
-  ac: 'gradient_checkpointing', scheduler: 'lr_scheduler_type', seq_len: 'max_seq_len',
+  ac: 'gradient_checkpointing', scheduler: 'lr_scheduler_type', seq_len: 'max_seq_len', group_size: 'rollouts_per_example',
+  max_completion_tokens: 'max_tokens', max_inflight: 'max_concurrent', max_inflight_rollouts: 'max_concurrent', oversampling_factor: '',
 } // prettier-ignore
 
 /** The entry for a key, or undefined. `table` is dotted and without list indices. */

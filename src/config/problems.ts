@@ -79,7 +79,7 @@ function moved(value: unknown, tree: SchemaNode): string {
     }
   }
   if (isTable(value)) visit(value)
-  return names.length ? `, as ${names.join(', ')}` : ''
+  return names.length ? `, as ${Array.from(new Set(names)).join(', ')}` : ''
 }
 
 function badValue(issue: z.core.$ZodIssue, value: unknown, node: SchemaNode | undefined): string {

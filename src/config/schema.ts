@@ -138,7 +138,7 @@ export const microBatchFields = {
     .boolean()
     .default(true)
     .describe(
-      'Hold loaded weights in bf16, rounding those that do not fit it exactly. false keeps such weights in float32. Arithmetic is float32 either way, but for matrix_units.',
+      'Hold loaded weights in bf16, rounding those that do not fit it exactly. false keeps such weights in float32. Arithmetic is float32 either way, but for matrix_units. Full fine-tuning trains float32 masters; what computes is their rounded copy, where the weight was held in bf16.',
     ),
   quantization: z
     .enum(QUANTIZATIONS)

@@ -303,7 +303,7 @@ export class Engine implements ServingEngine {
   /** Records and sends the next step, where there is one to be begun before the last one has landed. */
   #begin(): boolean {
     this.#scheduler.admit(({ weights }) => weights!.space(), this.#draining)
-    const step = this.#scheduler.next()
+    const step = this.#scheduler.next(this.#commands.sharing)
     if (!step) {
       if (this.#inFlight === 0) throw new Error('requests wait, none runs, and none could be admitted')
       return false

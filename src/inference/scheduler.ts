@@ -12,6 +12,7 @@ import type { PolicyVersion } from '../common/types.ts'
 import { fromDrawn } from '../kernels/embedding/embedding.ts'
 import { PagePool, type Page, type Root } from './pages.ts'
 import type { Sequence } from './sequence.ts'
+import type { Sharing } from '../kernels/attention/shared.ts'
 import { roundRows, StepBuilder, type StepRows } from './step-rows.ts'
 
 /** A prompt that is being computed (or, after a preemption, prompt and output so far), for all requests that start from it. */
@@ -214,9 +215,9 @@ export class Scheduler {
     this.#copies.push({ from, to, count })
   }
 
-  /** Rows of the next step. Undefined where there are none. */
-  next(): StepRows | undefined {
-    const step = new StepBuilder(this.pool)
+  /** Rows of the next step. Undefined where there are none. @param sharing how they go through common keys together */
+  next(sharing?: Sharing): StepRows | undefined {
+    const step = new StepBuilder(this.pool, sharing)
     for (const sequence of this.running) {
       if (sequence.prefillKey !== undefined || sequence.drawn >= sequence.sampling.max_tokens) continue
       const slot = this.#slotOf(sequence)

@@ -1,6 +1,8 @@
 /** The rows of one engine step, and how they are put together. Host only. */
+import { blocksOf, type Sharing } from '../kernels/attention/shared.ts'
 import type { Page, PagePool } from './pages.ts'
 import type { Draw } from './sampler.ts'
+import { sharedBeginnings, type SingleRow } from './shared-keys.ts'
 
 /** Indices of adapters, of which each row of a step has one: the policy's own, none, and named adapters from 2 on. */
 export const placeOfPolicy = 0
@@ -13,12 +15,14 @@ export interface StepRows {
   rows: number
   /** Token ids; `fromDrawn` + i stands for draw i of the step before, which was not read back yet. */
   ids: Uint32Array
-  /** Four words a row: where its pages begin in `pages`, 1 for a prompt's row, 0, position; see kernels/attention/common.wgsl. */
+  /** Four words a row: where its pages begin in `pages`, 1 for a prompt's row, keys that it shares, position; see kernels/attention/common.wgsl. */
   info: Uint32Array
   /** Of each row: the cache row that its keys and values go to, and its position. */
   slots: Uint32Array
   /** Page tables of all sequences, one after the other; entry 0 is the page that padding writes to. */
   pages: Uint32Array
+  /** Rows that go through common keys together first (`blocksOf`), where there are some. */
+  blocks: Uint32Array | undefined
   /** Index of each row's adapter, and whether any is not the policy's. */
   adapters: Uint32Array
   mixed: boolean
@@ -64,8 +68,12 @@ export class StepBuilder {
   /** The first entry is the spare page. */
   readonly #table: number[]
   readonly #begins = new Map<Page[], number>()
+  readonly #singles: SingleRow[] = []
+  readonly #sharing: Sharing | undefined
 
-  constructor(pool: PagePool) {
+  /** @param sharing how rows go through common keys together, where the adapter gains by it */
+  constructor(pool: PagePool, sharing?: Sharing) {
+    this.#sharing = sharing
     this.#size = pool.size
     this.#spare = pool.capacity
     this.#table = [this.#spare]
@@ -87,7 +95,9 @@ export class StepBuilder {
     this.#info.push(begin, Number(prompt), 0, position)
     this.#slots.push(slot, position)
     this.#adapters.push(adapter)
-    return this.#ids.push(id) - 1
+    const row = this.#ids.push(id) - 1
+    if (!prompt) this.#singles.push({ row, pages, begin, position })
+    return row
   }
 
   /** The last `count` rows are of the sequence whose states lie in `slot`, and go on from there or begin. */
@@ -112,6 +122,9 @@ export class StepBuilder {
       return array
     }
     const size = this.#size
+    const sharing = prefillRows === 0 ? this.#sharing : undefined
+    const beginnings = sharing ? sharedBeginnings(this.#singles, size, sharing.lanes) : []
+    for (const shared of beginnings) for (const row of shared.rows) this.#info[4 * row + 2] = shared.keys
     const copies = copied.flatMap(({ from, to, count }) =>
       Array.from({ length: count }, (_, i) => [from.index * size + i, to.index * size + i]).flat(),
     )
@@ -128,6 +141,7 @@ export class StepBuilder {
       info: fit(this.#info, 4),
       slots,
       pages: Uint32Array.from(this.#table),
+      blocks: sharing && beginnings.length > 0 ? blocksOf(beginnings, rows, sharing) : undefined,
       adapters: fit(this.#adapters),
       mixed: this.#adapters.some((place) => place !== placeOfPolicy),
       copies: Uint32Array.from(copies),

@@ -11,9 +11,11 @@ import { GpuMemoryError } from '../gpu/errors.ts'
 import type { Gpu, Plan } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
 import { kvTextures, type CacheData } from '../kernels/common/kv-texture.ts'
+import { cpuLanes } from '../kernels/common/lanes.ts'
 import { feedIds } from '../kernels/embedding/embedding.ts'
 import { copyCacheRows, copyRows, gatherRows } from '../kernels/rows/rows.ts'
 import type { PagedCache } from '../kernels/attention/attention.ts'
+import { blockWords, mostBlocks, type Sharing } from '../kernels/attention/shared.ts'
 import { decoderHidden, type Decoder } from '../model/decoder.ts'
 import { stateWords, type CacheArguments, type DeltaState, type LayerCache } from '../model/layer-cache.ts'
 import { rotaryDimOf } from '../model/rope.ts'
@@ -46,6 +48,15 @@ interface StepSizes {
   full: boolean
 }
 
+/** What the commands of a step depend on. */
+interface Kind {
+  rows: number
+  /** Whether rows of prompts are among them, rows with different adapters, and rows that go through common keys together. */
+  prompts: boolean
+  mixed: boolean
+  shared?: boolean
+}
+
 /** Scratch buffers have room for this many rows at least. */
 const rowsOfScratch = 32
 
@@ -74,7 +85,10 @@ export class StepCommands {
   readonly #info: GpuBuffer
   /** Rows of the cache that are copied before a step: at most a page for each sequence that runs or joins. */
   readonly #pairs: GpuBuffer
-  /** Holds them on the way where the cache lies in textures, which cannot be copied within themselves. */
+  /** How rows go through common keys together, where this adapter gains by it, and the blocks of a step. */
+  readonly sharing: Sharing | undefined
+  readonly #blocks: GpuBuffer | undefined
+  /** Holds copied rows on the way where the cache lies in textures, which cannot be copied within themselves. */
   readonly #between: GpuBuffer | undefined
   /** State slots that are copied before a step, in models with recurrent states. */
   readonly #statePairs: GpuBuffer | undefined
@@ -132,6 +146,10 @@ export class StepCommands {
       return { inputs: room(slots * inputs, 'states'), states: room(slots * states, 'states') }
     })
     const pages = gpu.pool.acquire(sizes.maxTable * 4, 'engine pages')
+    if (textures) {
+      this.sharing = { lanes: cpuLanes(gpu).LANES, group: config.heads / config.kvHeads }
+      this.#blocks = gpu.pool.acquire(blockWords(roundRows(sizes.maxSequences), this.sharing) * 4, 'engine blocks')
+    }
     const runs = config.qwen35 && gpu.pool.acquire(sizes.maxRows * 16, 'engine rows')
     this.#statePairs = config.qwen35 && gpu.pool.acquire(sizes.maxSequences * 8, 'copied states')
     this.#cache = {
@@ -148,7 +166,7 @@ export class StepCommands {
     const most = roundRows(maxSequences)
     this.#decoder.rotary.table(maxLength)
     this.ready = true
-    const bodies = [() => this.#recordBody(maxRows, true, false), () => this.#recordBody(most, false, false)]
+    const bodies = [maxRows, most].map((rows) => () => this.#recordBody({ rows, prompts: rows === maxRows, mixed: false }))
     await this.#gpu.makeRoom(() => [...bodies, () => this.#sampler.draw(most)], this.#arena, this.#sizes.full, this.#least)
   }
 
@@ -159,14 +177,16 @@ export class StepCommands {
     gpu.write(this.#info, step.info)
     gpu.write(this.#cache.slots, step.slots)
     gpu.write(this.#cache.paged.pages, step.pages)
+    if (this.#blocks && step.blocks) gpu.write(this.#blocks, step.blocks)
     if (this.#cache.runs) gpu.write(this.#cache.runs, step.runs)
     if (step.sampled.length > 0) this.#sampler.write(step.sampled)
     if (step.mixed) {
       gpu.write(this.#places, step.adapters)
       this.#adapters.refresh()
     }
-    const { rows: count, prefillRows, mixed } = step
-    this.#prompts = prefillRows > 0
+    const { rows: count, mixed } = step
+    const kind = { rows: count, prompts: step.prefillRows > 0, mixed, shared: step.blocks !== undefined }
+    this.#prompts = kind.prompts
     if (!this.#prompts) {
       this.#vary ||= this.#rows > 0 && this.#rows !== count
       this.#rows = count
@@ -175,13 +195,13 @@ export class StepCommands {
     const rows = roundRows(draws)
     const more = step.sampled.some(needsMore)
     // Plans are recorded before any part of the step is sent: a kernel that must still be compiled would wait for that part to run.
-    const body = this.#sizes.plans ? this.#body(count, this.#prompts, mixed) : undefined
+    const body = this.#sizes.plans ? this.#body(kind) : undefined
     const draw = body && draws > 0 && !more ? this.#drawPlan(rows) : undefined
     // Recorded after the plans are there, so that these copies go out in the step's own submit.
     if (step.copies.length > 0) this.#copy(step.copies)
     if (this.#statePairs && step.stateCopies.length > 0) this.#copyStates(this.#statePairs, step.stateCopies)
     if (body) gpu.replay(body)
-    else this.#recordBody(count, this.#prompts, mixed)
+    else this.#recordBody(kind)
     if (draw) gpu.replay(draw)
     else if (draws > 0) this.#sampler.draw(rows, more ? step.sampled : undefined)
     else gpu.flush()
@@ -235,6 +255,7 @@ export class StepCommands {
     runs?.release()
     this.#statePairs?.release()
     this.#between?.release()
+    this.#blocks?.release()
     for (const buffer of new Set([this.#given, this.#ids, this.#info, this.#pairs, this.#places, slots, paged.pages]))
       buffer.release()
     this.#sampler.release()
@@ -258,7 +279,7 @@ export class StepCommands {
     }
   }
 
-  #body(rows: number, prompts: boolean, mixed: boolean): Plan {
+  #body(kind: Kind): Plan {
     const { maxLength, maxRows, maxSequences } = this.#sizes
     const table = this.#decoder.rotary.table(maxLength)
     const most = roundRows(maxSequences)
@@ -266,18 +287,21 @@ export class StepCommands {
     if (table !== this.#table) {
       this.#dropPlans()
       this.#table = table
-      this.#bodyPlan(maxRows, true, false)
+      this.#bodyPlan({ rows: maxRows, prompts: true, mixed: false })
       this.#drawPlan(most)
       this.#later(false)
       for (let n = most; n >= 1; n = below(n)) this.#missing.push({ mixed: false, make: () => this.#drawPlan(n) })
     }
-    if (mixed && (this.#layout !== this.#adapters.layout || !this.#plans.has(bodyKey(maxRows, true, true)))) {
+    if (
+      kind.mixed &&
+      (this.#layout !== this.#adapters.layout || !this.#plans.has(bodyKey({ rows: maxRows, prompts: true, mixed: true })))
+    ) {
       this.#dropPlans(true)
       this.#layout = this.#adapters.layout
-      this.#bodyPlan(maxRows, true, true)
+      this.#bodyPlan({ rows: maxRows, prompts: true, mixed: true })
       this.#later(true)
     }
-    return this.#bodyPlan(rows, prompts, mixed)
+    return this.#bodyPlan(kind)
   }
 
   /** Queues the plans of all sizes for `prepare`. */
@@ -285,13 +309,13 @@ export class StepCommands {
     const { maxRows, maxSequences } = this.#sizes
     const most = roundRows(maxSequences)
     for (let n = maxRows; n >= 1; n = below(n)) {
-      if (n <= most) this.#missing.push({ mixed, make: () => this.#bodyPlan(n, false, mixed) })
-      this.#missing.push({ mixed, make: () => this.#bodyPlan(n, true, mixed) })
+      if (n <= most) this.#missing.push({ mixed, make: () => this.#bodyPlan({ rows: n, prompts: false, mixed }) })
+      this.#missing.push({ mixed, make: () => this.#bodyPlan({ rows: n, prompts: true, mixed }) })
     }
   }
 
-  #bodyPlan(rows: number, prompts: boolean, mixed: boolean): Plan {
-    return this.#plan(bodyKey(rows, prompts, mixed), () => this.#recordBody(rows, prompts, mixed))
+  #bodyPlan(kind: Kind): Plan {
+    return this.#plan(bodyKey(kind), () => this.#recordBody(kind))
   }
 
   #drawPlan(rows: number): Plan {
@@ -304,14 +328,15 @@ export class StepCommands {
     return plan
   }
 
-  #recordBody(rows: number, prompts: boolean, mixed: boolean): void {
+  #recordBody({ rows, prompts, mixed, shared }: Kind): void {
     const gpu = this.#gpu
     const tape = new Tape(gpu, false)
     if (this.#sizes.ahead) feedIds(gpu, this.#given, this.#sampler.results, this.#ids, rows)
     const adapters = mixed ? this.#adapters.rows(this.#places) : undefined
+    const blocks = shared && this.#blocks && this.sharing && { blocks: this.#blocks, count: mostBlocks(rows, this.sharing) }
     const batch = { rows, ids: this.#ids, info: this.#info, positions: this.#sizes.maxLength, adapters }
     const hidden = decoderHidden(tape, this.#decoder, batch, {
-      cache: { ...this.#cache, paged: { ...this.#cache.paged, prompts } },
+      cache: { ...this.#cache, paged: { ...this.#cache.paged, prompts, shared: blocks || undefined } },
     })
     const { index, hidden: taken } = this.#sampler
     // One draw a sequence, and, where prompts are scored, one a row.
@@ -332,4 +357,5 @@ export class StepCommands {
 }
 
 const mixedKey = ' mixed'
-const bodyKey = (rows: number, prompts: boolean, mixed: boolean): string => `body ${rows} ${prompts}${mixed ? mixedKey : ''}`
+const bodyKey = ({ rows, prompts, mixed, shared = false }: Kind): string =>
+  `body ${rows} ${prompts} ${shared}${mixed ? mixedKey : ''}`

@@ -39,7 +39,7 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
     formula: 'sqrt(sum of (r_i - reward)^2 / n) over the same n rollouts: over the whole batch, not inside groups; not by n - 1',
     unit: 'reward',
     healthy: 'above 0; near 0 means that all answers earn the same and nothing can be learned',
-    trl: 'reward_std (which has been the group deviation in some versions)',
+    trl: 'reward_std (by n - 1; the group deviation in some versions)',
   },
   'reward/<func>': {
     group: 'Reward',
@@ -188,14 +188,14 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
     formula: 'mean over loss tokens of exp(d) - d - 1; d = logp of the reference model - logp of the trainer (with `beta`)',
     unit: 'nats',
     healthy: '0 at first, grows and levels off (if answers get worse, raise `beta`); of a teacher (`ref_model`) it falls',
-    trl: 'kl',
+    trl: 'kl of GRPOTrainer (with use_bias_correction_kl = false)',
   },
   importance_ratio: {
     group: 'Loss',
     formula: 'mean over loss tokens of ratio',
     unit: 'ratio',
     healthy: 'near 1',
-    trl: 'sampling/importance_sampling_ratio/mean',
+    trl: 'ratio of AsyncGRPOTrainer, whose kl is mismatch_kl/all/mean',
   },
   'is_masked/mean': {
     group: 'Loss',
@@ -214,7 +214,7 @@ export const METRICS: Readonly<Record<string, MetricInfo>> = {
     formula: 'loss tokens with ratio > mask_ratio_high / N; built-in losses alone',
     unit: fraction,
     healthy: `under ${LIMITS['is_masked/mean'].high}`,
-    trl: 'cispo_clip_ratio',
+    trl: 'cispo_clip_ratio (which counts those with A > 0 alone)',
   },
   'optim/grad_norm': {
     group: 'Optimizer',

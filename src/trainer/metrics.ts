@@ -10,7 +10,7 @@ import type { RatioBounds } from './losses/types.ts'
  * Entropy, what the importance ratios of the loss tokens came to, and how far they are from a reference model, where there is one.
  * @param bounds of the built-in losses; without them nothing is said about masked tokens
  */
-function policyMetrics(batch: TrainingBatch, results: readonly SampleResult[], bounds: RatioBounds | undefined): Metrics {
+export function policyMetrics(batch: TrainingBatch, results: readonly SampleResult[], bounds: RatioBounds | undefined): Metrics {
   let [entropy, kl, most, ratios, low, high, count, refKl] = [0, 0, 0, 0, 0, 0, 0, 0]
   batch.samples.forEach(({ lossMask, inferenceLogprobs, refLogprobs }, i) => {
     for (let t = 0; t < lossMask.length; t++) {

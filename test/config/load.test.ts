@@ -431,6 +431,28 @@ test('what others call the entropy bonus, and 8 bits', () => {
   )
 })
 
+test("an algorithm's keys in TRL and prime-rl are told as what they are here", () => {
+  const said = (text: string) => errorOf(() => parseConfig(withArgs(text)))
+  // Clamping the ratio, as CISPO does, is not what a clipped loss does.
+  expect(said('epsilon_high = 0.28\n')).toContain('loss_args = { clip_low = 0.2, clip_high = 0.28 }')
+  expect(said('scale_rewards = "group"\n')).toContain('reward - group mean, as with false')
+  expect(said('loss_type = "dr_grpo"\n')).toContain('"From TRL and prime-rl"')
+  expect(said('reward_weights = [1.0]\n')).toContain('the rubric of the environment')
+  // A penalty in the reward is another term.
+  expect(said('kl_coef = 0.1\n')).toContain('none is taken from rewards')
+  expect(said('use_bias_correction_kl = true\n')).toContain('not multiplied with the importance ratio')
+  expect(parseConfig(withArgs('use_bias_correction_kl = false\n')).notices.join()).toContain('is false here anyway')
+  const orchestrator =
+    '[orchestrator]\ngroup_size = 8\noversampling_factor = 2.0\n[orchestrator.train.sampling]\nmax_completion_tokens = 9\n' +
+    '[orchestrator.eval.sampling]\nmax_completion_tokens = 9\n[trainer.loss]\ndppo_mask_low = 0.2\n[monitors.wandb]\nname = "x"\n'
+  const told = errorOf(() => parseConfig(minimal + orchestrator))
+  expect(told).toContain(
+    'go to [trainer.args], as rollouts_per_example (for group_size), max_tokens (for max_completion_tokens).\n',
+  )
+  expect(told).toContain('trainer.loss is not a table here: trainer.args.loss is')
+  expect(told).toContain('see trainer.args.report_to')
+})
+
 test('the two ways to size a micro-batch agree', () => {
   const { args } = parseConfig(withArgs('micro_batch_tokens = 5000\n')).config.trainer
   expect([args.micro_batch_tokens, args.micro_batch_size]).toEqual([5000, 2])

@@ -110,6 +110,25 @@ it.each([{ lora: { rank: 8, alpha: 16, dropout: 0, targetModules: [...LINEAR_MOD
   },
 )
 
+it("gives the trainer's bits where rollouts go through the keys of their prompt together", async () => {
+  const files = await openModel(join(import.meta.dirname, '../../models/tiny'))
+  const decoder = await loadDecoder(gpu, files, { round: true })
+  const engine = engineOf(decoder, { maxSequences: 12, maxLength: 128 })
+  // A group of six, one of three that begins as the other does, and a prompt of its own.
+  const lengths = [70, 70, 70, 70, 70, 70, 90, 90, 90, 40]
+  const requests = lengths.map((length, seed) => ({
+    promptIds: Array.from({ length }, (_, i) => ((length === 40 ? 3 : 37) * i) % (length === 90 && i > 40 ? 200 : 250)),
+    sampling: sampling({ seed, max_tokens: 12 + seed }),
+  }))
+  let results: GenerationResult[] = []
+  const kernels = await gpu.profile(async () => {
+    results = await Promise.all(requests.map((request) => engine.generate(request)))
+  })
+  const together = kernels.filter(({ label }) => label.includes('SHARED=1'))
+  expect(together.length > 0).toBe(cpuLanes(gpu).LANES > 0)
+  await expectBitsOf(engine, files, requests, results)
+})
+
 /** The trainer's bits, and everything given back. */
 async function expectBitsOf(engine: Engine, files: ModelFiles, requests: GenerationRequest[], results: GenerationResult[]) {
   const pairs = requests.map((request, i) => ({ request, result: results[i] }))

@@ -3,6 +3,7 @@
  * Requests with few different tokens, so that pages are shared, copied, lost and found again all the time.
  */
 import { describe, expect, it } from 'vitest'
+import { mostBlocks } from '../../src/kernels/attention/shared.ts'
 import { Random } from '../../src/common/random.ts'
 import type { GenerationRequest, GenerationResult } from '../../src/common/types.ts'
 import type { HeldAdapter } from '../../src/inference/adapters.ts'
@@ -19,6 +20,8 @@ interface Entry {
   text: string
   version: number
 }
+
+const sharing = { lanes: 4, group: 3 }
 
 class Simulation {
   readonly scheduler: Scheduler
@@ -71,7 +74,7 @@ class Simulation {
     const before = new Set(scheduler.running)
     scheduler.admit(() => this.version)
     for (const sequence of scheduler.running) if (!before.has(sequence)) this.admitted.set(sequence, this.version)
-    const step = scheduler.next()
+    const step = scheduler.next(sharing)
     if (!step) {
       this.land()
       return false
@@ -116,7 +119,30 @@ class Simulation {
     to.forEach((row, i) => (this.cache[row] = entries[i]))
   }
 
+  /** Rows that go through common keys together have these in the same pages, and see all of them. */
+  #expectShared({ blocks, info, pages, rows, prefillRows }: StepRows): void {
+    const shared = Array.from({ length: rows }, (_, row) => info[4 * row + 2])
+    if (!blocks) return expect(Math.max(...shared)).toBe(0)
+    expect(prefillRows).toBe(0)
+    const places = mostBlocks(rows, sharing)
+    const pairs: number[] = []
+    for (let block = 0; block < places; block++) {
+      const [table, keys, first, count] = blocks.subarray(4 * block, 4 * block + 4)
+      const its = Array.from({ length: count }, (_, i) => blocks[4 * places + Math.floor((first + i) / sharing.group)])
+      for (const row of its) {
+        const own = info[4 * row]
+        const of = keys / this.size
+        expect(pages.subarray(own, own + of)).toEqual(pages.subarray(table, table + of))
+        expect([shared[row], keys % sharing.lanes, info[4 * row + 3] + 1 >= keys]).toEqual([keys, 0, true])
+      }
+      pairs.push(...its)
+    }
+    const rowsOfPairs = shared.flatMap((keys, row) => (keys > 0 ? Array<number>(sharing.group).fill(row) : []))
+    expect(pairs.toSorted((a, b) => a - b)).toEqual(rowsOfPairs)
+  }
+
   #compute(step: StepRows): void {
+    this.#expectShared(step)
     const row = (table: number, j: number) => step.pages[table + Math.floor(j / this.size)] * this.size + (j % this.size)
     const written = new Set<number>()
     const drawn = this.flight?.sampled
@@ -213,6 +239,34 @@ describe(`the scheduler, ${seedWords}`, () => {
     scheduler.admit(() => 1)
     expect(scheduler.next()!.prefillRows).toBe(10)
     expect(later.cachedTokens).toBe(0)
+  })
+
+  it('puts rows together that have keys in common, each with those of its own group', () => {
+    const simulation = new Simulation(new Random(1), { pages: 60, maxSequences: 10, maxPrefillRows: 64 })
+    const { scheduler } = simulation
+    const prompt = Array.from({ length: 18 }, (_, i) => i + 1)
+    // Four rollouts of one prompt, three of one that begins as it does, two of another, and one that has less than two tiles in common with all of these.
+    const prompts = [
+      prompt,
+      [...prompt.slice(0, 9), 90, 91, 92, 93, 94, 95, 96],
+      prompt.map((id) => 100 + id),
+      [1, 2, 3, 4, 5, 99],
+    ]
+    for (const [i, count] of [4, 3, 2, 1].entries()) {
+      for (let n = 0; n < count; n++) simulation.submit(prompts[i], 6)
+    }
+    scheduler.admit(() => 0)
+    expect(scheduler.next(sharing)!.blocks).toBeUndefined()
+    scheduler.running.forEach((sequence) => sequence.pending === 0 && sequence.push(5, 0, 0))
+    scheduler.admit(() => 0)
+    const { blocks, rows, info } = scheduler.next(sharing)!
+    const places = mostBlocks(rows, sharing)
+    const [byKeys, of] = [new Map<number, number>(), blocks!.subarray(0, 4 * places)]
+    for (let at = 0; at < of.length; at += 4)
+      if (of[at + 3] > 0) byKeys.set(of[at + 1], (byKeys.get(of[at + 1]) ?? 0) + of[at + 3])
+    // 16 keys of the first four rows, three heads each; 16 of the next three.
+    expect(byKeys).toEqual(new Map([[16, 3 * (4 + 3)]]))
+    expect(Array.from({ length: rows }, (_, row) => info[4 * row + 2]).filter((keys) => keys > 0)).toHaveLength(7)
   })
 
   it('goes on with what others are only about to compute, in the same step', () => {

@@ -2,6 +2,7 @@
 import { describe, expect, test } from 'vitest'
 import type { GpuBuffer, GpuTexture } from '../../src/gpu/pool.ts'
 import { attention } from '../../src/kernels/attention/attention.ts'
+import { blocksOf, mostBlocks, type SharedBeginning } from '../../src/kernels/attention/shared.ts'
 import { kvConstants, kvTextures } from '../../src/kernels/common/kv-texture.ts'
 import { cpuLanes } from '../../src/kernels/common/lanes.ts'
 import { allocateTogether, releaseWeight, writeWeight } from '../../src/kernels/common/weight.ts'
@@ -246,6 +247,56 @@ describe.skipIf(!bench.cpu)(`a KV cache in textures${skipped}`, () => {
         sameBits('lse', await bench.down(got.lse, rows * shape.heads), await bench.down(want.lse, rows * shape.heads))
       }
       textures.forEach((texture) => texture.release())
+    })
+  })
+
+  // Heads of one part of a subgroup and of two; one, two and three of them to a head of keys; beginnings of less than a split of the keys, one, and more; few rows and more than a block.
+  test.each([
+    { heads: 9, kvHeads: 3, headDim: 64 },
+    { heads: 2, kvHeads: 2, headDim: 128 },
+    { heads: 4, kvHeads: 2, headDim: 32 },
+  ])('rows that go through common keys together have the bits of rows alone, %j', async (shape) => {
+    const { LANES } = cpuLanes(gpu)
+    const texts = [
+      { count: 5, keys: 48, own: 7 },
+      { count: 1, keys: 0, own: 300 },
+      { count: LANES + 3, keys: 288, own: 0 },
+      { count: 3, keys: 256, own: 270 },
+    ]
+    const pageSize = 16
+    const pagesOf = (own: number): number => Math.floor(own / pageSize) + 1
+    const pageCount = texts.reduce((sum, { count, keys, own }) => sum + keys / pageSize + count * pagesOf(own + count), 0)
+    const free = bench.random.shuffle(Array.from({ length: pageCount }, (_, page) => page))
+    const layout = { pages: pageCount, pageSize, kvHeads: shape.kvHeads, headDim: shape.headDim }
+    const [pages, info]: number[][] = [[], []]
+    const beginnings: SharedBeginning[] = []
+    for (const { count, keys, own } of texts) {
+      const common = free.splice(0, keys / pageSize)
+      const [table, first] = [pages.length, info.length / 4]
+      for (let i = 0; i < count; i++) {
+        info.push(pages.length, 0, keys, keys + own + i)
+        pages.push(...common, ...free.splice(0, pagesOf(own + i)))
+      }
+      // In another order than the batch's.
+      if (keys > 0) beginnings.push({ table, keys, rows: Array.from({ length: count }, (_, i) => first + count - 1 - i) })
+    }
+    const rows = info.length / 4
+    const width = shape.heads * shape.headDim
+    await bench.run(`shared ${JSON.stringify(shape)}`, {}, async () => {
+      const [k, v] = [0, 1].map(() => upTexture(layout, bench.normals(sizeOf(layout))))
+      const bound = { q: bench.up(bench.normals(rows * width)), k, v, info: bench.up(Uint32Array.from(info)) }
+      const sharing = { lanes: LANES, group: shape.heads / shape.kvHeads }
+      const shared = { blocks: bench.up(blocksOf(beginnings, rows, sharing)), count: mostBlocks(rows, sharing) }
+      const table = bench.up(Uint32Array.from(pages))
+      const paged = { pages: table, size: pageSize, f16: false, prompts: false, longest: 600 }
+      const [alone, together] = [undefined, shared].map((those) => {
+        const out = { o: bench.out(rows * width), lse: bench.out(rows * shape.heads) }
+        attention(gpu, { ...bound, ...out }, rows, shape, { paged: { ...paged, shared: those } })
+        return out
+      })
+      sameBits('o', await bench.down(together.o, rows * width), await bench.down(alone.o, rows * width))
+      sameBits('lse', await bench.down(together.lse, rows * shape.heads), await bench.down(alone.lse, rows * shape.heads))
+      for (const texture of [k, v]) texture.release()
     })
   })
 })

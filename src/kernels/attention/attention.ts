@@ -7,6 +7,7 @@ import type { Constants } from '../../gpu/wgsl.ts'
 import { kvConstants, type CacheData } from '../common/kv-texture.ts'
 import { cpuLanes, dispatchFlat, lanes } from '../common/lanes.ts'
 import { runInLanes } from './row-lanes.ts'
+import type { SharedRows } from './shared.ts'
 import { grid, runTile, scaleOf, tileOf, workgroups } from './tile.ts'
 import { unitsBackward, unitsOf, type UnitShape } from './units.ts'
 
@@ -149,6 +150,8 @@ export interface PagedCache {
   longest: number
   /** Whether splits of a row's keys get workgroups of their own. Default: where there are few rows, on GPUs. */
   splits?: boolean
+  /** Rows that go through the keys of a common beginning together first; `info` has how many these are (see common.wgsl). */
+  shared?: SharedRows
 }
 
 /** What attention reads and writes. */
@@ -167,7 +170,7 @@ interface ForwardBuffers {
  * o and lse from q, k, v.
  * @param t q, o (rows, heads, D); k, v (key rows, kv heads, D): this batch's own rows, or a cache where `paged` says how to find them; lse (rows, heads);
  *   with `decodeSplits` above 1 parts (rows, heads, splits, D) and stats (rows, heads, splits, 2), scratch;
- *   info (rows) vec4u: prefix start, prefix length, own start, position, or with pages: first entry, 1 for a prompt's row, 0, position (see attention/common.wgsl)
+ *   info (rows) vec4u: prefix start, prefix length, own start, position, or with pages: first entry, 1 for a prompt's row, shared keys, position (see attention/common.wgsl)
  * @param options.neighbours k and v are this batch's own rows, so that neighbouring rows mostly see the same keys and go together: faster, the same bits
  * @param options.half o is in f16, as products on matrix units read it (`takesHalf`): over a cache, where no rows are of prompts
  */
@@ -193,7 +196,7 @@ export function attention(
   // Where shuffles are loops (lanes.wgsl), and loads of textures little code.
   const WRITTEN = TEX * constants.WIDE
   const bindings = [t.q, k, v, t.info, t.o, t.lse, ...(paged ? [paged.pages] : [])]
-  const run = (QR: number, cached: Constants): void => {
+  const run = (QR: number, cached: Constants, ...state: GpuBuffer[]): void => {
     // Two values a turn, but where many rows would have many loads in it, or a GPU has its own way with them (ahead).
     const UNROLL = QR === 1 && gpu.facts.software ? 2 : 1
     // A row alone shares keys with the next one at most in a prompt, and they are soon driven out: the heads of a row follow each other, whose keys lie side by side.
@@ -214,7 +217,7 @@ export function attention(
       ...ahead(gpu, constants),
     })
     const [across, heads, turns] = groups
-    gpu.dispatch(kernel, bindings, params, alone ? [heads, across, turns] : [across, heads, turns])
+    gpu.dispatch(kernel, [...bindings, ...state], params, alone ? [heads, across, turns] : [across, heads, turns])
   }
   const { QR } = together(gpu, constants)
   const tile = neighbours || paged?.prompts ? tileOf(gpu, 'forward', shape) : undefined
@@ -224,6 +227,22 @@ export function attention(
   const cached = { PAGES: paged.size, F16: Number(paged.f16), TILED: Number(paged.size % constants.LANES === 0), ...inTexture }
   const splits = t.parts && t.stats ? decodeSplits(gpu, rows, shape, paged) : 1
   if (splits > 1) return bySplits(gpu, { ...t, pages: paged.pages }, { ...params, splits }, { ...constants, ...cached, TEX }, O)
+  if (paged.shared && inLanes && !shape.window) {
+    const { DE, LANES } = constants
+    const state = gpu.pool.acquire(capacityOf(rows) * shape.heads * (2 * DE + LANES) * 16, 'attention of shared keys')
+    const { blocks, count } = paged.shared
+    const ofBlocks = { ...params, rows: count }
+    runInLanes(
+      gpu,
+      'forward',
+      { ...constants, ...cached, TEX, SPLIT, SHARED: 1 },
+      [t.q, k, v, blocks, state, paged.pages],
+      ofBlocks,
+      shape,
+    )
+    run(1, { ...cached, RESUME: 1 }, state)
+    return state.release()
+  }
   if (!paged.prompts || (QR === 1 && !tile && !inLanes)) return run(1, cached)
   run(1, { ...cached, PART: 1 })
   if (tile) runTile(gpu, 'forward', tile, { ...cached, PART: 2, SPLIT }, bindings, rows, shape)

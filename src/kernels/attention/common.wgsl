@@ -2,7 +2,8 @@
 // info[row] = (prefix_start, prefix_len, own_start, position): the token of a row sees logical keys 0 .. position; logical key j lies in
 // row prefix_start + j of K and V while j < prefix_len, else in row own_start + j - prefix_len. So rollouts of one prompt share its
 // rows in a packed training batch, and no mask is ever made.
-// PAGES, over a paged cache: info[row] = (table, prompt, 0, position); logical key j lies in row pages[table + j / PAGES] * PAGES + j % PAGES.
+// PAGES, over a paged cache: info[row] = (table, prompt, shared, position); logical key j lies in row pages[table + j / PAGES] * PAGES + j % PAGES.
+// `shared` keys, a multiple of LANES, have been gone through with other rows (forward.wgsl, RESUME), 0 for a prompt's row.
 // DE elements a head, C = ceil(DE / LANES) of them a lane.
 #include "vectors.wgsl"
 #include "window.wgsl"

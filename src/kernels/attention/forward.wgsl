@@ -16,6 +16,7 @@
 // value has is asked of the lane that has scored its key: a workgroup has one subgroup, few rows give a processor few of them, and each that waits for one load after the other
 // waits all the time. AHEAD divides DE and LANES, UNROLL divides LANES; values behind the last have weights of 0.
 // O_F16: o in f16 (narrow_out.wgsl).
+// RESUME: a row (QR is 1) goes on where row_lanes.wgsl (SHARED) has left it, behind the info[row].z keys that it shares with others.
 // WRITTEN: the loops over a tile's elements and keys are written out, as where shuffles are loops over 16 lanes (lanes.wgsl); the last keys of a tile then have weights of 0.
 // Its stack begins at a line of memory (well_laid): else half of the vectors there lie across two, and it takes 1.3 times as long (bench/LOG.md, "Vectors of 512 bits").
 struct Params { rows: u32, lanes: u32, elements: u32, splits: u32, scale: f32 }
@@ -38,6 +39,9 @@ struct Params { rows: u32, lanes: u32, elements: u32, splits: u32, scale: f32 }
 #endif
 #if PAGES
 @group(0) @binding(6) var<storage, read> pages: array<u32>;
+#endif
+#if RESUME
+@group(0) @binding(7) var<storage, read> state: array<vec4f>;
 #endif
 #include "common.wgsl"
 #include "across.wgsl"
@@ -125,14 +129,23 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #if WINDOW
     for (var first = low / $(SPLIT)u * $(SPLIT)u; first < keys; first += $(SPLIT)u) {
 #else
+#if RESUME
+#include "resume.wgsl"
+    for (var first = start / $(SPLIT)u * $(SPLIT)u; first < keys; first += $(SPLIT)u) {
+#else
     for (var first = 0u; first < keys; first += $(SPLIT)u) {
+#endif
 #endif
 #endif
       let end = min(keys, first + $(SPLIT)u);
 #if WINDOW
       for (var j0 = max(first, low / LANES * LANES); j0 < end; j0 += LANES) {
 #else
+#if RESUME
+      for (var j0 = max(first, start); j0 < end; j0 += LANES) {
+#else
       for (var j0 = first; j0 < end; j0 += LANES) {
+#endif
 #endif
         let tile_row = key_row(at, j0);
         let k_row = row_in_tile(at, tile_row, j0, lane, keys);

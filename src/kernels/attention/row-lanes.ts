@@ -57,7 +57,8 @@ function heldTileOf(
 /**
  * Runs the kernel of a part of attention for rows whose neighbours have the same keys, mostly.
  * @param part forward, backward to q, or to k and v
- * @param bindings q, k, v, then info, o, lse, and the pages of a cache; info, dO, soft, dq; ends of keys, dO, soft, dk, dv
+ * @param constants SHARED: forward over blocks of rows and heads with keys in common, `rows` of them (shared.ts)
+ * @param bindings q, k, v, then info, o, lse, and the pages of a cache; (SHARED) blocks, state, pages; info, dO, soft, dq; ends of keys, dO, soft, dk, dv
  */
 export function runInLanes(
   gpu: Gpu,
@@ -71,8 +72,12 @@ export function runInLanes(
   const { broadcasts, firstCache } = gpu.facts
   // With 8 lanes and more than 32 values a head it would be slower (Mesa 26) or as fast.
   const held = broadcasts && (LANES === 16 || constants.DE <= 8)
-  const tile = held ? heldTileOf(part, constants, shape) : lanesTileOf(part, constants, shape, firstCache)
-  const [each, heads] = 'KB' in tile ? [tile.KB * LANES, shape.kvHeads] : [LANES, shape.heads / tile.HG]
-  const { SPREAD, groups } = workgroups(gpu, params.rows, each, heads)
+  const { heads, kvHeads } = constants.SHARED ? { ...shape, heads: shape.kvHeads } : shape
+  const tile = held
+    ? heldTileOf(part, constants, { heads, kvHeads })
+    : lanesTileOf(part, constants, { heads, kvHeads }, firstCache)
+  const rowsEach = constants.SHARED ? 1 : LANES
+  const [each, across] = 'KB' in tile ? [tile.KB * LANES, kvHeads] : [rowsEach, heads / tile.HG]
+  const { SPREAD, groups } = workgroups(gpu, params.rows, each, across)
   gpu.dispatch(gpu.kernel(paths[part], { ...constants, ...tile, SPREAD }), bindings, params, groups)
 }

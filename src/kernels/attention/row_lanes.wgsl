@@ -3,15 +3,21 @@
 // and a tile's maxima are taken without an exchange (bench/LOG.md, "Attention with rows in lanes"). HELD: what is broadcast lies on the stack (held_cpu.wgsl), the keys of a turn and
 // then its values, and products go head by head, so that what KU keys add to a head's scores, or values to one of its sums, stays in registers. Keys go by the same tiles, splits and orders. A row's weights of a tile's key i
 // are added to a sum of their own, l_i, and these as lanes_tree.wgsl adds up lanes.
+// SHARED: rows of texts with the same beginning, which go through its keys together (shared.ts); what they have summed until there, state, is where forward.wgsl goes on (RESUME).
 struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
 @group(0) @binding(0) var<storage, read> q: array<E>;
 @group(0) @binding(1) var k: texture_storage_2d<rgba32float, read>;
 @group(0) @binding(2) var v: texture_storage_2d<rgba32float, read>;
 @group(0) @binding(3) var<storage, read> info: array<vec4u>;
+#if SHARED
+@group(0) @binding(4) var<storage, read_write> state: array<vec4f>;
+@group(0) @binding(5) var<storage, read> pages: array<u32>;
+#else
 @group(0) @binding(4) var<storage, read_write> o: array<E>;
 @group(0) @binding(5) var<storage, read_write> lse: array<f32>;
 #if PAGES
 @group(0) @binding(6) var<storage, read> pages: array<u32>;
+#endif
 #endif
 #include "common.wgsl"
 #include "lanes.wgsl"
@@ -21,7 +27,12 @@ struct Params { rows: u32, lanes: u32, elements: u32, scale: f32 }
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+#if SHARED
+#include "shared_rows.wgsl"
+#else
 #include "lanes_rows.wgsl"
+  let q_row = min(row, p.rows - 1u);
+#endif
 #for h in 0..HG
 #for e in 0..DE
   var q_$(h)_$(e) = E();
@@ -37,7 +48,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
   for (var e = 0u; e < p.elements; e++) {
 #for h in 0..HG
-    let part_$(h) = q[(min(row, p.rows - 1u) * HEADS + head0 + $(h)u) * DE + e];
+    let part_$(h) = q[(q_row * HEADS + head0 + $(h)u) * DE + e];
 #for e in 0..DE
     q_$(h)_$(e) = select(q_$(h)_$(e), part_$(h), e == $(e)u);
 #end
@@ -45,7 +56,13 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   }
 #let LOADS = 2*KU*C
 #include "held_cpu.wgsl"
+#if SHARED
+  {
+    let limit = select(0u, keys, taken);
+    let j_first = 0u;
+#else
 #include "lanes_leads.wgsl"
+#endif
 #if HELD
     let rows_held = row_in_tile(at, key_row(at, j_first), j_first, lane, keys);
 #include "held_kv.wgsl"
@@ -191,6 +208,10 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #endif
         }
       }
+#if SHARED
+      // What is behind may go on with the split.
+      if (end < first + $(SPLIT)u) { break; }
+#endif
       // The end of a split. What rows that have no key in it hold is 0, or not a number where a neighbour's values are none: it stays out.
 #for h in 0..HG
 #for i in 0..LANES
@@ -213,6 +234,9 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #end
     }
   }
+#if SHARED
+#include "shared_state.wgsl"
+#else
   for (var e = 0u; e < p.elements; e++) {
 #for h in 0..HG
     var part_$(h) = all_o_$(h)_0;
@@ -225,4 +249,5 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 #for h in 0..HG
   if (taken) { lse[row * HEADS + head0 + $(h)u] = all_m_$(h) + log(all_l_$(h)); }
 #end
+#endif
 }

@@ -1,7 +1,7 @@
 /**
  * The KL term that keeps a policy near its reference model, added to any loss: beta x sum of kl / N over the loss tokens, with
  * kl = exp(d) - d - 1, d = reference logprob - logprob: never negative, 0 where both agree, and for sampled tokens an estimate without
- * bias of KL(policy || reference) (GRPO, DeepSeekMath, arXiv 2402.03300, eq. 4; TRL's `beta`). Its twin on the GPU is `kl_term` of token_loss.wgsl.
+ * bias of KL(policy || reference) (GRPO, DeepSeekMath, arXiv 2402.03300, eq. 4). Its twin on the GPU is `kl_term` of token_loss.wgsl.
  */
 import type { LossInputs, LossOutputs } from './types.ts'
 

@@ -1,0 +1,133 @@
+/** What docs/algorithms.md says of TRL's options, against numbers of TRL's own loss function (test/peers/make_trl_losses.py). */
+import { readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { beforeAll, describe, expect, test } from 'vitest'
+import type { Rollout } from '../../src/common/types.ts'
+import groupMean from '../../src/orchestrator/advantages/group_mean.ts'
+import type { AdvantageFunction } from '../../src/orchestrator/types.ts'
+import { loadLoss, runHostLoss } from '../../src/trainer/losses/index.ts'
+import { withKl } from '../../src/trainer/losses/kl.ts'
+import type { LossInputs } from '../../src/trainer/losses/types.ts'
+import { policyMetrics } from '../../src/trainer/metrics.ts'
+import { tempFolder } from './helpers.ts'
+
+interface Sequence {
+  logprobs: number[]
+  inference_logprobs: number[]
+  ref_logprobs: number[]
+  loss_mask: number[]
+  advantage: number
+}
+interface Case {
+  loss: number
+  gradients: number[][]
+  kl?: number
+  cispo_clip_ratio?: number
+}
+
+const root = join(import.meta.dirname, '../..')
+const trl = JSON.parse(readFileSync(join(root, 'test/fixtures/trl-losses.json'), 'utf8')) as {
+  max_length: number
+  batch: Sequence[]
+  cases: Record<string, Case>
+  rewards: number[]
+  advantages: Record<'group' | 'none' | 'rloo', number[]>
+}
+const folder = tempFolder()
+
+/** An example of a page, found by a word in it, as a file that Node can load. */
+function example(page: string, kind: string, word: string): string {
+  const bodies = [...readFileSync(join(root, page), 'utf8').matchAll(/^```ts (\w+)\n([\s\S]*?)^```$/gm)]
+  const [, , body] = bodies.find(([, of, text]) => of === kind && text.includes(word))!
+  const path = join(folder, `${word}.ts`)
+  writeFileSync(path, body.replaceAll("'./configs/", `'${root}/configs/`))
+  return path
+}
+
+const total = trl.batch.reduce((sum, { loss_mask }) => sum + loss_mask.reduce((a, b) => a + b), 0)
+const sequences = trl.batch.map(({ logprobs, inference_logprobs, ref_logprobs, loss_mask, advantage }): LossInputs => ({
+  logprobs: Float32Array.from(logprobs),
+  frozenLogprobs: Float32Array.from(logprobs),
+  inferenceLogprobs: Float32Array.from(inference_logprobs),
+  refLogprobs: Float32Array.from(ref_logprobs),
+  advantages: new Float32Array(logprobs.length).fill(advantage),
+  lossMask: Uint8Array.from(loss_mask),
+  entropy: new Float32Array(logprobs.length),
+  lossTokenCount: total,
+}))
+
+describe("a loss of TRL's", () => {
+  const rollouts = trl.batch.length
+  const ppo = 'configs/losses/ppo-clip.ts'
+  let gspo: string, bySequence: string
+  beforeAll(() => {
+    gspo = example('docs/algorithms.md', 'loss', 'function gspo')
+    bySequence = example('docs/algorithms.md', 'loss', 'function bySequence')
+  })
+  const bounds = { mask_ratio_low: 0, mask_ratio_high: 1.3 }
+  const clips = { low: 0.05, high: 0.08 }
+  test.each<[string, () => string, Record<string, number>, number]>([
+    ['dapo', () => ppo, { clip_low: 0.2, clip_high: 0.28 }, 0],
+    ['bnpo', () => ppo, {}, 0],
+    ['grpo', () => bySequence, { rollouts }, 0],
+    ['dr_grpo', () => bySequence, { rollouts, length: trl.max_length }, 0],
+    ['cispo', () => 'cispo', {}, 0],
+    ['gspo', () => gspo, clips, 0],
+    ['kl', () => ppo, {}, 0.4],
+  ])('%s', async (name, file, args, beta) => {
+    const loss = await loadLoss(file(), bounds, args)
+    expectNumbers(name, (x) => withKl(runHostLoss(loss, x), x, beta))
+  })
+
+  test('gspo by sequence, with another N', async () => {
+    const loss = await loadLoss(gspo, bounds, clips)
+    const tokens = (x: LossInputs) => x.lossMask.reduce((a, b) => a + b, 0)
+    expectNumbers('gspo by sequence', (x) => runHostLoss(loss, { ...x, lossTokenCount: rollouts * tokens(x) }))
+  })
+
+  test('its KL term with the bias correction is another one, as the page says', () => {
+    expect(trl.cases['kl with bias correction'].loss).not.toBeCloseTo(trl.cases.kl.loss, 3)
+  })
+
+  /** Loss and derivatives to float32's rounding; a sequence without a loss token is never asked about. */
+  function expectNumbers(name: string, run: (x: LossInputs) => { gradient: Float32Array; loss: number }): void {
+    const want = trl.cases[name]
+    let loss = 0
+    for (const [i, x] of sequences.entries()) {
+      if (!x.lossMask.includes(1)) continue
+      const out = run(x)
+      loss += out.loss
+      for (const [t, value] of want.gradients[i].entries())
+        expect(Math.abs(out.gradient[t] - value), `sequence ${i}, token ${t}`).toBeLessThan(1e-6 * Math.abs(value) + 1e-9)
+    }
+    expect(Math.abs(loss - want.loss)).toBeLessThan(1e-6)
+  }
+})
+
+test("metrics of TRL's: kl is ref_kl, and cispo_clip_ratio counts tokens of answers with A > 0 alone", () => {
+  const samples = sequences.map((x) => ({ ...x, ids: new Int32Array(x.logprobs.length) }))
+  const metrics = policyMetrics({ step: 1, samples, lossTokenCount: total }, sequences, {
+    mask_ratio_low: 0,
+    mask_ratio_high: 1.3,
+  })
+  expect(metrics['ref_kl/all/mean']).toBeCloseTo(trl.cases.kl.kl!, 6)
+  const high = (x: LossInputs) =>
+    x.lossMask.filter((counts, t) => counts && Math.exp(x.logprobs[t] - x.inferenceLogprobs[t]) > 1.3).length
+  const above = sequences.filter((x) => x.advantages[0] > 0).reduce((sum, x) => sum + high(x), 0)
+  expect(above / total).toBeCloseTo(trl.cases.cispo.cispo_clip_ratio!, 6)
+  expect(metrics['is_masked_high/mean']).toBeGreaterThan(trl.cases.cispo.cispo_clip_ratio!)
+})
+
+describe("an advantage of TRL's", () => {
+  const group = trl.rewards.map((reward) => ({ reward }) as Rollout)
+  test.each([
+    ['none', () => groupMean],
+    ['group', async () => (await load('docs/algorithms.md', 'function normalised')) as AdvantageFunction],
+    ['rloo', async () => (await load('README.md', 'function leaveOneOut')) as AdvantageFunction],
+  ] as const)('%s', async (name, advantage) => {
+    const run: AdvantageFunction = await advantage()
+    for (const [i, value] of run(group, {}).entries()) expect(value).toBeCloseTo(trl.advantages[name][i], 12)
+  })
+  const load = async (page: string, word: string) =>
+    ((await import(example(page, 'advantage', word))) as { default: unknown }).default
+})
