@@ -1,9 +1,10 @@
 /** Models behind OpenAI-compatible endpoints: how they are named, and a chat client that asks them. */
 import { existsSync, readFileSync } from 'node:fs'
 import type { OpenAI } from 'openai'
-import { parse } from 'smol-toml'
+import { parse, TomlError } from 'smol-toml'
 import { causeOf, messageOf, nearest, UserError } from '../common/errors.ts'
 import { fetchWhole } from '../common/patient-fetch.ts'
+import { notToml } from '../config/compose.ts'
 import { ContextFullError } from '../environments/chat.ts'
 import { replyText } from '../environments/judge.ts'
 import type { ChatClient, ChatCompletion, ChatTurn, Message, SamplingParams } from '../common/types.ts'
@@ -31,7 +32,8 @@ export function readEndpoints(file: string): Map<string, Endpoint> {
   try {
     table = parse(readFileSync(file, 'utf8'))
   } catch (error) {
-    throw new UserError(`${file} can't be read: ${messageOf(error)}.`)
+    // Without the line, which may have a key in its headers.
+    throw new UserError(error instanceof TomlError ? notToml(error, file) : `${file} can't be read: ${messageOf(error)}.`)
   }
   const list = table.endpoint
   const wrong = (what: string) =>

@@ -161,6 +161,7 @@ function readAsked(words: readonly string[], options: EvalOptions): Asked {
   for (let i = 0; i < words.length; i++) {
     if (words[i] === '@') files.push(words[++i] ?? '')
     else if (words[i].startsWith('@')) files.push(words[i].slice(1))
+    else if (words[i].endsWith('.toml')) throw new UserError(`${words[i]}: write @ before a config file: \`@ ${words[i]}\`.`)
     else ids.push(words[i])
   }
   if (files.length > 1)

@@ -2,6 +2,7 @@
 import { mean } from '../monitor/aggregate.ts'
 import { formatDuration } from '../monitor/format.ts'
 import type { RolloutRow } from '../monitor/rollout-writer.ts'
+import { cut } from '../monitor/terminal/text-width.ts'
 
 export class EvalProgress {
   readonly #what: string
@@ -16,6 +17,8 @@ export class EvalProgress {
     this.#total = total
     this.#before = before
     if (before > 0) console.error(`${what}: ${before} of ${total} answers are there already`)
+    // The first answers of a large model take minutes.
+    if (process.stderr.isTTY) this.#draw(`: ${before}/${total} answers`)
   }
 
   tell(rows: readonly RolloutRow[]): void {
@@ -30,9 +33,15 @@ export class EvalProgress {
     const failed = rows.length - scored.length
     const reward = mean(scored)?.toFixed(3) ?? '-'
     const eta = rows.length < this.#total ? ` | eta ${formatDuration(left)}` : ` | ${formatDuration(seconds)}`
-    const line = `${this.#what}: ${rows.length}/${this.#total} answers | reward ${reward}${failed > 0 ? ` | ${failed} failed` : ''}${eta}`
-    if (tty) process.stderr.write(`\r\x1b[2K${line}`)
-    else console.error(line)
+    const how = `: ${rows.length}/${this.#total} answers | reward ${reward}${failed > 0 ? ` | ${failed} failed` : ''}${eta}`
+    if (!tty) return console.error(this.#what + how)
+    this.#draw(how)
+  }
+
+  /** A line that is broken into two is not drawn over: of a long one the name gives way. */
+  #draw(how: string): void {
+    const room = (process.stderr.columns || 80) - 1
+    process.stderr.write(`\r\x1b[2K${cut(cut(this.#what, Math.max(8, room - how.length)) + how, room)}`)
   }
 
   end(): void {

@@ -133,10 +133,14 @@ function withAdapter(engine: Engine, adapter: string | null): Generator {
 /** Tokens of a sequence: what was said, or the longest prompt with its answer. */
 function lengthOf(plan: EvalPlan, template: ChatTemplate, most: number): number {
   if (plan.maxSeqLen !== undefined) return Math.min(plan.maxSeqLen, most)
-  // Not Math.max(...): a call takes some 120,000 arguments at most.
-  const longest = plan.environments
-    .flatMap(({ env, rows }) => rows.map((row) => template.prompt(row.prompt, env.tools).ids.length))
-    .reduce((most, length) => Math.max(most, length), 0)
+  const prompts = plan.environments.flatMap(({ env, rows }) => rows.map(({ prompt }) => ({ prompt, tools: env.tools })))
+  const progress = reporter("counting the prompts' tokens")
+  let longest = 0
+  // What does not fit is not counted to its end, nor what comes after it.
+  for (let i = 0; i < prompts.length && longest < most; i++) {
+    longest = Math.max(longest, template.prompt(prompts[i].prompt, prompts[i].tools, most).ids.length)
+    progress((i + 1) / prompts.length)
+  }
   const turns = plan.environments.some(({ env }) => (env.maxTurns ?? 1) !== 1)
   const need = longest + plan.sampling.max_tokens
   return Math.min(most, turns ? Math.max(TURNS_TOKENS, need) : need)

@@ -14,6 +14,7 @@ import type { RewindReport, RunFolder } from '../monitor/run-folder.ts'
 import {
   loadCheckpoint,
   newestCheckpoint,
+  newestIntact,
   saveCheckpoint,
   tidyCheckpoints,
   type CheckpointState,
@@ -84,8 +85,9 @@ export class RunCheckpoints {
   async #resume(resume: Resume): Promise<CheckpointState | undefined> {
     const { folder, rewind, print, warn } = this.#parts
     clearLeftovers(folder.checkpointsPath)
-    const { newest, broken } = newestCheckpoint(folder.checkpointsPath)
-    const dir = resume.kind === 'step' ? stepFolder(folder.path, resume.step, '--resume') : newest?.dir
+    const one = resume.kind === 'step' ? stepFolder(folder.path, resume.step, '--resume') : undefined
+    const { newest, broken } = one ? { broken: [] } : await newestIntact(folder.checkpointsPath)
+    const dir = one ?? newest?.dir
     if (!dir && broken.length > 0) {
       throw new UserError(
         `${folder.path} has no whole checkpoint to resume from. ${broken[0]} Start a new run without --resume, under another run_name.`,
@@ -98,8 +100,8 @@ export class RunCheckpoints {
       print(`resumed  nothing was saved yet: from the first step on${gone}`)
       return undefined
     }
-    for (const line of resume.kind === 'step' ? [] : broken) warn(`passed over ${line}`)
-    const state = await this.#load(dir)
+    for (const line of broken) warn(`passed over ${line}`)
+    const state = await this.#load(dir, dir === newest?.dir)
     this.#keepMicroBatch(state.extra)
     this.#best = state.best?.metric === this.#parts.ckpt.keep_best ? state.best : undefined
     const gone = removed(rewind(state.step))
@@ -136,9 +138,9 @@ export class RunCheckpoints {
       )
   }
 
-  async #load(dir: string): Promise<CheckpointState> {
+  async #load(dir: string, intact = false): Promise<CheckpointState> {
     const { trainer, reference, weights } = this.#parts
-    const state = await loadCheckpoint(dir, trainer, weights)
+    const state = await loadCheckpoint(dir, trainer, weights, intact)
     await reference?.restore(dir)
     const { forked_from: origin } = state.extra as { forked_from?: Origin }
     this.#origin = origin
@@ -182,6 +184,7 @@ export class RunCheckpoints {
    */
   async save(step: number, row: Metrics | undefined, extra: Record<string, unknown>): Promise<void> {
     const { folder, trainer, reference, weights, ckpt, settle } = this.#parts
+    folder.check()
     // Before the checkpoint is whole, which promises them.
     await settle()
     this.#best = bestAfter(step, row, ckpt.keep_best, this.#best)

@@ -177,8 +177,8 @@ async function openVllm(parts: SamplerParts, version: PolicyVersion): Promise<Ru
     pushed.catch(() => {})
     return pushed
   }
-  const { serverVersion, url } = sampler.stats
-  monitor.console.print(`sampler  vLLM ${serverVersion} at ${url}${inference.base_url ? '' : `, log ${launch.logFile}`}`)
+  const { server, url } = sampler.stats
+  monitor.console.print(`sampler  ${server} at ${url}${inference.base_url ? '' : `, log ${launch.logFile}`}`)
   return { generator: sampler, publish, gone: () => sampler.gone, close: () => sampler.close() }
 }
 

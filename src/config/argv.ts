@@ -10,7 +10,7 @@
 import { parse } from 'smol-toml'
 import { nearest } from '../common/errors.ts'
 import type { TraceLevel } from '../common/trace.ts'
-import { copyOf, isTable, mergeSources, NO_KEY, type Source, type Table, valueAt } from './compose.ts'
+import { copyOf, isTable, mergeSources, NO_KEY, removeAt, type Source, type Table, valueAt } from './compose.ts'
 import { CKPT_ALIASES } from './ckpt-schema.ts'
 import { allowedText, leafPaths, nodeAt, type SchemaNode } from './schema-tree.ts'
 import { backendOf, findForeign } from './foreign.ts'
@@ -148,10 +148,20 @@ export function overrideSources(
       at[part] = next
       at = next as Table
     })
-    at[found[found.length - 1]] = value === undefined ? true : readValue(value, node)
+    const read = value === undefined ? true : readValue(value, node)
+    at[found[found.length - 1]] = read
+    // A table without a key, which merged would change nothing, is in the place of the one before.
+    if (isTable(read) && Object.keys(read).length === 0) for (const source of [...files, ...sources]) clear(source, found)
     sources.push({ table, places, replacesEnv: true })
   }
   return { sources, problems }
+}
+
+/** Takes a value out of a source, with the places of what is in it. */
+function clear({ table, places }: Source, path: string[]): void {
+  removeAt(table, path)
+  const inside = pathKey([...path, ''])
+  for (const key of Array.from(places.keys())) if (key === pathKey(path) || key.startsWith(inside)) places.delete(key)
 }
 
 /** The full path of a key as typed, or the end of a sentence about why there is none. */
@@ -162,8 +172,14 @@ function findKey(typed: string, merged: Table, tree: SchemaNode): string[] | str
     const here = nodeAt(tree, path)
     if (here?.type === 'free') return [...path, ...parts.slice(i)]
     if (here?.type === 'list' && !/^\d+$/.test(parts[i])) {
-      const count = (valueAt(merged, path) as unknown[] | undefined)?.length ?? 0
-      if (count > 1) return `could mean any of ${count}: write --${[...path, '0', ...parts.slice(i)].join('.')} for the first.`
+      const items = (valueAt(merged, path) as Table[] | undefined) ?? []
+      if (items.length > 1) {
+        const named = items.findIndex(({ id, name = id }) => name === parts[i])
+        const rest =
+          named >= 0 || !nodeAt(tree, [...path, '0', parts[i].replaceAll('-', '_')]) ? parts.slice(i + 1) : parts.slice(i)
+        const flag = `--${[...path, Math.max(0, named), ...rest].join('.')}`
+        return `could mean any of ${items.length}: write ${flag} for ${named < 0 ? 'the first' : parts[i]}.`
+      }
       path.push('0')
     }
     path.push(nodeAt(tree, path)?.type === 'free' ? parts[i] : parts[i].replaceAll('-', '_'))

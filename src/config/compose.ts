@@ -31,11 +31,10 @@ export function readSource(file: string): Source {
   try {
     text = readFileSync(file, 'utf8')
   } catch (error) {
-    const missing = (error as NodeJS.ErrnoException).code === 'ENOENT'
+    const { code } = error as NodeJS.ErrnoException
+    if (code === 'ENOENT') throw new UserError(`${file}: there is no such file. Paths are relative to ${process.cwd()}.`)
     throw new UserError(
-      missing
-        ? `${file}: there is no such file. Paths are relative to ${process.cwd()}.`
-        : `${file} cannot be read: ${messageOf(error)}.`,
+      code === 'EISDIR' ? `${file} is a folder. Name a .toml file in it.` : `${file} cannot be read: ${messageOf(error)}.`,
     )
   }
   return sourceOf(text, file)
@@ -48,13 +47,29 @@ export function sourceOf(text: string, label: string): Source {
     table = parse(text.replace(/^\uFEFF/, ''))
   } catch (error) {
     if (!(error instanceof TomlError)) throw error
-    const reason = error.message.split('\n')[0].replace(/^Invalid TOML document: /, '')
-    throw new UserError(`${label}:${error.line}:${error.column} is not valid TOML: ${reason}.\n${error.codeblock.trimEnd()}`)
+    throw new UserError(`${notToml(error, label)}\n${excerpt(error)}`)
   }
   const places = new Map([...tomlPositions(text)].map(([key, at]) => [key, `${label}:${at.line}:${at.column}`]))
   const bad = [...places].find(([key]) => key.split(pathKey(['', ''])).includes(NO_KEY))
   if (bad) throw new UserError(`${bad[1]}: ${NO_KEY} is no name for a key. Give it another name.`)
   return normalize({ table, places, replacesEnv: Array.isArray(table.env) })
+}
+
+/** Where a text is no TOML, and why, without a word of it. */
+export function notToml({ message, line, column }: TomlError, label: string): string {
+  return `${label}:${line}:${column} is not valid TOML: ${message.split('\n')[0].replace(/^Invalid TOML document: /, '')}.`
+}
+
+/** Characters of a line on either side of a mistake: a line may be a whole data set. */
+const AROUND = 60
+
+/** The lines about the mistake, of long ones what stands around its column. */
+function excerpt({ codeblock, line, column }: TomlError): string {
+  // '12:  ', or as many spaces before the mark.
+  const begin = String(line + 1).length + 3
+  const from = begin + Math.max(0, column - 1 - AROUND)
+  const lines = codeblock.trimEnd().split('\n')
+  return lines.map((text) => text.slice(0, begin) + text.slice(from, from + 2 * AROUND)).join('\n')
 }
 
 /** Set on an object it would change all objects of the process. */

@@ -155,6 +155,13 @@ function finish<Parsed, Config>(
   const tree = schemaTree(dialect.schema)
   const raw = mergeSources(sources)
   const at = (path: Path) => placeOf(sources, path)?.place ?? place
+  // Of a config that is meant for the other verb each key would be a mistake.
+  const [own, foreign, verb] = dialect.verb === 'sft' ? ['data', 'env', 'train'] : ['env', 'data', 'sft']
+  if (raw[foreign] !== undefined && raw[own] === undefined)
+    throw mistakes([
+      ...problems,
+      `${at([foreign])}: a config with [${foreign}] and without [${own}] is one for \`${CLI} ${verb} @ FILE\`.`,
+    ])
   const notices = dropIgnored(raw, at)
 
   const wrong = new Set<string>()

@@ -20,7 +20,8 @@
  *   memory is its own;
  * - states of Gated DeltaNets (Qwen3.5), which have no KV cache: S + 1 of each layer;
  * - decoding: one layer inside for S tokens and up to B of prompts (max_num_batched_tokens - S, or 256), and S x V logits for the sampler, at most 64 MiB.
- * An estimate: pools round buffers up by up to an eighth, and drivers add their own. Against what runs held it was within 15%
+ * An estimate: pools round buffers up by up to an eighth, and drivers add their own. Not in it are the textures in which CPU drivers stage what they read again
+ * and again (at most 4 MiB for each width of a product, and q, k, v and dO of one attention), which make 8% of a model of 1 M weights and are lost in one of 100 M. Against what runs held it was within 15%
  * (test/config/memory-measured.test.ts). metrics.jsonl has the peak of a run as perf/peak_memory.
  */
 import { blocksOf, ownBlocks } from '../model/quantise.ts'

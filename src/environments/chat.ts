@@ -76,8 +76,11 @@ export class PolicyClient implements ChatClient {
     if (!previous && promptIds.length > maxPromptTokens) {
       throw new Error(`the prompt has ${count}, more than max_prompt_len (${maxPromptTokens}); raise it or shorten the prompt`)
     }
-    if (previous && room < 1) {
-      throw new ContextFullError(`the conversation has ${count}, which fill max_seq_len (${maxSeqTokens})`)
+    if (room < 1) {
+      if (previous) throw new ContextFullError(`the conversation has ${count}, which fill max_seq_len (${maxSeqTokens})`)
+      throw new Error(
+        `the prompt has ${count}, which leave no answer room in max_seq_len (${maxSeqTokens}); shorten it or raise that`,
+      )
     }
     const drawn = sampling.max_tokens > room ? { ...sampling, max_tokens: Math.max(1, room) } : sampling
     const result = await this.#generator.generate({ promptIds, sampling: drawn, signal })
@@ -95,9 +98,8 @@ export class PolicyClient implements ChatClient {
 
   #promptOf(messages: Message[], { previous, tools }: ChatTurn): EncodedPrompt & { rewritten?: boolean } {
     const encode = this.#encode
-    const { maxPromptTokens = Infinity, maxSeqTokens = Infinity } = this.#options
     // What has more is refused, whichever turn it is.
-    const most = Math.max(maxPromptTokens, maxSeqTokens)
+    const { maxSeqTokens: most = Infinity } = this.#options
     const whole = (): EncodedPrompt => {
       const key = JSON.stringify([messages, tools])
       if (this.#last?.key !== key) {

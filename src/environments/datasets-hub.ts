@@ -10,7 +10,7 @@ import { UserError } from '../common/errors.ts'
 import { hubAccess, hubCache, hubFailure, hubUrl, isOffline } from '../common/hub.ts'
 import { fetchHubFile, sizeOf, type HubEntry } from '../common/hub-file.ts'
 import { writeFileAtomic } from '../monitor/files.ts'
-import { tableEndings } from './tables.ts'
+import { mendOf, tableEndings } from './tables.ts'
 
 export interface SplitOptions {
   /** train, test, validation, ... Default train. */
@@ -54,10 +54,10 @@ export function filesOfSplit(files: readonly string[], where: string, options: S
   const { subset, split = 'train' } = options
   const tables = files.filter((path) => isTable(path) && !isMetadata(path)).toSorted()
   if (tables.length === 0) {
-    const arrow = files.some((path) => path.endsWith('.arrow'))
-    throw new UserError(
-      `dataset ${where} has no files of rows (${tableEndings.join(', ')})${arrow ? ', only .arrow ones: write it with to_parquet() or push it to the hub' : ''}.`,
-    )
+    const other = files.find((path) => mendOf(path))
+    const local = existsSync(where)
+    const mend = other === undefined ? '' : ` There is ${other}. ${mendOf(local ? join(where, other) : other)}.`
+    throw new UserError(`dataset ${where} has no files of rows (${tableEndings.join(', ')}).${mend}`)
   }
   const subsets = [...new Set(tables.map(subsetOf).filter((name) => name !== ''))]
   const ofSubset = subset === undefined ? tables : tables.filter((path) => subsetOf(path) === subset)

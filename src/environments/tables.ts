@@ -7,6 +7,7 @@ import { createReadStream } from 'node:fs'
 import { readFile, stat } from 'node:fs/promises'
 import { extname } from 'node:path'
 import { messageOf, UserError } from '../common/errors.ts'
+import { shellWord } from '../monitor/format.ts'
 
 /** One row with the place it came from, for errors: 'data.jsonl:7', 'data.parquet row 7'. */
 export interface TableRow {
@@ -31,12 +32,25 @@ export async function readTable(path: string, options: TableOptions = {}): Promi
     )
   })
   if (info.isDirectory()) throw new UserError(`dataset ${path} is a folder. Name one file in it (${tableEndings.join(', ')}).`)
-  if (ending === '.jsonl' || ending === '.ndjson') return await readJsonLines(path, options.maxLineBytes ?? 16 * 2 ** 20)
-  if (ending === '.json') return await readJson(path)
+  const { maxLineBytes = 16 * 2 ** 20 } = options
+  if (ending === '.jsonl' || ending === '.ndjson') return await readJsonLines(path, maxLineBytes)
+  if (ending === '.json') return await readJson(path, maxLineBytes)
   if (ending === '.parquet') return await readParquet(path)
   throw new UserError(
-    `dataset ${path}: cannot read "${ending || 'a file without ending'}". Use one of ${tableEndings.join(', ')}.`,
+    `dataset ${path}: cannot read "${ending || 'a file without ending'}". ${mendOf(path) ?? `Use one of ${tableEndings.join(', ')}`}.`,
   )
+}
+
+/** How a file that is not read becomes one that is, where that is known. */
+export function mendOf(path: string): string | undefined {
+  const ending = extname(path).toLowerCase()
+  if (/^\.(?:gz|zst|zip|bz2|xz|7z|tar|tgz)$/u.test(ending)) return 'Unpack it first'
+  if (ending === '.arrow') return 'Write it with to_parquet() or push it to the hub'
+  if (ending !== '.csv' && ending !== '.tsv') return undefined
+  const how = ending === '.tsv' ? ", delimiter='\\t'" : ''
+  const read = `csv.DictReader(open('${path}', encoding='utf-8-sig', newline='')${how})`
+  const to = shellWord(`${path.slice(0, -ending.length)}.jsonl`)
+  return `Make JSON lines of it with python3 -c "import csv, json; [print(json.dumps(row)) for row in ${read}]" > ${to} and name those`
 }
 
 async function readJsonLines(path: string, maxLineBytes: number): Promise<TableRow[]> {
@@ -77,11 +91,19 @@ async function* lines(path: string, maxLineBytes: number): AsyncGenerator<Uint8A
   if (length > 0) yield Buffer.concat(parts)
 }
 
-async function readJson(path: string): Promise<TableRow[]> {
+async function readJson(path: string, maxLineBytes: number): Promise<TableRow[]> {
   const bytes = await readFile(path).catch((error: unknown) => {
     throw unread(path, error)
   })
-  const value = parseJson(textOf(bytes, path), path)
+  const text = textOf(bytes, path)
+  let value: unknown
+  try {
+    value = exactJson(text)
+  } catch (error) {
+    // Many name a file of JSON lines so.
+    if (/^\s*\{/u.test(text)) return await readJsonLines(path, maxLineBytes)
+    throw notJson(path, error)
+  }
   if (!Array.isArray(value))
     throw new UserError(`${path}: expected an array of objects, one a task. For one object a line, name the file .jsonl.`)
   return value.map((item, i) => {
@@ -146,9 +168,11 @@ function parseJson(text: string, where: string): unknown {
   try {
     return exactJson(text)
   } catch (error) {
-    throw new UserError(`${where}: not valid JSON (${messageOf(error)}).`)
+    throw notJson(where, error)
   }
 }
+
+const notJson = (where: string, error: unknown) => new UserError(`${where}: not valid JSON (${messageOf(error)}).`)
 
 function asColumns(value: unknown, where: string): Record<string, unknown> {
   if (value === null || typeof value !== 'object' || Array.isArray(value)) {

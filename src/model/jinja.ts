@@ -4,6 +4,7 @@
  * answer off, `'a' + {}` was "a[object Map]", `{{ none }}` nothing), and leaves the rest to the library.
  */
 import { Environment, Interpreter, Template } from '@huggingface/jinja'
+import { isFloat } from '../common/json-floats.ts'
 import { PythonFloat, floatText, pythonText, same, strftime, stripped, type Value } from './python-text.ts'
 
 /** A part of a parsed template. `Given` and `Iterated` are ours: a value that is there already, and what a loop goes over. */
@@ -96,9 +97,10 @@ function valueOf(plain: unknown): Value {
   if (typeof plain === 'string') return text(plain)
   if (plain instanceof PythonFloat) return new FloatValue(plain.value)
   if (typeof plain === 'bigint') return new IntegerValue(plain)
-  if (Array.isArray(plain)) return list(plain.map(valueOf))
   if (typeof plain !== 'object' || plain === null) return made(plain)
-  return object(Object.entries(plain).map(([key, value]) => [key, valueOf(value)]))
+  const held = (value: unknown, key: string | number) => (isFloat(plain, key) ? new FloatValue(value) : valueOf(value))
+  if (Array.isArray(plain)) return list(plain.map(held))
+  return object(Object.entries(plain).map(([key, value]) => [key, held(value, key)]))
 }
 
 /** JSON.stringify writes such a number as the text says. */

@@ -134,6 +134,10 @@ function byPattern(patterns: Record<string, number> | undefined, path: string): 
   return Object.entries(patterns ?? {}).find(([key]) => pathPattern(key).test(path))?.[1]
 }
 
+/** What an adapter multiplies the product at a path by, whose factors have rank `r`. */
+export const scaleOf = ({ loraAlpha, alphaPattern, useRslora }: LoraConfig, path: string, r: number): number =>
+  loraScale(byPattern(alphaPattern, path) ?? loraAlpha, r, useRslora)
+
 const pathPattern = (key: string): RegExp => new RegExp(`^(.*\\.)?(${key})$`)
 
 /** The modules that an adapter changes: the last parts of its tensors' paths. What target_modules says may be a regular expression, or whole paths. */
@@ -166,8 +170,7 @@ async function readPairs(source: SafetensorsSource, config: LoraConfig, file: st
     }
     const asked = byPattern(config.rankPattern, path) ?? config.r
     if (asked !== r) throw new UserError(`${file}: the LoRA factors of ${path} have rank ${r}, and ${CONFIG} says ${asked}.`)
-    const alpha = byPattern(config.alphaPattern, path) ?? config.loraAlpha
-    pairs.set(path, { A: A.data, B: B.data, r, inputs, outputs, scale: loraScale(alpha, r, config.useRslora) })
+    pairs.set(path, { A: A.data, B: B.data, r, inputs, outputs, scale: scaleOf(config, path, r) })
   }
   return pairs
 }

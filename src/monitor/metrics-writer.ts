@@ -1,5 +1,5 @@
 /** `metrics.jsonl`: one flat JSON object a step, on disk before `write` returns. */
-import { closeSync } from 'node:fs'
+import { closeSync, fstatSync } from 'node:fs'
 import type { Metrics } from '../common/types.ts'
 import { appendRows, openForAppend, readJsonLines } from './files.ts'
 
@@ -14,13 +14,15 @@ interface MetricsWriterOptions {
 }
 
 export class MetricsWriter {
-  readonly #fd: number
+  readonly #path: string
+  #fd: number
   readonly #onWarning: (message: string) => void
   readonly #now: () => number
   readonly #warned = new Set<string>()
   #closed = false
 
   constructor({ path, onWarning, now = Date.now }: MetricsWriterOptions) {
+    this.#path = path
     this.#fd = openForAppend(path)
     this.#onWarning = onWarning
     this.#now = now
@@ -42,8 +44,17 @@ export class MetricsWriter {
         this.#onWarning(`${key} was ${value} at step ${step} and is written as null (said once for this metric).`)
       }
     }
+    this.#follow()
     appendRows([{ fd: this.#fd, rows: [row] }], { sync: true })
     return row
+  }
+
+  /** Where the file was deleted, or moved to another disk with a link in its place, rows would go to nobody: the one that is there now has them. */
+  #follow(): void {
+    if (fstatSync(this.#fd).nlink > 0) return
+    const before = this.#fd
+    this.#fd = openForAppend(this.#path)
+    closeSync(before)
   }
 
   close(): void {

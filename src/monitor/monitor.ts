@@ -143,6 +143,7 @@ export class Monitor {
   }
 
   async #write<T>(what: string, write: () => T): Promise<T> {
+    this.folder.check()
     try {
       return await whenThereIsRoom(what, write, (line) => this.console.warn(line))
     } catch (error) {

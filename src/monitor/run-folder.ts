@@ -35,7 +35,7 @@ import { dirname, join, resolve } from 'node:path'
 import { isSystemError, messageOf, UserError } from '../common/errors.ts'
 import { makeFolder, numbersIn, stepFolders, syncFolder } from '../common/folders.ts'
 import { isAlive } from '../common/processes.ts'
-import { dropLaterRows, writeFileAtomic } from './files.ts'
+import { dropLaterRows, textOf, writeFileAtomic } from './files.ts'
 import { acquireLock } from './run-lock.ts'
 import type { ReleaseLock } from './run-lock.ts'
 
@@ -133,6 +133,9 @@ export class RunFolder {
   readonly logPath: string
   readonly #configText: string
   readonly #release: ReleaseLock
+  /** What the lock says, and which folder it is in. */
+  readonly #lock: string
+  readonly #inode: number
   readonly #madeHere: boolean
   #closed = false
 
@@ -141,6 +144,8 @@ export class RunFolder {
     this.runName = runName
     this.#configText = configText
     this.#release = release
+    this.#lock = textOf(join(path, lockName))
+    this.#inode = statSync(path).ino
     this.#madeHere = madeHere
     this.configPath = join(path, 'config.toml')
     this.metricsPath = join(path, 'metrics.jsonl')
@@ -209,6 +214,21 @@ export class RunFolder {
       }
     }
     return report
+  }
+
+  /**
+   * To be called before something is written: a folder that is moved under a run leaves its name to another run, and what both write would be mixed.
+   * @throws Error where another run has the folder by now
+   */
+  check(): void {
+    const inode = statSync(this.path, { throwIfNoEntry: false })?.ino
+    const lock = textOf(join(this.path, lockName))
+    // Without a lock (of a run that has ended, or deleted by hand) it is another's where it is another folder and has a run in it.
+    const isOurs = lock === '' ? inode === this.#inode || !existsSync(this.configPath) : lock === this.#lock
+    if (isOurs) return
+    throw new Error(
+      `The run folder ${this.path} is another run's by now (it was moved, or its run.lock deleted, while this run wrote into it): this run ends, and writes nothing more there.`,
+    )
   }
 
   /** Waits until the disk has the names of all files that are there so far. */

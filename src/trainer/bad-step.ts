@@ -6,17 +6,23 @@ import { UserError } from '../common/errors.ts'
 import { whenThereIsRoom } from '../common/faults.ts'
 import type { TrainingBatch } from '../common/types.ts'
 import { counted } from '../monitor/format.ts'
+import type { SampleResult } from './gradients.ts'
+import { klTerm } from './losses/kl.ts'
 
 /** Training has left the finite numbers, which a config or a reward mends. The weights are still those of the last good step: save them. */
 export class NotFiniteError extends UserError {
   override name = 'NotFiniteError'
 }
 
-/** What was not finite, at which of a step's updates (from 0). */
-interface BadUpdate {
+/** What was not finite, at which of a step's updates (from 0), and what the model said of the batch's samples. */
+export interface BadUpdate {
   what: string
   index: number
+  samples: readonly SampleResult[]
 }
+
+/** Sequences that a note names at most. */
+const MOST_NAMED = 10
 
 /** Writes `<run>/nan_step_N/batch.json` and note.txt, once the disk has room; the folder. `warn` is told of the step, and of a wait. */
 export async function writeBadStep(
@@ -26,15 +32,40 @@ export async function writeBadStep(
   warn: (line: string) => void = () => {},
 ): Promise<string> {
   const dir = join(runFolder, `nan_step_${batch.step}`)
-  await whenThereIsRoom(`the batch of step ${batch.step}`, () => write(dir, batch, bad), warn)
+  const faults = faultsOf(batch, bad.samples)
+  await whenThereIsRoom(`the batch of step ${batch.step}`, () => write(dir, batch, bad, faults), warn)
   const where = bad.index > 0 ? `update ${bad.index + 1} of step ${batch.step}` : `step ${batch.step}`
   warn(
-    `${where} was not finite and is skipped: the weights stay as they were, its batch is in ${basename(dir)}/. Three in a row end the run.`,
+    `${where} was not finite and is skipped: the weights stay as they were, its batch is in ${basename(dir)}/. Three in a row end the run.` +
+      (faults.length > 0
+        ? ` At fault: ${faults[0]}${faults.length > 1 ? `, and ${faults.length - 1} more (note.txt there)` : ''}.`
+        : ''),
   )
   return dir
 }
 
-function write(dir: string, batch: TrainingBatch, { what, index }: BadUpdate): void {
+/**
+ * The sequences that were not finite before anything went back, each with its first such token. Forward each stays by itself; their gradients add up, so
+ * one is enough to spoil all.
+ */
+function faultsOf({ samples }: TrainingBatch, results: readonly SampleResult[]): string[] {
+  return samples.flatMap(({ lossMask, advantages, inferenceLogprobs, refLogprobs, rollout }, i) => {
+    const { logprobs } = results[i]
+    const wrong = (t: number): string | undefined => {
+      if (!Number.isFinite(logprobs[t])) return `the model's log-probability of token ${t} is ${logprobs[t]}`
+      if (!Number.isFinite(advantages[t])) return `the advantage of token ${t} is ${advantages[t]}`
+      if (!Number.isFinite(inferenceLogprobs[t])) return `the sampler's log-probability of token ${t} is ${inferenceLogprobs[t]}`
+      if (refLogprobs && !Number.isFinite(Math.fround(klTerm(logprobs[t], refLogprobs[t]))))
+        return `the KL term of token ${t} is more than a float32 holds (its log-probability is ${logprobs[t]}, and the reference's ${refLogprobs[t]})`
+      return undefined
+    }
+    const token = lossMask.findIndex((counts, t) => counts === 1 && wrong(t) !== undefined)
+    const task = rollout ? ` (task ${rollout.exampleId} of ${rollout.env}, rollout ${rollout.index})` : ''
+    return token < 0 ? [] : [`sequence ${i}${task}, where ${wrong(token)}`]
+  })
+}
+
+function write(dir: string, batch: TrainingBatch, { what, index }: BadUpdate, faults: string[]): void {
   mkdirSync(dir, { recursive: true })
   const rows = batch.samples.map(({ ids, lossMask, inferenceLogprobs, advantages, refLogprobs }) => ({
     input_ids: [...ids],
@@ -46,7 +77,8 @@ function write(dir: string, batch: TrainingBatch, { what, index }: BadUpdate): v
   }))
   writeFileSync(join(dir, 'batch.json'), `[\n${rows.map((row) => JSON.stringify(row)).join(',\n')}\n]\n`)
   const broken = batch.samples.reduce(
-    (sum, s) => sum + [...s.inferenceLogprobs, ...s.advantages].filter((v) => !Number.isFinite(v)).length,
+    (sum, s) =>
+      sum + [...s.inferenceLogprobs, ...s.advantages, ...(s.refLogprobs ?? [])].filter((v) => !Number.isFinite(v)).length,
     0,
   )
   const note = [
@@ -54,6 +86,12 @@ function write(dir: string, batch: TrainingBatch, { what, index }: BadUpdate): v
       ? `Update ${index + 1} of step ${batch.step} was skipped, and those after it: ${what}. The weights are those of the update before.`
       : `Step ${batch.step} was skipped: ${what}. The weights are those of the step before.`,
     `${counted(batch.samples.length, 'sequence')}, ${counted(batch.lossTokenCount, 'loss token')}. ${broken} of their inputs were not finite${broken ? ' (written as 0 in batch.json)' : ''}.`,
+    ...(faults.length > 0
+      ? faults.slice(0, MOST_NAMED).map((fault) => `At fault: ${fault}.`)
+      : [
+          'No sequence stands out: the log-probabilities and inputs of all are finite. It is the loss, or the gradient on its way back.',
+        ]),
+    ...(faults.length > MOST_NAMED ? [`And ${faults.length - MOST_NAMED} more.`] : []),
     `To look at it again: ${CLI} score --model MODEL [--adapter CHECKPOINT] --batch batch.json --out scores.safetensors`,
     'Usual reasons: a learning rate that is too high, a loss or a reward that divides by 0.',
   ]

@@ -7,9 +7,11 @@
  *                                                      of full training its float32 value too
  *     state.json                                       step, counters, and what the caller adds (data position, random state)
  *     reference/                                       of a reference model that was moved on: its weights (reference-sync.ts)
+ *     crc32.json                                       a sum of each of these files (checkpoint-sums.ts)
  *     STABLE                                           written last: the files and their sizes
  *
  * A folder is written aside, synced and renamed; one without STABLE, or with a file of another size or of other bytes at its beginning, does not count.
+ * What is loaded is read to its end first, and does not count where a sum is another one.
  */
 import { closeSync, openSync, readdirSync, readFileSync, readSync, statSync } from 'node:fs'
 import { basename, join } from 'node:path'
@@ -19,7 +21,7 @@ import { matrixDtypes, readLora, refreshWeights } from '../model/decoder-trained
 import { pad } from '../autograd/parameters.ts'
 import { writeModelFiles, type TensorMaker } from '../model/export.ts'
 import { jsonText, writeFolderWhole, writeWhole } from '../model/files.ts'
-import { readAdapter, writeAdapterFiles, type LoraConfig } from '../model/peft.ts'
+import { readAdapter, scaleOf, writeAdapterFiles, type LoraConfig } from '../model/peft.ts'
 import { openSafetensors, writeSafetensors, type SafetensorsSource, type TensorToWrite } from '../model/safetensors.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
 import type { Decoder } from '../model/decoder.ts'
@@ -34,6 +36,7 @@ import {
   type Best,
   type KeepRules,
 } from './checkpoint-keep.ts'
+import { changedBecause, writeSums } from './checkpoint-sums.ts'
 import { MOMENTS, type MomentData } from './optimizer.ts'
 import type { Trainer } from './trainer.ts'
 
@@ -123,16 +126,17 @@ export async function saveCheckpoint(
     await writeSafetensors(join(aside, 'optimizer.safetensors'), tensors, { format: 'pt' })
     await writeWhole(join(aside, 'state.json'), [jsonText(state)])
     options.fill?.(aside)
-    const there = readdirSync(aside, { recursive: true, encoding: 'utf8' }).map((name) => ({
-      name,
-      stat: statSync(join(aside, name)),
-    }))
-    const sizes = Object.fromEntries(there.flatMap(({ name, stat }) => (stat.isFile() ? [[name, stat.size]] : [])))
-    await writeWhole(join(aside, MARKER), [jsonText(sizes)])
+    await writeSums(aside, Object.keys(sizesIn(aside)))
+    await writeWhole(join(aside, MARKER), [jsonText(sizesIn(aside))])
   }
   await writeFolderWhole(dir, fill, { replace: true })
   tidyCheckpoints(root, options.keep, options.best)
   return dir
+}
+
+function sizesIn(dir: string): Record<string, number> {
+  const there = readdirSync(dir, { recursive: true, encoding: 'utf8' }).map((name) => ({ name, stat: statSync(join(dir, name)) }))
+  return Object.fromEntries(there.flatMap(({ name, stat }) => (stat.isFile() ? [[name, stat.size]] : [])))
 }
 
 /**
@@ -180,10 +184,16 @@ async function readMoment(source: SafetensorsSource, name: string): Promise<Mome
 /**
  * Brings a trainer to where a checkpoint was written: weights, moments, step. A change of `optim` in between is no reason to refuse: float32
  * moments become codes, codes become float32.
+ * @param intact its bytes were compared already
  * @throws UserError for a folder that is no whole checkpoint, or one of another model, rank or kind of training
  */
-export async function loadCheckpoint(dir: string, trainer: Trainer, about: WeightsAbout): Promise<CheckpointState> {
-  const why = brokenBecause(dir)
+export async function loadCheckpoint(
+  dir: string,
+  trainer: Trainer,
+  about: WeightsAbout,
+  intact = false,
+): Promise<CheckpointState> {
+  const why = brokenBecause(dir) ?? (intact ? undefined : await changedBecause(dir))
   if (why) throw new UserError(`${dir} is no whole checkpoint: ${why}. Resume from another one.`)
   const state = JSON.parse(readFileSync(join(dir, 'state.json'), 'utf8')) as CheckpointState
   const { decoder, optimizer } = trainer
@@ -248,22 +258,50 @@ async function adapterValues(dir: string, lora: LoraConfig, refuse: Refuse): Pro
   if (config.loraAlpha !== lora.loraAlpha)
     throw refuse(`has lora_alpha ${config.loraAlpha}, and this run ${lora.loraAlpha}`, 'trainer.args.lora_alpha')
   const values = new Map<string, Float32Array>()
-  for (const [path, { A, B }] of tensors) values.set(`${path}.lora_A.weight`, A).set(`${path}.lora_B.weight`, B)
+  for (const [path, { A, B, r, scale }] of tensors) {
+    const here = scaleOf(lora, path, r)
+    if (here !== scale)
+      throw refuse(
+        `multiplies ${path} by ${scale}, and this run by ${here}, as alpha_pattern of the adapter that it begins with has it`,
+        'model.adapter',
+      )
+    values.set(`${path}.lora_A.weight`, A).set(`${path}.lora_B.weight`, B)
+  }
   return values
 }
 
 const baseName = (name: string) => (name.split(/[\\/]/).at(-1) ?? name).toLowerCase()
 
-/** The newest whole checkpoint of a run; `broken` tells of newer folders that are not whole. */
-export function newestCheckpoint(root: string): { newest?: { dir: string; step: number }; broken: string[] } {
+interface Newest {
+  newest?: { dir: string; step: number }
+  /** Newer folders that do not count, and why. */
+  broken: string[]
+}
+
+/** The newest whole checkpoint of a run, of the steps before `end`. */
+export function newestCheckpoint(root: string, end = Infinity): Newest {
   const broken: string[] = []
-  for (const step of stepFolders(root).toReversed()) {
+  const before = stepFolders(root).filter((step) => step < end)
+  for (const step of before.toReversed()) {
     const dir = join(root, `step_${step}`)
     const why = brokenBecause(dir)
     if (!why) return { newest: { dir, step }, broken }
     broken.push(`${dir}: ${why}`)
   }
   return { broken }
+}
+
+/** The newest whose files have the bytes that were written, too. */
+export async function newestIntact(root: string): Promise<Newest> {
+  const broken: string[] = []
+  for (let end = Infinity; ;) {
+    const { newest, broken: more } = newestCheckpoint(root, end)
+    broken.push(...more)
+    const why = newest && (await changedBecause(newest.dir))
+    if (!why) return { newest, broken }
+    broken.push(`${newest.dir}: ${why}`)
+    end = newest.step
+  }
 }
 
 /** Why a folder is no whole checkpoint; undefined for one that is. */

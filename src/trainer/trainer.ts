@@ -10,7 +10,7 @@ import { tracer } from '../common/trace.ts'
 import type { Metrics, TrainingBatch } from '../common/types.ts'
 import { projectionsOf, type Checkpointing, type Decoder } from '../model/decoder.ts'
 import { refreshWeights } from '../model/decoder-trained.ts'
-import { NotFiniteError, writeBadStep } from './bad-step.ts'
+import { NotFiniteError, writeBadStep, type BadUpdate } from './bad-step.ts'
 import { Fitting } from './fitting.ts'
 import { accumulateGradients, type SampleResult } from './gradients.ts'
 import { checkLossGradient, checkLossShape } from './losses/check.ts'
@@ -138,7 +138,8 @@ export class Trainer {
     const skipped = !Number.isFinite(result.loss) || !Number.isFinite(norm)
     const about = { norm, learningRate, seconds: (performance.now() - begin) / 1000 }
     const metrics = updateMetrics(batch, result, options.loss, decoder.gpu, about)
-    if (skipped) await this.#keepBadStep(batch, index, result.loss, norm, hooks.warn)
+    const what = Number.isFinite(result.loss) ? `the gradient norm is ${norm}` : `the loss is ${result.loss}`
+    if (skipped) await this.#keepBadStep(batch, { what, index, samples: result.samples }, hooks.warn)
     return { metrics, skipped, samples: result.samples }
   }
 
@@ -147,13 +148,12 @@ export class Trainer {
     this.optimizer.release()
   }
 
-  async #keepBadStep(batch: TrainingBatch, index: number, loss: number, norm: number, warn: StepHooks['warn']): Promise<void> {
-    const what = Number.isFinite(loss) ? `the gradient norm is ${norm}` : `the loss is ${loss}`
-    const dir = await writeBadStep(this.options.runFolder, batch, { what, index }, warn)
+  async #keepBadStep(batch: TrainingBatch, bad: BadUpdate, warn: StepHooks['warn']): Promise<void> {
+    const dir = await writeBadStep(this.options.runFolder, batch, bad, warn)
     this.badSteps++
     if (this.badSteps < MOST_BAD_STEPS) return
     throw new NotFiniteError(
-      `${MOST_BAD_STEPS} steps in a row were not finite (at step ${batch.step} ${what}), so the run stops; the weights are those of the last good update. ` +
+      `${MOST_BAD_STEPS} steps in a row were not finite (at step ${batch.step} ${bad.what}), so the run stops; the weights are those of the last good update. ` +
         `Lower trainer.args.learning_rate or max_grad_norm; ${dir} holds the batch.`,
     )
   }

@@ -210,6 +210,9 @@ test('endpoints.toml: names, replicas, and what is missing in one', () => {
     expect(() => readEndpoints(file)).toThrow('c has no url')
     writeFileSync(file, 'x = 1')
     expect(() => readEndpoints(file)).toThrow('there is no [[endpoint]]')
+    // Without the line: it has a key.
+    writeFileSync(file, entry('a', 'extra_headers = { "api-key" = "sk-1" oops }'))
+    expect(() => readEndpoints(file)).toThrow(/endpoints\.toml:3:\d+ is not valid TOML: [^\n-]*\.$/)
   } finally {
     rmSync(dir, { recursive: true })
   }

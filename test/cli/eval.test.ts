@@ -5,6 +5,7 @@ import { fileURLToPath } from 'node:url'
 import { beforeAll, expect, test } from 'vitest'
 import { writeAdapter, type LoraPair } from '../../src/model/peft.ts'
 import type { RolloutRow } from '../../src/monitor/rollout-writer.ts'
+import { noTerminal, TestTerminal } from '../monitor/terminal/terminal.ts'
 import { TinyRuns, type Outcome } from './tiny-run.ts'
 
 const runs = new TinyRuns()
@@ -73,6 +74,35 @@ test('the checkpoints of a run beside the model that it began with', { timeout: 
   expect(texts(base)).toEqual(lines.slice(0, 6).map((line) => (JSON.parse(line) as RolloutRow).completion.at(-1)!.content))
   expect(again.stdout).toContain('there is')
 })
+
+test(
+  'prompts of megabytes are refused by what they begin with: to count their tokens took minutes',
+  { timeout: 60_000 },
+  async () => {
+    runs.write(
+      'books.ts',
+      `import { Rubric, SingleTurnEnv } from 'dawn-rl/environments'
+    const rows = Array.from({ length: 60 }, (_, i) => ({ question: i + ' lorem ipsum'.repeat(80_000), answer: '' }))
+    export default () => SingleTurnEnv.create({ id: 'books', rubric: new Rubric({ one: () => 1 }), dataset: rows })`,
+    )
+    const { code, stdout } = await evaluate(['./books.ts', '-m', 'tiny', '--split', 'train', '-n', '-1', '-r', '2', '-t', '6'])
+    expect(code).toBe(1)
+    expect(stdout).toMatch(/The first: the prompt has more than \d{4} tokens, which leave no answer room in max_seq_len \(\d+\)/)
+  },
+)
+
+test.skipIf(noTerminal !== '')(
+  'how far it is stands in one line, however narrow the terminal',
+  { timeout: 100_000 },
+  async () => {
+    const words = [process.execPath, cli, 'eval', './even.ts', '-m', 'tiny', '-n', '6', '-r', '2', '-t', '6']
+    const terminal = new TestTerminal(words, { columns: 44, rows: 40, cwd: runs.dir })
+    await terminal.sees(/^tiny on \.\/even\.ts: 0\/4 answers$/m)
+    expect(await terminal.ended()).toBe(0)
+    const told = terminal.all().filter((line) => line.includes(' answers | '))
+    expect(told).toEqual([expect.stringMatching(/^tiny on…: 4\/4 answers \| reward [\d.]+ \| /)])
+  },
+)
 
 test('an adapter of which a module has a larger rank than the others', { timeout: 300_000 }, async () => {
   const pair: LoraPair = { A: new Float32Array(16 * 32).fill(0.1), B: new Float32Array(32 * 16).fill(0.1), r: 16 }
@@ -149,6 +179,7 @@ test('mistakes are sentences, and leave nothing behind', { timeout: 120_000 }, a
     [['./even.ts', '-m', 'tiny', '-S', '{"top_a": 1}'], 'top_a is not known to the embedded engine'],
     [['--run', 'outputs/made', '--steps', '7'], 'there is no checkpoint of step 7'],
     [['--run', 'nowhere'], 'there is no config.toml in it'],
+    [['run.toml', '-m', 'tiny'], 'run.toml: write @ before a config file: `@ run.toml`.'],
     [['./even.ts', '-m', 'x', '-e', 'none.toml'], "none.toml can't be read"],
   ] as const) {
     const { code, stderr } = await evaluate([...words, '-o', 'refused'])

@@ -246,6 +246,21 @@ describe('one mistake is one sentence', () => {
       2:  seed = = 3
                  ^"
     `)
+    expect(errorOf(() => load('@', folder))).toBe(`${folder} is a folder. Name a .toml file in it.`)
+    // And not each of its keys.
+    const given = 'model = "x"\n[data]\npath = "a.jsonl"\n'
+    expect(errorOf(() => parseConfig(given, 'a.toml'))).toBe(
+      'a.toml:2:1: a config with [data] and without [env] is one for `node cli.js sft @ FILE`.',
+    )
+    expect(errorOf(() => parseSftConfig(minimal, 'a.toml'))).toBe(
+      'a.toml:2:1: a config with [env] and without [data] is one for `node cli.js train @ FILE`.',
+    )
+    // Of a long line what stands around the mistake.
+    const long = `x = "${'a'.repeat(500)}" b "${'c'.repeat(500)}"\n`
+    const [head, line, mark] = errorOf(() => parseConfig(long, 'a.toml')).split('\n')
+    expect(head).toMatch(/^a\.toml:1:508 is not valid TOML: /)
+    expect(line).toBe(`1:  ${'a'.repeat(58)}" b "${'c'.repeat(57)}`)
+    expect(line[mark.indexOf('^')]).toBe('b')
     expect(errorOf(() => load())).toMatchInlineSnapshot(
       `"No config file. Write it after @, as in \`node cli.js train @ configs/quickstart.toml\`; --help lists the keys."`,
     )
@@ -364,6 +379,29 @@ describe('composition', () => {
         "word" is not understood here. A config file comes after @, a key after --.
         x.toml: write @ before a config file: \`@ x.toml\`."
     `)
+  })
+
+  test('an empty table clears what files and earlier words have in it', () => {
+    const path = file('vllm.toml', `${minimal}[inference]\nbackend = "vllm"\nargs = { enforce_eager = true, seed = 1 }\n`)
+    const { config } = load('@', path, '--inference.args.dtype', 'half', '--inference.args', '{}', '--inference.args.seed', '2')
+    expect(config.inference).toMatchObject({ args: { seed: 2 } })
+    expect(config.inference).not.toHaveProperty('args.enforce_eager')
+    expect(config.inference).not.toHaveProperty('args.dtype')
+    const url = ['--inference.base_url', 'http://127.0.0.1:8000']
+    expect(errorOf(() => load('@', path, ...url))).toMatch(/inference\.args has flags for a server that the run starts/)
+    expect(load('@', path, ...url, '--inference.args', '{}').config.inference).toHaveProperty('base_url')
+    const args = file('words.toml', `${minimal}args = { words = 4 }\n`)
+    expect(load('@', args, '--env.args', '{}').config.env[0].args).toEqual({})
+  })
+
+  test('an environment of several that is named instead of numbered', () => {
+    const path = file('two.toml', 'model = "x"\n[[env]]\nid = "reverse-text"\nname = "a"\n[[env]]\nid = "arithmetic"\n')
+    const said = (word: string) => errorOf(() => load('@', path, word, '3'))
+    expect(said('--env.arithmetic.weight')).toBe(
+      '--env.arithmetic.weight could mean any of 2: write --env.1.weight for arithmetic.',
+    )
+    expect(said('--env.a.weight')).toContain('write --env.0.weight for a.')
+    expect(said('--env.b.weight')).toContain('write --env.0.weight for the first.')
   })
 
   test('numbers of overrides as a shell writes them', () => {

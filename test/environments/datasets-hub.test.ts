@@ -40,7 +40,11 @@ describe('files of a split', () => {
     [gsm8k, { subset: 'main', split: 'validation' }, 'no split "validation". It has test, train'],
     [['tasks.jsonl'], { split: 'test' }, 'no split "test". It has files without one: tasks.jsonl'],
     [['README.md'], {}, 'no files of rows (.jsonl'],
-    [['train/data-00000.arrow', 'state.json'], {}, 'only .arrow ones'],
+    [
+      ['train/data-00000.arrow', 'state.json'],
+      {},
+      'There is train/data-00000.arrow. Write it with to_parquet() or push it to the hub.',
+    ],
   ])('%j %j', (files, options, words) => {
     expect(() => split(files, options)).toThrow(words)
     expect(() => split(files, options)).toThrow(UserError)

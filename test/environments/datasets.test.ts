@@ -1,6 +1,7 @@
-import { mkdtempSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
+import { execSync } from 'node:child_process'
+import { mkdirSync, mkdtempSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { afterAll, describe, expect, test } from 'vitest'
 import { UserError } from '../../src/common/errors.ts'
@@ -222,9 +223,29 @@ describe('files', () => {
     ['row.json', '[{"prompt": "x"}, 3]', './row.json row 1: expected an object like'],
     ['broken.json', '[', './broken.json: not valid JSON ('],
     ['cut.parquet', 'PAR1 and then nothing', './cut.parquet: not a parquet file that can be read ('],
-    ['rows.csv', 'a,b', 'dataset ./rows.csv: cannot read ".csv". Use one of .jsonl, .ndjson, .json, .parquet.'],
+    ['rows.csv', 'a,b', 'dataset ./rows.csv: cannot read ".csv". Make JSON lines of it with python3 -c "'],
+    ['rows.jsonl.gz', 'x', 'dataset ./rows.jsonl.gz: cannot read ".gz". Unpack it first.'],
+    ['rows.txt', 'x', 'dataset ./rows.txt: cannot read ".txt". Use one of .jsonl, .ndjson, .json, .parquet.'],
   ])('refused: %s', async (name, content, message) => {
     expect(await refusal(loadRows(file(name, content)))).toContain(message)
+  })
+  test('JSON lines in a file that is named .json', async () => {
+    const path = file('lines.json', '{"question": "a"}\n{"question": "b"}\n')
+    expect((await loadRows(path)).map((row) => row.prompt[0].content)).toEqual(['a', 'b'])
+    expect(await refusal(loadRows(file('cut.json', '{"question": "a"}\n{"quest')))).toContain('./cut.json:2: not valid JSON (')
+  })
+  test.each(['rows.csv', 'rows.tsv'])('the command that a refused %s comes with makes a file that is read', async (name) => {
+    const separator = name === 'rows.csv' ? ',' : '\t'
+    const text = [['question', 'answer'], ['"a\nb"', '1'], ['ü', '2']].map((row) => row.join(separator)).join('\r\n') // prettier-ignore
+    mkdirSync(join(folder, name.slice(-3)))
+    const path = file(join(name.slice(-3), name), `\ufeff${text}`)
+    for (const source of [path, dirname(path)]) {
+      const command = / (python3 .*) and name those\.$/u.exec(await refusal(loadRows(source)))![1]
+      execSync(command, { cwd: folder })
+      const rows = await loadRows(join(dirname(path), 'rows.jsonl'))
+      expect(rows.map((row) => [row.prompt[0].content, row.answer])).toEqual([['a\nb', '1'], ['ü', '2']]) // prettier-ignore
+      rmSync(join(dirname(path), 'rows.jsonl'))
+    }
   })
   test('refused: a JSON file of more than Node reads at once', async () => {
     const path = file('large.json', '[')

@@ -269,6 +269,10 @@ test('a text far over the limits is refused by its beginning: to encode all of i
   await expect(client.complete([huge], sampling)).rejects.toThrow(
     /^the prompt has more than \d{4} tokens, more than max_prompt_len \(64\)/,
   )
+  const bounded = new PolicyClient(generator, new ChatTemplate(counting), { maxSeqTokens: 128 })
+  await expect(bounded.complete([huge], sampling)).rejects.toThrow(
+    /^the prompt has more than \d{4} tokens, which leave no answer room in max_seq_len \(128\)/,
+  )
   const user: Message = { role: 'user', content: 'say' }
   const previous = await client.complete([user], sampling)
   const messages = [user, { role: 'assistant', content: 'ok' } as const, huge]

@@ -1,11 +1,13 @@
 /** Parts of the vLLM client that need no server. */
 import { describe, expect, it } from 'vitest'
 import { UserError } from '../../src/common/errors.ts'
+import type { GenerationResult } from '../../src/common/types.ts'
 import { loraRankFlag } from '../../src/common/vllm-ranks.ts'
 import { serverFlags, vllmFlags } from '../../src/inference/vllm/flags.ts'
 import { distance, probePositions, staleBecause } from '../../src/inference/vllm/probe.ts'
-import { checkServed, COMPLETIONS, GENERATE, requestBody, tellsLogprob } from '../../src/inference/vllm/requests.ts'
+import { checkServed, COMPLETIONS, GENERATE, requestBody, takeStream, tellsLogprob } from '../../src/inference/vllm/requests.ts'
 import { VllmError } from '../../src/inference/vllm/api.ts'
+import { Sequence } from '../../src/inference/sequence.ts'
 import { becomes, pauseMs, withRetries } from '../../src/inference/vllm/wait.ts'
 import { sampling } from './helpers.ts'
 
@@ -80,6 +82,28 @@ describe('requests', () => {
   ])('with %j the log-probability of token 5 is known in processed mode: %s, in raw mode: %s', (changes, processed, raw) => {
     expect(tellsLogprob(sampling(changes), 'processed_logprobs', 5)).toBe(processed)
     expect(tellsLogprob(sampling(changes), 'raw_logprobs', 5)).toBe(raw)
+  })
+})
+
+describe('a streamed answer', () => {
+  const took = async (id: number, logprob: number): Promise<number[]> => {
+    const answer = Promise.withResolvers<GenerationResult>()
+    const rules = { eosTokenIds: new Set<number>(), decode: () => '' }
+    const sequence = new Sequence({ promptIds: [1], sampling: sampling() }, rules, { ...answer, abort: () => {} })
+    const chunk = {
+      choices: [{ token_ids: [3, id], logprobs: { token_logprobs: [-1, logprob] }, finish_reason: 'length' }],
+    }
+    const chunks = async function* () {
+      yield chunk
+    }
+    await takeStream(chunks(), sequence, { version: () => 0, vocabulary: 260, known: () => true })
+    return (await answer.promise).ids
+  }
+  it('is of tokens that the model has, with numbers that are log-probabilities', async () => {
+    expect(await took(259, 1e-7)).toEqual([3, 259])
+    for (const id of [260, -1, 1.5])
+      await expect(took(id, -1)).rejects.toThrow(`vLLM sent token ${id}, and the model has those from 0 to 259`)
+    for (const logprob of [0.5, NaN]) await expect(took(3, logprob)).rejects.toThrow(`token 3 the log-probability ${logprob}`)
   })
 })
 

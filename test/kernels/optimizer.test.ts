@@ -1,5 +1,12 @@
 import { describe, expect, test } from 'vitest'
-import { adamw, gradientNorm, roundWeight, sumSquares, sumSquaresBlocks } from '../../src/kernels/optimizer/optimizer.ts'
+import {
+  adamw,
+  adamw8bit,
+  gradientNorm,
+  roundWeight,
+  sumSquares,
+  sumSquaresBlocks,
+} from '../../src/kernels/optimizer/optimizer.ts'
 import { sliceRows, type Weight } from '../../src/kernels/common/weight.ts'
 import { embedding } from '../../src/kernels/embedding/embedding.ts'
 import { bf16Bits, bounds, compare, modes, openBench, sameBits, toBf16 } from './harness.ts'
@@ -60,6 +67,32 @@ test.each([{}, { software: false }])('AdamW follows PyTorch over several steps, 
     })
   }
 })
+
+test.each([false, true])(
+  'without a first moment a gradient far smaller than the one before it is not lost, in 8 bits: %s',
+  async (in8bit) => {
+    await bench.run('beta1 of 0', {}, async () => {
+      const settings = { learningRate: 0.125, beta1: 0, beta2: 0, eps: 1e-30, weightDecay: 0 }
+      const signs = Float32Array.from({ length: 256 }, () => (bench.random.next() < 0.5 ? -1 : 1))
+      const t = {
+        parameters: bench.up(new Float32Array(256)),
+        gradients: bench.out(256),
+        m: bench.up(in8bit ? new Uint32Array(64).fill(0x7f7f7f7f) : new Float32Array(256)),
+        v: bench.up(new Uint32Array(256)),
+        scale: bench.up(new Float32Array(2)),
+        norm: bench.up(Float32Array.of(9, 1, 1)),
+      }
+      for (const [i, size] of [1e4, 1e-6].entries()) {
+        const scaled = signs.map((sign) => sign * size)
+        gpu.write(t.gradients, scaled)
+        if (in8bit) adamw8bit(gpu, t, 256, { ...settings, step: i + 1 })
+        else adamw(gpu, t, { first: 0, count: 256 }, { ...settings, step: i + 1 })
+      }
+      const want = signs.map((sign) => sign * -0.25)
+      compare('each step is the learning rate', await bench.down(t.parameters, 256), want, 1e-6)
+    })
+  },
+)
 
 describe.each(modes)('sum of squares, $name', ({ facts, needs }) => {
   test.skipIf(needs === 'cpu' && !bench.cpu)('per block, not finite where a value is not', async () => {

@@ -1,4 +1,4 @@
-import { readdirSync, readFileSync, rmSync } from 'node:fs'
+import { cpSync, readdirSync, readFileSync, renameSync, rmSync, symlinkSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, onTestFinished, test } from 'vitest'
 import { Monitor } from '../../src/monitor/monitor.ts'
@@ -108,6 +108,36 @@ test('the sampler and its clients get turns while many rollouts are written', as
   expect(readRollouts(folder, 1).map((row) => [row.split, row.group, row.index])).toEqual(
     ['train', 'eval'].flatMap((split) => long.map(({ group, index }) => [split, group, index])),
   )
+})
+
+test('a run folder that is moved under a run, and whose name another run takes: the first writes nothing into it', async () => {
+  const outputDir = temporaryFolder()
+  const { folder, monitor } = start(outputDir)
+  const finish = (step: number) =>
+    monitor.finishStep({ step, rollouts: scored(groupsOf([[0, 1]])), version: step - 1, metrics: {} })
+  await finish(1)
+  renameSync(folder.path, `${folder.path}-old`)
+  const other = openRunFolder({ outputDir, runName: folder.runName, configText: '' })
+  const words = `The run folder ${folder.path} is another run's by now`
+  await expect(finish(2)).rejects.toThrow(words)
+  // Nor after the other one has ended.
+  other.close()
+  await expect(finish(2)).rejects.toThrow(words)
+  expect(readRollouts(folder, 2)).toEqual([])
+})
+
+test('a run folder that is moved to another disk, with a link in its place: the rows go on there', async () => {
+  const [outputDir, disk] = [temporaryFolder(), temporaryFolder()]
+  const { folder, monitor } = start(outputDir)
+  const finish = (step: number) =>
+    monitor.finishStep({ step, rollouts: scored(groupsOf([[0, 1]])), version: step - 1, metrics: {} })
+  await finish(1)
+  cpSync(folder.path, join(disk, 'moved'), { recursive: true })
+  rmSync(folder.path, { recursive: true })
+  symlinkSync(join(disk, 'moved'), folder.path)
+  await finish(2)
+  expect(readMetrics(folder.metricsPath).map((row) => row.step)).toEqual([1, 2])
+  expect(readRollouts(folder, 2)).toHaveLength(2)
 })
 
 test('a run folder that is deleted under a run is named', async () => {

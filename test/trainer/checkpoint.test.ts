@@ -27,6 +27,7 @@ import { MOMENTS } from '../../src/trainer/optimizer.ts'
 import {
   loadCheckpoint,
   newestCheckpoint,
+  newestIntact,
   saveCheckpoint,
   tidyCheckpoints,
   type WeightsAbout,
@@ -275,12 +276,13 @@ describe('which one is the newest', () => {
     const { trainer, about, end } = await start('llama', freshLora())
     trainer.step = 5
     const dir = await saveCheckpoint(root, trainer, about, { keep: { last: 1 } })
-    // What 0.1 wrote; the size in STABLE is that of the file.
+    // What 0.1 wrote, which had no sums; the size in STABLE is that of the file.
+    rmSync(join(dir, 'crc32.json'))
     const write = (format: number) => {
       const text = `{"format": ${format}, "step": 5, "model": "model", "trains": "adapter", "optimizer_steps": 0, "bad_steps": 0, "extra": {"data_position": 5}}`
       writeFileSync(join(dir, 'state.json'), text)
       const sizes = JSON.parse(readFileSync(join(dir, 'STABLE'), 'utf8')) as Record<string, number>
-      writeFileSync(join(dir, 'STABLE'), JSON.stringify({ ...sizes, 'state.json': text.length }))
+      writeFileSync(join(dir, 'STABLE'), JSON.stringify({ ...sizes, 'state.json': text.length, 'crc32.json': undefined }))
     }
     write(1)
     trainer.step = 0
@@ -319,6 +321,35 @@ describe('which one is the newest', () => {
     expect(newest?.step).toBe(4)
     expect(broken[0]).toMatch(why)
     await expect(loadCheckpoint(late, trainer, about)).rejects.toThrow(why)
+    end()
+  })
+
+  test('one bit in the midst of any file: it is passed over, and nothing of it is loaded', async () => {
+    const root = join(folder, 'bits')
+    const { trainer, about, end } = await start('llama', freshLora(), '8bit')
+    const save = async (step: number) => {
+      trainer.step = step
+      return await saveCheckpoint(root, trainer, { ...about, tokenizer: undefined }, { keep: { last: 9 } })
+    }
+    await save(3)
+    const late = await save(6)
+    const kept = await readAll(trainer.decoder)
+    for (const file of readdirSync(late).filter((name) => !['STABLE', 'crc32.json'].includes(name))) {
+      const bytes = readFileSync(join(late, file))
+      const changed = Buffer.from(bytes)
+      changed[Math.floor(bytes.length * 0.7)] ^= 1
+      writeFileSync(join(late, file), changed)
+      expect(newestCheckpoint(root).newest?.step).toBe(6)
+      const { newest, broken } = await newestIntact(root)
+      expect([newest?.step, broken]).toEqual([3, [`${late}: ${file} has its size, and other bytes than were written`]])
+      trainer.step = 1
+      await expect(loadCheckpoint(late, trainer, about)).rejects.toThrow(`${file} has its size, and other bytes`)
+      expect([trainer.step, await readAll(trainer.decoder)]).toEqual([1, kept])
+      writeFileSync(join(late, file), bytes)
+    }
+    expect(await newestIntact(root)).toMatchObject({ newest: { step: 6 }, broken: [] })
+    writeFileSync(join(late, 'crc32.json'), Buffer.alloc(statSync(join(late, 'crc32.json')).size, 'x'))
+    expect((await newestIntact(root)).broken).toEqual([expect.stringContaining('crc32.json cannot be read')])
     end()
   })
 
@@ -365,6 +396,12 @@ describe('refused', () => {
       { lora: { ...loraConfig, loraAlpha: 9 } },
       /has lora_alpha 8, and this run 9\. Set trainer\.args\.lora_alpha /,
     ))
+  test('another alpha of one module', () =>
+    refused(
+      freshLora(),
+      { lora: { ...loraConfig, alphaPattern: { 'layers.1.self_attn.q_proj': 16 } } },
+      /multiplies model\.layers\.1\.self_attn\.q_proj by 2, and this run by 4, as alpha_pattern .+ Set model\.adapter as/,
+    ))
   test('full training', () =>
     refused({ full: true }, {}, /trains adapter, and this run all weights\. Set trainer\.args\.use_lora /))
   test('another model', () =>
@@ -374,6 +411,7 @@ describe('refused', () => {
       writeFileSync(path, text)
       const sizes = JSON.parse(readFileSync(join(dir, 'STABLE'), 'utf8')) as Record<string, number>
       writeFileSync(join(dir, 'STABLE'), JSON.stringify({ ...sizes, 'state.json': Buffer.byteLength(text) }))
+      writeFileSync(join(dir, 'crc32.json'), '{}'.padEnd(sizes['crc32.json']))
     }))
   test('a folder that is none', async () => {
     const { trainer, about, end } = await start('llama', freshLora())

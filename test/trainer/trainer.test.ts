@@ -4,6 +4,7 @@ import { syncBuiltinESMExports } from 'node:module'
 import { join } from 'node:path'
 import { describe, expect, onTestFinished, test, vi } from 'vitest'
 import { UserError } from '../../src/common/errors.ts'
+import type { Rollout } from '../../src/common/types.ts'
 import { readBatch } from '../../src/model/batch.ts'
 import { loadDecoder } from '../../src/model/decoder-load.ts'
 import { refreshWeights } from '../../src/model/decoder-trained.ts'
@@ -318,6 +319,7 @@ describe('what is not finite', () => {
         const samples = batch.samples.map((s) => ({ ...s, advantages: s.advantages.slice() }))
         const token = samples[1].lossMask.indexOf(1)
         samples[1].advantages[token] = NaN
+        samples[1].rollout = { env: 'sums', exampleId: 7, index: 3 } as Rollout
         return { ...batch, step, samples }
       }
       await trainer.trainStep({ ...batch, step: 1 })
@@ -331,6 +333,7 @@ describe('what is not finite', () => {
       }
       expect(published).toBe(0)
       expect(told).toEqual([expect.stringMatching(/^step 2 was not finite .+ nan_step_2\/\./), expect.stringMatching(/^step 3/)])
+      expect(told[0]).toMatch(/ At fault: sequence 1 \(task 7 of sums, rollout 3\), where the advantage of token \d+ is NaN\.$/)
       expect(await readAll(decoder)).toEqual(good)
       // A good step in between starts the count anew, and the bad ones have left no trace in the moments.
       expect((await trainer.trainStep({ ...batch, step: 4 })).skipped).toBe(false)
@@ -345,6 +348,35 @@ describe('what is not finite', () => {
       expect(written.map((s) => s.ids)).toEqual(batch.samples.map((s) => s.ids))
       expect(existsSync(join(run, 'nan_step_4'))).toBe(false)
     })
+    decoder.release()
+  })
+
+  test('a token whose weights are none, or that the reference finds e^95 times as likely: their sequences are named, and no other', async () => {
+    const { batch, files } = await openCase('llama')
+    const decoder = await loadDecoder(await gpu, files, { full: true })
+    const own = batch.samples[1].ids.findLastIndex((id) => !batch.samples.some((s, i) => i !== 1 && s.ids.includes(id)))
+    const embedding = decoder.store!.parameters.find(({ name }) => name === 'model.embed_tokens.weight')!
+    const good = await decoder.store!.read(embedding)
+    const row = batch.samples[1].ids[own] * files.config.hiddenSize
+    decoder.store!.write(embedding, good.slice().fill(NaN, row, row + files.config.hiddenSize))
+    refreshWeights(decoder)
+    const run = join(folder, 'nan-token')
+    const told: string[] = []
+    const samples = batch.samples.map((s) => ({ ...s, refLogprobs: s.inferenceLogprobs.slice() }))
+    const work = await trainerOptions(run, { beta: 0.1, reference: decoder })
+    await withTrainer(decoder, work, async (trainer) => {
+      await trainer.trainStep({ ...batch, samples, step: 1 }, { warn: (line) => told.push(line) })
+      decoder.store!.write(embedding, good)
+      refreshWeights(decoder)
+      const token = samples[0].lossMask.indexOf(1)
+      samples[0].refLogprobs[token] += 95
+      await trainer.trainStep({ ...batch, samples, step: 2 }, { warn: (line) => told.push(line) })
+    })
+    expect(told).toEqual([
+      expect.stringMatching(/At fault: sequence 1, where the model's log-probability of token \d+ is NaN\.$/),
+      expect.stringMatching(/At fault: sequence 0, where the KL term of token \d+ is more than a float32 holds/),
+    ])
+    expect(readFileSync(join(run, 'nan_step_1/note.txt'), 'utf8').match(/^At fault: .+/gm)).toHaveLength(1)
     decoder.release()
   })
 
@@ -394,7 +426,9 @@ describe('what is not finite', () => {
       const { skipped } = await trainer.trainStep({ ...batch, samples }, { warn: (line) => said.push(line) })
       expect(skipped).toBe(true)
       expect(said).toEqual(['the disk is full: no room', 'there is room', 'step '].map((begin) => expect.stringContaining(begin)))
-      expect(readFileSync(join(folder, 'inf/nan_step_1/note.txt'), 'utf8')).toMatch(/gradient norm|loss is/)
+      expect(readFileSync(join(folder, 'inf/nan_step_1/note.txt'), 'utf8')).toMatch(
+        /(?:gradient norm|loss is)[^]+No sequence stands out/,
+      )
     })
     decoder.release()
   })

@@ -14,6 +14,7 @@ import importlib
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -165,11 +166,12 @@ def rewards(env):
     return list(found.items())
 
 
-def end_with(stream, writer):
-    """Ends everything when the run is gone, however it went: politely, and after a while with force."""
+def end_with(stream, writer, folder):
+    """Ends everything when the run is gone, however it went: politely, and after a while with force. A killed run leaves the socket's folder."""
     while stream.read(1):
         pass
     writer.close()
+    shutil.rmtree(folder, ignore_errors=True)
     try:
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(8)
@@ -225,7 +227,8 @@ def serve(wish):
 
     # Workers end when this process does, even where it is killed.
     reader, writer = multiprocessing.Pipe(duplex=False)
-    threading.Thread(target=end_with, args=(sys.stdin.buffer, writer), daemon=True).start()
+    folder = os.path.dirname(wish["address"].removeprefix("ipc://"))
+    threading.Thread(target=end_with, args=(sys.stdin.buffer, writer, folder), daemon=True).start()
     ZMQEnvServer.run_server(
         wish["id"],
         wish["args"],

@@ -7,6 +7,7 @@ import { randomBytes } from 'node:crypto'
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { messageOf } from '../../common/errors.ts'
+import { jsonWithTools } from '../../common/json-floats.ts'
 import { digest, isKnown } from '../../common/servers.ts'
 import type { SamplingParams } from '../../common/types.ts'
 import { ContextFullError } from '../chat.ts'
@@ -82,7 +83,7 @@ export class PolicyEndpoint {
     if (path === '/v1/models') return { status: 200, body: { object: 'list', data: [{ id: 'policy', object: 'model' }] } }
     if (path !== '/v1/chat/completions' || request.method !== 'POST')
       return { status: 404, body: fault(`${request.method} ${path}: there are only chat completions here.`) }
-    const body = JSON.parse(await textOf(request)) as Body
+    const body = jsonWithTools(await textOf(request)) as Body
     const name = body[REQUEST_FIELD]
     const calls = typeof name === 'string' ? this.#calls.get(name) : undefined
     if (!calls) throw new Error('the call belongs to no rollout that is under way')

@@ -228,7 +228,8 @@ export class EnvHost {
   #tellRaised(): void {
     const { id, logFile, warn } = this.#options
     if (!warn) return
-    const end = statSync(logFile).size
+    // It may have been deleted, to get back the room that it took.
+    const end = statSync(logFile, { throwIfNoEntry: false })?.size ?? 0
     const said = this.#log(this.#heard)
     this.#heard = end
     for (const [, name, what] of said.matchAll(RAISED)) {

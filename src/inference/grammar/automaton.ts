@@ -31,9 +31,10 @@ export interface State {
   mask?: Uint32Array
 }
 
-/** Beyond these, what was worked out is forgotten and made again when it is needed. */
-const MOST_STATES = 20_000
-const MOST_MASK_WORDS = 16_000_000
+/** Beyond these bytes, what was worked out is forgotten and made again when it is needed. */
+const MOST_BYTES = 96_000_000
+/** What things take in memory, as measured. */
+const BYTES = { node: 400, state: 2300, place: 60, stack: 250 }
 /** Places of one state: an ambiguous grammar can double them with every bracket. */
 const MOST_PLACES = 20_000
 /** Places looked at for one mask: about a second's work. */
@@ -46,7 +47,8 @@ export class Automaton {
   readonly #states = new Map<string, State>()
   readonly #bottom = new Map<number, Stack>()
   #stackIds = 0
-  #masked: State[] = []
+  /** What the states, stacks and masks take. */
+  #known = 0
   /** By node, 0: not known yet, 1: it does nothing but end its rule, 2: it does more. */
   #tail: Uint8Array
   /** Places looked at for the mask that is being made. */
@@ -57,6 +59,11 @@ export class Automaton {
     this.#trie = trie
     this.#tail = new Uint8Array(network.bytes.length)
     this.start = this.#stateOf([{ node: network.start, stack: null }])
+  }
+
+  /** Bytes that this takes, about. */
+  get bytes(): number {
+    return BYTES.node * this.#network.bytes.length + this.#known
   }
 
   /** The state after a byte; null where the grammar does not allow it. */
@@ -77,10 +84,6 @@ export class Automaton {
   maskOf(state: State): Uint32Array {
     if (state.mask) return state.mask
     const { words, byteAt, depthAt, endAt, tokenAt, tokens } = this.#trie
-    if ((this.#masked.length + 1) * words > MOST_MASK_WORDS) {
-      for (const old of this.#masked) old.mask = undefined
-      this.#masked = []
-    }
     const mask = new Uint32Array(words)
     this.#work = 0
     const path: State[] = [state]
@@ -98,9 +101,8 @@ export class Automaton {
       for (let t = tokenAt[i]; t < tokenAt[i + 1]; t++) mask[tokens[t] >> 5] |= 1 << (tokens[t] & 31)
       i++
     }
-    state.mask = mask
-    this.#masked.push(state)
-    return mask
+    this.#known += mask.byteLength
+    return (state.mask = mask)
   }
 
   /** All places that these lead to without a byte, as a state. */
@@ -137,7 +139,8 @@ export class Automaton {
       .join()}${accepting ? '!' : ''}`
     let state = this.#states.get(key)
     if (!state) {
-      if (this.#states.size >= MOST_STATES) this.#forget()
+      if (this.#known > MOST_BYTES) this.#forget()
+      this.#known += BYTES.state + BYTES.place * waiting.length
       state = { places: waiting, accepting, next: Array.from({ length: 256 }) }
       this.#states.set(key, state)
     }
@@ -148,7 +151,7 @@ export class Automaton {
   #forget(): void {
     for (const { next } of [this.start, ...this.#states.values()]) next.fill(undefined)
     this.#states.clear()
-    this.#masked = this.#masked.filter((state) => state === this.start)
+    this.#known = this.start.mask?.byteLength ?? 0
     this.#bottom.clear()
     for (const { stack } of this.start.places) for (let here = stack; here; here = here.below) here.above.clear()
   }
@@ -174,6 +177,7 @@ export class Automaton {
     if (!stack) {
       stack = { id: ++this.#stackIds, back, below, above: new Map() }
       above.set(back, stack)
+      this.#known += BYTES.stack
     }
     return stack
   }

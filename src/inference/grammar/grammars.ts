@@ -13,8 +13,8 @@ import { buildTrie } from './token-trie.ts'
 import type { TokenTrie } from './token-trie.ts'
 import type { ConstraintOptions, GrammarConstraint, GrammarFormat, Grammars } from './types.ts'
 
-/** Grammars that are kept with what was worked out for them. */
-const CACHED = 32
+/** Bytes of grammars that are kept, with what was worked out for them. */
+const MOST_BYTES = 256_000_000
 
 /**
  * Grammars over a tokenizer's vocabulary.
@@ -71,8 +71,11 @@ class CachedGrammars implements Grammars {
     const key = JSON.stringify(format)
     const automaton = this.#automata.get(key) ?? new Automaton(buildNetwork(readEbnf(formatGrammar(format))), trie)
     this.#automata.delete(key)
+    // They grow while they are used: the oldest go first, and the one that is asked for stays, whatever it takes.
+    let bytes = automaton.bytes
+    for (const [other, { bytes: its }] of [...this.#automata].toReversed())
+      if ((bytes += its + 2 * other.length) > MOST_BYTES) this.#automata.delete(other)
     this.#automata.set(key, automaton)
-    if (this.#automata.size > CACHED) this.#automata.delete(this.#automata.keys().next().value!)
     return automaton
   }
 

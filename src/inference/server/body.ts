@@ -1,6 +1,7 @@
 /** Bodies: read whole under a limit of bytes and of time, as JSON, and checked against a schema. What a schema does not know is named in the log. */
 import type { Context } from 'hono'
 import type * as z from 'zod'
+import { jsonWithTools } from '../../common/json-floats.ts'
 import { badRequest, HttpError } from './errors.ts'
 
 interface BodyLimits {
@@ -50,12 +51,15 @@ async function readBytes(request: Request, { maxBytes, ms }: BodyLimits): Promis
 const MOST_LEVELS = 200
 /** Of all objects together. One with a million is a minute's work for the engine of JavaScript, in which everyone waits. */
 const MOST_FIELDS = 250_000
+/** Objects and lists in all. Five million lists of one number each are half a minute's. */
+const MOST_LISTS = 250_000
 
-/** JSON, looked at before it is parsed. @throws HttpError for more levels or fields than are taken */
+/** JSON, looked at before it is parsed. @throws HttpError for more levels, fields or lists than are taken */
 export function checkSize(json: Uint8Array, what: string, field?: string): void {
   const refuse = (most: string) => badRequest(`${what} has more than ${most}; this server takes no more.`, field)
   let depth = 0
   let fields = 0
+  let lists = 0
   let inString = false
   for (let i = 0; i < json.length; i++) {
     const sign = json[i]
@@ -65,6 +69,7 @@ export function checkSize(json: Uint8Array, what: string, field?: string): void 
     } else if (sign === 0x22) inString = true
     else if (sign === 0x7b || sign === 0x5b) {
       if (++depth > MOST_LEVELS) throw refuse(`${MOST_LEVELS} objects and lists within each other`)
+      if (++lists > MOST_LISTS) throw refuse(`${MOST_LISTS} objects and lists`)
     } else if (sign === 0x7d || sign === 0x5d) depth--
     else if (sign === 0x3a && ++fields > MOST_FIELDS) throw refuse(`${MOST_FIELDS} fields`)
   }
@@ -92,7 +97,7 @@ async function readJson(context: Context, limits: BodyLimits): Promise<Record<st
   checkSize(bytes, 'The body')
   let value: unknown
   try {
-    value = JSON.parse(text)
+    value = jsonWithTools(text)
   } catch (error) {
     throw badRequest(`The body is not JSON: ${(error as Error).message}`)
   }

@@ -28,6 +28,7 @@ export interface ModelCard {
   root: string | null
   parent: string | null
   max_model_len?: number
+  owned_by?: string
 }
 
 /** What of a streamed answer is used, of both endpoints that stream tokens. */

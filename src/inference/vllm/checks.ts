@@ -18,7 +18,8 @@ export interface Needs {
 
 /** What was found. */
 export interface Found {
-  version: string
+  /** What answers, with its version: vLLM, or dawn-rl's own server. */
+  server: string
   /** Name of the base model in requests. */
   base: string
 }
@@ -29,6 +30,7 @@ export interface Found {
  */
 export async function checkServer(api: VllmApi, needs: Needs, tokens: readonly number[]): Promise<Found> {
   const version = await api.version().catch((error: unknown) => {
+    if (error instanceof VllmError && error.passing) throw error
     throw new UserError(
       `${api.url} has no /version, so it is no vLLM, or one that is too old: ${(error as Error).message}. Start vLLM 0.32 or newer.`,
     )
@@ -38,7 +40,7 @@ export async function checkServer(api: VllmApi, needs: Needs, tokens: readonly n
   if (needs.kind === 'full') await checkResume(api)
   await checkLogprobs(api, base.id, needs.logprobsMode, tokens)
   if (needs.kind === 'full') await checkFullWeights(api, base.id, tokens)
-  return { version, base: base.id }
+  return { server: `${base.owned_by === 'dawn-rl' ? 'dawn-rl' : 'vLLM'} ${version}`, base: base.id }
 }
 
 /** The served model that the run is about: that of our name, else the only one. */
@@ -120,6 +122,12 @@ export function explainRefusal(error: unknown, api: VllmApi): unknown {
   )
 }
 
+const refusedFor = (words: RegExp) => (error: unknown) =>
+  error instanceof VllmError && error.status === 400 && words.test(error.message)
+export const isThereAlready = refusedFor(/already been loaded/)
+/** In dawn-rl's words; vLLM lets the adapter go that was used longest ago. */
+export const hasNoPlace = refusedFor(/no place for the adapter/)
+
 /** Why an adapter could not be loaded, where that is how the server was started; else the error itself. */
 export function explainLoadError(error: unknown, api: VllmApi, rank: number): unknown {
   if (!(error instanceof VllmError)) return error
@@ -131,6 +139,11 @@ export function explainLoadError(error: unknown, api: VllmApi, rank: number): un
   }
   const refused = explainRefusal(error, api)
   if (refused !== error) return refused
+  if (hasNoPlace(error)) {
+    return new UserError(
+      `${api.url} has no place for this run's next adapter (${error.message}). POST {"lora_name": NAME} to its /v1/unload_lora_adapter for one that nobody uses (a run that was killed leaves its own), or start it with a larger --max-loras.`,
+    )
+  }
   if (error.status === 404 && /no adapter found|not found for/i.test(error.message)) {
     return new UserError(
       `${api.url} can't read the adapter's folder (${error.message}). It must share this machine's files: run it here, or mount output_dir there.`,

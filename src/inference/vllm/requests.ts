@@ -67,6 +67,9 @@ export function tellsLogprob(sampling: SamplingParams, mode: LogprobsMode, at: n
   return !filtered && !chosen && repetition_penalty === 1 && presence_penalty === 0 && frequency_penalty === 0
 }
 
+/** The log-probability of a token that is certain may come out so much above 0. */
+const ROUNDING = 1e-3
+
 /**
  * Takes the pieces of a streamed answer into a sequence, by the rules that the embedded engine ends its sequences by, and finishes it.
  * @param version of the weights that answer now
@@ -76,7 +79,7 @@ export function tellsLogprob(sampling: SamplingParams, mode: LogprobsMode, at: n
 export async function takeStream(
   chunks: AsyncIterable<TokenChunk>,
   sequence: Sequence,
-  { version, known }: { version: () => PolicyVersion; known: (at: number) => boolean },
+  { version, vocabulary, known }: { version: () => PolicyVersion; vocabulary: number; known: (at: number) => boolean },
 ): Promise<void> {
   let ending: Ending | undefined
   for await (const { choices } of chunks) {
@@ -90,7 +93,13 @@ export async function takeStream(
     for (const [i, id] of ids.entries()) {
       const tells = known(sequence.ids.length)
       const logprob = logprobs[i]
-      if (tells && !Number.isFinite(logprob)) throw new Error(`vLLM gave token ${id} the log-probability ${logprob}`)
+      // On a GPU it would read another token's row, or zeros: nobody would see it.
+      if (!(Number.isInteger(id) && id >= 0 && id < vocabulary))
+        throw new Error(
+          `vLLM sent token ${id}, and the model has those from 0 to ${vocabulary - 1}: does it serve another model?`,
+        )
+      if (tells && !(Number.isFinite(logprob) && logprob! <= ROUNDING))
+        throw new Error(`vLLM gave token ${id} the log-probability ${logprob}`)
       // vLLM may go on for a piece after a stop string that only our decoding of the ids sees.
       ending ??= sequence.push(id, tells ? logprob! : NaN, version())
     }

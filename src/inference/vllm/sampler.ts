@@ -15,9 +15,9 @@ import type { GenerationRequest, GenerationResult, Generator, Metrics, PolicyVer
 import { checkRequest } from '../request.ts'
 import { Sequence, type EndRules } from '../sequence.ts'
 import { VllmError } from './api.ts'
-import { checkMaxLoras, checkServer, explainLoadError, explainRefusal, type Found, type Needs } from './checks.ts'
+import { checkMaxLoras, checkServer, explainRefusal, type Found, type Needs } from './checks.ts'
 import { VllmHost, type HostOptions } from './host.ts'
-import { shaOf, type Policy } from './policy.ts'
+import { loadAdapter, shaOf, type Policy } from './policy.ts'
 import { distance, OTHER_MODEL, probePositions, staleBecause } from './probe.ts'
 import { checkServed, COMPLETIONS, GENERATE, requestBody, takeStream, tellsLogprob } from './requests.ts'
 import { oneAtATime, pauseMs, unlessAborted, withRetries } from './wait.ts'
@@ -45,14 +45,18 @@ export interface VllmSamplerOptions extends HostOptions, Needs {
 
 /** A request that fails although the server is well is asked so often. */
 const TRIES = 4
+/** Milliseconds that what is asked of a server at the start is asked again where it fails in passing. */
+const START_MS = 30_000
 /** Nats a token: what float32 may differ by in another order of summation. */
 const LEAST_NOISE = 1e-5
+/** Milliseconds that an adapter's unloading is tried for at the start and at the end. */
+const CLOSE_MS = 3000
 const SALT = 'dawn-rl-v'
 
 export class VllmSampler implements Generator {
   readonly #options: VllmSamplerOptions
   readonly #host: VllmHost
-  #found: Found = { version: '', base: '' }
+  #found: Found = { server: '', base: '' }
   #current: Policy | undefined
   /** The version whose weights are being pushed: the server may have them already. */
   #arriving: PolicyVersion | undefined
@@ -61,6 +65,8 @@ export class VllmSampler implements Generator {
   /** Counts the server's lives, so that many failed requests revive it once. */
   #life = 0
   #reviving: Promise<boolean> | undefined
+  /** Settles when the server has heard of every adapter that is to leave it. */
+  #leaving: Promise<unknown> = Promise.resolve()
   /** A push, and bringing a new server the current weights, do not mix. */
   readonly #alone = oneAtATime()
   /** While full weights are replaced, new requests wait. */
@@ -78,12 +84,14 @@ export class VllmSampler implements Generator {
    */
   static async open(options: VllmSamplerOptions, version: PolicyVersion): Promise<VllmSampler> {
     const sampler = new VllmSampler(options)
+    const { kind, maxAsyncLevel, probeIds, log } = options
+    const patiently = <T>(ask: () => Promise<T>) => withRetries(ask, START_MS, log)
     try {
       await sampler.#host.start()
-      sampler.#found = await checkServer(sampler.#host.api, options, options.probeIds)
-      await sampler.#unloadOthers()
+      sampler.#found = await patiently(() => checkServer(sampler.#host.api, options, probeIds))
+      await patiently(() => sampler.#unloadOthers())
       await sampler.push(version)
-      if (options.kind === 'lora') await checkMaxLoras(sampler.#host.api, options.maxAsyncLevel)
+      if (kind === 'lora') await patiently(() => checkMaxLoras(sampler.#host.api, maxAsyncLevel))
       return sampler
     } catch (error) {
       await sampler.close()
@@ -107,9 +115,9 @@ export class VllmSampler implements Generator {
     return this.#gone
   }
 
-  get stats(): { serverVersion: string; url: string; pid: number | undefined; restarts: number; retried: number } {
+  get stats(): { server: string; url: string; pid: number | undefined; restarts: number; retried: number } {
     const { api, pid, restarts } = this.#host
-    return { serverVersion: this.#found.version, url: api.url, pid, restarts, retried: this.#retried }
+    return { server: this.#found.server, url: api.url, pid, restarts, retried: this.#retried }
   }
 
   /**
@@ -197,7 +205,7 @@ export class VllmSampler implements Generator {
         const life = this.#life
         try {
           probe = await this.#alone(async () => {
-            await withRetries((ms) => this.#install(policy, ms), left())
+            await withRetries((ms) => this.#install(policy, ms), left(), this.#options.log)
             const found = await this.#probe(policy, last, left())
             this.#current = policy
             return found
@@ -234,19 +242,19 @@ export class VllmSampler implements Generator {
     this.#closed = true
     for (const control of this.#running) control.abort()
     // Somebody else's server is left without our adapters.
-    if ('url' in this.#options.where) await this.#unloadOthers().catch(() => {})
+    if ('url' in this.#options.where && !this.#gone) await withRetries(() => this.#unloadOthers(), CLOSE_MS).catch(() => {})
     await this.#host.close()
     rmSync(this.#options.weightsDir, { recursive: true, force: true })
   }
 
   async #ask(request: GenerationRequest, policy: Policy, sequence: Sequence, signal: AbortSignal): Promise<void> {
-    const { kind, rules, logprobsMode } = this.#options
+    const { kind, rules, logprobsMode, vocabulary } = this.#options
     const path = kind === 'lora' ? COMPLETIONS : GENERATE
     const route = { path, model: policy.model, salt: SALT + policy.version, eosTokenIds: [...rules.eosTokenIds] }
     const chunks = this.#host.api.stream(path, requestBody(request, route), signal)
     // An adapter's name is its version; of full weights the server tells at the end, and until then the newest is as good as known.
     const version = () => (kind === 'lora' ? policy.version : this.version)
-    await takeStream(chunks, sequence, { version, known: (at) => tellsLogprob(request.sampling, logprobsMode, at) })
+    await takeStream(chunks, sequence, { version, vocabulary, known: (at) => tellsLogprob(request.sampling, logprobsMode, at) })
     this.#host.worked()
   }
 
@@ -254,13 +262,7 @@ export class VllmSampler implements Generator {
   async #install(policy: Policy, limitMs: number): Promise<void> {
     const { api } = this.#host
     if (this.#options.kind === 'lora') {
-      try {
-        await api.loadAdapter(policy.model, policy.dir, limitMs)
-      } catch (error) {
-        // The answer to an earlier try was lost.
-        const isThere = error instanceof VllmError && error.status === 400 && /already been loaded/.test(error.message)
-        if (!isThere) throw explainLoadError(error, api, this.#options.rank)
-      }
+      await loadAdapter(api, policy, { limitMs, rank: this.#options.rank, leaving: () => this.#leaving })
       return
     }
     const { promise, resolve: open } = Promise.withResolvers<void>()
@@ -366,7 +368,7 @@ export class VllmSampler implements Generator {
     for (const { id } of await api.models()) {
       const version = id.startsWith(`${runName}-v`) ? Number(id.slice(runName.length + 2)) : NaN
       if (!Number.isInteger(version) || used.includes(version)) continue
-      await api.unloadAdapter(id).catch(() => {})
+      await withRetries(() => api.unloadAdapter(id), CLOSE_MS).catch(() => {})
     }
   }
 
@@ -390,6 +392,7 @@ export class VllmSampler implements Generator {
     // Again where no answer came: it would keep its place, which the version after the next one needs. One that a restart has forgotten can't be unloaded.
     const unload = () => this.#host.api.unloadAdapter(model)
     const unloaded = kind === 'lora' ? withRetries(unload, pushMs) : Promise.resolve()
-    void unloaded.catch(() => {}).then(() => rmSync(dir, { recursive: true, force: true }))
+    const left = unloaded.catch(() => {}).then(() => rmSync(dir, { recursive: true, force: true }))
+    this.#leaving = Promise.all([this.#leaving, left])
   }
 }

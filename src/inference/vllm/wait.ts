@@ -8,9 +8,14 @@ export const pauseMs = (n: number): number => growing(n, { firstMs: 250, longest
 
 /**
  * Repeats a call that fails for a passing reason (see `VllmError.passing`) until it succeeds or the time is over.
+ * @param log told of the first failure
  * @throws the last error; at once for an error that is not passing
  */
-export async function withRetries<T>(call: (leftMs: number) => Promise<T>, limitMs: number): Promise<T> {
+export async function withRetries<T>(
+  call: (leftMs: number) => Promise<T>,
+  limitMs: number,
+  log?: (line: string) => void,
+): Promise<T> {
   const end = performance.now() + limitMs
   for (let n = 0; ; n++) {
     try {
@@ -18,6 +23,7 @@ export async function withRetries<T>(call: (leftMs: number) => Promise<T>, limit
     } catch (error) {
       const passing = error instanceof VllmError && error.passing
       if (!passing || performance.now() + pauseMs(n) > end) throw error
+      if (n === 0) log?.(`${error.message}; asking again for up to ${Math.round(limitMs / 1000)} s`)
       await sleep(pauseMs(n))
     }
   }

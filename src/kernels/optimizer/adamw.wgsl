@@ -2,8 +2,9 @@
 // norm = (norm, clip, finite) of norm.wgsl:
 //   g = clip * grad;  w <- w (1 - lr decay);  m <- m + (1 - beta1)(g - m);  v <- beta2 v + (1 - beta2) g^2
 //   w <- w - step_size * m / (sqrt(v) / root_correction2 + eps), step_size = lr / (1 - beta1^t), root_correction2 = sqrt(1 - beta2^t)
-// Where the norm is not finite everything stays as it is.
-struct Params { first: u32, count: u32, decay: f32, one_minus_beta1: f32, beta2: f32, one_minus_beta2: f32, step_size: f32, root_correction2: f32, eps: f32 }
+// Where the norm is not finite everything stays as it is. With beta1 up to 1/2 (FROM_G) m <- g + beta1 (m - g), as torch.lerp has it: the other way loses a g that is far
+// smaller than m was.
+struct Params { first: u32, count: u32, decay: f32, m_weight: f32, beta2: f32, one_minus_beta2: f32, step_size: f32, root_correction2: f32, eps: f32 }
 #if VEC4
 alias E = vec4f;
 #else
@@ -24,7 +25,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   for (var e = first; e < min(first + FLAT * PER, p.count); e += FLAT) {
     let i = p.first + e;
     let g = grad[i] * clip;
-    let m_new = fma(E(p.one_minus_beta1), g - m[i], m[i]);
+#if FROM_G
+    let m_new = fma(E(p.m_weight), m[i] - g, g);
+#else
+    let m_new = fma(E(p.m_weight), g - m[i], m[i]);
+#endif
     let v_new = fma(p.one_minus_beta2 * g, g, p.beta2 * v[i]);
     m[i] = m_new;
     v[i] = v_new;

@@ -3,7 +3,7 @@
 // Moments are widened, moved, used for the step as they are, and then rounded to the nearest code of the new scale. One difference: a v that is not 0 never
 // becomes 0, but the smallest code; with 0 a value without gradient in the next step would be divided by eps alone.
 // Codes lie four to a word, the first in the lowest byte. A maximum does not depend on the order, so the codes do not depend on the lanes.
-struct Params { blocks: u32, decay: f32, one_minus_beta1: f32, beta2: f32, one_minus_beta2: f32, step_size: f32, root_correction2: f32, eps: f32 }
+struct Params { blocks: u32, decay: f32, m_weight: f32, beta2: f32, one_minus_beta2: f32, step_size: f32, root_correction2: f32, eps: f32 }
 @group(0) @binding(0) var<storage, read_write> w: array<vec4f>;
 @group(0) @binding(1) var<storage, read> grad: array<vec4f>;
 @group(0) @binding(2) var<storage, read_write> m: array<u32>;
@@ -76,7 +76,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     let at = block * 64u + t;
     let g = grad[at] * clip;
     let m_old = m_widen(bytes(m[at])) * old.x;
-    let m_new = fma(vec4f(p.one_minus_beta1), g - m_old, m_old);
+#if FROM_G
+    let m_new = fma(vec4f(p.m_weight), m_old - g, g);
+#else
+    let m_new = fma(vec4f(p.m_weight), g - m_old, m_old);
+#endif
     let v_new = fma(p.one_minus_beta2 * g, g, p.beta2 * (v_widen(bytes(v[at])) * old.y));
     let denominator = sqrt(v_new) / p.root_correction2 + p.eps;
     w[at] = fma(vec4f(-p.step_size), m_new / denominator, w[at] * p.decay);

@@ -26,9 +26,12 @@ export interface AdamWStep {
   step: number
 }
 
+/** Which end the first moment's mean begins at: the nearer one. */
+const fromGradient = ({ beta1 }: AdamWStep): boolean => beta1 <= 0.5
+
 const stepParams = (s: AdamWStep): Record<string, number> => ({
   decay: 1 - s.learningRate * s.weightDecay,
-  one_minus_beta1: 1 - s.beta1,
+  m_weight: fromGradient(s) ? s.beta1 : 1 - s.beta1,
   beta2: s.beta2,
   one_minus_beta2: 1 - s.beta2,
   step_size: s.learningRate / (1 - s.beta1 ** s.step),
@@ -47,7 +50,8 @@ export function adamw(
   const fours = range.first % 4 === 0 && range.count % 4 === 0
   const size = fours ? 4 : 1
   const [first, count] = [range.first / size, range.count / size]
-  dispatchFlat(gpu, paths.adamw, { VEC4: Number(fours) }, bindings, { first, count, ...stepParams(s) }, count)
+  const constants = { VEC4: Number(fours), FROM_G: Number(fromGradient(s)) }
+  dispatchFlat(gpu, paths.adamw, constants, bindings, { first, count, ...stepParams(s) }, count)
 }
 
 /**
@@ -62,8 +66,9 @@ export function adamw8bit(
 ): void {
   if (count % BLOCK !== 0) throw new Error(`${count} values are not whole blocks of ${BLOCK}`)
   const blocks = count / BLOCK
+  const kernel = gpu.kernel(paths.adamw8bit, { ...lanes(gpu), FROM_G: Number(fromGradient(s)) })
   const bindings = [t.parameters, t.gradients, t.m, t.v, t.scale, t.norm]
-  gpu.dispatch(gpu.kernel(paths.adamw8bit, lanes(gpu)), bindings, { blocks, ...stepParams(s) }, perRow(blocks))
+  gpu.dispatch(kernel, bindings, { blocks, ...stepParams(s) }, perRow(blocks))
 }
 
 /** Values of a block of `sumSquares`. */

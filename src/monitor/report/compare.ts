@@ -1,5 +1,6 @@
 /** Several runs on one page: where they differ, where they ended, and each curve with a line a run. */
 import { basename, join } from 'node:path'
+import { mean, populationStd } from '../aggregate.ts'
 import { textOf } from '../files.ts'
 import { formatDuration, formatNumber } from '../format.ts'
 import { readMetrics, type MetricsRow } from '../metrics-writer.ts'
@@ -83,11 +84,38 @@ export function comparedTables(runs: readonly ComparedRun[]): string {
   const shown = differ.map(({ key, values: own }) => [key, ...own.map((value) => (value === null ? 'not set' : String(value)))])
   return (
     section('Runs', table(head, lines)) +
+    seedsTable(runs, evals) +
     section(
       'Where their configs differ',
       shown.length === 0 ? '<p>Nowhere.</p>' : table(['key', ...runs.map(({ name }) => name)], shown),
     )
   )
+}
+
+/** Runs that differ in nothing but seeds: what they ended with, as mean and standard deviation, which says whether another config's end is another one. */
+function seedsTable(runs: readonly ComparedRun[], evals: readonly string[]): string {
+  const key = ({ config }: ComparedRun) =>
+    JSON.stringify(Object.entries(readConfig(config).flat).filter(([name]) => !/(^|\.)(seed|run_name|output_dir)$/.test(name)))
+  const known = runs.filter(({ config }) => config !== '')
+  const groups = [...Map.groupBy(known, key).values()].filter((group) => group.length > 1)
+  if (groups.length === 0) return ''
+  const spread = (ends: (number | null | undefined)[]): string => {
+    const there = ends.filter((end) => typeof end === 'number')
+    if (there.length < 2) return ''
+    const std = populationStd(there)! * Math.sqrt(there.length / (there.length - 1))
+    return `${formatNumber(mean(there))} ± ${formatNumber(std)}${there.length < ends.length ? ` (of ${there.length})` : ''}`
+  }
+  const lines = groups.map((group) => [
+    group.map(({ name }) => name).join(', '),
+    spread(group.map(({ rows }) => rewardEnds(rows).last)),
+    ...evals.map((held) => spread(group.map(({ rows }) => values(rows, held).at(-1)?.[1]))),
+  ])
+  const head = [
+    'runs that differ in their seeds alone',
+    'reward, last ten steps',
+    ...evals.map((held) => held.slice('eval/'.length)),
+  ]
+  return section('Over seeds: mean ± standard deviation', table(head, lines))
 }
 
 export const compareTitle = (runs: readonly ComparedRun[]): string => escapeHtml(runs.map(({ name }) => name).join(', '))

@@ -31,9 +31,9 @@ export const keysOf = (rows: readonly MetricsRow[]): string[] => [...new Set(row
 export const evalKeys = (rows: readonly MetricsRow[]): string[] => keysOf(rows).filter((key) => heldOutEnv(key) !== undefined)
 
 /** The mean reward of a run's first steps and of its last ones: of ten, or of half of them where there are fewer. */
-export function rewardEnds(rows: readonly MetricsRow[]): { steps: number; text: string } {
+export function rewardEnds(rows: readonly MetricsRow[]): { steps: number; text: string; last: number | null } {
   const rewards = values(rows, 'reward').map(([, reward]) => reward)
   const steps = Math.min(10, Math.ceil(rewards.length / 2))
   const [first, last] = [mean(rewards.slice(0, steps)), mean(rewards.slice(-steps))]
-  return { steps, text: `${formatNumber(first)} to ${formatNumber(last)}` }
+  return { steps, text: `${formatNumber(first)} to ${formatNumber(last)}`, last }
 }

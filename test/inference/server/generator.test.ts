@@ -235,6 +235,29 @@ describe('adapters by name', () => {
     }
   })
 
+  it('go to a server that fails each thing once while the run starts, which is told and asked again', async () => {
+    const trainer = await openTrainer(gpu, 'lora')
+    const asked = new Set<string>()
+    const where = await inFrontOf(opened.url, (request, response) => {
+      if (asked.has(request.url!) || /health|unload/.test(request.url!)) return
+      asked.add(request.url!)
+      response.writeHead(500).end()
+    })
+    const told: string[] = []
+    const options = samplerOptions(trainer, where, join(folder.path, 'first'), {
+      runName: 'first',
+      log: (line) => told.push(line),
+    })
+    const sampler = await VllmSampler.open(options, 0)
+    expect(sampler.stats.server).toMatch(/^dawn-rl \d/)
+    const paths = ['version', 'v1/models', 'v1/completions', 'v1/load_lora_adapter', 'metrics']
+    expect([...asked]).toEqual(paths.map((path) => `/${path}`))
+    expect(told.join()).toMatch(/\/version of http.* answered 500.*; asking again for up to 30 s.*load_lora_adapter/)
+    await sampler.close()
+    where.close()
+    trainer.decoder.release()
+  })
+
   it('give their places back to a server that did not hear it at first, or for which another one answered', async () => {
     const trainer = await openTrainer(gpu, 'lora')
     const failing = [(to: ServerResponse) => to.destroy(), (to: ServerResponse) => to.writeHead(429).end()]
@@ -251,9 +274,10 @@ describe('adapters by name', () => {
     try {
       for (const version of [1, 2]) {
         await moveAdapter(trainer.decoder, version)
+        // At once after the one before: the first has left its place by then, or is waited for.
         await sampler.push(version)
-        await vi.waitFor(async () => expect(await names()).toEqual([`00000${version}`]), { timeout: 20_000 })
       }
+      await vi.waitFor(async () => expect(await names()).toEqual(['000002']), { timeout: 20_000 })
       expect(failing).toEqual([])
       ;[lost, page] = [1, 2]
       const { versions } = await sampler.generate({
@@ -261,6 +285,11 @@ describe('adapters by name', () => {
         sampling: sampling({ max_tokens: 2 }),
       })
       expect(versions).toEqual([2, 2])
+      // Nor at the end.
+      page = 1
+      failing.push((to) => to.destroy())
+      await sampler.close()
+      expect({ left: await names(), failing }).toEqual({ left: [], failing: [] })
     } finally {
       await sampler.close()
       where.close()

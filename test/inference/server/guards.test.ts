@@ -179,6 +179,8 @@ describe('sizes and times', () => {
     const fields = Array.from({ length: 300_000 }, (_, i) => `"k${i}":1`)
     const wide = await ask(`${long.url}/v1/completions`, `{"prompt":"a",${fields.join()}}`)
     expectError(wide, 400, /The body has more than 250000 fields/)
+    const lists = await ask(`${long.url}/v1/completions`, `{"prompt":[${'[1],'.repeat(250_000)}[1]]}`)
+    expectError(lists, 400, /The body has more than 250000 objects and lists; /)
     const messages = Array.from({ length: 100_000 }, () => ({ role: 'user', content: 'a' }))
     const chatted = await post('/v1/chat/completions', { messages, truncate_prompt_tokens: 4 })
     expectError(chatted, 400, /there are 100000, and this model's maximum context length is 512 tokens/, 'messages')

@@ -118,6 +118,24 @@ describe('tools', () => {
     )
   })
 
+  test('numbers of their schemas are written as Python writes them, and read as numbers', async () => {
+    const shown = '{{ tools[0].function.parameters.properties | tojson }}{{ tools[0].function.parameters.properties.p.enum }}'
+    const plain = await tiny.serve({}, { chatTemplate: shown, grammars: () => Promise.resolve(grammars) })
+    const properties = '{"p": {"type": "number", "minimum": 0.0, "maximum": 10, "default": 1e3, "enum": [1.0, 2, 2.5]}}'
+    const tool = `{"type": "function", "function": {"name": "f", "parameters": {"properties": ${properties}}}}`
+    const headers = { 'content-type': 'application/json' }
+    const send = async (path: string, more: string) => {
+      const body = `{"messages": [{"role": "user", "content": "hi"}], "tools": [${tool}]${more}}`
+      return (await (await fetch(plain.url + path, { method: 'POST', headers, body })).json()) as Record<string, never>
+    }
+    const { tokens } = await send('/tokenize', '')
+    expect(tiny.tokenizer.decode(tokens)).toBe(`${properties.replace('1e3', '1000.0')}[1.0, 2, 2.5]`)
+    const { choices } = await send('/v1/chat/completions', ', "model": "tiny", "max_tokens": 60, "tool_choice": "required"')
+    const [{ message }] = choices as { message: { tool_calls: { function: { arguments: string } }[] } }[]
+    expect([1, 2, 2.5, undefined]).toContain((JSON.parse(message.tool_calls[0].function.arguments) as { p?: number }).p)
+    await plain.close()
+  })
+
   test('that are wrong are refused by their field', async () => {
     const chat = (body: object) => ask(`${url}/v1/chat/completions`, { ...base, ...body })
     expectError(

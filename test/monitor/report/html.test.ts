@@ -119,6 +119,27 @@ test('a row of many evaluations: the keys of all rows are gathered once, and not
   expect(process.cpuUsage(begin).user / 1e6).toBeLessThan(2)
 }, 60_000)
 
+test('of several runs those that differ in their seeds alone have a mean and a spread', async () => {
+  const paths = [
+    [1, 0.5, 1],
+    [2, 0.7, 1],
+    [3, 0.9, 1],
+    [1, 0.1, 2],
+  ].map(([seed, reward, rate], i) => {
+    const run = join(dir, `seeds/run-${i}`)
+    mkdirSync(run, { recursive: true })
+    const args = `run_name = "run-${i}"\nseed = ${seed}\nlearning_rate = ${rate}\n`
+    writeFileSync(join(run, 'config.toml'), `[trainer.args]\n${args}`)
+    const row = { step: 1, time: 1, reward, ...(i > 0 && { 'eval/e/avg@1': reward }) }
+    writeFileSync(join(run, 'metrics.jsonl'), lines([row]))
+    return run
+  })
+  const { html } = await reportHtml(paths)
+  expect(html).toContain('<td>run-0, run-1, run-2</td><td>0.7 ± 0.2</td><td>0.8 ± 0.141 (of 2)</td>')
+  expect(html.match(/±/gu)).toHaveLength(2 + 1)
+  expect((await reportHtml([paths[0], paths[3]])).html).not.toContain('±')
+})
+
 test('a run of one row, and a folder with nothing', async () => {
   const empty = join(dir, 'empty')
   mkdirSync(empty)
