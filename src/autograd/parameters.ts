@@ -6,7 +6,7 @@ import type { BufferRange, Gpu } from '../gpu/gpu.ts'
 import type { GpuBuffer } from '../gpu/pool.ts'
 
 /** Rows of a parameter that lie together in one bank. */
-export interface ParameterPiece {
+interface ParameterPiece {
   bank: number
   /** In values, from the bank's start. A multiple of 256, so that the range can be bound by itself and blocks of 8-bit moments are of one parameter. */
   offset: number

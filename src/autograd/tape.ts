@@ -1,5 +1,5 @@
 /**
- * The tape: what ran forward, so that it can be gone through backward.
+ * The tape of reverse-mode differentiation: records what ran forward, so that it can be gone through backward.
  * - An operation is a function (tape, inputs) -> output; where the tape records and an input needs a gradient it leaves a node with
  *   its backward rule and keeps (`tensor.keep`) only what that rule reads.
  * - Nothing is differentiated twice: `backward` consumes the tape and frees everything as it goes.
@@ -11,11 +11,11 @@ import { times, type Count } from '../gpu/size.ts'
 import { makeTensor, Tensor } from './tensor.ts'
 
 interface Node {
-  /** Its gradient is read here; its values are kept by those alone who need them. */
+  /** The rule reads its gradient. Its values are not kept by this: a rule that needs them lists it in `kept`. */
   output: Tensor
   /** Tensors kept for the rule; dropped after it ran. */
   kept: Tensor[]
-  /** Hands gradients to the inputs, given that of the output. */
+  /** The backward rule: adds to the gradients of the inputs, given that of the output. */
   backward: (dy: Tensor) => void
 }
 
@@ -23,30 +23,30 @@ export class Tape {
   readonly gpu: Gpu
   /** False: a forward pass alone; operations keep nothing. */
   readonly recording: boolean
-  /** Whether this is the second run of what is checkpointed: for its backward pass alone, as its output is there already. */
-  readonly again: boolean
-  /** What a checkpointed run keeps: its first run puts it here, its second takes it (`once`). */
+  /** Whether this is a checkpointed function's second run, which recomputes what its backward pass reads; its output is not needed again. */
+  readonly recomputing: boolean
+  /** Results of `once` in a checkpointed function that keeps them: its first run fills this, its second reads it. */
   readonly #kept: Tensor[][] | undefined
   #taken = 0
   #nodes: Node[] = []
   /** How many nodes there were at each cut. */
   #cuts: number[] = []
 
-  /** @param run which run of what is checkpointed, and what it keeps */
-  constructor(gpu: Gpu, recording: boolean, run: { again?: boolean; kept?: Tensor[][] } = {}) {
+  /** @param run set by `checkpoint`: which of its two runs this is, and what the first one kept */
+  constructor(gpu: Gpu, recording: boolean, run: { recomputing?: boolean; kept?: Tensor[][] } = {}) {
     this.gpu = gpu
     this.recording = recording
-    this.again = run.again ?? false
+    this.recomputing = run.recomputing ?? false
     this.#kept = run.kept
   }
 
   /**
-   * Tensors that are dear to make and small to keep: of a checkpointed run that keeps such, the second run has those of the first. As if `make` had just made them, with a
-   * reference of the caller's to each; always the same calls, in the same order.
+   * For tensors that are costly to compute and small to keep: where a checkpointed function `keeps` them, its second run gets those of the first
+   * instead of calling `make`. Either way the caller has a reference to each. Both runs must make the same calls in the same order.
    */
   once(make: () => Tensor[]): Tensor[] {
     if (!this.#kept) return make()
-    if (!this.again) this.#kept.push(make())
+    if (!this.recomputing) this.#kept.push(make())
     return this.#kept[this.#taken++].map((t) => t.keep())
   }
 
@@ -64,13 +64,13 @@ export class Tape {
   }
 
   /**
-   * Leaves the node of an elementwise operation that makes its output again as it goes back (`Tensor.whenMadeAgain`), so that those who read the values only
-   * to go back need not keep them.
-   * @param backward gets dLoss/doutput, and whether it is to leave the values there; a buffer of its own where it is
+   * The node of an elementwise operation that can recompute its output on the way back, so that operations which read that output only in their
+   * own backward rules need not keep it (`Tensor.whenRecomputed`).
+   * @param backward with `again` it must also leave the output's values in the buffer of `dy`, which is then its own to overwrite
    */
-  nodeMadeAgain(output: Tensor, kept: Tensor[], backward: (dy: Tensor, again: boolean) => void): Tensor {
+  nodeRecomputed(output: Tensor, kept: Tensor[], backward: (dy: Tensor, again: boolean) => void): Tensor {
     if (!this.recording || !output.needsGrad) return output
-    const uses: ((values: Tensor) => void)[] = (output.whenMadeAgain = [])
+    const uses: ((values: Tensor) => void)[] = (output.whenRecomputed = [])
     return this.node(output, kept, (dy) => {
       if (uses.length === 0) return backward(dy, false)
       const own = this.ownGrad(dy)
@@ -80,17 +80,17 @@ export class Tape {
     })
   }
 
-  /** Calls `use` with the values of `t`: now, or once they are made again; `kept` are the other tensors that it reads. A rule calls it that did not keep `t`. */
+  /** For a backward rule that did not keep `t`: calls `use` with its values, now or when they are recomputed. `kept`: the other tensors that `use` reads. */
   withValues(t: Tensor, kept: Tensor[], use: (values: Tensor) => void): void {
-    if (!t.whenMadeAgain) return use(t)
+    if (!t.whenRecomputed) return use(t)
     for (const other of kept) other.keep()
-    t.whenMadeAgain.push((values) => {
+    t.whenRecomputed.push((values) => {
       use(values)
       this.done(...kept)
     })
   }
 
-  /** The forward code needs these no longer. */
+  /** Drops the caller's references. */
   done(...tensors: Tensor[]): void {
     for (const t of tensors) t.drop()
   }
@@ -109,7 +109,7 @@ export class Tape {
     return { grad: own, accumulate: true }
   }
 
-  /** A gradient that may be written to: itself, or a copy where somebody else reads it too (a residual path). A reference of the caller's. */
+  /** A gradient that may be overwritten: itself, or a copy where another reads it too (a residual path). The caller gets a reference. */
   ownGrad(grad: Tensor): Tensor {
     if (grad.references === 1) return grad.keep()
     const own = makeTensor(this.gpu, grad.rows, grad.columns, grad.buffer.label)
@@ -130,7 +130,7 @@ export class Tape {
     t.grad = sum
   }
 
-  /** Others' commands may come in here (gpu.cut), and at the same place on the way back. */
+  /** Ends a section of a plan (gpu.cut) here, and at the same place on the way back. */
   cut(): void {
     this.gpu.cut()
     if (this.recording) this.#cuts.push(this.#nodes.length)
@@ -160,8 +160,9 @@ export class Tape {
 
 /**
  * Gradient checkpointing (arXiv 1604.06174): runs `fn` keeping only its input, and runs it again when its gradient is asked for.
- * `fn` must be a pure function of its input and of parameters; it does not drop `x`. Its last product may leave its values out of the second run (`Tape.again`).
- * @param keeps what `fn` makes by `once` is kept, too, and not made again
+ * `fn` must be a pure function of its input and of parameters; it does not drop `x`. Its last product need not compute its values in the second
+ * run (`Tape.recomputing`).
+ * @param keeps whether what `fn` makes by `Tape.once` is kept as well instead of being recomputed
  */
 export function checkpoint(tape: Tape, x: Tensor, fn: (tape: Tape, x: Tensor) => Tensor, keeps = false): Tensor {
   if (!tape.recording) return fn(tape, x)
@@ -170,7 +171,7 @@ export function checkpoint(tape: Tape, x: Tensor, fn: (tape: Tape, x: Tensor) =>
   const y = new Tensor(plain.buffer, plain.rows, plain.columns, true)
   const dear = kept?.flat() ?? []
   tape.node(y, [x, ...dear], (dy) => {
-    const again = new Tape(tape.gpu, true, { again: true, kept })
+    const again = new Tape(tape.gpu, true, { recomputing: true, kept })
     const input = new Tensor(x.buffer, x.rows, x.columns, x.needsGrad)
     const output = fn(again, input)
     again.giveGrad(output, dy)

@@ -15,18 +15,18 @@ export class Tensor {
   readonly rows: Count
   readonly columns: number
   readonly buffer: GpuBuffer
-  /** Of what a checkpointed run keeps for its second run (`Tape.once`) as that one says. */
+  /** Not readonly: tensors that a checkpointed function keeps (`Tape.once`) were made in a run without gradients. */
   needsGrad: boolean
   references = 1
-  /** Values of f16, two in the place of one (`columns` is half of theirs): what products on matrix units alone read (`takesHalf`). */
+  /** Whether it holds f16 values, two in each float32's place (`columns` is half their number): input for products on matrix units (`takesHalf`). */
   half = false
   /** dLoss / dthis while a backward pass is under way. */
   grad: Tensor | undefined
   /**
-   * Where the node that made this makes its values again on the way back, so that nobody has to keep them: what is to be done with them then. A rule
-   * that runs before puts here what it needs them for.
+   * Set where the node that made this tensor can recompute its values on the way back, so that nobody has to keep them (`Tape.nodeRecomputed`): what
+   * backward rules that ran before want to do with the values then.
    */
-  whenMadeAgain: ((values: Tensor) => void)[] | undefined
+  whenRecomputed: ((values: Tensor) => void)[] | undefined
 
   constructor(buffer: GpuBuffer, rows: Count, columns: number, needsGrad: boolean) {
     Tensor.made++

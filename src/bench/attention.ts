@@ -13,7 +13,7 @@ import { hasUnits } from './matmul.ts'
 import { dot } from './reference-math.ts'
 
 export const attentionForms = ['forward', 'backward', 'decode'] as const
-export type AttentionForm = (typeof attentionForms)[number]
+type AttentionForm = (typeof attentionForms)[number]
 
 /**
  * Attention of one sequence of `length` tokens (forward, backward), or one token of each of `sequences` with `length` keys (decode).

@@ -10,7 +10,7 @@ import { valueOfBf16 } from '../common/bf16.ts'
 import { poisoned, randomBf16, randomFloats } from './data.ts'
 
 export const headForms = ['log-probabilities', 'with gradient'] as const
-export type HeadForm = (typeof headForms)[number]
+type HeadForm = (typeof headForms)[number]
 
 /** The head of `rows` scored tokens over a vocabulary, from hidden rows of `width`. */
 export function headCase(form: HeadForm, rows: number, vocabulary: number, width: number, of: string): KernelCase {

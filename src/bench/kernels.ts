@@ -17,7 +17,7 @@ export interface NamedShape {
   config: ModelConfig
 }
 
-export interface KernelPlan {
+interface KernelPlan {
   /** The first has all sizes; further ones, on a software adapter, the few that show whether larger matrices fare differently. */
   models: NamedShape[]
   /** Rows of products; other groups derive theirs. */
@@ -106,7 +106,7 @@ export interface Skipped {
   why: string
 }
 
-export interface KernelReport {
+interface KernelReport {
   rows: KernelRow[]
   skipped: Skipped[]
 }

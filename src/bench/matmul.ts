@@ -23,7 +23,7 @@ const rank = 8
 const plain = fileURLToPath(new URL('plain.wgsl', import.meta.url))
 
 /** A linear layer's size, N outputs of K inputs, and whose it is. */
-export interface LinearShape {
+interface LinearShape {
   n: number
   k: number
   of: string

@@ -9,7 +9,7 @@ import { checkPoints, sumOf, tolerances, type Expected } from './check.ts'
 import { poisoned, randomFloats } from './data.ts'
 
 export const normForms = ['forward', 'backward', 'gain', 'SiLU gate'] as const
-export type NormForm = (typeof normForms)[number]
+type NormForm = (typeof normForms)[number]
 
 /** Arrays of rows x channels that a call reads and writes. */
 const moved: Record<NormForm, number> = { forward: 2, backward: 4, gain: 2, 'SiLU gate': 3 }

@@ -12,7 +12,7 @@ import { checkPoints, tolerances } from './check.ts'
 import { poisoned, randomBf16, randomFloats } from './data.ts'
 
 export const optimizerForms = ['AdamW', 'AdamW, 8 bits', 'sum of squares', 'rounding'] as const
-export type OptimizerForm = (typeof optimizerForms)[number]
+type OptimizerForm = (typeof optimizerForms)[number]
 
 /** Bytes a parameter: AdamW reads four values and writes three, of 8 bits the moments; rounding reads float32 and writes bf16. */
 const bytesEach: Record<OptimizerForm, number> = { AdamW: 28, 'AdamW, 8 bits': 16, 'sum of squares': 4, rounding: 6 }

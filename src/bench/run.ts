@@ -17,7 +17,7 @@ import { benchStep, loraOptions, stepKinds, type StepKind, type StepRow, type St
 export const topics = ['kernels', ...kernelGroups, 'step', 'decode', 'all'] as const
 export type Topic = (typeof topics)[number]
 
-export interface BenchOptions {
+interface BenchOptions {
   topics: Topic[]
   /** Shape names, folders or GGUF files; by default what suits the adapter. */
   models?: string[]

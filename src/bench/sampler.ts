@@ -11,7 +11,7 @@ const settings = {
   'top_k 50': { ...plainSampling, top_k: 50 },
   'top_p 0.95': { ...plainSampling, top_p: 0.95 },
 }
-export type SamplerForm = keyof typeof settings
+type SamplerForm = keyof typeof settings
 export const samplerForms = Object.keys(settings) as SamplerForm[]
 
 export function samplerCase(form: SamplerForm, rows: number, vocabulary: number, of: string): KernelCase {

@@ -15,7 +15,7 @@ export interface TimingOptions {
 }
 
 /** Seconds of one call. */
-export interface Timing {
+interface Timing {
   clock: number
   /** Software adapters only: processor time of the driver divided by the cores. */
   idle?: number

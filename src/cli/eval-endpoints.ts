@@ -83,7 +83,7 @@ type Reply = Partial<OpenAI.ChatCompletion> & {
 const same = (count: number, value: number): number[] => Array.from({ length: count }, () => value)
 
 /** How one endpoint is asked. */
-export interface EndpointOptions {
+interface EndpointOptions {
   /** Fields of the request beside those of the sampling, as the endpoint names them. */
   extra?: Record<string, unknown>
   retries?: number

@@ -24,7 +24,7 @@ import { passAllK, passKs, type EvalScore } from './eval-score.ts'
 import type { EvalTarget } from './eval-targets.ts'
 import { versionOf } from './version.ts'
 
-export interface EvalWork {
+interface EvalWork {
   target: EvalTarget
   environment: EvalEnvironment
   plan: EvalPlan
@@ -32,7 +32,7 @@ export interface EvalWork {
 }
 
 /** The folder of one environment against one model. */
-export interface EvalFolder {
+interface EvalFolder {
   path: string
   /** Whole rows of examples that need not be played again. */
   done: RolloutRow[]

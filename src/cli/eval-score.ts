@@ -13,7 +13,7 @@ import { textWidth } from '../monitor/terminal/text-width.ts'
 import type { RolloutRow } from '../monitor/rollout-writer.ts'
 
 /** A mean with its interval; no interval where there are fewer than two examples. */
-export interface Estimate {
+interface Estimate {
   mean: number
   low?: number
   high?: number

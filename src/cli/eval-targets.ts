@@ -23,7 +23,7 @@ export interface EvalTarget {
   open(): Promise<ChatClient>
 }
 
-export interface EvalTargets {
+interface EvalTargets {
   targets: EvalTarget[]
   /** Answers that are sampled together. */
   together: number

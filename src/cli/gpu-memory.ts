@@ -18,7 +18,7 @@ import type { Gpu } from '../gpu/gpu.ts'
 const GIB = 2 ** 30
 
 /** What is known of an adapter. */
-export interface AdapterWords {
+interface AdapterWords {
   /** The driver's words, with its version. */
   name: string
   /** The GPU's name, as WebGPU writes it: small letters and hyphens. */

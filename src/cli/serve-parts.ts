@@ -10,7 +10,7 @@ import type { ModelFiles } from '../model/open.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
 import { versionOf } from './version.ts'
 
-export interface AnswerOptions {
+interface AnswerOptions {
   /** A tool parser, auto or none. */
   toolCallParser: string
   /** think, auto or none. */

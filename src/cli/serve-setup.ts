@@ -60,7 +60,7 @@ const KV_SHARE = 0.5
 /** As the engine has it. */
 const PAGE = 16
 
-export interface OpenServer {
+interface OpenServer {
   url: string
   /** Resolves when there is no device any more, with why: nothing can be answered then. */
   lost: Promise<DeviceLostError | undefined>

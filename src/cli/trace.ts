@@ -12,7 +12,7 @@ import { versionOf } from './version.ts'
 /** Some 80 MB of text, which the viewers still open. */
 const mostEvents = 500_000
 
-export interface TraceOptions {
+interface TraceOptions {
   /** Of the run. */
   folder: string
   adapter: string

@@ -38,7 +38,7 @@ interface MicroBatchTokens {
   used: number
 }
 
-export interface CheckpointParts {
+interface CheckpointParts {
   folder: RunFolder
   trainer: Trainer
   /** Of a run with a reference model. */

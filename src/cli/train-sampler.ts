@@ -20,7 +20,7 @@ import { scoreSamples } from '../trainer/gradients.ts'
 import { writeSamplerWeights } from '../trainer/sampler-weights.ts'
 import type { Inputs } from './train-inputs.ts'
 
-export interface RunSampler {
+interface RunSampler {
   generator: Generator
   publish: LoopParts['publish']
   /** Whether it will never answer again. */
@@ -28,7 +28,7 @@ export interface RunSampler {
   close(): Promise<void>
 }
 
-export interface SamplerParts {
+interface SamplerParts {
   config: RunConfig
   decoder: Decoder
   inputs: Pick<Inputs, 'model' | 'tokenizer' | 'encode' | 'environments'>

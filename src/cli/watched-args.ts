@@ -1,6 +1,6 @@
 /** Arguments of a loss, an advantage or a filter of the user's, of which one that nothing reads is seen: a slip in its name leaves the default in place. */
 
-export interface WatchedArgs {
+interface WatchedArgs {
   /** As `args`, for one call. */
   args: Record<string, unknown>
   /** Those that nothing has looked at so far. */

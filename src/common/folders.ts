@@ -1,5 +1,5 @@
 /** Making folders that a user names, reading what the names in one say, and making them last. */
-import { existsSync, mkdirSync, readdirSync, statSync } from 'node:fs'
+import { closeSync, existsSync, fsyncSync, mkdirSync, openSync, readdirSync, statSync } from 'node:fs'
 import { open } from 'node:fs/promises'
 import { dirname, resolve } from 'node:path'
 
@@ -30,13 +30,26 @@ function makeOne(path: string): boolean {
 
 const isFolder = (path: string) => statSync(path, { throwIfNoEntry: false })?.isDirectory() ?? false
 
-/** Waits until the disk has the names in a folder, where the system can: Windows cannot open one, and some file systems refuse. */
+/**
+ * Waits until the names in a folder are on the disk, so that a rename in it lasts. Where the system cannot do that (Windows cannot open a folder, and
+ * some file systems refuse) nothing is waited for: the rename is atomic all the same.
+ */
 export async function syncFolder(path: string): Promise<void> {
   try {
     await using handle = await open(path, 'r')
     await handle.sync()
+  } catch {}
+}
+
+/** `syncFolder` for synchronous code. */
+export function syncFolderSync(path: string): void {
+  let fd: number | undefined
+  try {
+    fd = openSync(path, 'r')
+    fsyncSync(fd)
   } catch {
-    // What was renamed is whole all the same.
+  } finally {
+    if (fd !== undefined) closeSync(fd)
   }
 }
 

@@ -13,10 +13,9 @@ import { readdirSync, statfsSync, statSync } from 'node:fs'
 import { dirname, join, resolve } from 'node:path'
 import { adapterModules, linearShapes, tensorShapes } from '../model/shapes.ts'
 import type { ModelConfig } from '../model/types.ts'
-import { counted } from '../monitor/format.ts'
+import { counted, formatBytes } from '../monitor/format.ts'
 import { keepsReference, spareGroups } from './algorithm-schema.ts'
 import { leastCommonMultiple } from './ckpt-checks.ts'
-import { formatBytes } from './memory.ts'
 import type { RunConfig } from './schema.ts'
 import type { SftConfig } from './sft-schema.ts'
 
@@ -48,7 +47,7 @@ const STEP_SPANS = 20
 const SPANS_AT_MOST = 400
 
 /** The parts of a config that count. */
-export type DiskConfig = Pick<RunConfig | SftConfig, 'trainer'> & { env?: readonly unknown[] }
+type DiskConfig = Pick<RunConfig | SftConfig, 'trainer'> & { env?: readonly unknown[] }
 
 /** Bytes of one checkpoint. `path`: of the model, for the tokenizer's files. */
 export function checkpointBytes({ trainer: { args } }: DiskConfig, model: ModelConfig, path: string): number {

@@ -7,7 +7,7 @@
  */
 import { isTable, type Table } from './compose.ts'
 
-export interface ForeignKey {
+interface ForeignKey {
   /** The table it stands in: dotted, '' for the top of the file. */
   table: '' | 'inference' | 'trainer' | 'trainer.args' | 'trainer.ckpt' | 'env' | 'model'
   /** A name, or a prefix that ends in *. */
@@ -22,7 +22,7 @@ export interface ForeignKey {
   backend?: Backend
 }
 
-export type Backend = 'embedded' | 'vllm'
+type Backend = 'embedded' | 'vllm'
 
 /** Who samples, by a config before the schema saw it. */
 export const backendOf = (raw: Table): Backend =>

@@ -111,7 +111,7 @@ export const EMBEDDED_KEYS = [
 ] as const
 
 /** A flag's value: a table becomes JSON, a list several words. */
-export type VllmFlag = string | number | boolean | (string | number | boolean)[] | Record<string, unknown>
+type VllmFlag = string | number | boolean | (string | number | boolean)[] | Record<string, unknown>
 
 export interface EmbeddedConfig {
   backend: 'embedded'

@@ -28,6 +28,7 @@ import { blocksOf, ownBlocks } from '../model/quantise.ts'
 import { stateWords } from '../model/layer-cache.ts'
 import { adapterModules, attentionLayers, deltaWidths, linearShapes, tensorShapes, weightCount } from '../model/shapes.ts'
 import type { ModelConfig, TensorSource } from '../model/types.ts'
+import { formatBytes } from '../monitor/format.ts'
 import { keepsReference } from './algorithm-schema.ts'
 import type { RunConfig, TrainerArgs } from './schema.ts'
 import type { SftConfig } from './sft-schema.ts'
@@ -63,12 +64,12 @@ export interface MemoryOptions {
 }
 
 /** A reference model that is not the policy's, and what of its layers lies in blocks. */
-export interface OtherModel {
+interface OtherModel {
   model: ModelConfig
   blocks?: MemoryOptions['blocks']
 }
 
-export interface MemoryRow {
+interface MemoryRow {
   name: string
   bytes: number
   /** How the bytes come about. */
@@ -80,7 +81,7 @@ const MIB = 2 ** 20
 export const headRows = (vocabulary: number): number =>
   Math.min(512, Math.max(64, Math.floor((48 * MIB) / (vocabulary * 4) / 64) * 64))
 /** Prompt tokens that one step of the engine computes, and bytes of the sampler's logits (src/inference/engine.ts, sampler.ts). */
-export const PREFILL_ROWS = 256
+const PREFILL_ROWS = 256
 const SAMPLER_BYTES = 64 * MIB
 
 /** The memory of a run, part by part; parts that are 0 are left out. */
@@ -298,14 +299,6 @@ export function memoryTable(rows: MemoryRow[], model?: ModelConfig, limits?: Mem
     )
   }
   return lines.join('\n')
-}
-
-/** 1536 -> "1.5 KiB". */
-export function formatBytes(bytes: number): string {
-  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB']
-  const power = bytes < 1 ? 0 : Math.min(units.length - 1, Math.floor(Math.log2(bytes) / 10))
-  const value = bytes / 1024 ** power
-  return `${power === 0 || value >= 100 ? Math.round(value) : value.toFixed(1)} ${units[power]}`
 }
 
 function adapterParameters({ model, loraRank, loraTargetModules }: MemoryOptions): number {

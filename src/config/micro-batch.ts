@@ -6,8 +6,9 @@
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { UserError } from '../common/errors.ts'
+import { formatBytes } from '../monitor/format.ts'
 import { readSource, valueAt } from './compose.ts'
-import { formatBytes, memoryOf, type MemoryLimits, type SizedModel } from './memory.ts'
+import { memoryOf, type MemoryLimits, type SizedModel } from './memory.ts'
 import type { RunConfig } from './schema.ts'
 import type { SftConfig } from './sft-schema.ts'
 

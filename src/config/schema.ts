@@ -17,7 +17,7 @@ import { type InferenceConfig, inferenceFields } from './inference-schema.ts'
 
 /** The linear layers of a decoder block that LoRA can adapt, by their Hugging Face names. */
 const ALL_LAYERS = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'] as const
-export const LINEAR_LAYERS = [...ALL_LAYERS, 'in_proj_qkv', 'in_proj_z', 'in_proj_b', 'in_proj_a', 'out_proj'] as const
+const LINEAR_LAYERS = [...ALL_LAYERS, 'in_proj_qkv', 'in_proj_z', 'in_proj_b', 'in_proj_a', 'out_proj'] as const
 
 const REPORTERS = ['none', ...SINKS] as const
 
@@ -314,7 +314,7 @@ const trainerArgs = z.strictObject({
   ...sampleLogFields,
 })
 
-export const envSchema = z.strictObject({
+const envSchema = z.strictObject({
   id: z
     .string()
     .min(1)

@@ -100,7 +100,7 @@ export type NewModelConfig = Omit<ParsedNew, 'num_key_value_heads' | 'head_dim'>
   head_dim: number
 }
 /** [trainer.args] of a supervised run, all defaults filled in. */
-export type SftTrainerArgs = Omit<ParsedArgs, 'run_name' | 'micro_batch_tokens'> & {
+type SftTrainerArgs = Omit<ParsedArgs, 'run_name' | 'micro_batch_tokens'> & {
   run_name: string
   micro_batch_tokens: number
 }

@@ -40,9 +40,9 @@ export interface JudgeOptions {
 }
 
 /** What a question to the judge is made of. */
-export type JudgeQuestion = Pick<RewardArgs, 'prompt' | 'answer'> & { text: string; signal?: AbortSignal }
+type JudgeQuestion = Pick<RewardArgs, 'prompt' | 'answer'> & { text: string; signal?: AbortSignal }
 
-export const defaultJudgePrompt = `Compare a response to a question with the reference answer. Style and length do not count; only whether it says the same.
+const defaultJudgePrompt = `Compare a response to a question with the reference answer. Style and length do not count; only whether it says the same.
 
 Question:
 {question}

@@ -1,7 +1,7 @@
 /**
- * Machine code before its first use, on several cores. Lavapipe turns a pipeline into machine code when it is first dispatched, for seconds where a kernel is large,
- * one after the other on the thread that runs a device's commands. So devices that do nothing else are opened beside the one that computes: a dispatch of no
- * workgroups makes such a helper compile the kernel, and the other device finds it in the driver's cache.
+ * Compiles kernels to machine code before their first use, on several cores. Lavapipe compiles a pipeline only when it is first dispatched, on the
+ * thread that runs the device's commands, one after the other, and a large kernel takes seconds. So helper devices are opened that do nothing
+ * else: a dispatch of 0 workgroups makes a helper compile a kernel, and the device that computes then finds it in the driver's cache.
  */
 import { availableParallelism } from 'node:os'
 import { cacheFault, isLavapipe } from './driver-cache.ts'
@@ -30,7 +30,7 @@ export interface Unmade {
 
 /** Helpers at most: each compiles a kernel of its own, which takes up to 100 MB meanwhile. */
 const mostHelpers = 4
-/** Milliseconds that a kernel of middling length takes which lies in the driver's cache already, at most. */
+/** A kernel of medium length that took fewer milliseconds than this was in the driver's cache already. */
 const inCache = 40
 /** For fewer kernels no helper is opened. */
 const worthIt = 4
@@ -38,7 +38,7 @@ const worthIt = 4
 const dummyBytes = 1 << 16
 
 /**
- * How many helpers are of use, 0 where none is: they ask for more than one core, a driver that compiles at the first use, and keeps what it compiled in a folder.
+ * How many helpers are of use. None with a single core, with a driver that does not compile at the first use, or without its cache on disk.
  * @param adapter its name
  */
 export function helpersFor(adapter: string, env: NodeJS.ProcessEnv = process.env): number {
@@ -47,14 +47,14 @@ export function helpersFor(adapter: string, env: NodeJS.ProcessEnv = process.env
 }
 
 /**
- * Compiles kernels on helpers, the largest first, and is over when all are compiled, or when two of middling length turn out to lie in the driver's cache: then
- * an earlier process has compiled them, and all others are left. A helper that cannot be opened is done without, as is what one reports: such a kernel is
- * compiled at its first use, and its errors are heard there.
+ * Compiles kernels on helpers, the largest first. It begins with two of medium length: if both are in the driver's cache, an earlier process has
+ * compiled them all, and it ends there. Failures are ignored, whether a helper cannot be opened or reports an error: the kernel is then
+ * compiled at its first use, which reports what is wrong with it.
  */
 export async function compileAhead(kernels: Unmade[], helpers: number, open: () => Promise<GPUDevice>): Promise<void> {
   if (kernels.length < worthIt) return
   const left = kernels.toSorted((a, b) => b.length - a.length)
-  /** Takes kernels until there are no more; gives how many lay in the driver's cache. */
+  /** Compiles kernels on one helper until there are no more. @returns how many were in the driver's cache */
   const help = async (next: () => Unmade | undefined): Promise<number> => {
     let known = 0
     const device = await open().catch(() => undefined)
@@ -72,7 +72,7 @@ export async function compileAhead(kernels: Unmade[], helpers: number, open: () 
         collectYoung()
       }
     } catch {
-      // What it was to do, others do, or the first use.
+      // The other helpers, or the first use, compile what is left.
     } finally {
       device.destroy()
     }

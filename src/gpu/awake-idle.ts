@@ -1,12 +1,13 @@
 /**
- * Cores kept awake by the system itself, where this process may ask for it: who writes 0 to /dev/cpu_dma_latency wants to be woken without delay, and as long as the file is open an idle core looks for
- * work in place of halting (Linux, Documentation/power/pm_qos_interface.rst). A thread on such a core is woken in a microsecond, without an interrupt, where from a halted core it takes some 13 and from
- * one on which a thread spins 7 (bench/LOG.md). Only root may, unless the machine's owner has given it to others; the file closes with the process, however that ends.
+ * Cores kept awake by the system itself. A process that writes 0 to /dev/cpu_dma_latency asks to be woken without delay, and as long as it keeps
+ * the file open, idle cores poll for work instead of halting (Linux, Documentation/power/pm_qos_interface.rst). A thread on such a core wakes
+ * within a microsecond, without an interrupt; on a halted core it takes some 13, on one where a thread spins 7 (bench/LOG.md). Only root may
+ * write there, unless the machine's owner allows others; the file closes with the process, however that ends.
  */
 import { closeSync, constants, openSync, writeSync } from 'node:fs'
 import type { Keeper } from './awake.ts'
 
-/** Microseconds within which to be woken: no halting, and the system's own word for no wish. */
+/** Microseconds within which to be woken: 0 forbids halting, and the other is the system's own default, no wish at all. */
 const atOnce = Int32Array.of(0)
 const whenever = Int32Array.of(2_000_000_000)
 
@@ -14,7 +15,7 @@ const whenever = Int32Array.of(2_000_000_000)
 export function keptByTheSystem(lingered: number, path = '/dev/cpu_dma_latency'): Keeper | undefined {
   let file: number
   try {
-    // Never made where it is missing, as by 'w'.
+    // Not 'w', which would make the file where it is missing.
     file = openSync(path, constants.O_WRONLY)
   } catch {
     return undefined
@@ -22,10 +23,10 @@ export function keptByTheSystem(lingered: number, path = '/dev/cpu_dma_latency')
   let [holds, lingers, wished, ended] = [0, true, whenever, false]
   let timer: NodeJS.Timeout | undefined
   const wish = (what: typeof atOnce): void => {
-    // Its number may be another file's by then.
+    // After `end` the descriptor may be another file's.
     if (ended || what === wished) return
     wished = what
-    // Nothing depends on it.
+    // A failure changes no result.
     try {
       writeSync(file, what)
     } catch {}

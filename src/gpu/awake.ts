@@ -1,13 +1,15 @@
 /**
  * Keeps cores from halting while a software adapter computes in a virtual machine.
  *
- * The driver's threads meet after each dispatch, some 300 times a decode step, and sleep until the next. Where a core that sleeps is halted, a virtual
- * machine gives it back to its host: it wakes late, beside whatever ran there meanwhile. So the system is asked not to halt idle cores while the device is waited for (awake-idle.ts), or else a
- * thread a core does nothing there, at the priority of an idle machine (awake-threads.ts). OpenMP's threads, and so PyTorch's, spin for 200 ms for the same reason (KMP_BLOCKTIME).
+ * The driver's threads meet after each dispatch, some 300 times a decode step, and sleep until the next. When a core goes idle, a virtual machine
+ * halts it and gives it back to its host; it then wakes late, and may have to share with what the host runs there meanwhile. There are two ways
+ * to keep cores awake while the device is waited for: to ask the system not to halt idle cores (awake-idle.ts), or, where this process may not,
+ * a spinning thread a core at idle priority (awake-threads.ts). OpenMP's threads, and so PyTorch's, spin for 200 ms for the same reason
+ * (KMP_BLOCKTIME).
  *
- * Only in a virtual machine under Linux; threads only where no limit of a container counts their time. On some machines it is a loss, so it is tried for some seconds (awake-trial.ts) and ends
- * where it is: what the system does without threads is on from the start, as all machines so far gain by it, and threads are tried before they are. `DAWN_RL_AWAKE=0` leaves cores to
- * sleep, `=1` keeps them awake on any Linux, `=threads` by threads.
+ * Only in a virtual machine under Linux, and threads only where no container's CPU limit counts their time. As it is a loss on some machines, a
+ * trial of some seconds decides whether it stays on (awake-trial.ts). The first way is on from the start, since every machine so far gained by
+ * it; the second only after the trial. `DAWN_RL_AWAKE=0` lets cores sleep, `=1` keeps them awake on any Linux, `=threads` does so by threads.
  */
 import { cpus } from 'node:os'
 import { readOrNothing } from '../common/cpu-time.ts'
@@ -18,23 +20,23 @@ import type { Help, Wait } from './cores.ts'
 
 /** A way to keep cores awake. */
 export interface Keeper {
-  /** A wait begins, in which cores are to be awake. */
+  /** A wait for the device begins: cores are to be awake. */
   hold(): void
-  /** It is over: from the last one on they may sleep, after a while. */
+  /** It is over. When no wait is left cores may sleep, after a while. */
   release(): void
-  /** Whether there is such a while. */
+  /** Turns that while on or off. */
   linger(on: boolean): void
   end(): void
 }
 
-/** Milliseconds that they stay awake after the device is through: the next work comes soon, or not at all. */
+/** Milliseconds that cores stay awake after a wait: the next work comes soon, or not at all. */
 const lingered = 100
 
-/** Cores at most: of a machine of more a thread of the driver's that sleeps is a smaller part, and its owner pays for them all. */
+/** Cores are kept awake on machines of up to so many: with more of them it matters less that one wakes late, and costs more to keep all awake. */
 const most = 8
 
 let keeper: Keeper | undefined
-/** While it is tried whether it is a gain. */
+/** Set while it is tried whether that is a gain. */
 let trial: AwakeTrial | undefined
 
 /** Keeps cores awake for a device that computes on them, while it is waited for. */
@@ -62,7 +64,7 @@ export const awake: Help = {
 
 /** Tries whether that is a gain here; by threads where the system does not do it. */
 export const awakeTried: Help = {
-  // In the trial some seconds go the slower way, and threads are 10 MB each.
+  // Only for longer runs: for some seconds the trial takes the slower way too, and threads take 10 MB each.
   after: 5000,
   start: () => void tryIt(),
 }
@@ -74,7 +76,7 @@ async function tryIt(): Promise<void> {
   if (keeper && !decided) trial = new AwakeTrial(begun)
 }
 
-/** Ends the trial, and what keeps cores awake where that is no gain. */
+/** Ends the trial, and stops keeping cores awake where it was no gain. */
 function settle(on: boolean): void {
   trial = undefined
   keeper?.linger(on)

@@ -29,7 +29,7 @@ export { follows, rangeOf, type Binding, type BufferRange, type Plan, type Workg
 
 /** Commands that go out together at most; more only delays the device. */
 const maxPending = 512
-/** Dawn's instances, one a device: the binding asks one for its events even after its device is closed, so none may be collected. */
+/** Dawn's instances, one a device. The binding polls an instance for events even after its device is closed, so they must never be collected. */
 const instances: GPU[] = []
 
 export class Gpu {
@@ -42,7 +42,7 @@ export class Gpu {
   readonly kernels: KernelCache
   submits = 0
   dispatches = 0
-  /** Counts recordings and replays: what was known of a buffer's or a texture's content in another epoch is not known now. */
+  /** Changes with each recording, replay and cut: what is staged in a buffer or texture is only known to be there within one epoch. */
   epoch = 0
   #pending: Command[] = []
   readonly #groups: BindGroups
@@ -52,11 +52,11 @@ export class Gpu {
   readonly #errors: DeviceErrors
   /** The plan that is being recorded. */
   #recording: Plan | undefined
-  /** While it is, in the first of two runs: nothing is kept of it but its scratch. */
+  /** Set in the first of the two runs of a recording, which keeps nothing but its scratch. */
   #tracing: ScratchTrace | undefined
   readonly #uniforms: UniformRing | undefined
   readonly #readBuffers: ReadBuffers
-  /** Most of a wait is slept through on a software adapter, which compiles each kernel that was sent (how many were) first. */
+  /** On a software adapter most of a wait is slept through (waits.ts). `#sent` counts kernels sent for the first time, which it compiles first. */
   readonly #waits = new WaitClock()
   #sent = 0
 
@@ -152,7 +152,7 @@ export class Gpu {
     this.#push({ kernel, group, params: data, workgroups: sizes })
   }
 
-  /** Notes what is to be done with the number of a count that is open. */
+  /** Where a count is open, notes how a replay puts its number in. */
   #open(count: Count, put: (value: number) => void): void {
     if (typeof count === 'number') return
     if (!this.#recording)
@@ -203,15 +203,16 @@ export class Gpu {
   }
 
   /**
-   * Runs `fn` and keeps its commands instead of sending them. `fn` runs twice: first nothing but its scratch is noted, which then gets its places.
-   * @param arena scratch that this plan shares with others, which never run at the same time: it is used and made larger, and is the caller's to give back
-   *   (`pool.returnArena`). Without one it stays with the plan until `releasePlan`. @param least of a piece of it (scratch.ts `roomOf`)
+   * Runs `fn` and keeps its commands instead of sending them. `fn` runs twice: the first time only its scratch is noted (scratch.ts).
+   * @param arena scratch buffers shared with other plans, which never run at the same time; it is enlarged where needed, and the caller gives it
+   *   back (`pool.returnArena`). Without it the plan has scratch of its own until `releasePlan`.
+   * @param least bytes of a piece of scratch (scratch.ts, `roomOf`)
    */
   record(fn: () => void, arena?: GpuBuffer[], least = 0): Plan {
     return this.recordAll([fn], arena, least)[0]
   }
 
-  /** Records plans that are replayed one after the other: what one takes, a later one may give back. @param least as in `record` */
+  /** Records plans that are replayed one after the other: scratch that one takes, a later one may give back. @param least as in `record` */
   recordAll(fns: (() => void)[], arena?: GpuBuffer[], least = 0): Plan[] {
     if (this.#recording) throw new GpuError('a plan is being recorded already')
     this.flush()
@@ -229,9 +230,9 @@ export class Gpu {
   }
 
   /**
-   * Makes what recording these would, kernels too, a turn each, and hears whether the device has the memory, which it says late: to be asked before plans
-   * that may be too large. What was made stays in the arena, or with whoever took it, also where this throws.
-   * @param used whether all of these are about to run @param least as in `record` @throws GpuMemoryError
+   * Allocates what recording these plans needs and compiles their kernels, and waits until the device has said whether it has the memory. To be
+   * called before plans that may be too large. What was allocated stays in the arena, or with whoever took it, even where this throws.
+   * @param used whether all of these plans are about to run @param least as in `record` @throws GpuMemoryError
    */
   async makeRoom(fns: () => (() => void)[], arena: GpuBuffer[], used = true, least = 0): Promise<void> {
     this.flush()
@@ -297,8 +298,8 @@ export class Gpu {
   }
 
   /**
-   * While a plan is recorded: others' commands may come between those before and those after (`sendInSections`). So what scratch outside of the plan
-   * holds (staged activations) is not known afterwards.
+   * Ends a section of the plan that is recorded: commands of others may run before the next one (`sendInSections`), and overwrite scratch that is
+   * not the plan's own (staged activations).
    */
   cut(): void {
     if (!this.#recording) return
@@ -339,7 +340,7 @@ export class Gpu {
    * @param wait names the wait and what is waited for, so that its length is learned and slept through (waits.ts)
    */
   async read(source: GpuBuffer | BufferRange, wait: string | WaitFor = 'read'): Promise<ArrayBuffer> {
-    // The second run of a plan that is recorded says it.
+    // Left to the second run of the recording, which throws.
     if (this.#tracing) return new Promise(() => {})
     if (this.#recording) throw new GpuError('a plan that is being recorded has not run: nothing can be read back')
     const { buffer, offset, bytes } = rangeOf(source)

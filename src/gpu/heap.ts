@@ -3,8 +3,9 @@ import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 
 /**
- * Leaves V8's space for young objects as large as it is. It would grow to tens of megabytes within a few training steps, for objects of which nearly none lives
- * longer than a step: small, it is swept more often and each time sooner, and a run is no slower; what mostly makes and parses JSON is, by 7 to 25% (bench/LOG.md). Who sets its size by a flag of node's has it so.
+ * Keeps V8's young generation at the size that it starts with. It would grow to tens of megabytes within a few training steps, although nearly no
+ * object lives longer than a step. A small one is swept more often and each time faster: runs are no slower, but programs that mostly make
+ * and parse JSON are, by 7 to 25% (bench/LOG.md). A size that the user sets by a flag of Node's stays.
  */
 export function keepYoungSpace(): void {
   const flags = `${process.execArgv.join(' ')} ${process.env.NODE_OPTIONS ?? ''}`
@@ -14,10 +15,10 @@ export function keepYoungSpace(): void {
 type Collect = (options: { type: 'minor' | 'major' }) => void
 let collect: Collect | undefined
 
-/** V8's own, which Node shows to nobody unless it is told to. */
+/** V8's `gc` function, which Node hides unless it is started with --expose-gc. */
 function collector(): Collect {
   if (!collect) {
-    // Contexts that are made from here on have it; those that there are have not.
+    // The flag counts for contexts that are made after it.
     setFlagsFromString('--expose-gc')
     collect = runInNewContext('gc') as Collect
     setFlagsFromString('--no-expose-gc')

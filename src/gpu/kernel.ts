@@ -18,20 +18,20 @@ export interface Kernel {
   layout: GPUBindGroupLayout
   bindings: BindingDeclaration[]
   params: { name: string; type: 'u32' | 'i32' | 'f32' }[]
-  /** Small number for cache keys: of the layout, which other kernels may have as well. */
+  /** Id of the bind group layout, for cache keys; kernels that bind alike share it. */
   layoutId: number
   /** Whether it was sent to the device before: a software driver compiles it to machine code only then. */
   sent: boolean
-  /** Another pipeline of it, whose machine code lies elsewhere (second-copies.ts). */
+  /** Makes another pipeline of it, whose machine code lies elsewhere (second-copies.ts). */
   copy: () => Promise<GPUComputePipeline>
 }
 
-/** A kernel whose pipeline may be still to come. */
+/** A kernel that may not have its pipeline yet. */
 type Coming = Omit<Kernel, 'pipeline'> & Partial<Kernel>
 
-/** As a GPU's driver compiles it. */
+/** A kernel that is not compiled yet. */
 interface Waiting extends Unmade {
-  /** `makeHere` on a thread of Dawn's; what it is broken by is reported. */
+  /** `makeHere`, but on a thread of Dawn's; errors are reported. */
   makeHereSoon: () => Promise<void>
 }
 
@@ -53,7 +53,7 @@ export class KernelCache {
   /** Bind group layout of the uniform that carries parameters where there are no immediates. */
   readonly uniformLayout: GPUBindGroupLayout | undefined
 
-  /** @param another opens a device beside this one (ahead.ts); not with checks, as Dawn then says of each dispatch without workgroups, on stdout, that it is unusual */
+  /** @param another opens a helper device (ahead.ts); left out with checks on, since Dawn then prints a warning for each dispatch without workgroups */
   constructor(device: GPUDevice, facts: GpuFacts, another?: () => Promise<GPUDevice>) {
     this.#device = device
     this.#facts = facts
@@ -80,9 +80,9 @@ export class KernelCache {
   }
 
   /**
-   * Compiles what waits for it; on a software adapter a kernel a turn of the event loop: what the compiler leaves (27 MB of a large kernel) is freed with the kernel's module,
-   * which V8 does not know to be large, and no object is collected for good within a turn. All in one turn hold 100 MB more at once.
-   * @param used whether all of it is about to be used: to machine code, too, where a driver does that at the first use
+   * Compiles the kernels that wait for it. On a software adapter one in each turn of the event loop: a compiled kernel's module holds up to 27 MB,
+   * which V8 does not know and frees only between turns. All in one turn would hold 100 MB more.
+   * @param used whether all of them are about to be used: then also to machine code, where the driver leaves that to the first use (ahead.ts)
    */
   async compile(used = true): Promise<void> {
     this.#compiling = this.#compiling.catch(() => {}).then(() => this.#compile(used))
@@ -101,7 +101,7 @@ export class KernelCache {
     }
   }
 
-  /** A GPU's driver compiles when a pipeline is made, for up to half a second: several at a time, on threads that Dawn has for it, while the event loop goes on. */
+  /** A GPU's driver compiles when a pipeline is made, for up to half a second each: several at once on Dawn's threads, while the event loop goes on. */
   async #together(): Promise<void> {
     const left = this.#waiting.values()
     const work = async (): Promise<void> => {
@@ -127,9 +127,9 @@ export class KernelCache {
       layoutId,
       sent: false,
       copy: async () => {
-        // The text is made anew, since those of all kernels are megabytes. Of the same text Dawn gives the pipeline that is there.
+        // Expanded again, since keeping all sources would take megabytes. With a constant more, since Dawn gives the same pipeline for the same text.
         const text = `${this.#sourceOf(path, label, constants, shuffle).source}\nconst SECOND_COPY = 2;`
-        // At once: a process that ends while Dawn's threads compile is told of errors that are none.
+        // Not on Dawn's threads: a process that ends while they compile would print errors that are none.
         this.#device.pushErrorScope('validation')
         const pipeline = this.#device.createComputePipeline(describe(text))
         const error = await this.#device.popErrorScope()
@@ -141,7 +141,7 @@ export class KernelCache {
     return kernel as Kernel
   }
 
-  /** In a function of its own: what a kernel holds on to (`copy`) would hold the text with it, as closures of one function share what they see. */
+  /** Apart from `#expand`: closures of one function share their scope, so `copy`, which a kernel keeps, would keep `source` alive too. */
   #waitingFor(
     kernel: Coming,
     key: string,
@@ -191,7 +191,7 @@ export class KernelCache {
     const params = paramsOf(source, label)
     const declaration = this.#facts.immediates ? 'var<immediate> p: Params;' : '@group(1) @binding(0) var<uniform> p: Params;'
     const enables: string[] = []
-    // A comment may speak of f16 on an adapter that has none and refuses a kernel that enables it.
+    // Without comments: one that mentions f16 would enable it, and an adapter without f16 refuses that.
     const code = source.replaceAll(/\/\/.*/g, '')
     if (/\bsubgroup[A-Z]/.test(code)) enables.push('enable subgroups;', 'diagnostic(off, subgroup_uniformity);')
     if (/\bf16\b/.test(code)) enables.push('enable f16;')

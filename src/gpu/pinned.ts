@@ -1,12 +1,13 @@
 /**
- * A core for each thread of a software adapter's driver.
+ * Pins each thread of a software adapter's driver to a core of its own.
  *
- * Lavapipe has a thread for each core, gives all of them the same share of a dispatch, and goes on when the last is done. Which core a thread wakes on the system decides, hundreds of times a decode step, by
- * what it knows of cores in general: it may take the one on which another of these threads has begun, and moves neither for milliseconds, so that a dispatch takes twice as long. Virtual machines whose
- * system packs work onto few cores do so often. With a core for each thread steps take 3 to 10% less there (bench/LOG.md).
+ * Lavapipe has a thread a core, gives each the same share of a dispatch, and goes on when the last one is done. The system chooses the core on
+ * which a thread wakes, hundreds of times a decode step. It may choose one on which another of these threads already runs and move neither for
+ * milliseconds, and the dispatch takes twice as long: virtual machines whose system packs work onto few cores do so often. With pinned
+ * threads steps take 3 to 10% less there (bench/LOG.md).
  *
- * Only under Linux, by `taskset` (util-linux), where the driver has as many threads as the process has cores, and while others leave these to it: a thread that cannot leave its core waits
- * for whoever else runs there. `DAWN_RL_PIN=0` leaves the threads to the system.
+ * Only under Linux, by `taskset` (util-linux), where the driver has as many threads as the process has cores, and only while no other work
+ * needs these cores: a pinned thread cannot move away from it. `DAWN_RL_PIN=0` pins nothing.
  */
 import { execFile } from 'node:child_process'
 import { existsSync } from 'node:fs'
@@ -14,15 +15,18 @@ import { promisify } from 'node:util'
 import { driverSeconds, readOrNothing, type CpuTime } from '../common/cpu-time.ts'
 import type { Help } from './cores.ts'
 
-/** Milliseconds of waiting after which it is looked which threads computed meanwhile, and how often at most until it is clear. */
+/** To find the driver's threads: how many milliseconds of waiting for the device lie between two looks at who computed, and how many looks there are. */
 const lookAfter = 200
 const mostLooks = 50
-/** Milliseconds of waiting after which it is looked whether threads that have a core each wait for it, the share of their time that may be, and after how many they get them back. */
+/**
+ * While they are pinned: milliseconds of waiting between two looks at whether they had to queue for their cores, the share of their time that
+ * may go to that, and after how many milliseconds they are pinned again.
+ */
 const watchAfter = 1000
 const crowded = 0.15
 const againAfter = 20_000
 
-/** What threads did so far, by the system's numbers. */
+/** Nanoseconds that threads have run and have been queued for a core. */
 interface Times {
   ran: number
   stoodInLine: number
@@ -30,11 +34,11 @@ interface Times {
 
 let cores: number[] = []
 let threads: string[] = []
-/** What comes next, and milliseconds that are waited until then. */
+/** What is done next, and after how many more milliseconds of waiting for the device. */
 let next: (() => void) | undefined
 let left = 0
 
-/** Gives the driver's threads a core each, once it is known which they are. */
+/** Finds the driver's threads and pins them. */
 export const pinned: Help = {
   after: 1000,
   start(): void {
@@ -76,18 +80,18 @@ function watch(before: Times): void {
     const now = timesOf(threads)
     if (!isCrowded(before, now)) return watch(now)
     void put(false)
-    // Anew: the device, and with it these threads, may be another by then.
+    // Looks for the threads again: they may belong to another device by then.
     after(againAfter, () => look(driverSeconds(), mostLooks))
   })
 }
 
-/** Whether threads stood in line, for cores that others hold, for more of their time than they should. */
+/** Whether threads were queued for cores for more of their time than `crowded`. */
 export function isCrowded(before: Times, now: Times): boolean {
   const [ran, stood] = [now.ran - before.ran, now.stoodInLine - before.stoodInLine]
   return stood > crowded * (ran + stood)
 }
 
-/** Nanoseconds of threads in all; of one that has ended none. */
+/** The sum over threads; one that has ended adds nothing. */
 function timesOf(ids: string[]): Times {
   const times = { ran: 0, stoodInLine: 0 }
   for (const id of ids) {
@@ -99,8 +103,9 @@ function timesOf(ids: string[]): Times {
 }
 
 /**
- * The threads that computed between two moments, where there is one for each core: they share dispatches, so each took about as much time, and none else came near.
- * @returns their numbers; undefined where it is not clear
+ * The driver's threads, by who computed between two moments: they share each dispatch, so there are `count` that took about the same time, and
+ * no other came near.
+ * @returns their ids; undefined where it is not clear
  */
 export function busyThreads(from: CpuTime, to: CpuTime, count: number): string[] | undefined {
   const times = [...to.threads].map(([id, time]) => ({ id, took: time - (from.threads.get(id) ?? 0) }))
@@ -110,7 +115,7 @@ export function busyThreads(from: CpuTime, to: CpuTime, count: number): string[]
   return times.slice(0, count).map(({ id }) => id)
 }
 
-/** The cores that a process may run on, by what /proc says of it: '0-2,5' are 0, 1, 2 and 5. */
+/** The cores that a process may run on, from its /proc/PID/status: '0-2,5' are 0, 1, 2 and 5. */
 export function coresOf(status: string): number[] {
   const list = /^Cpus_allowed_list:\s*([\d,-]+)/m.exec(status)?.[1] ?? ''
   return list
@@ -122,11 +127,11 @@ export function coresOf(status: string): number[] {
     })
 }
 
-/** Puts each thread on its core, or on any. Where that fails everything is as right, so no failure is told. */
+/** Pins each thread to its core, or lets them all go. Failure is not reported: results do not depend on it. */
 async function put(apart: boolean): Promise<void> {
   const masks = cores.map((core) => 1n << BigInt(core))
   const any = masks.reduce((all, mask) => all | mask)
-  // The number of one that has ended may be that of another process by now. One child for all of them: each that is forked takes its time of a core.
+  // The id of a thread that has ended may be that of another process by now. One child for all, since each fork takes time of a core.
   const commands = threads.map((id, i) =>
     existsSync(`/proc/self/task/${id}`) ? `taskset -p ${(apart ? masks[i] : any).toString(16)} ${id}` : ':',
   )

@@ -75,7 +75,7 @@ export class BufferPool {
   buffersMade = 0
   /** Bytes that may be reserved. */
   limitBytes = Infinity
-  /** Those who can give back what they hold and make it again: asked before the limit refuses anything. */
+  /** Called before the limit refuses anything: each releases what its owner can make again. */
   readonly relief = new Set<() => void>()
 
   readonly #onDestroy: (id: number) => void
@@ -83,7 +83,7 @@ export class BufferPool {
 
   /**
    * @param onDestroy is told the id of every buffer and texture that is destroyed
-   * @param flush sends the commands that may still use what nobody holds, before it is destroyed for want of room
+   * @param flush sends the commands that may still use free buffers, before these are destroyed to make room
    */
   constructor(device: GPUDevice, onDestroy: (id: number) => void = () => {}, flush: () => void = () => {}) {
     this.#device = device
@@ -125,8 +125,9 @@ export class BufferPool {
   }
 
   /**
-   * A storage texture that kernels keep to stage activations in. It is reserved, and in use while plans have it (`GpuTexture.plans`); otherwise a buffer
-   * may take its room at any time, and who keeps it looks whether it is `released`. Another such texture does not take it: a kernel may be about to read both.
+   * A storage texture to stage activations in, which kernels keep between uses. It counts as reserved, and as in use while a plan copies into it
+   * (`GpuTexture.plans`). Otherwise it is freed when a buffer needs its room, so whoever keeps it must check `released`. The room of one is never
+   * taken for another: a kernel may be about to read both.
    */
   staging(width: number, height: number): GpuTexture {
     const texture = this.#makeTexture(width, height, 'rgba32float', 'staged', false)
@@ -134,7 +135,7 @@ export class BufferPool {
     return texture
   }
 
-  /** A plan copies into a texture from here on. @param held those that it does already */
+  /** A plan copies into a texture from here on. @param held the plan's own set of such textures */
   hold(texture: GpuTexture, held: Set<GpuTexture>): void {
     if (held.has(texture)) return
     held.add(texture)
@@ -210,12 +211,12 @@ export class BufferPool {
     this.peakBytes = Math.max(this.peakBytes, this.bytesInUse)
   }
 
-  /** A buffer of `bytes` bytes that plans use by turns (scratch.ts): in use from here until `returnArena`, whoever has it meanwhile. */
+  /** A buffer that plans take turns to use (scratch.ts); it counts as in use until `returnArena`. */
   makeScratch(bytes: number): GpuBuffer {
     return this.#make(bytes, 'scratch', () => {})
   }
 
-  /** Part of such a buffer, as one of its own; the same one for the same part. */
+  /** Part of such a buffer, as a GpuBuffer; the same object for the same part, so that bind groups are found again. */
   partOf(scratch: GpuBuffer, start: number, bytes: number): GpuBuffer {
     let parts = this.#parts.get(scratch)
     if (!parts) this.#parts.set(scratch, (parts = new Map()))
@@ -236,8 +237,8 @@ export class BufferPool {
   }
 
   /**
-   * Lets the driver free what was destroyed. Dawn does so once something that was sent after it is through: without this that is what comes next, whose own
-   * buffers would lie beside those.
+   * Lets the driver free what was destroyed. Dawn does so when something that was submitted afterwards is done. Without this empty submit that
+   * would be the next real one, and its buffers would be allocated while the old ones are still there.
    */
   freeDestroyed(): void {
     this.#device.queue.submit([])
@@ -256,7 +257,7 @@ export class BufferPool {
   }
 }
 
-/** The buffer that was made first, so that equal work takes equal buffers, and their bind groups are found again. */
+/** Takes the oldest buffer, so that the same work takes the same buffers and their bind groups are found again. */
 function takeOldest(list: GpuBuffer[]): GpuBuffer | undefined {
   let first = 0
   for (let i = 1; i < list.length; i++) if (list[i].id < list[first].id) first = i

@@ -1,16 +1,17 @@
 /**
- * Scratch of plans. What a plan takes and gives back while it is recorded is seen in a first run that records nothing; then every piece gets a place in a buffer
- * that others use before it, after it, or beside it. Buffers are made to measure, so that plans hold little more than their commands need at once.
+ * Scratch memory of plans. A first run of the recording notes only which scratch is taken and given back, and when (`ScratchTrace`); then each
+ * piece gets a place in a buffer, which others use before, after or beside it (`placePieces`); the second run hands the places out
+ * (`PlacedScratch`). So a plan holds little more memory than its commands need at once.
  */
 import { GpuError } from './errors.ts'
 import { GpuBuffer, type BufferPool } from './pool.ts'
 
-/** Scratch of `bytes` bytes that is in use from one moment to another. */
+/** Scratch of `bytes` bytes, in use between two moments of the recording. */
 export interface Piece {
   bytes: number
   from: number
   to: number
-  /** Pieces that must not lie in the same buffer at the same time: a command that writes a buffer must not read it too, wherever. */
+  /** Pieces that must not share a buffer with it while both are in use: WebGPU lets no command write a buffer that it also reads, at any offset. */
   apart: Set<Piece>
 }
 
@@ -70,7 +71,7 @@ function roomOf(bytes: number, least = 0): number {
   return Math.max(1, Math.ceil(bytes / aligned)) * aligned
 }
 
-/** The first run: who takes what, for how long, and what one command uses together. The buffers that it hands out are of no use. */
+/** The first run: notes lifetimes, and which pieces a command uses together. The buffers that it hands out hold nothing. */
 export class ScratchTrace {
   readonly pieces: (Piece & { label: string })[] = []
   readonly #of = new Map<GpuBuffer, Piece>()
@@ -95,7 +96,7 @@ export class ScratchTrace {
     return buffer
   }
 
-  /** A command uses these, and writes some of them. */
+  /** A command uses these buffers, and writes those for which `writes` is true. */
   together(buffers: (GpuBuffer | undefined)[], writes: (index: number) => boolean): void {
     const pieces = buffers.map((buffer) => buffer && this.#of.get(buffer))
     pieces.forEach((one, i) => {
@@ -108,7 +109,7 @@ export class ScratchTrace {
     })
   }
 
-  /** @throws GpuError where something was not given back: others could not have its place, and nobody would know when it is free */
+  /** @throws GpuError where a piece was not given back: its place could never be used again */
   end(): Piece[] {
     const kept = this.pieces.find(({ to }) => to === Infinity)
     if (kept) throw new GpuError(`scratch '${kept.label}' of a plan is not given back while it is recorded`)
@@ -116,7 +117,7 @@ export class ScratchTrace {
   }
 }
 
-/** Makes what an arena lacks for these pieces. */
+/** Places the pieces, and adds the buffers that the arena lacks for them. */
 export function growArena(pool: BufferPool, pieces: Piece[], arena: GpuBuffer[]): Place[] {
   const known = arena.map(({ bytes }) => bytes)
   const { places, sizes } = placePieces(pieces, known)
@@ -138,7 +139,7 @@ export class PlacedScratch {
     for (const buffer of this.#buffers) buffer.released = true
   }
 
-  /** @throws GpuError where this is not what was taken in the first run */
+  /** @throws GpuError where the first run took something else at this point */
   take(bytes: number, label: string): GpuBuffer {
     const buffer = this.#buffers[this.#next++]
     if (!buffer?.released || buffer.bytes !== roomOf(bytes, this.#least)) {

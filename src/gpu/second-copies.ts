@@ -12,9 +12,12 @@ import { cacheFault, isLavapipe } from './driver-cache.ts'
 import type { Kernel } from './kernel.ts'
 import { DispatchTimer, type PassTimer, type Span } from './timing.ts'
 
-/** Milliseconds that a kernel has taken before it gets a second copy: that takes 100 to 150 of the main thread, and one kernel in fifty gains its time again, so after 5 to 7 s a copy is worth what it costs. */
+/**
+ * Milliseconds that a kernel must have taken before it gets a second copy. A copy takes the main thread 100 to 150 ms, and one kernel in fifty
+ * gains about as much as it has taken so far: it pays from 5 to 7 s on.
+ */
 const worthIt = 20_000
-/** Submits with a kernel before one of them is timed, to tell what it takes; then as many again as there were. In the first the driver compiles. */
+/** The second submit with a kernel is the first to be timed (in the first one the driver compiles); then each time that their number has doubled. */
 const firstLook = 2
 /** Dispatches with either copy before one is chosen, and timed submits after which it is chosen anyway. */
 const enough = 10
@@ -22,16 +25,16 @@ const mostSubmits = 30
 /** The copy takes the first one's place if it needs less than this share of its time. */
 const clear = 0.93
 
-/** Whether second copies may gain here: they come from the driver's cache in no time, and nowhere else. */
+/** Whether second copies may be a gain: only where they come from the driver's cache, which takes no time. */
 export const takesSecondCopies = ({ cpu, name, timestamps }: GpuFacts): boolean =>
   cpu !== 'other' && timestamps && isLavapipe(name) && !cacheFault()
 
-/** A kernel that is not settled yet. */
+/** A kernel for which it is open whether it stays with its first copy. */
 interface Open {
-  /** Submits that it was in, and those since one was timed. */
+  /** How many submits it was in, and how many since one was timed. */
   submits: number
   since: number
-  /** Milliseconds so far, by those that were timed. */
+  /** Milliseconds that it has taken so far, estimated from the timed submits. */
   spent: number
   trial?: Trial
 }
@@ -65,7 +68,7 @@ export class SecondCopies {
     this.#timer = new DispatchTimer(device, (dispatch) => this.#timed(dispatch))
   }
 
-  /** What times a submit, which is encoded and sent before anything else happens; undefined where it need not be timed. */
+  /** The timer for a submit, which must be encoded and sent at once; undefined where it need not be timed. */
   timer(commands: Command[]): PassTimer | undefined {
     const kernels = new Set<Kernel>()
     for (const c of commands) if ('kernel' in c && !this.#settled.has(c.kernel)) kernels.add(c.kernel)
@@ -86,7 +89,7 @@ export class SecondCopies {
     return this.#timer
   }
 
-  /** A dispatch that is about to be encoded: those of the same work take turns with the copies. */
+  /** Chooses a copy for a dispatch that is about to be encoded: dispatches of the same work take turns. */
   #timed({ kernel, params, workgroups }: Dispatch): Timed {
     const trial = this.#open.get(kernel)?.trial
     if (!trial) return { kernel }
@@ -94,7 +97,7 @@ export class SecondCopies {
     let work = trial.works.get(asked)
     if (!work) trial.works.set(asked, (work = { sent: [0, 0], took: [[], []] }))
     const { sent, took } = work
-    // By lot where both had as many: layers would take turns the same way in every submit.
+    // At random when both were used equally often: strict turns would give each layer the same copy in every submit.
     const copy = Math.random() < 0.5 + (sent[0] - sent[1]) / 2 ? 1 : 0
     sent[copy]++
     kernel.pipeline = trial.pipelines[copy]
@@ -111,7 +114,7 @@ export class SecondCopies {
     }
   }
 
-  /** Adds up what was timed; gives the kernels of it that are not settled. */
+  /** Adds up what was timed. @returns the kernels in it that are still open */
   #note(spans: Span<Timed>[]): Kernel[] {
     const sums = new Map<Kernel, number>()
     for (const { name, milliseconds } of spans) {

@@ -1,23 +1,23 @@
 /**
- * How training and generation share one device. A device works its queue in order, so a micro-batch that is sent whole keeps every decode step waiting for seconds;
- * training is therefore sent in sections (a layer forward or backward, a chunk of the head: `gpu.cut`) while an engine is open. The policy:
- * - Generation goes first. Rollouts are a chain of small steps with waits in between (environments, tools); training is one long job that fits into the waits.
- *   A section is sent when the engine has nothing to run.
- * - Neither starves: for the time that the engine works while training waits, training gets at least `least` of it, a section at a time between two decode
- *   steps; and a decode step waits for one section at most, for two where none had run just before.
- * - An engine runs out of requests at the latest when the batches that it may sample ahead are complete; training then has the device alone. One that
- *   serves others may never run out: there training gets as much as the engine (`evenShare`).
+ * How training and generation share one device. A device works its queue in order, so a micro-batch sent whole would keep every decode step waiting
+ * for seconds. While an engine is open, training is therefore sent in sections (a layer forward or backward, a chunk of the head: `gpu.cut`):
+ * - Generation goes first: a section is sent when the engine has nothing to run. Rollouts are chains of small steps with waits in between
+ *   (environments, tools); training is one long job that fits into those waits.
+ * - Neither starves. While training waits it is owed the share `least` of the time that the engine works, and is given it a section at a time
+ *   between two decode steps. A decode step waits for one section at most, or for two where none had run just before.
+ * - An engine runs dry at the latest when the batches that it may sample ahead are complete; training then has the device alone. An engine that
+ *   also serves others may never run dry: there training gets as much time as the engine (`evenShare`).
  */
 import type { Gpu, Plan } from './gpu.ts'
 
-/** Training's time for a second of the engine's, while that always has something to run: of the run's own, and of others that never end. */
+/** Values of `least`: training's time for each second of the engine's. The default, and that of an engine which serves others too. */
 const leastShare = 1 / 16
 export const evenShare = 1
 
 export class DeviceShare {
   /** Engines that are open on this device: training is cut into sections while there are any. */
   engines = 0
-  /** What training gets for the engine's time at least. */
+  /** Training's least share of the engine's time. */
   least = leastShare
   /** Engines that have requests to run. */
   #busy = 0

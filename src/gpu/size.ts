@@ -1,8 +1,8 @@
 /**
  * Counts that a recorded plan leaves open: how many rows a micro-batch has, how many of its tokens are scored; also plain values such as a seed.
- * A plan is recorded for a capacity, and `gpu.replay(plan, values)` puts the real numbers into its commands. Whatever computes with counts (kernel wrappers,
- * operations) takes a `Count` and is written once for numbers and for `Size`s; what decides something (a kernel, a tile, the size of a buffer, how often a loop
- * runs) decides by `capacityOf`.
+ * A plan is recorded for a capacity, and `gpu.replay(plan, values)` puts the real numbers into its commands. Code that computes with counts
+ * (kernel wrappers, operations) takes a `Count`, so that it is written once for numbers and for `Size`s. Code that decides by one (which kernel,
+ * which tile, how large a buffer, how many loops) decides by `capacityOf`.
  */
 
 /** What is open in a plan, by name. */
@@ -34,7 +34,7 @@ export class Size {
 
 export type Count = number | Size
 
-/** fn of a count. `fn` never falls as the count grows, where the result is a count again. */
+/** fn of a count. Where the result is to be a count again, `fn` must not fall as its argument grows: its value at the capacity is the new capacity. */
 export function map(count: Count, fn: (value: number) => number): Count {
   if (typeof count === 'number') return fn(count)
   const { variable, capacity, at } = count

@@ -1,15 +1,18 @@
 /**
  * What the CPU that a software driver runs on can do, and how wide the driver's vectors are.
  *
- * Lavapipe takes 256 bits (subgroups of 8), or 128 (of 4) where the CPU has no wider ones, unless LP_NATIVE_VECTOR_WIDTH says otherwise, for all of a process's life. The kernels for CPU
- * drivers have 8 or 16 lanes: with vectors that the compiler makes of two of the CPU's, products are 2 to 50 times as fast as in kernels for GPUs with 4 (bench/LOG.md, "CPUs with vectors of 128 bits"). With 512 (subgroups of 16) products are 1.3 to 1.5 times as
- * fast on CPUs that have them in full width (Zen 4, which takes two turns for each, 1.1 to 1.3 times), and whatever exchanges values between lanes by anything but constant broadcasts is slower: which models gain is in
- * model/wide-vectors.ts, and what was measured in bench/LOG.md, "Vectors of 512 bits".
+ * Lavapipe's vectors have 256 bits (subgroups of 8), or 128 (subgroups of 4) where the CPU has no wider ones, unless LP_NATIVE_VECTOR_WIDTH says
+ * otherwise; the width stays for the life of a process. The kernels for CPU drivers have 8 or 16 lanes:
+ * - On CPUs of 128 bits the driver is set to 256: the compiler makes each vector of two, and products are 2 to 50 times as fast as in kernels
+ *   for GPUs with 4 lanes (bench/LOG.md, "CPUs with vectors of 128 bits").
+ * - With 512 bits (subgroups of 16) products are 1.3 to 1.5 times as fast on CPUs with units of that width, and 1.1 to 1.3 times on Zen 4, which
+ *   takes two turns for each. Whatever exchanges values between lanes, other than by constant broadcasts, is slower: model/wide-vectors.ts says
+ *   which models gain, and bench/LOG.md, "Vectors of 512 bits", what was measured.
  */
 import { existsSync } from 'node:fs'
 import { readOrNothing } from '../common/cpu-time.ts'
 
-/** Files that are there where a GPU's driver is: DRM, NVIDIA's own, and a WSL guest's. */
+/** One of these exists where a GPU's driver is loaded: DRM, NVIDIA's own, and a WSL guest's. */
 const devices = ['/dev/dri', '/dev/nvidiactl', '/dev/dxg']
 
 /**

@@ -11,7 +11,7 @@ import { AdapterBank } from './adapter-bank.ts'
 import { firstNamed, placeOfNone, placeOfPolicy } from './step-rows.ts'
 import type { AdapterInfo, AdapterSet } from './types.ts'
 
-export interface AdapterLimits {
+interface AdapterLimits {
   /** Adapters with a name that are there at the same time, those that are unloaded and still used among them. */
   maxAdapters: number
   /** A multiple of 8. */

@@ -4,7 +4,7 @@ import type { Decoder } from '../model/decoder.ts'
 import { attentionLayers } from '../model/shapes.ts'
 import type { EngineOptions } from './types.ts'
 
-export interface CacheSize {
+interface CacheSize {
   pages: number
   /** Tokens a page holds. */
   pageSize: number

@@ -2,8 +2,8 @@
  * The embedded engine: generates from the very weights that the trainer trains, with continuous batching.
  * - One loop. Each step is one packed batch: the next token of every running sequence, and prompt rows of those that begin. Requests join and
  *   leave between steps. A token's numbers depend on its own sequence alone, so nothing else that runs changes them.
- * - The optimizer changes the weights in place, by commands; the engine's commands come before or after them. So publishing is naming the
- *   version that the next step samples with.
+ * - The optimizer changes the weights in place, by GPU commands; those of an engine step come wholly before or after them. So publishing
+ *   weights is no more than naming the version that the next step samples with.
  * - Keys and values that were computed under an older version stay with the sequences that run; new requests compute their own.
  */
 import { setImmediate as turn } from 'node:timers/promises'
@@ -41,14 +41,14 @@ export class Engine implements ServingEngine {
   /** The loop while it runs, which is as long as there are requests. */
   #loop: Promise<void> | undefined
   #paused = false
-  /** Only requests that have begun go on; when none is left, the engine is paused, and who waits for that is told. */
+  /** pause('wait'): only requests that have begun go on. When they have ended the engine is paused, and `#drained` is called. */
   #draining = false
   #drained: (() => void)[] = []
   #closed = false
   #wake: (() => void) | undefined
   readonly #ahead: boolean
   readonly #blocks: ReadBlocks
-  /** Settles when the last step that was begun has landed: its tokens are taken. */
+  /** Settles when the last step has landed: its tokens were read back and handed to their sequences. */
   #landing: Promise<void> = Promise.resolve()
   #inFlight = 0
   /** When the last step landed. */
@@ -67,7 +67,7 @@ export class Engine implements ServingEngine {
     const { pages, pageSize, f16 } = cacheOf(decoder, options)
     this.cacheRows = pages * pageSize
     const maxPrefillRows = Math.max(1, options.maxPrefillRows ?? 256)
-    // Pages say nothing of the state that a Gated DeltaNet has behind them.
+    // A Gated DeltaNet's recurrent state is not in the pages, so a cached prefix would lack it.
     const caching = {
       prefixCaching: (options.prefixCaching ?? true) && !config.qwen35,
       acrossVersions: options.cacheAcrossVersions ?? false,
@@ -105,7 +105,7 @@ export class Engine implements ServingEngine {
     this.#version = version
     this.adapters.bank.changed()
     this.#scheduler.forget(undefined, version)
-    // Trained whole, the weights below all adapters are others too.
+    // In full fine-tuning the base weights, which named adapters run on, have changed too.
     if (this.decoder.store && !this.adapters.bank.hasOwn) this.adapters.reloaded()
   }
 
@@ -137,7 +137,7 @@ export class Engine implements ServingEngine {
     if (this.#closed) throw new Error('the engine is closed')
     const vocabulary = this.decoder.config.vocabSize
     checkRequest(request, { maxLength: this.maxLength, cacheRows: this.cacheRows, vocabulary })
-    // Without an adapter of its own the policy is the model.
+    // Where the policy has no adapter, the model without one is the policy.
     const adapter = request.adapter === null && !this.adapters.bank.hasOwn ? undefined : request.adapter
     const weights = this.adapters.hold(
       adapter,
@@ -165,7 +165,7 @@ export class Engine implements ServingEngine {
     if (mode === 'abort') for (const sequence of [...this.#scheduler.running, ...this.#scheduler.waiting]) this.#abort(sequence)
     if (mode === 'wait' && !this.#paused && this.#begun) {
       this.#draining = true
-      // Whoever ends the wait says whether the engine is paused then: `resume` calls the pause off.
+      // `#run` pauses when it has drained; `resume` calls the pause off and resolves this too.
       await new Promise<void>((resolve) => this.#drained.push(resolve))
     } else this.#paused = true
     await this.#landed()
@@ -203,7 +203,8 @@ export class Engine implements ServingEngine {
     this.adapters.release()
     const { gpu } = this.decoder
     gpu.share.engines--
-    // The driver has cache and adapters until this is through, and another engine's would lie beside them. What is wrong with the device those hear who use it.
+    // The driver frees the buffers only now: without waiting, the next engine's cache would be allocated beside this one's. An error of the
+    // device is reported to whoever uses it next.
     gpu.pool.freeDestroyed()
     await gpu.sync().catch(() => {})
   }
@@ -249,10 +250,10 @@ export class Engine implements ServingEngine {
   async #run(): Promise<void> {
     const { share } = this.decoder.gpu
     share.work()
-    // Landing of the last step before the block that is open, or that comes next.
+    // Of the last step before the block of read-backs that is open, or that comes next.
     let before = this.#landing
     while (true) {
-      // Requests that are made in this turn, and by those whose last request just ended, join the next step.
+      // Requests made in this turn of the event loop join the next step, as do those that follow on one that just ended.
       await turn()
       if (this.#draining && !this.#begun) {
         this.#draining = false
@@ -285,7 +286,7 @@ export class Engine implements ServingEngine {
         if (!this.#blocks.isOpen) await (goesOn ? before : this.#landing)
       } catch (error) {
         this.#failAll(error)
-        // Its rows count as computed from when it was put together, and may never have been sent.
+        // The step's rows count as computed since it was put together, but may never have been sent.
         this.resetPrefixCache()
         await this.#landed()
         this.#landing = Promise.resolve()
@@ -330,7 +331,7 @@ export class Engine implements ServingEngine {
   /** Takes the tokens of a step, after those of the step before. */
   async #land({ sampled }: StepRows, versions: PolicyVersion[], reading: Promise<Sampled>, before: Promise<void>): Promise<void> {
     const begin = performance.now()
-    // Both, also where one fails: whoever sees that counts the steps in flight anew.
+    // Waits for both even if one fails: the loop then resets `#inFlight`, and no older step may land after that.
     await Promise.allSettled([reading, before])
     const [read] = await Promise.all([reading, before])
     const end = performance.now()
@@ -347,7 +348,7 @@ export class Engine implements ServingEngine {
   #take({ sequence, target, position }: Draw, { tokens, logprobs, tops }: Sampled, i: number, version: PolicyVersion): void {
     try {
       if (!Number.isFinite(logprobs[i])) {
-        // Rows before the one that spoilt it lie in its pages, and go through a kernel's tiles with it: others would find them, and fail as well.
+        // A row that is not finite spoils the rows that share a kernel's tile with it. They may be cached, and other requests would find them.
         this.resetPrefixCache()
         const place = target === undefined ? `token ${sequence.ids.length}` : `token ${position} of the prompt`
         throw new Error(`the model's logits at ${place} are not finite (weights of version ${version})`)
@@ -365,7 +366,7 @@ export class Engine implements ServingEngine {
     }
   }
 
-  /** Frees the rows at once: a step that is in flight may still write them, but every later one comes after it. */
+  /** Frees the pages at once: a step in flight may still write to them, but the steps of whoever gets them next come after it. */
   #abort(sequence: Sequence): void {
     if (sequence.ended) return
     this.#scheduler.remove(sequence)

@@ -1,24 +1,26 @@
 /**
- * Pages of the KV cache: who holds them, what stands in them, and which can be taken again. Host only: it knows no GPU.
- * - A page has the keys and values of `size` tokens in a row of one sequence. A page's content depends on all tokens before it, so pages form trees: a path from
- *   a root is a text. There is a root for each namespace (adapter, policy version, salt): pages of one are nothing to another.
- * - Whoever uses a page holds it, and all pages before it. A page that nobody holds stays as it is until room is needed, least recently used first, so that the
- *   next request with the same beginning finds it.
- * - A full page is shared by all that have its text. One that is not full, or that another text leaves halfway, is copied before it is written to.
+ * Pages of the KV cache: reference counts, contents, and prefix caching. Host only: it knows no GPU.
+ * - A page has the keys and values of `size` consecutive tokens of a sequence. They depend on all tokens before, so pages form trees (a
+ *   radix tree): the path from a root to a page spells a text. Each namespace (adapter, policy version, salt) has a root of its own, and
+ *   nothing is shared between them.
+ * - Whoever uses a page holds it and all pages before it. A page that nobody holds stays cached until room is needed (least recently used
+ *   goes first), so that the next request with the same beginning finds it.
+ * - Full pages are shared by all sequences with their text. A page that is not full, or from which a text branches off halfway, is copied
+ *   before it is written to.
  */
 
 /** A page, as a node of the tree. */
 export interface Page {
   /** Its rows of the cache are index * size .. (index + 1) * size - 1. */
   index: number
-  /** Tokens whose keys and values it has, or will have when the steps that are planned have run. */
+  /** Its tokens, those that are still to be computed included. */
   tokens: number[]
-  /** Of these, those whose computation is recorded. */
+  /** How many of them are computed by a step that was recorded. */
   ready: number
   parent: Page | Root
   root: Root
   children: Page[]
-  /** Below 0: its place has been taken for another page. */
+  /** -1: it was removed, and its index belongs to another page. */
   holders: number
 }
 
@@ -30,8 +32,8 @@ export interface Root {
   dead: boolean
 }
 
-/** What a text has in the cache: full pages, and a page whose first `common` tokens go on with it. */
-export interface Match {
+/** What is cached of a text: full pages, and perhaps one more whose first `common` tokens match. */
+interface Match {
   pages: Page[]
   partial?: { page: Page; common: number }
 }
@@ -42,7 +44,7 @@ export class PagePool {
   /** Pages that are handed out; index `capacity` is one more, for rows that are padding. */
   readonly capacity: number
   readonly #free: number[]
-  /** Pages that nobody holds, and those of them without children, least recently used first. */
+  /** How many pages nobody holds; and those of them without children, least recently used first. */
   #cached = 0
   readonly #leaves = new Set<Page>()
   readonly #roots = new Map<string, Root>()
@@ -69,12 +71,12 @@ export class PagePool {
     return root
   }
 
-  /** To be called with a root that was asked for and not used. */
+  /** Drops a root that was asked for and got no pages. */
   unused(root: Root): void {
     if (root.children.length === 0) this.#roots.delete(root.name)
   }
 
-  /** The longest beginning of `ids` that is there, of at most `limit` tokens. Holds nothing. */
+  /** The longest cached prefix of `ids`, of at most `limit` tokens. Holds nothing. */
   match(root: Root, ids: readonly number[], limit: number): Match {
     const { size } = this
     const pages: Page[] = []
@@ -89,7 +91,7 @@ export class PagePool {
           next = page
           break
         }
-        // It is copied before the step that computes what is only planned.
+        // Without tokens that are only planned: the copy is made before the step that computes them.
         const there = Math.min(common, page.ready)
         if (there > 0 && there > (partial?.common ?? 0)) partial = { page, common: there }
       }
@@ -122,7 +124,7 @@ export class PagePool {
     for (let i = pages.length - 1; i >= 0; i--) this.#drop(pages[i])
   }
 
-  /** From now on nobody finds the texts of `root`. */
+  /** From now on no request finds the pages of `root`. */
   retire(root: Root): void {
     if (root.dead) return
     root.dead = true
@@ -130,7 +132,7 @@ export class PagePool {
     this.#clear(root)
   }
 
-  /** Forgets what nobody holds, in all namespaces; what is held is not found any more. */
+  /** Empties the cache, in all namespaces; pages that are held stay with their holders alone. */
   reset(): void {
     for (const root of this.#roots.values()) this.retire(root)
   }
@@ -144,13 +146,13 @@ export class PagePool {
     if (page.holders === 0) throw new Error(`page ${page.index} of the KV cache is given back twice`)
     if (--page.holders > 0) return
     this.#cached++
-    // What was planned and never computed is not there, and what was computed for tokens that nobody ever learned is of no use.
+    // Cut to what is both computed and known: planned tokens may never have been computed, and drawn ones never read back.
     page.tokens.length = page.ready = Math.min(page.tokens.length, page.ready)
     if (page.tokens.length === 0 || page.root.dead) return this.#clear(page)
     if (page.children.length === 0) this.#leaves.add(page)
   }
 
-  /** Frees a page and what follows it, as far as nobody holds them; last ones first. */
+  /** Frees a page and its descendants, as far as nobody holds them; children first. */
   #clear(from: Page | Root): void {
     const nodes: (Page | Root)[] = [from]
     for (const node of nodes) nodes.push(...node.children)
@@ -182,7 +184,7 @@ export class PagePool {
 
 const isPage = (node: Page | Root): node is Page => 'index' in node
 
-/** How many of `tokens` are ids[at], ids[at + 1], ... below `limit`. */
+/** How many of `tokens`, from the first on, equal ids[at], ids[at + 1], ..., up to ids[limit - 1]. */
 function commonLength(tokens: readonly number[], ids: readonly number[], at: number, limit: number): number {
   const most = Math.min(tokens.length, limit - at)
   let n = 0

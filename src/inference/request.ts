@@ -3,7 +3,7 @@ import { UserError } from '../common/errors.ts'
 import type { GenerationRequest } from '../common/types.ts'
 import { mostTop } from '../kernels/sampling/sampling.ts'
 
-export interface RequestLimits {
+interface RequestLimits {
   maxLength: number
   cacheRows: number
   vocabulary: number

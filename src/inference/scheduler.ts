@@ -1,11 +1,12 @@
 /**
- * Who runs, where their keys and values lie, and which rows the next step computes. Host only: it knows no GPU.
- * - First come, first served: the first waiting request that finds no room holds back those behind it, so none starves.
- * - A step has the next token of every sequence that has begun, and prompt tokens of those that have not, as many as fit.
- * - A request gets the pages of its prompt when it is admitted, and one more whenever its last one is full. Where none is left, the sequence that came last gives
- *   its pages back and waits again, before all others; its tokens are kept, and what was in its pages is computed again. The first one always gets on, so all end.
- * - What stands in the cache already is not computed again, if it was computed under the same version of the same weights (pages.ts). Requests of one prompt that
- *   come together compute it once, its last token included.
+ * Decides which sequences run, which pages of the KV cache they use, and which rows the next step computes. Host only: it knows no GPU.
+ * - First come, first served: a waiting request that does not fit holds back those behind it, so none starves.
+ * - A step decodes one token of every sequence that has its prompt computed, and prefills prompt tokens of the others, as many as fit.
+ * - A request gets the pages of its prompt when it is admitted, and one more whenever its last page is full. When no page is left, the
+ *   sequence admitted last is preempted: it keeps its tokens, gives its pages back, waits in front of all others, and computes those
+ *   tokens again later. The sequence admitted first is never preempted by others, so every request ends.
+ * - Prefix caching: tokens whose keys and values were computed under the same version of the same weights are not computed again
+ *   (pages.ts). Requests with the same prompt that wait together share one prefill, its last token included.
  */
 import type { PolicyVersion } from '../common/types.ts'
 import { fromDrawn } from '../kernels/embedding/embedding.ts'
@@ -14,21 +15,21 @@ import type { Sequence } from './sequence.ts'
 import type { Sharing } from '../kernels/attention/shared.ts'
 import { roundRows, StepBuilder, type StepRows } from './step-rows.ts'
 
-/** Tokens that are to be computed before the first draw of the requests that have them. */
-export interface Prefill {
+/** A prompt that is being computed (or, after a preemption, prompt and output so far), for all requests that start from it. */
+interface Prefill {
   ids: readonly number[]
   pages: Page[]
-  /** The place of the adapter that they are computed with. */
+  /** Index of the adapter that they are computed with. */
   adapter: number
   /** Tokens whose keys and values are in the cache, or will be after the step that is recorded. */
   computed: number
-  /** Requests that wait for a draw from the last row. */
+  /** Requests that draw their next token from the last row. */
   starting: Sequence[]
-  /** The request that wants the log-probabilities of the tokens themselves. */
+  /** The request that asked for the log-probabilities of its prompt, if this is its prefill. */
   scored: Sequence | undefined
-  /** Where the state of the tokens lies; that of the first to start goes on there. */
+  /** Slot of the recurrent state behind these tokens. The first request to start keeps it; the others get copies. */
   slot: number
-  /** Whether a sequence has gone on there. */
+  /** Whether a request has taken `slot` over. */
   taken: boolean
 }
 
@@ -40,7 +41,7 @@ export interface SchedulerOptions {
   /** Pages that are handed out; page number `pages` is one more, which padding writes to. */
   pages: number
   pageSize: number
-  /** Whether pages that nobody holds are found again. */
+  /** Whether a new request may reuse pages of requests that have ended. */
   prefixCaching: boolean
   /** Whether pages of an older version of the weights are used under a newer one. */
   acrossVersions: boolean
@@ -54,14 +55,14 @@ export class Scheduler {
   /** Prompt tokens that were asked for, those of them that were in the cache, and times that a sequence lost its pages. */
   readonly counts = { queried: 0, shared: 0, preemptions: 0 }
   readonly #options: SchedulerOptions
-  /** By namespace, adapter and tokens where other requests may join, else by a key of its own. */
+  /** Keyed by namespace, adapter and prompt where later requests may join, else by a symbol of its own. */
   readonly #prefills = new Map<unknown, Prefill>()
-  /** Copies before the next step, and pages that are held until it is put together, for what is copied from them. */
+  /** Cache rows to copy before the next step, and the pages that are held until then because they are copied from. */
   #copies: { from: Page; to: Page; count: number }[] = []
   #sources: Page[] = []
   /**
-   * Slots of states (step-rows.ts) that nobody has any more, and how many there are. Where texts do not share pages that are as many as sequences may run at most:
-   * each that runs has one, or is among those that wait for what one is for.
+   * Free slots of recurrent states (step-rows.ts), and how many slots were ever made. Models with such states have no prefix caching, so every
+   * running sequence has a slot, or shares that of the prefill it waits for: there are never more slots than sequences may run.
    */
   readonly #slots: number[] = []
   #slotCount = 0
@@ -88,11 +89,11 @@ export class Scheduler {
   remove(sequence: Sequence): void {
     this.waiting.delete(sequence)
     if (this.running.delete(sequence)) this.#leave(sequence)
-    // Nobody is left to whom it could be of use, also where the last one had lost its pages before.
+    // Prefills that were kept for sequences sharing their pages (see #leave) have nobody left. Also where the last such sequence was preempted.
     if (this.running.size === 0) for (const key of this.#prefills.keys()) this.#end(key)
   }
 
-  /** Pages of other versions of these weights are not found any more, unless they may be. */
+  /** An adapter has a new version: pages computed under others are not reused any more, unless `acrossVersions` allows it. */
   forget(adapter: string | null | undefined, version: PolicyVersion): void {
     if (this.#options.acrossVersions) return
     this.pool.keep((name) => {
@@ -104,12 +105,12 @@ export class Scheduler {
   /**
    * Moves waiting sequences to the running ones while there is room.
    * @param versionOf the version of the weights that a sequence runs with, among those of its adapter
-   * @param begunOnly only those that ran already
+   * @param begunOnly only those that have tokens already: they were preempted
    */
   admit(versionOf: (sequence: Sequence) => PolicyVersion, begunOnly = false): void {
     for (const sequence of this.waiting) {
       if (begunOnly && sequence.ids.length === 0) continue
-      // Tokens that were drawn before it lost its pages may still be on their way.
+      // Tokens drawn before it was preempted may not have been read back yet.
       if (this.running.size >= this.#options.maxSequences || sequence.pending > 0) return
       if (!this.#place(sequence, versionOf(sequence))) return
       this.waiting.delete(sequence)
@@ -123,7 +124,8 @@ export class Scheduler {
     const name = JSON.stringify([owner, acrossVersions ? 0 : version, sequence.cacheSalt ?? null])
     const again = sequence.ids.length > 0
     const scored = sequence.wantsPrompt
-    // A name that an adapter had and another one has now is not enough, and what others have begun on is joined by nobody who wants more of it.
+    // By the adapter's index too: an adapter that was reloaded under its name is another one. Not to be joined: a prefill of output
+    // tokens, or one that also scores its prompt, as the joining request would need rows that may be computed already.
     const key = again || scored ? Symbol(name) : `${name} ${sequence.adapterIndex} ${sequence.promptKey}`
     const ids = again ? [...sequence.promptIds, ...sequence.ids] : sequence.promptIds
     const joined = this.#prefills.get(key)
@@ -169,11 +171,11 @@ export class Scheduler {
     // The last token is computed in any case: the first draw needs its hidden state.
     const { pages, partial: near } = search ? pool.match(root, ids, ids.length - 1) : { pages: [], partial: undefined }
     const cached = pages.filter(({ holders }) => holders === 0).length
-    // One is left for those that run.
+    // One page stays free for those that run.
     const room = pool.available - cached - (Math.ceil(ids.length / size) - pages.length) - Number(this.running.size > 0)
     if (room < 0) return undefined
     const goesOn = near && near.page.holders === 0 && near.page.tokens.length === near.common && near.page.children.length === 0
-    // A page that nobody holds is kept while it is copied from, which is one more than fits a pool for just this sequence.
+    // To copy from a cached page it must be held meanwhile: one page more, which a pool with room for just this sequence does not have.
     const partial = near && (goesOn || near.page.holders > 0 || room > 0) ? near : undefined
     for (const page of pages) pool.hold(page)
     const all = [...pages]
@@ -182,7 +184,7 @@ export class Scheduler {
       const { page, common } = partial
       const first = all.length * size
       if (goesOn) {
-        // It goes on where it ended.
+        // All of the page is ours and nobody else's: it is filled up in place, without a copy.
         pool.hold(page)
         page.tokens = ids.slice(first, first + size)
         all.push(page)
@@ -202,7 +204,7 @@ export class Scheduler {
     return page
   }
 
-  /** Keeps a page as it is until the next step has been put together. */
+  /** Holds a page that is copied from until the next step has been put together. */
   #lend(page: Page): void {
     this.pool.hold(page)
     this.#sources.push(page)
@@ -226,11 +228,11 @@ export class Scheduler {
       step.run(sequence.stateSlot!, 1, true)
       step.sampled.push({ sequence, row })
     }
-    // What the step before left is copied before this one; what this one leaves, before the next.
+    // Copies of states that the last step computed come before this one; those of states that this one computes, before the next.
     const stateCopies = this.#stateCopies.splice(0)
     let left = this.#options.maxPrefillRows
     for (const [key, prefill] of this.#prefills) {
-      // Prefills that nobody waits for any more may be many; the first one always fits.
+      // Prefills that no request waits for any more are not bounded by maxSequences. The first one always fits.
       if (left === 0 || step.entries + prefill.pages.length > this.maxTable) break
       const count = Math.min(left, prefill.ids.length - prefill.computed)
       left -= count
@@ -238,7 +240,7 @@ export class Scheduler {
       if (prefill.computed === prefill.ids.length) this.#end(key)
     }
     for (const page of this.#sources.splice(0)) this.pool.release([page])
-    // Of a page that was lost again in this very turn, and whose place is another's by now, nothing is left to copy to.
+    // A page that was given to a sequence and taken away again since the last step is no target any more.
     const copies = this.#copies.splice(0).filter(({ to }) => to.holders >= 0)
     const { maxSequences, maxPrefillRows } = this.#options
     return step.finish(copies, maxPrefillRows - left, stateCopies, maxSequences)
@@ -273,7 +275,7 @@ export class Scheduler {
     return this.#slots.pop() ?? this.#slotCount++
   }
 
-  /** Where the state of a sequence goes on that starts: where its prompt's is, or at a copy of that. */
+  /** The state slot of a sequence that starts: the prefill's own for the first one, a copy of it for each other. */
   #stateFor(prefill: Prefill, first: boolean): number {
     if (first) {
       prefill.taken = true
@@ -284,7 +286,7 @@ export class Scheduler {
     return slot
   }
 
-  /** The cache row of a sequence's next token. Where there is none, the last sequences lose their pages; undefined where it is this one. */
+  /** The cache row of a sequence's next token. Where no page is left the last sequences are preempted; undefined when that reaches this one. */
   #slotOf(sequence: Sequence): number | undefined {
     while (true) {
       const page = this.#writable(sequence)
@@ -299,7 +301,7 @@ export class Scheduler {
     }
   }
 
-  /** The page that a sequence's next token goes to, its own alone. */
+  /** The page of a sequence's next token: held by it alone, so a last page that is shared is copied first. Undefined where no page is left. */
   #writable(sequence: Sequence): Page | undefined {
     const { pool } = this
     const { pages, computed } = sequence
@@ -344,7 +346,7 @@ export class Scheduler {
     const prefill = this.#prefills.get(prefillKey)!
     prefill.starting.splice(prefill.starting.indexOf(sequence), 1)
     if (prefill.scored === sequence) prefill.scored = undefined
-    // Others may have begun on what it was to compute, which another prefill's pages before it are not.
+    // Another prefill may count on pages that this one was still to compute (a shared beginning): then it goes on without a request.
     const own = prefill.pages.slice(Math.floor(prefill.computed / this.pool.size))
     const needed = own.some((page) => page.ready < page.tokens.length && page.holders > 1)
     if (prefill.starting.length === 0 && !needed) this.#end(prefillKey)
@@ -357,7 +359,7 @@ export class Scheduler {
     this.#prefills.delete(key)
   }
 
-  /** Writes down which tokens stand in a sequence's pages, as far as they are known. */
+  /** Writes into a sequence's pages which tokens they hold, as far as those were read back. */
   note(sequence: Sequence): void {
     const { promptIds, ids, pages, computed } = sequence
     if (sequence.prefillKey !== undefined) return
@@ -369,5 +371,5 @@ export class Scheduler {
   }
 }
 
-/** An adapter in a namespace's name: the policy, none, or one with a name. */
+/** An adapter as part of a namespace's name: true is the policy's own, false is none. */
 const ownerOf = (adapter: string | null | undefined): string | boolean => adapter ?? adapter === undefined

@@ -4,33 +4,36 @@ import type { Page, PagePool } from './pages.ts'
 import type { Draw } from './sampler.ts'
 import { sharedBeginnings, type SingleRow } from './shared-keys.ts'
 
-/** Places of adapters, one for each row of a step: the policy's, none, and from here on those with a name. */
+/** Indices of adapters, of which each row of a step has one: the policy's own, none, and named adapters from 2 on. */
 export const placeOfPolicy = 0
 export const placeOfNone = 1
 export const firstNamed = 2
 
 /** Rows of one step, as decoderHidden takes them; arrays are as long as `rows`, padding included. */
 export interface StepRows {
-  /** With padding, so that few sizes occur and buffers and bind groups are found again. */
+  /** Padded to few sizes (`roundRows`), so that plans, buffers and bind groups are found again. */
   rows: number
-  /** Tokens; `fromDrawn` and a place for one that the step before draws. */
+  /** Token ids; `fromDrawn` + i stands for draw i of the step before, which was not read back yet. */
   ids: Uint32Array
-  /** Where the row's pages begin in `pages`, 1 for a row of a prompt, keys that it shares, position; see kernels/attention/common.wgsl. */
+  /** Four words a row: where its pages begin in `pages`, 1 for a prompt's row, keys that it shares, position; see kernels/attention/common.wgsl. */
   info: Uint32Array
   /** Of each row: the cache row that its keys and values go to, and its position. */
   slots: Uint32Array
-  /** Pages of all texts, one after the other, by index; the first is the spare one. */
+  /** Page tables of all sequences, one after the other; entry 0 is the page that padding writes to. */
   pages: Uint32Array
   /** Rows that go through common keys together first (`blocksOf`), where there are some. */
   blocks: Uint32Array | undefined
-  /** The place of each row's adapter, and whether any is not the policy's. */
+  /** Index of each row's adapter, and whether any is not the policy's. */
   adapters: Uint32Array
   mixed: boolean
   /** Cache rows to be copied before the step: from, to, and so on. */
   copies: Uint32Array
-  /** Of each row: its sequence's slot of states, the first row of the sequence in this step, how many it has, and 1 where they go on from the slot's state. */
+  /**
+   * Four words a row: its sequence's state slot, the sequence's first row in this step, how many rows it has, and 1 where they go on from
+   * the slot's state.
+   */
   runs: Uint32Array
-  /** Slots whose state is copied before the step: from, to, and so on. */
+  /** State slots to be copied before the step: from, to, and so on. */
   stateCopies: Uint32Array
   /** Rows that a token is drawn from, or scored against. */
   sampled: Draw[]

@@ -1,9 +1,9 @@
 /**
  * The commands of one engine step: the decoder over its rows, then a draw for each sampled row.
- * - They are recorded once for each size (`roundRows`) and replayed: a step makes no buffer, bind group, pipeline or tensor, and is one submit. What varies
- *   (tokens, positions, cache rows, sampling settings, seeds) lies in buffers that stay.
+ * - They are recorded once for each size (`roundRows`) and replayed: a step makes no buffer, bind group, pipeline or tensor, and is one
+ *   submit. What varies (tokens, positions, cache rows, sampling settings, seeds) lies in buffers that stay.
  * - The plans share their scratch, since they run one after the other; the largest is recorded first, so the others fit into it.
- * - Steps whose rows run with different adapters have plans of their own, which are made anew when the adapters' buffers are.
+ * - Mixed steps, whose rows use different adapters, have plans of their own, recorded again whenever the adapters' buffers are replaced.
  * - `plans: false` records every step anew: the slow, plain way that tests compare with.
  */
 import { Tape } from '../autograd/tape.ts'
@@ -24,12 +24,12 @@ import type { AdapterBank } from './adapter-bank.ts'
 import { needsMore, Sampler, type Sampled } from './sampler.ts'
 import { below, roundRows, type StepRows } from './step-rows.ts'
 
-export interface StepSizes {
+interface StepSizes {
   /** Sequences that run together at most. */
   maxSequences: number
   /** Rows of a step at most. */
   maxRows: number
-  /** Positions lie below it. */
+  /** Tokens of a sequence at most. */
   maxLength: number
   /** Pages of the KV cache, one more than is handed out: padding rows write there. */
   pages: number
@@ -42,9 +42,9 @@ export interface StepSizes {
   plans: boolean
   /** Whether rows may take their token from the draw of the step before (`fromDrawn`). */
   ahead: boolean
-  /** Steps that are held at most. */
+  /** Steps that are read back together at most (blocks.ts). */
   block: number
-  /** Whether the largest steps are expected. */
+  /** Whether the largest steps come first (`EngineOptions.full`). */
   full: boolean
 }
 
@@ -57,19 +57,19 @@ interface Kind {
   shared?: boolean
 }
 
-/** Rows for which each piece of a step's scratch has room. */
+/** Scratch buffers have room for this many rows at least. */
 const rowsOfScratch = 32
 
 /**
- * Bytes of a piece of scratch at least: steps of up to 32 rows find the same places then, and with them the bind groups of each other. A bind group is a page of
- * memory on a software adapter and as many calls of the driver as it has bindings on any; there are hundreds in a plan.
+ * Smallest size in bytes of a scratch buffer. With it the plans of all steps of up to 32 rows use the same buffers, and so share their bind
+ * groups, of which a plan has hundreds: each costs a driver call a binding, and on a software adapter a page of memory.
  */
 function leastScratch({ config }: Decoder, { maxRows }: StepSizes): number {
   const widest = Math.max(config.hiddenSize, config.intermediateSize, config.heads * config.headDim)
   return 2 ** Math.ceil(Math.log2(4 * widest * Math.min(rowsOfScratch, maxRows)))
 }
 
-/** Rows of a cache in textures that are copied at once. */
+/** Where the KV cache lies in textures, so many of its rows are copied in one go. */
 const copiedAtOnce = 256
 
 export class StepCommands {
@@ -79,7 +79,7 @@ export class StepCommands {
   readonly #cache: CacheArguments & { paged: PagedCache }
   /** 4-byte words of a row of a layer's keys. */
   readonly #words: number
-  /** As they are written, and as the decoder reads them. */
+  /** Token ids as the host writes them, and as the decoder reads them: `feedIds` fills in those that were just drawn. */
   readonly #given: GpuBuffer
   readonly #ids: GpuBuffer
   readonly #info: GpuBuffer
@@ -88,29 +88,29 @@ export class StepCommands {
   /** How rows go through common keys together, where this adapter gains by it, and the blocks of a step. */
   readonly sharing: Sharing | undefined
   readonly #blocks: GpuBuffer | undefined
-  /** What they go by where the cache lies in textures. */
+  /** Holds copied rows on the way where the cache lies in textures, which cannot be copied within themselves. */
   readonly #between: GpuBuffer | undefined
-  /** The same of slots of states, in models that have some. */
+  /** State slots that are copied before a step, in models with recurrent states. */
   readonly #statePairs: GpuBuffer | undefined
-  /** The place of each row's adapter, in steps of different ones. */
+  /** Index of each row's adapter, in mixed steps. */
   readonly #places: GpuBuffer
   readonly #adapters: AdapterBank
   #layout = 0
   readonly #sampler: Sampler
-  /** Plans by what they are for, those that are not made yet, the smallest last, and the scratch of all of them. */
+  /** Plans by key, and those that `prepare` is still to record, the smallest last. */
   readonly #plans = new Map<string, Plan>()
   readonly #missing: { mixed: boolean; make: () => void }[] = []
-  /** Rows of the last step without prompts, and whether there were such steps of several sizes. */
+  /** Rows of the last step without prompt rows, and whether such steps have differed in size. */
   #rows = 0
   #vary = false
   /** Whether the last step has prompt rows. */
   #prompts = false
-  /** Whether there is nothing for `makeReady` to do. */
+  /** Whether `makeReady` was called, or need not be. */
   ready: boolean
+  /** Scratch of all plans, and the least bytes of a buffer in it. */
   readonly #arena: GpuBuffer[] = []
-  /** Bytes of a piece of it at least. */
   readonly #least: number
-  /** The rotary table that the plans read: a longer one may replace it. */
+  /** The rotary table that the plans were recorded with: a longer one may have replaced it, and they are recorded again. */
   #table: GpuBuffer | undefined
 
   /** Allocates the KV cache: 2 x layers x pages x pageSize x kv heads x head size values. */
@@ -160,7 +160,7 @@ export class StepCommands {
     }
   }
 
-  /** To be awaited before the first step: makes the room of the largest one and compiles kernels, which is more memory where a step does it (gpu.makeRoom). */
+  /** To be awaited before the first step: takes the memory of the largest step and compiles its kernels, which takes less memory here than within a step (gpu.makeRoom). */
   async makeReady(): Promise<void> {
     const { maxLength, maxRows, maxSequences } = this.#sizes
     const most = roundRows(maxSequences)
@@ -194,10 +194,10 @@ export class StepCommands {
     const draws = step.sampled.length
     const rows = roundRows(draws)
     const more = step.sampled.some(needsMore)
-    // Plans are made before any part of the step is sent: a kernel that they still lack would wait for it.
+    // Plans are recorded before any part of the step is sent: a kernel that must still be compiled would wait for that part to run.
     const body = this.#sizes.plans ? this.#body(kind) : undefined
     const draw = body && draws > 0 && !more ? this.#drawPlan(rows) : undefined
-    // The last to be written, so that what is recorded here goes out with the rest.
+    // Recorded after the plans are there, so that these copies go out in the step's own submit.
     if (step.copies.length > 0) this.#copy(step.copies)
     if (this.#statePairs && step.stateCopies.length > 0) this.#copyStates(this.#statePairs, step.stateCopies)
     if (body) gpu.replay(body)
@@ -207,7 +207,7 @@ export class StepCommands {
     else gpu.flush()
   }
 
-  /** Rows that several sequences had, and that one of them goes on from. */
+  /** Copies cache rows of pages that a sequence shared with others and is about to write to. */
   #copy(copies: Uint32Array): void {
     const gpu = this.#gpu
     gpu.write(this.#pairs, copies)
@@ -215,7 +215,7 @@ export class StepCommands {
       if ('k' in layer) copyCacheRows(gpu, layer, this.#pairs, copies.length / 2, this.#words, this.#between)
   }
 
-  /** The state behind a prompt, for each of the sequences that go on from it. */
+  /** Copies the recurrent state behind a prompt for each further sequence that starts from it. */
   #copyStates(pairs: GpuBuffer, copies: Uint32Array): void {
     const gpu = this.#gpu
     gpu.write(pairs, copies)
@@ -262,9 +262,11 @@ export class StepCommands {
   }
 
   /**
-   * Makes one more of the plans that steps to come may need: to be called while the device is busy. Not before steps differ in size: requests that begin
-   * and end together need no others, and a plan takes time and memory. Nor behind prompts: a driver may let nobody make a kernel before it is through with what
-   * it was sent, which is up to a second or two then, and this thread has streams to serve. Where there is no memory for one, they are left to the steps themselves.
+   * Records one more of the plans that later steps may need; to be called while the device is busy with a step. Does nothing
+   * - before steps have differed in size: requests that begin and end together need no other sizes, and a plan takes time and memory;
+   * - after a step with prompt rows: a driver may compile a kernel only when it is through with what it was sent, and that takes up to two
+   *   seconds then, in which this thread could not serve its streams.
+   * Where memory runs out, it stops, and steps record their plans when they need them.
    */
   prepare(): void {
     if (!this.#sizes.plans || !this.#vary || this.#prompts) return
@@ -302,7 +304,7 @@ export class StepCommands {
     return this.#bodyPlan(kind)
   }
 
-  /** Puts the plans of all sizes down to be made. */
+  /** Queues the plans of all sizes for `prepare`. */
   #later(mixed: boolean): void {
     const { maxRows, maxSequences } = this.#sizes
     const most = roundRows(maxSequences)
@@ -337,7 +339,7 @@ export class StepCommands {
       cache: { ...this.#cache, paged: { ...this.#cache.paged, prompts, shared: blocks || undefined } },
     })
     const { index, hidden: taken } = this.#sampler
-    // One for each sequence, and where prompts are scored one for each row.
+    // One draw a sequence, and, where prompts are scored, one a row.
     const drawn = Math.min(this.#sizes.maxRows, roundRows(this.#sizes.maxSequences + rows))
     gatherRows(gpu, hidden.buffer, index, taken, drawn, hidden.columns)
     tape.done(hidden)

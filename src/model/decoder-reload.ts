@@ -30,10 +30,10 @@ interface Target {
 }
 
 /**
- * Writes every weight of `files` over the decoder's, in the dtype that the decoder keeps it in (float32 values are rounded where that is bf16), or in the
- * blocks. Adapters stay as they are. No step may be recorded meanwhile.
- * @throws UserError for another model, files that are broken, values that matrix units do not take, and a decoder whose weights are trained: before
- *   anything is written, as all is read once for this
+ * Overwrites the decoder's weights by those of `files`, in the dtype that the decoder holds them in (float32 is rounded where that is bf16), or in its
+ * quantised blocks. Adapters stay as they are. No step may be recorded meanwhile.
+ * @throws UserError for another model, files that are broken, values that matrix units do not take, and a decoder whose weights are trained. All
+ *   files are read once to check this, before anything is written.
  */
 export async function reloadDecoder(decoder: Decoder, files: ModelTensors): Promise<void> {
   const { gpu } = decoder

@@ -22,7 +22,7 @@ export interface TensorMaker {
   read(): Promise<TensorData> | TensorData
 }
 
-export interface ModelToWrite {
+interface ModelToWrite {
   /** config.json, as the model came (`ModelFiles.rawConfig()`); its dtype is set to that of the matrices. */
   rawConfig: Record<string, unknown>
   rawGenerationConfig?: Record<string, unknown> | null
@@ -30,7 +30,7 @@ export interface ModelToWrite {
   tokenizer?: Tokenizer | null
 }
 
-export interface WriteModelOptions {
+interface WriteModelOptions {
   /** Replaces a folder that is there. */
   replace?: boolean
   /** Largest size of one file. */

@@ -11,7 +11,7 @@ import type { BlockFormat } from './gguf-dequant.ts'
 export type GgufValue = number | string | boolean | GgufValue[]
 
 /** A tensor of the file. `shape` is outermost first (the reverse of the file's order), as PyTorch writes it. */
-export interface GgufTensor {
+interface GgufTensor {
   name: string
   shape: number[]
   format: BlockFormat

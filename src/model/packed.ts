@@ -8,7 +8,7 @@ import type { TrainingBatch, TrainingSample } from '../common/types.ts'
 import type { ModelConfig } from './types.ts'
 
 /** Rows of a packed batch, on the host. All arrays are as long as `rows` (info: 4 values a row). */
-export interface PackedRows {
+interface PackedRows {
   rows: number
   ids: Uint32Array
   /** prefix start, prefix length, own start, position; see kernels/attention/common.wgsl. */
@@ -42,7 +42,7 @@ export const batchOf = (step: number, samples: TrainingSample[]): TrainingBatch 
 })
 
 /** Samples that are computed together: alone, or around one prompt. */
-export interface PackGroup {
+interface PackGroup {
   /** Rows of the shared prompt; 0 where nothing is shared. */
   prefix: number
   /** Indices into the samples. */

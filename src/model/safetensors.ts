@@ -31,7 +31,7 @@ const DTYPE_BYTES: Record<string, number> = {
 const LARGEST_HEADER = 100_000_000
 
 /** Values as they lie in the file. BF16 and F16 are bits. */
-export type RawTensor =
+type RawTensor =
   | { dtype: 'F32'; shape: number[]; data: Float32Array }
   | { dtype: 'BF16' | 'F16'; shape: number[]; data: Uint16Array }
   | { dtype: 'I32'; shape: number[]; data: Int32Array }
@@ -208,7 +208,7 @@ export interface TensorToWrite {
   shape: readonly number[]
   data: TensorBytes | (() => TensorBytes | Promise<TensorBytes>)
 }
-export type TensorBytes = Float32Array | Uint16Array | Int32Array | Uint8Array
+type TensorBytes = Float32Array | Uint16Array | Int32Array | Uint8Array
 
 /** Order by code units, the same in every locale. */
 const byCode = (a: string, b: string) => (a < b ? -1 : a > b ? 1 : 0)

@@ -6,7 +6,7 @@ import type { ModelConfig, Qwen35Config, TensorData, TensorSource } from './type
 const ATTENTION = ['q_proj', 'k_proj', 'v_proj', 'o_proj'] as const
 const MLP = ['gate_proj', 'up_proj', 'down_proj'] as const
 /** Those of a Gated DeltaNet (Qwen3.5), which stands in the place of attention. */
-export const DELTA_MODULES = ['in_proj_qkv', 'in_proj_z', 'in_proj_b', 'in_proj_a', 'out_proj'] as const
+const DELTA_MODULES = ['in_proj_qkv', 'in_proj_z', 'in_proj_b', 'in_proj_a', 'out_proj'] as const
 /** The seven that a layer of most models has. */
 export const LINEAR_MODULES = [...ATTENTION, ...MLP] as const
 export type LinearModule = (typeof LINEAR_MODULES)[number] | (typeof DELTA_MODULES)[number]
@@ -25,7 +25,7 @@ export const DELTA_PART = 'linear_attn'
 export const isDelta = ({ qwen35 }: ModelConfig, layer: number): boolean => !!qwen35?.deltaLayers.includes(layer)
 
 /** The linear layers of a decoder layer, in the order of the forward pass. */
-export function linearModules(config: ModelConfig, layer: number): LinearModule[] {
+function linearModules(config: ModelConfig, layer: number): LinearModule[] {
   return [...(isDelta(config, layer) ? DELTA_MODULES : ATTENTION), ...MLP]
 }
 

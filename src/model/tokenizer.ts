@@ -21,7 +21,7 @@ import { exactForm } from './tokenizer-form.ts'
 
 type Json = Record<string, unknown>
 
-export interface ChatOptions {
+interface ChatOptions {
   /** Ends the prompt where the assistant's answer begins. Default true, and false where `continueFinalMessage` is set. */
   addGenerationPrompt?: boolean
   /** The last message is the beginning of the answer: the prompt ends with its text, and not with what the template writes after it. */

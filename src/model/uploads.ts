@@ -1,16 +1,16 @@
-/** Bounds what a model's tensors take beside their places on the device while they are written there. */
+/** Bounds the memory that loading a model takes beside the model itself: staging buffers of the driver, and what was read of the files. */
 import { arrayBytes, collectAll, collectYoung } from '../gpu/heap.ts'
 import type { Gpu } from '../gpu/gpu.ts'
 
-/** Bytes that may wait on the device to be copied into their places; without a bound the driver holds a model twice, and what was read of the files is a third. */
+/** Bytes that may wait in staging buffers. Without a bound the driver would hold the model twice, and what was read of the files would be a third copy. */
 const mostWaiting = 4 * 2 ** 20
-/** Bytes of arrays that may have piled up: one that outlived two collections of young objects (a large tensor does) is not seen by a third. */
+/** Bytes of dead arrays that may pile up before a full collection: an array that survived two minor ones (a large tensor does) is only freed by that. */
 const mostPiled = 32 * 2 ** 20
 
 export class Uploads {
   readonly #gpu: Gpu
   #waiting = 0
-  /** Bytes of arrays that are there for good, as far as is known. */
+  /** Bytes of arrays that were left after the last full collection. */
   #kept = arrayBytes()
 
   constructor(gpu: Gpu) {
@@ -22,7 +22,7 @@ export class Uploads {
     this.#waiting += bytes
   }
 
-  /** Waits, before another is read, until those that were written are in their places, where they are many; what was read of them is freed. */
+  /** To be awaited before another tensor is read: where many bytes wait, until they are copied, and frees what was read of the files. */
   async room(): Promise<void> {
     if (this.#waiting < mostWaiting) return
     this.#waiting = 0
@@ -31,16 +31,17 @@ export class Uploads {
     this.#collect(mostPiled)
   }
 
-  /** Waits until all are in their places, and frees what was read of them, and what Dawn wrote them through. */
+  /** Waits until all is copied, and frees what was read of the files and Dawn's staging buffers. */
   async done(): Promise<void> {
     await this.#gpu.sync('loading')
-    // Dawn sees that a piece of what it wrote through (4 MiB each, nine of them for SmolLM2) is through with one submit, and destroys it with the next: else they lie
-    // beside what a first step makes. Waits of another name, as nothing is computed: those that load would be slept through, and learn that loading takes no time.
+    // Dawn notices with one submit that a staging buffer (4 MiB each, nine for SmolLM2) is done with, and destroys it with the next one: without these
+    // two they would still be there beside what the first step allocates. The waits have a name of their own: under 'loading', whose usual length
+    // is slept through (gpu/waits.ts), their near 0 would be learned as the time that loading takes.
     for (let turn = 0; turn < 2; turn++) {
       this.#gpu.pool.freeDestroyed()
       await this.#gpu.sync('freeing')
     }
-    // A small model's load takes less time than a collection.
+    // For a small model a collection would take longer than loading it.
     this.#collect(mostWaiting)
   }
 

@@ -19,7 +19,7 @@ export interface RunTotals {
   rollouts: number
 }
 
-export interface StepRollouts {
+interface StepRollouts {
   /** All rollouts that ended for this step: trained on, without variance, failed, too old. */
   rollouts: readonly ScoredRollout[]
   /** Version of the weights that this step's forward pass uses; a token sampled with version v is `version - v` steps old. */

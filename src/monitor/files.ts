@@ -17,6 +17,7 @@ import {
 } from 'node:fs'
 import { open } from 'node:fs/promises'
 import { dirname } from 'node:path'
+import { syncFolderSync } from '../common/folders.ts'
 
 /** Replaces `path` so that a reader, or a machine that loses power, sees the old text or the new one and never a part of either. */
 export function writeFileAtomic(path: string, text: string): void {
@@ -34,25 +35,12 @@ export function writeFileAtomic(path: string, text: string): void {
     rmSync(aside, { force: true })
     throw error
   }
-  syncFolder(dirname(path))
+  syncFolderSync(dirname(path))
 }
 
 /** Whether a file can be put in the place of what is there: a link, a pipe or a device that a user names is to stay one, and is written into. */
 export function isReplaceable(path: string): boolean {
   return lstatSync(path, { throwIfNoEntry: false })?.isFile() ?? true
-}
-
-/** Makes a rename in a folder last. Windows cannot open folders and needs no such thing. */
-function syncFolder(path: string): void {
-  let fd: number | undefined
-  try {
-    fd = openSync(path, 'r')
-    fsyncSync(fd)
-  } catch {
-    // Some file systems refuse to sync a folder; the rename is atomic there all the same.
-  } finally {
-    if (fd !== undefined) closeSync(fd)
-  }
 }
 
 /** Waits until the disk has all of a file, without holding up the process; nothing to wait for where it is not there any more. */

@@ -6,7 +6,7 @@ import { appendRows, openForAppend, readJsonLines } from './files.ts'
 /** A row as it is in the file: the metrics, `step`, and `time` (seconds since 1970). */
 export type MetricsRow = Metrics & { step: number; time: number }
 
-export interface MetricsWriterOptions {
+interface MetricsWriterOptions {
   path: string
   /** Told once a key that a value of it was not finite. */
   onWarning: (message: string) => void

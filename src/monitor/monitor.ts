@@ -22,14 +22,14 @@ import type { WatchOptions } from './warnings.ts'
 /** Rollouts that are written in one turn of the event loop. */
 const ROLLOUTS_AT_ONCE = 16
 
-export interface MonitorOptions extends Omit<ConsoleOptions, 'progress' | 'logger' | 'history'> {
+interface MonitorOptions extends Omit<ConsoleOptions, 'progress' | 'logger' | 'history'> {
   /** Open. Where the run is resumed: rewound, or to be taken back with `rewind`. */
   folder: RunFolder
   watch: WatchOptions
 }
 
 /** One finished step. */
-export interface FinishedStep {
+interface FinishedStep {
   step: number
   /** All rollouts that ended for this step, failed and filtered ones included. */
   rollouts: readonly ScoredRollout[]

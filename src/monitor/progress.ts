@@ -5,7 +5,7 @@
  */
 import { formatDuration } from './format.ts'
 
-export interface WaitOptions {
+interface WaitOptions {
   /** Milliseconds until the wait gives up. */
   limitMs: number
   /** What stands behind the name in the status line, at the start. */

@@ -247,7 +247,7 @@ export function readBriefs(path: string): RolloutBrief[] {
 type AnswerKeys = Pick<RolloutRow, 'env' | 'example_id' | 'index' | 'reward'>
 
 /** One answer to a question in two evaluations, and by how much its reward grew. */
-export interface AnswerPair<Before, After> {
+interface AnswerPair<Before, After> {
   before: Before
   after: After
   gain: number

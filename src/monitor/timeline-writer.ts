@@ -18,7 +18,7 @@ export interface TimelineRow {
   left_out: number
 }
 
-export interface TimelineWriterOptions {
+interface TimelineWriterOptions {
   path: string
   /** Told once where nothing can be written any more. */
   onWarning: (message: string) => void

@@ -1,4 +1,4 @@
-/** A step whose rollouts all failed: what they need (a judge, a tool's server) may come back, so they are played again. */
+/** Retries of a step whose rollouts all failed: what they need (a judge, a tool's server) may come back. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { UserError } from '../common/errors.ts'
 import { pauseMs, type Pauses } from '../common/faults.ts'
@@ -7,15 +7,15 @@ import { limitKey } from '../monitor/warnings.ts'
 
 export interface Again extends Pauses {
   tries: number
-  /** Whether another try cannot help. */
+  /** Whether another try is known not to help. */
   hopeless: () => boolean
 }
 
-/** Plays steps until a rollout of them is scored. */
+/** Plays a step again until at least one of its rollouts is scored. */
 export class Replays {
   readonly #again: Again | undefined
   readonly #warn: ((line: string) => void) | undefined
-  /** Whether a step has been scored: what never went well is a mistake, and said at once. */
+  /** Whether any step was scored so far: if none ever was, it is a mistake rather than an outage, and reported at once. */
   #worked = false
   readonly #stop = new AbortController()
 
@@ -56,7 +56,8 @@ function allFailed(step: number, rollouts: Rollout[], times: number): Error {
   const [{ error, completion_tokens }] = rollouts
   const limit = limitKey(error ?? '')
   const message = `All ${rollouts.length} rollouts of step ${step} failed${often}. The first one: ${error}.${limit ? ` Raise ${limit}.` : ''}`
-  // What the environment's code did, asked at too great a length, or could not score, is its author's to mend; the rest is the sampler's, or a time limit's.
+  // A UserError where the environment is to blame: its code threw, its prompt is too long, or it could not score what was sampled. The
+  // rest is the sampler's, or a time limit's.
   const isTheirs =
     completion_tokens.ids.length > 0 || /^the (?:environment(?:'s| threw| raised| ended with)|prompt has)/u.test(error ?? '')
   return isTheirs ? new UserError(message) : new Error(message)

@@ -1,4 +1,4 @@
-/** What the algorithm makes of finished rollouts: filters say which groups are trained on, then each rollout gets its advantage. */
+/** From finished rollouts to advantages: filters decide which groups are trained on, then each of their rollouts gets its advantage. */
 import { messageOf, placeInCode, UserError } from '../common/errors.ts'
 import type { Rollout } from '../common/types.ts'
 import type { ScoredRollout } from '../monitor/aggregate.ts'
@@ -21,8 +21,8 @@ export interface Algorithm {
 
 /**
  * Advantages of a step's rollouts, in their order; null for what is not trained on: rollouts that failed, are too old or masked, groups of
- * which fewer than 2 are left, and groups that a filter turns down. A group and its rollouts are frozen: sorted in place, its advantages would go
- * to others, and a reward that is written over would be written down.
+ * which fewer than 2 are left, and groups that a filter turns down. A group and its rollouts are frozen first: a function that sorted the
+ * group in place would give advantages to the wrong rollouts, and one that changed a reward would change what is logged.
  * @throws UserError where a filter or the advantage throws or gives something else than it must
  */
 export function assignAdvantages(
@@ -40,7 +40,7 @@ export function assignAdvantages(
   return rollouts.map((rollout) => ({ rollout, advantage: advantages.get(rollout) ?? null }))
 }
 
-/** Of a group the rollouts that have an advantage; undefined for fewer than 2, where a filter turns them down, and where all are masked. */
+/** The rollouts of a group that get an advantage; undefined where they are fewer than 2, all masked, or turned down by a filter. */
 export function trainedOn(group: Group, algorithm: Algorithm, tooOld?: (rollout: Rollout) => boolean): Group | undefined {
   const scored = Object.freeze(group.filter((r) => r.reward !== null && !tooOld?.(r)).map((r) => Object.freeze(r)))
   if (scored.length < 2 || (algorithm.maskTruncated && scored.every((r) => r.isTruncated))) return undefined

@@ -1,50 +1,50 @@
-/** Where the rollouts under way are: queued, answered, or with their environment. */
+/** Rollouts that have not ended: which state each is in (queued, decoding, scoring), and how long a set of them may take. */
 import type { Rollout, SamplingParams } from '../common/types.ts'
 import type { Gate } from '../environments/index.ts'
 import { rolloutsLeft } from '../monitor/progress.ts'
 import type { Meter, Slots } from './slots.ts'
 import type { RunEnvironment, Task } from './tasks.ts'
 
-/** Rollouts that are waited for together: a step's, or an evaluation's. */
+/** Rollouts that are awaited together: a step's, or an evaluation's. */
 export interface RolloutSet {
   work: Promise<Rollout[]>
-  /** All its groups have ended, also where `work` has failed by one of them. */
+  /** Settles when all groups have ended, even where one of them made `work` reject early. */
   ended: Promise<unknown>
   abort: AbortController
   total: number
-  /** Groups that may take the place of others, one after the other at worst. */
+  /** Groups that may replace others (spares.ts): at worst one after the other. */
   spares: number
   /** Those that have not ended. */
   pending: Set<Flight>
 }
 
-/** A rollout to be. */
+/** A rollout that is to be played. */
 export interface Plan {
   task: Task
   group: string
   index: number
   seed: number
   sampling: SamplingParams
-  /** Whether its reward is 0 where it is cut off. */
+  /** Its reward is 0 if it is cut off. */
   zeroTruncated?: boolean
-  /** Before those that wait already: others of its step are through. */
+  /** It goes before rollouts that wait already: it replaces one, and the rest of its step may have ended. */
   soon?: boolean
 }
 
 /** A rollout that has not ended. */
 export interface Flight {
   state: 'queued' | 'decoding' | 'scoring'
-  /** Since when it was first decoded; undefined before. */
+  /** When it first got a place at the sampler, by performance.now(). */
   since?: number
 }
 
-/** What the rollouts of a set have in common while they are played. */
+/** What the rollouts of a set share while they are played. */
 export interface Course extends Pick<RolloutSet, 'pending'> {
   signal: AbortSignal
   meter: Meter
 }
 
-/** A rollout has a place at the sampler while it is answered, not while it waits for its environment or is scored. */
+/** How a rollout takes and gives up its place at the sampler: it holds one while the model answers, not while its environment works or it is scored. */
 export function gateOf(flight: Flight, samplers: Slots, meters: readonly Meter[], soon = false): Gate {
   return {
     take: async (again) => {
@@ -62,13 +62,13 @@ export function gateOf(flight: Flight, samplers: Slots, meters: readonly Meter[]
   }
 }
 
-/** Turns that are reckoned with where an environment has no limit of its own; max_seq_len ends such a rollout. */
+/** Turns to allow for where an environment has no limit of its own; such a rollout ends at max_seq_len. */
 const ENDLESS = 1000
 
 /**
- * Time for a set of rollouts at most: each ends by its own limits, and this catches what they do not.
- * @param inFlight rollouts that have not ended, of all sets
- * @param atOnce those that are played at once
+ * The longest that a set of rollouts may take: a safety net, since each rollout has time limits of its own.
+ * @param inFlight rollouts of all sets that have not ended
+ * @param atOnce how many of them are played at once
  */
 export function limitMs(
   { spares }: RolloutSet,
@@ -78,7 +78,7 @@ export function limitMs(
 ): number {
   const { generationTimeoutSeconds, rewardTimeoutSeconds, environments } = options
   const rounds = 1 + spares + Math.ceil(inFlight / atOnce)
-  // An answer and what the environment makes of it, turn after turn, and then scoring: of the rollout, and of its group.
+  // Each turn an answer and the environment's response, but for the last one; then scoring, of the rollout and of its group.
   const turns = Math.max(...environments.map(({ env }) => (env.maxTurns === -1 ? ENDLESS : (env.maxTurns ?? 1))))
   const scorings = environments.some(({ env }) => env.rubric.groupNames?.length > 0) ? 2 : 1
   return ((2 * turns - 1) * generationTimeoutSeconds + scorings * rewardTimeoutSeconds) * 1000 * rounds

@@ -1,7 +1,7 @@
 /**
  * Keeps the sampler full and turns what comes back into training batches.
  * - `prepare(step)` starts a step's rollouts, `batch(step)` waits for them. The loop prepares `max_async_level` steps ahead, so step n + 1 is sampled
- *   while step n trains; that `+ 1` is the whole of being off-policy.
+ *   while step n trains; nothing else makes a run off-policy.
  * - Every rollout that starts ends exactly once: scored, failed (never trained on), or dropped because its tokens are too old.
  * - A step's tasks and seeds follow from the run's seed and the step's number alone: a resumed run goes on with the same tasks.
  */
@@ -18,7 +18,7 @@ import { Spares } from './spares.ts'
 import { TaskOrder, type RunEnvironment, type Task } from './tasks.ts'
 
 /** What a step's rollouts came to. */
-export interface StepBatch {
+interface StepBatch {
   batch: TrainingBatch
   /** All rollouts of the step, with what the algorithm gave them: null for those not trained on. */
   rollouts: ReturnType<typeof assignAdvantages>
@@ -35,7 +35,7 @@ export class Orchestrator {
   readonly #places: Slots
   readonly #replays: Replays
   readonly #samplers: Slots
-  /** Training rollouts, and all of them: while an evaluation runs the sampler does not wait. */
+  /** Count what is sampled: of training rollouts, and of all, since the sampler is not idle while an evaluation runs. */
   readonly #meter = new Meter()
   readonly #sampled = new Meter()
   #begun = false
@@ -56,7 +56,7 @@ export class Orchestrator {
   prepare(step: number): void {
     if (this.#steps.has(step)) return
     const { groupsPerStep, rolloutsPerExample, sampling, seed, algorithm, zeroTruncated } = this.#options
-    // Nobody waited before there was anything to sample.
+    // Idle time counts from the first rollout on.
     if (!this.#begun) this.#sampled.take()
     this.#begun = true
     const plansOf = (task: Task, g: number, soon: boolean): Plan[] => {
@@ -74,7 +74,7 @@ export class Orchestrator {
     this.#steps.set(step, this.#begin(plans, this.#meter, replace))
   }
 
-  /** The tasks of all steps before one: where it is in the data. */
+  /** How many tasks all steps before this one have: its position in the data. */
   tasksBefore(step: number): number {
     const { groupsPerStep, done = { step: 0, tasks: 0 } } = this.#options
     return done.tasks + (step - 1 - done.step) * groupsPerStep
@@ -112,7 +112,7 @@ export class Orchestrator {
     return rollouts
   }
 
-  /** Plays held-out tasks: the same ones with the same seeds each time. Rollouts that `signal` ends early count as failed. */
+  /** Plays held-out tasks, the same ones with the same seeds each time. Rollouts that `signal` cuts short count as failed. */
   async evaluate(
     source: RunEnvironment,
     options: { step: number; examples: number; rolloutsPerExample: number; temperature: number; signal?: AbortSignal },
@@ -138,7 +138,7 @@ export class Orchestrator {
     }
   }
 
-  /** The run is to end with `step`: what is in flight for later ones ends, and a step that fails is not played again. */
+  /** The run is to end with `step`: rollouts of later steps are aborted, and a step that fails is not played again. */
   abandonAfter(step: number): void {
     this.#replays.stop()
     for (const [later, set] of [...this.#steps].filter(([later]) => later > step)) {
@@ -147,13 +147,13 @@ export class Orchestrator {
     }
   }
 
-  /** Ends everything in flight and waits until it has ended; what was waited for comes back as failed. */
+  /** Aborts everything in flight and waits until it has ended; rollouts that are still awaited come back as failed. */
   async close(): Promise<void> {
     for (const set of this.#sets) set.abort.abort('the run ends')
     await Promise.allSettled([...this.#sets].map((set) => set.ended))
   }
 
-  /** @param replace the rollouts to play in the place of a group's; none where it is trained on */
+  /** @param replace given a finished group, the rollouts to play in its place; none where it is trained on */
   #begin(plans: Plan[], meter = new Meter(), replace?: (rollouts: Rollout[]) => Plan[]): RolloutSet {
     const abort = new AbortController()
     const pending = new Set<Flight>()
@@ -173,18 +173,19 @@ export class Orchestrator {
     const ended = Promise.allSettled(plays)
     const set: RolloutSet = { work, ended, abort, total: plans.length, spares: replace ? this.#spares.most : 0, pending }
     this.#sets.add(set)
-    // A set may end before anybody waits for it; an error (of a filter) stays in `work` for those who do, and nobody needs the groups that still play.
+    // `work` may reject (by a filter's error) before anybody awaits it, which must not count as unhandled; it still rejects for whoever awaits
+    // it later. Nobody needs the groups that still play then.
     work.catch(() => abort.abort('a group of its step failed'))
     void ended.finally(() => this.#sets.delete(set))
     return set
   }
 
-  /** The rollouts of one task, and what its rubric says of them together. */
+  /** Plays the rollouts of one task, and scores them as a group. */
   async #group(plans: Plan[], course: Course): Promise<Rollout[]> {
     const { rewardTimeoutSeconds } = this.#options
     const { task, zeroTruncated, soon } = plans[0]
     const { source } = task
-    // What plays together begins together: two groups that each hold a part of the places would wait for each other.
+    // A group that plays together takes its places all at once: two groups with a part of theirs each would wait for each other for ever.
     const places = source.env.playsGroups ? this.#places.take(soon, plans.length) : undefined
     const start = (plan: Plan) => this.#rollout(plan, plans.length, places ?? this.#places.take(soon), course)
     const played = await Promise.all(plans.map(start))
@@ -193,7 +194,7 @@ export class Orchestrator {
     return rollouts.map((rollout) => ({ ...rollout, env: source.name, reward: reward(rollout) }))
   }
 
-  /** @param place when it has one of those that may play at once */
+  /** @param place resolves when the rollout may begin (max_concurrent) */
   async #rollout(plan: Plan, size: number, place: Promise<void>, { pending, signal, meter }: Course): Promise<Rollout> {
     const { client, generationTimeoutSeconds, rolloutTimeoutSeconds, rewardTimeoutSeconds } = this.#options
     const { task, group, index, sampling, seed } = plan
@@ -222,7 +223,7 @@ export class Orchestrator {
     }
   }
 
-  /** Waits for a set under its name. Every rollout ends by its own limits; the limit here catches what they do not. */
+  /** Waits for a set, and shows its progress under `name`. The limit is a safety net: each rollout has time limits of its own. */
   async #finish(name: string, set: RolloutSet): Promise<Rollout[]> {
     const { progress, maxConcurrent, maxSampling } = this.#options
     const inFlight = [...this.#sets].reduce((sum, { pending }) => sum + pending.size, 0)

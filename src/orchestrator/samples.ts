@@ -1,4 +1,4 @@
-/** Scored groups become training samples: the turns of a rollout that go on with each other are one sequence with one loss mask. */
+/** From scored rollouts to training samples: turns that continue the same tokens become one sequence with one loss mask. */
 import type { Rollout, RolloutTurn, TrainingBatch, TrainingSample } from '../common/types.ts'
 import { batchOf, untrained } from '../model/packed.ts'
 import type { ScoredRollout } from '../monitor/aggregate.ts'
@@ -6,7 +6,7 @@ import type { TrainerTokens } from '../monitor/rollout-writer.ts'
 
 /**
  * One optimizer step's batch. Loss on the tokens that the policy sampled, in all turns, and on none of the prompt's, the environment's
- * or the tools'; a token whose log-probability is not finite (a broken sampler) is left out. N
+ * or the tools'; a token whose log-probability is not finite (a broken sampler) is left out. N (`lossTokenCount`)
  * counts the loss tokens of the whole batch.
  */
 export function trainingBatch(step: number, rollouts: readonly ScoredRollout[]): TrainingBatch {
@@ -14,7 +14,7 @@ export function trainingBatch(step: number, rollouts: readonly ScoredRollout[]):
   return batchOf(step, samples)
 }
 
-/** Its turns by the sequences that they make. */
+/** A rollout's turns, grouped by the sequence that they are part of. */
 function branchesOf({ promptIds, completion_tokens: tokens, turns }: Rollout): RolloutTurn[][] {
   const branches: RolloutTurn[][] = []
   for (const turn of turns ?? [{ branch: true, promptIds, sampled: tokens.ids.length }]) {
@@ -24,7 +24,7 @@ function branchesOf({ promptIds, completion_tokens: tokens, turns }: Rollout): R
   return branches
 }
 
-/** The samples of one rollout: one, or as many as it has branches. `advantage`: of all sampled tokens, in the order of the turns. */
+/** The samples of one rollout, one a branch. @param advantage one for the rollout, or one for each sampled token in the order of the turns */
 function samplesOf(rollout: Rollout, advantage: number | ArrayLike<number>): TrainingSample[] {
   let from = 0
   return branchesOf(rollout).map((branch) => {
@@ -34,7 +34,7 @@ function samplesOf(rollout: Rollout, advantage: number | ArrayLike<number>): Tra
   })
 }
 
-/** Turns that are one sequence. `from`: of the rollout's sampled tokens, the first that is theirs. */
+/** The sample of turns that make one sequence. @param from index of their first token among all that the rollout sampled */
 function sampleOf(
   rollout: Rollout,
   turns: readonly RolloutTurn[],
@@ -47,7 +47,7 @@ function sampleOf(
   const sample: TrainingSample = {
     ...untrained(new Int32Array(length)),
     rollout,
-    // Rollouts of one prompt are computed around one copy of it.
+    // Samples with the same prompt share one copy of it in a micro-batch.
     promptKey: promptIds.join(','),
     promptLength: promptIds.length,
   }
@@ -67,7 +67,7 @@ function sampleOf(
 }
 
 /**
- * What the trainer computed of each sampled token, back in the order of its rollout.
+ * What the trainer computed for each sampled token, in the order of its rollout.
  * @param results one for each sample; none for a step that had nothing to learn from
  */
 export function trainerTokens(

@@ -1,8 +1,8 @@
-/** Counting what runs at once: permits, and the time in which anything runs. */
+/** How many run at once (a semaphore), and for how long anything runs. */
 
 /**
- * Permits, handed out first come, first served; those who come again go before those who have not begun. Whoever takes several gets them all at once, and those behind wait until
- * there are enough for it.
+ * A semaphore: permits are handed out first come, first served, in two queues, of which the one of those who come `again` goes first. Whoever
+ * takes several gets them all at once, and those behind wait until that many are free.
  */
 export class Slots {
   #free: number
@@ -13,7 +13,7 @@ export class Slots {
     this.#free = count
   }
 
-  /** @param count at most as many as there are; more are never given */
+  /** @param count more than there are in all would wait for ever */
   async take(again = false, count = 1): Promise<void> {
     const queue = again ? this.#again : this.#queue
     await new Promise<void>((begin) => {
@@ -22,7 +22,7 @@ export class Slots {
     })
   }
 
-  /** Gives a permit back. It goes straight to the first in the queue, so that nobody slips in between. */
+  /** Gives a permit back, straight to the first in the queue: nobody who asks later slips in between. */
   give(): void {
     this.#free++
     this.#hand()
@@ -44,7 +44,7 @@ interface Waiting {
   begin: () => void
 }
 
-/** First in, first out; an array's own shift moves all that is behind it. */
+/** A first-in, first-out queue in constant time: an array's shift moves all elements behind it. */
 class Queue {
   #items: Waiting[] = []
   #head = 0
@@ -68,11 +68,11 @@ class Queue {
   }
 }
 
-/** Tokens made, and the time in which at least one was being made. */
+/** Counts sampled tokens, and the time in which at least one rollout was being sampled. */
 export class Meter {
   #active = 0
   #since = 0
-  /** Of what is counted now. */
+  /** When the counting began: at the last `take`. */
   #begin = performance.now()
   #seconds = 0
   #tokens = 0
@@ -89,7 +89,7 @@ export class Meter {
     this.#tokens += tokens
   }
 
-  /** Seconds since the last `take` in which nothing was being made. */
+  /** Seconds since the last `take` in which nothing was being sampled. */
   get idle(): number {
     return Math.max(0, (performance.now() - this.#begin) / 1000 - this.#busy)
   }

@@ -1,7 +1,8 @@
 /**
- * Groups in the place of those that a step is not trained on (DAPO's dynamic sampling, arXiv 2503.14476), so that batches stay as large as they were
- * meant: as soon as a group is turned down by a filter, or has fewer than two rollouts that did not fail, another task is played, until the step
- * has used up its spares (`oversampling_factor`). How many that are depends on the rollouts alone, and which tasks on the seed and the step: not on who ends first.
+ * Spare groups replace those that a step cannot train on (DAPO's dynamic sampling, arXiv 2503.14476), so that batches keep their size: as soon
+ * as a group is turned down by a filter, or has fewer than two rollouts that did not fail, another task is played, until the step has used up
+ * its spares (`oversampling_factor`). How many are played depends on the rollouts alone, and which tasks they are on the seed and the step, but
+ * never on which group ends first.
  */
 import { hashSeed } from '../common/random.ts'
 import { TaskOrder, type RunEnvironment, type Task } from './tasks.ts'
@@ -13,7 +14,7 @@ export class Spares {
 
   constructor(environments: readonly RunEnvironment[], seed: number, most = 0) {
     this.most = most
-    // An order of their own: where the run is in its data follows from the step alone.
+    // An order of their own, so that a step's position in the data does not depend on how many spares earlier steps played.
     this.#tasks = new TaskOrder(environments, hashSeed(seed, 'spares'))
   }
 

@@ -5,7 +5,7 @@ import type { EnvMember, Row } from '../environments/index.ts'
 /** An environment in a run, under the name that metrics use. */
 export type RunEnvironment = EnvMember
 
-/** The environments of a group stand for themselves, each with its part of the group's share of the tasks. */
+/** Flattens environment groups: each member stands for itself, with its part of the group's weight. */
 export function membersOf(source: RunEnvironment): RunEnvironment[] {
   const { members } = source.env
   if (!members) return [source]
@@ -27,7 +27,7 @@ export interface Task {
 export class TaskOrder {
   readonly #sources: { source: RunEnvironment; order: EpochOrder }[]
   readonly #seed: number
-  /** #place[p] = which source position p takes and its position there; grown as positions are asked. */
+  /** For each position that was asked for so far: the source that it falls to, and the position within that source. */
   readonly #place: { index: number; at: number }[] = []
   readonly #taken: number[]
 

@@ -170,7 +170,7 @@ function hostLoss(batch: TrainingBatch, packed: PackedBatch, results: SampleResu
   return { gradient, loss: total, metrics }
 }
 
-export function lossInputs(batch: TrainingBatch, index: number, result: SampleResult): LossInputs {
+function lossInputs(batch: TrainingBatch, index: number, result: SampleResult): LossInputs {
   const { inferenceLogprobs, refLogprobs, advantages, lossMask, rollout } = batch.samples[index]
   const [{ lossTokenCount }, { logprobs }] = [batch, result]
   return { ...result, frozenLogprobs: logprobs, inferenceLogprobs, refLogprobs, advantages, lossMask, rollout, lossTokenCount }

@@ -47,8 +47,7 @@ export function updateMetrics(
   gpu: Gpu,
   update: { norm: number; learningRate: number; seconds: number },
 ): Metrics {
-  const bounds = loss.kernel ? (loss.args as unknown as RatioBounds) : undefined
-  const { 'entropy/all/mean': entropy, ...ratios } = policyMetrics(batch, result.samples, bounds)
+  const { 'entropy/all/mean': entropy, ...ratios } = policyMetrics(batch, result.samples, loss.kernel?.bounds)
   return {
     ...Object.fromEntries(Object.entries(result.lossMetrics).map(([name, value]) => [lossKey(name), finite(value)])),
     'loss/mean': finite(result.loss),

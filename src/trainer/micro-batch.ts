@@ -18,7 +18,6 @@ import type { Checkpointing, Decoder } from '../model/decoder.ts'
 import { listsByToken, type PackedBatch } from '../model/packed.ts'
 import { forwardLogprobs, makeBatch, positionsOf, writeBatch, type BatchCounts, type DeviceBatch } from './device-batch.ts'
 import { runLossKernel, type Loss } from './losses/index.ts'
-import type { RatioBounds } from './losses/types.ts'
 
 /** What is added to any loss; both default to 0. */
 export interface AddedTerms {
@@ -312,18 +311,19 @@ export class MicroBatchRunner {
     const { gpu } = this.#decoder
     const { counts, results, stride } = room
     const tape = new Tape(gpu, trains(work))
-    const args = work.loss && { ...(work.loss.args as unknown as RatioBounds), lossTokenCount: room.lossTokens, beta: work.beta }
+    const kernel = work.loss?.kernel
     const chunkLoss = ({ first, count }: { first: number; count: Count }, logprobs: GpuBuffer): GpuBuffer => {
       const part = (buffer: GpuBuffer, start = 0) => ({ buffer, offset: (start + first) * 4, bytes: capacityOf(count) * 4 })
       const [inferenceLogprobs, advantages] = [part(room.inferenceLogprobs), part(room.advantages)]
       const inputs = { inferenceLogprobs, advantages, refLogprobs: part(room.refLogprobs) }
       const outputs = { gradient: part(room.coefficient), loss: part(results, stride * 2) }
-      runLossKernel(gpu, work.loss!.kernel!, { logprobs: part(logprobs), ...inputs, ...outputs }, count, args!)
+      const args = { lossTokenCount: room.lossTokens, beta: work.beta }
+      runLossKernel(gpu, kernel!, { logprobs: part(logprobs), ...inputs, ...outputs }, count, args)
       return room.coefficient
     }
     const { temperature, checkpointing, entropyCoef } = work
     const entropyWeight = entropyCoef && trains(work) ? map(room.lossTokens, (n) => entropyCoef / n) : undefined
-    const options = { temperature, checkpointing, chunkLoss: args && chunkLoss, entropyWeight }
+    const options = { temperature, checkpointing, chunkLoss: kernel && chunkLoss, entropyWeight }
     const out = forwardLogprobs(tape, this.#decoderOf(work), room.batch, options)
     gpu.copy(out.logprobs.buffer, 0, results, 0, times(counts.scored, 4))
     gpu.copy(out.entropy.buffer, 0, results, stride * 4, times(counts.scored, 4))

@@ -21,7 +21,7 @@ export interface AdamWOptions {
 }
 
 /** PyTorch's names of the first and second moment. */
-export type Moment = 'exp_avg' | 'exp_avg_sq'
+type Moment = 'exp_avg' | 'exp_avg_sq'
 export const MOMENTS: readonly Moment[] = ['exp_avg', 'exp_avg_sq']
 
 /** A moment of a parameter in the parameter's shape: float32, or codes; blocks and their scales are those of the padded matrix. */

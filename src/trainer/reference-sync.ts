@@ -19,7 +19,7 @@ import { writeSamplerWeights } from './sampler-weights.ts'
 /** Of a run's folder and of a checkpoint's. */
 const FOLDER = 'reference'
 
-export interface ReferenceSyncParts {
+interface ReferenceSyncParts {
   policy: Decoder
   /** Made by `loadReference` with `moves`. */
   reference: Decoder

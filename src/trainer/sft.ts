@@ -10,7 +10,7 @@ import { scoreSamples } from './gradients.ts'
 import type { StepHooks, Trainer } from './trainer.ts'
 
 /** Messages of which the assistant's in `completion` are learned; or, for a tokenizer without a chat template, plain text. */
-export type SftExample = SftChat | { text: { prompt: string; completion: string } }
+type SftExample = SftChat | { text: { prompt: string; completion: string } }
 
 interface SftChat {
   prompt: Message[]
@@ -258,7 +258,7 @@ export async function meanLoss(
   return sum / count
 }
 
-export interface SftLoopOptions {
+interface SftLoopOptions {
   maxSteps: number
   /** 0: only at the end. */
   saveSteps: number

@@ -50,7 +50,7 @@ export interface StepHooks {
   warn?: (line: string) => void
 }
 
-export interface StepResult {
+interface StepResult {
   metrics: Metrics
   /** True where the weights stayed: nothing to learn from, or something was not finite. */
   skipped: boolean

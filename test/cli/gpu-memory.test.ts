@@ -21,6 +21,12 @@ test('a software adapter computes in the memory of the system', () => {
   expect(room.bytes).toBeLessThanOrEqual(totalmem())
 })
 
+test('Apple shares its memory with the GPU: two thirds of it; nothing is said of a GPU that no tool tells of', () => {
+  const adapter = { name: 'Apple M2', device: 'apple-m2', vendor: 'apple', software: false }
+  expect(roomOf(adapter)).toEqual({ bytes: (totalmem() * 2) / 3, from: 'two thirds of the memory of the system' })
+  expect(roomOf({ ...adapter, name: 'Arc', vendor: 'intel' })).toBeUndefined()
+})
+
 test('an adapter goes by the name of its GPU: many drivers tell their own name and version for it', async () => {
   const gpu = await Gpu.open()
   const name = (await listAdapters())[0].name

@@ -3,7 +3,7 @@ import { closeSync, existsSync, mkdtempSync, openSync, readFileSync, rmSync, wri
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect, onTestFinished, test } from 'vitest'
-import { isFullDisk, pauseMs, whenThereIsRoom } from '../../src/common/faults.ts'
+import { isDeadOutput, isFullDisk, pauseMs, whenThereIsRoom } from '../../src/common/faults.ts'
 import { appendRows } from '../../src/monitor/files.ts'
 
 const hasFull = existsSync('/dev/full')
@@ -35,6 +35,18 @@ test.skipIf(!hasFull)('rows go to all files or to none, and again when there is 
     'the disk is full',
     'there is room on the disk again for the rows',
   ])
+})
+
+test('a full disk is told of the first six times and then every tenth; where there is room nothing is said', async () => {
+  const full = Object.assign(new Error('no space left on device'), { code: 'ENOSPC' })
+  const said: string[] = []
+  let tries = 0
+  const work = () => (++tries <= 11 ? Promise.reject(full) : tries)
+  expect(await whenThereIsRoom('it', work, (line) => said.push(line), { firstMs: 1, longestMs: 1 })).toBe(12)
+  expect(said).toHaveLength(6 + 1 + 1)
+  expect(await whenThereIsRoom('it', () => 1, (line) => said.push(line))).toBe(1) // prettier-ignore
+  expect(said).toHaveLength(8)
+  expect([full, Object.assign(new Error(), { code: 'EPIPE' }), new Error()].map(isDeadOutput)).toEqual([true, true, false])
 })
 
 test('what is no full disk is thrown', async () => {

@@ -14,4 +14,6 @@ test("a hub's list says nothing that lies outside the snapshot's folder", async 
   expect(readdirSync(repo)).toEqual([])
   expect(await fetched('main/train.jsonl', 'a1')).toBe(join(repo, 'snapshots/main/main/train.jsonl'))
   expect(readdirSync(join(repo, 'blobs'))).toEqual(['a1'])
+  const gone = fetchHubFile(repo, 'main', { path: 'gone.jsonl', oid: 'b2', size: 1 }, () => Promise.resolve(null))
+  await expect(gone).rejects.toThrow('it has no gone.jsonl, which its list names')
 })

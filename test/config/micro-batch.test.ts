@@ -73,7 +73,7 @@ describe('the largest power of two that fits', () => {
     expect(all.line).toContain('a batch of 512 x 100 tokens')
     const narrow = sizeMicroBatch(config, model, room(2 ** 40), { ...wide, maxStorageBufferBindingSize: 4 * 384 * 2048 + 5 })
     expect(narrow.config.trainer.args.micro_batch_tokens).toBe(2048)
-    expect(narrow.line).toContain('an activation of twice as many is more than the adapter binds at once, 3.0 MiB')
+    expect(narrow.line).toContain('an activation of twice as many is more than the adapter binds at once, 3.00 MiB')
   })
 
   test('smaller moments and checkpointing leave room for more', () => {

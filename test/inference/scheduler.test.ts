@@ -8,6 +8,7 @@ import { Random } from '../../src/common/random.ts'
 import type { GenerationRequest, GenerationResult } from '../../src/common/types.ts'
 import type { HeldAdapter } from '../../src/inference/adapters.ts'
 import { fromDrawn } from '../../src/kernels/embedding/embedding.ts'
+import { PagePool } from '../../src/inference/pages.ts'
 import { Scheduler, type SchedulerOptions } from '../../src/inference/scheduler.ts'
 import type { StepRows } from '../../src/inference/step-rows.ts'
 import { Sequence } from '../../src/inference/sequence.ts'
@@ -386,4 +387,21 @@ describe(`the scheduler, ${seedWords}`, () => {
     simulation.scheduler.admit(() => 0)
     expect(one.prefillKey).not.toBe(two.prefillKey)
   })
+})
+
+it('pages of another version are free as soon as nobody holds them, and do not crowd out what may still be found', () => {
+  const pool = new PagePool(2, 1)
+  const page = (name: string, token: number) => {
+    const one = pool.take(pool.root(name))!
+    one.tokens = [token]
+    one.ready = 1
+    return one
+  }
+  const current = page('new', 7)
+  const old = page('old', 7)
+  pool.keep((name) => name === 'new')
+  pool.release([current])
+  pool.release([old])
+  expect(pool.take(pool.root('new'))!.index).toBe(old.index)
+  expect(pool.match(pool.root('new'), [7, 8], 1).pages).toEqual([current])
 })

@@ -17,8 +17,11 @@ test('the line says everything that is being waited for, oldest first, and for h
   expect(progress.line()).toMatchInlineSnapshot(
     `"waiting for 3 of 32 rollouts, oldest 12.0s, decoding (13.5s) | training: micro-batch 2 of 4 (1.5s)"`,
   )
+  const timers = () => process.getActiveResourcesInfo().filter((name) => name === 'Timeout').length
+  const before = timers()
   batch.done()
   batch.done()
+  expect(timers(), 'the limit of a wait that has ended').toBe(before - 1)
   expect(progress.active.map((w) => w.name)).toEqual(['training'])
   training.done()
 })

@@ -11,6 +11,13 @@ import { writeTrace } from '../../src/monitor/trace-file.ts'
 import fc from '../fast-check.ts'
 import { rollout, scored, temporaryFolder } from './helpers.ts'
 
+test('of a file of JSON lines whole objects are read and nothing else', () => {
+  const path = join(temporaryFolder(), 'rows.jsonl')
+  appendFileSync(path, '{"n":1}\nnull\n3\n"x"\n[4]\n\n{"n":5}\n{"n":')
+  expect(readJsonLines(path)).toEqual([{ n: 1 }, { n: 5 }])
+  expect(readJsonLines(join(path, '..'))).toEqual([])
+})
+
 test('a row is one flat object with step and time; what is not finite is null, with one warning a metric', () => {
   const path = join(temporaryFolder(), 'metrics.jsonl')
   const warnings: string[] = []

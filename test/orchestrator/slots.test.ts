@@ -22,6 +22,14 @@ test('first come, first served, and nobody slips in when a permit comes back', a
   expect(order).toHaveLength(12)
 })
 
+test('a long queue keeps its order', async () => {
+  const slots = new Slots(1)
+  const order: number[] = []
+  const names = Array.from({ length: 300 }, (_, i) => i)
+  await Promise.all(names.map((i) => slots.take().then(() => (order.push(i), slots.give()))))
+  expect(order).toEqual(names)
+})
+
 test('the meter counts time in which anything ran, once', async () => {
   const meter = new Meter()
   const begin = performance.now()

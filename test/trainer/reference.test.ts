@@ -63,7 +63,7 @@ describe('the term', () => {
       gradient: up(new Float32Array(length).fill(NaN)),
       loss: up(new Float32Array(length).fill(NaN)),
     }
-    runLossKernel(device, loss.kernel!, t, length, { ...bounds, lossTokenCount: inputs.lossTokenCount, beta })
+    runLossKernel(device, loss.kernel!, t, length, { lossTokenCount: inputs.lossTokenCount, beta })
     const [gradient, losses] = [await device.readF32(t.gradient, length), await device.readF32(t.loss, length)]
     for (let i = 0; i < length; i++) {
       // The two parts may cancel: relative to the larger.
@@ -74,7 +74,7 @@ describe('the term', () => {
     expect(Math.abs(sum - onHost.loss), seedWords).toBeLessThan(1e-5 * losses.reduce((a, b) => a + Math.abs(b), 1e-9))
     // Alone, where the loss asks for nothing, to a few roundings: near 0 it is a difference of nearly equal numbers.
     device.write(t.advantages, new Float32Array(length))
-    runLossKernel(device, loss.kernel!, t, length, { ...bounds, lossTokenCount: inputs.lossTokenCount, beta })
+    runLossKernel(device, loss.kernel!, t, length, { lossTokenCount: inputs.lossTokenCount, beta })
     const alone = await device.readF32(t.loss, length)
     const nothing = runHostLoss(loss, { ...inputs, advantages: new Float32Array(length) })
     for (let i = 0; i < length; i++) {

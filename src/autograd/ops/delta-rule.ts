@@ -6,7 +6,7 @@ import type { Tensor } from '../tensor.ts'
 import type { RowLayout } from './attention.ts'
 
 /** Of each token, vectors of its heads (kernels/delta-rule). */
-export interface DeltaTensors {
+interface DeltaTensors {
   /** (rows, key heads * key channels), of the lengths that the rule takes them with. */
   q: Tensor
   k: Tensor

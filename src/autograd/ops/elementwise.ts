@@ -14,7 +14,7 @@ export function siluGate(tape: Tape, g: Tensor, u: Tensor, gate?: kernels.Gate):
 /** Leaves the node of `siluGate`'s output y, which has been computed. */
 export function siluGateNode(tape: Tape, g: Tensor, u: Tensor, y: Tensor, gate?: kernels.Gate): Tensor {
   const { gpu } = tape
-  return tape.nodeMadeAgain(y, [g, u], (dy, again) => {
+  return tape.nodeRecomputed(y, [g, u], (dy, again) => {
     const dg = tape.tensor(g.rows, g.columns, 'd gate', false)
     const du = tape.tensor(u.rows, u.columns, 'd up', false)
     const buffers = { dy: dy.buffer, g: g.buffer, u: u.buffer, dg: dg.buffer, du: du.buffer }

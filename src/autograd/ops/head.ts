@@ -28,7 +28,7 @@ export function headChunkRows(vocabulary: number): number {
 }
 
 /** Scored tokens first .. first + count. */
-export interface HeadChunk {
+interface HeadChunk {
   first: number
   count: Count
 }

@@ -49,7 +49,7 @@ export function linear(tape: Tape, x: Tensor, projection: Projection, options: L
   const { residual } = options
   const y = linearOutput(tape, x, projection, residual)
   const product = (how: Parameters<typeof matmul.linear>[5]): void => {
-    if (!options.last || !tape.again) matmul.linear(gpu, x.buffer, x.rows, weight, y.buffer, how)
+    if (!options.last || !tape.recomputing) matmul.linear(gpu, x.buffer, x.rows, weight, y.buffer, how)
   }
   if (!lora) {
     product({ bias, residual: residual?.buffer, half: x.half ? x.buffer : undefined })
@@ -106,7 +106,7 @@ export function linearNode(
 ): Tensor {
   const read = lora && down ? [down.input, down.held] : trained ? [x] : []
   // What is made again on the way back need not be kept.
-  const kept = read.filter((t) => !t.whenMadeAgain)
+  const kept = read.filter((t) => !t.whenRecomputed)
   return tape.node(y, kept, (dy) => {
     if (lora && down) loraBackward(tape, { x, input: down.input, xa: down.xa, dy }, weight, lora, dropoutSeed)
     else {

@@ -1,6 +1,7 @@
 /**
- * Projections of one input at once: q, k, v, and SwiGLU's gate and up. Where the adapter gains by it, LoRA's first products, the projections and SwiGLU's
- * gate are a dispatch each, or two; the bits are those of one by one. What is recorded has the gate apart on GPUs; on CPU drivers its kernel keeps what it multiplies.
+ * Several projections of one input at once: q, k and v, or SwiGLU's gate and up. Where that is faster, LoRA's first products (x Aᵀ), the projections
+ * and SwiGLU's gate take one dispatch each, or even one for two of these; the bits are those of one projection after the other. When gradients
+ * are recorded, SwiGLU's gate is a kernel of its own on GPUs; on CPU drivers the joint kernel keeps the two factors for the way back.
  */
 import type { BufferRange, Gpu } from '../../gpu/gpu.ts'
 import type { GpuBuffer } from '../../gpu/pool.ts'
@@ -21,21 +22,21 @@ import { turnIntoCache, type IntoCache } from './into-cache.ts'
 import { linear, linearNode, linearOutput, roomInHalf, type LinearArguments, type Projection } from './linear.ts'
 import { rmsNorm, rmsNormInHalf, type Norm } from './norm.ts'
 
-/** The adapters of projections of one input, one below the other: A_i (rank, K) and B_i (N_i, rank) of each, in one buffer. */
+/** Several adapters of the projections of one input, stacked along the rank: A_i (rank, K) and B_i (N_i, rank) of each projection, in one buffer. */
 export interface StackedLora extends StackLayout {
   rank: number
   a: BufferRange[]
   b: BufferRange[]
-  /** `perProjection` of each projection, by place. */
+  /** For each projection the scales of all adapters, by index: `perProjection` values. */
   scales: BufferRange
   perProjection: number
 }
 
-/** Rows that run with different adapters: in place of the projections' own. */
+/** Adapters by row (inference/adapter-bank.ts), in place of the projections' own. */
 export interface RowAdapters {
-  /** (rows) u32: each row's place in the stacks. */
+  /** (rows) u32: the index of each row's adapter in the stacks. */
   places: GpuBuffer
-  /** Of projections of one input; undefined where no adapter changes them. */
+  /** The stack of projections of one input; undefined where no adapter changes them. */
   of(projections: Projection[]): StackedLora | undefined
 }
 
@@ -47,8 +48,8 @@ export interface LinearsArguments extends LinearArguments {
 }
 
 /**
- * The outputs of several projections of one input, as of `linear`. With `adapters`, each row has the bits of a pass over projections with its own adapter alone:
- * B is summed over the whole rank, in order, and what is another's adds 0.
+ * The outputs of several projections of one input, as of `linear`. With `adapters`, each row has the same bits as with its own adapter alone: sums
+ * over the rank of the stack run in order, and the parts of other adapters add 0.
  */
 export function linears(tape: Tape, x: Tensor, projections: Projection[], options: LinearsArguments): Tensor[] {
   return projected(tape, x, projections, options, arranged(tape, x, projections, options, false))
@@ -95,7 +96,7 @@ function nodesOf(tape: Tape, input: Tensor, projections: Projection[], ys: Tenso
   })
 }
 
-/** Whether projections go back as one: trained whole, or not at all, and all have gradients, as q, k and v have of attention and the two of a gate. */
+/** Whether the projections share one backward pass (`jointNode`): all or none of them trained whole, no adapter, and a gradient for each output. */
 function goesBackTogether(tape: Tape, projections: Projection[], ys: Tensor[], lora: GroupLora | undefined): boolean {
   if (lora || !tape.recording || !ys.every(({ needsGrad }) => needsGrad)) return false
   const trained = projections.filter((projection) => projection.trained)
@@ -110,7 +111,7 @@ function goesBackTogether(tape: Tape, projections: Projection[], ys: Tensor[], l
   )
 }
 
-/** A node for each, of which the first, whose turn comes last, does what all of them have to do. */
+/** A node for each projection. On the way back the first one's turn comes last, when all gradients are there: it does the work of all. */
 function jointNode(tape: Tape, input: Tensor, projections: Projection[], ys: Tensor[]): void {
   const { gpu } = tape
   const trained = projections.flatMap((projection) => projection.trained ?? [])
@@ -132,24 +133,24 @@ function jointNode(tape: Tape, input: Tensor, projections: Projection[], ys: Ten
     tape.done(...given)
   }
   ys.forEach((y, i) => {
-    // What is made again on the way back need not be kept.
-    tape.node(y, trained.length > 0 && !input.whenMadeAgain ? [input] : [], (dy) => {
+    // An input that is recomputed on the way back need not be kept.
+    tape.node(y, trained.length > 0 && !input.whenRecomputed ? [input] : [], (dy) => {
       given[i] = dy.keep()
       if (i === 0) back()
     })
   })
 }
 
-/** By what q and k are turned: `info` as of `RowLayout`, `table` of (cos, sin). */
-export interface Turning {
+/** What rotates q and k: positions in `info` (`RowLayout`), `table` of (cos, sin). */
+interface Turning {
   info: GpuBuffer
   table: GpuBuffer
   headDim: number
 }
 
 /**
- * The outputs of the projections q, k and v as of `linears`, and whether q and k are `turned` by their rows' positions: where their kernel does it
- * (`takesRotary`), with the bits of `rope` after it.
+ * The outputs of the projections q, k and v as of `linears`. `turned`: whether their kernel has already rotated q and k by position (`takesRotary`),
+ * with the bits of `rope` after it.
  */
 export function linearsTurned(
   tape: Tape,
@@ -164,8 +165,8 @@ export function linearsTurned(
 }
 
 /**
- * q, turned by its rows' positions, of the projections q, k and v; k, turned likewise, and v go into the cache. In the projections' own dispatch where their
- * kernel does it (`takesRotary`), else in the one after it, with the same bits.
+ * Projects q, k and v, rotates q and k by position, puts k and v into the cache, and gives q. All in one dispatch where the projections' kernel
+ * rotates (`takesRotary`), else in one more, with the same bits.
  */
 export function linearsIntoCache(
   tape: Tape,
@@ -239,28 +240,30 @@ export function swiGlu(
 }
 
 /**
- * Whether what makes a projection's input may leave it in f16 (`Tensor.half`): in a pass that keeps nothing, on matrix units, and without an adapter, whose first
- * product leaves it so itself.
+ * Whether a projection's input may be produced in f16 (`Tensor.half`): on matrix units, in a pass without gradients, and without an adapter (LoRA's
+ * first product needs float32, and makes the f16 copy itself).
  */
 export const readsHalf = (tape: Tape, projection: Projection, adapters?: RowAdapters): boolean =>
   !tape.recording && !(adapters ? adapters.of([projection]) : projection.lora) && takesHalf(tape.gpu, projection.weight)
 
 /** How projections of one input run. */
 interface Arrangement {
-  /** What they read: x, or its norm where no kernel of theirs makes that by itself (`norm`), in f16 where matrix units alone read it. With `downNorm` it is there after LoRA's first products, of `x`. */
+  /** What they multiply: x, or its norm; in f16 where only matrix units read it. */
   input: Tensor
+  /** Set where their own kernel normalises: `input` is x then. */
   norm?: InputNorm
+  /** Set where the kernel of LoRA's first products normalises x on the way, and fills `input`. */
   downNorm?: InputNorm & { x: Tensor }
   members: GroupMember[]
-  /** The kernel that does all of them; none: one by one. */
+  /** The kernel that computes all of them in one dispatch; undefined: one after the other. */
   tier?: GroupTier
-  /** Whether it turns q and k. */
+  /** Whether that kernel also rotates q and k. */
   turns: boolean
-  /** Not each as of `linear`: LoRA's first products together. */
+  /** Whether LoRA's first products are made for all of them together, and not within `linear` for each. */
   atOnce: boolean
 }
 
-/** @param headDim of q and k, where the kernel may turn them */
+/** @param headDim head size of q and k, where the kernel may rotate them */
 function arranged(
   tape: Tape,
   x: Tensor,
@@ -280,24 +283,24 @@ function arranged(
   const drops = options.dropoutSeed !== undefined && own.some((lora) => lora.dropout > 0)
   const alike = own.length === 0 || (own.length === projections.length && own.every((lora) => lora.rank === own[0].rank))
   const any = options.residual || drops || !alike ? undefined : groupTier(gpu, members, gated)
-  // What the gate multiplies is kept by the kernel of CPU drivers alone.
+  // Only the joint kernel of CPU drivers keeps both factors of the gate for the way back.
   const found = tape.recording && gated && any !== 'cpu' ? undefined : any
   const even = !gated || projections[0].weight.rows === projections[1].weight.rows
-  // On GPUs the first products go together where the projections do, and so go the other way.
+  // The joint kernel and the one of LoRA's first products must be of the same kind: both for CPU drivers, or both for GPUs.
   const goes = even && (down === 'none' || down === (found === 'cpu' ? 'cpu' : 'gpu'))
   const tier = goes ? found : undefined
   const others = !tape.recording && !drops && alike && (down === 'none' || down === 'cpu')
   const atOnce = !!adapters || !!tier || others
   const turns = !!tier && headDim !== undefined && takesRotary(gpu, tier, members, headDim)
   if (!norm) return { input: x, members, tier, turns, atOnce }
-  // What is recorded keeps the normalised input, and LoRA's first products on GPUs want it as well.
+  // Where the kernel normalises by itself nobody else gets the normalised input: not with gradients, which keep it, nor with LoRA, which reads it.
   if (tier && !tape.recording && down === 'none' && takesNorm(gpu, tier, members, x.rows, { gated, rotary: turns })) {
     return { input: x, norm: { gain: norm.gain, eps: norm.eps }, members, tier, turns, atOnce }
   }
   if (tier === 'units' && !tape.recording && down === 'none' && members.every(({ weight }) => takesHalf(gpu, weight))) {
     return { input: rmsNormInHalf(tape, x, norm), members, tier, turns, atOnce }
   }
-  // Where the gate is a kernel of its own, the two products before it are asked for anew.
+  // Without a joint kernel SwiGLU's two products are arranged once more, as plain projections of the norm: it must have been made by then.
   const first = down === 'cpu' ? tier || !gated : tier && down === 'gpu' && takesThinDown(gpu, x.columns, firsts)
   if (atOnce && !tape.recording && !adapters && first && takesDownNorm(gpu, x.rows, own[0].rank)) {
     const input = tape.tensor(x.rows, x.columns, norm.name, false)
@@ -306,7 +309,7 @@ function arranged(
   return { input: rmsNorm(tape, x, norm), members, tier, turns, atOnce }
 }
 
-/** What does LoRA's first products in one dispatch, if anything does. */
+/** Which kind of kernel computes LoRA's first products in one dispatch; undefined: none does. */
 function downOf(gpu: Gpu, k: number, matrices: BufferRange[]): 'cpu' | 'gpu' | undefined {
   return takesLoraDown(gpu, k, matrices) ? 'cpu' : takesDown(gpu, k, matrices) ? 'gpu' : undefined
 }
@@ -320,24 +323,24 @@ function membersOf(projections: Projection[], adapters: RowAdapters | undefined)
   })
 }
 
-/** LoRA's first products: the tensor that each lies in, all in one perhaps, and what is let go when the projections are through. */
+/** LoRA's first products. `held`: the tensor that each lies in, perhaps all in one. `room`: what to drop after the projections. */
 interface Downs extends GroupLora {
-  /** What the projections multiply in f16, where the first products have left it. */
+  /** The input in f16, where the kernel of the first products has left it for the projections. */
   half?: GpuBuffer
   held: Tensor[]
   room: Tensor[]
 }
 
-/** When the projections of x are through. */
+/** Drops what the projections of x have needed. */
 function letGo(tape: Tape, x: Tensor, { input }: Arrangement, lora: Downs | undefined): void {
   tape.done(...(lora?.room ?? []), ...(input === x ? [] : [input]))
 }
 
-/** What matrix units read in place of the input. */
+/** The input in f16, for matrix units, where there is one. */
 const halfOf = ({ input }: Arrangement, lora: Downs | undefined): GpuBuffer | undefined =>
   input.half ? input.buffer : lora?.half
 
-/** LoRA's first product for all of them; nothing where they have no adapter. */
+/** LoRA's first products of all projections; undefined where there is no adapter. */
 function downs(
   tape: Tape,
   { input, downNorm, members, tier }: Arrangement,
@@ -354,7 +357,7 @@ function downs(
   const parts = stack ? stack.a.map((a) => ({ a, scale: 1 })) : loras.map(({ store, a, scale }) => ({ a: store.value(a), scale }))
   const matrices = parts.map(({ a }) => a)
   const onGpu = tier === 'tile' || tier === 'units'
-  // The kernel that reads x for these leaves it as those on matrix units read it.
+  // The kernel reads x anyway, and leaves it in f16 for projections on matrix units.
   const leaves = onGpu ? takesThinDown(gpu, k, matrices) : !!stacked && takesThin(gpu, k)
   const half = leaves && members.every(({ weight }) => takesHalf(gpu, weight)) ? roomInHalf(tape, input) : undefined
   const more = half ? [half] : []

@@ -44,7 +44,7 @@ export interface Output {
 }
 
 /** One call of a model. */
-export interface OutputStep {
+interface OutputStep {
   response?: { id?: string } | null
   tokens?: { completion_ids?: number[] } | null
 }

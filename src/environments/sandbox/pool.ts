@@ -14,7 +14,7 @@ import { Worker } from 'node:worker_threads'
 import { messageOf } from '../../common/errors.ts'
 import type { WorkerReply } from './serve.ts'
 
-export interface WorkersOptions {
+interface WorkersOptions {
   /** The worker's file: it ends with `serve({...})`. A `.ts` URL finds the `.js` of a packed package too. */
   script: URL
   /** Where the work runs. */
@@ -29,7 +29,7 @@ export interface WorkersOptions {
   heapMb?: number
 }
 
-export interface CallLimits {
+interface CallLimits {
   /** Counted from when the call starts to run: waiting for a worker, or for its start, is not part of it. */
   seconds: number
   /** Ends the call early. */

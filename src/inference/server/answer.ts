@@ -4,7 +4,7 @@ import type { ReasoningStream } from '../parsers/reasoning.ts'
 import type { AnswerStream, ToolCallDelta, ToolParser } from '../parsers/types.ts'
 
 /** What a piece of text adds. */
-export interface MessageDelta {
+interface MessageDelta {
   reasoning?: string
   content?: string
   tool_calls?: ToolCallDelta[]

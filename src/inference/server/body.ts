@@ -4,7 +4,7 @@ import type * as z from 'zod'
 import { jsonWithTools } from '../../common/json-floats.ts'
 import { badRequest, HttpError } from './errors.ts'
 
-export interface BodyLimits {
+interface BodyLimits {
   maxBytes: number
   /** Until the body is whole. */
   ms: number

@@ -18,7 +18,7 @@ const types: Record<number, string> = {
   503: 'ServiceUnavailableError',
 }
 
-export interface ErrorBody {
+interface ErrorBody {
   error: { message: string; type: string; param: string | null; code: number }
 }
 
@@ -52,7 +52,7 @@ export function unsupported(field: string, why: string): HttpError {
 }
 
 /** Is told of faults of ours: the id that the client sees, and the error. */
-export type ReportFault = (id: string, error: unknown) => void
+type ReportFault = (id: string, error: unknown) => void
 
 /** Anything thrown, as an answer. */
 export function asHttpError(error: unknown, report: ReportFault): HttpError {

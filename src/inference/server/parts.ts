@@ -89,6 +89,6 @@ export interface ServerContext {
 }
 
 /** What a request leaves for the log. */
-export type Note = Record<string, string | number>
+type Note = Record<string, string | number>
 
 export type App = Hono<{ Bindings: HttpBindings; Variables: { note?: Note } }>

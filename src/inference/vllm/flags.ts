@@ -2,7 +2,7 @@
 import { loraRankFlag } from '../../common/vllm-ranks.ts'
 
 /** A value of `[inference.args]`. A table becomes JSON, as vLLM takes it. */
-export type FlagValue = string | number | boolean | readonly (string | number | boolean)[] | { readonly [key: string]: unknown }
+type FlagValue = string | number | boolean | readonly (string | number | boolean)[] | { readonly [key: string]: unknown }
 
 /**
  * `{ gpu_memory_utilization: 0.5, enforce_eager: true }` as `--gpu-memory-utilization 0.5 --enforce-eager`. Keys in snake or kebab case;

@@ -6,7 +6,7 @@ import type { TokenChunk } from './api.ts'
 import type { LogprobsMode } from './flags.ts'
 
 /** How the server is asked. */
-export interface Route {
+interface Route {
   path: string
   /** Name of the model or adapter. */
   model: string

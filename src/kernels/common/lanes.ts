@@ -16,8 +16,8 @@ export function lanes(gpu: Gpu, wide = false): Constants {
 }
 
 /**
- * LANES of the kernels that are made for CPU drivers: their subgroup, of 8 invocations or (WIDE) of 16; 0 where they do not run. Products have the same bits with either, but for
- * a weight's gradient (tn_stage_cpu.wgsl); what is summed over lanes (norms, attention) has not, and a process has one of them for all its life.
+ * LANES of the kernels for CPU drivers: the subgroup's size, 8 or (WIDE) 16; 0 where these kernels do not run. Products have the same bits with
+ * either size, except a weight's gradient (tn_stage_cpu.wgsl). Sums over lanes (norms, attention) differ; but a process keeps one size for life.
  */
 export function cpuLanes(gpu: Gpu): { LANES: number; WIDE: number } {
   const { software, subgroupSize } = gpu.facts
@@ -29,8 +29,8 @@ export function cpuLanes(gpu: Gpu): { LANES: number; WIDE: number } {
 export const fusesWide = (gpu: Gpu): boolean => gpu.facts.fused && cpuLanes(gpu).WIDE === 1
 
 /**
- * GUARDED and APART of apart_cpu.wgsl: how many rows of a tile, of so many columns a lane, a block of code has. Some 16 sums and what they are made of are as much as
- * 32 registers hold, 8 as much as 16. One row, without blocks, where the driver's compiler keeps the order that it is given.
+ * GUARDED and APART of apart_cpu.wgsl: how many rows of a tile share a block of code, given its columns a lane. 32 registers hold some 16 sums with
+ * their operands, 16 registers hold 8. One row, without blocks, where the driver's compiler keeps the order of the code.
  */
 export function apartOf(gpu: Gpu, columns: number): { GUARDED: number; APART: number } {
   const { fused, vectorRegisters } = gpu.facts
@@ -40,8 +40,8 @@ export function apartOf(gpu: Gpu, columns: number): { GUARDED: number; APART: nu
 }
 
 /**
- * The same, and HELD: where the CPU takes an operand of memory for all lanes, x of a forward product (dy of a backward one) lies on the stack (held_cpu.wgsl), and a block is one column
- * of 8 rows: 8 sums, and what they take of W, whatever the driver (bench/LOG.md, "Operands on the stack").
+ * The same, and HELD: where the CPU can broadcast an operand from memory to all lanes, x of a forward product (dy of a backward one) is put on the
+ * stack (held_cpu.wgsl). A block is then one column of 8 rows: 8 sums and their part of W, whatever the driver (bench/LOG.md, "Operands on the stack").
  * @param rows of a tile, a multiple of 4
  */
 export function heldOf(gpu: Gpu, rows: number, columns: number): { HELD: number; GUARDED: number; APART: number } {
@@ -49,7 +49,7 @@ export function heldOf(gpu: Gpu, rows: number, columns: number): { HELD: number;
   return { HELD: 1, GUARDED: 1, APART: rows % 8 === 0 ? 8 : rows }
 }
 
-/** Whether a GPU's subgroups have the lanes that most have: those of narrow ones (and of software drivers) would have to hold, and their compilers to write out, many times as much. */
+/** Whether a GPU's subgroups have 32 lanes or more. In narrower ones each lane would hold, and the compiler unroll, many times as much. */
 export const hasWideSubgroups = (gpu: Gpu): boolean => gpu.facts.subgroupSize >= 32
 
 /** Invocations that a large GPU has at a time. */

@@ -16,16 +16,16 @@ export interface Weight {
   rows: number
   columns: number
   bf16: boolean
-  /** Whether these bf16 values lie as f16, which matrix units multiply and every other kernel widens: where units are in use when room is made. */
+  /** Whether the bf16 values are stored as f16, for matrix units (other kernels widen it): set where units are in use when room is made. */
   f16?: boolean
-  /** Of a weight in blocks: room for its values, which has them after `widen` (quantised.ts), and not where a product reads the blocks. */
+  /** Of a quantised weight (`blocks`): room for its values, which `widen` (quantised.ts) fills in, unless a product reads the blocks themselves. */
   slices: WeightSlice[]
   blocks?: WeightBlocks
   /** A matrix of LoRA, whose products may be thin (lora/thin.ts). */
   lowRank?: boolean
 }
 
-/** The blocks of few bits that a weight is held in. */
+/** A quantised weight's blocks. */
 export interface WeightBlocks {
   format: QuantisedFormat
   storage: GpuBuffer
@@ -34,15 +34,15 @@ export interface WeightBlocks {
 }
 
 export interface WeightSlice {
-  /** Row of the weight that the storage begins with; negative where other weights lie before it (`allocateTogether`). */
+  /** The weight's row with which the storage begins; negative where other weights lie before it in the storage (`allocateTogether`). */
   row: number
   /** Rows of the storage. */
   rows: number
   storage: GpuBuffer | BufferRange | GpuTexture
   texture: boolean
-  /** Height of the texture, in panels; more are folded beside it. 0 for buffers. */
+  /** Height of the texture in panels; further panels begin a new column of them beside. 0 for buffers. */
   fold: number
-  /** Of a texture that is room for values of weights in blocks: a buffer with the same panels one after the other, from which they are copied. */
+  /** Of a texture that takes the values of quantised weights: a buffer with the same panels in a row, which `widen` writes and they are copied from. */
   mirror?: GpuBuffer
   /** Rows that lie side by side in the texture: a subgroup's lanes, or fewer (8, or 1) where so many would be wider than a texture may be; see weight.wgsl. */
   panel: number

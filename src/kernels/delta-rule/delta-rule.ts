@@ -35,12 +35,12 @@ export interface DeltaCache {
 }
 
 /** Sequences that are whole in a pass, nothing shared: a row's ends before keyEnd, (rows) u32, where the next one begins. */
-export interface WholeSequences {
+interface WholeSequences {
   keyEnd: GpuBuffer
 }
 
 /** (rows, keyHeads * keyDim) q and k, (rows, heads * valueDim) v, (rows, heads) decay, its logarithm, and beta. */
-export interface DeltaInputs {
+interface DeltaInputs {
   q: GpuBuffer
   k: GpuBuffer
   v: GpuBuffer
@@ -89,7 +89,7 @@ export function deltaRule(
 }
 
 /** What the backward pass reads, writes, and needs in between. */
-export interface DeltaGradients {
+interface DeltaGradients {
   /** As kept by `deltaRule`, and the output's gradient: (rows, heads * valueDim). */
   u: GpuBuffer
   dO: GpuBuffer

@@ -27,7 +27,7 @@ export function statisticsWords(gpu: Gpu, vocabulary: number): number {
   return gpu.facts.software ? 4 : 4 * (1 + Math.ceil(vocabulary / sliceRows))
 }
 
-export interface ScoredRows {
+interface ScoredRows {
   /** (rows, stride) float32. */
   logits: Binding
   /** (rows) u32; with a temperature a row they may lie in the buffer of `logprobs`. */

@@ -14,7 +14,7 @@ const file = (name: string): string => fileURLToPath(new URL(name, import.meta.u
 const paths = { down: file('down_cpu.wgsl'), select: file('select_rows.wgsl'), columns: file('set_columns.wgsl') }
 
 /** One projection: A (rank, K) in a bank, its scale, and where scale * x Aᵀ goes, (rows, rank). */
-export interface LoraDown {
+interface LoraDown {
   a: BufferRange
   scale: number
   out: GpuBuffer

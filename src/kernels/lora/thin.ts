@@ -91,7 +91,7 @@ function normConstants(gpu: Gpu, { rows, threads }: ThinTile): Constants {
 }
 
 /** A of one projection: the value of the bank that it begins with, and what its product is multiplied with. */
-export interface ThinPart {
+interface ThinPart {
   at: number
   scale: number
 }

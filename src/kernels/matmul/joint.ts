@@ -11,7 +11,7 @@ import { backwardInput, stagedBackwardWeight, takesCpu } from './cpu.ts'
 import { panelColumns, panelsOf, type Rows } from './stage.ts'
 
 /** Gradients of the outputs, (rows, N_i), of layers with the weights (N_i, K). */
-export interface JointGradients {
+interface JointGradients {
   dys: GpuBuffer[]
   rows: Count
   weights: Weight[]

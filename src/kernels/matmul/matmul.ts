@@ -20,14 +20,14 @@ import * as units from './units.ts'
 const addPath = fileURLToPath(new URL('add_parts.wgsl', import.meta.url))
 
 /** A low-rank addition: `x` (rows, rank) is already multiplied by one of the two matrices, `matrix` is the other. */
-export interface LowRank {
+interface LowRank {
   x: GpuBuffer | BufferRange
   matrix: GpuBuffer | BufferRange
   /** A multiple of 8. */
   rank: number
 }
 
-export interface LinearOptions {
+interface LinearOptions {
   alpha?: number
   lora?: LowRank
   bias?: GpuBuffer | BufferRange

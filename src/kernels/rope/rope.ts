@@ -38,7 +38,7 @@ function partOf(half: number, turned: number): { PARTIAL: number; turned: { turn
   return { PARTIAL: Number(partial), turned: partial ? { turned } : {}, pairs }
 }
 
-export interface IntoCacheBuffers {
+interface IntoCacheBuffers {
   q: GpuBuffer
   k: GpuBuffer
   v: GpuBuffer

@@ -98,7 +98,7 @@ function together(projections: BlockProjection[]): boolean {
 }
 
 /** What lies before attention, as `normRopeIntoCache` after `linearGroup` has it. */
-export interface QkvBlock {
+interface QkvBlock {
   /** Rows of a workgroup: 4, 8 or 16. */
   height: number
   x: GpuBuffer
@@ -134,7 +134,7 @@ export function qkvBlock(gpu: Gpu, rows: number, t: QkvBlock): void {
 }
 
 /** What lies behind attention. */
-export interface MlpBlock {
+interface MlpBlock {
   /** Rows of a workgroup: 4, 8 or 16. */
   height: number
   /** What attention gives: (rows, heads * headDim). */

@@ -8,7 +8,7 @@ import { bars } from './bars.ts'
 import { chart } from './chart.ts'
 import type { Plot } from './plots.ts'
 
-export interface BenchPlots {
+interface BenchPlots {
   /** The file's name, and what it says of machine and date. */
   title: string
   about: string

@@ -20,7 +20,7 @@ import { answerPairs, readBriefs, type RolloutBrief, type RolloutRow } from '../
 const SAMPLES = 4
 const CHARS = 2000
 
-export interface ReportOptions {
+interface ReportOptions {
   /** Default: report.html in the folder, with plots/ beside it. Needed for several runs, or none. */
   out?: string
   /** Where the plots go as files; none where `out` is given without it. */

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { home } from '../../common/cache.ts'
 
 /** Paints, or says what is missing for it. */
-export type Painter = { paint: (svg: string) => Uint8Array } | { missing: string }
+type Painter = { paint: (svg: string) => Uint8Array } | { missing: string }
 
 /** Pixels for one of the SVG: sharp on paper at the size of a column. */
 const SCALE = 2

@@ -23,7 +23,7 @@ export function checkSinks(names: readonly (SinkName | 'none')[]): void {
 }
 
 /** The sinks of a run while it runs. */
-export interface RunSinks {
+interface RunSinks {
   /** Sends what is left, for a few seconds, and whether the run failed. Never throws; the names of those that could not take all. */
   close(failed?: boolean): Promise<SinkName[]>
 }

@@ -10,7 +10,7 @@ export type Style = 'bold' | 'dim' | 'red' | 'yellow' | 'green' | 'cyan'
 export type Paint = (style: Style, text: string) => string
 export const plain: Paint = (_style, text) => text
 
-export interface StepLine {
+interface StepLine {
   step: number
   maxSteps: number
   metrics: Metrics

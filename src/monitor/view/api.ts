@@ -21,7 +21,7 @@ import type { RolloutQuery, RunDetails } from './types.ts'
 /** Of so many runs at once: one takes up to 100 MB. */
 const mostTokenizers = 4
 
-export interface ApiParts {
+interface ApiParts {
   runs: Runs
   events: Events
   tokenizer?: (model: string | null, runFolder: string) => Promise<TokenBytes | string>

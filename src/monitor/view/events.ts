@@ -10,7 +10,7 @@ interface Seen {
 }
 
 /** `at`: the time (ms, as of Date.now) up to which all has been told with this event and those before it. */
-export type Tell = (event: ViewEvent, at: number) => void
+type Tell = (event: ViewEvent, at: number) => void
 
 /** Milliseconds that the time of a file may lie before the clock's at which it was written. */
 const clockMs = 100

@@ -13,7 +13,7 @@ const mostSummaries = 100_000
 const previewLength = 160
 
 /** rollouts/step_N.jsonl: where each line begins, and what it says in short; null for a line that is no row. */
-export class RolloutFile extends GrowingFile {
+class RolloutFile extends GrowingFile {
   readonly step: number
   starts: number[] = []
   summaries: (RolloutSummary | null)[] = []
@@ -36,7 +36,7 @@ export class RolloutFile extends GrowingFile {
 }
 
 /** rollouts/step_N.tokens.jsonl: where each line begins. */
-export class TokensFile extends GrowingFile {
+class TokensFile extends GrowingFile {
   starts: number[] = []
 
   protected reset(): void {

@@ -28,7 +28,7 @@ const types: Readonly<Record<string, string>> = {
   '.woff2': 'font/woff2',
 }
 
-export interface StaticFile {
+interface StaticFile {
   body: Uint8Array<ArrayBuffer>
   type: string
 }

@@ -24,7 +24,7 @@
  */
 import type { RolloutRow, Split } from '../rollout-writer.ts'
 
-export type RunStatus = 'running' | 'finished' | 'stopped' | 'killed'
+type RunStatus = 'running' | 'finished' | 'stopped' | 'killed'
 
 /** A value of a configuration, at a dotted key. */
 export type FlatValue = string | number | boolean | null

@@ -15,14 +15,24 @@ export interface Loss {
   name: string
   run: LossFunction
   args: Record<string, unknown>
-  kernel?: string
+  kernel?: LossKernel
   /** False where the file says `export const checkGradient = false`: its gradient is on purpose not the derivative of its loss. */
   checked: boolean
 }
 
-const builtIns: Record<string, { run: LossFunction<never>; wgsl: string }> = {
-  cispo: { run: cispo, wgsl: 'cispo.wgsl' },
-  cispo_mask: { run: cispoMask, wgsl: 'cispo_mask.wgsl' },
+interface LossKernel {
+  /** Path of the .wgsl file. */
+  path: string
+  bounds: RatioBounds
+}
+
+const builtIns = { cispo, cispo_mask: cispoMask }
+const isBuiltIn = (name: string): name is keyof typeof builtIns => Object.hasOwn(builtIns, name)
+
+function builtIn(name: keyof typeof builtIns, { mask_ratio_low, mask_ratio_high }: RatioBounds): Loss {
+  const bounds = { mask_ratio_low, mask_ratio_high }
+  const path = fileURLToPath(new URL(`${name}.wgsl`, import.meta.url))
+  return { name, run: (inputs) => builtIns[name](inputs, bounds), args: bounds, kernel: { path, bounds }, checked: false }
 }
 
 /**
@@ -30,11 +40,7 @@ const builtIns: Record<string, { run: LossFunction<never>; wgsl: string }> = {
  * @throws UserError naming the file and what is wrong with it
  */
 export async function loadLoss(name: string, bounds: RatioBounds, args: Record<string, unknown> = {}): Promise<Loss> {
-  if (Object.hasOwn(builtIns, name)) {
-    const builtIn = builtIns[name]
-    const kernel = fileURLToPath(new URL(builtIn.wgsl, import.meta.url))
-    return { name, run: builtIn.run as LossFunction, args: ratioBounds(bounds), kernel, checked: false }
-  }
+  if (isBuiltIn(name)) return builtIn(name, bounds)
   const path = resolve(name)
   if (!existsSync(path)) {
     const known = Object.keys(builtIns).join(', ')
@@ -55,18 +61,12 @@ export async function loadLoss(name: string, bounds: RatioBounds, args: Record<s
 }
 
 /** The loss of supervised training, -logprob / N: CISPO with every weight pinned to 1. The batch's advantages are 1. */
-export const negativeLogLikelihood: Loss = {
-  name: 'nll',
-  args: { mask_ratio_low: 1, mask_ratio_high: 1 },
-  run: cispo as unknown as LossFunction,
-  kernel: fileURLToPath(new URL('cispo.wgsl', import.meta.url)),
-  checked: false,
-}
+export const negativeLogLikelihood: Loss = { ...builtIn('cispo', { mask_ratio_low: 1, mask_ratio_high: 1 }), name: 'nll' }
 
 /** gradient and loss of each of `count` tokens, by a built-in's kernel. With `beta` the KL term is added (kl.ts), which reads refLogprobs. */
 export function runLossKernel(
   gpu: Gpu,
-  kernel: string,
+  { path, bounds }: LossKernel,
   t: {
     logprobs: Binding
     inferenceLogprobs: Binding
@@ -76,13 +76,12 @@ export function runLossKernel(
     loss: Binding
   },
   count: Count,
-  args: RatioBounds & { lossTokenCount: Count; beta?: number },
+  { lossTokenCount, beta }: { lossTokenCount: Count; beta?: number },
 ): void {
-  const { mask_ratio_low, mask_ratio_high, beta } = args
-  const params = { count, mask_ratio_low, mask_ratio_high, inverse_tokens: map(args.lossTokenCount, (n) => 1 / n) }
+  const params = { count, ...bounds, inverse_tokens: map(lossTokenCount, (n) => 1 / n) }
   const bindings = [t.logprobs, t.inferenceLogprobs, t.advantages, t.gradient, t.loss]
-  if (beta) dispatchFlat(gpu, kernel, { KL: 1 }, [...bindings, t.refLogprobs!], { ...params, beta }, count)
-  else dispatchFlat(gpu, kernel, {}, bindings, params, count)
+  if (beta) dispatchFlat(gpu, path, { KL: 1 }, [...bindings, t.refLogprobs!], { ...params, beta }, count)
+  else dispatchFlat(gpu, path, {}, bindings, params, count)
 }
 
 /** A loss that works in its inputs would change the batch, for its next call and for the metrics: each call has arrays of its own. */
@@ -125,5 +124,3 @@ function describe(out: unknown): string {
   const { gradient, loss } = out as { gradient?: ArrayLike<number>; loss?: unknown }
   return `gradient: ${gradient ? `${gradient.constructor.name} of ${gradient.length}` : 'none'}, loss: ${String(loss)}`
 }
-
-const ratioBounds = ({ mask_ratio_low, mask_ratio_high }: RatioBounds) => ({ mask_ratio_low, mask_ratio_high })

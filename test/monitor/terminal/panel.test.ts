@@ -96,8 +96,8 @@ test('health: ranges of the table, spikes against the steps before, skipped step
   expect([0.1, 0.11, 0.5].map((v) => healthOf('is_truncated/mean', v))).toEqual(['good', 'watch', 'bad'])
   expect([0, 0.01, 0.25].map((v) => healthOf('has_error/mean', v))).toEqual(['good', 'watch', 'bad'])
   expect(healthOf('reward', 0)).toBe('none')
-  const norms = [0.3, 0.2, 0.4, 0.3]
-  expect([1.4, 1.6, null].map((v) => healthOf('optim/grad_norm', v, norms))).toEqual(['good', 'watch', 'bad'])
+  const norms = [0.3, 0.2, 0.4, 0.5]
+  expect([1.7, 1.8, null].map((v) => healthOf('optim/grad_norm', v, norms))).toEqual(['good', 'watch', 'bad'])
   expect(healthOf('optim/grad_norm', 100, norms.slice(1))).toBe('none')
   for (const key of Object.keys(LIMITS)) expect(Object.keys(METRICS)).toContain(key)
   for (const key of PANEL_METRICS) expect(metricInfo(key)?.name).toBe(key)
@@ -114,6 +114,7 @@ test('the line of a step leaves out what matters least, until it fits', () => {
   expect(line(80)).toBe('step  3/12 | reward 0.50 ▁█ | held-out short-answers 0.90 | truncated 20% | 2.0s')
   expect(line(20)).toBe('step  3/12 | reward 0.50 ▁█')
   expect(line(200)).toBe(line(Infinity))
+  expect(line(200)).toMatch(/ \| eta 9\.0s$/)
 })
 
 test('wide characters take two columns, marks none', () => {

@@ -7,7 +7,7 @@
 /** What a sign did: nothing yet, the text is no call, the call is over with this sign, or it was over before this sign. */
 export type Step = 'more' | 'fail' | 'done' | 'over'
 
-export interface CallEvents {
+interface CallEvents {
   /** Once, before any arguments. */
   begin(name: string): void
   arguments(text: string): void
@@ -22,7 +22,7 @@ const LONGEST_NAME = 256
 const LONGEST_EARLY = 20_000
 export const isSpace = (sign: string): boolean => sign === ' ' || sign === '\n' || sign === '\t' || sign === '\r'
 
-export interface CallRules {
+interface CallRules {
   events: CallEvents
   /** Names that count; undefined: any. */
   names?: ReadonlySet<string>

@@ -5,7 +5,7 @@ import type { GrammarFormat } from '../../grammar/types.ts'
 import type { ToolParser } from '../types.ts'
 import { namedCallParser, toolParser, toolParserFor } from './index.ts'
 
-export interface ToolRequest {
+interface ToolRequest {
   tools?: unknown
   /** none, auto, required, or { type: 'function', function: { name } }. Default: auto with tools, none without. */
   tool_choice?: unknown

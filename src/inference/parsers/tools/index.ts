@@ -11,9 +11,9 @@ import { DeltaWriter, parseWhole } from './stream.ts'
  * json: the same with either key, and lists of calls.
  */
 export const TOOL_PARSERS = ['hermes', 'llama3_json', 'json'] as const
-export type ToolParserName = (typeof TOOL_PARSERS)[number]
+type ToolParserName = (typeof TOOL_PARSERS)[number]
 
-export interface ToolParserOptions {
+interface ToolParserOptions {
   /** Names of the tools that may be called: for parsers without tags, other JSON is content. */
   names?: Iterable<string>
 }
