@@ -150,8 +150,9 @@ export class EndpointClient implements ChatClient {
     }
   }
 
-  #body(messages: Message[], sampling: SamplingParams, { tools }: ChatTurn): Record<string, unknown> {
+  #body(messages: Message[], sampling: SamplingParams, { tools, variables }: ChatTurn): Record<string, unknown> {
     const { temperature, top_p, top_k, min_p, repetition_penalty, presence_penalty, frequency_penalty } = sampling
+    const { extra = {} } = this.#options
     const openai = new URL(this.#endpoint.url).hostname === 'api.openai.com'
     return {
       model: this.#endpoint.model,
@@ -168,7 +169,8 @@ export class EndpointClient implements ChatClient {
       ...(frequency_penalty !== 0 && { frequency_penalty }),
       ...(sampling.stop.length > 0 && { stop: sampling.stop }),
       ...(tools?.length && { tools }),
-      ...this.#options.extra,
+      ...extra,
+      ...(variables && { chat_template_kwargs: { ...(extra.chat_template_kwargs as object | undefined), ...variables } }),
     }
   }
 

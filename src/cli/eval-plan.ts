@@ -7,8 +7,11 @@ import { messageOf, UserError } from '../common/errors.ts'
 import { stepFolders } from '../common/folders.ts'
 import { hashSeed, Random } from '../common/random.ts'
 import type { SamplingParams } from '../common/types.ts'
+import { isTable } from '../config/compose.ts'
 import { parseConfig, parseEvalConfig, parseSftConfig } from '../config/load.ts'
+import { templateProblem } from '../config/problems.ts'
 import type { RunConfig } from '../config/schema.ts'
+import type { SftConfig } from '../config/sft-schema.ts'
 import { loadEnvironment, type Environment, type LoadOptions, type Row } from '../environments/index.ts'
 import type { Quantization } from '../model/types.ts'
 import { shellWord } from '../monitor/format.ts'
@@ -78,7 +81,7 @@ export interface EvalPlan {
   environments: EvalEnvironment[]
   source: EvalSource
   sampling: SamplingParams
-  /** Fields of a request that only an endpoint knows. */
+  /** Fields of a request that only an endpoint knows, and chat_template_kwargs. */
   extra: Record<string, unknown>
   maxSeqLen?: number
   maxPromptLen?: number
@@ -149,7 +152,7 @@ interface Asked {
   wanted: Wanted[]
   config?: RunConfig
   model?: string
-  /** Of an eval config: what --sampling-args would hold. */
+  /** Of a config: what --sampling-args would hold. */
   sampling?: Record<string, unknown>
   notices?: string[]
 }
@@ -185,6 +188,9 @@ function tableOf(text: string): Record<string, unknown> {
   }
 }
 
+/** The one of a training config's keys that `samplingOf` takes as it takes an eval config's. */
+const templateArgs = ({ args: { chat_template_kwargs } }: (RunConfig | SftConfig)['trainer']) => ({ chat_template_kwargs })
+
 const isSft = (table: Record<string, unknown>): boolean => 'data' in table
 
 /** A training config, of `sft` too, or one of verifiers' eval configs ([[eval]] with env_id). */
@@ -197,13 +203,14 @@ function readFile(file: string): Asked {
   }
   const table = tableOf(text)
   if (isSft(table)) {
-    const { model, data } = parseSftConfig(text, file).config
-    return { model: model.name, wanted: data.env ? [{ id: data.env.id, args: data.env.args }] : [] }
+    const { model, data, trainer } = parseSftConfig(text, file).config
+    const wanted = data.env ? [{ id: data.env.id, args: data.env.args }] : []
+    return { model: model.name, wanted, sampling: templateArgs(trainer) }
   }
   if (!Array.isArray(table.eval)) {
     const { config } = parseConfig(text, file)
     const wanted = config.env.map((env): Wanted => ({ id: env.id, name: env.name, args: env.args, load: loadOptionsOf(env) }))
-    return { config, model: config.model.name, wanted }
+    return { config, model: config.model.name, wanted, sampling: templateArgs(config.trainer) }
   }
   const { config: read, notices } = parseEvalConfig(text, file)
   const wanted = read.evals.map(
@@ -296,19 +303,30 @@ function checkpointSteps(dir: string): number[] {
 /** Names of sampling that we know; what else -S holds goes to an endpoint as it is. */
 const KNOWN = ['temperature', 'top_p', 'top_k', 'min_p', 'repetition_penalty', 'presence_penalty', 'frequency_penalty', 'max_tokens', 'stop'] // prettier-ignore
 
+/** What OpenAI's client in Python does not know stands in a table of its own there. */
+function unfolded(given: Record<string, unknown>): Record<string, unknown> {
+  const { extra_body: more, ...rest } = given
+  return isTable(more) ? { ...more, ...rest } : given
+}
+
 function samplingOf(
   options: EvalOptions,
   { config, sampling: ofFile }: Asked,
   source: EvalSource,
 ): { sampling: SamplingParams; extra: Record<string, unknown> } {
   const args = config?.trainer.args
-  const given = { ...ofFile, ...jsonObject('eval', '--sampling-args', options.samplingArgs ?? '{}') }
+  const ofWords = jsonObject('eval', '--sampling-args', options.samplingArgs ?? '{}')
+  const { chat_template_kwargs = {}, ...given }: Record<string, unknown> = { ...unfolded(ofFile ?? {}), ...unfolded(ofWords) }
+  const wrong = templateProblem(chat_template_kwargs)
+  if (wrong) throw new UserError(`Sampling: ${wrong}`)
   const { top_p = 1, top_k = 0, min_p = 0, repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0 } = args ?? {}
   const known = Object.fromEntries(Object.entries(given).filter(([key]) => KNOWN.includes(key)))
-  const extra = Object.fromEntries(Object.entries(given).filter(([key]) => !KNOWN.includes(key)))
-  const unknown = Object.keys(extra)
+  const others = Object.fromEntries(Object.entries(given).filter(([key]) => !KNOWN.includes(key)))
+  const unknown = Object.keys(others)
   if (unknown.length > 0 && source.kind !== 'endpoint')
-    throw new UserError(`Sampling: ${unknown.join(', ')} is not known to the embedded engine. It knows ${KNOWN.join(', ')}.`)
+    throw new UserError(
+      `Sampling: ${unknown.join(', ')} is not known to the embedded engine. It knows ${KNOWN.join(', ')} and chat_template_kwargs.`,
+    )
   const asked = known.max_tokens
   if (asked !== undefined && !(Number.isSafeInteger(asked) && (asked as number) >= 1))
     throw new UserError(`Sampling: max_tokens is ${JSON.stringify(asked)}; it must be a whole number from 1 on.`)
@@ -323,5 +341,6 @@ function samplingOf(
     stop_token_ids: [],
     seed: 0,
   }
-  return { sampling, extra }
+  const hasTemplateArgs = Object.keys(chat_template_kwargs as object).length > 0
+  return { sampling, extra: { ...others, ...(hasTemplateArgs && { chat_template_kwargs }) } }
 }

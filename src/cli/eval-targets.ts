@@ -56,7 +56,7 @@ async function openEmbedded(plan: EvalPlan, source: EmbeddedSource, maxConcurren
     const model = await openModel(source.model)
     opened.push(model)
     const tokenizer = await model.tokenizer()
-    const template = new ChatTemplate(tokenizer)
+    const template = new ChatTemplate(tokenizer, plan.extra.chat_template_kwargs as Record<string, unknown> | undefined)
     const gpu = await openGpu(model.config, { trains: false })
     opened.push(gpu)
     const progress = reporter(`loading ${model.name}`)

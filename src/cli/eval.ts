@@ -39,7 +39,7 @@ export function register(program: Command): void {
     .option('--shuffle', 'take examples from all over the split, by --seed')
     .option('-t, --max-tokens <count>', "tokens of an answer (default: the config's, else 512)", whole(1))
     .option('-T, --temperature <number>', "(default: the config's eval_temperature, else 1)", notNegative)
-    .option('-S, --sampling-args <json>', 'top_p, top_k, ...; what else an endpoint knows is handed on')
+    .option('-S, --sampling-args <json>', 'top_p, top_k, chat_template_kwargs, ...; what else an endpoint knows is handed on')
     .option('-c, --max-concurrent <count>', 'answers under way at once', whole(1), 32)
     .option('--max-seq-len <tokens>', 'prompt and answers together, of the embedded engine', whole(2))
     .option('-o, --output-dir <dir>', 'results go to a folder below it', 'outputs/evals')

@@ -19,11 +19,22 @@ interface AnswerOptions {
   generationConfig: string
   /** In place of the model's. */
   chatTemplate?: string
+  /** Variables for it where a request does not give them. */
+  chatTemplateKwargs?: Record<string, unknown>
 }
 
 type ModelParts = Pick<
   ServerParts,
-  'root' | 'tokenizer' | 'vocabulary' | 'eosTokenIds' | 'version' | 'defaults' | 'chatTemplate' | 'toolParser' | 'reasoning'
+  | 'root'
+  | 'tokenizer'
+  | 'vocabulary'
+  | 'eosTokenIds'
+  | 'version'
+  | 'defaults'
+  | 'chatTemplate'
+  | 'chatTemplateKwargs'
+  | 'toolParser'
+  | 'reasoning'
 > & { grammars: NonNullable<ServerParts['grammars']> }
 
 /**
@@ -35,7 +46,7 @@ export async function modelParts(
   tokenizer: Tokenizer,
   options: AnswerOptions,
 ): Promise<{ parts: ModelParts; close(): Promise<void> }> {
-  const { toolCallParser, reasoningParser, chatTemplate } = options
+  const { toolCallParser, reasoningParser, chatTemplate, chatTemplateKwargs } = options
   if (!['auto', 'none'].includes(toolCallParser)) toolParser(toolCallParser)
   if (!['auto', 'none', 'think'].includes(reasoningParser))
     throw new UserError(`There is no --reasoning-parser ${reasoningParser}; there are think, none and auto.`)
@@ -50,6 +61,7 @@ export async function modelParts(
     version: versionOf('dawn-rl') ?? 'unknown',
     defaults: await defaultsOf(options.generationConfig, model),
     chatTemplate,
+    chatTemplateKwargs,
     toolParser: toolCallParser,
     reasoning: reasoningParser === 'think' || (reasoningParser === 'auto' && thinks),
     // Loaded with the first request that needs them.

@@ -16,6 +16,7 @@ import { formatBytes, formatCount } from '../monitor/format.ts'
 import { createLogger, standardError, type LogLevel } from '../monitor/logger.ts'
 import { adapterWords, roomOf } from './gpu-memory.ts'
 import { reporter } from './model-batch.ts'
+import { jsonObject } from './options.ts'
 import { closeAll, openGpu, reloadWeights } from './opening.ts'
 import { modelParts } from './serve-parts.ts'
 
@@ -42,6 +43,7 @@ export interface ServeOptions {
   logprobsMode: `${LogprobsMode}_logprobs`
   maxLogprobs: number
   chatTemplate?: string
+  defaultChatTemplateKwargs?: string
   generationConfig: string
   toolCallParser: string
   reasoningParser: string
@@ -72,6 +74,8 @@ export async function openServer(options: ServeOptions): Promise<OpenServer> {
   const modelNames = options.servedModelName ?? [options.model]
   const adapters = (options.adapter ?? []).map((text) => adapterOf(text, modelNames))
   const chatTemplate = options.chatTemplate === undefined ? undefined : await textOf(options.chatTemplate)
+  const { defaultChatTemplateKwargs: kwargs } = options
+  const chatTemplateKwargs = kwargs === undefined ? undefined : jsonObject('serve', '--default-chat-template-kwargs', kwargs)
   const adapterRoot = options.adapterRoot === undefined ? undefined : await rootOf(options.adapterRoot)
   const opened: { close(): unknown }[] = []
   try {
@@ -111,7 +115,7 @@ export async function openServer(options: ServeOptions): Promise<OpenServer> {
     for (const { name, dir } of adapters) await engine.adapters.load(name, dir)
     const log = createLogger(standardError, options.logLevel)
     opened.push(log)
-    const ofModel = await modelParts(model, tokenizer, { ...options, chatTemplate })
+    const ofModel = await modelParts(model, tokenizer, { ...options, chatTemplate, chatTemplateKwargs })
     opened.push(ofModel)
     const parts: ServerParts = {
       ...ofModel.parts,

@@ -80,6 +80,10 @@ function withAnswers(command: Command): void {
     .option('--max-logprobs <count>', 'the most likely tokens that a request may ask for', whole(0, 20), 20)
     .option('--chat-template <file>', "a Jinja template in place of the model's")
     .option(
+      '--default-chat-template-kwargs <json>',
+      'variables for the template, where a request gives none: {"enable_thinking": false}',
+    )
+    .option(
       '--generation-config <where>',
       'where defaults of sampling are from: auto (the model), vllm (none), or a folder',
       'auto',

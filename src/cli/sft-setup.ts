@@ -198,8 +198,8 @@ export async function samplesOf(
   tokenizer: Tokenizer,
 ): Promise<{ train: TrainingSample[]; held: TrainingSample[] }> {
   const { data, trainer } = config
-  const { max_seq_len } = trainer.args
-  const chats = asInRollouts(tokenizer)
+  const { max_seq_len, chat_template_kwargs } = trainer.args
+  const chats = asInRollouts(tokenizer, chat_template_kwargs)
   if (data.env) {
     const env = await loadEnvironment(data.env.id, data.env.args)
     const samples = (split: 'train' | 'eval') =>
@@ -255,8 +255,8 @@ async function encoded<Row>(
 }
 
 /** The tokenizer, telling of tools as rollouts do: as text where the chat template shows none. */
-function asInRollouts(tokenizer: Tokenizer): SftTokenizer {
-  const template = new ChatTemplate(tokenizer)
+function asInRollouts(tokenizer: Tokenizer, variables: Record<string, unknown>): SftTokenizer {
+  const template = new ChatTemplate(tokenizer, variables)
   return {
     eosTokenIds: tokenizer.eosTokenIds,
     encode: (text, options) => tokenizer.encode(text, options),

@@ -51,7 +51,7 @@ export async function openInputs(loaded: Pick<Loaded<RunConfig>, 'config' | 'at'
     const tokenizer = await model.tokenizer()
     refModel = args.ref_model === undefined ? undefined : await openReference(args.ref_model, { ...model, tokenizer })
     const adapter = config.model.adapter ? await openAdapter(config, model) : undefined
-    const template = new ChatTemplate(tokenizer)
+    const template = new ChatTemplate(tokenizer, args.chat_template_kwargs)
     const encode: Inputs['encode'] = (messages, tools) => template.prompt(messages, tools).ids
     const notices = [...unread, ...environments.flatMap((source) => checkPrompts(source, template, args))]
     if (environments.some(({ env }) => env.tools && env.tools.length > 0) && !template.showsTools)

@@ -74,7 +74,8 @@ async function serveEngine(engine: Engine, parts: SamplerParts, inference: Embed
   const { startServer } = await import('../inference/server/server.ts')
   const { modelParts } = await import('./serve-parts.ts')
   const { model, tokenizer } = inputs
-  const answers = { toolCallParser: 'auto', reasoningParser: 'auto', generationConfig: 'auto' }
+  const { chat_template_kwargs: chatTemplateKwargs } = config.trainer.args
+  const answers = { toolCallParser: 'auto', reasoningParser: 'auto', generationConfig: 'auto', chatTemplateKwargs }
   const ofModel = await modelParts(model, tokenizer, answers)
   const log = createLogger(join(folder.path, 'logs', 'server.log'))
   // With an adapter the model itself is there too.

@@ -172,6 +172,8 @@ export interface ChatTurn {
   tools?: readonly ToolDefinition[]
   /** The completion before: `messages` go on after it. */
   previous?: ChatCompletion
+  /** Variables for the chat template, over those of the run. */
+  variables?: Record<string, unknown>
 }
 
 export interface ChatCompletion extends GenerationResult {

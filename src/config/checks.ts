@@ -10,7 +10,7 @@ import { needPython, pythonKnows } from '../environments/python/bridge.ts'
 import { counted } from '../monitor/format.ts'
 import { ckptChecks, ckptNotices, sftCkptChecks } from './ckpt-checks.ts'
 import { filtersOf, inferenceChecks, inferenceNotices, withoutEffect } from './inference-checks.ts'
-import { show } from './problems.ts'
+import { show, templateProblem } from './problems.ts'
 import { BUILT_IN, keepsReference, spareGroups } from './algorithm-schema.ts'
 import type { RunConfig } from './schema.ts'
 import type { SftConfig } from './sft-schema.ts'
@@ -66,6 +66,13 @@ function environmentProblem(key: string, id: string, about: { python?: boolean; 
 }
 
 const shared: Check<RunConfig | SftConfig>[] = [
+  {
+    keys: [`${A}chat_template_kwargs`],
+    find({ trainer: { args } }) {
+      const text = templateProblem(args.chat_template_kwargs)
+      return text && `${A}${text}`
+    },
+  },
   {
     keys: ['micro_batch_tokens', 'max_seq_len', 'micro_batch_size'].map((key) => A + key),
     find: ({ trainer: { args } }) =>

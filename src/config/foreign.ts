@@ -228,6 +228,8 @@ export const foreignKeys: ForeignKey[] = [
       'is not a key here: keep_best = "eval/<env>/avg@k" under [trainer.ckpt] keeps the best checkpoint as checkpoints/best.',
     'wandb_* sampling_args generation_kwargs':
       'is not a key here: see report_to for metrics, and temperature, top_p, max_tokens and their neighbours for sampling.',
+    'extra_body enable_thinking':
+      'is not a key here: what the chat template takes is in chat_template_kwargs, as { enable_thinking = false }.',
   }),
   // prime-rl and hosted training
   ...write('', {

@@ -23,6 +23,20 @@ export function show(value: unknown): string {
   return text.length > 60 ? `${text.slice(0, 57)}...` : text
 }
 
+/** What every template is handed anyway: with the messages, for each prompt anew. */
+const OWN_VARIABLES = ['messages', 'tools', 'add_generation_prompt', 'continue_final_message', 'chat_template']
+
+/** What is wrong with chat_template_kwargs, wherever they come from; undefined where nothing is. */
+export function templateProblem(value: unknown): string | undefined {
+  if (!isTable(value)) return `chat_template_kwargs is ${show(value)}; it must be a table, as { enable_thinking = false }.`
+  const own = OWN_VARIABLES.find((name) => Object.hasOwn(value, name))
+  if (own) return `chat_template_kwargs.${own} is set for every prompt anyway. Remove it.`
+  const [name, text] = Object.entries(value).find(([, one]) => typeof one === 'string' && /^(true|false)$/iu.test(one)) ?? []
+  return (
+    name && `chat_template_kwargs.${name} is ${show(text)}, a text, and no text is false. Write ${String(text).toLowerCase()}.`
+  )
+}
+
 /** All problems that the schema has with `raw`. */
 export function schemaProblems(issues: readonly z.core.$ZodIssue[], raw: Table, tree: SchemaNode): Problem[] {
   const problems: Problem[] = []
@@ -74,7 +88,8 @@ function moved(value: unknown, tree: SchemaNode): string {
   const visit = (table: Table) => {
     for (const [key, inner] of Object.entries(table)) {
       const name = Object.hasOwn(renamed, key) ? renamed[key] : key
-      if (known[name] && !isTable(inner)) names.push(name === key ? key : `${name} (for ${key})`)
+      // A table of theirs may have the name of a key that is none here, as [trainer.loss].
+      if (known[name] && (!isTable(inner) || known[name].type === 'free')) names.push(name === key ? key : `${name} (for ${key})`)
       else if (isTable(inner)) visit(inner)
     }
   }

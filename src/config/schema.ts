@@ -223,6 +223,15 @@ const turnFields = {
     .describe('How the model writes the calls of its tools, where the environment has any. "auto": by the chat template.'),
 }
 
+/** What a chat template is handed with the messages, of [trainer.args] and of a supervised run's. */
+export const templateFields = {
+  chat_template_kwargs: freeTable()
+    .default({})
+    .describe(
+      'Variables for the chat template, as { enable_thinking = false } of Qwen3: in every prompt, of evaluation too; a template passes over those that it does not know.',
+    ),
+}
+
 const asyncFields = {
   max_async_level: z
     .int()
@@ -292,7 +301,7 @@ export const trainerGroups = {
   Optimizer: optimizerFields,
   'Batch and lengths': { ...batchFields, ...microBatchFields },
   Sampling: samplingFields,
-  'Turns and tools': turnFields,
+  'Turns and tools': { ...templateFields, ...turnFields },
   Algorithm: algorithmFields,
   'Asynchrony and time limits': asyncFields,
   Evaluation: evalFields,
@@ -306,6 +315,7 @@ const trainerArgs = z.strictObject({
   ...batchFields,
   ...microBatchFields,
   ...samplingFields,
+  ...templateFields,
   ...turnFields,
   ...algorithmFields,
   ...asyncFields,

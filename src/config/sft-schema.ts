@@ -4,7 +4,7 @@
  */
 import * as z from 'zod'
 import { type CkptConfig, ckptSchema } from './ckpt-schema.ts'
-import { loraFields, microBatchFields, modelFields, optimizerFields, outputFields, runFields } from './schema.ts'
+import { loraFields, microBatchFields, modelFields, optimizerFields, outputFields, runFields, templateFields } from './schema.ts'
 
 const newModel = z
   .strictObject({
@@ -48,6 +48,7 @@ const scheduleFields = {
   ...optimizerFields,
   batch_size: z.int().min(1).default(32).describe('Examples of one optimizer step.'),
   max_seq_len: z.int().min(16).default(2048).describe('Longest example in tokens; a longer one is refused.'),
+  ...templateFields,
   temperature: z
     .number()
     .positive()

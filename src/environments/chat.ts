@@ -96,12 +96,12 @@ export class PolicyClient implements ChatClient {
     return completion
   }
 
-  #promptOf(messages: Message[], { previous, tools }: ChatTurn): EncodedPrompt & { rewritten?: boolean } {
-    const encode = this.#encode
+  #promptOf(messages: Message[], { previous, tools, variables }: ChatTurn): EncodedPrompt & { rewritten?: boolean } {
+    const encode = variables && this.#encode instanceof ChatTemplate ? this.#encode.with(variables) : this.#encode
     // What has more is refused, whichever turn it is.
     const { maxSeqTokens: most = Infinity } = this.#options
     const whole = (): EncodedPrompt => {
-      const key = JSON.stringify([messages, tools])
+      const key = JSON.stringify([messages, tools, variables])
       if (this.#last?.key !== key) {
         const plain = !(encode instanceof ChatTemplate)
         this.#last = { key, prompt: plain ? { ids: encode(messages, tools), text: '' } : encode.prompt(messages, tools, most) }

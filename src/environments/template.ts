@@ -8,10 +8,16 @@
  */
 import type { ChatCompletion, Message, ToolCall, ToolDefinition } from '../common/types.ts'
 
+interface RenderOptions {
+  addGenerationPrompt?: boolean
+  tools?: readonly ToolDefinition[]
+  variables?: Variables
+}
+
 /** What is needed of a tokenizer; the model room's has it. */
 export interface ChatTokenizer {
   readonly eosTokenIds: readonly number[]
-  renderChat(messages: readonly Message[], options?: { addGenerationPrompt?: boolean; tools?: readonly ToolDefinition[] }): string
+  renderChat(messages: readonly Message[], options?: RenderOptions): string
   encode(text: string, options?: { addSpecialTokens?: boolean }): number[]
   decode(ids: ArrayLike<number>): string
 }
@@ -25,6 +31,7 @@ export interface EncodedPrompt {
 }
 
 type Tools = readonly ToolDefinition[] | undefined
+type Variables = Record<string, unknown>
 
 const MARK = 'the-last-answer-5c1f0e'
 /** Of a token: texts with more of them for each token that there is room for are encoded from their beginning. */
@@ -32,11 +39,19 @@ const LETTERS = 16
 
 export class ChatTemplate {
   readonly #tokenizer: ChatTokenizer
+  readonly #variables: Variables
   #showsTools: boolean | undefined
   #callsShown: boolean | undefined
 
-  constructor(tokenizer: ChatTokenizer) {
+  /** `variables`: more of them for the template, as Qwen3's `enable_thinking` (chat_template_kwargs of a config). */
+  constructor(tokenizer: ChatTokenizer, variables: Variables = {}) {
     this.#tokenizer = tokenizer
+    this.#variables = variables
+  }
+
+  /** The same, with further variables. */
+  with(variables: Variables): ChatTemplate {
+    return new ChatTemplate(this.#tokenizer, { ...this.#variables, ...variables })
   }
 
   /** Whether the template writes tools into the prompt. Where it does not, they are described in the system message. */
@@ -59,7 +74,7 @@ export class ChatTemplate {
   }
 
   #contains(name: string, messages: readonly Message[], tools?: Tools): boolean {
-    return attempt(() => this.#tokenizer.renderChat(messages, tools && { tools }).includes(name)) ?? false
+    return attempt(() => this.#written(messages, tools && { tools }).includes(name)) ?? false
   }
 
   /** A whole conversation up to the opening of the next answer. Throws the template's complaint. */
@@ -135,7 +150,11 @@ export class ChatTemplate {
     const shown = !this.showsTools && (wanted || (called && !this.#showsCalls))
     const given = shown ? withToolsAsText(messages, tools ?? []) : messages
     const told = wanted && !shown ? { tools } : {}
-    return this.#tokenizer.renderChat(given, { addGenerationPrompt, ...told })
+    return this.#written(given, { addGenerationPrompt, ...told })
+  }
+
+  #written(messages: readonly Message[], options?: RenderOptions): string {
+    return this.#tokenizer.renderChat(messages, { ...options, variables: this.#variables })
   }
 }
 

@@ -40,7 +40,7 @@ test('tools and their answers, failures that pass, and what is cut off', async (
     const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`
     const client = new EndpointClient(
       { model: 'm', url, keyVar: 'DAWN_RL_TEST_ENDPOINT' },
-      { extra: { reasoning_effort: 'low' } },
+      { extra: { reasoning_effort: 'low', chat_template_kwargs: { a: 1, b: 1 } } },
     )
     const tools = [{ type: 'function' as const, function: { name: 'add', parameters: {} } }]
     const first = await client.complete([{ role: 'user', content: '1+2?' }], sampling, undefined, { tools })
@@ -52,11 +52,14 @@ test('tools and their answers, failures that pass, and what is cut off', async (
     })
     expect(got[0]).toEqual({
       path: '/v1/chat/completions', key: 'Bearer secret', model: 'm', messages: [{ role: 'user', content: '1+2?' }], temperature: 0.5, top_p: 0.9,
-      max_tokens: 7, seed: 3, tools, reasoning_effort: 'low',
+      max_tokens: 7, seed: 3, tools, reasoning_effort: 'low', chat_template_kwargs: { a: 1, b: 1 },
     }) // prettier-ignore
     const turns = [{ role: 'tool' as const, content: '3', tool_call_id: 'call_1', name: 'add' }]
-    const second = await client.complete(turns, sampling, undefined, { tools, previous: first })
-    expect(got[1]).toMatchObject({ messages: [{ role: 'tool', content: '3', tool_call_id: 'call_1' }] })
+    const second = await client.complete(turns, sampling, undefined, { tools, previous: first, variables: { b: 2 } })
+    expect(got[1]).toMatchObject({
+      chat_template_kwargs: { a: 1, b: 2 },
+      messages: [{ role: 'tool', content: '3', tool_call_id: 'call_1' }],
+    })
     expect((got[1].messages as object[])[0]).not.toHaveProperty('name')
     expect(got).toHaveLength(3)
     expect(second).toMatchObject({

@@ -29,6 +29,12 @@ test('a run of sft: its environment, its checkpoints, and the model that it bega
     await expect(planEval([], { ...options, steps: '3,best' })).rejects.toThrow('no checkpoint of step best. There are 3.')
     writeFileSync(join(run, 'config.toml'), 'model = "models/tiny"\n[data]\npath = "package.json"\n')
     await expect(planEval([], options)).rejects.toThrow(`${run} learned from a file, which has no environment. Name one: `)
+    expect(named.extra).toEqual({})
+    const kwargs = '[trainer.args.chat_template_kwargs]\nenable_thinking = false\n'
+    writeFileSync(join(run, 'config.toml'), `model = "models/tiny"\n[data.env]\nid = "reverse-text"\n${kwargs}`)
+    const silent = await planEval([], options)
+    await closeEnvironments(silent.environments)
+    expect(silent.extra).toEqual({ chat_template_kwargs: { enable_thinking: false } })
     const made = await planOf('[model.new]\nfamily = "qwen3"\nhidden_size = 64\nintermediate_size = 64\nnum_hidden_layers = 1\nnum_attention_heads = 2\nnum_key_value_heads = 1\nhead_dim = 32') // prettier-ignore
     expect(made.source).toMatchObject({ model: step, checkpoints: [step], base: false })
   } finally {
@@ -73,6 +79,17 @@ num_examples = 1
     const other = await planOf(text, words)
     expect(other.sampling).toMatchObject({ temperature: 0, max_tokens: 7, top_p: 1 })
     expect(other.environments.map(({ rows }) => rows.length)).toEqual([2, 2])
+  })
+
+  test('what the chat template takes, as verifiers hands it on', async () => {
+    const of = (table: string) => `model = "models/tiny"\nsampling_args = ${table}\n[[eval]]\nenv_id = "reverse-text"\n`
+    const text = of('{ extra_body = { chat_template_kwargs = { enable_thinking = false } } }')
+    expect((await planOf(text)).extra).toEqual({ chat_template_kwargs: { enable_thinking: false } })
+    expect((await planOf(text, { samplingArgs: '{"chat_template_kwargs": {}}' })).extra).toEqual({})
+    await expect(planOf(of('{ chat_template_kwargs = 3 }'))).rejects.toThrow(
+      'Sampling: chat_template_kwargs is 3; it must be a table',
+    )
+    await expect(planOf(of('{ extra_body = 3 }'))).rejects.toThrow('extra_body is not known to the embedded engine')
   })
 
   test.each([

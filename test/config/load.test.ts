@@ -210,6 +210,13 @@ describe('one mistake is one sentence', () => {
     ['mask_ratio_low = 9.0', 'mask_ratio_low is 9, not below mask_ratio_high (8)'],
     ['max_async_level = 9', 'max_off_policy_steps is 8, less than max_async_level (9)'],
     ['loss_args = { x = 1 }', 'the built-in loss "cispo" takes none'],
+    ['chat_template_kwargs = 1', 'trainer.args.chat_template_kwargs is 1; it must be a table.'],
+    ['chat_template_kwargs = { tools = [] }', 'chat_template_kwargs.tools is set for every prompt anyway. Remove it.'],
+    [
+      'chat_template_kwargs = { enable_thinking = "False" }',
+      'enable_thinking is "False", a text, and no text is false. Write false.',
+    ],
+    ['enable_thinking = false', 'is in chat_template_kwargs, as { enable_thinking = false }'],
     ['temperature = 0', 'trainer.args.temperature is 0; it must be a number > 0.'],
     ['use_lora = "yes"', 'trainer.args.use_lora is "yes", a string; it must be true or false.'],
     ['run_name = ""', 'trainer.args.run_name is'],
@@ -489,6 +496,12 @@ test("an algorithm's keys in TRL and prime-rl are told as what they are here", (
   )
   expect(told).toContain('trainer.loss is not a table here: trainer.args.loss is')
   expect(told).toContain('see trainer.args.report_to')
+})
+
+test("chat_template_kwargs of prime-rl's sampling is told as the key that it is here", () => {
+  const text =
+    '[orchestrator.train.sampling.extra_body]\ntop_k = 3\nchat_template_kwargs = { enable_thinking = false }\n[orchestrator.advantage]\ntype = "x"\n'
+  expect(errorOf(() => parseConfig(minimal + text))).toContain('go to [trainer.args], as top_k, chat_template_kwargs.')
 })
 
 test('the two ways to size a micro-batch agree', () => {

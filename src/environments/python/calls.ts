@@ -14,6 +14,8 @@ import type { RolloutContext } from '../types.ts'
 export interface Asked {
   messages: Message[]
   tools?: ToolDefinition[]
+  /** For the chat template, over those of the run. */
+  variables?: Record<string, unknown>
   /** What the environment asks otherwise than it was told to. */
   sampling: Partial<SamplingParams>
 }
@@ -85,7 +87,7 @@ export class Calls {
       if (before) messages[before.keys.length - 1] = before.answered.message
       const seed = turn === 0 ? ctx.sampling.seed : hashSeed(ctx.sampling.seed, 'turn', turn)
       const sampling = { ...ctx.sampling, ...asked.sampling, seed }
-      const chat = { tools: asked.tools, previous: before?.answered.completion }
+      const chat = { tools: asked.tools, variables: asked.variables, previous: before?.answered.completion }
       const completion = await ctx.client.complete(messages, sampling, signal, chat)
       if (completion.finishReason === 'abort') throw new Error('generation was aborted')
       const message = (completion.message ??= { role: 'assistant', content: completion.text })

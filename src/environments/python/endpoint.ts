@@ -126,6 +126,9 @@ function askedOf(body: Body): Asked {
     throw new Error(
       `the environment asks with tool_choice ${JSON.stringify(choice)}; a run gives its Python environments "auto" only`,
     )
+  const variables = body.chat_template_kwargs ?? undefined
+  if (variables !== undefined && (typeof variables !== 'object' || Array.isArray(variables)))
+    throw new Error(`the environment asks with chat_template_kwargs ${JSON.stringify(variables)}; it must be an object`)
   const sampling: Partial<SamplingParams> = {}
   for (const field of OWN) if (typeof body[field] === 'number') sampling[field] = body[field]
   const most = body.max_completion_tokens ?? body.max_tokens
@@ -135,7 +138,7 @@ function askedOf(body: Body): Asked {
   if (typeof body.temperature === 'number') sampling.temperature = body.temperature
   const given = Array.isArray(body.tools) ? (body.tools as { function: LooseTool }[]) : []
   const tools = given.length > 0 ? given.map((tool) => toolOf(tool.function)) : undefined
-  return { messages: messagesOf(body.messages, 'the call'), tools, sampling }
+  return { messages: messagesOf(body.messages, 'the call'), tools, variables: variables as Asked['variables'], sampling }
 }
 
 /** A completion as vLLM gives it with return_token_ids and logprobs; without either where the sampler does not tell its tokens (id -1), as in evaluation. */

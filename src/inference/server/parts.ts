@@ -38,6 +38,8 @@ export interface ServerParts {
   maxAdapters?: number
   /** In place of the tokenizer's own chat template. */
   chatTemplate?: string
+  /** Variables for it where a request does not give them. */
+  chatTemplateKwargs?: Record<string, unknown>
   /** How the model writes calls of tools: a parser's name, 'auto' (default: by the template), or 'none': tools are refused. */
   toolParser?: string
   /** Whether <think>...</think> is told apart from the answer. Default false. */

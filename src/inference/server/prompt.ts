@@ -59,7 +59,7 @@ export function encodeChat(
   body: TemplateBody & Pick<SamplingBody, 'truncate_prompt_tokens'>,
   tools?: readonly ToolDefinition[],
 ): { text: string; ids: number[]; thinking: Thinking } {
-  const { tokenizer, chatTemplate } = server.parts
+  const { tokenizer, chatTemplate, chatTemplateKwargs } = server.parts
   if (typeof body.chat_template === 'string') {
     throw badRequest(
       'chat_template: templates of requests are not run here; start the server with --chat-template.',
@@ -83,6 +83,7 @@ export function encodeChat(
   const effort = body.reasoning_effort
   const shown = tools ?? toolsOf(body.tools)
   const variables = {
+    ...chatTemplateKwargs,
     ...(effort ? { reasoning_effort: effort, enable_thinking: effort !== 'none' } : {}),
     ...body.chat_template_kwargs,
   }
