@@ -170,7 +170,7 @@ export const foreignKeys: ForeignKey[] = [
     'loss_type importance_sampling_level loss_agg_mode':
       'is not a key here: trainer.args.loss is "cispo", "cispo_mask" or a file; which is which: docs/algorithms.md, "From TRL and prime-rl".',
     scale_rewards:
-      'is not a key here: the advantage is reward - group mean, as with false; of "group", trainer.args.advantage names a file (normalised.ts in docs/algorithms.md).',
+      'is not a key here: the advantage is reward - group mean, as with false; of "group" and "batch", trainer.args.advantage names a file (normalised.ts and batch_scaled.ts in docs/algorithms.md).',
     'reward_weights reward_funcs':
       'is not a key here: rewards and their weights are the rubric of the environment (docs/environments.md).',
     'entropy_coeff entropy_loss_coef entropy_bonus ent_coef': 'is named entropy_coef here.',

@@ -31,11 +31,11 @@ export function assignAdvantages(
   tooOld: (rollout: Rollout) => boolean = () => false,
 ): ScoredRollout[] {
   const advantages = new Map<Rollout, ScoredRollout['advantage']>()
-  for (const group of Map.groupBy(rollouts, (r) => r.group).values()) {
-    const scored = trainedOn(group, algorithm, tooOld)
-    if (!scored) continue
+  const all = [...Map.groupBy(rollouts, (r) => r.group).values()].map((group) => trainedOn(group, algorithm, tooOld))
+  const groups = Object.freeze(all.filter((group) => group !== undefined))
+  for (const group of groups) {
     const masked = (r: Rollout) => algorithm.maskTruncated && r.isTruncated
-    advantagesOf(algorithm.advantage, scored).forEach((a, i) => masked(scored[i]) || advantages.set(scored[i], a))
+    advantagesOf(algorithm.advantage, group, groups).forEach((a, i) => masked(group[i]) || advantages.set(group[i], a))
   }
   return rollouts.map((rollout) => ({ rollout, advantage: advantages.get(rollout) ?? null }))
 }
@@ -53,8 +53,12 @@ function passes({ name, run, args }: Plugin<FilterFunction>, group: Group): bool
   throw new UserError(`The filter ${name} must return true or false, not ${show(verdict)}.`)
 }
 
-function advantagesOf({ name, run, args }: Plugin<AdvantageFunction>, group: Group): (number | ArrayLike<number>)[] {
-  const advantages: unknown = call('advantage', name, () => run(group, args))
+function advantagesOf(
+  { name, run, args }: Algorithm['advantage'],
+  group: Group,
+  groups: readonly Group[],
+): (number | ArrayLike<number>)[] {
+  const advantages: unknown = call('advantage', name, () => run(group, args, groups))
   const wrong = (what: string) =>
     new UserError(
       `The advantage ${name} ${what}. It must give one finite number, or an array with one a completion token, for each rollout of the group.`,

@@ -61,6 +61,17 @@ test('groups do not mix, and results keep the order of the rollouts', () => {
   expect(advantagesOf([a[0], b[0], a[1], b[1]])).toEqual([-0.5, -2, 0.5, 2])
 })
 
+test('an advantage is told all groups that are trained on, itself among them, and none of these can be changed', () => {
+  const seen: unknown[] = []
+  const mine = withAdvantage((of: Rollout[], _: unknown, groups: Rollout[][]) => {
+    seen.push([groups.indexOf(of), groups.map((one) => one.map(({ reward }) => reward)), Object.isFrozen(groups)])
+    return of.map(() => 0)
+  })
+  advantagesOf([...group([0, 1]), ...group([1, 1], '1.1'), ...group([2, null, 4], '1.2'), ...group([9, null], '1.3')], mine)
+  const trained = [[0, 1], [2, 4]] // prettier-ignore
+  expect(seen).toEqual([[0, trained, true], [1, trained, true]]) // prettier-ignore
+})
+
 test('advantages a token, and arguments', () => {
   const perToken = withAdvantage((rollouts: Rollout[], args: { scale: number }) =>
     rollouts.map((r) => Float32Array.from(r.completion_tokens.ids, (_, t) => t * args.scale * r.reward!)),

@@ -86,6 +86,8 @@ def main():
     batch = make_batch(random.Random(7))
     rewards = torch.tensor([1.0, 0.0, 0.25, 1.0, 0.7], dtype=torch.float64)
     centred = rewards - rewards.mean()
+    # Of another group of the batch: 9 in all, as nanstd has n / (n - 1) in float32, which is exact then.
+    others = torch.tensor([0.0, 0.0, 3.0, 0.5], dtype=torch.float64)
     out = {
         'trl': __version__,
         'max_length': MAX_LENGTH,
@@ -93,8 +95,10 @@ def main():
         'cases': {name: loss_of(batch, {**DEFAULTS, **options}) for name, options in CASES.items()},
         # scale_rewards, and RLOOTrainer's baseline, by the lines of their trainers
         'rewards': rewards.tolist(),
+        'others': others.tolist(),
         'advantages': {
             'group': (centred / (nanstd(rewards) + 1e-4)).tolist(),
+            'batch': (centred / (nanstd(torch.cat([rewards, others])) + 1e-4)).tolist(),
             'none': centred.tolist(),
             'rloo': (rewards - (rewards.sum() - rewards) / (len(rewards) - 1)).tolist(),
         },

@@ -31,7 +31,9 @@ const trl = JSON.parse(readFileSync(join(root, 'test/fixtures/trl-losses.json'),
   batch: Sequence[]
   cases: Record<string, Case>
   rewards: number[]
-  advantages: Record<'group' | 'none' | 'rloo', number[]>
+  /** Of another group of the batch. */
+  others: number[]
+  advantages: Record<'group' | 'batch' | 'none' | 'rloo', number[]>
 }
 const folder = tempFolder()
 
@@ -119,14 +121,15 @@ test("metrics of TRL's: kl is ref_kl, and cispo_clip_ratio counts tokens of answ
 })
 
 describe("an advantage of TRL's", () => {
-  const group = trl.rewards.map((reward) => ({ reward }) as Rollout)
+  const [group, others] = [trl.rewards, trl.others].map((rewards) => rewards.map((reward) => ({ reward }) as Rollout))
   test.each([
     ['none', () => groupMean],
     ['group', async () => (await load('docs/algorithms.md', 'function normalised')) as AdvantageFunction],
+    ['batch', async () => (await load('docs/algorithms.md', 'function batchScaled')) as AdvantageFunction],
     ['rloo', async () => (await load('README.md', 'function leaveOneOut')) as AdvantageFunction],
   ] as const)('%s', async (name, advantage) => {
     const run: AdvantageFunction = await advantage()
-    for (const [i, value] of run(group, {}).entries()) expect(value).toBeCloseTo(trl.advantages[name][i], 12)
+    for (const [i, value] of run(group, {}, [group, others]).entries()) expect(value).toBeCloseTo(trl.advantages[name][i], 12)
   })
   const load = async (page: string, word: string) =>
     ((await import(example(page, 'advantage', word))) as { default: unknown }).default
