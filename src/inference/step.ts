@@ -16,6 +16,7 @@ import { feedIds } from '../kernels/embedding/embedding.ts'
 import { copyCacheRows, copyRows, gatherRows } from '../kernels/rows/rows.ts'
 import type { PagedCache } from '../kernels/attention/attention.ts'
 import { blockWords, mostBlocks, type Sharing } from '../kernels/attention/shared.ts'
+import { headShape } from '../model/attention-layer.ts'
 import { decoderHidden, type Decoder } from '../model/decoder.ts'
 import { stateWords, type CacheArguments, type DeltaState, type LayerCache } from '../model/layer-cache.ts'
 import { rotaryDimOf } from '../model/rope.ts'
@@ -85,9 +86,8 @@ export class StepCommands {
   readonly #info: GpuBuffer
   /** Rows of the cache that are copied before a step: at most a page for each sequence that runs or joins. */
   readonly #pairs: GpuBuffer
-  /** How rows go through common keys together, where this adapter gains by it, and the blocks of a step. */
-  readonly sharing: Sharing | undefined
-  readonly #blocks: GpuBuffer | undefined
+  /** How rows go through common keys together, where this adapter gains by it and a layer sees all keys, and the blocks of a step. */
+  readonly sharing: (Sharing & { blocks: GpuBuffer }) | undefined
   /** Holds copied rows on the way where the cache lies in textures, which cannot be copied within themselves. */
   readonly #between: GpuBuffer | undefined
   /** State slots that are copied before a step, in models with recurrent states. */
@@ -146,9 +146,11 @@ export class StepCommands {
       return { inputs: room(slots * inputs, 'states'), states: room(slots * states, 'states') }
     })
     const pages = gpu.pool.acquire(sizes.maxTable * 4, 'engine pages')
-    if (textures) {
-      this.sharing = { lanes: cpuLanes(gpu).LANES, group: config.heads / config.kvHeads }
-      this.#blocks = gpu.pool.acquire(blockWords(roundRows(sizes.maxSequences), this.sharing) * 4, 'engine blocks')
+    const seesAll = Array.from({ length: config.layers }, (_, i) => !isDelta(config, i) && !headShape(config, i).window)
+    if (textures && seesAll.includes(true)) {
+      const sharing = { lanes: cpuLanes(gpu).LANES, group: config.heads / config.kvHeads }
+      const words = blockWords(roundRows(sizes.maxSequences), sharing)
+      this.sharing = { ...sharing, blocks: gpu.pool.acquire(words * 4, 'engine blocks') }
     }
     const runs = config.qwen35 && gpu.pool.acquire(sizes.maxRows * 16, 'engine rows')
     this.#statePairs = config.qwen35 && gpu.pool.acquire(sizes.maxSequences * 8, 'copied states')
@@ -177,7 +179,7 @@ export class StepCommands {
     gpu.write(this.#info, step.info)
     gpu.write(this.#cache.slots, step.slots)
     gpu.write(this.#cache.paged.pages, step.pages)
-    if (this.#blocks && step.blocks) gpu.write(this.#blocks, step.blocks)
+    if (this.sharing && step.blocks) gpu.write(this.sharing.blocks, step.blocks)
     if (this.#cache.runs) gpu.write(this.#cache.runs, step.runs)
     if (step.sampled.length > 0) this.#sampler.write(step.sampled)
     if (step.mixed) {
@@ -255,7 +257,7 @@ export class StepCommands {
     runs?.release()
     this.#statePairs?.release()
     this.#between?.release()
-    this.#blocks?.release()
+    this.sharing?.blocks.release()
     for (const buffer of new Set([this.#given, this.#ids, this.#info, this.#pairs, this.#places, slots, paged.pages]))
       buffer.release()
     this.#sampler.release()
@@ -333,10 +335,11 @@ export class StepCommands {
     const tape = new Tape(gpu, false)
     if (this.#sizes.ahead) feedIds(gpu, this.#given, this.#sampler.results, this.#ids, rows)
     const adapters = mixed ? this.#adapters.rows(this.#places) : undefined
-    const blocks = shared && this.#blocks && this.sharing && { blocks: this.#blocks, count: mostBlocks(rows, this.sharing) }
+    const { sharing } = this
+    const together = shared && sharing ? { blocks: sharing.blocks, count: mostBlocks(rows, sharing) } : undefined
     const batch = { rows, ids: this.#ids, info: this.#info, positions: this.#sizes.maxLength, adapters }
     const hidden = decoderHidden(tape, this.#decoder, batch, {
-      cache: { ...this.#cache, paged: { ...this.#cache.paged, prompts, shared: blocks || undefined } },
+      cache: { ...this.#cache, paged: { ...this.#cache.paged, prompts, shared: together } },
     })
     const { index, hidden: taken } = this.#sampler
     // One draw a sequence, and, where prompts are scored, one a row.
