@@ -66,7 +66,8 @@ export class Engine implements ServingEngine {
     this.maxLength = maxLength
     const { pages, pageSize, f16 } = cacheOf(decoder, options)
     this.cacheRows = pages * pageSize
-    const maxPrefillRows = Math.max(1, options.maxPrefillRows ?? 256)
+    // Engines of few short sequences take no memory for more tokens than these have.
+    const maxPrefillRows = Math.max(1, Math.min(options.maxPrefillRows ?? 256, maxSequences * maxLength))
     // A Gated DeltaNet's recurrent state is not in the pages, so a cached prefix would lack it.
     const caching = {
       prefixCaching: (options.prefixCaching ?? true) && !config.qwen35,

@@ -74,9 +74,13 @@ export class Scheduler {
     this.pool = new PagePool(options.pages, options.pageSize)
   }
 
-  /** Most rows that a step can have. */
+  /**
+   * Most rows that a step can have. Beyond 32 a multiple of it: the largest step's kernels are compiled first, and with tiles of fewer rows they would
+   * not be the ones that prompts of 32 tokens and more need.
+   */
   get maxRows(): number {
-    return roundRows(this.#options.maxSequences + this.#options.maxPrefillRows)
+    const rows = this.#options.maxSequences + this.#options.maxPrefillRows
+    return roundRows(rows > 32 ? 32 * Math.ceil(rows / 32) : rows)
   }
 
   /** Most entries of `pages` of a step: of all sequences that run, and of as many prefills. */

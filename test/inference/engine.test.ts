@@ -348,6 +348,24 @@ describe.each(ways)('a step that fails, $way', ({ ahead, readBlock }) => {
   })
 })
 
+it('takes no memory for more tokens of prompts in a step than its sequences have', async () => {
+  const decoder = await goldenDecoder(gpu, 'llama')
+  const bytesOf = async (maxPrefillRows: number) => {
+    const before = gpu.pool.bytesInUse
+    const engine = anyEngine(decoder, { maxSequences: 2, maxLength: 24, maxPrefillRows })
+    await engine.generate({ promptIds: [5, 6, 7], sampling: sampling({ max_tokens: 2 }) })
+    const bytes = gpu.pool.bytesInUse - before
+    await engine.close()
+    return bytes
+  }
+  // The first one also makes what stays.
+  await bytesOf(48)
+  const bytes = await bytesOf(48)
+  expect(await bytesOf(4096)).toBe(bytes)
+  expect(await bytesOf(8)).toBeLessThan(bytes)
+  decoder.release()
+})
+
 it('refuses steps whose activations are more than the adapter binds at once', async () => {
   const decoder = await goldenDecoder(gpu, 'llama')
   const { hiddenSize, intermediateSize, kvHeads, headDim } = decoder.config
