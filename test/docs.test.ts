@@ -193,14 +193,14 @@ describe('examples', () => {
   }
 
   test('there are some of each kind', () => {
-    expect(['loss', 'advantage', 'filter', 'environment'].map((kind) => examples(kind).length)).toEqual([3, 3, 2, 2])
+    expect(['loss', 'advantage', 'filter', 'environment'].map((kind) => examples(kind).length)).toEqual([7, 3, 2, 2])
   })
 
   test.each(examples('loss'))('loss of %s (%i)', async (page, i, body) => {
     expectImports(body)
     const loss = await loadLoss(file(`loss-${basename(page)}-${i}.ts`, body), { mask_ratio_low: 0.125, mask_ratio_high: 8 })
     expect(loss.checked).toBe(true)
-    checkLossShape(loss)
+    checkLossShape(loss, true)
     const random = new Random(seed)
     const sequences = Array.from({ length: 6 }, () => randomSequence(random, 30))
     // The last one as it was sampled: a loss that clips all the others, as GSPO's narrow bounds may, has a gradient there.
@@ -273,6 +273,7 @@ function randomSequence(random: Random, length: number): LossInputs {
     logprobs,
     frozenLogprobs: logprobs,
     inferenceLogprobs: logprobs.map((l) => l + 0.6 * random.normal()),
+    refLogprobs: logprobs.map((l) => l + 0.6 * random.normal()),
     advantages: new Float32Array(length).fill(advantage),
     lossMask: Uint8Array.from({ length }, (_, t) => Number(t > 5)),
     entropy: new Float32Array(length).fill(1),

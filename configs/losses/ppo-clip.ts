@@ -5,6 +5,8 @@
  *     loss = -min(ratio x A, clamp(ratio, 1 - clip_low, 1 + clip_high) x A) / N
  *     d loss / d logprob = -ratio x A / N, and 0 where the clamped side is the smaller one
  *
+ * Below A = 0 nothing bounds a ratio that grows. `delta` does: the first ratio is at most that (INTELLECT-2, arXiv 2505.07291; dual-clip PPO).
+ *
  * Used by configs/custom-loss.toml. A loss file exports one function: a sequence in, the gradient of each token's log-probability, the
  * sequence's part of the loss and metrics out. N is the number of counted tokens of the whole batch, so that parts just add up.
  *
@@ -32,9 +34,11 @@ interface Sequence {
 interface Args {
   clip_low?: number
   clip_high?: number
+  /** Above 1 + clip_high. */
+  delta?: number
 }
 
-export default function ppoClip(x: Sequence, { clip_low = 0.2, clip_high = 0.2 }: Args) {
+export default function ppoClip(x: Sequence, { clip_low = 0.2, clip_high = 0.2, delta = Infinity }: Args) {
   const gradient = new Float32Array(x.logprobs.length)
   let loss = 0
   let clipped = 0
@@ -45,8 +49,9 @@ export default function ppoClip(x: Sequence, { clip_low = 0.2, clip_high = 0.2 }
     const A = x.advantages[t]
     const ratio = Math.exp(x.logprobs[t] - x.inferenceLogprobs[t])
     const clamped = Math.min(Math.max(ratio, 1 - clip_low), 1 + clip_high)
-    loss -= Math.min(ratio * A, clamped * A) / x.lossTokenCount
-    if (ratio * A <= clamped * A) gradient[t] = (-ratio * A) / x.lossTokenCount
+    const gain = Math.min(Math.min(ratio, delta) * A, clamped * A)
+    loss -= gain / x.lossTokenCount
+    if (gain === ratio * A) gradient[t] = (-ratio * A) / x.lossTokenCount
     else clipped++
   }
   return { gradient, loss, metrics: { clipped: counted ? clipped / counted : 0 } }

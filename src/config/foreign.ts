@@ -155,7 +155,8 @@ export const foreignKeys: ForeignKey[] = [
     max_prompt_length: 'is named max_prompt_len here.',
     'max_seq_length max_length seq_len': 'is named max_seq_len here.',
     'kl_beta kl_loss_coef use_kl_loss': 'is named beta here.',
-    'kl_coef kl_penalty': 'is not there: beta adds a KL term to the loss, and none is taken from rewards.',
+    'kl_coef kl_penalty kl_in_reward':
+      'is not a key here: beta adds a KL term to the loss; one that is taken from rewards is other_kl.ts in docs/algorithms.md.',
     'ref_model_name_or_path ref_model_path teacher_model_name_or_path teacher_model teacher': 'is named ref_model here.',
     'teacher_tau distillation_coef distill_coef':
       'is not a key here: on-policy distillation is ref_model with loss = "configs/losses/on-policy-distillation.ts" and its loss_args (docs/algorithms.md).',
@@ -166,15 +167,19 @@ export const foreignKeys: ForeignKey[] = [
     'ppo_epochs num_ppo_epochs mu': 'is named num_iterations here.',
     'epsilon epsilon_high clip_ratio clip_ratio_low clip_ratio_high':
       'is not a key here: loss = "configs/losses/ppo-clip.ts" clips, with loss_args = { clip_low = 0.2, clip_high = 0.28 }; the epsilon_high of CISPO is mask_ratio_high.',
-    'delta sapo_* vespo_* off_policy_mask_threshold': 'is not there: a loss of your own can do it (docs/algorithms.md).',
+    'delta clip_ratio_c': 'is not a key here: loss = "configs/losses/ppo-clip.ts" has it, with loss_args = { delta = 4.0 }.',
+    'sapo_* vespo_* off_policy_mask_threshold top_entropy_quantile':
+      'is not a key here: trainer.args.loss names a file (sapo.ts, vespo.ts and some_tokens.ts in docs/algorithms.md).',
     'loss_type importance_sampling_level loss_agg_mode':
       'is not a key here: trainer.args.loss is "cispo", "cispo_mask" or a file; which is which: docs/algorithms.md, "From TRL and prime-rl".',
     scale_rewards:
       'is not a key here: the advantage is reward - group mean, as with false; of "group" and "batch", trainer.args.advantage names a file (normalised.ts and batch_scaled.ts in docs/algorithms.md).',
+    multi_objective_aggregation:
+      'is not there: an advantage of your own can do it, out of rollout.metrics (docs/algorithms.md, "From TRL and prime-rl").',
     'reward_weights reward_funcs':
       'is not a key here: rewards and their weights are the rubric of the environment (docs/environments.md).',
     'entropy_coeff entropy_loss_coef entropy_bonus ent_coef': 'is named entropy_coef here.',
-    'entropy_*': 'is not there: entropy_coef adds a bonus for the entropy of all loss tokens.',
+    'entropy_* use_adaptive_entropy': 'is not there: entropy_coef adds a bonus for the entropy of all loss tokens.',
     warmup_ratio: 'is not a key here: warmup_steps = warmup_ratio x max_steps.',
     steps: 'is named max_steps here.',
     eval_interval: 'is named eval_steps here.',
@@ -199,7 +204,7 @@ export const foreignKeys: ForeignKey[] = [
     when: (v) => v === false,
     otherwise: {
       verdict: 'refused',
-      say: 'is not there: the KL term of beta is not multiplied with the importance ratio. Remove the key, or write the term in a loss of your own, with use_ref_model.',
+      say: 'is not there: the KL term of beta is not multiplied with the importance ratio. Remove the key, or take other_kl.ts of docs/algorithms.md.',
     },
   },
   {

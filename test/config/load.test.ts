@@ -484,7 +484,11 @@ test("an algorithm's keys in TRL and prime-rl are told as what they are here", (
   expect(said('loss_type = "dr_grpo"\n')).toContain('"From TRL and prime-rl"')
   expect(said('reward_weights = [1.0]\n')).toContain('the rubric of the environment')
   // A penalty in the reward is another term.
-  expect(said('kl_coef = 0.1\n')).toContain('none is taken from rewards')
+  expect(said('kl_coef = 0.1\n')).toContain('other_kl.ts in docs/algorithms.md')
+  expect(said('delta = 4.0\n')).toContain('loss_args = { delta = 4.0 }')
+  expect(said('top_entropy_quantile = 0.2\n')).toContain('some_tokens.ts in docs/algorithms.md')
+  expect(said('use_adaptive_entropy = true\n')).toContain('entropy_coef adds a bonus')
+  expect(said('multi_objective_aggregation = "normalize_then_sum"\n')).toContain('rollout.metrics')
   expect(said('use_bias_correction_kl = true\n')).toContain('not multiplied with the importance ratio')
   expect(parseConfig(withArgs('use_bias_correction_kl = false\n')).notices.join()).toContain('is false here anyway')
   const orchestrator =

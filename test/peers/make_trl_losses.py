@@ -18,7 +18,10 @@ from trl.trainer.utils import nanstd
 
 OUT = Path(__file__).resolve().parent.parent / 'fixtures/trl-losses.json'
 MAX_LENGTH = 16
-DEFAULTS = {'loss_type': 'dapo', 'epsilon': 0.2, 'epsilon_high': 0.2, 'importance_sampling_level': 'token', 'beta': 0.0, 'use_bias_correction_kl': False}
+DEFAULTS = {
+    'loss_type': 'dapo', 'epsilon': 0.2, 'epsilon_high': 0.2, 'importance_sampling_level': 'token', 'beta': 0.0, 'use_bias_correction_kl': False,
+    'delta': None, 'top_entropy_quantile': 1.0, 'off_policy_mask_threshold': None,
+}  # fmt: skip
 CASES = {
     'dapo': {'epsilon_high': 0.28},
     'bnpo': {'loss_type': 'bnpo'},
@@ -29,7 +32,17 @@ CASES = {
     'gspo by sequence': {'loss_type': 'grpo', 'importance_sampling_level': 'sequence', 'epsilon': 0.05, 'epsilon_high': 0.08},
     'kl': {'beta': 0.4},
     'kl with bias correction': {'beta': 0.4, 'use_bias_correction_kl': True},
+    'delta': {'epsilon_high': 0.08, 'delta': 1.2},
+    'sapo': {'loss_type': 'sapo'},
+    'vespo': {'loss_type': 'vespo'},
+    'luspo': {'loss_type': 'luspo', 'importance_sampling_level': 'sequence', 'epsilon': 0.05, 'epsilon_high': 0.08},
+    'off-policy mask': {'off_policy_mask_threshold': 0.02},
+    'top entropy': {'top_entropy_quantile': 0.3},
 }
+# Of these each sequence is a micro-batch of its own: TRL takes a quantile of what is in one.
+ALONE = {'top entropy'}
+# As in GRPOConfig.
+SOFT = {'sapo_temperature_pos': 1.0, 'sapo_temperature_neg': 1.05, 'vespo_k_pos': 2.0, 'vespo_lambda_pos': 3.0, 'vespo_k_neg': 3.0, 'vespo_lambda_neg': 2.0}
 
 
 def rounded(values):
@@ -49,10 +62,12 @@ def make_batch(rng):
             'loss_mask': [int(not (length == 16 and 4 <= t < 8) and length != 7) for t in range(length)],
             'advantage': rounded([advantage])[0],
         })
+    for one in batch:
+        one['entropy'] = rounded([2 * rng.random() for _ in one['logprobs']])
     return batch
 
 
-def loss_of(batch, options):
+def loss_of(batch, options, tokens):
     width = max(len(one['logprobs']) for one in batch)
 
     def padded(name):
@@ -60,26 +75,37 @@ def loss_of(batch, options):
 
     logprobs = padded('logprobs').requires_grad_()
     mask = padded('loss_mask')
-    entropies = torch.ones_like(mask)
+    entropies = padded('entropy')
     trainer = SimpleNamespace(
-        _get_per_token_logps_and_entropies=lambda *_, **__: (logprobs, entropies, None), aux_loss_enabled=False, top_entropy_quantile=1.0,
-        off_policy_mask_threshold=None, use_vllm=False, max_completion_length=MAX_LENGTH, current_gradient_accumulation_steps=1,
+        _get_per_token_logps_and_entropies=lambda *_, **__: (logprobs, entropies, None), aux_loss_enabled=False, top_entropy_quantile=options['top_entropy_quantile'],
+        off_policy_mask_threshold=options['off_policy_mask_threshold'], use_vllm=False, max_completion_length=MAX_LENGTH, current_gradient_accumulation_steps=1,
         importance_sampling_level=options['importance_sampling_level'], loss_type=options['loss_type'], beta=options['beta'],
         epsilon_low=options['epsilon'], epsilon_high=options['epsilon_high'], model=SimpleNamespace(training=True),
-        args=SimpleNamespace(delta=None, use_bias_correction_kl=options['use_bias_correction_kl'], steps_per_generation=1),
-        accelerator=SimpleNamespace(num_processes=1, reduce=lambda x, reduction: x, gather=lambda x: x),
+        args=SimpleNamespace(delta=options['delta'], use_bias_correction_kl=options['use_bias_correction_kl'], steps_per_generation=1, **SOFT),
+        accelerator=SimpleNamespace(num_processes=1, reduce=lambda x, reduction: x, gather=lambda x: x, pad_across_processes=lambda x, **_: x),
+        get_off_policy_mask=GRPOTrainer.get_off_policy_mask, get_gamma_weights=GRPOTrainer.get_gamma_weights,
+        get_high_entropy_mask=lambda *given: GRPOTrainer.get_high_entropy_mask(trainer, *given),
         _entropy_bonus_enabled=False, _metrics={'train': defaultdict(list)},
     )  # fmt: skip
     ids = torch.zeros_like(mask, dtype=torch.long)
     loss = GRPOTrainer._compute_loss(trainer, None, {
         'prompt_ids': ids[:, :1], 'prompt_mask': ids[:, :1] + 1, 'completion_ids': ids, 'completion_mask': mask,
         'advantages': torch.tensor([one['advantage'] for one in batch], dtype=torch.float64), 'old_per_token_logps': padded('inference_logprobs'),
-        'ref_per_token_logps': padded('ref_logprobs'), 'num_items_in_batch': mask.sum(),
+        'ref_per_token_logps': padded('ref_logprobs'), 'num_items_in_batch': torch.tensor(float(tokens)),
     })  # fmt: skip
     loss.backward()
     gradients = [row[: len(one['logprobs'])].tolist() for row, one in zip(logprobs.grad, batch)]
     metrics = {name: values[0] for name, values in trainer._metrics['train'].items() if name in ('kl', 'cispo_clip_ratio')}
     return {'loss': loss.item(), 'gradients': [[float(f'{value:.9g}') for value in row] for row in gradients], **metrics}
+
+
+def case_of(batch, name, options):
+    tokens = sum(sum(one['loss_mask']) for one in batch)
+    options = {**DEFAULTS, **options}
+    if name not in ALONE:
+        return loss_of(batch, options, tokens)
+    parts = [loss_of([one], options, tokens) for one in batch]
+    return {'loss': sum(part['loss'] for part in parts), 'gradients': [part['gradients'][0] for part in parts]}
 
 
 def main():
@@ -92,7 +118,7 @@ def main():
         'trl': __version__,
         'max_length': MAX_LENGTH,
         'batch': batch,
-        'cases': {name: loss_of(batch, {**DEFAULTS, **options}) for name, options in CASES.items()},
+        'cases': {name: case_of(batch, name, options) for name, options in CASES.items()},
         # scale_rewards, and RLOOTrainer's baseline, by the lines of their trainers
         'rewards': rewards.tolist(),
         'others': others.tolist(),
