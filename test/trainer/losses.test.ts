@@ -133,12 +133,35 @@ describe('the check by finite differences', () => {
   })
   test('a kink passes with any slope between its sides', () => {
     // |ratio - 1| on fresh samples: every token sits on the kink.
-    const run: LossFunction = (x) => ({
-      gradient: new Float32Array(x.logprobs.length),
-      loss: x.logprobs.reduce((sum, l, t) => sum + (x.lossMask[t] ? Math.abs(Math.exp(l - x.inferenceLogprobs[t]) - 1) : 0), 0),
-    })
+    const run: LossFunction = (x) => {
+      const over = x.logprobs.map((l, t) => (x.lossMask[t] ? Math.exp(l - x.inferenceLogprobs[t]) - 1 : 0))
+      return { gradient: over.map((o) => Math.sign(o) * (1 + o)), loss: over.reduce((sum, o) => sum + Math.abs(o), 0) }
+    }
     const fresh = inputs().map((x) => ({ ...x, inferenceLogprobs: x.logprobs }))
     expect(checkLossGradient(custom(run), fresh)).toBe(true)
+  })
+  test('a ratio that is missing, and a KL term with a wrong slope, where all of both are still 1 and 0', () => {
+    const fresh = inputs().map((x) => ({ ...x, inferenceLogprobs: x.logprobs, refLogprobs: x.logprobs }))
+    /** -ratio A + beta x (exp(d) - d - 1), with slips in its gradient. */
+    const check = (slips: { ratio?: (ratio: number) => number; kl?: number; beta?: number }) => {
+      const { ratio: ofRatio = (ratio) => ratio, kl = 1, beta = 1 } = slips
+      const run: LossFunction = (x) => {
+        const out = { gradient: new Float32Array(x.logprobs.length), loss: 0 }
+        x.lossMask.forEach((counts, t) => {
+          if (!counts) return
+          const ratio = Math.exp(x.logprobs[t] - x.inferenceLogprobs[t])
+          const d = x.refLogprobs![t] - x.logprobs[t]
+          out.gradient[t] = -ofRatio(ratio) * x.advantages[t] + kl * beta * (1 - Math.exp(d))
+          out.loss += -ratio * x.advantages[t] + beta * (Math.exp(d) - d - 1)
+        })
+        return out
+      }
+      return checkLossGradient(custom(run), fresh)
+    }
+    expect(check({})).toBe(true)
+    expect(() => check({ kl: -1 })).toThrow(/where the importance ratio is (?!1,)/)
+    expect(() => check({ ratio: () => 1 })).toThrow(/where the importance ratio is (?!1,)/)
+    expect(() => check({ ratio: () => 1, beta: 0 })).toThrow(/They differ by the ratio/)
   })
   test('nothing to compare where all advantages are 0', () => {
     const flat = inputs().map((x) => ({ ...x, advantages: new Float32Array(x.advantages.length) }))

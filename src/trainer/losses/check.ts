@@ -15,6 +15,17 @@ const TOLERANCE = 1e-2
 const FLOOR = 1e-3
 const TOKENS = 32
 
+/** What was seen at a token: the gradient that the loss gives, and its slopes to the left, to the right and across. */
+interface Slopes {
+  sequence: number
+  token: number
+  ratio: number
+  gradient: number
+  low: number
+  high: number
+  middle: number
+}
+
 /**
  * Runs a loss on a made-up sequence of 6 tokens.
  * @param reference whether the run has a reference model, and the sequence its log-probabilities
@@ -39,15 +50,16 @@ export function checkLossShape(loss: Loss, reference = false): void {
  * @throws UserError naming the token, both values and what usually is the reason
  */
 export function checkLossGradient(loss: Loss, sequences: readonly LossInputs[]): boolean {
-  const found: { sequence: number; token: number; gradient: number; low: number; high: number; middle: number }[] = []
+  const found: Slopes[] = []
   const chosen = spread(sequences.length, 8)
-  for (const sequence of chosen) {
-    const inputs = sequences[sequence]
+  for (const [i, sequence] of [...chosen, ...chosen].entries()) {
+    const inputs = i < chosen.length ? sequences[sequence] : apart(sequences[sequence])
     const { gradient } = runHostLoss(loss, inputs)
     const counted = [...inputs.lossMask.keys()].filter((t) => inputs.lossMask[t])
-    for (const i of spread(counted.length, Math.ceil(TOKENS / chosen.length))) {
-      const token = counted[i]
-      found.push({ sequence, token, gradient: gradient[token], ...differences(loss, inputs, token) })
+    for (const place of spread(counted.length, Math.ceil(TOKENS / chosen.length))) {
+      const token = counted[place]
+      const ratio = Math.exp(inputs.logprobs[token] - inputs.inferenceLogprobs[token])
+      found.push({ sequence, token, ratio, gradient: gradient[token], ...differences(loss, inputs, token) })
     }
   }
   const scale = Math.max(0, ...found.map((f) => Math.max(Math.abs(f.gradient), Math.abs(f.middle))))
@@ -57,18 +69,30 @@ export function checkLossGradient(loss: Loss, sequences: readonly LossInputs[]):
     return f.gradient < Math.min(f.low, f.high, f.middle) - bound || f.gradient > Math.max(f.low, f.high, f.middle) + bound
   })
   if (wrong.length > 0) {
-    const { sequence, token, gradient, middle } = wrong[0]
+    const { sequence, token, ratio, gradient, middle } = wrong[0]
     throw new UserError(
-      `The loss ${loss.name} says that dLoss/dlogprob of token ${token} of sequence ${sequence} is ${show(gradient)}, but moving that ` +
-        `log-probability by ${STEP} changes its loss by ${show(middle)} for each unit (${wrong.length} of ${found.length} tokens disagree). ` +
+      `The loss ${loss.name} says that dLoss/dlogprob of token ${token} of sequence ${sequence} is ${show(gradient)} where the importance ` +
+        `ratio is ${show(ratio)}, but moving that log-probability by ${STEP} changes its loss by ${show(middle)} for each unit (${wrong.length} of ${found.length} tokens disagree). ` +
         likelyCause(wrong, sequences[sequence].lossTokenCount),
     )
   }
   return scale > 0
 }
 
-/** Slopes of the loss at one token: to the left, to the right, and across. */
-function differences(loss: Loss, inputs: LossInputs, token: number): { low: number; high: number; middle: number } {
+/**
+ * A sequence as if other policies had sampled it and were its reference. In a run's first batch all three are mostly one, which hides a ratio that is missing
+ * and a wrong slope of a KL term. Some of the ratios are small steps, some are beyond what is clipped.
+ */
+function apart(x: LossInputs): LossInputs {
+  const moved = (values: Float32Array, by: readonly number[]) => values.map((value, t) => value + by[t % by.length])
+  return {
+    ...x,
+    inferenceLogprobs: moved(x.inferenceLogprobs, [0.03, -0.4, 0.15, 1.1, -0.1]),
+    refLogprobs: x.refLogprobs && moved(x.refLogprobs, [-0.2, 0.5, 0.1]),
+  }
+}
+
+function differences(loss: Loss, inputs: LossInputs, token: number): Pick<Slopes, 'low' | 'high' | 'middle'> {
   const at = (offset: number) => {
     const logprobs = inputs.logprobs.slice()
     logprobs[token] += offset
@@ -80,12 +104,17 @@ function differences(loss: Loss, inputs: LossInputs, token: number): { low: numb
 }
 
 /** What all the disagreements have in common. */
-function likelyCause(wrong: { gradient: number; middle: number }[], n: number): string {
-  const all = (expected: (difference: number) => number) =>
-    wrong.every(({ gradient, middle }) => Math.abs(gradient - expected(middle)) <= 0.05 * Math.abs(expected(middle)))
+function likelyCause(wrong: readonly Slopes[], n: number): string {
+  const all = (expected: (difference: number, ratio: number) => number) =>
+    wrong.every(
+      ({ ratio, gradient, middle }) => Math.abs(gradient - expected(middle, ratio)) <= 0.05 * Math.abs(expected(middle, ratio)),
+    )
   if (all((d) => -d)) return 'The sign is wrong: the gradient is that of the loss, which goes down.'
   if (n > 1 && (all((d) => d * n) || all((d) => d / n))) {
     return `They differ by the factor lossTokenCount (${n}): divide both by it, or neither.`
+  }
+  if (all((d, ratio) => d / ratio)) {
+    return 'They differ by the ratio, which is its own derivative: -ratio A has the gradient -ratio A, not -A.'
   }
   return (
     'Is a factor of the chain rule missing? What stands under a stop-gradient must be computed from frozenLogprobs, which the check does ' +
