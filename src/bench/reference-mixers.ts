@@ -1,4 +1,5 @@
 /** What mixes tokens in the float64 reference (reference.ts): attention, and the Gated DeltaNets of Qwen3.5. */
+import { headShape } from '../model/attention-layer.ts'
 import { inverseFrequencies } from '../model/rope.ts'
 import { isDelta, type LinearModule } from '../model/shapes.ts'
 import type { ModelConfig } from '../model/types.ts'
@@ -30,16 +31,19 @@ async function attention({ config, index, linear, norm }: ReferenceLayer, x: Flo
   if (gate) q = partOfHeads(q, heads, D, 0)
   if (config.qkNorm) [q, k] = [await norm('self_attn.q_norm', q), await norm('self_attn.k_norm', k)]
 
-  const sliding = gemma?.slidingLayers.includes(index) ? gemma : undefined
+  const { window = x.length } = headShape(config, index)
   if (!config.layersWithoutRope?.includes(index)) {
-    const local = sliding && { ropeTheta: sliding.localRopeTheta, ropeScaling: { type: 'default' as const } }
+    const local = gemma?.slidingLayers.includes(index) && {
+      ropeTheta: gemma.localRopeTheta,
+      ropeScaling: { type: 'default' as const },
+    }
     const inverse = inverseFrequencies({ ...config, ...local })
     for (const part of [q, k]) part.forEach((row, position) => rotate(row, D, inverse, position))
   }
   const scale = (gemma?.queryPreAttnScalar ?? D) ** -0.5
   const out = matrix(x.length, heads * D)
   for (let t = 0; t < x.length; t++) {
-    const first = sliding ? Math.max(0, t + 1 - sliding.slidingWindow) : 0
+    const first = Math.max(0, t + 1 - window)
     for (let h = 0; h < heads; h++) {
       const kv = Math.floor(h / (heads / kvHeads)) * D
       const scores = k.slice(first, t + 1).map((row) => dot(q[t], h * D, row, kv, D) * scale)

@@ -62,10 +62,11 @@ export function attended(
 }
 
 /** The heads of a layer. */
-export function headShape({ heads, kvHeads, headDim, gemma, slidingWindow }: ModelConfig, layer: number): HeadShape {
-  if (!gemma) return { heads, kvHeads, headDim, window: slidingWindow }
-  const window = gemma.slidingLayers.includes(layer) ? gemma.slidingWindow : undefined
-  return { heads, kvHeads, headDim, window, scale: gemma.queryPreAttnScalar ** -0.5 }
+export function headShape(config: ModelConfig, layer: number): HeadShape {
+  const { heads, kvHeads, headDim, gemma } = config
+  const { slidingWindow, slidingLayers } = gemma ?? config
+  const window = !slidingLayers || slidingLayers.includes(layer) ? slidingWindow : undefined
+  return { heads, kvHeads, headDim, window, ...(gemma && { scale: gemma.queryPreAttnScalar ** -0.5 }) }
 }
 
 interface Attending {

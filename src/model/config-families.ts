@@ -4,8 +4,9 @@ import { keyReader, type Json } from './config-keys.ts'
 import { ropeKeys, ropeOf, type Rope } from './config-rope.ts'
 import type { GemmaConfig, ModelConfig, ModelFamily, Qwen35Config } from './types.ts'
 
-/** MistralConfig's. */
-const MISTRAL_WINDOW = 4096
+/** MistralConfig's and the Qwen ones'; from max_window_layers on layers of these have it. */
+const WINDOW = 4096
+const QWEN_MAX_WINDOW_LAYERS = 28
 /** Gemma3TextConfig's. */
 const GEMMA = { headDim: 256, queryPreAttnScalar: 256, ropeTheta: 1_000_000, localRopeTheta: 10_000, window: 4096, pattern: 6 }
 /** Qwen3_5TextConfig's. */
@@ -18,10 +19,32 @@ export const headDimOf: Partial<Record<ModelFamily, number>> = {
   qwen3_5_text: QWEN35.headDim,
 }
 
-/** Tokens that a Mistral layer looks back over; undefined: all. */
-export function windowOf(raw: Json, file: string): number | undefined {
-  if (raw.sliding_window === null) return undefined
-  return keyReader(raw, file).optionalCount('sliding_window') ?? MISTRAL_WINDOW
+/** What layers look back over: all of a Mistral's, those of layer_types or of an older rule in Qwen2, Qwen3 and SmolLM3, none of a Llama. */
+export function windowOf(
+  raw: Json,
+  file: string,
+  family: ModelFamily,
+  layers: number,
+  withoutRope: number[] | undefined,
+): Pick<ModelConfig, 'slidingWindow' | 'slidingLayers'> {
+  const { optionalCount, flag } = keyReader(raw, file)
+  const window = (otherwise?: number) =>
+    raw.sliding_window === null ? undefined : (optionalCount('sliding_window') ?? otherwise)
+  if (family === 'llama' || family === 'mistral') {
+    const other = Array.isArray(raw.layer_types) && raw.layer_types.find((type) => type !== 'full_attention')
+    if (other) throw new UserError(`${file}: layer_types has "${String(other)}", and only full_attention is supported.`)
+    return family === 'mistral' ? { slidingWindow: window(WINDOW) } : {}
+  }
+  const slidingWindow = flag('use_sliding_window', false) ? window(withoutRope ? undefined : WINDOW) : undefined
+  const first = () => (raw.max_window_layers === 0 ? 0 : (optionalCount('max_window_layers') ?? QWEN_MAX_WINDOW_LAYERS))
+  const slides = (layer: number) => slidingWindow !== undefined && (withoutRope?.includes(layer) ?? layer >= first())
+  const slidingLayers = layersOf('sliding_attention', slides, raw, file, layers)
+  if (slidingLayers.length === 0) return {}
+  if (slidingWindow === undefined)
+    throw new UserError(
+      `${file}: layer_types has "sliding_attention", and these layers need use_sliding_window true and a sliding_window.`,
+    )
+  return { slidingWindow, slidingLayers }
 }
 
 /** SmolLM3's: where no_rope_layers has a 0, else every fourth (no_rope_layer_interval). */
@@ -47,20 +70,27 @@ export function refuseOfGemma(raw: Json, refuse: (key: string, why: string) => U
   if (raw.sliding_window === null) throw refuse('sliding_window', 'and layers of sliding_attention need a number')
 }
 
-/** The layers of a kind, where the others have full attention: as layer_types says, else all but each `interval`th. */
-function layersOf(kind: string, interval: number, raw: Json, file: string, layers: number): number[] {
+/** The layers of a kind, where the others have full attention: as layer_types says, else by `otherwise`. */
+function layersOf(kind: string, otherwise: (layer: number) => boolean, raw: Json, file: string, layers: number): number[] {
   const kinds = [kind, 'full_attention']
-  const types = raw.layer_types ?? Array.from({ length: layers }, (_, layer) => kinds[Number((layer + 1) % interval === 0)])
+  const types = raw.layer_types ?? Array.from({ length: layers }, (_, layer) => kinds[Number(!otherwise(layer))])
   if (!Array.isArray(types) || types.length < layers || types.some((type) => !kinds.includes(type as string)))
     throw new UserError(`${file}: layer_types must be a list of ${layers} words, each ${kinds.join(' or ')}.`)
   return types.slice(0, layers).flatMap((type, layer) => (type === kind ? [layer] : []))
 }
 
+/** All layers but each `interval`th. */
+const allBut = (interval: number) => (layer: number) => (layer + 1) % interval !== 0
+
+/** layer_types of these layers. */
+const layerTypes = (kind: string, of: readonly number[], layers: number): string[] =>
+  Array.from({ length: layers }, (_, layer) => (of.includes(layer) ? kind : 'full_attention'))
+
 /** Qwen3.5's own keys. */
 export function qwen35Of(raw: Json, file: string, layers: number, headDim: number): Qwen35Config {
   const key = keyReader(raw, file)
   const interval = key.optionalCount('full_attention_interval') ?? QWEN35.interval
-  const deltaLayers = layersOf('linear_attention', interval, raw, file, layers)
+  const deltaLayers = layersOf('linear_attention', allBut(interval), raw, file, layers)
   const keyHeads = key.optionalCount('linear_num_key_heads') ?? QWEN35.keyHeads
   const valueHeads = key.optionalCount('linear_num_value_heads') ?? QWEN35.valueHeads
   if (valueHeads % keyHeads !== 0)
@@ -90,7 +120,7 @@ export function qwen35Of(raw: Json, file: string, layers: number, headDim: numbe
 export function qwen35ToJson({ layers, headDim, ropeTheta }: ModelConfig, qwen35: Qwen35Config): Json {
   const { deltaLayers, rotaryDim } = qwen35
   return {
-    layer_types: Array.from({ length: layers }, (_, i) => (deltaLayers.includes(i) ? 'linear_attention' : 'full_attention')),
+    layer_types: layerTypes('linear_attention', deltaLayers, layers),
     linear_num_key_heads: qwen35.keyHeads,
     linear_num_value_heads: qwen35.valueHeads,
     linear_key_head_dim: qwen35.keyDim,
@@ -104,7 +134,7 @@ export function qwen35ToJson({ layers, headDim, ropeTheta }: ModelConfig, qwen35
 export function gemmaOf(raw: Json, file: string, layers: number, maxPositions: number): { config: GemmaConfig; rope: Rope } {
   const key = keyReader(raw, file)
   const pattern = key.optionalCount('sliding_window_pattern') ?? GEMMA.pattern
-  const slidingLayers = layersOf('sliding_attention', pattern, raw, file, layers)
+  const slidingLayers = layersOf('sliding_attention', allBut(pattern), raw, file, layers)
   // Since transformers 5 each kind of layer has an object of its own.
   const { rope_scaling: _scaling, rope_parameters: parameters, ...rest } = raw
   const given = (parameters ?? {}) as Json
@@ -131,7 +161,21 @@ export function gemmaToJson({ layers }: ModelConfig, gemma: GemmaConfig): Json {
     hidden_activation: 'gelu_pytorch_tanh',
     query_pre_attn_scalar: gemma.queryPreAttnScalar,
     sliding_window: gemma.slidingWindow,
-    layer_types: Array.from({ length: layers }, (_, i) => (slidingLayers.includes(i) ? 'sliding_attention' : 'full_attention')),
+    layer_types: layerTypes('sliding_attention', slidingLayers, layers),
     rope_local_base_freq: gemma.localRopeTheta,
+  }
+}
+
+/** The keys of `windowOf`; Qwen2 and Qwen3 would have a window where none is said. */
+export function windowToJson({ family, layers, slidingWindow, slidingLayers }: ModelConfig): Json {
+  if (family === 'mistral') return { sliding_window: slidingWindow ?? null }
+  if (!['qwen2', 'qwen3', 'smollm3'].includes(family)) return {}
+  if (!slidingLayers) return { use_sliding_window: false }
+  const layer_types = layerTypes('sliding_attention', slidingLayers, layers)
+  return {
+    use_sliding_window: true,
+    sliding_window: slidingWindow,
+    layer_types,
+    ...(family !== 'smollm3' && { max_window_layers: 0 }),
   }
 }

@@ -12,6 +12,7 @@ import {
   qwen35ToJson,
   refuseOfGemma,
   windowOf,
+  windowToJson,
 } from './config-families.ts'
 import { keyReader, MOST_LAYERS, type Json } from './config-keys.ts'
 import { ropeOf, ropeScalingToJson } from './config-rope.ts'
@@ -37,7 +38,6 @@ export function parseConfig(
   const heads = key.count('num_attention_heads')
   const kvHeads = key.optionalCount('num_key_value_heads') ?? heads
   const layers = key.count('num_hidden_layers', MOST_LAYERS)
-  if (family !== 'gemma3_text' && family !== 'qwen3_5_text') refuseSlidingWindow(raw, file, layers)
   const headDim = key.optionalCount('head_dim') ?? headDimOf[family] ?? hiddenSize / heads
   if (!Number.isInteger(headDim))
     throw new UserError(`${file}: hidden_size ${hiddenSize} is not a multiple of num_attention_heads ${heads}.`)
@@ -49,6 +49,7 @@ export function parseConfig(
   const gemma = family === 'gemma3_text' ? gemmaOf(raw, file, layers, positions) : undefined
   const qwen35 = family === 'qwen3_5_text' ? qwen35Of(raw, file, layers, headDim) : undefined
   const rope = gemma?.rope ?? ropeOf(raw, file, positions, family === 'smollm3' ? SMOLLM3_ROPE_THETA : DEFAULT_ROPE_THETA)
+  const withoutRope = family === 'smollm3' ? layersWithoutRope(raw, file, layers) : undefined
   const vocabSize = key.count('vocab_size')
   return {
     family,
@@ -62,8 +63,8 @@ export function parseConfig(
     rmsNormEps: key.optionalNumber('rms_norm_eps') ?? 1e-6,
     ropeTheta: rope.theta,
     ropeScaling: rope.scaling,
-    ...(family === 'smollm3' && { layersWithoutRope: layersWithoutRope(raw, file, layers) }),
-    ...(family === 'mistral' && { slidingWindow: windowOf(raw, file) }),
+    ...(withoutRope && { layersWithoutRope: withoutRope }),
+    ...(!gemma && !qwen35 && windowOf(raw, file, family, layers, withoutRope)),
     tieWordEmbeddings: key.flag('tie_word_embeddings', family === 'smollm3' || family === 'gemma3_text'),
     qkvBias: family === 'qwen2' || attentionBias,
     outputBias: attentionBias,
@@ -99,11 +100,7 @@ export function configToJson(config: ModelConfig): Json {
     ...(config.qwen35 && qwen35ToJson(config, config.qwen35)),
     ...(family === 'qwen2' || family === 'mistral' ? {} : { attention_bias: config.qkvBias }),
     ...(family === 'llama' || family === 'smollm3' ? { mlp_bias: false } : {}),
-    ...(family === 'mistral'
-      ? { sliding_window: config.slidingWindow ?? null }
-      : family === 'llama' || family === 'gemma3_text' || family === 'qwen3_5_text'
-        ? {}
-        : { use_sliding_window: false }),
+    ...windowToJson(config),
     ...(family === 'smollm3' && {
       no_rope_layers: Array.from({ length: config.layers }, (_, layer) => Number(!layersWithoutRope.includes(layer))),
     }),
@@ -173,19 +170,4 @@ function refuseUnsupported(raw: Json, file: string, family: ModelFamily): void {
   const partial = raw.partial_rotary_factor ?? 1
   if (partial !== 1 && family !== 'qwen3_5_text')
     throw refuse('partial_rotary_factor', 'and only a full rotary embedding (1) is supported')
-}
-
-function refuseSlidingWindow(raw: Json, file: string, layers: number): void {
-  const types = raw.layer_types
-  if (Array.isArray(types)) {
-    const other = types.find((type) => type !== 'full_attention')
-    if (other === undefined) return
-    throw new UserError(`${file}: layer_types has "${String(other)}", and only full_attention is supported.`)
-  }
-  // SmolLM3's are its layers without rotary embeddings, whichever these are, and without the key it has no window; Qwen has one of its own then.
-  const smollm3 = raw.model_type === 'smollm3'
-  const first = smollm3 ? 0 : Number(raw.max_window_layers ?? 28)
-  const none = raw.sliding_window === null || (smollm3 && raw.sliding_window === undefined)
-  if (!raw.use_sliding_window || none || layers <= first) return
-  throw new UserError(`${file}: use_sliding_window is true, and sliding window attention is not supported.`)
 }

@@ -17,7 +17,8 @@ import { Uploads } from './uploads.ts'
 /** What a decoder's buffers and commands are made for. */
 const fixed = [
   'family', 'hiddenSize', 'intermediateSize', 'layers', 'heads', 'kvHeads', 'headDim', 'vocabSize', 'qkvBias',
-  'outputBias', 'qkNorm', 'rmsNormEps', 'ropeTheta', 'ropeScaling', 'layersWithoutRope', 'slidingWindow', 'gemma', 'qwen35',
+  'outputBias', 'qkNorm', 'rmsNormEps', 'ropeTheta', 'ropeScaling', 'layersWithoutRope', 'slidingWindow', 'slidingLayers',
+  'gemma', 'qwen35',
 ] as const satisfies (keyof ModelConfig)[] // prettier-ignore
 
 /** A tensor of the files, and where it goes: a matrix in the dtype that it has there, a vector in float32. */

@@ -61,8 +61,10 @@ export interface ModelConfig {
   ropeScaling: RopeScaling
   /** Layers that do not turn q and k (NoPE), as SmolLM3 has. Default: none. */
   layersWithoutRope?: number[]
-  /** Tokens that every layer looks back over, the last one included: Mistral's, where it has a window. Those of Gemma's layers stand in `gemma`. */
+  /** Tokens that layers look back over, the last one included, where a Mistral, Qwen2, Qwen3 or SmolLM3 has a window. Those of Gemma's layers stand in `gemma`. */
   slidingWindow?: number
+  /** The layers with this window. Default: all, as a Mistral has it. */
+  slidingLayers?: number[]
   tieWordEmbeddings: boolean
   /** q, k, v projections have a bias (Qwen2; Llama and Qwen3 with attention_bias). */
   qkvBias: boolean

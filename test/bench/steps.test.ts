@@ -100,6 +100,7 @@ test.each([
   ],
   ['qwen2, biases', { family: 'qwen2', qkNorm: false, qkvBias: true }],
   ['stretched positions', { ropeScaling: { type: 'linear', factor: 4 } }],
+  ['a window in some layers', { family: 'qwen2', qkNorm: false, slidingWindow: 3, slidingLayers: [1] }],
   ['smollm3, a layer that turns nothing', { family: 'smollm3', qkNorm: false, layersWithoutRope: [1] }],
   [
     'gemma, a window',

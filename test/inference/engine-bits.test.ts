@@ -138,7 +138,7 @@ async function expectBitsOf(engine: Engine, files: ModelFiles, requests: Generat
   files.close()
 }
 
-it.each(['smollm3', 'mistral', 'gemma3', 'qwen35'])("gives the trainer's bits for a model of its own kind: %s", async (name) => {
+it.each(['smollm3', 'smollm3-window', 'mistral', 'qwen2-window', 'gemma3', 'qwen35'])("gives the trainer's bits for a model of its own kind: %s", async (name) => {
   const dir = join(import.meta.dirname, '../fixtures/odd', name)
   const files = await openModel(join(dir, 'model'))
   const decoder = await loadDecoder(gpu, files, { adapter: await readAdapter(join(dir, 'adapter')) })

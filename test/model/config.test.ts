@@ -75,7 +75,33 @@ describe('smollm3 and mistral', () => {
     expect([mistral({}), mistral({ sliding_window: null }), mistral({ sliding_window: 512 })]).toEqual([4096, undefined, 512])
     expect(parse({ model_type: 'mistral', sliding_window: 7 }).maxPositionEmbeddings).toBe(512)
   })
-  test.each(['smollm3', 'mistral'])('the config.json of %s that says the same', (family) => {
+  test('layers of a Qwen with a window: from max_window_layers on, or as layer_types says', () => {
+    const sliding = (more: Record<string, unknown>) =>
+      ['qwen2', 'qwen3'].map((model_type) => {
+        const config = parse({ model_type, num_hidden_layers: 4, ...more })
+        return [config.slidingWindow, config.slidingLayers]
+      })
+    const both = (window?: number, layers?: number[]) => Array(2).fill([window, layers])
+    const on = { use_sliding_window: true, max_window_layers: 2 }
+    expect(sliding(on)).toEqual(both(4096, [2, 3]))
+    expect(sliding({ ...on, sliding_window: 7, max_window_layers: 0 })).toEqual(both(7, [0, 1, 2, 3]))
+    const types = ['full_attention', 'sliding_attention', 'full_attention', 'full_attention']
+    expect(sliding({ ...on, sliding_window: 7, layer_types: types })).toEqual(both(7, [1]))
+    for (const off of [
+      { use_sliding_window: false },
+      { max_window_layers: undefined },
+      { max_window_layers: 4 },
+      { sliding_window: null },
+    ])
+      expect(sliding({ ...on, ...off })).toEqual(both())
+  })
+  test('layers of a SmolLM3 with a window: those that turn nothing', () => {
+    const window = { use_sliding_window: true, sliding_window: 7 }
+    expect(smollm3(window)).toMatchObject({ slidingWindow: 7, slidingLayers: [3, 7] })
+    for (const off of [{ use_sliding_window: false }, { sliding_window: undefined }])
+      expect(smollm3({ ...window, ...off }).slidingLayers).toBeUndefined()
+  })
+  test.each(['smollm3', 'smollm3-window', 'mistral', 'qwen2-window'])('the config.json of %s that says the same', (family) => {
     const config = parseConfig(json(`../odd/${family}/model/config.json`), '')
     expect(parseConfig(configToJson(config), '')).toEqual(config)
   })
@@ -173,10 +199,6 @@ describe('old and new spelling', () => {
     expect(config.eosTokenIds).toEqual([5, 7])
     expect(parse({ eos_token_id: [1, 2] }).eosTokenIds).toEqual([1, 2])
   })
-  test('a window that no layer uses is no window', () => {
-    expect(parse({ model_type: 'qwen2', use_sliding_window: true, sliding_window: 4096, max_window_layers: 28 }).layers).toBe(2)
-    expect(parse({ model_type: 'qwen2', use_sliding_window: false, sliding_window: 4096, max_window_layers: 0 }).layers).toBe(2)
-  })
 })
 
 describe('qwen3_5_text', () => {
@@ -272,14 +294,6 @@ describe('what is refused names file and key', () => {
       { model_type: 'smollm3', no_rope_layers: [1, 2] },
       'm/config.json: no_rope_layers must be a list of 2 numbers, 0 for a layer without rotary embeddings and 1 for others.',
     ],
-    [
-      { model_type: 'smollm3', use_sliding_window: true, sliding_window: 64 },
-      'm/config.json: use_sliding_window is true, and sliding window attention is not supported.',
-    ],
-    [
-      { model_type: 'qwen2', use_sliding_window: true, max_window_layers: 0 },
-      'm/config.json: use_sliding_window is true, and sliding window attention is not supported.',
-    ],
     [{ model_type: undefined }, "m/config.json: model_type is missing. Is this a model's config.json?"],
     [{ hidden_act: 'gelu' }, 'm/config.json: hidden_act is "gelu", and only silu is supported.'],
     [{ mlp_bias: true }, 'm/config.json: mlp_bias is true, and biases in the MLP are not supported.'],
@@ -331,9 +345,13 @@ describe('what is refused names file and key', () => {
       { layer_types: ['full_attention', 'sliding_attention'] },
       'm/config.json: layer_types has "sliding_attention", and only full_attention is supported.',
     ],
+    ...[{}, { use_sliding_window: true, sliding_window: null }].map((more): [Record<string, unknown>, string] => [
+      { model_type: 'qwen2', layer_types: ['full_attention', 'sliding_attention'], ...more },
+      'm/config.json: layer_types has "sliding_attention", and these layers need use_sliding_window true and a sliding_window.',
+    ]),
     [
-      { model_type: 'qwen2', use_sliding_window: true, sliding_window: 4096, max_window_layers: 1 },
-      'm/config.json: use_sliding_window is true, and sliding window attention is not supported.',
+      { model_type: 'smollm3', layer_types: ['full_attention', 'chunked_attention'] },
+      'm/config.json: layer_types must be a list of 2 words, each sliding_attention or full_attention.',
     ],
     [
       { quantization_config: { bits: 4 } },

@@ -48,6 +48,9 @@ CASES = {
     'llama-odd': case('llama', 33, 51, 2, 3, 3, 97, head_dim=6, tied=True, rank=3, targets=['o_proj', 'gate_proj'], lengths=(2, 1, 31)),
     'smollm3': case('smollm3', 32, 48, 3, 2, 1, 131, tied=True, rank=4, targets=['q_proj', 'v_proj', 'down_proj'], no_rope_layer_interval=2, lengths=(2, 1, 40)),
     'mistral': case('mistral', 24, 40, 2, 3, 1, 97, head_dim=12, rank=4, targets=['k_proj', 'up_proj'], sliding_window=16, lengths=(50, 3, 9)),
+    'qwen2-window': case('qwen2', 24, 40, 3, 2, 1, 97, rank=4, targets=['v_proj', 'gate_proj'], use_sliding_window=True, sliding_window=16, max_window_layers=1, lengths=(50, 3, 17)),
+    'smollm3-window': case('smollm3', 24, 36, 2, 2, 1, 97, tied=True, rank=4, targets=['q_proj', 'o_proj'], no_rope_layer_interval=2, use_sliding_window=True, sliding_window=8,
+                           lengths=(40, 1, 9)),
     'gemma3': case('gemma3_text', 48, 72, 4, 3, 1, 128, head_dim=16, tied=True, rank=4, targets=['q_proj', 'o_proj', 'up_proj', 'down_proj'], sliding_window=16,
                    layer_types=MIXED, query_pre_attn_scalar=24, lengths=(60, 2, 17, 5)),
     'qwen35': case('qwen3_5_text', 48, 72, 3, 3, 1, 128, tied=True, rank=4, targets=DELTA_TARGETS, **DELTA, lengths=(60, 2, 17, 5)),
@@ -58,6 +61,7 @@ CASES = {
                         rope={'rope_type': 'linear', 'factor': 8.0}),
     'gemma3-long': case('gemma3_text', 40, 72, 3, 4, 1, 499, head_dim=20, tied=True, sliding_window=300, layer_types=MIXED[:3], lengths=(700, 40, 301, 2)),
     'qwen3-untied': case('qwen3', 36, 100, 2, 4, 1, 8205, head_dim=20, dtype='f32'),
+    'qwen3-window': case('qwen3', 48, 72, 4, 4, 2, 499, head_dim=20, use_sliding_window=True, sliding_window=300, layer_types=MIXED, lengths=(700, 40, 301, 2)),
     'qwen3-bias': case('qwen3', 64, 171, 2, 4, 2, 499, head_dim=32, tied=True, attention_bias=True),
     'llama-wide-head': case('llama', 64, 100, 1, 2, 1, 1000, head_dim=128, rank=16, tied=True),
     'llama-head-256': case('llama', 72, 40, 1, 2, 2, 300, head_dim=256, rank=1, dtype='f16'),
@@ -74,11 +78,11 @@ CASES = {
     'cold': case('qwen2', 36, 100, 1, 3, 3, 499, temperature=0.1, rank=8, hot=2.0),
     'nothing': case('llama', 36, 100, 1, 3, 1, 499, rank=8, lengths=(1, 1, 6), masked_off=True),
 }
-COMMITTED = ['llama-bias', 'qwen3-tied', 'qwen2-slices', 'llama3-rope', 'llama-odd', 'smollm3', 'mistral', 'gemma3', 'qwen35']
+COMMITTED = ['llama-bias', 'qwen3-tied', 'qwen2-slices', 'llama3-rope', 'llama-odd', 'smollm3', 'mistral', 'qwen2-window', 'smollm3-window', 'gemma3', 'qwen35']
 
 
 def make_model(c):
-    more = {k: c[k] for k in ('head_dim', 'attention_bias', 'no_rope_layer_interval', 'sliding_window', 'layer_types', 'query_pre_attn_scalar',
+    more = {k: c[k] for k in ('head_dim', 'attention_bias', 'no_rope_layer_interval', 'use_sliding_window', 'sliding_window', 'max_window_layers', 'layer_types', 'query_pre_attn_scalar',
                                'linear_num_key_heads', 'linear_num_value_heads', 'linear_key_head_dim', 'linear_value_head_dim') if k in c}
     rope = {'rope_theta': 10000.0, **c.get('rope', {'rope_type': 'default'})}
     if c['family'] == 'gemma3_text':  # one of its own for each kind of layer
