@@ -293,12 +293,19 @@ class Loader {
   }
 
   async #matrix(name: string): Promise<{ weight: Weight; parameter?: Parameter }> {
-    const data = await this.#tensor(name)
+    const read = await this.#tensor(name)
+    const data = this.#staysFloat32(name) ? ({ ...read, dtype: 'f32', data: floats(read) } as const) : read
     const [rows, columns] = data.shape
     const weight = allocateWeight(this.#gpu, name, rows, columns, data.dtype === 'bf16')
     this.#owned.push(weight)
     writeWeight(this.#gpu, weight, data.data)
     return { weight, parameter: this.#options.full ? this.#master(name, data) : undefined }
+  }
+
+  /** A Gemma's embedding in float32 stays so, where others are held in bf16 if it is exact: its scale has the file's dtype, and so has a checkpoint. */
+  #staysFloat32(name: string): boolean {
+    const { config, tensors } = this.#files
+    return !!config.gemma && !this.#options.round && tensors.dtype?.(name) === 'F32'
   }
 
   /** The float32 master of a matrix that is trained. */

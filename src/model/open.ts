@@ -8,7 +8,7 @@ import { GgufFile } from './gguf.ts'
 import { GgufTensors, ggufConfig, refuseOtherTensors } from './gguf-model.ts'
 import { ggufEosTokenIds, ggufTokenizerParts } from './gguf-tokenizer.ts'
 import { INDEX_FILE, SINGLE_FILE, hubFolder, isHubId, shardsOf } from './hub.ts'
-import { openSafetensors } from './safetensors.ts'
+import { openSafetensors, type SafetensorsSource } from './safetensors.ts'
 import { checkTensors } from './shapes.ts'
 import { loadTokenizer, makeTokenizer } from './tokenizer.ts'
 import type { Tokenizer } from './tokenizer.ts'
@@ -96,7 +96,7 @@ async function openFolder(dir: string, ref: string, name: string): Promise<Model
 const TEXT_PART = 'model.language_model.'
 
 /** The tensors of the part that is about text, by the names that they have where there is no other. */
-function textTensors(source: TensorSource): TensorSource {
+function textTensors(source: SafetensorsSource): TensorSource {
   const all = source.names()
   if (!all.some((name) => name.startsWith(TEXT_PART))) return source
   const inFile = new Map(
@@ -110,6 +110,7 @@ function textTensors(source: TensorSource): TensorSource {
     names: () => [...inFile.keys()],
     has: (name) => inFile.has(name),
     shape: (name) => source.shape(nameOf(name)),
+    dtype: (name) => source.dtype(nameOf(name)),
     read: (name, options) => source.read(nameOf(name), options),
     close: () => source.close(),
   }

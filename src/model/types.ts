@@ -108,6 +108,8 @@ export interface TensorSource {
   names(): string[]
   has(name: string): boolean
   shape(name: string): number[]
+  /** Of safetensors: the dtype in the file ("F32", "BF16"). */
+  dtype?(name: string): string
   /**
    * Reads one tensor. BF16 stays; F16 and F32 become bf16 where every value is exact in it, else float32
    * (`round: true` rounds them to bf16, nearest-even). Throws UserError for a missing tensor, an unsupported dtype or a cut-off file.

@@ -4,9 +4,10 @@ import { expect, test } from 'vitest'
 import { Gpu } from '../../src/gpu/gpu.ts'
 import { roundToBf16 } from '../../src/model/bf16.ts'
 import { readBatch } from '../../src/model/batch.ts'
-import { loadDecoder } from '../../src/model/decoder-load.ts'
+import { loadDecoder, type LoadOptions } from '../../src/model/decoder-load.ts'
 import { normsOf } from '../../src/model/decoder.ts'
-import { openModel } from '../../src/model/open.ts'
+import { writeModelFolder } from '../../src/model/export.ts'
+import { openModel, type ModelFiles } from '../../src/model/open.ts'
 import { loadCheckpoint, saveCheckpoint } from '../../src/trainer/checkpoint.ts'
 import { scoreSamples } from '../../src/trainer/gradients.ts'
 import { Trainer } from '../../src/trainer/trainer.ts'
@@ -63,5 +64,32 @@ test('matrix units are refused, as its activations do not fit f16', async () => 
   const gpu = await Gpu.open({ checks: true })
   const files = await openModel(join(dir, 'model'))
   await expect(loadDecoder(gpu, files, { matrixUnits: true })).rejects.toThrow(/is a Gemma model.*leave matrix_units out/)
+  gpu.close()
+})
+
+test('the scale of embeddings has the dtype of the files, as in transformers: float32 values that bf16 would hold are no reason to round it', async () => {
+  const gpu = await Gpu.open({ checks: true })
+  const files = await openModel(join(dir, 'model'))
+  const { tensors } = files
+  const wide = tensors.names().map((name) => ({
+    name,
+    dtype: 'f32' as const,
+    shape: tensors.shape(name),
+    read: () => tensors.read(name),
+  }))
+  await writeModelFolder(join(folder, 'f32'), { rawConfig: files.rawConfig(), tensors: wide })
+  const inFloat32 = await openModel(join(folder, 'f32'))
+  const scaleOf = async (model: ModelFiles, options: LoadOptions) => {
+    const decoder = await loadDecoder(gpu, model, options)
+    const { scale, weight } = decoder.embedding
+    decoder.release()
+    return [scale, weight.bf16]
+  }
+  const exact = Math.fround(Math.sqrt(48))
+  expect(await scaleOf(files, {})).toEqual([6.9375, true])
+  expect(await scaleOf(inFloat32, {})).toEqual([exact, false])
+  // What a checkpoint is written in, too.
+  expect(await scaleOf(inFloat32, { full: true })).toEqual([exact, false])
+  expect(await scaleOf(inFloat32, { round: true })).toEqual([6.9375, true])
   gpu.close()
 })
