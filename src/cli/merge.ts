@@ -1,5 +1,5 @@
 /**
- * `merge`: writes a model in bf16 as a Hugging Face folder, with a LoRA adapter folded in where one is given. Without one it is how a GGUF
+ * `merge`: writes a model as a Hugging Face folder, with a LoRA adapter folded in where one is given. Without one it is how a GGUF
  * becomes a folder that transformers and vLLM read.
  */
 import type { Command } from 'commander'
@@ -18,7 +18,9 @@ interface MergeOptions {
 export function register(program: Command): void {
   program
     .command('merge')
-    .description('Write a model as a Hugging Face folder (bf16), with a LoRA adapter folded into the weights where one is given.')
+    .description(
+      'Write a model as a Hugging Face folder (of a GGUF in bf16), with a LoRA adapter folded into the weights where one is given.',
+    )
     .requiredOption('--model <ref>', 'a folder, a .gguf file or a hub id; with --adapter the model that it was trained on')
     .option('--adapter <dir>', 'a PEFT adapter folder; without it the model itself is written')
     .requiredOption('--out <dir>', 'the folder to write')
@@ -43,7 +45,8 @@ async function merge(options: MergeOptions): Promise<void> {
     })
     const changed = adapter ? ` with the ${adapter.tensors.size} changed layers of ${options.adapter}` : ''
     const without = (await model.tokenizerOrNull()) ? '' : ' (without a tokenizer: the model came without one)'
-    console.log(`${options.out}: ${model.name}${changed}, in bf16${without}`)
+    const dtype = model.kind === 'gguf' ? ', in bf16' : ''
+    console.log(`${options.out}: ${model.name}${changed}${dtype}${without}`)
   } catch (error) {
     if (error !== signal.reason) throw error
     process.exitCode = 130

@@ -21,6 +21,9 @@ export function widenBf16(bits: Uint16Array): Float32Array {
   return new Float32Array(out.buffer)
 }
 
+/** Bits of the nearest half-precision values. */
+export const roundToF16 = (values: Float32Array): Uint16Array => new Uint16Array(new Float16Array(values).buffer)
+
 /** bf16 bits when every value is exact in bf16, else null. */
 export function exactBf16(values: Float32Array): Uint16Array | null {
   const bits = new Uint32Array(values.buffer, values.byteOffset, values.length)

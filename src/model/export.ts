@@ -1,6 +1,6 @@
 /** Writes weights out as a Hugging Face folder, and folds adapters into weights. Tensors are made one at a time. */
 import { join } from 'node:path'
-import { roundToBf16, widenBf16 } from './bf16.ts'
+import { roundToBf16, roundToF16, widenBf16 } from './bf16.ts'
 import { jsonText, writeFolderWhole, writeWhole } from './files.ts'
 import { INDEX_FILE } from './hub.ts'
 import type { ModelFiles } from './open.ts'
@@ -16,9 +16,9 @@ const SHARD_BYTES = 4 * 2 ** 30
 /** One tensor to write, made when its turn comes. */
 export interface TensorMaker {
   name: string
-  dtype: 'bf16' | 'f32'
+  dtype: 'bf16' | 'f16' | 'f32'
   shape: readonly number[]
-  /** Values of the other dtype are rounded or widened. */
+  /** Values of another dtype are rounded or widened. */
   read(): Promise<TensorData> | TensorData
 }
 
@@ -47,14 +47,16 @@ export async function writeModelFolder(dir: string, model: ModelToWrite, options
 
 /** The files of `writeModelFolder`, into a folder that is there: for a checkpoint, whose own folder is what becomes whole. */
 export async function writeModelFiles(dir: string, model: ModelToWrite, shardBytes = SHARD_BYTES): Promise<void> {
-  const matrices = model.tensors.filter((tensor) => tensor.shape.length === 2)
-  const dtype = matrices.every((tensor) => tensor.dtype === 'bf16') ? 'bfloat16' : 'float32'
+  const dtypes = new Set(model.tensors.flatMap((tensor) => (tensor.shape.length === 2 ? [tensor.dtype] : [])))
+  const dtype = dtypes.size > 1 ? 'float32' : WORDS[[...dtypes][0] ?? 'bf16']
   const { torch_dtype: _old, quantization_config: _quantization, ...rest } = model.rawConfig
   await writeWhole(join(dir, 'config.json'), [jsonText({ ...rest, dtype, torch_dtype: dtype })])
   if (model.rawGenerationConfig) await writeWhole(join(dir, 'generation_config.json'), [jsonText(model.rawGenerationConfig)])
   await writeWeights(dir, model.tensors, shardBytes)
   await model.tokenizer?.saveTo(dir)
 }
+
+const WORDS = { bf16: 'bfloat16', f16: 'float16', f32: 'float32' }
 
 const five = (n: number) => String(n).padStart(5, '0')
 
@@ -91,22 +93,21 @@ function toWrite(tensor: TensorMaker): TensorToWrite {
   const data = async () => {
     const made = await tensor.read()
     if (made.dtype === dtype) return made.data
-    return made.dtype === 'f32' ? roundToBf16(made.data) : widenBf16(made.data)
+    const values = floats(made)
+    return dtype === 'f32' ? values : dtype === 'f16' ? roundToF16(values) : roundToBf16(values)
   }
-  return { dtype: dtype === 'f32' ? 'F32' : 'BF16', shape, data }
+  return { dtype: dtype.toUpperCase() as Uppercase<typeof dtype>, shape, data }
 }
 
-/**
- * W + scale * B A on the CPU: every sum in float64, rounded to float32 and then to bf16. `weight` is (outputs, inputs), A (r, inputs),
- * B (outputs, r).
- */
+const floats = (data: TensorData): Float32Array => (data.dtype === 'f32' ? data.data : widenBf16(data.data))
+
+/** W + scale * B A on the CPU: every sum in float64, rounded to float32. `weight` is (outputs, inputs), A (r, inputs), B (outputs, r). */
 export function mergeAdapter(weight: TensorData, A: Float32Array, B: Float32Array, scale: number): TensorData {
   const [outputs, inputs] = weight.shape
   const r = A.length / inputs
-  const base = weight.dtype === 'f32' ? weight.data : widenBf16(weight.data)
+  const base = floats(weight)
   const row = new Float64Array(inputs)
-  const rounded = new Float32Array(inputs)
-  const out = new Uint16Array(outputs * inputs)
+  const out = new Float32Array(outputs * inputs)
   for (let o = 0; o < outputs; o++) {
     row.set(base.subarray(o * inputs, (o + 1) * inputs))
     for (let k = 0; k < r; k++) {
@@ -114,14 +115,17 @@ export function mergeAdapter(weight: TensorData, A: Float32Array, B: Float32Arra
       const at = k * inputs
       for (let i = 0; i < inputs; i++) row[i] += b * A[at + i]
     }
-    rounded.set(row)
-    roundToBf16(rounded, out, o * inputs)
+    out.set(row, o * inputs)
   }
-  return { dtype: 'bf16', shape: weight.shape, data: out }
+  return { dtype: 'f32', shape: weight.shape, data: out }
 }
 
+/** By safetensors' names. */
+const DTYPES: Record<string, TensorMaker['dtype']> = { F32: 'f32', F16: 'f16', BF16: 'bf16' }
+
 /**
- * Writes a model, with an adapter folded in where there is one, in bf16 as a Hugging Face folder: a quantised GGUF is widened. A model
+ * Writes a model, with an adapter folded in where there is one, as a Hugging Face folder. Each tensor keeps the dtype that it has in safetensors, and one
+ * that the adapter leaves alone its bits; a GGUF is widened, or rounded, to bf16. A model
  * without a tokenizer is written without one. Throws UserError where the adapter is for another model or not finite, and where `signal` ends the writing
  * between two tensors; nothing is left of it then.
  */
@@ -139,10 +143,10 @@ export async function writeMerged(
     const pair = adapter?.tensors.get(name.replace(/\.weight$/, ''))
     const read = async () => {
       options.signal?.throwIfAborted()
-      if (!pair) return model.tensors.read(name, { round: true })
-      return mergeAdapter(await model.tensors.read(name), pair.A, pair.B, pair.scale)
+      const weight = await model.tensors.read(name)
+      return pair ? mergeAdapter(weight, pair.A, pair.B, pair.scale) : weight
     }
-    return { name, dtype: 'bf16', shape, read }
+    return { name, dtype: DTYPES[model.tensors.dtype?.(name) ?? 'BF16'] ?? 'bf16', shape, read }
   })
   const tokenizer = await model.tokenizerOrNull()
   await writeModelFolder(

@@ -40,7 +40,7 @@ const chat = (model: ModelFiles) =>
 
 test('a folder is written as it is, with its tokenizer', async () => {
   const out = join(folder, 'tiny')
-  expect(merge('models/tiny', out)).toBe(`${out}: tiny, in bf16\n`)
+  expect(merge('models/tiny', out)).toBe(`${out}: tiny\n`)
   const [before, after] = [await openModel(join(root, 'models/tiny')), await openModel(out)]
   expect(after.config).toEqual(before.config)
   expect(await chat(after)).toEqual(await chat(before))

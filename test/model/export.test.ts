@@ -7,7 +7,10 @@ import { describe, expect, test } from 'vitest'
 import { register } from '../../src/cli/merge.ts'
 import { widenBf16 } from '../../src/model/bf16.ts'
 import { mergeAdapter, writeMerged, writeModelFolder } from '../../src/model/export.ts'
+import { Random } from '../../src/common/random.ts'
 import { openModel } from '../../src/model/open.ts'
+import { openSafetensors } from '../../src/model/safetensors.ts'
+import type { TensorData } from '../../src/model/types.ts'
 import { readAdapter } from '../../src/model/peft.ts'
 import type { ReadLoraPair } from '../../src/model/peft.ts'
 import { tensorShapes } from '../../src/model/shapes.ts'
@@ -17,11 +20,11 @@ const dir = newFolder()
 const model = (family: string) => join(golden, family, 'model')
 
 describe('a merge', () => {
-  test('is W + scale B A, rounded to bf16, element by element', () => {
+  test('is W + scale B A, element by element', () => {
     // B A = [[1 * 3 + 2 * 5, 1 * 4 + 2 * 6], [-1 * 3, -1 * 4]]
     const weight = { dtype: 'f32' as const, shape: [2, 2], data: Float32Array.of(10, 20, 30, 40) }
     const merged = mergeAdapter(weight, Float32Array.of(3, 4, 5, 6), Float32Array.of(1, 2, -1, 0), 0.5)
-    expect([...widenBf16(merged.data as Uint16Array)]).toEqual([16.5, 28, 28.5, 38])
+    expect([...merged.data]).toEqual([16.5, 28, 28.5, 38])
   })
   test('changes the layers that the adapter has, and no other bit', async () => {
     const base = await openModel(model('llama'))
@@ -36,10 +39,49 @@ describe('a merge', () => {
       const after = await merged.tensors.read(name)
       const pair = adapter.tensors.get(name.replace('.weight', ''))
       if (!pair) expect(after).toEqual(before)
-      else expect(largestError(before.data as Uint16Array, after.data as Uint16Array, pair)).toBeLessThan(2 ** -8)
+      else expect(largestError(valuesOf(before), valuesOf(after), pair)).toBeLessThan(2 ** -8)
     }
     base.close()
     merged.close()
+  })
+  test('keeps the dtype of each tensor in the files, and the bits of those that the adapter has not', async () => {
+    const base = await openModel(model('llama'))
+    const random = new Random(1)
+    const dtypes = { BF16: 'bf16', F16: 'f16', F32: 'f32' } as const
+    const dtypeOf = (name: string, matrices: keyof typeof dtypes) => (name.includes('norm') ? 'F32' : matrices)
+    for (const matrices of ['BF16', 'F16', 'F32'] as const) {
+      const made = [...tensorShapes(base.config)].map(([name, shape]) => ({
+        name,
+        dtype: dtypes[dtypeOf(name, matrices)],
+        shape,
+        read: () => ({
+          dtype: 'f32' as const,
+          shape,
+          data: Float32Array.from({ length: shape.reduce((a, b) => a * b) }, () => random.next() - 0.5),
+        }),
+      }))
+      const [from, to] = ['from', 'to'].map((word) => join(dir, `${word}-${matrices}`))
+      await writeModelFolder(from, { rawConfig: base.rawConfig(), tensors: made })
+      const adapter = await readAdapter(join(golden, 'llama/adapter'))
+      for (const path of adapter.tensors.keys()) if (!path.endsWith('up_proj')) adapter.tensors.delete(path)
+      await writeMerged(to, await openModel(from), adapter)
+      const [before, after] = [
+        await openSafetensors(join(from, 'model.safetensors')),
+        await openSafetensors(join(to, 'model.safetensors')),
+      ]
+      for (const name of tensorShapes(base.config).keys()) {
+        expect(after.dtype(name)).toBe(dtypeOf(name, matrices))
+        const pair = adapter.tensors.get(name.replace('.weight', ''))
+        if (!pair) expect(await after.readRaw(name)).toEqual(await before.readRaw(name))
+        else
+          expect(largestError((await before.readFloat32(name)).data, (await after.readFloat32(name)).data, pair)).toBeLessThan(
+            { BF16: 2 ** -8, F16: 2 ** -11, F32: 2 ** -23 }[matrices],
+          )
+      }
+      const words = { BF16: 'bfloat16', F16: 'float16', F32: 'float32' }
+      expect((await openModel(to)).rawConfig()).toMatchObject({ dtype: words[matrices] })
+    }
+    base.close()
   })
   test('with an adapter for another model is refused, and nothing is left', async () => {
     const base = await openModel(model('qwen2'))
@@ -61,9 +103,10 @@ describe('a merge', () => {
   })
 })
 
+const valuesOf = ({ dtype, data }: TensorData) => (dtype === 'f32' ? data : widenBf16(data))
+
 /** The largest relative error of the merged weights against W + scale B A in float64. */
-function largestError(before: Uint16Array, after: Uint16Array, { A, B, r, scale, inputs, outputs }: ReadLoraPair): number {
-  const [w, m] = [widenBf16(before), widenBf16(after)]
+function largestError(w: Float32Array, m: Float32Array, { A, B, r, scale, inputs, outputs }: ReadLoraPair): number {
   let worst = 0
   for (let o = 0; o < outputs; o++) {
     for (let i = 0; i < inputs; i++) {
