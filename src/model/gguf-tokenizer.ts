@@ -57,7 +57,51 @@ const SMOLLM: Kind = {
   addBos: false,
   alsoEos: [],
 }
-const KINDS: Record<string, Kind> = { smollm: SMOLLM, qwen2: QWEN2, 'llama-bpe': LLAMA3 }
+const GPT2: Kind = { ...SMOLLM, preTokenizer: byteLevel(true) }
+/** Qwen 2's tokenizer with other special tokens. */
+const R1_QWEN: Kind = { ...QWEN2, addBos: true, alsoEos: [] }
+/** One split after the other, each of what the one before left. */
+const DEEPSEEK_CODER: Kind = {
+  preTokenizer: sequence(
+    ...[
+      String.raw`[\r\n]`,
+      String.raw`\s?\p{L}+`,
+      String.raw`\s?\p{P}+`,
+      '[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+',
+      String.raw`\p{N}`,
+    ].map(split),
+    byteLevel(false),
+  ),
+  normalizer: null,
+  ignoreMerges: false,
+  addBos: true,
+  alsoEos: [],
+}
+const [CAPITAL, SMALL] = [String.raw`[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]`, String.raw`[\p{Ll}\p{Lm}\p{Lo}\p{M}]`]
+const BEFORE_WORD = String.raw`[^\r\n\p{L}\p{N}]?`
+/** Mistral's since Nemo: a word is capitals and then small letters, of which either may be missing. */
+const TEKKEN: Kind = {
+  preTokenizer: sequence(
+    split(
+      `${BEFORE_WORD}${CAPITAL}*${SMALL}+|${BEFORE_WORD}${CAPITAL}+${SMALL}*|` +
+        String.raw`\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`,
+    ),
+    byteLevel(false),
+  ),
+  normalizer: null,
+  ignoreMerges: true,
+  addBos: true,
+  alsoEos: [],
+}
+const KINDS: Record<string, Kind> = {
+  smollm: SMOLLM,
+  'gpt-2': GPT2,
+  qwen2: QWEN2,
+  'deepseek-r1-qwen': R1_QWEN,
+  'deepseek-coder': DEEPSEEK_CODER,
+  'llama-bpe': LLAMA3,
+  tekken: TEKKEN,
+}
 
 /** Token types of the file. */
 const CONTROL = 3
