@@ -4,7 +4,7 @@ import * as z from 'zod'
 /** Losses, advantages and filters that are called by name; anything else is a file. */
 export const BUILT_IN = { loss: ['cispo', 'cispo_mask'], advantage: ['group_mean'], filters: ['zero_variance'] }
 
-/** A table whose keys are someone else's to check (an environment's, a loss's). */
+/** A table whose keys the schema does not check: the environment or the loss that gets them does. */
 export const freeTable = () => z.record(z.string(), z.unknown())
 
 export const algorithmFields = {
@@ -15,7 +15,7 @@ export const algorithmFields = {
     .describe(
       '"cispo", "cispo_mask" (RLTrainer\'s form: tokens outside the range are dropped), or a file such as "configs/losses/ppo-clip.ts".',
     ),
-  loss_args: freeTable().default({}).describe('Handed to the loss of a file as it is.'),
+  loss_args: freeTable().default({}).describe('Arguments for a loss file.'),
   beta: z
     .number()
     .min(0)
@@ -33,14 +33,14 @@ export const algorithmFields = {
     .boolean()
     .default(false)
     .describe(
-      'Keep the reference model where beta is 0, too: for ref_kl/all/mean alone, or for a loss of a file that reads refLogprobs.',
+      'Keep the reference model even where beta is 0: for the metric ref_kl/all/mean, or for a loss file that reads refLogprobs.',
     ),
   ref_model: z
     .string()
     .min(1)
     .optional()
     .describe(
-      'Another model as the reference, a folder, a .gguf or a hub id with the same tokens: a teacher, whose log-probabilities of the sampled tokens a KL term or a loss of a file reads (on-policy distillation, docs/algorithms.md). Default: the model that the run began with.',
+      'Another model as the reference, a folder, a .gguf or a hub id with the same tokens: a teacher, whose log-probabilities of the sampled tokens a KL term or a loss file reads (on-policy distillation, docs/algorithms.md). Default: the model that the run began with.',
     ),
   ref_model_sync_steps: z
     .int()
@@ -55,7 +55,7 @@ export const algorithmFields = {
     .max(64)
     .default(1)
     .describe(
-      "Updates of the weights by each batch, all against the log-probabilities that its tokens were sampled with (mu of GRPO, TRL's num_iterations, verl's ppo_epochs). A step is all of them, at one learning rate.",
+      "Weight updates with each batch, all against the log-probabilities that its tokens were sampled with (mu of GRPO, TRL's num_iterations, verl's ppo_epochs). They count as one step and have one learning rate.",
     ),
   mask_ratio_low: z
     .number()
@@ -66,14 +66,14 @@ export const algorithmFields = {
     ),
   mask_ratio_high: z.number().positive().default(8.0).describe('Upper bound of the importance ratio.'),
   advantage: z.string().min(1).default('group_mean').describe('"group_mean" (reward - mean reward of the group), or a file.'),
-  advantage_args: freeTable().default({}).describe('Handed to the advantage of a file as it is.'),
+  advantage_args: freeTable().default({}).describe('Arguments for an advantage file.'),
   filters: z
     .array(z.string().min(1))
     .default(['zero_variance'])
     .describe(
       'Groups must pass all of these: "zero_variance" (drops groups whose rewards are all equal), or files. []: keep every group.',
     ),
-  filter_args: freeTable().default({}).describe('Handed to each filter of a file as it is.'),
+  filter_args: freeTable().default({}).describe('Arguments for each filter file.'),
   mask_truncated_completions: z
     .boolean()
     .default(false)
@@ -90,7 +90,7 @@ export const algorithmFields = {
     .max(16)
     .default(1)
     .describe(
-      "Groups that a filter turns down, or whose rollouts failed, are replaced by other tasks until the batch is full or so many times batch_size rollouts were played (DAPO's dynamic sampling). 1: none are, and the batch gets smaller.",
+      "Groups that a filter drops, or whose rollouts failed, are replaced by other tasks until the batch is full or this many times batch_size rollouts were played (DAPO's dynamic sampling). 1: nothing is replaced, and the batch gets smaller.",
     ),
 }
 
@@ -98,5 +98,5 @@ export const algorithmFields = {
 export const keepsReference = (args: { beta: number; use_ref_model: boolean; ref_model?: string }): boolean =>
   args.beta > 0 || args.use_ref_model || args.ref_model !== undefined
 
-/** Groups that may be played in the place of others: a factor of 1.1 of 10 groups is one, though 10 x 0.1 is a little less. */
+/** How many groups may be replaced. The small addend is for rounding: 10 x (1.1 - 1) is a little less than 1 and must give 1. */
 export const spareGroups = (groups: number, factor: number): number => Math.floor(groups * (factor - 1) + 1e-9)

@@ -5,7 +5,7 @@
  *     --resume outputs/first                 --fork outputs/first@20 --learning-rate 1e-5        (with the config of that run)
  *
  * - A key is dotted, in snake_case or kebab-case; a last part that only one key has may stand alone (`--max-steps`).
- * - A value is read as the schema's type wants it: text for a string, TOML for the rest; under a free table TOML where it parses, else text.
+ * - A value is read by its key's type: text for a string, TOML for the rest; under a free table TOML where it parses, else text.
  */
 import { parse } from 'smol-toml'
 import { nearest } from '../common/errors.ts'
@@ -16,17 +16,17 @@ import { allowedText, leafPaths, nodeAt, type SchemaNode } from './schema-tree.t
 import { backendOf, findForeign } from './foreign.ts'
 import { pathKey } from './toml-lines.ts'
 
-/** What to go on from. */
+/** Where `--resume` finds the checkpoint. */
 export type Resume = { kind: 'latest' } | { kind: 'step'; step: number } | { kind: 'dir'; dir: string }
 
-/** What to trace: steps (default: the second and third of the process) into a file (default: trace.json of the run). */
+/** What `--trace` asks for: steps (default: the second and third of the process) and a file (default: trace.json of the run). */
 export interface TraceWish {
   steps?: [number, number]
   file?: string
   level: TraceLevel
 }
 
-/** The run whose checkpoint a new run begins with: its newest, that of a step, or its best. */
+/** What `--fork` asks for: the run, and which of its checkpoints the new run begins with. */
 export interface Fork {
   dir: string
   step: 'latest' | 'best' | number
@@ -40,17 +40,17 @@ export interface Words {
   resume?: Resume
   fork?: Fork
   trace?: TraceWish
-  /** Sentences. */
+  /** One sentence for each mistake. */
   problems: string[]
 }
 
 const FLAGS = ['--dry-run', '--help', '--resume', '--fork', '--trace']
 
-/** A word that can be a value: no flag (a negative number is none), no @. */
+/** Whether a word can be a value: it is no flag and no @. A negative number is a value. */
 const isValue = (word: string | undefined) =>
   word !== undefined && word !== '@' && !/^--?[A-Za-z]/.test(word) && !word.startsWith('@')
 
-/** Sorts the words; looks at no file. */
+/** Sorts the words by what they are; reads no files. */
 export function readWords(argv: readonly string[]): Words {
   const words: Words = { files: [], overrides: [], dryRun: false, help: false, problems: [] }
   for (let i = 0; i < argv.length; i++) {
@@ -150,21 +150,21 @@ export function overrideSources(
     })
     const read = value === undefined ? true : readValue(value, node)
     at[found[found.length - 1]] = read
-    // A table without a key, which merged would change nothing, is in the place of the one before.
+    // An empty table replaces the earlier value; merging it would change nothing.
     if (isTable(read) && Object.keys(read).length === 0) for (const source of [...files, ...sources]) clear(source, found)
     sources.push({ table, places, replacesEnv: true })
   }
   return { sources, problems }
 }
 
-/** Takes a value out of a source, with the places of what is in it. */
+/** Removes a value from a source, with the recorded places of all keys in it. */
 function clear({ table, places }: Source, path: string[]): void {
   removeAt(table, path)
   const inside = pathKey([...path, ''])
   for (const key of Array.from(places.keys())) if (key === pathKey(path) || key.startsWith(inside)) places.delete(key)
 }
 
-/** The full path of a key as typed, or the end of a sentence about why there is none. */
+/** The full path of a key as typed; or, where there is none, the end of a sentence that says why. */
 function findKey(typed: string, merged: Table, tree: SchemaNode): string[] | string {
   const parts = typed.split('.')
   const path: string[] = []
@@ -196,7 +196,7 @@ function findKey(typed: string, merged: Table, tree: SchemaNode): string[] | str
   if (owners.length === 1 && owners[0].length > 1 && (!rest.length || nodeAt(tree, [...owners[0], ...rest])?.type === 'free'))
     return findKey([...owners[0], ...rest].join('.'), merged, tree)
   if (owners.length > 1 && !rest.length) return `could mean ${owners.map((leaf) => `--${leaf.join('.')}`).join(' or ')}.`
-  // What another trainer names otherwise is told by the schema, too.
+  // Keys of other trainers go to the schema, which says what they are called here.
   if (path.length === 1 && findForeign('trainer.args', path[0], backendOf(merged))) return ['trainer', 'args', path[0]]
   const dotted = leaves.map((leaf) => leaf.join('.'))
   const short = nearest(
@@ -210,13 +210,13 @@ function findKey(typed: string, merged: Table, tree: SchemaNode): string[] | str
   return `is not a key.${flag ? ` Did you mean ${flag}?` : guess ? ` Did you mean --${guess}?` : ' --help lists them.'}`
 }
 
-/** A word as the schema's type wants it; a word that does not fit is kept as text for the schema to refuse. */
+/** A word as a value of the key's type; a word that does not fit stays text, which the schema then refuses. */
 function readValue(text: string, node: SchemaNode | undefined): unknown {
   if (node?.type === 'string') return text
   try {
     return parse(`v = ${text}`).v
   } catch {
-    // Numbers as shells and their tools write them, and TOML does not: .5 (bc), 01 (seq -w).
+    // Numbers that shell tools print and TOML does not allow: .5 (bc), 01 (seq -w).
     const number = (node?.type === 'number' || node?.type === 'integer') && /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(text)
     if (number && Math.abs(Number(text)) <= Number.MAX_SAFE_INTEGER) return Number(text)
     // --lora_target_modules q_proj,v_proj

@@ -1,6 +1,6 @@
 /**
- * What no single key can tell: checks over several keys (mistakes) and remarks (notices). A check names the keys it reads; it is
- * skipped where one of them is already known to be wrong, so that one mistake is reported once.
+ * Checks over several keys (mistakes) and remarks (notices), which the schema of a single key cannot make. A check names the keys it
+ * reads; it is skipped where one of them is already known to be wrong, so that one mistake is reported once.
  */
 import { existsSync } from 'node:fs'
 import { CLI } from '../common/commands.ts'
@@ -21,7 +21,7 @@ export interface Written {
   isSet(key: string): boolean
   /** Set, to something other than its default. */
   isChanged(key: string): boolean
-  /** As it was written, before defaults. */
+  /** The value as it was written, before defaults. */
   value(key: string): unknown
 }
 
@@ -38,7 +38,7 @@ type Found = string | { key: string; text: string } | undefined
 const A = 'trainer.args.'
 const looksLikeFile = (name: string) => /[/\\]|\.(ts|js|mjs)$/.test(name)
 
-/** A name of the built-ins, or a file that is there. */
+/** What is wrong with the name of a loss, advantage or filter: it must be a built-in or an existing file. */
 function pluginProblem(kind: keyof typeof BUILT_IN, name: string): string | undefined {
   if (BUILT_IN[kind].includes(name)) return undefined
   const names = BUILT_IN[kind].map(show).join(', ')
@@ -48,7 +48,7 @@ function pluginProblem(kind: keyof typeof BUILT_IN, name: string): string | unde
   return `${A}${kind} is ${show(name)}; it must be ${names} or a file such as "./my_${kind}.ts".${meant ? ` Did you mean ${show(meant)}?` : ''}`
 }
 
-/** What is wrong with the id of an environment, in the words of the room that would load it. */
+/** What is wrong with the id of an environment, in the words of src/environments, which would load it. */
 function environmentProblem(key: string, id: string, about: { python?: boolean; python_path?: string } = {}): Found {
   const { python, python_path } = about
   const isPythons = python ?? (python_path !== undefined || id.endsWith('.py'))
@@ -212,7 +212,7 @@ export const sftChecks: Check<SftConfig>[] = [
   ...sftCkptChecks,
 ]
 
-/** Keys that have no effect because of another one: told, where they were set to something. */
+/** One line for each key that was set and has no effect because of another key. */
 function idleKeys(args: RunConfig['trainer']['args'] | SftConfig['trainer']['args'], written: Written): string[] {
   const notices: string[] = []
   const idle = (keys: string[], because: string) => notices.push(...withoutEffect(written, A, keys, because))
@@ -220,7 +220,7 @@ function idleKeys(args: RunConfig['trainer']['args'] | SftConfig['trainer']['arg
   if (!args.gradient_checkpointing) idle(['keep_attention'], 'gradient_checkpointing is false, so all is kept')
   if (args.lr_scheduler_type === 'constant')
     idle(['warmup_steps'], 'lr_scheduler_type is "constant"; write "constant_with_warmup"')
-  // A resolved config has both, in agreement.
+  // A resolved config has both keys, with the same meaning: no notice then.
   if (written.isSet(`${A}micro_batch_tokens`) && written.value(`${A}micro_batch_size`) !== args.micro_batch_size)
     idle(['micro_batch_size'], 'micro_batch_tokens is set')
   return notices
@@ -246,7 +246,7 @@ export function rlNotices(config: RunConfig, written: Written): string[] {
   if (!keepsReference(args)) idle(['ref_model_sync_steps'], 'beta is 0 and use_ref_model false, so there is no reference model')
   const groups = args.batch_size / args.rollouts_per_example
   if (spareGroups(groups, args.oversampling_factor) === 0)
-    idle(['oversampling_factor'], `of ${counted(groups, 'group')} it makes no whole group more`)
+    idle(['oversampling_factor'], `with ${counted(groups, 'group')} a step it allows no whole group more`)
   if (args.filters.every((name) => BUILT_IN.filters.includes(name)) && Object.keys(args.filter_args).length)
     notices.push(`${A}filter_args has no effect: no filter is a file.`)
   if (args.rollouts_per_example < 4 && args.filters.includes('zero_variance'))

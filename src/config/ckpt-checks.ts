@@ -8,7 +8,7 @@ import type { SftConfig } from './sft-schema.ts'
 
 const C = 'trainer.ckpt.'
 
-/** keep_best must name something that the run measures: a night later there would be no best checkpoint. */
+/** keep_best must name a metric of the run; else there would be no best checkpoint after a long night. */
 export const ckptChecks: Check<RunConfig>[] = [
   {
     keys: [`${C}keep_best`, 'env', 'trainer.args.eval_strategy', 'trainer.args.eval_rollouts_per_example'],
@@ -26,12 +26,12 @@ export const ckptChecks: Check<RunConfig>[] = [
       const isMeasured = kind === 'pass' ? Number.isInteger(Math.log2(Number(k))) && Number(k) <= asks : Number(k) === asks
       if (here.some((one) => metric.startsWith(`eval/${one}/`)) && (kind === undefined || isMeasured)) return undefined
       const keys = here.map((one) => show(`eval/${one}/avg@${asks}`)).join(' or ')
-      return report(`, and this run measures ${keys} (k is eval_rollouts_per_example; of pass@k any power of two up to that).`)
+      return report(`, and this run measures ${keys} (k is eval_rollouts_per_example; for pass@k, any power of two up to that).`)
     },
   },
 ]
 
-/** The same where there are no environments. */
+/** The same check for `sft`, which has no evaluations of environments. */
 export const sftCkptChecks: Check<SftConfig>[] = [
   {
     keys: [`${C}keep_best`],
@@ -52,19 +52,17 @@ function unknownMetric<Found>(metric: string, report: (text: string) => Found): 
   return report(`, which is no metric.${near === undefined ? '' : ` Did you mean ${show(near)}?`} docs/metrics.md has them all.`)
 }
 
-/** Keys of [trainer.ckpt] that change nothing as they are. */
+/** One line for each key of [trainer.ckpt] that has no effect. */
 export function ckptNotices({ trainer: { args, ckpt } }: RunConfig | SftConfig, written: Written): string[] {
   const { interval, keep_interval: every } = ckpt
   if (!written.isSet(`${C}keep_interval`) || every === undefined) return []
   if (interval === 0) return [`${C}keep_interval has no effect: interval is 0, so there is one checkpoint, at the end.`]
   const first = leastCommonMultiple(interval, every)
   if (first > args.max_steps)
-    return [`${C}keep_interval has no effect: of the steps that are saved (every ${interval}) it divides none up to max_steps.`]
+    return [`${C}keep_interval has no effect: it divides none of the steps that are saved (every ${interval}, up to max_steps).`]
   return first === every
     ? []
-    : [
-        `${C}keep_interval is ${every} and interval ${interval}: what stays is every step that both divide, ${first}, ${2 * first}, ...`,
-      ]
+    : [`${C}keep_interval is ${every} and interval ${interval}: the steps that both divide are kept, ${first}, ${2 * first}, ...`]
 }
 
 export function leastCommonMultiple(a: number, b: number): number {

@@ -1,4 +1,4 @@
-/** [trainer.ckpt]: when a checkpoint is written, and which ones stay. The names are prime-rl's; those of the Hugging Face Trainer mean the same. */
+/** [trainer.ckpt]: when a checkpoint is written, and which ones are kept. Keys are named as in prime-rl; the Hugging Face Trainer's names are aliases. */
 import * as z from 'zod'
 
 export const ckptSchema = z.strictObject({

@@ -16,9 +16,9 @@ export type Path = readonly (string | number)[]
 /** One file, or one word of the command line, with the places of its keys ("a.toml:7:1", "--trainer.args.seed"). */
 export interface Source {
   table: Table
-  /** By pathKey. */
+  /** Where each key was written, by its `pathKey`. */
   places: Map<string, string>
-  /** The file wrote [[env]], so its list replaces what came before; [env] is merged into a single one. */
+  /** Whether its env list replaces the earlier one: true for [[env]]; a single [env] is merged into a single earlier one. */
   replacesEnv: boolean
 }
 
@@ -55,27 +55,27 @@ export function sourceOf(text: string, label: string): Source {
   return normalize({ table, places, replacesEnv: Array.isArray(table.env) })
 }
 
-/** Where a text is no TOML, and why, without a word of it. */
+/** Where and why a text is not valid TOML, without quoting it. */
 export function notToml({ message, line, column }: TomlError, label: string): string {
   return `${label}:${line}:${column} is not valid TOML: ${message.split('\n')[0].replace(/^Invalid TOML document: /, '')}.`
 }
 
-/** Characters of a line on either side of a mistake: a line may be a whole data set. */
+/** Characters of a line that are shown on either side of a mistake: a line may hold a whole data set. */
 const AROUND = 60
 
-/** The lines about the mistake, of long ones what stands around its column. */
+/** The lines around the mistake; long ones are cut to what is near its column. */
 function excerpt({ codeblock, line, column }: TomlError): string {
-  // '12:  ', or as many spaces before the mark.
+  // The line number, as '12:  ', or as many spaces in the line with the caret.
   const begin = String(line + 1).length + 3
   const from = begin + Math.max(0, column - 1 - AROUND)
   const lines = codeblock.trimEnd().split('\n')
   return lines.map((text) => text.slice(0, begin) + text.slice(from, from + 2 * AROUND)).join('\n')
 }
 
-/** Set on an object it would change all objects of the process. */
+/** No key may have this name: assigning it would change the object's prototype. */
 export const NO_KEY = '__proto__'
 
-/** The short forms written out: `model = "x"` is model.name, one [env] is a list of one (its places move along), and so is a word of report_to; other names of [trainer.ckpt]. */
+/** Writes short forms out, with their places: `model = "x"` becomes model.name, one [env] and one word of report_to a list of one, save_steps a key of [trainer.ckpt]. */
 export function normalize(source: Source): Source {
   const { table, places } = source
   if (typeof table.model === 'string') {
@@ -95,7 +95,7 @@ export function normalize(source: Source): Source {
   return source
 }
 
-/** `save_steps` of [trainer.args] is `interval` of [trainer.ckpt]. Where one source has both, the schema refuses the first (foreign.ts). */
+/** Moves `save_steps` of [trainer.args] to `interval` of [trainer.ckpt], and the like. Where a source has both, the schema refuses save_steps (foreign.ts). */
 function moveAliases(trainer: Table, args: Table, places: Map<string, string>): void {
   for (const [alias, key] of Object.entries(CKPT_ALIASES)) {
     const ckpt = trainer.ckpt ?? {}
@@ -130,7 +130,7 @@ export function mergeSources(sources: Source[]): Table {
   return merged
 }
 
-/** Tables and lists anew. structuredClone would make moments of TOML's days and times of day. */
+/** A deep copy of tables and lists. structuredClone would turn TOML's local dates and times into plain Dates. */
 export function copyOf<Value>(value: Value): Value {
   if (Array.isArray(value)) return value.map(copyOf) as Value
   if (!isTable(value)) return value
@@ -145,7 +145,7 @@ function mergeInto(target: Table, from: Table): Table {
   return target
 }
 
-/** Where the value at `path` was written: the last source that has it, else a key of it, else its nearest table. Undefined: nowhere. */
+/** Where the value at `path` was written: in the last source that has it; else the place of a key inside it, else of the nearest table around it. */
 export function placeOf(sources: Source[], path: Path): { place: string; exact: boolean } | undefined {
   const inside = pathKey([...path, ''])
   for (let n = path.length; n > 0; n--) {
@@ -154,7 +154,7 @@ export function placeOf(sources: Source[], path: Path): { place: string; exact: 
       const place = sources[i].places.get(key)
       if (place) return { place, exact: n === path.length }
     }
-    // On the command line a table is written key by key.
+    // The command line has no place for a table, only for its keys.
     const keys = n === path.length ? sources.flatMap(({ places }) => [...places].filter(([one]) => one.startsWith(inside))) : []
     if (keys.length > 0) return { place: keys.at(-1)![1], exact: false }
   }
@@ -171,7 +171,7 @@ export function valueAt(root: unknown, path: Path): unknown {
   return value
 }
 
-/** Removes the value at a path (of a list: its element). */
+/** Removes the key or list element at a path. */
 export function removeAt(root: Table, path: Path): void {
   const parent = valueAt(root, path.slice(0, -1))
   const last = path[path.length - 1]

@@ -1,4 +1,4 @@
-/** Help text and reference pages, made from the schema alone. */
+/** Help text and docs/config.md, made from the schema alone. */
 import type * as z from 'zod'
 import { CLI, TRAIN } from '../common/commands.ts'
 import { foreignKeys } from './foreign.ts'

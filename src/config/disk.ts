@@ -1,13 +1,13 @@
 /**
- * What a run will need on disk, worked out from sizes alone before anything is trained: its checkpoints, and what it writes down step by step.
+ * What a run will need on disk, computed from sizes before anything is trained: its checkpoints, and what it logs step by step.
  *
  * Of n trained parameters: an adapter is 4 n bytes (float32, the rank as it is written), a whole model 2 or 4 bytes a weight; the optimizer 8 n, or
  * 2 n and a scale for every 256 of each moment of a matrix (optim = "adamw_8bit"; vectors keep 8 n), and of full training 4 n for the masters. Beside
- * them the tokenizer's files. Every name in a file costs about 130 bytes. A reference model that is moved on adds an adapter or a model to each, at most:
- * checkpoints between two moves share it.
+ * them the tokenizer's files. Every name in a file costs about 130 bytes. With ref_model_sync_steps each checkpoint has at most one adapter or model more:
+ * the reference, which checkpoints between two syncs share.
  *
- * Rollouts, metrics and logs are an estimate: as if every prompt and every answer were as long as they may be, with bytes for each as runs had them
- * (models/tiny, SmolLM2; test/cli/kill.test.ts holds it against a run).
+ * Rollouts, metrics and logs are an estimate: every prompt and answer counts as the longest allowed, with the bytes for each measured in runs
+ * (models/tiny, SmolLM2; test/cli/kill.test.ts compares it with a run).
  */
 import { readdirSync, statfsSync, statSync } from 'node:fs'
 import { dirname, join, resolve } from 'node:path'
@@ -27,19 +27,19 @@ const TOKENIZER_FILES = [
   'special_tokens_map.json',
   'chat_template.jinja',
 ]
-/** Of a word and its merge in tokenizer.json, where there is no file to look at (a GGUF). */
+/** Bytes of a token and its merge in tokenizer.json, where there is no file to look at (a GGUF). */
 const BYTES_A_WORD = 32
-/** A tensor's name, type, shape and place in the head of a safetensors file. */
+/** Bytes of a tensor's name, type, shape and place in the header of a safetensors file. */
 const HEAD_BYTES = 130
 const BLOCK = 256
 
-/** Of a rollout: names, numbers and times of its two rows. Of a token of its prompt: text and id. */
+/** Bytes of a rollout's names, numbers and times in its two rows; and of the text and id of a prompt token. */
 const ROLLOUT_BYTES = 850
 const PROMPT_TOKEN_BYTES = 10
-/** Of a token of its answer: text, id, version, what the sampler and, where it is trained on, what the trainer computed of it. */
+/** Bytes of an answer token: text, id, version, the sampler's log-probability; and with the trainer's numbers, where it is trained on. */
 const SAMPLED_TOKEN_BYTES = 30
 const TRAINED_TOKEN_BYTES = 50
-/** Of a step: its row of metrics and its lines in the log; of an evaluation's environment the same. Of the timeline a span, so many of a rollout and of a step. */
+/** Bytes of a step (its row of metrics and log lines; the same for an environment's evaluation), of a span of the timeline, and how many spans there are. */
 const STEP_BYTES = 4000
 const SPAN_BYTES = 90
 const ROLLOUT_SPANS = 4
@@ -83,10 +83,10 @@ function tokenizerBytes(model: ModelConfig, path: string): number {
   return sizes.reduce((a, b) => a + b, 0) || BYTES_A_WORD * model.vocabSize
 }
 
-/** Checkpoints that are there at once at most, with words for each kind; the one that is being written counts. */
+/** The most checkpoints that exist at once, the one being written included, and the count of each kind in words. */
 export function checkpointsKept({ trainer: { args, ckpt } }: DiskConfig): { count: number; words: string } {
   const { interval, keep_last: last, keep_interval: every, keep_best: best } = ckpt
-  // Not one by one: a run that is to go on for ever has a billion steps.
+  // By a formula, not a loop: a run without an end has max_steps of a billion.
   const saved = interval > 0 ? Math.ceil(args.max_steps / interval) : 1
   const newest = Math.min(last, saved)
   const divided =
@@ -101,7 +101,7 @@ export function checkpointsKept({ trainer: { args, ckpt } }: DiskConfig): { coun
   return { count: there.reduce((sum, [count]) => sum + count, 0), words: there.map(([, words]) => words).join(' + ') }
 }
 
-/** Bytes of rollouts, metrics, logs and timeline of a whole run at most, about, and what of. Supervised training has no rollouts. */
+/** About how many bytes the rollouts, metrics, logs and timeline of a whole run take at most, and what was counted, in words. `sft` has no rollouts. */
 export function recordBytes(config: DiskConfig): { bytes: number; words: string } {
   const { args } = config.trainer
   const steps = args.max_steps
@@ -125,8 +125,8 @@ export function recordBytes(config: DiskConfig): { bytes: number; words: string 
 
 /**
  * "12.3 MiB a checkpoint, 61.5 MiB in all (3 newest + the best + one being written); up to about 1.2 GiB of ... (an estimate); 52.0 GiB are free".
- * @param written bytes that the run has on the disk already, where it is resumed
- * @returns `short`: what does not fit; undefined where all does
+ * @param written bytes that a resumed run has on disk already
+ * @returns `short`: what does not fit; undefined where all of it fits
  */
 export function diskLine(
   config: DiskConfig,
@@ -160,7 +160,7 @@ export function folderBytes(dir: string): number {
   )
 }
 
-/** Free bytes of the disk that a folder, there or to be, is on; undefined where the system does not tell. */
+/** Free bytes of the disk of a folder that may not exist yet; undefined where the system does not tell. */
 export function freeBytes(dir: string): number | undefined {
   let at = resolve(dir)
   while (!statSync(at, { throwIfNoEntry: false }) && dirname(at) !== at) at = dirname(at)

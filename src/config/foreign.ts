@@ -1,14 +1,14 @@
 /**
- * Keys of vf-rl, prime-rl, TRL and the Hugging Face Trainer that are no keys here, each with one sentence.
+ * Keys of vf-rl, prime-rl, TRL and the Hugging Face Trainer that do not exist here, each with one sentence for the user.
  *
  * - `ignored`: leaving it out changes nothing that is computed; the run goes on and says so once.
  * - `refused`: it would change what is computed, or has another name here; the sentence says what to write.
- * A key of another trainer is never guessed at: it is one of these or an unknown key. What is said of [inference] depends on who samples.
+ * A key is either listed here or unknown; nothing is guessed. What is said of [inference] depends on who samples.
  */
 import { isTable, type Table } from './compose.ts'
 
 interface ForeignKey {
-  /** The table it stands in: dotted, '' for the top of the file. */
+  /** The table of the key, dotted; '' for the top of the file. */
   table: '' | 'inference' | 'trainer' | 'trainer.args' | 'trainer.ckpt' | 'env' | 'model'
   /** A name, or a prefix that ends in *. */
   names: string[]
@@ -24,11 +24,11 @@ interface ForeignKey {
 
 type Backend = 'embedded' | 'vllm'
 
-/** Who samples, by a config before the schema saw it. */
+/** Who samples, from a config that the schema has not seen yet. */
 export const backendOf = (raw: Table): Backend =>
   isTable(raw.inference) && raw.inference.backend === 'vllm' ? 'vllm' : 'embedded'
 
-/** Keys of a table, by their names (with spaces between), and what is said of them. */
+/** Makes entries for a table: the names of keys, separated by spaces, and the sentence for them. */
 const entries =
   (verdict: ForeignKey['verdict']) =>
   (table: ForeignKey['table'], said: Record<string, string>, backend?: Backend): ForeignKey[] =>
@@ -127,7 +127,7 @@ export const foreignKeys: ForeignKey[] = [
     lora_r: 'is named lora_rank here.',
     'lora_use_rslora use_rslora': 'is not a key here: rank-stabilised scaling is lora_alpha = alpha x sqrt(lora_rank).',
     'lora_modules_to_save lora_config':
-      'is not there: choose layers with lora_target_modules, or train all weights with use_lora = false.',
+      'is not supported: choose layers with lora_target_modules, or train all weights with use_lora = false.',
   }),
   {
     table: args,
@@ -161,7 +161,7 @@ export const foreignKeys: ForeignKey[] = [
     'teacher_tau distillation_coef distill_coef':
       'is not a key here: on-policy distillation is ref_model with loss = "configs/losses/on-policy-distillation.ts" and its loss_args (docs/algorithms.md).',
     sync_ref_model: 'is not a key here: ref_model_sync_steps above 0 does it.',
-    ref_model_mixup_alpha: "is not there: after ref_model_sync_steps the reference takes the policy's weights whole.",
+    ref_model_mixup_alpha: "is not supported: after ref_model_sync_steps the reference takes the policy's weights whole.",
     'num_train_epochs num_epochs':
       'is not a key here: max_steps is the length of a run, and num_iterations the updates by each batch.',
     'ppo_epochs num_ppo_epochs mu': 'is named num_iterations here.',
@@ -179,14 +179,14 @@ export const foreignKeys: ForeignKey[] = [
     'reward_weights reward_funcs':
       'is not a key here: rewards and their weights are the rubric of the environment (docs/environments.md).',
     'entropy_coeff entropy_loss_coef entropy_bonus ent_coef': 'is named entropy_coef here.',
-    'entropy_* use_adaptive_entropy': 'is not there: entropy_coef adds a bonus for the entropy of all loss tokens.',
+    'entropy_* use_adaptive_entropy': 'is not supported: entropy_coef adds a bonus for the entropy of all loss tokens.',
     warmup_ratio: 'is not a key here: warmup_steps = warmup_ratio x max_steps.',
     steps: 'is named max_steps here.',
     eval_interval: 'is named eval_steps here.',
     optimizer: 'is named optim here.',
     'wandb wandb_project': 'is not a key here: report_to = "wandb" sends metrics there, to WANDB_PROJECT.',
     'lr lr_scheduler': 'is not a key here: they are named learning_rate and lr_scheduler_type.',
-    lr_scheduler_kwargs: 'is not there: constant, constant_with_warmup, linear and cosine take no further numbers.',
+    lr_scheduler_kwargs: 'is not supported: constant, constant_with_warmup, linear and cosine take no further numbers.',
   }),
   {
     table: args,
@@ -204,7 +204,7 @@ export const foreignKeys: ForeignKey[] = [
     when: (v) => v === false,
     otherwise: {
       verdict: 'refused',
-      say: 'is not there: the KL term of beta is not multiplied with the importance ratio. Remove the key, or take other_kl.ts of docs/algorithms.md.',
+      say: 'is not supported: the KL term of beta is not multiplied with the importance ratio. Remove the key, or take other_kl.ts of docs/algorithms.md.',
     },
   },
   {
@@ -215,19 +215,20 @@ export const foreignKeys: ForeignKey[] = [
     when: (v) => v === false,
     otherwise: {
       verdict: 'refused',
-      say: 'is not there: arithmetic is float32 over bf16 weights, so no loss scaling is needed. Remove the key.',
+      say: 'is not supported: arithmetic is float32 over bf16 weights, so no loss scaling is needed. Remove the key.',
     },
   },
   ...write(args, {
     'load_in_4bit load_in_8bit quantization_config':
       'is not a key here: quantization = "q8_0" holds the layers in 8 bits, and quantization = "gguf" as a quantised GGUF file has them (4 bits: a Q4_K_M file).',
-    'deepspeed fsdp fsdp_* accelerator_config parallelism_config': 'is not there: one process trains on one GPU. Remove the key.',
+    'deepspeed fsdp fsdp_* accelerator_config parallelism_config':
+      'is not supported: one process trains on one GPU. Remove the key.',
     save_steps: 'is interval of [trainer.ckpt], which is written there too. Keep one of them.',
     save_total_limit: 'is keep_last of [trainer.ckpt], which is written there too. Keep one of them.',
     save_strategy: 'is not a key here: interval of [trainer.ckpt] says how often (0: only at the end).',
     logging_strategy: 'is not a key here: logging_steps says how often.',
     resume_from_checkpoint: 'is not a key here: write --resume [latest | step N | folder] on the command line.',
-    'push_to_hub hub_*': 'is not there: checkpoints are PEFT or Hugging Face folders that can be uploaded as they are.',
+    'push_to_hub hub_*': 'is not supported: checkpoints are PEFT or Hugging Face folders that can be uploaded as they are.',
     'logging_dir overwrite_output_dir': 'is not a key here: a run is written to <output_dir>/<run_name>.',
     'load_best_model_at_end metric_for_best_model greater_is_better':
       'is not a key here: keep_best = "eval/<env>/avg@k" under [trainer.ckpt] keeps the best checkpoint as checkpoints/best.',
@@ -288,11 +289,11 @@ export const foreignKeys: ForeignKey[] = [
       'is not a key here: model is a folder, a hub id or a .gguf file; training keys are in [trainer.args].',
   }),
   ...write('env', {
-    'taskset harness': 'belongs to the v1 environments of verifiers, which are not there: an environment takes args.',
+    'taskset harness': 'belongs to the v1 environments of verifiers, which are not supported: an environment takes args.',
   }),
 ]
 
-/** Names that prime-rl's tables give to keys of [trainer.args]; '' is a name of ours that means something else there (requests in flight). */
+/** prime-rl's names for keys of [trainer.args]. '': the same name means something else there (oversampling_factor: requests in flight). */
 export const renamed: Record<string, string> = {
   lr: 'learning_rate', rank: 'lora_rank', alpha: 'lora_alpha', dropout: 'lora_dropout',
   target_modules: 'lora_target_modules', max_norm: 'max_grad_norm', betas1: 'adam_beta1', betas2: 'adam_beta2', num_examples: 'eval_examples',

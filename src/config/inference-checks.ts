@@ -1,4 +1,4 @@
-/** Checks and remarks on [inference] and on what vLLM cannot do of the rest of a config. */
+/** Checks and remarks on [inference], and on other keys that a run with vLLM does not support. */
 import { readdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { CLI } from '../common/commands.ts'
@@ -12,10 +12,10 @@ import type { RunConfig } from './schema.ts'
 
 const A = 'trainer.args.'
 const ARGS = 'inference.args'
-/** The largest of vLLM's max_lora_rank; a rank between two of its sizes is rounded up by the run. */
+/** The largest max_lora_rank of vLLM. The run rounds a rank up to the next size that vLLM allows. */
 const MAX_LORA_RANK = 512
 
-/** Flags that the run sets itself, with what to write instead. */
+/** vLLM flags that the run sets itself, with what to write instead. */
 const OWN_FLAGS: Record<string, string> = {
   model: 'the server gets the `model` of the config',
   served_model_name: 'the run names the model itself',
@@ -32,19 +32,19 @@ const OWN_FLAGS: Record<string, string> = {
   config: 'a second file of flags could contradict this one; write its flags under [inference.args]',
 }
 
-/** max-loras and no_enable_lora as max_loras and enable_lora. */
+/** A flag's one spelling: max-loras becomes max_loras, no_enable_lora becomes enable_lora. */
 const plainName = (key: string) => key.replaceAll('-', '_').replace(/^no_(?=enable_)/, '')
 
 const isScalar = (value: unknown) =>
   typeof value === 'string' || typeof value === 'boolean' || (typeof value === 'number' && Number.isFinite(value))
 
-/** A check that is made for backend "vllm" alone. */
+/** A check for backend "vllm" only. */
 const forVllm = (keys: string[], find: (config: RunConfig, vllm: VllmConfig) => ReturnType<Check<RunConfig>['find']>) => ({
   keys,
   find: (config: RunConfig) => (config.inference.backend === 'vllm' ? find(config, config.inference) : undefined),
 })
 
-/** The value of a flag that is given once, under either spelling. */
+/** The value of a flag, with hyphens or underscores in its name. */
 function flag({ args }: VllmConfig, name: string): { key: string; value: unknown } | undefined {
   const key = Object.keys(args).find((one) => plainName(one) === name)
   return key === undefined ? undefined : { key: `${ARGS}.${key}`, value: args[key] }
@@ -62,7 +62,7 @@ function flagProblem(key: string, value: unknown, keys: string[]): string | unde
   return `${full} is ${show(value)}; a flag takes a string, a number, true or false, a list of those, or a table.`
 }
 
-/** The model's GGUF file, by its name or as what a folder without a config.json holds. */
+/** The model's GGUF file: the name itself, or the file in a folder that has no config.json. */
 function ggufOf(model: string): string | undefined {
   if (model.endsWith('.gguf')) return model
   try {
@@ -87,7 +87,7 @@ function ggufProblem(model: string): string | undefined {
 const { temperature: _, ...OFF } = NEUTRAL
 const FILTERS = Object.keys(OFF) as (keyof typeof OFF)[]
 
-/** The keys by which what is drawn does not follow the softmax of the logits at the temperature. */
+/** The keys that are set and make sampling differ from the plain softmax of the logits at the temperature. */
 export const filtersOf = (args: RunConfig['trainer']['args']) =>
   FILTERS.filter((key) => (key === 'top_k' ? args.top_k > 0 : args[key] !== OFF[key]))
 
@@ -159,11 +159,11 @@ export const inferenceChecks: Check<RunConfig>[] = [
   ),
 ]
 
-/** Of keys of a table (`prefix`: its name and a dot) those that were set to something, one line each. */
+/** One line for each of the keys that was set and has no effect. `prefix`: the table's name and a dot. */
 export const withoutEffect = (written: Written, prefix: string, keys: readonly string[], because: string): string[] =>
   keys.filter((key) => written.isChanged(prefix + key)).map((key) => `${prefix}${key} has no effect: ${because}.`)
 
-/** Keys of [inference] that have no effect, one line each. */
+/** One line for each key of [inference] that has no effect. */
 export function inferenceNotices({ inference }: RunConfig, written: Written): string[] {
   const idle = (keys: readonly string[], because: string) => withoutEffect(written, 'inference.', keys, because)
   if (inference.backend === 'embedded') {

@@ -1,4 +1,4 @@
-/** The keys of [inference]: who samples. What only vLLM reads is left out of a resolved config where the embedded engine samples. */
+/** The keys of [inference]: who samples. A resolved config leaves out the keys of the backend that does not sample. */
 import * as z from 'zod'
 
 export const inferenceFields = {
@@ -14,7 +14,7 @@ export const inferenceFields = {
     .max(4096)
     .default(32)
     .describe(
-      'Completions that are decoded together. In the embedded engine each has room for max_seq_len tokens in the KV cache, if kv_cache_bytes does not say otherwise.',
+      'Completions that are decoded together. In the embedded engine each has room for max_seq_len tokens in the KV cache, unless kv_cache_bytes says otherwise.',
     ),
   max_num_batched_tokens: z
     .int()
@@ -22,14 +22,14 @@ export const inferenceFields = {
     .max(65536)
     .optional()
     .describe(
-      'For the embedded engine only: tokens that one step computes at most, the next one of each completion and those of prompts. Longer prompts take several steps. Default: max_num_seqs + 256.',
+      'For the embedded engine only: the most tokens that one step computes: the next token of each completion, and prompt tokens. Longer prompts take several steps. Default: max_num_seqs + 256.',
     ),
   kv_cache_bytes: z
     .int()
     .min(1)
     .optional()
     .describe(
-      'For the embedded engine only: bytes of the KV cache. With fewer than all completions could need, those that came last give way and are computed again. Default: max_num_seqs x max_seq_len tokens.',
+      'For the embedded engine only: bytes of the KV cache. Where it is full, the newest completions are paused, and computed again later. Default: max_num_seqs x max_seq_len tokens.',
     ),
   kv_cache_dtype: z
     .enum(['f32', 'f16'])
@@ -41,7 +41,7 @@ export const inferenceFields = {
     .boolean()
     .default(false)
     .describe(
-      'For the embedded engine only: new requests also take keys and values of prompts that were computed before the last update of the weights. Faster where prompts are long, at the price of a mismatch.',
+      'For the embedded engine only: new requests also reuse keys and values of prompts that were computed before the last weight update. Faster with long prompts, at the price of a mismatch.',
     ),
   serve: z
     .boolean()
@@ -54,9 +54,9 @@ export const inferenceFields = {
     .min(1)
     .optional()
     .describe(
-      "The address that it listens on; any but this machine's own needs a key in the environment, DAWN_RL_API_KEY. Default: 127.0.0.1.",
+      'Address that `serve` listens on; one that other machines reach needs a key in the environment variable DAWN_RL_API_KEY. Default: 127.0.0.1.',
     ),
-  serve_port: z.int().min(0).max(65535).optional().describe('Its port; 0 is a free one. Default: 8000.'),
+  serve_port: z.int().min(0).max(65535).optional().describe('Port that `serve` listens on; 0: any free one. Default: 8000.'),
   base_url: z
     .string()
     .regex(/^https?:\/\/(\[[\da-f:]+\]|[\w.-]+)(:\d{1,5})?(\/[\w./~-]*)?$/i, 'an http URL such as "http://127.0.0.1:8000"')
@@ -85,9 +85,7 @@ export const inferenceFields = {
     .int()
     .min(0)
     .default(3)
-    .describe(
-      'For vLLM only: times that a server that died is started again, in a row without a finished completion in between.',
-    ),
+    .describe('For vLLM only: how many times in a row a server that died is started again without having finished a completion.'),
   args: z
     .record(z.string(), z.unknown())
     .default({})
@@ -96,7 +94,7 @@ export const inferenceFields = {
     ),
 }
 
-/** Keys that the embedded engine does not read, but for args, which a config of vf-rl has in any case (foreign.ts). */
+/** Keys that only vLLM reads, without `args`, which every vf-rl config has (foreign.ts). */
 export const VLLM_KEYS = ['python', 'startup_timeout', 'push_timeout', 'max_restarts'] as const
 
 /** Keys that only the embedded engine reads. */
@@ -110,7 +108,7 @@ export const EMBEDDED_KEYS = [
   'serve_port',
 ] as const
 
-/** A flag's value: a table becomes JSON, a list several words. */
+/** The value of a vLLM flag: a table is passed as JSON, a list as several words. */
 type VllmFlag = string | number | boolean | (string | number | boolean)[] | Record<string, unknown>
 
 export interface EmbeddedConfig {
@@ -127,13 +125,13 @@ export interface EmbeddedConfig {
 export interface VllmConfig {
   backend: 'vllm'
   max_num_seqs: number
-  /** Without a slash or /v1 at its end. */
+  /** Without a trailing slash or /v1. */
   base_url?: string
   python: string
   startup_timeout: number
   push_timeout: number
   max_restarts: number
-  /** Checked by inference-checks.ts: none that the run sets itself, every value a flag's. Keys as they were written. */
+  /** Keys as they were written. inference-checks.ts has checked that the run sets none of them itself and that every value can be a flag's. */
   args: Record<string, VllmFlag>
 }
 /** A resolved [inference]. */

@@ -38,13 +38,13 @@ export type { Fork, Resume, TraceWish } from './argv.ts'
 /** A config that is ready to run. */
 export interface Loaded<Config> {
   config: Config
-  /** One line each: keys that are ignored or have no effect, and what to know about the others. */
+  /** One line each: keys that are ignored or have no effect, and remarks on others. */
   notices: string[]
   /** "trainer.args.seed = 7" for every key that is not at its default. */
   changed: string[]
-  /** Where the value at a path was written ("a.toml:7:1"), or its nearest table: for mistakes that show later. */
+  /** Where the value at a path was written ("a.toml:7:1"), or its nearest table: for mistakes found after loading. */
   at: (path: Path) => string
-  /** `micro_batch_tokens` says "auto": the number in the config is the most there can be, and the verb puts the right one there (sizeMicroBatch). */
+  /** True where `micro_batch_tokens` is "auto": the config then has the largest possible number, and the verb replaces it (sizeMicroBatch). */
   autoMicroBatch: boolean
   dryRun: boolean
   resume?: Resume
@@ -59,7 +59,7 @@ interface Dialect<Parsed, Config> {
   resolve: (parsed: Parsed) => Config
   checks: Check<Config>[]
   notices: (config: Config, written: Written) => string[]
-  /** Stand-ins for what is required, so that the other keys can be checked while these are wrong. */
+  /** Placeholders for required keys, so that the other keys can be checked while these are missing or wrong. */
   example: Table
 }
 
@@ -99,7 +99,7 @@ function load<Parsed, Config>(argv: readonly string[], dialect: Dialect<Parsed, 
   if (words.help) return { help: describeSchema(dialect.verb) }
   const problems = [...words.problems]
   const sources: Source[] = []
-  // Without a config a run goes on with its own.
+  // Without a config file, --resume and --fork take the config.toml of the run.
   const own = words.files.length > 0 ? undefined : ownConfig(words)
   const files = own ? [own] : words.files
   if (words.resume && words.fork) problems.push('--resume goes on with a run, --fork begins a new one: keep one of them.')
@@ -125,27 +125,27 @@ function load<Parsed, Config>(argv: readonly string[], dialect: Dialect<Parsed, 
     problems.push(
       '--resume: set trainer.args.run_name to the name of the run to go on with, or give its folder: --resume outputs/<run_name>.',
     )
-  // Where a whole file is missing, or was named without its @, what its keys would be is anyone's guess: report that alone.
+  // Where a whole file is missing or was named without its @, report only that: its keys are unknown.
   if (sources.length < files.length || (files.length === 0 && words.problems.length > 0)) throw mistakes(problems)
   const loaded = finish(dialect, [...sources, ...overrides.sources], files[0] ?? 'command line', problems)
   const { dryRun, resume, fork, trace } = words
   return { ...loaded, dryRun, ...(resume && { resume }), ...(fork && { fork }), ...(trace && { trace }) }
 }
 
-/** The config.toml of the run that the words name. */
+/** The config.toml of the run that --resume or --fork names. */
 function ownConfig({ resume, fork }: Words): string | undefined {
   const dir = resume?.kind === 'dir' ? resume.dir : fork?.dir
   return dir === undefined ? undefined : join(dir, 'config.toml')
 }
 
-/** A fork is a run of its own. */
+/** A fork is a new run: it does not take the other run's name. */
 function withoutName(source: Source): Source {
   removeAt(source.table, ['trainer', 'args', 'run_name'])
   source.places.delete(pathKey(['trainer', 'args', 'run_name']))
   return source
 }
 
-/** @param place of what no source names */
+/** @param place what messages name for a value that was written nowhere */
 function finish<Parsed, Config>(
   dialect: Dialect<Parsed, Config>,
   sources: Source[],
@@ -155,7 +155,7 @@ function finish<Parsed, Config>(
   const tree = schemaTree(dialect.schema)
   const raw = mergeSources(sources)
   const at = (path: Path) => placeOf(sources, path)?.place ?? place
-  // Of a config that is meant for the other verb each key would be a mistake.
+  // In a config for the other verb nearly every key would be reported: say this alone.
   const [own, foreign, verb] = dialect.verb === 'sft' ? ['data', 'env', 'train'] : ['env', 'data', 'sft']
   if (raw[foreign] !== undefined && raw[own] === undefined)
     throw mistakes([
@@ -208,7 +208,7 @@ function mistakes(problems: string[]): UserError {
 
 const withoutIndices = (path: Path) => path.filter((part) => !/^\d+$/.test(String(part)))
 
-/** Takes the keys of other trainers that change nothing out of `raw`, and says so. */
+/** Removes keys of other trainers that change nothing from `raw`; one line for each. */
 function dropIgnored(raw: Table, at: (path: Path) => string): string[] {
   const notices: string[] = []
   for (const path of [[], ['model'], ['inference'], ['trainer'], ['trainer', 'args'], ['trainer', 'ckpt']]) {
@@ -226,10 +226,10 @@ function dropIgnored(raw: Table, at: (path: Path) => string): string[] {
   return notices
 }
 
-/** `raw` without what the schema refused, and with stand-ins for what is required. */
+/** `raw` without what the schema refused, and with placeholders for required keys. */
 function mended(raw: Table, issues: readonly z.core.$ZodIssue[], example: Table): Table {
   const copy = structuredClone(raw)
-  // Deepest and last elements first, so that removing an element of a list moves no path that is still to come.
+  // Last elements first, so that removing an element of a list does not shift the paths still to be removed.
   const paths = issues.flatMap((issue) =>
     issue.code === 'unrecognized_keys' ? issue.keys.map((key) => [...issue.path, key] as Path) : [issue.path as Path],
   )
@@ -244,7 +244,7 @@ function mended(raw: Table, issues: readonly z.core.$ZodIssue[], example: Table)
   return copy
 }
 
-/** Keys that were set to something other than their default. */
+/** Keys that are not at their default. */
 function changedKeys(raw: Table, tree: ReturnType<typeof schemaTree>): string[] {
   const lines: string[] = []
   for (const { path, node } of leafPaths(tree)) {

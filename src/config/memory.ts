@@ -5,24 +5,24 @@
  * T = micro_batch_tokens, S = max_num_seqs, N = max_seq_len, V the vocabulary, all activations float32:
  * - weights that kernels read: 2 P bytes in bf16, 4 P in float32; full fine-tuning holds float32 masters beside them, 4 P; with `quantization` those of layers
  *   take their blocks' bytes (8.5 bits in Q8_0, 4.5 to 6.6 in others), and the values of one layer's 2 bytes each;
- * - a reference model (beta, use_ref_model): nothing where the adapter can be left out, the adapter's 4 n where the run goes on from one or the reference is
- *   moved on, the weights once more in full fine-tuning; another model (ref_model): its weights, and what one of its layers takes beyond ours;
+ * - a reference model (beta, use_ref_model): nothing where it is the policy without its adapter; the adapter's 4 n where the run began with an adapter or the
+ *   reference is synced; the weights once more in full fine-tuning; another model (ref_model): its weights, and what one of its layers takes beyond ours;
  * - of n trained parameters: 4 n for the gradient, 8 n for Adam's two moments (optim = "adamw_8bit": 2 n and a scale for every 256 of each, of
  *   matrices; gains and biases keep 8 n), and for an adapter 4 n for itself (its rank rounded up to 8);
  * - one layer inside, a token: 4 (4 H + 2 Q + 3 K + Q + K + heads + 3 I) bytes: residuals and norms; q, k, v as projected (and normed,
  *   once more Q + K), q and k turned, the attention's output and log-sum; gate, up and their product; LoRA adds its r intermediates, and
  *   with norms behind attention and MLP (Gemma) 2 H more; with dropout a copy of its input for each projection;
  *   going backward, 4 (2 H + 3 I) more for the gradients that pass through;
- * - activations: with gradient checkpointing one hidden state a layer (4 T H L) and one layer inside, and with keep_attention 4 T (Q + heads) of each layer; without it L layers inside, but for the gates' products,
- *   which are made again on the way back;
+ * - activations: with gradient checkpointing one hidden state a layer (4 T H L) and one layer inside, and with keep_attention 4 T (Q + heads) of each layer;
+ *   without it L layers inside, except the products of the gates, which the backward pass computes again;
  * - head: logits of up to 512 tokens at a time, at most 48 MiB (never T x V), and a few numbers a token;
  * - KV cache: 2 L S N K float32, exact copies of what the trainer would compute (f16 with kv_cache_dtype), or kv_cache_bytes; none where vLLM samples, whose
  *   memory is its own;
  * - states of Gated DeltaNets (Qwen3.5), which have no KV cache: S + 1 of each layer;
  * - decoding: one layer inside for S tokens and up to B of prompts (max_num_batched_tokens - S, or 256), and S x V logits for the sampler, at most 64 MiB.
  * An estimate: pools round buffers up by up to an eighth, and drivers add their own. Not in it are the textures in which CPU drivers stage what they read again
- * and again (at most 4 MiB for each width of a product, and q, k, v and dO of one attention), which make 8% of a model of 1 M weights and are lost in one of 100 M. Against what runs held it was within 15%
- * (test/config/memory-measured.test.ts). metrics.jsonl has the peak of a run as perf/peak_memory.
+ * and again (at most 4 MiB for each width of a product, and q, k, v and dO of one attention): 8% for a model of 1 M weights, negligible for one of 100 M.
+ * It was within 15% of what runs held (test/config/memory-measured.test.ts). metrics.jsonl has the peak of a run as perf/peak_memory.
  */
 import { blocksOf, ownBlocks } from '../model/quantise.ts'
 import { stateWords } from '../model/layer-cache.ts'
@@ -44,14 +44,14 @@ export interface MemoryOptions {
   /** Tokens of a micro-batch. */
   microBatchTokens: number
   gradientCheckpointing: boolean
-  /** With it: what attention gave is kept, too. */
+  /** With gradientCheckpointing: attention's outputs are kept, too. */
   keepAttention?: boolean
   bf16: boolean
-  /** Of the layers' matrices, where they are quantised: values and bytes in blocks, and the blocks' formats. */
+  /** Where the layers' matrices are quantised: how many values and bytes lie in blocks, and the blocks' formats. */
   blocks?: { values: number; bytes: number; formats: string[] }
   /** Default: "adamw". */
   optim?: TrainerArgs['optim']
-  /** Whether a reference model is kept, whether it has an adapter of its own, or that it is another model. */
+  /** The reference model, where one is kept: the policy's weights ('plain'), the same with an adapter of its own, or another model. */
   reference?: 'plain' | 'adapter' | OtherModel
   /** Slots of the KV cache; 0 where nothing is generated. */
   maxNumSeqs: number
@@ -63,7 +63,7 @@ export interface MemoryOptions {
   kvCacheDtype?: 'f32' | 'f16'
 }
 
-/** A reference model that is not the policy's, and what of its layers lies in blocks. */
+/** Another model as the reference; `blocks` as in MemoryOptions. */
 interface OtherModel {
   model: ModelConfig
   blocks?: MemoryOptions['blocks']
@@ -152,7 +152,7 @@ export function estimateMemory(options: MemoryOptions): MemoryRow[] {
   return rows.filter((row) => row.bytes > 0)
 }
 
-/** Values of a token inside one layer, the mean of all: residuals and norms; q, k, v as projected and turned; attention's; the gated MLP's. */
+/** Activation values of a token inside one layer, averaged over layers: residuals and norms; q, k, v projected and rotated; attention's; the gated MLP's. */
 const innerWidth = (model: ModelConfig): number => {
   const { hiddenSize: H, intermediateSize: I, heads, kvHeads, headDim, qkNorm, gemma, qwen35, layers } = model
   const [Q, K] = [heads * headDim, kvHeads * headDim]
@@ -162,7 +162,7 @@ const innerWidth = (model: ModelConfig): number => {
   return common + (attention * attending + deltaWidth(model) * (layers - attending)) / layers
 }
 
-/** With keep_attention: what attention gave of each layer, and its log-sums. */
+/** With keep_attention: attention's output and log-sums of each layer. */
 function attentionKept(model: ModelConfig, tokens: number): MemoryRow {
   const { heads, headDim } = model
   const layers = attentionLayers(model)
@@ -170,7 +170,7 @@ function attentionKept(model: ModelConfig, tokens: number): MemoryRow {
   return { name: 'attention kept', bytes: 4 * tokens * (heads * headDim + heads) * layers, how }
 }
 
-/** What gates multiply, of these: the MLP's, and Qwen3.5's of attention and of what a state is read for. */
+/** Those of them that are products of gates: the MLP's; in Qwen3.5 also attention's and the Gated DeltaNet's. */
 function gatedWidth(model: ModelConfig): number {
   const { intermediateSize: I, heads, headDim, qwen35, layers } = model
   if (!qwen35) return I
@@ -178,21 +178,21 @@ function gatedWidth(model: ModelConfig): number {
   return I + (heads * headDim * attending + deltaWidths(qwen35)[2] * (layers - attending)) / layers
 }
 
-/** Of a Gated DeltaNet: q, k, v as projected and convolved, q and k of length 1, z, what is read, missed, normed and gated, and numbers a head. */
+/** The same for a Gated DeltaNet: q, k, v projected and convolved, q and k normalised, z, the state's reads and corrections, normed and gated output, numbers a head. */
 function deltaWidth({ qwen35 }: ModelConfig): number {
   if (!qwen35) return 0
   const [q, k, v] = deltaWidths(qwen35)
   return 3 * (q + k) + 7 * v + 6 * qwen35.valueHeads
 }
 
-/** Its gradients that pass through, and what they are made of. */
+/** Values of a token that a Gated DeltaNet's backward pass takes beside them. */
 function deltaBackward({ qwen35, hiddenSize: H }: ModelConfig): number {
   if (!qwen35) return 0
   const [q, k, v] = deltaWidths(qwen35)
   return 2 * H + 2 * (q + k + v) + 3 * v + 3 * qwen35.valueHeads * qwen35.keyDim
 }
 
-/** What Gated DeltaNets keep of each sequence, and of one more. */
+/** The states of Gated DeltaNets: one for each sequence, and a spare one. */
 function stateRows({ qwen35 }: ModelConfig, sequences: number): MemoryRow[] {
   if (!qwen35 || sequences === 0) return []
   const { inputs, states } = stateWords(qwen35)
@@ -201,7 +201,7 @@ function stateRows({ qwen35 }: ModelConfig, sequences: number): MemoryRow[] {
   return [{ name: 'states', bytes: 4 * (sequences + 1) * layers * (inputs + states), how }]
 }
 
-/** A model's weights as kernels read them. */
+/** Bytes of a model's weights in the form that kernels read. */
 function weightsHeld({ model, blocks, bf16 }: OtherModel & { bf16: boolean }): Pick<MemoryRow, 'bytes' | 'how'> {
   const weights = weightCount(model)
   const [inBlocks, kind] = [blocks?.values ?? 0, bf16 ? 'bf16' : 'float32']
@@ -211,7 +211,7 @@ function weightsHeld({ model, blocks, bf16 }: OtherModel & { bf16: boolean }): P
   }
 }
 
-/** @param adapter its parameters @param held bytes of the policy's activations, whose room the reference's pass has */
+/** @param adapter parameters of the adapter @param held bytes of the policy's activations, which the reference's pass may use too */
 function referenceRows(options: MemoryOptions, adapter: number, held: number): MemoryRow[] {
   const { reference, model, bf16, microBatchTokens: T } = options
   const row = (bytes: number, how: string) => [{ name: 'reference', bytes, how }]
@@ -230,16 +230,16 @@ function referenceRows(options: MemoryOptions, adapter: number, held: number): M
   return row(weightsHeld({ model, bf16 }).bytes, 'the weights that the run began with, frozen')
 }
 
-/** A model whose memory is worked out. */
+/** A model whose memory is estimated. */
 export interface SizedModel {
   config: ModelConfig
-  /** Of files that are there: what lies there in blocks. */
+  /** The model's files, where they are there: they tell which tensors are quantised. */
   tensors?: TensorSource
   /** The files of trainer.args.ref_model. */
   reference?: { config: ModelConfig; tensors: TensorSource }
 }
 
-/** The same, from a resolved config. */
+/** `estimateMemory` for a resolved config. */
 export function memoryOf(config: RunConfig | SftConfig, model: SizedModel): MemoryRow[] {
   const { args } = config.trainer
   const embedded = 'inference' in config && config.inference.backend === 'embedded' ? config.inference : undefined
@@ -309,14 +309,14 @@ function adapterParameters({ model, loraRank, loraTargetModules }: MemoryOptions
   )
 }
 
-/** Values of a token that one layer holds after dropout. */
+/** Values of a token that one layer holds as dropped-out copies of its inputs. */
 function droppedInputs({ model, useLora, loraDropout, loraTargetModules }: MemoryOptions): number {
   if (!useLora || !loraDropout) return 0
   const layer = [...linearShapes({ ...model, layers: 1 })]
   return sum(layer.map(([path, [, inputs]]) => (loraTargetModules.some((module) => path.endsWith(`.${module}`)) ? inputs : 0)))
 }
 
-/** Kernels take ranks in eights. */
+/** Kernels want ranks that are multiples of 8. */
 const paddedRank = (rank: number) => Math.ceil(rank / 8) * 8
 const sum = (numbers: number[]) => numbers.reduce((a, b) => a + b, 0)
 const millions = (n: number) => (n >= 1e6 ? `${(n / 1e6).toFixed(1)} M` : `${(n / 1e3).toFixed(1)} k`)

@@ -1,7 +1,7 @@
 /**
- * `micro_batch_tokens = "auto"`: the largest power of two whose memory, by the table of memory.ts, fits. At least one sequence of max_seq_len, at most the
- * tokens of a batch, and no activation larger than what the adapter binds at once. A share of the memory is left to what the table does not know.
- * A run that goes on keeps the number that it was started with: the order of sums hangs on it, and with it the last bits.
+ * `micro_batch_tokens = "auto"`: the largest power of two whose memory, as estimated by memory.ts, fits. At least one sequence of max_seq_len, at most the
+ * tokens of a batch, and no activation larger than the adapter's largest binding. Some memory is left free for what the estimate does not know.
+ * A resumed run keeps its number: the order of sums, and so the last bits, depend on it.
  */
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
@@ -12,27 +12,27 @@ import { memoryOf, type MemoryLimits, type SizedModel } from './memory.ts'
 import type { RunConfig } from './schema.ts'
 import type { SftConfig } from './sft-schema.ts'
 
-/** Memory that a run may fill, and who says so. */
+/** Memory that a run may fill, and where that number is from. */
 export interface Room {
   bytes: number
   from: string
 }
 
-/** Of the room, this much is for the table, which is within 15% of what runs held. */
+/** The part of the room that the estimate may fill: it is within 15% of what runs held. */
 const SHARE = 0.85
 
 const powerAtMost = (n: number) => 2 ** Math.floor(Math.log2(n))
 const powerAtLeast = (n: number) => 2 ** Math.ceil(Math.log2(n))
 
-/** Powers of two that "auto" chooses from: room for one sequence, and not for more than a batch. */
+/** The smallest and largest power of two that "auto" chooses from: room for one sequence, and at most for a batch. */
 export function autoRange(args: { batch_size: number; max_seq_len: number }): { least: number; most: number } {
   const least = powerAtLeast(args.max_seq_len)
   return { least, most: Math.max(least, powerAtMost(args.batch_size * args.max_seq_len)) }
 }
 
 /**
- * Puts the number in the place of "auto".
- * @returns the config that goes by it, and one line that says which and why
+ * Replaces "auto" by the number.
+ * @returns the config with it, and one line that says which number and why
  * @throws UserError where not even one sequence fits
  */
 export function sizeMicroBatch<Config extends RunConfig | SftConfig>(
@@ -67,7 +67,7 @@ export function sizeMicroBatch<Config extends RunConfig | SftConfig>(
   return { config: withTokens(config, tokens), line }
 }
 
-/** The number that a run has in its config.toml; undefined where there is none, or not one that has room for a sequence of this config. */
+/** The number in a run's config.toml; undefined where there is none, or where it has no room for a sequence of this config. */
 export function keptMicroBatch(runFolder: string, args: { batch_size: number; max_seq_len: number }): number | undefined {
   const file = join(runFolder, 'config.toml')
   if (!existsSync(file)) return undefined
@@ -76,9 +76,9 @@ export function keptMicroBatch(runFolder: string, args: { batch_size: number; ma
 }
 
 /**
- * Puts the number of a run that goes on in the place of "auto". What is free counts whole: the number was found with room to spare.
+ * Replaces "auto" by the number of the run that is resumed. All free memory counts here: the number was chosen with room to spare.
  * @param room undefined where nobody knows how much memory there is
- * @returns as sizeMicroBatch
+ * @returns what sizeMicroBatch returns
  * @throws UserError where this machine cannot hold it
  */
 export function keepMicroBatch<Config extends RunConfig | SftConfig>(
@@ -107,7 +107,7 @@ export function keepMicroBatch<Config extends RunConfig | SftConfig>(
   }
 }
 
-/** Bytes that an adapter binds at once, and those of the widest row of activations. */
+/** The largest binding of an adapter in bytes, and the bytes of the widest row of activations. */
 const bindings = ({ config: model }: SizedModel, limits: MemoryLimits) => ({
   binds: Math.min(limits.maxStorageBufferBindingSize, limits.maxBufferSize),
   widest: 4 * Math.max(model.hiddenSize, model.intermediateSize, model.heads * model.headDim),
@@ -116,7 +116,7 @@ const bindings = ({ config: model }: SizedModel, limits: MemoryLimits) => ({
 const bytesOf = (config: RunConfig | SftConfig, model: SizedModel) =>
   memoryOf(config, model).reduce((sum, row) => sum + row.bytes, 0)
 
-/** The resolved config of a run says the number. */
+/** The config with this number. */
 function withTokens<Config extends RunConfig | SftConfig>(config: Config, tokens: number): Config {
   const { args } = config.trainer
   const micro_batch_size = Math.max(1, Math.floor(tokens / args.max_seq_len))

@@ -23,10 +23,10 @@ export function show(value: unknown): string {
   return text.length > 60 ? `${text.slice(0, 57)}...` : text
 }
 
-/** What every template is handed anyway: with the messages, for each prompt anew. */
+/** Variables that every template gets anyway, with each prompt's own values. */
 const OWN_VARIABLES = ['messages', 'tools', 'add_generation_prompt', 'continue_final_message', 'chat_template']
 
-/** What is wrong with chat_template_kwargs, wherever they come from; undefined where nothing is. */
+/** What is wrong with chat_template_kwargs, of a config or of `eval -S`; undefined where nothing is. */
 export function templateProblem(value: unknown): string | undefined {
   if (!isTable(value)) return `chat_template_kwargs is ${show(value)}; it must be a table, as { enable_thinking = false }.`
   const own = OWN_VARIABLES.find((name) => Object.hasOwn(value, name))
@@ -37,7 +37,7 @@ export function templateProblem(value: unknown): string | undefined {
   )
 }
 
-/** All problems that the schema has with `raw`. */
+/** Every problem that the schema finds in `raw`. */
 export function schemaProblems(issues: readonly z.core.$ZodIssue[], raw: Table, tree: SchemaNode): Problem[] {
   const problems: Problem[] = []
   const seen = new Set<string>()
@@ -81,14 +81,14 @@ function unknownKey(path: Path, raw: Table, tree: SchemaNode): string {
   return `is not a key ${where}. ${siblings.length <= 12 ? `Keys there: ${siblings.join(', ')}.` : '--help lists the keys.'}`
 }
 
-/** For a table of prime-rl: what its keys are named in [trainer.args]. */
+/** What the keys of one of prime-rl's tables are called in [trainer.args]. */
 function moved(value: unknown, tree: SchemaNode): string {
   const known = nodeAt(tree, ['trainer', 'args'])?.keys ?? {}
   const names: string[] = []
   const visit = (table: Table) => {
     for (const [key, inner] of Object.entries(table)) {
       const name = Object.hasOwn(renamed, key) ? renamed[key] : key
-      // A table of theirs may have the name of a key that is none here, as [trainer.loss].
+      // prime-rl has tables with the name of a plain key here, as [trainer.loss]: look inside them.
       if (known[name] && (!isTable(inner) || known[name].type === 'free')) names.push(name === key ? key : `${name} (for ${key})`)
       else if (isTable(inner)) visit(inner)
     }
@@ -102,16 +102,16 @@ function badValue(issue: z.core.$ZodIssue, value: unknown, node: SchemaNode | un
   if (value === undefined) return `is missing. It takes ${allowed}. ${node?.description ?? ''}`.trimEnd()
   if (issue.code === 'invalid_format') return `is ${show(value)}; it must be ${issue.message}.`
   if (node?.type === 'string' && value === '') return 'is empty.'
-  if (node?.later && typeof value === 'string' && Object.hasOwn(node.later, value))
-    return `is ${show(value)}, which ${node.later[value]}.`
+  if (node?.foreign && typeof value === 'string' && Object.hasOwn(node.foreign, value))
+    return `is ${show(value)}, which ${node.foreign[value]}.`
   if (node?.type === 'list' && Array.isArray(value))
     return `has ${value.length} entries; it needs at least ${node.minItems ?? 0}.`
-  // TOML has no such number, so that the word stayed text.
+  // TOML has no integers this large, so the word stayed text.
   if (node?.type === 'integer' && typeof value === 'string' && /^[+-]?\d+$/.test(value) && !Number.isSafeInteger(Number(value)))
     return `is ${value}; an integer must be from ${Number.MIN_SAFE_INTEGER} to ${Number.MAX_SAFE_INTEGER}.`
   const meant = node?.words && typeof value === 'string' ? nearest(value, node.words) : undefined
   const quoted = typeof value === 'string' && (node?.type === 'number' || node?.type === 'integer' || node?.type === 'boolean')
-  // The table's own words have its short form.
+  // A table's description says its short form.
   const isWholeTable = node?.keys ?? node?.items?.keys
   const hint = isWholeTable
     ? ` ${node?.description}`.trimEnd()

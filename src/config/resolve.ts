@@ -5,7 +5,7 @@ import type { InferenceConfig, VllmConfig } from './inference-schema.ts'
 import type { ParsedRunConfig, RunConfig } from './schema.ts'
 import type { NewModelConfig, ParsedSftConfig, SftConfig } from './sft-schema.ts'
 
-/** Tokens of a prompt that RLTrainer allows. */
+/** RLTrainer's default of max_prompt_len. */
 const PROMPT_LEN = 512
 
 /** An RL config with every default filled in. */
@@ -46,7 +46,7 @@ export function resolveSft(parsed: ParsedSftConfig): SftConfig {
   return { model, data: parsed.data, trainer: { args, ckpt: parsed.trainer.ckpt } }
 }
 
-/** The keys of the backend that samples; the other's are left out. */
+/** The keys of the backend that samples, without the other's. */
 function resolveInference(given: ParsedRunConfig['inference']): InferenceConfig {
   const { backend, max_num_seqs, base_url, python, startup_timeout, push_timeout, max_restarts, args, ...embedded } = given
   if (backend === 'embedded') return { backend, max_num_seqs, ...embedded }
@@ -55,13 +55,13 @@ function resolveInference(given: ParsedRunConfig['inference']): InferenceConfig 
   return base_url === undefined ? vllm : { ...vllm, base_url: base_url.replace(/\/+$/, '').replace(/\/v1$/, '') }
 }
 
-/** 512, or a quarter of the sequence, or what max_tokens leaves. */
+/** At most 512: what max_tokens leaves of the sequence, or a quarter of it where max_tokens is not set. */
 function defaultPromptLen(maxSeqLen: number, maxTokens: number | undefined): number {
   if (maxTokens === undefined) return Math.min(PROMPT_LEN, Math.floor(maxSeqLen / 4))
   return maxTokens < maxSeqLen ? Math.min(PROMPT_LEN, maxSeqLen - maxTokens) : PROMPT_LEN
 }
 
-/** The two ways to size a micro-batch agree after this; tokens win where they are given. Of "auto" it is the most there can be: micro-batch.ts lowers it. */
+/** Makes the two sizes of a micro-batch agree; tokens win where they are given. "auto" becomes the largest possible number, which micro-batch.ts lowers. */
 function microBatch(args: {
   micro_batch_size: number
   micro_batch_tokens?: number | 'auto'

@@ -1,5 +1,5 @@
 /**
- * A schema as a tree of plain facts, read from zod's JSON Schema: what messages, overrides, help text and the TOML writer go by.
+ * A schema as a tree of plain facts, read from zod's JSON Schema. Messages, overrides, help text and the TOML writer use it.
  */
 import * as z from 'zod'
 
@@ -11,10 +11,10 @@ export interface SchemaNode {
   required: boolean
   /** Allowed words of a string. */
   words?: string[]
-  /** A word that may stand in the place of a number. */
+  /** A word that is allowed in place of a number. */
   orWord?: string
-  /** Words that are known but not there yet, with what to say. */
-  later?: Record<string, string>
+  /** Values of other trainers that are refused, each with what to say. */
+  foreign?: Record<string, string>
   minimum?: number
   maximum?: number
   above?: number
@@ -47,7 +47,7 @@ type Json = Record<string, unknown> & {
 }
 
 function toNode(whole: Json, required: boolean): SchemaNode {
-  // The one kind of union there is: a number or a word.
+  // The only kind of union in the schemas: a number or a word.
   const { anyOf, ...rest } = whole
   const json: Json = anyOf ? { ...anyOf[0], ...rest } : whole
   const number = (name: string) => {
@@ -68,7 +68,7 @@ function toNode(whole: Json, required: boolean): SchemaNode {
   if (json.default !== undefined) node.default = json.default
   if (anyOf) node.orWord = anyOf[1].const as string
   if (json.enum) node.words = json.enum as string[]
-  if (json.later) node.later = json.later as Record<string, string>
+  if (json.foreign) node.foreign = json.foreign as Record<string, string>
   if (json.items) node.items = toNode(json.items, false)
   if (json.properties) {
     node.keys = Object.fromEntries(
@@ -95,7 +95,7 @@ export function nodeAt(root: SchemaNode, path: readonly (string | number)[]): Sc
   return node
 }
 
-/** Every key that holds a value, with its path. Lists of tables count as one table (path without index), free tables as one key. */
+/** Every key that holds a value, with its path. A list of tables counts as one table (its path has no index), a free table as one key. */
 export function leafPaths(node: SchemaNode, path: string[] = []): { path: string[]; node: SchemaNode }[] {
   const table = node.type === 'list' && node.items?.keys ? node.items : node
   if (!table.keys) return [{ path, node }]

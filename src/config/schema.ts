@@ -3,7 +3,7 @@
  *
  * - Everything is derived from here: the type of the config, the messages of a mistake, command-line overrides, `--help`,
  *   docs/config.md, the resolved config.toml of a run.
- * - A key that is accepted changes something. Keys of other trainers that cannot mean anything here are in foreign.ts.
+ * - Every accepted key has an effect. Keys of other trainers that mean nothing here are in foreign.ts.
  * - The schema sees a file after `normalize` (compose.ts): `model = "x"` is `model.name`, one `[env]` is a list of one.
  * - Defaults are RLTrainer's (verifiers 0.1.9) where it has the key. Defaults that depend on other keys are filled in by resolve.ts.
  * - Paths are relative to the folder that the command is started in.
@@ -65,7 +65,7 @@ export const optimizerFields = {
   optim: z
     .enum(['adamw', 'adamw_8bit'])
     .default('adamw')
-    .meta({ later: { adamw_bnb_8bit: BITSANDBYTES, paged_adamw_8bit: BITSANDBYTES } })
+    .meta({ foreign: { adamw_bnb_8bit: BITSANDBYTES, paged_adamw_8bit: BITSANDBYTES } })
     .describe(
       'AdamW; "adamw_8bit" holds both moments of matrices in 8 bits, in blocks of 256: 2 bytes a trained parameter and not 8, for full fine-tuning of large models.',
     ),
@@ -107,14 +107,14 @@ export const microBatchFields = {
     .union([z.int().min(16), z.literal('auto')])
     .optional()
     .describe(
-      'The same room, in tokens. Default: micro_batch_size x max_seq_len. "auto": the largest power of two whose memory fits, at most a batch; it goes by what is free at the start, so two runs may differ in rounding. The run\'s config.toml has the number, which --resume keeps.',
+      'The same room, in tokens. Default: micro_batch_size x max_seq_len. "auto": the largest power of two whose memory fits, at most a batch; it depends on the memory that is free at the start, so two runs may differ in rounding. The number is in the run\'s config.toml, and --resume keeps it.',
     ),
   gpu_memory: z
     .number()
     .positive()
     .optional()
     .describe(
-      'GiB of GPU memory that the run may fill, for a GPU that others use too; micro-batches are made smaller where they would take more (docs/reliability.md). micro_batch_tokens = "auto" goes by it; without it by what is free, where the machine tells (a software adapter: the free memory of the system; NVIDIA: nvidia-smi; AMD: the driver; Apple: two thirds of all memory).',
+      'GiB of GPU memory that the run may fill, for a GPU that others use too; micro-batches are made smaller where they would take more (docs/reliability.md). micro_batch_tokens = "auto" fills it; without it, the memory that is free, where the machine tells (a software adapter: the free memory of the system; NVIDIA: nvidia-smi; AMD: the driver; Apple: two thirds of all memory).',
     ),
   gradient_checkpointing: z
     .boolean()
@@ -126,7 +126,7 @@ export const microBatchFields = {
     .boolean()
     .default(false)
     .describe(
-      'With gradient_checkpointing: keep what attention gave each layer, too, and do not compute it again. The longer the sequences the more time it saves; it takes heads x head size x 4 bytes more for each token and layer. The same bits.',
+      'With gradient_checkpointing: keep the outputs of attention, too, and do not compute them again. The longer the sequences the more time it saves; it takes heads x head size x 4 bytes more for each token and layer. Results are the same to the bit.',
     ),
   matrix_units: z
     .boolean()
@@ -138,13 +138,13 @@ export const microBatchFields = {
     .boolean()
     .default(true)
     .describe(
-      'Hold loaded weights in bf16, rounding those that do not fit it exactly. false keeps such weights in float32. Arithmetic is float32 either way, but for matrix_units. Full fine-tuning trains float32 masters; what computes is their rounded copy, where the weight was held in bf16.',
+      'Hold loaded weights in bf16, rounding those that do not fit it exactly. false keeps such weights in float32. Arithmetic is float32 either way, except with matrix_units. Full fine-tuning trains float32 masters; kernels compute with their copy, rounded where the weight is held in bf16.',
     ),
   quantization: z
     .enum(QUANTIZATIONS)
     .optional()
     .describe(
-      'Hold the matrices of the layers in few bits: "gguf" as a quantised GGUF file has them, "q8_0" these, and all others in 8 bits. A third to half of the memory of bf16, for an adapter on a model that would not fit; slower, as values are widened each time they are used (docs/performance.md). Default: bf16, to which a GGUF file is widened when it is loaded, with the very numbers of "gguf".',
+      'Hold the matrices of the layers in few bits: "gguf" as a quantised GGUF file has them; "q8_0" the same, and all other matrices in 8 bits. A third to half of the memory of bf16, for an adapter on a model that would not fit; slower, as values are widened each time they are used (docs/performance.md). Default: bf16, to which a GGUF file is widened when it is loaded, with the same numbers as "gguf".',
     ),
 }
 
@@ -220,15 +220,15 @@ const turnFields = {
   tool_call_parser: z
     .enum(['auto', 'hermes', 'llama3_json', 'json'])
     .default('auto')
-    .describe('How the model writes the calls of its tools, where the environment has any. "auto": by the chat template.'),
+    .describe('How the model writes calls of tools, in environments that have tools. "auto": as its chat template shows.'),
 }
 
-/** What a chat template is handed with the messages, of [trainer.args] and of a supervised run's. */
+/** chat_template_kwargs, of `train` and of `sft`. */
 export const templateFields = {
   chat_template_kwargs: freeTable()
     .default({})
     .describe(
-      'Variables for the chat template, as { enable_thinking = false } of Qwen3: in every prompt, of evaluation too; a template passes over those that it does not know.',
+      'Variables for the chat template, as { enable_thinking = false } of Qwen3: for every prompt, in evaluation too; a template ignores those that it does not know.',
     ),
 }
 
@@ -255,19 +255,21 @@ const asyncFields = {
     .number()
     .positive()
     .default(600)
-    .describe('Seconds that one completion may take, and what the environment does between two; then its rollout has failed.'),
+    .describe(
+      "Seconds allowed for one completion, and for the environment's work between two; after that the rollout has failed.",
+    ),
   rollout_timeout: z
     .number()
     .positive()
     .optional()
     .describe(
-      'Seconds that all completions of one rollout and what the environment does between them may take together, less the time in which it waits for its turn; then it has failed. Default: no limit beside generation_timeout.',
+      "Seconds allowed for all completions of one rollout and the environment's work between them together, time spent waiting for a slot not counted; after that it has failed. Default: no limit beside generation_timeout.",
     ),
   reward_timeout: z
     .number()
     .positive()
     .default(60)
-    .describe('Seconds that the reward of one rollout may take; then the rollout has failed.'),
+    .describe('Seconds allowed for the reward of one rollout; after that the rollout has failed.'),
 }
 
 const evalFields = {
@@ -338,17 +340,19 @@ const envSchema = z.strictObject({
     .boolean()
     .optional()
     .describe(
-      'Whether it is an environment in Python, of verifiers 0.1.14 to 0.3.0. Default: where nothing else has the id and Python knows it.',
+      'Set it for an environment in Python, for verifiers 0.1.14 to 0.3.0. Default: true where no other environment has the id and Python knows it.',
     ),
   python_path: z
     .string()
     .min(1)
     .optional()
-    .describe('Of a Python environment: the Python that has verifiers and it. Default: that of scripts/setup-verifiers.sh.'),
-  num_workers: z.int().min(1).optional().describe('Of a Python environment: processes that play its rollouts. Default 1.'),
+    .describe('For a Python environment: the Python that has it and verifiers. Default: that of scripts/setup-verifiers.sh.'),
+  num_workers: z.int().min(1).optional().describe('For a Python environment: processes that play its rollouts. Default 1.'),
   extra_env_kwargs: freeTable()
     .optional()
-    .describe('Of a Python environment: set on it after it was made, as { max_turns = 5 } or { timeout_seconds = 60 }.'),
+    .describe(
+      'For a Python environment: attributes set on it once it is loaded, as { max_turns = 5 } or { timeout_seconds = 60 }.',
+    ),
 })
 
 export const modelFields = {

@@ -11,7 +11,7 @@ const newModel = z
     family: z
       .enum(['llama', 'qwen2', 'qwen3', 'qwen3_5_text'])
       .describe(
-        'Architecture; of qwen3_5_text every fourth layer attends, and the others are Gated DeltaNets with as many heads of the same size.',
+        'Architecture; in qwen3_5_text every fourth layer has attention, and the others are Gated DeltaNets with as many heads of the same size.',
       ),
     hidden_size: z.int().min(8).describe('Width of the hidden state.'),
     intermediate_size: z.int().min(8).describe('Width of the MLP.'),
@@ -41,7 +41,7 @@ const dataSchema = z.strictObject({
     })
     .optional()
     .describe('In place of `path`.'),
-  max_examples: z.int().min(1).optional().describe('Use only so many rows. Default: all.'),
+  max_examples: z.int().min(1).optional().describe('Use only this many rows. Default: all.'),
 })
 
 const scheduleFields = {

@@ -1,6 +1,6 @@
 /**
- * Where each key of a TOML text stands. smol-toml gives positions for syntax errors only, so this small scanner walks the text
- * a second time. It expects text that smol-toml has accepted: it finds keys and steps over values, and checks nothing.
+ * The line and column of each key of a TOML text. smol-toml gives positions for syntax errors only, so this small scanner walks the text
+ * a second time. It expects text that smol-toml has accepted: it finds keys and skips values, and checks nothing.
  */
 
 /** 1-based. */
@@ -9,7 +9,7 @@ export interface Position {
   column: number
 }
 
-/** A path as one string; parts may hold dots, so they are joined by a character that TOML forbids. */
+/** A path as one string. Parts may contain dots, so they are joined by a character that TOML forbids. */
 export const pathKey = (path: readonly (string | number)[]): string => path.join('\u0000')
 
 /**
@@ -76,7 +76,7 @@ class Scanner {
     this.#value(path)
   }
 
-  /** Reads a dotted key and stops behind the blanks that follow it. */
+  /** Reads a dotted key and the blanks after it. */
   #keyPath(): string[] {
     const keys: string[] = []
     for (;;) {
@@ -123,7 +123,7 @@ class Scanner {
     this.#at++
   }
 
-  /** Steps over a string of any of the four kinds and returns it with its quotes. */
+  /** Skips a string of any of the four kinds and returns it with its quotes. */
   #string(): string {
     const start = this.#at
     const quote = this.#text[start]
@@ -133,7 +133,7 @@ class Scanner {
     while (this.#at < this.#text.length && !this.#text.startsWith(end, this.#at))
       this.#at += quote === '"' && this.#text[this.#at] === '\\' ? 2 : 1
     this.#at += end.length
-    // A long string may end in up to two quotes of its own.
+    // A multi-line string may have up to two quotes before its closing ones.
     if (long) while (this.#text[this.#at] === quote) this.#at++
     return this.#text.slice(start, this.#at)
   }

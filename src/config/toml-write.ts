@@ -1,6 +1,6 @@
 /**
- * Writes a resolved config as TOML that reads back to the same config. Ours rather than smol-toml's: a float stays a float (1.0, not 1,
- * which other TOML readers take for an integer), and keys keep the order of the schema.
+ * Writes a resolved config as TOML that reads back to the same config. Not by smol-toml, since a float must stay a float (1.0, not 1, which
+ * other TOML readers take for an integer) and keys keep the order of the schema.
  */
 import type { RunConfig } from './schema.ts'
 import { rlSchema } from './schema.ts'
@@ -62,5 +62,5 @@ function tomlNumber(value: number, float: boolean): string {
   return /[.e]/.test(text) || (!float && Number.isSafeInteger(value)) ? text : `${text}.0`
 }
 
-/** A basic string; JSON's escapes are TOML's, but for the delete character, which TOML wants escaped. */
+/** A basic string. JSON's escapes are valid TOML; TOML also wants the delete character escaped. */
 const tomlString = (text: string) => JSON.stringify(text).replaceAll('\u007f', '\\u007f')

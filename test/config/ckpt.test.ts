@@ -96,10 +96,10 @@ test('keep_best must be measured', () => {
     `"config.toml:5:1: trainer.ckpt.keep_best is "eval/reverse-text/avg@1", but nothing is evaluated: set trainer.args.eval_strategy = "steps"."`,
   )
   expect(refused(`${evaluated}[trainer.ckpt]\nkeep_best = "eval/reverse-text/avg@1"\n`)).toMatchInlineSnapshot(
-    `"config.toml:8:1: trainer.ckpt.keep_best is "eval/reverse-text/avg@1", and this run measures "eval/reverse-text/avg@4" (k is eval_rollouts_per_example; of pass@k any power of two up to that)."`,
+    `"config.toml:8:1: trainer.ckpt.keep_best is "eval/reverse-text/avg@1", and this run measures "eval/reverse-text/avg@4" (k is eval_rollouts_per_example; for pass@k, any power of two up to that)."`,
   )
   expect(refused(`${evaluated}[trainer.ckpt]\nkeep_best = "eval/math/avg@4"\n`)).toMatchInlineSnapshot(
-    `"config.toml:8:1: trainer.ckpt.keep_best is "eval/math/avg@4", and this run measures "eval/reverse-text/avg@4" (k is eval_rollouts_per_example; of pass@k any power of two up to that)."`,
+    `"config.toml:8:1: trainer.ckpt.keep_best is "eval/math/avg@4", and this run measures "eval/reverse-text/avg@4" (k is eval_rollouts_per_example; for pass@k, any power of two up to that)."`,
   )
   // None of these is ever measured.
   for (const key of ['reverse-text/pass@8', 'reverse-text/pass@3', 'reverse-text/pass@k', 'math/tokens/completion'])
@@ -121,7 +121,7 @@ test('keep_interval without effect is told', () => {
   expect(notices('interval = 10\nkeep_interval = 50')).toEqual([])
   expect(notices('interval = 0\nkeep_interval = 50')).toHaveLength(1)
   expect(notices('interval = 30\nkeep_interval = 70')[0]).toContain('has no effect')
-  expect(notices('interval = 20\nkeep_interval = 30')[0]).toContain('every step that both divide, 60, 120')
+  expect(notices('interval = 20\nkeep_interval = 30')[0]).toContain('the steps that both divide are kept, 60, 120')
 })
 
 test('the checkpoints that are there at once', () => {
