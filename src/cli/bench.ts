@@ -27,18 +27,20 @@ const list = (text: string): string[] => text.split(',').map((part) => part.trim
 export function register(program: Command): void {
   program
     .command('bench')
-    .description('measure kernels, training steps and decoding on this adapter, as a table and one last line of JSON')
+    .description('Measure kernels, training steps and decoding on this adapter, as a table and one last line of JSON.')
     .addArgument(new Argument('[what...]', 'what to measure').choices(topics).default(['all'], 'all'))
-    .option('--model <names>', 'shapes with random weights (qwen3-0.6b), folders or .gguf files; several with commas', list)
-    .option('--rows <numbers>', 'rows of products, norms, head and sampler; sequences of decode', (text) =>
-      list(text).map(whole(1)),
+    .option('--model <names>', 'shapes with random weights (qwen3-0.6b), folders or .gguf files, separated by commas', list)
+    .option(
+      '--rows <numbers>',
+      'rows for products, norms, head and sampler, and sequences for decode, separated by commas',
+      (text) => list(text).map(whole(1)),
     )
-    .option('--tokens <number>', "tokens of a training step's batch", whole(1))
+    .option('--tokens <number>', 'tokens in the batch of a training step', whole(1))
     .option('--repeats <number>', 'measurements of each case, of which the best counts (default: 3)', whole(1))
-    .option('--matrix-units', "steps and decode on the GPU's matrix units, in f16; products are measured on both anyway")
-    .option('--quick', 'few and small cases, in a minute: to see that all is right, not how fast it is')
-    .option('--out <file>', 'write the JSON there too')
-    .option('--table <file>', 'measure nothing: print a report that --out wrote as Markdown')
+    .option('--matrix-units', "steps and decode on the GPU's matrix units, in f16; products are measured with and without anyway")
+    .option('--quick', 'few and small cases, within a minute: shows that everything works, not how fast it is')
+    .option('--out <file>', 'write the JSON to this file too')
+    .option('--table <file>', 'measure nothing: print a report that --out wrote, as Markdown')
     .addHelpText('after', words)
     .action(bench)
 }
@@ -46,9 +48,9 @@ export function register(program: Command): void {
 const words = `
 Shapes: tiny, smollm2-135m, qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3.5-0.8b, gemma-3-270m.
 Every case is checked first: kernels against float64 at sampled points, a model's log-probabilities against a float64 pass on the host,
-what was generated against the trainer's forward pass. A result that is wrong is an error that names the case.
-'of peak' is the share of a multiply-add loop in registers (matrix units: of a loop on them), 'of copy' that of a copy, both measured first.
-MFU is the share of that peak by the operations that the model's pass asks for.`
+generated tokens against the trainer's forward pass. A wrong result is an error that names the case.
+'of peak' compares with a loop of multiply-adds in registers (or on the matrix units), 'of copy' with a plain copy; both are measured first.
+MFU is the share of that peak that the operations of the model's pass make up.`
 
 async function bench(what: Topic[], options: Options): Promise<void> {
   const { briefly, reportLines, reportMarkdown } = await import('../bench/report.ts')
@@ -86,7 +88,7 @@ async function bench(what: Topic[], options: Options): Promise<void> {
   }
 }
 
-/** As a run of these models takes them: without names there are models of both kinds, and kernels alone are measured with 256 bits. */
+/** Whether a run of these models would use 512-bit vectors. False without --model, where there are models of both kinds, and for kernels alone. */
 async function takesWideVectors(what: Topic[], { model: names, matrixUnits }: Options): Promise<boolean> {
   if (names === undefined || !what.every((topic) => topic === 'step' || topic === 'decode')) return false
   const { modelFor } = await import('../bench/shapes.ts')
@@ -99,7 +101,7 @@ async function takesWideVectors(what: Topic[], { model: names, matrixUnits }: Op
   )
 }
 
-/** @throws UserError where the file is not there or no report of ours */
+/** @throws UserError for a file that is missing or was not written by `bench --out` */
 function readReport(path: string): BenchReport {
   let report: Partial<BenchReport>
   try {

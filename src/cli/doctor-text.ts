@@ -1,10 +1,10 @@
-/** The words of `doctor`: a report as one block of text, or as JSON. */
+/** The output of `doctor`: a report as one block of text, or as JSON. */
 import { isLavapipe } from '../gpu/driver-cache.ts'
 import type { AdapterFacts } from '../gpu/inventory.ts'
 import { fusesMultiplyAdd } from '../gpu/vector-width.ts'
 import type { Report } from './doctor.ts'
 
-/** The limits that decide what fits: the rest is in `--json`. */
+/** The limits that decide what fits; the rest is in `--json`. */
 const mainLimits = [
   'maxBufferSize',
   'maxStorageBufferBindingSize',
@@ -15,7 +15,7 @@ const mainLimits = [
   'maxTextureDimension2D',
   'maxImmediateSize',
 ]
-/** The features that say something about compute: a list of texture formats helps nobody. */
+/** The features that matter for compute; texture formats and the like are left out. */
 const computeFeatures =
   /f16|subgroup|timestamp|atomic|bindless|resource-table|immediate|integer_dot|subgroup|memory|pointer|sized_binding/
 
@@ -66,7 +66,7 @@ function adapterLines(a: AdapterFacts): string[] {
     lines.push(item(i === 0 ? 'limits' : '', pair.map((name) => `${name} ${amount(name, a.limits[name])}`).join(', ')))
   }
   if (a.problem) lines.push(item('problem', a.problem))
-  // Mesa before 26 makes two instructions of a multiply-add.
+  // Mesa before 26 computes a multiply-add in two instructions.
   if (isLavapipe(a.description) && !a.problem && !fusesMultiplyAdd(a.description)) {
     lines.push(item('faster', 'with Mesa 26 or newer, 1.1 to 1.4 times: docs/performance.md, "On a newer Mesa"'))
   }

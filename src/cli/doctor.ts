@@ -1,7 +1,7 @@
 /**
- * `doctor`: one block to paste into a bug report. What runs where, the adapters and what they can do, what is missing, and the one
- * command that mends it. Exit code 0 where training could run, else 2.
- * The adapters are listed by a child process: a driver that crashes or chatters must not take the report with it.
+ * `doctor`: one block to paste into a bug report. Versions, the adapters and what they can do, what is missing, and the one
+ * command that fixes it. Exit code 0 where training could run, else 2.
+ * A child process lists the adapters, so that a driver that crashes or prints does not spoil the report.
  */
 import { spawnSync } from 'node:child_process'
 import { existsSync, readFileSync } from 'node:fs'
@@ -25,7 +25,7 @@ export interface Report {
   glibc: string | undefined
   cpu: string
   memoryGiB: { total: number; free: number }
-  /** The variables that change what an adapter shows. */
+  /** Environment variables that change which adapters are found. */
   environment: Record<string, string>
   adapters: AdapterFacts[]
   /** The name of the adapter that a run would take. */
@@ -41,7 +41,7 @@ export interface Problem {
   command: string
 }
 
-/** What the child process hands back. */
+/** What the child process returns. */
 interface Probe {
   adapters: AdapterFacts[]
   chosen?: string
@@ -53,7 +53,7 @@ const marker = 'DAWN_RL_PROBE '
 export function register(program: Command): void {
   program
     .command('doctor')
-    .description('print versions, adapters, what is missing and the command that mends it: one block for a bug report')
+    .description('Print versions, adapters, what is missing and the command that fixes it: one block for a bug report.')
     .option('--json', 'the same as JSON')
     .addOption(new Option('--probe', 'list the adapters in this process, for doctor itself').hideHelp())
     .action(async (options: { json?: boolean; probe?: boolean }) => {
@@ -82,7 +82,7 @@ async function probe(): Promise<Probe> {
   }
 }
 
-/** Looks at everything. Never throws for what it finds. */
+/** Collects the report. Never throws for what it finds. */
 function examine(): Report {
   const version = versionOf('webgpu')
   const { adapters, chosen, problem, driverWords } = probeInChild()
@@ -100,7 +100,7 @@ function examine(): Report {
     environment: Object.fromEntries(
       Object.entries(process.env)
         .filter(([name]) => /^(DAWN_RL_|VK_|LIBGL_|MESA_|LP_|GALLIVM_|CUDA_VISIBLE)/.test(name))
-        // A bug report is read by everybody.
+        // Bug reports are public.
         .map(([name, value]) => [name, name.endsWith('_KEY') ? '(set)' : value]),
     ) as Record<string, string>,
     adapters,
@@ -170,7 +170,7 @@ function reinstall(): string {
   return isCheckout ? 'rm -rf node_modules && bash scripts/setup.sh' : `npm install webgpu@${versionOf('webgpu')}`
 }
 
-/** What installs a software Vulkan driver, or names the page to look at where no script can. */
+/** The command that installs a software Vulkan driver, or the page to read where no script can. */
 function driverCommand(): string {
   if (process.platform !== 'linux') return 'update the graphics driver'
   const script = relative(process.cwd(), join(packageRoot, 'scripts/setup.sh'))

@@ -55,7 +55,7 @@ export async function bestAdapter(): Promise<ReturnType<typeof adapterWords> | u
   }
 }
 
-/** The config is fine where the model is not here yet: that must not hide it. */
+/** The model, or why it cannot be opened: the config is printed even where the model is not here yet. */
 async function openModelOrWhy(name: string): Promise<{ model?: ModelFiles; problem?: string }> {
   try {
     return { model: await openModel(name) }
@@ -64,7 +64,7 @@ async function openModelOrWhy(name: string): Promise<{ model?: ModelFiles; probl
   }
 }
 
-/** The config with the number of "auto" in it, or a line that says why there is none. */
+/** The config with the number for "auto" filled in, or a line that says why there is none. */
 export function sized<Config extends RunConfig | SftConfig>(
   loaded: Loaded<Config>,
   model: SizedModel | undefined,
@@ -75,7 +75,7 @@ export function sized<Config extends RunConfig | SftConfig>(
   return model && adapter ? withMicroBatch(loaded, model, adapter) : { config: loaded.config, line: unknown }
 }
 
-/** What would sample, where that is a vLLM server. */
+/** The line about the vLLM server, where one would sample. */
 function samplerLines({ base_url, args, ...config }: VllmConfig, model: string): string[] {
   const memory = 'Its weights and KV cache are memory of its own, which the table does not count'
   if (base_url !== undefined) return [`sampler: the vLLM that runs at ${base_url}`, `${memory}.`]

@@ -1,6 +1,6 @@
 /**
- * What `env check` says of an environment. A few answers are played through the real way of a rollout (template, tokenizer, tools,
- * rewards), with a sampler that says what it is told in place of a model.
+ * What `env check` prints about an environment. A few given answers are played as real rollouts (template, tokenizer, tools, rewards);
+ * the sampler returns these answers in place of a model.
  */
 import { tmpdir } from 'node:os'
 import { UserError } from '../common/errors.ts'
@@ -22,7 +22,7 @@ import { firstPrompt } from './first-prompt.ts'
 import { jsonObject } from './options.ts'
 import { toolCallParser } from './tool-calls.ts'
 
-/** Seconds that an answer, the environment's part of a turn, or a reward may take here. */
+/** Limit in seconds of an answer, of the environment's part of a turn, and of a reward. */
 const LIMIT = 30
 
 /** Prints what it finds; throws UserError for an environment that cannot be loaded, and at the end where something is wrong. */
@@ -70,7 +70,7 @@ function printRows(env: Environment, template: ChatTemplate, print: (line: strin
       .map(([name, weight]) => `${name} (weight ${weight})`)
       .join(', ')}`,
   )
-  // A row's id or date, which is in info, makes no other task of it; where there is no answer, info alone may tell tasks apart.
+  // Two rows that differ only in info (an id, a date) are the same task; without answers, info alone may tell tasks apart.
   const key = ({ prompt, answer, info }: Row) => JSON.stringify([prompt, answer === '' ? info : answer])
   const train = new Set(dataset.map(key))
   const shared = evalDataset.filter((row) => train.has(key(row))).length
@@ -88,7 +88,7 @@ function printRows(env: Environment, template: ChatTemplate, print: (line: strin
   print(`prompts   ${middle} tokens in the middle, ${most} at most, of the first ${lengths.length}`)
 }
 
-/** Something to say in each turn; of several texts one a turn, the last again and again. */
+/** What the fake policy says: one text for each turn; the last one is repeated. */
 interface Canned {
   name: string
   text: string | string[]
@@ -107,7 +107,7 @@ async function printAnswers(
   const isPython = env instanceof PythonEnv
   const canned: Canned[] = [
     ...(own.length === 0 ? [] : [{ name: isPython ? "its row's answer" : 'its own answer', text: own }]),
-    // Of an empty answer verifiers makes a failed rollout, whatever the environment.
+    // verifiers fails every rollout with an empty answer, whatever the environment.
     ...(isPython ? [] : [{ name: 'nothing', text: '' }]),
     { name: '"I do not know."', text: 'I do not know.' },
     { name: 'a text that is cut off', text: 'and so on '.repeat(20), cut: true },
@@ -127,7 +127,7 @@ async function printAnswers(
     const limits = { generationTimeoutSeconds: LIMIT, rewardTimeoutSeconds: LIMIT }
     return await runRollout(env, row, { client, sampling, group: 'check', index, size: canned.length, ...limits })
   }
-  // Side by side: an environment may compare the rollouts of a task.
+  // At the same time: an environment may compare the rollouts of a task.
   const played = await Promise.all(canned.map(play))
   const scored = await scoreGroup(env, played, { rewardTimeoutSeconds: LIMIT })
   for (const [i, rollout] of scored.entries()) {
@@ -141,7 +141,7 @@ async function printAnswers(
   }
   const rewards = scored.flatMap((r) => r.reward ?? [])
   const same = rewards.length > 1 && rewards.every((reward) => reward === rewards[0])
-  // Of rows without answers, and of Python's, whose answers may be anything, none of these need be right.
+  // Without answers in the rows, or with a Python environment's, which may be anything, none of these need earn a reward.
   if (same && (own.length === 0 || isPython))
     print(`  (each earns ${rewards[0]}: fine if none of them is right, else the reward does not tell answers apart)`)
   else if (same) wrong.push(`every answer earns ${rewards[0]}: a reward that does not tell answers apart teaches nothing.`)
@@ -150,7 +150,7 @@ async function printAnswers(
     print(`  (its own answer earns no more than another: fine where answer is only a part of a right one)`)
 }
 
-/** What the environment would answer itself, as the policy would write it: one text, or one a turn. */
+/** The environment's own answer, written as the policy would write it: one text, or one for each turn. */
 function answersOf(env: Environment, row: Row, template: ChatTemplate, tokenizer: Tokenizer): string | string[] {
   const given = env.sftCompletion?.(row) ?? row.answer
   if (typeof given === 'string') return given
@@ -181,7 +181,7 @@ function said({ role, content, tool_calls }: Message): string {
 
 const sampling = { ...neutralSampling, max_tokens: 4096 }
 
-/** Samples one text, always. */
+/** A generator that always samples the given text. */
 class Parrot implements Generator {
   readonly version = 0
   readonly #says: Canned

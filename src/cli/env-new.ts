@@ -6,7 +6,7 @@ import { nearest, UserError } from '../common/errors.ts'
 
 export const ENV_KINDS = ['single', 'multi', 'tools'] as const
 
-/** Writes `<folder>/<name>.ts`; what to do next. Throws UserError for a name or kind that is none, and where the file is there. */
+/** Writes `<folder>/<name>.ts` and returns what to do next. Throws UserError for a bad name or kind, and where the file exists. */
 export function newEnvironment(name: string, kind: string, folder: string): string {
   if (!/^[A-Za-z][\w-]{0,63}$/u.test(name))
     throw new UserError(`env new: "${name}" is no name; use letters, digits, - and _, beginning with a letter.`)

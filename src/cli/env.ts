@@ -1,4 +1,4 @@
-/** `env`: begins an environment of one's own, and looks at one before a run does. */
+/** `env`: begins an environment of one's own, and checks one before a run. */
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Command } from 'commander'
@@ -9,10 +9,10 @@ import { ENV_KINDS } from './env-new.ts'
 const TINY = 'models/tiny'
 
 export function register(program: Command): void {
-  const env = program.command('env').description('begin an environment of your own, or check one before a run')
+  const env = program.command('env').description('Begin an environment of your own, or check one before a run.')
   env
     .command('new')
-    .description('write NAME.ts, an environment that runs as it is, into this folder')
+    .description('Write NAME.ts, a small environment that runs as it is, into this folder.')
     .argument('<name>', 'letters, digits and -')
     .option('--kind <kind>', `${ENV_KINDS.join(', ')}`, 'single')
     .action(async (name: string, options: { kind: string }) => {
@@ -21,17 +21,16 @@ export function register(program: Command): void {
     })
   env
     .command('check')
-    .description('rows, the first prompt as the model sees it, and what a few answers earn; exit code 2 where something is wrong')
+    .description(
+      'Show rows, the first prompt as the model sees it, and the rewards of a few answers; exit code 2 where something is wrong.',
+    )
     .argument('<environment>', 'id of a bundled one, path, npm package, or environment in Python')
     .option('--args <json>', 'arguments of the environment, as JSON', '{}')
-    .option(
-      '--python-path <file>',
-      'of an environment in Python: the Python that has it (default: that of scripts/setup-verifiers.sh)',
-    )
+    .option('--python-path <file>', 'the Python that has an environment in Python (default: that of scripts/setup-verifiers.sh)')
     .option('--model <model>', 'folder, hub id or .gguf file whose chat template and tokenizer are used', TINY)
     .action(async (id: string, options: { args: string; model: string; pythonPath?: string }) => {
       const { checkEnvironment } = await import('./env-check.ts')
-      // In another folder than ours the default is the one that came with dawn-rl, not a name on the hub.
+      // Outside the checkout the default is the model that came with dawn-rl; its name must not be taken for a hub id.
       const model = options.model === TINY && !existsSync(TINY) ? join(packageRoot, TINY) : options.model
       await checkEnvironment(id, { ...options, model }, (line) => console.log(printable(line)))
     })

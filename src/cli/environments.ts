@@ -1,8 +1,8 @@
-/** Environments, as a config names them and as they are ended. */
+/** How environments of a config are loaded, and how they are closed. */
 import type { EnvConfig } from '../config/schema.ts'
 import type { Environment, LoadOptions } from '../environments/index.ts'
 
-/** How an [[env]] is loaded: what those in Python need. */
+/** The options of `loadEnvironment` for an [[env]], which only Python environments use. */
 export function loadOptionsOf(env: EnvConfig): LoadOptions {
   const { python, python_path, extra_env_kwargs: kwargs, num_workers: workers } = env
   return { python: python === false ? false : (python_path ?? python), kwargs, workers }

@@ -10,7 +10,7 @@ import { replyText } from '../environments/judge.ts'
 import type { ChatClient, ChatCompletion, ChatTurn, Message, SamplingParams } from '../common/types.ts'
 
 export interface Endpoint {
-  /** As the endpoint names it. */
+  /** The model's name at the endpoint. */
   model: string
   /** With its path: `http://127.0.0.1:8000/v1`. */
   url: string
@@ -19,20 +19,20 @@ export interface Endpoint {
   headers?: Record<string, string>
 }
 
-/** Where endpoints are looked up when no file is named. */
+/** The files in which endpoints are looked up when none is named. */
 const ENDPOINT_FILES = ['configs/endpoints.toml', 'endpoints.toml']
 
 /**
  * Reads verifiers' endpoints.toml: `[[endpoint]]` with `endpoint_id`, `model`, `url`, `key` (the name of a variable), and `extra_headers`.
  * @returns the endpoints by id
- * @throws UserError for a file that is not there or not so
+ * @throws UserError for a file that is missing or has another form
  */
 export function readEndpoints(file: string): Map<string, Endpoint> {
   let table: Record<string, unknown>
   try {
     table = parse(readFileSync(file, 'utf8'))
   } catch (error) {
-    // Without the line, which may have a key in its headers.
+    // Without quoting the line, which may hold a key.
     throw new UserError(error instanceof TomlError ? notToml(error, file) : `${file} can't be read: ${messageOf(error)}.`)
   }
   const list = table.endpoint
@@ -46,7 +46,7 @@ export function readEndpoints(file: string): Map<string, Endpoint> {
     if (typeof id !== 'string') throw wrong(`endpoint ${i + 1} has no endpoint_id`)
     if (typeof address !== 'string') throw wrong(`${id} has no url`)
     if (keyVar !== undefined && typeof keyVar !== 'string') throw wrong(`the key of ${id} is no string`)
-    // Several entries of one id are replicas of one model; the first answers for all.
+    // Several entries with one id are replicas of one model; only the first is used.
     if (endpoints.has(id)) continue
     endpoints.set(id, {
       model: typeof model === 'string' ? model : id,
@@ -58,7 +58,7 @@ export function readEndpoints(file: string): Map<string, Endpoint> {
   return endpoints
 }
 
-/** The endpoint of a name in a file, or in one of the usual places; undefined where there is no such file or name. */
+/** The endpoint of this name in a file, or in one of the usual files; undefined where there is none. */
 export function endpointNamed(name: string, file?: string): Endpoint | undefined {
   const path = file ?? ENDPOINT_FILES.find((candidate) => existsSync(candidate))
   if (path === undefined) return undefined
@@ -71,10 +71,10 @@ export function endpointNamed(name: string, file?: string): Endpoint | undefined
   )
 }
 
-/** How servers say that a conversation has no room left: OpenAI, vLLM, SGLang, llama.cpp, ours. No code is common to them. */
+/** How servers say that a conversation no longer fits the context: OpenAI, vLLM, SGLang, llama.cpp, dawn-rl. They share no error code. */
 const CONTEXT_IS_FULL = /context[ _](length|window|size)|maximum model length|prompt is too long/iu
 
-/** An answer as it comes, of which endpoints leave out this and that. */
+/** An endpoint's response. Every field is optional, since some endpoints leave some out. */
 type Reply = Partial<OpenAI.ChatCompletion> & {
   choices?: (Partial<OpenAI.ChatCompletion.Choice> & { error?: unknown })[]
   error?: unknown
@@ -84,22 +84,22 @@ const same = (count: number, value: number): number[] => Array.from({ length: co
 
 /** How one endpoint is asked. */
 interface EndpointOptions {
-  /** Fields of the request beside those of the sampling, as the endpoint names them. */
+  /** Further fields of the request, by the endpoint's names. */
   extra?: Record<string, unknown>
   retries?: number
   timeoutSeconds?: number
 }
 
 /**
- * Asks an endpoint for chat completions. What an endpoint does not say stays unknown: token ids are -1, as many as its `usage` counts,
- * with log-probability NaN and version 0. Good for evaluation, not for training.
+ * Asks an endpoint for chat completions. Endpoints give no token ids: the ids are -1, as many as `usage` counts, with log-probability
+ * NaN and version 0. Good for evaluation, not for training.
  */
 export class EndpointClient implements ChatClient {
   readonly #endpoint: Endpoint
   readonly #options: EndpointOptions
   #client: Promise<OpenAI> | undefined
 
-  /** @throws UserError for an address that is none, or a key that is not there: every answer would fail by it */
+  /** @throws UserError for a bad address or a missing key, with which every answer would fail */
   constructor(endpoint: Endpoint, options: EndpointOptions = {}) {
     const { url, keyVar } = endpoint
     if (!/^https?:$/u.test(URL.parse(url)?.protocol ?? ''))
@@ -122,18 +122,18 @@ export class EndpointClient implements ChatClient {
     const where = `${this.#endpoint.model} at ${this.#endpoint.url}`
     const reply = (await client.chat.completions.create(body as never, { signal }).catch((error: unknown) => {
       const why = error instanceof Error && error.cause !== undefined ? ` (${causeOf(error)})` : ''
-      // What stands before a server sends whole pages of HTML.
+      // Proxies answer with whole pages of HTML.
       const words = `${where}: ${messageOf(error).slice(0, 300)}${why}`
       const full = (error as { status?: number }).status === 400 && CONTEXT_IS_FULL.test(messageOf(error))
       throw full ? new ContextFullError(words, { cause: error }) : new Error(words, { cause: error })
     })) as Reply | null
     const choice = reply?.choices?.[0]
-    // What stands before several providers says with status 200 that one of them failed, beside an empty answer too.
+    // Routers over several providers report a provider's failure with status 200, some beside an empty answer.
     const failed = choice?.error ?? reply?.error
     if (!reply || !choice?.message || failed) {
       throw new Error(`${where} replied without an answer: ${String(JSON.stringify(failed ?? reply)).slice(0, 300)}`)
     }
-    // Some say nothing of tokens, and an empty answer has none: it is an answer all the same, which the rewards judge.
+    // Without `usage`, or with an empty answer, there are no tokens; the rewards judge the answer all the same.
     const count = Math.max(1, reply.usage?.completion_tokens ?? 1)
     const calls = choice.message.tool_calls?.filter((call) => call.type === 'function')
     const text = replyText(choice.message.content)
@@ -156,7 +156,7 @@ export class EndpointClient implements ChatClient {
     const openai = new URL(this.#endpoint.url).hostname === 'api.openai.com'
     return {
       model: this.#endpoint.model,
-      // OpenAI knows no name of a tool's answer.
+      // OpenAI's tool messages have no name.
       messages: messages.map((message) => ({ ...message, name: undefined })),
       temperature,
       [openai ? 'max_completion_tokens' : 'max_tokens']: sampling.max_tokens,
@@ -177,7 +177,7 @@ export class EndpointClient implements ChatClient {
   async #connect(): Promise<OpenAI> {
     const { OpenAI: Client } = await import('openai')
     const { url, keyVar, headers } = this.#endpoint
-    // An empty OPENAI_API_KEY is none, too.
+    // An empty OPENAI_API_KEY counts as not set.
     const apiKey = process.env[keyVar ?? 'OPENAI_API_KEY'] || 'none'
     const { retries: maxRetries = 4, timeoutSeconds = 600 } = this.#options
     const timeout = timeoutSeconds * 1000

@@ -1,4 +1,4 @@
-/** From the words of `eval` to what is to be played: environments and their rows, sampling, and the models that answer. */
+/** Turns the words of `eval` into a plan: environments and their rows, sampling, and the models that answer. */
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { parse } from 'smol-toml'
@@ -35,7 +35,7 @@ export interface EvalOptions {
   numExamples?: number
   rolloutsPerExample?: number
   envArgs?: string
-  /** Of environments in Python that are named by id. */
+  /** The Python of environments that are named by id. */
   pythonPath?: string
   split: 'eval' | 'train'
   shuffle?: boolean
@@ -57,7 +57,7 @@ export interface EvalEnvironment {
   args: Record<string, unknown>
   env: Environment
   rows: Row[]
-  /** Answers of an example. */
+  /** Answers for each example. */
   k: number
 }
 
@@ -81,7 +81,7 @@ export interface EvalPlan {
   environments: EvalEnvironment[]
   source: EvalSource
   sampling: SamplingParams
-  /** Fields of a request that only an endpoint knows, and chat_template_kwargs. */
+  /** Further fields of a request, for an endpoint, and chat_template_kwargs. */
   extra: Record<string, unknown>
   maxSeqLen?: number
   maxPromptLen?: number
@@ -93,7 +93,7 @@ export interface EvalPlan {
   notices: string[]
 }
 
-/** An environment as it was asked for. */
+/** An environment as the words or the config ask for it. */
 interface Wanted {
   id: string
   name?: string
@@ -103,7 +103,7 @@ interface Wanted {
   k?: number
 }
 
-/** Examples and answers of each where nothing is said. */
+/** Defaults of --num-examples, --rollouts-per-example and --max-tokens. */
 const EXAMPLES = 32
 const ANSWERS = 4
 const MAX_TOKENS = 512
@@ -152,7 +152,7 @@ interface Asked {
   wanted: Wanted[]
   config?: RunConfig
   model?: string
-  /** Of a config: what --sampling-args would hold. */
+  /** Sampling keys of a config, as --sampling-args would hold them. */
   sampling?: Record<string, unknown>
   notices?: string[]
 }
@@ -179,7 +179,7 @@ function readAsked(words: readonly string[], options: EvalOptions): Asked {
   return { ...fromFile, wanted }
 }
 
-/** Empty for what is no TOML: who reads it as a config says what is wrong. */
+/** The table of a TOML text; empty for a broken one, which reading it as a config will report. */
 function tableOf(text: string): Record<string, unknown> {
   try {
     return parse(text)
@@ -188,12 +188,12 @@ function tableOf(text: string): Record<string, unknown> {
   }
 }
 
-/** The one of a training config's keys that `samplingOf` takes as it takes an eval config's. */
+/** The one key of [trainer.args] that `samplingOf` takes in the same form as --sampling-args. */
 const templateArgs = ({ args: { chat_template_kwargs } }: (RunConfig | SftConfig)['trainer']) => ({ chat_template_kwargs })
 
 const isSft = (table: Record<string, unknown>): boolean => 'data' in table
 
-/** A training config, of `sft` too, or one of verifiers' eval configs ([[eval]] with env_id). */
+/** Reads a config of `train` or `sft`, or an eval config of verifiers ([[eval]] with env_id). */
 function readFile(file: string): Asked {
   let text: string
   try {
@@ -276,7 +276,7 @@ function runSource(dir: string, options: EvalOptions): EvalSource {
   const text = readFileSync(file, 'utf8')
   const { model, trainer } = isSft(tableOf(text)) ? parseSftConfig(text, file).config : parseConfig(text, file).config
   const named = options.model ?? model.name
-  // A new model of sft's has only its checkpoints.
+  // A new model made by sft has no base, only checkpoints.
   const base = options.base && named !== undefined
   const there = checkpointSteps(dir)
   const words = options.steps === undefined || options.steps === 'all' ? there.map(String) : options.steps.split(',')
@@ -289,21 +289,21 @@ function runSource(dir: string, options: EvalOptions): EvalSource {
     )
   const checkpoints = steps.map((step) => join(dir, 'checkpoints', `step_${step}`))
   const { use_lora: lora, lora_rank: rank } = trainer.args
-  // As it was trained, if nothing else is asked for.
+  // By default the model is held as it was in training.
   const quantization = options.quantization ?? trainer.args.quantization
   return { kind: 'run', dir, model: named ?? checkpoints[0], adapter: model.adapter, quantization, checkpoints, lora, rank, base }
 }
 
-/** Steps with a whole checkpoint: the marker is written last. */
+/** Steps with a whole checkpoint: the marker file is written last. */
 function checkpointSteps(dir: string): number[] {
   const root = join(dir, 'checkpoints')
   return stepFolders(root).filter((step) => existsSync(join(root, `step_${step}`, 'STABLE')))
 }
 
-/** Names of sampling that we know; what else -S holds goes to an endpoint as it is. */
+/** Sampling fields that the engine has; others in -S go to an endpoint as they are. */
 const KNOWN = ['temperature', 'top_p', 'top_k', 'min_p', 'repetition_penalty', 'presence_penalty', 'frequency_penalty', 'max_tokens', 'stop'] // prettier-ignore
 
-/** What OpenAI's client in Python does not know stands in a table of its own there. */
+/** OpenAI's Python client puts fields that it does not know into `extra_body`. */
 function unfolded(given: Record<string, unknown>): Record<string, unknown> {
   const { extra_body: more, ...rest } = given
   return isTable(more) ? { ...more, ...rest } : given

@@ -1,8 +1,8 @@
 /**
- * Plays the examples of one environment against one model, and keeps what came of it as verifiers does:
+ * Plays the examples of one environment against one model, and writes the results in verifiers' format:
  *
- *   outputs/evals/<env>--<model>/<8 hex digits>/results.jsonl    a row an answer, with the keys of RolloutOutput
- *                                               metadata.json    what was asked, averages, pass@k
+ *   outputs/evals/<env>--<model>/<8 hex digits>/results.jsonl    one row for each answer, with the keys of RolloutOutput
+ *                                               metadata.json    settings, averages, pass@k
  *
  * An example's answers are written together when all of them are there, so a killed evaluation has whole examples; `resume` plays the others,
  * and those with an answer that failed.
@@ -34,11 +34,11 @@ interface EvalWork {
 /** The folder of one environment against one model. */
 interface EvalFolder {
   path: string
-  /** Whole rows of examples that need not be played again. */
+  /** Rows of the examples that are complete. */
   done: RolloutRow[]
 }
 
-/** What decides the rows: two evaluations with the same are one, and can be resumed. */
+/** The settings that the rows depend on: an evaluation with the same settings can be resumed. */
 function settingsOf({ target, environment, plan, options }: EvalWork): Record<string, unknown> {
   const { seed: _, ...sampling } = plan.sampling
   return {
@@ -63,7 +63,7 @@ function settingsOf({ target, environment, plan, options }: EvalWork): Record<st
 
 const safe = (text: string): string => text.replace(/^[./\\]+/u, '').replace(/[/\\]+/gu, '--').replace(/[^\w.@+=-]+/gu, '-') // prettier-ignore
 
-/** Makes the folder; with `resume` the newest one of the same settings, where there is one. */
+/** Makes the folder, or with `resume` takes the newest one with the same settings. */
 export function openEvalFolder(work: EvalWork): EvalFolder {
   const root = join(work.options.outputDir, `${safe(work.environment.name)}--${safe(work.target.model)}`)
   const settings = settingsOf(work)
@@ -89,7 +89,7 @@ function agrees(file: string, settings: Record<string, unknown>): boolean {
   }
 }
 
-/** Rows of examples that have all their answers, none of which failed; the others are taken out of the file. */
+/** Rows of examples that have all answers and no failed one; the others are removed from the file. */
 function wholeExamples(path: string, { rows, k }: EvalEnvironment): RolloutRow[] {
   const wanted = new Set(rows.map((row) => row.exampleId))
   const all = readJsonLines<RolloutRow>(join(path, 'results.jsonl')).filter((row) => wanted.has(row.example_id))
@@ -103,10 +103,10 @@ function wholeExamples(path: string, { rows, k }: EvalEnvironment): RolloutRow[]
 const linesOf = (rows: readonly RolloutRow[]): string => rows.map((row) => `${JSON.stringify(row)}\n`).join('')
 
 /**
- * Plays what is not there yet.
- * @param together answers that are sampled at once
- * @param told is called after each example with the answers that are there
- * @returns all rows, by example and index; of an evaluation that `signal` ended, those of whole examples
+ * Plays the missing examples.
+ * @param together how many answers are sampled at once
+ * @param told called after each example with the number of answers so far
+ * @returns all rows, by example and index; where `signal` ended the evaluation, only those of complete examples
  */
 export async function playEval(
   work: EvalWork,
@@ -159,7 +159,7 @@ export async function playEval(
   return rows.toSorted((a, b) => a.example_id - b.example_id || a.index - b.index)
 }
 
-/** Writes the rows in order, and the averages. */
+/** Writes the rows in order, and the metadata with the averages. */
 export function finishEval(
   work: EvalWork,
   folder: EvalFolder,

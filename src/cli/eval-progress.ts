@@ -1,4 +1,4 @@
-/** How far an evaluation is: one line that is redrawn on a terminal, else a line every tenth of the way. */
+/** Progress of an evaluation: on a terminal one line that is redrawn, else a line for every tenth. */
 import { mean } from '../monitor/aggregate.ts'
 import { formatDuration } from '../monitor/format.ts'
 import type { RolloutRow } from '../monitor/rollout-writer.ts'
@@ -11,13 +11,13 @@ export class EvalProgress {
   readonly #begin = performance.now()
   #said = 0
 
-  /** @param before answers that an earlier start left */
+  /** @param before answers of an earlier, interrupted evaluation */
   constructor(what: string, total: number, before: number) {
     this.#what = what
     this.#total = total
     this.#before = before
     if (before > 0) console.error(`${what}: ${before} of ${total} answers are there already`)
-    // The first answers of a large model take minutes.
+    // Drawn at once: the first answers of a large model take minutes.
     if (process.stderr.isTTY) this.#draw(`: ${before}/${total} answers`)
   }
 
@@ -38,7 +38,7 @@ export class EvalProgress {
     this.#draw(how)
   }
 
-  /** A line that is broken into two is not drawn over: of a long one the name gives way. */
+  /** Cut to the terminal's width, the name first: a wrapped line could not be redrawn. */
   #draw(how: string): void {
     const room = (process.stderr.columns || 80) - 1
     process.stderr.write(`\r\x1b[2K${cut(cut(this.#what, Math.max(8, room - how.length)) + how, room)}`)

@@ -1,5 +1,5 @@
 /**
- * What an evaluation's rows come to: means with confidence intervals, the spread of rewards, the table, and what it says about training.
+ * Scores of an evaluation's rows: means with confidence intervals, the spread of rewards, the table, and advice about training.
  * - avg@k: the mean reward of an example's k answers, then the mean over examples.
  * - pass@k: the chance that k answers hold a solved one, by the unbiased estimator of arXiv 2107.03374, then the mean over examples.
  * - Intervals are 95 % percentile bootstraps over examples (the answers of one example stay together), of 2,000 resamples from a fixed
@@ -21,7 +21,7 @@ interface Estimate {
 
 export interface EvalScore {
   env: string
-  /** What was evaluated: a model, `base`, `step_10`. */
+  /** The model: its name, `base`, `step_10`. */
   target: string
   examples: number
   /** Answers of an example. */
@@ -30,15 +30,15 @@ export interface EvalScore {
   errors: number
   firstError?: string
   avg: Estimate | null
-  /** By k: 1, 2, 4 ... and the number of answers. */
+  /** By k: 1, 2, 4 ... and the number of answers for each example. */
   pass: Record<number, Estimate>
   truncated: number | null
   tokens: number | null
-  /** Part of the examples whose answers differ in reward; null with one answer an example. */
+  /** Share of examples whose answers differ in reward; null with one answer for each. */
   mixed: number | null
   /** Standard deviation of the rewards of an example's answers, averaged. */
   within: number | null
-  /** Mean reward of each example, by its key: environment's order. */
+  /** Mean reward of each example by its key, in the order of the environment. */
   perExample: Map<number, number>
 }
 
@@ -46,7 +46,7 @@ const RESAMPLES = 2000
 
 /**
  * The mean of values with a 95 % percentile bootstrap interval.
- * @returns null of nothing
+ * @returns null for no values
  */
 export function estimate(values: readonly number[], seed = 0): Estimate | null {
   const middle = mean(values)
@@ -61,7 +61,7 @@ export function estimate(values: readonly number[], seed = 0): Estimate | null {
   return { mean: middle, low: at(0.025), high: at(0.975) }
 }
 
-/** The k of pass@k for so many answers an example: powers of two, and the number itself. */
+/** The values of k for pass@k with n answers for each example: powers of two, and n. */
 export function passKs(k: number): number[] {
   const ks: number[] = []
   for (let n = 1; n <= k; n *= 2) ks.push(n)
@@ -110,7 +110,7 @@ export function scoreOf(
   }
 }
 
-/** How much the mean reward changed on the examples that both have, paired example by example. */
+/** The change of the mean reward on the examples that both have, paired by example. */
 export function changeOf(before: EvalScore, after: EvalScore): Estimate | null {
   const both = [...after.perExample].flatMap(([id, reward]) => {
     const old = before.perExample.get(id)
@@ -127,7 +127,7 @@ function withInterval(value: Estimate | null | undefined): string {
   return value.low === undefined ? number(value.mean) : `${number(value.mean)} [${number(value.low)}, ${number(value.high)}]`
 }
 
-/** The table of an evaluation, a line a target and environment; where there are several targets of an environment, the change from the first. */
+/** The table of an evaluation, a line for each model and environment, with the change from the first model where there are several. */
 export function evalTable(scores: readonly EvalScore[]): string {
   const ks = [...new Set(scores.flatMap((score) => Object.keys(score.pass).map(Number)))].toSorted((a, b) => a - b)
   const compared = scores.some((score) => baseOf(score, scores) !== score)
@@ -170,7 +170,7 @@ export function spreadLine(score: EvalScore): string {
   const [least, most] = values.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [0, 1])
   const width = (most - least) / 5
   const edge = (i: number) => Number((least + i * width).toFixed(2))
-  // 0.6 / 0.2 is a little less than 3.
+  // The small addend is for rounding: 0.6 / 0.2 is a little less than 3.
   const binOf = (value: number) => Math.min(4, Math.floor((value - least) / width + 1e-9))
   const counts = [0, 1, 2, 3, 4].map((i) => values.filter((value) => binOf(value) === i).length)
   const bins = counts.map((count, i) => `${edge(i)}-${edge(i + 1)}: ${count}`).join(', ')
@@ -178,7 +178,7 @@ export function spreadLine(score: EvalScore): string {
   return `examples by mean reward: ${bins}${within}`
 }
 
-/** What the score of a model says about training it there, a sentence each; the first rule that speaks of difficulty is the only one that does. */
+/** Advice about training the model on this environment, one sentence each; only the first rule about difficulty that applies is used. */
 export function adviceOf(score: EvalScore): string[] {
   const { avg, rollouts, errors, mixed, truncated, k } = score
   const attempts = rollouts - errors

@@ -1,4 +1,4 @@
-/** The models that an evaluation asks, one after the other: the embedded engine over a model and the adapters of a run, or an endpoint. */
+/** The models of an evaluation, one after the other: a model or the checkpoints of a run in the embedded engine, or an endpoint. */
 import { basename, resolve } from 'node:path'
 import type { ChatClient, Generator } from '../common/types.ts'
 import { ChatTemplate, PolicyClient } from '../environments/index.ts'
@@ -14,25 +14,25 @@ import { toolCallParser } from './tool-calls.ts'
 
 /** One model to evaluate. */
 export interface EvalTarget {
-  /** In the table: a model's name, 'base', 'step_10'. */
+  /** Name in the table: a model's name, 'base', 'step_10'. */
   label: string
-  /** In metadata and folder names. */
+  /** Name in metadata and folder names. */
   model: string
   baseUrl?: string
-  /** Readies it; the one before is done with. */
+  /** Loads this model; the one before is no longer used. */
   open(): Promise<ChatClient>
 }
 
 interface EvalTargets {
   targets: EvalTarget[]
-  /** Answers that are sampled together. */
+  /** How many answers are sampled together. */
   together: number
   close: () => Promise<void>
 }
 
-/** Memory of the KV cache at most. */
+/** The most memory of the KV cache. */
 const KV_BYTES = 2 ** 30
-/** Room of a sequence where answers have several turns and nobody says. */
+/** Default length of a sequence for environments of several turns. */
 const TURNS_TOKENS = 2048
 
 type EmbeddedSource = Exclude<EvalSource, { kind: 'endpoint' }>
@@ -120,7 +120,7 @@ function targetsOf(source: EmbeddedSource, engine: Engine, clientOf: (adapter: s
   return source.base ? [begin('base'), ...steps] : steps
 }
 
-/** The engine, with one adapter in every request. */
+/** The engine as a generator that always uses this adapter. */
 function withAdapter(engine: Engine, adapter: string | null): Generator {
   return {
     get version() {
@@ -130,13 +130,13 @@ function withAdapter(engine: Engine, adapter: string | null): Generator {
   }
 }
 
-/** Tokens of a sequence: what was said, or the longest prompt with its answer. */
+/** Tokens of a sequence: as given, else the longest prompt with its answer. */
 function lengthOf(plan: EvalPlan, template: ChatTemplate, most: number): number {
   if (plan.maxSeqLen !== undefined) return Math.min(plan.maxSeqLen, most)
   const prompts = plan.environments.flatMap(({ env, rows }) => rows.map(({ prompt }) => ({ prompt, tools: env.tools })))
   const progress = reporter("counting the prompts' tokens")
   let longest = 0
-  // What does not fit is not counted to its end, nor what comes after it.
+  // Stops at the first prompt that is too long; that one is not counted to its end.
   for (let i = 0; i < prompts.length && longest < most; i++) {
     longest = Math.max(longest, template.prompt(prompts[i].prompt, prompts[i].tools, most).ids.length)
     progress((i + 1) / prompts.length)

@@ -16,14 +16,14 @@ export function register(program: Command): void {
     )
     .argument('[words...]', 'ids or paths of environments; or @ FILE, a training config or an eval config of verifiers')
     .option('-m, --model <ref>', 'a folder, .gguf file or hub id; or the name of an endpoint')
-    .option('--adapter <dir>', 'a PEFT adapter on it')
+    .option('--adapter <dir>', 'a PEFT adapter for the model')
     .addOption(quantizationOption())
     .option('-b, --base-url <url>', 'an OpenAI-compatible endpoint, with its path: http://127.0.0.1:8000/v1')
-    .option('-k, --api-key-var <name>', 'the environment variable with its key')
-    .option('-e, --endpoints <file>', 'where endpoints have names (default: configs/endpoints.toml, endpoints.toml)')
+    .option('-k, --api-key-var <name>', 'the environment variable that holds the key of the endpoint')
+    .option('-e, --endpoints <file>', 'the file that names endpoints (default: configs/endpoints.toml, endpoints.toml)')
     .option('--run <dir>', 'the checkpoints of a run, and the model that it began with; environments are those of the run')
-    .option('--steps <list>', 'of --run: these steps, as 10,50,100 or best (default: all that are kept)')
-    .option('--no-base', 'of --run: without the model that it began with')
+    .option('--steps <list>', 'with --run: its checkpoints at these steps, as 10,50,100 or best (default: all that are kept)')
+    .option('--no-base', 'with --run: leave out the model that it began with')
     .option(
       '-n, --num-examples <count>',
       'examples of each environment; -1: all (default: eval_examples of the config, else 32)',
@@ -31,20 +31,17 @@ export function register(program: Command): void {
     )
     .option('-r, --rollouts-per-example <count>', 'answers of each example (default: 4)', whole(1))
     .option('-a, --env-args <json>', 'arguments of the environments')
-    .option(
-      '--python-path <file>',
-      'of environments in Python: the Python that has them (default: that of scripts/setup-verifiers.sh)',
-    )
-    .addOption(new Option('--split <name>', 'held-out tasks, or those of training').choices(['eval', 'train']).default('eval'))
-    .option('--shuffle', 'take examples from all over the split, by --seed')
+    .option('--python-path <file>', 'the Python that has environments in Python (default: that of scripts/setup-verifiers.sh)')
+    .addOption(new Option('--split <name>', 'held-out tasks, or the ones to train on').choices(['eval', 'train']).default('eval'))
+    .option('--shuffle', 'take examples at random from the split, by --seed, not its first ones')
     .option('-t, --max-tokens <count>', "tokens of an answer (default: the config's, else 512)", whole(1))
-    .option('-T, --temperature <number>', "(default: the config's eval_temperature, else 1)", notNegative)
-    .option('-S, --sampling-args <json>', 'top_p, top_k, chat_template_kwargs, ...; what else an endpoint knows is handed on')
+    .option('-T, --temperature <number>', "0 is greedy (default: the config's eval_temperature, else 1)", notNegative)
+    .option('-S, --sampling-args <json>', 'top_p, top_k, chat_template_kwargs, ...; other fields are passed on to an endpoint')
     .option('-c, --max-concurrent <count>', 'answers under way at once', whole(1), 32)
-    .option('--max-seq-len <tokens>', 'prompt and answers together, of the embedded engine', whole(2))
+    .option('--max-seq-len <tokens>', 'tokens of prompt and answers together, in the embedded engine', whole(2))
     .option('-o, --output-dir <dir>', 'results go to a folder below it', 'outputs/evals')
     .option('-R, --resume', 'go on with the newest evaluation of the same settings; failed answers are played again')
-    .option('--seed <number>', 'of sampling and of the order', whole(0), 42)
+    .option('--seed <number>', 'seed of sampling and of --shuffle', whole(0), 42)
     .option('--solved-at <reward>', 'a reward of at least this counts as solved in pass@k', notNegative, 0.5)
     .action(evaluate)
 }
@@ -66,7 +63,7 @@ async function evaluate(words: string[], options: EvalOptions): Promise<void> {
     const scores: EvalScore[] = []
     const folders: string[] = []
     try {
-      // Those that play with a process of their own write its log beside the results.
+      // Environments with a process of their own write its log beside the results.
       const opened = plan.environments.filter(({ env }) => env.open !== undefined)
       if (opened.length > 0) makeFolder(options.outputDir)
       const warn = (line: string) => console.error(`warning: ${line}`)

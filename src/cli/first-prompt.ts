@@ -1,16 +1,16 @@
-/** An environment's first task as the model is asked it: the templated prompt, special tokens and all. `train` and `env check` show the same lines. */
+/** An environment's first prompt as the model sees it, with the chat template and special tokens. `train` and `env check` print the same lines. */
 import type { ChatTemplate, Environment } from '../environments/index.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
 import { printable } from '../monitor/format.ts'
 import type { RunEnvironment } from '../orchestrator/tasks.ts'
 
-/** Characters of an answer and of an info. */
+/** Characters of the answer and of info that are shown. */
 const ROW = 160
 
 /**
  * `first prompt of coin: 38 tokens, 4 of them special; answer "heads"`, then the prompt's lines, each behind `  | `.
- * `lines`: of a longer prompt the middle is left out, so that a question at its end is seen (4 at least); `width`: the same of a line.
- * Throws the template's complaint.
+ * `lines` (4 or more): a longer prompt loses its middle, so that a question at its end is seen; `width`: the same for a long line.
+ * Throws the template's error.
  */
 export function firstPrompt(
   { name, env }: { name: string; env: Environment },
@@ -35,7 +35,7 @@ export function firstPrompt(
   return [head, ...lines.slice(0, first), left, ...lines.slice(-last)]
 }
 
-/** Those of all environments of a run; of many each is shorter. */
+/** The first prompts of all environments of a run; the more there are, the shorter each. */
 export function firstPrompts(
   environments: readonly RunEnvironment[],
   model: { tokenizer: Tokenizer; template: ChatTemplate },
@@ -44,7 +44,7 @@ export function firstPrompts(
   return environments.flatMap((source) => firstPrompt(source, model, { lines }))
 }
 
-/** Text of at most `width` characters, with how many are left out of its middle. */
+/** A text cut to `width` characters in its middle, with the number that was left out. */
 function cut(text: string, width: number): string {
   const chars = Array.from(text)
   if (chars.length <= width) return text

@@ -1,6 +1,6 @@
 /**
- * How much memory an adapter has for a run. WebGPU does not tell, so the machine is asked: free memory for a software adapter (it computes in the system's),
- * the driver's tool or files for NVIDIA and AMD, two thirds of the memory that an Apple chip shares.
+ * How much memory an adapter has for a run. WebGPU does not tell, so the system is asked: free system memory for a software adapter,
+ * the driver's tool or files for NVIDIA and AMD, two thirds of the shared memory of an Apple chip.
  */
 import { spawnSync } from 'node:child_process'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
@@ -17,19 +17,19 @@ import type { Gpu } from '../gpu/gpu.ts'
 
 const GIB = 2 ** 30
 
-/** What is known of an adapter. */
+/** The names by which an adapter is looked up. */
 interface AdapterWords {
-  /** The driver's words, with its version. */
+  /** The driver's name and version. */
   name: string
-  /** The GPU's name, as WebGPU writes it: small letters and hyphens. */
+  /** The GPU's name in WebGPU's spelling: lower case with hyphens. */
   device: string
   vendor: string
   software: boolean
 }
 
 /**
- * A loaded config with the number in the place of `micro_batch_tokens = "auto"`, and one line that says which and why; as it is where it says a number.
- * A run that goes on keeps its number.
+ * A loaded config in which `micro_batch_tokens = "auto"` is replaced by a number, and one line that says which and why. A config with a number
+ * stays as it is; a resumed run keeps its number.
  * @throws UserError where nothing fits, or nobody knows how much memory there is
  */
 export function withMicroBatch<Config extends RunConfig | SftConfig>(
@@ -52,7 +52,7 @@ export function withMicroBatch<Config extends RunConfig | SftConfig>(
 const folderToResume = ({ config }: Loaded<RunConfig | SftConfig>, resume: Resume): string =>
   resume.kind === 'dir' ? resume.dir : join(config.trainer.args.output_dir, config.trainer.args.run_name)
 
-/** The same of a device that is open. */
+/** The same for an open device, with its limits. */
 export function adapterWords({ facts, device: opened }: Gpu): AdapterWords & { limits: MemoryLimits } {
   const { name, vendor, software, limits } = facts
   const { device } = opened.adapterInfo
@@ -65,12 +65,12 @@ export function adapterWords({ facts, device: opened }: Gpu): AdapterWords & { l
   }
 }
 
-/** Nothing is made on the device that would fill more than `gib`; undefined: no limit but the device's own. */
+/** Limits the buffers on the device to `gib`; undefined: no limit but the device's own. */
 export function limitMemory(gpu: Gpu, gib: number | undefined): void {
   if (gib !== undefined) gpu.pool.limitBytes = gib * GIB
 }
 
-/** What was thrown while a run was opened; a want of memory as a sentence that says what takes it. */
+/** An error from opening a run; out of memory becomes a sentence that says what to lower. */
 export function tellMemory(error: unknown): unknown {
   if (!isOutOfMemory(error)) return error
   return new UserError(
@@ -78,7 +78,7 @@ export function tellMemory(error: unknown): unknown {
   )
 }
 
-/** The memory that is free for a run on an adapter, as far as the machine tells. */
+/** The memory that is free for a run on an adapter; undefined where the system does not tell. */
 export function roomOf(adapter: AdapterWords): Room | undefined {
   if (adapter.software) return { bytes: process.availableMemory(), from: 'free memory of the system' }
   const words = `${adapter.vendor} ${adapter.name}`.toLowerCase()
@@ -90,7 +90,7 @@ export function roomOf(adapter: AdapterWords): Room | undefined {
   return /\bamd\b|radeon/.test(words) ? amdRoom('/sys/class/drm') : undefined
 }
 
-/** From nvidia-smi's lines "name, free MiB"; of several GPUs of one name the one with the least. */
+/** From nvidia-smi's lines "name, free MiB"; of several GPUs with this name, the one with the least. */
 export function nvidiaRoom(lines: string, device: string): Room | undefined {
   const all = lines.split('\n').flatMap((line) => {
     const [, gpu, free] = /^(.+),\s*(\d+)\s*$/.exec(line) ?? []
@@ -101,7 +101,7 @@ export function nvidiaRoom(lines: string, device: string): Room | undefined {
   return some.length > 0 ? { bytes: Math.min(...some.map(({ bytes }) => bytes)), from: 'nvidia-smi' } : undefined
 }
 
-/** From the files of Linux's amdgpu driver; of several cards the one with the least that is free. */
+/** From the files of Linux's amdgpu driver; of several cards, the one with the least free. */
 export function amdRoom(folder: string): Room | undefined {
   if (!existsSync(folder)) return undefined
   const free = readdirSync(folder).flatMap((card) => {

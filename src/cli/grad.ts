@@ -20,7 +20,7 @@ export function register(program: Command): void {
     .description(
       "Write the gradient of every trainable tensor, and loss and grad_norm: with --adapter the adapter's tensors, each under two names (with and without base_model.model), else every weight.",
     )
-    .option('--loss <name>', 'cispo, cispo_mask, or the file of a loss of yours', 'cispo')
+    .option('--loss <name>', 'cispo, cispo_mask, or a loss file', 'cispo')
     .option('--mask-ratio-low <number>', 'lower bound of the importance ratio', notNegative, 0.125)
     .option('--mask-ratio-high <number>', 'upper bound of the importance ratio', notNegative, 8)
     .option(
@@ -73,7 +73,7 @@ async function grad(options: GradOptions): Promise<void> {
       checkpointing: options.gradientCheckpointing,
       microBatchTokens: options.microBatchTokens,
       progress: (done, total) => report(done / total),
-      // A loss of the user's is held against finite differences, as a run does on its first batch.
+      // The user's loss is checked against finite differences, as in the first batch of a run.
       inspect: (inputs) => (checked ||= checkLossGradient(loss, inputs)),
     })
     let squares = 0
@@ -87,7 +87,7 @@ async function grad(options: GradOptions): Promise<void> {
     for (const parameter of store.parameters) {
       const tensor = { dtype: 'F32' as const, shape: parameter.shape, data: () => store.read(parameter, 'gradients') }
       tensors.set(parameter.name, tensor)
-      // The name that the tensor has in an adapter's file.
+      // The tensor's name in an adapter file.
       if (options.adapter !== undefined) tensors.set(`base_model.model.${parameter.name}`, tensor)
     }
     await writeSafetensors(options.out, tensors)

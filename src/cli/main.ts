@@ -1,9 +1,9 @@
 /**
- * The command line: one file a verb, each with `register(program)`, which declares its words and loads the heavy parts only when the
- * verb runs.
- * - Exit codes: 0, 2 for the user's mistakes (UserError, wrong words), 1 for the rest; a verb may set `process.exitCode` itself.
+ * The command line: one file for each verb, with `register(program)`, which declares its options and loads the heavy parts only when
+ * the verb runs.
+ * - Exit codes: 0; 2 for the user's mistakes (UserError, bad options); 1 for the rest. A verb may set `process.exitCode` itself.
  * - Errors are a sentence on stderr; `DAWN_RL_DEBUG=1` adds the stack.
- * - The process ends when the verb is done, whatever still holds it: Dawn's threads keep a process alive as long as a device exists.
+ * - The process is ended explicitly when the verb is done: Dawn's threads keep a process alive as long as a device exists.
  */
 import { Command, CommanderError } from 'commander'
 import { messageOf, UserError } from '../common/errors.ts'
@@ -42,12 +42,12 @@ const verbs: ((program: Command) => void)[] = [
 ]
 
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
-  // `dawn-rl ... | head`: nobody reads on. Verbs that do more than print go on (stop.ts).
+  // `dawn-rl ... | head` closed the pipe. Verbs that do more than print go on (stop.ts).
   process.exit(isGoneReader(error) ? 0 : report(error))
 })
 let ending = false
 process.on('uncaughtException', (error) => {
-  // A stderr that cannot be written (a file on a full disk) also fails at the last write below.
+  // Where stderr cannot be written (a file on a full disk), the last write below fails as well.
   if (!ending) void end(report(error))
 })
 await end(await main(process.argv.slice(2)))
@@ -70,12 +70,12 @@ async function main(words: string[]): Promise<number> {
   }
 }
 
-/** Says on stderr what went wrong; the exit code that it calls for. */
+/** Prints an error on stderr and returns its exit code. */
 function report(error: unknown): number {
   // commander has said it already, and throws for --help and --version too
   if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : 2
   const debug = process.env.DAWN_RL_DEBUG === '1' && error instanceof Error
-  // A message may quote what a model or a server wrote.
+  // printable: a message may quote what a model or a server wrote.
   console.error(printable(debug ? (error.stack ?? error.message) : messageOf(error)))
   if (error instanceof UserError) return 2
   if (!debug) console.error('(This is a fault of dawn-rl or of the machine: DAWN_RL_DEBUG=1 shows where it comes from.)')

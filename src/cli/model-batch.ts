@@ -28,14 +28,14 @@ export function withModelAndBatch(command: Command): Command {
     .requiredOption('--batch <file>', 'a JSON list of { input_ids, loss_mask, inference_logprobs, advantages }')
     .requiredOption('--out <file>', 'the safetensors file to write')
     .option('--temperature <number>', 'logits are divided by it', positive, 1)
-    .option('--micro-batch-tokens <count>', 'tokens computed at once at most; changes memory, not the result', whole(1), 2048)
+    .option('--micro-batch-tokens <count>', 'the most tokens computed at once; changes memory, not the result', whole(1), 2048)
     .option('--matrix-units', "large products on the GPU's matrix units, in f16")
     .addOption(quantizationOption())
 }
 
 /**
- * Loads model, adapter and batch, runs `fn`, and gives everything back.
- * @param full without an adapter: every weight is trained
+ * Loads model, adapter and batch, runs `fn`, and frees everything.
+ * @param full without an adapter, every weight is trainable
  * @throws UserError for files that are missing, broken or do not fit each other, and a batch that does not fit the device
  */
 export async function withDecoder(
@@ -53,7 +53,7 @@ export async function withDecoder(
   try {
     if (adapter) checkAdapter(adapter, files.config, files.name)
     const samples = await readBatch(options.batch, { vocabSize: files.config.vocabSize })
-    // Not Math.max(...): a call takes some 120,000 arguments at most.
+    // Not Math.max(...list): a call takes only about 120,000 arguments.
     const longest = samples.reduce((most, s) => Math.max(most, s.ids.length), 0)
     const most = files.config.maxPositionEmbeddings
     if (longest > most) console.error(`a sequence has ${longest} tokens; ${files.name} was made for ${most} at most`)
@@ -84,7 +84,7 @@ export async function withDecoder(
   }
 }
 
-/** Says on stderr how far something is, at most every two seconds: short work says nothing. */
+/** Prints progress to stderr, at most every two seconds; short work prints nothing. */
 export function reporter(what: string): (share: number) => void {
   let last = performance.now()
   return (share) => {

@@ -1,18 +1,18 @@
-/** Opening and closing what verbs work with: the device for a model, and weights in the place of others. */
+/** Opens the device for a model, loads other weights into an engine, closes things in order. */
 import { Gpu } from '../gpu/gpu.ts'
 import type { Engine } from '../inference/engine.ts'
 import { openModel } from '../model/open.ts'
 import type { ModelConfig } from '../model/types.ts'
 import { gainsByWideVectors, type WideVectorWork } from '../model/wide-vectors.ts'
 
-/** The device for work with one model; says so where it is no GPU. */
+/** Opens the device for one model; prints a line where it is no GPU. */
 export async function openGpu(model: ModelConfig, work: WideVectorWork): Promise<Gpu> {
   const gpu = await Gpu.open({ wideVectors: gainsByWideVectors([model], work) })
   if (gpu.facts.software) console.error(`no GPU here: running on the CPU (${gpu.facts.name})`)
   return gpu
 }
 
-/** Puts a model's weights into an engine, in the place of those that it has. */
+/** Replaces an engine's weights by those of a model. */
 export async function reloadWeights(engine: Engine, ref: string): Promise<void> {
   const files = await openModel(ref)
   try {
@@ -22,7 +22,7 @@ export async function reloadWeights(engine: Engine, ref: string): Promise<void> 
   }
 }
 
-/** Closes all of it, the newest first, once. */
+/** Closes all of these, the newest first, and empties the list, so that a second call does nothing. */
 export async function closeAll(opened: { close(): unknown }[]): Promise<void> {
   for (const one of opened.splice(0).toReversed()) await one.close()
 }

@@ -1,4 +1,4 @@
-/** What several verbs share of their options: the values that they take, for commander, and `--quantization`. */
+/** Parsers of option values for commander, and `--quantization`, which several verbs share. */
 import { InvalidArgumentError, Option } from 'commander'
 import { messageOf, UserError } from '../common/errors.ts'
 import { QUANTIZATIONS } from '../model/types.ts'
@@ -17,7 +17,7 @@ export const number = value(() => true, 'a number')
 export const positive = value((x) => x > 0, 'a number above 0')
 export const notNegative = value((x) => x >= 0, 'a number, 0 or above')
 
-/** A whole number of a range. */
+/** A whole number in a range. */
 export function whole(least: number, most?: number): Value {
   const range = most === undefined ? `from ${least} on` : `from ${least} to ${most}`
   return value((x) => Number.isSafeInteger(x) && x >= least && x <= (most ?? x), `a whole number ${range}`)
@@ -37,9 +37,9 @@ export function jsonObject(verb: string, option: string, text: string): Record<s
   throw new UserError(`${verb}: ${option} must be a JSON object, as '{"key": 1}'.`)
 }
 
-/** With what it may be; its value is a `Quantization`. */
+/** `--quantization` with its choices; its value is a `Quantization`. */
 export const quantizationOption = (): Option =>
   new Option(
     '--quantization <how>',
-    'hold the layers in few bits: gguf as a quantised GGUF file has them, q8_0 these, and all others in 8 (default: bf16)',
+    'hold the layers in few bits: gguf as a quantised GGUF file has them; q8_0 the same, and all other layers in 8 bits (default: bf16)',
   ).choices(QUANTIZATIONS)

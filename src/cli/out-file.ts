@@ -1,10 +1,10 @@
-/** The file or folder that `--out` names, of verbs that work for minutes before they write it. */
+/** Checks the file or folder of `--out` before the work: verbs work for minutes until they write it. */
 import { accessSync, closeSync, constants, existsSync, openSync, readdirSync, rmdirSync, rmSync, statSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { messageOf, UserError } from '../common/errors.ts'
 import { makeFolder } from '../common/folders.ts'
 
-/** Makes its folder. @throws UserError where nothing can be written there: to be called before the work */
+/** Makes the folder of the file. @throws UserError where nothing can be written there */
 export function checkOut(path: string): void {
   const isThere = existsSync(path)
   try {
@@ -16,7 +16,7 @@ export function checkOut(path: string): void {
   }
 }
 
-/** @throws UserError where no folder can be made, or nothing written into the one that is there: to be called before the work. Leaves none behind. */
+/** Leaves no new folder behind. @throws UserError where the folder cannot be made or written to */
 export function checkOutFolder(word: string, path: string): void {
   try {
     const made = makeFolder(path)
@@ -28,9 +28,9 @@ export function checkOutFolder(word: string, path: string): void {
 }
 
 /**
- * A folder that a model is to be written into: one of a model or an adapter is replaced, anything else is not.
- * @param word the key or option that names it
- * @throws UserError where it holds something else
+ * Checks a folder that a model will be written into: a model or an adapter in it may be replaced, anything else may not.
+ * @param word the key or option that names the folder
+ * @throws UserError where it holds anything else
  */
 export function checkModelFolder(word: string, dir: string): void {
   if (!existsSync(dir)) return

@@ -1,21 +1,21 @@
-/** The phases of a training loop, as its timeline and its trace tell of them: those that metrics have as `time/...` are called so. */
+/** The phases of a training loop for its timeline and its trace. Phases that have a metric `time/NAME` are called NAME. */
 import type { PolicyVersion } from '../common/types.ts'
 import type { LoopParts } from '../orchestrator/loop.ts'
 
-/** Resolves where weights have arrived that must travel first. */
+/** Resolves when the weights have arrived at the sampler; undefined where they need not travel. */
 export type Pushed = ReturnType<LoopParts['publish']>
 
-/** Who is told of them. */
+/** Receives the phases. */
 export interface Phases {
-  /** A step begins, and the one before it has ended: to be called before anything is done for it. */
+  /** A step begins, and the one before it has ended; called before any work for it. */
   begin(step: number): void
   /** A phase of the step. */
   during<T>(name: string, work: () => Promise<T>): Promise<T>
-  /** Weights go to the sampler, and arrive there while the loop goes on. */
+  /** Weights are sent to the sampler and arrive there while the loop goes on. */
   publish(version: PolicyVersion, push: () => Pushed): Pushed
 }
 
-/** The parts of a training loop, telling of what they do. */
+/** The same parts of a training loop, reporting their phases. */
 export function withPhases(parts: LoopParts, phases: Phases): LoopParts {
   const { orchestrator, monitor } = parts
   let between = true
@@ -23,7 +23,7 @@ export function withPhases(parts: LoopParts, phases: Phases): LoopParts {
     ...parts,
     orchestrator: {
       prepare: (step) => {
-        // The loop prepares the step that it makes first, then those ahead.
+        // The loop first prepares the step that it is about to train, then later ones.
         if (between) phases.begin(step)
         between = false
         orchestrator.prepare(step)

@@ -1,4 +1,4 @@
-/** `report`: one HTML file of a run, and its metrics to the sinks that have not got them yet. */
+/** `report`: writes one HTML file of a run, or sends its metrics to sinks that do not have them yet. */
 import { existsSync, statSync } from 'node:fs'
 import { basename, join, resolve } from 'node:path'
 import { InvalidArgumentError, type Command } from 'commander'
@@ -21,10 +21,17 @@ export function register(program: Command): void {
         'one page that compares them. Or send metrics elsewhere.',
     )
     .argument('[dirs...]', 'folders of runs: outputs/NAME')
-    .option('--out <file>', 'the page (default: report.html in the folder; compare.html of several runs, bench.html of none)')
-    .option('--plots <dir>', 'where the plots go as files (default: plots/ in the folder; with --out none)')
+    .option(
+      '--out <file>',
+      'the page to write (default: report.html in the folder; compare.html for several runs, bench.html for none)',
+    )
+    .option('--plots <dir>', 'a folder for the plots as files (default: plots/ in the folder of the run; with --out, no files)')
     .option('--bench <files...>', "plots of benchmarks too: what 'bench --out' wrote, or files of bench/results")
-    .option('--sync <names>', 'send what is not sent yet to wandb, tensorboard, mlflow, trackio, and write no file', sinkNames)
+    .option(
+      '--sync <names>',
+      'send metrics that were not sent yet to wandb, tensorboard, mlflow or trackio, and write no page',
+      sinkNames,
+    )
     .action(report)
 }
 
@@ -62,7 +69,7 @@ async function report(dirs: string[], { out, plots, bench = [], sync }: Options)
   if (made.note) console.error(`note: ${made.note}`)
 }
 
-/** The report that a run ends with. One that cannot be written is no fault of the run's. */
+/** Writes the report at the end of a run. A failure is only a warning. */
 export async function reportAtEnd(path: string, warn: (line: string) => void): Promise<void> {
   try {
     const { writeReport } = await import('../monitor/report/html.ts')

@@ -1,6 +1,6 @@
 /**
- * What a start of a run was made of, beside its log: `logs/attempt_N.versions.json`, and `logs/attempt_N.diff`, what of the code in the folder that it was
- * started in (environments, losses) is not committed. Nothing waits for it, and a run goes on without it.
+ * Records the code that a start of a run used, beside its log: `logs/attempt_N.versions.json`, and `logs/attempt_N.diff` with the uncommitted changes in
+ * the working folder (environments, losses). Nothing waits for it, and a run goes on without it.
  */
 import { execFile } from 'node:child_process'
 import { existsSync } from 'node:fs'
@@ -10,7 +10,7 @@ import { dirname, join, resolve } from 'node:path'
 import { isCheckout, packageRoot } from '../common/commands.ts'
 import { versionOf } from './version.ts'
 
-/** A larger diff is cut: it is of data, not of code. */
+/** A larger diff is cut: it holds data, not code. */
 const diffAtMost = 1 << 20
 
 /**
@@ -34,14 +34,14 @@ export async function writeOrigin(logPath: string, adapter: string): Promise<voi
     const diff = await git(here, ['diff', 'HEAD', '--no-ext-diff', '--no-color', '--no-textconv'])
     if (diff) await writeFile(`${path}.diff`, `${diff.slice(0, diffAtMost)}\n`)
   } catch {
-    // A folder that is gone again: a start that came to nothing takes its folder away.
+    // The folder is gone: a start that failed removes its new folder.
   }
 }
 
-/** What git says; undefined without git, or where a folder is in no checkout. */
+/** The output of git; undefined without git, or outside a checkout. */
 async function git(folder: string, words: string[]): Promise<string | undefined> {
   if (!isInCheckout(folder)) return undefined
-  // No lock is taken, nothing is written and no prompt is shown.
+  // git takes no lock, writes nothing and shows no prompt.
   const env = { ...process.env, GIT_OPTIONAL_LOCKS: '0', GIT_TERMINAL_PROMPT: '0' }
   return await new Promise((done) =>
     execFile('git', words, { cwd: folder, env, timeout: 5000, maxBuffer: 16 * diffAtMost }, (_, out) =>

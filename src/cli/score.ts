@@ -20,7 +20,7 @@ async function score(options: ModelBatchOptions): Promise<void> {
     const { temperature, microBatchTokens } = options
     const report = reporter('scoring')
     let at = 0
-    // One micro-batch a call, so that something can be said in between. Without prompt keys they hold the samples in their order.
+    // One micro-batch for each call, so that progress can be shown in between. Without prompt keys, they hold the samples in order.
     for (const groups of microBatches(samples, microBatchTokens)) {
       const part = groups.flatMap((group) => group.members.map((i) => samples[i]))
       for (const result of await scoreSamples(decoder, part, { temperature, microBatchTokens })) {

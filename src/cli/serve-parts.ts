@@ -1,4 +1,4 @@
-/** What `serve` and a training run that serves make their servers of: how answers are read and constrained, and the defaults of sampling. */
+/** The parts of a server that `serve` and a training run with `serve = true` share: parsers, constraints, sampling defaults. */
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { messageOf, UserError } from '../common/errors.ts'
@@ -17,9 +17,9 @@ interface AnswerOptions {
   reasoningParser: string
   /** auto (the model's), vllm (none), or a folder or file. */
   generationConfig: string
-  /** In place of the model's. */
+  /** A template in place of the model's. */
   chatTemplate?: string
-  /** Variables for it where a request does not give them. */
+  /** Template variables, unless a request gives them. */
   chatTemplateKwargs?: Record<string, unknown>
 }
 
@@ -38,8 +38,8 @@ type ModelParts = Pick<
 > & { grammars: NonNullable<ServerParts['grammars']> }
 
 /**
- * The parts that follow from the model; `close` frees them.
- * @throws UserError for names of parsers that are not there, a generation config that can't be read
+ * Makes the parts for a model; `close` frees them.
+ * @throws UserError for unknown parsers, or a generation config that can't be read
  */
 export async function modelParts(
   model: ModelFiles,
@@ -64,7 +64,7 @@ export async function modelParts(
     chatTemplateKwargs,
     toolParser: toolCallParser,
     reasoning: reasoningParser === 'think' || (reasoningParser === 'auto' && thinks),
-    // Loaded with the first request that needs them.
+    // Loaded by the first request that needs it.
     grammars: () =>
       (grammars ??= import('../inference/grammar/grammars.ts').then(({ createGrammars }) =>
         createGrammars(tokenizer, eosTokenIds, vocabSize),
@@ -73,7 +73,7 @@ export async function modelParts(
   return { parts, close: async () => (await grammars)?.close() }
 }
 
-/** What generation_config.json says of sampling. */
+/** The sampling defaults of generation_config.json. */
 async function defaultsOf(where: string, model: ModelFiles): Promise<SamplingDefaults> {
   if (where === 'vllm') return {}
   let raw = model.rawGenerationConfig ?? {}

@@ -1,4 +1,4 @@
-/** Builds a server out of its options: model, device, engine, and what answers are made with. Everything that can be refused is refused here. */
+/** Builds a server from its options: model, device, engine, parsers. All bad input is refused here. */
 import { readFile, realpath } from 'node:fs/promises'
 import { resolve } from 'node:path'
 import { messageOf, UserError } from '../common/errors.ts'
@@ -55,16 +55,16 @@ export interface ServeOptions {
   logLevel: LogLevel
 }
 
-/** The KV cache's memory at most where nothing is said, and nothing tells how much the GPU has; on a CPU, whose memory others need too. */
+/** The most memory of the KV cache by default, on a CPU, and where nothing tells how much memory the GPU has. */
 const KV_BYTES = 2 ** 30
-/** Of the memory that is free once the weights are there. */
+/** The share that the KV cache may take of the memory that is free once the weights are loaded. */
 const KV_SHARE = 0.5
-/** As the engine has it. */
+/** Tokens of the longest sequence, as the engine has it. */
 const PAGE = 16
 
 interface OpenServer {
   url: string
-  /** Resolves when there is no device any more, with why: nothing can be answered then. */
+  /** Resolves when the device is lost, with the reason: nothing can be answered from then on. */
   lost: Promise<DeviceLostError | undefined>
   close(drainSeconds: number): Promise<void>
 }
@@ -134,7 +134,7 @@ export async function openServer(options: ServeOptions): Promise<OpenServer> {
       url: server.url,
       lost: gpu.device.lost.then(() => gpu.lost),
       close: async (drainSeconds) => {
-        // What a pause holds could not end, and nobody can ask for its end any more.
+        // Requests that a pause holds back could not end, and no request can end the pause any more.
         engine.resume()
         await server.close(drainSeconds)
         await closeAll(opened)
@@ -161,7 +161,7 @@ function serverOptions(options: ServeOptions): ServerOptions {
   }
 }
 
-/** What is left of a step beside the next tokens of all sequences. */
+/** The prompt tokens that a step has room for beside the next tokens of all sequences. */
 function prefillRows({ maxNumBatchedTokens, maxNumSeqs }: ServeOptions): number | undefined {
   if (maxNumBatchedTokens === undefined || maxNumBatchedTokens > maxNumSeqs)
     return maxNumBatchedTokens && maxNumBatchedTokens - maxNumSeqs
@@ -173,7 +173,7 @@ function prefillRows({ maxNumBatchedTokens, maxNumSeqs }: ServeOptions): number 
 const bytesPerToken = (config: ModelConfig, { kvCacheDtype }: ServeOptions): number =>
   2 * attentionLayers(config) * config.kvHeads * config.headDim * (kvCacheDtype === 'f16' ? 2 : 4)
 
-/** What the KV cache may take: as is said, else of the memory that is free. */
+/** The most memory of the KV cache: as given, else a share of the free memory. */
 function kvBytes({ kvCacheBytes }: ServeOptions, gpu: Gpu): number {
   if (kvCacheBytes !== undefined) return kvCacheBytes
   const free = roomOf(adapterWords(gpu))?.bytes
@@ -202,7 +202,7 @@ function adapterOf(text: string, modelNames: readonly string[]): { name: string;
   const at = text.indexOf('=')
   if (at < 1 || at === text.length - 1) throw new UserError(`--adapter ${text}: write it as NAME=DIR.`)
   const name = text.slice(0, at)
-  // Requests with this name would all go to the model.
+  // An adapter with the model's name would never be used.
   if (modelNames.includes(name)) throw new UserError(`--adapter ${text}: ${name} is the model's own name. Choose another.`)
   return { name, dir: resolve(text.slice(at + 1)) }
 }

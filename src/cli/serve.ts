@@ -20,7 +20,7 @@ export function register(program: Command): void {
     )
     .option('--adapter <name=dir>', 'a PEFT adapter under a name; may be given several times', listed)
     .option('--host <address>', "the address to listen on; any but this machine's own needs a key", '127.0.0.1')
-    .option('--port <number>', '0: a free one', whole(0, 65535), 8000)
+    .option('--port <number>', 'the port to listen on; 0: any free one', whole(0, 65535), 8000)
     .option(
       '--api-key <key>',
       'a key that requests must carry; may be given several times (better in DAWN_RL_API_KEY: others see the command line)',
@@ -34,7 +34,7 @@ export function register(program: Command): void {
         'routes that stop the engine and change weights: /pause, /collective_rpc, ... (default: on loopback)',
       ),
     )
-    .option('--no-dev-mode', 'without them')
+    .option('--no-dev-mode', 'without these routes')
   withEngine(command)
   withAnswers(command)
   withLimits(command)
@@ -46,12 +46,12 @@ function withEngine(command: Command): void {
     .option('--max-num-seqs <count>', 'completions that are decoded together', whole(1, 4096), 32)
     .option(
       '--max-num-batched-tokens <count>',
-      'tokens that a step computes, of prompts too (default: max-num-seqs + 256)',
+      'the most tokens that a step computes, prompt tokens included (default: max-num-seqs + 256)',
       whole(1, 65536),
     )
     .option(
       '--max-model-len <tokens>',
-      "prompt and completion together (default: the model's own, as far as the KV cache holds it)",
+      "tokens of prompt and completion together (default: the model's limit, or what the KV cache holds)",
       whole(2, 2 ** 24),
     )
     .option(
@@ -59,10 +59,12 @@ function withEngine(command: Command): void {
       'memory of the KV cache, with K, M or G; default: what max-num-seqs whole sequences need, at most half of the memory that the GPU has free (on a CPU, or where it is not known, 1G)',
       bytes,
     )
-    .addOption(new Option('--kv-cache-dtype <dtype>', 'f16 takes half the room').choices(['auto', 'f32', 'f16']).default('auto'))
+    .addOption(
+      new Option('--kv-cache-dtype <dtype>', 'f16 takes half the memory of f32').choices(['auto', 'f32', 'f16']).default('auto'),
+    )
     .option('--max-loras <count>', 'adapters that are loaded at the same time', whole(0, 256), 4)
-    .option('--max-lora-rank <rank>', 'the largest rank of one', whole(1, 512), 16)
-    .option('--no-enable-prefix-caching', 'prompts that begin alike are computed anew')
+    .option('--max-lora-rank <rank>', 'the largest rank of an adapter', whole(1, 512), 16)
+    .option('--no-enable-prefix-caching', 'compute each prompt whole, also where it begins like an earlier one')
     .option('--matrix-units', "large products on the GPU's matrix units, in f16")
     .addOption(quantizationOption())
 }
@@ -72,43 +74,53 @@ function withAnswers(command: Command): void {
     .addOption(
       new Option(
         '--logprobs-mode <mode>',
-        'raw: of the logits as they are; processed: of what was drawn from; policy: at the temperature, before filters',
+        'log-probabilities from which logits? raw: as the model gives them; processed: after temperature, penalties and filters; policy: after temperature only',
       )
         .choices(['raw_logprobs', 'processed_logprobs', 'policy_logprobs'])
         .default('raw_logprobs'),
     )
-    .option('--max-logprobs <count>', 'the most likely tokens that a request may ask for', whole(0, 20), 20)
+    .option('--max-logprobs <count>', 'how many of the most likely tokens a request may ask for', whole(0, 20), 20)
     .option('--chat-template <file>', "a Jinja template in place of the model's")
     .option(
       '--default-chat-template-kwargs <json>',
-      'variables for the template, where a request gives none: {"enable_thinking": false}',
+      'variables for the chat template, unless a request sets them: {"enable_thinking": false}',
     )
     .option(
       '--generation-config <where>',
-      'where defaults of sampling are from: auto (the model), vllm (none), or a folder',
+      'where sampling defaults come from: auto (the model), vllm (none), or a folder',
       'auto',
     )
     .option(
       '--tool-call-parser <name>',
-      'how the model writes calls: hermes, llama3_json, json, none, or auto, which looks at its template',
+      'how the model writes tool calls: hermes, llama3_json, json, none, or auto, by its chat template',
       'auto',
     )
     .option(
       '--reasoning-parser <name>',
-      'think: what stands in <think> is told apart; none; or auto, which looks at the template',
+      'think: the text in <think> is returned apart from the answer; none; or auto, by the chat template',
       'auto',
     )
 }
 
 function withLimits(command: Command): void {
   command
-    .option('--max-queue <count>', 'completions that may wait beside those that run; more get 429', whole(0, 1_000_000), 1024)
-    .option('--max-body-bytes <bytes>', 'of a request, with K, M or G', bytes, 32 * 2 ** 20)
-    .option('--body-seconds <seconds>', 'until a body is whole', whole(1, 3600), 30)
-    .option('--max-connections <count>', 'that are open together', whole(1, 65535), 1024)
-    .option('--drain-seconds <seconds>', 'that running requests get to end after SIGTERM or Ctrl-C', whole(0, 86_400), 30)
+    .option(
+      '--max-queue <count>',
+      'completions that may wait beside those that run; further ones get status 429',
+      whole(0, 1_000_000),
+      1024,
+    )
+    .option('--max-body-bytes <bytes>', 'the largest body of a request, with K, M or G', bytes, 32 * 2 ** 20)
+    .option('--body-seconds <seconds>', 'how long a body may take to arrive', whole(1, 3600), 30)
+    .option('--max-connections <count>', 'connections that may be open at once', whole(1, 65535), 1024)
+    .option(
+      '--drain-seconds <seconds>',
+      'how long running requests may take to end after SIGTERM or Ctrl-C',
+      whole(0, 86_400),
+      30,
+    )
     .addOption(
-      new Option('--log-level <level>', 'on standard error, a JSON line each')
+      new Option('--log-level <level>', 'what is logged, as JSON lines on standard error')
         .choices(['debug', 'info', 'warn', 'error', 'silent'])
         .default('info'),
     )
@@ -126,12 +138,12 @@ function bytes(text: string): number {
 async function serve(options: ServeOptions): Promise<void> {
   const { openServer } = await import('./serve-setup.ts')
   outliveReaders()
-  // Until it listens a signal ends it at once, as by default: nobody waits for an answer.
+  // Until it listens, a signal ends the process at once (Node's default): nobody waits for an answer yet.
   const server = await openServer(options)
   const stop = stopOnSignal(`requests that run get ${options.drainSeconds} s to end, new ones are refused`)
   try {
     const lost = await Promise.race([server.lost, once(stop.signal, 'abort').then(() => undefined)])
-    // On a lost device those that run fail at once.
+    // On a lost device running requests fail at once.
     await server.close(options.drainSeconds)
     if (lost) throw new Error(`${lost.message}. The server has ended, as it could answer nothing more: start it again.`)
   } finally {

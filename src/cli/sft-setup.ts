@@ -1,4 +1,4 @@
-/** Builds a supervised run: model, data, device, folder, trainer. Everything that can be refused is refused here. */
+/** Builds a supervised run: model, data, device, folder, trainer. All bad input is refused here. */
 import { basename, resolve } from 'node:path'
 import { setImmediate } from 'node:timers/promises'
 import { UserError } from '../common/errors.ts'
@@ -34,7 +34,7 @@ import { adapterConfig, trainerOptions, whatToTrain } from './trainer-options.ts
 export type LoadedSft = Loaded<SftConfig>
 
 export interface SftRun {
-  /** With the number of "auto" in it. */
+  /** The resolved config; "auto" is replaced by its number. */
   config: SftConfig
   folder: RunFolder
   checkpoints: RunCheckpoints
@@ -43,7 +43,7 @@ export interface SftRun {
   metrics: MetricsWriter
   trainer: Trainer
   data: SftData
-  /** Examples that are not trained on; empty for a data file. */
+  /** Held-out examples; empty for a data file. */
   held: TrainingSample[]
   about: WeightsAbout
   close(): void
@@ -59,7 +59,7 @@ interface Source {
   close(): void
 }
 
-/** The model that training starts from: one of files, or a new one. */
+/** The model that training starts from: from files, or a new one. */
 export async function openSource(config: SftConfig): Promise<Source> {
   if (config.model.new) {
     const made = newModel(config.model.new, config.trainer.args.seed)
@@ -82,7 +82,7 @@ export async function openSource(config: SftConfig): Promise<Source> {
 
 /**
  * Opens a run, fresh or resumed.
- * @throws UserError for anything of the user's that is wrong; a fresh folder is then taken away again
+ * @throws UserError for any mistake of the user's; a new folder is then removed again
  */
 export async function openSft(loaded: LoadedSft): Promise<SftRun> {
   const { save_to: target } = loaded.config.trainer.args
@@ -90,7 +90,7 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
   const source = await openSource(loaded.config)
   const { train, held } = await samplesOf(loaded.config, source.tokenizer)
   const adapter = loaded.config.model.adapter ? await openAdapter(loaded.config, source) : undefined
-  // Before the folder, whose config.toml says what was made of micro_batch_tokens = "auto".
+  // Before the folder is made, as its config.toml has the number for micro_batch_tokens = "auto".
   const matrixUnits = loaded.config.trainer.args.matrix_units
   const gpu = await Gpu.open({ wideVectors: gainsByWideVectors([source.config], { trains: true, matrixUnits }) })
   limitMemory(gpu, loaded.config.trainer.args.gpu_memory)
@@ -145,7 +145,7 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
     })
     const state = await checkpoints.begin(loaded)
     if (state) for (const change of changesOf(state, train, args)) out.warn(change)
-    // After the resume, which takes the file back to its step.
+    // After the resume, which rewinds the file to its step.
     const metrics = new MetricsWriter({ path: folder.metricsPath, onWarning: (message) => out.warn(message) })
     opened.push(metrics)
     out.history = readMetrics(folder.metricsPath)
@@ -174,11 +174,11 @@ export async function openSft(loaded: LoadedSft): Promise<SftRun> {
   }
 }
 
-/** Examples that a run has had; older checkpoints say it by the step alone. */
+/** How many examples a run has trained on; for older checkpoints it follows from the step. */
 const examplesDone = ({ step, extra }: CheckpointState, batchSize: number): number =>
   typeof extra.examples_done === 'number' ? extra.examples_done : step * batchSize
 
-/** What a run that goes on finds other than the checkpoint left it; a sentence each. */
+/** What has changed since the checkpoint of a resumed run, one sentence each. */
 function changesOf(
   { extra }: CheckpointState,
   train: readonly TrainingSample[],
@@ -219,12 +219,12 @@ export async function samplesOf(
   return { train, held: [] }
 }
 
-/** Milliseconds of encoding after which signals are heard, and after which it is told how far it is. */
+/** Milliseconds of encoding after which the event loop gets a turn (Ctrl-C), and after which progress is printed. */
 const [HEARD_MS, TOLD_MS] = [100, 10_000]
 
 /**
- * Encodes rows one by one. Many take minutes: Ctrl-C must be heard in between, and nothing else shows that the run is at work.
- * @throws UserError where some are too long, with the longest: a limit that was raised to the first one's length would be refused by the next
+ * Encodes rows one by one. Many rows take minutes: Ctrl-C must work in between, and progress must be seen.
+ * @throws UserError where some are too long, naming the longest: a limit raised to the first one's length might be too small for the next
  */
 async function encoded<Row>(
   rows: readonly Row[],
@@ -254,7 +254,7 @@ async function encoded<Row>(
   )
 }
 
-/** The tokenizer, telling of tools as rollouts do: as text where the chat template shows none. */
+/** The tokenizer with tools rendered as in rollouts: as text where the chat template shows none. */
 function asInRollouts(tokenizer: Tokenizer, variables: Record<string, unknown>): SftTokenizer {
   const template = new ChatTemplate(tokenizer, variables)
   return {
@@ -264,7 +264,7 @@ function asInRollouts(tokenizer: Tokenizer, variables: Record<string, unknown>):
   }
 }
 
-/** Writes the finished model (bf16) or adapter as a folder of its own, whole or not at all. */
+/** Writes the finished model (bf16) or adapter into its own folder, whole or not at all. */
 export async function saveTo(dir: string, { trainer, about }: SftRun): Promise<void> {
   await writeFolderWhole(dir, (aside) => writeWeights(aside, trainer.decoder, about, 'bf16'), { replace: true })
 }

@@ -59,7 +59,7 @@ async function runOnce(loaded: LoadedSft, stop: AbortSignal): Promise<void> {
     if (before !== undefined) out.print(`held-out loss ${when} ${before.toFixed(3)} (${held.length} examples)`)
     trace = loaded.trace && (await openTrace(loaded.trace, run))
     await train(run, { timeline, trace, stop })
-    // Whoever asks to stop does not wait for it; without a step it is the same again.
+    // Skipped where the user has asked to stop, and where no step was made since the last one.
     const after = stop.aborted || trainer.step === begun ? undefined : await heldOutLoss(run, timeline)
     if (after !== undefined) out.print(`held-out loss after training ${after.toFixed(3)}`)
     if (trainer.step > 0) out.print(`checkpoint: ${folder.checkpointPath(trainer.step)}`)
@@ -93,7 +93,7 @@ async function runOnce(loaded: LoadedSft, stop: AbortSignal): Promise<void> {
   }
 }
 
-/** All steps that are left, each with its metrics, its line and, where it is due, its checkpoint. */
+/** Makes the remaining steps, each with its metrics, its line and, where due, its checkpoint. */
 async function train(
   run: SftRun,
   { timeline, trace, stop }: { timeline: StepTimeline; trace?: StepTrace; stop: AbortSignal },
@@ -128,14 +128,14 @@ async function train(
   })
 }
 
-/** What a checkpoint says of the data: the order follows from it. */
+/** The data as a checkpoint records it: the order follows from it. */
 const dataOf = ({ config, data }: SftRun, step: number) => ({
   seed: config.trainer.args.seed,
   examples: data.samples.length,
   examples_done: data.examplesBefore(step + 1),
 })
 
-/** Of the examples that are not trained on; undefined where there are none. */
+/** The loss on held-out examples; undefined where there are none. */
 async function heldOutLoss(
   { held, trainer, progress, console: out }: SftRun,
   timeline: StepTimeline,
@@ -159,7 +159,7 @@ async function openTrace(wish: TraceWish, { folder, trainer, console: out, confi
   })
 }
 
-/** The resolved config and what it would need. Starts nothing. */
+/** Prints the resolved config and the memory and disk it would need. Starts nothing. */
 async function dryRun(loaded: LoadedSft): Promise<void> {
   const { stringifyConfig } = await import('../config/toml-write.ts')
   const { memoryOf, memoryTable } = await import('../config/memory.ts')

@@ -1,4 +1,4 @@
-/** How a long verb is ended from outside, and what does not end it. */
+/** What stops a long verb from outside, and what must not stop it. */
 import { messageWithPlace } from '../common/errors.ts'
 import { isDeadOutput } from '../common/faults.ts'
 
@@ -7,7 +7,7 @@ const signals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
 /**
  * The first Ctrl-C (or SIGTERM, or SIGHUP of a terminal that is closed) aborts `signal`; SIGINT or SIGTERM once more ends the process at
  * once, with code 130. A shell tells of its closed terminal as often as it likes: a further SIGHUP ends nothing.
- * @param now what is done first, for the line that says so
+ * @param now what happens before the end, for the line that announces it
  */
 export function stopOnSignal(now = 'the step under way is finished and saved first'): {
   signal: AbortSignal
@@ -30,9 +30,9 @@ export function stopOnSignal(now = 'the step under way is finished and saved fir
 }
 
 /**
- * What fails where nobody waits for it (a promise in a reward that is not awaited) ends nothing at once from here on: `stop` is called, so that
- * what was learned is saved first.
- * @returns what ends that, and gives what failed first
+ * From here on, an unhandled rejection or exception (of a promise that a reward does not await) does not end the process at once: `stop` is called, so
+ * that what was learned is saved first.
+ * @returns `release` ends this, and returns the first such error
  */
 export function stopOnStray(stop: () => void): { release(): { error: unknown } | undefined } {
   let first: { error: unknown } | undefined
@@ -40,7 +40,7 @@ export function stopOnStray(stop: () => void): { release(): { error: unknown } |
     if (first) return
     first = { error }
     console.error(
-      `\nAn error for which nobody waits: ${messageWithPlace(error)}. The step under way is finished and saved first.`,
+      `\nAn error in code that nothing awaits: ${messageWithPlace(error)}. The current step is finished and saved first.`,
     )
     stop()
   }
@@ -55,7 +55,7 @@ export function stopOnStray(stop: () => void): { release(): { error: unknown } |
   }
 }
 
-/** From here on this process goes on when nobody reads its output any more, or its file finds the disk full: what it does is in the run folder. */
+/** From here on the process goes on when its output is closed or on a full disk: its results are in the run folder. */
 export function outliveReaders(): void {
   for (const stream of [process.stdout, process.stderr]) {
     // main.ts ends the verbs that only print (`| head`).

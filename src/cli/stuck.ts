@@ -1,15 +1,15 @@
 /**
- * Says that a run is stuck where it cannot say so itself: code of a user's that computes without a pause (a reward, an environment, a loss)
- * holds the event loop, so no limit passes and no Ctrl-C is heard. A thread of its own looks whether the loop comes round.
+ * Reports a run that is stuck in user code: a reward, an environment or a loss that computes without a pause blocks the event loop, so no
+ * time limit and no Ctrl-C takes effect. A separate thread checks that the loop still turns.
  */
 import { Worker } from 'node:worker_threads'
 
-/** Looks of the thread until a loop that does not come round is stuck. */
+/** Checks of the thread before a loop that does not turn counts as stuck. */
 const looks = 8
 
 /**
- * What the thread runs. Plain, since it must not depend on how this file is run; it writes by itself, since its console would need the loop. It counts its
- * own looks: by a clock, a process that was stopped for a while (Ctrl-Z) would be stuck as it goes on.
+ * The thread's code. Plain JavaScript, as it must not depend on how this file is run; it writes to the descriptor, since its console needs the main loop. It
+ * counts its own checks: by a clock, a process that was stopped for a while (Ctrl-Z) would look stuck when it goes on.
  */
 const thread = `
 const { workerData: { beats, looks, everyMs, stuck, again } } = require('node:worker_threads')
@@ -30,8 +30,8 @@ setInterval(() => {
 `
 
 /**
- * Watches this process until `close`. Said after `limitMs`, and then after twice, four times, ... as long.
- * Holds no process back from its end.
+ * Watches this process until `close`. Reports after `limitMs`, then after twice, four times, ... as long.
+ * Does not keep the process alive.
  */
 export function watchLoop(limitMs = 60_000): { close(): void } {
   const beats = new SharedArrayBuffer(4)
@@ -44,7 +44,7 @@ export function watchLoop(limitMs = 60_000): { close(): void } {
   const workerData = { beats, looks, everyMs, stuck, again: 'the run goes on.' }
   const worker = new Worker(thread, { eval: true, workerData, execArgv: [], env: {} })
   worker.unref()
-  // Without it the run is as good.
+  // A run works without the thread, too.
   worker.on('error', () => {})
   return {
     close() {

@@ -1,14 +1,14 @@
-/** The phases of a training loop on the timeline of its run, and the file that a line of each step goes to. */
+/** Records the phases of a training loop for its timeline, and writes a line for each step. */
 import { startTimeline, stopTimeline, type Timeline } from '../common/timeline.ts'
 import type { PolicyVersion } from '../common/types.ts'
 import { TimelineWriter } from '../monitor/timeline-writer.ts'
 import type { Phases, Pushed } from './phases.ts'
 
-/** Of a run that is open, and rewound where it is resumed. */
+/** Timeline file of an open run, already rewound where the run is resumed. */
 export class StepTimeline implements Phases {
   readonly #timeline: Timeline
   readonly #writer: TimelineWriter
-  /** The step that is made; what comes before the first of a fresh run (its evaluation) is step 0's. */
+  /** The current step; the evaluation before the first step of a new run counts as step 0. */
   #step: number
   #began = performance.now()
   readonly #firstStep: number
@@ -22,7 +22,7 @@ export class StepTimeline implements Phases {
   begin(step: number): void {
     const now = performance.now()
     const spans = this.#timeline.take()
-    // Of a resumed run nothing comes before its first step but its opening, and that step has its line already.
+    // A resumed run has only its opening before its first step, and the step that it resumes from has its line already.
     if (this.#step > this.#firstStep || (this.#step === 0 && spans.length > 0))
       this.#writer.write(this.#step, this.#began, now, spans)
     this.#step = step
@@ -46,7 +46,7 @@ export class StepTimeline implements Phases {
     return pushed
   }
 
-  /** Writes what is left. */
+  /** Writes the last line. */
   close(): void {
     this.begin(this.#step + 1)
     stopTimeline()

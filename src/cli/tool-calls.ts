@@ -1,11 +1,11 @@
-/** How the calls in a model's answers are read for its environment's tools. */
+/** How calls of tools are found in a model's answers. */
 import type { ChatTemplate, ToolCallParser } from '../environments/index.ts'
 import { toolParser, toolParserFor } from '../inference/parsers/tools/index.ts'
 import type { Tokenizer } from '../model/tokenizer.ts'
 
 /**
- * The parser of a name; 'auto': of what the chat template teaches, or of what stands in for it where it shows no tools. A call that was
- * begun in tags and is broken is a call too, with its text as arguments: the tool then says what is wrong with them, and it is counted.
+ * The parser of this name; 'auto': the one for the form that the chat template shows, or, where it shows no tools, for the form in which they are described
+ * as text. A broken call in tags is a call too, with its text as arguments: the tool then says what is wrong with them, and it is counted.
  */
 export function toolCallParser(name: string, tokenizer: Tokenizer, template: ChatTemplate): ToolCallParser {
   const own = template.showsTools ? toolParserFor(tokenizer.toolTemplate) : 'hermes'

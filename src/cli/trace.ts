@@ -1,4 +1,4 @@
-/** `--trace`: which steps of a run are traced, their phases, and the file that comes of it. Without the flag nothing here is loaded. */
+/** `--trace`: records the phases of some steps and writes them to a file. Without the flag nothing here is loaded. */
 import { dirname, join } from 'node:path'
 import { messageOf, UserError } from '../common/errors.ts'
 import { makeFolder } from '../common/folders.ts'
@@ -9,14 +9,14 @@ import { writeTrace } from '../monitor/trace-file.ts'
 import type { Phases, Pushed } from './phases.ts'
 import { versionOf } from './version.ts'
 
-/** Some 80 MB of text, which the viewers still open. */
+/** About 80 MB of text, which the viewers can still open. */
 const mostEvents = 500_000
 
 interface TraceOptions {
-  /** Of the run. */
+  /** The folder of the run. */
   folder: string
   adapter: string
-  /** Steps done before, and the last one there is. */
+  /** Steps done before this process, and the last step of the run. */
   firstStep: number
   maxSteps: number
   print: (line: string) => void
@@ -33,7 +33,7 @@ export class StepTrace implements Phases {
   #writing: Promise<void> | undefined
   #seen = 0
 
-  /** @throws UserError where there are no such steps to come, or no folder for the file */
+  /** @throws UserError where the run will not make these steps, or the file's folder cannot be made */
   constructor(wish: TraceWish, options: TraceOptions) {
     const { firstStep, maxSteps, folder } = options
     // The first step of a process compiles kernels and records plans.
@@ -83,7 +83,7 @@ export class StepTrace implements Phases {
     return pushed
   }
 
-  /** Ends what is still recorded, and waits for the file. To be called while the device is open. */
+  /** Ends the recording, and waits for the file. To be called while the device is open. */
   async close(): Promise<void> {
     this.#step?.end()
     this.#stop()

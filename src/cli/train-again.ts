@@ -1,4 +1,4 @@
-/** What a run does when its device is lost (a driver that restarts, a GPU that falls off): it opens one again and goes on from what is saved. */
+/** What a run does when its device is lost (a driver restarts, a GPU is removed): it opens the device again and resumes from the newest checkpoint. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { CLI, TRAIN } from '../common/commands.ts'
 import { messageOf } from '../common/errors.ts'
@@ -17,7 +17,7 @@ import { outliveReaders, stopOnSignal, stopOnStray } from './stop.ts'
 export class LostRun extends Error {
   override name = 'LostRun'
   readonly folder: RunFolder
-  /** What the run goes by: with the number that "auto" came to on this machine. */
+  /** The resolved config; "auto" is replaced by its number. */
   readonly config: RunConfig | SftConfig
   constructor(folder: RunFolder, lost: DeviceLostError, config: RunConfig | SftConfig) {
     super(lost.message)
@@ -26,7 +26,7 @@ export class LostRun extends Error {
   }
 }
 
-/** Runs `attempt` to its end, through lost devices and readers that leave, with the signal that is given where the run is asked to stop. */
+/** Runs `attempt` to its end, surviving lost devices and closed outputs. `stop` fires when the user asks the run to stop. */
 export async function untilOver<Config extends RunConfig | SftConfig>(
   loaded: Loaded<Config>,
   attempt: (loaded: Loaded<Config>, stop: AbortSignal) => Promise<void>,
@@ -46,9 +46,9 @@ export async function untilOver<Config extends RunConfig | SftConfig>(
 }
 
 /**
- * Runs `attempt`; where its device is lost, again, resumed from the newest checkpoint, after a growing pause.
- * @param stop ends the pause: the run is over then
- * @throws what an attempt throws that is no lost device; Error with the command that resumes, when devices are lost without a finished step
+ * Runs `attempt`. Where its device is lost, waits and runs it again, resumed from the newest checkpoint; each pause is longer.
+ * @param stop ends the pause, and the run with it
+ * @throws any other error of an attempt; Error with the command that resumes, when devices are lost again and again without a finished step
  * in between
  */
 export async function outliveDevice<Config extends RunConfig | SftConfig>(
@@ -68,9 +68,9 @@ export async function outliveDevice<Config extends RunConfig | SftConfig>(
       if (folder) {
         const reached = readMetrics(folder.metricsPath).at(-1)?.step ?? 0
         if (reached > furthest) [furthest, failed] = [reached, 0]
-        // Of the kind that was handed to the attempt.
+        // The attempt was given a config of this type.
         const config = (error as LostRun).config as Config
-        // Steps that were made need not come again, and a trace of them would be refused.
+        // --trace refuses steps that the resumed run will not make.
         const trace = (loaded.trace?.steps?.[0] ?? Infinity) > furthest ? loaded.trace : undefined
         now = { ...loaded, config, autoMicroBatch: false, fork: undefined, trace, resume: { kind: 'dir', dir: folder.path } }
       }

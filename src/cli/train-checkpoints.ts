@@ -1,4 +1,4 @@
-/** The checkpoints of a training run: what it begins with (its own, another run's, or nothing), and what it leaves behind. */
+/** The checkpoints of a training run: the one it begins with (its own, another run's, or none), and those it writes. */
 import { createHash } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
@@ -25,14 +25,14 @@ import type { ReferenceSync } from '../trainer/reference-sync.ts'
 import { learningRateAt } from '../trainer/schedule.ts'
 import type { Trainer } from '../trainer/trainer.ts'
 
-/** Beside the caller's own words of a checkpoint: where a fork came from. */
+/** An entry of state.json beside the caller's own: where a fork came from. */
 interface Origin {
   /** Run folder and step. */
   from: string
   step: number
 }
 
-/** Also beside them: by the config, and after what the memory did not hold. */
+/** Another one: micro-batch tokens of the config, and those that were used once the memory had been too small for them. */
 interface MicroBatchTokens {
   asked: number
   used: number
@@ -41,19 +41,19 @@ interface MicroBatchTokens {
 interface CheckpointParts {
   folder: RunFolder
   trainer: Trainer
-  /** Of a run with a reference model. */
+  /** Of a run that syncs its reference model. */
   reference?: ReferenceSync
   weights: WeightsAbout
   ckpt: CkptConfig
   /** Takes metrics and rollouts back to the end of a step. */
   rewind: (step: number) => RewindReport
-  /** Waits until the disk has what was written of the steps so far. */
+  /** Waits until everything written so far is on disk. */
   settle: () => Promise<void>
   print: (line: string) => void
   warn: (line: string) => void
 }
 
-/** Where a fork came from, until its first own checkpoint says so. */
+/** The file that says where a fork came from, until its first own checkpoint does. */
 const ORIGIN = 'fork.json'
 
 export class RunCheckpoints {
@@ -66,10 +66,10 @@ export class RunCheckpoints {
   }
 
   /**
-   * Brings trainer and folder to what the words say: nothing, a checkpoint of the run, or one of another run, which is then the first of this one.
-   * A run that ended before it saved anything begins anew.
-   * @returns the state that was loaded; undefined for a beginning
-   * @throws UserError where the checkpoint that was asked for is not there, is not whole, or is of something else
+   * Loads the checkpoint that --resume or --fork asks for into trainer and folder: one of this run, or one of another run, which becomes the first of this one.
+   * A run that ended before its first checkpoint begins anew.
+   * @returns the loaded state; undefined for a fresh beginning
+   * @throws UserError where that checkpoint is missing, incomplete, or of another kind of run
    */
   async begin({ resume, fork }: Pick<Loaded<unknown>, 'resume' | 'fork'>): Promise<CheckpointState | undefined> {
     const origin = fork && readOrigin(this.#parts.folder)
@@ -118,7 +118,7 @@ export class RunCheckpoints {
     return state
   }
 
-  /** The first checkpoint of the new run is the other run's, so that from here on it needs nothing of that. */
+  /** Copies the other run's checkpoint as the first one of the new run, which then needs nothing else of that run. */
   async #fork(origin: Origin): Promise<CheckpointState> {
     const { print } = this.#parts
     const dir = join(origin.from, 'checkpoints', `step_${origin.step}`)
@@ -147,7 +147,7 @@ export class RunCheckpoints {
     return state
   }
 
-  /** Micro-batches that had to become smaller than the config says stay so, as long as it says the same: so the sums keep their order. */
+  /** Micro-batches that had to become smaller than the config says stay smaller while the config is the same: so sums keep their order. */
   #keepMicroBatch(extra: Record<string, unknown>): void {
     const { trainer, print } = this.#parts
     const { asked, used } = (extra.micro_batch_tokens ?? {}) as Partial<MicroBatchTokens>
@@ -158,7 +158,7 @@ export class RunCheckpoints {
     )
   }
 
-  /** In words, what came back. */
+  /** What was restored, in words. */
   #restored(dir: string, { step, optimizer_steps: updates, extra }: CheckpointState): string {
     const { trainer, weights } = this.#parts
     const file = join(dir, 'adapter_model.safetensors')
@@ -171,21 +171,21 @@ export class RunCheckpoints {
     return `${weights.lora ? 'adapter' : 'weights'}${hash}, optimizer of ${updates} updates, learning rate ${formatNumber(next)} next${tasks}`
   }
 
-  /** True where the row of a step is an evaluation that is the best so far: that step is saved, whenever the next checkpoint would be due. */
+  /** True where a step's evaluation is the best so far: the step is then saved at once. */
   isBest(step: number, row: Metrics): boolean {
     const { keep_best: metric } = this.#parts.ckpt
     return /^-?eval\//.test(metric ?? '') && bestAfter(step, row, metric, this.#best)?.step === step
   }
 
   /**
-   * Saves a step and deletes what no rule keeps.
-   * @param row its metrics, for the rule of the best one
-   * @param extra what state.json holds beside the trainer's
+   * Saves a step and deletes checkpoints that no rule keeps.
+   * @param row the step's metrics, for keep_best
+   * @param extra entries of state.json beside the trainer's
    */
   async save(step: number, row: Metrics | undefined, extra: Record<string, unknown>): Promise<void> {
     const { folder, trainer, reference, weights, ckpt, settle } = this.#parts
     folder.check()
-    // Before the checkpoint is whole, which promises them.
+    // Rows and rollouts must be on disk before the checkpoint is whole.
     await settle()
     this.#best = bestAfter(step, row, ckpt.keep_best, this.#best)
     const sizes: MicroBatchTokens = { asked: trainer.options.microBatchTokens, used: trainer.fitting.size.microBatchTokens }
@@ -199,8 +199,8 @@ export class RunCheckpoints {
 }
 
 /**
- * Writes down where a fork comes from, first of all: killed before its first checkpoint it is begun again from there.
- * @throws UserError where there is no such checkpoint
+ * Records where a fork comes from, before anything else: killed before its first checkpoint, it begins from there again.
+ * @throws UserError where that checkpoint does not exist
  */
 export function noteFork(folder: RunFolder, fork: Fork): void {
   writeFileAtomic(join(folder.path, ORIGIN), `${JSON.stringify(originOf(fork), null, 2)}\n`)
@@ -221,7 +221,7 @@ function originOf({ dir, step }: Fork): Origin {
   return { from: resolve(dir), step: newest.step }
 }
 
-/** @throws UserError where a run has no checkpoint of a step, with those that it has */
+/** @throws UserError where a run has no checkpoint of this step, naming the ones it has */
 function stepFolder(dir: string, step: number, word: string): string {
   const root = join(dir, 'checkpoints')
   const steps = stepFolders(root)
@@ -230,7 +230,7 @@ function stepFolder(dir: string, step: number, word: string): string {
   throw new UserError(`${word}: ${dir} has no checkpoint of step ${step}. ${there}.`)
 }
 
-/** The step that a run's `checkpoints/best` names: by the newest state.json, which every checkpoint has. Undefined where it keeps none. */
+/** The step of a run's best checkpoint, as the newest state.json records it. Undefined where none is kept. */
 export function bestStep(dir: string): number | undefined {
   const { newest } = newestCheckpoint(join(dir, 'checkpoints'))
   const state = newest && (JSON.parse(readFileSync(join(newest.dir, 'state.json'), 'utf8')) as CheckpointState)
@@ -242,7 +242,7 @@ function readOrigin(folder: RunFolder): Origin | undefined {
   return existsSync(file) ? (JSON.parse(readFileSync(file, 'utf8')) as Origin) : undefined
 }
 
-/** What a rewind took out, in words. */
+/** What a rewind removed, in words. */
 function removed({ metricsRows, rolloutFiles, checkpoints }: RewindReport): string {
   const parts = [
     metricsRows > 0 && `${counted(metricsRows, 'later row')} of metrics taken out`,
@@ -258,7 +258,7 @@ interface Data {
   environments?: { name: string; weight: number; rows: number }[]
 }
 
-/** What a run that goes on finds other than the checkpoint left it, and what follows from that; a sentence each. */
+/** What has changed since the checkpoint of a resumed run and what follows from it, one sentence each. */
 export function dataChanges(before: Record<string, unknown>, now: Data): string[] {
   const { seed, environments } = before as Partial<Data>
   const changes: string[] = []

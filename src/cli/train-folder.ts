@@ -1,4 +1,4 @@
-/** The folder of a run of `train` or `sft`: which it is, and whether the disk has room for what goes into it. */
+/** Opens the folder of a run of `train` or `sft`, and checks that the disk has room for it. */
 import { basename, dirname, resolve } from 'node:path'
 import { diskLine, folderBytes } from '../config/disk.ts'
 import type { Loaded, Resume } from '../config/load.ts'
@@ -9,7 +9,7 @@ import type { ModelConfig } from '../model/types.ts'
 import type { RunConsole } from '../monitor/terminal/console.ts'
 import { openRunFolder, type RunFolder } from '../monitor/run-folder.ts'
 
-/** The folder of a run, as the keys that name it: that of the config, or the one to go on with, which may have been moved since it was written. */
+/** output_dir and run_name of the run's folder: by the config, or by the folder to resume, which may have been moved since. */
 export function placeOf(
   resume: Resume | undefined,
   { output_dir, run_name }: { output_dir: string; run_name: string },
@@ -30,7 +30,7 @@ export function openFolder(config: RunConfig | SftConfig, { resume }: Pick<Loade
   return openRunFolder({ ...options, configText: stringifyConfig(named) })
 }
 
-/** What the run will need, and a warning where the disk has not that much. */
+/** Prints what the run will need on disk, and warns where there is not that much. */
 export function tellDisk(
   config: RunConfig | SftConfig,
   model: { config: ModelConfig; path: string },

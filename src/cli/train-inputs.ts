@@ -1,4 +1,4 @@
-/** What a run is made of that needs no device: environments, loss, algorithm, model files. Opened and checked first, so that mistakes show in a moment. */
+/** The inputs of a run that need no device: environments, loss, algorithm, model files. Opened and checked first, so that mistakes show at once. */
 import { UserError } from '../common/errors.ts'
 import type { Message, ToolDefinition } from '../common/types.ts'
 import { BUILT_IN, keepsReference } from '../config/algorithm-schema.ts'
@@ -26,22 +26,22 @@ export interface Inputs {
   model: ModelFiles
   tokenizer: Tokenizer
   template: ChatTemplate
-  /** Messages to token ids, with the opening of the assistant's turn. */
+  /** Messages to token ids, with the start of the assistant's turn. */
   encode: (messages: Message[], tools?: readonly ToolDefinition[]) => number[]
-  /** The adapter to go on from. */
+  /** The adapter that training starts from. */
   adapter?: Adapter
   /** Another model as the reference. */
   refModel?: ModelFiles
-  /** What to know about them, one line each. */
+  /** Remarks, one line each. */
   notices: string[]
 }
 
-/** @throws UserError for anything that is wrong with them */
+/** @throws UserError for any mistake in them */
 export async function openInputs(loaded: Pick<Loaded<RunConfig>, 'config' | 'at'>): Promise<Inputs> {
   const { config } = loaded
   const { args } = config.trainer
   const environments = await openEnvironments(loaded)
-  hookResolve() // an environment in Python has not
+  hookResolve() // needed for losses and the like also where environments are in Python
   const loss = await loadLoss(args.loss, args, args.loss_args)
   const algorithm = await loadAlgorithm(args)
   const unread = tryPlugins(loss, algorithm, environments[0], keepsReference(args))
@@ -70,7 +70,7 @@ export async function openInputs(loaded: Pick<Loaded<RunConfig>, 'config' | 'at'
   }
 }
 
-/** Another model as the reference. @throws UserError where it is none, or has other tokens */
+/** Opens ref_model. @throws UserError where it is no model, or has other tokens */
 async function openReference(ref: string, policy: Parameters<typeof checkSameTokens>[0]): Promise<ModelFiles> {
   let files: ModelFiles | undefined
   try {
@@ -90,7 +90,7 @@ async function openEnvironments({ config, at }: Pick<Loaded<RunConfig>, 'config'
       const env = await loadEnvironment(wanted.id, wanted.args, loadOptionsOf(wanted))
       return membersOf({ name: wanted.name, weight: wanted.weight, env })
     } catch (error) {
-      // What is wrong in a file of rows has that place.
+      // Mistakes in a file of rows name that file already.
       if (!(error instanceof UserError && error.message.startsWith('environment '))) throw error
       const key = error instanceof ArgsError ? ['args', ...error.path] : ['id']
       throw new UserError(`${at(['env', String(index), ...key])}: ${error.message}`, { cause: error })
@@ -107,8 +107,8 @@ async function openEnvironments({ config, at }: Pick<Loaded<RunConfig>, 'config'
 }
 
 /**
- * Tries what the user wrote before anything else is loaded; what to know of it, one line each.
- * @throws UserError where it goes wrong
+ * Tries loss, advantage and filters of the user before anything else is loaded; remarks, one line each.
+ * @throws UserError where one fails
  */
 function tryPlugins(loss: Loss, algorithm: Algorithm, source: RunEnvironment, reference: boolean): string[] {
   const { advantage, filters } = algorithm
@@ -124,15 +124,15 @@ function tryPlugins(loss: Loss, algorithm: Algorithm, source: RunEnvironment, re
   ]
 }
 
-/** The first task, as rollouts of it would carry it. */
+/** Made-up rollouts of the first task, to try advantage and filters with. */
 function exampleOf({ name, env }: RunEnvironment) {
   const { prompt, answer, info } = env.dataset[0]
   return { env: name, prompt, answer, info, metrics: Object.fromEntries((env.rubric.names ?? []).map((metric) => [metric, 0.5])) }
 }
 
 /**
- * The adapter to go on from.
- * @throws UserError where it is none, is another model's, or was made otherwise than the config says: the config's numbers would be wrong
+ * Reads the adapter that training starts from.
+ * @throws UserError where it is no adapter, is another model's, or has other settings than the config
  */
 export async function openAdapter(config: RunConfig | SftConfig, model: Pick<ModelFiles, 'name' | 'config'>): Promise<Adapter> {
   const { args } = config.trainer
@@ -153,10 +153,10 @@ export async function openAdapter(config: RunConfig | SftConfig, model: Pick<Mod
   )
 }
 
-/** Prompts of up to twice as many tokens are counted whole: of 250 texts of megabytes each the rest would take minutes. */
+/** Prompts are counted up to twice the limit; counting megabytes of text to the end would take minutes. */
 const COUNTED = 2048
 
-/** Prompts that cannot fit would fail one by one in the middle of the run; a look at the first rows says so now. */
+/** Checks the first rows for prompts that are too long, which would otherwise fail one by one during the run. */
 function checkPrompts({ name, env }: RunEnvironment, template: ChatTemplate, args: RunConfig['trainer']['args']): string[] {
   const limit = args.max_prompt_len
   const prompts = [...env.dataset.slice(0, 200), ...env.evalDataset.slice(0, 50)].map((row: Row) => {

@@ -1,4 +1,4 @@
-/** The last words of a training run. */
+/** What a training run prints at its end. */
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { CLI, isCheckout, TRAIN } from '../common/commands.ts'
@@ -18,7 +18,7 @@ export function reportRun(run: Run, result: LoopResult): void {
   const { console: out } = run.parts.monitor
   if (lastStep === 0) return out.print('\nStopped before the first step was done: there is nothing to go on from.')
   if (lastStep < args.max_steps) out.print(`\nStopped after step ${lastStep} of ${args.max_steps}; it is saved.`)
-  // A resumed run was evaluated before its first step by the process that began it.
+  // In a resumed run the first process did the evaluation before training.
   const before = readBriefs(folder.rolloutsPath(0)).filter(({ split }) => split === 'eval')
   const after = result.after.flatMap(({ rollouts }) =>
     rollouts.map((rollout) => rolloutRow(lastStep, 'eval', { rollout, advantage: null })),
@@ -27,7 +27,7 @@ export function reportRun(run: Run, result: LoopResult): void {
   const best = config.trainer.ckpt.keep_best === undefined ? undefined : bestStep(folder.path)
   const files = {
     [args.use_lora ? 'adapter (PEFT)' : 'model (Hugging Face)']: checkpoint,
-    // What was asked to be kept is rarely the last.
+    // The best checkpoint is rarely the last one.
     ...(best !== undefined && { [`best: step ${best}`]: folder.checkpointPath(best) }),
     metrics: folder.metricsPath,
     rollouts: folder.rolloutsPath(lastStep),
@@ -81,7 +81,7 @@ function summaries(rows: readonly Facts[]): EvalSummary[] {
 
 const promptOf = ({ prompt }: RolloutRow): string => prompt.at(-1)?.content ?? ''
 
-/** Some questions that show the change, each once: those that gained most first. */
+/** Questions that show the change, each once, those that gained most first. */
 export function samplePairs(before: readonly RolloutBrief[], after: readonly RolloutRow[], count: number): SamplePair[] {
   const side = ({ completion, reward }: RolloutRow) => ({
     text: completion.findLast(({ role }) => role === 'assistant')?.content ?? '',

@@ -23,7 +23,7 @@ import type { Inputs } from './train-inputs.ts'
 interface RunSampler {
   generator: Generator
   publish: LoopParts['publish']
-  /** Whether it will never answer again. */
+  /** True when it will never answer again. */
   gone: () => boolean
   close(): Promise<void>
 }
@@ -65,10 +65,10 @@ export async function openSampler(parts: SamplerParts, version: PolicyVersion): 
   return { generator: engine, publish: (v) => engine.publish(v), gone: () => false, close }
 }
 
-/** Seconds that requests of others get to end when the run has ended. */
+/** Seconds that clients' requests get to end when the run has ended. */
 const DRAIN_SECONDS = 2
 
-/** The policy for other clients, as it learns. They can't stop the engine or change its weights. */
+/** Serves the policy to other clients while it learns. They can't stop the engine or change its weights. */
 async function serveEngine(engine: Engine, parts: SamplerParts, inference: EmbeddedConfig): Promise<{ close(): Promise<void> }> {
   const { config, decoder, folder, monitor, inputs } = parts
   const { startServer } = await import('../inference/server/server.ts')
@@ -78,10 +78,10 @@ async function serveEngine(engine: Engine, parts: SamplerParts, inference: Embed
   const answers = { toolCallParser: 'auto', reasoningParser: 'auto', generationConfig: 'auto', chatTemplateKwargs }
   const ofModel = await modelParts(model, tokenizer, answers)
   const log = createLogger(join(folder.path, 'logs', 'server.log'))
-  // With an adapter the model itself is there too.
+  // With an adapter, the model itself is served too.
   const names = [...new Set(['policy', basename(folder.path), ...(config.trainer.args.use_lora ? [] : [model.name])])]
   const baseName = config.trainer.args.use_lora && !names.includes(model.name) ? model.name : undefined
-  // Clients that ask without end would leave training what is left over beside a run's own rollouts, which do end.
+  // Unlike a run's own rollouts, clients' requests may never end: training must not wait for them.
   decoder.gpu.share.least = evenShare
   const key = process.env.DAWN_RL_API_KEY
   const { serve_host: host, serve_port: port = 8000 } = inference
@@ -106,7 +106,7 @@ async function serveEngine(engine: Engine, parts: SamplerParts, inference: Embed
   }
 }
 
-/** Tokens of the sequence that proves a push: enough to average over, few enough to cost nothing. */
+/** Tokens of the sequence that checks a push of weights: enough for an average, few enough to cost nothing. */
 const PROBE_TOKENS = 48
 
 async function openVllm(parts: SamplerParts, version: PolicyVersion): Promise<RunSampler> {
@@ -116,10 +116,10 @@ async function openVllm(parts: SamplerParts, version: PolicyVersion): Promise<Ru
   if (inference.backend !== 'vllm') throw new Error('not a vLLM run')
   const { VllmSampler } = await import('../inference/vllm/sampler.ts')
   const { model, tokenizer, encode, environments } = inputs
-  // After filters only the log-probability before them is the policy's; the config has seen to temperature 1 then.
+  // With filters (top_p and the like) only the raw log-probability is the policy's; the config's checks then require temperature 1.
   const filtered = filtersOf(args).length > 0
   const kind = args.use_lora ? 'lora' : 'full'
-  // An adapter that the run goes on from may have modules of more.
+  // Some modules of an adapter that training starts from may have a larger rank.
   const rank = weights.lora ? largestRank(weights.lora) : args.lora_rank
   const needs = {
     model: resolve(model.path),
@@ -127,10 +127,10 @@ async function openVllm(parts: SamplerParts, version: PolicyVersion): Promise<Ru
     maxAsyncLevel: args.max_async_level,
     logprobsMode: filtered ? 'raw_logprobs' : 'processed_logprobs',
   } as const
-  // What an earlier process of this run left there is of no use to a new server.
+  // Weights that an earlier process of this run left there are of no use to a new server.
   const weightsDir = join(folder.path, 'weights')
   rmSync(weightsDir, { recursive: true, force: true })
-  // A server of full weights starts on the trainer's, written as they are pushed.
+  // In full fine-tuning the server starts on the trainer's weights, written as for a push.
   const base = join(weightsDir, 'base')
   if (kind === 'full' && !inference.base_url) await writeSamplerWeights(base, decoder, weights, tokenizer)
   const launch = {
@@ -171,10 +171,10 @@ async function openVllm(parts: SamplerParts, version: PolicyVersion): Promise<Ru
   const hint = inference.base_url ? 'raise startup_timeout under [inference]' : `see ${launch.logFile}`
   const sampler = await monitor.progress.run(`starting ${what}`, { limitMs, hint }, () => VllmSampler.open(options, version))
   const publish = (v: PolicyVersion) => {
-    // It gets the weights of whole steps: what lies between two updates by one batch would be gone before it has arrived.
+    // Only weights of whole steps are sent: those between two updates with one batch would be outdated on arrival.
     if (!Number.isInteger(v)) return
     const pushed = sampler.push(v)
-    // One that fails while its training step still runs is heard of when the step is done.
+    // A push that fails during the training step is reported when the step is done.
     pushed.catch(() => {})
     return pushed
   }

@@ -1,4 +1,4 @@
-/** Builds a run out of its inputs: folder, device, weights, engine, orchestrator, trainer, monitor. Everything that can be refused is refused here. */
+/** Builds a run from its inputs: folder, device, weights, engine, orchestrator, trainer, monitor. All bad input is refused here. */
 import { join } from 'node:path'
 import { FAILED_STEP, whenThereIsRoom } from '../common/faults.ts'
 import type { Metrics, SamplingParams, TrainingBatch } from '../common/types.ts'
@@ -42,10 +42,10 @@ import { openSampler } from './train-sampler.ts'
 export interface Run {
   config: RunConfig
   folder: RunFolder
-  /** Name of the adapter that it runs on. */
+  /** Name of the GPU adapter. */
   adapter: string
   parts: LoopParts
-  /** Why there is no device any more; undefined while there is one. */
+  /** Why the device was lost; undefined while it works. */
   lost: () => DeviceLostError | undefined
   loop: Omit<LoopOptions, 'stop'>
   close(): Promise<void>
@@ -53,7 +53,7 @@ export interface Run {
 
 /**
  * Opens a run, fresh or resumed.
- * @throws UserError for anything of the user's that is wrong; a fresh folder is then taken away again
+ * @throws UserError for any mistake of the user's; a new folder is then removed again
  */
 export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
   const inputs = await openInputs(loaded)
@@ -65,7 +65,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
   ]
   let folder: RunFolder | undefined
   try {
-    // Before the folder, whose config.toml says what was made of micro_batch_tokens = "auto".
+    // Before the folder is made, as its config.toml has the number for micro_batch_tokens = "auto".
     const gpu = await Gpu.open({ wideVectors: takesWideVectors(loaded.config, inputs) })
     opened.push(gpu)
     limitMemory(gpu, loaded.config.trainer.args.gpu_memory)
@@ -168,7 +168,7 @@ export async function openRun(loaded: Loaded<RunConfig>): Promise<Run> {
   }
 }
 
-/** Those that play with something of their own, as a server of Python's, start it before the first rollout. */
+/** Environments that need a process of their own (Python's) start it before the first rollout. */
 async function startEnvironments(environments: readonly RunEnvironment[], folder: RunFolder, monitor: Monitor): Promise<void> {
   const logs = join(folder.path, 'logs')
   const warn = (line: string) => monitor.console.warn(line)
@@ -178,7 +178,7 @@ async function startEnvironments(environments: readonly RunEnvironment[], folder
   await Promise.all(environments.map(start))
 }
 
-/** Whether the policy and its reference, which share the process, gain by vectors of 512 bits. */
+/** Whether 512-bit vectors pay for the policy and its reference, which share the process. */
 function takesWideVectors({ trainer, inference }: RunConfig, { model, refModel }: Inputs): boolean {
   const kvCacheDtype = inference.backend === 'embedded' ? inference.kv_cache_dtype : undefined
   const models = [model.config, ...(refModel ? [refModel.config] : [])]
@@ -214,7 +214,7 @@ async function load(
       ...whatToTrain(args, model.config, adapter),
     }
     const decoder = await loadDecoder(gpu, model, options)
-    // Before a checkpoint's weights take the place of those that the run began with.
+    // Before a checkpoint replaces the weights that the run began with.
     let reference: Decoder | undefined
     if (refModel) reference = await loadOtherReference(gpu, refModel, options)
     else if (keepsReference(args)) reference = await loadReference(decoder, model, options, args.ref_model_sync_steps > 0)
@@ -256,7 +256,7 @@ function loopOptions(config: RunConfig, firstStep: number): Omit<LoopOptions, 's
   }
 }
 
-/** Of held-out environments those whose evaluation was due after a step and is not in its row: the run was stopped before. */
+/** The environments whose evaluation was due after a step and is missing from its row, because the run was stopped first. */
 export function missedEvals(
   evaluated: readonly RunEnvironment[],
   step: number,
@@ -266,7 +266,7 @@ export function missedEvals(
   if (step !== args.max_steps && step % args.eval_steps !== 0) return []
   const rows = readMetrics(metricsPath).filter((row) => row.step === step)
   const isThere = (name: string) => rows.some((row) => Object.keys(row).some((key) => key.startsWith(`eval/${name}/`)))
-  // A fork has no row of the step that it begins with.
+  // A fork has no row for the step that it begins with.
   return rows.length === 0 ? [] : evaluated.filter(({ name }) => !isThere(name))
 }
 
@@ -292,7 +292,7 @@ async function trainOn(
     monitor.noteTokens(trainerTokens(batch, result.samples))
     return result
   } catch (error) {
-    // A step without an update was not made: what is saved now is the step before it.
+    // Without an update the step does not count: a checkpoint saved now is the step before it.
     if (!begun) trainer.step = batch.step - 1
     throw error
   } finally {
@@ -311,7 +311,7 @@ function aboutWeights(config: RunConfig, adapter: Adapter | undefined, model: Mo
   return { lora, rawConfig: lora ? {} : model.rawConfig(), rawGenerationConfig: model.rawGenerationConfig, tokenizer }
 }
 
-/** What a checkpoint says of the data: order, samples and rollouts under way follow from it, so no other random state is kept. */
+/** The data as a checkpoint records it: order, samples and rollouts follow from it, so no other random state is kept. */
 function dataOf({ trainer: { args } }: RunConfig, environments: readonly RunEnvironment[]) {
   return {
     seed: args.seed,
@@ -320,7 +320,7 @@ function dataOf({ trainer: { args } }: RunConfig, environments: readonly RunEnvi
   }
 }
 
-/** Tasks that a run has had; a checkpoint of format 1 says it by the step alone. */
+/** How many tasks a run has played; for a checkpoint of format 1 it follows from the step. */
 const tasksDone = ({ step, extra }: CheckpointState, { trainer: { args } }: RunConfig): number =>
   typeof extra.tasks_done === 'number' ? extra.tasks_done : (step * args.batch_size) / args.rollouts_per_example
 

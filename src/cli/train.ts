@@ -1,4 +1,4 @@
-/** `train`: reinforcement learning from one TOML file. This file is the order of things; what is built is in train-setup.ts. */
+/** `train`: reinforcement learning from one TOML file. This file is the order of work; train-setup.ts builds the parts. */
 import type { Command } from 'commander'
 import { UserError } from '../common/errors.ts'
 import type { Loaded, TraceWish } from '../config/load.ts'
@@ -44,7 +44,7 @@ async function train(words: string[]): Promise<void> {
   }
 }
 
-/** A run on one device, from its opening to its last words. */
+/** A run on one device, from start to end. */
 async function runOnce(loaded: Loaded<RunConfig>, stop: AbortSignal): Promise<void> {
   const { openRun } = await import('./train-setup.ts')
   const { trainingLoop } = await import('../orchestrator/loop.ts')
@@ -73,7 +73,7 @@ async function runOnce(loaded: Loaded<RunConfig>, stop: AbortSignal): Promise<vo
   } catch (error) {
     failed = true
     const lost = run.lost()
-    // A mistake of the user's leaves no folder behind where nothing was made yet.
+    // A user's mistake leaves no folder behind where nothing was done yet.
     keep = lost !== undefined || !(error instanceof UserError)
     throw lost ? new LostRun(folder, lost, config) : error
   } finally {

@@ -1,4 +1,4 @@
-/** From the keys of [trainer.args], which train and sft share, to what model and trainer take. */
+/** Turns keys of [trainer.args] that train and sft share into options of model and trainer. */
 import type { TrainerArgs } from '../config/schema.ts'
 import type { Checkpointing } from '../model/decoder.ts'
 import type { LoadOptions } from '../model/decoder-load.ts'
@@ -30,7 +30,7 @@ type Shared = Pick<
 
 type LoraArgs = Pick<TrainerArgs, 'use_lora' | 'lora_rank' | 'lora_alpha' | 'lora_dropout' | 'lora_target_modules' | 'seed'>
 
-/** All weights, or an adapter: a fresh one, or the one to go on from. */
+/** What is trained: all weights, or an adapter, new or loaded. */
 export function whatToTrain(
   args: LoraArgs,
   model: ModelConfig,
@@ -42,7 +42,7 @@ export function whatToTrain(
   return { lora: { rank, alpha, dropout, targetModules, seed }, adapter }
 }
 
-/** What an adapter's file says of it; undefined where all weights are trained. */
+/** The adapter_config.json of the trained adapter; undefined where all weights are trained. */
 export function adapterConfig(
   args: LoraArgs,
   model: ModelConfig,
@@ -56,7 +56,7 @@ export function adapterConfig(
   return { r, loraAlpha, loraDropout, targetModules, useRslora: false, baseModel }
 }
 
-/** What of a layer is made again on the way back. */
+/** What the backward pass computes again in each layer. */
 export const checkpointingOf = (args: Pick<TrainerArgs, 'gradient_checkpointing' | 'keep_attention'>): Checkpointing =>
   args.gradient_checkpointing && args.keep_attention ? 'keep attention' : args.gradient_checkpointing
 

@@ -5,11 +5,11 @@ import type { TuneRow } from '../autograd/tune.ts'
 export function register(program: Command): void {
   program
     .command('tune')
-    .description('measure tile sizes of the matmul kernels on this adapter, within a minute, and keep the best for later runs')
+    .description('Measure tile sizes of the matmul kernels on this adapter, within a minute, and keep the best for later runs.')
     .option('--json', 'the table as JSON')
     .addHelpText(
       'after',
-      '\nResults of a run do not change, only its speed. DAWN_RL_TUNE=0 in front of a run takes the built-in sizes.',
+      '\nThis changes the speed of runs, not their results. A run with DAWN_RL_TUNE=0 in its environment uses the built-in sizes.',
     )
     .action(async (options: { json?: boolean }) => {
       const { Gpu } = await import('../gpu/gpu.ts')
@@ -28,7 +28,7 @@ export function register(program: Command): void {
       })
       if (gpu.facts.software) say('* by processor time: what an idle machine gives')
       say(`kept in ${path}`)
-      if (process.env.DAWN_RL_TUNE === '0') say('DAWN_RL_TUNE=0 is set: runs with it take the built-in sizes.')
+      if (process.env.DAWN_RL_TUNE === '0') say('DAWN_RL_TUNE=0 is set: while it is, runs use the built-in sizes.')
       if (options.json) console.log(JSON.stringify({ adapter: gpu.facts.name, path, tiles, rows }))
       gpu.close()
     })

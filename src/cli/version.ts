@@ -1,9 +1,9 @@
-/** Versions of this package and of the packages that it uses, as installed. */
+/** Installed versions of this package and of its dependencies. */
 import { existsSync, readFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { packageRoot } from '../common/commands.ts'
 
-/** The installed version of `name` ('dawn-rl' is this package), or undefined where it is not there. */
+/** The installed version of `name` ('dawn-rl' is this package); undefined where it is not installed. */
 export function versionOf(name: string): string | undefined {
   const folder = name === 'dawn-rl' ? packageRoot : installedFolder(name)
   return folder && (JSON.parse(readFileSync(join(folder, 'package.json'), 'utf8')) as { version: string }).version

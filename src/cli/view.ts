@@ -25,10 +25,10 @@ export function register(program: Command): void {
     )
     .argument('[dir]', 'a folder of runs, or one run', 'outputs')
     .option('--host <address>', 'where to listen; an address that other machines reach needs a key', '127.0.0.1')
-    .option('--port <number>', '0: a free one', whole(0, 65535), 0)
+    .option('--port <number>', 'the port to listen on; 0: any free one', whole(0, 65535), 0)
     .option(
       '--key <key>',
-      'what the page needs to be seen (default: a random one, printed in the address; better in DAWN_RL_VIEW_KEY: others see the command line)',
+      'the key that the page asks for (default: a random one, part of the printed address; better in DAWN_RL_VIEW_KEY: others see the command line)',
     )
     .action(view)
 }
@@ -46,9 +46,9 @@ async function view(dir: string, { host, port, key = process.env.DAWN_RL_VIEW_KE
 }
 
 /**
- * The tokens of a run as bytes: by the tokenizer that lies with its newest checkpoint, else by the model that its config names. Never fetches anything.
- * @param model as the config has it
- * @returns a sentence where there is none
+ * The bytes of a run's tokens: from the tokenizer in its newest checkpoint, else from the model that its config names. Never fetches anything.
+ * @param model the config's model
+ * @returns a sentence where there is no tokenizer
  */
 export async function tokenBytes(model: string | null, runFolder: string): Promise<TokenBytes | string> {
   const { loadTokenizer } = await import('../model/tokenizer.ts')
@@ -83,7 +83,7 @@ async function newestTokenizer(runFolder: string): Promise<string | undefined> {
     .findLast((folder) => existsSync(join(folder, 'tokenizer.json')))
 }
 
-/** A path is as the run saw it from where it was started: here, or a folder above its own; a hub id, in the cache. */
+/** Looks for the model's path from here and from each folder above the run's, as the run may have been started there; for a hub id, in the cache. */
 async function modelPath(model: string, runFolder: string): Promise<string | undefined> {
   if (isAbsolute(model)) return existsSync(model) ? model : undefined
   for (let folder = resolve('.'), above = resolve(runFolder); ; folder = above, above = dirname(above)) {

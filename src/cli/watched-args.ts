@@ -1,13 +1,13 @@
-/** Arguments of a loss, an advantage or a filter of the user's, of which one that nothing reads is seen: a slip in its name leaves the default in place. */
+/** Finds arguments that the user's loss, advantage or filter never reads: with a typo in its name an argument has no effect. */
 
 interface WatchedArgs {
-  /** As `args`, for one call. */
+  /** A copy of `args` for one call. */
   args: Record<string, unknown>
-  /** Those that nothing has looked at so far. */
+  /** Names that nothing has read so far. */
   unread: ReadonlySet<string>
 }
 
-/** No Proxy: a function may also spread its arguments, write them as JSON or clone them. */
+/** Not a Proxy, since a function may spread its arguments, write them as JSON or clone them. */
 export function watchArgs(given: Record<string, unknown>): WatchedArgs {
   const own = { ...given }
   const unread = new Set(Object.keys(own))
@@ -27,9 +27,9 @@ export function watchArgs(given: Record<string, unknown>): WatchedArgs {
   return { args: Object.defineProperties({}, Object.fromEntries(looks)), unread }
 }
 
-/** What to tell of them; `key`: loss_args, say, `who`: the files that were handed them. */
+/** The warning about unread arguments. `key`: loss_args and the like; `who`: the files that were given them. */
 export const unreadNotices = ({ unread }: WatchedArgs, key: string, who: string): string[] =>
   [...unread].map(
     (name) =>
-      `trainer.args.${key}.${name}: ${who} did not look at it in a try on made-up numbers. A slip in its name? Then its default is used.`,
+      `trainer.args.${key}.${name}: ${who} did not read it in a try on made-up numbers. If its name has a typo, the default is used.`,
   )

@@ -172,7 +172,7 @@ test('a promise of a reward that fails where nobody waits for it: the step is fi
   const { code, stderr } = await runs.run(['run_name=stray', 'max_steps=6', 'max_async_level=0', '--env.id', './stray.ts'])
   expect(code).toBe(1)
   expect(stderr).toMatch(
-    /An error for which nobody waits: the log is away \(at .*stray\.ts:\d+:\d+\)\. The step under way is finished and saved first\./,
+    /An error in code that nothing awaits: the log is away \(at .*stray\.ts:\d+:\d+\)\. The current step is finished and saved first\./,
   )
   expect(stepsOf('stray')).toEqual([1, 2])
   expect(isWhole('stray', 2)).toBe(true)

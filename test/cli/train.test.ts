@@ -187,8 +187,8 @@ test('one step off-policy, two environments, a loss, an advantage and a filter o
     ...slips,
   ])
   good(outcome)
-  expect(outcome.stdout.match(/.* did not look at it .*/g)).toEqual([
-    `warning: trainer.args.loss_args.clip_hihg: ${ppoClip} did not look at it in a try on made-up numbers. A slip in its name? Then its default is used.`,
+  expect(outcome.stdout.match(/.* did not read it .*/g)).toEqual([
+    `warning: trainer.args.loss_args.clip_hihg: ${ppoClip} did not read it in a try on made-up numbers. If its name has a typo, the default is used.`,
   ])
   const rows = runs.rows('mix', 'metrics.jsonl')
   expect(rows.map((row) => row.step)).toEqual([1, 2, 3])
